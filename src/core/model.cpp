@@ -1,0 +1,101 @@
+#include "core/model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace dsplan {
+
+Shape::Shape(std::initializer_list<std::int64_t> list) {
+  DSPLAN_CHECK(list.size() <= dims.size(), "a shape has at most four dimensions");
+  for (std::int64_t dim : list) dims[rank++] = dim;
+}
+
+Elements Shape::elements() const {
+  std::int64_t product = 1;
+  for (std::uint8_t i = 0; i < rank; ++i) product = checked_mul(product, dims[i]);
+  return Elements(product);
+}
+
+std::string Shape::text() const {
+  return fmt::format("[{}]", fmt::join(dims.begin(), dims.begin() + rank, ", "));
+}
+
+ModuleId ModelSpec::child(ModuleId parent, std::string_view name) const {
+  // Children follow their parent in registration order; a layer has about a dozen of them.
+  const std::string& prefix = modules[static_cast<std::size_t>(parent)].path;
+  for (std::size_t at = static_cast<std::size_t>(parent) + 1; at < modules.size(); ++at) {
+    const Module& module = modules[at];
+    if (module.parent < parent) break;  // Left the subtree.
+    if (module.parent != parent) continue;
+    const std::size_t skip = prefix.empty() ? 0 : prefix.size() + 1;
+    if (std::string_view(module.path).substr(skip) == name) return static_cast<ModuleId>(at);
+  }
+  return kNone;
+}
+
+ParameterId ModelSpec::parameter(ModuleId module, std::string_view leaf) const {
+  // Parameters are in registration order, so those of later modules come later.
+  const auto first = std::lower_bound(parameters.begin(), parameters.end(), module,
+                                      [](const Parameter& p, ModuleId id) { return p.module < id; });
+  for (auto at = first; at != parameters.end() && at->module == module; ++at) {
+    const std::size_t dot = at->name.rfind('.');
+    if (std::string_view(at->name).substr(dot == std::string::npos ? 0 : dot + 1) == leaf) {
+      return static_cast<ParameterId>(at - parameters.begin());
+    }
+  }
+  return kNone;
+}
+
+Elements total_elements(const ModelSpec& model) {
+  Elements sum;
+  for (const Parameter& parameter : model.parameters) {
+    if (parameter.tied_to == kNone) sum += parameter.shape.elements();
+  }
+  return sum;
+}
+
+namespace {
+
+std::int64_t cut(const ModelSpec& model, const Parameter& parameter, std::int64_t whole, std::int64_t tp) {
+  if (whole % tp != 0) {
+    throw Refusal("--tp", fmt::format("{} of {} is {}, which {} tensor-parallel ranks do not divide", parameter.name,
+                                      model.name, whole, tp));
+  }
+  return whole / tp;
+}
+
+std::int64_t local_kv_heads(const ModelSpec& model, std::int64_t tp) {
+  const std::int64_t kv = model.dims.kv_heads;
+  if (kv % tp != 0 && tp % kv != 0) {
+    throw Refusal("--tp", fmt::format("{} key-value heads of {} neither divide nor are divided by tp = {}", kv,
+                                      model.name, tp));
+  }
+  return std::max<std::int64_t>(1, kv / tp);
+}
+
+}  // namespace
+
+Shape local_shape(const ModelSpec& model, const Parameter& parameter, std::int64_t tp) {
+  Shape shape = parameter.shape;
+  if (tp == 1) return shape;
+  std::int64_t& dim = shape.dims[parameter.split_dim];
+  switch (parameter.split) {
+    case Split::Replicated: break;
+    case Split::Even: dim = cut(model, parameter, dim, tp); break;
+    case Split::KeyValue: dim = local_kv_heads(model, tp) * model.dims.head_dim; break;
+    case Split::QueryKeyValue:
+      dim = (cut(model, parameter, model.dims.heads, tp) + 2 * local_kv_heads(model, tp)) * model.dims.head_dim;
+      break;
+    case Split::Vocabulary:
+      dim = round_up(Elements(dim), checked_mul(tp, 128)).value() / tp;
+      break;
+    case Split::Unknown:
+      throw Refusal("--tp", fmt::format("tensor parallelism is not modelled yet for the {} family", model.family));
+  }
+  return shape;
+}
+
+}  // namespace dsplan

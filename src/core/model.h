@@ -1,0 +1,119 @@
+// A model as data: its parameters in registration order, its modules, the order in which a training forward calls
+// them, and the dimensions from which an operator graph is built. Made by `model/`, read by everyone else.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/units.h"
+
+namespace dsplan {
+
+// Up to four dimensions, outermost first, in elements.
+struct Shape {
+  std::array<std::int64_t, 4> dims{};
+  std::uint8_t rank = 0;
+
+  Shape() = default;
+  Shape(std::initializer_list<std::int64_t> list);
+  [[nodiscard]] Elements elements() const;  // Product; checked. 1 for rank 0.
+  [[nodiscard]] std::string text() const;   // "[4096, 11008]"
+  friend bool operator==(const Shape&, const Shape&) = default;
+};
+
+using ModuleId = std::int32_t;     // Index into ModelSpec::modules; 0 is the root.
+using ParameterId = std::int32_t;  // Index into ModelSpec::parameters.
+inline constexpr std::int32_t kNone = -1;
+
+struct Module {
+  std::string path;  // "model.layers.0.mlp.gate_proj"; "" for the root.
+  std::string type;  // The framework's class: "LlamaDecoderLayer", "Linear".
+  ModuleId parent = kNone;
+  std::int32_t layer = kNone;  // Index among the checkpointable layers, inherited by everything inside.
+};
+
+// How Megatron's tensor parallelism cuts a parameter along `dim`.
+enum class Split : std::uint8_t {
+  Replicated,     // Norms, row-parallel biases, position tables, routers.
+  Even,           // dims[dim] / tp: column-parallel outputs and row-parallel inputs; heads or ffn must divide.
+  KeyValue,       // dims[dim] = kv_heads * head_dim; a rank keeps max(1, kv_heads / tp) heads (replicated beyond).
+  QueryKeyValue,  // dims[dim] = (heads + 2 * kv_heads) * head_dim, cut as the two rules above say.
+  Vocabulary,     // dims[dim] = vocabulary, padded to a multiple of tp * 128, then cut.
+  Unknown,        // No rule yet: tp > 1 is refused by name for this family.
+};
+
+struct Parameter {
+  std::string name;  // As `named_parameters()` prints it.
+  Shape shape;       // Unsharded.
+  ModuleId module = 0;            // The module that owns it directly.
+  ParameterId tied_to = kNone;    // The earlier parameter with which it shares storage.
+  bool trainable = true;          // False where the framework itself registers it with requires_grad = False.
+  Split split = Split::Unknown;
+  std::uint8_t split_dim = 0;
+};
+
+struct ModelBuffer {
+  std::string name;
+  Shape shape;
+  DType dtype = DType::Float32;
+  ModuleId module = 0;
+  bool follows_model_dtype = false;  // True where `.to(dtype)` converts it (floating point, loaded in model dtype).
+};
+
+struct ModuleCall {
+  ModuleId module = 0;
+  bool enter = true;  // False: the module's forward returns.
+};
+
+// The dimensions of the model, for operator graphs, tensor parallelism and "auto" rules. Fields that do not apply
+// to a family are 0.
+struct Dimensions {
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t ffn = 0;
+  std::int64_t vocab = 0;
+  std::int64_t max_positions = 0;
+  std::int64_t experts = 0;
+  std::int64_t experts_per_token = 0;
+  std::int64_t sliding_window = 0;     // 0: none.
+  double rotary_fraction = 1.0;        // phi, gpt_neox: part of each head that is rotated.
+  double attention_dropout = 0;        // Probabilities, as in config.json. 0: the operator is not there.
+  double residual_dropout = 0;
+  double embedding_dropout = 0;
+  double attention_softcap = 0;        // gemma2; 0: none.
+  double final_softcap = 0;
+  std::string activation;              // "silu", "gelu_new", "gelu_pytorch_tanh", ...
+};
+
+struct ModelSpec {
+  std::string name;    // Bundled name, or the file it came from.
+  std::string family;  // "llama", "gpt2", ...: config.json's model_type.
+  std::string source;  // Where the config is from.
+  std::string graph_class;  // The framework's class, "LlamaForCausalLM".
+  Dimensions dims;
+  std::vector<Module> modules;        // Registration order, parents before children.
+  std::vector<Parameter> parameters;  // Registration order; tied ones are listed again with `tied_to`.
+  std::vector<ModelBuffer> buffers;
+  std::vector<ModuleCall> calls;      // One training forward.
+  std::optional<DType> stored_dtype;  // `dtype` / `torch_dtype` of config.json.
+  bool has_graph = false;             // Operator graphs exist for this family: activations can be predicted.
+
+  [[nodiscard]] ModuleId child(ModuleId parent, std::string_view name) const;  // kNone where there is none.
+  [[nodiscard]] ParameterId parameter(ModuleId module, std::string_view leaf) const;  // "weight", "bias"; or kNone.
+};
+
+// Elements of the whole model, tied parameters once. Unsharded.
+[[nodiscard]] Elements total_elements(const ModelSpec& model);
+
+// The part of `parameter` that one tensor-parallel rank keeps. tp = 1 returns the shape itself.
+// Refuses a degree that does not divide what must be divided, and Split::Unknown with tp > 1.
+// Source: Megatron-LM's ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding (interface.md, last section).
+[[nodiscard]] Shape local_shape(const ModelSpec& model, const Parameter& parameter, std::int64_t tp);
+
+}  // namespace dsplan

@@ -1,0 +1,99 @@
+#include "core/training.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+namespace dsplan {
+
+std::string Version::text() const { return fmt::format("{}.{}.{}", major, minor, patch); }
+
+std::optional<Version> Version::parse(std::string_view text) {
+  Version version;
+  int* parts[] = {&version.major, &version.minor, &version.patch};
+  const char* at = text.data();
+  const char* const end = text.data() + text.size();
+  int read = 0;
+  for (int* part : parts) {
+    const auto [next, error] = std::from_chars(at, end, *part);
+    if (error != std::errc() || *part < 0) return std::nullopt;
+    at = next;
+    ++read;
+    if (at == end || *at != '.') break;
+    ++at;
+  }
+  // Local or pre-release tags ("+cu130", ".dev0", "rc1") do not move a byte.
+  if (read < 1 || (at != end && *at != '+' && *at != '.' && *at != 'r' && *at != 'a' && *at != 'b' && *at != 'd')) {
+    return std::nullopt;
+  }
+  return version;
+}
+
+std::string_view name(Runtime runtime) { return runtime == Runtime::PyTorch ? "pytorch" : "deepspeed"; }
+
+std::string_view name(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::Adam: return "adam";
+    case OptimizerKind::AdamW: return "adamw";
+    case OptimizerKind::Sgd: return "sgd";
+    case OptimizerKind::Adafactor: return "adafactor";
+    case OptimizerKind::Lion: return "lion";
+    case OptimizerKind::Adam8bit: return "adam8bit";
+    case OptimizerKind::Muon: return "muon";
+  }
+  return "?";
+}
+
+std::string_view name(Implementation implementation) {
+  switch (implementation) {
+    case Implementation::Fused: return "fused";
+    case Implementation::Foreach: return "foreach";
+    case Implementation::ForLoop: return "for-loop";
+  }
+  return "?";
+}
+
+std::string_view name(OffloadDevice device) {
+  switch (device) {
+    case OffloadDevice::None: return "none";
+    case OffloadDevice::Cpu: return "cpu";
+    case OffloadDevice::Nvme: return "nvme";
+  }
+  return "?";
+}
+
+std::string_view name(Attention attention) {
+  switch (attention) {
+    case Attention::Eager: return "eager";
+    case Attention::Math: return "math";
+    case Attention::Flash: return "flash";
+    case Attention::MemoryEfficient: return "mem-efficient";
+  }
+  return "?";
+}
+
+bool glob_matches(std::string_view glob, std::string_view text) {
+  // Greedy with one remembered star: linear in practice, quadratic at worst, never exponential.
+  std::size_t g = 0;
+  std::size_t t = 0;
+  std::size_t star = std::string_view::npos;
+  std::size_t resume = 0;
+  while (t < text.size()) {
+    if (g < glob.size() && glob[g] == '*') {
+      star = g++;
+      resume = t;
+    } else if (g < glob.size() && (glob[g] == '?' || glob[g] == text[t])) {
+      ++g;
+      ++t;
+    } else if (star != std::string_view::npos) {
+      g = star + 1;
+      t = ++resume;
+    } else {
+      return false;
+    }
+  }
+  while (g < glob.size() && glob[g] == '*') ++g;
+  return g == glob.size();
+}
+
+}  // namespace dsplan

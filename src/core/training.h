@@ -1,0 +1,118 @@
+// The training run as it will be predicted: every field has its final value. `planner/resolve` makes it from what the
+// user gave (core/inputs.h) and remembers for each input whether it was given, derived or assumed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/units.h"
+
+namespace dsplan {
+
+// The released triple that produced the committed witness data; the one place that names it.
+inline constexpr const char* kTorchVersion = "2.11.0";
+inline constexpr const char* kTransformersVersion = "5.17.0";
+inline constexpr const char* kDeepSpeedVersion = "0.19.6";
+
+struct Version {
+  int major = 0;
+  int minor = 0;
+  int patch = 0;
+  friend auto operator<=>(const Version&, const Version&) = default;
+  [[nodiscard]] std::string text() const;
+  // "2.11.0", "2.11", "2.11.0+cu130"; nullopt for anything else.
+  [[nodiscard]] static std::optional<Version> parse(std::string_view text);
+};
+
+enum class Runtime : std::uint8_t { PyTorch, DeepSpeed };
+
+enum class OptimizerKind : std::uint8_t { Adam, AdamW, Sgd, Adafactor, Lion, Adam8bit, Muon };
+enum class Implementation : std::uint8_t { Fused, Foreach, ForLoop };
+
+struct Optimizer {
+  OptimizerKind kind = OptimizerKind::AdamW;
+  Implementation implementation = Implementation::Fused;
+  double momentum = 0;  // Sgd: a buffer exists iff > 0.
+};
+
+enum class OffloadDevice : std::uint8_t { None, Cpu, Nvme };
+
+struct Offload {
+  OffloadDevice device = OffloadDevice::None;
+  bool pin_memory = true;
+  std::string nvme_path;
+  friend bool operator==(const Offload&, const Offload&) = default;
+};
+
+// zero_optimization with defaults filled in. Sizes are ELEMENTS, as DeepSpeed counts them
+// (reference: DeepSpeed runtime/zero/config.py).
+struct Zero {
+  int stage = 0;
+  bool contiguous_gradients = true;
+  bool reduce_scatter = true;
+  Elements reduce_bucket_size{500'000'000};
+  bool use_multi_rank_bucket_allreduce = true;
+  bool overlap_comm = false;
+  bool round_robin_gradients = false;
+  Elements sub_group_size{1'000'000'000};
+  Elements prefetch_bucket_size{50'000'000};
+  Elements param_persistence_threshold{100'000};
+  Elements model_persistence_threshold{INT64_MAX};
+  Elements max_live_parameters{1'000'000'000};
+  Elements max_reuse_distance{1'000'000'000};
+  bool gather_16bit_weights_on_model_save = false;
+  Offload offload_param;
+  Offload offload_optimizer;
+};
+
+// Which layers are checkpointed. Groups are consecutive runs of layers, [first, last] inclusive.
+struct CheckpointGroup {
+  std::int32_t first = 0;
+  std::int32_t last = 0;
+  friend bool operator==(const CheckpointGroup&, const CheckpointGroup&) = default;
+};
+
+struct Checkpointing {
+  std::string text = "none";             // As given: "none", "full", "every:4", "segments:2", "nth:2".
+  std::vector<CheckpointGroup> groups;   // Resolved against the model's layers; those not named are stored.
+};
+
+enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient };
+enum class Loss : std::uint8_t { HuggingFace };  // Causal loss with fp32 upcast.
+enum class LoopKind : std::uint8_t { Trainer, Minimal };
+
+struct Training {
+  Runtime runtime = Runtime::PyTorch;
+  Zero zero;
+  DType dtype = DType::BFloat16;           // Working parameters.
+  DType grad_accum_dtype = DType::BFloat16;
+  DType communication_dtype = DType::BFloat16;
+  DType master_dtype = DType::Float32;     // DeepSpeed only.
+  Optimizer optimizer;
+  std::int64_t micro_batch = 1;            // Rows per rank and forward.
+  std::int64_t grad_accum = 1;             // Micro-batches per optimizer step.
+  std::int64_t seq = 0;                    // Tokens per row; all rows full, no mask.
+  double gradient_clipping = 0;
+  bool check_grad_overflow = false;        // bf16, ZeRO-1/2.
+  Checkpointing checkpoint;
+  Attention attention = Attention::Flash;
+  Loss loss = Loss::HuggingFace;
+  LoopKind loop = LoopKind::Trainer;
+  std::vector<std::string> freeze;         // Globs over parameter names.
+  Version torch;
+  Version transformers;
+  Version deepspeed;
+};
+
+[[nodiscard]] std::string_view name(Runtime runtime);
+[[nodiscard]] std::string_view name(OptimizerKind kind);
+[[nodiscard]] std::string_view name(Implementation implementation);
+[[nodiscard]] std::string_view name(OffloadDevice device);
+[[nodiscard]] std::string_view name(Attention attention);
+
+// '*' and '?' over whole parameter names; nothing else is special.
+[[nodiscard]] bool glob_matches(std::string_view glob, std::string_view text);
+
+}  // namespace dsplan
