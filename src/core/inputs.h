@@ -74,9 +74,8 @@ struct OffloadInput {
   Setting<std::int64_t> buffer_count;
   Setting<std::int64_t> buffer_size;  // offload_param only.
   Setting<std::int64_t> max_in_cpu;   // offload_param only.
-  Setting<bool> pipeline_read;        // offload_optimizer only, as the two below.
+  Setting<bool> pipeline_read;        // offload_optimizer only, as the next.
   Setting<bool> pipeline_write;
-  Setting<double> ratio;
 };
 
 // zero_optimization. Names are DeepSpeed's without the prefix "stage3_".
@@ -150,11 +149,10 @@ struct DeepSpeedInput {
   Setting<DType> communication_dtype;
   Setting<bool> prescale_gradients;
   Setting<double> gradient_predivide_factor;
+  Setting<bool> sum_gradients;  // gradient_allreduce_op: "sum".
   Setting<bool> allow_untested_optimizer;
   Setting<std::int64_t> aio_block_size;
   Setting<std::int64_t> aio_intra_op_parallelism;
-  Setting<std::int64_t> autotp_size;
-  Setting<std::int64_t> sequence_parallel_size;
   OptimizerInput optimizer;
   ZeroInput zero;
   std::vector<NotModelled> not_modelled;
