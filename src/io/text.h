@@ -1,0 +1,46 @@
+// Text files as documents. Three notations end in the same `Document`: strict JSON, Hjson as DeepSpeed reads it, and
+// YAML as PyYAML's safe loader reads it. Every value keeps the byte offset at which it starts in the original text.
+//
+// All of them refuse: text that is not UTF-8, duplicate keys (up to 20 at once, each naming the line of the first),
+// nesting deeper than kDeepest, more than kMostValues values, and numbers too large for a double. A byte order mark
+// is passed over. Integers that do not fit in 63 bits become Real with `huge` set.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "core/document.h"
+
+namespace dsplan {
+
+inline constexpr std::size_t kLargestText = std::size_t{64} << 20;
+inline constexpr std::size_t kDeepest = 128;
+// A value takes about a hundred bytes in memory, so that this bounds a hostile file to a few hundred MiB; the index
+// of the largest published model has a tenth of it.
+inline constexpr std::size_t kMostValues = 2'000'000;
+
+// The whole file. Refused: missing, unreadable, not a regular file, larger than `most` bytes. A larger file is never
+// read whole: at most `most` + 1 bytes are taken from it, whatever size it claims to have.
+[[nodiscard]] std::string read_file(const std::string& path, std::size_t most = kLargestText);
+
+// Strict JSON (RFC 8259): no comments, no trailing commas, no NaN or Infinity, no lone surrogates.
+[[nodiscard]] Document parse_json(std::string path, std::string text);
+
+// Hjson by the rules of the Python package that DeepSpeed uses (hjson 3.1.0): comments (#, //, /* */), commas may
+// trail or give way to a new line, keys need no quotes, single quotes, '''multi-line strings''', strings without
+// quotes to the end of the line, an object without its braces; a blank file is an empty object. Narrower than that
+// package where it guesses: a file whose root is neither an object nor an array is refused.
+// An integral number with an exponent (5e8) stays Real; `ObjectReader::integer` reads it.
+[[nodiscard]] Document parse_hjson(std::string path, std::string text);
+
+// YAML 1.1 as PyYAML's safe loader resolves plain scalars, with two narrowings and one widening. Refused by name:
+// anchors and aliases, tags beyond the standard scalar and collection ones, more than one document, keys that are not
+// scalars, merge keys, sexagesimal integers and timestamps (they would silently become something else). `yes`, `no`,
+// `on`, `off` are booleans. `5e8` and `1e-5`, without a dot, are strings to PyYAML and Hugging Face turns them into
+// numbers later; here they are numbers at once.
+[[nodiscard]] Document parse_yaml(std::string path, std::string text);
+
+// By extension: .json strict JSON, .hjson Hjson, .yaml and .yml YAML (letter case does not matter); others refused.
+[[nodiscard]] Document read_document(const std::string& path);
+
+}  // namespace dsplan
