@@ -1,0 +1,33 @@
+// From a Hugging Face config.json to a ModelSpec, for the families that dsplan knows.
+//
+// The facts (parameter names, shapes and order, modules, call order, defaults of missing keys) are those of
+// transformers 5.17.0; tests/witnesses/parameters holds what transformers itself printed, and every family is compared
+// with it line by line.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/document.h"
+#include "core/model.h"
+
+namespace dsplan {
+
+// The model that a trainer gets: AutoModelForCausalLM for decoders, BertModel and RobertaModel (with pooler, without a
+// head), T5ForConditionalGeneration, ViTForImageClassification (ViTModel where `architectures` names it).
+// `name` becomes ModelSpec::name; shapes are in elements and unsharded.
+// A missing key takes the default of the family's config class; keys that the family does not know are ignored, as
+// config files are full of them.
+// Refused with positions, up to 20 faults together: wrong types, sizes below 1, heads that do not divide the hidden
+// size, key-value heads that do not divide the heads, unknown activations. Refused alone: an unknown or missing
+// model_type, multimodal configs, more than kMostLayers layers or kMostTensors tensors, 2^63 elements or more.
+[[nodiscard]] ModelSpec build_model(const Document& config, std::string name);
+
+// The model_type values that build_model accepts, in the order of documentation.
+[[nodiscard]] std::vector<std::string_view> family_names();
+
+inline constexpr std::int64_t kMostLayers = 100'000;
+inline constexpr std::int64_t kMostTensors = 1'000'000;
+
+}  // namespace dsplan

@@ -1,0 +1,226 @@
+#include "model/families/builder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "model/families.h"
+
+namespace dsplan {
+namespace {
+
+struct Rule {
+  Split split;
+  std::uint8_t dim;
+};
+
+// `transposed`: the weight is stored [in, out].
+Rule weight_rule(Cut cut, bool transposed) {
+  const std::uint8_t out = transposed ? 1 : 0;
+  const std::uint8_t in = transposed ? 0 : 1;
+  switch (cut) {
+    case Cut::Whole: return {Split::Replicated, 0};
+    case Cut::Column: return {Split::Even, out};
+    case Cut::Row: return {Split::Even, in};
+    case Cut::KeyValue: return {Split::KeyValue, out};
+    case Cut::QueryKeyValue: return {Split::QueryKeyValue, out};
+    case Cut::Vocabulary: return {Split::Vocabulary, out};
+    case Cut::Unknown: break;
+  }
+  return {Split::Unknown, 0};
+}
+
+// A bias follows the outputs; behind a row-parallel weight every rank holds all outputs.
+Rule bias_rule(Cut cut) {
+  if (cut == Cut::Row) return {Split::Replicated, 0};
+  return {weight_rule(cut, false).split, 0};
+}
+
+}  // namespace
+
+ModelBuilder::ModelBuilder(const ConfigReader& config, std::string_view root_type) : config_(&config) {
+  spec_.modules.push_back({"", std::string(root_type), kNone, kNone});
+  spec_.graph_class = root_type;
+}
+
+std::string ModelBuilder::path_of(std::string_view leaf) const {
+  const std::string& parent = spec_.modules[static_cast<std::size_t>(current_)].path;
+  std::string path;
+  path.reserve(parent.size() + 1 + leaf.size());
+  if (!parent.empty()) path.append(parent).push_back('.');
+  path.append(leaf);
+  return path;
+}
+
+ModuleId ModelBuilder::open(std::string_view name, std::string_view type) {
+  const auto id = static_cast<ModuleId>(spec_.modules.size());
+  const std::int32_t layer = spec_.modules[static_cast<std::size_t>(current_)].layer;
+  spec_.modules.push_back({path_of(name), std::string(type), current_, layer});
+  current_ = id;
+  return id;
+}
+
+void ModelBuilder::close() {
+  if (!layers_.empty() && layers_.back().module == current_) {
+    layers_.back().end = static_cast<ModuleId>(spec_.modules.size());
+  }
+  current_ = spec_.modules[static_cast<std::size_t>(current_)].parent;
+}
+
+ModelBuilder::Scope ModelBuilder::module(std::string_view name, std::string_view type) {
+  return {*this, open(name, type)};
+}
+
+ModelBuilder::Scope ModelBuilder::layer(std::int64_t index, std::string_view type, std::string_view forward) {
+  const ModuleId list = current_;
+  const ModuleId id = open(fmt::format_int(index).c_str(), type);
+  spec_.modules.back().layer = static_cast<std::int32_t>(layers_.size());
+  layers_.push_back({id, list, id, forward});
+  return {*this, id};
+}
+
+void ModelBuilder::leaf(std::string_view name, std::string_view type) {
+  open(name, type);
+  close();
+}
+
+ParameterId ModelBuilder::parameter(std::string_view leaf, const Shape& shape, Split split, std::uint8_t split_dim) {
+  const auto id = static_cast<ParameterId>(spec_.parameters.size());
+  if (id >= kMostTensors) config_->refuse_largest(fmt::format("more than {} tensors", grouped(kMostTensors)));
+  std::int64_t elements = 1;
+  bool wraps = false;
+  for (std::uint8_t i = 0; i < shape.rank; ++i) wraps |= __builtin_mul_overflow(elements, shape.dims[i], &elements);
+  wraps |= __builtin_add_overflow(elements_, elements, &elements_);
+  if (wraps) {
+    config_->refuse_largest(
+        fmt::format("the model has 2^63 parameters or more: overflow at {} of shape {}", path_of(leaf), shape.text()));
+  }
+  spec_.parameters.push_back({path_of(leaf), shape, current_, kNone, true, split, split_dim});
+  return id;
+}
+
+void ModelBuilder::buffer(std::string_view leaf, const Shape& shape, DType dtype, bool follows_model_dtype) {
+  spec_.buffers.push_back({path_of(leaf), shape, dtype, current_, follows_model_dtype});
+}
+
+ParameterId ModelBuilder::linear(std::string_view name, std::int64_t out, std::int64_t in, bool bias, Cut cut,
+                                 std::string_view type) {
+  const Scope scope = module(name, type);
+  const Rule rule = weight_rule(cut, false);
+  const ParameterId weight = parameter("weight", {out, in}, rule.split, rule.dim);
+  if (bias) parameter("bias", {out}, bias_rule(cut).split);
+  return weight;
+}
+
+void ModelBuilder::conv1d(std::string_view name, std::int64_t out, std::int64_t in, Cut cut) {
+  const Scope scope = module(name, "Conv1D");
+  const Rule rule = weight_rule(cut, true);
+  parameter("weight", {in, out}, rule.split, rule.dim);
+  parameter("bias", {out}, bias_rule(cut).split);
+}
+
+ParameterId ModelBuilder::embedding(std::string_view name, std::int64_t rows, std::int64_t width, Split split,
+                                    std::string_view type) {
+  const Scope scope = module(name, type);
+  return parameter("weight", {rows, width}, split);
+}
+
+void ModelBuilder::rms_norm(std::string_view name, std::int64_t size, std::string_view type) {
+  const Scope scope = module(name, type);
+  parameter("weight", {size}, Split::Replicated);
+}
+
+void ModelBuilder::layer_norm(std::string_view name, std::int64_t size, bool bias) {
+  const Scope scope = module(name, "LayerNorm");
+  parameter("weight", {size}, Split::Replicated);
+  if (bias) parameter("bias", {size}, Split::Replicated);
+}
+
+void ModelBuilder::rotary(std::string_view name, std::string_view type, std::int64_t rotated) {
+  const Scope scope = module(name, type);
+  const Shape frequencies{(rotated + 1) / 2};
+  buffer("inv_freq", frequencies, DType::Float32, false);
+  buffer("original_inv_freq", frequencies, DType::Float32, false);
+}
+
+void ModelBuilder::tie(ParameterId parameter, ParameterId source) {
+  Parameter& tied = spec_.parameters[static_cast<std::size_t>(parameter)];
+  const Parameter& first = spec_.parameters[static_cast<std::size_t>(source)];
+  DSPLAN_CHECK(tied.shape == first.shape, tied.name + " tied to " + first.name);
+  tied.tied_to = source;
+  elements_ -= tied.shape.elements().value();
+}
+
+ModuleId ModelBuilder::resolve(ModuleId from, std::string_view dotted) const {
+  while (true) {
+    const std::size_t dot = dotted.find('.');
+    const ModuleId next = spec_.child(from, dotted.substr(0, dot));
+    DSPLAN_CHECK(next != kNone,
+                 fmt::format("a forward calls {} of {}", dotted, spec_.modules[static_cast<std::size_t>(from)].path));
+    if (dot == std::string_view::npos) return next;
+    from = next;
+    dotted.remove_prefix(dot + 1);
+  }
+}
+
+void ModelBuilder::run(ModuleId self, std::string_view& text) {
+  while (!text.empty()) {
+    if (text.front() == ' ') {
+      text.remove_prefix(1);
+      continue;
+    }
+    if (text.front() == ')') {
+      text.remove_prefix(1);
+      return;
+    }
+    const std::size_t length = std::min(text.find_first_of(" ()*"), text.size());
+    const ModuleId id = resolve(self, text.substr(0, length));
+    text.remove_prefix(length);
+    if (text.starts_with('*')) {
+      text.remove_prefix(1);
+      call_layers(id);
+      continue;
+    }
+    spec_.calls.push_back({id, true});
+    if (text.starts_with('(')) {
+      text.remove_prefix(1);
+      run(id, text);
+    }
+    spec_.calls.push_back({id, false});
+  }
+}
+
+void ModelBuilder::call_layers(ModuleId list) {
+  for (const Layer& layer : layers_) {
+    if (layer.list != list) continue;
+    const ModuleId modules = layer.end - layer.module;
+    const Recorded* known = nullptr;
+    for (const Recorded& recorded : recorded_) {
+      if (recorded.modules == modules && recorded.forward == layer.forward) known = &recorded;
+    }
+    if (known != nullptr) {
+      for (const ModuleCall& call : known->calls) spec_.calls.push_back({call.module + layer.module, call.enter});
+      continue;
+    }
+    const std::size_t begin = spec_.calls.size();
+    std::string_view text = layer.forward;
+    spec_.calls.push_back({layer.module, true});
+    run(layer.module, text);
+    spec_.calls.push_back({layer.module, false});
+    Recorded recorded{layer.forward, modules, {}};
+    for (std::size_t i = begin; i < spec_.calls.size(); ++i) {
+      recorded.calls.push_back({spec_.calls[i].module - layer.module, spec_.calls[i].enter});
+    }
+    recorded_.push_back(std::move(recorded));
+  }
+}
+
+ModelSpec ModelBuilder::finish(std::string_view forward) {
+  spec_.calls.push_back({0, true});
+  run(0, forward);
+  spec_.calls.push_back({0, false});
+  return std::move(spec_);
+}
+
+}  // namespace dsplan

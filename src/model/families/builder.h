@@ -1,0 +1,103 @@
+// Registers modules, parameters and buffers in the order in which a framework's __init__ does, and writes down the
+// order in which a forward calls them, so that a family's file reads like the model's class in brief.
+//
+// A forward is written as text: names of children separated by blanks, `a.b` for a grandchild called without its
+// parent, `name(...)` for a module whose children are called inside it, `name*` for every layer of a module list, each
+// with the text that it was registered with. "model(embed_tokens layers* norm) lm_head" is a whole decoder.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/model.h"
+#include "model/families/config_reader.h"
+
+namespace dsplan {
+
+// How Megatron cuts a linear layer (core/model.h, Split, says what that means for its weight and bias).
+enum class Cut : std::uint8_t { Whole, Column, Row, KeyValue, QueryKeyValue, Vocabulary, Unknown };
+
+class ModelBuilder {
+ public:
+  // `config` must outlive the builder; refusals point into it.
+  explicit ModelBuilder(const ConfigReader& config, std::string_view root_type);
+
+  // An open module: what is registered until its end belongs to it.
+  class Scope {
+   public:
+    Scope(ModelBuilder& builder, ModuleId id) : builder_(&builder), id_(id) {}
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+    ~Scope() { builder_->close(); }
+    [[nodiscard]] ModuleId id() const { return id_; }
+
+   private:
+    ModelBuilder* builder_;
+    ModuleId id_;
+  };
+  [[nodiscard]] Scope module(std::string_view name, std::string_view type);
+  // The next checkpointable layer, child `index` of the open module list; `forward` is what its forward calls and must
+  // stay alive until `finish`.
+  [[nodiscard]] Scope layer(std::int64_t index, std::string_view type, std::string_view forward);
+  // A module without children or parameters: dropout, activation.
+  void leaf(std::string_view name, std::string_view type);
+
+  ParameterId parameter(std::string_view leaf, const Shape& shape, Split split, std::uint8_t split_dim = 0);
+  void buffer(std::string_view leaf, const Shape& shape, DType dtype, bool follows_model_dtype);
+
+  // torch.nn.Linear: weight [out, in], bias [out]. Returns the weight.
+  ParameterId linear(std::string_view name, std::int64_t out, std::int64_t in, bool bias, Cut cut,
+                     std::string_view type = "Linear");
+  // transformers' Conv1D: weight [in, out], bias [out].
+  void conv1d(std::string_view name, std::int64_t out, std::int64_t in, Cut cut);
+  ParameterId embedding(std::string_view name, std::int64_t rows, std::int64_t width, Split split,
+                        std::string_view type = "Embedding");
+  void rms_norm(std::string_view name, std::int64_t size, std::string_view type);
+  void layer_norm(std::string_view name, std::int64_t size, bool bias = true);
+  void activation(std::string_view name, std::string_view function) { leaf(name, activation_class(function)); }
+  // The rotary module of transformers: the inverse frequencies of `rotated` dimensions and an untouched copy, both
+  // always float32.
+  void rotary(std::string_view name, std::string_view type, std::int64_t rotated);
+  // `parameter` shares the storage of `source`.
+  void tie(ParameterId parameter, ParameterId source);
+
+  // Products of sizes; refused with a place where they leave 63 bits.
+  [[nodiscard]] std::int64_t times(std::int64_t a, std::int64_t b) const { return config_->times(a, b); }
+  [[nodiscard]] std::int64_t plus(std::int64_t a, std::int64_t b) const { return config_->plus(a, b); }
+
+  // Writes the calls of one forward of the root and gives the model away.
+  [[nodiscard]] ModelSpec finish(std::string_view forward);
+
+ private:
+  struct Layer {
+    ModuleId module;
+    ModuleId list;
+    ModuleId end;  // One past the last module inside.
+    std::string_view forward;
+  };
+  // The calls of a layer, with modules counted from the layer's own. Layers with the same text and as many modules
+  // are built alike, so this is worked out once.
+  struct Recorded {
+    std::string_view forward;
+    ModuleId modules;
+    std::vector<ModuleCall> calls;
+  };
+
+  ModuleId open(std::string_view name, std::string_view type);
+  void close();
+  [[nodiscard]] std::string path_of(std::string_view leaf) const;
+  void call_layers(ModuleId list);
+  void run(ModuleId self, std::string_view& text);
+  [[nodiscard]] ModuleId resolve(ModuleId from, std::string_view dotted) const;
+
+  const ConfigReader* config_;
+  ModelSpec spec_;
+  ModuleId current_ = 0;
+  std::vector<Layer> layers_;
+  std::vector<Recorded> recorded_;
+  std::int64_t elements_ = 0;
+};
+
+}  // namespace dsplan

@@ -1,0 +1,249 @@
+#include "model/families/config_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "model/families.h"
+
+namespace dsplan {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, std::string_view>, 22> kActivations{{
+    {"gelu", "GELUActivation"},
+    {"gelu_10", "ClippedGELUActivation"},
+    {"gelu_fast", "FastGELUActivation"},
+    {"gelu_new", "NewGELUActivation"},
+    {"gelu_python", "GELUActivation"},
+    {"gelu_pytorch_tanh", "GELUTanh"},
+    {"gelu_python_tanh", "GELUTanh"},
+    {"gelu_accurate", "AccurateGELUActivation"},
+    {"hardswish", "Hardswish"},
+    {"laplace", "LaplaceActivation"},
+    {"leaky_relu", "LeakyReLU"},
+    {"linear", "LinearActivation"},
+    {"mish", "MishActivation"},
+    {"quick_gelu", "QuickGELUActivation"},
+    {"relu", "ReLU"},
+    {"relu2", "ReLUSquaredActivation"},
+    {"relu6", "ReLU6"},
+    {"sigmoid", "Sigmoid"},
+    {"silu", "SiLUActivation"},
+    {"sqrtsoftplus", "SqrtSoftplusActivation"},
+    {"swish", "SiLU"},
+    {"tanh", "Tanh"},
+}};
+
+std::vector<std::string_view> activation_names() {
+  std::vector<std::string_view> names;
+  for (const auto& [name, type] : kActivations) {
+    names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace
+
+std::string_view activation_class(std::string_view name) {
+  for (const auto& [known, type] : kActivations) {
+    if (known == name) return type;
+  }
+  return {};
+}
+
+ConfigReader::ConfigReader(const Document& config) : config_(&config), object_(config, config.root, diagnostics_) {}
+
+bool ConfigReader::is_null(std::string_view key) const {
+  const Value* value = root().find(key);
+  return value != nullptr && value->is(Value::Kind::Null);
+}
+
+bool ConfigReader::sound(std::string_view key) const {
+  return std::find(faulty_.begin(), faulty_.end(), key) == faulty_.end();
+}
+
+void ConfigReader::fault(std::string_view key, std::string message, std::string hint) {
+  faulty_.emplace_back(key);
+  object_.fault(key, std::move(message), std::move(hint));
+}
+
+void ConfigReader::fault(const Value& value, std::string message, std::string hint) {
+  object_.fault(value, std::move(message), std::move(hint));
+}
+
+void ConfigReader::refuse(std::string_view key, std::string message, std::string hint) const {
+  const Value* value = root().find(key);
+  throw Refusal({config_->at((value == nullptr ? root() : *value).offset, std::move(message), std::move(hint))});
+}
+
+void ConfigReader::refuse_largest(std::string message) const {
+  throw Refusal({config_->at((largest_ == nullptr ? root() : *largest_).offset, std::move(message))});
+}
+
+void ConfigReader::refuse_null(std::string_view key, std::string_view wanted) {
+  if (is_null(key)) fault(key, fmt::format("\"{}\" must be {}, not null", key, wanted));
+}
+
+std::string_view ConfigReader::spelled(std::string_view key, std::string_view alias) {
+  if (alias.empty()) return key;
+  const Value* own = root().find(key);
+  const Value* other = root().find(alias);
+  if (other == nullptr) return key;
+  if (own == nullptr) return alias;
+  if (own->kind != other->kind || own->integer != other->integer) {
+    fault(alias, fmt::format("\"{}\" contradicts \"{}\": both name the same attribute", alias, key));
+  }
+  return key;
+}
+
+std::optional<std::int64_t> ConfigReader::integer(std::string_view key, std::int64_t least, std::int64_t most) {
+  const std::size_t before = diagnostics_.count();
+  const std::optional<std::int64_t> read = object_.integer(key, least, most);
+  if (diagnostics_.count() != before) faulty_.emplace_back(key);
+  const Value* value = root().find(key);
+  if (read && (largest_ == nullptr || largest_->real < value->real)) largest_ = value;
+  return read;
+}
+
+std::int64_t ConfigReader::size(std::string_view key, std::int64_t fallback, std::string_view alias) {
+  const std::string_view there = spelled(key, alias);
+  refuse_null(there, "an integer");
+  const std::int64_t read = integer(there, 1, INT64_MAX).value_or(fallback);
+  if (there != key && !sound(there)) faulty_.emplace_back(key);
+  return read;
+}
+
+std::int64_t ConfigReader::layer_count(std::string_view key, std::int64_t fallback, std::string_view alias) {
+  const std::string_view there = spelled(key, alias);
+  refuse_null(there, "an integer");
+  return integer(there, 1, kMostLayers).value_or(fallback);
+}
+
+std::optional<std::int64_t> ConfigReader::maybe_size(std::string_view key, std::optional<std::int64_t> fallback) {
+  if (is_null(key)) return std::nullopt;
+  const std::optional<std::int64_t> read = integer(key, 1, INT64_MAX);
+  return read ? read : fallback;
+}
+
+std::int64_t ConfigReader::count(std::string_view key, std::int64_t fallback) {
+  refuse_null(key, "an integer");
+  return integer(key, 0, INT64_MAX).value_or(fallback);
+}
+
+bool ConfigReader::flag(std::string_view key, bool fallback) {
+  refuse_null(key, "true or false");
+  return object_.boolean(key).value_or(fallback);
+}
+
+double ConfigReader::probability(std::string_view key, double fallback) {
+  refuse_null(key, "a number");
+  const std::optional<double> read = object_.number(key);
+  if (read && !(*read >= 0 && *read <= 1)) {
+    fault(key, fmt::format("\"{}\" must be from 0 to 1, not {}", key, *read));
+    return fallback;
+  }
+  return read.value_or(fallback);
+}
+
+std::optional<double> ConfigReader::maybe_number(std::string_view key, std::optional<double> fallback) {
+  if (is_null(key)) return std::nullopt;
+  const std::optional<double> read = object_.number(key);
+  return read ? read : fallback;
+}
+
+std::optional<std::string> ConfigReader::maybe_string(std::string_view key) { return object_.string(key); }
+
+std::string ConfigReader::activation(std::string_view key, std::string_view fallback) {
+  refuse_null(key, "a string");
+  const std::optional<std::string> read = object_.string(key);
+  if (!read) return std::string(fallback);
+  if (*read == "prelu" || *read == "xielu") {
+    fault(key, fmt::format("activation \"{}\" has parameters of its own and is not modelled yet", *read));
+    return std::string(fallback);
+  }
+  if (activation_class(*read).empty()) {
+    const std::string_view meant = nearest(*read, activation_names());
+    fault(key, fmt::format("\"{}\" names no known activation: \"{}\"", key, *read),
+          meant.empty() ? std::string() : fmt::format("did you mean \"{}\"?", meant));
+    return std::string(fallback);
+  }
+  return *read;
+}
+
+std::vector<std::int64_t> ConfigReader::indices(std::string_view key, std::int64_t layers) {
+  std::vector<std::int64_t> read;
+  const Value* list = object_.array(key);
+  if (list == nullptr) return read;
+  for (const Value& item : list->items) {
+    if (!item.is(Value::Kind::Integer) || item.integer < 0 || item.integer >= layers) {
+      fault(item, fmt::format("\"{}\" must list layers from 0 to {}", key, layers - 1));
+    } else {
+      read.push_back(item.integer);
+    }
+  }
+  return read;
+}
+
+std::optional<DType> ConfigReader::dtype() {
+  const std::string_view key = find("dtype") != nullptr ? "dtype" : "torch_dtype";
+  std::optional<std::string> read = object_.string(key);
+  if (!read || *read == "auto") return std::nullopt;
+  const std::string_view bare = read->starts_with("torch.") ? std::string_view(*read).substr(6) : *read;
+  if (bare == "float64") return DType::Float64;
+  if (bare == "float32") return DType::Float32;
+  if (bare == "float16") return DType::Float16;
+  if (bare == "bfloat16") return DType::BFloat16;
+  const std::string_view meant = nearest(bare, {"float64", "float32", "float16", "bfloat16"});
+  fault(key, fmt::format("\"{}\" must be one of float64, float32, float16, bfloat16, not \"{}\"", key, *read),
+        meant.empty() ? std::string() : fmt::format("did you mean \"{}\"?", meant));
+  return std::nullopt;
+}
+
+double ConfigReader::rotary_share(std::string_view key, double fallback) {
+  for (const std::string_view holder : {"rope_parameters", "rope_scaling"}) {
+    const Value* rope = find(holder);
+    if (rope == nullptr || !rope->is(Value::Kind::Object)) continue;
+    const Value* share = rope->find("partial_rotary_factor");
+    if (share == nullptr) continue;
+    const bool numeric = share->is(Value::Kind::Real) || share->is(Value::Kind::Integer);
+    if (numeric && share->real > 0 && share->real <= 1) return share->real;
+    fault(*share, "\"partial_rotary_factor\" must be a number above 0 and at most 1");
+    return fallback;
+  }
+  const std::optional<double> read = object_.number(key);
+  if (read && !(*read > 0 && *read <= 1)) {
+    fault(key, fmt::format("\"{}\" must be above 0 and at most 1, not {}", key, *read));
+    return fallback;
+  }
+  return read.value_or(fallback);
+}
+
+void ConfigReader::require_divides(std::string_view part_key, std::int64_t part, std::string_view whole_key,
+                                   std::int64_t whole) {
+  if (!sound(part_key) || !sound(whole_key) || whole % part == 0) return;
+  fault(part_key, fmt::format("\"{}\" is {}, which does not divide \"{}\" = {}", part_key, part, whole_key, whole));
+}
+
+void ConfigReader::require_at_most(std::string_view part_key, std::int64_t part, std::string_view whole_key,
+                                   std::int64_t whole) {
+  if (!sound(part_key) || !sound(whole_key) || part <= whole) return;
+  fault(part_key, fmt::format("\"{}\" is {}, more than \"{}\" = {}", part_key, part, whole_key, whole));
+}
+
+std::int64_t ConfigReader::times(std::int64_t a, std::int64_t b) const {
+  std::int64_t product = 0;
+  if (__builtin_mul_overflow(a, b, &product)) {
+    refuse_largest(fmt::format("a size overflows 63 bits: {} * {}", a, b));
+  }
+  return product;
+}
+
+std::int64_t ConfigReader::plus(std::int64_t a, std::int64_t b) const {
+  std::int64_t sum = 0;
+  if (__builtin_add_overflow(a, b, &sum)) refuse_largest(fmt::format("a size overflows 63 bits: {} + {}", a, b));
+  return sum;
+}
+
+}  // namespace dsplan

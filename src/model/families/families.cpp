@@ -1,0 +1,90 @@
+#include "model/families.h"
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "model/families/family.h"
+
+namespace dsplan {
+
+const std::vector<Family>& families() {
+  static const std::vector<Family> table{
+      {"gpt2", build_gpt2, true},
+      {"llama", build_llama, true},
+      {"mistral", build_mistral, true},
+      {"mixtral", build_mixtral, true},
+      {"qwen2", build_qwen2, true},
+      {"qwen2_moe", build_qwen2_moe, false},
+      {"qwen3", build_qwen3, true},
+      {"qwen3_moe", build_qwen3_moe, false},
+      {"gemma", build_gemma, false},
+      {"gemma2", build_gemma2, true},
+      {"gemma3_text", build_gemma3_text, false},
+  };
+  return table;
+}
+
+std::vector<std::string_view> family_names() {
+  std::vector<std::string_view> names;
+  for (const Family& family : families()) names.push_back(family.model_type);
+  return names;
+}
+
+namespace {
+
+// A multimodal config holds the language model's config inside; that part alone is a model of a known family.
+void refuse_multimodal(const ConfigReader& config, std::string_view model_type) {
+  const Value* text = config.root().find("text_config");
+  if (text == nullptr || !text->is(Value::Kind::Object)) return;
+  const Value* inner = text->find("model_type");
+  const std::string_view part = inner != nullptr && inner->is(Value::Kind::String) ? inner->string : "";
+  config.refuse("model_type", fmt::format("multimodal models are not modelled yet: model_type \"{}\"", model_type),
+                part.empty() ? std::string("write its text_config, with a model_type, to a file of its own")
+                             : fmt::format("write its text_config (model_type \"{}\") to a file of its own", part));
+}
+
+const Family& family_of(ConfigReader& config) {
+  const Value* type = config.root().find("model_type");
+  if (type == nullptr) {
+    config.refuse("model_type", "\"model_type\" is missing: it names the family",
+                  fmt::format("known families: {}", fmt::join(family_names(), ", ")));
+  }
+  if (!type->is(Value::Kind::String)) {
+    config.refuse("model_type", fmt::format("\"model_type\" must be a string, not {}", describe(type->kind)));
+  }
+  for (const Family& family : families()) {
+    if (family.model_type == type->string) return family;
+  }
+  refuse_multimodal(config, type->string);
+  if (type->string == "gemma3") {
+    config.refuse("model_type", "multimodal models are not modelled yet: model_type \"gemma3\"",
+                  "the text part alone is model_type \"gemma3_text\"");
+  }
+  const std::string_view meant = nearest(type->string, family_names());
+  config.refuse("model_type", fmt::format("unknown model family \"{}\"", type->string),
+                meant.empty() ? fmt::format("known families: {}", fmt::join(family_names(), ", "))
+                              : fmt::format("did you mean \"{}\"?", meant));
+}
+
+}  // namespace
+
+ModelSpec build_model(const Document& config, std::string name) {
+  if (!config.root.is(Value::Kind::Object)) {
+    throw Refusal({config.at(config.root.offset,
+                             fmt::format("a model's config must be an object, not {}", describe(config.root.kind)))});
+  }
+  ConfigReader reader(config);
+  const Family& family = family_of(reader);
+  const std::optional<DType> stored = reader.dtype();
+  ModelSpec spec = family.build(reader);
+  spec.name = std::move(name);
+  spec.family = family.model_type;
+  spec.stored_dtype = stored;
+  spec.has_graph = family.has_graph;
+  if (const Value* source = reader.find("source"); source != nullptr && source->is(Value::Kind::String)) {
+    spec.source = source->string;
+  }
+  return spec;
+}
+
+}  // namespace dsplan

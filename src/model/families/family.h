@@ -1,0 +1,33 @@
+// The table of families: one entry per model_type. Each build function reads its keys from the config, throws the
+// collected faults before it builds, and fills everything of the ModelSpec but name, family and stored dtype.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "core/model.h"
+#include "model/families/config_reader.h"
+
+namespace dsplan {
+
+struct Family {
+  std::string_view model_type;
+  ModelSpec (*build)(ConfigReader& config);
+  bool has_graph;  // Operator graphs exist: activations can be predicted.
+};
+
+[[nodiscard]] const std::vector<Family>& families();
+
+[[nodiscard]] ModelSpec build_gpt2(ConfigReader& config);
+[[nodiscard]] ModelSpec build_llama(ConfigReader& config);
+[[nodiscard]] ModelSpec build_mistral(ConfigReader& config);
+[[nodiscard]] ModelSpec build_mixtral(ConfigReader& config);
+[[nodiscard]] ModelSpec build_qwen2(ConfigReader& config);
+[[nodiscard]] ModelSpec build_qwen2_moe(ConfigReader& config);
+[[nodiscard]] ModelSpec build_qwen3(ConfigReader& config);
+[[nodiscard]] ModelSpec build_qwen3_moe(ConfigReader& config);
+[[nodiscard]] ModelSpec build_gemma(ConfigReader& config);
+[[nodiscard]] ModelSpec build_gemma2(ConfigReader& config);
+[[nodiscard]] ModelSpec build_gemma3_text(ConfigReader& config);
+
+}  // namespace dsplan

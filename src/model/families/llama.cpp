@@ -1,0 +1,158 @@
+// llama (1 to 3.3), mistral, mixtral, qwen2, qwen3 and their mixtures of experts: each is a Decoder with its own
+// defaults and its own choice of biases, norms and windows.
+#include "model/families/decoder.h"
+#include "model/families/family.h"
+
+namespace dsplan {
+namespace {
+
+// qwen: the window applies only where use_sliding_window says so.
+void read_qwen_window(ConfigReader& config, Dimensions& dims) {
+  const bool used = config.flag("use_sliding_window", false);
+  const std::int64_t window = config.maybe_size("sliding_window", 4096).value_or(0);
+  dims.sliding_window = used ? window : 0;
+}
+
+ModelSpec finish(ConfigReader& config, const Decoder& decoder) {
+  config.throw_if_any();
+  return build_decoder(config, decoder);
+}
+
+}  // namespace
+
+ModelSpec build_llama(ConfigReader& config) {
+  Decoder decoder = read_decoder(config, "Llama",
+                                 {.vocab = 32000,
+                                  .hidden = 4096,
+                                  .ffn = 11008,
+                                  .layers = 32,
+                                  .heads = 32,
+                                  .kv_heads = 0,
+                                  .head_dim = 0,
+                                  .positions = 2048});
+  if (config.find("head_dim") != nullptr) {
+    // LlamaConfig insists on it even where head_dim makes it pointless.
+    config.require_divides("num_attention_heads", decoder.dims.heads, "hidden_size", decoder.dims.hidden);
+  }
+  decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
+  decoder.mlp_bias = config.flag("mlp_bias", false);
+  return finish(config, decoder);
+}
+
+ModelSpec build_mistral(ConfigReader& config) {
+  Decoder decoder = read_decoder(config, "Mistral",
+                                 {.vocab = 32000,
+                                  .hidden = 4096,
+                                  .ffn = 14336,
+                                  .layers = 32,
+                                  .heads = 32,
+                                  .kv_heads = 8,
+                                  .head_dim = 0,
+                                  .positions = 131072});
+  decoder.dims.sliding_window = config.maybe_size("sliding_window", 4096).value_or(0);
+  return finish(config, decoder);
+}
+
+ModelSpec build_mixtral(ConfigReader& config) {
+  Decoder decoder = read_decoder(config, "Mixtral",
+                                 {.vocab = 32000,
+                                  .hidden = 4096,
+                                  .ffn = 14336,
+                                  .layers = 32,
+                                  .heads = 32,
+                                  .kv_heads = 8,
+                                  .head_dim = 0,
+                                  .positions = 131072});
+  decoder.dims.sliding_window = config.maybe_size("sliding_window").value_or(0);
+  decoder.experts = {.count = config.size("num_local_experts", 8, "num_experts"),
+                     .per_token = config.size("num_experts_per_tok", 2),
+                     .ffn = decoder.dims.ffn,
+                     .shared_ffn = 0,
+                     .router_first = true,
+                     .router_class = "MixtralTopKRouter",
+                     .dense = {}};
+  config.require_at_most("num_experts_per_tok", decoder.experts.per_token, "num_local_experts", decoder.experts.count);
+  return finish(config, decoder);
+}
+
+ModelSpec build_qwen2(ConfigReader& config) {
+  Decoder decoder = read_decoder(config, "Qwen2",
+                                 {.vocab = 151936,
+                                  .hidden = 4096,
+                                  .ffn = 22016,
+                                  .layers = 32,
+                                  .heads = 32,
+                                  .kv_heads = 32,
+                                  .head_dim = 0,
+                                  .positions = 32768});
+  decoder.qkv_bias = true;
+  read_qwen_window(config, decoder.dims);
+  return finish(config, decoder);
+}
+
+ModelSpec build_qwen2_moe(ConfigReader& config) {
+  Decoder decoder = read_decoder(config, "Qwen2Moe",
+                                 {.vocab = 151936,
+                                  .hidden = 2048,
+                                  .ffn = 5632,
+                                  .layers = 24,
+                                  .heads = 16,
+                                  .kv_heads = 16,
+                                  .head_dim = 0,
+                                  .positions = 32768});
+  decoder.qkv_bias = config.flag("qkv_bias", true);
+  read_qwen_window(config, decoder.dims);
+  const std::int64_t experts = config.count("num_experts", 60);
+  decoder.experts = {.count = experts,
+                     .per_token = config.size("num_experts_per_tok", 4),
+                     .ffn = config.size("moe_intermediate_size", 1408),
+                     .shared_ffn = config.size("shared_expert_intermediate_size", 5632),
+                     .router_first = true,
+                     .router_class = "Qwen2MoeTopKRouter",
+                     .dense = read_dense_layers(config, decoder.dims.layers, experts)};
+  if (experts > 0) config.require_at_most("num_experts_per_tok", decoder.experts.per_token, "num_experts", experts);
+  return finish(config, decoder);
+}
+
+ModelSpec build_qwen3(ConfigReader& config) {
+  Decoder decoder = read_decoder(config, "Qwen3",
+                                 {.vocab = 151936,
+                                  .hidden = 4096,
+                                  .ffn = 22016,
+                                  .layers = 32,
+                                  .heads = 32,
+                                  .kv_heads = 32,
+                                  .head_dim = 128,
+                                  .positions = 32768});
+  decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
+  decoder.qk_norm = QueryKeyNorm::Interleaved;
+  read_qwen_window(config, decoder.dims);
+  return finish(config, decoder);
+}
+
+ModelSpec build_qwen3_moe(ConfigReader& config) {
+  Decoder decoder = read_decoder(config, "Qwen3Moe",
+                                 {.vocab = 151936,
+                                  .hidden = 2048,
+                                  .ffn = 6144,
+                                  .layers = 24,
+                                  .heads = 32,
+                                  .kv_heads = 4,
+                                  .head_dim = 0,
+                                  .positions = 32768});
+  decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
+  decoder.qk_norm = QueryKeyNorm::Interleaved;
+  read_qwen_window(config, decoder.dims);
+  const std::int64_t experts = config.count("num_experts", 128);
+  decoder.experts = {.count = experts,
+                     .per_token = config.size("num_experts_per_tok", 8),
+                     .ffn = config.size("moe_intermediate_size", 768),
+                     .shared_ffn = 0,
+                     .router_first = false,
+                     .router_class = "Qwen3MoeTopKRouter",
+                     .dense = read_dense_layers(config, decoder.dims.layers, experts)};
+  if (experts > 0) config.require_at_most("num_experts_per_tok", decoder.experts.per_token, "num_experts", experts);
+  return finish(config, decoder);
+}
+
+}  // namespace dsplan
