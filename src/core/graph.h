@@ -118,8 +118,8 @@ struct Graph {
   std::vector<Instruction> program;
   TensorId loss = kNone;
   std::vector<TensorId> batch;             // The inputs that the training loop makes and holds.
-  std::vector<TensorId> region_inputs;     // By layer: the hidden state that enters it.
-  std::vector<TensorId> region_outputs;    // By layer: the hidden state that leaves it.
+  // By layer: what a checkpoint around it would hold, the hidden state first: its arguments, positional and by keyword.
+  std::vector<std::vector<TensorId>> region_closures;
 
   [[nodiscard]] const Tensor& tensor(TensorId id) const { return tensors[static_cast<std::size_t>(id)]; }
   [[nodiscard]] const Storage& storage_of(TensorId id) const {

@@ -47,6 +47,9 @@ enum class Pass : std::uint8_t { Setup, Forward, Recompute, Backward, Step };
 // What a buffer is, for people: "saved input of linear". Points to a string literal, so that labels cost nothing.
 using Label = const char*;
 
+// Where a buffer lives. Host buffers count in the host's ledger, never in the device's.
+enum class Space : std::uint8_t { Device, Pinned, Pageable };
+
 struct Buffer {
   Bytes size;                     // Requested bytes; > 0.
   Label label = "";
@@ -56,6 +59,9 @@ struct Buffer {
   Role role = Role::Temporaries;
   // The allocation is a capacity (a bucket) that need not be filled; all others must be used to their last byte.
   bool capacity = false;
+  // Used inside one operator only: its contents need no reader.
+  bool scratch = false;
+  Space space = Space::Device;
 };
 
 // One touch of a buffer: `content` fills [offset, offset + bytes) of it.

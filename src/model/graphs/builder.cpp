@@ -39,16 +39,13 @@ void GraphBuilder::exit(ModuleId module) {
   graph_.program.push_back({Instruction::Kind::Exit, module});
 }
 
-void GraphBuilder::begin_region(std::int32_t layer, TensorId input) {
-  DSPLAN_CHECK(static_cast<std::size_t>(layer) == graph_.region_inputs.size(), "layers must come in order");
-  graph_.region_inputs.push_back(input);
+void GraphBuilder::begin_region(std::int32_t layer, std::vector<TensorId> arguments) {
+  DSPLAN_CHECK(static_cast<std::size_t>(layer) == graph_.region_closures.size(), "layers must come in order");
+  graph_.region_closures.push_back(std::move(arguments));
   graph_.program.push_back({Instruction::Kind::RegionBegins, layer});
 }
 
-void GraphBuilder::end_region(std::int32_t layer, TensorId output) {
-  graph_.region_outputs.push_back(output);
-  graph_.program.push_back({Instruction::Kind::RegionEnds, layer});
-}
+void GraphBuilder::end_region(std::int32_t layer) { graph_.program.push_back({Instruction::Kind::RegionEnds, layer}); }
 
 TensorId GraphBuilder::add_tensor(Shape shape, DType dtype, StorageId storage, bool requires_grad, NodeId producer) {
   graph_.tensors.push_back({shape, dtype, storage, requires_grad, producer});

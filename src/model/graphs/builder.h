@@ -34,9 +34,9 @@ class GraphBuilder {
   [[nodiscard]] ModuleId child(ModuleId parent, std::string_view name) const;
   void enter(ModuleId module);
   void exit(ModuleId module);
-  // The layer that gradient checkpointing would wrap; `input` is its hidden state.
-  void begin_region(std::int32_t layer, TensorId input);
-  void end_region(std::int32_t layer, TensorId output);
+  // The layer that gradient checkpointing would wrap; `arguments` are the tensors that it is called with.
+  void begin_region(std::int32_t layer, std::vector<TensorId> arguments);
+  void end_region(std::int32_t layer);
 
   // The parameter `leaf` of the current module, or kNone if it has none. Not to be dropped.
   [[nodiscard]] TensorId parameter(std::string_view leaf);

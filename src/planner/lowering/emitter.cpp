@@ -13,10 +13,11 @@ Emitter::Emitter(std::size_t events) {
   states_.reserve(events / 3);
 }
 
-BufferId Emitter::allocate(Bytes bytes, DType dtype, Role role, Label label, ParameterId parameter, bool capacity) {
+BufferId Emitter::allocate(Bytes bytes, DType dtype, Role role, Label label, ParameterId parameter, bool capacity,
+                           Space space) {
   DSPLAN_CHECK(bytes > Bytes(0), std::string("an empty buffer: ") + label);
   const auto id = static_cast<BufferId>(schedule_.buffers.size());
-  schedule_.buffers.push_back({bytes, label, module_, parameter, dtype, role, capacity});
+  schedule_.buffers.push_back({bytes, label, module_, parameter, dtype, role, capacity, false, space});
   states_.emplace_back();
   states_.back().references = 1;
   schedule_.events.emplace_back(Allocate{id, 0});

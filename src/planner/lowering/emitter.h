@@ -25,7 +25,7 @@ class Emitter {
 
   // A new buffer with one reference.
   BufferId allocate(Bytes bytes, DType dtype, Role role, Label label, ParameterId parameter = kNone,
-                    bool capacity = false);
+                    bool capacity = false, Space space = Space::Device);
   void retain(BufferId buffer) { ++states_[buffer].references; }
   // The last reference releases. `reason` is used only if something else has run since the last touch.
   void release(BufferId buffer, Reason reason);
@@ -35,6 +35,9 @@ class Emitter {
     schedule_.buffers[buffer].role = role;
     schedule_.buffers[buffer].label = label;
   }
+
+  // The buffer is a kernel's scratch: what is written there need not be read by anyone.
+  void mark_scratch(BufferId buffer) { schedule_.buffers[buffer].scratch = true; }
 
   // A piece of work is stated as: begin, reads, writes, then `compute` or `communicate`.
   void begin();

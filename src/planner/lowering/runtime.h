@@ -20,9 +20,9 @@ struct ParameterPlace {
   Bytes bytes;
 };
 
-class Runtime {
+class TrainingRuntime {
  public:
-  virtual ~Runtime() = default;
+  virtual ~TrainingRuntime() = default;
 
   // Everything that is there before the first batch.
   virtual void initialise() = 0;
@@ -41,7 +41,7 @@ class Runtime {
 };
 
 // The runtime of `job` for data-parallel rank `rank`. Refuses what is not modelled yet, by name.
-[[nodiscard]] std::unique_ptr<Runtime> make_runtime(const Job& job, const ModelSpec& model, std::int64_t rank,
+[[nodiscard]] std::unique_ptr<TrainingRuntime> make_runtime(const Job& job, const ModelSpec& model, std::int64_t rank,
                                                     Emitter& emitter);
 
 }  // namespace dsplan

@@ -1,0 +1,30 @@
+// Plan -> Schedule: the only maker of events.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "core/graph.h"
+
+#include "core/job.h"
+#include "core/model.h"
+#include "core/schedule.h"
+#include "model/graphs/builder.h"
+#include "planner/lowering/recipes.h"
+
+namespace dsplan {
+
+// Why a schedule cannot be made for this job yet, or nullopt. States are exact in either case.
+[[nodiscard]] std::optional<std::string> schedule_obstacle(const ModelSpec& model, const Job& job);
+
+// What the graph of this job depends on.
+[[nodiscard]] GraphOptions graph_options(const ModelSpec& model, const Job& job);
+
+// Init, first and second step of data-parallel rank `rank` (0 <= rank < job.parallelism.dp).
+//
+// The loop that decides lifetimes: make batch, forward, keep the loss and drop the outputs, backward, drop the loss;
+// the next micro-batch replaces the batch; step; zero_grad(set_to_none).
+[[nodiscard]] Schedule lower(const ModelSpec& model, const Job& job, const Graph& graph, const RecipeBook& recipes,
+                             std::int64_t rank);
+
+}  // namespace dsplan

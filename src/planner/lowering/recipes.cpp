@@ -1,0 +1,32 @@
+#include "planner/lowering/recipes.h"
+
+namespace dsplan {
+
+RecipeBook::RecipeBook(const Graph& graph) {
+  const std::size_t nodes = graph.nodes.size();
+  entries_.reserve(nodes + 1);
+  slots_.reserve(nodes * 3);
+  forward_.reserve(nodes * 3);
+  backward_.reserve(nodes * 4);
+  saved_.reserve(nodes * 2);
+  Recipe recipe;
+  const auto ends = [&] {
+    return Entry{static_cast<std::uint32_t>(slots_.size()), static_cast<std::uint32_t>(forward_.size()),
+                 static_cast<std::uint32_t>(backward_.size()), static_cast<std::uint32_t>(saved_.size())};
+  };
+  for (const Node& node : graph.nodes) {
+    recipe_of(graph, node, recipe);
+    Entry entry = ends();
+    entry.saves_after_kernel = recipe.saves_after_kernel;
+    entry.in_place = recipe.in_place;
+    entry.passes = recipe.passes;
+    entries_.push_back(entry);
+    slots_.insert(slots_.end(), recipe.slots.begin(), recipe.slots.end());
+    forward_.insert(forward_.end(), recipe.forward.begin(), recipe.forward.end());
+    backward_.insert(backward_.end(), recipe.backward.begin(), recipe.backward.end());
+    saved_.insert(saved_.end(), recipe.saved.begin(), recipe.saved.end());
+  }
+  entries_.push_back(ends());
+}
+
+}  // namespace dsplan

@@ -1,0 +1,147 @@
+#include "planner/lowering/runtime_base.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace dsplan {
+
+std::vector<Leaf> leaves_of(const ModelSpec& model, const Training& training) {
+  std::vector<Leaf> leaves;
+  leaves.reserve(model.parameters.size());
+  for (std::size_t at = 0; at < model.parameters.size(); ++at) {
+    const Parameter& parameter = model.parameters[at];
+    if (parameter.tied_to != kNone) continue;
+    const bool frozen = std::any_of(training.freeze.begin(), training.freeze.end(),
+                                    [&](const std::string& glob) { return glob_matches(glob, parameter.name); });
+    leaves.push_back(
+        {static_cast<ParameterId>(at), parameter.shape.elements().value(), parameter.trainable && !frozen});
+  }
+  return leaves;
+}
+
+namespace {
+
+// Row and column statistics for matrices (over the last two dimensions), a full moment for vectors; always fp32.
+std::vector<StateTensor> adafactor_state(const Shape& shape) {
+  const std::int64_t elements = shape.elements().value();
+  if (shape.rank < 2 || elements == 0) return {{storage(Elements(elements), DType::Float32), DType::Float32, "exp_avg_sq"}};
+  const std::int64_t rows = elements / shape.dims[shape.rank - 1U];
+  const std::int64_t columns = elements / shape.dims[shape.rank - 2U];
+  return {{storage(Elements(rows), DType::Float32), DType::Float32, "exp_avg_sq_row"},
+          {storage(Elements(columns), DType::Float32), DType::Float32, "exp_avg_sq_col"}};
+}
+
+std::vector<StateTensor> adam8bit_state(std::int64_t elements) {
+  if (elements < 4096) {
+    const Bytes full = storage(Elements(elements), DType::Float32);
+    return {{full, DType::Float32, "exp_avg"}, {full, DType::Float32, "exp_avg_sq"}};
+  }
+  const Bytes scales = storage(div_ceil(Elements(elements), 256), DType::Float32);
+  const Bytes quantised = storage(Elements(elements), DType::UInt8);
+  return {{quantised, DType::UInt8, "exp_avg"},
+          {quantised, DType::UInt8, "exp_avg_sq"},
+          {scales, DType::Float32, "absmax of exp_avg"},
+          {scales, DType::Float32, "absmax of exp_avg_sq"}};
+}
+
+}  // namespace
+
+std::vector<StateTensor> optimizer_state(const Optimizer& optimizer, const Shape& shape, DType dtype,
+                                         bool hidden_matrix) {
+  const Bytes same = storage(shape.elements(), dtype);
+  switch (optimizer.kind) {
+    case OptimizerKind::Adam:
+    case OptimizerKind::AdamW: return {{same, dtype, "exp_avg"}, {same, dtype, "exp_avg_sq"}};
+    case OptimizerKind::Sgd:
+      if (optimizer.momentum > 0) return {{same, dtype, "momentum_buffer"}};
+      return {};
+    case OptimizerKind::Lion: return {{same, dtype, "exp_avg"}};
+    case OptimizerKind::Adafactor: return adafactor_state(shape);
+    case OptimizerKind::Adam8bit: return adam8bit_state(shape.elements().value());
+    case OptimizerKind::Muon:
+      if (hidden_matrix) return {{same, dtype, "momentum_buffer"}};
+      return {{same, dtype, "exp_avg"}, {same, dtype, "exp_avg_sq"}};
+  }
+  return {};
+}
+
+RuntimeBase::RuntimeBase(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter)
+    : job_(job),
+      model_(model),
+      rank_(rank),
+      emitter_(emitter),
+      leaves_(leaves_of(model, job.training)),
+      trained_index_(model.parameters.size(), -1) {
+  for (const Leaf& leaf : leaves_) {
+    if (!leaf.trainable) continue;
+    trained_index_[static_cast<std::size_t>(leaf.id)] = static_cast<std::int32_t>(trained_.size());
+    trained_.push_back(leaf);
+  }
+}
+
+void RuntimeBase::collective(Collective kind, DType type, Bytes payload) {
+  if (world() > 1) {
+    emitter_.communicate(kind, type, payload);
+  } else {
+    emitter_.compute("local copy");
+  }
+}
+
+void RuntimeBase::control_all_reduce(Bytes bytes, Label label) {
+  const DType type = bytes == Bytes(1) ? DType::UInt8 : bytes == Bytes(4) ? DType::Float32 : DType::Float64;
+  const BufferId value = emitter_.allocate(bytes, type, Role::Temporaries, label);
+  emitter_.mark_scratch(value);
+  emitter_.begin();
+  emitter_.write(value);
+  emitter_.compute(label);
+  if (world() > 1) {
+    emitter_.begin();
+    emitter_.read(value);
+    emitter_.write(value);
+    emitter_.communicate(Collective::AllReduce, type, bytes, TrafficKind::Control);
+  }
+  emitter_.release(value, Reason::PythonFrame);
+}
+
+BufferId RuntimeBase::load_whole(const Leaf& leaf, Label label) {
+  const BufferId buffer = emitter_.allocate(in_model_dtype(leaf.elements), dtype(), Role::Parameters, label, leaf.id);
+  emitter_.begin();
+  emitter_.write(buffer);
+  emitter_.compute("load parameter");
+  return buffer;
+}
+
+void RuntimeBase::create_flat_state(std::int64_t elements, std::vector<BufferId>& state) {
+  for (const StateTensor& tensor :
+       optimizer_state(training().optimizer, Shape{elements}, training().master_dtype, false)) {
+    state.push_back(emitter_.allocate(tensor.bytes, tensor.dtype, Role::Optimizer, tensor.label));
+  }
+  if (state.empty()) return;
+  emitter_.begin();
+  write_all(state);
+  emitter_.compute("create optimizer state");
+}
+
+void RuntimeBase::read_all(const std::vector<BufferId>& buffers) {
+  for (BufferId buffer : buffers) emitter_.read(buffer);
+}
+
+void RuntimeBase::write_all(const std::vector<BufferId>& buffers) {
+  for (BufferId buffer : buffers) emitter_.write(buffer);
+}
+
+std::unique_ptr<TrainingRuntime> make_runtime(const Job& job, const ModelSpec& model, std::int64_t rank,
+                                              Emitter& emitter) {
+  if (job.training.runtime == Runtime::PyTorch) return make_pytorch_runtime(job, model, rank, emitter);
+  switch (job.training.zero.stage) {
+    case 0: return make_stage0_runtime(job, model, rank, emitter);
+    case 1:
+    case 2: return make_stage12_runtime(job, model, rank, emitter);
+    case 3: return make_stage3_runtime(job, model, rank, emitter);
+    default: break;
+  }
+  DSPLAN_CHECK(false, "stage " + std::to_string(job.training.zero.stage));
+}
+
+}  // namespace dsplan

@@ -1,0 +1,80 @@
+// What all runtimes share: the list of parameters with what is trained, frozen parameters, and optimizer state.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "planner/lowering/runtime.h"
+
+namespace dsplan {
+
+// A parameter that is not a tie, in registration order.
+struct Leaf {
+  ParameterId id = 0;
+  std::int64_t elements = 0;
+  bool trainable = true;
+};
+[[nodiscard]] std::vector<Leaf> leaves_of(const ModelSpec& model, const Training& training);
+
+// One tensor of optimizer state.
+struct StateTensor {
+  Bytes bytes;
+  DType dtype = DType::Float32;
+  Label label = "";
+};
+// State that the optimizer keeps for one tensor of `shape` whose own dtype is `dtype`, in order of creation.
+// Sources: torch/optim/{adam,sgd,adafactor,muon}.py, transformers' Adafactor, bitsandbytes' blockwise 8-bit Adam
+// (two bytes and two fp32 scales per 256 elements; tensors below 4,096 elements stay fp32).
+// `hidden_matrix`: a 2-D weight that is neither embedding nor head; only Muon cares.
+[[nodiscard]] std::vector<StateTensor> optimizer_state(const Optimizer& optimizer, const Shape& shape, DType dtype,
+                                                       bool hidden_matrix);
+
+class RuntimeBase : public TrainingRuntime {
+ public:
+  RuntimeBase(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
+
+ protected:
+  [[nodiscard]] const Training& training() const { return job_.training; }
+  [[nodiscard]] const Zero& zero() const { return job_.training.zero; }
+  [[nodiscard]] std::int64_t world() const { return job_.parallelism.dp; }
+  [[nodiscard]] std::int64_t rank() const { return rank_; }
+  [[nodiscard]] DType dtype() const { return job_.training.dtype; }
+  [[nodiscard]] std::int64_t width() const { return bytes_per_element(job_.training.dtype); }
+  [[nodiscard]] Bytes in_model_dtype(std::int64_t elements) const { return storage(Elements(elements), dtype()); }
+  [[nodiscard]] Bytes in_master_dtype(std::int64_t elements) const {
+    return storage(Elements(elements), job_.training.master_dtype);
+  }
+
+  // The collective, or for a group of one rank the local copy that stands in its place. Reads and writes are stated
+  // before, as for any work.
+  void collective(Collective kind, DType dtype, Bytes payload);
+  // A small control collective over a value of `bytes`.
+  void control_all_reduce(Bytes bytes, Label label);
+
+  // Whole parameters outside any flat buffer.
+  BufferId load_whole(const Leaf& leaf, Label label);
+  // All state tensors for one flat partition.
+  void create_flat_state(std::int64_t elements, std::vector<BufferId>& state);
+  void read_all(const std::vector<BufferId>& buffers);
+  void write_all(const std::vector<BufferId>& buffers);
+
+  const Job& job_;
+  const ModelSpec& model_;
+  std::int64_t rank_;
+  Emitter& emitter_;
+  std::vector<Leaf> leaves_;
+  std::vector<Leaf> trained_;               // Those that the optimizer updates, in registration order.
+  std::vector<std::int32_t> trained_index_; // By ParameterId; -1 for frozen and tied.
+};
+
+// One constructor each; make_runtime chooses.
+[[nodiscard]] std::unique_ptr<TrainingRuntime> make_pytorch_runtime(const Job&, const ModelSpec&, std::int64_t rank,
+                                                                    Emitter&);
+[[nodiscard]] std::unique_ptr<TrainingRuntime> make_stage0_runtime(const Job&, const ModelSpec&, std::int64_t rank,
+                                                                   Emitter&);
+[[nodiscard]] std::unique_ptr<TrainingRuntime> make_stage12_runtime(const Job&, const ModelSpec&, std::int64_t rank,
+                                                                    Emitter&);
+[[nodiscard]] std::unique_ptr<TrainingRuntime> make_stage3_runtime(const Job&, const ModelSpec&, std::int64_t rank,
+                                                                   Emitter&);
+
+}  // namespace dsplan
