@@ -99,9 +99,6 @@ TEST_CASE("every family is what transformers builds: parameters, buffers, module
     CAPTURE(witness.filename().string());
     fs::path config = witness;
     config.replace_extension(".json");
-    const Document document = parse_json(config.string(), read_file(config.string()));
-    const std::vector<std::string_view> known = family_names();
-    if (std::find(known.begin(), known.end(), document.root.find("model_type")->string) == known.end()) continue;
     const ModelSpec model = model_of(config);
     seen.insert(model.family);
     const std::vector<std::string> mine = lines_of(model);
