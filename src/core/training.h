@@ -39,10 +39,17 @@ struct Optimizer {
 
 enum class OffloadDevice : std::uint8_t { None, Cpu, Nvme };
 
+// Defaults are offload_optimizer's where the two blocks differ; the resolver fills in those of the block it reads.
 struct Offload {
   OffloadDevice device = OffloadDevice::None;
   bool pin_memory = true;
   std::string nvme_path;
+  // NVMe only (reference: DeepSpeed runtime/zero/offload_config.py).
+  std::int64_t buffer_count = 4;
+  Elements buffer_size{100'000'000};   // offload_param.
+  Elements max_in_cpu{1'000'000'000};  // offload_param.
+  bool pipeline_read = false;          // offload_optimizer.
+  bool pipeline_write = false;
   friend bool operator==(const Offload&, const Offload&) = default;
 };
 
@@ -65,6 +72,8 @@ struct Zero {
   bool gather_16bit_weights_on_model_save = false;
   Offload offload_param;
   Offload offload_optimizer;
+  std::int64_t aio_block_size = 1'048'576;  // Bytes; NVMe only, as the next.
+  std::int64_t aio_intra_op_parallelism = 1;
 };
 
 // Which layers are checkpointed. Groups are consecutive runs of layers, [first, last] inclusive.

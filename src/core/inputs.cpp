@@ -1,0 +1,82 @@
+#include "core/inputs.h"
+
+#include <type_traits>
+
+namespace dsplan {
+
+std::string_view name(Notice::Kind kind) {
+  switch (kind) {
+    case Notice::Kind::Inert: return "inert";
+    case Notice::Kind::Unknown: return "unknown";
+    case Notice::Kind::Warning: return "warning";
+    case Notice::Kind::Announcement: return "announcement";
+  }
+  return "?";
+}
+
+std::string_view describe(When when) {
+  switch (when) {
+    case When::Always: return "every configuration";
+    case When::Zero: return "ZeRO";
+    case When::Stage12: return "ZeRO stages 1 and 2";
+    case When::Stage2: return "ZeRO stage 2";
+    case When::Stage3: return "ZeRO stage 3";
+    case When::CpuAdam: return "an offloaded optimizer";
+    case When::ParamOffload: return "offloaded parameters";
+    case When::Nvme: return "NVMe offload";
+    case When::Muon: return "the Muon optimizer";
+    case When::Bf16: return "bf16";
+    case When::Fp16: return "fp16";
+  }
+  return "?";
+}
+
+Place option(std::string name) { return {std::move(name), 0, 0, {}}; }
+
+namespace {
+
+template <class T>
+void prefer(Setting<T>& below, const Setting<T>& above) {
+  if (above.mentioned()) below = above;
+}
+
+TrainingArguments lay(const TrainingArguments& below, const TrainingArguments& above) {
+  TrainingArguments all = below;
+  all.place = above.place;
+  prefer(all.per_device_train_batch_size, above.per_device_train_batch_size);
+  prefer(all.gradient_accumulation_steps, above.gradient_accumulation_steps);
+  prefer(all.max_grad_norm, above.max_grad_norm);
+  prefer(all.learning_rate, above.learning_rate);
+  prefer(all.adam_beta1, above.adam_beta1);
+  prefer(all.adam_beta2, above.adam_beta2);
+  prefer(all.adam_epsilon, above.adam_epsilon);
+  prefer(all.weight_decay, above.weight_decay);
+  prefer(all.bf16, above.bf16);
+  prefer(all.fp16, above.fp16);
+  prefer(all.auto_find_batch_size, above.auto_find_batch_size);
+  prefer(all.gradient_checkpointing, above.gradient_checkpointing);
+  prefer(all.optim, above.optim);
+  return all;
+}
+
+}  // namespace
+
+Request overlay(const Request& below, const Request& above) {
+  Request all = below;
+  if (above.optimizer.mentioned()) {
+    all.implementation = {};
+    all.momentum = {};
+  }
+  if (above.checkpoint.mentioned()) all.checkpoint_groups = {};
+  for_each_setting(all, above, [](auto& mine, const auto& theirs) { prefer(mine, theirs); });
+  all.has_training_file = below.has_training_file || above.has_training_file;
+  all.has_launch_line = below.has_launch_line || above.has_launch_line;
+  if (above.training_arguments) {
+    all.training_arguments = below.training_arguments ? lay(*below.training_arguments, *above.training_arguments)
+                                                      : *above.training_arguments;
+  }
+  all.notices.insert(all.notices.end(), above.notices.begin(), above.notices.end());
+  return all;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,283 @@
+// What the user said, as read and before anything is decided: every field is optional and remembers where it came
+// from, so that a later contradiction points at the right line. `io` fills these structs from files and launch
+// lines, `cli` from options, and `planner/resolve` turns them into a Job.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/training.h"
+#include "core/units.h"
+
+namespace dsplan {
+
+// Where an input stands: a position in a file, or (line 0) the name of an option or of a part of a launch line.
+struct Place {
+  std::string path;
+  std::size_t line = 0;
+  std::size_t column = 0;
+  std::string source_line;
+
+  [[nodiscard]] Diagnostic says(std::string message, std::string hint = {}) const {
+    return {path, line, column, source_line, std::move(message), std::move(hint)};
+  }
+  // "ds.json:4:9" or "--seq".
+  [[nodiscard]] std::string text() const {
+    return line == 0 ? path : path + ":" + std::to_string(line) + ":" + std::to_string(column);
+  }
+};
+
+// A value that may be absent, or the word "auto" that Hugging Face fills in.
+template <class T>
+struct Setting {
+  std::optional<T> value;
+  bool is_auto = false;
+  Place place;
+
+  Setting() = default;
+  Setting(T given, Place where) : value(std::move(given)), place(std::move(where)) {}
+
+  [[nodiscard]] bool given() const { return value.has_value(); }
+  [[nodiscard]] bool mentioned() const { return value.has_value() || is_auto; }
+  [[nodiscard]] const T& operator*() const { return *value; }
+  [[nodiscard]] T value_or(T fallback) const { return value.value_or(std::move(fallback)); }
+};
+
+// Something to tell the user that is not a fault.
+struct Notice {
+  enum class Kind : std::uint8_t {
+    Inert,         // Read, and without effect on bytes or traffic; the message says why.
+    Unknown,       // A key that nobody knows, where the owner of the file ignores such keys too.
+    Warning,       // It will run, but not as the user may think.
+    Announcement,  // A silent rule of a framework that decided something, said aloud.
+  };
+  Kind kind = Kind::Inert;
+  Place place;
+  std::string message;
+  std::optional<Bytes> bytes;  // What the rule changes, where that is a number of bytes per rank.
+};
+[[nodiscard]] std::string_view name(Notice::Kind kind);
+
+// offload_param and offload_optimizer. Counts are in elements, as DeepSpeed counts them.
+struct OffloadInput {
+  bool present = false;
+  Place place;
+  Setting<OffloadDevice> device;
+  Setting<std::string> nvme_path;
+  Setting<bool> pin_memory;
+  Setting<std::int64_t> buffer_count;
+  Setting<std::int64_t> buffer_size;  // offload_param only.
+  Setting<std::int64_t> max_in_cpu;   // offload_param only.
+  Setting<bool> pipeline_read;        // offload_optimizer only, as the next.
+  Setting<bool> pipeline_write;
+};
+
+// zero_optimization. Names are DeepSpeed's without the prefix "stage3_".
+struct ZeroInput {
+  bool present = false;
+  Place place;
+  Setting<std::int64_t> stage;
+  Setting<bool> contiguous_gradients;
+  Setting<bool> reduce_scatter;
+  Setting<std::int64_t> reduce_bucket_size;
+  Setting<bool> use_multi_rank_bucket_allreduce;
+  Setting<bool> overlap_comm;
+  Setting<bool> round_robin_gradients;
+  Setting<std::int64_t> sub_group_size;
+  Setting<std::int64_t> prefetch_bucket_size;
+  Setting<std::int64_t> param_persistence_threshold;
+  Setting<std::int64_t> model_persistence_threshold;
+  Setting<std::int64_t> max_live_parameters;
+  Setting<std::int64_t> max_reuse_distance;
+  Setting<bool> gather_16bit_weights_on_model_save;
+  OffloadInput offload_param;
+  OffloadInput offload_optimizer;
+};
+
+// The optimizer block. `implementation` follows from torch_adam; `weight_mode` is adam_w_mode.
+struct OptimizerInput {
+  bool present = false;
+  Place place;
+  Setting<std::string> type;  // As written: "Adam", "AdamW", "Lion", ...
+  Setting<bool> torch_adam;
+  Setting<bool> adam_w_mode;
+  Setting<double> momentum;       // torch.optim.SGD.
+  Setting<double> learning_rate;  // The last five matter only against TrainingArguments, as in Hugging Face.
+  Setting<std::vector<double>> betas;
+  Setting<double> epsilon;
+  Setting<double> weight_decay;
+};
+
+// When a key of the DeepSpeed file can have an effect at all.
+enum class When : std::uint8_t { Always, Zero, Stage12, Stage2, Stage3, CpuAdam, ParamOffload, Nvme, Muon, Bf16, Fp16 };
+[[nodiscard]] std::string_view describe(When when);  // "ZeRO stage 3", "NVMe offload", ...
+
+// A key that dsplan does not model, with a value that would matter, if `when` applies.
+struct NotModelled {
+  Place place;
+  When when = When::Always;
+  std::string key;      // "zero_optimization.zero_hpz_partition_size"
+  std::string feature;  // "hpZ"
+};
+
+// A key that was read and honoured but whose block may turn out not to be in use.
+struct ConditionalKey {
+  Place place;
+  When when = When::Always;
+  std::string key;
+};
+
+// A DeepSpeed configuration as DeepSpeed reads it. "auto" is kept as such.
+struct DeepSpeedInput {
+  std::string path;
+  Place place;  // The beginning of the file.
+  Setting<std::int64_t> train_batch_size;
+  Setting<std::int64_t> micro_batch;
+  Setting<std::int64_t> grad_accum;
+  Setting<double> gradient_clipping;
+  Setting<bool> bf16_enabled;
+  Setting<bool> bf16_check_grad_overflow;
+  Setting<bool> fp16_enabled;
+  Setting<DType> grad_accum_dtype;
+  Setting<DType> param_dtype;
+  Setting<DType> communication_dtype;
+  Setting<bool> prescale_gradients;
+  Setting<double> gradient_predivide_factor;
+  Setting<bool> sum_gradients;  // gradient_allreduce_op: "sum".
+  Setting<bool> allow_untested_optimizer;
+  Setting<std::int64_t> aio_block_size;
+  Setting<std::int64_t> aio_intra_op_parallelism;
+  OptimizerInput optimizer;
+  ZeroInput zero;
+  std::vector<NotModelled> not_modelled;
+  std::vector<ConditionalKey> conditional;
+  std::vector<Notice> notices;
+};
+
+// One entry of a checkpointing file: layers first..last, counted from 0, as one group.
+struct CheckpointEntry {
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+  bool recompute = true;  // "recompute"; false: "store".
+  Place place;
+};
+
+// Hugging Face's TrainingArguments, from a file or from the script's part of a launch line. Absent fields have
+// Hugging Face's defaults, which count as values when they are compared with a DeepSpeed JSON
+// (transformers, integrations/deepspeed.py, HfTrainerDeepSpeedConfig).
+struct TrainingArguments {
+  Place place;
+  Setting<std::int64_t> per_device_train_batch_size;  // 8
+  Setting<std::int64_t> gradient_accumulation_steps;  // 1
+  Setting<double> max_grad_norm;                      // 1.0
+  Setting<double> learning_rate;                      // 5e-5
+  Setting<double> adam_beta1;                         // 0.9
+  Setting<double> adam_beta2;                         // 0.999
+  Setting<double> adam_epsilon;                       // 1e-8
+  Setting<double> weight_decay;                       // 0.0
+  Setting<bool> bf16;                                 // false
+  Setting<bool> fp16;                                 // false
+  Setting<bool> auto_find_batch_size;                 // false
+  Setting<bool> gradient_checkpointing;               // false
+  Setting<std::string> optim;                         // "adamw_torch_fused"
+};
+
+// Everything that a training file, TrainingArguments, a launch line and the options can say. Each of them makes one
+// Request; `overlay` lays them over each other. Field comments name the option and, where it differs, the key of the
+// training file.
+struct Request {
+  // Files, opened by whoever has the file system.
+  Setting<std::string> deepspeed;  // --deepspeed
+  Setting<std::string> training;   // --training
+  Setting<std::string> hardware;   // --hardware
+  Setting<std::string> cluster;    // --cluster
+  Setting<std::string> env;        // --env
+  // Ranks.
+  Setting<std::int64_t> gpus;           // --gpus, all ranks
+  Setting<std::int64_t> gpus_per_node;  // --gpus-per-node (gpus_per_node)
+  Setting<std::int64_t> tp;             // --tp
+  Setting<std::int64_t> sp;             // --sp
+  Setting<std::int64_t> ep;             // --ep
+  // Runtime and batch.
+  Setting<std::string> runtime;         // --runtime pytorch|deepspeed
+  Setting<std::int64_t> zero_stage;     // --zero-stage (zero_stage)
+  Setting<std::int64_t> micro_batch;    // --micro-batch (micro_batch)
+  Setting<std::int64_t> grad_accum;     // --grad-accum (grad_accum)
+  Setting<std::int64_t> seq;            // --seq
+  Setting<std::string> seq_list;        // --seq-list (seq_list)
+  Setting<std::string> dtype;           // --dtype bf16|fp16|fp32
+  Setting<std::string> autocast;        // --autocast
+  Setting<std::string> optimizer;       // --optimizer NAME[:IMPLEMENTATION] (optimizer.name)
+  Setting<std::string> implementation;  // (optimizer.implementation) fused|foreach|for-loop
+  Setting<double> momentum;             // (optimizer.momentum)
+  Setting<std::string> param_groups;    // (param_groups) single
+  Setting<double> max_grad_norm;        // (max_grad_norm)
+  // Model and its execution.
+  Setting<std::vector<std::string>> freeze;                 // --freeze GLOB, repeatable
+  Setting<std::string> lora;                                // --lora
+  Setting<std::string> checkpoint;                          // --checkpoint none|full|every:K|segments:K|nth:K|auto|FILE
+  Setting<std::vector<CheckpointEntry>> checkpoint_groups;  // The content of --checkpoint FILE.
+  Setting<std::string> attention;                           // --attention eager|math|flash|mem-efficient|sdpa
+  Setting<std::string> loss;                                // --loss hf
+  Setting<std::string> loop;                                // --loop trainer|minimal
+  Setting<std::string> routing;                             // --routing
+  // Allocator.
+  Setting<std::string> alloc_conf;  // --alloc-conf (allocator_conf)
+  Setting<bool> stream_frees;       // --stream-frees (stream_frees)
+  Setting<std::string> placement;   // --placement caching|planned
+  // Versions.
+  Setting<std::string> deepspeed_version;     // --deepspeed-version (deepspeed_version)
+  Setting<std::string> torch_version;         // --torch-version (torch_version)
+  Setting<std::string> transformers_version;  // --transformers-version (transformers_version)
+  // Limits.
+  Setting<Bytes> host_memory;  // --host-memory, per node (host_memory)
+  Setting<Bytes> capacity;     // --capacity
+  Setting<Bytes> reserve;      // --reserve
+  // What to report.
+  Setting<std::string> rank;              // --rank R|all|worst
+  Setting<std::string> phase;             // --phase
+  Setting<bool> strict;                   // --strict
+  Setting<std::vector<std::string>> set;  // --set KEY=VALUE, repeatable
+  Setting<std::string> sweep;             // --sweep
+  // Sources. A training file or a launch line means Hugging Face's rules for "auto".
+  bool has_training_file = false;
+  bool has_launch_line = false;
+  std::optional<TrainingArguments> training_arguments;
+  std::vector<Notice> notices;
+
+  [[nodiscard]] bool hugging_face_rules() const {
+    return has_training_file || has_launch_line || training_arguments.has_value();
+  }
+};
+
+// Calls visit(a.field, b.field) for every Setting of two Requests; the one list of fields that cannot go stale
+// unnoticed, because overlay and the tests go through it.
+template <class A, class B, class Visit>
+void for_each_setting(A& a, B& b, Visit&& visit) {
+  const auto all = [&](auto... fields) { (visit(a.*fields, b.*fields), ...); };
+  all(&Request::deepspeed, &Request::training, &Request::hardware, &Request::cluster, &Request::env, &Request::gpus,
+      &Request::gpus_per_node, &Request::tp, &Request::sp, &Request::ep, &Request::runtime, &Request::zero_stage,
+      &Request::micro_batch, &Request::grad_accum, &Request::seq, &Request::seq_list, &Request::dtype,
+      &Request::autocast, &Request::optimizer, &Request::implementation, &Request::momentum, &Request::param_groups,
+      &Request::max_grad_norm, &Request::freeze, &Request::lora, &Request::checkpoint, &Request::checkpoint_groups,
+      &Request::attention, &Request::loss, &Request::loop, &Request::routing, &Request::alloc_conf,
+      &Request::stream_frees, &Request::placement, &Request::deepspeed_version, &Request::torch_version,
+      &Request::transformers_version, &Request::host_memory, &Request::capacity, &Request::reserve, &Request::rank,
+      &Request::phase, &Request::strict, &Request::set, &Request::sweep);
+}
+
+// `above` wins wherever it says something. The order is: option over launch line over training file over
+// TrainingArguments; the DeepSpeed JSON lies below all of them and is not a Request. An optimizer's name carries its
+// implementation and momentum with it, and a --checkpoint its file.
+[[nodiscard]] Request overlay(const Request& below, const Request& above);
+
+// Place of an option or of a part of a launch line.
+[[nodiscard]] Place option(std::string name);
+
+}  // namespace dsplan

@@ -1,0 +1,204 @@
+// The schedule: one rank's buffers and events in program order, for init, the first and the second optimizer step.
+// Lowering (planner/lowering) is the only maker of events; everyone else is a reader that rides on `replay`.
+//
+// What an event says is meant to be judged: every buffer has contents with identities, every write says what it makes
+// and every read says what it expects to find, so that the auditor (core/audit.h) can tell a legal schedule from one
+// in which a single event was deleted, moved or changed, without knowing anything of ZeRO or autograd.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "core/model.h"
+#include "core/units.h"
+
+namespace dsplan {
+
+using BufferId = std::uint32_t;
+using ContentId = std::uint32_t;  // Identity of what one write made. Unique in a schedule; 0 is "nothing".
+using StreamId = std::uint8_t;    // 0: the compute stream.
+
+// The nine roles of interface.md; every byte has exactly one.
+enum class Role : std::uint8_t {
+  Parameters,
+  Gradients,
+  Optimizer,
+  RuntimeBuffers,
+  Activations,
+  Temporaries,
+  Inputs,
+  ModuleBuffers,
+  Workspace,
+};
+inline constexpr std::size_t kRoles = 9;
+[[nodiscard]] std::string_view name(Role role);  // "runtime_buffers"
+
+enum class Stretch : std::uint8_t { Init, FirstStep, SecondStep };
+enum class Pass : std::uint8_t { Setup, Forward, Recompute, Backward, Step };
+[[nodiscard]] std::string_view name(Stretch stretch);  // "init", "first_step", "steady"
+[[nodiscard]] std::string_view name(Pass pass);
+
+// What a buffer is, for people: "saved input of linear". Points to a string literal, so that labels cost nothing.
+using Label = const char*;
+
+struct Buffer {
+  Bytes size;                     // Requested bytes; > 0.
+  Label label = "";
+  ModuleId module = kNone;        // Where it belongs, if anywhere.
+  ParameterId parameter = kNone;  // The parameter it holds a part of, if one.
+  DType dtype = DType::Float32;
+  Role role = Role::Temporaries;
+  // The allocation is a capacity (a bucket) that need not be filled; all others must be used to their last byte.
+  bool capacity = false;
+};
+
+// One touch of a buffer: `content` fills [offset, offset + bytes) of it.
+struct Access {
+  BufferId buffer = 0;
+  ContentId content = 0;
+  Bytes offset;
+  Bytes bytes;
+};
+
+// A range of Schedule::accesses.
+struct Span {
+  std::uint32_t begin = 0;
+  std::uint32_t end = 0;
+};
+
+// Why a buffer outlives its last reader. A closed list; the auditor refuses a late release without a reason.
+enum class Reason : std::uint8_t {
+  LastUse,         // Not late: released right after its last reader.
+  PythonFrame,     // A Python variable of the framework's code still holds it.
+  AutogradGraph,   // Saved by a node whose backward does not read it, or held by a graph until the graph dies.
+  CheckpointFrame, // Held by a checkpoint's closure until its region has been differentiated.
+  GradientHeld,    // `.grad`, or a gradient partition, until the optimizer or zero_grad drops it.
+  ModuleExit,      // A gathered parameter, until the module that uses it has returned.
+  RuntimeBucket,   // A bucket, until the runtime's epilogue.
+  Loop,            // The training loop's own variables: batch, loss.
+};
+[[nodiscard]] std::string_view name(Reason reason);
+
+enum class Collective : std::uint8_t { AllReduce, ReduceScatter, AllGather, Broadcast, Reduce, AllToAll, SendRecv };
+enum class Group : std::uint8_t { DataParallel, TensorParallel, SequenceParallel, ExpertParallel };
+enum class TrafficKind : std::uint8_t { Data, Control };
+[[nodiscard]] std::string_view name(Collective collective);  // "all_gather"
+[[nodiscard]] std::string_view name(Group group);            // "dp"
+
+struct Allocate {
+  BufferId buffer = 0;
+  StreamId stream = 0;
+};
+
+// A late release (any reason but LastUse) names its cause: the content whose making it follows with nothing but other
+// releases, markers and allocations in between. `cause` 0: it follows the marker before it.
+struct Release {
+  BufferId buffer = 0;
+  ContentId cause = 0;
+  StreamId stream = 0;
+  Reason reason = Reason::LastUse;
+};
+
+// One kernel, or a group that takes no memory in between. `scratch` buffers are made and used inside.
+struct Compute {
+  Label work = "";
+  ModuleId module = kNone;
+  StreamId stream = 0;
+  Pass pass = Pass::Forward;
+  Span reads;
+  Span writes;
+};
+
+struct Communicate {
+  Collective collective = Collective::AllReduce;
+  Group group = Group::DataParallel;
+  DType dtype = DType::Float32;
+  TrafficKind kind = TrafficKind::Data;
+  StreamId stream = 0;
+  Pass pass = Pass::Forward;
+  ModuleId module = kNone;
+  Bytes payload;  // The full logical buffer, as in nccl-tests.
+  Span reads;
+  Span writes;
+};
+
+// A module's forward, recomputed forward or backward begins or ends. `abandoned`: early stop left it before its end.
+struct Enter {
+  ModuleId module = 0;
+  Pass pass = Pass::Forward;
+};
+struct Exit {
+  ModuleId module = 0;
+  Pass pass = Pass::Forward;
+  bool abandoned = false;
+};
+
+enum class Moment : std::uint8_t {
+  StretchBegins,
+  MicroBatchBegins,
+  ForwardBegins,
+  ForwardEnds,    // The loss is kept, the outputs are dropped.
+  BackwardBegins,
+  BackwardEnds,   // Everything that belongs to the backward pass is gone.
+  StepBegins,
+  StepEnds,
+  StretchEnds,
+};
+[[nodiscard]] std::string_view name(Moment moment);
+
+struct Mark {
+  Moment moment = Moment::StretchBegins;
+  Stretch stretch = Stretch::Init;
+  std::int32_t micro_batch = 0;
+};
+
+using Event = std::variant<Allocate, Release, Compute, Communicate, Enter, Exit, Mark>;
+
+// What a schedule promises to have done; the auditor holds it to that.
+struct Promise {
+  ContentId content = 0;  // Must exist at the end, or must have been read at least once: see `final`.
+  bool final = false;     // True: must be what its buffer holds when the schedule ends.
+};
+
+struct Schedule {
+  std::int64_t rank = 0;
+  std::int64_t world = 1;
+  std::int64_t dp = 1;
+  std::vector<Buffer> buffers;  // Indexed by BufferId.
+  std::vector<Access> accesses; // Pool for the spans.
+  std::vector<Event> events;    // Program order.
+  std::vector<BufferId> survivors;  // Live after the last event, ascending: the persistent state.
+  std::vector<Promise> promises;
+
+  [[nodiscard]] std::span<const Access> range(Span span) const {
+    return {accesses.data() + span.begin, static_cast<std::size_t>(span.end - span.begin)};
+  }
+};
+
+// The only loop that walks a schedule. A reader that lacks an event type does not compile.
+template <class... Readers>
+void replay(const Schedule& schedule, Readers&... readers) {
+  for (std::size_t at = 0; at < schedule.events.size(); ++at) {
+    std::visit([&](const auto& event) { (readers.on(at, event), ...); }, schedule.events[at]);
+  }
+}
+
+// A reader that wants only some event types derives from this and hides nothing by accident: it must say
+// `using Ignores<...>::on;` with exactly the types that it passes over.
+template <class... Ignored>
+struct Ignores {
+  template <class E>
+    requires(std::is_same_v<E, Ignored> || ...)
+  void on(std::size_t, const E&) {}
+};
+
+// "backward of model.layers.11, recomputing": one line for people about what happens at `event`.
+[[nodiscard]] std::string describe_moment(const Schedule& schedule, const ModelSpec& model, std::size_t event);
+
+}  // namespace dsplan

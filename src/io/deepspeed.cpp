@@ -1,0 +1,427 @@
+#include "io/deepspeed.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "io/deepspeed_keys.h"
+#include "io/deepspeed_values.h"
+#include "io/place.h"
+
+namespace dsplan {
+namespace {
+
+constexpr std::string_view kZero = "zero_optimization";
+
+// One honoured key: where it goes and how it is read.
+struct Reader;
+using Take = void (*)(Reader&, std::string_view key, const Value& value);
+
+struct Honoured {
+  std::string_view path;
+  Take take;
+};
+
+struct Reader {
+  ReadContext context;
+  DeepSpeedInput input;
+
+  void block(std::string_view path, const Value& object);
+  void member(std::string_view block, const Member& member);
+  void unknown(std::string_view block, const Member& member);
+  void not_modelled(const DeepSpeedKey& key, const Member& member);
+  void inert(const DeepSpeedKey& key, const Member& member);
+  void honour(const DeepSpeedKey& key, const Member& member);
+  void enter(const DeepSpeedKey& key, const Value& value);
+};
+
+template <auto First, auto... Rest, class Owner>
+auto& reach(Owner& owner) {
+  if constexpr (sizeof...(Rest) == 0) {
+    return owner.*First;
+  } else {
+    return reach<Rest...>(owner.*First);
+  }
+}
+
+template <auto... Path>
+void take_flag(Reader& reader, std::string_view key, const Value& value) {
+  reach<Path...>(reader.input) = boolean_setting(reader.context, key, value);
+}
+
+template <std::int64_t Least, auto... Path>
+void take_count(Reader& reader, std::string_view key, const Value& value) {
+  reach<Path...>(reader.input) = integer_setting(reader.context, key, value, Least);
+}
+
+template <auto... Path>
+void take_number(Reader& reader, std::string_view key, const Value& value) {
+  Setting<double> read = number_setting(reader.context, key, value);
+  if (read.given() && *read < 0) {
+    reader.context.fault(value, fmt::format("\"{}\" must not be negative", key));
+    return;
+  }
+  reach<Path...>(reader.input) = std::move(read);
+}
+
+template <auto... Path>
+void take_text(Reader& reader, std::string_view key, const Value& value) {
+  reach<Path...>(reader.input) = string_setting(reader.context, key, value);
+}
+
+template <auto... Path>
+void take_dtype(Reader& reader, std::string_view key, const Value& value) {
+  reach<Path...>(reader.input) = dtype_setting(reader.context, key, value);
+}
+
+void take_stage(Reader& reader, std::string_view key, const Value& value) {
+  const Setting<std::int64_t> stage = integer_setting(reader.context, key, value, 0);
+  if (stage.given() && *stage > 3) {
+    reader.context.fault(value, fmt::format("ZeRO stage {} does not exist", *stage), "DeepSpeed has stages 0 to 3");
+    return;
+  }
+  reader.input.zero.stage = stage;
+}
+
+template <auto Block>
+void take_device(Reader& reader, std::string_view key, const Value& value) {
+  const Setting<std::string> device = string_setting(reader.context, key, value);
+  if (!device.given() || *device == "auto") return;
+  auto& setting = (reader.input.zero.*Block).device;
+  if (*device == "none") setting = {OffloadDevice::None, device.place};
+  if (*device == "cpu") setting = {OffloadDevice::Cpu, device.place};
+  if (*device == "nvme") setting = {OffloadDevice::Nvme, device.place};
+  if (!setting.given()) {
+    reader.context.fault(value, fmt::format("\"{}\" must be one of none, cpu, nvme, not \"{}\"", key, *device));
+  }
+}
+
+void take_betas(Reader& reader, std::string_view key, const Value& value) {
+  if (value.is(Value::Kind::Null)) return;
+  Setting<std::vector<double>>& betas = reader.input.optimizer.betas;
+  if (is_auto(value)) {
+    betas.is_auto = true;
+    betas.place = reader.context.place(value);
+    return;
+  }
+  std::vector<double> read;
+  for (const Value& item : value.items) {
+    if (const std::optional<double> number = lax_number(item)) read.push_back(*number);
+  }
+  if (!value.is(Value::Kind::Array) || read.size() != value.items.size()) {
+    reader.context.fault(value, fmt::format("\"{}\" must be an array of numbers", key));
+    return;
+  }
+  betas = {std::move(read), reader.context.place(value)};
+}
+
+// The engine raises for it (deepspeed/runtime/engine.py, _configure_basic_optimizer).
+void refuse_max_grad_norm(Reader& reader, std::string_view key, const Value& value) {
+  reader.context.fault(value, fmt::format("DeepSpeed does not take \"{}\" as an optimizer parameter", key),
+                       "use the top-level \"gradient_clipping\"");
+}
+
+void refuse_legacy_stage1(Reader& reader, std::string_view key, const Value& value) {
+  if (boolean_setting(reader.context, key, value).value_or(false)) {
+    reader.context.fault(value, "DeepSpeed no longer has the legacy stage 1", "remove \"legacy_stage1\"");
+  }
+}
+
+void take_allreduce_op(Reader& reader, std::string_view key, const Value& value) {
+  const Setting<std::string> op = string_setting(reader.context, key, value);
+  if (!op.given()) return;
+  if (*op != "mean" && *op != "sum") {
+    reader.context.fault(value, fmt::format("\"{}\" must be mean or sum, not \"{}\"", key, *op));
+    return;
+  }
+  reader.input.sum_gradients = {*op == "sum", op.place};
+}
+
+// `cpu_offload: true` means {"device": "cpu"}; beside the block itself DeepSpeed refuses it, false included.
+template <auto Block>
+void take_legacy_offload(Reader& reader, std::string_view key, const Value& value) {
+  const Setting<bool> flag = boolean_setting(reader.context, key, value);
+  if (!flag.given()) return;
+  OffloadInput& block = reader.input.zero.*Block;
+  if (block.present) {
+    reader.context.fault(value, fmt::format("the deprecated \"{}\" stands beside its successor", key),
+                         "DeepSpeed takes one of the two");
+    return;
+  }
+  if (*flag) block.device = {OffloadDevice::Cpu, flag.place};
+  reader.input.notices.push_back({Notice::Kind::Warning, flag.place, fmt::format("\"{}\" is deprecated", key), {}});
+}
+
+void take_legacy_gather(Reader& reader, std::string_view key, const Value& value) {
+  const Setting<bool> flag = boolean_setting(reader.context, key, value);
+  if (!flag.given()) return;
+  Setting<bool>& successor = reader.input.zero.gather_16bit_weights_on_model_save;
+  if (successor.given()) {
+    reader.context.fault(value, fmt::format("the deprecated \"{}\" stands beside its successor", key),
+                         "DeepSpeed takes one of the two");
+    return;
+  }
+  successor = flag;
+  reader.input.notices.push_back({Notice::Kind::Warning, flag.place, fmt::format("\"{}\" is deprecated", key), {}});
+}
+
+constexpr auto kInputZero = &DeepSpeedInput::zero;
+constexpr auto kInputOptimizer = &DeepSpeedInput::optimizer;
+constexpr auto kParam = &ZeroInput::offload_param;
+constexpr auto kState = &ZeroInput::offload_optimizer;
+
+// "bfloat16" is the old name of the block; the new one wins, as in DeepSpeed (precision_config.py).
+void take_old_bf16(Reader& reader, std::string_view key, const Value& value) {
+  if (!value.is(Value::Kind::Object)) {
+    reader.context.fault(value, fmt::format("\"{}\" must be an object, not {}", key, describe(value.kind)));
+  } else if (!reader.input.bf16_enabled.mentioned()) {
+    reader.block("bf16", value);
+  }
+}
+
+constexpr Honoured kTop[] = {
+    {"train_batch_size", take_count<1, &DeepSpeedInput::train_batch_size>},
+    {"train_micro_batch_size_per_gpu", take_count<1, &DeepSpeedInput::micro_batch>},
+    {"gradient_accumulation_steps", take_count<1, &DeepSpeedInput::grad_accum>},
+    {"gradient_clipping", take_number<&DeepSpeedInput::gradient_clipping>},
+    {"communication_data_type", take_dtype<&DeepSpeedInput::communication_dtype>},
+    {"prescale_gradients", take_flag<&DeepSpeedInput::prescale_gradients>},
+    {"gradient_predivide_factor", take_number<&DeepSpeedInput::gradient_predivide_factor>},
+    {"gradient_allreduce_op", take_allreduce_op},
+    {"zero_allow_untested_optimizer", take_flag<&DeepSpeedInput::allow_untested_optimizer>},
+    {"bfloat16", take_old_bf16},
+    {"bf16.enabled", take_flag<&DeepSpeedInput::bf16_enabled>},
+    {"bf16.check_grad_overflow", take_flag<&DeepSpeedInput::bf16_check_grad_overflow>},
+    {"fp16.enabled", take_flag<&DeepSpeedInput::fp16_enabled>},
+    {"data_types.grad_accum_dtype", take_dtype<&DeepSpeedInput::grad_accum_dtype>},
+    {"data_types.param_dtype", take_dtype<&DeepSpeedInput::param_dtype>},
+    {"aio.block_size", take_count<1, &DeepSpeedInput::aio_block_size>},
+    {"aio.intra_op_parallelism", take_count<1, &DeepSpeedInput::aio_intra_op_parallelism>},
+    {"optimizer.type", take_text<kInputOptimizer, &OptimizerInput::type>},
+    {"optimizer.params.torch_adam", take_flag<kInputOptimizer, &OptimizerInput::torch_adam>},
+    {"optimizer.params.adam_w_mode", take_flag<kInputOptimizer, &OptimizerInput::adam_w_mode>},
+    {"optimizer.params.momentum", take_number<kInputOptimizer, &OptimizerInput::momentum>},
+    {"optimizer.params.lr", take_number<kInputOptimizer, &OptimizerInput::learning_rate>},
+    {"optimizer.params.betas", take_betas},
+    {"optimizer.params.eps", take_number<kInputOptimizer, &OptimizerInput::epsilon>},
+    {"optimizer.params.weight_decay", take_number<kInputOptimizer, &OptimizerInput::weight_decay>},
+    {"optimizer.params.max_grad_norm", refuse_max_grad_norm},
+};
+
+// Below "zero_optimization.".
+constexpr Honoured kZeroKeys[] = {
+    {"stage", take_stage},
+    {"contiguous_gradients", take_flag<kInputZero, &ZeroInput::contiguous_gradients>},
+    {"reduce_scatter", take_flag<kInputZero, &ZeroInput::reduce_scatter>},
+    {"reduce_bucket_size", take_count<0, kInputZero, &ZeroInput::reduce_bucket_size>},
+    {"use_multi_rank_bucket_allreduce", take_flag<kInputZero, &ZeroInput::use_multi_rank_bucket_allreduce>},
+    {"overlap_comm", take_flag<kInputZero, &ZeroInput::overlap_comm>},
+    {"round_robin_gradients", take_flag<kInputZero, &ZeroInput::round_robin_gradients>},
+    {"sub_group_size", take_count<0, kInputZero, &ZeroInput::sub_group_size>},
+    {"stage3_prefetch_bucket_size", take_count<0, kInputZero, &ZeroInput::prefetch_bucket_size>},
+    {"stage3_param_persistence_threshold", take_count<0, kInputZero, &ZeroInput::param_persistence_threshold>},
+    {"stage3_model_persistence_threshold", take_count<0, kInputZero, &ZeroInput::model_persistence_threshold>},
+    {"stage3_max_live_parameters", take_count<0, kInputZero, &ZeroInput::max_live_parameters>},
+    {"stage3_max_reuse_distance", take_count<0, kInputZero, &ZeroInput::max_reuse_distance>},
+    {"stage3_gather_16bit_weights_on_model_save",
+     take_flag<kInputZero, &ZeroInput::gather_16bit_weights_on_model_save>},
+    {"stage3_gather_fp16_weights_on_model_save", take_legacy_gather},
+    {"legacy_stage1", refuse_legacy_stage1},
+    {"cpu_offload", take_legacy_offload<kState>},
+    {"cpu_offload_param", take_legacy_offload<kParam>},
+    {"offload_param.device", take_device<kParam>},
+    {"offload_param.nvme_path", take_text<kInputZero, kParam, &OffloadInput::nvme_path>},
+    {"offload_param.pin_memory", take_flag<kInputZero, kParam, &OffloadInput::pin_memory>},
+    {"offload_param.buffer_count", take_count<0, kInputZero, kParam, &OffloadInput::buffer_count>},
+    {"offload_param.buffer_size", take_count<0, kInputZero, kParam, &OffloadInput::buffer_size>},
+    {"offload_param.max_in_cpu", take_count<0, kInputZero, kParam, &OffloadInput::max_in_cpu>},
+    {"offload_optimizer.device", take_device<kState>},
+    {"offload_optimizer.nvme_path", take_text<kInputZero, kState, &OffloadInput::nvme_path>},
+    {"offload_optimizer.pin_memory", take_flag<kInputZero, kState, &OffloadInput::pin_memory>},
+    {"offload_optimizer.buffer_count", take_count<0, kInputZero, kState, &OffloadInput::buffer_count>},
+    {"offload_optimizer.pipeline_read", take_flag<kInputZero, kState, &OffloadInput::pipeline_read>},
+    {"offload_optimizer.pipeline_write", take_flag<kInputZero, kState, &OffloadInput::pipeline_write>},
+};
+
+Take find_take(std::string_view path) {
+  const auto in = [&path](const auto& table) -> Take {
+    const auto at = std::find_if(std::begin(table), std::end(table), [&](const Honoured& h) { return h.path == path; });
+    return at == std::end(table) ? nullptr : at->take;
+  };
+  if (path.starts_with("zero_optimization.")) {
+    path.remove_prefix(kZero.size() + 1);
+    return in(kZeroKeys);
+  }
+  return in(kTop);
+}
+
+std::string joined(std::string_view block, std::string_view key) {
+  return block.empty() ? std::string(key) : fmt::format("{}.{}", block, key);
+}
+
+// DeepSpeed's pydantic fields may also be named without their alias (populate_by_name).
+std::string canonical(std::string_view block, std::string_view key) {
+  std::string path = joined(block, key);
+  if (block == kZero && find_deepspeed_key(path) == nullptr) {
+    const std::string aliased = fmt::format("{}.stage3_{}", block, key);
+    if (find_deepspeed_key(aliased) != nullptr) return aliased;
+  }
+  return path;
+}
+
+// Values with which a key that is not modelled has no effect. Most are switches or "disabled" blocks.
+bool harmless(std::string_view path, const Value& value) {
+  struct Neutral {
+    std::string_view path;
+    double most;
+  };
+  constexpr Neutral kAtMost[] = {{"sequence_parallel_size", 1},
+                                 {"zero_optimization.zero_hpz_partition_size", 1},
+                                 {"zero_optimization.mics_shard_size", 0},
+                                 {"zero_optimization.stage3_module_granularity_threshold", 0}};
+  constexpr std::array<std::string_view, 5> kOnByDefault = {
+      "managed_gradient_accumulation", "zero_force_ds_cpu_optimizer", "zero_optimization.memory_efficient_linear",
+      "optimizer.params.fp32_optimizer_states", "zero_optimization.offload_optimizer.ratio"};
+  if (value.is(Value::Kind::Null) || is_auto(value)) return true;
+  for (const Neutral& neutral : kAtMost) {
+    if (neutral.path == path) return lax_number(value).value_or(neutral.most + 1) <= neutral.most;
+  }
+  const bool on_by_default = std::find(kOnByDefault.begin(), kOnByDefault.end(), path) != kOnByDefault.end();
+  if (const std::optional<bool> flag = lax_boolean(value)) return *flag == on_by_default;
+  if (value.is(Value::Kind::Object)) {
+    if (value.members.empty()) return true;
+    if (path == "tensor_parallel") {
+      const Value* size = value.find("autotp_size");
+      return size == nullptr || lax_number(*size).value_or(2) <= 1;
+    }
+    const Value* enabled = value.find("enabled");
+    return enabled != nullptr && !lax_boolean(*enabled).value_or(true);
+  }
+  return value.is(Value::Kind::Array) && value.items.empty();
+}
+
+void Reader::unknown(std::string_view block, const Member& member) {
+  std::vector<std::string_view> siblings;
+  for (const DeepSpeedKey& key : deepspeed_keys()) {
+    const std::size_t dot = key.path.rfind('.');
+    const std::string_view parent = dot == std::string_view::npos ? std::string_view() : key.path.substr(0, dot);
+    if (parent == block) siblings.push_back(dot == std::string_view::npos ? key.path : key.path.substr(dot + 1));
+  }
+  const std::string_view meant = nearest(member.key, siblings);
+  std::string hint = meant.empty() ? std::string() : fmt::format("did you mean \"{}\"?", meant);
+  if (deepspeed_forbids_unknown(block)) {
+    context.diagnostics.add(context.document.at(
+        member.key_offset, fmt::format("unknown key \"{}\" in {}: DeepSpeed forbids it", member.key, block),
+        std::move(hint)));
+    return;
+  }
+  std::string message = fmt::format("unknown key \"{}\": DeepSpeed ignores it", joined(block, member.key));
+  if (!hint.empty()) message += "; " + hint;
+  input.notices.push_back(
+      {Notice::Kind::Unknown, place_at(context.document, member.key_offset), std::move(message), {}});
+}
+
+void Reader::not_modelled(const DeepSpeedKey& key, const Member& member) {
+  if (harmless(key.path, member.value)) return;
+  input.not_modelled.push_back({context.place(member.value), key.when, std::string(key.path), std::string(key.note)});
+}
+
+void Reader::inert(const DeepSpeedKey& key, const Member& member) {
+  const Value& value = member.value;
+  if (value.is(Value::Kind::Null)) return;
+  if (key.path == "zero_optimization.allgather_bucket_size") {
+    const Setting<std::int64_t> size = integer_setting(context, member.key, value, 0);
+    if (size.given() && *size % 2 != 0) {
+      context.fault(value, fmt::format("\"{}\" must be even, not {}", member.key, *size));
+    }
+  }
+  input.notices.push_back({Notice::Kind::Inert,
+                           place_at(context.document, member.key_offset),
+                           fmt::format("\"{}\" has no effect here: {}", key.path, key.note),
+                           {}});
+}
+
+void Reader::honour(const DeepSpeedKey& key, const Member& member) {
+  const Take take = find_take(key.path);
+  DSPLAN_CHECK(take != nullptr, std::string(key.path) + " is marked honoured and nobody reads it");
+  take(*this, member.key, member.value);
+  if (key.when != When::Always && !member.value.is(Value::Kind::Null)) {
+    input.conditional.push_back({place_at(context.document, member.key_offset), key.when, std::string(key.path)});
+  }
+}
+
+void Reader::enter(const DeepSpeedKey& key, const Value& value) {
+  if (value.is(Value::Kind::Null)) return;
+  // "zero_optimization": true is an old way to say stage 1 (deepspeed/runtime/zero/config.py).
+  if (key.path == kZero && value.is(Value::Kind::Bool)) {
+    input.zero.present = true;
+    input.zero.place = context.place(value);
+    input.zero.stage = {value.boolean ? 1 : 0, input.zero.place};
+    return;
+  }
+  if (!value.is(Value::Kind::Object)) {
+    context.fault(value, fmt::format("\"{}\" must be an object, not {}", key.path, describe(value.kind)));
+    return;
+  }
+  const auto mark = [&](auto& block) {
+    block.present = true;
+    block.place = context.place(value);
+  };
+  if (key.path == kZero) mark(input.zero);
+  if (key.path == "optimizer") mark(input.optimizer);
+  if (key.path == "zero_optimization.offload_param") mark(input.zero.offload_param);
+  if (key.path == "zero_optimization.offload_optimizer") mark(input.zero.offload_optimizer);
+  block(key.path, value);
+}
+
+void Reader::member(std::string_view block, const Member& member) {
+  const std::string path = canonical(block, member.key);
+  const DeepSpeedKey* const key = find_deepspeed_key(path);
+  if (key == nullptr) return unknown(block, member);
+  switch (key->treatment) {
+    case DeepSpeedKey::Treatment::Honoured: return honour(*key, member);
+    case DeepSpeedKey::Treatment::NotModelled: return not_modelled(*key, member);
+    case DeepSpeedKey::Treatment::Inert: return inert(*key, member);
+    case DeepSpeedKey::Treatment::Block: return enter(*key, member.value);
+  }
+}
+
+void Reader::block(std::string_view path, const Value& object) {
+  // A deprecated key is judged against its successor, so it is read last, wherever it stands.
+  const auto deprecated = [](const Member& m) {
+    return m.key.starts_with("cpu_offload") || m.key == "stage3_gather_fp16_weights_on_model_save" ||
+           m.key == "bfloat16";
+  };
+  for (const Member& m : object.members) {
+    if (!deprecated(m)) member(path, m);
+  }
+  for (const Member& m : object.members) {
+    if (deprecated(m)) member(path, m);
+  }
+}
+
+}  // namespace
+
+DeepSpeedInput read_deepspeed(const Document& document) { return read_deepspeed(document, document.root); }
+
+DeepSpeedInput read_deepspeed(const Document& document, const Value& object) {
+  Diagnostics diagnostics;
+  Reader reader{{document, diagnostics}, {}};
+  reader.input.path = document.path;
+  reader.input.place = place_at(document, object.offset);
+  if (object.is(Value::Kind::Object)) {
+    reader.block({}, object);
+  } else {
+    diagnostics.add(document.at(object.offset, "a DeepSpeed configuration must be an object",
+                                fmt::format("found {}", describe(object.kind))));
+  }
+  const DeepSpeedInput& in = reader.input;
+  if (in.bf16_enabled.value_or(false) && in.fp16_enabled.value_or(false)) {
+    diagnostics.add(in.fp16_enabled.place.says("bf16 and fp16 are both enabled", "DeepSpeed allows one of them"));
+  }
+  diagnostics.throw_if_any();
+  return std::move(reader.input);
+}
+
+}  // namespace dsplan

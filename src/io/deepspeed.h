@@ -1,0 +1,18 @@
+// DeepSpeed's configuration file, read as DeepSpeed reads it (deepspeed/runtime/config.py and the pydantic models
+// behind it, version 0.19.6).
+#pragma once
+
+#include "core/document.h"
+#include "core/inputs.h"
+
+namespace dsplan {
+
+// Every key is honoured, remembered as not modelled (`DeepSpeedInput::not_modelled`; the resolver refuses those that
+// would matter), or reported as inert. Faults, thrown together as one Refusal: wrong types and ranges, unknown keys in
+// blocks where DeepSpeed forbids them, a deprecated key beside its successor, odd allgather_bucket_size. Unknown keys
+// elsewhere become notices with the nearest name. `document` is the result of parse_hjson, or any object value of
+// another document (accelerate and TrainingArguments allow the configuration inline).
+[[nodiscard]] DeepSpeedInput read_deepspeed(const Document& document);
+[[nodiscard]] DeepSpeedInput read_deepspeed(const Document& document, const Value& object);
+
+}  // namespace dsplan

@@ -1,0 +1,74 @@
+// The operator catalogue: for every operator what it allocates in forward and backward, in order, and what it saves.
+//
+// A recipe is a little program over slots. `Make` allocates a slot, `Kernel` runs everything made since the last
+// kernel, `Drop` frees a temporary early; temporaries still alive at the end die with the operator. It follows
+// PyTorch's eager semantics; the source of each row is stated beside its rule in catalogue.cpp.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "core/graph.h"
+#include "core/units.h"
+
+namespace dsplan {
+
+enum class SlotKind : std::uint8_t {
+  Output,     // Forward: output `index`.
+  Extra,      // Forward: a by-product that exists only for backward (mean, mask, log-sum-exp).
+  Gradient,   // Backward: the gradient of input `index`.
+  Temporary,  // Dies inside the operator.
+};
+
+// Where a figure was seen: by the dispatcher (any device sees it) or inside a kernel (only a GPU does).
+enum class Visibility : std::uint8_t { Dispatch, Kernel };
+
+// Who has confirmed a row.
+enum class Witness : std::uint8_t { Read, Fake, Cuda };
+[[nodiscard]] std::string_view name(Witness witness);
+
+struct Slot {
+  SlotKind kind = SlotKind::Temporary;
+  Visibility visibility = Visibility::Dispatch;
+  DType dtype = DType::Float32;
+  std::uint8_t index = 0;
+  Bytes bytes;
+};
+
+struct RecipeStep {
+  enum class Kind : std::uint8_t { Make, Kernel, Drop };
+  Kind kind = Kind::Make;
+  std::uint8_t slot = 0;  // Index into Recipe::slots.
+};
+
+struct Saved {
+  enum class Kind : std::uint8_t { Input, Output, Extra };
+  Kind kind = Kind::Input;
+  std::uint8_t index = 0;
+  const char* name = "";  // PyTorch's: "_saved_self", "_saved_other", "_saved_result".
+};
+
+struct Recipe {
+  std::vector<Slot> slots;
+  std::vector<RecipeStep> forward;
+  std::vector<RecipeStep> backward;
+  std::vector<Saved> saved;  // In the order in which the autograd node packs them.
+  // Saves happen before the kernel runs (inputs) or after it (outputs and extras): decides where early stop cuts.
+  bool saves_after_kernel = false;
+  // Inputs whose gradient is the incoming gradient itself (a view, or the same tensor): bit i for input i.
+  std::uint8_t passes = 0;
+  bool in_place = false;  // The output is input 0's storage.
+
+  void clear();
+};
+
+// The recipe of `node` in `graph`. `recipe` is cleared and reused, so that a walk over a graph does not allocate.
+void recipe_of(const Graph& graph, const Node& node, Recipe& recipe);
+
+// Floating-point operations of the forward, 2 per multiply-add; backward is twice that for products, once otherwise.
+[[nodiscard]] std::int64_t forward_flops(const Graph& graph, const Node& node);
+
+[[nodiscard]] Witness witness_of(Op op);
+
+}  // namespace dsplan

@@ -1,0 +1,284 @@
+#include "model/graphs/builder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace dsplan {
+
+GraphBuilder::GraphBuilder(const ModelSpec& model, const GraphOptions& options)
+    : model_(model),
+      options_(options),
+      parameter_tensors_(model.parameters.size(), kNone),
+      buffer_tensors_(model.buffers.size(), kNone),
+      stack_{0} {
+  const auto layers = static_cast<std::size_t>(model.dims.layers);
+  graph_.nodes.reserve(layers * 80 + 40);
+  graph_.tensors.reserve(layers * 110 + 60);
+  graph_.storages.reserve(layers * 70 + 60);
+  graph_.program.reserve(layers * 220 + 120);
+  references_.reserve(layers * 110 + 60);
+}
+
+ModuleId GraphBuilder::child(ModuleId parent, std::string_view name) const {
+  const ModuleId id = model_.child(parent, name);
+  DSPLAN_CHECK(id != kNone, fmt::format("{} has no child {}", model_.modules[static_cast<std::size_t>(parent)].path, name));
+  return id;
+}
+
+void GraphBuilder::enter(ModuleId module) {
+  stack_.push_back(module);
+  graph_.program.push_back({Instruction::Kind::Enter, module});
+}
+
+void GraphBuilder::exit(ModuleId module) {
+  DSPLAN_CHECK(stack_.back() == module, "modules must be left in the order in which they were entered");
+  stack_.pop_back();
+  graph_.program.push_back({Instruction::Kind::Exit, module});
+}
+
+void GraphBuilder::begin_region(std::int32_t layer, TensorId input) {
+  DSPLAN_CHECK(static_cast<std::size_t>(layer) == graph_.region_inputs.size(), "layers must come in order");
+  graph_.region_inputs.push_back(input);
+  graph_.program.push_back({Instruction::Kind::RegionBegins, layer});
+}
+
+void GraphBuilder::end_region(std::int32_t layer, TensorId output) {
+  graph_.region_outputs.push_back(output);
+  graph_.program.push_back({Instruction::Kind::RegionEnds, layer});
+}
+
+TensorId GraphBuilder::add_tensor(Shape shape, DType dtype, StorageId storage, bool requires_grad, NodeId producer) {
+  graph_.tensors.push_back({shape, dtype, storage, requires_grad, producer});
+  references_.push_back(1);
+  return static_cast<TensorId>(graph_.tensors.size() - 1);
+}
+
+TensorId GraphBuilder::parameter(std::string_view leaf) {
+  ParameterId id = model_.parameter(stack_.back(), leaf);
+  if (id == kNone) return kNone;
+  const Parameter& named = model_.parameters[static_cast<std::size_t>(id)];
+  if (named.tied_to != kNone) id = named.tied_to;
+  TensorId& tensor = parameter_tensors_[static_cast<std::size_t>(id)];
+  if (tensor == kNone) {
+    const Parameter& parameter = model_.parameters[static_cast<std::size_t>(id)];
+    const bool trained = options_.trainable.empty() ? parameter.trainable : options_.trainable[static_cast<std::size_t>(id)];
+    graph_.storages.push_back({storage(parameter.shape.elements(), options_.dtype), id, kNone});
+    tensor = add_tensor(parameter.shape, options_.dtype, static_cast<StorageId>(graph_.storages.size() - 1), trained, kNone);
+    references_.back() = 0;
+  }
+  return tensor;
+}
+
+TensorId GraphBuilder::buffer(std::string_view leaf) {
+  const std::string name = model_.modules[static_cast<std::size_t>(stack_.back())].path + "." + std::string(leaf);
+  for (std::size_t at = 0; at < model_.buffers.size(); ++at) {
+    const ModelBuffer& named = model_.buffers[at];
+    if (named.name != name) continue;
+    if (buffer_tensors_[at] == kNone) {
+      graph_.storages.push_back({storage(named.shape.elements(), named.dtype), kNone, static_cast<std::int32_t>(at)});
+      buffer_tensors_[at] =
+          add_tensor(named.shape, named.dtype, static_cast<StorageId>(graph_.storages.size() - 1), false, kNone);
+      references_.back() = 0;
+    }
+    return buffer_tensors_[at];
+  }
+  DSPLAN_CHECK(false, fmt::format("no buffer {}", leaf));
+}
+
+TensorId GraphBuilder::batch_input(Shape shape, DType dtype) {
+  const NodeId node = add_node(Op::Input, {}, false);
+  const TensorId out = add_output(shape, dtype, node);
+  return out;  // Not run: the training loop makes the batch before it calls the model.
+}
+
+NodeId GraphBuilder::add_node(Op op, std::initializer_list<TensorId> inputs, bool differentiable) {
+  Node node;
+  node.op = op;
+  node.module = stack_.back();
+  node.grad_enabled = grad_enabled_;
+  for (TensorId input : inputs) {
+    if (input == kNone) continue;
+    DSPLAN_CHECK(node.input_count < Node::kMostInputs, "too many inputs");
+    const Tensor& tensor = graph_.tensor(input);
+    DSPLAN_CHECK(references_[static_cast<std::size_t>(input)] > 0 || tensor.producer == kNone,
+                 fmt::format("{} reads a tensor that Python no longer holds", dsplan::name(op)));
+    node.inputs[node.input_count++] = input;
+    node.requires_grad = node.requires_grad || (differentiable && grad_enabled_ && tensor.requires_grad);
+  }
+  graph_.nodes.push_back(node);
+  return static_cast<NodeId>(graph_.nodes.size() - 1);
+}
+
+TensorId GraphBuilder::add_output(Shape shape, DType dtype, NodeId id) {
+  graph_.storages.push_back({storage(shape.elements(), dtype), kNone, kNone});
+  Node& node = graph_.nodes[static_cast<std::size_t>(id)];
+  const TensorId out =
+      add_tensor(shape, dtype, static_cast<StorageId>(graph_.storages.size() - 1), node.requires_grad, id);
+  node.outputs[node.output_count++] = out;
+  return out;
+}
+
+void GraphBuilder::run(NodeId node) { graph_.program.push_back({Instruction::Kind::Run, node}); }
+
+TensorId GraphBuilder::make(Op op, Shape shape, DType dtype, std::initializer_list<TensorId> inputs, bool differentiable) {
+  const NodeId node = add_node(op, inputs, differentiable);
+  const TensorId out = add_output(shape, dtype, node);
+  run(node);
+  return out;
+}
+
+TensorId GraphBuilder::unary(Op op, TensorId x, double number) {
+  const TensorId out = make(op, shape(x), dtype(x), {x}, true);
+  graph_.nodes.back().number = number;
+  return out;
+}
+
+TensorId GraphBuilder::keep(TensorId x) {
+  ++references_[static_cast<std::size_t>(x)];
+  return x;
+}
+
+TensorId GraphBuilder::cast(TensorId x, DType to) {
+  return dtype(x) == to ? keep(x) : make(Op::Cast, shape(x), to, {x}, true);
+}
+
+TensorId GraphBuilder::binary(Op op, TensorId a, TensorId b) {
+  // Broadcasting as PyTorch does it, for equal ranks or a lower-rank operand aligned to the right.
+  const Shape& left = shape(a);
+  const Shape& right = shape(b);
+  Shape result = left.rank >= right.rank ? left : right;
+  const Shape& other = left.rank >= right.rank ? right : left;
+  for (std::uint8_t i = 0; i < other.rank; ++i) {
+    std::int64_t& dim = result.dims[result.rank - 1U - i];
+    const std::int64_t with = other.dims[other.rank - 1U - i];
+    DSPLAN_CHECK(dim == with || dim == 1 || with == 1, fmt::format("shapes {} and {} do not broadcast", left.text(), right.text()));
+    dim = std::max(dim, with);
+  }
+  const DType wide = bytes_per_element(dtype(a)) >= bytes_per_element(dtype(b)) ? dtype(a) : dtype(b);
+  return make(op, result, wide, {a, b}, true);
+}
+
+TensorId GraphBuilder::mean_last(TensorId x) {
+  Shape result = shape(x);
+  result.dims[result.rank - 1U] = 1;
+  return make(Op::MeanLast, result, dtype(x), {x}, true);
+}
+
+TensorId GraphBuilder::linear(TensorId x, TensorId weight, TensorId bias, std::int64_t features) {
+  Shape result = shape(x);
+  result.dims[result.rank - 1U] = features;
+  return make(Op::Linear, result, dtype(x), {x, weight, bias}, true);
+}
+
+TensorId GraphBuilder::embedding(TensorId weight, TensorId ids) {
+  Shape result = shape(ids);
+  result.dims[result.rank++] = shape(weight).dims[1];
+  return make(Op::Embedding, result, dtype(weight), {weight, ids}, true);
+}
+
+TensorId GraphBuilder::layer_norm(TensorId x, TensorId weight, TensorId bias) {
+  return make(Op::LayerNorm, shape(x), dtype(x), {x, weight, bias}, true);
+}
+
+TensorId GraphBuilder::dropout(TensorId x, double p) {
+  if (p == 0) return keep(x);
+  return unary(Op::Dropout, x, p);
+}
+
+TensorId GraphBuilder::view(TensorId x, Shape to) {
+  const NodeId node = add_node(Op::View, {x}, true);
+  const TensorId out =
+      add_tensor(to, dtype(x), graph_.tensor(x).storage, graph_.nodes.back().requires_grad, node);
+  graph_.nodes.back().outputs[graph_.nodes.back().output_count++] = out;
+  run(node);
+  return out;
+}
+
+TensorId GraphBuilder::slice_last(TensorId x, std::int64_t width) {
+  Shape part = shape(x);
+  part.dims[part.rank - 1U] = width;
+  const TensorId out = view(x, part);
+  graph_.nodes.back().op = Op::Slice;
+  return out;
+}
+
+std::vector<TensorId> GraphBuilder::split_last(TensorId x, std::int64_t parts) {
+  Shape part = shape(x);
+  part.dims[part.rank - 1U] /= parts;
+  const NodeId node = add_node(Op::Split, {x}, true);
+  std::vector<TensorId> outputs;
+  for (std::int64_t i = 0; i < parts; ++i) {
+    Node& made = graph_.nodes[static_cast<std::size_t>(node)];
+    outputs.push_back(add_tensor(part, dtype(x), graph_.tensor(x).storage, made.requires_grad, node));
+    made.outputs[made.output_count++] = outputs.back();
+  }
+  run(node);
+  return outputs;
+}
+
+TensorId GraphBuilder::cat_last(TensorId a, TensorId b) {
+  Shape whole = shape(a);
+  whole.dims[whole.rank - 1U] += shape(b).dims[shape(b).rank - 1U];
+  return make(Op::Cat, whole, dtype(a), {a, b}, true);
+}
+
+TensorId GraphBuilder::matmul(TensorId a, TensorId b) {
+  Shape result = shape(a);
+  result.dims[result.rank - 1U] = shape(b).dims[shape(b).rank - 1U];
+  return make(Op::Matmul, result, dtype(a), {a, b}, true);
+}
+
+TensorId GraphBuilder::attention(TensorId q, TensorId k, TensorId v) {
+  const TensorId out = make(Op::Attention, shape(q), dtype(q), {q, k, v}, true);
+  graph_.nodes.back().attention = options_.attention;
+  return out;
+}
+
+std::pair<TensorId, TensorId> GraphBuilder::select(Op op, TensorId x, Shape values) {
+  const NodeId node = add_node(op, {x}, true);
+  const TensorId first = add_output(values, dtype(x), node);
+  const TensorId second = add_output(values, DType::Int64, node);
+  graph_.tensors[static_cast<std::size_t>(second)].requires_grad = false;
+  run(node);
+  return {first, second};
+}
+
+std::pair<TensorId, TensorId> GraphBuilder::nll_loss(TensorId log_probabilities, TensorId target) {
+  const TensorId loss = make(Op::NllLoss, Shape{}, dtype(log_probabilities), {log_probabilities, target}, true);
+  return {loss, kNone};
+}
+
+TensorId GraphBuilder::in_place(Op op, TensorId x, TensorId other) {
+  const NodeId node = add_node(op, {x, other}, true);
+  const TensorId out = add_tensor(shape(x), dtype(x), graph_.tensor(x).storage, graph_.nodes.back().requires_grad, node);
+  graph_.nodes.back().outputs[graph_.nodes.back().output_count++] = out;
+  run(node);
+  return out;
+}
+
+void GraphBuilder::drop(std::initializer_list<TensorId> tensors) {
+  for (TensorId id : tensors) {
+    std::int32_t& count = references_[static_cast<std::size_t>(id)];
+    DSPLAN_CHECK(count > 0, "a tensor is dropped twice");
+    const bool made_here = graph_.tensor(id).producer != kNone;  // Parameters and buffers belong to their module.
+    if (--count == 0 && made_here) graph_.program.push_back({Instruction::Kind::Drop, id});
+  }
+}
+
+Graph GraphBuilder::finish(TensorId loss) {
+  graph_.loss = loss;
+  for (std::size_t id = 0; id < references_.size(); ++id) {
+    const bool held = static_cast<TensorId>(id) == loss ||
+                      std::find(graph_.batch.begin(), graph_.batch.end(), static_cast<TensorId>(id)) != graph_.batch.end();
+    DSPLAN_CHECK(references_[id] == (held ? 1 : 0),
+                 fmt::format("tensor {} of {} ends with {} references", id,
+                             graph_.tensors[id].producer == kNone ? "nothing" : name(graph_.node(graph_.tensors[id].producer).op),
+                             references_[id]));
+  }
+  return std::move(graph_);
+}
+
+}  // namespace dsplan

@@ -1,0 +1,93 @@
+// Writes an operator graph the way the framework's Python code runs: one call per operator, `enter`/`exit` around a
+// module's forward, and `drop` where a Python variable dies. A tensor is returned with one reference; `finish` checks
+// that every one was dropped, so that a forgotten or doubled lifetime is caught when the graph is made.
+#pragma once
+
+#include <initializer_list>
+#include <string_view>
+#include <vector>
+
+#include "core/graph.h"
+#include "core/model.h"
+
+namespace dsplan {
+
+// What the graph depends on besides the model.
+struct GraphOptions {
+  std::int64_t micro_batch = 1;
+  std::int64_t seq = 1;
+  DType dtype = DType::BFloat16;
+  AttentionKernel attention = AttentionKernel::Flash;
+  std::vector<bool> trainable;  // By ParameterId, ties resolved. Empty: all that the model itself trains.
+};
+
+class GraphBuilder {
+ public:
+  GraphBuilder(const ModelSpec& model, const GraphOptions& options);
+
+  [[nodiscard]] const ModelSpec& model() const { return model_; }
+  [[nodiscard]] const GraphOptions& options() const { return options_; }
+  [[nodiscard]] const Shape& shape(TensorId id) const { return graph_.tensor(id).shape; }
+  [[nodiscard]] DType dtype(TensorId id) const { return graph_.tensor(id).dtype; }
+
+  // Module boundaries. `child` refuses (InternalError) a name that the model does not have.
+  [[nodiscard]] ModuleId child(ModuleId parent, std::string_view name) const;
+  void enter(ModuleId module);
+  void exit(ModuleId module);
+  // The layer that gradient checkpointing would wrap; `input` is its hidden state.
+  void begin_region(std::int32_t layer, TensorId input);
+  void end_region(std::int32_t layer, TensorId output);
+
+  // The parameter `leaf` of the current module, or kNone if it has none. Not to be dropped.
+  [[nodiscard]] TensorId parameter(std::string_view leaf);
+  [[nodiscard]] TensorId buffer(std::string_view leaf);
+  [[nodiscard]] TensorId batch_input(Shape shape, DType dtype);
+
+  // Python lets go of these.
+  void drop(std::initializer_list<TensorId> tensors);
+
+  // Operators, in the framework's words. Inputs must be alive.
+  TensorId unary(Op op, TensorId x, double number = 0);
+  TensorId cast(TensorId x, DType dtype);  // The same tensor if nothing changes: then one more reference to it.
+  TensorId binary(Op op, TensorId a, TensorId b);
+  TensorId mean_last(TensorId x);
+  TensorId linear(TensorId x, TensorId weight, TensorId bias, std::int64_t features);
+  TensorId embedding(TensorId weight, TensorId ids);
+  TensorId layer_norm(TensorId x, TensorId weight, TensorId bias);
+  TensorId dropout(TensorId x, double p);  // p = 0: the same tensor.
+  TensorId view(TensorId x, Shape shape);
+  TensorId slice_last(TensorId x, std::int64_t width);
+  std::vector<TensorId> split_last(TensorId x, std::int64_t parts);
+  TensorId cat_last(TensorId a, TensorId b);
+  TensorId matmul(TensorId a, TensorId b);
+  TensorId attention(TensorId q, TensorId k, TensorId v);
+  TensorId make(Op op, Shape shape, DType dtype, std::initializer_list<TensorId> inputs, bool differentiable = false);
+  // Two outputs: values and int64 indices.
+  std::pair<TensorId, TensorId> select(Op op, TensorId x, Shape values);
+  std::pair<TensorId, TensorId> nll_loss(TensorId log_probabilities, TensorId target);
+  TensorId in_place(Op op, TensorId x, TensorId other);
+  TensorId keep(TensorId x);  // One more Python reference.
+
+  void set_grad_enabled(bool enabled) { grad_enabled_ = enabled; }
+  void set_batch(std::vector<TensorId> batch) { graph_.batch = std::move(batch); }
+
+  // Checks that only `loss` and the batch still have references.
+  [[nodiscard]] Graph finish(TensorId loss);
+
+ private:
+  TensorId add_tensor(Shape shape, DType dtype, StorageId storage, bool requires_grad, NodeId producer);
+  TensorId add_output(Shape shape, DType dtype, NodeId node);
+  NodeId add_node(Op op, std::initializer_list<TensorId> inputs, bool differentiable);
+  void run(NodeId node);
+
+  const ModelSpec& model_;
+  const GraphOptions& options_;
+  Graph graph_;
+  std::vector<std::int32_t> references_;        // Python references by tensor.
+  std::vector<TensorId> parameter_tensors_;     // By ParameterId; kNone until asked for.
+  std::vector<TensorId> buffer_tensors_;
+  std::vector<ModuleId> stack_;
+  bool grad_enabled_ = true;
+};
+
+}  // namespace dsplan

@@ -1,0 +1,49 @@
+#include "model/graphs/graphs.h"
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+
+namespace dsplan {
+
+std::optional<std::string> graph_obstacle(const ModelSpec& model, const Training& training, std::int64_t tp) {
+  if (!model.has_graph) return fmt::format("the {} family has no operator graph yet", model.family);
+  if (tp > 1) return "activations under tensor parallelism";
+  if (training.attention == Attention::Eager) return "eager attention";
+  if (training.attention == Attention::Math) return "math attention";
+  if (model.dims.sliding_window > 0 && training.seq > model.dims.sliding_window) {
+    return fmt::format("sliding-window attention beyond its window of {} tokens", model.dims.sliding_window);
+  }
+  if (training.attention == Attention::MemoryEfficient && model.dims.kv_heads != model.dims.heads) {
+    return "grouped-query attention outside the flash kernel (fp32 falls back to the math kernel)";
+  }
+  if (training.dtype == DType::Float32 && training.attention == Attention::Flash) {
+    return "the flash kernel takes no fp32";
+  }
+  return std::nullopt;
+}
+
+TensorId causal_loss(GraphBuilder& g, TensorId logits, TensorId labels) {
+  const Shape shape = g.shape(logits);
+  const std::int64_t batch = shape.dims[0];
+  const std::int64_t seq = shape.dims[1];
+  const std::int64_t vocab = shape.dims[2];
+  const TensorId upcast = g.cast(logits, DType::Float32);
+  const TensorId padded = g.make(Op::Pad, Shape{batch, seq + 1}, DType::Int64, {labels});
+  const TensorId shifted = g.make(Op::Contiguous, Shape{batch, seq}, DType::Int64, {padded});
+  const TensorId rows = g.view(upcast, Shape{batch * seq, vocab});
+  g.drop({upcast});
+  const TensorId targets = g.view(shifted, Shape{batch * seq});
+  g.drop({shifted});
+  const TensorId log_probabilities = g.unary(Op::LogSoftmax, rows);
+  const TensorId loss = g.nll_loss(log_probabilities, targets).first;
+  g.drop({log_probabilities, rows, padded, targets});
+  return loss;
+}
+
+Graph build_graph(const ModelSpec& model, const GraphOptions& options) {
+  DSPLAN_CHECK(model.has_graph, model.family);
+  return model.family == "gpt2" ? build_gpt2_graph(model, options) : build_decoder_graph(model, options);
+}
+
+}  // namespace dsplan

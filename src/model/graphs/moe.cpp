@@ -1,0 +1,119 @@
+// Mixtral's sparse block as transformers 5.17 runs it on CUDA: the router in fp32, then all experts through one grouped
+// product (integrations/moe.py, grouped_mm_experts_forward). Every shape depends on tokens * experts_per_token only, so
+// that routing moves no byte here.
+#include "core/error.h"
+#include "model/graphs/graphs.h"
+
+namespace dsplan {
+namespace {
+
+struct Routing {
+  TensorId logits;   // Held by the block until it returns.
+  TensorId weights;  // fp32 [tokens, k]
+  TensorId experts;  // int64 [tokens, k]
+};
+
+Routing route(GraphBuilder& g, ModuleId gate, TensorId hidden) {
+  const Dimensions& d = g.model().dims;
+  const std::int64_t tokens = g.shape(hidden).dims[0];
+  g.enter(gate);
+  const TensorId flat = g.view(hidden, g.shape(hidden));
+  const TensorId logits = g.linear(flat, g.parameter("weight"), kNone, d.experts);
+  const TensorId wide = g.cast(logits, DType::Float32);
+  const TensorId probabilities = g.unary(Op::Softmax, wide);
+  g.drop({wide});
+  const auto [top, experts] = g.select(Op::TopK, probabilities, Shape{tokens, d.experts_per_token});
+  const TensorId sum = g.make(Op::SumDim, Shape{tokens, 1}, DType::Float32, {top}, true);
+  const TensorId weights = g.binary(Op::Div, top, sum);
+  g.drop({sum, top, flat, probabilities});
+  g.exit(gate);
+  return {logits, weights, experts};
+}
+
+// act(gate) * up over the halves of one tensor.
+TensorId apply_gate(GraphBuilder& g, ModuleId experts, TensorId both) {
+  const std::vector<TensorId> halves = g.split_last(both, 2);
+  const ModuleId act = g.child(experts, "act_fn");
+  g.enter(act);
+  const TensorId active = g.unary(g.model().dims.activation == "silu" ? Op::Silu : Op::Gelu, halves[0]);
+  g.exit(act);
+  const TensorId out = g.binary(Op::Mul, active, halves[1]);
+  g.drop({active, halves[0], halves[1]});
+  return out;
+}
+
+TensorId grouped_linear(GraphBuilder& g, TensorId x, const char* weight, TensorId offsets, TensorId mask,
+                        std::int64_t features) {
+  const TensorId product = g.make(Op::GroupedMatmul, Shape{g.shape(x).dims[0], features}, g.dtype(x),
+                                  {x, g.parameter(weight), offsets}, true);
+  const TensorId masked = g.make(Op::MaskedFill, g.shape(product), g.dtype(product), {product, mask}, true);
+  g.drop({product});
+  return masked;
+}
+
+// Back to token order, then the weighted sum over each token's experts, in fp32.
+TensorId combine(GraphBuilder& g, TensorId weighted, TensorId order, std::int64_t tokens, DType dtype) {
+  const Dimensions& d = g.model().dims;
+  const std::int64_t rows = tokens * d.experts_per_token;
+  const TensorId range = g.make(Op::Arange, Shape{rows}, DType::Int64, {});
+  const TensorId inverse = g.make(Op::IndexPut, Shape{rows}, DType::Int64, {order, range});
+  g.drop({range});
+  const TensorId ordered = g.make(Op::Index, g.shape(weighted), g.dtype(weighted), {weighted, inverse}, true);
+  g.drop({weighted});
+  const TensorId grouped = g.view(ordered, Shape{tokens, d.experts_per_token, d.hidden});
+  const TensorId sum = g.make(Op::SumDim, Shape{tokens, d.hidden}, g.dtype(weighted), {grouped}, true);
+  g.drop({grouped});
+  const TensorId out = g.cast(sum, dtype);
+  g.drop({ordered, inverse, sum});
+  return out;
+}
+
+TensorId run_experts(GraphBuilder& g, ModuleId experts, TensorId hidden, const Routing& routing) {
+  const Dimensions& d = g.model().dims;
+  const std::int64_t tokens = g.shape(hidden).dims[0];
+  const std::int64_t rows = tokens * d.experts_per_token;
+  g.enter(experts);
+  const TensorId weights = g.view(routing.weights, Shape{rows});
+  const TensorId ids = g.view(routing.experts, Shape{rows});
+  const auto [sorted, order] = g.select(Op::Sort, ids, Shape{rows});
+  const TensorId source = g.make(Op::FloorDivScalar, Shape{rows}, DType::Int64, {order});
+  const TensorId gathered = g.make(Op::Index, Shape{rows, d.hidden}, g.dtype(hidden), {hidden, source}, true);
+  g.drop({source});
+  const TensorId row_weights = g.make(Op::Index, Shape{rows}, DType::Float32, {weights, order}, true);
+  const TensorId narrow_ids = g.make(Op::Cast, Shape{rows}, DType::Int32, {sorted});
+  const TensorId counts = g.make(Op::Histogram, Shape{d.experts}, DType::Int32, {narrow_ids});
+  const TensorId offsets = g.make(Op::CumSum, Shape{d.experts}, DType::Int32, {counts});
+  const TensorId flags = g.make(Op::GreaterEqual, Shape{rows}, DType::Bool, {sorted});
+  const TensorId mask = g.view(flags, Shape{rows, 1});
+  g.drop({flags});
+  const TensorId selected = g.in_place(Op::MaskedFillInPlace, gathered, mask);
+  const TensorId both = grouped_linear(g, selected, "gate_up_proj", offsets, mask, 2 * d.ffn);
+  const TensorId gated = apply_gate(g, experts, both);
+  g.drop({both});
+  const TensorId projected = grouped_linear(g, gated, "down_proj", offsets, mask, d.hidden);
+  g.drop({gated});
+  const TensorId column = g.view(row_weights, Shape{rows, 1});
+  const TensorId weighted = g.binary(Op::Mul, projected, column);
+  g.drop({column});
+  const TensorId out = combine(g, weighted, order, tokens, g.dtype(hidden));
+  g.drop({weights, ids, sorted, order, gathered, selected, row_weights, narrow_ids, counts, offsets, mask, projected});
+  g.exit(experts);
+  return out;
+}
+
+}  // namespace
+
+TensorId moe_block(GraphBuilder& g, ModuleId mlp, TensorId hidden) {
+  const Shape shape = g.shape(hidden);
+  g.enter(mlp);
+  const TensorId flat = g.view(hidden, Shape{shape.dims[0] * shape.dims[1], shape.dims[2]});
+  const Routing routing = route(g, g.child(mlp, "gate"), flat);
+  const TensorId mixed = run_experts(g, g.child(mlp, "experts"), flat, routing);
+  g.drop({flat});
+  const TensorId out = g.view(mixed, shape);
+  g.drop({mixed, routing.logits, routing.weights, routing.experts});
+  g.exit(mlp);
+  return out;
+}
+
+}  // namespace dsplan

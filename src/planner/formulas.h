@@ -1,0 +1,86 @@
+// Closed forms of the ZeRO papers, in integer bytes. They are the sanity check and the vocabulary of `show formulas`,
+// never the model of a run: what DeepSpeed really allocates comes from the schedule.
+//
+//   [1] Rajbhandari et al., ZeRO, arXiv 1910.02054, section 3 and 5, tables 1 and 2
+//   [2] Ren et al., ZeRO-Offload, arXiv 2101.06840, section 3
+//   [3] Rajbhandari et al., ZeRO-Infinity, arXiv 2104.07857, section 3
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "core/units.h"
+
+namespace dsplan {
+
+// Bytes that one parameter costs in each of the three model states.
+struct StateWidths {
+  std::int64_t parameter = 2;   // fp16 or bf16.
+  std::int64_t gradient = 2;    // fp16 or bf16.
+  std::int64_t optimizer = 12;  // K of [1].
+};
+// Mixed-precision Adam of [1]: K = 12 is the fp32 copy, momentum and variance; 16 bytes in all.
+inline constexpr StateWidths kAdam16{2, 2, 12};
+// [3] counts an fp32 gradient as well; 20 bytes in all.
+inline constexpr StateWidths kAdam20{2, 2, 16};
+
+struct PaperStates {
+  Bytes parameters;
+  Bytes gradients;
+  Bytes optimizer;
+  [[nodiscard]] Bytes total() const { return parameters + gradients + optimizer; }
+};
+
+// Model states of one rank [1, table 1]. Stage 1 divides the optimizer states by the data-parallel `degree`, stage 2
+// the gradients as well, stage 3 the parameters as well; `model_parallel` divides the model first. A share that does
+// not come out even is rounded up to whole elements, as some rank has to hold it.
+// Refuses a stage outside 0..3, a degree below 1, a negative count.
+[[nodiscard]] PaperStates paper_states(Elements parameters, int stage, std::int64_t degree,
+                                       std::int64_t model_parallel = 1, const StateWidths& widths = kAdam16);
+
+// The largest model whose states fit `budget` on each rank: activations and buffers count nothing [1, table 2, left].
+[[nodiscard]] Elements largest_model(Bytes budget, int stage, std::int64_t degree, std::int64_t model_parallel = 1,
+                                     const StateWidths& widths = kAdam16);
+
+// Elements that a rank sends per optimizer step as [1, section 7] counts them, with (W - 1) / W taken as 1: 2 N for
+// stages 0 to 2, 3 N for stage 3. DeepSpeed's stages 1 and 2 move more, because they all-reduce gradients.
+[[nodiscard]] Elements paper_traffic(Elements parameters, int stage);
+
+// The four ways to cut the data flow that move the fewest bytes over the host link [2, table 1].
+struct OffloadCut {
+  const char* on_device;             // What stays on the GPU.
+  std::int64_t bytes_per_parameter;  // On the GPU.
+};
+inline constexpr std::array<OffloadCut, 4> kOffloadCuts{{
+    {"everything", 16},
+    {"all but 16-bit gradients", 14},
+    {"16-bit parameters and gradients", 4},
+    {"16-bit parameters (ZeRO-Offload)", 2},
+}};
+
+// A stack of transformer blocks as [3] sees it; embeddings and norms are left out.
+struct TransformerShape {
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+};
+
+// 12 L h^2 parameters [3, section 3].
+[[nodiscard]] Elements transformer_parameters(const TransformerShape& shape);
+// 240 L h^2: 20 bytes for each of them, over all devices [3, section 3].
+[[nodiscard]] Bytes transformer_states(const TransformerShape& shape);
+// 2 bsz seq h L / ci: 16-bit inputs of every ci-th block [3, section 3]. Rounded up.
+[[nodiscard]] Bytes checkpoint_bytes(const TransformerShape& shape, std::int64_t batch, std::int64_t seq,
+                                     std::int64_t interval);
+// bsz seq ci (16 h + 2 heads seq): what lives between two checkpoints [3, section 3].
+[[nodiscard]] Bytes activation_working_memory(const TransformerShape& shape, std::int64_t batch, std::int64_t seq,
+                                              std::int64_t interval);
+// 16 h^2: 16-bit parameters and gradients of the largest operator, the h to 4h linear [3, section 3].
+[[nodiscard]] Bytes state_working_memory(const TransformerShape& shape);
+// All activations without checkpoints, 12 h b s L 16-bit elements [1, section 3.2, footnote].
+[[nodiscard]] Bytes transformer_activations(const TransformerShape& shape, std::int64_t batch, std::int64_t seq);
+
+// One flat fp32 buffer that fuses all gradients [1, section 3.2].
+[[nodiscard]] Bytes fused_buffer(Elements parameters);
+
+}  // namespace dsplan

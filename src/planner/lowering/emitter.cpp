@@ -1,0 +1,160 @@
+#include "planner/lowering/emitter.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace dsplan {
+
+Emitter::Emitter(std::size_t events) {
+  schedule_.events.reserve(events);
+  schedule_.accesses.reserve(events * 2);
+  schedule_.buffers.reserve(events / 3);
+  states_.reserve(events / 3);
+}
+
+BufferId Emitter::allocate(Bytes bytes, DType dtype, Role role, Label label, ParameterId parameter, bool capacity) {
+  DSPLAN_CHECK(bytes > Bytes(0), std::string("an empty buffer: ") + label);
+  const auto id = static_cast<BufferId>(schedule_.buffers.size());
+  schedule_.buffers.push_back({bytes, label, module_, parameter, dtype, role, capacity});
+  states_.emplace_back();
+  states_.back().references = 1;
+  schedule_.events.emplace_back(Allocate{id, 0});
+  return id;
+}
+
+void Emitter::release(BufferId buffer, Reason reason) {
+  State& state = states_[buffer];
+  DSPLAN_CHECK(state.references > 0, std::string("released twice: ") + schedule_.buffers[buffer].label);
+  if (--state.references > 0) return;
+  const bool late = after_marker_ || state.last_touch != serial_;
+  DSPLAN_CHECK(!late || reason != Reason::LastUse, std::string("late without a reason: ") + schedule_.buffers[buffer].label);
+  schedule_.events.emplace_back(
+      Release{buffer, late && !after_marker_ ? cause_ : 0, 0, late ? reason : Reason::LastUse});
+}
+
+void Emitter::begin() {
+  reads_begin_ = static_cast<std::uint32_t>(schedule_.accesses.size());
+  writing_ = false;
+  first_written_ = 0;
+  ++serial_;
+}
+
+void Emitter::touch(BufferId buffer, const Piece& piece) {
+  schedule_.accesses.push_back({buffer, piece.content, piece.offset, piece.bytes});
+  states_[buffer].last_touch = serial_;
+}
+
+void Emitter::read(BufferId buffer) {
+  DSPLAN_CHECK(!writing_, "reads come before writes");
+  const State& state = states_[buffer];
+  if (state.pieces < 0) {
+    touch(buffer, state.whole);
+    return;
+  }
+  for (const Piece& piece : pieces_[static_cast<std::size_t>(state.pieces)]) touch(buffer, piece);
+}
+
+void Emitter::read(BufferId buffer, Bytes offset, Bytes bytes) {
+  DSPLAN_CHECK(!writing_, "reads come before writes");
+  if (bytes == Bytes(0)) return;
+  const State& state = states_[buffer];
+  if (state.pieces < 0) {
+    touch(buffer, {state.whole.content, offset, bytes});
+    return;
+  }
+  for (const Piece& piece : pieces_[static_cast<std::size_t>(state.pieces)]) {
+    const Bytes from = std::max(offset, piece.offset);
+    const Bytes to = std::min(offset + bytes, piece.offset + piece.bytes);
+    if (from < to) touch(buffer, {piece.content, from, to - from});
+  }
+}
+
+std::vector<Emitter::Piece>& Emitter::split(State& state) {
+  if (state.pieces < 0) {
+    state.pieces = static_cast<std::int32_t>(pieces_.size());
+    pieces_.emplace_back();
+    if (state.whole.content != 0) pieces_.back().push_back(state.whole);
+  }
+  return pieces_[static_cast<std::size_t>(state.pieces)];
+}
+
+void Emitter::write(BufferId buffer) { write(buffer, Bytes(0), size(buffer)); }
+
+void Emitter::write(BufferId buffer, Bytes offset, Bytes bytes) {
+  if (bytes == Bytes(0)) return;
+  if (!writing_) {
+    writing_ = true;
+    writes_begin_ = static_cast<std::uint32_t>(schedule_.accesses.size());
+    first_written_ = next_content_;
+  }
+  const Piece made{next_content_++, offset, bytes};
+  touch(buffer, made);
+  State& state = states_[buffer];
+  if (bytes == size(buffer)) {
+    if (state.pieces >= 0) pieces_[static_cast<std::size_t>(state.pieces)].assign(1, made);
+    state.whole = made;
+    return;
+  }
+  std::vector<Piece>& pieces = split(state);
+  // What is overwritten in part keeps its identity outside the new piece.
+  std::vector<Piece> kept;
+  kept.reserve(pieces.size() + 2);
+  const Bytes end = offset + bytes;
+  for (const Piece& piece : pieces) {
+    const Bytes piece_end = piece.offset + piece.bytes;
+    if (piece.offset < offset) kept.push_back({piece.content, piece.offset, std::min(piece_end, offset) - piece.offset});
+    if (piece_end > end) {
+      const Bytes from = std::max(piece.offset, end);
+      kept.push_back({piece.content, from, piece_end - from});
+    }
+  }
+  const auto where = std::find_if(kept.begin(), kept.end(), [&](const Piece& p) { return p.offset > offset; });
+  kept.insert(where, made);
+  pieces = std::move(kept);
+}
+
+void Emitter::end_work() {
+  if (!writing_) writes_begin_ = static_cast<std::uint32_t>(schedule_.accesses.size());
+  cause_ = first_written_;
+  after_marker_ = false;
+  DSPLAN_CHECK(first_written_ != 0, "work that makes nothing");
+}
+
+void Emitter::compute(Label work) {
+  end_work();
+  const auto end = static_cast<std::uint32_t>(schedule_.accesses.size());
+  schedule_.events.emplace_back(
+      Compute{work, module_, 0, pass_, {reads_begin_, writes_begin_}, {writes_begin_, end}});
+}
+
+void Emitter::communicate(Collective collective, DType dtype, Bytes payload, TrafficKind kind) {
+  end_work();
+  const auto end = static_cast<std::uint32_t>(schedule_.accesses.size());
+  schedule_.events.emplace_back(Communicate{collective, Group::DataParallel, dtype, kind, 0, pass_, module_, payload,
+                                            {reads_begin_, writes_begin_}, {writes_begin_, end}});
+}
+
+void Emitter::enter(ModuleId module) {
+  schedule_.events.emplace_back(Enter{module, pass_});
+  after_marker_ = true;
+}
+
+void Emitter::exit(ModuleId module, bool abandoned) {
+  schedule_.events.emplace_back(Exit{module, pass_, abandoned});
+  after_marker_ = true;
+}
+
+void Emitter::mark(Moment moment, Stretch stretch, std::int32_t micro_batch) {
+  schedule_.events.emplace_back(Mark{moment, stretch, micro_batch});
+  after_marker_ = true;
+}
+
+Schedule Emitter::finish() {
+  for (std::size_t id = 0; id < states_.size(); ++id) {
+    if (states_[id].references > 0) schedule_.survivors.push_back(static_cast<BufferId>(id));
+  }
+  return std::move(schedule_);
+}
+
+}  // namespace dsplan

@@ -1,0 +1,86 @@
+// Writes a schedule. The emitter counts references to buffers, so that a buffer is released when the last holder lets
+// go, and knows for every buffer which contents it holds and when it was last touched, so that each release carries
+// its reason and each read names what it expects. It knows nothing of models or of ZeRO.
+#pragma once
+
+#include <vector>
+
+#include "core/schedule.h"
+
+namespace dsplan {
+
+inline constexpr BufferId kNoBuffer = std::numeric_limits<BufferId>::max();
+
+class Emitter {
+ public:
+  explicit Emitter(std::size_t events);
+
+  // The place and pass that following events carry.
+  void at(Pass pass, ModuleId module = kNone) {
+    pass_ = pass;
+    module_ = module;
+  }
+  [[nodiscard]] Pass pass() const { return pass_; }
+  [[nodiscard]] ModuleId module() const { return module_; }
+
+  // A new buffer with one reference.
+  BufferId allocate(Bytes bytes, DType dtype, Role role, Label label, ParameterId parameter = kNone,
+                    bool capacity = false);
+  void retain(BufferId buffer) { ++states_[buffer].references; }
+  // The last reference releases. `reason` is used only if something else has run since the last touch.
+  void release(BufferId buffer, Reason reason);
+  [[nodiscard]] std::int32_t references(BufferId buffer) const { return states_[buffer].references; }
+  [[nodiscard]] Bytes size(BufferId buffer) const { return schedule_.buffers[buffer].size; }
+  void set_role(BufferId buffer, Role role, Label label) {
+    schedule_.buffers[buffer].role = role;
+    schedule_.buffers[buffer].label = label;
+  }
+
+  // A piece of work is stated as: begin, reads, writes, then `compute` or `communicate`.
+  void begin();
+  void read(BufferId buffer);                                 // Everything that it holds.
+  void read(BufferId buffer, Bytes offset, Bytes bytes);      // Exactly what lies there, which may be several contents.
+  void write(BufferId buffer);                                // All of it, as one content.
+  void write(BufferId buffer, Bytes offset, Bytes bytes);     // One piece; replaces what overlapped.
+  void compute(Label work);
+  void communicate(Collective collective, DType dtype, Bytes payload, TrafficKind kind = TrafficKind::Data);
+
+  void enter(ModuleId module);
+  void exit(ModuleId module, bool abandoned = false);
+  void mark(Moment moment, Stretch stretch, std::int32_t micro_batch = 0);
+
+  [[nodiscard]] Schedule finish();
+
+ private:
+  struct Piece {
+    ContentId content;
+    Bytes offset;
+    Bytes bytes;
+  };
+  struct State {
+    std::int32_t references = 0;
+    std::int32_t pieces = -1;            // Index into pieces_ once it holds more than one content.
+    Piece whole{0, Bytes(), Bytes()};    // The single content otherwise; content 0: nothing yet.
+    std::uint32_t last_touch = 0;        // Serial of the last work that read or wrote it.
+  };
+
+  void touch(BufferId buffer, const Piece& piece);
+  void end_work();
+  std::vector<Piece>& split(State& state);
+
+  Schedule schedule_;
+  std::vector<State> states_;
+  std::vector<std::vector<Piece>> pieces_;
+  ContentId next_content_ = 1;
+  ContentId cause_ = 0;            // First content that the latest work made; 0 right after a marker.
+  std::uint32_t serial_ = 0;       // Counts computes and communicates.
+  bool after_marker_ = true;
+  std::uint32_t reads_begin_ = 0;
+  std::uint32_t writes_begin_ = 0;
+  bool writing_ = false;
+  ContentId first_written_ = 0;
+  Pass pass_ = Pass::Setup;
+  ModuleId module_ = kNone;
+};
+
+}  // namespace dsplan

@@ -1,0 +1,47 @@
+// The runtime is what a framework hangs around the plain training loop: it owns the parameters, takes the gradients,
+// talks to the other ranks and steps the optimizer. It attaches only to module boundaries, gradient-ready events and
+// the loop's own moments, never to operators.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/job.h"
+#include "core/model.h"
+#include "core/schedule.h"
+#include "planner/lowering/emitter.h"
+
+namespace dsplan {
+
+// Where a parameter can be read now.
+struct ParameterPlace {
+  BufferId buffer = kNoBuffer;
+  Bytes offset;
+  Bytes bytes;
+};
+
+class Runtime {
+ public:
+  virtual ~Runtime() = default;
+
+  // Everything that is there before the first batch.
+  virtual void initialise() = 0;
+  [[nodiscard]] virtual ParameterPlace place(ParameterId parameter) const = 0;
+
+  virtual void enter(ModuleId, Pass) {}
+  virtual void exit(ModuleId, Pass) {}
+  virtual void forward_begins() {}
+  // `boundary`: the last micro-batch before the optimizer step.
+  virtual void backward_begins(bool /*boundary*/) {}
+  // AccumulateGrad has run for `parameter`; the reference to `gradient` passes to the runtime.
+  virtual void gradient_ready(ParameterId parameter, BufferId gradient) = 0;
+  virtual void backward_ends(bool /*boundary*/) {}
+  // The optimizer step and zero_grad.
+  virtual void step(bool first) = 0;
+};
+
+// The runtime of `job` for data-parallel rank `rank`. Refuses what is not modelled yet, by name.
+[[nodiscard]] std::unique_ptr<Runtime> make_runtime(const Job& job, const ModelSpec& model, std::int64_t rank,
+                                                    Emitter& emitter);
+
+}  // namespace dsplan
