@@ -22,7 +22,7 @@ struct DeepSeek {
 
 struct Defaults {
   std::int64_t vocab, hidden, ffn, layers, heads, positions, expert_ffn, shared, first_dense;
-  std::optional<std::int64_t> per_token;
+  std::optional<std::int64_t> per_token, kv_heads;
 };
 
 // Keys and defaults that both versions share; `defaults` holds the ones that differ.
@@ -33,7 +33,7 @@ void read_deepseek(ConfigReader& config, DeepSeek& m, const Defaults& defaults) 
   d.ffn = config.size("intermediate_size", defaults.ffn);
   d.layers = config.layer_count("num_hidden_layers", defaults.layers);
   d.heads = config.size("num_attention_heads", defaults.heads);
-  d.kv_heads = config.maybe_size("num_key_value_heads").value_or(d.heads);
+  d.kv_heads = config.maybe_size("num_key_value_heads", defaults.kv_heads).value_or(d.heads);
   d.max_positions = config.size("max_position_embeddings", defaults.positions);
   d.attention_dropout = config.probability("attention_dropout", 0);
   d.activation = config.activation("hidden_act", "silu");
@@ -146,7 +146,8 @@ ModelSpec build_deepseek_v2(ConfigReader& config) {
                  .expert_ffn = 1407,
                  .shared = 2,
                  .first_dense = 0,
-                 .per_token = {}});
+                 .per_token = {},
+                 .kv_heads = {}});
   m.mlp_bias = config.flag("mlp_bias", false);
   config.require_divides("num_attention_heads", m.dims.heads, "hidden_size", m.dims.hidden);
   config.throw_if_any();
@@ -169,7 +170,8 @@ ModelSpec build_deepseek_v3(ConfigReader& config) {
                  .expert_ffn = 2048,
                  .shared = 1,
                  .first_dense = 3,
-                 .per_token = 8});
+                 .per_token = 8,
+                 .kv_heads = 128});
   config.throw_if_any();
   return build(config, m);
 }

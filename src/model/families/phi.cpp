@@ -70,7 +70,8 @@ ModelSpec build_phi(ConfigReader& config) {
                                   .kv_heads = 0,
                                   .head_dim = 0,
                                   .positions = 2048,
-                                  .activation = "gelu_new"});
+                                  .activation = "gelu_new",
+                                  .kv_heads_may_be_null = true});
   const bool qk_layernorm = config.flag("qk_layernorm", false);
   read_phi(config, decoder.dims, 0.5);
   config.throw_if_any();
@@ -112,7 +113,8 @@ ModelSpec build_phi3(ConfigReader& config) {
                                   .heads = 32,
                                   .kv_heads = 0,
                                   .head_dim = 0,
-                                  .positions = 4096});
+                                  .positions = 4096,
+                                  .kv_heads_may_be_null = true});
   read_phi(config, decoder.dims, 1.0);
   decoder.dims.sliding_window = config.maybe_size("sliding_window").value_or(0);
   config.throw_if_any();
