@@ -19,9 +19,7 @@ Elements Shape::elements() const {
   return Elements(product);
 }
 
-std::string Shape::text() const {
-  return fmt::format("[{}]", fmt::join(dims.begin(), dims.begin() + rank, ", "));
-}
+std::string Shape::text() const { return fmt::format("[{}]", fmt::join(dims.begin(), dims.begin() + rank, ", ")); }
 
 ModuleId ModelSpec::child(ModuleId parent, std::string_view leaf) const {
   // Children follow their parent in registration order; a layer has about a dozen of them.
@@ -70,8 +68,8 @@ std::int64_t cut(const ModelSpec& model, const Parameter& parameter, std::int64_
 std::int64_t local_kv_heads(const ModelSpec& model, std::int64_t tp) {
   const std::int64_t kv = model.dims.kv_heads;
   if (kv % tp != 0 && tp % kv != 0) {
-    throw Refusal("--tp", fmt::format("{} key-value heads of {} neither divide nor are divided by tp = {}", kv,
-                                      model.name, tp));
+    throw Refusal(
+        "--tp", fmt::format("{} key-value heads of {} neither divide nor are divided by tp = {}", kv, model.name, tp));
   }
   return std::max<std::int64_t>(1, kv / tp);
 }
@@ -84,14 +82,18 @@ Shape local_shape(const ModelSpec& model, const Parameter& parameter, std::int64
   std::int64_t& dim = shape.dims[parameter.split_dim];
   switch (parameter.split) {
     case Split::Replicated: break;
-    case Split::Even: dim = cut(model, parameter, dim, tp); break;
+    case Split::Even:
+      if (model.dims.heads % tp != 0) {
+        throw Refusal("--tp", fmt::format("{} attention heads of {} are not divisible by tp = {}", model.dims.heads,
+                                          model.name, tp));
+      }
+      dim = cut(model, parameter, dim, tp);
+      break;
     case Split::KeyValue: dim = local_kv_heads(model, tp) * model.dims.head_dim; break;
     case Split::QueryKeyValue:
       dim = (cut(model, parameter, model.dims.heads, tp) + 2 * local_kv_heads(model, tp)) * model.dims.head_dim;
       break;
-    case Split::Vocabulary:
-      dim = round_up(Elements(dim), checked_mul(tp, 128)).value() / tp;
-      break;
+    case Split::Vocabulary: dim = round_up(Elements(dim), checked_mul(tp, 128)).value() / tp; break;
     case Split::Unknown:
       throw Refusal("--tp", fmt::format("tensor parallelism is not modelled yet for the {} family", model.family));
   }

@@ -60,7 +60,9 @@ struct ModelBuffer {
   Shape shape;
   DType dtype = DType::Float32;
   ModuleId module = 0;
-  bool follows_model_dtype = false;  // True where `.to(dtype)` converts it (floating point, loaded in model dtype).
+  // Floating-point buffers only: True where a model built in a dtype holds it in that dtype; false where it is built in
+  // `dtype` whatever the model's (rotary tables). `.to(dtype)` and `.bfloat16()` afterwards convert both kinds.
+  bool follows_model_dtype = false;
 };
 
 struct ModuleCall {

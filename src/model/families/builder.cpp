@@ -131,10 +131,11 @@ void ModelBuilder::rms_norm(std::string_view name, std::int64_t size, std::strin
   parameter("weight", {size}, Split::Replicated);
 }
 
-void ModelBuilder::layer_norm(std::string_view name, std::int64_t size, bool bias) {
+void ModelBuilder::layer_norm(std::string_view name, std::int64_t size, bool affine) {
   const Scope scope = module(name, "LayerNorm");
+  if (!affine) return;
   parameter("weight", {size}, Split::Replicated);
-  if (bias) parameter("bias", {size}, Split::Replicated);
+  parameter("bias", {size}, Split::Replicated);
 }
 
 void ModelBuilder::rotary(std::string_view name, std::string_view type, std::int64_t rotated) {

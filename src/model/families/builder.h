@@ -19,6 +19,11 @@ namespace dsplan {
 // How Megatron cuts a linear layer (core/model.h, Split, says what that means for its weight and bias).
 enum class Cut : std::uint8_t { Whole, Column, Row, KeyValue, QueryKeyValue, Vocabulary, Unknown };
 
+// How many dimensions of each head the rotary positions turn; transformers rounds down.
+[[nodiscard]] inline std::int64_t rotated(const Dimensions& dims) {
+  return static_cast<std::int64_t>(static_cast<double>(dims.head_dim) * dims.rotary_fraction);
+}
+
 class ModelBuilder {
  public:
   // `config` must outlive the builder; refusals point into it.
@@ -55,7 +60,8 @@ class ModelBuilder {
   ParameterId embedding(std::string_view name, std::int64_t rows, std::int64_t width, Split split,
                         std::string_view type = "Embedding");
   void rms_norm(std::string_view name, std::int64_t size, std::string_view type);
-  void layer_norm(std::string_view name, std::int64_t size, bool bias = true);
+  // `affine` false: neither weight nor bias.
+  void layer_norm(std::string_view name, std::int64_t size, bool affine = true);
   void activation(std::string_view name, std::string_view function) { leaf(name, activation_class(function)); }
   // The rotary module of transformers: the inverse frequencies of `rotated` dimensions and an untouched copy, both
   // always float32.

@@ -223,7 +223,10 @@ double ConfigReader::rotary_share(std::string_view key, double fallback) {
 void ConfigReader::require_divides(std::string_view part_key, std::int64_t part, std::string_view whole_key,
                                    std::int64_t whole) {
   if (!sound(part_key) || !sound(whole_key) || whole % part == 0) return;
-  fault(part_key, fmt::format("\"{}\" is {}, which does not divide \"{}\" = {}", part_key, part, whole_key, whole));
+  const std::string_view origin = find(part_key) == nullptr ? " by default" : "";
+  const std::string_view whole_origin = find(whole_key) == nullptr ? " (the default)" : "";
+  fault(part_key, fmt::format("\"{}\" is {}{}, which does not divide \"{}\" = {}{}", part_key, part, origin, whole_key,
+                              whole, whole_origin));
 }
 
 void ConfigReader::require_at_most(std::string_view part_key, std::int64_t part, std::string_view whole_key,

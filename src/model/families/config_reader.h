@@ -47,6 +47,9 @@ class ConfigReader {
   [[nodiscard]] const Value* find(std::string_view key) { return object_.find(key); }
   [[nodiscard]] bool present(std::string_view key) const { return root().find(key) != nullptr; }
 
+  // null is a fault; for keys that are then read as maybe_...
+  void refuse_null(std::string_view key, std::string_view wanted);
+
   // `whole` must be a multiple of `part`; the fault stands at `part_key`. No fault where either key is faulty.
   void require_divides(std::string_view part_key, std::int64_t part, std::string_view whole_key, std::int64_t whole);
 
@@ -73,7 +76,6 @@ class ConfigReader {
   // The key under which a value stands: `key`, else `alias` where only that one is there.
   [[nodiscard]] std::string_view spelled(std::string_view key, std::string_view alias);
   [[nodiscard]] bool is_null(std::string_view key) const;
-  void refuse_null(std::string_view key, std::string_view wanted);
 
   const Document* config_;
   Diagnostics diagnostics_;

@@ -139,11 +139,13 @@ Decoder read_decoder(ConfigReader& config, std::string_view prefix, const Decode
   d.ffn = config.size("intermediate_size", defaults.ffn);
   d.layers = config.layer_count("num_hidden_layers", defaults.layers);
   d.heads = config.size("num_attention_heads", defaults.heads);
-  const std::optional<std::int64_t> kv = config.maybe_size(
-      "num_key_value_heads", defaults.kv_heads == 0 ? std::optional<std::int64_t>() : defaults.kv_heads);
-  d.kv_heads = kv.value_or(d.heads);
-  const std::optional<std::int64_t> head_dim =
-      config.maybe_size("head_dim", defaults.head_dim == 0 ? std::optional<std::int64_t>() : defaults.head_dim);
+  const auto maybe = [](std::int64_t fallback) {
+    return fallback == 0 ? std::optional<std::int64_t>() : std::optional<std::int64_t>(fallback);
+  };
+  if (!defaults.kv_heads_may_be_null) config.refuse_null("num_key_value_heads", "an integer");
+  d.kv_heads = config.maybe_size("num_key_value_heads", maybe(defaults.kv_heads)).value_or(d.heads);
+  if (!defaults.head_dim_may_be_null) config.refuse_null("head_dim", "an integer");
+  const std::optional<std::int64_t> head_dim = config.maybe_size("head_dim", maybe(defaults.head_dim));
   if (!head_dim) config.require_divides("num_attention_heads", d.heads, "hidden_size", d.hidden);
   if (config.sound("num_attention_heads")) {
     config.require_divides("num_key_value_heads", d.kv_heads, "num_attention_heads", d.heads);

@@ -46,12 +46,15 @@ struct Decoder {
 };
 
 // The keys that (nearly) all of them have, with the class's defaults for sizes. kv_heads = 0: as many as heads where
-// the key is missing. head_dim = 0: hidden / heads where it is missing.
+// the key is missing. head_dim = 0: hidden / heads where it is missing. null means the same as 0 does here where the
+// class's field may be None, and is a fault elsewhere.
 struct DecoderDefaults {
   std::int64_t vocab, hidden, ffn, layers, heads, kv_heads, head_dim, positions;
   std::string_view activation = "silu";
   std::string_view activation_key = "hidden_act";
   bool tied = false;
+  bool kv_heads_may_be_null = false;
+  bool head_dim_may_be_null = false;
 };
 [[nodiscard]] Decoder read_decoder(ConfigReader& config, std::string_view prefix, const DecoderDefaults& defaults);
 

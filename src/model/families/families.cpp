@@ -10,6 +10,10 @@ namespace dsplan {
 const std::vector<Family>& families() {
   static const std::vector<Family> table{
       {"gpt2", build_gpt2, true},
+      {"opt", build_opt, false},
+      {"bloom", build_bloom, false},
+      {"gpt_neox", build_gpt_neox, false},
+      {"falcon", build_falcon, false},
       {"llama", build_llama, true},
       {"mistral", build_mistral, true},
       {"mixtral", build_mixtral, true},
@@ -20,6 +24,14 @@ const std::vector<Family>& families() {
       {"gemma", build_gemma, false},
       {"gemma2", build_gemma2, true},
       {"gemma3_text", build_gemma3_text, false},
+      {"phi", build_phi, false},
+      {"phi3", build_phi3, false},
+      {"deepseek_v2", build_deepseek_v2, false},
+      {"deepseek_v3", build_deepseek_v3, false},
+      {"bert", build_bert, false},
+      {"roberta", build_roberta, false},
+      {"t5", build_t5, false},
+      {"vit", build_vit, false},
   };
   return table;
 }

@@ -19,6 +19,10 @@ struct Family {
 [[nodiscard]] const std::vector<Family>& families();
 
 [[nodiscard]] ModelSpec build_gpt2(ConfigReader& config);
+[[nodiscard]] ModelSpec build_opt(ConfigReader& config);
+[[nodiscard]] ModelSpec build_bloom(ConfigReader& config);
+[[nodiscard]] ModelSpec build_gpt_neox(ConfigReader& config);
+[[nodiscard]] ModelSpec build_falcon(ConfigReader& config);
 [[nodiscard]] ModelSpec build_llama(ConfigReader& config);
 [[nodiscard]] ModelSpec build_mistral(ConfigReader& config);
 [[nodiscard]] ModelSpec build_mixtral(ConfigReader& config);
@@ -29,5 +33,13 @@ struct Family {
 [[nodiscard]] ModelSpec build_gemma(ConfigReader& config);
 [[nodiscard]] ModelSpec build_gemma2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_gemma3_text(ConfigReader& config);
+[[nodiscard]] ModelSpec build_phi(ConfigReader& config);
+[[nodiscard]] ModelSpec build_phi3(ConfigReader& config);
+[[nodiscard]] ModelSpec build_deepseek_v2(ConfigReader& config);
+[[nodiscard]] ModelSpec build_deepseek_v3(ConfigReader& config);
+[[nodiscard]] ModelSpec build_bert(ConfigReader& config);
+[[nodiscard]] ModelSpec build_roberta(ConfigReader& config);
+[[nodiscard]] ModelSpec build_t5(ConfigReader& config);
+[[nodiscard]] ModelSpec build_vit(ConfigReader& config);
 
 }  // namespace dsplan

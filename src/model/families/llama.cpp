@@ -29,7 +29,9 @@ ModelSpec build_llama(ConfigReader& config) {
                                   .heads = 32,
                                   .kv_heads = 0,
                                   .head_dim = 0,
-                                  .positions = 2048});
+                                  .positions = 2048,
+                                  .kv_heads_may_be_null = true,
+                                  .head_dim_may_be_null = true});
   if (config.find("head_dim") != nullptr) {
     // LlamaConfig insists on it even where head_dim makes it pointless.
     config.require_divides("num_attention_heads", decoder.dims.heads, "hidden_size", decoder.dims.hidden);
@@ -48,7 +50,8 @@ ModelSpec build_mistral(ConfigReader& config) {
                                   .heads = 32,
                                   .kv_heads = 8,
                                   .head_dim = 0,
-                                  .positions = 131072});
+                                  .positions = 131072,
+                                  .head_dim_may_be_null = true});
   decoder.dims.sliding_window = config.maybe_size("sliding_window", 4096).value_or(0);
   return finish(config, decoder);
 }
@@ -62,7 +65,8 @@ ModelSpec build_mixtral(ConfigReader& config) {
                                   .heads = 32,
                                   .kv_heads = 8,
                                   .head_dim = 0,
-                                  .positions = 131072});
+                                  .positions = 131072,
+                                  .head_dim_may_be_null = true});
   decoder.dims.sliding_window = config.maybe_size("sliding_window").value_or(0);
   decoder.experts = {.count = config.size("num_local_experts", 8, "num_experts"),
                      .per_token = config.size("num_experts_per_tok", 2),
@@ -84,7 +88,8 @@ ModelSpec build_qwen2(ConfigReader& config) {
                                   .heads = 32,
                                   .kv_heads = 32,
                                   .head_dim = 0,
-                                  .positions = 32768});
+                                  .positions = 32768,
+                                  .kv_heads_may_be_null = true});
   decoder.qkv_bias = true;
   read_qwen_window(config, decoder.dims);
   return finish(config, decoder);
@@ -123,7 +128,8 @@ ModelSpec build_qwen3(ConfigReader& config) {
                                   .heads = 32,
                                   .kv_heads = 32,
                                   .head_dim = 128,
-                                  .positions = 32768});
+                                  .positions = 32768,
+                                  .kv_heads_may_be_null = true});
   decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
   decoder.qk_norm = QueryKeyNorm::Interleaved;
   read_qwen_window(config, decoder.dims);

@@ -1,0 +1,68 @@
+// bloom: ALiBi, so there is no position table; a norm behind the embedding; query, key and value in one projection.
+#include "model/families/builder.h"
+#include "model/families/family.h"
+
+namespace dsplan {
+namespace {
+
+Dimensions read_dimensions(ConfigReader& config) {
+  Dimensions d;
+  d.vocab = config.size("vocab_size", 250880);
+  d.hidden = config.size("hidden_size", 64, "n_embed");
+  d.layers = config.layer_count("n_layer", 2, "num_hidden_layers");
+  d.heads = d.kv_heads = config.size("n_head", 8, "num_attention_heads");
+  d.residual_dropout = config.probability("hidden_dropout", 0);
+  d.attention_dropout = config.probability("attention_dropout", 0);
+  d.activation = "gelu_pytorch_tanh";  // BloomGelu is written out; it is the tanh form.
+  config.require_divides("n_head", d.heads, "hidden_size", d.hidden);
+  config.throw_if_any();
+  d.head_dim = d.hidden / d.heads;
+  d.ffn = config.times(4, d.hidden);
+  return d;
+}
+
+void register_block(ModelBuilder& b, const Dimensions& d) {
+  b.layer_norm("input_layernorm", d.hidden);
+  {
+    const auto attention = b.module("self_attention", "BloomAttention");
+    b.linear("query_key_value", b.times(3, d.hidden), d.hidden, true, Cut::QueryKeyValue);
+    b.linear("dense", d.hidden, d.hidden, true, Cut::Row);
+    b.leaf("attention_dropout", "Dropout");
+  }
+  b.layer_norm("post_attention_layernorm", d.hidden);
+  const auto mlp = b.module("mlp", "BloomMLP");
+  b.linear("dense_h_to_4h", d.ffn, d.hidden, true, Cut::Column);
+  b.leaf("gelu_impl", "BloomGelu");
+  b.linear("dense_4h_to_h", d.hidden, d.ffn, true, Cut::Row);
+}
+
+}  // namespace
+
+ModelSpec build_bloom(ConfigReader& config) {
+  const bool tied = config.flag("tie_word_embeddings", true);
+  const Dimensions d = read_dimensions(config);
+  ModelBuilder b(config, "BloomForCausalLM");
+  ParameterId embedding = kNone;
+  {
+    const auto model = b.module("transformer", "BloomModel");
+    embedding = b.embedding("word_embeddings", d.vocab, d.hidden, Split::Vocabulary);
+    b.layer_norm("word_embeddings_layernorm", d.hidden);
+    {
+      const auto list = b.module("h", "ModuleList");
+      for (std::int64_t i = 0; i < d.layers; ++i) {
+        const auto block = b.layer(i, "BloomBlock",
+                                   "input_layernorm self_attention(query_key_value attention_dropout dense) "
+                                   "post_attention_layernorm mlp(dense_h_to_4h gelu_impl dense_4h_to_h)");
+        register_block(b, d);
+      }
+    }
+    b.layer_norm("ln_f", d.hidden);
+  }
+  const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, false, Cut::Vocabulary);
+  if (tied) b.tie(head, embedding);
+  ModelSpec spec = b.finish("transformer(word_embeddings word_embeddings_layernorm h* ln_f) lm_head");
+  spec.dims = d;
+  return spec;
+}
+
+}  // namespace dsplan

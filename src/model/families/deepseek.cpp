@@ -1,0 +1,179 @@
+// deepseek_v2 and deepseek_v3: attention through low-rank latents (MLA), the first layers with a plain MLP and the
+// others with routed and shared experts. The multi-token-prediction layers of the published checkpoints are no part of
+// the model that transformers builds.
+#include <fmt/format.h>
+
+#include "model/families/decoder.h"
+#include "model/families/family.h"
+
+namespace dsplan {
+namespace {
+
+struct DeepSeek {
+  std::string_view prefix;
+  std::string_view block;  // The class of the expert block; v2 and v3 spell it differently.
+  Dimensions dims;
+  bool tied = false, attention_bias = false, mlp_bias = false;
+  bool correction_bias = false;  // v3's router balances with a buffer.
+  std::int64_t query_rank = 0;   // 0: the query is one projection.
+  std::int64_t key_rank = 0, nope = 0, rope = 0, value = 0;
+  std::int64_t expert_ffn = 0, shared = 0, first_dense = 0;
+};
+
+struct Defaults {
+  std::int64_t vocab, hidden, ffn, layers, heads, positions, expert_ffn, shared, first_dense;
+  std::optional<std::int64_t> per_token, kv_heads;
+};
+
+// Keys and defaults that both versions share; `defaults` holds the ones that differ.
+void read_deepseek(ConfigReader& config, DeepSeek& m, const Defaults& defaults) {
+  Dimensions& d = m.dims;
+  d.vocab = config.size("vocab_size", defaults.vocab);
+  d.hidden = config.size("hidden_size", defaults.hidden);
+  d.ffn = config.size("intermediate_size", defaults.ffn);
+  d.layers = config.layer_count("num_hidden_layers", defaults.layers);
+  d.heads = config.size("num_attention_heads", defaults.heads);
+  d.kv_heads = config.maybe_size("num_key_value_heads", defaults.kv_heads).value_or(d.heads);
+  d.max_positions = config.size("max_position_embeddings", defaults.positions);
+  d.attention_dropout = config.probability("attention_dropout", 0);
+  d.activation = config.activation("hidden_act", "silu");
+  m.tied = config.flag("tie_word_embeddings", false);
+  m.attention_bias = config.flag("attention_bias", false);
+  m.query_rank = config.maybe_size("q_lora_rank", 1536).value_or(0);
+  m.key_rank = config.size("kv_lora_rank", 512);
+  m.nope = config.size("qk_nope_head_dim", 128);
+  m.rope = config.size("qk_rope_head_dim", 64);
+  m.value = config.size("v_head_dim", 128);
+  m.expert_ffn = config.size("moe_intermediate_size", defaults.expert_ffn);
+  m.shared = config.size("n_shared_experts", defaults.shared);
+  m.first_dense = config.count("first_k_dense_replace", defaults.first_dense);
+  d.experts_per_token = config.maybe_size("num_experts_per_tok", defaults.per_token).value_or(0);
+  config.require_at_most("num_experts_per_tok", d.experts_per_token, "n_routed_experts", d.experts);
+  config.require_divides("num_key_value_heads", d.kv_heads, "num_attention_heads", d.heads);
+}
+
+void register_attention(ModelBuilder& b, const DeepSeek& m, std::string_view type, std::string_view norm) {
+  const Dimensions& d = m.dims;
+  const auto attention = b.module("self_attn", type);
+  const std::int64_t query = b.times(d.heads, b.plus(m.nope, m.rope));
+  // Megatron has no one rule for the latents, which every rank needs whole.
+  if (m.query_rank == 0) {
+    b.linear("q_proj", query, d.hidden, false, Cut::Column);
+  } else {
+    b.linear("q_a_proj", m.query_rank, d.hidden, m.attention_bias, Cut::Unknown);
+    b.rms_norm("q_a_layernorm", m.query_rank, norm);
+    b.linear("q_b_proj", query, m.query_rank, false, Cut::Column);
+  }
+  b.linear("kv_a_proj_with_mqa", b.plus(m.key_rank, m.rope), d.hidden, m.attention_bias, Cut::Unknown);
+  b.rms_norm("kv_a_layernorm", m.key_rank, norm);
+  b.linear("kv_b_proj", b.times(d.heads, b.plus(m.nope, m.value)), m.key_rank, false, Cut::Column);
+  b.linear("o_proj", d.hidden, b.times(d.heads, m.value), m.attention_bias, Cut::Row);
+}
+
+void register_expert_block(ModelBuilder& b, const DeepSeek& m) {
+  const Dimensions& d = m.dims;
+  const auto block = b.module("mlp", m.block);
+  register_experts(b, fmt::format("{}Experts", m.prefix), d.experts, m.expert_ffn, d.hidden, d.activation);
+  {
+    const auto gate = b.module("gate", fmt::format("{}TopkRouter", m.prefix));
+    b.parameter("weight", {d.experts, d.hidden}, Split::Replicated);
+    if (m.correction_bias) b.buffer("e_score_correction_bias", {d.experts}, DType::Float32, true);
+  }
+  const auto shared = b.module("shared_experts", fmt::format("{}MLP", m.prefix));
+  register_gated_mlp(b, d.hidden, b.times(m.expert_ffn, m.shared), m.mlp_bias, d.activation);
+}
+
+std::string layer_forward(const DeepSeek& m, bool with_experts) {
+  return fmt::format(
+      "input_layernorm self_attn({} kv_a_proj_with_mqa kv_a_layernorm kv_b_proj o_proj) post_attention_layernorm {}",
+      m.query_rank == 0 ? "q_proj" : "q_a_proj q_a_layernorm q_b_proj",
+      with_experts ? "mlp(gate experts(act_fn) shared_experts(gate_proj act_fn up_proj down_proj))" : kGatedMlpForward);
+}
+
+ModelSpec build(const ConfigReader& config, const DeepSeek& m) {
+  const Dimensions& d = m.dims;
+  const auto named = [&](std::string_view rest) { return fmt::format("{}{}", m.prefix, rest); };
+  const std::string attention = named("Attention"), norm = named("RMSNorm"), layer_type = named("DecoderLayer"),
+                    mlp_type = named("MLP");
+  const std::string dense_forward = layer_forward(m, false);
+  const std::string expert_forward = layer_forward(m, true);
+  ModelBuilder b(config, named("ForCausalLM"));
+  ParameterId embedding = kNone;
+  {
+    const auto model = b.module("model", named("Model"));
+    embedding = b.embedding("embed_tokens", d.vocab, d.hidden, Split::Vocabulary);
+    {
+      const auto list = b.module("layers", "ModuleList");
+      for (std::int64_t i = 0; i < d.layers; ++i) {
+        const bool with_experts = i >= m.first_dense;
+        const auto layer = b.layer(i, layer_type, with_experts ? expert_forward : dense_forward);
+        register_attention(b, m, attention, norm);
+        if (with_experts) {
+          register_expert_block(b, m);
+        } else {
+          const auto mlp = b.module("mlp", mlp_type);
+          register_gated_mlp(b, d.hidden, d.ffn, m.mlp_bias, d.activation);
+        }
+        b.rms_norm("input_layernorm", d.hidden, norm);
+        b.rms_norm("post_attention_layernorm", d.hidden, norm);
+      }
+    }
+    b.rms_norm("norm", d.hidden, norm);
+    b.rotary("rotary_emb", named("RotaryEmbedding"), m.rope);
+  }
+  const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, false, Cut::Vocabulary);
+  if (m.tied) b.tie(head, embedding);
+  ModelSpec spec = b.finish("model(embed_tokens rotary_emb layers* norm) lm_head");
+  spec.dims = d;
+  spec.dims.head_dim = b.plus(m.nope, m.rope);
+  return spec;
+}
+
+}  // namespace
+
+ModelSpec build_deepseek_v2(ConfigReader& config) {
+  DeepSeek m;
+  m.prefix = "DeepseekV2";
+  m.block = "DeepseekV2Moe";
+  m.dims.experts = config.size("n_routed_experts", 64, "num_experts");
+  read_deepseek(config, m,
+                {.vocab = 102400,
+                 .hidden = 4096,
+                 .ffn = 11008,
+                 .layers = 32,
+                 .heads = 32,
+                 .positions = 2048,
+                 .expert_ffn = 1407,
+                 .shared = 2,
+                 .first_dense = 0,
+                 .per_token = {},
+                 .kv_heads = {}});
+  m.mlp_bias = config.flag("mlp_bias", false);
+  config.require_divides("num_attention_heads", m.dims.heads, "hidden_size", m.dims.hidden);
+  config.throw_if_any();
+  return build(config, m);
+}
+
+ModelSpec build_deepseek_v3(ConfigReader& config) {
+  DeepSeek m;
+  m.prefix = "DeepseekV3";
+  m.block = "DeepseekV3MoE";
+  m.correction_bias = true;
+  m.dims.experts = config.size("n_routed_experts", 256, "num_local_experts");
+  read_deepseek(config, m,
+                {.vocab = 129280,
+                 .hidden = 7168,
+                 .ffn = 18432,
+                 .layers = 61,
+                 .heads = 128,
+                 .positions = 4096,
+                 .expert_ffn = 2048,
+                 .shared = 1,
+                 .first_dense = 3,
+                 .per_token = 8,
+                 .kv_heads = 128});
+  config.throw_if_any();
+  return build(config, m);
+}
+
+}  // namespace dsplan

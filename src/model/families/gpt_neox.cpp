@@ -1,0 +1,74 @@
+// gpt_neox (GPT-NeoX-20B, Pythia): query, key and value in one projection, part of each head rotated, attention and
+// MLP side by side or one behind the other with the same modules in the same order.
+#include "model/families/builder.h"
+#include "model/families/family.h"
+
+namespace dsplan {
+namespace {
+
+Dimensions read_dimensions(ConfigReader& config) {
+  Dimensions d;
+  d.vocab = config.size("vocab_size", 50432);
+  d.hidden = config.size("hidden_size", 6144);
+  d.ffn = config.size("intermediate_size", 24576);
+  d.layers = config.layer_count("num_hidden_layers", 44);
+  d.heads = d.kv_heads = config.size("num_attention_heads", 64);
+  d.max_positions = config.size("max_position_embeddings", 2048);
+  d.activation = config.activation("hidden_act", "gelu");
+  d.attention_dropout = config.probability("attention_dropout", 0);
+  d.residual_dropout = d.embedding_dropout = config.probability("hidden_dropout", 0);
+  d.rotary_fraction = config.rotary_share("rotary_pct", 0.25);
+  config.require_divides("num_attention_heads", d.heads, "hidden_size", d.hidden);
+  return d;
+}
+
+void register_layer(ModelBuilder& b, const Dimensions& d, bool attention_bias) {
+  b.layer_norm("input_layernorm", d.hidden);
+  b.layer_norm("post_attention_layernorm", d.hidden);
+  b.leaf("post_attention_dropout", "Dropout");
+  b.leaf("post_mlp_dropout", "Dropout");
+  {
+    const auto attention = b.module("attention", "GPTNeoXAttention");
+    b.linear("query_key_value", b.times(3, d.hidden), d.hidden, attention_bias, Cut::QueryKeyValue);
+    b.linear("dense", d.hidden, d.hidden, attention_bias, Cut::Row);
+  }
+  const auto mlp = b.module("mlp", "GPTNeoXMLP");
+  b.linear("dense_h_to_4h", d.ffn, d.hidden, true, Cut::Column);
+  b.linear("dense_4h_to_h", d.hidden, d.ffn, true, Cut::Row);
+  b.activation("act", d.activation);
+}
+
+}  // namespace
+
+ModelSpec build_gpt_neox(ConfigReader& config) {
+  Dimensions d = read_dimensions(config);
+  const bool tied = config.flag("tie_word_embeddings", false);
+  const bool attention_bias = config.flag("attention_bias", true);
+  config.throw_if_any();
+  d.head_dim = d.hidden / d.heads;
+  ModelBuilder b(config, "GPTNeoXForCausalLM");
+  ParameterId embedding = kNone;
+  {
+    const auto model = b.module("gpt_neox", "GPTNeoXModel");
+    embedding = b.embedding("embed_in", d.vocab, d.hidden, Split::Vocabulary);
+    b.leaf("emb_dropout", "Dropout");
+    {
+      const auto list = b.module("layers", "ModuleList");
+      for (std::int64_t i = 0; i < d.layers; ++i) {
+        const auto layer = b.layer(i, "GPTNeoXLayer",
+                                   "input_layernorm attention(query_key_value dense) post_attention_dropout "
+                                   "post_attention_layernorm mlp(dense_h_to_4h act dense_4h_to_h) post_mlp_dropout");
+        register_layer(b, d, attention_bias);
+      }
+    }
+    b.layer_norm("final_layer_norm", d.hidden);
+    b.rotary("rotary_emb", "GPTNeoXRotaryEmbedding", rotated(d));
+  }
+  const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, false, Cut::Vocabulary);
+  if (tied) b.tie(head, embedding);
+  ModelSpec spec = b.finish("gpt_neox(embed_in emb_dropout rotary_emb layers* final_layer_norm) lm_head");
+  spec.dims = d;
+  return spec;
+}
+
+}  // namespace dsplan
