@@ -33,28 +33,38 @@ class FreeBlocks {
     const std::uint32_t bin = bin_of(size);
     std::vector<Entry>& entries = bins_[bin];
     if (entries.empty()) mark(bin);
-    if (entries.empty() || after(entries.back(), size, address)) {
-      entries.push_back({size, address, block});
+    if (entries.size() > kShort) {
+      entries.insert(find(entries, size, address), {size, address, block});
       return;
     }
-    entries.insert(find(entries, size, address), {size, address, block});
+    // Most bins hold a few entries: moving them by hand beats a search and a call of memmove.
+    entries.push_back({size, address, block});
+    std::size_t at = entries.size() - 1;
+    for (; at > 0 && !after(entries[at - 1], size, address); --at) entries[at] = entries[at - 1];
+    entries[at] = {size, address, block};
   }
 
   // The block must be there.
   void erase(std::int64_t size, std::int64_t address) {
     const std::uint32_t bin = bin_of(size);
     std::vector<Entry>& entries = bins_[bin];
-    if (entries.back().address == address && entries.back().size == size) {
-      entries.pop_back();
+    std::size_t at = entries.size() - 1;
+    if (entries.size() > kShort) {
+      at = static_cast<std::size_t>(find(entries, size, address) - entries.begin());
     } else {
-      entries.erase(find(entries, size, address));
+      while (entries[at].address != address) --at;
     }
-    if (entries.empty()) unmark(bin);
+    erase({bin, static_cast<std::uint32_t>(at)});
   }
 
   void erase(Cursor cursor) {
     std::vector<Entry>& entries = bins_[cursor.bin];
-    entries.erase(entries.begin() + cursor.at);
+    if (entries.size() > kShort) {
+      entries.erase(entries.begin() + cursor.at);
+      return;
+    }
+    for (std::size_t at = cursor.at + 1U; at < entries.size(); ++at) entries[at - 1] = entries[at];
+    entries.pop_back();
     if (entries.empty()) unmark(cursor.bin);
   }
 
@@ -90,6 +100,7 @@ class FreeBlocks {
   }
 
  private:
+  static constexpr std::size_t kShort = 16;
   // 32 linear bins, then 32 for each power of two, in units of 512 bytes.
   static constexpr std::uint32_t kBins = 32 + 48 * 32;
   static constexpr std::uint32_t kWords = (kBins + 63) / 64;
