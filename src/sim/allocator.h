@@ -1,0 +1,246 @@
+// PyTorch's CUDA caching allocator, exactly: the same blocks, segments, retries and statistics for the same requests.
+// Source: c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.6 (rules R1 to R19 and E1 to E8 of docs/allocator.md name its
+// functions); equality with the real one is tested on recorded traces. CUDA graphs and user memory pools are not here.
+//
+// Blocks are ordered by a logical address that the allocator assigns itself: segments ascend in creation order on
+// 2 MiB multiples and are never reused. Where memory really lies (SegmentSource) decides nothing.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "core/allocator_config.h"
+#include "core/units.h"
+#include "sim/free_blocks.h"
+
+namespace dsplan {
+
+// A stream, numbered densely from 0 by the caller.
+using StreamIndex = std::uint16_t;
+
+// What `allocate` returns for 0 bytes: nothing is held, and releasing it does nothing.
+inline constexpr BlockId kNullBlock = std::numeric_limits<BlockId>::max();
+
+struct AllocatorStatistics {
+  Bytes allocated;            // Sizes of blocks handed out and not yet released by the program.
+  Bytes requested;            // Bytes asked for, dropped only when the free completes.
+  Bytes active;               // allocated + blocks whose free waits for other streams.
+  Bytes reserved;             // Live segments and mapped pages.
+  Bytes inactive_split;       // Free bytes inside partly used, not expandable segments.
+  std::int64_t segments = 0;  // Not expandable ones.
+  std::int64_t retries = 0;   // Times that everything cached was given back to satisfy a request.
+  std::int64_t ooms = 0;
+  friend bool operator==(const AllocatorStatistics&, const AllocatorStatistics&) = default;
+};
+
+// Where segments really live. Called for segments only, never per block. Pointers decide nothing.
+class SegmentSource {
+ public:
+  virtual ~SegmentSource() = default;
+  // nullptr: the device has no more.
+  [[nodiscard]] virtual void* allocate(Bytes size) = 0;
+  virtual void free(void* segment, Bytes size) = 0;
+  // Expandable segments: a range of addresses, of which pages are mapped and unmapped. `map` maps all or nothing.
+  [[nodiscard]] virtual void* reserve(Bytes size) = 0;
+  virtual void unreserve(void* range, Bytes size) = 0;
+  [[nodiscard]] virtual bool map(void* range, Bytes offset, Bytes size) = 0;
+  virtual void unmap(void* range, Bytes offset, Bytes size) = 0;
+};
+
+class CachingAllocator {
+ public:
+  static constexpr std::int64_t kMostStreams = 1024;
+  static constexpr Bytes kUnlimited{std::numeric_limits<std::int64_t>::max()};
+
+  // `capacity`: what the device can give in all. Without a source segments are made up. The source must outlive this.
+  explicit CachingAllocator(const AllocatorConfig& config = {}, Bytes capacity = kUnlimited,
+                            SegmentSource* source = nullptr);
+  ~CachingAllocator();
+  CachingAllocator(const CachingAllocator&) = delete;
+  CachingAllocator& operator=(const CachingAllocator&) = delete;
+
+  // nullopt: out of memory, after everything cached was given back; counted in `ooms`, as is a request above 2^60
+  // bytes, which is not tried. `request` must not be negative.
+  [[nodiscard]] std::optional<BlockId> allocate(Bytes request, StreamIndex stream);
+  // A block that another stream has used stays active until that use is known to be complete.
+  void release(BlockId block);
+  // `block` is also used on `stream`.
+  void record_stream(BlockId block, StreamIndex stream);
+
+  // Whether uses count as complete when the allocator next asks (at the next allocation). False at the start.
+  void set_events_ready(bool ready) { events_ready_ = ready; }
+  // Uses on `stream` that released blocks wait for now count as complete when the allocator next asks.
+  void complete_uses(StreamIndex stream);
+  // Waits for all uses, then gives every wholly free segment and page back.
+  void empty_cache();
+
+  // Takes effect for later requests; `config.memory_fraction` sets the fraction, its absence leaves it.
+  void configure(const AllocatorConfig& config);
+  [[nodiscard]] const AllocatorConfig& config() const { return config_; }
+  void set_capacity(Bytes capacity);
+  // set_per_process_memory_fraction: of the capacity as it is now; 0 to 1. Switches garbage collection on.
+  void set_memory_fraction(double fraction);
+
+  [[nodiscard]] AllocatorStatistics statistics() const;
+  // The largest value that each byte count has had; the three counts are as in statistics().
+  [[nodiscard]] AllocatorStatistics peaks() const;
+  void reset_peaks();
+
+  [[nodiscard]] Bytes size(BlockId block) const { return Bytes(blocks_[block].size); }
+  [[nodiscard]] Bytes address(BlockId block) const { return Bytes(blocks_[block].address); }
+  [[nodiscard]] void* pointer(BlockId block) const;
+
+  // The size after rounding (R2), the sum that a block of it adds to `allocated` when it is split exactly.
+  [[nodiscard]] Bytes rounded(Bytes request) const { return Bytes(round(request.value())); }
+
+  enum class BlockState : std::uint8_t { Free, Allocated, AwaitingFree, Unmapped };
+  struct BlockView {
+    Bytes address;
+    Bytes size;
+    Bytes requested;  // 0 unless allocated or awaiting its free.
+    std::uint32_t segment = 0;
+    StreamIndex stream = 0;
+    BlockState state = BlockState::Free;
+    bool large = false;
+    bool expandable = false;
+  };
+  // Every block, by address: for snapshots, for reports on fragmentation, and for tests.
+  [[nodiscard]] std::vector<BlockView> blocks() const;
+
+ private:
+  static constexpr BlockId kNone = std::numeric_limits<BlockId>::max();
+
+  // One cache line. Sizes are plain integers: each is at most a segment, and their sums at most what is reserved.
+  struct Block {
+    std::int64_t address = 0;
+    std::int64_t size = 0;
+    std::int64_t requested = 0;
+    std::int64_t searches = 0;  // The pool's search count when it became free: its age for garbage collection.
+    BlockId previous = kNone;   // Neighbours in the segment.
+    BlockId next = kNone;
+    std::uint32_t segment = 0;
+    std::uint32_t uses = kNone;  // List of other streams that use it.
+    std::uint32_t events = 0;    // Uses that its free waits for.
+    StreamIndex stream = 0;
+    BlockState state = BlockState::Free;
+    bool large = false;
+    bool expandable = false;
+    [[nodiscard]] bool split() const { return previous != kNone || next != kNone; }
+  };
+
+  struct Segment {
+    std::int64_t address = 0;
+    std::int64_t size = 0;  // Of an expandable range: all of it.
+    std::int64_t page = 0;  // Expandable only.
+    BlockId first = kNone;
+    void* base = nullptr;
+    bool live = false;
+  };
+
+  struct Hole {  // An unmapped stretch of an expandable range.
+    std::int64_t address;
+    BlockId block;
+  };
+
+  // Free memory of one stream and size class.
+  struct Pool {
+    FreeBlocks free;
+    std::vector<Hole> holes;  // By address.
+  };
+
+  struct Use {
+    StreamIndex stream;
+    std::uint32_t next;
+  };
+
+  struct EventQueue {
+    std::deque<BlockId> waiting;
+    std::size_t complete = 0;  // How many at the front count as complete.
+  };
+
+  struct Totals {
+    std::int64_t allocated = 0;
+    std::int64_t requested = 0;
+    std::int64_t active = 0;
+    std::int64_t reserved = 0;
+    std::int64_t inactive_split = 0;
+  };
+
+  [[nodiscard]] std::int64_t round(std::int64_t request) const;
+  [[nodiscard]] std::int64_t round_to_division(std::int64_t request) const;
+  [[nodiscard]] std::int64_t segment_size(std::int64_t size) const;
+  [[nodiscard]] Pool& pool(StreamIndex stream, bool large) { return pools_[stream * 2U + (large ? 1U : 0U)]; }
+  [[nodiscard]] Pool& pool(const Block& block) { return pool(block.stream, block.large); }
+  void ensure_stream(StreamIndex stream);
+
+  // The steps of an allocation.
+  [[nodiscard]] BlockId take_free(StreamIndex stream, bool large, std::int64_t size);
+  [[nodiscard]] FreeBlocks::Cursor best_fit(const FreeBlocks& free, std::int64_t size) const;
+  [[nodiscard]] FreeBlocks::Cursor best_expandable(const FreeBlocks& free, FreeBlocks::Cursor cursor) const;
+  [[nodiscard]] BlockId obtain(StreamIndex stream, bool large, std::int64_t size);
+  [[nodiscard]] BlockId new_memory(StreamIndex stream, bool large, std::int64_t size);
+  void place(BlockId block, std::int64_t size, std::int64_t request);
+
+  // Freeing.
+  void free_block(BlockId block);
+  void insert_free(BlockId block);
+  [[nodiscard]] BlockId merge(BlockId block);
+  [[nodiscard]] BlockId join(BlockId left, BlockId right);
+  void wait_for_uses(BlockId block);
+  void process_events();
+  void complete_event(BlockId block);
+
+  // Giving memory back.
+  void release_all_cached();
+  [[nodiscard]] bool release_oversize(StreamIndex stream, bool large, std::int64_t size);
+  void collect_garbage();
+  void release_segment(BlockId block);
+
+  // Expandable segments (allocator_expandable.cpp).
+  [[nodiscard]] BlockId take_expandable(StreamIndex stream, bool large, std::int64_t size);
+  [[nodiscard]] BlockId find_expandable(StreamIndex stream, bool large, std::int64_t size);
+  [[nodiscard]] BlockId new_range(StreamIndex stream, bool large);
+  [[nodiscard]] BlockId map_block(BlockId block, std::int64_t size);
+  [[nodiscard]] BlockId unmap_block(BlockId block);
+  void release_range(BlockId block);
+  void insert_hole(BlockId block);
+  void erase_hole(BlockId block);
+
+  [[nodiscard]] BlockId new_block();
+  void retire_block(BlockId block) { spare_blocks_.push_back(block); }
+  [[nodiscard]] std::uint32_t new_segment(std::int64_t size, std::int64_t page, void* base);
+  [[nodiscard]] BlockId whole_segment(std::uint32_t segment, StreamIndex stream, bool large);
+  [[nodiscard]] BlockId split_after(BlockId block, std::int64_t size);
+
+  AllocatorConfig config_;
+  bool any_division_ = false;
+  bool events_ready_ = false;
+  bool limited_ = false;  // A memory fraction is set.
+  std::int64_t allowed_ = 0;
+  std::int64_t capacity_;
+  std::int64_t next_address_;
+  SegmentSource* source_;
+
+  std::vector<Pool> pools_;  // Two for each stream: small, large.
+  std::vector<Block> blocks_;
+  std::vector<BlockId> spare_blocks_;
+  std::vector<Segment> segments_;
+  std::vector<std::uint32_t> spare_segments_;
+  std::vector<Use> uses_;
+  std::vector<std::uint32_t> spare_uses_;
+  std::vector<EventQueue> events_;  // By stream.
+  std::size_t pending_events_ = 0;
+  std::array<std::int64_t, 2> searches_{};  // Of the small and the large pool.
+
+  Totals now_;
+  Totals peak_;
+  std::int64_t segment_count_ = 0;
+  std::int64_t retries_ = 0;
+  std::int64_t ooms_ = 0;
+};
+
+}  // namespace dsplan
