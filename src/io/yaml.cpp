@@ -169,7 +169,10 @@ class Builder {
     if (name == "str") return as_string;
     detail::Scalar read = detail::resolve_plain(text);
     const Value::Kind kind = read.value.kind;
-    if (name == "float" && kind == Value::Kind::Integer) read.value.kind = Value::Kind::Real;
+    if (name == "float" && kind == Value::Kind::Integer) {
+      read.value.kind = Value::Kind::Real;
+      read.value.integer = 0;
+    }
     const bool known = name == "null" || name == "bool" || name == "int" || name == "float";
     const bool meant = (name == "null" && kind == Value::Kind::Null) || (name == "bool" && kind == Value::Kind::Bool) ||
                        (name == "int" && (kind == Value::Kind::Integer || read.value.huge)) ||
