@@ -1,0 +1,144 @@
+// What dsplan says of one rank: the numbers of interface.md's "JSON of simulate", as values. Integer bytes throughout.
+// An absent optional is `null` in JSON and must have an entry in `not_modelled` that says why.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/job.h"
+#include "core/schedule.h"
+#include "core/units.h"
+
+namespace dsplan {
+
+// Bytes by role; the total is their sum by construction.
+struct ByRole {
+  std::array<Bytes, kRoles> bytes{};
+
+  [[nodiscard]] Bytes& operator[](Role role) { return bytes[static_cast<std::size_t>(role)]; }
+  [[nodiscard]] Bytes operator[](Role role) const { return bytes[static_cast<std::size_t>(role)]; }
+  [[nodiscard]] Bytes total() const {
+    Bytes sum;
+    for (Bytes part : bytes) sum += part;
+    return sum;
+  }
+  friend bool operator==(const ByRole&, const ByRole&) = default;
+};
+
+// The paper's view of the states: gradients at their largest within a step.
+struct States {
+  Bytes parameters;
+  Bytes gradients;
+  Bytes optimizer;
+  [[nodiscard]] Bytes total() const { return parameters + gradients + optimizer; }
+  friend bool operator==(const States&, const States&) = default;
+};
+
+struct Persistent {
+  ByRole by_role;
+  std::optional<Bytes> allocated;  // After rounding to blocks; absent where only formulas speak.
+};
+
+struct LiveBuffer {
+  std::string name;    // "saved input of linear, model.layers.3.mlp.down_proj"
+  std::string module;  // Path; empty where it belongs to none.
+  Role role = Role::Temporaries;
+  Bytes bytes;         // Of one buffer, or of `count` alike.
+  std::int64_t count = 1;
+};
+
+struct ModuleBytes {
+  std::string module;
+  Bytes bytes;
+};
+
+struct HeldForBackward {
+  ByRole by_role;
+  std::vector<ModuleBytes> by_module;  // Largest first; checkpointable layers summed each on its own.
+  std::vector<LiveBuffer> largest;
+};
+
+struct Peak {
+  Bytes requested;
+  Bytes allocated;                       // Largest sum of blocks rounded to 512 bytes.
+  std::optional<Bytes> reserved;         // Caching allocator without a limit; frees at synchronisation (high end).
+  std::optional<Bytes> reserved_low;     // Immediate frees.
+  std::optional<Bytes> process;          // reserved + context + communicators.
+  std::optional<Bytes> process_high;
+  std::string phase;                     // "init", "first_step", "steady".
+  std::string event;                     // In words.
+  std::size_t event_index = 0;
+  ByRole by_role;
+  std::vector<LiveBuffer> live;          // Largest first.
+};
+
+struct PhaseMark {
+  std::string name;  // "before forward"
+  Bytes requested;
+  Bytes allocated;
+};
+
+struct Phase {
+  std::string name;
+  std::vector<PhaseMark> marks;
+  Bytes peak_allocated;
+};
+
+struct TrafficRow {
+  Collective collective = Collective::AllReduce;
+  Group group = Group::DataParallel;
+  Pass phase = Pass::Forward;  // Recompute counts as backward.
+  DType dtype = DType::Float32;
+  TrafficKind kind = TrafficKind::Data;
+  std::int64_t calls = 0;
+  Bytes payload;
+  Bytes wire;
+  friend bool operator==(const TrafficRow&, const TrafficRow&) = default;
+};
+
+enum class Verdict : std::uint8_t { Fits, FitsWithRetries, DoesNotFit, Unknown };
+[[nodiscard]] std::string_view name(Verdict verdict);
+
+struct Absence {
+  std::string what;   // The JSON path that is null or the effect that is missing: "time", "memory.host".
+  std::string why;
+};
+
+struct HostMemory {
+  std::optional<Bytes> pinned;
+  std::optional<Bytes> pageable;
+  std::optional<Bytes> peak;
+  std::optional<Bytes> per_node;
+};
+
+struct Prediction {
+  std::string fingerprint;          // "sha256:..."
+  std::string model;                // Name and family, for the report's head.
+  std::int64_t rank = 0;
+  std::int64_t world = 1;
+  Elements parameters_total;        // Unsharded, ties once.
+  Elements parameters_trainable;
+  States states;
+  Persistent persistent;
+  std::optional<HeldForBackward> held_for_backward;
+  std::optional<Peak> peak;
+  std::vector<Phase> phases;
+  HostMemory host;
+  // Absent where no schedule could be made and no formula covers it.
+  std::optional<std::vector<TrafficRow>> communication;
+  std::optional<Bytes> capacity;
+  std::optional<Bytes> context;
+  std::optional<Bytes> communicators;  // NCCL's own memory, by formula.
+  Bytes reserve;
+  Verdict verdict = Verdict::Unknown;
+  std::string verdict_reason;       // One sentence; what is missing and where, for DoesNotFit the missing bytes.
+  std::int64_t retries = 0;         // Allocator retries under the limit.
+  std::size_t events = 0;
+  std::size_t buffers = 0;
+  std::vector<Absence> not_modelled;
+};
+
+}  // namespace dsplan
