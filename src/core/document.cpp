@@ -19,10 +19,17 @@ Diagnostic Document::at(std::size_t offset, std::string message, std::string hin
   offset = std::min(offset, text.size());
   const std::size_t begin = offset == 0 ? 0 : text.rfind('\n', offset - 1) + 1;  // npos + 1 == 0: first line.
   const std::size_t end = std::min(text.find('\n', offset), text.size());
-  const auto line = static_cast<std::size_t>(
-      std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(begin), '\n'));
-  return {path, line + 1, offset - begin + 1, text.substr(begin, std::min<std::size_t>(end - begin, 4096)),
-          std::move(message), std::move(hint)};
+  const auto line =
+      static_cast<std::size_t>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(begin), '\n'));
+  // A line may be a whole file long: only the part around the fault is kept.
+  const std::size_t shown = offset - begin > 2048 ? offset - 2048 : begin;
+  return {path,
+          line + 1,
+          offset - begin + 1,
+          text.substr(shown, std::min<std::size_t>(end - shown, 4096)),
+          std::move(message),
+          std::move(hint),
+          shown - begin};
 }
 
 std::string_view describe(Value::Kind kind) {
@@ -143,8 +150,7 @@ std::optional<std::string> ObjectReader::string(std::string_view key) {
   return std::nullopt;
 }
 
-std::optional<std::string> ObjectReader::choice(std::string_view key,
-                                                std::initializer_list<std::string_view> choices) {
+std::optional<std::string> ObjectReader::choice(std::string_view key, std::initializer_list<std::string_view> choices) {
   std::optional<std::string> read = string(key);
   if (!read || std::find(choices.begin(), choices.end(), *read) != choices.end()) return read;
   const std::string_view meant = nearest(*read, std::vector<std::string_view>(choices));

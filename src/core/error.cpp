@@ -20,7 +20,8 @@ Excerpt excerpt(const Diagnostic& diagnostic) {
   for (char& c : line) {
     if (static_cast<unsigned char>(c) < 0x20) c = ' ';
   }
-  std::size_t caret = diagnostic.column == 0 ? 0 : diagnostic.column - 1;
+  const std::size_t before = diagnostic.source_begin + 1;
+  const std::size_t caret = diagnostic.column < before ? 0 : diagnostic.column - before;
   if (line.size() <= kWidest) return {line, std::min(caret, line.size())};
   const std::size_t begin = caret > kWidest / 2 ? std::min(caret - kWidest / 2, line.size() - kWidest) : 0;
   return {line.substr(begin, kWidest), std::min(caret - begin, kWidest)};

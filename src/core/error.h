@@ -23,9 +23,10 @@ struct Diagnostic {
   std::string path;
   std::size_t line = 0;
   std::size_t column = 0;
-  std::string source_line;  // The text of that line, untrimmed; cut around the column when printed.
-  std::string message;      // What is wrong and which rule says so.
-  std::string hint;         // Nearest valid name or next step; may be empty.
+  std::string source_line;       // The text of that line, untrimmed; cut around the column when printed.
+  std::string message;           // What is wrong and which rule says so.
+  std::string hint;              // Nearest valid name or next step; may be empty.
+  std::size_t source_begin = 0;  // Characters of the line that were cut off before `source_line`.
 };
 
 // `path:line:col: error: message; hint` followed by the line and a caret. Lines longer than 100 columns are cut.
@@ -76,7 +77,7 @@ class InternalError : public std::exception {
 }  // namespace dsplan
 
 // An invariant of dsplan; on in every build type.
-#define DSPLAN_CHECK(condition, detail)                                                   \
-  do {                                                                                    \
-    if (!(condition)) ::dsplan::check_failed(#condition, __FILE__, __LINE__, (detail));   \
+#define DSPLAN_CHECK(condition, detail)                                                 \
+  do {                                                                                  \
+    if (!(condition)) ::dsplan::check_failed(#condition, __FILE__, __LINE__, (detail)); \
   } while (false)

@@ -1,26 +1,13 @@
 #include "io/text.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+
+#include "io/file.h"
 
 namespace dsplan {
 namespace {
-
-struct Descriptor {
-  int number;
-  explicit Descriptor(const std::string& path) : number(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (number >= 0) ::close(number);
-  }
-};
 
 std::string size_text(std::size_t bytes) {
   return bytes % (std::size_t{1} << 20) == 0 ? fmt::format("{} MiB", bytes >> 20) : fmt::format("{} bytes", bytes);
@@ -29,36 +16,35 @@ std::string size_text(std::size_t bytes) {
 }  // namespace
 
 std::string read_file(const std::string& path, std::size_t most) {
-  // A path from a command line can hold no NUL; one from elsewhere would name another file than it shows.
-  if (path.empty() || path.find('\0') != std::string::npos) throw Refusal(path.c_str(), "not a file name");
-  // Without blocking: opening a named pipe must not wait for a writer.
-  const Descriptor file(path);
-  if (file.number < 0) {
-    throw Refusal(path, errno == ENOENT ? "no such file" : fmt::format("cannot be read: {}", std::strerror(errno)));
-  }
-  struct stat status {};
-  if (::fstat(file.number, &status) != 0) throw Refusal(path, fmt::format("cannot be read: {}", std::strerror(errno)));
-  if (S_ISDIR(status.st_mode)) throw Refusal(path, "is a directory", "name a file in it");
-  if (!S_ISREG(status.st_mode)) throw Refusal(path, "is not a regular file");
-  const auto claimed = static_cast<std::size_t>(std::max<off_t>(status.st_size, 0));
+  const detail::File file(path);
   const auto too_large = [&] { return Refusal(path, fmt::format("larger than {}", size_text(most))); };
-  if (claimed > most) throw too_large();
-
-  // Files that grow, or that claim no size, are read to their end but not beyond the limit.
-  std::string text;
+  if (file.size() > most) throw too_large();
+  // Files that grow, or that claim no size as in /proc, are read to their end but not beyond the limit.
+  std::string text(std::min<std::size_t>(file.size(), most) + 1, '\0');
   std::size_t used = 0;
-  text.resize(std::min(claimed + 1, most + 1));
   for (;;) {
-    const ssize_t got = ::read(file.number, text.data() + used, text.size() - used);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw Refusal(path, fmt::format("cannot be read: {}", std::strerror(errno)));
-    used += static_cast<std::size_t>(got);
+    const std::size_t got = file.read(used, text.data() + used, text.size() - used);
+    used += got;
     if (used > most) throw too_large();
     if (got == 0) break;
     if (used == text.size()) text.resize(std::min(std::max<std::size_t>(2 * used, 4096), most + 1));
   }
   text.resize(used);
   return text;
+}
+
+Document read_document(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
+  const std::size_t dot = name.rfind('.');
+  std::string extension = dot == std::string::npos ? std::string() : name.substr(dot);
+  for (char& c : extension) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  if (extension == ".json") return parse_json(path, read_file(path));
+  if (extension == ".hjson") return parse_hjson(path, read_file(path));
+  if (extension == ".yaml" || extension == ".yml") return parse_yaml(path, read_file(path, kLargestYaml));
+  throw Refusal(path, "not a .json, .hjson, .yaml or .yml file");
 }
 
 }  // namespace dsplan

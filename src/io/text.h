@@ -14,6 +14,7 @@
 namespace dsplan {
 
 inline constexpr std::size_t kLargestText = std::size_t{64} << 20;
+inline constexpr std::size_t kLargestYaml = std::size_t{1} << 20;  // Training files; libyaml is slow.
 inline constexpr std::size_t kDeepest = 128;
 // A value takes about a hundred bytes in memory, so that this bounds a hostile file to a few hundred MiB; the index
 // of the largest published model has a tenth of it.
@@ -35,9 +36,9 @@ inline constexpr std::size_t kMostValues = 2'000'000;
 
 // YAML 1.1 as PyYAML's safe loader resolves plain scalars, with two narrowings and one widening. Refused by name:
 // anchors and aliases, tags beyond the standard scalar and collection ones, more than one document, keys that are not
-// scalars, merge keys, sexagesimal integers and timestamps (they would silently become something else). `yes`, `no`,
-// `on`, `off` are booleans. `5e8` and `1e-5`, without a dot, are strings to PyYAML and Hugging Face turns them into
-// numbers later; here they are numbers at once.
+// strings, merge keys, base-60 numbers and timestamps (they would silently become something else), infinities and NaN,
+// more than kLargestYaml bytes. `yes`, `no`, `on`, `off` are booleans; a blank file is null. `5e8` and `1e-5`, without
+// a dot, are strings to PyYAML and Hugging Face turns them into numbers later; here they are numbers at once.
 [[nodiscard]] Document parse_yaml(std::string path, std::string text);
 
 // By extension: .json strict JSON, .hjson Hjson, .yaml and .yml YAML (letter case does not matter); others refused.

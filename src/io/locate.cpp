@@ -1,0 +1,232 @@
+#include "io/locate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+
+#include "io/json_parse.h"
+#include "io/safetensors.h"
+#include "io/text.h"
+
+namespace dsplan {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_folder(const std::string& path) {
+  std::error_code failed;
+  return fs::is_directory(path, failed);
+}
+
+bool exists(const std::string& path) {
+  std::error_code failed;
+  return fs::exists(path, failed);
+}
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return result;
+}
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string() : std::string(value);
+}
+
+struct Place {
+  std::string_view folder;  // Below data_dir().
+  std::string_view noun;
+  std::string_view listing;  // `dsplan show ...`.
+};
+
+Place place(Bundled kind) {
+  switch (kind) {
+    case Bundled::Model: return {"models", "model", "models"};
+    case Bundled::Graph: return {"models/graphs", "op-graph", "models"};
+    case Bundled::Hardware: return {"configs/hardware", "hardware", "hardware"};
+    case Bundled::Cluster: return {"configs/clusters", "cluster", "clusters"};
+    case Bundled::DeepSpeed: return {"configs/deepspeed", "DeepSpeed file", "deepspeed"};
+    case Bundled::Training: return {"configs/training", "training file", "training"};
+  }
+  return {};
+}
+
+std::string folder_of(Bundled kind) { return fmt::format("{}/{}", data_dir(), place(kind).folder); }
+
+// The bundled name that `argument` means, or "".
+std::string bundled_name(Bundled kind, const std::string& argument) {
+  const std::string wanted = lower(argument);
+  for (std::string& name : list_bundled(kind)) {
+    if (lower(name) == wanted) return std::move(name);
+  }
+  return {};
+}
+
+// "did you mean ...?" if something is near, and how to list them all.
+std::string suggestion(const std::string& argument, const std::vector<std::string>& names, std::string_view listing) {
+  std::vector<std::string> lowered;
+  for (const std::string& name : names) lowered.push_back(lower(name));
+  const std::string_view near = nearest(lower(argument), {lowered.begin(), lowered.end()});
+  const std::string list = fmt::format("`dsplan show {}` lists them", listing);
+  if (near.empty()) return list;
+  const auto index = std::find(lowered.begin(), lowered.end(), near) - lowered.begin();
+  return fmt::format("did you mean \"{}\"? {}", names[static_cast<std::size_t>(index)], list);
+}
+
+bool looks_like_a_path(const std::string& argument) {
+  return argument.starts_with('/') || argument.starts_with("./") || argument.starts_with("../") ||
+         argument.ends_with(".json") || argument.ends_with('/') ||
+         std::count(argument.begin(), argument.end(), '/') > 1;
+}
+
+ModelFiles::Kind judge_kind(const Document& document) {
+  const Value* kind = document.root.find("kind");
+  if (document.root.find("dsplan") == nullptr || kind == nullptr) return ModelFiles::Kind::Config;
+  if (kind->string == "graph") return ModelFiles::Kind::OpGraph;
+  if (kind->string == "chain") return ModelFiles::Kind::Chain;
+  if (kind->string == "plan") return ModelFiles::Kind::Plan;
+  const std::string shown =
+      kind->is(Value::Kind::String) ? detail::in_quotes(kind->string) : std::string(describe(kind->kind));
+  throw Refusal({document.at(kind->offset, fmt::format("{} is no kind of model", shown),
+                             "a model is a config.json, or of kind \"graph\", \"chain\" or \"plan\"")});
+}
+
+ModelFiles from_file(std::string name, const std::string& path) {
+  ModelFiles files;
+  files.name = std::move(name);
+  files.config_path = path;
+  files.document = parse_json(path, read_file(path));
+  files.kind = judge_kind(files.document);
+  return files;
+}
+
+ModelFiles from_folder(std::string name, const std::string& folder) {
+  const std::string config = folder.ends_with('/') ? folder + "config.json" : folder + "/config.json";
+  if (!exists(config)) throw Refusal(folder, "holds no config.json");
+  ModelFiles files = from_file(std::move(name), config);
+  files.safetensors = safetensors_files(folder);
+  return files;
+}
+
+// What a path is called: a folder's own name, and for a config.json that of its folder.
+std::string name_of(const std::string& path) {
+  std::error_code failed;
+  fs::path whole = fs::absolute(path, failed).lexically_normal();
+  if (!whole.has_filename()) whole = whole.parent_path();
+  if (whole.filename() == "config.json") whole = whole.parent_path();
+  return whole.extension() == ".json" ? whole.stem().string() : whole.filename().string();
+}
+
+std::string hub_cache() {
+  const std::string home = environment("HOME");
+  const auto expanded = [&](const std::string& path) { return path.starts_with("~/") ? home + path.substr(1) : path; };
+  if (const std::string hub = environment("HF_HUB_CACHE"); !hub.empty()) return expanded(hub);
+  if (const std::string hf = environment("HF_HOME"); !hf.empty()) return expanded(hf) + "/hub";
+  if (const std::string xdg = environment("XDG_CACHE_HOME"); !xdg.empty()) return expanded(xdg) + "/huggingface/hub";
+  return home + "/.cache/huggingface/hub";
+}
+
+// "org/name" or "name", of the characters that the hub allows: it becomes part of a path.
+bool is_hub_id(const std::string& argument) {
+  const bool allowed = std::all_of(argument.begin(), argument.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+           c == '.' || c == '/';
+  });
+  return allowed && !argument.empty() && std::count(argument.begin(), argument.end(), '/') <= 1 &&
+         argument.find("..") == std::string::npos;
+}
+
+std::string main_snapshot(const std::string& repository) {
+  const std::string reference = repository + "/refs/main";
+  if (!exists(reference)) return {};
+  std::string commit = read_file(reference, 4096);
+  while (!commit.empty() && (commit.back() == '\n' || commit.back() == ' ')) commit.pop_back();
+  const bool hexadecimal = !commit.empty() && commit.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (!hexadecimal) throw Refusal(reference, "does not hold a commit");
+  const std::string folder = repository + "/snapshots/" + commit;
+  return is_folder(folder) ? folder : std::string();
+}
+
+std::optional<ModelFiles> from_cache(const std::string& argument) {
+  if (!is_hub_id(argument)) return std::nullopt;
+  std::string escaped = argument;
+  if (const std::size_t slash = escaped.find('/'); slash != std::string::npos) escaped.replace(slash, 1, "--");
+  const std::string repository = hub_cache() + "/models--" + escaped;
+  if (!is_folder(repository)) return std::nullopt;
+  std::string snapshot = main_snapshot(repository);
+  if (snapshot.empty()) {
+    std::vector<std::string> snapshots;
+    std::error_code failed;
+    for (fs::directory_iterator it(repository + "/snapshots", failed), end; !failed && it != end;
+         it.increment(failed)) {
+      if (exists(it->path().string() + "/config.json")) snapshots.push_back(it->path().string());
+    }
+    if (snapshots.empty()) throw Refusal(repository, "is in the Hugging Face cache without a config.json");
+    std::sort(snapshots.begin(), snapshots.end());
+    if (snapshots.size() > 1) {
+      throw Refusal(repository, fmt::format("holds {} snapshots and no refs/main", snapshots.size()),
+                    fmt::format("name one by its path, such as {}", snapshots.front()));
+    }
+    snapshot = snapshots.front();
+  }
+  return from_folder(argument, snapshot);
+}
+
+}  // namespace
+
+std::string data_dir() {
+  if (std::string chosen = environment("DSPLAN_DATA"); !chosen.empty()) {
+    if (!is_folder(chosen)) throw Refusal("DSPLAN_DATA", fmt::format("\"{}\" is not a folder", chosen));
+    return chosen;
+  }
+  std::error_code failed;
+  const fs::path executable = fs::read_symlink("/proc/self/exe", failed);
+  if (!failed) {
+    std::string installed = (executable.parent_path().parent_path() / "share" / "dsplan").string();
+    if (is_folder(installed + "/models")) return installed;
+  }
+  return DSPLAN_SOURCE_DIR;
+}
+
+std::vector<std::string> list_bundled(Bundled kind) {
+  std::vector<std::string> names;
+  std::error_code failed;
+  for (fs::directory_iterator it(folder_of(kind), failed), end; !failed && it != end; it.increment(failed)) {
+    const fs::path& path = it->path();
+    if (path.extension() == ".json" && !is_folder(path.string())) names.push_back(path.stem().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+ModelFiles locate_model(const std::string& argument) {
+  for (const Bundled kind : {Bundled::Model, Bundled::Graph}) {
+    const std::string name = bundled_name(kind, argument);
+    if (!name.empty()) return from_file(name, fmt::format("{}/{}.json", folder_of(kind), name));
+  }
+  if (is_folder(argument)) return from_folder(name_of(argument), argument);
+  if (exists(argument)) return from_file(name_of(argument), argument);
+  if (looks_like_a_path(argument)) throw Refusal(argument, "no such file or folder");
+  if (std::optional<ModelFiles> cached = from_cache(argument)) return std::move(*cached);
+  std::vector<std::string> names = list_bundled(Bundled::Model);
+  for (std::string& graph : list_bundled(Bundled::Graph)) names.push_back(std::move(graph));
+  throw Refusal(argument, "no bundled model, file, folder, or model in the local Hugging Face cache has this name",
+                suggestion(argument, names, place(Bundled::Model).listing));
+}
+
+std::string locate_bundled(Bundled kind, const std::string& argument) {
+  const std::string name = bundled_name(kind, argument);
+  if (!name.empty()) return fmt::format("{}/{}.json", folder_of(kind), name);
+  if (is_folder(argument)) throw Refusal(argument, "is a folder", "name a file in it");
+  if (exists(argument)) return argument;
+  throw Refusal(argument, fmt::format("no bundled {} and no file has this name", place(kind).noun),
+                suggestion(argument, list_bundled(kind), place(kind).listing));
+}
+
+}  // namespace dsplan

@@ -1,0 +1,47 @@
+// From what the user typed to files: models, hardware, clusters.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/document.h"
+
+namespace dsplan {
+
+enum class Bundled : std::uint8_t { Model, Graph, Hardware, Cluster, DeepSpeed, Training };
+
+// The folder that holds models/ and configs/: $DSPLAN_DATA if set (refused where that is no folder), else
+// ../share/dsplan beside the executable's folder, else the source tree that dsplan was built from.
+[[nodiscard]] std::string data_dir();
+
+// The names of the bundled files of a kind (stems of *.json), sorted.
+[[nodiscard]] std::vector<std::string> list_bundled(Bundled kind);
+
+struct ModelFiles {
+  enum class Kind : std::uint8_t { Config, OpGraph, Chain, Plan };
+  std::string name;          // Bundled name, Hugging Face id, or the folder's or file's own name.
+  std::string config_path;   // The file that was read, whatever its kind.
+  Document document;         // That file, parsed as strict JSON, so that nobody reads it twice.
+  Kind kind = Kind::Config;  // By "kind" of a file that carries "dsplan": 1; any other file is a config.json.
+  std::vector<std::string> safetensors;  // For `read_safetensors`; only from folders.
+};
+
+// In this order: a bundled model or graph (letter case does not matter), an existing file or folder, an id in the
+// local Hugging Face cache ($HF_HUB_CACHE, $HF_HOME/hub, $XDG_CACHE_HOME/huggingface/hub, ~/.cache/huggingface/hub;
+// the snapshot that refs/main names, else the only one). Write ./NAME for a folder that is called like a bundled
+// model. Refused: anything else, with the nearest bundled name; a "kind" that is no model; a folder without
+// config.json.
+[[nodiscard]] ModelFiles locate_model(const std::string& argument);
+
+// A bundled name (letter case does not matter) or a path: the path of the file. Refused otherwise, with the nearest
+// bundled name.
+[[nodiscard]] std::string locate_bundled(Bundled kind, const std::string& argument);
+[[nodiscard]] inline std::string locate_hardware(const std::string& argument) {
+  return locate_bundled(Bundled::Hardware, argument);
+}
+[[nodiscard]] inline std::string locate_cluster(const std::string& argument) {
+  return locate_bundled(Bundled::Cluster, argument);
+}
+
+}  // namespace dsplan

@@ -1,0 +1,253 @@
+#include <fmt/format.h>
+#include <yaml.h>
+
+#include <optional>
+
+#include "io/json_parse.h"
+#include "io/text.h"
+#include "io/yaml_scalar.h"
+
+namespace dsplan {
+namespace {
+
+std::string_view view(const yaml_char_t* text) {
+  return text == nullptr ? std::string_view() : std::string_view(reinterpret_cast<const char*>(text));
+}
+
+class Event {
+ public:
+  Event() = default;
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  ~Event() { yaml_event_delete(&event_); }
+  [[nodiscard]] yaml_event_t* get() { return &event_; }
+  yaml_event_t* operator->() { return &event_; }
+
+ private:
+  yaml_event_t event_{};
+};
+
+class Parser {
+ public:
+  explicit Parser(std::string_view text) {
+    if (yaml_parser_initialize(&parser_) == 0) throw std::bad_alloc();
+    yaml_parser_set_input_string(&parser_, reinterpret_cast<const unsigned char*>(text.data()), text.size());
+  }
+  Parser(const Parser&) = delete;
+  Parser& operator=(const Parser&) = delete;
+  ~Parser() { yaml_parser_delete(&parser_); }
+  [[nodiscard]] bool next(Event& event) { return yaml_parser_parse(&parser_, event.get()) != 0; }
+  yaml_parser_t* operator->() { return &parser_; }
+
+ private:
+  yaml_parser_t parser_{};
+};
+
+// Turns libyaml's marks, which count characters, into byte offsets. Marks come almost in order, so that one cursor
+// makes the whole document linear.
+class Offsets {
+ public:
+  explicit Offsets(std::string_view text) : text_(text), start_(detail::after_mark(text)), byte_(start_) {}
+
+  std::size_t of(const yaml_mark_t& mark) {
+    if (mark.index < character_) {
+      character_ = 0;
+      byte_ = start_;
+    }
+    for (; character_ < mark.index && byte_ < text_.size(); ++character_) {
+      ++byte_;
+      while (byte_ < text_.size() && (static_cast<unsigned char>(text_[byte_]) & 0xC0) == 0x80) ++byte_;
+    }
+    return byte_;
+  }
+
+ private:
+  std::string_view text_;
+  std::size_t start_;
+  std::size_t byte_;
+  std::size_t character_ = 0;
+};
+
+constexpr std::string_view kStandard = "tag:yaml.org,2002:";
+
+class Builder {
+ public:
+  explicit Builder(Document& document) : document_(&document), parser_(document.text), offsets_(document.text) {}
+
+  void run() {
+    for (bool more = true; more;) {
+      Event event;
+      if (!parser_.next(event)) {
+        syntax_fault();
+        break;
+      }
+      more = handle(event) && !diagnostics_.full();
+    }
+    for (const Value* open : stack_) detail::find_duplicates(*open, duplicates_);
+    detail::add_duplicates(*document_, std::move(duplicates_), diagnostics_);
+    diagnostics_.throw_if_any();
+  }
+
+ private:
+  // False at the end.
+  bool handle(Event& event) {
+    const std::size_t at = offsets_.of(event->start_mark);
+    switch (event->type) {
+      case YAML_STREAM_END_EVENT: return false;
+      case YAML_DOCUMENT_START_EVENT:
+        if (++documents_ > 1) {
+          fault(at, "a second document in one file");
+          return false;
+        }
+        return true;
+      case YAML_ALIAS_EVENT:
+        fault(at, fmt::format("alias *{} is not read here", view(event->data.alias.anchor)), "write the value again");
+        return place(at, {});
+      case YAML_SCALAR_EVENT: return scalar(at, event->data.scalar);
+      case YAML_SEQUENCE_START_EVENT:
+        judge_anchor(at, event->data.sequence_start.anchor);
+        judge_tag(at, view(event->data.sequence_start.tag), "seq");
+        return open(at, Value::Kind::Array);
+      case YAML_MAPPING_START_EVENT:
+        judge_anchor(at, event->data.mapping_start.anchor);
+        judge_tag(at, view(event->data.mapping_start.tag), "map");
+        return open(at, Value::Kind::Object);
+      case YAML_SEQUENCE_END_EVENT:
+      case YAML_MAPPING_END_EVENT:
+        detail::find_duplicates(*stack_.back(), duplicates_);
+        stack_.pop_back();
+        key_next_ = !stack_.empty() && stack_.back()->is(Value::Kind::Object);
+        return true;
+      case YAML_NO_EVENT:
+      case YAML_STREAM_START_EVENT:
+      case YAML_DOCUMENT_END_EVENT: return true;
+    }
+    return true;
+  }
+
+  void fault(std::size_t at, std::string message, std::string hint = {}) {
+    diagnostics_.add(document_->at(at, std::move(message), std::move(hint)));
+  }
+
+  void judge_anchor(std::size_t at, const yaml_char_t* anchor) {
+    if (anchor != nullptr) fault(at, fmt::format("anchor &{} is not read here", view(anchor)));
+  }
+
+  void judge_tag(std::size_t at, std::string_view tag, std::string_view expected) {
+    if (tag.empty() || tag == "!") return;
+    if (tag.starts_with(kStandard) && tag.substr(kStandard.size()) == expected) return;
+    fault(at, fmt::format("tag {} is not read here", detail::in_quotes(tag)));
+  }
+
+  template <typename ScalarData>
+  bool scalar(std::size_t at, const ScalarData& data) {
+    const std::string_view text(reinterpret_cast<const char*>(data.value), data.length);
+    judge_anchor(at, data.anchor);
+    detail::Scalar read = resolve(at, text, data);
+    if (!read.refusal.empty()) fault(at, fmt::format("{} is {}", detail::in_quotes(text), read.refusal));
+    if (!key_next_) return place(at, std::move(read.value));
+    if (read.refusal.empty() && !read.value.is(Value::Kind::String)) {
+      fault(at, fmt::format("key {} is {} to YAML", detail::in_quotes(text), describe(read.value.kind)),
+            "put it in quotes");
+    }
+    stack_.back()->members.push_back({std::string(text), at, {}});
+    key_next_ = false;
+    return true;
+  }
+
+  // By its tag if it has one, else by its form: a plain scalar may be anything, the other styles are strings.
+  template <typename ScalarData>
+  detail::Scalar resolve(std::size_t at, std::string_view text, const ScalarData& data) {
+    detail::Scalar as_string;
+    as_string.value.kind = Value::Kind::String;
+    as_string.value.string = text;
+    const std::string_view tag = view(data.tag);
+    if (tag.empty() || tag == "!") {
+      return tag.empty() && data.style == YAML_PLAIN_SCALAR_STYLE ? detail::resolve_plain(text) : as_string;
+    }
+    const std::string_view name = tag.starts_with(kStandard) ? tag.substr(kStandard.size()) : std::string_view();
+    if (name == "str") return as_string;
+    detail::Scalar read = detail::resolve_plain(text);
+    const Value::Kind kind = read.value.kind;
+    if (name == "float" && kind == Value::Kind::Integer) read.value.kind = Value::Kind::Real;
+    const bool known = name == "null" || name == "bool" || name == "int" || name == "float";
+    const bool meant = (name == "null" && kind == Value::Kind::Null) || (name == "bool" && kind == Value::Kind::Bool) ||
+                       (name == "int" && (kind == Value::Kind::Integer || read.value.huge)) ||
+                       (name == "float" && (kind == Value::Kind::Integer || kind == Value::Kind::Real));
+    if (!known) {
+      fault(at, fmt::format("tag {} is not read here", detail::in_quotes(tag)));
+    } else if (!meant && read.refusal.empty()) {
+      read.refusal = fmt::format("not what its tag !!{} says", name);
+    }
+    return read;
+  }
+
+  bool open(std::size_t at, Value::Kind kind) {
+    if (key_next_) {
+      fault(at, "a key must be a string");
+      return false;
+    }
+    if (stack_.size() == kDeepest) {
+      fault(at, fmt::format("nested deeper than {} levels", kDeepest));
+      return false;
+    }
+    Value made;
+    made.kind = kind;
+    place(at, std::move(made));
+    stack_.push_back(placed_);  // Stable: its siblings' vector grows only after it is closed.
+    key_next_ = kind == Value::Kind::Object;
+    return true;
+  }
+
+  bool place(std::size_t at, Value made) {
+    made.offset = at;
+    if (stack_.empty()) {
+      placed_ = &(document_->root = std::move(made));
+    } else if (stack_.back()->is(Value::Kind::Array)) {
+      placed_ = &stack_.back()->items.emplace_back(std::move(made));
+    } else if (key_next_) {
+      return false;  // An alias as a key; already refused.
+    } else {
+      placed_ = &(stack_.back()->members.back().value = std::move(made));
+      key_next_ = true;
+    }
+    return true;
+  }
+
+  void syntax_fault() {
+    // A fault of the reader (a control character) has an offset in bytes; all others have marks.
+    const bool reader = parser_->error == YAML_READER_ERROR;
+    const std::size_t at = reader ? parser_->problem_offset : offsets_.of(parser_->problem_mark);
+    const std::string_view problem = parser_->problem == nullptr ? "cannot be read" : parser_->problem;
+    std::string message = fmt::format("not YAML: {}", problem);
+    if (parser_->context != nullptr) {
+      message += fmt::format(" ({}, line {})", parser_->context, parser_->context_mark.line + 1);
+    }
+    const bool tab = at < document_->text.size() && document_->text[at] == '\t';
+    fault(at, std::move(message), tab ? "indent with blanks, not with tabs" : "");
+  }
+
+  Document* document_;
+  Parser parser_;
+  Offsets offsets_;
+  Diagnostics diagnostics_;
+  std::vector<detail::Duplicate> duplicates_;
+  std::vector<Value*> stack_;  // Open containers.
+  Value* placed_ = nullptr;    // The value placed last.
+  bool key_next_ = false;      // The innermost container is an object and waits for a key.
+  int documents_ = 0;
+};
+
+}  // namespace
+
+Document parse_yaml(std::string path, std::string text) {
+  if (text.size() > kLargestYaml) {
+    throw Refusal(std::move(path), fmt::format("larger than {} MiB, the most for YAML", kLargestYaml >> 20));
+  }
+  Document document{std::move(path), std::move(text), {}};
+  detail::refuse_bad_utf8(document);
+  Builder(document).run();
+  return document;
+}
+
+}  // namespace dsplan
