@@ -46,6 +46,7 @@ struct Setting {
   [[nodiscard]] bool given() const { return value.has_value(); }
   [[nodiscard]] bool mentioned() const { return value.has_value() || is_auto; }
   [[nodiscard]] const T& operator*() const { return *value; }
+  [[nodiscard]] const T* operator->() const { return &*value; }
   [[nodiscard]] T value_or(T fallback) const { return value.value_or(std::move(fallback)); }
 };
 
