@@ -17,9 +17,9 @@ std::string_view name(Notice::Kind kind) {
 std::string_view describe(When when) {
   switch (when) {
     case When::Always: return "every configuration";
+    case When::PyTorch: return "plain PyTorch";
     case When::Zero: return "ZeRO";
     case When::Stage12: return "ZeRO stages 1 and 2";
-    case When::Stage2: return "ZeRO stage 2";
     case When::Stage3: return "ZeRO stage 3";
     case When::CpuAdam: return "an offloaded optimizer";
     case When::ParamOffload: return "offloaded parameters";
@@ -56,10 +56,56 @@ TrainingArguments lay(const TrainingArguments& below, const TrainingArguments& a
   prefer(all.auto_find_batch_size, above.auto_find_batch_size);
   prefer(all.gradient_checkpointing, above.gradient_checkpointing);
   prefer(all.optim, above.optim);
+  prefer(all.torch_dtype, above.torch_dtype);
   return all;
 }
 
+struct Unit {
+  std::string_view name;
+  std::int64_t bytes;
+};
+constexpr Unit kUnits[] = {{"", 1},
+                           {"B", 1},
+                           {"KB", 1'000},
+                           {"MB", 1'000'000},
+                           {"GB", 1'000'000'000},
+                           {"TB", 1'000'000'000'000},
+                           {"KiB", 1LL << 10},
+                           {"MiB", 1LL << 20},
+                           {"GiB", 1LL << 30},
+                           {"TiB", 1LL << 40}};
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
 }  // namespace
+
+std::optional<Bytes> parse_bytes(std::string_view text) {
+  // Digits and decimals make one integer, which the unit must turn into whole bytes: no floating point on the way.
+  std::int64_t digits = 0;
+  std::int64_t scale = 1;
+  bool any = false;
+  bool point = false;
+  std::size_t at = 0;
+  for (; at < text.size() && (is_digit(text[at]) || (text[at] == '.' && !point)); ++at) {
+    if (text[at] == '.') {
+      point = true;
+      continue;
+    }
+    any = true;
+    if (__builtin_mul_overflow(digits, 10, &digits) || __builtin_add_overflow(digits, text[at] - '0', &digits))
+      return {};
+    if (point && __builtin_mul_overflow(scale, 10, &scale)) return {};
+  }
+  while (at < text.size() && text[at] == ' ') ++at;
+  const std::string_view unit = text.substr(at);
+  for (const Unit& known : kUnits) {
+    if (known.name != unit || !any) continue;
+    std::int64_t bytes = 0;
+    if (__builtin_mul_overflow(digits, known.bytes, &bytes) || bytes % scale != 0) return {};
+    return Bytes(bytes / scale);
+  }
+  return {};
+}
 
 Request overlay(const Request& below, const Request& above) {
   Request all = below;
@@ -75,6 +121,12 @@ Request overlay(const Request& below, const Request& above) {
     all.training_arguments = below.training_arguments ? lay(*below.training_arguments, *above.training_arguments)
                                                       : *above.training_arguments;
   }
+  if (above.deepspeed.mentioned()) all.inline_deepspeed = {};
+  if (above.inline_deepspeed) {
+    all.inline_deepspeed = above.inline_deepspeed;
+    all.deepspeed = {};
+  }
+  all.not_modelled.insert(all.not_modelled.end(), above.not_modelled.begin(), above.not_modelled.end());
   all.notices.insert(all.notices.end(), above.notices.begin(), above.notices.end());
   return all;
 }

@@ -46,6 +46,7 @@ struct Setting {
   [[nodiscard]] bool given() const { return value.has_value(); }
   [[nodiscard]] bool mentioned() const { return value.has_value() || is_auto; }
   [[nodiscard]] const T& operator*() const { return *value; }
+  [[nodiscard]] const T* operator->() const { return &*value; }
   [[nodiscard]] T value_or(T fallback) const { return value.value_or(std::move(fallback)); }
 };
 
@@ -115,7 +116,19 @@ struct OptimizerInput {
 };
 
 // When a key of the DeepSpeed file can have an effect at all.
-enum class When : std::uint8_t { Always, Zero, Stage12, Stage2, Stage3, CpuAdam, ParamOffload, Nvme, Muon, Bf16, Fp16 };
+enum class When : std::uint8_t {
+  Always,
+  PyTorch,
+  Zero,
+  Stage12,
+  Stage3,
+  CpuAdam,
+  ParamOffload,
+  Nvme,
+  Muon,
+  Bf16,
+  Fp16
+};
 [[nodiscard]] std::string_view describe(When when);  // "ZeRO stage 3", "NVMe offload", ...
 
 // A key that dsplan does not model, with a value that would matter, if `when` applies.
@@ -186,6 +199,7 @@ struct TrainingArguments {
   Setting<bool> auto_find_batch_size;                 // false
   Setting<bool> gradient_checkpointing;               // false
   Setting<std::string> optim;                         // "adamw_torch_fused"
+  Setting<std::string> torch_dtype;                   // The script's own argument; not one of TrainingArguments.
 };
 
 // Everything that a training file, TrainingArguments, a launch line and the options can say. Each of them makes one
@@ -204,6 +218,7 @@ struct Request {
   Setting<std::int64_t> tp;             // --tp
   Setting<std::int64_t> sp;             // --sp
   Setting<std::int64_t> ep;             // --ep
+  Setting<std::int64_t> nodes;          // Launch lines only.
   // Runtime and batch.
   Setting<std::string> runtime;         // --runtime pytorch|deepspeed
   Setting<std::int64_t> zero_stage;     // --zero-stage (zero_stage)
@@ -228,9 +243,9 @@ struct Request {
   Setting<std::string> loop;                                // --loop trainer|minimal
   Setting<std::string> routing;                             // --routing
   // Allocator.
-  Setting<std::string> alloc_conf;  // --alloc-conf (allocator_conf)
-  Setting<bool> stream_frees;       // --stream-frees (stream_frees)
-  Setting<std::string> placement;   // --placement caching|planned
+  Setting<std::string> alloc_conf;    // --alloc-conf (allocator_conf)
+  Setting<std::string> stream_frees;  // --stream-frees at-sync|immediate (stream_frees)
+  Setting<std::string> placement;     // --placement caching|planned
   // Versions.
   Setting<std::string> deepspeed_version;     // --deepspeed-version (deepspeed_version)
   Setting<std::string> torch_version;         // --torch-version (torch_version)
@@ -245,10 +260,14 @@ struct Request {
   Setting<bool> strict;                   // --strict
   Setting<std::vector<std::string>> set;  // --set KEY=VALUE, repeatable
   Setting<std::string> sweep;             // --sweep
+  Setting<std::string> format;            // --format table|json|csv|md
+  Setting<std::string> out;               // --out FILE
   // Sources. A training file or a launch line means Hugging Face's rules for "auto".
   bool has_training_file = false;
   bool has_launch_line = false;
   std::optional<TrainingArguments> training_arguments;
+  std::optional<DeepSpeedInput> inline_deepspeed;  // TrainingArguments may hold the configuration itself.
+  std::vector<NotModelled> not_modelled;
   std::vector<Notice> notices;
 
   [[nodiscard]] bool hugging_face_rules() const {
@@ -269,7 +288,8 @@ void for_each_setting(A& a, B& b, Visit&& visit) {
       &Request::attention, &Request::loss, &Request::loop, &Request::routing, &Request::alloc_conf,
       &Request::stream_frees, &Request::placement, &Request::deepspeed_version, &Request::torch_version,
       &Request::transformers_version, &Request::host_memory, &Request::capacity, &Request::reserve, &Request::rank,
-      &Request::phase, &Request::strict, &Request::set, &Request::sweep);
+      &Request::phase, &Request::strict, &Request::set, &Request::sweep, &Request::format, &Request::out,
+      &Request::nodes);
 }
 
 // `above` wins wherever it says something. The order is: option over launch line over training file over
@@ -279,5 +299,9 @@ void for_each_setting(A& a, B& b, Visit&& visit) {
 
 // Place of an option or of a part of a launch line.
 [[nodiscard]] Place option(std::string name);
+
+// "70GiB", "512 MiB", "80GB" (powers of ten), "1024" (bytes), "1.5GiB"; nullopt for anything else, for a fraction of a
+// byte and for what does not fit in 63 bits.
+[[nodiscard]] std::optional<Bytes> parse_bytes(std::string_view text);
 
 }  // namespace dsplan

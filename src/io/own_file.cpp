@@ -1,0 +1,31 @@
+#include "io/own_file.h"
+
+#include <fmt/format.h>
+
+namespace dsplan {
+
+std::string read_head(ObjectReader& reader, std::string_view kind) {
+  if (!reader.has("dsplan")) {
+    reader.fault("dsplan", fmt::format("\"dsplan\" is missing: our own files begin with \"dsplan\": {}", kFileVersion));
+  } else if (const auto version = reader.integer("dsplan", 1, INT64_MAX); version && *version != kFileVersion) {
+    reader.fault("dsplan", fmt::format("file version {} is not known", *version),
+                 fmt::format("this dsplan reads version {}", kFileVersion));
+  }
+  const std::optional<std::string> read = reader.string("kind");
+  if (!reader.has("kind") || (read && *read != kind)) {
+    reader.fault("kind", fmt::format("\"kind\" must be \"{}\"", kind));
+  }
+  const std::optional<std::string> source = reader.string("source");
+  if (!reader.has("source") || (source && source->empty())) {
+    reader.fault("source", "\"source\" is missing: say where these figures are from");
+  }
+  return source.value_or("");
+}
+
+void expect_object(const Document& document, std::string_view what) {
+  if (document.root.is(Value::Kind::Object)) return;
+  throw Refusal({document.at(document.root.offset, fmt::format("{} must be an object", what),
+                             fmt::format("found {}", describe(document.root.kind)))});
+}
+
+}  // namespace dsplan

@@ -1,0 +1,224 @@
+#include "io/training_file.h"
+
+#include <fmt/format.h>
+
+#include "io/own_file.h"
+#include "io/place.h"
+
+namespace dsplan {
+namespace {
+
+// Reads keys of one object into settings that know their place.
+class SettingReader {
+ public:
+  explicit SettingReader(ObjectReader& reader) : reader_(reader) {}
+
+  void count(std::string_view key, Setting<std::int64_t>& setting, std::int64_t least = 1) {
+    if (const auto read = reader_.integer(key, least, INT64_MAX)) setting = {*read, place(key)};
+  }
+  void number(std::string_view key, Setting<double>& setting) {
+    const auto read = reader_.number(key);
+    if (read && *read < 0) {
+      reader_.fault(key, fmt::format("\"{}\" must not be negative", key));
+    } else if (read) {
+      setting = {*read, place(key)};
+    }
+  }
+  void flag(std::string_view key, Setting<bool>& setting) {
+    if (const auto read = reader_.boolean(key)) setting = {*read, place(key)};
+  }
+  void text(std::string_view key, Setting<std::string>& setting) {
+    if (const auto read = reader_.string(key)) setting = {*read, place(key)};
+  }
+  void choice(std::string_view key, Setting<std::string>& setting, std::initializer_list<std::string_view> choices) {
+    if (const auto read = reader_.choice(key, choices)) setting = {*read, place(key)};
+  }
+  void bytes(std::string_view key, Setting<Bytes>& setting);
+  void texts(std::string_view key, Setting<std::vector<std::string>>& setting);
+  // A number or a text, kept as text.
+  void number_or_text(std::string_view key, Setting<std::string>& setting);
+  // Anything but null: what matters is that it was said.
+  void mention(std::string_view key, Setting<std::string>& setting) {
+    if (reader_.has(key)) setting = {std::string(key), place(key)};
+  }
+  [[nodiscard]] Place place(std::string_view key) {
+    const Value* value = reader_.value().find(key);
+    return place_at(reader_.document(), value == nullptr ? reader_.value().offset : value->offset);
+  }
+
+ private:
+  ObjectReader& reader_;
+};
+
+void SettingReader::bytes(std::string_view key, Setting<Bytes>& setting) {
+  const Value* value = reader_.find(key);
+  if (value == nullptr) return;
+  if (value->is(Value::Kind::String)) {
+    if (const std::optional<Bytes> read = parse_bytes(value->string)) {
+      setting = {*read, place(key)};
+    } else {
+      reader_.fault(*value, fmt::format("\"{}\" is not a size", value->string), "write 70GiB, 512MiB or plain bytes");
+    }
+  } else if (const auto read = reader_.integer(key, 0, INT64_MAX)) {
+    setting = {Bytes(*read), place(key)};
+  }
+}
+
+void SettingReader::texts(std::string_view key, Setting<std::vector<std::string>>& setting) {
+  const Value* array = reader_.array(key);
+  if (array == nullptr) return;
+  std::vector<std::string> read;
+  for (const Value& item : array->items) {
+    if (item.is(Value::Kind::String)) {
+      read.push_back(item.string);
+    } else {
+      reader_.fault(item, fmt::format("\"{}\" holds strings, not {}", key, describe(item.kind)));
+    }
+  }
+  setting = {std::move(read), place(key)};
+}
+
+void SettingReader::number_or_text(std::string_view key, Setting<std::string>& setting) {
+  const Value* value = reader_.find(key);
+  if (value == nullptr) return;
+  if (value->is(Value::Kind::Integer)) {
+    setting = {std::to_string(value->integer), place(key)};
+  } else {
+    text(key, setting);
+  }
+}
+
+// "optimizer": "adamw:fused" or {"name": "adamw", "implementation": "fused", "momentum": 0.9}.
+void read_optimizer(ObjectReader& parent, Request& request) {
+  const Value* value = parent.find("optimizer");
+  if (value == nullptr) return;
+  if (value->is(Value::Kind::String)) {
+    request.optimizer = {value->string, place_at(parent.document(), value->offset)};
+    return;
+  }
+  if (parent.object("optimizer") == nullptr) return;
+  ObjectReader reader(parent.document(), *value, parent.diagnostics());
+  SettingReader settings(reader);
+  settings.text("name", request.optimizer);
+  settings.choice("implementation", request.implementation, {"fused", "foreach", "for-loop"});
+  settings.number("momentum", request.momentum);
+  if (!reader.has("name")) reader.fault("name", "\"name\" is missing: which optimizer?");
+  reader.refuse_unread("optimizer");
+}
+
+void read_run(SettingReader& settings, Request& request) {
+  settings.choice("runtime", request.runtime, {"pytorch", "deepspeed"});
+  settings.count("zero_stage", request.zero_stage, 0);
+  settings.count("gpus", request.gpus);
+  settings.count("gpus_per_node", request.gpus_per_node);
+  settings.count("tp", request.tp);
+  settings.count("sp", request.sp);
+  settings.count("ep", request.ep);
+  settings.count("micro_batch", request.micro_batch);
+  settings.count("grad_accum", request.grad_accum);
+  settings.count("seq", request.seq);
+  settings.mention("seq_list", request.seq_list);
+  settings.choice("dtype", request.dtype, {"bf16", "fp16", "fp32"});
+  settings.mention("autocast", request.autocast);
+  settings.text("param_groups", request.param_groups);
+  settings.number("max_grad_norm", request.max_grad_norm);
+  settings.texts("freeze", request.freeze);
+  settings.mention("lora", request.lora);
+  settings.text("loss", request.loss);
+  settings.text("attention", request.attention);
+  settings.text("checkpoint", request.checkpoint);
+  settings.choice("loop", request.loop, {"trainer", "minimal"});
+  settings.text("routing", request.routing);
+}
+
+void read_machine(SettingReader& settings, Request& request) {
+  settings.text("deepspeed", request.deepspeed);
+  settings.text("hardware", request.hardware);
+  settings.text("cluster", request.cluster);
+  settings.text("env", request.env);
+  settings.text("allocator_conf", request.alloc_conf);
+  settings.choice("stream_frees", request.stream_frees, {"at-sync", "immediate"});
+  settings.choice("placement", request.placement, {"caching", "planned"});
+  settings.text("deepspeed_version", request.deepspeed_version);
+  settings.text("torch_version", request.torch_version);
+  settings.text("transformers_version", request.transformers_version);
+  settings.bytes("host_memory", request.host_memory);
+  settings.bytes("capacity", request.capacity);
+  settings.bytes("reserve", request.reserve);
+}
+
+void read_report(SettingReader& settings, Request& request) {
+  settings.number_or_text("rank", request.rank);
+  settings.text("phase", request.phase);
+  settings.flag("strict", request.strict);
+  settings.texts("set", request.set);
+  settings.text("sweep", request.sweep);
+  settings.choice("format", request.format, {"table", "json", "csv", "md"});
+  settings.text("out", request.out);
+}
+
+// One [first, last, mode].
+std::optional<CheckpointEntry> read_entry(ObjectReader& reader, const Value& item) {
+  const bool shaped = item.is(Value::Kind::Array) && item.items.size() == 3 && item.items[0].is(Value::Kind::Integer) &&
+                      item.items[1].is(Value::Kind::Integer) && item.items[2].is(Value::Kind::String);
+  if (!shaped) {
+    reader.fault(item, "a group is [first layer, last layer, \"recompute\" or \"store\"]");
+    return std::nullopt;
+  }
+  const std::string& mode = item.items[2].string;
+  if (mode != "recompute" && mode != "store") {
+    reader.fault(item.items[2], fmt::format("mode \"{}\" is neither \"recompute\" nor \"store\"", mode));
+    return std::nullopt;
+  }
+  CheckpointEntry entry{item.items[0].integer, item.items[1].integer, mode == "recompute",
+                        place_at(reader.document(), item.offset)};
+  if (entry.first < 0 || entry.last < entry.first) {
+    reader.fault(item, fmt::format("layers {} to {} are no group", entry.first, entry.last));
+    return std::nullopt;
+  }
+  return entry;
+}
+
+}  // namespace
+
+Request read_training_file(const Document& document) {
+  expect_object(document, "a training file");
+  Diagnostics diagnostics;
+  ObjectReader reader(document, document.root, diagnostics);
+  (void)read_head(reader, "training");
+  Request request;
+  request.has_training_file = true;
+  SettingReader settings(reader);
+  read_run(settings, request);
+  read_machine(settings, request);
+  read_report(settings, request);
+  read_optimizer(reader, request);
+  reader.refuse_unread("the training file");
+  diagnostics.throw_if_any();
+  return request;
+}
+
+std::vector<CheckpointEntry> read_checkpoint_file(const Document& document) {
+  expect_object(document, "a checkpointing file");
+  Diagnostics diagnostics;
+  ObjectReader reader(document, document.root, diagnostics);
+  (void)read_head(reader, "checkpoint");
+  std::vector<CheckpointEntry> entries;
+  if (!reader.has("groups")) reader.fault("groups", "\"groups\" is missing");
+  if (const Value* groups = reader.array("groups")) {
+    for (const Value& item : groups->items) {
+      const std::optional<CheckpointEntry> entry = read_entry(reader, item);
+      if (!entry) continue;
+      if (!entries.empty() && entry->first <= entries.back().last) {
+        reader.fault(
+            item, fmt::format("layer {} is not above layer {} of the group before", entry->first, entries.back().last));
+      }
+      entries.push_back(*entry);
+    }
+  }
+  reader.refuse_unread("the checkpointing file");
+  diagnostics.throw_if_any();
+  return entries;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,112 @@
+#include "planner/resolve.h"
+
+#include <fmt/format.h>
+
+#include "planner/resolve/resolver.h"
+
+namespace dsplan {
+
+Job resolve(const ModelSpec& model, const Request& request, const DeepSpeedInput* deepspeed, const Hardware* hardware,
+            const Cluster* cluster) {
+  const DeepSpeedInput* ds = deepspeed;
+  if (ds == nullptr && request.inline_deepspeed) ds = &*request.inline_deepspeed;
+  Resolver resolver{model, request, ds, hardware, cluster, {}, {}};
+  refuse_unmodelled_options(resolver);
+  resolve_runtime(resolver);
+  resolve_precision(resolver);
+  resolve_ranks_and_batch(resolver);
+  resolve_zero(resolver);
+  resolve_optimizer(resolver);
+  resolve_execution(resolver);
+  resolve_machine(resolver);
+  check_training_arguments(resolver);
+  judge_conditional_keys(resolver);
+  resolver.diagnostics.throw_if_any();
+  if (request.strict.value_or(false)) judge_strict(resolver);
+  resolver.job.notices.insert(resolver.job.notices.begin(), request.notices.begin(), request.notices.end());
+  if (ds != nullptr) {
+    resolver.job.notices.insert(resolver.job.notices.begin(), ds->notices.begin(), ds->notices.end());
+  }
+  return std::move(resolver.job);
+}
+
+void Resolver::given(std::string name, std::string value, const Place& place, std::string option) {
+  job.inputs.push_back({std::move(name), std::move(value), Origin::Given, place.text(), std::move(option)});
+}
+
+void Resolver::derived(std::string name, std::string value, std::string reason, std::string option) {
+  job.inputs.push_back({std::move(name), std::move(value), Origin::Derived, std::move(reason), std::move(option)});
+}
+
+void Resolver::assumed(std::string name, std::string value, std::string reason, std::string option) {
+  job.inputs.push_back({std::move(name), std::move(value), Origin::Assumed, std::move(reason), std::move(option)});
+}
+
+void Resolver::fault(const Place& place, std::string message, std::string hint) {
+  diagnostics.add(place.says(std::move(message), std::move(hint)));
+}
+
+void Resolver::not_modelled(const Place& place, std::string_view what) {
+  fault(place, fmt::format("{} is not modelled yet", what));
+}
+
+void Resolver::notice(Notice::Kind kind, const Place& place, std::string message, std::optional<Bytes> bytes) {
+  job.notices.push_back({kind, place, std::move(message), bytes});
+}
+
+bool Resolver::applies(When when) const {
+  const Zero& zero = job.training.zero;
+  const bool zero_runs = deepspeed() && zero.stage >= 1;
+  switch (when) {
+    case When::Always: return true;
+    case When::PyTorch: return !deepspeed();
+    case When::Zero: return zero_runs;
+    case When::Stage12: return zero_runs && zero.stage <= 2;
+    case When::Stage3: return zero_runs && zero.stage == 3;
+    case When::CpuAdam: return zero_runs && zero.offload_optimizer.device != OffloadDevice::None;
+    case When::ParamOffload: return zero_runs && zero.offload_param.device != OffloadDevice::None;
+    case When::Nvme:
+      return zero_runs &&
+             (zero.offload_optimizer.device == OffloadDevice::Nvme || zero.offload_param.device == OffloadDevice::Nvme);
+    case When::Muon: return job.training.optimizer.kind == OptimizerKind::Muon;
+    case When::Bf16: return job.training.dtype == DType::BFloat16;
+    case When::Fp16: return job.training.dtype == DType::Float16;
+  }
+  return true;
+}
+
+void judge_conditional_keys(Resolver& resolver) {
+  const auto judge = [&resolver](const NotModelled& item) {
+    if (resolver.applies(item.when)) {
+      resolver.fault(item.place, fmt::format("\"{}\": {} is not modelled yet", item.key, item.feature));
+    } else {
+      resolver.notice(Notice::Kind::Inert, item.place,
+                      fmt::format("\"{}\" has no effect here: it needs {}", item.key, describe(item.when)));
+    }
+  };
+  for (const NotModelled& item : resolver.request.not_modelled) judge(item);
+  if (resolver.ds == nullptr) return;
+  for (const NotModelled& item : resolver.ds->not_modelled) judge(item);
+  for (const ConditionalKey& key : resolver.ds->conditional) {
+    if (!resolver.applies(key.when)) {
+      resolver.notice(Notice::Kind::Inert, key.place,
+                      fmt::format("\"{}\" has no effect here: it needs {}", key.key, describe(key.when)));
+    }
+  }
+}
+
+void judge_strict(const Resolver& resolver) {
+  Diagnostics diagnostics;
+  for (const ResolvedInput& input : resolver.job.assumptions()) {
+    diagnostics.add({input.option,
+                     0,
+                     0,
+                     {},
+                     fmt::format("{} is assumed to be {} ({}), which --strict does not allow", input.name, input.value,
+                                 input.reason),
+                     fmt::format("give {}", input.option)});
+  }
+  diagnostics.throw_if_any();
+}
+
+}  // namespace dsplan

@@ -1,0 +1,164 @@
+// Sequence length, attention kernel, loss, loop, frozen parameters, checkpointing.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "planner/resolve/checkpointing.h"
+#include "planner/resolve/resolver.h"
+
+namespace dsplan {
+namespace {
+
+bool has(std::initializer_list<std::string_view> families, std::string_view family) {
+  return std::find(families.begin(), families.end(), family) != families.end();
+}
+
+void resolve_seq(Resolver& resolver) {
+  const Setting<std::int64_t>& wished = resolver.request.seq;
+  const std::int64_t most = resolver.model.dims.max_positions;
+  Training& training = resolver.training();
+  if (!wished.given()) {
+    training.seq = most > 0 ? std::min<std::int64_t>(2048, most) : 2048;
+    return resolver.assumed("seq", std::to_string(training.seq), "min(2048, max_position_embeddings), all rows full",
+                            "--seq");
+  }
+  training.seq = *wished;
+  resolver.given("seq", std::to_string(*wished), wished.place, "--seq");
+  if (*wished < 1) return resolver.fault(wished.place, fmt::format("seq must be at least 1, not {}", *wished));
+  if (most == 0 || *wished <= most) return;
+  // A table of learned positions has no row beyond its end; rotary ones only lose quality.
+  if (has({"gpt2", "opt", "bert", "roberta", "vit"}, resolver.model.family)) {
+    resolver.fault(wished.place,
+                   fmt::format("seq {} is beyond the {} learned positions of {}", *wished, most, resolver.model.name));
+  } else {
+    resolver.notice(Notice::Kind::Warning, wished.place,
+                    fmt::format("seq {} is beyond max_position_embeddings = {}", *wished, most));
+  }
+}
+
+// The kernel that scaled_dot_product_attention picks with full rows (pytorch-memory.md): flash needs 16 bits, heads
+// of at most 256, compute capability 8.0 and no mask tensor; otherwise the memory-efficient one.
+struct Kernel {
+  Attention attention;
+  std::string why;
+};
+
+bool masked(const Resolver& resolver) {
+  const Dimensions& dims = resolver.model.dims;
+  const bool windowed = dims.sliding_window > 0 && resolver.job.training.seq > dims.sliding_window;
+  return windowed || has({"bloom", "t5"}, resolver.model.family);
+}
+
+bool before_ampere(const Resolver& resolver) {
+  if (resolver.hardware == nullptr) return false;
+  const std::string& architecture = resolver.hardware->architecture;
+  return architecture == "sm_70" || architecture == "sm_75" || architecture.starts_with("sm_6");
+}
+
+Kernel sdpa_kernel(const Resolver& resolver) {
+  if (resolver.job.training.dtype == DType::Float32) return {Attention::MemoryEfficient, "fp32"};
+  if (resolver.model.dims.head_dim > 256) return {Attention::MemoryEfficient, "heads wider than 256"};
+  if (masked(resolver)) return {Attention::MemoryEfficient, "an attention mask"};
+  if (before_ampere(resolver)) return {Attention::MemoryEfficient, "a GPU before sm_80"};
+  return {Attention::Flash, "16 bits, causal, no mask"};
+}
+
+void resolve_attention(Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.attention;
+  Training& training = resolver.training();
+  if (!wished.given()) {
+    const Kernel kernel = sdpa_kernel(resolver);
+    training.attention = kernel.attention;
+    return resolver.assumed("attention", std::string(name(kernel.attention)),
+                            fmt::format("transformers' default, sdpa, with {}", kernel.why), "--attention");
+  }
+  const std::string& text = *wished;
+  if (text.starts_with("flash_attention") || text == "flex_attention" || text == "flash-2") {
+    return resolver.not_modelled(wished.place, fmt::format("attention \"{}\" (sdpa's own kernel is \"flash\")", text));
+  }
+  if (text == "sdpa") training.attention = sdpa_kernel(resolver).attention;
+  bool known = text == "sdpa";
+  for (const Attention one : {Attention::Eager, Attention::Math, Attention::Flash, Attention::MemoryEfficient}) {
+    if (text != name(one)) continue;
+    training.attention = one;
+    known = true;
+  }
+  if (!known) {
+    return resolver.fault(wished.place, fmt::format("attention \"{}\" is not known", text),
+                          "it is one of eager, math, flash, mem-efficient, sdpa");
+  }
+  resolver.given("attention", std::string(name(training.attention)), wished.place, "--attention");
+  if (text != "flash") return;
+  if (training.dtype == DType::Float32) {
+    resolver.fault(wished.place, "flash attention with fp32", "the kernel takes fp16 and bf16 only");
+  }
+  if (before_ampere(resolver)) {
+    resolver.fault(wished.place, fmt::format("flash attention on {}", resolver.hardware->name),
+                   "the kernel needs sm_80 or newer");
+  }
+}
+
+void resolve_loss_and_loop(Resolver& resolver) {
+  const Setting<std::string>& loss = resolver.request.loss;
+  if (!loss.given()) {
+    resolver.assumed("loss", "hf", "Hugging Face's causal loss with fp32 logits", "--loss");
+  } else if (*loss != "hf") {
+    resolver.not_modelled(loss.place, fmt::format("loss \"{}\"", *loss));
+  } else {
+    resolver.given("loss", "hf", loss.place, "--loss");
+  }
+  const Setting<std::string>& loop = resolver.request.loop;
+  if (!loop.given()) return;
+  if (*loop != "trainer" && *loop != "minimal") {
+    return resolver.fault(loop.place, fmt::format("loop \"{}\" is neither trainer nor minimal", *loop));
+  }
+  resolver.training().loop = *loop == "trainer" ? LoopKind::Trainer : LoopKind::Minimal;
+  resolver.given("loop", *loop, loop.place, "--loop");
+}
+
+void resolve_freeze(Resolver& resolver) {
+  const Setting<std::vector<std::string>>& wished = resolver.request.freeze;
+  if (!wished.given()) return;
+  for (const std::string& glob : *wished) {
+    const std::vector<Parameter>& all = resolver.model.parameters;
+    const bool any = std::any_of(all.begin(), all.end(),
+                                 [&glob](const Parameter& parameter) { return glob_matches(glob, parameter.name); });
+    if (any) {
+      resolver.training().freeze.push_back(glob);
+    } else {
+      resolver.fault(wished.place, fmt::format("freeze \"{}\" matches no parameter of {}", glob, resolver.model.name));
+    }
+  }
+}
+
+void resolve_checkpoint(Resolver& resolver) {
+  const Request& request = resolver.request;
+  try {
+    resolver.training().checkpoint =
+        resolve_checkpointing(request.checkpoint, request.checkpoint_groups, resolver.model.dims.layers);
+  } catch (const Refusal& refusal) {
+    for (const Diagnostic& diagnostic : refusal.diagnostics()) resolver.diagnostics.add(diagnostic);
+    return;
+  }
+  const std::string& text = resolver.training().checkpoint.text;
+  if (request.checkpoint.given()) {
+    resolver.given("checkpointing", text, request.checkpoint.place, "--checkpoint");
+  } else if (request.training_arguments) {
+    resolver.derived("checkpointing", text, "TrainingArguments without gradient_checkpointing", "--checkpoint");
+  } else {
+    resolver.assumed("checkpointing", text, "nothing turns it on", "--checkpoint");
+  }
+}
+
+}  // namespace
+
+void resolve_execution(Resolver& resolver) {
+  resolve_seq(resolver);
+  resolve_attention(resolver);
+  resolve_loss_and_loop(resolver);
+  resolve_freeze(resolver);
+  resolve_checkpoint(resolver);
+}
+
+}  // namespace dsplan

@@ -1,0 +1,85 @@
+// Capacities, and what to report.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "planner/resolve/resolver.h"
+
+namespace dsplan {
+namespace {
+
+void resolve_capacity(Resolver& resolver) {
+  const Setting<Bytes>& wished = resolver.request.capacity;
+  Job& job = resolver.job;
+  if (wished.given()) {
+    job.capacity = *wished;
+    resolver.given("capacity", human(*wished), wished.place, "--capacity");
+  } else if (resolver.hardware != nullptr) {
+    job.capacity = resolver.hardware->capacity;
+    resolver.derived("capacity", human(*job.capacity),
+                     fmt::format("{}: what {} calls total", resolver.hardware->name,
+                                 resolver.hardware->capacity_is_driver_figure ? "the driver" : "cudaMemGetInfo"),
+                     "--capacity");
+  }
+  if (!job.capacity) return;
+  const bool calibrated = resolver.hardware != nullptr && resolver.hardware->context.has_value();
+  job.context = calibrated ? *resolver.hardware->context : kUncalibratedContext;
+  if (calibrated) {
+    resolver.derived("context", human(*job.context), resolver.hardware->name, "--hardware");
+  } else {
+    resolver.assumed("context", human(*job.context), "no calibration", "--hardware FILE with \"context_bytes\"");
+  }
+}
+
+void resolve_reserve(Resolver& resolver) {
+  const Setting<Bytes>& wished = resolver.request.reserve;
+  if (!wished.given()) return;
+  Job& job = resolver.job;
+  job.reserve = *wished;
+  resolver.given("reserve", human(*wished), wished.place, "--reserve");
+  if (job.capacity && *wished >= *job.capacity) {
+    resolver.fault(wished.place,
+                   fmt::format("a reserve of {} leaves nothing of {}", human(*wished), human(*job.capacity)));
+  }
+}
+
+void resolve_host(Resolver& resolver) {
+  const Setting<Bytes>& wished = resolver.request.host_memory;
+  if (wished.given()) {
+    resolver.job.host_memory = *wished;
+    resolver.given("host memory per node", human(*wished), wished.place, "--host-memory");
+  } else if (resolver.cluster != nullptr && resolver.cluster->host_memory) {
+    resolver.job.host_memory = resolver.cluster->host_memory;
+    resolver.derived("host memory per node", human(*resolver.job.host_memory), resolver.cluster->name, "--host-memory");
+  }
+}
+
+void resolve_rank(Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.rank;
+  if (!wished.given()) return;
+  const std::string& text = *wished;
+  resolver.job.rank = text;
+  if (text == "all" || text == "worst") return;
+  std::int64_t rank = -1;
+  const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), rank);
+  const std::int64_t world = resolver.job.parallelism.world;
+  if (error != std::errc() || at != text.data() + text.size() || rank < 0 || rank >= world) {
+    resolver.fault(wished.place, fmt::format("rank \"{}\" is none of 0 to {}, all, worst", text, world - 1));
+  }
+}
+
+}  // namespace
+
+void resolve_machine(Resolver& resolver) {
+  Job& job = resolver.job;
+  if (resolver.hardware != nullptr) job.hardware = *resolver.hardware;
+  if (resolver.cluster != nullptr) job.cluster = *resolver.cluster;
+  resolve_capacity(resolver);
+  resolve_reserve(resolver);
+  resolve_host(resolver);
+  resolve_rank(resolver);
+  job.phase = resolver.request.phase.value_or("");
+}
+
+}  // namespace dsplan

@@ -1,0 +1,256 @@
+// The optimizer and gradient clipping.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "planner/resolve/resolver.h"
+
+namespace dsplan {
+namespace {
+
+struct Named {
+  std::string_view text;
+  OptimizerKind kind;
+  Implementation implementation;
+};
+
+// Our own names, then transformers' `optim`, each with the implementation that it means when none is said.
+constexpr Named kNames[] = {
+    {"adam", OptimizerKind::Adam, Implementation::Fused},
+    {"adamw", OptimizerKind::AdamW, Implementation::Fused},
+    {"sgd", OptimizerKind::Sgd, Implementation::Foreach},
+    {"adafactor", OptimizerKind::Adafactor, Implementation::ForLoop},
+    {"lion", OptimizerKind::Lion, Implementation::Fused},
+    {"adam8bit", OptimizerKind::Adam8bit, Implementation::Fused},
+    {"muon", OptimizerKind::Muon, Implementation::ForLoop},
+    {"adamw_torch", OptimizerKind::AdamW, Implementation::Foreach},
+    {"adamw_torch_fused", OptimizerKind::AdamW, Implementation::Fused},
+    {"adamw_bnb_8bit", OptimizerKind::Adam8bit, Implementation::Fused},
+    {"adamw_8bit", OptimizerKind::Adam8bit, Implementation::Fused},
+    {"lion_32bit", OptimizerKind::Lion, Implementation::Fused},
+};
+
+// Optimizers that exist elsewhere: refused as not modelled rather than as unknown.
+constexpr std::string_view kElsewhere[] = {"adagrad",
+                                           "lamb",
+                                           "onebitadam",
+                                           "zerooneadam",
+                                           "onebitlamb",
+                                           "muadam",
+                                           "muadamw",
+                                           "musgd",
+                                           "rmsprop",
+                                           "nadam",
+                                           "radam",
+                                           "adamax",
+                                           "ademamix",
+                                           "lomo",
+                                           "adalomo",
+                                           "grokadamw",
+                                           "paged_adamw_32bit",
+                                           "paged_adamw_8bit",
+                                           "lion_8bit",
+                                           "paged_lion_32bit",
+                                           "paged_lion_8bit",
+                                           "adamw_anyprecision",
+                                           "adamw_torch_4bit",
+                                           "adamw_torch_8bit",
+                                           "stable_adamw",
+                                           "schedule_free_adamw",
+                                           "galore_adamw",
+                                           "apollo_adamw",
+                                           "adamw_apex_fused"};
+
+std::string lowered(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return text;
+}
+
+std::optional<Implementation> implementation_named(std::string_view text) {
+  if (text == "fused") return Implementation::Fused;
+  if (text == "foreach") return Implementation::Foreach;
+  if (text == "for-loop") return Implementation::ForLoop;
+  return std::nullopt;
+}
+
+void unknown_name(Resolver& resolver, const Place& place, const std::string& text) {
+  if (std::find(std::begin(kElsewhere), std::end(kElsewhere), lowered(text)) != std::end(kElsewhere)) {
+    return resolver.not_modelled(place, fmt::format("optimizer \"{}\"", text));
+  }
+  std::vector<std::string_view> names;
+  for (const Named& named : kNames) names.push_back(named.text);
+  const std::string_view meant = nearest(text, names);
+  resolver.fault(
+      place, fmt::format("optimizer \"{}\" is not known", text),
+      meant.empty() ? fmt::format("known are {}", fmt::join(names, ", ")) : fmt::format("did you mean \"{}\"?", meant));
+}
+
+// Torch offers every form for Adam, AdamW and SGD; the others have one form.
+void check_implementation(Resolver& resolver, const Place& place, const Optimizer& optimizer, Implementation usual) {
+  const bool free = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW ||
+                    optimizer.kind == OptimizerKind::Sgd;
+  if (free || optimizer.implementation == usual) return;
+  resolver.fault(place,
+                 fmt::format("{} has no {} implementation", name(optimizer.kind), name(optimizer.implementation)),
+                 fmt::format("it is {}", name(usual)));
+}
+
+// "adamw", "adamw:foreach", "adamw_torch_fused".
+void by_request(Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.optimizer;
+  const std::size_t colon = wished->find(':');
+  const std::string text = wished->substr(0, colon);
+  const auto at = std::find_if(std::begin(kNames), std::end(kNames),
+                               [&](const Named& named) { return named.text == lowered(text); });
+  if (at == std::end(kNames)) return unknown_name(resolver, wished.place, text);
+  Optimizer& optimizer = resolver.training().optimizer;
+  optimizer = {at->kind, at->implementation, resolver.request.momentum.value_or(0)};
+  const Setting<std::string>& form = resolver.request.implementation;
+  std::string said = colon == std::string::npos ? std::string() : wished->substr(colon + 1);
+  if (said.empty() && form.given()) said = *form;
+  if (!said.empty()) {
+    const std::optional<Implementation> implementation = implementation_named(said);
+    const Place& place = form.given() ? form.place : wished.place;
+    if (!implementation) {
+      return resolver.fault(place, fmt::format("\"{}\" is none of fused, foreach, for-loop", said));
+    }
+    optimizer.implementation = *implementation;
+    check_implementation(resolver, place, optimizer, at->implementation);
+  }
+  if (resolver.request.momentum.given() && optimizer.kind != OptimizerKind::Sgd) {
+    resolver.fault(resolver.request.momentum.place, fmt::format("momentum belongs to sgd, not to {}", name(at->kind)));
+  }
+  resolver.given("optimizer", fmt::format("{} ({})", name(optimizer.kind), name(optimizer.implementation)),
+                 wished.place, "--optimizer");
+}
+
+// The JSON's optimizer (deepspeed/runtime/engine.py, _configure_basic_optimizer): DeepSpeed's own names in any case,
+// then torch.optim's exact ones.
+void by_json(Resolver& resolver, const OptimizerInput& in) {
+  Optimizer& optimizer = resolver.training().optimizer;
+  const std::string type = lowered(*in.type);
+  const bool torch_adam = in.torch_adam.value_or(false);
+  if (type == "adam" || type == "adamw") {
+    const bool decoupled = type == "adamw" || in.adam_w_mode.value_or(true);
+    optimizer = {decoupled ? OptimizerKind::AdamW : OptimizerKind::Adam,
+                 torch_adam ? Implementation::Foreach : Implementation::Fused, 0};
+  } else if (type == "lion") {
+    optimizer = {OptimizerKind::Lion, Implementation::Fused, 0};
+  } else if (type == "muon") {
+    optimizer = {OptimizerKind::Muon, Implementation::ForLoop, 0};
+  } else if (*in.type == "SGD") {
+    optimizer = {OptimizerKind::Sgd, Implementation::Foreach, in.momentum.value_or(0)};
+  } else {
+    return resolver.not_modelled(in.type.place, fmt::format("optimizer \"{}\"", *in.type));
+  }
+  resolver.given("optimizer", fmt::format("{} ({})", name(optimizer.kind), name(optimizer.implementation)),
+                 in.type.place, "--optimizer");
+}
+
+// Which of the two wins: an option or the training file over the JSON, the JSON over TrainingArguments.
+bool request_wins(Resolver& resolver, const OptimizerInput* json) {
+  const Request& request = resolver.request;
+  if (!request.optimizer.given()) return false;
+  if (json == nullptr) return true;
+  const bool from_trainer =
+      request.training_arguments && same_place(request.optimizer, request.training_arguments->optim);
+  if (!from_trainer) {
+    resolver.announce(json->type.place, fmt::format("optimizer {} of the DeepSpeed JSON gives way to {}", *json->type,
+                                                    request.optimizer.place.text()));
+    return true;
+  }
+  if (*request.optimizer == "adafactor") {
+    resolver.fault(json->type.place, "an optimizer stands here and TrainingArguments ask for adafactor",
+                   "transformers allows one of the two");
+  } else {
+    resolver.announce(request.optimizer.place,
+                      fmt::format("\"optim\" gives way to {} of the DeepSpeed JSON", *json->type));
+  }
+  return false;
+}
+
+// `_do_optimizer_sanity_check`: with ZeRO only Adam, AdamW, Adagrad, Lion and Muon without an explicit permission.
+// Hugging Face gives that permission for optimizers that it makes itself.
+void check_tested(Resolver& resolver, const Place& place, bool from_json) {
+  const OptimizerKind kind = resolver.training().optimizer.kind;
+  const bool tested = kind == OptimizerKind::Adam || kind == OptimizerKind::AdamW || kind == OptimizerKind::Lion ||
+                      kind == OptimizerKind::Muon;
+  if (tested || resolver.stage() == 0) return;
+  const bool allowed = resolver.ds != nullptr && resolver.ds->allow_untested_optimizer.value_or(false);
+  if (allowed || (!from_json && resolver.request.hugging_face_rules())) return;
+  if (resolver.ds == nullptr) {
+    return resolver.announce(place, fmt::format("{} with ZeRO needs \"zero_allow_untested_optimizer\": true in the "
+                                                "DeepSpeed JSON",
+                                                name(kind)));
+  }
+  resolver.fault(place, fmt::format("{} is an untested optimizer for ZeRO", name(kind)),
+                 "DeepSpeed wants \"zero_allow_untested_optimizer\": true");
+}
+
+void check_combination(Resolver& resolver, const Place& place) {
+  const Training& training = resolver.training();
+  const OptimizerKind kind = training.optimizer.kind;
+  if (kind == OptimizerKind::Muon && training.zero.stage == 3 && training.zero.reduce_scatter) {
+    resolver.fault(place, "Muon with ZeRO stage 3 and reduce_scatter",
+                   "DeepSpeed refuses the combination; set \"reduce_scatter\" to false");
+  }
+  if (training.zero.offload_optimizer.device == OffloadDevice::None) return;
+  if (resolver.ds != nullptr && resolver.ds->optimizer.torch_adam.value_or(false)) {
+    return resolver.not_modelled(resolver.ds->optimizer.torch_adam.place, "torch's Adam on the host");
+  }
+  if (kind != OptimizerKind::Adam && kind != OptimizerKind::AdamW && kind != OptimizerKind::Lion) {
+    resolver.fault(place, fmt::format("{} with an offloaded optimizer", name(kind)),
+                   "DeepSpeed offloads its own CPU Adam and CPU Lion only");
+  }
+}
+
+// Default 1.0 since 0.19.3, before that off (deepspeed-zero.md, section 1). Plain PyTorch clips nothing by itself.
+void resolve_clipping(Resolver& resolver) {
+  const Request& request = resolver.request;
+  Training& training = resolver.training();
+  const Setting<double> written = resolver.ds != nullptr ? resolver.ds->gradient_clipping : Setting<double>();
+  if (request.max_grad_norm.given()) {
+    training.gradient_clipping = *request.max_grad_norm;
+  } else if (written.given()) {
+    training.gradient_clipping = *written;
+  } else if (request.training_arguments) {
+    training.gradient_clipping = 1.0;  // TrainingArguments' default.
+  } else if (resolver.deepspeed()) {
+    training.gradient_clipping = training.deepspeed >= Version{0, 19, 3} ? 1.0 : 0.0;
+  }
+  if (written.is_auto && !request.hugging_face_rules()) {
+    resolver.notice(Notice::Kind::Warning, written.place,
+                    "\"gradient_clipping\" is \"auto\" without a training file or launch line: DeepSpeed itself cannot "
+                    "compare it with a number");
+  }
+}
+
+}  // namespace
+
+void resolve_optimizer(Resolver& resolver) {
+  const OptimizerInput* json =
+      resolver.ds != nullptr && resolver.ds->optimizer.type.given() ? &resolver.ds->optimizer : nullptr;
+  Place place = option("--optimizer");
+  if (request_wins(resolver, json)) {
+    place = resolver.request.optimizer.place;
+    by_request(resolver);
+    json = nullptr;
+  } else if (json != nullptr) {
+    place = json->type.place;
+    by_json(resolver, *json);
+  } else if (resolver.request.training_arguments) {
+    resolver.training().optimizer = {};
+    resolver.derived("optimizer", "adamw (fused)", "TrainingArguments' default", "--optimizer");
+  } else {
+    resolver.training().optimizer = {};
+    resolver.assumed("optimizer", "adamw (fused)", "nothing names it", "--optimizer");
+  }
+  if (resolver.deepspeed()) {
+    check_tested(resolver, place, json != nullptr);
+    check_combination(resolver, place);
+  }
+  resolve_clipping(resolver);
+}
+
+}  // namespace dsplan

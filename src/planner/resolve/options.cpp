@@ -1,0 +1,39 @@
+// Options that name something dsplan does not do yet. They are refused, never ignored.
+#include <fmt/format.h>
+
+#include "planner/resolve/resolver.h"
+
+namespace dsplan {
+
+void refuse_unmodelled_options(Resolver& resolver) {
+  const Request& request = resolver.request;
+  const auto refuse = [&resolver](const auto& setting, std::string_view what) {
+    if (setting.given()) resolver.not_modelled(setting.place, what);
+  };
+  const auto refuse_value = [&resolver](const Setting<std::string>& setting, std::string_view value,
+                                        std::string_view what) {
+    if (setting.given() && *setting == value) resolver.not_modelled(setting.place, what);
+  };
+  const auto refuse_degree = [&resolver](const Setting<std::int64_t>& degree, std::string_view what) {
+    if (degree.value_or(1) > 1) resolver.not_modelled(degree.place, fmt::format("{} = {}", what, *degree));
+  };
+  refuse(request.lora, "LoRA");
+  refuse(request.autocast, "autocast");
+  refuse(request.routing, "expert routing");
+  refuse(request.seq_list, "a list of sequence lengths");
+  refuse(request.sweep, "a sweep");
+  refuse(request.env, "an environment file");
+  refuse(request.set, "setting single keys");
+  refuse_degree(request.sp, "sequence parallelism, sp");
+  refuse_degree(request.ep, "expert parallelism, ep");
+  refuse_value(request.stream_frees, "immediate", "freeing without waiting for streams");
+  refuse_value(request.placement, "planned", "planned placement");
+  if (request.alloc_conf.given() && !request.alloc_conf->empty()) {
+    resolver.not_modelled(request.alloc_conf.place, "an allocator configuration");
+  }
+  if (request.param_groups.given() && *request.param_groups != "single") {
+    resolver.not_modelled(request.param_groups.place, fmt::format("param_groups \"{}\"", *request.param_groups));
+  }
+}
+
+}  // namespace dsplan

@@ -1,0 +1,230 @@
+// Runtime, versions and dtypes.
+#include <fmt/format.h>
+
+#include "planner/resolve/resolver.h"
+
+namespace dsplan {
+namespace {
+
+Version resolve_version(Resolver& resolver, std::string_view what, const Setting<std::string>& setting,
+                        const char* released) {
+  const std::string option = fmt::format("--{}-version", what);
+  std::optional<Version> version = Version::parse(setting.value_or(released));
+  if (!version) {
+    resolver.fault(setting.place, fmt::format("\"{}\" is no version", *setting), "write it like 2.11.0");
+    version = Version::parse(released);
+  }
+  const std::string name = fmt::format("{} version", what);
+  if (setting.given()) {
+    resolver.given(name, version->text(), setting.place, option);
+  } else {
+    resolver.assumed(name, version->text(), "the version behind the witness data", option);
+  }
+  return *version;
+}
+
+void resolve_stage(Resolver& resolver) {
+  const Setting<std::int64_t>& wished = resolver.request.zero_stage;
+  const Setting<std::int64_t> written = resolver.ds != nullptr ? resolver.ds->zero.stage : Setting<std::int64_t>();
+  const Setting<std::int64_t>& stage = wished.given() ? wished : written;
+  if (!stage.given()) {
+    resolver.derived("ZeRO stage", "0", "DeepSpeed's default", "--zero-stage");
+    return;
+  }
+  if (*stage < 0 || *stage > 3) {
+    resolver.fault(stage.place, fmt::format("ZeRO stage {} does not exist", *stage), "DeepSpeed has stages 0 to 3");
+    return;
+  }
+  resolver.training().zero.stage = static_cast<int>(*stage);
+  resolver.given("ZeRO stage", std::to_string(*stage), stage.place, "--zero-stage");
+  if (wished.given() && written.given() && *wished != *written) {
+    resolver.announce(written.place, fmt::format("stage {} of the DeepSpeed JSON gives way to {} of {}", *written,
+                                                 *wished, wished.place.text()));
+  }
+}
+
+std::optional<DType> dtype_named(std::string_view text) {
+  if (text == "bf16" || text == "bfloat16") return DType::BFloat16;
+  if (text == "fp16" || text == "float16") return DType::Float16;
+  if (text == "fp32" || text == "float32") return DType::Float32;
+  return std::nullopt;
+}
+
+// What the DeepSpeed JSON says without "auto": bf16, fp16, or (both blocks absent or disabled) nothing.
+const Setting<bool>* enabled_precision(const DeepSpeedInput* ds) {
+  if (ds == nullptr) return nullptr;
+  if (ds->bf16_enabled.value_or(false)) return &ds->bf16_enabled;
+  if (ds->fp16_enabled.value_or(false)) return &ds->fp16_enabled;
+  return nullptr;
+}
+
+DType precision_of(const Setting<bool>* enabled, const DeepSpeedInput& ds) {
+  if (enabled == nullptr) return DType::Float32;
+  return enabled == &ds.bf16_enabled ? DType::BFloat16 : DType::Float16;
+}
+
+void dtype_by_request(Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.dtype;
+  const std::optional<DType> dtype = dtype_named(*wished);
+  if (!dtype) {
+    return resolver.fault(wished.place, fmt::format("dtype \"{}\" is none of bf16, fp16, fp32", *wished));
+  }
+  resolver.training().dtype = *dtype;
+  resolver.given("dtype", std::string(name(*dtype)), wished.place, "--dtype");
+  const Setting<bool>* enabled = enabled_precision(resolver.ds);
+  if (enabled != nullptr && precision_of(enabled, *resolver.ds) != *dtype) {
+    resolver.announce(enabled->place,
+                      fmt::format("{} of the DeepSpeed JSON gives way to {} of {}",
+                                  name(precision_of(enabled, *resolver.ds)), name(*dtype), wished.place.text()));
+  }
+}
+
+// accelerate fills in "auto", and a missing block too, from TrainingArguments. Explicit contradictions are judged by
+// check_training_arguments.
+void dtype_by_trainer(Resolver& resolver, const TrainingArguments& arguments) {
+  const bool bf16 = arguments.bf16.value_or(false);
+  const bool fp16 = arguments.fp16.value_or(false);
+  if (bf16 && fp16)
+    return resolver.fault(arguments.fp16.place, "bf16 and fp16 are both true", "transformers allows one");
+  const Setting<bool>& chosen = bf16 ? arguments.bf16 : arguments.fp16;
+  const DType dtype = bf16 ? DType::BFloat16 : (fp16 ? DType::Float16 : DType::Float32);
+  resolver.training().dtype = dtype;
+  if (bf16 || fp16) {
+    resolver.given("dtype", std::string(name(dtype)), chosen.place, "--dtype");
+  } else {
+    resolver.derived("dtype", "fp32", "TrainingArguments without bf16 and fp16", "--dtype");
+  }
+}
+
+void dtype_of_plain_trainer(Resolver& resolver, const TrainingArguments& arguments) {
+  const bool bf16 = arguments.bf16.value_or(false);
+  if (bf16 || arguments.fp16.value_or(false)) {
+    return resolver.not_modelled((bf16 ? arguments.bf16 : arguments.fp16).place,
+                                 "mixed precision without DeepSpeed (autocast)");
+  }
+  const Setting<std::string>& loaded = arguments.torch_dtype;
+  const std::optional<DType> dtype = loaded.given() ? dtype_named(*loaded) : std::nullopt;
+  if (dtype) {
+    resolver.training().dtype = *dtype;
+    return resolver.given("dtype", std::string(name(*dtype)), loaded.place, "--dtype");
+  }
+  resolver.assumed("dtype", "bf16", "no DeepSpeed JSON", "--dtype");
+}
+
+void dtype_by_json(Resolver& resolver) {
+  const DeepSpeedInput& ds = *resolver.ds;
+  const Setting<bool>* enabled = enabled_precision(&ds);
+  const DType dtype = precision_of(enabled, ds);
+  resolver.training().dtype = dtype;
+  if (enabled != nullptr) return resolver.given("dtype", std::string(name(dtype)), enabled->place, "--dtype");
+  const Setting<bool>* automatic = ds.bf16_enabled.is_auto ? &ds.bf16_enabled : nullptr;
+  if (automatic == nullptr && ds.fp16_enabled.is_auto) automatic = &ds.fp16_enabled;
+  if (automatic == nullptr) {
+    return resolver.derived("dtype", "fp32", "the DeepSpeed JSON enables neither bf16 nor fp16", "--dtype");
+  }
+  if (resolver.request.hugging_face_rules()) {
+    return resolver.assumed("dtype", "fp32", "\"auto\", and nothing says bf16 or fp16", "--dtype");
+  }
+  resolver.derived("dtype", "fp32", "DeepSpeed drops \"auto\", and its default is off", "--dtype");
+  const Elements all = total_elements(resolver.model);
+  resolver.announce(automatic->place,
+                    "\"auto\" without a training file or launch line: DeepSpeed's default, fp32, instead of 16 bits "
+                    "for the weights",
+                    storage(all, DType::Float32) - storage(all, DType::BFloat16));
+}
+
+void resolve_dtype(Resolver& resolver) {
+  const std::optional<TrainingArguments>& arguments = resolver.request.training_arguments;
+  if (resolver.request.dtype.given()) return dtype_by_request(resolver);
+  if (!resolver.deepspeed() && arguments) return dtype_of_plain_trainer(resolver, *arguments);
+  if (enabled_precision(resolver.ds) != nullptr) return dtype_by_json(resolver);
+  if (resolver.deepspeed() && arguments) return dtype_by_trainer(resolver, *arguments);
+  if (resolver.ds != nullptr) return dtype_by_json(resolver);
+  resolver.assumed("dtype", "bf16", "no DeepSpeed JSON", "--dtype");
+}
+
+// Model dtype for every stage since 0.17.6; before that fp32 for bf16 without ZeRO (deepspeed-zero.md, section 1).
+void resolve_accumulation(Resolver& resolver) {
+  Training& training = resolver.training();
+  training.grad_accum_dtype = training.dtype;
+  if (!resolver.deepspeed()) return;
+  const bool old_default =
+      training.deepspeed < Version{0, 17, 6} && training.dtype == DType::BFloat16 && training.zero.stage == 0;
+  if (old_default) training.grad_accum_dtype = DType::Float32;
+  if (resolver.ds == nullptr) return;
+  const Setting<DType>& wished = resolver.ds->grad_accum_dtype;
+  if (wished.given()) training.grad_accum_dtype = *wished;
+  if (training.zero.stage == 0 && wished.given() && *wished != training.dtype) {
+    resolver.fault(wished.place,
+                   fmt::format("accumulation in {} with weights in {} needs ZeRO", name(*wished), name(training.dtype)),
+                   "DeepSpeed raises for this mix at stage 0");
+  }
+  const Setting<DType>& parameters = resolver.ds->param_dtype;
+  if (parameters.given() && *parameters != training.dtype) {
+    resolver.fault(
+        parameters.place,
+        fmt::format("\"param_dtype\" is {}, but the weights are {}", name(*parameters), name(training.dtype)),
+        "DeepSpeed wants it equal to the enabled precision");
+  }
+}
+
+}  // namespace
+
+void resolve_runtime(Resolver& resolver) {
+  const Request& request = resolver.request;
+  Training& training = resolver.training();
+  const bool staged = request.zero_stage.given();
+  training.runtime = resolver.ds != nullptr || staged ? Runtime::DeepSpeed : Runtime::PyTorch;
+  const Setting<std::string>& wished = request.runtime;
+  if (wished.given()) {
+    if (*wished != "pytorch" && *wished != "deepspeed") {
+      resolver.fault(wished.place, fmt::format("runtime \"{}\" is neither pytorch nor deepspeed", *wished));
+    } else if (*wished == "pytorch" && resolver.deepspeed()) {
+      resolver.fault(wished.place,
+                     fmt::format("runtime pytorch contradicts {}", staged ? "the ZeRO stage" : "the DeepSpeed JSON"));
+    } else if (*wished == "deepspeed") {
+      training.runtime = Runtime::DeepSpeed;
+    }
+    resolver.given("runtime", std::string(name(training.runtime)), wished.place, "--runtime");
+  } else {
+    resolver.derived("runtime", std::string(name(training.runtime)),
+                     resolver.ds != nullptr ? "a DeepSpeed JSON is given"
+                                            : (staged ? "a ZeRO stage is given" : "no DeepSpeed JSON and no stage"),
+                     "--runtime");
+  }
+  if (resolver.deepspeed()) resolve_stage(resolver);
+  training.torch = resolve_version(resolver, "torch", request.torch_version, kTorchVersion);
+  training.transformers = resolve_version(resolver, "transformers", request.transformers_version, kTransformersVersion);
+  if (resolver.deepspeed()) {
+    training.deepspeed = resolve_version(resolver, "deepspeed", request.deepspeed_version, kDeepSpeedVersion);
+  } else {
+    training.deepspeed = Version::parse(kDeepSpeedVersion).value_or(Version{});
+  }
+}
+
+void resolve_precision(Resolver& resolver) {
+  resolve_dtype(resolver);
+  resolve_accumulation(resolver);
+  Training& training = resolver.training();
+  training.communication_dtype = training.dtype;
+  training.master_dtype = DType::Float32;
+  training.check_grad_overflow = false;
+  if (!resolver.deepspeed()) return;
+  const DeepSpeedInput* ds = resolver.ds;
+  if (ds != nullptr) training.communication_dtype = ds->communication_dtype.value_or(training.dtype);
+  // Default true since 0.19.3 (deepspeed-zero.md, section 1).
+  const bool usual = training.deepspeed >= Version{0, 19, 3};
+  const bool scans = ds != nullptr ? ds->bf16_check_grad_overflow.value_or(usual) : usual;
+  training.check_grad_overflow = training.dtype == DType::BFloat16 && scans;
+  const std::optional<TrainingArguments>& arguments = resolver.request.training_arguments;
+  if (!arguments || !arguments->torch_dtype.given()) return;
+  const std::optional<DType> loaded = dtype_named(*arguments->torch_dtype);
+  if (training.dtype == DType::Float32 && loaded && *loaded != DType::Float32) {
+    resolver.not_modelled(arguments->torch_dtype.place, "16-bit weights under DeepSpeed without bf16 or fp16");
+  } else {
+    resolver.notice(Notice::Kind::Inert, arguments->torch_dtype.place,
+                    "the dtype in which the script loads the model has no effect here: DeepSpeed casts the weights");
+  }
+}
+
+}  // namespace dsplan

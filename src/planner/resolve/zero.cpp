@@ -1,0 +1,216 @@
+// zero_optimization with defaults filled in (deepspeed-zero.md, sections 1, 4, 6, 7 and 12).
+#include <fmt/format.h>
+
+#include "planner/resolve/resolver.h"
+
+namespace dsplan {
+namespace {
+
+// Sizes that Hugging Face fills in from the model's width (transformers, integrations/deepspeed.py,
+// trainer_config_finalize; the latter two only for stage 3).
+struct AutoRule {
+  std::string_view key;
+  const Setting<std::int64_t>& setting;
+  Elements& size;          // Holds DeepSpeed's default.
+  std::int64_t of_hidden;  // What Hugging Face fills in.
+  bool stage3_only;
+  std::string_view rule;  // "h * h"
+};
+
+DType buffer_dtype(const Training& training) {
+  return training.zero.stage == 3 ? training.communication_dtype : training.dtype;
+}
+
+// Bytes of the parameters that stage 3 keeps whole with this threshold (section 6.3), aligned size.
+Bytes persistent_bytes(const Resolver& resolver, Elements threshold) {
+  const std::int64_t dp = resolver.job.parallelism.dp;
+  Elements kept;
+  for (const Parameter& parameter : resolver.model.parameters) {
+    if (parameter.tied_to != kNone) continue;
+    const Elements size = parameter.shape.elements();
+    if (size <= threshold) kept += round_up(size, dp);
+  }
+  return storage(kept, resolver.job.training.dtype);
+}
+
+// How many bytes more DeepSpeed's own default takes than Hugging Face's value: the bucket itself, the batch in
+// flight, or the parameters kept whole.
+Bytes difference(const Resolver& resolver, const AutoRule& rule, Elements fallback) {
+  const Training& training = resolver.job.training;
+  const Elements wished(rule.of_hidden);
+  if (rule.key == "stage3_param_persistence_threshold") {
+    return persistent_bytes(resolver, fallback) - persistent_bytes(resolver, wished);
+  }
+  const bool bucket = rule.key == "reduce_bucket_size";
+  const std::int64_t copies = bucket && training.zero.stage < 3 && training.zero.overlap_comm ? 2 : 1;
+  const DType dtype = bucket ? buffer_dtype(training) : training.dtype;
+  return storage(fallback - wished, dtype) * copies;
+}
+
+void fill_automatic(Resolver& resolver, const AutoRule& rule) {
+  if (!rule.setting.is_auto) return;
+  const Place& place = rule.setting.place;
+  const Elements fallback = rule.size;
+  const bool filled = resolver.request.hugging_face_rules() && (!rule.stage3_only || resolver.stage() == 3);
+  if (resolver.model.dims.hidden == 0) {
+    if (filled) {
+      resolver.fault(
+          place,
+          fmt::format("\"{}\" is \"auto\", but {} has no hidden size to derive it from", rule.key, resolver.model.name),
+          "transformers raises here; write a number");
+    }
+    return;
+  }
+  if (filled) {
+    rule.size = Elements(rule.of_hidden);
+    return resolver.derived(std::string(rule.key), grouped(rule.of_hidden) + " elements",
+                            fmt::format("\"auto\" is {} in transformers", rule.rule), std::string(rule.key));
+  }
+  resolver.derived(std::string(rule.key), grouped(fallback.value()) + " elements",
+                   "DeepSpeed drops \"auto\" and takes its default", std::string(rule.key));
+  if (!resolver.applies(rule.stage3_only ? When::Stage3 : When::Zero)) return;
+  resolver.announce(place,
+                    fmt::format("\"{}\" is \"auto\" and nobody fills it in: DeepSpeed takes {} elements, not the {} "
+                                "({}) that transformers would",
+                                rule.key, grouped(fallback.value()), grouped(rule.of_hidden), rule.rule),
+                    difference(resolver, rule, fallback));
+}
+
+void fill_sizes(Resolver& resolver, const ZeroInput& in) {
+  Zero& zero = resolver.training().zero;
+  const auto take = [](Elements& size, const Setting<std::int64_t>& setting) {
+    if (setting.given()) size = Elements(*setting);
+  };
+  take(zero.reduce_bucket_size, in.reduce_bucket_size);
+  take(zero.sub_group_size, in.sub_group_size);
+  take(zero.prefetch_bucket_size, in.prefetch_bucket_size);
+  take(zero.param_persistence_threshold, in.param_persistence_threshold);
+  take(zero.model_persistence_threshold, in.model_persistence_threshold);
+  take(zero.max_live_parameters, in.max_live_parameters);
+  take(zero.max_reuse_distance, in.max_reuse_distance);
+  const std::int64_t hidden = resolver.model.dims.hidden;
+  const std::int64_t square = checked_mul(hidden, hidden);
+  // Python computes 0.9 * h * h in double precision and truncates.
+  const auto most_of_square =
+      static_cast<std::int64_t>(0.9 * static_cast<double>(hidden) * static_cast<double>(hidden));
+  fill_automatic(resolver,
+                 {"reduce_bucket_size", in.reduce_bucket_size, zero.reduce_bucket_size, square, false, "hidden^2"});
+  fill_automatic(resolver, {"stage3_prefetch_bucket_size", in.prefetch_bucket_size, zero.prefetch_bucket_size,
+                            most_of_square, true, "0.9 hidden^2"});
+  fill_automatic(resolver, {"stage3_param_persistence_threshold", in.param_persistence_threshold,
+                            zero.param_persistence_threshold, checked_mul(10, hidden), true, "10 hidden"});
+}
+
+// The rest of the block has no rule in transformers: "auto" ends as DeepSpeed's default there as well.
+void announce_dropped(Resolver& resolver, const ZeroInput& in) {
+  const auto announce = [&resolver](const auto& setting, std::string_view key) {
+    if (!setting.is_auto) return;
+    resolver.announce(setting.place, fmt::format("\"{}\" is \"auto\": DeepSpeed drops it and takes its default", key));
+  };
+  announce(in.stage, "stage");
+  announce(in.contiguous_gradients, "contiguous_gradients");
+  announce(in.reduce_scatter, "reduce_scatter");
+  announce(in.use_multi_rank_bucket_allreduce, "use_multi_rank_bucket_allreduce");
+  announce(in.overlap_comm, "overlap_comm");
+  announce(in.round_robin_gradients, "round_robin_gradients");
+  announce(in.sub_group_size, "sub_group_size");
+  announce(in.model_persistence_threshold, "stage3_model_persistence_threshold");
+  announce(in.max_live_parameters, "stage3_max_live_parameters");
+  announce(in.max_reuse_distance, "stage3_max_reuse_distance");
+  announce(in.gather_16bit_weights_on_model_save, "stage3_gather_16bit_weights_on_model_save");
+}
+
+// pin_memory is true by default since 0.19.5 (section 1).
+Offload offload_of(const Resolver& resolver, const OffloadInput& in, std::int64_t buffers) {
+  Offload offload;
+  offload.device = in.device.value_or(OffloadDevice::None);
+  offload.pin_memory = in.pin_memory.value_or(resolver.job.training.deepspeed >= Version{0, 19, 5});
+  offload.nvme_path = in.nvme_path.value_or("");
+  offload.buffer_count = in.buffer_count.value_or(buffers);
+  offload.buffer_size = Elements(in.buffer_size.value_or(offload.buffer_size.value()));
+  offload.max_in_cpu = Elements(in.max_in_cpu.value_or(offload.max_in_cpu.value()));
+  offload.pipeline_read = in.pipeline_read.value_or(false);
+  offload.pipeline_write = in.pipeline_write.value_or(false);
+  return offload;
+}
+
+void resolve_offload(Resolver& resolver, const ZeroInput& in) {
+  Zero& zero = resolver.training().zero;
+  zero.offload_param = offload_of(resolver, in.offload_param, 5);
+  zero.offload_optimizer = offload_of(resolver, in.offload_optimizer, 4);
+  const Place& param = in.offload_param.device.place;
+  const Place& optimizer = in.offload_optimizer.device.place;
+  if (zero.offload_param.device != OffloadDevice::None && zero.stage != 3) {
+    resolver.fault(param, fmt::format("offload_param with ZeRO stage {}", zero.stage),
+                   "DeepSpeed offloads parameters with stage 3 only");
+  }
+  if (zero.offload_optimizer.device != OffloadDevice::None && zero.stage == 0) {
+    resolver.fault(optimizer, "offload_optimizer with ZeRO stage 0", "DeepSpeed offloads with stages 1, 2 and 3 only");
+  }
+  if (zero.offload_optimizer.device == OffloadDevice::Nvme && zero.stage < 3) {
+    resolver.fault(optimizer, fmt::format("NVMe offload with ZeRO stage {}", zero.stage),
+                   "DeepSpeed offloads to NVMe with stage 3 only");
+  }
+  const auto needs_path = [&resolver](const Offload& offload, const Place& place, std::string_view block) {
+    if (offload.device != OffloadDevice::Nvme || !offload.nvme_path.empty()) return;
+    resolver.fault(place, fmt::format("{} to NVMe without \"nvme_path\"", block), "DeepSpeed asserts a path");
+  };
+  needs_path(zero.offload_param, param, "offload_param");
+  needs_path(zero.offload_optimizer, optimizer, "offload_optimizer");
+  // The offloading code path of stages 1 and 2 always copies gradients into the bucket (section 4.4).
+  if (zero.stage < 3 && zero.offload_optimizer.device != OffloadDevice::None && !zero.contiguous_gradients) {
+    zero.contiguous_gradients = true;
+    resolver.announce(in.contiguous_gradients.place, "optimizer offload forces contiguous gradients");
+  }
+}
+
+// Stages 2 and 3 refuse scaling tricks beside reduce_scatter (stage_1_and_2.py and stage3.py, constructors).
+void check_scaling(Resolver& resolver, const DeepSpeedInput& ds) {
+  const Zero& zero = resolver.training().zero;
+  if (zero.stage == 3 && ds.sum_gradients.value_or(false)) {
+    resolver.fault(ds.sum_gradients.place, "\"gradient_allreduce_op\" \"sum\" with ZeRO stage 3",
+                   "DeepSpeed refuses the combination");
+  }
+  if (zero.stage < 2 || !zero.reduce_scatter) return;
+  if (ds.prescale_gradients.value_or(false)) {
+    resolver.fault(ds.prescale_gradients.place,
+                   fmt::format("\"prescale_gradients\" with reduce_scatter and ZeRO stage {}", zero.stage),
+                   "DeepSpeed refuses the combination; set \"reduce_scatter\" to false");
+  }
+  if (ds.gradient_predivide_factor.value_or(1.0) != 1.0) {
+    resolver.fault(ds.gradient_predivide_factor.place,
+                   fmt::format("\"gradient_predivide_factor\" {} with reduce_scatter and ZeRO stage {}",
+                               *ds.gradient_predivide_factor, zero.stage),
+                   "DeepSpeed refuses the combination; set \"reduce_scatter\" to false");
+  }
+}
+
+}  // namespace
+
+void resolve_zero(Resolver& resolver) {
+  if (!resolver.deepspeed()) return;
+  Zero& zero = resolver.training().zero;
+  zero.overlap_comm = zero.stage == 3;
+  // One all-reduce per bucket since 0.12.4; before that one reduce per owner (section 1).
+  zero.use_multi_rank_bucket_allreduce = resolver.training().deepspeed >= Version{0, 12, 4};
+  zero.offload_param.pin_memory = zero.offload_optimizer.pin_memory =
+      resolver.training().deepspeed >= Version{0, 19, 5};
+  if (resolver.ds == nullptr) return;
+  const DeepSpeedInput& ds = *resolver.ds;
+  const ZeroInput& in = ds.zero;
+  zero.contiguous_gradients = in.contiguous_gradients.value_or(true);
+  zero.reduce_scatter = in.reduce_scatter.value_or(true);
+  zero.use_multi_rank_bucket_allreduce =
+      in.use_multi_rank_bucket_allreduce.value_or(zero.use_multi_rank_bucket_allreduce);
+  zero.overlap_comm = in.overlap_comm.value_or(zero.overlap_comm);
+  zero.round_robin_gradients = in.round_robin_gradients.value_or(false);
+  zero.gather_16bit_weights_on_model_save = in.gather_16bit_weights_on_model_save.value_or(false);
+  zero.aio_block_size = ds.aio_block_size.value_or(zero.aio_block_size);
+  zero.aio_intra_op_parallelism = ds.aio_intra_op_parallelism.value_or(zero.aio_intra_op_parallelism);
+  resolve_offload(resolver, in);
+  fill_sizes(resolver, in);
+  announce_dropped(resolver, in);
+  check_scaling(resolver, ds);
+}
+
+}  // namespace dsplan
