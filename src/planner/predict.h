@@ -1,0 +1,24 @@
+// From a resolved job to what each rank will hold and send: the one entry for `simulate` and, later, `plan`.
+#pragma once
+
+#include <vector>
+
+#include "core/job.h"
+#include "core/model.h"
+#include "core/prediction.h"
+
+namespace dsplan {
+
+// The prediction of one rank, 0 <= rank < world. With a schedule where one can be made; else the states and whatever
+// formulas cover, and the rest absent with its reason in `not_modelled`.
+[[nodiscard]] Prediction predict(const ModelSpec& model, const Job& job, std::int64_t rank);
+
+// What job.rank asks for: one rank by number, "all" (every rank, ascending), or "worst": the largest peak.process (the
+// largest persistent total where there is no peak), lowest rank on ties. Refuses a rank that does not exist.
+[[nodiscard]] std::vector<Prediction> predict_asked(const ModelSpec& model, const Job& job);
+
+// SHA-256 over the canonical text of all resolved inputs that determine bytes: "sha256:<hex>". Not dsplan's version,
+// rates, file names or results.
+[[nodiscard]] std::string fingerprint(const ModelSpec& model, const Job& job);
+
+}  // namespace dsplan
