@@ -231,6 +231,16 @@ config.json:1:56: error: "mlp_only_layers" must list layers from 0 to 23
     1 | {"model_type": "t5", "feed_forward_proj": "gated-swoosh"}
       |                                           ^
 )"},
+      {R"({"model_type": "t5", "num_decoder_layers": 9223372036854775807})",
+       R"(config.json:1:44: error: "num_decoder_layers" must be from 1 to 100000, not 9223372036854775807
+    1 | {"model_type": "t5", "num_decoder_layers": 9223372036854775807}
+      |                                            ^
+)"},
+      {R"({"model_type": "t5", "num_layers": 60000, "num_decoder_layers": 60000})",
+       R"(config.json:1:65: error: encoder and decoder together have more than 100,000 layers
+    1 | {"model_type": "t5", "num_layers": 60000, "num_decoder_layers": 60000}
+      |                                                                 ^
+)"},
       {R"({"model_type": "vit", "architectures": ["ViTForMaskedImageModeling"]})",
        R"(config.json:1:41: error: "ViTForMaskedImageModeling" is not modelled yet; ViTForImageClassification and ViTModel are
     1 | {"model_type": "vit", "architectures": ["ViTForMaskedImageModeling"]}
