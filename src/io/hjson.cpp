@@ -250,9 +250,13 @@ class Rewriter {
   void multi_line() {
     anchor();
     const std::size_t opened = at_;
-    const std::size_t line = opened == 0 ? 0 : text_.rfind('\n', opened - 1) + 1;
+    // There hjson 3.1.0 counts the indent round the end of the file: what it reads depends on the last line.
+    const std::size_t before = text_.substr(0, opened).rfind('\n');
+    if (before == std::string_view::npos) {
+      refuse(opened, "a ''' string on the first line", "hjson gives it an indent by chance; start it on a later line");
+    }
     std::size_t indent = 0;  // In characters.
-    for (std::size_t i = line; i < opened; ++i) {
+    for (std::size_t i = before + 1; i < opened; ++i) {
       if ((static_cast<unsigned char>(text_[i]) & 0xC0) != 0x80) ++indent;
     }
     const auto skip_indent = [&](std::size_t most) {
