@@ -439,6 +439,7 @@ TEST_CASE("YAML faults") {
        "f:2:4: error: alias *x is not read here; write the value again\n    2 | b: *x\n      |    ^\n"},
       {"a: !x 1", "f:1:4: error: tag \"!x\" is not read here\n    1 | a: !x 1\n      |    ^\n"},
       {"a: !!int x", "f:1:4: error: \"x\" is not what its tag !!int says\n    1 | a: !!int x\n      |    ^\n"},
+      {"# x\n%TAG !a! b\n---\n1", "f:2:1: error: %TAG directives are not read here\n    2 | %TAG !a! b\n      | ^\n"},
       {"a\n---\nb", "f:2:1: error: a second document in one file\n    2 | ---\n      | ^\n"},
       {"1: 2", "f:1:1: error: key \"1\" is an integer to YAML; put it in quotes\n    1 | 1: 2\n      | ^\n"},
       {"[1]: 2", "f:1:1: error: a key must be a string\n    1 | [1]: 2\n      | ^\n"},

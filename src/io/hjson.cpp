@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "io/json_fault.h"
 #include "io/json_parse.h"
 #include "io/text.h"
@@ -286,21 +288,21 @@ class Rewriter {
     anchor();
     const std::size_t begin = at_;
     const std::size_t number = number_length(text_.substr(begin));
-    for (bool first_stop = true;; ++at_) {
+    const auto stops = [&] {
       const char c = peek();
-      const bool ends = line_ends();
-      if (!ends && c != ',' && c != '}' && c != ']' && c != '#' && !(c == '/' && (peek(1) == '/' || peek(1) == '*'))) {
-        continue;
-      }
+      return line_ends() || c == ',' || c == '}' || c == ']' || c == '#' ||
+             (c == '/' && (peek(1) == '/' || peek(1) == '*'));
+    };
+    while (!stops()) ++at_;
+    const std::string_view piece = strip(text_.substr(begin, at_ - begin));
+    if (piece == "true" || piece == "false" || piece == "null") {
+      json_ += piece;
+    } else if (number > 0 && text_.find_first_not_of(" \t", begin + number) >= at_) {
+      json_ += piece.substr(0, number);
+    } else {
       // What comes before the first stop decides: a longer piece is none of the words and no number.
-      const std::string_view piece = strip(text_.substr(begin, at_ - begin));
-      if (first_stop && (piece == "true" || piece == "false" || piece == "null" ||
-                         (number > 0 && text_.find_first_not_of(" \t", begin + number) >= at_))) {
-        json_ += number > 0 ? piece.substr(0, number) : piece;
-        return;
-      }
-      first_stop = false;
-      if (ends) return write(piece);
+      at_ = std::min(text_.find_first_of("\r\n", at_), text_.size());
+      write(strip(text_.substr(begin, at_ - begin)));
     }
   }
 
