@@ -197,6 +197,28 @@ TEST_CASE("JSON faults in plain words, with the line and a caret") {
   for (const Row& row : rows) CHECK(refusal(parse_json, row.text) == row.expected);
 }
 
+TEST_CASE("text that is not UTF-8 is refused at its first bad byte") {
+  const std::string bad[] = {"\x80",
+                             "\xC0\x80",
+                             "\xC3",
+                             "\xE0\x80\x80",
+                             "\xED\xA0\x80",
+                             "\xE2\x82",
+                             "\xF0\x80\x80\x80",
+                             "\xF4\x90\x80\x80",
+                             "\xF5\x80\x80\x80"};
+  for (const std::string& bytes : bad) {
+    // At any distance from the start, since eight plain characters are judged at once.
+    for (std::size_t before = 0; before < 10; ++before) {
+      const std::string text = "[\"" + std::string(before, 'a') + bytes + "\"]";
+      const std::string expected = fmt::format("f:1:{}: error: byte 0x{:02X} is not UTF-8 text\n", before + 3,
+                                               static_cast<unsigned char>(bytes[0]));
+      CHECK(refusal(parse_json, text).starts_with(expected));
+    }
+  }
+  CHECK(refusal(parse_json, "[\"é€😀\"]") == "accepted");
+}
+
 TEST_CASE("a sample cut at every byte is refused, never more than that") {
   const std::string sample = "{\"a\": [1, -2.5e3, true], \"b\\u00e9\": {\"c\": null, \"d\": \"\\ud83d\\ude00 é\"}}";
   for (std::size_t length = 0; length < sample.size(); ++length) {
