@@ -6,8 +6,8 @@
   tools/layering.py --self-test  makes a small tree for each rule, breaks the rule, and expects to be told
 
 Checked: who includes whom; which third-party header is used where; that only the command line prints and exits; that
-the readers of schedules know nothing of ZeRO; that only lowering makes events; sizes of functions and files. Standard
-library only.
+the readers of schedules know nothing of ZeRO; that only lowering makes events; that the pages name files that exist;
+sizes of functions and files. Standard library only.
 """
 import pathlib
 import re
@@ -38,6 +38,8 @@ PRINTS_OR_EXITS = re.compile(
     r"(^|[;{})]|(?<!\w)::)\s*_?exit\s*\(")
 KNOWS_ZERO = re.compile(r"ZeroStage|zero\.stage|\bzero\(\)|\bZero\b")
 MAKES_EVENTS = re.compile(r"events\.(push_back|emplace_back|insert)\b")
+
+NAMES_A_PATH = re.compile(r"(?<![\w/.-])(?:src|tests|tools|bench|docs|configs|models|cmake)/[\w.*/-]*\w")
 
 MOST_FUNCTION_LINES = 70
 MOST_FILE_LINES = 400
@@ -156,6 +158,20 @@ def check_words(tree, faults):
                 faults.append(f"{path}:{number}: only planner/lowering makes events")
 
 
+def check_pages(tree, faults):
+    """Every path of the tree that a page names, and every relative link, leads somewhere."""
+    pages = [path for pattern in ("*.md", "docs/**/*.md", "tests/**/*.md") for path in tree.root.glob(pattern)]
+    for page in sorted(pages):
+        name = page.relative_to(tree.root).as_posix()
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+            for path in NAMES_A_PATH.findall(line):
+                if "NAME" not in path and not list(tree.root.glob(path.rstrip("/."))):
+                    faults.append(f"{name}:{number}: {path} does not exist")
+            for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", line):
+                if not (page.parent / link).exists():
+                    faults.append(f"{name}:{number}: the link to {link} leads nowhere")
+
+
 def sizes(tree):
     """What is larger than allowed: {("file", path, ""): lines, ("function", path, name): lines}."""
     large = {}
@@ -163,9 +179,9 @@ def sizes(tree):
         lines = len(text.splitlines())
         if lines > MOST_FILE_LINES:
             large["file", path, "-"] = lines
-        for name, first, length in functions(text):
+        for name, _, length in functions(text):
             if length > MOST_FUNCTION_LINES:
-                key = ("function", path, name if name != "TEST_CASE" else f"TEST_CASE:{first}")
+                key = ("function", path, name)
                 large[key] = max(length, large.get(key, 0))
     return large
 
@@ -201,7 +217,7 @@ def tighten(tree):
 def check(root):
     tree = Tree(root)
     faults = []
-    for rule in (check_includes, check_words, check_sizes):
+    for rule in (check_includes, check_words, check_pages, check_sizes):
         rule(tree, faults)
     return faults
 
@@ -227,6 +243,8 @@ def self_test():
         ("src/core/a.cpp", "namespace n {\nvoid Room::f(int a) const {\n" + long_body + "}\n}\n", "Room::f: 82 lines"),
         ("tests/a.cpp", 'TEST_CASE("x") {\n' + long_body + "}\n", "82 lines"),
         ("src/core/a.cpp", "int x;\n" * 401, "401 lines"),
+        ("README.md", "see `src/core/gone.h`\n", "src/core/gone.h does not exist"),
+        ("docs/a.md", "see [b](b.md)\n", "leads nowhere"),
     ]
     clean = [
         ("src/cli/a.cpp", '#include <CLI/CLI.hpp>\n#include "io/b.h"\nint main() { std::exit(0); }\n'),
@@ -240,7 +258,7 @@ def self_test():
     for path, text, expected in cases + [(path, text, None) for path, text in clean]:
         with tempfile.TemporaryDirectory() as root:
             file = pathlib.Path(root) / path
-            file.parent.mkdir(parents=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
             faults = check(root)
             if expected is None and faults:
