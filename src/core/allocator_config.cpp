@@ -36,6 +36,12 @@ std::vector<Token> lex(std::string_view text) {
   return tokens;
 }
 
+// An environment variable cannot be longer (Linux, MAX_ARG_STRLEN).
+constexpr std::size_t kLongest = 128 * 1024;
+
+// The part of a word that a message shows.
+std::string_view shown(std::string_view word) { return word.substr(0, 40); }
+
 // Thrown inside this file only; a fault ends the reading, as in PyTorch.
 struct Stop {
   ConfFault fault;
@@ -76,7 +82,7 @@ class ConfReader {
     std::int64_t value = 0;
     const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || rest != text.data() + text.size()) {
-      fail(fmt::format("{} must be a whole number, not '{}'", key, text));
+      fail(fmt::format("{} must be a whole number, not '{}'", key, shown(text)));
     }
     if (value < least || value > most) fail(fmt::format("{} is {}, but must be {}", key, value, rule));
     ++at_;
@@ -88,7 +94,7 @@ class ConfReader {
     double value = 0;
     const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || rest != text.data() + text.size()) {
-      fail(fmt::format("{} must be a number, not '{}'", key, text));
+      fail(fmt::format("{} must be a number, not '{}'", key, shown(text)));
     }
     return value;
   }
@@ -206,7 +212,8 @@ class ConfReader {
     }
     at_ = start;
     const std::string_view close = nearest(key, known);
-    fail(fmt::format("unknown allocator option '{}'", key), close.empty() ? "" : fmt::format("nearest: {}", close));
+    fail(fmt::format("unknown allocator option '{}'", shown(key)),
+         close.empty() ? "" : fmt::format("did you mean \"{}\"?", close));
   }
 
   void max_split() { config_->max_split_size = mebibytes("max_split_size_mb", 20); }
@@ -231,6 +238,7 @@ class ConfReader {
 }  // namespace
 
 std::optional<ConfFault> apply_allocator_conf(std::string_view text, AllocatorConfig& config) {
+  if (text.size() > kLongest) return ConfFault{kLongest, "an allocator conf has at most 131072 characters", {}};
   AllocatorConfig next = config;
   const AllocatorConfig defaults;
   next.max_split_size = defaults.max_split_size;

@@ -56,7 +56,6 @@ TrainingArguments lay(const TrainingArguments& below, const TrainingArguments& a
   prefer(all.auto_find_batch_size, above.auto_find_batch_size);
   prefer(all.gradient_checkpointing, above.gradient_checkpointing);
   prefer(all.optim, above.optim);
-  prefer(all.torch_dtype, above.torch_dtype);
   return all;
 }
 

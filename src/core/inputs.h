@@ -199,7 +199,6 @@ struct TrainingArguments {
   Setting<bool> auto_find_batch_size;                 // false
   Setting<bool> gradient_checkpointing;               // false
   Setting<std::string> optim;                         // "adamw_torch_fused"
-  Setting<std::string> torch_dtype;                   // The script's own argument; not one of TrainingArguments.
 };
 
 // Everything that a training file, TrainingArguments, a launch line and the options can say. Each of them makes one
@@ -220,19 +219,21 @@ struct Request {
   Setting<std::int64_t> ep;             // --ep
   Setting<std::int64_t> nodes;          // Launch lines only.
   // Runtime and batch.
-  Setting<std::string> runtime;         // --runtime pytorch|deepspeed
-  Setting<std::int64_t> zero_stage;     // --zero-stage (zero_stage)
-  Setting<std::int64_t> micro_batch;    // --micro-batch (micro_batch)
-  Setting<std::int64_t> grad_accum;     // --grad-accum (grad_accum)
-  Setting<std::int64_t> seq;            // --seq
-  Setting<std::string> seq_list;        // --seq-list (seq_list)
-  Setting<std::string> dtype;           // --dtype bf16|fp16|fp32
-  Setting<std::string> autocast;        // --autocast
-  Setting<std::string> optimizer;       // --optimizer NAME[:IMPLEMENTATION] (optimizer.name)
-  Setting<std::string> implementation;  // (optimizer.implementation) fused|foreach|for-loop
-  Setting<double> momentum;             // (optimizer.momentum)
-  Setting<std::string> param_groups;    // (param_groups) single
-  Setting<double> max_grad_norm;        // (max_grad_norm)
+  Setting<std::string> runtime;       // --runtime pytorch|deepspeed
+  Setting<std::int64_t> zero_stage;   // --zero-stage (zero_stage)
+  Setting<std::int64_t> micro_batch;  // --micro-batch (micro_batch)
+  Setting<std::int64_t> grad_accum;   // --grad-accum (grad_accum)
+  Setting<std::int64_t> seq;          // --seq
+  Setting<std::string> seq_list;      // --seq-list (seq_list)
+  Setting<std::string> dtype;         // --dtype bf16|fp16|fp32
+  Setting<std::string> torch_dtype;   // In which the script loads the model: TrainingArguments and launch lines only.
+  Setting<std::string> mixed_precision;  // accelerate's bf16 or fp16: launch lines only.
+  Setting<std::string> autocast;         // --autocast
+  Setting<std::string> optimizer;        // --optimizer NAME[:IMPLEMENTATION] (optimizer.name)
+  Setting<std::string> implementation;   // (optimizer.implementation) fused|foreach|for-loop
+  Setting<double> momentum;              // (optimizer.momentum)
+  Setting<std::string> param_groups;     // (param_groups) single
+  Setting<double> max_grad_norm;         // (max_grad_norm)
   // Model and its execution.
   Setting<std::vector<std::string>> freeze;                 // --freeze GLOB, repeatable
   Setting<std::string> lora;                                // --lora
@@ -289,7 +290,7 @@ void for_each_setting(A& a, B& b, Visit&& visit) {
       &Request::stream_frees, &Request::placement, &Request::deepspeed_version, &Request::torch_version,
       &Request::transformers_version, &Request::host_memory, &Request::capacity, &Request::reserve, &Request::rank,
       &Request::phase, &Request::strict, &Request::set, &Request::sweep, &Request::format, &Request::out,
-      &Request::nodes);
+      &Request::nodes, &Request::torch_dtype, &Request::mixed_precision);
 }
 
 // `above` wins wherever it says something. The order is: option over launch line over training file over

@@ -111,7 +111,7 @@ class TraceReader {
     const std::string_view close = nearest(word.text, names);
     fault(word.offset, fmt::format("unknown call '{}'", word.text.substr(0, 40)),
           close.empty() ? "known: capacity, conf, fraction, alloc, free, record_stream, events_ready, empty_cache"
-                        : fmt::format("nearest: {}", close));
+                        : fmt::format("did you mean \"{}\"?", close));
   }
 
   void configure(std::size_t begin, std::size_t end, const Word& verb) {

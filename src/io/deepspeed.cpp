@@ -173,6 +173,7 @@ constexpr auto kState = &ZeroInput::offload_optimizer;
 
 // "bfloat16" is the old name of the block; the new one wins, as in DeepSpeed (precision_config.py).
 void take_old_bf16(Reader& reader, std::string_view key, const Value& value) {
+  if (value.is(Value::Kind::Null)) return;
   if (!value.is(Value::Kind::Object)) {
     reader.context.fault(value, fmt::format("\"{}\" must be an object, not {}", key, describe(value.kind)));
   } else if (!reader.input.bf16_enabled.mentioned()) {

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "io/json_fault.h"
 #include "io/json_parse.h"
 #include "io/text.h"
@@ -250,9 +252,13 @@ class Rewriter {
   void multi_line() {
     anchor();
     const std::size_t opened = at_;
-    const std::size_t line = opened == 0 ? 0 : text_.rfind('\n', opened - 1) + 1;
+    // There hjson 3.1.0 counts the indent round the end of the file: what it reads depends on the last line.
+    const std::size_t before = text_.substr(0, opened).rfind('\n');
+    if (before == std::string_view::npos) {
+      refuse(opened, "a ''' string on the first line", "hjson gives it an indent by chance; start it on a later line");
+    }
     std::size_t indent = 0;  // In characters.
-    for (std::size_t i = line; i < opened; ++i) {
+    for (std::size_t i = before + 1; i < opened; ++i) {
       if ((static_cast<unsigned char>(text_[i]) & 0xC0) != 0x80) ++indent;
     }
     const auto skip_indent = [&](std::size_t most) {
@@ -282,21 +288,21 @@ class Rewriter {
     anchor();
     const std::size_t begin = at_;
     const std::size_t number = number_length(text_.substr(begin));
-    for (bool first_stop = true;; ++at_) {
+    const auto stops = [&] {
       const char c = peek();
-      const bool ends = line_ends();
-      if (!ends && c != ',' && c != '}' && c != ']' && c != '#' && !(c == '/' && (peek(1) == '/' || peek(1) == '*'))) {
-        continue;
-      }
+      return line_ends() || c == ',' || c == '}' || c == ']' || c == '#' ||
+             (c == '/' && (peek(1) == '/' || peek(1) == '*'));
+    };
+    while (!stops()) ++at_;
+    const std::string_view piece = strip(text_.substr(begin, at_ - begin));
+    if (piece == "true" || piece == "false" || piece == "null") {
+      json_ += piece;
+    } else if (number > 0 && text_.find_first_not_of(" \t", begin + number) >= at_) {
+      json_ += piece.substr(0, number);
+    } else {
       // What comes before the first stop decides: a longer piece is none of the words and no number.
-      const std::string_view piece = strip(text_.substr(begin, at_ - begin));
-      if (first_stop && (piece == "true" || piece == "false" || piece == "null" ||
-                         (number > 0 && text_.find_first_not_of(" \t", begin + number) >= at_))) {
-        json_ += number > 0 ? piece.substr(0, number) : piece;
-        return;
-      }
-      first_stop = false;
-      if (ends) return write(piece);
+      at_ = std::min(text_.find_first_of("\r\n", at_), text_.size());
+      write(strip(text_.substr(begin, at_ - begin)));
     }
   }
 

@@ -278,7 +278,8 @@ void LineReader::take_accelerate(const Word& word) {
   if (word.name == "deepspeed_config_file") return argument("deepspeed", value, place);
   if (word.name == "gradient_accumulation_steps") return argument("gradient_accumulation_steps", value, place);
   if (word.name == "mixed_precision" && word.value && (*word.value == "bf16" || *word.value == "fp16")) {
-    return argument(*word.value, truth(), place);
+    request_.mixed_precision = {*word.value, place};
+    return;
   }
   if (word.name == "mixed_precision" && word.value && *word.value != "no") {
     request_.not_modelled.push_back({place, When::Always, word.written, *word.value + " mixed precision"});
@@ -343,7 +344,6 @@ void LineReader::script_arguments() {
       argument(key, scalar(text.substr(equals + 1)), place);
     } else if (!done() && !words_[at_].starts_with("--")) {
       argument(key, scalar(words_[at_++]), place);
-      while (!done() && !words_[at_].starts_with("-")) ++at_;  // A list: its first value decides nothing here.
     } else {
       argument(key, truth(), place);
     }

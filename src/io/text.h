@@ -30,8 +30,8 @@ inline constexpr std::size_t kMostValues = 2'000'000;
 // Hjson by the rules of the Python package that DeepSpeed uses (hjson 3.1.0): comments (#, //, /* */), commas may
 // trail or give way to a new line, keys need no quotes, single quotes, '''multi-line strings''', strings without
 // quotes to the end of the line, an object without its braces; a blank file is an empty object. Narrower than that
-// package where it guesses: a file whose root is neither an object nor an array is refused.
-// An integral number with an exponent (5e8) stays Real; `ObjectReader::integer` reads it.
+// package where it guesses: refused are a root that is neither an object nor an array, and ''' strings on the first
+// line. An integral number with an exponent (5e8) stays Real; `ObjectReader::integer` reads it.
 [[nodiscard]] Document parse_hjson(std::string path, std::string text);
 
 // YAML 1.1 as PyYAML's safe loader resolves plain scalars, with two narrowings and one widening. Refused by name:

@@ -205,7 +205,7 @@ void take_optim(const Argument& argument) { argument.request.optimizer = argumen
 
 void take_attention(const Argument& argument) { argument.request.attention = argument.text(); }
 
-void take_torch_dtype(const Argument& argument) { argument.arguments().torch_dtype = argument.text(); }
+void take_torch_dtype(const Argument& argument) { argument.request.torch_dtype = argument.text(); }
 
 // On a command line the name alone is DeepSpeed's own switch; a path comes with it or in deepspeed_config.
 void take_deepspeed(const Argument& argument) {
@@ -268,6 +268,15 @@ constexpr Known kKnown[] = {
     {"packing", [](const Argument& a) { refuse_if_set(a, When::Always, "packed sequences"); }},
 };
 
+// Arguments of training scripts that are no fields of TrainingArguments.
+bool is_scripts_own(std::string_view key) {
+  constexpr std::array<std::string_view, 13> kOwn = {
+      "deepspeed_config", "attn_implementation", "torch_dtype", "dtype",      "max_seq_length",
+      "max_length",       "model_max_length",    "block_size",  "cutoff_len", "seq_length",
+      "load_in_4bit",     "load_in_8bit",        "packing"};
+  return std::find(kOwn.begin(), kOwn.end(), key) != kOwn.end() || key == "use_peft";
+}
+
 }  // namespace
 
 bool apply_training_argument(std::string_view key, const Value& value, const Place& place, Request& request,
@@ -275,8 +284,10 @@ bool apply_training_argument(std::string_view key, const Value& value, const Pla
   const bool inert = std::find(std::begin(kInert), std::end(kInert), key) != std::end(kInert);
   const auto known = std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& k) { return k.key == key; });
   if (!inert && known == std::end(kKnown)) return false;
-  if (!request.training_arguments) request.training_arguments.emplace().place = place;
   if (value.is(Value::Kind::Null)) return true;
+  // Names like "seed" or "max_length" are everybody's; those that decide something are taken as Hugging Face's own.
+  const bool trainers = !inert && !is_scripts_own(key) && !(key == "deepspeed" && value.is(Value::Kind::Bool));
+  if (trainers && !request.training_arguments) request.training_arguments.emplace().place = place;
   if (inert) {
     request.notices.push_back(
         {Notice::Kind::Inert, place, fmt::format("\"{}\" has no effect here: it changes no size", key), {}});

@@ -75,6 +75,12 @@ class Builder {
   explicit Builder(Document& document) : document_(&document), parser_(document.text), offsets_(document.text) {}
 
   void run() {
+    // libyaml compares every %TAG directive with all before it, and tags are not read here anyway.
+    const std::string_view text = document_->text;
+    const std::size_t directive = text.starts_with("%TAG") ? 0 : text.find("\n%TAG");
+    if (directive != std::string_view::npos) {
+      throw Refusal({document_->at(text[directive] == '\n' ? directive + 1 : 0, "%TAG directives are not read here")});
+    }
     for (bool more = true; more;) {
       Event event;
       if (!parser_.next(event)) {

@@ -51,8 +51,8 @@ Scalar real_scalar(std::string_view text, bool huge) {
   return made;
 }
 
-// `digits` in `base`, at least one digit once the underscores are gone.
-Scalar integer_scalar(bool negative, std::string_view digits, int base) {
+// `digits` in `base`; refused where nothing is left once the underscores are gone.
+Scalar integer_scalar(std::string_view text, bool negative, std::string_view digits, int base) {
   const std::string clean = (negative ? "-" : "") + without_underscores(digits);
   Scalar made;
   made.value.kind = Value::Kind::Integer;
@@ -62,7 +62,7 @@ Scalar integer_scalar(bool negative, std::string_view digits, int base) {
     return made;
   }
   if (base == 10) return real_scalar(clean, true);
-  return refused(digits, "does not fit in 63 bits");
+  return refused(text, "not an integer of 63 bits");
 }
 
 // 1:30 or 1:30.5: base 60 to YAML 1.1.
@@ -123,17 +123,16 @@ Scalar number_or_string(std::string_view text) {
     return refused(text, "not a finite number");
   }
   const auto only = [](std::string_view digits, std::string_view set) {
-    return digits.find_first_not_of(set) == std::string_view::npos &&
-           digits.find_first_not_of('_') != std::string_view::npos;
+    return !digits.empty() && digits.find_first_not_of(set) == std::string_view::npos;
   };
-  if (body.starts_with("0b") && only(body.substr(2), "01_")) return integer_scalar(negative, body.substr(2), 2);
+  if (body.starts_with("0b") && only(body.substr(2), "01_")) return integer_scalar(text, negative, body.substr(2), 2);
   if (body.starts_with("0x") && only(body.substr(2), "0123456789abcdefABCDEF_")) {
-    return integer_scalar(negative, body.substr(2), 16);
+    return integer_scalar(text, negative, body.substr(2), 16);
   }
   if (!body.empty() && is_digit(body.front())) {
-    if (body == "0") return integer_scalar(negative, body, 10);
-    if (body.front() == '0' && only(body.substr(1), "01234567_")) return integer_scalar(negative, body, 8);
-    if (body.front() != '0' && only(body, "0123456789_")) return integer_scalar(negative, body, 10);
+    if (body == "0") return integer_scalar(text, negative, body, 10);
+    if (body.front() == '0' && only(body, "01234567_")) return integer_scalar(text, negative, body, 8);
+    if (body.front() != '0' && only(body, "0123456789_")) return integer_scalar(text, negative, body, 10);
     if (sexagesimal(body)) return refused(text, "a base-60 number to YAML; put it in quotes if it is a string");
     if (timestamp(text)) return refused(text, "a timestamp to YAML; put it in quotes if it is a string");
   }

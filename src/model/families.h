@@ -16,12 +16,12 @@ namespace dsplan {
 
 // The model that a trainer gets: AutoModelForCausalLM for decoders, BertModel and RobertaModel (with pooler, without a
 // head), T5ForConditionalGeneration, ViTForImageClassification (ViTModel where `architectures` names it).
-// `name` becomes ModelSpec::name; shapes are in elements and unsharded.
-// A missing key takes the default of the family's config class; keys that the family does not know are ignored, as
-// config files are full of them.
-// Refused with positions, up to 20 faults together: wrong types, sizes below 1, heads that do not divide the hidden
-// size, key-value heads that do not divide the heads, unknown activations. Refused alone: an unknown or missing
-// model_type, multimodal configs, more than kMostLayers layers or kMostTensors tensors, 2^63 elements or more.
+// `name` becomes ModelSpec::name; ModelSpec::source stays empty, a config.json does not know it; shapes are in elements
+// and unsharded. A missing key takes the default of the family's config class; keys that the family does not know are
+// ignored, as config files are full of them. Refused with positions, up to 20 faults together: wrong types, sizes below
+// 1, more than kMostLayers layers, heads that do not divide the hidden size, key-value heads that do not divide the
+// heads, unknown activations. Refused alone: an unknown or missing model_type, multimodal configs, more than
+// kMostTensors tensors, 2^63 elements or more.
 [[nodiscard]] ModelSpec build_model(const Document& config, std::string name);
 
 // The model_type values that build_model accepts, in the order of documentation.

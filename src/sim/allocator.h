@@ -1,6 +1,7 @@
 // PyTorch's CUDA caching allocator, exactly: the same blocks, segments, retries and statistics for the same requests.
-// Source: c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.6 (rules R1 to R19 and E1 to E8 of docs/allocator.md name its
-// functions); equality with the real one is tested on recorded traces. CUDA graphs and user memory pools are not here.
+// Source: c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.6. docs/allocator.md states the rules R1 to R18 and E1 to E6
+// that the comments name; equality with the real one is tested on recorded traces. CUDA graphs and user memory pools
+// are not here.
 //
 // Blocks are ordered by a logical address that the allocator assigns itself: segments ascend in creation order on
 // 2 MiB multiples and are never reused. Where memory really lies (SegmentSource) decides nothing.
@@ -44,7 +45,8 @@ class SegmentSource {
   // nullptr: the device has no more.
   [[nodiscard]] virtual void* allocate(Bytes size) = 0;
   virtual void free(void* segment, Bytes size) = 0;
-  // Expandable segments: a range of addresses, of which pages are mapped and unmapped. `map` maps all or nothing.
+  // Expandable segments: a range of addresses, of which pages are mapped and unmapped. `reserve` takes no memory and
+  // throws where it cannot; `map` maps all or nothing.
   [[nodiscard]] virtual void* reserve(Bytes size) = 0;
   virtual void unreserve(void* range, Bytes size) = 0;
   [[nodiscard]] virtual bool map(void* range, Bytes offset, Bytes size) = 0;

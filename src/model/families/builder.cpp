@@ -61,6 +61,18 @@ ModuleId ModelBuilder::open(std::string_view name, std::string_view type) {
   return id;
 }
 
+// What the first layer took says how much all of them will take, so that too many are refused before they are built.
+void ModelBuilder::expect_more_layers() {
+  const auto layers = static_cast<std::size_t>(config_->layers());
+  const std::size_t tensors = spec_.parameters.size() - before_layers_;
+  config_->check_tensors(static_cast<std::int64_t>(spec_.parameters.size() + tensors * (layers - 1)));
+  const std::size_t modules = spec_.modules.size() - static_cast<std::size_t>(layers_.back().module);
+  constexpr std::size_t kAround = 16;  // Embeddings, norms, head.
+  spec_.parameters.reserve(before_layers_ + tensors * layers + kAround);
+  spec_.modules.reserve(spec_.modules.size() + modules * (layers - 1) + kAround);
+  spec_.calls.reserve(2 * spec_.modules.capacity());
+}
+
 void ModelBuilder::close() {
   if (!layers_.empty() && layers_.back().module == current_) {
     layers_.back().end = static_cast<ModuleId>(spec_.modules.size());
@@ -74,6 +86,8 @@ ModelBuilder::Scope ModelBuilder::module(std::string_view name, std::string_view
 
 ModelBuilder::Scope ModelBuilder::layer(std::int64_t index, std::string_view type, std::string_view forward) {
   const ModuleId list = current_;
+  if (layers_.empty()) before_layers_ = spec_.parameters.size();
+  if (layers_.size() == 1) expect_more_layers();  // Here and not in close(), which a destructor calls.
   const ModuleId id = open(fmt::format_int(index).c_str(), type);
   spec_.modules.back().layer = static_cast<std::int32_t>(layers_.size());
   layers_.push_back({id, list, id, forward});
@@ -87,7 +101,7 @@ void ModelBuilder::leaf(std::string_view name, std::string_view type) {
 
 ParameterId ModelBuilder::parameter(std::string_view leaf, const Shape& shape, Split split, std::uint8_t split_dim) {
   const auto id = static_cast<ParameterId>(spec_.parameters.size());
-  if (id >= kMostTensors) config_->refuse_largest(fmt::format("more than {} tensors", grouped(kMostTensors)));
+  config_->check_tensors(id + 1);
   std::int64_t elements = 1;
   bool wraps = false;
   for (std::uint8_t i = 0; i < shape.rank; ++i) wraps |= __builtin_mul_overflow(elements, shape.dims[i], &elements);

@@ -93,6 +93,7 @@ class ModelBuilder {
 
   ModuleId open(std::string_view name, std::string_view type);
   void close();
+  void expect_more_layers();
   [[nodiscard]] std::string path_of(std::string_view leaf) const;
   void call_layers(ModuleId list);
   void run(ModuleId self, std::string_view& text);
@@ -102,6 +103,7 @@ class ModelBuilder {
   ModelSpec spec_;
   ModuleId current_ = 0;
   std::vector<Layer> layers_;
+  std::size_t before_layers_ = 0;  // Parameters registered ahead of the first layer.
   std::vector<Recorded> recorded_;
   std::int64_t elements_ = 0;
 };

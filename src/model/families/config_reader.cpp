@@ -82,6 +82,22 @@ void ConfigReader::refuse_largest(std::string message) const {
   throw Refusal({config_->at((largest_ == nullptr ? root() : *largest_).offset, std::move(message))});
 }
 
+void ConfigReader::check_tensors(std::int64_t tensors) const {
+  if (tensors <= kMostTensors) return;
+  throw Refusal({config_->at((layers_value_ == nullptr ? root() : *layers_value_).offset,
+                             fmt::format("the model has more than {} tensors", grouped(kMostTensors)))});
+}
+
+void ConfigReader::throw_if_any() const {
+  if (diagnostics_.count() > diagnostics_.list().size()) diagnostics_.throw_if_any();
+  if (!diagnostics_.any()) return;
+  std::vector<Diagnostic> faults = diagnostics_.list();
+  std::stable_sort(faults.begin(), faults.end(), [](const Diagnostic& a, const Diagnostic& b) {
+    return std::pair(a.line, a.column) < std::pair(b.line, b.column);
+  });
+  throw Refusal(std::move(faults));
+}
+
 void ConfigReader::refuse_null(std::string_view key, std::string_view wanted) {
   if (is_null(key)) fault(key, fmt::format("\"{}\" must be {}, not null", key, wanted));
 }
@@ -118,7 +134,9 @@ std::int64_t ConfigReader::size(std::string_view key, std::int64_t fallback, std
 std::int64_t ConfigReader::layer_count(std::string_view key, std::int64_t fallback, std::string_view alias) {
   const std::string_view there = spelled(key, alias);
   refuse_null(there, "an integer");
-  return integer(there, 1, kMostLayers).value_or(fallback);
+  layers_ = integer(there, 1, kMostLayers).value_or(fallback);
+  layers_value_ = find(there);
+  return layers_;
 }
 
 std::optional<std::int64_t> ConfigReader::maybe_size(std::string_view key, std::optional<std::int64_t> fallback) {
@@ -195,7 +213,7 @@ std::optional<DType> ConfigReader::dtype() {
   if (bare == "float32") return DType::Float32;
   if (bare == "float16") return DType::Float16;
   if (bare == "bfloat16") return DType::BFloat16;
-  const std::string_view meant = nearest(bare, {"float64", "float32", "float16", "bfloat16"});
+  const std::string_view meant = nearest(bare, {"bfloat16", "float16", "float32", "float64"});
   fault(key, fmt::format("\"{}\" must be one of float64, float32, float16, bfloat16, not \"{}\"", key, *read),
         meant.empty() ? std::string() : fmt::format("did you mean \"{}\"?", meant));
   return std::nullopt;

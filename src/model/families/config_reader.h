@@ -62,11 +62,15 @@ class ConfigReader {
   void fault(std::string_view key, std::string message, std::string hint = {});
   void fault(const Value& value, std::string message, std::string hint = {});
   [[nodiscard]] bool sound(std::string_view key) const;
-  void throw_if_any() const { diagnostics_.throw_if_any(); }
+  // All faults together, in the order of the file.
+  void throw_if_any() const;
   // A refusal at the value of `key` (at the object where it is absent).
   [[noreturn]] void refuse(std::string_view key, std::string message, std::string hint = {}) const;
   // A refusal of something that grew too large, at the largest size that was read.
   [[noreturn]] void refuse_largest(std::string message) const;
+  // Refuses more than kMostTensors tensors, at the layer count.
+  void check_tensors(std::int64_t tensors) const;
+  [[nodiscard]] std::int64_t layers() const { return layers_; }  // As read last by layer_count.
 
   [[nodiscard]] const Value& root() const { return config_->root; }
   [[nodiscard]] const Document& config() const { return *config_; }
@@ -82,6 +86,8 @@ class ConfigReader {
   ObjectReader object_;
   std::vector<std::string> faulty_;
   const Value* largest_ = nullptr;
+  const Value* layers_value_ = nullptr;
+  std::int64_t layers_ = 0;
 };
 
 // The torch.nn or transformers class behind an activation's name (ACT2CLS of transformers 5.17.0); empty where there

@@ -93,9 +93,6 @@ ModelSpec build_model(const Document& config, std::string name) {
   spec.family = family.model_type;
   spec.stored_dtype = stored;
   spec.has_graph = family.has_graph;
-  if (const Value* source = reader.find("source"); source != nullptr && source->is(Value::Kind::String)) {
-    spec.source = source->string;
-  }
   return spec;
 }
 

@@ -35,8 +35,10 @@ T5 read_t5(ConfigReader& config) {
   d.hidden = config.size("d_model", 512, "hidden_size");
   d.head_dim = config.size("d_kv", 64, "head_dim");
   d.ffn = config.size("d_ff", 2048);
+  const bool given = config.find("num_decoder_layers") != nullptr;
+  if (given) t5.decoder_layers = config.layer_count("num_decoder_layers", 1);
   d.layers = config.layer_count("num_layers", 6, "num_hidden_layers");
-  t5.decoder_layers = config.maybe_size("num_decoder_layers").value_or(d.layers);
+  if (!given) t5.decoder_layers = d.layers;
   d.heads = d.kv_heads = config.size("num_heads", 8, "num_attention_heads");
   t5.buckets = config.size("relative_attention_num_buckets", 32);
   d.residual_dropout = d.attention_dropout = d.embedding_dropout = config.probability("dropout_rate", 0.1);
@@ -119,7 +121,8 @@ ModelSpec build_t5(ConfigReader& config) {
   const T5 t5 = read_t5(config);
   const Dimensions& d = t5.dims;
   if (d.layers + t5.decoder_layers > kMostLayers) {
-    config.refuse("num_decoder_layers", fmt::format("more than {} layers", grouped(kMostLayers)));
+    config.refuse("num_decoder_layers",
+                  fmt::format("encoder and decoder together have more than {} layers", grouped(kMostLayers)));
   }
   const Forwards encoder{block_forward(t5, false, true), block_forward(t5, false, false)};
   const Forwards decoder{block_forward(t5, true, true), block_forward(t5, true, false)};

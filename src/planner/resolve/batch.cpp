@@ -107,6 +107,12 @@ void resolve_world(Resolver& resolver, const Batch& batch) {
   }
 }
 
+bool decided_by_trainer(const Resolver& resolver) {
+  const std::optional<TrainingArguments>& arguments = resolver.request.training_arguments;
+  return arguments && resolver.job.training.micro_batch == arguments->per_device_train_batch_size.value_or(8) &&
+         resolver.job.training.grad_accum == arguments->gradient_accumulation_steps.value_or(1);
+}
+
 // What DeepSpeed's `_set_batch_related_parameters` computes from two of three, or from one.
 void complete(Resolver& resolver, const Batch& batch) {
   Training& training = resolver.training();
@@ -145,7 +151,8 @@ void complete(Resolver& resolver, const Batch& batch) {
   training.grad_accum = accum;
   tell(batch.micro, micro, "micro-batch", std::move(micro_reason), micro_assumed, "--micro-batch");
   tell(batch.accum, accum, "accumulation", std::move(accum_reason), accum_assumed, "--grad-accum");
-  if (!batch.train.given()) return;
+  // Where TrainingArguments decide, check_training_arguments compares train_batch_size with them.
+  if (!batch.train.given() || decided_by_trainer(resolver)) return;
   if (const std::int64_t product = checked_mul(checked_mul(micro, accum), dp); product != *batch.train) {
     resolver.fault(batch.train.place,
                    fmt::format("\"train_batch_size\" is {}, but micro-batch {} x accumulation {} x {} data-parallel "

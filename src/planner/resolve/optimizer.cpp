@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/document.h"
 #include "planner/resolve/resolver.h"
 
 namespace dsplan {

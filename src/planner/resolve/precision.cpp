@@ -96,19 +96,41 @@ void dtype_by_trainer(Resolver& resolver, const TrainingArguments& arguments) {
   }
 }
 
-void dtype_of_plain_trainer(Resolver& resolver, const TrainingArguments& arguments) {
-  const bool bf16 = arguments.bf16.value_or(false);
-  if (bf16 || arguments.fp16.value_or(false)) {
-    return resolver.not_modelled((bf16 ? arguments.bf16 : arguments.fp16).place,
-                                 "mixed precision without DeepSpeed (autocast)");
-  }
-  const Setting<std::string>& loaded = arguments.torch_dtype;
+// Without DeepSpeed and without mixed precision, the weights keep the dtype in which the script loads them.
+void loaded_dtype(Resolver& resolver) {
+  const Setting<std::string>& loaded = resolver.request.torch_dtype;
   const std::optional<DType> dtype = loaded.given() ? dtype_named(*loaded) : std::nullopt;
   if (dtype) {
     resolver.training().dtype = *dtype;
     return resolver.given("dtype", std::string(name(*dtype)), loaded.place, "--dtype");
   }
   resolver.assumed("dtype", "bf16", "no DeepSpeed JSON", "--dtype");
+}
+
+// accelerate enables its mixed precision in a JSON that has no block for it, and refuses the opposite block.
+void dtype_by_accelerate(Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.mixed_precision;
+  if (!resolver.deepspeed()) {
+    return resolver.not_modelled(wished.place, "mixed precision without DeepSpeed (autocast)");
+  }
+  const DType dtype = dtype_named(*wished).value_or(DType::BFloat16);
+  resolver.training().dtype = dtype;
+  resolver.given("dtype", std::string(name(dtype)), wished.place, "--dtype");
+  const Setting<bool>* enabled = enabled_precision(resolver.ds);
+  if (enabled == nullptr || precision_of(enabled, *resolver.ds) == dtype) return;
+  resolver.fault(enabled->place,
+                 fmt::format("the DeepSpeed JSON enables {}, and the launch line {}",
+                             name(precision_of(enabled, *resolver.ds)), *wished),
+                 "accelerate refuses the mismatch");
+}
+
+void dtype_of_plain_trainer(Resolver& resolver, const TrainingArguments& arguments) {
+  const bool bf16 = arguments.bf16.value_or(false);
+  if (bf16 || arguments.fp16.value_or(false)) {
+    return resolver.not_modelled((bf16 ? arguments.bf16 : arguments.fp16).place,
+                                 "mixed precision without DeepSpeed (autocast)");
+  }
+  loaded_dtype(resolver);
 }
 
 void dtype_by_json(Resolver& resolver) {
@@ -136,11 +158,12 @@ void dtype_by_json(Resolver& resolver) {
 void resolve_dtype(Resolver& resolver) {
   const std::optional<TrainingArguments>& arguments = resolver.request.training_arguments;
   if (resolver.request.dtype.given()) return dtype_by_request(resolver);
+  if (resolver.request.mixed_precision.given()) return dtype_by_accelerate(resolver);
   if (!resolver.deepspeed() && arguments) return dtype_of_plain_trainer(resolver, *arguments);
   if (enabled_precision(resolver.ds) != nullptr) return dtype_by_json(resolver);
   if (resolver.deepspeed() && arguments) return dtype_by_trainer(resolver, *arguments);
   if (resolver.ds != nullptr) return dtype_by_json(resolver);
-  resolver.assumed("dtype", "bf16", "no DeepSpeed JSON", "--dtype");
+  loaded_dtype(resolver);
 }
 
 // Model dtype for every stage since 0.17.6; before that fp32 for bf16 without ZeRO (deepspeed-zero.md, section 1).
@@ -216,13 +239,13 @@ void resolve_precision(Resolver& resolver) {
   const bool usual = training.deepspeed >= Version{0, 19, 3};
   const bool scans = ds != nullptr ? ds->bf16_check_grad_overflow.value_or(usual) : usual;
   training.check_grad_overflow = training.dtype == DType::BFloat16 && scans;
-  const std::optional<TrainingArguments>& arguments = resolver.request.training_arguments;
-  if (!arguments || !arguments->torch_dtype.given()) return;
-  const std::optional<DType> loaded = dtype_named(*arguments->torch_dtype);
-  if (training.dtype == DType::Float32 && loaded && *loaded != DType::Float32) {
-    resolver.not_modelled(arguments->torch_dtype.place, "16-bit weights under DeepSpeed without bf16 or fp16");
+  const Setting<std::string>& loaded = resolver.request.torch_dtype;
+  if (!loaded.given()) return;
+  const std::optional<DType> as = dtype_named(*loaded);
+  if (training.dtype == DType::Float32 && as && *as != DType::Float32) {
+    resolver.not_modelled(loaded.place, "16-bit weights under DeepSpeed without bf16 or fp16");
   } else {
-    resolver.notice(Notice::Kind::Inert, arguments->torch_dtype.place,
+    resolver.notice(Notice::Kind::Inert, loaded.place,
                     "the dtype in which the script loads the model has no effect here: DeepSpeed casts the weights");
   }
 }

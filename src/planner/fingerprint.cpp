@@ -1,0 +1,75 @@
+// One hash of everything that determines bytes. The canonical text lists each input on a line of its own, in a fixed
+// order; a new input gets a new line, so that older fingerprints stay comparable as long as it has its default.
+#include <fmt/format.h>
+
+#include <iterator>
+
+#include "core/sha256.h"
+#include "planner/predict.h"
+
+namespace dsplan {
+namespace {
+
+void add_model(const ModelSpec& model, std::string& text) {
+  const auto out = std::back_inserter(text);
+  fmt::format_to(out, "family {}\nclass {}\n", model.family, model.graph_class);
+  const Dimensions& d = model.dims;
+  fmt::format_to(out, "dims {} {} {} {} {} {} {} {} {} {} {}\n", d.layers, d.hidden, d.heads, d.kv_heads, d.head_dim,
+                 d.ffn, d.vocab, d.max_positions, d.experts, d.experts_per_token, d.sliding_window);
+  fmt::format_to(out, "execution {} {} {} {} {} {} {}\n", d.rotary_fraction, d.attention_dropout, d.residual_dropout,
+                 d.embedding_dropout, d.attention_softcap, d.final_softcap, d.activation);
+  for (const Parameter& p : model.parameters) {
+    text += p.name;
+    for (std::uint8_t i = 0; i < p.shape.rank; ++i) fmt::format_to(out, " {}", p.shape.dims[i]);
+    if (p.tied_to != kNone) fmt::format_to(out, " = {}", p.tied_to);
+    text += p.trainable ? "\n" : " frozen\n";
+  }
+  for (const ModelBuffer& b : model.buffers) {
+    fmt::format_to(out, "buffer {} {} {}\n", b.name, b.shape.elements().value(), name(b.dtype));
+  }
+}
+
+void add_zero(const Zero& z, std::string& text) {
+  fmt::format_to(std::back_inserter(text), "zero {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}\n", z.stage,
+                 z.contiguous_gradients, z.reduce_scatter, z.reduce_bucket_size.value(),
+                 z.use_multi_rank_bucket_allreduce, z.overlap_comm, z.round_robin_gradients, z.sub_group_size.value(),
+                 z.prefetch_bucket_size.value(), z.param_persistence_threshold.value(),
+                 z.model_persistence_threshold.value(), z.max_live_parameters.value(), z.max_reuse_distance.value(),
+                 z.gather_16bit_weights_on_model_save, name(z.offload_param.device), name(z.offload_optimizer.device));
+  for (const Offload* o : {&z.offload_param, &z.offload_optimizer}) {
+    fmt::format_to(std::back_inserter(text), "offload {} {} {} {} {} {}\n", o->pin_memory, o->buffer_count,
+                   o->buffer_size.value(), o->max_in_cpu.value(), o->pipeline_read, o->pipeline_write);
+  }
+  fmt::format_to(std::back_inserter(text), "aio {} {}\n", z.aio_block_size, z.aio_intra_op_parallelism);
+}
+
+void add_training(const Training& t, std::string& text) {
+  const auto out = std::back_inserter(text);
+  fmt::format_to(out, "runtime {}\ndtypes {} {} {} {}\n", name(t.runtime), name(t.dtype), name(t.grad_accum_dtype),
+                 name(t.communication_dtype), name(t.master_dtype));
+  fmt::format_to(out, "optimizer {} {} {}\n", name(t.optimizer.kind), name(t.optimizer.implementation),
+                 t.optimizer.momentum > 0);
+  fmt::format_to(out, "batch {} {} {}\nclipping {} {}\n", t.micro_batch, t.grad_accum, t.seq, t.gradient_clipping > 0,
+                 t.check_grad_overflow);
+  text += "checkpoint";
+  for (const CheckpointGroup& group : t.checkpoint.groups) fmt::format_to(out, " {}-{}", group.first, group.last);
+  fmt::format_to(out, "\nattention {}\nloss {}\nloop {}\n", name(t.attention), static_cast<int>(t.loss),
+                 static_cast<int>(t.loop));
+  for (const std::string& glob : t.freeze) fmt::format_to(out, "freeze {}\n", glob);
+  fmt::format_to(out, "versions {} {} {}\n", t.torch.text(), t.transformers.text(), t.deepspeed.text());
+  add_zero(t.zero, text);
+}
+
+}  // namespace
+
+std::string fingerprint(const ModelSpec& model, const Job& job) {
+  std::string text = "dsplan fingerprint 1\n";
+  text.reserve(model.parameters.size() * 72 + 4096);
+  add_model(model, text);
+  add_training(job.training, text);
+  const Parallelism& p = job.parallelism;
+  fmt::format_to(std::back_inserter(text), "ranks {} {} {} {} {}\n", p.world, p.gpus_per_node, p.tp, p.sp, p.ep);
+  return "sha256:" + sha256(text);
+}
+
+}  // namespace dsplan

@@ -1,0 +1,202 @@
+#include "planner/footprint.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace dsplan {
+namespace {
+
+struct Counted {
+  std::int64_t elements;  // On this tensor-parallel rank.
+  Shape shape;
+  bool trained;
+  bool hidden_matrix;
+};
+
+bool is_trained(const Parameter& parameter, const Training& training) {
+  if (!parameter.trainable) return false;
+  for (const std::string& glob : training.freeze) {
+    if (glob_matches(glob, parameter.name)) return false;
+  }
+  return true;
+}
+
+std::vector<Counted> count(const ModelSpec& model, const Job& job) {
+  std::vector<Counted> counted;
+  for (const Parameter& parameter : model.parameters) {
+    if (parameter.tied_to != kNone) continue;
+    const Shape local = local_shape(model, parameter, job.parallelism.tp);
+    const bool in_layer = model.modules[static_cast<std::size_t>(parameter.module)].layer != kNone;
+    counted.push_back({local.elements().value(), local, is_trained(parameter, job.training),
+                       in_layer && local.rank == 2 && parameter.split != Split::Vocabulary});
+  }
+  return counted;
+}
+
+// Bytes of optimizer state for one tensor. Adam keeps two moments, SGD a momentum if asked, Lion one; Adafactor a row
+// and a column vector in fp32; 8-bit Adam 2 n + 8 ceil(n / 256) from 4,096 elements on, else 8 n.
+Bytes state_bytes(const Optimizer& optimizer, const Shape& shape, DType dtype, bool hidden_matrix) {
+  const std::int64_t n = shape.elements().value();
+  const Bytes one = storage(Elements(n), dtype);
+  switch (optimizer.kind) {
+    case OptimizerKind::Adam:
+    case OptimizerKind::AdamW: return one * 2;
+    case OptimizerKind::Sgd: return optimizer.momentum > 0 ? one : Bytes(0);
+    case OptimizerKind::Lion: return one;
+    case OptimizerKind::Muon: return hidden_matrix ? one : one * 2;
+    case OptimizerKind::Adam8bit:
+      return n < 4096 ? Bytes(checked_mul(n, 8)) : Bytes(checked_mul(n, 2)) + div_ceil(Bytes(n), 256) * 8;
+    case OptimizerKind::Adafactor: break;
+  }
+  if (shape.rank < 2) return Bytes(checked_mul(n, 4));
+  return Bytes(4) * (n / shape.dims[shape.rank - 1U] + n / shape.dims[shape.rank - 2U]);
+}
+
+Bytes flat_state(const Training& training, std::int64_t elements) {
+  return elements == 0 ? Bytes(0)
+                       : state_bytes(training.optimizer, Shape{elements}, training.master_dtype, false);
+}
+
+// Separate tensors: plain PyTorch, and DeepSpeed's base optimizer in fp32. torch's fused Adam counts its steps on the
+// device, four bytes per parameter; bitsandbytes shares two maps of 256 fp32 values.
+Bytes separate_state(const Training& training, const std::vector<Counted>& parameters) {
+  Bytes sum;
+  const bool adam = training.optimizer.kind == OptimizerKind::Adam || training.optimizer.kind == OptimizerKind::AdamW;
+  const bool counter = training.runtime == Runtime::PyTorch && adam &&
+                       training.optimizer.implementation == Implementation::Fused;
+  for (const Counted& p : parameters) {
+    if (!p.trained) continue;
+    sum += state_bytes(training.optimizer, p.shape, training.dtype, p.hidden_matrix);
+    if (counter) sum += Bytes(4);
+  }
+  if (training.optimizer.kind == OptimizerKind::Adam8bit && training.runtime == Runtime::PyTorch) sum += Bytes(2048);
+  return sum;
+}
+
+std::int64_t sum_of(const std::vector<Counted>& parameters, bool trained) {
+  std::int64_t sum = 0;
+  for (const Counted& p : parameters) {
+    if (p.trained == trained) sum = checked_add(sum, p.elements);
+  }
+  return sum;
+}
+
+void plain(const Job& job, const std::vector<Counted>& parameters, Footprint& result) {
+  const Training& t = job.training;
+  const Bytes trained = storage(Elements(sum_of(parameters, true)), t.dtype);
+  result.persistent[Role::Parameters] = trained + storage(Elements(sum_of(parameters, false)), t.dtype);
+  result.persistent[Role::Optimizer] = separate_state(t, parameters);
+  // DistributedDataParallel keeps buckets as large as the gradients.
+  if (t.runtime == Runtime::PyTorch && job.parallelism.dp > 1) result.persistent[Role::RuntimeBuffers] = trained;
+  result.states.gradients = trained;
+}
+
+// FP16_Optimizer: flat 16-bit copy, flat master, states (fp16/fused_optimizer.py).
+void stage0(const Job& job, const std::vector<Counted>& parameters, Footprint& result) {
+  const Training& t = job.training;
+  if (t.dtype == DType::Float32) return plain(job, parameters, result);
+  const std::int64_t n = sum_of(parameters, true);
+  result.persistent[Role::Parameters] = storage(Elements(n), t.dtype) + storage(Elements(sum_of(parameters, false)), t.dtype);
+  result.persistent[Role::Optimizer] = storage(Elements(n), t.master_dtype) + flat_state(t, n);
+  result.states.gradients = storage(Elements(n), t.dtype);
+}
+
+// Npad = ceil(N / 2W) * 2W, S = Npad / W (stage_1_and_2.py, nccl_start_alignment_factor). With the optimizer on the
+// host the device keeps the flat parameters and one scratch as large as the largest parameter.
+void stage12(const Job& job, const std::vector<Counted>& parameters, Footprint& result) {
+  const Training& t = job.training;
+  const std::int64_t n = sum_of(parameters, true);
+  const std::int64_t ranks = job.parallelism.dp;
+  const Elements padded = round_up(Elements(n), checked_mul(2, ranks));
+  const Elements part = div_floor(padded, ranks);
+  result.persistent[Role::Parameters] = storage(padded, t.dtype) + storage(Elements(sum_of(parameters, false)), t.dtype);
+  if (t.zero.offload_optimizer.device != OffloadDevice::None) {
+    std::int64_t largest = 0;
+    for (const Counted& p : parameters) largest = p.trained ? std::max(largest, p.elements) : largest;
+    result.persistent[Role::RuntimeBuffers] = storage(Elements(largest), t.dtype);
+    return;
+  }
+  result.persistent[Role::Optimizer] = storage(part, t.master_dtype) + flat_state(t, part.value());
+  result.states.gradients = storage(t.zero.stage == 1 ? Elements(n) : part, t.grad_accum_dtype);
+}
+
+// P = ceil(n / W) per parameter; persistent small parameters are whole besides (partition_parameters.py,
+// parameter_offload.py). The bucket is never freed.
+void stage3(const Job& job, const std::vector<Counted>& parameters, Footprint& result) {
+  const Training& t = job.training;
+  const std::int64_t ranks = job.parallelism.dp;
+  std::int64_t trained = 0;
+  std::int64_t frozen = 0;
+  std::int64_t whole = 0;
+  std::int64_t counted = 0;
+  for (const Counted& p : parameters) {
+    const std::int64_t part = (p.elements + ranks - 1) / ranks;
+    (p.trained ? trained : frozen) += part;
+    if (p.elements > t.zero.param_persistence_threshold.value()) continue;
+    if (checked_add(counted, p.elements) > t.zero.model_persistence_threshold.value()) continue;
+    counted += p.elements;
+    whole += part * ranks;
+  }
+  const bool parameters_away = t.zero.offload_param.device != OffloadDevice::None;
+  const bool optimizer_away = t.zero.offload_optimizer.device != OffloadDevice::None;
+  if (!parameters_away) result.persistent[Role::Parameters] = storage(Elements(trained + frozen), t.dtype);
+  result.persistent[Role::RuntimeBuffers] = storage(Elements(whole), t.dtype);
+  if (trained == 0) return;
+  result.persistent[Role::RuntimeBuffers] += storage(t.zero.reduce_bucket_size, t.communication_dtype);
+  if (optimizer_away) return;
+  result.persistent[Role::Gradients] = storage(Elements(trained), t.grad_accum_dtype);
+  result.states.gradients = result.persistent[Role::Gradients];
+  if (t.master_dtype != t.dtype) result.persistent[Role::Optimizer] = storage(Elements(trained), t.master_dtype);
+  // States are kept by sub-group; only block-wise 8-bit scales can tell.
+  std::int64_t group = 0;
+  for (const Counted& p : parameters) {
+    if (!p.trained) continue;
+    group += (p.elements + ranks - 1) / ranks;
+    if (group < t.zero.sub_group_size.value()) continue;
+    result.persistent[Role::Optimizer] += flat_state(t, group);
+    group = 0;
+  }
+  result.persistent[Role::Optimizer] += flat_state(t, group);
+}
+
+// input_ids and labels, int64.
+bool add_batch(const ModelSpec& model, const Training& training, Footprint& result) {
+  const bool causal = model.graph_class.ends_with("ForCausalLM") || model.graph_class.ends_with("LMHeadModel");
+  if (!causal) return false;
+  const Elements tokens(checked_mul(training.micro_batch, training.seq));
+  result.persistent[Role::Inputs] = storage(tokens, DType::Int64) * 2;
+  return true;
+}
+
+}  // namespace
+
+Footprint footprint(const ModelSpec& model, const Job& job) {
+  Footprint result;
+  for (const Parameter& parameter : model.parameters) {
+    if (parameter.tied_to == kNone && is_trained(parameter, job.training)) {
+      result.parameters_trainable += parameter.shape.elements();
+    }
+  }
+  result.parameters_total = total_elements(model);
+  const std::vector<Counted> parameters = count(model, job);
+  if (job.training.runtime == Runtime::PyTorch) {
+    plain(job, parameters, result);
+  } else if (job.training.zero.stage == 0) {
+    stage0(job, parameters, result);
+  } else if (job.training.zero.stage < 3) {
+    stage12(job, parameters, result);
+  } else {
+    stage3(job, parameters, result);
+  }
+  for (const ModelBuffer& buffer : model.buffers) {
+    result.persistent[Role::ModuleBuffers] +=
+        storage(buffer.shape.elements(), buffer.follows_model_dtype ? job.training.dtype : buffer.dtype);
+  }
+  result.batch_known = add_batch(model, job.training, result);
+  result.states.parameters = result.persistent[Role::Parameters];
+  result.states.optimizer = result.persistent[Role::Optimizer];
+  return result;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,33 @@
+// Closed formulas for what one rank keeps and sends: the second derivation beside the schedule. It shares no code with
+// planner/lowering; a property test holds the two equal over random models, stages, worlds and segmentations. Where no
+// schedule can be made (offload, tensor parallelism, families without an operator graph) these are the prediction.
+//
+// Notation (DeepSpeed's source, see each formula): W ranks, N trained elements, b, a, c, m bytes of the model's,
+// accumulation, communication and master dtype, S partition elements, B reduce_bucket_size.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/job.h"
+#include "core/model.h"
+#include "core/prediction.h"
+
+namespace dsplan {
+
+struct Footprint {
+  Elements parameters_total;      // Unsharded, ties once.
+  Elements parameters_trainable;
+  States states;                  // On the device.
+  ByRole persistent;              // Live after the second step.
+  bool batch_known = true;        // False: the family's batch is not modelled, and `inputs` is 0.
+};
+
+// Refuses what core/model's local_shape refuses (tensor parallelism that does not divide).
+[[nodiscard]] Footprint footprint(const ModelSpec& model, const Job& job);
+
+// Payload of one optimizer step in steady state, by collective and phase, data only; calls are not derived here.
+// Needs the module call order; valid wherever a schedule can be made.
+[[nodiscard]] std::vector<TrafficRow> traffic_formulas(const ModelSpec& model, const Job& job);
+
+}  // namespace dsplan

@@ -1,0 +1,230 @@
+#include "planner/predict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "core/error.h"
+#include "model/graphs/graphs.h"
+#include "planner/footprint.h"
+#include "planner/lowering/lower.h"
+#include "planner/report_details.h"
+#include "sim/memory.h"
+#include "sim/placement.h"
+#include "sim/traffic.h"
+
+namespace dsplan {
+namespace {
+
+// NCCL's own memory for one ring communicator of C channels: 4 MiB + 18 MiB * C (reference: NCCL 2.28, init.cc and
+// transport/p2p.cc; not yet measured). 32 channels are the most that a current NVLink node uses: the high end.
+constexpr std::int64_t kChannels = 32;
+constexpr Bytes kCommunicator{(4LL << 20) + kChannels * (18LL << 20)};
+
+// What every rank shares: the graph and its recipes do not depend on the rank.
+struct Ground {
+  std::optional<std::string> obstacle;
+  std::optional<Graph> graph;
+  std::optional<RecipeBook> recipes;
+};
+
+Ground prepare(const ModelSpec& model, const Job& job) {
+  Ground ground;
+  ground.obstacle = schedule_obstacle(model, job);
+  if (ground.obstacle) return ground;
+  ground.graph.emplace(build_graph(model, graph_options(model, job)));
+  ground.recipes.emplace(*ground.graph);
+  return ground;
+}
+
+// The fields that formulas give, for every job.
+Prediction outline(const ModelSpec& model, const Job& job, std::int64_t rank, const Footprint& formulas,
+                   const std::string& hash) {
+  Prediction p;
+  p.fingerprint = hash;
+  p.model = model.name;
+  p.rank = rank;
+  p.world = job.parallelism.world;
+  p.parameters_total = formulas.parameters_total;
+  p.parameters_trainable = formulas.parameters_trainable;
+  p.states = formulas.states;
+  p.persistent.by_role = formulas.persistent;
+  p.capacity = job.capacity;
+  p.context = job.context;
+  p.reserve = job.reserve;
+  p.communicators = job.parallelism.world > 1 ? kCommunicator : Bytes(0);
+  return p;
+}
+
+// Without a schedule the states alone can still refute a configuration.
+void judge_states(const std::string& obstacle, Prediction& p) {
+  p.not_modelled.push_back({"memory.held_for_backward", obstacle});
+  p.not_modelled.push_back({"memory.peak", obstacle});
+  p.not_modelled.push_back({"memory.phases", obstacle});
+  p.not_modelled.push_back({"memory.persistent.allocated", obstacle});
+  p.not_modelled.push_back({"communication", obstacle});
+  const Bytes least = p.persistent.by_role.total() + p.communicators.value_or(Bytes(0)) + p.context.value_or(Bytes(0));
+  if (p.capacity && least + p.reserve > *p.capacity) {
+    p.verdict = Verdict::DoesNotFit;
+    p.verdict_reason = fmt::format("the persistent state alone needs {} more than there is",
+                                   human(least + p.reserve - *p.capacity));
+    return;
+  }
+  p.verdict = Verdict::Unknown;
+  p.verdict_reason = fmt::format("only the states are predicted: not modelled yet: {}", obstacle);
+}
+
+// By replay under the limit, through flushes and retries.
+void judge(const Schedule& schedule, const ModelSpec& model, const Placement& unlimited, Prediction& p) {
+  if (!p.capacity) {
+    p.verdict = Verdict::Unknown;
+    p.verdict_reason = "no capacity is known: name --hardware, --cluster or --capacity";
+    return;
+  }
+  const Bytes beside = p.context.value_or(Bytes(0)) + p.communicators.value_or(Bytes(0)) + p.reserve;
+  const Bytes limit = beside < *p.capacity ? *p.capacity - beside : Bytes(0);
+  if (unlimited.peak_reserved <= limit) {
+    p.verdict = Verdict::Fits;
+    p.verdict_reason = fmt::format("{} of {} left", human(limit - unlimited.peak_reserved), human(*p.capacity));
+    return;
+  }
+  const Placement limited = place(schedule, AllocatorConfig{}, limit);
+  p.retries = limited.retries;
+  if (!limited.failed_event) {
+    p.verdict = Verdict::FitsWithRetries;
+    p.verdict_reason = fmt::format("the allocator gives its cache back {} times to fit", limited.retries);
+    return;
+  }
+  p.verdict = Verdict::DoesNotFit;
+  p.verdict_reason = fmt::format("tried to allocate {}, {} missing, at {}", human(limited.failed_request),
+                                 human(limited.missing), describe_moment(schedule, model, *limited.failed_event));
+}
+
+void add_peak(const Schedule& schedule, const ModelSpec& model, const MemoryMeter& meter, const Placement& placement,
+              Prediction& p) {
+  Peak peak;
+  peak.requested = meter.peak_requested();
+  peak.allocated = std::max(meter.peak_allocated(), placement.peak_allocated);
+  peak.reserved = placement.peak_reserved;
+  peak.reserved_low = placement.peak_reserved;  // One stream: no free waits for another.
+  peak.process = placement.peak_reserved + p.context.value_or(kUncalibratedContext) + p.communicators.value_or(Bytes(0));
+  peak.process_high = peak.process;
+  peak.phase = name(meter.peak_stretch());
+  peak.event_index = meter.peak_event();
+  peak.event = describe_moment(schedule, model, meter.peak_event());
+  peak.by_role = meter.peak_by_role();
+  peak.live = group_live(schedule, model, live_after(schedule, meter.peak_event()));
+  p.peak = std::move(peak);
+}
+
+void list_what_is_missing(const Job& job, Prediction& p) {
+  p.not_modelled.push_back({"time", "step times come with the planner"});
+  p.not_modelled.push_back({"memory.host", "host memory comes with offload"});
+  p.not_modelled.push_back({"workspace", "cuBLAS and cuBLASLt workspaces (up to 32 MiB each) are not placed yet"});
+  if (job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3) {
+    p.not_modelled.push_back(
+        {"zero_optimization.stage3_prefetch_bucket_size", "prefetching: every module gathers when it is entered"});
+    p.not_modelled.push_back(
+        {"zero_optimization.stage3_max_reuse_distance", "retention: every module lets go when it is left, and gathers again"});
+  }
+  if (job.training.runtime == Runtime::DeepSpeed && job.training.zero.overlap_comm) {
+    p.not_modelled.push_back({"zero_optimization.overlap_comm", "streams: everything runs on one, frees wait for none"});
+  }
+  if (job.training.runtime == Runtime::PyTorch && job.training.gradient_clipping > 0) {
+    p.not_modelled.push_back({"max_grad_norm", "the norm's few scalars per parameter"});
+  }
+}
+
+Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank, const Ground& ground,
+                       const Footprint& formulas, const std::string& hash) {
+  Prediction p = outline(model, job, rank, formulas, hash);
+  list_what_is_missing(job, p);
+  if (ground.obstacle) {
+    if (!formulas.batch_known) {
+      p.not_modelled.push_back({"memory.persistent.inputs", fmt::format("the batch of the {} family", model.family)});
+    }
+    judge_states(*ground.obstacle, p);
+    return p;
+  }
+  const Schedule schedule = lower(model, job, *ground.graph, *ground.recipes, rank % job.parallelism.dp);
+  MemoryMeter meter(schedule);
+  TrafficMeter traffic;
+  replay(schedule, meter, traffic);
+  const Placement placement = place(schedule, AllocatorConfig{}, CachingAllocator::kUnlimited);
+  p.events = schedule.events.size();
+  p.buffers = schedule.buffers.size();
+  DSPLAN_CHECK(meter.by_role() == formulas.persistent, "persistent bytes by schedule and by formula differ");
+  p.persistent.allocated = meter.allocated();
+  p.phases = meter.phases();
+  p.communication = traffic.rows(job.parallelism.dp);
+  p.held_for_backward = held_for_backward(schedule, model);
+  add_peak(schedule, model, meter, placement, p);
+  judge(schedule, model, placement, p);
+  return p;
+}
+
+std::int64_t rank_number(const Job& job) {
+  std::int64_t rank = -1;
+  const char* end = job.rank.data() + job.rank.size();
+  const auto [stop, fault] = std::from_chars(job.rank.data(), end, rank);
+  if (fault != std::errc() || stop != end || rank < 0 || rank >= job.parallelism.world) {
+    throw Refusal("--rank", fmt::format("must be \"all\", \"worst\" or a rank from 0 to {}, not \"{}\"",
+                                        job.parallelism.world - 1, job.rank));
+  }
+  return rank;
+}
+
+// Ranks whose schedules differ: under ZeRO-1 and 2 each owns another part of the parameters; everywhere else all ranks
+// do the same, and the first stands for them.
+std::vector<std::int64_t> different_ranks(const Job& job) {
+  const Training& t = job.training;
+  const bool differ = t.runtime == Runtime::DeepSpeed && (t.zero.stage == 1 || t.zero.stage == 2);
+  std::vector<std::int64_t> ranks{0};
+  for (std::int64_t r = 1; differ && r < job.parallelism.dp; ++r) ranks.push_back(r);
+  return ranks;
+}
+
+Bytes badness(const Prediction& p) {
+  return p.peak && p.peak->process ? *p.peak->process : p.persistent.by_role.total();
+}
+
+}  // namespace
+
+Prediction predict(const ModelSpec& model, const Job& job, std::int64_t rank) {
+  return predict_one(model, job, rank, prepare(model, job), footprint(model, job), fingerprint(model, job));
+}
+
+std::vector<Prediction> predict_asked(const ModelSpec& model, const Job& job) {
+  const Ground ground = prepare(model, job);
+  const Footprint formulas = footprint(model, job);
+  const std::string hash = fingerprint(model, job);
+  std::vector<Prediction> predictions;
+  if (job.rank != "worst" && job.rank != "all") {
+    predictions.push_back(predict_one(model, job, rank_number(job), ground, formulas, hash));
+    return predictions;
+  }
+  if (job.rank == "all") {
+    const std::vector<std::int64_t> different = different_ranks(job);
+    for (std::int64_t rank = 0; rank < job.parallelism.world; ++rank) {
+      const std::int64_t data_rank = rank % job.parallelism.dp;
+      if (rank >= job.parallelism.dp || (data_rank > 0 && different.size() == 1)) {
+        predictions.push_back(predictions[static_cast<std::size_t>(different.size() == 1 ? 0 : data_rank)]);
+        predictions.back().rank = rank;
+      } else {
+        predictions.push_back(predict_one(model, job, rank, ground, formulas, hash));
+      }
+    }
+    return predictions;
+  }
+  std::optional<Prediction> worst;
+  if (ground.obstacle) return {predict_one(model, job, 0, ground, formulas, hash)};
+  for (std::int64_t rank : different_ranks(job)) {
+    Prediction candidate = predict_one(model, job, rank, ground, formulas, hash);
+    if (!worst || badness(candidate) > badness(*worst)) worst = std::move(candidate);
+  }
+  predictions.push_back(std::move(*worst));
+  return predictions;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,19 @@
+// The parts of a prediction that need names: what is live, where, and when, in words.
+#pragma once
+
+#include <vector>
+
+#include "core/model.h"
+#include "core/prediction.h"
+#include "core/schedule.h"
+
+namespace dsplan {
+
+// Buffers alike (label, role, module's place in its layer, size) as one row each; largest sum first, at most 40 rows.
+[[nodiscard]] std::vector<LiveBuffer> group_live(const Schedule& schedule, const ModelSpec& model,
+                                                 const std::vector<BufferId>& live);
+
+// What the second step's last forward left for its backward beyond the persistent state.
+[[nodiscard]] HeldForBackward held_for_backward(const Schedule& schedule, const ModelSpec& model);
+
+}  // namespace dsplan

@@ -1,0 +1,61 @@
+#include "sim/memory.h"
+
+#include <algorithm>
+
+namespace dsplan {
+
+void MemoryMeter::on(std::size_t at, const Allocate& event) {
+  const Buffer& buffer = schedule_.buffers[event.buffer];
+  if (buffer.space != Space::Device) {
+    const std::size_t kind = buffer.space == Space::Pinned ? 0 : 1;
+    host_[kind] += buffer.size;
+    host_peak_[kind] = std::max(host_peak_[kind], host_[kind]);
+    return;
+  }
+  requested_ += buffer.size;
+  allocated_ += rounded_to_block(buffer.size);
+  by_role_[buffer.role] += buffer.size;
+  peak_allocated_ = std::max(peak_allocated_, allocated_);
+  if (!phases_.empty()) phases_.back().peak_allocated = std::max(phases_.back().peak_allocated, allocated_);
+  if (requested_ <= peak_requested_) return;
+  peak_requested_ = requested_;
+  peak_by_role_ = by_role_;
+  peak_event_ = at;
+  peak_stretch_ = stretch_;
+}
+
+void MemoryMeter::on(std::size_t, const Release& event) {
+  const Buffer& buffer = schedule_.buffers[event.buffer];
+  if (buffer.space != Space::Device) {
+    host_[buffer.space == Space::Pinned ? 0 : 1] -= buffer.size;
+    return;
+  }
+  requested_ -= buffer.size;
+  allocated_ -= rounded_to_block(buffer.size);
+  by_role_[buffer.role] -= buffer.size;
+}
+
+void MemoryMeter::on(std::size_t, const Mark& event) {
+  if (event.moment == Moment::StretchBegins) {
+    stretch_ = event.stretch;
+    phases_.push_back({std::string(name(event.stretch)), {}, allocated_});
+  }
+  // Later micro-batches repeat the first one's marks; the list keeps the first one's and the step's.
+  if (event.micro_batch > 0) return;
+  phases_.back().marks.push_back({std::string(name(event.moment)), requested_, allocated_});
+}
+
+std::vector<BufferId> live_after(const Schedule& schedule, std::size_t at) {
+  std::vector<bool> live(schedule.buffers.size(), false);
+  for (std::size_t i = 0; i <= at && i < schedule.events.size(); ++i) {
+    if (const auto* made = std::get_if<Allocate>(&schedule.events[i])) live[made->buffer] = true;
+    if (const auto* freed = std::get_if<Release>(&schedule.events[i])) live[freed->buffer] = false;
+  }
+  std::vector<BufferId> list;
+  for (std::size_t id = 0; id < live.size(); ++id) {
+    if (live[id] && schedule.buffers[id].space == Space::Device) list.push_back(static_cast<BufferId>(id));
+  }
+  return list;
+}
+
+}  // namespace dsplan

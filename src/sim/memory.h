@@ -1,0 +1,55 @@
+// The memory meter: adds and subtracts buffer sizes while a schedule is replayed, in requested bytes and rounded to the
+// allocator's 512-byte blocks, by role, on the device and on the host. It knows nothing of models or of ZeRO.
+#pragma once
+
+#include <vector>
+
+#include "core/prediction.h"
+#include "core/schedule.h"
+
+namespace dsplan {
+
+class MemoryMeter : public Ignores<Compute, Communicate, Enter, Exit> {
+ public:
+  explicit MemoryMeter(const Schedule& schedule) : schedule_(schedule) {}
+
+  using Ignores<Compute, Communicate, Enter, Exit>::on;
+  void on(std::size_t at, const Allocate& event);
+  void on(std::size_t at, const Release& event);
+  void on(std::size_t at, const Mark& event);
+
+  [[nodiscard]] Bytes requested() const { return requested_; }
+  [[nodiscard]] Bytes allocated() const { return allocated_; }
+  [[nodiscard]] const ByRole& by_role() const { return by_role_; }
+
+  // The first event at which requested bytes are largest.
+  [[nodiscard]] std::size_t peak_event() const { return peak_event_; }
+  [[nodiscard]] Bytes peak_requested() const { return peak_requested_; }
+  [[nodiscard]] const ByRole& peak_by_role() const { return peak_by_role_; }
+  [[nodiscard]] Stretch peak_stretch() const { return peak_stretch_; }
+  // The largest sum of rounded blocks, which may be at another event.
+  [[nodiscard]] Bytes peak_allocated() const { return peak_allocated_; }
+  [[nodiscard]] const std::vector<Phase>& phases() const { return phases_; }
+  [[nodiscard]] Bytes host_pinned_peak() const { return host_peak_[0]; }
+  [[nodiscard]] Bytes host_pageable_peak() const { return host_peak_[1]; }
+
+ private:
+  const Schedule& schedule_;
+  Bytes requested_;
+  Bytes allocated_;
+  ByRole by_role_;
+  Bytes peak_requested_;
+  Bytes peak_allocated_;
+  ByRole peak_by_role_;
+  std::size_t peak_event_ = 0;
+  Stretch stretch_ = Stretch::Init;
+  Stretch peak_stretch_ = Stretch::Init;
+  std::vector<Phase> phases_;
+  std::array<Bytes, 2> host_{};
+  std::array<Bytes, 2> host_peak_{};
+};
+
+// The buffers on the device that are live right after event `at`, in order of allocation.
+[[nodiscard]] std::vector<BufferId> live_after(const Schedule& schedule, std::size_t at);
+
+}  // namespace dsplan

@@ -1,0 +1,132 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "io/launch_line.h"
+
+using namespace dsplan;
+
+namespace {
+
+std::vector<std::string> words(const std::string& line) {
+  std::istringstream stream(line);
+  std::vector<std::string> all;
+  for (std::string word; stream >> word;) all.push_back(word);
+  return all;
+}
+
+Request read(const std::string& line) { return read_launch_line(words(line)); }
+
+bool noticed(const Request& request, Notice::Kind kind, const std::string& part) {
+  return std::any_of(request.notices.begin(), request.notices.end(), [&](const Notice& notice) {
+    return notice.kind == kind && notice.message.find(part) != std::string::npos;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("launch line: ranks by launcher") {
+  struct Row {
+    const char* line;
+    std::optional<std::int64_t> gpus;
+    std::optional<std::int64_t> per_node;
+    std::optional<std::int64_t> nodes;
+  };
+  const Row rows[] = {
+      {"deepspeed --num_gpus 8 train.py", 8, 8, {}},
+      {"deepspeed --num_gpus=4 --num_nodes=2 train.py", 8, 4, 2},
+      {"deepspeed --num_nodes 2 train.py", {}, {}, 2},
+      {"deepspeed train.py", {}, {}, {}},
+      {"deepspeed --include localhost:0,1,2 train.py", 3, 3, 1},
+      {"deepspeed --include=a:0,1@b:2,3 --master_port 29500 train.py", 4, 2, 2},
+      {"deepspeed --bind_cores_to_rank --num_gpus 2 train.py", 2, 2, {}},
+      {"torchrun --nproc_per_node 8 train.py", 8, 8, {}},
+      {"torchrun --nproc-per-node=8 --nnodes=4 --rdzv_backend c10d train.py", 32, 8, 4},
+      {"torchrun --nnodes 1:4 --nproc_per_node 2 train.py", 8, 2, 4},
+      {"torchrun train.py", 1, 1, {}},
+      {"torchrun --standalone --nproc_per_node gpu train.py", {}, {}, {}},
+      {"python -m torch.distributed.run --nproc_per_node 2 -m pkg.train", 2, 2, {}},
+      {"python3.11 -u -m torch.distributed.launch --nproc_per_node=4 train.py", 4, 4, {}},
+      {"accelerate launch --num_processes 16 --num_machines 2 train.py", 16, 8, 2},
+      {"accelerate launch --multi_gpu --num_processes=4 train.py", 4, {}, {}},
+      {"mpirun -np 8 -x NCCL_DEBUG=INFO --allow-run-as-root -mca btl tcp python train.py", 8, {}, {}},
+      {"mpiexec -n 4 python train.py", 4, {}, {}},
+      {"srun -n 16 -N 2 python train.py", 16, 8, 2},
+      {"srun --nodes=2 --ntasks-per-node=4 --gres=gpu:4 python train.py", 8, 4, 2},
+      {"srun -N 4 --ntasks-per-node=1 torchrun --nnodes 4 --nproc_per_node 8 train.py", 32, 8, 4},
+      {"CUDA_VISIBLE_DEVICES=0,1 OMP_NUM_THREADS=1 torchrun --nproc_per_node 2 train.py", 2, 2, {}},
+      {"/opt/bin/torchrun --nproc_per_node 2 train.py", 2, 2, {}},
+      {"python train.py", 1, {}, {}},
+      {"./train.py --seed 1", 1, {}, {}},
+      {"", {}, {}, {}},
+  };
+  for (const Row& row : rows) {
+    INFO(std::string(row.line));
+    const Request request = read(row.line);
+    CHECK(request.has_launch_line);
+    CHECK(request.gpus.value == row.gpus);
+    CHECK(request.gpus_per_node.value == row.per_node);
+    CHECK(request.nodes.value == row.nodes);
+    CHECK(!request.training_arguments.has_value());
+  }
+}
+
+TEST_CASE("launch line: the script's own arguments") {
+  const Request request = read(
+      "deepspeed --num_gpus 8 run_clm.py --deepspeed ds.json --per_device_train_batch_size 4 "
+      "--gradient-accumulation-steps=2 --bf16 --max_seq_length 2048 --gradient_checkpointing True --report_to wandb "
+      "--learning_rate 1e-5 --lora_r 8 --fsdp_typo");
+  CHECK(request.gpus.value == 8);
+  CHECK(request.deepspeed.value == "ds.json");
+  CHECK(request.micro_batch.value == 4);
+  CHECK(request.grad_accum.value == 2);
+  CHECK(request.seq.value == 2048);
+  CHECK(request.checkpoint.value == "full");
+  REQUIRE(request.training_arguments.has_value());
+  CHECK(request.training_arguments->bf16.value == true);
+  CHECK(request.training_arguments->learning_rate.value == 1e-5);
+  CHECK(request.micro_batch.place.text() == "launch line: --per_device_train_batch_size");
+  CHECK(noticed(request, Notice::Kind::Inert, "\"report_to\""));
+  CHECK(noticed(request, Notice::Kind::Unknown, "\"lora_r\""));
+}
+
+TEST_CASE("launch line: names that every script uses are not taken for Hugging Face's") {
+  const Request request =
+      read("deepspeed --num_gpus 2 train.py --deepspeed --deepspeed_config ds.json --seed 1 data.json");
+  CHECK(request.deepspeed.value == "ds.json");
+  CHECK(!request.training_arguments.has_value());
+  CHECK(noticed(request, Notice::Kind::Warning, "this file is not read"));
+}
+
+TEST_CASE("launch line: accelerate's options") {
+  const Request request = read(
+      "accelerate launch --use_deepspeed --zero_stage 3 --mixed_precision bf16 --gradient_accumulation_steps 4 "
+      "--num_processes 8 --config_file acc.yaml train.py");
+  CHECK(request.zero_stage.value == 3);
+  CHECK(request.mixed_precision.value == "bf16");
+  CHECK(request.grad_accum.value == 4);
+  CHECK(noticed(request, Notice::Kind::Warning, "accelerate's configuration file is not read"));
+  CHECK(read("accelerate launch --deepspeed_config_file ds.json train.py").deepspeed.value == "ds.json");
+  CHECK(read("accelerate launch --use_fsdp train.py").not_modelled.size() == 1);
+  CHECK_THROWS_AS((void)read("accelerate launch --zero_stage 4 train.py"), Refusal);
+}
+
+TEST_CASE("launch line: what is not a count is a fault") {
+  try {
+    (void)read("torchrun --nproc_per_node eight --nnodes $NNODES train.py");
+    FAIL("accepted");
+  } catch (const Refusal& refusal) {
+    CHECK(std::string(refusal.what()) ==
+          "launch line: --nproc_per_node: error: \"eight\" is not a positive number of ranks or nodes\n"
+          "launch line: --nnodes: error: \"$NNODES\" is not a positive number of ranks or nodes\n");
+  }
+}
+
+TEST_CASE("launch line: files that it names are not read, and that is said") {
+  CHECK(noticed(read("deepspeed --hostfile hosts train.py"), Notice::Kind::Warning, "host files are not read"));
+  CHECK(noticed(read("A=1 python train.py"), Notice::Kind::Inert, "environment variables are not read"));
+}
