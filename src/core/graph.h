@@ -60,6 +60,10 @@ enum class Op : std::uint8_t {
   IndexPut,     // Out of autograd: inverse permutation.
   MaskedFill,   // Out of place.
   MaskedFillInPlace,
+  Sub,          // Integers only.
+  NotEqual,
+  Equal,
+  All,
   GreaterEqual,
   Histogram,
   CumSum,
@@ -84,6 +88,13 @@ struct Tensor {
 
 enum class AttentionKernel : std::uint8_t { None, Flash, MemoryEfficient };
 
+// How a Linear is written, which decides the order of its gradients and whether they are views.
+enum class Product : std::uint8_t {
+  Transposed,  // nn.functional.linear: mm or addmm with weight.t(), over a view of x with two dimensions.
+  Direct,      // GPT-2's Conv1D: addmm with the weight as it is.
+  Function,    // DeepSpeed's replacement of nn.functional.linear under stage 3 (runtime/zero/linear.py).
+};
+
 struct Node {
   static constexpr std::size_t kMostInputs = 4;
   static constexpr std::size_t kMostOutputs = 3;
@@ -92,6 +103,9 @@ struct Node {
   AttentionKernel attention = AttentionKernel::None;
   bool grad_enabled = true;   // False under no_grad.
   bool requires_grad = false; // Has a backward node.
+  Product product = Product::Transposed;  // Linear only.
+  // View only: the gradient comes in a layout of which the input's shape is no view, so that reshape copies it.
+  bool gradient_copied = false;
   std::uint8_t input_count = 0;
   std::uint8_t output_count = 0;
   std::int8_t axis = 0;

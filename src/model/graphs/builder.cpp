@@ -167,7 +167,15 @@ TensorId GraphBuilder::mean_last(TensorId x) {
 TensorId GraphBuilder::linear(TensorId x, TensorId weight, TensorId bias, std::int64_t features) {
   Shape result = shape(x);
   result.dims[result.rank - 1U] = features;
-  return make(Op::Linear, result, dtype(x), {x, weight, bias}, true);
+  const TensorId out = make(Op::Linear, result, dtype(x), {x, weight, bias}, true);
+  if (options_.stage3_linear) graph_.nodes.back().product = Product::Function;
+  return out;
+}
+
+TensorId GraphBuilder::conv1d(TensorId x, TensorId weight, TensorId bias, std::int64_t features) {
+  const TensorId out = linear(x, weight, bias, features);
+  graph_.nodes.back().product = Product::Direct;
+  return out;
 }
 
 TensorId GraphBuilder::embedding(TensorId weight, TensorId ids) {
@@ -191,6 +199,12 @@ TensorId GraphBuilder::view(TensorId x, Shape to) {
       add_tensor(to, dtype(x), graph_.tensor(x).storage, graph_.nodes.back().requires_grad, node);
   graph_.nodes.back().outputs[graph_.nodes.back().output_count++] = out;
   run(node);
+  return out;
+}
+
+TensorId GraphBuilder::view_copied_back(TensorId x, Shape to) {
+  const TensorId out = view(x, to);
+  graph_.nodes.back().gradient_copied = true;
   return out;
 }
 

@@ -30,6 +30,9 @@ class TrainingRuntime {
 
   virtual void enter(ModuleId, Pass) {}
   virtual void exit(ModuleId, Pass) {}
+  // The gradient of this module's input passes through the runtime's own function after everything inside, and only
+  // then meets other gradients.
+  [[nodiscard]] virtual bool wraps_input(ModuleId) const { return false; }
   virtual void forward_begins() {}
   // `boundary`: the last micro-batch before the optimizer step.
   virtual void backward_begins(bool /*boundary*/) {}

@@ -172,15 +172,20 @@ class Stage12Runtime final : public RuntimeBase {
     }
   }
 
-  // The 16-bit slice is cloned before it is cast; an fp32 model keeps an independent copy too.
+  // The slice is cloned before it is cast; where there is nothing to cast the clone itself is the master.
   void create_master() {
     const Bytes begin = in_model_dtype(checked_mul(rank(), partition_));
-    const BufferId clone =
-        emitter_.allocate(in_model_dtype(partition_), dtype(), Role::Temporaries, "clone of the partition");
+    const bool cast = training().master_dtype != dtype();
+    const BufferId clone = emitter_.allocate(in_model_dtype(partition_), dtype(), cast ? Role::Temporaries : Role::Optimizer,
+                                             cast ? "clone of the partition" : "master weights");
     emitter_.begin();
     emitter_.read(flat_, begin, in_model_dtype(partition_));
     emitter_.write(clone);
     emitter_.compute("clone partition");
+    if (!cast) {
+      master_ = clone;
+      return;
+    }
     master_ = emitter_.allocate(in_master_dtype(partition_), training().master_dtype, Role::Optimizer, "master weights");
     emitter_.begin();
     emitter_.read(clone);

@@ -34,7 +34,24 @@ class Stage3Runtime final : public RuntimeBase {
                                    training().grad_accum_dtype, Role::Gradients, "gradient partitions", kNone, true);
     bucket_ = emitter_.allocate(storage(zero().reduce_bucket_size, training().communication_dtype),
                                 training().communication_dtype, Role::RuntimeBuffers, "gradient bucket", kNone, true);
-    for (SubGroup& group : groups_) create_master(group);
+    create_masters();
+    // initialize_optimizer_states: a gradient of the largest sub-group, dropped at the end.
+    std::int64_t largest = 0;
+    for (const SubGroup& group : groups_) largest = std::max(largest, group.elements);
+    const BufferId zeros = emitter_.allocate(in_master_dtype(largest), training().master_dtype, Role::Temporaries,
+                                             "zero gradients of initialize_optimizer_states");
+    emitter_.mark_scratch(zeros);
+    emitter_.begin();
+    emitter_.write(zeros);
+    emitter_.compute("zero gradients");
+    emitter_.release(zeros, Reason::PythonFrame);
+    // create_reduce_and_remove_grad_hooks: a hook can only be put on a parameter that is whole.
+    for (const Leaf& leaf : trained_) {
+      Piece& piece = pieces_[static_cast<std::size_t>(leaf.id)];
+      gather({leaf.id});
+      emitter_.mark_scratch(piece.full);
+      release_full(piece);
+    }
   }
 
   [[nodiscard]] ParameterPlace place(ParameterId parameter) const override {
@@ -44,6 +61,8 @@ class Stage3Runtime final : public RuntimeBase {
     return {piece.full, Bytes(0), in_model_dtype(piece.elements)};
   }
 
+  // PostBackwardFunctionModule (parameter_offload.py), on the tensors that a module is called with.
+  [[nodiscard]] bool wraps_input(ModuleId module) const override { return !own_[static_cast<std::size_t>(module)].empty(); }
   void forward_begins() override { complete_ = forwards_++ > 0; }
   void backward_begins(bool) override {}
 
@@ -200,9 +219,21 @@ class Stage3Runtime final : public RuntimeBase {
     emitter_.release(staging, Reason::LastUse);
   }
 
-  // to(fp32) and then a clone; nothing where parameters and master share their dtype.
-  void create_master(SubGroup& group) {
+  // to(fp32) and then a clone, the cast before last being let go of by the next; nothing where parameters and master
+  // share their dtype.
+  void create_masters() {
     if (training().master_dtype == dtype()) return;
+    BufferId before = kNoBuffer;
+    for (SubGroup& group : groups_) {
+      const BufferId cast = create_master(group);
+      if (before != kNoBuffer) emitter_.release(before, Reason::PythonFrame);
+      before = cast;
+    }
+    if (before != kNoBuffer) emitter_.release(before, Reason::PythonFrame);
+  }
+
+  // The cast is still there.
+  BufferId create_master(SubGroup& group) {
     const BufferId cast = emitter_.allocate(in_master_dtype(group.elements), training().master_dtype, Role::Temporaries,
                                             "master weights before the clone");
     emitter_.begin();
@@ -215,7 +246,7 @@ class Stage3Runtime final : public RuntimeBase {
     emitter_.read(cast);
     emitter_.write(group.master);
     emitter_.compute("clone master");
-    emitter_.release(cast, Reason::LastUse);
+    return cast;
   }
 
   void release_full(Piece& piece) {
