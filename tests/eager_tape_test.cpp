@@ -1,5 +1,5 @@
-// The schedule against an independent eager tape (tests/eager): what the lowering allocates and releases, in order, must be
-// what reference-counted tensors with the same model, the same autograd and the same framework around them do.
+// The schedule against an independent eager tape (tests/eager): what the lowering allocates and releases, in order,
+// must be what reference-counted tensors with the same model, the same autograd and the same framework around them do.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -43,7 +43,7 @@ struct Change {
 // What is put on the device and taken from it, with the work that follows or went before.
 struct DeviceLog : Ignores<Communicate, Enter, Exit> {
   using Ignores::on;
-  explicit DeviceLog(const Schedule& schedule) : schedule(schedule) {}
+  explicit DeviceLog(const Schedule& read) : schedule(read) {}
   void on(std::size_t, const Allocate& event) { add(event.buffer, 1); }
   void on(std::size_t, const Release& event) { add(event.buffer, -1); }
   void on(std::size_t, const Compute& event) { last = event.work; }
@@ -137,7 +137,7 @@ struct Case {
   int stage = -1;  // -1: PyTorch.
   std::int64_t world = 1;
   std::int64_t accumulation = 1;
-  std::vector<CheckpointGroup> checkpoints;
+  std::vector<CheckpointGroup> checkpoints{};
   bool fp32 = false;
   std::int64_t batch = 2;
   std::int64_t seq = 8;
@@ -165,10 +165,9 @@ Job job_of(const Case& c) {
 
 void check(const Case& c, const ModelSpec& model, const Job& job) {
   for (std::int64_t rank = 0; rank < c.world; ++rank) {
-    const std::string title =
-        fmt::format("{}: {}, stage {}, {} ranks, rank {}, accumulation {}, {} checkpoints, {}, batch {}", c.name,
-                    c.model.name, c.stage, c.world, rank, c.accumulation, c.checkpoints.size(),
-                    c.fp32 ? "fp32" : "bf16", c.batch);
+    const std::string title = fmt::format(
+        "{}: {}, stage {}, {} ranks, rank {}, accumulation {}, {} checkpoints, {}, batch {}", c.name, c.model.name,
+        c.stage, c.world, rank, c.accumulation, c.checkpoints.size(), c.fp32 ? "fp32" : "bf16", c.batch);
     CAPTURE(title);
     CHECK(compare(model, job, rank) > 100);
   }
@@ -216,7 +215,11 @@ TEST_CASE("eager tape: every stage with every checkpointing") {
   for (const Model& model : kModels) {
     for (const auto& checkpoints : checkpoint_choices(static_cast<std::int32_t>(model_of(model).dims.layers))) {
       for (int stage : {0, 1, 2, 3}) {
-        check({.name = "stages", .model = model, .stage = stage, .world = 2, .accumulation = 2,
+        check({.name = "stages",
+               .model = model,
+               .stage = stage,
+               .world = 2,
+               .accumulation = 2,
                .checkpoints = checkpoints});
       }
     }
@@ -228,7 +231,11 @@ TEST_CASE("eager tape: fp32 with memory-efficient attention") {
     for (int stage : {-1, 0, 1, 2, 3}) {
       for (std::int64_t world : {1, 2}) {
         check({.name = "fp32", .model = model, .stage = stage, .world = world, .fp32 = true});
-        check({.name = "fp32", .model = model, .stage = stage, .world = world, .checkpoints = {{0, 0}, {1, 2}},
+        check({.name = "fp32",
+               .model = model,
+               .stage = stage,
+               .world = world,
+               .checkpoints = {{0, 0}, {1, 2}},
                .fp32 = true});
       }
     }

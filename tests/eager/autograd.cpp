@@ -21,9 +21,6 @@ std::shared_ptr<Node> accumulator_of(const Tensor& leaf) {
   node = std::make_shared<Node>();
   node->name = "AccumulateGrad";
   node->sequence = kFirst;
-  node->inputs.push_back(*leaf);
-  node->inputs.back().storage.reset();
-  node->saved.resize(1);
   leaf->accumulator = node;
   return node;
 }
@@ -42,10 +39,6 @@ void add_to_buffer(Tensor& held, Tensor arrived) {
   const Doing doing("sum of gradients");
   held = empty_like(held);
 }
-
-struct Leaves {
-  std::unordered_map<const Node*, Tensor> of;
-};
 
 }  // namespace
 

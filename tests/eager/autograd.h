@@ -61,8 +61,8 @@ using Tensors = std::vector<Tensor>;
 struct Node {
   const char* name = "";
   std::uint64_t sequence = 0;
-  std::vector<Edge> next;            // One per input of the forward; empty edge: needs no gradient.
-  std::vector<TensorImpl> inputs;    // Their sizes and dtypes, for sum_to_size.
+  std::vector<Edge> next;          // One per input of the forward; empty edge: needs no gradient.
+  std::vector<TensorImpl> inputs;  // Their sizes and dtypes, for sum_to_size.
   std::uint32_t outputs = 1;
   std::vector<Saved> saved;
   // From the gradients of the outputs and the unpacked saved tensors to those of the inputs.

@@ -59,9 +59,9 @@ Tensor Net::gpt2(const Tensor& ids) {
   Tensor hidden = add(words, places);
   look_for_packed_sequences(position_ids, settings_.batch);
   hidden = dropout(hidden, d_.embedding_dropout);
-  hidden = layers(
-      std::move(hidden),
-      [this](int at, const Tensor& x) { return gpt2_block("transformer.h." + std::to_string(at), x); }, {position_ids});
+  hidden = layers(std::move(hidden),
+                  [this](int at, const Tensor& x) { return gpt2_block("transformer.h." + std::to_string(at), x); },
+                  {position_ids});
   hidden = call("transformer.ln_f", hidden, [&](const Tensor& in) {
     return layer_norm(in, parameter("transformer.ln_f.weight"), parameter("transformer.ln_f.bias"));
   });

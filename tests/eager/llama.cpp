@@ -11,8 +11,8 @@ Tensor rotate_half(const Tensor& x) {
   return cat_last(neg(second), first);
 }
 
-// (x * cos) + (rotate_half(x) * sin). C++ leaves the order of a call's arguments open and keeps temporaries to the end of
-// the whole expression; Python does neither.
+// (x * cos) + (rotate_half(x) * sin). C++ leaves the order of a call's arguments open and keeps temporaries to the end
+// of the whole expression; Python does neither.
 Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   const Tensor direct = mul(x, cos);
   const auto crossed = [&] { return mul(rotate_half(x), sin); };

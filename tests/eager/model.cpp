@@ -2,7 +2,8 @@
 
 namespace eager {
 
-Net::Net(const dsplan::ModelSpec& spec, Settings settings) : spec_(spec), d_(spec.dims), settings_(std::move(settings)) {
+Net::Net(const dsplan::ModelSpec& spec, Settings settings)
+    : spec_(spec), d_(spec.dims), settings_(std::move(settings)) {
   for (std::size_t at = 0; at < spec.modules.size(); ++at) modules_[spec.modules[at].path] = static_cast<int>(at);
   for (std::size_t at = 0; at < spec.parameters.size(); ++at) {
     const dsplan::Parameter& parameter = spec.parameters[at];
@@ -26,8 +27,8 @@ Tensor Net::parameter(const std::string& name) const {
   // The tied head's weight is the table's.
   const auto found = names_.find(name);
   if (found != names_.end()) return parameters[static_cast<std::size_t>(found->second)];
-  return parameters[static_cast<std::size_t>(names_.at(spec_.family == "gpt2" ? "transformer.wte.weight"
-                                                                               : "model.embed_tokens.weight"))];
+  return parameters[static_cast<std::size_t>(
+      names_.at(spec_.family == "gpt2" ? "transformer.wte.weight" : "model.embed_tokens.weight"))];
 }
 
 Tensor Net::call(const std::string& path, const Tensor& x, const Body& forward) {

@@ -39,9 +39,7 @@ Tensors pass_on(Tensors& g, Tensors&) { return {g[0]}; }
 
 }  // namespace
 
-Tensor to(const Tensor& x, DType dtype) {
-  return x->dtype == dtype ? x : elementwise("to", x, dtype, Saves::Nothing);
-}
+Tensor to(const Tensor& x, DType dtype) { return x->dtype == dtype ? x : elementwise("to", x, dtype, Saves::Nothing); }
 Tensor mul_scalar(const Tensor& x) { return elementwise("mul scalar", x, x->dtype, Saves::Nothing); }
 Tensor neg(const Tensor& x) { return elementwise("neg", x, x->dtype, Saves::Nothing); }
 Tensor tanh(const Tensor& x) { return elementwise("tanh", x, x->dtype, Saves::Result); }

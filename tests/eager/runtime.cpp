@@ -174,8 +174,8 @@ std::vector<Entry> train(const dsplan::ModelSpec& spec, Settings settings, const
   Net net(spec, settings);
   for (const dsplan::ModelBuffer& buffer : spec.buffers) {
     const Doing doing("buffer");
-    net.buffers.push_back(empty({buffer.shape.elements().value()},
-                                buffer.follows_model_dtype ? plan.dtype : buffer.dtype));
+    net.buffers.push_back(
+        empty({buffer.shape.elements().value()}, buffer.follows_model_dtype ? plan.dtype : buffer.dtype));
   }
   const std::unique_ptr<Runtime> runtime = make_runtime(plan, net);
   runtime->initialise();

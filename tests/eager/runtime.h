@@ -1,5 +1,5 @@
-// The frameworks around the model, each written from its own documentation of what it holds and when: plain PyTorch with
-// DistributedDataParallel, and DeepSpeed at stages 0 to 3.
+// The frameworks around the model, each written from its own documentation of what it holds and when: plain PyTorch
+// with DistributedDataParallel, and DeepSpeed at stages 0 to 3.
 #pragma once
 
 #include <memory>
@@ -15,11 +15,11 @@ struct Plan {
   std::int64_t rank = 0;
   std::int64_t micro_batches = 1;
   DType dtype = DType::BFloat16;
-  bool fused = true;                     // Plain PyTorch's optimizer keeps its step counters on the device.
+  bool fused = true;  // Plain PyTorch's optimizer keeps its step counters on the device.
   bool scans_overflow = false;
   bool overlap = false;
   bool reduce_scatter = true;
-  std::int64_t bucket = 500'000'000;     // Elements.
+  std::int64_t bucket = 500'000'000;  // Elements.
   std::int64_t sub_group = 1'000'000'000;
   std::int64_t persistence = 100'000;
 

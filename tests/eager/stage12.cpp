@@ -137,9 +137,9 @@ class Stage12 : public Runtime {
 
   std::int64_t padded_ = 0;
   std::int64_t part_ = 0;
-  std::int64_t touching_ = 0;   // G_r.
-  std::int64_t fragment_ = 0;   // The largest.
-  bool whole_ = false;          // The partition is one parameter.
+  std::int64_t touching_ = 0;  // G_r.
+  std::int64_t fragment_ = 0;  // The largest.
+  bool whole_ = false;         // The partition is one parameter.
   std::vector<std::int64_t> begin_;
   std::vector<bool> mine_;
   Block master_;

@@ -38,11 +38,11 @@ class Stage3 : public Runtime {
     flat_ = block("partitions", bytes(part_));
     gradients_ = block("gradient partitions", bytes(part_));
     bucket_ = block("bucket", bytes(plan_.bucket));
-    if (!plan_.mixed()) return;
-    for (const Group& group : groups_) {
-      const Block cast = block("master before the clone", 4 * group.elements);
-      masters_.push_back(block("master", 4 * group.elements));
-    }
+    if (plan_.mixed()) make_masters();
+    std::int64_t largest = 0;
+    for (const Group& group : groups_) largest = std::max(largest, group.elements);
+    passing("zero gradients", 4 * largest);
+    for (const Tensor& leaf : leaves_) passing("gather for the hook", bytes(part(leaf) * plan_.world));
   }
 
   [[nodiscard]] bool wraps_tensors() const override { return true; }
@@ -90,6 +90,15 @@ class Stage3 : public Runtime {
   }
   [[nodiscard]] bool persistent(const Tensor& leaf) const { return leaf->elements() <= plan_.persistence; }
 
+  void make_masters() {
+    Block cast;  // Rebound when the next sub-group's master is there.
+    for (const Group& group : groups_) {
+      Block made = block("master before the clone", 4 * group.elements);
+      masters_.push_back(block("master", 4 * group.elements));
+      cast = std::move(made);
+    }
+  }
+
   void fetch(int module) {
     Tensors missing;
     for (const Tensor& leaf : own_[module]) {
@@ -130,8 +139,8 @@ class Stage3 : public Runtime {
     filled_ = 0;
   }
 
-  std::map<int, Tensors> own_;            // By module.
-  std::map<int, std::set<int>> users_;    // Modules that are using a parameter.
+  std::map<int, Tensors> own_;          // By module.
+  std::map<int, std::set<int>> users_;  // Modules that are using a parameter.
   std::vector<Group> groups_;
   std::int64_t part_ = 0;
   std::int64_t largest_ = 0;
