@@ -266,8 +266,8 @@ void flash_attention(Writer& w) {
   const std::int64_t padded_dim = round_to(head_dim, head_dim <= 128 ? 32 : 64);
   w.allocate_temporary(storage(Shape{batch, heads, padded_seq}.elements(), DType::Float32), DType::Float32,
                        Visibility::Kernel);
-  w.allocate_temporary(storage(Shape{batch, padded_seq, heads, padded_dim}.elements(), DType::Float32),
-                       DType::Float32, Visibility::Kernel);
+  w.allocate_temporary(storage(Shape{batch, padded_seq, heads, padded_dim}.elements(), DType::Float32), DType::Float32,
+                       Visibility::Kernel);
   if (w.in(1).shape.dims[1] != heads) {
     const Bytes expanded = storage(q.elements(), w.in(0).dtype);
     w.allocate_temporary(expanded, w.in(0).dtype, Visibility::Kernel);
@@ -364,7 +364,10 @@ void recipe_of(const Graph& graph, const Node& node, Recipe& recipe) {
   recipe.clear();
   Writer w(graph, node, recipe);
   switch (node.op) {
-    case Op::Input: w.output(); w.kernel(); break;
+    case Op::Input:
+      w.output();
+      w.kernel();
+      break;
     case Op::Embedding: embedding(w); break;
     case Op::Linear: linear(w); break;
     case Op::View:
@@ -464,7 +467,10 @@ void recipe_of(const Graph& graph, const Node& node, Recipe& recipe) {
     case Op::Equal:
     case Op::All:
     case Op::GreaterEqual:
-    case Op::Histogram: w.output(); w.kernel(); break;  // Integers: no gradient.
+    case Op::Histogram:
+      w.output();
+      w.kernel();
+      break;  // Integers: no gradient.
   }
   if (!node.requires_grad) {
     recipe.saved.clear();

@@ -18,7 +18,7 @@ struct GraphOptions {
   std::int64_t seq = 1;
   DType dtype = DType::BFloat16;
   AttentionKernel attention = AttentionKernel::Flash;
-  bool stage3_linear = false;  // nn.functional.linear is DeepSpeed's (Product::Function).
+  bool stage3_linear = false;   // nn.functional.linear is DeepSpeed's (Product::Function).
   std::vector<bool> trainable;  // By ParameterId, ties resolved. Empty: all that the model itself trains.
 };
 
@@ -87,8 +87,8 @@ class GraphBuilder {
   const ModelSpec& model_;
   const GraphOptions& options_;
   Graph graph_;
-  std::vector<std::int32_t> references_;        // Python references by tensor.
-  std::vector<TensorId> parameter_tensors_;     // By ParameterId; kNone until asked for.
+  std::vector<std::int32_t> references_;     // Python references by tensor.
+  std::vector<TensorId> parameter_tensors_;  // By ParameterId; kNone until asked for.
   std::vector<TensorId> buffer_tensors_;
   std::vector<ModuleId> stack_;
   bool grad_enabled_ = true;

@@ -149,7 +149,8 @@ class Decoder {
     const std::int64_t seq = g_.options().seq;
     const TensorId flat = module_linear(g_.child(attention, projection), x, heads * d_.head_dim);
     const ModuleId head_norm = norm == nullptr ? kNone : g_.model().child(attention, norm);
-    // Rotation's backward sums in fresh zeros, laid out head by head: what is not rotated (the values) keeps its layout.
+    // Rotation's backward sums in fresh zeros, laid out head by head: what is not rotated (the values) keeps its
+    // layout.
     const bool copied = norm != nullptr && heads > 1 && seq > 1;
     const Shape by_token{batch, seq, heads, d_.head_dim};
     TensorId split = copied && head_norm != kNone ? g_.view_copied_back(flat, by_token) : g_.view(flat, by_token);
@@ -178,8 +179,7 @@ class Decoder {
     g_.drop({cos_by_head, sin_by_head, q, k});
     const TensorId attended = g_.attention(q_rotated, k_rotated, v);
     // The kernel's output is already laid out as [B, S, H, D]: transpose and reshape are views.
-    const TensorId flat =
-        g_.view(attended, Shape{g_.options().micro_batch, g_.options().seq, d_.heads * d_.head_dim});
+    const TensorId flat = g_.view(attended, Shape{g_.options().micro_batch, g_.options().seq, d_.heads * d_.head_dim});
     g_.drop({attended});
     const TensorId out = module_linear(g_.child(module, "o_proj"), flat, d_.hidden);
     g_.drop({flat, q_rotated, k_rotated, v});

@@ -85,8 +85,8 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.micro_batch = job.training.micro_batch;
   options.seq = job.training.seq;
   options.dtype = job.training.dtype;
-  options.attention = job.training.attention == Attention::MemoryEfficient ? AttentionKernel::MemoryEfficient
-                                                                          : AttentionKernel::Flash;
+  options.attention =
+      job.training.attention == Attention::MemoryEfficient ? AttentionKernel::MemoryEfficient : AttentionKernel::Flash;
   options.stage3_linear = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
   options.trainable.assign(model.parameters.size(), false);
   for (const Leaf& leaf : leaves_of(model, job.training)) {

@@ -45,6 +45,6 @@ class TrainingRuntime {
 
 // The runtime of `job` for data-parallel rank `rank`. Refuses what is not modelled yet, by name.
 [[nodiscard]] std::unique_ptr<TrainingRuntime> make_runtime(const Job& job, const ModelSpec& model, std::int64_t rank,
-                                                    Emitter& emitter);
+                                                            Emitter& emitter);
 
 }  // namespace dsplan

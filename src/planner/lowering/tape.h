@@ -95,16 +95,16 @@ class Tape {
   TrainingRuntime& runtime_;
   std::vector<BufferId> module_buffers_;
 
-  std::vector<BufferId> buffers_;         // By storage: the current instance.
-  std::vector<BufferId> saved_;           // By saved index; kNoBuffer for parameters and buffers.
-  std::vector<Gradient> gradients_;       // By tensor.
-  std::vector<std::int32_t> uses_;        // By parameter: gradients that a backward pass brings.
+  std::vector<BufferId> buffers_;    // By storage: the current instance.
+  std::vector<BufferId> saved_;      // By saved index; kNoBuffer for parameters and buffers.
+  std::vector<Gradient> gradients_;  // By tensor.
+  std::vector<std::int32_t> uses_;   // By parameter: gradients that a backward pass brings.
   std::vector<std::int32_t> arrived_;
   std::vector<Region> regions_;
-  std::vector<std::int16_t> region_of_;   // By node; -1 outside.
+  std::vector<std::int16_t> region_of_;  // By node; -1 outside.
   std::vector<bool> module_has_gradient_;
-  std::vector<TensorId> alive_;           // During recomputation: what Python holds, for early stop.
-  std::vector<ModuleId> entered_;         // During recomputation: modules entered and not yet left.
+  std::vector<TensorId> alive_;    // During recomputation: what Python holds, for early stop.
+  std::vector<ModuleId> entered_;  // During recomputation: modules entered and not yet left.
   bool recomputing_ = false;
   Pending pending_;
 

@@ -10,8 +10,8 @@ void Tape::backward() {
   emitter_.at(Pass::Backward);
   std::fill(arrived_.begin(), arrived_.end(), 0);
   // loss.backward() starts from ones_like(loss).
-  const BufferId seed = emitter_.allocate(graph_.bytes(graph_.loss), graph_.tensor(graph_.loss).dtype, Role::Temporaries,
-                                          "gradient of the loss");
+  const BufferId seed = emitter_.allocate(graph_.bytes(graph_.loss), graph_.tensor(graph_.loss).dtype,
+                                          Role::Temporaries, "gradient of the loss");
   emitter_.begin();
   emitter_.read(buffer_of(graph_.loss));
   emitter_.write(seed);
@@ -36,9 +36,8 @@ void Tape::backward() {
 void Tape::drop_loss() { emitter_.release(buffer_of(graph_.loss), Reason::Loop); }
 
 bool Tape::has_gradient(const Node& node) const {
-  return std::any_of(node.out().begin(), node.out().end(), [&](TensorId out) {
-    return gradients_[static_cast<std::size_t>(out)].buffer != kNoBuffer;
-  });
+  return std::any_of(node.out().begin(), node.out().end(),
+                     [&](TensorId out) { return gradients_[static_cast<std::size_t>(out)].buffer != kNoBuffer; });
 }
 
 void Tape::run_backward(NodeId id) {
@@ -84,8 +83,8 @@ void Tape::run_backward_recipe(NodeId id, std::vector<BufferId>& made) {
       ParameterId parameter = kNone;
       if (slot.kind == SlotKind::Gradient) parameter = graph_.storage_of(node.inputs[slot.index]).parameter;
       const Role role = parameter == kNone ? Role::Temporaries : Role::Gradients;
-      made[step.slot] = emitter_.allocate(slot.bytes, slot.dtype, role, parameter == kNone ? name(node.op) : "gradient",
-                                          parameter);
+      made[step.slot] =
+          emitter_.allocate(slot.bytes, slot.dtype, role, parameter == kNone ? name(node.op) : "gradient", parameter);
       if (slot.kind == SlotKind::Temporary) emitter_.mark_scratch(made[step.slot]);
       end_new = step.slot + 1U;
     } else if (step.kind == RecipeStep::Kind::Kernel) {
@@ -146,7 +145,8 @@ void Tape::release_saved(NodeId id) {
 
 namespace {
 
-// A Linear works on views with two dimensions, and nn.functional.linear on weight.t(): gradients come back through them.
+// A Linear works on views with two dimensions, and nn.functional.linear on weight.t(): gradients come back through
+// them.
 bool is_seen_through_view(const Node& node, std::size_t input) {
   if (node.op != Op::Linear || node.product == Product::Function) return false;
   return input == 0 || (input == 1 && node.product == Product::Transposed);
@@ -211,10 +211,10 @@ void Tape::accumulate_into(Gradient& held, TensorId tensor, Gradient gradient) {
     return;
   }
   const bool in_place = held.whole && !held.view && emitter_.references(held.buffer) == 1;
-  const BufferId target =
-      in_place ? held.buffer
-               : emitter_.allocate(graph_.bytes(tensor), graph_.tensor(tensor).dtype, Role::Temporaries, "sum of gradients",
-                                   graph_.storage_of(tensor).parameter);
+  const BufferId target = in_place
+                              ? held.buffer
+                              : emitter_.allocate(graph_.bytes(tensor), graph_.tensor(tensor).dtype, Role::Temporaries,
+                                                  "sum of gradients", graph_.storage_of(tensor).parameter);
   emitter_.begin();
   emitter_.read(held.buffer);
   if (gradient.buffer != held.buffer) emitter_.read(gradient.buffer);
@@ -233,8 +233,8 @@ void Tape::ready(TensorId tensor) {
   gradients_[static_cast<std::size_t>(tensor)] = {};
   if (!gradient.whole || emitter_.references(gradient.buffer) > 1) {
     // AccumulateGrad steals only what nobody else owns; otherwise it clones (accumulate_grad.h).
-    const BufferId clone = emitter_.allocate(graph_.bytes(tensor), graph_.tensor(tensor).dtype, Role::Gradients, "gradient",
-                                             parameter);
+    const BufferId clone =
+        emitter_.allocate(graph_.bytes(tensor), graph_.tensor(tensor).dtype, Role::Gradients, "gradient", parameter);
     emitter_.begin();
     emitter_.read(gradient.buffer);
     emitter_.write(clone);
