@@ -45,6 +45,10 @@ const char* name(Op op) {
     case Op::IndexPut: return "index_put";
     case Op::MaskedFill: return "masked_fill";
     case Op::MaskedFillInPlace: return "masked_fill_";
+    case Op::Sub: return "sub";
+    case Op::NotEqual: return "ne";
+    case Op::Equal: return "eq";
+    case Op::All: return "all";
     case Op::GreaterEqual: return "ge";
     case Op::Histogram: return "histc";
     case Op::CumSum: return "cumsum";

@@ -19,16 +19,16 @@ using NodeId = std::int32_t;
 
 // PyTorch's names where it has one.
 enum class Op : std::uint8_t {
-  Input,        // Comes from the batch; no kernel.
+  Input,  // Comes from the batch; no kernel.
   Embedding,
-  Linear,       // y = x W^T (+ b); also GPT-2's Conv1D (addmm with W as [in, out]).
-  Matmul,       // Batched product of two activations.
-  View,         // view, transpose, reshape without a copy, unsqueeze, expand, alias: shares the storage.
-  Slice,        // One slice of a dimension: shares the storage; backward makes a zero-filled full tensor.
-  Split,        // Several consecutive slices from one call (split, chunk): backward is one cat.
-  Contiguous,   // clone, contiguous or reshape that copies.
+  Linear,      // y = x W^T (+ b); also GPT-2's Conv1D (addmm with W as [in, out]).
+  Matmul,      // Batched product of two activations.
+  View,        // view, transpose, reshape without a copy, unsqueeze, expand, alias: shares the storage.
+  Slice,       // One slice of a dimension: shares the storage; backward makes a zero-filled full tensor.
+  Split,       // Several consecutive slices from one call (split, chunk): backward is one cat.
+  Contiguous,  // clone, contiguous or reshape that copies.
   Cat,
-  Cast,         // to(dtype), when the dtype differs.
+  Cast,  // to(dtype), when the dtype differs.
   Add,
   Mul,
   Neg,
@@ -42,13 +42,13 @@ enum class Op : std::uint8_t {
   Sin,
   Silu,
   Gelu,
-  MeanLast,     // Mean over the last dimension, kept.
-  SumDim,       // Sum over one dimension.
+  MeanLast,  // Mean over the last dimension, kept.
+  SumDim,    // Sum over one dimension.
   Div,
-  Softmax,      // Over the last dimension; `dtype` of the output may be wider than the input's.
+  Softmax,  // Over the last dimension; `dtype` of the output may be wider than the input's.
   LayerNorm,
   Dropout,
-  Attention,    // scaled_dot_product_attention; the kernel is Node::attention.
+  Attention,  // scaled_dot_product_attention; the kernel is Node::attention.
   LogSoftmax,
   NllLoss,
   Pad,
@@ -56,10 +56,14 @@ enum class Op : std::uint8_t {
   FloorDivScalar,
   TopK,
   Sort,
-  Index,        // x[indices] along dimension 0.
-  IndexPut,     // Out of autograd: inverse permutation.
-  MaskedFill,   // Out of place.
+  Index,       // x[indices] along dimension 0.
+  IndexPut,    // Out of autograd: inverse permutation.
+  MaskedFill,  // Out of place.
   MaskedFillInPlace,
+  Sub,  // Integers only.
+  NotEqual,
+  Equal,
+  All,
   GreaterEqual,
   Histogram,
   CumSum,
@@ -84,19 +88,29 @@ struct Tensor {
 
 enum class AttentionKernel : std::uint8_t { None, Flash, MemoryEfficient };
 
+// How a Linear is written, which decides the order of its gradients and whether they are views.
+enum class Product : std::uint8_t {
+  Transposed,  // nn.functional.linear: mm or addmm with weight.t(), over a view of x with two dimensions.
+  Direct,      // GPT-2's Conv1D: addmm with the weight as it is.
+  Function,    // DeepSpeed's replacement of nn.functional.linear under stage 3 (runtime/zero/linear.py).
+};
+
 struct Node {
   static constexpr std::size_t kMostInputs = 4;
   static constexpr std::size_t kMostOutputs = 3;
 
   Op op = Op::Input;
   AttentionKernel attention = AttentionKernel::None;
-  bool grad_enabled = true;   // False under no_grad.
-  bool requires_grad = false; // Has a backward node.
+  bool grad_enabled = true;               // False under no_grad.
+  bool requires_grad = false;             // Has a backward node.
+  Product product = Product::Transposed;  // Linear only.
+  // View only: the gradient comes in a layout of which the input's shape is no view, so that reshape copies it.
+  bool gradient_copied = false;
   std::uint8_t input_count = 0;
   std::uint8_t output_count = 0;
   std::int8_t axis = 0;
   ModuleId module = 0;
-  double number = 0;          // p of dropout, exponent, ...
+  double number = 0;  // p of dropout, exponent, ...
   std::array<TensorId, kMostInputs> inputs{};
   std::array<TensorId, kMostOutputs> outputs{};
 
@@ -117,7 +131,7 @@ struct Graph {
   std::vector<Node> nodes;
   std::vector<Instruction> program;
   TensorId loss = kNone;
-  std::vector<TensorId> batch;             // The inputs that the training loop makes and holds.
+  std::vector<TensorId> batch;  // The inputs that the training loop makes and holds.
   // By layer: what a checkpoint around it would hold, the hidden state first: its arguments, positional and by keyword.
   std::vector<std::vector<TensorId>> region_closures;
 

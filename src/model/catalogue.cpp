@@ -70,6 +70,8 @@ class Writer {
                                                              in(i).dtype, Visibility::Dispatch)});
   }
   void backward_kernel() { recipe_.backward.push_back({RecipeStep::Kind::Kernel, 0}); }
+  void function_returns() { recipe_.backward.push_back({RecipeStep::Kind::Return, 0}); }
+  void saves_after_kernel() { recipe_.saves_after_kernel = true; }
   void gradient(std::size_t i) {
     if (!needs(i)) return;
     allocate_gradient(i);
@@ -88,6 +90,7 @@ class Writer {
         gradient(i);
       }
     }
+    function_returns();
     for (std::size_t i : inputs) {
       if (!needs(i) || !is_broadcast(i)) continue;
       gradient(i);
@@ -115,17 +118,21 @@ void unary(Writer& w) {
 }
 
 // x W^T (+ b). Saved: mat1 iff the weight needs a gradient, mat2 iff the input does (derivatives.yaml: mm, addmm).
-// Backward order: with bias x, W, then the bias sum; without bias W first.
+// Backward order: with bias x, W, then, by the engine, the bias sum; without bias W first. DeepSpeed's Python function
+// (runtime/zero/linear.py) packs what it saves after its forward and always makes x first.
 void linear(Writer& w) {
   const bool has_bias = w.node().input_count == 3;
   w.output();
   w.kernel();
   w.save_input(0, has_bias ? "_saved_mat1" : "_saved_self", w.needs(1));
   w.save_input(1, "_saved_mat2", w.needs(0));
-  if (has_bias) {
+  const bool function = w.node().product == Product::Function;
+  if (function) w.saves_after_kernel();
+  if (has_bias || function) {
     w.gradient(0);
     w.gradient(1);
-    w.gradient(2);
+    if (!function) w.function_returns();
+    if (has_bias) w.gradient(2);
   } else {
     w.gradient(1);
     w.gradient(0);
@@ -223,10 +230,10 @@ void layer_norm(Writer& w) {
   w.backward_kernel();
 }
 
-// A bool mask, one byte per element (Dropout.cu, native_dropout).
+// A bool mask, one byte per element, made before the output (Dropout.cu, dropout_cuda).
 void dropout(Writer& w) {
-  w.output();
   w.extra(0, storage(w.out().shape.elements(), DType::Bool), DType::Bool, Visibility::Dispatch);
+  w.output();
   w.kernel();
   w.save_extra(0, "_saved_result1");
   w.gradient(0);
@@ -259,8 +266,8 @@ void flash_attention(Writer& w) {
   const std::int64_t padded_dim = round_to(head_dim, head_dim <= 128 ? 32 : 64);
   w.allocate_temporary(storage(Shape{batch, heads, padded_seq}.elements(), DType::Float32), DType::Float32,
                        Visibility::Kernel);
-  w.allocate_temporary(storage(Shape{batch, padded_seq, heads, padded_dim}.elements(), DType::Float32),
-                       DType::Float32, Visibility::Kernel);
+  w.allocate_temporary(storage(Shape{batch, padded_seq, heads, padded_dim}.elements(), DType::Float32), DType::Float32,
+                       Visibility::Kernel);
   if (w.in(1).shape.dims[1] != heads) {
     const Bytes expanded = storage(q.elements(), w.in(0).dtype);
     w.allocate_temporary(expanded, w.in(0).dtype, Visibility::Kernel);
@@ -322,6 +329,15 @@ void index(Writer& w) {
   w.gradient(0);
 }
 
+// The input is cast to the result's dtype first (ReduceOps.cpp, impl_func_cum_ops).
+void cumulative_sum(Writer& w) {
+  w.output();
+  if (w.in(0).dtype != w.out().dtype) {
+    w.extra(0, storage(w.out().shape.elements(), w.out().dtype), w.out().dtype, Visibility::Kernel);
+  }
+  w.kernel();
+}
+
 void grouped_matmul(Writer& w) {
   w.output();
   w.kernel();
@@ -348,7 +364,10 @@ void recipe_of(const Graph& graph, const Node& node, Recipe& recipe) {
   recipe.clear();
   Writer w(graph, node, recipe);
   switch (node.op) {
-    case Op::Input: w.output(); w.kernel(); break;
+    case Op::Input:
+      w.output();
+      w.kernel();
+      break;
     case Op::Embedding: embedding(w); break;
     case Op::Linear: linear(w); break;
     case Op::View:
@@ -356,6 +375,10 @@ void recipe_of(const Graph& graph, const Node& node, Recipe& recipe) {
       if (node.op == Op::Cat) {
         w.output();
         w.kernel();
+      }
+      if (node.gradient_copied) {
+        w.gradient(0);
+        break;
       }
       for (std::size_t i = 0; i < node.input_count; ++i) w.pass(i);  // Views of the incoming gradient.
       break;
@@ -434,13 +457,20 @@ void recipe_of(const Graph& graph, const Node& node, Recipe& recipe) {
       w.gradient(0);
       break;
     case Op::GroupedMatmul: grouped_matmul(w); break;
+    case Op::CumSum: cumulative_sum(w); break;
     case Op::Pad:
     case Op::Arange:
     case Op::FloorDivScalar:
     case Op::IndexPut:
+    case Op::Sub:
+    case Op::NotEqual:
+    case Op::Equal:
+    case Op::All:
     case Op::GreaterEqual:
     case Op::Histogram:
-    case Op::CumSum: w.output(); w.kernel(); break;  // Integers: no gradient.
+      w.output();
+      w.kernel();
+      break;  // Integers: no gradient.
   }
   if (!node.requires_grad) {
     recipe.saved.clear();

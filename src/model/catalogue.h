@@ -37,7 +37,9 @@ struct Slot {
 };
 
 struct RecipeStep {
-  enum class Kind : std::uint8_t { Make, Kernel, Drop };
+  // Return, in backward: the operator's function is over, and what follows (sums over what was broadcast) is the
+  // engine's. Tensors that a recomputation brought back die here.
+  enum class Kind : std::uint8_t { Make, Kernel, Drop, Return };
   Kind kind = Kind::Make;
   std::uint8_t slot = 0;  // Index into Recipe::slots.
 };

@@ -24,7 +24,8 @@ GraphBuilder::GraphBuilder(const ModelSpec& model, const GraphOptions& options)
 
 ModuleId GraphBuilder::child(ModuleId parent, std::string_view name) const {
   const ModuleId id = model_.child(parent, name);
-  DSPLAN_CHECK(id != kNone, fmt::format("{} has no child {}", model_.modules[static_cast<std::size_t>(parent)].path, name));
+  DSPLAN_CHECK(id != kNone,
+               fmt::format("{} has no child {}", model_.modules[static_cast<std::size_t>(parent)].path, name));
   return id;
 }
 
@@ -61,9 +62,11 @@ TensorId GraphBuilder::parameter(std::string_view leaf) {
   TensorId& tensor = parameter_tensors_[static_cast<std::size_t>(id)];
   if (tensor == kNone) {
     const Parameter& parameter = model_.parameters[static_cast<std::size_t>(id)];
-    const bool trained = options_.trainable.empty() ? parameter.trainable : options_.trainable[static_cast<std::size_t>(id)];
+    const bool trained =
+        options_.trainable.empty() ? parameter.trainable : options_.trainable[static_cast<std::size_t>(id)];
     graph_.storages.push_back({storage(parameter.shape.elements(), options_.dtype), id, kNone});
-    tensor = add_tensor(parameter.shape, options_.dtype, static_cast<StorageId>(graph_.storages.size() - 1), trained, kNone);
+    tensor =
+        add_tensor(parameter.shape, options_.dtype, static_cast<StorageId>(graph_.storages.size() - 1), trained, kNone);
     references_.back() = 0;
   }
   return tensor;
@@ -120,7 +123,8 @@ TensorId GraphBuilder::add_output(Shape shape, DType dtype, NodeId id) {
 
 void GraphBuilder::run(NodeId node) { graph_.program.push_back({Instruction::Kind::Run, node}); }
 
-TensorId GraphBuilder::make(Op op, Shape shape, DType dtype, std::initializer_list<TensorId> inputs, bool differentiable) {
+TensorId GraphBuilder::make(Op op, Shape shape, DType dtype, std::initializer_list<TensorId> inputs,
+                            bool differentiable) {
   const NodeId node = add_node(op, inputs, differentiable);
   const TensorId out = add_output(shape, dtype, node);
   run(node);
@@ -151,7 +155,8 @@ TensorId GraphBuilder::binary(Op op, TensorId a, TensorId b) {
   for (std::uint8_t i = 0; i < other.rank; ++i) {
     std::int64_t& dim = result.dims[result.rank - 1U - i];
     const std::int64_t with = other.dims[other.rank - 1U - i];
-    DSPLAN_CHECK(dim == with || dim == 1 || with == 1, fmt::format("shapes {} and {} do not broadcast", left.text(), right.text()));
+    DSPLAN_CHECK(dim == with || dim == 1 || with == 1,
+                 fmt::format("shapes {} and {} do not broadcast", left.text(), right.text()));
     dim = std::max(dim, with);
   }
   const DType wide = bytes_per_element(dtype(a)) >= bytes_per_element(dtype(b)) ? dtype(a) : dtype(b);
@@ -167,7 +172,15 @@ TensorId GraphBuilder::mean_last(TensorId x) {
 TensorId GraphBuilder::linear(TensorId x, TensorId weight, TensorId bias, std::int64_t features) {
   Shape result = shape(x);
   result.dims[result.rank - 1U] = features;
-  return make(Op::Linear, result, dtype(x), {x, weight, bias}, true);
+  const TensorId out = make(Op::Linear, result, dtype(x), {x, weight, bias}, true);
+  if (options_.stage3_linear) graph_.nodes.back().product = Product::Function;
+  return out;
+}
+
+TensorId GraphBuilder::conv1d(TensorId x, TensorId weight, TensorId bias, std::int64_t features) {
+  const TensorId out = linear(x, weight, bias, features);
+  graph_.nodes.back().product = Product::Direct;
+  return out;
 }
 
 TensorId GraphBuilder::embedding(TensorId weight, TensorId ids) {
@@ -187,10 +200,15 @@ TensorId GraphBuilder::dropout(TensorId x, double p) {
 
 TensorId GraphBuilder::view(TensorId x, Shape to) {
   const NodeId node = add_node(Op::View, {x}, true);
-  const TensorId out =
-      add_tensor(to, dtype(x), graph_.tensor(x).storage, graph_.nodes.back().requires_grad, node);
+  const TensorId out = add_tensor(to, dtype(x), graph_.tensor(x).storage, graph_.nodes.back().requires_grad, node);
   graph_.nodes.back().outputs[graph_.nodes.back().output_count++] = out;
   run(node);
+  return out;
+}
+
+TensorId GraphBuilder::view_copied_back(TensorId x, Shape to) {
+  const TensorId out = view(x, to);
+  graph_.nodes.back().gradient_copied = true;
   return out;
 }
 
@@ -250,7 +268,8 @@ std::pair<TensorId, TensorId> GraphBuilder::nll_loss(TensorId log_probabilities,
 
 TensorId GraphBuilder::in_place(Op op, TensorId x, TensorId other) {
   const NodeId node = add_node(op, {x, other}, true);
-  const TensorId out = add_tensor(shape(x), dtype(x), graph_.tensor(x).storage, graph_.nodes.back().requires_grad, node);
+  const TensorId out =
+      add_tensor(shape(x), dtype(x), graph_.tensor(x).storage, graph_.nodes.back().requires_grad, node);
   graph_.nodes.back().outputs[graph_.nodes.back().output_count++] = out;
   run(node);
   return out;
@@ -268,11 +287,12 @@ void GraphBuilder::drop(std::initializer_list<TensorId> tensors) {
 Graph GraphBuilder::finish(TensorId loss) {
   graph_.loss = loss;
   for (std::size_t id = 0; id < references_.size(); ++id) {
-    const bool held = static_cast<TensorId>(id) == loss ||
-                      std::find(graph_.batch.begin(), graph_.batch.end(), static_cast<TensorId>(id)) != graph_.batch.end();
+    const bool held = static_cast<TensorId>(id) == loss || std::find(graph_.batch.begin(), graph_.batch.end(),
+                                                                     static_cast<TensorId>(id)) != graph_.batch.end();
     DSPLAN_CHECK(references_[id] == (held ? 1 : 0),
                  fmt::format("tensor {} of {} ends with {} references", id,
-                             graph_.tensors[id].producer == kNone ? "nothing" : name(graph_.node(graph_.tensors[id].producer).op),
+                             graph_.tensors[id].producer == kNone ? "nothing"
+                                                                  : name(graph_.node(graph_.tensors[id].producer).op),
                              references_[id]));
   }
   return std::move(graph_);

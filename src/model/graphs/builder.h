@@ -18,6 +18,7 @@ struct GraphOptions {
   std::int64_t seq = 1;
   DType dtype = DType::BFloat16;
   AttentionKernel attention = AttentionKernel::Flash;
+  bool stage3_linear = false;   // nn.functional.linear is DeepSpeed's (Product::Function).
   std::vector<bool> trainable;  // By ParameterId, ties resolved. Empty: all that the model itself trains.
 };
 
@@ -52,10 +53,13 @@ class GraphBuilder {
   TensorId binary(Op op, TensorId a, TensorId b);
   TensorId mean_last(TensorId x);
   TensorId linear(TensorId x, TensorId weight, TensorId bias, std::int64_t features);
+  TensorId conv1d(TensorId x, TensorId weight, TensorId bias, std::int64_t features);  // Weight as [in, out].
   TensorId embedding(TensorId weight, TensorId ids);
   TensorId layer_norm(TensorId x, TensorId weight, TensorId bias);
   TensorId dropout(TensorId x, double p);  // p = 0: the same tensor.
   TensorId view(TensorId x, Shape shape);
+  // A view whose gradient has to be copied to become the input's shape again (Node::gradient_copied).
+  TensorId view_copied_back(TensorId x, Shape shape);
   TensorId slice_last(TensorId x, std::int64_t width);
   std::vector<TensorId> split_last(TensorId x, std::int64_t parts);
   TensorId cat_last(TensorId a, TensorId b);
@@ -83,8 +87,8 @@ class GraphBuilder {
   const ModelSpec& model_;
   const GraphOptions& options_;
   Graph graph_;
-  std::vector<std::int32_t> references_;        // Python references by tensor.
-  std::vector<TensorId> parameter_tensors_;     // By ParameterId; kNone until asked for.
+  std::vector<std::int32_t> references_;     // Python references by tensor.
+  std::vector<TensorId> parameter_tensors_;  // By ParameterId; kNone until asked for.
   std::vector<TensorId> buffer_tensors_;
   std::vector<ModuleId> stack_;
   bool grad_enabled_ = true;

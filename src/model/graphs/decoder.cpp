@@ -148,15 +148,20 @@ class Decoder {
     const std::int64_t batch = g_.options().micro_batch;
     const std::int64_t seq = g_.options().seq;
     const TensorId flat = module_linear(g_.child(attention, projection), x, heads * d_.head_dim);
-    TensorId split = g_.view(flat, Shape{batch, seq, heads, d_.head_dim});
-    g_.drop({flat});
     const ModuleId head_norm = norm == nullptr ? kNone : g_.model().child(attention, norm);
+    // Rotation's backward sums in fresh zeros, laid out head by head: what is not rotated (the values) keeps its
+    // layout.
+    const bool copied = norm != nullptr && heads > 1 && seq > 1;
+    const Shape by_token{batch, seq, heads, d_.head_dim};
+    TensorId split = copied && head_norm != kNone ? g_.view_copied_back(flat, by_token) : g_.view(flat, by_token);
+    g_.drop({flat});
     if (head_norm != kNone) {
       const TensorId normed = rms_norm(head_norm, split);
       g_.drop({split});
       split = normed;
     }
-    const TensorId out = g_.view(split, Shape{batch, heads, seq, d_.head_dim});
+    const Shape by_head{batch, heads, seq, d_.head_dim};
+    const TensorId out = copied && head_norm == kNone ? g_.view_copied_back(split, by_head) : g_.view(split, by_head);
     g_.drop({split});
     return out;
   }
@@ -174,8 +179,7 @@ class Decoder {
     g_.drop({cos_by_head, sin_by_head, q, k});
     const TensorId attended = g_.attention(q_rotated, k_rotated, v);
     // The kernel's output is already laid out as [B, S, H, D]: transpose and reshape are views.
-    const TensorId flat =
-        g_.view(attended, Shape{g_.options().micro_batch, g_.options().seq, d_.heads * d_.head_dim});
+    const TensorId flat = g_.view(attended, Shape{g_.options().micro_batch, g_.options().seq, d_.heads * d_.head_dim});
     g_.drop({attended});
     const TensorId out = module_linear(g_.child(module, "o_proj"), flat, d_.hidden);
     g_.drop({flat, q_rotated, k_rotated, v});
@@ -262,6 +266,8 @@ class Decoder {
     g_.enter(model_);
     const TensorId embedded = embed(ids);
     const TensorId position_ids = positions();
+    look_for_packed_sequences(g_, position_ids);
+    if (gemma_) look_for_packed_sequences(g_, position_ids);  // One mask for full, one for sliding attention.
     const auto [cos, sin] = rotary(g_.child(model_, "rotary_emb"), position_ids);
     const ModuleId layers = g_.child(model_, "layers");
     TensorId hidden = g_.keep(embedded);

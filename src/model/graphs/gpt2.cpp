@@ -31,7 +31,7 @@ class Gpt2 {
   TensorId conv1d(ModuleId module, TensorId x, std::int64_t features) {
     g_.enter(module);
     const TensorId weight = g_.parameter("weight");
-    const TensorId out = g_.linear(x, weight, g_.parameter("bias"), features);
+    const TensorId out = g_.conv1d(x, weight, g_.parameter("bias"), features);
     g_.exit(module);
     return out;
   }
@@ -150,6 +150,7 @@ class Gpt2 {
     g_.drop({shifted});
     const TensorId places = embed("wpe", position_ids);
     const TensorId sum = g_.binary(Op::Add, words, places);
+    look_for_packed_sequences(g_, position_ids);
     TensorId hidden = dropout(g_.child(model_, "drop"), sum, d_.embedding_dropout);
     g_.drop({sum});
     const ModuleId blocks = g_.child(model_, "h");

@@ -23,6 +23,21 @@ std::optional<std::string> graph_obstacle(const ModelSpec& model, const Training
   return std::nullopt;
 }
 
+void look_for_packed_sequences(GraphBuilder& g, TensorId position_ids) {
+  const std::int64_t batch = g.options().micro_batch;
+  const std::int64_t seq = g.options().seq;
+  const TensorId first = g.make(Op::AddScalar, Shape{batch, 1}, DType::Int64, {position_ids});
+  const TensorId joined = g.make(Op::Cat, Shape{batch, seq + 1}, DType::Int64, {first, position_ids});
+  const TensorId difference = g.make(Op::Sub, Shape{batch, seq}, DType::Int64, {joined});
+  g.drop({joined});
+  const TensorId differs = g.make(Op::NotEqual, Shape{batch, seq}, DType::Bool, {difference});
+  const TensorId index = g.make(Op::CumSum, Shape{batch, seq}, DType::Int64, {differs});
+  g.drop({differs});
+  const TensorId none = g.make(Op::Equal, Shape{batch}, DType::Bool, {index});
+  const TensorId all = g.make(Op::All, Shape{}, DType::Bool, {none});
+  g.drop({none, all, first, difference, index});
+}
+
 TensorId causal_loss(GraphBuilder& g, TensorId logits, TensorId labels) {
   const Shape shape = g.shape(logits);
   const std::int64_t batch = shape.dims[0];
@@ -30,7 +45,9 @@ TensorId causal_loss(GraphBuilder& g, TensorId logits, TensorId labels) {
   const std::int64_t vocab = shape.dims[2];
   const TensorId upcast = g.cast(logits, DType::Float32);
   const TensorId padded = g.make(Op::Pad, Shape{batch, seq + 1}, DType::Int64, {labels});
-  const TensorId shifted = g.make(Op::Contiguous, Shape{batch, seq}, DType::Int64, {padded});
+  // A single row that starts one token later is contiguous already.
+  const TensorId shifted = batch == 1 ? g.view(padded, Shape{batch, seq})
+                                      : g.make(Op::Contiguous, Shape{batch, seq}, DType::Int64, {padded});
   const TensorId rows = g.view(upcast, Shape{batch * seq, vocab});
   g.drop({upcast});
   const TensorId targets = g.view(shifted, Shape{batch * seq});

@@ -26,6 +26,8 @@ namespace dsplan {
 [[nodiscard]] Graph build_gpt2_graph(const ModelSpec& model, const GraphOptions& options);
 
 // Shared pieces.
+// A batch without mask is searched for several sequences in one row (masking_utils.py, find_packed_sequence_indices).
+void look_for_packed_sequences(GraphBuilder& g, TensorId position_ids);
 // Causal loss with fp32 upcast: labels shifted by padding (loss/loss_utils.py, ForCausalLMLoss).
 [[nodiscard]] TensorId causal_loss(GraphBuilder& g, TensorId logits, TensorId labels);
 // The experts of a mixture layer through one grouped product: every shape depends on tokens * experts_per_token only.

@@ -52,6 +52,7 @@ class Loop {
     tape_.backward();
     emitter_.at(Pass::Backward);
     runtime_.backward_ends(boundary);
+    tape_.drop_loss();  // A framework's backward() reduces before it returns to the loop.
     emitter_.mark(Moment::BackwardEnds, stretch, k);
   }
 
@@ -84,8 +85,9 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.micro_batch = job.training.micro_batch;
   options.seq = job.training.seq;
   options.dtype = job.training.dtype;
-  options.attention = job.training.attention == Attention::MemoryEfficient ? AttentionKernel::MemoryEfficient
-                                                                          : AttentionKernel::Flash;
+  options.attention =
+      job.training.attention == Attention::MemoryEfficient ? AttentionKernel::MemoryEfficient : AttentionKernel::Flash;
+  options.stage3_linear = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
   options.trainable.assign(model.parameters.size(), false);
   for (const Leaf& leaf : leaves_of(model, job.training)) {
     options.trainable[static_cast<std::size_t>(leaf.id)] = leaf.trainable;

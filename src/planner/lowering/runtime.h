@@ -30,6 +30,9 @@ class TrainingRuntime {
 
   virtual void enter(ModuleId, Pass) {}
   virtual void exit(ModuleId, Pass) {}
+  // The gradient of this module's input passes through the runtime's own function after everything inside, and only
+  // then meets other gradients.
+  [[nodiscard]] virtual bool wraps_input(ModuleId) const { return false; }
   virtual void forward_begins() {}
   // `boundary`: the last micro-batch before the optimizer step.
   virtual void backward_begins(bool /*boundary*/) {}
@@ -42,6 +45,6 @@ class TrainingRuntime {
 
 // The runtime of `job` for data-parallel rank `rank`. Refuses what is not modelled yet, by name.
 [[nodiscard]] std::unique_ptr<TrainingRuntime> make_runtime(const Job& job, const ModelSpec& model, std::int64_t rank,
-                                                    Emitter& emitter);
+                                                            Emitter& emitter);
 
 }  // namespace dsplan

@@ -139,7 +139,8 @@ class Stage12Runtime final : public RuntimeBase {
         }
       }
       trained_ = std::move(order);
-      for (std::size_t i = 0; i < trained_.size(); ++i) trained_index_[at(trained_[i].id)] = static_cast<std::int32_t>(i);
+      for (std::size_t i = 0; i < trained_.size(); ++i)
+        trained_index_[at(trained_[i].id)] = static_cast<std::int32_t>(i);
     }
     std::int64_t sum = 0;
     for (const Leaf& leaf : trained_) {
@@ -172,16 +173,23 @@ class Stage12Runtime final : public RuntimeBase {
     }
   }
 
-  // The 16-bit slice is cloned before it is cast; an fp32 model keeps an independent copy too.
+  // The slice is cloned before it is cast; where there is nothing to cast the clone itself is the master.
   void create_master() {
     const Bytes begin = in_model_dtype(checked_mul(rank(), partition_));
+    const bool cast = training().master_dtype != dtype();
     const BufferId clone =
-        emitter_.allocate(in_model_dtype(partition_), dtype(), Role::Temporaries, "clone of the partition");
+        emitter_.allocate(in_model_dtype(partition_), dtype(), cast ? Role::Temporaries : Role::Optimizer,
+                          cast ? "clone of the partition" : "master weights");
     emitter_.begin();
     emitter_.read(flat_, begin, in_model_dtype(partition_));
     emitter_.write(clone);
     emitter_.compute("clone partition");
-    master_ = emitter_.allocate(in_master_dtype(partition_), training().master_dtype, Role::Optimizer, "master weights");
+    if (!cast) {
+      master_ = clone;
+      return;
+    }
+    master_ =
+        emitter_.allocate(in_master_dtype(partition_), training().master_dtype, Role::Optimizer, "master weights");
     emitter_.begin();
     emitter_.read(clone);
     emitter_.write(master_);
@@ -399,7 +407,8 @@ class Stage12Runtime final : public RuntimeBase {
 
   // contiguous_gradients off: the pending gradients themselves are concatenated when they are flushed.
   BufferId join_entries() {
-    const BufferId joined = emitter_.allocate(in_model_dtype(filled_), dtype(), Role::RuntimeBuffers, "joined gradients");
+    const BufferId joined =
+        emitter_.allocate(in_model_dtype(filled_), dtype(), Role::RuntimeBuffers, "joined gradients");
     emitter_.begin();
     for (const Entry& entry : entries_) emitter_.read(entry.own);
     emitter_.write(joined);
@@ -504,13 +513,13 @@ class Stage12Runtime final : public RuntimeBase {
     return cast;
   }
 
-  std::vector<BufferId> whole_;           // By ParameterId: parameters outside the flat buffer.
-  std::vector<BufferId> held_;            // By ParameterId: `.grad` that waits for the boundary.
-  std::vector<std::int64_t> offset_;      // By index into trained_: element offset in the flat buffer.
-  std::vector<std::int64_t> kept_offset_; // Offset in grads_in_partition; -1 if it does not touch this partition.
+  std::vector<BufferId> whole_;            // By ParameterId: parameters outside the flat buffer.
+  std::vector<BufferId> held_;             // By ParameterId: `.grad` that waits for the boundary.
+  std::vector<std::int64_t> offset_;       // By index into trained_: element offset in the flat buffer.
+  std::vector<std::int64_t> kept_offset_;  // Offset in grads_in_partition; -1 if it does not touch this partition.
   std::int64_t padded_ = 0;
   std::int64_t partition_ = 0;
-  std::int64_t kept_ = 0;                 // Elements of grads_in_partition: G_r.
+  std::int64_t kept_ = 0;  // Elements of grads_in_partition: G_r.
   std::int64_t largest_fragment_ = 0;
   std::int64_t fragments_ = 0;
   BufferId flat_ = kNoBuffer;

@@ -1,6 +1,6 @@
-// ZeRO-3 (DeepSpeed runtime/zero/stage3.py, partition_parameters.py, partitioned_param_coordinator.py), without offload,
-// at the level of gather, use, release, reduce and step: each module gathers its own parameters when it is entered and
-// lets go of them when it is left; prefetching and the reuse window are not modelled yet.
+// ZeRO-3 (DeepSpeed runtime/zero/stage3.py, partition_parameters.py, partitioned_param_coordinator.py), without
+// offload, at the level of gather, use, release, reduce and step: each module gathers its own parameters when it is
+// entered and lets go of them when it is left; prefetching and the reuse window are not modelled yet.
 //
 // Each parameter is cut on its own: P = ceil(n / W) elements per rank, A = W * P gathered. Trained partitions lie in
 // one flat buffer, their gradients in another that is never freed.
@@ -34,16 +34,37 @@ class Stage3Runtime final : public RuntimeBase {
                                    training().grad_accum_dtype, Role::Gradients, "gradient partitions", kNone, true);
     bucket_ = emitter_.allocate(storage(zero().reduce_bucket_size, training().communication_dtype),
                                 training().communication_dtype, Role::RuntimeBuffers, "gradient bucket", kNone, true);
-    for (SubGroup& group : groups_) create_master(group);
+    create_masters();
+    // initialize_optimizer_states: a gradient of the largest sub-group, dropped at the end.
+    std::int64_t largest = 0;
+    for (const SubGroup& group : groups_) largest = std::max(largest, group.elements);
+    const BufferId zeros = emitter_.allocate(in_master_dtype(largest), training().master_dtype, Role::Temporaries,
+                                             "zero gradients of initialize_optimizer_states");
+    emitter_.mark_scratch(zeros);
+    emitter_.begin();
+    emitter_.write(zeros);
+    emitter_.compute("zero gradients");
+    emitter_.release(zeros, Reason::PythonFrame);
+    // create_reduce_and_remove_grad_hooks: a hook can only be put on a parameter that is whole.
+    for (const Leaf& leaf : trained_) {
+      Piece& piece = pieces_[static_cast<std::size_t>(leaf.id)];
+      gather({leaf.id});
+      emitter_.mark_scratch(piece.full);
+      release_full(piece);
+    }
   }
 
   [[nodiscard]] ParameterPlace place(ParameterId parameter) const override {
     const Piece& piece = pieces_[static_cast<std::size_t>(parameter)];
-    DSPLAN_CHECK(piece.full != kNoBuffer,
-                 "a parameter is used while it is partitioned: " + model_.parameters[static_cast<std::size_t>(parameter)].name);
+    DSPLAN_CHECK(piece.full != kNoBuffer, "a parameter is used while it is partitioned: " +
+                                              model_.parameters[static_cast<std::size_t>(parameter)].name);
     return {piece.full, Bytes(0), in_model_dtype(piece.elements)};
   }
 
+  // PostBackwardFunctionModule (parameter_offload.py), on the tensors that a module is called with.
+  [[nodiscard]] bool wraps_input(ModuleId module) const override {
+    return !own_[static_cast<std::size_t>(module)].empty();
+  }
   void forward_begins() override { complete_ = forwards_++ > 0; }
   void backward_begins(bool) override {}
 
@@ -112,20 +133,20 @@ class Stage3Runtime final : public RuntimeBase {
  private:
   struct Piece {
     std::int64_t elements = 0;
-    std::int64_t part = 0;           // P.
-    std::int64_t offset = 0;         // In the flat partition; trained parameters only.
+    std::int64_t part = 0;    // P.
+    std::int64_t offset = 0;  // In the flat partition; trained parameters only.
     bool persistent = false;
     bool trained = false;
-    BufferId own = kNoBuffer;        // Frozen: the partition's own tensor.
-    BufferId full = kNoBuffer;       // Gathered.
-    std::int32_t users = 0;          // Modules that have entered and not left.
+    BufferId own = kNoBuffer;   // Frozen: the partition's own tensor.
+    BufferId full = kNoBuffer;  // Gathered.
+    std::int32_t users = 0;     // Modules that have entered and not left.
   };
   struct SubGroup {
-    std::size_t begin = 0;           // Indices into trained_.
+    std::size_t begin = 0;  // Indices into trained_.
     std::size_t end = 0;
     std::int64_t offset = 0;
     std::int64_t elements = 0;
-    BufferId master = kNoBuffer;     // kNoBuffer: the parameters themselves.
+    BufferId master = kNoBuffer;  // kNoBuffer: the parameters themselves.
     std::vector<BufferId> state;
   };
   struct Entry {
@@ -171,7 +192,8 @@ class Stage3Runtime final : public RuntimeBase {
       emitter_.write(whole);
       emitter_.communicate(Collective::Broadcast, dtype(), emitter_.size(whole));
     }
-    piece.own = emitter_.allocate(in_model_dtype(piece.part), dtype(), Role::Parameters, "parameter partition", leaf.id);
+    piece.own =
+        emitter_.allocate(in_model_dtype(piece.part), dtype(), Role::Parameters, "parameter partition", leaf.id);
     emitter_.begin();
     emitter_.read(whole);
     emitter_.write(piece.own);
@@ -200,9 +222,21 @@ class Stage3Runtime final : public RuntimeBase {
     emitter_.release(staging, Reason::LastUse);
   }
 
-  // to(fp32) and then a clone; nothing where parameters and master share their dtype.
-  void create_master(SubGroup& group) {
+  // to(fp32) and then a clone, the cast before last being let go of by the next; nothing where parameters and master
+  // share their dtype.
+  void create_masters() {
     if (training().master_dtype == dtype()) return;
+    BufferId before = kNoBuffer;
+    for (SubGroup& group : groups_) {
+      const BufferId cast = create_master(group);
+      if (before != kNoBuffer) emitter_.release(before, Reason::PythonFrame);
+      before = cast;
+    }
+    if (before != kNoBuffer) emitter_.release(before, Reason::PythonFrame);
+  }
+
+  // The cast is still there.
+  BufferId create_master(SubGroup& group) {
     const BufferId cast = emitter_.allocate(in_master_dtype(group.elements), training().master_dtype, Role::Temporaries,
                                             "master weights before the clone");
     emitter_.begin();
@@ -215,7 +249,7 @@ class Stage3Runtime final : public RuntimeBase {
     emitter_.read(cast);
     emitter_.write(group.master);
     emitter_.compute("clone master");
-    emitter_.release(cast, Reason::LastUse);
+    return cast;
   }
 
   void release_full(Piece& piece) {
@@ -251,7 +285,8 @@ class Stage3Runtime final : public RuntimeBase {
     }
     for (ParameterId id : parameters) {
       Piece& piece = pieces_[static_cast<std::size_t>(id)];
-      piece.full = emitter_.allocate(in_model_dtype(piece.elements), dtype(), Role::RuntimeBuffers, "gathered parameter", id);
+      piece.full =
+          emitter_.allocate(in_model_dtype(piece.elements), dtype(), Role::RuntimeBuffers, "gathered parameter", id);
     }
     emitter_.begin();
     emitter_.read(flat);
@@ -419,11 +454,11 @@ class Stage3Runtime final : public RuntimeBase {
     return cast;
   }
 
-  std::vector<Piece> pieces_;                     // By ParameterId.
-  std::vector<std::vector<ParameterId>> own_;     // By module: its own parameters, ties resolved.
+  std::vector<Piece> pieces_;                  // By ParameterId.
+  std::vector<std::vector<ParameterId>> own_;  // By module: its own parameters, ties resolved.
   std::vector<bool> active_module_;
   std::vector<SubGroup> groups_;
-  std::int64_t partition_ = 0;                    // S.
+  std::int64_t partition_ = 0;  // S.
   std::int64_t largest_part_ = 0;
   BufferId flat_ = kNoBuffer;
   BufferId gradients_ = kNoBuffer;

@@ -12,6 +12,7 @@
 // evaluate_function).
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "core/graph.h"
@@ -31,14 +32,23 @@ class Tape {
   // The batch is made and the one before it let go.
   void make_batch();
   void drop_batch();
-  // Forward, keeping the loss; then backward, which lets go of it.
+  // Forward, keeping the loss, until it is let go of.
   void forward();
   void backward();
+  void drop_loss();
 
  private:
   struct Gradient {
     BufferId buffer = kNoBuffer;
-    bool whole = false;  // Dense and non-overlapping over its storage: may be added to in place.
+    bool whole = false;  // Dense and non-overlapping over its storage: not a slice or an expansion.
+    // Seen through a tensor that keeps the one it was taken from: AccumulateGrad may steal it, but nobody adds to it in
+    // place, because its storage is held twice (torch/csrc/autograd/input_buffer.cpp, can_accumulate_inplace).
+    bool view = false;
+  };
+  // A gradient that has left the operators of a module, but not yet the function that the runtime put around its input.
+  struct Pending {
+    TensorId tensor = kNone;
+    Gradient gradient;
   };
   // A checkpointed run of layers.
   struct Region {
@@ -63,9 +73,13 @@ class Tape {
   void run_backward(NodeId node);
   [[nodiscard]] bool has_gradient(const Node& node) const;
   void run_backward_recipe(NodeId node, std::vector<BufferId>& slots);
-  void emit_backward_kernel(NodeId node, const std::vector<BufferId>& slots, std::size_t first_new, std::size_t end_new);
+  void emit_backward_kernel(NodeId node, const std::vector<BufferId>& slots, std::size_t first_new, std::size_t end_new,
+                            bool inside);
   void deliver(NodeId node, const std::vector<BufferId>& slots, const std::vector<Gradient>& incoming);
   void accumulate(TensorId tensor, Gradient gradient);
+  void accumulate_into(Gradient& held, TensorId tensor, Gradient gradient);
+  [[nodiscard]] bool enters_module(const Node& node, TensorId input) const;
+  void deliver_pending();
   void ready(TensorId tensor);
   void release_saved(NodeId node);
 
@@ -81,17 +95,18 @@ class Tape {
   TrainingRuntime& runtime_;
   std::vector<BufferId> module_buffers_;
 
-  std::vector<BufferId> buffers_;         // By storage: the current instance.
-  std::vector<BufferId> saved_;           // By saved index; kNoBuffer for parameters and buffers.
-  std::vector<Gradient> gradients_;       // By tensor.
-  std::vector<std::int32_t> uses_;        // By parameter: gradients that a backward pass brings.
+  std::vector<BufferId> buffers_;    // By storage: the current instance.
+  std::vector<BufferId> saved_;      // By saved index; kNoBuffer for parameters and buffers.
+  std::vector<Gradient> gradients_;  // By tensor.
+  std::vector<std::int32_t> uses_;   // By parameter: gradients that a backward pass brings.
   std::vector<std::int32_t> arrived_;
   std::vector<Region> regions_;
-  std::vector<std::int16_t> region_of_;   // By node; -1 outside.
+  std::vector<std::int16_t> region_of_;  // By node; -1 outside.
   std::vector<bool> module_has_gradient_;
-  std::vector<TensorId> alive_;           // During recomputation: what Python holds, for early stop.
-  std::vector<ModuleId> entered_;         // During recomputation: modules entered and not yet left.
+  std::vector<TensorId> alive_;    // During recomputation: what Python holds, for early stop.
+  std::vector<ModuleId> entered_;  // During recomputation: modules entered and not yet left.
   bool recomputing_ = false;
+  Pending pending_;
 
   std::vector<BufferId> scratch_slots_;
   std::vector<Gradient> scratch_incoming_;

@@ -10,8 +10,8 @@ void Tape::backward() {
   emitter_.at(Pass::Backward);
   std::fill(arrived_.begin(), arrived_.end(), 0);
   // loss.backward() starts from ones_like(loss).
-  const BufferId seed = emitter_.allocate(graph_.bytes(graph_.loss), graph_.tensor(graph_.loss).dtype, Role::Temporaries,
-                                          "gradient of the loss");
+  const BufferId seed = emitter_.allocate(graph_.bytes(graph_.loss), graph_.tensor(graph_.loss).dtype,
+                                          Role::Temporaries, "gradient of the loss");
   emitter_.begin();
   emitter_.read(buffer_of(graph_.loss));
   emitter_.write(seed);
@@ -27,16 +27,17 @@ void Tape::backward() {
     } else if (at->kind == Instruction::Kind::Enter && module_has_gradient_[static_cast<std::size_t>(at->id)]) {
       emitter_.exit(at->id);
       runtime_.exit(at->id, Pass::Backward);
+      deliver_pending();
       emitter_.at(Pass::Backward, model_.modules[static_cast<std::size_t>(at->id)].parent);
     }
   }
-  emitter_.release(buffer_of(graph_.loss), Reason::Loop);
 }
 
+void Tape::drop_loss() { emitter_.release(buffer_of(graph_.loss), Reason::Loop); }
+
 bool Tape::has_gradient(const Node& node) const {
-  return std::any_of(node.out().begin(), node.out().end(), [&](TensorId out) {
-    return gradients_[static_cast<std::size_t>(out)].buffer != kNoBuffer;
-  });
+  return std::any_of(node.out().begin(), node.out().end(),
+                     [&](TensorId out) { return gradients_[static_cast<std::size_t>(out)].buffer != kNoBuffer; });
 }
 
 void Tape::run_backward(NodeId id) {
@@ -75,19 +76,24 @@ void Tape::run_backward_recipe(NodeId id, std::vector<BufferId>& made) {
   made.assign(slots.size(), kNoBuffer);
   std::size_t first_new = 0;  // Slots are numbered in the order in which they are made.
   std::size_t end_new = 0;
+  bool returned = false;
   for (const RecipeStep& step : recipes_.backward(id)) {
     if (step.kind == RecipeStep::Kind::Make) {
       const Slot& slot = slots[step.slot];
       ParameterId parameter = kNone;
       if (slot.kind == SlotKind::Gradient) parameter = graph_.storage_of(node.inputs[slot.index]).parameter;
       const Role role = parameter == kNone ? Role::Temporaries : Role::Gradients;
-      made[step.slot] = emitter_.allocate(slot.bytes, slot.dtype, role, parameter == kNone ? name(node.op) : "gradient",
-                                          parameter);
+      made[step.slot] =
+          emitter_.allocate(slot.bytes, slot.dtype, role, parameter == kNone ? name(node.op) : "gradient", parameter);
       if (slot.kind == SlotKind::Temporary) emitter_.mark_scratch(made[step.slot]);
       end_new = step.slot + 1U;
     } else if (step.kind == RecipeStep::Kind::Kernel) {
-      emit_backward_kernel(id, made, first_new, end_new);
+      emit_backward_kernel(id, made, first_new, end_new, !returned);
       first_new = end_new;
+    } else if (step.kind == RecipeStep::Kind::Return) {
+      // What a recomputation brought back was handed to the function alone; other saved tensors are released later.
+      returned = true;
+      if (region_of_[static_cast<std::size_t>(id)] >= 0) release_saved(id);
     } else {
       emitter_.release(made[step.slot], Reason::AutogradGraph);
       made[step.slot] = kNoBuffer;
@@ -102,7 +108,7 @@ void Tape::run_backward_recipe(NodeId id, std::vector<BufferId>& made) {
 }
 
 void Tape::emit_backward_kernel(NodeId id, const std::vector<BufferId>& made, std::size_t first_new,
-                                std::size_t end_new) {
+                                std::size_t end_new, bool inside) {
   const Node& node = graph_.node(id);
   emitter_.begin();
   for (TensorId out : node.out()) {
@@ -111,6 +117,7 @@ void Tape::emit_backward_kernel(NodeId id, const std::vector<BufferId>& made, st
   }
   std::size_t index = recipes_.saved_index(id);
   for (const Saved& item : recipes_.saved(id)) {
+    if (!inside) break;  // A sum reads gradients only.
     const BufferId buffer = saved_[index++];
     if (buffer != kNoBuffer) {
       emitter_.read(buffer);
@@ -136,6 +143,17 @@ void Tape::release_saved(NodeId id) {
   }
 }
 
+namespace {
+
+// A Linear works on views with two dimensions, and nn.functional.linear on weight.t(): gradients come back through
+// them.
+bool is_seen_through_view(const Node& node, std::size_t input) {
+  if (node.op != Op::Linear || node.product == Product::Function) return false;
+  return input == 0 || (input == 1 && node.product == Product::Transposed);
+}
+
+}  // namespace
+
 void Tape::deliver(NodeId id, const std::vector<BufferId>& made, const std::vector<Gradient>& incoming) {
   const Node& node = graph_.node(id);
   const std::span<const Slot> slots = recipes_.slots(id);
@@ -147,34 +165,56 @@ void Tape::deliver(NodeId id, const std::vector<BufferId>& made, const std::vect
   std::size_t parameter_count = 0;
   for (std::size_t i = 0; i < node.input_count; ++i) {
     Gradient gradient;
-    if ((passes >> i & 1U) != 0) gradient = {incoming[0].buffer, whole && incoming[0].whole};
+    if ((passes >> i & 1U) != 0) {
+      gradient = {incoming[0].buffer, whole && incoming[0].whole, node.op == Op::View || incoming[0].view};
+    }
     for (std::size_t at = 0; at < slots.size(); ++at) {
       if (slots[at].kind == SlotKind::Gradient && slots[at].index == i && made[at] != kNoBuffer) {
-        gradient = {made[at], true};
+        gradient = {made[at], true, is_seen_through_view(node, i)};
       }
     }
     if (gradient.buffer == kNoBuffer) continue;
     const TensorId input = node.inputs[i];
     if (graph_.storage_of(input).parameter != kNone) parameters[parameter_count++] = input;
-    accumulate(input, gradient);
+    if (enters_module(node, input)) {
+      pending_.tensor = input;
+      accumulate_into(pending_.gradient, input, gradient);
+    } else {
+      accumulate(input, gradient);
+    }
   }
   // Leaves are ready as soon as all their gradients have come. A product's bias comes before its weight, whose
-  // transposition is a node of its own; a norm's weight comes before its bias.
-  const bool reverse = node.op == Op::Linear;
+  // transposition is a node of its own; a norm's weight comes before its bias, and so does that of a Python function.
+  const bool reverse = node.op == Op::Linear && node.product != Product::Function;
   for (std::size_t k = 0; k < parameter_count; ++k) ready(parameters[reverse ? parameter_count - 1 - k : k]);
 }
 
+bool Tape::enters_module(const Node& node, TensorId input) const {
+  const Tensor& tensor = graph_.tensor(input);
+  return runtime_.wraps_input(node.module) && tensor.producer != kNone &&
+         graph_.node(tensor.producer).module != node.module;
+}
+
+void Tape::deliver_pending() {
+  if (pending_.tensor == kNone) return;
+  const Pending pending = std::exchange(pending_, {});
+  accumulate(pending.tensor, pending.gradient);
+}
+
 void Tape::accumulate(TensorId tensor, Gradient gradient) {
-  Gradient& held = gradients_[static_cast<std::size_t>(tensor)];
+  accumulate_into(gradients_[static_cast<std::size_t>(tensor)], tensor, gradient);
+}
+
+void Tape::accumulate_into(Gradient& held, TensorId tensor, Gradient gradient) {
   if (held.buffer == kNoBuffer) {
     held = gradient;
     return;
   }
-  const bool in_place = held.whole && emitter_.references(held.buffer) == 1;
-  const BufferId target =
-      in_place ? held.buffer
-               : emitter_.allocate(graph_.bytes(tensor), graph_.tensor(tensor).dtype, Role::Temporaries, "sum of gradients",
-                                   graph_.storage_of(tensor).parameter);
+  const bool in_place = held.whole && !held.view && emitter_.references(held.buffer) == 1;
+  const BufferId target = in_place
+                              ? held.buffer
+                              : emitter_.allocate(graph_.bytes(tensor), graph_.tensor(tensor).dtype, Role::Temporaries,
+                                                  "sum of gradients", graph_.storage_of(tensor).parameter);
   emitter_.begin();
   emitter_.read(held.buffer);
   if (gradient.buffer != held.buffer) emitter_.read(gradient.buffer);
@@ -193,8 +233,8 @@ void Tape::ready(TensorId tensor) {
   gradients_[static_cast<std::size_t>(tensor)] = {};
   if (!gradient.whole || emitter_.references(gradient.buffer) > 1) {
     // AccumulateGrad steals only what nobody else owns; otherwise it clones (accumulate_grad.h).
-    const BufferId clone = emitter_.allocate(graph_.bytes(tensor), graph_.tensor(tensor).dtype, Role::Gradients, "gradient",
-                                             parameter);
+    const BufferId clone =
+        emitter_.allocate(graph_.bytes(tensor), graph_.tensor(tensor).dtype, Role::Gradients, "gradient", parameter);
     emitter_.begin();
     emitter_.read(gradient.buffer);
     emitter_.write(clone);

@@ -1,0 +1,76 @@
+// torch/utils/checkpoint.py, the non-reentrant form: every tensor that would be saved is replaced by an empty holder.
+// The first one that is asked for runs the region again, up to the tensor that was saved last; what is re-packed waits
+// in the frame until its own node asks for it, and is handed over then, so that it dies with that node's function.
+#include "eager/autograd.h"
+
+namespace eager {
+namespace {
+
+struct StopRecomputation {};
+
+struct Holder {
+  std::size_t index = 0;
+};
+
+struct Frame {
+  std::function<Tensor(const Tensor&)> function;  // With its keyword arguments.
+  Tensor argument;
+  std::size_t holders = 0;
+  bool recomputed = false;
+  std::vector<Tensor> tensors;
+};
+
+// While the region runs again.
+struct Recomputing final : SavedHooks {
+  explicit Recomputing(Frame& frame) : frame_(frame) {}
+  std::shared_ptr<void> pack(const Tensor& x) override {
+    frame_.tensors.push_back(x->parameter >= 0 ? x : detached(x));
+    if (frame_.tensors.size() == frame_.holders) throw StopRecomputation();
+    return nullptr;
+  }
+  Tensor unpack(const std::shared_ptr<void>&) override { return nullptr; }
+
+ private:
+  Frame& frame_;
+};
+
+void recompute(Frame& frame) {
+  frame.recomputed = true;
+  const Doing doing("recomputation");
+  const GradMode on(true);
+  const WithHooks hooks(std::make_shared<Recomputing>(frame));
+  try {
+    const Tensor argument = frame.argument;
+    const Tensor unused = frame.function(argument);
+  } catch (const StopRecomputation&) {
+    // Early stop: the frames are unwound.
+  }
+}
+
+struct Checkpointing final : SavedHooks {
+  explicit Checkpointing(std::shared_ptr<Frame> frame) : frame_(std::move(frame)) {}
+  std::shared_ptr<void> pack(const Tensor&) override {
+    auto holder = std::make_shared<Holder>();
+    holder->index = frame_->holders++;
+    return holder;
+  }
+  Tensor unpack(const std::shared_ptr<void>& packed) override {
+    if (!frame_->recomputed) recompute(*frame_);
+    return std::move(frame_->tensors[static_cast<const Holder*>(packed.get())->index]);
+  }
+
+ private:
+  std::shared_ptr<Frame> frame_;
+};
+
+}  // namespace
+
+Tensor checkpoint(const std::function<Tensor(const Tensor&)>& function, const Tensor& argument) {
+  auto frame = std::make_shared<Frame>();
+  frame->function = function;
+  frame->argument = argument;
+  const WithHooks hooks(std::make_shared<Checkpointing>(std::move(frame)));
+  return function(argument);
+}
+
+}  // namespace eager

@@ -1,0 +1,71 @@
+// transformers 5.17.0, models/gpt2/modeling_gpt2.py.
+#include "eager/model.h"
+
+namespace eager {
+namespace {
+
+// view(B, S, -1, D).transpose(1, 2)
+Tensor by_head(const Tensor& part, std::int64_t dimension) {
+  return transpose(view(part, {part->size(0), part->size(1), part->size(2) / dimension, dimension}), 1, 2);
+}
+
+}  // namespace
+
+Tensor Net::gpt2_attention(const std::string& path, const Tensor& hidden) {
+  Tensors parts = split_last(conv1d(path + ".c_attn", hidden), d_.hidden);
+  Tensor key = std::move(parts[1]);
+  Tensor value = std::move(parts[2]);
+  Tensor query = std::move(parts[0]);
+  key = by_head(key, d_.head_dim);
+  value = by_head(value, d_.head_dim);
+  query = by_head(query, d_.head_dim);
+  Tensor output = attend(query, key, value);
+  output = transpose(output, 1, 2);
+  output = view(output, {output->size(0), output->size(1), d_.hidden});
+  output = conv1d(path + ".c_proj", output);
+  output = dropout(output, d_.residual_dropout);
+  return output;
+}
+
+Tensor Net::gpt2_mlp(const std::string& path, const Tensor& argument) {
+  Tensor hidden = conv1d(path + ".c_fc", argument);
+  hidden = gelu_new(hidden);
+  hidden = conv1d(path + ".c_proj", hidden);
+  hidden = dropout(hidden, d_.residual_dropout);
+  return hidden;
+}
+
+Tensor Net::gpt2_block(const std::string& path, const Tensor& argument) {
+  const auto norm_of = [&](const std::string& name, const Tensor& x) {
+    return call(name, x, [&](const Tensor& in) {
+      return layer_norm(in, parameter(name + ".weight"), parameter(name + ".bias"));
+    });
+  };
+  Tensor residual = argument;
+  Tensor hidden = norm_of(path + ".ln_1", argument);
+  const Tensor attended = gpt2_attention(path + ".attn", hidden);
+  hidden = add(attended, residual);
+  residual = hidden;
+  hidden = norm_of(path + ".ln_2", hidden);
+  const Tensor fed = gpt2_mlp(path + ".mlp", hidden);
+  hidden = add(residual, fed);
+  return hidden;
+}
+
+Tensor Net::gpt2(const Tensor& ids) {
+  const Tensor words = table("transformer.wte", ids);
+  const Tensor position_ids = positions();
+  const Tensor places = table("transformer.wpe", position_ids);
+  Tensor hidden = add(words, places);
+  look_for_packed_sequences(position_ids, settings_.batch);
+  hidden = dropout(hidden, d_.embedding_dropout);
+  hidden = layers(std::move(hidden),
+                  [this](int at, const Tensor& x) { return gpt2_block("transformer.h." + std::to_string(at), x); },
+                  {position_ids});
+  hidden = call("transformer.ln_f", hidden, [&](const Tensor& in) {
+    return layer_norm(in, parameter("transformer.ln_f.weight"), parameter("transformer.ln_f.bias"));
+  });
+  return view(hidden, hidden->sizes);
+}
+
+}  // namespace eager

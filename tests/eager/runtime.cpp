@@ -1,0 +1,204 @@
+#include "eager/runtime.h"
+
+namespace eager {
+
+Block block(const char* what, std::int64_t bytes) {
+  const Doing doing(what);
+  return std::make_shared<Storage>(bytes);
+}
+
+void passing(const char* what, std::int64_t bytes) {
+  const Doing doing(what);
+  const Storage storage(bytes);
+}
+
+Runtime::Runtime(const Plan& plan, Net& net) : plan_(plan), net_(net) {
+  for (std::size_t at = 0; at < net.parameters.size(); ++at) {
+    const Tensor& parameter = net.parameters[at];
+    if (parameter->parameter != static_cast<int>(at)) continue;
+    leaves_.push_back(parameter);
+    elements_ += parameter->elements();
+  }
+}
+
+void Runtime::load() {
+  for (const Tensor& leaf : leaves_) leaf->storage = block("parameter", bytes(leaf->elements()));
+}
+
+void Runtime::make_state(std::int64_t size) {
+  state_.push_back(block("exp_avg", size));
+  state_.push_back(block("exp_avg_sq", size));
+}
+
+namespace {
+
+// One tensor per parameter and per gradient; torch.optim.AdamW.
+class Plain : public Runtime {
+ public:
+  using Runtime::Runtime;
+
+  void initialise() override {
+    load();
+    // Before anything is known about the order of gradients there is one bucket for everything.
+    if (plan_.world > 1) buckets_.push_back(block("bucket", bytes(elements_)));
+  }
+
+  void forward_begins() override {
+    if (plan_.world == 1 || rebuilt_ || order_.empty()) return;
+    rebuilt_ = true;
+    buckets_.clear();
+    std::int64_t filled = 0;
+    for (const Tensor& leaf : order_) {
+      filled += bytes(leaf->elements());
+      const std::int64_t limit = buckets_.empty() ? 1 << 20 : 25 << 20;
+      if (filled < limit) continue;
+      buckets_.push_back(block("bucket", filled));
+      filled = 0;
+    }
+    if (filled > 0) buckets_.push_back(block("bucket", filled));
+  }
+
+  void backward_begins(bool boundary) override { boundary_ = boundary; }
+  void ready(const Tensor& leaf) override {
+    if (boundary_ && !rebuilt_) order_.push_back(leaf);
+  }
+
+  void step() override {
+    if (state_.empty()) {
+      for (const Tensor& leaf : leaves_) {
+        if (plan_.fused) state_.push_back(block("step counter", 4));
+        make_state(bytes(leaf->elements()));
+      }
+    }
+    std::vector<Block> roots;
+    if (!plan_.fused) {
+      for (const Tensor& leaf : leaves_) roots.push_back(block("square root", bytes(leaf->elements())));
+    }
+    roots.clear();
+    for (const Tensor& leaf : leaves_) leaf->grad.reset();
+  }
+
+ private:
+  std::vector<Block> buckets_;
+  Tensors order_;
+  bool boundary_ = true;
+  bool rebuilt_ = false;
+};
+
+// FP16_Optimizer in 16 bit (fp16/fused_optimizer.py), the base optimizer in fp32.
+class Stage0 : public Runtime {
+ public:
+  using Runtime::Runtime;
+
+  void initialise() override {
+    load();
+    if (!plan_.mixed()) return;
+    std::vector<Block> clones;
+    for (const Tensor& leaf : leaves_) clones.push_back(block("clone", bytes(leaf->elements())));
+    const Block flat = block("flat parameters", bytes(elements_));
+    clones.clear();
+    for (const Tensor& leaf : leaves_) leaf->storage = flat;
+    master_ = block("master", 4 * elements_);
+    const Block zeros = block("zero gradients", 4 * elements_);
+    make_state(4 * elements_);
+  }
+
+  void ready(const Tensor&) override {}
+
+  // Concatenations of more than 5e8 elements, in the order of parameters.
+  void backward_ends(bool boundary) override {
+    if (!boundary || plan_.world == 1) return;
+    std::int64_t filled = 0;
+    for (const Tensor& leaf : leaves_) {
+      filled += leaf->elements();
+      if (filled > 500'000'000) {
+        passing("joined gradients", bytes(filled));
+        filled = 0;
+      }
+    }
+    if (filled > 0) passing("joined gradients", bytes(filled));
+  }
+
+  void step() override {
+    if (plan_.mixed()) {
+      step_flat();
+      return;
+    }
+    const bool first = state_.empty();
+    for (const Tensor& leaf : leaves_) {
+      if (first) make_state(bytes(leaf->elements()));
+    }
+    for (const Tensor& leaf : leaves_) leaf->grad.reset();
+  }
+
+ private:
+  void step_flat() {
+    std::vector<Block> casts;
+    for (const Tensor& leaf : leaves_) casts.push_back(block("gradient in fp32", 4 * leaf->elements()));
+    const Block flat = block("flat gradient in fp32", 4 * elements_);
+    casts.clear();
+    for (const Tensor& leaf : leaves_) leaf->grad.reset();
+    passing("norm", 4);
+  }
+
+  Block master_;
+};
+
+std::unique_ptr<Runtime> make_runtime(const Plan& plan, Net& net) {
+  if (!plan.deepspeed) return make_plain(plan, net);
+  if (plan.stage == 0) return make_stage0(plan, net);
+  return plan.stage == 3 ? make_stage3(plan, net) : make_stage12(plan, net);
+}
+
+struct Batch {
+  Tensor ids;
+  Tensor labels;
+};
+
+Batch make_batch(const Settings& settings) {
+  const Doing doing("batch");
+  Batch batch;
+  batch.ids = empty({settings.batch, settings.seq}, DType::Int64);
+  batch.labels = empty({settings.batch, settings.seq}, DType::Int64);
+  return batch;
+}
+
+}  // namespace
+
+std::unique_ptr<Runtime> make_plain(const Plan& plan, Net& net) { return std::make_unique<Plain>(plan, net); }
+std::unique_ptr<Runtime> make_stage0(const Plan& plan, Net& net) { return std::make_unique<Stage0>(plan, net); }
+
+std::vector<Entry> train(const dsplan::ModelSpec& spec, Settings settings, const Plan& plan) {
+  Memory memory;
+  settings.stage3_linear = plan.deepspeed && plan.stage == 3;
+  Net net(spec, settings);
+  for (const dsplan::ModelBuffer& buffer : spec.buffers) {
+    const Doing doing("buffer");
+    net.buffers.push_back(
+        empty({buffer.shape.elements().value()}, buffer.follows_model_dtype ? plan.dtype : buffer.dtype));
+  }
+  const std::unique_ptr<Runtime> runtime = make_runtime(plan, net);
+  runtime->initialise();
+  net.hooks = runtime.get();
+  const ReadyHook ready = [&](const Tensor& leaf) {
+    runtime->ready(leaf);
+    const auto left = net.left_when_ready.find(leaf->parameter);
+    if (left == net.left_when_ready.end() || !runtime->wraps_tensors()) return;
+    for (int module : left->second) runtime->post_backward(module);
+  };
+  Batch batch;
+  for (std::int64_t at = 0; at < 2 * plan.micro_batches; ++at) {
+    const bool boundary = (at + 1) % plan.micro_batches == 0;
+    batch = make_batch(settings);
+    runtime->forward_begins();
+    Tensor loss = net.loss(batch.ids, batch.labels);
+    runtime->backward_begins(boundary);
+    run_backward(loss, ready);
+    runtime->backward_ends(boundary);
+    loss.reset();
+    if (boundary) runtime->step();
+  }
+  return memory.log;
+}
+
+}  // namespace eager

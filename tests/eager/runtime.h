@@ -1,0 +1,65 @@
+// The frameworks around the model, each written from its own documentation of what it holds and when: plain PyTorch
+// with DistributedDataParallel, and DeepSpeed at stages 0 to 3.
+#pragma once
+
+#include <memory>
+
+#include "eager/model.h"
+
+namespace eager {
+
+struct Plan {
+  bool deepspeed = false;
+  int stage = 0;
+  std::int64_t world = 1;
+  std::int64_t rank = 0;
+  std::int64_t micro_batches = 1;
+  DType dtype = DType::BFloat16;
+  bool fused = true;  // Plain PyTorch's optimizer keeps its step counters on the device.
+  bool scans_overflow = false;
+  bool overlap = false;
+  bool reduce_scatter = true;
+  std::int64_t bucket = 500'000'000;  // Elements.
+  std::int64_t sub_group = 1'000'000'000;
+  std::int64_t persistence = 100'000;
+
+  [[nodiscard]] std::int64_t width() const { return dsplan::bytes_per_element(dtype); }
+  [[nodiscard]] bool mixed() const { return dtype != DType::Float32; }
+};
+
+using Block = std::shared_ptr<Storage>;
+[[nodiscard]] Block block(const char* what, std::int64_t bytes);
+// Made and gone again.
+void passing(const char* what, std::int64_t bytes);
+
+class Runtime : public ModuleHooks {
+ public:
+  Runtime(const Plan& plan, Net& net);
+  virtual void initialise() = 0;
+  virtual void forward_begins() {}
+  virtual void backward_begins(bool /*boundary*/) {}
+  virtual void ready(const Tensor& leaf) = 0;
+  virtual void backward_ends(bool /*boundary*/) {}
+  virtual void step() = 0;
+
+ protected:
+  [[nodiscard]] std::int64_t bytes(std::int64_t elements) const { return elements * plan_.width(); }
+  void load();
+  void make_state(std::int64_t bytes);
+
+  Plan plan_;
+  Net& net_;
+  Tensors leaves_;  // In registration order, ties once.
+  std::int64_t elements_ = 0;
+  std::vector<Block> state_;
+};
+
+[[nodiscard]] std::unique_ptr<Runtime> make_plain(const Plan& plan, Net& net);
+[[nodiscard]] std::unique_ptr<Runtime> make_stage0(const Plan& plan, Net& net);
+[[nodiscard]] std::unique_ptr<Runtime> make_stage12(const Plan& plan, Net& net);
+[[nodiscard]] std::unique_ptr<Runtime> make_stage3(const Plan& plan, Net& net);
+
+// Init and two optimizer steps; what was logged.
+[[nodiscard]] std::vector<Entry> train(const dsplan::ModelSpec& spec, Settings settings, const Plan& plan);
+
+}  // namespace eager

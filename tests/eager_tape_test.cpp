@@ -1,0 +1,267 @@
+// The schedule against an independent eager tape (tests/eager): what the lowering allocates and releases, in order,
+// must be what reference-counted tensors with the same model, the same autograd and the same framework around them do.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "eager/runtime.h"
+#include "io/text.h"
+#include "model/families.h"
+#include "model/graphs/graphs.h"
+#include "planner/lowering/lower.h"
+
+using namespace dsplan;
+
+namespace {
+
+struct Model {
+  const char* name;
+  const char* config;
+};
+
+constexpr Model kGpt2{"gpt2", R"({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 61,
+  "n_positions": 32, "n_ctx": 32, "n_embd": 24, "n_layer": 3, "n_head": 3, "activation_function": "gelu_new",
+  "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0})"};
+constexpr Model kGpt2Dropout{"gpt2 with dropout", R"({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"],
+  "vocab_size": 61, "n_positions": 32, "n_ctx": 32, "n_embd": 24, "n_layer": 3, "n_head": 3,
+  "activation_function": "gelu_new", "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1})"};
+constexpr Model kLlamaGrouped{"llama, grouped heads", R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+  "vocab_size": 53, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 4, "num_attention_heads": 4,
+  "num_key_value_heads": 2, "hidden_act": "silu", "max_position_embeddings": 64, "tie_word_embeddings": false})"};
+constexpr Model kLlamaTied{"llama, tied", R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+  "vocab_size": 53, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3,
+  "num_key_value_heads": 3, "hidden_act": "silu", "max_position_embeddings": 64, "tie_word_embeddings": true})"};
+
+ModelSpec model_of(const Model& model) { return build_model(parse_json(model.name, model.config), model.name); }
+
+struct Change {
+  std::int64_t bytes;
+  std::string doing;
+};
+
+// What is put on the device and taken from it, with the work that follows or went before.
+struct DeviceLog : Ignores<Communicate, Enter, Exit> {
+  using Ignores::on;
+  explicit DeviceLog(const Schedule& read) : schedule(read) {}
+  void on(std::size_t, const Allocate& event) { add(event.buffer, 1); }
+  void on(std::size_t, const Release& event) { add(event.buffer, -1); }
+  void on(std::size_t, const Compute& event) { last = event.work; }
+  void on(std::size_t, const Mark& event) { last = name(event.moment); }
+
+  void add(BufferId id, std::int64_t sign) {
+    const Buffer& buffer = schedule.buffers[id];
+    if (buffer.space != Space::Device) return;
+    changes.push_back({sign * buffer.size.value(), fmt::format("{} (after {})", buffer.label, last)});
+  }
+
+  const Schedule& schedule;
+  std::string last;
+  std::vector<Change> changes;
+};
+
+std::vector<Change> lowered(const ModelSpec& model, const Job& job, std::int64_t rank) {
+  const Graph graph = build_graph(model, graph_options(model, job));
+  const Schedule schedule = lower(model, job, graph, RecipeBook(graph), rank);
+  DeviceLog log(schedule);
+  replay(schedule, log);
+  return std::move(log.changes);
+}
+
+std::vector<Change> eagerly(const ModelSpec& model, const Job& job, std::int64_t rank) {
+  const Training& training = job.training;
+  eager::Settings settings;
+  settings.batch = training.micro_batch;
+  settings.seq = training.seq;
+  settings.dtype = training.dtype;
+  settings.memory_efficient = training.attention == Attention::MemoryEfficient;
+  for (const CheckpointGroup& group : training.checkpoint.groups) {
+    settings.checkpoints.emplace_back(group.first, group.last);
+  }
+  eager::Plan plan;
+  plan.deepspeed = training.runtime == Runtime::DeepSpeed;
+  plan.stage = training.zero.stage;
+  plan.world = job.parallelism.dp;
+  plan.rank = rank;
+  plan.micro_batches = training.grad_accum;
+  plan.dtype = training.dtype;
+  plan.fused = training.optimizer.implementation == Implementation::Fused;
+  plan.scans_overflow = training.check_grad_overflow;
+  plan.overlap = training.zero.overlap_comm;
+  plan.reduce_scatter = training.zero.reduce_scatter;
+  plan.bucket = training.zero.reduce_bucket_size.value();
+  plan.sub_group = training.zero.sub_group_size.value();
+  plan.persistence = training.zero.param_persistence_threshold.value();
+  std::vector<Change> changes;
+  for (const eager::Entry& entry : eager::train(model, settings, plan)) changes.push_back({entry.bytes, entry.doing});
+  return changes;
+}
+
+// Several frees between two allocations have no order of their own.
+void order_frees(std::vector<Change>& changes) {
+  auto at = changes.begin();
+  while (at != changes.end()) {
+    const auto end = std::find_if(at, changes.end(), [](const Change& c) { return c.bytes > 0; });
+    std::stable_sort(at, end, [](const Change& a, const Change& b) { return a.bytes < b.bytes; });
+    at = end == changes.end() ? end : end + 1;
+  }
+}
+
+std::string around(const std::vector<Change>& changes, std::size_t at) {
+  std::string text;
+  for (std::size_t k = at > 8 ? at - 8 : 0; k < std::min(changes.size(), at + 8); ++k) {
+    text += fmt::format("{} {} {:+} {}\n", k == at ? ">>" : "  ", k, changes[k].bytes, changes[k].doing);
+  }
+  return text;
+}
+
+// The number of compared changes; 0 after a failure.
+std::size_t compare(const ModelSpec& model, const Job& job, std::int64_t rank) {
+  std::vector<Change> schedule = lowered(model, job, rank);
+  std::vector<Change> tape = eagerly(model, job, rank);
+  order_frees(schedule);
+  order_frees(tape);
+  const std::size_t shorter = std::min(schedule.size(), tape.size());
+  std::size_t at = 0;
+  while (at < shorter && schedule[at].bytes == tape[at].bytes) ++at;
+  if (at == schedule.size() && at == tape.size()) return at;
+  const std::string what = fmt::format("first difference at {} of {} and {}\nschedule:\n{}eager tape:\n{}", at,
+                                       schedule.size(), tape.size(), around(schedule, at), around(tape, at));
+  FAIL_CHECK(what);
+  return 0;
+}
+
+struct Case {
+  std::string name;
+  Model model = kGpt2;
+  int stage = -1;  // -1: PyTorch.
+  std::int64_t world = 1;
+  std::int64_t accumulation = 1;
+  std::vector<CheckpointGroup> checkpoints{};
+  bool fp32 = false;
+  std::int64_t batch = 2;
+  std::int64_t seq = 8;
+};
+
+Job job_of(const Case& c) {
+  Job job;
+  Training& training = job.training;
+  training.runtime = c.stage < 0 ? Runtime::PyTorch : Runtime::DeepSpeed;
+  training.zero.stage = std::max(c.stage, 0);
+  training.zero.reduce_bucket_size = Elements(2000);
+  training.zero.param_persistence_threshold = Elements(30);
+  training.micro_batch = c.batch;
+  training.seq = c.seq;
+  training.grad_accum = c.accumulation;
+  training.checkpoint.groups = c.checkpoints;
+  training.check_grad_overflow = true;
+  if (c.fp32) {
+    training.dtype = training.grad_accum_dtype = training.communication_dtype = DType::Float32;
+    training.attention = Attention::MemoryEfficient;
+  }
+  job.parallelism.dp = job.parallelism.world = c.world;
+  return job;
+}
+
+void check(const Case& c, const ModelSpec& model, const Job& job) {
+  for (std::int64_t rank = 0; rank < c.world; ++rank) {
+    const std::string title = fmt::format(
+        "{}: {}, stage {}, {} ranks, rank {}, accumulation {}, {} checkpoints, {}, batch {}", c.name, c.model.name,
+        c.stage, c.world, rank, c.accumulation, c.checkpoints.size(), c.fp32 ? "fp32" : "bf16", c.batch);
+    CAPTURE(title);
+    CHECK(compare(model, job, rank) > 100);
+  }
+}
+
+void check(const Case& c) { check(c, model_of(c.model), job_of(c)); }
+
+// none, full, every:2, segments:2.
+std::vector<std::vector<CheckpointGroup>> checkpoint_choices(std::int32_t layers) {
+  std::vector<std::vector<CheckpointGroup>> choices(2);
+  for (std::int32_t at = 0; at < layers; ++at) choices[1].push_back({at, at});
+  choices.emplace_back();
+  for (std::int32_t at = 0; at < layers; at += 2) choices[2].push_back({at, std::min(at + 1, layers - 1)});
+  choices.push_back({{0, layers / 2 - 1}});
+  return choices;
+}
+
+const Model kModels[] = {kGpt2, kGpt2Dropout, kLlamaGrouped, kLlamaTied};
+
+}  // namespace
+
+TEST_CASE("eager tape: one GPU, every model, checkpointed or not") {
+  for (const Model& model : kModels) {
+    for (const auto& checkpoints : checkpoint_choices(static_cast<std::int32_t>(model_of(model).dims.layers))) {
+      for (std::int64_t batch : {1, 2}) {
+        check({.name = "one GPU", .model = model, .checkpoints = checkpoints, .batch = batch});
+      }
+    }
+  }
+}
+
+TEST_CASE("eager tape: every runtime, world and accumulation") {
+  for (const Model& model : kModels) {
+    for (int stage : {-1, 0, 1, 2, 3}) {
+      for (std::int64_t world : {1, 2, 3}) {
+        for (std::int64_t accumulation : {1, 2}) {
+          check({.name = "runtimes", .model = model, .stage = stage, .world = world, .accumulation = accumulation});
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("eager tape: every stage with every checkpointing") {
+  for (const Model& model : kModels) {
+    for (const auto& checkpoints : checkpoint_choices(static_cast<std::int32_t>(model_of(model).dims.layers))) {
+      for (int stage : {0, 1, 2, 3}) {
+        check({.name = "stages",
+               .model = model,
+               .stage = stage,
+               .world = 2,
+               .accumulation = 2,
+               .checkpoints = checkpoints});
+      }
+    }
+  }
+}
+
+TEST_CASE("eager tape: fp32 with memory-efficient attention") {
+  for (const Model& model : {kGpt2, kGpt2Dropout, kLlamaTied}) {
+    for (int stage : {-1, 0, 1, 2, 3}) {
+      for (std::int64_t world : {1, 2}) {
+        check({.name = "fp32", .model = model, .stage = stage, .world = world, .fp32 = true});
+        check({.name = "fp32",
+               .model = model,
+               .stage = stage,
+               .world = world,
+               .checkpoints = {{0, 0}, {1, 2}},
+               .fp32 = true});
+      }
+    }
+  }
+}
+
+TEST_CASE("eager tape: buckets, sub-groups and persistence of every size") {
+  for (const Model& model : {kGpt2, kLlamaGrouped}) {
+    for (int stage : {1, 2, 3}) {
+      for (std::int64_t bucket : {1, 100, 1500, 5000, 100'000}) {
+        for (bool overlap : {false, true}) {
+          Case c{.name = "buckets", .model = model, .stage = stage, .world = 3, .accumulation = 2};
+          Job job = job_of(c);
+          job.training.zero.reduce_bucket_size = Elements(bucket);
+          job.training.zero.overlap_comm = overlap;
+          job.training.zero.reduce_scatter = bucket != 5000;
+          job.training.zero.sub_group_size = Elements(bucket);
+          job.training.zero.param_persistence_threshold = Elements(bucket / 2);
+          check(c, model_of(model), job);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("eager tape: more than 3,072 tokens") {
+  check({.name = "long", .model = kLlamaGrouped, .batch = 2, .seq = 1600});
+  check({.name = "long", .model = kLlamaTied, .batch = 1, .seq = 3100});
+}
