@@ -7,7 +7,7 @@ bool continues(char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U
 
 std::size_t width(std::string_view text) {
   std::size_t characters = 0;
-  for (const char c : text) characters += continues(c) ? 0 : 1;
+  for (const char c : text) characters += continues(c) ? 0U : 1U;
   return characters;
 }
 
