@@ -1,0 +1,261 @@
+// Keeps docs/scope.md true: what it lists as refused or limited is generated from the sources and compared. Set
+// DSPLAN_UPDATE_DOCS=1 to rewrite the generated parts; the reviewer reads the difference.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/deepspeed_keys.h"
+#include "model/families/family.h"
+
+namespace dsplan {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kRoot = DSPLAN_SOURCE_DIR;
+const fs::path kPage = kRoot / "docs" / "scope.md";
+
+std::string slurp(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  REQUIRE_MESSAGE(in, path.string());
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// A string literal that begins at text[at] == '"', unescaped, adjacent literals joined; `at` is left behind it.
+std::string literal(std::string_view text, std::size_t& at) {
+  std::string value;
+  while (at < text.size() && text[at] == '"') {
+    for (++at; at < text.size() && text[at] != '"'; ++at) {
+      if (text[at] == '\\') ++at;
+      value += text[at];
+    }
+    ++at;
+    const std::size_t next = text.find_first_not_of(" \n", at);
+    if (next == std::string_view::npos || text[next] != '"') break;
+    at = next;
+  }
+  return value;
+}
+
+// The string literals inside the parentheses or braces that open at text[open].
+std::vector<std::string> literals_within(std::string_view text, std::size_t open) {
+  std::vector<std::string> found;
+  int depth = 0;
+  for (std::size_t at = open; at < text.size();) {
+    const char c = text[at];
+    if (c == '"') {
+      found.push_back(literal(text, at));
+      continue;
+    }
+    if (c == '(' || c == '{') ++depth;
+    if ((c == ')' || c == '}') && --depth == 0) break;
+    ++at;
+  }
+  return found;
+}
+
+// A format string as a reader sees it, on one line of a table.
+std::string shown(std::string text) {
+  for (std::size_t at = text.find("{}"); at != std::string::npos; at = text.find("{}")) text.replace(at, 2, "...");
+  std::replace(text.begin(), text.end(), '|', '/');
+  return text;
+}
+
+// What the functions that refuse are called with: (name of the call, which literal of its arguments names the thing).
+struct Call {
+  std::string_view name;
+  std::size_t index;
+};
+constexpr Call kCalls[] = {
+    {"not_modelled(", 0}, {"refuse_if_set(", 0}, {"refuse_degree(", 0}, {"refuse_value(", 1}, {"refuse(", 0}};
+
+// Whether the call at text[at] is one of ours: a whole word, and for the common name `refuse` neither a member of
+// something else nor about a place in a file (those are faults of the input).
+bool is_refusal(std::string_view text, std::size_t at, std::string_view name) {
+  const char before = at == 0 ? ' ' : text[at - 1];
+  if (before == '_' || (before >= 'a' && before <= 'z') || (before >= 'A' && before <= 'Z')) return false;
+  if (name != "refuse(") return true;
+  const std::string_view arguments = text.substr(at + name.size());
+  return before != '.' && (arguments.starts_with('"') || arguments.starts_with("request."));
+}
+
+void collect_calls(std::string_view text, std::set<std::string>& found) {
+  for (const Call& call : kCalls) {
+    for (std::size_t at = text.find(call.name); at != std::string_view::npos; at = text.find(call.name, at + 1)) {
+      if (!is_refusal(text, at, call.name)) continue;
+      const std::vector<std::string> literals = literals_within(text, at + call.name.size() - 1);
+      if (literals.size() > call.index) found.insert(shown(literals[call.index]));
+    }
+  }
+}
+
+// `return "...";` and `return fmt::format("...", ...)` of the functions whose name ends in _obstacle.
+void collect_obstacles(std::string_view text, std::set<std::string>& found) {
+  constexpr std::string_view kReturn = "return ";
+  for (std::size_t at = text.find("_obstacle("); at != std::string_view::npos; at = text.find("_obstacle(", at + 1)) {
+    const std::size_t open = text.find_first_of("{;", at);
+    if (open == std::string_view::npos || text[open] == ';') continue;
+    const std::string_view body = text.substr(open, text.find("\n}\n", open) - open);
+    for (std::size_t from = body.find(kReturn); from != std::string_view::npos; from = body.find(kReturn, from + 1)) {
+      const std::string_view statement = body.substr(from, body.find(';', from) - from);
+      std::size_t quote = statement.find('"');
+      if (quote != std::string_view::npos) found.insert(shown(literal(statement, quote)));
+    }
+  }
+}
+
+// Any other message that says so in words.
+void collect_messages(std::string_view text, std::set<std::string>& found) {
+  for (std::size_t at = text.find('"'); at != std::string_view::npos && at < text.size(); at = text.find('"', at)) {
+    const std::size_t line = text.rfind('\n', at) + 1;
+    const std::string_view before = text.substr(line, at - line);
+    if (before.find("//") != std::string_view::npos || before.starts_with("#include")) {
+      at = std::min(text.find('\n', at), text.size());
+      continue;
+    }
+    const std::string message = literal(text, at);
+    constexpr std::string_view kSays = "not modelled yet";
+    if (message.find(kSays) != std::string::npos && !message.starts_with("{} is") &&
+        !message.starts_with("\"{}\": {}")) {
+      found.insert(shown(message));
+    }
+  }
+}
+
+// Entries of a prediction's `not_modelled`: what is null or left out, and why.
+void collect_absences(std::string_view text, std::set<std::string>& found) {
+  constexpr std::string_view kPush = "not_modelled.push_back({";
+  for (std::size_t at = text.find(kPush); at != std::string_view::npos; at = text.find(kPush, at + 1)) {
+    const std::size_t open = at + kPush.size() - 1;
+    const std::size_t first = text.find_first_not_of(" \n", open + 1);
+    if (first == std::string_view::npos || text[first] != '"') continue;
+    const std::vector<std::string> literals = literals_within(text, open);
+    found.insert(fmt::format("`{}`: {}", literals[0],
+                             literals.size() > 1 ? shown(literals[1]) : "the reason why there is no schedule"));
+  }
+}
+
+using Collect = void (*)(std::string_view, std::set<std::string>&);
+
+// | what | file | rows over every source of the rooms.
+std::string table_of(std::string_view head, std::initializer_list<Collect> collectors) {
+  std::map<std::string, std::set<std::string>> rows;
+  for (const auto& entry : fs::recursive_directory_iterator(kRoot / "src")) {
+    if (entry.path().extension() != ".cpp") continue;
+    const std::string text = slurp(entry.path());
+    std::set<std::string> found;
+    for (const Collect collect : collectors) collect(text, found);
+    for (const std::string& what : found) rows[what].insert(fs::relative(entry.path(), kRoot / "src").generic_string());
+  }
+  std::string table = fmt::format("| {} | by |\n|---|---|\n", head);
+  for (const auto& [what, files] : rows) table += fmt::format("| {} | `{}` |\n", what, fmt::join(files, "`, `"));
+  return table;
+}
+
+std::string families_table() {
+  std::string table = "| model_type | parameters and states | activations, peak, traffic |\n|---|---|---|\n";
+  for (const Family& family : families()) {
+    table += fmt::format("| {} | exact | {} |\n", family.model_type, family.has_graph ? "modelled" : "null");
+  }
+  return table;
+}
+
+std::string keys_table(DeepSpeedKey::Treatment treatment, std::string_view head) {
+  std::string table = fmt::format("| key | {} | when |\n|---|---|---|\n", head);
+  for (const DeepSpeedKey& key : deepspeed_keys()) {
+    if (key.treatment != treatment) continue;
+    table += fmt::format("| `{}` | {} | {} |\n", key.path, key.note,
+                         key.when == When::Always ? std::string_view("always") : describe(key.when));
+  }
+  return table;
+}
+
+// Replaces what stands between `<!-- generated: NAME -->` and `<!-- end -->`.
+void put(std::string& page, const std::string& name, const std::string& content) {
+  const std::string begin = fmt::format("<!-- generated: {} -->\n", name);
+  const std::size_t from = page.find(begin);
+  REQUIRE_MESSAGE(from != std::string::npos, name);
+  const std::size_t to = page.find("<!-- end -->", from);
+  REQUIRE_MESSAGE(to != std::string::npos, name);
+  page.replace(from + begin.size(), to - from - begin.size(), content);
+}
+
+// The first line in which two texts differ, for a message that a person can read.
+std::string first_difference(const std::string& expected, const std::string& actual) {
+  std::istringstream a(expected);
+  std::istringstream b(actual);
+  std::string left;
+  std::string right;
+  for (int line = 1;; ++line) {
+    const bool more_left = static_cast<bool>(std::getline(a, left));
+    const bool more_right = static_cast<bool>(std::getline(b, right));
+    if (!more_left && !more_right) return "none";
+    if (!more_left) left = "(end)";
+    if (!more_right) right = "(end)";
+    if (left != right) return fmt::format("line {}:\n  the code says  {}\n  the page says  {}", line, left, right);
+  }
+}
+
+TEST_CASE("docs/scope.md lists what the code refuses, and nothing else") {
+  const std::string page = slurp(kPage);
+  std::string expected = page;
+  put(expected, "families", families_table());
+  put(expected, "refusals", table_of("refused", {collect_calls, collect_messages}));
+  put(expected, "obstacles", table_of("no schedule", {collect_obstacles}));
+  put(expected, "absences", table_of("absent: why", {collect_absences}));
+  put(expected, "deepspeed-refused", keys_table(DeepSpeedKey::Treatment::NotModelled, "what"));
+  put(expected, "deepspeed-inert", keys_table(DeepSpeedKey::Treatment::Inert, "why it changes nothing"));
+  if (std::getenv("DSPLAN_UPDATE_DOCS") != nullptr) {
+    std::ofstream(kPage, std::ios::binary) << expected;
+    return;
+  }
+  CHECK_MESSAGE(page == expected,
+                first_difference(expected, page)
+                    << "\nDSPLAN_UPDATE_DOCS=1 dsplan_tests --source-file=*scope_test.cpp rewrites it");
+}
+
+TEST_CASE("the collectors see each way to refuse") {
+  struct Row {
+    Collect collect;
+    std::string_view text;
+    std::set<std::string> expected;
+  };
+  const std::array rows = std::to_array<Row>({
+      {collect_calls, R"(resolver.not_modelled(place, "hpZ");)", {"hpZ"}},
+      {collect_calls,
+       R"(return resolver.not_modelled((a ? b : c).place, fmt::format("loss \"{}\"", *loss));)",
+       {"loss \"...\""}},
+      {collect_calls, R"(refuse_value(request.placement, "planned", "planned placement");)", {"planned placement"}},
+      {collect_calls, R"(refuse_if_set(a, When::Always, "FSDP");)", {"FSDP"}},
+      {collect_calls, R"(config.refuse_unread("keys"); config.refuse("model_type", "no"); refuse(place, "no");)", {}},
+      {collect_calls, R"(refuse(request.lora, "LoRA"); refuse("torch.compile");)", {"LoRA", "torch.compile"}},
+      {collect_obstacles, "std::optional<std::string> x_obstacle(int a) {\n  if (a) return \"eager\";\n}\n", {"eager"}},
+      {collect_obstacles, "if (x_obstacle(a)) return \"no\";\n", {}},
+      {collect_messages,
+       "f(\"cross attention is not \"\n  \"modelled yet\");",
+       {"cross attention is not modelled yet"}},
+      {collect_messages, "// \"quoted\" is not modelled yet\n", {}},
+  });
+  for (const Row& row : rows) {
+    CAPTURE(row.text);
+    std::set<std::string> found;
+    row.collect(row.text, found);
+    CHECK(found == row.expected);
+  }
+}
+
+}  // namespace
+}  // namespace dsplan

@@ -1,0 +1,290 @@
+#!/usr/bin/env python3
+"""Holds the tree to the drawing in docs/architecture.md.
+
+  tools/layering.py              checks; prints every fault; exit 1 if there is one
+  tools/layering.py --tighten    lowers the figures in tools/ratchet.txt to what the code needs today
+  tools/layering.py --self-test  makes a small tree for each rule, breaks the rule, and expects to be told
+
+Checked: who includes whom; which third-party header is used where; that only the command line prints and exits; that
+the readers of schedules know nothing of ZeRO; that only lowering makes events; that the pages name files that exist;
+sizes of functions and files. Standard library only.
+"""
+import pathlib
+import re
+import sys
+import tempfile
+
+# Each room with the rooms that it may include.
+ROOMS = {
+    "core": {"core"},
+    "model": {"core", "model"},
+    "sim": {"core", "sim"},
+    "planner": {"core", "model", "sim", "planner"},
+    "exec": {"core", "sim", "exec"},
+    "io": {"core", "io"},
+    "cli": {"core", "model", "sim", "planner", "exec", "io", "cli"},
+}
+# Where a third-party header may be included: a pattern over the path from the root.
+CONFINED = {
+    "nlohmann/": r"src/io/.*\.cpp",
+    "yaml.h": r"src/io/.*\.cpp",
+    "CLI/": r"src/cli/.*",
+    "doctest/": r"tests/.*",
+    "benchmark/": r"bench/.*",
+    "fmt/": r".*",
+}
+PRINTS_OR_EXITS = re.compile(
+    r"\bstd::(cout|cerr|clog|exit|_Exit|quick_exit|printf|puts)\b|\bfmt::print\b|\bf?printf\s*\(|\bf?puts\s*\(|"
+    r"(^|[;{})]|(?<!\w)::)\s*_?exit\s*\(")
+KNOWS_ZERO = re.compile(r"ZeroStage|zero\.stage|\bzero\(\)|\bZero\b")
+MAKES_EVENTS = re.compile(r"events\.(push_back|emplace_back|insert)\b")
+
+NAMES_A_PATH = re.compile(r"(?<![\w/.-])(?:src|tests|tools|bench|docs|configs|models|cmake)/[\w.*/-]*\w")
+
+MOST_FUNCTION_LINES = 70
+MOST_FILE_LINES = 400
+RATCHET = "tools/ratchet.txt"
+FUNCTION_KEYWORDS = re.compile(r"^(if|for|while|switch|catch|do|else|try|return)\b")
+
+
+def blank_out(text):
+    """The text with comments, strings and characters blanked, line by line as before."""
+    def blank(match):
+        return re.sub(r"[^\n]", " ", match.group(0))
+    pattern = re.compile(
+        r'R"(?P<tag>[^()\s\\]{0,16})\(.*?\)(?P=tag)"|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'
+        r"(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'", re.S)
+    return pattern.sub(blank, text)
+
+
+def functions(text):
+    """(name, first line, lines) of every outermost function body of a C++ file."""
+    code = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", lambda m: re.sub(r"[^\n]", " ", m.group(0)), blank_out(text),
+                  flags=re.M)
+    found = []
+    scopes = []  # "container" or ("function", name, line)
+    start = 0    # Where the current declaration began.
+    for at, character in enumerate(code):
+        if character == "{":
+            head = code[start:at].strip()
+            inside = any(scope != "container" for scope in scopes)
+            if not inside and is_function(head):
+                first = code.count("\n", 0, start + len(code[start:at]) - len(code[start:at].lstrip())) + 1
+                scopes.append((name_of(head), first))
+            elif inside or not is_braced_value(head):
+                scopes.append("inner" if inside else "container")
+            else:
+                scopes.append("value")
+            if scopes[-1] != "value":
+                start = at + 1
+        elif character == "}":
+            scope = scopes.pop() if scopes else "container"
+            if isinstance(scope, tuple):
+                name, first = scope
+                found.append((name, first, code.count("\n", 0, at) + 2 - first))
+            if scope != "value":
+                start = at + 1
+        elif character == ";" and not (scopes and scopes[-1] == "value"):
+            start = at + 1
+    return found
+
+
+def is_braced_value(head):
+    return bool(re.search(r"(=|return|\(|,)$", head)) or bool(re.search(r"[\w>]\s*$", head) and "(" not in head and
+                not re.search(r"\b(namespace|class|struct|union|enum|extern)\b", head) and head != "")
+
+
+def is_function(head):
+    if "(" not in head or FUNCTION_KEYWORDS.match(head):
+        return False
+    if re.search(r"=\s*$", head) or re.search(r"^\s*(template\s*<[^{]*>\s*)?(class|struct|enum|namespace|union)\b", head):
+        return False
+    return True
+
+
+def name_of(head):
+    head = re.sub(r"\b(alignas|decltype|requires|noexcept)\s*\(", " ", head)
+    match = re.search(r"(operator\s*[^\s(]+|operator\s*\(\s*\)|[~\w:]+)\s*\(", head)
+    name = match.group(1) if match else "?"
+    if name == "TEST_CASE":
+        return "TEST_CASE"
+    return re.sub(r"\s+", "", name)
+
+
+class Tree:
+    def __init__(self, root):
+        self.root = pathlib.Path(root)
+
+    def sources(self, *folders):
+        for folder in folders:
+            for path in sorted((self.root / folder).rglob("*")):
+                if path.suffix in (".cpp", ".h", ".cu", ".cuh") and path.is_file():
+                    yield path.relative_to(self.root).as_posix(), path.read_text(encoding="utf-8")
+
+
+def check_includes(tree, faults):
+    for path, text in tree.sources("src", "tests", "bench"):
+        room = path.split("/")[1] if path.startswith("src/") else None
+        if room is not None and room not in ROOMS:
+            faults.append(f"{path}: src/{room} is no room of docs/architecture.md")
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            match = re.match(r'\s*#\s*include\s*([<"])([^>"]+)[>"]', line)
+            if not match:
+                continue
+            quoted, target = match.group(1) == '"', match.group(2)
+            for header, allowed in CONFINED.items():
+                if target == header or (header.endswith("/") and target.startswith(header)):
+                    if not re.fullmatch(allowed, path):
+                        faults.append(f"{path}:{number}: <{target}> belongs into {allowed} only")
+            if room is None or not quoted:
+                continue
+            other = target.split("/")[0]
+            if other not in ROOMS:
+                faults.append(f'{path}:{number}: "{target}" is not written from src/')
+            elif other not in ROOMS[room]:
+                faults.append(f"{path}:{number}: {room} must not include {other}")
+
+
+def check_words(tree, faults):
+    for path, text in tree.sources("src"):
+        room = path.split("/")[1]
+        for number, line in enumerate(blank_out(text).splitlines(), 1):
+            if room != "cli" and PRINTS_OR_EXITS.search(line):
+                faults.append(f"{path}:{number}: only src/cli prints or exits")
+            if room in ("sim", "exec") and KNOWS_ZERO.search(line):
+                faults.append(f"{path}:{number}: {room} must know nothing of ZeRO")
+            if room in ("sim", "exec", "io", "cli", "model") and MAKES_EVENTS.search(line):
+                faults.append(f"{path}:{number}: only planner/lowering makes events")
+
+
+def check_pages(tree, faults):
+    """Every path of the tree that a page names, and every relative link, leads somewhere."""
+    pages = [path for pattern in ("*.md", "docs/**/*.md", "tests/**/*.md") for path in tree.root.glob(pattern)]
+    for page in sorted(pages):
+        name = page.relative_to(tree.root).as_posix()
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+            for path in NAMES_A_PATH.findall(line):
+                if "NAME" not in path and not list(tree.root.glob(path.rstrip("/."))):
+                    faults.append(f"{name}:{number}: {path} does not exist")
+            for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", line):
+                if not (page.parent / link).exists():
+                    faults.append(f"{name}:{number}: the link to {link} leads nowhere")
+
+
+def sizes(tree):
+    """What is larger than allowed: {("file", path, ""): lines, ("function", path, name): lines}."""
+    large = {}
+    for path, text in tree.sources("src", "tests", "bench"):
+        lines = len(text.splitlines())
+        if lines > MOST_FILE_LINES:
+            large["file", path, "-"] = lines
+        for name, _, length in functions(text):
+            if length > MOST_FUNCTION_LINES:
+                key = ("function", path, name)
+                large[key] = max(length, large.get(key, 0))
+    return large
+
+
+def read_ratchet(tree):
+    listed = {}
+    path = tree.root / RATCHET
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        if line.strip() and not line.startswith("#"):
+            kind, file, name, lines = line.split()
+            listed[kind, file, name] = int(lines)
+    return listed
+
+
+def check_sizes(tree, faults):
+    listed = read_ratchet(tree)
+    for key, lines in sorted(sizes(tree).items()):
+        kind, path, name = key
+        most = listed.get(key, MOST_FILE_LINES if kind == "file" else MOST_FUNCTION_LINES)
+        if lines > most:
+            what = path if kind == "file" else f"{path}: {name}"
+            faults.append(f"{what}: {lines} lines; at most {most}")
+
+
+def tighten(tree):
+    path = tree.root / RATCHET
+    head = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#") or not line.strip()]
+    now = sizes(tree)
+    kept = [f"{' '.join(key)} {min(most, now[key])}" for key, most in sorted(read_ratchet(tree).items()) if key in now]
+    path.write_text("\n".join(head + kept) + "\n", encoding="utf-8")
+
+
+def check(root):
+    tree = Tree(root)
+    faults = []
+    for rule in (check_includes, check_words, check_pages, check_sizes):
+        rule(tree, faults)
+    return faults
+
+
+def self_test():
+    long_body = "  f();\n" * 80
+    cases = [
+        ("src/core/a.cpp", '#include "sim/b.h"\n', "core must not include sim"),
+        ("src/sim/a.cpp", '#include "planner/b.h"\n', "sim must not include planner"),
+        ("src/io/a.cpp", '#include "model/b.h"\n', "io must not include model"),
+        ("src/core/a.cpp", '#include "b.h"\n', "not written from src/"),
+        ("src/io/a.h", "#include <nlohmann/json.hpp>\n", "belongs into"),
+        ("src/cli/a.cpp", "#include <yaml.h>\n", "belongs into"),
+        ("src/core/a.cpp", "#include <CLI/CLI.hpp>\n", "belongs into"),
+        ("src/cli/a.cpp", "#include <doctest/doctest.h>\n", "belongs into"),
+        ("src/attic/a.cpp", "\n", "is no room"),
+        ("src/core/a.cpp", "void f() { std::exit(1); }\n", "only src/cli prints or exits"),
+        ("src/io/a.cpp", "void f() {\n  exit(1);\n}\n", "only src/cli prints or exits"),
+        ("src/io/a.cpp", 'void f() { fmt::print("x"); }\n', "only src/cli prints or exits"),
+        ("src/sim/a.cpp", "int f(const Job& j) { return j.training.zero.stage; }\n", "know nothing of ZeRO"),
+        ("src/exec/a.cpp", "ZeroStage s;\n", "know nothing of ZeRO"),
+        ("src/sim/a.cpp", "void f() { events.push_back(e); }\n", "only planner/lowering"),
+        ("src/core/a.cpp", "namespace n {\nvoid Room::f(int a) const {\n" + long_body + "}\n}\n", "Room::f: 82 lines"),
+        ("tests/a.cpp", 'TEST_CASE("x") {\n' + long_body + "}\n", "82 lines"),
+        ("src/core/a.cpp", "int x;\n" * 401, "401 lines"),
+        ("README.md", "see `src/core/gone.h`\n", "src/core/gone.h does not exist"),
+        ("docs/a.md", "see [b](b.md)\n", "leads nowhere"),
+    ]
+    clean = [
+        ("src/cli/a.cpp", '#include <CLI/CLI.hpp>\n#include "io/b.h"\nint main() { std::exit(0); }\n'),
+        ("src/io/a.cpp", "#include <nlohmann/json.hpp>\n// std::exit(1), fmt::print\n"),
+        ("src/core/a.h", "struct R {\n  virtual void exit(int) {}\n};\nvoid f(R& r) { r.exit(1); }\n"),
+        ("src/sim/a.cpp", '// ZeroStage\nconst char* t = "zero.stage";\n'),
+        ("src/core/a.cpp", "constexpr int kTable[] = {\n" + "  1,\n" * 90 + "};\nint f() { return 1; }\n"),
+        ("src/core/a.cpp", ("int f() {\n" + "  g();\n" * 30 + "}\n") * 4),
+    ]
+    wrong = []
+    for path, text, expected in cases + [(path, text, None) for path, text in clean]:
+        with tempfile.TemporaryDirectory() as root:
+            file = pathlib.Path(root) / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+            faults = check(root)
+            if expected is None and faults:
+                wrong.append(f"clean {path} is refused: {faults}")
+            if expected is not None and not any(expected in fault for fault in faults):
+                wrong.append(f"{path}: expected \"{expected}\", told {faults}")
+    return wrong
+
+
+def main(arguments):
+    root = pathlib.Path(__file__).resolve().parent.parent
+    if arguments == ["--self-test"]:
+        faults = self_test()
+    elif arguments == ["--tighten"]:
+        tighten(Tree(root))
+        return 0
+    elif not arguments:
+        faults = check(root)
+    else:
+        print(__doc__, file=sys.stderr)
+        return 2
+    for fault in faults:
+        print(fault)
+    print(f"layering: {len(faults)} faults")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
