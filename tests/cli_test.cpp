@@ -126,8 +126,8 @@ TEST_CASE("every report fits 80 columns, parses, sums up and obeys the schema") 
     CHECK((table.code == 0 || table.code == 3));
     CHECK(widest_line(table.out) <= 80);
     const std::string verdict = table.out.substr(0, table.out.find(':'));
-    const bool known = verdict == "fits" || verdict == "fits with retries" || verdict == "does not fit" ||
-                       verdict == "unknown";
+    const bool known =
+        verdict == "fits" || verdict == "fits with retries" || verdict == "does not fit" || verdict == "unknown";
     CHECK_MESSAGE(known, verdict);
     CHECK((verdict == "does not fit") == (table.code == 3));
 
@@ -194,6 +194,7 @@ TEST_CASE("bad input is refused with its place and its rule, and nothing on stan
   spill(folder / "stage.json", "{\"zero_optimization\": {\"stage\": 4}}");
   spill(folder / "batch.json",
         "{\"train_batch_size\": 10, \"train_micro_batch_size_per_gpu\": 4, \"gradient_accumulation_steps\": 1}");
+  spill(folder / "graph.json", "{\"dsplan\": 1, \"kind\": \"graph\", \"source\": \"x\"}");
   std::filesystem::create_directory(folder / "empty");
 
   const std::vector<Bad> bads = {
@@ -271,15 +272,53 @@ TEST_CASE("help and version go to standard output and leave with 0") {
     CHECK(ran.code == 0);
     CHECK(ran.err.empty());
     CHECK(!ran.out.empty());
+    CHECK(widest_line(ran.out) <= 80);
   }
   const std::string help = dsplan_runs(folder, "simulate --help").out;
-  for (const char* option :
-       {"--deepspeed", "--training", "--hardware", "--cluster", "--gpus", "--gpus-per-node", "--tp", "--sp", "--ep",
-        "--zero-stage", "--runtime", "--micro-batch", "--grad-accum", "--seq", "--seq-list", "--dtype", "--autocast",
-        "--lora", "--freeze", "--checkpoint", "--attention", "--loss", "--optimizer", "--routing", "--loop",
-        "--alloc-conf", "--stream-frees", "--placement", "--deepspeed-version", "--torch-version",
-        "--transformers-version", "--env", "--host-memory", "--capacity", "--reserve", "--rank", "--phase", "--strict",
-        "--set", "--format", "--out", "--diff", "--sweep", "--explain"}) {
+  for (const char* option : {"--deepspeed",
+                             "--training",
+                             "--hardware",
+                             "--cluster",
+                             "--gpus",
+                             "--gpus-per-node",
+                             "--tp",
+                             "--sp",
+                             "--ep",
+                             "--zero-stage",
+                             "--runtime",
+                             "--micro-batch",
+                             "--grad-accum",
+                             "--seq",
+                             "--seq-list",
+                             "--dtype",
+                             "--autocast",
+                             "--lora",
+                             "--freeze",
+                             "--checkpoint",
+                             "--attention",
+                             "--loss",
+                             "--optimizer",
+                             "--routing",
+                             "--loop",
+                             "--alloc-conf",
+                             "--stream-frees",
+                             "--placement",
+                             "--deepspeed-version",
+                             "--torch-version",
+                             "--transformers-version",
+                             "--env",
+                             "--host-memory",
+                             "--capacity",
+                             "--reserve",
+                             "--rank",
+                             "--phase",
+                             "--strict",
+                             "--set",
+                             "--format",
+                             "--out",
+                             "--diff",
+                             "--sweep",
+                             "--explain"}) {
     CHECK_MESSAGE(help.find(std::string("  ") + option + " ") != std::string::npos, option);
   }
 }

@@ -48,7 +48,8 @@ Prediction by_hand() {
   p.peak->event = "backward of model.layers.11, recomputing segment 3, with words enough to reach the next line";
   p.peak->live = {{"saved input of linear", "model.layers.3.mlp.a_module_with_a_path_that_is_far_too_long_for_a_line",
                    Role::Activations, Bytes(5 * kMiB), 2}};
-  p.phases = {{"steady", {{"before forward", Bytes(1), Bytes(512)}, {"before forward", Bytes(2), Bytes(512)}},
+  p.phases = {{"steady",
+               {{"before forward", Bytes(1), Bytes(512)}, {"before forward", Bytes(2), Bytes(512)}},
                Bytes(10 * kMiB)}};
   p.communication = {{Collective::AllGather, Group::DataParallel, Pass::Forward, DType::BFloat16, TrafficKind::Data, 3,
                       Bytes(8 * kMiB), Bytes(6 * kMiB)},
@@ -128,8 +129,9 @@ TEST_CASE("an unknown verdict and a refusal to fit say why") {
   Prediction p = by_hand();
   p.verdict = Verdict::DoesNotFit;
   p.verdict_reason = "tried to allocate 2.00 GiB, 1.00 GiB missing, at forward of lm_head";
-  CHECK(verdict_line(p) == "does not fit: tried to allocate 2.00 GiB, 1.00 GiB missing, at forward of lm_head "
-                           "(rank 1 of 4)");
+  CHECK(verdict_line(p) ==
+        "does not fit: tried to allocate 2.00 GiB, 1.00 GiB missing, at forward of lm_head "
+        "(rank 1 of 4)");
   p.verdict = Verdict::FitsWithRetries;
   p.retries = 2;
   CHECK(verdict_line(p) == "fits with retries: peak 620.00 MiB of 1.00 GiB, 2 allocator retries (rank 1 of 4)");
@@ -152,8 +154,9 @@ TEST_CASE("JSON keeps integers whole and names each null") {
   CHECK(value["assumptions"][0]["option"] == "--loss");
   std::vector<std::string> missing;
   for (const Json& absence : value["not_modelled"]) missing.push_back(absence["what"]);
-  const std::vector<std::string> expected = {"memory.host", "context_bytes", "communicators_bytes",
-                                             "memory.peak.reserved_low", "memory.peak.process_high", "time"};
+  const std::vector<std::string> expected = {
+      "memory.host", "context_bytes", "communicators_bytes", "memory.peak.reserved_low", "memory.peak.process_high",
+      "time"};
   CHECK(missing == expected);
 }
 

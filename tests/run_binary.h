@@ -21,9 +21,7 @@ inline std::string slurp(const std::string& path) {
   return text.str();
 }
 
-inline void spill(const std::string& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary) << text;
-}
+inline void spill(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
 class Folder {
  public:

@@ -50,7 +50,7 @@ std::string formulas(const Words& words) {
   line.option("--gpus", "N", "Data-parallel ranks", gpus);
   line.option("--mp", "N", "Model-parallel ranks", model_parallel);
   line.option("--budget", "SIZE", "Also the largest model that fits, such as 32GB", budget);
-  line.option("--layers", "N", "With --hidden and --heads: ZeRO-Infinity's forms for one shape", layers);
+  line.option("--layers", "N", "With --hidden, --heads: ZeRO-Infinity's forms", layers);
   line.option("--hidden", "N", "Width of a layer", hidden);
   line.option("--heads", "N", "Attention heads", heads);
   line.option("--batch", "N", "Rows per rank", batch);
@@ -95,7 +95,7 @@ std::string estimator_configuration(int stage, EstimatorOffload offload) {
 std::string estimators(const Words& words) {
   std::optional<std::string> name, gpus, per_node, version;
   CommandLine line("dsplan show estimators", "DeepSpeed's own estimators beside dsplan's figure for the states.");
-  line.positional("MODEL", "Bundled name, config.json, folder, or id in the local cache", name);
+  line.positional("MODEL", "Bundled name, config.json, folder, cached id", name);
   line.option("--gpus", "N", "All ranks", gpus);
   line.option("--gpus-per-node", "N", "Ranks per node; else up to 8", per_node);
   line.option("--deepspeed-version", "V", "Whose row is marked", version);
