@@ -83,7 +83,7 @@ void check_against(const Json& schema, const Json& value, const std::string& pat
   CHECK(value.size() == schema.at("properties").size());
   for (const Json& key : schema.at("required")) CHECK(value.contains(key.get<std::string>()));
   for (const auto& [key, child] : value.items()) {
-    REQUIRE_MESSAGE(schema["properties"].contains(key), path + "." + key);
+    REQUIRE_MESSAGE(schema["properties"].contains(key), path, ".", key);
     check_against(schema["properties"][key], child, path + "." + key);
   }
 }
@@ -372,7 +372,7 @@ TEST_CASE("--out writes a file that appears when it is complete") {
   CHECK(Json::parse(slurp(folder / "report.json")).at("schema") == "dsplan.prediction/1");
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
-    files += entry.path().filename().string().starts_with("report.json") ? 1 : 0;
+    files += entry.path().filename().string().starts_with("report.json") ? 1U : 0U;
   }
   CHECK(files == 1);
   const Ran nowhere = dsplan_runs(folder, "simulate tiny-llama --out no/such/folder/x");

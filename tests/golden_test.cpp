@@ -44,7 +44,7 @@ TEST_CASE("golden reports") {
         spill(source + file, ran.out);
       } else {
         const bool same = ran.out == slurp(source + file);
-        CHECK_MESSAGE(same, source + file + " differs from:\n" + ran.out);
+        CHECK_MESSAGE(same, source, file, " differs from:\n", ran.out);
       }
     }
   }

@@ -85,7 +85,7 @@ toy, 9,007,199,254,740,993 parameters, 10 trainable
 ZeRO stage 2, 4 GPUs, bf16, adamw (fused), micro-batch 1, accumulation 1,
   seq 128, checkpointing none, attention flash, loss hf
 
-                                       held for      transient               
+                                        held for      transient
   role                 persistent       backward        at peak        at peak
   parameters             4.00 MiB              -      -1.00 MiB       3.00 MiB
   runtime buffers        1.00 MiB              -              -       1.00 MiB
@@ -94,8 +94,7 @@ ZeRO stage 2, 4 GPUs, bf16, adamw (fused), micro-batch 1, accumulation 1,
   allocated              6.00 MiB                                    10.00 MiB
   reserved                                                           20.00 MiB
   process                                                           620.00 MiB
-  states: 6.00 MiB = parameters 1.00 MiB + gradients 2.00 MiB + optimizer 3.00
-    MiB
+  states 6.00 MiB: parameters 1.00 MiB, gradients 2.00 MiB, optimizer 3.00 MiB
   peak in first step: backward of model.layers.11, recomputing segment 3, with
     words enough to reach the next line
 
