@@ -106,7 +106,7 @@ const std::vector<std::string> kRuns = {
     "simulate bloom-560m --zero-stage 3 --gpus 8",
     "simulate qwen2.5-7b --deepspeed zero3-offload --gpus 8",
     "simulate tiny-llama --training example --seq 128",
-    "simulate tiny-llama -- deepspeed --num_gpus 2 train.py --bf16 true --per_device_train_batch_size 2",
+    "simulate tiny-llama --zero-stage 1 -- deepspeed --num_gpus 2 train.py --bf16 true --per_device_train_batch_size 2",
 };
 
 }  // namespace
@@ -145,6 +145,16 @@ TEST_CASE("every report fits 80 columns, parses, sums up and obeys the schema") 
     CHECK(csv.out.find(",memory.persistent.total," + total + "\n") != std::string::npos);
     CHECK(dsplan_runs(folder, with("--format md")).out.starts_with("## "));
   }
+}
+
+TEST_CASE("a launch line gives ranks and micro-batch, and an option beats it") {
+  const Folder folder;
+  const std::string launch = " -- deepspeed --num_gpus 2 train.py --bf16 true --per_device_train_batch_size 3";
+  const Ran line = dsplan_runs(folder, "simulate tiny-llama --zero-stage 1" + launch);
+  CHECK(line.out.find("2 GPUs, ") != std::string::npos);
+  CHECK(line.out.find("micro-batch 3,") != std::string::npos);
+  const Ran option = dsplan_runs(folder, "simulate tiny-llama --zero-stage 1 --micro-batch 4" + launch);
+  CHECK(option.out.find("micro-batch 4,") != std::string::npos);
 }
 
 TEST_CASE("--rank all prints one report per rank") {
@@ -265,8 +275,8 @@ TEST_CASE("commands that are not there yet are refused by name") {
 
 TEST_CASE("help and version go to standard output and leave with 0") {
   const Folder folder;
-  for (const char* line : {"--help", "--version", "simulate --help", "show --help", "show formulas --help",
-                           "replay --help", "doctor --help", "show estimators --help"}) {
+  for (const std::string line : {"--help", "--version", "simulate --help", "show --help", "show formulas --help",
+                                 "replay --help", "doctor --help", "show estimators --help"}) {
     CAPTURE(line);
     const Ran ran = dsplan_runs(folder, line);
     CHECK(ran.code == 0);

@@ -10,6 +10,7 @@
 #include "cli/output.h"
 #include "cli/show.h"
 #include "cli/show_lists.h"
+#include "cli/wrap.h"
 #include "io/deepspeed.h"
 #include "io/locate.h"
 #include "io/text.h"
@@ -167,7 +168,7 @@ int show_command(const Words& words) {
   const std::string& topic = words.front();
   const Words rest(words.begin() + 1, words.end());
   if (topic == "--help" || topic == "-h")
-    throw HelpAsked{"Usage: dsplan show TOPIC [options]\n\n" + topics_text() + "\n"};
+    throw HelpAsked{"Usage: dsplan show TOPIC [options]\n\n" + wrapped("", topics_text(), 0)};
   std::vector<std::string_view> names;
   for (const TopicRow& row : kShowTopics) {
     names.push_back(row.name);
