@@ -10,6 +10,27 @@
 
 namespace dsplan {
 
+namespace {
+
+// CLI11 says "--seq: 1 required N missing" and "--seq: At Most 1 required but received 2".
+Refusal said_plainly(const std::string& command, const std::string& text) {
+  const std::size_t colon = text.find(": ");
+  if (text.starts_with("--") && colon != std::string::npos) {
+    std::string option = text.substr(0, colon);
+    if (text.ends_with("missing")) return {std::move(option), "needs a value"};
+    if (text.find("At Most 1 required") != std::string::npos) return {std::move(option), "is given more than once"};
+  }
+  return {command, text, fmt::format("`{} --help` lists the options", command)};
+}
+
+std::string sorted(std::string_view text) {
+  std::string letters(text);
+  std::sort(letters.begin(), letters.end());
+  return letters;
+}
+
+}  // namespace
+
 struct CommandLine::App {
   std::string command;
   CLI::App app;
@@ -71,7 +92,7 @@ void CommandLine::parse(const Words& words) {
   } catch (const CLI::CallForHelp&) {
     throw HelpAsked{app_->app.help()};
   } catch (const CLI::ParseError& error) {
-    throw Refusal(app_->command, error.what(), fmt::format("`{} --help` lists the options", app_->command));
+    throw said_plainly(app_->command, error.what());
   }
   const std::vector<std::string_view> names(app_->names.begin(), app_->names.end());
   Diagnostics diagnostics;
@@ -94,7 +115,11 @@ void CommandLine::parse(const Words& words) {
 }
 
 std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& choices) {
-  const std::string_view near = nearest(word, choices);
+  // Swapped letters are the commonest slip, and plain edit distance counts them twice.
+  const auto swapped = std::find_if(choices.begin(), choices.end(), [&word](std::string_view choice) {
+    return choice.size() == word.size() && edit_distance(word, choice) <= 2 && sorted(choice) == sorted(word);
+  });
+  const std::string_view near = swapped != choices.end() ? *swapped : nearest(word, choices);
   return near.empty() ? std::string() : fmt::format("did you mean {}?", near);
 }
 

@@ -23,8 +23,8 @@ struct OptionRow {
 
 // One row per option that takes one value. The order is that of --help.
 constexpr std::array kOptions = {
-    OptionRow{"--deepspeed", "FILE", &Request::deepspeed, "DeepSpeed configuration (Hjson), or a bundled name"},
-    OptionRow{"--training", "FILE", &Request::training, "Training file, TrainingArguments, or a bundled name"},
+    OptionRow{"--deepspeed", "FILE", &Request::deepspeed, "DeepSpeed JSON, or a bundled name"},
+    OptionRow{"--training", "FILE", &Request::training, "Training file or TrainingArguments"},
     OptionRow{"--hardware", "NAME|FILE", &Request::hardware, "One device: `dsplan show hardware`"},
     OptionRow{"--cluster", "NAME|FILE", &Request::cluster, "Nodes and devices: `dsplan show clusters`"},
     OptionRow{"--gpus", "N", &Request::gpus, "All ranks"},
@@ -41,10 +41,10 @@ constexpr std::array kOptions = {
     OptionRow{"--dtype", "bf16|fp16|fp32", &Request::dtype, "Type of the working parameters"},
     OptionRow{"--autocast", "DTYPE", &Request::autocast, "torch.autocast (not modelled yet)"},
     OptionRow{"--lora", "SPEC", &Request::lora, "LoRA adapters (not modelled yet)"},
-    OptionRow{"--checkpoint", "MODE|FILE", &Request::checkpoint, "none, full, every:K, segments:K, nth:K, or a file"},
+    OptionRow{"--checkpoint", "MODE|FILE", &Request::checkpoint, "none, full, every:K, segments:K, nth:K, FILE"},
     OptionRow{"--attention", "KIND", &Request::attention, "eager, math, flash, mem-efficient or sdpa"},
     OptionRow{"--loss", "KIND", &Request::loss, "hf"},
-    OptionRow{"--optimizer", "NAME[:IMPL]", &Request::optimizer, "adamw, sgd, lion, ...; fused, foreach or for-loop"},
+    OptionRow{"--optimizer", "NAME[:IMPL]", &Request::optimizer, "adamw:fused, sgd:foreach, lion, ..."},
     OptionRow{"--routing", "RULE", &Request::routing, "Tokens of experts (not modelled yet)"},
     OptionRow{"--loop", "trainer|minimal", &Request::loop, "The training loop that holds batch and loss"},
     OptionRow{"--alloc-conf", "CONF", &Request::alloc_conf, "PYTORCH_CUDA_ALLOC_CONF (not modelled yet)"},
@@ -61,12 +61,13 @@ constexpr std::array kOptions = {
     OptionRow{"--phase", "NAME", &Request::phase, "One phase only (not modelled yet)"},
     OptionRow{"--sweep", "KEY=A:B", &Request::sweep, "Several values (not modelled yet)"},
     OptionRow{"--format", "table|json|csv|md", &Request::format, "How to print; csv: rank,path,value"},
-    OptionRow{"--out", "FILE", &Request::out, "Print to a file, which appears when it is complete"},
+    OptionRow{"--out", "FILE", &Request::out, "Print to a file, which appears when complete"},
 };
 
 constexpr const char* kFooter =
-    "After \"--\" comes the command that starts the job (deepspeed, torchrun, accelerate, ...).\n"
-    "--explain peak lists the largest live buffers, --explain traffic every collective.\n"
+    "After \"--\" comes the command that starts the job (torchrun, ...).\n"
+    "--explain peak lists the largest live buffers, --explain traffic every\n"
+    "collective; the other formats always hold both.\n"
     "Exit codes: 0 it fits or nobody can say, 2 refused, 3 it does not fit.";
 
 constexpr std::array<std::string_view, 4> kTopics = {"peak", "saved", "traffic", "fragmentation"};
@@ -158,13 +159,13 @@ SimulateWords parse_simulate(std::string_view command, const Words& words) {
   std::vector<std::string> freeze, set, topics;
   std::optional<std::string> diff;
   bool strict = false;
-  line.positional("MODEL", "Bundled name, config.json, folder, or id in the local Hugging Face cache", model);
+  line.positional("MODEL", "Bundled name, config.json, folder, cached id", model);
   for (std::size_t i = 0; i < kOptions.size(); ++i) {
     line.option(kOptions[i].name, kOptions[i].type, kOptions[i].help, values[i]);
   }
   line.list("--freeze", "GLOB", "Parameters without gradients; may be repeated", freeze);
   line.list("--set", "KEY=VALUE", "One key of a file (not modelled yet)", set);
-  line.list("--explain", "TOPIC", "peak (also without a word), traffic, saved, fragmentation", topics);
+  line.list("--explain", "TOPIC", "Adds to the table: peak (default), traffic", topics);
   line.option("--diff", "OTHER", "What moved between two (not modelled yet)", diff);
   line.flag("--strict", "Refuse every assumed input", strict);
   line.parse(with_topics(words, end));

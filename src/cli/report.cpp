@@ -77,9 +77,28 @@ std::string job_lines(const Prediction& prediction, const Job& job) {
   return listed("", model, 2) + listed("", run, 2);
 }
 
-std::string memory_row(std::string_view label, const std::string& persistent, const std::string& held,
-                       const std::string& transient, const std::string& peak) {
-  return fmt::format("  {:<16}{:>15}{:>15}{:>15}{:>15}\n", label, persistent, held, transient, peak);
+// A row of the memory table; absent columns on the right leave no blanks behind.
+std::string memory_row(std::string_view label, const std::vector<std::string>& columns) {
+  std::string text = fmt::format("  {:<16}", label);
+  for (const std::string& column : columns) text += fmt::format("{:>15}", column);
+  text.erase(text.find_last_not_of(' ') + 1);
+  return text + "\n";
+}
+
+// What lies around the allocator's bytes; nothing without a peak.
+std::string process_rows(const Prediction& prediction) {
+  if (!prediction.peak) return {};
+  const Peak& peak = *prediction.peak;
+  std::string text = memory_row("allocated", {size(prediction.persistent.allocated), "", "", human(peak.allocated)});
+  const auto row = [&text](std::string_view label, const std::optional<Bytes>& bytes) {
+    if (bytes.value_or(Bytes(0)) > Bytes(0)) text += memory_row(label, {"", "", "", human(*bytes)});
+  };
+  row("reserved", peak.reserved);
+  row("context", prediction.context);
+  row("communicators", prediction.communicators);
+  row("process", peak.process);
+  if (peak.process_high != peak.process) row("process, high", peak.process_high);
+  return text;
 }
 
 std::string memory_table(const Prediction& prediction) {
@@ -88,36 +107,28 @@ std::string memory_table(const Prediction& prediction) {
   const bool holds = prediction.held_for_backward.has_value();
   const ByRole held = holds ? prediction.held_for_backward->by_role : ByRole{};
   const ByRole peak = peaked ? prediction.peak->by_role : ByRole{};
-  std::string text = memory_row("", "", holds ? "held for" : "", peaked ? "transient" : "", "");
-  text += memory_row("role", "persistent", holds ? "backward" : "", peaked ? "at peak" : "", peaked ? "at peak" : "");
+  std::string text;
+  if (holds || peaked) text += memory_row("", {"", holds ? "held for" : "", peaked ? "transient" : ""});
+  text += memory_row("role", {"persistent", holds ? "backward" : "", peaked ? "at peak" : "", peaked ? "at peak" : ""});
   const auto row = [&](std::string_view label, Bytes of_persistent, Bytes of_held, Bytes of_peak) {
-    text += memory_row(label, size_or_dash(of_persistent), holds ? size_or_dash(of_held) : "",
-                       peaked ? size_or_dash(of_peak - of_persistent) : "", peaked ? size_or_dash(of_peak) : "");
+    text +=
+        memory_row(label, {size_or_dash(of_persistent), holds ? size_or_dash(of_held) : "",
+                           peaked ? size_or_dash(of_peak - of_persistent) : "", peaked ? size_or_dash(of_peak) : ""});
   };
   for (std::size_t i = 0; i < kRoles; ++i) {
     const bool empty = persistent.bytes[i] == Bytes(0) && held.bytes[i] == Bytes(0) && peak.bytes[i] == Bytes(0);
     if (!empty) row(spaced(name(static_cast<Role>(i))), persistent.bytes[i], held.bytes[i], peak.bytes[i]);
   }
   row("total", persistent.total(), held.total(), peak.total());
-  if (!peaked) return text;
-  text += memory_row("allocated", size(prediction.persistent.allocated), "", "", human(prediction.peak->allocated));
-  const auto beyond = [&text](std::string_view label, const std::optional<Bytes>& bytes) {
-    if (bytes) text += memory_row(label, "", "", "", human(*bytes));
-  };
-  beyond("reserved", prediction.peak->reserved);
-  beyond("context", prediction.context);
-  beyond("communicators", prediction.communicators);
-  beyond("process", prediction.peak->process);
-  beyond("process, high", prediction.peak->process_high);
-  return text;
+  return text + process_rows(prediction);
 }
 
 std::string states_line(const Prediction& prediction) {
   const States& states = prediction.states;
-  return wrapped("  ",
-                 fmt::format("states: {} = parameters {} + gradients {} + optimizer {}", human(states.total()),
-                             human(states.parameters), human(states.gradients), human(states.optimizer)),
-                 4);
+  return listed(fmt::format("  states {}: ", human(states.total())),
+                {"parameters " + human(states.parameters), "gradients " + human(states.gradients),
+                 "optimizer " + human(states.optimizer)},
+                4);
 }
 
 std::string moment(const Prediction& prediction) {
@@ -139,7 +150,9 @@ std::string traffic(const std::vector<TrafficRow>& rows) {
   std::vector<Sum> sums;
   Sum control{"control", 0, Bytes(0), Bytes(0)};
   for (const TrafficRow& row : rows) {
-    const std::string label = fmt::format("{} ({})", name(row.collective), name(row.group));
+    // What happens once, before the first step, is no part of a step.
+    const bool once = row.phase == Pass::Setup;
+    const std::string label = fmt::format("{} ({}){}", name(row.collective), name(row.group), once ? ", init" : "");
     auto at = std::find_if(sums.begin(), sums.end(), [&](const Sum& sum) { return sum.label == label; });
     if (row.kind == TrafficKind::Data && at == sums.end()) at = sums.insert(at, {label, 0, Bytes(0), Bytes(0)});
     Sum& sum = row.kind == TrafficKind::Data ? *at : control;
@@ -169,7 +182,7 @@ std::string traffic_in_full(const std::vector<TrafficRow>& rows) {
 }
 
 std::string buffers(std::string_view title, const std::vector<LiveBuffer>& list) {
-  std::string text = fmt::format("  {}\n{:>13}{:>7}  {:<16}{}\n", title, "bytes", "count", "role", "what");
+  std::string text = fmt::format("  {}\n{:>13}{:>7}  {:<16}{}\n", title, "each", "count", "role", "what");
   for (const LiveBuffer& buffer : list) {
     const bool told = buffer.module.empty() || buffer.name.find(buffer.module) != std::string::npos;
     const std::string what = told ? buffer.name : buffer.name + ", " + buffer.module;
@@ -243,7 +256,7 @@ std::string report(const Prediction& prediction, const Job& job, const ReportSty
   if (prediction.peak) text += moment(prediction);
   if (prediction.communication) text += "\n" + traffic(*prediction.communication);
   if (asked(style, Topic::Peak)) text += "\n" + explained(prediction);
-  if (asked(style, Topic::Traffic) && prediction.communication) {
+  if (asked(style, Topic::Traffic) && prediction.communication && !prediction.communication->empty()) {
     text += "\n" + traffic_in_full(*prediction.communication);
   }
   return text + "\n" + tail(prediction, job);

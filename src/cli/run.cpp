@@ -32,14 +32,14 @@ constexpr std::array kCommands = {
 
 std::string help() {
   std::string text =
-      "dsplan: the memory and the traffic of large-model training, before the job starts\n\n"
+      "dsplan: memory and traffic of large-model training, before the job starts\n\n"
       "Usage: dsplan COMMAND MODEL [options] [-- launch line]\n\n";
   for (const Command& command : kCommands) {
     text +=
         fmt::format("  {:<11}{}{}\n", command.name, command.does, command.run == nullptr ? " (not modelled yet)" : "");
   }
   return text +
-         "\n`dsplan COMMAND --help` lists the options of a command, `dsplan --version` the version.\n"
+         "\n`dsplan COMMAND --help` lists a command's options; `dsplan --version`.\n"
          "Try: dsplan simulate llama-3-8b --zero-stage 3 --gpus 8 --hardware h100-sxm\n";
 }
 

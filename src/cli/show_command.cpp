@@ -10,6 +10,7 @@
 #include "cli/output.h"
 #include "cli/show.h"
 #include "cli/show_lists.h"
+#include "cli/wrap.h"
 #include "io/deepspeed.h"
 #include "io/locate.h"
 #include "io/text.h"
@@ -50,7 +51,7 @@ std::string formulas(const Words& words) {
   line.option("--gpus", "N", "Data-parallel ranks", gpus);
   line.option("--mp", "N", "Model-parallel ranks", model_parallel);
   line.option("--budget", "SIZE", "Also the largest model that fits, such as 32GB", budget);
-  line.option("--layers", "N", "With --hidden and --heads: ZeRO-Infinity's forms for one shape", layers);
+  line.option("--layers", "N", "With --hidden, --heads: ZeRO-Infinity's forms", layers);
   line.option("--hidden", "N", "Width of a layer", hidden);
   line.option("--heads", "N", "Attention heads", heads);
   line.option("--batch", "N", "Rows per rank", batch);
@@ -95,7 +96,7 @@ std::string estimator_configuration(int stage, EstimatorOffload offload) {
 std::string estimators(const Words& words) {
   std::optional<std::string> name, gpus, per_node, version;
   CommandLine line("dsplan show estimators", "DeepSpeed's own estimators beside dsplan's figure for the states.");
-  line.positional("MODEL", "Bundled name, config.json, folder, or id in the local cache", name);
+  line.positional("MODEL", "Bundled name, config.json, folder, cached id", name);
   line.option("--gpus", "N", "All ranks", gpus);
   line.option("--gpus-per-node", "N", "Ranks per node; else up to 8", per_node);
   line.option("--deepspeed-version", "V", "Whose row is marked", version);
@@ -167,7 +168,7 @@ int show_command(const Words& words) {
   const std::string& topic = words.front();
   const Words rest(words.begin() + 1, words.end());
   if (topic == "--help" || topic == "-h")
-    throw HelpAsked{"Usage: dsplan show TOPIC [options]\n\n" + topics_text() + "\n"};
+    throw HelpAsked{"Usage: dsplan show TOPIC [options]\n\n" + wrapped("", topics_text(), 0)};
   std::vector<std::string_view> names;
   for (const TopicRow& row : kShowTopics) {
     names.push_back(row.name);

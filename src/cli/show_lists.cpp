@@ -90,14 +90,14 @@ std::string show_clusters() {
 
 std::string show_operators() {
   const OperatorUses uses = uses_in_bundled_models();
-  std::string text = fmt::format("{:<26}{:<9}{}\n", "operator", "witness", "saves for backward");
+  std::string text = fmt::format("{:<30}{:<9}{}\n", "operator", "witness", "saves for backward");
   for (std::size_t i = 0; i < kOps; ++i) {
     const Op op = static_cast<Op>(i);
-    const std::string first = fmt::format("{:<26}{:<9}", name(op), name(witness_of(op)));
+    const std::string first = fmt::format("{:<30}{:<9}", name(op), name(witness_of(op)));
     if (uses[i].saved.empty()) {
       text += first + (uses[i].used ? "-\n" : "?\n");
     } else {
-      text += listed(first, uses[i].saved, 35);
+      text += listed(first, uses[i].saved, 39);
     }
   }
   return text + "\nread: from PyTorch's source; fake: seen by its dispatcher; cuda: seen on a GPU\n";

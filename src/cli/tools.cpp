@@ -16,7 +16,7 @@ int replay_command(const Words& words) {
   std::optional<std::string> path, out;
   CommandLine line("dsplan replay", "Replays an allocator trace and prints the allocator's statistics as CSV.");
   line.positional("FILE", "Allocator trace", path);
-  line.option("--out", "FILE", "Print to a file, which appears when it is complete", out);
+  line.option("--out", "FILE", "Print to a file, which appears when complete", out);
   line.parse(words);
   if (!path) throw Refusal("dsplan replay", "FILE is missing");
   if (path->ends_with(".pickle") || path->ends_with(".pkl")) {

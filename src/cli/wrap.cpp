@@ -1,13 +1,18 @@
 #include "cli/wrap.h"
 
+#include <algorithm>
+
 namespace dsplan {
 namespace {
+
+constexpr char kGlue = '\x1f';             // A blank that is no place to break; ASCII's unit separator.
+constexpr std::size_t kLongestGlued = 30;  // Longer items are broken like any text.
 
 bool continues(char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; }
 
 std::size_t width(std::string_view text) {
   std::size_t characters = 0;
-  for (const char c : text) characters += continues(c) ? 0 : 1;
+  for (const char c : text) characters += continues(c) ? 0U : 1U;
   return characters;
 }
 
@@ -53,7 +58,13 @@ std::string wrapped(std::string_view first, std::string_view text, std::size_t i
     column += width(word);
     fresh = false;
   }
+  std::replace(result.begin(), result.end(), kGlue, ' ');
   return result + '\n';
+}
+
+std::string glued(std::string text) {
+  std::replace(text.begin(), text.end(), ' ', kGlue);
+  return text;
 }
 
 std::string listed(std::string_view first, const std::vector<std::string>& items, std::size_t indent) {
@@ -61,7 +72,7 @@ std::string listed(std::string_view first, const std::vector<std::string>& items
   std::string text;
   for (const std::string& item : items) {
     if (!text.empty()) text += ", ";
-    text += item;
+    text += item.size() <= kLongestGlued ? glued(item) : item;
   }
   return wrapped(first, text, indent);
 }

@@ -13,7 +13,10 @@ inline constexpr std::size_t kColumns = 80;
 // than a line is cut. Columns are counted in characters of UTF-8. Ends with a newline.
 [[nodiscard]] std::string wrapped(std::string_view first, std::string_view text, std::size_t indent);
 
-// The items with ", " between them, wrapped; nothing for no items.
+// `text` with blanks that are no places to break: for sizes with their units and other short phrases.
+[[nodiscard]] std::string glued(std::string text);
+
+// The items, each unbroken unless it is long, with ", " between them, wrapped; nothing for no items.
 [[nodiscard]] std::string listed(std::string_view first, const std::vector<std::string>& items, std::size_t indent);
 
 }  // namespace dsplan
