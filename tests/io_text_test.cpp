@@ -9,61 +9,12 @@
 #include <random>
 
 #include "io/text.h"
+#include "io_show.h"
 
 using namespace dsplan;
 using Kind = Value::Kind;
 
 namespace {
-
-using Parse = Document (*)(std::string, std::string);
-
-// The whole refusal as it is printed, or "accepted".
-std::string refusal(Parse parse, const std::string& text) {
-  try {
-    (void)parse("f", text);
-    return "accepted";
-  } catch (const Refusal& refused) {
-    return refused.what();
-  }
-}
-
-// Values with their offsets in one line: {"a"@1: 5@6}@0. Reals are written 1.5e+00, huge ones with a '!'.
-std::string show(const Value& value) {
-  std::string text;
-  switch (value.kind) {
-    case Kind::Null: text = "null"; break;
-    case Kind::Bool: text = value.boolean ? "true" : "false"; break;
-    case Kind::Integer: text = fmt::format("{}", value.integer); break;
-    case Kind::Real: text = fmt::format("{:.1e}{}", value.real, value.huge ? "!" : ""); break;
-    case Kind::String: text = '"' + value.string + '"'; break;
-    case Kind::Array:
-      for (const Value& item : value.items) text += (text.empty() ? "" : ", ") + show(item);
-      text = '[' + text + ']';
-      break;
-    case Kind::Object:
-      for (const Member& member : value.members) {
-        text +=
-            fmt::format("{}\"{}\"@{}: {}", text.empty() ? "" : ", ", member.key, member.key_offset, show(member.value));
-      }
-      text = '{' + text + '}';
-      break;
-  }
-  return fmt::format("{}@{}", text, value.offset);
-}
-
-// The value without its offsets.
-std::string plain(const Value& value) {
-  std::string text = show(value);
-  std::string kept;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '@' && i + 1 < text.size() && std::isdigit(static_cast<unsigned char>(text[i + 1])) != 0) {
-      while (i + 1 < text.size() && std::isdigit(static_cast<unsigned char>(text[i + 1])) != 0) ++i;
-    } else {
-      kept += text[i];
-    }
-  }
-  return kept;
-}
 
 // A file that is gone when the test ends.
 struct Scratch {
@@ -77,11 +28,6 @@ struct Scratch {
     REQUIRE(std::fwrite(text.data(), 1, text.size(), file) == text.size());
     std::fclose(file);
   }
-};
-
-struct Row {
-  std::string text;
-  std::string expected;
 };
 
 // A random JSON value with random blanks, and what `show` must say of it. `out` grows by the text.
@@ -251,6 +197,28 @@ TEST_CASE("JSON faults in plain words, with the line and a caret") {
   for (const Row& row : rows) CHECK(refusal(parse_json, row.text) == row.expected);
 }
 
+TEST_CASE("text that is not UTF-8 is refused at its first bad byte") {
+  const std::string bad[] = {"\x80",
+                             "\xC0\x80",
+                             "\xC3",
+                             "\xE0\x80\x80",
+                             "\xED\xA0\x80",
+                             "\xE2\x82",
+                             "\xF0\x80\x80\x80",
+                             "\xF4\x90\x80\x80",
+                             "\xF5\x80\x80\x80"};
+  for (const std::string& bytes : bad) {
+    // At any distance from the start, since eight plain characters are judged at once.
+    for (std::size_t before = 0; before < 10; ++before) {
+      const std::string text = "[\"" + std::string(before, 'a') + bytes + "\"]";
+      const std::string expected = fmt::format("f:1:{}: error: byte 0x{:02X} is not UTF-8 text\n", before + 3,
+                                               static_cast<unsigned char>(bytes[0]));
+      CHECK(refusal(parse_json, text).starts_with(expected));
+    }
+  }
+  CHECK(refusal(parse_json, "[\"é€😀\"]") == "accepted");
+}
+
 TEST_CASE("a sample cut at every byte is refused, never more than that") {
   const std::string sample = "{\"a\": [1, -2.5e3, true], \"b\\u00e9\": {\"c\": null, \"d\": \"\\ud83d\\ude00 é\"}}";
   for (std::size_t length = 0; length < sample.size(); ++length) {
@@ -289,180 +257,6 @@ TEST_CASE("a fault far along a long line shows what stands there") {
   const std::string shown = refusal(parse_json, text);
   CHECK(shown == "f:1:10002: error: expected a value, found \"oops\"; a string needs double quotes\n    1 | " +
                      std::string(95, ' ') + "oops]\n      | " + std::string(95, ' ') + "^\n");
-}
-
-TEST_CASE("Hjson reads what the package hjson 3.1.0 reads") {
-  const Row rows[] = {
-      {"", "{}"},
-      {"# only a comment", "{}"},
-      {"{a: 1, b: 2,}", "{\"a\": 1, \"b\": 2}"},
-      {"a: 1\nb: [1\n2,\n3]\n", "{\"a\": 1, \"b\": [1, 2, 3]}"},
-      {"{\n a: plain, to the end # really\n b: 'it\\'s \"so\"'\n}",
-       "{\"a\": \"plain, to the end # really\", \"b\": \"it's \"so\"\"}"},
-      {"{a: true, b: false # c\n c: null // d\n d: true story\n}",
-       "{\"a\": true, \"b\": false, \"c\": null, \"d\": \"true story\"}"},
-      {"{a: 5 /* x */, b: -3, c: 01\n d: 1 2\n e: .5\n f: 5.\n}",
-       "{\"a\": 5, \"b\": -3, \"c\": \"01\", \"d\": \"1 2\", \"e\": \".5\", \"f\": \"5.\"}"},
-      {"{\"a\": \"x\" \"b\" /* c */ : \"y\"}", "{\"a\": \"x\", \"b\": \"y\"}"},
-      {"{\n  a:\n    '''\n    one\n      two\n    '''\n}", "{\"a\": \"one\n  two\"}"},
-      {"{\n  a: '''x'''\n}", "{\"a\": \"x\"}"},
-      {"{a:\nb\n}", "{\"a\": \"b\"}"},
-      {"{a : 1, b.c/d#e: 2}", "{\"a\": 1, \"b.c/d#e\": 2}"},
-      {"[]", "[]"},
-      {"{a: NaN\n}", "{\"a\": \"NaN\"}"},
-      {"{url: http://x/y\n}", "{\"url\": \"http://x/y\"}"},
-      {"{a: 18446744073709551616}", ""},
-  };
-  for (const Row& row : rows) {
-    const Document document = parse_hjson("f", row.text);
-    if (!row.expected.empty()) CHECK(plain(document.root) == row.expected);
-  }
-  const Document exponent = parse_hjson("f", "{a: 5e8, b: 18446744073709551616}");
-  CHECK(exponent.root.members[0].value.is(Kind::Real));
-  CHECK(exponent.root.members[0].value.real == 5e8);
-  CHECK(exponent.root.members[1].value.huge);
-}
-
-TEST_CASE("Hjson values keep their place in the original text") {
-  const std::string text = "# head\nstage: 3 // three\n'k': 'it\\'s'\nlist: [ a b\n  2 ]";
-  const Document document = parse_hjson("f", text);
-  CHECK(show(document.root) ==
-        fmt::format("{{\"stage\"@{}: 3@{}, \"k\"@{}: \"it's\"@{}, \"list\"@{}: [\"a b\"@{}, 2@{}]@{}}}@7",
-                    text.find("stage"), text.find("3 //"), text.find("'k'"), text.find("'it"), text.find("list"),
-                    text.find("a b"), text.find("2 ]"), text.find("[ a")));
-}
-
-TEST_CASE("Hjson faults") {
-  const Row rows[] = {
-      {"{a: 1\n a: 2}", "f:2:2: error: duplicate key \"a\"; first given on line 1\n    2 |  a: 2}\n      |  ^\n"},
-      {"{a b: 1}",
-       "f:1:3: error: blank in a key; put a key with blanks in quotes, or is ':' missing?\n    1 | {a b: 1}\n "
-       "     |   ^\n"},
-      {"{a: }", "f:1:5: error: expected a value, found '}'\n    1 | {a: }\n      |     ^\n"},
-      {"{a: 1,, b: 2}",
-       "f:1:7: error: expected a key, found ','; a key with {}[],: needs quotes\n    1 | {a: 1,, b: 2}\n "
-       "     |       ^\n"},
-      {"{: 1}", "f:1:2: error: expected a key, found ':'; an empty key needs quotes\n    1 | {: 1}\n      |  ^\n"},
-      {"{a: 1", "f:1:6: error: the file ends inside the object opened on line 1\n    1 | {a: 1\n      |      ^\n"},
-      {"[1", "f:1:3: error: the file ends inside the array opened on line 1\n    1 | [1\n      |   ^\n"},
-      {"{a: x}", "f:1:7: error: the file ends inside the object opened on line 1\n    1 | {a: x}\n      |       ^\n"},
-      {"{a", "f:1:3: error: expected ':' after the key, found the end of the file\n    1 | {a\n      |   ^\n"},
-      {"a:\n", "f:1:3: error: expected a value, found the end of the file\n    1 | a:\n      |   ^\n"},
-      {"{a: 1} b", "f:1:8: error: expected the end of the file, found 'b'\n    1 | {a: 1} b\n      |        ^\n"},
-      {"{/* a", "f:1:2: error: the comment that starts here has no closing '*/'\n    1 | {/* a\n      |  ^\n"},
-      {"{\na: '''b", "f:2:4: error: the string that starts here has no closing '''\n    2 | a: '''b\n      |    ^\n"},
-      {"{a: '''b'''}",
-       "f:1:5: error: a ''' string on the first line; hjson gives it an indent by chance; start it on a "
-       "later line\n    1 | {a: '''b'''}\n      |     ^\n"},
-      {"{a: 'b}",
-       "f:1:5: error: the string that starts here has no closing quote on its line\n    1 | {a: 'b}\n      |  "
-       "   ^\n"},
-      {"{a: 1e999}", "f:1:5: error: 1e999 is too large for a number\n    1 | {a: 1e999}\n      |     ^\n"},
-      {"5", "f:1:2: error: expected ':' after the key, found the end of the file\n    1 | 5\n      |  ^\n"},
-  };
-  for (const Row& row : rows) CHECK(refusal(parse_hjson, row.text) == row.expected);
-}
-
-TEST_CASE("DeepSpeed's own samples, with comments and trailing commas") {
-  const std::string folder = DSPLAN_SOURCE_DIR "/tests/data/deepspeed/";
-  const auto read = [&](const std::string& name) { return parse_hjson(name, read_file(folder + name)); };
-  const Document fp16 = read("overview-fp16.json");
-  CHECK(fp16.root.find("train_batch_size")->integer == 512);
-  CHECK(fp16.root.find("optimizer")->find("params")->find("eps")->real == 1e-8);
-  CHECK(fp16.root.find("zero_optimization")->find("stage")->integer == 2);
-  const Document second = read("overview-stage2.json");
-  CHECK(second.root.find("zero_optimization")->find("reduce_bucket_size")->real == 2e8);
-  const Document third = read("overview-stage3.json");
-  const Value& zero = *third.root.find("zero_optimization");
-  CHECK(zero.find("offload_optimizer")->find("device")->string == "cpu");
-  CHECK(zero.find("reduce_bucket_size")->string == "auto");
-  CHECK(third.text.substr(zero.find("sub_group_size")->offset, 3) == "1e9");
-  CHECK(refusal(parse_json, third.text).find("JSON has no comments") != std::string::npos);
-}
-
-TEST_CASE("YAML resolves plain scalars as PyYAML does, and 5e8 as a number") {
-  const std::pair<const char*, std::string> rows[] = {
-      {"5", "5"},
-      {"-5", "-5"},
-      {"+5", "5"},
-      {"010", "8"},
-      {"0x1F", "31"},
-      {"0b101", "5"},
-      {"1_000", "1000"},
-      {"0", "0"},
-      {"09", "\"09\""},
-      {"yes", "true"},
-      {"Off", "false"},
-      {"y", "\"y\""},
-      {"~", "null"},
-      {"", "null"},
-      {"Null", "null"},
-      {"\"5\"", "\"5\""},
-      {"'x'", "\"x\""},
-      {"a b", "\"a b\""},
-      {"1e", "\"1e\""},
-      {"!!str 5", "\"5\""},
-      {"!!int \"5\"", "5"},
-      {"! 5", "\"5\""},
-      {"- 1\n- 2", "[1, 2]"},
-      {"a: |\n  x\n  y", "{\"a\": \"x\ny\"}"},
-      {"{a: [1, é], b: }", "{\"a\": [1, \"é\"], \"b\": null}"},
-      {"0o7", "\"0o7\""},
-  };
-  for (const auto& [text, expected] : rows) CHECK(plain(parse_yaml("f", text).root) == expected);
-  const std::pair<const char*, double> reals[] = {{"5e8", 5e8}, {"1e-5", 1e-5},     {"1.5", 1.5},    {".5", .5},
-                                                  {"1.", 1},    {"-1.5e+3", -1500}, {"1_0.5", 10.5}, {"!!float 5", 5}};
-  for (const auto& [text, expected] : reals) {
-    const Value root = parse_yaml("f", text).root;
-    CHECK(root.is(Kind::Real));
-    CHECK(root.real == expected);
-  }
-  CHECK(parse_yaml("f", "18446744073709551616").root.huge);
-}
-
-TEST_CASE("YAML values know their byte offsets, also after wide characters") {
-  const std::string text = "\xEF\xBB\xBF# é\n\"é\": x\nb: [é, 2]\nc:\n  - d: 1\n";
-  const Document document = parse_yaml("f", text);
-  CHECK(
-      show(document.root) ==
-      fmt::format(
-          "{{\"é\"@{0}: \"x\"@{1}, \"b\"@{2}: [\"é\"@{3}, 2@{4}]@{5}, \"c\"@{6}: [{{\"d\"@{7}: 1@{8}}}@{7}]@{9}}}@{0}",
-          text.find("\"é"), text.find("x\n"), text.find("b:"), text.find("é,"), text.find("2]"), text.find("[é"),
-          text.find("c:"), text.find("d:"), text.find("1\n"), text.find("- d")));
-}
-
-TEST_CASE("YAML faults") {
-  const Row rows[] = {
-      {"a: 1\na: 2\n", "f:2:1: error: duplicate key \"a\"; first given on line 1\n    2 | a: 2\n      | ^\n"},
-      {"a: &x 1\nb: *x\n",
-       "f:1:4: error: anchor &x is not read here\n    1 | a: &x 1\n      |    ^\n"
-       "f:2:4: error: alias *x is not read here; write the value again\n    2 | b: *x\n      |    ^\n"},
-      {"a: !x 1", "f:1:4: error: tag \"!x\" is not read here\n    1 | a: !x 1\n      |    ^\n"},
-      {"a: !!int x", "f:1:4: error: \"x\" is not what its tag !!int says\n    1 | a: !!int x\n      |    ^\n"},
-      {"# x\n%TAG !a! b\n---\n1", "f:2:1: error: %TAG directives are not read here\n    2 | %TAG !a! b\n      | ^\n"},
-      {"a\n---\nb", "f:2:1: error: a second document in one file\n    2 | ---\n      | ^\n"},
-      {"1: 2", "f:1:1: error: key \"1\" is an integer to YAML; put it in quotes\n    1 | 1: 2\n      | ^\n"},
-      {"[1]: 2", "f:1:1: error: a key must be a string\n    1 | [1]: 2\n      | ^\n"},
-      {"<<: {a: 1}",
-       "f:1:1: error: \"<<\" is YAML's merge key, which is not read here\n    1 | <<: {a: 1}\n      | ^\n"},
-      {"a: 1:30",
-       "f:1:4: error: \"1:30\" is a base-60 number to YAML; put it in quotes if it is a string\n    1 | a: "
-       "1:30\n      |    ^\n"},
-      {"a: 2001-12-14",
-       "f:1:4: error: \"2001-12-14\" is a timestamp to YAML; put it in quotes if it is a string\n    1 "
-       "| a: 2001-12-14\n      |    ^\n"},
-      {"a: .inf", "f:1:4: error: \".inf\" is not a finite number\n    1 | a: .inf\n      |    ^\n"},
-      {"a: 1e999", "f:1:4: error: \"1e999\" is too large for a number\n    1 | a: 1e999\n      |    ^\n"},
-      {"a:\n\tb: 1",
-       "f:2:1: error: not YAML: found character that cannot start any token (while scanning for the next "
-       "token, line 2); indent with blanks, not with tabs\n    2 |  b: 1\n      | ^\n"},
-      {"a: [1",
-       "f:1:6: error: not YAML: did not find expected ',' or ']' (while parsing a flow sequence, line 1)\n    1 "
-       "| a: [1\n      |      ^\n"},
-      {"a: \x01", "f:1:4: error: not YAML: control characters are not allowed\n    1 | a:  \n      |    ^\n"},
-  };
-  for (const Row& row : rows) CHECK(refusal(parse_yaml, row.text) == row.expected);
-  CHECK(refusal(parse_yaml, std::string((1 << 20) + 1, ' ')) == "f: error: larger than 1 MiB, the most for YAML\n");
 }
 
 TEST_CASE("files: missing, folders, pipes, too large") {

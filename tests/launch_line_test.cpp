@@ -58,6 +58,7 @@ TEST_CASE("launch line: ranks by launcher") {
       {"srun -n 16 -N 2 python train.py", 16, 8, 2},
       {"srun --nodes=2 --ntasks-per-node=4 --gres=gpu:4 python train.py", 8, 4, 2},
       {"srun -N 4 --ntasks-per-node=1 torchrun --nnodes 4 --nproc_per_node 8 train.py", 32, 8, 4},
+      {"srun -n 4 -N 4 torchrun --nproc_per_node 2 train.py", 2, 2, {}},
       {"CUDA_VISIBLE_DEVICES=0,1 OMP_NUM_THREADS=1 torchrun --nproc_per_node 2 train.py", 2, 2, {}},
       {"/opt/bin/torchrun --nproc_per_node 2 train.py", 2, 2, {}},
       {"python train.py", 1, {}, {}},

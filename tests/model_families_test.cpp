@@ -170,9 +170,7 @@ TEST_CASE("parameter counts are the published ones") {
     REQUIRE(!model_name.empty());
     const ModelSpec model = bundled(model_name);
     const std::string& published = row.at("published_params");
-    std::int64_t expected = std::stoll(published.empty() ? row.at("formula_params") : published);
-    // The published count of DeepSeek-V3 takes the 58 routers' correction biases for parameters; they are buffers.
-    if (model.family == "deepseek_v3") expected -= 58 * 256;
+    const std::int64_t expected = std::stoll(published.empty() ? row.at("formula_params") : published);
     CHECK(total_elements(model).value() == expected);
     ++compared;
   }
@@ -192,7 +190,10 @@ TEST_CASE("every bundled model has the parameters that transformers gives it: co
       text += fmt::format("{}{} {}", tensors == 0 ? "" : "\n", p.name, cross(p.shape));
       ++tensors;
     }
-    CHECK(total_elements(model).value() == std::stoll(row.at("total")));
+    // transformers counts parameters alone; the published count of DeepSeek-V3 has the routers' correction biases too.
+    Elements counted;
+    for (const ModelBuffer& buffer : model.buffers) counted += buffer.counted ? buffer.shape.elements() : Elements(0);
+    CHECK((total_elements(model) - counted).value() == std::stoll(row.at("total")));
     CHECK(tensors == std::stoll(row.at("tensors")));
     CHECK(dsplan_tests::sha256(text) == row.at("sha256"));
   }

@@ -638,3 +638,26 @@ TEST_CASE("resolve: an offloaded stage 2 gathers its gradients") {
   CHECK(job.training.zero.contiguous_gradients);
   CHECK(find_notice(job, "optimizer offload forces contiguous gradients") != nullptr);
 }
+
+TEST_CASE("resolve: the overview files") {
+  const auto at = [](const std::string& name, const Request& request) {
+    const std::string path = std::string(DSPLAN_SOURCE_DIR) + "/tests/data/deepspeed/" + name;
+    const DeepSpeedInput ds = read_deepspeed(parse_hjson(path, read_file(path)));
+    return resolve(small_model(), request, &ds, nullptr, nullptr).training;
+  };
+  const Training fp16 = at("overview-fp16.json", gpus(8));
+  CHECK(fp16.dtype == DType::Float16);
+  CHECK(fp16.zero.stage == 2);
+  CHECK(fp16.micro_batch == 64);
+  CHECK(fp16.optimizer.kind == OptimizerKind::AdamW);
+  const Training two = at("overview-stage2.json", gpus(8));
+  CHECK(two.dtype == DType::Float32);
+  CHECK(two.zero.reduce_bucket_size == Elements(200'000'000));
+  CHECK(two.zero.overlap_comm);
+  CHECK(two.zero.offload_optimizer.device == OffloadDevice::Cpu);
+  const Training three = at("overview-stage3.json", trainer("bf16: true\nper_device_train_batch_size: 2"));
+  CHECK(three.dtype == DType::BFloat16);
+  CHECK(three.micro_batch == 2);
+  CHECK(three.zero.reduce_bucket_size == Elements(4096 * 4096));
+  CHECK(three.zero.offload_param.device == OffloadDevice::Cpu);
+}

@@ -52,6 +52,9 @@ Elements total_elements(const ModelSpec& model) {
   for (const Parameter& parameter : model.parameters) {
     if (parameter.tied_to == kNone) sum += parameter.shape.elements();
   }
+  for (const ModelBuffer& buffer : model.buffers) {
+    if (buffer.counted) sum += buffer.shape.elements();
+  }
   return sum;
 }
 

@@ -63,6 +63,9 @@ struct ModelBuffer {
   // Floating-point buffers only: True where a model built in a dtype holds it in that dtype; false where it is built in
   // `dtype` whatever the model's (rotary tables). `.to(dtype)` and `.bfloat16()` afterwards convert both kinds.
   bool follows_model_dtype = false;
+  // The model's published parameter count includes it: DeepSeek-V3's e_score_correction_bias, which transformers keeps
+  // as a buffer and the checkpoint as a tensor among the others.
+  bool counted = false;
 };
 
 struct ModuleCall {
@@ -110,7 +113,7 @@ struct ModelSpec {
   [[nodiscard]] ParameterId parameter(ModuleId module, std::string_view leaf) const;  // "weight", "bias"; or kNone.
 };
 
-// Elements of the whole model, tied parameters once. Unsharded.
+// Elements of the whole model as its publishers count them: tied parameters once, counted buffers included. Unsharded.
 [[nodiscard]] Elements total_elements(const ModelSpec& model);
 
 // The part of `parameter` that one tensor-parallel rank keeps. tp = 1 returns the shape itself.

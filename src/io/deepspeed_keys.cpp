@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
+
+#include "io/deepspeed_values.h"
 
 namespace dsplan {
 namespace {
@@ -257,6 +260,36 @@ const DeepSpeedKey* find_deepspeed_key(std::string_view path) {
   const std::vector<DeepSpeedKey>& all = deepspeed_keys();
   const auto at = std::find_if(all.begin(), all.end(), [path](const DeepSpeedKey& key) { return key.path == path; });
   return at == all.end() ? nullptr : &*at;
+}
+
+bool is_harmless(std::string_view path, const Value& value) {
+  struct Neutral {
+    std::string_view path;
+    double most;
+  };
+  constexpr Neutral kAtMost[] = {{"sequence_parallel_size", 1},
+                                 {"zero_optimization.zero_hpz_partition_size", 1},
+                                 {"zero_optimization.mics_shard_size", 0},
+                                 {"zero_optimization.stage3_module_granularity_threshold", 0}};
+  constexpr std::array<std::string_view, 5> kOnByDefault = {
+      "managed_gradient_accumulation", "zero_force_ds_cpu_optimizer", "zero_optimization.memory_efficient_linear",
+      "optimizer.params.fp32_optimizer_states", "zero_optimization.offload_optimizer.ratio"};
+  if (value.is(Value::Kind::Null) || is_auto(value)) return true;
+  for (const Neutral& neutral : kAtMost) {
+    if (neutral.path == path) return lax_number(value).value_or(neutral.most + 1) <= neutral.most;
+  }
+  const bool on_by_default = std::find(kOnByDefault.begin(), kOnByDefault.end(), path) != kOnByDefault.end();
+  if (const std::optional<bool> flag = lax_boolean(value)) return *flag == on_by_default;
+  if (value.is(Value::Kind::Object)) {
+    if (value.members.empty()) return true;
+    if (path == "tensor_parallel") {
+      const Value* size = value.find("autotp_size");
+      return size == nullptr || lax_number(*size).value_or(2) <= 1;
+    }
+    const Value* enabled = value.find("enabled");
+    return enabled != nullptr && !lax_boolean(*enabled).value_or(true);
+  }
+  return value.is(Value::Kind::Array) && value.items.empty();
 }
 
 bool deepspeed_forbids_unknown(std::string_view block) {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/document.h"
 #include "core/inputs.h"
 
 namespace dsplan {
@@ -26,6 +27,10 @@ struct DeepSpeedKey {
 // All rows, blocks before their keys.
 [[nodiscard]] const std::vector<DeepSpeedKey>& deepspeed_keys();
 [[nodiscard]] const DeepSpeedKey* find_deepspeed_key(std::string_view path);
+
+// True for the values with which a key that is not modelled has no effect: null, "auto", its default, a switch that is
+// off, an empty block, a block with "enabled": false.
+[[nodiscard]] bool is_harmless(std::string_view path, const Value& value);
 
 // True where DeepSpeed itself refuses unknown keys: classes derived from DeepSpeedConfigModel, which pydantic checks
 // with extra="forbid" (deepspeed/runtime/config_utils.py). The other blocks are read with dict.get.

@@ -157,7 +157,7 @@ void LineReader::include(const Word& word) {
   if (nodes == 0) return;
   nodes_ = nodes;
   ranks_ = ranks;
-  per_node_ = (ranks + nodes - 1) / nodes;
+  per_node_ = 1 + (ranks - 1) / nodes;
 }
 
 Launcher LineReader::launcher() {
@@ -357,7 +357,7 @@ void LineReader::finish() {
   if (!ranks_ && per_node_) ranks_ = checked_mul(*per_node_, nodes_.value_or(1));
   if (!ranks_ && !nodes_ && plain_) ranks_ = 1;
   if (ranks_) request_.gpus = {*ranks_, line};
-  if (ranks_ && nodes_ && !per_node_) request_.gpus_per_node = {(*ranks_ + *nodes_ - 1) / *nodes_, line};
+  if (ranks_ && nodes_ && !per_node_) request_.gpus_per_node = {1 + (*ranks_ - 1) / *nodes_, line};
 }
 
 Request LineReader::read() {
@@ -370,10 +370,7 @@ Request LineReader::read() {
       break;
     }
     // A launcher inside another starts once per task of the outer one: its own counts are the job's.
-    if (counted && kind != Launcher::Mpi && kind != Launcher::Slurm) {
-      ranks_ = {};
-      per_node_ = {};
-    }
+    ranks_ = per_node_ = nodes_ = {};
     counted = true;
     launcher_options(kind);
     if (kind == Launcher::TorchRun && !per_node_ && !all_of_a_node_) per_node_ = 1;

@@ -171,6 +171,32 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
 
 }  // namespace
 
+std::vector<Elements> kept_gradients(const ModelSpec& model, const Job& job) {
+  const std::int64_t ranks = job.parallelism.dp;
+  std::vector<Counted> trained = count(model, job);
+  std::erase_if(trained, [](const Counted& p) { return !p.trained; });
+  if (job.training.zero.round_robin_gradients) {
+    std::vector<Counted> order;
+    for (std::int64_t first = 0; first < ranks; ++first) {
+      for (std::size_t i = static_cast<std::size_t>(first); i < trained.size(); i += static_cast<std::size_t>(ranks)) {
+        order.push_back(trained[i]);
+      }
+    }
+    trained = std::move(order);
+  }
+  const std::int64_t part = round_up(Elements(sum_of(trained, true)), checked_mul(2, ranks)).value() / ranks;
+  std::vector<Elements> kept(static_cast<std::size_t>(ranks));
+  std::int64_t offset = 0;
+  for (const Counted& p : trained) {
+    if (p.elements == 0) continue;
+    for (std::int64_t r = offset / part; r <= (offset + p.elements - 1) / part; ++r) {
+      kept[static_cast<std::size_t>(r)] += Elements(p.elements);
+    }
+    offset += p.elements;
+  }
+  return kept;
+}
+
 Footprint footprint(const ModelSpec& model, const Job& job) {
   Footprint result;
   for (const Parameter& parameter : model.parameters) {

@@ -26,8 +26,12 @@ struct Footprint {
 // Refuses what core/model's local_shape refuses (tensor parallelism that does not divide).
 [[nodiscard]] Footprint footprint(const ModelSpec& model, const Job& job);
 
+// ZeRO-1 and 2: by rank, the elements of all parameters that touch its partition (G_r): what grads_in_partition holds.
+[[nodiscard]] std::vector<Elements> kept_gradients(const ModelSpec& model, const Job& job);
+
 // Payload of one optimizer step in steady state, by collective and phase, data only; calls are not derived here.
-// Needs the module call order; valid wherever a schedule can be made.
+// Needs the module call order; valid wherever a schedule can be made, but for ZeRO-3's gathers in backward with frozen
+// parameters: a module without a gradient is not entered there, and this formula does not follow gradients.
 [[nodiscard]] std::vector<TrafficRow> traffic_formulas(const ModelSpec& model, const Job& job);
 
 }  // namespace dsplan

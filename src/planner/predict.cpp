@@ -175,13 +175,31 @@ std::int64_t rank_number(const Job& job) {
   return rank;
 }
 
-// Ranks whose schedules differ: under ZeRO-1 and 2 each owns another part of the parameters; everywhere else all ranks
-// do the same, and the first stands for them.
-std::vector<std::int64_t> different_ranks(const Job& job) {
+bool ranks_differ(const Job& job) {
   const Training& t = job.training;
-  const bool differ = t.runtime == Runtime::DeepSpeed && (t.zero.stage == 1 || t.zero.stage == 2);
-  std::vector<std::int64_t> ranks{0};
-  for (std::int64_t r = 1; differ && r < job.parallelism.dp; ++r) ranks.push_back(r);
+  return t.runtime == Runtime::DeepSpeed && (t.zero.stage == 1 || t.zero.stage == 2) && job.parallelism.dp > 1;
+}
+
+// The data-parallel ranks among which the worst one is sought. Under ZeRO-1 and 2 each owns another part of the
+// parameters and keeps other gradients; everywhere else all ranks do the same and the first stands for them. Up to
+// kAllRanks every rank is simulated; beyond that those that keep the most gradient bytes, and the first and the last.
+constexpr std::int64_t kAllRanks = 16;
+constexpr std::size_t kCandidates = 8;
+
+std::vector<std::int64_t> candidates(const ModelSpec& model, const Job& job) {
+  if (!ranks_differ(job)) return {0};
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(job.parallelism.dp));
+  for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r] = static_cast<std::int64_t>(r);
+  if (job.parallelism.dp <= kAllRanks) return ranks;
+  const std::vector<Elements> kept = kept_gradients(model, job);
+  std::stable_sort(ranks.begin(), ranks.end(), [&](std::int64_t a, std::int64_t b) {
+    return kept[static_cast<std::size_t>(a)] > kept[static_cast<std::size_t>(b)];
+  });
+  ranks.resize(kCandidates);
+  ranks.push_back(0);
+  ranks.push_back(job.parallelism.dp - 1);
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   return ranks;
 }
 
@@ -205,11 +223,11 @@ std::vector<Prediction> predict_asked(const ModelSpec& model, const Job& job) {
     return predictions;
   }
   if (job.rank == "all") {
-    const std::vector<std::int64_t> different = different_ranks(job);
+    const bool alike = !ranks_differ(job);
     for (std::int64_t rank = 0; rank < job.parallelism.world; ++rank) {
       const std::int64_t data_rank = rank % job.parallelism.dp;
-      if (rank >= job.parallelism.dp || (data_rank > 0 && different.size() == 1)) {
-        predictions.push_back(predictions[static_cast<std::size_t>(different.size() == 1 ? 0 : data_rank)]);
+      if (rank >= job.parallelism.dp || (data_rank > 0 && alike)) {
+        predictions.push_back(predictions[static_cast<std::size_t>(alike ? 0 : data_rank)]);
         predictions.back().rank = rank;
       } else {
         predictions.push_back(predict_one(model, job, rank, ground, formulas, hash));
@@ -219,9 +237,15 @@ std::vector<Prediction> predict_asked(const ModelSpec& model, const Job& job) {
   }
   std::optional<Prediction> worst;
   if (ground.obstacle) return {predict_one(model, job, 0, ground, formulas, hash)};
-  for (std::int64_t rank : different_ranks(job)) {
+  const std::vector<std::int64_t> ranks = candidates(model, job);
+  for (std::int64_t rank : ranks) {
     Prediction candidate = predict_one(model, job, rank, ground, formulas, hash);
     if (!worst || badness(candidate) > badness(*worst)) worst = std::move(candidate);
+  }
+  if (ranks_differ(job) && static_cast<std::int64_t>(ranks.size()) < job.parallelism.dp) {
+    worst->not_modelled.push_back(
+        {"rank", fmt::format("the worst of {} ranks that keep the most gradient bytes; the other {} were not simulated",
+                             ranks.size(), job.parallelism.dp - static_cast<std::int64_t>(ranks.size()))});
   }
   predictions.push_back(std::move(*worst));
   return predictions;

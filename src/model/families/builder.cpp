@@ -115,7 +115,7 @@ ParameterId ModelBuilder::parameter(std::string_view leaf, const Shape& shape, S
 }
 
 void ModelBuilder::buffer(std::string_view leaf, const Shape& shape, DType dtype, bool follows_model_dtype) {
-  spec_.buffers.push_back({path_of(leaf), shape, dtype, current_, follows_model_dtype});
+  spec_.buffers.push_back({path_of(leaf), shape, dtype, current_, follows_model_dtype, false});
 }
 
 ParameterId ModelBuilder::linear(std::string_view name, std::int64_t out, std::int64_t in, bool bias, Cut cut,

@@ -51,6 +51,8 @@ class ModelBuilder {
 
   ParameterId parameter(std::string_view leaf, const Shape& shape, Split split, std::uint8_t split_dim = 0);
   void buffer(std::string_view leaf, const Shape& shape, DType dtype, bool follows_model_dtype);
+  // The buffer just registered belongs to the published parameter count.
+  void count_buffer() { spec_.buffers.back().counted = true; }
 
   // torch.nn.Linear: weight [out, in], bias [out]. Returns the weight.
   ParameterId linear(std::string_view name, std::int64_t out, std::int64_t in, bool bias, Cut cut,

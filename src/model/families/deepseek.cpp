@@ -77,7 +77,10 @@ void register_expert_block(ModelBuilder& b, const DeepSeek& m) {
   {
     const auto gate = b.module("gate", fmt::format("{}TopkRouter", m.prefix));
     b.parameter("weight", {d.experts, d.hidden}, Split::Replicated);
-    if (m.correction_bias) b.buffer("e_score_correction_bias", {d.experts}, DType::Float32, true);
+    if (m.correction_bias) {
+      b.buffer("e_score_correction_bias", {d.experts}, DType::Float32, true);
+      b.count_buffer();
+    }
   }
   const auto shared = b.module("shared_experts", fmt::format("{}MLP", m.prefix));
   register_gated_mlp(b, d.hidden, b.times(m.expert_ffn, m.shared), m.mlp_bias, d.activation);

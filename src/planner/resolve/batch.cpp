@@ -96,7 +96,7 @@ void resolve_world(Resolver& resolver, const Batch& batch) {
   }
   p.dp = p.world / model_ranks;
   p.gpus_per_node = std::min(p.world, per_node > 0 ? per_node : std::int64_t{8});
-  p.nodes = (p.world + p.gpus_per_node - 1) / p.gpus_per_node;
+  p.nodes = 1 + (p.world - 1) / p.gpus_per_node;
   if (request.gpus_per_node.given()) {
     resolver.given("GPUs per node", std::to_string(p.gpus_per_node), request.gpus_per_node.place, "--gpus-per-node");
   } else if (cluster != nullptr || p.world <= 8) {

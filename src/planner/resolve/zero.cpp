@@ -48,10 +48,10 @@ Bytes difference(const Resolver& resolver, const AutoRule& rule, Elements fallba
 }
 
 void fill_automatic(Resolver& resolver, const AutoRule& rule) {
-  if (!rule.setting.is_auto) return;
+  if (!rule.setting.is_auto || !resolver.applies(rule.stage3_only ? When::Stage3 : When::Always)) return;
   const Place& place = rule.setting.place;
   const Elements fallback = rule.size;
-  const bool filled = resolver.request.hugging_face_rules() && (!rule.stage3_only || resolver.stage() == 3);
+  const bool filled = resolver.request.hugging_face_rules();
   if (resolver.model.dims.hidden == 0) {
     if (filled) {
       resolver.fault(
@@ -68,7 +68,7 @@ void fill_automatic(Resolver& resolver, const AutoRule& rule) {
   }
   resolver.derived(std::string(rule.key), grouped(fallback.value()) + " elements",
                    "DeepSpeed drops \"auto\" and takes its default", std::string(rule.key));
-  if (!resolver.applies(rule.stage3_only ? When::Stage3 : When::Zero)) return;
+  if (!resolver.applies(When::Zero)) return;
   resolver.announce(place,
                     fmt::format("\"{}\" is \"auto\" and nobody fills it in: DeepSpeed takes {} elements, not the {} "
                                 "({}) that transformers would",

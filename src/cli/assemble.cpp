@@ -1,0 +1,136 @@
+#include "cli/assemble.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "io/deepspeed.h"
+#include "io/launch_line.h"
+#include "io/locate.h"
+#include "io/machine_files.h"
+#include "io/safetensors.h"
+#include "io/text.h"
+#include "io/training_arguments.h"
+#include "io/training_file.h"
+#include "model/checkpoint_names.h"
+#include "model/families.h"
+#include "planner/resolve.h"
+
+namespace dsplan {
+namespace {
+
+// Runs one reader; its faults join those of the others.
+template <class Read>
+void attempt(Diagnostics& diagnostics, Read&& read) {
+  try {
+    read();
+  } catch (const Refusal& refusal) {
+    for (const Diagnostic& diagnostic : refusal.diagnostics()) diagnostics.add(diagnostic);
+  }
+}
+
+void compare_headers(const ModelFiles& files, const ModelSpec& model, std::vector<Notice>& notices) {
+  std::vector<CheckpointTensor> tensors;
+  for (TensorHeader& header : read_safetensors(files.safetensors)) {
+    tensors.push_back(
+        {std::move(header.name), std::move(header.dtype), std::move(header.shape), std::move(header.file)});
+  }
+  const CheckpointComparison comparison = compare_checkpoint(model, tensors);
+  for (const std::string& note : comparison.notes) {
+    notices.push_back({Notice::Kind::Announcement, option(files.config_path), note, {}});
+  }
+  std::vector<Diagnostic> differences;
+  for (const std::string& difference : comparison.differences) {
+    differences.push_back({files.config_path, 0, 0, {}, "its safetensors files differ: " + difference, {}});
+  }
+  if (!differences.empty()) throw Refusal(std::move(differences));
+}
+
+Request read_training(const std::string& argument) {
+  const Document document = read_document(locate_bundled(Bundled::Training, argument));
+  return document.root.find("dsplan") != nullptr ? read_training_file(document) : read_training_arguments(document);
+}
+
+bool is_checkpoint_file(const std::string& text) {
+  return text.find('/') != std::string::npos || text.ends_with(".json") || text.ends_with(".hjson") ||
+         text.ends_with(".yaml") || text.ends_with(".yml");
+}
+
+void read_checkpoint_groups(Request& request) {
+  if (!request.checkpoint.given() || request.checkpoint_groups.given()) return;
+  if (!is_checkpoint_file(*request.checkpoint)) return;
+  request.checkpoint_groups = {read_checkpoint_file(read_document(*request.checkpoint)), request.checkpoint.place};
+}
+
+void read_machines(Inputs& inputs, Diagnostics& diagnostics) {
+  const Request& request = inputs.request;
+  attempt(diagnostics, [&] {
+    if (request.cluster.given()) inputs.cluster = load_cluster(*request.cluster);
+  });
+  attempt(diagnostics, [&] {
+    if (request.hardware.given()) {
+      inputs.hardware = load_hardware(*request.hardware);
+    } else if (inputs.cluster) {
+      inputs.hardware = load_hardware(inputs.cluster->hardware);
+    }
+  });
+}
+
+}  // namespace
+
+ModelSpec load_model(const std::string& argument, std::vector<Notice>& notices) {
+  const ModelFiles files = locate_model(argument);
+  constexpr std::array<std::string_view, 4> kKinds = {"config", "op-graphs", "chains", "saved plans"};
+  if (files.kind != ModelFiles::Kind::Config) {
+    throw Refusal(files.config_path,
+                  fmt::format("{} are not modelled yet", kKinds[static_cast<std::size_t>(files.kind)]));
+  }
+  ModelSpec model = build_model(files.document, files.name);
+  if (!files.safetensors.empty()) compare_headers(files, model, notices);
+  return model;
+}
+
+Inputs gather(const SimulateWords& words) {
+  Inputs inputs;
+  Diagnostics diagnostics;
+  std::vector<Notice> notices;
+  attempt(diagnostics, [&] { inputs.model = load_model(words.model, notices); });
+  Request launch;
+  attempt(diagnostics, [&] {
+    if (!words.launch.empty()) launch = read_launch_line(words.launch);
+  });
+  attempt(diagnostics, [&] {
+    if (words.options.training.given()) launch = overlay(read_training(*words.options.training), launch);
+  });
+  inputs.request = overlay(launch, words.options);
+  Request& request = inputs.request;
+  attempt(diagnostics, [&] {
+    if (!request.deepspeed.given()) return;
+    const std::string path = locate_bundled(Bundled::DeepSpeed, *request.deepspeed);
+    inputs.deepspeed = read_deepspeed(parse_hjson(path, read_file(path)));
+  });
+  attempt(diagnostics, [&] { read_checkpoint_groups(request); });
+  read_machines(inputs, diagnostics);
+  if (request.phase.given()) diagnostics.add(request.phase.place.says("a single phase is not modelled yet"));
+  diagnostics.throw_if_any();
+  request.notices.insert(request.notices.begin(), notices.begin(), notices.end());
+  return inputs;
+}
+
+Job resolve(const Inputs& inputs) {
+  return resolve(inputs.model, inputs.request, inputs.deepspeed ? &*inputs.deepspeed : nullptr,
+                 inputs.hardware ? &*inputs.hardware : nullptr, inputs.cluster ? &*inputs.cluster : nullptr);
+}
+
+std::string render(const std::vector<Notice>& notices) {
+  std::string text;
+  for (const Notice& notice : notices) {
+    const std::string_view kind = notice.kind == Notice::Kind::Announcement ? "note" : name(notice.kind);
+    text += fmt::format("{}: {}: {}", notice.place.text(), kind, notice.message);
+    if (notice.bytes) text += fmt::format(" ({} per rank)", human(*notice.bytes));
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,33 @@
+// From words to a job: the files that the options name are read, laid over each other and resolved.
+#pragma once
+
+#include <optional>
+
+#include "cli/options.h"
+#include "core/cluster.h"
+#include "core/inputs.h"
+#include "core/job.h"
+#include "core/model.h"
+
+namespace dsplan {
+
+// Everything read, nothing decided.
+struct Inputs {
+  ModelSpec model;
+  Request request;
+  std::optional<DeepSpeedInput> deepspeed;
+  std::optional<Hardware> hardware;
+  std::optional<Cluster> cluster;
+};
+
+// Faults of all files are reported together. A checkpoint folder whose headers differ from its config.json is refused
+// with the list of differences.
+[[nodiscard]] Inputs gather(const SimulateWords& words);
+[[nodiscard]] ModelSpec load_model(const std::string& argument, std::vector<Notice>& notices);
+
+[[nodiscard]] Job resolve(const Inputs& inputs);
+
+// Notices as lines for standard error.
+[[nodiscard]] std::string render(const std::vector<Notice>& notices);
+
+}  // namespace dsplan

@@ -1,0 +1,101 @@
+#include "cli/command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "core/document.h"
+#include "core/error.h"
+
+namespace dsplan {
+
+struct CommandLine::App {
+  std::string command;
+  CLI::App app;
+  std::vector<std::string> names{"--help"};
+
+  App(std::string name, std::string description) : command(std::move(name)), app(std::move(description), command) {}
+};
+
+CommandLine::CommandLine(std::string command, std::string description, std::string footer)
+    : app_(std::make_unique<App>(std::move(command), std::move(description))) {
+  app_->app.allow_extras();
+  app_->app.footer(std::move(footer));
+  app_->app.get_formatter()->column_width(34);
+}
+
+CommandLine::~CommandLine() = default;
+
+void CommandLine::positional(std::string name, std::string help, std::optional<std::string>& into) {
+  app_->app.add_option(std::move(name), into, std::move(help))->type_name("");
+}
+
+void CommandLine::option(const std::string& name, std::string type, std::string help,
+                         std::optional<std::string>& into) {
+  app_->names.push_back(name);
+  app_->app
+      .add_option(
+          name,
+          [&into](const CLI::results_t& results) {
+            into = results.front();
+            return true;
+          },
+          std::move(help))
+      ->type_name(std::move(type));
+}
+
+void CommandLine::list(const std::string& name, std::string type, std::string help, std::vector<std::string>& into) {
+  app_->names.push_back(name);
+  app_->app
+      .add_option(
+          name,
+          [&into](const CLI::results_t& results) {
+            into = results;
+            return true;
+          },
+          std::move(help))
+      ->type_name(std::move(type))
+      ->expected(1)
+      ->take_all();
+}
+
+void CommandLine::flag(const std::string& name, std::string help, bool& into) {
+  app_->names.push_back(name);
+  app_->app.add_flag(name, into, std::move(help));
+}
+
+void CommandLine::parse(const Words& words) {
+  try {
+    app_->app.parse(Words(words.rbegin(), words.rend()));
+  } catch (const CLI::CallForHelp&) {
+    throw HelpAsked{app_->app.help()};
+  } catch (const CLI::ParseError& error) {
+    throw Refusal(app_->command, error.what(), fmt::format("`{} --help` lists the options", app_->command));
+  }
+  const std::vector<std::string_view> names(app_->names.begin(), app_->names.end());
+  Diagnostics diagnostics;
+  std::string surplus;
+  for (const std::string& word : app_->app.remaining()) {
+    if (!word.starts_with('-') || word == "-") {
+      if (surplus.empty()) surplus = word;
+      continue;
+    }
+    const std::string name = word.substr(0, word.find('='));
+    std::string hint = did_you_mean(name, names);
+    if (hint.empty()) hint = fmt::format("`{} --help` lists the options", app_->command);
+    diagnostics.add({name, 0, 0, {}, fmt::format("no such option of `{}`", app_->command), std::move(hint)});
+  }
+  // A word left over beside an unknown option is most likely its value.
+  if (!surplus.empty() && !diagnostics.any()) {
+    diagnostics.add({app_->command, 0, 0, {}, fmt::format("surplus word \"{}\"", surplus), {}});
+  }
+  diagnostics.throw_if_any();
+}
+
+std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& choices) {
+  const std::string_view near = nearest(word, choices);
+  return near.empty() ? std::string() : fmt::format("did you mean {}?", near);
+}
+
+}  // namespace dsplan

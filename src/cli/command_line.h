@@ -1,0 +1,41 @@
+// The words of one command, read by CLI11. Only the command that was named is set up, so that `dsplan` starts fast.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dsplan {
+
+using Words = std::vector<std::string>;
+
+// Thrown for --help: what to print before leaving with 0.
+struct HelpAsked {
+  std::string text;
+};
+
+// Every value arrives as text: whoever asked for it says what it must look like. The references must outlive `parse`.
+class CommandLine {
+ public:
+  CommandLine(std::string command, std::string description, std::string footer = {});
+  ~CommandLine();
+
+  void positional(std::string name, std::string help, std::optional<std::string>& into);
+  void option(const std::string& name, std::string type, std::string help, std::optional<std::string>& into);
+  void list(const std::string& name, std::string type, std::string help, std::vector<std::string>& into);
+  void flag(const std::string& name, std::string help, bool& into);
+
+  // Refuses unknown options (with the nearest one), surplus words, missing and repeated values, all together.
+  void parse(const Words& words);
+
+ private:
+  struct App;  // CLI11 stays in one translation unit.
+  std::unique_ptr<App> app_;
+};
+
+// Refusals for words that are missing or unknown, with the nearest of `choices`.
+[[nodiscard]] std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& choices);
+
+}  // namespace dsplan

@@ -1,0 +1,22 @@
+// The commands of dsplan. Each gets the words after its name and answers with an exit code; refusals are thrown.
+#pragma once
+
+#include "cli/command_line.h"
+
+namespace dsplan {
+
+// interface.md, "Exit codes"; the others come with the commands that need them.
+inline constexpr int kDone = 0;
+inline constexpr int kBug = 1;
+inline constexpr int kRefused = 2;
+inline constexpr int kDoesNotFit = 3;
+
+[[nodiscard]] int simulate_command(const Words& words);
+[[nodiscard]] int show_command(const Words& words);
+[[nodiscard]] int replay_command(const Words& words);
+[[nodiscard]] int doctor_command(const Words& words);
+
+// `dsplan WORDS...`: finds the command and runs it.
+[[nodiscard]] int run(const Words& words);
+
+}  // namespace dsplan

@@ -1,0 +1,194 @@
+#include "cli/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <variant>
+
+namespace dsplan {
+namespace {
+
+using Text = Setting<std::string> Request::*;
+using Number = Setting<std::int64_t> Request::*;
+using Size = Setting<Bytes> Request::*;
+
+struct OptionRow {
+  const char* name;
+  const char* type;
+  std::variant<Text, Number, Size> field;
+  const char* help;
+};
+
+// One row per option that takes one value. The order is that of --help.
+constexpr std::array kOptions = {
+    OptionRow{"--deepspeed", "FILE", &Request::deepspeed, "DeepSpeed configuration (Hjson), or a bundled name"},
+    OptionRow{"--training", "FILE", &Request::training, "Training file, TrainingArguments, or a bundled name"},
+    OptionRow{"--hardware", "NAME|FILE", &Request::hardware, "One device: `dsplan show hardware`"},
+    OptionRow{"--cluster", "NAME|FILE", &Request::cluster, "Nodes and devices: `dsplan show clusters`"},
+    OptionRow{"--gpus", "N", &Request::gpus, "All ranks"},
+    OptionRow{"--gpus-per-node", "N", &Request::gpus_per_node, "Ranks per node"},
+    OptionRow{"--tp", "N", &Request::tp, "Tensor-parallel ranks"},
+    OptionRow{"--sp", "N", &Request::sp, "Sequence-parallel ranks"},
+    OptionRow{"--ep", "N", &Request::ep, "Expert-parallel ranks"},
+    OptionRow{"--zero-stage", "0|1|2|3", &Request::zero_stage, "ZeRO stage"},
+    OptionRow{"--runtime", "NAME", &Request::runtime, "pytorch or deepspeed"},
+    OptionRow{"--micro-batch", "N", &Request::micro_batch, "Rows per rank and forward"},
+    OptionRow{"--grad-accum", "N", &Request::grad_accum, "Micro-batches per optimizer step"},
+    OptionRow{"--seq", "N", &Request::seq, "Tokens per row"},
+    OptionRow{"--seq-list", "LIST", &Request::seq_list, "Lengths of single rows (not modelled yet)"},
+    OptionRow{"--dtype", "bf16|fp16|fp32", &Request::dtype, "Type of the working parameters"},
+    OptionRow{"--autocast", "DTYPE", &Request::autocast, "torch.autocast (not modelled yet)"},
+    OptionRow{"--lora", "SPEC", &Request::lora, "LoRA adapters (not modelled yet)"},
+    OptionRow{"--checkpoint", "MODE|FILE", &Request::checkpoint, "none, full, every:K, segments:K, nth:K, or a file"},
+    OptionRow{"--attention", "KIND", &Request::attention, "eager, math, flash, mem-efficient or sdpa"},
+    OptionRow{"--loss", "KIND", &Request::loss, "hf"},
+    OptionRow{"--optimizer", "NAME[:IMPL]", &Request::optimizer, "adamw, sgd, lion, ...; fused, foreach or for-loop"},
+    OptionRow{"--routing", "RULE", &Request::routing, "Tokens of experts (not modelled yet)"},
+    OptionRow{"--loop", "trainer|minimal", &Request::loop, "The training loop that holds batch and loss"},
+    OptionRow{"--alloc-conf", "CONF", &Request::alloc_conf, "PYTORCH_CUDA_ALLOC_CONF (not modelled yet)"},
+    OptionRow{"--stream-frees", "WHEN", &Request::stream_frees, "at-sync or immediate"},
+    OptionRow{"--placement", "KIND", &Request::placement, "caching or planned"},
+    OptionRow{"--deepspeed-version", "V", &Request::deepspeed_version, "Version of DeepSpeed"},
+    OptionRow{"--torch-version", "V", &Request::torch_version, "Version of PyTorch"},
+    OptionRow{"--transformers-version", "V", &Request::transformers_version, "Version of transformers"},
+    OptionRow{"--env", "FILE", &Request::env, "pip freeze (not modelled yet)"},
+    OptionRow{"--host-memory", "SIZE", &Request::host_memory, "Host memory of one node, such as 512GiB"},
+    OptionRow{"--capacity", "SIZE", &Request::capacity, "Memory of one device, such as 80GiB"},
+    OptionRow{"--reserve", "SIZE", &Request::reserve, "Kept free on each device, such as 1GiB"},
+    OptionRow{"--rank", "R|all|worst", &Request::rank, "Which rank to report"},
+    OptionRow{"--phase", "NAME", &Request::phase, "One phase only (not modelled yet)"},
+    OptionRow{"--sweep", "KEY=A:B", &Request::sweep, "Several values (not modelled yet)"},
+    OptionRow{"--format", "table|json|csv|md", &Request::format, "How to print; csv: rank,path,value"},
+    OptionRow{"--out", "FILE", &Request::out, "Print to a file, which appears when it is complete"},
+};
+
+constexpr const char* kFooter =
+    "After \"--\" comes the command that starts the job (deepspeed, torchrun, accelerate, ...).\n"
+    "--explain peak lists the largest live buffers, --explain traffic every collective.\n"
+    "Exit codes: 0 it fits or nobody can say, 2 refused, 3 it does not fit.";
+
+constexpr std::array<std::string_view, 4> kTopics = {"peak", "saved", "traffic", "fragmentation"};
+
+// "--explain" may stand alone; then the next word is not its value.
+Words with_topics(const Words& words, std::size_t end) {
+  Words result;
+  for (std::size_t i = 0; i < end; ++i) {
+    if (words[i] != "--explain") {
+      result.push_back(words[i]);
+      continue;
+    }
+    const bool named = i + 1 < end && std::find(kTopics.begin(), kTopics.end(), words[i + 1]) != kTopics.end();
+    result.push_back("--explain=" + (named ? words[++i] : "peak"));
+  }
+  return result;
+}
+
+void take(const OptionRow& row, const std::string& text, Request& request, Diagnostics& diagnostics) {
+  if (const auto* field = std::get_if<Text>(&row.field)) {
+    request.*(*field) = {text, option(row.name)};
+  } else if (const auto* number = std::get_if<Number>(&row.field)) {
+    if (const auto read = whole_number(row.name, text, diagnostics)) request.*(*number) = {*read, option(row.name)};
+  } else if (const auto read = labelled_size(row.name, text, diagnostics)) {
+    request.*std::get<Size>(row.field) = {*read, option(row.name)};
+  }
+}
+
+void take_topics(const std::vector<std::string>& texts, SimulateWords& into, Diagnostics& diagnostics) {
+  for (const std::string& text : texts) {
+    const auto refuse = [&diagnostics](std::string message, std::string hint) {
+      diagnostics.add({"--explain", 0, 0, {}, std::move(message), std::move(hint)});
+    };
+    if (text == "peak") {
+      into.explain.push_back(Topic::Peak);
+    } else if (text == "traffic") {
+      into.explain.push_back(Topic::Traffic);
+    } else if (std::find(kTopics.begin(), kTopics.end(), text) != kTopics.end()) {
+      refuse(fmt::format("\"{}\" is not modelled yet", text), "peak and traffic are");
+    } else {
+      refuse(fmt::format("no topic \"{}\"", text), "topics are peak, saved, traffic, fragmentation");
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<std::int64_t> whole_number(std::string_view option, std::string_view text, Diagnostics& diagnostics) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size()) return value;
+  const bool large = error == std::errc::result_out_of_range && end == text.data() + text.size();
+  diagnostics.add(
+      {std::string(option),
+       0,
+       0,
+       {},
+       large ? fmt::format("{} does not fit in 63 bits", text) : fmt::format("\"{}\" is not a whole number", text),
+       {}});
+  return std::nullopt;
+}
+
+std::optional<Bytes> labelled_size(std::string_view option, std::string_view text, Diagnostics& diagnostics) {
+  const bool bare = text.find_first_not_of("0123456789.") == std::string_view::npos && !text.empty();
+  if (!bare) {
+    if (const std::optional<Bytes> read = parse_bytes(text)) return read;
+  }
+  diagnostics.add(
+      {std::string(option),
+       0,
+       0,
+       {},
+       bare ? fmt::format("\"{}\" is a size without a unit", text) : fmt::format("\"{}\" is not a size", text),
+       bare ? fmt::format("write {0}GiB (2^30), {0}GB (10^9) or {0}B", text)
+            : std::string("write 80GiB, 512MiB, 80GB or 1024B")});
+  return std::nullopt;
+}
+
+SimulateWords parse_simulate(std::string_view command, const Words& words) {
+  const auto dashes = std::find(words.begin(), words.end(), "--");
+  const auto end = static_cast<std::size_t>(dashes - words.begin());
+  SimulateWords result;
+  if (dashes != words.end()) result.launch.assign(dashes + 1, words.end());
+
+  CommandLine line(fmt::format("dsplan {}", command), "Predicts the memory and the traffic of one configuration.",
+                   kFooter);
+  std::optional<std::string> model;
+  std::array<std::optional<std::string>, kOptions.size()> values;
+  std::vector<std::string> freeze, set, topics;
+  std::optional<std::string> diff;
+  bool strict = false;
+  line.positional("MODEL", "Bundled name, config.json, folder, or id in the local Hugging Face cache", model);
+  for (std::size_t i = 0; i < kOptions.size(); ++i) {
+    line.option(kOptions[i].name, kOptions[i].type, kOptions[i].help, values[i]);
+  }
+  line.list("--freeze", "GLOB", "Parameters without gradients; may be repeated", freeze);
+  line.list("--set", "KEY=VALUE", "One key of a file (not modelled yet)", set);
+  line.list("--explain", "TOPIC", "peak (also without a word), traffic, saved, fragmentation", topics);
+  line.option("--diff", "OTHER", "What moved between two (not modelled yet)", diff);
+  line.flag("--strict", "Refuse every assumed input", strict);
+  line.parse(with_topics(words, end));
+
+  Diagnostics diagnostics;
+  if (!model)
+    diagnostics.add({fmt::format("dsplan {}", command),
+                     0,
+                     0,
+                     {},
+                     "MODEL is missing",
+                     "`dsplan show models` lists the bundled ones"});
+  for (std::size_t i = 0; i < kOptions.size(); ++i) {
+    if (values[i]) take(kOptions[i], *values[i], result.options, diagnostics);
+  }
+  take_topics(topics, result, diagnostics);
+  if (diff) diagnostics.add({"--diff", 0, 0, {}, "comparing two predictions is not modelled yet", {}});
+  if (result.options.phase.given()) diagnostics.add({"--phase", 0, 0, {}, "a single phase is not modelled yet", {}});
+  diagnostics.throw_if_any();
+  if (!freeze.empty()) result.options.freeze = {std::move(freeze), option("--freeze")};
+  if (!set.empty()) result.options.set = {std::move(set), option("--set")};
+  if (strict) result.options.strict = {true, option("--strict")};
+  result.model = std::move(*model);
+  return result;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,266 @@
+#include "cli/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/wrap.h"
+#include "io/write_json.h"
+
+namespace dsplan {
+namespace {
+
+std::string size(const std::optional<Bytes>& bytes) { return bytes ? human(*bytes) : "-"; }
+std::string size_or_dash(Bytes bytes) { return bytes == Bytes(0) ? "-" : human(bytes); }
+
+std::string spaced(std::string_view name) {
+  std::string text(name);
+  std::replace(text.begin(), text.end(), '_', ' ');
+  return text;
+}
+
+// The largest figure that is known of a peak, and what it is called.
+struct Figure {
+  Bytes bytes;
+  std::string_view what;
+};
+
+Figure largest_figure(const Prediction& prediction) {
+  if (!prediction.peak) return {prediction.persistent.by_role.total(), "persistent"};
+  const Peak& peak = *prediction.peak;
+  if (peak.process) return {*peak.process, "peak"};
+  if (peak.reserved) return {*peak.reserved, "peak reserved"};
+  return {peak.allocated, "peak allocated"};
+}
+
+std::string_view colour_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::Fits: return "\x1b[1;32m";
+    case Verdict::FitsWithRetries:
+    case Verdict::Unknown: return "\x1b[1;33m";
+    case Verdict::DoesNotFit: return "\x1b[1;31m";
+  }
+  return "";
+}
+
+std::string painted(std::string text, Verdict verdict, const ReportStyle& style) {
+  if (!style.colour) return text;
+  text.pop_back();  // The newline stays outside.
+  return fmt::format("{}{}\x1b[0m\n", colour_of(verdict), text);
+}
+
+std::string job_lines(const Prediction& prediction, const Job& job) {
+  const Training& training = job.training;
+  const Parallelism& ranks = job.parallelism;
+  std::vector<std::string> model = {prediction.model, grouped(prediction.parameters_total.value()) + " parameters"};
+  if (prediction.parameters_trainable != prediction.parameters_total) {
+    model.push_back(grouped(prediction.parameters_trainable.value()) + " trainable");
+  }
+  std::vector<std::string> run;
+  run.emplace_back(training.runtime == Runtime::DeepSpeed ? fmt::format("ZeRO stage {}", training.zero.stage)
+                                                          : (ranks.dp > 1 ? "PyTorch DDP" : "PyTorch"));
+  run.push_back(fmt::format("{} GPU{}", ranks.world, ranks.world == 1 ? "" : "s"));
+  if (ranks.tp > 1) run.push_back(fmt::format("tp {}", ranks.tp));
+  run.emplace_back(name(training.dtype));
+  run.push_back(fmt::format("{} ({})", name(training.optimizer.kind), name(training.optimizer.implementation)));
+  run.push_back(fmt::format("micro-batch {}", training.micro_batch));
+  run.push_back(fmt::format("accumulation {}", training.grad_accum));
+  run.push_back(fmt::format("seq {}", training.seq));
+  run.push_back(fmt::format("checkpointing {}", training.checkpoint.text));
+  run.push_back(fmt::format("attention {}", name(training.attention)));
+  run.emplace_back("loss hf");
+  const auto offload = [&run](const char* what, const Offload& to) {
+    if (to.device != OffloadDevice::None) run.push_back(fmt::format("{} on {}", what, name(to.device)));
+  };
+  offload("optimizer", training.zero.offload_optimizer);
+  offload("parameters", training.zero.offload_param);
+  return listed("", model, 2) + listed("", run, 2);
+}
+
+std::string memory_row(std::string_view label, const std::string& persistent, const std::string& held,
+                       const std::string& transient, const std::string& peak) {
+  return fmt::format("  {:<16}{:>15}{:>15}{:>15}{:>15}\n", label, persistent, held, transient, peak);
+}
+
+std::string memory_table(const Prediction& prediction) {
+  const ByRole& persistent = prediction.persistent.by_role;
+  const bool peaked = prediction.peak.has_value();
+  const bool holds = prediction.held_for_backward.has_value();
+  const ByRole held = holds ? prediction.held_for_backward->by_role : ByRole{};
+  const ByRole peak = peaked ? prediction.peak->by_role : ByRole{};
+  std::string text = memory_row("", "", holds ? "held for" : "", peaked ? "transient" : "", "");
+  text += memory_row("role", "persistent", holds ? "backward" : "", peaked ? "at peak" : "", peaked ? "at peak" : "");
+  const auto row = [&](std::string_view label, Bytes of_persistent, Bytes of_held, Bytes of_peak) {
+    text += memory_row(label, size_or_dash(of_persistent), holds ? size_or_dash(of_held) : "",
+                       peaked ? size_or_dash(of_peak - of_persistent) : "", peaked ? size_or_dash(of_peak) : "");
+  };
+  for (std::size_t i = 0; i < kRoles; ++i) {
+    const bool empty = persistent.bytes[i] == Bytes(0) && held.bytes[i] == Bytes(0) && peak.bytes[i] == Bytes(0);
+    if (!empty) row(spaced(name(static_cast<Role>(i))), persistent.bytes[i], held.bytes[i], peak.bytes[i]);
+  }
+  row("total", persistent.total(), held.total(), peak.total());
+  if (!peaked) return text;
+  text += memory_row("allocated", size(prediction.persistent.allocated), "", "", human(prediction.peak->allocated));
+  const auto beyond = [&text](std::string_view label, const std::optional<Bytes>& bytes) {
+    if (bytes) text += memory_row(label, "", "", "", human(*bytes));
+  };
+  beyond("reserved", prediction.peak->reserved);
+  beyond("context", prediction.context);
+  beyond("communicators", prediction.communicators);
+  beyond("process", prediction.peak->process);
+  beyond("process, high", prediction.peak->process_high);
+  return text;
+}
+
+std::string states_line(const Prediction& prediction) {
+  const States& states = prediction.states;
+  return wrapped("  ",
+                 fmt::format("states: {} = parameters {} + gradients {} + optimizer {}", human(states.total()),
+                             human(states.parameters), human(states.gradients), human(states.optimizer)),
+                 4);
+}
+
+std::string moment(const Prediction& prediction) {
+  const Peak& peak = *prediction.peak;
+  const std::string where = peak.event.empty() ? fmt::format("event {}", peak.event_index) : peak.event;
+  return wrapped("  ", fmt::format("peak in {}: {}", spaced(peak.phase), where), 4);
+}
+
+constexpr const char* kTrafficRow = "  {:<24}{:>8}{:>22}{:>22}\n";
+
+// One line per collective and group; control rows, which are small and many, fold into one.
+std::string traffic(const std::vector<TrafficRow>& rows) {
+  struct Sum {
+    std::string label;
+    std::int64_t calls;
+    Bytes payload;
+    Bytes wire;
+  };
+  std::vector<Sum> sums;
+  Sum control{"control", 0, Bytes(0), Bytes(0)};
+  for (const TrafficRow& row : rows) {
+    const std::string label = fmt::format("{} ({})", name(row.collective), name(row.group));
+    auto at = std::find_if(sums.begin(), sums.end(), [&](const Sum& sum) { return sum.label == label; });
+    if (row.kind == TrafficKind::Data && at == sums.end()) at = sums.insert(at, {label, 0, Bytes(0), Bytes(0)});
+    Sum& sum = row.kind == TrafficKind::Data ? *at : control;
+    sum.calls += row.calls;
+    sum.payload += row.payload;
+    sum.wire += row.wire;
+  }
+  if (control.calls > 0) sums.push_back(control);
+  if (sums.empty()) return "  no traffic\n";
+  std::string text = fmt::format(kTrafficRow, "traffic of one step", "calls", "payload", "wire");
+  for (const Sum& sum : sums) {
+    text += fmt::format(kTrafficRow, sum.label, sum.calls, human(sum.payload), human(sum.wire));
+  }
+  return text;
+}
+
+std::string traffic_in_full(const std::vector<TrafficRow>& rows) {
+  constexpr const char* kRow = "  {:<15}{:<6}{:<9}{:<6}{:<8}{:>8}{:>13}{:>13}\n";
+  std::string text = fmt::format(kRow, "collective", "group", "phase", "dtype", "kind", "calls", "payload", "wire");
+  for (const TrafficRow& row : rows) {
+    text +=
+        fmt::format(kRow, name(row.collective), name(row.group),
+                    name(row.phase == Pass::Recompute ? Pass::Backward : row.phase), name(row.dtype),
+                    row.kind == TrafficKind::Data ? "data" : "control", row.calls, human(row.payload), human(row.wire));
+  }
+  return text;
+}
+
+std::string buffers(std::string_view title, const std::vector<LiveBuffer>& list) {
+  std::string text = fmt::format("  {}\n{:>13}{:>7}  {:<16}{}\n", title, "bytes", "count", "role", "what");
+  for (const LiveBuffer& buffer : list) {
+    const bool told = buffer.module.empty() || buffer.name.find(buffer.module) != std::string::npos;
+    const std::string what = told ? buffer.name : buffer.name + ", " + buffer.module;
+    text += wrapped(fmt::format("{:>13}{:>7}  {:<16}", human(buffer.bytes), buffer.count, spaced(name(buffer.role))),
+                    what, 38);
+  }
+  return text;
+}
+
+std::string explained(const Prediction& prediction) {
+  std::string text;
+  if (prediction.peak) text += buffers("the largest live buffers at the peak", prediction.peak->live);
+  if (!prediction.held_for_backward) return text.empty() ? "  no peak is known\n" : text;
+  const HeldForBackward& held = *prediction.held_for_backward;
+  if (held.by_module.empty()) return text;
+  text += fmt::format("\n  held for backward by module\n");
+  for (const ModuleBytes& module : held.by_module) {
+    text += wrapped(fmt::format("{:>13}  ", human(module.bytes)), module.module.empty() ? "(root)" : module.module, 15);
+  }
+  return text;
+}
+
+std::string tail(const Prediction& prediction, const Job& job) {
+  std::vector<std::string> assumed;
+  for (const ResolvedInput& input : job.assumptions()) assumed.push_back(input.name + "=" + input.value);
+  std::vector<std::string> missing;
+  for (const Absence& absence : all_absences(prediction, job)) missing.push_back(absence.what);
+  return listed("assumed: ", assumed, 2) + listed("not modelled: ", missing, 2);
+}
+
+bool asked(const ReportStyle& style, Topic topic) {
+  return std::find(style.explain.begin(), style.explain.end(), topic) != style.explain.end();
+}
+
+int badness(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::Fits: return 0;
+    case Verdict::FitsWithRetries: return 1;
+    case Verdict::Unknown: return 2;
+    case Verdict::DoesNotFit: return 3;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::string verdict_line(const Prediction& prediction) {
+  const Figure figure = largest_figure(prediction);
+  std::string text = spaced(name(prediction.verdict)) + ": ";
+  const bool good = prediction.verdict == Verdict::Fits || prediction.verdict == Verdict::FitsWithRetries;
+  if (good || prediction.verdict_reason.empty()) {
+    text += fmt::format("{} {}", figure.what, human(figure.bytes));
+    if (prediction.capacity) text += " of " + human(*prediction.capacity);
+    if (prediction.retries > 0) text += fmt::format(", {} allocator retries", prediction.retries);
+  } else {
+    text += prediction.verdict_reason;
+  }
+  return text + fmt::format(" (rank {} of {})", prediction.rank, prediction.world);
+}
+
+const Prediction& worst_of(const std::vector<Prediction>& predictions) {
+  return *std::max_element(predictions.begin(), predictions.end(), [](const Prediction& a, const Prediction& b) {
+    if (badness(a.verdict) != badness(b.verdict)) return badness(a.verdict) < badness(b.verdict);
+    return largest_figure(a).bytes < largest_figure(b).bytes;
+  });
+}
+
+std::string report(const Prediction& prediction, const Job& job, const ReportStyle& style) {
+  std::string text = painted(wrapped("", verdict_line(prediction), 2), prediction.verdict, style);
+  text += "\n" + job_lines(prediction, job) + "\n" + memory_table(prediction) + states_line(prediction);
+  if (prediction.peak) text += moment(prediction);
+  if (prediction.communication) text += "\n" + traffic(*prediction.communication);
+  if (asked(style, Topic::Peak)) text += "\n" + explained(prediction);
+  if (asked(style, Topic::Traffic) && prediction.communication) {
+    text += "\n" + traffic_in_full(*prediction.communication);
+  }
+  return text + "\n" + tail(prediction, job);
+}
+
+std::string report_ranks(const std::vector<Prediction>& predictions, const Job& job, const ReportStyle& style) {
+  constexpr const char* kRow = "{:>6}{:>14}{:>14}{:>14}{:>14}  {}\n";
+  const Prediction& worst = worst_of(predictions);
+  std::string text = painted(wrapped("", verdict_line(worst), 2), worst.verdict, style);
+  text += "\n" + job_lines(worst, job) + "\n";
+  text += fmt::format(kRow, "rank", "persistent", "peak", "reserved", "process", "verdict");
+  for (const Prediction& one : predictions) {
+    text += fmt::format(kRow, one.rank, human(one.persistent.by_role.total()),
+                        one.peak ? human(one.peak->requested) : "-", one.peak ? size(one.peak->reserved) : "-",
+                        one.peak ? size(one.peak->process) : "-", spaced(name(one.verdict)));
+  }
+  return text + "\n" + tail(worst, job);
+}
+
+}  // namespace dsplan

@@ -1,0 +1,33 @@
+// The report that `simulate` prints for people: at most 80 columns, every size labelled.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/options.h"
+#include "core/job.h"
+#include "core/model.h"
+#include "core/prediction.h"
+
+namespace dsplan {
+
+struct ReportStyle {
+  bool colour = false;
+  std::vector<Topic> explain;
+};
+
+// The verdict first, then the job, memory by role, the moment of the peak, traffic, what was assumed and what is not
+// modelled. In each row persistent + transient = at peak.
+[[nodiscard]] std::string report(const Prediction& prediction, const Job& job, const ReportStyle& style);
+
+// --rank all: the verdict of the worst, and one row per rank.
+[[nodiscard]] std::string report_ranks(const std::vector<Prediction>& predictions, const Job& job,
+                                       const ReportStyle& style);
+
+// One sentence: "fits: peak 45.20 GiB of 79.60 GiB (rank 0 of 8)".
+[[nodiscard]] std::string verdict_line(const Prediction& prediction);
+
+// The worst verdict, then the largest peak.
+[[nodiscard]] const Prediction& worst_of(const std::vector<Prediction>& predictions);
+
+}  // namespace dsplan

@@ -1,0 +1,76 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "cli/commands.h"
+#include "cli/output.h"
+#include "core/error.h"
+
+namespace dsplan {
+namespace {
+
+struct Command {
+  std::string_view name;
+  int (*run)(const Words& words);  // Null: not there yet.
+  std::string_view does;
+};
+
+constexpr std::array kCommands = {
+    Command{"simulate", simulate_command, "predict one configuration"},
+    Command{"show", show_command, "models, hardware, clusters, operators, formulas, estimators, ..."},
+    Command{"replay", replay_command, "replay an allocator trace"},
+    Command{"doctor", doctor_command, "what is installed"},
+    Command{"explain", nullptr, "an out-of-memory message against the prediction"},
+    Command{"plan", nullptr, "search for a configuration that fits"},
+    Command{"run", nullptr, "execute a plan and write a receipt"},
+    Command{"compare", nullptr, "a prediction against a receipt"},
+    Command{"check", nullptr, "predictions against committed baselines"},
+    Command{"emit", nullptr, "a plan in other tools' formats"},
+    Command{"calibrate", nullptr, "measure this machine"},
+};
+
+std::string help() {
+  std::string text =
+      "dsplan: the memory and the traffic of large-model training, before the job starts\n\n"
+      "Usage: dsplan COMMAND MODEL [options] [-- launch line]\n\n";
+  for (const Command& command : kCommands) {
+    text +=
+        fmt::format("  {:<11}{}{}\n", command.name, command.does, command.run == nullptr ? " (not modelled yet)" : "");
+  }
+  return text +
+         "\n`dsplan COMMAND --help` lists the options of a command, `dsplan --version` the version.\n"
+         "Try: dsplan simulate llama-3-8b --zero-stage 3 --gpus 8 --hardware h100-sxm\n";
+}
+
+int print(std::string_view text) {
+  Output output("");
+  output.add(text);
+  output.finish();
+  return kDone;
+}
+
+}  // namespace
+
+int run(const Words& words) {
+  if (words.empty()) throw Refusal("dsplan", "COMMAND is missing", "`dsplan --help` lists them");
+  const std::string& word = words.front();
+  if (word == "--help" || word == "-h" || word == "help") return print(help());
+  if (word == "--version") return print("dsplan " DSPLAN_VERSION "\n");
+  std::vector<std::string_view> names;
+  for (const Command& command : kCommands) {
+    names.push_back(command.name);
+    if (command.name != word) continue;
+    if (command.run == nullptr) throw Refusal("dsplan " + word, "this command is not modelled yet");
+    try {
+      return command.run(Words(words.begin() + 1, words.end()));
+    } catch (const HelpAsked& asked) {
+      return print(asked.text);
+    }
+  }
+  std::string hint = did_you_mean(word, names);
+  if (hint.empty()) hint = "`dsplan --help` lists them";
+  throw Refusal("dsplan", fmt::format("no command \"{}\"", word), std::move(hint));
+}
+
+}  // namespace dsplan

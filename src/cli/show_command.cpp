@@ -1,0 +1,186 @@
+// `dsplan show TOPIC ...`: reads the words and prints the text.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "cli/assemble.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/show.h"
+#include "cli/show_lists.h"
+#include "io/deepspeed.h"
+#include "io/locate.h"
+#include "io/text.h"
+#include "io/write_json.h"
+#include "planner/footprint.h"
+#include "planner/resolve.h"
+
+namespace dsplan {
+namespace {
+
+// What a topic without options takes: nothing but --help.
+void expect_nothing(const std::string& topic, const Words& words) {
+  CommandLine line("dsplan show " + topic, "Prints a list.");
+  line.parse(words);
+}
+
+std::string names_of(Bundled kind) {
+  std::string text;
+  for (const std::string& name : list_bundled(kind)) text += name + "\n";
+  return text;
+}
+
+std::int64_t at_least_one(std::string_view option, const std::optional<std::string>& text, Diagnostics& diagnostics) {
+  if (!text) return 1;
+  const std::optional<std::int64_t> read = whole_number(option, *text, diagnostics);
+  if (!read) return 1;
+  if (*read < 1) {
+    diagnostics.add({std::string(option), 0, 0, {}, fmt::format("must be at least 1, not {}", *read), {}});
+    return 1;
+  }
+  return *read;
+}
+
+std::string formulas(const Words& words) {
+  std::optional<std::string> parameters, gpus, model_parallel, budget, layers, hidden, heads, batch, seq, interval;
+  CommandLine line("dsplan show formulas", "The papers' closed forms for one model size.");
+  line.option("--params", "N", "Parameters of the model (required)", parameters);
+  line.option("--gpus", "N", "Data-parallel ranks", gpus);
+  line.option("--mp", "N", "Model-parallel ranks", model_parallel);
+  line.option("--budget", "SIZE", "Also the largest model that fits, such as 32GB", budget);
+  line.option("--layers", "N", "With --hidden and --heads: ZeRO-Infinity's forms for one shape", layers);
+  line.option("--hidden", "N", "Width of a layer", hidden);
+  line.option("--heads", "N", "Attention heads", heads);
+  line.option("--batch", "N", "Rows per rank", batch);
+  line.option("--seq", "N", "Tokens per row", seq);
+  line.option("--interval", "N", "Layers between checkpoints", interval);
+  line.parse(words);
+  Diagnostics diagnostics;
+  if (!parameters) diagnostics.add({"--params", 0, 0, {}, "is missing: how many parameters?", {}});
+  FormulaQuery query;
+  query.parameters = Elements(at_least_one("--params", parameters, diagnostics));
+  query.degree = at_least_one("--gpus", gpus, diagnostics);
+  query.model_parallel = at_least_one("--mp", model_parallel, diagnostics);
+  if (budget) query.budget = labelled_size("--budget", *budget, diagnostics);
+  query.batch = at_least_one("--batch", batch, diagnostics);
+  query.seq = at_least_one("--seq", seq, diagnostics);
+  query.checkpoint_interval = at_least_one("--interval", interval, diagnostics);
+  const TransformerShape shape{at_least_one("--layers", layers, diagnostics),
+                               at_least_one("--hidden", hidden, diagnostics),
+                               at_least_one("--heads", heads, diagnostics)};
+  const int parts = (layers ? 1 : 0) + (hidden ? 1 : 0) + (heads ? 1 : 0);
+  if (parts == 3) query.shape = shape;
+  if (parts == 1 || parts == 2) {
+    diagnostics.add({"--layers", 0, 0, {}, "a shape needs --layers, --hidden and --heads together", {}});
+  }
+  if (parts == 0 && (batch || seq || interval)) {
+    diagnostics.add({"--seq", 0, 0, {}, "--batch, --seq and --interval need a shape", "give --layers too"});
+  }
+  diagnostics.throw_if_any();
+  return show_formulas(query);
+}
+
+// The configuration that DeepSpeed's estimator has in mind.
+std::string estimator_configuration(int stage, EstimatorOffload offload) {
+  std::string zero = fmt::format("\"stage\": {}", stage);
+  if (offload != EstimatorOffload::None) zero += R"(, "offload_optimizer": {"device": "cpu"})";
+  if (offload == EstimatorOffload::OptimizerAndParameters) zero += R"(, "offload_param": {"device": "cpu"})";
+  return fmt::format(R"({{"bf16": {{"enabled": true}}, "train_micro_batch_size_per_gpu": 1, )"
+                     R"("optimizer": {{"type": "Adam"}}, "zero_optimization": {{{}}}}})",
+                     zero);
+}
+
+std::string estimators(const Words& words) {
+  std::optional<std::string> name, gpus, per_node, version;
+  CommandLine line("dsplan show estimators", "DeepSpeed's own estimators beside dsplan's figure for the states.");
+  line.positional("MODEL", "Bundled name, config.json, folder, or id in the local cache", name);
+  line.option("--gpus", "N", "All ranks", gpus);
+  line.option("--gpus-per-node", "N", "Ranks per node; else up to 8", per_node);
+  line.option("--deepspeed-version", "V", "Whose row is marked", version);
+  line.parse(words);
+  Diagnostics diagnostics;
+  if (!name) diagnostics.add({"dsplan show estimators", 0, 0, {}, "MODEL is missing", {}});
+  const std::int64_t world = at_least_one("--gpus", gpus, diagnostics);
+  const std::int64_t node =
+      per_node ? at_least_one("--gpus-per-node", per_node, diagnostics) : std::min(world, std::int64_t{8});
+  if (world % node != 0) {
+    diagnostics.add({"--gpus", 0, 0, {}, fmt::format("{} GPUs are not whole nodes of {}", world, node), {}});
+  }
+  const std::optional<Version> deepspeed = Version::parse(version.value_or(kDeepSpeedVersion));
+  if (!deepspeed) diagnostics.add({"--deepspeed-version", 0, 0, {}, fmt::format("\"{}\" is no version", *version), {}});
+  diagnostics.throw_if_any();
+  std::vector<Notice> notices;
+  const ModelSpec model = load_model(*name, notices);
+  say(render(notices));
+  const OurStates ours = [&](int stage, EstimatorOffload offload) -> std::optional<Bytes> {
+    const Document document = parse_hjson("(estimator)", estimator_configuration(stage, offload));
+    const DeepSpeedInput input = read_deepspeed(document);
+    Request request;
+    request.gpus = {world, option("--gpus")};
+    request.gpus_per_node = {node, option("--gpus-per-node")};
+    return footprint(model, resolve(model, request, &input, nullptr, nullptr)).states.total();
+  };
+  return show_estimators(model, {world / node, node, *deepspeed}, ours);
+}
+
+std::string assumptions(const Words& words) {
+  const Inputs inputs = gather(parse_simulate("show assumptions", words));
+  const Job job = resolve(inputs);
+  say(render(job.notices));
+  return show_assumptions(job.inputs);
+}
+
+struct TopicRow {
+  std::string_view name;
+  std::string (*text)(const Words& words);  // Null: takes no words; see list_of.
+};
+
+constexpr std::array kShowTopics = {
+    TopicRow{"formulas", formulas}, TopicRow{"estimators", estimators}, TopicRow{"assumptions", assumptions},
+    TopicRow{"models", nullptr},    TopicRow{"hardware", nullptr},      TopicRow{"clusters", nullptr},
+    TopicRow{"operators", nullptr}, TopicRow{"deepspeed", nullptr},     TopicRow{"training", nullptr},
+    TopicRow{"schema", nullptr},
+};
+
+std::string list_of(const std::string& topic) {
+  if (topic == "models") return show_models();
+  if (topic == "hardware") return show_hardware();
+  if (topic == "clusters") return show_clusters();
+  if (topic == "operators") return show_operators();
+  if (topic == "deepspeed") return names_of(Bundled::DeepSpeed);
+  if (topic == "training") return names_of(Bundled::Training);
+  return prediction_schema();
+}
+
+std::string topics_text() {
+  std::string text;
+  for (const TopicRow& row : kShowTopics) text += fmt::format("{}{}", text.empty() ? "" : ", ", row.name);
+  return text;
+}
+
+}  // namespace
+
+int show_command(const Words& words) {
+  if (words.empty()) throw Refusal("dsplan show", "TOPIC is missing", "topics are " + topics_text());
+  const std::string& topic = words.front();
+  const Words rest(words.begin() + 1, words.end());
+  if (topic == "--help" || topic == "-h")
+    throw HelpAsked{"Usage: dsplan show TOPIC [options]\n\n" + topics_text() + "\n"};
+  std::vector<std::string_view> names;
+  for (const TopicRow& row : kShowTopics) {
+    names.push_back(row.name);
+    if (row.name != topic) continue;
+    if (row.text == nullptr) expect_nothing(topic, rest);
+    Output output("");
+    output.add(row.text != nullptr ? row.text(rest) : list_of(topic));
+    output.finish();
+    return kDone;
+  }
+  std::string hint = did_you_mean(topic, names);
+  throw Refusal("dsplan show", fmt::format("no topic \"{}\"", topic),
+                hint.empty() ? "topics are " + topics_text() : std::move(hint));
+}
+
+}  // namespace dsplan

@@ -1,0 +1,58 @@
+#include <fmt/format.h>
+
+#include "cli/assemble.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/report.h"
+#include "io/write_csv.h"
+#include "io/write_json.h"
+#include "io/write_markdown.h"
+#include "planner/predict.h"
+
+namespace dsplan {
+namespace {
+
+enum class Format : std::uint8_t { Table, Json, Csv, Markdown };
+
+Format format_of(const Request& request) {
+  const std::string text = request.format.value_or("table");
+  if (text == "table") return Format::Table;
+  if (text == "json") return Format::Json;
+  if (text == "csv") return Format::Csv;
+  if (text == "md") return Format::Markdown;
+  throw Refusal({request.format.place.says(fmt::format("no format \"{}\"", text), "formats are table, json, csv, md")});
+}
+
+std::string printed(const std::vector<Prediction>& predictions, const Job& job, Format format,
+                    const ReportStyle& style) {
+  const bool all = job.rank == "all";
+  switch (format) {
+    case Format::Table: return all ? report_ranks(predictions, job, style) : report(predictions.front(), job, style);
+    case Format::Json: return all ? predictions_json(predictions, job) : prediction_json(predictions.front(), job);
+    case Format::Csv: return predictions_csv(predictions, job);
+    case Format::Markdown: return predictions_markdown(predictions, job);
+  }
+  return {};
+}
+
+}  // namespace
+
+int simulate_command(const Words& words) {
+  const SimulateWords said = parse_simulate("simulate", words);
+  const Inputs inputs = gather(said);
+  const Format format = format_of(inputs.request);
+  Output output(inputs.request.out.value_or(""));
+  const Job job = resolve(inputs);
+  say(render(job.notices));
+  const std::vector<Prediction> predictions = predict_asked(inputs.model, job);
+  output.add(printed(predictions, job, format, {output.colour(), said.explain}));
+  output.finish();
+  const Verdict verdict = worst_of(predictions).verdict;
+  if (verdict == Verdict::FitsWithRetries) {
+    say("warning: it fits only after the allocator has given cached memory back, which costs time\n");
+  }
+  return verdict == Verdict::DoesNotFit ? kDoesNotFit : kDone;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,219 @@
+#include "io/write_json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "io/write_value.h"
+
+namespace dsplan {
+namespace detail {
+namespace {
+
+Json optional(const std::optional<Bytes>& bytes) { return bytes ? Json(bytes->value()) : Json(nullptr); }
+
+void add_roles(Json& into, const ByRole& roles) {
+  for (std::size_t i = 0; i < kRoles; ++i) into[std::string(name(static_cast<Role>(i)))] = roles.bytes[i].value();
+}
+
+Json roles_value(const ByRole& roles) {
+  Json value = Json::object();
+  add_roles(value, roles);
+  return value;
+}
+
+Json live_value(const std::vector<LiveBuffer>& buffers) {
+  Json list = Json::array();
+  for (const LiveBuffer& buffer : buffers) {
+    list.push_back({{"name", buffer.name},
+                    {"module", buffer.module},
+                    {"role", std::string(name(buffer.role))},
+                    {"bytes", buffer.bytes.value()},
+                    {"count", buffer.count}});
+  }
+  return list;
+}
+
+Json held_value(const HeldForBackward& held) {
+  Json modules = Json::array();
+  for (const ModuleBytes& module : held.by_module) {
+    modules.push_back({{"module", module.module}, {"bytes", module.bytes.value()}});
+  }
+  return {{"total", held.by_role.total().value()},
+          {"by_role", roles_value(held.by_role)},
+          {"by_module", std::move(modules)},
+          {"largest", live_value(held.largest)}};
+}
+
+Json peak_value(const Peak& peak) {
+  return {{"requested", peak.requested.value()},
+          {"allocated", peak.allocated.value()},
+          {"reserved", optional(peak.reserved)},
+          {"reserved_low", optional(peak.reserved_low)},
+          {"process", optional(peak.process)},
+          {"process_high", optional(peak.process_high)},
+          {"phase", peak.phase},
+          {"event", peak.event},
+          {"event_index", peak.event_index},
+          {"by_role", roles_value(peak.by_role)},
+          {"live", live_value(peak.live)}};
+}
+
+Json phases_value(const std::vector<Phase>& phases) {
+  Json list = Json::array();
+  for (const Phase& phase : phases) {
+    Json marks = Json::array();
+    for (const PhaseMark& mark : phase.marks) {
+      marks.push_back(
+          {{"name", mark.name}, {"requested", mark.requested.value()}, {"allocated", mark.allocated.value()}});
+    }
+    list.push_back(
+        {{"name", phase.name}, {"marks", std::move(marks)}, {"peak_allocated", phase.peak_allocated.value()}});
+  }
+  return list;
+}
+
+Json memory_value(const Prediction& prediction) {
+  const States& states = prediction.states;
+  Json persistent = {{"total", prediction.persistent.by_role.total().value()}};
+  add_roles(persistent, prediction.persistent.by_role);
+  persistent["allocated"] = optional(prediction.persistent.allocated);
+  const HostMemory& host = prediction.host;
+  Json memory;
+  memory["states"] = {{"parameters", states.parameters.value()},
+                      {"gradients", states.gradients.value()},
+                      {"optimizer", states.optimizer.value()},
+                      {"total", states.total().value()}};
+  memory["persistent"] = std::move(persistent);
+  memory["held_for_backward"] = prediction.held_for_backward ? held_value(*prediction.held_for_backward) : Json();
+  memory["peak"] = prediction.peak ? peak_value(*prediction.peak) : Json();
+  memory["phases"] = prediction.phases.empty() ? Json() : phases_value(prediction.phases);
+  memory["host"] = {{"pinned", optional(host.pinned)},
+                    {"pageable", optional(host.pageable)},
+                    {"peak", optional(host.peak)},
+                    {"per_node", optional(host.per_node)}};
+  return memory;
+}
+
+Json traffic_value(const std::vector<TrafficRow>& rows) {
+  Json list = Json::array();
+  for (const TrafficRow& row : rows) {
+    list.push_back({{"collective", std::string(name(row.collective))},
+                    {"group", std::string(name(row.group))},
+                    {"phase", std::string(name(row.phase == Pass::Recompute ? Pass::Backward : row.phase))},
+                    {"dtype", std::string(name(row.dtype))},
+                    {"kind", row.kind == TrafficKind::Data ? "data" : "control"},
+                    {"calls", row.calls},
+                    {"payload_bytes", row.payload.value()},
+                    {"wire_bytes", row.wire.value()}});
+  }
+  return list;
+}
+
+Json fits_value(Verdict verdict) {
+  if (verdict == Verdict::Unknown) return nullptr;
+  return verdict != Verdict::DoesNotFit;
+}
+
+Json assumptions_value(const Job& job) {
+  Json list = Json::array();
+  for (const ResolvedInput& input : job.assumptions()) {
+    list.push_back({{"name", input.name}, {"value", input.value}, {"reason", input.reason}, {"option", input.option}});
+  }
+  return list;
+}
+
+// Paths of all nulls outside arrays.
+void find_nulls(const Json& value, const std::string& path, std::vector<std::string>& into) {
+  if (value.is_null()) into.push_back(path);
+  if (!value.is_object()) return;
+  for (const auto& [key, child] : value.items()) find_nulls(child, path.empty() ? key : path + "." + key, into);
+}
+
+bool covers(const std::string& what, const std::string& path) {
+  return path == what || (path.size() > what.size() && path.starts_with(what) && path[what.size()] == '.');
+}
+
+std::string why_absent(const std::string& path, const Prediction& prediction) {
+  if (path == "capacity_bytes" || path == "context_bytes") return "no --hardware, --cluster or --capacity";
+  if (path == "fits") return prediction.verdict_reason.empty() ? "the verdict is unknown" : prediction.verdict_reason;
+  return "not modelled yet";
+}
+
+std::vector<Absence> with_nulls(const Prediction& prediction, const Json& value) {
+  std::vector<Absence> all = prediction.not_modelled;
+  std::vector<std::string> nulls;
+  find_nulls(value, {}, nulls);
+  for (const std::string& path : nulls) {
+    const bool said = std::any_of(all.begin(), all.end(), [&](const Absence& absence) {
+      return covers(absence.what, path) || covers(path, absence.what);
+    });
+    if (!said) all.push_back({path, why_absent(path, prediction)});
+  }
+  return all;
+}
+
+Json without_absences(const Prediction& prediction, const Job& job) {
+  Json value;
+  value["schema"] = "dsplan.prediction/1";
+  value["fingerprint"] = prediction.fingerprint;
+  value["model"] = prediction.model;
+  value["world_size"] = prediction.world;
+  value["rank"] = prediction.rank;
+  value["verdict"] = std::string(name(prediction.verdict));
+  value["verdict_reason"] = prediction.verdict_reason;
+  value["fits"] = fits_value(prediction.verdict);
+  value["retries"] = prediction.retries;
+  value["capacity_bytes"] = optional(prediction.capacity);
+  value["reserve_bytes"] = prediction.reserve.value();
+  value["context_bytes"] = optional(prediction.context);
+  value["communicators_bytes"] = optional(prediction.communicators);
+  value["parameters"] = {{"total", prediction.parameters_total.value()},
+                         {"trainable", prediction.parameters_trainable.value()}};
+  value["memory"] = memory_value(prediction);
+  value["communication"] = prediction.communication ? traffic_value(*prediction.communication) : Json();
+  value["time"] = nullptr;
+  value["assumptions"] = assumptions_value(job);
+  return value;
+}
+
+}  // namespace
+
+Json prediction_value(const Prediction& prediction, const Job& job) {
+  Json value = without_absences(prediction, job);
+  Json list = Json::array();
+  for (const Absence& absence : with_nulls(prediction, value)) {
+    list.push_back({{"what", absence.what}, {"why", absence.why}});
+  }
+  value["not_modelled"] = std::move(list);
+  return value;
+}
+
+}  // namespace detail
+
+namespace {
+
+// Reasons may quote a user's path, which need not be UTF-8.
+std::string text_of(const detail::Json& value) {
+  return value.dump(2, ' ', false, detail::Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+std::string prediction_json(const Prediction& prediction, const Job& job) {
+  return text_of(detail::prediction_value(prediction, job));
+}
+
+std::string predictions_json(const std::vector<Prediction>& predictions, const Job& job) {
+  detail::Json value = {{"schema", "dsplan.predictions/1"}, {"ranks", detail::Json::array()}};
+  for (const Prediction& prediction : predictions) {
+    value["ranks"].push_back(detail::prediction_value(prediction, job));
+  }
+  return text_of(value);
+}
+
+std::vector<Absence> all_absences(const Prediction& prediction, const Job& job) {
+  return detail::with_nulls(prediction, detail::without_absences(prediction, job));
+}
+
+}  // namespace dsplan

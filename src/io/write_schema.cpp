@@ -1,0 +1,159 @@
+// The schema of "dsplan.prediction/1". It is written by hand beside the writer, and a test walks both.
+#include <initializer_list>
+#include <utility>
+
+#include "io/write_json.h"
+#include "io/write_value.h"
+
+namespace dsplan {
+namespace {
+
+using detail::Json;
+
+struct Field {
+  const char* key;
+  Json type;
+};
+
+Json typed(const char* type) { return {{"type", type}}; }
+Json count() { return {{"type", "integer"}, {"minimum", 0}}; }
+Json count_or_null() { return {{"type", {"integer", "null"}}, {"minimum", 0}}; }
+Json one_of(std::initializer_list<const char*> names) {
+  return {{"enum", Json(std::vector<std::string>(names.begin(), names.end()))}};
+}
+Json list_of(Json items) { return {{"type", "array"}, {"items", std::move(items)}}; }
+Json or_null(Json type) {
+  type["type"] = Json::array({type["type"], "null"});
+  return type;
+}
+
+Json object(std::initializer_list<Field> fields) {
+  Json value = {{"type", "object"}, {"additionalProperties", false}, {"required", Json::array()}};
+  value["properties"] = Json::object();
+  for (const Field& field : fields) {
+    value["required"].push_back(field.key);
+    value["properties"][field.key] = field.type;
+  }
+  return value;
+}
+
+Json roles() {
+  return object({{"parameters", count()},
+                 {"gradients", count()},
+                 {"optimizer", count()},
+                 {"runtime_buffers", count()},
+                 {"activations", count()},
+                 {"temporaries", count()},
+                 {"inputs", count()},
+                 {"module_buffers", count()},
+                 {"workspace", count()}});
+}
+
+Json live() {
+  return list_of(object({{"name", typed("string")},
+                         {"module", typed("string")},
+                         {"role", typed("string")},
+                         {"bytes", count()},
+                         {"count", count()}}));
+}
+
+Json persistent() {
+  Json value = object({{"total", count()}});
+  const Json all = roles();
+  for (const auto& [key, type] : all["properties"].items()) {
+    value["required"].push_back(key);
+    value["properties"][key] = type;
+  }
+  value["required"].push_back("allocated");
+  value["properties"]["allocated"] = count_or_null();
+  return value;
+}
+
+Json held() {
+  return or_null(object({{"total", count()},
+                         {"by_role", roles()},
+                         {"by_module", list_of(object({{"module", typed("string")}, {"bytes", count()}}))},
+                         {"largest", live()}}));
+}
+
+Json peak() {
+  return or_null(object({{"requested", count()},
+                         {"allocated", count()},
+                         {"reserved", count_or_null()},
+                         {"reserved_low", count_or_null()},
+                         {"process", count_or_null()},
+                         {"process_high", count_or_null()},
+                         {"phase", typed("string")},
+                         {"event", typed("string")},
+                         {"event_index", count()},
+                         {"by_role", roles()},
+                         {"live", live()}}));
+}
+
+Json phases() {
+  const Json mark = object({{"name", typed("string")}, {"requested", count()}, {"allocated", count()}});
+  return or_null(list_of(object({{"name", typed("string")}, {"marks", list_of(mark)}, {"peak_allocated", count()}})));
+}
+
+Json memory() {
+  return object(
+      {{"states",
+        object({{"parameters", count()}, {"gradients", count()}, {"optimizer", count()}, {"total", count()}})},
+       {"persistent", persistent()},
+       {"held_for_backward", held()},
+       {"peak", peak()},
+       {"phases", phases()},
+       {"host", object({{"pinned", count_or_null()},
+                        {"pageable", count_or_null()},
+                        {"peak", count_or_null()},
+                        {"per_node", count_or_null()}})}});
+}
+
+Json communication() {
+  return or_null(list_of(object({{"collective", one_of({"all_reduce", "reduce_scatter", "all_gather", "broadcast",
+                                                        "reduce", "all_to_all", "send_recv"})},
+                                 {"group", one_of({"dp", "tp", "sp", "ep", "dp_intra", "dp_inter"})},
+                                 {"phase", one_of({"init", "forward", "backward", "step", "save"})},
+                                 {"dtype", typed("string")},
+                                 {"kind", one_of({"data", "control"})},
+                                 {"calls", count()},
+                                 {"payload_bytes", count()},
+                                 {"wire_bytes", count()}})));
+}
+
+}  // namespace
+
+std::string prediction_schema() {
+  const Json assumption = object({{"name", typed("string")},
+                                  {"value", typed("string")},
+                                  {"reason", typed("string")},
+                                  {"option", typed("string")}});
+  const Json body = object({{"schema", one_of({"dsplan.prediction/1"})},
+                            {"fingerprint", typed("string")},
+                            {"model", typed("string")},
+                            {"world_size", count()},
+                            {"rank", count()},
+                            {"verdict", one_of({"fits", "fits_with_retries", "does_not_fit", "unknown"})},
+                            {"verdict_reason", typed("string")},
+                            {"fits", Json{{"type", {"boolean", "null"}}}},
+                            {"retries", count()},
+                            {"capacity_bytes", count_or_null()},
+                            {"reserve_bytes", count()},
+                            {"context_bytes", count_or_null()},
+                            {"communicators_bytes", count_or_null()},
+                            {"parameters", object({{"total", count()}, {"trainable", count()}})},
+                            {"memory", memory()},
+                            {"communication", communication()},
+                            {"time", typed("null")},
+                            {"assumptions", list_of(assumption)},
+                            {"not_modelled", list_of(object({{"what", typed("string")}, {"why", typed("string")}}))}});
+  Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
+                 {"title", "dsplan.prediction/1"},
+                 {"description",
+                  "What `dsplan simulate --format json` prints; with --rank all these are the items of \"ranks\" in "
+                  "{\"schema\": \"dsplan.predictions/1\", \"ranks\": [...]}. All sizes are bytes of one rank."}};
+  schema.update(body);
+  return schema.dump(2) + "\n";
+}
+
+}  // namespace dsplan

@@ -1,0 +1,199 @@
+// Two derivations of the same bytes: the schedule, event by event, and closed formulas that share no code with it.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+
+#include "io/text.h"
+#include "model/families.h"
+#include "model/graphs/graphs.h"
+#include "planner/footprint.h"
+#include "planner/lowering/lower.h"
+#include "planner/report_details.h"
+#include "sim/memory.h"
+#include "sim/placement.h"
+#include "sim/traffic.h"
+
+using namespace dsplan;
+
+namespace {
+
+class Dice {
+ public:
+  explicit Dice(std::uint32_t seed) : engine_(seed) {}
+  std::int64_t from(std::int64_t least, std::int64_t most) {
+    return std::uniform_int_distribution<std::int64_t>(least, most)(engine_);
+  }
+  bool coin() { return from(0, 1) == 1; }
+  template <class T>
+  T one_of(std::initializer_list<T> choices) {
+    return *(choices.begin() + from(0, static_cast<std::int64_t>(choices.size()) - 1));
+  }
+
+ private:
+  std::mt19937 engine_;
+};
+
+std::string random_config(Dice& dice) {
+  const auto family = dice.one_of<const char*>({"llama", "mistral", "qwen2", "qwen3", "gemma2", "mixtral", "gpt2"});
+  const std::int64_t kv = dice.one_of<std::int64_t>({1, 2});
+  const std::int64_t heads = kv * dice.from(1, 3);
+  const std::int64_t head_dim = 2 * dice.from(1, 12);
+  const std::int64_t layers = dice.from(1, 6);
+  const std::int64_t vocab = dice.from(11, 999);
+  const bool tied = dice.coin();
+  if (std::string_view(family) == "gpt2") {
+    return fmt::format(
+        R"({{"model_type": "gpt2", "n_layer": {}, "n_embd": {}, "n_head": {}, "vocab_size": {}, "n_positions": 64,
+            "resid_pdrop": {}, "embd_pdrop": {}, "attn_pdrop": 0.1, "tie_word_embeddings": {}}})",
+        layers, heads * head_dim, heads, vocab, dice.coin() ? 0.1 : 0.0, dice.coin() ? 0.1 : 0.0, tied);
+  }
+  return fmt::format(
+      R"({{"model_type": "{}", "num_hidden_layers": {}, "hidden_size": {}, "num_attention_heads": {},
+          "num_key_value_heads": {}, "head_dim": {}, "intermediate_size": {}, "vocab_size": {},
+          "max_position_embeddings": 64, "sliding_window": null, "num_local_experts": {}, "num_experts_per_tok": 2,
+          "tie_word_embeddings": {}, "attention_bias": {}}})",
+      family, layers, heads * head_dim, heads, kv, head_dim, dice.from(3, 80), vocab, dice.from(2, 5), tied, false);
+}
+
+Checkpointing random_checkpointing(Dice& dice, std::int64_t layers) {
+  Checkpointing c;
+  const std::int64_t group = dice.one_of<std::int64_t>({0, 1, 2, 3});
+  if (group == 0) return c;
+  for (std::int64_t first = 0; first < layers; first += group) {
+    c.groups.push_back({static_cast<std::int32_t>(first), static_cast<std::int32_t>(std::min(first + group, layers) - 1)});
+  }
+  if (dice.coin() && c.groups.size() > 1) c.groups.pop_back();  // checkpoint_sequential stores the last segment.
+  return c;
+}
+
+Job random_job(Dice& dice, const ModelSpec& model) {
+  Job job;
+  Training& t = job.training;
+  t.runtime = dice.from(0, 4) == 0 ? Runtime::PyTorch : Runtime::DeepSpeed;
+  Zero& z = t.zero;
+  z.stage = static_cast<int>(dice.from(0, 3));
+  t.dtype = model.dims.kv_heads == model.dims.heads
+                ? dice.one_of({DType::BFloat16, DType::Float16, DType::Float32})
+                : dice.one_of({DType::BFloat16, DType::Float16});
+  t.attention = t.dtype == DType::Float32 ? Attention::MemoryEfficient : Attention::Flash;
+  t.communication_dtype = dice.coin() ? t.dtype : DType::Float32;
+  t.grad_accum_dtype = z.stage == 3 && dice.coin() ? DType::Float32 : t.dtype;
+  t.optimizer.kind = dice.one_of({OptimizerKind::AdamW, OptimizerKind::Sgd, OptimizerKind::Lion, OptimizerKind::Adam8bit,
+                                  OptimizerKind::Adafactor});
+  t.optimizer.implementation = dice.one_of({Implementation::Fused, Implementation::Foreach, Implementation::ForLoop});
+  t.optimizer.momentum = dice.coin() ? 0.9 : 0;
+  t.micro_batch = dice.from(1, 3);
+  t.grad_accum = dice.from(1, 4);
+  t.seq = dice.from(2, 40);
+  t.check_grad_overflow = dice.coin();
+  t.checkpoint = random_checkpointing(dice, model.dims.layers);
+  if (dice.from(0, 3) == 0) t.freeze = {dice.one_of<std::string>({"*embed*", "*wte*", "*norm*", "*ln_*", "*mlp*"})};
+  z.contiguous_gradients = dice.from(0, 4) > 0;
+  z.reduce_scatter = dice.from(0, 4) > 0;
+  z.use_multi_rank_bucket_allreduce = dice.from(0, 4) > 0;
+  z.overlap_comm = dice.coin();
+  z.round_robin_gradients = dice.coin();
+  z.reduce_bucket_size = Elements(dice.one_of<std::int64_t>({200, 3000, 50'000, 500'000'000}));
+  z.sub_group_size = Elements(dice.one_of<std::int64_t>({100, 5000, 1'000'000'000}));
+  z.param_persistence_threshold = Elements(dice.one_of<std::int64_t>({0, 30, 1000, 100'000}));
+  z.model_persistence_threshold = Elements(dice.one_of<std::int64_t>({100, INT64_MAX}));
+  job.parallelism.dp = job.parallelism.world = dice.from(0, 2) == 0 ? dice.from(1, 64) : dice.from(1, 4);
+  return job;
+}
+
+std::string tell(const ModelSpec& model, const Job& job) {
+  const Training& t = job.training;
+  return fmt::format("{} runtime {} stage {} W {} g {} dtype {} groups {} bucket {} layers {}", model.family, name(t.runtime),
+                     t.zero.stage, job.parallelism.dp, t.grad_accum, name(t.dtype), t.checkpoint.groups.size(),
+                     t.zero.reduce_bucket_size.value(), model.dims.layers);
+}
+
+Bytes payload_of(const std::vector<TrafficRow>& rows, Collective collective, Pass phase, DType dtype) {
+  Bytes sum;
+  for (const TrafficRow& row : rows) {
+    if (row.collective == collective && row.phase == phase && row.dtype == dtype && row.kind == TrafficKind::Data) {
+      sum += row.payload;
+    }
+  }
+  return sum;
+}
+
+void check_traffic(const ModelSpec& model, const Job& job, const std::vector<TrafficRow>& measured) {
+  const std::vector<TrafficRow> derived = traffic_formulas(model, job);
+  // Which modules a backward pass enters depends on where gradients flow; the formula for ZeRO-3's gathers is stated
+  // for models without frozen parameters.
+  const bool frozen_gathers = job.training.zero.stage == 3 && !job.training.freeze.empty();
+  for (const TrafficRow& row : derived) {
+    if (frozen_gathers && row.collective == Collective::AllGather && row.phase == Pass::Backward) continue;
+    INFO(name(row.collective), " ", name(row.phase), " ", name(row.dtype));
+    CHECK(payload_of(measured, row.collective, row.phase, row.dtype).value() ==
+          payload_of(derived, row.collective, row.phase, row.dtype).value());
+  }
+  for (const TrafficRow& row : measured) {
+    if (row.phase == Pass::Setup || row.kind == TrafficKind::Control) continue;
+    INFO(name(row.collective), " ", name(row.phase), " ", name(row.dtype));
+    CHECK(payload_of(derived, row.collective, row.phase, row.dtype) > Bytes(0));
+    CHECK(row.wire == wire_bytes(row.collective, row.payload, job.parallelism.dp));
+  }
+}
+
+void check_invariants(const Schedule& schedule, const ModelSpec& model, const MemoryMeter& meter, const Footprint& formulas) {
+  CHECK(meter.peak_requested() >= formulas.persistent.total());
+  CHECK(meter.peak_by_role().total() == meter.peak_requested());
+  CHECK(meter.peak_allocated() >= meter.peak_requested());
+  Bytes survivors;
+  for (BufferId id : schedule.survivors) survivors += schedule.buffers[id].size;
+  CHECK(survivors == formulas.persistent.total());
+  // The second step ends as it began, and what it holds for backward is what it adds.
+  const Phase& steady = meter.phases().back();
+  CHECK(steady.marks.front().requested == steady.marks.back().requested);
+  const auto before = std::find_if(steady.marks.begin(), steady.marks.end(),
+                                   [](const PhaseMark& mark) { return mark.name == "before backward"; });
+  if (std::count_if(schedule.events.begin(), schedule.events.end(), [](const Event& e) {
+        const auto* mark = std::get_if<Mark>(&e);
+        return mark != nullptr && mark->moment == Moment::MicroBatchBegins;
+      }) == 2) {
+    CHECK(held_for_backward(schedule, model).by_role.total() == before->requested - formulas.persistent.total());
+  }
+  const Placement placement = place(schedule, AllocatorConfig{}, CachingAllocator::kUnlimited);
+  CHECK(placement.peak_reserved >= placement.peak_allocated);
+  CHECK(placement.peak_allocated >= meter.peak_allocated());
+}
+
+}  // namespace
+
+TEST_CASE("schedule and formulas agree over random models, stages, worlds, accumulation and segmentations") {
+  for (std::uint32_t seed = 1; seed <= 400; ++seed) {
+    Dice dice(seed);
+    const ModelSpec model = build_model(parse_json("config.json", random_config(dice)), "random");
+    const Job job = random_job(dice, model);
+    if (schedule_obstacle(model, job)) continue;
+    INFO("seed ", seed, ": ", tell(model, job));
+    const Graph graph = build_graph(model, graph_options(model, job));
+    const RecipeBook recipes(graph);
+    const std::int64_t rank = dice.from(0, job.parallelism.dp - 1);
+    const Schedule schedule = lower(model, job, graph, recipes, rank);
+    MemoryMeter meter(schedule);
+    TrafficMeter traffic;
+    replay(schedule, meter, traffic);
+    const Footprint formulas = footprint(model, job);
+    for (std::size_t role = 0; role < kRoles; ++role) {
+      INFO(name(static_cast<Role>(role)));
+      CHECK(meter.by_role().bytes[role].value() == formulas.persistent.bytes[role].value());
+    }
+    check_traffic(model, job, traffic.rows(job.parallelism.dp));
+    check_invariants(schedule, model, meter, formulas);
+  }
+}
+
+TEST_CASE("wire bytes are the ring's, floored per row") {
+  CHECK(wire_bytes(Collective::AllReduce, Bytes(16'060'522'496), 8) == Bytes(28'105'914'368));
+  CHECK(wire_bytes(Collective::AllGather, Bytes(16'060'522'496), 8) == Bytes(14'052'957'184));
+  CHECK(wire_bytes(Collective::AllReduce, Bytes(44), 4) == Bytes(66));  // The tiny example: 24 + 20.
+  CHECK(wire_bytes(Collective::AllGather, Bytes(48), 4) == Bytes(36));
+  CHECK(wire_bytes(Collective::ReduceScatter, Bytes(10), 3) == Bytes(6));
+  CHECK(wire_bytes(Collective::Broadcast, Bytes(10), 3) == Bytes(10));
+  CHECK(wire_bytes(Collective::AllReduce, Bytes(10), 1) == Bytes(0));
+}
