@@ -15,7 +15,7 @@ std::optional<std::string> graph_obstacle(const ModelSpec& model, const Training
     return fmt::format("sliding-window attention beyond its window of {} tokens", model.dims.sliding_window);
   }
   if (training.attention == Attention::MemoryEfficient && model.dims.kv_heads != model.dims.heads) {
-    return "grouped-query attention outside the flash kernel (fp32 falls back to the math kernel)";
+    return "grouped-query attention outside the flash kernel, where the math kernel takes over";
   }
   if (training.dtype == DType::Float32 && training.attention == Attention::Flash) {
     return "the flash kernel takes no fp32";

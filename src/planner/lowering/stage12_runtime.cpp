@@ -263,7 +263,7 @@ class Stage12Runtime final : public RuntimeBase {
       return;
     }
     if (!zero().use_multi_rank_bucket_allreduce) {
-      for (const Slice& slice : slices) reduce_to_owner(tensor, slice);
+      for (std::int64_t owner : owners_in_order(slices)) reduce_to_owner(tensor, slices, owner);
       return;
     }
     std::size_t from = 0;
@@ -340,13 +340,47 @@ class Stage12Runtime final : public RuntimeBase {
     emitter_.release(joined, Reason::PythonFrame);
   }
 
-  void reduce_to_owner(BufferId tensor, const Slice& slice) {
-    const Bytes offset = in_model_dtype(slice.begin);
-    const Bytes bytes = in_model_dtype(slice.count);
+  [[nodiscard]] static std::vector<std::int64_t> owners_in_order(const std::vector<Slice>& slices) {
+    std::vector<std::int64_t> owners;
+    for (const Slice& slice : slices) {
+      if (std::find(owners.begin(), owners.end(), slice.owner) == owners.end()) owners.push_back(slice.owner);
+    }
+    return owners;
+  }
+
+  // One reduce per owner, over the concatenation of its slices (a view, where there is only one).
+  void reduce_to_owner(BufferId tensor, const std::vector<Slice>& slices, std::int64_t owner) {
+    std::vector<Slice> mine;
+    std::int64_t count = 0;
+    for (const Slice& slice : slices) {
+      if (slice.owner != owner) continue;
+      mine.push_back(slice);
+      count += slice.count;
+    }
+    if (mine.size() == 1) {
+      const Bytes offset = in_model_dtype(mine[0].begin);
+      emitter_.begin();
+      emitter_.read(tensor, offset, in_model_dtype(count));
+      emitter_.write(tensor, offset, in_model_dtype(count));
+      collective(Collective::Reduce, dtype(), in_model_dtype(count));
+      return;
+    }
+    const BufferId joined = emitter_.allocate(in_model_dtype(count), dtype(), Role::RuntimeBuffers, "joined gradients");
     emitter_.begin();
-    emitter_.read(tensor, offset, bytes);
-    emitter_.write(tensor, offset, bytes);
-    collective(Collective::Reduce, dtype(), bytes);
+    for (const Slice& slice : mine) emitter_.read(tensor, in_model_dtype(slice.begin), in_model_dtype(slice.count));
+    emitter_.write(joined);
+    emitter_.compute("concatenate gradients");
+    emitter_.begin();
+    emitter_.read(joined);
+    emitter_.write(joined);
+    collective(Collective::Reduce, dtype(), in_model_dtype(count));
+    if (owner == rank()) {
+      emitter_.begin();
+      emitter_.read(joined);
+      for (const Slice& slice : mine) emitter_.write(tensor, in_model_dtype(slice.begin), in_model_dtype(slice.count));
+      emitter_.compute("copy reduced gradients back");
+    }
+    emitter_.release(joined, Reason::PythonFrame);
   }
 
   void flush() {

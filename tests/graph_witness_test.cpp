@@ -1,0 +1,133 @@
+// Operator graphs against what transformers did: the order in which modules are called, and the order in which
+// gradients complete, for every witness of a family that has a graph.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "io/text.h"
+#include "model/families.h"
+#include "model/graphs/graphs.h"
+#include "planner/lowering/emitter.h"
+#include "planner/lowering/recipes.h"
+#include "planner/lowering/tape.h"
+
+using namespace dsplan;
+namespace fs = std::filesystem;
+
+namespace {
+
+const fs::path kWitnesses = fs::path(DSPLAN_SOURCE_DIR) / "tests" / "witnesses" / "parameters";
+
+// Parameters stay where they are; the order of their gradients is written down.
+class Recorder final : public TrainingRuntime {
+ public:
+  Recorder(const ModelSpec& model, Emitter& emitter) : model_(model), emitter_(emitter) {}
+  void initialise() override {
+    for (const Parameter& p : model_.parameters) {
+      buffers_.push_back(emitter_.allocate(storage(p.shape.elements(), DType::BFloat16), DType::BFloat16,
+                                           Role::Parameters, "parameter"));
+      emitter_.begin();
+      emitter_.write(buffers_.back());
+      emitter_.compute("load");
+    }
+  }
+  [[nodiscard]] ParameterPlace place(ParameterId id) const override {
+    const BufferId buffer = buffers_[static_cast<std::size_t>(id)];
+    return {buffer, Bytes(0), emitter_.size(buffer)};
+  }
+  void gradient_ready(ParameterId id, BufferId gradient) override {
+    order.push_back(model_.parameters[static_cast<std::size_t>(id)].name);
+    emitter_.release(gradient, Reason::GradientHeld);
+  }
+  void step(bool) override {}
+
+  std::vector<std::string> order;
+
+ private:
+  const ModelSpec& model_;
+  Emitter& emitter_;
+  std::vector<BufferId> buffers_;
+};
+
+std::vector<std::string> gradient_order(const ModelSpec& model, const Checkpointing& checkpointing) {
+  GraphOptions options;
+  options.seq = 8;
+  const Graph graph = build_graph(model, options);
+  const RecipeBook recipes(graph);
+  Emitter emitter(4096);
+  Recorder recorder(model, emitter);
+  recorder.initialise();
+  std::vector<BufferId> buffers;
+  for (const ModelBuffer& b : model.buffers) {
+    buffers.push_back(emitter.allocate(storage(b.shape.elements(), b.dtype), b.dtype, Role::ModuleBuffers, "buffer"));
+  }
+  Tape tape(model, graph, recipes, checkpointing, emitter, recorder, buffers);
+  tape.make_batch();
+  tape.forward();
+  tape.backward();
+  return recorder.order;
+}
+
+std::vector<std::string> lines_of(const fs::path& path, std::string_view kind) {
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(kind)) lines.push_back(line.substr(kind.size()));
+  }
+  return lines;
+}
+
+// The graph's module boundaries in the witness's words; a module that calls no other is one "call".
+std::vector<std::string> calls_of_graph(const ModelSpec& model) {
+  GraphOptions options;
+  options.seq = 8;
+  const Graph graph = build_graph(model, options);
+  std::vector<std::pair<bool, ModuleId>> marks;
+  for (const Instruction& at : graph.program) {
+    if (at.kind == Instruction::Kind::Enter) marks.emplace_back(true, at.id);
+    if (at.kind == Instruction::Kind::Exit) marks.emplace_back(false, at.id);
+  }
+  std::vector<std::string> calls;
+  for (std::size_t i = 0; i < marks.size(); ++i) {
+    const std::string& path = model.modules[static_cast<std::size_t>(marks[i].second)].path;
+    calls.push_back(fmt::format("{} {}", marks[i].first ? "enter" : "exit", path.empty() ? "." : path));
+  }
+  return calls;
+}
+
+std::vector<std::string> calls_of_spec(const ModelSpec& model) {
+  std::vector<std::string> calls;
+  for (const ModuleCall& call : model.calls) {
+    const std::string& path = model.modules[static_cast<std::size_t>(call.module)].path;
+    calls.push_back(fmt::format("{} {}", call.enter ? "enter" : "exit", path.empty() ? "." : path));
+  }
+  return calls;
+}
+
+}  // namespace
+
+TEST_CASE("graphs call modules and complete gradients in transformers' order") {
+  std::size_t compared = 0;
+  for (const auto& entry : fs::directory_iterator(kWitnesses)) {
+    if (entry.path().extension() != ".json") continue;
+    const ModelSpec model = build_model(read_document(entry.path().string()), entry.path().stem().string());
+    if (!model.has_graph) continue;
+    INFO(entry.path().filename().string());
+    // model.calls is equal to the witness line by line (model_families_test); the graph must agree with it.
+    CHECK(calls_of_graph(model) == calls_of_spec(model));
+    fs::path list = entry.path();
+    list.replace_extension(".txt");
+    const std::vector<std::string> witnessed = lines_of(list, "gradient ");
+    REQUIRE(!witnessed.empty());
+    CHECK(gradient_order(model, {}) == witnessed);
+    Checkpointing full;
+    for (std::int32_t layer = 0; layer < model.dims.layers; ++layer) full.groups.push_back({layer, layer});
+    CHECK(gradient_order(model, full) == witnessed);
+    ++compared;
+  }
+  CHECK(compared >= 12);
+}
