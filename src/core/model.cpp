@@ -21,7 +21,7 @@ Elements Shape::elements() const {
 
 std::string Shape::text() const { return fmt::format("[{}]", fmt::join(dims.begin(), dims.begin() + rank, ", ")); }
 
-ModuleId ModelSpec::child(ModuleId parent, std::string_view name) const {
+ModuleId ModelSpec::child(ModuleId parent, std::string_view leaf) const {
   // Children follow their parent in registration order; a layer has about a dozen of them.
   const std::string& prefix = modules[static_cast<std::size_t>(parent)].path;
   for (std::size_t at = static_cast<std::size_t>(parent) + 1; at < modules.size(); ++at) {
@@ -29,7 +29,7 @@ ModuleId ModelSpec::child(ModuleId parent, std::string_view name) const {
     if (module.parent < parent) break;  // Left the subtree.
     if (module.parent != parent) continue;
     const std::size_t skip = prefix.empty() ? 0 : prefix.size() + 1;
-    if (std::string_view(module.path).substr(skip) == name) return static_cast<ModuleId>(at);
+    if (std::string_view(module.path).substr(skip) == leaf) return static_cast<ModuleId>(at);
   }
   return kNone;
 }
