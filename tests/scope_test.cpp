@@ -83,13 +83,17 @@ constexpr Call kCalls[] = {
     {"not_modelled(", 0}, {"refuse_if_set(", 0}, {"refuse_degree(", 0}, {"refuse_value(", 1}, {"refuse(", 0}};
 
 // Whether the call at text[at] is one of ours: a whole word, and for the common name `refuse` neither a member of
-// something else nor about a place in a file (those are faults of the input).
+// something else nor about a place or a count (those are faults of the input).
 bool is_refusal(std::string_view text, std::size_t at, std::string_view name) {
   const char before = at == 0 ? ' ' : text[at - 1];
   if (before == '_' || (before >= 'a' && before <= 'z') || (before >= 'A' && before <= 'Z')) return false;
   if (name != "refuse(") return true;
-  const std::string_view arguments = text.substr(at + name.size());
-  return before != '.' && (arguments.starts_with('"') || arguments.starts_with("request."));
+  if (before == '.') return false;
+  std::size_t argument = at + name.size();
+  if (text.substr(argument).starts_with("request.")) return true;
+  const bool named = text[argument] == '"';
+  if (named) static_cast<void>(literal(text, argument));
+  return named && text[argument] == ')';
 }
 
 void collect_calls(std::string_view text, std::set<std::string>& found) {
@@ -97,7 +101,9 @@ void collect_calls(std::string_view text, std::set<std::string>& found) {
     for (std::size_t at = text.find(call.name); at != std::string_view::npos; at = text.find(call.name, at + 1)) {
       if (!is_refusal(text, at, call.name)) continue;
       const std::vector<std::string> literals = literals_within(text, at + call.name.size() - 1);
-      if (literals.size() > call.index) found.insert(shown(literals[call.index]));
+      if (literals.size() <= call.index) continue;
+      const std::string what = shown(literals[call.index]);
+      if (what.find_first_not_of(". =") != std::string::npos) found.insert(what);  // Not a bare "... = ...".
     }
   }
 }
@@ -127,21 +133,32 @@ void collect_messages(std::string_view text, std::set<std::string>& found) {
       continue;
     }
     const std::string message = literal(text, at);
+    // Passed over: help texts, and the frames into which the names that collect_calls finds are put.
     constexpr std::string_view kSays = "not modelled yet";
-    if (message.find(kSays) != std::string::npos && !message.starts_with("{} is") &&
-        !message.starts_with("\"{}\": {}")) {
-      found.insert(shown(message));
-    }
+    const bool frame = message == kSays || message.starts_with("{} is") || message.starts_with("\"{}\": {}") ||
+                       message.starts_with("only the states") ||
+                       message.find('(' + std::string(kSays)) < message.size();
+    if (!frame && message.find(kSays) != std::string::npos) found.insert(shown(message));
+  }
+}
+
+// Commands that have a name and nothing behind it: `Command{"plan", nullptr, "..."}`.
+void collect_commands(std::string_view text, std::set<std::string>& found) {
+  constexpr std::string_view kRow = "Command{\"";
+  for (std::size_t at = text.find(kRow); at != std::string_view::npos; at = text.find(kRow, at + 1)) {
+    std::size_t quote = at + kRow.size() - 1;
+    const std::string command = literal(text, quote);
+    if (text.substr(quote).starts_with(", nullptr")) found.insert(fmt::format("`dsplan {}`", command));
   }
 }
 
 // Entries of a prediction's `not_modelled`: what is null or left out, and why.
 void collect_absences(std::string_view text, std::set<std::string>& found) {
-  constexpr std::string_view kPush = "not_modelled.push_back({";
+  constexpr std::string_view kPush = "not_modelled.push_back(";
   for (std::size_t at = text.find(kPush); at != std::string_view::npos; at = text.find(kPush, at + 1)) {
-    const std::size_t open = at + kPush.size() - 1;
+    const std::size_t open = text.find_first_not_of(" \n", at + kPush.size());
     const std::size_t first = text.find_first_not_of(" \n", open + 1);
-    if (first == std::string_view::npos || text[first] != '"') continue;
+    if (first == std::string_view::npos || text[open] != '{' || text[first] != '"') continue;
     const std::vector<std::string> literals = literals_within(text, open);
     found.insert(fmt::format("`{}`: {}", literals[0],
                              literals.size() > 1 ? shown(literals[1]) : "the reason why there is no schedule"));
@@ -173,13 +190,24 @@ std::string families_table() {
   return table;
 }
 
-std::string keys_table(DeepSpeedKey::Treatment treatment, std::string_view head) {
-  std::string table = fmt::format("| key | {} | when |\n|---|---|---|\n", head);
+std::string refused_keys_table() {
+  std::string table = "| key | what | when |\n|---|---|---|\n";
   for (const DeepSpeedKey& key : deepspeed_keys()) {
-    if (key.treatment != treatment) continue;
+    if (key.treatment != DeepSpeedKey::Treatment::NotModelled) continue;
     table += fmt::format("| `{}` | {} | {} |\n", key.path, key.note,
                          key.when == When::Always ? std::string_view("always") : describe(key.when));
   }
+  return table;
+}
+
+// One row for each reason.
+std::string inert_keys_table() {
+  std::map<std::string_view, std::vector<std::string_view>> by_reason;
+  for (const DeepSpeedKey& key : deepspeed_keys()) {
+    if (key.treatment == DeepSpeedKey::Treatment::Inert) by_reason[key.note].push_back(key.path);
+  }
+  std::string table = "| why it changes nothing | keys |\n|---|---|\n";
+  for (const auto& [reason, keys] : by_reason) table += fmt::format("| {} | `{}` |\n", reason, fmt::join(keys, "`, `"));
   return table;
 }
 
@@ -213,11 +241,11 @@ TEST_CASE("docs/scope.md lists what the code refuses, and nothing else") {
   const std::string page = slurp(kPage);
   std::string expected = page;
   put(expected, "families", families_table());
-  put(expected, "refusals", table_of("refused", {collect_calls, collect_messages}));
+  put(expected, "refusals", table_of("refused", {collect_commands, collect_calls, collect_messages}));
   put(expected, "obstacles", table_of("no schedule", {collect_obstacles}));
   put(expected, "absences", table_of("absent: why", {collect_absences}));
-  put(expected, "deepspeed-refused", keys_table(DeepSpeedKey::Treatment::NotModelled, "what"));
-  put(expected, "deepspeed-inert", keys_table(DeepSpeedKey::Treatment::Inert, "why it changes nothing"));
+  put(expected, "deepspeed-refused", refused_keys_table());
+  put(expected, "deepspeed-inert", inert_keys_table());
   if (std::getenv("DSPLAN_UPDATE_DOCS") != nullptr) {
     std::ofstream(kPage, std::ios::binary) << expected;
     return;
@@ -240,7 +268,9 @@ TEST_CASE("the collectors see each way to refuse") {
        {"loss \"...\""}},
       {collect_calls, R"(refuse_value(request.placement, "planned", "planned placement");)", {"planned placement"}},
       {collect_calls, R"(refuse_if_set(a, When::Always, "FSDP");)", {"FSDP"}},
-      {collect_calls, R"(config.refuse_unread("keys"); config.refuse("model_type", "no"); refuse(place, "no");)", {}},
+      {collect_calls,
+       R"(config.refuse_unread("keys"); config.refuse("model_type", "no"); refuse(place, "no"); refuse("no", 3);)",
+       {}},
       {collect_calls, R"(refuse(request.lora, "LoRA"); refuse("torch.compile");)", {"LoRA", "torch.compile"}},
       {collect_obstacles, "std::optional<std::string> x_obstacle(int a) {\n  if (a) return \"eager\";\n}\n", {"eager"}},
       {collect_obstacles, "if (x_obstacle(a)) return \"no\";\n", {}},

@@ -264,7 +264,7 @@ std::string joined(std::string_view block, std::string_view key) {
 std::string canonical(std::string_view block, std::string_view key) {
   std::string path = joined(block, key);
   if (block == kZero && find_deepspeed_key(path) == nullptr) {
-    const std::string aliased = fmt::format("{}.stage3_{}", block, key);
+    std::string aliased = fmt::format("{}.stage3_{}", block, key);
     if (find_deepspeed_key(aliased) != nullptr) return aliased;
   }
   return path;

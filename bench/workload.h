@@ -12,15 +12,15 @@
 namespace dsplan {
 
 // Everything up to the schedule, so that each benchmark times only its own part.
-struct Setting {
+struct Workload {
   ModelSpec model;
   Job job;
 };
 
 // A bundled model on `ranks` H100s under ZeRO stage 3 in bf16, every layer its own checkpoint, 2048 tokens.
-[[nodiscard]] Setting stage3_setting(const std::string& model, std::int64_t ranks);
+[[nodiscard]] Workload stage3_workload(const std::string& model, std::int64_t ranks);
 
 // One rank's schedule, from the operator graph on.
-[[nodiscard]] Schedule make_schedule(const Setting& setting, std::int64_t rank = 0);
+[[nodiscard]] Schedule make_schedule(const Workload& workload, std::int64_t rank = 0);
 
 }  // namespace dsplan

@@ -1,4 +1,4 @@
-#include "setting.h"
+#include "workload.h"
 
 #include "io/deepspeed.h"
 #include "io/file.h"
@@ -13,10 +13,10 @@
 
 namespace dsplan {
 
-Setting stage3_setting(const std::string& model, std::int64_t ranks) {
+Workload stage3_workload(const std::string& model, std::int64_t ranks) {
   const ModelFiles files = locate_model(model);
-  Setting setting;
-  setting.model = build_model(files.document, files.name);
+  Workload workload;
+  workload.model = build_model(files.document, files.name);
   const std::string path = data_dir() + "/configs/deepspeed/zero3.json";
   const DeepSpeedInput deepspeed = read_deepspeed(parse_hjson(path, read_file(path)));
   const Cluster cluster = load_cluster("8xh100");
@@ -25,14 +25,14 @@ Setting stage3_setting(const std::string& model, std::int64_t ranks) {
   request.gpus = {ranks, place};
   request.seq = {2048, place};
   request.checkpoint = {"full", place};
-  setting.job = resolve(setting.model, request, &deepspeed, nullptr, &cluster);
-  return setting;
+  workload.job = resolve(workload.model, request, &deepspeed, nullptr, &cluster);
+  return workload;
 }
 
-Schedule make_schedule(const Setting& setting, std::int64_t rank) {
-  const Graph graph = build_graph(setting.model, graph_options(setting.model, setting.job));
+Schedule make_schedule(const Workload& workload, std::int64_t rank) {
+  const Graph graph = build_graph(workload.model, graph_options(workload.model, workload.job));
   const RecipeBook recipes(graph);
-  return lower(setting.model, setting.job, graph, recipes, rank);
+  return lower(workload.model, workload.job, graph, recipes, rank);
 }
 
 }  // namespace dsplan
