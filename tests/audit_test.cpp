@@ -114,6 +114,14 @@ const Breakage kBreakages[] = {
     {"of 12 bytes reads 8", [](Schedule& s) { at<Communicate>(s, 7).payload = Bytes(12); }},
     {"all_gather of 8", [](Schedule& s) { at<Communicate>(s, 7).collective = Collective::AllGather; }},
     {"reduce_scatter of 8", [](Schedule& s) { at<Communicate>(s, 7).collective = Collective::ReduceScatter; }},
+    {"different places of one buffer",
+     [](Schedule& s) { s.accesses[4].offset = Bytes(4), s.buffers[1].size = Bytes(12); }},
+    {"two writes of one work overlap",
+     [](Schedule& s) {
+       s.accesses.push_back({1, 4, Bytes(0), Bytes(8)});
+       s.accesses.push_back({1, 10, Bytes(4), Bytes(4)});
+       at<Compute>(s, 5).writes = {8, 10};
+     }},
     {"of bf16 touches", [](Schedule& s) { at<Communicate>(s, 7).dtype = DType::BFloat16; }},
     {"group of one rank", [](Schedule& s) { s.dp = 1; }},
     {"not the innermost", [](Schedule& s) { at<Exit>(s, 6).module = 8; }},

@@ -60,8 +60,9 @@ class Auditor {
   bool identify(ContentId id);
   State* touch(const Access& access, StreamId stream);
   static std::size_t cut(std::vector<Piece>& pieces, std::int64_t where);
-  void read(const Access& access, StreamId stream);
-  void write(const Access& access, StreamId stream, bool ours, bool counts);
+  // Both return the bytes that they found legal to touch.
+  std::int64_t read(const Access& access, StreamId stream);
+  std::int64_t write(const Access& access, StreamId stream, bool ours, bool counts);
   bool is_unread(BufferId buffer, const Piece& piece) const;
   void lose(BufferId buffer, const Piece& piece);
   template <class Work>
@@ -76,6 +77,7 @@ class Auditor {
   std::vector<State> states_;          // By buffer.
   std::vector<bool> identified_;       // By content or marker.
   std::vector<bool> ours_;             // By content: made here, not sent by other ranks.
+  std::vector<std::size_t> maker_;     // By content: the work that made it, counted from 1.
   std::vector<bool> partly_read_;      // By content.
   std::vector<Promise> updates_;       // By buffer, ascending.
   std::vector<std::int64_t> updated_;  // Bytes written in this step, as updates_.
@@ -93,6 +95,7 @@ Auditor::Auditor(const Schedule& schedule, std::size_t most)
       states_(schedule.buffers.size()),
       identified_(schedule.accesses.size() + schedule.events.size() + 1),
       ours_(identified_.size()),
+      maker_(identified_.size()),
       partly_read_(identified_.size()) {
   for (BufferId buffer : schedule.survivors) {
     if (known(buffer)) states_[buffer].survives = true;
@@ -198,9 +201,9 @@ std::size_t Auditor::cut(std::vector<Piece>& pieces, std::int64_t where) {
   return index + 1;
 }
 
-void Auditor::read(const Access& access, StreamId stream) {
+std::int64_t Auditor::read(const Access& access, StreamId stream) {
   State* const state = touch(access, stream);
-  if (state == nullptr) return;
+  if (state == nullptr) return 0;
   std::int64_t covered = access.offset.value();
   const std::int64_t end = covered + access.bytes.value();
   const std::size_t first = cut(state->pieces, covered);
@@ -213,21 +216,28 @@ void Auditor::read(const Access& access, StreamId stream) {
     covered = piece.to;
   }
   if (covered != end) find("buffer {} does not hold {} where it is read", named(access.buffer), access.content);
+  return access.bytes.value();
 }
 
-void Auditor::write(const Access& access, StreamId stream, bool ours, bool counts) {
+std::int64_t Auditor::write(const Access& access, StreamId stream, bool ours, bool counts) {
   State* const state = touch(access, stream);
-  if (state == nullptr || !identify(access.content)) return;
+  if (state == nullptr || !identify(access.content)) return 0;
   ours_[access.content] = ours;
+  maker_[access.content] = works_;
   const std::int64_t from = access.offset.value();
   const std::int64_t end = from + access.bytes.value();
   std::vector<Piece>& pieces = state->pieces;
   const auto first = static_cast<std::ptrdiff_t>(cut(pieces, from));
   const auto last = static_cast<std::ptrdiff_t>(cut(pieces, end));
-  for (auto i = first; i < last; ++i) lose(access.buffer, pieces[static_cast<std::size_t>(i)]);
+  for (auto i = first; i < last; ++i) {
+    const Piece& piece = pieces[static_cast<std::size_t>(i)];
+    if (maker_[piece.content] == works_) find("two writes of one work overlap in buffer {}", named(access.buffer));
+    lose(access.buffer, piece);
+  }
   const auto where = pieces.erase(pieces.begin() + first, pieces.begin() + last);
   pieces.insert(where, {from, end, access.content, false});
   if (in_step_ && counts) count_update(access);
+  return access.bytes.value();
 }
 
 // Legal for what other ranks sent, for scratch, and for the padding of tensors that survive.
@@ -256,12 +266,10 @@ Auditor::Sums Auditor::work(const Work& event, bool compute) {
   bool ours = compute && event.reads.begin == event.reads.end;
   for (const Access& access : schedule_.range(event.reads)) {
     ours = ours || (compute && access.content < ours_.size() && ours_[access.content]);
-    read(access, event.stream);
-    sums.read += access.bytes.value();
+    sums.read = checked_add(sums.read, read(access, event.stream));
   }
   for (const Access& access : schedule_.range(event.writes)) {
-    write(access, event.stream, ours, compute);
-    sums.written += access.bytes.value();
+    sums.written = checked_add(sums.written, write(access, event.stream, ours, compute));
   }
   if (event.writes.begin == event.writes.end) {
     find("work that makes nothing");
@@ -297,6 +305,17 @@ bool payload_fits(Collective collective, std::int64_t payload, std::int64_t read
   return false;
 }
 
+// Collectives within one buffer: all-reduce and its like in place, shares where this rank's share lies.
+bool shares_fit(const Communicate& event, const Access& read, const Access& write, std::int64_t rank) {
+  if (read.buffer != write.buffer) return true;
+  const Bytes share(event.collective == Collective::ReduceScatter ? write.bytes : read.bytes);
+  switch (event.collective) {
+    case Collective::AllGather: return read.offset == write.offset + share * rank;
+    case Collective::ReduceScatter: return write.offset == read.offset + share * rank;
+    default: return read.offset == write.offset;
+  }
+}
+
 void Auditor::on(std::size_t at, const Communicate& event) {
   if (full()) return;
   at_ = at;
@@ -315,6 +334,11 @@ void Auditor::on(std::size_t at, const Communicate& event) {
   if (data_parallel && !payload_fits(event.collective, event.payload.value(), sums.read, sums.written, schedule_.dp)) {
     find("{} of {} bytes reads {} and writes {}", name(event.collective), event.payload.value(), sums.read,
          sums.written);
+  }
+  if (sums.read == 0 || sums.written == 0) return;
+  if (!shares_fit(event, schedule_.accesses[event.reads.begin], schedule_.accesses[event.writes.begin],
+                  schedule_.rank)) {
+    find("{} reads and writes different places of one buffer", name(event.collective));
   }
 }
 

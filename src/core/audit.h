@@ -6,10 +6,13 @@
 //   buffers      allocated once, released at most once, touched only in between; survivors are exactly the unreleased,
 //                ascending; accesses lie inside; the largest extent touched is the size, except for capacities; sizes
 //                and offsets are multiples of the dtype
-//   contents     made once; a read finds exactly what it expects; every byte that a compute made is read before it is
-//                overwritten or released, except in scratch and in buffers that survive (padding of flat tensors)
+//   contents     made once, the writes of one work apart; a read finds exactly what it expects; every byte that a
+//                compute made is read before it is overwritten or released. Except: scratch; padding in buffers that
+//                survive; copies of what other ranks sent; gathered parameters (modules are gathered whole); what an
+//                early stop leaves behind
 //   releases     directly after their cause, with only releases in between (core/schedule.h, Release)
-//   collectives  payload against bytes read and written; dtype of the buffers; a group of more than one rank
+//   collectives  payload against bytes read and written; dtype of the buffers; a group of more than one rank; within
+//                one buffer in place, or the share where this rank's share lies
 //   streams      there are no waits: all that concerns a buffer happens on one stream
 //   modules      entered and left in pairs, properly nested; abandoned only in recomputation; each work carries the
 //                innermost module and its pass; marks of the loop lie outside modules
