@@ -102,8 +102,9 @@ struct Allocate {
   StreamId stream = 0;
 };
 
-// A late release (any reason but LastUse) names its cause: the content whose making it follows with nothing but other
-// releases, markers and allocations in between. `cause` 0: it follows the marker before it.
+// A release follows what causes it with nothing but other releases in between. LastUse: the work that touched the
+// buffer last; `cause` is 0. A late release (any other reason) names its cause: the first content that a work made, or
+// the identity of a marker.
 struct Release {
   BufferId buffer = 0;
   ContentId cause = 0;
@@ -135,14 +136,17 @@ struct Communicate {
 };
 
 // A module's forward, recomputed forward or backward begins or ends. `abandoned`: early stop left it before its end.
+// Markers have identities from the same numbers as contents, so that a release can name the marker that it follows.
 struct Enter {
   ModuleId module = 0;
   Pass pass = Pass::Forward;
+  ContentId id = 0;
 };
 struct Exit {
   ModuleId module = 0;
   Pass pass = Pass::Forward;
   bool abandoned = false;
+  ContentId id = 0;
 };
 
 enum class Moment : std::uint8_t {
@@ -162,14 +166,19 @@ struct Mark {
   Moment moment = Moment::StretchBegins;
   Stretch stretch = Stretch::Init;
   std::int32_t micro_batch = 0;
+  ContentId id = 0;
 };
 
 using Event = std::variant<Allocate, Release, Compute, Communicate, Enter, Exit, Mark>;
 
 // What a schedule promises to have done; the auditor holds it to that.
+enum class PromiseKind : std::uint8_t {
+  UpdatedEachStep,  // Between StepBegins and StepEnds, computes write each byte of this range once. `content` is 0.
+  HeldAtTheEnd,     // After the last event the range holds `content`; together these are all that survivors hold.
+};
 struct Promise {
-  ContentId content = 0;  // Must exist at the end, or must have been read at least once: see `final`.
-  bool final = false;     // True: must be what its buffer holds when the schedule ends.
+  PromiseKind kind = PromiseKind::HeldAtTheEnd;
+  Access what;
 };
 
 struct Schedule {

@@ -31,7 +31,7 @@ void Emitter::release(BufferId buffer, Reason reason) {
   const bool late = after_marker_ || state.last_touch != serial_;
   DSPLAN_CHECK(!late || reason != Reason::LastUse, std::string("late without a reason: ") + schedule_.buffers[buffer].label);
   schedule_.events.emplace_back(
-      Release{buffer, late && !after_marker_ ? cause_ : 0, 0, late ? reason : Reason::LastUse});
+      Release{buffer, late ? cause_ : 0, 0, late ? reason : Reason::LastUse});
 }
 
 void Emitter::begin() {
@@ -136,24 +136,44 @@ void Emitter::communicate(Collective collective, DType dtype, Bytes payload, Tra
                                             {reads_begin_, writes_begin_}, {writes_begin_, end}});
 }
 
-void Emitter::enter(ModuleId module) {
-  schedule_.events.emplace_back(Enter{module, pass_});
+ContentId Emitter::begin_marker() {
   after_marker_ = true;
+  cause_ = next_content_++;
+  return cause_;
 }
 
+void Emitter::enter(ModuleId module) { schedule_.events.emplace_back(Enter{module, pass_, begin_marker()}); }
+
 void Emitter::exit(ModuleId module, bool abandoned) {
-  schedule_.events.emplace_back(Exit{module, pass_, abandoned});
-  after_marker_ = true;
+  schedule_.events.emplace_back(Exit{module, pass_, abandoned, begin_marker()});
 }
 
 void Emitter::mark(Moment moment, Stretch stretch, std::int32_t micro_batch) {
-  schedule_.events.emplace_back(Mark{moment, stretch, micro_batch});
-  after_marker_ = true;
+  schedule_.events.emplace_back(Mark{moment, stretch, micro_batch, begin_marker()});
+}
+
+void Emitter::promise_update(BufferId buffer, Bytes offset, Bytes bytes) {
+  schedule_.promises.push_back({PromiseKind::UpdatedEachStep, {buffer, 0, offset, bytes}});
+}
+
+void Emitter::promise_contents(BufferId buffer) {
+  const State& state = states_[buffer];
+  const auto promise = [&](const Piece& piece) {
+    schedule_.promises.push_back(
+        {PromiseKind::HeldAtTheEnd, {buffer, piece.content, piece.offset, piece.bytes}});
+  };
+  if (state.pieces >= 0) {
+    for (const Piece& piece : pieces_[static_cast<std::size_t>(state.pieces)]) promise(piece);
+  } else if (state.whole.content != 0) {
+    promise(state.whole);
+  }
 }
 
 Schedule Emitter::finish() {
   for (std::size_t id = 0; id < states_.size(); ++id) {
-    if (states_[id].references > 0) schedule_.survivors.push_back(static_cast<BufferId>(id));
+    if (states_[id].references == 0) continue;
+    schedule_.survivors.push_back(static_cast<BufferId>(id));
+    promise_contents(static_cast<BufferId>(id));
   }
   return std::move(schedule_);
 }

@@ -52,6 +52,10 @@ class Emitter {
   void exit(ModuleId module, bool abandoned = false);
   void mark(Moment moment, Stretch stretch, std::int32_t micro_batch = 0);
 
+  // Every optimizer step must write these bytes exactly once. Stated where a runtime lays out what it trains, apart
+  // from where it updates.
+  void promise_update(BufferId buffer, Bytes offset, Bytes bytes);
+
   [[nodiscard]] Schedule finish();
 
  private:
@@ -68,6 +72,8 @@ class Emitter {
   };
 
   void touch(BufferId buffer, const Piece& piece);
+  ContentId begin_marker();
+  void promise_contents(BufferId buffer);
   void end_work();
   std::vector<Piece>& split(State& state);
 
@@ -75,7 +81,7 @@ class Emitter {
   std::vector<State> states_;
   std::vector<std::vector<Piece>> pieces_;
   ContentId next_content_ = 1;
-  ContentId cause_ = 0;            // First content that the latest work made; 0 right after a marker.
+  ContentId cause_ = 0;            // First content that the latest work made, or the latest marker.
   std::uint32_t serial_ = 0;       // Counts computes and communicates.
   bool after_marker_ = true;
   std::uint32_t reads_begin_ = 0;

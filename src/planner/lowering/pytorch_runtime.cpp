@@ -22,6 +22,10 @@ class PyTorchRuntime final : public RuntimeBase {
 
   void initialise() override {
     for (const Leaf& leaf : leaves_) parameters_[static_cast<std::size_t>(leaf.id)] = load_whole(leaf, "parameter");
+    for (const Leaf& leaf : trained_) {
+      const BufferId buffer = parameters_[static_cast<std::size_t>(leaf.id)];
+      emitter_.promise_update(buffer, Bytes(0), emitter_.size(buffer));
+    }
     if (world() > 1) start_ddp();
   }
 
@@ -102,9 +106,6 @@ class PyTorchRuntime final : public RuntimeBase {
 
   void open(Bucket bucket) {
     bucket.buffer = emitter_.allocate(bucket.bytes, dtype(), Role::RuntimeBuffers, "gradient bucket");
-    emitter_.begin();
-    emitter_.write(bucket.buffer);
-    emitter_.compute("create bucket");
     for (ParameterId parameter : bucket.parameters) {
       bucket_of_[static_cast<std::size_t>(parameter)] = static_cast<std::int32_t>(buckets_.size());
     }

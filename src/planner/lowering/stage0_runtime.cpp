@@ -32,7 +32,14 @@ class Stage0Runtime final : public RuntimeBase {
       whole_[at(leaf.id)] = load_whole(leaf, "parameter");
       if (world() > 1) broadcast(whole_[at(leaf.id)]);
     }
-    if (mixed_ && !trained_.empty()) flatten();
+    if (mixed_ && !trained_.empty()) {
+      flatten();
+      emitter_.promise_update(master_, Bytes(0), emitter_.size(master_));
+    }
+    for (const Leaf& leaf : trained_) {
+      const ParameterPlace updated = place(leaf.id);
+      emitter_.promise_update(updated.buffer, updated.offset, updated.bytes);
+    }
   }
 
   [[nodiscard]] ParameterPlace place(ParameterId parameter) const override {

@@ -38,6 +38,8 @@ class Stage12Runtime final : public RuntimeBase {
       whole_[at(leaf.id)] = kNoBuffer;
     }
     create_master();
+    emitter_.promise_update(flat_, in_model_dtype(checked_mul(rank(), partition_)), in_model_dtype(partition_));
+    emitter_.promise_update(master_, Bytes(0), emitter_.size(master_));
     // initialize_optimizer_states: zero gradients for every group at once, dropped at the end.
     const BufferId zeros = emitter_.allocate(in_master_dtype(partition_), training().master_dtype, Role::Temporaries,
                                              "zero gradients of initialize_optimizer_states");

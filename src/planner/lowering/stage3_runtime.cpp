@@ -35,6 +35,13 @@ class Stage3Runtime final : public RuntimeBase {
     bucket_ = emitter_.allocate(storage(zero().reduce_bucket_size, training().communication_dtype),
                                 training().communication_dtype, Role::RuntimeBuffers, "gradient bucket", kNone, true);
     create_masters();
+    for (const SubGroup& group : groups_) {
+      if (group.master != kNoBuffer) emitter_.promise_update(group.master, Bytes(0), emitter_.size(group.master));
+    }
+    for (const Leaf& leaf : trained_) {
+      const Piece& piece = pieces_[static_cast<std::size_t>(leaf.id)];
+      emitter_.promise_update(flat_, in_model_dtype(piece.offset), in_model_dtype(piece.part));
+    }
     // initialize_optimizer_states: a gradient of the largest sub-group, dropped at the end.
     std::int64_t largest = 0;
     for (const SubGroup& group : groups_) largest = std::max(largest, group.elements);
@@ -302,6 +309,7 @@ class Stage3Runtime final : public RuntimeBase {
     const DType type = training().communication_dtype;
     std::int64_t part = 0;
     for (const Entry& entry : entries_) part += piece_of(entry).part;
+    const BufferId uncast = cast_own_gradient();
     const Entry& first = entries_.front();
     const bool direct = entries_.size() == 1 && trained_[first.parameter].elements % world() == 0;
     const BufferId source = first.own == kNoBuffer ? bucket_ : first.own;
@@ -317,10 +325,27 @@ class Stage3Runtime final : public RuntimeBase {
     add_to_partition(tensor, mine);
     if (!direct) emitter_.release(tensor, Reason::LastUse);
     for (const Entry& entry : entries_) {
-      if (entry.own != kNoBuffer) emitter_.release(entry.own, Reason::GradientHeld);
+      if (entry.own == kNoBuffer) continue;
+      emitter_.release(entry.own, uncast == kNoBuffer ? Reason::GradientHeld : Reason::PythonFrame);
     }
+    if (uncast != kNoBuffer) emitter_.release(uncast, Reason::GradientHeld);
     entries_.clear();
     filled_ = 0;
+  }
+
+  // A gradient that is larger than the bucket never entered it, and is cast by itself where the communication dtype
+  // differs. Returns the gradient that the cast stands in for; both live until the reduction is over.
+  BufferId cast_own_gradient() {
+    Entry& entry = entries_.front();  // Alone: whatever comes next flushes it first.
+    const DType type = training().communication_dtype;
+    if (entry.own == kNoBuffer || type == dtype()) return kNoBuffer;
+    const BufferId cast = emitter_.allocate(storage(Elements(trained_[entry.parameter].elements), type), type,
+                                            Role::RuntimeBuffers, "gradients in communication dtype");
+    emitter_.begin();
+    emitter_.read(entry.own);
+    emitter_.write(cast);
+    emitter_.compute("cast gradients");
+    return std::exchange(entry.own, cast);
   }
 
   [[nodiscard]] const Piece& piece_of(const Entry& entry) const {

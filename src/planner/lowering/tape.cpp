@@ -183,7 +183,9 @@ void Tape::run_forward(NodeId id, bool keep_saved) {
   if (keep_saved) save(id, made);
   // By-products belong to the autograd node alone: without one to keep them they die with the operator.
   for (std::size_t at = 0; at < slots.size(); ++at) {
-    if (slots[at].kind == SlotKind::Extra && made[at] != kNoBuffer) emitter_.release(made[at], Reason::LastUse);
+    if (slots[at].kind != SlotKind::Extra || made[at] == kNoBuffer) continue;
+    if (emitter_.references(made[at]) == 1) emitter_.mark_scratch(made[at]);
+    emitter_.release(made[at], Reason::LastUse);
   }
 }
 

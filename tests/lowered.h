@@ -1,0 +1,149 @@
+// Real schedules for tests: small models of each family that has a graph, lowered under jobs that differ in one thing.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "core/schedule.h"
+#include "io/text.h"
+#include "model/families.h"
+#include "model/graphs/graphs.h"
+#include "planner/lowering/lower.h"
+
+namespace lowered {
+
+struct Case {
+  std::string name;
+  dsplan::Job job;
+};
+
+inline dsplan::ModelSpec bundled(const std::string& name) {
+  return dsplan::build_model(dsplan::read_document(DSPLAN_SOURCE_DIR "/models/" + name + ".json"), name);
+}
+
+inline dsplan::ModelSpec inlined(const std::string& name, const std::string& config) {
+  return dsplan::build_model(dsplan::parse_json(name, config), name);
+}
+
+inline dsplan::ModelSpec tiny_mixtral() {
+  return inlined("tiny-mixtral", R"({"model_type": "mixtral", "architectures": ["MixtralForCausalLM"],
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 97, "num_local_experts": 4, "num_experts_per_tok": 2})");
+}
+
+inline dsplan::ModelSpec tiny_gemma2() {
+  return inlined("tiny-gemma2", R"({"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"],
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 97, "sliding_window": 32})");
+}
+
+// stage < 0: plain PyTorch.
+inline dsplan::Job job(int stage, std::int64_t ranks) {
+  dsplan::Job job;
+  job.training.runtime = stage < 0 ? dsplan::Runtime::PyTorch : dsplan::Runtime::DeepSpeed;
+  job.training.zero.stage = std::max(stage, 0);
+  job.training.seq = 16;
+  job.training.micro_batch = 2;
+  job.training.zero.reduce_bucket_size = dsplan::Elements(1'000'000);
+  job.parallelism.dp = job.parallelism.world = ranks;
+  return job;
+}
+
+inline void set_dtype(dsplan::Job& job, dsplan::DType dtype) {
+  job.training.dtype = job.training.grad_accum_dtype = job.training.communication_dtype = dtype;
+}
+
+// All ranks of one job.
+inline std::vector<dsplan::Schedule> all_ranks(const dsplan::ModelSpec& model, const dsplan::Job& job) {
+  const dsplan::Graph graph = dsplan::build_graph(model, dsplan::graph_options(model, job));
+  const dsplan::RecipeBook recipes(graph);
+  std::vector<dsplan::Schedule> schedules;
+  for (std::int64_t rank = 0; rank < job.parallelism.dp; ++rank) {
+    schedules.push_back(dsplan::lower(model, job, graph, recipes, rank));
+  }
+  return schedules;
+}
+
+// Each way in which a job of `stage` over `ranks` can differ from the plain one, one at a time and in some pairs.
+inline std::vector<Case> variants(int stage, std::int64_t ranks, std::int32_t layers) {
+  using namespace dsplan;
+  std::vector<Case> cases;
+  const std::string base = fmt::format("stage {} ranks {}", stage, ranks);
+  const auto add = [&](const std::string& name, auto change) {
+    Case made{fmt::format("{} {}", base, name), job(stage, ranks)};
+    change(made.job);
+    cases.push_back(std::move(made));
+  };
+  const auto full = [&](Job& j) {
+    for (std::int32_t at = 0; at < layers; ++at) j.training.checkpoint.groups.push_back({at, at});
+  };
+  add("plain", [](Job&) {});
+  add("accumulation 2", [](Job& j) { j.training.grad_accum = 2; });
+  add("accumulation 3", [](Job& j) { j.training.grad_accum = 3; });
+  add("fp32", [](Job& j) { set_dtype(j, DType::Float32); });
+  add("fp16", [](Job& j) { set_dtype(j, DType::Float16); });
+  add("checkpoint full", full);
+  add("checkpoint every second", [&](Job& j) {
+    for (std::int32_t at = 0; at < layers; at += 2) j.training.checkpoint.groups.push_back({at, at});
+  });
+  add("checkpoint one segment", [&](Job& j) { j.training.checkpoint.groups = {{0, layers - 1}}; });
+  add("checkpoint full, accumulation 2", [&](Job& j) {
+    full(j);
+    j.training.grad_accum = 2;
+  });
+  add("foreach", [](Job& j) { j.training.optimizer.implementation = Implementation::Foreach; });
+  add("for loop", [](Job& j) { j.training.optimizer.implementation = Implementation::ForLoop; });
+  add("momentum", [](Job& j) {
+    j.training.optimizer.kind = OptimizerKind::Sgd;
+    j.training.optimizer.momentum = 0.9;
+  });
+  add("sgd", [](Job& j) { j.training.optimizer.kind = OptimizerKind::Sgd; });
+  add("adafactor", [](Job& j) { j.training.optimizer.kind = OptimizerKind::Adafactor; });
+  add("adam8bit", [](Job& j) { j.training.optimizer.kind = OptimizerKind::Adam8bit; });
+  add("memory-efficient attention", [](Job& j) { j.training.attention = Attention::MemoryEfficient; });
+  add("frozen embeddings", [](Job& j) { j.training.freeze = {"*embed*", "*wte*", "*lm_head*"}; });
+  add("only norms trained", [](Job& j) { j.training.freeze = {"*weight"}; });
+  if (stage < 0) return cases;
+  add("fp32 communication", [](Job& j) { j.training.communication_dtype = DType::Float32; });
+  add("fp32 communication, small bucket", [](Job& j) {
+    j.training.communication_dtype = DType::Float32;
+    j.training.zero.reduce_bucket_size = Elements(5000);
+  });
+  if (stage == 0) return cases;
+  add("small bucket", [](Job& j) { j.training.zero.reduce_bucket_size = Elements(5000); });
+  add("overlap", [](Job& j) { j.training.zero.overlap_comm = true; });
+  add("overlap, small bucket, accumulation 2", [](Job& j) {
+    j.training.zero.overlap_comm = true;
+    j.training.zero.reduce_bucket_size = Elements(5000);
+    j.training.grad_accum = 2;
+  });
+  add("round robin", [](Job& j) { j.training.zero.round_robin_gradients = true; });
+  add("no reduce_scatter", [](Job& j) { j.training.zero.reduce_scatter = false; });
+  add("one reduce per owner", [](Job& j) { j.training.zero.use_multi_rank_bucket_allreduce = false; });
+  add("not contiguous", [](Job& j) { j.training.zero.contiguous_gradients = false; });
+  add("not contiguous, small bucket, accumulation 2", [](Job& j) {
+    j.training.zero.contiguous_gradients = false;
+    j.training.zero.reduce_bucket_size = Elements(5000);
+    j.training.grad_accum = 2;
+  });
+  add("checkpoint full, small bucket, accumulation 3, fp16", [&](Job& j) {
+    full(j);
+    set_dtype(j, DType::Float16);
+    j.training.zero.reduce_bucket_size = Elements(5000);
+    j.training.grad_accum = 3;
+  });
+  if (stage < 3) return cases;
+  add("no persistence", [](Job& j) { j.training.zero.param_persistence_threshold = Elements(0); });
+  add("some persistence", [](Job& j) { j.training.zero.param_persistence_threshold = Elements(100); });
+  add("sub-groups", [](Job& j) { j.training.zero.sub_group_size = Elements(7000); });
+  add("fp32 accumulation", [](Job& j) { j.training.grad_accum_dtype = DType::Float32; });
+  add("no persistence, checkpoint full", [&](Job& j) {
+    j.training.zero.param_persistence_threshold = Elements(0);
+    full(j);
+  });
+  return cases;
+}
+
+}  // namespace lowered

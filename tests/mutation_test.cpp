@@ -1,0 +1,267 @@
+// The auditor against schedules that are wrong in exactly one event. Every mutant must be caught, except for classes
+// that are listed here with their reason; the score is printed.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+#include "core/audit.h"
+#include "lowered.h"
+
+using namespace dsplan;
+
+namespace {
+
+struct Score {
+  int caught = 0;
+  int total = 0;
+  std::map<std::string, int> survivors;  // By class.
+};
+
+// A reason why a mutant is no fault. Everything else that survives fails the test.
+const std::string kAdjacent = "adjacent releases";
+const std::string kPart = "read of another part of a content";
+const std::string kShorter = "shorter read";
+const std::set<std::string> kLegalSurvivors{
+    // Two releases with nothing in between happen at one moment: their order changes no byte at any event.
+    kAdjacent,
+    // Which part of a flat tensor an operator needs is the meaning of the work, which the auditor does not judge.
+    kPart,
+    // So is how much of a content it needs, as long as other readers see to it that no byte stays unread.
+    kShorter,
+};
+
+struct Ranks {
+  std::string name;
+  std::vector<Schedule> ranks;
+};
+
+std::span<Access> accesses_of(Schedule& schedule, const Event& event, bool writes) {
+  const auto pick = [&](const auto& work) -> std::span<Access> {
+    const Span span = writes ? work.writes : work.reads;
+    return {schedule.accesses.data() + span.begin, span.end - span.begin};
+  };
+  if (const auto* compute = std::get_if<Compute>(&event)) return pick(*compute);
+  if (const auto* communicate = std::get_if<Communicate>(&event)) return pick(*communicate);
+  return {};
+}
+
+// What an event does to buffers, for dependence. Allocations and releases write all of theirs.
+struct Touch {
+  BufferId buffer;
+  std::int64_t from;
+  std::int64_t to;
+  bool write;
+};
+std::vector<Touch> touches(Schedule& schedule, const Event& event) {
+  std::vector<Touch> list;
+  if (const auto* allocate = std::get_if<Allocate>(&event)) list.push_back({allocate->buffer, 0, INT64_MAX, true});
+  if (const auto* release = std::get_if<Release>(&event)) list.push_back({release->buffer, 0, INT64_MAX, true});
+  for (const bool writes : {false, true}) {
+    for (const Access& a : accesses_of(schedule, event, writes)) {
+      list.push_back({a.buffer, a.offset.value(), (a.offset + a.bytes).value(), writes});
+    }
+  }
+  return list;
+}
+
+bool dependent(Schedule& schedule, const Event& a, const Event& b) {
+  for (const Touch& x : touches(schedule, a)) {
+    for (const Touch& y : touches(schedule, b)) {
+      if (x.buffer == y.buffer && (x.write || y.write) && x.from < y.to && y.from < x.to) return true;
+    }
+  }
+  return false;
+}
+
+class Mutator {
+ public:
+  Mutator(Ranks& group, std::size_t rank, std::map<std::string, Score>& scores)
+      : group_(group), schedule_(group.ranks[rank]), scores_(scores) {}
+
+  void mutate(std::size_t at) {
+    std::vector<Event>& events = schedule_.events;
+    if (std::holds_alternative<Mark>(events[at])) return;
+    const Event original = events[at];
+    const auto here = events.begin() + static_cast<std::ptrdiff_t>(at);
+    events.erase(here);
+    judge("delete");
+    events.insert(here, original);
+    events.insert(here, original);
+    judge("duplicate");
+    events.erase(here);
+    if (at + 1 < events.size()) swap_with_next(at);
+    mutate_accesses(at);
+    if (auto* event = std::get_if<Allocate>(&events[at])) {
+      change("wrong stream", event->stream, 1);
+      change_bytes("buffer size", schedule_.buffers[event->buffer].size, 1);
+      change_bytes("buffer size", schedule_.buffers[event->buffer].size, -1);
+    } else if (auto* release = std::get_if<Release>(&events[at])) {
+      change("wrong stream", release->stream, 1);
+    } else if (auto* compute = std::get_if<Compute>(&events[at])) {
+      change("wrong stream", compute->stream, 1);
+    } else if (auto* communicate = std::get_if<Communicate>(&events[at])) {
+      change("wrong stream", communicate->stream, 1);
+      change_bytes("payload", communicate->payload, 1);
+      change_bytes("payload", communicate->payload, -1);
+      const DType dtype = communicate->dtype;
+      for (const DType wrong : {DType::Float32, DType::BFloat16, DType::Float16, DType::UInt8}) {
+        if (wrong == dtype) continue;
+        communicate->dtype = wrong;
+        judge("wrong dtype");
+      }
+      communicate->dtype = dtype;
+    }
+  }
+
+  void mutate_rank() {
+    const std::int64_t rank = schedule_.rank;
+    for (std::int64_t wrong = -1; wrong <= schedule_.dp; ++wrong) {
+      if (wrong == rank) continue;
+      schedule_.rank = wrong;
+      judge("wrong rank");
+    }
+    schedule_.rank = rank;
+  }
+
+ private:
+  void judge(const std::string& kind, const std::string& survivor = "") {
+    Score& score = scores_[kind];
+    ++score.total;
+    if (!audit(schedule_, 1).empty() || !audit_ranks(group_.ranks, 1).empty()) {
+      ++score.caught;
+    } else {
+      ++score.survivors[survivor.empty() ? "in " + group_.name : survivor];
+    }
+  }
+
+  template <class Field>
+  void change(const std::string& kind, Field& field, int by) {
+    const Field original = field;
+    field = static_cast<Field>(field + static_cast<Field>(by));
+    judge(kind);
+    field = original;
+  }
+
+  void change_bytes(const std::string& kind, Bytes& field, std::int64_t by, const std::string& survivor = "") {
+    field += Bytes(by);
+    judge(kind, survivor);
+    field -= Bytes(by);
+  }
+
+  // A release moves over its neighbour in both directions; other events swap where one depends on the other.
+  void swap_with_next(std::size_t at) {
+    std::vector<Event>& events = schedule_.events;
+    const bool first = std::holds_alternative<Release>(events[at]);
+    const bool second = std::holds_alternative<Release>(events[at + 1]);
+    const bool swaps = !first && !second && dependent(schedule_, events[at], events[at + 1]);
+    if (!first && !second && !swaps) return;
+    std::swap(events[at], events[at + 1]);
+    judge(first ? "release later" : second ? "release earlier" : "swap", first && second ? kAdjacent : "");
+    std::swap(events[at], events[at + 1]);
+  }
+
+  void mutate_accesses(std::size_t at) {
+    for (const bool writes : {false, true}) {
+      for (Access& access : accesses_of(schedule_, schedule_.events[at], writes)) {
+        const std::int64_t width = bytes_per_element(schedule_.buffers[access.buffer].dtype);
+        const std::string shorter = writes ? "" : kShorter;
+        const std::string part = !writes && is_partial(access) ? kPart : "";
+        change_bytes("access bytes", access.bytes, 1, width == 1 ? part : "");
+        change_bytes("access bytes", access.bytes, -1, width == 1 ? shorter : "");
+        change_bytes("access offset", access.offset, 1, width == 1 ? part : "");
+        change_bytes("access offset", access.offset, -1, width == 1 ? part : "");
+        change_bytes("access an element up", access.offset, width, part);
+        change_bytes("access an element longer", access.bytes, width, part);
+        change_bytes("access an element shorter", access.bytes, -width, shorter);
+        change("wrong content", access.content, 1);
+      }
+    }
+  }
+
+  // Whether the content that is read was made larger than what is read of it.
+  bool is_partial(const Access& read) const {
+    return std::any_of(schedule_.accesses.begin(), schedule_.accesses.end(), [&](const Access& access) {
+      return access.content == read.content && access.bytes > read.bytes;
+    });
+  }
+
+  Ranks& group_;
+  Schedule& schedule_;
+  std::map<std::string, Score>& scores_;
+};
+
+std::vector<Ranks> groups() {
+  std::vector<Ranks> made;
+  const ModelSpec gpt2 = lowered::bundled("tiny-gpt2");
+  const ModelSpec llama = lowered::bundled("tiny-llama");
+  const auto add = [&](const ModelSpec& model, int stage, std::int64_t ranks, auto change) {
+    Job job = lowered::job(stage, ranks);
+    change(job);
+    made.push_back({fmt::format("{} stage {} ranks {}", model.name, stage, ranks), lowered::all_ranks(model, job)});
+  };
+  const auto small = [](Job& job) {
+    job.training.zero.reduce_bucket_size = Elements(20'000);
+    job.training.grad_accum = 2;
+  };
+  const auto checkpointed = [](Job& job) {
+    job.training.checkpoint.groups = {{0, 0}, {1, 1}};
+    job.training.zero.param_persistence_threshold = Elements(100);
+  };
+  for (int stage = -1; stage <= 3; ++stage) {
+    add(gpt2, stage, stage < 0 ? 1 : 2, checkpointed);
+    add(llama, stage, 2, small);
+  }
+  add(gpt2, 2, 3, [](Job& job) {
+    job.training.zero.contiguous_gradients = false;
+    lowered::set_dtype(job, DType::Float16);
+  });
+  add(llama, 1, 4, [](Job& job) { job.training.zero.use_multi_rank_bucket_allreduce = false; });
+  add(llama, 3, 1, [](Job& job) { job.training.optimizer.kind = OptimizerKind::Adam8bit; });
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("a schedule that is wrong in one event is caught") {
+  constexpr std::size_t kEventsPerGroup = 400;  // Of each group's thousands; a seed chooses.
+  std::map<std::string, Score> scores;
+  std::mt19937 random(20260101);
+  for (Ranks& group : groups()) {
+    CAPTURE(group.name);
+    for (const Schedule& schedule : group.ranks) REQUIRE(audit(schedule).empty());
+    REQUIRE(audit_ranks(group.ranks).empty());
+    const std::size_t rank = random() % group.ranks.size();
+    Mutator mutator(group, rank, scores);
+    mutator.mutate_rank();
+    // All collectives, which are few and of many kinds, and a sample of the rest.
+    const std::vector<Event>& events = group.ranks[rank].events;
+    std::set<std::size_t> chosen;
+    for (std::size_t at = 0; at < events.size() && chosen.size() < kEventsPerGroup / 4; ++at) {
+      if (std::holds_alternative<Communicate>(events[at])) chosen.insert(at);
+    }
+    while (chosen.size() < std::min(kEventsPerGroup, events.size())) chosen.insert(random() % events.size());
+    for (std::size_t at : chosen) mutator.mutate(at);
+    // Nothing of the mutations stays behind.
+    REQUIRE(audit(group.ranks[rank]).empty());
+  }
+  int caught = 0;
+  int total = 0;
+  std::set<std::string> survived;
+  for (const auto& [kind, score] : scores) {
+    fmt::print("  {:26} {:6} of {:6} caught\n", kind, score.caught, score.total);
+    caught += score.caught;
+    total += score.total;
+    for (const auto& [survivor, count] : score.survivors) {
+      fmt::print("  {:26}   {} x {}\n", "", count, survivor);
+      survived.insert(survivor);
+      CHECK_MESSAGE(kLegalSurvivors.contains(survivor), kind << " survives " << survivor);
+    }
+  }
+  fmt::print("  mutants caught: {} of {}\n", caught, total);
+  CHECK(survived == kLegalSurvivors);  // The list holds nothing that is caught after all.
+  CHECK(total > 10'000);
+}
