@@ -240,10 +240,11 @@ std::int64_t Auditor::write(const Access& access, StreamId stream, bool ours, bo
   return access.bytes.value();
 }
 
-// Legal for what other ranks sent, for scratch, and for the padding of tensors that survive.
+// Legal for what other ranks sent, for scratch, and for the padding of flat tensors that survive.
 bool Auditor::is_unread(BufferId buffer, const Piece& piece) const {
   if (piece.read || !ours_[piece.content] || schedule_.buffers[buffer].scratch) return false;
-  return !states_[buffer].survives || !partly_read_[piece.content];
+  const bool padded = states_[buffer].survives && !schedule_.buffers[buffer].capacity;
+  return !padded || !partly_read_[piece.content];
 }
 
 // What nobody has read is overwritten or released.

@@ -7,8 +7,8 @@
 //                ascending; accesses lie inside; the largest extent touched is the size, except for capacities; sizes
 //                and offsets are multiples of the dtype
 //   contents     made once, the writes of one work apart; a read finds exactly what it expects; every byte that a
-//                compute made is read before it is overwritten or released. Except: scratch; padding in buffers that
-//                survive; copies of what other ranks sent; gathered parameters (modules are gathered whole); what an
+//                compute made is read before it is overwritten or released. Except: scratch; padding in flat buffers
+//                that survive; copies of what other ranks sent; gathered parameters (modules are gathered whole); what an
 //                early stop leaves behind
 //   releases     directly after their cause, with only releases in between (core/schedule.h, Release)
 //   collectives  payload against bytes read and written; dtype of the buffers; a group of more than one rank; within
@@ -20,8 +20,8 @@
 // Judged by `audit_ranks`: ranks are distinct and of one world, and their collectives match one by one.
 //
 // NOT judged:
-//   - what work means: whether a compute reads all that its operator needs, whether sizes are those of the operator
-//     (the catalogue and its witnesses), whether a capacity is the configured one;
+//   - what work means: whether a compute reads all that its operator needs and the right part of a flat tensor, whether
+//     sizes are those of the operator (the catalogue and its witnesses), whether a capacity is the configured one;
 //   - when an allocation is made, as long as it precedes the first touch; the order of adjacent releases;
 //   - contents that a collective made and nobody reads (other ranks' shares): `audit_ranks` sees the collective, but a
 //     collective that all ranks lack is missed by both;
