@@ -395,6 +395,9 @@ TEST_CASE("a full disk is an error, a reader that goes away is not") {
   const Ran full = run_binary(folder, {"simulate", "tiny-llama", "--gpus", "1"}, "/dev/full");
   CHECK(full.code == 2);
   CHECK(full.err.find("standard output: error: No space left on device\n") != std::string::npos);
+  const Ran gone = run_binary(folder, {"show", "models"}, kNoReader);
+  CHECK(gone.code == 0);
+  CHECK(gone.err.empty());
 }
 
 TEST_CASE("a safetensors folder must agree with its config") {

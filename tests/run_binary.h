@@ -48,6 +48,9 @@ struct Ran {
   std::string err;
 };
 
+// An `out_path`: a pipe whose reader has gone away.
+inline const std::string kNoReader = "|";
+
 // Standard output goes to `out_path` where one is given ("/dev/full").
 inline Ran run_binary(const Folder& folder, const std::vector<std::string>& words, const std::string& out_path = {}) {
   const std::string out = out_path.empty() ? folder / ".out" : out_path;
@@ -58,7 +61,13 @@ inline Ran run_binary(const Folder& folder, const std::vector<std::string>& word
     for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
     arguments.push_back(nullptr);
     if (::chdir(folder.path().c_str()) != 0) ::_exit(99);
-    ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 1);
+    int ends[2] = {-1, -1};
+    if (out_path == kNoReader && ::pipe(ends) == 0) {
+      ::close(ends[0]);
+      ::dup2(ends[1], 1);
+    } else {
+      ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 1);
+    }
     ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
     ::execv(DSPLAN_BINARY, arguments.data());
     ::_exit(98);

@@ -61,6 +61,9 @@ std::string folder_of(Bundled kind) { return fmt::format("{}/{}", data_dir(), pl
 
 // The bundled name that `argument` means, or "".
 std::string bundled_name(Bundled kind, const std::string& argument) {
+  // The usual case needs no look into the folder.
+  const bool plain = !argument.empty() && argument.find('/') == std::string::npos;
+  if (plain && exists(fmt::format("{}/{}.json", folder_of(kind), argument))) return argument;
   const std::string wanted = lower(argument);
   for (std::string& name : list_bundled(kind)) {
     if (lower(name) == wanted) return std::move(name);
@@ -205,7 +208,9 @@ std::vector<std::string> list_bundled(Bundled kind) {
   std::error_code failed;
   for (fs::directory_iterator it(folder_of(kind), failed), end; !failed && it != end; it.increment(failed)) {
     const fs::path& path = it->path();
-    if (path.extension() == ".json" && !is_folder(path.string())) names.push_back(path.stem().string());
+    // The entry knows its type from the folder, without a look at each file.
+    std::error_code unknown;
+    if (path.extension() == ".json" && !it->is_directory(unknown)) names.push_back(path.stem().string());
   }
   std::sort(names.begin(), names.end());
   return names;
