@@ -25,7 +25,7 @@ struct Score {
 const std::string kAdjacent = "adjacent releases";
 const std::string kPart = "read of another part of a content";
 const std::string kShorter = "shorter read";
-const std::string kSpare = "longer write into the spare room of a capacity";
+const std::string kSpare = "longer write, its tail replaced before anyone reads it";
 const std::set<std::string> kLegalSurvivors{
     // Two releases with nothing in between happen at one moment: their order changes no byte at any event.
     kAdjacent,
@@ -33,8 +33,8 @@ const std::set<std::string> kLegalSurvivors{
     kPart,
     // So is how much of a content it needs, as long as other readers see to it that no byte stays unread.
     kShorter,
-    // The tail that a longer write adds to a bucket of other ranks' gradients is replaced by the next write before
-    // anyone reads it; what other ranks sent needs no reader.
+    // The tail that a longer write adds to one of several pieces (of a bucket, of the gradients in a partition) is
+    // replaced by the next piece before anyone reads it; what collectives made needs no reader.
     kSpare,
 };
 
@@ -180,7 +180,7 @@ class Mutator {
         change_bytes("access offset", access.offset, -1, width == 1 ? part : "");
         change_bytes("access an element up", access.offset, width, part);
         change_bytes("access an element longer", access.bytes, width,
-                     writes && schedule_.buffers[access.buffer].capacity ? kSpare : part);
+                     writes && access.offset + access.bytes < schedule_.buffers[access.buffer].size ? kSpare : part);
         change_bytes("access an element shorter", access.bytes, -width, shorter);
         change("wrong content", access.content, 1);
       }

@@ -51,7 +51,7 @@ Prediction outline(const ModelSpec& model, const Job& job, std::int64_t rank, co
   p.states = formulas.states;
   p.persistent.by_role = formulas.persistent;
   p.capacity = job.capacity;
-  p.context = job.context;
+  p.context = job.context.value_or(kUncalibratedContext);
   p.reserve = job.reserve;
   p.communicators = job.parallelism.world > 1 ? kCommunicator : Bytes(0);
   return p;
@@ -108,7 +108,7 @@ void add_peak(const Schedule& schedule, const ModelSpec& model, const MemoryMete
   peak.allocated = std::max(meter.peak_allocated(), placement.peak_allocated);
   peak.reserved = placement.peak_reserved;
   peak.reserved_low = placement.peak_reserved;  // One stream: no free waits for another.
-  peak.process = placement.peak_reserved + p.context.value_or(kUncalibratedContext) + p.communicators.value_or(Bytes(0));
+  peak.process = placement.peak_reserved + p.context.value_or(Bytes(0)) + p.communicators.value_or(Bytes(0));
   peak.process_high = peak.process;
   peak.phase = name(meter.peak_stretch());
   peak.event_index = meter.peak_event();
@@ -122,6 +122,9 @@ void list_what_is_missing(const Job& job, Prediction& p) {
   p.not_modelled.push_back({"time", "step times come with the planner"});
   p.not_modelled.push_back({"memory.host", "host memory comes with offload"});
   p.not_modelled.push_back({"workspace", "cuBLAS and cuBLASLt workspaces (up to 32 MiB each) are not placed yet"});
+  if (!job.context) {
+    p.not_modelled.push_back({"context", "no device is named: an uncalibrated 600 MiB stand for its CUDA context"});
+  }
   if (job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3) {
     p.not_modelled.push_back(
         {"zero_optimization.stage3_prefetch_bucket_size", "prefetching: every module gathers when it is entered"});

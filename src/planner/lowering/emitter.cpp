@@ -97,11 +97,27 @@ void Emitter::write(BufferId buffer, Bytes offset, Bytes bytes) {
     state.whole = made;
     return;
   }
-  std::vector<Piece>& pieces = split(state);
+  insert(split(state), made);
+}
+
+// Pieces are in order and do not overlap. A bucket is filled from left to right, and a flat tensor written again in
+// the same pieces: both are found by bisection and cost no copy.
+void Emitter::insert(std::vector<Piece>& pieces, const Piece& made) {
+  const Bytes offset = made.offset;
+  const auto touched = std::partition_point(pieces.begin(), pieces.end(),
+                                            [&](const Piece& p) { return p.offset + p.bytes <= offset; });
+  if (touched == pieces.end()) {
+    pieces.push_back(made);
+    return;
+  }
+  if (touched->offset == offset && touched->bytes == made.bytes) {
+    *touched = made;
+    return;
+  }
   // What is overwritten in part keeps its identity outside the new piece.
   std::vector<Piece> kept;
   kept.reserve(pieces.size() + 2);
-  const Bytes end = offset + bytes;
+  const Bytes end = offset + made.bytes;
   for (const Piece& piece : pieces) {
     const Bytes piece_end = piece.offset + piece.bytes;
     if (piece.offset < offset) kept.push_back({piece.content, piece.offset, std::min(piece_end, offset) - piece.offset});

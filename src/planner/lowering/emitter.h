@@ -76,6 +76,7 @@ class Emitter {
   void promise_contents(BufferId buffer);
   void end_work();
   std::vector<Piece>& split(State& state);
+  static void insert(std::vector<Piece>& pieces, const Piece& made);
 
   Schedule schedule_;
   std::vector<State> states_;

@@ -434,7 +434,7 @@ class Stage12Runtime final : public RuntimeBase {
     if (kept_offset_[parameter] < 0) return;
     if (kept_in_this_backward_ == kNoBuffer) {
       kept_in_this_backward_ =
-          emitter_.allocate(in_model_dtype(kept_), dtype(), Role::Gradients, "gradients in partition", kNone, true);
+          emitter_.allocate(in_model_dtype(kept_), dtype(), Role::Gradients, "gradients in partition");
       if (accumulated_ == kNoBuffer) accumulated_ = kept_in_this_backward_;
     }
     const Bytes bytes = in_model_dtype(trained_[parameter].elements);

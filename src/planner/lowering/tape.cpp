@@ -167,6 +167,7 @@ void Tape::run_forward(NodeId id, bool keep_saved) {
       const Slot& slot = slots[step.slot];
       const Role role = slot.kind == SlotKind::Temporary ? Role::Temporaries : Role::Activations;
       made[step.slot] = emitter_.allocate(slot.bytes, slot.dtype, role, name(node.op));
+      if (node.op == Op::All) emitter_.mark_scratch(made[step.slot]);  // Python reads it, no operator does.
       if (slot.kind == SlotKind::Output) {
         const TensorId out = node.outputs[slot.index];
         buffer_of(out) = made[step.slot];

@@ -79,6 +79,7 @@ class Tape {
   void accumulate(TensorId tensor, Gradient gradient);
   void accumulate_into(Gradient& held, TensorId tensor, Gradient gradient);
   [[nodiscard]] bool enters_module(const Node& node, TensorId input) const;
+  [[nodiscard]] Gradient& pending_of(TensorId tensor);
   void deliver_pending();
   void ready(TensorId tensor);
   void release_saved(NodeId node);
@@ -106,7 +107,7 @@ class Tape {
   std::vector<TensorId> alive_;    // During recomputation: what Python holds, for early stop.
   std::vector<ModuleId> entered_;  // During recomputation: modules entered and not yet left.
   bool recomputing_ = false;
-  Pending pending_;
+  std::vector<Pending> pending_;
 
   std::vector<BufferId> scratch_slots_;
   std::vector<Gradient> scratch_incoming_;

@@ -27,8 +27,8 @@ void Tape::backward() {
     } else if (at->kind == Instruction::Kind::Enter && module_has_gradient_[static_cast<std::size_t>(at->id)]) {
       emitter_.exit(at->id);
       runtime_.exit(at->id, Pass::Backward);
-      deliver_pending();
       emitter_.at(Pass::Backward, model_.modules[static_cast<std::size_t>(at->id)].parent);
+      deliver_pending();
     }
   }
 }
@@ -177,8 +177,7 @@ void Tape::deliver(NodeId id, const std::vector<BufferId>& made, const std::vect
     const TensorId input = node.inputs[i];
     if (graph_.storage_of(input).parameter != kNone) parameters[parameter_count++] = input;
     if (enters_module(node, input)) {
-      pending_.tensor = input;
-      accumulate_into(pending_.gradient, input, gradient);
+      accumulate_into(pending_of(input), input, gradient);
     } else {
       accumulate(input, gradient);
     }
@@ -191,14 +190,26 @@ void Tape::deliver(NodeId id, const std::vector<BufferId>& made, const std::vect
 
 bool Tape::enters_module(const Node& node, TensorId input) const {
   const Tensor& tensor = graph_.tensor(input);
-  return runtime_.wraps_input(node.module) && tensor.producer != kNone &&
-         graph_.node(tensor.producer).module != node.module;
+  if (!runtime_.wraps_input(node.module) || tensor.producer == kNone) return false;
+  // What the module's own children make has not come in from outside.
+  for (ModuleId module = graph_.node(tensor.producer).module; module != kNone;
+       module = model_.modules[static_cast<std::size_t>(module)].parent) {
+    if (module == node.module) return false;
+  }
+  return true;
+}
+
+Tape::Gradient& Tape::pending_of(TensorId tensor) {
+  for (Pending& pending : pending_) {
+    if (pending.tensor == tensor) return pending.gradient;
+  }
+  pending_.push_back({tensor, {}});
+  return pending_.back().gradient;
 }
 
 void Tape::deliver_pending() {
-  if (pending_.tensor == kNone) return;
-  const Pending pending = std::exchange(pending_, {});
-  accumulate(pending.tensor, pending.gradient);
+  for (const Pending& pending : pending_) accumulate(pending.tensor, pending.gradient);
+  pending_.clear();
 }
 
 void Tape::accumulate(TensorId tensor, Gradient gradient) {

@@ -1,0 +1,231 @@
+"""Outside oracle for dsplan's parameter lists: asks transformers itself.
+
+    parameters.py full   OUT_DIR CONFIG.json...   one .txt witness per (small) config
+    parameters.py counts OUT.csv CONFIG.json...   totals and a digest per (real) config
+    parameters.py defaults OUT.txt                config defaults and key aliases per family
+
+`full` builds the model twice: on the meta device (names, shapes, tying) and on the CPU (buffers and
+their storages, the module calls of one training forward, the order in which gradients are completed).
+`counts` uses the meta device only, so that 10^12 parameters cost nothing. See README.md for the format.
+"""
+
+import csv
+import dataclasses
+import hashlib
+import itertools
+import json
+import os
+import struct
+import sys
+import tempfile
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, CONFIG_MAPPING
+
+FAMILIES = ("gpt2 opt bloom gpt_neox falcon llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 "
+            "gemma3_text phi phi3 deepseek_v2 deepseek_v3 bert roberta t5 vit").split()
+
+# Fields of every config class that move no byte of a training step.
+INERT = {"transformers_version", "architectures", "id2label", "label2id", "problem_type", "return_dict",
+         "output_hidden_states", "bos_token_id", "eos_token_id", "initializer_range", "initializer_factor",
+         "decoder_start_token_id", "summary_type", "summary_use_proj", "summary_activation",
+         "summary_proj_to_labels", "summary_first_dropout"}
+
+
+def model_class(config):
+    """The class a trainer takes; BertModel and RobertaModel, since the published counts are theirs."""
+    kind = config.model_type
+    if kind == "t5":
+        return transformers.T5ForConditionalGeneration
+    if kind == "bert":
+        return transformers.BertModel
+    if kind == "roberta":
+        return transformers.RobertaModel
+    if kind == "vit":
+        name = (config.architectures or ["ViTForImageClassification"])[0]
+        return transformers.ViTModel if name == "ViTModel" else transformers.ViTForImageClassification
+    return None  # AutoModelForCausalLM decides
+
+
+def build(path, device, dtype=None):
+    config = AutoConfig.from_pretrained(path)
+    cls = model_class(config)
+    # from_config makes the parameters in config.dtype unless told otherwise.
+    arguments = {"dtype": dtype} if dtype else {}
+    with torch.device(device):
+        model = (cls._from_config if cls else AutoModelForCausalLM.from_config)(config, **arguments)
+    model.train()
+    return model
+
+
+def shape_text(tensor):
+    return "x".join(map(str, tensor.shape)) or "scalar"
+
+
+def dtype_text(tensor):
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def parameter_rows(model):
+    """Yields (name, tensor, class of the owning module, first name of the same Parameter or "")."""
+    first, modules = {}, dict(model.named_modules(remove_duplicate=False))
+    for name, tensor in model.named_parameters(remove_duplicate=False):
+        owner = modules[name.rpartition(".")[0]]
+        tied = first.setdefault(id(tensor), name)
+        yield name, tensor, type(owner).__name__, "" if tied == name else tied
+
+
+def buffer_rows(model):
+    """Yields (name, tensor, persistent, first name with the same storage or "")."""
+    first = {}
+    for prefix, module in model.named_modules():
+        for leaf, tensor in module._buffers.items():
+            if tensor is None:
+                continue
+            name = f"{prefix}.{leaf}" if prefix else leaf
+            other = first.setdefault(tensor.untyped_storage().data_ptr(), name)
+            yield name, tensor, leaf not in module._non_persistent_buffers_set, "" if other == name else other
+
+
+def inputs_for(model):
+    config = model.config
+    if config.model_type == "vit":
+        pixels = torch.rand(2, config.num_channels, config.image_size, config.image_size)
+        labels = {} if isinstance(model, transformers.ViTModel) else {"labels": torch.tensor([0, 1])}
+        return {"pixel_values": pixels, **labels}
+    ids = torch.arange(2 * 8).reshape(2, 8) % (config.vocab_size - 8) + 4
+    if config.model_type in ("bert", "roberta"):
+        return {"input_ids": ids}
+    return {"input_ids": ids, "labels": ids, "use_cache": False}
+
+
+def calls(model):
+    """The enter and exit events of one training forward, and the order of completed gradients."""
+    events, ready, handles = [], [], []
+    for path, module in model.named_modules():
+        path = path or "."
+        handles.append(module.register_forward_pre_hook(lambda m, a, path=path: events.append((">", path))))
+        handles.append(module.register_forward_hook(lambda m, a, o, path=path: events.append(("<", path))))
+    output = model(**inputs_for(model))
+    for handle in handles:
+        handle.remove()
+    for name, tensor in model.named_parameters():
+        if tensor.requires_grad:
+            tensor.register_post_accumulate_grad_hook(lambda t, name=name: ready.append(name))
+    loss = getattr(output, "loss", None)
+    if loss is None:
+        loss = output.last_hidden_state.float().sum() + output.pooler_output.float().sum()
+    loss.backward()
+    return events, ready
+
+
+def saved_tensors(model):
+    """The tensors of the safetensors file that save_pretrained writes, from its header."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        with open(os.path.join(folder, "model.safetensors"), "rb") as file:
+            header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+    return sorted((name, "x".join(map(str, row["shape"])) or "scalar", row["dtype"])
+                  for name, row in header.items() if name != "__metadata__")
+
+
+def short(value):
+    """JSON, with a list of repeated strings counted run by run."""
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        runs = [(key, len(list(group))) for key, group in itertools.groupby(value)]
+        return "[" + ", ".join(f"{key} x{count}" for key, count in runs) + "]"
+    return json.dumps(value, default=str)
+
+
+def write(path, text):
+    with open(path + ".part", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(path + ".part", path)
+
+
+def full(out_dir, paths):
+    for path in paths:
+        torch.manual_seed(0)
+        meta, model = build(path, "meta"), build(path, "cpu", torch.float32)
+        rows = list(parameter_rows(meta))
+        on_cpu = list(parameter_rows(model))
+        assert [(r[0], r[1].shape, r[3]) for r in rows] == [(r[0], r[1].shape, r[3]) for r in on_cpu], path
+        unique = [r for r in rows if not r[3]]
+        out = [f"# torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}",
+               f"class {type(meta).__name__}",
+               f"config {type(meta.config).__name__} attention={meta.config._attn_implementation} "
+               f"experts={getattr(meta.config, '_experts_implementation', None)}",
+               f"unique {len(unique)} tensors {sum(r[1].numel() for r in unique)} elements", ""]
+        for name, tensor, owner, tied in rows:
+            flags = (f" tied_to={tied}" if tied else "") + ("" if tensor.requires_grad else " requires_grad=0") \
+                + ("" if tensor.dtype == (meta.config.dtype or torch.float32) else f" dtype={dtype_text(tensor)}")
+            out.append(f"parameter {name} {shape_text(tensor)} {owner}{flags}")
+        out.append("")
+        for name, tensor, persistent, other in buffer_rows(model):
+            same = f" storage_of={other}" if other else ""
+            out.append(f"buffer {name} {shape_text(tensor)} {dtype_text(tensor)} "
+                       f"{'persistent' if persistent else 'not_persistent'}{same}")
+        half = build(path, "cpu", torch.bfloat16)
+        out += [f"bf16_exception {kind} {name} {dtype_text(tensor)}" for kind, tensors in
+                (("parameter", half.named_parameters()), ("buffer", half.named_buffers()))
+                for name, tensor in tensors if tensor.dtype != torch.bfloat16]
+        out.append("")
+        out += [f"module {name or '.'} {type(module).__name__}"
+                for name, module in model.named_modules(remove_duplicate=False)]
+        out.append("")
+        events, ready = calls(model)
+        position = 0
+        while position < len(events):
+            mark, name = events[position]
+            leaf = mark == ">" and events[position + 1:position + 2] == [("<", name)]
+            out.append(f"{'call' if leaf else {'>': 'enter', '<': 'exit'}[mark]} {name}")
+            position += 2 if leaf else 1
+        out.append("")
+        out += [f"gradient {name}" for name in ready]
+        out += [f"no_gradient {name}" for name, tensor in model.named_parameters() if tensor.grad is None]
+        out.append("")
+        out += [f"checkpoint {name} {shape} {dtype}" for name, shape, dtype in saved_tensors(half)]
+        write(os.path.join(out_dir, os.path.basename(path).removesuffix(".json") + ".txt"), "\n".join(out) + "\n")
+
+
+def counts(out_path, paths):
+    lines = ["name,total,tensors,sha256"]
+    for path in paths:
+        unique = [(name, tensor) for name, tensor, _, tied in parameter_rows(build(path, "meta")) if not tied]
+        text = "\n".join(f"{name} {shape_text(tensor)}" for name, tensor in unique)
+        lines.append(f"{os.path.basename(path).removesuffix('.json')},{sum(t.numel() for _, t in unique)},"
+                     f"{len(unique)},{hashlib.sha256(text.encode()).hexdigest()}")
+    write(out_path, "\n".join(lines) + "\n")
+
+
+def defaults(out_path):
+    out = [f"# transformers {transformers.__version__}: config class defaults, then (when different) what an "
+           "otherwise empty config resolves them to"]
+    for family in FAMILIES:
+        cls = CONFIG_MAPPING[family]
+        resolved = cls()
+        out += ["", f"[{family}] {cls.__name__}"]
+        own = {f.name: f.default for f in dataclasses.fields(cls)}
+        for name in sorted(own):
+            if name in INERT:
+                continue
+            value, later = own[name], getattr(resolved, name, None)
+            value = None if value is dataclasses.MISSING else value
+            change = "" if later == value else f" -> {short(later)}"
+            out.append(f"{name} = {short(value)}{change}")
+        out += [f"property {name} = {json.dumps(getattr(resolved, name, None), default=str)}"
+                for name in ("head_dim", "rotary", "num_key_value_heads") if name not in own and hasattr(resolved, name)]
+        out += [f"alias {standard} -> {own_name}" for standard, own_name in sorted(cls.attribute_map.items())]
+    write(out_path, "\n".join(out) + "\n")
+
+
+def main():
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    command, out, *paths = sys.argv[1:]
+    {"full": full, "counts": counts, "defaults": lambda out, _: defaults(out)}[command](out, sorted(paths))
+
+
+if __name__ == "__main__":
+    main()
