@@ -242,7 +242,7 @@ constexpr DeepSpeedKey kRest[] = {
 }  // namespace
 
 const std::vector<DeepSpeedKey>& deepspeed_keys() {
-  static const std::vector<DeepSpeedKey> all = [] {
+  static const std::vector<DeepSpeedKey> kAll = [] {
     std::vector<DeepSpeedKey> rows;
     const auto append = [&rows](const auto& part) { rows.insert(rows.end(), std::begin(part), std::end(part)); };
     append(kTop);
@@ -253,7 +253,7 @@ const std::vector<DeepSpeedKey>& deepspeed_keys() {
     append(kRest);
     return rows;
   }();
-  return all;
+  return kAll;
 }
 
 const DeepSpeedKey* find_deepspeed_key(std::string_view path) {

@@ -8,7 +8,7 @@
 namespace dsplan {
 
 const std::vector<Family>& families() {
-  static const std::vector<Family> table{
+  static const std::vector<Family> kTable{
       {"gpt2", build_gpt2, true},
       {"opt", build_opt, false},
       {"bloom", build_bloom, false},
@@ -33,7 +33,7 @@ const std::vector<Family>& families() {
       {"t5", build_t5, false},
       {"vit", build_vit, false},
   };
-  return table;
+  return kTable;
 }
 
 std::vector<std::string_view> family_names() {
