@@ -62,7 +62,8 @@ Checkpointing random_checkpointing(Dice& dice, std::int64_t layers) {
   const std::int64_t group = dice.one_of<std::int64_t>({0, 1, 2, 3});
   if (group == 0) return c;
   for (std::int64_t first = 0; first < layers; first += group) {
-    c.groups.push_back({static_cast<std::int32_t>(first), static_cast<std::int32_t>(std::min(first + group, layers) - 1)});
+    c.groups.push_back(
+        {static_cast<std::int32_t>(first), static_cast<std::int32_t>(std::min(first + group, layers) - 1)});
   }
   if (dice.coin() && c.groups.size() > 1) c.groups.pop_back();  // checkpoint_sequential stores the last segment.
   return c;
@@ -74,14 +75,13 @@ Job random_job(Dice& dice, const ModelSpec& model) {
   t.runtime = dice.from(0, 4) == 0 ? Runtime::PyTorch : Runtime::DeepSpeed;
   Zero& z = t.zero;
   z.stage = static_cast<int>(dice.from(0, 3));
-  t.dtype = model.dims.kv_heads == model.dims.heads
-                ? dice.one_of({DType::BFloat16, DType::Float16, DType::Float32})
-                : dice.one_of({DType::BFloat16, DType::Float16});
+  t.dtype = model.dims.kv_heads == model.dims.heads ? dice.one_of({DType::BFloat16, DType::Float16, DType::Float32})
+                                                    : dice.one_of({DType::BFloat16, DType::Float16});
   t.attention = t.dtype == DType::Float32 ? Attention::MemoryEfficient : Attention::Flash;
   t.communication_dtype = dice.coin() ? t.dtype : DType::Float32;
   t.grad_accum_dtype = z.stage == 3 && dice.coin() ? DType::Float32 : t.dtype;
-  t.optimizer.kind = dice.one_of({OptimizerKind::AdamW, OptimizerKind::Sgd, OptimizerKind::Lion, OptimizerKind::Adam8bit,
-                                  OptimizerKind::Adafactor});
+  t.optimizer.kind = dice.one_of({OptimizerKind::AdamW, OptimizerKind::Sgd, OptimizerKind::Lion,
+                                  OptimizerKind::Adam8bit, OptimizerKind::Adafactor});
   t.optimizer.implementation = dice.one_of({Implementation::Fused, Implementation::Foreach, Implementation::ForLoop});
   t.optimizer.momentum = dice.coin() ? 0.9 : 0;
   t.micro_batch = dice.from(1, 3);
@@ -105,9 +105,9 @@ Job random_job(Dice& dice, const ModelSpec& model) {
 
 std::string tell(const ModelSpec& model, const Job& job) {
   const Training& t = job.training;
-  return fmt::format("{} runtime {} stage {} W {} g {} dtype {} groups {} bucket {} layers {}", model.family, name(t.runtime),
-                     t.zero.stage, job.parallelism.dp, t.grad_accum, name(t.dtype), t.checkpoint.groups.size(),
-                     t.zero.reduce_bucket_size.value(), model.dims.layers);
+  return fmt::format("{} runtime {} stage {} W {} g {} dtype {} groups {} bucket {} layers {}", model.family,
+                     name(t.runtime), t.zero.stage, job.parallelism.dp, t.grad_accum, name(t.dtype),
+                     t.checkpoint.groups.size(), t.zero.reduce_bucket_size.value(), model.dims.layers);
 }
 
 Bytes payload_of(const std::vector<TrafficRow>& rows, Collective collective, Pass phase, DType dtype) {
@@ -139,7 +139,8 @@ void check_traffic(const ModelSpec& model, const Job& job, const std::vector<Tra
   }
 }
 
-void check_invariants(const Schedule& schedule, const ModelSpec& model, const MemoryMeter& meter, const Footprint& formulas) {
+void check_invariants(const Schedule& schedule, const ModelSpec& model, const MemoryMeter& meter,
+                      const Footprint& formulas) {
   CHECK(meter.peak_requested() >= formulas.persistent.total());
   CHECK(meter.peak_by_role().total() == meter.peak_requested());
   CHECK(meter.peak_allocated() >= meter.peak_requested());

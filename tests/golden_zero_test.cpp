@@ -22,7 +22,8 @@ ModelSpec tiny_model() {
   ModelSpec model;
   model.name = model.family = "tiny";
   model.modules = {{"", "Tiny", kNone, kNone}};
-  for (const auto& [name, n] : std::initializer_list<std::pair<const char*, std::int64_t>>{{"a", 10}, {"b", 7}, {"c", 5}}) {
+  for (const auto& [name, n] :
+       std::initializer_list<std::pair<const char*, std::int64_t>>{{"a", 10}, {"b", 7}, {"c", 5}}) {
     model.parameters.push_back({name, Shape{n}, 0, kNone, true, Split::Replicated, 0});
   }
   return model;
@@ -234,7 +235,8 @@ TEST_CASE("Llama-3-8B on eight ranks, stage 3: one sub-group's cast, 65 norms, o
   const Job job = llama_job(3);
   const Graph graph = build_graph(model, graph_options(model, job));
   const Schedule schedule = lower(model, job, graph, RecipeBook(graph), 0);
-  CHECK(sizes(schedule, "flat gradient").front() + sizes(schedule, "gradient in master dtype").front() == 6'022'695'936);
+  CHECK(sizes(schedule, "flat gradient").front() + sizes(schedule, "gradient in master dtype").front() ==
+        6'022'695'936);
   CHECK(sizes(schedule, "gradient norm").front() == 525'336'576);
   TrafficMeter meter;
   replay(schedule, meter);

@@ -8,8 +8,8 @@
 //                and offsets are multiples of the dtype
 //   contents     made once, the writes of one work apart; a read finds exactly what it expects; every byte that a
 //                compute made is read before it is overwritten or released. Except: scratch; padding in flat buffers
-//                that survive; copies of what other ranks sent; gathered parameters (modules are gathered whole); what an
-//                early stop leaves behind
+//                that survive; copies of what other ranks sent; gathered parameters (modules are gathered whole); what
+//                an early stop leaves behind
 //   releases     directly after their cause, with only releases in between (core/schedule.h, Release)
 //   collectives  payload against bytes read and written; dtype of the buffers; a group of more than one rank; within
 //                one buffer in place, or the share where this rank's share lies

@@ -9,7 +9,7 @@ namespace {
 // What surrounds an event: found by walking the markers up to it.
 struct Surroundings {
   Mark mark;
-  ModuleId module = kNone;    // Innermost module of the outer pass.
+  ModuleId module = kNone;  // Innermost module of the outer pass.
   ModuleId recomputed = kNone;
   bool in_backward = false;
   bool in_step = false;

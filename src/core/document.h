@@ -72,7 +72,8 @@ class ObjectReader {
   [[nodiscard]] std::optional<bool> boolean(std::string_view key);
   [[nodiscard]] std::optional<std::string> string(std::string_view key);
   // One of `choices`; otherwise a fault with the nearest choice.
-  [[nodiscard]] std::optional<std::string> choice(std::string_view key, std::initializer_list<std::string_view> choices);
+  [[nodiscard]] std::optional<std::string> choice(std::string_view key,
+                                                  std::initializer_list<std::string_view> choices);
   // nullptr where absent or not an object / array (a fault unless absent or null).
   [[nodiscard]] const Value* object(std::string_view key);
   [[nodiscard]] const Value* array(std::string_view key);

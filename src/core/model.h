@@ -46,11 +46,11 @@ enum class Split : std::uint8_t {
 };
 
 struct Parameter {
-  std::string name;  // As `named_parameters()` prints it.
-  Shape shape;       // Unsharded.
-  ModuleId module = 0;            // The module that owns it directly.
-  ParameterId tied_to = kNone;    // The earlier parameter with which it shares storage.
-  bool trainable = true;          // False where the framework itself registers it with requires_grad = False.
+  std::string name;             // As `named_parameters()` prints it.
+  Shape shape;                  // Unsharded.
+  ModuleId module = 0;          // The module that owns it directly.
+  ParameterId tied_to = kNone;  // The earlier parameter with which it shares storage.
+  bool trainable = true;        // False where the framework itself registers it with requires_grad = False.
   Split split = Split::Unknown;
   std::uint8_t split_dim = 0;
 };
@@ -86,20 +86,20 @@ struct Dimensions {
   std::int64_t max_positions = 0;
   std::int64_t experts = 0;
   std::int64_t experts_per_token = 0;
-  std::int64_t sliding_window = 0;     // 0: none.
-  double rotary_fraction = 1.0;        // phi, gpt_neox: part of each head that is rotated.
-  double attention_dropout = 0;        // Probabilities, as in config.json. 0: the operator is not there.
+  std::int64_t sliding_window = 0;  // 0: none.
+  double rotary_fraction = 1.0;     // phi, gpt_neox: part of each head that is rotated.
+  double attention_dropout = 0;     // Probabilities, as in config.json. 0: the operator is not there.
   double residual_dropout = 0;
   double embedding_dropout = 0;
-  double attention_softcap = 0;        // gemma2; 0: none.
+  double attention_softcap = 0;  // gemma2; 0: none.
   double final_softcap = 0;
-  std::string activation;              // "silu", "gelu_new", "gelu_pytorch_tanh", ...
+  std::string activation;  // "silu", "gelu_new", "gelu_pytorch_tanh", ...
 };
 
 struct ModelSpec {
-  std::string name;    // Bundled name, or the file it came from.
-  std::string family;  // "llama", "gpt2", ...: config.json's model_type.
-  std::string source;  // Where the config is from.
+  std::string name;         // Bundled name, or the file it came from.
+  std::string family;       // "llama", "gpt2", ...: config.json's model_type.
+  std::string source;       // Where the config is from.
   std::string graph_class;  // The framework's class, "LlamaForCausalLM".
   Dimensions dims;
   std::vector<Module> modules;        // Registration order, parents before children.
@@ -109,7 +109,7 @@ struct ModelSpec {
   std::optional<DType> stored_dtype;  // `dtype` / `torch_dtype` of config.json.
   bool has_graph = false;             // Operator graphs exist for this family: activations can be predicted.
 
-  [[nodiscard]] ModuleId child(ModuleId parent, std::string_view name) const;  // kNone where there is none.
+  [[nodiscard]] ModuleId child(ModuleId parent, std::string_view name) const;         // kNone where there is none.
   [[nodiscard]] ParameterId parameter(ModuleId module, std::string_view leaf) const;  // "weight", "bias"; or kNone.
 };
 

@@ -46,7 +46,7 @@ struct LiveBuffer {
   std::string name;    // "saved input of linear, model.layers.3.mlp.down_proj"
   std::string module;  // Path; empty where it belongs to none.
   Role role = Role::Temporaries;
-  Bytes bytes;         // Of one buffer, or of `count` alike.
+  Bytes bytes;  // Of one buffer, or of `count` alike.
   std::int64_t count = 1;
 };
 
@@ -63,16 +63,16 @@ struct HeldForBackward {
 
 struct Peak {
   Bytes requested;
-  Bytes allocated;                       // Largest sum of blocks rounded to 512 bytes.
-  std::optional<Bytes> reserved;         // Caching allocator without a limit; frees at synchronisation (high end).
-  std::optional<Bytes> reserved_low;     // Immediate frees.
-  std::optional<Bytes> process;          // reserved + context + communicators.
+  Bytes allocated;                    // Largest sum of blocks rounded to 512 bytes.
+  std::optional<Bytes> reserved;      // Caching allocator without a limit; frees at synchronisation (high end).
+  std::optional<Bytes> reserved_low;  // Immediate frees.
+  std::optional<Bytes> process;       // reserved + context + communicators.
   std::optional<Bytes> process_high;
-  std::string phase;                     // "init", "first_step", "steady".
-  std::string event;                     // In words.
+  std::string phase;  // "init", "first_step", "steady".
+  std::string event;  // In words.
   std::size_t event_index = 0;
   ByRole by_role;
-  std::vector<LiveBuffer> live;          // Largest first.
+  std::vector<LiveBuffer> live;  // Largest first.
 };
 
 struct PhaseMark {
@@ -103,7 +103,7 @@ enum class Verdict : std::uint8_t { Fits, FitsWithRetries, DoesNotFit, Unknown }
 [[nodiscard]] std::string_view name(Verdict verdict);
 
 struct Absence {
-  std::string what;   // The JSON path that is null or the effect that is missing: "time", "memory.host".
+  std::string what;  // The JSON path that is null or the effect that is missing: "time", "memory.host".
   std::string why;
 };
 
@@ -115,11 +115,11 @@ struct HostMemory {
 };
 
 struct Prediction {
-  std::string fingerprint;          // "sha256:..."
-  std::string model;                // Name and family, for the report's head.
+  std::string fingerprint;  // "sha256:..."
+  std::string model;        // Name and family, for the report's head.
   std::int64_t rank = 0;
   std::int64_t world = 1;
-  Elements parameters_total;        // Unsharded, ties once.
+  Elements parameters_total;  // Unsharded, ties once.
   Elements parameters_trainable;
   States states;
   Persistent persistent;
@@ -134,8 +134,8 @@ struct Prediction {
   std::optional<Bytes> communicators;  // NCCL's own memory, by formula.
   Bytes reserve;
   Verdict verdict = Verdict::Unknown;
-  std::string verdict_reason;       // One sentence; what is missing and where, for DoesNotFit the missing bytes.
-  std::int64_t retries = 0;         // Allocator retries under the limit.
+  std::string verdict_reason;  // One sentence; what is missing and where, for DoesNotFit the missing bytes.
+  std::int64_t retries = 0;    // Allocator retries under the limit.
   std::size_t events = 0;
   std::size_t buffers = 0;
   std::vector<Absence> not_modelled;

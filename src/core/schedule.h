@@ -51,7 +51,7 @@ using Label = const char*;
 enum class Space : std::uint8_t { Device, Pinned, Pageable };
 
 struct Buffer {
-  Bytes size;                     // Requested bytes; > 0.
+  Bytes size;  // Requested bytes; > 0.
   Label label = "";
   ModuleId module = kNone;        // Where it belongs, if anywhere.
   ParameterId parameter = kNone;  // The parameter it holds a part of, if one.
@@ -80,14 +80,14 @@ struct Span {
 
 // Why a buffer outlives its last reader. A closed list; the auditor refuses a late release without a reason.
 enum class Reason : std::uint8_t {
-  LastUse,         // Not late: released right after its last reader.
-  PythonFrame,     // A Python variable of the framework's code still holds it.
-  AutogradGraph,   // Saved by a node whose backward does not read it, or held by a graph until the graph dies.
-  CheckpointFrame, // Held by a checkpoint's closure until its region has been differentiated.
-  GradientHeld,    // `.grad`, or a gradient partition, until the optimizer or zero_grad drops it.
-  ModuleExit,      // A gathered parameter, until the module that uses it has returned.
-  RuntimeBucket,   // A bucket, until the runtime's epilogue.
-  Loop,            // The training loop's own variables: batch, loss.
+  LastUse,          // Not late: released right after its last reader.
+  PythonFrame,      // A Python variable of the framework's code still holds it.
+  AutogradGraph,    // Saved by a node whose backward does not read it, or held by a graph until the graph dies.
+  CheckpointFrame,  // Held by a checkpoint's closure until its region has been differentiated.
+  GradientHeld,     // `.grad`, or a gradient partition, until the optimizer or zero_grad drops it.
+  ModuleExit,       // A gathered parameter, until the module that uses it has returned.
+  RuntimeBucket,    // A bucket, until the runtime's epilogue.
+  Loop,             // The training loop's own variables: batch, loss.
 };
 [[nodiscard]] std::string_view name(Reason reason);
 
@@ -153,9 +153,9 @@ enum class Moment : std::uint8_t {
   StretchBegins,
   MicroBatchBegins,
   ForwardBegins,
-  ForwardEnds,    // The loss is kept, the outputs are dropped.
+  ForwardEnds,  // The loss is kept, the outputs are dropped.
   BackwardBegins,
-  BackwardEnds,   // Everything that belongs to the backward pass is gone.
+  BackwardEnds,  // Everything that belongs to the backward pass is gone.
   StepBegins,
   StepEnds,
   StretchEnds,
@@ -185,9 +185,9 @@ struct Schedule {
   std::int64_t rank = 0;
   std::int64_t world = 1;
   std::int64_t dp = 1;
-  std::vector<Buffer> buffers;  // Indexed by BufferId.
-  std::vector<Access> accesses; // Pool for the spans.
-  std::vector<Event> events;    // Program order.
+  std::vector<Buffer> buffers;      // Indexed by BufferId.
+  std::vector<Access> accesses;     // Pool for the spans.
+  std::vector<Event> events;        // Program order.
   std::vector<BufferId> survivors;  // Live after the last event, ascending: the persistent state.
   std::vector<Promise> promises;
 
@@ -209,8 +209,7 @@ void replay(const Schedule& schedule, Readers&... readers) {
 template <class... Ignored>
 struct Ignores {
   template <class E>
-    requires(std::is_same_v<E, Ignored> || ...)
-  void on(std::size_t, const E&) {}
+  requires(std::is_same_v<E, Ignored> || ...) void on(std::size_t, const E&) {}
 };
 
 // "backward of model.layers.11, recomputing": one line for people about what happens at `event`.

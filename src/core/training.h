@@ -84,8 +84,8 @@ struct CheckpointGroup {
 };
 
 struct Checkpointing {
-  std::string text = "none";             // As given: "none", "full", "every:4", "segments:2", "nth:2".
-  std::vector<CheckpointGroup> groups;   // Resolved against the model's layers; those not named are stored.
+  std::string text = "none";            // As given: "none", "full", "every:4", "segments:2", "nth:2".
+  std::vector<CheckpointGroup> groups;  // Resolved against the model's layers; those not named are stored.
 };
 
 enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient };
@@ -95,21 +95,21 @@ enum class LoopKind : std::uint8_t { Trainer, Minimal };
 struct Training {
   Runtime runtime = Runtime::PyTorch;
   Zero zero;
-  DType dtype = DType::BFloat16;           // Working parameters.
+  DType dtype = DType::BFloat16;  // Working parameters.
   DType grad_accum_dtype = DType::BFloat16;
   DType communication_dtype = DType::BFloat16;
-  DType master_dtype = DType::Float32;     // DeepSpeed only.
+  DType master_dtype = DType::Float32;  // DeepSpeed only.
   Optimizer optimizer;
-  std::int64_t micro_batch = 1;            // Rows per rank and forward.
-  std::int64_t grad_accum = 1;             // Micro-batches per optimizer step.
-  std::int64_t seq = 0;                    // Tokens per row; all rows full, no mask.
+  std::int64_t micro_batch = 1;  // Rows per rank and forward.
+  std::int64_t grad_accum = 1;   // Micro-batches per optimizer step.
+  std::int64_t seq = 0;          // Tokens per row; all rows full, no mask.
   double gradient_clipping = 0;
-  bool check_grad_overflow = false;        // bf16, ZeRO-1/2.
+  bool check_grad_overflow = false;  // bf16, ZeRO-1/2.
   Checkpointing checkpoint;
   Attention attention = Attention::Flash;
   Loss loss = Loss::HuggingFace;
   LoopKind loop = LoopKind::Trainer;
-  std::vector<std::string> freeze;         // Globs over parameter names.
+  std::vector<std::string> freeze;  // Globs over parameter names.
   Version torch;
   Version transformers;
   Version deepspeed;

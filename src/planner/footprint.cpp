@@ -54,8 +54,7 @@ Bytes state_bytes(const Optimizer& optimizer, const Shape& shape, DType dtype, b
 }
 
 Bytes flat_state(const Training& training, std::int64_t elements) {
-  return elements == 0 ? Bytes(0)
-                       : state_bytes(training.optimizer, Shape{elements}, training.master_dtype, false);
+  return elements == 0 ? Bytes(0) : state_bytes(training.optimizer, Shape{elements}, training.master_dtype, false);
 }
 
 // Separate tensors: plain PyTorch, and DeepSpeed's base optimizer in fp32. torch's fused Adam counts its steps on the
@@ -63,8 +62,8 @@ Bytes flat_state(const Training& training, std::int64_t elements) {
 Bytes separate_state(const Training& training, const std::vector<Counted>& parameters) {
   Bytes sum;
   const bool adam = training.optimizer.kind == OptimizerKind::Adam || training.optimizer.kind == OptimizerKind::AdamW;
-  const bool counter = training.runtime == Runtime::PyTorch && adam &&
-                       training.optimizer.implementation == Implementation::Fused;
+  const bool counter =
+      training.runtime == Runtime::PyTorch && adam && training.optimizer.implementation == Implementation::Fused;
   for (const Counted& p : parameters) {
     if (!p.trained) continue;
     sum += state_bytes(training.optimizer, p.shape, training.dtype, p.hidden_matrix);
@@ -97,7 +96,8 @@ void stage0(const Job& job, const std::vector<Counted>& parameters, Footprint& r
   const Training& t = job.training;
   if (t.dtype == DType::Float32) return plain(job, parameters, result);
   const std::int64_t n = sum_of(parameters, true);
-  result.persistent[Role::Parameters] = storage(Elements(n), t.dtype) + storage(Elements(sum_of(parameters, false)), t.dtype);
+  result.persistent[Role::Parameters] =
+      storage(Elements(n), t.dtype) + storage(Elements(sum_of(parameters, false)), t.dtype);
   result.persistent[Role::Optimizer] = storage(Elements(n), t.master_dtype) + flat_state(t, n);
   result.states.gradients = storage(Elements(n), t.dtype);
 }
@@ -110,7 +110,8 @@ void stage12(const Job& job, const std::vector<Counted>& parameters, Footprint& 
   const std::int64_t ranks = job.parallelism.dp;
   const Elements padded = round_up(Elements(n), checked_mul(2, ranks));
   const Elements part = div_floor(padded, ranks);
-  result.persistent[Role::Parameters] = storage(padded, t.dtype) + storage(Elements(sum_of(parameters, false)), t.dtype);
+  result.persistent[Role::Parameters] =
+      storage(padded, t.dtype) + storage(Elements(sum_of(parameters, false)), t.dtype);
   if (t.zero.offload_optimizer.device != OffloadDevice::None) {
     std::int64_t largest = 0;
     for (const Counted& p : parameters) largest = p.trained ? std::max(largest, p.elements) : largest;

@@ -16,11 +16,11 @@
 namespace dsplan {
 
 struct Footprint {
-  Elements parameters_total;      // Unsharded, ties once.
+  Elements parameters_total;  // Unsharded, ties once.
   Elements parameters_trainable;
-  States states;                  // On the device.
-  ByRole persistent;              // Live after the second step.
-  bool batch_known = true;        // False: the family's batch is not modelled, and `inputs` is 0.
+  States states;            // On the device.
+  ByRole persistent;        // Live after the second step.
+  bool batch_known = true;  // False: the family's batch is not modelled, and `inputs` is 0.
 };
 
 // Refuses what core/model's local_shape refuses (tensor parallelism that does not divide).

@@ -104,7 +104,8 @@ std::vector<TrafficRow> traffic_formulas(const ModelSpec& model, const Job& job)
   if (t.runtime == Runtime::PyTorch) {
     rows.push_back(row(Collective::AllReduce, Pass::Backward, t.dtype, storage(trained, t.dtype)));
   } else if (t.zero.stage == 0) {
-    rows.push_back(row(Collective::AllReduce, Pass::Backward, t.communication_dtype, storage(trained, t.communication_dtype)));
+    rows.push_back(
+        row(Collective::AllReduce, Pass::Backward, t.communication_dtype, storage(trained, t.communication_dtype)));
   } else if (t.zero.stage < 3) {
     const bool to_owners = t.zero.reduce_scatter && !t.zero.use_multi_rank_bucket_allreduce;
     const DType type = to_owners ? t.dtype : t.communication_dtype;

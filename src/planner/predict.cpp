@@ -67,8 +67,8 @@ void judge_states(const std::string& obstacle, Prediction& p) {
   const Bytes least = p.persistent.by_role.total() + p.communicators.value_or(Bytes(0)) + p.context.value_or(Bytes(0));
   if (p.capacity && least + p.reserve > *p.capacity) {
     p.verdict = Verdict::DoesNotFit;
-    p.verdict_reason = fmt::format("the persistent state alone needs {} more than there is",
-                                   human(least + p.reserve - *p.capacity));
+    p.verdict_reason =
+        fmt::format("the persistent state alone needs {} more than there is", human(least + p.reserve - *p.capacity));
     return;
   }
   p.verdict = Verdict::Unknown;
@@ -128,11 +128,12 @@ void list_what_is_missing(const Job& job, Prediction& p) {
   if (job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3) {
     p.not_modelled.push_back(
         {"zero_optimization.stage3_prefetch_bucket_size", "prefetching: every module gathers when it is entered"});
-    p.not_modelled.push_back(
-        {"zero_optimization.stage3_max_reuse_distance", "retention: every module lets go when it is left, and gathers again"});
+    p.not_modelled.push_back({"zero_optimization.stage3_max_reuse_distance",
+                              "retention: every module lets go when it is left, and gathers again"});
   }
   if (job.training.runtime == Runtime::DeepSpeed && job.training.zero.overlap_comm) {
-    p.not_modelled.push_back({"zero_optimization.overlap_comm", "streams: everything runs on one, frees wait for none"});
+    p.not_modelled.push_back(
+        {"zero_optimization.overlap_comm", "streams: everything runs on one, frees wait for none"});
   }
   if (job.training.runtime == Runtime::PyTorch && job.training.gradient_clipping > 0) {
     p.not_modelled.push_back({"max_grad_norm", "the norm's few scalars per parameter"});

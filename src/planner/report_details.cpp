@@ -21,8 +21,8 @@ std::string in_every_layer(const ModelSpec& model, ModuleId module) {
   if (m.layer == kNone) return path;
   const std::string number = std::to_string(m.layer);
   for (std::size_t at = path.find(number); at != std::string::npos; at = path.find(number, at + 1)) {
-    const bool alone = (at == 0 || path[at - 1] == '.') &&
-                       (at + number.size() == path.size() || path[at + number.size()] == '.');
+    const bool alone =
+        (at == 0 || path[at - 1] == '.') && (at + number.size() == path.size() || path[at + number.size()] == '.');
     if (!alone) continue;
     path.replace(at, number.size(), "*");
     break;
@@ -39,8 +39,8 @@ ModuleId module_of(const ModelSpec& model, const Buffer& buffer) {
 std::string summed_under(const ModelSpec& model, ModuleId module) {
   while (module != kNone) {
     const Module& m = model.modules[static_cast<std::size_t>(module)];
-    const bool is_layer = m.layer != kNone && (m.parent == kNone ||
-                          model.modules[static_cast<std::size_t>(m.parent)].layer == kNone);
+    const bool is_layer =
+        m.layer != kNone && (m.parent == kNone || model.modules[static_cast<std::size_t>(m.parent)].layer == kNone);
     if (m.layer == kNone || is_layer) return m.path;
     module = m.parent;
   }
@@ -57,7 +57,8 @@ std::size_t mark_of(const Schedule& schedule, Moment moment) {
 
 }  // namespace
 
-std::vector<LiveBuffer> group_live(const Schedule& schedule, const ModelSpec& model, const std::vector<BufferId>& live) {
+std::vector<LiveBuffer> group_live(const Schedule& schedule, const ModelSpec& model,
+                                   const std::vector<BufferId>& live) {
   using Key = std::tuple<std::string_view, std::string, Role, std::int64_t>;
   // Names are made once per module, not per buffer.
   std::vector<std::string> names(model.modules.size() + 1);
@@ -78,9 +79,8 @@ std::vector<LiveBuffer> group_live(const Schedule& schedule, const ModelSpec& mo
     const auto& [label, module, role, size] = key;
     rows.push_back({std::string(label), module, role, Bytes(size), count});
   }
-  std::stable_sort(rows.begin(), rows.end(), [](const LiveBuffer& a, const LiveBuffer& b) {
-    return a.bytes * a.count > b.bytes * b.count;
-  });
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const LiveBuffer& a, const LiveBuffer& b) { return a.bytes * a.count > b.bytes * b.count; });
   if (rows.size() > 40) rows.resize(40);
   return rows;
 }
@@ -90,7 +90,8 @@ HeldForBackward held_for_backward(const Schedule& schedule, const ModelSpec& mod
   std::size_t step_begins = 0;
   for (std::size_t at = 0; at < begins; ++at) {
     const auto* mark = std::get_if<Mark>(&schedule.events[at]);
-    if (mark != nullptr && mark->stretch == Stretch::SecondStep && mark->moment == Moment::StretchBegins) step_begins = at;
+    if (mark != nullptr && mark->stretch == Stretch::SecondStep && mark->moment == Moment::StretchBegins)
+      step_begins = at;
   }
   // Made since the step began, still there, and not part of what survives it.
   std::vector<bool> held(schedule.buffers.size(), false);

@@ -6,7 +6,10 @@ namespace {
 class Placer : public Ignores<Compute, Communicate, Enter, Exit, Mark> {
  public:
   Placer(const Schedule& schedule, const AllocatorConfig& config, Bytes capacity)
-      : schedule_(schedule), allocator_(config, capacity), capacity_(capacity), blocks_(schedule.buffers.size(), kNullBlock) {}
+      : schedule_(schedule),
+        allocator_(config, capacity),
+        capacity_(capacity),
+        blocks_(schedule.buffers.size(), kNullBlock) {}
 
   using Ignores<Compute, Communicate, Enter, Exit, Mark>::on;
   void on(std::size_t at, const Allocate& event) {

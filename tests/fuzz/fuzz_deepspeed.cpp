@@ -10,11 +10,11 @@ using namespace dsplan;
 namespace {
 
 const ModelSpec& tiny() {
-  static const ModelSpec model = build_model(
-      parse_json("config.json", R"({"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64,
+  static const ModelSpec model =
+      build_model(parse_json("config.json", R"({"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64,
                                     "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96,
                                     "vocab_size": 128, "max_position_embeddings": 64})"),
-      "tiny");
+                  "tiny");
   return model;
 }
 

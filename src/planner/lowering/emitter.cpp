@@ -29,9 +29,9 @@ void Emitter::release(BufferId buffer, Reason reason) {
   DSPLAN_CHECK(state.references > 0, std::string("released twice: ") + schedule_.buffers[buffer].label);
   if (--state.references > 0) return;
   const bool late = after_marker_ || state.last_touch != serial_;
-  DSPLAN_CHECK(!late || reason != Reason::LastUse, std::string("late without a reason: ") + schedule_.buffers[buffer].label);
-  schedule_.events.emplace_back(
-      Release{buffer, late ? cause_ : 0, 0, late ? reason : Reason::LastUse});
+  DSPLAN_CHECK(!late || reason != Reason::LastUse,
+               std::string("late without a reason: ") + schedule_.buffers[buffer].label);
+  schedule_.events.emplace_back(Release{buffer, late ? cause_ : 0, 0, late ? reason : Reason::LastUse});
 }
 
 void Emitter::begin() {
@@ -104,8 +104,8 @@ void Emitter::write(BufferId buffer, Bytes offset, Bytes bytes) {
 // the same pieces: both are found by bisection and cost no copy.
 void Emitter::insert(std::vector<Piece>& pieces, const Piece& made) {
   const Bytes offset = made.offset;
-  const auto touched = std::partition_point(pieces.begin(), pieces.end(),
-                                            [&](const Piece& p) { return p.offset + p.bytes <= offset; });
+  const auto touched =
+      std::partition_point(pieces.begin(), pieces.end(), [&](const Piece& p) { return p.offset + p.bytes <= offset; });
   if (touched == pieces.end()) {
     pieces.push_back(made);
     return;
@@ -120,7 +120,8 @@ void Emitter::insert(std::vector<Piece>& pieces, const Piece& made) {
   const Bytes end = offset + made.bytes;
   for (const Piece& piece : pieces) {
     const Bytes piece_end = piece.offset + piece.bytes;
-    if (piece.offset < offset) kept.push_back({piece.content, piece.offset, std::min(piece_end, offset) - piece.offset});
+    if (piece.offset < offset)
+      kept.push_back({piece.content, piece.offset, std::min(piece_end, offset) - piece.offset});
     if (piece_end > end) {
       const Bytes from = std::max(piece.offset, end);
       kept.push_back({piece.content, from, piece_end - from});
@@ -141,15 +142,22 @@ void Emitter::end_work() {
 void Emitter::compute(Label work) {
   end_work();
   const auto end = static_cast<std::uint32_t>(schedule_.accesses.size());
-  schedule_.events.emplace_back(
-      Compute{work, module_, 0, pass_, {reads_begin_, writes_begin_}, {writes_begin_, end}});
+  schedule_.events.emplace_back(Compute{work, module_, 0, pass_, {reads_begin_, writes_begin_}, {writes_begin_, end}});
 }
 
 void Emitter::communicate(Collective collective, DType dtype, Bytes payload, TrafficKind kind) {
   end_work();
   const auto end = static_cast<std::uint32_t>(schedule_.accesses.size());
-  schedule_.events.emplace_back(Communicate{collective, Group::DataParallel, dtype, kind, 0, pass_, module_, payload,
-                                            {reads_begin_, writes_begin_}, {writes_begin_, end}});
+  schedule_.events.emplace_back(Communicate{collective,
+                                            Group::DataParallel,
+                                            dtype,
+                                            kind,
+                                            0,
+                                            pass_,
+                                            module_,
+                                            payload,
+                                            {reads_begin_, writes_begin_},
+                                            {writes_begin_, end}});
 }
 
 ContentId Emitter::begin_marker() {
@@ -175,8 +183,7 @@ void Emitter::promise_update(BufferId buffer, Bytes offset, Bytes bytes) {
 void Emitter::promise_contents(BufferId buffer) {
   const State& state = states_[buffer];
   const auto promise = [&](const Piece& piece) {
-    schedule_.promises.push_back(
-        {PromiseKind::HeldAtTheEnd, {buffer, piece.content, piece.offset, piece.bytes}});
+    schedule_.promises.push_back({PromiseKind::HeldAtTheEnd, {buffer, piece.content, piece.offset, piece.bytes}});
   };
   if (state.pieces >= 0) {
     for (const Piece& piece : pieces_[static_cast<std::size_t>(state.pieces)]) promise(piece);

@@ -41,10 +41,10 @@ class Emitter {
 
   // A piece of work is stated as: begin, reads, writes, then `compute` or `communicate`.
   void begin();
-  void read(BufferId buffer);                                 // Everything that it holds.
-  void read(BufferId buffer, Bytes offset, Bytes bytes);      // Exactly what lies there, which may be several contents.
-  void write(BufferId buffer);                                // All of it, as one content.
-  void write(BufferId buffer, Bytes offset, Bytes bytes);     // One piece; replaces what overlapped.
+  void read(BufferId buffer);                              // Everything that it holds.
+  void read(BufferId buffer, Bytes offset, Bytes bytes);   // Exactly what lies there, which may be several contents.
+  void write(BufferId buffer);                             // All of it, as one content.
+  void write(BufferId buffer, Bytes offset, Bytes bytes);  // One piece; replaces what overlapped.
   void compute(Label work);
   void communicate(Collective collective, DType dtype, Bytes payload, TrafficKind kind = TrafficKind::Data);
 
@@ -66,9 +66,9 @@ class Emitter {
   };
   struct State {
     std::int32_t references = 0;
-    std::int32_t pieces = -1;            // Index into pieces_ once it holds more than one content.
-    Piece whole{0, Bytes(), Bytes()};    // The single content otherwise; content 0: nothing yet.
-    std::uint32_t last_touch = 0;        // Serial of the last work that read or wrote it.
+    std::int32_t pieces = -1;          // Index into pieces_ once it holds more than one content.
+    Piece whole{0, Bytes(), Bytes()};  // The single content otherwise; content 0: nothing yet.
+    std::uint32_t last_touch = 0;      // Serial of the last work that read or wrote it.
   };
 
   void touch(BufferId buffer, const Piece& piece);
@@ -82,8 +82,8 @@ class Emitter {
   std::vector<State> states_;
   std::vector<std::vector<Piece>> pieces_;
   ContentId next_content_ = 1;
-  ContentId cause_ = 0;            // First content that the latest work made, or the latest marker.
-  std::uint32_t serial_ = 0;       // Counts computes and communicates.
+  ContentId cause_ = 0;       // First content that the latest work made, or the latest marker.
+  std::uint32_t serial_ = 0;  // Counts computes and communicates.
   bool after_marker_ = true;
   std::uint32_t reads_begin_ = 0;
   std::uint32_t writes_begin_ = 0;

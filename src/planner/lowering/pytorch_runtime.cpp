@@ -146,9 +146,9 @@ class PyTorchRuntime final : public RuntimeBase {
 
   // In the parameter's dtype. Fused implementations keep their step counter on the device, one fp32 per parameter.
   void create_state() {
-    const bool counter = training().optimizer.implementation == Implementation::Fused &&
-                         (training().optimizer.kind == OptimizerKind::Adam ||
-                          training().optimizer.kind == OptimizerKind::AdamW);
+    const bool counter =
+        training().optimizer.implementation == Implementation::Fused &&
+        (training().optimizer.kind == OptimizerKind::Adam || training().optimizer.kind == OptimizerKind::AdamW);
     if (training().optimizer.kind == OptimizerKind::Adam8bit) {
       for (Label label : {"quantisation map of exp_avg", "quantisation map of exp_avg_sq"}) {
         maps_.push_back(emitter_.allocate(Bytes(1024), DType::Float32, Role::Optimizer, label));

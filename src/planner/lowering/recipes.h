@@ -26,7 +26,9 @@ class RecipeBook {
 
   [[nodiscard]] const Entry& entry(NodeId node) const { return entries_[static_cast<std::size_t>(node)]; }
   [[nodiscard]] std::span<const Slot> slots(NodeId node) const { return range(slots_, &Entry::slots, node); }
-  [[nodiscard]] std::span<const RecipeStep> forward(NodeId node) const { return range(forward_, &Entry::forward, node); }
+  [[nodiscard]] std::span<const RecipeStep> forward(NodeId node) const {
+    return range(forward_, &Entry::forward, node);
+  }
   [[nodiscard]] std::span<const RecipeStep> backward(NodeId node) const {
     return range(backward_, &Entry::backward, node);
   }

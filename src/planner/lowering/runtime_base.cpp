@@ -25,7 +25,8 @@ namespace {
 // Row and column statistics for matrices (over the last two dimensions), a full moment for vectors; always fp32.
 std::vector<StateTensor> adafactor_state(const Shape& shape) {
   const std::int64_t elements = shape.elements().value();
-  if (shape.rank < 2 || elements == 0) return {{storage(Elements(elements), DType::Float32), DType::Float32, "exp_avg_sq"}};
+  if (shape.rank < 2 || elements == 0)
+    return {{storage(Elements(elements), DType::Float32), DType::Float32, "exp_avg_sq"}};
   const std::int64_t rows = elements / shape.dims[shape.rank - 1U];
   const std::int64_t columns = elements / shape.dims[shape.rank - 2U];
   return {{storage(Elements(rows), DType::Float32), DType::Float32, "exp_avg_sq_row"},

@@ -63,8 +63,8 @@ class RuntimeBase : public TrainingRuntime {
   std::int64_t rank_;
   Emitter& emitter_;
   std::vector<Leaf> leaves_;
-  std::vector<Leaf> trained_;               // Those that the optimizer updates, in registration order.
-  std::vector<std::int32_t> trained_index_; // By ParameterId; -1 for frozen and tied.
+  std::vector<Leaf> trained_;                // Those that the optimizer updates, in registration order.
+  std::vector<std::int32_t> trained_index_;  // By ParameterId; -1 for frozen and tied.
 };
 
 // One constructor each; make_runtime chooses.

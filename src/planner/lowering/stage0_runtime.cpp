@@ -1,5 +1,5 @@
-// DeepSpeed without ZeRO. In 16 bit FP16_Optimizer (fp16/fused_optimizer.py): a flat 16-bit copy, a flat fp32 master and
-// its states, made at init by a dummy step. In fp32 the base optimizer itself, over separate tensors. Gradients are
+// DeepSpeed without ZeRO. In 16 bit FP16_Optimizer (fp16/fused_optimizer.py): a flat 16-bit copy, a flat fp32 master
+// and its states, made at init by a dummy step. In fp32 the base optimizer itself, over separate tensors. Gradients are
 // all-reduced at the boundary in parameter order, in buckets that close once they exceed 5e8 elements
 // (engine.py, allreduce_gradients; the configured bucket size is not consulted).
 #include <algorithm>
@@ -170,7 +170,8 @@ class Stage0Runtime final : public RuntimeBase {
     emitter_.release(joined, Reason::PythonFrame);
   }
 
-  // fp32 casts of all gradients and their concatenation coexist with the 16-bit gradients; then one fp32 gradient stays.
+  // fp32 casts of all gradients and their concatenation coexist with the 16-bit gradients; then one fp32 gradient
+  // stays.
   void step_flat() {
     std::vector<BufferId> casts;
     for (const Leaf& leaf : trained_) {
@@ -238,7 +239,7 @@ class Stage0Runtime final : public RuntimeBase {
   }
 
   bool mixed_;
-  std::vector<BufferId> whole_;      // By ParameterId, as are the next three.
+  std::vector<BufferId> whole_;  // By ParameterId, as are the next three.
   std::vector<BufferId> gradients_;
   std::vector<std::vector<BufferId>> states_;
   std::vector<std::int64_t> offset_;
