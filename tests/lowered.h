@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/schedule.h"
@@ -67,84 +68,113 @@ inline std::vector<dsplan::Schedule> all_ranks(const dsplan::ModelSpec& model, c
   return schedules;
 }
 
-// Each way in which a job of `stage` over `ranks` can differ from the plain one, one at a time and in some pairs.
-inline std::vector<Case> variants(int stage, std::int64_t ranks, std::int32_t layers) {
-  using namespace dsplan;
+// The plain job of one stage, and its variants so far.
+struct Variants {
+  int stage = 0;
+  std::int64_t ranks = 1;
+  std::int32_t layers = 0;
   std::vector<Case> cases;
-  const std::string base = fmt::format("stage {} ranks {}", stage, ranks);
-  const auto add = [&](const std::string& name, auto change) {
-    Case made{fmt::format("{} {}", base, name), job(stage, ranks)};
+
+  template <class Change>
+  void add(const std::string& name, Change change) {
+    Case made{fmt::format("stage {} ranks {} {}", stage, ranks, name), job(stage, ranks)};
     change(made.job);
     cases.push_back(std::move(made));
-  };
-  const auto full = [&](Job& j) {
+  }
+  void checkpoint_full(dsplan::Job& j) const {
     for (std::int32_t at = 0; at < layers; ++at) j.training.checkpoint.groups.push_back({at, at});
-  };
-  add("plain", [](Job&) {});
-  add("accumulation 2", [](Job& j) { j.training.grad_accum = 2; });
-  add("accumulation 3", [](Job& j) { j.training.grad_accum = 3; });
-  add("fp32", [](Job& j) { set_dtype(j, DType::Float32); });
-  add("fp16", [](Job& j) { set_dtype(j, DType::Float16); });
-  add("checkpoint full", full);
-  add("checkpoint every second", [&](Job& j) {
-    for (std::int32_t at = 0; at < layers; at += 2) j.training.checkpoint.groups.push_back({at, at});
+  }
+};
+
+// What any runtime can do.
+inline void add_training(Variants& to) {
+  using namespace dsplan;
+  to.add("plain", [](Job&) {});
+  to.add("accumulation 2", [](Job& j) { j.training.grad_accum = 2; });
+  to.add("accumulation 3", [](Job& j) { j.training.grad_accum = 3; });
+  to.add("fp32", [](Job& j) { set_dtype(j, DType::Float32); });
+  to.add("fp16", [](Job& j) { set_dtype(j, DType::Float16); });
+  to.add("checkpoint full", [&](Job& j) { to.checkpoint_full(j); });
+  to.add("checkpoint every second", [&](Job& j) {
+    for (std::int32_t at = 0; at < to.layers; at += 2) j.training.checkpoint.groups.push_back({at, at});
   });
-  add("checkpoint one segment", [&](Job& j) { j.training.checkpoint.groups = {{0, layers - 1}}; });
-  add("checkpoint full, accumulation 2", [&](Job& j) {
-    full(j);
+  to.add("checkpoint one segment", [&](Job& j) { j.training.checkpoint.groups = {{0, to.layers - 1}}; });
+  to.add("checkpoint full, accumulation 2", [&](Job& j) {
+    to.checkpoint_full(j);
     j.training.grad_accum = 2;
   });
-  add("foreach", [](Job& j) { j.training.optimizer.implementation = Implementation::Foreach; });
-  add("for loop", [](Job& j) { j.training.optimizer.implementation = Implementation::ForLoop; });
-  add("momentum", [](Job& j) {
+  to.add("foreach", [](Job& j) { j.training.optimizer.implementation = Implementation::Foreach; });
+  to.add("for loop", [](Job& j) { j.training.optimizer.implementation = Implementation::ForLoop; });
+  to.add("momentum", [](Job& j) {
     j.training.optimizer.kind = OptimizerKind::Sgd;
     j.training.optimizer.momentum = 0.9;
   });
-  add("sgd", [](Job& j) { j.training.optimizer.kind = OptimizerKind::Sgd; });
-  add("adafactor", [](Job& j) { j.training.optimizer.kind = OptimizerKind::Adafactor; });
-  add("adam8bit", [](Job& j) { j.training.optimizer.kind = OptimizerKind::Adam8bit; });
-  add("memory-efficient attention", [](Job& j) { j.training.attention = Attention::MemoryEfficient; });
-  add("frozen embeddings", [](Job& j) { j.training.freeze = {"*embed*", "*wte*", "*lm_head*"}; });
-  add("only norms trained", [](Job& j) { j.training.freeze = {"*weight"}; });
-  if (stage < 0) return cases;
-  add("fp32 communication", [](Job& j) { j.training.communication_dtype = DType::Float32; });
-  add("fp32 communication, small bucket", [](Job& j) {
+  to.add("sgd", [](Job& j) { j.training.optimizer.kind = OptimizerKind::Sgd; });
+  to.add("adafactor", [](Job& j) { j.training.optimizer.kind = OptimizerKind::Adafactor; });
+  to.add("adam8bit", [](Job& j) { j.training.optimizer.kind = OptimizerKind::Adam8bit; });
+  to.add("memory-efficient attention", [](Job& j) { j.training.attention = Attention::MemoryEfficient; });
+  to.add("frozen embeddings", [](Job& j) { j.training.freeze = {"*embed*", "*wte*", "*lm_head*"}; });
+  to.add("only norms trained", [](Job& j) { j.training.freeze = {"*weight"}; });
+}
+
+// What DeepSpeed can do.
+inline void add_communication(Variants& to) {
+  using namespace dsplan;
+  to.add("fp32 communication", [](Job& j) { j.training.communication_dtype = DType::Float32; });
+  to.add("fp32 communication, small bucket", [](Job& j) {
     j.training.communication_dtype = DType::Float32;
     j.training.zero.reduce_bucket_size = Elements(5000);
   });
-  if (stage == 0) return cases;
-  add("small bucket", [](Job& j) { j.training.zero.reduce_bucket_size = Elements(5000); });
-  add("overlap", [](Job& j) { j.training.zero.overlap_comm = true; });
-  add("overlap, small bucket, accumulation 2", [](Job& j) {
+}
+
+// What partitioned gradients can do.
+inline void add_buckets(Variants& to) {
+  using namespace dsplan;
+  to.add("small bucket", [](Job& j) { j.training.zero.reduce_bucket_size = Elements(5000); });
+  to.add("overlap", [](Job& j) { j.training.zero.overlap_comm = true; });
+  to.add("overlap, small bucket, accumulation 2", [](Job& j) {
     j.training.zero.overlap_comm = true;
     j.training.zero.reduce_bucket_size = Elements(5000);
     j.training.grad_accum = 2;
   });
-  add("round robin", [](Job& j) { j.training.zero.round_robin_gradients = true; });
-  add("no reduce_scatter", [](Job& j) { j.training.zero.reduce_scatter = false; });
-  add("one reduce per owner", [](Job& j) { j.training.zero.use_multi_rank_bucket_allreduce = false; });
-  add("not contiguous", [](Job& j) { j.training.zero.contiguous_gradients = false; });
-  add("not contiguous, small bucket, accumulation 2", [](Job& j) {
+  to.add("round robin", [](Job& j) { j.training.zero.round_robin_gradients = true; });
+  to.add("no reduce_scatter", [](Job& j) { j.training.zero.reduce_scatter = false; });
+  to.add("one reduce per owner", [](Job& j) { j.training.zero.use_multi_rank_bucket_allreduce = false; });
+  to.add("not contiguous", [](Job& j) { j.training.zero.contiguous_gradients = false; });
+  to.add("not contiguous, small bucket, accumulation 2", [](Job& j) {
     j.training.zero.contiguous_gradients = false;
     j.training.zero.reduce_bucket_size = Elements(5000);
     j.training.grad_accum = 2;
   });
-  add("checkpoint full, small bucket, accumulation 3, fp16", [&](Job& j) {
-    full(j);
+  to.add("checkpoint full, small bucket, accumulation 3, fp16", [&](Job& j) {
+    to.checkpoint_full(j);
     set_dtype(j, DType::Float16);
     j.training.zero.reduce_bucket_size = Elements(5000);
     j.training.grad_accum = 3;
   });
-  if (stage < 3) return cases;
-  add("no persistence", [](Job& j) { j.training.zero.param_persistence_threshold = Elements(0); });
-  add("some persistence", [](Job& j) { j.training.zero.param_persistence_threshold = Elements(100); });
-  add("sub-groups", [](Job& j) { j.training.zero.sub_group_size = Elements(7000); });
-  add("fp32 accumulation", [](Job& j) { j.training.grad_accum_dtype = DType::Float32; });
-  add("no persistence, checkpoint full", [&](Job& j) {
+}
+
+// What partitioned parameters can do.
+inline void add_partitions(Variants& to) {
+  using namespace dsplan;
+  to.add("no persistence", [](Job& j) { j.training.zero.param_persistence_threshold = Elements(0); });
+  to.add("some persistence", [](Job& j) { j.training.zero.param_persistence_threshold = Elements(100); });
+  to.add("sub-groups", [](Job& j) { j.training.zero.sub_group_size = Elements(7000); });
+  to.add("fp32 accumulation", [](Job& j) { j.training.grad_accum_dtype = DType::Float32; });
+  to.add("no persistence, checkpoint full", [&](Job& j) {
     j.training.zero.param_persistence_threshold = Elements(0);
-    full(j);
+    to.checkpoint_full(j);
   });
-  return cases;
+}
+
+// Each way in which a job of `stage` over `ranks` can differ from the plain one, one at a time and in some pairs.
+inline std::vector<Case> variants(int stage, std::int64_t ranks, std::int32_t layers) {
+  Variants all{stage, ranks, layers, {}};
+  add_training(all);
+  if (stage >= 0) add_communication(all);
+  if (stage >= 1) add_buckets(all);
+  if (stage >= 3) add_partitions(all);
+  return std::move(all.cases);
 }
 
 }  // namespace lowered

@@ -26,7 +26,8 @@ ROOMS = {
 }
 # Where a third-party header may be included: a pattern over the path from the root.
 CONFINED = {
-    "nlohmann/": r"src/io/(.*\.cpp|write_value\.h)|tests/.*",  # That header is for the writers of io: see PRIVATE.
+    # That header is for io's own writers: see PRIVATE. Tests parse what the binary prints with a reader that is not ours.
+    "nlohmann/": r"src/io/(.*\.cpp|write_value\.h)|tests/.*\.cpp",
     "yaml.h": r"src/io/.*\.cpp",
     "CLI/": r"src/cli/.*",
     "doctest/": r"tests/.*",
@@ -234,6 +235,8 @@ def self_test():
         ("src/io/a.cpp", '#include "model/b.h"\n', "io must not include model"),
         ("src/core/a.cpp", '#include "b.h"\n', "not written from src/"),
         ("src/io/a.h", "#include <nlohmann/json.hpp>\n", "belongs into"),
+        ("src/cli/a.cpp", "#include <nlohmann/json.hpp>\n", "belongs into"),
+        ("tests/a.h", "#include <nlohmann/json.hpp>\n", "belongs into"),
         ("src/cli/a.cpp", "#include <yaml.h>\n", "belongs into"),
         ("src/core/a.cpp", "#include <CLI/CLI.hpp>\n", "belongs into"),
         ("src/cli/a.cpp", "#include <doctest/doctest.h>\n", "belongs into"),
@@ -254,6 +257,7 @@ def self_test():
     clean = [
         ("src/cli/a.cpp", '#include <CLI/CLI.hpp>\n#include "io/b.h"\nint main() { std::exit(0); }\n'),
         ("src/io/a.cpp", "#include <nlohmann/json.hpp>\n// std::exit(1), fmt::print\n"),
+        ("tests/a.cpp", "#include <nlohmann/json.hpp>\n"),
         ("src/core/a.h", "struct R {\n  virtual void exit(int) {}\n};\nvoid f(R& r) { r.exit(1); }\n"),
         ("src/sim/a.cpp", '// ZeroStage\nconst char* t = "zero.stage";\n'),
         ("src/core/a.cpp", "constexpr int kTable[] = {\n" + "  1,\n" * 90 + "};\nint f() { return 1; }\n"),

@@ -1,0 +1,101 @@
+// Computes and collectives: what they touch, where they stand, and whether a payload is what its collective moves.
+#include <algorithm>
+
+#include "core/auditor.h"
+
+namespace dsplan {
+namespace {
+
+// Payloads are the full logical buffer, as in nccl-tests. Only the size of the data-parallel group is known here.
+bool payload_fits(Collective collective, std::int64_t payload, std::int64_t read, std::int64_t written,
+                  std::int64_t ranks) {
+  switch (collective) {
+    case Collective::AllReduce:
+    case Collective::Broadcast:
+    case Collective::Reduce:
+    case Collective::AllToAll: return read == payload && written == payload;
+    case Collective::AllGather: return written == payload && checked_mul(read, ranks) == payload;
+    case Collective::ReduceScatter: return read == payload && checked_mul(written, ranks) == payload;
+    case Collective::SendRecv: return std::max(read, written) == payload;
+  }
+  return false;
+}
+
+// Collectives within one buffer: all-reduce and its like in place, shares where this rank's share lies.
+bool shares_fit(const Communicate& event, const Access& read, const Access& write, std::int64_t rank) {
+  if (read.buffer != write.buffer) return true;
+  const Bytes share(event.collective == Collective::ReduceScatter ? write.bytes : read.bytes);
+  switch (event.collective) {
+    case Collective::AllGather: return read.offset == write.offset + share * rank;
+    case Collective::ReduceScatter: return write.offset == read.offset + share * rank;
+    default: return read.offset == write.offset;
+  }
+}
+
+}  // namespace
+
+template <class Work>
+Auditor::Sums Auditor::work(const Work& event, bool compute) {
+  ++works_;
+  before_ = {};
+  Sums sums;
+  const auto legal = [&](Span span) { return span.begin <= span.end && span.end <= schedule_.accesses.size(); };
+  if (!legal(event.reads) || !legal(event.writes)) {
+    find("a span lies outside the pool of accesses");
+    return sums;
+  }
+  // A copy of nothing but what other ranks sent is theirs as well.
+  bool ours = compute && event.reads.begin == event.reads.end;
+  for (const Access& access : schedule_.range(event.reads)) {
+    ours = ours || (compute && access.content < ours_.size() && ours_[access.content]);
+    sums.read = checked_add(sums.read, read(access, event.stream));
+  }
+  for (const Access& access : schedule_.range(event.writes)) {
+    sums.written = checked_add(sums.written, write(access, event.stream, ours, compute));
+  }
+  if (event.writes.begin == event.writes.end) {
+    find("work that makes nothing");
+  } else {
+    before_ = {schedule_.accesses[event.writes.begin].content, true};
+  }
+  if (stopped_) find("work between an early stop and the exit that abandons its module");
+  if (event.module != (modules_.empty() ? kNone : modules_.back().module))
+    find("work outside its module {}", event.module);
+  if (!modules_.empty() && event.pass != modules_.back().pass)
+    find("work in a module that was entered in another pass");
+  return sums;
+}
+
+void Auditor::on(std::size_t at, const Compute& event) {
+  if (full()) return;
+  at_ = at;
+  work(event, true);
+}
+
+void Auditor::on(std::size_t at, const Communicate& event) {
+  if (full()) return;
+  at_ = at;
+  const Sums sums = work(event, false);
+  for (const Span span : {event.reads, event.writes}) {
+    for (std::uint32_t i = span.begin; i < span.end && i < schedule_.accesses.size(); ++i) {
+      const BufferId buffer = schedule_.accesses[i].buffer;
+      if (buffer < states_.size() && schedule_.buffers[buffer].dtype != event.dtype) {
+        find("{} of {} touches buffer {} of {}", name(event.collective), name(event.dtype), named(buffer),
+             name(schedule_.buffers[buffer].dtype));
+      }
+    }
+  }
+  const bool data_parallel = event.group == Group::DataParallel;
+  if ((data_parallel ? schedule_.dp : schedule_.world) < 2) find("{} in a group of one rank", name(event.collective));
+  if (data_parallel && !payload_fits(event.collective, event.payload.value(), sums.read, sums.written, schedule_.dp)) {
+    find("{} of {} bytes reads {} and writes {}", name(event.collective), event.payload.value(), sums.read,
+         sums.written);
+  }
+  if (sums.read == 0 || sums.written == 0) return;
+  if (!shares_fit(event, schedule_.accesses[event.reads.begin], schedule_.accesses[event.writes.begin],
+                  schedule_.rank)) {
+    find("{} reads and writes different places of one buffer", name(event.collective));
+  }
+}
+
+}  // namespace dsplan

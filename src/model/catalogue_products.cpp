@@ -1,0 +1,93 @@
+// The catalogue: matrix products, embedding, normalisation and loss.
+#include "model/catalogue_rules.h"
+
+#include <algorithm>
+
+namespace dsplan::rules {
+
+// x W^T (+ b). Saved: mat1 iff the weight needs a gradient, mat2 iff the input does (derivatives.yaml: mm, addmm).
+// Backward order: with bias x, W, then, by the engine, the bias sum; without bias W first. DeepSpeed's Python function
+// (runtime/zero/linear.py) packs what it saves after its forward and always makes x first.
+void linear(Writer& w) {
+  const bool has_bias = w.node().input_count == 3;
+  w.output();
+  w.kernel();
+  w.save_input(0, has_bias ? "_saved_mat1" : "_saved_self", w.needs(1));
+  w.save_input(1, "_saved_mat2", w.needs(0));
+  const bool function = w.node().product == Product::Function;
+  if (function) w.saves_after_kernel();
+  if (has_bias || function) {
+    w.gradient(0);
+    w.gradient(1);
+    if (!function) w.function_returns();
+    if (has_bias) w.gradient(2);
+  } else {
+    w.gradient(1);
+    w.gradient(0);
+  }
+}
+
+void matmul(Writer& w) {
+  w.output();
+  w.kernel();
+  w.save_input(0, "_saved_self", w.needs(1));
+  w.save_input(1, "_saved_mat2", w.needs(0));
+  w.gradient(0);
+  w.gradient(1);
+}
+
+void grouped_matmul(Writer& w) {
+  w.output();
+  w.kernel();
+  w.save_input(0, "_saved_self", w.needs(1));
+  w.save_input(1, "_saved_mat2", w.needs(0));
+  w.save_input(2, "_saved_offs");
+  w.gradient(0);
+  w.gradient(1);
+}
+
+// Dense gradient of the table; beyond 3,072 indices CUDA sorts them first (Embedding.cu, embedding_dense_backward).
+void embedding(Writer& w) {
+  w.output();
+  w.kernel();
+  w.save_input(1, "_saved_indices");
+  if (!w.needs(0)) return;
+  const Elements indices = w.in(1).shape.elements();
+  if (indices > Elements(3072)) {
+    w.allocate_temporary(storage(indices, DType::Int64), DType::Int64, Visibility::Kernel);
+    w.temporary(storage(indices, DType::Int64), DType::Int64, Visibility::Kernel);
+  }
+  w.gradient(0);
+}
+
+// Input, weight, and per row mean and rstd in the accumulate type (layer_norm_kernel.cu).
+void layer_norm(Writer& w) {
+  const Shape& shape = w.in(0).shape;
+  const Elements rows(shape.elements().value() / std::max<std::int64_t>(1, shape.dims[shape.rank - 1U]));
+  const DType accumulate = w.in(0).dtype == DType::Float64 ? DType::Float64 : DType::Float32;
+  w.output();
+  w.extra(0, storage(rows, accumulate), accumulate, Visibility::Dispatch);
+  w.extra(1, storage(rows, accumulate), accumulate, Visibility::Dispatch);
+  w.kernel();
+  w.save_input(0, "_saved_input");
+  w.save_input(1, "_saved_weight");
+  w.save_extra(0, "_saved_result1");
+  w.save_extra(1, "_saved_result2");
+  for (std::size_t i : {0U, 1U, 2U}) {
+    if (w.needs(i)) w.allocate_gradient(i);
+  }
+  w.backward_kernel();
+}
+
+// The scalar result and total_weight; backward fills a dense N x V gradient (NLLLoss.cu).
+void nll_loss(Writer& w) {
+  w.output();
+  w.extra(0, storage(Elements(1), w.out().dtype), w.out().dtype, Visibility::Dispatch);
+  w.kernel();
+  w.save_input(0, "_saved_self");
+  w.save_input(1, "_saved_target");
+  w.save_extra(0, "_saved_total_weight");
+  w.gradient(0);
+}
+
+}  // namespace dsplan::rules

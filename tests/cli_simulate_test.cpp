@@ -1,0 +1,194 @@
+// `dsplan simulate` as users see it: its reports in every format, their sums and their schema.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "run_binary.h"
+
+using namespace dsplan::test;
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+Ran dsplan_runs(const Folder& folder, const std::string& line) { return run_binary(folder, split(line)); }
+
+std::int64_t sum_of_roles(const Json& roles) {
+  std::int64_t sum = 0;
+  for (const char* role : {"parameters", "gradients", "optimizer", "runtime_buffers", "activations", "temporaries",
+                           "inputs", "module_buffers", "workspace"}) {
+    sum += roles.at(role).get<std::int64_t>();
+  }
+  return sum;
+}
+
+void check_sums(const Json& report) {
+  const Json& memory = report.at("memory");
+  const Json& states = memory.at("states");
+  CHECK(states.at("parameters").get<std::int64_t>() + states.at("gradients").get<std::int64_t>() +
+            states.at("optimizer").get<std::int64_t>() ==
+        states.at("total").get<std::int64_t>());
+  CHECK(sum_of_roles(memory.at("persistent")) == memory.at("persistent").at("total").get<std::int64_t>());
+  if (!memory.at("held_for_backward").is_null()) {
+    const Json& held = memory.at("held_for_backward");
+    CHECK(sum_of_roles(held.at("by_role")) == held.at("total").get<std::int64_t>());
+  }
+  if (!memory.at("peak").is_null()) {
+    const Json& peak = memory.at("peak");
+    CHECK(sum_of_roles(peak.at("by_role")) == peak.at("requested").get<std::int64_t>());
+    CHECK(peak.at("allocated").get<std::int64_t>() >= peak.at("requested").get<std::int64_t>());
+  }
+}
+
+// Every null has an entry in not_modelled, at its own path or one around or inside it.
+void check_nulls(const Json& value, const std::string& path, const Json& absences) {
+  if (value.is_object()) {
+    for (const auto& [key, child] : value.items()) check_nulls(child, path.empty() ? key : path + "." + key, absences);
+  }
+  if (!value.is_null()) return;
+  bool said = false;
+  for (const Json& absence : absences) {
+    const auto what = absence.at("what").get<std::string>();
+    CHECK(!absence.at("why").get<std::string>().empty());
+    said = said || path == what || path.starts_with(what + ".") || what.starts_with(path + ".");
+  }
+  CHECK_MESSAGE(said, path);
+}
+
+void check_against(const Json& schema, const Json& value, const std::string& path) {
+  INFO(path);
+  if (schema.contains("enum")) {
+    CHECK(std::find(schema["enum"].begin(), schema["enum"].end(), value) != schema["enum"].end());
+    return;
+  }
+  std::vector<std::string> types;
+  if (schema.at("type").is_array()) {
+    types = schema["type"].get<std::vector<std::string>>();
+  } else {
+    types.push_back(schema["type"].get<std::string>());
+  }
+  const std::string type = value.is_null()             ? "null"
+                           : value.is_boolean()        ? "boolean"
+                           : value.is_number_integer() ? "integer"
+                           : value.is_string()         ? "string"
+                           : value.is_array()          ? "array"
+                           : value.is_object()         ? "object"
+                                                       : "number";
+  CHECK(std::find(types.begin(), types.end(), type) != types.end());
+  if (type == "integer" && schema.contains("minimum")) CHECK(value.get<std::int64_t>() >= schema["minimum"]);
+  if (type == "array") {
+    for (const Json& item : value) check_against(schema.at("items"), item, path + "[]");
+  }
+  if (type != "object") return;
+  CHECK(value.size() == schema.at("properties").size());
+  for (const Json& key : schema.at("required")) CHECK(value.contains(key.get<std::string>()));
+  for (const auto& [key, child] : value.items()) {
+    REQUIRE_MESSAGE(schema["properties"].contains(key), path, ".", key);
+    check_against(schema["properties"][key], child, path + "." + key);
+  }
+}
+
+const std::vector<std::string> kRuns = {
+    "simulate tiny-llama",
+    "simulate tiny-llama --gpus 4",
+    "simulate tiny-llama --zero-stage 1 --gpus 4 --hardware l4",
+    "simulate tiny-llama --zero-stage 2 --gpus 4 --grad-accum 2 --capacity 16GiB",
+    "simulate tiny-llama --zero-stage 3 --gpus 8 --checkpoint full --cluster 8xh100",
+    "simulate tiny-gpt2 --seq 64 --capacity 700MiB",
+    "simulate tiny-gpt2 --dtype fp32 --optimizer sgd --freeze '*wte*'",
+    "simulate bloom-560m --zero-stage 3 --gpus 8",
+    "simulate qwen2.5-7b --deepspeed zero3-offload --gpus 8",
+    "simulate tiny-llama --training example --seq 128",
+    "simulate tiny-llama --zero-stage 1 -- deepspeed --num_gpus 2 train.py --bf16 true --per_device_train_batch_size 2",
+};
+
+}  // namespace
+
+TEST_CASE("every report fits 80 columns, parses, sums up and obeys the schema") {
+  const Folder folder;
+  const Json schema = Json::parse(dsplan_runs(folder, "show schema").out);
+  for (const std::string& line : kRuns) {
+    CAPTURE(line);
+    // An option stands before the launch line.
+    const std::size_t at = line.find(" -- ");
+    const auto with = [&](const std::string& more) {
+      return at == std::string::npos ? line + " " + more : line.substr(0, at) + " " + more + line.substr(at);
+    };
+    const Ran table = dsplan_runs(folder, with("--explain peak --explain traffic"));
+    CAPTURE(table.err);
+    CHECK((table.code == 0 || table.code == 3));
+    CHECK(widest_line(table.out) <= 80);
+    const std::string verdict = table.out.substr(0, table.out.find(':'));
+    const bool known =
+        verdict == "fits" || verdict == "fits with retries" || verdict == "does not fit" || verdict == "unknown";
+    CHECK_MESSAGE(known, verdict);
+    CHECK((verdict == "does not fit") == (table.code == 3));
+
+    const Ran json = dsplan_runs(folder, with("--format json"));
+    CHECK(json.code == table.code);
+    const Json report = Json::parse(json.out, nullptr, false);
+    REQUIRE(!report.is_discarded());
+    check_sums(report);
+    check_nulls(report, "", report.at("not_modelled"));
+    check_against(schema, report, "");
+
+    const Ran csv = dsplan_runs(folder, with("--format csv"));
+    CHECK(csv.out.starts_with("rank,path,value\n"));
+    const std::string total = std::to_string(report["memory"]["persistent"]["total"].get<std::int64_t>());
+    CHECK(csv.out.find(",memory.persistent.total," + total + "\n") != std::string::npos);
+    CHECK(dsplan_runs(folder, with("--format md")).out.starts_with("## "));
+  }
+}
+
+TEST_CASE("a launch line gives ranks and micro-batch, and an option beats it") {
+  const Folder folder;
+  const std::string launch = " -- deepspeed --num_gpus 2 train.py --bf16 true --per_device_train_batch_size 3";
+  const Ran line = dsplan_runs(folder, "simulate tiny-llama --zero-stage 1" + launch);
+  CHECK(line.out.find("2 GPUs, ") != std::string::npos);
+  CHECK(line.out.find("micro-batch 3,") != std::string::npos);
+  const Ran option = dsplan_runs(folder, "simulate tiny-llama --zero-stage 1 --micro-batch 4" + launch);
+  CHECK(option.out.find("micro-batch 4,") != std::string::npos);
+}
+
+TEST_CASE("--rank all prints one report per rank") {
+  const Folder folder;
+  const std::string line = "simulate tiny-llama --zero-stage 2 --gpus 3 --rank all";
+  const Ran json = dsplan_runs(folder, line + " --format json");
+  REQUIRE(json.code == 0);
+  const Json all = Json::parse(json.out);
+  CHECK(all.at("schema") == "dsplan.predictions/1");
+  REQUIRE(all.at("ranks").size() == 3);
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    CHECK(all["ranks"][rank].at("rank") == rank);
+    CHECK(all["ranks"][rank].at("schema") == "dsplan.prediction/1");
+    check_sums(all["ranks"][rank]);
+  }
+  const Ran table = dsplan_runs(folder, line);
+  CHECK(widest_line(table.out) <= 80);
+  CHECK(table.out.find("\n     2 ") != std::string::npos);
+}
+
+TEST_CASE("too small a device: exit 3, the missing bytes and the moment") {
+  const Folder folder;
+  const Ran ran = dsplan_runs(folder, "simulate llama-3-8b --zero-stage 3 --gpus 8 --capacity 24GiB");
+  CHECK(ran.code == 3);
+  CHECK(ran.out.starts_with("does not fit: "));
+  CHECK(ran.out.find("missing") < ran.out.find("\n\n"));
+}
+
+TEST_CASE("a model of 10^15 parameters is counted, not wrapped") {
+  const Folder folder;
+  spill(folder / "config.json",
+        "{\"model_type\": \"llama\", \"hidden_size\": 1000000, \"num_hidden_layers\": 60, \"num_attention_heads\": 8,\n"
+        "\"intermediate_size\": 4000000, \"vocab_size\": 32000}");
+  const Ran ran = dsplan_runs(folder, "simulate config.json --gpus 1024 --zero-stage 3 --format json --seq 16");
+  if (ran.code == 2) {
+    CHECK(ran.err.find("63 bits") != std::string::npos);
+  } else {
+    const Json report = Json::parse(ran.out);
+    // 60 layers of 4 h^2 + 3 h ffn + 2 h, two embeddings and a norm.
+    CHECK(report.at("parameters").at("total").get<std::int64_t>() ==
+          60LL * (4 * 1'000'000'000'000 + 12 * 1'000'000'000'000 + 2'000'000) + 64'000'000'000 + 1'000'000);
+    check_sums(report);
+  }
+}
