@@ -75,7 +75,7 @@ std::string bundled_name(Bundled kind, const std::string& argument) {
 std::string suggestion(const std::string& argument, const std::vector<std::string>& names, std::string_view listing) {
   std::vector<std::string> lowered;
   for (const std::string& name : names) lowered.push_back(lower(name));
-  const std::string list = fmt::format("`dsplan show {}` lists them", listing);
+  std::string list = fmt::format("`dsplan show {}` lists them", listing);
   std::string longer;  // "h100" is nearer to "h100-sxm" than to "a10", whatever the edit distance says.
   for (std::size_t i = 0; i < names.size() && argument.size() > 2; ++i) {
     if (lowered[i].starts_with(lower(argument) + "-"))

@@ -52,7 +52,7 @@ void register_embeddings(ModelBuilder& b, const Bert& bert) {
 }
 
 // Projection, norm and dropout behind attention and MLP alike.
-void register_output(ModelBuilder& b, std::string type, std::int64_t out, std::int64_t in) {
+void register_output(ModelBuilder& b, const std::string& type, std::int64_t out, std::int64_t in) {
   const auto output = b.module("output", type);
   b.linear("dense", out, in, true, Cut::Row);
   b.layer_norm("LayerNorm", out);
