@@ -49,7 +49,8 @@ void refuse_multimodal(const ConfigReader& config, std::string_view model_type) 
   const Value* text = config.root().find("text_config");
   if (text == nullptr || !text->is(Value::Kind::Object)) return;
   const Value* inner = text->find("model_type");
-  const std::string_view part = inner != nullptr && inner->is(Value::Kind::String) ? inner->string : "";
+  const std::string_view part =
+      inner != nullptr && inner->is(Value::Kind::String) ? std::string_view(inner->string) : "";
   config.refuse("model_type", fmt::format("multimodal models are not modelled yet: model_type \"{}\"", model_type),
                 part.empty() ? std::string("write its text_config, with a model_type, to a file of its own")
                              : fmt::format("write its text_config (model_type \"{}\") to a file of its own", part));
