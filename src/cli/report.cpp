@@ -162,6 +162,7 @@ std::string traffic(const std::vector<TrafficRow>& rows) {
   }
   if (control.calls > 0) sums.push_back(control);
   if (sums.empty()) return "  no traffic\n";
+  std::stable_partition(sums.begin(), sums.end(), [](const Sum& sum) { return !sum.label.ends_with(", init"); });
   std::string text = fmt::format(kTrafficRow, "traffic of one step", "calls", "payload", "wire");
   for (const Sum& sum : sums) {
     text += fmt::format(kTrafficRow, sum.label, sum.calls, human(sum.payload), human(sum.wire));
