@@ -65,9 +65,11 @@ constexpr std::array<Row, kOps> kRows = {{
     {Op::GroupedMatmul, rules::grouped_matmul},
 }};
 
+// A missing row at the end would be {Op::Input, nullptr}. The pointers themselves are not compared: under sanitizers
+// GCC does not take that for a constant expression.
 constexpr bool each_operator_has_its_row() {
   for (std::size_t i = 0; i < kOps; ++i) {
-    if (kRows[i].op != static_cast<Op>(i) || kRows[i].rule == nullptr) return false;
+    if (kRows[i].op != static_cast<Op>(i)) return false;
   }
   return true;
 }
