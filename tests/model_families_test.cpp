@@ -11,9 +11,9 @@
 
 #include "core/error.h"
 #include "core/model.h"
+#include "core/sha256.h"
 #include "io/text.h"
 #include "model/families.h"
-#include "sha256.h"
 
 using namespace dsplan;
 namespace fs = std::filesystem;
@@ -195,7 +195,7 @@ TEST_CASE("every bundled model has the parameters that transformers gives it: co
     for (const ModelBuffer& buffer : model.buffers) counted += buffer.counted ? buffer.shape.elements() : Elements(0);
     CHECK((total_elements(model) - counted).value() == std::stoll(row.at("total")));
     CHECK(tensors == std::stoll(row.at("tensors")));
-    CHECK(dsplan_tests::sha256(text) == row.at("sha256"));
+    CHECK(sha256(text) == row.at("sha256"));
   }
   for (const auto& entry : fs::directory_iterator(fs::path(DSPLAN_SOURCE_DIR) / "models")) {
     if (entry.path().extension() != ".json") continue;

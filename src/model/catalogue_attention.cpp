@@ -1,4 +1,6 @@
 // The catalogue: scaled_dot_product_attention, by kernel.
+#include <array>
+
 #include "model/catalogue_rules.h"
 
 namespace dsplan::rules {
@@ -6,6 +8,21 @@ namespace {
 
 constexpr std::int64_t round_to(std::int64_t value, std::int64_t multiple) {
   return round_up(Elements(value), multiple).value();
+}
+
+// What the kernels have in common: one output; log-sum-exp and two tensors of random state as by-products, saved with
+// q, k, v and the output. `names` are the by-products' in PyTorch.
+void forward(Writer& w, Bytes log_sum_exp, Bytes random_state, const std::array<const char*, 3>& names) {
+  w.output();
+  w.extra(0, log_sum_exp, DType::Float32, Visibility::Dispatch);
+  w.extra(1, random_state, DType::Int64, Visibility::Dispatch);
+  w.extra(2, Bytes(8), DType::Int64, Visibility::Dispatch);
+  w.kernel();
+  w.save_input(0, "_saved_query");
+  w.save_input(1, "_saved_key");
+  w.save_input(2, "_saved_value");
+  w.save_output(0, "_saved_output");
+  for (std::size_t i = 0; i < names.size(); ++i) w.save_extra(i, names[i]);
 }
 
 // q [B, Hq, S, D], k and v [B, Hkv, S, D]. Saved besides q, k, v and out: log-sum-exp and the random state, which
@@ -17,18 +34,8 @@ void flash_attention(Writer& w) {
   const std::int64_t heads = q.dims[1];
   const std::int64_t seq = q.dims[2];
   const std::int64_t head_dim = q.dims[3];
-  w.output();
-  w.extra(0, storage(Shape{batch, heads, seq}.elements(), DType::Float32), DType::Float32, Visibility::Dispatch);
-  w.extra(1, Bytes(16), DType::Int64, Visibility::Dispatch);
-  w.extra(2, Bytes(8), DType::Int64, Visibility::Dispatch);
-  w.kernel();
-  w.save_input(0, "_saved_query");
-  w.save_input(1, "_saved_key");
-  w.save_input(2, "_saved_value");
-  w.save_output(0, "_saved_output");
-  w.save_extra(0, "_saved_logsumexp");
-  w.save_extra(1, "_saved_rng_state");
-  w.save_extra(2, "_saved_unused");
+  forward(w, storage(Shape{batch, heads, seq}.elements(), DType::Float32), Bytes(16),
+          {"_saved_logsumexp", "_saved_rng_state", "_saved_unused"});
   if (!w.node().requires_grad) return;
   for (std::size_t i : {0U, 1U, 2U}) w.allocate_gradient(i);
   const std::int64_t padded_seq = round_to(seq, 128);
@@ -50,18 +57,7 @@ void flash_attention(Writer& w) {
 void memory_efficient_attention(Writer& w) {
   const Shape& q = w.in(0).shape;
   const Bytes rows = storage(Shape{q.dims[0], q.dims[1], round_to(q.dims[2], 32)}.elements(), DType::Float32);
-  w.output();
-  w.extra(0, rows, DType::Float32, Visibility::Dispatch);
-  w.extra(1, Bytes(8), DType::Int64, Visibility::Dispatch);
-  w.extra(2, Bytes(8), DType::Int64, Visibility::Dispatch);
-  w.kernel();
-  w.save_input(0, "_saved_query");
-  w.save_input(1, "_saved_key");
-  w.save_input(2, "_saved_value");
-  w.save_output(0, "_saved_output");
-  w.save_extra(0, "_saved_log_sumexp");
-  w.save_extra(1, "_saved_philox_seed");
-  w.save_extra(2, "_saved_philox_offset");
+  forward(w, rows, Bytes(8), {"_saved_log_sumexp", "_saved_philox_seed", "_saved_philox_offset"});
   if (!w.node().requires_grad) return;
   for (std::size_t i : {0U, 1U, 2U}) w.allocate_gradient(i);
   w.allocate_temporary(rows, DType::Float32, Visibility::Kernel);

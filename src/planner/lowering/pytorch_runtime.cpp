@@ -49,17 +49,7 @@ class PyTorchRuntime final : public RuntimeBase {
   }
 
   void gradient_ready(ParameterId parameter, BufferId gradient) override {
-    BufferId& held = gradients_[static_cast<std::size_t>(parameter)];
-    if (held == kNoBuffer) {
-      held = gradient;
-    } else {
-      emitter_.begin();
-      emitter_.read(held);
-      emitter_.read(gradient);
-      emitter_.write(held);
-      emitter_.compute("accumulate gradient");
-      emitter_.release(gradient, Reason::AutogradGraph);
-    }
+    accumulate(gradients_[static_cast<std::size_t>(parameter)], gradient);
     if (world() > 1 && boundary_) reduce_when_full(parameter);  // no_sync() before the boundary.
   }
 
@@ -86,13 +76,7 @@ class PyTorchRuntime final : public RuntimeBase {
 
   // The very first iteration uses one bucket for everything; rank 0 broadcasts the parameters.
   void start_ddp() {
-    for (const Leaf& leaf : leaves_) {
-      const BufferId buffer = parameters_[static_cast<std::size_t>(leaf.id)];
-      emitter_.begin();
-      emitter_.read(buffer);
-      emitter_.write(buffer);
-      emitter_.communicate(Collective::Broadcast, dtype(), emitter_.size(buffer));
-    }
+    for (const Leaf& leaf : leaves_) broadcast(parameters_[static_cast<std::size_t>(leaf.id)]);
     Bucket all;
     for (const Leaf& leaf : trained_) add_to(all, leaf.id);
     if (!all.parameters.empty()) open(std::move(all));

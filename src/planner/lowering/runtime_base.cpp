@@ -113,6 +113,27 @@ BufferId RuntimeBase::load_whole(const Leaf& leaf, Label label) {
   return buffer;
 }
 
+void RuntimeBase::broadcast(BufferId buffer) {
+  if (world() == 1) return;
+  emitter_.begin();
+  emitter_.read(buffer);
+  emitter_.write(buffer);
+  emitter_.communicate(Collective::Broadcast, dtype(), emitter_.size(buffer));
+}
+
+void RuntimeBase::accumulate(BufferId& held, BufferId gradient) {
+  if (held == kNoBuffer) {
+    held = gradient;
+    return;
+  }
+  emitter_.begin();
+  emitter_.read(held);
+  emitter_.read(gradient);
+  emitter_.write(held);
+  emitter_.compute("accumulate gradient");
+  emitter_.release(gradient, Reason::AutogradGraph);
+}
+
 void RuntimeBase::create_flat_state(std::int64_t elements, std::vector<BufferId>& state) {
   for (const StateTensor& tensor :
        optimizer_state(training().optimizer, Shape{elements}, training().master_dtype, false)) {

@@ -53,6 +53,10 @@ class RuntimeBase : public TrainingRuntime {
 
   // Whole parameters outside any flat buffer.
   BufferId load_whole(const Leaf& leaf, Label label);
+  // Rank 0 sends what `buffer` holds to all; nothing where there is one rank.
+  void broadcast(BufferId buffer);
+  // `.grad` is added to in place; the new gradient dies. The first one simply becomes it.
+  void accumulate(BufferId& held, BufferId gradient);
   // All state tensors for one flat partition.
   void create_flat_state(std::int64_t elements, std::vector<BufferId>& state);
   void read_all(const std::vector<BufferId>& buffers);

@@ -30,7 +30,7 @@ class Stage0Runtime final : public RuntimeBase {
   void initialise() override {
     for (const Leaf& leaf : leaves_) {
       whole_[at(leaf.id)] = load_whole(leaf, "parameter");
-      if (world() > 1) broadcast(whole_[at(leaf.id)]);
+      broadcast(whole_[at(leaf.id)]);
     }
     if (mixed_ && !trained_.empty()) {
       flatten();
@@ -50,17 +50,7 @@ class Stage0Runtime final : public RuntimeBase {
   }
 
   void gradient_ready(ParameterId parameter, BufferId gradient) override {
-    BufferId& held = gradients_[at(parameter)];
-    if (held == kNoBuffer) {
-      held = gradient;
-      return;
-    }
-    emitter_.begin();
-    emitter_.read(held);
-    emitter_.read(gradient);
-    emitter_.write(held);
-    emitter_.compute("accumulate gradient");
-    emitter_.release(gradient, Reason::AutogradGraph);
+    accumulate(gradients_[at(parameter)], gradient);
   }
 
   void backward_ends(bool boundary) override {
@@ -91,13 +81,6 @@ class Stage0Runtime final : public RuntimeBase {
 
  private:
   [[nodiscard]] static std::size_t at(ParameterId parameter) { return static_cast<std::size_t>(parameter); }
-
-  void broadcast(BufferId buffer) {
-    emitter_.begin();
-    emitter_.read(buffer);
-    emitter_.write(buffer);
-    emitter_.communicate(Collective::Broadcast, dtype(), emitter_.size(buffer));
-  }
 
   // Originals, a clone of each and the flat buffer coexist; then master, and the dummy step with zero gradients.
   void flatten() {

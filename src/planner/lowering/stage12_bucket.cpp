@@ -7,26 +7,10 @@
 namespace dsplan {
 
 void Stage12Runtime::gradient_ready(ParameterId parameter, BufferId gradient) {
-  gradient = accumulate(parameter, gradient);
+  BufferId& held = held_[at(parameter)];
+  accumulate(held, gradient);  // ZeRO-1 between boundaries: it waits here.
   const bool now = zero().stage == 2 || (boundary_ && zero().overlap_comm);
-  if (!now) {
-    held_[at(parameter)] = gradient;
-    return;
-  }
-  put_in_bucket(static_cast<std::size_t>(trained_index_[at(parameter)]), gradient);
-}
-
-// ZeRO-1 between boundaries: `.grad` accumulates in place.
-BufferId Stage12Runtime::accumulate(ParameterId parameter, BufferId gradient) {
-  const BufferId before = std::exchange(held_[at(parameter)], kNoBuffer);
-  if (before == kNoBuffer) return gradient;
-  emitter_.begin();
-  emitter_.read(before);
-  emitter_.read(gradient);
-  emitter_.write(before);
-  emitter_.compute("accumulate gradient");
-  emitter_.release(gradient, Reason::AutogradGraph);
-  return before;
+  if (now) put_in_bucket(static_cast<std::size_t>(trained_index_[at(parameter)]), std::exchange(held, kNoBuffer));
 }
 
 void Stage12Runtime::put_in_bucket(std::size_t parameter, BufferId gradient) {

@@ -49,7 +49,7 @@ void Stage12Runtime::lay_out() {
 
 void Stage12Runtime::initialise() {
   for (const Leaf& leaf : leaves_) whole_[at(leaf.id)] = load_whole(leaf, "parameter");
-  broadcast_parameters();
+  for (const Leaf& leaf : leaves_) broadcast(whole_[at(leaf.id)]);
   if (trained_.empty()) return;
   // Flattening: originals and flat buffer coexist, then the parameters become views.
   flat_ = emitter_.allocate(in_model_dtype(padded_), dtype(), Role::Parameters, "flat parameters");
@@ -72,17 +72,6 @@ void Stage12Runtime::initialise() {
   emitter_.write(zeros);
   emitter_.compute("zero gradients");
   emitter_.release(zeros, Reason::PythonFrame);
-}
-
-void Stage12Runtime::broadcast_parameters() {
-  if (world() == 1) return;
-  for (const Leaf& leaf : leaves_) {
-    const BufferId buffer = whole_[at(leaf.id)];
-    emitter_.begin();
-    emitter_.read(buffer);
-    emitter_.write(buffer);
-    emitter_.communicate(Collective::Broadcast, dtype(), emitter_.size(buffer));
-  }
 }
 
 // The slice is cloned before it is cast; where there is nothing to cast the clone itself is the master.

@@ -45,11 +45,9 @@ class Stage12Runtime final : public RuntimeBase {
 
   // stage12_runtime.cpp
   void lay_out();
-  void broadcast_parameters();
   void create_master();
 
   // stage12_bucket.cpp
-  BufferId accumulate(ParameterId parameter, BufferId gradient);
   void put_in_bucket(std::size_t parameter, BufferId gradient);
   void open_buckets();
   void reduce_large(std::size_t parameter, BufferId gradient);

@@ -84,12 +84,7 @@ void Stage3Runtime::initialise() {
 void Stage3Runtime::partition(const Leaf& leaf) {
   Piece& piece = pieces_[static_cast<std::size_t>(leaf.id)];
   const BufferId whole = load_whole(leaf, "whole parameter");
-  if (world() > 1) {
-    emitter_.begin();
-    emitter_.read(whole);
-    emitter_.write(whole);
-    emitter_.communicate(Collective::Broadcast, dtype(), emitter_.size(whole));
-  }
+  broadcast(whole);
   piece.own = emitter_.allocate(in_model_dtype(piece.part), dtype(), Role::Parameters, "parameter partition", leaf.id);
   emitter_.begin();
   emitter_.read(whole);
