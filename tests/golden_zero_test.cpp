@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/error.h"
 #include "io/text.h"
 #include "model/families.h"
 #include "model/graphs/graphs.h"
@@ -170,6 +171,28 @@ TEST_CASE("tiny, ZeRO-3: every parameter cut on its own, c persists") {
   MemoryMeter meter(schedule);
   replay(schedule, meter);
   CHECK(meter.by_role() == f.persistent);
+}
+
+TEST_CASE(
+    "tiny: fp32 accumulation is a full buffer under ZeRO-1 with bf16, transient with fp16, nothing under ZeRO-2") {
+  const ModelSpec model = tiny_model();
+  Job job = tiny_job(1);
+  job.training.grad_accum_dtype = DType::Float32;
+  CHECK(footprint(model, job).persistent[Role::Gradients] == Bytes(4 * 24));
+  CHECK(footprint(model, job).states.gradients == Bytes(4 * 24));
+  job.training.dtype = DType::Float16;
+  CHECK(footprint(model, job).persistent[Role::Gradients] == Bytes(0));
+  CHECK(footprint(model, job).states.gradients == Bytes(4 * 22));
+  job.training.dtype = DType::BFloat16;
+  job.training.zero.stage = 2;
+  CHECK(footprint(model, job).persistent[Role::Gradients] == Bytes(0));
+  CHECK(footprint(model, job).states.gradients == Bytes(2 * 6));
+}
+
+TEST_CASE("Muon under DeepSpeed is refused, not counted as Adam") {
+  Job job = tiny_job(2);
+  job.training.optimizer.kind = OptimizerKind::Muon;
+  CHECK_THROWS_AS((void)footprint(tiny_model(), job), Refusal);
 }
 
 TEST_CASE("Llama-3-8B on eight ranks: persistent bytes by role") {

@@ -119,7 +119,16 @@ void stage12(const Job& job, const std::vector<Counted>& parameters, Footprint& 
     return;
   }
   result.persistent[Role::Optimizer] = storage(part, t.master_dtype) + flat_state(t, part.value());
-  result.states.gradients = storage(t.zero.stage == 1 ? Elements(n) : part, t.grad_accum_dtype);
+  if (t.zero.stage == 2) {
+    result.states.gradients = storage(part, t.dtype);  // ZeRO-2 accumulates in the model's dtype, whatever is asked.
+    return;
+  }
+  result.states.gradients = storage(Elements(n), t.grad_accum_dtype);
+  if (t.dtype == DType::BFloat16 && t.grad_accum_dtype == DType::Float32) {
+    // BF16_Optimizer: a full accumulation buffer on every rank, zeroed and never freed (bf16_optimizer.py).
+    result.persistent[Role::Gradients] = storage(padded, t.grad_accum_dtype);
+    result.states.gradients = result.persistent[Role::Gradients];
+  }
 }
 
 // P = ceil(n / W) per parameter; persistent small parameters are whole besides (partition_parameters.py,
@@ -207,6 +216,10 @@ Footprint footprint(const ModelSpec& model, const Job& job) {
   }
   result.parameters_total = total_elements(model);
   const std::vector<Counted> parameters = count(model, job);
+  if (job.training.runtime == Runtime::DeepSpeed && job.training.optimizer.kind == OptimizerKind::Muon) {
+    throw Refusal("--optimizer",
+                  "Muon under DeepSpeed is not modelled yet: neither its states nor its step are Adam's");
+  }
   if (job.training.runtime == Runtime::PyTorch) {
     plain(job, parameters, result);
   } else if (job.training.zero.stage == 0) {

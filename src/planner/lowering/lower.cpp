@@ -75,7 +75,6 @@ std::optional<std::string> schedule_obstacle(const ModelSpec& model, const Job& 
     if (training.zero.stage < 3 && training.grad_accum_dtype != training.dtype) {
       return "gradient accumulation in another dtype than the model's (BF16_Optimizer)";
     }
-    if (training.optimizer.kind == OptimizerKind::Muon) return "Muon under DeepSpeed";
   }
   return std::nullopt;
 }
