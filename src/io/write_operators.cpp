@@ -68,9 +68,11 @@ std::string operators_markdown(const std::vector<OperatorEntry>& entries) {
       "| operator | saved for backward | forward temporaries | backward temporaries | FLOPs | witness | source |\n"
       "|---|---|---|---|---|---|---|\n";
   for (const OperatorEntry& entry : entries) {
-    text += fmt::format("| {}{} | {} | {}{} | {} | {} | {} | {} |\n", entry.name,
-                        entry.since.empty() ? "" : fmt::format(" (torch {})", entry.since), saved_text(entry),
-                        made_text(entry.forward), entry.unknown.empty() ? "" : fmt::format(", and {}", entry.unknown),
+    std::string forward = entry.forward.empty() && !entry.unknown.empty() ? std::string() : made_text(entry.forward);
+    if (!entry.unknown.empty())
+      forward += fmt::format("{}{}: not modelled", forward.empty() ? "" : ", ", entry.unknown);
+    text += fmt::format("| {}{} | {} | {} | {} | {} | {} | {} |\n", entry.name,
+                        entry.since.empty() ? "" : fmt::format(" (torch {})", entry.since), saved_text(entry), forward,
                         made_text(entry.backward), entry.flops, entry.witness, entry.source);
   }
   return text;

@@ -82,9 +82,9 @@ Sample product(Op op) {
               {{"out", Shape{2, 4, 8, 8}}},
               {}};
     case Op::FusedLinearCrossEntropy:
-      return {{{"input", Shape{16, 8}}, {"weight", Shape{32, 8}}, {"target", Shape{16}, DType::Int64, false}},
+      return {{{"input", Shape{16, 8}}, {"weight", Shape{40, 8}}, {"target", Shape{16}, DType::Int64, false}},
               {{"out", Shape{1}}},
-              {{"rows", 16}, {"chunk x V", 4 * 32}}};
+              {{"rows", 16}, {"chunk x V", 4 * 40}}};
     default: return {{{"self", a}, {"mat2", Shape{2, 5, 7}}}, {{"out", Shape{2, 3, 7}}}, {}};
   }
 }

@@ -51,7 +51,8 @@ void selection(Writer& w) {
   w.gradient(0);
 }
 
-// zeros of the input's size, then the accumulated copy (index_backward).
+// zeros of the input's size, then the accumulated copy. A fake tensor shows that copy; index_backward's other branch
+// writes into the zeros, and no GPU has been asked yet: the row keeps the larger figure.
 void index(Writer& w) {
   w.save_input(1, "_saved_indices");
   w.output();

@@ -43,10 +43,11 @@ void layer_norm(Writer& w) {
   gradients_at_once(w, 3);
 }
 
-// Per row of the batch and group (group_norm.cpp, group_norm_kernel.cu).
+// Per row of the batch and group; in the input's dtype unless the weight's is wider (group_norm.cpp,
+// native_group_norm).
 void group_norm(Writer& w) {
   const auto groups = static_cast<std::int64_t>(w.node().number);
-  with_statistics(w, Elements(checked_mul(w.in(0).shape.dims[0], groups)), w.in(0).dtype);
+  with_statistics(w, Elements(checked_mul(w.in(0).shape.dims[0], groups)), w.in(w.has_in(1) ? 1 : 0).dtype);
   gradients_at_once(w, 3);
 }
 
