@@ -5,7 +5,6 @@
 #pragma once
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -53,10 +52,12 @@ inline AttentionKernel kernel_named(const std::string& text) {
   return AttentionKernel::None;
 }
 
-inline Graph graph_of(const nlohmann::json& entry) {
+// `Json`: an entry of operators.json as the including file has read it.
+template <class Json>
+Graph graph_of(const Json& entry) {
   Graph graph;
   Node node;
-  node.op = op_named(entry.at("op").get<std::string>()).value();
+  node.op = op_named(entry.at("op").template get<std::string>()).value();
   node.in_place = entry.value("in_place", false);
   node.number = entry.value("number", 0.0);
   node.full_attention = entry.value("full", false);
@@ -79,8 +80,8 @@ inline Graph graph_of(const nlohmann::json& entry) {
     graph.tensors.push_back(tensor);
     return tensor.requires_grad;
   };
-  for (const auto& text : entry.at("in")) add(text.get<std::string>());
-  for (const auto& text : entry.at("out")) node.requires_grad |= add(text.get<std::string>());
+  for (const auto& text : entry.at("in")) add(text.template get<std::string>());
+  for (const auto& text : entry.at("out")) node.requires_grad |= add(text.template get<std::string>());
   node.input_count = static_cast<std::uint16_t>(entry.at("in").size());
   node.output_count = static_cast<std::uint16_t>(entry.at("out").size());
   node.grad_enabled = node.requires_grad;
@@ -165,9 +166,10 @@ inline Described described(const Graph& graph) {
   return result;
 }
 
-inline Described witnessed(const nlohmann::json& entry) {
-  return {entry.at("forward"), entry.value("backward", std::string()), entry.value("saved", std::vector<std::string>()),
-          entry.value("passes", std::vector<std::string>())};
+template <class Json>
+Described witnessed(const Json& entry) {
+  return {entry.at("forward").template get<std::string>(), entry.value("backward", std::string()),
+          entry.value("saved", std::vector<std::string>()), entry.value("passes", std::vector<std::string>())};
 }
 
 }  // namespace dsplan::testing

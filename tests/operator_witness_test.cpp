@@ -6,7 +6,7 @@
 
 #include <array>
 #include <fstream>
-#include <map>
+#include <nlohmann/json.hpp>
 
 #include "operator_cases.h"
 
