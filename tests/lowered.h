@@ -99,6 +99,16 @@ inline void add_training(Variants& to) {
     for (std::int32_t at = 0; at < to.layers; at += 2) j.training.checkpoint.groups.push_back({at, at});
   });
   to.add("checkpoint one segment", [&](Job& j) { j.training.checkpoint.groups = {{0, to.layers - 1}}; });
+  to.add("checkpoint reentrant", [&](Job& j) {
+    to.checkpoint_full(j);
+    for (CheckpointGroup& group : j.training.checkpoint.groups) group.kind = CheckpointKind::Reentrant;
+    j.training.grad_accum = 2;
+  });
+  to.add("checkpoint keeping products", [&](Job& j) {
+    to.checkpoint_full(j);
+    for (CheckpointGroup& group : j.training.checkpoint.groups) group.kept = {Op::Linear, Op::Attention};
+  });
+  to.add("checkpoint around modules", [&](Job& j) { j.training.checkpoint.modules = {"mlp", "core_attn"}; });
   to.add("checkpoint full, accumulation 2", [&](Job& j) {
     to.checkpoint_full(j);
     j.training.grad_accum = 2;

@@ -540,7 +540,11 @@ TEST_CASE("resolve: what is not modelled yet is refused by name, where it would 
 TEST_CASE("resolve: checkpointing words become groups") {
   const auto groups = [](const std::string& text, std::int64_t layers) {
     std::string all;
-    for (const CheckpointGroup& group : resolve_checkpointing({text, option("--checkpoint")}, {}, layers).groups) {
+    Request request;
+    request.checkpoint = {text, option("--checkpoint")};
+    ModelSpec model;
+    model.dims.layers = layers;
+    for (const CheckpointGroup& group : resolve_checkpointing(request, model, CheckpointKind::NonReentrant).groups) {
       all += fmt::format("{}-{} ", group.first, group.last);
     }
     return all;
@@ -562,12 +566,40 @@ TEST_CASE("resolve: checkpointing words become groups") {
   Given listed;
   set(listed.request.checkpoint, std::string("groups.json"), "--checkpoint");
   listed.request.checkpoint_groups = {
-      std::vector<CheckpointEntry>{{0, 2, true, {}}, {3, 3, false, {}}, {4, 5, true, {}}}, option("--checkpoint")};
+      std::vector<CheckpointEntry>{
+          {0, 2, true, {}, {}}, {3, 3, false, {}, {}}, {4, 5, true, CheckpointKind::Reentrant, {}}},
+      option("--checkpoint")};
   const Checkpointing result = run(listed).training.checkpoint;
-  CHECK(result.groups == std::vector<CheckpointGroup>{{0, 2}, {4, 5}});
+  CHECK(result.groups == std::vector<CheckpointGroup>{{0, 2}, {4, 5, CheckpointKind::Reentrant}});
   listed.request.checkpoint_groups.value->back().last = 6;
   says(listed, "layer 6 does not exist: the model has layers 0 to 5");
   CHECK(input(run({"", trainer("gradient_checkpointing: true")}), "checkpointing").value == "full");
+}
+
+TEST_CASE("resolve: which form of checkpointing") {
+  const auto kind = [](Given given) {
+    const Job job = run(given);
+    REQUIRE(!job.training.checkpoint.groups.empty());
+    return job.training.checkpoint.groups.front().kind;
+  };
+  Given given;
+  set(given.request.checkpoint, std::string("full"), "--checkpoint");
+  CHECK(kind(given) == CheckpointKind::NonReentrant);
+  set(given.request.transformers_version, std::string("4.57.0"), "--transformers-version");
+  CHECK(kind(given) == CheckpointKind::Reentrant);
+  set(given.request.checkpoint_impl, std::string("non_reentrant"), "--checkpoint-impl");
+  CHECK(kind(given) == CheckpointKind::NonReentrant);
+  set(given.request.checkpoint_impl, std::string("both"), "--checkpoint-impl");
+  says(given, "no implementation \"both\"");
+  Given idle;
+  set(idle.request.checkpoint_impl, std::string("reentrant"), "--checkpoint-impl");
+  says(idle, "nothing is checkpointed");
+  CHECK(kind({"", trainer("gradient_checkpointing: true\ngradient_checkpointing_kwargs: {use_reentrant: true}")}) ==
+        CheckpointKind::Reentrant);
+  CHECK_FALSE(run({"", trainer("gradient_checkpointing: true\n"
+                               "gradient_checkpointing_kwargs: {preserve_rng_state: false}")})
+                  .training.checkpoint.groups.front()
+                  .preserve_rng_state);
 }
 
 TEST_CASE("resolve: attention's kernel is named") {

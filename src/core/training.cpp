@@ -72,6 +72,8 @@ std::string_view name(Attention attention) {
   return "?";
 }
 
+std::string_view name(CheckpointKind kind) { return kind == CheckpointKind::Reentrant ? "reentrant" : "non_reentrant"; }
+
 bool glob_matches(std::string_view glob, std::string_view text) {
   // Greedy with one remembered star: linear in practice, quadratic at worst, never exponential.
   std::size_t g = 0;

@@ -96,6 +96,10 @@ struct CheckpointGroup {
 struct Checkpointing {
   std::string text = "none";            // As given: "none", "full", "every:4", "segments:2", "nth:2".
   std::vector<CheckpointGroup> groups;  // Resolved against the model's layers; those not named are stored.
+  // Instead of layers: modules by the last part of their path, each call of one its own checkpoint.
+  std::vector<std::string> modules;
+  CheckpointKind kind = CheckpointKind::NonReentrant;  // Of `modules`.
+  bool preserve_rng_state = true;                      // Likewise.
 };
 
 enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient };
@@ -130,6 +134,7 @@ struct Training {
 [[nodiscard]] std::string_view name(Implementation implementation);
 [[nodiscard]] std::string_view name(OffloadDevice device);
 [[nodiscard]] std::string_view name(Attention attention);
+[[nodiscard]] std::string_view name(CheckpointKind kind);  // "non_reentrant", "reentrant"
 
 // '*' and '?' over whole parameter names; nothing else is special.
 [[nodiscard]] bool glob_matches(std::string_view glob, std::string_view text);

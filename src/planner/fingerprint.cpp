@@ -52,7 +52,15 @@ void add_training(const Training& t, std::string& text) {
   fmt::format_to(out, "batch {} {} {}\nclipping {} {}\n", t.micro_batch, t.grad_accum, t.seq, t.gradient_clipping > 0,
                  t.check_grad_overflow);
   text += "checkpoint";
-  for (const CheckpointGroup& group : t.checkpoint.groups) fmt::format_to(out, " {}-{}", group.first, group.last);
+  for (const CheckpointGroup& group : t.checkpoint.groups) {
+    fmt::format_to(out, " {}-{}", group.first, group.last);
+    if (group.kind == CheckpointKind::Reentrant) text += " reentrant";
+    if (!group.preserve_rng_state) text += " without rng";
+    for (Op op : group.kept) fmt::format_to(out, " keeps {}", name(op));
+  }
+  for (const std::string& module : t.checkpoint.modules) {
+    fmt::format_to(out, " {} {} {}", module, name(t.checkpoint.kind), t.checkpoint.preserve_rng_state);
+  }
   fmt::format_to(out, "\nattention {}\nloss {}\nloop {}\n", name(t.attention), static_cast<int>(t.loss),
                  static_cast<int>(t.loop));
   for (const std::string& glob : t.freeze) fmt::format_to(out, "freeze {}\n", glob);

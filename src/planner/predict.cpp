@@ -118,9 +118,16 @@ void add_peak(const Schedule& schedule, const ModelSpec& model, const MemoryMete
   p.peak = std::move(peak);
 }
 
+// Tensors and byte arrays on the host: of what the process itself needs (Python, libraries) nothing is known.
+void add_host(const MemoryMeter& meter, const Job& job, Prediction& p) {
+  p.host.pinned = meter.host_pinned_peak();
+  p.host.pageable = meter.host_pageable_peak();
+  p.host.peak = meter.host_peak();
+  p.host.per_node = meter.host_peak() * std::min(job.parallelism.world, job.parallelism.gpus_per_node);
+}
+
 void list_what_is_missing(const Job& job, Prediction& p) {
   p.not_modelled.push_back({"time", "step times come with the planner"});
-  p.not_modelled.push_back({"memory.host", "host memory comes with offload"});
   p.not_modelled.push_back({"workspace", "cuBLAS and cuBLASLt workspaces (up to 32 MiB each) are not placed yet"});
   if (!job.context) {
     p.not_modelled.push_back({"context", "no device is named: an uncalibrated 600 MiB stand for its CUDA context"});
@@ -145,6 +152,7 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   Prediction p = outline(model, job, rank, formulas, hash);
   list_what_is_missing(job, p);
   if (ground.obstacle) {
+    p.not_modelled.push_back({"memory.host", *ground.obstacle});
     if (!formulas.batch_known) {
       p.not_modelled.push_back({"memory.persistent.inputs", fmt::format("the batch of the {} family", model.family)});
     }
@@ -164,6 +172,7 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   p.communication = traffic.rows(job.parallelism.dp);
   p.held_for_backward = held_for_backward(schedule, model);
   add_peak(schedule, model, meter, placement, p);
+  add_host(meter, job, p);
   judge(schedule, model, placement, p);
   return p;
 }

@@ -10,6 +10,7 @@ void MemoryMeter::on(std::size_t at, const Allocate& event) {
     const std::size_t kind = buffer.space == Space::Pinned ? 0 : 1;
     host_[kind] += buffer.size;
     host_peak_[kind] = std::max(host_peak_[kind], host_[kind]);
+    host_sum_peak_ = std::max(host_sum_peak_, host_[0] + host_[1]);
     return;
   }
   requested_ += buffer.size;

@@ -32,6 +32,7 @@ class MemoryMeter : public Ignores<Compute, Communicate, Enter, Exit> {
   [[nodiscard]] const std::vector<Phase>& phases() const { return phases_; }
   [[nodiscard]] Bytes host_pinned_peak() const { return host_peak_[0]; }
   [[nodiscard]] Bytes host_pageable_peak() const { return host_peak_[1]; }
+  [[nodiscard]] Bytes host_peak() const { return host_sum_peak_; }  // Of both kinds together.
 
  private:
   const Schedule& schedule_;
@@ -47,6 +48,7 @@ class MemoryMeter : public Ignores<Compute, Communicate, Enter, Exit> {
   std::vector<Phase> phases_;
   std::array<Bytes, 2> host_{};
   std::array<Bytes, 2> host_peak_{};
+  Bytes host_sum_peak_;
 };
 
 // The buffers on the device that are live right after event `at`, in order of allocation.

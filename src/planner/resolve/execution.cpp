@@ -132,11 +132,39 @@ void resolve_freeze(Resolver& resolver) {
   }
 }
 
+// transformers handed use_reentrant=True on until 4.x, and False since 5.0.
+CheckpointKind checkpoint_kind(Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.checkpoint_impl;
+  const bool used = resolver.request.checkpoint.given() && *resolver.request.checkpoint != "none";
+  if (wished.given()) {
+    const bool reentrant = *wished == "reentrant";
+    if (!reentrant && *wished != "non_reentrant") {
+      resolver.fault(wished.place, fmt::format("no implementation \"{}\"", *wished),
+                     "it is reentrant or non_reentrant");
+    }
+    if (!used && !resolver.request.training_arguments) {
+      resolver.fault(wished.place, "an implementation of checkpointing, but nothing is checkpointed");
+    }
+    if (used) resolver.given("checkpoint_impl", *wished, wished.place, "--checkpoint-impl");
+    return reentrant ? CheckpointKind::Reentrant : CheckpointKind::NonReentrant;
+  }
+  const CheckpointKind kind =
+      resolver.training().transformers.major < 5 ? CheckpointKind::Reentrant : CheckpointKind::NonReentrant;
+  if (used) {
+    resolver.derived("checkpoint_impl", std::string(name(kind)),
+                     fmt::format("transformers {}", resolver.training().transformers.text()), "--checkpoint-impl");
+  }
+  return kind;
+}
+
 void resolve_checkpoint(Resolver& resolver) {
   const Request& request = resolver.request;
   try {
-    resolver.training().checkpoint =
-        resolve_checkpointing(request.checkpoint, request.checkpoint_groups, resolver.model.dims.layers);
+    // create_selective_checkpoint_contexts exists in the non-reentrant form only: asking for it chooses that.
+    const bool selective = request.checkpoint.given() && request.checkpoint->starts_with("keep:");
+    const CheckpointKind kind =
+        selective && !request.checkpoint_impl.given() ? CheckpointKind::NonReentrant : checkpoint_kind(resolver);
+    resolver.training().checkpoint = resolve_checkpointing(request, resolver.model, kind);
   } catch (const Refusal& refusal) {
     for (const Diagnostic& diagnostic : refusal.diagnostics()) resolver.diagnostics.add(diagnostic);
     return;
