@@ -58,6 +58,12 @@ void add_training(const Training& t, std::string& text) {
   for (const std::string& glob : t.freeze) fmt::format_to(out, "freeze {}\n", glob);
   fmt::format_to(out, "versions {} {} {}\n", t.torch.text(), t.transformers.text(), t.deepspeed.text());
   add_zero(t.zero, text);
+  const bool decays = t.optimizer.weight_decay != 0 && t.optimizer.kind != OptimizerKind::AdamW;
+  if (decays) text += "weight_decay 1\n";
+  if (t.optimizer.embeddings_32bit) text += "embeddings_32bit 1\n";
+  if (t.param_groups != ParamGroups::Single) fmt::format_to(out, "param_groups {}\n", name(t.param_groups));
+  if (!t.zero_grad_to_none) text += "zero_grad_to_none 0\n";
+  if (t.grad_scaler) text += "grad_scaler 1\n";
 }
 
 }  // namespace

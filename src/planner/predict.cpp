@@ -135,9 +135,6 @@ void list_what_is_missing(const Job& job, Prediction& p) {
     p.not_modelled.push_back(
         {"zero_optimization.overlap_comm", "streams: everything runs on one, frees wait for none"});
   }
-  if (job.training.runtime == Runtime::PyTorch && job.training.gradient_clipping > 0) {
-    p.not_modelled.push_back({"max_grad_norm", "the norm's few scalars per parameter"});
-  }
 }
 
 Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank, const Ground& ground,

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 SHORT = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64",
-         torch.uint8: "u8", torch.int32: "i32", torch.int64: "i64"}
+         torch.uint8: "uint8", torch.int32: "int32", torch.int64: "int64"}
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
 
