@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/audit.h"
 #include "planner/lowering/gradient_scaling.h"
@@ -131,10 +132,14 @@ class Bench {
   }
 
   // What follows belongs to another part of the log.
-  void part() { emitter.mark(Moment::StepBegins, Stretch::FirstStep); }
+  void part() {
+    if (std::exchange(parted_, true)) emitter.mark(Moment::StepEnds, Stretch::FirstStep);
+    emitter.mark(Moment::StepBegins, Stretch::FirstStep);
+  }
 
   // One log for each part.
   std::vector<Log> finish() {
+    emitter.mark(Moment::StepEnds, Stretch::FirstStep);
     const Schedule schedule = emitter.finish();
     CHECK(audit_text(schedule) == "");
     std::vector<std::size_t> begins;
@@ -163,6 +168,8 @@ class Bench {
     }
     return text;
   }
+
+  bool parted_ = false;
 };
 
 void compare(const std::vector<Log>& logs, const Json& c) {

@@ -384,6 +384,10 @@ TEST_CASE("resolve: optimizers") {
   says(wished("paged_adamw_8bit"), "optimizer \"paged_adamw_8bit\" is not modelled yet");
   says(wished("adamw:quick"), "\"quick\" is none of fused, foreach, for-loop");
   says(wished("adafactor:fused"), "adafactor has no fused implementation");
+  says(wished("adagrad:fused"), "adagrad has no fused implementation");
+  CHECK(run(wished("rmsprop:for-loop")).training.optimizer.implementation == Implementation::ForLoop);
+  CHECK(run(wished("adamw_bnb_8bit")).training.optimizer.embeddings_32bit);
+  CHECK(!run(wished("adam8bit")).training.optimizer.embeddings_32bit);
   // The JSON's optimizer stands over TrainingArguments' and under an option's.
   const std::string json = R"({"optimizer": {"type": "Lion"}})";
   CHECK(run({json, trainer("optim: sgd")}).training.optimizer.kind == OptimizerKind::Lion);
@@ -391,6 +395,32 @@ TEST_CASE("resolve: optimizers") {
   Given over = wished("sgd");
   over.deepspeed = json;
   CHECK(run(over).training.optimizer.kind == OptimizerKind::Sgd);
+}
+
+TEST_CASE("resolve: what the Trainer hands to the optimizer") {
+  Given given{"", trainer("max_grad_norm: 0.5\nweight_decay: 0.1")};
+  const Training now = run(given).training;
+  CHECK(now.optimizer.implementation == Implementation::Fused);
+  CHECK(now.optimizer.weight_decay == 0.1);
+  CHECK(now.param_groups == ParamGroups::Decay);
+  CHECK(now.gradient_clipping == 0.5);
+  CHECK(now.zero_grad_to_none);
+  set(given.request.torch_version, "2.7", "--torch-version");
+  CHECK(run(given).training.optimizer.implementation == Implementation::Foreach);
+  set(given.request.torch_version, "2.8", "--torch-version");
+  set(given.request.transformers_version, "4.57", "--transformers-version");
+  CHECK(run(given).training.optimizer.implementation == Implementation::Foreach);
+  CHECK(run(Given{}).training.param_groups == ParamGroups::Single);
+}
+
+TEST_CASE("resolve: zero_grad by the training file's key or --set") {
+  Given given;
+  given.request.set = {{"zero_grad_set_to_none=false"}, option("--set")};
+  CHECK(!run(given).training.zero_grad_to_none);
+  given.request.set = {{"zero_grad_set_to_none=no"}, option("--set")};
+  says(given, "--set: error: \"zero_grad_set_to_none=no\" is neither true nor false");
+  given.request.set = {{"lr=1"}, option("--set")};
+  says(given, "--set: error: setting \"lr=1\" is not modelled yet");
 }
 
 TEST_CASE("resolve: versions switch defaults") {
@@ -515,7 +545,6 @@ TEST_CASE("resolve: what is not modelled yet is refused by name, where it would 
       {"--loss", &Request::loss, "liger", "loss \"liger\""},
       {"--checkpoint", &Request::checkpoint, "auto", "checkpointing \"auto\""},
       {"--attention", &Request::attention, "flash_attention_2", "attention \"flash_attention_2\""},
-      {"param_groups", &Request::param_groups, "decay", "param_groups \"decay\""},
   };
   for (const Row& row : rows) {
     Given given;

@@ -63,6 +63,8 @@ struct Buffer {
   bool scratch = false;
   // Allocated inside a kernel launch: a witness that watches the dispatcher does not see it.
   bool inside_kernel = false;
+  // Logits and what the loss makes of them, forward and backward.
+  bool of_loss = false;
   Space space = Space::Device;
 };
 

@@ -61,6 +61,7 @@ Prediction outline(const ModelSpec& model, const Job& job, std::int64_t rank, co
 void judge_states(const std::string& obstacle, Prediction& p) {
   p.not_modelled.push_back({"memory.held_for_backward", obstacle});
   p.not_modelled.push_back({"memory.peak", obstacle});
+  p.not_modelled.push_back({"memory.loss_spike", obstacle});
   p.not_modelled.push_back({"memory.phases", obstacle});
   p.not_modelled.push_back({"memory.persistent.allocated", obstacle});
   p.not_modelled.push_back({"communication", obstacle});
@@ -160,6 +161,7 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   p.phases = meter.phases();
   p.communication = traffic.rows(job.parallelism.dp);
   p.held_for_backward = held_for_backward(schedule, model);
+  p.loss_spike = loss_spike(schedule, model);
   add_peak(schedule, model, meter, placement, p);
   judge(schedule, model, placement, p);
   return p;

@@ -42,6 +42,9 @@ class Emitter {
   // It is made inside a kernel launch: the dispatcher does not see it.
   void mark_inside_kernel(BufferId buffer) { schedule_.buffers[buffer].inside_kernel = true; }
 
+  // It belongs to the logits or to what the loss makes of them.
+  void mark_of_loss(BufferId buffer) { schedule_.buffers[buffer].of_loss = true; }
+
   // A piece of work is stated as: begin, reads, writes, then `compute` or `communicate`.
   void begin();
   void read(BufferId buffer);                              // Everything that it holds.
