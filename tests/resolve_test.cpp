@@ -405,10 +405,10 @@ TEST_CASE("resolve: what the Trainer hands to the optimizer") {
   CHECK(now.param_groups == ParamGroups::Decay);
   CHECK(now.gradient_clipping == 0.5);
   CHECK(now.zero_grad_to_none);
-  set(given.request.torch_version, "2.7", "--torch-version");
+  set(given.request.torch_version, std::string("2.7"), "--torch-version");
   CHECK(run(given).training.optimizer.implementation == Implementation::Foreach);
-  set(given.request.torch_version, "2.8", "--torch-version");
-  set(given.request.transformers_version, "4.57", "--transformers-version");
+  set(given.request.torch_version, std::string("2.8"), "--torch-version");
+  set(given.request.transformers_version, std::string("4.57"), "--transformers-version");
   CHECK(run(given).training.optimizer.implementation == Implementation::Foreach);
   CHECK(run(Given{}).training.param_groups == ParamGroups::Single);
 }
