@@ -189,6 +189,7 @@ class PyTorchRuntime final : public RuntimeBase {
       const BufferId gradient = gradients_[static_cast<std::size_t>(leaf.id)];
       if (gradient == kNoBuffer) continue;
       emitter_.write(gradient);
+      emitter_.set_role(gradient, Role::Gradients, "gradient");  // A tied weight's was made as a sum.
       any = true;
     }
     if (any) emitter_.compute("zero gradients");
