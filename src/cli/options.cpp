@@ -42,7 +42,7 @@ constexpr std::array kOptions = {
     OptionRow{"--autocast", "DTYPE", &Request::autocast, "torch.autocast (not modelled yet)"},
     OptionRow{"--lora", "SPEC", &Request::lora, "LoRA adapters (not modelled yet)"},
     OptionRow{"--checkpoint", "MODE|FILE", &Request::checkpoint,
-              "none, full, every:K, segments:K, nth:K, keep:OP, ..."},
+              "none, full, every:K, keep:OP+OP, ..., FILE"},
     OptionRow{"--checkpoint-impl", "KIND", &Request::checkpoint_impl, "reentrant or non_reentrant"},
     OptionRow{"--attention", "KIND", &Request::attention, "eager, math, flash, mem-efficient or sdpa"},
     OptionRow{"--loss", "KIND", &Request::loss, "hf"},

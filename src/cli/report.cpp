@@ -120,6 +120,8 @@ std::string memory_table(const Prediction& prediction) {
     if (!empty) row(spaced(name(static_cast<Role>(i))), persistent.bytes[i], held.bytes[i], peak.bytes[i]);
   }
   row("total", persistent.total(), held.total(), peak.total());
+  const bool spikes = prediction.loss_spike && prediction.loss_spike->requested > Bytes(0);
+  if (spikes) text += memory_row("logits and loss", {"", "", "", human(prediction.loss_spike->requested)});
   return text + process_rows(prediction);
 }
 

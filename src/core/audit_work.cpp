@@ -37,6 +37,7 @@ bool shares_fit(const Communicate& event, const Access& read, const Access& writ
 template <class Work>
 Auditor::Sums Auditor::work(const Work& event, bool compute) {
   ++works_;
+  ++works_in_module_;
   before_ = {};
   Sums sums;
   const auto legal = [&](Span span) { return span.begin <= span.end && span.end <= schedule_.accesses.size(); };

@@ -75,6 +75,13 @@ struct Peak {
   std::vector<LiveBuffer> live;  // Largest first.
 };
 
+// Logits, their fp32 copy, log-softmax and the gradients of these: the most that is alive of them at once.
+struct LossSpike {
+  Bytes requested;
+  std::string event;             // In words.
+  std::vector<LiveBuffer> live;  // Largest first.
+};
+
 struct PhaseMark {
   std::string name;  // "before forward"
   Bytes requested;
@@ -125,6 +132,7 @@ struct Prediction {
   Persistent persistent;
   std::optional<HeldForBackward> held_for_backward;
   std::optional<Peak> peak;
+  std::optional<LossSpike> loss_spike;
   std::vector<Phase> phases;
   HostMemory host;
   // Absent where no schedule could be made and no formula covers it.

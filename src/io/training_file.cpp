@@ -88,7 +88,7 @@ void SettingReader::number_or_text(std::string_view key, Setting<std::string>& s
   }
 }
 
-// "optimizer": "adamw:fused" or {"name": "adamw", "implementation": "fused", "momentum": 0.9}.
+// "optimizer": "adamw:fused" or {"name": "adamw", "implementation": "fused", "momentum": 0.9, "weight_decay": 0.1}.
 void read_optimizer(ObjectReader& parent, Request& request) {
   const Value* value = parent.find("optimizer");
   if (value == nullptr) return;
@@ -102,6 +102,7 @@ void read_optimizer(ObjectReader& parent, Request& request) {
   settings.text("name", request.optimizer);
   settings.choice("implementation", request.implementation, {"fused", "foreach", "for-loop"});
   settings.number("momentum", request.momentum);
+  settings.number("weight_decay", request.weight_decay);
   if (!reader.has("name")) reader.fault("name", "\"name\" is missing: which optimizer?");
   reader.refuse_unread("optimizer");
 }
@@ -120,7 +121,8 @@ void read_run(SettingReader& settings, Request& request) {
   settings.mention("seq_list", request.seq_list);
   settings.choice("dtype", request.dtype, {"bf16", "fp16", "fp32"});
   settings.mention("autocast", request.autocast);
-  settings.text("param_groups", request.param_groups);
+  settings.choice("param_groups", request.param_groups, {"single", "decay"});
+  settings.flag("zero_grad_set_to_none", request.zero_grad_set_to_none);
   settings.number("max_grad_norm", request.max_grad_norm);
   settings.texts("freeze", request.freeze);
   settings.mention("lora", request.lora);

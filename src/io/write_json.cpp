@@ -59,6 +59,10 @@ Json peak_value(const Peak& peak) {
           {"live", live_value(peak.live)}};
 }
 
+Json spike_value(const LossSpike& spike) {
+  return {{"requested", spike.requested.value()}, {"at", spike.event}, {"live", live_value(spike.live)}};
+}
+
 Json phases_value(const std::vector<Phase>& phases) {
   Json list = Json::array();
   for (const Phase& phase : phases) {
@@ -87,6 +91,7 @@ Json memory_value(const Prediction& prediction) {
   memory["persistent"] = std::move(persistent);
   memory["held_for_backward"] = prediction.held_for_backward ? held_value(*prediction.held_for_backward) : Json();
   memory["peak"] = prediction.peak ? peak_value(*prediction.peak) : Json();
+  memory["loss_spike"] = prediction.loss_spike ? spike_value(*prediction.loss_spike) : Json();
   memory["phases"] = prediction.phases.empty() ? Json() : phases_value(prediction.phases);
   memory["host"] = {{"pinned", optional(host.pinned)},
                     {"pageable", optional(host.pageable)},

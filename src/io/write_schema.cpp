@@ -90,6 +90,8 @@ Json peak() {
                          {"live", live()}}));
 }
 
+Json loss_spike() { return or_null(object({{"requested", count()}, {"at", typed("string")}, {"live", live()}})); }
+
 Json phases() {
   const Json mark = object({{"name", typed("string")}, {"requested", count()}, {"allocated", count()}});
   return or_null(list_of(object({{"name", typed("string")}, {"marks", list_of(mark)}, {"peak_allocated", count()}})));
@@ -102,6 +104,7 @@ Json memory() {
        {"persistent", persistent()},
        {"held_for_backward", held()},
        {"peak", peak()},
+       {"loss_spike", loss_spike()},
        {"phases", phases()},
        {"host", object({{"pinned", count_or_null()},
                         {"pageable", count_or_null()},

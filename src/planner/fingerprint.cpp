@@ -43,6 +43,15 @@ void add_zero(const Zero& z, std::string& text) {
   fmt::format_to(std::back_inserter(text), "aio {} {}\n", z.aio_block_size, z.aio_intra_op_parallelism);
 }
 
+// Weight decay moves bytes only where it is added to a gradient.
+bool adds_decay(const Training& t) {
+  const OptimizerKind kind = t.optimizer.kind;
+  const bool adding = kind == OptimizerKind::Adam || kind == OptimizerKind::Sgd || kind == OptimizerKind::Adagrad ||
+                      kind == OptimizerKind::RmsProp;
+  return adding && t.optimizer.weight_decay != 0 && t.optimizer.implementation != Implementation::Fused &&
+         t.runtime == Runtime::PyTorch;
+}
+
 void add_training(const Training& t, std::string& text) {
   const auto out = std::back_inserter(text);
   fmt::format_to(out, "runtime {}\ndtypes {} {} {} {}\n", name(t.runtime), name(t.dtype), name(t.grad_accum_dtype),
@@ -66,6 +75,11 @@ void add_training(const Training& t, std::string& text) {
   for (const std::string& glob : t.freeze) fmt::format_to(out, "freeze {}\n", glob);
   fmt::format_to(out, "versions {} {} {}\n", t.torch.text(), t.transformers.text(), t.deepspeed.text());
   add_zero(t.zero, text);
+  if (adds_decay(t)) text += "weight_decay 1\n";
+  if (t.optimizer.embeddings_32bit) text += "embeddings_32bit 1\n";
+  if (t.param_groups != ParamGroups::Single) fmt::format_to(out, "param_groups {}\n", name(t.param_groups));
+  if (!t.zero_grad_to_none) text += "zero_grad_to_none 0\n";
+  if (t.grad_scaler) text += "grad_scaler 1\n";
 }
 
 }  // namespace

@@ -61,6 +61,7 @@ Prediction outline(const ModelSpec& model, const Job& job, std::int64_t rank, co
 void judge_states(const std::string& obstacle, Prediction& p) {
   p.not_modelled.push_back({"memory.held_for_backward", obstacle});
   p.not_modelled.push_back({"memory.peak", obstacle});
+  p.not_modelled.push_back({"memory.loss_spike", obstacle});
   p.not_modelled.push_back({"memory.phases", obstacle});
   p.not_modelled.push_back({"memory.persistent.allocated", obstacle});
   p.not_modelled.push_back({"communication", obstacle});
@@ -142,9 +143,6 @@ void list_what_is_missing(const Job& job, Prediction& p) {
     p.not_modelled.push_back(
         {"zero_optimization.overlap_comm", "streams: everything runs on one, frees wait for none"});
   }
-  if (job.training.runtime == Runtime::PyTorch && job.training.gradient_clipping > 0) {
-    p.not_modelled.push_back({"max_grad_norm", "the norm's few scalars per parameter"});
-  }
 }
 
 Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank, const Ground& ground,
@@ -171,6 +169,7 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   p.phases = meter.phases();
   p.communication = traffic.rows(job.parallelism.dp);
   p.held_for_backward = held_for_backward(schedule, model);
+  p.loss_spike = loss_spike(schedule, model);
   add_peak(schedule, model, meter, placement, p);
   add_host(meter, job, p);
   judge(schedule, model, placement, p);

@@ -117,4 +117,31 @@ HeldForBackward held_for_backward(const Schedule& schedule, const ModelSpec& mod
   return result;
 }
 
+LossSpike loss_spike(const Schedule& schedule, const ModelSpec& model) {
+  const auto counts = [&](BufferId id) {
+    const Buffer& buffer = schedule.buffers[id];
+    return buffer.of_loss && buffer.role != Role::Inputs && buffer.space == Space::Device;  // The loss itself is not.
+  };
+  LossSpike spike;
+  Bytes now;
+  std::size_t when = 0;
+  for (std::size_t at = 0; at < schedule.events.size(); ++at) {
+    if (const auto* freed = std::get_if<Release>(&schedule.events[at])) {
+      if (counts(freed->buffer)) now -= schedule.buffers[freed->buffer].size;
+    }
+    const auto* made = std::get_if<Allocate>(&schedule.events[at]);
+    if (made == nullptr || !counts(made->buffer)) continue;
+    now += schedule.buffers[made->buffer].size;
+    if (now <= spike.requested) continue;
+    spike.requested = now;
+    when = at;
+  }
+  if (spike.requested == Bytes(0)) return spike;
+  std::vector<BufferId> live = live_after(schedule, when);
+  std::erase_if(live, [&](BufferId id) { return !counts(id); });
+  spike.live = group_live(schedule, model, live);
+  spike.event = describe_moment(schedule, model, when);
+  return spike;
+}
+
 }  // namespace dsplan

@@ -16,4 +16,7 @@ namespace dsplan {
 // What the second step's last forward left for its backward beyond the persistent state.
 [[nodiscard]] HeldForBackward held_for_backward(const Schedule& schedule, const ModelSpec& model);
 
+// The largest total of what belongs to the logits and the loss, at its first event. Zero where there is no loss.
+[[nodiscard]] LossSpike loss_spike(const Schedule& schedule, const ModelSpec& model);
+
 }  // namespace dsplan

@@ -137,6 +137,10 @@ class Tape {
   void release_saved(NodeId node);
 
   void read_tensor(TensorId tensor);
+  // The logits and all that the root module makes of them; gradients of the head's own operands are not among them.
+  [[nodiscard]] bool is_loss(NodeId node, bool backward) const {
+    return head_ != kNone && (backward ? node > head_ : node >= head_);
+  }
   [[nodiscard]] BufferId& buffer_of(TensorId tensor) {
     return buffers_[static_cast<std::size_t>(graph_.tensor(tensor).storage)];
   }
@@ -165,6 +169,7 @@ class Tape {
   std::vector<TensorId> alive_;    // During recomputation: what Python holds, for early stop.
   std::vector<ModuleId> entered_;  // During recomputation: modules entered and not yet left.
   bool recomputing_ = false;
+  NodeId head_ = kNone;  // The last operator outside the root module, where there is a loss.
   std::vector<Pending> pending_;
 
   std::vector<BufferId> scratch_slots_;

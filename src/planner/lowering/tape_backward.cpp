@@ -114,6 +114,7 @@ void Tape::run_backward_recipe(NodeId id, std::vector<BufferId>& made) {
       made[step.slot] =
           emitter_.allocate(slot.bytes, slot.dtype, role, parameter == kNone ? name(node.op) : "gradient", parameter);
       if (slot.kind == SlotKind::Temporary) emitter_.mark_scratch(made[step.slot]);
+      if (is_loss(id, true)) emitter_.mark_of_loss(made[step.slot]);
       end_new = step.slot + 1U;
     } else if (step.kind == RecipeStep::Kind::Kernel) {
       emit_backward_kernel(id, made, first_new, end_new, !returned);
@@ -258,6 +259,7 @@ void Tape::accumulate_into(Gradient& held, TensorId tensor, Gradient gradient) {
                               ? held.buffer
                               : emitter_.allocate(graph_.bytes(tensor), graph_.tensor(tensor).dtype, Role::Temporaries,
                                                   "sum of gradients", graph_.storage_of(tensor).parameter);
+  if (is_loss(graph_.tensor(tensor).producer, false)) emitter_.mark_of_loss(target);
   emitter_.begin();
   emitter_.read(held.buffer);
   if (gradient.buffer != held.buffer) emitter_.read(gradient.buffer);
