@@ -47,6 +47,13 @@ from memory_cases import CASES
 DEVICE = torch.device("cuda:0")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 aten = torch.ops.aten
+# Under a dispatch mode the engine and some formulas take the out-of-place form, because of at::isTensorSubclassLike:
+# real tensors take the one beside it.
+IN_PLACE = {
+    aten.add.Tensor: aten.add_.Tensor,  # Sums of gradients (input_buffer.cpp), if the first is nobody else's.
+    aten.index_put.default: aten.index_put_.default,  # index_backward (FunctionsManual.cpp).
+    aten.scatter.src: aten.scatter_.src,  # value_selecting_reduction_backward: topk, sort (FunctionsManual.cpp).
+}
 
 
 class Meter(TorchDispatchMode):
@@ -66,6 +73,9 @@ class Meter(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is aten._local_scalar_dense.default:
             return True  # What Python asks here (is the batch packed? are all tokens unmasked?) is always so.
+        in_place = IN_PLACE.get(func)
+        if in_place and not torch.is_grad_enabled() and (in_place is not aten.add_.Tensor or self.owned(args[0])):
+            func = in_place
         out = func(*args, **(kwargs or {}))
         made = []
         for tensor in torch.utils._pytree.tree_leaves(out):
@@ -78,6 +88,15 @@ class Meter(TorchDispatchMode):
             self.log.append(f"+{','.join(map(str, made))} {name}")
             self.peak = max(self.peak, self.live)
         return out
+
+    def owned(self, tensor):
+        """Whether the engine would add to this buffer in place (can_accumulate_inplace in input_buffer.cpp): dense, and
+        nobody else holds the tensor or its storage. The counts include what this call itself holds."""
+        own_tensor, own_storage = 4, 2
+        return (isinstance(tensor, torch.Tensor) and tensor.device == DEVICE
+                and dense(tensor)
+                and tensor._use_count() == own_tensor
+                and torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) == own_storage)
 
     def count(self, storage):
         key = id(storage)
@@ -107,6 +126,16 @@ class Meter(TorchDispatchMode):
         """The highest live figure since the last call."""
         peak, self.peak = self.peak, self.live
         return peak
+
+
+def dense(tensor):
+    """Non-overlapping and without gaps."""
+    expected = 1
+    for stride, size in sorted((tensor.stride(i), size) for i, size in enumerate(tensor.shape) if size != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def model_of(case, meter):
@@ -158,7 +187,7 @@ def converted(module, function, recurse=True):
 def optimizer_of(case, model):
     chosen = case["training"]["optimizer"]
     trained = [p for p in model.parameters() if p.requires_grad]
-    how = {"fused": {"fused": True}, "foreach": {"foreach": True}, "for_loop": {"foreach": False}}[chosen["implementation"]]
+    how = {"fused": {"fused": True}, "foreach": {"foreach": True}, "for-loop": {"foreach": False}}[chosen["implementation"]]
     if chosen["name"] == "sgd":
         return torch.optim.SGD(trained, lr=1e-3, momentum=chosen.get("momentum", 0.0), **how)
     return torch.optim.AdamW(trained, lr=1e-3, **how)
@@ -296,7 +325,7 @@ def witness(name, case):
         "dsplan": 1, "kind": "memory_witness",
         "source": "tools/oracles/memory.py: FakeTensorMode on cuda:0, requested bytes of storages that operators return",
         "versions": versions, "config": case["config"],
-        "training": {"dsplan": 1, "kind": "training", **case["training"]},
+        "training": {"dsplan": 1, "kind": "training", "source": "memory_cases.py", **case["training"]},
         **({"reentrant": case["reentrant"]} if "reentrant" in case else {}),
         "attention_implementation": case["training"]["attention"],
         "artefacts": case.get("artefacts", []),
