@@ -35,7 +35,6 @@ struct NotYet {
 constexpr NotYet kNotYet[] = {
     {"gpt2-eager", "eager attention"},
     {"gpt2-fp32-autocast", "autocast"},
-    {"llama-checkpoint-reentrant", "reentrant checkpointing"},
     {"llama-eager", "eager attention"},
     {"llama-fp32-autocast", "autocast"},
     {"llama-lora", "LoRA"},
@@ -250,6 +249,10 @@ Case read_case(const fs::path& path) {
   Request request = read_training_file(parse_json(path.string(), made.witness["training"].dump()));
   request.level = {"dispatch", Place{"--level", 0, 0, {}}};
   made.job = resolve(made.model, request, nullptr, nullptr, nullptr);
+  // The form of checkpointing has no key in a training file yet.
+  if (made.witness.value("reentrant", false)) {
+    for (CheckpointGroup& group : made.job.training.checkpoint.groups) group.kind = CheckpointKind::Reentrant;
+  }
   return made;
 }
 
