@@ -55,10 +55,6 @@ std::optional<std::string_view> reason(const NotYet (&rows)[N], const std::strin
   return std::nullopt;
 }
 
-// torch.autograd.backward holds the gradient that it starts from in a variable until it returns; dsplan lets go of it
-// after the loss function's backward. Known, and corrected here: the seed lives on until BackwardEnds.
-constexpr std::string_view kSeed = "gradient of the loss";
-
 // One allocation, or several by one operator, and the frees before the next. Sizes of one group are sorted: the order
 // of an operator's outputs is not that in which its kernel makes them, and frees at one point have no order that
 // matters to anyone but the allocator's free lists.
@@ -138,10 +134,6 @@ class Steps {
   void on(std::size_t, const Release& event) {
     const Buffer& buffer = schedule_.buffers[event.buffer];
     if (buffer.space != Space::Device) return;
-    if (std::string_view(buffer.label) == kSeed && live_seed_ == 0) {
-      live_seed_ = buffer.size.value();
-      return;
-    }
     live_ -= buffer.size.value();
     if (begun_ && !log.empty()) log.back().freed.push_back(buffer.size.value());
   }
@@ -173,8 +165,6 @@ class Steps {
         step.micro_batches.back().after_forward = peak_ = live_;
         break;
       case Moment::BackwardEnds:
-        live_ -= live_seed_;
-        log.back().freed.push_back(std::exchange(live_seed_, 0));
         step.micro_batches.back().backward_peak = peak_;
         step.micro_batches.back().after_backward = peak_ = live_;
         break;
@@ -200,7 +190,6 @@ class Steps {
   const Schedule& schedule_;
   const ModelSpec& model_;
   std::int64_t live_ = 0;
-  std::int64_t live_seed_ = 0;
   std::int64_t peak_ = 0;
   bool begun_ = false;
 };
