@@ -128,6 +128,7 @@ TEST_CASE("help and version go to standard output and leave with 0") {
                              "--optimizer",
                              "--routing",
                              "--loop",
+                             "--level",
                              "--alloc-conf",
                              "--stream-frees",
                              "--placement",

@@ -247,6 +247,7 @@ struct Request {
   Setting<std::string> attention;        // --attention eager|math|flash|mem-efficient|sdpa
   Setting<std::string> loss;             // --loss hf
   Setting<std::string> loop;             // --loop trainer|minimal
+  Setting<std::string> level;            // --level kernel|dispatch (level)
   Setting<std::string> routing;          // --routing
   // Allocator.
   Setting<std::string> alloc_conf;    // --alloc-conf (allocator_conf)
@@ -292,8 +293,8 @@ void for_each_setting(A& a, B& b, Visit&& visit) {
       &Request::autocast, &Request::optimizer, &Request::implementation, &Request::momentum, &Request::weight_decay,
       &Request::param_groups, &Request::zero_grad_set_to_none, &Request::max_grad_norm, &Request::freeze,
       &Request::lora, &Request::checkpoint, &Request::checkpoint_groups, &Request::checkpoint_impl,
-      &Request::preserve_rng_state, &Request::attention, &Request::loss, &Request::loop, &Request::routing,
-      &Request::alloc_conf, &Request::stream_frees, &Request::placement, &Request::deepspeed_version,
+      &Request::preserve_rng_state, &Request::attention, &Request::loss, &Request::loop, &Request::level,
+      &Request::routing, &Request::alloc_conf, &Request::stream_frees, &Request::placement, &Request::deepspeed_version,
       &Request::torch_version, &Request::transformers_version, &Request::host_memory, &Request::capacity,
       &Request::reserve, &Request::rank, &Request::phase, &Request::strict, &Request::set, &Request::sweep,
       &Request::format, &Request::out, &Request::nodes, &Request::torch_dtype, &Request::mixed_precision);

@@ -108,6 +108,8 @@ struct Checkpointing {
 enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient };
 enum class Loss : std::uint8_t { HuggingFace };  // Causal loss with fp32 upcast.
 enum class LoopKind : std::uint8_t { Trainer, Minimal };
+// Which temporaries count: all, or only those that PyTorch's dispatcher sees, as a witness without a GPU does.
+enum class Level : std::uint8_t { Kernel, Dispatch };
 
 // How parameters are handed to the optimizer: all in one group, or as transformers' Trainer does, biases and norms
 // apart. Plain PyTorch only.
@@ -131,8 +133,9 @@ struct Training {
   Loss loss = Loss::HuggingFace;
   LoopKind loop = LoopKind::Trainer;
   ParamGroups param_groups = ParamGroups::Single;
-  bool zero_grad_to_none = true;    // Plain PyTorch, as is the next.
-  bool grad_scaler = false;         // torch.amp.GradScaler around backward and step: fp16 autocast.
+  bool zero_grad_to_none = true;  // Plain PyTorch, as is the next.
+  bool grad_scaler = false;       // torch.amp.GradScaler around backward and step: fp16 autocast.
+  Level level = Level::Kernel;
   std::vector<std::string> freeze;  // Globs over parameter names.
   Version torch;
   Version transformers;

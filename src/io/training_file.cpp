@@ -131,6 +131,7 @@ void read_run(SettingReader& settings, Request& request) {
   settings.text("checkpoint", request.checkpoint);
   settings.choice("checkpoint_impl", request.checkpoint_impl, {"reentrant", "non_reentrant"});
   settings.flag("preserve_rng_state", request.preserve_rng_state);
+  settings.choice("level", request.level, {"kernel", "dispatch"});
   settings.choice("loop", request.loop, {"trainer", "minimal"});
   settings.text("routing", request.routing);
 }

@@ -34,7 +34,7 @@ Ground prepare(const ModelSpec& model, const Job& job) {
   ground.obstacle = schedule_obstacle(model, job);
   if (ground.obstacle) return ground;
   ground.graph.emplace(build_graph(model, graph_options(model, job)));
-  ground.recipes.emplace(*ground.graph);
+  ground.recipes.emplace(*ground.graph, job.training.level);
   return ground;
 }
 
@@ -129,6 +129,9 @@ void add_host(const MemoryMeter& meter, const Job& job, Prediction& p) {
 
 void list_what_is_missing(const Job& job, Prediction& p) {
   p.not_modelled.push_back({"time", "step times come with the planner"});
+  if (job.training.level == Level::Dispatch) {
+    p.not_modelled.push_back({"kernel temporaries", "left out by --level dispatch"});
+  }
   p.not_modelled.push_back({"workspace", "cuBLAS and cuBLASLt workspaces (up to 32 MiB each) are not placed yet"});
   if (!job.context) {
     p.not_modelled.push_back({"context", "no device is named: an uncalibrated 600 MiB stand for its CUDA context"});

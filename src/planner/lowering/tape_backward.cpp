@@ -17,7 +17,9 @@ void Tape::backward() {
   emitter_.write(seed);
   emitter_.compute("ones_like");
   gradients_[static_cast<std::size_t>(graph_.loss)] = {seed, true};
+  emitter_.retain(seed);  // A variable of torch.autograd.backward, until it returns.
   walk_backward();
+  emitter_.release(seed, Reason::PythonFrame);
 }
 
 void Tape::backward_from(BufferId seed) {

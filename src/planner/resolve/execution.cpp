@@ -149,6 +149,16 @@ void resolve_zero_grad(Resolver& resolver) {
   resolver.given("zero_grad_set_to_none", *wished ? "true" : "false", wished.place, "--training");
 }
 
+void resolve_level(Resolver& resolver) {
+  const Setting<std::string>& level = resolver.request.level;
+  if (!level.given()) return;
+  if (*level != "kernel" && *level != "dispatch") {
+    return resolver.fault(level.place, fmt::format("level \"{}\" is neither kernel nor dispatch", *level));
+  }
+  resolver.training().level = *level == "dispatch" ? Level::Dispatch : Level::Kernel;
+  resolver.given("level", *level, level.place, "--level");
+}
+
 void resolve_freeze(Resolver& resolver) {
   const Setting<std::vector<std::string>>& wished = resolver.request.freeze;
   if (!wished.given()) return;
@@ -218,6 +228,7 @@ void resolve_execution(Resolver& resolver) {
   resolve_attention(resolver);
   resolve_loss_and_loop(resolver);
   resolve_zero_grad(resolver);
+  resolve_level(resolver);
   resolve_freeze(resolver);
   resolve_checkpoint(resolver);
 }
