@@ -42,6 +42,7 @@ std::string memory_table(const Prediction& prediction) {
   row("allocated", prediction.persistent.allocated, std::nullopt,
       prediction.peak ? std::optional(prediction.peak->allocated) : std::nullopt);
   if (prediction.peak) {
+    row("active", std::nullopt, std::nullopt, prediction.peak->active);
     row("reserved", std::nullopt, std::nullopt, prediction.peak->reserved);
     row("process", std::nullopt, std::nullopt, prediction.peak->process);
   }
