@@ -509,8 +509,6 @@ TEST_CASE("resolve: what is not modelled yet is refused by name, where it would 
       {"--seq-list", &Request::seq_list, "1,2", "a list of sequence lengths"},
       {"--sweep", &Request::sweep, "seq=1:2", "a sweep"},
       {"--env", &Request::env, "freeze.txt", "an environment file"},
-      {"--alloc-conf", &Request::alloc_conf, "expandable_segments:True", "an allocator configuration"},
-      {"--stream-frees", &Request::stream_frees, "immediate", "freeing without waiting for streams"},
       {"--placement", &Request::placement, "planned", "planned placement"},
       {"--loss", &Request::loss, "liger", "loss \"liger\""},
       {"--checkpoint", &Request::checkpoint, "auto", "checkpointing \"auto\""},

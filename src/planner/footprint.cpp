@@ -189,7 +189,10 @@ void add_workspaces(const ModelSpec& model, const Job& job, Footprint& result) {
   const std::optional<LibraryWorkspaces> sizes = library_workspaces(job);
   if (!sizes) return;
   const bool backward = result.parameters_trainable > Elements(0);
-  const bool recomputes = backward && !job.training.checkpoint.groups.empty();
+  const std::vector<CheckpointGroup>& groups = job.training.checkpoint.groups;
+  const bool recomputes = backward && std::any_of(groups.begin(), groups.end(), [](const CheckpointGroup& group) {
+                            return std::find(group.kept.begin(), group.kept.end(), Op::Linear) == group.kept.end();
+                          });
   Bytes& workspace = result.persistent[Role::Workspace];
   workspace = sizes->cublas * (backward ? 2 : 1);
   if (!sizes->lt_per_call && multiplies_with_bias(model, job)) workspace += sizes->cublaslt * (recomputes ? 2 : 1);

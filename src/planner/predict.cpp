@@ -194,7 +194,7 @@ void list_what_is_missing(const Job& job, Prediction& p) {
     p.not_modelled.push_back(
         {"workspace", "no device is named: the size of cuBLAS's and cuBLASLt's workspaces depends on it"});
   } else if (!library_workspaces(job)) {
-    p.not_modelled.push_back({"workspace", "the workspaces of hipBLAS and hipBLASLt"});
+    p.not_modelled.push_back({"workspace", fmt::format("the libraries' workspaces on {}", job.hardware->architecture)});
   }
   if (!job.context) {
     p.not_modelled.push_back({"context", "no device is named: an uncalibrated 600 MiB stand for its CUDA context"});

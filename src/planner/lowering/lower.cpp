@@ -108,6 +108,8 @@ Schedule lower(const ModelSpec& model, const Job& job, const Graph& graph, const
   emitter.mark(Moment::StretchEnds, Stretch::Init);
 
   Tape tape(model, graph, recipes, job.training.checkpoint, emitter, *runtime, std::move(buffers));
+  Workspaces workspaces(library_workspaces(job), emitter);
+  tape.attach(workspaces);
   Loop loop(job, emitter, *runtime, tape);
   loop.optimizer_step(Stretch::FirstStep);
   loop.optimizer_step(Stretch::SecondStep);
