@@ -28,7 +28,7 @@ Job job_on(std::int64_t capacity) {
 }
 
 const ModelSpec& model() {
-  static const ModelSpec kModel = lowered::bundled("tiny-llama");
+  static const ModelSpec kModel = lowered::bundled("gpt2");
   return kModel;
 }
 
@@ -50,7 +50,7 @@ TEST_CASE("a conf moves what is reserved, and the fingerprint") {
   CHECK(rounded.peak->reserved != plain.peak->reserved);
 }
 
-TEST_CASE("the verdict's replay runs under the conf: a fraction refuses, garbage collection gives back") {
+TEST_CASE("the verdict's replay runs under the conf: a fraction refuses") {
   const Job job = job_on(8LL << 30);
   const Bytes reserved = *predicted(job).peak->reserved;
   const auto fraction_of = [&](Bytes bytes) {
@@ -63,9 +63,26 @@ TEST_CASE("the verdict's replay runs under the conf: a fraction refuses, garbage
   const Prediction enough = predicted(with_conf(job, fraction_of(reserved + Bytes(2 * kMiB))));
   CHECK(enough.verdict == Verdict::Fits);
   CHECK(enough.retries == 0);
-  const Prediction tight = predicted(with_conf(job, fraction_of(reserved - Bytes(2 * kMiB))));
+}
+
+TEST_CASE("a run that only fits by giving its cache back says so, and where it first does") {
+  const ModelSpec llama = lowered::bundled("llama-3-8b");
+  Job job = lowered::job(3, 8);
+  job.training.torch = *Version::parse(kTorchVersion);
+  job.training.seq = 2048;
+  job.training.micro_batch = 1;
+  job.capacity = Bytes(80LL << 30);
+  const Prediction plain = predict(llama, job, 0);
+  REQUIRE(plain.verdict == Verdict::Fits);
+  const double limit = static_cast<double>(plain.peak->reserved->value() - (1LL << 30));
+  const std::string fraction = fmt::format("per_process_memory_fraction:{}", limit / 0x1.4p36);
+  const Prediction tight = predict(llama, with_conf(job, fraction), 0);
   CHECK(tight.verdict == Verdict::FitsWithRetries);
+  CHECK(tight.retries > 0);
   CHECK(tight.verdict_reason.find("times to fit, first at ") != std::string::npos);
+  CHECK(tight.peak->reserved == plain.peak->reserved);  // Without a limit.
+  // Garbage collection gives back before the limit is met.
+  CHECK(predict(llama, with_conf(job, fraction + ",garbage_collection_threshold:0.6"), 0).retries < tight.retries);
 }
 
 TEST_CASE("one phase: its own peaks, marks and traffic; everyone's verdict") {

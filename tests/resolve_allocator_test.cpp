@@ -55,7 +55,7 @@ TEST_CASE("resolve: the allocator's conf follows PyTorch's version") {
   says(with("PYTORCH_ALLOC_CONF=expandable_segments:True", "2.9.1"),
        "--alloc-conf:1:1: error: the CUDA allocator of PyTorch 2.9.1 does not read PYTORCH_ALLOC_CONF");
   says(with("PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:20", "2.6"),
-       "--alloc-conf:1:43: error: max_split_size_mb is 20, but must be at least 21");
+       "--alloc-conf:1:43: error: max_split_size_mb is 20, but must be more than 20 (MiB)");
   says(with("backend:native,per_process_memory_fraction:0.5", "2.9"),
        "--alloc-conf:1:16: error: PyTorch 2.9.0 does not know per_process_memory_fraction yet; it came with 2.10");
   says(with("expandable_segments:True,backend:cudaMallocAsync"),

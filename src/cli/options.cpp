@@ -48,7 +48,7 @@ constexpr std::array kOptions = {
     OptionRow{"--routing", "RULE", &Request::routing, "Tokens of experts (not modelled yet)"},
     OptionRow{"--loop", "trainer|minimal", &Request::loop, "The training loop that holds batch and loss"},
     OptionRow{"--alloc-conf", "CONF", &Request::alloc_conf, "The keys of PYTORCH_CUDA_ALLOC_CONF"},
-    OptionRow{"--stream-frees", "WHEN", &Request::stream_frees, "Frees that wait for streams: at-sync, immediate"},
+    OptionRow{"--stream-frees", "WHEN", &Request::stream_frees, "Waiting frees: at-sync or immediate"},
     OptionRow{"--placement", "KIND", &Request::placement, "caching or planned"},
     OptionRow{"--deepspeed-version", "V", &Request::deepspeed_version, "Version of DeepSpeed"},
     OptionRow{"--torch-version", "V", &Request::torch_version, "Version of PyTorch"},
@@ -168,7 +168,7 @@ SimulateWords parse_simulate(std::string_view command, const Words& words) {
   }
   line.list("--freeze", "GLOB", "Parameters without gradients; may be repeated", freeze);
   line.list("--set", "KEY=VALUE", "One key of a file (not modelled yet)", set);
-  line.list("--explain", "TOPIC", "Adds to the table: peak, traffic, fragmentation", topics);
+  line.list("--explain", "TOPIC", "Adds to the table: peak, traffic, ...", topics);
   line.option("--diff", "OTHER", "What moved between two (not modelled yet)", diff);
   line.flag("--strict", "Refuse every assumed input", strict);
   line.parse(with_topics(words, end));

@@ -29,8 +29,10 @@ std::string sums(const Fragmentation& f) {
 
 std::string pinned(const Fragmentation& f) {
   if (f.segments.empty()) return {};
-  std::string text = fmt::format("\n  {} segments in use have free parts; what pins them\n{:>13}{:>13}  {}\n",
-                                 f.segments_in_use, "free", "of", "pinned by");
+  std::string text = f.segments_in_use == 1
+                         ? std::string("\n  one segment in use has free parts; what pins it\n")
+                         : fmt::format("\n  {} segments in use have free parts; what pins them\n", f.segments_in_use);
+  text += fmt::format("{:>13}{:>13}  {}\n", "free", "of", "pinned by");
   for (std::size_t i = 0; i < std::min(kSegmentsShown, f.segments.size()); ++i) {
     const PinnedSegment& segment = f.segments[i];
     std::string pins;

@@ -129,8 +129,8 @@ class ConfReader {
 
   // PyTorch read a C int before 2.10, then a size_t; what is beyond 63 bits in bytes no device can tell apart.
   Bytes mebibytes(std::string_view key, std::int64_t least) {
-    const std::int64_t most = since(k2_10) ? INT64_MAX / kMebibyte : INT32_MAX;
-    const std::string rule = fmt::format("at least {} and at most {} (MiB)", least, most);
+    const std::int64_t most = torch_ && *torch_ >= k2_10 ? INT64_MAX / kMebibyte : INT32_MAX;
+    const std::string rule = fmt::format("more than {} (MiB), and at most {}", least - 1, most);
     return Bytes(integer(key, least, most, rule) * kMebibyte);
   }
 
