@@ -599,10 +599,12 @@ TEST_CASE("resolve: sequence length and frozen parameters") {
   given.model.family = "gpt2";
   says(given, "--seq: error: seq 4096 is beyond the 1024 learned positions of small");
   Given frozen;
-  frozen.request.freeze = {std::vector<std::string>{"*.weight"}, option("--freeze")};
-  CHECK(run(frozen).training.freeze == std::vector<std::string>{"*.weight"});
+  frozen.request.freeze = {std::vector<std::string>{"*embed*"}, option("--freeze")};
+  CHECK(run(frozen).training.freeze == std::vector<std::string>{"*embed*"});
   frozen.request.freeze.value->push_back("layers.*");
   says(frozen, "--freeze: error: freeze \"layers.*\" matches no parameter of small");
+  frozen.request.freeze.value->push_back("*");
+  says(frozen, "--freeze: error: freeze leaves nothing to train");
 }
 
 TEST_CASE("resolve: capacities") {
