@@ -170,9 +170,9 @@ void check_invariants(const Schedule& schedule, const ModelSpec& model, const Me
       }) == 2) {
     CHECK(held_for_backward(schedule, model).by_role.total() == before->requested - formulas.persistent.total());
   }
-  const Placement placement = place(schedule, AllocatorConfig{}, CachingAllocator::kUnlimited);
-  CHECK(placement.peak_reserved >= placement.peak_allocated);
-  CHECK(placement.peak_allocated >= meter.peak_allocated());
+  const Placement placement = place(schedule, {});
+  CHECK(placement.peak.reserved >= placement.peak.allocated);
+  CHECK(placement.peak.allocated >= meter.peak_allocated());
 }
 
 }  // namespace

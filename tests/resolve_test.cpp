@@ -419,8 +419,6 @@ TEST_CASE("resolve: what is not modelled yet is refused by name, where it would 
       {"--seq-list", &Request::seq_list, "1,2", "a list of sequence lengths"},
       {"--sweep", &Request::sweep, "seq=1:2", "a sweep"},
       {"--env", &Request::env, "freeze.txt", "an environment file"},
-      {"--alloc-conf", &Request::alloc_conf, "expandable_segments:True", "an allocator configuration"},
-      {"--stream-frees", &Request::stream_frees, "immediate", "freeing without waiting for streams"},
       {"--placement", &Request::placement, "planned", "planned placement"},
       {"--loss", &Request::loss, "liger", "loss \"liger\""},
       {"--checkpoint", &Request::checkpoint, "auto", "checkpointing \"auto\""},
@@ -477,10 +475,12 @@ TEST_CASE("resolve: sequence length and frozen parameters") {
   given.model.family = "gpt2";
   says(given, "--seq: error: seq 4096 is beyond the 1024 learned positions of small");
   Given frozen;
-  frozen.request.freeze = {std::vector<std::string>{"*.weight"}, option("--freeze")};
-  CHECK(run(frozen).training.freeze == std::vector<std::string>{"*.weight"});
+  frozen.request.freeze = {std::vector<std::string>{"*embed*"}, option("--freeze")};
+  CHECK(run(frozen).training.freeze == std::vector<std::string>{"*embed*"});
   frozen.request.freeze.value->push_back("layers.*");
   says(frozen, "--freeze: error: freeze \"layers.*\" matches no parameter of small");
+  frozen.request.freeze.value->push_back("*");
+  says(frozen, "--freeze: error: freeze leaves nothing to train");
 }
 
 TEST_CASE("resolve: capacities") {

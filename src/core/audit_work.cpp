@@ -37,7 +37,6 @@ bool shares_fit(const Communicate& event, const Access& read, const Access& writ
 template <class Work>
 Auditor::Sums Auditor::work(const Work& event, bool compute) {
   ++works_;
-  ++works_in_module_;
   before_ = {};
   Sums sums;
   const auto legal = [&](Span span) { return span.begin <= span.end && span.end <= schedule_.accesses.size(); };
@@ -52,6 +51,9 @@ Auditor::Sums Auditor::work(const Work& event, bool compute) {
     sums.read = checked_add(sums.read, read(access, event.stream));
   }
   for (const Access& access : schedule_.range(event.writes)) {
+    // Gathering a module's parameters is not yet the module at work.
+    const bool known_buffer = access.buffer < schedule_.buffers.size();
+    if (known_buffer && schedule_.buffers[access.buffer].role != Role::RuntimeBuffers) ++works_in_module_;
     sums.written = checked_add(sums.written, write(access, event.stream, ours, compute));
   }
   if (event.writes.begin == event.writes.end) {

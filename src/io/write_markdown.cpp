@@ -45,6 +45,7 @@ std::string memory_table(const Prediction& prediction) {
     row("logits and loss", std::nullopt, std::nullopt, prediction.loss_spike->requested);
   }
   if (prediction.peak) {
+    row("active", std::nullopt, std::nullopt, prediction.peak->active);
     row("reserved", std::nullopt, std::nullopt, prediction.peak->reserved);
     row("process", std::nullopt, std::nullopt, prediction.peak->process);
   }

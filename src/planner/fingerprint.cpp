@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "core/sha256.h"
+#include "planner/library_workspaces.h"
 #include "planner/predict.h"
 
 namespace dsplan {
@@ -92,6 +93,13 @@ std::string fingerprint(const ModelSpec& model, const Job& job) {
   add_training(job.training, text);
   const Parallelism& p = job.parallelism;
   fmt::format_to(std::back_inserter(text), "ranks {} {} {} {} {}\n", p.world, p.gpus_per_node, p.tp, p.sp, p.ep);
+  if (job.allocator != AllocatorConfig{}) text += "allocator " + canonical(job.allocator) + "\n";
+  if (job.stream_frees != StreamFrees::AtSync)
+    fmt::format_to(std::back_inserter(text), "frees {}\n", name(job.stream_frees));
+  if (const auto sizes = library_workspaces(job)) {
+    fmt::format_to(std::back_inserter(text), "workspaces {} {} {}\n", sizes->cublas.value(), sizes->cublaslt.value(),
+                   sizes->lt_per_call);
+  }
   return "sha256:" + sha256(text);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "planner/library_workspaces.h"
 
 namespace dsplan {
 namespace {
@@ -200,6 +201,33 @@ void stage3(const Job& job, const std::vector<Counted>& parameters, Footprint& r
   result.persistent[Role::Optimizer] += flat_state(t, group);
 }
 
+// A weight of two dimensions beside a bias is a product with a bias. Under ZeRO-3, DeepSpeed replaces
+// nn.functional.linear by a function that adds the bias apart; GPT-2's Conv1D calls addmm itself.
+bool multiplies_with_bias(const ModelSpec& model, const Job& job) {
+  const Training& t = job.training;
+  if (t.runtime == Runtime::DeepSpeed && t.zero.stage == 3 && model.family != "gpt2") return false;
+  return std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& bias) {
+    return bias.shape.rank == 1 && bias.name.ends_with(".bias") &&
+           std::any_of(model.parameters.begin(), model.parameters.end(),
+                       [&](const Parameter& weight) { return weight.module == bias.module && weight.shape.rank == 2; });
+  });
+}
+
+// cuBLAS on the loop's thread and on autograd's; cuBLASLt where a product with a bias runs: forward, and autograd's
+// thread if layers are recomputed there.
+void add_workspaces(const ModelSpec& model, const Job& job, Footprint& result) {
+  const std::optional<LibraryWorkspaces> sizes = library_workspaces(job);
+  if (!sizes) return;
+  const bool backward = result.parameters_trainable > Elements(0);
+  const std::vector<CheckpointGroup>& groups = job.training.checkpoint.groups;
+  const bool recomputes = backward && std::any_of(groups.begin(), groups.end(), [](const CheckpointGroup& group) {
+                            return std::find(group.kept.begin(), group.kept.end(), Op::Linear) == group.kept.end();
+                          });
+  Bytes& workspace = result.persistent[Role::Workspace];
+  workspace = sizes->cublas * (backward ? 2 : 1);
+  if (!sizes->lt_per_call && multiplies_with_bias(model, job)) workspace += sizes->cublaslt * (recomputes ? 2 : 1);
+}
+
 // input_ids and labels, int64.
 bool add_batch(const ModelSpec& model, const Training& training, Footprint& result) {
   const bool causal = model.graph_class.ends_with("ForCausalLM") || model.graph_class.ends_with("LMHeadModel");
@@ -263,6 +291,7 @@ Footprint footprint(const ModelSpec& model, const Job& job) {
     result.persistent[Role::ModuleBuffers] +=
         storage(buffer.shape.elements(), buffer.follows_model_dtype ? job.training.dtype : buffer.dtype);
   }
+  add_workspaces(model, job, result);
   result.batch_known = add_batch(model, job.training, result);
   result.states.parameters = result.persistent[Role::Parameters];
   result.states.optimizer = result.persistent[Role::Optimizer];

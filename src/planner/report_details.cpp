@@ -57,6 +57,11 @@ std::size_t mark_of(const Schedule& schedule, Moment moment) {
 
 }  // namespace
 
+std::string module_path(const ModelSpec& model, const Buffer& buffer) {
+  const ModuleId module = module_of(model, buffer);
+  return module == kNone ? kNowhere : model.modules[static_cast<std::size_t>(module)].path;
+}
+
 std::vector<LiveBuffer> group_live(const Schedule& schedule, const ModelSpec& model,
                                    const std::vector<BufferId>& live) {
   using Key = std::tuple<std::string_view, std::string, Role, std::int64_t>;

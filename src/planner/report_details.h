@@ -13,6 +13,9 @@ namespace dsplan {
 [[nodiscard]] std::vector<LiveBuffer> group_live(const Schedule& schedule, const ModelSpec& model,
                                                  const std::vector<BufferId>& live);
 
+// The path of the module that a buffer belongs to; empty where it belongs to none.
+[[nodiscard]] std::string module_path(const ModelSpec& model, const Buffer& buffer);
+
 // What the second step's last forward left for its backward beyond the persistent state.
 [[nodiscard]] HeldForBackward held_for_backward(const Schedule& schedule, const ModelSpec& model);
 

@@ -354,6 +354,17 @@ AllocatorStatistics labelled(const auto& totals, std::int64_t segments, std::int
 
 }  // namespace
 
+Bytes CachingAllocator::left() const {
+  const std::int64_t most = limited_ ? std::min(capacity_, allowed_) : capacity_;
+  return Bytes(std::max<std::int64_t>(0, most - now_.reserved));
+}
+
+Bytes CachingAllocator::segment_for(Bytes request) const {
+  const std::int64_t size = round(request.value());
+  if (!config_.expandable_segments) return Bytes(segment_size(size));
+  return round_up(Bytes(size), size > kSmallSize ? config_.large_segment_size.value() : kSmallSegment);
+}
+
 AllocatorStatistics CachingAllocator::statistics() const { return labelled(now_, segment_count_, retries_, ooms_); }
 AllocatorStatistics CachingAllocator::peaks() const { return labelled(peak_, segment_count_, retries_, ooms_); }
 void CachingAllocator::reset_peaks() { peak_ = now_; }

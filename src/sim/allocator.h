@@ -77,6 +77,8 @@ class CachingAllocator {
   void set_events_ready(bool ready) { events_ready_ = ready; }
   // Uses on `stream` that released blocks wait for now count as complete when the allocator next asks.
   void complete_uses(StreamIndex stream);
+  // Only the first `count` of those that do not count as complete yet, in the order of the frees.
+  void complete_uses(StreamIndex stream, std::size_t count);
   // Waits for all uses, then gives every wholly free segment and page back.
   void empty_cache();
 
@@ -88,6 +90,11 @@ class CachingAllocator {
   void set_memory_fraction(double fraction);
 
   [[nodiscard]] AllocatorStatistics statistics() const;
+  [[nodiscard]] Bytes reserved() const { return Bytes(now_.reserved); }
+  [[nodiscard]] std::int64_t retries() const { return retries_; }
+  // How much more could be reserved, and what a request that finds no free block would ask for.
+  [[nodiscard]] Bytes left() const;
+  [[nodiscard]] Bytes segment_for(Bytes request) const;
   // The largest value that each byte count has had; the three counts are as in statistics().
   [[nodiscard]] AllocatorStatistics peaks() const;
   void reset_peaks();

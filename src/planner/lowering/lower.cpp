@@ -143,6 +143,8 @@ Schedule lower(const ModelSpec& model, const Job& job, const Graph& graph, const
   emitter.mark(Moment::StretchEnds, Stretch::Init);
 
   Tape tape(model, graph, recipes, checkpointing, emitter, *runtime, std::move(buffers));
+  Workspaces workspaces(library_workspaces(job), emitter);
+  tape.attach(workspaces);
   Loop loop(job, emitter, *runtime, tape);
   loop.optimizer_step(Stretch::FirstStep);
   loop.optimizer_step(Stretch::SecondStep);

@@ -251,6 +251,7 @@ void Tape::make_forward(NodeId id, std::vector<BufferId>& made) {
 
 void Tape::emit_forward_kernel(const Node& node, const std::vector<BufferId>& made, std::size_t first_new,
                                std::size_t end_new) {
+  if (workspaces_ != nullptr) workspaces_->before_kernel(node);
   emitter_.begin();
   for (TensorId input : graph_.in(node)) read_tensor(input);
   for (std::size_t at = 0; at < first_new; ++at) {

@@ -25,6 +25,7 @@
 #include "planner/lowering/emitter.h"
 #include "planner/lowering/recipes.h"
 #include "planner/lowering/runtime.h"
+#include "planner/lowering/workspaces.h"
 
 namespace dsplan {
 
@@ -33,6 +34,9 @@ class Tape {
   // `module_buffers`: the device buffers of ModelSpec::buffers. All references must outlive the tape.
   Tape(const ModelSpec& model, const Graph& graph, const RecipeBook& recipes, const Checkpointing& checkpointing,
        Emitter& emitter, TrainingRuntime& runtime, std::vector<BufferId> module_buffers);
+
+  // Matrix products place the libraries' workspaces; without this none is placed.
+  void attach(Workspaces& workspaces) { workspaces_ = &workspaces; }
 
   // The batch is made and the one before it let go.
   void make_batch();
@@ -149,6 +153,7 @@ class Tape {
   const Graph& graph_;
   const RecipeBook& recipes_;
   Emitter& emitter_;
+  Workspaces* workspaces_ = nullptr;
   TrainingRuntime& runtime_;
   std::vector<BufferId> module_buffers_;
 

@@ -142,6 +142,7 @@ void Tape::run_backward_recipe(NodeId id, std::vector<BufferId>& made) {
 void Tape::emit_backward_kernel(NodeId id, const std::vector<BufferId>& made, std::size_t first_new,
                                 std::size_t end_new, bool inside) {
   const Node& node = graph_.node(id);
+  if (workspaces_ != nullptr) workspaces_->before_kernel(node);
   emitter_.begin();
   for (TensorId out : graph_.out(node)) {
     const BufferId gradient = gradients_[static_cast<std::size_t>(out)].buffer;

@@ -172,6 +172,17 @@ void resolve_freeze(Resolver& resolver) {
       resolver.fault(wished.place, fmt::format("freeze \"{}\" matches no parameter of {}", glob, resolver.model.name));
     }
   }
+  const std::vector<std::string>& globs = resolver.training().freeze;
+  const std::vector<Parameter>& all = resolver.model.parameters;
+  const bool learns = std::any_of(all.begin(), all.end(), [&globs](const Parameter& parameter) {
+    return parameter.trainable && parameter.tied_to == kNone &&
+           std::none_of(globs.begin(), globs.end(),
+                        [&](const std::string& glob) { return glob_matches(glob, parameter.name); });
+  });
+  if (!learns) {
+    resolver.fault(wished.place, "freeze leaves nothing to train",
+                   "PyTorch's backward refuses a loss that needs no gradient");
+  }
 }
 
 // transformers handed use_reentrant=True on until 4.x, and False since 5.0.
