@@ -34,11 +34,12 @@ ReplayWords parse_replay(const Words& words) {
   ReplayWords said;
   std::optional<std::string> path;
   CommandLine line("dsplan replay",
-                   "Replays an allocator trace and prints the allocator's statistics as CSV, or a PyTorch memory\n"
-                   "snapshot and says whether every block and segment is explained.",
-                   "`--against MODEL [options of simulate]` comes last and holds a prediction against a snapshot.\n"
+                   "Replays an allocator trace and prints the allocator's statistics as CSV, or a\n"
+                   "PyTorch memory snapshot and says whether its blocks and segments are explained.",
+                   "`--against MODEL [options of simulate]` comes last and holds a prediction\n"
+                   "against a snapshot.\n"
                    "Exit codes: 0 done, 2 refused, 4 recording and prediction differ.");
-  line.positional("FILE", "Allocator trace, or what torch.cuda.memory._dump_snapshot wrote", path);
+  line.positional("FILE", "Allocator trace or memory snapshot", path);
   line.option("--format", "table|json", "How to print a snapshot's report", said.format);
   line.option("--out", "FILE", "Print to a file, which appears when complete", said.out);
   line.parse(Words(words.begin(), against));

@@ -108,7 +108,12 @@ std::optional<Size> size_at(std::string_view text, std::size_t at) {
     const std::size_t end = matches(text, number->end, unit);
     if (end == std::string_view::npos) continue;
     std::string shown = fmt::format("{}{}", text.substr(at, number->end - at), unit);
-    return Size{interval(*number, bytes, number->decimals, std::move(shown)), end};
+    Size size{interval(*number, bytes, number->decimals, std::move(shown)), end};
+    // PyTorch takes the next unit only above 1024 of this one.
+    if (size.printed && bytes > 1 && size.printed->high > Bytes(bytes)) {
+      size.printed->low = std::max(size.printed->low, Bytes(bytes + 1));
+    }
+    return size;
   }
   return std::nullopt;
 }
