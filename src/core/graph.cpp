@@ -53,6 +53,7 @@ const char* name(Op op) {
     case Op::Histogram: return "histc";
     case Op::CumSum: return "cumsum";
     case Op::GroupedMatmul: return "grouped_mm";
+    case Op::Custom: return "custom";
   }
   return "?";
 }

@@ -3,7 +3,6 @@
 // planner/lowering.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -68,8 +67,9 @@ enum class Op : std::uint8_t {
   Histogram,
   CumSum,
   GroupedMatmul,  // Rows of x against the 3-D weight that their group selects.
+  Custom,         // The node of a torch.autograd.Function: its outputs were made before, without gradients.
 };
-inline constexpr std::size_t kOps = static_cast<std::size_t>(Op::GroupedMatmul) + 1;
+inline constexpr std::size_t kOps = static_cast<std::size_t>(Op::Custom) + 1;
 [[nodiscard]] const char* name(Op op);
 
 struct Storage {
@@ -96,8 +96,8 @@ enum class Product : std::uint8_t {
 };
 
 struct Node {
-  static constexpr std::size_t kMostInputs = 4;
-  static constexpr std::size_t kMostOutputs = 3;
+  // Inputs are named by bits of a word in recipes.
+  static constexpr std::size_t kMostInputs = 64;
 
   Op op = Op::Input;
   AttentionKernel attention = AttentionKernel::None;
@@ -106,34 +106,55 @@ struct Node {
   Product product = Product::Transposed;  // Linear only.
   // View only: the gradient comes in a layout of which the input's shape is no view, so that reshape copies it.
   bool gradient_copied = false;
-  std::uint8_t input_count = 0;
-  std::uint8_t output_count = 0;
+  bool in_place = false;  // The output is input 0's storage, written anew.
   std::int8_t axis = 0;
+  std::uint16_t input_count = 0;
+  std::uint16_t output_count = 0;
+  std::uint32_t first_operand = 0;  // Into Graph::operands: the inputs, then the outputs.
   ModuleId module = 0;
   double number = 0;  // p of dropout, exponent, ...
-  std::array<TensorId, kMostInputs> inputs{};
-  std::array<TensorId, kMostOutputs> outputs{};
-
-  [[nodiscard]] std::span<const TensorId> in() const { return {inputs.data(), input_count}; }
-  [[nodiscard]] std::span<const TensorId> out() const { return {outputs.data(), output_count}; }
+  // Custom only: what its forward saves. Bit i of `saved_inputs`: input i; of `saved_outputs`: output i.
+  std::uint64_t saved_inputs = 0;
+  std::uint64_t saved_outputs = 0;
 };
 
 struct Instruction {
-  enum class Kind : std::uint8_t { Run, Drop, Enter, Exit, RegionBegins, RegionEnds };
+  // Forget: the autograd node, of which no loss will ever ask a gradient, dies with the last that holds it.
+  enum class Kind : std::uint8_t { Run, Drop, Enter, Exit, RegionBegins, RegionEnds, Forget };
   Kind kind = Kind::Run;
-  std::int32_t id = 0;  // Node, tensor, module, or layer index.
+  std::int32_t id = 0;  // Node, tensor, module, or region index.
 };
 
-// `program` is what runs; a RegionBegins/RegionEnds pair encloses one checkpointable layer, with the layer's index.
+// What a checkpoint around a stretch of the program would hold. `arguments` are positional, the hidden state first;
+// `keywords` come by name, bound to the function.
+struct Region {
+  std::vector<TensorId> arguments;
+  std::vector<TensorId> keywords;
+};
+
+// `program` is what runs; a RegionBegins/RegionEnds pair encloses one stretch that can be checkpointed (in a model: a
+// layer), with its index. Regions follow each other and do not nest.
 struct Graph {
   std::vector<Storage> storages;
   std::vector<Tensor> tensors;
   std::vector<Node> nodes;
+  std::vector<TensorId> operands;  // A pool: each node's inputs, then its outputs.
   std::vector<Instruction> program;
-  TensorId loss = kNone;
-  std::vector<TensorId> batch;  // The inputs that the training loop makes and holds.
-  // By layer: what a checkpoint around it would hold, the hidden state first: its arguments, positional and by keyword.
-  std::vector<std::vector<TensorId>> region_closures;
+  TensorId loss = kNone;          // A model's; an op-graph has `outputs` instead.
+  std::vector<TensorId> outputs;  // What Python still holds when forward ends. Empty where there is a loss.
+  std::vector<TensorId> batch;    // The inputs that the training loop makes and holds.
+  std::vector<Region> regions;
+
+  [[nodiscard]] std::span<const TensorId> in(const Node& node) const {
+    return {operands.data() + node.first_operand, node.input_count};
+  }
+  [[nodiscard]] std::span<const TensorId> out(const Node& node) const {
+    return {operands.data() + node.first_operand + node.input_count, node.output_count};
+  }
+  [[nodiscard]] TensorId input(const Node& node, std::size_t i) const { return operands[node.first_operand + i]; }
+  [[nodiscard]] TensorId output(const Node& node, std::size_t i = 0) const {
+    return operands[node.first_operand + node.input_count + i];
+  }
 
   [[nodiscard]] const Tensor& tensor(TensorId id) const { return tensors[static_cast<std::size_t>(id)]; }
   [[nodiscard]] const Storage& storage_of(TensorId id) const {

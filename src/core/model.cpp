@@ -9,7 +9,7 @@
 namespace dsplan {
 
 Shape::Shape(std::initializer_list<std::int64_t> list) {
-  DSPLAN_CHECK(list.size() <= dims.size(), "a shape has at most four dimensions");
+  DSPLAN_CHECK(list.size() <= dims.size(), "a shape has at most six dimensions");
   for (std::int64_t dim : list) dims[rank++] = dim;
 }
 

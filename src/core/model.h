@@ -12,9 +12,10 @@
 
 namespace dsplan {
 
-// Up to four dimensions, outermost first, in elements.
+// Up to six dimensions, outermost first, in elements.
 struct Shape {
-  std::array<std::int64_t, 4> dims{};
+  static constexpr std::size_t kMostDims = 6;
+  std::array<std::int64_t, kMostDims> dims{};
   std::uint8_t rank = 0;
 
   Shape() = default;

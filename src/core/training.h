@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/graph.h"
 #include "core/units.h"
 
 namespace dsplan {
@@ -76,10 +77,19 @@ struct Zero {
   std::int64_t aio_intra_op_parallelism = 1;
 };
 
-// Which layers are checkpointed. Groups are consecutive runs of layers, [first, last] inclusive.
+// torch.utils.checkpoint's two implementations, and what its selective form keeps.
+enum class CheckpointKind : std::uint8_t { NonReentrant, Reentrant };
+
+// Which layers are checkpointed. Groups are consecutive runs of layers (in an op-graph: regions), [first, last]
+// inclusive.
 struct CheckpointGroup {
   std::int32_t first = 0;
   std::int32_t last = 0;
+  CheckpointKind kind = CheckpointKind::NonReentrant;
+  bool preserve_rng_state = true;
+  // Operators whose results are kept in forward and not computed again (create_selective_checkpoint_contexts);
+  // non-reentrant only.
+  std::vector<Op> kept = {};
   friend bool operator==(const CheckpointGroup&, const CheckpointGroup&) = default;
 };
 

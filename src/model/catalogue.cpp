@@ -38,7 +38,7 @@ constexpr std::array<Row, kOps> kRows = {{
     {Op::Silu, rules::unary_saving_input},
     {Op::Gelu, rules::unary_saving_input},
     {Op::MeanLast, rules::unary},
-    {Op::SumDim, rules::passing},
+    {Op::SumDim, rules::sum_dim},
     {Op::Div, rules::divide},
     {Op::Softmax, rules::unary_saving_result},
     {Op::LayerNorm, rules::layer_norm},
@@ -63,6 +63,7 @@ constexpr std::array<Row, kOps> kRows = {{
     {Op::Histogram, rules::without_gradient},
     {Op::CumSum, rules::cumulative_sum},
     {Op::GroupedMatmul, rules::grouped_matmul},
+    {Op::Custom, rules::custom},
 }};
 
 // A missing row at the end would be {Op::Input, nullptr}. The pointers themselves are not compared: under sanitizers
@@ -84,7 +85,11 @@ void Recipe::clear() {
   saved.clear();
   saves_after_kernel = false;
   passes = 0;
+  passes_part = false;
+  seen_through_view = 0;
+  leaves_reversed = false;
   in_place = false;
+  alias = false;
 }
 
 void recipe_of(const Graph& graph, const Node& node, Recipe& recipe) {
@@ -103,23 +108,24 @@ std::int64_t forward_flops(const Graph& graph, const Node& node) {
   switch (node.op) {
     case Op::Linear:
     case Op::GroupedMatmul: {
-      const Shape& x = graph.tensor(node.inputs[0]).shape;
-      return checked_mul(2 * x.dims[x.rank - 1U], elements(node.outputs[0]));
+      const Shape& x = graph.tensor(graph.input(node, 0)).shape;
+      return checked_mul(2 * x.dims[x.rank - 1U], elements(graph.output(node)));
     }
     case Op::Matmul: {
-      const Shape& a = graph.tensor(node.inputs[0]).shape;
-      return checked_mul(2 * a.dims[a.rank - 1U], elements(node.outputs[0]));
+      const Shape& a = graph.tensor(graph.input(node, 0)).shape;
+      return checked_mul(2 * a.dims[a.rank - 1U], elements(graph.output(node)));
     }
     case Op::Attention: {
       // Two products; causal attention needs half of them, which is what the flash kernel does.
-      const Shape& q = graph.tensor(node.inputs[0]).shape;
-      return checked_mul(2 * q.dims[2], elements(node.inputs[0]));
+      const Shape& q = graph.tensor(graph.input(node, 0)).shape;
+      return checked_mul(2 * q.dims[2], elements(graph.input(node, 0)));
     }
     case Op::View:
+    case Op::Custom:
     case Op::Slice:
     case Op::Split:
     case Op::Input: return 0;
-    default: return node.output_count == 0 ? 0 : elements(node.outputs[0]);
+    default: return node.output_count == 0 ? 0 : elements(graph.output(node));
   }
 }
 

@@ -59,8 +59,16 @@ struct Recipe {
   // Saves happen before the kernel runs (inputs) or after it (outputs and extras): decides where early stop cuts.
   bool saves_after_kernel = false;
   // Inputs whose gradient is the incoming gradient itself (a view, or the same tensor): bit i for input i.
-  std::uint8_t passes = 0;
-  bool in_place = false;  // The output is input 0's storage.
+  std::uint64_t passes = 0;
+  // What passes is a part or an expansion of the incoming gradient, not all of its storage: nobody adds to it in
+  // place, and a leaf clones it.
+  bool passes_part = false;
+  // Inputs whose gradient comes back through a view that keeps the tensor it was taken from (bit i): a leaf may steal
+  // it, but nobody adds to it in place.
+  std::uint64_t seen_through_view = 0;
+  bool leaves_reversed = false;  // Parameters among the inputs become ready last one first.
+  bool in_place = false;         // The output is input 0's storage, written anew.
+  bool alias = false;            // Nothing runs: the outputs share storages that are there.
 
   void clear();
 };

@@ -34,6 +34,12 @@ void passing(Writer& w) {
   w.pass(0);
 }
 
+// The gradient is an expanded view of the incoming one.
+void sum_dim(Writer& w) {
+  passing(w);
+  w.passes_part();
+}
+
 // Both operands receive the incoming gradient itself; one that was broadcast receives its sum.
 void add(Writer& w) {
   w.output();

@@ -5,21 +5,42 @@ namespace dsplan::rules {
 
 // The gradients are views of the incoming one, unless the node says that it is copied.
 void view(Writer& w) {
+  w.alias();
   if (w.node().gradient_copied) {
     w.gradient(0);
     return;
   }
-  for (std::size_t i = 0; i < w.node().input_count; ++i) w.pass(i);
+  w.pass(0);
+  w.seen_through_view(0);
 }
 
+// The gradients are slices of the incoming one.
 void cat(Writer& w) {
   w.output();
   w.kernel();
-  view(w);
+  for (std::size_t i = 0; i < w.node().input_count; ++i) w.pass(i);
+  w.passes_part();
 }
 
 // slice: a zero-filled full tensor; split: one cat.
-void part(Writer& w) { w.gradient(0); }
+void part(Writer& w) {
+  w.alias();
+  w.gradient(0);
+}
+
+// A torch.autograd.Function: its forward ran without gradients and made what stands among its outputs; it keeps what
+// it was told to save, and its backward makes one tensor for each gradient that is asked for.
+void custom(Writer& w) {
+  w.alias();
+  w.saves_after_kernel();
+  for (std::size_t i = 0; i < w.node().input_count; ++i) {
+    w.save_input(i, "_saved_tensors", (w.node().saved_inputs >> i & 1U) != 0);
+  }
+  for (std::size_t i = 0; i < w.node().output_count; ++i) {
+    if ((w.node().saved_outputs >> i & 1U) != 0) w.save_output(i, "_saved_tensors");
+  }
+  for (std::size_t i = 0; i < w.node().input_count; ++i) w.gradient(i);
+}
 
 // values and indices; backward scatters into zeros.
 void selection(Writer& w) {

@@ -16,6 +16,13 @@ void linear(Writer& w) {
   w.save_input(1, "_saved_mat2", w.needs(0));
   const bool function = w.node().product == Product::Function;
   if (function) w.saves_after_kernel();
+  // It works on views with two dimensions, and nn.functional.linear on weight.t(), so that gradients come back through
+  // them. The bias is ready before the weight, whose transposition is a node of its own.
+  if (!function) {
+    w.seen_through_view(0);
+    if (w.node().product == Product::Transposed) w.seen_through_view(1);
+    w.leaves_reversed();
+  }
   if (has_bias || function) {
     w.gradient(0);
     w.gradient(1);

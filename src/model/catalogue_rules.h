@@ -36,6 +36,8 @@ void part(Writer& w);
 void selection(Writer& w);
 void index(Writer& w);
 void cumulative_sum(Writer& w);
+void custom(Writer& w);
+void sum_dim(Writer& w);
 
 // catalogue_attention.cpp
 void attention(Writer& w);

@@ -17,8 +17,8 @@ class Writer {
  public:
   Writer(const Graph& graph, const Node& node, Recipe& recipe) : graph_(graph), node_(node), recipe_(recipe) {}
 
-  [[nodiscard]] const Tensor& in(std::size_t i) const { return graph_.tensor(node_.inputs[i]); }
-  [[nodiscard]] const Tensor& out(std::size_t i = 0) const { return graph_.tensor(node_.outputs[i]); }
+  [[nodiscard]] const Tensor& in(std::size_t i) const { return graph_.tensor(graph_.input(node_, i)); }
+  [[nodiscard]] const Tensor& out(std::size_t i = 0) const { return graph_.tensor(graph_.output(node_, i)); }
   [[nodiscard]] bool needs(std::size_t i) const { return node_.requires_grad && in(i).requires_grad; }
   [[nodiscard]] const Node& node() const { return node_; }
 
@@ -27,14 +27,26 @@ class Writer {
     return static_cast<std::uint8_t>(recipe_.slots.size() - 1);
   }
 
-  // Forward.
+  // Forward. In place, the first output is the first input's storage.
   void output(std::size_t i = 0) {
-    forward(slot(SlotKind::Output, i, graph_.bytes(node_.outputs[i]), out(i).dtype, Visibility::Dispatch));
+    if (node_.in_place && i == 0) {
+      recipe_.in_place = true;
+      return;
+    }
+    forward(slot(SlotKind::Output, i, graph_.bytes(graph_.output(node_, i)), out(i).dtype, Visibility::Dispatch));
   }
   void extra(std::size_t i, Bytes bytes, DType dtype, Visibility visibility) {
     forward(slot(SlotKind::Extra, i, bytes, dtype, visibility));
   }
+  // A temporary of the forward; it dies with the operator unless it is dropped before.
+  std::uint8_t forward_temporary(Bytes bytes, DType dtype, Visibility visibility = Visibility::Dispatch) {
+    const std::uint8_t made = slot(SlotKind::Temporary, 0, bytes, dtype, visibility);
+    forward(made);
+    return made;
+  }
+  void forward_drop(std::uint8_t made) { recipe_.forward.push_back({RecipeStep::Kind::Drop, made}); }
   void in_place() { recipe_.in_place = true; }
+  void alias() { recipe_.alias = true; }
   void kernel() { recipe_.forward.push_back({RecipeStep::Kind::Kernel, 0}); }
 
   // Saving; `condition` is the needs-grad rule.
@@ -52,8 +64,11 @@ class Writer {
 
   // Backward.
   void pass(std::size_t i) {
-    if (needs(i)) recipe_.passes = static_cast<std::uint8_t>(recipe_.passes | (1U << i));
+    if (needs(i)) recipe_.passes |= std::uint64_t{1} << i;
   }
+  void passes_part() { recipe_.passes_part = true; }
+  void seen_through_view(std::size_t i) { recipe_.seen_through_view |= std::uint64_t{1} << i; }
+  void leaves_reversed() { recipe_.leaves_reversed = true; }
   // A temporary and the kernel that fills it; returns its slot.
   std::uint8_t temporary(Bytes bytes, DType dtype, Visibility visibility = Visibility::Dispatch) {
     const std::uint8_t made = allocate_temporary(bytes, dtype, visibility);
@@ -67,8 +82,9 @@ class Writer {
   }
   void drop(std::uint8_t made) { recipe_.backward.push_back({RecipeStep::Kind::Drop, made}); }
   void allocate_gradient(std::size_t i) {
-    recipe_.backward.push_back({RecipeStep::Kind::Make, slot(SlotKind::Gradient, i, graph_.bytes(node_.inputs[i]),
-                                                             in(i).dtype, Visibility::Dispatch)});
+    recipe_.backward.push_back(
+        {RecipeStep::Kind::Make,
+         slot(SlotKind::Gradient, i, graph_.bytes(graph_.input(node_, i)), in(i).dtype, Visibility::Dispatch)});
   }
   void backward_kernel() { recipe_.backward.push_back({RecipeStep::Kind::Kernel, 0}); }
   void function_returns() { recipe_.backward.push_back({RecipeStep::Kind::Return, 0}); }

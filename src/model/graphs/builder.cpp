@@ -16,6 +16,7 @@ GraphBuilder::GraphBuilder(const ModelSpec& model, const GraphOptions& options)
       stack_{0} {
   const auto layers = static_cast<std::size_t>(model.dims.layers);
   graph_.nodes.reserve(layers * 80 + 40);
+  graph_.operands.reserve(layers * 230 + 120);
   graph_.tensors.reserve(layers * 110 + 60);
   graph_.storages.reserve(layers * 70 + 60);
   graph_.program.reserve(layers * 220 + 120);
@@ -40,9 +41,9 @@ void GraphBuilder::exit(ModuleId module) {
   graph_.program.push_back({Instruction::Kind::Exit, module});
 }
 
-void GraphBuilder::begin_region(std::int32_t layer, std::vector<TensorId> arguments) {
-  DSPLAN_CHECK(static_cast<std::size_t>(layer) == graph_.region_closures.size(), "layers must come in order");
-  graph_.region_closures.push_back(std::move(arguments));
+void GraphBuilder::begin_region(std::int32_t layer, std::vector<TensorId> arguments, std::vector<TensorId> keywords) {
+  DSPLAN_CHECK(static_cast<std::size_t>(layer) == graph_.regions.size(), "layers must come in order");
+  graph_.regions.push_back({std::move(arguments), std::move(keywords)});
   graph_.program.push_back({Instruction::Kind::RegionBegins, layer});
 }
 
@@ -98,6 +99,7 @@ NodeId GraphBuilder::add_node(Op op, std::initializer_list<TensorId> inputs, boo
   Node node;
   node.op = op;
   node.module = stack_.back();
+  node.first_operand = static_cast<std::uint32_t>(graph_.operands.size());
   node.grad_enabled = grad_enabled_;
   for (TensorId input : inputs) {
     if (input == kNone) continue;
@@ -105,7 +107,8 @@ NodeId GraphBuilder::add_node(Op op, std::initializer_list<TensorId> inputs, boo
     const Tensor& tensor = graph_.tensor(input);
     DSPLAN_CHECK(references_[static_cast<std::size_t>(input)] > 0 || tensor.producer == kNone,
                  fmt::format("{} reads a tensor that Python no longer holds", dsplan::name(op)));
-    node.inputs[node.input_count++] = input;
+    graph_.operands.push_back(input);
+    ++node.input_count;
     node.requires_grad = node.requires_grad || (differentiable && grad_enabled_ && tensor.requires_grad);
   }
   graph_.nodes.push_back(node);
@@ -114,10 +117,15 @@ NodeId GraphBuilder::add_node(Op op, std::initializer_list<TensorId> inputs, boo
 
 TensorId GraphBuilder::add_output(Shape shape, DType dtype, NodeId id) {
   graph_.storages.push_back({storage(shape.elements(), dtype), kNone, kNone});
-  Node& node = graph_.nodes[static_cast<std::size_t>(id)];
-  const TensorId out =
-      add_tensor(shape, dtype, static_cast<StorageId>(graph_.storages.size() - 1), node.requires_grad, id);
-  node.outputs[node.output_count++] = out;
+  const bool requires_grad = graph_.node(id).requires_grad;
+  return output_of(id, add_tensor(shape, dtype, static_cast<StorageId>(graph_.storages.size() - 1), requires_grad, id));
+}
+
+// The latest node's operands are the last of the pool: its outputs join them there.
+TensorId GraphBuilder::output_of(NodeId id, TensorId out) {
+  DSPLAN_CHECK(static_cast<std::size_t>(id) + 1 == graph_.nodes.size(), "only the latest node takes outputs");
+  graph_.operands.push_back(out);
+  ++graph_.nodes.back().output_count;
   return out;
 }
 
@@ -200,8 +208,8 @@ TensorId GraphBuilder::dropout(TensorId x, double p) {
 
 TensorId GraphBuilder::view(TensorId x, Shape to) {
   const NodeId node = add_node(Op::View, {x}, true);
-  const TensorId out = add_tensor(to, dtype(x), graph_.tensor(x).storage, graph_.nodes.back().requires_grad, node);
-  graph_.nodes.back().outputs[graph_.nodes.back().output_count++] = out;
+  const bool requires_grad = graph_.nodes.back().requires_grad;
+  const TensorId out = output_of(node, add_tensor(to, dtype(x), graph_.tensor(x).storage, requires_grad, node));
   run(node);
   return out;
 }
@@ -226,9 +234,8 @@ std::vector<TensorId> GraphBuilder::split_last(TensorId x, std::int64_t parts) {
   const NodeId node = add_node(Op::Split, {x}, true);
   std::vector<TensorId> outputs;
   for (std::int64_t i = 0; i < parts; ++i) {
-    Node& made = graph_.nodes[static_cast<std::size_t>(node)];
-    outputs.push_back(add_tensor(part, dtype(x), graph_.tensor(x).storage, made.requires_grad, node));
-    made.outputs[made.output_count++] = outputs.back();
+    const bool requires_grad = graph_.nodes.back().requires_grad;
+    outputs.push_back(output_of(node, add_tensor(part, dtype(x), graph_.tensor(x).storage, requires_grad, node)));
   }
   run(node);
   return outputs;
@@ -268,9 +275,9 @@ std::pair<TensorId, TensorId> GraphBuilder::nll_loss(TensorId log_probabilities,
 
 TensorId GraphBuilder::in_place(Op op, TensorId x, TensorId other) {
   const NodeId node = add_node(op, {x, other}, true);
-  const TensorId out =
-      add_tensor(shape(x), dtype(x), graph_.tensor(x).storage, graph_.nodes.back().requires_grad, node);
-  graph_.nodes.back().outputs[graph_.nodes.back().output_count++] = out;
+  graph_.nodes.back().in_place = true;
+  const bool requires_grad = graph_.nodes.back().requires_grad;
+  const TensorId out = output_of(node, add_tensor(shape(x), dtype(x), graph_.tensor(x).storage, requires_grad, node));
   run(node);
   return out;
 }

@@ -35,8 +35,8 @@ class GraphBuilder {
   [[nodiscard]] ModuleId child(ModuleId parent, std::string_view name) const;
   void enter(ModuleId module);
   void exit(ModuleId module);
-  // The layer that gradient checkpointing would wrap; `arguments` are the tensors that it is called with.
-  void begin_region(std::int32_t layer, std::vector<TensorId> arguments);
+  // The layer that gradient checkpointing would wrap, with the tensors that it is called with.
+  void begin_region(std::int32_t layer, std::vector<TensorId> arguments, std::vector<TensorId> keywords);
   void end_region(std::int32_t layer);
 
   // The parameter `leaf` of the current module, or kNone if it has none. Not to be dropped.
@@ -81,6 +81,7 @@ class GraphBuilder {
  private:
   TensorId add_tensor(Shape shape, DType dtype, StorageId storage, bool requires_grad, NodeId producer);
   TensorId add_output(Shape shape, DType dtype, NodeId node);
+  TensorId output_of(NodeId node, TensorId out);
   NodeId add_node(Op op, std::initializer_list<TensorId> inputs, bool differentiable);
   void run(NodeId node);
 

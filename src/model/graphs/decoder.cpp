@@ -274,7 +274,7 @@ class Decoder {
     ModuleId next = layers + 1;
     for (std::int32_t at = 0; at < d_.layers; ++at) {
       while (g_.model().modules[static_cast<std::size_t>(next)].parent != layers) ++next;
-      g_.begin_region(at, {hidden, cos, sin, position_ids});
+      g_.begin_region(at, {hidden}, {cos, sin, position_ids});
       const TensorId out = layer(next, hidden, cos, sin);
       g_.end_region(at);
       g_.drop({hidden});

@@ -157,7 +157,7 @@ class Gpt2 {
     ModuleId next = blocks + 1;
     for (std::int32_t at = 0; at < d_.layers; ++at) {
       while (g_.model().modules[static_cast<std::size_t>(next)].parent != blocks) ++next;
-      g_.begin_region(at, {hidden, position_ids});
+      g_.begin_region(at, {hidden}, {position_ids});
       const TensorId out = block(next, hidden);
       g_.end_region(at);
       g_.drop({hidden});

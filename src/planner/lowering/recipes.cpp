@@ -11,15 +11,23 @@ RecipeBook::RecipeBook(const Graph& graph) {
   saved_.reserve(nodes * 2);
   Recipe recipe;
   const auto ends = [&] {
-    return Entry{static_cast<std::uint32_t>(slots_.size()), static_cast<std::uint32_t>(forward_.size()),
-                 static_cast<std::uint32_t>(backward_.size()), static_cast<std::uint32_t>(saved_.size())};
+    Entry entry;
+    entry.slots = static_cast<std::uint32_t>(slots_.size());
+    entry.forward = static_cast<std::uint32_t>(forward_.size());
+    entry.backward = static_cast<std::uint32_t>(backward_.size());
+    entry.saved = static_cast<std::uint32_t>(saved_.size());
+    return entry;
   };
   for (const Node& node : graph.nodes) {
     recipe_of(graph, node, recipe);
     Entry entry = ends();
     entry.saves_after_kernel = recipe.saves_after_kernel;
     entry.in_place = recipe.in_place;
+    entry.alias = recipe.alias;
+    entry.passes_part = recipe.passes_part;
+    entry.leaves_reversed = recipe.leaves_reversed;
     entry.passes = recipe.passes;
+    entry.seen_through_view = recipe.seen_through_view;
     entries_.push_back(entry);
     slots_.insert(slots_.end(), recipe.slots.begin(), recipe.slots.end());
     forward_.insert(forward_.end(), recipe.forward.begin(), recipe.forward.end());

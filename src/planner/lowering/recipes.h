@@ -21,7 +21,11 @@ class RecipeBook {
     std::uint32_t saved = 0;
     bool saves_after_kernel = false;
     bool in_place = false;
-    std::uint8_t passes = 0;
+    bool alias = false;
+    bool passes_part = false;
+    bool leaves_reversed = false;
+    std::uint64_t passes = 0;
+    std::uint64_t seen_through_view = 0;
   };
 
   [[nodiscard]] const Entry& entry(NodeId node) const { return entries_[static_cast<std::size_t>(node)]; }

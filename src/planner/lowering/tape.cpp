@@ -17,17 +17,21 @@ Tape::Tape(const ModelSpec& model, const Graph& graph, const RecipeBook& recipes
       buffers_(graph.storages.size(), kNoBuffer),
       saved_(recipes.saved_count(), kNoBuffer),
       gradients_(graph.tensors.size()),
+      wanted_(graph.tensors.size(), false),
       uses_(model.parameters.size(), 0),
       arrived_(model.parameters.size(), 0),
+      nested_uses_(graph.tensors.size(), 0),
       region_of_(graph.nodes.size(), -1),
-      module_has_gradient_(model.modules.size(), false) {
+      module_has_gradient_(model.modules.size(), false),
+      module_called_(model.modules.size(), false) {
   for (std::size_t at = 0; at < graph.storages.size(); ++at) {
     if (graph.storages[at].buffer != kNone) {
       buffers_[at] = module_buffers_[static_cast<std::size_t>(graph.storages[at].buffer)];
     }
   }
   find_regions(checkpointing);
-  count_parameter_uses();
+  find_wanted();
+  count_uses();
 }
 
 void Tape::find_regions(const Checkpointing& checkpointing) {
@@ -36,6 +40,9 @@ void Tape::find_regions(const Checkpointing& checkpointing) {
   for (std::uint32_t at = 0; at < graph_.program.size(); ++at) {
     if (graph_.program[at].kind == Instruction::Kind::RegionBegins) begins.push_back(at);
     if (graph_.program[at].kind == Instruction::Kind::RegionEnds) ends.push_back(at);
+    if (graph_.program[at].kind == Instruction::Kind::Enter) {
+      module_called_[static_cast<std::size_t>(graph_.program[at].id)] = true;
+    }
   }
   for (const CheckpointGroup& group : checkpointing.groups) {
     Region region;
@@ -50,21 +57,52 @@ void Tape::find_regions(const Checkpointing& checkpointing) {
       if (region.first_saver == kNone) region.first_saver = node;
       region.last_saver = node;
     }
-    region.closure = graph_.region_closures[static_cast<std::size_t>(group.first)];
+    const auto& asked = graph_.regions[static_cast<std::size_t>(group.first)];
+    region.arguments = asked.arguments;
+    region.keywords = asked.keywords;
+    region.reentrant = group.kind == CheckpointKind::Reentrant;
+    region.stashes_rng = group.preserve_rng_state;
+    if (!group.kept.empty()) region.keeps.assign(kOps, false);
+    for (Op op : group.kept) region.keeps[static_cast<std::size_t>(op)] = true;
+    if (region.reentrant) find_boundary(region);
     regions_.push_back(std::move(region));
   }
 }
 
-void Tape::count_parameter_uses() {
+// From the loss, or the outputs, against the program's order: what no path connects with them gets no gradient.
+void Tape::find_wanted() {
+  if (graph_.loss != kNone) wanted_[static_cast<std::size_t>(graph_.loss)] = true;
+  for (TensorId output : graph_.outputs) {
+    if (graph_.tensor(output).requires_grad) wanted_[static_cast<std::size_t>(output)] = true;
+  }
+  for (auto at = graph_.nodes.rbegin(); at != graph_.nodes.rend(); ++at) {
+    if (!at->requires_grad) continue;
+    const std::span<const TensorId> out = graph_.out(*at);
+    if (std::none_of(out.begin(), out.end(), [&](TensorId id) { return wanted_[static_cast<std::size_t>(id)]; })) {
+      continue;
+    }
+    for (TensorId input : graph_.in(*at)) {
+      if (graph_.tensor(input).requires_grad) wanted_[static_cast<std::size_t>(input)] = true;
+    }
+  }
+}
+
+void Tape::count_uses() {
   for (const Instruction& instruction : graph_.program) {
     if (instruction.kind != Instruction::Kind::Run) continue;
     const Node& node = graph_.node(instruction.id);
-    if (!node.requires_grad) continue;
+    const std::span<const TensorId> out = graph_.out(node);
+    if (!node.requires_grad ||
+        std::none_of(out.begin(), out.end(), [&](TensorId id) { return wanted_[static_cast<std::size_t>(id)]; })) {
+      continue;
+    }
     for (ModuleId module = node.module; module != kNone && !module_has_gradient_[static_cast<std::size_t>(module)];
          module = model_.modules[static_cast<std::size_t>(module)].parent) {
       module_has_gradient_[static_cast<std::size_t>(module)] = true;
     }
-    for (TensorId input : node.in()) {
+    const std::int16_t region = region_of_[static_cast<std::size_t>(instruction.id)];
+    if (region >= 0 && regions_[static_cast<std::size_t>(region)].reentrant) continue;
+    for (TensorId input : graph_.in(node)) {
       const ParameterId parameter = graph_.storage_of(input).parameter;
       if (parameter != kNone && graph_.tensor(input).requires_grad) ++uses_[static_cast<std::size_t>(parameter)];
     }
@@ -102,11 +140,17 @@ void Tape::forward() {
     }
     Region& region = regions_[next++];
     run_program(at, region.begin, true);
-    for (TensorId tensor : region.closure) emitter_.retain(buffer_of(tensor));
+    enter_region(region);
     run_program(region.begin, region.end + 1, false);
     at = region.end + 1;
   }
-  emitter_.set_role(buffer_of(graph_.loss), Role::Inputs, "loss");
+  if (graph_.loss != kNone) emitter_.set_role(buffer_of(graph_.loss), Role::Inputs, "loss");
+}
+
+void Tape::drop_outputs() {
+  for (TensorId output : graph_.outputs) {
+    if (graph_.tensor(output).producer != kNone) emitter_.release(buffer_of(output), Reason::Loop);
+  }
 }
 
 void Tape::run_program(std::uint32_t begin, std::uint32_t end, bool keep_saved) {
@@ -125,6 +169,7 @@ void Tape::run_program(std::uint32_t begin, std::uint32_t end, bool keep_saved) 
         runtime_.exit(instruction.id, emitter_.pass());
         emitter_.at(emitter_.pass(), model_.modules[static_cast<std::size_t>(instruction.id)].parent);
         break;
+      case Instruction::Kind::Forget: release_saved(instruction.id); break;
       case Instruction::Kind::RegionBegins:
       case Instruction::Kind::RegionEnds: break;
     }
@@ -152,51 +197,65 @@ void Tape::read_tensor(TensorId tensor) {
 
 void Tape::run_forward(NodeId id, bool keep_saved) {
   const Node& node = graph_.node(id);
-  if (node.op == Op::View || node.op == Op::Slice || node.op == Op::Split) {
-    for (TensorId out : node.out()) {
-      emitter_.retain(buffer_of(out));
-      if (recomputing_) alive_.push_back(out);
-    }
-    return;
-  }
-  const std::span<const Slot> slots = recipes_.slots(id);
+  const RecipeBook::Entry& entry = recipes_.entry(id);
   std::vector<BufferId>& made = scratch_slots_;
-  made.assign(slots.size(), kNoBuffer);
-  for (const RecipeStep& step : recipes_.forward(id)) {
-    if (step.kind == RecipeStep::Kind::Make) {
-      const Slot& slot = slots[step.slot];
-      const Role role = slot.kind == SlotKind::Temporary ? Role::Temporaries : Role::Activations;
-      made[step.slot] = emitter_.allocate(slot.bytes, slot.dtype, role, name(node.op));
-      if (node.op == Op::All) emitter_.mark_scratch(made[step.slot]);  // Python reads it, no operator does.
-      if (slot.kind == SlotKind::Output) {
-        const TensorId out = node.outputs[slot.index];
-        buffer_of(out) = made[step.slot];
-        if (recomputing_) alive_.push_back(out);
-      }
-    } else {
-      emit_forward_kernel(node, made);
-    }
-  }
-  if (recipes_.entry(id).in_place) {
-    emitter_.retain(buffer_of(node.outputs[0]));
-    if (recomputing_) alive_.push_back(node.outputs[0]);
+  made.assign(recipes_.slots(id).size(), kNoBuffer);
+  const std::int16_t in = region_of_[static_cast<std::size_t>(id)];
+  Region* region = in >= 0 ? &regions_[static_cast<std::size_t>(in)] : nullptr;
+  const bool kept = region != nullptr && !region->keeps.empty() && region->keeps[static_cast<std::size_t>(node.op)];
+  if (!entry.alias && !(kept && recomputing_ && take_kept(*region, id, made))) make_forward(id, made);
+  if (kept && !recomputing_) keep_results(*region, id, made);
+  // What lies in a storage that was there before is one more variable that holds it.
+  for (std::size_t i = 0; i < node.output_count; ++i) {
+    const TensorId out = graph_.output(node, i);
+    if (entry.alias || (entry.in_place && i == 0)) emitter_.retain(buffer_of(out));
+    if (recomputing_) alive_.push_back(out);
   }
   if (keep_saved) save(id, made);
   // By-products belong to the autograd node alone: without one to keep them they die with the operator.
+  const std::span<const Slot> slots = recipes_.slots(id);
   for (std::size_t at = 0; at < slots.size(); ++at) {
-    if (slots[at].kind != SlotKind::Extra || made[at] == kNoBuffer) continue;
+    if (slots[at].kind == SlotKind::Output || made[at] == kNoBuffer) continue;
     if (emitter_.references(made[at]) == 1) emitter_.mark_scratch(made[at]);
     emitter_.release(made[at], Reason::LastUse);
   }
 }
 
-void Tape::emit_forward_kernel(const Node& node, const std::vector<BufferId>& made) {
-  emitter_.begin();
-  for (TensorId input : node.in()) read_tensor(input);
-  for (BufferId buffer : made) {
-    if (buffer != kNoBuffer) emitter_.write(buffer);
+void Tape::make_forward(NodeId id, std::vector<BufferId>& made) {
+  const Node& node = graph_.node(id);
+  const std::span<const Slot> slots = recipes_.slots(id);
+  std::size_t first_new = 0;  // Slots are numbered in the order in which they are made.
+  std::size_t end_new = 0;
+  for (const RecipeStep& step : recipes_.forward(id)) {
+    if (step.kind == RecipeStep::Kind::Make) {
+      const Slot& slot = slots[step.slot];
+      const Role role = slot.kind == SlotKind::Temporary ? Role::Temporaries : Role::Activations;
+      made[step.slot] = emitter_.allocate(slot.bytes, slot.dtype, role, name(node.op));
+      if (slot.kind == SlotKind::Temporary) emitter_.mark_scratch(made[step.slot]);
+      if (node.op == Op::All) emitter_.mark_scratch(made[step.slot]);  // Python reads it, no operator does.
+      if (slot.kind == SlotKind::Output) buffer_of(graph_.output(node, slot.index)) = made[step.slot];
+      end_new = step.slot + 1U;
+    } else if (step.kind == RecipeStep::Kind::Kernel) {
+      emit_forward_kernel(node, made, first_new, end_new);
+      first_new = end_new;
+    } else {
+      emitter_.release(made[step.slot], Reason::PythonFrame);
+      made[step.slot] = kNoBuffer;
+    }
   }
-  if (node.op == Op::MaskedFillInPlace) emitter_.write(buffer_of(node.outputs[0]));
+}
+
+void Tape::emit_forward_kernel(const Node& node, const std::vector<BufferId>& made, std::size_t first_new,
+                               std::size_t end_new) {
+  emitter_.begin();
+  for (TensorId input : graph_.in(node)) read_tensor(input);
+  for (std::size_t at = 0; at < first_new; ++at) {
+    if (made[at] != kNoBuffer) emitter_.read(made[at]);
+  }
+  for (std::size_t at = first_new; at < end_new; ++at) {
+    if (made[at] != kNoBuffer) emitter_.write(made[at]);
+  }
+  if (node.in_place) emitter_.write(buffer_of(graph_.output(node)));
   emitter_.compute(name(node.op));
 }
 
@@ -211,45 +270,14 @@ void Tape::save(NodeId id, const std::vector<BufferId>& made) {
         if (slots[at].kind == SlotKind::Extra && slots[at].index == item.index) buffer = made[at];
       }
     } else {
-      const TensorId tensor = item.kind == Saved::Kind::Input ? node.inputs[item.index] : node.outputs[item.index];
+      const TensorId tensor =
+          item.kind == Saved::Kind::Input ? graph_.input(node, item.index) : graph_.output(node, item.index);
       const Storage& storage = graph_.storage_of(tensor);
       if (storage.parameter == kNone && storage.buffer == kNone) buffer = buffer_of(tensor);
     }
     if (buffer != kNoBuffer) emitter_.retain(buffer);
     saved_[index++] = buffer;
   }
-}
-
-void Tape::recompute(Region& region) {
-  region.recomputed = true;
-  const Pass before = emitter_.pass();
-  const ModuleId module = emitter_.module();
-  emitter_.at(Pass::Recompute, module);
-  recomputing_ = true;
-  alive_.clear();
-  entered_.clear();
-  // What enters the region is the closure's; the region's own Drops concern only what it makes itself.
-  for (std::uint32_t at = region.begin; at <= region.end; ++at) {
-    const Instruction& instruction = graph_.program[at];
-    const bool last = instruction.kind == Instruction::Kind::Run && instruction.id == region.last_saver;
-    if (instruction.kind == Instruction::Kind::Enter) entered_.push_back(instruction.id);
-    if (instruction.kind == Instruction::Kind::Exit) entered_.pop_back();
-    if (last && !recipes_.entry(instruction.id).saves_after_kernel) {
-      scratch_slots_.clear();
-      save(instruction.id, scratch_slots_);  // Only inputs: the kernel never starts.
-      break;
-    }
-    run_program(at, at + 1, true);
-    if (last) break;
-  }
-  while (!alive_.empty()) {  // The frames are unwound.
-    const TensorId tensor = alive_.back();
-    alive_.pop_back();
-    emitter_.release(buffer_of(tensor), Reason::PythonFrame);
-  }
-  for (auto at = entered_.rbegin(); at != entered_.rend(); ++at) emitter_.exit(*at, true);
-  recomputing_ = false;
-  emitter_.at(before, module);
 }
 
 }  // namespace dsplan

@@ -1,9 +1,14 @@
 // Runs one micro-batch of a graph through the emitter, as PyTorch's eager autograd would: forward with saved tensors,
-// non-reentrant checkpointing with early stop, backward in the engine's order.
+// both forms of checkpointing, backward in the engine's order.
 //
 // Lifetimes follow reference counts. A storage is held by each Python variable (until its Drop), by each autograd node
 // that saved it (until that node has run), and by the closure of each checkpoint that it enters (until the last of the
 // region's nodes has run).
+//
+// The two forms of torch.utils.checkpoint. Non-reentrant: the first saved tensor that backward asks for runs the region
+// again, up to the last tensor that its nodes had saved (early stop). Reentrant: the region is one node; its backward
+// runs all of the region again on detached inputs, holds what comes out, and calls the engine within the engine, in
+// which those inputs are leaves.
 //
 // Order of backward: the engine takes ready nodes by descending sequence number, which for one forward pass is the
 // reverse of program order; AccumulateGrad runs before all other ready nodes (torch/csrc/autograd/engine.cpp).
@@ -32,9 +37,14 @@ class Tape {
   // The batch is made and the one before it let go.
   void make_batch();
   void drop_batch();
-  // Forward, keeping the loss, until it is let go of.
+  // Forward, keeping the loss (or the graph's outputs), until it is let go of.
   void forward();
+  // Python lets go of an op-graph's outputs.
+  void drop_outputs();
+  // From the loss.
   void backward();
+  // From an op-graph's outputs: each receives an expanded view of `seed`, of which it takes one reference.
+  void backward_from(BufferId seed);
   void drop_loss();
 
  private:
@@ -50,6 +60,11 @@ class Tape {
     TensorId tensor = kNone;
     Gradient gradient;
   };
+  // Results of one operator that a selective checkpoint keeps from forward to recomputation.
+  struct Kept {
+    NodeId node = kNone;
+    std::vector<BufferId> slots;
+  };
   // A checkpointed run of layers.
   struct Region {
     std::uint32_t begin = 0;  // Instruction indices: RegionBegins of the first layer, RegionEnds of the last.
@@ -57,19 +72,54 @@ class Tape {
     NodeId first_saver = kNone;  // Lowest and highest node with saved tensors: closure's end, early stop.
     NodeId last_saver = kNone;
     bool recomputed = false;
-    std::vector<TensorId> closure;
+    bool reentrant = false;
+    bool stashes_rng = false;
+    std::vector<TensorId> arguments;
+    std::vector<TensorId> keywords;
+    std::vector<bool> keeps;  // By Op; empty: nothing.
+
+    // While it is pending.
+    std::vector<BufferId> closure;     // Of the arguments, then of the keywords.
+    std::vector<BufferId> rng_states;  // On the host.
+    std::vector<Kept> kept;
+
+    // Reentrant only: every tensor that it reads and does not make, once, and the outputs that others read.
+    std::vector<TensorId> externals;
+    std::vector<TensorId> outputs;
+    bool nested = false;  // Its backward is under way.
+    // While it is under way.
+    std::vector<Gradient> outer;     // What the externals had received from outside.
+    std::vector<BufferId> incoming;  // The gradients of the outputs: arguments of the node's backward.
+    std::vector<TensorId> recomputed_outputs;
   };
 
   void find_regions(const Checkpointing& checkpointing);
-  void count_parameter_uses();
+  void find_boundary(Region& region);
+  void find_wanted();
+  void count_uses();
 
   void run_program(std::uint32_t begin, std::uint32_t end, bool keep_saved);
   void run_forward(NodeId node, bool keep_saved);
-  void emit_forward_kernel(const Node& node, const std::vector<BufferId>& made);
+  void make_forward(NodeId node, std::vector<BufferId>& made);
+  void emit_forward_kernel(const Node& node, const std::vector<BufferId>& made, std::size_t first_new,
+                           std::size_t end_new);
   void save(NodeId node, const std::vector<BufferId>& slots);
-  void recompute(Region& region);
   void drop_tensor(TensorId tensor);
 
+  // tape_checkpoint.cpp
+  void enter_region(Region& region);
+  void leave_closure(Region& region);
+  void stash_rng(Region& region);
+  void recompute(Region& region);
+  void run_region_again(Region& region);
+  void begin_nested(Region& region);
+  void end_nested(Region& region);
+  void count_nested_uses(const Region& region);
+  void keep_results(Region& region, NodeId node, const std::vector<BufferId>& made);
+  [[nodiscard]] bool take_kept(Region& region, NodeId node, std::vector<BufferId>& made);
+  void leaf_arrived(TensorId tensor);
+
+  void walk_backward();
   void run_backward(NodeId node);
   [[nodiscard]] bool has_gradient(const Node& node) const;
   void run_backward_recipe(NodeId node, std::vector<BufferId>& slots);
@@ -81,6 +131,8 @@ class Tape {
   [[nodiscard]] bool enters_module(const Node& node, TensorId input) const;
   [[nodiscard]] Gradient& pending_of(TensorId tensor);
   void deliver_pending();
+  [[nodiscard]] bool is_leaf(TensorId tensor) const;
+  [[nodiscard]] BufferId take_or_clone(TensorId tensor, Gradient gradient);
   void ready(TensorId tensor);
   void release_saved(NodeId node);
 
@@ -99,11 +151,17 @@ class Tape {
   std::vector<BufferId> buffers_;    // By storage: the current instance.
   std::vector<BufferId> saved_;      // By saved index; kNoBuffer for parameters and buffers.
   std::vector<Gradient> gradients_;  // By tensor.
-  std::vector<std::int32_t> uses_;   // By parameter: gradients that a backward pass brings.
+  // By tensor: whether a gradient of it is part of the way from the loss to a leaf.
+  std::vector<bool> wanted_;
+  std::vector<std::int32_t> uses_;  // By parameter: gradients that a backward pass brings, reentrant regions excepted.
   std::vector<std::int32_t> arrived_;
+  // By tensor, for what a reentrant region under way reads and does not make: gradients still to come.
+  std::vector<std::int32_t> nested_uses_;
+  Region* nested_ = nullptr;
   std::vector<Region> regions_;
   std::vector<std::int16_t> region_of_;  // By node; -1 outside.
   std::vector<bool> module_has_gradient_;
+  std::vector<bool> module_called_;
   std::vector<TensorId> alive_;    // During recomputation: what Python holds, for early stop.
   std::vector<ModuleId> entered_;  // During recomputation: modules entered and not yet left.
   bool recomputing_ = false;

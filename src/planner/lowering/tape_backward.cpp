@@ -17,7 +17,33 @@ void Tape::backward() {
   emitter_.write(seed);
   emitter_.compute("ones_like");
   gradients_[static_cast<std::size_t>(graph_.loss)] = {seed, true};
+  walk_backward();
+}
+
+void Tape::backward_from(BufferId seed) {
+  emitter_.at(Pass::Backward);
+  std::fill(arrived_.begin(), arrived_.end(), 0);
+  for (TensorId output : graph_.outputs) {
+    if (!graph_.tensor(output).requires_grad) continue;
+    emitter_.retain(seed);
+    accumulate(output, {seed, false, true});
+    if (is_leaf(output)) leaf_arrived(output);
+  }
+  emitter_.release(seed, Reason::AutogradGraph);
+  walk_backward();
+  for (Region& region : regions_) leave_closure(region);
+}
+
+void Tape::walk_backward() {
+  std::size_t region = regions_.size();
   for (auto at = graph_.program.rbegin(); at != graph_.program.rend(); ++at) {
+    const auto index = static_cast<std::uint32_t>(graph_.program.rend() - at) - 1;
+    if (region > 0 && index == regions_[region - 1].end && regions_[region - 1].reentrant) {
+      begin_nested(regions_[region - 1]);
+    } else if (region > 0 && index == regions_[region - 1].begin) {
+      --region;
+      end_nested(regions_[region]);
+    }
     if (at->kind == Instruction::Kind::Run) {
       run_backward(at->id);
     } else if (at->kind == Instruction::Kind::Exit && module_has_gradient_[static_cast<std::size_t>(at->id)]) {
@@ -33,28 +59,34 @@ void Tape::backward() {
   }
 }
 
-void Tape::drop_loss() { emitter_.release(buffer_of(graph_.loss), Reason::Loop); }
+// With the loss goes the graph, and what its checkpoints still hold.
+void Tape::drop_loss() {
+  emitter_.release(buffer_of(graph_.loss), Reason::Loop);
+  for (Region& region : regions_) leave_closure(region);
+}
 
 bool Tape::has_gradient(const Node& node) const {
-  return std::any_of(node.out().begin(), node.out().end(),
-                     [&](TensorId out) { return gradients_[static_cast<std::size_t>(out)].buffer != kNoBuffer; });
+  const std::span<const TensorId> out = graph_.out(node);
+  return std::any_of(out.begin(), out.end(),
+                     [&](TensorId id) { return gradients_[static_cast<std::size_t>(id)].buffer != kNoBuffer; });
 }
 
 void Tape::run_backward(NodeId id) {
   const Node& node = graph_.node(id);
   if (!node.requires_grad || !has_gradient(node)) return;
   const std::int16_t region = region_of_[static_cast<std::size_t>(id)];
-  if (region >= 0 && !recipes_.saved(id).empty() && !regions_[static_cast<std::size_t>(region)].recomputed) {
-    recompute(regions_[static_cast<std::size_t>(region)]);
+  Region* checkpoint = region >= 0 ? &regions_[static_cast<std::size_t>(region)] : nullptr;
+  if (checkpoint != nullptr && !checkpoint->reentrant && !checkpoint->recomputed && !recipes_.saved(id).empty()) {
+    recompute(*checkpoint);
   }
   std::vector<Gradient>& incoming = scratch_incoming_;
   incoming.clear();
-  for (TensorId out : node.out()) incoming.push_back(gradients_[static_cast<std::size_t>(out)]);
+  for (TensorId out : graph_.out(node)) incoming.push_back(gradients_[static_cast<std::size_t>(out)]);
   std::vector<BufferId>& slots = scratch_slots_;
   run_backward_recipe(id, slots);
   // What is passed on keeps a reference of its own; then the function's arguments die.
-  for (TensorId out : node.out()) gradients_[static_cast<std::size_t>(out)] = {};
-  const std::uint8_t passes = recipes_.entry(id).passes;
+  for (TensorId out : graph_.out(node)) gradients_[static_cast<std::size_t>(out)] = {};
+  const std::uint64_t passes = recipes_.entry(id).passes;
   for (std::size_t i = 0; i < node.input_count; ++i) {
     if ((passes >> i & 1U) != 0) emitter_.retain(incoming[0].buffer);
   }
@@ -62,11 +94,7 @@ void Tape::run_backward(NodeId id) {
     if (gradient.buffer != kNoBuffer) emitter_.release(gradient.buffer, Reason::AutogradGraph);
   }
   release_saved(id);
-  if (region >= 0 && regions_[static_cast<std::size_t>(region)].first_saver == id) {
-    for (TensorId tensor : regions_[static_cast<std::size_t>(region)].closure) {
-      emitter_.release(buffer_of(tensor), Reason::CheckpointFrame);
-    }
-  }
+  if (checkpoint != nullptr && !checkpoint->reentrant && checkpoint->first_saver == id) leave_closure(*checkpoint);
   deliver(id, slots, incoming);
 }
 
@@ -81,7 +109,7 @@ void Tape::run_backward_recipe(NodeId id, std::vector<BufferId>& made) {
     if (step.kind == RecipeStep::Kind::Make) {
       const Slot& slot = slots[step.slot];
       ParameterId parameter = kNone;
-      if (slot.kind == SlotKind::Gradient) parameter = graph_.storage_of(node.inputs[slot.index]).parameter;
+      if (slot.kind == SlotKind::Gradient) parameter = graph_.storage_of(graph_.input(node, slot.index)).parameter;
       const Role role = parameter == kNone ? Role::Temporaries : Role::Gradients;
       made[step.slot] =
           emitter_.allocate(slot.bytes, slot.dtype, role, parameter == kNone ? name(node.op) : "gradient", parameter);
@@ -93,7 +121,8 @@ void Tape::run_backward_recipe(NodeId id, std::vector<BufferId>& made) {
     } else if (step.kind == RecipeStep::Kind::Return) {
       // What a recomputation brought back was handed to the function alone; other saved tensors are released later.
       returned = true;
-      if (region_of_[static_cast<std::size_t>(id)] >= 0) release_saved(id);
+      const std::int16_t region = region_of_[static_cast<std::size_t>(id)];
+      if (region >= 0 && !regions_[static_cast<std::size_t>(region)].reentrant) release_saved(id);
     } else {
       emitter_.release(made[step.slot], Reason::AutogradGraph);
       made[step.slot] = kNoBuffer;
@@ -111,7 +140,7 @@ void Tape::emit_backward_kernel(NodeId id, const std::vector<BufferId>& made, st
                                 std::size_t end_new, bool inside) {
   const Node& node = graph_.node(id);
   emitter_.begin();
-  for (TensorId out : node.out()) {
+  for (TensorId out : graph_.out(node)) {
     const BufferId gradient = gradients_[static_cast<std::size_t>(out)].buffer;
     if (gradient != kNoBuffer) emitter_.read(gradient);
   }
@@ -122,7 +151,7 @@ void Tape::emit_backward_kernel(NodeId id, const std::vector<BufferId>& made, st
     if (buffer != kNoBuffer) {
       emitter_.read(buffer);
     } else if (item.kind == Saved::Kind::Input) {
-      read_tensor(node.inputs[item.index]);
+      read_tensor(graph_.input(node, item.index));
     }
   }
   for (std::size_t at = 0; at < first_new && at < made.size(); ++at) {
@@ -143,49 +172,52 @@ void Tape::release_saved(NodeId id) {
   }
 }
 
-namespace {
-
-// A Linear works on views with two dimensions, and nn.functional.linear on weight.t(): gradients come back through
-// them.
-bool is_seen_through_view(const Node& node, std::size_t input) {
-  if (node.op != Op::Linear || node.product == Product::Function) return false;
-  return input == 0 || (input == 1 && node.product == Product::Transposed);
-}
-
-}  // namespace
-
 void Tape::deliver(NodeId id, const std::vector<BufferId>& made, const std::vector<Gradient>& incoming) {
   const Node& node = graph_.node(id);
   const std::span<const Slot> slots = recipes_.slots(id);
-  const std::uint8_t passes = recipes_.entry(id).passes;
-  // A concatenation's gradients are slices of the incoming one, a sum's an expanded view: neither may be added to in
-  // place.
-  const bool whole = node.op != Op::Cat && node.op != Op::SumDim;
-  std::array<TensorId, Node::kMostInputs> parameters{};
-  std::size_t parameter_count = 0;
+  const RecipeBook::Entry& entry = recipes_.entry(id);
+  std::array<TensorId, Node::kMostInputs> leaves{};
+  std::size_t leaf_count = 0;
   for (std::size_t i = 0; i < node.input_count; ++i) {
     Gradient gradient;
-    if ((passes >> i & 1U) != 0) {
-      gradient = {incoming[0].buffer, whole && incoming[0].whole, node.op == Op::View || incoming[0].view};
+    const bool through_view = (entry.seen_through_view >> i & 1U) != 0;
+    if ((entry.passes >> i & 1U) != 0) {
+      gradient = {incoming[0].buffer, !entry.passes_part && incoming[0].whole, through_view || incoming[0].view};
     }
     for (std::size_t at = 0; at < slots.size(); ++at) {
       if (slots[at].kind == SlotKind::Gradient && slots[at].index == i && made[at] != kNoBuffer) {
-        gradient = {made[at], true, is_seen_through_view(node, i)};
+        gradient = {made[at], true, through_view};
       }
     }
     if (gradient.buffer == kNoBuffer) continue;
-    const TensorId input = node.inputs[i];
-    if (graph_.storage_of(input).parameter != kNone) parameters[parameter_count++] = input;
+    const TensorId input = graph_.input(node, i);
+    if (is_leaf(input)) leaves[leaf_count++] = input;
     if (enters_module(node, input)) {
       accumulate_into(pending_of(input), input, gradient);
     } else {
       accumulate(input, gradient);
     }
   }
-  // Leaves are ready as soon as all their gradients have come. A product's bias comes before its weight, whose
-  // transposition is a node of its own; a norm's weight comes before its bias, and so does that of a Python function.
-  const bool reverse = node.op == Op::Linear && node.product != Product::Function;
-  for (std::size_t k = 0; k < parameter_count; ++k) ready(parameters[reverse ? parameter_count - 1 - k : k]);
+  // Leaves are ready as soon as all their gradients have come.
+  for (std::size_t k = 0; k < leaf_count; ++k) {
+    leaf_arrived(leaves[entry.leaves_reversed ? leaf_count - 1 - k : k]);
+  }
+}
+
+bool Tape::is_leaf(TensorId tensor) const {
+  if (graph_.storage_of(tensor).parameter != kNone && graph_.tensor(tensor).producer == kNone) return true;
+  return nested_ != nullptr &&
+         std::find(nested_->externals.begin(), nested_->externals.end(), tensor) != nested_->externals.end();
+}
+
+// One of the gradients that a leaf waits for has come.
+void Tape::leaf_arrived(TensorId tensor) {
+  if (nested_ == nullptr) {
+    const auto parameter = static_cast<std::size_t>(graph_.storage_of(tensor).parameter);
+    if (++arrived_[parameter] == uses_[parameter]) ready(tensor);  // A tied weight waits for its last use.
+    return;
+  }
+  if (--nested_uses_[static_cast<std::size_t>(tensor)] == 0) ready(tensor);
 }
 
 bool Tape::enters_module(const Node& node, TensorId input) const {
@@ -236,24 +268,29 @@ void Tape::accumulate_into(Gradient& held, TensorId tensor, Gradient gradient) {
   held = {target, true};
 }
 
-void Tape::ready(TensorId tensor) {
+// AccumulateGrad steals only what nobody else owns and what fills its storage; otherwise it clones (accumulate_grad.h).
+BufferId Tape::take_or_clone(TensorId tensor, Gradient gradient) {
+  if (gradient.whole && emitter_.references(gradient.buffer) == 1) return gradient.buffer;
   const ParameterId parameter = graph_.storage_of(tensor).parameter;
-  const auto at = static_cast<std::size_t>(parameter);
-  if (++arrived_[at] < uses_[at]) return;  // A tied weight waits for its last use.
-  Gradient gradient = gradients_[static_cast<std::size_t>(tensor)];
-  gradients_[static_cast<std::size_t>(tensor)] = {};
-  if (!gradient.whole || emitter_.references(gradient.buffer) > 1) {
-    // AccumulateGrad steals only what nobody else owns; otherwise it clones (accumulate_grad.h).
-    const BufferId clone =
-        emitter_.allocate(graph_.bytes(tensor), graph_.tensor(tensor).dtype, Role::Gradients, "gradient", parameter);
-    emitter_.begin();
-    emitter_.read(gradient.buffer);
-    emitter_.write(clone);
-    emitter_.compute("clone");
-    emitter_.release(gradient.buffer, Reason::AutogradGraph);
-    gradient.buffer = clone;
+  const BufferId clone =
+      emitter_.allocate(graph_.bytes(tensor), graph_.tensor(tensor).dtype,
+                        parameter == kNone ? Role::Temporaries : Role::Gradients, "gradient", parameter);
+  emitter_.begin();
+  emitter_.read(gradient.buffer);
+  emitter_.write(clone);
+  emitter_.compute("clone");
+  emitter_.release(gradient.buffer, Reason::AutogradGraph);
+  return clone;
+}
+
+void Tape::ready(TensorId tensor) {
+  Gradient& slot = gradients_[static_cast<std::size_t>(tensor)];
+  const BufferId gradient = take_or_clone(tensor, std::exchange(slot, {}));
+  if (graph_.tensor(tensor).producer == kNone) {
+    runtime_.gradient_ready(graph_.storage_of(tensor).parameter, gradient);
+  } else {
+    slot = {gradient, true};  // `.grad` of a checkpoint's detached input, until its node returns it.
   }
-  runtime_.gradient_ready(parameter, gradient.buffer);
 }
 
 }  // namespace dsplan
