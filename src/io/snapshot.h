@@ -11,8 +11,9 @@ namespace dsplan {
 // dsplan does not need (external_annotations, compile_context, ...) are passed over.
 //
 // Refuses, with the byte offset: whatever io/pickle.h refuses; a missing key; a value of another type; sizes that are
-// negative; blocks that do not tile their segment; segments that overlap; CUDA-graph and user memory pools, which are
-// not modelled; allocator settings that PyTorch itself rejects.
+// negative or absurd; addresses and sizes of blocks and segments that are no multiples of 512; blocks that do not tile
+// their segment; segments that overlap; CUDA-graph and user memory pools, which are not modelled; allocator settings
+// that PyTorch itself rejects.
 [[nodiscard]] Snapshot read_snapshot(std::string path, std::string text);
 
 // The file's bytes (pickle protocol 2). Refuses addresses of 2^53 and above, which the public viewer would misread.

@@ -41,6 +41,9 @@ class SnapshotReader {
 
  private:
   static constexpr std::size_t kMostDevices = 1024;
+  // Of an address or a size: no device comes near it, and sums stay far within 63 bits.
+  static constexpr std::int64_t kLargest = std::int64_t{1} << 59;
+  static constexpr std::int64_t kGrain = 512;  // Of all that the allocator cuts.
 
   [[noreturn]] void fault(PickleId id, std::string message, std::string hint = {}) const {
     throw pickle_.at(pickle_.node(id).offset, std::move(message), std::move(hint));
@@ -80,7 +83,14 @@ class SnapshotReader {
   Bytes bytes(PickleId dict, std::string_view key) const {
     const std::int64_t value = integer(dict, key);
     if (value < 0) fault(need(dict, key), fmt::format("{} is negative", key));
+    if (value > kLargest) fault(need(dict, key), fmt::format("{} is larger than any device", key));
     return Bytes(value);
+  }
+
+  Bytes grains(PickleId dict, std::string_view key) const {
+    const Bytes value = bytes(dict, key);
+    if (value.value() % kGrain != 0) fault(need(dict, key), fmt::format("{} is no multiple of 512", key));
+    return value;
   }
 
   bool boolean_or(PickleId dict, std::string_view key, bool fallback) const {
@@ -135,14 +145,15 @@ class SnapshotReader {
     refuse_pool(id);
     SnapshotSegment segment;
     segment.device = integer_or(id, "device", 0);
-    segment.address = bytes(id, "address");
-    segment.size = bytes(id, "total_size");
+    segment.address = grains(id, "address");
+    segment.size = grains(id, "total_size");
     segment.stream = integer(id, "stream");
     segment.expandable = boolean_or(id, "is_expandable", false);
     segment.stack = stack(id);
     const std::string_view type = string(id, "segment_type");
     if (type != "small" && type != "large") fault(need(id, "segment_type"), "must be \"small\" or \"large\"");
     segment.large = type == "large";
+    if (segment.size == Bytes(0)) fault(id, "a segment of 0 bytes");
     if (segment.device < 0 || segment.device >= static_cast<std::int64_t>(kMostDevices)) fault(id, "no such device");
     const PickleId blocks = need(id, "blocks");
     expect(blocks, Kind::List, "blocks");
@@ -167,7 +178,7 @@ class SnapshotReader {
     count_part(id);
     expect(id, Kind::Dict, "a block");
     SnapshotBlock block;
-    block.size = bytes(id, "size");
+    block.size = grains(id, "size");
     block.address = find(id, "address") == nullptr ? next : bytes(id, "address");
     if (block.address != next || block.size == Bytes(0)) fault(id, "this block does not begin where the last one ends");
     const std::string_view state = string(id, "state");
@@ -221,8 +232,11 @@ class SnapshotReader {
     entry.action = action_of(string(id, "action"));
     if (entry.action == Action::Other) return entry;
     const bool failed = entry.action == Action::OutOfMemory;
-    entry.address = failed ? Bytes(integer_or(id, "device_free", 0)) : bytes(id, "addr");
-    entry.size = bytes(id, "size");
+    entry.address = failed ? Bytes(integer_or(id, "device_free", 0)) : grains(id, "addr");
+    // What failed may have been of any size.
+    entry.size = failed ? Bytes(integer(id, "size")) : bytes(id, "size");
+    const bool of_segment = entry.action >= Action::SegmentAlloc && entry.action <= Action::SegmentUnmap;
+    if (of_segment && entry.size.value() % kGrain != 0) fault(need(id, "size"), "size is no multiple of 512");
     entry.stream = integer_or(id, "stream", 0);
     entry.time_us = integer_or(id, "time_us", 0);
     entry.stack = stack(id);

@@ -87,16 +87,23 @@ class DeviceReplayer {
     return at->second;
   }
 
-  // The blocks of [begin, end), with holes between them where nothing is live.
+  // The blocks of [begin, end), free where nothing is live. Free memory that touches is one block.
   void fill(const RecordedState& state, std::int64_t begin, std::int64_t end,
             CachingAllocator::AdoptedSegment& into) const {
+    const auto add_free = [&](std::int64_t size) {
+      const bool goes_on = !into.blocks.empty() && into.blocks.back().state == State::Free;
+      if (goes_on)
+        into.blocks.back().size += Bytes(size);
+      else if (size > 0)
+        into.blocks.push_back({Bytes(size), Bytes(0), State::Free});
+    };
     std::int64_t at = begin;
     for (auto live = state.live.lower_bound(begin); live != state.live.end() && live->first < end; ++live) {
-      if (live->first > at) into.blocks.push_back({Bytes(live->first - at), Bytes(0), State::Free});
+      add_free(live->first - at);
       into.blocks.push_back({live->second.size, live->second.requested, State::Allocated});
       at = live->first + live->second.size.value();
     }
-    if (at < end) into.blocks.push_back({Bytes(end - at), Bytes(0), State::Free});
+    add_free(end - at);
   }
 
   void adopt(const CachingAllocator::AdoptedSegment& segment) {
@@ -127,7 +134,7 @@ class DeviceReplayer {
       const auto [range, first] = ranges.try_emplace(key);
       if (first)
         range->second = {Bytes(address), stream(segment.stream), segment.large, true, {}};
-      else
+      else if (address > ends[key])
         range->second.blocks.push_back({Bytes(address - ends[key]), Bytes(0), State::Unmapped});
       fill(state, address, end, range->second);
       ends[key] = end;
