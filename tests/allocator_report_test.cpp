@@ -141,7 +141,7 @@ TEST_CASE("--explain fragmentation adds up, names what pins, and what another co
     if (segment.blocks == static_cast<std::int64_t>(segment.pins.size())) CHECK(pinned + segment.free == segment.size);
   }
   REQUIRE(f.remedies.size() >= 3);
-  for (const Remedy& remedy : f.remedies) {
+  for (const AllocatorRemedy& remedy : f.remedies) {
     CAPTURE(remedy.conf);
     CHECK(remedy.fits == true);
     if (remedy.conf.find("fraction") != std::string::npos) continue;  // Only there is a limit part of it.

@@ -53,7 +53,7 @@ std::string pinned(const Fragmentation& f) {
 std::string tried(const Fragmentation& f) {
   if (f.remedies.empty()) return {};
   std::string text = fmt::format("\n  {:>13}{:>13}  other allocator confs\n", "reserved", "saved");
-  for (const Remedy& remedy : f.remedies) {
+  for (const AllocatorRemedy& remedy : f.remedies) {
     const bool less = remedy.reserved <= f.reserved;
     const Bytes difference = less ? f.reserved - remedy.reserved : remedy.reserved - f.reserved;
     const std::string saved = difference == Bytes(0) ? std::string("nothing") : (less ? "" : "-") + human(difference);

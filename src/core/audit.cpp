@@ -74,12 +74,11 @@ void Auditor::on(std::size_t at, const Release& event) {
     }
   }
   // Modules are gathered whole. An early stop unwinds a recomputation before its last readers have run, but then
-  // nothing more may run in it; a module of which all results were kept runs nothing at all.
+  // nothing more may run in it. Where results were kept, their operators do not run again and read nothing.
   const bool recomputing = !modules_.empty() && modules_.back().pass == Pass::Recompute;
-  const bool idle = recomputing && works_in_module_ == 0;
   for (const Piece& piece : state.pieces) {
     if (recomputing && is_unread(event.buffer, piece)) {
-      stopped_ = !idle;
+      stopped_ = !schedule_.keeps_results;
     } else if (event.reason != Reason::ModuleExit) {
       lose(event.buffer, piece);
     }
@@ -93,7 +92,6 @@ void Auditor::on(std::size_t at, const Enter& event) {
   before_ = {event.id, false};
   identify(event.id);
   modules_.push_back(event);
-  works_in_module_ = 0;
 }
 
 void Auditor::on(std::size_t at, const Exit& event) {

@@ -51,9 +51,6 @@ Auditor::Sums Auditor::work(const Work& event, bool compute) {
     sums.read = checked_add(sums.read, read(access, event.stream));
   }
   for (const Access& access : schedule_.range(event.writes)) {
-    // Gathering a module's parameters is not yet the module at work.
-    const bool known_buffer = access.buffer < schedule_.buffers.size();
-    if (known_buffer && schedule_.buffers[access.buffer].role != Role::RuntimeBuffers) ++works_in_module_;
     sums.written = checked_add(sums.written, write(access, event.stream, ours, compute));
   }
   if (event.writes.begin == event.writes.end) {

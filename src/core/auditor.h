@@ -93,7 +93,6 @@ class Auditor {
   std::vector<Enter> modules_;         // Entered and not left.
   std::size_t at_ = 0;
   std::size_t works_ = 0;
-  std::size_t works_in_module_ = 0;  // Since the last module was entered.
   Before before_;
   bool in_step_ = false;
   bool stopped_ = false;  // A recomputation dropped what nobody has read, and must be abandoned.

@@ -103,7 +103,7 @@ struct PinnedSegment {
 };
 
 // What another allocator conf would reserve for the same schedule.
-struct Remedy {
+struct AllocatorRemedy {
   std::string conf;          // All of it: "expandable_segments:True"
   Bytes reserved;            // Its largest.
   std::optional<bool> fits;  // Under the verdict's limit; absent without a capacity.
@@ -123,7 +123,7 @@ struct Fragmentation {
   Bytes cached;                         // Wholly free segments and pages.
   std::vector<PinnedSegment> segments;  // Those in use with most free bytes first, at most 20.
   std::int64_t segments_in_use = 0;     // Of those with free parts, how many there are.
-  std::vector<Remedy> remedies;
+  std::vector<AllocatorRemedy> remedies;
 };
 
 struct PhaseMark {

@@ -189,6 +189,7 @@ struct Schedule {
   std::int64_t rank = 0;
   std::int64_t world = 1;
   std::int64_t dp = 1;
+  bool keeps_results = false;       // Recomputations leave out operators whose results a selective checkpoint kept.
   std::vector<Buffer> buffers;      // Indexed by BufferId.
   std::vector<Access> accesses;     // Pool for the spans.
   std::vector<Event> events;        // Program order.

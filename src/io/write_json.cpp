@@ -87,7 +87,7 @@ Json fragmentation_value(const Fragmentation& f) {
                         {"pins", pins_value(segment.pins)}});
   }
   Json remedies = Json::array();
-  for (const Remedy& remedy : f.remedies) {
+  for (const AllocatorRemedy& remedy : f.remedies) {
     remedies.push_back({{"conf", remedy.conf},
                         {"reserved", remedy.reserved.value()},
                         {"fits", remedy.fits ? Json(*remedy.fits) : Json()}});

@@ -45,10 +45,10 @@ bool fits(const Schedule& schedule, PlacementOptions options, const VerdictLimit
   return !place(schedule, options).failed_event;
 }
 
-std::optional<Remedy> tried(const Trial& trial, const Schedule& schedule, const Job& job,
+std::optional<AllocatorRemedy> tried(const Trial& trial, const Schedule& schedule, const Job& job,
                             const PlacementOptions& options, const std::optional<VerdictLimit>& limit) {
   if (job.training.torch < trial.first || (trial.needs_limit && !limit)) return std::nullopt;
-  Remedy remedy;
+  AllocatorRemedy remedy;
   remedy.conf = job.allocator_conf.empty() ? trial.keys : job.allocator_conf + "," + trial.keys;
   PlacementOptions other = options;
   if (apply_allocator_conf(remedy.conf, other.config, job.training.torch)) return std::nullopt;
@@ -89,7 +89,7 @@ Fragmentation explain_fragmentation(const Schedule& schedule, const ModelSpec& m
     if (auto remedy = tried(trial, schedule, job, options, limit)) result.remedies.push_back(std::move(*remedy));
   }
   std::stable_sort(result.remedies.begin(), result.remedies.end(),
-                   [](const Remedy& a, const Remedy& b) { return a.reserved < b.reserved; });
+                   [](const AllocatorRemedy& a, const AllocatorRemedy& b) { return a.reserved < b.reserved; });
   return result;
 }
 

@@ -10,6 +10,7 @@ namespace dsplan {
 
 CachingAllocator::CachingAllocator(const AllocatorConfig& config, Bytes capacity, SegmentSource* source)
     : capacity_(capacity.value()), next_address_(kSegmentGranularity), source_(source) {
+  given_addresses_ = source_ != nullptr && source_->gives_addresses();
   configure(config);
 }
 
@@ -312,6 +313,10 @@ std::uint32_t CachingAllocator::new_segment(std::int64_t size, std::int64_t page
   } else {
     id = spare_segments_.back();
     spare_segments_.pop_back();
+  }
+  if (given_addresses_) {
+    segments_[id] = {static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(base)), size, page, kNone, base, true};
+    return id;
   }
   segments_[id] = {next_address_, size, page, kNone, base, true};
   next_address_ = checked_add(next_address_, round_up(Bytes(size), kSegmentGranularity).value());

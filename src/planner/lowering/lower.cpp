@@ -152,6 +152,8 @@ Schedule lower(const ModelSpec& model, const Job& job, const Graph& graph, const
   schedule.rank = rank;
   schedule.world = job.parallelism.world;
   schedule.dp = job.parallelism.dp;
+  schedule.keeps_results = std::any_of(checkpointing.groups.begin(), checkpointing.groups.end(),
+                                       [](const CheckpointGroup& group) { return !group.kept.empty(); });
   return schedule;
 }
 
