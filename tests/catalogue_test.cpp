@@ -196,10 +196,10 @@ TEST_CASE("Liger's loss makes its gradients in the forward and keeps them") {
 TEST_CASE("every operator has a name of its own that finds it") {
   for (std::size_t i = 0; i < kOps; ++i) {
     const Op op = static_cast<Op>(i);
-    CHECK_MESSAGE(op_named(name(op)) == op, name(op));
+    CHECK_MESSAGE(operator_named(name(op)) == op, name(op));
     CHECK_MESSAGE(!source_of(op).empty(), name(op));
   }
-  CHECK(!op_named("no such operator"));
+  CHECK(!operator_named("no such operator"));
 }
 
 TEST_CASE("docs/operators.md is what the catalogue says") {

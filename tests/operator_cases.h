@@ -57,7 +57,7 @@ template <class Json>
 Graph graph_of(const Json& entry) {
   Graph graph;
   Node node;
-  node.op = op_named(entry.at("op").template get<std::string>()).value();
+  node.op = operator_named(entry.at("op").template get<std::string>()).value();
   node.in_place = entry.value("in_place", false);
   node.number = entry.value("number", 0.0);
   node.full_attention = entry.value("full", false);

@@ -137,7 +137,7 @@ static_assert(each_operator_has_its_name(), "names stand in the order of Op, one
 
 const char* name(Op op) { return kNames[static_cast<std::size_t>(op)].name; }
 
-std::optional<Op> op_named(std::string_view text) {
+std::optional<Op> operator_named(std::string_view text) {
   for (const NameRow& row : kNames) {
     if (text == row.name) return row.op;
   }

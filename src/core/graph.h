@@ -155,7 +155,7 @@ inline constexpr std::size_t kOps = static_cast<std::size_t>(Op::Custom) + 1;
 [[nodiscard]] const char* name(Op op);
 // The operator of that name, if there is one. What is written as several operators has no value of its own:
 // docs/operators.md lists it with its parts.
-[[nodiscard]] std::optional<Op> op_named(std::string_view text);
+[[nodiscard]] std::optional<Op> operator_named(std::string_view text);
 
 struct Storage {
   Bytes bytes;

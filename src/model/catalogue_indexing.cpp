@@ -51,14 +51,12 @@ void selection(Writer& w) {
   w.gradient(0);
 }
 
-// zeros of the input's size, then the accumulated copy. A fake tensor shows that copy; index_backward's other branch
-// writes into the zeros, and no GPU has been asked yet: the row keeps the larger figure.
+// Zeros of the input's size, into which the gradient is put in place (FunctionsManual.cpp, index_backward: only
+// tensor subclasses and dispatch modes take the form that copies).
 void index(Writer& w) {
   w.save_input(1, "_saved_indices");
   w.output();
   w.kernel();
-  if (!w.needs(0)) return;
-  w.temporary(w.bytes_in(0), w.in(0).dtype);
   w.gradient(0);
 }
 

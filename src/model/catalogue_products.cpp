@@ -42,6 +42,7 @@ void matmul(Writer& w) {
   w.gradient(0);
 }
 
+// The weight's gradient comes first, as in mm (VariableType, GroupedMmBackward0).
 void grouped_matmul(Writer& w) {
   w.output();
   w.kernel();
