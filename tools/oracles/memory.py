@@ -1,0 +1,371 @@
+"""Outside oracle for dsplan's memory predictions: real torch and transformers under FakeTensorMode on cuda:0, with a
+counter on every storage of the device.
+
+    memory.py OUT_DIR [NAME...]     one NAME.json and NAME.log per configuration (all of them without NAME)
+
+Nothing is computed and no GPU is needed: fake tensors have sizes, devices and storages, but no data. What is seen is
+what the dispatcher sees: every storage that an operator returns. Temporaries inside kernels are not seen.
+
+Needs the CUDA build of torch (fused optimizers, sdpa and autocast choose by build and device) and a C compiler for
+no_accelerator.c. See README.md for the format.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import weakref
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def preload():
+    """Runs the script again behind no_accelerator.c (see there)."""
+    if "no_accelerator" in os.environ.get("LD_PRELOAD", ""):
+        return
+    library = os.path.join(tempfile.mkdtemp(), "no_accelerator.so")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, os.path.join(HERE, "no_accelerator.c")], check=True)
+    os.environ["LD_PRELOAD"] = library
+    os.execv(sys.executable, [sys.executable] + sys.argv)
+
+
+if __name__ == "__main__":
+    preload()
+
+import torch
+import torch.nn.functional as F
+import transformers
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from memory_cases import CASES
+
+DEVICE = torch.device("cuda:0")
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+aten = torch.ops.aten
+
+
+class Meter(TorchDispatchMode):
+    """Counts the requested bytes of the device's storages from their creation to their finaliser.
+
+    A storage's Python object lives as long as the storage itself (PyObject preservation), so that a weak reference to
+    it reports the true end, whoever held it: Python, autograd or the engine."""
+
+    def __init__(self):
+        super().__init__()
+        self.references = {}
+        self.live = 0
+        self.peak = 0
+        self.log = []
+        self.unknown = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is aten._local_scalar_dense.default:
+            return True  # What Python asks here (is the batch packed? are all tokens unmasked?) is always so.
+        out = func(*args, **(kwargs or {}))
+        made = []
+        for tensor in torch.utils._pytree.tree_leaves(out):
+            if isinstance(tensor, torch.Tensor) and tensor.device == DEVICE:
+                size = self.count(tensor.untyped_storage())
+                if size:
+                    made.append(size)
+        if made:
+            name = func.name().removeprefix("aten::").split(".")[0]
+            self.log.append(f"+{','.join(map(str, made))} {name}")
+            self.peak = max(self.peak, self.live)
+        return out
+
+    def count(self, storage):
+        key = id(storage)
+        known = self.references.get(key)
+        if known is not None and known() is storage:
+            return 0
+        size = storage.nbytes()
+        if size == 0:
+            return 0
+
+        def ended(_, key=key, size=size):
+            del self.references[key]
+            self.live -= size
+            if self.log and self.log[-1][0] == "-":
+                self.log[-1] += f",{size}"
+            else:
+                self.log.append(f"-{size}")
+
+        self.references[key] = weakref.ref(storage, ended)
+        self.live += size
+        return size
+
+    def mark(self, text):
+        self.log.append(f"# {text}")
+
+    def window(self):
+        """The highest live figure since the last call."""
+        peak, self.peak = self.peak, self.live
+        return peak
+
+
+def model_of(case, meter):
+    config = AutoConfig.for_model(**case["config"])
+    training = case["training"]
+    with torch.device(DEVICE):
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=DTYPES[training["dtype"]],
+            attn_implementation="eager" if training["attention"] == "eager" else "sdpa")
+    model.train()
+    if "lora" in training:
+        model = with_adapters(model, training["lora"])
+    frozen = training.get("freeze", [])
+    if frozen:
+        import fnmatch
+        for name, parameter in model.named_parameters():
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in frozen):
+                parameter.requires_grad_(False)
+    if training["checkpoint"] == "full":
+        base = model.base_model.model if "lora" in training else model
+        base.gradient_checkpointing_enable(
+            gradient_checkpointing_kwargs={"use_reentrant": case.get("reentrant", False)})
+        if case.get("input_require_grads"):
+            base.enable_input_require_grads()
+    return model
+
+
+def with_adapters(model, lora):
+    import peft
+    torch.nn.Module._apply = converted  # Fake parameters cannot be swapped, as Module.to() would.
+    model = peft.get_peft_model(model, peft.LoraConfig(
+        r=lora["r"], lora_alpha=2 * lora["r"], lora_dropout=lora.get("dropout", 0.0), target_modules=lora["targets"],
+        bias="none", task_type="CAUSAL_LM"), autocast_adapter_dtype=lora["dtype"] == "fp32")
+    return model
+
+
+def converted(module, function, recurse=True):
+    for child in module.children() if recurse else ():
+        converted(child, function)
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            module._parameters[name] = torch.nn.Parameter(function(parameter.detach()), parameter.requires_grad)
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            module._buffers[name] = function(buffer)
+    return module
+
+
+def optimizer_of(case, model):
+    chosen = case["training"]["optimizer"]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    how = {"fused": {"fused": True}, "foreach": {"foreach": True}, "for_loop": {"foreach": False}}[chosen["implementation"]]
+    if chosen["name"] == "sgd":
+        return torch.optim.SGD(trained, lr=1e-3, momentum=chosen.get("momentum", 0.0), **how)
+    return torch.optim.AdamW(trained, lr=1e-3, **how)
+
+
+def layers_of(model):
+    for name, module in model.named_modules():
+        if name.endswith((".layers", ".h")) and isinstance(module, torch.nn.ModuleList):
+            return module
+    raise ValueError("no decoder layers")
+
+
+class Run:
+    """One model, two optimizer steps of dsplan's loop (design.md, section 2)."""
+
+    def __init__(self, case, with_hooks):
+        self.case = case
+        self.training = case["training"]
+        self.meter = Meter()
+        self.ready = []
+        self.layers = []
+        self.in_forward = False
+        with FakeTensorMode(allow_non_fake_inputs=True), self.meter:
+            self.model = model_of(case, self.meter)
+            gc.collect()
+            gc.disable()
+            self.parameters = self.meter.live
+            self.optimizer = optimizer_of(case, self.model)
+            if with_hooks:
+                self.add_hooks()
+            self.meter.log.clear()
+            self.steps = [self.step(), self.step()]
+            held = self.meter.live
+            gc.enable()
+            gc.collect()
+            self.held_by_cycles = held - self.meter.live
+
+    def add_hooks(self):
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(lambda _, name=name: self.ready.append(name))
+        for at, layer in enumerate(layers_of(self.model)):
+            layer.register_forward_pre_hook(lambda module, args, at=at: self.enter(at))
+            layer.register_forward_hook(lambda module, args, out, at=at: self.leave(at))
+
+    def enter(self, at):
+        if self.in_forward:
+            self.layers.append(-self.meter.live)
+            self.meter.mark(f"layer {at}")
+
+    def leave(self, at):
+        if self.in_forward:
+            self.layers[-1] += self.meter.live
+            self.meter.mark(f"end of layer {at}")
+
+    def batch(self):
+        shape = (self.training["micro_batch"], self.training["seq"])
+        return {"input_ids": torch.empty(shape, dtype=torch.int64, device=DEVICE),
+                "labels": torch.empty(shape, dtype=torch.int64, device=DEVICE)}
+
+    def autocast(self):
+        to = self.training.get("autocast")
+        return torch.autocast("cuda", DTYPES[to]) if to else contextlib.nullcontext()
+
+    def step(self):
+        meter = self.meter
+        self.ready.clear()
+        meter.window()
+        begin = meter.live
+        micro_batches = []
+        highest = 0
+        for micro in range(self.training["grad_accum"]):
+            self.layers.clear()
+            meter.mark(f"micro-batch {micro}")
+            self.held = self.batch()  # Replaces the one before it.
+            self.in_forward = True
+            before = meter.live
+            highest = max(highest, meter.window())
+            meter.mark("forward")
+            with self.autocast():
+                outputs = self.model(**self.held, use_cache=False)
+                loss = outputs.loss
+                del outputs
+            self.in_forward = False
+            figures = {"before_forward": before, "after_forward": meter.live, "forward_peak": meter.window(),
+                       "layers": list(self.layers)}
+            meter.mark("backward")
+            self.ready.clear()
+            loss.backward()
+            figures["backward_peak"] = meter.window()
+            del loss
+            figures["after_backward"] = meter.live
+            highest = max(highest, figures["forward_peak"], figures["backward_peak"])
+            micro_batches.append(figures)
+        meter.mark("step")
+        meter.window()
+        self.optimizer.step()
+        in_step = meter.window()
+        before_zero = meter.live
+        self.optimizer.zero_grad(set_to_none=True)
+        return {"before": begin, "micro_batches": micro_batches, "peak_of_optimizer": in_step,
+                "after_optimizer": before_zero, "after_step": meter.live, "peak": max(highest, in_step)}
+
+
+def equal_but_for_marks(a, b):
+    def plain(log):
+        lines = []
+        for line in log:
+            if line[0] == "+":
+                lines.append([line])
+            elif line[0] == "-":
+                lines[-1] += line[1:].split(",")
+        return [line[:1] + sorted(line[1:]) for line in lines]  # Autocast's cache ends in the order of a hash table.
+    return plain(a) == plain(b)
+
+
+def split_steps(log):
+    at = [i for i, line in enumerate(log) if line == "# micro-batch 0"]
+    return log[at[0]:at[1]], log[at[1]:]
+
+
+def witness(name, case):
+    torch.manual_seed(0)
+    run = Run(case, True)
+    plain = Run(case, False)
+    assert equal_but_for_marks(run.meter.log, plain.meter.log), f"{name}: hooks change lifetimes"
+    model = run.model
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    if "lora" in case["training"]:
+        import peft
+        versions["peft"] = peft.__version__
+    ends = [{k: v for k, v in step.items()} for step in run.steps]
+    first, second = split_steps(run.meter.log)
+    result = {
+        "dsplan": 1, "kind": "memory_witness",
+        "source": "tools/oracles/memory.py: FakeTensorMode on cuda:0, requested bytes of storages that operators return",
+        "versions": versions, "config": case["config"],
+        "training": {"dsplan": 1, "kind": "training", **case["training"]},
+        **({"reentrant": case["reentrant"]} if "reentrant" in case else {}),
+        "attention_implementation": case["training"]["attention"],
+        "artefacts": case.get("artefacts", []),
+        "parameters": storage_bytes(p for p in model.parameters()),
+        "buffers": storage_bytes(b for b in model.buffers()),
+        "persistent_before_training": run.parameters,
+        "held_by_cycles": run.held_by_cycles,
+        "ready": run.ready,
+        "first_step": ends[0], "second_step": ends[1],
+    }
+    return result, first, second
+
+
+def storage_bytes(tensors):
+    return sum({id(s): s.nbytes() for s in (t.untyped_storage() for t in tensors)}.values())
+
+
+def write(out, name, result, first, second):
+    with open(os.path.join(out, name + ".json"), "w") as file:
+        file.write(compact(result) + "\n")
+    with open(os.path.join(out, name + ".log"), "w") as file:
+        file.write("\n".join(first) + "\n")
+        file.write("# second step\n" + "\n".join(second) + "\n")
+
+
+def compact(value):
+    """One line per top-level key: short files, readable differences."""
+    rows = [f"  {json.dumps(key)}: {json.dumps(item)}" for key, item in value.items()]
+    return "{\n" + ",\n".join(rows) + "\n}"
+
+
+def flash(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+    """scaled_dot_product_attention asks the GPU which kernels it has; here the answer is flash. Its composite code
+    does no more for head sizes that are multiples of 8."""
+    assert attn_mask is None and query.shape[-1] % 8 == 0
+    return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+
+
+def patch():
+    """Questions that a fake tensor, or a machine without a GPU, answers differently from a training run."""
+    F.scaled_dot_product_attention = flash
+    import transformers.masking_utils
+    transformers.masking_utils.is_tracing = lambda tensor=None: False  # A fake tensor counts as tracing.
+    import torch.cuda.amp.common
+    torch.cuda.amp.common.amp_definitely_not_available = lambda: False
+    torch.cuda.get_device_capability = lambda device=None: (9, 0)
+    torch.cuda.is_bf16_supported = lambda including_emulation=True: True
+
+
+def main():
+    out = sys.argv[1]
+    patch()
+    failed = []
+    for name in sys.argv[2:] or CASES:
+        try:
+            result, first, second = witness(name, CASES[name])
+        except Exception as error:
+            if os.environ.get("STRICT"):
+                raise
+            failed.append(name)
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+            continue
+        write(out, name, result, first, second)
+        print(name, result["persistent_before_training"], result["second_step"]["peak"], result["held_by_cycles"],
+              len(first))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1 if failed else 0)  # The engine's device thread cannot be joined.
+
+
+if __name__ == "__main__":
+    main()

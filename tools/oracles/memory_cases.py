@@ -1,0 +1,76 @@
+"""The configurations that memory.py runs: small, of every family that has a graph, with odd sizes among them."""
+
+
+def config(kind, **more):
+    base = {"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "vocab_size": 512, "max_position_embeddings": 512, "rms_norm_eps": 1e-05,
+            "hidden_act": "silu", "tie_word_embeddings": False}
+    return {"model_type": kind, **base, **more}
+
+
+def gpt2(**more):
+    base = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 256, "vocab_size": 613,
+            "attn_pdrop": 0.0, "embd_pdrop": 0.1, "resid_pdrop": 0.1, "activation_function": "gelu_new"}
+    return {**base, **more}
+
+
+def case(config, **more):
+    training = {"dtype": "bf16", "autocast": None, "micro_batch": 1, "grad_accum": 1, "seq": 128,
+                "optimizer": {"name": "adamw", "implementation": "fused"}, "loss": "hf", "attention": "flash",
+                "checkpoint": "none"}
+    beside = {key: more.pop(key) for key in ("reentrant", "input_require_grads") if key in more}
+    return {"config": config, "training": {**training, **more}, **beside}
+
+
+LLAMA = config("llama", num_hidden_layers=3)
+MISTRAL = config("mistral", hidden_size=96, intermediate_size=200, num_attention_heads=6, num_key_value_heads=3,
+                 sliding_window=4096, vocab_size=1000)
+QWEN2 = config("qwen2", vocab_size=733, tie_word_embeddings=True)
+QWEN3 = config("qwen3", head_dim=32, vocab_size=640)
+GEMMA2 = {**config("gemma2", head_dim=16, vocab_size=777, tie_word_embeddings=True, hidden_activation="gelu_pytorch_tanh",
+                   sliding_window=256, query_pre_attn_scalar=16, num_hidden_layers=2)}
+del GEMMA2["hidden_act"]
+MIXTRAL = config("mixtral", num_local_experts=4, num_experts_per_tok=2, sliding_window=None)
+
+ACCUMULATED = {"grad_accum": 2}
+LORA = {"r": 8, "targets": ["q_proj", "v_proj"], "dtype": "fp32"}
+
+CASES = {
+    "gpt2": case(gpt2(), micro_batch=2, seq=100),
+    "gpt2-no-dropout-gelu": case(gpt2(resid_pdrop=0.0, embd_pdrop=0.0, activation_function="gelu"), seq=64),
+    "gpt2-checkpoint": case(gpt2(n_layer=3), micro_batch=2, seq=100, checkpoint="full"),
+    "gpt2-accumulate": case(gpt2(), seq=96, grad_accum=2),
+    "gpt2-foreach": case(gpt2(), seq=64, optimizer={"name": "adamw", "implementation": "foreach"}),
+    "gpt2-fp32-autocast": case(gpt2(), micro_batch=2, seq=64, dtype="fp32", autocast="bf16"),
+    "gpt2-eager": case(gpt2(attn_pdrop=0.1), micro_batch=2, seq=64, attention="eager"),
+    "llama": case(LLAMA),
+    "llama-batch2-odd": case(config("llama", hidden_size=72, intermediate_size=190, num_attention_heads=3,
+                                    num_key_value_heads=1, vocab_size=997), micro_batch=2, seq=83),
+    "llama-multi-head": case(config("llama", num_key_value_heads=4), micro_batch=2, seq=64),
+    "llama-biases": case(config("llama", attention_bias=True, mlp_bias=True), seq=64),
+    "llama-tied": case(config("llama", tie_word_embeddings=True), seq=96),
+    "llama-checkpoint": case(LLAMA, micro_batch=2, seq=96, checkpoint="full"),
+    "llama-checkpoint-reentrant": case(LLAMA, micro_batch=2, seq=96, checkpoint="full", reentrant=True,
+                                       input_require_grads=True),
+    "llama-accumulate": case(LLAMA, micro_batch=2, seq=64, grad_accum=2),
+    "llama-checkpoint-accumulate": case(LLAMA, seq=64, grad_accum=2, checkpoint="full"),
+    "llama-fp16": case(LLAMA, seq=65, dtype="fp16"),
+    "llama-fp32-autocast": case(LLAMA, micro_batch=2, seq=64, dtype="fp32", autocast="bf16"),
+    "llama-fp32-autocast-checkpoint": case(LLAMA, seq=64, dtype="fp32", autocast="bf16", checkpoint="full"),
+    "llama-frozen": case(LLAMA, seq=96, freeze=["model.embed_tokens.*", "model.layers.0.*", "*.input_layernorm.weight"]),
+    "llama-eager": case(LLAMA, micro_batch=2, seq=64, attention="eager"),
+    "llama-sgd": case(LLAMA, seq=64, optimizer={"name": "sgd", "implementation": "foreach", "momentum": 0.9}),
+    "llama-for-loop": case(LLAMA, seq=64, optimizer={"name": "adamw", "implementation": "for_loop"}),
+    "llama-lora": case(LLAMA, seq=96, lora=LORA),
+    "llama-lora-bf16-dropout": case(LLAMA, micro_batch=2, seq=64, lora={**LORA, "dtype": "model", "dropout": 0.05}),
+    "mistral": case(MISTRAL, micro_batch=2, seq=77),
+    "mistral-checkpoint": case(MISTRAL, seq=128, checkpoint="full"),
+    "qwen2-tied": case(QWEN2, micro_batch=2, seq=96),
+    "qwen2-tied-checkpoint": case(QWEN2, seq=64, checkpoint="full"),
+    "qwen3": case(QWEN3, micro_batch=2, seq=72),
+    "qwen3-checkpoint": case(QWEN3, seq=72, checkpoint="full"),
+    "gemma2-tied": case(GEMMA2, micro_batch=2, seq=90),
+    "gemma2-checkpoint": case(GEMMA2, seq=90, checkpoint="full"),
+    "mixtral": case(MIXTRAL, micro_batch=2, seq=64),
+    "mixtral-checkpoint": case(MIXTRAL, seq=64, checkpoint="full"),
+}
