@@ -11,9 +11,7 @@
 #include "io/text.h"
 #include "model/families.h"
 #include "model/graphs/graphs.h"
-#include "planner/lowering/emitter.h"
-#include "planner/lowering/recipes.h"
-#include "planner/lowering/tape.h"
+#include "recorder.h"
 
 using namespace dsplan;
 namespace fs = std::filesystem;
@@ -22,54 +20,11 @@ namespace {
 
 const fs::path kWitnesses = fs::path(DSPLAN_SOURCE_DIR) / "tests" / "witnesses" / "parameters";
 
-// Parameters stay where they are; the order of their gradients is written down.
-class Recorder final : public TrainingRuntime {
- public:
-  Recorder(const ModelSpec& model, Emitter& emitter) : model_(model), emitter_(emitter) {}
-  void initialise() override {
-    for (const Parameter& p : model_.parameters) {
-      buffers_.push_back(emitter_.allocate(storage(p.shape.elements(), DType::BFloat16), DType::BFloat16,
-                                           Role::Parameters, "parameter"));
-      emitter_.begin();
-      emitter_.write(buffers_.back());
-      emitter_.compute("load");
-    }
-  }
-  [[nodiscard]] ParameterPlace place(ParameterId id) const override {
-    const BufferId buffer = buffers_[static_cast<std::size_t>(id)];
-    return {buffer, Bytes(0), emitter_.size(buffer)};
-  }
-  void gradient_ready(ParameterId id, BufferId gradient) override {
-    order.push_back(model_.parameters[static_cast<std::size_t>(id)].name);
-    emitter_.release(gradient, Reason::GradientHeld);
-  }
-  void step(bool) override {}
-
-  std::vector<std::string> order;
-
- private:
-  const ModelSpec& model_;
-  Emitter& emitter_;
-  std::vector<BufferId> buffers_;
-};
-
 std::vector<std::string> gradient_order(const ModelSpec& model, const Checkpointing& checkpointing) {
   GraphOptions options;
   options.seq = 8;
   const Graph graph = build_graph(model, options);
-  const RecipeBook recipes(graph);
-  Emitter emitter(4096);
-  Recorder recorder(model, emitter);
-  recorder.initialise();
-  std::vector<BufferId> buffers;
-  for (const ModelBuffer& b : model.buffers) {
-    buffers.push_back(emitter.allocate(storage(b.shape.elements(), b.dtype), b.dtype, Role::ModuleBuffers, "buffer"));
-  }
-  Tape tape(model, graph, recipes, checkpointing, emitter, recorder, buffers);
-  tape.make_batch();
-  tape.forward();
-  tape.backward();
-  return recorder.order;
+  return ready_order(model, graph, checkpointing);
 }
 
 std::vector<std::string> lines_of(const fs::path& path, std::string_view kind) {

@@ -45,6 +45,7 @@ constexpr std::array kOptions = {
     OptionRow{"--attention", "KIND", &Request::attention, "eager, math, flash, mem-efficient or sdpa"},
     OptionRow{"--loss", "KIND", &Request::loss, "hf"},
     OptionRow{"--optimizer", "NAME[:IMPL]", &Request::optimizer, "adamw:fused, sgd:foreach, lion, ..."},
+    OptionRow{"--level", "kernel|dispatch", &Request::level, "dispatch: without temporaries inside kernels"},
     OptionRow{"--routing", "RULE", &Request::routing, "Tokens of experts (not modelled yet)"},
     OptionRow{"--loop", "trainer|minimal", &Request::loop, "The training loop that holds batch and loss"},
     OptionRow{"--alloc-conf", "CONF", &Request::alloc_conf, "PYTORCH_CUDA_ALLOC_CONF (not modelled yet)"},

@@ -69,6 +69,7 @@ std::string job_lines(const Prediction& prediction, const Job& job) {
   run.push_back(fmt::format("checkpointing {}", training.checkpoint.text));
   run.push_back(fmt::format("attention {}", name(training.attention)));
   run.emplace_back("loss hf");
+  if (training.level == Level::Dispatch) run.emplace_back("dispatch level");
   const auto offload = [&run](const char* what, const Offload& to) {
     if (to.device != OffloadDevice::None) run.push_back(fmt::format("{} on {}", what, name(to.device)));
   };

@@ -242,6 +242,7 @@ struct Request {
   Setting<std::string> attention;                           // --attention eager|math|flash|mem-efficient|sdpa
   Setting<std::string> loss;                                // --loss hf
   Setting<std::string> loop;                                // --loop trainer|minimal
+  Setting<std::string> level;                               // --level kernel|dispatch
   Setting<std::string> routing;                             // --routing
   // Allocator.
   Setting<std::string> alloc_conf;    // --alloc-conf (allocator_conf)
@@ -286,7 +287,7 @@ void for_each_setting(A& a, B& b, Visit&& visit) {
       &Request::micro_batch, &Request::grad_accum, &Request::seq, &Request::seq_list, &Request::dtype,
       &Request::autocast, &Request::optimizer, &Request::implementation, &Request::momentum, &Request::param_groups,
       &Request::max_grad_norm, &Request::freeze, &Request::lora, &Request::checkpoint, &Request::checkpoint_groups,
-      &Request::attention, &Request::loss, &Request::loop, &Request::routing, &Request::alloc_conf,
+      &Request::attention, &Request::loss, &Request::loop, &Request::level, &Request::routing, &Request::alloc_conf,
       &Request::stream_frees, &Request::placement, &Request::deepspeed_version, &Request::torch_version,
       &Request::transformers_version, &Request::host_memory, &Request::capacity, &Request::reserve, &Request::rank,
       &Request::phase, &Request::strict, &Request::set, &Request::sweep, &Request::format, &Request::out,

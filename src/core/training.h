@@ -101,6 +101,8 @@ struct Checkpointing {
 enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient };
 enum class Loss : std::uint8_t { HuggingFace };  // Causal loss with fp32 upcast.
 enum class LoopKind : std::uint8_t { Trainer, Minimal };
+// Which temporaries count: all, or only those that PyTorch's dispatcher sees, as a witness without a GPU does.
+enum class Level : std::uint8_t { Kernel, Dispatch };
 
 struct Training {
   Runtime runtime = Runtime::PyTorch;
@@ -119,6 +121,7 @@ struct Training {
   Attention attention = Attention::Flash;
   Loss loss = Loss::HuggingFace;
   LoopKind loop = LoopKind::Trainer;
+  Level level = Level::Kernel;
   std::vector<std::string> freeze;  // Globs over parameter names.
   Version torch;
   Version transformers;

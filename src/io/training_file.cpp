@@ -127,6 +127,7 @@ void read_run(SettingReader& settings, Request& request) {
   settings.text("loss", request.loss);
   settings.text("attention", request.attention);
   settings.text("checkpoint", request.checkpoint);
+  settings.choice("level", request.level, {"kernel", "dispatch"});
   settings.choice("loop", request.loop, {"trainer", "minimal"});
   settings.text("routing", request.routing);
 }

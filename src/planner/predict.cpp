@@ -34,7 +34,7 @@ Ground prepare(const ModelSpec& model, const Job& job) {
   ground.obstacle = schedule_obstacle(model, job);
   if (ground.obstacle) return ground;
   ground.graph.emplace(build_graph(model, graph_options(model, job)));
-  ground.recipes.emplace(*ground.graph);
+  ground.recipes.emplace(*ground.graph, job.training.level);
   return ground;
 }
 
@@ -120,6 +120,9 @@ void add_peak(const Schedule& schedule, const ModelSpec& model, const MemoryMete
 
 void list_what_is_missing(const Job& job, Prediction& p) {
   p.not_modelled.push_back({"time", "step times come with the planner"});
+  if (job.training.level == Level::Dispatch) {
+    p.not_modelled.push_back({"kernel temporaries", "left out by --level dispatch"});
+  }
   p.not_modelled.push_back({"memory.host", "host memory comes with offload"});
   p.not_modelled.push_back({"workspace", "cuBLAS and cuBLASLt workspaces (up to 32 MiB each) are not placed yet"});
   if (!job.context) {

@@ -158,7 +158,7 @@ def converted(module, function, recurse=True):
 def optimizer_of(case, model):
     chosen = case["training"]["optimizer"]
     trained = [p for p in model.parameters() if p.requires_grad]
-    how = {"fused": {"fused": True}, "foreach": {"foreach": True}, "for_loop": {"foreach": False}}[chosen["implementation"]]
+    how = {"fused": {"fused": True}, "foreach": {"foreach": True}, "for-loop": {"foreach": False}}[chosen["implementation"]]
     if chosen["name"] == "sgd":
         return torch.optim.SGD(trained, lr=1e-3, momentum=chosen.get("momentum", 0.0), **how)
     return torch.optim.AdamW(trained, lr=1e-3, **how)
@@ -296,7 +296,7 @@ def witness(name, case):
         "dsplan": 1, "kind": "memory_witness",
         "source": "tools/oracles/memory.py: FakeTensorMode on cuda:0, requested bytes of storages that operators return",
         "versions": versions, "config": case["config"],
-        "training": {"dsplan": 1, "kind": "training", **case["training"]},
+        "training": {"dsplan": 1, "kind": "training", "source": "memory_cases.py", **case["training"]},
         **({"reentrant": case["reentrant"]} if "reentrant" in case else {}),
         "attention_implementation": case["training"]["attention"],
         "artefacts": case.get("artefacts", []),

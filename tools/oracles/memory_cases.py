@@ -60,7 +60,7 @@ CASES = {
     "llama-frozen": case(LLAMA, seq=96, freeze=["model.embed_tokens.*", "model.layers.0.*", "*.input_layernorm.weight"]),
     "llama-eager": case(LLAMA, micro_batch=2, seq=64, attention="eager"),
     "llama-sgd": case(LLAMA, seq=64, optimizer={"name": "sgd", "implementation": "foreach", "momentum": 0.9}),
-    "llama-for-loop": case(LLAMA, seq=64, optimizer={"name": "adamw", "implementation": "for_loop"}),
+    "llama-for-loop": case(LLAMA, seq=64, optimizer={"name": "adamw", "implementation": "for-loop"}),
     "llama-lora": case(LLAMA, seq=96, lora=LORA),
     "llama-lora-bf16-dropout": case(LLAMA, micro_batch=2, seq=64, lora={**LORA, "dtype": "model", "dropout": 0.05}),
     "mistral": case(MISTRAL, micro_batch=2, seq=77),

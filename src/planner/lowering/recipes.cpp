@@ -1,8 +1,33 @@
 #include "planner/lowering/recipes.h"
 
 namespace dsplan {
+namespace {
 
-RecipeBook::RecipeBook(const Graph& graph) {
+// Leaves out what happens to slots that only a kernel sees, and the kernels that did nothing else than fill them.
+void leave_out_kernel_slots(const std::vector<Slot>& slots, std::vector<RecipeStep>& steps) {
+  std::vector<RecipeStep> kept;
+  bool left_out = false;
+  bool made = false;
+  for (const RecipeStep& step : steps) {
+    const bool on_slot = step.kind == RecipeStep::Kind::Make || step.kind == RecipeStep::Kind::Drop;
+    if (on_slot && slots[step.slot].visibility == Visibility::Kernel) {
+      left_out = left_out || step.kind == RecipeStep::Kind::Make;
+      continue;
+    }
+    made = made || step.kind == RecipeStep::Kind::Make;
+    if (step.kind == RecipeStep::Kind::Kernel) {
+      const bool idle = left_out && !made;
+      left_out = made = false;
+      if (idle) continue;
+    }
+    kept.push_back(step);
+  }
+  steps = std::move(kept);
+}
+
+}  // namespace
+
+RecipeBook::RecipeBook(const Graph& graph, Level level) {
   const std::size_t nodes = graph.nodes.size();
   entries_.reserve(nodes + 1);
   slots_.reserve(nodes * 3);
@@ -20,6 +45,10 @@ RecipeBook::RecipeBook(const Graph& graph) {
   };
   for (const Node& node : graph.nodes) {
     recipe_of(graph, node, recipe);
+    if (level == Level::Dispatch) {
+      leave_out_kernel_slots(recipe.slots, recipe.forward);
+      leave_out_kernel_slots(recipe.slots, recipe.backward);
+    }
     Entry entry = ends();
     entry.saves_after_kernel = recipe.saves_after_kernel;
     entry.in_place = recipe.in_place;

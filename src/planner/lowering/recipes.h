@@ -6,13 +6,15 @@
 #include <vector>
 
 #include "core/graph.h"
+#include "core/training.h"
 #include "model/catalogue.h"
 
 namespace dsplan {
 
 class RecipeBook {
  public:
-  explicit RecipeBook(const Graph& graph);
+  // At Level::Dispatch the temporaries that only a kernel sees (Visibility::Kernel) are never made.
+  explicit RecipeBook(const Graph& graph, Level level = Level::Kernel);
 
   struct Entry {
     std::uint32_t slots = 0;

@@ -117,6 +117,16 @@ void resolve_loss_and_loop(Resolver& resolver) {
   resolver.given("loop", *loop, loop.place, "--loop");
 }
 
+void resolve_level(Resolver& resolver) {
+  const Setting<std::string>& level = resolver.request.level;
+  if (!level.given()) return;
+  if (*level != "kernel" && *level != "dispatch") {
+    return resolver.fault(level.place, fmt::format("level \"{}\" is neither kernel nor dispatch", *level));
+  }
+  resolver.training().level = *level == "dispatch" ? Level::Dispatch : Level::Kernel;
+  resolver.given("level", *level, level.place, "--level");
+}
+
 void resolve_freeze(Resolver& resolver) {
   const Setting<std::vector<std::string>>& wished = resolver.request.freeze;
   if (!wished.given()) return;
@@ -157,6 +167,7 @@ void resolve_execution(Resolver& resolver) {
   resolve_seq(resolver);
   resolve_attention(resolver);
   resolve_loss_and_loop(resolver);
+  resolve_level(resolver);
   resolve_freeze(resolver);
   resolve_checkpoint(resolver);
 }

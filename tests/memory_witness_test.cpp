@@ -1,0 +1,308 @@
+// dsplan's own prediction at dispatch level against real PyTorch and transformers (tools/oracles/memory.py): every
+// allocation and free of two optimizer steps, in order and to the byte, and the figures that follow from them.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "io/text.h"
+#include "io/training_file.h"
+#include "model/families.h"
+#include "model/graphs/graphs.h"
+#include "planner/lowering/lower.h"
+#include "planner/resolve.h"
+#include "recorder.h"
+
+using namespace dsplan;
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+const fs::path kWitnesses = fs::path(DSPLAN_SOURCE_DIR) / "tests" / "witnesses" / "memory";
+
+// What dsplan cannot be asked yet, by witness: the first prefix that matches.
+struct NotYet {
+  std::string_view name;
+  std::string_view why;
+};
+constexpr NotYet kNotYet[] = {
+    {"gpt2-eager", "eager attention"},
+    {"gpt2-fp32-autocast", "autocast"},
+    {"llama-checkpoint-reentrant", "reentrant checkpointing"},
+    {"llama-eager", "eager attention"},
+    {"llama-fp32-autocast", "autocast"},
+    {"llama-lora", "LoRA"},
+};
+
+std::optional<std::string_view> not_yet(const std::string& name) {
+  for (const NotYet& row : kNotYet) {
+    if (name.starts_with(row.name)) return row.why;
+  }
+  return std::nullopt;
+}
+
+// One allocation, or several by one operator, and the frees before the next. Sizes of one group are sorted: the order
+// of an operator's outputs is not that in which its kernel makes them, and frees at one point have no order that
+// matters to anyone but the allocator's free lists.
+struct Moves {
+  std::vector<std::int64_t> made;
+  std::vector<std::int64_t> freed;
+  std::string what;
+
+  [[nodiscard]] std::string text() const {
+    return fmt::format("+{} {}{}{}", fmt::join(made, ","), what, freed.empty() ? "" : " -", fmt::join(freed, ","));
+  }
+  void sort() {
+    std::sort(made.begin(), made.end());
+    std::sort(freed.begin(), freed.end());
+  }
+};
+
+std::vector<std::int64_t> numbers(const std::string& text) {
+  std::vector<std::int64_t> result;
+  std::size_t at = 0;
+  while (at < text.size()) {
+    std::size_t used = 0;
+    result.push_back(std::stoll(text.substr(at), &used));
+    at += used + 1;
+  }
+  return result;
+}
+
+// "+4096,8 op", "-4096,16" and "# remarks", which are passed over.
+std::vector<Moves> read_log(const fs::path& path) {
+  std::ifstream file(path);
+  std::vector<Moves> log;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("+")) {
+      const std::size_t space = line.find(' ');
+      log.push_back({numbers(line.substr(1, space - 1)), {}, line.substr(space + 1)});
+    } else if (line.starts_with("-")) {
+      const std::vector<std::int64_t> freed = numbers(line.substr(1));
+      log.back().freed.insert(log.back().freed.end(), freed.begin(), freed.end());
+    }
+  }
+  for (Moves& moves : log) moves.sort();
+  return log;
+}
+
+// The two steps of a schedule, one Moves for each allocation, and the figures of each stretch.
+class Steps {
+ public:
+  struct MicroBatch {
+    std::int64_t before_forward = 0;
+    std::int64_t after_forward = 0;
+    std::int64_t forward_peak = 0;
+    std::int64_t backward_peak = 0;
+    std::int64_t after_backward = 0;
+    std::vector<std::int64_t> layers;
+  };
+  struct Step {
+    std::vector<MicroBatch> micro_batches;
+    std::int64_t peak_of_optimizer = 0;
+    std::int64_t after_step = 0;
+  };
+
+  Steps(const Schedule& schedule, const ModelSpec& model) : schedule_(schedule), model_(model) {
+    replay(schedule, *this);
+    for (Moves& moves : log) moves.sort();
+  }
+
+  void on(std::size_t, const Allocate& event) {
+    const Buffer& buffer = schedule_.buffers[event.buffer];
+    if (buffer.space != Space::Device) return;
+    live_ += buffer.size.value();
+    peak_ = std::max(peak_, live_);
+    const std::string where = buffer.module == kNone ? "" : model_.modules[static_cast<std::size_t>(buffer.module)].path;
+    if (begun_) log.push_back({{buffer.size.value()}, {}, fmt::format("{} ({})", buffer.label, where)});
+  }
+  void on(std::size_t, const Release& event) {
+    const Buffer& buffer = schedule_.buffers[event.buffer];
+    if (buffer.space != Space::Device) return;
+    live_ -= buffer.size.value();
+    if (begun_ && !log.empty()) log.back().freed.push_back(buffer.size.value());
+  }
+  void on(std::size_t, const Compute&) {}
+  void on(std::size_t, const Communicate&) {}
+  void on(std::size_t, const Enter& event) {
+    if (is_layer(event.module) && event.pass == Pass::Forward) {
+      steps.back().micro_batches.back().layers.push_back(-live_);
+    }
+  }
+  void on(std::size_t, const Exit& event) {
+    if (is_layer(event.module) && event.pass == Pass::Forward) {
+      steps.back().micro_batches.back().layers.back() += live_;
+    }
+  }
+  void on(std::size_t, const Mark& event) {
+    if (event.stretch == Stretch::Init) {
+      if (event.moment == Moment::StretchEnds) persistent = live_;
+      return;
+    }
+    begun_ = true;
+    if (event.moment == Moment::StretchBegins) steps.emplace_back();
+    Step& step = steps.back();
+    switch (event.moment) {
+      case Moment::MicroBatchBegins: step.micro_batches.emplace_back(); break;
+      case Moment::ForwardBegins: step.micro_batches.back().before_forward = peak_ = live_; break;
+      case Moment::ForwardEnds:
+        step.micro_batches.back().forward_peak = peak_;
+        step.micro_batches.back().after_forward = peak_ = live_;
+        break;
+      case Moment::BackwardEnds:
+        step.micro_batches.back().backward_peak = peak_;
+        step.micro_batches.back().after_backward = peak_ = live_;
+        break;
+      case Moment::StepEnds:
+        step.peak_of_optimizer = peak_;
+        step.after_step = live_;
+        break;
+      default: break;
+    }
+  }
+
+  std::int64_t persistent = 0;
+  std::vector<Step> steps;
+  std::vector<Moves> log;
+
+ private:
+  [[nodiscard]] bool is_layer(ModuleId module) const {
+    const Module& at = model_.modules[static_cast<std::size_t>(module)];
+    if (at.layer == kNone || at.parent == kNone) return false;
+    return model_.modules[static_cast<std::size_t>(at.parent)].layer == kNone;
+  }
+
+  const Schedule& schedule_;
+  const ModelSpec& model_;
+  std::int64_t live_ = 0;
+  std::int64_t peak_ = 0;
+  bool begun_ = false;
+};
+
+// Consecutive allocations of dsplan are joined as far as the witness's operator made several at once.
+std::vector<Moves> grouped_like(const std::vector<Moves>& witness, const std::vector<Moves>& ours) {
+  std::vector<Moves> result;
+  std::size_t next = 0;
+  for (const Moves& theirs : witness) {
+    if (next == ours.size()) break;
+    Moves group = ours[next++];
+    while (group.made.size() < theirs.made.size() && group.freed.empty() && next < ours.size()) {
+      group.made.insert(group.made.end(), ours[next].made.begin(), ours[next].made.end());
+      group.freed = ours[next++].freed;
+    }
+    group.sort();
+    result.push_back(std::move(group));
+  }
+  result.insert(result.end(), ours.begin() + static_cast<std::ptrdiff_t>(next), ours.end());
+  return result;
+}
+
+// The first place at which two logs part, with what stands before it; empty if they are equal.
+std::string first_difference(const std::vector<Moves>& witness, const std::vector<Moves>& ours) {
+  constexpr std::size_t kBefore = 4;
+  constexpr std::size_t kAfter = 5;
+  std::size_t at = 0;
+  while (at < witness.size() && at < ours.size() && witness[at].made == ours[at].made &&
+         witness[at].freed == ours[at].freed) {
+    ++at;
+  }
+  if (at == witness.size() && at == ours.size()) return {};
+  std::string text = fmt::format("the logs part at {} of {} (witness) and {} (dsplan):\n", at, witness.size(), ours.size());
+  for (std::size_t i = at < kBefore ? 0 : at - kBefore; i < at + kAfter; ++i) {
+    text += fmt::format("  {} {:<58} | {}\n", i == at ? ">" : " ", i < witness.size() ? witness[i].text() : "",
+                        i < ours.size() ? ours[i].text() : "");
+  }
+  return text;
+}
+
+// A witness and what dsplan says of the same configuration.
+struct Case {
+  Json witness;
+  ModelSpec model;
+  Job job;
+};
+
+Case read_case(const fs::path& path) {
+  Case made;
+  std::ifstream file(path);
+  made.witness = Json::parse(file);
+  made.model = build_model(parse_json(path.string(), made.witness["config"].dump()), path.stem().string());
+  Request request = read_training_file(parse_json(path.string(), made.witness["training"].dump()));
+  request.level = {"dispatch", Place{"--level", 0, 0, {}}};
+  made.job = resolve(made.model, request, nullptr, nullptr, nullptr);
+  return made;
+}
+
+void compare_step(const Json& witness, const Steps::Step& ours) {
+  const Json& micro_batches = witness["micro_batches"];
+  REQUIRE(micro_batches.size() == ours.micro_batches.size());
+  for (std::size_t i = 0; i < micro_batches.size(); ++i) {
+    INFO("micro-batch ", i);
+    const Json& theirs = micro_batches[i];
+    const Steps::MicroBatch& made = ours.micro_batches[i];
+    CHECK(made.before_forward == theirs["before_forward"].get<std::int64_t>());
+    CHECK(made.after_forward == theirs["after_forward"].get<std::int64_t>());
+    CHECK(made.forward_peak == theirs["forward_peak"].get<std::int64_t>());
+    CHECK(made.layers == theirs["layers"].get<std::vector<std::int64_t>>());
+    CHECK(made.backward_peak == theirs["backward_peak"].get<std::int64_t>());
+    CHECK(made.after_backward == theirs["after_backward"].get<std::int64_t>());
+  }
+  CHECK(ours.peak_of_optimizer == witness["peak_of_optimizer"].get<std::int64_t>());
+  CHECK(ours.after_step == witness["after_step"].get<std::int64_t>());
+}
+
+std::vector<std::string> ready_order(const Case& made, const Graph& graph) {
+  std::vector<std::string> order = ready_order(made.model, graph, made.job.training.checkpoint);
+  return order;
+}
+
+}  // namespace
+
+TEST_CASE("dispatch level equals real PyTorch and transformers to the byte") {
+  std::set<std::string> families;
+  std::size_t compared = 0;
+  std::vector<fs::path> paths;
+  for (const auto& entry : fs::directory_iterator(kWitnesses)) {
+    if (entry.path().extension() == ".json") paths.push_back(entry.path());
+  }
+  std::sort(paths.begin(), paths.end());
+  for (const fs::path& path : paths) {
+    const std::string name = path.stem().string();
+    if (const auto why = not_yet(name)) {
+      std::cout << fmt::format("memory witness {} is not compared yet: {}\n", name, *why);
+      continue;
+    }
+    INFO(name);
+    const Case made = read_case(path);
+    CHECK(schedule_obstacle(made.model, made.job) == std::nullopt);
+    const Graph graph = build_graph(made.model, graph_options(made.model, made.job));
+    CHECK(ready_order(made, graph) == made.witness["ready"].get<std::vector<std::string>>());
+    const Schedule schedule = lower(made.model, made.job, graph, RecipeBook(graph, made.job.training.level), 0);
+    const Steps steps(schedule, made.model);
+    CHECK(steps.persistent == made.witness["persistent_before_training"].get<std::int64_t>());
+    REQUIRE(steps.steps.size() == 2);
+    {
+      INFO("first step");
+      compare_step(made.witness["first_step"], steps.steps[0]);
+    }
+    {
+      INFO("second step");
+      compare_step(made.witness["second_step"], steps.steps[1]);
+    }
+    const std::vector<Moves> witness = read_log(fs::path(path).replace_extension(".log"));
+    REQUIRE(!witness.empty());
+    const std::string difference = first_difference(witness, grouped_like(witness, steps.log));
+    CHECK_MESSAGE(difference.empty(), difference);
+    families.insert(made.model.family);
+    ++compared;
+  }
+  CHECK(compared >= 16);
+  CHECK(families.size() == 7);
+}
