@@ -33,10 +33,8 @@ struct NotYet {
   std::string_view why;
 };
 constexpr NotYet kNotYet[] = {
-    {"gpt2-eager", "eager attention"},
     {"gpt2-fp32-autocast", "autocast"},
     {"llama-checkpoint-reentrant", "reentrant checkpointing"},
-    {"llama-eager", "eager attention"},
     {"llama-fp32-autocast", "autocast"},
     {"llama-lora", "LoRA"},
 };

@@ -68,7 +68,10 @@ std::string job_lines(const Prediction& prediction, const Job& job) {
   run.push_back(fmt::format("seq {}", training.seq));
   run.push_back(fmt::format("checkpointing {}", training.checkpoint.text));
   run.push_back(fmt::format("attention {}", name(training.attention)));
-  run.emplace_back("loss hf");
+  run.push_back(training.loss == Loss::Chunked ? fmt::format("loss chunked:{}", training.loss_chunks)
+                                               : fmt::format("loss {}", name(training.loss)));
+  run.push_back(fmt::format("torch {}", training.torch.text()));
+  run.push_back(fmt::format("transformers {}", training.transformers.text()));
   if (training.level == Level::Dispatch) run.emplace_back("dispatch level");
   const auto offload = [&run](const char* what, const Offload& to) {
     if (to.device != OffloadDevice::None) run.push_back(fmt::format("{} on {}", what, name(to.device)));

@@ -106,6 +106,7 @@ struct Node {
   Product product = Product::Transposed;  // Linear only.
   // View only: the gradient comes in a layout of which the input's shape is no view, so that reshape copies it.
   bool gradient_copied = false;
+  bool before_torch_2_7 = false;  // Attention only: the flash kernel as torch had it before 2.7.
   bool in_place = false;  // The output is input 0's storage, written anew.
   std::int8_t axis = 0;
   std::uint16_t input_count = 0;

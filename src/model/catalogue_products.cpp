@@ -39,8 +39,8 @@ void matmul(Writer& w) {
   w.kernel();
   w.save_input(0, "_saved_self", w.needs(1));
   w.save_input(1, "_saved_mat2", w.needs(0));
-  w.gradient(0);
   w.gradient(1);
+  w.gradient(0);
 }
 
 void grouped_matmul(Writer& w) {

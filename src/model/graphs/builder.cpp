@@ -220,9 +220,15 @@ TensorId GraphBuilder::view_copied_back(TensorId x, Shape to) {
   return out;
 }
 
+TensorId GraphBuilder::copy(TensorId x) { return make(Op::Contiguous, shape(x), dtype(x), {x}, true); }
+
 TensorId GraphBuilder::slice_last(TensorId x, std::int64_t width) {
   Shape part = shape(x);
   part.dims[part.rank - 1U] = width;
+  return slice(x, part);
+}
+
+TensorId GraphBuilder::slice(TensorId x, Shape part) {
   const TensorId out = view(x, part);
   graph_.nodes.back().op = Op::Slice;
   return out;
@@ -256,6 +262,7 @@ TensorId GraphBuilder::matmul(TensorId a, TensorId b) {
 TensorId GraphBuilder::attention(TensorId q, TensorId k, TensorId v) {
   const TensorId out = make(Op::Attention, shape(q), dtype(q), {q, k, v}, true);
   graph_.nodes.back().attention = options_.attention;
+  graph_.nodes.back().before_torch_2_7 = options_.torch < Version{2, 7, 0};
   return out;
 }
 
