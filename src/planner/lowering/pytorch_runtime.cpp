@@ -56,7 +56,10 @@ class PyTorchRuntime final : public RuntimeBase {
   void step(bool first) override {
     if (first) create_state();
     std::vector<BufferId> temporaries = step_temporaries();
-    for (const Leaf& leaf : trained_) update(leaf);
+    for (const Leaf& leaf : trained_) {
+      if (loops_over_adam()) divide_by_root(leaf, temporaries);
+      update(leaf);
+    }
     for (BufferId buffer : temporaries) emitter_.release(buffer, Reason::PythonFrame);
     for (const Leaf& leaf : trained_) {
       BufferId& gradient = gradients_[static_cast<std::size_t>(leaf.id)];
@@ -163,23 +166,42 @@ class PyTorchRuntime final : public RuntimeBase {
            model_.modules[static_cast<std::size_t>(parameter.module)].layer != kNone;
   }
 
-  // Foreach Adam makes the list of square roots, one tensor per parameter; the plain loop two of the largest.
+  [[nodiscard]] bool is_adam() const {
+    return training().optimizer.kind == OptimizerKind::Adam || training().optimizer.kind == OptimizerKind::AdamW;
+  }
+  [[nodiscard]] bool loops_over_adam() const {
+    return is_adam() && training().optimizer.implementation == Implementation::ForLoop;
+  }
+
+  BufferId make_temporary(const Leaf& leaf) {
+    const BufferId made =
+        emitter_.allocate(in_model_dtype(leaf.elements), dtype(), Role::Temporaries, "optimizer temporary");
+    emitter_.mark_scratch(made);
+    return made;
+  }
+
+  // The plain loop's `denom = exp_avg_sq.sqrt() / correction`: the variable holds the parameter before this one until
+  // the quotient is there (torch/optim/adam.py, _single_tensor_adam).
+  void divide_by_root(const Leaf& leaf, std::vector<BufferId>& denominator) {
+    const BufferId root = make_temporary(leaf);
+    emitter_.begin();
+    emitter_.write(root);
+    emitter_.compute("square root of exp_avg_sq");
+    const BufferId quotient = make_temporary(leaf);
+    emitter_.begin();
+    emitter_.read(root);
+    emitter_.write(quotient);
+    emitter_.compute("divide by the bias correction");
+    emitter_.release(root, Reason::LastUse);
+    for (BufferId before : denominator) emitter_.release(before, Reason::PythonFrame);
+    denominator = {quotient};
+  }
+
+  // Foreach Adam makes the list of square roots, one tensor per parameter.
   std::vector<BufferId> step_temporaries() {
     std::vector<BufferId> made;
-    const OptimizerKind kind = training().optimizer.kind;
-    if (kind != OptimizerKind::Adam && kind != OptimizerKind::AdamW) return made;
-    std::vector<std::int64_t> sizes;
-    if (training().optimizer.implementation == Implementation::Foreach) {
-      for (const Leaf& leaf : trained_) sizes.push_back(leaf.elements);
-    } else if (training().optimizer.implementation == Implementation::ForLoop && !trained_.empty()) {
-      const auto largest = std::max_element(trained_.begin(), trained_.end(),
-                                            [](const Leaf& a, const Leaf& b) { return a.elements < b.elements; });
-      sizes.assign(2, largest->elements);
-    }
-    for (std::int64_t elements : sizes) {
-      made.push_back(emitter_.allocate(in_model_dtype(elements), dtype(), Role::Temporaries, "optimizer temporary"));
-      emitter_.mark_scratch(made.back());
-    }
+    if (!is_adam() || training().optimizer.implementation != Implementation::Foreach) return made;
+    for (const Leaf& leaf : trained_) made.push_back(make_temporary(leaf));
     if (!made.empty()) {
       emitter_.begin();
       write_all(made);
