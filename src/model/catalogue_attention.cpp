@@ -28,8 +28,9 @@ void forward(Writer& w, Bytes log_sum_exp, Bytes random_state, const std::array<
 }
 
 // q [B, Hq, S, D], k and v [B, Hkv, S, D]. Saved besides q, k, v and out: log-sum-exp and the random state, which
-// since torch 2.7 is two tensors of 16 and 8 bytes on the GPU, before that two numbers on the host. Backward, in this order: dq, dk, dv, softmax_d,
-// dq_accum, and with grouped heads dk and dv at all heads before they are summed (flash_api.cpp, mha_bwd).
+// since torch 2.7 is two tensors of 16 and 8 bytes on the GPU, before that two numbers on the host. Backward, in this
+// order: dq, dk, dv, softmax_d, dq_accum, and with grouped heads dk and dv at all heads before they are summed
+// (flash_api.cpp, mha_bwd).
 void flash_attention(Writer& w) {
   const Shape& q = w.in(0).shape;
   const std::int64_t batch = q.dims[0];

@@ -45,6 +45,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from memory_cases import CASES
 
 DEVICE = torch.device("cuda:0")
+RELEASED = "5.17.0"  # Cases of other versions name theirs, and need it installed.
 OLD = transformers.__version__.startswith("4.")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 aten = torch.ops.aten
@@ -423,6 +424,8 @@ def main():
     patch()
     failed = []
     for name in sys.argv[2:] or CASES:
+        if CASES[name]["training"].get("transformers_version", RELEASED) != transformers.__version__:
+            continue
         try:
             result, first, second = witness(name, CASES[name])
         except Exception as error:

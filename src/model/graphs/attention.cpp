@@ -1,8 +1,8 @@
 // Attention as transformers calls it: through scaled_dot_product_attention, or composed of products ("eager").
 //
-// Layouts decide where PyTorch copies. Projected heads are views of [B, S, H, D] and stay so through rotation; a product
-// wants [B * H, S, D], which such a view is only with one row, one head or one token. What a reshape copies in forward
-// it copies in backward as well, because there the gradient comes in the layout that the view was made from.
+// Layouts decide where PyTorch copies. Projected heads are views of [B, S, H, D] and stay so through rotation; a
+// product wants [B * H, S, D], which such a view is only with one row, one head or one token. What a reshape copies in
+// forward it copies in backward as well, because there the gradient comes in the layout that the view was made from.
 #include "model/graphs/attention.h"
 
 namespace dsplan {
@@ -24,8 +24,8 @@ Heads by_token(GraphBuilder& g, TensorId x) {
   return {g.keep(x), plain ? Layout::Plain : Layout::ByToken};
 }
 
-// One head for each of the query's: expand, whose gradient is a sum, then a reshape that copies, unless there is but one
-// head to repeat (repeat_kv in every modeling file).
+// One head for each of the query's: expand, whose gradient is a sum, then a reshape that copies, unless there is but
+// one head to repeat (repeat_kv in every modeling file).
 Heads repeated(GraphBuilder& g, TensorId x, std::int64_t heads) {
   const std::int64_t own = heads_of(g, x);
   if (own == heads) return by_token(g, x);

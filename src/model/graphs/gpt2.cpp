@@ -1,8 +1,8 @@
 // GPT-2: transformers' GPT2LMHeadModel, module by module.
 #include "core/error.h"
 #include "model/graphs/attention.h"
-#include "model/graphs/loss.h"
 #include "model/graphs/graphs.h"
+#include "model/graphs/loss.h"
 
 namespace dsplan {
 namespace {
@@ -78,8 +78,8 @@ class Gpt2 {
     return out;
   }
 
-  // The kernels give gradients in the layout of [B, S, H, D], products head by head; the one of the transposed keys comes
-  // token by token again.
+  // The kernels give gradients in the layout of [B, S, H, D], products head by head; the one of the transposed keys
+  // comes token by token again.
   TensorId heads_of(TensorId part, bool transposed) {
     const Shape shape{g_.options().micro_batch, d_.heads, g_.options().seq, d_.head_dim};
     const bool copied = g_.options().eager_attention && !transposed && d_.heads > 1 && g_.options().seq > 1;

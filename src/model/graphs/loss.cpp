@@ -93,6 +93,7 @@ TensorId summed_loss(GraphBuilder& g, TensorId logits, TensorId targets) {
 TensorId chunked_loss(GraphBuilder& g, const std::vector<TensorId>& logits, TensorId labels) {
   const Shifted shifted = shifted_labels(g, labels);
   const Targets targets = targets_by_piece(g, shifted.labels);
+  g.drop({shifted.labels});  // The variable becomes the list of pieces.
   TensorId total = kNone;
   for (std::size_t i = 0; i < logits.size(); ++i) {
     const TensorId loss = summed_loss(g, logits[i], targets.pieces[i]);
@@ -103,7 +104,7 @@ TensorId chunked_loss(GraphBuilder& g, const std::vector<TensorId>& logits, Tens
   }
   const TensorId result = g.make(Op::Div, Shape{}, DType::Float32, {total, targets.count}, true);
   for (TensorId piece : targets.pieces) g.drop({piece});
-  g.drop({total, targets.count, shifted.padded, shifted.labels});
+  g.drop({total, targets.count, shifted.padded});
   return result;
 }
 

@@ -26,9 +26,7 @@ void look_for_padding(GraphBuilder& g, TensorId mask) {
   g.drop({flags, all});
 }
 
-TensorId numbers(GraphBuilder& g, std::int64_t count) {
-  return g.make(Op::Arange, Shape{count}, DType::Int64, {});
-}
+TensorId numbers(GraphBuilder& g, std::int64_t count) { return g.make(Op::Arange, Shape{count}, DType::Int64, {}); }
 
 TensorId shifted_numbers(GraphBuilder& g, std::int64_t count) {
   const TensorId range = numbers(g, count);

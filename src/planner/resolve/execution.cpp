@@ -106,8 +106,7 @@ void resolve_given_loss(Resolver& resolver, const Setting<std::string>& wished) 
   if (text.starts_with("chunked:")) {
     const char* const end = text.data() + text.size();
     const auto [at, error] = std::from_chars(text.data() + 8, end, training.loss_chunks);
-    if (error != std::errc() || at != end || training.loss_chunks < 1 ||
-        training.seq % training.loss_chunks != 0) {
+    if (error != std::errc() || at != end || training.loss_chunks < 1 || training.seq % training.loss_chunks != 0) {
       return resolver.fault(wished.place, fmt::format("\"{}\" needs a number that divides seq {} after \"chunked:\"",
                                                       text, training.seq));
     }

@@ -37,10 +37,11 @@ void say_what_transformers_does(Resolver& resolver) {
   if (batch_has_mask(version)) form += "; the batch brings a mask of ones, as the collators make it";
   resolver.notice(Notice::Kind::Announcement, place, fmt::format("transformers {}: {}", version.text(), form));
   if (version >= Version{4, 53, 0}) return;
-  resolver.notice(Notice::Kind::Warning, place,
-                  fmt::format("transformers {} was not compared: 4.53 and 4.57 were. Taken are labels shifted by padding "
-                              "and no search for packed sequences",
-                              version.text()));
+  resolver.notice(
+      Notice::Kind::Warning, place,
+      fmt::format("transformers {} was not compared: 4.53 and 4.57 were. Taken are labels shifted by padding "
+                  "and no search for packed sequences",
+                  version.text()));
 }
 
 void resolve_stage(Resolver& resolver) {
