@@ -113,6 +113,16 @@ inline void add_training(Variants& to) {
   to.add("adafactor", [](Job& j) { j.training.optimizer.kind = OptimizerKind::Adafactor; });
   to.add("adam8bit", [](Job& j) { j.training.optimizer.kind = OptimizerKind::Adam8bit; });
   to.add("memory-efficient attention", [](Job& j) { j.training.attention = Attention::MemoryEfficient; });
+  to.add("eager attention", [](Job& j) { j.training.attention = Attention::Eager; });
+  to.add("eager attention, checkpoint full", [&](Job& j) {
+    j.training.attention = Attention::Eager;
+    to.checkpoint_full(j);
+  });
+  to.add("native loss", [](Job& j) { j.training.loss = Loss::Native; });
+  to.add("loss in chunks", [](Job& j) {
+    j.training.loss = Loss::Chunked;
+    j.training.loss_chunks = 4;
+  });
   to.add("frozen embeddings", [](Job& j) { j.training.freeze = {"*embed*", "*wte*", "*lm_head*"}; });
   to.add("only norms trained", [](Job& j) { j.training.freeze = {"*weight"}; });
 }

@@ -35,23 +35,31 @@ TensorId shifted_numbers(GraphBuilder& g, std::int64_t count) {
   return shifted;
 }
 
+// What a mask function is called with: numbers of rows, heads, queries and keys.
+struct Indices {
+  TensorId rows = kNone;
+  TensorId heads = kNone;
+  TensorId q = kNone;
+  TensorId kv = kNone;
+};
+
 // kv <= q, of every pair of positions.
-TensorId causal_flags(GraphBuilder& g, TensorId q, TensorId kv) {
+TensorId causal_flags(GraphBuilder& g, const Indices& at) {
   const std::int64_t seq = g.options().seq;
-  return g.make(Op::GreaterEqual, Shape{1, 1, seq, seq}, DType::Bool, {q, kv});
+  return g.make(Op::GreaterEqual, Shape{1, 1, seq, seq}, DType::Bool, {at.rows, at.heads, at.q, at.kv});
 }
 
 // One byte, then for each condition its flags and their conjunction (and_masks): kv > q - window, kv <= q.
-TensorId windowed_flags(GraphBuilder& g, TensorId q, TensorId kv) {
+TensorId windowed_flags(GraphBuilder& g, const Indices& at) {
   const std::int64_t seq = g.options().seq;
   const Shape square{1, 1, seq, seq};
   const TensorId start = g.make(Op::Arange, Shape{}, DType::Bool, {});
-  const TensorId lowest = g.make(Op::Sub, Shape{1, 1, seq, 1}, DType::Int64, {q});
-  const TensorId above = g.make(Op::GreaterEqual, square, DType::Bool, {kv, lowest});
+  const TensorId lowest = g.make(Op::Sub, Shape{1, 1, seq, 1}, DType::Int64, {at.q});
+  const TensorId above = g.make(Op::GreaterEqual, square, DType::Bool, {at.kv, lowest});
   g.drop({lowest});
   const TensorId within = g.make(Op::MaskedFill, square, DType::Bool, {start, above});
   g.drop({start, above});
-  const TensorId causal = causal_flags(g, q, kv);
+  const TensorId causal = causal_flags(g, at);
   const TensorId both = g.make(Op::MaskedFill, square, DType::Bool, {within, causal});
   g.drop({within, causal});
   return both;
@@ -60,12 +68,13 @@ TensorId windowed_flags(GraphBuilder& g, TensorId q, TensorId kv) {
 // sdpa_mask: flags [1, 1, S, S], expanded to the batch.
 TensorId flags_of(GraphBuilder& g, bool windowed) {
   const std::int64_t seq = g.options().seq;
-  const TensorId rows = numbers(g, g.options().micro_batch);
-  const TensorId heads = numbers(g, 1);
-  const TensorId q = shifted_numbers(g, seq);
-  const TensorId kv = shifted_numbers(g, seq);
-  const TensorId flags = windowed ? windowed_flags(g, q, kv) : causal_flags(g, q, kv);
-  g.drop({rows, heads, q, kv});
+  Indices at;
+  at.rows = numbers(g, g.options().micro_batch);
+  at.heads = numbers(g, 1);
+  at.q = shifted_numbers(g, seq);
+  at.kv = shifted_numbers(g, seq);
+  const TensorId flags = windowed ? windowed_flags(g, at) : causal_flags(g, at);
+  g.drop({at.rows, at.heads, at.q, at.kv});
   return flags;
 }
 
@@ -75,7 +84,7 @@ TensorId added_mask(GraphBuilder& g, TensorId flags) {
   const DType dtype = g.options().dtype;
   const TensorId zero = g.make(Op::Arange, Shape{}, dtype, {});
   const TensorId minimum = g.make(Op::Arange, Shape{}, dtype, {});
-  const TensorId mask = g.make(Op::MaskedFill, shape, dtype, {zero, flags});
+  const TensorId mask = g.make(Op::MaskedFill, shape, dtype, {zero, flags, minimum});
   g.drop({zero, minimum});
   return mask;
 }
