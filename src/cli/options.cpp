@@ -43,7 +43,7 @@ constexpr std::array kOptions = {
     OptionRow{"--lora", "SPEC", &Request::lora, "LoRA adapters (not modelled yet)"},
     OptionRow{"--checkpoint", "MODE|FILE", &Request::checkpoint, "none, full, every:K, segments:K, nth:K, FILE"},
     OptionRow{"--attention", "KIND", &Request::attention, "eager, math, flash, mem-efficient or sdpa"},
-    OptionRow{"--loss", "KIND", &Request::loss, "hf, native, chunked:N or liger"},
+    OptionRow{"--loss", "KIND", &Request::loss, "hf, native or chunked:N"},
     OptionRow{"--optimizer", "NAME[:IMPL]", &Request::optimizer, "adamw:fused, sgd:foreach, lion, ..."},
     OptionRow{"--level", "kernel|dispatch", &Request::level, "dispatch: without temporaries inside kernels"},
     OptionRow{"--routing", "RULE", &Request::routing, "Tokens of experts (not modelled yet)"},

@@ -22,7 +22,6 @@ std::optional<std::string> graph_obstacle(const ModelSpec& model, const Training
   if (!model.has_graph) return fmt::format("the {} family has no operator graph yet", model.family);
   if (tp > 1) return "activations under tensor parallelism";
   if (const auto version = version_obstacle(model, training)) return version;
-  if (training.loss == Loss::Liger) return "Liger's fused linear cross-entropy";
   if (training.attention == Attention::Math) return "math attention";
   const bool eager = training.attention == Attention::Eager;
   const std::int64_t window = model.dims.sliding_window;

@@ -114,10 +114,10 @@ void resolve_given_loss(Resolver& resolver, const Setting<std::string>& wished) 
   } else if (text == "native") {
     training.loss = Loss::Native;
   } else if (text == "liger") {
-    training.loss = Loss::Liger;
+    return resolver.not_modelled(wished.place, "loss \"liger\"");
   } else if (text != "hf") {
     return resolver.fault(wished.place, fmt::format("loss \"{}\" is not known", text),
-                          "it is one of hf, native, chunked:N, liger");
+                          "it is one of hf, native, chunked:N");
   }
   resolver.given("loss", std::string(text), wished.place, "--loss");
 }
