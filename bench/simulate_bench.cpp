@@ -43,7 +43,7 @@ BENCHMARK(replay_with_meters)->Arg(8)->Arg(405)->Unit(benchmark::kMillisecond);
 // Items are events: the same schedule through the caching allocator.
 void place_in_allocator(benchmark::State& state) {
   const Schedule schedule = make_schedule(workload_of(state.range(0)));
-  for (auto _ : state) benchmark::DoNotOptimize(place(schedule, {}, CachingAllocator::kUnlimited));
+  for (auto _ : state) benchmark::DoNotOptimize(place(schedule, {}));
   state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(schedule.events.size()));
 }
 BENCHMARK(place_in_allocator)->Arg(8)->Arg(405)->Unit(benchmark::kMillisecond);

@@ -168,6 +168,80 @@ TEST_CASE("allocator conf: what is refused, and where") {
   }
 }
 
+namespace {
+
+// What PyTorch itself answers: 2.11.0 was asked, each conf in a process of its own, by
+// torch._C._accelerator_setAllocatorSettings; the others follow from the strings of their libraries and, for 2.6, from
+// its source.
+struct Asked {
+  const char* text;
+  const char* torch;
+  bool accepted;
+};
+
+constexpr Asked kAsked[] = {
+    {"max_split_size_mb:20", "2.11", true},
+    {"max_split_size_mb:19", "2.11", false},
+    {"max_split_size_mb:20", "2.10", true},
+    {"max_split_size_mb:20", "2.9", false},
+    {"max_split_size_mb:20", "2.6", false},
+    {"max_split_size_mb:15,large_segment_size_mb:11", "2.11", true},
+    {"large_segment_size_mb:11,max_split_size_mb:15", "2.11", true},
+    {"max_split_size_mb:30,large_segment_size_mb:40", "2.11", false},
+    {"large_segment_size_mb:40,max_non_split_rounding_mb:30", "2.11", false},
+    {"max_non_split_rounding_mb:15,large_segment_size_mb:11", "2.11", true},
+    {"max_split_size_mb:99999999999", "2.11", true},
+    {"max_split_size_mb:99999999999", "2.9", false},
+    {"max_split_size_mb:[30]", "2.11", false},
+    {"max_split_size_mb:", "2.11", false},
+    {"max_split_size_mb:21,", "2.11", true},
+    {"max_split_size_mb:21,,expandable_segments:True", "2.11", false},
+    {"max_split_size_mb:\t30", "2.11", true},
+    {"max_split_size_mb:\t30", "2.6", false},
+    {"large_segment_size_mb:11", "2.11", true},
+    {"large_segment_size_mb:10", "2.11", false},
+    {"large_segment_size_mb:40", "2.10", false},
+    {"per_process_memory_fraction:0", "2.11", true},
+    {"per_process_memory_fraction:1.5", "2.11", false},
+    {"per_process_memory_fraction:0.5", "2.10", true},
+    {"per_process_memory_fraction:0.5", "2.9", false},
+    {"graph_capture_record_stream_reuse:True", "2.9", true},
+    {"graph_capture_record_stream_reuse:True", "2.8", false},
+    {"pinned_reserve_segment_size_mb:16", "2.10", true},
+    {"pinned_reserve_segment_size_mb:0", "2.11", false},
+    {"pinned_reserve_segment_size_mb:16", "2.9", false},
+    {"throw_on_cudamalloc_oom:True", "2.11", false},
+    {"pinned_free_catch_all:True", "2.11", false},
+    {"throw_on_cudamalloc_oom:True", "2.12", true},
+    {"garbage_collection_threshold:0", "2.11", false},
+    {"garbage_collection_threshold:0.5", "2.11", true},
+    {"roundup_power2_divisions:0", "2.11", false},
+    {"roundup_power2_divisions:[256:0]", "2.11", true},
+    {"roundup_power2_divisions:[256:1,]", "2.11", true},
+    {"roundup_power2_divisions:[>:8]", "2.11", true},
+    {"roundup_power2_divisions:[3:1]", "2.11", false},
+    {"roundup_power2_divisions:[256:1", "2.11", false},
+    {"expandable_segments:true", "2.11", false},
+    {"release_lock_on_hipmalloc:True", "2.11", true},
+    {"pinned_num_register_threads:256", "2.11", false},
+    {"pinned_max_power2_size_mb:16", "2.11", false},
+    {",", "2.11", false},
+    {"", "2.11", true},
+};
+
+}  // namespace
+
+TEST_CASE("a conf is judged by the rules of its version") {
+  for (const Asked& asked : kAsked) {
+    CAPTURE(asked.text);
+    CAPTURE(asked.torch);
+    AllocatorConfig config;
+    const auto fault = apply_allocator_conf(asked.text, config, Version::parse(asked.torch));
+    CAPTURE((fault ? fault->message : "accepted"));
+    CHECK(fault.has_value() != asked.accepted);
+  }
+}
+
 TEST_CASE("setting the conf again resets three keys and keeps the others") {
   AllocatorConfig config = conf(
       "max_split_size_mb:64,max_non_split_rounding_mb:30,garbage_collection_threshold:0.5,"

@@ -84,6 +84,18 @@ Job random_job(Dice& dice, const ModelSpec& model) {
                                   OptimizerKind::Adam8bit, OptimizerKind::Adafactor});
   t.optimizer.implementation = dice.one_of({Implementation::Fused, Implementation::Foreach, Implementation::ForLoop});
   t.optimizer.momentum = dice.coin() ? 0.9 : 0;
+  if (t.runtime == Runtime::PyTorch) {
+    t.optimizer.kind = dice.one_of({OptimizerKind::Adam, OptimizerKind::AdamW, OptimizerKind::Sgd, OptimizerKind::Lion,
+                                    OptimizerKind::Adam8bit, OptimizerKind::Adafactor, OptimizerKind::Muon,
+                                    OptimizerKind::Adagrad, OptimizerKind::RmsProp});
+    t.optimizer.weight_decay = dice.coin() ? 0.1 : 0;
+    t.optimizer.embeddings_32bit = dice.coin();
+    t.param_groups = dice.one_of({ParamGroups::Single, ParamGroups::Decay});
+    t.zero_grad_to_none = dice.coin();
+    t.grad_scaler = dice.coin();
+    t.loop = dice.one_of({LoopKind::Trainer, LoopKind::Minimal});
+    t.gradient_clipping = dice.coin() ? 1.0 : 0;
+  }
   t.micro_batch = dice.from(1, 3);
   t.grad_accum = dice.from(1, 4);
   t.seq = dice.from(2, 40);
@@ -158,9 +170,9 @@ void check_invariants(const Schedule& schedule, const ModelSpec& model, const Me
       }) == 2) {
     CHECK(held_for_backward(schedule, model).by_role.total() == before->requested - formulas.persistent.total());
   }
-  const Placement placement = place(schedule, AllocatorConfig{}, CachingAllocator::kUnlimited);
-  CHECK(placement.peak_reserved >= placement.peak_allocated);
-  CHECK(placement.peak_allocated >= meter.peak_allocated());
+  const Placement placement = place(schedule, {});
+  CHECK(placement.peak.reserved >= placement.peak.allocated);
+  CHECK(placement.peak.allocated >= meter.peak_allocated());
 }
 
 }  // namespace

@@ -129,5 +129,9 @@ TEST_CASE("launch line: what is not a count is a fault") {
 
 TEST_CASE("launch line: files that it names are not read, and that is said") {
   CHECK(noticed(read("deepspeed --hostfile hosts train.py"), Notice::Kind::Warning, "host files are not read"));
-  CHECK(noticed(read("A=1 python train.py"), Notice::Kind::Inert, "environment variables are not read"));
+  CHECK(noticed(read("A=1 python train.py"), Notice::Kind::Inert, "this environment variable is not read"));
+  const Request conf =
+      read("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True PYTORCH_ALLOC_CONF=a:b torchrun train.py");
+  CHECK(conf.alloc_conf.value == "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True");
+  CHECK(conf.alloc_conf.place.text() == "launch line: PYTORCH_CUDA_ALLOC_CONF");
 }

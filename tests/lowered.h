@@ -99,6 +99,16 @@ inline void add_training(Variants& to) {
     for (std::int32_t at = 0; at < to.layers; at += 2) j.training.checkpoint.groups.push_back({at, at});
   });
   to.add("checkpoint one segment", [&](Job& j) { j.training.checkpoint.groups = {{0, to.layers - 1}}; });
+  to.add("checkpoint reentrant", [&](Job& j) {
+    to.checkpoint_full(j);
+    for (CheckpointGroup& group : j.training.checkpoint.groups) group.kind = CheckpointKind::Reentrant;
+    j.training.grad_accum = 2;
+  });
+  to.add("checkpoint keeping products", [&](Job& j) {
+    to.checkpoint_full(j);
+    for (CheckpointGroup& group : j.training.checkpoint.groups) group.kept = {Op::Linear, Op::Attention};
+  });
+  to.add("checkpoint around modules", [&](Job& j) { j.training.checkpoint.modules = {"mlp", "core_attn"}; });
   to.add("checkpoint full, accumulation 2", [&](Job& j) {
     to.checkpoint_full(j);
     j.training.grad_accum = 2;
@@ -112,6 +122,7 @@ inline void add_training(Variants& to) {
   to.add("sgd", [](Job& j) { j.training.optimizer.kind = OptimizerKind::Sgd; });
   to.add("adafactor", [](Job& j) { j.training.optimizer.kind = OptimizerKind::Adafactor; });
   to.add("adam8bit", [](Job& j) { j.training.optimizer.kind = OptimizerKind::Adam8bit; });
+  to.add("clipping", [](Job& j) { j.training.gradient_clipping = 1; });
   to.add("memory-efficient attention", [](Job& j) { j.training.attention = Attention::MemoryEfficient; });
   to.add("eager attention", [](Job& j) { j.training.attention = Attention::Eager; });
   to.add("eager attention, checkpoint full", [&](Job& j) {
@@ -125,6 +136,44 @@ inline void add_training(Variants& to) {
   });
   to.add("frozen embeddings", [](Job& j) { j.training.freeze = {"*embed*", "*wte*", "*lm_head*"}; });
   to.add("only norms trained", [](Job& j) { j.training.freeze = {"*weight"}; });
+}
+
+// What only plain PyTorch can do.
+inline void add_pytorch(Variants& to) {
+  using namespace dsplan;
+  const auto optimizer = [&](const char* name, OptimizerKind kind, Implementation form, double momentum, double decay) {
+    to.add(name, [=](Job& j) { j.training.optimizer = {kind, form, momentum, decay, false}; });
+  };
+  optimizer("adam, weight decay, foreach", OptimizerKind::Adam, Implementation::Foreach, 0, 0.1);
+  optimizer("adam, weight decay, for loop", OptimizerKind::Adam, Implementation::ForLoop, 0, 0.1);
+  optimizer("sgd, weight decay, for loop", OptimizerKind::Sgd, Implementation::ForLoop, 0.9, 0.1);
+  optimizer("adagrad", OptimizerKind::Adagrad, Implementation::Foreach, 0, 0.1);
+  optimizer("rmsprop", OptimizerKind::RmsProp, Implementation::ForLoop, 0.9, 0);
+  optimizer("lion", OptimizerKind::Lion, Implementation::Fused, 0, 0);
+  optimizer("muon", OptimizerKind::Muon, Implementation::ForLoop, 0, 0);
+  to.add("8-bit with wide embeddings", [](Job& j) {
+    j.training.optimizer = {OptimizerKind::Adam8bit, Implementation::Fused, 0, 0, true};
+    j.training.param_groups = ParamGroups::Decay;
+  });
+  to.add("gradients zeroed, accumulation 2", [](Job& j) {
+    j.training.zero_grad_to_none = false;
+    j.training.grad_accum = 2;
+  });
+  to.add("two groups, foreach, clipping, minimal loop", [](Job& j) {
+    j.training.param_groups = ParamGroups::Decay;
+    j.training.optimizer.implementation = Implementation::Foreach;
+    j.training.gradient_clipping = 1;
+    j.training.loop = LoopKind::Minimal;
+  });
+  to.add("loss scaler", [](Job& j) {
+    j.training.grad_scaler = true;
+    j.training.grad_accum = 2;
+  });
+  to.add("loss scaler, clipping, foreach", [](Job& j) {
+    j.training.grad_scaler = true;
+    j.training.gradient_clipping = 1;
+    j.training.optimizer.implementation = Implementation::Foreach;
+  });
 }
 
 // What DeepSpeed can do.
@@ -181,6 +230,7 @@ inline void add_partitions(Variants& to) {
 inline std::vector<Case> variants(int stage, std::int64_t ranks, std::int32_t layers) {
   Variants all{stage, ranks, layers, {}};
   add_training(all);
+  if (stage < 0) add_pytorch(all);
   if (stage >= 0) add_communication(all);
   if (stage >= 1) add_buckets(all);
   if (stage >= 3) add_partitions(all);

@@ -1,101 +1,7 @@
-#include <doctest/doctest.h>
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <string>
-#include <vector>
-
-#include "io/deepspeed.h"
-#include "io/machine_files.h"
-#include "io/text.h"
-#include "io/training_arguments.h"
-#include "io/training_file.h"
-#include "planner/resolve.h"
-#include "planner/resolve/checkpointing.h"
+#include "resolving.h"
 
 using namespace dsplan;
-
-namespace {
-
-// Three parameters of 4096^2, 100,001 and 40,960 elements.
-ModelSpec small_model() {
-  ModelSpec model;
-  model.name = "small";
-  model.family = "llama";
-  model.dims.layers = 6;
-  model.dims.hidden = 4096;
-  model.dims.heads = 32;
-  model.dims.kv_heads = 8;
-  model.dims.head_dim = 128;
-  model.dims.ffn = 14336;
-  model.dims.vocab = 128256;
-  model.dims.max_positions = 8192;
-  model.modules = {{"", "Root", kNone, kNone}};
-  model.parameters = {{"embed.weight", Shape({4096, 4096}), 0, kNone, true, Split::Vocabulary, 0},
-                      {"norm.weight", Shape({100'001}), 0, kNone, true, Split::Replicated, 0},
-                      {"head.bias", Shape({40'960}), 0, kNone, true, Split::Replicated, 0}};
-  return model;
-}
-
-// What a user may give, as texts.
-struct Given {
-  std::string deepspeed = {};  // Empty: none.
-  Request request = {};
-  const Hardware* hardware = nullptr;
-  const Cluster* cluster = nullptr;
-  ModelSpec model = small_model();
-};
-
-Job run(const Given& given) {
-  if (given.deepspeed.empty()) return resolve(given.model, given.request, nullptr, given.hardware, given.cluster);
-  const DeepSpeedInput input = read_deepspeed(parse_hjson("ds.json", given.deepspeed));
-  return resolve(given.model, given.request, &input, given.hardware, given.cluster);
-}
-
-std::string refusal(const Given& given) {
-  try {
-    (void)run(given);
-  } catch (const Refusal& refusal) {
-    return refusal.what();
-  }
-  return "accepted";
-}
-
-template <class T>
-void set(Setting<T>& setting, T value, const char* name) {
-  setting = {std::move(value), option(name)};
-}
-
-Request gpus(std::int64_t count) {
-  Request request = {};
-  set(request.gpus, count, "--gpus");
-  return request;
-}
-
-Request trainer(const std::string& yaml, std::int64_t ranks = 8) {
-  return overlay(read_training_arguments(parse_yaml("args.yaml", yaml)), gpus(ranks));
-}
-
-const ResolvedInput& input(const Job& job, const std::string& name) {
-  const auto at =
-      std::find_if(job.inputs.begin(), job.inputs.end(), [&](const ResolvedInput& one) { return one.name == name; });
-  REQUIRE_MESSAGE(at != job.inputs.end(), name);
-  return *at;
-}
-
-const Notice* find_notice(const Job& job, const std::string& part) {
-  const auto at = std::find_if(job.notices.begin(), job.notices.end(),
-                               [&](const Notice& notice) { return notice.message.find(part) != std::string::npos; });
-  return at == job.notices.end() ? nullptr : &*at;
-}
-
-void says(const Given& given, const std::string& part) {
-  const std::string said = refusal(given);
-  INFO(said);
-  CHECK_MESSAGE(said.find(part) != std::string::npos, part);
-}
-
-}  // namespace
+using namespace resolving;
 
 TEST_CASE("resolve: nothing given is one GPU of plain PyTorch, and every assumption is named") {
   const Job job = run({});
@@ -384,6 +290,10 @@ TEST_CASE("resolve: optimizers") {
   says(wished("paged_adamw_8bit"), "optimizer \"paged_adamw_8bit\" is not modelled yet");
   says(wished("adamw:quick"), "\"quick\" is none of fused, foreach, for-loop");
   says(wished("adafactor:fused"), "adafactor has no fused implementation");
+  says(wished("adagrad:fused"), "adagrad has no fused implementation");
+  CHECK(run(wished("rmsprop:for-loop")).training.optimizer.implementation == Implementation::ForLoop);
+  CHECK(run(wished("adamw_bnb_8bit")).training.optimizer.embeddings_32bit);
+  CHECK(!run(wished("adam8bit")).training.optimizer.embeddings_32bit);
   // The JSON's optimizer stands over TrainingArguments' and under an option's.
   const std::string json = R"({"optimizer": {"type": "Lion"}})";
   CHECK(run({json, trainer("optim: sgd")}).training.optimizer.kind == OptimizerKind::Lion);
@@ -509,13 +419,10 @@ TEST_CASE("resolve: what is not modelled yet is refused by name, where it would 
       {"--seq-list", &Request::seq_list, "1,2", "a list of sequence lengths"},
       {"--sweep", &Request::sweep, "seq=1:2", "a sweep"},
       {"--env", &Request::env, "freeze.txt", "an environment file"},
-      {"--alloc-conf", &Request::alloc_conf, "expandable_segments:True", "an allocator configuration"},
-      {"--stream-frees", &Request::stream_frees, "immediate", "freeing without waiting for streams"},
       {"--placement", &Request::placement, "planned", "planned placement"},
       {"--loss", &Request::loss, "liger", "loss \"liger\""},
       {"--checkpoint", &Request::checkpoint, "auto", "checkpointing \"auto\""},
       {"--attention", &Request::attention, "flash_attention_2", "attention \"flash_attention_2\""},
-      {"param_groups", &Request::param_groups, "decay", "param_groups \"decay\""},
   };
   for (const Row& row : rows) {
     Given given;
@@ -535,39 +442,6 @@ TEST_CASE("resolve: what is not modelled yet is refused by name, where it would 
   set(harmless.request.placement, std::string("caching"), "--placement");
   set(harmless.request.stream_frees, std::string("at-sync"), "--stream-frees");
   CHECK(refusal(harmless) == "accepted");
-}
-
-TEST_CASE("resolve: checkpointing words become groups") {
-  const auto groups = [](const std::string& text, std::int64_t layers) {
-    std::string all;
-    for (const CheckpointGroup& group : resolve_checkpointing({text, option("--checkpoint")}, {}, layers).groups) {
-      all += fmt::format("{}-{} ", group.first, group.last);
-    }
-    return all;
-  };
-  CHECK(groups("none", 4).empty());
-  CHECK(groups("full", 4) == "0-0 1-1 2-2 3-3 ");
-  CHECK(groups("every:3", 7) == "0-2 3-5 6-6 ");
-  CHECK(groups("every:100", 3) == "0-2 ");
-  CHECK(groups("segments:2", 7) == "0-2 ");
-  CHECK(groups("segments:3", 7) == "0-1 2-3 ");
-  CHECK(groups("segments:1", 7).empty());
-  CHECK(groups("nth:2", 5) == "0-0 2-2 4-4 ");
-  CHECK(groups("nth:9223372036854775807", 5) == "0-0 ");
-  CHECK(groups("full", 0).empty());
-  for (const char* bad : {"every:0", "every:", "every:x", "segments:8", "often", "nth:-1"}) {
-    INFO(std::string(bad));
-    CHECK_THROWS_AS((void)groups(bad, 7), Refusal);
-  }
-  Given listed;
-  set(listed.request.checkpoint, std::string("groups.json"), "--checkpoint");
-  listed.request.checkpoint_groups = {
-      std::vector<CheckpointEntry>{{0, 2, true, {}}, {3, 3, false, {}}, {4, 5, true, {}}}, option("--checkpoint")};
-  const Checkpointing result = run(listed).training.checkpoint;
-  CHECK(result.groups == std::vector<CheckpointGroup>{{0, 2}, {4, 5}});
-  listed.request.checkpoint_groups.value->back().last = 6;
-  says(listed, "layer 6 does not exist: the model has layers 0 to 5");
-  CHECK(input(run({"", trainer("gradient_checkpointing: true")}), "checkpointing").value == "full");
 }
 
 TEST_CASE("resolve: attention's kernel is named") {
@@ -603,10 +477,12 @@ TEST_CASE("resolve: sequence length and frozen parameters") {
   given.model.family = "gpt2";
   says(given, "--seq: error: seq 4096 is beyond the 1024 learned positions of small");
   Given frozen;
-  frozen.request.freeze = {std::vector<std::string>{"*.weight"}, option("--freeze")};
-  CHECK(run(frozen).training.freeze == std::vector<std::string>{"*.weight"});
+  frozen.request.freeze = {std::vector<std::string>{"*embed*"}, option("--freeze")};
+  CHECK(run(frozen).training.freeze == std::vector<std::string>{"*embed*"});
   frozen.request.freeze.value->push_back("layers.*");
   says(frozen, "--freeze: error: freeze \"layers.*\" matches no parameter of small");
+  frozen.request.freeze.value->push_back("*");
+  says(frozen, "--freeze: error: freeze leaves nothing to train");
 }
 
 TEST_CASE("resolve: capacities") {

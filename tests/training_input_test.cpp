@@ -64,9 +64,10 @@ TEST_CASE("training file: every option has a key") {
   const Request request = training(R"("deepspeed": "a", "hardware": "a", "cluster": "a", "env": "a", "gpus": 1,
       "gpus_per_node": 1, "tp": 1, "sp": 1, "ep": 1, "runtime": "pytorch", "zero_stage": 0, "micro_batch": 1,
       "grad_accum": 1, "seq": 1, "seq_list": [1], "dtype": "fp32", "autocast": "bf16",
-      "optimizer": {"name": "sgd", "implementation": "foreach", "momentum": 0.9}, "param_groups": "single",
-      "max_grad_norm": 1, "freeze": [], "lora": {}, "checkpoint": "none", "attention": "sdpa", "loss": "hf",
-      "loop": "minimal", "routing": "balanced", "allocator_conf": "", "stream_frees": "at-sync",
+      "optimizer": {"name": "sgd", "implementation": "foreach", "momentum": 0.9, "weight_decay": 0.1},
+      "param_groups": "single", "zero_grad_set_to_none": false, "max_grad_norm": 1, "freeze": [], "lora": {}, "checkpoint": "none", "attention": "sdpa", "loss": "hf",
+      "loop": "minimal", "level": "dispatch", "checkpoint_impl": "reentrant",
+      "preserve_rng_state": true, "routing": "balanced", "allocator_conf": "", "stream_frees": "at-sync",
       "placement": "caching", "deepspeed_version": "0.19", "torch_version": "2", "transformers_version": "5",
       "host_memory": "1TiB", "capacity": 5, "reserve": "0.5GiB", "rank": 3, "phase": "steady", "strict": true,
       "set": ["a=b"], "sweep": "seq=1k:2k", "format": "json", "out": "x")");
@@ -157,8 +158,8 @@ TEST_CASE("TrainingArguments: what would change bytes unmodelled is remembered")
   const Request request = arguments(
       "torch_compile: true\nuse_liger_kernel: true\nfsdp: full_shard\nlabel_smoothing_factor: "
       "0.1\nneftune_noise_alpha: 5\n"
-      "gradient_checkpointing_kwargs: {use_reentrant: true}\nddp_bucket_cap_mb: 50\nuse_peft: true\n");
-  CHECK(request.not_modelled.size() == 8);
+      "ddp_bucket_cap_mb: 50\nuse_peft: true\n");
+  CHECK(request.not_modelled.size() == 7);
   const Request harmless = arguments(
       "torch_compile: false\nfsdp: \"\"\nlabel_smoothing_factor: 0.0\nneftune_noise_alpha:\nuse_peft: false\n");
   CHECK(harmless.not_modelled.empty());

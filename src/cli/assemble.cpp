@@ -111,7 +111,6 @@ Inputs gather(const SimulateWords& words) {
   });
   attempt(diagnostics, [&] { read_checkpoint_groups(request); });
   read_machines(inputs, diagnostics);
-  if (request.phase.given()) diagnostics.add(request.phase.place.says("a single phase is not modelled yet"));
   diagnostics.throw_if_any();
   request.notices.insert(request.notices.begin(), notices.begin(), notices.end());
   return inputs;

@@ -10,10 +10,13 @@ inline constexpr int kDone = 0;
 inline constexpr int kBug = 1;
 inline constexpr int kRefused = 2;
 inline constexpr int kDoesNotFit = 3;
+inline constexpr int kDiffers = 4;
 
 [[nodiscard]] int simulate_command(const Words& words);
 [[nodiscard]] int show_command(const Words& words);
 [[nodiscard]] int replay_command(const Words& words);
+[[nodiscard]] int explain_command(const Words& words);
+[[nodiscard]] int emit_command(const Words& words);
 [[nodiscard]] int doctor_command(const Words& words);
 
 // `dsplan WORDS...`: finds the command and runs it.

@@ -41,15 +41,17 @@ constexpr std::array kOptions = {
     OptionRow{"--dtype", "bf16|fp16|fp32", &Request::dtype, "Type of the working parameters"},
     OptionRow{"--autocast", "DTYPE", &Request::autocast, "torch.autocast (not modelled yet)"},
     OptionRow{"--lora", "SPEC", &Request::lora, "LoRA adapters (not modelled yet)"},
-    OptionRow{"--checkpoint", "MODE|FILE", &Request::checkpoint, "none, full, every:K, segments:K, nth:K, FILE"},
+    OptionRow{"--checkpoint", "MODE|FILE", &Request::checkpoint,
+              "none, full, every:K, keep:OP+OP, ..., FILE"},
+    OptionRow{"--checkpoint-impl", "KIND", &Request::checkpoint_impl, "reentrant or non_reentrant"},
     OptionRow{"--attention", "KIND", &Request::attention, "eager, math, flash, mem-efficient or sdpa"},
     OptionRow{"--loss", "KIND", &Request::loss, "hf, native or chunked:N"},
     OptionRow{"--optimizer", "NAME[:IMPL]", &Request::optimizer, "adamw:fused, sgd:foreach, lion, ..."},
     OptionRow{"--level", "kernel|dispatch", &Request::level, "dispatch: without temporaries inside kernels"},
     OptionRow{"--routing", "RULE", &Request::routing, "Tokens of experts (not modelled yet)"},
     OptionRow{"--loop", "trainer|minimal", &Request::loop, "The training loop that holds batch and loss"},
-    OptionRow{"--alloc-conf", "CONF", &Request::alloc_conf, "PYTORCH_CUDA_ALLOC_CONF (not modelled yet)"},
-    OptionRow{"--stream-frees", "WHEN", &Request::stream_frees, "at-sync or immediate"},
+    OptionRow{"--alloc-conf", "CONF", &Request::alloc_conf, "The keys of PYTORCH_CUDA_ALLOC_CONF"},
+    OptionRow{"--stream-frees", "WHEN", &Request::stream_frees, "Waiting frees: at-sync or immediate"},
     OptionRow{"--placement", "KIND", &Request::placement, "caching or planned"},
     OptionRow{"--deepspeed-version", "V", &Request::deepspeed_version, "Version of DeepSpeed"},
     OptionRow{"--torch-version", "V", &Request::torch_version, "Version of PyTorch"},
@@ -59,7 +61,7 @@ constexpr std::array kOptions = {
     OptionRow{"--capacity", "SIZE", &Request::capacity, "Memory of one device, such as 80GiB"},
     OptionRow{"--reserve", "SIZE", &Request::reserve, "Kept free on each device, such as 1GiB"},
     OptionRow{"--rank", "R|all|worst", &Request::rank, "Which rank to report"},
-    OptionRow{"--phase", "NAME", &Request::phase, "One phase only (not modelled yet)"},
+    OptionRow{"--phase", "NAME", &Request::phase, "Peaks of one phase: init, first_step, steady"},
     OptionRow{"--sweep", "KEY=A:B", &Request::sweep, "Several values (not modelled yet)"},
     OptionRow{"--format", "table|json|csv|md", &Request::format, "How to print; csv: rank,path,value"},
     OptionRow{"--out", "FILE", &Request::out, "Print to a file, which appears when complete"},
@@ -68,7 +70,8 @@ constexpr std::array kOptions = {
 constexpr const char* kFooter =
     "After \"--\" comes the command that starts the job (torchrun, ...).\n"
     "--explain peak lists the largest live buffers, --explain traffic every\n"
-    "collective; the other formats always hold both.\n"
+    "collective; the other formats always hold both. --explain fragmentation says\n"
+    "what lies between allocated and reserved, in every format.\n"
     "Exit codes: 0 it fits or nobody can say, 2 refused, 3 it does not fit.";
 
 constexpr std::array<std::string_view, 4> kTopics = {"peak", "saved", "traffic", "fragmentation"};
@@ -106,8 +109,10 @@ void take_topics(const std::vector<std::string>& texts, SimulateWords& into, Dia
       into.explain.push_back(Topic::Peak);
     } else if (text == "traffic") {
       into.explain.push_back(Topic::Traffic);
+    } else if (text == "fragmentation") {
+      into.explain.push_back(Topic::Fragmentation);
     } else if (std::find(kTopics.begin(), kTopics.end(), text) != kTopics.end()) {
-      refuse(fmt::format("\"{}\" is not modelled yet", text), "peak and traffic are");
+      refuse(fmt::format("\"{}\" is not modelled yet", text), "peak, traffic and fragmentation are");
     } else {
       refuse(fmt::format("no topic \"{}\"", text), "topics are peak, saved, traffic, fragmentation");
     }
@@ -166,7 +171,7 @@ SimulateWords parse_simulate(std::string_view command, const Words& words) {
   }
   line.list("--freeze", "GLOB", "Parameters without gradients; may be repeated", freeze);
   line.list("--set", "KEY=VALUE", "One key of a file (not modelled yet)", set);
-  line.list("--explain", "TOPIC", "Adds to the table: peak (default), traffic", topics);
+  line.list("--explain", "TOPIC", "Adds to the table: peak, traffic, ...", topics);
   line.option("--diff", "OTHER", "What moved between two (not modelled yet)", diff);
   line.flag("--strict", "Refuse every assumed input", strict);
   line.parse(with_topics(words, end));
@@ -184,7 +189,6 @@ SimulateWords parse_simulate(std::string_view command, const Words& words) {
   }
   take_topics(topics, result, diagnostics);
   if (diff) diagnostics.add({"--diff", 0, 0, {}, "comparing two predictions is not modelled yet", {}});
-  if (result.options.phase.given()) diagnostics.add({"--phase", 0, 0, {}, "a single phase is not modelled yet", {}});
   diagnostics.throw_if_any();
   if (!freeze.empty()) result.options.freeze = {std::move(freeze), option("--freeze")};
   if (!set.empty()) result.options.set = {std::move(set), option("--set")};

@@ -13,7 +13,7 @@
 
 namespace dsplan {
 
-enum class Topic : std::uint8_t { Peak, Traffic };
+enum class Topic : std::uint8_t { Peak, Traffic, Fragmentation };
 
 struct SimulateWords {
   std::string model;

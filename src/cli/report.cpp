@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "cli/report_fragmentation.h"
 #include "cli/wrap.h"
 #include "io/write_json.h"
 
@@ -73,6 +74,8 @@ std::string job_lines(const Prediction& prediction, const Job& job) {
   run.push_back(fmt::format("torch {}", training.torch.text()));
   run.push_back(fmt::format("transformers {}", training.transformers.text()));
   if (training.level == Level::Dispatch) run.emplace_back("dispatch level");
+  if (!job.allocator_conf.empty()) run.push_back("allocator " + job.allocator_conf);
+  if (job.stream_frees == StreamFrees::Immediate) run.emplace_back("frees immediate");
   const auto offload = [&run](const char* what, const Offload& to) {
     if (to.device != OffloadDevice::None) run.push_back(fmt::format("{} on {}", what, name(to.device)));
   };
@@ -97,7 +100,9 @@ std::string process_rows(const Prediction& prediction) {
   const auto row = [&text](std::string_view label, const std::optional<Bytes>& bytes) {
     if (bytes.value_or(Bytes(0)) > Bytes(0)) text += memory_row(label, {"", "", "", human(*bytes)});
   };
+  if (peak.active != peak.allocated) row("active", peak.active);
   row("reserved", peak.reserved);
+  if (peak.reserved_low != peak.reserved) row("reserved, low", peak.reserved_low);
   row("context", prediction.context);
   row("communicators", prediction.communicators);
   row("process", peak.process);
@@ -124,6 +129,8 @@ std::string memory_table(const Prediction& prediction) {
     if (!empty) row(spaced(name(static_cast<Role>(i))), persistent.bytes[i], held.bytes[i], peak.bytes[i]);
   }
   row("total", persistent.total(), held.total(), peak.total());
+  const bool spikes = prediction.loss_spike && prediction.loss_spike->requested > Bytes(0);
+  if (spikes) text += memory_row("logits and loss", {"", "", "", human(prediction.loss_spike->requested)});
   return text + process_rows(prediction);
 }
 
@@ -264,6 +271,7 @@ std::string report(const Prediction& prediction, const Job& job, const ReportSty
   if (asked(style, Topic::Traffic) && prediction.communication && !prediction.communication->empty()) {
     text += "\n" + traffic_in_full(*prediction.communication);
   }
+  if (prediction.fragmentation) text += "\n" + fragmentation_report(*prediction.fragmentation);
   return text + "\n" + tail(prediction, job);
 }
 

@@ -19,14 +19,14 @@ struct Command {
 constexpr std::array kCommands = {
     Command{"simulate", simulate_command, "predict one configuration"},
     Command{"show", show_command, "models, hardware, clusters, operators, formulas, estimators, ..."},
-    Command{"replay", replay_command, "replay an allocator trace"},
+    Command{"explain", explain_command, "an out-of-memory message against the prediction"},
+    Command{"emit", emit_command, "a prediction in other tools' formats"},
+    Command{"replay", replay_command, "replay an allocator trace or a memory snapshot"},
     Command{"doctor", doctor_command, "what is installed"},
-    Command{"explain", nullptr, "an out-of-memory message against the prediction"},
     Command{"plan", nullptr, "search for a configuration that fits"},
     Command{"run", nullptr, "execute a plan and write a receipt"},
     Command{"compare", nullptr, "a prediction against a receipt"},
     Command{"check", nullptr, "predictions against committed baselines"},
-    Command{"emit", nullptr, "a plan in other tools' formats"},
     Command{"calibrate", nullptr, "measure this machine"},
 };
 

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "cli/assemble.h"
 #include "cli/commands.h"
 #include "cli/options.h"
@@ -43,7 +45,8 @@ int simulate_command(const Words& words) {
   const Inputs inputs = gather(said);
   const Format format = format_of(inputs.request);
   Output output(inputs.request.out.value_or(""));
-  const Job job = resolve(inputs);
+  Job job = resolve(inputs);
+  job.explain_fragmentation = std::count(said.explain.begin(), said.explain.end(), Topic::Fragmentation) > 0;
   say(render(job.notices));
   const std::vector<Prediction> predictions = predict_asked(inputs.model, job);
   output.add(printed(predictions, job, format, {output.colour(), said.explain}));

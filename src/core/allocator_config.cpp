@@ -18,8 +18,8 @@ struct Token {
   std::size_t offset;
 };
 
-// PyTorch splits at these four characters and drops blanks wherever they stand.
-std::vector<Token> lex(std::string_view text) {
+// PyTorch splits at these four characters and drops blanks wherever they stand; since 2.10 all white space.
+std::vector<Token> lex(std::string_view text, bool all_space) {
   std::vector<Token> tokens;
   bool open = false;  // The last token is a word that may go on.
   for (std::size_t at = 0; at < text.size(); ++at) {
@@ -27,7 +27,7 @@ std::vector<Token> lex(std::string_view text) {
     if (c == ',' || c == ':' || c == '[' || c == ']') {
       tokens.push_back({std::string(1, c), at});
       open = false;
-    } else if (c != ' ') {
+    } else if (c != ' ' && !(all_space && c >= '\t' && c <= '\r')) {
       if (!open) tokens.push_back({{}, at});
       open = true;
       tokens.back().text += c;
@@ -47,16 +47,27 @@ struct Stop {
   ConfFault fault;
 };
 
+// First versions of keys and of rules. 2.12 stands for what the main branch has and 2.11.0 has not.
+constexpr Version k2_9{2, 9, 0};
+constexpr Version k2_10{2, 10, 0};
+constexpr Version k2_11{2, 11, 0};
+constexpr Version k2_12{2, 12, 0};
+
 class ConfReader {
  public:
-  ConfReader(std::string_view text, AllocatorConfig& config)
-      : end_(text.size()), tokens_(lex(text)), config_(&config) {}
+  ConfReader(std::string_view text, AllocatorConfig& config, std::optional<Version> torch, ConfReading* reading)
+      : end_(text.size()),
+        tokens_(lex(text, !torch || *torch >= k2_10)),
+        config_(&config),
+        torch_(torch),
+        reading_(reading) {}
 
   void read() {
     while (at_ < tokens_.size()) {
       read_option();
       if (at_ < tokens_.size()) expect(",");
     }
+    judge_floors();
   }
 
  private:
@@ -104,19 +115,46 @@ class ConfReader {
     return tokens_[at_++].text == "True";
   }
 
-  std::int64_t power_of_two(std::string_view what) {
+  std::int64_t power_of_two(std::string_view what, bool or_zero = false) {
     const std::size_t start = at_;
     const std::int64_t value = integer(what, 0, INT32_MAX, "at most 2147483647");
-    if (!std::has_single_bit(static_cast<std::uint64_t>(value))) {
+    if (!std::has_single_bit(static_cast<std::uint64_t>(value)) && !(or_zero && value == 0)) {
       at_ = start;
-      fail(fmt::format("{} must be a power of two, not {}", what, value));
+      fail(fmt::format("{} must be a power of two{}, not {}", what, or_zero ? " or 0" : "", value));
     }
     return value;
   }
 
-  Bytes mebibytes(std::string_view key, std::int64_t more_than) {
-    // PyTorch reads a C int.
-    return Bytes(integer(key, more_than + 1, INT32_MAX, fmt::format("more than {} (MiB)", more_than)) * kMebibyte);
+  [[nodiscard]] bool since(const Version& version) const { return !torch_ || *torch_ >= version; }
+
+  // PyTorch read a C int before 2.10, then a size_t; what is beyond 63 bits in bytes no device can tell apart.
+  Bytes mebibytes(std::string_view key, std::int64_t least) {
+    const std::int64_t most = torch_ && *torch_ >= k2_10 ? INT64_MAX / kMebibyte : INT32_MAX;
+    const std::string rule = fmt::format("more than {} (MiB), and at most {}", least - 1, most);
+    return Bytes(integer(key, least, most, rule) * kMebibyte);
+  }
+
+  // Both bounds were "more than 20" before 2.10 and are "at least the segment size" since; 2.11 lets the size be set,
+  // and what counts is the size after the whole conf has been read.
+  [[nodiscard]] std::int64_t floor() const {
+    if (!torch_ || *torch_ < k2_10) return 21;
+    return *torch_ < k2_11 ? 20 : 1;
+  }
+  void judge_floors() {
+    const Bytes least = config_->large_segment_size;
+    if (!torch_ || *torch_ < k2_11) return;
+    for (const auto& [at, value] : floored_) {
+      if (value >= least) continue;
+      at_ = at;
+      fail(fmt::format("{} is {}, but must be at least {} (MiB), the size of a large segment", tokens_[at - 2].text,
+                       value.value() / kMebibyte, least.value() / kMebibyte));
+    }
+  }
+  Bytes floored(std::string_view key) {
+    const std::size_t at = at_;
+    const Bytes value = mebibytes(key, floor());
+    floored_.emplace_back(at, value);
+    return value;
   }
 
   void divisions() {
@@ -138,7 +176,7 @@ class ConfReader {
         index = std::min<std::size_t>(static_cast<std::size_t>(std::bit_width(key)) - 1, table.size() - 1);
       }
       expect(":");
-      const std::int64_t value = power_of_two("a division of roundup_power2_divisions");
+      const std::int64_t value = power_of_two("a division of roundup_power2_divisions", true);
       if (rest) {
         // From the last key's own entry on: '>' overwrites that key, as in PyTorch.
         std::fill(table.begin() + static_cast<std::ptrdiff_t>(index), table.end(), value);
@@ -175,52 +213,46 @@ class ConfReader {
     ++at_;
   }
 
+  struct Key {
+    std::string_view name;
+    void (ConfReader::*read)();
+    Version first;          // The first version that knows it.
+    bool on_device = true;  // Whether it can move a byte on the device.
+  };
+  static constexpr Version kAlways{0, 0, 0};
+  static const std::array<Key, 18> kKeys;
+
   void read_option() {
     const std::size_t start = at_;
-    const std::string key = word("an option");
+    const std::string name = word("an option");
     ++at_;
-    static constexpr std::string_view kInert[] = {
-        "release_lock_on_cudamalloc",   "release_lock_on_hipmalloc",         "pinned_use_cuda_host_register",
-        "pinned_use_hip_host_register", "pinned_use_background_threads",     "throw_on_cudamalloc_oom",
-        "pinned_free_catch_all",        "graph_capture_record_stream_reuse",
-    };
-    if (std::find(std::begin(kInert), std::end(kInert), key) != std::end(kInert)) {
-      expect(":");
-      (void)boolean(key);
-      return;
+    const auto key = std::find_if(kKeys.begin(), kKeys.end(), [&](const Key& one) { return one.name == name; });
+    if (key == kKeys.end()) {
+      at_ = start;
+      std::vector<std::string_view> known;
+      for (const Key& one : kKeys) known.push_back(one.name);
+      const std::string_view close = nearest(name, known);
+      fail(fmt::format("unknown allocator option '{}'", shown(name)),
+           close.empty() ? "" : fmt::format("did you mean \"{}\"?", close));
     }
-    using Method = void (ConfReader::*)();
-    static constexpr std::pair<std::string_view, Method> kOptions[] = {
-        {"max_split_size_mb", &ConfReader::max_split},
-        {"max_non_split_rounding_mb", &ConfReader::non_split},
-        {"large_segment_size_mb", &ConfReader::large_segment},
-        {"garbage_collection_threshold", &ConfReader::threshold},
-        {"roundup_power2_divisions", &ConfReader::divisions},
-        {"expandable_segments", &ConfReader::expandable},
-        {"per_process_memory_fraction", &ConfReader::fraction},
-        {"backend", &ConfReader::backend},
-        {"pinned_num_register_threads", &ConfReader::register_threads},
-        {"pinned_reserve_segment_size_mb", &ConfReader::reserve_segment},
-    };
-    std::vector<std::string_view> known(std::begin(kInert), std::end(kInert));
-    for (const auto& [name, method] : kOptions) {
-      known.push_back(name);
-      if (name != key) continue;
-      expect(":");
-      (this->*method)();
-      return;
+    if (!since(key->first)) {
+      at_ = start;
+      fail(fmt::format("PyTorch {} does not know {} yet", torch_->text(), name),
+           fmt::format("it came with {}.{}", key->first.major, key->first.minor));
     }
-    at_ = start;
-    const std::string_view close = nearest(key, known);
-    fail(fmt::format("unknown allocator option '{}'", shown(key)),
-         close.empty() ? "" : fmt::format("did you mean \"{}\"?", close));
+    expect(":");
+    (this->*key->read)();
+    if (key->on_device || reading_ == nullptr) return;
+    std::vector<std::string>& list = reading_->without_effect;
+    if (std::find(list.begin(), list.end(), name) == list.end()) list.push_back(name);
   }
 
-  void max_split() { config_->max_split_size = mebibytes("max_split_size_mb", 20); }
-  void non_split() { config_->max_non_split_rounding = mebibytes("max_non_split_rounding_mb", 20); }
-  void large_segment() { config_->large_segment_size = mebibytes("large_segment_size_mb", 10); }
+  void max_split() { config_->max_split_size = floored("max_split_size_mb"); }
+  void non_split() { config_->max_non_split_rounding = floored("max_non_split_rounding_mb"); }
+  void large_segment() { config_->large_segment_size = mebibytes("large_segment_size_mb", 11); }
+  void flag() { (void)boolean(tokens_[at_ - 2].text); }
   void expandable() { config_->expandable_segments = boolean("expandable_segments"); }
-  void reserve_segment() { (void)mebibytes("pinned_reserve_segment_size_mb", 0); }
+  void reserve_segment() { (void)mebibytes("pinned_reserve_segment_size_mb", 1); }
   void register_threads() {
     const std::size_t start = at_;
     if (power_of_two("pinned_num_register_threads") > 128) {
@@ -233,11 +265,36 @@ class ConfReader {
   std::vector<Token> tokens_;
   std::size_t at_ = 0;
   AllocatorConfig* config_;
+  std::optional<Version> torch_;
+  ConfReading* reading_;
+  std::vector<std::pair<std::size_t, Bytes>> floored_;  // Where the value stands, and what it is.
 };
+
+constexpr std::array<ConfReader::Key, 18> ConfReader::kKeys = {{
+    {"max_split_size_mb", &ConfReader::max_split, kAlways},
+    {"max_non_split_rounding_mb", &ConfReader::non_split, kAlways},
+    {"large_segment_size_mb", &ConfReader::large_segment, k2_11},
+    {"garbage_collection_threshold", &ConfReader::threshold, kAlways},
+    {"roundup_power2_divisions", &ConfReader::divisions, kAlways},
+    {"expandable_segments", &ConfReader::expandable, kAlways},
+    {"per_process_memory_fraction", &ConfReader::fraction, k2_10},
+    {"backend", &ConfReader::backend, kAlways},
+    {"pinned_num_register_threads", &ConfReader::register_threads, kAlways, false},
+    {"pinned_reserve_segment_size_mb", &ConfReader::reserve_segment, k2_10, false},
+    {"release_lock_on_cudamalloc", &ConfReader::flag, kAlways, false},
+    {"release_lock_on_hipmalloc", &ConfReader::flag, kAlways, false},
+    {"pinned_use_cuda_host_register", &ConfReader::flag, kAlways, false},
+    {"pinned_use_hip_host_register", &ConfReader::flag, kAlways, false},
+    {"pinned_use_background_threads", &ConfReader::flag, kAlways, false},
+    {"graph_capture_record_stream_reuse", &ConfReader::flag, k2_9, false},
+    {"throw_on_cudamalloc_oom", &ConfReader::flag, k2_12, false},
+    {"pinned_free_catch_all", &ConfReader::flag, k2_12, false},
+}};
 
 }  // namespace
 
-std::optional<ConfFault> apply_allocator_conf(std::string_view text, AllocatorConfig& config) {
+std::optional<ConfFault> apply_allocator_conf(std::string_view text, AllocatorConfig& config,
+                                              std::optional<Version> torch, ConfReading* reading) {
   if (text.size() > kLongest) return ConfFault{kLongest, "an allocator conf has at most 131072 characters", {}};
   AllocatorConfig next = config;
   const AllocatorConfig defaults;
@@ -245,7 +302,7 @@ std::optional<ConfFault> apply_allocator_conf(std::string_view text, AllocatorCo
   next.garbage_collection_threshold = defaults.garbage_collection_threshold;
   next.roundup_power2_divisions = defaults.roundup_power2_divisions;
   try {
-    ConfReader(text, next).read();
+    ConfReader(text, next, torch, reading).read();
   } catch (Stop& stop) {
     return std::move(stop.fault);
   }
@@ -253,13 +310,36 @@ std::optional<ConfFault> apply_allocator_conf(std::string_view text, AllocatorCo
   return std::nullopt;
 }
 
-AllocatorConfig parse_allocator_conf(std::string_view text, const std::string& where) {
+AllocatorConfig parse_allocator_conf(std::string_view text, const std::string& where, std::optional<Version> torch) {
   AllocatorConfig config;
-  if (auto fault = apply_allocator_conf(text, config)) {
+  if (auto fault = apply_allocator_conf(text, config, torch)) {
     throw Refusal(
         std::vector<Diagnostic>{{where, 1, fault->offset + 1, std::string(text), fault->message, fault->hint}});
   }
   return config;
+}
+
+ConfPrefix conf_variable(std::string_view text, const Version& torch) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string_view::npos) return {};
+  const std::string_view name = text.substr(0, equals);
+  if (name == "PYTORCH_CUDA_ALLOC_CONF" || (name == "PYTORCH_ALLOC_CONF" && torch >= k2_10)) return {equals + 1, {}};
+  if (name == "PYTORCH_ALLOC_CONF") {
+    return {0,
+            ConfFault{0, fmt::format("the CUDA allocator of PyTorch {} does not read PYTORCH_ALLOC_CONF", torch.text()),
+                      "write PYTORCH_CUDA_ALLOC_CONF"}};
+  }
+  return {0, ConfFault{0, fmt::format("'{}' is no variable of the allocator", shown(name)),
+                       "write the keys alone: expandable_segments:True"}};
+}
+
+std::string canonical(const AllocatorConfig& config) {
+  std::string text = fmt::format("split {} rounding {} segment {} gc {} expandable {} fraction {} divisions",
+                                 config.max_split_size.value(), config.max_non_split_rounding.value(),
+                                 config.large_segment_size.value(), config.garbage_collection_threshold,
+                                 config.expandable_segments, config.memory_fraction.value_or(1));
+  for (const std::int64_t divisions : config.roundup_power2_divisions) text += fmt::format(" {}", divisions);
+  return text;
 }
 
 }  // namespace dsplan

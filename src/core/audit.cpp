@@ -74,11 +74,11 @@ void Auditor::on(std::size_t at, const Release& event) {
     }
   }
   // Modules are gathered whole. An early stop unwinds a recomputation before its last readers have run, but then
-  // nothing more may run in it.
+  // nothing more may run in it. Where results were kept, their operators do not run again and read nothing.
   const bool recomputing = !modules_.empty() && modules_.back().pass == Pass::Recompute;
   for (const Piece& piece : state.pieces) {
     if (recomputing && is_unread(event.buffer, piece)) {
-      stopped_ = true;
+      stopped_ = !schedule_.keeps_results;
     } else if (event.reason != Reason::ModuleExit) {
       lose(event.buffer, piece);
     }

@@ -61,7 +61,9 @@ Auditor::Sums Auditor::work(const Work& event, bool compute) {
   if (stopped_) find("work between an early stop and the exit that abandons its module");
   if (event.module != (modules_.empty() ? kNone : modules_.back().module))
     find("work outside its module {}", event.module);
-  if (!modules_.empty() && event.pass != modules_.back().pass)
+  // An operator alone, checkpointed without its module, runs again in the middle of that module's backward.
+  const bool again = !modules_.empty() && event.pass == Pass::Recompute && modules_.back().pass == Pass::Backward;
+  if (!modules_.empty() && event.pass != modules_.back().pass && !again)
     find("work in a module that was entered in another pass");
   return sums;
 }

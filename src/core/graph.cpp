@@ -58,4 +58,11 @@ const char* name(Op op) {
   return "?";
 }
 
+std::optional<Op> operator_named(std::string_view text) {
+  for (std::size_t at = 0; at < kOps; ++at) {
+    if (text == name(static_cast<Op>(at))) return static_cast<Op>(at);
+  }
+  return std::nullopt;
+}
+
 }  // namespace dsplan

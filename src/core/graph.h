@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "core/model.h"
@@ -71,6 +73,7 @@ enum class Op : std::uint8_t {
 };
 inline constexpr std::size_t kOps = static_cast<std::size_t>(Op::Custom) + 1;
 [[nodiscard]] const char* name(Op op);
+[[nodiscard]] std::optional<Op> operator_named(std::string_view name);
 
 struct Storage {
   Bytes bytes;

@@ -111,6 +111,7 @@ Request overlay(const Request& below, const Request& above) {
   if (above.optimizer.mentioned()) {
     all.implementation = {};
     all.momentum = {};
+    all.weight_decay = {};
   }
   if (above.checkpoint.mentioned()) all.checkpoint_groups = {};
   for_each_setting(all, above, [](auto& mine, const auto& theirs) { prefer(mine, theirs); });

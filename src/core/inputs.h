@@ -177,7 +177,8 @@ struct DeepSpeedInput {
 struct CheckpointEntry {
   std::int64_t first = 0;
   std::int64_t last = 0;
-  bool recompute = true;  // "recompute"; false: "store".
+  bool recompute = true;                    // "recompute"; false: "store".
+  std::optional<CheckpointKind> kind = {};  // "reentrant", "non_reentrant"; absent: the run's.
   Place place;
 };
 
@@ -232,18 +233,22 @@ struct Request {
   Setting<std::string> optimizer;        // --optimizer NAME[:IMPLEMENTATION] (optimizer.name)
   Setting<std::string> implementation;   // (optimizer.implementation) fused|foreach|for-loop
   Setting<double> momentum;              // (optimizer.momentum)
-  Setting<std::string> param_groups;     // (param_groups) single
+  Setting<double> weight_decay;          // (optimizer.weight_decay)
+  Setting<std::string> param_groups;     // (param_groups) single|decay
+  Setting<bool> zero_grad_set_to_none;   // (zero_grad_set_to_none) true; also --set
   Setting<double> max_grad_norm;         // (max_grad_norm)
   // Model and its execution.
   Setting<std::vector<std::string>> freeze;                 // --freeze GLOB, repeatable
   Setting<std::string> lora;                                // --lora
   Setting<std::string> checkpoint;                          // --checkpoint none|full|every:K|segments:K|nth:K|auto|FILE
   Setting<std::vector<CheckpointEntry>> checkpoint_groups;  // The content of --checkpoint FILE.
-  Setting<std::string> attention;                           // --attention eager|math|flash|mem-efficient|sdpa
-  Setting<std::string> loss;                                // --loss hf
-  Setting<std::string> loop;                                // --loop trainer|minimal
-  Setting<std::string> level;                               // --level kernel|dispatch
-  Setting<std::string> routing;                             // --routing
+  Setting<std::string> checkpoint_impl;  // --checkpoint-impl reentrant|non_reentrant (checkpoint_impl)
+  Setting<bool> preserve_rng_state;      // (preserve_rng_state)
+  Setting<std::string> attention;        // --attention eager|math|flash|mem-efficient|sdpa
+  Setting<std::string> loss;             // --loss hf
+  Setting<std::string> loop;             // --loop trainer|minimal
+  Setting<std::string> level;            // --level kernel|dispatch (level)
+  Setting<std::string> routing;          // --routing
   // Allocator.
   Setting<std::string> alloc_conf;    // --alloc-conf (allocator_conf)
   Setting<std::string> stream_frees;  // --stream-frees at-sync|immediate (stream_frees)
@@ -285,18 +290,19 @@ void for_each_setting(A& a, B& b, Visit&& visit) {
   all(&Request::deepspeed, &Request::training, &Request::hardware, &Request::cluster, &Request::env, &Request::gpus,
       &Request::gpus_per_node, &Request::tp, &Request::sp, &Request::ep, &Request::runtime, &Request::zero_stage,
       &Request::micro_batch, &Request::grad_accum, &Request::seq, &Request::seq_list, &Request::dtype,
-      &Request::autocast, &Request::optimizer, &Request::implementation, &Request::momentum, &Request::param_groups,
-      &Request::max_grad_norm, &Request::freeze, &Request::lora, &Request::checkpoint, &Request::checkpoint_groups,
-      &Request::attention, &Request::loss, &Request::loop, &Request::level, &Request::routing, &Request::alloc_conf,
-      &Request::stream_frees, &Request::placement, &Request::deepspeed_version, &Request::torch_version,
-      &Request::transformers_version, &Request::host_memory, &Request::capacity, &Request::reserve, &Request::rank,
-      &Request::phase, &Request::strict, &Request::set, &Request::sweep, &Request::format, &Request::out,
-      &Request::nodes, &Request::torch_dtype, &Request::mixed_precision);
+      &Request::autocast, &Request::optimizer, &Request::implementation, &Request::momentum, &Request::weight_decay,
+      &Request::param_groups, &Request::zero_grad_set_to_none, &Request::max_grad_norm, &Request::freeze,
+      &Request::lora, &Request::checkpoint, &Request::checkpoint_groups, &Request::checkpoint_impl,
+      &Request::preserve_rng_state, &Request::attention, &Request::loss, &Request::loop, &Request::level,
+      &Request::routing, &Request::alloc_conf, &Request::stream_frees, &Request::placement, &Request::deepspeed_version,
+      &Request::torch_version, &Request::transformers_version, &Request::host_memory, &Request::capacity,
+      &Request::reserve, &Request::rank, &Request::phase, &Request::strict, &Request::set, &Request::sweep,
+      &Request::format, &Request::out, &Request::nodes, &Request::torch_dtype, &Request::mixed_precision);
 }
 
 // `above` wins wherever it says something. The order is: option over launch line over training file over
 // TrainingArguments; the DeepSpeed JSON lies below all of them and is not a Request. An optimizer's name carries its
-// implementation and momentum with it, and a --checkpoint its file.
+// implementation, momentum and weight decay with it, and a --checkpoint its file.
 [[nodiscard]] Request overlay(const Request& below, const Request& above);
 
 // Place of an option or of a part of a launch line.

@@ -5,6 +5,8 @@
 
 namespace dsplan {
 
+std::string_view name(StreamFrees frees) { return frees == StreamFrees::AtSync ? "at-sync" : "immediate"; }
+
 std::string_view name(Origin origin) {
   switch (origin) {
     case Origin::Given: return "given";

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/allocator_config.h"
 #include "core/cluster.h"
 #include "core/inputs.h"
 #include "core/training.h"
@@ -35,6 +36,11 @@ struct ResolvedInput {
   std::string option;  // What would settle it: "--seq".
 };
 
+// When a free that waits for another stream completes. AtSync: when the allocating stream is known to have waited for
+// that use, never earlier (the high end). Immediate: when the allocator next asks (the low end).
+enum class StreamFrees : std::uint8_t { AtSync, Immediate };
+[[nodiscard]] std::string_view name(StreamFrees frees);  // "at-sync", "immediate"
+
 struct Job {
   Training training;
   Parallelism parallelism;
@@ -44,8 +50,12 @@ struct Job {
   Bytes reserve;                     // Taken off the capacity by wish.
   std::optional<Bytes> context;      // CUDA context; nullopt without a capacity.
   std::optional<Bytes> host_memory;  // Per node.
-  std::string rank = "worst";        // A number, "all" or "worst".
-  std::string phase;                 // Empty: all.
+  AllocatorConfig allocator;
+  std::string allocator_conf;  // The keys as given; empty: PyTorch's defaults.
+  StreamFrees stream_frees = StreamFrees::AtSync;
+  std::string rank = "worst";          // A number, "all" or "worst".
+  std::string phase;                   // "init", "first_step" or "steady"; empty: all.
+  bool explain_fragmentation = false;  // Costs further replays, so only when asked for.
   std::vector<ResolvedInput> inputs;
   std::vector<Notice> notices;
 

@@ -63,16 +63,67 @@ struct HeldForBackward {
 
 struct Peak {
   Bytes requested;
-  Bytes allocated;                    // Largest sum of blocks rounded to 512 bytes.
+  Bytes allocated;                    // Largest sum of blocks handed out.
+  Bytes active;                       // Largest sum of those and of blocks whose free waits for another stream.
   std::optional<Bytes> reserved;      // Caching allocator without a limit; frees at synchronisation (high end).
   std::optional<Bytes> reserved_low;  // Immediate frees.
-  std::optional<Bytes> process;       // reserved + context + communicators.
-  std::optional<Bytes> process_high;
-  std::string phase;  // "init", "first_step", "steady".
-  std::string event;  // In words.
+  std::optional<Bytes> process;       // reserved (by --stream-frees) + context + communicators.
+  std::optional<Bytes> process_high;  // With `reserved` at its high end.
+  std::string phase;                  // "init", "first_step", "steady".
+  std::string event;                  // In words.
   std::size_t event_index = 0;
   ByRole by_role;
   std::vector<LiveBuffer> live;  // Largest first.
+};
+
+// Logits, their fp32 copy, log-softmax and the gradients of these: the most that is alive of them at once.
+struct LossSpike {
+  Bytes requested;
+  std::string event;             // In words.
+  std::vector<LiveBuffer> live;  // Largest first.
+};
+
+// A block that keeps a segment from being given back.
+struct PinningBlock {
+  std::string name;    // What its buffer is.
+  std::string module;  // Path; empty where it belongs to none.
+  Role role = Role::Temporaries;
+  Bytes address;  // Logical: segments ascend in creation order on 2 MiB multiples.
+  Bytes requested;
+  Bytes size;
+};
+
+// A segment of which parts are handed out and parts are free.
+struct PinnedSegment {
+  Bytes address;
+  Bytes size;
+  Bytes free;                      // Within it; empty_cache cannot give it back.
+  std::int64_t blocks = 0;         // That pin it.
+  std::vector<PinningBlock> pins;  // Largest first, at most 8.
+};
+
+// What another allocator conf would reserve for the same schedule.
+struct AllocatorRemedy {
+  std::string conf;          // All of it: "expandable_segments:True"
+  Bytes reserved;            // Its largest.
+  std::optional<bool> fits;  // Under the verdict's limit; absent without a capacity.
+};
+
+// Right after the first event at which `reserved` is largest, without a limit. reserved = requested + slack + awaiting
+// + inactive_split
+// + cached, by construction.
+struct Fragmentation {
+  std::string event;  // In words.
+  std::size_t event_index = 0;
+  Bytes reserved;
+  Bytes requested;                      // Of the blocks handed out.
+  Bytes slack;                          // Of the same: their sizes beyond what was asked for.
+  Bytes awaiting;                       // Blocks whose free waits for another stream.
+  Bytes inactive_split;                 // Free parts of segments in use.
+  Bytes cached;                         // Wholly free segments and pages.
+  std::vector<PinnedSegment> segments;  // Those in use with most free bytes first, at most 20.
+  std::int64_t segments_in_use = 0;     // Of those with free parts, how many there are.
+  std::vector<AllocatorRemedy> remedies;
 };
 
 struct PhaseMark {
@@ -125,6 +176,8 @@ struct Prediction {
   Persistent persistent;
   std::optional<HeldForBackward> held_for_backward;
   std::optional<Peak> peak;
+  std::optional<LossSpike> loss_spike;
+  std::optional<Fragmentation> fragmentation;  // Absent unless Job::explain_fragmentation.
   std::vector<Phase> phases;
   HostMemory host;
   // Absent where no schedule could be made and no formula covers it.

@@ -61,6 +61,10 @@ struct Buffer {
   bool capacity = false;
   // Used inside one operator only: its contents need no reader.
   bool scratch = false;
+  // Allocated inside a kernel launch: a witness that watches the dispatcher does not see it.
+  bool inside_kernel = false;
+  // Logits and what the loss makes of them, forward and backward.
+  bool of_loss = false;
   Space space = Space::Device;
 };
 
@@ -185,6 +189,7 @@ struct Schedule {
   std::int64_t rank = 0;
   std::int64_t world = 1;
   std::int64_t dp = 1;
+  bool keeps_results = false;       // Recomputations leave out operators whose results a selective checkpoint kept.
   std::vector<Buffer> buffers;      // Indexed by BufferId.
   std::vector<Access> accesses;     // Pool for the spans.
   std::vector<Event> events;        // Program order.

@@ -48,9 +48,13 @@ std::string_view name(OptimizerKind kind) {
     case OptimizerKind::Lion: return "lion";
     case OptimizerKind::Adam8bit: return "adam8bit";
     case OptimizerKind::Muon: return "muon";
+    case OptimizerKind::Adagrad: return "adagrad";
+    case OptimizerKind::RmsProp: return "rmsprop";
   }
   return "?";
 }
+
+std::string_view name(ParamGroups groups) { return groups == ParamGroups::Single ? "single" : "decay"; }
 
 std::string_view name(Implementation implementation) {
   switch (implementation) {
@@ -88,6 +92,7 @@ std::string_view name(Loss loss) {
   }
   return "?";
 }
+std::string_view name(CheckpointKind kind) { return kind == CheckpointKind::Reentrant ? "reentrant" : "non_reentrant"; }
 
 bool glob_matches(std::string_view glob, std::string_view text) {
   // Greedy with one remembered star: linear in practice, quadratic at worst, never exponential.

@@ -33,13 +33,16 @@ inline constexpr Version kWitnessTransformers{5, 17, 0};
 
 enum class Runtime : std::uint8_t { PyTorch, DeepSpeed };
 
-enum class OptimizerKind : std::uint8_t { Adam, AdamW, Sgd, Adafactor, Lion, Adam8bit, Muon };
+enum class OptimizerKind : std::uint8_t { Adam, AdamW, Sgd, Adafactor, Lion, Adam8bit, Muon, Adagrad, RmsProp };
 enum class Implementation : std::uint8_t { Fused, Foreach, ForLoop };
 
 struct Optimizer {
   OptimizerKind kind = OptimizerKind::AdamW;
   Implementation implementation = Implementation::Fused;
-  double momentum = 0;  // Sgd: a buffer exists iff > 0.
+  double momentum = 0;      // Sgd, RmsProp: a buffer exists iff > 0.
+  double weight_decay = 0;  // Matters where it is added to the gradient: Adam, Sgd, Adagrad, RmsProp.
+  // Adam8bit made by transformers' Trainer, which registers embeddings as 32-bit. Plain PyTorch only.
+  bool embeddings_32bit = false;
 };
 
 enum class OffloadDevice : std::uint8_t { None, Cpu, Nvme };
@@ -100,6 +103,10 @@ struct CheckpointGroup {
 struct Checkpointing {
   std::string text = "none";            // As given: "none", "full", "every:4", "segments:2", "nth:2".
   std::vector<CheckpointGroup> groups;  // Resolved against the model's layers; those not named are stored.
+  // Instead of layers: modules by the last part of their path, each call of one its own checkpoint.
+  std::vector<std::string> modules;
+  CheckpointKind kind = CheckpointKind::NonReentrant;  // Of `modules`.
+  bool preserve_rng_state = true;                      // Likewise.
 };
 
 enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient };
@@ -109,6 +116,10 @@ enum class Loss : std::uint8_t { HuggingFace, Native, Chunked };
 enum class LoopKind : std::uint8_t { Trainer, Minimal };
 // Which temporaries count: all, or only those that PyTorch's dispatcher sees, as a witness without a GPU does.
 enum class Level : std::uint8_t { Kernel, Dispatch };
+
+// How parameters are handed to the optimizer: all in one group, or as transformers' Trainer does, biases and norms
+// apart. Plain PyTorch only.
+enum class ParamGroups : std::uint8_t { Single, Decay };
 
 struct Training {
   Runtime runtime = Runtime::PyTorch;
@@ -128,6 +139,9 @@ struct Training {
   Loss loss = Loss::HuggingFace;
   std::int64_t loss_chunks = 0;  // Chunked only.
   LoopKind loop = LoopKind::Trainer;
+  ParamGroups param_groups = ParamGroups::Single;
+  bool zero_grad_to_none = true;  // Plain PyTorch, as is the next.
+  bool grad_scaler = false;       // torch.amp.GradScaler around backward and step: fp16 autocast.
   Level level = Level::Kernel;
   std::vector<std::string> freeze;  // Globs over parameter names.
   Version torch = kWitnessTorch;
@@ -148,6 +162,8 @@ struct Training {
 [[nodiscard]] std::string_view name(OffloadDevice device);
 [[nodiscard]] std::string_view name(Attention attention);
 [[nodiscard]] std::string_view name(Loss loss);
+[[nodiscard]] std::string_view name(CheckpointKind kind);  // "non_reentrant", "reentrant"
+[[nodiscard]] std::string_view name(ParamGroups groups);   // "single", "decay"
 
 // '*' and '?' over whole parameter names; nothing else is special.
 [[nodiscard]] bool glob_matches(std::string_view glob, std::string_view text);

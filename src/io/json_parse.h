@@ -20,6 +20,9 @@ struct Anchor {
 // back from `json` to that text; nullptr: `json` is that text.
 [[nodiscard]] Value parse_strict(const Document& document, std::string_view json, const std::vector<Anchor>* anchors);
 
+// The offset of the first byte that is not UTF-8, or npos.
+[[nodiscard]] std::size_t bad_utf8(std::string_view text);
+
 // Refuses text that is not UTF-8 at the first offending byte.
 void refuse_bad_utf8(const Document& document);
 

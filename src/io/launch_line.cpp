@@ -162,7 +162,14 @@ void LineReader::include(const Word& word) {
 
 Launcher LineReader::launcher() {
   while (!done() && is_assignment(words_[at_])) {
-    notice(Notice::Kind::Inert, words_[at_].substr(0, words_[at_].find('=')), "environment variables are not read");
+    const std::string variable = words_[at_].substr(0, words_[at_].find('='));
+    // Of the allocator's two names the older goes first (c10/cuda/CUDAAllocatorConfig.h).
+    const bool first = variable == "PYTORCH_CUDA_ALLOC_CONF";
+    if (first || (variable == "PYTORCH_ALLOC_CONF" && !request_.alloc_conf.given())) {
+      request_.alloc_conf = {words_[at_], where(variable)};
+    } else {
+      notice(Notice::Kind::Inert, variable, "this environment variable is not read");
+    }
     ++at_;
   }
   if (done()) return Launcher::None;

@@ -187,7 +187,7 @@ void take_checkpointing(const Argument& argument) {
   if (flag.value_or(false)) argument.request.checkpoint = {"full", argument.place};
 }
 
-// A dictionary, or its JSON text on a command line. transformers 5 checkpoints without re-entering by default.
+// A dictionary, or its JSON text on a command line; what it holds goes to torch.utils.checkpoint.
 void take_checkpointing_kwargs(const Argument& argument) {
   Document parsed;
   const Value* dictionary = &argument.value;
@@ -196,9 +196,13 @@ void take_checkpointing_kwargs(const Argument& argument) {
     dictionary = &parsed.root;
   }
   const Value* reentrant = dictionary->find("use_reentrant");
-  if (reentrant != nullptr && lax_boolean(*reentrant).value_or(true)) {
-    argument.not_modelled(When::Always, "reentrant checkpointing");
+  if (reentrant != nullptr && !reentrant->is(Value::Kind::Null)) {
+    const bool on = lax_boolean(*reentrant).value_or(true);
+    argument.request.checkpoint_impl = {on ? "reentrant" : "non_reentrant", argument.place};
   }
+  const Value* preserve = dictionary->find("preserve_rng_state");
+  if (preserve != nullptr)
+    argument.request.preserve_rng_state = {lax_boolean(*preserve).value_or(true), argument.place};
 }
 
 void take_optim(const Argument& argument) { argument.request.optimizer = argument.arguments().optim = argument.text(); }

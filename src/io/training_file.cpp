@@ -88,7 +88,7 @@ void SettingReader::number_or_text(std::string_view key, Setting<std::string>& s
   }
 }
 
-// "optimizer": "adamw:fused" or {"name": "adamw", "implementation": "fused", "momentum": 0.9}.
+// "optimizer": "adamw:fused" or {"name": "adamw", "implementation": "fused", "momentum": 0.9, "weight_decay": 0.1}.
 void read_optimizer(ObjectReader& parent, Request& request) {
   const Value* value = parent.find("optimizer");
   if (value == nullptr) return;
@@ -102,6 +102,7 @@ void read_optimizer(ObjectReader& parent, Request& request) {
   settings.text("name", request.optimizer);
   settings.choice("implementation", request.implementation, {"fused", "foreach", "for-loop"});
   settings.number("momentum", request.momentum);
+  settings.number("weight_decay", request.weight_decay);
   if (!reader.has("name")) reader.fault("name", "\"name\" is missing: which optimizer?");
   reader.refuse_unread("optimizer");
 }
@@ -120,13 +121,16 @@ void read_run(SettingReader& settings, Request& request) {
   settings.mention("seq_list", request.seq_list);
   settings.choice("dtype", request.dtype, {"bf16", "fp16", "fp32"});
   settings.mention("autocast", request.autocast);
-  settings.text("param_groups", request.param_groups);
+  settings.choice("param_groups", request.param_groups, {"single", "decay"});
+  settings.flag("zero_grad_set_to_none", request.zero_grad_set_to_none);
   settings.number("max_grad_norm", request.max_grad_norm);
   settings.texts("freeze", request.freeze);
   settings.mention("lora", request.lora);
   settings.text("loss", request.loss);
   settings.text("attention", request.attention);
   settings.text("checkpoint", request.checkpoint);
+  settings.choice("checkpoint_impl", request.checkpoint_impl, {"reentrant", "non_reentrant"});
+  settings.flag("preserve_rng_state", request.preserve_rng_state);
   settings.choice("level", request.level, {"kernel", "dispatch"});
   settings.choice("loop", request.loop, {"trainer", "minimal"});
   settings.text("routing", request.routing);
@@ -163,15 +167,21 @@ std::optional<CheckpointEntry> read_entry(ObjectReader& reader, const Value& ite
   const bool shaped = item.is(Value::Kind::Array) && item.items.size() == 3 && item.items[0].is(Value::Kind::Integer) &&
                       item.items[1].is(Value::Kind::Integer) && item.items[2].is(Value::Kind::String);
   if (!shaped) {
-    reader.fault(item, "a group is [first layer, last layer, \"recompute\" or \"store\"]");
+    reader.fault(item, "a group is [first layer, last layer, mode]",
+                 "modes are \"recompute\", \"store\", \"reentrant\", \"non_reentrant\"");
     return std::nullopt;
   }
   const std::string& mode = item.items[2].string;
-  if (mode != "recompute" && mode != "store") {
-    reader.fault(item.items[2], fmt::format("mode \"{}\" is neither \"recompute\" nor \"store\"", mode));
+  constexpr std::array<std::string_view, 4> kModes = {"recompute", "store", "reentrant", "non_reentrant"};
+  if (std::find(kModes.begin(), kModes.end(), mode) == kModes.end()) {
+    reader.fault(item.items[2], fmt::format("no mode \"{}\"", mode),
+                 "modes are \"recompute\", \"store\", \"reentrant\", \"non_reentrant\"");
     return std::nullopt;
   }
-  CheckpointEntry entry{item.items[0].integer, item.items[1].integer, mode == "recompute",
+  std::optional<CheckpointKind> kind;
+  if (mode == "reentrant") kind = CheckpointKind::Reentrant;
+  if (mode == "non_reentrant") kind = CheckpointKind::NonReentrant;
+  CheckpointEntry entry{item.items[0].integer, item.items[1].integer, mode != "store", kind,
                         place_at(reader.document(), item.offset)};
   if (entry.first < 0 || entry.last < entry.first) {
     reader.fault(item, fmt::format("layers {} to {} are no group", entry.first, entry.last));

@@ -32,8 +32,7 @@ std::size_t sequence(std::string_view text, std::size_t at) {
 
 }  // namespace
 
-void refuse_bad_utf8(const Document& document) {
-  const std::string_view text = document.text;
+std::size_t bad_utf8(std::string_view text) {
   for (std::size_t at = 0; at < text.size();) {
     // Eight plain characters at a time: nearly all of any file.
     std::uint64_t eight = 0;
@@ -45,12 +44,17 @@ void refuse_bad_utf8(const Document& document) {
       }
     }
     const std::size_t length = sequence(text, at);
-    if (length == 0) {
-      const auto byte = static_cast<unsigned char>(text[at]);
-      throw Refusal({document.at(at, fmt::format("byte 0x{:02X} is not UTF-8 text", byte))});
-    }
+    if (length == 0) return at;
     at += length;
   }
+  return std::string_view::npos;
+}
+
+void refuse_bad_utf8(const Document& document) {
+  const std::size_t at = bad_utf8(document.text);
+  if (at == std::string_view::npos) return;
+  const auto byte = static_cast<unsigned char>(document.text[at]);
+  throw Refusal({document.at(at, fmt::format("byte 0x{:02X} is not UTF-8 text", byte))});
 }
 
 std::size_t after_mark(std::string_view text) { return text.starts_with("\xEF\xBB\xBF") ? 3 : 0; }

@@ -48,6 +48,7 @@ Json held_value(const HeldForBackward& held) {
 Json peak_value(const Peak& peak) {
   return {{"requested", peak.requested.value()},
           {"allocated", peak.allocated.value()},
+          {"active", peak.active.value()},
           {"reserved", optional(peak.reserved)},
           {"reserved_low", optional(peak.reserved_low)},
           {"process", optional(peak.process)},
@@ -57,6 +58,51 @@ Json peak_value(const Peak& peak) {
           {"event_index", peak.event_index},
           {"by_role", roles_value(peak.by_role)},
           {"live", live_value(peak.live)}};
+}
+
+Json spike_value(const LossSpike& spike) {
+  return {{"requested", spike.requested.value()}, {"at", spike.event}, {"live", live_value(spike.live)}};
+}
+
+Json pins_value(const std::vector<PinningBlock>& pins) {
+  Json list = Json::array();
+  for (const PinningBlock& pin : pins) {
+    list.push_back({{"name", pin.name},
+                    {"module", pin.module},
+                    {"role", std::string(name(pin.role))},
+                    {"address", pin.address.value()},
+                    {"requested", pin.requested.value()},
+                    {"size", pin.size.value()}});
+  }
+  return list;
+}
+
+Json fragmentation_value(const Fragmentation& f) {
+  Json segments = Json::array();
+  for (const PinnedSegment& segment : f.segments) {
+    segments.push_back({{"address", segment.address.value()},
+                        {"size", segment.size.value()},
+                        {"free", segment.free.value()},
+                        {"blocks", segment.blocks},
+                        {"pins", pins_value(segment.pins)}});
+  }
+  Json remedies = Json::array();
+  for (const AllocatorRemedy& remedy : f.remedies) {
+    remedies.push_back({{"conf", remedy.conf},
+                        {"reserved", remedy.reserved.value()},
+                        {"fits", remedy.fits ? Json(*remedy.fits) : Json()}});
+  }
+  return {{"event", f.event},
+          {"event_index", f.event_index},
+          {"reserved", f.reserved.value()},
+          {"requested", f.requested.value()},
+          {"slack", f.slack.value()},
+          {"awaiting", f.awaiting.value()},
+          {"inactive_split", f.inactive_split.value()},
+          {"cached", f.cached.value()},
+          {"segments_in_use", f.segments_in_use},
+          {"segments", std::move(segments)},
+          {"remedies", std::move(remedies)}};
 }
 
 Json phases_value(const std::vector<Phase>& phases) {
@@ -87,6 +133,8 @@ Json memory_value(const Prediction& prediction) {
   memory["persistent"] = std::move(persistent);
   memory["held_for_backward"] = prediction.held_for_backward ? held_value(*prediction.held_for_backward) : Json();
   memory["peak"] = prediction.peak ? peak_value(*prediction.peak) : Json();
+  memory["loss_spike"] = prediction.loss_spike ? spike_value(*prediction.loss_spike) : Json();
+  if (prediction.fragmentation) memory["fragmentation"] = fragmentation_value(*prediction.fragmentation);
   memory["phases"] = prediction.phases.empty() ? Json() : phases_value(prediction.phases);
   memory["host"] = {{"pinned", optional(host.pinned)},
                     {"pageable", optional(host.pageable)},

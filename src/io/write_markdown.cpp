@@ -41,7 +41,11 @@ std::string memory_table(const Prediction& prediction) {
   line("total", [](const ByRole& roles) { return roles.total(); });
   row("allocated", prediction.persistent.allocated, std::nullopt,
       prediction.peak ? std::optional(prediction.peak->allocated) : std::nullopt);
+  if (prediction.loss_spike) {
+    row("logits and loss", std::nullopt, std::nullopt, prediction.loss_spike->requested);
+  }
   if (prediction.peak) {
+    row("active", std::nullopt, std::nullopt, prediction.peak->active);
     row("reserved", std::nullopt, std::nullopt, prediction.peak->reserved);
     row("process", std::nullopt, std::nullopt, prediction.peak->process);
   }

@@ -79,6 +79,7 @@ Json held() {
 Json peak() {
   return or_null(object({{"requested", count()},
                          {"allocated", count()},
+                         {"active", count()},
                          {"reserved", count_or_null()},
                          {"reserved_low", count_or_null()},
                          {"process", count_or_null()},
@@ -90,23 +91,53 @@ Json peak() {
                          {"live", live()}}));
 }
 
+Json loss_spike() { return or_null(object({{"requested", count()}, {"at", typed("string")}, {"live", live()}})); }
+
 Json phases() {
   const Json mark = object({{"name", typed("string")}, {"requested", count()}, {"allocated", count()}});
   return or_null(list_of(object({{"name", typed("string")}, {"marks", list_of(mark)}, {"peak_allocated", count()}})));
 }
 
+// Only with --explain fragmentation.
+Json fragmentation() {
+  const Json pin = object({{"name", typed("string")},
+                           {"module", typed("string")},
+                           {"role", typed("string")},
+                           {"address", count()},
+                           {"requested", count()},
+                           {"size", count()}});
+  const Json segment =
+      object({{"address", count()}, {"size", count()}, {"free", count()}, {"blocks", count()}, {"pins", list_of(pin)}});
+  const Json remedy =
+      object({{"conf", typed("string")}, {"reserved", count()}, {"fits", Json{{"type", {"boolean", "null"}}}}});
+  return object({{"event", typed("string")},
+                 {"event_index", count()},
+                 {"reserved", count()},
+                 {"requested", count()},
+                 {"slack", count()},
+                 {"awaiting", count()},
+                 {"inactive_split", count()},
+                 {"cached", count()},
+                 {"segments_in_use", count()},
+                 {"segments", list_of(segment)},
+                 {"remedies", list_of(remedy)}});
+}
+
 Json memory() {
-  return object(
-      {{"states",
-        object({{"parameters", count()}, {"gradients", count()}, {"optimizer", count()}, {"total", count()}})},
-       {"persistent", persistent()},
-       {"held_for_backward", held()},
-       {"peak", peak()},
-       {"phases", phases()},
-       {"host", object({{"pinned", count_or_null()},
-                        {"pageable", count_or_null()},
-                        {"peak", count_or_null()},
-                        {"per_node", count_or_null()}})}});
+  Json value =
+      object({{"states",
+               object({{"parameters", count()}, {"gradients", count()}, {"optimizer", count()}, {"total", count()}})},
+              {"persistent", persistent()},
+              {"held_for_backward", held()},
+              {"peak", peak()},
+              {"loss_spike", loss_spike()},
+              {"phases", phases()},
+              {"host", object({{"pinned", count_or_null()},
+                               {"pageable", count_or_null()},
+                               {"peak", count_or_null()},
+                               {"per_node", count_or_null()}})}});
+  value["properties"]["fragmentation"] = fragmentation();
+  return value;
 }
 
 Json communication() {

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "core/sha256.h"
+#include "planner/library_workspaces.h"
 #include "planner/predict.h"
 
 namespace dsplan {
@@ -43,6 +44,15 @@ void add_zero(const Zero& z, std::string& text) {
   fmt::format_to(std::back_inserter(text), "aio {} {}\n", z.aio_block_size, z.aio_intra_op_parallelism);
 }
 
+// Weight decay moves bytes only where it is added to a gradient.
+bool adds_decay(const Training& t) {
+  const OptimizerKind kind = t.optimizer.kind;
+  const bool adding = kind == OptimizerKind::Adam || kind == OptimizerKind::Sgd || kind == OptimizerKind::Adagrad ||
+                      kind == OptimizerKind::RmsProp;
+  return adding && t.optimizer.weight_decay != 0 && t.optimizer.implementation != Implementation::Fused &&
+         t.runtime == Runtime::PyTorch;
+}
+
 void add_training(const Training& t, std::string& text) {
   const auto out = std::back_inserter(text);
   fmt::format_to(out, "runtime {}\ndtypes {} {} {} {}\n", name(t.runtime), name(t.dtype), name(t.grad_accum_dtype),
@@ -52,7 +62,15 @@ void add_training(const Training& t, std::string& text) {
   fmt::format_to(out, "batch {} {} {}\nclipping {} {}\n", t.micro_batch, t.grad_accum, t.seq, t.gradient_clipping > 0,
                  t.check_grad_overflow);
   text += "checkpoint";
-  for (const CheckpointGroup& group : t.checkpoint.groups) fmt::format_to(out, " {}-{}", group.first, group.last);
+  for (const CheckpointGroup& group : t.checkpoint.groups) {
+    fmt::format_to(out, " {}-{}", group.first, group.last);
+    if (group.kind == CheckpointKind::Reentrant) text += " reentrant";
+    if (!group.preserve_rng_state) text += " without rng";
+    for (Op op : group.kept) fmt::format_to(out, " keeps {}", name(op));
+  }
+  for (const std::string& module : t.checkpoint.modules) {
+    fmt::format_to(out, " {} {} {}", module, name(t.checkpoint.kind), t.checkpoint.preserve_rng_state);
+  }
   fmt::format_to(out, "\nattention {}\nloss {}\nloop {}\n", name(t.attention), static_cast<int>(t.loss),
                  static_cast<int>(t.loop));
   if (t.loss == Loss::Chunked) fmt::format_to(out, "loss chunks {}\n", t.loss_chunks);
@@ -60,6 +78,11 @@ void add_training(const Training& t, std::string& text) {
   for (const std::string& glob : t.freeze) fmt::format_to(out, "freeze {}\n", glob);
   fmt::format_to(out, "versions {} {} {}\n", t.torch.text(), t.transformers.text(), t.deepspeed.text());
   add_zero(t.zero, text);
+  if (adds_decay(t)) text += "weight_decay 1\n";
+  if (t.optimizer.embeddings_32bit) text += "embeddings_32bit 1\n";
+  if (t.param_groups != ParamGroups::Single) fmt::format_to(out, "param_groups {}\n", name(t.param_groups));
+  if (!t.zero_grad_to_none) text += "zero_grad_to_none 0\n";
+  if (t.grad_scaler) text += "grad_scaler 1\n";
 }
 
 }  // namespace
@@ -71,6 +94,13 @@ std::string fingerprint(const ModelSpec& model, const Job& job) {
   add_training(job.training, text);
   const Parallelism& p = job.parallelism;
   fmt::format_to(std::back_inserter(text), "ranks {} {} {} {} {}\n", p.world, p.gpus_per_node, p.tp, p.sp, p.ep);
+  if (job.allocator != AllocatorConfig{}) text += "allocator " + canonical(job.allocator) + "\n";
+  if (job.stream_frees != StreamFrees::AtSync)
+    fmt::format_to(std::back_inserter(text), "frees {}\n", name(job.stream_frees));
+  if (const auto sizes = library_workspaces(job)) {
+    fmt::format_to(std::back_inserter(text), "workspaces {} {} {}\n", sizes->cublas.value(), sizes->cublaslt.value(),
+                   sizes->lt_per_call);
+  }
   return "sha256:" + sha256(text);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "planner/library_workspaces.h"
 
 namespace dsplan {
 namespace {
@@ -12,6 +13,7 @@ struct Counted {
   Shape shape;
   bool trained;
   bool hidden_matrix;
+  bool embedding;
 };
 
 bool is_trained(const Parameter& parameter, const Training& training) {
@@ -29,13 +31,15 @@ std::vector<Counted> count(const ModelSpec& model, const Job& job) {
     const Shape local = local_shape(model, parameter, job.parallelism.tp);
     const bool in_layer = model.modules[static_cast<std::size_t>(parameter.module)].layer != kNone;
     counted.push_back({local.elements().value(), local, is_trained(parameter, job.training),
-                       in_layer && local.rank == 2 && parameter.split != Split::Vocabulary});
+                       in_layer && local.rank == 2 && parameter.split != Split::Vocabulary,
+                       model.modules[static_cast<std::size_t>(parameter.module)].type == "Embedding"});
   }
   return counted;
 }
 
-// Bytes of optimizer state for one tensor. Adam keeps two moments, SGD a momentum if asked, Lion one; Adafactor a row
-// and a column vector in fp32; 8-bit Adam 2 n + 8 ceil(n / 256) from 4,096 elements on, else 8 n.
+// Bytes of optimizer state for one tensor. Adam keeps two moments, SGD a momentum if asked, Lion and Adagrad one,
+// RMSprop one and a momentum if asked; Adafactor a row and a column vector in fp32; 8-bit Adam 2 n + 8 ceil(n / 256)
+// from 4,096 elements on, else 8 n.
 Bytes state_bytes(const Optimizer& optimizer, const Shape& shape, DType dtype, bool hidden_matrix) {
   const std::int64_t n = shape.elements().value();
   const Bytes one = storage(Elements(n), dtype);
@@ -43,7 +47,9 @@ Bytes state_bytes(const Optimizer& optimizer, const Shape& shape, DType dtype, b
     case OptimizerKind::Adam:
     case OptimizerKind::AdamW: return one * 2;
     case OptimizerKind::Sgd: return optimizer.momentum > 0 ? one : Bytes(0);
-    case OptimizerKind::Lion: return one;
+    case OptimizerKind::Lion:
+    case OptimizerKind::Adagrad: return one;
+    case OptimizerKind::RmsProp: return optimizer.momentum > 0 ? one * 2 : one;
     case OptimizerKind::Muon: return hidden_matrix ? one : one * 2;
     case OptimizerKind::Adam8bit:
       return n < 4096 ? Bytes(checked_mul(n, 8)) : Bytes(checked_mul(n, 2)) + div_ceil(Bytes(n), 256) * 8;
@@ -57,19 +63,38 @@ Bytes flat_state(const Training& training, std::int64_t elements) {
   return elements == 0 ? Bytes(0) : state_bytes(training.optimizer, Shape{elements}, training.master_dtype, false);
 }
 
-// Separate tensors: plain PyTorch, and DeepSpeed's base optimizer in fp32. torch's fused Adam counts its steps on the
-// device, four bytes per parameter; bitsandbytes shares two maps of 256 fp32 values.
-Bytes separate_state(const Training& training, const std::vector<Counted>& parameters) {
+// Separate tensors under plain PyTorch: torch's fused Adam counts its steps on the device, four bytes per parameter;
+// Adafactor keeps an fp32 scalar (RMS) for each; bitsandbytes keeps 32-bit states in fp32, and two maps of 256 values
+// beside 8-bit ones.
+Bytes pytorch_state(const Optimizer& optimizer, DType dtype, const std::vector<Counted>& parameters) {
+  const bool adam = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW;
+  const bool scalar =
+      (adam && optimizer.implementation == Implementation::Fused) || optimizer.kind == OptimizerKind::Adafactor;
   Bytes sum;
-  const bool adam = training.optimizer.kind == OptimizerKind::Adam || training.optimizer.kind == OptimizerKind::AdamW;
-  const bool counter =
-      training.runtime == Runtime::PyTorch && adam && training.optimizer.implementation == Implementation::Fused;
+  bool quantised = false;
   for (const Counted& p : parameters) {
     if (!p.trained) continue;
-    sum += state_bytes(training.optimizer, p.shape, training.dtype, p.hidden_matrix);
-    if (counter) sum += Bytes(4);
+    const bool wide = optimizer.embeddings_32bit && p.embedding;
+    if (optimizer.kind == OptimizerKind::Lion) {
+      sum += Bytes(checked_mul(p.elements, 4));
+    } else if (optimizer.kind == OptimizerKind::Adam8bit && wide) {
+      sum += Bytes(checked_mul(p.elements, 8));
+    } else {
+      sum += state_bytes(optimizer, p.shape, dtype, p.hidden_matrix);
+      quantised |= optimizer.kind == OptimizerKind::Adam8bit && p.elements >= 4096;
+    }
+    if (scalar) sum += Bytes(4);
   }
-  if (training.optimizer.kind == OptimizerKind::Adam8bit && training.runtime == Runtime::PyTorch) sum += Bytes(2048);
+  return quantised ? sum + Bytes(2048) : sum;
+}
+
+// And DeepSpeed's base optimizer in fp32.
+Bytes separate_state(const Training& training, const std::vector<Counted>& parameters) {
+  if (training.runtime == Runtime::PyTorch) return pytorch_state(training.optimizer, training.dtype, parameters);
+  Bytes sum;
+  for (const Counted& p : parameters) {
+    if (p.trained) sum += state_bytes(training.optimizer, p.shape, training.dtype, p.hidden_matrix);
+  }
   return sum;
 }
 
@@ -86,9 +111,15 @@ void plain(const Job& job, const std::vector<Counted>& parameters, Footprint& re
   const Bytes trained = storage(Elements(sum_of(parameters, true)), t.dtype);
   result.persistent[Role::Parameters] = trained + storage(Elements(sum_of(parameters, false)), t.dtype);
   result.persistent[Role::Optimizer] = separate_state(t, parameters);
-  // DistributedDataParallel keeps buckets as large as the gradients.
-  if (t.runtime == Runtime::PyTorch && job.parallelism.dp > 1) result.persistent[Role::RuntimeBuffers] = trained;
   result.states.gradients = trained;
+  if (t.runtime != Runtime::PyTorch) return;
+  // DistributedDataParallel keeps buckets as large as the gradients.
+  if (job.parallelism.dp > 1) result.persistent[Role::RuntimeBuffers] = trained;
+  if (!t.zero_grad_to_none) result.persistent[Role::Gradients] = trained;
+  // The Trainer holds the latest norm for its log; GradScaler a scale and a counter.
+  const bool norm = t.gradient_clipping > 0 && t.loop == LoopKind::Trainer && trained > Bytes(0);
+  if (norm) result.persistent[Role::Temporaries] = Bytes(bytes_per_element(t.dtype));
+  if (t.grad_scaler) result.persistent[Role::Optimizer] += Bytes(8);
 }
 
 // FP16_Optimizer: flat 16-bit copy, flat master, states (fp16/fused_optimizer.py).
@@ -170,6 +201,33 @@ void stage3(const Job& job, const std::vector<Counted>& parameters, Footprint& r
   result.persistent[Role::Optimizer] += flat_state(t, group);
 }
 
+// A weight of two dimensions beside a bias is a product with a bias. Under ZeRO-3, DeepSpeed replaces
+// nn.functional.linear by a function that adds the bias apart; GPT-2's Conv1D calls addmm itself.
+bool multiplies_with_bias(const ModelSpec& model, const Job& job) {
+  const Training& t = job.training;
+  if (t.runtime == Runtime::DeepSpeed && t.zero.stage == 3 && model.family != "gpt2") return false;
+  return std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& bias) {
+    return bias.shape.rank == 1 && bias.name.ends_with(".bias") &&
+           std::any_of(model.parameters.begin(), model.parameters.end(),
+                       [&](const Parameter& weight) { return weight.module == bias.module && weight.shape.rank == 2; });
+  });
+}
+
+// cuBLAS on the loop's thread and on autograd's; cuBLASLt where a product with a bias runs: forward, and autograd's
+// thread if layers are recomputed there.
+void add_workspaces(const ModelSpec& model, const Job& job, Footprint& result) {
+  const std::optional<LibraryWorkspaces> sizes = library_workspaces(job);
+  if (!sizes) return;
+  const bool backward = result.parameters_trainable > Elements(0);
+  const std::vector<CheckpointGroup>& groups = job.training.checkpoint.groups;
+  const bool recomputes = backward && std::any_of(groups.begin(), groups.end(), [](const CheckpointGroup& group) {
+                            return std::find(group.kept.begin(), group.kept.end(), Op::Linear) == group.kept.end();
+                          });
+  Bytes& workspace = result.persistent[Role::Workspace];
+  workspace = sizes->cublas * (backward ? 2 : 1);
+  if (!sizes->lt_per_call && multiplies_with_bias(model, job)) workspace += sizes->cublaslt * (recomputes ? 2 : 1);
+}
+
 // input_ids and labels, int64; the collators of transformers 4.53 to 4.57 give a mask as well.
 bool add_batch(const ModelSpec& model, const Training& training, Footprint& result) {
   const bool causal = model.graph_class.ends_with("ForCausalLM") || model.graph_class.ends_with("LMHeadModel");
@@ -234,6 +292,7 @@ Footprint footprint(const ModelSpec& model, const Job& job) {
     result.persistent[Role::ModuleBuffers] +=
         storage(buffer.shape.elements(), buffer.follows_model_dtype ? job.training.dtype : buffer.dtype);
   }
+  add_workspaces(model, job, result);
   result.batch_known = add_batch(model, job.training, result);
   result.states.parameters = result.persistent[Role::Parameters];
   result.states.optimizer = result.persistent[Role::Optimizer];

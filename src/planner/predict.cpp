@@ -8,6 +8,8 @@
 #include "core/error.h"
 #include "model/graphs/graphs.h"
 #include "planner/footprint.h"
+#include "planner/fragmentation.h"
+#include "planner/library_workspaces.h"
 #include "planner/lowering/lower.h"
 #include "planner/report_details.h"
 #include "sim/memory.h"
@@ -61,6 +63,7 @@ Prediction outline(const ModelSpec& model, const Job& job, std::int64_t rank, co
 void judge_states(const std::string& obstacle, Prediction& p) {
   p.not_modelled.push_back({"memory.held_for_backward", obstacle});
   p.not_modelled.push_back({"memory.peak", obstacle});
+  p.not_modelled.push_back({"memory.loss_spike", obstacle});
   p.not_modelled.push_back({"memory.phases", obstacle});
   p.not_modelled.push_back({"memory.persistent.allocated", obstacle});
   p.not_modelled.push_back({"communication", obstacle});
@@ -75,41 +78,97 @@ void judge_states(const std::string& obstacle, Prediction& p) {
   p.verdict_reason = fmt::format("only the states are predicted: not modelled yet: {}", obstacle);
 }
 
-// By replay under the limit, through flushes and retries.
-void judge(const Schedule& schedule, const ModelSpec& model, const Placement& unlimited, Prediction& p) {
-  if (!p.capacity) {
+// What the allocator may have: the capacity without what lies beside it. PyTorch takes a memory fraction of the whole.
+std::optional<VerdictLimit> verdict_limit(const Prediction& p) {
+  if (!p.capacity) return std::nullopt;
+  const Bytes beside = p.context.value_or(Bytes(0)) + p.communicators.value_or(Bytes(0)) + p.reserve;
+  return VerdictLimit{beside < *p.capacity ? *p.capacity - beside : Bytes(0), *p.capacity};
+}
+
+PlacementOptions without_limit(const Job& job) {
+  PlacementOptions options;
+  options.config = job.allocator;
+  options.config.memory_fraction.reset();  // A limit, too.
+  options.frees = job.stream_frees;
+  return options;
+}
+
+// By replay under the limit, through flushes and retries, in every phase.
+void judge(const Schedule& schedule, const ModelSpec& model, const Job& job, const Placement& unlimited,
+           Prediction& p) {
+  const std::optional<VerdictLimit> limit = verdict_limit(p);
+  if (!limit) {
     p.verdict = Verdict::Unknown;
     p.verdict_reason = "no capacity is known: name --hardware, --cluster or --capacity";
     return;
   }
-  const Bytes beside = p.context.value_or(Bytes(0)) + p.communicators.value_or(Bytes(0)) + p.reserve;
-  const Bytes limit = beside < *p.capacity ? *p.capacity - beside : Bytes(0);
-  if (unlimited.peak_reserved <= limit) {
+  const Bytes most = unlimited.peak.reserved;
+  const bool fraction = job.allocator.memory_fraction.value_or(1) < 1;
+  if (!fraction && most <= limit->limit) {
     p.verdict = Verdict::Fits;
-    p.verdict_reason = fmt::format("{} of {} left", human(limit - unlimited.peak_reserved), human(*p.capacity));
+    p.verdict_reason = fmt::format("{} of {} left", human(limit->limit - most), human(*p.capacity));
     return;
   }
-  const Placement limited = place(schedule, AllocatorConfig{}, limit);
+  PlacementOptions options = without_limit(job);
+  options.config = job.allocator;
+  options.limit = limit->limit;
+  options.device = limit->device;
+  const Placement limited = place(schedule, options);
   p.retries = limited.retries;
-  if (!limited.failed_event) {
+  if (limited.failed_event) {
+    p.verdict = Verdict::DoesNotFit;
+    p.verdict_reason = fmt::format("tried to allocate {}, {} missing, at {}", human(limited.failed_request),
+                                   human(limited.missing), describe_moment(schedule, model, *limited.failed_event));
+  } else if (limited.retries > 0) {
     p.verdict = Verdict::FitsWithRetries;
-    p.verdict_reason = fmt::format("the allocator gives its cache back {} times to fit", limited.retries);
-    return;
+    p.verdict_reason = fmt::format("the allocator gives its cache back {} times to fit, first at {}", limited.retries,
+                                   describe_moment(schedule, model, *limited.first_retry));
+  } else {
+    p.verdict = Verdict::Fits;
+    p.verdict_reason = fmt::format("at most {} reserved under the allocator's limits", human(limited.peak.reserved));
   }
-  p.verdict = Verdict::DoesNotFit;
-  p.verdict_reason = fmt::format("tried to allocate {}, {} missing, at {}", human(limited.failed_request),
-                                 human(limited.missing), describe_moment(schedule, model, *limited.failed_event));
 }
 
-void add_peak(const Schedule& schedule, const ModelSpec& model, const MemoryMeter& meter, const Placement& placement,
-              Prediction& p) {
+std::optional<Stretch> stretch_named(std::string_view phase) {
+  for (const Stretch stretch : {Stretch::Init, Stretch::FirstStep, Stretch::SecondStep}) {
+    if (phase == name(stretch)) return stretch;
+  }
+  return std::nullopt;
+}
+
+// Both ends of what waiting frees can do. Where none waits they are one.
+struct BothEnds {
+  PlacementPeaks high;
+  PlacementPeaks low;
+};
+
+PlacementPeaks peaks_of(const Placement& placement, std::optional<Stretch> only) {
+  return only ? placement.by_stretch[static_cast<std::size_t>(*only)] : placement.peak;
+}
+
+BothEnds both_ends(const Schedule& schedule, const PlacementOptions& options, const Placement& placement,
+                   std::optional<Stretch> only) {
+  const PlacementPeaks asked = peaks_of(placement, only);
+  if (!placement.waited) return {asked, asked};
+  PlacementOptions other = options;
+  const bool at_sync = options.frees == StreamFrees::AtSync;
+  other.frees = at_sync ? StreamFrees::Immediate : StreamFrees::AtSync;
+  const PlacementPeaks against = peaks_of(place(schedule, other), only);
+  return at_sync ? BothEnds{asked, against} : BothEnds{against, asked};
+}
+
+void add_peak(const Schedule& schedule, const ModelSpec& model, const Job& job, const MemoryMeter& meter,
+              const BothEnds& ends, Prediction& p) {
+  const Bytes beside = p.context.value_or(Bytes(0)) + p.communicators.value_or(Bytes(0));
+  const PlacementPeaks& asked = job.stream_frees == StreamFrees::AtSync ? ends.high : ends.low;
   Peak peak;
   peak.requested = meter.peak_requested();
-  peak.allocated = std::max(meter.peak_allocated(), placement.peak_allocated);
-  peak.reserved = placement.peak_reserved;
-  peak.reserved_low = placement.peak_reserved;  // One stream: no free waits for another.
-  peak.process = placement.peak_reserved + p.context.value_or(Bytes(0)) + p.communicators.value_or(Bytes(0));
-  peak.process_high = peak.process;
+  peak.allocated = std::max(meter.peak_allocated(), asked.allocated);
+  peak.active = std::max(peak.allocated, asked.active);
+  peak.reserved = ends.high.reserved;
+  peak.reserved_low = ends.low.reserved;
+  peak.process = asked.reserved + beside;
+  peak.process_high = ends.high.reserved + beside;
   peak.phase = name(meter.peak_stretch());
   peak.event_index = meter.peak_event();
   peak.event = describe_moment(schedule, model, meter.peak_event());
@@ -118,13 +177,38 @@ void add_peak(const Schedule& schedule, const ModelSpec& model, const MemoryMete
   p.peak = std::move(peak);
 }
 
+// Tensors and byte arrays on the host: of what the process itself needs (Python, libraries) nothing is known.
+void add_host(const MemoryMeter& meter, const Job& job, Prediction& p) {
+  p.host.pinned = meter.host_pinned_peak();
+  p.host.pageable = meter.host_pageable_peak();
+  p.host.peak = meter.host_peak();
+  p.host.per_node = meter.host_peak() * std::min(job.parallelism.world, job.parallelism.gpus_per_node);
+}
+
+// --phase: peaks and marks of one phase, and the traffic of initialisation or of a step. The verdict stays that of the
+// whole run, as what does not fit in one phase never comes to the next; the persistent state is no phase's own.
+void keep_only(Stretch stretch, Prediction& p) {
+  std::erase_if(p.phases, [&](const Phase& phase) { return phase.name != name(stretch); });
+  std::erase_if(*p.communication,
+                [&](const TrafficRow& row) { return (row.phase == Pass::Setup) != (stretch == Stretch::Init); });
+  if (stretch == Stretch::SecondStep) return;
+  p.held_for_backward.reset();
+  p.not_modelled.push_back({"memory.held_for_backward", "of the second step, which --phase leaves out"});
+}
+
 void list_what_is_missing(const Job& job, Prediction& p) {
   p.not_modelled.push_back({"time", "step times come with the planner"});
   if (job.training.level == Level::Dispatch) {
     p.not_modelled.push_back({"kernel temporaries", "left out by --level dispatch"});
   }
-  p.not_modelled.push_back({"memory.host", "host memory comes with offload"});
-  p.not_modelled.push_back({"workspace", "cuBLAS and cuBLASLt workspaces (up to 32 MiB each) are not placed yet"});
+  if (job.training.level == Level::Dispatch) {
+    p.not_modelled.push_back({"workspace", "the libraries' workspaces are left out by --level dispatch"});
+  } else if (!job.hardware) {
+    p.not_modelled.push_back(
+        {"workspace", "no device is named: the size of cuBLAS's and cuBLASLt's workspaces depends on it"});
+  } else if (!library_workspaces(job)) {
+    p.not_modelled.push_back({"workspace", fmt::format("the libraries' workspaces on {}", job.hardware->architecture)});
+  }
   if (!job.context) {
     p.not_modelled.push_back({"context", "no device is named: an uncalibrated 600 MiB stand for its CUDA context"});
   }
@@ -138,9 +222,6 @@ void list_what_is_missing(const Job& job, Prediction& p) {
     p.not_modelled.push_back(
         {"zero_optimization.overlap_comm", "streams: everything runs on one, frees wait for none"});
   }
-  if (job.training.runtime == Runtime::PyTorch && job.training.gradient_clipping > 0) {
-    p.not_modelled.push_back({"max_grad_norm", "the norm's few scalars per parameter"});
-  }
 }
 
 Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank, const Ground& ground,
@@ -148,6 +229,7 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   Prediction p = outline(model, job, rank, formulas, hash);
   list_what_is_missing(job, p);
   if (ground.obstacle) {
+    p.not_modelled.push_back({"memory.host", *ground.obstacle});
     if (!formulas.batch_known) {
       p.not_modelled.push_back({"memory.persistent.inputs", fmt::format("the batch of the {} family", model.family)});
     }
@@ -155,10 +237,12 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
     return p;
   }
   const Schedule schedule = lower(model, job, *ground.graph, *ground.recipes, rank % job.parallelism.dp);
-  MemoryMeter meter(schedule);
+  const std::optional<Stretch> only = stretch_named(job.phase);
+  MemoryMeter meter(schedule, only);
   TrafficMeter traffic;
   replay(schedule, meter, traffic);
-  const Placement placement = place(schedule, AllocatorConfig{}, CachingAllocator::kUnlimited);
+  const PlacementOptions options = without_limit(job);
+  const Placement placement = place(schedule, options);
   p.events = schedule.events.size();
   p.buffers = schedule.buffers.size();
   DSPLAN_CHECK(meter.by_role() == formulas.persistent, "persistent bytes by schedule and by formula differ");
@@ -166,8 +250,14 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   p.phases = meter.phases();
   p.communication = traffic.rows(job.parallelism.dp);
   p.held_for_backward = held_for_backward(schedule, model);
-  add_peak(schedule, model, meter, placement, p);
-  judge(schedule, model, placement, p);
+  p.loss_spike = loss_spike(schedule, model);
+  add_peak(schedule, model, job, meter, both_ends(schedule, options, placement, only), p);
+  add_host(meter, job, p);
+  judge(schedule, model, job, placement, p);
+  if (job.explain_fragmentation) {
+    p.fragmentation = explain_fragmentation(schedule, model, job, options, peaks_of(placement, only), verdict_limit(p));
+  }
+  if (only) keep_only(*only, p);
   return p;
 }
 

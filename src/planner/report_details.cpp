@@ -57,6 +57,11 @@ std::size_t mark_of(const Schedule& schedule, Moment moment) {
 
 }  // namespace
 
+std::string module_path(const ModelSpec& model, const Buffer& buffer) {
+  const ModuleId module = module_of(model, buffer);
+  return module == kNone ? kNowhere : model.modules[static_cast<std::size_t>(module)].path;
+}
+
 std::vector<LiveBuffer> group_live(const Schedule& schedule, const ModelSpec& model,
                                    const std::vector<BufferId>& live) {
   using Key = std::tuple<std::string_view, std::string, Role, std::int64_t>;
@@ -115,6 +120,33 @@ HeldForBackward held_for_backward(const Schedule& schedule, const ModelSpec& mod
   std::stable_sort(result.by_module.begin(), result.by_module.end(),
                    [](const ModuleBytes& a, const ModuleBytes& b) { return a.bytes > b.bytes; });
   return result;
+}
+
+LossSpike loss_spike(const Schedule& schedule, const ModelSpec& model) {
+  const auto counts = [&](BufferId id) {
+    const Buffer& buffer = schedule.buffers[id];
+    return buffer.of_loss && buffer.role != Role::Inputs && buffer.space == Space::Device;  // The loss itself is not.
+  };
+  LossSpike spike;
+  Bytes now;
+  std::size_t when = 0;
+  for (std::size_t at = 0; at < schedule.events.size(); ++at) {
+    if (const auto* freed = std::get_if<Release>(&schedule.events[at])) {
+      if (counts(freed->buffer)) now -= schedule.buffers[freed->buffer].size;
+    }
+    const auto* made = std::get_if<Allocate>(&schedule.events[at]);
+    if (made == nullptr || !counts(made->buffer)) continue;
+    now += schedule.buffers[made->buffer].size;
+    if (now <= spike.requested) continue;
+    spike.requested = now;
+    when = at;
+  }
+  if (spike.requested == Bytes(0)) return spike;
+  std::vector<BufferId> live = live_after(schedule, when);
+  std::erase_if(live, [&](BufferId id) { return !counts(id); });
+  spike.live = group_live(schedule, model, live);
+  spike.event = describe_moment(schedule, model, when);
+  return spike;
 }
 
 }  // namespace dsplan

@@ -13,7 +13,13 @@ namespace dsplan {
 [[nodiscard]] std::vector<LiveBuffer> group_live(const Schedule& schedule, const ModelSpec& model,
                                                  const std::vector<BufferId>& live);
 
+// The path of the module that a buffer belongs to; empty where it belongs to none.
+[[nodiscard]] std::string module_path(const ModelSpec& model, const Buffer& buffer);
+
 // What the second step's last forward left for its backward beyond the persistent state.
 [[nodiscard]] HeldForBackward held_for_backward(const Schedule& schedule, const ModelSpec& model);
+
+// The largest total of what belongs to the logits and the loss, at its first event. Zero where there is no loss.
+[[nodiscard]] LossSpike loss_spike(const Schedule& schedule, const ModelSpec& model);
 
 }  // namespace dsplan

@@ -19,6 +19,7 @@ Job resolve(const ModelSpec& model, const Request& request, const DeepSpeedInput
   resolve_optimizer(resolver);
   resolve_execution(resolver);
   resolve_machine(resolver);
+  resolve_allocator(resolver);
   check_training_arguments(resolver);
   judge_conditional_keys(resolver);
   resolver.diagnostics.throw_if_any();

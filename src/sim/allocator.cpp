@@ -10,6 +10,7 @@ namespace dsplan {
 
 CachingAllocator::CachingAllocator(const AllocatorConfig& config, Bytes capacity, SegmentSource* source)
     : capacity_(capacity.value()), next_address_(kSegmentGranularity), source_(source) {
+  given_addresses_ = source_ != nullptr && source_->gives_addresses();
   configure(config);
 }
 
@@ -313,6 +314,10 @@ std::uint32_t CachingAllocator::new_segment(std::int64_t size, std::int64_t page
     id = spare_segments_.back();
     spare_segments_.pop_back();
   }
+  if (given_addresses_) {
+    segments_[id] = {static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(base)), size, page, kNone, base, true};
+    return id;
+  }
   segments_[id] = {next_address_, size, page, kNone, base, true};
   next_address_ = checked_add(next_address_, round_up(Bytes(size), kSegmentGranularity).value());
   return id;
@@ -353,6 +358,17 @@ AllocatorStatistics labelled(const auto& totals, std::int64_t segments, std::int
 }
 
 }  // namespace
+
+Bytes CachingAllocator::left() const {
+  const std::int64_t most = limited_ ? std::min(capacity_, allowed_) : capacity_;
+  return Bytes(std::max<std::int64_t>(0, most - now_.reserved));
+}
+
+Bytes CachingAllocator::segment_for(Bytes request) const {
+  const std::int64_t size = round(request.value());
+  if (!config_.expandable_segments) return Bytes(segment_size(size));
+  return round_up(Bytes(size), size > kSmallSize ? config_.large_segment_size.value() : kSmallSegment);
+}
 
 AllocatorStatistics CachingAllocator::statistics() const { return labelled(now_, segment_count_, retries_, ooms_); }
 AllocatorStatistics CachingAllocator::peaks() const { return labelled(peak_, segment_count_, retries_, ooms_); }

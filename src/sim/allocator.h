@@ -4,7 +4,8 @@
 // are not here.
 //
 // Blocks are ordered by a logical address that the allocator assigns itself: segments ascend in creation order on
-// 2 MiB multiples and are never reused. Where memory really lies (SegmentSource) decides nothing.
+// 2 MiB multiples and are never reused. Where memory really lies (SegmentSource) decides nothing, unless the source
+// says that its pointers are the addresses to order by: a recorded run then breaks ties as the real one did.
 #pragma once
 
 #include <array>
@@ -38,10 +39,12 @@ struct AllocatorStatistics {
   friend bool operator==(const AllocatorStatistics&, const AllocatorStatistics&) = default;
 };
 
-// Where segments really live. Called for segments only, never per block. Pointers decide nothing.
+// Where segments really live. Called for segments only, never per block.
 class SegmentSource {
  public:
   virtual ~SegmentSource() = default;
+  // Whether what `allocate` and `reserve` return orders the blocks. Asked once; otherwise pointers decide nothing.
+  [[nodiscard]] virtual bool gives_addresses() const { return false; }
   // nullptr: the device has no more.
   [[nodiscard]] virtual void* allocate(Bytes size) = 0;
   virtual void free(void* segment, Bytes size) = 0;
@@ -77,6 +80,8 @@ class CachingAllocator {
   void set_events_ready(bool ready) { events_ready_ = ready; }
   // Uses on `stream` that released blocks wait for now count as complete when the allocator next asks.
   void complete_uses(StreamIndex stream);
+  // Only the first `count` of those that do not count as complete yet, in the order of the frees.
+  void complete_uses(StreamIndex stream, std::size_t count);
   // Waits for all uses, then gives every wholly free segment and page back.
   void empty_cache();
 
@@ -88,6 +93,11 @@ class CachingAllocator {
   void set_memory_fraction(double fraction);
 
   [[nodiscard]] AllocatorStatistics statistics() const;
+  [[nodiscard]] Bytes reserved() const { return Bytes(now_.reserved); }
+  [[nodiscard]] std::int64_t retries() const { return retries_; }
+  // How much more could be reserved, and what a request that finds no free block would ask for.
+  [[nodiscard]] Bytes left() const;
+  [[nodiscard]] Bytes segment_for(Bytes request) const;
   // The largest value that each byte count has had; the three counts are as in statistics().
   [[nodiscard]] AllocatorStatistics peaks() const;
   void reset_peaks();
@@ -112,6 +122,23 @@ class CachingAllocator {
   };
   // Every block, by address: for snapshots, for reports on fragmentation, and for tests.
   [[nodiscard]] std::vector<BlockView> blocks() const;
+
+  // A segment that was there before the first request: what a recording began with. An expandable one is a whole range,
+  // with its holes as Unmapped blocks.
+  struct AdoptedBlock {
+    Bytes size;
+    Bytes requested;                      // Of allocated blocks.
+    BlockState state = BlockState::Free;  // Not AwaitingFree: nobody knows for what it waits.
+  };
+  struct AdoptedSegment {
+    Bytes address;
+    StreamIndex stream = 0;
+    bool large = false;
+    bool expandable = false;
+    std::vector<AdoptedBlock> blocks;  // They follow each other; of two neighbours at most one is free.
+  };
+  // The blocks' names, in order. Needs a source that gives addresses, from which nothing is asked.
+  std::vector<BlockId> adopt(const AdoptedSegment& segment);
 
  private:
   static constexpr BlockId kNone = std::numeric_limits<BlockId>::max();
@@ -222,6 +249,7 @@ class CachingAllocator {
   bool any_division_ = false;
   bool events_ready_ = false;
   bool limited_ = false;  // A memory fraction is set.
+  bool given_addresses_ = false;
   std::int64_t allowed_ = 0;
   std::int64_t capacity_;
   std::int64_t next_address_;

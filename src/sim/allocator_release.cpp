@@ -46,6 +46,12 @@ void CachingAllocator::complete_uses(StreamIndex stream) {
   if (stream < events_.size()) events_[stream].complete = events_[stream].waiting.size();
 }
 
+void CachingAllocator::complete_uses(StreamIndex stream, std::size_t count) {
+  if (stream >= events_.size()) return;
+  EventQueue& queue = events_[stream];
+  queue.complete = std::min(queue.complete + count, queue.waiting.size());
+}
+
 // R14. Each stream's events complete in order.
 void CachingAllocator::process_events() {
   for (EventQueue& queue : events_) {

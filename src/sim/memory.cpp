@@ -10,13 +10,18 @@ void MemoryMeter::on(std::size_t at, const Allocate& event) {
     const std::size_t kind = buffer.space == Space::Pinned ? 0 : 1;
     host_[kind] += buffer.size;
     host_peak_[kind] = std::max(host_peak_[kind], host_[kind]);
+    host_sum_peak_ = std::max(host_sum_peak_, host_[0] + host_[1]);
     return;
   }
   requested_ += buffer.size;
   allocated_ += rounded_to_block(buffer.size);
   by_role_[buffer.role] += buffer.size;
-  peak_allocated_ = std::max(peak_allocated_, allocated_);
   if (!phases_.empty()) phases_.back().peak_allocated = std::max(phases_.back().peak_allocated, allocated_);
+  if (inside_) take_peak(at);
+}
+
+void MemoryMeter::take_peak(std::size_t at) {
+  peak_allocated_ = std::max(peak_allocated_, allocated_);
   if (requested_ <= peak_requested_) return;
   peak_requested_ = requested_;
   peak_by_role_ = by_role_;
@@ -35,10 +40,16 @@ void MemoryMeter::on(std::size_t, const Release& event) {
   by_role_[buffer.role] -= buffer.size;
 }
 
-void MemoryMeter::on(std::size_t, const Mark& event) {
+void MemoryMeter::on(std::size_t at, const Mark& event) {
   if (event.moment == Moment::StretchBegins) {
     stretch_ = event.stretch;
     phases_.push_back({std::string(name(event.stretch)), {}, allocated_});
+    if (only_ == event.stretch) {
+      inside_ = true;
+      take_peak(at);
+    }
+  } else if (event.moment == Moment::StretchEnds && only_) {
+    inside_ = false;
   }
   // Later micro-batches repeat the first one's marks; the list keeps the first one's and the step's.
   if (event.micro_batch > 0) return;

@@ -2,6 +2,7 @@
 // allocator's 512-byte blocks, by role, on the device and on the host. It knows nothing of models or of ZeRO.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "core/prediction.h"
@@ -11,7 +12,9 @@ namespace dsplan {
 
 class MemoryMeter : public Ignores<Compute, Communicate, Enter, Exit> {
  public:
-  explicit MemoryMeter(const Schedule& schedule) : schedule_(schedule) {}
+  // `only`: peaks are those within that stretch, with what was there when it began; everything else is as ever.
+  explicit MemoryMeter(const Schedule& schedule, std::optional<Stretch> only = std::nullopt)
+      : schedule_(schedule), only_(only), inside_(!only) {}
 
   using Ignores<Compute, Communicate, Enter, Exit>::on;
   void on(std::size_t at, const Allocate& event);
@@ -32,9 +35,14 @@ class MemoryMeter : public Ignores<Compute, Communicate, Enter, Exit> {
   [[nodiscard]] const std::vector<Phase>& phases() const { return phases_; }
   [[nodiscard]] Bytes host_pinned_peak() const { return host_peak_[0]; }
   [[nodiscard]] Bytes host_pageable_peak() const { return host_peak_[1]; }
+  [[nodiscard]] Bytes host_peak() const { return host_sum_peak_; }  // Of both kinds together.
 
  private:
+  void take_peak(std::size_t at);
+
   const Schedule& schedule_;
+  std::optional<Stretch> only_;
+  bool inside_;
   Bytes requested_;
   Bytes allocated_;
   ByRole by_role_;
@@ -47,6 +55,7 @@ class MemoryMeter : public Ignores<Compute, Communicate, Enter, Exit> {
   std::vector<Phase> phases_;
   std::array<Bytes, 2> host_{};
   std::array<Bytes, 2> host_peak_{};
+  Bytes host_sum_peak_;
 };
 
 // The buffers on the device that are live right after event `at`, in order of allocation.

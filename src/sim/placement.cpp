@@ -1,57 +1,203 @@
 #include "sim/placement.h"
 
+#include <algorithm>
+#include <deque>
+#include <limits>
+#include <map>
+#include <memory>
+
+#include "sim/stream_waits.h"
+
 namespace dsplan {
 namespace {
 
-class Placer : public Ignores<Compute, Communicate, Enter, Exit, Mark> {
+constexpr std::size_t kToTheEnd = std::numeric_limits<std::size_t>::max();
+
+class Placer : public Ignores<Enter, Exit> {
  public:
-  Placer(const Schedule& schedule, const AllocatorConfig& config, Bytes capacity)
+  Placer(const Schedule& schedule, const PlacementOptions& options, std::size_t last)
       : schedule_(schedule),
-        allocator_(config, capacity),
-        capacity_(capacity),
-        blocks_(schedule.buffers.size(), kNullBlock) {}
-
-  using Ignores<Compute, Communicate, Enter, Exit, Mark>::on;
-  void on(std::size_t at, const Allocate& event) {
-    const Buffer& buffer = schedule_.buffers[event.buffer];
-    if (result_.failed_event || buffer.space != Space::Device) return;
-    const std::optional<BlockId> block = allocator_.allocate(buffer.size, event.stream);
-    if (block) {
-      blocks_[event.buffer] = *block;
-      return;
-    }
-    result_.failed_event = at;
-    result_.failed_request = buffer.size;
-    const Bytes left = capacity_ - allocator_.statistics().reserved;
-    result_.missing = buffer.size > left ? buffer.size - left : Bytes(0);
-  }
-  void on(std::size_t, const Release& event) {
-    if (result_.failed_event || blocks_[event.buffer] == kNullBlock) return;
-    allocator_.release(blocks_[event.buffer]);
+        allocator_(options.config, options.device),
+        frees_(options.frees),
+        last_(last),
+        blocks_(schedule.buffers.size(), kNullBlock) {
+    allocator_.set_capacity(options.limit);
+    allocator_.set_events_ready(frees_ == StreamFrees::Immediate);
   }
 
-  [[nodiscard]] Placement finish() {
-    const AllocatorStatistics peaks = allocator_.peaks();
-    result_.peak_allocated = peaks.allocated;
-    result_.peak_reserved = peaks.reserved;
-    result_.retries = peaks.retries;
-    return result_;
-  }
+  using Ignores<Enter, Exit>::on;
+  void on(std::size_t at, const Allocate& event);
+  void on(std::size_t at, const Release& event);
+  void on(std::size_t at, const Mark& event);
+  void on(std::size_t at, const Compute& event) { work(at, event.stream, event.reads, event.writes); }
+  void on(std::size_t at, const Communicate& event) { work(at, event.stream, event.reads, event.writes); }
+
+  [[nodiscard]] Placement finish();
+  [[nodiscard]] AllocatorState state() const;
 
  private:
+  // A free that waits for one stream's use; in the order in which that stream's uses complete.
+  struct Waiting {
+    StreamId owner;
+    StreamWaits::Use use;
+  };
+  struct Awaited {
+    Bytes address;
+    BufferId buffer;
+  };
+
+  // Nothing of streams is kept until a second one shows up.
+  [[nodiscard]] StreamWaits& waits() {
+    if (!waits_) waits_ = std::make_unique<StreamWaits>();
+    return *waits_;
+  }
+  void work(std::size_t at, StreamId stream, Span reads, Span writes) {
+    if (stream == 0 && !waits_) [[likely]]
+      return;
+    if (at <= last_) work_on_streams(stream, reads, writes);
+  }
+  void work_on_streams(StreamId stream, Span reads, Span writes);
+  void release_used_elsewhere(BufferId buffer);
+  void complete_what_was_waited_for();
+  void fail(std::size_t at, Bytes request);
+  void note_retry(std::size_t at);
+  [[nodiscard]] PlacementPeaks peaks() const;
+
   const Schedule& schedule_;
   CachingAllocator allocator_;
-  Bytes capacity_;
+  StreamFrees frees_;
+  std::size_t last_;
   std::vector<BlockId> blocks_;
+  bool stopped_ = false;
+  std::int64_t retries_ = 0;
+  Bytes most_reserved_;  // In this stretch, as the next.
+  std::size_t reserved_at_ = 0;
   Placement result_;
+  std::unique_ptr<StreamWaits> waits_;
+  std::map<StreamId, std::deque<Waiting>> queues_;  // By the stream whose uses they are.
+  std::vector<Awaited> awaited_;
 };
+
+void Placer::on(std::size_t at, const Allocate& event) {
+  const Buffer& buffer = schedule_.buffers[event.buffer];
+  if (stopped_ || at > last_ || buffer.space != Space::Device) return;
+  if (event.stream != 0) waits().allocated(event.buffer, event.stream);
+  const std::optional<BlockId> block = allocator_.allocate(buffer.size, event.stream);
+  if (allocator_.retries() != retries_) note_retry(at);
+  if (!block) return fail(at, buffer.size);
+  blocks_[event.buffer] = *block;
+  if (allocator_.reserved() > most_reserved_) {
+    most_reserved_ = allocator_.reserved();
+    reserved_at_ = at;
+  }
+}
+
+void Placer::on(std::size_t at, const Release& event) {
+  if (stopped_ || at > last_ || blocks_[event.buffer] == kNullBlock) return;
+  if (waits_) release_used_elsewhere(event.buffer);
+  allocator_.release(blocks_[event.buffer]);
+  blocks_[event.buffer] = kNullBlock;
+}
+
+void Placer::on(std::size_t at, const Mark& event) {
+  if (stopped_ || at > last_) return;
+  if (event.moment == Moment::StretchBegins) {
+    allocator_.reset_peaks();
+    most_reserved_ = allocator_.reserved();
+    reserved_at_ = at;
+  } else if (event.moment == Moment::StretchEnds) {
+    result_.by_stretch[static_cast<std::size_t>(event.stretch)] = peaks();
+  }
+}
+
+void Placer::work_on_streams(StreamId stream, Span reads, Span writes) {
+  if (stopped_) return;
+  waits().work(stream, schedule_.range(reads), schedule_.range(writes));
+  complete_what_was_waited_for();
+}
+
+// Recorded at the free rather than at the use: between the two nothing depends on it.
+void Placer::release_used_elsewhere(BufferId buffer) {
+  const StreamId owner = waits_->owner(buffer);
+  for (const StreamWaits::Use& use : waits_->uses(buffer)) {
+    allocator_.record_stream(blocks_[buffer], use.stream);
+    if (frees_ == StreamFrees::AtSync) queues_[use.stream].push_back({owner, use});
+    result_.waited = true;
+    awaited_.push_back({allocator_.address(blocks_[buffer]), buffer});
+  }
+}
+
+void Placer::complete_what_was_waited_for() {
+  for (auto& [stream, queue] : queues_) {
+    std::size_t done = 0;
+    for (; !queue.empty() && waits_->waited(queue.front().owner, queue.front().use); ++done) queue.pop_front();
+    if (done > 0) allocator_.complete_uses(stream, done);
+  }
+}
+
+// To give everything back, the allocator waits for all uses.
+void Placer::note_retry(std::size_t at) {
+  retries_ = allocator_.retries();
+  queues_.clear();
+  if (!result_.first_retry) result_.first_retry = at;
+}
+
+void Placer::fail(std::size_t at, Bytes request) {
+  stopped_ = true;
+  result_.failed_event = at;
+  result_.failed_request = request;
+  const Bytes needed = allocator_.segment_for(request);
+  result_.missing = needed > allocator_.left() ? needed - allocator_.left() : Bytes(0);
+}
+
+PlacementPeaks Placer::peaks() const {
+  const AllocatorStatistics most = allocator_.peaks();
+  return {most.allocated, most.active, most.reserved, reserved_at_};
+}
+
+Placement Placer::finish() {
+  result_.retries = allocator_.retries();
+  result_.peak = peaks();  // What lies behind the last stretch, or a schedule without marks.
+  for (auto at = result_.by_stretch.rbegin(); at != result_.by_stretch.rend(); ++at) {
+    result_.peak.allocated = std::max(result_.peak.allocated, at->allocated);
+    result_.peak.active = std::max(result_.peak.active, at->active);
+    if (at->reserved < result_.peak.reserved) continue;
+    result_.peak.reserved = at->reserved;
+    result_.peak.reserved_at = at->reserved_at;
+  }
+  return result_;
+}
+
+AllocatorState Placer::state() const {
+  AllocatorState state;
+  state.statistics = allocator_.statistics();
+  std::map<Bytes, BufferId> waiting;
+  for (const Awaited& one : awaited_) waiting[one.address] = one.buffer;  // The latest at an address.
+  std::map<Bytes, BufferId> held;
+  for (std::size_t id = 0; id < blocks_.size(); ++id) {
+    if (blocks_[id] != kNullBlock) held[allocator_.address(blocks_[id])] = static_cast<BufferId>(id);
+  }
+  for (const CachingAllocator::BlockView& view : allocator_.blocks()) {
+    AllocatorState::Block block{view, std::nullopt};
+    if (view.state == CachingAllocator::BlockState::Allocated) block.buffer = held.at(view.address);
+    if (view.state == CachingAllocator::BlockState::AwaitingFree) block.buffer = waiting.at(view.address);
+    state.blocks.push_back(block);
+  }
+  return state;
+}
 
 }  // namespace
 
-Placement place(const Schedule& schedule, const AllocatorConfig& config, Bytes capacity) {
-  Placer placer(schedule, config, capacity);
+Placement place(const Schedule& schedule, const PlacementOptions& options) {
+  Placer placer(schedule, options, kToTheEnd);
   replay(schedule, placer);
   return placer.finish();
+}
+
+AllocatorState allocator_after(const Schedule& schedule, const PlacementOptions& options, std::size_t event) {
+  Placer placer(schedule, options, event);
+  replay(schedule, placer);
+  return placer.state();
 }
 
 }  // namespace dsplan

@@ -1,25 +1,67 @@
 // A schedule through the caching allocator: what PyTorch would reserve, and whether it runs under a limit.
+//
+// Streams: a buffer lives in the pool of the stream that allocates it. Work on another stream that touches it is a use
+// of that stream (record_stream), and its free then waits. When it completes is not in the schedule, so both ends are
+// computed. At synchronisation: at the first event after which the allocating stream has waited for that use; a stream
+// waits for another by reading what that one made. Immediate: at the next allocation. Uses of one stream complete in
+// the order of the frees, as PyTorch's queue has them; a retry waits for all.
 #pragma once
 
+#include <array>
 #include <optional>
-#include <string>
+#include <vector>
 
+#include "core/job.h"
 #include "core/schedule.h"
 #include "sim/allocator.h"
 
 namespace dsplan {
 
+inline constexpr std::size_t kStretches = 3;
+
+struct PlacementOptions {
+  AllocatorConfig config;
+  // What the device has left for the allocator.
+  Bytes limit = CachingAllocator::kUnlimited;
+  // Of what a memory fraction is taken: all that the device has, as PyTorch takes it.
+  Bytes device = CachingAllocator::kUnlimited;
+  StreamFrees frees = StreamFrees::AtSync;
+};
+
+struct PlacementPeaks {
+  Bytes allocated;  // Largest sum of handed-out blocks, slack included.
+  Bytes active;     // The same with those whose free waits.
+  Bytes reserved;
+  std::size_t reserved_at = 0;  // The first event at which `reserved` is largest.
+};
+
 struct Placement {
-  Bytes peak_allocated;  // Largest sum of handed-out blocks, slack included.
-  Bytes peak_reserved;
+  PlacementPeaks peak;
+  std::array<PlacementPeaks, kStretches> by_stretch;  // Zero where the schedule has no such stretch.
   std::int64_t retries = 0;
+  std::optional<std::size_t> first_retry;  // The event that caused it.
+  bool waited = false;                     // Some free waited for another stream: the two ends may differ.
   // The first allocation that failed, if one did; the replay stops there.
   std::optional<std::size_t> failed_event;
   Bytes failed_request;
-  Bytes missing;  // How far the request exceeded what was left.
+  Bytes missing;  // How far the segment that it needed exceeded what was left.
 };
 
-// Replays the device buffers of `schedule` on one allocator of `capacity` bytes.
-[[nodiscard]] Placement place(const Schedule& schedule, const AllocatorConfig& config, Bytes capacity);
+// Replays the device buffers of `schedule` on one allocator.
+[[nodiscard]] Placement place(const Schedule& schedule, const PlacementOptions& options);
+
+// The allocator right after an event, with the buffer of each block that is handed out or awaits its free.
+struct AllocatorState {
+  AllocatorStatistics statistics;
+  struct Block {
+    CachingAllocator::BlockView view;
+    std::optional<BufferId> buffer;
+  };
+  std::vector<Block> blocks;  // By address.
+};
+
+// `event` must lie before the first failure, if there is one.
+[[nodiscard]] AllocatorState allocator_after(const Schedule& schedule, const PlacementOptions& options,
+                                             std::size_t event);
 
 }  // namespace dsplan

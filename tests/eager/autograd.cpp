@@ -207,7 +207,8 @@ Tensor ones_like(const Tensor& x) {
 void run_backward(const Tensor& root, const ReadyHook& ready) {
   const GradMode off(false);
   outer_hook = &ready;
-  Engine(ready).run(root, ones_like(root));
+  const Tensor seed = ones_like(root);  // The caller's, until backward returns.
+  Engine(ready).run(root, seed);
   outer_hook = nullptr;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,7 +25,9 @@ struct GraphOptions {
   std::int64_t loss_chunks = 0;
   Version torch = kWitnessTorch;
   Version transformers = kWitnessTransformers;
-  bool stage3_linear = false;   // nn.functional.linear is DeepSpeed's (Product::Function).
+  bool stage3_linear = false;  // nn.functional.linear is DeepSpeed's (Product::Function).
+  // Checkpoints go around these modules instead of layers; see cut_module_regions.
+  std::vector<std::string> checkpointed_modules;
   std::vector<bool> trainable;  // By ParameterId, ties resolved. Empty: all that the model itself trains.
 };
 

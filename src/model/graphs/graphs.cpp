@@ -43,7 +43,9 @@ std::optional<std::string> graph_obstacle(const ModelSpec& model, const Training
 
 Graph build_graph(const ModelSpec& model, const GraphOptions& options) {
   DSPLAN_CHECK(model.has_graph, model.family);
-  return model.family == "gpt2" ? build_gpt2_graph(model, options) : build_decoder_graph(model, options);
+  Graph graph = model.family == "gpt2" ? build_gpt2_graph(model, options) : build_decoder_graph(model, options);
+  if (!options.checkpointed_modules.empty()) cut_module_regions(graph, model, options.checkpointed_modules);
+  return graph;
 }
 
 }  // namespace dsplan

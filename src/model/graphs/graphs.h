@@ -21,6 +21,10 @@ namespace dsplan {
 // Source: transformers 5.17.0, models/<family>/modeling_<family>.py and loss/loss_utils.py.
 [[nodiscard]] Graph build_graph(const ModelSpec& model, const GraphOptions& options);
 
+// Cuts the graph's regions anew: one around each outermost call of a module of a layer whose path ends in one of
+// `names`, and, for "core_attn", around each attention operator. Their arguments are what they read and do not make.
+void cut_module_regions(Graph& graph, const ModelSpec& model, const std::vector<std::string>& names);
+
 // By family; called by build_graph.
 [[nodiscard]] Graph build_decoder_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_gpt2_graph(const ModelSpec& model, const GraphOptions& options);

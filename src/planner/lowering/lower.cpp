@@ -1,5 +1,7 @@
 #include "planner/lowering/lower.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "model/graphs/graphs.h"
 #include "planner/lowering/runtime_base.h"
@@ -96,6 +98,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.torch = job.training.torch;
   options.transformers = job.training.transformers;
   options.stage3_linear = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
+  options.checkpointed_modules = job.training.checkpoint.modules;
   options.trainable.assign(model.parameters.size(), false);
   for (const Leaf& leaf : leaves_of(model, job.training)) {
     options.trainable[static_cast<std::size_t>(leaf.id)] = leaf.trainable;
@@ -103,11 +106,43 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   return options;
 }
 
+namespace {
+
+// Checkpoints around modules are known once the graph is.
+Checkpointing checkpointing_of(const Training& training, const Graph& graph) {
+  Checkpointing result = training.checkpoint;
+  if (result.modules.empty()) return result;
+  for (std::size_t at = 0; at < graph.regions.size(); ++at) {
+    const auto id = static_cast<std::int32_t>(at);
+    result.groups.push_back({id, id, result.kind, result.preserve_rng_state});
+  }
+  return result;
+}
+
+// Without an argument that wants a gradient the node of a reentrant checkpoint is no part of autograd's graph
+// (torch/utils/checkpoint.py: "None of the inputs have requires_grad=True").
+void refuse_unreachable(const Graph& graph, const Checkpointing& checkpointing) {
+  for (const CheckpointGroup& group : checkpointing.groups) {
+    if (group.kind != CheckpointKind::Reentrant) continue;
+    const Region& region = graph.regions[static_cast<std::size_t>(group.first)];
+    const auto wants = [&](TensorId id) { return graph.tensor(id).requires_grad; };
+    if (std::any_of(region.arguments.begin(), region.arguments.end(), wants)) continue;
+    throw Refusal("--checkpoint-impl",
+                  "reentrant checkpointing, but no argument of the first checkpoint requires a gradient: everything "
+                  "inside would get none",
+                  "use non_reentrant, or train what comes before");
+  }
+}
+
+}  // namespace
+
 Schedule lower(const ModelSpec& model, const Job& job, const Graph& graph, const RecipeBook& recipes,
                std::int64_t rank) {
   DSPLAN_CHECK(rank >= 0 && rank < job.parallelism.dp, "rank " + std::to_string(rank));
   const std::size_t micro_batches = static_cast<std::size_t>(job.training.grad_accum) * 2;
-  const std::size_t recomputed = job.training.checkpoint.groups.empty() ? 0 : 4;
+  const Checkpointing checkpointing = checkpointing_of(job.training, graph);
+  refuse_unreachable(graph, checkpointing);
+  const std::size_t recomputed = checkpointing.groups.empty() ? 0 : 4;
   Emitter emitter(graph.nodes.size() * (9 + recomputed) * micro_batches + model.parameters.size() * 12 + 1024);
   emitter.at(Pass::Setup);
   emitter.mark(Moment::StretchBegins, Stretch::Init);
@@ -116,7 +151,9 @@ Schedule lower(const ModelSpec& model, const Job& job, const Graph& graph, const
   runtime->initialise();
   emitter.mark(Moment::StretchEnds, Stretch::Init);
 
-  Tape tape(model, graph, recipes, job.training.checkpoint, emitter, *runtime, std::move(buffers));
+  Tape tape(model, graph, recipes, checkpointing, emitter, *runtime, std::move(buffers));
+  Workspaces workspaces(library_workspaces(job), emitter);
+  tape.attach(workspaces);
   Loop loop(job, emitter, *runtime, tape);
   loop.optimizer_step(Stretch::FirstStep);
   loop.optimizer_step(Stretch::SecondStep);
@@ -124,6 +161,8 @@ Schedule lower(const ModelSpec& model, const Job& job, const Graph& graph, const
   schedule.rank = rank;
   schedule.world = job.parallelism.world;
   schedule.dp = job.parallelism.dp;
+  schedule.keeps_results = std::any_of(checkpointing.groups.begin(), checkpointing.groups.end(),
+                                       [](const CheckpointGroup& group) { return !group.kept.empty(); });
   return schedule;
 }
 

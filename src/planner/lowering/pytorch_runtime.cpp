@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "planner/lowering/gradient_scaling.h"
+#include "planner/lowering/optimizer_step.h"
 #include "planner/lowering/runtime_base.h"
 
 namespace dsplan {
@@ -18,7 +20,9 @@ class PyTorchRuntime final : public RuntimeBase {
       : RuntimeBase(job, model, rank, emitter),
         parameters_(model.parameters.size(), kNoBuffer),
         gradients_(model.parameters.size(), kNoBuffer),
-        states_(model.parameters.size()) {}
+        optimizer_(job.training.optimizer, emitter, model.parameters.size()),
+        clip_(emitter),
+        scaler_(emitter) {}
 
   void initialise() override {
     for (const Leaf& leaf : leaves_) parameters_[static_cast<std::size_t>(leaf.id)] = load_whole(leaf, "parameter");
@@ -27,6 +31,7 @@ class PyTorchRuntime final : public RuntimeBase {
       emitter_.promise_update(buffer, Bytes(0), emitter_.size(buffer));
     }
     if (world() > 1) start_ddp();
+    optimizer_.construct(all_parameters());
   }
 
   [[nodiscard]] ParameterPlace place(ParameterId parameter) const override {
@@ -46,6 +51,11 @@ class PyTorchRuntime final : public RuntimeBase {
     boundary_ = boundary;
     next_bucket_ = 0;
     for (Bucket& bucket : buckets_) bucket.pending = bucket.parameters.size();
+    if (training().grad_scaler) scaler_.scale();
+  }
+
+  void backward_ends(bool /*boundary*/) override {
+    if (training().grad_scaler) scaler_.backward_done();
   }
 
   void gradient_ready(ParameterId parameter, BufferId gradient) override {
@@ -53,19 +63,12 @@ class PyTorchRuntime final : public RuntimeBase {
     if (world() > 1 && boundary_) reduce_when_full(parameter);  // no_sync() before the boundary.
   }
 
-  void step(bool first) override {
-    if (first) create_state();
-    std::vector<BufferId> temporaries = step_temporaries();
-    for (const Leaf& leaf : trained_) {
-      if (loops_over_adam()) divide_by_root(leaf, temporaries);
-      update(leaf);
-    }
-    for (BufferId buffer : temporaries) emitter_.release(buffer, Reason::PythonFrame);
-    for (const Leaf& leaf : trained_) {
-      BufferId& gradient = gradients_[static_cast<std::size_t>(leaf.id)];
-      if (gradient != kNoBuffer) emitter_.release(gradient, Reason::GradientHeld);
-      gradient = kNoBuffer;
-    }
+  void step(bool /*first*/) override {
+    const std::vector<StepParameter> all = all_parameters();
+    clip_and_unscale(all);
+    step_optimizer();
+    if (training().grad_scaler) scaler_.after_step();
+    zero_grad();
   }
 
  private:
@@ -131,102 +134,72 @@ class PyTorchRuntime final : public RuntimeBase {
     emitter_.compute("copy gradients back");
   }
 
-  // In the parameter's dtype. Fused implementations keep their step counter on the device, one fp32 per parameter.
-  void create_state() {
-    const bool counter =
-        training().optimizer.implementation == Implementation::Fused &&
-        (training().optimizer.kind == OptimizerKind::Adam || training().optimizer.kind == OptimizerKind::AdamW);
-    if (training().optimizer.kind == OptimizerKind::Adam8bit) {
-      for (Label label : {"quantisation map of exp_avg", "quantisation map of exp_avg_sq"}) {
-        maps_.push_back(emitter_.allocate(Bytes(1024), DType::Float32, Role::Optimizer, label));
-      }
-      emitter_.begin();
-      write_all(maps_);
-      emitter_.compute("create optimizer state");
+  // `.grad` of everything that is trained, by parameter group: one, or as transformers' Trainer makes them.
+  [[nodiscard]] std::vector<StepParameter> step_parameters(const std::vector<const Leaf*>& group) const {
+    std::vector<StepParameter> made;
+    for (const Leaf* leaf : group) {
+      const auto at = static_cast<std::size_t>(leaf->id);
+      const Parameter& parameter = model_.parameters[at];
+      const Module& module = model_.modules[static_cast<std::size_t>(parameter.module)];
+      const bool hidden = parameter.shape.rank == 2 && parameter.split != Split::Vocabulary && module.layer != kNone;
+      made.push_back(
+          {leaf->id, parameters_[at], gradients_[at], parameter.shape, dtype(), hidden, module.type == "Embedding"});
     }
+    return made;
+  }
+
+  [[nodiscard]] std::vector<StepParameter> all_parameters() const {
+    std::vector<const Leaf*> all;
+    for (const Leaf& leaf : trained_) all.push_back(&leaf);
+    return step_parameters(all);
+  }
+
+  void clip_and_unscale(const std::vector<StepParameter>& all) {
+    if (training().gradient_clipping > 0) {
+      clip_.forget();
+      if (training().grad_scaler) scaler_.unscale(all);
+      clip_.run(all, training().loop == LoopKind::Trainer);
+    }
+    if (training().grad_scaler) {
+      const OptimizerKind kind = training().optimizer.kind;
+      const bool torch_fused = training().optimizer.implementation == Implementation::Fused &&
+                               kind != OptimizerKind::Lion && kind != OptimizerKind::Adam8bit;
+      scaler_.before_step(all, torch_fused);
+    }
+  }
+
+  void step_optimizer() {
+    const std::vector<ParameterGroup> groups = parameter_groups(model_, training(), trained_);
+    for (const ParameterGroup& group : groups) optimizer_.step(step_parameters(group.leaves), group.weight_decay);
+  }
+
+  // To None, or to zeros by one multi-tensor launch.
+  void zero_grad() {
+    if (training().zero_grad_to_none) {
+      for (const Leaf& leaf : trained_) {
+        BufferId& gradient = gradients_[static_cast<std::size_t>(leaf.id)];
+        if (gradient != kNoBuffer) emitter_.release(gradient, Reason::GradientHeld);
+        gradient = kNoBuffer;
+      }
+      return;
+    }
+    emitter_.begin();
+    bool any = false;
     for (const Leaf& leaf : trained_) {
-      std::vector<BufferId>& state = states_[static_cast<std::size_t>(leaf.id)];
-      if (counter) {
-        state.push_back(emitter_.allocate(Bytes(4), DType::Float32, Role::Optimizer, "step", leaf.id));
-      }
-      const Parameter& parameter = model_.parameters[static_cast<std::size_t>(leaf.id)];
-      for (const StateTensor& tensor :
-           optimizer_state(training().optimizer, parameter.shape, dtype(), is_hidden_matrix(parameter))) {
-        state.push_back(emitter_.allocate(tensor.bytes, tensor.dtype, Role::Optimizer, tensor.label, leaf.id));
-      }
-      if (state.empty()) continue;
-      emitter_.begin();
-      write_all(state);
-      emitter_.compute("create optimizer state");
+      const BufferId gradient = gradients_[static_cast<std::size_t>(leaf.id)];
+      if (gradient == kNoBuffer) continue;
+      emitter_.write(gradient);
+      emitter_.set_role(gradient, Role::Gradients, "gradient");  // A tied weight's was made as a sum.
+      any = true;
     }
+    if (any) emitter_.compute("zero gradients");
   }
 
-  [[nodiscard]] bool is_hidden_matrix(const Parameter& parameter) const {
-    return parameter.shape.rank == 2 && parameter.split != Split::Vocabulary &&
-           model_.modules[static_cast<std::size_t>(parameter.module)].layer != kNone;
-  }
-
-  [[nodiscard]] bool is_adam() const {
-    return training().optimizer.kind == OptimizerKind::Adam || training().optimizer.kind == OptimizerKind::AdamW;
-  }
-  [[nodiscard]] bool loops_over_adam() const {
-    return is_adam() && training().optimizer.implementation == Implementation::ForLoop;
-  }
-
-  BufferId make_temporary(const Leaf& leaf) {
-    const BufferId made =
-        emitter_.allocate(in_model_dtype(leaf.elements), dtype(), Role::Temporaries, "optimizer temporary");
-    emitter_.mark_scratch(made);
-    return made;
-  }
-
-  // The plain loop's `denom = exp_avg_sq.sqrt() / correction`: the variable holds the parameter before this one until
-  // the quotient is there (torch/optim/adam.py, _single_tensor_adam).
-  void divide_by_root(const Leaf& leaf, std::vector<BufferId>& denominator) {
-    const BufferId root = make_temporary(leaf);
-    emitter_.begin();
-    emitter_.write(root);
-    emitter_.compute("square root of exp_avg_sq");
-    const BufferId quotient = make_temporary(leaf);
-    emitter_.begin();
-    emitter_.read(root);
-    emitter_.write(quotient);
-    emitter_.compute("divide by the bias correction");
-    emitter_.release(root, Reason::LastUse);
-    for (BufferId before : denominator) emitter_.release(before, Reason::PythonFrame);
-    denominator = {quotient};
-  }
-
-  // Foreach Adam makes the list of square roots, one tensor per parameter.
-  std::vector<BufferId> step_temporaries() {
-    std::vector<BufferId> made;
-    if (!is_adam() || training().optimizer.implementation != Implementation::Foreach) return made;
-    for (const Leaf& leaf : trained_) made.push_back(make_temporary(leaf));
-    if (!made.empty()) {
-      emitter_.begin();
-      write_all(made);
-      emitter_.compute("square roots of exp_avg_sq");
-    }
-    return made;
-  }
-
-  void update(const Leaf& leaf) {
-    const auto at = static_cast<std::size_t>(leaf.id);
-    if (gradients_[at] == kNoBuffer) return;
-    emitter_.begin();
-    emitter_.read(parameters_[at]);
-    emitter_.read(gradients_[at]);
-    read_all(states_[at]);
-    read_all(maps_);
-    emitter_.write(parameters_[at]);
-    write_all(states_[at]);
-    emitter_.compute("optimizer update");
-  }
-
-  std::vector<BufferId> parameters_;  // By ParameterId, as are the next two.
+  std::vector<BufferId> parameters_;  // By ParameterId, as are the next.
   std::vector<BufferId> gradients_;
-  std::vector<std::vector<BufferId>> states_;
-  std::vector<BufferId> maps_;
+  OptimizerStep optimizer_;
+  GradientClip clip_;
+  LossScaler scaler_;
   std::vector<Bucket> buckets_;
   std::vector<std::int32_t> bucket_of_ = std::vector<std::int32_t>(model_.parameters.size(), -1);
   std::vector<ParameterId> ready_order_;

@@ -58,6 +58,10 @@ std::vector<StateTensor> optimizer_state(const Optimizer& optimizer, const Shape
       if (optimizer.momentum > 0) return {{same, dtype, "momentum_buffer"}};
       return {};
     case OptimizerKind::Lion: return {{same, dtype, "exp_avg"}};
+    case OptimizerKind::Adagrad: return {{same, dtype, "sum"}};
+    case OptimizerKind::RmsProp:
+      if (optimizer.momentum > 0) return {{same, dtype, "square_avg"}, {same, dtype, "momentum_buffer"}};
+      return {{same, dtype, "square_avg"}};
     case OptimizerKind::Adafactor: return adafactor_state(shape);
     case OptimizerKind::Adam8bit: return adam8bit_state(shape.elements().value());
     case OptimizerKind::Muon:
@@ -65,6 +69,63 @@ std::vector<StateTensor> optimizer_state(const Optimizer& optimizer, const Shape
       return {{same, dtype, "exp_avg"}, {same, dtype, "exp_avg_sq"}};
   }
   return {};
+}
+
+std::vector<StateTensor> separate_state(const Optimizer& optimizer, const Shape& shape, DType dtype, bool hidden_matrix,
+                                        bool embedding) {
+  const Bytes full = storage(shape.elements(), DType::Float32);
+  const bool adam = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW;
+  if (optimizer.kind == OptimizerKind::Lion) return {{full, DType::Float32, "exp_avg"}};
+  if (optimizer.kind == OptimizerKind::Adam8bit && embedding && optimizer.embeddings_32bit) {
+    return {{full, DType::Float32, "exp_avg"}, {full, DType::Float32, "exp_avg_sq"}};
+  }
+  std::vector<StateTensor> state = optimizer_state(optimizer, shape, dtype, hidden_matrix);
+  if (adam && optimizer.implementation == Implementation::Fused) {
+    state.insert(state.begin(), {Bytes(4), DType::Float32, "step"});
+  }
+  return state;
+}
+
+namespace {
+
+// A part of the path is "norm" or ends in "_norm".
+bool has_norm_part(std::string_view name) {
+  constexpr std::string_view kNorm = "norm";
+  for (std::size_t at = name.find(kNorm); at != std::string_view::npos; at = name.find(kNorm, at + 1)) {
+    const std::size_t end = at + kNorm.size();
+    const bool begins = at == 0 || name[at - 1] == '.' || name[at - 1] == '_';
+    if (begins && (end == name.size() || name[end] == '.')) return true;
+  }
+  return false;
+}
+
+// Patterns over the lower-case name, and everything in an nn.LayerNorm.
+bool decays(const ModelSpec& model, const Parameter& parameter) {
+  if (model.modules[static_cast<std::size_t>(parameter.module)].type == "LayerNorm") return false;
+  std::string name = parameter.name;
+  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  for (std::string_view part : {"bias", "layernorm", "rmsnorm"}) {
+    if (name.find(part) != std::string::npos) return false;
+  }
+  return !has_norm_part(name);
+}
+
+}  // namespace
+
+std::vector<ParameterGroup> parameter_groups(const ModelSpec& model, const Training& training,
+                                             const std::vector<Leaf>& trained) {
+  ParameterGroup first{{}, training.optimizer.weight_decay};
+  ParameterGroup second;
+  for (const Leaf& leaf : trained) {
+    const bool in_first = training.param_groups == ParamGroups::Single ||
+                          decays(model, model.parameters[static_cast<std::size_t>(leaf.id)]);
+    (in_first ? first : second).leaves.push_back(&leaf);
+  }
+  std::vector<ParameterGroup> groups;
+  for (ParameterGroup* group : {&first, &second}) {
+    if (!group->leaves.empty()) groups.push_back(std::move(*group));
+  }
+  return groups;
 }
 
 RuntimeBase::RuntimeBase(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter)

@@ -29,6 +29,22 @@ struct StateTensor {
 [[nodiscard]] std::vector<StateTensor> optimizer_state(const Optimizer& optimizer, const Shape& shape, DType dtype,
                                                        bool hidden_matrix);
 
+// The same where the optimizer works on the parameters themselves, under plain PyTorch: torch's fused Adam counts its
+// steps on the device; bitsandbytes' 32-bit states are fp32 whatever the parameter's dtype, and embeddings are among
+// them where transformers' Trainer registers them (trainer.py, create_optimizer).
+[[nodiscard]] std::vector<StateTensor> separate_state(const Optimizer& optimizer, const Shape& shape, DType dtype,
+                                                      bool hidden_matrix, bool embedding);
+
+// A parameter group of the optimizer, in the order of the groups.
+struct ParameterGroup {
+  std::vector<const Leaf*> leaves;
+  double weight_decay = 0;
+};
+// All of `trained` in one; or as transformers' Trainer makes them: what decays, then biases and norms, which do not
+// (trainer.py, get_decay_parameter_names). Empty groups are left out. The result points into `trained`.
+[[nodiscard]] std::vector<ParameterGroup> parameter_groups(const ModelSpec& model, const Training& training,
+                                                           const std::vector<Leaf>& trained);
+
 class RuntimeBase : public TrainingRuntime {
  public:
   RuntimeBase(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);

@@ -29,6 +29,9 @@ Tape::Tape(const ModelSpec& model, const Graph& graph, const RecipeBook& recipes
       buffers_[at] = module_buffers_[static_cast<std::size_t>(graph.storages[at].buffer)];
     }
   }
+  for (std::size_t at = graph.loss == kNone ? 0 : graph.nodes.size(); at > 0 && head_ == kNone; --at) {
+    if (graph.nodes[at - 1].module != 0) head_ = static_cast<NodeId>(at - 1);
+  }
   find_regions(checkpointing);
   find_wanted();
   count_uses();
@@ -232,6 +235,7 @@ void Tape::make_forward(NodeId id, std::vector<BufferId>& made) {
       const Role role = slot.kind == SlotKind::Temporary ? Role::Temporaries : Role::Activations;
       made[step.slot] = emitter_.allocate(slot.bytes, slot.dtype, role, name(node.op));
       if (slot.kind == SlotKind::Temporary) emitter_.mark_scratch(made[step.slot]);
+      if (is_loss(id, false)) emitter_.mark_of_loss(made[step.slot]);
       if (node.op == Op::All) emitter_.mark_scratch(made[step.slot]);  // Python reads it, no operator does.
       if (slot.kind == SlotKind::Output) buffer_of(graph_.output(node, slot.index)) = made[step.slot];
       end_new = step.slot + 1U;
@@ -247,6 +251,7 @@ void Tape::make_forward(NodeId id, std::vector<BufferId>& made) {
 
 void Tape::emit_forward_kernel(const Node& node, const std::vector<BufferId>& made, std::size_t first_new,
                                std::size_t end_new) {
+  if (workspaces_ != nullptr) workspaces_->before_kernel(node);
   emitter_.begin();
   for (TensorId input : graph_.in(node)) read_tensor(input);
   for (std::size_t at = 0; at < first_new; ++at) {

@@ -25,6 +25,7 @@
 #include "planner/lowering/emitter.h"
 #include "planner/lowering/recipes.h"
 #include "planner/lowering/runtime.h"
+#include "planner/lowering/workspaces.h"
 
 namespace dsplan {
 
@@ -33,6 +34,9 @@ class Tape {
   // `module_buffers`: the device buffers of ModelSpec::buffers. All references must outlive the tape.
   Tape(const ModelSpec& model, const Graph& graph, const RecipeBook& recipes, const Checkpointing& checkpointing,
        Emitter& emitter, TrainingRuntime& runtime, std::vector<BufferId> module_buffers);
+
+  // Matrix products place the libraries' workspaces; without this none is placed.
+  void attach(Workspaces& workspaces) { workspaces_ = &workspaces; }
 
   // The batch is made and the one before it let go.
   void make_batch();
@@ -137,6 +141,10 @@ class Tape {
   void release_saved(NodeId node);
 
   void read_tensor(TensorId tensor);
+  // The logits and all that the root module makes of them; gradients of the head's own operands are not among them.
+  [[nodiscard]] bool is_loss(NodeId node, bool backward) const {
+    return head_ != kNone && (backward ? node > head_ : node >= head_);
+  }
   [[nodiscard]] BufferId& buffer_of(TensorId tensor) {
     return buffers_[static_cast<std::size_t>(graph_.tensor(tensor).storage)];
   }
@@ -145,6 +153,7 @@ class Tape {
   const Graph& graph_;
   const RecipeBook& recipes_;
   Emitter& emitter_;
+  Workspaces* workspaces_ = nullptr;
   TrainingRuntime& runtime_;
   std::vector<BufferId> module_buffers_;
 
@@ -165,6 +174,7 @@ class Tape {
   std::vector<TensorId> alive_;    // During recomputation: what Python holds, for early stop.
   std::vector<ModuleId> entered_;  // During recomputation: modules entered and not yet left.
   bool recomputing_ = false;
+  NodeId head_ = kNone;  // The last operator outside the root module, where there is a loss.
   std::vector<Pending> pending_;
 
   std::vector<BufferId> scratch_slots_;

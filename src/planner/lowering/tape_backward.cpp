@@ -17,7 +17,9 @@ void Tape::backward() {
   emitter_.write(seed);
   emitter_.compute("ones_like");
   gradients_[static_cast<std::size_t>(graph_.loss)] = {seed, true};
+  emitter_.retain(seed);  // A variable of torch.autograd.backward, until it returns.
   walk_backward();
+  emitter_.release(seed, Reason::PythonFrame);
 }
 
 void Tape::backward_from(BufferId seed) {
@@ -114,6 +116,7 @@ void Tape::run_backward_recipe(NodeId id, std::vector<BufferId>& made) {
       made[step.slot] =
           emitter_.allocate(slot.bytes, slot.dtype, role, parameter == kNone ? name(node.op) : "gradient", parameter);
       if (slot.kind == SlotKind::Temporary) emitter_.mark_scratch(made[step.slot]);
+      if (is_loss(id, true)) emitter_.mark_of_loss(made[step.slot]);
       end_new = step.slot + 1U;
     } else if (step.kind == RecipeStep::Kind::Kernel) {
       emit_backward_kernel(id, made, first_new, end_new, !returned);
@@ -139,6 +142,7 @@ void Tape::run_backward_recipe(NodeId id, std::vector<BufferId>& made) {
 void Tape::emit_backward_kernel(NodeId id, const std::vector<BufferId>& made, std::size_t first_new,
                                 std::size_t end_new, bool inside) {
   const Node& node = graph_.node(id);
+  if (workspaces_ != nullptr) workspaces_->before_kernel(node);
   emitter_.begin();
   for (TensorId out : graph_.out(node)) {
     const BufferId gradient = gradients_[static_cast<std::size_t>(out)].buffer;
@@ -258,6 +262,7 @@ void Tape::accumulate_into(Gradient& held, TensorId tensor, Gradient gradient) {
                               ? held.buffer
                               : emitter_.allocate(graph_.bytes(tensor), graph_.tensor(tensor).dtype, Role::Temporaries,
                                                   "sum of gradients", graph_.storage_of(tensor).parameter);
+  if (is_loss(graph_.tensor(tensor).producer, false)) emitter_.mark_of_loss(target);
   emitter_.begin();
   emitter_.read(held.buffer);
   if (gradient.buffer != held.buffer) emitter_.read(gradient.buffer);

@@ -165,6 +165,7 @@ void Tape::begin_nested(Region& region) {
     const bool returned = std::find(region.outputs.begin(), region.outputs.end(), tensor) != region.outputs.end();
     if (returned) {
       region.recomputed_outputs.push_back(tensor);
+      emitter_.mark_scratch(buffer_of(tensor));  // The engine starts from it and need not look at what it holds.
     } else {
       emitter_.release(buffer_of(tensor), Reason::PythonFrame);
     }

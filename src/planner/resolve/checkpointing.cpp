@@ -2,7 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
+
+#include "core/document.h"
+#include "core/error.h"
 
 namespace dsplan {
 namespace {
@@ -63,22 +68,138 @@ std::vector<CheckpointGroup> listed(const std::vector<CheckpointEntry>& entries,
   return groups;
 }
 
+// The words of "WORD:a+b".
+std::optional<std::vector<std::string>> words_after(const Setting<std::string>& wished, std::string_view word) {
+  std::string_view text = *wished;
+  if (!text.starts_with(word) || text.size() <= word.size() || text[word.size()] != ':') return std::nullopt;
+  text.remove_prefix(word.size() + 1);
+  std::vector<std::string> words;
+  while (true) {
+    const std::size_t plus = text.find('+');
+    words.emplace_back(text.substr(0, plus));
+    if (words.back().empty()) refuse(wished.place, fmt::format("\"{}\" has an empty name", *wished));
+    if (plus == std::string_view::npos) return words;
+    text.remove_prefix(plus + 1);
+  }
+}
+
+std::string meant(std::string_view word, const std::vector<std::string_view>& names) {
+  const std::string_view near = nearest(word, names);
+  return near.empty() ? std::string() : fmt::format("did you mean \"{}\"?", near);
+}
+
+std::vector<Op> operators(const Setting<std::string>& wished, const std::vector<std::string>& words) {
+  std::vector<std::string_view> names;
+  for (std::size_t at = 0; at < kOps; ++at) names.emplace_back(name(static_cast<Op>(at)));
+  std::vector<Op> found;
+  for (const std::string& word : words) {
+    const std::optional<Op> op = operator_named(word);
+    if (!op) refuse(wished.place, fmt::format("no operator \"{}\"", word), meant(word, names));
+    found.push_back(*op);
+  }
+  return found;
+}
+
+std::string_view last_part(std::string_view path) { return path.substr(path.rfind('.') + 1); }
+
+// Megatron's recompute_modules in the names of transformers' modules.
+struct Preset {
+  std::string_view word;
+  std::vector<std::string_view> modules;
+};
+const std::array<Preset, 3> kPresets = {{
+    {"layernorm",
+     {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm", "ln_1",
+      "ln_2"}},
+    {"mlp", {"mlp"}},
+    {"moe", {"mlp", "block_sparse_moe"}},
+}};
+
+std::vector<std::string> modules_named(const Setting<std::string>& wished, const std::vector<std::string>& words,
+                                       const ModelSpec& model) {
+  std::vector<std::string_view> known;
+  for (const Module& module : model.modules) {
+    if (module.layer != kNone) known.push_back(last_part(module.path));
+  }
+  std::sort(known.begin(), known.end());
+  known.erase(std::unique(known.begin(), known.end()), known.end());
+  const auto has = [&](std::string_view part) { return std::binary_search(known.begin(), known.end(), part); };
+  std::vector<std::string> found;
+  for (const std::string& word : words) {
+    const std::size_t before = found.size();
+    if (word == "core_attn") found.push_back(word);  // Not a module: the attention operator.
+    for (const Preset& preset : kPresets) {
+      if (word != preset.word || (word == "moe" && model.dims.experts == 0)) continue;
+      for (std::string_view part : preset.modules) {
+        if (has(part)) found.emplace_back(part);
+      }
+    }
+    if (found.size() == before && has(word)) found.push_back(word);
+    if (found.size() > before) continue;
+    known.insert(known.end(), {"core_attn", "layernorm", "mlp", "moe"});
+    refuse(wished.place, fmt::format("no module \"{}\" in a layer of {}", word, model.name), meant(word, known));
+  }
+  return found;
+}
+
+Checkpointing of_layers(const Request& request, const ModelSpec& model) {
+  const Setting<std::string>& wished = request.checkpoint;
+  const std::int64_t layers = model.dims.layers;
+  const std::string& text = *wished;
+  Checkpointing result;
+  result.text = text;
+  if (text == "none") return result;
+  if (text == "full") {
+    result.groups = runs(1, layers);
+  } else if (const auto every = factor(wished, "every")) {
+    result.groups = runs(std::min(*every, std::max(layers, std::int64_t{1})), layers);
+  } else if (const auto cut = factor(wished, "segments")) {
+    result.groups = segments(wished, *cut, layers);
+  } else if (const auto step = factor(wished, "nth")) {
+    result.groups = nth(*step, layers);
+  } else if (const auto kept = words_after(wished, "keep")) {
+    result.groups = runs(1, layers);
+    for (CheckpointGroup& one : result.groups) one.kept = operators(wished, *kept);
+  } else if (const auto modules = words_after(wished, "modules")) {
+    result.modules = modules_named(wished, *modules, model);
+  } else if (text == "auto") {
+    refuse(wished.place, "checkpointing \"auto\" is not modelled yet", "it needs the planner");
+  } else {
+    refuse(wished.place, fmt::format("checkpointing \"{}\" is not known", text),
+           "it is one of none, full, every:K, segments:K, nth:K, keep:OP+OP, modules:NAME+NAME, or a file");
+  }
+  return result;
+}
+
 }  // namespace
 
-Checkpointing resolve_checkpointing(const Setting<std::string>& wished,
-                                    const Setting<std::vector<CheckpointEntry>>& entries, std::int64_t layers) {
-  if (!wished.given()) return {};
-  if (entries.given()) return {*wished, listed(*entries, layers)};
-  const std::string& text = *wished;
-  if (text == "none") return {};
-  if (text == "full") return {text, runs(1, layers)};
-  if (const auto k = factor(wished, "every"))
-    return {text, runs(std::min(*k, std::max(layers, std::int64_t{1})), layers)};
-  if (const auto k = factor(wished, "segments")) return {text, segments(wished, *k, layers)};
-  if (const auto k = factor(wished, "nth")) return {text, nth(*k, layers)};
-  if (text == "auto") refuse(wished.place, "checkpointing \"auto\" is not modelled yet", "it needs the planner");
-  refuse(wished.place, fmt::format("checkpointing \"{}\" is not known", text),
-         "it is one of none, full, every:K, segments:K, nth:K, or a file");
+Checkpointing resolve_checkpointing(const Request& request, const ModelSpec& model, CheckpointKind kind) {
+  if (!request.checkpoint.given()) return {};
+  Checkpointing result;
+  const bool preserve = request.preserve_rng_state.value_or(true);
+  if (request.checkpoint_groups.given()) {
+    result.text = *request.checkpoint;
+    result.groups = listed(*request.checkpoint_groups, model.dims.layers);
+  } else {
+    result = of_layers(request, model);
+  }
+  result.kind = kind;
+  result.preserve_rng_state = preserve;
+  for (CheckpointGroup& one : result.groups) {
+    one.kind = kind;
+    one.preserve_rng_state = preserve;
+    if (kind == CheckpointKind::Reentrant && !one.kept.empty()) {
+      refuse(request.checkpoint.place, "keeping results needs the non-reentrant form",
+             "torch.utils.checkpoint takes context_fn with use_reentrant=False only");
+    }
+  }
+  if (!request.checkpoint_groups.given()) return result;
+  std::size_t at = 0;
+  for (const CheckpointEntry& entry : *request.checkpoint_groups) {
+    if (!entry.recompute) continue;
+    result.groups[at++].kind = entry.kind.value_or(kind);
+  }
+  return result;
 }
 
 }  // namespace dsplan

@@ -13,8 +13,11 @@ namespace dsplan {
 // (checkpoint_sequential: K - 1 groups of layers / K, rounded down, and the rest stored), nth:K (layers whose index is
 // a multiple of K, each its own group). Refused: "auto" (not modelled yet), K below 1, more segments than layers, any
 // other word that is no file, which `entries` must then hold (interface.md, Commands).
-[[nodiscard]] Checkpointing resolve_checkpointing(const Setting<std::string>& wished,
-                                                  const Setting<std::vector<CheckpointEntry>>& entries,
-                                                  std::int64_t layers);
+//
+// Selective forms: keep:OP+OP (each layer its own checkpoint that keeps the results of these operators;
+// torch.utils.checkpoint.create_selective_checkpoint_contexts) and modules:NAME+NAME (each call of such a module its
+// own checkpoint). NAME is the last part of a module's path, or one of Megatron's words for recompute_modules:
+// core_attn, layernorm, mlp, moe. Refused: names that the model does not have; keep: with the reentrant form.
+[[nodiscard]] Checkpointing resolve_checkpointing(const Request& request, const ModelSpec& model, CheckpointKind kind);
 
 }  // namespace dsplan

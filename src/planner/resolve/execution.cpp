@@ -138,6 +138,38 @@ void resolve_loss_and_loop(Resolver& resolver) {
   resolver.given("loop", *loop, loop.place, "--loop");
 }
 
+// "true" or "false", as --set says it.
+std::optional<bool> boolean_named(std::string_view text) {
+  if (text == "true") return true;
+  if (text == "false") return false;
+  return std::nullopt;
+}
+
+// zero_grad(set_to_none): a key of the training file, and so far the only one that --set takes.
+void resolve_zero_grad(Resolver& resolver) {
+  Setting<bool> wished = resolver.request.zero_grad_set_to_none;
+  if (resolver.request.set.given()) {
+    for (const std::string& pair : *resolver.request.set) {
+      constexpr std::string_view kKey = "zero_grad_set_to_none=";
+      const std::optional<bool> value =
+          pair.starts_with(kKey) ? boolean_named(std::string_view(pair).substr(kKey.size())) : std::nullopt;
+      if (value) {
+        wished = {*value, resolver.request.set.place};
+      } else if (pair.starts_with(kKey)) {
+        resolver.fault(resolver.request.set.place, fmt::format("\"{}\" is neither true nor false", pair));
+      } else {
+        resolver.not_modelled(resolver.request.set.place, fmt::format("setting \"{}\"", pair));
+      }
+    }
+  }
+  if (!wished.given()) return;
+  if (resolver.deepspeed() && !*wished) {
+    return resolver.not_modelled(wished.place, "zero_grad(set_to_none=False) under DeepSpeed");
+  }
+  resolver.training().zero_grad_to_none = *wished;
+  resolver.given("zero_grad_set_to_none", *wished ? "true" : "false", wished.place, "--training");
+}
+
 void resolve_level(Resolver& resolver) {
   const Setting<std::string>& level = resolver.request.level;
   if (!level.given()) return;
@@ -161,13 +193,52 @@ void resolve_freeze(Resolver& resolver) {
       resolver.fault(wished.place, fmt::format("freeze \"{}\" matches no parameter of {}", glob, resolver.model.name));
     }
   }
+  const std::vector<std::string>& globs = resolver.training().freeze;
+  const std::vector<Parameter>& all = resolver.model.parameters;
+  const bool learns = std::any_of(all.begin(), all.end(), [&globs](const Parameter& parameter) {
+    return parameter.trainable && parameter.tied_to == kNone &&
+           std::none_of(globs.begin(), globs.end(),
+                        [&](const std::string& glob) { return glob_matches(glob, parameter.name); });
+  });
+  if (!learns) {
+    resolver.fault(wished.place, "freeze leaves nothing to train",
+                   "PyTorch's backward refuses a loss that needs no gradient");
+  }
+}
+
+// transformers handed use_reentrant=True on until 4.x, and False since 5.0.
+CheckpointKind checkpoint_kind(Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.checkpoint_impl;
+  const bool used = resolver.request.checkpoint.given() && *resolver.request.checkpoint != "none";
+  if (wished.given()) {
+    const bool reentrant = *wished == "reentrant";
+    if (!reentrant && *wished != "non_reentrant") {
+      resolver.fault(wished.place, fmt::format("no implementation \"{}\"", *wished),
+                     "it is reentrant or non_reentrant");
+    }
+    if (!used && !resolver.request.training_arguments) {
+      resolver.fault(wished.place, "an implementation of checkpointing, but nothing is checkpointed");
+    }
+    if (used) resolver.given("checkpoint_impl", *wished, wished.place, "--checkpoint-impl");
+    return reentrant ? CheckpointKind::Reentrant : CheckpointKind::NonReentrant;
+  }
+  const CheckpointKind kind =
+      resolver.training().transformers.major < 5 ? CheckpointKind::Reentrant : CheckpointKind::NonReentrant;
+  if (used) {
+    resolver.derived("checkpoint_impl", std::string(name(kind)),
+                     fmt::format("transformers {}", resolver.training().transformers.text()), "--checkpoint-impl");
+  }
+  return kind;
 }
 
 void resolve_checkpoint(Resolver& resolver) {
   const Request& request = resolver.request;
   try {
-    resolver.training().checkpoint =
-        resolve_checkpointing(request.checkpoint, request.checkpoint_groups, resolver.model.dims.layers);
+    // create_selective_checkpoint_contexts exists in the non-reentrant form only: asking for it chooses that.
+    const bool selective = request.checkpoint.given() && request.checkpoint->starts_with("keep:");
+    const CheckpointKind kind =
+        selective && !request.checkpoint_impl.given() ? CheckpointKind::NonReentrant : checkpoint_kind(resolver);
+    resolver.training().checkpoint = resolve_checkpointing(request, resolver.model, kind);
   } catch (const Refusal& refusal) {
     for (const Diagnostic& diagnostic : refusal.diagnostics()) resolver.diagnostics.add(diagnostic);
     return;
@@ -188,6 +259,7 @@ void resolve_execution(Resolver& resolver) {
   resolve_seq(resolver);
   resolve_attention(resolver);
   resolve_loss_and_loop(resolver);
+  resolve_zero_grad(resolver);
   resolve_level(resolver);
   resolve_freeze(resolver);
   resolve_checkpoint(resolver);

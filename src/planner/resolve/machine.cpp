@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "core/schedule.h"
 #include "planner/resolve/resolver.h"
 
 namespace dsplan {
@@ -69,6 +70,16 @@ void resolve_rank(Resolver& resolver) {
   }
 }
 
+void resolve_phase(Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.phase;
+  if (!wished.given()) return;
+  resolver.job.phase = *wished;
+  for (const Stretch stretch : {Stretch::Init, Stretch::FirstStep, Stretch::SecondStep}) {
+    if (*wished == name(stretch)) return;
+  }
+  resolver.fault(wished.place, fmt::format("phase \"{}\" is none of init, first_step, steady", *wished));
+}
+
 }  // namespace
 
 void resolve_machine(Resolver& resolver) {
@@ -79,7 +90,7 @@ void resolve_machine(Resolver& resolver) {
   resolve_reserve(resolver);
   resolve_host(resolver);
   resolve_rank(resolver);
-  job.phase = resolver.request.phase.value_or("");
+  resolve_phase(resolver);
 }
 
 }  // namespace dsplan

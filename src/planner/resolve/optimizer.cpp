@@ -24,6 +24,8 @@ constexpr Named kNames[] = {
     {"lion", OptimizerKind::Lion, Implementation::Fused},
     {"adam8bit", OptimizerKind::Adam8bit, Implementation::Fused},
     {"muon", OptimizerKind::Muon, Implementation::ForLoop},
+    {"adagrad", OptimizerKind::Adagrad, Implementation::Foreach},
+    {"rmsprop", OptimizerKind::RmsProp, Implementation::Foreach},
     {"adamw_torch", OptimizerKind::AdamW, Implementation::Foreach},
     {"adamw_torch_fused", OptimizerKind::AdamW, Implementation::Fused},
     {"adamw_bnb_8bit", OptimizerKind::Adam8bit, Implementation::Fused},
@@ -32,15 +34,13 @@ constexpr Named kNames[] = {
 };
 
 // Optimizers that exist elsewhere: refused as not modelled rather than as unknown.
-constexpr std::string_view kElsewhere[] = {"adagrad",
-                                           "lamb",
+constexpr std::string_view kElsewhere[] = {"lamb",
                                            "onebitadam",
                                            "zerooneadam",
                                            "onebitlamb",
                                            "muadam",
                                            "muadamw",
                                            "musgd",
-                                           "rmsprop",
                                            "nadam",
                                            "radam",
                                            "adamax",
@@ -87,11 +87,16 @@ void unknown_name(Resolver& resolver, const Place& place, const std::string& tex
       meant.empty() ? fmt::format("known are {}", fmt::join(names, ", ")) : fmt::format("did you mean \"{}\"?", meant));
 }
 
-// Torch offers every form for Adam, AdamW and SGD; the others have one form.
+// transformers' names for bitsandbytes' 8-bit AdamW: its Trainer registers embeddings as 32-bit.
+constexpr std::string_view kTrainers8bit[] = {"adamw_bnb_8bit", "adamw_8bit"};
+
+// Torch offers every form for Adam, AdamW and SGD, all but the fused one for Adagrad and RMSprop; the others have one.
 void check_implementation(Resolver& resolver, const Place& place, const Optimizer& optimizer, Implementation usual) {
   const bool free = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW ||
                     optimizer.kind == OptimizerKind::Sgd;
+  const bool unfused = optimizer.kind == OptimizerKind::Adagrad || optimizer.kind == OptimizerKind::RmsProp;
   if (free || optimizer.implementation == usual) return;
+  if (unfused && optimizer.implementation != Implementation::Fused) return;
   resolver.fault(place,
                  fmt::format("{} has no {} implementation", name(optimizer.kind), name(optimizer.implementation)),
                  fmt::format("it is {}", name(usual)));
@@ -106,7 +111,9 @@ void by_request(Resolver& resolver) {
                                [&](const Named& named) { return named.text == lowered(text); });
   if (at == std::end(kNames)) return unknown_name(resolver, wished.place, text);
   Optimizer& optimizer = resolver.training().optimizer;
-  optimizer = {at->kind, at->implementation, resolver.request.momentum.value_or(0)};
+  optimizer = {at->kind, at->implementation, resolver.request.momentum.value_or(0), 0, false};
+  optimizer.embeddings_32bit = !resolver.deepspeed() && std::find(std::begin(kTrainers8bit), std::end(kTrainers8bit),
+                                                                  lowered(text)) != std::end(kTrainers8bit);
   const Setting<std::string>& form = resolver.request.implementation;
   std::string said = colon == std::string::npos ? std::string() : wished->substr(colon + 1);
   if (said.empty() && form.given()) said = *form;
@@ -119,8 +126,10 @@ void by_request(Resolver& resolver) {
     optimizer.implementation = *implementation;
     check_implementation(resolver, place, optimizer, at->implementation);
   }
-  if (resolver.request.momentum.given() && optimizer.kind != OptimizerKind::Sgd) {
-    resolver.fault(resolver.request.momentum.place, fmt::format("momentum belongs to sgd, not to {}", name(at->kind)));
+  if (resolver.request.momentum.given() && optimizer.kind != OptimizerKind::Sgd &&
+      optimizer.kind != OptimizerKind::RmsProp) {
+    resolver.fault(resolver.request.momentum.place,
+                   fmt::format("momentum belongs to sgd and rmsprop, not to {}", name(at->kind)));
   }
   resolver.given("optimizer", fmt::format("{} ({})", name(optimizer.kind), name(optimizer.implementation)),
                  wished.place, "--optimizer");
@@ -135,13 +144,13 @@ void by_json(Resolver& resolver, const OptimizerInput& in) {
   if (type == "adam" || type == "adamw") {
     const bool decoupled = type == "adamw" || in.adam_w_mode.value_or(true);
     optimizer = {decoupled ? OptimizerKind::AdamW : OptimizerKind::Adam,
-                 torch_adam ? Implementation::Foreach : Implementation::Fused, 0};
+                 torch_adam ? Implementation::Foreach : Implementation::Fused, 0, 0, false};
   } else if (type == "lion") {
-    optimizer = {OptimizerKind::Lion, Implementation::Fused, 0};
+    optimizer = {OptimizerKind::Lion, Implementation::Fused, 0, 0, false};
   } else if (type == "muon") {
-    optimizer = {OptimizerKind::Muon, Implementation::ForLoop, 0};
+    optimizer = {OptimizerKind::Muon, Implementation::ForLoop, 0, 0, false};
   } else if (*in.type == "SGD") {
-    optimizer = {OptimizerKind::Sgd, Implementation::Foreach, in.momentum.value_or(0)};
+    optimizer = {OptimizerKind::Sgd, Implementation::Foreach, in.momentum.value_or(0), 0, false};
   } else {
     return resolver.not_modelled(in.type.place, fmt::format("optimizer \"{}\"", *in.type));
   }
@@ -206,6 +215,46 @@ void check_combination(Resolver& resolver, const Place& place) {
   }
 }
 
+// Their states under a flat partition are not worked out: Adagrad makes its sums before DeepSpeed sees it.
+void check_unsplit(Resolver& resolver, const Place& place) {
+  const OptimizerKind kind = resolver.training().optimizer.kind;
+  if (kind == OptimizerKind::Adagrad || kind == OptimizerKind::RmsProp) {
+    resolver.not_modelled(place, fmt::format("{} under DeepSpeed", name(kind)));
+  }
+}
+
+// adamw_torch_fused with transformers 5 and torch 2.8 or later, before that adamw_torch, which is foreach on a GPU
+// (transformers, training_args.py, default_optim).
+void trainers_default(Resolver& resolver) {
+  Training& training = resolver.training();
+  training.optimizer = {};
+  const bool fused = training.transformers >= Version{5, 0, 0} && training.torch >= Version{2, 8, 0};
+  if (!fused) training.optimizer.implementation = Implementation::Foreach;
+  resolver.derived("optimizer", fmt::format("adamw ({})", name(training.optimizer.implementation)),
+                   "TrainingArguments' default", "--optimizer");
+}
+
+// Weight decay and the parameter groups that it makes. transformers' Trainer keeps biases and norms apart, whatever the
+// decay; everybody else hands over one group.
+void resolve_groups(Resolver& resolver) {
+  const Request& request = resolver.request;
+  Training& training = resolver.training();
+  const bool trainer = request.training_arguments.has_value();
+  if (request.weight_decay.given()) {
+    training.optimizer.weight_decay = *request.weight_decay;
+  } else if (trainer) {
+    training.optimizer.weight_decay = request.training_arguments->weight_decay.value_or(0.0);
+  }
+  if (resolver.deepspeed()) return;
+  if (request.param_groups.given()) {
+    training.param_groups = *request.param_groups == "decay" ? ParamGroups::Decay : ParamGroups::Single;
+    resolver.given("param_groups", *request.param_groups, request.param_groups.place, "--training");
+  } else if (trainer && training.optimizer.kind != OptimizerKind::Muon) {
+    training.param_groups = ParamGroups::Decay;
+    resolver.derived("param_groups", "decay", "the Trainer keeps biases and norms apart", "--training");
+  }
+}
+
 // Default 1.0 since 0.19.3, before that off (deepspeed-zero.md, section 1). Plain PyTorch clips nothing by itself.
 void resolve_clipping(Resolver& resolver) {
   const Request& request = resolver.request;
@@ -241,13 +290,14 @@ void resolve_optimizer(Resolver& resolver) {
     place = json->type.place;
     by_json(resolver, *json);
   } else if (resolver.request.training_arguments) {
-    resolver.training().optimizer = {};
-    resolver.derived("optimizer", "adamw (fused)", "TrainingArguments' default", "--optimizer");
+    trainers_default(resolver);
   } else {
     resolver.training().optimizer = {};
     resolver.assumed("optimizer", "adamw (fused)", "nothing names it", "--optimizer");
   }
+  resolve_groups(resolver);
   if (resolver.deepspeed()) {
+    check_unsplit(resolver, place);
     check_tested(resolver, place, json != nullptr);
     check_combination(resolver, place);
   }

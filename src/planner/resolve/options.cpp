@@ -23,16 +23,12 @@ void refuse_unmodelled_options(Resolver& resolver) {
   refuse(request.seq_list, "a list of sequence lengths");
   refuse(request.sweep, "a sweep");
   refuse(request.env, "an environment file");
-  refuse(request.set, "setting single keys");
   refuse_degree(request.sp, "sequence parallelism, sp");
   refuse_degree(request.ep, "expert parallelism, ep");
-  refuse_value(request.stream_frees, "immediate", "freeing without waiting for streams");
   refuse_value(request.placement, "planned", "planned placement");
-  if (request.alloc_conf.given() && !request.alloc_conf->empty()) {
-    resolver.not_modelled(request.alloc_conf.place, "an allocator configuration");
-  }
-  if (request.param_groups.given() && *request.param_groups != "single") {
-    resolver.not_modelled(request.param_groups.place, fmt::format("param_groups \"{}\"", *request.param_groups));
+  if (resolver.deepspeed() && request.param_groups.value_or("single") != "single") {
+    resolver.not_modelled(request.param_groups.place,
+                          fmt::format("param_groups \"{}\" under DeepSpeed", *request.param_groups));
   }
 }
 

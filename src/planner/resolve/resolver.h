@@ -47,6 +47,7 @@ void resolve_zero(Resolver& resolver);
 void resolve_optimizer(Resolver& resolver);  // and gradient clipping
 void resolve_execution(Resolver& resolver);  // seq, attention, loss, loop, freeze, checkpointing
 void resolve_machine(Resolver& resolver);
+void resolve_allocator(Resolver& resolver);
 void check_training_arguments(Resolver& resolver);
 void judge_conditional_keys(Resolver& resolver);
 void judge_strict(const Resolver& resolver);

@@ -1,0 +1,34 @@
+// A schedule through the caching allocator, written down moment by moment: for questions about what a program saw.
+#pragma once
+
+#include <vector>
+
+#include "core/schedule.h"
+#include "sim/allocator.h"
+
+namespace dsplan {
+
+struct AllocationMoment {
+  std::size_t event = 0;
+  Bytes request;
+  Bytes allocated;  // Before it.
+};
+struct MarkMoment {
+  std::size_t event = 0;
+  Bytes allocated;
+  Bytes reserved;
+  Bytes peak_allocated;  // Since the mark before, that one included.
+  Bytes peak_reserved;
+};
+struct AllocationLog {
+  std::vector<AllocationMoment> allocations;
+  std::vector<MarkMoment> marks;
+};
+
+// On an allocator without a limit.
+[[nodiscard]] AllocationLog allocation_log(const Schedule& schedule, const AllocatorConfig& config);
+
+// What stays reserved when everything cached is given back right before event `event`.
+[[nodiscard]] Bytes reserved_when_emptied(const Schedule& schedule, const AllocatorConfig& config, std::size_t event);
+
+}  // namespace dsplan

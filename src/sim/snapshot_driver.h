@@ -1,0 +1,59 @@
+// The driver as a recording shows it: it grants what was granted then, refuses what was refused, and notices where the
+// allocator does something else. For sim/snapshot_replay.cpp.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/snapshot.h"
+#include "core/snapshot_report.h"
+#include "sim/allocator.h"
+
+namespace dsplan {
+
+class RecordedDriver : public SegmentSource {
+ public:
+  explicit RecordedDriver(const std::vector<SnapshotEntry>& trace) : trace_(trace) {}
+
+  // The recorded dealings that belong to the next request: entries [begin, end), of which all are segment steps.
+  void expect(std::size_t begin, std::size_t end);
+  // Those that the allocator has not done yet: the number of the first, if any.
+  [[nodiscard]] std::optional<std::size_t> left() const;
+  // How many of those give memory back before anything else happens.
+  [[nodiscard]] std::size_t given_back_first() const;
+  [[nodiscard]] std::int64_t matched() const { return matched_; }
+  [[nodiscard]] const std::optional<SnapshotDifference>& difference() const { return difference_; }
+  void differ(std::size_t entry, std::string recorded, std::string predicted);
+  // From here on nothing is compared.
+  void close() { closed_ = true; }
+
+  [[nodiscard]] bool gives_addresses() const override { return true; }
+  [[nodiscard]] void* allocate(Bytes size) override;
+  void free(void* segment, Bytes size) override;
+  [[nodiscard]] void* reserve(Bytes size) override;
+  void unreserve(void*, Bytes) override {}
+  [[nodiscard]] bool map(void* range, Bytes offset, Bytes size) override;
+  void unmap(void* range, Bytes offset, Bytes size) override;
+
+ private:
+  using Action = SnapshotEntry::Action;
+  [[nodiscard]] const SnapshotEntry* next();
+  void give_back(Action action, Bytes address, Bytes size);
+  [[nodiscard]] std::size_t here() const { return next_ < end_ ? pending_[next_] : end_entry_; }
+
+  const std::vector<SnapshotEntry>& trace_;
+  std::vector<std::size_t> pending_;  // Numbers of entries; those before next_ are done.
+  std::size_t next_ = 0;
+  std::size_t end_ = 0;
+  std::size_t end_entry_ = 0;  // The request itself.
+  std::int64_t matched_ = 0;
+  std::optional<SnapshotDifference> difference_;
+  bool closed_ = false;
+};
+
+// "segment_alloc of 2,097,152 bytes at 0x7f0000000000"
+[[nodiscard]] std::string in_words(const SnapshotEntry& entry);
+
+}  // namespace dsplan

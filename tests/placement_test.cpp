@@ -1,0 +1,261 @@
+// Schedules written by hand through the allocator: streams, limits, phases, and what fragments.
+#include <doctest/doctest.h>
+
+#include <map>
+#include <vector>
+
+#include "core/error.h"
+#include "sim/fragmentation.h"
+#include "sim/memory.h"
+#include "sim/placement.h"
+
+using namespace dsplan;
+
+namespace {
+
+constexpr std::int64_t kMiB = 1 << 20;
+
+// Every work writes whole buffers and reads what they hold.
+class Hand {
+ public:
+  BufferId make(std::int64_t bytes, StreamId stream = 0) {
+    const auto id = static_cast<BufferId>(schedule.buffers.size());
+    Buffer buffer;
+    buffer.size = Bytes(bytes);
+    buffer.label = "by hand";
+    schedule.buffers.push_back(buffer);
+    schedule.events.emplace_back(Allocate{id, stream});
+    return id;
+  }
+  void work(StreamId stream, const std::vector<BufferId>& reads, const std::vector<BufferId>& writes) {
+    Compute event;
+    event.stream = stream;
+    event.reads = access(reads, false);
+    event.writes = access(writes, true);
+    schedule.events.emplace_back(event);
+  }
+  void free(BufferId id) { schedule.events.emplace_back(Release{id, 0, 0, Reason::LastUse}); }
+  void mark(Moment moment, Stretch stretch) { schedule.events.emplace_back(Mark{moment, stretch, 0, next_++}); }
+
+  Schedule schedule;
+
+ private:
+  Span access(const std::vector<BufferId>& buffers, bool writes) {
+    const auto begin = static_cast<std::uint32_t>(schedule.accesses.size());
+    for (const BufferId id : buffers) {
+      if (writes) held_[id] = next_++;
+      schedule.accesses.push_back({id, held_[id], Bytes(0), schedule.buffers[id].size});
+    }
+    return {begin, static_cast<std::uint32_t>(schedule.accesses.size())};
+  }
+
+  ContentId next_ = 1;
+  std::map<BufferId, ContentId> held_;
+};
+
+Bytes reserved(const Schedule& schedule, StreamFrees frees = StreamFrees::AtSync) {
+  PlacementOptions options;
+  options.frees = frees;
+  return place(schedule, options).peak.reserved;
+}
+
+PlacementOptions limited(std::int64_t bytes, const std::string& conf = "") {
+  PlacementOptions options;
+  options.config = parse_allocator_conf(conf, "conf");
+  options.limit = options.device = Bytes(bytes);
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("a buffer lives in the pool of its stream") {
+  Hand hand;
+  hand.free(hand.make(30 * kMiB, 0));
+  hand.free(hand.make(30 * kMiB, 1));  // The block of stream 0 is free, but not for stream 1.
+  hand.free(hand.make(30 * kMiB, 1));
+  hand.free(hand.make(30 * kMiB, 0));
+  CHECK(reserved(hand.schedule) == Bytes(60 * kMiB));
+  CHECK_FALSE(place(hand.schedule, {}).waited);
+}
+
+TEST_CASE("a free waits for another stream until its own stream has waited for that use") {
+  // A buffer of stream 0 that stream 1 reads; `synchronise`: stream 0 reads what stream 1 made of it.
+  const auto with = [](bool synchronise) {
+    Hand hand;
+    const BufferId lent = hand.make(30 * kMiB);
+    const BufferId made = hand.make(512, 1);
+    hand.work(0, {}, {lent});
+    hand.work(1, {lent}, {made});
+    hand.free(lent);
+    const BufferId sum = hand.make(512);
+    if (synchronise) hand.work(0, {made}, {sum});
+    hand.free(hand.make(30 * kMiB));
+    return hand.schedule;
+  };
+  CHECK(reserved(with(false)) == Bytes(64 * kMiB));  // Two of 30 MiB, and a small segment for each stream.
+  CHECK(reserved(with(true)) == Bytes(34 * kMiB));
+  CHECK(reserved(with(false), StreamFrees::Immediate) == Bytes(34 * kMiB));
+  const Placement waited = place(with(false), {});
+  CHECK(waited.waited);
+  CHECK(waited.peak.active == waited.peak.allocated + Bytes(30 * kMiB));
+}
+
+TEST_CASE("waiting is passed on, and the order of one stream's uses is kept") {
+  SUBCASE("stream 0 waits for stream 2, which had waited for stream 1") {
+    Hand hand;
+    const BufferId lent = hand.make(30 * kMiB);
+    const BufferId one = hand.make(512, 1);
+    const BufferId two = hand.make(512, 2);
+    const BufferId zero = hand.make(512);
+    hand.work(0, {}, {lent});
+    hand.work(1, {lent}, {one});
+    hand.work(2, {one}, {two});
+    hand.free(lent);
+    hand.work(0, {two}, {zero});
+    hand.free(hand.make(30 * kMiB));
+    CHECK(reserved(hand.schedule) == Bytes((30 + 3 * 2) * kMiB));
+  }
+  SUBCASE("what was made before the use says nothing of it") {
+    Hand hand;
+    const BufferId lent = hand.make(30 * kMiB);
+    const BufferId before = hand.make(512, 1);
+    const BufferId after = hand.make(512, 1);
+    const BufferId zero = hand.make(512);
+    hand.work(0, {}, {lent});
+    hand.work(1, {}, {before});
+    hand.work(1, {lent}, {after});
+    hand.free(lent);
+    hand.work(0, {before}, {zero});
+    hand.free(hand.make(30 * kMiB));
+    CHECK(reserved(hand.schedule) == Bytes((60 + 2 * 2) * kMiB));
+  }
+  SUBCASE("a later free of the same stream does not overtake an earlier one") {
+    Hand hand;
+    const BufferId late = hand.make(30 * kMiB);
+    const BufferId early = hand.make(40 * kMiB);
+    const BufferId first = hand.make(512, 1);
+    const BufferId second = hand.make(512, 1);
+    const BufferId zero = hand.make(512);
+    hand.work(0, {}, {late, early});
+    hand.work(1, {early}, {first});
+    hand.work(1, {late}, {second});
+    hand.free(late);   // Waits for the second use,
+    hand.free(early);  // and stands before this one, whose use is known to be over.
+    hand.work(0, {first}, {zero});
+    hand.free(hand.make(40 * kMiB));
+    CHECK(reserved(hand.schedule) == Bytes((30 + 40 + 40 + 2 * 2) * kMiB));
+  }
+}
+
+TEST_CASE("a retry waits for other streams, and what it waited for does not complete twice") {
+  Hand hand;
+  const BufferId lent = hand.make(60 * kMiB);
+  const BufferId made = hand.make(512, 1);
+  hand.work(0, {}, {lent});
+  hand.work(1, {lent}, {made});
+  hand.free(lent);
+  const BufferId again = hand.make(70 * kMiB);  // Only fits once the first is given back.
+  const BufferId other = hand.make(512, 1);
+  hand.work(1, {again}, {other});
+  hand.free(again);
+  const BufferId zero = hand.make(512);
+  hand.work(0, {made}, {zero});  // Of the first use, which is over already; the second one is still waited for.
+  hand.make(20 * kMiB);
+  const Placement placement = place(hand.schedule, limited(100 * kMiB));
+  CHECK_FALSE(placement.failed_event);
+  CHECK(placement.retries == 1);
+  CHECK(placement.first_retry == 5);
+  CHECK(placement.peak.reserved == Bytes((70 + 20 + 2 * 2) * kMiB));
+}
+
+TEST_CASE("under a limit: the first failure, what it asked for, and what was missing") {
+  Hand hand;
+  hand.make(60 * kMiB);
+  hand.make(30 * kMiB + 1);
+  hand.make(5 * kMiB);  // Not reached.
+  const Placement fails = place(hand.schedule, limited(80 * kMiB));
+  CHECK(fails.failed_event == 1);
+  CHECK(fails.failed_request == Bytes(30 * kMiB + 1));
+  CHECK(fails.missing == Bytes(12 * kMiB));  // A segment of 32 MiB, and 20 MiB left.
+  // The fraction is of the device, not of what is left of it.
+  PlacementOptions options = limited(80 * kMiB, "per_process_memory_fraction:0.5");
+  options.device = Bytes(200 * kMiB);
+  CHECK(place(hand.schedule, options).failed_event == 1);
+  options.limit = Bytes(200 * kMiB);
+  CHECK(place(hand.schedule, options).missing == Bytes(12 * kMiB));  // 60 + 32 of 100, then 20 more.
+}
+
+TEST_CASE("peaks of each stretch start from what it found") {
+  Hand hand;
+  hand.mark(Moment::StretchBegins, Stretch::Init);
+  const BufferId kept = hand.make(30 * kMiB);
+  hand.free(hand.make(50 * kMiB));
+  hand.mark(Moment::StretchEnds, Stretch::Init);
+  hand.mark(Moment::StretchBegins, Stretch::FirstStep);
+  hand.free(hand.make(20 * kMiB));
+  hand.free(kept);
+  hand.mark(Moment::StretchEnds, Stretch::FirstStep);
+  hand.mark(Moment::StretchBegins, Stretch::SecondStep);
+  hand.make(100 * kMiB);
+  hand.mark(Moment::StretchEnds, Stretch::SecondStep);
+  const Placement placement = place(hand.schedule, {});
+  CHECK(placement.by_stretch[0].allocated == Bytes(80 * kMiB));
+  CHECK(placement.by_stretch[1].allocated == Bytes(50 * kMiB));
+  CHECK(placement.by_stretch[1].reserved == Bytes(80 * kMiB));
+  CHECK(placement.by_stretch[1].reserved_at == 5);
+  CHECK(placement.by_stretch[2].reserved == Bytes(180 * kMiB));
+  CHECK(placement.peak.reserved == Bytes(180 * kMiB));
+  CHECK(placement.peak.reserved_at == 11);
+  MemoryMeter first(hand.schedule, Stretch::FirstStep);
+  replay(hand.schedule, first);
+  CHECK(first.peak_requested() == Bytes(50 * kMiB));
+  CHECK(first.peak_event() == 6);
+  CHECK(first.peak_stretch() == Stretch::FirstStep);
+  MemoryMeter whole(hand.schedule);
+  replay(hand.schedule, whole);
+  CHECK(whole.peak_requested() == Bytes(100 * kMiB));
+}
+
+TEST_CASE("what lies between requested and reserved has five names") {
+  Hand hand;
+  const BufferId pin = hand.make(3'000'000);  // In a segment of 20 MiB.
+  const BufferId freed = hand.make(4'000'000);
+  const BufferId other = hand.make(5 * kMiB);
+  const BufferId lent = hand.make(30 * kMiB);
+  hand.free(hand.make(40 * kMiB));  // Cached.
+  const BufferId made = hand.make(100, 1);
+  hand.work(1, {lent}, {made});
+  hand.free(freed);
+  hand.free(lent);
+  hand.make(50 * kMiB + 7);
+  const Placement placement = place(hand.schedule, {});
+  const AllocatorState state = allocator_after(hand.schedule, {}, placement.peak.reserved_at);
+  const FragmentationMap map = fragmentation_of(state, {});
+  CHECK(map.reserved == Bytes((20 + 40 + 30 + 2 + 52) * kMiB));
+  CHECK(map.requested == Bytes(3'000'000 + 5 * kMiB + 100 + 50 * kMiB + 7));
+  CHECK(map.awaiting == Bytes(30 * kMiB));
+  CHECK(map.slack == Bytes((3'000'320 - 3'000'000) + (512 - 100) + (50 * kMiB + 512 - 50 * kMiB - 7)));
+  CHECK(map.cached == Bytes(40 * kMiB));
+  REQUIRE(map.segments.size() == 3);
+  CHECK(map.segments[0].free == Bytes(20 * kMiB - 3'000'320 - 5 * kMiB));
+  REQUIRE(map.segments[0].blocks.size() == 2);
+  CHECK(state.blocks[map.segments[0].blocks[0]].buffer == other);  // The larger one first.
+  CHECK(state.blocks[map.segments[0].blocks[1]].buffer == pin);
+  CHECK(map.segments[1].size + map.segments[2].size == Bytes(54 * kMiB));
+}
+
+TEST_CASE("of an expandable range whole pages count as cached") {
+  Hand hand;
+  const BufferId big = hand.make(50 * kMiB);
+  hand.make(3 * kMiB);
+  hand.free(big);
+  PlacementOptions options = limited(1 << 30, "expandable_segments:True");
+  const Placement placement = place(hand.schedule, options);
+  CHECK(placement.peak.reserved == Bytes(60 * kMiB));
+  const FragmentationMap map = fragmentation_of(allocator_after(hand.schedule, options, 2), options.config);
+  CHECK(map.cached == Bytes(40 * kMiB));
+  CHECK(map.inactive_split == Bytes(17 * kMiB));
+  REQUIRE(map.segments.size() == 1);
+  CHECK(map.segments[0].size == Bytes(60 * kMiB));
+  CHECK(map.segments[0].free == Bytes(17 * kMiB));
+}

@@ -1,0 +1,96 @@
+// Resolving what the training loop does: checkpointing, the optimizer and its gradients.
+#include "resolving.h"
+
+using namespace dsplan;
+using namespace resolving;
+
+TEST_CASE("resolve: what the Trainer hands to the optimizer") {
+  Given given{"", trainer("max_grad_norm: 0.5\nweight_decay: 0.1")};
+  const Training now = run(given).training;
+  CHECK(now.optimizer.implementation == Implementation::Fused);
+  CHECK(now.optimizer.weight_decay == 0.1);
+  CHECK(now.param_groups == ParamGroups::Decay);
+  CHECK(now.gradient_clipping == 0.5);
+  CHECK(now.zero_grad_to_none);
+  set(given.request.torch_version, std::string("2.7"), "--torch-version");
+  CHECK(run(given).training.optimizer.implementation == Implementation::Foreach);
+  set(given.request.torch_version, std::string("2.8"), "--torch-version");
+  set(given.request.transformers_version, std::string("4.57"), "--transformers-version");
+  CHECK(run(given).training.optimizer.implementation == Implementation::Foreach);
+  CHECK(run(Given{}).training.param_groups == ParamGroups::Single);
+}
+
+TEST_CASE("resolve: zero_grad by the training file's key or --set") {
+  Given given;
+  given.request.set = {{"zero_grad_set_to_none=false"}, option("--set")};
+  CHECK(!run(given).training.zero_grad_to_none);
+  given.request.set = {{"zero_grad_set_to_none=no"}, option("--set")};
+  says(given, "--set: error: \"zero_grad_set_to_none=no\" is neither true nor false");
+  given.request.set = {{"lr=1"}, option("--set")};
+  says(given, "--set: error: setting \"lr=1\" is not modelled yet");
+}
+
+TEST_CASE("resolve: checkpointing words become groups") {
+  const auto groups = [](const std::string& text, std::int64_t layers) {
+    std::string all;
+    Request request;
+    request.checkpoint = {text, option("--checkpoint")};
+    ModelSpec model;
+    model.dims.layers = layers;
+    for (const CheckpointGroup& group : resolve_checkpointing(request, model, CheckpointKind::NonReentrant).groups) {
+      all += fmt::format("{}-{} ", group.first, group.last);
+    }
+    return all;
+  };
+  CHECK(groups("none", 4).empty());
+  CHECK(groups("full", 4) == "0-0 1-1 2-2 3-3 ");
+  CHECK(groups("every:3", 7) == "0-2 3-5 6-6 ");
+  CHECK(groups("every:100", 3) == "0-2 ");
+  CHECK(groups("segments:2", 7) == "0-2 ");
+  CHECK(groups("segments:3", 7) == "0-1 2-3 ");
+  CHECK(groups("segments:1", 7).empty());
+  CHECK(groups("nth:2", 5) == "0-0 2-2 4-4 ");
+  CHECK(groups("nth:9223372036854775807", 5) == "0-0 ");
+  CHECK(groups("full", 0).empty());
+  for (const char* bad : {"every:0", "every:", "every:x", "segments:8", "often", "nth:-1"}) {
+    INFO(std::string(bad));
+    CHECK_THROWS_AS((void)groups(bad, 7), Refusal);
+  }
+  Given listed;
+  set(listed.request.checkpoint, std::string("groups.json"), "--checkpoint");
+  listed.request.checkpoint_groups = {
+      std::vector<CheckpointEntry>{
+          {0, 2, true, {}, {}}, {3, 3, false, {}, {}}, {4, 5, true, CheckpointKind::Reentrant, {}}},
+      option("--checkpoint")};
+  const Checkpointing result = run(listed).training.checkpoint;
+  CHECK(result.groups == std::vector<CheckpointGroup>{{0, 2}, {4, 5, CheckpointKind::Reentrant}});
+  listed.request.checkpoint_groups.value->back().last = 6;
+  says(listed, "layer 6 does not exist: the model has layers 0 to 5");
+  CHECK(input(run({"", trainer("gradient_checkpointing: true")}), "checkpointing").value == "full");
+}
+
+TEST_CASE("resolve: which form of checkpointing") {
+  const auto kind = [](Given given) {
+    const Job job = run(given);
+    REQUIRE(!job.training.checkpoint.groups.empty());
+    return job.training.checkpoint.groups.front().kind;
+  };
+  Given given;
+  set(given.request.checkpoint, std::string("full"), "--checkpoint");
+  CHECK(kind(given) == CheckpointKind::NonReentrant);
+  set(given.request.transformers_version, std::string("4.57.0"), "--transformers-version");
+  CHECK(kind(given) == CheckpointKind::Reentrant);
+  set(given.request.checkpoint_impl, std::string("non_reentrant"), "--checkpoint-impl");
+  CHECK(kind(given) == CheckpointKind::NonReentrant);
+  set(given.request.checkpoint_impl, std::string("both"), "--checkpoint-impl");
+  says(given, "no implementation \"both\"");
+  Given idle;
+  set(idle.request.checkpoint_impl, std::string("reentrant"), "--checkpoint-impl");
+  says(idle, "nothing is checkpointed");
+  CHECK(kind({"", trainer("gradient_checkpointing: true\ngradient_checkpointing_kwargs: {use_reentrant: true}")}) ==
+        CheckpointKind::Reentrant);
+  CHECK_FALSE(run({"", trainer("gradient_checkpointing: true\n"
+                               "gradient_checkpointing_kwargs: {preserve_rng_state: false}")})
+                  .training.checkpoint.groups.front()
+                  .preserve_rng_state);
+}
