@@ -98,7 +98,8 @@ CASES = {
     "llama-chunked-loss": case(LLAMA, seq=96, loss="chunked:4"),
     "llama-tied-chunked-loss": case(config("llama", tie_word_embeddings=True), micro_batch=2, seq=96, loss="chunked:3"),
     "llama-4.53": case(LLAMA, transformers_version="4.53.3"),
-    "llama-4.53-checkpoint": case(LLAMA, micro_batch=2, seq=96, checkpoint="full", transformers_version="4.53.3"),
+    "llama-4.53-checkpoint": case(LLAMA, micro_batch=2, seq=96, checkpoint="full", checkpoint_impl="non_reentrant",
+                                  transformers_version="4.53.3"),
     "llama-4.53-multi-head": case(config("llama", num_key_value_heads=4), micro_batch=2, seq=64,
                                   transformers_version="4.53.3"),
     "llama-4.53-one-head": case(ONE_HEAD, micro_batch=2, seq=83, transformers_version="4.53.3"),
@@ -106,5 +107,6 @@ CASES = {
     "qwen2-tied-4.53": case(QWEN2, micro_batch=2, seq=96, transformers_version="4.53.3"),
     "qwen3-4.53": case(QWEN3, micro_batch=2, seq=72, transformers_version="4.53.3"),
     "llama-4.57": case(LLAMA, transformers_version="4.57.6"),
-    "qwen3-4.57-checkpoint": case(QWEN3, seq=72, checkpoint="full", transformers_version="4.57.6"),
+    "qwen3-4.57-checkpoint": case(QWEN3, seq=72, checkpoint="full", checkpoint_impl="non_reentrant",
+                                  transformers_version="4.57.6"),
 }
