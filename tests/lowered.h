@@ -60,7 +60,7 @@ inline void set_dtype(dsplan::Job& job, dsplan::DType dtype) {
 // All ranks of one job.
 inline std::vector<dsplan::Schedule> all_ranks(const dsplan::ModelSpec& model, const dsplan::Job& job) {
   const dsplan::Graph graph = dsplan::build_graph(model, dsplan::graph_options(model, job));
-  const dsplan::RecipeBook recipes(graph);
+  const dsplan::RecipeBook recipes(graph, job.training.level, {job.training.torch});
   std::vector<dsplan::Schedule> schedules;
   for (std::int64_t rank = 0; rank < job.parallelism.dp; ++rank) {
     schedules.push_back(dsplan::lower(model, job, graph, recipes, rank));
@@ -124,6 +124,16 @@ inline void add_training(Variants& to) {
   to.add("adam8bit", [](Job& j) { j.training.optimizer.kind = OptimizerKind::Adam8bit; });
   to.add("clipping", [](Job& j) { j.training.gradient_clipping = 1; });
   to.add("memory-efficient attention", [](Job& j) { j.training.attention = Attention::MemoryEfficient; });
+  to.add("eager attention", [](Job& j) { j.training.attention = Attention::Eager; });
+  to.add("eager attention, checkpoint full", [&](Job& j) {
+    j.training.attention = Attention::Eager;
+    to.checkpoint_full(j);
+  });
+  to.add("native loss", [](Job& j) { j.training.loss = Loss::Native; });
+  to.add("loss in chunks", [](Job& j) {
+    j.training.loss = Loss::Chunked;
+    j.training.loss_chunks = 4;
+  });
   to.add("frozen embeddings", [](Job& j) { j.training.freeze = {"*embed*", "*wte*", "*lm_head*"}; });
   to.add("only norms trained", [](Job& j) { j.training.freeze = {"*weight"}; });
 }

@@ -33,9 +33,7 @@ struct NotYet {
   std::string_view why;
 };
 constexpr NotYet kNotYet[] = {
-    {"gpt2-eager", "eager attention"},
     {"gpt2-fp32-autocast", "autocast"},
-    {"llama-eager", "eager attention"},
     {"llama-fp32-autocast", "autocast"},
     {"llama-frozen-checkpoint", "the gradient of a frozen embedding's output (enable_input_require_grads)"},
     {"llama-lora", "LoRA"},
@@ -293,7 +291,7 @@ TEST_CASE("dispatch level equals real PyTorch and transformers to the byte") {
     const Graph graph = build_graph(made.model, graph_options(made.model, made.job));
     CHECK(ready_order(made.model, graph, made.job.training.checkpoint) ==
           made.witness["ready"].get<std::vector<std::string>>());
-    const Schedule schedule = lower(made.model, made.job, graph, RecipeBook(graph, made.job.training.level), 0);
+    const Schedule schedule = lower(made.model, made.job, graph, RecipeBook(graph, made.job.training.level, {made.job.training.torch}), 0);
     const Steps steps(schedule, made.model);
     CHECK(steps.persistent == made.witness["persistent_before_training"].get<std::int64_t>());
     REQUIRE(steps.steps.size() == 2);

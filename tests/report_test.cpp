@@ -87,7 +87,8 @@ TEST_CASE("the table says the verdict first, hides empty roles and adds up") {
 
 toy, 9,007,199,254,740,993 parameters, 10 trainable
 ZeRO stage 2, 4 GPUs, bf16, adamw (fused), micro-batch 1, accumulation 1,
-  seq 128, checkpointing none, attention flash, loss hf
+  seq 128, checkpointing none, attention flash, loss hf, torch 2.11.0,
+  transformers 5.17.0
 
                                         held for      transient
   role                 persistent       backward        at peak        at peak

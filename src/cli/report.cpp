@@ -69,7 +69,10 @@ std::string job_lines(const Prediction& prediction, const Job& job) {
   run.push_back(fmt::format("seq {}", training.seq));
   run.push_back(fmt::format("checkpointing {}", training.checkpoint.text));
   run.push_back(fmt::format("attention {}", name(training.attention)));
-  run.emplace_back("loss hf");
+  run.push_back(training.loss == Loss::Chunked ? fmt::format("loss chunked:{}", training.loss_chunks)
+                                               : fmt::format("loss {}", name(training.loss)));
+  run.push_back(fmt::format("torch {}", training.torch.text()));
+  run.push_back(fmt::format("transformers {}", training.transformers.text()));
   if (training.level == Level::Dispatch) run.emplace_back("dispatch level");
   if (!job.allocator_conf.empty()) run.push_back("allocator " + job.allocator_conf);
   if (job.stream_frees == StreamFrees::Immediate) run.emplace_back("frees immediate");

@@ -29,6 +29,14 @@ std::optional<Version> Version::parse(std::string_view text) {
   return version;
 }
 
+bool buffer_exists(const ModelBuffer& buffer, const Version& transformers) {
+  return transformers >= Version{5, 0, 0} || !buffer.name.ends_with("original_inv_freq");
+}
+
+bool batch_has_mask(const Version& transformers) {
+  return transformers >= Version{4, 53, 0} && transformers < Version{5, 0, 0};
+}
+
 std::string_view name(Runtime runtime) { return runtime == Runtime::PyTorch ? "pytorch" : "deepspeed"; }
 
 std::string_view name(OptimizerKind kind) {
@@ -76,6 +84,14 @@ std::string_view name(Attention attention) {
   return "?";
 }
 
+std::string_view name(Loss loss) {
+  switch (loss) {
+    case Loss::HuggingFace: return "hf";
+    case Loss::Native: return "native";
+    case Loss::Chunked: return "chunked";
+  }
+  return "?";
+}
 std::string_view name(CheckpointKind kind) { return kind == CheckpointKind::Reentrant ? "reentrant" : "non_reentrant"; }
 
 bool glob_matches(std::string_view glob, std::string_view text) {

@@ -27,6 +27,10 @@ struct Version {
   [[nodiscard]] static std::optional<Version> parse(std::string_view text);
 };
 
+// The same as numbers, for whoever asks for nothing else.
+inline constexpr Version kWitnessTorch{2, 11, 0};
+inline constexpr Version kWitnessTransformers{5, 17, 0};
+
 enum class Runtime : std::uint8_t { PyTorch, DeepSpeed };
 
 enum class OptimizerKind : std::uint8_t { Adam, AdamW, Sgd, Adafactor, Lion, Adam8bit, Muon, Adagrad, RmsProp };
@@ -106,7 +110,9 @@ struct Checkpointing {
 };
 
 enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient };
-enum class Loss : std::uint8_t { HuggingFace };  // Causal loss with fp32 upcast.
+// The causal loss. HuggingFace: transformers', logits upcast to fp32. Native: the same without the upcast. Chunked:
+// torchtune's CEWithChunkedOutputLoss: head and upcast piece by piece along the sequence.
+enum class Loss : std::uint8_t { HuggingFace, Native, Chunked };
 enum class LoopKind : std::uint8_t { Trainer, Minimal };
 // Which temporaries count: all, or only those that PyTorch's dispatcher sees, as a witness without a GPU does.
 enum class Level : std::uint8_t { Kernel, Dispatch };
@@ -131,22 +137,31 @@ struct Training {
   Checkpointing checkpoint;
   Attention attention = Attention::Flash;
   Loss loss = Loss::HuggingFace;
+  std::int64_t loss_chunks = 0;  // Chunked only.
   LoopKind loop = LoopKind::Trainer;
   ParamGroups param_groups = ParamGroups::Single;
   bool zero_grad_to_none = true;  // Plain PyTorch, as is the next.
   bool grad_scaler = false;       // torch.amp.GradScaler around backward and step: fp16 autocast.
   Level level = Level::Kernel;
   std::vector<std::string> freeze;  // Globs over parameter names.
-  Version torch;
-  Version transformers;
+  Version torch = kWitnessTorch;
+  Version transformers = kWitnessTransformers;
   Version deepspeed;
 };
+
+// Modules of transformers 4 keep their first RoPE frequencies as an attribute of the same tensor; since 5.0 they are a
+// buffer of their own.
+[[nodiscard]] bool buffer_exists(const ModelBuffer& buffer, const Version& transformers);
+// Whether the batch brings a mask of ones, as transformers' collators make it. Without one, 4.53 to 4.57 take any batch
+// for a packed one and build S x S masks for sdpa.
+[[nodiscard]] bool batch_has_mask(const Version& transformers);
 
 [[nodiscard]] std::string_view name(Runtime runtime);
 [[nodiscard]] std::string_view name(OptimizerKind kind);
 [[nodiscard]] std::string_view name(Implementation implementation);
 [[nodiscard]] std::string_view name(OffloadDevice device);
 [[nodiscard]] std::string_view name(Attention attention);
+[[nodiscard]] std::string_view name(Loss loss);
 [[nodiscard]] std::string_view name(CheckpointKind kind);  // "non_reentrant", "reentrant"
 [[nodiscard]] std::string_view name(ParamGroups groups);   // "single", "decay"
 

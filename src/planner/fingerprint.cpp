@@ -73,6 +73,7 @@ void add_training(const Training& t, std::string& text) {
   }
   fmt::format_to(out, "\nattention {}\nloss {}\nloop {}\n", name(t.attention), static_cast<int>(t.loss),
                  static_cast<int>(t.loop));
+  if (t.loss == Loss::Chunked) fmt::format_to(out, "loss chunks {}\n", t.loss_chunks);
   if (t.level == Level::Dispatch) text += "level dispatch\n";
   for (const std::string& glob : t.freeze) fmt::format_to(out, "freeze {}\n", glob);
   fmt::format_to(out, "versions {} {} {}\n", t.torch.text(), t.transformers.text(), t.deepspeed.text());

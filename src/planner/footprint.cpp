@@ -228,12 +228,12 @@ void add_workspaces(const ModelSpec& model, const Job& job, Footprint& result) {
   if (!sizes->lt_per_call && multiplies_with_bias(model, job)) workspace += sizes->cublaslt * (recomputes ? 2 : 1);
 }
 
-// input_ids and labels, int64.
+// input_ids and labels, int64; the collators of transformers 4.53 to 4.57 give a mask as well.
 bool add_batch(const ModelSpec& model, const Training& training, Footprint& result) {
   const bool causal = model.graph_class.ends_with("ForCausalLM") || model.graph_class.ends_with("LMHeadModel");
   if (!causal) return false;
   const Elements tokens(checked_mul(training.micro_batch, training.seq));
-  result.persistent[Role::Inputs] = storage(tokens, DType::Int64) * 2;
+  result.persistent[Role::Inputs] = storage(tokens, DType::Int64) * (batch_has_mask(training.transformers) ? 3 : 2);
   return true;
 }
 
@@ -288,6 +288,7 @@ Footprint footprint(const ModelSpec& model, const Job& job) {
     stage3(job, parameters, result);
   }
   for (const ModelBuffer& buffer : model.buffers) {
+    if (!buffer_exists(buffer, job.training.transformers)) continue;
     result.persistent[Role::ModuleBuffers] +=
         storage(buffer.shape.elements(), buffer.follows_model_dtype ? job.training.dtype : buffer.dtype);
   }

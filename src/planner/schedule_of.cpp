@@ -11,7 +11,7 @@ Schedule schedule_of(const ModelSpec& model, const Job& job, std::int64_t rank, 
     throw Refusal(what, "needs a schedule, and none can be made for this job yet: " + *obstacle);
   }
   const Graph graph = build_graph(model, graph_options(model, job));
-  const RecipeBook recipes(graph, job.training.level);
+  const RecipeBook recipes(graph, job.training.level, CatalogueOptions{job.training.torch});
   return lower(model, job, graph, recipes, rank % job.parallelism.dp);
 }
 

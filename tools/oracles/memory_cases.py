@@ -32,6 +32,9 @@ GEMMA2 = {**config("gemma2", head_dim=16, vocab_size=777, tie_word_embeddings=Tr
 del GEMMA2["hidden_act"]
 MIXTRAL = config("mixtral", num_local_experts=4, num_experts_per_tok=2, sliding_window=None)
 
+ONE_HEAD = config("llama", hidden_size=72, intermediate_size=190, num_attention_heads=3, num_key_value_heads=1,
+                  vocab_size=997)
+
 ACCUMULATED = {"grad_accum": 2}
 LORA = {"r": 8, "targets": ["q_proj", "v_proj"], "dtype": "fp32"}
 
@@ -81,4 +84,29 @@ CASES = {
     "gemma2-fp16": case(GEMMA2, seq=90, dtype="fp16"),
     "mixtral": case(MIXTRAL, micro_batch=2, seq=64),
     "mixtral-checkpoint": case(MIXTRAL, seq=64, checkpoint="full"),
+    "llama-eager-checkpoint": case(LLAMA, micro_batch=2, seq=64, attention="eager", checkpoint="full"),
+    "llama-eager-fp16": case(LLAMA, micro_batch=2, seq=64, attention="eager", dtype="fp16"),
+    "llama-eager-multi-head": case(config("llama", num_key_value_heads=4), micro_batch=2, seq=64, attention="eager"),
+    "llama-eager-one-head": case(ONE_HEAD, micro_batch=2, seq=83, attention="eager"),
+    "llama-eager-one-row": case({**ONE_HEAD, "attention_dropout": 0.1}, seq=83, attention="eager"),
+    "gpt2-eager-one-row": case(gpt2(), seq=64, attention="eager"),
+    "mistral-eager-window": case({**MISTRAL, "sliding_window": 32}, micro_batch=2, seq=77, attention="eager"),
+    "qwen3-eager": case(QWEN3, seq=72, attention="eager"),
+    "gemma2-eager": case(GEMMA2, micro_batch=2, seq=90, attention="eager"),
+    "mixtral-eager": case(MIXTRAL, micro_batch=2, seq=64, attention="eager"),
+    "llama-native-loss": case(LLAMA, micro_batch=2, seq=64, loss="native"),
+    "llama-chunked-loss": case(LLAMA, seq=96, loss="chunked:4"),
+    "llama-tied-chunked-loss": case(config("llama", tie_word_embeddings=True), micro_batch=2, seq=96, loss="chunked:3"),
+    "llama-4.53": case(LLAMA, transformers_version="4.53.3"),
+    "llama-4.53-checkpoint": case(LLAMA, micro_batch=2, seq=96, checkpoint="full", checkpoint_impl="non_reentrant",
+                                  transformers_version="4.53.3"),
+    "llama-4.53-multi-head": case(config("llama", num_key_value_heads=4), micro_batch=2, seq=64,
+                                  transformers_version="4.53.3"),
+    "llama-4.53-one-head": case(ONE_HEAD, micro_batch=2, seq=83, transformers_version="4.53.3"),
+    "mistral-4.53": case(MISTRAL, micro_batch=2, seq=77, transformers_version="4.53.3"),
+    "qwen2-tied-4.53": case(QWEN2, micro_batch=2, seq=96, transformers_version="4.53.3"),
+    "qwen3-4.53": case(QWEN3, micro_batch=2, seq=72, transformers_version="4.53.3"),
+    "llama-4.57": case(LLAMA, transformers_version="4.57.6"),
+    "qwen3-4.57-checkpoint": case(QWEN3, seq=72, checkpoint="full", checkpoint_impl="non_reentrant",
+                                  transformers_version="4.57.6"),
 }

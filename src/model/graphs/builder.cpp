@@ -221,9 +221,15 @@ TensorId GraphBuilder::view_copied_back(TensorId x, Shape to) {
   return out;
 }
 
+TensorId GraphBuilder::copy(TensorId x) { return make(Op::Contiguous, shape(x), dtype(x), {x}, true); }
+
 TensorId GraphBuilder::slice_last(TensorId x, std::int64_t width) {
   Shape part = shape(x);
   part.dims[part.rank - 1U] = width;
+  return slice(x, part);
+}
+
+TensorId GraphBuilder::slice(TensorId x, Shape part) {
   const TensorId out = view(x, part);
   graph_.nodes.back().op = Op::Slice;
   return out;

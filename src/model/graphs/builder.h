@@ -10,6 +10,7 @@
 
 #include "core/graph.h"
 #include "core/model.h"
+#include "core/training.h"
 
 namespace dsplan {
 
@@ -19,6 +20,11 @@ struct GraphOptions {
   std::int64_t seq = 1;
   DType dtype = DType::BFloat16;
   AttentionKernel attention = AttentionKernel::Flash;
+  bool eager_attention = false;  // Composed of products and softmax: `attention` plays no part.
+  Loss loss = Loss::HuggingFace;
+  std::int64_t loss_chunks = 0;
+  Version torch = kWitnessTorch;
+  Version transformers = kWitnessTransformers;
   bool stage3_linear = false;  // nn.functional.linear is DeepSpeed's (Product::Function).
   // Checkpoints go around these modules instead of layers; see cut_module_regions.
   std::vector<std::string> checkpointed_modules;
@@ -63,6 +69,8 @@ class GraphBuilder {
   TensorId view(TensorId x, Shape shape);
   // A view whose gradient has to be copied to become the input's shape again (Node::gradient_copied).
   TensorId view_copied_back(TensorId x, Shape shape);
+  TensorId copy(TensorId x);  // clone, contiguous, or a reshape that copies.
+  TensorId slice(TensorId x, Shape part);
   TensorId slice_last(TensorId x, std::int64_t width);
   std::vector<TensorId> split_last(TensorId x, std::int64_t parts);
   TensorId cat_last(TensorId a, TensorId b);

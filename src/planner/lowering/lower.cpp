@@ -10,10 +10,14 @@
 namespace dsplan {
 namespace {
 
-// The model's own buffers, whole on every rank.
+// The model's own buffers, whole on every rank; kNoBuffer where this transformers has none.
 std::vector<BufferId> load_buffers(const ModelSpec& model, const Training& training, Emitter& emitter) {
   std::vector<BufferId> made;
   for (const ModelBuffer& buffer : model.buffers) {
+    if (!buffer_exists(buffer, training.transformers)) {
+      made.push_back(kNoBuffer);
+      continue;
+    }
     const DType dtype = buffer.follows_model_dtype ? training.dtype : buffer.dtype;
     made.push_back(emitter.allocate(storage(buffer.shape.elements(), dtype), dtype, Role::ModuleBuffers, "buffer"));
     emitter.begin();
@@ -88,6 +92,11 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.dtype = job.training.dtype;
   options.attention =
       job.training.attention == Attention::MemoryEfficient ? AttentionKernel::MemoryEfficient : AttentionKernel::Flash;
+  options.eager_attention = job.training.attention == Attention::Eager;
+  options.loss = job.training.loss;
+  options.loss_chunks = job.training.loss_chunks;
+  options.torch = job.training.torch;
+  options.transformers = job.training.transformers;
   options.stage3_linear = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
   options.checkpointed_modules = job.training.checkpoint.modules;
   options.trainable.assign(model.parameters.size(), false);

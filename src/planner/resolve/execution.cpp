@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 
 #include "planner/resolve/checkpointing.h"
 #include "planner/resolve/resolver.h"
@@ -46,7 +47,7 @@ struct Kernel {
 
 bool masked(const Resolver& resolver) {
   const Dimensions& dims = resolver.model.dims;
-  const bool windowed = dims.sliding_window > 0 && resolver.job.training.seq > dims.sliding_window;
+  const bool windowed = dims.sliding_window > 0 && resolver.job.training.seq >= dims.sliding_window;
   return windowed || has({"bloom", "t5"}, resolver.model.family);
 }
 
@@ -99,14 +100,34 @@ void resolve_attention(Resolver& resolver) {
   }
 }
 
+void resolve_given_loss(Resolver& resolver, const Setting<std::string>& wished) {
+  const std::string_view text = *wished;
+  Training& training = resolver.training();
+  if (text.starts_with("chunked:")) {
+    const char* const end = text.data() + text.size();
+    const auto [at, error] = std::from_chars(text.data() + 8, end, training.loss_chunks);
+    if (error != std::errc() || at != end || training.loss_chunks < 1 || training.seq % training.loss_chunks != 0) {
+      return resolver.fault(wished.place, fmt::format("\"{}\" needs a number that divides seq {} after \"chunked:\"",
+                                                      text, training.seq));
+    }
+    training.loss = Loss::Chunked;
+  } else if (text == "native") {
+    training.loss = Loss::Native;
+  } else if (text == "liger") {
+    return resolver.not_modelled(wished.place, "loss \"liger\"");
+  } else if (text != "hf") {
+    return resolver.fault(wished.place, fmt::format("loss \"{}\" is not known", text),
+                          "it is one of hf, native, chunked:N");
+  }
+  resolver.given("loss", std::string(text), wished.place, "--loss");
+}
+
 void resolve_loss_and_loop(Resolver& resolver) {
   const Setting<std::string>& loss = resolver.request.loss;
   if (!loss.given()) {
     resolver.assumed("loss", "hf", "Hugging Face's causal loss with fp32 logits", "--loss");
-  } else if (*loss != "hf") {
-    resolver.not_modelled(loss.place, fmt::format("loss \"{}\"", *loss));
   } else {
-    resolver.given("loss", "hf", loss.place, "--loss");
+    resolve_given_loss(resolver, loss);
   }
   const Setting<std::string>& loop = resolver.request.loop;
   if (!loop.given()) return;

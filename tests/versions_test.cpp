@@ -1,0 +1,156 @@
+// What differs between releases of torch and transformers, and the published figures taken with older ones
+// (pytorch-memory.md, section 3.8).
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include "io/text.h"
+#include "lowered.h"
+#include "planner/predict.h"
+#include "planner/resolve.h"
+
+using namespace dsplan;
+
+namespace {
+
+Setting<std::string> given(const char* text) { return {std::string(text), Place{"--option", 0, 0, {}}}; }
+
+Job job_with(const ModelSpec& model, const char* torch, const char* transformers) {
+  Request request;
+  request.torch_version = given(torch);
+  request.transformers_version = given(transformers);
+  request.seq = {4096, Place{"--seq", 0, 0, {}}};
+  request.optimizer = given("adamw:fused");
+  return resolve(model, request, nullptr, nullptr, nullptr);
+}
+
+// Bytes that the nodes of `layer` save and that are made inside it: each storage once.
+Bytes saved_by_layer(const Graph& graph, const RecipeBook& recipes, std::int32_t layer) {
+  std::set<StorageId> made;
+  std::set<StorageId> counted;
+  Bytes total;
+  bool inside = false;
+  const auto save = [&](TensorId id) {
+    const StorageId storage = graph.tensor(id).storage;
+    if (made.contains(storage) && counted.insert(storage).second)
+      total += graph.storages[static_cast<std::size_t>(storage)].bytes;
+  };
+  for (const Instruction& at : graph.program) {
+    if (at.kind == Instruction::Kind::RegionBegins) inside = at.id == layer;
+    if (at.kind == Instruction::Kind::RegionEnds) inside = false;
+    if (!inside || at.kind != Instruction::Kind::Run) continue;
+    const Node& node = graph.node(at.id);
+    for (TensorId out : graph.out(node)) {
+      const bool alias = recipes.entry(at.id).alias || recipes.entry(at.id).in_place;
+      if (!alias) made.insert(graph.tensor(out).storage);
+    }
+    for (const Saved& saved : recipes.saved(at.id)) {
+      if (saved.kind == Saved::Kind::Input) save(graph.input(node, saved.index));
+      if (saved.kind == Saved::Kind::Output) save(graph.output(node, saved.index));
+      if (saved.kind != Saved::Kind::Extra) continue;
+      for (const Slot& slot : recipes.slots(at.id)) {
+        if (slot.kind == SlotKind::Extra && slot.index == saved.index) total += slot.bytes;
+      }
+    }
+  }
+  return total;
+}
+
+Bytes saved_by_layer(const ModelSpec& model, const char* torch, const char* transformers) {
+  const Job job = job_with(model, torch, transformers);
+  const Graph graph = build_graph(model, graph_options(model, job));
+  return saved_by_layer(graph, RecipeBook(graph, Level::Kernel, {job.training.torch}), 1);
+}
+
+}  // namespace
+
+TEST_CASE("what a Llama layer saves, by version") {
+  const ModelSpec model = lowered::bundled("llama-3-8b");
+  constexpr std::int64_t kTokens = 4096;
+  constexpr std::int64_t kHidden = 4096;
+  constexpr std::int64_t kFfn = 14336;
+  constexpr std::int64_t kHeads = 32;
+  const std::int64_t formula = 24 * kTokens * kHidden + 8 * kTokens * kFfn + 4 * kHeads * kTokens + 8 * kTokens;
+  CHECK(formula == 872'972'288);
+  CHECK(saved_by_layer(model, "2.6", "4") == Bytes(formula));
+  // The flash kernel keeps its random state on the GPU since torch 2.7.
+  CHECK(saved_by_layer(model, "2.7", "4") == Bytes(formula + 24));
+  // 4.48 to 4.53 copy the queries, and with them the result.
+  CHECK(saved_by_layer(model, "2.6", "4.53") == Bytes(formula + 2 * kTokens * kHidden));
+  // Since 4.54 keys and values keep their 8 heads.
+  CHECK(saved_by_layer(model, "2.6", "4.57") == Bytes(formula - 2 * 2 * kTokens * kHidden * 3 / 4));
+  CHECK(saved_by_layer(model, "2.11", "5.17") == Bytes(formula - 2 * 2 * kTokens * kHidden * 3 / 4 + 24));
+}
+
+TEST_CASE("Llama-3-8B's published peak under the versions that it was taken with") {
+  const ModelSpec model = lowered::bundled("llama-3-8b");
+  const Prediction prediction = predict(model, job_with(model, "2.6", "4"), 0);
+  REQUIRE(prediction.peak);
+  const double gib = static_cast<double>(prediction.peak->requested.value()) / (1024.0 * 1024.0 * 1024.0);
+  CHECK(fmt::format("{:.3f}", gib) == "76.887");
+}
+
+TEST_CASE("the flash kernel's backward rounds wide heads to 32 before torch 2.7, to 64 since") {
+  const ModelSpec model = lowered::inlined("wide", R"({"model_type": "llama", "hidden_size": 320,
+    "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
+    "head_dim": 160, "vocab_size": 97})");
+  for (const auto& [torch, width] : {std::pair{"2.6", 160}, std::pair{"2.11", 192}}) {
+    const Job job = job_with(model, torch, "5.17");
+    const Graph graph = build_graph(model, graph_options(model, job));
+    const RecipeBook recipes(graph, Level::Kernel, {job.training.torch});
+    std::set<std::int64_t> temporaries;
+    for (std::size_t at = 0; at < graph.nodes.size(); ++at) {
+      if (graph.nodes[at].op != Op::Attention) continue;
+      for (const Slot& slot : recipes.slots(static_cast<NodeId>(at))) {
+        if (slot.kind == SlotKind::Temporary) temporaries.insert(slot.bytes.value());
+      }
+    }
+    CHECK(temporaries.contains(4 * 4096 * 2 * width));
+  }
+}
+
+TEST_CASE("versions may be short, and what was not compared is said") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  for (const char* text : {"2", "2.6", "2.6.0", "2.6.0+cu124"}) {
+    Request request;
+    request.torch_version = given(text);
+    CHECK(resolve(model, request, nullptr, nullptr, nullptr).training.torch.major == 2);
+  }
+  Request request;
+  request.transformers_version = given("4");
+  const Job old = resolve(model, request, nullptr, nullptr, nullptr);
+  bool warned = false;
+  for (const Notice& notice : old.notices)
+    warned = warned || notice.message.find("was not compared") != std::string::npos;
+  CHECK(warned);
+}
+
+TEST_CASE("losses are named, and a number of chunks divides the sequence") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  const auto with = [&](const char* loss) {
+    Request request;
+    request.seq = {16, Place{"--seq", 0, 0, {}}};
+    request.loss = given(loss);
+    return resolve(model, request, nullptr, nullptr, nullptr).training;
+  };
+  CHECK(with("hf").loss == Loss::HuggingFace);
+  CHECK(with("native").loss == Loss::Native);
+  CHECK(with("chunked:4").loss == Loss::Chunked);
+  CHECK(with("chunked:4").loss_chunks == 4);
+  for (const char* wrong : {"chunked:3", "chunked:0", "chunked:", "chunked:4x", "chunked:-1", "float"}) {
+    CHECK_THROWS_AS((void)with(wrong), Refusal);
+  }
+}
+
+TEST_CASE("a loss in chunks holds one piece in fp32, a native one none") {
+  const ModelSpec model = lowered::bundled("llama-3.2-1b");
+  const auto peak = [&](Loss loss, std::int64_t chunks) {
+    Job job = lowered::job(-1, 1);
+    job.training.loss = loss;
+    job.training.loss_chunks = chunks;
+    job.training.seq = 2048;
+    return predict(model, job, 0).peak->requested;
+  };
+  CHECK(peak(Loss::Native, 0) < peak(Loss::HuggingFace, 0));
+  CHECK(peak(Loss::Chunked, 4) < peak(Loss::HuggingFace, 0));
+}
