@@ -39,7 +39,7 @@ constexpr std::array kOptions = {
     OptionRow{"--seq", "N", &Request::seq, "Tokens per row"},
     OptionRow{"--seq-list", "LIST", &Request::seq_list, "Lengths of single rows (not modelled yet)"},
     OptionRow{"--dtype", "bf16|fp16|fp32", &Request::dtype, "Type of the working parameters"},
-    OptionRow{"--autocast", "DTYPE", &Request::autocast, "torch.autocast (not modelled yet)"},
+    OptionRow{"--autocast", "bf16|fp16", &Request::autocast, "torch.autocast around the forward; none turns it off"},
     OptionRow{"--lora", "SPEC", &Request::lora, "LoRA adapters (not modelled yet)"},
     OptionRow{"--checkpoint", "MODE|FILE", &Request::checkpoint, "none, full, every:K, segments:K, nth:K, FILE"},
     OptionRow{"--attention", "KIND", &Request::attention, "eager, math, flash, mem-efficient or sdpa"},

@@ -108,6 +108,9 @@ struct Training {
   Runtime runtime = Runtime::PyTorch;
   Zero zero;
   DType dtype = DType::BFloat16;  // Working parameters.
+  // torch.autocast around the forward, in this dtype; accelerate's besides makes the outputs fp32.
+  std::optional<DType> autocast;
+  bool outputs_to_fp32 = false;
   DType grad_accum_dtype = DType::BFloat16;
   DType communication_dtype = DType::BFloat16;
   DType master_dtype = DType::Float32;  // DeepSpeed only.
@@ -126,6 +129,9 @@ struct Training {
   Version torch;
   Version transformers;
   Version deepspeed;
+
+  // In which matrix products and attention run.
+  [[nodiscard]] DType compute_dtype() const { return autocast.value_or(dtype); }
 };
 
 [[nodiscard]] std::string_view name(Runtime runtime);

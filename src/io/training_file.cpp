@@ -119,7 +119,7 @@ void read_run(SettingReader& settings, Request& request) {
   settings.count("seq", request.seq);
   settings.mention("seq_list", request.seq_list);
   settings.choice("dtype", request.dtype, {"bf16", "fp16", "fp32"});
-  settings.mention("autocast", request.autocast);
+  settings.choice("autocast", request.autocast, {"none", "bf16", "fp16"});
   settings.text("param_groups", request.param_groups);
   settings.number("max_grad_norm", request.max_grad_norm);
   settings.texts("freeze", request.freeze);

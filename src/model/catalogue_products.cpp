@@ -34,13 +34,16 @@ void linear(Writer& w) {
   }
 }
 
+// bmm over views with three dimensions; the second operand's gradient comes first (derivatives.yaml: bmm).
 void matmul(Writer& w) {
   w.output();
   w.kernel();
   w.save_input(0, "_saved_self", w.needs(1));
   w.save_input(1, "_saved_mat2", w.needs(0));
-  w.gradient(0);
+  w.seen_through_view(0);
+  w.seen_through_view(1);
   w.gradient(1);
+  w.gradient(0);
 }
 
 void grouped_matmul(Writer& w) {

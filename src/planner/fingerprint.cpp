@@ -47,6 +47,7 @@ void add_training(const Training& t, std::string& text) {
   const auto out = std::back_inserter(text);
   fmt::format_to(out, "runtime {}\ndtypes {} {} {} {}\n", name(t.runtime), name(t.dtype), name(t.grad_accum_dtype),
                  name(t.communication_dtype), name(t.master_dtype));
+  if (t.autocast) fmt::format_to(out, "autocast {}{}\n", name(*t.autocast), t.outputs_to_fp32 ? " outputs" : "");
   fmt::format_to(out, "optimizer {} {} {}\n", name(t.optimizer.kind), name(t.optimizer.implementation),
                  t.optimizer.momentum > 0);
   fmt::format_to(out, "batch {} {} {}\nclipping {} {}\n", t.micro_batch, t.grad_accum, t.seq, t.gradient_clipping > 0,

@@ -13,7 +13,8 @@ GraphBuilder::GraphBuilder(const ModelSpec& model, const GraphOptions& options)
       options_(options),
       parameter_tensors_(model.parameters.size(), kNone),
       buffer_tensors_(model.buffers.size(), kNone),
-      stack_{0} {
+      stack_{0},
+      autocast_cache_(model.parameters.size(), kNone) {
   const auto layers = static_cast<std::size_t>(model.dims.layers);
   graph_.nodes.reserve(layers * 80 + 40);
   graph_.operands.reserve(layers * 230 + 120);
@@ -139,9 +140,50 @@ TensorId GraphBuilder::make(Op op, Shape shape, DType dtype, std::initializer_li
   return out;
 }
 
+namespace {
+
+bool is_floating(DType type) {
+  return type == DType::Float32 || type == DType::BFloat16 || type == DType::Float16 || type == DType::Float64;
+}
+
+// Under autocast in fp32 (AT_FORALL_FP32, AT_FORALL_FP32_SET_OPT_DTYPE), among the operators with one input.
+bool autocast_to_fp32(Op op) {
+  return op == Op::PowScalar || op == Op::Rsqrt || op == Op::Softmax || op == Op::LogSoftmax;
+}
+
+}  // namespace
+
+// cached_cast in ATen/autocast_mode.cpp: the copy of an fp32 leaf that requires a gradient is made once.
+TensorId GraphBuilder::lowered(TensorId x) {
+  if (x == kNone || !options_.autocast || !autocast_enabled_) return x == kNone ? x : keep(x);
+  const DType to = *options_.autocast;
+  const Tensor& tensor = graph_.tensor(x);
+  if (!is_floating(tensor.dtype) || tensor.dtype == DType::Float64 || tensor.dtype == to) return keep(x);
+  const ParameterId parameter = graph_.storage_of(x).parameter;
+  const bool cached = parameter != kNone && tensor.requires_grad && tensor.dtype == DType::Float32;
+  if (!cached) return cast(x, to);
+  TensorId& copy = autocast_cache_[static_cast<std::size_t>(parameter)];
+  if (copy == kNone) copy = cast(x, to);
+  return keep(copy);
+}
+
+TensorId GraphBuilder::widened(TensorId x) {
+  if (x == kNone || !options_.autocast || !autocast_enabled_ || !is_floating(dtype(x))) return x == kNone ? x : keep(x);
+  return cast(x, DType::Float32);
+}
+
+void GraphBuilder::leave_autocast() {
+  for (TensorId& copy : autocast_cache_) {
+    if (copy != kNone) drop({copy});
+    copy = kNone;
+  }
+}
+
 TensorId GraphBuilder::unary(Op op, TensorId x, double number) {
-  const TensorId out = make(op, shape(x), dtype(x), {x}, true);
+  const TensorId operand = autocast_to_fp32(op) ? widened(x) : keep(x);
+  const TensorId out = make(op, shape(operand), dtype(operand), {operand}, true);
   graph_.nodes.back().number = number;
+  drop({operand});
   return out;
 }
 
@@ -178,16 +220,29 @@ TensorId GraphBuilder::mean_last(TensorId x) {
 }
 
 TensorId GraphBuilder::linear(TensorId x, TensorId weight, TensorId bias, std::int64_t features) {
+  const Product product = options_.stage3_linear ? Product::Function : Product::Transposed;
+  // C++ evaluates the casts of linear(x, weight, bias) from the last argument to the first.
+  const TensorId low_bias = lowered(bias);
+  const TensorId low_weight = lowered(weight);
+  const TensorId low_x = lowered(x);
+  return product_of(product, low_x, low_weight, low_bias, features);
+}
+
+// addmm(bias, x, weight).
+TensorId GraphBuilder::conv1d(TensorId x, TensorId weight, TensorId bias, std::int64_t features) {
+  const TensorId low_weight = lowered(weight);
+  const TensorId low_x = lowered(x);
+  const TensorId low_bias = lowered(bias);
+  return product_of(Product::Direct, low_x, low_weight, low_bias, features);
+}
+
+TensorId GraphBuilder::product_of(Product product, TensorId x, TensorId weight, TensorId bias, std::int64_t features) {
   Shape result = shape(x);
   result.dims[result.rank - 1U] = features;
   const TensorId out = make(Op::Linear, result, dtype(x), {x, weight, bias}, true);
-  if (options_.stage3_linear) graph_.nodes.back().product = Product::Function;
-  return out;
-}
-
-TensorId GraphBuilder::conv1d(TensorId x, TensorId weight, TensorId bias, std::int64_t features) {
-  const TensorId out = linear(x, weight, bias, features);
-  graph_.nodes.back().product = Product::Direct;
+  graph_.nodes.back().product = product;
+  drop({x, weight});
+  if (bias != kNone) drop({bias});
   return out;
 }
 
@@ -198,7 +253,13 @@ TensorId GraphBuilder::embedding(TensorId weight, TensorId ids) {
 }
 
 TensorId GraphBuilder::layer_norm(TensorId x, TensorId weight, TensorId bias) {
-  return make(Op::LayerNorm, shape(x), dtype(x), {x, weight, bias}, true);
+  const TensorId wide_bias = widened(bias);
+  const TensorId wide_weight = widened(weight);
+  const TensorId wide = widened(x);
+  const TensorId out = make(Op::LayerNorm, shape(wide), dtype(wide), {wide, wide_weight, wide_bias}, true);
+  drop({wide, wide_weight});
+  if (wide_bias != kNone) drop({wide_bias});
+  return out;
 }
 
 TensorId GraphBuilder::dropout(TensorId x, double p) {
@@ -250,12 +311,20 @@ TensorId GraphBuilder::cat_last(TensorId a, TensorId b) {
 TensorId GraphBuilder::matmul(TensorId a, TensorId b) {
   Shape result = shape(a);
   result.dims[result.rank - 1U] = shape(b).dims[shape(b).rank - 1U];
-  return make(Op::Matmul, result, dtype(a), {a, b}, true);
+  const TensorId low_b = lowered(b);
+  const TensorId low_a = lowered(a);
+  const TensorId out = make(Op::Matmul, result, dtype(low_a), {low_a, low_b}, true);
+  drop({low_a, low_b});
+  return out;
 }
 
 TensorId GraphBuilder::attention(TensorId q, TensorId k, TensorId v) {
-  const TensorId out = make(Op::Attention, shape(q), dtype(q), {q, k, v}, true);
+  const TensorId low_v = lowered(v);
+  const TensorId low_k = lowered(k);
+  const TensorId low_q = lowered(q);
+  const TensorId out = make(Op::Attention, shape(q), dtype(low_q), {low_q, low_k, low_v}, true);
   graph_.nodes.back().attention = options_.attention;
+  drop({low_q, low_k, low_v});
   return out;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -17,6 +18,9 @@ struct GraphOptions {
   std::int64_t micro_batch = 1;
   std::int64_t seq = 1;
   DType dtype = DType::BFloat16;
+  // torch.autocast around the forward, in this dtype; what accelerate does besides: floating-point outputs become fp32.
+  std::optional<DType> autocast;
+  bool outputs_to_fp32 = false;
   AttentionKernel attention = AttentionKernel::Flash;
   bool stage3_linear = false;   // nn.functional.linear is DeepSpeed's (Product::Function).
   std::vector<bool> trainable;  // By ParameterId, ties resolved. Empty: all that the model itself trains.
@@ -73,6 +77,10 @@ class GraphBuilder {
   TensorId keep(TensorId x);  // One more Python reference.
 
   void set_grad_enabled(bool enabled) { grad_enabled_ = enabled; }
+  // torch.autocast(enabled=False) within the forward.
+  void set_autocast_enabled(bool enabled) { autocast_enabled_ = enabled; }
+  // The outermost autocast region ends: its cache lets go of the weights' copies.
+  void leave_autocast();
   void set_batch(std::vector<TensorId> batch) { graph_.batch = std::move(batch); }
 
   // Checks that only `loss` and the batch still have references.
@@ -84,6 +92,12 @@ class GraphBuilder {
   TensorId output_of(NodeId node, TensorId out);
   NodeId add_node(Op op, std::initializer_list<TensorId> inputs, bool differentiable);
   void run(NodeId node);
+  // Of operands that autocast has seen; their references are used up.
+  TensorId product_of(Product product, TensorId x, TensorId weight, TensorId bias, std::int64_t features);
+  // torch.autocast's two rules for an operand (ATen/autocast_mode.h): lower_precision, and fp32. One more reference, as
+  // `cast`; where autocast is off, the same tensor.
+  TensorId lowered(TensorId x);
+  TensorId widened(TensorId x);
 
   const ModelSpec& model_;
   const GraphOptions& options_;
@@ -92,7 +106,9 @@ class GraphBuilder {
   std::vector<TensorId> parameter_tensors_;  // By ParameterId; kNone until asked for.
   std::vector<TensorId> buffer_tensors_;
   std::vector<ModuleId> stack_;
+  std::vector<TensorId> autocast_cache_;  // By ParameterId; kNone where there is no copy.
   bool grad_enabled_ = true;
+  bool autocast_enabled_ = true;
 };
 
 }  // namespace dsplan

@@ -23,8 +23,7 @@ class Decoder {
     const TensorId loss = causal_loss(g_, logits, labels);
     g_.drop({hidden});
     g_.exit(0);
-    g_.drop({logits});  // The training loop keeps the loss and drops the outputs.
-    return g_.finish(loss);
+    return finish_model(g_, loss, logits);
   }
 
  private:
@@ -103,6 +102,7 @@ class Decoder {
   std::pair<TensorId, TensorId> rotary(ModuleId module, TensorId positions) {
     g_.enter(module);
     g_.set_grad_enabled(false);
+    g_.set_autocast_enabled(false);
     const TensorId frequencies = g_.buffer("inv_freq");
     const std::int64_t half = g_.shape(frequencies).dims[0];
     const std::int64_t seq = g_.options().seq;
@@ -116,6 +116,7 @@ class Decoder {
     const TensorId narrow_cos = g_.cast(cos, g_.options().dtype);
     const TensorId narrow_sin = g_.cast(sin, g_.options().dtype);
     g_.drop({wide, angles, both, cos, sin});
+    g_.set_autocast_enabled(true);
     g_.set_grad_enabled(true);
     g_.exit(module);
     return {narrow_cos, narrow_sin};

@@ -23,8 +23,7 @@ class Gpt2 {
     const TensorId loss = causal_loss(g_, logits, labels);
     g_.drop({hidden});
     g_.exit(0);
-    g_.drop({logits});
-    return g_.finish(loss);
+    return finish_model(g_, loss, logits);
   }
 
  private:

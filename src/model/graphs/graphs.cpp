@@ -17,9 +17,10 @@ std::optional<std::string> graph_obstacle(const ModelSpec& model, const Training
   if (training.attention == Attention::MemoryEfficient && model.dims.kv_heads != model.dims.heads) {
     return "grouped-query attention outside the flash kernel, where the math kernel takes over";
   }
-  if (training.dtype == DType::Float32 && training.attention == Attention::Flash) {
+  if (training.compute_dtype() == DType::Float32 && training.attention == Attention::Flash) {
     return "the flash kernel takes no fp32";
   }
+  if (model.dims.experts > 0 && training.autocast) return "a mixture's grouped product under autocast";
   return std::nullopt;
 }
 
@@ -56,6 +57,18 @@ TensorId causal_loss(GraphBuilder& g, TensorId logits, TensorId labels) {
   const TensorId loss = g.nll_loss(log_probabilities, targets).first;
   g.drop({log_probabilities, rows, padded, targets});
   return loss;
+}
+
+Graph finish_model(GraphBuilder& g, TensorId loss, TensorId logits) {
+  if (g.options().outputs_to_fp32) {
+    g.leave_autocast();
+    const TensorId wide = g.cast(logits, DType::Float32);
+    g.drop({logits, wide});
+  } else {
+    g.drop({logits});
+    g.leave_autocast();
+  }
+  return g.finish(loss);
 }
 
 Graph build_graph(const ModelSpec& model, const GraphOptions& options) {

@@ -30,6 +30,9 @@ namespace dsplan {
 void look_for_packed_sequences(GraphBuilder& g, TensorId position_ids);
 // Causal loss with fp32 upcast: labels shifted by padding (loss/loss_utils.py, ForCausalLMLoss).
 [[nodiscard]] TensorId causal_loss(GraphBuilder& g, TensorId logits, TensorId labels);
+// What follows the model's forward: the training loop keeps the loss and drops the outputs, then the autocast region
+// ends. accelerate's region ends first, and its outputs become fp32 (accelerate, operations.py, convert_to_fp32).
+[[nodiscard]] Graph finish_model(GraphBuilder& g, TensorId loss, TensorId logits);
 // The experts of a mixture layer through one grouped product: every shape depends on tokens * experts_per_token only.
 [[nodiscard]] TensorId moe_block(GraphBuilder& g, ModuleId mlp, TensorId hidden);
 

@@ -84,6 +84,8 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.micro_batch = job.training.micro_batch;
   options.seq = job.training.seq;
   options.dtype = job.training.dtype;
+  options.autocast = job.training.autocast;
+  options.outputs_to_fp32 = job.training.outputs_to_fp32;
   options.attention =
       job.training.attention == Attention::MemoryEfficient ? AttentionKernel::MemoryEfficient : AttentionKernel::Flash;
   options.stage3_linear = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;

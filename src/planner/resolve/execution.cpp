@@ -57,7 +57,7 @@ bool before_ampere(const Resolver& resolver) {
 }
 
 Kernel sdpa_kernel(const Resolver& resolver) {
-  if (resolver.job.training.dtype == DType::Float32) return {Attention::MemoryEfficient, "fp32"};
+  if (resolver.job.training.compute_dtype() == DType::Float32) return {Attention::MemoryEfficient, "fp32"};
   if (resolver.model.dims.head_dim > 256) return {Attention::MemoryEfficient, "heads wider than 256"};
   if (masked(resolver)) return {Attention::MemoryEfficient, "an attention mask"};
   if (before_ampere(resolver)) return {Attention::MemoryEfficient, "a GPU before sm_80"};
@@ -90,7 +90,7 @@ void resolve_attention(Resolver& resolver) {
   }
   resolver.given("attention", std::string(name(training.attention)), wished.place, "--attention");
   if (text != "flash") return;
-  if (training.dtype == DType::Float32) {
+  if (training.compute_dtype() == DType::Float32) {
     resolver.fault(wished.place, "flash attention with fp32", "the kernel takes fp16 and bf16 only");
   }
   if (before_ampere(resolver)) {

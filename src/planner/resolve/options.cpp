@@ -18,7 +18,6 @@ void refuse_unmodelled_options(Resolver& resolver) {
     if (degree.value_or(1) > 1) resolver.not_modelled(degree.place, fmt::format("{} = {}", what, *degree));
   };
   refuse(request.lora, "LoRA");
-  refuse(request.autocast, "autocast");
   refuse(request.routing, "expert routing");
   refuse(request.seq_list, "a list of sequence lengths");
   refuse(request.sweep, "a sweep");
