@@ -1,61 +1,147 @@
 #include "core/graph.h"
 
-namespace dsplan {
+#include <array>
 
-const char* name(Op op) {
-  switch (op) {
-    case Op::Input: return "input";
-    case Op::Embedding: return "embedding";
-    case Op::Linear: return "linear";
-    case Op::Matmul: return "matmul";
-    case Op::View: return "view";
-    case Op::Slice: return "slice";
-    case Op::Split: return "split";
-    case Op::Contiguous: return "contiguous";
-    case Op::Cat: return "cat";
-    case Op::Cast: return "to";
-    case Op::Add: return "add";
-    case Op::Mul: return "mul";
-    case Op::Neg: return "neg";
-    case Op::AddScalar: return "add_scalar";
-    case Op::MulScalar: return "mul_scalar";
-    case Op::DivScalar: return "div_scalar";
-    case Op::PowScalar: return "pow";
-    case Op::Rsqrt: return "rsqrt";
-    case Op::Tanh: return "tanh";
-    case Op::Cos: return "cos";
-    case Op::Sin: return "sin";
-    case Op::Silu: return "silu";
-    case Op::Gelu: return "gelu";
-    case Op::MeanLast: return "mean";
-    case Op::SumDim: return "sum";
-    case Op::Div: return "div";
-    case Op::Softmax: return "softmax";
-    case Op::LayerNorm: return "layer_norm";
-    case Op::Dropout: return "dropout";
-    case Op::Attention: return "scaled_dot_product_attention";
-    case Op::LogSoftmax: return "log_softmax";
-    case Op::NllLoss: return "nll_loss";
-    case Op::Pad: return "pad";
-    case Op::Arange: return "arange";
-    case Op::FloorDivScalar: return "floor_divide";
-    case Op::TopK: return "topk";
-    case Op::Sort: return "sort";
-    case Op::Index: return "index";
-    case Op::IndexPut: return "index_put";
-    case Op::MaskedFill: return "masked_fill";
-    case Op::MaskedFillInPlace: return "masked_fill_";
-    case Op::Sub: return "sub";
-    case Op::NotEqual: return "ne";
-    case Op::Equal: return "eq";
-    case Op::All: return "all";
-    case Op::GreaterEqual: return "ge";
-    case Op::Histogram: return "histc";
-    case Op::CumSum: return "cumsum";
-    case Op::GroupedMatmul: return "grouped_mm";
-    case Op::Custom: return "custom";
+namespace dsplan {
+namespace {
+
+struct NameRow {
+  Op op;
+  const char* name;
+};
+
+constexpr std::array<NameRow, kOps> kNames = {{
+    {Op::Input, "input"},
+    {Op::View, "view"},
+    {Op::Detach, "detach"},
+    {Op::Expand, "expand"},
+    {Op::Slice, "slice"},
+    {Op::Select, "select"},
+    {Op::Split, "split"},
+    {Op::Unbind, "unbind"},
+    {Op::Unfold, "unfold"},
+    {Op::Contiguous, "contiguous"},
+    {Op::Cat, "cat"},
+    {Op::Stack, "stack"},
+    {Op::Pad, "pad"},
+    {Op::Roll, "roll"},
+    {Op::Flip, "flip"},
+    {Op::Repeat, "repeat"},
+    {Op::RepeatInterleave, "repeat_interleave"},
+    {Op::Tril, "tril"},
+    {Op::Triu, "triu"},
+    {Op::Cast, "to"},
+    {Op::Add, "add"},
+    {Op::Sub, "sub"},
+    {Op::Mul, "mul"},
+    {Op::Div, "div"},
+    {Op::Maximum, "maximum"},
+    {Op::Minimum, "minimum"},
+    {Op::Where, "where"},
+    {Op::MaskedFill, "masked_fill"},
+    {Op::MaskedFillInPlace, "masked_fill_"},
+    {Op::Prelu, "prelu"},
+    {Op::Addcmul, "addcmul"},
+    {Op::AddScalar, "add_scalar"},
+    {Op::SubScalar, "sub_scalar"},
+    {Op::MulScalar, "mul_scalar"},
+    {Op::DivScalar, "div_scalar"},
+    {Op::PowScalar, "pow"},
+    {Op::FloorDivScalar, "floor_divide"},
+    {Op::Clamp, "clamp"},
+    {Op::Neg, "neg"},
+    {Op::Abs, "abs"},
+    {Op::Exp, "exp"},
+    {Op::Log, "log"},
+    {Op::Sqrt, "sqrt"},
+    {Op::Rsqrt, "rsqrt"},
+    {Op::Reciprocal, "reciprocal"},
+    {Op::Sin, "sin"},
+    {Op::Cos, "cos"},
+    {Op::Tanh, "tanh"},
+    {Op::Sigmoid, "sigmoid"},
+    {Op::LogSigmoid, "logsigmoid"},
+    {Op::Relu, "relu"},
+    {Op::LeakyRelu, "leaky_relu"},
+    {Op::Elu, "elu"},
+    {Op::Gelu, "gelu"},
+    {Op::Silu, "silu"},
+    {Op::Softplus, "softplus"},
+    {Op::Mish, "mish"},
+    {Op::Hardswish, "hardswish"},
+    {Op::Glu, "glu"},
+    {Op::SumDim, "sum"},
+    {Op::MeanLast, "mean"},
+    {Op::Amax, "amax"},
+    {Op::Amin, "amin"},
+    {Op::Max, "max"},
+    {Op::Min, "min"},
+    {Op::Norm, "norm"},
+    {Op::Std, "std"},
+    {Op::Var, "var"},
+    {Op::Prod, "prod"},
+    {Op::LogSumExp, "logsumexp"},
+    {Op::CumSum, "cumsum"},
+    {Op::CumProd, "cumprod"},
+    {Op::Embedding, "embedding"},
+    {Op::Index, "index"},
+    {Op::IndexSelect, "index_select"},
+    {Op::IndexPut, "index_put"},
+    {Op::Gather, "gather"},
+    {Op::Scatter, "scatter"},
+    {Op::ScatterAdd, "scatter_add"},
+    {Op::TopK, "topk"},
+    {Op::Sort, "sort"},
+    {Op::Linear, "linear"},
+    {Op::Matmul, "matmul"},
+    {Op::Mm, "mm"},
+    {Op::Bmm, "bmm"},
+    {Op::GroupedMatmul, "grouped_mm"},
+    {Op::Conv2d, "conv2d"},
+    {Op::Attention, "scaled_dot_product_attention"},
+    {Op::Softmax, "softmax"},
+    {Op::LogSoftmax, "log_softmax"},
+    {Op::LayerNorm, "layer_norm"},
+    {Op::GroupNorm, "group_norm"},
+    {Op::BatchNorm, "batch_norm"},
+    {Op::RmsNorm, "rms_norm"},
+    {Op::Dropout, "dropout"},
+    {Op::MaxPool2d, "max_pool2d"},
+    {Op::Interpolate, "interpolate"},
+    {Op::NllLoss, "nll_loss"},
+    {Op::L1Loss, "l1_loss"},
+    {Op::MseLoss, "mse_loss"},
+    {Op::SmoothL1Loss, "smooth_l1_loss"},
+    {Op::Bce, "binary_cross_entropy"},
+    {Op::BceWithLogits, "binary_cross_entropy_with_logits"},
+    {Op::KlDiv, "kl_div"},
+    {Op::FusedLinearCrossEntropy, "liger_fused_linear_cross_entropy"},
+    {Op::Arange, "arange"},
+    {Op::NotEqual, "ne"},
+    {Op::Equal, "eq"},
+    {Op::All, "all"},
+    {Op::GreaterEqual, "ge"},
+    {Op::Histogram, "histc"},
+    {Op::Custom, "custom"},
+}};
+
+constexpr bool each_operator_has_its_name() {
+  for (std::size_t i = 0; i < kOps; ++i) {
+    if (kNames[i].op != static_cast<Op>(i) || kNames[i].name == nullptr) return false;
   }
-  return "?";
+  return true;
+}
+static_assert(each_operator_has_its_name(), "names stand in the order of Op, one for each");
+
+}  // namespace
+
+const char* name(Op op) { return kNames[static_cast<std::size_t>(op)].name; }
+
+std::optional<Op> op_named(std::string_view text) {
+  for (const NameRow& row : kNames) {
+    if (text == row.name) return row.op;
+  }
+  return std::nullopt;
 }
 
 }  // namespace dsplan

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "core/model.h"
@@ -19,58 +21,141 @@ using NodeId = std::int32_t;
 // PyTorch's names where it has one.
 enum class Op : std::uint8_t {
   Input,  // Comes from the batch; no kernel.
-  Embedding,
-  Linear,      // y = x W^T (+ b); also GPT-2's Conv1D (addmm with W as [in, out]).
-  Matmul,      // Batched product of two activations.
-  View,        // view, transpose, reshape without a copy, unsqueeze, expand, alias: shares the storage.
+
+  // Views and joins.
+  View,        // view, transpose, permute, reshape without a copy, unsqueeze, alias: shares the storage.
+  Detach,      // Shares the storage, and autograd ends there.
+  Expand,      // A view with repeated elements: its gradient is summed.
   Slice,       // One slice of a dimension: shares the storage; backward makes a zero-filled full tensor.
+  Select,      // One index of a dimension, which goes: likewise.
   Split,       // Several consecutive slices from one call (split, chunk): backward is one cat.
+  Unbind,      // Every index of a dimension, from one call: backward is one stack.
+  Unfold,      // nn.functional.unfold: the patches of an image as columns, a copy.
   Contiguous,  // clone, contiguous or reshape that copies.
   Cat,
+  Stack,
+  Pad,  // With a constant.
+  Roll,
+  Flip,
+  Repeat,
+  RepeatInterleave,  // By one number.
+  Tril,
+  Triu,
   Cast,  // to(dtype), when the dtype differs.
+
+  // Elementwise, of two tensors.
   Add,
+  Sub,
   Mul,
-  Neg,
+  Div,
+  Maximum,
+  Minimum,
+  Where,       // Condition, then both choices.
+  MaskedFill,  // Out of place.
+  MaskedFillInPlace,
+  Prelu,    // Input and weight.
+  Addcmul,  // The first plus a number times the product of the others.
+
+  // Elementwise, of a tensor and a number.
   AddScalar,
+  SubScalar,
   MulScalar,
   DivScalar,
   PowScalar,
-  Rsqrt,
-  Tanh,
-  Cos,
-  Sin,
-  Silu,
-  Gelu,
-  MeanLast,  // Mean over the last dimension, kept.
-  SumDim,    // Sum over one dimension.
-  Div,
-  Softmax,  // Over the last dimension; `dtype` of the output may be wider than the input's.
-  LayerNorm,
-  Dropout,
-  Attention,  // scaled_dot_product_attention; the kernel is Node::attention.
-  LogSoftmax,
-  NllLoss,
-  Pad,
-  Arange,
   FloorDivScalar,
+  Clamp,  // Node::bounds says which bounds there are.
+
+  // Elementwise, of one tensor.
+  Neg,
+  Abs,
+  Exp,
+  Log,
+  Sqrt,
+  Rsqrt,
+  Reciprocal,
+  Sin,
+  Cos,
+  Tanh,
+  Sigmoid,
+  LogSigmoid,
+  Relu,
+  LeakyRelu,
+  Elu,
+  Gelu,
+  Silu,
+  Softplus,
+  Mish,
+  Hardswish,
+  Glu,  // Half of the last dimension gates the other half.
+
+  // Reductions and scans.
+  SumDim,    // Over any dimensions, or all of them.
+  MeanLast,  // Over any dimensions, or all of them.
+  Amax,      // Values only, over any dimensions; backward shares among equals.
+  Amin,
+  Max,  // With two outputs (values, indices) over one dimension, with one over all.
+  Min,
+  Norm,  // Node::number is its order.
+  Std,
+  Var,
+  Prod,
+  LogSumExp,
+  CumSum,
+  CumProd,
+
+  // Picking elements.
+  Embedding,
+  Index,  // x[indices] along dimension 0.
+  IndexSelect,
+  IndexPut,  // Out of autograd: inverse permutation.
+  Gather,
+  Scatter,     // Of a tensor of values: input, index, source.
+  ScatterAdd,  // Input, index, source.
   TopK,
   Sort,
-  Index,       // x[indices] along dimension 0.
-  IndexPut,    // Out of autograd: inverse permutation.
-  MaskedFill,  // Out of place.
-  MaskedFillInPlace,
-  Sub,  // Integers only.
+
+  // Products.
+  Linear,  // y = x W^T (+ b); also GPT-2's Conv1D (addmm with W as [in, out]).
+  Matmul,  // Batched product of two activations.
+  Mm,      // Of two matrices.
+  Bmm,
+  GroupedMatmul,  // Rows of x against the 3-D weight that their group selects.
+  Conv2d,
+
+  // Attention, normalisation, pooling, loss.
+  Attention,   // The kernel is Node::attention.
+  Softmax,     // Over one dimension; the dtype of the output may be wider than the input's.
+  LogSoftmax,  // Likewise.
+  LayerNorm,
+  GroupNorm,  // Node::number is how many groups.
+  BatchNorm,  // In training. Input, weight, bias, running mean, running variance.
+  RmsNorm,    // The fused operator.
+  Dropout,
+  MaxPool2d,
+  Interpolate,  // Of four dimensions: nearest or bilinear.
+  NllLoss,
+  L1Loss,
+  MseLoss,
+  SmoothL1Loss,
+  Bce,
+  BceWithLogits,
+  KlDiv,                    // The target is not a logarithm.
+  FusedLinearCrossEntropy,  // Hidden state, weight, target.
+
+  // Of integers and booleans.
+  Arange,
   NotEqual,
   Equal,
   All,
   GreaterEqual,
   Histogram,
-  CumSum,
-  GroupedMatmul,  // Rows of x against the 3-D weight that their group selects.
-  Custom,         // The node of a torch.autograd.Function: its outputs were made before, without gradients.
+  Custom,  // The node of a torch.autograd.Function: its outputs were made before, without gradients.
 };
 inline constexpr std::size_t kOps = static_cast<std::size_t>(Op::Custom) + 1;
 [[nodiscard]] const char* name(Op op);
+// The operator of that name, if there is one. What is written as several operators has no value of its own:
+// docs/operators.md lists it with its parts.
+[[nodiscard]] std::optional<Op> op_named(std::string_view text);
 
 struct Storage {
   Bytes bytes;
@@ -86,7 +171,11 @@ struct Tensor {
   NodeId producer = kNone;  // kNone: a parameter, a buffer or an input.
 };
 
-enum class AttentionKernel : std::uint8_t { None, Flash, MemoryEfficient };
+// What the fused kernels are; attention written as operators of its own (eager, math) is not an Op::Attention.
+enum class AttentionKernel : std::uint8_t { None, Flash, MemoryEfficient, CuDnn };
+
+// Of a loss: None leaves one number for each element or row.
+enum class Reduction : std::uint8_t { None, Mean, Sum };
 
 // How a Linear is written, which decides the order of its gradients and whether they are views.
 enum class Product : std::uint8_t {
@@ -98,6 +187,9 @@ enum class Product : std::uint8_t {
 struct Node {
   // Inputs are named by bits of a word in recipes.
   static constexpr std::size_t kMostInputs = 64;
+  static constexpr std::uint8_t kLowerBound = 1;
+  static constexpr std::uint8_t kUpperBound = 2;
+  static constexpr std::uint8_t kBothBounds = 3;
 
   Op op = Op::Input;
   AttentionKernel attention = AttentionKernel::None;
@@ -106,7 +198,10 @@ struct Node {
   Product product = Product::Transposed;  // Linear only.
   // View only: the gradient comes in a layout of which the input's shape is no view, so that reshape copies it.
   bool gradient_copied = false;
-  bool in_place = false;  // The output is input 0's storage, written anew.
+  bool in_place = false;                  // The output is input 0's storage, written anew.
+  bool full_attention = false;            // Attention only: each query sees every key; otherwise it is causal.
+  Reduction reduction = Reduction::Mean;  // Losses only.
+  std::uint8_t bounds = kBothBounds;      // Clamp only.
   std::int8_t axis = 0;
   std::uint16_t input_count = 0;
   std::uint16_t output_count = 0;
