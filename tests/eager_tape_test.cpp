@@ -77,6 +77,7 @@ std::vector<Change> eagerly(const ModelSpec& model, const Job& job, std::int64_t
   settings.memory_efficient = training.attention == Attention::MemoryEfficient;
   for (const CheckpointGroup& group : training.checkpoint.groups) {
     settings.checkpoints.emplace_back(group.first, group.last);
+    settings.reentrant = group.kind == CheckpointKind::Reentrant;
   }
   eager::Plan plan;
   plan.deepspeed = training.runtime == Runtime::DeepSpeed;
@@ -219,6 +220,23 @@ TEST_CASE("eager tape: every stage with every checkpointing") {
                .model = model,
                .stage = stage,
                .world = 2,
+               .accumulation = 2,
+               .checkpoints = checkpoints});
+      }
+    }
+  }
+}
+
+TEST_CASE("eager tape: the reentrant form of checkpointing") {
+  for (const Model& model : kModels) {
+    for (auto checkpoints : checkpoint_choices(static_cast<std::int32_t>(model_of(model).dims.layers))) {
+      if (checkpoints.empty()) continue;
+      for (CheckpointGroup& group : checkpoints) group.kind = CheckpointKind::Reentrant;
+      for (int stage : {-1, 0, 1, 2, 3}) {
+        check({.name = "reentrant",
+               .model = model,
+               .stage = stage,
+               .world = stage < 0 ? 1 : 2,
                .accumulation = 2,
                .checkpoints = checkpoints});
       }

@@ -47,8 +47,8 @@ inline std::vector<std::string> ready_order(const dsplan::ModelSpec& model, cons
   recorder.initialise();
   std::vector<dsplan::BufferId> buffers;
   for (const dsplan::ModelBuffer& b : model.buffers) {
-    buffers.push_back(emitter.allocate(dsplan::storage(b.shape.elements(), b.dtype), b.dtype,
-                                       dsplan::Role::ModuleBuffers, "buffer"));
+    buffers.push_back(
+        emitter.allocate(dsplan::storage(b.shape.elements(), b.dtype), b.dtype, dsplan::Role::ModuleBuffers, "buffer"));
   }
   dsplan::Tape tape(model, graph, recipes, checkpointing, emitter, recorder, buffers);
   tape.make_batch();

@@ -31,9 +31,9 @@ ModelSpec small_model() {
   model.dims.vocab = 128256;
   model.dims.max_positions = 8192;
   model.modules = {{"", "Root", kNone, kNone}};
-  model.parameters = {{"embed.weight", Shape({4096, 4096}), 0, kNone, true, Split::Vocabulary, 0},
-                      {"norm.weight", Shape({100'001}), 0, kNone, true, Split::Replicated, 0},
-                      {"head.bias", Shape({40'960}), 0, kNone, true, Split::Replicated, 0}};
+  model.parameters = {{"embed.weight", Shape({4096, 4096}), 0, kNone, true, Split::Vocabulary, 0, {}},
+                      {"norm.weight", Shape({100'001}), 0, kNone, true, Split::Replicated, 0, {}},
+                      {"head.bias", Shape({40'960}), 0, kNone, true, Split::Replicated, 0, {}}};
   return model;
 }
 
@@ -204,8 +204,6 @@ TEST_CASE("resolve: dtype") {
   CHECK(run({R"({"bf16": {"enabled": "auto"}})", trainer("bf16: true")}).training.dtype == DType::BFloat16);
   CHECK(run({"{}", trainer("fp16: true")}).training.dtype == DType::Float16);
   CHECK(run({R"({"bf16": {"enabled": "auto"}})", trainer("seed: 1")}).training.dtype == DType::Float32);
-  says({"", trainer("bf16: true")},
-       "args.yaml:1:7: error: mixed precision without DeepSpeed (autocast) is not modelled");
   says({"{}", trainer("bf16: true\nfp16: true")}, "bf16 and fp16 are both true");
   // The option wins.
   Given wished{R"({"fp16": {"enabled": true}})", gpus(1)};
@@ -503,10 +501,7 @@ TEST_CASE("resolve: what is not modelled yet is refused by name, where it would 
     const char* said;
   };
   const Row rows[] = {
-      {"--lora", &Request::lora, "r=8", "LoRA"},
-      {"--autocast", &Request::autocast, "bf16", "autocast"},
       {"--routing", &Request::routing, "balanced", "expert routing"},
-      {"--seq-list", &Request::seq_list, "1,2", "a list of sequence lengths"},
       {"--sweep", &Request::sweep, "seq=1:2", "a sweep"},
       {"--env", &Request::env, "freeze.txt", "an environment file"},
       {"--alloc-conf", &Request::alloc_conf, "expandable_segments:True", "an allocator configuration"},

@@ -66,10 +66,17 @@ std::string job_lines(const Prediction& prediction, const Job& job) {
   run.push_back(fmt::format("{} ({})", name(training.optimizer.kind), name(training.optimizer.implementation)));
   run.push_back(fmt::format("micro-batch {}", training.micro_batch));
   run.push_back(fmt::format("accumulation {}", training.grad_accum));
-  run.push_back(fmt::format("seq {}", training.seq));
+  if (training.seq_list.empty()) {
+    run.push_back(fmt::format("seq {}", training.seq));
+  } else {
+    run.push_back(fmt::format("seq {} in turn", fmt::join(training.seq_list, ", ")));
+  }
   run.push_back(fmt::format("checkpointing {}", training.checkpoint.text));
   run.push_back(fmt::format("attention {}", name(training.attention)));
-  run.emplace_back("loss hf");
+  run.push_back(training.loss == Loss::Chunked ? fmt::format("loss chunked:{}", training.loss_chunks)
+                                               : fmt::format("loss {}", name(training.loss)));
+  run.push_back(fmt::format("torch {}", training.torch.text()));
+  run.push_back(fmt::format("transformers {}", training.transformers.text()));
   if (training.level == Level::Dispatch) run.emplace_back("dispatch level");
   const auto offload = [&run](const char* what, const Offload& to) {
     if (to.device != OffloadDevice::None) run.push_back(fmt::format("{} on {}", what, name(to.device)));

@@ -198,6 +198,7 @@ struct Node {
   Product product = Product::Transposed;  // Linear only.
   // View only: the gradient comes in a layout of which the input's shape is no view, so that reshape copies it.
   bool gradient_copied = false;
+  bool before_torch_2_7 = false;          // Attention only: the flash kernel as torch had it before 2.7.
   bool in_place = false;                  // The output is input 0's storage, written anew.
   bool full_attention = false;            // Attention only: each query sees every key; otherwise it is causal.
   Reduction reduction = Reduction::Mean;  // Losses only.
@@ -239,6 +240,8 @@ struct Graph {
   std::vector<TensorId> outputs;  // What Python still holds when forward ends. Empty where there is a loss.
   std::vector<TensorId> batch;    // The inputs that the training loop makes and holds.
   std::vector<Region> regions;
+  // Tensors that requires_grad_(True) has made leaves, though nothing trained went into them.
+  std::vector<TensorId> leaves;
 
   [[nodiscard]] std::span<const TensorId> in(const Node& node) const {
     return {operands.data() + node.first_operand, node.input_count};

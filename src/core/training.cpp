@@ -29,6 +29,14 @@ std::optional<Version> Version::parse(std::string_view text) {
   return version;
 }
 
+bool buffer_exists(const ModelBuffer& buffer, const Version& transformers) {
+  return transformers >= Version{5, 0, 0} || !buffer.name.ends_with("original_inv_freq");
+}
+
+bool batch_has_mask(const Version& transformers) {
+  return transformers >= Version{4, 53, 0} && transformers < Version{5, 0, 0};
+}
+
 std::string_view name(Runtime runtime) { return runtime == Runtime::PyTorch ? "pytorch" : "deepspeed"; }
 
 std::string_view name(OptimizerKind kind) {
@@ -68,6 +76,16 @@ std::string_view name(Attention attention) {
     case Attention::Math: return "math";
     case Attention::Flash: return "flash";
     case Attention::MemoryEfficient: return "mem-efficient";
+  }
+  return "?";
+}
+
+std::string_view name(Loss loss) {
+  switch (loss) {
+    case Loss::HuggingFace: return "hf";
+    case Loss::Native: return "native";
+    case Loss::Chunked: return "chunked";
+    case Loss::Liger: return "liger";
   }
   return "?";
 }

@@ -2,6 +2,7 @@
 // user gave (core/inputs.h) and remembers for each input whether it was given, derived or assumed.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -26,6 +27,10 @@ struct Version {
   // "2.11.0", "2.11", "2.11.0+cu130"; nullopt for anything else.
   [[nodiscard]] static std::optional<Version> parse(std::string_view text);
 };
+
+// The same as numbers, for whoever asks for nothing else.
+inline constexpr Version kWitnessTorch{2, 11, 0};
+inline constexpr Version kWitnessTransformers{5, 17, 0};
 
 enum class Runtime : std::uint8_t { PyTorch, DeepSpeed };
 
@@ -99,7 +104,10 @@ struct Checkpointing {
 };
 
 enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient };
-enum class Loss : std::uint8_t { HuggingFace };  // Causal loss with fp32 upcast.
+// The causal loss. HuggingFace: transformers', logits upcast to fp32. Native: the same without the upcast. Chunked:
+// torchtune's CEWithChunkedOutputLoss: head and upcast piece by piece along the sequence. Liger: head and loss in one
+// function that makes the gradients in forward (Liger-Kernel 0.8.5).
+enum class Loss : std::uint8_t { HuggingFace, Native, Chunked, Liger };
 enum class LoopKind : std::uint8_t { Trainer, Minimal };
 // Which temporaries count: all, or only those that PyTorch's dispatcher sees, as a witness without a GPU does.
 enum class Level : std::uint8_t { Kernel, Dispatch };
@@ -118,27 +126,51 @@ struct Training {
   std::int64_t micro_batch = 1;  // Rows per rank and forward.
   std::int64_t grad_accum = 1;   // Micro-batches per optimizer step.
   std::int64_t seq = 0;          // Tokens per row; all rows full, no mask.
+  // Several shapes through one allocator: micro-batches take these lengths in turn, and `seq` is the longest.
+  std::vector<std::int64_t> seq_list;
   double gradient_clipping = 0;
   bool check_grad_overflow = false;  // bf16, ZeRO-1/2.
   Checkpointing checkpoint;
   Attention attention = Attention::Flash;
   Loss loss = Loss::HuggingFace;
+  std::int64_t loss_chunks = 0;  // Chunked only.
   LoopKind loop = LoopKind::Trainer;
   Level level = Level::Kernel;
   std::vector<std::string> freeze;  // Globs over parameter names.
-  Version torch;
-  Version transformers;
+  Version torch = kWitnessTorch;
+  Version transformers = kWitnessTransformers;
   Version deepspeed;
 
+  // Tokens per row of micro-batch `k`, counted from the first step's first.
+  [[nodiscard]] std::int64_t seq_of(std::int64_t k) const {
+    return seq_list.empty() ? seq : seq_list[static_cast<std::size_t>(k) % seq_list.size()];
+  }
+  // Optimizer steps that are simulated: the first, and then as many as it takes to see every length once more.
+  [[nodiscard]] std::int64_t steps() const {
+    const auto lengths = static_cast<std::int64_t>(seq_list.size());
+    return std::max<std::int64_t>(2, 1 + (lengths + grad_accum - 1) / grad_accum);
+  }
+  // DeepSpeed casts the whole model.
+  [[nodiscard]] DType dtype_of(const Parameter& parameter) const {
+    return runtime == Runtime::DeepSpeed ? dtype : parameter.dtype.value_or(dtype);
+  }
   // In which matrix products and attention run.
   [[nodiscard]] DType compute_dtype() const { return autocast.value_or(dtype); }
 };
+
+// Modules of transformers 4 keep their first RoPE frequencies as an attribute of the same tensor; since 5.0 they are a
+// buffer of their own.
+[[nodiscard]] bool buffer_exists(const ModelBuffer& buffer, const Version& transformers);
+// Whether the batch brings a mask of ones, as transformers' collators make it. Without one, 4.53 to 4.57 take any batch
+// for a packed one and build S x S masks for sdpa.
+[[nodiscard]] bool batch_has_mask(const Version& transformers);
 
 [[nodiscard]] std::string_view name(Runtime runtime);
 [[nodiscard]] std::string_view name(OptimizerKind kind);
 [[nodiscard]] std::string_view name(Implementation implementation);
 [[nodiscard]] std::string_view name(OffloadDevice device);
 [[nodiscard]] std::string_view name(Attention attention);
+[[nodiscard]] std::string_view name(Loss loss);
 
 // '*' and '?' over whole parameter names; nothing else is special.
 [[nodiscard]] bool glob_matches(std::string_view glob, std::string_view text);

@@ -1,4 +1,6 @@
 // The catalogue: elementwise operators, and reductions that are as simple.
+#include <array>
+
 #include "model/catalogue_rules.h"
 
 namespace dsplan::rules {
@@ -61,17 +63,33 @@ void multiply(Writer& w) {
   w.broadcast_gradients({0, 1});
 }
 
-// grad / other; -grad * ((self / other) / other) (FunctionsManual.cpp, div_tensor_{self,other}_grad).
+// First -grad * ((self / other) / other), then grad / other (FunctionsManual.cpp, div_tensor_{self,other}_grad; the
+// order is that of the generated DivBackward0).
 void divide(Writer& w) {
   w.output();
   w.kernel();
   w.save_input(1, "_saved_other");
   w.save_input(0, "_saved_self", w.needs(1));
-  if (w.needs(0)) w.broadcast_gradients({0});
-  if (!w.needs(1)) return;
   const Bytes full = storage(w.out().shape.elements(), w.out().dtype);
-  for (int i = 0; i < (w.is_broadcast(1) ? 4 : 3); ++i) w.temporary(full, w.out().dtype);
-  w.gradient(1);
+  const auto gradient_at_full_size = [&](std::size_t i) {
+    if (w.is_broadcast(i)) return w.temporary(full, w.out().dtype);
+    w.gradient(i);
+    return std::uint8_t{0};
+  };
+  std::array<std::uint8_t, 2> summed{};
+  if (w.needs(1)) {
+    const std::array inside = {w.temporary(full, w.out().dtype), w.temporary(full, w.out().dtype),
+                               w.temporary(full, w.out().dtype)};
+    summed[1] = gradient_at_full_size(1);
+    for (const std::uint8_t made : inside) w.drop(made);
+  }
+  if (w.needs(0)) summed[0] = gradient_at_full_size(0);
+  w.function_returns();
+  for (const std::size_t i : {0U, 1U}) {
+    if (!w.needs(i) || !w.is_broadcast(i)) continue;
+    w.gradient(i);
+    w.drop(summed[i]);
+  }
 }
 
 // exponent * self.pow(exponent - 1), then the product: three tensors at once (FunctionsManual.cpp, pow_backward).

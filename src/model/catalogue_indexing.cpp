@@ -51,13 +51,12 @@ void selection(Writer& w) {
   w.gradient(0);
 }
 
-// zeros of the input's size, then the accumulated copy (derivatives.yaml: index).
+// Zeros of the input's size, into which the gradient is put in place (FunctionsManual.cpp, index_backward: only
+// tensor subclasses and dispatch modes take the form that copies).
 void index(Writer& w) {
   w.output();
   w.kernel();
   w.save_input(1, "_saved_indices");
-  if (!w.needs(0)) return;
-  w.temporary(storage(w.in(0).shape.elements(), w.in(0).dtype), w.in(0).dtype);
   w.gradient(0);
 }
 

@@ -46,14 +46,15 @@ void matmul(Writer& w) {
   w.gradient(0);
 }
 
+// The weight's gradient comes first, as in mm (VariableType, GroupedMmBackward0).
 void grouped_matmul(Writer& w) {
   w.output();
   w.kernel();
   w.save_input(0, "_saved_self", w.needs(1));
   w.save_input(1, "_saved_mat2", w.needs(0));
   w.save_input(2, "_saved_offs");
-  w.gradient(0);
   w.gradient(1);
+  w.gradient(0);
 }
 
 // Dense gradient of the table; beyond 3,072 indices CUDA sorts them first (Embedding.cu, embedding_dense_backward).
@@ -81,6 +82,7 @@ void layer_norm(Writer& w) {
   w.kernel();
   w.save_input(0, "_saved_input");
   w.save_input(1, "_saved_weight");
+  if (w.node().input_count == 3) w.save_input(2, "_saved_bias");
   w.save_extra(0, "_saved_result1");
   w.save_extra(1, "_saved_result2");
   for (std::size_t i : {0U, 1U, 2U}) {

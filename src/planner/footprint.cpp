@@ -12,6 +12,7 @@ struct Counted {
   Shape shape;
   bool trained;
   bool hidden_matrix;
+  DType dtype;
 };
 
 bool is_trained(const Parameter& parameter, const Training& training) {
@@ -29,7 +30,8 @@ std::vector<Counted> count(const ModelSpec& model, const Job& job) {
     const Shape local = local_shape(model, parameter, job.parallelism.tp);
     const bool in_layer = model.modules[static_cast<std::size_t>(parameter.module)].layer != kNone;
     counted.push_back({local.elements().value(), local, is_trained(parameter, job.training),
-                       in_layer && local.rank == 2 && parameter.split != Split::Vocabulary});
+                       in_layer && local.rank == 2 && parameter.split != Split::Vocabulary,
+                       job.training.dtype_of(parameter)});
   }
   return counted;
 }
@@ -66,7 +68,7 @@ Bytes separate_state(const Training& training, const std::vector<Counted>& param
       training.runtime == Runtime::PyTorch && adam && training.optimizer.implementation == Implementation::Fused;
   for (const Counted& p : parameters) {
     if (!p.trained) continue;
-    sum += state_bytes(training.optimizer, p.shape, training.dtype, p.hidden_matrix);
+    sum += state_bytes(training.optimizer, p.shape, p.dtype, p.hidden_matrix);
     if (counter) sum += Bytes(4);
   }
   if (training.optimizer.kind == OptimizerKind::Adam8bit && training.runtime == Runtime::PyTorch) sum += Bytes(2048);
@@ -81,10 +83,18 @@ std::int64_t sum_of(const std::vector<Counted>& parameters, bool trained) {
   return sum;
 }
 
+Bytes bytes_of(const std::vector<Counted>& parameters, bool trained) {
+  Bytes sum;
+  for (const Counted& p : parameters) {
+    if (p.trained == trained) sum += storage(Elements(p.elements), p.dtype);
+  }
+  return sum;
+}
+
 void plain(const Job& job, const std::vector<Counted>& parameters, Footprint& result) {
   const Training& t = job.training;
-  const Bytes trained = storage(Elements(sum_of(parameters, true)), t.dtype);
-  result.persistent[Role::Parameters] = trained + storage(Elements(sum_of(parameters, false)), t.dtype);
+  const Bytes trained = bytes_of(parameters, true);
+  result.persistent[Role::Parameters] = trained + bytes_of(parameters, false);
   result.persistent[Role::Optimizer] = separate_state(t, parameters);
   // DistributedDataParallel keeps buckets as large as the gradients.
   if (t.runtime == Runtime::PyTorch && job.parallelism.dp > 1) result.persistent[Role::RuntimeBuffers] = trained;
@@ -170,12 +180,12 @@ void stage3(const Job& job, const std::vector<Counted>& parameters, Footprint& r
   result.persistent[Role::Optimizer] += flat_state(t, group);
 }
 
-// input_ids and labels, int64.
+// input_ids and labels, int64; the collators of transformers 4.53 to 4.57 give a mask as well.
 bool add_batch(const ModelSpec& model, const Training& training, Footprint& result) {
   const bool causal = model.graph_class.ends_with("ForCausalLM") || model.graph_class.ends_with("LMHeadModel");
   if (!causal) return false;
-  const Elements tokens(checked_mul(training.micro_batch, training.seq));
-  result.persistent[Role::Inputs] = storage(tokens, DType::Int64) * 2;
+  const Elements tokens(checked_mul(training.micro_batch, training.seq_of(training.steps() * training.grad_accum - 1)));
+  result.persistent[Role::Inputs] = storage(tokens, DType::Int64) * (batch_has_mask(training.transformers) ? 3 : 2);
   return true;
 }
 
@@ -230,6 +240,7 @@ Footprint footprint(const ModelSpec& model, const Job& job) {
     stage3(job, parameters, result);
   }
   for (const ModelBuffer& buffer : model.buffers) {
+    if (!buffer_exists(buffer, job.training.transformers)) continue;
     result.persistent[Role::ModuleBuffers] +=
         storage(buffer.shape.elements(), buffer.follows_model_dtype ? job.training.dtype : buffer.dtype);
   }

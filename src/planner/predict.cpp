@@ -25,16 +25,14 @@ constexpr Bytes kCommunicator{(4LL << 20) + kChannels * (18LL << 20)};
 // What every rank shares: the graph and its recipes do not depend on the rank.
 struct Ground {
   std::optional<std::string> obstacle;
-  std::optional<Graph> graph;
-  std::optional<RecipeBook> recipes;
+  std::optional<Shapes> shapes;
 };
 
 Ground prepare(const ModelSpec& model, const Job& job) {
   Ground ground;
   ground.obstacle = schedule_obstacle(model, job);
   if (ground.obstacle) return ground;
-  ground.graph.emplace(build_graph(model, graph_options(model, job)));
-  ground.recipes.emplace(*ground.graph, job.training.level);
+  ground.shapes.emplace(build_shapes(model, job));
   return ground;
 }
 
@@ -154,7 +152,7 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
     judge_states(*ground.obstacle, p);
     return p;
   }
-  const Schedule schedule = lower(model, job, *ground.graph, *ground.recipes, rank % job.parallelism.dp);
+  const Schedule schedule = lower(model, job, *ground.shapes, rank % job.parallelism.dp);
   MemoryMeter meter(schedule);
   TrafficMeter traffic;
   replay(schedule, meter, traffic);

@@ -105,13 +105,10 @@ class Engine {
  public:
   explicit Engine(const ReadyHook& ready) : ready_(ready) {}
 
-  void run(const Tensor& root) {
+  void run(const Tensor& root, Tensor gradient) {
     count(root->grad_fn);
-    {
-      const Doing doing("ones_like");
-      buffers_[root->grad_fn.get()].assign(root->grad_fn->outputs, nullptr);
-      buffers_[root->grad_fn.get()][root->output] = empty(root->sizes, root->dtype);
-    }
+    buffers_[root->grad_fn.get()].assign(root->grad_fn->outputs, nullptr);
+    buffers_[root->grad_fn.get()][root->output] = std::move(gradient);
     turns_.push(root->grad_fn);
     while (!turns_.empty()) {
       const std::shared_ptr<Node> node = turns_.top();
@@ -185,7 +182,7 @@ class Engine {
       leaf->grad = alone && fits ? std::move(gradients[0]) : empty(leaf->sizes, leaf->dtype);
     }
     gradients.clear();
-    ready_(leaf);
+    if (leaf->parameter >= 0) ready_(leaf);
   }
 
   const ReadyHook& ready_;
@@ -196,9 +193,27 @@ class Engine {
 
 }  // namespace
 
+namespace {
+
+const ReadyHook* outer_hook = nullptr;
+
+Tensor ones_like(const Tensor& x) {
+  const Doing doing("ones_like");
+  return empty(x->sizes, x->dtype);
+}
+
+}  // namespace
+
 void run_backward(const Tensor& root, const ReadyHook& ready) {
   const GradMode off(false);
-  Engine(ready).run(root);
+  outer_hook = &ready;
+  Engine(ready).run(root, ones_like(root));
+  outer_hook = nullptr;
+}
+
+void run_nested_backward(const Tensor& root, const Tensor& gradient) {
+  const GradMode off(false);
+  Engine(*outer_hook).run(root, gradient);
 }
 
 }  // namespace eager

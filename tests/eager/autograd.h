@@ -1,4 +1,4 @@
-// The other half: nodes that save tensors, the engine, and non-reentrant checkpointing.
+// The other half: nodes that save tensors, the engine, and both forms of checkpointing.
 //
 // Sources: torch/csrc/autograd/{engine,input_buffer,saved_variable}.cpp, functions/accumulate_grad.h,
 // torch/utils/checkpoint.py.
@@ -78,8 +78,12 @@ void set_history(const Tensor& out, const std::shared_ptr<Node>& node, std::uint
 // Called with a leaf when AccumulateGrad has run on it.
 using ReadyHook = std::function<void(const Tensor& leaf)>;
 void run_backward(const Tensor& root, const ReadyHook& ready);
+// The engine called by a node's own backward: leaves that are parameters go to the outer call's hook.
+void run_nested_backward(const Tensor& root, const Tensor& gradient);
 
 // torch.utils.checkpoint.checkpoint(use_reentrant=False): `function` owns the keyword arguments.
 [[nodiscard]] Tensor checkpoint(const std::function<Tensor(const Tensor&)>& function, const Tensor& argument);
+// The same with use_reentrant=True.
+[[nodiscard]] Tensor reentrant_checkpoint(const std::function<Tensor(const Tensor&)>& function, const Tensor& argument);
 
 }  // namespace eager

@@ -1,4 +1,4 @@
-// torch/utils/checkpoint.py, the non-reentrant form: every tensor that would be saved is replaced by an empty holder.
+// torch/utils/checkpoint.py. The non-reentrant form: every tensor that would be saved is replaced by an empty holder.
 // The first one that is asked for runs the region again, up to the tensor that was saved last; what is re-packed waits
 // in the frame until its own node asks for it, and is handed over then, so that it dies with that node's function.
 #include "eager/autograd.h"
@@ -71,6 +71,33 @@ Tensor checkpoint(const std::function<Tensor(const Tensor&)>& function, const Te
   frame->argument = argument;
   const WithHooks hooks(std::make_shared<Checkpointing>(std::move(frame)));
   return function(argument);
+}
+
+// One node around the region. Its backward owns a frame: the gradients that it was called with, the detached input and
+// the output made again live until the engine that it calls has come back.
+Tensor reentrant_checkpoint(const std::function<Tensor(const Tensor&)>& function, const Tensor& argument) {
+  const std::shared_ptr<Node> node = make_node("CheckpointFunction", {argument});
+  if (node) node->saved.emplace_back(argument);
+  Tensor out;
+  {
+    const GradMode off(false);
+    out = function(argument);
+  }
+  if (!node) return out;
+  node->backward = [function](Tensors& gradients, Tensors& saved) -> Tensors {
+    const Tensor input = detached(saved[0]);
+    input->requires_grad = true;
+    Tensor again;
+    {
+      const Doing doing("recomputation");
+      const GradMode on(true);
+      again = function(input);
+    }
+    run_nested_backward(again, gradients[0]);
+    return {input->grad};
+  };
+  set_history(out, node);
+  return out;
 }
 
 }  // namespace eager

@@ -105,7 +105,7 @@ Tensor Net::layers(Tensor hidden, const Layer& layer, const Tensors& rest) {
     }
     const int last = group->second;
     // `rest` is copied into the closure: a checkpoint holds its keyword arguments.
-    hidden = checkpoint(
+    hidden = (settings_.reentrant ? reentrant_checkpoint : checkpoint)(
         [layer, rest, at, last](const Tensor& argument) {
           Tensor inner = layer(at, argument);
           for (int next = at + 1; next <= last; ++next) inner = layer(next, inner);

@@ -27,6 +27,7 @@ struct Settings {
   bool memory_efficient = false;
   bool stage3_linear = false;
   std::vector<std::pair<int, int>> checkpoints;  // First and last layer of each.
+  bool reentrant = false;
 };
 
 // The parameters are there, without memory: a runtime gives it to them.

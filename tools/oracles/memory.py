@@ -45,8 +45,16 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from memory_cases import CASES
 
 DEVICE = torch.device("cuda:0")
+OLD = transformers.__version__.startswith("4.")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 aten = torch.ops.aten
+# Under a dispatch mode the engine and some formulas take the out-of-place form, because of at::isTensorSubclassLike:
+# real tensors take the one beside it.
+IN_PLACE = {
+    aten.add.Tensor: aten.add_.Tensor,  # Sums of gradients (input_buffer.cpp), if the first is nobody else's.
+    aten.index_put.default: aten.index_put_.default,  # index_backward (FunctionsManual.cpp).
+    aten.scatter.src: aten.scatter_.src,  # value_selecting_reduction_backward: topk, sort (FunctionsManual.cpp).
+}
 
 
 class Meter(TorchDispatchMode):
@@ -66,6 +74,9 @@ class Meter(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is aten._local_scalar_dense.default:
             return True  # What Python asks here (is the batch packed? are all tokens unmasked?) is always so.
+        in_place = IN_PLACE.get(func)
+        if in_place and not torch.is_grad_enabled() and (in_place is not aten.add_.Tensor or self.owned(args[0])):
+            func = in_place
         out = func(*args, **(kwargs or {}))
         made = []
         for tensor in torch.utils._pytree.tree_leaves(out):
@@ -78,6 +89,15 @@ class Meter(TorchDispatchMode):
             self.log.append(f"+{','.join(map(str, made))} {name}")
             self.peak = max(self.peak, self.live)
         return out
+
+    def owned(self, tensor):
+        """Whether the engine would add to this buffer in place (can_accumulate_inplace in input_buffer.cpp): dense, and
+        nobody else holds the tensor or its storage. The counts include what this call itself holds."""
+        own_tensor, own_storage = 4, 2
+        return (isinstance(tensor, torch.Tensor) and tensor.device == DEVICE
+                and dense(tensor)
+                and tensor._use_count() == own_tensor
+                and torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) == own_storage)
 
     def count(self, storage):
         key = id(storage)
@@ -109,12 +129,22 @@ class Meter(TorchDispatchMode):
         return peak
 
 
+def dense(tensor):
+    """Non-overlapping and without gaps."""
+    expected = 1
+    for stride, size in sorted((tensor.stride(i), size) for i, size in enumerate(tensor.shape) if size != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
 def model_of(case, meter):
     config = AutoConfig.for_model(**case["config"])
     training = case["training"]
     with torch.device(DEVICE):
         model = AutoModelForCausalLM.from_config(
-            config, dtype=DTYPES[training["dtype"]],
+            config, **{"torch_dtype" if OLD else "dtype": DTYPES[training["dtype"]]},
             attn_implementation="eager" if training["attention"] == "eager" else "sdpa")
     model.train()
     if "lora" in training:
@@ -216,8 +246,9 @@ class Run:
 
     def batch(self):
         shape = (self.training["micro_batch"], self.training["seq"])
-        return {"input_ids": torch.empty(shape, dtype=torch.int64, device=DEVICE),
-                "labels": torch.empty(shape, dtype=torch.int64, device=DEVICE)}
+        # What collators give with transformers 4: without it any batch would count as a packed one.
+        names = ["input_ids", "labels"] + (["attention_mask"] if OLD else [])
+        return {name: torch.empty(shape, dtype=torch.int64, device=DEVICE) for name in names}
 
     def autocast(self):
         to = self.training.get("autocast")
@@ -239,9 +270,7 @@ class Run:
             highest = max(highest, meter.window())
             meter.mark("forward")
             with self.autocast():
-                outputs = self.model(**self.held, use_cache=False)
-                loss = outputs.loss
-                del outputs
+                loss = LOSSES[self.training["loss"].split(":")[0]](self)
             self.in_forward = False
             figures = {"before_forward": before, "after_forward": meter.live, "forward_peak": meter.window(),
                        "layers": list(self.layers)}
@@ -261,6 +290,48 @@ class Run:
         self.optimizer.zero_grad(set_to_none=True)
         return {"before": begin, "micro_batches": micro_batches, "peak_of_optimizer": in_step,
                 "after_optimizer": before_zero, "after_step": meter.live, "peak": max(highest, in_step)}
+
+
+def model_loss(run):
+    outputs = run.model(**run.held, use_cache=False)
+    return outputs.loss
+
+
+def native_loss(run):
+    """transformers' loss without its upcast."""
+    outputs = run.model(input_ids=run.held["input_ids"], use_cache=False)
+    labels = F.pad(run.held["labels"], (0, 1), value=-100)
+    shifted = labels[..., 1:].contiguous()
+    rows = outputs.logits.view(-1, outputs.logits.shape[-1])
+    shifted = shifted.view(-1)
+    return F.cross_entropy(rows, shifted, ignore_index=-100, reduction="mean")
+
+
+def chunked_loss(run):
+    """torchtune's chunked_output and CEWithChunkedOutputLoss around transformers' body and head."""
+    chunks = int(run.training["loss"].split(":")[1])
+    logits = chunked_logits(run, chunks)
+    labels = F.pad(run.held["labels"], (0, 1), value=-100)
+    loss = summed_over_chunks(logits, labels, labels[..., 1:].contiguous(), chunks)
+    return loss
+
+
+def chunked_logits(run, chunks):
+    hidden = run.model.model(input_ids=run.held["input_ids"], use_cache=False).last_hidden_state
+    return [run.model.lm_head(piece) for piece in hidden.tensor_split(chunks, dim=1)]
+
+
+def summed_over_chunks(logits, padded, labels, chunks):
+    count = (labels != -100).sum()
+    labels = [piece.reshape(-1) for piece in labels.chunk(chunks, dim=1)]
+    logits = [piece.reshape(-1, piece.size(-1)) for piece in logits]
+    total = 0.0
+    for logits_piece, labels_piece in zip(logits, labels):
+        total += F.cross_entropy(logits_piece.float(), labels_piece, ignore_index=-100, reduction="sum")
+    return total / count
+
+
+LOSSES = {"hf": model_loss, "native": native_loss, "chunked": chunked_loss}
 
 
 def equal_but_for_marks(a, b):
@@ -339,7 +410,8 @@ def patch():
     """Questions that a fake tensor, or a machine without a GPU, answers differently from a training run."""
     F.scaled_dot_product_attention = flash
     import transformers.masking_utils
-    transformers.masking_utils.is_tracing = lambda tensor=None: False  # A fake tensor counts as tracing.
+    if hasattr(transformers.masking_utils, "is_tracing"):
+        transformers.masking_utils.is_tracing = lambda tensor=None: False  # A fake tensor counts as tracing.
     import torch.cuda.amp.common
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False
     torch.cuda.get_device_capability = lambda device=None: (9, 0)

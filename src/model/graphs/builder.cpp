@@ -42,6 +42,21 @@ void GraphBuilder::exit(ModuleId module) {
   graph_.program.push_back({Instruction::Kind::Exit, module});
 }
 
+// peft's LoraModel calls the forward of the model that it wraps, not the module.
+void GraphBuilder::enter_model() {
+  enter(0);
+  if (causal() != 0) enter(child(0, "base_model"));
+}
+
+void GraphBuilder::exit_model() {
+  if (causal() != 0) GraphBuilder::exit(child(0, "base_model"));
+  GraphBuilder::exit(0);
+}
+
+DType GraphBuilder::dtype_of(const Parameter& parameter) const {
+  return options_.one_dtype ? options_.dtype : parameter.dtype.value_or(options_.dtype);
+}
+
 void GraphBuilder::begin_region(std::int32_t layer, std::vector<TensorId> arguments, std::vector<TensorId> keywords) {
   DSPLAN_CHECK(static_cast<std::size_t>(layer) == graph_.regions.size(), "layers must come in order");
   graph_.regions.push_back({std::move(arguments), std::move(keywords)});
@@ -66,9 +81,9 @@ TensorId GraphBuilder::parameter(std::string_view leaf) {
     const Parameter& parameter = model_.parameters[static_cast<std::size_t>(id)];
     const bool trained =
         options_.trainable.empty() ? parameter.trainable : options_.trainable[static_cast<std::size_t>(id)];
-    graph_.storages.push_back({storage(parameter.shape.elements(), options_.dtype), id, kNone});
-    tensor =
-        add_tensor(parameter.shape, options_.dtype, static_cast<StorageId>(graph_.storages.size() - 1), trained, kNone);
+    const DType type = dtype_of(parameter);
+    graph_.storages.push_back({storage(parameter.shape.elements(), type), id, kNone});
+    tensor = add_tensor(parameter.shape, type, static_cast<StorageId>(graph_.storages.size() - 1), trained, kNone);
     references_.back() = 0;
   }
   return tensor;
@@ -80,9 +95,10 @@ TensorId GraphBuilder::buffer(std::string_view leaf) {
     const ModelBuffer& named = model_.buffers[at];
     if (named.name != name) continue;
     if (buffer_tensors_[at] == kNone) {
-      graph_.storages.push_back({storage(named.shape.elements(), named.dtype), kNone, static_cast<std::int32_t>(at)});
+      const DType dtype = named.follows_model_dtype ? options_.dtype : named.dtype;
+      graph_.storages.push_back({storage(named.shape.elements(), dtype), kNone, static_cast<std::int32_t>(at)});
       buffer_tensors_[at] =
-          add_tensor(named.shape, named.dtype, static_cast<StorageId>(graph_.storages.size() - 1), false, kNone);
+          add_tensor(named.shape, dtype, static_cast<StorageId>(graph_.storages.size() - 1), false, kNone);
       references_.back() = 0;
     }
     return buffer_tensors_[at];
@@ -142,41 +158,17 @@ TensorId GraphBuilder::make(Op op, Shape shape, DType dtype, std::initializer_li
 
 namespace {
 
-bool is_floating(DType type) {
-  return type == DType::Float32 || type == DType::BFloat16 || type == DType::Float16 || type == DType::Float64;
-}
-
-// Under autocast in fp32 (AT_FORALL_FP32, AT_FORALL_FP32_SET_OPT_DTYPE), among the operators with one input.
-bool autocast_to_fp32(Op op) {
-  return op == Op::PowScalar || op == Op::Rsqrt || op == Op::Softmax || op == Op::LogSoftmax;
-}
+// Under autocast in fp32 (AT_FORALL_FP32, AT_FORALL_FP32_SET_OPT_DTYPE), among the operators with one input. Not
+// log_softmax: cross_entropy names its dtype.
+bool autocast_to_fp32(Op op) { return op == Op::PowScalar || op == Op::Rsqrt || op == Op::Softmax; }
 
 }  // namespace
 
-// cached_cast in ATen/autocast_mode.cpp: the copy of an fp32 leaf that requires a gradient is made once.
-TensorId GraphBuilder::lowered(TensorId x) {
-  if (x == kNone || !options_.autocast || !autocast_enabled_) return x == kNone ? x : keep(x);
-  const DType to = *options_.autocast;
-  const Tensor& tensor = graph_.tensor(x);
-  if (!is_floating(tensor.dtype) || tensor.dtype == DType::Float64 || tensor.dtype == to) return keep(x);
-  const ParameterId parameter = graph_.storage_of(x).parameter;
-  const bool cached = parameter != kNone && tensor.requires_grad && tensor.dtype == DType::Float32;
-  if (!cached) return cast(x, to);
-  TensorId& copy = autocast_cache_[static_cast<std::size_t>(parameter)];
-  if (copy == kNone) copy = cast(x, to);
-  return keep(copy);
-}
-
-TensorId GraphBuilder::widened(TensorId x) {
-  if (x == kNone || !options_.autocast || !autocast_enabled_ || !is_floating(dtype(x))) return x == kNone ? x : keep(x);
-  return cast(x, DType::Float32);
-}
-
-void GraphBuilder::leave_autocast() {
-  for (TensorId& copy : autocast_cache_) {
-    if (copy != kNone) drop({copy});
-    copy = kNone;
-  }
+void GraphBuilder::require_grad(TensorId x) {
+  Tensor& tensor = graph_.tensors[static_cast<std::size_t>(x)];
+  if (tensor.requires_grad) return;
+  tensor.requires_grad = true;
+  graph_.leaves.push_back(x);
 }
 
 TensorId GraphBuilder::unary(Op op, TensorId x, double number) {
@@ -281,9 +273,15 @@ TensorId GraphBuilder::view_copied_back(TensorId x, Shape to) {
   return out;
 }
 
+TensorId GraphBuilder::copy(TensorId x) { return make(Op::Contiguous, shape(x), dtype(x), {x}, true); }
+
 TensorId GraphBuilder::slice_last(TensorId x, std::int64_t width) {
   Shape part = shape(x);
   part.dims[part.rank - 1U] = width;
+  return slice(x, part);
+}
+
+TensorId GraphBuilder::slice(TensorId x, Shape part) {
   const TensorId out = view(x, part);
   graph_.nodes.back().op = Op::Slice;
   return out;
@@ -324,6 +322,7 @@ TensorId GraphBuilder::attention(TensorId q, TensorId k, TensorId v) {
   const TensorId low_q = lowered(q);
   const TensorId out = make(Op::Attention, shape(q), dtype(low_q), {low_q, low_k, low_v}, true);
   graph_.nodes.back().attention = options_.attention;
+  graph_.nodes.back().before_torch_2_7 = options_.torch < Version{2, 7, 0};
   drop({low_q, low_k, low_v});
   return out;
 }
@@ -338,7 +337,9 @@ std::pair<TensorId, TensorId> GraphBuilder::select(Op op, TensorId x, Shape valu
 }
 
 std::pair<TensorId, TensorId> GraphBuilder::nll_loss(TensorId log_probabilities, TensorId target) {
-  const TensorId loss = make(Op::NllLoss, Shape{}, dtype(log_probabilities), {log_probabilities, target}, true);
+  const TensorId wide = widened(log_probabilities);
+  const TensorId loss = make(Op::NllLoss, Shape{}, dtype(wide), {wide, target}, true);
+  drop({wide});
   return {loss, kNone};
 }
 

@@ -10,6 +10,7 @@
 
 #include "core/graph.h"
 #include "core/model.h"
+#include "core/training.h"
 
 namespace dsplan {
 
@@ -18,10 +19,17 @@ struct GraphOptions {
   std::int64_t micro_batch = 1;
   std::int64_t seq = 1;
   DType dtype = DType::BFloat16;
+  bool one_dtype = false;  // DeepSpeed casts all parameters to it, those with a dtype of their own too.
   // torch.autocast around the forward, in this dtype; what accelerate does besides: floating-point outputs become fp32.
   std::optional<DType> autocast;
   bool outputs_to_fp32 = false;
   AttentionKernel attention = AttentionKernel::Flash;
+  bool eager_attention = false;  // Composed of products and softmax: `attention` plays no part.
+  Loss loss = Loss::HuggingFace;
+  std::int64_t loss_chunks = 0;
+  Version torch = kWitnessTorch;
+  Version transformers = kWitnessTransformers;
+  bool inputs_require_grad = false;  // transformers' enable_input_require_grads.
   bool stage3_linear = false;   // nn.functional.linear is DeepSpeed's (Product::Function).
   std::vector<bool> trainable;  // By ParameterId, ties resolved. Empty: all that the model itself trains.
 };
@@ -35,6 +43,10 @@ class GraphBuilder {
   [[nodiscard]] const Shape& shape(TensorId id) const { return graph_.tensor(id).shape; }
   [[nodiscard]] DType dtype(TensorId id) const { return graph_.tensor(id).dtype; }
 
+  // The transformers model, and the calls of what wraps it (peft).
+  [[nodiscard]] ModuleId causal() const { return model_.causal; }
+  void enter_model();
+  void exit_model();
   // Module boundaries. `child` refuses (InternalError) a name that the model does not have.
   [[nodiscard]] ModuleId child(ModuleId parent, std::string_view name) const;
   void enter(ModuleId module);
@@ -45,6 +57,7 @@ class GraphBuilder {
 
   // The parameter `leaf` of the current module, or kNone if it has none. Not to be dropped.
   [[nodiscard]] TensorId parameter(std::string_view leaf);
+  [[nodiscard]] DType dtype_of(const Parameter& parameter) const;
   [[nodiscard]] TensorId buffer(std::string_view leaf);
   [[nodiscard]] TensorId batch_input(Shape shape, DType dtype);
 
@@ -54,6 +67,10 @@ class GraphBuilder {
   // Operators, in the framework's words. Inputs must be alive.
   TensorId unary(Op op, TensorId x, double number = 0);
   TensorId cast(TensorId x, DType dtype);  // The same tensor if nothing changes: then one more reference to it.
+  // torch.autocast's two rules for an operand (ATen/autocast_mode.h): lower_precision, and fp32. One more reference, as
+  // `cast`; where autocast is off, the same tensor.
+  TensorId lowered(TensorId x);
+  TensorId widened(TensorId x);
   TensorId binary(Op op, TensorId a, TensorId b);
   TensorId mean_last(TensorId x);
   TensorId linear(TensorId x, TensorId weight, TensorId bias, std::int64_t features);
@@ -64,6 +81,8 @@ class GraphBuilder {
   TensorId view(TensorId x, Shape shape);
   // A view whose gradient has to be copied to become the input's shape again (Node::gradient_copied).
   TensorId view_copied_back(TensorId x, Shape shape);
+  TensorId copy(TensorId x);  // clone, contiguous, or a reshape that copies.
+  TensorId slice(TensorId x, Shape part);
   TensorId slice_last(TensorId x, std::int64_t width);
   std::vector<TensorId> split_last(TensorId x, std::int64_t parts);
   TensorId cat_last(TensorId a, TensorId b);
@@ -76,6 +95,8 @@ class GraphBuilder {
   TensorId in_place(Op op, TensorId x, TensorId other);
   TensorId keep(TensorId x);  // One more Python reference.
 
+  // x.requires_grad_(True): a leaf of its own, unless it has a history already.
+  void require_grad(TensorId x);
   void set_grad_enabled(bool enabled) { grad_enabled_ = enabled; }
   // torch.autocast(enabled=False) within the forward.
   void set_autocast_enabled(bool enabled) { autocast_enabled_ = enabled; }
@@ -94,11 +115,6 @@ class GraphBuilder {
   void run(NodeId node);
   // Of operands that autocast has seen; their references are used up.
   TensorId product_of(Product product, TensorId x, TensorId weight, TensorId bias, std::int64_t features);
-  // torch.autocast's two rules for an operand (ATen/autocast_mode.h): lower_precision, and fp32. One more reference, as
-  // `cast`; where autocast is off, the same tensor.
-  TensorId lowered(TensorId x);
-  TensorId widened(TensorId x);
-
   const ModelSpec& model_;
   const GraphOptions& options_;
   Graph graph_;

@@ -2,7 +2,11 @@
 // modules one by one; a `drop` stands where a Python variable or frame lets go of a tensor.
 #include "model/graphs/graphs.h"
 
+#include <tuple>
+
 #include "core/error.h"
+#include "model/graphs/attention.h"
+#include "model/graphs/loss.h"
 
 namespace dsplan {
 namespace {
@@ -10,30 +14,29 @@ namespace {
 class Decoder {
  public:
   Decoder(const ModelSpec& model, const GraphOptions& options)
-      : g_(model, options), d_(model.dims), gemma_(model.family == "gemma2"), model_(g_.child(0, "model")) {}
+      : g_(model, options), d_(model.dims), gemma_(model.family == "gemma2"), model_(g_.child(g_.causal(), "model")) {}
 
   Graph build() {
     const TensorId ids = g_.batch_input(Shape{g_.options().micro_batch, g_.options().seq}, DType::Int64);
     const TensorId labels = g_.batch_input(Shape{g_.options().micro_batch, g_.options().seq}, DType::Int64);
-    g_.set_batch({ids, labels});
-    g_.enter(0);
-    const TensorId hidden = body(ids);
-    TensorId logits = module_linear(g_.child(0, "lm_head"), hidden, d_.vocab);
-    if (d_.final_softcap > 0) logits = softcap(logits);
-    const TensorId loss = causal_loss(g_, logits, labels);
-    g_.drop({hidden});
-    g_.exit(0);
-    return finish_model(g_, loss, logits);
+    const bool masked = batch_has_mask(g_.options().transformers);
+    const TensorId ones = masked ? g_.batch_input(g_.shape(ids), DType::Int64) : kNone;
+    g_.set_batch(masked ? std::vector<TensorId>{ids, labels, ones} : std::vector<TensorId>{ids, labels});
+    g_.enter_model();
+    const TensorId hidden = body(ids, ones);
+    return g_.finish(causal_loss(g_, hidden, labels, [&](TensorId x) {
+      const TensorId logits = linear_module(g_, g_.child(g_.causal(), "lm_head"), x, d_.vocab);
+      return d_.final_softcap > 0 ? softcap(logits) : logits;
+    }));
   }
 
  private:
-  TensorId module_linear(ModuleId module, TensorId x, std::int64_t features) {
-    g_.enter(module);
-    const TensorId weight = g_.parameter("weight");
-    const TensorId out = g_.linear(x, weight, g_.parameter("bias"), features);
-    g_.exit(module);
-    return out;
-  }
+  // What every layer is told of the tokens' places.
+  struct Positions {
+    TensorId ids = kNone;
+    TensorId cos = kNone;
+    TensorId sin = kNone;
+  };
 
   // logits / cap, tanh, * cap: each statement rebinds the variable.
   TensorId softcap(TensorId logits) {
@@ -148,11 +151,13 @@ class Decoder {
   TensorId heads_of(ModuleId attention, const char* projection, const char* norm, TensorId x, std::int64_t heads) {
     const std::int64_t batch = g_.options().micro_batch;
     const std::int64_t seq = g_.options().seq;
-    const TensorId flat = module_linear(g_.child(attention, projection), x, heads * d_.head_dim);
+    const TensorId flat = linear_module(g_, g_.child(attention, projection), x, heads * d_.head_dim);
     const ModuleId head_norm = norm == nullptr ? kNone : g_.model().child(attention, norm);
     // Rotation's backward sums in fresh zeros, laid out head by head: what is not rotated (the values) keeps its
     // layout.
-    const bool copied = norm != nullptr && heads > 1 && seq > 1;
+    const bool rotated = norm != nullptr;
+    const bool by_head = rotated || values_come_back_by_head(g_.options(), d_.heads, d_.kv_heads);
+    const bool copied = by_head && heads > 1 && seq > 1;
     const Shape by_token{batch, seq, heads, d_.head_dim};
     TensorId split = copied && head_norm != kNone ? g_.view_copied_back(flat, by_token) : g_.view(flat, by_token);
     g_.drop({flat});
@@ -161,31 +166,33 @@ class Decoder {
       g_.drop({split});
       split = normed;
     }
-    const Shape by_head{batch, heads, seq, d_.head_dim};
-    const TensorId out = copied && head_norm == kNone ? g_.view_copied_back(split, by_head) : g_.view(split, by_head);
+    const Shape swapped{batch, heads, seq, d_.head_dim};
+    const TensorId out = copied && head_norm == kNone ? g_.view_copied_back(split, swapped) : g_.view(split, swapped);
     g_.drop({split});
     return out;
   }
 
-  TensorId attention(ModuleId module, TensorId hidden, TensorId cos, TensorId sin) {
+  // The layer's output, and the weights of eager attention, which the layer holds.
+  Attended attention(ModuleId module, TensorId hidden, const Positions& at, TensorId mask) {
     g_.enter(module);
+    AttentionCall call;
     const TensorId q = heads_of(module, "q_proj", "q_norm", hidden, d_.heads);
     const TensorId k = heads_of(module, "k_proj", "k_norm", hidden, d_.kv_heads);
-    const TensorId v = heads_of(module, "v_proj", nullptr, hidden, d_.kv_heads);
+    call.v = heads_of(module, "v_proj", nullptr, hidden, d_.kv_heads);
     const Shape wave{1, 1, g_.options().seq, d_.head_dim};
-    const TensorId cos_by_head = g_.view(cos, wave);
-    const TensorId sin_by_head = g_.view(sin, wave);
-    const TensorId q_rotated = rotate(q, cos_by_head, sin_by_head);
-    const TensorId k_rotated = rotate(k, cos_by_head, sin_by_head);
+    const TensorId cos_by_head = g_.view(at.cos, wave);
+    const TensorId sin_by_head = g_.view(at.sin, wave);
+    call.q = rotate(q, cos_by_head, sin_by_head);
+    call.k = rotate(k, cos_by_head, sin_by_head);
     g_.drop({cos_by_head, sin_by_head, q, k});
-    const TensorId attended = g_.attention(q_rotated, k_rotated, v);
-    // The kernel's output is already laid out as [B, S, H, D]: transpose and reshape are views.
-    const TensorId flat = g_.view(attended, Shape{g_.options().micro_batch, g_.options().seq, d_.heads * d_.head_dim});
-    g_.drop({attended});
-    const TensorId out = module_linear(g_.child(module, "o_proj"), flat, d_.hidden);
-    g_.drop({flat, q_rotated, k_rotated, v});
+    call.mask = mask;
+    call.softcap = gemma_ ? d_.attention_softcap : 0;
+    call.dropout = d_.attention_dropout;
+    const Attended attended = attend(g_, call);
+    const TensorId out = linear_module(g_, g_.child(module, "o_proj"), attended.flat, d_.hidden);
+    g_.drop({attended.flat, call.q, call.k, call.v});
     g_.exit(module);
-    return out;
+    return {out, attended.weights};
   }
 
   TensorId activation(ModuleId mlp, TensorId x) {
@@ -199,13 +206,13 @@ class Decoder {
   TensorId mlp(ModuleId module, TensorId hidden) {
     if (d_.experts > 0) return moe_block(g_, module, hidden);
     g_.enter(module);
-    const TensorId gate = module_linear(g_.child(module, "gate_proj"), hidden, d_.ffn);
+    const TensorId gate = linear_module(g_, g_.child(module, "gate_proj"), hidden, d_.ffn);
     const TensorId active = activation(module, gate);
     g_.drop({gate});
-    const TensorId up = module_linear(g_.child(module, "up_proj"), hidden, d_.ffn);
+    const TensorId up = linear_module(g_, g_.child(module, "up_proj"), hidden, d_.ffn);
     const TensorId product = g_.binary(Op::Mul, active, up);
     g_.drop({active, up});
-    const TensorId out = module_linear(g_.child(module, "down_proj"), product, d_.hidden);
+    const TensorId out = linear_module(g_, g_.child(module, "down_proj"), product, d_.hidden);
     g_.drop({product});
     g_.exit(module);
     return out;
@@ -223,18 +230,19 @@ class Decoder {
     return out;
   }
 
-  TensorId layer(ModuleId module, TensorId hidden, TensorId cos, TensorId sin) {
+  TensorId layer(ModuleId module, TensorId hidden, const Positions& at, TensorId mask) {
     g_.enter(module);
     const TensorId normed = rms_norm(g_.child(module, "input_layernorm"), hidden);
-    const TensorId attended = attention(g_.child(module, "self_attn"), normed, cos, sin);
+    const Attended attended = attention(g_.child(module, "self_attn"), normed, at, mask);
     g_.drop({normed});
-    const TensorId middle = join(module, "post_attention_layernorm", hidden, attended);
+    const TensorId middle = join(module, "post_attention_layernorm", hidden, attended.flat);
     const TensorId second =
         rms_norm(g_.child(module, gemma_ ? "pre_feedforward_layernorm" : "post_attention_layernorm"), middle);
     const TensorId fed = mlp(g_.child(module, "mlp"), second);
     g_.drop({second});
     const TensorId out = join(module, "post_feedforward_layernorm", middle, fed);
     g_.drop({middle});
+    if (attended.weights != kNone) g_.drop({attended.weights});
     g_.exit(module);
     return out;
   }
@@ -250,40 +258,64 @@ class Decoder {
       out = scaled;
     }
     g_.exit(module);
+    if (g_.options().inputs_require_grad) g_.require_grad(out);
     return out;
   }
 
-  // arange(seq) + 0, unsqueezed.
+  // arange(seq), since 5.0 plus the length of a cache, unsqueezed.
   TensorId positions() {
-    const TensorId range = g_.make(Op::Arange, Shape{g_.options().seq}, DType::Int64, {});
-    const TensorId shifted = g_.make(Op::AddScalar, Shape{g_.options().seq}, DType::Int64, {range});
+    TensorId range = g_.make(Op::Arange, Shape{g_.options().seq}, DType::Int64, {});
+    if (g_.options().transformers >= Version{5, 0, 0}) {
+      const TensorId shifted = g_.make(Op::AddScalar, Shape{g_.options().seq}, DType::Int64, {range});
+      g_.drop({range});
+      range = shifted;
+    }
+    const TensorId row = g_.view(range, Shape{1, g_.options().seq});
     g_.drop({range});
-    const TensorId row = g_.view(shifted, Shape{1, g_.options().seq});
-    g_.drop({shifted});
     return row;
   }
 
-  TensorId body(TensorId ids) {
+  // By kind of layer: one mask for full attention, one for a sliding window. kNone where there is none of the kind.
+  struct Masks {
+    TensorId full = kNone;
+    TensorId sliding = kNone;
+  };
+  Masks masks(TensorId position_ids, TensorId ones) {
+    Masks made;
+    const bool slides = d_.sliding_window > 0;
+    if (gemma_ || !slides) made.full = attention_mask(g_, position_ids, ones, 0);
+    if (slides) made.sliding = attention_mask(g_, position_ids, ones, d_.sliding_window);
+    return made;
+  }
+
+  TensorId body(TensorId ids, TensorId ones) {
     g_.enter(model_);
     const TensorId embedded = embed(ids);
-    const TensorId position_ids = positions();
-    look_for_packed_sequences(g_, position_ids);
-    if (gemma_) look_for_packed_sequences(g_, position_ids);  // One mask for full, one for sliding attention.
-    const auto [cos, sin] = rotary(g_.child(model_, "rotary_emb"), position_ids);
+    Positions at;
+    at.ids = positions();
+    const Masks masked = masks(at.ids, ones);
+    std::tie(at.cos, at.sin) = rotary(g_.child(model_, "rotary_emb"), at.ids);
     const ModuleId layers = g_.child(model_, "layers");
     TensorId hidden = g_.keep(embedded);
     ModuleId next = layers + 1;
-    for (std::int32_t at = 0; at < d_.layers; ++at) {
+    for (std::int32_t index = 0; index < d_.layers; ++index) {
       while (g_.model().modules[static_cast<std::size_t>(next)].parent != layers) ++next;
-      g_.begin_region(at, {hidden}, {cos, sin, position_ids});
-      const TensorId out = layer(next, hidden, cos, sin);
-      g_.end_region(at);
+      const bool slides = d_.sliding_window > 0 && (!gemma_ || index % 2 == 0);
+      const TensorId mask = slides ? masked.sliding : masked.full;
+      std::vector<TensorId> keywords{at.cos, at.sin, at.ids};
+      if (mask != kNone) keywords.push_back(mask);
+      g_.begin_region(index, {hidden}, std::move(keywords));
+      const TensorId out = layer(next, hidden, at, mask);
+      g_.end_region(index);
       g_.drop({hidden});
       hidden = out;
       ++next;
     }
     const TensorId normed = rms_norm(g_.child(model_, "norm"), hidden);
-    g_.drop({hidden, embedded, position_ids, cos, sin});
+    g_.drop({hidden, embedded, at.ids, at.cos, at.sin});
+    for (TensorId mask : {masked.full, masked.sliding}) {
+      if (mask != kNone) g_.drop({mask});
+    }
     g_.exit(model_);
     return normed;
   }

@@ -1,6 +1,8 @@
 // GPT-2: transformers' GPT2LMHeadModel, module by module.
 #include "core/error.h"
+#include "model/graphs/attention.h"
 #include "model/graphs/graphs.h"
+#include "model/graphs/loss.h"
 
 namespace dsplan {
 namespace {
@@ -8,33 +10,20 @@ namespace {
 class Gpt2 {
  public:
   Gpt2(const ModelSpec& model, const GraphOptions& options)
-      : g_(model, options), d_(model.dims), model_(g_.child(0, "transformer")) {}
+      : g_(model, options), d_(model.dims), model_(g_.child(g_.causal(), "transformer")) {}
 
   Graph build() {
     const TensorId ids = g_.batch_input(Shape{g_.options().micro_batch, g_.options().seq}, DType::Int64);
     const TensorId labels = g_.batch_input(Shape{g_.options().micro_batch, g_.options().seq}, DType::Int64);
     g_.set_batch({ids, labels});
-    g_.enter(0);
+    g_.enter_model();
     const TensorId hidden = body(ids);
-    const ModuleId head = g_.child(0, "lm_head");
-    g_.enter(head);
-    const TensorId logits = g_.linear(hidden, g_.parameter("weight"), kNone, d_.vocab);
-    g_.exit(head);
-    const TensorId loss = causal_loss(g_, logits, labels);
-    g_.drop({hidden});
-    g_.exit(0);
-    return finish_model(g_, loss, logits);
+    return g_.finish(causal_loss(g_, hidden, labels, [&](TensorId x) {
+      return linear_module(g_, g_.child(g_.causal(), "lm_head"), x, d_.vocab);
+    }));
   }
 
  private:
-  TensorId conv1d(ModuleId module, TensorId x, std::int64_t features) {
-    g_.enter(module);
-    const TensorId weight = g_.parameter("weight");
-    const TensorId out = g_.conv1d(x, weight, g_.parameter("bias"), features);
-    g_.exit(module);
-    return out;
-  }
-
   TensorId layer_norm(ModuleId module, TensorId x) {
     g_.enter(module);
     const TensorId weight = g_.parameter("weight");
@@ -77,38 +66,45 @@ class Gpt2 {
     return out;
   }
 
-  TensorId heads_of(TensorId part) {
-    return g_.view(part, Shape{g_.options().micro_batch, d_.heads, g_.options().seq, d_.head_dim});
+  // The kernels give gradients in the layout of [B, S, H, D], products head by head; the one of the transposed keys
+  // comes token by token again.
+  TensorId heads_of(TensorId part, bool transposed) {
+    const Shape shape{g_.options().micro_batch, d_.heads, g_.options().seq, d_.head_dim};
+    const bool copied = g_.options().eager_attention && !transposed && d_.heads > 1 && g_.options().seq > 1;
+    return copied ? g_.view_copied_back(part, shape) : g_.view(part, shape);
   }
 
-  TensorId attention(ModuleId module, TensorId hidden) {
+  // The layer's output, and the weights of eager attention, which the block holds.
+  Attended attention(ModuleId module, TensorId hidden, TensorId mask) {
     g_.enter(module);
-    const TensorId fused = conv1d(g_.child(module, "c_attn"), hidden, 3 * d_.hidden);
+    const TensorId fused = linear_module(g_, g_.child(module, "c_attn"), hidden, 3 * d_.hidden);
     const std::vector<TensorId> parts = g_.split_last(fused, 3);
     g_.drop({fused});
-    const TensorId k = heads_of(parts[1]);
+    AttentionCall call;
+    call.k = heads_of(parts[1], true);
     g_.drop({parts[1]});
-    const TensorId v = heads_of(parts[2]);
+    call.v = heads_of(parts[2], false);
     g_.drop({parts[2]});
-    const TensorId q = heads_of(parts[0]);
+    call.q = heads_of(parts[0], false);
     g_.drop({parts[0]});
-    const TensorId attended = g_.attention(q, k, v);
-    const TensorId flat = g_.view(attended, Shape{g_.options().micro_batch, g_.options().seq, d_.hidden});
-    g_.drop({attended});
-    const TensorId projected = conv1d(g_.child(module, "c_proj"), flat, d_.hidden);
-    g_.drop({flat});
+    call.mask = mask;
+    call.dropout = d_.attention_dropout;
+    call.wide_softmax = false;
+    const Attended attended = attend(g_, call);
+    const TensorId projected = linear_module(g_, g_.child(module, "c_proj"), attended.flat, d_.hidden);
+    g_.drop({attended.flat});
     const TensorId out = dropout(g_.child(module, "resid_dropout"), projected, d_.residual_dropout);
-    g_.drop({projected, q, k, v});
+    g_.drop({projected, call.q, call.k, call.v});
     g_.exit(module);
-    return out;
+    return {out, attended.weights};
   }
 
   TensorId mlp(ModuleId module, TensorId hidden) {
     g_.enter(module);
-    const TensorId wide = conv1d(g_.child(module, "c_fc"), hidden, d_.ffn);
+    const TensorId wide = linear_module(g_, g_.child(module, "c_fc"), hidden, d_.ffn);
     const TensorId active = activation(g_.child(module, "act"), wide);
     g_.drop({wide});
-    const TensorId narrow = conv1d(g_.child(module, "c_proj"), active, d_.hidden);
+    const TensorId narrow = linear_module(g_, g_.child(module, "c_proj"), active, d_.hidden);
     g_.drop({active});
     const TensorId out = dropout(g_.child(module, "dropout"), narrow, d_.residual_dropout);
     g_.drop({narrow});
@@ -117,16 +113,17 @@ class Gpt2 {
   }
 
   // `attn_output` and `feed_forward_hidden_states` are locals of the block and live until it returns.
-  TensorId block(ModuleId module, TensorId hidden) {
+  TensorId block(ModuleId module, TensorId hidden, TensorId mask) {
     g_.enter(module);
     const TensorId normed = layer_norm(g_.child(module, "ln_1"), hidden);
-    const TensorId attended = attention(g_.child(module, "attn"), normed);
-    const TensorId middle = g_.binary(Op::Add, attended, hidden);
+    const Attended attended = attention(g_.child(module, "attn"), normed, mask);
+    const TensorId middle = g_.binary(Op::Add, attended.flat, hidden);
     g_.drop({normed});
     const TensorId second = layer_norm(g_.child(module, "ln_2"), middle);
     const TensorId fed = mlp(g_.child(module, "mlp"), second);
     const TensorId out = g_.binary(Op::Add, middle, fed);
-    g_.drop({second, middle, attended, fed});
+    g_.drop({second, middle, attended.flat, fed});
+    if (attended.weights != kNone) g_.drop({attended.weights});
     g_.exit(module);
     return out;
   }
@@ -142,6 +139,7 @@ class Gpt2 {
   TensorId body(TensorId ids) {
     g_.enter(model_);
     const TensorId words = embed("wte", ids);
+    if (g_.options().inputs_require_grad) g_.require_grad(words);
     const TensorId range = g_.make(Op::Arange, Shape{g_.options().seq}, DType::Int64, {});
     const TensorId shifted = g_.make(Op::AddScalar, Shape{g_.options().seq}, DType::Int64, {range});
     g_.drop({range});
@@ -149,15 +147,17 @@ class Gpt2 {
     g_.drop({shifted});
     const TensorId places = embed("wpe", position_ids);
     const TensorId sum = g_.binary(Op::Add, words, places);
-    look_for_packed_sequences(g_, position_ids);
+    const TensorId mask = attention_mask(g_, position_ids, kNone, 0);
     TensorId hidden = dropout(g_.child(model_, "drop"), sum, d_.embedding_dropout);
     g_.drop({sum});
     const ModuleId blocks = g_.child(model_, "h");
     ModuleId next = blocks + 1;
     for (std::int32_t at = 0; at < d_.layers; ++at) {
       while (g_.model().modules[static_cast<std::size_t>(next)].parent != blocks) ++next;
-      g_.begin_region(at, {hidden}, {position_ids});
-      const TensorId out = block(next, hidden);
+      std::vector<TensorId> keywords{position_ids};
+      if (mask != kNone) keywords.push_back(mask);
+      g_.begin_region(at, {hidden}, std::move(keywords));
+      const TensorId out = block(next, hidden, mask);
       g_.end_region(at);
       g_.drop({hidden});
       hidden = out;
@@ -167,6 +167,7 @@ class Gpt2 {
     g_.drop({hidden});
     const TensorId out = g_.view(normed, g_.shape(normed));
     g_.drop({normed, words, position_ids, places});
+    if (mask != kNone) g_.drop({mask});
     g_.exit(model_);
     return out;
   }

@@ -26,13 +26,13 @@ namespace dsplan {
 [[nodiscard]] Graph build_gpt2_graph(const ModelSpec& model, const GraphOptions& options);
 
 // Shared pieces.
-// A batch without mask is searched for several sequences in one row (masking_utils.py, find_packed_sequence_indices).
-void look_for_packed_sequences(GraphBuilder& g, TensorId position_ids);
-// Causal loss with fp32 upcast: labels shifted by padding (loss/loss_utils.py, ForCausalLMLoss).
-[[nodiscard]] TensorId causal_loss(GraphBuilder& g, TensorId logits, TensorId labels);
-// What follows the model's forward: the training loop keeps the loss and drops the outputs, then the autocast region
-// ends. accelerate's region ends first, and its outputs become fp32 (accelerate, operations.py, convert_to_fp32).
-[[nodiscard]] Graph finish_model(GraphBuilder& g, TensorId loss, TensorId logits);
+// create_causal_mask, or create_sliding_window_causal_mask where `window` > 0: the mask of eager attention [B, 1, S, S] in
+// the model's dtype; kNone for the fused kernels, which are causal by a flag. A batch without mask is searched for
+// several sequences in one row; `ones` is the batch's mask, or kNone.
+[[nodiscard]] TensorId attention_mask(GraphBuilder& g, TensorId position_ids, TensorId ones, std::int64_t window);
+// A Linear or Conv1D module, with peft's adapters around it if it has them: result + B(A(dropout(x))) * scaling, in the
+// adapters' dtype, then in the result's (peft, tuners/lora/layer.py, Linear.forward).
+[[nodiscard]] TensorId linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t features);
 // The experts of a mixture layer through one grouped product: every shape depends on tokens * experts_per_token only.
 [[nodiscard]] TensorId moe_block(GraphBuilder& g, ModuleId mlp, TensorId hidden);
 

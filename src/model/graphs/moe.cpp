@@ -42,10 +42,13 @@ TensorId apply_gate(GraphBuilder& g, ModuleId experts, TensorId both) {
   return out;
 }
 
+// The rows of `x` by their expert's weight; rows of experts that live elsewhere are zeroed. The caller rebinds its
+// variable to the product before it masks it: with `consumes`, that is where `x` dies.
 TensorId grouped_linear(GraphBuilder& g, TensorId x, const char* weight, TensorId offsets, TensorId mask,
-                        std::int64_t features) {
+                        std::int64_t features, bool consumes) {
   const TensorId product = g.make(Op::GroupedMatmul, Shape{g.shape(x).dims[0], features}, g.dtype(x),
                                   {x, g.parameter(weight), offsets}, true);
+  if (consumes) g.drop({x});
   const TensorId masked = g.make(Op::MaskedFill, g.shape(product), g.dtype(product), {product, mask}, true);
   g.drop({product});
   return masked;
@@ -60,7 +63,10 @@ TensorId combine(GraphBuilder& g, TensorId weighted, TensorId order, std::int64_
   g.drop({range});
   const TensorId ordered = g.make(Op::Index, g.shape(weighted), g.dtype(weighted), {weighted, inverse}, true);
   g.drop({weighted});
-  const TensorId grouped = g.view(ordered, Shape{tokens, d.experts_per_token, d.hidden});
+  // The sum's gradient is expanded over a token's experts: back at one row each it has to be copied.
+  const Shape by_token{tokens, d.experts_per_token, d.hidden};
+  const bool copied = d.experts_per_token > 1 && tokens > 1;
+  const TensorId grouped = copied ? g.view_copied_back(ordered, by_token) : g.view(ordered, by_token);
   const TensorId sum = g.make(Op::SumDim, Shape{tokens, d.hidden}, g.dtype(weighted), {grouped}, true);
   g.drop({grouped});
   const TensorId out = g.cast(sum, dtype);
@@ -87,11 +93,10 @@ TensorId run_experts(GraphBuilder& g, ModuleId experts, TensorId hidden, const R
   const TensorId mask = g.view(flags, Shape{rows, 1});
   g.drop({flags});
   const TensorId selected = g.in_place(Op::MaskedFillInPlace, gathered, mask);
-  const TensorId both = grouped_linear(g, selected, "gate_up_proj", offsets, mask, 2 * d.ffn);
+  const TensorId both = grouped_linear(g, selected, "gate_up_proj", offsets, mask, 2 * d.ffn, false);
   const TensorId gated = apply_gate(g, experts, both);
   g.drop({both});
-  const TensorId projected = grouped_linear(g, gated, "down_proj", offsets, mask, d.hidden);
-  g.drop({gated});
+  const TensorId projected = grouped_linear(g, gated, "down_proj", offsets, mask, d.hidden, true);
   const TensorId column = g.view(row_weights, Shape{rows, 1});
   const TensorId weighted = g.binary(Op::Mul, projected, column);
   g.drop({column});

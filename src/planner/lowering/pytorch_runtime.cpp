@@ -56,7 +56,10 @@ class PyTorchRuntime final : public RuntimeBase {
   void step(bool first) override {
     if (first) create_state();
     std::vector<BufferId> temporaries = step_temporaries();
-    for (const Leaf& leaf : trained_) update(leaf);
+    for (const Leaf& leaf : trained_) {
+      if (loops_over_adam()) divide_by_root(leaf, temporaries);
+      update(leaf);
+    }
     for (BufferId buffer : temporaries) emitter_.release(buffer, Reason::PythonFrame);
     for (const Leaf& leaf : trained_) {
       BufferId& gradient = gradients_[static_cast<std::size_t>(leaf.id)];
@@ -76,7 +79,7 @@ class PyTorchRuntime final : public RuntimeBase {
 
   // The very first iteration uses one bucket for everything; rank 0 broadcasts the parameters.
   void start_ddp() {
-    for (const Leaf& leaf : leaves_) broadcast(parameters_[static_cast<std::size_t>(leaf.id)]);
+    for (const Leaf& leaf : leaves_) broadcast(parameters_[static_cast<std::size_t>(leaf.id)], leaf.dtype);
     Bucket all;
     for (const Leaf& leaf : trained_) add_to(all, leaf.id);
     if (!all.parameters.empty()) open(std::move(all));
@@ -89,7 +92,7 @@ class PyTorchRuntime final : public RuntimeBase {
   }
 
   void open(Bucket bucket) {
-    bucket.buffer = emitter_.allocate(bucket.bytes, dtype(), Role::RuntimeBuffers, "gradient bucket");
+    bucket.buffer = emitter_.allocate(bucket.bytes, trained_dtype(), Role::RuntimeBuffers, "gradient bucket");
     for (ParameterId parameter : bucket.parameters) {
       bucket_of_[static_cast<std::size_t>(parameter)] = static_cast<std::int32_t>(buckets_.size());
     }
@@ -121,12 +124,15 @@ class PyTorchRuntime final : public RuntimeBase {
     emitter_.begin();
     emitter_.read(bucket.buffer);
     emitter_.write(bucket.buffer);
-    emitter_.communicate(Collective::AllReduce, dtype(), bucket.bytes);
+    emitter_.communicate(Collective::AllReduce, trained_dtype(), bucket.bytes);
     emitter_.begin();
     emitter_.read(bucket.buffer);
     for (ParameterId parameter : bucket.parameters) emitter_.write(gradients_[static_cast<std::size_t>(parameter)]);
     emitter_.compute("copy gradients back");
   }
+
+  // Either the model is trained or its adapters are: one dtype.
+  [[nodiscard]] DType trained_dtype() const { return trained_.empty() ? dtype() : trained_.front().dtype; }
 
   // In the parameter's dtype. Fused implementations keep their step counter on the device, one fp32 per parameter.
   void create_state() {
@@ -148,7 +154,7 @@ class PyTorchRuntime final : public RuntimeBase {
       }
       const Parameter& parameter = model_.parameters[static_cast<std::size_t>(leaf.id)];
       for (const StateTensor& tensor :
-           optimizer_state(training().optimizer, parameter.shape, dtype(), is_hidden_matrix(parameter))) {
+           optimizer_state(training().optimizer, parameter.shape, leaf.dtype, is_hidden_matrix(parameter))) {
         state.push_back(emitter_.allocate(tensor.bytes, tensor.dtype, Role::Optimizer, tensor.label, leaf.id));
       }
       if (state.empty()) continue;
@@ -163,23 +169,42 @@ class PyTorchRuntime final : public RuntimeBase {
            model_.modules[static_cast<std::size_t>(parameter.module)].layer != kNone;
   }
 
-  // Foreach Adam makes the list of square roots, one tensor per parameter; the plain loop two of the largest.
+  [[nodiscard]] bool is_adam() const {
+    return training().optimizer.kind == OptimizerKind::Adam || training().optimizer.kind == OptimizerKind::AdamW;
+  }
+  [[nodiscard]] bool loops_over_adam() const {
+    return is_adam() && training().optimizer.implementation == Implementation::ForLoop;
+  }
+
+  BufferId make_temporary(const Leaf& leaf) {
+    const BufferId made =
+        emitter_.allocate(in_model_dtype(leaf.elements), dtype(), Role::Temporaries, "optimizer temporary");
+    emitter_.mark_scratch(made);
+    return made;
+  }
+
+  // The plain loop's `denom = exp_avg_sq.sqrt() / correction`: the variable holds the parameter before this one until
+  // the quotient is there (torch/optim/adam.py, _single_tensor_adam).
+  void divide_by_root(const Leaf& leaf, std::vector<BufferId>& denominator) {
+    const BufferId root = make_temporary(leaf);
+    emitter_.begin();
+    emitter_.write(root);
+    emitter_.compute("square root of exp_avg_sq");
+    const BufferId quotient = make_temporary(leaf);
+    emitter_.begin();
+    emitter_.read(root);
+    emitter_.write(quotient);
+    emitter_.compute("divide by the bias correction");
+    emitter_.release(root, Reason::LastUse);
+    for (BufferId before : denominator) emitter_.release(before, Reason::PythonFrame);
+    denominator = {quotient};
+  }
+
+  // Foreach Adam makes the list of square roots, one tensor per parameter.
   std::vector<BufferId> step_temporaries() {
     std::vector<BufferId> made;
-    const OptimizerKind kind = training().optimizer.kind;
-    if (kind != OptimizerKind::Adam && kind != OptimizerKind::AdamW) return made;
-    std::vector<std::int64_t> sizes;
-    if (training().optimizer.implementation == Implementation::Foreach) {
-      for (const Leaf& leaf : trained_) sizes.push_back(leaf.elements);
-    } else if (training().optimizer.implementation == Implementation::ForLoop && !trained_.empty()) {
-      const auto largest = std::max_element(trained_.begin(), trained_.end(),
-                                            [](const Leaf& a, const Leaf& b) { return a.elements < b.elements; });
-      sizes.assign(2, largest->elements);
-    }
-    for (std::int64_t elements : sizes) {
-      made.push_back(emitter_.allocate(in_model_dtype(elements), dtype(), Role::Temporaries, "optimizer temporary"));
-      emitter_.mark_scratch(made.back());
-    }
+    if (!is_adam() || training().optimizer.implementation != Implementation::Foreach) return made;
+    for (const Leaf& leaf : trained_) made.push_back(make_temporary(leaf));
     if (!made.empty()) {
       emitter_.begin();
       write_all(made);

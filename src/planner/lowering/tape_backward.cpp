@@ -53,7 +53,7 @@ void Tape::walk_backward() {
     } else if (at->kind == Instruction::Kind::Enter && module_has_gradient_[static_cast<std::size_t>(at->id)]) {
       emitter_.exit(at->id);
       runtime_.exit(at->id, Pass::Backward);
-      emitter_.at(Pass::Backward, model_.modules[static_cast<std::size_t>(at->id)].parent);
+      emitter_.at(Pass::Backward, caller(model_.modules[static_cast<std::size_t>(at->id)].parent));
       deliver_pending();
     }
   }
@@ -62,6 +62,8 @@ void Tape::walk_backward() {
 // With the loss goes the graph, and what its checkpoints still hold.
 void Tape::drop_loss() {
   emitter_.release(buffer_of(graph_.loss), Reason::Loop);
+  for (BufferId buffer : leaves_) emitter_.release(buffer, Reason::AutogradGraph);
+  leaves_.clear();
   for (Region& region : regions_) leave_closure(region);
 }
 
@@ -71,8 +73,27 @@ bool Tape::has_gradient(const Node& node) const {
                      [&](TensorId id) { return gradients_[static_cast<std::size_t>(id)].buffer != kNoBuffer; });
 }
 
+void Tape::hold_leaves(NodeId producer) {
+  for (TensorId leaf : graph_.leaves) {
+    if (graph_.tensor(leaf).producer != producer) continue;
+    leaves_.push_back(buffer_of(leaf));
+    emitter_.retain(leaves_.back());
+  }
+}
+
+// Every use has run: the producer comes before them in program order.
+void Tape::take_leaf_gradients(NodeId producer) {
+  for (TensorId leaf : graph_.leaves) {
+    Gradient& slot = gradients_[static_cast<std::size_t>(leaf)];
+    if (graph_.tensor(leaf).producer != producer || slot.buffer == kNoBuffer) continue;
+    leaves_.push_back(take_or_clone(leaf, std::exchange(slot, {})));
+    emitter_.mark_scratch(leaves_.back());  // Nobody reads it.
+  }
+}
+
 void Tape::run_backward(NodeId id) {
   const Node& node = graph_.node(id);
+  if (!graph_.leaves.empty()) take_leaf_gradients(id);
   if (!node.requires_grad || !has_gradient(node)) return;
   const std::int16_t region = region_of_[static_cast<std::size_t>(id)];
   Region* checkpoint = region >= 0 ? &regions_[static_cast<std::size_t>(region)] : nullptr;

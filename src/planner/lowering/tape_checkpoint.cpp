@@ -160,7 +160,15 @@ void Tape::begin_nested(Region& region) {
   emitter_.at(Pass::Recompute, emitter_.module());
   run_region_again(region);
   emitter_.at(Pass::Backward, emitter_.module());
-  region.recomputed_outputs = alive_;
+  // The function returns: what it hands out lives on in the frame, its own variables do not.
+  for (TensorId tensor : alive_) {
+    const bool returned = std::find(region.outputs.begin(), region.outputs.end(), tensor) != region.outputs.end();
+    if (returned) {
+      region.recomputed_outputs.push_back(tensor);
+    } else {
+      emitter_.release(buffer_of(tensor), Reason::PythonFrame);
+    }
+  }
   alive_.clear();
   for (TensorId external : region.externals) {
     region.outer.push_back(std::exchange(gradients_[static_cast<std::size_t>(external)], {}));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 
 #include "planner/resolve/checkpointing.h"
 #include "planner/resolve/resolver.h"
@@ -12,6 +13,19 @@ namespace {
 
 bool has(std::initializer_list<std::string_view> families, std::string_view family) {
   return std::find(families.begin(), families.end(), family) != families.end();
+}
+
+// A table of learned positions has no row beyond its end; rotary ones only lose quality.
+void judge_positions(Resolver& resolver, std::int64_t seq, const Place& place) {
+  const std::int64_t most = resolver.model.dims.max_positions;
+  if (most == 0 || seq <= most) return;
+  if (has({"gpt2", "opt", "bert", "roberta", "vit"}, resolver.model.family)) {
+    resolver.fault(place,
+                   fmt::format("seq {} is beyond the {} learned positions of {}", seq, most, resolver.model.name));
+  } else {
+    resolver.notice(Notice::Kind::Warning, place,
+                    fmt::format("seq {} is beyond max_position_embeddings = {}", seq, most));
+  }
 }
 
 void resolve_seq(Resolver& resolver) {
@@ -26,17 +40,41 @@ void resolve_seq(Resolver& resolver) {
   training.seq = *wished;
   resolver.given("seq", std::to_string(*wished), wished.place, "--seq");
   if (*wished < 1) return resolver.fault(wished.place, fmt::format("seq must be at least 1, not {}", *wished));
-  if (most == 0 || *wished <= most) return;
-  // A table of learned positions has no row beyond its end; rotary ones only lose quality.
-  if (has({"gpt2", "opt", "bert", "roberta", "vit"}, resolver.model.family)) {
-    resolver.fault(wished.place,
-                   fmt::format("seq {} is beyond the {} learned positions of {}", *wished, most, resolver.model.name));
-  } else {
-    resolver.notice(Notice::Kind::Warning, wished.place,
-                    fmt::format("seq {} is beyond max_position_embeddings = {}", *wished, most));
+  judge_positions(resolver, *wished, wished.place);
+}
+
+// "512,1024,2048"; one number of tokens for each micro-batch in turn.
+std::vector<std::int64_t> lengths_in(const std::string& text) {
+  std::vector<std::int64_t> lengths;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (true) {
+    std::int64_t length = 0;
+    const auto [stop, fault] = std::from_chars(at, end, length);
+    if (fault != std::errc() || length < 1) return {};
+    lengths.push_back(length);
+    if (stop == end) return lengths;
+    if (*stop != ',') return {};
+    at = stop + 1;
   }
 }
 
+void resolve_seq_list(Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.seq_list;
+  Training& training = resolver.training();
+  training.seq_list = lengths_in(*wished);
+  if (training.seq_list.empty()) {
+    training.seq = 1;
+    return resolver.fault(wished.place, fmt::format("\"{}\" is no list of lengths", *wished), "write it as 512,1024");
+  }
+  training.seq = *std::max_element(training.seq_list.begin(), training.seq_list.end());
+  resolver.given("seq", *wished, wished.place, "--seq-list");
+  if (resolver.request.seq.given()) {
+    resolver.announce(resolver.request.seq.place,
+                      fmt::format("seq {} gives way to {}", *resolver.request.seq, wished.place.text()));
+  }
+  judge_positions(resolver, training.seq, wished.place);
+}
 // The kernel that scaled_dot_product_attention picks with full rows (pytorch-memory.md): flash needs 16 bits, heads
 // of at most 256, compute capability 8.0 and no mask tensor; otherwise the memory-efficient one.
 struct Kernel {
@@ -46,7 +84,7 @@ struct Kernel {
 
 bool masked(const Resolver& resolver) {
   const Dimensions& dims = resolver.model.dims;
-  const bool windowed = dims.sliding_window > 0 && resolver.job.training.seq > dims.sliding_window;
+  const bool windowed = dims.sliding_window > 0 && resolver.job.training.seq >= dims.sliding_window;
   return windowed || has({"bloom", "t5"}, resolver.model.family);
 }
 
@@ -99,14 +137,34 @@ void resolve_attention(Resolver& resolver) {
   }
 }
 
+void resolve_given_loss(Resolver& resolver, const Setting<std::string>& wished) {
+  const std::string_view text = *wished;
+  Training& training = resolver.training();
+  if (text.starts_with("chunked:")) {
+    const char* const end = text.data() + text.size();
+    const auto [at, error] = std::from_chars(text.data() + 8, end, training.loss_chunks);
+    if (error != std::errc() || at != end || training.loss_chunks < 1 || training.seq % training.loss_chunks != 0) {
+      return resolver.fault(wished.place, fmt::format("\"{}\" needs a number that divides seq {} after \"chunked:\"",
+                                                      text, training.seq));
+    }
+    training.loss = Loss::Chunked;
+  } else if (text == "native") {
+    training.loss = Loss::Native;
+  } else if (text == "liger") {
+    training.loss = Loss::Liger;
+  } else if (text != "hf") {
+    return resolver.fault(wished.place, fmt::format("loss \"{}\" is not known", text),
+                          "it is one of hf, native, chunked:N, liger");
+  }
+  resolver.given("loss", std::string(text), wished.place, "--loss");
+}
+
 void resolve_loss_and_loop(Resolver& resolver) {
   const Setting<std::string>& loss = resolver.request.loss;
   if (!loss.given()) {
     resolver.assumed("loss", "hf", "Hugging Face's causal loss with fp32 logits", "--loss");
-  } else if (*loss != "hf") {
-    resolver.not_modelled(loss.place, fmt::format("loss \"{}\"", *loss));
   } else {
-    resolver.given("loss", "hf", loss.place, "--loss");
+    resolve_given_loss(resolver, loss);
   }
   const Setting<std::string>& loop = resolver.request.loop;
   if (!loop.given()) return;
@@ -142,6 +200,15 @@ void resolve_freeze(Resolver& resolver) {
   }
 }
 
+void resolve_lora(Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.lora;
+  if (!wished.given()) return;
+  resolver.given("lora", *wished, wished.place, "--lora");
+  if (!resolver.deepspeed()) return;
+  resolver.announce(wished.place, fmt::format("DeepSpeed casts the adapters to {}, as the whole model",
+                                              name(resolver.job.training.dtype)));
+}
+
 void resolve_checkpoint(Resolver& resolver) {
   const Request& request = resolver.request;
   try {
@@ -164,11 +231,16 @@ void resolve_checkpoint(Resolver& resolver) {
 }  // namespace
 
 void resolve_execution(Resolver& resolver) {
-  resolve_seq(resolver);
+  if (resolver.request.seq_list.given()) {
+    resolve_seq_list(resolver);
+  } else {
+    resolve_seq(resolver);
+  }
   resolve_attention(resolver);
   resolve_loss_and_loop(resolver);
   resolve_level(resolver);
   resolve_freeze(resolver);
+  resolve_lora(resolver);
   resolve_checkpoint(resolver);
 }
 

@@ -11,7 +11,7 @@ Version resolve_version(Resolver& resolver, std::string_view what, const Setting
   const std::string option = fmt::format("--{}-version", what);
   std::optional<Version> version = Version::parse(setting.value_or(released));
   if (!version) {
-    resolver.fault(setting.place, fmt::format("\"{}\" is no version", *setting), "write it like 2.11.0");
+    resolver.fault(setting.place, fmt::format("\"{}\" is no version", *setting), "write it like 2.11.0, 2.11 or 2");
     version = Version::parse(released);
   }
   const std::string name = fmt::format("{} version", what);
@@ -21,6 +21,27 @@ Version resolve_version(Resolver& resolver, std::string_view what, const Setting
     resolver.assumed(name, version->text(), "the version behind the witness data", option);
   }
   return *version;
+}
+
+// A bare "4" is the line in its most general form; a release is asked for by its minor number.
+void say_what_transformers_does(Resolver& resolver) {
+  const Version& version = resolver.job.training.transformers;
+  const Place& place = resolver.request.transformers_version.place;
+  if (version >= Version{5, 0, 0}) return;
+  std::string form = "keys and values are expanded to all heads before attention";
+  if (version >= Version{4, 54, 0}) {
+    form = "keys and values keep their own heads";
+  } else if (version >= Version{4, 48, 0}) {
+    form += ", and the queries are copied";
+  }
+  if (batch_has_mask(version)) form += "; the batch brings a mask of ones, as the collators make it";
+  resolver.notice(Notice::Kind::Announcement, place, fmt::format("transformers {}: {}", version.text(), form));
+  if (version >= Version{4, 53, 0}) return;
+  resolver.notice(
+      Notice::Kind::Warning, place,
+      fmt::format("transformers {} was not compared: 4.53 and 4.57 were. Taken are labels shifted by padding "
+                  "and no search for packed sequences",
+                  version.text()));
 }
 
 void resolve_stage(Resolver& resolver) {
@@ -276,6 +297,7 @@ void resolve_runtime(Resolver& resolver) {
   if (resolver.deepspeed()) resolve_stage(resolver);
   training.torch = resolve_version(resolver, "torch", request.torch_version, kTorchVersion);
   training.transformers = resolve_version(resolver, "transformers", request.transformers_version, kTransformersVersion);
+  say_what_transformers_does(resolver);
   if (resolver.deepspeed()) {
     training.deepspeed = resolve_version(resolver, "deepspeed", request.deepspeed_version, kDeepSpeedVersion);
   } else {

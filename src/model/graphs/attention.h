@@ -1,0 +1,32 @@
+// Attention between the projections, as transformers runs it; for src/model/graphs/*.cpp only.
+// Source: integrations/sdpa_attention.py and eager_attention_forward of models/<family>/modeling_<family>.py, in
+// transformers 4.53.3, 4.57.6 and 5.17.0.
+#pragma once
+
+#include "model/graphs/builder.h"
+
+namespace dsplan {
+
+struct AttentionCall {
+  // Heads before tokens, [B, H, S, D], in the memory layout of [B, S, H, D]. k and v may have fewer heads.
+  TensorId q = kNone;
+  TensorId k = kNone;
+  TensorId v = kNone;
+  TensorId mask = kNone;     // Added to the scores; kNone: causal by flag.
+  double softcap = 0;        // Eager only, 0: none.
+  double dropout = 0;        // Of the weights.
+  bool wide_softmax = true;  // Eager only: softmax in fp32.
+};
+
+struct Attended {
+  TensorId flat = kNone;     // [B, S, H * D]
+  TensorId weights = kNone;  // Eager only: the caller holds them until the layer returns.
+};
+
+// The caller keeps its references to q, k and v.
+[[nodiscard]] Attended attend(GraphBuilder& g, const AttentionCall& call);
+
+// Whether the gradient of the values comes head by head, so that it has to be copied to become the projection's.
+[[nodiscard]] bool values_come_back_by_head(const GraphOptions& options, std::int64_t heads, std::int64_t kv_heads);
+
+}  // namespace dsplan

@@ -1,0 +1,143 @@
+// The causal losses, from the last hidden state. Labels are shifted by padding (transformers, loss/loss_utils.py,
+// ForCausalLMLoss); the chunked form is torchtune's (modules/transformer.py, chunked_output, and
+// modules/loss/ce_chunked_output_loss.py), whose recipes shift labels alike.
+#include "model/graphs/loss.h"
+
+#include <algorithm>
+
+namespace dsplan {
+namespace {
+
+// labels[..., 1:] of the padded labels, contiguous, [B, S]; with the padded ones, which live on.
+struct Shifted {
+  TensorId padded = kNone;
+  TensorId labels = kNone;
+};
+
+Shifted shifted_labels(GraphBuilder& g, TensorId labels) {
+  const std::int64_t batch = g.shape(labels).dims[0];
+  const std::int64_t seq = g.shape(labels).dims[1];
+  const TensorId padded = g.make(Op::Pad, Shape{batch, seq + 1}, DType::Int64, {labels});
+  // A single row that starts one token later is contiguous already.
+  const TensorId shifted = batch == 1 ? g.view(padded, Shape{batch, seq})
+                                      : g.make(Op::Contiguous, Shape{batch, seq}, DType::Int64, {padded});
+  return {padded, shifted};
+}
+
+// The model's outputs hold the logits until the training loop drops them.
+TensorId whole_loss(GraphBuilder& g, TensorId logits, TensorId labels, DType as) {
+  const Shape shape = g.shape(logits);
+  const std::int64_t tokens = shape.dims[0] * shape.dims[1];
+  const TensorId upcast = g.cast(logits, as);
+  const Shifted shifted = shifted_labels(g, labels);
+  const TensorId rows = g.view(upcast, Shape{tokens, shape.dims[2]});
+  g.drop({upcast});
+  const TensorId targets = g.view(shifted.labels, Shape{tokens});
+  g.drop({shifted.labels});
+  const TensorId log_probabilities = g.unary(Op::LogSoftmax, rows);
+  const TensorId loss = g.nll_loss(log_probabilities, targets).first;
+  g.drop({log_probabilities, rows, shifted.padded, targets});
+  return loss;
+}
+
+// tensor_split along the sequence, and the head on each piece; with several rows a piece is no matrix yet.
+std::vector<TensorId> logits_by_piece(GraphBuilder& g, TensorId hidden, const Head& head) {
+  Shape shape = g.shape(hidden);
+  shape.dims[1] /= g.options().loss_chunks;
+  std::vector<TensorId> pieces;
+  for (std::int64_t i = 0; i < g.options().loss_chunks; ++i) pieces.push_back(g.slice(hidden, shape));
+  std::vector<TensorId> logits;
+  for (TensorId piece : pieces) {
+    const bool copied = shape.dims[0] > 1 && g.options().loss_chunks > 1;
+    const TensorId rows = copied ? g.copy(piece) : g.keep(piece);
+    logits.push_back(head(rows));
+    g.drop({rows});
+  }
+  for (TensorId piece : pieces) g.drop({piece});
+  return logits;
+}
+
+// The number of labels that count; then the labels in pieces, of which reshape copies those of several rows.
+struct Targets {
+  TensorId count = kNone;
+  std::vector<TensorId> pieces;
+};
+
+Targets targets_by_piece(GraphBuilder& g, TensorId labels) {
+  const Shape shape = g.shape(labels);
+  const std::int64_t chunks = g.options().loss_chunks;
+  const TensorId counted = g.make(Op::NotEqual, shape, DType::Bool, {labels});
+  Targets targets;
+  targets.count = g.make(Op::SumDim, Shape{}, DType::Int64, {counted});
+  g.drop({counted});
+  const Shape piece{shape.dims[0] * shape.dims[1] / chunks};
+  for (std::int64_t i = 0; i < chunks; ++i) {
+    const TensorId part = g.view(labels, piece);
+    targets.pieces.push_back(shape.dims[0] > 1 && chunks > 1 ? g.copy(part) : g.keep(part));
+    g.drop({part});
+  }
+  return targets;
+}
+
+// cross_entropy(logits.float(), labels, reduction="sum").
+TensorId summed_loss(GraphBuilder& g, TensorId logits, TensorId targets) {
+  const Shape shape = g.shape(logits);
+  const TensorId rows = g.view(logits, Shape{shape.dims[0] * shape.dims[1], shape.dims[2]});
+  const TensorId upcast = g.cast(rows, DType::Float32);
+  const TensorId log_probabilities = g.unary(Op::LogSoftmax, upcast);
+  const TensorId loss = g.nll_loss(log_probabilities, targets).first;
+  g.drop({log_probabilities, upcast, rows});
+  return loss;
+}
+
+TensorId chunked_loss(GraphBuilder& g, const std::vector<TensorId>& logits, TensorId labels) {
+  const Shifted shifted = shifted_labels(g, labels);
+  const Targets targets = targets_by_piece(g, shifted.labels);
+  TensorId total = kNone;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const TensorId loss = summed_loss(g, logits[i], targets.pieces[i]);
+    const TensorId next = total == kNone ? g.unary(Op::AddScalar, loss) : g.in_place(Op::Add, total, loss);
+    g.drop({loss});
+    if (total != kNone) g.drop({total});
+    total = next;
+  }
+  const TensorId result = g.make(Op::Div, Shape{}, DType::Float32, {total, targets.count}, true);
+  for (TensorId piece : targets.pieces) g.drop({piece});
+  g.drop({total, targets.count, shifted.padded, shifted.labels});
+  return result;
+}
+
+// The training loop keeps the loss and drops the outputs, then its autocast region ends. accelerate's region ends with
+// the model's forward, and its outputs become fp32 (accelerate, utils/operations.py, convert_to_fp32).
+void drop_outputs(GraphBuilder& g, TensorId logits) {
+  if (!g.options().outputs_to_fp32) {
+    g.drop({logits});
+    return g.leave_autocast();
+  }
+  g.leave_autocast();
+  const TensorId wide = g.cast(logits, DType::Float32);
+  g.drop({logits, wide});
+}
+
+}  // namespace
+
+TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const Head& head) {
+  if (g.options().loss == Loss::Chunked) {
+    const std::vector<TensorId> logits = logits_by_piece(g, hidden, head);
+    g.drop({hidden});
+    g.exit_model();
+    const TensorId loss = chunked_loss(g, logits, labels);
+    for (TensorId piece : logits) g.drop({piece});
+    g.leave_autocast();
+    return loss;
+  }
+  const TensorId logits = head(hidden);
+  const DType as = g.options().loss == Loss::Native ? g.dtype(logits) : DType::Float32;
+  const TensorId loss = whole_loss(g, logits, labels, as);
+  g.drop({hidden});
+  g.exit_model();
+  drop_outputs(g, logits);
+  return loss;
+}
+
+}  // namespace dsplan

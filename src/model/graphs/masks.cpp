@@ -1,0 +1,102 @@
+// What transformers computes before the first layer to learn how attention is masked (masking_utils.py).
+#include "model/graphs/graphs.h"
+
+namespace dsplan {
+namespace {
+
+void look_for_packed_sequences(GraphBuilder& g, TensorId position_ids) {
+  const std::int64_t batch = g.options().micro_batch;
+  const std::int64_t seq = g.options().seq;
+  const TensorId first = g.make(Op::AddScalar, Shape{batch, 1}, DType::Int64, {position_ids});
+  const TensorId joined = g.make(Op::Cat, Shape{batch, seq + 1}, DType::Int64, {first, position_ids});
+  const TensorId difference = g.make(Op::Sub, Shape{batch, seq}, DType::Int64, {joined});
+  g.drop({joined});
+  const TensorId differs = g.make(Op::NotEqual, Shape{batch, seq}, DType::Bool, {difference});
+  const TensorId index = g.make(Op::CumSum, Shape{batch, seq}, DType::Int64, {differs});
+  g.drop({differs});
+  const TensorId none = g.make(Op::Equal, Shape{batch}, DType::Bool, {index});
+  const TensorId all = g.make(Op::All, Shape{}, DType::Bool, {none});
+  g.drop({none, all, first, difference, index});
+}
+
+// A mask of ones is found to mask nothing.
+void look_for_padding(GraphBuilder& g, TensorId mask) {
+  const TensorId flags = g.cast(mask, DType::Bool);
+  const TensorId all = g.make(Op::All, Shape{}, DType::Bool, {flags});
+  g.drop({flags, all});
+}
+
+TensorId numbers(GraphBuilder& g, std::int64_t count) { return g.make(Op::Arange, Shape{count}, DType::Int64, {}); }
+
+TensorId shifted_numbers(GraphBuilder& g, std::int64_t count) {
+  const TensorId range = numbers(g, count);
+  const TensorId shifted = g.make(Op::AddScalar, Shape{count}, DType::Int64, {range});
+  g.drop({range});
+  return shifted;
+}
+
+// kv <= q, of every pair of positions.
+TensorId causal_flags(GraphBuilder& g, TensorId q, TensorId kv) {
+  const std::int64_t seq = g.options().seq;
+  return g.make(Op::GreaterEqual, Shape{1, 1, seq, seq}, DType::Bool, {q, kv});
+}
+
+// One byte, then for each condition its flags and their conjunction (and_masks): kv > q - window, kv <= q.
+TensorId windowed_flags(GraphBuilder& g, TensorId q, TensorId kv) {
+  const std::int64_t seq = g.options().seq;
+  const Shape square{1, 1, seq, seq};
+  const TensorId start = g.make(Op::Arange, Shape{}, DType::Bool, {});
+  const TensorId lowest = g.make(Op::Sub, Shape{1, 1, seq, 1}, DType::Int64, {q});
+  const TensorId above = g.make(Op::GreaterEqual, square, DType::Bool, {kv, lowest});
+  g.drop({lowest});
+  const TensorId within = g.make(Op::MaskedFill, square, DType::Bool, {start, above});
+  g.drop({start, above});
+  const TensorId causal = causal_flags(g, q, kv);
+  const TensorId both = g.make(Op::MaskedFill, square, DType::Bool, {within, causal});
+  g.drop({within, causal});
+  return both;
+}
+
+// sdpa_mask: flags [1, 1, S, S], expanded to the batch.
+TensorId flags_of(GraphBuilder& g, bool windowed) {
+  const std::int64_t seq = g.options().seq;
+  const TensorId rows = numbers(g, g.options().micro_batch);
+  const TensorId heads = numbers(g, 1);
+  const TensorId q = shifted_numbers(g, seq);
+  const TensorId kv = shifted_numbers(g, seq);
+  const TensorId flags = windowed ? windowed_flags(g, q, kv) : causal_flags(g, q, kv);
+  g.drop({rows, heads, q, kv});
+  return flags;
+}
+
+// eager_mask: 0 where the flag is set, the dtype's minimum elsewhere.
+TensorId added_mask(GraphBuilder& g, TensorId flags) {
+  const Shape shape{g.options().micro_batch, 1, g.options().seq, g.options().seq};
+  const DType dtype = g.options().dtype;
+  const TensorId zero = g.make(Op::Arange, Shape{}, dtype, {});
+  const TensorId minimum = g.make(Op::Arange, Shape{}, dtype, {});
+  const TensorId mask = g.make(Op::MaskedFill, shape, dtype, {zero, flags});
+  g.drop({zero, minimum});
+  return mask;
+}
+
+}  // namespace
+
+TensorId attention_mask(GraphBuilder& g, TensorId position_ids, TensorId ones, std::int64_t window) {
+  const GraphOptions& options = g.options();
+  // The fused kernels need no mask as long as the window reaches over all tokens; eager attention always adds one.
+  const bool windowed = window > 0 && (options.eager_attention || options.seq >= window);
+  if (ones != kNone) {
+    look_for_padding(g, ones);
+  } else if (options.transformers >= Version{5, 0, 0}) {
+    look_for_packed_sequences(g, position_ids);
+  }
+  if (!options.eager_attention && !windowed) return kNone;
+  const TensorId flags = flags_of(g, windowed);
+  if (!options.eager_attention) return flags;
+  const TensorId mask = added_mask(g, flags);
+  g.drop({flags});
+  return mask;
+}
+
+}  // namespace dsplan
