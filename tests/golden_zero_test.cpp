@@ -25,7 +25,7 @@ ModelSpec tiny_model() {
   model.modules = {{"", "Tiny", kNone, kNone}};
   for (const auto& [name, n] :
        std::initializer_list<std::pair<const char*, std::int64_t>>{{"a", 10}, {"b", 7}, {"c", 5}}) {
-    model.parameters.push_back({name, Shape{n}, 0, kNone, true, Split::Replicated, 0});
+    model.parameters.push_back({name, Shape{n}, 0, kNone, true, Split::Replicated, 0, {}});
   }
   return model;
 }

@@ -27,32 +27,6 @@ namespace {
 
 const fs::path kWitnesses = fs::path(DSPLAN_SOURCE_DIR) / "tests" / "witnesses" / "memory";
 
-// What dsplan cannot be asked yet, by witness: the first prefix that matches.
-struct NotYet {
-  std::string_view name;
-  std::string_view why;
-};
-constexpr NotYet kNotYet[] = {
-    {"gpt2-fp32-autocast", "autocast"},
-    {"llama-fp32-autocast", "autocast"},
-    {"llama-frozen-checkpoint", "the gradient of a frozen embedding's output (enable_input_require_grads)"},
-    {"llama-lora", "LoRA"},
-};
-
-// Figures equal, the order within an operator not yet.
-constexpr NotYet kOrderNotYet[] = {
-    {"qwen2-tied-accumulate",
-     "a biased product's leaves come before its input's gradient is added: the view of x is older than weight.t()"},
-};
-
-template <std::size_t N>
-std::optional<std::string_view> reason(const NotYet (&rows)[N], const std::string& name) {
-  for (const NotYet& row : rows) {
-    if (name.starts_with(row.name)) return row.why;
-  }
-  return std::nullopt;
-}
-
 // One allocation, or several by one operator, and the frees before the next. Sizes of one group are sorted: the order
 // of an operator's outputs is not that in which its kernel makes them, and frees at one point have no order that
 // matters to anyone but the allocator's free lists.
@@ -243,6 +217,7 @@ Case read_case(const fs::path& path) {
   made.model = build_model(parse_json(path.string(), made.witness["config"].dump()), path.stem().string());
   Request request = read_training_file(parse_json(path.string(), made.witness["training"].dump()));
   request.level = {"dispatch", Place{"--level", 0, 0, {}}};
+  made.model = model_of(std::move(made.model), request);
   made.job = resolve(made.model, request, nullptr, nullptr, nullptr);
   // The form of checkpointing has no key in a training file yet.
   if (made.witness.value("reentrant", false)) {
@@ -281,17 +256,14 @@ TEST_CASE("dispatch level equals real PyTorch and transformers to the byte") {
   std::sort(paths.begin(), paths.end());
   for (const fs::path& path : paths) {
     const std::string name = path.stem().string();
-    if (const auto why = reason(kNotYet, name)) {
-      std::cout << fmt::format("memory witness {} is not compared yet: {}\n", name, *why);
-      continue;
-    }
     INFO(name);
     const Case made = read_case(path);
     CHECK(schedule_obstacle(made.model, made.job) == std::nullopt);
     const Graph graph = build_graph(made.model, graph_options(made.model, made.job));
     CHECK(ready_order(made.model, graph, made.job.training.checkpoint) ==
           made.witness["ready"].get<std::vector<std::string>>());
-    const Schedule schedule = lower(made.model, made.job, graph, RecipeBook(graph, made.job.training.level, {made.job.training.torch}), 0);
+    const Schedule schedule =
+        lower(made.model, made.job, graph, RecipeBook(graph, made.job.training.level, {made.job.training.torch}), 0);
     const Steps steps(schedule, made.model);
     CHECK(steps.persistent == made.witness["persistent_before_training"].get<std::int64_t>());
     REQUIRE(steps.steps.size() == 2);
@@ -306,12 +278,7 @@ TEST_CASE("dispatch level equals real PyTorch and transformers to the byte") {
     const std::vector<Moves> witness = read_log(fs::path(path).replace_extension(".log"));
     REQUIRE(!witness.empty());
     const std::string difference = first_difference(witness, grouped_like(witness, steps.log));
-    if (const auto why = reason(kOrderNotYet, name)) {
-      std::cout << fmt::format("memory witness {} has another order: {}\n", name, *why);
-      CHECK(!difference.empty());
-    } else {
-      CHECK_MESSAGE(difference.empty(), difference);
-    }
+    CHECK_MESSAGE(difference.empty(), difference);
     families.insert(made.model.family);
     ++compared;
   }

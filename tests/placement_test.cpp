@@ -203,7 +203,7 @@ TEST_CASE("peaks of each stretch start from what it found") {
   CHECK(placement.by_stretch[1].allocated == Bytes(50 * kMiB));
   CHECK(placement.by_stretch[1].reserved == Bytes(80 * kMiB));
   CHECK(placement.by_stretch[1].reserved_at == 5);
-  CHECK(placement.by_stretch[2].reserved == Bytes(180 * kMiB));
+  CHECK(placement.by_stretch[static_cast<std::size_t>(Stretch::SecondStep)].reserved == Bytes(180 * kMiB));
   CHECK(placement.peak.reserved == Bytes(180 * kMiB));
   CHECK(placement.peak.reserved_at == 11);
   MemoryMeter first(hand.schedule, Stretch::FirstStep);

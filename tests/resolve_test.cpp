@@ -110,8 +110,6 @@ TEST_CASE("resolve: dtype") {
   CHECK(run({R"({"bf16": {"enabled": "auto"}})", trainer("bf16: true")}).training.dtype == DType::BFloat16);
   CHECK(run({"{}", trainer("fp16: true")}).training.dtype == DType::Float16);
   CHECK(run({R"({"bf16": {"enabled": "auto"}})", trainer("seed: 1")}).training.dtype == DType::Float32);
-  says({"", trainer("bf16: true")},
-       "args.yaml:1:7: error: mixed precision without DeepSpeed (autocast) is not modelled");
   says({"{}", trainer("bf16: true\nfp16: true")}, "bf16 and fp16 are both true");
   // The option wins.
   Given wished{R"({"fp16": {"enabled": true}})", gpus(1)};
@@ -413,10 +411,7 @@ TEST_CASE("resolve: what is not modelled yet is refused by name, where it would 
     const char* said;
   };
   const Row rows[] = {
-      {"--lora", &Request::lora, "r=8", "LoRA"},
-      {"--autocast", &Request::autocast, "bf16", "autocast"},
       {"--routing", &Request::routing, "balanced", "expert routing"},
-      {"--seq-list", &Request::seq_list, "1,2", "a list of sequence lengths"},
       {"--sweep", &Request::sweep, "seq=1:2", "a sweep"},
       {"--env", &Request::env, "freeze.txt", "an environment file"},
       {"--placement", &Request::placement, "planned", "planned placement"},

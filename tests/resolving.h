@@ -34,9 +34,9 @@ inline ModelSpec small_model() {
   model.dims.vocab = 128256;
   model.dims.max_positions = 8192;
   model.modules = {{"", "Root", kNone, kNone}};
-  model.parameters = {{"embed.weight", Shape({4096, 4096}), 0, kNone, true, Split::Vocabulary, 0},
-                      {"norm.weight", Shape({100'001}), 0, kNone, true, Split::Replicated, 0},
-                      {"head.bias", Shape({40'960}), 0, kNone, true, Split::Replicated, 0}};
+  model.parameters = {{"embed.weight", Shape({4096, 4096}), 0, kNone, true, Split::Vocabulary, 0, {}},
+                      {"norm.weight", Shape({100'001}), 0, kNone, true, Split::Replicated, 0, {}},
+                      {"head.bias", Shape({40'960}), 0, kNone, true, Split::Replicated, 0, {}}};
   return model;
 }
 

@@ -55,7 +55,7 @@ TEST_CASE("training file: the example of the interface") {
   CHECK(request.optimizer.value == "adamw");
   CHECK(request.implementation.value == "fused");
   CHECK(request.freeze.value == std::vector<std::string>{"*.bias"});
-  CHECK(request.lora.given());
+  CHECK(request.lora.value == "r=8,targets=q_proj,dtype=fp32");
   CHECK(request.alloc_conf.value == "");
   CHECK(request.seq.place.text() == "t.json:1:132");
 }
@@ -65,7 +65,7 @@ TEST_CASE("training file: every option has a key") {
       "gpus_per_node": 1, "tp": 1, "sp": 1, "ep": 1, "runtime": "pytorch", "zero_stage": 0, "micro_batch": 1,
       "grad_accum": 1, "seq": 1, "seq_list": [1], "dtype": "fp32", "autocast": "bf16",
       "optimizer": {"name": "sgd", "implementation": "foreach", "momentum": 0.9, "weight_decay": 0.1},
-      "param_groups": "single", "zero_grad_set_to_none": false, "max_grad_norm": 1, "freeze": [], "lora": {}, "checkpoint": "none", "attention": "sdpa", "loss": "hf",
+      "param_groups": "single", "zero_grad_set_to_none": false, "max_grad_norm": 1, "freeze": [], "lora": {"r": 2, "targets": "all-linear", "dropout": 0.5}, "checkpoint": "none", "attention": "sdpa", "loss": "hf",
       "loop": "minimal", "level": "dispatch", "checkpoint_impl": "reentrant",
       "preserve_rng_state": true, "routing": "balanced", "allocator_conf": "", "stream_frees": "at-sync",
       "placement": "caching", "deepspeed_version": "0.19", "torch_version": "2", "transformers_version": "5",

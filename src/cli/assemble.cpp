@@ -110,6 +110,9 @@ Inputs gather(const SimulateWords& words) {
     inputs.deepspeed = read_deepspeed(parse_hjson(path, read_file(path)));
   });
   attempt(diagnostics, [&] { read_checkpoint_groups(request); });
+  if (!inputs.model.modules.empty()) {
+    attempt(diagnostics, [&] { inputs.model = model_of(std::move(inputs.model), request); });
+  }
   read_machines(inputs, diagnostics);
   diagnostics.throw_if_any();
   request.notices.insert(request.notices.begin(), notices.begin(), notices.end());

@@ -63,10 +63,15 @@ std::string job_lines(const Prediction& prediction, const Job& job) {
   run.push_back(fmt::format("{} GPU{}", ranks.world, ranks.world == 1 ? "" : "s"));
   if (ranks.tp > 1) run.push_back(fmt::format("tp {}", ranks.tp));
   run.emplace_back(name(training.dtype));
+  if (training.autocast) run.push_back(fmt::format("autocast {}", name(*training.autocast)));
   run.push_back(fmt::format("{} ({})", name(training.optimizer.kind), name(training.optimizer.implementation)));
   run.push_back(fmt::format("micro-batch {}", training.micro_batch));
   run.push_back(fmt::format("accumulation {}", training.grad_accum));
-  run.push_back(fmt::format("seq {}", training.seq));
+  if (training.seq_list.empty()) {
+    run.push_back(fmt::format("seq {}", training.seq));
+  } else {
+    run.push_back(fmt::format("seq {} in turn", fmt::join(training.seq_list, ", ")));
+  }
   run.push_back(fmt::format("checkpointing {}", training.checkpoint.text));
   run.push_back(fmt::format("attention {}", name(training.attention)));
   run.push_back(training.loss == Loss::Chunked ? fmt::format("loss chunked:{}", training.loss_chunks)

@@ -55,6 +55,7 @@ std::string_view stretch_in_words(Stretch stretch) {
   switch (stretch) {
     case Stretch::Init: return "initialisation";
     case Stretch::FirstStep: return "first step";
+    case Stretch::MiddleStep: return "a later step";
     case Stretch::SecondStep: return "second step";
   }
   return "?";

@@ -239,6 +239,8 @@ struct Graph {
   std::vector<TensorId> outputs;  // What Python still holds when forward ends. Empty where there is a loss.
   std::vector<TensorId> batch;    // The inputs that the training loop makes and holds.
   std::vector<Region> regions;
+  // Tensors that requires_grad_(True) has made leaves, though nothing trained went into them.
+  std::vector<TensorId> leaves;
 
   [[nodiscard]] std::span<const TensorId> in(const Node& node) const {
     return {operands.data() + node.first_operand, node.input_count};

@@ -54,6 +54,7 @@ struct Parameter {
   bool trainable = true;        // False where the framework itself registers it with requires_grad = False.
   Split split = Split::Unknown;
   std::uint8_t split_dim = 0;
+  std::optional<DType> dtype = {};  // Of its own, whatever the model's: adapters.
 };
 
 struct ModelBuffer {
@@ -92,6 +93,7 @@ struct Dimensions {
   double attention_dropout = 0;     // Probabilities, as in config.json. 0: the operator is not there.
   double residual_dropout = 0;
   double embedding_dropout = 0;
+  double adapter_dropout = 0;
   double attention_softcap = 0;  // gemma2; 0: none.
   double final_softcap = 0;
   std::string activation;  // "silu", "gelu_new", "gelu_pytorch_tanh", ...
@@ -108,6 +110,7 @@ struct ModelSpec {
   std::vector<ModelBuffer> buffers;
   std::vector<ModuleCall> calls;      // One training forward.
   std::optional<DType> stored_dtype;  // `dtype` / `torch_dtype` of config.json.
+  ModuleId causal = 0;                // The transformers model: not the root where peft has wrapped it.
   bool has_graph = false;             // Operator graphs exist for this family: activations can be predicted.
 
   [[nodiscard]] ModuleId child(ModuleId parent, std::string_view name) const;         // kNone where there is none.

@@ -21,6 +21,7 @@ std::string_view name(Stretch stretch) {
   switch (stretch) {
     case Stretch::Init: return "init";
     case Stretch::FirstStep: return "first_step";
+    case Stretch::MiddleStep: return "middle_steps";
     case Stretch::SecondStep: return "steady";
   }
   return "?";

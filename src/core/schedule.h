@@ -39,9 +39,10 @@ enum class Role : std::uint8_t {
 inline constexpr std::size_t kRoles = 9;
 [[nodiscard]] std::string_view name(Role role);  // "runtime_buffers"
 
-enum class Stretch : std::uint8_t { Init, FirstStep, SecondStep };
+// MiddleStep: between the first and the last one that is simulated, where lengths alternate.
+enum class Stretch : std::uint8_t { Init, FirstStep, MiddleStep, SecondStep };
 enum class Pass : std::uint8_t { Setup, Forward, Recompute, Backward, Step };
-[[nodiscard]] std::string_view name(Stretch stretch);  // "init", "first_step", "steady"
+[[nodiscard]] std::string_view name(Stretch stretch);  // "init", "first_step", "middle_steps", "steady"
 [[nodiscard]] std::string_view name(Pass pass);
 
 // What a buffer is, for people: "saved input of linear". Points to a string literal, so that labels cost nothing.

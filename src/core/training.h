@@ -2,6 +2,7 @@
 // user gave (core/inputs.h) and remembers for each input whether it was given, derived or assumed.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -125,6 +126,9 @@ struct Training {
   Runtime runtime = Runtime::PyTorch;
   Zero zero;
   DType dtype = DType::BFloat16;  // Working parameters.
+  // torch.autocast around the forward, in this dtype; accelerate's besides makes the outputs fp32.
+  std::optional<DType> autocast;
+  bool outputs_to_fp32 = false;
   DType grad_accum_dtype = DType::BFloat16;
   DType communication_dtype = DType::BFloat16;
   DType master_dtype = DType::Float32;  // DeepSpeed only.
@@ -132,6 +136,8 @@ struct Training {
   std::int64_t micro_batch = 1;  // Rows per rank and forward.
   std::int64_t grad_accum = 1;   // Micro-batches per optimizer step.
   std::int64_t seq = 0;          // Tokens per row; all rows full, no mask.
+  // Several shapes through one allocator: micro-batches take these lengths in turn, and `seq` is the longest.
+  std::vector<std::int64_t> seq_list;
   double gradient_clipping = 0;
   bool check_grad_overflow = false;  // bf16, ZeRO-1/2.
   Checkpointing checkpoint;
@@ -147,6 +153,22 @@ struct Training {
   Version torch = kWitnessTorch;
   Version transformers = kWitnessTransformers;
   Version deepspeed;
+
+  // Tokens per row of micro-batch `k`, counted from the first step's first.
+  [[nodiscard]] std::int64_t seq_of(std::int64_t k) const {
+    return seq_list.empty() ? seq : seq_list[static_cast<std::size_t>(k) % seq_list.size()];
+  }
+  // Optimizer steps that are simulated: the first, and then as many as it takes to see every length once more.
+  [[nodiscard]] std::int64_t steps() const {
+    const auto lengths = static_cast<std::int64_t>(seq_list.size());
+    return std::max<std::int64_t>(2, 1 + (lengths + grad_accum - 1) / grad_accum);
+  }
+  // DeepSpeed casts the whole model.
+  [[nodiscard]] DType dtype_of(const Parameter& parameter) const {
+    return runtime == Runtime::DeepSpeed ? dtype : parameter.dtype.value_or(dtype);
+  }
+  // In which matrix products and attention run.
+  [[nodiscard]] DType compute_dtype() const { return autocast.value_or(dtype); }
 };
 
 // Modules of transformers 4 keep their first RoPE frequencies as an attribute of the same tensor; since 5.0 they are a

@@ -37,10 +37,8 @@ class SettingReader {
   void texts(std::string_view key, Setting<std::vector<std::string>>& setting);
   // A number or a text, kept as text.
   void number_or_text(std::string_view key, Setting<std::string>& setting);
-  // Anything but null: what matters is that it was said.
-  void mention(std::string_view key, Setting<std::string>& setting) {
-    if (reader_.has(key)) setting = {std::string(key), place(key)};
-  }
+  // [512, 1024] or "512,1024", kept as the latter.
+  void numbers(std::string_view key, Setting<std::string>& setting);
   [[nodiscard]] Place place(std::string_view key) {
     const Value* value = reader_.value().find(key);
     return place_at(reader_.document(), value == nullptr ? reader_.value().offset : value->offset);
@@ -78,6 +76,23 @@ void SettingReader::texts(std::string_view key, Setting<std::vector<std::string>
   setting = {std::move(read), place(key)};
 }
 
+void SettingReader::numbers(std::string_view key, Setting<std::string>& setting) {
+  const Value* value = reader_.find(key);
+  if (value == nullptr) return;
+  if (value->is(Value::Kind::String)) return text(key, setting);
+  const Value* array = reader_.array(key);
+  if (array == nullptr) return;
+  std::vector<std::int64_t> read;
+  for (const Value& item : array->items) {
+    if (item.is(Value::Kind::Integer)) {
+      read.push_back(item.integer);
+    } else {
+      reader_.fault(item, fmt::format("\"{}\" holds whole numbers, not {}", key, describe(item.kind)));
+    }
+  }
+  setting = {fmt::format("{}", fmt::join(read, ",")), place(key)};
+}
+
 void SettingReader::number_or_text(std::string_view key, Setting<std::string>& setting) {
   const Value* value = reader_.find(key);
   if (value == nullptr) return;
@@ -107,6 +122,44 @@ void read_optimizer(ObjectReader& parent, Request& request) {
   reader.refuse_unread("optimizer");
 }
 
+// "lora": "r=8,targets=q_proj" or {"r": 8, "targets": ["q_proj"], "dtype": "fp32", "dropout": 0.05, "alpha": 16};
+// kept in the words of --lora.
+void read_lora(ObjectReader& parent, Request& request) {
+  const Value* value = parent.find("lora");
+  if (value == nullptr) return;
+  const Place place = place_at(parent.document(), value->offset);
+  if (value->is(Value::Kind::String)) {
+    request.lora = {value->string, place};
+    return;
+  }
+  if (parent.object("lora") == nullptr) return;
+  ObjectReader reader(parent.document(), *value, parent.diagnostics());
+  SettingReader settings(reader);
+  Setting<std::int64_t> r;
+  Setting<std::vector<std::string>> targets;
+  Setting<std::string> dtype;
+  Setting<double> dropout;
+  Setting<double> alpha;
+  settings.count("r", r);
+  const Value* one = reader.find("targets");
+  if (one != nullptr && one->is(Value::Kind::String)) {
+    targets = {{one->string}, place};
+  } else {
+    settings.texts("targets", targets);
+  }
+  settings.choice("dtype", dtype, {"fp32", "bf16", "fp16", "model"});
+  settings.number("dropout", dropout);
+  settings.number("alpha", alpha);
+  reader.refuse_unread("lora");
+  std::vector<std::string> words;
+  if (r.given()) words.push_back(fmt::format("r={}", *r));
+  if (targets.given()) words.push_back(fmt::format("targets={}", fmt::join(*targets, "+")));
+  if (dtype.given()) words.push_back(fmt::format("dtype={}", *dtype));
+  if (dropout.given()) words.push_back(fmt::format("dropout={}", *dropout));
+  if (alpha.given()) words.push_back(fmt::format("alpha={}", *alpha));
+  request.lora = {fmt::format("{}", fmt::join(words, ",")), place};
+}
+
 void read_run(SettingReader& settings, Request& request) {
   settings.choice("runtime", request.runtime, {"pytorch", "deepspeed"});
   settings.count("zero_stage", request.zero_stage, 0);
@@ -118,14 +171,13 @@ void read_run(SettingReader& settings, Request& request) {
   settings.count("micro_batch", request.micro_batch);
   settings.count("grad_accum", request.grad_accum);
   settings.count("seq", request.seq);
-  settings.mention("seq_list", request.seq_list);
+  settings.numbers("seq_list", request.seq_list);
   settings.choice("dtype", request.dtype, {"bf16", "fp16", "fp32"});
-  settings.mention("autocast", request.autocast);
+  settings.choice("autocast", request.autocast, {"none", "bf16", "fp16"});
   settings.choice("param_groups", request.param_groups, {"single", "decay"});
   settings.flag("zero_grad_set_to_none", request.zero_grad_set_to_none);
   settings.number("max_grad_norm", request.max_grad_norm);
   settings.texts("freeze", request.freeze);
-  settings.mention("lora", request.lora);
   settings.text("loss", request.loss);
   settings.text("attention", request.attention);
   settings.text("checkpoint", request.checkpoint);
@@ -204,6 +256,7 @@ Request read_training_file(const Document& document) {
   read_machine(settings, request);
   read_report(settings, request);
   read_optimizer(reader, request);
+  read_lora(reader, request);
   reader.refuse_unread("the training file");
   diagnostics.throw_if_any();
   return request;

@@ -288,6 +288,7 @@ void Recipe::clear() {
   seen_through_view = 0;
   hands_out = 0;
   leaves_reversed = false;
+  leaves_first = false;
   in_place = false;
   alias = false;
   unknown = nullptr;

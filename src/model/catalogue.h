@@ -74,8 +74,10 @@ struct Recipe {
   // Inputs whose gradient was made in the forward: bit i: it is the saved by-product i.
   std::uint64_t hands_out = 0;
   bool leaves_reversed = false;  // Parameters among the inputs become ready last one first.
-  bool in_place = false;         // The output is input 0's storage, written anew.
-  bool alias = false;            // Nothing runs: the outputs share storages that are there.
+  // They are ready before the gradient of input 0 is handed on: the view that it comes back through is older.
+  bool leaves_first = false;
+  bool in_place = false;  // The output is input 0's storage, written anew.
+  bool alias = false;     // Nothing runs: the outputs share storages that are there.
   // What the operator takes beside this and nobody can say beforehand; null: nothing. Ends in `not_modelled`.
   const char* unknown = nullptr;
 

@@ -20,6 +20,7 @@ void linear(Writer& w) {
     w.seen_through_view(0);
     if (w.node().product == Product::Transposed) w.seen_through_view(1);
     w.leaves_reversed();
+    if (has_bias) w.leaves_first();
   }
   if (has_bias || function) {
     w.gradient(0);
@@ -38,6 +39,8 @@ void matmul(Writer& w) {
   w.kernel();
   w.save_input(0, "_saved_self", w.needs(1));
   w.save_input(1, "_saved_mat2", w.needs(0));
+  w.seen_through_view(0);
+  w.seen_through_view(1);
   w.gradient(1);
   w.gradient(0);
 }

@@ -101,6 +101,7 @@ class Writer {
   void passes_part() { recipe_.passes_part = true; }
   void seen_through_view(std::size_t i) { recipe_.seen_through_view |= std::uint64_t{1} << i; }
   void leaves_reversed() { recipe_.leaves_reversed = true; }
+  void leaves_first() { recipe_.leaves_first = true; }
   // A temporary and the kernel that fills it; returns its slot.
   std::uint8_t temporary(Bytes bytes, DType dtype, Visibility visibility = Visibility::Dispatch) {
     const std::uint8_t made = allocate_temporary(bytes, dtype, visibility);

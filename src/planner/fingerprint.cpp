@@ -19,10 +19,12 @@ void add_model(const ModelSpec& model, std::string& text) {
                  d.ffn, d.vocab, d.max_positions, d.experts, d.experts_per_token, d.sliding_window);
   fmt::format_to(out, "execution {} {} {} {} {} {} {}\n", d.rotary_fraction, d.attention_dropout, d.residual_dropout,
                  d.embedding_dropout, d.attention_softcap, d.final_softcap, d.activation);
+  if (d.adapter_dropout > 0) fmt::format_to(out, "adapter dropout {}\n", d.adapter_dropout);
   for (const Parameter& p : model.parameters) {
     text += p.name;
     for (std::uint8_t i = 0; i < p.shape.rank; ++i) fmt::format_to(out, " {}", p.shape.dims[i]);
     if (p.tied_to != kNone) fmt::format_to(out, " = {}", p.tied_to);
+    if (p.dtype) fmt::format_to(out, " {}", name(*p.dtype));
     text += p.trainable ? "\n" : " frozen\n";
   }
   for (const ModelBuffer& b : model.buffers) {
@@ -57,6 +59,8 @@ void add_training(const Training& t, std::string& text) {
   const auto out = std::back_inserter(text);
   fmt::format_to(out, "runtime {}\ndtypes {} {} {} {}\n", name(t.runtime), name(t.dtype), name(t.grad_accum_dtype),
                  name(t.communication_dtype), name(t.master_dtype));
+  if (!t.seq_list.empty()) fmt::format_to(out, "lengths {}\n", fmt::join(t.seq_list, " "));
+  if (t.autocast) fmt::format_to(out, "autocast {}{}\n", name(*t.autocast), t.outputs_to_fp32 ? " outputs" : "");
   fmt::format_to(out, "optimizer {} {} {}\n", name(t.optimizer.kind), name(t.optimizer.implementation),
                  t.optimizer.momentum > 0);
   fmt::format_to(out, "batch {} {} {}\nclipping {} {}\n", t.micro_batch, t.grad_accum, t.seq, t.gradient_clipping > 0,

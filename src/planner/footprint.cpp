@@ -14,6 +14,7 @@ struct Counted {
   bool trained;
   bool hidden_matrix;
   bool embedding;
+  DType dtype;
 };
 
 bool is_trained(const Parameter& parameter, const Training& training) {
@@ -32,7 +33,8 @@ std::vector<Counted> count(const ModelSpec& model, const Job& job) {
     const bool in_layer = model.modules[static_cast<std::size_t>(parameter.module)].layer != kNone;
     counted.push_back({local.elements().value(), local, is_trained(parameter, job.training),
                        in_layer && local.rank == 2 && parameter.split != Split::Vocabulary,
-                       model.modules[static_cast<std::size_t>(parameter.module)].type == "Embedding"});
+                       model.modules[static_cast<std::size_t>(parameter.module)].type == "Embedding",
+                       job.training.dtype_of(parameter)});
   }
   return counted;
 }
@@ -66,7 +68,7 @@ Bytes flat_state(const Training& training, std::int64_t elements) {
 // Separate tensors under plain PyTorch: torch's fused Adam counts its steps on the device, four bytes per parameter;
 // Adafactor keeps an fp32 scalar (RMS) for each; bitsandbytes keeps 32-bit states in fp32, and two maps of 256 values
 // beside 8-bit ones.
-Bytes pytorch_state(const Optimizer& optimizer, DType dtype, const std::vector<Counted>& parameters) {
+Bytes pytorch_state(const Optimizer& optimizer, const std::vector<Counted>& parameters) {
   const bool adam = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW;
   const bool scalar =
       (adam && optimizer.implementation == Implementation::Fused) || optimizer.kind == OptimizerKind::Adafactor;
@@ -80,7 +82,7 @@ Bytes pytorch_state(const Optimizer& optimizer, DType dtype, const std::vector<C
     } else if (optimizer.kind == OptimizerKind::Adam8bit && wide) {
       sum += Bytes(checked_mul(p.elements, 8));
     } else {
-      sum += state_bytes(optimizer, p.shape, dtype, p.hidden_matrix);
+      sum += state_bytes(optimizer, p.shape, p.dtype, p.hidden_matrix);
       quantised |= optimizer.kind == OptimizerKind::Adam8bit && p.elements >= 4096;
     }
     if (scalar) sum += Bytes(4);
@@ -90,10 +92,10 @@ Bytes pytorch_state(const Optimizer& optimizer, DType dtype, const std::vector<C
 
 // And DeepSpeed's base optimizer in fp32.
 Bytes separate_state(const Training& training, const std::vector<Counted>& parameters) {
-  if (training.runtime == Runtime::PyTorch) return pytorch_state(training.optimizer, training.dtype, parameters);
+  if (training.runtime == Runtime::PyTorch) return pytorch_state(training.optimizer, parameters);
   Bytes sum;
   for (const Counted& p : parameters) {
-    if (p.trained) sum += state_bytes(training.optimizer, p.shape, training.dtype, p.hidden_matrix);
+    if (p.trained) sum += state_bytes(training.optimizer, p.shape, p.dtype, p.hidden_matrix);
   }
   return sum;
 }
@@ -106,10 +108,18 @@ std::int64_t sum_of(const std::vector<Counted>& parameters, bool trained) {
   return sum;
 }
 
+Bytes bytes_of(const std::vector<Counted>& parameters, bool trained) {
+  Bytes sum;
+  for (const Counted& p : parameters) {
+    if (p.trained == trained) sum += storage(Elements(p.elements), p.dtype);
+  }
+  return sum;
+}
+
 void plain(const Job& job, const std::vector<Counted>& parameters, Footprint& result) {
   const Training& t = job.training;
-  const Bytes trained = storage(Elements(sum_of(parameters, true)), t.dtype);
-  result.persistent[Role::Parameters] = trained + storage(Elements(sum_of(parameters, false)), t.dtype);
+  const Bytes trained = bytes_of(parameters, true);
+  result.persistent[Role::Parameters] = trained + bytes_of(parameters, false);
   result.persistent[Role::Optimizer] = separate_state(t, parameters);
   result.states.gradients = trained;
   if (t.runtime != Runtime::PyTorch) return;
@@ -232,7 +242,7 @@ void add_workspaces(const ModelSpec& model, const Job& job, Footprint& result) {
 bool add_batch(const ModelSpec& model, const Training& training, Footprint& result) {
   const bool causal = model.graph_class.ends_with("ForCausalLM") || model.graph_class.ends_with("LMHeadModel");
   if (!causal) return false;
-  const Elements tokens(checked_mul(training.micro_batch, training.seq));
+  const Elements tokens(checked_mul(training.micro_batch, training.seq_of(training.steps() * training.grad_accum - 1)));
   result.persistent[Role::Inputs] = storage(tokens, DType::Int64) * (batch_has_mask(training.transformers) ? 3 : 2);
   return true;
 }

@@ -27,16 +27,14 @@ constexpr Bytes kCommunicator{(4LL << 20) + kChannels * (18LL << 20)};
 // What every rank shares: the graph and its recipes do not depend on the rank.
 struct Ground {
   std::optional<std::string> obstacle;
-  std::optional<Graph> graph;
-  std::optional<RecipeBook> recipes;
+  std::optional<Shapes> shapes;
 };
 
 Ground prepare(const ModelSpec& model, const Job& job) {
   Ground ground;
   ground.obstacle = schedule_obstacle(model, job);
   if (ground.obstacle) return ground;
-  ground.graph.emplace(build_graph(model, graph_options(model, job)));
-  ground.recipes.emplace(*ground.graph, job.training.level, CatalogueOptions{job.training.torch});
+  ground.shapes.emplace(build_shapes(model, job));
   return ground;
 }
 
@@ -130,7 +128,7 @@ void judge(const Schedule& schedule, const ModelSpec& model, const Job& job, con
 }
 
 std::optional<Stretch> stretch_named(std::string_view phase) {
-  for (const Stretch stretch : {Stretch::Init, Stretch::FirstStep, Stretch::SecondStep}) {
+  for (const Stretch stretch : {Stretch::Init, Stretch::FirstStep, Stretch::MiddleStep, Stretch::SecondStep}) {
     if (phase == name(stretch)) return stretch;
   }
   return std::nullopt;
@@ -236,10 +234,10 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
     judge_states(*ground.obstacle, p);
     return p;
   }
-  for (const char* what : ground.recipes->unknown()) {
+  for (const char* what : ground.shapes->recipes.front().unknown()) {
     p.not_modelled.push_back({"memory.peak.temporaries", fmt::format("{}: the GPU alone knows its size", what)});
   }
-  const Schedule schedule = lower(model, job, *ground.graph, *ground.recipes, rank % job.parallelism.dp);
+  const Schedule schedule = lower(model, job, *ground.shapes, rank % job.parallelism.dp);
   const std::optional<Stretch> only = stretch_named(job.phase);
   MemoryMeter meter(schedule, only);
   TrafficMeter traffic;

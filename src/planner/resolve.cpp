@@ -2,9 +2,15 @@
 
 #include <fmt/format.h>
 
+#include "model/lora.h"
 #include "planner/resolve/resolver.h"
 
 namespace dsplan {
+
+ModelSpec model_of(ModelSpec model, const Request& request) {
+  if (!request.lora.given()) return model;
+  return with_adapters(model, parse_lora(request.lora), request.lora.place);
+}
 
 Job resolve(const ModelSpec& model, const Request& request, const DeepSpeedInput* deepspeed, const Hardware* hardware,
             const Cluster* cluster) {

@@ -41,6 +41,12 @@ void MemoryMeter::on(std::size_t, const Release& event) {
 }
 
 void MemoryMeter::on(std::size_t at, const Mark& event) {
+  // The middle steps are one phase, with the marks of its first step.
+  if (event.stretch == Stretch::MiddleStep && stretch_ == Stretch::MiddleStep) {
+    const bool again = event.moment == Moment::StretchBegins || repeated_;
+    repeated_ = again;
+    if (again) return;
+  }
   if (event.moment == Moment::StretchBegins) {
     stretch_ = event.stretch;
     phases_.push_back({std::string(name(event.stretch)), {}, allocated_});

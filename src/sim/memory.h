@@ -51,6 +51,7 @@ class MemoryMeter : public Ignores<Compute, Communicate, Enter, Exit> {
   ByRole peak_by_role_;
   std::size_t peak_event_ = 0;
   Stretch stretch_ = Stretch::Init;
+  bool repeated_ = false;  // Within a middle step that is not the first.
   Stretch peak_stretch_ = Stretch::Init;
   std::vector<Phase> phases_;
   std::array<Bytes, 2> host_{};

@@ -17,7 +17,7 @@
 
 namespace dsplan {
 
-inline constexpr std::size_t kStretches = 3;
+inline constexpr std::size_t kStretches = 4;
 
 struct PlacementOptions {
   AllocatorConfig config;

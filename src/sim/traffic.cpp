@@ -22,7 +22,7 @@ Bytes wire_bytes(Collective collective, Bytes payload, std::int64_t ranks) {
 }
 
 void TrafficMeter::on(std::size_t, const Communicate& event) {
-  if (stretch_ == Stretch::FirstStep) return;
+  if (stretch_ == Stretch::FirstStep || stretch_ == Stretch::MiddleStep) return;
   const Pass phase = event.pass == Pass::Recompute ? Pass::Backward : event.pass;
   const auto same = std::find_if(rows_.begin(), rows_.end(), [&](const TrafficRow& row) {
     return row.collective == event.collective && row.group == event.group && row.phase == phase &&

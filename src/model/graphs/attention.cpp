@@ -65,13 +65,15 @@ TensorId joined(GraphBuilder& g, TensorId output) {
 
 // matmul(query, key.transpose(2, 3)) * scaling, soft-capping, + mask: each statement rebinds the variable.
 TensorId scores(GraphBuilder& g, const AttentionCall& call, const Heads& query, const Heads& key) {
-  const TensorId q = flattened(g, query);
-  const TensorId k = flattened(g, key);
+  const Heads low_key{g.lowered(key.tensor), key.layout};
+  const Heads low_query{g.lowered(query.tensor), query.layout};
+  const TensorId q = flattened(g, low_query);
+  const TensorId k = flattened(g, low_key);
   Shape turned = g.shape(k);
   std::swap(turned.dims[2], turned.dims[3]);
   const TensorId k_turned = g.view(k, turned);
   const TensorId product = g.matmul(q, k_turned);
-  g.drop({q, k, k_turned});
+  g.drop({q, k, k_turned, low_query.tensor, low_key.tensor});
   TensorId weights = g.unary(Op::MulScalar, product);
   g.drop({product});
   const auto becomes = [&](TensorId next) {
@@ -104,9 +106,11 @@ TensorId wide_softmax(GraphBuilder& g, TensorId weights) {
   return result;
 }
 
-TensorId plain_softmax(GraphBuilder& g, TensorId weights) {
-  const TensorId result = g.unary(Op::Softmax, weights);
-  g.drop({weights});
+// softmax().type(value.dtype).
+TensorId plain_softmax(GraphBuilder& g, TensorId weights, DType as) {
+  const TensorId soft = g.unary(Op::Softmax, weights);
+  const TensorId result = g.cast(soft, as);
+  g.drop({soft, weights});
   return result;
 }
 
@@ -117,12 +121,14 @@ Attended eager(GraphBuilder& g, const AttentionCall& call) {
   const Heads key = repeated(g, call.k, heads);
   const Heads value = repeated(g, call.v, heads);
   TensorId weights = scores(g, call, query, key);
-  weights = call.wide_softmax ? wide_softmax(g, weights) : plain_softmax(g, weights);
+  weights = call.wide_softmax ? wide_softmax(g, weights) : plain_softmax(g, weights, g.dtype(call.v));
   const TensorId dropped = g.dropout(weights, call.dropout);
   g.drop({weights});
-  const TensorId v = flattened(g, value);
-  const TensorId product = g.matmul(dropped, v);
-  g.drop({v});
+  const Heads low_value{g.lowered(value.tensor), value.layout};
+  const TensorId low_weights = g.lowered(dropped);
+  const TensorId v = flattened(g, low_value);
+  const TensorId product = g.matmul(low_weights, v);
+  g.drop({v, low_weights, low_value.tensor});
   const bool copied_back = batch_of(g, product) > 1 && heads > 1 && seq_of(g, product) > 1;
   const Shape shape = g.shape(product);
   const TensorId output = copied_back ? g.view_copied_back(product, shape) : g.view(product, shape);

@@ -13,7 +13,8 @@ GraphBuilder::GraphBuilder(const ModelSpec& model, const GraphOptions& options)
       options_(options),
       parameter_tensors_(model.parameters.size(), kNone),
       buffer_tensors_(model.buffers.size(), kNone),
-      stack_{0} {
+      stack_{0},
+      autocast_cache_(model.parameters.size(), kNone) {
   const auto layers = static_cast<std::size_t>(model.dims.layers);
   graph_.nodes.reserve(layers * 80 + 40);
   graph_.operands.reserve(layers * 230 + 120);
@@ -41,6 +42,21 @@ void GraphBuilder::exit(ModuleId module) {
   graph_.program.push_back({Instruction::Kind::Exit, module});
 }
 
+// peft's LoraModel calls the forward of the model that it wraps, not the module.
+void GraphBuilder::enter_model() {
+  enter(0);
+  if (causal() != 0) enter(child(0, "base_model"));
+}
+
+void GraphBuilder::exit_model() {
+  if (causal() != 0) GraphBuilder::exit(child(0, "base_model"));
+  GraphBuilder::exit(0);
+}
+
+DType GraphBuilder::dtype_of(const Parameter& parameter) const {
+  return options_.one_dtype ? options_.dtype : parameter.dtype.value_or(options_.dtype);
+}
+
 void GraphBuilder::begin_region(std::int32_t layer, std::vector<TensorId> arguments, std::vector<TensorId> keywords) {
   DSPLAN_CHECK(static_cast<std::size_t>(layer) == graph_.regions.size(), "layers must come in order");
   graph_.regions.push_back({std::move(arguments), std::move(keywords)});
@@ -65,9 +81,9 @@ TensorId GraphBuilder::parameter(std::string_view leaf) {
     const Parameter& parameter = model_.parameters[static_cast<std::size_t>(id)];
     const bool trained =
         options_.trainable.empty() ? parameter.trainable : options_.trainable[static_cast<std::size_t>(id)];
-    graph_.storages.push_back({storage(parameter.shape.elements(), options_.dtype), id, kNone});
-    tensor =
-        add_tensor(parameter.shape, options_.dtype, static_cast<StorageId>(graph_.storages.size() - 1), trained, kNone);
+    const DType type = dtype_of(parameter);
+    graph_.storages.push_back({storage(parameter.shape.elements(), type), id, kNone});
+    tensor = add_tensor(parameter.shape, type, static_cast<StorageId>(graph_.storages.size() - 1), trained, kNone);
     references_.back() = 0;
   }
   return tensor;
@@ -140,9 +156,26 @@ TensorId GraphBuilder::make(Op op, Shape shape, DType dtype, std::initializer_li
   return out;
 }
 
+namespace {
+
+// Under autocast in fp32 (AT_FORALL_FP32, AT_FORALL_FP32_SET_OPT_DTYPE), among the operators with one input. Not
+// log_softmax: cross_entropy names its dtype.
+bool autocast_to_fp32(Op op) { return op == Op::PowScalar || op == Op::Rsqrt || op == Op::Softmax; }
+
+}  // namespace
+
+void GraphBuilder::require_grad(TensorId x) {
+  Tensor& tensor = graph_.tensors[static_cast<std::size_t>(x)];
+  if (tensor.requires_grad) return;
+  tensor.requires_grad = true;
+  graph_.leaves.push_back(x);
+}
+
 TensorId GraphBuilder::unary(Op op, TensorId x, double number) {
-  const TensorId out = make(op, shape(x), dtype(x), {x}, true);
+  const TensorId operand = autocast_to_fp32(op) ? widened(x) : keep(x);
+  const TensorId out = make(op, shape(operand), dtype(operand), {operand}, true);
   graph_.nodes.back().number = number;
+  drop({operand});
   return out;
 }
 
@@ -179,16 +212,29 @@ TensorId GraphBuilder::mean_last(TensorId x) {
 }
 
 TensorId GraphBuilder::linear(TensorId x, TensorId weight, TensorId bias, std::int64_t features) {
+  const Product product = options_.stage3_linear ? Product::Function : Product::Transposed;
+  // C++ evaluates the casts of linear(x, weight, bias) from the last argument to the first.
+  const TensorId low_bias = lowered(bias);
+  const TensorId low_weight = lowered(weight);
+  const TensorId low_x = lowered(x);
+  return product_of(product, low_x, low_weight, low_bias, features);
+}
+
+// addmm(bias, x, weight).
+TensorId GraphBuilder::conv1d(TensorId x, TensorId weight, TensorId bias, std::int64_t features) {
+  const TensorId low_weight = lowered(weight);
+  const TensorId low_x = lowered(x);
+  const TensorId low_bias = lowered(bias);
+  return product_of(Product::Direct, low_x, low_weight, low_bias, features);
+}
+
+TensorId GraphBuilder::product_of(Product product, TensorId x, TensorId weight, TensorId bias, std::int64_t features) {
   Shape result = shape(x);
   result.dims[result.rank - 1U] = features;
   const TensorId out = make(Op::Linear, result, dtype(x), {x, weight, bias}, true);
-  if (options_.stage3_linear) graph_.nodes.back().product = Product::Function;
-  return out;
-}
-
-TensorId GraphBuilder::conv1d(TensorId x, TensorId weight, TensorId bias, std::int64_t features) {
-  const TensorId out = linear(x, weight, bias, features);
-  graph_.nodes.back().product = Product::Direct;
+  graph_.nodes.back().product = product;
+  drop({x, weight});
+  if (bias != kNone) drop({bias});
   return out;
 }
 
@@ -199,7 +245,13 @@ TensorId GraphBuilder::embedding(TensorId weight, TensorId ids) {
 }
 
 TensorId GraphBuilder::layer_norm(TensorId x, TensorId weight, TensorId bias) {
-  return make(Op::LayerNorm, shape(x), dtype(x), {x, weight, bias}, true);
+  const TensorId wide_bias = widened(bias);
+  const TensorId wide_weight = widened(weight);
+  const TensorId wide = widened(x);
+  const TensorId out = make(Op::LayerNorm, shape(wide), dtype(wide), {wide, wide_weight, wide_bias}, true);
+  drop({wide, wide_weight});
+  if (wide_bias != kNone) drop({wide_bias});
+  return out;
 }
 
 TensorId GraphBuilder::dropout(TensorId x, double p) {
@@ -257,12 +309,20 @@ TensorId GraphBuilder::cat_last(TensorId a, TensorId b) {
 TensorId GraphBuilder::matmul(TensorId a, TensorId b) {
   Shape result = shape(a);
   result.dims[result.rank - 1U] = shape(b).dims[shape(b).rank - 1U];
-  return make(Op::Matmul, result, dtype(a), {a, b}, true);
+  const TensorId low_b = lowered(b);
+  const TensorId low_a = lowered(a);
+  const TensorId out = make(Op::Matmul, result, dtype(low_a), {low_a, low_b}, true);
+  drop({low_a, low_b});
+  return out;
 }
 
 TensorId GraphBuilder::attention(TensorId q, TensorId k, TensorId v) {
-  const TensorId out = make(Op::Attention, shape(q), dtype(q), {q, k, v}, true);
+  const TensorId low_v = lowered(v);
+  const TensorId low_k = lowered(k);
+  const TensorId low_q = lowered(q);
+  const TensorId out = make(Op::Attention, shape(q), dtype(low_q), {low_q, low_k, low_v}, true);
   graph_.nodes.back().attention = options_.attention;
+  drop({low_q, low_k, low_v});
   return out;
 }
 
@@ -276,7 +336,9 @@ std::pair<TensorId, TensorId> GraphBuilder::select(Op op, TensorId x, Shape valu
 }
 
 std::pair<TensorId, TensorId> GraphBuilder::nll_loss(TensorId log_probabilities, TensorId target) {
-  const TensorId loss = make(Op::NllLoss, Shape{}, dtype(log_probabilities), {log_probabilities, target}, true);
+  const TensorId wide = widened(log_probabilities);
+  const TensorId loss = make(Op::NllLoss, Shape{}, dtype(wide), {wide, target}, true);
+  drop({wide});
   return {loss, kNone};
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,13 +20,18 @@ struct GraphOptions {
   std::int64_t micro_batch = 1;
   std::int64_t seq = 1;
   DType dtype = DType::BFloat16;
+  bool one_dtype = false;  // DeepSpeed casts all parameters to it, those with a dtype of their own too.
+  // torch.autocast around the forward, in this dtype; what accelerate does besides: floating-point outputs become fp32.
+  std::optional<DType> autocast;
+  bool outputs_to_fp32 = false;
   AttentionKernel attention = AttentionKernel::Flash;
   bool eager_attention = false;  // Composed of products and softmax: `attention` plays no part.
   Loss loss = Loss::HuggingFace;
   std::int64_t loss_chunks = 0;
   Version torch = kWitnessTorch;
   Version transformers = kWitnessTransformers;
-  bool stage3_linear = false;  // nn.functional.linear is DeepSpeed's (Product::Function).
+  bool inputs_require_grad = false;  // transformers' enable_input_require_grads.
+  bool stage3_linear = false;        // nn.functional.linear is DeepSpeed's (Product::Function).
   // Checkpoints go around these modules instead of layers; see cut_module_regions.
   std::vector<std::string> checkpointed_modules;
   std::vector<bool> trainable;  // By ParameterId, ties resolved. Empty: all that the model itself trains.
@@ -40,6 +46,10 @@ class GraphBuilder {
   [[nodiscard]] const Shape& shape(TensorId id) const { return graph_.tensor(id).shape; }
   [[nodiscard]] DType dtype(TensorId id) const { return graph_.tensor(id).dtype; }
 
+  // The transformers model, and the calls of what wraps it (peft).
+  [[nodiscard]] ModuleId causal() const { return model_.causal; }
+  void enter_model();
+  void exit_model();
   // Module boundaries. `child` refuses (InternalError) a name that the model does not have.
   [[nodiscard]] ModuleId child(ModuleId parent, std::string_view name) const;
   void enter(ModuleId module);
@@ -50,6 +60,7 @@ class GraphBuilder {
 
   // The parameter `leaf` of the current module, or kNone if it has none. Not to be dropped.
   [[nodiscard]] TensorId parameter(std::string_view leaf);
+  [[nodiscard]] DType dtype_of(const Parameter& parameter) const;
   [[nodiscard]] TensorId buffer(std::string_view leaf);
   [[nodiscard]] TensorId batch_input(Shape shape, DType dtype);
 
@@ -59,6 +70,10 @@ class GraphBuilder {
   // Operators, in the framework's words. Inputs must be alive.
   TensorId unary(Op op, TensorId x, double number = 0);
   TensorId cast(TensorId x, DType dtype);  // The same tensor if nothing changes: then one more reference to it.
+  // torch.autocast's two rules for an operand (ATen/autocast_mode.h): lower_precision, and fp32. One more reference, as
+  // `cast`; where autocast is off, the same tensor.
+  TensorId lowered(TensorId x);
+  TensorId widened(TensorId x);
   TensorId binary(Op op, TensorId a, TensorId b);
   TensorId mean_last(TensorId x);
   TensorId linear(TensorId x, TensorId weight, TensorId bias, std::int64_t features);
@@ -83,7 +98,13 @@ class GraphBuilder {
   TensorId in_place(Op op, TensorId x, TensorId other);
   TensorId keep(TensorId x);  // One more Python reference.
 
+  // x.requires_grad_(True): a leaf of its own, unless it has a history already.
+  void require_grad(TensorId x);
   void set_grad_enabled(bool enabled) { grad_enabled_ = enabled; }
+  // torch.autocast(enabled=False) within the forward.
+  void set_autocast_enabled(bool enabled) { autocast_enabled_ = enabled; }
+  // The outermost autocast region ends: its cache lets go of the weights' copies.
+  void leave_autocast();
   void set_batch(std::vector<TensorId> batch) { graph_.batch = std::move(batch); }
 
   // Checks that only `loss` and the batch still have references.
@@ -95,7 +116,8 @@ class GraphBuilder {
   TensorId output_of(NodeId node, TensorId out);
   NodeId add_node(Op op, std::initializer_list<TensorId> inputs, bool differentiable);
   void run(NodeId node);
-
+  // Of operands that autocast has seen; their references are used up.
+  TensorId product_of(Product product, TensorId x, TensorId weight, TensorId bias, std::int64_t features);
   const ModelSpec& model_;
   const GraphOptions& options_;
   Graph graph_;
@@ -103,7 +125,9 @@ class GraphBuilder {
   std::vector<TensorId> parameter_tensors_;  // By ParameterId; kNone until asked for.
   std::vector<TensorId> buffer_tensors_;
   std::vector<ModuleId> stack_;
+  std::vector<TensorId> autocast_cache_;  // By ParameterId; kNone where there is no copy.
   bool grad_enabled_ = true;
+  bool autocast_enabled_ = true;
 };
 
 }  // namespace dsplan

@@ -14,7 +14,7 @@ namespace {
 class Decoder {
  public:
   Decoder(const ModelSpec& model, const GraphOptions& options)
-      : g_(model, options), d_(model.dims), gemma_(model.family == "gemma2"), model_(g_.child(0, "model")) {}
+      : g_(model, options), d_(model.dims), gemma_(model.family == "gemma2"), model_(g_.child(g_.causal(), "model")) {}
 
   Graph build() {
     const TensorId ids = g_.batch_input(Shape{g_.options().micro_batch, g_.options().seq}, DType::Int64);
@@ -22,23 +22,15 @@ class Decoder {
     const bool masked = batch_has_mask(g_.options().transformers);
     const TensorId ones = masked ? g_.batch_input(g_.shape(ids), DType::Int64) : kNone;
     g_.set_batch(masked ? std::vector<TensorId>{ids, labels, ones} : std::vector<TensorId>{ids, labels});
-    g_.enter(0);
+    g_.enter_model();
     const TensorId hidden = body(ids, ones);
     return g_.finish(causal_loss(g_, hidden, labels, [&](TensorId x) {
-      const TensorId logits = module_linear(g_.child(0, "lm_head"), x, d_.vocab);
+      const TensorId logits = linear_module(g_, g_.child(g_.causal(), "lm_head"), x, d_.vocab);
       return d_.final_softcap > 0 ? softcap(logits) : logits;
     }));
   }
 
  private:
-  TensorId module_linear(ModuleId module, TensorId x, std::int64_t features) {
-    g_.enter(module);
-    const TensorId weight = g_.parameter("weight");
-    const TensorId out = g_.linear(x, weight, g_.parameter("bias"), features);
-    g_.exit(module);
-    return out;
-  }
-
   // What every layer is told of the tokens' places.
   struct Positions {
     TensorId ids = kNone;
@@ -113,6 +105,7 @@ class Decoder {
   std::pair<TensorId, TensorId> rotary(ModuleId module, TensorId positions) {
     g_.enter(module);
     g_.set_grad_enabled(false);
+    g_.set_autocast_enabled(false);
     const TensorId frequencies = g_.buffer("inv_freq");
     const std::int64_t half = g_.shape(frequencies).dims[0];
     const std::int64_t seq = g_.options().seq;
@@ -126,6 +119,7 @@ class Decoder {
     const TensorId narrow_cos = g_.cast(cos, g_.options().dtype);
     const TensorId narrow_sin = g_.cast(sin, g_.options().dtype);
     g_.drop({wide, angles, both, cos, sin});
+    g_.set_autocast_enabled(true);
     g_.set_grad_enabled(true);
     g_.exit(module);
     return {narrow_cos, narrow_sin};
@@ -157,7 +151,7 @@ class Decoder {
   TensorId heads_of(ModuleId attention, const char* projection, const char* norm, TensorId x, std::int64_t heads) {
     const std::int64_t batch = g_.options().micro_batch;
     const std::int64_t seq = g_.options().seq;
-    const TensorId flat = module_linear(g_.child(attention, projection), x, heads * d_.head_dim);
+    const TensorId flat = linear_module(g_, g_.child(attention, projection), x, heads * d_.head_dim);
     const ModuleId head_norm = norm == nullptr ? kNone : g_.model().child(attention, norm);
     // Rotation's backward sums in fresh zeros, laid out head by head: what is not rotated (the values) keeps its
     // layout.
@@ -195,7 +189,7 @@ class Decoder {
     call.softcap = gemma_ ? d_.attention_softcap : 0;
     call.dropout = d_.attention_dropout;
     const Attended attended = attend(g_, call);
-    const TensorId out = module_linear(g_.child(module, "o_proj"), attended.flat, d_.hidden);
+    const TensorId out = linear_module(g_, g_.child(module, "o_proj"), attended.flat, d_.hidden);
     g_.drop({attended.flat, call.q, call.k, call.v});
     g_.exit(module);
     return {out, attended.weights};
@@ -212,13 +206,13 @@ class Decoder {
   TensorId mlp(ModuleId module, TensorId hidden) {
     if (d_.experts > 0) return moe_block(g_, module, hidden);
     g_.enter(module);
-    const TensorId gate = module_linear(g_.child(module, "gate_proj"), hidden, d_.ffn);
+    const TensorId gate = linear_module(g_, g_.child(module, "gate_proj"), hidden, d_.ffn);
     const TensorId active = activation(module, gate);
     g_.drop({gate});
-    const TensorId up = module_linear(g_.child(module, "up_proj"), hidden, d_.ffn);
+    const TensorId up = linear_module(g_, g_.child(module, "up_proj"), hidden, d_.ffn);
     const TensorId product = g_.binary(Op::Mul, active, up);
     g_.drop({active, up});
-    const TensorId out = module_linear(g_.child(module, "down_proj"), product, d_.hidden);
+    const TensorId out = linear_module(g_, g_.child(module, "down_proj"), product, d_.hidden);
     g_.drop({product});
     g_.exit(module);
     return out;
@@ -264,6 +258,7 @@ class Decoder {
       out = scaled;
     }
     g_.exit(module);
+    if (g_.options().inputs_require_grad) g_.require_grad(out);
     return out;
   }
 

@@ -10,32 +10,20 @@ namespace {
 class Gpt2 {
  public:
   Gpt2(const ModelSpec& model, const GraphOptions& options)
-      : g_(model, options), d_(model.dims), model_(g_.child(0, "transformer")) {}
+      : g_(model, options), d_(model.dims), model_(g_.child(g_.causal(), "transformer")) {}
 
   Graph build() {
     const TensorId ids = g_.batch_input(Shape{g_.options().micro_batch, g_.options().seq}, DType::Int64);
     const TensorId labels = g_.batch_input(Shape{g_.options().micro_batch, g_.options().seq}, DType::Int64);
     g_.set_batch({ids, labels});
-    g_.enter(0);
+    g_.enter_model();
     const TensorId hidden = body(ids);
     return g_.finish(causal_loss(g_, hidden, labels, [&](TensorId x) {
-      const ModuleId head = g_.child(0, "lm_head");
-      g_.enter(head);
-      const TensorId logits = g_.linear(x, g_.parameter("weight"), kNone, d_.vocab);
-      g_.exit(head);
-      return logits;
+      return linear_module(g_, g_.child(g_.causal(), "lm_head"), x, d_.vocab);
     }));
   }
 
  private:
-  TensorId conv1d(ModuleId module, TensorId x, std::int64_t features) {
-    g_.enter(module);
-    const TensorId weight = g_.parameter("weight");
-    const TensorId out = g_.conv1d(x, weight, g_.parameter("bias"), features);
-    g_.exit(module);
-    return out;
-  }
-
   TensorId layer_norm(ModuleId module, TensorId x) {
     g_.enter(module);
     const TensorId weight = g_.parameter("weight");
@@ -89,7 +77,7 @@ class Gpt2 {
   // The layer's output, and the weights of eager attention, which the block holds.
   Attended attention(ModuleId module, TensorId hidden, TensorId mask) {
     g_.enter(module);
-    const TensorId fused = conv1d(g_.child(module, "c_attn"), hidden, 3 * d_.hidden);
+    const TensorId fused = linear_module(g_, g_.child(module, "c_attn"), hidden, 3 * d_.hidden);
     const std::vector<TensorId> parts = g_.split_last(fused, 3);
     g_.drop({fused});
     AttentionCall call;
@@ -103,7 +91,7 @@ class Gpt2 {
     call.dropout = d_.attention_dropout;
     call.wide_softmax = false;
     const Attended attended = attend(g_, call);
-    const TensorId projected = conv1d(g_.child(module, "c_proj"), attended.flat, d_.hidden);
+    const TensorId projected = linear_module(g_, g_.child(module, "c_proj"), attended.flat, d_.hidden);
     g_.drop({attended.flat});
     const TensorId out = dropout(g_.child(module, "resid_dropout"), projected, d_.residual_dropout);
     g_.drop({projected, call.q, call.k, call.v});
@@ -113,10 +101,10 @@ class Gpt2 {
 
   TensorId mlp(ModuleId module, TensorId hidden) {
     g_.enter(module);
-    const TensorId wide = conv1d(g_.child(module, "c_fc"), hidden, d_.ffn);
+    const TensorId wide = linear_module(g_, g_.child(module, "c_fc"), hidden, d_.ffn);
     const TensorId active = activation(g_.child(module, "act"), wide);
     g_.drop({wide});
-    const TensorId narrow = conv1d(g_.child(module, "c_proj"), active, d_.hidden);
+    const TensorId narrow = linear_module(g_, g_.child(module, "c_proj"), active, d_.hidden);
     g_.drop({active});
     const TensorId out = dropout(g_.child(module, "dropout"), narrow, d_.residual_dropout);
     g_.drop({narrow});
@@ -151,6 +139,7 @@ class Gpt2 {
   TensorId body(TensorId ids) {
     g_.enter(model_);
     const TensorId words = embed("wte", ids);
+    if (g_.options().inputs_require_grad) g_.require_grad(words);
     const TensorId range = g_.make(Op::Arange, Shape{g_.options().seq}, DType::Int64, {});
     const TensorId shifted = g_.make(Op::AddScalar, Shape{g_.options().seq}, DType::Int64, {range});
     g_.drop({range});

@@ -35,9 +35,10 @@ std::optional<std::string> graph_obstacle(const ModelSpec& model, const Training
   if (training.attention == Attention::MemoryEfficient && model.dims.kv_heads != model.dims.heads) {
     return "grouped-query attention outside the flash kernel, where the math kernel takes over";
   }
-  if (training.dtype == DType::Float32 && training.attention == Attention::Flash) {
+  if (training.compute_dtype() == DType::Float32 && training.attention == Attention::Flash) {
     return "the flash kernel takes no fp32";
   }
+  if (model.dims.experts > 0 && training.autocast) return "a mixture's grouped product under autocast";
   return std::nullopt;
 }
 

@@ -34,6 +34,9 @@ void cut_module_regions(Graph& graph, const ModelSpec& model, const std::vector<
 // in the model's dtype; kNone for the fused kernels, which are causal by a flag. A batch without mask is searched for
 // several sequences in one row; `ones` is the batch's mask, or kNone.
 [[nodiscard]] TensorId attention_mask(GraphBuilder& g, TensorId position_ids, TensorId ones, std::int64_t window);
+// A Linear or Conv1D module, with peft's adapters around it if it has them: result + B(A(dropout(x))) * scaling, in the
+// adapters' dtype, then in the result's (peft, tuners/lora/layer.py, Linear.forward).
+[[nodiscard]] TensorId linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t features);
 // The experts of a mixture layer through one grouped product: every shape depends on tokens * experts_per_token only.
 [[nodiscard]] TensorId moe_block(GraphBuilder& g, ModuleId mlp, TensorId hidden);
 

@@ -108,23 +108,36 @@ TensorId chunked_loss(GraphBuilder& g, const std::vector<TensorId>& logits, Tens
   return result;
 }
 
+// The training loop keeps the loss and drops the outputs, then its autocast region ends. accelerate's region ends with
+// the model's forward, and its outputs become fp32 (accelerate, utils/operations.py, convert_to_fp32).
+void drop_outputs(GraphBuilder& g, TensorId logits) {
+  if (!g.options().outputs_to_fp32) {
+    g.drop({logits});
+    return g.leave_autocast();
+  }
+  g.leave_autocast();
+  const TensorId wide = g.cast(logits, DType::Float32);
+  g.drop({logits, wide});
+}
+
 }  // namespace
 
 TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const Head& head) {
   if (g.options().loss == Loss::Chunked) {
     const std::vector<TensorId> logits = logits_by_piece(g, hidden, head);
     g.drop({hidden});
-    g.exit(0);
+    g.exit_model();
     const TensorId loss = chunked_loss(g, logits, labels);
     for (TensorId piece : logits) g.drop({piece});
+    g.leave_autocast();
     return loss;
   }
   const TensorId logits = head(hidden);
   const DType as = g.options().loss == Loss::Native ? g.dtype(logits) : DType::Float32;
   const TensorId loss = whole_loss(g, logits, labels, as);
   g.drop({hidden});
-  g.exit(0);
-  g.drop({logits});  // The training loop keeps the loss and drops the outputs.
+  g.exit_model();
+  drop_outputs(g, logits);
   return loss;
 }
 

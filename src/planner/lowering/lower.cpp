@@ -1,6 +1,8 @@
 #include "planner/lowering/lower.h"
 
 #include <algorithm>
+#include <functional>
+#include <memory>
 
 #include "core/error.h"
 #include "model/graphs/graphs.h"
@@ -29,8 +31,10 @@ std::vector<BufferId> load_buffers(const ModelSpec& model, const Training& train
 
 class Loop {
  public:
-  Loop(const Job& job, Emitter& emitter, TrainingRuntime& runtime, Tape& tape)
-      : job_(job), emitter_(emitter), runtime_(runtime), tape_(tape) {}
+  // `tape_of`: the tape of a micro-batch, counted from the first step's first.
+  using TapeOf = std::function<Tape&(std::int64_t)>;
+  Loop(const Job& job, Emitter& emitter, TrainingRuntime& runtime, TapeOf tape_of)
+      : job_(job), emitter_(emitter), runtime_(runtime), tape_of_(std::move(tape_of)) {}
 
   void optimizer_step(Stretch stretch) {
     emitter_.mark(Moment::StretchBegins, stretch);
@@ -45,27 +49,32 @@ class Loop {
  private:
   void micro_batch(Stretch stretch, std::int32_t k) {
     const bool boundary = k + 1 == job_.training.grad_accum;
+    Tape& tape = tape_of_(next_++);
     emitter_.at(Pass::Forward);
     emitter_.mark(Moment::MicroBatchBegins, stretch, k);
-    tape_.make_batch();
+    tape.make_batch();
+    if (before_ != nullptr && before_ != &tape) before_->drop_batch();
+    before_ = &tape;
     runtime_.forward_begins();
     emitter_.mark(Moment::ForwardBegins, stretch, k);
-    tape_.forward();
+    tape.forward();
     emitter_.mark(Moment::ForwardEnds, stretch, k);
     emitter_.at(Pass::Backward);
     runtime_.backward_begins(boundary);
     emitter_.mark(Moment::BackwardBegins, stretch, k);
-    tape_.backward();
+    tape.backward();
     emitter_.at(Pass::Backward);
     runtime_.backward_ends(boundary);
-    tape_.drop_loss();  // A framework's backward() reduces before it returns to the loop.
+    tape.drop_loss();  // A framework's backward() reduces before it returns to the loop.
     emitter_.mark(Moment::BackwardEnds, stretch, k);
   }
 
   const Job& job_;
   Emitter& emitter_;
   TrainingRuntime& runtime_;
-  Tape& tape_;
+  TapeOf tape_of_;
+  std::int64_t next_ = 0;
+  Tape* before_ = nullptr;  // Whose batch is held.
 };
 
 }  // namespace
@@ -73,6 +82,9 @@ class Loop {
 std::optional<std::string> schedule_obstacle(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
   if (const auto graph = graph_obstacle(model, training, job.parallelism.tp)) return graph;
+  if (model.causal != 0 && !training.checkpoint.groups.empty() && training.transformers < Version{5, 0, 0}) {
+    return "checkpointed adapters under transformers 4";
+  }
   if (job.parallelism.sp > 1) return "sequence parallelism";
   if (job.parallelism.ep > 1) return "expert parallelism";
   if (training.runtime == Runtime::DeepSpeed) {
@@ -90,6 +102,9 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.micro_batch = job.training.micro_batch;
   options.seq = job.training.seq;
   options.dtype = job.training.dtype;
+  options.one_dtype = job.training.runtime == Runtime::DeepSpeed;
+  options.autocast = job.training.autocast;
+  options.outputs_to_fp32 = job.training.outputs_to_fp32;
   options.attention =
       job.training.attention == Attention::MemoryEfficient ? AttentionKernel::MemoryEfficient : AttentionKernel::Flash;
   options.eager_attention = job.training.attention == Attention::Eager;
@@ -97,6 +112,9 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.loss_chunks = job.training.loss_chunks;
   options.torch = job.training.torch;
   options.transformers = job.training.transformers;
+  // PreTrainedModel.gradient_checkpointing_enable does so for whatever it embeds, since transformers 5.
+  options.inputs_require_grad =
+      !job.training.checkpoint.groups.empty() && job.training.transformers >= Version{5, 0, 0};
   options.stage3_linear = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
   options.checkpointed_modules = job.training.checkpoint.modules;
   options.trainable.assign(model.parameters.size(), false);
@@ -136,26 +154,60 @@ void refuse_unreachable(const Graph& graph, const Checkpointing& checkpointing) 
 
 }  // namespace
 
-Schedule lower(const ModelSpec& model, const Job& job, const Graph& graph, const RecipeBook& recipes,
-               std::int64_t rank) {
+Shapes build_shapes(const ModelSpec& model, const Job& job) {
+  Shapes shapes;
+  shapes.lengths = job.training.seq_list;
+  if (shapes.lengths.empty()) shapes.lengths.push_back(job.training.seq);
+  std::sort(shapes.lengths.begin(), shapes.lengths.end());
+  shapes.lengths.erase(std::unique(shapes.lengths.begin(), shapes.lengths.end()), shapes.lengths.end());
+  GraphOptions options = graph_options(model, job);
+  for (std::int64_t length : shapes.lengths) {
+    options.seq = length;
+    shapes.graphs.push_back(build_graph(model, options));
+    shapes.recipes.emplace_back(shapes.graphs.back(), job.training.level, CatalogueOptions{job.training.torch});
+  }
+  return shapes;
+}
+
+namespace {
+
+struct View {
+  std::int64_t length;
+  const Graph* graph;
+  const RecipeBook* recipes;
+};
+
+Schedule lower_shapes(const ModelSpec& model, const Job& job, const std::vector<View>& shapes, std::int64_t rank) {
   DSPLAN_CHECK(rank >= 0 && rank < job.parallelism.dp, "rank " + std::to_string(rank));
-  const std::size_t micro_batches = static_cast<std::size_t>(job.training.grad_accum) * 2;
-  const Checkpointing checkpointing = checkpointing_of(job.training, graph);
-  refuse_unreachable(graph, checkpointing);
+  const std::int64_t steps = job.training.steps();
+  const auto micro_batches = static_cast<std::size_t>(job.training.grad_accum * steps);
+  // Regions are the same at every length.
+  const Checkpointing checkpointing = checkpointing_of(job.training, *shapes.front().graph);
+  refuse_unreachable(*shapes.front().graph, checkpointing);
   const std::size_t recomputed = checkpointing.groups.empty() ? 0 : 4;
-  Emitter emitter(graph.nodes.size() * (9 + recomputed) * micro_batches + model.parameters.size() * 12 + 1024);
+  Emitter emitter(shapes.front().graph->nodes.size() * (9 + recomputed) * micro_batches + model.parameters.size() * 12 +
+                  1024);
   emitter.at(Pass::Setup);
   emitter.mark(Moment::StretchBegins, Stretch::Init);
   const std::unique_ptr<TrainingRuntime> runtime = make_runtime(job, model, rank, emitter);
-  std::vector<BufferId> buffers = load_buffers(model, job.training, emitter);
+  const std::vector<BufferId> buffers = load_buffers(model, job.training, emitter);
   runtime->initialise();
   emitter.mark(Moment::StretchEnds, Stretch::Init);
 
-  Tape tape(model, graph, recipes, checkpointing, emitter, *runtime, std::move(buffers));
   Workspaces workspaces(library_workspaces(job), emitter);
-  tape.attach(workspaces);
-  Loop loop(job, emitter, *runtime, tape);
+  std::vector<std::unique_ptr<Tape>> tapes;
+  for (const View& shape : shapes) {
+    tapes.push_back(
+        std::make_unique<Tape>(model, *shape.graph, *shape.recipes, checkpointing, emitter, *runtime, buffers));
+    tapes.back()->attach(workspaces);
+  }
+  Loop loop(job, emitter, *runtime, [&](std::int64_t k) -> Tape& {
+    const std::int64_t length = job.training.seq_of(k);
+    const auto at = std::find_if(shapes.begin(), shapes.end(), [&](const View& v) { return v.length == length; });
+    return *tapes[static_cast<std::size_t>(at - shapes.begin())];
+  });
   loop.optimizer_step(Stretch::FirstStep);
+  for (std::int64_t k = 2; k < steps; ++k) loop.optimizer_step(Stretch::MiddleStep);
   loop.optimizer_step(Stretch::SecondStep);
   Schedule schedule = emitter.finish();
   schedule.rank = rank;
@@ -164,6 +216,22 @@ Schedule lower(const ModelSpec& model, const Job& job, const Graph& graph, const
   schedule.keeps_results = std::any_of(checkpointing.groups.begin(), checkpointing.groups.end(),
                                        [](const CheckpointGroup& group) { return !group.kept.empty(); });
   return schedule;
+}
+
+}  // namespace
+
+Schedule lower(const ModelSpec& model, const Job& job, const Shapes& shapes, std::int64_t rank) {
+  std::vector<View> views;
+  for (std::size_t at = 0; at < shapes.lengths.size(); ++at) {
+    views.push_back({shapes.lengths[at], &shapes.graphs[at], &shapes.recipes[at]});
+  }
+  return lower_shapes(model, job, views, rank);
+}
+
+Schedule lower(const ModelSpec& model, const Job& job, const Graph& graph, const RecipeBook& recipes,
+               std::int64_t rank) {
+  DSPLAN_CHECK(job.training.seq_list.empty(), "a list of lengths has a graph for each of them");
+  return lower_shapes(model, job, {{job.training.seq, &graph, &recipes}}, rank);
 }
 
 }  // namespace dsplan

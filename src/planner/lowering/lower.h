@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/graph.h"
 
@@ -20,10 +21,21 @@ namespace dsplan {
 // What the graph of this job depends on.
 [[nodiscard]] GraphOptions graph_options(const ModelSpec& model, const Job& job);
 
-// Init, first and second step of data-parallel rank `rank` (0 <= rank < job.parallelism.dp).
+// The graphs of a job, one for each length of Training::seq_list (without a list: one), with their recipes.
+struct Shapes {
+  std::vector<std::int64_t> lengths;
+  std::vector<Graph> graphs;
+  std::vector<RecipeBook> recipes;
+};
+[[nodiscard]] Shapes build_shapes(const ModelSpec& model, const Job& job);
+
+// Init, first and second step (with a list of lengths, steps between them) of data-parallel rank `rank` (0 <= rank <
+// job.parallelism.dp).
 //
 // The loop that decides lifetimes: make batch, forward, keep the loss and drop the outputs, backward, drop the loss;
 // the next micro-batch replaces the batch; step; zero_grad(set_to_none).
+[[nodiscard]] Schedule lower(const ModelSpec& model, const Job& job, const Shapes& shapes, std::int64_t rank);
+// Where all rows have the same length.
 [[nodiscard]] Schedule lower(const ModelSpec& model, const Job& job, const Graph& graph, const RecipeBook& recipes,
                              std::int64_t rank);
 

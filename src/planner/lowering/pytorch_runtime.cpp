@@ -82,7 +82,7 @@ class PyTorchRuntime final : public RuntimeBase {
 
   // The very first iteration uses one bucket for everything; rank 0 broadcasts the parameters.
   void start_ddp() {
-    for (const Leaf& leaf : leaves_) broadcast(parameters_[static_cast<std::size_t>(leaf.id)]);
+    for (const Leaf& leaf : leaves_) broadcast(parameters_[static_cast<std::size_t>(leaf.id)], leaf.dtype);
     Bucket all;
     for (const Leaf& leaf : trained_) add_to(all, leaf.id);
     if (!all.parameters.empty()) open(std::move(all));
@@ -95,7 +95,7 @@ class PyTorchRuntime final : public RuntimeBase {
   }
 
   void open(Bucket bucket) {
-    bucket.buffer = emitter_.allocate(bucket.bytes, dtype(), Role::RuntimeBuffers, "gradient bucket");
+    bucket.buffer = emitter_.allocate(bucket.bytes, trained_dtype(), Role::RuntimeBuffers, "gradient bucket");
     for (ParameterId parameter : bucket.parameters) {
       bucket_of_[static_cast<std::size_t>(parameter)] = static_cast<std::int32_t>(buckets_.size());
     }
@@ -127,12 +127,15 @@ class PyTorchRuntime final : public RuntimeBase {
     emitter_.begin();
     emitter_.read(bucket.buffer);
     emitter_.write(bucket.buffer);
-    emitter_.communicate(Collective::AllReduce, dtype(), bucket.bytes);
+    emitter_.communicate(Collective::AllReduce, trained_dtype(), bucket.bytes);
     emitter_.begin();
     emitter_.read(bucket.buffer);
     for (ParameterId parameter : bucket.parameters) emitter_.write(gradients_[static_cast<std::size_t>(parameter)]);
     emitter_.compute("copy gradients back");
   }
+
+  // Either the model is trained or its adapters are: one dtype.
+  [[nodiscard]] DType trained_dtype() const { return trained_.empty() ? dtype() : trained_.front().dtype; }
 
   // `.grad` of everything that is trained, by parameter group: one, or as transformers' Trainer makes them.
   [[nodiscard]] std::vector<StepParameter> step_parameters(const std::vector<const Leaf*>& group) const {
@@ -142,8 +145,8 @@ class PyTorchRuntime final : public RuntimeBase {
       const Parameter& parameter = model_.parameters[at];
       const Module& module = model_.modules[static_cast<std::size_t>(parameter.module)];
       const bool hidden = parameter.shape.rank == 2 && parameter.split != Split::Vocabulary && module.layer != kNone;
-      made.push_back(
-          {leaf->id, parameters_[at], gradients_[at], parameter.shape, dtype(), hidden, module.type == "Embedding"});
+      made.push_back({leaf->id, parameters_[at], gradients_[at], parameter.shape, leaf->dtype, hidden,
+                      module.type == "Embedding"});
     }
     return made;
   }

@@ -60,6 +60,7 @@ RecipeBook::RecipeBook(const Graph& graph, Level level, const CatalogueOptions& 
     entry.alias = recipe.alias;
     entry.passes_part = recipe.passes_part;
     entry.leaves_reversed = recipe.leaves_reversed;
+    entry.leaves_first = recipe.leaves_first;
     entry.passes = recipe.passes;
     entry.hands_out = recipe.hands_out;
     entry.seen_through_view = recipe.seen_through_view;

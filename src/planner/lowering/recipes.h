@@ -26,6 +26,7 @@ class RecipeBook {
     bool alias = false;
     bool passes_part = false;
     bool leaves_reversed = false;
+    bool leaves_first = false;
     std::uint64_t passes = 0;
     std::uint64_t hands_out = 0;
     std::uint64_t seen_through_view = 0;

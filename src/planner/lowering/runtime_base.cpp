@@ -14,8 +14,8 @@ std::vector<Leaf> leaves_of(const ModelSpec& model, const Training& training) {
     if (parameter.tied_to != kNone) continue;
     const bool frozen = std::any_of(training.freeze.begin(), training.freeze.end(),
                                     [&](const std::string& glob) { return glob_matches(glob, parameter.name); });
-    leaves.push_back(
-        {static_cast<ParameterId>(at), parameter.shape.elements().value(), parameter.trainable && !frozen});
+    leaves.push_back({static_cast<ParameterId>(at), parameter.shape.elements().value(), parameter.trainable && !frozen,
+                      training.dtype_of(parameter)});
   }
   return leaves;
 }
@@ -167,19 +167,20 @@ void RuntimeBase::control_all_reduce(Bytes bytes, Label label) {
 }
 
 BufferId RuntimeBase::load_whole(const Leaf& leaf, Label label) {
-  const BufferId buffer = emitter_.allocate(in_model_dtype(leaf.elements), dtype(), Role::Parameters, label, leaf.id);
+  const BufferId buffer =
+      emitter_.allocate(storage(Elements(leaf.elements), leaf.dtype), leaf.dtype, Role::Parameters, label, leaf.id);
   emitter_.begin();
   emitter_.write(buffer);
   emitter_.compute("load parameter");
   return buffer;
 }
 
-void RuntimeBase::broadcast(BufferId buffer) {
+void RuntimeBase::broadcast(BufferId buffer, DType type) {
   if (world() == 1) return;
   emitter_.begin();
   emitter_.read(buffer);
   emitter_.write(buffer);
-  emitter_.communicate(Collective::Broadcast, dtype(), emitter_.size(buffer));
+  emitter_.communicate(Collective::Broadcast, type, emitter_.size(buffer));
 }
 
 void RuntimeBase::accumulate(BufferId& held, BufferId gradient) {

@@ -13,6 +13,7 @@ struct Leaf {
   ParameterId id = 0;
   std::int64_t elements = 0;
   bool trainable = true;
+  DType dtype = DType::BFloat16;
 };
 [[nodiscard]] std::vector<Leaf> leaves_of(const ModelSpec& model, const Training& training);
 
@@ -70,7 +71,8 @@ class RuntimeBase : public TrainingRuntime {
   // Whole parameters outside any flat buffer.
   BufferId load_whole(const Leaf& leaf, Label label);
   // Rank 0 sends what `buffer` holds to all; nothing where there is one rank.
-  void broadcast(BufferId buffer);
+  void broadcast(BufferId buffer) { broadcast(buffer, dtype()); }
+  void broadcast(BufferId buffer, DType type);
   // `.grad` is added to in place; the new gradient dies. The first one simply becomes it.
   void accumulate(BufferId& held, BufferId gradient);
   // All state tensors for one flat partition.

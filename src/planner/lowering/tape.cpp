@@ -23,7 +23,8 @@ Tape::Tape(const ModelSpec& model, const Graph& graph, const RecipeBook& recipes
       nested_uses_(graph.tensors.size(), 0),
       region_of_(graph.nodes.size(), -1),
       module_has_gradient_(model.modules.size(), false),
-      module_called_(model.modules.size(), false) {
+      module_called_(model.modules.size(), false),
+      read_(graph.tensors.size(), false) {
   for (std::size_t at = 0; at < graph.storages.size(); ++at) {
     if (graph.storages[at].buffer != kNone) {
       buffers_[at] = module_buffers_[static_cast<std::size_t>(graph.storages[at].buffer)];
@@ -31,6 +32,9 @@ Tape::Tape(const ModelSpec& model, const Graph& graph, const RecipeBook& recipes
   }
   for (std::size_t at = graph.loss == kNone ? 0 : graph.nodes.size(); at > 0 && head_ == kNone; --at) {
     if (graph.nodes[at - 1].module != 0) head_ = static_cast<NodeId>(at - 1);
+  }
+  for (const Node& node : graph.nodes) {
+    for (TensorId input : graph.in(node)) read_[static_cast<std::size_t>(input)] = true;
   }
   find_regions(checkpointing);
   find_wanted();
@@ -112,6 +116,13 @@ void Tape::count_uses() {
   }
 }
 
+ModuleId Tape::caller(ModuleId module) const {
+  while (module != kNone && !module_called_[static_cast<std::size_t>(module)]) {
+    module = model_.modules[static_cast<std::size_t>(module)].parent;
+  }
+  return module;
+}
+
 void Tape::make_batch() {
   std::vector<BufferId> made;
   for (TensorId input : graph_.batch) {
@@ -170,7 +181,7 @@ void Tape::run_program(std::uint32_t begin, std::uint32_t end, bool keep_saved) 
       case Instruction::Kind::Exit:
         emitter_.exit(instruction.id);
         runtime_.exit(instruction.id, emitter_.pass());
-        emitter_.at(emitter_.pass(), model_.modules[static_cast<std::size_t>(instruction.id)].parent);
+        emitter_.at(emitter_.pass(), caller(model_.modules[static_cast<std::size_t>(instruction.id)].parent));
         break;
       case Instruction::Kind::Forget: release_saved(instruction.id); break;
       case Instruction::Kind::RegionBegins:
@@ -214,6 +225,7 @@ void Tape::run_forward(NodeId id, bool keep_saved) {
     if (entry.alias || (entry.in_place && i == 0)) emitter_.retain(buffer_of(out));
     if (recomputing_) alive_.push_back(out);
   }
+  if (!graph_.leaves.empty() && !recomputing_) hold_leaves(id);
   if (keep_saved) save(id, made);
   // By-products belong to the autograd node alone: without one to keep them they die with the operator.
   const std::span<const Slot> slots = recipes_.slots(id);
@@ -236,7 +248,10 @@ void Tape::make_forward(NodeId id, std::vector<BufferId>& made) {
       made[step.slot] = emitter_.allocate(slot.bytes, slot.dtype, role, name(node.op));
       if (slot.kind == SlotKind::Temporary) emitter_.mark_scratch(made[step.slot]);
       if (is_loss(id, false)) emitter_.mark_of_loss(made[step.slot]);
-      if (node.op == Op::All) emitter_.mark_scratch(made[step.slot]);  // Python reads it, no operator does.
+      // Python reads it, no operator does: a flag that is asked, outputs that accelerate makes fp32.
+      const bool asked =
+          node.op == Op::All || (node.op == Op::Cast && !read_[static_cast<std::size_t>(graph_.output(node))]);
+      if (asked) emitter_.mark_scratch(made[step.slot]);
       if (slot.kind == SlotKind::Output) buffer_of(graph_.output(node, slot.index)) = made[step.slot];
       end_new = step.slot + 1U;
     } else if (step.kind == RecipeStep::Kind::Kernel) {

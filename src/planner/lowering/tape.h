@@ -109,6 +109,9 @@ class Tape {
                            std::size_t end_new);
   void save(NodeId node, const std::vector<BufferId>& slots);
   void drop_tensor(TensorId tensor);
+  // Graph::leaves: their AccumulateGrad holds them, and they their `.grad`, until the loss goes.
+  void hold_leaves(NodeId producer);
+  void take_leaf_gradients(NodeId producer);
 
   // tape_checkpoint.cpp
   void enter_region(Region& region);
@@ -136,6 +139,8 @@ class Tape {
   [[nodiscard]] bool enters_module(const Node& node, TensorId input) const;
   [[nodiscard]] Gradient& pending_of(TensorId tensor);
   void deliver_pending();
+  // The module that calls what lies in `module`: containers are never entered.
+  [[nodiscard]] ModuleId caller(ModuleId module) const;
   [[nodiscard]] bool is_leaf(TensorId tensor) const;
   [[nodiscard]] BufferId take_or_clone(TensorId tensor, Gradient gradient);
   void ready(TensorId tensor);
@@ -172,8 +177,10 @@ class Tape {
   std::vector<std::int16_t> region_of_;  // By node; -1 outside.
   std::vector<bool> module_has_gradient_;
   std::vector<bool> module_called_;
+  std::vector<bool> read_;         // By tensor: whether an operator reads it; Python alone may.
   std::vector<TensorId> alive_;    // During recomputation: what Python holds, for early stop.
   std::vector<ModuleId> entered_;  // During recomputation: modules entered and not yet left.
+  std::vector<BufferId> leaves_;   // What they and their gradients lie in.
   bool recomputing_ = false;
   NodeId head_ = kNone;  // The last operator outside the root module, where there is a loss.
   std::vector<Pending> pending_;

@@ -55,7 +55,7 @@ void Tape::walk_backward() {
     } else if (at->kind == Instruction::Kind::Enter && module_has_gradient_[static_cast<std::size_t>(at->id)]) {
       emitter_.exit(at->id);
       runtime_.exit(at->id, Pass::Backward);
-      emitter_.at(Pass::Backward, model_.modules[static_cast<std::size_t>(at->id)].parent);
+      emitter_.at(Pass::Backward, caller(model_.modules[static_cast<std::size_t>(at->id)].parent));
       deliver_pending();
     }
   }
@@ -64,6 +64,8 @@ void Tape::walk_backward() {
 // With the loss goes the graph, and what its checkpoints still hold.
 void Tape::drop_loss() {
   emitter_.release(buffer_of(graph_.loss), Reason::Loop);
+  for (BufferId buffer : leaves_) emitter_.release(buffer, Reason::AutogradGraph);
+  leaves_.clear();
   for (Region& region : regions_) leave_closure(region);
 }
 
@@ -73,8 +75,27 @@ bool Tape::has_gradient(const Node& node) const {
                      [&](TensorId id) { return gradients_[static_cast<std::size_t>(id)].buffer != kNoBuffer; });
 }
 
+void Tape::hold_leaves(NodeId producer) {
+  for (TensorId leaf : graph_.leaves) {
+    if (graph_.tensor(leaf).producer != producer) continue;
+    leaves_.push_back(buffer_of(leaf));
+    emitter_.retain(leaves_.back());
+  }
+}
+
+// Every use has run: the producer comes before them in program order.
+void Tape::take_leaf_gradients(NodeId producer) {
+  for (TensorId leaf : graph_.leaves) {
+    Gradient& slot = gradients_[static_cast<std::size_t>(leaf)];
+    if (graph_.tensor(leaf).producer != producer || slot.buffer == kNoBuffer) continue;
+    leaves_.push_back(take_or_clone(leaf, std::exchange(slot, {})));
+    emitter_.mark_scratch(leaves_.back());  // Nobody reads it.
+  }
+}
+
 void Tape::run_backward(NodeId id) {
   const Node& node = graph_.node(id);
+  if (!graph_.leaves.empty()) take_leaf_gradients(id);
   if (!node.requires_grad || !has_gradient(node)) return;
   const std::int16_t region = region_of_[static_cast<std::size_t>(id)];
   Region* checkpoint = region >= 0 ? &regions_[static_cast<std::size_t>(region)] : nullptr;
@@ -197,6 +218,14 @@ void Tape::deliver(NodeId id, const std::vector<BufferId>& made, const std::vect
   const RecipeBook::Entry& entry = recipes_.entry(id);
   std::array<TensorId, Node::kMostInputs> leaves{};
   std::size_t leaf_count = 0;
+  const auto hand_on = [&](TensorId input, const Gradient& gradient) {
+    if (enters_module(node, input)) {
+      accumulate_into(pending_of(input), input, gradient);
+    } else {
+      accumulate(input, gradient);
+    }
+  };
+  Gradient first;  // Of input 0, where the leaves come before it.
   for (std::size_t i = 0; i < node.input_count; ++i) {
     Gradient gradient;
     const bool through_view = (entry.seen_through_view >> i & 1U) != 0;
@@ -212,16 +241,17 @@ void Tape::deliver(NodeId id, const std::vector<BufferId>& made, const std::vect
     if (gradient.buffer == kNoBuffer) continue;
     const TensorId input = graph_.input(node, i);
     if (is_leaf(input)) leaves[leaf_count++] = input;
-    if (enters_module(node, input)) {
-      accumulate_into(pending_of(input), input, gradient);
+    if (i == 0 && entry.leaves_first && !is_leaf(input)) {
+      first = gradient;
     } else {
-      accumulate(input, gradient);
+      hand_on(input, gradient);
     }
   }
   // Leaves are ready as soon as all their gradients have come.
   for (std::size_t k = 0; k < leaf_count; ++k) {
     leaf_arrived(leaves[entry.leaves_reversed ? leaf_count - 1 - k : k]);
   }
+  if (first.buffer != kNoBuffer) hand_on(graph_.input(node, 0), first);
 }
 
 bool Tape::is_leaf(TensorId tensor) const {

@@ -15,6 +15,19 @@ bool has(std::initializer_list<std::string_view> families, std::string_view fami
   return std::find(families.begin(), families.end(), family) != families.end();
 }
 
+// A table of learned positions has no row beyond its end; rotary ones only lose quality.
+void judge_positions(Resolver& resolver, std::int64_t seq, const Place& place) {
+  const std::int64_t most = resolver.model.dims.max_positions;
+  if (most == 0 || seq <= most) return;
+  if (has({"gpt2", "opt", "bert", "roberta", "vit"}, resolver.model.family)) {
+    resolver.fault(place,
+                   fmt::format("seq {} is beyond the {} learned positions of {}", seq, most, resolver.model.name));
+  } else {
+    resolver.notice(Notice::Kind::Warning, place,
+                    fmt::format("seq {} is beyond max_position_embeddings = {}", seq, most));
+  }
+}
+
 void resolve_seq(Resolver& resolver) {
   const Setting<std::int64_t>& wished = resolver.request.seq;
   const std::int64_t most = resolver.model.dims.max_positions;
@@ -27,17 +40,41 @@ void resolve_seq(Resolver& resolver) {
   training.seq = *wished;
   resolver.given("seq", std::to_string(*wished), wished.place, "--seq");
   if (*wished < 1) return resolver.fault(wished.place, fmt::format("seq must be at least 1, not {}", *wished));
-  if (most == 0 || *wished <= most) return;
-  // A table of learned positions has no row beyond its end; rotary ones only lose quality.
-  if (has({"gpt2", "opt", "bert", "roberta", "vit"}, resolver.model.family)) {
-    resolver.fault(wished.place,
-                   fmt::format("seq {} is beyond the {} learned positions of {}", *wished, most, resolver.model.name));
-  } else {
-    resolver.notice(Notice::Kind::Warning, wished.place,
-                    fmt::format("seq {} is beyond max_position_embeddings = {}", *wished, most));
+  judge_positions(resolver, *wished, wished.place);
+}
+
+// "512,1024,2048"; one number of tokens for each micro-batch in turn.
+std::vector<std::int64_t> lengths_in(const std::string& text) {
+  std::vector<std::int64_t> lengths;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (true) {
+    std::int64_t length = 0;
+    const auto [stop, fault] = std::from_chars(at, end, length);
+    if (fault != std::errc() || length < 1) return {};
+    lengths.push_back(length);
+    if (stop == end) return lengths;
+    if (*stop != ',') return {};
+    at = stop + 1;
   }
 }
 
+void resolve_seq_list(Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.seq_list;
+  Training& training = resolver.training();
+  training.seq_list = lengths_in(*wished);
+  if (training.seq_list.empty()) {
+    training.seq = 1;
+    return resolver.fault(wished.place, fmt::format("\"{}\" is no list of lengths", *wished), "write it as 512,1024");
+  }
+  training.seq = *std::max_element(training.seq_list.begin(), training.seq_list.end());
+  resolver.given("seq", *wished, wished.place, "--seq-list");
+  if (resolver.request.seq.given()) {
+    resolver.announce(resolver.request.seq.place,
+                      fmt::format("seq {} gives way to {}", *resolver.request.seq, wished.place.text()));
+  }
+  judge_positions(resolver, training.seq, wished.place);
+}
 // The kernel that scaled_dot_product_attention picks with full rows (pytorch-memory.md): flash needs 16 bits, heads
 // of at most 256, compute capability 8.0 and no mask tensor; otherwise the memory-efficient one.
 struct Kernel {
@@ -58,7 +95,7 @@ bool before_ampere(const Resolver& resolver) {
 }
 
 Kernel sdpa_kernel(const Resolver& resolver) {
-  if (resolver.job.training.dtype == DType::Float32) return {Attention::MemoryEfficient, "fp32"};
+  if (resolver.job.training.compute_dtype() == DType::Float32) return {Attention::MemoryEfficient, "fp32"};
   if (resolver.model.dims.head_dim > 256) return {Attention::MemoryEfficient, "heads wider than 256"};
   if (masked(resolver)) return {Attention::MemoryEfficient, "an attention mask"};
   if (before_ampere(resolver)) return {Attention::MemoryEfficient, "a GPU before sm_80"};
@@ -91,7 +128,7 @@ void resolve_attention(Resolver& resolver) {
   }
   resolver.given("attention", std::string(name(training.attention)), wished.place, "--attention");
   if (text != "flash") return;
-  if (training.dtype == DType::Float32) {
+  if (training.compute_dtype() == DType::Float32) {
     resolver.fault(wished.place, "flash attention with fp32", "the kernel takes fp16 and bf16 only");
   }
   if (before_ampere(resolver)) {
@@ -231,6 +268,15 @@ CheckpointKind checkpoint_kind(Resolver& resolver) {
   return kind;
 }
 
+void resolve_lora(Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.lora;
+  if (!wished.given()) return;
+  resolver.given("lora", *wished, wished.place, "--lora");
+  if (!resolver.deepspeed()) return;
+  resolver.announce(wished.place, fmt::format("DeepSpeed casts the adapters to {}, as the whole model",
+                                              name(resolver.job.training.dtype)));
+}
+
 void resolve_checkpoint(Resolver& resolver) {
   const Request& request = resolver.request;
   try {
@@ -256,12 +302,17 @@ void resolve_checkpoint(Resolver& resolver) {
 }  // namespace
 
 void resolve_execution(Resolver& resolver) {
-  resolve_seq(resolver);
+  if (resolver.request.seq_list.given()) {
+    resolve_seq_list(resolver);
+  } else {
+    resolve_seq(resolver);
+  }
   resolve_attention(resolver);
   resolve_loss_and_loop(resolver);
   resolve_zero_grad(resolver);
   resolve_level(resolver);
   resolve_freeze(resolver);
+  resolve_lora(resolver);
   resolve_checkpoint(resolver);
 }
 

@@ -17,10 +17,7 @@ void refuse_unmodelled_options(Resolver& resolver) {
   const auto refuse_degree = [&resolver](const Setting<std::int64_t>& degree, std::string_view what) {
     if (degree.value_or(1) > 1) resolver.not_modelled(degree.place, fmt::format("{} = {}", what, *degree));
   };
-  refuse(request.lora, "LoRA");
-  refuse(request.autocast, "autocast");
   refuse(request.routing, "expert routing");
-  refuse(request.seq_list, "a list of sequence lengths");
   refuse(request.sweep, "a sweep");
   refuse(request.env, "an environment file");
   refuse_degree(request.sp, "sequence parallelism, sp");

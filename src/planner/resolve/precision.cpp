@@ -117,7 +117,39 @@ void dtype_by_trainer(Resolver& resolver, const TrainingArguments& arguments) {
   }
 }
 
-// Without DeepSpeed and without mixed precision, the weights keep the dtype in which the script loads them.
+// accelerate's mixed precision and the Trainer's are torch.autocast around the model's forward, unless DeepSpeed casts
+// the weights. Null: none.
+const Setting<std::string>* mixed_precision(const Resolver& resolver) {
+  const Request& request = resolver.request;
+  return !resolver.deepspeed() && request.mixed_precision.given() ? &request.mixed_precision : nullptr;
+}
+
+const Setting<bool>* trainer_precision(const Resolver& resolver) {
+  const std::optional<TrainingArguments>& arguments = resolver.request.training_arguments;
+  if (resolver.deepspeed() || !arguments) return nullptr;
+  if (arguments->bf16.value_or(false)) return &arguments->bf16;
+  return arguments->fp16.value_or(false) ? &arguments->fp16 : nullptr;
+}
+
+bool autocasts(const Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.autocast;
+  return wished.given() ? *wished != "none" : mixed_precision(resolver) != nullptr || trainer_precision(resolver);
+}
+
+// The dtype of weights under autocast that nothing names: transformers 5 loads a model in the checkpoint's own, 4 in
+// fp32 (PreTrainedModel.from_pretrained, `dtype`).
+void loaded_under_autocast(Resolver& resolver) {
+  Training& training = resolver.training();
+  const bool own = training.transformers >= Version{5, 0, 0} && resolver.model.stored_dtype.has_value();
+  const bool trainer = mixed_precision(resolver) != nullptr || trainer_precision(resolver) != nullptr;
+  training.dtype = own && trainer ? *resolver.model.stored_dtype : DType::Float32;
+  if (!trainer) return resolver.derived("dtype", "fp32", "autocast, whose use is with fp32 weights", "--dtype");
+  resolver.assumed("dtype", std::string(name(training.dtype)),
+                   own ? "from_pretrained loads a checkpoint in its own dtype" : "from_pretrained loads fp32",
+                   "--dtype");
+}
+
+// Without DeepSpeed, the weights keep the dtype in which the script loads them.
 void loaded_dtype(Resolver& resolver) {
   const Setting<std::string>& loaded = resolver.request.torch_dtype;
   const std::optional<DType> dtype = loaded.given() ? dtype_named(*loaded) : std::nullopt;
@@ -125,15 +157,14 @@ void loaded_dtype(Resolver& resolver) {
     resolver.training().dtype = *dtype;
     return resolver.given("dtype", std::string(name(*dtype)), loaded.place, "--dtype");
   }
+  if (autocasts(resolver)) return loaded_under_autocast(resolver);
   resolver.assumed("dtype", "bf16", "no DeepSpeed JSON", "--dtype");
 }
 
 // accelerate enables its mixed precision in a JSON that has no block for it, and refuses the opposite block.
 void dtype_by_accelerate(Resolver& resolver) {
   const Setting<std::string>& wished = resolver.request.mixed_precision;
-  if (!resolver.deepspeed()) {
-    return resolver.not_modelled(wished.place, "mixed precision without DeepSpeed (autocast)");
-  }
+  if (!resolver.deepspeed()) return loaded_dtype(resolver);
   const DType dtype = dtype_named(*wished).value_or(DType::BFloat16);
   resolver.training().dtype = dtype;
   resolver.given("dtype", std::string(name(dtype)), wished.place, "--dtype");
@@ -143,15 +174,6 @@ void dtype_by_accelerate(Resolver& resolver) {
                  fmt::format("the DeepSpeed JSON enables {}, and the launch line {}",
                              name(precision_of(enabled, *resolver.ds)), *wished),
                  "accelerate refuses the mismatch");
-}
-
-void dtype_of_plain_trainer(Resolver& resolver, const TrainingArguments& arguments) {
-  const bool bf16 = arguments.bf16.value_or(false);
-  if (bf16 || arguments.fp16.value_or(false)) {
-    return resolver.not_modelled((bf16 ? arguments.bf16 : arguments.fp16).place,
-                                 "mixed precision without DeepSpeed (autocast)");
-  }
-  loaded_dtype(resolver);
 }
 
 void dtype_by_json(Resolver& resolver) {
@@ -180,11 +202,47 @@ void resolve_dtype(Resolver& resolver) {
   const std::optional<TrainingArguments>& arguments = resolver.request.training_arguments;
   if (resolver.request.dtype.given()) return dtype_by_request(resolver);
   if (resolver.request.mixed_precision.given()) return dtype_by_accelerate(resolver);
-  if (!resolver.deepspeed() && arguments) return dtype_of_plain_trainer(resolver, *arguments);
+  if (!resolver.deepspeed() && arguments) return loaded_dtype(resolver);
   if (enabled_precision(resolver.ds) != nullptr) return dtype_by_json(resolver);
   if (resolver.deepspeed() && arguments) return dtype_by_trainer(resolver, *arguments);
   if (resolver.ds != nullptr) return dtype_by_json(resolver);
   loaded_dtype(resolver);
+}
+
+// Around the forward: an option's plain torch.autocast, or accelerate's, which makes the outputs fp32 as well.
+void resolve_autocast(Resolver& resolver) {
+  Training& training = resolver.training();
+  const Setting<std::string>& wished = resolver.request.autocast;
+  const Setting<std::string>* launched = mixed_precision(resolver);
+  const Setting<bool>* trained = trainer_precision(resolver);
+  if (wished.given() && resolver.deepspeed() && *wished != "none") {
+    return resolver.not_modelled(wished.place, "autocast under DeepSpeed (its torch_autocast block)");
+  }
+  if (wished.given()) {
+    const std::optional<DType> dtype = dtype_named(*wished);
+    if (*wished != "none" && (!dtype || *dtype == DType::Float32)) {
+      return resolver.fault(wished.place, fmt::format("autocast \"{}\" is none of bf16, fp16, none", *wished));
+    }
+    training.autocast = dtype;
+    resolver.given("autocast", *wished, wished.place, "--autocast");
+  } else if (launched != nullptr) {
+    training.autocast = dtype_named(**launched).value_or(DType::BFloat16);
+    resolver.given("autocast", std::string(name(*training.autocast)), launched->place, "--autocast");
+  } else if (trained != nullptr) {
+    const bool bf16 = trained == &resolver.request.training_arguments->bf16;
+    if (bf16 && resolver.request.training_arguments->fp16.value_or(false)) {
+      resolver.fault(resolver.request.training_arguments->fp16.place, "bf16 and fp16 are both true",
+                     "transformers allows one");
+    }
+    training.autocast = bf16 ? DType::BFloat16 : DType::Float16;
+    resolver.given("autocast", std::string(name(*training.autocast)), trained->place, "--autocast");
+  }
+  training.outputs_to_fp32 = training.autocast && !wished.given();
+  if (training.autocast && training.dtype != DType::Float32 && training.dtype != *training.autocast) {
+    resolver.not_modelled(
+        wished.given() ? wished.place : (launched != nullptr ? launched->place : trained->place),
+        fmt::format("autocast in {} over weights in {}", name(*training.autocast), name(training.dtype)));
+  }
 }
 
 // Model dtype for every stage since 0.17.6; before that fp32 for bf16 without ZeRO (deepspeed-zero.md, section 1).
@@ -249,6 +307,7 @@ void resolve_runtime(Resolver& resolver) {
 
 void resolve_precision(Resolver& resolver) {
   resolve_dtype(resolver);
+  resolve_autocast(resolver);
   resolve_accumulation(resolver);
   Training& training = resolver.training();
   training.communication_dtype = training.dtype;

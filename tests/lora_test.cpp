@@ -1,0 +1,124 @@
+// LoRA adapters: the words of --lora, and what peft makes of a model. Memory itself is compared with real runs in
+// memory_witness_test.cpp.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "io/text.h"
+#include "model/families.h"
+#include "model/lora.h"
+
+using namespace dsplan;
+
+namespace {
+
+ModelSpec tiny(const char* more = "") {
+  const std::string text =
+      std::string(R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512, "max_position_embeddings": 512)") +
+      more + "}";
+  return build_model(parse_json("tiny.json", text), "tiny");
+}
+
+Lora lora(const std::string& text) { return parse_lora({text, Place{"--lora", 0, 0, {}}}); }
+
+ModelSpec adapted(const ModelSpec& model, const std::string& text) {
+  return with_adapters(model, lora(text), Place{"--lora", 0, 0, {}});
+}
+
+template <class Run>
+std::string refusal(Run&& run) {
+  try {
+    run();
+  } catch (const Refusal& refusal) {
+    return refusal.what();
+  }
+  return "accepted";
+}
+
+const Parameter* find(const ModelSpec& model, const std::string& name) {
+  const auto at = std::find_if(model.parameters.begin(), model.parameters.end(),
+                               [&](const Parameter& p) { return p.name == name; });
+  return at == model.parameters.end() ? nullptr : &*at;
+}
+
+}  // namespace
+
+TEST_CASE("lora: the words of the option") {
+  const Lora all = lora("r=16,targets=q_proj+v_proj,dtype=bf16,dropout=0.05,alpha=32");
+  CHECK(all.r == 16);
+  CHECK(all.targets == std::vector<std::string>{"q_proj", "v_proj"});
+  CHECK(all.dtype == DType::BFloat16);
+  CHECK(all.dropout == doctest::Approx(0.05));
+  CHECK(lora("r=1,targets=q_proj").dtype == DType::Float32);  // peft's autocast_adapter_dtype.
+  CHECK(lora("r=1,targets=q_proj,dtype=model").dtype == std::nullopt);
+  struct Row {
+    const char* text;
+    const char* said;
+  };
+  const Row rows[] = {
+      {"r=8", "LoRA: targets are missing"},
+      {"targets=q_proj", "LoRA: r is missing"},
+      {"r=0,targets=q_proj", "r must be a number from 1 on"},
+      {"r=8x,targets=q_proj", "r must be a number from 1 on"},
+      {"r=8,targets=", "targets names no module"},
+      {"r=8,targets=q_proj,dropout=1", "dropout must lie in [0, 1)"},
+      {"r=8,targets=q_proj,dtype=int8", "dtype \"int8\" is none of"},
+      {"r=8,targets=q_proj,alpha=much", "alpha is a number"},
+      {"r=8,targets=q_proj,rank=3", "\"rank\" is none of r, targets, dtype, dropout, alpha"},
+      {"8", "\"8\" is not KEY=VALUE"},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.text);
+    CHECK(refusal([&] { (void)lora(row.text); }).find(row.said) != std::string::npos);
+  }
+}
+
+TEST_CASE("lora: names, shapes and what is trained are peft's") {
+  const ModelSpec base = tiny();
+  const ModelSpec model = adapted(base, "r=8,targets=q_proj+v_proj");
+  const std::string q = "base_model.model.model.layers.1.self_attn.q_proj";
+  const Parameter* weight = find(model, q + ".base_layer.weight");
+  REQUIRE(weight != nullptr);
+  CHECK(!weight->trainable);
+  const Parameter* a = find(model, q + ".lora_A.default.weight");
+  const Parameter* b = find(model, q + ".lora_B.default.weight");
+  REQUIRE(a != nullptr);
+  REQUIRE(b != nullptr);
+  CHECK(a->shape == Shape{8, 64});
+  CHECK(b->shape == Shape{64, 8});
+  CHECK(find(model, "base_model.model.model.layers.0.self_attn.v_proj.lora_B.default.weight")->shape == Shape{32, 8});
+  CHECK(a->dtype == DType::Float32);
+  CHECK(b < find(model, "base_model.model.model.layers.1.self_attn.k_proj.weight"));  // Registration order.
+  CHECK(a == weight + 1);
+  std::int64_t trained = 0;
+  for (const Parameter& p : model.parameters) trained += p.trainable ? p.shape.elements().value() : 0;
+  CHECK(trained == 2 * (8 * (64 + 64) + 8 * (64 + 32)));
+  CHECK(total_elements(model) == total_elements(base) + Elements(trained));
+  CHECK(find(model, "base_model.model.lm_head.weight") != nullptr);
+}
+
+TEST_CASE("lora: all-linear leaves the head alone; ties follow their parameter") {
+  const ModelSpec model = adapted(tiny(R"(, "tie_word_embeddings": true)"), "r=4,targets=all-linear");
+  const auto adapters =
+      std::count_if(model.parameters.begin(), model.parameters.end(), [](const Parameter& p) { return p.trainable; });
+  CHECK(adapters == 2 * 7 * 2);
+  const Parameter* head = find(model, "base_model.model.lm_head.weight");
+  REQUIRE(head != nullptr);
+  REQUIRE(head->tied_to != kNone);
+  CHECK(model.parameters[static_cast<std::size_t>(head->tied_to)].name == "base_model.model.model.embed_tokens.weight");
+}
+
+TEST_CASE("lora: targets that are no linear module, or none at all") {
+  const ModelSpec model = tiny();
+  CHECK(refusal([&] {
+          (void)adapted(model, "r=8,targets=c_attn");
+        }).find("--lora: error: LoRA target \"c_attn\" matches no module of tiny; a target is the end of") !=
+        std::string::npos);
+  CHECK(refusal([&] {
+          (void)adapted(model, "r=8,targets=embed_tokens");
+        }).find("LoRA on model.embed_tokens, a Embedding, is not modelled yet") != std::string::npos);
+  CHECK(refusal([&] { (void)adapted(model, "r=8,targets=proj"); }).find("matches no module") != std::string::npos);
+}

@@ -1,0 +1,112 @@
+// Autocast and lists of lengths, from what the user gave to the job.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "io/deepspeed.h"
+#include "io/text.h"
+#include "io/training_arguments.h"
+#include "lowered.h"
+#include "planner/resolve.h"
+
+using namespace dsplan;
+
+namespace {
+
+struct Given {
+  std::string deepspeed = {};  // Empty: none.
+  Request request = {};
+  ModelSpec model = lowered::bundled("tiny-llama");
+};
+
+Job run(const Given& given) {
+  if (given.deepspeed.empty()) return resolve(given.model, given.request, nullptr, nullptr, nullptr);
+  const DeepSpeedInput input = read_deepspeed(parse_hjson("ds.json", given.deepspeed));
+  return resolve(given.model, given.request, &input, nullptr, nullptr);
+}
+
+void says(const Given& given, const std::string& expected) {
+  std::string said = "accepted";
+  try {
+    (void)run(given);
+  } catch (const Refusal& refusal) {
+    said = refusal.what();
+  }
+  CHECK_MESSAGE(said.find(expected) != std::string::npos, said);
+}
+
+template <class T>
+void set(Setting<T>& setting, T value, const char* name) {
+  setting = {std::move(value), option(name)};
+}
+
+Request trainer(const std::string& yaml) { return read_training_arguments(parse_yaml("args.yaml", yaml)); }
+
+const ResolvedInput& input(const Job& job, std::string_view name) {
+  const auto at =
+      std::find_if(job.inputs.begin(), job.inputs.end(), [&](const ResolvedInput& one) { return one.name == name; });
+  REQUIRE(at != job.inputs.end());
+  return *at;
+}
+
+bool noticed(const Job& job, std::string_view text) {
+  return std::any_of(job.notices.begin(), job.notices.end(),
+                     [&](const Notice& one) { return one.message.find(text) != std::string::npos; });
+}
+
+}  // namespace
+
+TEST_CASE("resolve: autocast, and the weights under it") {
+  Given plain;
+  set(plain.request.autocast, std::string("bf16"), "--autocast");
+  const Job job = run(plain);
+  CHECK(job.training.autocast == DType::BFloat16);
+  CHECK(job.training.dtype == DType::Float32);
+  CHECK(!job.training.outputs_to_fp32);
+  CHECK(job.training.attention == Attention::Flash);  // By what the products run in.
+  CHECK(input(job, "dtype").origin == Origin::Derived);
+  // TrainingArguments without DeepSpeed are accelerate's autocast; the checkpoint's own dtype since transformers 5.
+  Given trained{"", trainer("bf16: true")};
+  CHECK(run(trained).training.autocast == DType::BFloat16);
+  CHECK(run(trained).training.outputs_to_fp32);
+  trained.model.stored_dtype = std::nullopt;
+  CHECK(run(trained).training.dtype == DType::Float32);
+  CHECK(input(run(trained), "dtype").origin == Origin::Assumed);
+  trained.model.stored_dtype = DType::BFloat16;
+  CHECK(run(trained).training.dtype == DType::BFloat16);
+  set(trained.request.transformers_version, std::string("4.57"), "--transformers-version");
+  CHECK(run(trained).training.dtype == DType::Float32);
+  set(trained.request.autocast, std::string("none"), "--autocast");
+  CHECK(!run(trained).training.autocast);
+  says({"", trainer("bf16: true\nfp16: true")}, "bf16 and fp16 are both true");
+  // fp16 weights under a bf16 region.
+  set(plain.request.dtype, std::string("fp16"), "--dtype");
+  says(plain, "--autocast: error: autocast in bf16 over weights in fp16 is not modelled yet");
+  Given wrong;
+  set(wrong.request.autocast, std::string("fp32"), "--autocast");
+  says(wrong, "--autocast: error: autocast \"fp32\" is none of bf16, fp16, none");
+  Given under{"{}"};
+  set(under.request.gpus, std::int64_t{1}, "--gpus");
+  set(under.request.autocast, std::string("bf16"), "--autocast");
+  says(under, "--autocast: error: autocast under DeepSpeed (its torch_autocast block) is not modelled yet");
+}
+
+TEST_CASE("resolve: a list of lengths") {
+  Given given;
+  set(given.request.seq_list, std::string("128,256,64"), "--seq-list");
+  set(given.request.grad_accum, std::int64_t{2}, "--grad-accum");
+  const Training training = run(given).training;
+  CHECK(training.seq == 256);
+  CHECK(training.seq_list == std::vector<std::int64_t>{128, 256, 64});
+  CHECK(training.seq_of(4) == 256);
+  CHECK(training.steps() == 3);  // Two micro-batches a step: the first step, then two for three lengths.
+  set(given.request.seq, std::int64_t{64}, "--seq");
+  CHECK(noticed(run(given), "seq 64 gives way to --seq-list"));
+  for (const char* text : {"", "512,", "0", "a", "512;1024"}) {
+    Given wrong;
+    set(wrong.request.seq_list, std::string(text), "--seq-list");
+    says(wrong, "is no list of lengths");
+  }
+}
