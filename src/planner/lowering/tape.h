@@ -41,6 +41,8 @@ class Tape {
   void forward();
   // Python lets go of an op-graph's outputs.
   void drop_outputs();
+  // States the outputs as read by the work under way.
+  void read_outputs();
   // From the loss.
   void backward();
   // From an op-graph's outputs: each receives an expanded view of `seed`, of which it takes one reference.
@@ -96,6 +98,7 @@ class Tape {
   void find_regions(const Checkpointing& checkpointing);
   void find_boundary(Region& region);
   void find_wanted();
+  void find_read();
   void count_uses();
 
   void run_program(std::uint32_t begin, std::uint32_t end, bool keep_saved);
@@ -136,7 +139,14 @@ class Tape {
   void ready(TensorId tensor);
   void release_saved(NodeId node);
 
+  // Whether a gradient of one of its outputs is part of the way from the loss to a leaf.
+  [[nodiscard]] bool is_wanted(const Node& node) const;
+  [[nodiscard]] bool is_parameter(TensorId tensor) const {
+    return graph_.storage_of(tensor).parameter != kNone && graph_.tensor(tensor).producer == kNone;
+  }
+
   void read_tensor(TensorId tensor);
+  void write_tensor(TensorId tensor);
   [[nodiscard]] BufferId& buffer_of(TensorId tensor) {
     return buffers_[static_cast<std::size_t>(graph_.tensor(tensor).storage)];
   }
@@ -157,6 +167,7 @@ class Tape {
   std::vector<std::int32_t> arrived_;
   // By tensor, for what a reentrant region under way reads and does not make: gradients still to come.
   std::vector<std::int32_t> nested_uses_;
+  std::vector<bool> read_;  // By storage: someone reads what lies there.
   Region* nested_ = nullptr;
   std::vector<Region> regions_;
   std::vector<std::int16_t> region_of_;  // By node; -1 outside.
