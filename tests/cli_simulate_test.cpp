@@ -80,7 +80,6 @@ void check_against(const Json& schema, const Json& value, const std::string& pat
     for (const Json& item : value) check_against(schema.at("items"), item, path + "[]");
   }
   if (type != "object") return;
-  CHECK(value.size() == schema.at("properties").size());
   for (const Json& key : schema.at("required")) CHECK(value.contains(key.get<std::string>()));
   for (const auto& [key, child] : value.items()) {
     REQUIRE_MESSAGE(schema["properties"].contains(key), path, ".", key);

@@ -66,8 +66,9 @@ constexpr std::array kOptions = {
 
 constexpr const char* kFooter =
     "After \"--\" comes the command that starts the job (torchrun, ...).\n"
-    "--explain peak lists the largest live buffers, --explain traffic every\n"
-    "collective; the other formats always hold both.\n"
+    "--explain peak lists the largest live buffers, --explain saved what each\n"
+    "autograd node keeps, --explain traffic every collective; the other formats\n"
+    "hold the first and the last always, the second if asked.\n"
     "Exit codes: 0 it fits or nobody can say, 2 refused, 3 it does not fit.";
 
 constexpr std::array<std::string_view, 4> kTopics = {"peak", "saved", "traffic", "fragmentation"};
@@ -103,10 +104,12 @@ void take_topics(const std::vector<std::string>& texts, SimulateWords& into, Dia
     };
     if (text == "peak") {
       into.explain.push_back(Topic::Peak);
+    } else if (text == "saved") {
+      into.explain.push_back(Topic::Saved);
     } else if (text == "traffic") {
       into.explain.push_back(Topic::Traffic);
     } else if (std::find(kTopics.begin(), kTopics.end(), text) != kTopics.end()) {
-      refuse(fmt::format("\"{}\" is not modelled yet", text), "peak and traffic are");
+      refuse(fmt::format("\"{}\" is not modelled yet", text), "peak, saved and traffic are");
     } else {
       refuse(fmt::format("no topic \"{}\"", text), "topics are peak, saved, traffic, fragmentation");
     }
@@ -165,7 +168,7 @@ SimulateWords parse_simulate(std::string_view command, const Words& words) {
   }
   line.list("--freeze", "GLOB", "Parameters without gradients; may be repeated", freeze);
   line.list("--set", "KEY=VALUE", "One key of a file (not modelled yet)", set);
-  line.list("--explain", "TOPIC", "Adds to the table: peak (default), traffic", topics);
+  line.list("--explain", "TOPIC", "Adds to the table: peak (default), saved, traffic", topics);
   line.option("--diff", "OTHER", "What moved between two (not modelled yet)", diff);
   line.flag("--strict", "Refuse every assumed input", strict);
   line.parse(with_topics(words, end));
