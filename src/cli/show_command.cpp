@@ -15,6 +15,8 @@
 #include "io/locate.h"
 #include "io/text.h"
 #include "io/write_json.h"
+#include "io/write_operators.h"
+#include "model/catalogue_describe.h"
 #include "planner/footprint.h"
 #include "planner/resolve.h"
 
@@ -133,16 +135,34 @@ std::string assumptions(const Words& words) {
   return show_assumptions(job.inputs);
 }
 
+std::string operators(const Words& words) {
+  std::optional<std::string> format, version;
+  CommandLine line("dsplan show operators", "The operator catalogue: saved tensors, temporaries, FLOPs, witnesses.");
+  line.option("--format", "table|json|md", "How it is printed", format);
+  line.option("--torch-version", "V", "Whose rows", version);
+  line.parse(words);
+  const std::string torch = version.value_or(kTorchVersion);
+  const std::optional<Version> parsed = Version::parse(torch);
+  if (!parsed) throw Refusal("--torch-version", fmt::format("\"{}\" is no version", torch));
+  const std::vector<OperatorEntry> entries = describe_catalogue({*parsed});
+  const std::string wished = format.value_or("table");
+  if (wished == "json") return operators_json(entries, parsed->text());
+  if (wished == "md") return operators_markdown(entries);
+  if (wished == "table") return show_operators(entries);
+  throw Refusal("--format", fmt::format("\"{}\" is no format of this list", wished),
+                did_you_mean(wished, {"table", "json", "md"}));
+}
+
 struct TopicRow {
   std::string_view name;
   std::string (*text)(const Words& words);  // Null: takes no words; see list_of.
 };
 
 constexpr std::array kShowTopics = {
-    TopicRow{"formulas", formulas}, TopicRow{"estimators", estimators}, TopicRow{"assumptions", assumptions},
-    TopicRow{"models", nullptr},    TopicRow{"graphs", nullptr},        TopicRow{"hardware", nullptr},
-    TopicRow{"clusters", nullptr},  TopicRow{"operators", nullptr},     TopicRow{"deepspeed", nullptr},
-    TopicRow{"training", nullptr},  TopicRow{"schema", nullptr},
+    TopicRow{"formulas", formulas},   TopicRow{"estimators", estimators}, TopicRow{"assumptions", assumptions},
+    TopicRow{"models", nullptr},      TopicRow{"graphs", nullptr},        TopicRow{"hardware", nullptr},
+    TopicRow{"clusters", nullptr},    TopicRow{"operators", operators},   TopicRow{"deepspeed", nullptr},
+    TopicRow{"training", nullptr},    TopicRow{"schema", nullptr},
 };
 
 std::string list_of(const std::string& topic) {
@@ -150,7 +170,6 @@ std::string list_of(const std::string& topic) {
   if (topic == "graphs") return show_graphs();
   if (topic == "hardware") return show_hardware();
   if (topic == "clusters") return show_clusters();
-  if (topic == "operators") return show_operators();
   if (topic == "deepspeed") return names_of(Bundled::DeepSpeed);
   if (topic == "training") return names_of(Bundled::Training);
   return prediction_schema();

@@ -2,56 +2,22 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
-
 #include "cli/assemble.h"
 #include "cli/simulate_graph.h"
 #include "cli/wrap.h"
 #include "io/locate.h"
 #include "io/machine_files.h"
 #include "model/catalogue.h"
-#include "model/graphs/graphs.h"
 
 namespace dsplan {
 namespace {
 
-struct OperatorUse {
-  bool used = false;
-  std::vector<std::string> saved;  // In the order in which they were first seen.
-};
-
-using OperatorUses = std::array<OperatorUse, kOps>;
-
-void look_at(const Graph& graph, OperatorUses& uses) {
-  Recipe recipe;
-  for (const Node& node : graph.nodes) {
-    OperatorUse& use = uses[static_cast<std::size_t>(node.op)];
-    use.used = true;
-    if (!node.requires_grad) continue;
-    recipe_of(graph, node, recipe);
-    for (const Saved& saved : recipe.saved) {
-      std::string_view text = saved.name;
-      if (text.starts_with("_saved_")) text.remove_prefix(7);
-      if (std::find(use.saved.begin(), use.saved.end(), text) == use.saved.end()) use.saved.emplace_back(text);
-    }
+std::string joined(const std::vector<OperatorEntry::Made>& made) {
+  std::string text;
+  for (const OperatorEntry::Made& one : made) {
+    text += fmt::format("{}{}{}", text.empty() ? "" : ", ", one.what, one.kernel ? "*" : "");
   }
-}
-
-OperatorUses uses_in_bundled_models() {
-  OperatorUses uses;
-  std::vector<Notice> notices;
-  for (const char* name : {"tiny-gpt2", "tiny-llama", "gemma-2-2b", "mixtral-8x7b", "qwen3-0.6b"}) {
-    const ModelSpec model = load_model(name, notices);
-    if (!model.has_graph) continue;
-    for (const AttentionKernel kernel : {AttentionKernel::Flash, AttentionKernel::MemoryEfficient}) {
-      GraphOptions options;
-      options.seq = 16;
-      options.attention = kernel;
-      look_at(build_graph(model, options), uses);
-    }
-  }
-  return uses;
+  return text;
 }
 
 }  // namespace
@@ -98,19 +64,27 @@ std::string show_clusters() {
   return text;
 }
 
-std::string show_operators() {
-  const OperatorUses uses = uses_in_bundled_models();
-  std::string text = fmt::format("{:<30}{:<9}{}\n", "operator", "witness", "saves for backward");
-  for (std::size_t i = 0; i < kOps; ++i) {
-    const Op op = static_cast<Op>(i);
-    const std::string first = fmt::format("{:<30}{:<9}", name(op), name(witness_of(op)));
-    if (uses[i].saved.empty()) {
-      text += first + (uses[i].used ? "-\n" : "?\n");
-    } else {
-      text += listed(first, uses[i].saved, 39);
+std::string show_operators(const std::vector<OperatorEntry>& entries) {
+  std::string text = fmt::format("{:<34}{:<9}{}\n", "operator", "witness", "flops");
+  for (const OperatorEntry& entry : entries) {
+    text += fmt::format("{:<34}{:<9}{}{}\n", entry.name, entry.witness, entry.flops,
+                        entry.since.empty() ? "" : fmt::format("  (torch {})", entry.since));
+    std::vector<std::string> saved;
+    for (const OperatorEntry::Kept& kept : entry.saved) {
+      saved.push_back(fmt::format("{} = {}{}", kept.name.substr(kept.name.starts_with("_saved_") ? 7 : 0), kept.what,
+                                  kept.when.empty() ? "" : fmt::format(" if {} needs a gradient", kept.when)));
     }
+    if (!saved.empty()) text += listed("  saved     ", saved, 12);
+    if (!entry.forward.empty()) text += wrapped("  forward   ", joined(entry.forward), 12);
+    if (!entry.backward.empty()) text += wrapped("  backward  ", joined(entry.backward), 12);
+    if (!entry.unknown.empty()) text += wrapped("  unknown   ", entry.unknown, 12);
   }
-  return text + "\nread: from PyTorch's source; fake: seen by its dispatcher; cuda: seen on a GPU\n";
+  text += "\nWritten as several operators:\n";
+  for (const Composite& one : composites()) text += wrapped(fmt::format("  {}: ", one.name), one.parts, 4);
+  return text +
+         "\nsaved: by which name, which tensor; forward, backward: temporaries in order,\n"
+         "* inside a kernel. read: from PyTorch's source; fake: seen by its dispatcher;\n"
+         "cuda: seen on a GPU\n";
 }
 
 std::string show_assumptions(const std::vector<ResolvedInput>& inputs) {

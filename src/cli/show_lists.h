@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/job.h"
+#include "core/operator_entry.h"
 
 namespace dsplan {
 
@@ -13,9 +14,9 @@ namespace dsplan {
 [[nodiscard]] std::string show_graphs();
 [[nodiscard]] std::string show_hardware();
 [[nodiscard]] std::string show_clusters();
-// Every operator of the catalogue: who has confirmed its row, and what it saves for backward in the graphs of a few
-// bundled models. "-": it saves nothing there; "?": none of them uses it.
-[[nodiscard]] std::string show_operators();
+// Every operator of the catalogue: what it saves for backward and when, its temporaries, who has confirmed its row; and
+// what has a name but is written as several operators.
+[[nodiscard]] std::string show_operators(const std::vector<OperatorEntry>& entries);
 // Every input of a job: its value, whether it was given, derived or assumed, and why.
 [[nodiscard]] std::string show_assumptions(const std::vector<ResolvedInput>& inputs);
 

@@ -1,5 +1,7 @@
 #include "model/catalogue.h"
 
+#include <fmt/format.h>
+
 #include <array>
 
 #include "core/error.h"
@@ -8,124 +10,238 @@
 namespace dsplan {
 namespace {
 
+// How many floating-point operations the forward takes.
+enum class Flops : std::uint8_t { Nothing, Outputs, Inputs, Product, Convolution, Attention, LinearLoss };
+
 struct Row {
   Op op;
   void (*rule)(Writer&);
+  Pattern pattern;
+  Flops flops;
+  Witness witness;
+  const char* source;
+  Version since = {};
 };
 
 constexpr std::array<Row, kOps> kRows = {{
-    {Op::Input, rules::without_gradient},
-    {Op::View, rules::view},
-    {Op::Detach, rules::view},
-    {Op::Expand, rules::part},
-    {Op::Slice, rules::part},
-    {Op::Select, rules::part},
-    {Op::Split, rules::part},
-    {Op::Unbind, rules::part},
-    {Op::Unfold, rules::unary},
-    {Op::Contiguous, rules::passing},
-    {Op::Cat, rules::cat},
-    {Op::Stack, rules::cat},
-    {Op::Pad, rules::without_gradient},
-    {Op::Roll, rules::unary},
-    {Op::Flip, rules::unary},
-    {Op::Repeat, rules::unary},
-    {Op::RepeatInterleave, rules::unary},
-    {Op::Tril, rules::unary},
-    {Op::Triu, rules::unary},
-    {Op::Cast, rules::unary},
-    {Op::Add, rules::add},
-    {Op::Sub, rules::add},
-    {Op::Mul, rules::multiply},
-    {Op::Div, rules::divide},
-    {Op::Maximum, rules::unary},
-    {Op::Minimum, rules::unary},
-    {Op::Where, rules::unary},
-    {Op::MaskedFill, rules::masked_fill},
-    {Op::MaskedFillInPlace, rules::masked_fill_in_place},
-    {Op::Prelu, rules::unary},
-    {Op::Addcmul, rules::unary},
-    {Op::AddScalar, rules::passing},
-    {Op::SubScalar, rules::passing},
-    {Op::MulScalar, rules::unary},
-    {Op::DivScalar, rules::unary},
-    {Op::PowScalar, rules::power},
-    {Op::FloorDivScalar, rules::without_gradient},
-    {Op::Clamp, rules::unary_saving_input},
-    {Op::Neg, rules::unary},
-    {Op::Abs, rules::unary_saving_input},
-    {Op::Exp, rules::unary_saving_result},
-    {Op::Log, rules::unary_saving_input},
-    {Op::Sqrt, rules::unary_saving_result},
-    {Op::Rsqrt, rules::reciprocal_root},
-    {Op::Reciprocal, rules::unary_saving_result},
-    {Op::Sin, rules::unary_saving_input},
-    {Op::Cos, rules::unary_saving_input},
-    {Op::Tanh, rules::unary_saving_result},
-    {Op::Sigmoid, rules::unary_saving_result},
-    {Op::LogSigmoid, rules::unary_saving_input},
-    {Op::Relu, rules::unary_saving_result},
-    {Op::LeakyRelu, rules::unary_saving_input},
-    {Op::Elu, rules::unary_saving_input},
-    {Op::Gelu, rules::unary_saving_input},
-    {Op::Silu, rules::unary_saving_input},
-    {Op::Softplus, rules::unary_saving_input},
-    {Op::Mish, rules::unary_saving_input},
-    {Op::Hardswish, rules::unary_saving_input},
-    {Op::Glu, rules::unary_saving_input},
-    {Op::SumDim, rules::sum_dim},
-    {Op::MeanLast, rules::unary},
-    {Op::Amax, rules::unary_saving_input},
-    {Op::Amin, rules::unary_saving_input},
-    {Op::Max, rules::selection},
-    {Op::Min, rules::selection},
-    {Op::Norm, rules::unary_saving_input},
-    {Op::Std, rules::unary_saving_input},
-    {Op::Var, rules::unary_saving_input},
-    {Op::Prod, rules::unary_saving_input},
-    {Op::LogSumExp, rules::unary_saving_input},
-    {Op::CumSum, rules::cumulative_sum},
-    {Op::CumProd, rules::unary_saving_input},
-    {Op::Embedding, rules::embedding},
-    {Op::Index, rules::index},
-    {Op::IndexSelect, rules::unary},
-    {Op::IndexPut, rules::without_gradient},
-    {Op::Gather, rules::unary},
-    {Op::Scatter, rules::unary},
-    {Op::ScatterAdd, rules::unary},
-    {Op::TopK, rules::selection},
-    {Op::Sort, rules::selection},
-    {Op::Linear, rules::linear},
-    {Op::Matmul, rules::matmul},
-    {Op::Mm, rules::matmul},
-    {Op::Bmm, rules::matmul},
-    {Op::GroupedMatmul, rules::grouped_matmul},
-    {Op::Conv2d, rules::unary},
-    {Op::Attention, rules::attention},
-    {Op::Softmax, rules::unary_saving_result},
-    {Op::LogSoftmax, rules::unary_saving_result},
-    {Op::LayerNorm, rules::layer_norm},
-    {Op::GroupNorm, rules::unary},
-    {Op::BatchNorm, rules::unary},
-    {Op::RmsNorm, rules::unary},
-    {Op::Dropout, rules::dropout},
-    {Op::MaxPool2d, rules::unary},
-    {Op::Interpolate, rules::unary},
-    {Op::NllLoss, rules::nll_loss},
-    {Op::L1Loss, rules::unary},
-    {Op::MseLoss, rules::unary_saving_input},
-    {Op::SmoothL1Loss, rules::unary},
-    {Op::Bce, rules::unary},
-    {Op::BceWithLogits, rules::unary},
-    {Op::KlDiv, rules::unary},
-    {Op::FusedLinearCrossEntropy, rules::unary},
-    {Op::Arange, rules::without_gradient},
-    {Op::NotEqual, rules::without_gradient},
-    {Op::Equal, rules::without_gradient},
-    {Op::All, rules::without_gradient},
-    {Op::GreaterEqual, rules::without_gradient},
-    {Op::Histogram, rules::without_gradient},
-    {Op::Custom, rules::custom},
+    {Op::Input, rules::without_gradient, {}, Flops::Nothing, Witness::Read, "the training loop"},
+    {Op::View, rules::view, {}, Flops::Nothing, Witness::Fake, "derivatives.yaml: view, transpose, permute"},
+    {Op::Detach, rules::detach, {}, Flops::Nothing, Witness::Fake, "derivatives.yaml: detach"},
+    {Op::Expand,
+     rules::part,
+     {},
+     Flops::Nothing,
+     Witness::Fake,
+     "derivatives.yaml: expand; FunctionsManual.cpp: sum_to"},
+    {Op::Slice, rules::part, {}, Flops::Nothing, Witness::Fake, "FunctionsManual.cpp: slice_backward"},
+    {Op::Select, rules::part, {}, Flops::Nothing, Witness::Fake, "FunctionsManual.cpp: select_backward"},
+    {Op::Split, rules::part, {}, Flops::Nothing, Witness::Fake, "FunctionsManual.cpp: split_backward"},
+    {Op::Unbind, rules::part, {}, Flops::Nothing, Witness::Fake, "FunctionsManual.cpp: unbind_backward"},
+    {Op::Unfold, rules::unary, {Keeps::Nothing, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: im2col"},
+    {Op::Contiguous, rules::passing, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: clone"},
+    {Op::Cat, rules::cat, {}, Flops::Outputs, Witness::Fake, "FunctionsManual.cpp: cat_tensors_backward"},
+    {Op::Stack, rules::stack, {}, Flops::Outputs, Witness::Fake, "FunctionsManual.cpp: stack_tensors_backward"},
+    {Op::Pad,
+     rules::unary,
+     {Keeps::Nothing, 0},
+     Flops::Outputs,
+     Witness::Fake,
+     "FunctionsManual.cpp: constant_pad_nd_backward"},
+    {Op::Roll, rules::unary, {Keeps::Nothing, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: roll"},
+    {Op::Flip, rules::unary, {Keeps::Nothing, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: flip"},
+    {Op::Repeat,
+     rules::unary,
+     {Keeps::Nothing, 0},
+     Flops::Outputs,
+     Witness::Fake,
+     "FunctionsManual.cpp: repeat_backward"},
+    {Op::RepeatInterleave,
+     rules::repeat_interleave,
+     {},
+     Flops::Outputs,
+     Witness::Fake,
+     "Repeat.cpp: repeat_interleave"},
+    {Op::Tril, rules::unary, {Keeps::Nothing, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: tril"},
+    {Op::Triu, rules::unary, {Keeps::Nothing, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: triu"},
+    {Op::Cast,
+     rules::unary,
+     {Keeps::Nothing, 0},
+     Flops::Outputs,
+     Witness::Fake,
+     "FunctionsManual.cpp: _to_copy_backward"},
+    {Op::Add, rules::add, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: add"},
+    {Op::Sub, rules::subtract, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: sub"},
+    {Op::Mul, rules::multiply, {}, Flops::Outputs, Witness::Fake, "FunctionsManual.cpp: mul_tensor_backward"},
+    {Op::Div,
+     rules::divide,
+     {},
+     Flops::Outputs,
+     Witness::Fake,
+     "FunctionsManual.cpp: div_tensor_self_grad, div_tensor_other_grad"},
+    {Op::Maximum, rules::extremum, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: maximum"},
+    {Op::Minimum, rules::extremum, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: minimum"},
+    {Op::Where, rules::choose, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: where.self"},
+    {Op::MaskedFill, rules::masked_fill, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: masked_fill"},
+    {Op::MaskedFillInPlace,
+     rules::masked_fill_in_place,
+     {},
+     Flops::Outputs,
+     Witness::Fake,
+     "derivatives.yaml: masked_fill_"},
+    {Op::Prelu, rules::prelu, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: _prelu_kernel"},
+    {Op::Addcmul, rules::multiply_and_add, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: addcmul"},
+    {Op::AddScalar, rules::passing, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: add.Scalar"},
+    {Op::SubScalar, rules::passing, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: sub.Scalar"},
+    {Op::MulScalar, rules::unary, {Keeps::Nothing, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: mul.Scalar"},
+    {Op::DivScalar, rules::unary, {Keeps::Nothing, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: div.Scalar"},
+    {Op::PowScalar, rules::power, {}, Flops::Outputs, Witness::Fake, "FunctionsManual.cpp: pow_backward"},
+    {Op::FloorDivScalar, rules::without_gradient, {}, Flops::Outputs, Witness::Read, "derivatives.yaml: floor_divide"},
+    {Op::Clamp, rules::clamp, {}, Flops::Outputs, Witness::Fake, "FunctionsManual.cpp: clamp_backward"},
+    {Op::Neg, rules::unary, {Keeps::Nothing, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: neg"},
+    {Op::Abs, rules::unary, {Keeps::Input, 1}, Flops::Outputs, Witness::Fake, "derivatives.yaml: abs"},
+    {Op::Exp, rules::unary, {Keeps::Result, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: exp"},
+    {Op::Log, rules::unary, {Keeps::Input, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: log"},
+    {Op::Sqrt, rules::unary, {Keeps::Result, 1}, Flops::Outputs, Witness::Fake, "derivatives.yaml: sqrt"},
+    {Op::Rsqrt, rules::unary, {Keeps::Result, 2}, Flops::Outputs, Witness::Fake, "derivatives.yaml: rsqrt"},
+    {Op::Reciprocal, rules::unary, {Keeps::Result, 2}, Flops::Outputs, Witness::Fake, "derivatives.yaml: reciprocal"},
+    {Op::Sin, rules::unary, {Keeps::Input, 1}, Flops::Outputs, Witness::Fake, "derivatives.yaml: sin"},
+    {Op::Cos, rules::unary, {Keeps::Input, 2}, Flops::Outputs, Witness::Fake, "derivatives.yaml: cos"},
+    {Op::Tanh, rules::unary, {Keeps::Result, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: tanh"},
+    {Op::Sigmoid, rules::unary, {Keeps::Result, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: sigmoid"},
+    {Op::LogSigmoid,
+     rules::unary,
+     {Keeps::Input, 0},
+     Flops::Outputs,
+     Witness::Fake,
+     "derivatives.yaml: log_sigmoid_forward"},
+    {Op::Relu, rules::unary, {Keeps::Result, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: relu"},
+    {Op::LeakyRelu, rules::activation_in_place, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: leaky_relu"},
+    {Op::Elu, rules::activation_in_place, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: elu"},
+    {Op::Gelu, rules::unary, {Keeps::Input, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: gelu"},
+    {Op::Silu, rules::unary, {Keeps::Input, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: silu"},
+    {Op::Softplus, rules::unary, {Keeps::Input, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: softplus"},
+    {Op::Mish, rules::unary, {Keeps::Input, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: mish"},
+    {Op::Hardswish, rules::unary, {Keeps::Input, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: hardswish"},
+    {Op::Glu, rules::unary, {Keeps::Input, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: glu"},
+    {Op::SumDim, rules::sum_dim, {}, Flops::Inputs, Witness::Fake, "FunctionsManual.cpp: sum_backward"},
+    {Op::MeanLast,
+     rules::unary,
+     {Keeps::Nothing, 0},
+     Flops::Inputs,
+     Witness::Fake,
+     "FunctionsManual.cpp: mean_backward"},
+    {Op::Amax, rules::extreme_value, {}, Flops::Inputs, Witness::Fake, "FunctionsManual.cpp: scale_grad_by_count"},
+    {Op::Amin, rules::extreme_value, {}, Flops::Inputs, Witness::Fake, "FunctionsManual.cpp: scale_grad_by_count"},
+    {Op::Max,
+     rules::largest,
+     {},
+     Flops::Inputs,
+     Witness::Read,
+     "FunctionsManual.cpp: evenly_distribute_backward, value_selecting_reduction_backward"},
+    {Op::Min,
+     rules::largest,
+     {},
+     Flops::Inputs,
+     Witness::Read,
+     "FunctionsManual.cpp: evenly_distribute_backward, value_selecting_reduction_backward"},
+    {Op::Norm, rules::norm, {}, Flops::Inputs, Witness::Fake, "FunctionsManual.cpp: linalg_vector_norm_backward"},
+    {Op::Std, rules::deviation, {}, Flops::Inputs, Witness::Fake, "FunctionsManual.cpp: std_backward"},
+    {Op::Var, rules::variance, {}, Flops::Inputs, Witness::Fake, "FunctionsManual.cpp: var_backward"},
+    {Op::Prod, rules::product, {}, Flops::Inputs, Witness::Read, "FunctionsManual.cpp: prod_backward"},
+    {Op::LogSumExp, rules::log_sum_exp, {}, Flops::Inputs, Witness::Fake, "FunctionsManual.cpp: logsumexp_backward"},
+    {Op::CumSum, rules::cumulative_sum, {}, Flops::Outputs, Witness::Fake, "FunctionsManual.cpp: cumsum_backward"},
+    {Op::CumProd,
+     rules::cumulative_product,
+     {},
+     Flops::Outputs,
+     Witness::Read,
+     "FunctionsManual.cpp: cumprod_backward"},
+    {Op::Embedding, rules::embedding, {}, Flops::Outputs, Witness::Fake, "Embedding.cu: embedding_dense_backward_cuda"},
+    {Op::Index, rules::index, {}, Flops::Outputs, Witness::Read, "FunctionsManual.cpp: index_backward"},
+    {Op::IndexSelect,
+     rules::index_select,
+     {},
+     Flops::Outputs,
+     Witness::Read,
+     "TensorAdvancedIndexing.cpp: index_select_backward"},
+    {Op::IndexPut, rules::without_gradient, {}, Flops::Outputs, Witness::Read, "TensorAdvancedIndexing.cpp"},
+    {Op::Gather, rules::gather, {}, Flops::Outputs, Witness::Read, "TensorAdvancedIndexing.cpp: gather_backward"},
+    {Op::Scatter, rules::scatter, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: scatter"},
+    {Op::ScatterAdd, rules::scatter_add, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: scatter_add"},
+    {Op::TopK,
+     rules::selection,
+     {},
+     Flops::Outputs,
+     Witness::Read,
+     "FunctionsManual.cpp: value_selecting_reduction_backward"},
+    {Op::Sort,
+     rules::selection,
+     {},
+     Flops::Outputs,
+     Witness::Read,
+     "FunctionsManual.cpp: value_selecting_reduction_backward"},
+    {Op::Linear, rules::linear, {}, Flops::Product, Witness::Fake, "Linear.cpp: linear; derivatives.yaml: mm, addmm"},
+    {Op::Matmul, rules::matmul, {}, Flops::Product, Witness::Fake, "LinearAlgebra.cpp: matmul; derivatives.yaml: bmm"},
+    {Op::Mm, rules::matmul, {}, Flops::Product, Witness::Fake, "derivatives.yaml: mm"},
+    {Op::Bmm, rules::matmul, {}, Flops::Product, Witness::Fake, "derivatives.yaml: bmm"},
+    {Op::GroupedMatmul, rules::grouped_matmul, {}, Flops::Product, Witness::Fake, "derivatives.yaml: _grouped_mm"},
+    {Op::Conv2d, rules::convolution, {}, Flops::Convolution, Witness::Fake, "Convolution.cpp: convolution_backward"},
+    {Op::Attention,
+     rules::attention,
+     {},
+     Flops::Attention,
+     Witness::Fake,
+     "attention.cu, attention_backward.cu; flash_api.cpp: mha_bwd; cudnn/MHA.cpp"},
+    {Op::Softmax, rules::softmax, {}, Flops::Outputs, Witness::Fake, "SoftMax.cpp; derivatives.yaml: _softmax"},
+    {Op::LogSoftmax, rules::softmax, {}, Flops::Outputs, Witness::Fake, "SoftMax.cpp; derivatives.yaml: _log_softmax"},
+    {Op::LayerNorm, rules::layer_norm, {}, Flops::Outputs, Witness::Fake, "layer_norm_kernel.cu"},
+    {Op::GroupNorm, rules::group_norm, {}, Flops::Outputs, Witness::Fake, "group_norm.cpp"},
+    {Op::BatchNorm, rules::batch_norm, {}, Flops::Outputs, Witness::Fake, "Normalization.cpp: _batch_norm_impl_index"},
+    {Op::RmsNorm,
+     rules::rms_norm,
+     {},
+     Flops::Outputs,
+     Witness::Fake,
+     "layer_norm_kernel.cu: _fused_rms_norm_cuda",
+     {2, 9, 0}},
+    {Op::Dropout,
+     rules::dropout,
+     {},
+     Flops::Outputs,
+     Witness::Fake,
+     "Dropout.cu: dropout_cuda; Dropout.cpp: _dropout_impl"},
+    {Op::MaxPool2d, rules::max_pool, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: max_pool2d_with_indices"},
+    {Op::Interpolate,
+     rules::unary,
+     {Keeps::Nothing, 0},
+     Flops::Outputs,
+     Witness::Fake,
+     "derivatives.yaml: upsample_nearest2d, upsample_bilinear2d"},
+    {Op::NllLoss, rules::nll_loss, {}, Flops::Inputs, Witness::Fake, "NLLLoss.cu"},
+    {Op::L1Loss, rules::l1_loss, {}, Flops::Inputs, Witness::Fake, "Loss.cpp: l1_loss"},
+    {Op::MseLoss, rules::pair_loss, {}, Flops::Inputs, Witness::Fake, "derivatives.yaml: mse_loss"},
+    {Op::SmoothL1Loss, rules::pair_loss, {}, Flops::Inputs, Witness::Fake, "derivatives.yaml: smooth_l1_loss"},
+    {Op::Bce, rules::binary_cross_entropy, {}, Flops::Inputs, Witness::Fake, "derivatives.yaml: binary_cross_entropy"},
+    {Op::BceWithLogits,
+     rules::binary_cross_entropy_with_logits,
+     {},
+     Flops::Inputs,
+     Witness::Read,
+     "Loss.cpp: binary_cross_entropy_with_logits"},
+    {Op::KlDiv, rules::kl_div, {}, Flops::Inputs, Witness::Fake, "Loss.cpp: kl_div"},
+    {Op::FusedLinearCrossEntropy,
+     rules::fused_linear_cross_entropy,
+     {},
+     Flops::LinearLoss,
+     Witness::Read,
+     "liger_kernel: ops/fused_linear_cross_entropy.py"},
+    {Op::Arange, rules::without_gradient, {}, Flops::Outputs, Witness::Read, "derivatives.yaml: arange"},
+    {Op::NotEqual, rules::without_gradient, {}, Flops::Outputs, Witness::Read, "derivatives.yaml: ne"},
+    {Op::Equal, rules::without_gradient, {}, Flops::Outputs, Witness::Read, "derivatives.yaml: eq"},
+    {Op::All, rules::without_gradient, {}, Flops::Inputs, Witness::Read, "derivatives.yaml: all"},
+    {Op::GreaterEqual, rules::without_gradient, {}, Flops::Outputs, Witness::Read, "derivatives.yaml: ge"},
+    {Op::Histogram, rules::without_gradient, {}, Flops::Inputs, Witness::Read, "derivatives.yaml: histc"},
+    {Op::Custom, rules::custom, {}, Flops::Nothing, Witness::Read, "torch/csrc/autograd/custom_function.h"},
 }};
 
 // A missing row at the end would be {Op::Input, nullptr}. The pointers themselves are not compared: under sanitizers
@@ -138,6 +254,27 @@ constexpr bool each_operator_has_its_row() {
 }
 static_assert(each_operator_has_its_row(), "rows stand in the order of Op, one for each");
 
+const Row& row_of(Op op) { return kRows[static_cast<std::size_t>(op)]; }
+
+// What graph builders write as several nodes.
+constexpr Composite kComposites[] = {
+    {"rdiv_scalar", "reciprocal, mul_scalar"},
+    {"rsub_scalar", "neg, add_scalar"},
+    {"square", "pow (2)"},
+    {"chunk", "split"},
+    {"cross_entropy", "log_softmax, nll_loss"},
+    {"cross_entropy of float32 logits", "to, log_softmax, nll_loss"},
+    {"cross_entropy in chunks", "per chunk: slice, linear, to, log_softmax, nll_loss, add"},
+    {"rms_norm before torch 2.9, and Hugging Face's", "to, pow, mean, add_scalar, rsqrt, mul, to, mul"},
+    {"gelu_new", "mul_scalar, pow, mul_scalar, add, mul_scalar, tanh, add_scalar, mul"},
+    {"swiglu", "silu, mul"},
+    {"rotary embedding", "slice, slice, neg, cat, mul, mul, add"},
+    {"repeat_kv", "expand, contiguous, view"},
+    {"attention, eager", "matmul, mul_scalar, add, softmax (float32), to, dropout, contiguous, matmul, contiguous"},
+    {"attention, math", "mul_scalar, mul_scalar, matmul, add, softmax, dropout, matmul"},
+    {"addmm", "linear (direct)"},
+};
+
 }  // namespace
 
 void Recipe::clear() {
@@ -149,49 +286,78 @@ void Recipe::clear() {
   passes = 0;
   passes_part = false;
   seen_through_view = 0;
+  hands_out = 0;
   leaves_reversed = false;
   in_place = false;
   alias = false;
+  unknown = nullptr;
 }
 
-void recipe_of(const Graph& graph, const Node& node, Recipe& recipe) {
+void recipe_of(const Graph& graph, const Node& node, Recipe& recipe, const CatalogueOptions& options) {
   recipe.clear();
-  Writer w(graph, node, recipe);
-  kRows[static_cast<std::size_t>(node.op)].rule(w);
+  const Row& row = row_of(node.op);
+  if (options.torch < row.since) {
+    throw Refusal(fmt::format("torch {}", options.torch.text()),
+                  fmt::format("has no operator \"{}\": it came with {}", name(node.op), row.since.text()));
+  }
+  Writer w(graph, node, recipe, row.pattern, options.torch);
+  row.rule(w);
   if (!node.requires_grad) {
     recipe.saved.clear();
     recipe.backward.clear();
     recipe.passes = 0;
+    recipe.hands_out = 0;
   }
 }
 
 std::int64_t forward_flops(const Graph& graph, const Node& node) {
   const auto elements = [&](TensorId id) { return graph.tensor(id).shape.elements().value(); };
-  switch (node.op) {
-    case Op::Linear:
-    case Op::GroupedMatmul: {
-      const Shape& x = graph.tensor(graph.input(node, 0)).shape;
-      return checked_mul(2 * x.dims[x.rank - 1U], elements(graph.output(node)));
-    }
-    case Op::Matmul: {
-      const Shape& a = graph.tensor(graph.input(node, 0)).shape;
-      return checked_mul(2 * a.dims[a.rank - 1U], elements(graph.output(node)));
-    }
-    case Op::Attention: {
+  const auto input = [&](std::size_t i) -> const Shape& { return graph.tensor(graph.input(node, i)).shape; };
+  if (node.output_count == 0) return 0;
+  const std::int64_t made = elements(graph.output(node));
+  switch (row_of(node.op).flops) {
+    case Flops::Nothing: return 0;
+    case Flops::Outputs: return made;
+    case Flops::Inputs: return elements(graph.input(node, 0));
+    case Flops::Product: return checked_mul(2 * input(0).dims[input(0).rank - 1U], made);
+    case Flops::Convolution: return checked_mul(2 * (input(1).elements().value() / input(1).dims[0]), made);
+    case Flops::Attention: {
       // Two products; causal attention needs half of them, which is what the flash kernel does.
-      const Shape& q = graph.tensor(graph.input(node, 0)).shape;
-      return checked_mul(2 * q.dims[2], elements(graph.input(node, 0)));
+      const std::int64_t causal = checked_mul(2 * input(1).dims[2], elements(graph.input(node, 0)));
+      return node.full_attention ? checked_mul(2, causal) : causal;
     }
-    case Op::View:
-    case Op::Custom:
-    case Op::Slice:
-    case Op::Split:
-    case Op::Input: return 0;
-    default: return node.output_count == 0 ? 0 : elements(graph.output(node));
+    // Logits, and both gradients.
+    case Flops::LinearLoss: return checked_mul(checked_mul(6, input(0).elements().value()), input(1).dims[0]);
   }
+  return 0;
 }
 
-Witness witness_of(Op) { return Witness::Read; }
+Bytes forward_bytes(const Graph& graph, const Node& node) {
+  Bytes moved;
+  if (row_of(node.op).flops == Flops::Nothing) return moved;
+  for (TensorId id : graph.in(node)) moved += graph.bytes(id);
+  for (TensorId id : graph.out(node)) moved += graph.bytes(id);
+  return moved;
+}
+
+std::string_view flops_rule(Op op) {
+  switch (row_of(op).flops) {
+    case Flops::Nothing: return "0";
+    case Flops::Outputs: return "out";
+    case Flops::Inputs: return "in";
+    case Flops::Product: return "2 k out";
+    case Flops::Convolution: return "2 (weight / channels) out";
+    case Flops::Attention: return "4 Sk q, causal half";
+    case Flops::LinearLoss: return "6 in V";
+  }
+  return "?";
+}
+
+Witness witness_of(Op op) { return row_of(op).witness; }
+std::string_view source_of(Op op) { return row_of(op).source; }
+Version since(Op op) { return row_of(op).since; }
+
+std::span<const Composite> composites() { return kComposites; }
 
 std::string_view name(Witness witness) {
   switch (witness) {

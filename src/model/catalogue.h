@@ -6,10 +6,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include "core/graph.h"
+#include "core/training.h"
 #include "core/units.h"
 
 namespace dsplan {
@@ -23,6 +25,9 @@ enum class SlotKind : std::uint8_t {
 
 // Where a figure was seen: by the dispatcher (any device sees it) or inside a kernel (only a GPU does).
 enum class Visibility : std::uint8_t { Dispatch, Kernel };
+
+// The version whose rows hold where none is asked for: kTorchVersion, in numbers.
+inline constexpr Version kCatalogueTorch{2, 11, 0};
 
 // Who has confirmed a row.
 enum class Witness : std::uint8_t { Read, Fake, Cuda };
@@ -66,19 +71,46 @@ struct Recipe {
   // Inputs whose gradient comes back through a view that keeps the tensor it was taken from (bit i): a leaf may steal
   // it, but nobody adds to it in place.
   std::uint64_t seen_through_view = 0;
+  // Inputs whose gradient was made in the forward: bit i: it is the saved by-product i.
+  std::uint64_t hands_out = 0;
   bool leaves_reversed = false;  // Parameters among the inputs become ready last one first.
   bool in_place = false;         // The output is input 0's storage, written anew.
   bool alias = false;            // Nothing runs: the outputs share storages that are there.
+  // What the operator takes beside this and nobody can say beforehand; null: nothing. Ends in `not_modelled`.
+  const char* unknown = nullptr;
 
   void clear();
 };
 
+// What rows depend on beside the operator itself.
+struct CatalogueOptions {
+  Version torch = kCatalogueTorch;
+};
+
 // The recipe of `node` in `graph`. `recipe` is cleared and reused, so that a walk over a graph does not allocate.
-void recipe_of(const Graph& graph, const Node& node, Recipe& recipe);
+// Refuses an operator that the version of torch does not have.
+void recipe_of(const Graph& graph, const Node& node, Recipe& recipe, const CatalogueOptions& options = {});
 
 // Floating-point operations of the forward, 2 per multiply-add; backward is twice that for products, once otherwise.
 [[nodiscard]] std::int64_t forward_flops(const Graph& graph, const Node& node);
+// The same in words: "out" is the elements of the first output, "in" of the first input, "k" the summed dimension.
+[[nodiscard]] std::string_view flops_rule(Op op);
+// Bytes that the forward reads and writes: every input and output once; 0 for what only makes views.
+[[nodiscard]] Bytes forward_bytes(const Graph& graph, const Node& node);
 
+// A row is Fake when tests/witnesses/operators.json agrees with it at dispatch level in every case (a test compares);
+// its kernel slots stay read all the same.
 [[nodiscard]] Witness witness_of(Op op);
+// The files and functions of PyTorch that say what the row says.
+[[nodiscard]] std::string_view source_of(Op op);
+// The first torch that has the operator; 0.0.0: all that are modelled.
+[[nodiscard]] Version since(Op op);
+
+// What has a name but no row: graph builders write its parts.
+struct Composite {
+  const char* name;
+  const char* parts;
+};
+[[nodiscard]] std::span<const Composite> composites();
 
 }  // namespace dsplan

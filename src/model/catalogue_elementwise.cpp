@@ -1,4 +1,7 @@
-// The catalogue: elementwise operators, and reductions that are as simple.
+// The catalogue: elementwise operators. Formulas are those of PyTorch's tools/autograd/derivatives.yaml and
+// torch/csrc/autograd/FunctionsManual.cpp; the temporaries of a C++ expression live until the expression ends.
+#include <array>
+
 #include "model/catalogue_rules.h"
 
 namespace dsplan::rules {
@@ -9,35 +12,36 @@ void without_gradient(Writer& w) {
   w.kernel();
 }
 
-// One output, one kernel, gradient of the same size: the shape of most elementwise operators.
+// One output, one kernel, a gradient of the input's size; the row's pattern says what is kept and made on the way.
 void unary(Writer& w) {
+  if (w.pattern().keeps == Keeps::Input) w.save_input(0, "_saved_self");
   w.output();
   w.kernel();
+  if (w.pattern().keeps == Keeps::Result) w.save_output(0, "_saved_result");
+  if (!w.needs(0)) return;
+  for (int i = 0; i < w.pattern().temporaries; ++i) w.full_temporary();
   w.gradient(0);
 }
 
-void unary_saving_input(Writer& w) {
-  unary(w);
-  w.save_input(0, "_saved_self");
+// leaky_relu, elu: what they overwrite they can do without.
+void activation_in_place(Writer& w) {
+  if (w.node().in_place) {
+    w.output();
+    w.kernel();
+    w.save_output(0, "_saved_result");
+  } else {
+    w.save_input(0, "_saved_self");
+    w.output();
+    w.kernel();
+  }
+  w.gradient(0);
 }
 
-// tanh, softmax and log_softmax (derivatives.yaml).
-void unary_saving_result(Writer& w) {
-  unary(w);
-  w.save_output(0, "_saved_result");
-}
-
-// The gradient is the incoming one itself, or a view of it: a copy, the sum with a constant, a sum over a dimension.
+// The gradient is the incoming one itself, or a view of it: a copy, the sum with a constant.
 void passing(Writer& w) {
   w.output();
   w.kernel();
   w.pass(0);
-}
-
-// The gradient is an expanded view of the incoming one.
-void sum_dim(Writer& w) {
-  passing(w);
-  w.passes_part();
 }
 
 // Both operands receive the incoming gradient itself; one that was broadcast receives its sum.
@@ -45,62 +49,82 @@ void add(Writer& w) {
   w.output();
   w.kernel();
   for (std::size_t i : {0U, 1U}) {
-    if (w.is_broadcast(i)) {
-      w.gradient(i);
-    } else {
-      w.pass(i);
-    }
+    if (!w.is_broadcast(i)) w.pass(i);
   }
+  w.sum_broadcast();
+}
+
+// As add; the second operand's is the negative.
+void subtract(Writer& w) {
+  w.output();
+  w.kernel();
+  if (!w.is_broadcast(0)) w.pass(0);
+  w.gradient_at_output(1);
+  w.sum_broadcast();
 }
 
 void multiply(Writer& w) {
-  w.output();
-  w.kernel();
   w.save_input(1, "_saved_other", w.needs(0));
   w.save_input(0, "_saved_self", w.needs(1));
-  w.broadcast_gradients({0, 1});
-}
-
-// grad / other; -grad * ((self / other) / other) (FunctionsManual.cpp, div_tensor_{self,other}_grad).
-void divide(Writer& w) {
   w.output();
   w.kernel();
+  w.broadcast_gradients({1, 0});
+}
+
+// grad / other; -grad * ((self / other) / other) (div_tensor_{self,other}_grad).
+void divide(Writer& w) {
   w.save_input(1, "_saved_other");
   w.save_input(0, "_saved_self", w.needs(1));
-  if (w.needs(0)) w.broadcast_gradients({0});
-  if (!w.needs(1)) return;
-  const Bytes full = storage(w.out().shape.elements(), w.out().dtype);
-  for (int i = 0; i < (w.is_broadcast(1) ? 4 : 3); ++i) w.temporary(full, w.out().dtype);
-  w.gradient(1);
-}
-
-// exponent * self.pow(exponent - 1), then the product: three tensors at once (FunctionsManual.cpp, pow_backward).
-void power(Writer& w) {
   w.output();
   w.kernel();
+  if (w.needs(1)) {
+    std::array<std::uint8_t, 3> steps{};
+    for (std::uint8_t& step : steps) step = w.full_temporary();
+    w.gradient_at_output(1);
+    for (std::uint8_t step : steps) w.drop(step);
+  }
+  w.gradient_at_output(0);
+  w.sum_broadcast();
+}
+
+// where(self == other, grad / 2, grad).masked_fill_(self < other, 0), likewise for the other.
+void extremum(Writer& w) {
+  w.save_input(1, "_saved_other");
   w.save_input(0, "_saved_self");
-  if (!w.needs(0)) return;
-  const Bytes full = storage(w.in(0).shape.elements(), w.in(0).dtype);
-  w.temporary(full, w.in(0).dtype);
-  w.temporary(full, w.in(0).dtype);
-  w.gradient(0);
-}
-
-// -0.5 * grad * result.pow(3) (derivatives.yaml: rsqrt).
-void reciprocal_root(Writer& w) {
   w.output();
   w.kernel();
-  w.save_output(0, "_saved_result");
-  if (!w.needs(0)) return;
-  const Bytes full = storage(w.out().shape.elements(), w.out().dtype);
-  w.temporary(full, w.out().dtype);
-  w.temporary(full, w.out().dtype);
-  w.gradient(0);
+  for (std::size_t i : {1U, 0U}) {
+    if (!w.needs(i)) continue;
+    std::array<std::uint8_t, 3> steps{};
+    steps[0] = w.full_temporary();
+    steps[1] = w.full_temporary(DType::Bool);
+    w.gradient_at_output(i);
+    steps[2] = w.full_temporary(DType::Bool);
+    for (std::uint8_t step : steps) w.drop(step);
+  }
+  w.sum_broadcast();
+}
+
+// where(condition, grad, 0): the condition decides which of both choices the gradient goes to. The number becomes a
+// tensor on the device.
+void choose(Writer& w) {
+  w.save_input(0, "_saved_condition");
+  w.output();
+  w.kernel();
+  for (std::size_t i : {2U, 1U}) {
+    if (!w.needs(i)) continue;
+    const std::uint8_t zero = w.scalar_temporary();
+    w.gradient_at_output(i);
+    w.drop(zero);
+  }
+  w.sum_broadcast();
 }
 
 void masked_fill(Writer& w) {
-  unary(w);
   w.save_input(1, "_saved_mask");
+  w.output();
+  w.kernel();
+  w.gradient(0);
 }
 
 void masked_fill_in_place(Writer& w) {
@@ -110,12 +134,73 @@ void masked_fill_in_place(Writer& w) {
   w.gradient(0);
 }
 
-// A bool mask, one byte per element, made before the output (Dropout.cu, dropout_cuda).
-void dropout(Writer& w) {
-  w.extra(0, storage(w.out().shape.elements(), DType::Bool), DType::Bool, Visibility::Dispatch);
+// One kernel makes both gradients, the weight's at the input's size (_prelu_kernel_backward).
+void prelu(Writer& w) {
+  w.save_input(0, "_saved_self");
+  w.save_input(1, "_saved_weight");
   w.output();
   w.kernel();
-  w.save_extra(0, "_saved_result1");
+  std::uint8_t unused = 0;
+  if (w.needs(0)) {
+    w.allocate_gradient(0);
+  } else {
+    unused = w.allocate_temporary(w.bytes_out(), w.out().dtype, Visibility::Dispatch);
+  }
+  w.allocate_temporary(w.bytes_out(), w.out().dtype, Visibility::Dispatch);
+  w.backward_kernel();
+  w.function_returns();
+  if (!w.needs(0)) w.drop(unused);
+  w.gradient(1);
+}
+
+// grad * (the other factor * value), for each factor.
+void multiply_and_add(Writer& w) {
+  w.save_input(1, "_saved_tensor1", w.needs(2));
+  w.save_input(2, "_saved_tensor2", w.needs(1));
+  w.output();
+  w.kernel();
+  if (!w.is_broadcast(0)) w.pass(0);
+  for (std::size_t i : {1U, 2U}) {
+    if (!w.needs(i)) continue;
+    const std::size_t other = 3 - i;
+    const std::uint8_t scaled = w.temporary(w.bytes_in(other), w.in(other).dtype);
+    w.gradient_at_output(i);
+    w.drop(scaled);
+  }
+  w.sum_broadcast();
+}
+
+// exponent * self.pow(exponent - 1), then the product (pow_backward).
+void power(Writer& w) {
+  w.save_input(0, "_saved_self");
+  w.output();
+  w.kernel();
+  if (!w.needs(0)) return;
+  w.full_temporary();
+  w.full_temporary();
+  w.gradient(0);
+}
+
+// where(mask, grad, 0): a mask for each bound, joined in place; the number becomes a tensor on the device
+// (clamp_backward).
+void clamp(Writer& w) {
+  w.save_input(0, "_saved_self");
+  w.output();
+  w.kernel();
+  if (!w.needs(0)) return;
+  w.scalar_temporary();
+  for (int i = w.node().bounds == Node::kBothBounds ? 2 : 1; i > 0; --i) w.full_temporary(DType::Bool);
+  w.gradient(0);
+}
+
+// A bool mask, one byte per element, made before the output (Dropout.cu, dropout_cuda). In place: noise in the input's
+// dtype, which multiplies it (Dropout.cpp, _dropout_impl).
+void dropout(Writer& w) {
+  const DType dtype = w.node().in_place ? w.in(0).dtype : DType::Bool;
+  w.extra(0, storage(w.out().shape.elements(), dtype), dtype, Visibility::Dispatch);
+  w.output();
+  w.kernel();
+  w.save_extra(0, w.node().in_place ? "_saved_other" : "_saved_result1");
   w.gradient(0);
 }
 

@@ -51,23 +51,64 @@ void selection(Writer& w) {
   w.gradient(0);
 }
 
-// zeros of the input's size, then the accumulated copy (derivatives.yaml: index).
+// zeros of the input's size, then the accumulated copy. A fake tensor shows that copy; index_backward's other branch
+// writes into the zeros, and no GPU has been asked yet: the row keeps the larger figure.
 void index(Writer& w) {
+  w.save_input(1, "_saved_indices");
   w.output();
   w.kernel();
-  w.save_input(1, "_saved_indices");
   if (!w.needs(0)) return;
-  w.temporary(storage(w.in(0).shape.elements(), w.in(0).dtype), w.in(0).dtype);
+  w.temporary(w.bytes_in(0), w.in(0).dtype);
   w.gradient(0);
 }
 
-// The input is cast to the result's dtype first (ReduceOps.cpp, impl_func_cum_ops).
-void cumulative_sum(Writer& w) {
+// zeros of the input's size, added into (index_select_backward).
+void index_select(Writer& w) {
+  w.save_input(1, "_saved_index");
   w.output();
-  if (w.in(0).dtype != w.out().dtype) {
-    w.extra(0, storage(w.out().shape.elements(), w.out().dtype), w.out().dtype, Visibility::Kernel);
-  }
   w.kernel();
+  w.gradient(0);
+}
+
+// The input is kept for its shape alone (gather_backward).
+void gather(Writer& w) {
+  w.save_input(0, "_saved_self");
+  w.save_input(1, "_saved_index");
+  w.output();
+  w.kernel();
+  w.gradient(0);
+}
+
+void scatter(Writer& w) {
+  w.save_input(1, "_saved_index");
+  w.output();
+  w.kernel();
+  w.gradient(0);
+  w.gradient(2);
+}
+
+void scatter_add(Writer& w) {
+  w.save_input(1, "_saved_index", w.needs(2));
+  w.output();
+  w.kernel();
+  w.pass(0);
+  w.gradient(2);
+}
+
+void stack(Writer& w) { cat(w); }
+
+void detach(Writer& w) { w.alias(); }
+
+void repeat_interleave(Writer& w) { unary(w); }
+
+// Values and the indices of the largest, in int64.
+void max_pool(Writer& w) {
+  w.save_input(0, "_saved_self");
+  w.output();
+  w.extra(0, storage(w.out().shape.elements(), DType::Int64), DType::Int64, Visibility::Dispatch);
+  w.kernel();
+  w.save_extra(0, "_saved_result1");
+  w.gradient(0);
 }
 
 }  // namespace dsplan::rules

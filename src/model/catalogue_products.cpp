@@ -1,7 +1,5 @@
-// The catalogue: matrix products, embedding, normalisation and loss.
+// The catalogue: matrix products, convolution and embedding.
 #include "model/catalogue_rules.h"
-
-#include <algorithm>
 
 namespace dsplan::rules {
 
@@ -34,13 +32,14 @@ void linear(Writer& w) {
   }
 }
 
+// mm, bmm and matmul: the second factor's gradient comes first.
 void matmul(Writer& w) {
   w.output();
   w.kernel();
   w.save_input(0, "_saved_self", w.needs(1));
   w.save_input(1, "_saved_mat2", w.needs(0));
-  w.gradient(0);
   w.gradient(1);
+  w.gradient(0);
 }
 
 void grouped_matmul(Writer& w) {
@@ -49,8 +48,8 @@ void grouped_matmul(Writer& w) {
   w.save_input(0, "_saved_self", w.needs(1));
   w.save_input(1, "_saved_mat2", w.needs(0));
   w.save_input(2, "_saved_offs");
-  w.gradient(0);
   w.gradient(1);
+  w.gradient(0);
 }
 
 // Dense gradient of the table; beyond 3,072 indices CUDA sorts them first (Embedding.cu, embedding_dense_backward).
@@ -67,34 +66,17 @@ void embedding(Writer& w) {
   w.gradient(0);
 }
 
-// Input, weight, and per row mean and rstd in the accumulate type (layer_norm_kernel.cu).
-void layer_norm(Writer& w) {
-  const Shape& shape = w.in(0).shape;
-  const Elements rows(shape.elements().value() / std::max<std::int64_t>(1, shape.dims[shape.rank - 1U]));
-  const DType accumulate = w.in(0).dtype == DType::Float64 ? DType::Float64 : DType::Float32;
-  w.output();
-  w.extra(0, storage(rows, accumulate), accumulate, Visibility::Dispatch);
-  w.extra(1, storage(rows, accumulate), accumulate, Visibility::Dispatch);
-  w.kernel();
+// cuDNN makes the three gradients in one call; its workspace is known to the GPU alone (Conv_v8.cpp).
+void convolution(Writer& w) {
   w.save_input(0, "_saved_input");
   w.save_input(1, "_saved_weight");
-  w.save_extra(0, "_saved_result1");
-  w.save_extra(1, "_saved_result2");
-  for (std::size_t i : {0U, 1U, 2U}) {
+  w.output();
+  w.kernel();
+  w.unknown("cuDNN's workspace of conv2d");
+  for (std::size_t i = 0; i < w.node().input_count; ++i) {
     if (w.needs(i)) w.allocate_gradient(i);
   }
   w.backward_kernel();
-}
-
-// The scalar result and total_weight; backward fills a dense N x V gradient (NLLLoss.cu).
-void nll_loss(Writer& w) {
-  w.output();
-  w.extra(0, storage(Elements(1), w.out().dtype), w.out().dtype, Visibility::Dispatch);
-  w.kernel();
-  w.save_input(0, "_saved_self");
-  w.save_input(1, "_saved_target");
-  w.save_extra(0, "_saved_total_weight");
-  w.gradient(0);
 }
 
 }  // namespace dsplan::rules

@@ -9,35 +9,72 @@ namespace dsplan::rules {
 // catalogue_elementwise.cpp
 void without_gradient(Writer& w);
 void unary(Writer& w);
-void unary_saving_input(Writer& w);
-void unary_saving_result(Writer& w);
+void activation_in_place(Writer& w);
 void passing(Writer& w);
 void add(Writer& w);
+void subtract(Writer& w);
 void multiply(Writer& w);
 void divide(Writer& w);
-void power(Writer& w);
-void reciprocal_root(Writer& w);
+void extremum(Writer& w);
+void choose(Writer& w);
 void masked_fill(Writer& w);
 void masked_fill_in_place(Writer& w);
+void prelu(Writer& w);
+void multiply_and_add(Writer& w);
+void power(Writer& w);
+void clamp(Writer& w);
 void dropout(Writer& w);
+
+// catalogue_reductions.cpp
+void sum_dim(Writer& w);
+void extreme_value(Writer& w);
+void largest(Writer& w);
+void norm(Writer& w);
+void deviation(Writer& w);
+void variance(Writer& w);
+void product(Writer& w);
+void log_sum_exp(Writer& w);
+void cumulative_sum(Writer& w);
+void cumulative_product(Writer& w);
+void softmax(Writer& w);
+
+// catalogue_indexing.cpp
+void view(Writer& w);
+void cat(Writer& w);
+void part(Writer& w);
+void custom(Writer& w);
+void selection(Writer& w);
+void index(Writer& w);
+void index_select(Writer& w);
+void gather(Writer& w);
+void scatter(Writer& w);
+void scatter_add(Writer& w);
+void stack(Writer& w);
+void detach(Writer& w);
+void repeat_interleave(Writer& w);
+void max_pool(Writer& w);
 
 // catalogue_products.cpp
 void linear(Writer& w);
 void matmul(Writer& w);
 void grouped_matmul(Writer& w);
 void embedding(Writer& w);
-void layer_norm(Writer& w);
-void nll_loss(Writer& w);
+void convolution(Writer& w);
 
-// catalogue_indexing.cpp
-void view(Writer& w);
-void cat(Writer& w);
-void part(Writer& w);
-void selection(Writer& w);
-void index(Writer& w);
-void cumulative_sum(Writer& w);
-void custom(Writer& w);
-void sum_dim(Writer& w);
+// catalogue_norms.cpp
+void layer_norm(Writer& w);
+void group_norm(Writer& w);
+void batch_norm(Writer& w);
+void rms_norm(Writer& w);
+
+// catalogue_losses.cpp
+void nll_loss(Writer& w);
+void l1_loss(Writer& w);
+void pair_loss(Writer& w);
+void binary_cross_entropy(Writer& w);
+void binary_cross_entropy_with_logits(Writer& w);
+void kl_div(Writer& w);
+void fused_linear_cross_entropy(Writer& w);
 
 // catalogue_attention.cpp
 void attention(Writer& w);

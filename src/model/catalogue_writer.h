@@ -11,11 +11,26 @@
 
 namespace dsplan {
 
+// What a row says of an operator that follows a common rule: which tensor backward needs, and how many tensors of the
+// output's size and the gradient's dtype it makes on the way to the gradient.
+enum class Keeps : std::uint8_t { Nothing, Input, Result };
+struct Pattern {
+  Keeps keeps = Keeps::Nothing;
+  std::uint8_t temporaries = 0;
+};
+
 // Writes a recipe. `in(i)` and `out(i)` are the node's tensors; `needs(i)` says whether backward must produce the
 // gradient of input i (a frozen weight, an index or anything under no_grad does not).
 class Writer {
  public:
-  Writer(const Graph& graph, const Node& node, Recipe& recipe) : graph_(graph), node_(node), recipe_(recipe) {}
+  Writer(const Graph& graph, const Node& node, Recipe& recipe, Pattern pattern, Version torch)
+      : graph_(graph), node_(node), recipe_(recipe), pattern_(pattern), torch_(torch) {}
+
+  [[nodiscard]] Version torch() const { return torch_; }
+  [[nodiscard]] Pattern pattern() const { return pattern_; }
+  [[nodiscard]] bool has_in(std::size_t i) const { return i < node_.input_count; }
+  [[nodiscard]] Bytes bytes_in(std::size_t i) const { return graph_.bytes(graph_.input(node_, i)); }
+  [[nodiscard]] Bytes bytes_out(std::size_t i = 0) const { return graph_.bytes(graph_.output(node_, i)); }
 
   [[nodiscard]] const Tensor& in(std::size_t i) const { return graph_.tensor(graph_.input(node_, i)); }
   [[nodiscard]] const Tensor& out(std::size_t i = 0) const { return graph_.tensor(graph_.output(node_, i)); }
@@ -26,6 +41,9 @@ class Writer {
     recipe_.slots.push_back({kind, visibility, dtype, static_cast<std::uint8_t>(index), bytes});
     return static_cast<std::uint8_t>(recipe_.slots.size() - 1);
   }
+
+  // The by-product that is a clone of input 0.
+  static constexpr std::uint8_t kClone = 15;
 
   // Forward. In place, the first output is the first input's storage.
   void output(std::size_t i = 0) {
@@ -47,11 +65,21 @@ class Writer {
   void forward_drop(std::uint8_t made) { recipe_.forward.push_back({RecipeStep::Kind::Drop, made}); }
   void in_place() { recipe_.in_place = true; }
   void alias() { recipe_.alias = true; }
+  // Takes memory of which only the library knows how much.
+  void unknown(const char* what) { recipe_.unknown = what; }
   void kernel() { recipe_.forward.push_back({RecipeStep::Kind::Kernel, 0}); }
 
-  // Saving; `condition` is the needs-grad rule.
+  // Saving; `condition` is the needs-grad rule. An input that the operator is about to overwrite is cloned, and the
+  // clone is kept (torchgen's VariableType: `self.clone()` in place): call this before output().
   void save_input(std::size_t i, const char* name, bool condition = true) {
-    if (condition) recipe_.saved.push_back({Saved::Kind::Input, static_cast<std::uint8_t>(i), name});
+    if (!condition || !node_.requires_grad) return;
+    if (i == 0 && node_.in_place) {
+      extra(kClone, bytes_in(0), in(0).dtype, Visibility::Dispatch);
+      kernel();
+      recipe_.saved.push_back({Saved::Kind::Extra, kClone, name});
+      return;
+    }
+    recipe_.saved.push_back({Saved::Kind::Input, static_cast<std::uint8_t>(i), name});
   }
   void save_output(std::size_t i, const char* name) {
     recipe_.saved.push_back({Saved::Kind::Output, static_cast<std::uint8_t>(i), name});
@@ -65,6 +93,10 @@ class Writer {
   // Backward.
   void pass(std::size_t i) {
     if (needs(i)) recipe_.passes |= std::uint64_t{1} << i;
+  }
+  // The gradient of input i is by-product i as it was saved.
+  void hand_out(std::size_t i) {
+    if (needs(i)) recipe_.hands_out |= std::uint64_t{1} << i;
   }
   void passes_part() { recipe_.passes_part = true; }
   void seen_through_view(std::size_t i) { recipe_.seen_through_view |= std::uint64_t{1} << i; }
@@ -95,23 +127,33 @@ class Writer {
     backward_kernel();
   }
 
+  // A temporary of the output's shape, in the dtype of the gradient that arrives unless another is given.
+  std::uint8_t full_temporary() { return temporary(bytes_out(), out().dtype); }
+  std::uint8_t full_temporary(DType dtype) { return temporary(storage(out().shape.elements(), dtype), dtype); }
+  // A number that becomes a tensor on the device.
+  std::uint8_t scalar_temporary() { return temporary(storage(Elements(1), out().dtype), out().dtype); }
+
   // The gradients of broadcasting operators: each is computed at the output's shape; the engine's validation sums
-  // those that were broadcast afterwards (torch/csrc/autograd/engine.cpp, validate_outputs), when all exist.
+  // those that were broadcast afterwards, in the inputs' order (torch/csrc/autograd/engine.cpp, validate_outputs), when
+  // all exist. `inputs` are in the order in which the function computes them.
   void broadcast_gradients(std::initializer_list<std::size_t> inputs) {
-    std::array<std::uint8_t, Node::kMostInputs> full{};
-    for (std::size_t i : inputs) {
-      if (!needs(i)) continue;
-      if (is_broadcast(i)) {
-        full[i] = temporary(storage(out().shape.elements(), out().dtype), out().dtype);
-      } else {
-        gradient(i);
-      }
+    for (std::size_t i : inputs) gradient_at_output(i);
+    sum_broadcast();
+  }
+  void gradient_at_output(std::size_t i) {
+    if (!needs(i)) return;
+    if (is_broadcast(i)) {
+      full_[i] = full_temporary();
+    } else {
+      gradient(i);
     }
+  }
+  void sum_broadcast() {
     function_returns();
-    for (std::size_t i : inputs) {
+    for (std::size_t i = 0; i < node_.input_count; ++i) {
       if (!needs(i) || !is_broadcast(i)) continue;
       gradient(i);
-      drop(full[i]);
+      if (full_[i] != kNoSlot) drop(full_[i]);
     }
   }
   // The gradient arrives at the output's shape and dtype and has to be brought to the input's.
@@ -125,6 +167,11 @@ class Writer {
   const Graph& graph_;
   const Node& node_;
   Recipe& recipe_;
+  Pattern pattern_;
+  Version torch_;
+  // By input: what stands at the output's shape and has still to be summed. Only operators with few inputs broadcast.
+  static constexpr std::uint8_t kNoSlot = 255;
+  std::array<std::uint8_t, 4> full_{kNoSlot, kNoSlot, kNoSlot, kNoSlot};
 };
 
 }  // namespace dsplan

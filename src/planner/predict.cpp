@@ -35,7 +35,7 @@ Ground prepare(const ModelSpec& model, const Job& job) {
   ground.obstacle = schedule_obstacle(model, job);
   if (ground.obstacle) return ground;
   ground.graph.emplace(build_graph(model, graph_options(model, job)));
-  ground.recipes.emplace(*ground.graph);
+  ground.recipes.emplace(*ground.graph, CatalogueOptions{job.training.torch});
   return ground;
 }
 
@@ -108,6 +108,9 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
     }
     judge_states(*ground.obstacle, p);
     return p;
+  }
+  for (const char* what : ground.recipes->unknown()) {
+    p.not_modelled.push_back({"memory.peak.temporaries", fmt::format("{}: the GPU alone knows its size", what)});
   }
   const Schedule schedule = lower(model, job, *ground.graph, *ground.recipes, rank % job.parallelism.dp);
   MemoryMeter meter(schedule);

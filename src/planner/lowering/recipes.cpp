@@ -1,8 +1,10 @@
 #include "planner/lowering/recipes.h"
 
+#include <algorithm>
+
 namespace dsplan {
 
-RecipeBook::RecipeBook(const Graph& graph) {
+RecipeBook::RecipeBook(const Graph& graph, const CatalogueOptions& options) {
   const std::size_t nodes = graph.nodes.size();
   entries_.reserve(nodes + 1);
   slots_.reserve(nodes * 3);
@@ -19,7 +21,10 @@ RecipeBook::RecipeBook(const Graph& graph) {
     return entry;
   };
   for (const Node& node : graph.nodes) {
-    recipe_of(graph, node, recipe);
+    recipe_of(graph, node, recipe, options);
+    if (recipe.unknown != nullptr && std::find(unknown_.begin(), unknown_.end(), recipe.unknown) == unknown_.end()) {
+      unknown_.push_back(recipe.unknown);
+    }
     Entry entry = ends();
     entry.saves_after_kernel = recipe.saves_after_kernel;
     entry.in_place = recipe.in_place;
@@ -27,6 +32,7 @@ RecipeBook::RecipeBook(const Graph& graph) {
     entry.passes_part = recipe.passes_part;
     entry.leaves_reversed = recipe.leaves_reversed;
     entry.passes = recipe.passes;
+    entry.hands_out = recipe.hands_out;
     entry.seen_through_view = recipe.seen_through_view;
     entries_.push_back(entry);
     slots_.insert(slots_.end(), recipe.slots.begin(), recipe.slots.end());

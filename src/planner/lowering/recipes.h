@@ -12,7 +12,7 @@ namespace dsplan {
 
 class RecipeBook {
  public:
-  explicit RecipeBook(const Graph& graph);
+  explicit RecipeBook(const Graph& graph, const CatalogueOptions& options = {});
 
   struct Entry {
     std::uint32_t slots = 0;
@@ -25,6 +25,7 @@ class RecipeBook {
     bool passes_part = false;
     bool leaves_reversed = false;
     std::uint64_t passes = 0;
+    std::uint64_t hands_out = 0;
     std::uint64_t seen_through_view = 0;
   };
 
@@ -40,6 +41,8 @@ class RecipeBook {
   // Index of the node's first saved tensor among all saved tensors of the graph.
   [[nodiscard]] std::size_t saved_index(NodeId node) const { return entry(node).saved; }
   [[nodiscard]] std::size_t saved_count() const { return saved_.size(); }
+  // What operators of the graph take and nobody can say beforehand, each once.
+  [[nodiscard]] const std::vector<const char*>& unknown() const { return unknown_; }
 
  private:
   template <class T>
@@ -54,6 +57,7 @@ class RecipeBook {
   std::vector<RecipeStep> forward_;
   std::vector<RecipeStep> backward_;
   std::vector<Saved> saved_;
+  std::vector<const char*> unknown_;
 };
 
 }  // namespace dsplan

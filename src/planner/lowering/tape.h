@@ -128,6 +128,7 @@ class Tape {
   void run_backward_recipe(NodeId node, std::vector<BufferId>& slots);
   void emit_backward_kernel(NodeId node, const std::vector<BufferId>& slots, std::size_t first_new, std::size_t end_new,
                             bool inside);
+  void take_saved_gradients(NodeId node, std::vector<BufferId>& slots);
   void deliver(NodeId node, const std::vector<BufferId>& slots, const std::vector<Gradient>& incoming);
   void accumulate(TensorId tensor, Gradient gradient);
   void accumulate_into(Gradient& held, TensorId tensor, Gradient gradient);

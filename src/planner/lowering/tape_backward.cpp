@@ -93,6 +93,7 @@ void Tape::run_backward(NodeId id) {
   for (const Gradient& gradient : incoming) {
     if (gradient.buffer != kNoBuffer) emitter_.release(gradient.buffer, Reason::AutogradGraph);
   }
+  if (recipes_.entry(id).hands_out != 0) take_saved_gradients(id, slots);
   release_saved(id);
   if (checkpoint != nullptr && !checkpoint->reentrant && checkpoint->first_saver == id) leave_closure(*checkpoint);
   deliver(id, slots, incoming);
@@ -163,6 +164,20 @@ void Tape::emit_backward_kernel(NodeId id, const std::vector<BufferId>& made, st
   emitter_.compute(name(node.op));
 }
 
+// Gradients that the forward made and saved: handed on as they are, under the slot of the by-product.
+void Tape::take_saved_gradients(NodeId id, std::vector<BufferId>& made) {
+  std::size_t index = recipes_.saved_index(id);
+  const std::span<const Slot> slots = recipes_.slots(id);
+  for (const Saved& item : recipes_.saved(id)) {
+    const BufferId buffer = saved_[index++];
+    if (item.kind != Saved::Kind::Extra || (recipes_.entry(id).hands_out >> item.index & 1U) == 0) continue;
+    emitter_.retain(buffer);
+    for (std::size_t at = 0; at < slots.size(); ++at) {
+      if (slots[at].kind == SlotKind::Extra && slots[at].index == item.index) made[at] = buffer;
+    }
+  }
+}
+
 void Tape::release_saved(NodeId id) {
   std::size_t index = recipes_.saved_index(id);
   for (std::size_t count = recipes_.saved(id).size(); count > 0; --count, ++index) {
@@ -185,7 +200,8 @@ void Tape::deliver(NodeId id, const std::vector<BufferId>& made, const std::vect
       gradient = {incoming[0].buffer, !entry.passes_part && incoming[0].whole, through_view || incoming[0].view};
     }
     for (std::size_t at = 0; at < slots.size(); ++at) {
-      if (slots[at].kind == SlotKind::Gradient && slots[at].index == i && made[at] != kNoBuffer) {
+      const bool handed_out = slots[at].kind == SlotKind::Extra && (entry.hands_out >> i & 1U) != 0;
+      if ((slots[at].kind == SlotKind::Gradient || handed_out) && slots[at].index == i && made[at] != kNoBuffer) {
         gradient = {made[at], true, through_view};
       }
     }

@@ -1,0 +1,257 @@
+#include "model/catalogue_describe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace dsplan {
+namespace {
+
+struct SampleTensor {
+  const char* name;
+  Shape shape;
+  DType dtype = DType::BFloat16;
+  bool gradient = true;
+};
+
+// An operator with inputs whose sizes tell them apart, and names for sizes that no tensor has.
+struct Sample {
+  std::vector<SampleTensor> inputs;
+  std::vector<SampleTensor> outputs;
+  std::vector<std::pair<const char*, std::int64_t>> sizes;
+  AttentionKernel kernel = AttentionKernel::None;
+  double number = 2;
+};
+
+const Shape kWide{3, 5, 7};
+
+Sample one_input(Shape out) { return {{{"self", kWide}}, {{"out", out}}, {}}; }
+
+Sample indexed(const char* index) {
+  return {{{"self", kWide}, {index, Shape{2, 5, 7}, DType::Int64, false}}, {{"out", Shape{2, 5, 7}}}, {}};
+}
+
+Sample loss(const char* target, DType dtype) {
+  const bool classes = dtype == DType::Int64;
+  const Shape shape = classes ? Shape{15} : Shape{15, 7};
+  return {{{"self", Shape{15, 7}}, {target, shape, dtype, false}}, {{"out", Shape{1}}}, {}};
+}
+
+Sample attention(AttentionKernel kernel) {
+  const Shape q{2, 4, 100, 64};
+  const Shape kv{2, 4, 90, 64};
+  Sample sample{{{"query", q}, {"key", kv}, {"value", kv}},
+                {{"out", q}},
+                {{"B H Sq", 2 * 4 * 100}, {"B H Sq^32", 2 * 4 * 128}, {"B H Sq^128 D^32", 2 * 4 * 128 * 64}}};
+  if (kernel == AttentionKernel::Flash) sample.sizes[1].first = "B H Sq^128";
+  sample.kernel = kernel;
+  return sample;
+}
+
+Sample norm(Op op) {
+  if (op == Op::GroupNorm || op == Op::BatchNorm) {
+    Sample sample{{{"input", Shape{3, 4, 5, 7}}, {"weight", Shape{4}}, {"bias", Shape{4}}},
+                  {{"out", Shape{3, 4, 5, 7}}},
+                  {{"N groups", 6}, {"channels", 4}}};
+    if (op == Op::BatchNorm) {
+      for (const char* name : {"running_mean", "running_var"}) {
+        sample.inputs.push_back({name, Shape{4}, DType::Float32, false});
+      }
+    }
+    return sample;
+  }
+  Sample sample{
+      {{"input", Shape{3, 5, 7}}, {"weight", Shape{7}}, {"bias", Shape{7}}}, {{"out", Shape{3, 5, 7}}}, {{"rows", 15}}};
+  if (op == Op::RmsNorm) sample.inputs.pop_back();
+  return sample;
+}
+
+Sample product(Op op) {
+  const Shape a{2, 3, 5};
+  switch (op) {
+    case Op::Linear:
+      return {{{"input", Shape{6, 5}}, {"weight", Shape{7, 5}}, {"bias", Shape{7}}}, {{"out", Shape{6, 7}}}, {}};
+    case Op::Mm: return {{{"self", Shape{6, 5}}, {"mat2", Shape{5, 7}}}, {{"out", Shape{6, 7}}}, {}};
+    case Op::GroupedMatmul:
+      return {{{"self", Shape{6, 5}}, {"mat2", Shape{2, 5, 7}}, {"offs", Shape{2}, DType::Int32, false}},
+              {{"out", Shape{6, 7}}},
+              {}};
+    case Op::Conv2d:
+      return {{{"input", Shape{2, 3, 8, 8}}, {"weight", Shape{4, 3, 3, 3}}, {"bias", Shape{4}}},
+              {{"out", Shape{2, 4, 8, 8}}},
+              {}};
+    case Op::FusedLinearCrossEntropy:
+      return {{{"input", Shape{16, 8}}, {"weight", Shape{40, 8}}, {"target", Shape{16}, DType::Int64, false}},
+              {{"out", Shape{1}}},
+              {{"rows", 16}, {"chunk x V", 4 * 40}}};
+    default: return {{{"self", a}, {"mat2", Shape{2, 5, 7}}}, {{"out", Shape{2, 3, 7}}}, {}};
+  }
+}
+
+Sample picking(Op op) {
+  const Shape out{2, 5, 7};
+  switch (op) {
+    case Op::Embedding:
+      return {{{"weight", Shape{11, 13}}, {"indices", Shape{5}, DType::Int64, false}}, {{"out", Shape{5, 13}}}, {}};
+    case Op::Scatter:
+    case Op::ScatterAdd:
+      return {{{"self", kWide}, {"index", out, DType::Int64, false}, {"src", out}}, {{"out", kWide}}, {}};
+    case Op::TopK:
+    case Op::Sort: return {{{"self", kWide}}, {{"values", out}, {"indices", out, DType::Int64, false}}, {}};
+    default: return indexed("index");
+  }
+}
+
+Sample of_several(Op op) {
+  switch (op) {
+    case Op::Where:
+      return {
+          {{"condition", kWide, DType::Bool, false}, {"self", kWide}, {"other", kWide}}, {{"out", kWide}}, {{"1", 1}}};
+    case Op::MaskedFill:
+    case Op::MaskedFillInPlace: return {{{"self", kWide}, {"mask", kWide, DType::Bool, false}}, {{"out", kWide}}, {}};
+    case Op::Prelu: return {{{"self", kWide}, {"weight", Shape{5}}}, {{"out", kWide}}, {}};
+    case Op::Addcmul: return {{{"self", kWide}, {"tensor1", kWide}, {"tensor2", kWide}}, {{"out", kWide}}, {}};
+    default: return {{{"self", kWide}, {"other", kWide}}, {{"out", kWide}}, {}};
+  }
+}
+
+Sample sample_of(Op op) {
+  if (op == Op::Attention) return attention(AttentionKernel::Flash);
+  if (op == Op::LayerNorm || op == Op::GroupNorm || op == Op::BatchNorm || op == Op::RmsNorm) return norm(op);
+  if (op >= Op::Linear && op <= Op::Conv2d) return product(op);
+  if (op == Op::FusedLinearCrossEntropy) return product(op);
+  if (op >= Op::Embedding && op <= Op::Sort) return picking(op);
+  if ((op >= Op::Add && op <= Op::Addcmul) || op == Op::Cat || op == Op::Stack) return of_several(op);
+  if (op == Op::NllLoss) return loss("target", DType::Int64);
+  if (op >= Op::L1Loss && op <= Op::KlDiv) return loss("target", DType::BFloat16);
+  if (op >= Op::SumDim && op <= Op::LogSumExp) return one_input(Shape{3, 5});
+  if (op == Op::Slice || op == Op::Select || op == Op::Split || op == Op::Unbind) return one_input(Shape{1, 5, 7});
+  if (op == Op::MaxPool2d) return {{{"self", Shape{2, 3, 8, 8}}}, {{"out", Shape{2, 3, 4, 4}}}, {}};
+  if (op == Op::Clamp) return {{{"self", kWide}}, {{"out", kWide}}, {{"1", 1}}};
+  return one_input(kWide);
+}
+
+Graph graph_of(Op op, const Sample& sample, std::size_t frozen) {
+  Graph graph;
+  Node node;
+  node.op = op;
+  node.attention = sample.kernel;
+  node.number = sample.number;
+  node.input_count = static_cast<std::uint16_t>(sample.inputs.size());
+  node.output_count = static_cast<std::uint16_t>(sample.outputs.size());
+  const auto add = [&](const SampleTensor& from, bool gradient) {
+    Tensor tensor;
+    tensor.shape = from.shape;
+    tensor.dtype = from.dtype;
+    tensor.requires_grad = gradient;
+    tensor.storage = static_cast<StorageId>(graph.storages.size());
+    graph.storages.push_back({storage(from.shape.elements(), from.dtype), kNone, kNone});
+    graph.operands.push_back(static_cast<TensorId>(graph.tensors.size()));
+    graph.tensors.push_back(tensor);
+    node.requires_grad |= gradient;
+  };
+  for (std::size_t i = 0; i < sample.inputs.size(); ++i)
+    add(sample.inputs[i], sample.inputs[i].gradient && i != frozen);
+  const bool any = node.requires_grad;
+  for (const SampleTensor& out : sample.outputs) add(out, any && out.gradient);
+  graph.nodes.push_back(node);
+  return graph;
+}
+
+// Names a size by the first tensor that has as many elements.
+std::string size_text(const Sample& sample, Bytes bytes, DType dtype) {
+  const std::int64_t elements = bytes.value() / bytes_per_element(dtype);
+  std::string text;
+  for (const auto& [what, count] : sample.sizes) {
+    if (text.empty() && count == elements) text = what;
+  }
+  for (const SampleTensor& one : sample.outputs) {
+    if (text.empty() && one.shape.elements().value() == elements) text = one.name;
+  }
+  for (const SampleTensor& one : sample.inputs) {
+    if (text.empty() && one.shape.elements().value() == elements) text = one.name;
+  }
+  if (text.empty()) text = fmt::format("{}", elements);
+  return dtype == sample.inputs[0].dtype ? text : fmt::format("{} ({})", text, name(dtype));
+}
+
+// Which inputs must need a gradient for `saved` to be kept: those without which it is not.
+std::string condition_of(Op op, const Sample& sample, const Saved& saved, const CatalogueOptions& options) {
+  std::string text;
+  for (std::size_t frozen = 0; frozen < sample.inputs.size(); ++frozen) {
+    if (!sample.inputs[frozen].gradient) continue;
+    const Graph graph = graph_of(op, sample, frozen);
+    if (!graph.nodes[0].requires_grad) continue;
+    Recipe recipe;
+    recipe_of(graph, graph.nodes[0], recipe, options);
+    const bool kept = std::any_of(recipe.saved.begin(), recipe.saved.end(),
+                                  [&](const Saved& one) { return one.kind == saved.kind && one.index == saved.index; });
+    if (!kept) text += fmt::format("{}{}", text.empty() ? "" : " and ", sample.inputs[frozen].name);
+  }
+  return text;
+}
+
+std::string kept_text(const Sample& sample, const Recipe& recipe, const Saved& saved) {
+  if (saved.kind == Saved::Kind::Input) return sample.inputs[saved.index].name;
+  if (saved.kind == Saved::Kind::Output) return sample.outputs[saved.index].name;
+  for (const Slot& slot : recipe.slots) {
+    if (slot.kind == SlotKind::Extra && slot.index == saved.index) return size_text(sample, slot.bytes, slot.dtype);
+  }
+  return "?";
+}
+
+std::vector<OperatorEntry::Made> temporaries(const Sample& sample, const Recipe& recipe,
+                                             const std::vector<RecipeStep>& steps) {
+  std::vector<OperatorEntry::Made> made;
+  for (const RecipeStep& step : steps) {
+    if (step.kind != RecipeStep::Kind::Make) continue;
+    const Slot& slot = recipe.slots[step.slot];
+    if (slot.kind != SlotKind::Temporary) continue;
+    made.push_back({size_text(sample, slot.bytes, slot.dtype), slot.visibility == Visibility::Kernel});
+  }
+  return made;
+}
+
+OperatorEntry describe(Op op, const Sample& sample, const CatalogueOptions& options) {
+  OperatorEntry entry;
+  entry.name = name(op);
+  for (const SampleTensor& input : sample.inputs) entry.inputs.emplace_back(input.name);
+  const Graph graph = graph_of(op, sample, sample.inputs.size());
+  Recipe recipe;
+  recipe_of(graph, graph.nodes[0], recipe, options);
+  for (const Saved& saved : recipe.saved) {
+    entry.saved.push_back({saved.name, kept_text(sample, recipe, saved), condition_of(op, sample, saved, options)});
+  }
+  entry.forward = temporaries(sample, recipe, recipe.forward);
+  entry.backward = temporaries(sample, recipe, recipe.backward);
+  if (recipe.unknown != nullptr) entry.unknown = recipe.unknown;
+  entry.flops = flops_rule(op);
+  entry.witness = name(witness_of(op));
+  if (since(op) > Version{}) entry.since = since(op).text();
+  entry.source = source_of(op);
+  return entry;
+}
+
+}  // namespace
+
+std::vector<OperatorEntry> describe_catalogue(const CatalogueOptions& options) {
+  std::vector<OperatorEntry> entries;
+  for (std::size_t i = 0; i < kOps; ++i) {
+    const Op op = static_cast<Op>(i);
+    if (options.torch < since(op)) continue;
+    if (op != Op::Attention) {
+      entries.push_back(describe(op, sample_of(op), options));
+      continue;
+    }
+    for (const auto& [kernel, text] : {std::pair{AttentionKernel::Flash, "flash"},
+                                       {AttentionKernel::MemoryEfficient, "memory-efficient"},
+                                       {AttentionKernel::CuDnn, "cuDNN"}}) {
+      entries.push_back(describe(op, attention(kernel), options));
+      entries.back().name += fmt::format(" ({})", text);
+    }
+  }
+  return entries;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,163 @@
+// The catalogue: reductions and scans. Formulas are those of PyTorch's tools/autograd/derivatives.yaml and
+// torch/csrc/autograd/FunctionsManual.cpp.
+#include "model/catalogue_rules.h"
+
+namespace dsplan::rules {
+namespace {
+
+// A tensor of the input's shape.
+std::uint8_t wide(Writer& w, DType dtype) { return w.temporary(storage(w.in(0).shape.elements(), dtype), dtype); }
+std::uint8_t wide(Writer& w) { return wide(w, w.in(0).dtype); }
+// A tensor of the output's shape.
+std::uint8_t narrow(Writer& w, DType dtype) { return w.full_temporary(dtype); }
+std::uint8_t narrow(Writer& w) { return w.full_temporary(); }
+
+void saving_both(Writer& w) {
+  w.save_input(0, "_saved_self");
+  w.output();
+  w.kernel();
+  w.save_output(0, "_saved_result");
+}
+
+// 2 / (n - 1) * grad * (self - mean) (var_backward).
+void through_variance(Writer& w) {
+  narrow(w);
+  wide(w);
+  narrow(w);
+  w.gradient(0);
+}
+
+}  // namespace
+
+// The gradient is an expanded view of the incoming one.
+void sum_dim(Writer& w) {
+  passing(w);
+  w.passes_part();
+}
+
+// (grad / mask.sum()) * mask with mask = (result == self) (scale_grad_by_count).
+void extreme_value(Writer& w) {
+  saving_both(w);
+  if (!w.needs(0)) return;
+  wide(w, DType::Bool);
+  narrow(w, DType::Int64);
+  narrow(w);
+  w.gradient(0);
+}
+
+// Over all: mask * (grad / mask.sum()), the mask chosen by whether the result is a NaN (evenly_distribute_backward).
+// Over a dimension: values and indices.
+void largest(Writer& w) {
+  if (w.node().output_count == 2) {
+    selection(w);
+    return;
+  }
+  saving_both(w);
+  if (!w.needs(0)) return;
+  wide(w, DType::Bool);
+  narrow(w, DType::Bool);
+  wide(w, DType::Bool);
+  wide(w, DType::Bool);
+  narrow(w, DType::Int64);
+  narrow(w);
+  w.gradient(0);
+}
+
+// Order 1: grad * sgn; 2: grad * (self / norm), 0 where the norm is; others: powers of self and of the norm
+// (linalg_vector_norm_backward).
+void norm(Writer& w) {
+  saving_both(w);
+  if (!w.needs(0)) return;
+  const double order = w.node().number;
+  const std::uint8_t scaled = wide(w);
+  if (order == 2) narrow(w, DType::Bool);
+  if (order != 1 && order != 2) {
+    wide(w);
+    w.drop(scaled);
+    const std::uint8_t power = narrow(w);
+    narrow(w);
+    w.drop(power);
+    w.drop(narrow(w, DType::Bool));
+  }
+  w.gradient(0);
+}
+
+// (grad / (2 * result)).masked_fill_(result == 0, 0), then as the variance (std_backward).
+void deviation(Writer& w) {
+  saving_both(w);
+  if (!w.needs(0)) return;
+  const std::uint8_t doubled = narrow(w);
+  narrow(w);
+  w.drop(narrow(w, DType::Bool));
+  w.drop(doubled);
+  through_variance(w);
+}
+
+void variance(Writer& w) {
+  w.save_input(0, "_saved_self");
+  w.output();
+  w.kernel();
+  if (w.needs(0)) through_variance(w);
+}
+
+// grad * (result / input) where no element is zero, which the host asks the device (prod_backward).
+void product(Writer& w) {
+  saving_both(w);
+  if (!w.needs(0)) return;
+  w.drop(wide(w, DType::Bool));
+  wide(w);
+  w.gradient(0);
+}
+
+void log_sum_exp(Writer& w) {
+  saving_both(w);
+  if (!w.needs(0)) return;
+  wide(w);
+  wide(w);
+  w.gradient(0);
+}
+
+// Integers are cast to the result's dtype first (ReduceOps.cpp, impl_func_cum_ops). Backward flips, sums and flips
+// (cumsum_backward).
+void cumulative_sum(Writer& w) {
+  w.output();
+  if (w.in(0).dtype != w.out().dtype) {
+    w.extra(0, w.bytes_out(), w.out().dtype, Visibility::Kernel);
+  }
+  w.kernel();
+  if (!w.needs(0)) return;
+  w.full_temporary();
+  w.full_temporary();
+  w.gradient(0);
+}
+
+// Where no element is zero: the reversed cumulative sum of result * grad, divided by the input (cumprod_backward).
+void cumulative_product(Writer& w) {
+  saving_both(w);
+  if (!w.needs(0)) return;
+  wide(w);
+  w.drop(wide(w, DType::Bool));
+  wide(w);
+  wide(w);
+  w.gradient(0);
+}
+
+// The result may be wider than the input: float32 of bfloat16 is computed on a copy, float32 of float16 in the kernel
+// (SoftMax.cpp, softmax: only half is converted while it is read).
+void softmax(Writer& w) {
+  const bool copies = w.in(0).dtype != w.out().dtype && w.in(0).dtype != DType::Float16;
+  std::uint8_t copy = 0;
+  if (copies) {
+    copy = w.forward_temporary(w.bytes_out(), w.out().dtype);
+    w.kernel();
+  }
+  w.output();
+  w.kernel();
+  w.save_output(0, "_saved_result");
+  if (!w.needs(0)) return;
+  if (copies) w.full_temporary();
+  w.gradient(0);
+  static_cast<void>(copy);
+}
+
+}  // namespace dsplan::rules
