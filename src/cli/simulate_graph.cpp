@@ -49,15 +49,17 @@ std::string above_table(const AboveInputs& above) {
   return text;
 }
 
+std::string counted(std::size_t count, std::string_view what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
 std::string table(const OpGraph& file, const Prediction& p, const ReportStyle& style) {
   const auto asked = [&](Topic topic) {
     return std::find(style.explain.begin(), style.explain.end(), topic) != style.explain.end();
   };
   std::string text = painted(wrapped("", verdict_line(p), 2), p.verdict, style);
-  text += "\n" + listed("",
-                        {file.name, fmt::format("{} tensors", file.tensors.size()),
-                         fmt::format("{} operators", file.ops.size())},
-                        2);
+  text +=
+      "\n" + listed("", {file.name, counted(file.tensors.size(), "tensor"), counted(file.ops.size(), "operator")}, 2);
   text += "\n" + above_table(*p.above_inputs);
   if (file.seed_base) text += seed_line(file, *p.above_inputs);
   text += "\n" + process_rows(p) + moment(p);

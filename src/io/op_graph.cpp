@@ -232,6 +232,8 @@ class GraphReader {
     ObjectReader reader(document_, hold, diagnostics_);
     for (const Member& member : hold.members) {
       const std::optional<std::int64_t> until = reader.integer(member.key, 0, INT64_MAX);
+      if (member.value.is(Value::Kind::Null))
+        reader.fault(member.value, "\"hold\" holds numbers of operators, not null");
       if (until) graph.hold.push_back({{member.key, member.key_offset}, *until});
     }
   }

@@ -158,6 +158,8 @@ Tensors gather(OpCall& call, Op op);
 Tensors scatter(OpCall& call, Op op);
 
 // op_graph_norms.cpp
+// softmax or log_softmax of x, computed in `to`.
+TensorId softmax_of(OpCall& call, Op op, TensorId x, std::size_t dim, DType to);
 Tensors softmax(OpCall& call, Op op);
 Tensors layer_norm(OpCall& call, Op op);
 Tensors rms_norm(OpCall& call, Op op);

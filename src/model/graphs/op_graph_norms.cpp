@@ -7,7 +7,16 @@
 namespace dsplan::op_graph_rules {
 namespace {
 
-// fp16 to fp32 is one kernel on CUDA; any other dtype is cast first (aten/src/ATen/native/SoftMax.cpp).
+Shape last_of(OpCall& call, std::size_t i) {
+  const Shape& shape = call.shape(i);
+  if (shape.rank == 0) call.refuse_input(i, "a scalar has no last dimension");
+  return Shape{shape.dims[shape.rank - 1U]};
+}
+
+}  // namespace
+
+// fp16 to fp32 is one kernel on CUDA; to any other dtype there is a cast first, a node of its own
+// (aten/src/ATen/native/SoftMax.cpp, softmax).
 TensorId softmax_of(OpCall& call, Op op, TensorId x, std::size_t dim, DType to) {
   const bool fused = call.w.dtype(x) == DType::Float16 && to == DType::Float32;
   const TensorId operand = fused ? x : call.w.cast(x, to);
@@ -16,14 +25,6 @@ TensorId softmax_of(OpCall& call, Op op, TensorId x, std::size_t dim, DType to) 
   call.w.drop_if_other(operand, x);
   return out;
 }
-
-Shape last_of(OpCall& call, std::size_t i) {
-  const Shape& shape = call.shape(i);
-  if (shape.rank == 0) call.refuse_input(i, "a scalar has no last dimension");
-  return Shape{shape.dims[shape.rank - 1U]};
-}
-
-}  // namespace
 
 Tensors softmax(OpCall& call, Op op) {
   const std::size_t dim = call.dimension("dim", call.shape(0).rank, -1);
@@ -77,13 +78,14 @@ TensorId written_rms_norm(OpCall& call) {
 
 Tensors rms_norm(OpCall& call, Op op) {
   call.floating(0);
-  call.same_dtype(0, 1);
   const Shape features = last_of(call, 0);
-  if (call.shape(1) != features) {
+  if (call.in.size() == 2) call.same_dtype(0, 1);
+  if (call.in.size() == 2 && call.shape(1) != features) {
     call.refuse_input(1, fmt::format("the weight of {} features has shape {}", features.text(), call.shape(1).text()));
   }
   (void)call.number("eps", 1e-6);
   const std::string how = call.choice("implementation", {"fused", "huggingface"}, "fused");
+  if (how == "huggingface" && call.in.size() == 1) call.refuse("transformers' rms_norm has a weight");
   if (how == "huggingface") return {written_rms_norm(call)};
   return {call.w.make(op, call.shape(0), call.dtype(0), call.in)};
 }

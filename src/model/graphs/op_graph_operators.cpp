@@ -113,7 +113,7 @@ constexpr std::array kRows = {
     OpGraphRow{"softmax", Op::Softmax, 1, 1, r::softmax, false},
     OpGraphRow{"log_softmax", Op::LogSoftmax, 1, 1, r::softmax, false},
     OpGraphRow{"layer_norm", Op::LayerNorm, 1, 3, r::layer_norm, false},
-    OpGraphRow{"rms_norm", Op::RmsNorm, 2, 2, r::rms_norm, false},
+    OpGraphRow{"rms_norm", Op::RmsNorm, 1, 2, r::rms_norm, false},
     OpGraphRow{"group_norm", Op::GroupNorm, 1, 3, r::group_norm, false},
     OpGraphRow{"nll_loss", Op::NllLoss, 2, 2, r::nll_loss, false},
     OpGraphRow{"cross_entropy", Op::NllLoss, 2, 2, r::cross_entropy, false},

@@ -221,7 +221,7 @@ TensorId eager_attention(OpCall& call, TensorId q, TensorId k, TensorId v) {
   call.w.drop(turned);
   const TensorId scores = call.w.unary(Op::MulScalar, raw);
   call.w.drop(raw);
-  const TensorId soft = call.w.make(Op::Softmax, call.w.shape(scores), DType::Float32, {scores});
+  const TensorId soft = softmax_of(call, Op::Softmax, scores, 3, DType::Float32);
   call.w.drop(scores);
   const TensorId weights = call.w.cast(soft, call.w.dtype(q));
   call.w.drop_if_other(soft, weights);

@@ -1,7 +1,6 @@
 #include "model/graphs/op_graph_writer.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "core/error.h"
 
@@ -28,13 +27,14 @@ bool is_contiguous(const Shape& shape, const Strides& strides) {
 }
 
 bool is_dense(const Shape& shape, const Strides& strides) {
-  std::array<std::size_t, Shape::kMostDims> order{};
+  std::array<std::size_t, Shape::kMostDims> order{};  // By stride; six at most are sorted as they are put in.
   std::size_t count = 0;
   for (std::size_t i = 0; i < shape.rank; ++i) {
-    if (shape.dims[i] != 1) order[count++] = i;
+    if (shape.dims[i] == 1) continue;
+    std::size_t at = count++;
+    for (; at > 0 && strides[order[at - 1]] > strides[i]; --at) order[at] = order[at - 1];
+    order[at] = i;
   }
-  std::sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count),
-            [&](std::size_t a, std::size_t b) { return strides[a] < strides[b]; });
   std::int64_t next = 1;
   for (std::size_t i = 0; i < count; ++i) {
     if (strides[order[i]] != next) return false;
