@@ -186,7 +186,10 @@ void Tape::end_nested(Region& region) {
   nested_ = nullptr;
   // The frame goes, then the engine releases what the node had saved; what is bound to the function stays with the
   // node, and the node with the loss.
-  for (TensorId tensor : region.recomputed_outputs) emitter_.release(buffer_of(tensor), Reason::PythonFrame);
+  for (TensorId tensor : region.recomputed_outputs) {
+    emitter_.mark_scratch(buffer_of(tensor));  // Nobody need read what is made a second time.
+    emitter_.release(buffer_of(tensor), Reason::PythonFrame);
+  }
   for (BufferId buffer : region.incoming) emitter_.release(buffer, Reason::AutogradGraph);
   for (std::uint32_t at = region.begin; at < region.end; ++at) {  // With the frame goes the graph within.
     if (graph_.program[at].kind == Instruction::Kind::Run) release_saved(graph_.program[at].id);
