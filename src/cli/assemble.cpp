@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
-
 #include "io/deepspeed.h"
 #include "io/launch_line.h"
 #include "io/locate.h"
@@ -80,10 +78,12 @@ void read_machines(Inputs& inputs, Diagnostics& diagnostics) {
 
 ModelSpec load_model(const std::string& argument, std::vector<Notice>& notices) {
   const ModelFiles files = locate_model(argument);
-  constexpr std::array<std::string_view, 4> kKinds = {"config", "op-graphs", "chains", "saved plans"};
+  if (files.kind == ModelFiles::Kind::OpGraph) {
+    throw Refusal(files.config_path, "is an op-graph, and this command takes a model", "`dsplan simulate` takes both");
+  }
   if (files.kind != ModelFiles::Kind::Config) {
-    throw Refusal(files.config_path,
-                  fmt::format("{} are not modelled yet", kKinds[static_cast<std::size_t>(files.kind)]));
+    const bool chain = files.kind == ModelFiles::Kind::Chain;
+    throw Refusal(files.config_path, fmt::format("{} are not modelled yet", chain ? "chains" : "saved plans"));
   }
   ModelSpec model = build_model(files.document, files.name);
   if (!files.safetensors.empty()) compare_headers(files, model, notices);

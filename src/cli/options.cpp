@@ -68,9 +68,9 @@ constexpr std::array kOptions = {
 
 constexpr const char* kFooter =
     "After \"--\" comes the command that starts the job (torchrun, ...).\n"
-    "--explain peak lists the largest live buffers, --explain traffic every\n"
-    "collective; the other formats always hold both. --explain fragmentation says\n"
-    "what lies between allocated and reserved, in every format.\n"
+    "--explain peak lists the largest live buffers, --explain saved what each\n"
+    "autograd node keeps, --explain traffic every collective, --explain\n"
+    "fragmentation what lies between allocated and reserved.\n"
     "Exit codes: 0 it fits or nobody can say, 2 refused, 3 it does not fit.";
 
 constexpr std::array<std::string_view, 4> kTopics = {"peak", "saved", "traffic", "fragmentation"};
@@ -106,12 +106,14 @@ void take_topics(const std::vector<std::string>& texts, SimulateWords& into, Dia
     };
     if (text == "peak") {
       into.explain.push_back(Topic::Peak);
+    } else if (text == "saved") {
+      into.explain.push_back(Topic::Saved);
     } else if (text == "traffic") {
       into.explain.push_back(Topic::Traffic);
     } else if (text == "fragmentation") {
       into.explain.push_back(Topic::Fragmentation);
     } else if (std::find(kTopics.begin(), kTopics.end(), text) != kTopics.end()) {
-      refuse(fmt::format("\"{}\" is not modelled yet", text), "peak, traffic and fragmentation are");
+      refuse(fmt::format("\"{}\" is not modelled yet", text), "peak, saved, traffic and fragmentation are");
     } else {
       refuse(fmt::format("no topic \"{}\"", text), "topics are peak, saved, traffic, fragmentation");
     }

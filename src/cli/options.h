@@ -13,7 +13,7 @@
 
 namespace dsplan {
 
-enum class Topic : std::uint8_t { Peak, Traffic, Fragmentation };
+enum class Topic : std::uint8_t { Peak, Saved, Traffic, Fragmentation };
 
 struct SimulateWords {
   std::string model;
@@ -23,7 +23,7 @@ struct SimulateWords {
 };
 
 // Refused, all together: unknown options, values that are no numbers or no labelled sizes, a missing MODEL, options and
-// topics that are not modelled yet and that no later step would see (--diff, --explain saved, ...).
+// topics that are not modelled yet and that no later step would see (--diff, --explain fragmentation, ...).
 [[nodiscard]] SimulateWords parse_simulate(std::string_view command, const Words& words);
 
 // A whole number, or a fault at `option`.

@@ -44,12 +44,6 @@ std::string_view colour_of(Verdict verdict) {
   return "";
 }
 
-std::string painted(std::string text, Verdict verdict, const ReportStyle& style) {
-  if (!style.colour) return text;
-  text.pop_back();  // The newline stays outside.
-  return fmt::format("{}{}\x1b[0m\n", colour_of(verdict), text);
-}
-
 std::string job_lines(const Prediction& prediction, const Job& job) {
   const Training& training = job.training;
   const Parallelism& ranks = job.parallelism;
@@ -97,24 +91,6 @@ std::string memory_row(std::string_view label, const std::vector<std::string>& c
   return text + "\n";
 }
 
-// What lies around the allocator's bytes; nothing without a peak.
-std::string process_rows(const Prediction& prediction) {
-  if (!prediction.peak) return {};
-  const Peak& peak = *prediction.peak;
-  std::string text = memory_row("allocated", {size(prediction.persistent.allocated), "", "", human(peak.allocated)});
-  const auto row = [&text](std::string_view label, const std::optional<Bytes>& bytes) {
-    if (bytes.value_or(Bytes(0)) > Bytes(0)) text += memory_row(label, {"", "", "", human(*bytes)});
-  };
-  if (peak.active != peak.allocated) row("active", peak.active);
-  row("reserved", peak.reserved);
-  if (peak.reserved_low != peak.reserved) row("reserved, low", peak.reserved_low);
-  row("context", prediction.context);
-  row("communicators", prediction.communicators);
-  row("process", peak.process);
-  if (peak.process_high != peak.process) row("process, high", peak.process_high);
-  return text;
-}
-
 std::string memory_table(const Prediction& prediction) {
   const ByRole& persistent = prediction.persistent.by_role;
   const bool peaked = prediction.peak.has_value();
@@ -145,12 +121,6 @@ std::string states_line(const Prediction& prediction) {
                 {"parameters " + human(states.parameters), "gradients " + human(states.gradients),
                  "optimizer " + human(states.optimizer)},
                 4);
-}
-
-std::string moment(const Prediction& prediction) {
-  const Peak& peak = *prediction.peak;
-  const std::string where = peak.event.empty() ? fmt::format("event {}", peak.event_index) : peak.event;
-  return wrapped("  ", fmt::format("peak in {}: {}", spaced(peak.phase), where), 4);
 }
 
 constexpr const char* kTrafficRow = "  {:<24}{:>8}{:>22}{:>22}\n";
@@ -209,19 +179,6 @@ std::string buffers(std::string_view title, const std::vector<LiveBuffer>& list)
   return text;
 }
 
-std::string explained(const Prediction& prediction) {
-  std::string text;
-  if (prediction.peak) text += buffers("the largest live buffers at the peak", prediction.peak->live);
-  if (!prediction.held_for_backward) return text.empty() ? "  no peak is known\n" : text;
-  const HeldForBackward& held = *prediction.held_for_backward;
-  if (held.by_module.empty()) return text;
-  text += fmt::format("\n  held for backward by module\n");
-  for (const ModuleBytes& module : held.by_module) {
-    text += wrapped(fmt::format("{:>13}  ", human(module.bytes)), module.module.empty() ? "(root)" : module.module, 15);
-  }
-  return text;
-}
-
 std::string tail(const Prediction& prediction, const Job& job) {
   std::vector<std::string> assumed;
   for (const ResolvedInput& input : job.assumptions()) assumed.push_back(input.name + "=" + input.value);
@@ -245,6 +202,64 @@ int badness(Verdict verdict) {
 }
 
 }  // namespace
+
+std::string painted(std::string text, Verdict verdict, const ReportStyle& style) {
+  if (!style.colour) return text;
+  text.pop_back();  // The newline stays outside.
+  return fmt::format("{}{}\x1b[0m\n", colour_of(verdict), text);
+}
+
+// What lies around the allocator's bytes; nothing without a peak.
+std::string process_rows(const Prediction& prediction) {
+  if (!prediction.peak) return {};
+  const Peak& peak = *prediction.peak;
+  std::string text = memory_row("allocated", {size(prediction.persistent.allocated), "", "", human(peak.allocated)});
+  const auto row = [&text](std::string_view label, const std::optional<Bytes>& bytes) {
+    if (bytes.value_or(Bytes(0)) > Bytes(0)) text += memory_row(label, {"", "", "", human(*bytes)});
+  };
+  if (peak.active != peak.allocated) row("active", peak.active);
+  row("reserved", peak.reserved);
+  if (peak.reserved_low != peak.reserved) row("reserved, low", peak.reserved_low);
+  row("context", prediction.context);
+  row("communicators", prediction.communicators);
+  row("process", peak.process);
+  if (peak.process_high != peak.process) row("process, high", peak.process_high);
+  return text;
+}
+
+std::string moment(const Prediction& prediction) {
+  const Peak& peak = *prediction.peak;
+  const std::string where = peak.event.empty() ? fmt::format("event {}", peak.event_index) : peak.event;
+  return wrapped("  ", fmt::format("peak in {}: {}", spaced(peak.phase), where), 4);
+}
+
+std::string explained(const Prediction& prediction) {
+  std::string text;
+  if (prediction.peak) text += buffers("the largest live buffers at the peak", prediction.peak->live);
+  if (!prediction.held_for_backward) return text.empty() ? "  no peak is known\n" : text;
+  const HeldForBackward& held = *prediction.held_for_backward;
+  if (held.by_module.empty()) return text;
+  text += fmt::format("\n  held for backward by module\n");
+  for (const ModuleBytes& module : held.by_module) {
+    text += wrapped(fmt::format("{:>13}  ", human(module.bytes)), module.module.empty() ? "(root)" : module.module, 15);
+  }
+  return text;
+}
+
+std::string saved_table(const std::vector<SavedTensor>& saved) {
+  std::string text =
+      fmt::format("  saved for backward, node by node\n{:>13}{:>7}  {:<11}{}\n", "each", "count", "storage", "what");
+  Bytes total;
+  for (const SavedTensor& tensor : saved) {
+    total += tensor.counted;
+    std::string what = fmt::format("{} of {}", tensor.name, tensor.node);
+    if (!tensor.tensor.empty()) what += fmt::format(" = {}", tensor.tensor);
+    if (!tensor.module.empty()) what += fmt::format(", {}", tensor.module);
+    text +=
+        wrapped(fmt::format("{:>13}{:>7}  {:<11}", human(tensor.bytes), tensor.count, name(tensor.storage)), what, 33);
+  }
+  return text + fmt::format("  {} in all: shared storages once, parameters not at all\n", human(total));
+}
 
 std::string verdict_line(const Prediction& prediction) {
   const Figure figure = largest_figure(prediction);
@@ -273,6 +288,7 @@ std::string report(const Prediction& prediction, const Job& job, const ReportSty
   if (prediction.peak) text += moment(prediction);
   if (prediction.communication) text += "\n" + traffic(*prediction.communication);
   if (asked(style, Topic::Peak)) text += "\n" + explained(prediction);
+  if (asked(style, Topic::Saved) && prediction.saved) text += "\n" + saved_table(*prediction.saved);
   if (asked(style, Topic::Traffic) && prediction.communication && !prediction.communication->empty()) {
     text += "\n" + traffic_in_full(*prediction.communication);
   }

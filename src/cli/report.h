@@ -20,6 +20,17 @@ struct ReportStyle {
 // modelled. In each row persistent + transient = at peak.
 [[nodiscard]] std::string report(const Prediction& prediction, const Job& job, const ReportStyle& style);
 
+// `--explain saved`: what each autograd node keeps, storages once.
+[[nodiscard]] std::string saved_table(const std::vector<SavedTensor>& saved);
+// `--explain peak`.
+[[nodiscard]] std::string explained(const Prediction& prediction);
+// What lies around the allocator's bytes: allocated, reserved, context, process.
+[[nodiscard]] std::string process_rows(const Prediction& prediction);
+// The verdict's colour around a text, on a terminal.
+[[nodiscard]] std::string painted(std::string text, Verdict verdict, const ReportStyle& style);
+// "peak in ...", where and when.
+[[nodiscard]] std::string moment(const Prediction& prediction);
+
 // --rank all: the verdict of the worst, and one row per rank.
 [[nodiscard]] std::string report_ranks(const std::vector<Prediction>& predictions, const Job& job,
                                        const ReportStyle& style);

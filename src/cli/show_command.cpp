@@ -159,14 +159,15 @@ struct TopicRow {
 };
 
 constexpr std::array kShowTopics = {
-    TopicRow{"formulas", formulas},   TopicRow{"estimators", estimators}, TopicRow{"assumptions", assumptions},
-    TopicRow{"models", nullptr},      TopicRow{"hardware", nullptr},      TopicRow{"clusters", nullptr},
-    TopicRow{"operators", operators}, TopicRow{"deepspeed", nullptr},     TopicRow{"training", nullptr},
-    TopicRow{"schema", nullptr},
+    TopicRow{"formulas", formulas}, TopicRow{"estimators", estimators}, TopicRow{"assumptions", assumptions},
+    TopicRow{"models", nullptr},    TopicRow{"graphs", nullptr},        TopicRow{"hardware", nullptr},
+    TopicRow{"clusters", nullptr},  TopicRow{"operators", operators},   TopicRow{"deepspeed", nullptr},
+    TopicRow{"training", nullptr},  TopicRow{"schema", nullptr},
 };
 
 std::string list_of(const std::string& topic) {
   if (topic == "models") return show_models();
+  if (topic == "graphs") return show_graphs();
   if (topic == "hardware") return show_hardware();
   if (topic == "clusters") return show_clusters();
   if (topic == "deepspeed") return names_of(Bundled::DeepSpeed);

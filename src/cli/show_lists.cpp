@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "cli/assemble.h"
+#include "cli/simulate_graph.h"
 #include "cli/wrap.h"
 #include "io/locate.h"
 #include "io/machine_files.h"
@@ -28,6 +29,15 @@ std::string show_models() {
     const ModelSpec model = load_model(name, notices);
     text += fmt::format("{:<24}{:<14}{:>20}{}\n", model.name, model.family, grouped(total_elements(model).value()),
                         model.has_graph ? "" : "  states only");
+  }
+  return text;
+}
+
+std::string show_graphs() {
+  std::string text = fmt::format("{:<20}{}\n", "op-graph", "source");
+  for (const std::string& name : list_bundled(Bundled::Graph)) {
+    const std::optional<OpGraph> graph = op_graph_of(name);
+    if (graph) text += wrapped(fmt::format("{:<20}", name), graph->source, 20);
   }
   return text;
 }

@@ -11,6 +11,7 @@ namespace dsplan {
 
 // Every bundled model with its family and its exact parameter count, ties once.
 [[nodiscard]] std::string show_models();
+[[nodiscard]] std::string show_graphs();
 [[nodiscard]] std::string show_hardware();
 [[nodiscard]] std::string show_clusters();
 // Every operator of the catalogue: what it saves for backward and when, its temporaries, who has confirmed its row; and

@@ -7,10 +7,12 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/report.h"
+#include "cli/simulate_graph.h"
 #include "io/write_csv.h"
 #include "io/write_json.h"
 #include "io/write_markdown.h"
 #include "planner/predict.h"
+#include "planner/saved_tensors.h"
 
 namespace dsplan {
 namespace {
@@ -42,13 +44,18 @@ std::string printed(const std::vector<Prediction>& predictions, const Job& job, 
 
 int simulate_command(const Words& words) {
   const SimulateWords said = parse_simulate("simulate", words);
+  if (const std::optional<OpGraph> graph = op_graph_of(said.model)) return simulate_graph(*graph, said);
   const Inputs inputs = gather(said);
   const Format format = format_of(inputs.request);
   Output output(inputs.request.out.value_or(""));
   Job job = resolve(inputs);
   job.explain_fragmentation = std::count(said.explain.begin(), said.explain.end(), Topic::Fragmentation) > 0;
   say(render(job.notices));
-  const std::vector<Prediction> predictions = predict_asked(inputs.model, job);
+  std::vector<Prediction> predictions = predict_asked(inputs.model, job);
+  if (std::find(said.explain.begin(), said.explain.end(), Topic::Saved) != said.explain.end()) {
+    const std::vector<SavedTensor> saved = saved_tensors(inputs.model, job);  // The same on every rank.
+    for (Prediction& prediction : predictions) prediction.saved = saved;
+  }
   output.add(printed(predictions, job, format, {output.colour(), said.explain}));
   output.finish();
   const Verdict verdict = worst_of(predictions).verdict;

@@ -83,6 +83,15 @@ std::string describe_moment(const Schedule& schedule, const ModelSpec& model, st
   return text;
 }
 
+std::string_view name(SavedTensor::Storage storage) {
+  switch (storage) {
+    case SavedTensor::Storage::Own: return "own";
+    case SavedTensor::Storage::Shared: return "shared";
+    case SavedTensor::Storage::Parameter: return "parameter";
+  }
+  return "?";
+}
+
 std::string_view name(Verdict verdict) {
   switch (verdict) {
     case Verdict::Fits: return "fits";

@@ -61,6 +61,27 @@ struct HeldForBackward {
   std::vector<LiveBuffer> largest;
 };
 
+// One tensor, or several alike, that autograd's nodes keep for backward.
+struct SavedTensor {
+  std::string node;    // The operator whose node keeps it, "mul".
+  std::string module;  // Where it stands; layers as "*".
+  std::string name;    // PyTorch's: "_saved_other". A checkpoint's own: "argument", "keyword".
+  std::string tensor;  // The op-graph's name for it, if it has one.
+  Bytes bytes;         // Of one, whoever holds it.
+  Bytes counted;       // Of all: 0 where an earlier node holds the storage, or where it is a parameter.
+  std::int64_t count = 1;
+  enum class Storage : std::uint8_t { Own, Shared, Parameter } storage = Storage::Own;
+};
+[[nodiscard]] std::string_view name(SavedTensor::Storage storage);
+
+// An op-graph's figures beyond its own tensors, in requested bytes. The last two are absent without a gradient.
+struct AboveInputs {
+  Bytes after_forward;
+  Bytes forward_peak;
+  std::optional<Bytes> backward_peak;
+  std::optional<Bytes> after_backward;
+};
+
 struct Peak {
   Bytes requested;
   Bytes allocated;                    // Largest sum of blocks handed out.
@@ -175,6 +196,8 @@ struct Prediction {
   States states;
   Persistent persistent;
   std::optional<HeldForBackward> held_for_backward;
+  std::optional<std::vector<SavedTensor>> saved;  // Of each node, in order of the forward; if asked for.
+  std::optional<AboveInputs> above_inputs;        // Op-graphs only.
   std::optional<Peak> peak;
   std::optional<LossSpike> loss_spike;
   std::optional<Fragmentation> fragmentation;  // Absent unless Job::explain_fragmentation.

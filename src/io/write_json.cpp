@@ -45,6 +45,28 @@ Json held_value(const HeldForBackward& held) {
           {"largest", live_value(held.largest)}};
 }
 
+Json saved_value(const std::vector<SavedTensor>& saved) {
+  Json list = Json::array();
+  for (const SavedTensor& tensor : saved) {
+    list.push_back({{"node", tensor.node},
+                    {"module", tensor.module},
+                    {"name", tensor.name},
+                    {"tensor", tensor.tensor},
+                    {"bytes", tensor.bytes.value()},
+                    {"count", tensor.count},
+                    {"counted_bytes", tensor.counted.value()},
+                    {"storage", std::string(name(tensor.storage))}});
+  }
+  return list;
+}
+
+Json above_value(const AboveInputs& above) {
+  return {{"after_forward", above.after_forward.value()},
+          {"forward_peak", above.forward_peak.value()},
+          {"backward_peak", optional(above.backward_peak)},
+          {"after_backward", optional(above.after_backward)}};
+}
+
 Json peak_value(const Peak& peak) {
   return {{"requested", peak.requested.value()},
           {"allocated", peak.allocated.value()},
@@ -132,6 +154,9 @@ Json memory_value(const Prediction& prediction) {
                       {"total", states.total().value()}};
   memory["persistent"] = std::move(persistent);
   memory["held_for_backward"] = prediction.held_for_backward ? held_value(*prediction.held_for_backward) : Json();
+  if (prediction.saved && prediction.held_for_backward) {
+    memory["held_for_backward"]["saved"] = saved_value(*prediction.saved);
+  }
   memory["peak"] = prediction.peak ? peak_value(*prediction.peak) : Json();
   memory["loss_spike"] = prediction.loss_spike ? spike_value(*prediction.loss_spike) : Json();
   if (prediction.fragmentation) memory["fragmentation"] = fragmentation_value(*prediction.fragmentation);
@@ -219,6 +244,7 @@ Json without_absences(const Prediction& prediction, const Job& job) {
   value["parameters"] = {{"total", prediction.parameters_total.value()},
                          {"trainable", prediction.parameters_trainable.value()}};
   value["memory"] = memory_value(prediction);
+  if (prediction.above_inputs) value["above_inputs"] = above_value(*prediction.above_inputs);
   value["communication"] = prediction.communication ? traffic_value(*prediction.communication) : Json();
   value["time"] = nullptr;
   value["assumptions"] = assumptions_value(job);

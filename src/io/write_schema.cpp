@@ -37,6 +37,12 @@ Json object(std::initializer_list<Field> fields) {
   return value;
 }
 
+// Keys that only some predictions have.
+Json with_optional(Json value, std::initializer_list<Field> fields) {
+  for (const Field& field : fields) value["properties"][field.key] = field.type;
+  return value;
+}
+
 Json roles() {
   return object({{"parameters", count()},
                  {"gradients", count()},
@@ -70,10 +76,27 @@ Json persistent() {
 }
 
 Json held() {
-  return or_null(object({{"total", count()},
-                         {"by_role", roles()},
-                         {"by_module", list_of(object({{"module", typed("string")}, {"bytes", count()}}))},
-                         {"largest", live()}}));
+  const Json saved = object({{"node", typed("string")},
+                             {"module", typed("string")},
+                             {"name", typed("string")},
+                             {"tensor", typed("string")},
+                             {"bytes", count()},
+                             {"count", count()},
+                             {"counted_bytes", count()},
+                             {"storage", one_of({"own", "shared", "parameter"})}});
+  return or_null(
+      with_optional(object({{"total", count()},
+                            {"by_role", roles()},
+                            {"by_module", list_of(object({{"module", typed("string")}, {"bytes", count()}}))},
+                            {"largest", live()}}),
+                    {{"saved", list_of(saved)}}));
+}
+
+Json above_inputs() {
+  return object({{"after_forward", count()},
+                 {"forward_peak", count()},
+                 {"backward_peak", count_or_null()},
+                 {"after_backward", count_or_null()}});
 }
 
 Json peak() {
@@ -183,7 +206,7 @@ std::string prediction_schema() {
                  {"description",
                   "What `dsplan simulate --format json` prints; with --rank all these are the items of \"ranks\" in "
                   "{\"schema\": \"dsplan.predictions/1\", \"ranks\": [...]}. All sizes are bytes of one rank."}};
-  schema.update(body);
+  schema.update(with_optional(body, {{"above_inputs", above_inputs()}}));
   return schema.dump(2) + "\n";
 }
 

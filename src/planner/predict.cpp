@@ -9,6 +9,7 @@
 #include "model/graphs/graphs.h"
 #include "planner/footprint.h"
 #include "planner/fragmentation.h"
+#include "planner/judge.h"
 #include "planner/library_workspaces.h"
 #include "planner/lowering/lower.h"
 #include "planner/report_details.h"
@@ -76,103 +77,11 @@ void judge_states(const std::string& obstacle, Prediction& p) {
   p.verdict_reason = fmt::format("only the states are predicted: not modelled yet: {}", obstacle);
 }
 
-// What the allocator may have: the capacity without what lies beside it. PyTorch takes a memory fraction of the whole.
-std::optional<VerdictLimit> verdict_limit(const Prediction& p) {
-  if (!p.capacity) return std::nullopt;
-  const Bytes beside = p.context.value_or(Bytes(0)) + p.communicators.value_or(Bytes(0)) + p.reserve;
-  return VerdictLimit{beside < *p.capacity ? *p.capacity - beside : Bytes(0), *p.capacity};
-}
-
-PlacementOptions without_limit(const Job& job) {
-  PlacementOptions options;
-  options.config = job.allocator;
-  options.config.memory_fraction.reset();  // A limit, too.
-  options.frees = job.stream_frees;
-  return options;
-}
-
-// By replay under the limit, through flushes and retries, in every phase.
-void judge(const Schedule& schedule, const ModelSpec& model, const Job& job, const Placement& unlimited,
-           Prediction& p) {
-  const std::optional<VerdictLimit> limit = verdict_limit(p);
-  if (!limit) {
-    p.verdict = Verdict::Unknown;
-    p.verdict_reason = "no capacity is known: name --hardware, --cluster or --capacity";
-    return;
-  }
-  const Bytes most = unlimited.peak.reserved;
-  const bool fraction = job.allocator.memory_fraction.value_or(1) < 1;
-  if (!fraction && most <= limit->limit) {
-    p.verdict = Verdict::Fits;
-    p.verdict_reason = fmt::format("{} of {} left", human(limit->limit - most), human(*p.capacity));
-    return;
-  }
-  PlacementOptions options = without_limit(job);
-  options.config = job.allocator;
-  options.limit = limit->limit;
-  options.device = limit->device;
-  const Placement limited = place(schedule, options);
-  p.retries = limited.retries;
-  if (limited.failed_event) {
-    p.verdict = Verdict::DoesNotFit;
-    p.verdict_reason = fmt::format("tried to allocate {}, {} missing, at {}", human(limited.failed_request),
-                                   human(limited.missing), describe_moment(schedule, model, *limited.failed_event));
-  } else if (limited.retries > 0) {
-    p.verdict = Verdict::FitsWithRetries;
-    p.verdict_reason = fmt::format("the allocator gives its cache back {} times to fit, first at {}", limited.retries,
-                                   describe_moment(schedule, model, *limited.first_retry));
-  } else {
-    p.verdict = Verdict::Fits;
-    p.verdict_reason = fmt::format("at most {} reserved under the allocator's limits", human(limited.peak.reserved));
-  }
-}
-
 std::optional<Stretch> stretch_named(std::string_view phase) {
   for (const Stretch stretch : {Stretch::Init, Stretch::FirstStep, Stretch::MiddleStep, Stretch::SecondStep}) {
     if (phase == name(stretch)) return stretch;
   }
   return std::nullopt;
-}
-
-// Both ends of what waiting frees can do. Where none waits they are one.
-struct BothEnds {
-  PlacementPeaks high;
-  PlacementPeaks low;
-};
-
-PlacementPeaks peaks_of(const Placement& placement, std::optional<Stretch> only) {
-  return only ? placement.by_stretch[static_cast<std::size_t>(*only)] : placement.peak;
-}
-
-BothEnds both_ends(const Schedule& schedule, const PlacementOptions& options, const Placement& placement,
-                   std::optional<Stretch> only) {
-  const PlacementPeaks asked = peaks_of(placement, only);
-  if (!placement.waited) return {asked, asked};
-  PlacementOptions other = options;
-  const bool at_sync = options.frees == StreamFrees::AtSync;
-  other.frees = at_sync ? StreamFrees::Immediate : StreamFrees::AtSync;
-  const PlacementPeaks against = peaks_of(place(schedule, other), only);
-  return at_sync ? BothEnds{asked, against} : BothEnds{against, asked};
-}
-
-void add_peak(const Schedule& schedule, const ModelSpec& model, const Job& job, const MemoryMeter& meter,
-              const BothEnds& ends, Prediction& p) {
-  const Bytes beside = p.context.value_or(Bytes(0)) + p.communicators.value_or(Bytes(0));
-  const PlacementPeaks& asked = job.stream_frees == StreamFrees::AtSync ? ends.high : ends.low;
-  Peak peak;
-  peak.requested = meter.peak_requested();
-  peak.allocated = std::max(meter.peak_allocated(), asked.allocated);
-  peak.active = std::max(peak.allocated, asked.active);
-  peak.reserved = ends.high.reserved;
-  peak.reserved_low = ends.low.reserved;
-  peak.process = asked.reserved + beside;
-  peak.process_high = ends.high.reserved + beside;
-  peak.phase = name(meter.peak_stretch());
-  peak.event_index = meter.peak_event();
-  peak.event = describe_moment(schedule, model, meter.peak_event());
-  peak.by_role = meter.peak_by_role();
-  peak.live = group_live(schedule, model, live_after(schedule, meter.peak_event()));
-  p.peak = std::move(peak);
 }
 
 // Tensors and byte arrays on the host: of what the process itself needs (Python, libraries) nothing is known.

@@ -13,23 +13,6 @@ namespace {
 
 const std::string kNowhere;
 
-// "model.layers.*.mlp.down_proj": what a module is called in every layer.
-std::string in_every_layer(const ModelSpec& model, ModuleId module) {
-  if (module == kNone) return kNowhere;
-  const Module& m = model.modules[static_cast<std::size_t>(module)];
-  std::string path = m.path;
-  if (m.layer == kNone) return path;
-  const std::string number = std::to_string(m.layer);
-  for (std::size_t at = path.find(number); at != std::string::npos; at = path.find(number, at + 1)) {
-    const bool alone =
-        (at == 0 || path[at - 1] == '.') && (at + number.size() == path.size() || path[at + number.size()] == '.');
-    if (!alone) continue;
-    path.replace(at, number.size(), "*");
-    break;
-  }
-  return path;
-}
-
 ModuleId module_of(const ModelSpec& model, const Buffer& buffer) {
   if (buffer.parameter != kNone) return model.parameters[static_cast<std::size_t>(buffer.parameter)].module;
   return buffer.module;
@@ -60,6 +43,22 @@ std::size_t mark_of(const Schedule& schedule, Moment moment) {
 std::string module_path(const ModelSpec& model, const Buffer& buffer) {
   const ModuleId module = module_of(model, buffer);
   return module == kNone ? kNowhere : model.modules[static_cast<std::size_t>(module)].path;
+}
+
+std::string in_every_layer(const ModelSpec& model, ModuleId module) {
+  if (module == kNone) return kNowhere;
+  const Module& m = model.modules[static_cast<std::size_t>(module)];
+  std::string path = m.path;
+  if (m.layer == kNone) return path;
+  const std::string number = std::to_string(m.layer);
+  for (std::size_t at = path.find(number); at != std::string::npos; at = path.find(number, at + 1)) {
+    const bool alone =
+        (at == 0 || path[at - 1] == '.') && (at + number.size() == path.size() || path[at + number.size()] == '.');
+    if (!alone) continue;
+    path.replace(at, number.size(), "*");
+    break;
+  }
+  return path;
 }
 
 std::vector<LiveBuffer> group_live(const Schedule& schedule, const ModelSpec& model,

@@ -1,6 +1,7 @@
 // The parts of a prediction that need names: what is live, where, and when, in words.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "core/model.h"
@@ -8,6 +9,9 @@
 #include "core/schedule.h"
 
 namespace dsplan {
+
+// "model.layers.*.mlp.down_proj": what a module is called in every layer; empty for none.
+[[nodiscard]] std::string in_every_layer(const ModelSpec& model, ModuleId module);
 
 // Buffers alike (label, role, module's place in its layer, size) as one row each; largest sum first, at most 40 rows.
 [[nodiscard]] std::vector<LiveBuffer> group_live(const Schedule& schedule, const ModelSpec& model,

@@ -21,10 +21,10 @@ Tape::Tape(const ModelSpec& model, const Graph& graph, const RecipeBook& recipes
       uses_(model.parameters.size(), 0),
       arrived_(model.parameters.size(), 0),
       nested_uses_(graph.tensors.size(), 0),
+      read_(graph.storages.size(), false),
       region_of_(graph.nodes.size(), -1),
       module_has_gradient_(model.modules.size(), false),
-      module_called_(model.modules.size(), false),
-      read_(graph.tensors.size(), false) {
+      module_called_(model.modules.size(), false) {
   for (std::size_t at = 0; at < graph.storages.size(); ++at) {
     if (graph.storages[at].buffer != kNone) {
       buffers_[at] = module_buffers_[static_cast<std::size_t>(graph.storages[at].buffer)];
@@ -33,12 +33,10 @@ Tape::Tape(const ModelSpec& model, const Graph& graph, const RecipeBook& recipes
   for (std::size_t at = graph.loss == kNone ? 0 : graph.nodes.size(); at > 0 && head_ == kNone; --at) {
     if (graph.nodes[at - 1].module != 0) head_ = static_cast<NodeId>(at - 1);
   }
-  for (const Node& node : graph.nodes) {
-    for (TensorId input : graph.in(node)) read_[static_cast<std::size_t>(input)] = true;
-  }
-  find_regions(checkpointing);
   find_wanted();
+  find_regions(checkpointing);
   count_uses();
+  find_read();
 }
 
 void Tape::find_regions(const Checkpointing& checkpointing) {
@@ -61,7 +59,8 @@ void Tape::find_regions(const Checkpointing& checkpointing) {
       const NodeId node = graph_.program[at].id;
       region_of_[static_cast<std::size_t>(node)] = id;
       if (recipes_.saved(node).empty()) continue;
-      if (region.first_saver == kNone) region.first_saver = node;
+      // Nobody asks the others for a gradient; early stop waits for all.
+      if (region.first_saver == kNone && is_wanted(graph_.node(node))) region.first_saver = node;
       region.last_saver = node;
     }
     const auto& asked = graph_.regions[static_cast<std::size_t>(group.first)];
@@ -83,36 +82,63 @@ void Tape::find_wanted() {
     if (graph_.tensor(output).requires_grad) wanted_[static_cast<std::size_t>(output)] = true;
   }
   for (auto at = graph_.nodes.rbegin(); at != graph_.nodes.rend(); ++at) {
-    if (!at->requires_grad) continue;
-    const std::span<const TensorId> out = graph_.out(*at);
-    if (std::none_of(out.begin(), out.end(), [&](TensorId id) { return wanted_[static_cast<std::size_t>(id)]; })) {
-      continue;
-    }
+    if (!is_wanted(*at)) continue;
     for (TensorId input : graph_.in(*at)) {
       if (graph_.tensor(input).requires_grad) wanted_[static_cast<std::size_t>(input)] = true;
     }
   }
 }
 
+bool Tape::is_wanted(const Node& node) const {
+  const std::span<const TensorId> out = graph_.out(node);
+  return node.requires_grad &&
+         std::any_of(out.begin(), out.end(), [&](TensorId id) { return wanted_[static_cast<std::size_t>(id)]; });
+}
+
+// Storages that a kernel reads in forward or backward, or that are handed out. A view reads nothing.
+void Tape::find_read() {
+  const auto mark = [&](TensorId id) { read_[static_cast<std::size_t>(graph_.tensor(id).storage)] = true; };
+  if (graph_.loss != kNone) mark(graph_.loss);
+  for (TensorId output : graph_.outputs) mark(output);
+  for (NodeId id = 0; id < static_cast<NodeId>(graph_.nodes.size()); ++id) {
+    const Node& node = graph_.node(id);
+    if (!recipes_.entry(id).alias) {
+      for (TensorId input : graph_.in(node)) mark(input);
+    }
+    if (!is_wanted(node)) continue;
+    for (const Saved& saved : recipes_.saved(id)) {
+      if (saved.kind == Saved::Kind::Input) mark(graph_.input(node, saved.index));
+      if (saved.kind == Saved::Kind::Output) mark(graph_.output(node, saved.index));
+    }
+  }
+}
+
 void Tape::count_uses() {
+  const auto count = [&](TensorId id) {
+    if (!is_parameter(id) || !graph_.tensor(id).requires_grad) return;
+    ++uses_[static_cast<std::size_t>(graph_.storage_of(id).parameter)];
+  };
+  for (TensorId output : graph_.outputs) count(output);
+  // What a reentrant checkpoint is given gets its gradient from the checkpoint's own node.
+  for (const Region& region : regions_) {
+    if (!region.reentrant) continue;
+    for (TensorId argument : region.arguments) {
+      if (std::find(region.externals.begin(), region.externals.end(), argument) != region.externals.end()) {
+        count(argument);
+      }
+    }
+  }
   for (const Instruction& instruction : graph_.program) {
     if (instruction.kind != Instruction::Kind::Run) continue;
     const Node& node = graph_.node(instruction.id);
-    const std::span<const TensorId> out = graph_.out(node);
-    if (!node.requires_grad ||
-        std::none_of(out.begin(), out.end(), [&](TensorId id) { return wanted_[static_cast<std::size_t>(id)]; })) {
-      continue;
-    }
+    if (!is_wanted(node)) continue;
     for (ModuleId module = node.module; module != kNone && !module_has_gradient_[static_cast<std::size_t>(module)];
          module = model_.modules[static_cast<std::size_t>(module)].parent) {
       module_has_gradient_[static_cast<std::size_t>(module)] = true;
     }
     const std::int16_t region = region_of_[static_cast<std::size_t>(instruction.id)];
     if (region >= 0 && regions_[static_cast<std::size_t>(region)].reentrant) continue;
-    for (TensorId input : graph_.in(node)) {
-      const ParameterId parameter = graph_.storage_of(input).parameter;
-      if (parameter != kNone && graph_.tensor(input).requires_grad) ++uses_[static_cast<std::size_t>(parameter)];
-    }
+    for (TensorId input : graph_.in(node)) count(input);
   }
 }
 
@@ -163,8 +189,12 @@ void Tape::forward() {
 
 void Tape::drop_outputs() {
   for (TensorId output : graph_.outputs) {
-    if (graph_.tensor(output).producer != kNone) emitter_.release(buffer_of(output), Reason::Loop);
+    if (graph_.storage_of(output).parameter == kNone) emitter_.release(buffer_of(output), Reason::Loop);
   }
+}
+
+void Tape::read_outputs() {
+  for (TensorId output : graph_.outputs) read_tensor(output);
 }
 
 void Tape::run_program(std::uint32_t begin, std::uint32_t end, bool keep_saved) {
@@ -209,6 +239,11 @@ void Tape::read_tensor(TensorId tensor) {
   emitter_.read(place.buffer, place.offset, place.bytes);
 }
 
+void Tape::write_tensor(TensorId tensor) {
+  const ParameterId parameter = graph_.storage_of(tensor).parameter;
+  emitter_.write(parameter == kNone ? buffer_of(tensor) : runtime_.place(parameter).buffer);
+}
+
 void Tape::run_forward(NodeId id, bool keep_saved) {
   const Node& node = graph_.node(id);
   const RecipeBook::Entry& entry = recipes_.entry(id);
@@ -222,11 +257,14 @@ void Tape::run_forward(NodeId id, bool keep_saved) {
   // What lies in a storage that was there before is one more variable that holds it.
   for (std::size_t i = 0; i < node.output_count; ++i) {
     const TensorId out = graph_.output(node, i);
+    if (graph_.storage_of(out).parameter != kNone) continue;  // Held by the runtime.
     if (entry.alias || (entry.in_place && i == 0)) emitter_.retain(buffer_of(out));
     if (recomputing_) alive_.push_back(out);
   }
   if (!graph_.leaves.empty() && !recomputing_) hold_leaves(id);
-  if (keep_saved) save(id, made);
+  // The holder of what no gradient is asked for is gone when a checkpoint is computed again.
+  const bool unasked = recomputing_ && region != nullptr && !region->reentrant && !is_wanted(node);
+  if (keep_saved && !unasked) save(id, made);
   // By-products belong to the autograd node alone: without one to keep them they die with the operator.
   const std::span<const Slot> slots = recipes_.slots(id);
   for (std::size_t at = 0; at < slots.size(); ++at) {
@@ -248,11 +286,11 @@ void Tape::make_forward(NodeId id, std::vector<BufferId>& made) {
       made[step.slot] = emitter_.allocate(slot.bytes, slot.dtype, role, name(node.op));
       if (slot.kind == SlotKind::Temporary) emitter_.mark_scratch(made[step.slot]);
       if (is_loss(id, false)) emitter_.mark_of_loss(made[step.slot]);
-      // Python reads it, no operator does: a flag that is asked, outputs that accelerate makes fp32.
-      const bool asked =
-          node.op == Op::All || (node.op == Op::Cast && !read_[static_cast<std::size_t>(graph_.output(node))]);
-      if (asked) emitter_.mark_scratch(made[step.slot]);
-      if (slot.kind == SlotKind::Output) buffer_of(graph_.output(node, slot.index)) = made[step.slot];
+      if (slot.kind == SlotKind::Output) {
+        const TensorId out = graph_.output(node, slot.index);
+        buffer_of(out) = made[step.slot];
+        if (!read_[static_cast<std::size_t>(graph_.tensor(out).storage)]) emitter_.mark_scratch(made[step.slot]);
+      }
       end_new = step.slot + 1U;
     } else if (step.kind == RecipeStep::Kind::Kernel) {
       emit_forward_kernel(node, made, first_new, end_new);
@@ -275,7 +313,7 @@ void Tape::emit_forward_kernel(const Node& node, const std::vector<BufferId>& ma
   for (std::size_t at = first_new; at < end_new; ++at) {
     if (made[at] != kNoBuffer) emitter_.write(made[at]);
   }
-  if (node.in_place) emitter_.write(buffer_of(graph_.output(node)));
+  if (node.in_place) write_tensor(graph_.output(node));
   emitter_.compute(name(node.op));
 }
 

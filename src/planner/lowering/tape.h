@@ -45,6 +45,8 @@ class Tape {
   void forward();
   // Python lets go of an op-graph's outputs.
   void drop_outputs();
+  // States the outputs as read by the work under way.
+  void read_outputs();
   // From the loss.
   void backward();
   // From an op-graph's outputs: each receives an expanded view of `seed`, of which it takes one reference.
@@ -100,6 +102,7 @@ class Tape {
   void find_regions(const Checkpointing& checkpointing);
   void find_boundary(Region& region);
   void find_wanted();
+  void find_read();
   void count_uses();
 
   void run_program(std::uint32_t begin, std::uint32_t end, bool keep_saved);
@@ -146,11 +149,18 @@ class Tape {
   void ready(TensorId tensor);
   void release_saved(NodeId node);
 
+  // Whether a gradient of one of its outputs is part of the way from the loss to a leaf.
+  [[nodiscard]] bool is_wanted(const Node& node) const;
+  [[nodiscard]] bool is_parameter(TensorId tensor) const {
+    return graph_.storage_of(tensor).parameter != kNone && graph_.tensor(tensor).producer == kNone;
+  }
+
   void read_tensor(TensorId tensor);
   // The logits and all that the root module makes of them; gradients of the head's own operands are not among them.
   [[nodiscard]] bool is_loss(NodeId node, bool backward) const {
     return head_ != kNone && (backward ? node > head_ : node >= head_);
   }
+  void write_tensor(TensorId tensor);
   [[nodiscard]] BufferId& buffer_of(TensorId tensor) {
     return buffers_[static_cast<std::size_t>(graph_.tensor(tensor).storage)];
   }
@@ -172,12 +182,12 @@ class Tape {
   std::vector<std::int32_t> arrived_;
   // By tensor, for what a reentrant region under way reads and does not make: gradients still to come.
   std::vector<std::int32_t> nested_uses_;
+  std::vector<bool> read_;  // By storage: someone reads what lies there.
   Region* nested_ = nullptr;
   std::vector<Region> regions_;
   std::vector<std::int16_t> region_of_;  // By node; -1 outside.
   std::vector<bool> module_has_gradient_;
   std::vector<bool> module_called_;
-  std::vector<bool> read_;         // By tensor: whether an operator reads it; Python alone may.
   std::vector<TensorId> alive_;    // During recomputation: what Python holds, for early stop.
   std::vector<ModuleId> entered_;  // During recomputation: modules entered and not yet left.
   std::vector<BufferId> leaves_;   // What they and their gradients lie in.

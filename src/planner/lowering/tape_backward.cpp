@@ -255,7 +255,7 @@ void Tape::deliver(NodeId id, const std::vector<BufferId>& made, const std::vect
 }
 
 bool Tape::is_leaf(TensorId tensor) const {
-  if (graph_.storage_of(tensor).parameter != kNone && graph_.tensor(tensor).producer == kNone) return true;
+  if (is_parameter(tensor)) return true;
   return nested_ != nullptr &&
          std::find(nested_->externals.begin(), nested_->externals.end(), tensor) != nested_->externals.end();
 }
@@ -337,7 +337,9 @@ BufferId Tape::take_or_clone(TensorId tensor, Gradient gradient) {
 void Tape::ready(TensorId tensor) {
   Gradient& slot = gradients_[static_cast<std::size_t>(tensor)];
   const BufferId gradient = take_or_clone(tensor, std::exchange(slot, {}));
-  if (graph_.tensor(tensor).producer == kNone) {
+  const bool given = nested_ != nullptr && std::find(nested_->arguments.begin(), nested_->arguments.end(), tensor) !=
+                                               nested_->arguments.end();
+  if (is_parameter(tensor) && !given) {
     runtime_.gradient_ready(graph_.storage_of(tensor).parameter, gradient);
   } else {
     slot = {gradient, true};  // `.grad` of a checkpoint's detached input, until its node returns it.

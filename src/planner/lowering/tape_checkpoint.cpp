@@ -23,7 +23,8 @@ void Tape::find_boundary(Region& region) {
     const Node& node = graph_.node(graph_.program[at].id);
     for (TensorId input : graph_.in(node)) {
       const auto index = static_cast<std::size_t>(input);
-      if (!made[index] && !seen[index] && graph_.tensor(input).requires_grad) region.externals.push_back(input);
+      if (made[index] || seen[index] || !graph_.tensor(input).requires_grad || !is_wanted(node)) continue;
+      region.externals.push_back(input);
       seen[index] = true;
     }
     for (TensorId out : graph_.out(node)) made[static_cast<std::size_t>(out)] = true;
@@ -121,7 +122,8 @@ void Tape::run_region_again(Region& region) {
     if (instruction.kind == Instruction::Kind::Exit) entered_.pop_back();
     if (last && !recipes_.entry(instruction.id).saves_after_kernel) {
       scratch_slots_.clear();
-      save(instruction.id, scratch_slots_);  // Only inputs: the kernel never starts.
+      if (is_wanted(graph_.node(instruction.id)))
+        save(instruction.id, scratch_slots_);  // Only inputs: the kernel never starts.
       break;
     }
     run_program(at, at + 1, true);
@@ -182,11 +184,7 @@ void Tape::count_nested_uses(const Region& region) {
   for (std::uint32_t at = region.begin; at < region.end; ++at) {
     if (graph_.program[at].kind != Instruction::Kind::Run) continue;
     const Node& node = graph_.node(graph_.program[at].id);
-    const std::span<const TensorId> out = graph_.out(node);
-    if (!node.requires_grad ||
-        std::none_of(out.begin(), out.end(), [&](TensorId id) { return wanted_[static_cast<std::size_t>(id)]; })) {
-      continue;
-    }
+    if (!is_wanted(node)) continue;
     for (TensorId input : graph_.in(node)) ++nested_uses_[static_cast<std::size_t>(input)];
   }
 }
@@ -197,8 +195,14 @@ void Tape::end_nested(Region& region) {
   nested_ = nullptr;
   // The frame goes, then the engine releases what the node had saved; what is bound to the function stays with the
   // node, and the node with the loss.
-  for (TensorId tensor : region.recomputed_outputs) emitter_.release(buffer_of(tensor), Reason::PythonFrame);
+  for (TensorId tensor : region.recomputed_outputs) {
+    emitter_.mark_scratch(buffer_of(tensor));  // Nobody need read what is made a second time.
+    emitter_.release(buffer_of(tensor), Reason::PythonFrame);
+  }
   for (BufferId buffer : region.incoming) emitter_.release(buffer, Reason::AutogradGraph);
+  for (std::uint32_t at = region.begin; at < region.end; ++at) {  // With the frame goes the graph within.
+    if (graph_.program[at].kind == Instruction::Kind::Run) release_saved(graph_.program[at].id);
+  }
   region.recomputed_outputs.clear();
   region.incoming.clear();
   std::size_t kept = 0;
@@ -212,6 +216,7 @@ void Tape::end_nested(Region& region) {
     Gradient& slot = gradients_[static_cast<std::size_t>(external)];
     const Gradient made = std::exchange(slot, region.outer[at]);
     if (made.buffer != kNoBuffer) accumulate(external, made);
+    if (made.buffer != kNoBuffer && is_parameter(external)) leaf_arrived(external);
   }
   region.outer.clear();
 }

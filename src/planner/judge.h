@@ -1,0 +1,43 @@
+// The two halves of a prediction that a schedule alone decides: its peak, and whether it fits.
+#pragma once
+
+#include <optional>
+
+#include "core/job.h"
+#include "core/model.h"
+#include "core/prediction.h"
+#include "core/schedule.h"
+#include "planner/fragmentation.h"
+#include "sim/memory.h"
+#include "sim/placement.h"
+
+namespace dsplan {
+
+// What the allocator may have: the capacity without what lies beside it. PyTorch takes a memory fraction of the whole.
+// nullopt without a capacity.
+[[nodiscard]] std::optional<VerdictLimit> verdict_limit(const Prediction& p);
+
+// The job's allocator, without its memory fraction, which is a limit too.
+[[nodiscard]] PlacementOptions without_limit(const Job& job);
+
+// p.verdict with its reason, by replay under the limit, through flushes and retries, in every phase. `unlimited`: the
+// placement without a limit.
+void judge(const Schedule& schedule, const ModelSpec& model, const Job& job, const Placement& unlimited, Prediction& p);
+
+// Both ends of what waiting frees can do. Where none waits they are one.
+struct BothEnds {
+  PlacementPeaks high;
+  PlacementPeaks low;
+};
+
+// Of the whole schedule, or of one stretch.
+[[nodiscard]] PlacementPeaks peaks_of(const Placement& placement, std::optional<Stretch> only);
+[[nodiscard]] BothEnds both_ends(const Schedule& schedule, const PlacementOptions& options, const Placement& placement,
+                                 std::optional<Stretch> only);
+
+// p.peak: when it is, what is alive, and what the allocator and the process make of it. Reads p.context and
+// p.communicators.
+void add_peak(const Schedule& schedule, const ModelSpec& model, const Job& job, const MemoryMeter& meter,
+              const BothEnds& ends, Prediction& p);
+
+}  // namespace dsplan
