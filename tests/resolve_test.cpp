@@ -415,7 +415,6 @@ TEST_CASE("resolve: what is not modelled yet is refused by name, where it would 
       {"--sweep", &Request::sweep, "seq=1:2", "a sweep"},
       {"--env", &Request::env, "freeze.txt", "an environment file"},
       {"--placement", &Request::placement, "planned", "planned placement"},
-      {"--loss", &Request::loss, "liger", "loss \"liger\""},
       {"--checkpoint", &Request::checkpoint, "auto", "checkpointing \"auto\""},
       {"--attention", &Request::attention, "flash_attention_2", "attention \"flash_attention_2\""},
   };
@@ -439,11 +438,26 @@ TEST_CASE("resolve: what is not modelled yet is refused by name, where it would 
   CHECK(refusal(harmless) == "accepted");
 }
 
+TEST_CASE("resolve: grouped heads are flash's, or the math kernel's; a window's mask is the memory-efficient one's") {
+  Given grouped;
+  grouped.model.dims.heads = 32;
+  grouped.model.dims.kv_heads = 8;
+  CHECK(run(grouped).training.attention == Attention::Flash);
+  set(grouped.request.dtype, std::string("fp32"), "--dtype");
+  CHECK(run(grouped).training.attention == Attention::Math);
+  grouped.model.dims.sliding_window = 1024;
+  CHECK(run(grouped).training.attention == Attention::MemoryEfficient);
+  // Transformers before 4.54 repeats grouped heads itself.
+  grouped.model.dims.sliding_window = 0;
+  set(grouped.request.transformers_version, std::string("4.53.3"), "--transformers-version");
+  CHECK(run(grouped).training.attention == Attention::MemoryEfficient);
+}
+
 TEST_CASE("resolve: attention's kernel is named") {
   CHECK(run({}).training.attention == Attention::Flash);
   Given given;
   set(given.request.dtype, std::string("fp32"), "--dtype");
-  CHECK(run(given).training.attention == Attention::MemoryEfficient);
+  CHECK(run(given).training.attention == Attention::Math);  // The model's heads are grouped.
   set(given.request.attention, std::string("flash"), "--attention");
   says(given, "flash attention with fp32");
   Given windowed;
@@ -456,6 +470,8 @@ TEST_CASE("resolve: attention's kernel is named") {
   Hardware volta = load_hardware("v100-sxm2-32");
   Given old;
   old.hardware = &volta;
+  CHECK(run(old).training.attention == Attention::Math);
+  old.model.dims.kv_heads = old.model.dims.heads;
   CHECK(run(old).training.attention == Attention::MemoryEfficient);
   set(old.request.attention, std::string("sdpa"), "--attention");
   CHECK(input(run(old), "attention").origin == Origin::Given);

@@ -44,7 +44,7 @@ constexpr std::array kOptions = {
     OptionRow{"--checkpoint", "MODE|FILE", &Request::checkpoint, "none, full, every:K, keep:OP+OP, ..., FILE"},
     OptionRow{"--checkpoint-impl", "KIND", &Request::checkpoint_impl, "reentrant or non_reentrant"},
     OptionRow{"--attention", "KIND", &Request::attention, "eager, math, flash, mem-efficient or sdpa"},
-    OptionRow{"--loss", "KIND", &Request::loss, "hf, native or chunked:N"},
+    OptionRow{"--loss", "KIND", &Request::loss, "hf, native, chunked:N or liger"},
     OptionRow{"--optimizer", "NAME[:IMPL]", &Request::optimizer, "adamw:fused, sgd:foreach, lion, ..."},
     OptionRow{"--level", "kernel|dispatch", &Request::level, "dispatch: without temporaries inside kernels"},
     OptionRow{"--routing", "RULE", &Request::routing, "Tokens of experts (not modelled yet)"},

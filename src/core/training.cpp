@@ -89,6 +89,7 @@ std::string_view name(Loss loss) {
     case Loss::HuggingFace: return "hf";
     case Loss::Native: return "native";
     case Loss::Chunked: return "chunked";
+    case Loss::Liger: return "liger";
   }
   return "?";
 }

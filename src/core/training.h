@@ -112,8 +112,9 @@ struct Checkpointing {
 
 enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient };
 // The causal loss. HuggingFace: transformers', logits upcast to fp32. Native: the same without the upcast. Chunked:
-// torchtune's CEWithChunkedOutputLoss: head and upcast piece by piece along the sequence.
-enum class Loss : std::uint8_t { HuggingFace, Native, Chunked };
+// torchtune's CEWithChunkedOutputLoss: head and upcast piece by piece along the sequence. Liger: its fused linear
+// cross-entropy, and nothing else of it.
+enum class Loss : std::uint8_t { HuggingFace, Native, Chunked, Liger };
 enum class LoopKind : std::uint8_t { Trainer, Minimal };
 // Which temporaries count: all, or only those that PyTorch's dispatcher sees, as a witness without a GPU does.
 enum class Level : std::uint8_t { Kernel, Dispatch };

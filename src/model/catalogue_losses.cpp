@@ -113,8 +113,9 @@ void kl_div(Writer& w) {
 }
 
 // Liger's: the gradients are made in the forward, chunk by chunk over one buffer of logits, which become their own
-// gradient; backward hands them out as they are (liger_kernel/ops/fused_linear_cross_entropy.py, without a bias,
-// reduction mean or sum). Inputs: hidden state [N, H], weight [V, H], target [N].
+// gradient; backward hands them out as they are, once the loss's gradient is found to be one
+// (liger_kernel/ops/fused_linear_cross_entropy.py, without a bias, reduction mean or sum). Inputs: hidden state [N, H],
+// weight [V, H], target [N].
 void fused_linear_cross_entropy(Writer& w) {
   const std::int64_t rows = w.in(0).shape.dims[0];
   const std::int64_t hidden = std::max<std::int64_t>(1, w.in(0).shape.dims[1]);
@@ -133,6 +134,9 @@ void fused_linear_cross_entropy(Writer& w) {
   w.kernel();
   const std::uint8_t mask = w.forward_temporary(storage(Elements(rows), DType::Bool), DType::Bool);
   w.kernel();
+  const std::uint8_t count = w.forward_temporary(storage(Elements(1), DType::Int64), DType::Int64);
+  w.kernel();
+  w.forward_drop(count);
   const std::uint8_t logits = w.forward_temporary(storage(Shape{chunk, vocabulary}.elements(), dtype), dtype);
   w.kernel();
   w.forward_drop(logits);
@@ -144,6 +148,9 @@ void fused_linear_cross_entropy(Writer& w) {
   if (w.needs(1)) w.save_extra(1, "_saved_tensors");
   w.hand_out(0);
   w.hand_out(1);
+  if (!w.node().requires_grad) return;
+  const std::uint8_t one = w.temporary(storage(Elements(1), DType::Float32), DType::Float32);
+  w.drop(one);
 }
 
 }  // namespace dsplan::rules

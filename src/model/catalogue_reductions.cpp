@@ -1,5 +1,7 @@
 // The catalogue: reductions and scans. Formulas are those of PyTorch's tools/autograd/derivatives.yaml and
 // torch/csrc/autograd/FunctionsManual.cpp.
+#include <algorithm>
+
 #include "model/catalogue_rules.h"
 
 namespace dsplan::rules {
@@ -142,9 +144,35 @@ void cumulative_product(Writer& w) {
   w.gradient(0);
 }
 
+// A plain softmax, flags of what is minus infinity, their conjunction by row, and a choice between zero and the plain
+// result, all below the dispatcher (aten/src/ATen/native/transformers/attention.cpp).
+void safe_softmax(Writer& w) {
+  const Shape& shape = w.in(0).shape;
+  const std::int64_t rows = shape.elements().value() / std::max<std::int64_t>(1, shape.dims[shape.rank - 1U]);
+  const DType dtype = w.out().dtype;
+  const std::uint8_t plain = w.forward_temporary(w.bytes_out(), dtype, Visibility::Kernel);
+  w.kernel();
+  const std::uint8_t minimum = w.forward_temporary(storage(Elements(1), dtype), dtype, Visibility::Kernel);
+  w.kernel();
+  const std::uint8_t flags =
+      w.forward_temporary(storage(shape.elements(), DType::Bool), DType::Bool, Visibility::Kernel);
+  w.kernel();
+  const std::uint8_t by_row =
+      w.forward_temporary(storage(Elements(rows), DType::Bool), DType::Bool, Visibility::Kernel);
+  w.kernel();
+  const std::uint8_t zero = w.forward_temporary(storage(Elements(1), dtype), dtype, Visibility::Kernel);
+  w.kernel();
+  w.output();
+  w.kernel();
+  for (const std::uint8_t one : {plain, minimum, flags, by_row, zero}) w.forward_drop(one);
+  w.save_output(0, "_saved_result");
+  w.gradient(0);
+}
+
 // The result may be wider than the input: float32 of bfloat16 is computed on a copy, float32 of float16 in the kernel
 // (SoftMax.cpp, softmax: only half is converted while it is read).
 void softmax(Writer& w) {
+  if (w.node().number == kSafeSoftmax) return safe_softmax(w);
   const bool copies = w.in(0).dtype != w.out().dtype && w.in(0).dtype != DType::Float16;
   std::uint8_t copy = 0;
   if (copies) {

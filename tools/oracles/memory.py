@@ -12,11 +12,14 @@ no_accelerator.c. See README.md for the format.
 
 import contextlib
 import gc
+import importlib
+import importlib.metadata
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import types
 import weakref
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -39,6 +42,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -75,7 +79,11 @@ class Meter(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is aten._local_scalar_dense.default:
             return True  # What Python asks here (is the batch packed? are all tokens unmasked?) is always so.
+        if func is aten.equal.default:
+            return True  # Liger asks whether the loss's gradient is one.
         in_place = IN_PLACE.get(func)
+        if func is aten.add.Tensor and Composite.in_math:
+            return aten.add_.Tensor(*args, **(kwargs or {}))  # The math kernel adds its mask in place.
         if in_place and not torch.is_grad_enabled() and (in_place is not aten.add_.Tensor or self.owned(args[0])):
             func = in_place
         out = func(*args, **(kwargs or {}))
@@ -332,7 +340,31 @@ def summed_over_chunks(logits, padded, labels, chunks):
     return total / count
 
 
-LOSSES = {"hf": model_loss, "native": native_loss, "chunked": chunked_loss}
+def liger_loss(run):
+    """Liger's forward of a causal model, for its loss alone. Its kernel does not run, nor what it compares."""
+    import liger_kernel.ops.fused_linear_cross_entropy as fused
+    fused.liger_cross_entropy_kernel = NoKernel()
+    torch.tensor = scalar_on_device  # Which would look for a driver.
+    family = importlib.import_module("liger_kernel.transformers.model." + run.case["config"]["model_type"])
+    forward = getattr(family, "lce_forward", None) or family.causal_forward
+    return types.MethodType(forward, run.model)(**run.held, use_cache=False).loss
+
+
+MAKE_TENSOR = torch.tensor
+
+
+def scalar_on_device(data, *, device=None, **arguments):
+    if device == DEVICE:
+        return aten.scalar_tensor(data, dtype=torch.float32, device=device)
+    return MAKE_TENSOR(data, device=device, **arguments)
+
+
+class NoKernel:
+    def __getitem__(self, grid):
+        return lambda **arguments: None
+
+
+LOSSES = {"hf": model_loss, "native": native_loss, "chunked": chunked_loss, "liger": liger_loss}
 
 
 def equal_but_for_marks(a, b):
@@ -359,6 +391,7 @@ def split_steps(log):
 
 def witness(name, case):
     torch.manual_seed(0)
+    Composite.wished = case["training"]["attention"]
     run = Run(case, True)
     plain = Run(case, False)
     assert equal_but_for_marks(run.meter.log, plain.meter.log), f"{name}: hooks change lifetimes"
@@ -367,6 +400,8 @@ def witness(name, case):
     if "lora" in case["training"]:
         import peft
         versions["peft"] = peft.__version__
+    if case["training"]["loss"] == "liger":
+        versions["liger-kernel"] = importlib.metadata.version("liger-kernel")
     ends = [{k: v for k, v in step.items()} for step in run.steps]
     first, second = split_steps(with_sorted_frees(run.meter.log) if case["training"]["autocast"] else run.meter.log)
     result = {
@@ -405,15 +440,48 @@ def compact(value):
     return "{\n" + ",\n".join(rows) + "\n}"
 
 
+SDPA = F.scaled_dot_product_attention
+
+
+class Composite:
+    """What the case asks of scaled_dot_product_attention, which a machine without a GPU cannot choose itself."""
+    wished = "flash"
+    in_math = False
+
+
 def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-    """scaled_dot_product_attention asks the GPU which kernels it has; here the answer is flash, or for fp32 the memory-efficient one. Its composite code
-    does no more for head sizes that are multiples of 8."""
-    assert attn_mask is None and query.shape[-1] % 8 == 0
+    """scaled_dot_product_attention asks the GPU which kernels it has; here the answer is flash, or for fp32 and masks the
+    memory-efficient one, or math if the case says so. Its composite code does no more for head sizes that are multiples
+    of 8; the math kernel is composite code of its own, and runs as it is."""
+    if Composite.wished == "math":
+        Composite.in_math = True
+        try:
+            with sdpa_kernel(SDPBackend.MATH):
+                return SDPA(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        finally:
+            Composite.in_math = False
+    assert query.shape[-1] % 8 == 0
+    if attn_mask is not None:
+        assert not enable_gqa
+        if torch.is_autocast_enabled("cuda"):  # Casts first, from the last argument to the first.
+            value, key, query = (x.to(torch.get_autocast_dtype("cuda")) for x in (value, key, query))
+        bias = added_bias(query, key, attn_mask)
+        return aten._scaled_dot_product_efficient_attention(
+            query, key, value, bias, query.requires_grad, dropout_p, is_causal, scale=scale)[0]
     if query.dtype == torch.float32 and not torch.is_autocast_enabled("cuda"):  # Which flash does not take.
         assert not enable_gqa
         return aten._scaled_dot_product_efficient_attention(
             query, key, value, None, query.requires_grad, dropout_p, is_causal, scale=scale)[0]
     return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+
+
+def added_bias(query, key, flags):
+    """The composite code before the memory-efficient kernel: flags become 0 or minus infinity, rows are aligned."""
+    bias = aten.where.ScalarSelf(flags, 0.0, aten.scalar_tensor(float("-inf"), dtype=query.dtype, device=DEVICE))
+    if any(stride % 8 for stride in bias.stride()[:-1]):
+        width = bias.shape[-1]
+        bias = aten.constant_pad_nd(bias, [0, 8 - width % 8])[..., :width]
+    return bias.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
 
 
 def patch():

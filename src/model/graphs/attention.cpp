@@ -1,9 +1,12 @@
-// Attention as transformers calls it: through scaled_dot_product_attention, or composed of products ("eager").
+// Attention as transformers calls it: through scaled_dot_product_attention, whose math kernel is composed of operators,
+// or composed of products ("eager").
 //
 // Layouts decide where PyTorch copies. Projected heads are views of [B, S, H, D] and stay so through rotation; a
 // product wants [B * H, S, D], which such a view is only with one row, one head or one token. What a reshape copies in
 // forward it copies in backward as well, because there the gradient comes in the layout that the view was made from.
 #include "model/graphs/attention.h"
+
+#include "model/graphs/graphs.h"
 
 namespace dsplan {
 namespace {
@@ -138,24 +141,54 @@ Attended eager(GraphBuilder& g, const AttentionCall& call) {
   return {flat, dropped};
 }
 
-bool expands_heads(const GraphOptions& options) {
-  return options.transformers < Version{4, 54, 0} || options.torch < Version{2, 5, 0};
-}
+bool expands_heads(const GraphOptions& options) { return !keeps_heads_grouped(options.transformers, options.torch); }
 bool copies_operands(const GraphOptions& options) {
   return options.transformers >= Version{4, 48, 0} && options.transformers < Version{4, 54, 0};
+}
+
+// A mask that masks what flags leave unset: 0 or minus infinity by element, in the query's dtype, and padded where its
+// rows are not aligned to 8 elements (convert_boolean_attn_mask, preprocess_mask).
+TensorId added_bias(GraphBuilder& g, TensorId flags, TensorId q) {
+  constexpr std::int64_t kAligned = 8;
+  const DType dtype = g.dtype(q);
+  Shape shape{batch_of(g, q), 1, seq_of(g, q), seq_of(g, q)};
+  const TensorId minimum = g.make(Op::Arange, Shape{}, dtype, {});
+  const TensorId zero = g.make(Op::Arange, Shape{}, dtype, {});
+  TensorId bias = g.make(Op::MaskedFill, shape, dtype, {zero, flags, minimum});
+  g.drop({zero, minimum});
+  const std::int64_t over = shape.dims[3] % kAligned;
+  if (over != 0) {
+    shape.dims[3] += kAligned - over;
+    const TensorId padded = g.make(Op::Pad, shape, dtype, {bias});
+    g.drop({bias});
+    bias = padded;
+  }
+  return bias;
+}
+
+TensorId fused_kernel(GraphBuilder& g, const Heads& query, const Heads& key, const Heads& value, TensorId flags) {
+  if (flags == kNone) return g.attention(query.tensor, key.tensor, value.tensor, kNone);
+  const TensorId low_v = g.lowered(value.tensor);
+  const TensorId low_k = g.lowered(key.tensor);
+  const TensorId low_q = g.lowered(query.tensor);
+  const TensorId bias = added_bias(g, flags, low_q);
+  const TensorId output = g.attention(low_q, low_k, low_v, bias);
+  g.drop({bias, low_q, low_k, low_v});
+  return output;
 }
 
 // sdpa_attention_forward. The flash and memory-efficient kernels lay out their result as they find the query.
 Attended fused(GraphBuilder& g, const AttentionCall& call) {
   const std::int64_t heads = heads_of(g, call.q);
   Heads query = by_token(g, call.q);
-  const bool repeats = expands_heads(g.options());
+  // Heads stay grouped only where no mask is given (use_gqa_in_sdpa).
+  const bool repeats = expands_heads(g.options()) || call.mask != kNone;
   Heads key = repeats ? repeated(g, call.k, heads) : by_token(g, call.k);
   Heads value = repeats ? repeated(g, call.v, heads) : by_token(g, call.v);
   if (copies_operands(g.options())) {
     for (Heads* operand : {&query, &key, &value}) make_plain(g, *operand);
   }
-  const TensorId output = g.attention(query.tensor, key.tensor, value.tensor);
+  const TensorId output = fused_kernel(g, query, key, value, call.mask);
   TensorId flat = kNone;
   if (query.layout == Layout::ByToken) {
     // Laid out as [B, S, H, D] already: transpose and reshape are views.
@@ -167,15 +200,109 @@ Attended fused(GraphBuilder& g, const AttentionCall& call) {
   return {flat, kNone};
 }
 
+// ones(S, S).tril(), then 0 or minus infinity by element, in fp32.
+TensorId causal_bias(GraphBuilder& g, std::int64_t seq) {
+  const Shape square{seq, seq};
+  const TensorId ones = g.make(Op::Arange, square, DType::Bool, {});
+  const TensorId flags = g.make(Op::Tril, square, DType::Bool, {ones});
+  g.drop({ones});
+  const TensorId minimum = g.make(Op::Arange, Shape{}, DType::Float32, {});
+  const TensorId zero = g.make(Op::Arange, Shape{}, DType::Float32, {});
+  const TensorId bias = g.make(Op::MaskedFill, square, DType::Float32, {zero, flags, minimum});
+  g.drop({zero, minimum, flags});
+  return bias;
+}
+
+// One head for each of the query's, by repeat_interleave: always a copy.
+Heads interleaved(GraphBuilder& g, const Heads& x, std::int64_t heads) {
+  if (heads_of(g, x.tensor) == heads) return {g.keep(x.tensor), x.layout};
+  Shape shape = g.shape(x.tensor);
+  shape.dims[1] = heads;
+  const TensorId expanded = g.view_copied_back(x.tensor, shape);
+  const TensorId copied = g.copy(expanded);
+  g.drop({expanded});
+  return {copied, Layout::Plain};
+}
+
+// query * s, (key * s) turned, their product, + mask in place, a softmax that knows rows masked whole.
+TensorId math_weights(GraphBuilder& g, const Heads& query, const Heads& key, TensorId bias) {
+  const Heads scaled_key{g.unary(Op::MulScalar, key.tensor), key.layout};
+  const TensorId q = flattened(g, query);
+  const TensorId k = flattened(g, scaled_key);
+  Shape turned = g.shape(k);
+  std::swap(turned.dims[2], turned.dims[3]);
+  const TensorId k_turned = g.view(k, turned);
+  const TensorId product = g.matmul(q, k_turned);
+  g.drop({q, k, k_turned, scaled_key.tensor});
+  const TensorId masked = g.in_place(Op::Add, product, bias);
+  g.drop({product});
+  const TensorId weights = g.unary(Op::Softmax, masked, kSafeSoftmax);
+  g.drop({masked});
+  return weights;
+}
+
+// The weighted values [B, H, S, D] in the dtype that the caller had. What the composite function returns besides, the
+// weights in that dtype, is made and dropped.
+TensorId math_output(GraphBuilder& g, TensorId weights, const Heads& value, DType origin) {
+  const TensorId returned =
+      g.dtype(weights) == origin ? g.keep(weights) : g.make(Op::Cast, g.shape(weights), origin, {weights});
+  const TensorId v = flattened(g, value);
+  const TensorId product = g.matmul(weights, v);
+  g.drop({v});
+  const bool copied_back = batch_of(g, product) > 1 && heads_of(g, product) > 1 && seq_of(g, product) > 1;
+  const Shape shape = g.shape(product);
+  const TensorId viewed = copied_back ? g.view_copied_back(product, shape) : g.view(product, shape);
+  g.drop({product});
+  const TensorId output = g.cast(viewed, origin);
+  g.drop({viewed, returned});
+  return output;
+}
+
+// _scaled_dot_product_attention_math of half operands works in fp32, with q and k scaled by the root each.
+TensorId math_kernel(GraphBuilder& g, const AttentionCall& call) {
+  const std::int64_t heads = heads_of(g, call.q);
+  const TensorId low_v = g.lowered(call.v);
+  const TensorId low_k = g.lowered(call.k);
+  const TensorId low_q = g.lowered(call.q);
+  const DType origin = g.dtype(low_q);
+  g.set_autocast_enabled(false);
+  const TensorId wide_q = g.cast(low_q, DType::Float32);
+  const TensorId wide_k = g.cast(low_k, DType::Float32);
+  const TensorId wide_v = g.cast(low_v, DType::Float32);
+  const TensorId scaled_q = g.unary(Op::MulScalar, wide_q);
+  const TensorId bias = causal_bias(g, seq_of(g, call.q));
+  const Heads query = by_token(g, scaled_q);
+  const Heads own_key = by_token(g, wide_k);
+  const Heads own_value = by_token(g, wide_v);
+  const Heads key = interleaved(g, own_key, heads);
+  const Heads value = interleaved(g, own_value, heads);
+  const TensorId weights = math_weights(g, query, key, bias);
+  const TensorId dropped = g.dropout(weights, call.dropout);
+  g.drop({weights});
+  const TensorId output = math_output(g, dropped, value, origin);
+  g.drop({dropped, key.tensor, value.tensor, query.tensor, own_key.tensor, own_value.tensor, bias, scaled_q});
+  g.drop({wide_q, wide_k, wide_v, low_q, low_k, low_v});
+  g.set_autocast_enabled(true);
+  return output;
+}
+
+Attended math(GraphBuilder& g, const AttentionCall& call) {
+  const TensorId output = math_kernel(g, call);
+  const TensorId flat = joined(g, output);
+  g.drop({output});
+  return {flat, kNone};
+}
+
 }  // namespace
 
 Attended attend(GraphBuilder& g, const AttentionCall& call) {
-  return g.options().eager_attention ? eager(g, call) : fused(g, call);
+  if (g.options().eager_attention) return eager(g, call);
+  return g.options().math_attention ? math(g, call) : fused(g, call);
 }
 
-bool values_come_back_by_head(const GraphOptions& options, std::int64_t heads, std::int64_t kv_heads) {
-  if (options.eager_attention) return true;
-  return copies_operands(options) || (expands_heads(options) && heads != kv_heads);
+bool values_come_back_by_head(const GraphOptions& options, std::int64_t heads, std::int64_t kv_heads, bool masked) {
+  if (options.eager_attention || options.math_attention) return true;
+  return copies_operands(options) || ((expands_heads(options) || masked) && heads != kv_heads);
 }
 
 }  // namespace dsplan

@@ -1,6 +1,7 @@
 // Attention between the projections, as transformers runs it; for src/model/graphs/*.cpp only.
 // Source: integrations/sdpa_attention.py and eager_attention_forward of models/<family>/modeling_<family>.py, in
-// transformers 4.53.3, 4.57.6 and 5.17.0.
+// transformers 4.53.3, 4.57.6 and 5.17.0; aten/src/ATen/native/transformers/attention.cpp for the math kernel and for
+// what comes before the memory-efficient one.
 #pragma once
 
 #include "model/graphs/builder.h"
@@ -12,7 +13,7 @@ struct AttentionCall {
   TensorId q = kNone;
   TensorId k = kNone;
   TensorId v = kNone;
-  TensorId mask = kNone;     // Added to the scores; kNone: causal by flag.
+  TensorId mask = kNone;     // Eager: added to the scores; otherwise flags. kNone: causal by flag.
   double softcap = 0;        // Eager only, 0: none.
   double dropout = 0;        // Of the weights.
   bool wide_softmax = true;  // Eager only: softmax in fp32.
@@ -27,6 +28,7 @@ struct Attended {
 [[nodiscard]] Attended attend(GraphBuilder& g, const AttentionCall& call);
 
 // Whether the gradient of the values comes head by head, so that it has to be copied to become the projection's.
-[[nodiscard]] bool values_come_back_by_head(const GraphOptions& options, std::int64_t heads, std::int64_t kv_heads);
+[[nodiscard]] bool values_come_back_by_head(const GraphOptions& options, std::int64_t heads, std::int64_t kv_heads,
+                                            bool masked);
 
 }  // namespace dsplan

@@ -71,8 +71,8 @@ TensorId GraphBuilder::add_tensor(Shape shape, DType dtype, StorageId storage, b
   return static_cast<TensorId>(graph_.tensors.size() - 1);
 }
 
-TensorId GraphBuilder::parameter(std::string_view leaf) {
-  ParameterId id = model_.parameter(stack_.back(), leaf);
+TensorId GraphBuilder::parameter_of(ModuleId module, std::string_view leaf) {
+  ParameterId id = model_.parameter(module, leaf);
   if (id == kNone) return kNone;
   const Parameter& named = model_.parameters[static_cast<std::size_t>(id)];
   if (named.tied_to != kNone) id = named.tied_to;
@@ -316,12 +316,12 @@ TensorId GraphBuilder::matmul(TensorId a, TensorId b) {
   return out;
 }
 
-TensorId GraphBuilder::attention(TensorId q, TensorId k, TensorId v) {
+TensorId GraphBuilder::attention(TensorId q, TensorId k, TensorId v, TensorId bias) {
   const TensorId low_v = lowered(v);
   const TensorId low_k = lowered(k);
   const TensorId low_q = lowered(q);
-  const TensorId out = make(Op::Attention, shape(q), dtype(low_q), {low_q, low_k, low_v}, true);
-  graph_.nodes.back().attention = options_.attention;
+  const TensorId out = make(Op::Attention, shape(q), dtype(low_q), {low_q, low_k, low_v, bias}, true);
+  graph_.nodes.back().attention = bias == kNone ? options_.attention : AttentionKernel::MemoryEfficient;
   drop({low_q, low_k, low_v});
   return out;
 }

@@ -26,6 +26,7 @@ struct GraphOptions {
   bool outputs_to_fp32 = false;
   AttentionKernel attention = AttentionKernel::Flash;
   bool eager_attention = false;  // Composed of products and softmax: `attention` plays no part.
+  bool math_attention = false;   // PyTorch's math kernel: operators as well.
   Loss loss = Loss::HuggingFace;
   std::int64_t loss_chunks = 0;
   Version torch = kWitnessTorch;
@@ -59,7 +60,9 @@ class GraphBuilder {
   void end_region(std::int32_t layer);
 
   // The parameter `leaf` of the current module, or kNone if it has none. Not to be dropped.
-  [[nodiscard]] TensorId parameter(std::string_view leaf);
+  [[nodiscard]] TensorId parameter(std::string_view leaf) { return parameter_of(stack_.back(), leaf); }
+  // Of a module that is read without being called.
+  [[nodiscard]] TensorId parameter_of(ModuleId module, std::string_view leaf);
   [[nodiscard]] DType dtype_of(const Parameter& parameter) const;
   [[nodiscard]] TensorId buffer(std::string_view leaf);
   [[nodiscard]] TensorId batch_input(Shape shape, DType dtype);
@@ -90,7 +93,8 @@ class GraphBuilder {
   std::vector<TensorId> split_last(TensorId x, std::int64_t parts);
   TensorId cat_last(TensorId a, TensorId b);
   TensorId matmul(TensorId a, TensorId b);
-  TensorId attention(TensorId q, TensorId k, TensorId v);
+  // `bias` is added to the scores, or kNone. The options' kernel, but with a bias the memory-efficient one.
+  TensorId attention(TensorId q, TensorId k, TensorId v, TensorId bias);
   TensorId make(Op op, Shape shape, DType dtype, std::initializer_list<TensorId> inputs, bool differentiable = false);
   // Two outputs: values and int64 indices.
   std::pair<TensorId, TensorId> select(Op op, TensorId x, Shape values);

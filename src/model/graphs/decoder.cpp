@@ -148,7 +148,8 @@ class Decoder {
   }
 
   // proj(x).view(B, S, heads, D), with qwen3's norm over each head, .transpose(1, 2).
-  TensorId heads_of(ModuleId attention, const char* projection, const char* norm, TensorId x, std::int64_t heads) {
+  TensorId heads_of(ModuleId attention, const char* projection, const char* norm, TensorId x, std::int64_t heads,
+                    bool masked) {
     const std::int64_t batch = g_.options().micro_batch;
     const std::int64_t seq = g_.options().seq;
     const TensorId flat = linear_module(g_, g_.child(attention, projection), x, heads * d_.head_dim);
@@ -156,7 +157,7 @@ class Decoder {
     // Rotation's backward sums in fresh zeros, laid out head by head: what is not rotated (the values) keeps its
     // layout.
     const bool rotated = norm != nullptr;
-    const bool by_head = rotated || values_come_back_by_head(g_.options(), d_.heads, d_.kv_heads);
+    const bool by_head = rotated || values_come_back_by_head(g_.options(), d_.heads, d_.kv_heads, masked);
     const bool copied = by_head && heads > 1 && seq > 1;
     const Shape by_token{batch, seq, heads, d_.head_dim};
     TensorId split = copied && head_norm != kNone ? g_.view_copied_back(flat, by_token) : g_.view(flat, by_token);
@@ -176,9 +177,9 @@ class Decoder {
   Attended attention(ModuleId module, TensorId hidden, const Positions& at, TensorId mask) {
     g_.enter(module);
     AttentionCall call;
-    const TensorId q = heads_of(module, "q_proj", "q_norm", hidden, d_.heads);
-    const TensorId k = heads_of(module, "k_proj", "k_norm", hidden, d_.kv_heads);
-    call.v = heads_of(module, "v_proj", nullptr, hidden, d_.kv_heads);
+    const TensorId q = heads_of(module, "q_proj", "q_norm", hidden, d_.heads, mask != kNone);
+    const TensorId k = heads_of(module, "k_proj", "k_norm", hidden, d_.kv_heads, mask != kNone);
+    call.v = heads_of(module, "v_proj", nullptr, hidden, d_.kv_heads, mask != kNone);
     const Shape wave{1, 1, g_.options().seq, d_.head_dim};
     const TensorId cos_by_head = g_.view(at.cos, wave);
     const TensorId sin_by_head = g_.view(at.sin, wave);

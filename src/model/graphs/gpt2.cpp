@@ -70,7 +70,8 @@ class Gpt2 {
   // comes token by token again.
   TensorId heads_of(TensorId part, bool transposed) {
     const Shape shape{g_.options().micro_batch, d_.heads, g_.options().seq, d_.head_dim};
-    const bool copied = g_.options().eager_attention && !transposed && d_.heads > 1 && g_.options().seq > 1;
+    const bool composed = g_.options().eager_attention || g_.options().math_attention;
+    const bool copied = composed && !transposed && d_.heads > 1 && g_.options().seq > 1;
     return copied ? g_.view_copied_back(part, shape) : g_.view(part, shape);
   }
 

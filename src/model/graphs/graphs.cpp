@@ -16,27 +16,77 @@ std::optional<std::string> version_obstacle(const ModelSpec& model, const Traini
   return std::nullopt;
 }
 
+// Some layers, or all, have a mask of their own: the window is no longer than the sequence.
+bool reaches_window(const ModelSpec& model, std::int64_t seq) {
+  return model.dims.sliding_window > 0 && seq >= model.dims.sliding_window;
+}
+
+// Only the memory-efficient kernel takes a mask, only flash takes grouped heads.
+std::optional<std::string> kernel_obstacle(const ModelSpec& model, const Training& training) {
+  const bool windowed = reaches_window(model, training.seq);
+  const bool without_mask = !windowed || masks_some_layers(model);
+  const bool grouped =
+      model.dims.kv_heads != model.dims.heads && keeps_heads_grouped(training.transformers, training.torch);
+  switch (training.attention) {
+    case Attention::Flash:
+      if (training.compute_dtype() == DType::Float32) return "the flash kernel takes no fp32";
+      if (windowed && !masks_some_layers(model)) return "the flash kernel takes no mask, as a window needs one";
+      return std::nullopt;
+    case Attention::MemoryEfficient:
+      if (without_mask && grouped) return "the memory-efficient kernel takes no grouped heads";
+      return std::nullopt;
+    case Attention::Math:
+      if (windowed) return "math attention with a window's mask";
+      if (training.transformers < Version{5, 0, 0}) return "math attention under transformers 4";
+      return std::nullopt;
+    default: return std::nullopt;
+  }
+}
+
+// It reads lm_head.weight without calling the module. With fp32 weights its products have temporaries of their own.
+std::optional<std::string> liger_obstacle(const ModelSpec& model, const Training& training) {
+  if (model.family == "gpt2") return "Liger's loss in the gpt2 family, which it does not patch";
+  if (training.transformers < Version{5, 0, 0}) return "Liger's loss under transformers 4";
+  if (training.runtime == Runtime::DeepSpeed) return "Liger's loss under DeepSpeed";
+  if (training.autocast || training.dtype == DType::Float32) return "Liger's loss with fp32 weights or autocast";
+  if (model.causal != 0) return "Liger's loss with LoRA adapters";
+  return std::nullopt;
+}
+
+std::optional<std::string> attention_obstacle(const ModelSpec& model, const Training& training) {
+  const bool eager = training.attention == Attention::Eager;
+  const bool windowed = reaches_window(model, training.seq);
+  if (model.dims.sliding_window > 0 && model.family.starts_with("qwen") && (eager || windowed)) {
+    return "a sliding window over some layers only, as the qwen families have it";
+  }
+  if (eager) return std::nullopt;
+  if (windowed && training.transformers < Version{5, 0, 0}) return "a window's mask under transformers 4";
+  for (const std::int64_t seq : training.seq_list) {
+    if (windowed != reaches_window(model, seq)) return "lengths on both sides of a sliding window";
+  }
+  if (model.dims.head_dim > 256 && model.dims.kv_heads != model.dims.heads) return "grouped heads wider than 256";
+  // How flags become an added mask has changed between releases (convert_boolean_attn_mask).
+  if ((windowed || training.attention == Attention::Math) && training.torch < kWitnessTorch) {
+    return fmt::format("a mask inside sdpa before torch {}", kWitnessTorch.text());
+  }
+  return kernel_obstacle(model, training);
+}
+
 }  // namespace
+
+bool masks_some_layers(const ModelSpec& model) { return model.family == "gemma2"; }
+
+bool keeps_heads_grouped(Version transformers, Version torch) {
+  return transformers >= Version{4, 54, 0} && torch >= Version{2, 5, 0};
+}
 
 std::optional<std::string> graph_obstacle(const ModelSpec& model, const Training& training, std::int64_t tp) {
   if (!model.has_graph) return fmt::format("the {} family has no operator graph yet", model.family);
   if (tp > 1) return "activations under tensor parallelism";
   if (const auto version = version_obstacle(model, training)) return version;
-  if (training.attention == Attention::Math) return "math attention";
-  const bool eager = training.attention == Attention::Eager;
-  const std::int64_t window = model.dims.sliding_window;
-  if (window > 0 && model.family.starts_with("qwen") && (eager || training.seq >= window)) {
-    return "a sliding window over some layers only, as the qwen families have it";
-  }
-  if (eager) return std::nullopt;
-  if (window > 0 && training.seq >= window) {
-    return fmt::format("sliding-window attention beyond its window of {} tokens", window);
-  }
-  if (training.attention == Attention::MemoryEfficient && model.dims.kv_heads != model.dims.heads) {
-    return "grouped-query attention outside the flash kernel, where the math kernel takes over";
-  }
-  if (training.compute_dtype() == DType::Float32 && training.attention == Attention::Flash) {
-    return "the flash kernel takes no fp32";
+  if (const auto attention = attention_obstacle(model, training)) return attention;
+  if (training.loss == Loss::Liger) {
+    if (const auto loss = liger_obstacle(model, training)) return loss;
   }
   if (model.dims.experts > 0 && training.autocast) return "a mixture's grouped product under autocast";
   return std::nullopt;

@@ -16,6 +16,12 @@ namespace dsplan {
 [[nodiscard]] std::optional<std::string> graph_obstacle(const ModelSpec& model, const Training& training,
                                                         std::int64_t tp);
 
+// A window masks some of the family's layers, not all.
+[[nodiscard]] bool masks_some_layers(const ModelSpec& model);
+
+// transformers' sdpa leaves grouped keys and values to the kernel where there is no mask (use_gqa_in_sdpa).
+[[nodiscard]] bool keeps_heads_grouped(Version transformers, Version torch);
+
 // One training forward with loss, `micro_batch` rows of `seq` tokens, no padding mask, use_cache = False.
 // Shapes are those of one rank without tensor parallelism. InternalError where `graph_obstacle` had a reason.
 // Source: transformers 5.17.0, models/<family>/modeling_<family>.py and loss/loss_utils.py.

@@ -120,9 +120,27 @@ void drop_outputs(GraphBuilder& g, TensorId logits) {
   g.drop({logits, wide});
 }
 
+// lce_forward of liger_kernel/transformers/model/<family>.py, version 0.8.5: no logits, and the head's module is not
+// called.
+TensorId liger_loss(GraphBuilder& g, TensorId hidden, TensorId labels) {
+  const Shape shape = g.shape(hidden);
+  const std::int64_t tokens = shape.dims[0] * shape.dims[1];
+  const TensorId kept = g.view(hidden, shape);
+  const Shifted shifted = shifted_labels(g, labels);
+  const TensorId rows = g.view(kept, Shape{tokens, shape.dims[2]});
+  const TensorId targets = g.view(shifted.labels, Shape{tokens});
+  g.drop({shifted.labels});
+  const TensorId weight = g.parameter_of(g.child(g.causal(), "lm_head"), "weight");
+  const TensorId loss = g.make(Op::FusedLinearCrossEntropy, Shape{}, DType::Float32, {rows, weight, targets}, true);
+  g.drop({rows, targets, shifted.padded, kept, hidden});
+  g.exit_model();
+  return loss;
+}
+
 }  // namespace
 
 TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const Head& head) {
+  if (g.options().loss == Loss::Liger) return liger_loss(g, hidden, labels);
   if (g.options().loss == Loss::Chunked) {
     const std::vector<TensorId> logits = logits_by_piece(g, hidden, head);
     g.drop({hidden});

@@ -108,6 +108,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.attention =
       job.training.attention == Attention::MemoryEfficient ? AttentionKernel::MemoryEfficient : AttentionKernel::Flash;
   options.eager_attention = job.training.attention == Attention::Eager;
+  options.math_attention = job.training.attention == Attention::Math;
   options.loss = job.training.loss;
   options.loss_chunks = job.training.loss_chunks;
   options.torch = job.training.torch;

@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 
+#include "model/graphs/graphs.h"
 #include "planner/resolve/checkpointing.h"
 #include "planner/resolve/resolver.h"
 
@@ -76,7 +77,8 @@ void resolve_seq_list(Resolver& resolver) {
   judge_positions(resolver, training.seq, wished.place);
 }
 // The kernel that scaled_dot_product_attention picks with full rows (pytorch-memory.md): flash needs 16 bits, heads
-// of at most 256, compute capability 8.0 and no mask tensor; otherwise the memory-efficient one.
+// of at most 256, compute capability 8.0 and no mask tensor; otherwise the memory-efficient one, which takes no grouped
+// heads (sdp_utils.cpp): then the math kernel is left. Where a window masks some layers only, it is the others' kernel.
 struct Kernel {
   Attention attention;
   std::string why;
@@ -85,7 +87,7 @@ struct Kernel {
 bool masked(const Resolver& resolver) {
   const Dimensions& dims = resolver.model.dims;
   const bool windowed = dims.sliding_window > 0 && resolver.job.training.seq >= dims.sliding_window;
-  return windowed || has({"bloom", "t5"}, resolver.model.family);
+  return (windowed && !masks_some_layers(resolver.model)) || has({"bloom", "t5"}, resolver.model.family);
 }
 
 bool before_ampere(const Resolver& resolver) {
@@ -94,12 +96,22 @@ bool before_ampere(const Resolver& resolver) {
   return architecture == "sm_70" || architecture == "sm_75" || architecture.starts_with("sm_6");
 }
 
+std::string why_not_flash(const Resolver& resolver) {
+  if (resolver.job.training.compute_dtype() == DType::Float32) return "fp32";
+  if (resolver.model.dims.head_dim > 256) return "heads wider than 256";
+  if (masked(resolver)) return "an attention mask";
+  if (before_ampere(resolver)) return "a GPU before sm_80";
+  return {};
+}
+
 Kernel sdpa_kernel(const Resolver& resolver) {
-  if (resolver.job.training.compute_dtype() == DType::Float32) return {Attention::MemoryEfficient, "fp32"};
-  if (resolver.model.dims.head_dim > 256) return {Attention::MemoryEfficient, "heads wider than 256"};
-  if (masked(resolver)) return {Attention::MemoryEfficient, "an attention mask"};
-  if (before_ampere(resolver)) return {Attention::MemoryEfficient, "a GPU before sm_80"};
-  return {Attention::Flash, "16 bits, causal, no mask"};
+  const std::string reason = why_not_flash(resolver);
+  if (reason.empty()) return {Attention::Flash, "16 bits, causal, no mask"};
+  const Dimensions& dims = resolver.model.dims;
+  const Training& training = resolver.job.training;
+  const bool grouped = dims.kv_heads != dims.heads && keeps_heads_grouped(training.transformers, training.torch);
+  if (!grouped || masked(resolver) || dims.head_dim > 256) return {Attention::MemoryEfficient, reason};
+  return {Attention::Math, reason + " and grouped heads"};
 }
 
 void resolve_attention(Resolver& resolver) {
@@ -151,10 +163,10 @@ void resolve_given_loss(Resolver& resolver, const Setting<std::string>& wished) 
   } else if (text == "native") {
     training.loss = Loss::Native;
   } else if (text == "liger") {
-    return resolver.not_modelled(wished.place, "loss \"liger\"");
+    training.loss = Loss::Liger;
   } else if (text != "hf") {
     return resolver.fault(wished.place, fmt::format("loss \"{}\" is not known", text),
-                          "it is one of hf, native, chunked:N");
+                          "it is one of hf, native, chunked:N, liger");
   }
   resolver.given("loss", std::string(text), wished.place, "--loss");
 }

@@ -1,0 +1,104 @@
+// What keeps a model from having a schedule: which kernel of attention takes what, and where Liger's loss stands.
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "io/text.h"
+#include "model/families.h"
+#include "model/graphs/graphs.h"
+
+using namespace dsplan;
+
+namespace {
+
+ModelSpec model_named(const std::string& family, const std::string& more) {
+  const std::string config = R"({"model_type": ")" + family +
+                             R"(", "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512, "max_position_embeddings": 512,
+    "head_dim": 16)" + more + "}";
+  return build_model(parse_json("config.json", config), family);
+}
+
+Training training_with(const std::function<void(Training&)>& change) {
+  Training training;
+  training.seq = 128;
+  change(training);
+  return training;
+}
+
+}  // namespace
+
+TEST_CASE("obstacles: only the memory-efficient kernel takes a window's mask, only flash takes grouped heads") {
+  struct Row {
+    const char* family;
+    const char* config;
+    std::function<void(Training&)> change;
+    std::optional<std::string> reason;
+  };
+  const char* const kWindow = R"(, "sliding_window": 128)";
+  const char* const kNoWindow = R"(, "sliding_window": 129)";
+  const auto flash = [](Training&) {};
+  const auto efficient = [](Training& t) { t.attention = Attention::MemoryEfficient; };
+  const auto math = [](Training& t) { t.attention = Attention::Math; };
+  const Row rows[] = {
+      {"mistral", kNoWindow, flash, std::nullopt},
+      {"mistral", kWindow, flash, "the flash kernel takes no mask, as a window needs one"},
+      {"mistral", kWindow, efficient, std::nullopt},
+      {"mistral", kNoWindow, efficient, "the memory-efficient kernel takes no grouped heads"},
+      {"mistral", kWindow, math, "math attention with a window's mask"},
+      {"mistral", kNoWindow, math, std::nullopt},
+      {"mistral", kWindow,
+       [](Training& t) {
+         t.attention = Attention::MemoryEfficient;
+         t.seq_list = {64, 128};
+       },
+       "lengths on both sides of a sliding window"},
+      {"mistral", kWindow,
+       [](Training& t) {
+         t.attention = Attention::MemoryEfficient;
+         t.torch = Version{2, 10, 0};
+       },
+       "a mask inside sdpa before torch 2.11.0"},
+      {"gemma2", kWindow, flash, std::nullopt},  // Every other layer has no mask.
+      {"gemma2", kWindow, efficient, "the memory-efficient kernel takes no grouped heads"},
+      {"llama", "", [](Training& t) { t.dtype = DType::Float32; }, "the flash kernel takes no fp32"},
+      {"llama", "", efficient, "the memory-efficient kernel takes no grouped heads"},
+      {"llama", "",
+       [](Training& t) {
+         t.attention = Attention::Math;
+         t.dtype = DType::Float32;
+       },
+       std::nullopt},
+  };
+  for (const Row& row : rows) {
+    const ModelSpec model = model_named(row.family, row.config);
+    INFO(row.family, row.config, row.reason.value_or("none"));
+    CHECK(graph_obstacle(model, training_with(row.change), 1) == row.reason);
+  }
+}
+
+TEST_CASE("obstacles: the memory-efficient kernel takes as many heads of keys as of queries") {
+  ModelSpec model = model_named("llama", "");
+  model.dims.kv_heads = model.dims.heads;
+  const Training training = training_with([](Training& t) { t.attention = Attention::MemoryEfficient; });
+  CHECK(graph_obstacle(model, training, 1) == std::nullopt);
+}
+
+TEST_CASE("obstacles: Liger's loss is that of 16-bit weights, in the families that it patches") {
+  const ModelSpec llama = model_named("llama", "");
+  const auto reason = [](const ModelSpec& model, const std::function<void(Training&)>& change) {
+    Training training = training_with(change);
+    training.loss = Loss::Liger;
+    return graph_obstacle(model, training, 1).value_or("none");
+  };
+  CHECK(reason(llama, [](Training&) {}) == "none");
+  CHECK(reason(llama, [](Training& t) { t.autocast = DType::BFloat16; }) ==
+        "Liger's loss with fp32 weights or autocast");
+  CHECK(reason(llama, [](Training& t) { t.runtime = Runtime::DeepSpeed; }) == "Liger's loss under DeepSpeed");
+  CHECK(reason(llama, [](Training& t) { t.transformers = Version{4, 57, 6}; }) == "Liger's loss under transformers 4");
+  ModelSpec gpt2 = llama;
+  gpt2.family = "gpt2";
+  CHECK(reason(gpt2, [](Training&) {}) == "Liger's loss in the gpt2 family, which it does not patch");
+}
