@@ -149,8 +149,7 @@ void fused_linear_cross_entropy(Writer& w) {
   w.hand_out(0);
   w.hand_out(1);
   if (!w.node().requires_grad) return;
-  const std::uint8_t one = w.temporary(storage(Elements(1), DType::Float32), DType::Float32);
-  w.drop(one);
+  w.temporary(storage(Elements(1), DType::Float32), DType::Float32);
 }
 
 }  // namespace dsplan::rules
