@@ -30,6 +30,10 @@ class GraphRuntime final : public TrainingRuntime {
     return {buffer, Bytes(0), emitter_.size(buffer)};
   }
 
+  [[nodiscard]] bool holds_gradient(ParameterId parameter) const override {
+    return gradients_[static_cast<std::size_t>(parameter)] != kNoBuffer;
+  }
+
   void gradient_ready(ParameterId parameter, BufferId gradient) override {
     BufferId& held = gradients_[static_cast<std::size_t>(parameter)];
     if (held == kNoBuffer) {

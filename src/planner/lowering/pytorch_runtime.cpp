@@ -58,6 +58,10 @@ class PyTorchRuntime final : public RuntimeBase {
     if (training().grad_scaler) scaler_.backward_done();
   }
 
+  [[nodiscard]] bool holds_gradient(ParameterId parameter) const override {
+    return gradients_[static_cast<std::size_t>(parameter)] != kNoBuffer;
+  }
+
   void gradient_ready(ParameterId parameter, BufferId gradient) override {
     accumulate(gradients_[static_cast<std::size_t>(parameter)], gradient);
     if (world() > 1 && boundary_) reduce_when_full(parameter);  // no_sync() before the boundary.

@@ -36,6 +36,9 @@ class TrainingRuntime {
   virtual void forward_begins() {}
   // `boundary`: the last micro-batch before the optimizer step.
   virtual void backward_begins(bool /*boundary*/) {}
+  // `.grad` is there already: AccumulateGrad adds to it, and needs no gradient of its own
+  // (torch/csrc/autograd/functions/accumulate_grad.h).
+  [[nodiscard]] virtual bool holds_gradient(ParameterId) const { return false; }
   // AccumulateGrad has run for `parameter`; the reference to `gradient` passes to the runtime.
   virtual void gradient_ready(ParameterId parameter, BufferId gradient) = 0;
   virtual void backward_ends(bool /*boundary*/) {}

@@ -31,7 +31,8 @@ Tape::Tape(const ModelSpec& model, const Graph& graph, const RecipeBook& recipes
     }
   }
   for (std::size_t at = graph.loss == kNone ? 0 : graph.nodes.size(); at > 0 && head_ == kNone; --at) {
-    if (graph.nodes[at - 1].module != 0) head_ = static_cast<NodeId>(at - 1);
+    const ModuleId outermost = graph.node(graph.tensor(graph.loss).producer).module;  // Adapters wrap the model.
+    if (graph.nodes[at - 1].module != outermost) head_ = static_cast<NodeId>(at - 1);
   }
   find_wanted();
   find_regions(checkpointing);

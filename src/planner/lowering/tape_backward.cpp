@@ -304,10 +304,11 @@ void Tape::accumulate_into(Gradient& held, TensorId tensor, Gradient gradient) {
     return;
   }
   const bool in_place = held.whole && !held.view && emitter_.references(held.buffer) == 1;
-  const BufferId target = in_place
-                              ? held.buffer
-                              : emitter_.allocate(graph_.bytes(tensor), graph_.tensor(tensor).dtype, Role::Temporaries,
-                                                  "sum of gradients", graph_.storage_of(tensor).parameter);
+  const ParameterId parameter = graph_.storage_of(tensor).parameter;
+  const Role role = parameter == kNone ? Role::Temporaries : Role::Gradients;  // A tied weight's becomes its `.grad`.
+  const BufferId target = in_place ? held.buffer
+                                   : emitter_.allocate(graph_.bytes(tensor), graph_.tensor(tensor).dtype, role,
+                                                       "sum of gradients", parameter);
   if (is_loss(graph_.tensor(tensor).producer, false)) emitter_.mark_of_loss(target);
   emitter_.begin();
   emitter_.read(held.buffer);
@@ -336,13 +337,16 @@ BufferId Tape::take_or_clone(TensorId tensor, Gradient gradient) {
 
 void Tape::ready(TensorId tensor) {
   Gradient& slot = gradients_[static_cast<std::size_t>(tensor)];
-  const BufferId gradient = take_or_clone(tensor, std::exchange(slot, {}));
   const bool given = nested_ != nullptr && std::find(nested_->arguments.begin(), nested_->arguments.end(), tensor) !=
                                                nested_->arguments.end();
+  const Gradient arrived = std::exchange(slot, {});
   if (is_parameter(tensor) && !given) {
-    runtime_.gradient_ready(graph_.storage_of(tensor).parameter, gradient);
+    const ParameterId parameter = graph_.storage_of(tensor).parameter;
+    const bool added = runtime_.holds_gradient(parameter);
+    runtime_.gradient_ready(parameter, added ? arrived.buffer : take_or_clone(tensor, arrived));
   } else {
-    slot = {gradient, true};  // `.grad` of a checkpoint's detached input, until its node returns it.
+    slot = {take_or_clone(tensor, arrived),
+            true};  // `.grad` of a checkpoint's detached input, until its node returns it.
   }
 }
 
