@@ -126,6 +126,21 @@ case("batched-broadcast", {"x": tensor((3, 2, 6, 8)), "y": tensor((2, 8, 10))}, 
 case("convolutions", {"x": tensor((2, 3, 16, 16)), "w": tensor((6, 3, 3, 3)), "b": tensor((6,)), "v": tensor((8, 6, 2, 2))}, [
     op("conv2d", "x w b", "a", padding=1), op("relu", "a", "c"), op("conv2d", "c v", "z", stride=2)], "z")
 
+case("patches", {"x": tensor((2, 3, 16, 12))}, [
+    op("exp", "x", "a"), op("unfold", "a", "b", kernel_size=3, padding=1), op("sin", "b", "z")], "z")
+case("pooled", {"x": tensor((2, 3, 16, 12))}, [
+    op("exp", "x", "a"), op("max_pool2d", "a", "b", kernel_size=3, stride=2, padding=1),
+    op("interpolate", "b", "c", scale_factor=2), op("interpolate", "c", "d", size=[20, 10], mode="bilinear"),
+    op("sin", "d", "z")], "z")
+case("batch-norm", {"x": tensor((6, 4)), "w": tensor((4,)), "b": tensor((4,)), "m": tensor((4,), grad=False),
+                    "v": tensor((4,), grad=False)}, [
+    op("exp", "x", "a"), op("batch_norm", "a w b m v", "c"), op("sin", "c", "z")], "z")
+case("batch-norm-images", {"x": tensor((3, 4, 6, 5), "bfloat16"), "w": tensor((4,)), "b": tensor((4,), grad=False),
+                           "m": tensor((4,), grad=False), "v": tensor((4,), grad=False)}, [
+    op("exp", "x", "a"), op("batch_norm", "a w b m v", "c"), op("sin", "c", "z")], "z")
+case("grouped", {"x": tensor((32, 16), "bfloat16"), "w": tensor((4, 16, 64), "bfloat16"), "o": tensor((4,), "int32")}, [
+    op("exp", "x", "a"), op("grouped_mm", "a w o", "b"), op("sin", "b", "z")], "z")
+
 # Attention.
 for kernel in ("flash", "mem-efficient", "cudnn", "eager"):
     q = tensor((2, 4, 128, 64), "bfloat16")

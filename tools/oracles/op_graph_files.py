@@ -34,12 +34,12 @@ class Meter(memory.Meter):
     """Further forms that a dispatch mode changes: see IN_PLACE of memory.py."""
 
     FURTHER = {aten.scatter_add.default: aten.scatter_add_.default, aten.index_add.default: aten.index_add_.default}
-    math = False  # Inside _scaled_dot_product_attention_math, which adds its mask in place.
+    adds_in_place = False  # linear its bias, _scaled_dot_product_attention_math its mask: unless isTensorSubclassLike.
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func in self.FURTHER and not torch.is_grad_enabled():
             func = self.FURTHER[func]  # gather_backward, index_select_backward (FunctionsManual.cpp).
-        if self.math and func is aten.add.Tensor:
+        if self.adds_in_place and func is aten.add.Tensor:
             args[0].add_(args[1])
             func, args = aten.alias.default, args[:1]
         return super().__torch_dispatch__(func, types, args, kwargs)
@@ -97,11 +97,10 @@ def run_op(op, values):
         made = custom(op).apply(*[values[name] for name in op["inputs"]])
     else:
         attributes = attributes_of(op)
-        if op["op"] == "scaled_dot_product_attention" and attributes.get("kernel") == "math":
-            METER.math = True
+        METER.adds_in_place = op["op"] == "linear" or attributes.get("kernel") == "math"
         made = OPERATORS[op["op"]](*[values[name] for name in op["inputs"]], in_place=op.get("in_place", False),
                                    **attributes)
-        METER.math = False
+        METER.adds_in_place = False
     made = list(made) if isinstance(made, (tuple, list)) else [made]
     values.update(zip(outputs_of(op), made, strict=True))
 
