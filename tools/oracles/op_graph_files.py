@@ -98,9 +98,11 @@ def run_op(op, values):
     else:
         attributes = attributes_of(op)
         METER.adds_in_place = op["op"] == "linear" or attributes.get("kernel") == "math"
-        made = OPERATORS[op["op"]](*[values[name] for name in op["inputs"]], in_place=op.get("in_place", False),
-                                   **attributes)
-        METER.adds_in_place = False
+        try:  # Early stop leaves an operator by an exception.
+            made = OPERATORS[op["op"]](*[values[name] for name in op["inputs"]], in_place=op.get("in_place", False),
+                                       **attributes)
+        finally:
+            METER.adds_in_place = False
     made = list(made) if isinstance(made, (tuple, list)) else [made]
     values.update(zip(outputs_of(op), made, strict=True))
 
