@@ -209,6 +209,8 @@ TEST_CASE("checkpoints that cannot work") {
        "is not among its inputs"},
       {"selective and reentrant", graph(checkpoint(R"("reentrant": true, "save": ["exp"], "inputs": ["x"])", exp)),
        "only supported when use_reentrant=False"},
+      {"selective by linear", graph(checkpoint(R"("save": ["linear"], "inputs": ["x"])", exp)),
+       "linear is no operator of the dispatcher"},
       {"selective by a composite", graph(checkpoint(R"("save": ["cross_entropy"], "inputs": ["x"])", exp)),
        "no operator of the dispatcher"},
       {"autograd.grad",

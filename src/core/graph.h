@@ -202,6 +202,7 @@ struct Node {
   // View only: the gradient comes in a layout of which the input's shape is no view, so that reshape copies it.
   bool gradient_copied = false;
   bool in_place = false;                  // The output is input 0's storage, written anew.
+  bool safe = false;                      // Softmax only: rows of nothing but minus infinity give zeros.
   bool full_attention = false;            // Attention only: each query sees every key; otherwise it is causal.
   Reduction reduction = Reduction::Mean;  // Losses only.
   std::uint8_t bounds = kBothBounds;      // Clamp only.
@@ -214,6 +215,8 @@ struct Node {
   // Custom only: what its forward saves. Bit i of `saved_inputs`: input i; of `saved_outputs`: output i.
   std::uint64_t saved_inputs = 0;
   std::uint64_t saved_outputs = 0;
+  // Split and Unbind only: bit i: no gradient will come for output i, and zeros stand for it.
+  std::uint64_t undefined_outputs = 0;
 };
 
 struct Instruction {

@@ -22,9 +22,16 @@ void cat(Writer& w) {
   w.passes_part();
 }
 
-// slice: a zero-filled full tensor; split: one cat.
+// slice: a zero-filled full tensor; split: one cat; unbind: one stack. Zeros stand for the gradients that do not come,
+// one number of them for unbind (FunctionsManual.cpp, split_with_sizes_backward, unbind_backward).
 void part(Writer& w) {
   w.alias();
+  if (w.node().undefined_outputs != 0 && w.needs(0)) {
+    for (std::size_t i = 0; i < w.node().output_count; ++i) {
+      if ((w.node().undefined_outputs >> i & 1U) == 0) continue;
+      w.temporary(w.node().op == Op::Unbind ? storage(Elements(1), w.out().dtype) : w.bytes_out(i), w.out().dtype);
+    }
+  }
   w.gradient(0);
 }
 

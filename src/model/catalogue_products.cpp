@@ -17,7 +17,7 @@ void linear(Writer& w) {
   // It works on views with two dimensions, and nn.functional.linear on weight.t(), so that gradients come back through
   // them. The bias is ready before the weight, whose transposition is a node of its own.
   if (!function) {
-    w.seen_through_view(0);
+    if (w.in(0).shape.rank != 2) w.seen_through_view(0);
     if (w.node().product == Product::Transposed) w.seen_through_view(1);
     w.leaves_reversed();
     if (has_bias) w.leaves_first();
@@ -39,8 +39,11 @@ void matmul(Writer& w) {
   w.kernel();
   w.save_input(0, "_saved_self", w.needs(1));
   w.save_input(1, "_saved_mat2", w.needs(0));
-  w.seen_through_view(0);
-  w.seen_through_view(1);
+  // matmul of batches is expand, reshape, bmm and a view.
+  if (w.node().op == Op::Matmul) {
+    w.seen_through_view(0);
+    w.seen_through_view(1);
+  }
   w.gradient(1);
   w.gradient(0);
 }

@@ -179,6 +179,19 @@ void softmax(Writer& w) {
     copy = w.forward_temporary(w.bytes_out(), w.out().dtype);
     w.kernel();
   }
+  // _safe_softmax (SoftMax.cpp): the plain one, where it is minus infinity, the rows that are nothing else, a zero.
+  if (w.node().safe) {
+    Shape rows = w.out().shape;
+    rows.dims[rows.rank - 1U] = 1;
+    const auto kernel = [&](Bytes bytes, DType dtype) {
+      static_cast<void>(w.forward_temporary(bytes, dtype, Visibility::Kernel));
+      w.kernel();
+    };
+    kernel(w.bytes_out(), w.out().dtype);
+    kernel(storage(rows.elements() * (w.out().shape.dims[rows.rank - 1U]), DType::Bool), DType::Bool);
+    kernel(storage(rows.elements(), DType::Bool), DType::Bool);
+    kernel(storage(Elements(1), w.out().dtype), w.out().dtype);
+  }
   w.output();
   w.kernel();
   w.save_output(0, "_saved_result");

@@ -154,6 +154,8 @@ class Writer {
     for (std::size_t i = 0; i < node_.input_count; ++i) {
       if (!needs(i) || !is_broadcast(i)) continue;
       gradient(i);
+      // sum_to (ExpandUtils.h) keeps the dimensions in the sum, and takes the leading ones away by a view.
+      if (in(i).shape.rank < out().shape.rank) seen_through_view(i);
       if (full_[i] != kNoSlot) drop(full_[i]);
     }
   }

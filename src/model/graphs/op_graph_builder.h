@@ -68,7 +68,7 @@ class OpGraphBuilder {
 
   // op_graph_lifetimes.cpp
   void finish();
-  [[nodiscard]] std::vector<bool> wanted_nodes() const;
+  [[nodiscard]] std::vector<bool> wanted_nodes();
   void forget_nodes(const std::vector<bool>& wanted);
   void check_saved(const std::vector<bool>& wanted);
   void check_checkpoints(const std::vector<bool>& wanted);

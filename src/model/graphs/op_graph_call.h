@@ -143,8 +143,14 @@ Tensors addmm(OpCall& call, Op op);
 Tensors mm(OpCall& call, Op op);
 Tensors bmm(OpCall& call, Op op);
 Tensors matmul(OpCall& call, Op op);
-Tensors conv2d(OpCall& call, Op op);
+Tensors grouped_mm(OpCall& call, Op op);
 Tensors attention(OpCall& call, Op op);
+
+// op_graph_images.cpp
+Tensors conv2d(OpCall& call, Op op);
+Tensors max_pool2d(OpCall& call, Op op);
+Tensors interpolate(OpCall& call, Op op);
+Tensors unfold(OpCall& call, Op op);
 
 // op_graph_reductions.cpp
 Tensors reduce(OpCall& call, Op op);
@@ -167,6 +173,8 @@ Tensors group_norm(OpCall& call, Op op);
 Tensors loss(OpCall& call, Op op);
 Tensors nll_loss(OpCall& call, Op op);
 Tensors cross_entropy(OpCall& call, Op op);
+Tensors batch_norm(OpCall& call, Op op);
+Tensors fused_linear_cross_entropy(OpCall& call, Op op);
 
 }  // namespace op_graph_rules
 

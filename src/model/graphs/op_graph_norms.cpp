@@ -107,6 +107,23 @@ Tensors group_norm(OpCall& call, Op op) {
   return {out};
 }
 
+// In training: input, weight, bias, running mean, running variance. The running statistics are written in place.
+Tensors batch_norm(OpCall& call, Op op) {
+  call.floating(0);
+  const Shape& x = call.shape(0);
+  if (x.rank < 2) call.refuse_input(0, "batch_norm needs a tensor with at least 2 dimensions");
+  for (std::size_t i = 1; i < call.in.size(); ++i) {
+    call.floating(i);
+    if (call.shape(i) != Shape{x.dims[1]}) {
+      call.refuse_input(i, fmt::format("{} channels, and shape {}", x.dims[1], call.shape(i).text()));
+    }
+    if (i > 2 && call.w.tensor(call.in[i]).requires_grad) call.refuse_input(i, "running statistics have no gradient");
+  }
+  (void)call.number("momentum", 0.1);
+  (void)call.number("eps", 1e-5);
+  return {call.w.make(op, x, call.dtype(0), call.in)};
+}
+
 namespace {
 
 Reduction reduction_of(OpCall& call) {
@@ -160,6 +177,24 @@ Tensors cross_entropy(OpCall& call, Op) {
   const TensorId log_probabilities = softmax_of(call, Op::LogSoftmax, call.in[0], 1, call.dtype(0));
   const TensorId out = nll(call, log_probabilities);
   call.w.drop(log_probabilities);
+  return {out};
+}
+
+// Liger's fused linear cross-entropy: hidden state [N, H], weight [V, H], target [N]; a mean or a sum.
+Tensors fused_linear_cross_entropy(OpCall& call, Op op) {
+  call.floating(0);
+  call.same_dtype(0, 1);
+  const Shape& x = call.shape(0);
+  const Shape& weight = call.shape(1);
+  if (x.rank != 2 || weight.rank != 2 || x.dims[1] != weight.dims[1]) {
+    call.refuse_input(1, fmt::format("a weight of shape {} for rows of shape {}", weight.text(), x.text()));
+  }
+  if (call.dtype(2) != DType::Int64) call.refuse_input(2, "the target holds classes: int64");
+  if (call.shape(2) != Shape{x.dims[0]}) call.refuse_input(2, "a target for each row");
+  const Reduction reduction = reduction_of(call);
+  if (reduction == Reduction::None) call.not_modelled("a loss for each row of Liger's operator");
+  const TensorId out = call.w.make(op, Shape{}, call.dtype(0), call.in);
+  call.w.latest().reduction = reduction;
   return {out};
 }
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "model/graphs/op_graph_call.h"
 
@@ -172,40 +174,20 @@ Tensors matmul(OpCall& call, Op) {
   return {batched_product(call, call.in[0], call.in[1])};
 }
 
-Tensors conv2d(OpCall& call, Op op) {
-  call.floating(0);
+// torch._grouped_mm(x, weight, offs): group g takes the rows of x up to offs[g].
+Tensors grouped_mm(OpCall& call, Op op) {
+  if (call.dtype(0) != DType::BFloat16)
+    call.refuse_input(0, "Expected mat_a to be Float32, BFloat16 or Float16 tensor", "modelled for bfloat16");
   call.same_dtype(0, 1);
-  const Shape x = call.shape(0);
-  const Shape weight = call.shape(1);
-  if (x.rank != 4) call.refuse_input(0, "conv2d is modelled for a batch of images: four dimensions");
-  if (weight.rank != 4) call.refuse_input(1, "the weight of conv2d has four dimensions");
-  const std::int64_t groups = call.whole("groups", 1, INT64_MAX, 1);
-  const auto pair = [&](std::string_view key, std::int64_t least, std::int64_t fallback) {
-    std::vector<std::int64_t> numbers = call.attributes.has(key) ? call.wholes(key) : std::vector{fallback};
-    if (numbers.size() == 1) numbers.push_back(numbers[0]);
-    if (numbers.size() != 2 || *std::min_element(numbers.begin(), numbers.end()) < least) {
-      call.refuse_key(key, fmt::format("\"{}\" is one number or two, at least {}", key, least));
-    }
-    return numbers;
-  };
-  const std::vector<std::int64_t> stride = pair("stride", 1, 1);
-  const std::vector<std::int64_t> padding = pair("padding", 0, 0);
-  const std::vector<std::int64_t> dilation = pair("dilation", 1, 1);
-  if (x.dims[1] % groups != 0 || weight.dims[0] % groups != 0 || weight.dims[1] != x.dims[1] / groups) {
-    call.refuse_input(
-        1, fmt::format("weight {} in {} groups does not fit the channels of {}", weight.text(), groups, x.text()));
+  const Shape x = matrix_of(call, 0);
+  const Shape& weight = call.shape(1);
+  if (weight.rank != 3) call.not_modelled("grouped_mm of anything but rows with a weight of three dimensions");
+  if (x.dims[1] != weight.dims[1]) refuse_product(call, 0, 1);
+  if (call.dtype(2) != DType::Int32) call.refuse_input(2, "Offsets have to be int32");
+  if (call.shape(2) != Shape{weight.dims[0]}) {
+    call.refuse_input(2, fmt::format("{} groups have {} offsets", weight.dims[0], call.shape(2).text()));
   }
-  if (call.in.size() == 3 && call.shape(2) != Shape{weight.dims[0]}) {
-    call.refuse_input(2, fmt::format("the bias of {} channels has shape {}", weight.dims[0], call.shape(2).text()));
-  }
-  Shape result{x.dims[0], weight.dims[0], 0, 0};
-  for (std::size_t i : {0U, 1U}) {
-    const std::int64_t kernel = checked_add(checked_mul(dilation[i], weight.dims[2 + i] - 1), 1);
-    const std::int64_t padded = checked_add(x.dims[2 + i], checked_mul(2, padding[i]));
-    if (kernel > padded) call.refuse_input(1, "Kernel size can't be greater than actual input size");
-    result.dims[2 + i] = (padded - kernel) / stride[i] + 1;
-  }
-  return {call.w.make(op, result, call.dtype(0), call.in)};
+  return {call.w.make(op, Shape{x.dims[0], weight.dims[2]}, call.dtype(0), call.in)};
 }
 
 namespace {
@@ -222,12 +204,79 @@ TensorId eager_attention(OpCall& call, TensorId q, TensorId k, TensorId v) {
   const TensorId scores = call.w.unary(Op::MulScalar, raw);
   call.w.drop(raw);
   const TensorId soft = softmax_of(call, Op::Softmax, scores, 3, DType::Float32);
-  call.w.drop(scores);
   const TensorId weights = call.w.cast(soft, call.w.dtype(q));
   call.w.drop_if_other(soft, weights);
+  call.w.drop(scores);  // The variable's old value, until the new one is there.
   const TensorId out = batched_product(call, weights, v);
   call.w.drop(weights);
   return out;
+}
+
+// 0 where a query may see a key, else minus infinity (attention.cpp, convert_boolean_attn_mask).
+TensorId causal_mask(OpCall& call, const Shape& shape, DType dtype) {
+  const TensorId ones = call.w.make(Op::Arange, shape, DType::Bool, {}, false);
+  const TensorId lower = call.w.make(Op::Tril, shape, DType::Bool, {ones}, false);
+  call.w.drop(ones);
+  const TensorId zero = call.w.make(Op::Arange, Shape{}, dtype, {}, false);
+  const TensorId infinity = call.w.make(Op::Arange, Shape{}, dtype, {}, false);
+  const TensorId mask = call.w.make(Op::Where, shape, dtype, {lower, zero, infinity}, false);
+  call.w.drop(zero);
+  call.w.drop(infinity);
+  call.w.drop(lower);
+  return mask;
+}
+
+// Keys or values once for each query head.
+TensorId for_each_head(OpCall& call, TensorId x, std::int64_t heads) {
+  Shape shape = call.w.shape(x);
+  if (shape.dims[1] == heads) return x;
+  shape.dims[1] = heads;
+  return call.w.make(Op::RepeatInterleave, shape, call.w.dtype(x), {x});
+}
+
+// aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math: half types in fp32, both factors
+// scaled by the root, the mask added in place, a softmax that gives zeros to rows without a key. The weights are cast
+// back though nobody asks for them.
+TensorId math_attention(OpCall& call, bool causal, double dropout) {
+  OpGraphWriter& w = call.w;
+  const DType origin = call.dtype(0);
+  const DType to = origin == DType::Float64 ? DType::Float64 : DType::Float32;
+  const std::int64_t heads = call.shape(0).dims[1];
+  std::array<TensorId, 3> wide{};
+  for (std::size_t i = 0; i < 3; ++i) wide[i] = w.cast(call.in[i], to);
+  const TensorId q = w.unary(Op::MulScalar, wide[0]);
+  const TensorId mask = causal ? causal_mask(call, Shape{call.shape(0).dims[2], call.shape(1).dims[2]}, to) : kNone;
+  const TensorId k = for_each_head(call, wide[1], heads);
+  const TensorId v = for_each_head(call, wide[2], heads);
+  Shape turned = w.shape(k);
+  Strides strides = w.strides(k);
+  std::swap(turned.dims[2], turned.dims[3]);
+  std::swap(strides[2], strides[3]);
+  const TensorId view = w.view(Op::View, k, turned, strides);
+  const TensorId scaled = w.unary(Op::MulScalar, view);
+  w.drop(view);
+  TensorId scores = batched_product(call, q, scaled);
+  w.drop(scaled);
+  if (causal) {
+    const TensorId masked = w.in_place(Op::Add, Tensors{scores, mask});
+    w.drop(std::exchange(scores, masked));
+  }
+  TensorId weights = softmax_of(call, Op::Softmax, scores, 3, to);
+  w.latest().safe = true;
+  w.drop(scores);
+  if (dropout > 0) w.drop(std::exchange(weights, w.unary(Op::Dropout, weights, dropout)));
+  const TensorId unused = w.cast(weights, origin);
+  const TensorId out = batched_product(call, weights, v);
+  const TensorId result = w.cast(out, origin);
+  w.drop_if_other(out, result);
+  w.drop_if_other(unused, weights);
+  w.drop(weights);
+  if (causal) w.drop(mask);
+  w.drop_if_other(v, wide[2]);
+  w.drop_if_other(k, wide[1]);
+  w.drop(q);
+  for (std::size_t i = 0; i < 3; ++i) w.drop_if_other(wide[i], call.in[i]);
+  return result;
 }
 
 }  // namespace
@@ -248,7 +297,10 @@ Tensors attention(OpCall& call, Op op) {
   }
   const bool grouped = q.dims[1] != k.dims[1];
   if (grouped && !call.flag("enable_gqa", false)) call.refuse_input(1, "fewer key heads need \"enable_gqa\": true");
-  if (kernel == "math") call.not_modelled("attention by the math kernel");
+  const double dropout = call.number("dropout_p", 0.0);
+  if (dropout < 0 || dropout >= 1) call.refuse_key("dropout_p", "dropout probability has to be between 0 and 1");
+  if (kernel == "math") return {math_attention(call, causal, dropout)};
+  if (dropout > 0) call.not_modelled(fmt::format("dropout in the {} kernel", kernel));
   if (kernel == "eager") {
     if (causal || grouped) call.not_modelled("eager attention with a mask or grouped heads");
     return {eager_attention(call, call.in[0], call.in[1], call.in[2])};

@@ -103,42 +103,6 @@ void OpGraphBuilder::end_region(const OpGraphOp& op, std::size_t offset, NodeId 
   if (op.reentrant && first_reentrant_ == std::string::npos) first_reentrant_ = offset;
 }
 
-// create_selective_checkpoint_contexts takes operators of the dispatcher.
-std::vector<Op> OpGraphBuilder::kept_operators(const OpGraphOp& op) {
-  std::vector<Op> kept;
-  if (op.reentrant && !op.kept.empty()) {
-    fault(op.kept[0], "Passing `context_fn` or `debug` is only supported when use_reentrant=False.");
-    return kept;
-  }
-  for (const OpGraphName& name : op.kept) {
-    const OpGraphRow* row = find_op_graph_row(name.text);
-    if (row == nullptr) {
-      const std::string_view meant = nearest(name.text, op_graph_operators());
-      fault(name, fmt::format("no operator \"{}\"", name.text),
-            meant.empty() ? std::string() : fmt::format("did you mean \"{}\"?", meant));
-    } else if (dsplan::name(row->op) != name.text) {
-      fault(name, fmt::format("{} is no operator of the dispatcher: its results cannot be kept", name.text),
-            fmt::format("what it calls is \"{}\"", dsplan::name(row->op)));
-    } else {
-      kept.push_back(row->op);
-    }
-  }
-  return kept;
-}
-
-void OpGraphBuilder::check_kept(const OpGraphOp& op, NodeId first, const std::vector<Op>& kept) {
-  const Graph& graph = w_.graph();
-  std::unordered_set<StorageId> held;
-  for (auto id = first; id < static_cast<NodeId>(graph.nodes.size()); ++id) {
-    const Node& node = graph.node(id);
-    const StorageId storage = graph.tensor(graph.output(node)).storage;
-    if (node.in_place && held.contains(storage)) {
-      fault(op.kept[0], "Tensor cached during selective activation checkpoint has been mutated");
-    }
-    if (std::find(kept.begin(), kept.end(), node.op) != kept.end()) held.insert(storage);
-  }
-}
-
 void OpGraphBuilder::check_reentrant_outputs(const OpGraphOp& op, const Tensors& arguments,
                                              const std::vector<OpGraphName>& outputs) {
   for (const OpGraphName& name : outputs) {
