@@ -124,7 +124,7 @@ enum class Op : std::uint8_t {
 
   // Attention, normalisation, pooling, loss.
   Attention,   // The kernel is Node::attention.
-  Softmax,     // Over one dimension; the dtype of the output may be wider than the input's. Node::number: kSafeSoftmax.
+  Softmax,     // Over one dimension; the dtype of the output may be wider than the input's.
   LogSoftmax,  // Likewise.
   LayerNorm,
   GroupNorm,  // Node::number is how many groups.
@@ -173,9 +173,6 @@ struct Tensor {
 
 // What the fused kernels are; attention written as operators of its own (eager, math) is not an Op::Attention.
 enum class AttentionKernel : std::uint8_t { None, Flash, MemoryEfficient, CuDnn };
-
-// Node::number of a softmax whose rows of minus infinity become zeros (_safe_softmax).
-inline constexpr double kSafeSoftmax = 1;
 
 // Of a loss: None leaves one number for each element or row.
 enum class Reduction : std::uint8_t { None, Mean, Sum };

@@ -172,25 +172,12 @@ void safe_softmax(Writer& w) {
 // The result may be wider than the input: float32 of bfloat16 is computed on a copy, float32 of float16 in the kernel
 // (SoftMax.cpp, softmax: only half is converted while it is read).
 void softmax(Writer& w) {
-  if (w.node().number == kSafeSoftmax) return safe_softmax(w);
+  if (w.node().safe) return safe_softmax(w);
   const bool copies = w.in(0).dtype != w.out().dtype && w.in(0).dtype != DType::Float16;
   std::uint8_t copy = 0;
   if (copies) {
     copy = w.forward_temporary(w.bytes_out(), w.out().dtype);
     w.kernel();
-  }
-  // _safe_softmax (SoftMax.cpp): the plain one, where it is minus infinity, the rows that are nothing else, a zero.
-  if (w.node().safe) {
-    Shape rows = w.out().shape;
-    rows.dims[rows.rank - 1U] = 1;
-    const auto kernel = [&](Bytes bytes, DType dtype) {
-      static_cast<void>(w.forward_temporary(bytes, dtype, Visibility::Kernel));
-      w.kernel();
-    };
-    kernel(w.bytes_out(), w.out().dtype);
-    kernel(storage(rows.elements() * (w.out().shape.dims[rows.rank - 1U]), DType::Bool), DType::Bool);
-    kernel(storage(rows.elements(), DType::Bool), DType::Bool);
-    kernel(storage(Elements(1), w.out().dtype), w.out().dtype);
   }
   w.output();
   w.kernel();

@@ -236,7 +236,7 @@ TensorId math_weights(GraphBuilder& g, const Heads& query, const Heads& key, Ten
   g.drop({q, k, k_turned, scaled_key.tensor});
   const TensorId masked = g.in_place(Op::Add, product, bias);
   g.drop({product});
-  const TensorId weights = g.unary(Op::Softmax, masked, kSafeSoftmax);
+  const TensorId weights = g.safe_softmax(masked);
   g.drop({masked});
   return weights;
 }

@@ -179,6 +179,12 @@ TensorId GraphBuilder::unary(Op op, TensorId x, double number) {
   return out;
 }
 
+TensorId GraphBuilder::safe_softmax(TensorId x) {
+  const TensorId out = unary(Op::Softmax, x);
+  graph_.nodes.back().safe = true;
+  return out;
+}
+
 TensorId GraphBuilder::keep(TensorId x) {
   ++references_[static_cast<std::size_t>(x)];
   return x;

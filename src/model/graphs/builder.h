@@ -72,6 +72,7 @@ class GraphBuilder {
 
   // Operators, in the framework's words. Inputs must be alive.
   TensorId unary(Op op, TensorId x, double number = 0);
+  TensorId safe_softmax(TensorId x);       // Rows of nothing but minus infinity give zeros.
   TensorId cast(TensorId x, DType dtype);  // The same tensor if nothing changes: then one more reference to it.
   // torch.autocast's two rules for an operand (ATen/autocast_mode.h): lower_precision, and fp32. One more reference, as
   // `cast`; where autocast is off, the same tensor.
