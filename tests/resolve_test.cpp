@@ -411,7 +411,6 @@ TEST_CASE("resolve: what is not modelled yet is refused by name, where it would 
     const char* said;
   };
   const Row rows[] = {
-      {"--routing", &Request::routing, "balanced", "expert routing"},
       {"--sweep", &Request::sweep, "seq=1:2", "a sweep"},
       {"--env", &Request::env, "freeze.txt", "an environment file"},
       {"--placement", &Request::placement, "planned", "planned placement"},

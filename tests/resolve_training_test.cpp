@@ -94,3 +94,18 @@ TEST_CASE("resolve: which form of checkpointing") {
                   .training.checkpoint.groups.front()
                   .preserve_rng_state);
 }
+
+TEST_CASE("resolve: routing of experts") {
+  Given given;
+  set(given.request.routing, std::string("balanced"), "--routing");
+  says(given, "--routing: error: routing \"balanced\", but small has no experts");
+  given.model.dims.experts = 8;
+  for (const char* rule : {"balanced", "worst"}) {
+    set(given.request.routing, std::string(rule), "--routing");
+    const Job job = run(given);
+    CHECK(input(job, "routing").value == rule);
+    CHECK(find_notice(job, "routing moves no byte") != nullptr);
+  }
+  set(given.request.routing, std::string("capacity:1.25"), "--routing");
+  says(given, "expert routing \"capacity:1.25\" is not modelled yet");
+}

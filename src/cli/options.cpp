@@ -47,7 +47,7 @@ constexpr std::array kOptions = {
     OptionRow{"--loss", "KIND", &Request::loss, "hf, native, chunked:N or liger"},
     OptionRow{"--optimizer", "NAME[:IMPL]", &Request::optimizer, "adamw:fused, sgd:foreach, lion, ..."},
     OptionRow{"--level", "kernel|dispatch", &Request::level, "dispatch: without temporaries inside kernels"},
-    OptionRow{"--routing", "RULE", &Request::routing, "Tokens of experts (not modelled yet)"},
+    OptionRow{"--routing", "RULE", &Request::routing, "Tokens of experts: balanced or worst"},
     OptionRow{"--loop", "trainer|minimal", &Request::loop, "The training loop that holds batch and loss"},
     OptionRow{"--alloc-conf", "CONF", &Request::alloc_conf, "The keys of PYTORCH_CUDA_ALLOC_CONF"},
     OptionRow{"--stream-frees", "WHEN", &Request::stream_frees, "Waiting frees: at-sync or immediate"},
