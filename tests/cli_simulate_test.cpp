@@ -195,3 +195,19 @@ TEST_CASE("a model of 10^15 parameters is counted, not wrapped") {
     check_sums(report);
   }
 }
+
+TEST_CASE("the saved tensors of a model follow its checkpointing and its versions") {
+  const Folder folder;
+  const auto saved = [&](const std::string& options) {
+    const Ran ran = dsplan_runs(folder, "simulate tiny-llama --seq 128 --explain saved " + options);
+    CHECK(ran.code == 0);
+    return ran.out;
+  };
+  CHECK(saved("").find("argument of checkpoint") == std::string::npos);
+  CHECK(saved("").find("model.layers.*.mlp") != std::string::npos);
+  // Around the MLPs alone: theirs go, attention's stay.
+  const std::string around = saved("--checkpoint modules:mlp");
+  CHECK(around.find("argument of checkpoint") != std::string::npos);
+  CHECK(around.find("model.layers.*.mlp") == std::string::npos);
+  CHECK(around.find("model.layers.*.self_attn") != std::string::npos);
+}

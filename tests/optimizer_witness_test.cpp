@@ -83,13 +83,11 @@ Log log_of(const Schedule& schedule, std::size_t first, std::size_t last, std::i
   for (std::size_t at = first; at < last; ++at) {
     if (const auto* made = std::get_if<Allocate>(&schedule.events[at])) {
       const Buffer& buffer = schedule.buffers[made->buffer];
-      if (buffer.inside_kernel) continue;
       live += buffer.size.value();
       log.peak = std::max(log.peak, live);
       log.lines.push_back(fmt::format("{} {}", name(buffer.dtype), buffer.size.value()));
     } else if (const auto* freed = std::get_if<Release>(&schedule.events[at])) {
       const Buffer& buffer = schedule.buffers[freed->buffer];
-      if (buffer.inside_kernel) continue;
       live -= buffer.size.value();
       log.lines.push_back(fmt::format("-{}", buffer.size.value()));
     }
@@ -200,7 +198,7 @@ void check_clip(const Json& c) {
   const std::string about = title(c);
   CAPTURE(about);
   Bench bench(c);
-  GradientClip clip(bench.emitter);
+  GradientClip clip(bench.emitter, Level::Dispatch);
   bench.part();
   for (int i = 0; i < 2; ++i) {
     bench.part();
@@ -216,7 +214,7 @@ void check_scaler(const Json& c) {
   Bench bench(c);
   const Optimizer optimizer = optimizer_of(c);
   OptimizerStep step(optimizer, bench.emitter, bench.parameters.size());
-  GradientClip clip(bench.emitter);
+  GradientClip clip(bench.emitter, Level::Dispatch);
   LossScaler scaler(bench.emitter);
   bench.part();
   for (int i = 0; i < 2; ++i) {

@@ -276,6 +276,11 @@ TEST_CASE("emit and replay as commands") {
   CHECK(report["devices"][0]["peaks"]["reserved"] == prediction["memory"]["peak"]["reserved"]);
   CHECK(report["devices"][0]["peaks"]["requested"] == prediction["memory"]["peak"]["requested"]);
 
+  // One graph for each length of a list.
+  CHECK(runs("emit tiny-llama --seq-list 64,128 --format snapshot --out lengths.pickle").code == 0);
+  CHECK(runs("replay lengths.pickle --against tiny-llama --seq-list 64,128").code == 0);
+  CHECK(runs("replay lengths.pickle --against tiny-llama --seq-list 128,64").code == 4);
+
   std::filesystem::copy_file(kData + "run-moved.pickle", folder / "moved.pickle");
   const Ran moved = runs("replay moved.pickle");
   CHECK(moved.code == 4);

@@ -2,6 +2,7 @@
 
 #include "cli/output.h"
 #include "core/error.h"
+#include "planner/judge.h"
 #include "planner/predict.h"
 #include "planner/schedule_of.h"
 #include "sim/allocator.h"
@@ -19,7 +20,8 @@ Predicted predicted_schedule(const SimulateWords& words, const std::string& what
   result.prediction = predict_asked(result.inputs.model, result.job).front();
   result.schedule = schedule_of(result.inputs.model, result.job, result.prediction.rank, what);
   result.config = allocator_config(result.job);
-  result.limit = allocator_limit(result.prediction).value_or(CachingAllocator::kUnlimited);
+  const std::optional<VerdictLimit> limit = verdict_limit(result.prediction);
+  result.limit = limit ? limit->limit : CachingAllocator::kUnlimited;
   return result;
 }
 

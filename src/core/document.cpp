@@ -75,6 +75,10 @@ std::string_view nearest(std::string_view word, const std::vector<std::string_vi
   return best;
 }
 
+std::string did_you_mean(std::string_view nearest) {
+  return nearest.empty() ? std::string() : "did you mean \"" + std::string(nearest) + "\"?";
+}
+
 ObjectReader::ObjectReader(const Document& document, const Value& object, Diagnostics& diagnostics)
     : document_(&document), object_(&object), diagnostics_(&diagnostics) {
   DSPLAN_CHECK(object.is(Value::Kind::Object), "ObjectReader over " + std::string(describe(object.kind)));
@@ -155,7 +159,7 @@ std::optional<std::string> ObjectReader::choice(std::string_view key, std::initi
   if (!read || std::find(choices.begin(), choices.end(), *read) != choices.end()) return read;
   const std::string_view meant = nearest(*read, std::vector<std::string_view>(choices));
   fault(key, fmt::format("\"{}\" must be one of {}, not \"{}\"", key, fmt::join(choices, ", "), *read),
-        meant.empty() ? std::string() : fmt::format("did you mean \"{}\"?", meant));
+        did_you_mean(meant));
   return std::nullopt;
 }
 
@@ -194,7 +198,7 @@ void ObjectReader::refuse_unread(std::string_view what) {
   for (const Member* member : unread()) {
     const std::string_view meant = nearest(member->key, known_);
     diagnostics_->add(document_->at(member->key_offset, fmt::format("unknown key \"{}\" in {}", member->key, what),
-                                    meant.empty() ? std::string() : fmt::format("did you mean \"{}\"?", meant)));
+                                    did_you_mean(meant)));
   }
 }
 

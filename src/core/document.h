@@ -52,6 +52,8 @@ struct Document {
 
 // The candidate nearest to `word` by edit distance, if within 2 (and less than the word's length); else empty.
 [[nodiscard]] std::string_view nearest(std::string_view word, const std::vector<std::string_view>& candidates);
+// The hint of a message about a name: `did you mean "nearest"?`, or nothing where nothing is near.
+[[nodiscard]] std::string did_you_mean(std::string_view nearest);
 [[nodiscard]] std::size_t edit_distance(std::string_view a, std::string_view b);
 
 // Typed access to one object of a document. Faults go to the Diagnostics; a faulty field reads as absent, so reading

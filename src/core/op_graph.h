@@ -3,9 +3,11 @@
 // its byte offset in the document, so that each fault points at its place.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/document.h"
@@ -18,6 +20,23 @@ namespace dsplan {
 struct OpGraphName {
   std::string text;
   std::size_t offset = 0;
+};
+
+struct OpGraphDType {
+  std::string_view name;
+  DType dtype;
+};
+// PyTorch's names of dtypes and their aliases, and dsplan's short ones.
+inline constexpr std::array kOpGraphDTypes = {
+    OpGraphDType{"float16", DType::Float16}, OpGraphDType{"bfloat16", DType::BFloat16},
+    OpGraphDType{"float32", DType::Float32}, OpGraphDType{"float64", DType::Float64},
+    OpGraphDType{"int64", DType::Int64},     OpGraphDType{"int32", DType::Int32},
+    OpGraphDType{"int8", DType::Int8},       OpGraphDType{"uint8", DType::UInt8},
+    OpGraphDType{"bool", DType::Bool},       OpGraphDType{"half", DType::Float16},
+    OpGraphDType{"float", DType::Float32},   OpGraphDType{"double", DType::Float64},
+    OpGraphDType{"long", DType::Int64},      OpGraphDType{"int", DType::Int32},
+    OpGraphDType{"fp16", DType::Float16},    OpGraphDType{"bf16", DType::BFloat16},
+    OpGraphDType{"fp32", DType::Float32},    OpGraphDType{"fp64", DType::Float64},
 };
 
 struct OpGraphTensor {

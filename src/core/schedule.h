@@ -62,8 +62,6 @@ struct Buffer {
   bool capacity = false;
   // Used inside one operator only: its contents need no reader.
   bool scratch = false;
-  // Allocated inside a kernel launch: a witness that watches the dispatcher does not see it.
-  bool inside_kernel = false;
   // Logits and what the loss makes of them, forward and backward.
   bool of_loss = false;
   Space space = Space::Device;

@@ -278,7 +278,7 @@ void Reader::unknown(std::string_view block, const Member& member) {
     if (parent == block) siblings.push_back(dot == std::string_view::npos ? key.path : key.path.substr(dot + 1));
   }
   const std::string_view meant = nearest(member.key, siblings);
-  std::string hint = meant.empty() ? std::string() : fmt::format("did you mean \"{}\"?", meant);
+  std::string hint = did_you_mean(meant);
   if (deepspeed_forbids_unknown(block)) {
     context.diagnostics.add(context.document.at(
         member.key_offset, fmt::format("unknown key \"{}\" in {}: DeepSpeed forbids it", member.key, block),

@@ -11,24 +11,6 @@
 namespace dsplan {
 namespace {
 
-struct DTypeName {
-  std::string_view name;
-  DType dtype;
-};
-// PyTorch's names and their aliases, and dsplan's short ones.
-constexpr std::array kDTypes = {
-    DTypeName{"float16", DType::Float16}, DTypeName{"bfloat16", DType::BFloat16}, DTypeName{"float32", DType::Float32},
-    DTypeName{"float64", DType::Float64}, DTypeName{"int64", DType::Int64},       DTypeName{"int32", DType::Int32},
-    DTypeName{"int8", DType::Int8},       DTypeName{"uint8", DType::UInt8},       DTypeName{"bool", DType::Bool},
-    DTypeName{"half", DType::Float16},    DTypeName{"float", DType::Float32},     DTypeName{"double", DType::Float64},
-    DTypeName{"long", DType::Int64},      DTypeName{"int", DType::Int32},         DTypeName{"fp16", DType::Float16},
-    DTypeName{"bf16", DType::BFloat16},   DTypeName{"fp32", DType::Float32},      DTypeName{"fp64", DType::Float64},
-};
-
-std::string did_you_mean(std::string_view meant) {
-  return meant.empty() ? std::string() : fmt::format("did you mean \"{}\"?", meant);
-}
-
 class GraphReader {
  public:
   GraphReader(const Document& document, Diagnostics& diagnostics) : document_(document), diagnostics_(diagnostics) {}
@@ -81,7 +63,7 @@ class GraphReader {
     std::string_view word = *text;
     if (word.starts_with("torch.")) word.remove_prefix(6);
     std::vector<std::string_view> names;
-    for (const DTypeName& row : kDTypes) {
+    for (const OpGraphDType& row : kOpGraphDTypes) {
       names.push_back(row.name);
       if (row.name != word) continue;
       tensor.dtype = row.dtype;

@@ -46,7 +46,7 @@ bool fits(const Schedule& schedule, PlacementOptions options, const VerdictLimit
 }
 
 std::optional<AllocatorRemedy> tried(const Trial& trial, const Schedule& schedule, const Job& job,
-                            const PlacementOptions& options, const std::optional<VerdictLimit>& limit) {
+                                     const PlacementOptions& options, const std::optional<VerdictLimit>& limit) {
   if (job.training.torch < trial.first || (trial.needs_limit && !limit)) return std::nullopt;
   AllocatorRemedy remedy;
   remedy.conf = job.allocator_conf.empty() ? trial.keys : job.allocator_conf + "," + trial.keys;

@@ -107,8 +107,6 @@ void list_what_is_missing(const Job& job, Prediction& p) {
   p.not_modelled.push_back({"time", "step times come with the planner"});
   if (job.training.level == Level::Dispatch) {
     p.not_modelled.push_back({"kernel temporaries", "left out by --level dispatch"});
-  }
-  if (job.training.level == Level::Dispatch) {
     p.not_modelled.push_back({"workspace", "the libraries' workspaces are left out by --level dispatch"});
   } else if (!job.hardware) {
     p.not_modelled.push_back(

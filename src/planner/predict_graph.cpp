@@ -51,29 +51,15 @@ void add_canonical(const Value& value, bool root, std::string& text) {
 
 // Live before backward and not part of what is there in the end.
 HeldForBackward held(const Schedule& schedule, const ModelSpec& model) {
-  HeldForBackward result;
   std::size_t begins = 0;
   for (std::size_t at = 0; at < schedule.events.size(); ++at) {
     const auto* mark = std::get_if<Mark>(&schedule.events[at]);
     if (mark != nullptr && mark->moment == Moment::BackwardBegins) begins = at;
   }
-  std::vector<BufferId> list;
-  for (BufferId id : live_after(schedule, begins)) {
-    if (std::binary_search(schedule.survivors.begin(), schedule.survivors.end(), id)) continue;
-    list.push_back(id);
-    result.by_role[schedule.buffers[id].role] += schedule.buffers[id].size;
-  }
-  result.largest = group_live(schedule, model, list);
-  for (const LiveBuffer& buffer : result.largest) {
-    const auto same = std::find_if(result.by_module.begin(), result.by_module.end(),
-                                   [&](const ModuleBytes& m) { return m.module == buffer.module; });
-    if (same == result.by_module.end()) {
-      result.by_module.push_back({buffer.module, buffer.bytes * buffer.count});
-    } else {
-      same->bytes += buffer.bytes * buffer.count;
-    }
-  }
-  return result;
+  std::vector<BufferId> list = live_after(schedule, begins);
+  std::erase_if(
+      list, [&](BufferId id) { return std::binary_search(schedule.survivors.begin(), schedule.survivors.end(), id); });
+  return held_in(schedule, model, list);
 }
 
 void count_leaves(const BuiltOpGraph& built, Prediction& p) {

@@ -104,13 +104,18 @@ HeldForBackward held_for_backward(const Schedule& schedule, const ModelSpec& mod
     if (const auto* freed = std::get_if<Release>(&schedule.events[at])) held[freed->buffer] = false;
   }
   for (BufferId survivor : schedule.survivors) held[survivor] = false;
-  HeldForBackward result;
   std::vector<BufferId> list;
-  std::map<std::string, Bytes> by_module;
   for (std::size_t id = 0; id < held.size(); ++id) {
+    if (held[id] && schedule.buffers[id].space == Space::Device) list.push_back(static_cast<BufferId>(id));
+  }
+  return held_in(schedule, model, list);
+}
+
+HeldForBackward held_in(const Schedule& schedule, const ModelSpec& model, const std::vector<BufferId>& list) {
+  HeldForBackward result;
+  std::map<std::string, Bytes> by_module;
+  for (BufferId id : list) {
     const Buffer& buffer = schedule.buffers[id];
-    if (!held[id] || buffer.space != Space::Device) continue;
-    list.push_back(static_cast<BufferId>(id));
     result.by_role[buffer.role] += buffer.size;
     by_module[summed_under(model, module_of(model, buffer))] += buffer.size;
   }

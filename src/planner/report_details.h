@@ -20,6 +20,10 @@ namespace dsplan {
 // The path of the module that a buffer belongs to; empty where it belongs to none.
 [[nodiscard]] std::string module_path(const ModelSpec& model, const Buffer& buffer);
 
+// These buffers by role and module, with the largest of them.
+[[nodiscard]] HeldForBackward held_in(const Schedule& schedule, const ModelSpec& model,
+                                      const std::vector<BufferId>& list);
+
 // What the second step's last forward left for its backward beyond the persistent state.
 [[nodiscard]] HeldForBackward held_for_backward(const Schedule& schedule, const ModelSpec& model);
 

@@ -149,7 +149,8 @@ std::vector<SavedTensor> saved_tensors(const ModelSpec& model, const Graph& grap
 std::vector<SavedTensor> saved_tensors(const ModelSpec& model, const Job& job) {
   if (schedule_obstacle(model, job)) return {};
   const Graph graph = build_graph(model, graph_options(model, job));
-  return saved_tensors(model, graph, RecipeBook(graph), job.training.checkpoint, {});
+  const RecipeBook recipes(graph, job.training.level, CatalogueOptions{job.training.torch});
+  return saved_tensors(model, graph, recipes, checkpointing_of(job.training, graph), {});
 }
 
 }  // namespace dsplan

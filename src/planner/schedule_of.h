@@ -2,19 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <string>
 
 #include "core/job.h"
 #include "core/model.h"
-#include "core/prediction.h"
 #include "core/schedule.h"
 
 namespace dsplan {
 
 // Of one rank, 0 <= rank < world. Refuses, under `what`, a job for which no schedule can be made yet.
 [[nodiscard]] Schedule schedule_of(const ModelSpec& model, const Job& job, std::int64_t rank, const std::string& what);
-
-// What the caching allocator may reserve: capacity - context - communicators - reserve; nullopt without a capacity.
-[[nodiscard]] std::optional<Bytes> allocator_limit(const Prediction& prediction);
 
 }  // namespace dsplan

@@ -183,8 +183,7 @@ std::string ConfigReader::activation(std::string_view key, std::string_view fall
   }
   if (activation_class(*read).empty()) {
     const std::string_view meant = nearest(*read, activation_names());
-    fault(key, fmt::format("\"{}\" names no known activation: \"{}\"", key, *read),
-          meant.empty() ? std::string() : fmt::format("did you mean \"{}\"?", meant));
+    fault(key, fmt::format("\"{}\" names no known activation: \"{}\"", key, *read), did_you_mean(meant));
     return std::string(fallback);
   }
   return *read;
@@ -215,7 +214,7 @@ std::optional<DType> ConfigReader::dtype() {
   if (bare == "bfloat16") return DType::BFloat16;
   const std::string_view meant = nearest(bare, {"bfloat16", "float16", "float32", "float64"});
   fault(key, fmt::format("\"{}\" must be one of float64, float32, float16, bfloat16, not \"{}\"", key, *read),
-        meant.empty() ? std::string() : fmt::format("did you mean \"{}\"?", meant));
+        did_you_mean(meant));
   return std::nullopt;
 }
 

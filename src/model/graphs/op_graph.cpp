@@ -9,14 +9,6 @@
 #include "model/graphs/op_graph_builder.h"
 
 namespace dsplan {
-namespace {
-
-std::string did_you_mean(std::string_view meant) {
-  return meant.empty() ? std::string() : fmt::format("did you mean \"{}\"?", meant);
-}
-
-}  // namespace
-
 OpGraphBuilder::OpGraphBuilder(const OpGraph& file) : file_(file), names_(file, diagnostics_), w_(built_.model) {
   built_.model.name = file.name;
   built_.model.family = "op-graph";

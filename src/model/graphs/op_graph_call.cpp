@@ -138,18 +138,10 @@ std::vector<bool> OpCall::dimensions(std::string_view key, std::size_t rank) {
 
 std::optional<DType> OpCall::dtype_named(std::string_view key) {
   if (!attributes.has(key)) return std::nullopt;
-  struct Name {
-    std::string_view name;
-    DType dtype;
-  };
-  constexpr std::array kNames = {
-      Name{"float16", DType::Float16}, Name{"bfloat16", DType::BFloat16}, Name{"float32", DType::Float32},
-      Name{"float64", DType::Float64}, Name{"int64", DType::Int64},       Name{"int32", DType::Int32},
-      Name{"int8", DType::Int8},       Name{"uint8", DType::UInt8},       Name{"bool", DType::Bool},
-  };
   const std::string text =
       choice(key, {"float16", "bfloat16", "float32", "float64", "int64", "int32", "int8", "uint8", "bool"}, "float32");
-  return std::find_if(kNames.begin(), kNames.end(), [&](const Name& row) { return row.name == text; })->dtype;
+  const auto named = [&](const OpGraphDType& row) { return row.name == text; };
+  return std::find_if(kOpGraphDTypes.begin(), kOpGraphDTypes.end(), named)->dtype;
 }
 
 }  // namespace dsplan

@@ -151,7 +151,7 @@ std::string OpGraphNames::nearest_to(const std::string& name) const {
   for (const auto& [known, place] : places_) names.push_back(known);
   std::sort(names.begin(), names.end());
   const std::string_view meant = nearest(name, names);
-  return meant.empty() ? std::string() : fmt::format("did you mean \"{}\"?", meant);
+  return did_you_mean(meant);
 }
 
 }  // namespace dsplan

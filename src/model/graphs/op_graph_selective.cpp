@@ -20,8 +20,7 @@ std::vector<Op> OpGraphBuilder::kept_operators(const OpGraphOp& op) {
     const OpGraphRow* row = find_op_graph_row(name.text);
     if (row == nullptr) {
       const std::string_view meant = nearest(name.text, op_graph_operators());
-      fault(name, fmt::format("no operator \"{}\"", name.text),
-            meant.empty() ? std::string() : fmt::format("did you mean \"{}\"?", meant));
+      fault(name, fmt::format("no operator \"{}\"", name.text), did_you_mean(meant));
     } else if (name.text == "linear" || name.text == "matmul") {
       fault(name, fmt::format("{} is no operator of the dispatcher: its results cannot be kept", name.text),
             name.text == "linear" ? "what it calls is \"mm\", with a bias \"addmm\""

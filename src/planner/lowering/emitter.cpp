@@ -17,7 +17,14 @@ BufferId Emitter::allocate(Bytes bytes, DType dtype, Role role, Label label, Par
                            Space space) {
   DSPLAN_CHECK(bytes > Bytes(0), std::string("an empty buffer: ") + label);
   const auto id = static_cast<BufferId>(schedule_.buffers.size());
-  schedule_.buffers.push_back({bytes, label, module_, parameter, dtype, role, capacity, false, false, false, space});
+  schedule_.buffers.push_back({.size = bytes,
+                               .label = label,
+                               .module = module_,
+                               .parameter = parameter,
+                               .dtype = dtype,
+                               .role = role,
+                               .capacity = capacity,
+                               .space = space});
   states_.emplace_back();
   states_.back().references = 1;
   schedule_.events.emplace_back(Allocate{id, 0});

@@ -39,9 +39,6 @@ class Emitter {
   // The buffer is a kernel's scratch: what is written there need not be read by anyone.
   void mark_scratch(BufferId buffer) { schedule_.buffers[buffer].scratch = true; }
 
-  // It is made inside a kernel launch: the dispatcher does not see it.
-  void mark_inside_kernel(BufferId buffer) { schedule_.buffers[buffer].inside_kernel = true; }
-
   // It belongs to the logits or to what the loss makes of them.
   void mark_of_loss(BufferId buffer) { schedule_.buffers[buffer].of_loss = true; }
 

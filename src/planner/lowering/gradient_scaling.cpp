@@ -40,15 +40,18 @@ BufferId GradientClip::scalar(Bytes size, DType dtype, Label label) {
   return made;
 }
 
-// _foreach_norm: per-chunk sums of all tensors in one scratch, then a scalar for each tensor.
+// _foreach_norm: per-chunk sums of all tensors in one scratch, which only the kernel sees, then a scalar for each
+// tensor.
 std::vector<BufferId> GradientClip::norms(std::span<const StepParameter> group) {
   std::int64_t chunks = 0;
   for (const StepParameter& p : group) chunks = std::max(chunks, (p.shape.elements().value() + kChunk - 1) / kChunk);
   const auto count = static_cast<std::int64_t>(group.size());
-  const BufferId sums = emitter_.allocate(storage(Elements(checked_mul(count, chunks)), DType::Float32), DType::Float32,
-                                          Role::Temporaries, "sums of squares by chunk");
-  emitter_.mark_scratch(sums);
-  emitter_.mark_inside_kernel(sums);
+  BufferId sums = kNoBuffer;
+  if (level_ == Level::Kernel) {
+    sums = emitter_.allocate(storage(Elements(checked_mul(count, chunks)), DType::Float32), DType::Float32,
+                             Role::Temporaries, "sums of squares by chunk");
+    emitter_.mark_scratch(sums);
+  }
   std::vector<BufferId> made;
   for (const StepParameter& p : group) {
     made.push_back(emitter_.allocate(scalar_of(p.dtype), p.dtype, Role::Temporaries, "norm of a gradient"));
@@ -56,10 +59,10 @@ std::vector<BufferId> GradientClip::norms(std::span<const StepParameter> group) 
   }
   emitter_.begin();
   for (const StepParameter& p : group) emitter_.read(p.gradient);
-  emitter_.write(sums);
+  if (sums != kNoBuffer) emitter_.write(sums);
   for (BufferId norm : made) emitter_.write(norm);
   emitter_.compute("norms of gradients");
-  emitter_.release(sums, Reason::LastUse);
+  if (sums != kNoBuffer) emitter_.release(sums, Reason::LastUse);
   return made;
 }
 

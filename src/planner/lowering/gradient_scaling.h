@@ -16,7 +16,7 @@ namespace dsplan {
 // clip_grad_norm_ with the 2-norm and its default, the multi-tensor form.
 class GradientClip {
  public:
-  explicit GradientClip(Emitter& emitter) : emitter_(emitter) {}
+  GradientClip(Emitter& emitter, Level level) : emitter_(emitter), level_(level) {}
 
   // The caller lets go of the norm that it kept.
   void forget();
@@ -30,6 +30,7 @@ class GradientClip {
   void drop(BufferId& buffer);
 
   Emitter& emitter_;
+  Level level_;
   BufferId norm_ = kNoBuffer;
 };
 

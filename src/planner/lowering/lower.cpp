@@ -125,9 +125,6 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   return options;
 }
 
-namespace {
-
-// Checkpoints around modules are known once the graph is.
 Checkpointing checkpointing_of(const Training& training, const Graph& graph) {
   Checkpointing result = training.checkpoint;
   if (result.modules.empty()) return result;
@@ -137,6 +134,8 @@ Checkpointing checkpointing_of(const Training& training, const Graph& graph) {
   }
   return result;
 }
+
+namespace {
 
 // Without an argument that wants a gradient the node of a reentrant checkpoint is no part of autograd's graph
 // (torch/utils/checkpoint.py: "None of the inputs have requires_grad=True").

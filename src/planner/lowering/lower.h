@@ -21,6 +21,9 @@ namespace dsplan {
 // What the graph of this job depends on.
 [[nodiscard]] GraphOptions graph_options(const ModelSpec& model, const Job& job);
 
+// Training::checkpoint with its groups: those around modules are known once the graph is.
+[[nodiscard]] Checkpointing checkpointing_of(const Training& training, const Graph& graph);
+
 // The graphs of a job, one for each length of Training::seq_list (without a list: one), with their recipes.
 struct Shapes {
   std::vector<std::int64_t> lengths;

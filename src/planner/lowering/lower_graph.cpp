@@ -35,17 +35,7 @@ class GraphRuntime final : public TrainingRuntime {
   }
 
   void gradient_ready(ParameterId parameter, BufferId gradient) override {
-    BufferId& held = gradients_[static_cast<std::size_t>(parameter)];
-    if (held == kNoBuffer) {
-      held = gradient;
-      return;
-    }
-    emitter_.begin();
-    emitter_.read(held);
-    emitter_.read(gradient);
-    emitter_.write(held);
-    emitter_.compute("accumulate gradient");
-    emitter_.release(gradient, Reason::AutogradGraph);
+    accumulate_gradient(emitter_, gradients_[static_cast<std::size_t>(parameter)], gradient);
   }
 
   void step(bool) override {}

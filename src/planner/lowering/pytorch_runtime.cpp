@@ -21,7 +21,7 @@ class PyTorchRuntime final : public RuntimeBase {
         parameters_(model.parameters.size(), kNoBuffer),
         gradients_(model.parameters.size(), kNoBuffer),
         optimizer_(job.training.optimizer, emitter, model.parameters.size()),
-        clip_(emitter),
+        clip_(emitter, job.training.level),
         scaler_(emitter) {}
 
   void initialise() override {

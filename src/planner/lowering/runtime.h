@@ -46,6 +46,9 @@ class TrainingRuntime {
   virtual void step(bool first) = 0;
 };
 
+// AccumulateGrad: the first gradient becomes `held`; to what is there already the new one is added in place, and dies.
+void accumulate_gradient(Emitter& emitter, BufferId& held, BufferId gradient);
+
 // The runtime of `job` for data-parallel rank `rank`. Refuses what is not modelled yet, by name.
 [[nodiscard]] std::unique_ptr<TrainingRuntime> make_runtime(const Job& job, const ModelSpec& model, std::int64_t rank,
                                                             Emitter& emitter);

@@ -183,17 +183,17 @@ void RuntimeBase::broadcast(BufferId buffer, DType type) {
   emitter_.communicate(Collective::Broadcast, type, emitter_.size(buffer));
 }
 
-void RuntimeBase::accumulate(BufferId& held, BufferId gradient) {
+void accumulate_gradient(Emitter& emitter, BufferId& held, BufferId gradient) {
   if (held == kNoBuffer) {
     held = gradient;
     return;
   }
-  emitter_.begin();
-  emitter_.read(held);
-  emitter_.read(gradient);
-  emitter_.write(held);
-  emitter_.compute("accumulate gradient");
-  emitter_.release(gradient, Reason::AutogradGraph);
+  emitter.begin();
+  emitter.read(held);
+  emitter.read(gradient);
+  emitter.write(held);
+  emitter.compute("accumulate gradient");
+  emitter.release(gradient, Reason::AutogradGraph);
 }
 
 void RuntimeBase::create_flat_state(std::int64_t elements, std::vector<BufferId>& state) {

@@ -73,8 +73,7 @@ class RuntimeBase : public TrainingRuntime {
   // Rank 0 sends what `buffer` holds to all; nothing where there is one rank.
   void broadcast(BufferId buffer) { broadcast(buffer, dtype()); }
   void broadcast(BufferId buffer, DType type);
-  // `.grad` is added to in place; the new gradient dies. The first one simply becomes it.
-  void accumulate(BufferId& held, BufferId gradient);
+  void accumulate(BufferId& held, BufferId gradient) { accumulate_gradient(emitter_, held, gradient); }
   // All state tensors for one flat partition.
   void create_flat_state(std::int64_t elements, std::vector<BufferId>& state);
   void read_all(const std::vector<BufferId>& buffers);

@@ -83,18 +83,13 @@ std::optional<std::vector<std::string>> words_after(const Setting<std::string>& 
   }
 }
 
-std::string meant(std::string_view word, const std::vector<std::string_view>& names) {
-  const std::string_view near = nearest(word, names);
-  return near.empty() ? std::string() : fmt::format("did you mean \"{}\"?", near);
-}
-
 std::vector<Op> operators(const Setting<std::string>& wished, const std::vector<std::string>& words) {
   std::vector<std::string_view> names;
   for (std::size_t at = 0; at < kOps; ++at) names.emplace_back(name(static_cast<Op>(at)));
   std::vector<Op> found;
   for (const std::string& word : words) {
     const std::optional<Op> op = operator_named(word);
-    if (!op) refuse(wished.place, fmt::format("no operator \"{}\"", word), meant(word, names));
+    if (!op) refuse(wished.place, fmt::format("no operator \"{}\"", word), did_you_mean(nearest(word, names)));
     found.push_back(*op);
   }
   return found;
@@ -137,7 +132,8 @@ std::vector<std::string> modules_named(const Setting<std::string>& wished, const
     if (found.size() == before && has(word)) found.push_back(word);
     if (found.size() > before) continue;
     known.insert(known.end(), {"core_attn", "layernorm", "mlp", "moe"});
-    refuse(wished.place, fmt::format("no module \"{}\" in a layer of {}", word, model.name), meant(word, known));
+    refuse(wished.place, fmt::format("no module \"{}\" in a layer of {}", word, model.name),
+           did_you_mean(nearest(word, known)));
   }
   return found;
 }
