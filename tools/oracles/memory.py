@@ -16,24 +16,11 @@ import importlib
 import importlib.metadata
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import types
 import weakref
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-
-
-def preload():
-    """Runs the script again behind no_accelerator.c (see there)."""
-    if "no_accelerator" in os.environ.get("LD_PRELOAD", ""):
-        return
-    library = os.path.join(tempfile.mkdtemp(), "no_accelerator.so")
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, os.path.join(HERE, "no_accelerator.c")], check=True)
-    os.environ["LD_PRELOAD"] = library
-    os.execv(sys.executable, [sys.executable] + sys.argv)
-
+from preload import preload
 
 if __name__ == "__main__":
     preload()

@@ -13,11 +13,12 @@ import os
 import sys
 import weakref
 
-import memory
+from preload import preload
 
 if __name__ == "__main__":
-    memory.preload()
+    preload()
 
+import memory
 import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -26,7 +27,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential, create_sel
 from op_graph_cases import ARTEFACTS, CASES
 from op_graph_torch import KEPT, OPERATORS
 
-MODELS = os.path.join(memory.HERE, "..", "..", "models", "graphs")
+MODELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "models", "graphs")
 aten = torch.ops.aten
 
 
