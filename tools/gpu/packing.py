@@ -1,6 +1,6 @@
 """Packs what stages wrote into few archives, each below a size, with a manifest; and puts it in its place again.
 
-A machine that is lent may give back only a few files of limited size: hence few archives, receipts before all else,
+The way back from such a machine may take few files of limited size: hence few archives, receipts before all else,
 snapshots in parts, and a manifest that says what was left out.
 """
 import hashlib

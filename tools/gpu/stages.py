@@ -17,7 +17,7 @@ class Stage:
     name: str
     what: str
     expected: int  # seconds on an H100 or H200, guessed until measured
-    limit: int  # seconds after which it is ended; under ten minutes, the longest that one call on a lent machine may take
+    limit: int  # seconds after which it is ended; under ten minutes
     priority: int  # lower runs first when time is short
     commands: tuple
     needs_dsplan: bool = False
