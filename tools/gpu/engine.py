@@ -110,11 +110,11 @@ def receipts_in(folder):
     return found
 
 
-def run_commands(stage, folder, places, seconds):
+def run_commands(stage, folder, places_now, seconds):
     """(outcome, finding, [{line, exit_code, seconds}]) of a stage's commands; the clock runs over all of them."""
     began = time.monotonic()
     outcomes, commands, finding = [], [], ""
-    environment = {name: filled(value, places) for name, value in stage.environment}
+    environment = {name: filled(value, places_now()) for name, value in stage.environment}
     for index, template in enumerate(stage.commands, 1):
         may_fail = template.startswith("-")
         left = seconds - (time.monotonic() - began)
@@ -122,7 +122,8 @@ def run_commands(stage, folder, places, seconds):
             outcomes.append(TIMED_OUT)
             finding = finding or f"no time left for command {index} of {len(stage.commands)}"
             break
-        line = filled(template.lstrip("-").strip(), {**places, "seconds": max(1, int(left - min(WIND_UP, left / 4)))})
+        places = {**places_now(), "here": folder, "seconds": max(1, int(left - min(WIND_UP, left / 4)))}
+        line = filled(template.lstrip("-").strip(), places)
         log = folder / f"command-{index}.log"
         started = time.monotonic()
         with open(log, "w", encoding="utf-8") as file:
@@ -146,18 +147,22 @@ def run_commands(stage, folder, places, seconds):
     return min(outcomes or [OK], key=WORST_FIRST.index), finding, commands
 
 
-def run_stage(stage, work, places, seconds):
-    """Runs one stage into a fresh folder; whatever happens in it ends up in the row."""
+def run_stage(stage, work, places_now, seconds, resume=False):
+    """Runs one stage into a fresh folder; whatever happens in it ends up in the row.
+
+    resume: into the folder as it is, because some tools go on where they were ended.
+    """
     folder = folder_of(work, stage)
     began = time.monotonic()
     row = Row(stage.number, stage.name, FAILED)
     try:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        if stage.needs_dsplan and not places["dsplan"]:
+        if not resume:
+            shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        if stage.needs_dsplan and not places_now()["dsplan"]:
             row.outcome, row.finding = SKIPPED, "no dsplan here: run the stage named dsplan first, or set DSPLAN"
         else:
-            row.outcome, row.finding, row.commands = run_commands(stage, folder, {**places, "here": folder}, seconds)
+            row.outcome, row.finding, row.commands = run_commands(stage, folder, places_now, seconds)
     except Interrupted:
         row.outcome, row.finding = TIMED_OUT, "the whole run was ended from outside"
         raise
@@ -177,7 +182,7 @@ def run_stage(stage, work, places, seconds):
 def run_all(stages, work, places_now, minutes=None, resume=False, after_each=lambda rows: None):
     """Rows by number. Stages come in the order given; one that does not fit in what is left of the time is skipped.
 
-    places_now: a function, asked again before each stage, because a stage may build what the next one needs.
+    places_now: a function, asked again before each command, because one may build what the next one needs.
     """
     began = time.monotonic()
     rows = {}
@@ -193,7 +198,7 @@ def run_all(stages, work, places_now, minutes=None, resume=False, after_each=lam
             continue
         print(f"== {position}/{len(stages)}  stage {stage.number} {stage.name}: {stage.what}", flush=True)
         try:
-            rows[stage.number] = run_stage(stage, work, places_now(), left)
+            rows[stage.number] = run_stage(stage, work, places_now, left, resume)
             print(f"   {rows[stage.number].outcome} after {rows[stage.number].seconds} s: "
                   f"{rows[stage.number].finding}", flush=True)
             after_each(rows)

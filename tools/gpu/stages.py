@@ -24,4 +24,25 @@ class Stage:
     environment: tuple = ()  # ("NAME", "value") pairs, exported around the commands
 
 
-STAGES = ()
+OPS = "{python} tools/frameworks/ops {here}/operators.json --device {device} --seconds {seconds} {tiny}"
+SNAPSHOTS = "{python} tools/frameworks/snapshots --out {here} --device {device} --seconds {seconds} {tiny} --kind"
+MATRIX = "{python} tools/frameworks/matrix --out {here} --device {device} --seconds {seconds} {tiny}"
+PYTORCH = MATRIX + " tools/frameworks/matrix_pytorch.json"
+DEEPSPEED = MATRIX + " tools/frameworks/matrix_deepspeed.json"
+VERDICTS = "{python} tools/frameworks/verdicts --out {here} --device {device} --seconds {seconds} {tiny} --dsplan {dsplan}"
+CONSTANTS = "{python} tools/frameworks/constants --out {here} --device {measurer} --seconds {seconds} {tiny}"
+REPLAY = "for file in {here}/*.snapshot.pickle.xz; do xz -dkf $file && {dsplan} replay ${{file%.xz}}; done"
+
+STAGES = (
+    Stage(1, "environment", "GPU, driver, versions, tools, what dsplan finds", 20, 120, 1, (
+        "-nvidia-smi",
+        "-nvcc --version; cmake --version; c++ --version; nproc; free -g; df -h .; uname -r; ulimit -l",
+        "-{python} -m pip list --disable-pip-version-check",
+        "-{dsplan} doctor",
+        "{python} tools/gpu/probe.py --device {device}")),
+    Stage(2, "dsplan", "the program: packed, or built from source here", 15, 590, 2, (
+        "[ -x {dsplan} ] || {{ cmake -S . -B build/gpu -DCMAKE_BUILD_TYPE=Release -DDSPLAN_TESTS=OFF && "
+        "cmake --build build/gpu --target dsplan -j $(nproc); }}",
+        "{dsplan} --version",
+        "{dsplan} simulate llama-3-8b --zero-stage 3 --gpus 8 --hardware h200")),
+)

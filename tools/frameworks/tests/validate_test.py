@@ -145,7 +145,8 @@ class Validate(unittest.TestCase):
         self.environment["DSPLAN"] = "/bin/true"
         self.validate(table=table)
         self.assertEqual(self.rows()["replay"]["finding"], "/bin/true")
-        row = engine.run_stage(stages.Stage(**{**table[0], "commands": ("true",)}), self.folder, {"dsplan": ""}, 5)
+        row = engine.run_stage(stages.Stage(**{**table[0], "commands": ("true",)}), self.folder, lambda: {"dsplan": ""},
+                               5)
         self.assertEqual((row.outcome, row.finding.split(":")[0]), ("skipped", "no dsplan here"))
 
     def test_stages_can_be_named_by_number_range_and_name(self):
