@@ -46,6 +46,8 @@ def context(job):
         with job.row(f"{name}:by_device"):
             job.add(f"{name}:by_device", space.of_device(), "bytes", "the device's memory in use, less before this "
                     "process and less PyTorch's allocator: others on the device would stand in it")
+        if name != "context":
+            return
         with job.row("capacity"):
             job.add("capacity", torch.cuda.mem_get_info()[1], "bytes", "cudaMemGetInfo's total")
             job.add("capacity:nvml", space.process.capacity(), "bytes", "NVML's total of the device")

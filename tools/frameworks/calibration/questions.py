@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 
 from calibration.job import MEBI, Space, library
 
@@ -155,7 +156,8 @@ def two_ranks(job):
             with open(f"{folder}/{rank}.log", "w", encoding="utf-8") as log:
                 ranks.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
             paths.append(path)
-        outcomes = [outcome_of(process) for process in ranks]
+        end = time.monotonic() + RANK_SECONDS
+        outcomes = [outcome_of(process, end) for process in ranks]
         lines = [line for path in paths for line in read_lines(path)]
         done = [line["answer"]["data"] for line in lines if "answer" in line]
         said = [telling(f"{folder}/{rank}.log") for rank in range(2)]
@@ -165,10 +167,10 @@ def two_ranks(job):
                    {"environment": TWO_RANKS[name], "ended": outcomes, "ranks": done, "said": said})
 
 
-def outcome_of(process):
+def outcome_of(process, end):
     """Exit code, or "hung" for one that had to be ended."""
     try:
-        return process.wait(RANK_SECONDS)
+        return process.wait(max(0.1, end - time.monotonic()))
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -198,8 +200,8 @@ def rank(job, number, store):
         right = bool((data == 3).all().item())
         job.answer(f"rank {number}", "yes" if right else "no", "all_reduce over two ranks",
                    {"rank": number, "sum_is_right": right, "communicator_bytes": space.read() - before})
-        # Leaving in order would wait for the other rank, which may have failed.
-        os._exit(0)
+    # Leaving in order would wait for the other rank, which may have failed.
+    os._exit(0)
 
 
 def profiler(job):

@@ -1,4 +1,6 @@
 """Rates: copies by size and direction, matrix products by shape and dtype. Medians; the most telling sizes first."""
+import time
+
 from calibration.job import MEBI, times_ns
 
 COPY_SIZES = (256 * MEBI, 16 * MEBI, MEBI, 1024 * MEBI, 65536, 4096)
@@ -13,9 +15,21 @@ DTYPES = ("bf16", "fp16", "tf32", "fp32")
 FEWER = {"fp32": 8, "tf32": 12}  # of SHAPES: slow ones take time that the others need
 
 
+def wake(job):
+    """An idle GPU runs at a fraction of its clock: the first figures would be too low."""
+    if job.on_gpu:
+        import torch
+        x = torch.randn(4096, 4096, device=job.kind, dtype=torch.bfloat16)
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            x @ x
+            torch.cuda.synchronize()
+
+
 def copies(job):
     """Both ways between host and device, pinned and pageable, and within the device. Bytes are counted once."""
     import torch
+    wake(job)
     sizes = (MEBI, 65536) if job.tiny else COPY_SIZES
     for size in sizes:
         repeat = 5 if size > 512 * MEBI else 9
@@ -46,6 +60,7 @@ def copies(job):
 def gemms(job):
     """Products of random matrices: rates on zeros would be too good."""
     import torch
+    wake(job)
     types = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32, "fp32": torch.float32}
     dtypes = ("bf16", "fp32") if not job.on_gpu else DTYPES
     for dtype in dtypes:
@@ -60,7 +75,7 @@ def gemms(job):
                 left = torch.randn(m, k, device=job.kind, dtype=types[dtype])
                 right = torch.randn(n, k, device=job.kind, dtype=types[dtype]).t()  # as a linear's weight lies
                 out = torch.empty(m, n, device=job.kind, dtype=types[dtype])
-                inner = max(1, min(200, int(2e12 / flop))) if job.on_gpu else 1
+                inner = max(1, min(200, int(8e12 / flop))) if job.on_gpu else 1
                 nanoseconds = times_ns(job, lambda a=left, b=right, c=out: torch.mm(a, b, out=c), 7, inner, warm_up=3)
                 job.add(name, [flop * 1e9 / sample for sample in nanoseconds], "flop_per_s",
                         f"torch.mm, M x K times (N x K) transposed, random data, {inner} in a row, 7 times")
