@@ -54,8 +54,8 @@ def folder_of(work, stage):
 
 
 def filled(line, places):
-    """The command line with its places filled in, quoted for bash where they need it."""
-    quoted = {name: value if name == "tiny" else shlex.quote(str(value)) for name, value in places.items()}
+    """The command line with its places filled in, quoted for bash where they need it; {pick} is words of bash already."""
+    quoted = {name: value if name == "pick" else shlex.quote(str(value)) for name, value in places.items()}
     return line.format_map(quoted)
 
 
@@ -114,7 +114,12 @@ def run_commands(stage, folder, places_now, seconds):
     """(outcome, finding, [{line, exit_code, seconds}]) of a stage's commands; the clock runs over all of them."""
     began = time.monotonic()
     outcomes, commands, finding = [], [], ""
-    environment = {name: filled(value, places_now()) for name, value in stage.environment}
+    def places(seconds_of_tool):
+        now = places_now()
+        return {**now, "here": folder, "seconds": seconds_of_tool,
+                "pick": stage.pick if now["device"] == "cuda" else stage.dry_pick}
+
+    environment = {name: filled(value, places(0)) for name, value in stage.environment}
     for index, template in enumerate(stage.commands, 1):
         may_fail = template.startswith("-")
         left = seconds - (time.monotonic() - began)
@@ -122,8 +127,7 @@ def run_commands(stage, folder, places_now, seconds):
             outcomes.append(TIMED_OUT)
             finding = finding or f"no time left for command {index} of {len(stage.commands)}"
             break
-        places = {**places_now(), "here": folder, "seconds": max(1, int(left - min(WIND_UP, left / 4)))}
-        line = filled(template.lstrip("-").strip(), places)
+        line = filled(template.lstrip("-").strip(), places(max(1, int(left - min(WIND_UP, left / 4)))))
         log = folder / f"command-{index}.log"
         started = time.monotonic()
         with open(log, "w", encoding="utf-8") as file:

@@ -11,7 +11,7 @@ import tarfile
 
 MOST_BYTES = 16 * 2**20 - 2**18  # of one archive: 16 MiB with a margin
 MOST_FILES = 8
-KINDS = {"receipts": (".json",), "logs": (".log", ".txt", ".csv"),
+KINDS = {"receipts": (".json", ".csv", ".trace"), "logs": (".log", ".txt"),
          "snapshots": (".pickle", ".pickle.xz", ".pkl", ".pkl.xz")}
 MOST_LOG = 2**20  # bytes kept of one log; the end says more than the beginning
 BESIDES_SNAPSHOTS = 4  # manifest.json, table.txt, receipts.tar.xz, logs.tar.xz

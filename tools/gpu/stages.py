@@ -2,8 +2,9 @@
 
 A stage is a list of command lines for bash, run from the root of the tree. A line that begins with "-" may fail without
 failing its stage. In a line: {python} the interpreter that holds torch, {dsplan} the program, {here} the stage's own
-folder, {device} cuda, cpu or fake, {measurer} the same without fake, for tools that need numbers, {seconds} what a tool
-may take before the stage's limit comes, {tiny} --tiny when there is no GPU, else nothing.
+folder, {work} the folder of all stages, {device} cuda, cpu or fake, {measurer} the same without fake, for tools that need
+numbers, {sizer} the same without cpu, {seconds} what a tool may take before the stage's limit comes, {pick} what the
+stage picks: all of its part on a GPU, very little without one.
 
 A command says how it went by its exit code: 0 well, 4 a comparison came out unequal, 77 skipped, 124 out of time,
 anything else failed. The last line of its output that begins with "finding:", else its last line, is shown in the table.
@@ -20,18 +21,39 @@ class Stage:
     limit: int  # seconds after which it is ended; under ten minutes
     priority: int  # lower runs first when time is short
     commands: tuple
+    pick: str = ""  # what {pick} stands for on a GPU
+    dry_pick: str = ""  # ... and without one: as little as shows that the stage works
     needs_dsplan: bool = False
     environment: tuple = ()  # ("NAME", "value") pairs, exported around the commands
 
 
-OPS = "{python} tools/frameworks/ops {here}/operators.json --device {device} --seconds {seconds} {tiny}"
-SNAPSHOTS = "{python} tools/frameworks/snapshots --out {here} --device {device} --seconds {seconds} {tiny} --kind"
-MATRIX = "{python} tools/frameworks/matrix --out {here} --device {device} --seconds {seconds} {tiny}"
-PYTORCH = MATRIX + " tools/frameworks/matrix_pytorch.json"
-DEEPSPEED = MATRIX + " tools/frameworks/matrix_deepspeed.json"
-VERDICTS = "{python} tools/frameworks/verdicts --out {here} --device {device} --seconds {seconds} {tiny} --dsplan {dsplan}"
-CONSTANTS = "{python} tools/frameworks/constants --out {here} --device {measurer} --seconds {seconds} {tiny}"
-REPLAY = "for file in {here}/*.snapshot.pickle.xz; do xz -dkf $file && {dsplan} replay ${{file%.xz}}; done"
+# Exit code 3 of these tools: their time was over, and the same command goes on where they stopped.
+GOES_ON = "; code=$?; exit $((code == 3 ? 124 : code))"
+OPS = ("{python} tools/frameworks/ops {here}/operators.json --device {sizer} --seconds {seconds} --only {pick}" + GOES_ON,
+       "{dsplan} compare {here}/operators.json")
+SNAPSHOTS = ("{python} tools/frameworks/snapshots {here} --device {measurer} --seconds {seconds} --dsplan {dsplan} "
+             "--only {pick}" + GOES_ON,)
+MATRIX = "{python} tools/frameworks/matrix.py --out {here} --device {sizer} --budget-s {seconds} --only {pick} --rows "
+PYTORCH = (MATRIX + "tools/frameworks/matrix_pytorch.json",)
+DEEPSPEED = (MATRIX + "tools/frameworks/matrix_deepspeed.json",)
+VERDICTS = "{python} tools/frameworks/verdicts --out {here} --device {sizer} --seconds {seconds} --dsplan {dsplan} {pick}"
+CONSTANTS = ("{python} tools/frameworks/constants --out {here} --device {measurer} --seconds {seconds} {pick} --part ")
+# Operators by stage; a test holds them together equal to the catalogue's witness.
+PRODUCTS = (
+    "linear mm bmm matmul grouped_mm scaled_dot_product_attention conv2d embedding softmax log_softmax dropout")
+REDUCTIONS = (
+    "layer_norm rms_norm group_norm batch_norm norm sum mean amax amin max min std var prod logsumexp cumsum "
+    "cumprod l1_loss mse_loss smooth_l1_loss nll_loss binary_cross_entropy binary_cross_entropy_with_logits "
+    "kl_div topk sort max_pool2d interpolate")
+SHAPES = (
+    "view split contiguous tril triu to detach expand slice select unbind unfold pad roll flip repeat "
+    "repeat_interleave masked_fill masked_fill_ index index_select gather scatter scatter_add cat stack where")
+ELEMENTWISE = (
+    "abs add add_scalar addcmul clamp cos div div_scalar elu exp gelu glu hardswish leaky_relu log logsigmoid "
+    "maximum minimum mish mul mul_scalar neg pow prelu reciprocal relu rsqrt sigmoid silu sin softplus sqrt sub "
+    "sub_scalar tanh")
+
+TRACES = "$(cd tests/data/allocator && ls *.trace | sed 's/^/trace-/; s/\\.trace$//')"
 
 STAGES = (
     Stage(1, "environment", "GPU, driver, versions, tools, what dsplan finds", 20, 120, 1, (
@@ -43,6 +65,48 @@ STAGES = (
     Stage(2, "dsplan", "the program: packed, or built from source here", 15, 590, 2, (
         "[ -x {dsplan} ] || {{ cmake -S . -B build/gpu -DCMAKE_BUILD_TYPE=Release -DDSPLAN_TESTS=OFF && "
         "cmake --build build/gpu --target dsplan -j $(nproc); }}",
-        "{dsplan} --version",
-        "{dsplan} simulate llama-3-8b --zero-stage 3 --gpus 8 --hardware h200")),
+        "{dsplan} simulate llama-3-8b --zero-stage 3 --gpus 8 --hardware h200-sxm",
+        "echo finding: $({dsplan} --version)")),
+    Stage(3, "ops-products", "products, attention, softmax: what they allocate, against the catalogue", 90, 400, 5, OPS,
+          PRODUCTS, "mm linear"),
+    Stage(4, "ops-reductions", "norms, losses and reductions, likewise", 90, 400, 11, OPS, REDUCTIONS, "sum"),
+    Stage(5, "ops-elementwise", "elementwise operators, likewise", 90, 400, 21, OPS, ELEMENTWISE, "neg"),
+    Stage(6, "ops-shapes-optimizers", "views, indexing and optimizer steps, likewise", 90, 400, 12, OPS,
+          SHAPES + " optimizers", "view"),
+    Stage(7, "allocator-traces", "traces with known placements, driven through PyTorch's own allocator", 60, 300, 18,
+          SNAPSHOTS, TRACES, "trace-g01-small-large"),
+    Stage(8, "snapshots-training", "whole histories of training steps, replayed block for block", 45, 300, 13, SNAPSHOTS,
+          "gpt2 llama llama-checkpointed lengths lengths-split lengths-roundup lengths-emptied", "gpt2"),
+    Stage(9, "snapshots-fragments", "fragmenting histories, several streams", 45, 300, 19, SNAPSHOTS,
+          "fragments fragments-split fragments-rounding fragments-roundup fragments-emptied streams prefetch",
+          "fragments"),
+    Stage(10, "snapshots-expandable", "the same with expandable segments", 45, 300, 20, SNAPSHOTS,
+          "gpt2-expandable llama-expandable lengths-expandable fragments-expandable streams-expandable "
+          "prefetch-expandable", "gpt2-expandable"),
+    Stage(11, "snapshots-full", "histories with retries, garbage collection and out of memory", 60, 400, 14, SNAPSHOTS,
+          "collected retries retries-expandable retries-streams out-of-memory out-of-memory-expandable device-is-full "
+          "device-is-full-expandable", "retries"),
+    Stage(12, "steps-gpt2", "steps of PyTorch: gpt2 and tinyllama", 100, 500, 3, PYTORCH, "'^(gpt2|tinyllama)'",
+          "'^gpt2-b8'"),
+    Stage(13, "steps-qwen", "steps of PyTorch: qwen", 120, 500, 17, PYTORCH, "'^qwen'", "'^qwen2-0.5b-b2-s2048$'"),
+    Stage(14, "steps-llama-1b", "steps of PyTorch: llama of 1 B, lora, frozen, expandable", 90, 500, 9, PYTORCH,
+          "'^llama-1b'", "'^llama-1b-b2-s3000-lora'"),
+    Stage(15, "steps-3b-to-8b", "steps of PyTorch: 3 to 8 B", 150, 550, 22, PYTORCH, "'^(llama-[38]b|mistral)'",
+          "'^mistral-4l'"),
+    Stage(16, "zero-1", "steps of DeepSpeed, ZeRO-1", 100, 500, 10, DEEPSPEED, "'zero1'", "'zero1'"),
+    Stage(17, "zero-2", "steps of DeepSpeed, ZeRO-2", 100, 500, 8, DEEPSPEED, "'zero2'", "'zero2'"),
+    Stage(18, "zero-3", "steps of DeepSpeed, ZeRO-3", 100, 500, 4, DEEPSPEED, "'zero3'", "'zero3'"),
+    Stage(19, "zero-settings", "buckets, prefetch, accumulation, checkpointing", 100, 500, 23, DEEPSPEED, "'x'", "'x'"),
+    Stage(20, "zero-offload", "optimizer and parameters in host memory", 120, 500, 15, DEEPSPEED, "'offload'",
+          "'offload'"),
+    Stage(21, "verdicts-pytorch", "1 % above the predicted need it runs, 1 % below it fails", 150, 550, 7, (VERDICTS,)),
+    Stage(22, "verdicts-deepspeed", "the same of DeepSpeed", 150, 550, 16, (VERDICTS,)),
+    Stage(23, "constants-memory", "context, handles, workspaces, communicator, pinned memory", 120, 500, 6,
+          (CONSTANTS + "memory",), "", "--tiny --groups pinned,communicator_1"),
+    Stage(24, "constants-rates", "copies, products, and questions about this machine", 200, 590, 24, (
+        CONSTANTS.replace("{seconds}", "220") + "rates", CONSTANTS + "questions"),
+          "", "--tiny --groups copies,gemms,nccl_library"),
+    Stage(25, "compare", "all receipts against what dsplan predicts now; the recorder around a Trainer", 60, 400, 25, (
+        "{python} tools/dsplan_receipt.py",
+        "{dsplan} compare --re-predict {work}/*/*.json")),
 )

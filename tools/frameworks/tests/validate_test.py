@@ -145,7 +145,8 @@ class Validate(unittest.TestCase):
         self.environment["DSPLAN"] = "/bin/true"
         self.validate(table=table)
         self.assertEqual(self.rows()["replay"]["finding"], "/bin/true")
-        row = engine.run_stage(stages.Stage(**{**table[0], "commands": ("true",)}), self.folder, lambda: {"dsplan": ""},
+        row = engine.run_stage(stages.Stage(**{**table[0], "commands": ("true",)}), self.folder, lambda: {"dsplan": "",
+                                                                                                         "device": ""},
                                5)
         self.assertEqual((row.outcome, row.finding.split(":")[0]), ("skipped", "no dsplan here"))
 
@@ -191,17 +192,29 @@ class Table(unittest.TestCase):
             self.assertRegex(each.name, r"^[a-z0-9-]+$")
 
     def test_command_lines_have_all_their_places_and_name_files_that_exist(self):
-        places = {"python": "python3", "dsplan": "dsplan", "device": "cuda", "measurer": "cuda", "tiny": "",
-                  "work": "W", "here": "W/H", "seconds": 5, "pytorch_path": ""}
-        for each in stages.STAGES:
+        places = {"python": "python3", "dsplan": "dsplan", "device": "cuda", "measurer": "cuda", "sizer": "cuda",
+                  "work": "W", "here": "W/H", "seconds": 5}
+        for each, pick in ((each, pick) for each in stages.STAGES for pick in (each.pick, each.dry_pick)):
             self.assertTrue(each.commands, each.name)
             for template in each.commands:
-                line = engine.filled(template.lstrip("-").strip(), places)
+                line = engine.filled(template.lstrip("-").strip(), {**places, "pick": pick})
                 check = subprocess.run(["bash", "-n", "-c", line], capture_output=True, text=True, check=False)
                 self.assertEqual(check.returncode, 0, check.stderr)
                 for word in line.split():
                     if word.startswith("tools/"):
                         self.assertTrue((ROOT / word).exists(), f"{each.name}: {word}")
+
+
+    def test_together_they_run_every_operator_once(self):
+        witness = json.loads((ROOT / "tests/witnesses/operators.json").read_text(encoding="utf-8"))
+        operators = sorted({case["op"] for case in witness["cases"]} | {"optimizers"})
+        named = [word for each in stages.STAGES if each.commands is stages.OPS for word in each.pick.split()]
+        self.assertEqual(sorted(named), operators)
+
+    def test_the_page_on_validation_names_them_all(self):
+        page = (ROOT / "docs/gpu-validation.md").read_text(encoding="utf-8")
+        for each in stages.STAGES:
+            self.assertIn(f"| {each.number} | {each.name} |", page)
 
 
 class Packing(unittest.TestCase):
@@ -231,17 +244,23 @@ class Packing(unittest.TestCase):
         self.write("23-y/memory.json", {"schema": "dsplan.calibration/1", "name": "memory", "device": "cuda",
                                         "environment": {"gpu": "NVIDIA H200"}, "rows": []})
         self.write("24-y/rates.json", {"schema": "dsplan.calibration/1", "device": "cpu", "environment": {}})
+        self.write("09-fragments/index.json", {"schema": "dsplan.snapshots/1", "device": "cuda", "environment": {
+            "gpu": "NVIDIA H200"}, "rows": [{"name": "t", "trace": "t.trace", "measured": "t.measured.csv"}]})
+        self.write("09-fragments/t.trace", b"alloc")
+        self.write("09-fragments/t.measured.csv", b"1,2")
         self.write("24-y/result.json", {"schema": "dsplan.stage/1"})
         self.write("24-y/command-1.log", b"x" * (packing.MOST_LOG + 5) + b"the end")
         packing.pack(self.work, self.out, "table")
         first = self.collect()
         self.assertEqual(first.returncode, 0, first.stderr)
-        self.assertIn("3 new", first.stdout)
+        self.assertIn("6 new", first.stdout)
         self.assertIn("of no GPU: 24-y/rates.json", first.stdout)
         self.assertEqual(json.loads((self.to / "nvidia-h200/steps/a.json").read_text(encoding="utf-8")), RECEIPT)
         self.assertEqual((self.to / "nvidia-h200/steps/a.snapshot.pickle.xz").read_bytes(), snapshot)
         self.assertTrue((self.to / "nvidia-h200/calibration/memory.json").exists())
-        self.assertIn("0 new, 3 same", self.collect().stdout)
+        self.assertTrue((self.to / "nvidia-h200/snapshots/fragments.json").exists())
+        self.assertEqual((self.to / "nvidia-h200/snapshots/t.measured.csv").read_bytes(), b"1,2")
+        self.assertIn("0 new, 6 same", self.collect().stdout)
         self.write("08-x/a.json", {**RECEIPT, "complete": True})
         packing.pack(self.work, self.out, "table")
         self.assertIn("changed: nvidia-h200/steps/a.json", self.collect().stdout)
@@ -258,7 +277,7 @@ class Packing(unittest.TestCase):
         (self.out / "logs.tar.xz").write_bytes(b"no archive")
         run = self.collect()
         self.assertEqual(run.returncode, 1)
-        for word in ("snapshots that did not come: 08-x/a.snapshot.pickle.xz", "unreadable: 08-x/half.json", "evil",
+        for word in ("did not come: 08-x/a.snapshot.pickle.xz", "unreadable: 08-x/half.json", "evil",
                      "logs.tar.xz"):
             self.assertIn(word, run.stdout)
         self.assertFalse(list(self.to.rglob("evil*")))
