@@ -266,7 +266,8 @@ def main():
             print(f"{case['op']} {case.get('attributes', '')}: {error!r}"[:400], file=sys.stderr, flush=True)
         print(case["op"], len(lines), file=sys.stderr, flush=True)
     with open(sys.argv[1], "w", encoding="utf-8") as out:
-        out.write('{"source": "tools/oracles/operators.py", "torch": "%s",\n"artefacts": %s,\n"cases": [\n' %
+        out.write('{"schema": "dsplan.operator_runs/1", "source": "tools/oracles/operators.py", "device": "fake", '
+                  '"level": "dispatch", "torch": "%s",\n"artefacts": %s,\n"cases": [\n' %
                   (torch.__version__, json.dumps(ARTEFACTS)))
         out.write(",\n".join(lines))
         out.write("\n]}\n")
