@@ -3,6 +3,7 @@
 The next process imports what it needs while the one before measures, and touches the device only when that one is gone.
 Whatever becomes of a process, its receipt is there afterwards: a crash or a timeout is written into it."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,6 +12,8 @@ import tempfile
 import time
 
 from . import receipt
+from .configuration import Configuration
+from .environment import environment
 
 STEP = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "step")
 
@@ -79,8 +82,11 @@ class Task:
                 value = json.load(file)
             value.update(complete=False, outcome="error", message=why)
             receipt.write_json(self.path(), value)
-        except (OSError, ValueError):
-            pass  # It did not come as far as a receipt; its log remains.
+        except (OSError, ValueError):  # It did not come as far as a receipt.
+            chosen = Configuration(self.value)
+            inputs = receipt.inputs_of(chosen.model, chosen.training, chosen.deepspeed, options=chosen.options)
+            receipt.Receipt(self.out, self.name, "tools/frameworks/common/runner.py", self.device, inputs,
+                            environment(), chosen.world_size()).finish("error", why)
         return {"name": self.name, "outcome": "error", "retries": None, "message": why}
 
     def end(self):
@@ -92,7 +98,9 @@ class Task:
         self.process.wait()
 
     def close(self):
-        self.log.close()
+        for pipe in (self.process.stdin, self.process.stdout, self.log):
+            with contextlib.suppress(OSError):
+                pipe.close()
         if self.result["outcome"] == "ran":
             os.remove(self.log.name)
         self.folder.cleanup()
@@ -129,7 +137,5 @@ def run(tasks, timeout, budget, ahead=1, report=None):
 
 
 def remove(path):
-    try:
+    with contextlib.suppress(OSError):
         os.remove(path)
-    except OSError:
-        pass
