@@ -7,14 +7,17 @@ DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "
 RINGS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 
 
-def of_first(tensor, *_, **__):
-    return tensor if isinstance(tensor, (list, tuple)) else [tensor]
+def of_first(args, kwargs):
+    """The argument that is in both: the buffer, or what is gathered into it."""
+    return args[0] if args else next(kwargs[name] for name in FIRST if name in kwargs)
 
 
-def of_second(_, tensor, *__, **___):
-    return tensor if isinstance(tensor, (list, tuple)) else [tensor]
+def of_second(args, kwargs):
+    return args[1] if len(args) > 1 else next(kwargs[name] for name in SECOND if name in kwargs)
 
 
+FIRST = ("tensor", "tensors", "output_tensor", "output_tensors", "tensor_list")
+SECOND = ("input_tensor", "input_list", "input", "inputBuf", "input_tensor_list")
 # The backend's method, the prediction's name, and which argument is the full logical buffer.
 COLLECTIVES = {
     "all_reduce": ("all_reduce", of_first), "all_reduce_coalesced": ("all_reduce", of_first),
@@ -42,7 +45,7 @@ class Traffic:
         @functools.wraps(collective)
         def call(*args, **kwargs):
             if self.depth == 0:
-                self.note(name, buffer_of(*args, **kwargs), kwargs.get("group", self.group_among(args)))
+                self.note(name, buffer_of(args, kwargs), kwargs.get("group", self.group_among(args)))
             self.depth += 1
             try:
                 return collective(*args, **kwargs)
@@ -56,11 +59,13 @@ class Traffic:
         groups = [value for value in args if isinstance(value, torch.distributed.ProcessGroup)]
         return groups[0] if groups else None
 
-    def note(self, name, tensors, group):
+    def note(self, name, buffer, group):
+        tensors = buffer if isinstance(buffer, (list, tuple)) else [buffer]
         ranks = group.size() if group is not None else self.world_size
         dtype = str(tensors[0].dtype).removeprefix("torch.")
         elements = sum(tensor.numel() for tensor in tensors)
-        flag = not tensors[0].is_floating_point() or (name == "all_reduce" and self.phase == "step" and elements == 1)
+        # Flags and norms have one element, traces of modules are lists of int64. Parameters are broadcast as uint8.
+        flag = elements == 1 or not (tensors[0].is_floating_point() or dtype == "uint8")
         self.calls.append((self.stretch, (name, "dp" if ranks == self.world_size else f"of_{ranks}", self.phase,
                                           DTYPES.get(dtype, dtype), "control" if flag else "data"),
                            ranks, sum(tensor.numel() * tensor.element_size() for tensor in tensors)))
