@@ -91,7 +91,7 @@ def freeze(model, patterns):
 
 def checkpointed(model, training):
     if training["checkpoint"] == "full":
-        how = {"use_reentrant": training["checkpoint_impl"] == "reentrant"}
+        how = {"use_reentrant": training.get("checkpoint_impl") == "reentrant"}
         if not training.get("preserve_rng_state", True):
             how["preserve_rng_state"] = False
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)
