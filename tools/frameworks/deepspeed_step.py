@@ -133,7 +133,7 @@ def model_of(job, settings):
 
 
 def checkpointed(model, training, settings):
-    if training["checkpoint_impl"] != "deepspeed":
+    if training.get("checkpoint_impl") != "deepspeed":
         pytorch_step.checkpointed(model, training)
     elif training["checkpoint"] == "full":
         deepspeed.checkpointing.configure(None, deepspeed_config=settings)
