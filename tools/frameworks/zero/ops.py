@@ -1,0 +1,61 @@
+"""DeepSpeed's compiled optimizers: built once where there is a compiler, within a time limit, and remembered either way.
+A process that is killed while torch builds leaves a lock behind that others wait for without end; hence our own lock."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+LIMIT_S = int(os.environ.get("DSPLAN_BUILD_SECONDS", "280"))
+BUILD = "from deepspeed.accelerator import get_accelerator as a; a().create_op_builder({builder!r}).load()"
+
+
+def folder():
+    """Where torch keeps what it builds."""
+    path = os.environ.setdefault("TORCH_EXTENSIONS_DIR", os.path.join(tempfile.gettempdir(), "dsplan_extensions"))
+    os.makedirs(path, exist_ok=True)
+    bin_folder = os.path.dirname(sys.executable)  # Where ninja is when it came with pip.
+    if bin_folder not in os.environ.get("PATH", "").split(os.pathsep):
+        os.environ["PATH"] = bin_folder + os.pathsep + os.environ.get("PATH", "")
+    return path
+
+
+def why_not(builder, name):
+    """None if `builder` (FusedAdamBuilder) can be loaded here, else the reason. The first to ask builds it."""
+    kind = os.environ.get("DS_ACCELERATOR", "cuda")
+    remembered = os.path.join(folder(), f"{name}.{kind}.txt")
+    with open(remembered + ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Ends with the process.
+        if os.path.exists(remembered):
+            with open(remembered, encoding="utf-8") as file:
+                return file.read().strip() or None
+        stale = os.path.join(folder(), name, "lock")
+        if os.path.exists(stale):
+            os.remove(stale)
+        reason = built(builder)
+        with open(remembered, "w", encoding="utf-8") as file:
+            file.write(reason or "")
+        return reason
+
+
+def built(builder):
+    child = subprocess.Popen([sys.executable, "-c", BUILD.format(builder=builder)], stdout=subprocess.DEVNULL,
+                             stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        _, errors = child.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)  # Its compilers too.
+        child.communicate()
+        return f"{builder} was not built within {LIMIT_S} s"
+    if child.returncode == 0:
+        return None
+    lines = [line for line in errors.strip().splitlines() if line.strip()]
+    return f"{builder}: " + (" | ".join(lines[-3:]) if lines else f"exit code {child.returncode}")[:600]
+
+
+if __name__ == "__main__":  # Builds ahead: ops.py FusedAdamBuilder CPUAdamBuilder ...
+    for wanted in sys.argv[1:] or ("FusedAdamBuilder", "CPUAdamBuilder"):
+        print(wanted, why_not(wanted, {"FusedAdamBuilder": "fused_adam", "CPUAdamBuilder": "cpu_adam"}.get(
+            wanted, wanted)) or "is ready", flush=True)
