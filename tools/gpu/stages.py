@@ -33,10 +33,15 @@ OPS = ("{python} tools/frameworks/ops {here}/operators.json --device {sizer} --s
        "{dsplan} compare {here}/operators.json")
 SNAPSHOTS = ("{python} tools/frameworks/snapshots {here} --device {measurer} --seconds {seconds} --dsplan {dsplan} "
              "--only {pick}" + GOES_ON,)
-MATRIX = "{python} tools/frameworks/matrix.py --out {here} --device {sizer} --budget-s {seconds} --only {pick} --rows "
-PYTORCH = (MATRIX + "tools/frameworks/matrix_pytorch.json",)
-DEEPSPEED = (MATRIX + "tools/frameworks/matrix_deepspeed.json",)
-VERDICTS = "{python} tools/frameworks/verdicts --out {here} --device {sizer} --seconds {seconds} --dsplan {dsplan} {pick}"
+STEPS = ("{python} tools/frameworks/matrix.py --out {here} --budget-s {seconds} {pick}" + GOES_ON,)
+PYTORCH = "--device cuda --rows tools/frameworks/matrix_pytorch.json --only "
+DEEPSPEED = "--device cuda --rows tools/frameworks/matrix_deepspeed.json --only "
+DRY_PYTORCH = "--device fake --rows tools/frameworks/matrix_pytorch.json --only "
+DRY_DEEPSPEED = "--device cpu --rows tools/frameworks/tiny_deepspeed.json --only "
+VERDICTS = "{python} tools/frameworks/verdicts.py --plan {here}/plan.json --dsplan {dsplan} --rows {pick}"
+EDGES = (VERDICTS,
+         "[ {device} = cuda ] || exit 77; " + VERDICTS + " --out {here} --budget-s {seconds}" + GOES_ON,
+         "[ {device} = cuda ] || exit 77; {dsplan} compare {here}/verdicts.json")
 CONSTANTS = ("{python} tools/frameworks/constants --out {here} --device {measurer} --seconds {seconds} {pick} --part ")
 # Operators by stage; a test holds them together equal to the catalogue's witness.
 PRODUCTS = (
@@ -86,27 +91,36 @@ STAGES = (
     Stage(11, "snapshots-full", "histories with retries, garbage collection and out of memory", 60, 400, 14, SNAPSHOTS,
           "collected retries retries-expandable retries-streams out-of-memory out-of-memory-expandable device-is-full "
           "device-is-full-expandable", "retries"),
-    Stage(12, "steps-gpt2", "steps of PyTorch: gpt2 and tinyllama", 100, 500, 3, PYTORCH, "'^(gpt2|tinyllama)'",
-          "'^gpt2-b8'"),
-    Stage(13, "steps-qwen", "steps of PyTorch: qwen", 120, 500, 17, PYTORCH, "'^qwen'", "'^qwen2-0.5b-b2-s2048$'"),
-    Stage(14, "steps-llama-1b", "steps of PyTorch: llama of 1 B, lora, frozen, expandable", 90, 500, 9, PYTORCH,
-          "'^llama-1b'", "'^llama-1b-b2-s3000-lora'"),
-    Stage(15, "steps-3b-to-8b", "steps of PyTorch: 3 to 8 B", 150, 550, 22, PYTORCH, "'^(llama-[38]b|mistral)'",
-          "'^mistral-4l'"),
-    Stage(16, "zero-1", "steps of DeepSpeed, ZeRO-1", 100, 500, 10, DEEPSPEED, "'zero1'", "'zero1'"),
-    Stage(17, "zero-2", "steps of DeepSpeed, ZeRO-2", 100, 500, 8, DEEPSPEED, "'zero2'", "'zero2'"),
-    Stage(18, "zero-3", "steps of DeepSpeed, ZeRO-3", 100, 500, 4, DEEPSPEED, "'zero3'", "'zero3'"),
-    Stage(19, "zero-settings", "buckets, prefetch, accumulation, checkpointing", 100, 500, 23, DEEPSPEED, "'x'", "'x'"),
-    Stage(20, "zero-offload", "optimizer and parameters in host memory", 120, 500, 15, DEEPSPEED, "'offload'",
-          "'offload'"),
-    Stage(21, "verdicts-pytorch", "1 % above the predicted need it runs, 1 % below it fails", 150, 550, 7, (VERDICTS,)),
-    Stage(22, "verdicts-deepspeed", "the same of DeepSpeed", 150, 550, 16, (VERDICTS,)),
+    Stage(12, "steps-gpt2", "steps of PyTorch: gpt2 and tinyllama", 100, 500, 3, STEPS,
+          PYTORCH + "'^(gpt2|tinyllama)-'", DRY_PYTORCH + "'^gpt2-b8-s1024$'"),
+    Stage(13, "steps-qwen", "steps of PyTorch: qwen", 120, 500, 17, STEPS,
+          PYTORCH + "'^qwen'", DRY_PYTORCH + "'^qwen2-0.5b-b2-s2048$'"),
+    Stage(14, "steps-llama-1b", "steps of PyTorch: llama of 1 B, LoRA, frozen, expandable", 90, 500, 9, STEPS,
+          PYTORCH + "'^llama-1b-'", DRY_PYTORCH + "'^llama-1b-b2-s3000-lora$'"),
+    Stage(15, "steps-3b-to-8b", "steps of PyTorch: 3 to 8 B", 150, 550, 22, STEPS,
+          PYTORCH + "'^(llama-[38]b|mistral)-'", DRY_PYTORCH + "'^mistral-4l-b2-s4096-accum2$'"),
+    Stage(16, "zero-1", "steps of DeepSpeed, ZeRO-1", 100, 500, 10, STEPS,
+          DEEPSPEED + "'^z1-'", DRY_DEEPSPEED + "'^tiny-z1-w1$'"),
+    Stage(17, "zero-2", "steps of DeepSpeed, ZeRO-2", 120, 500, 8, STEPS,
+          DEEPSPEED + "'^z2-'", DRY_DEEPSPEED + "'^tiny-z2-w4-accum2$'"),
+    Stage(18, "zero-3", "steps of DeepSpeed, ZeRO-3", 100, 500, 4, STEPS,
+          DEEPSPEED + "'^z3-(gpt2|llama-[18]b|mistral)'", DRY_DEEPSPEED + "'^tiny-z3-w4$'"),
+    Stage(19, "zero-3-settings", "ZeRO-3: prefetch, reuse, persistence, groups", 100, 500, 23, STEPS,
+          DEEPSPEED + "'^z3-(qwen|llama-3b)'", DRY_DEEPSPEED + "'^tiny-z3-w8-accum2-full$'"),
+    Stage(20, "zero-offload", "optimizer and parameters in host memory or on NVMe", 150, 550, 15, STEPS,
+          DEEPSPEED + "'^offload-'", DRY_DEEPSPEED + "'^tiny-z3-w1$'"),
+    Stage(21, "verdicts-pytorch", "1 % above the predicted need it runs, 1 % below it fails", 150, 550, 7, EDGES,
+          "tools/frameworks/matrix_pytorch.json", "tools/frameworks/matrix_pytorch.json --only '^gpt2'", True),
+    Stage(22, "verdicts-deepspeed", "the same of DeepSpeed", 150, 550, 16, EDGES,
+          "tools/frameworks/matrix_deepspeed.json", "tools/frameworks/matrix_deepspeed.json --only ^z1-llama-1b", True),
     Stage(23, "constants-memory", "context, handles, workspaces, communicator, pinned memory", 120, 500, 6,
           (CONSTANTS + "memory",), "", "--tiny --groups pinned,communicator_1"),
     Stage(24, "constants-rates", "copies, products, and questions about this machine", 200, 590, 24, (
         CONSTANTS.replace("{seconds}", "220") + "rates", CONSTANTS + "questions"),
           "", "--tiny --groups copies,gemms,nccl_library"),
     Stage(25, "compare", "all receipts against what dsplan predicts now; the recorder around a Trainer", 60, 400, 25, (
-        "{python} tools/dsplan_receipt.py",
-        "{dsplan} compare --re-predict {work}/*/*.json")),
+        "{python} tools/gpu/trainer_job.py --out {here} --device {measurer}",
+        "{dsplan} compare --re-predict {work} --format json --out {here}/comparison.json",
+        "f={work}/23-constants-memory/memory.json; [ {device} = cuda ] && [ -f $f ] || f=; "
+        "{dsplan} compare --re-predict {work} ${{f:+--calibration $f}}"), needs_dsplan=True),
 )

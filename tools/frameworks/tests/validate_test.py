@@ -6,6 +6,7 @@ import lzma
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -210,6 +211,15 @@ class Table(unittest.TestCase):
         operators = sorted({case["op"] for case in witness["cases"]} | {"optimizers"})
         named = [word for each in stages.STAGES if each.commands is stages.OPS for word in each.pick.split()]
         self.assertEqual(sorted(named), operators)
+
+    def test_together_they_run_every_configuration_once(self):
+        for file in ("matrix_pytorch.json", "matrix_deepspeed.json"):
+            rows = json.loads((ROOT / "tools/frameworks" / file).read_text(encoding="utf-8"))["rows"]
+            picks = [each.pick.split()[-1].strip("'") for each in stages.STAGES
+                     if each.commands is stages.STEPS and file in each.pick]
+            for row in rows:
+                matching = [pick for pick in picks if re.search(pick, row["name"])]
+                self.assertEqual(len(matching), 1, f"{row['name']} is run by {matching}")
 
     def test_the_page_on_validation_names_them_all(self):
         page = (ROOT / "docs/gpu-validation.md").read_text(encoding="utf-8")
