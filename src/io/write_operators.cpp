@@ -63,6 +63,42 @@ std::string operators_json(const std::vector<OperatorEntry>& entries, const std:
   return value.dump(2) + "\n";
 }
 
+std::string operator_comparison_json(const OperatorComparison& comparison) {
+  Json rows = Json::array();
+  Json without = Json::array();
+  Json confirmed = Json::array();
+  for (const OperatorRow& row : comparison.rows) {
+    if (row.confirmed()) confirmed.push_back(name(row.op));
+    if (row.cases + row.failed == 0) {
+      without.push_back(name(row.op));
+      continue;
+    }
+    Json differences = Json::array();
+    for (const OperatorDifference& one : row.differences) {
+      differences.push_back({{"case", one.title},
+                             {"part", one.part},
+                             {"kind", name(one.kind)},
+                             {"predicted", one.predicted},
+                             {"measured", one.measured}});
+    }
+    rows.push_back({{"name", name(row.op)},
+                    {"cases", row.cases},
+                    {"equal", row.equal},
+                    {"failed", row.failed},
+                    {"differences", std::move(differences)}});
+  }
+  const Json value = {{"schema", "dsplan.operator_comparison/1"},
+                      {"device", comparison.device},
+                      {"level", comparison.level == RunLevel::Kernel ? "kernel" : "dispatch"},
+                      {"torch", comparison.torch},
+                      {"complete", comparison.complete},
+                      {"agrees", !comparison.differs()},
+                      {"rows", std::move(rows)},
+                      {"without_case", std::move(without)},
+                      {"confirmed", std::move(confirmed)}};
+  return value.dump(2) + "\n";
+}
+
 std::string operators_markdown(const std::vector<OperatorEntry>& entries) {
   std::string text =
       "| operator | saved for backward | forward temporaries | backward temporaries | FLOPs | witness | source |\n"

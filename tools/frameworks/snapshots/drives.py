@@ -161,8 +161,8 @@ def device_is_full(world, parts=24):
             if not world.device.is_out_of_memory(error):
                 raise
             world.failures += 1
-            if world.failures == 1:  # Half of it cached: the next failure gives that back first.
-                held = held[::2]
+            if world.failures == 1:  # Half of it is cached now and too small: it goes back to the driver first.
+                held, size = held[::2], size * 2
             if world.failures == 3:
                 break
     held.clear()
