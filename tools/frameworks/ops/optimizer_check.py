@@ -1,11 +1,11 @@
-"""Optimizer steps on a GPU against those of fake tensors (tests/witnesses/optimizers.json, with which dsplan's prediction
-agrees to the byte: tests/optimizer_witness_test.cpp).
+"""Optimizer steps on a GPU against those of fake tensors (tests/witnesses/optimizers.json, with which dsplan's
+prediction agrees to the byte: tests/optimizer_witness_test.cpp).
 
     python tools/frameworks/ops/optimizer_check.py MEASURED [WITNESS]
 
 Prints each step whose allocations differ, both sides; exit 4 if there is one. Frees between two allocations are sorted,
-since they follow from how Python takes a list apart; what frees follow the last allocation counts too. What a kernel takes
-inside is seen on a GPU only and is such a difference. Standard library only.
+since they follow from how Python takes a list apart; what frees follow the last allocation counts too. What a kernel
+takes inside is seen on a GPU only and is such a difference. Standard library only.
 """
 import json
 import os
@@ -17,7 +17,7 @@ PARTS = ("constructed", "first", "second")
 
 
 def moves_of(log):
-    """Bytes with a sign, of both notations ("fp32 1024" and "+1024"), frees between two allocations in order of size."""
+    """Bytes with a sign, of both notations ("fp32 1024", "+1024"), frees between two allocations in order of size."""
     moves = []
     frees = []
     for word in log:

@@ -1,17 +1,17 @@
-"""Runs every operator of the catalogue, and every optimizer step, alone on a GPU and writes what PyTorch's allocator was
-asked for: `dsplan.operator_runs/1`, described in docs/receipts.md.
+"""Runs every operator of the catalogue, and every optimizer step, alone on a GPU and writes what PyTorch's allocator
+was asked for: `dsplan.operator_runs/1`, described in docs/receipts.md.
 
     python tools/frameworks/ops --out FOLDER [--device cuda|fake|simulated] [--seconds N] [--part I/N] [--optimizers]
                                 [--only NAME...] [--tiny]
 
-The cases are those of tools/oracles (operators_cases.py, optimizers.py). On cuda the allocator's own history is read, so
-that what kernels allocate inside is seen and in its order; on fake the dispatcher is asked, as the oracle does; simulated
-reads the fake dispatcher's log as if it were such a history (no GPU needed for either). The cases run in a second
-process. What a case throws is recorded and the run goes on; if the process dies or hangs, another one takes up behind the
-case that did it. FOLDER gets operators.json, with --part every N-th case of operators-IofN.json, with --optimizers the
-steps alone in operators-optimizers.json. Stopped by `--seconds`, it writes what there is with "complete": false; the same
-command again goes on where it stopped (the file's .part holds the lines so far). The last line begins with "finding:".
-Exit codes: 0 something was measured, 77 there is no torch, 1 nothing was.
+The cases are those of tools/oracles (operators_cases.py, optimizers.py). On cuda the allocator's own history is read,
+so that what kernels allocate inside is seen and in its order; on fake the dispatcher is asked, as the oracle does;
+simulated reads the fake dispatcher's log as if it were such a history (no GPU needed for either). The cases run in a
+second process. What a case throws is recorded and the run goes on; if the process dies or hangs, another one takes up
+behind the case that did it. FOLDER gets operators.json, with --part every N-th case of operators-IofN.json, with
+--optimizers the steps alone in operators-optimizers.json. Stopped by `--seconds`, it writes what there is with
+"complete": false; the same command again goes on where it stopped (the file's .part holds the lines so far). The last
+line begins with "finding:". Exit codes: 0 something was measured, 77 there is no torch, 1 nothing was.
 """
 import argparse
 import importlib.util
@@ -166,8 +166,8 @@ def assemble(said, complete):
                 seen.add(text)
                 (optimizers if line["key"].startswith("optimizers/") else cases).append(line["case"])
     with open(out + ".new", "w", encoding="utf-8") as file:
-        head = {"schema": SCHEMA, "source": "tools/frameworks/ops", "device": said.device, "complete": complete, **header,
-                "failed": failed}
+        head = {"schema": SCHEMA, "source": "tools/frameworks/ops", "device": said.device, "complete": complete,
+                **header, "failed": failed}
         file.write(json.dumps(head)[:-1])
         for name, rows in (("cases", cases), ("optimizers", optimizers)):
             file.write(f',\n"{name}": [\n' + ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows) + "\n]")

@@ -1,5 +1,5 @@
-"""Values for the inputs of the operator cases: such that every kernel may read them. An index beyond its tensor would end
-the process, and no number may be zero (prod and its kin look for zeros), negative (log) or above one
+"""Values for the inputs of the operator cases: such that every kernel may read them. An index beyond its tensor would
+end the process, and no number may be zero (prod and its kin look for zeros), negative (log) or above one
 (binary_cross_entropy).
 """
 import torch

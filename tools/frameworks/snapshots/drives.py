@@ -1,5 +1,5 @@
-"""Runs whose allocations are worth a snapshot: training of small models, fragmentation, several streams, memory that runs
-short. Each takes a World and does its work; what it throws is the caller's."""
+"""Runs whose allocations are worth a snapshot: training of small models, fragmentation, several streams, memory that
+runs short. Each takes a World and does its work; what it throws is the caller's."""
 import contextlib
 import random
 

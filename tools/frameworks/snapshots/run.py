@@ -1,16 +1,16 @@
-"""Records snapshots with their whole history of real runs on a GPU, and drives dsplan's allocator traces through the real
-allocator.
+"""Records snapshots with their whole history of real runs on a GPU, and drives dsplan's allocator traces through the
+real allocator.
 
     python tools/frameworks/snapshots --out FOLDER [--kind plain|streams|expandable|retries|allocator] [--part I/N]
                                       [--only NAME...] [--seconds N] [--dsplan PROGRAM] [--jobs N] [--tiny]
 
 Every run is a process of its own, since the allocator reads its settings once. FOLDER gets NAME.snapshot.pickle.xz
-(torch.cuda.memory._snapshot(), recorded from the first allocation on, without stacks; unpack it for `dsplan replay`), of
-a trace NAME.trace as it was driven and NAME.measured.csv, which `dsplan replay NAME.trace` must print, and index.json, with
---kind and --part index-KIND-IofN.json: `dsplan.snapshots/1`, described in docs/receipts.md. With --dsplan both are
-replayed at once and the index has the outcome. What fails is recorded; what is there already is not run again;
-`--seconds` stops before the next run. The last line begins with "finding:". Exit codes: 0 something was measured, 4
-something differs (a replay, or a trace's counters), 77 packages are missing, 1 nothing was measured.
+(torch.cuda.memory._snapshot(), recorded from the first allocation on, without stacks; unpack it for `dsplan replay`),
+of a trace NAME.trace as it was driven and NAME.measured.csv, which `dsplan replay NAME.trace` must print, and
+index.json, with --kind and --part index-KIND-IofN.json: `dsplan.snapshots/1`, described in docs/receipts.md. With
+--dsplan both are replayed at once and the index has the outcome. What fails is recorded; what is there already is not
+run again; `--seconds` stops before the next run. The last line begins with "finding:". Exit codes: 0 something was
+measured, 4 something differs (a replay, or a trace's counters), 77 packages are missing, 1 nothing was measured.
 """
 import argparse
 import glob
@@ -218,7 +218,8 @@ def assemble(said, todo, complete):
     unlike = [row["name"] for row in ran if row.get("comparable") and row.get("difference")]
     differ = [row["name"] for row in ran if row.get("replay", {}).get("outcome") in ("differs", "refused")]
     if unlike or differ:
-        print(f"unlike the expected counters: {', '.join(unlike) or 'none'}; not explained: {', '.join(differ) or 'none'}")
+        print(f"unlike the expected counters: {', '.join(unlike) or 'none'}")
+        print(f"not explained: {', '.join(differ) or 'none'}")
     print(f"finding: {len(ran)} of {len(todo)} ran, {len(unlike)} unlike expected, {len(differ)} not explained"
           f"{'' if complete else ', stopped before the end'}")
     return 1 if not ran else 4 if unlike or differ else 0

@@ -127,8 +127,8 @@ class CudaAllocator:
 
 
 class Late(Exception):
-    """The gate opened while it should have been closed, because it took too long or because the allocator gave memory back
-    to the driver, which waits for all streams: the counters may be wrong."""
+    """The gate opened while it should have been closed, because it took too long or because the allocator gave memory
+    back to the driver, which waits for all streams: the counters may be wrong."""
 
     def __str__(self):
         return "the streams did not wait as long as they should"

@@ -1,5 +1,5 @@
-"""The logic of tools/frameworks/ops without a GPU: the reader of histories on written ones, the recorder on a history made
-up from fake tensors, values that kernels may read, and the supervisor. Exit 77 where torch cannot be imported."""
+"""The logic of tools/frameworks/ops without a GPU: the reader of histories on written ones, the recorder on a history
+made up from fake tensors, values that kernels may read, and the supervisor. Exit 77 where torch cannot be imported."""
 import importlib.util
 import json
 import os
@@ -180,7 +180,8 @@ class OfSupervisor(unittest.TestCase):
     def run_ops(self, *words):
         """Exit codes, last line and file of a run that has no time, and of the same command again."""
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, os.path.join(FRAMEWORKS, "ops"), "--out", folder, "--device", "simulated", *words]
+            program = os.path.join(FRAMEWORKS, "ops")
+            command = [sys.executable, program, "--out", folder, "--device", "simulated", *words]
             found = []
             for seconds in ("0", "300"):
                 done = subprocess.run(command + ["--seconds", seconds], capture_output=True, text=True)

@@ -1,6 +1,6 @@
-"""The logic of tools/frameworks/snapshots without a GPU: traces driven through an allocator that answers what is expected,
-every drive on the CPU, the supervisor, and `dsplan replay` on what comes out where DSPLAN_BINARY names it. Exit 77 where
-torch cannot be imported."""
+"""The logic of tools/frameworks/snapshots without a GPU: traces driven through an allocator that answers what is
+expected, every drive on the CPU, the supervisor, and `dsplan replay` on what comes out where DSPLAN_BINARY names it.
+Exit 77 where torch cannot be imported."""
 import importlib.util
 import json
 import lzma
@@ -97,7 +97,8 @@ class OfTraces(unittest.TestCase):
 
     def test_what_is_comparable(self):
         calm, short = "header\n0,0,0,0,0,0,0,0\n", "header\n0,0,0,0,0,0,1,0\n"
-        for text, expected, is_so in (("capacity 9\n", short, True), ("conf garbage_collection_threshold:0.5\n", calm, True),
+        for text, expected, is_so in (("capacity 9\n", short, True),
+                                      ("conf garbage_collection_threshold:0.5\n", calm, True),
                                       ("capacity 9\nconf garbage_collection_threshold:0.5\n", calm, False),
                                       ("capacity 9\nfraction 1\nconf garbage_collection_threshold:0.5\n", calm, True),
                                       ("capacity 9\nconf expandable_segments:True\n", calm, True),
@@ -117,9 +118,9 @@ class OfTraces(unittest.TestCase):
 
     def test_when_the_gate_is_closed(self):
         """Events are asked for at allocations only: a free before `events_ready 0` waits as well."""
-        calls = [line.split() for line in ("alloc 1 10 0", "record_stream 1 9", "free 1", "events_ready 0", "alloc 2 10 0",
-                                           "events_ready 1", "free 2", "events_ready 0", "alloc 3 10 0", "empty_cache",
-                                           "events_ready 1", "alloc 4 10 0", "free 4")]
+        calls = [line.split() for line in ("alloc 1 10 0", "record_stream 1 9", "free 1", "events_ready 0",
+                                           "alloc 2 10 0", "events_ready 1", "free 2", "events_ready 0", "alloc 3 10 0",
+                                           "empty_cache", "events_ready 1", "alloc 4 10 0", "free 4")]
         self.assertEqual(traces.readiness(calls),
                          [True] + [False] * 8 + [True] * 4)
         seen = []
@@ -158,7 +159,8 @@ class OfRuns(unittest.TestCase):
             return json.load(file)
 
     def start(self, *words):
-        command = [sys.executable, os.path.join(FRAMEWORKS, "snapshots"), "--out", self.folder, "--device", "cpu", *words]
+        program = os.path.join(FRAMEWORKS, "snapshots")
+        command = [sys.executable, program, "--out", self.folder, "--device", "cpu", *words]
         return subprocess.run(command, capture_output=True, text=True)
 
     def test_every_drive_runs(self):
