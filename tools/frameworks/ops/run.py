@@ -11,7 +11,8 @@ second process. What a case throws is recorded and the run goes on; if the proce
 behind the case that did it. FOLDER gets operators.json, with --part every N-th case of operators-IofN.json, with
 --optimizers the steps alone in operators-optimizers.json. Stopped by `--seconds`, it writes what there is with
 "complete": false; the same command again goes on where it stopped (the file's .part holds the lines so far). The last
-line begins with "finding:". Exit codes: 0 something was measured, 77 there is no torch, 1 nothing was.
+line begins with "finding:". Exit codes: 0 all had its turn, 3 stopped before the end, 77 there is no torch, 1 nothing
+was measured.
 """
 import argparse
 import importlib.util
@@ -25,7 +26,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 FRAMEWORKS = os.path.dirname(HERE)
 ORACLES = os.path.join(os.path.dirname(FRAMEWORKS), "oracles")
 SCHEMA = "dsplan.operator_runs/1"
-TIME_IS_OVER = 3  # Of the worker.
+TIME_IS_OVER = 3
 CANNOT_RUN = 77
 MOST_DEATHS = 60
 
@@ -177,6 +178,8 @@ def assemble(said, complete):
         print(f"  {row['case']}: {row['error'][:200]}")
     measured = f"{len(optimizers)} optimizer steps" if said.optimizers else f"{len(cases)} operator cases"
     print(f"finding: {measured} measured, {len(failed)} failed{'' if complete else ', stopped before the end'}")
+    if not complete:
+        return TIME_IS_OVER
     return 0 if cases or optimizers else 1
 
 

@@ -9,8 +9,9 @@ Every run is a process of its own, since the allocator reads its settings once. 
 of a trace NAME.trace as it was driven and NAME.measured.csv, which `dsplan replay NAME.trace` must print, and
 index.json, with --kind and --part index-KIND-IofN.json: `dsplan.snapshots/1`, described in docs/receipts.md. With
 --dsplan both are replayed at once and the index has the outcome. What fails is recorded; what is there already is not
-run again; `--seconds` stops before the next run. The last line begins with "finding:". Exit codes: 0 something was
-measured, 4 something differs (a replay, or a trace's counters), 77 packages are missing, 1 nothing was measured.
+run again; `--seconds` stops before the next run. The last line begins with "finding:". Exit codes: 0 all had its turn,
+4 something differs (a replay, or a trace's counters), 3 stopped before the end, 77 packages are missing, 1 nothing was
+measured.
 """
 import argparse
 import glob
@@ -26,6 +27,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 TRACES = os.path.join(ROOT, "tests", "data", "allocator")
 SCHEMA = "dsplan.snapshots/1"
+TIME_IS_OVER = 3
 CANNOT_RUN = 77
 MOST_SECONDS = 150  # Of one run.
 
@@ -220,9 +222,14 @@ def assemble(said, todo, complete):
     if unlike or differ:
         print(f"unlike the expected counters: {', '.join(unlike) or 'none'}")
         print(f"not explained: {', '.join(differ) or 'none'}")
-    print(f"finding: {len(ran)} of {len(todo)} ran, {len(unlike)} unlike expected, {len(differ)} not explained"
-          f"{'' if complete else ', stopped before the end'}")
-    return 1 if not ran else 4 if unlike or differ else 0
+    equal = sum(row.get("replay", {}).get("outcome") == "agrees" for row in ran)
+    different = sorted(set(unlike + differ))
+    words = [f"{len(ran)} of {len(todo)} ran"] + [f"{equal} replayed equal"] * bool(said.dsplan)
+    words += [f"differs: {', '.join(different)}"] * bool(different) + ["stopped before the end"] * (not complete)
+    print("finding: " + ", ".join(words))
+    if different:
+        return 4
+    return TIME_IS_OVER if not complete else 0 if ran else 1
 
 
 def main(words=None):

@@ -194,7 +194,7 @@ class OfSupervisor(unittest.TestCase):
         index = next(i for i, case in enumerate(oracle.CASES) if case["op"] == "neg")
         self.assertEqual(index % 3, 1, "neg is no longer in the second part of three: name another one here")
         (code, words, first), (last_code, last_words, last) = self.run_ops("--only", "neg", "add", "--part", "2/3")
-        self.assertEqual((code, words), (1, "finding: 0 operator cases measured, 0 failed, stopped before the end"))
+        self.assertEqual((code, words), (3, "finding: 0 operator cases measured, 0 failed, stopped before the end"))
         self.assertEqual((first["complete"], first["cases"]), (False, []))
         self.assertEqual(last_code, 0)
         self.assertRegex(last_words, r"^finding: \d+ operator cases measured, 0 failed$")

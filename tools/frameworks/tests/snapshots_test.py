@@ -225,8 +225,7 @@ class OfRuns(unittest.TestCase):
     def test_time_is_over(self):
         done = self.start("--seconds", "0")
         self.assertEqual((done.returncode, done.stdout.splitlines()[-1]),
-                         (1, f"finding: 0 of {len(RUNS) + 36} ran, 0 unlike expected, 0 not explained, "
-                             "stopped before the end"))
+                         (run.TIME_IS_OVER, f"finding: 0 of {len(RUNS) + 36} ran, stopped before the end"))
         self.assertEqual((self.index()["complete"], self.index()["rows"]), (False, []))
 
     def test_kinds_and_parts_share_the_runs_out(self):
