@@ -88,6 +88,27 @@ TEST_CASE("at kernel level what a kernel allocates belongs to the row, in its or
   CHECK_MESSAGE(flash.confirmed(), text);
 }
 
+TEST_CASE("optimizer steps are equal or different, and decide the verdict too") {
+  OperatorRuns file = made_up();
+  file.runs.clear();
+  const OperatorComparison comparison = compare_operators(std::vector{file});
+  CHECK(comparison.optimizer_cases == 2);
+  CHECK(comparison.optimizers_equal == 1);
+  REQUIRE(comparison.optimizer_differences.size() == 1);
+  const OperatorDifference& difference = comparison.optimizer_differences[0];
+  CHECK(difference.title == "optimizer=sgd implementation=fused dtypes=fp32 momentum=0.9");
+  CHECK(difference.part == "second");
+  CHECK(difference.predicted == "");
+  CHECK(difference.measured == "+512, -512");
+  CHECK(comparison.differs());
+  CHECK(operators_report(comparison).find("optimizer steps: 1 of 2 equal\n") != std::string::npos);
+  // A peak alone is a difference as well.
+  file.optimizers.pop_back();
+  CHECK_FALSE(compare_operators(std::vector{file}).differs());
+  file.optimizers[0].logs[1].peak += 512;
+  CHECK(compare_operators(std::vector{file}).differs());
+}
+
 TEST_CASE("rows may say cuda where a GPU and nobody else confirmed every case") {
   CHECK(confirmed_on_cuda(std::vector{made_up()}) == std::vector<Op>{Op::Add, Op::IndexSelect, Op::Attention});
   OperatorRuns fake = made_up();

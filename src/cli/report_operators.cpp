@@ -26,6 +26,14 @@ std::string row_text(const OperatorRow& row) {
   return text;
 }
 
+std::string optimizers_text(const OperatorComparison& comparison) {
+  if (comparison.optimizer_cases == 0) return "";
+  std::string text =
+      fmt::format("\noptimizer steps: {} of {} equal\n", comparison.optimizers_equal, comparison.optimizer_cases);
+  for (const OperatorDifference& difference : comparison.optimizer_differences) text += difference_text(difference);
+  return text;
+}
+
 }  // namespace
 
 std::string operators_report(const OperatorComparison& comparison) {
@@ -47,15 +55,14 @@ std::string operators_report(const OperatorComparison& comparison) {
       fmt::format("{}: {} cases of {}, torch {}, {} level{}\n", rows_different == 0 ? "agrees" : "differs", cases,
                   comparison.device, comparison.torch, comparison.level == RunLevel::Kernel ? "kernel" : "dispatch",
                   comparison.complete ? "" : "; the run ended early");
-  text += fmt::format("{} rows equal, {} different, {} without a case\n", equal.size(), rows_different, without.size());
-  text += different;
-  if (!without.empty()) text += "\n" + listed("without a case: ", without, 2);
+  if (cases > 0) {
+    text +=
+        fmt::format("{} rows equal, {} different, {} without a case\n", equal.size(), rows_different, without.size());
+  }
+  text += different + optimizers_text(comparison);
+  if (cases > 0 && !without.empty()) text += "\n" + listed("without a case: ", without, 2);
   const bool on_cuda = comparison.device == "cuda" && comparison.level == RunLevel::Kernel;
   if (on_cuda && !confirmed.empty()) text += "\n" + listed("may be marked cuda: ", confirmed, 2);
-  if (comparison.optimizer_steps > 0) {
-    text +=
-        fmt::format("\n{} optimizer steps are in the file; nothing is said of them here\n", comparison.optimizer_steps);
-  }
   return text;
 }
 

@@ -58,11 +58,11 @@ struct OperatorComparison {
   std::string device;
   std::string torch;  // Of the first file: whose rows were asked for.
   bool complete = true;
-  std::size_t optimizer_steps = 0;  // That the files hold beside the operators.
-  std::vector<OperatorRow> rows;    // Of every operator, in the order of Op; `cases` may be 0.
+  std::vector<OperatorRow> rows;  // Of every operator, in the order of Op; `cases` may be 0.
 
   [[nodiscard]] bool differs() const {
-    return std::any_of(rows.begin(), rows.end(), [](const OperatorRow& row) { return row.differs(); });
+    return !optimizer_differences.empty() ||
+           std::any_of(rows.begin(), rows.end(), [](const OperatorRow& row) { return row.differs(); });
   }
 };
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/graph.h"
+#include "core/optimizer_runs.h"
 
 namespace dsplan {
 
@@ -49,7 +50,7 @@ struct OperatorRuns {
   bool complete = true;
   std::vector<OperatorRun> runs;
   std::vector<FailedRun> failed;
-  std::size_t optimizer_steps = 0;  // That the file holds; they are read elsewhere.
+  std::vector<OptimizerRun> optimizers;
 };
 
 }  // namespace dsplan

@@ -205,7 +205,12 @@ OperatorRuns read_operator_runs(const Document& document) {
   // Sizes that the matrix libraries keep; the cases' own words do not hold them.
   reader.accept("workspaces");
   read_failed(reader, runs);
-  if (const Value* steps = reader.array("optimizers")) runs.optimizer_steps = steps->items.size();
+  if (const Value* steps = reader.array("optimizers")) {
+    for (const Value& entry : steps->items) {
+      runs.optimizers.push_back(read_optimizer_run(document, entry, diagnostics));
+      if (diagnostics.full()) break;
+    }
+  }
   if (const Value* cases = reader.array("cases")) {
     for (const Value& entry : cases->items) {
       runs.runs.push_back(read_operator_run(document, entry, diagnostics));

@@ -13,6 +13,9 @@ inline constexpr std::string_view kOperatorRunsSchema = "dsplan.operator_runs/1"
 // diagnostics; the run is then not to be used.
 [[nodiscard]] OperatorRun read_operator_run(const Document& document, const Value& entry, Diagnostics& diagnostics);
 
+// One entry of "optimizers"; likewise.
+[[nodiscard]] OptimizerRun read_optimizer_run(const Document& document, const Value& entry, Diagnostics& diagnostics);
+
 // Refused, up to 20 faults together: another schema, unknown keys, and what `read_operator_run` finds.
 [[nodiscard]] OperatorRuns read_operator_runs(const Document& document);
 

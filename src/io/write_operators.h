@@ -16,7 +16,8 @@ namespace dsplan {
 [[nodiscard]] std::string operators_markdown(const std::vector<OperatorEntry>& entries);
 
 // "dsplan.operator_comparison/1": per row with cases "name", "cases", "equal", "failed" and "differences" (each with
-// "case", "part", "kind", "predicted", "measured"), then "without_case" and "confirmed", names.
+// "case", "part", "kind", "predicted", "measured"), the same of "optimizers", then "without_case" and "confirmed",
+// names.
 [[nodiscard]] std::string operator_comparison_json(const OperatorComparison& comparison);
 
 }  // namespace dsplan

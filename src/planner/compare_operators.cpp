@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "model/catalogue.h"
 #include "model/operator_words.h"
+#include "planner/compare_optimizers.h"
 
 namespace dsplan {
 namespace {
@@ -81,7 +82,7 @@ OperatorComparison compare_operators(std::span<const OperatorRuns> files) {
   for (const OperatorRuns& file : files) {
     DSPLAN_CHECK(file.level == comparison.level, file.path);
     comparison.complete = comparison.complete && file.complete;
-    comparison.optimizer_steps += file.optimizer_steps;
+    compare_optimizers(file, comparison);
     const CatalogueOptions options{torch_of(file)};
     for (const OperatorRun& run : file.runs) {
       compare(run, file.level, options, comparison.rows[static_cast<std::size_t>(run.graph.nodes[0].op)]);
