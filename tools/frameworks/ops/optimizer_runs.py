@@ -1,5 +1,5 @@
-"""The optimizer steps of tools/oracles/optimizers.py on a GPU: steps, clipping, zero_grad and the loss scaler, each done
-twice. An entry of a log is "+BYTES" or "-BYTES"; of fake tensors, as there, "DTYPE BYTES" or "-BYTES"."""
+"""The optimizer steps of tools/oracles/optimizers.py on a GPU: steps, clipping, zero_grad and the loss scaler, each
+done twice. An entry of a log is "+BYTES" or "-BYTES"; of fake tensors, as there, "DTYPE BYTES" or "-BYTES"."""
 import torch
 
 import optimizers as oracle

@@ -59,8 +59,8 @@ class CudaRecorder:
 
 
 def warm_up(recorder):
-    """Makes the libraries' handles and their workspaces, in this thread and in that of the backward, and gives the sizes
-    of what stayed. Whatever an old library cannot do is passed over."""
+    """Makes the libraries' handles and their workspaces, in this thread and in that of the backward, and gives the
+    sizes of what stayed. Whatever an old library cannot do is passed over."""
     def products(dtype):
         x = torch.ones(64, 64, dtype=dtype, device=recorder.device, requires_grad=True)
         yield lambda: (x @ x).sum()

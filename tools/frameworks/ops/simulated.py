@@ -1,5 +1,5 @@
-"""A GPU's allocator made up from what the dispatcher sees of fake tensors: its history has addresses that are used again,
-segments and the other entries that a real one has. With it CudaRecorder can be tried where there is no GPU."""
+"""A GPU's allocator made up from what the dispatcher sees of fake tensors: its history has addresses that are used
+again, segments and the other entries that a real one has. With it CudaRecorder can be tried where there is no GPU."""
 import operators as oracle
 
 from .recorders import CudaRecorder

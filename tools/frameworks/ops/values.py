@@ -1,10 +1,12 @@
-"""Values for the inputs of the operator cases: such that every kernel may read them. An index beyond its tensor would end
-the process, and no number may be zero (prod and its kin look for zeros), negative (log) or above one (binary_cross_entropy).
+"""Values for the inputs of the operator cases: such that every kernel may read them. An index beyond its tensor would
+end the process, and no number may be zero (prod and its kin look for zeros), negative (log) or above one
+(binary_cross_entropy).
 """
 import torch
 
 # The dimension of the first input that the integers of an operator point into.
-INDEXED = {"embedding": 0, "index": 0, "index_select": 0, "gather": 1, "scatter": 1, "scatter_add": 1, "nll_loss": 1}
+INDEXED = {"embedding": 0, "index": 0, "index_put": 0, "index_select": 0, "gather": 1, "scatter": 1,
+           "scatter_add": 1, "nll_loss": 1}
 
 
 def values_of(op, place, shape, dtype, first_shape):

@@ -1,5 +1,5 @@
-"""Runs whose allocations are worth a snapshot: training of small models, fragmentation, several streams, memory that runs
-short. Each takes a World and does its work; what it throws is the caller's."""
+"""Runs whose allocations are worth a snapshot: training of small models, fragmentation, several streams, memory that
+runs short. Each takes a World and does its work; what it throws is the caller's."""
 import contextlib
 import random
 
@@ -161,8 +161,8 @@ def device_is_full(world, parts=24):
             if not world.device.is_out_of_memory(error):
                 raise
             world.failures += 1
-            if world.failures == 1:  # Half of it cached: the next failure gives that back first.
-                held = held[::2]
+            if world.failures == 1:  # Half of it is cached now and too small: it goes back to the driver first.
+                held, size = held[::2], size * 2
             if world.failures == 3:
                 break
     held.clear()

@@ -1,16 +1,21 @@
-"""Records snapshots with their whole history of real runs on a GPU, and drives dsplan's allocator traces through the real
-allocator.
+"""Records snapshots with their whole history of real runs on a GPU, and drives dsplan's allocator traces through the
+real allocator.
 
-    python tools/frameworks/snapshots FOLDER [--seconds N] [--only NAME...] [--dsplan PROGRAM] [--jobs N]
+    python tools/frameworks/snapshots --out FOLDER [--kind plain|streams|expandable|retries|allocator] [--part I/N]
+                                      [--only NAME...] [--seconds N] [--dsplan PROGRAM] [--jobs N] [--tiny]
 
 Every run is a process of its own, since the allocator reads its settings once. FOLDER gets NAME.snapshot.pickle.xz
-(torch.cuda.memory._snapshot(), recorded from the first allocation on, without stacks; unpack it for `dsplan replay`), of
-a trace NAME.trace as it was driven and NAME.measured.csv, which `dsplan replay NAME.trace` must print, and index.json:
-`dsplan.snapshots/1`, described in docs/receipts.md. With --dsplan both are replayed at once and the index has the
-outcome. What fails is recorded; what is there already is not run again; `--seconds` stops before the next run.
+(torch.cuda.memory._snapshot(), recorded from the first allocation on, without stacks; unpack it for `dsplan replay`),
+of a trace NAME.trace as it was driven and NAME.measured.csv, which `dsplan replay NAME.trace` must print, and
+index.json, with --kind and --part index-KIND-IofN.json: `dsplan.snapshots/1`, described in docs/receipts.md. With
+--dsplan both are replayed at once and the index has the outcome. What fails is recorded; what is there already is not
+run again; `--seconds` stops before the next run. The last line begins with "finding:". Exit codes: 0 all had its turn,
+4 something differs (a replay, or a trace's counters), 3 stopped before the end, 77 packages are missing, 1 nothing was
+measured.
 """
 import argparse
 import glob
+import importlib.util
 import json
 import lzma
 import os
@@ -23,19 +28,50 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 TRACES = os.path.join(ROOT, "tests", "data", "allocator")
 SCHEMA = "dsplan.snapshots/1"
 TIME_IS_OVER = 3
+CANNOT_RUN = 77
 MOST_SECONDS = 150  # Of one run.
+
+
+KINDS = ("plain", "streams", "expandable", "retries", "allocator")
 
 
 def arguments(words):
     parser = argparse.ArgumentParser(prog="tools/frameworks/snapshots", description=__doc__.split("\n\n")[0])
-    parser.add_argument("folder")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try the tool out")
+    parser.add_argument("--out", required=True, metavar="FOLDER", dest="folder")
+    parser.add_argument("--device", choices=("cuda", "cpu", "fake"), default="cuda",
+                        help="cpu, of which fake is another name: to try the tool out")
+    parser.add_argument("--kind", choices=KINDS)
+    parser.add_argument("--part", default="1/1", metavar="I/N")
     parser.add_argument("--seconds", type=float, default=540)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
     parser.add_argument("--dsplan", metavar="PROGRAM")
     parser.add_argument("--jobs", type=int, default=3, help="processes at a time")
+    parser.add_argument("--tiny", action="store_true", help="one run, to try the tool out")
     parser.add_argument("--worker", metavar="NAME", help=argparse.SUPPRESS)
-    return parser.parse_args(words)
+    said = parser.parse_args(words)
+    said.device = "cpu" if said.device == "fake" else said.device
+    index, _, count = said.part.partition("/")
+    if not (index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count)):
+        parser.error(f"--part {said.part} is not like 1/4")
+    said.index, said.count = int(index), int(count)
+    return said
+
+
+def index_of(said):
+    words = ["index"] + ([said.kind] if said.kind else []) + ([f"{said.index}of{said.count}"] if said.count > 1 else [])
+    return os.path.join(said.folder, "-".join(words) + ".json")
+
+
+def kind_of(name):
+    if name.startswith("trace-"):
+        return "allocator"
+    from snapshots.table import run_named
+    run = run_named(name)
+    if run.limit or run.fails:
+        return "retries"
+    if run.drive == "prefetch" or run.words.get("streams"):
+        return "streams"
+    return "expandable" if "expandable" in run.conf else "plain"
 
 
 def names(said):
@@ -47,7 +83,10 @@ def names(said):
     unknown = set(said.only) - set(runs)
     if unknown:
         raise SystemExit(f"no run is called {', '.join(sorted(unknown))}; there are {', '.join(runs)}")
-    return [name for name in runs if not said.only or name in said.only]
+    wanted = [name for name in runs if not said.only or name in said.only]
+    wanted = [name for name in wanted if said.kind is None or kind_of(name) == said.kind]
+    wanted = [name for at, name in enumerate(wanted) if at % said.count == said.index - 1]
+    return wanted[:1] if said.tiny else wanted
 
 
 def conf_of(name):
@@ -80,7 +119,7 @@ def start(said, name):
     if not environment["PYTORCH_CUDA_ALLOC_CONF"]:
         del environment["PYTORCH_CUDA_ALLOC_CONF"]
     log = open(os.path.join(said.folder, name + ".log"), "w", encoding="utf-8")
-    command = [sys.executable, HERE, said.folder, "--worker", name, "--device", said.device]
+    command = [sys.executable, HERE, "--out", said.folder, "--worker", name, "--device", said.device]
     return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
 
@@ -174,21 +213,34 @@ def assemble(said, todo, complete):
             rows.append(row)
     index = {"schema": SCHEMA, "source": "tools/frameworks/snapshots", "device": said.device, "complete": complete,
              "environment": about, "rows": rows}
-    with open(os.path.join(said.folder, "index.json"), "w", encoding="utf-8") as file:
+    with open(index_of(said), "w", encoding="utf-8") as file:
         json.dump(index, file, indent=1)
         file.write("\n")
     ran = [row for row in rows if row["outcome"] == "ran"]
-    differ = [row["name"] for row in ran if row.get("comparable") and row.get("difference")]
-    print(f"{said.folder}: {len(ran)} of {len(todo)} ran; traces unlike expected: {', '.join(differ) or 'none'}")
+    unlike = [row["name"] for row in ran if row.get("comparable") and row.get("difference")]
+    differ = [row["name"] for row in ran if row.get("replay", {}).get("outcome") in ("differs", "refused")]
+    if unlike or differ:
+        print(f"unlike the expected counters: {', '.join(unlike) or 'none'}")
+        print(f"not explained: {', '.join(differ) or 'none'}")
+    equal = sum(row.get("replay", {}).get("outcome") == "agrees" for row in ran)
+    different = sorted(set(unlike + differ))
+    words = [f"{len(ran)} of {len(todo)} ran"] + [f"{equal} replayed equal"] * bool(said.dsplan)
+    words += [f"differs: {', '.join(different)}"] * bool(different) + ["stopped before the end"] * (not complete)
+    print("finding: " + ", ".join(words))
+    if different:
+        return 4
+    return TIME_IS_OVER if not complete else 0 if ran else 1
 
 
 def main(words=None):
     said = arguments(sys.argv[1:] if words is None else words)
+    missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"finding: {' and '.join(missing)} not installed")
+        return CANNOT_RUN
     os.makedirs(said.folder, exist_ok=True)
     if said.worker:
         from snapshots.worker import work
         return work(said)
     todo = names(said)
-    complete = supervise(said, todo)
-    assemble(said, todo, complete)
-    return 0 if complete else TIME_IS_OVER
+    return assemble(said, todo, supervise(said, todo))

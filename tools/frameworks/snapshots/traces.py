@@ -127,38 +127,64 @@ class CudaAllocator:
 
 
 class Late(Exception):
-    """The gate opened while it should have been closed, because it took too long or because the allocator gave memory back
-    to the driver, which waits for all streams: the counters may be wrong."""
+    """The gate opened while it should have been closed, because it took too long or because the allocator gave memory
+    back to the driver, which waits for all streams: the counters may be wrong."""
 
     def __str__(self):
         return "the streams did not wait as long as they should"
 
 
+def readiness(calls):
+    """For each call whether recorded uses count as over at the first allocation at or behind it: the allocator asks at
+    allocations only, and then of all events, those of frees before an `events_ready 0` among them."""
+    states, ready = [], True
+    for words in calls:
+        if words[0] == "events_ready":
+            ready = words[1] == "1"
+        states.append(ready)
+    following, last = [], True
+    for words, state in zip(reversed(calls), reversed(states)):
+        last = state if words[0] == "alloc" else last
+        following.append(last)
+    return following[::-1]
+
+
 class Driver:
-    """One trace on one allocator; `rows` are its counters after each call."""
+    """One trace on one allocator; `rows` are its counters after each call. `waiting`: the gate should be closed."""
 
     def __init__(self, allocator):
         self.allocator, self.tensors, self.rows, self.waiting = allocator, {}, [], False
 
     def run(self, calls):
-        for words in calls:
-            self.call(*words)
-            if words[0] == "events_ready":  # Has no row: nothing happens before the next call.
+        for words, ready in zip(calls, readiness(calls)):
+            if words[0] == "events_ready":  # Has no row.
                 continue
+            self.set_gate(ready)
+            self.call(*words)
             row = self.allocator.row()
-            flushed = words[0] == "empty_cache" or bool(self.rows) and row[6:] != self.rows[-1][6:] or \
-                not self.rows and row[6:] != [0, 0]
+            before = self.rows[-1] if self.rows else [0] * len(row)
             self.rows.append(row)
-            if self.waiting and self.allocator.gate_is_open():
-                # What gives everything back waits for all streams first.
-                if not flushed:
-                    raise Late()
-                self.allocator.close_gate()
+            # What gives everything back waits for all streams first; they then wait anew.
+            if self.waiting and (words[0] == "empty_cache" or row[6:] != before[6:]):
+                self.waiting = False
+            self.check()
+
+    def set_gate(self, ready):
+        if ready:
+            if self.waiting:
+                self.allocator.open_gate()
+            self.allocator.synchronize()  # What was recorded is done.
+        elif not self.waiting:
+            self.allocator.close_gate()
+        self.waiting = not ready
+        self.check()
+
+    def check(self):
+        if self.waiting and self.allocator.gate_is_open():
+            raise Late()
 
     def call(self, what, *words):
         numbers = [int(word) for word in words]
-        if not self.waiting:
-            self.allocator.synchronize()  # What was recorded is done.
         if what == "alloc":
             self.tensors[numbers[0]] = self.allocator.allocate(numbers[1], numbers[2])
         elif what == "free":
@@ -166,19 +192,10 @@ class Driver:
         elif what == "record_stream":
             if self.tensors.get(numbers[0]) is not None:
                 self.allocator.record_stream(self.tensors[numbers[0]], numbers[1])
-        elif what == "events_ready":
-            self.ready(numbers[0] == 1)
         elif what == "empty_cache":
             self.allocator.empty_cache()
         else:
             raise ValueError(f"no call of a trace: {what}")
-
-    def ready(self, ready):
-        if ready and self.waiting:
-            self.allocator.open_gate()
-        if not ready and not self.waiting:
-            self.allocator.close_gate()
-        self.waiting = not ready
 
 
 def csv_of(rows):

@@ -1,5 +1,5 @@
-"""The logic of tools/frameworks/ops without a GPU: the reader of histories on written ones, the recorder on a history made
-up from fake tensors, values that kernels may read, and the supervisor. Exit 77 where torch cannot be imported."""
+"""The logic of tools/frameworks/ops without a GPU: the reader of histories on written ones, the recorder on a history
+made up from fake tensors, values that kernels may read, and the supervisor. Exit 77 where torch cannot be imported."""
 import importlib.util
 import json
 import os
@@ -146,28 +146,61 @@ class OfRecorders(unittest.TestCase):
                 oracle.run(case, dtype, shape, case["grad"], case["call"] is None, Recorder())
 
 
+class OfOptimizers(unittest.TestCase):
+    def test_a_step_on_a_gpu_is_held_against_fake_tensors(self):
+        from ops import optimizer_check
+        step = {"optimizer": "adam", "implementation": "fused", "parameters": [], "constructed": []}
+        fake = {**step, "first": {"log": ["fp32 8", "-8", "-4", "bf16 2"]}, "second": {"log": []}}
+        real = {**step, "first": {"log": ["+8", "-4", "-8", "+2"]}, "second": {"log": []}, "workspaces": [1 << 25]}
+        self.assertEqual(optimizer_check.compare({"optimizers": [real]}, {"cases": [fake]}), (1, [], []))
+        real["second"] = {"log": ["+16", "-16"]}
+        equal, different, unknown = optimizer_check.compare({"optimizers": [real, {**real, "optimizer": "lion"}]},
+                                                            {"cases": [fake]})
+        self.assertEqual((equal, [row[1:] for row in different], len(unknown)), (0, [("second", [], [16, -16])], 1))
+
+    def test_steps_are_read_from_a_history(self):
+        """Adam's states on the device, in the words of the witness."""
+        import operators as oracle
+        from ops import optimizer_check, optimizer_runs
+        from ops.simulated import SimulatedRecorder
+        self.assertIsNotNone(oracle)
+        for key, step in optimizer_runs.steps_of("simulated", SimulatedRecorder):
+            if "adam-foreach-mixed" not in key:
+                continue
+            with open(os.path.join(ROOT, "tests", "witnesses", "optimizers.json"), encoding="utf-8") as file:
+                equal, different, unknown = optimizer_check.compare({"optimizers": [step()]}, json.load(file))
+            self.assertEqual((equal, different, unknown), (1, [], []))
+            return
+        self.fail("no such step")
+
+
 class OfSupervisor(unittest.TestCase):
     """A worker that dies, hangs or runs out of time."""
 
     def run_ops(self, *words):
+        """Exit codes, last line and file of a run that has no time, and of the same command again."""
         with tempfile.TemporaryDirectory() as folder:
-            out = os.path.join(folder, "ops.json")
-            command = [sys.executable, os.path.join(FRAMEWORKS, "ops"), out, "--device", "simulated", *words]
-            codes = [subprocess.run(command, capture_output=True, text=True).returncode]
-            with open(out, encoding="utf-8") as file:
-                first = json.load(file)
-            if codes[0] == 3:  # The same command goes on.
-                command[command.index("--seconds") + 1] = "300"
-                codes.append(subprocess.run(command, capture_output=True, text=True).returncode)
-            with open(out, encoding="utf-8") as file:
-                return codes, first, json.load(file)
+            program = os.path.join(FRAMEWORKS, "ops")
+            command = [sys.executable, program, "--out", folder, "--device", "simulated", *words]
+            found = []
+            for seconds in ("0", "300"):
+                done = subprocess.run(command + ["--seconds", seconds], capture_output=True, text=True)
+                with open(os.path.join(folder, "operators-2of3.json"), encoding="utf-8") as file:
+                    found.append((done.returncode, done.stdout.splitlines()[-1], json.load(file)))
+            return found
 
     def test_time_is_over_and_it_goes_on(self):
-        codes, first, last = self.run_ops("--only", "neg", "--seconds", "0")
-        self.assertEqual((codes, first["complete"], first["cases"]), ([3, 0], False, []))
+        import operators as oracle
+        index = next(i for i, case in enumerate(oracle.CASES) if case["op"] == "neg")
+        self.assertEqual(index % 3, 1, "neg is no longer in the second part of three: name another one here")
+        (code, words, first), (last_code, last_words, last) = self.run_ops("--only", "neg", "add", "--part", "2/3")
+        self.assertEqual((code, words), (3, "finding: 0 operator cases measured, 0 failed, stopped before the end"))
+        self.assertEqual((first["complete"], first["cases"]), (False, []))
+        self.assertEqual(last_code, 0)
+        self.assertRegex(last_words, r"^finding: \d+ operator cases measured, 0 failed$")
         self.assertTrue(last["complete"])
         self.assertEqual((last["schema"], last["level"], last["failed"]), ("dsplan.operator_runs/1", "kernel", []))
-        row = last["cases"][0]
+        row = next(case for case in last["cases"] if case["op"] == "neg")
         self.assertEqual((row["op"], row["in"], row["forward"], row["backward"], row["moves"]),
                          ("neg", ["fp32[6,10]*"], "+out0:240", "+in0:240", {"forward": [240], "backward": [240]}))
 

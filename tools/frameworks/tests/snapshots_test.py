@@ -1,6 +1,6 @@
-"""The logic of tools/frameworks/snapshots without a GPU: traces driven through an allocator that answers what is expected,
-every drive on the CPU, the supervisor, and `dsplan replay` on what comes out where DSPLAN_BINARY names it. Exit 77 where
-torch cannot be imported."""
+"""The logic of tools/frameworks/snapshots without a GPU: traces driven through an allocator that answers what is
+expected, every drive on the CPU, the supervisor, and `dsplan replay` on what comes out where DSPLAN_BINARY names it.
+Exit 77 where torch cannot be imported."""
 import importlib.util
 import json
 import lzma
@@ -97,7 +97,8 @@ class OfTraces(unittest.TestCase):
 
     def test_what_is_comparable(self):
         calm, short = "header\n0,0,0,0,0,0,0,0\n", "header\n0,0,0,0,0,0,1,0\n"
-        for text, expected, is_so in (("capacity 9\n", short, True), ("conf garbage_collection_threshold:0.5\n", calm, True),
+        for text, expected, is_so in (("capacity 9\n", short, True),
+                                      ("conf garbage_collection_threshold:0.5\n", calm, True),
                                       ("capacity 9\nconf garbage_collection_threshold:0.5\n", calm, False),
                                       ("capacity 9\nfraction 1\nconf garbage_collection_threshold:0.5\n", calm, True),
                                       ("capacity 9\nconf expandable_segments:True\n", calm, True),
@@ -109,19 +110,41 @@ class OfTraces(unittest.TestCase):
         rows = rows_of(expected)
         rows[3][2] += 512
         self.assertIn("row 4: measured", traces.drive(trace, expected, Expected(rows))[0]["difference"])
-        text = "alloc 1 10 0\nevents_ready 0\nfree 1\n"
+        text = "alloc 1 10 0\nevents_ready 0\nfree 1\nalloc 1 10 0\n"
         allocator = Expected([[0] * 8] * 3)
         allocator.late = True
         with self.assertRaises(traces.Late):
             traces.drive(text, expected, allocator)
-        # What gives everything back waits for the streams itself.
-        allocator = Expected([[0] * 8] * 2)
-        traces.Driver(allocator).run([["events_ready", "0"]])
-        allocator.late = True
-        driver = traces.Driver(allocator)
-        driver.waiting = True
-        driver.run([["empty_cache"]])
-        self.assertEqual(allocator.calls, ["empty"])
+
+    def test_when_the_gate_is_closed(self):
+        """Events are asked for at allocations only: a free before `events_ready 0` waits as well."""
+        calls = [line.split() for line in ("alloc 1 10 0", "record_stream 1 9", "free 1", "events_ready 0",
+                                           "alloc 2 10 0", "events_ready 1", "free 2", "events_ready 0", "alloc 3 10 0",
+                                           "empty_cache", "events_ready 1", "alloc 4 10 0", "free 4")]
+        self.assertEqual(traces.readiness(calls),
+                         [True] + [False] * 8 + [True] * 4)
+        seen = []
+
+        class Watched(Expected):
+            def row(self):
+                seen.append(self.open)
+                return super().row()
+
+        driver = traces.Driver(Watched([[0] * 8] * 10))
+        driver.run(calls)
+        self.assertEqual(seen, [True, False, False, False, False, False, True, True, True])
+        # What gives everything back opens the gate; it is closed again for the next allocation.
+        flushed = [[0] * 6 + [0, 0], [0] * 6 + [1, 0], [0] * 6 + [1, 0]]
+        closed = []
+
+        class Counted(Expected):
+            def close_gate(self):
+                closed.append(len(self.left))
+                super().close_gate()
+
+        traces.Driver(Counted(flushed)).run([["events_ready", "0"], ["alloc", "1", "1", "0"], ["alloc", "2", "1", "0"],
+                                             ["alloc", "3", "1", "0"]])
+        self.assertEqual(closed, [3, 1])
 
 
 class OfRuns(unittest.TestCase):
@@ -136,7 +159,8 @@ class OfRuns(unittest.TestCase):
             return json.load(file)
 
     def start(self, *words):
-        command = [sys.executable, os.path.join(FRAMEWORKS, "snapshots"), self.folder, "--device", "cpu", *words]
+        program = os.path.join(FRAMEWORKS, "snapshots")
+        command = [sys.executable, program, "--out", self.folder, "--device", "cpu", *words]
         return subprocess.run(command, capture_output=True, text=True)
 
     def test_every_drive_runs(self):
@@ -199,13 +223,34 @@ class OfRuns(unittest.TestCase):
         self.assertEqual(os.path.getmtime(os.path.join(self.folder, row["file"])), before)
 
     def test_time_is_over(self):
-        self.assertEqual(self.start("--seconds", "0").returncode, run.TIME_IS_OVER)
+        done = self.start("--seconds", "0")
+        self.assertEqual((done.returncode, done.stdout.splitlines()[-1]),
+                         (run.TIME_IS_OVER, f"finding: 0 of {len(RUNS) + 36} ran, stopped before the end"))
         self.assertEqual((self.index()["complete"], self.index()["rows"]), (False, []))
+
+    def test_kinds_and_parts_share_the_runs_out(self):
+        said = run.arguments(["--out", self.folder])
+        everything = run.names(said)
+        shared = [name for kind in run.KINDS for index in (1, 2)
+                  for name in run.names(run.arguments(["--out", "x", "--kind", kind, "--part", f"{index}/2"]))]
+        self.assertEqual(sorted(shared), sorted(everything))
+        self.assertEqual(len(run.names(run.arguments(["--out", "x", "--kind", "streams", "--tiny"]))), 1)
+        self.assertTrue(run.index_of(run.arguments(["--out", "x", "--kind", "plain", "--part", "2/3"]))
+                        .endswith("index-plain-2of3.json"))
+
+    def test_what_differs_decides_the_exit_code(self):
+        said = run.arguments(["--out", self.folder])
+        for row, code in (({"outcome": "ran"}, 0), ({"outcome": "error", "message": "no"}, 1),
+                          ({"outcome": "ran", "comparable": True, "difference": "row 1"}, 4),
+                          ({"outcome": "ran", "comparable": False, "difference": "row 1"}, 0),
+                          ({"outcome": "ran", "replay": {"outcome": "differs", "text": ""}}, 4)):
+            run.write_row(said, "gpt2", {"name": "gpt2", **row})
+            self.assertEqual(run.assemble(said, ["gpt2"], True), code, row)
 
     def test_replay_finds_what_differs(self):
         if not DSPLAN:
             self.skipTest("DSPLAN_BINARY is not set")
-        said = run.arguments([self.folder, "--dsplan", DSPLAN])
+        said = run.arguments(["--out", self.folder, "--dsplan", DSPLAN])
         trace, expected = files_of("g06-oom-retry")
         for name, csv in (("good", expected), ("bad", expected.replace("94371840", "94371841"))):
             with open(os.path.join(self.folder, name + ".trace"), "w", encoding="utf-8") as file:
