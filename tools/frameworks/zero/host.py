@@ -20,18 +20,20 @@ class Host:
             self.not_measured.append(("memory.host", "on the CPU device and host are one memory"))
             return None
         grown = resident_peak() - self.resident
-        why = f"the process's resident memory grew by {grown} bytes at most, libraries and contexts in it"
+        pinned, most = self.pinned()
+        why = (f"the process's resident memory grew by {grown} bytes at most, libraries and contexts in it; its allocator "
+               f"of pinned memory owned {most} bytes at most")
         self.not_measured += [("memory.host.peak", why), ("memory.host.per_node", "one process stands for one rank")]
-        return {"pinned": self.pinned(), "pageable": max(0, self.pageable() - self.before), "peak": None,
-                "per_node": None}
+        return {"pinned": pinned, "pageable": max(0, self.pageable() - self.before), "peak": None, "per_node": None}
 
     def pinned(self):
-        """As the allocator took it from the driver: powers of two."""
+        """Alive now, and the most that was taken from the driver; in blocks of powers of two."""
         try:
-            return int(torch.cuda.host_memory_stats()["allocated_bytes.current"])
+            stats = torch.cuda.host_memory_stats()
+            return int(stats.get("active_bytes.current", 0)), int(stats.get("allocated_bytes.peak", 0))
         except Exception as error:  # Not in every release.
             self.not_measured.append(("memory.host.pinned", f"{type(error).__name__}: {error}"))
-            return None
+            return None, None
 
     @staticmethod
     def pageable():
