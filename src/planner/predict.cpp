@@ -13,6 +13,7 @@
 #include "planner/library_workspaces.h"
 #include "planner/lowering/lower.h"
 #include "planner/report_details.h"
+#include "planner/traffic_terms.h"
 #include "sim/memory.h"
 #include "sim/placement.h"
 #include "sim/traffic.h"
@@ -151,6 +152,7 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   p.persistent.allocated = placement.marks.back().allocated;  // The schedule ends with the second step's last mark.
   p.phases = with_allocator(meter.phases(), placement);
   p.communication = traffic.rows(job.parallelism.dp);
+  p.traffic_terms = traffic_terms(model, job, *p.communication);
   p.held_for_backward = held_for_backward(schedule, model);
   p.loss_spike = loss_spike(schedule, model);
   add_peak(schedule, model, job, meter, both_ends(schedule, options, placement, only), p);
