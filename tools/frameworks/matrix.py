@@ -5,7 +5,7 @@
     matrix.py --check --dsplan BINARY [--most-bytes N]      every row as dsplan predicts it; nothing is measured
 
 A second call with the same DIR goes on where the first one stopped: rows whose receipt says how they ended are passed
-over, unless --again. Exit code 0 if no row ended in an error.
+over, unless --again. Exit code 0 if no row ended in an error, 3 if time was over before all had their turn.
 """
 
 import argparse
@@ -20,6 +20,7 @@ sys.path.insert(0, HERE)
 from common import configuration, runner
 from common.predict import Refused, binary, predict
 
+TIME_IS_OVER = 3
 MOST = 120 * 10 ** 9  # Below what an H200 has, with room for wrong predictions.
 
 
@@ -66,9 +67,9 @@ def measure(rows, arguments):
 
     done, left = runner.run(again, arguments.timeout_s, arguments.budget_s, report=report)
     errors = sum(task.result["outcome"] == "error" for task in done)
-    print(f"{len(tasks)} rows: {len(tasks) - len(again)} measured before, {len(done)} now, {errors} in error, "
+    print(f"finding: {len(tasks)} rows: {len(tasks) - len(again)} measured before, {len(done)} now, {errors} in error, "
           f"{len(left)} left")
-    return errors
+    return 1 if errors else TIME_IS_OVER if left else 0
 
 
 def more(arguments):
@@ -98,7 +99,7 @@ def main():
         print(f'no row matches "{arguments.only}"', file=sys.stderr)
         return 2
     if not arguments.check:
-        return 1 if measure(rows, arguments) else 0
+        return measure(rows, arguments)
     dsplan = binary(arguments.dsplan)
     if not dsplan:
         print("--check needs --dsplan BINARY", file=sys.stderr)

@@ -6,7 +6,8 @@ with 1 % more than the reserved bytes that dsplan predicts, and with 1 % less.
     verdicts.py --plan PLAN.json --out DIR [--budget-s 540]     the runs; a second call goes on
 
 DIR/verdicts.json is dsplan.verdicts/1 (docs/receipts.md), DIR/NAME-1010.json and NAME-990.json are the runs' receipts.
-The last lines on stdout are the confusion matrix. Exit code 0 if every verdict was right and no run ended in an error.
+The last lines on stdout are the confusion matrix. Exit code 0 if every verdict was right and no run ended in an error, 4 if
+a verdict was wrong, 3 if time was over before all had their turn.
 """
 
 import argparse
@@ -22,8 +23,9 @@ from common import configuration, runner
 from common.environment import environment
 from common.predict import Refused, binary, predict
 from common.receipt import now, write_json
-from matrix import row_files
+from matrix import TIME_IS_OVER, row_files
 
+WRONG = 4
 FACTORS = (1010, 990)
 PREDICTED = ("fits", "fits_with_retries", "does_not_fit")
 MEASURED = ("ran", "ran with retries", "out_of_memory")
@@ -152,8 +154,9 @@ def measure(arguments):
                             report=verdicts.add)
     errors = sum(task.result["outcome"] == "error" for task in done)
     wrong = show(verdicts.rows)
-    print(f"{len(lines)} planned, {len(done)} run now, {errors} in error, {len(left)} left")
-    return 1 if wrong or errors else 0
+    print(f"finding: {len(lines)} planned, {len(done)} run now, {wrong} against their verdict, {errors} in error, "
+          f"{len(left)} left")
+    return WRONG if wrong else 1 if errors else TIME_IS_OVER if left else 0
 
 
 def main():

@@ -29,10 +29,12 @@ class Stage:
 
 # Exit code 3 of these tools: their time was over, and the same command goes on where they stopped.
 GOES_ON = "; code=$?; exit $((code == 3 ? 124 : code))"
-OPS = ("{python} tools/frameworks/ops {here}/operators.json --device {sizer} --seconds {seconds} --only {pick}" + GOES_ON,
-       "{dsplan} compare {here}/operators.json")
-SNAPSHOTS = ("{python} tools/frameworks/snapshots {here} --device {measurer} --seconds {seconds} --dsplan {dsplan} "
-             "--only {pick}" + GOES_ON,)
+OPS = "{python} tools/frameworks/ops --out {here} --device {sizer} --seconds {seconds} "
+OPERATORS = (OPS + "--part {pick}" + GOES_ON, "{dsplan} compare {here}/operators-?of?.json")
+OPTIMIZERS = (OPS + "--optimizers" + GOES_ON, "{dsplan} compare {here}/operators-optimizers.json",
+              "{python} tools/frameworks/ops/optimizer_check.py {here}/operators-optimizers.json")
+SNAPSHOTS = ("{python} tools/frameworks/snapshots --out {here} --device {measurer} --seconds {seconds} --dsplan {dsplan} "
+             "--kind {pick}" + GOES_ON,)
 STEPS = ("{python} tools/frameworks/matrix.py --out {here} --budget-s {seconds} {pick}" + GOES_ON,)
 PYTORCH = "--device cuda --rows tools/frameworks/matrix_pytorch.json --only "
 DEEPSPEED = "--device cuda --rows tools/frameworks/matrix_deepspeed.json --only "
@@ -43,22 +45,6 @@ EDGES = (VERDICTS,
          "[ {device} = cuda ] || exit 77; " + VERDICTS + " --out {here} --budget-s {seconds}" + GOES_ON,
          "[ {device} = cuda ] || exit 77; {dsplan} compare {here}/verdicts.json")
 CONSTANTS = ("{python} tools/frameworks/constants --out {here} --device {measurer} --seconds {seconds} {pick} --part ")
-# Operators by stage; a test holds them together equal to the catalogue's witness.
-PRODUCTS = (
-    "linear mm bmm matmul grouped_mm scaled_dot_product_attention conv2d embedding softmax log_softmax dropout")
-REDUCTIONS = (
-    "layer_norm rms_norm group_norm batch_norm norm sum mean amax amin max min std var prod logsumexp cumsum "
-    "cumprod l1_loss mse_loss smooth_l1_loss nll_loss binary_cross_entropy binary_cross_entropy_with_logits "
-    "kl_div topk sort max_pool2d interpolate")
-SHAPES = (
-    "view split contiguous tril triu to detach expand slice select unbind unfold pad roll flip repeat "
-    "repeat_interleave masked_fill masked_fill_ index index_select gather scatter scatter_add cat stack where")
-ELEMENTWISE = (
-    "abs add add_scalar addcmul clamp cos div div_scalar elu exp gelu glu hardswish leaky_relu log logsigmoid "
-    "maximum minimum mish mul mul_scalar neg pow prelu reciprocal relu rsqrt sigmoid silu sin softplus sqrt sub "
-    "sub_scalar tanh")
-
-TRACES = "$(cd tests/data/allocator && ls *.trace | sed 's/^/trace-/; s/\\.trace$//')"
 
 STAGES = (
     Stage(1, "environment", "GPU, driver, versions, tools, what dsplan finds", 20, 120, 1, (
@@ -72,25 +58,21 @@ STAGES = (
         "cmake --build build/gpu --target dsplan -j $(nproc); }}",
         "{dsplan} simulate llama-3-8b --zero-stage 3 --gpus 8 --hardware h200-sxm",
         "echo finding: $({dsplan} --version)")),
-    Stage(3, "ops-products", "products, attention, softmax: what they allocate, against the catalogue", 90, 400, 5, OPS,
-          PRODUCTS, "mm linear"),
-    Stage(4, "ops-reductions", "norms, losses and reductions, likewise", 90, 400, 11, OPS, REDUCTIONS, "sum"),
-    Stage(5, "ops-elementwise", "elementwise operators, likewise", 90, 400, 21, OPS, ELEMENTWISE, "neg"),
-    Stage(6, "ops-shapes-optimizers", "views, indexing and optimizer steps, likewise", 90, 400, 12, OPS,
-          SHAPES + " optimizers", "view"),
-    Stage(7, "allocator-traces", "traces with known placements, driven through PyTorch's own allocator", 60, 300, 18,
-          SNAPSHOTS, TRACES, "trace-g01-small-large"),
-    Stage(8, "snapshots-training", "whole histories of training steps, replayed block for block", 45, 300, 13, SNAPSHOTS,
-          "gpt2 llama llama-checkpointed lengths lengths-split lengths-roundup lengths-emptied", "gpt2"),
-    Stage(9, "snapshots-fragments", "fragmenting histories, several streams", 45, 300, 19, SNAPSHOTS,
-          "fragments fragments-split fragments-rounding fragments-roundup fragments-emptied streams prefetch",
-          "fragments"),
-    Stage(10, "snapshots-expandable", "the same with expandable segments", 45, 300, 20, SNAPSHOTS,
-          "gpt2-expandable llama-expandable lengths-expandable fragments-expandable streams-expandable "
-          "prefetch-expandable", "gpt2-expandable"),
+    Stage(3, "ops-1", "a quarter of the catalogue's cases: what they allocate, in order", 60, 400, 5, OPERATORS,
+          "1/4", "1/4 --tiny"),
+    Stage(4, "ops-2", "the second quarter", 60, 400, 11, OPERATORS, "2/4", "2/4 --tiny"),
+    Stage(5, "ops-3", "the third quarter", 60, 400, 18, OPERATORS, "3/4", "3/4 --tiny"),
+    Stage(6, "ops-4", "the last quarter; and optimizer steps", 90, 500, 12, OPERATORS + OPTIMIZERS, "4/4",
+          "4/4 --tiny"),
+    Stage(7, "allocator-traces", "traces with known placements, driven through PyTorch's own allocator", 60, 300, 19,
+          SNAPSHOTS, "allocator", "allocator --tiny"),
+    Stage(8, "snapshots-plain", "whole histories of training steps, replayed block for block", 60, 400, 13, SNAPSHOTS,
+          "plain", "plain --tiny"),
+    Stage(9, "snapshots-streams", "histories on several streams", 45, 300, 20, SNAPSHOTS, "streams", "streams --tiny"),
+    Stage(10, "snapshots-expandable", "histories with expandable segments", 45, 300, 21, SNAPSHOTS, "expandable",
+          "expandable --tiny"),
     Stage(11, "snapshots-full", "histories with retries, garbage collection and out of memory", 60, 400, 14, SNAPSHOTS,
-          "collected retries retries-expandable retries-streams out-of-memory out-of-memory-expandable device-is-full "
-          "device-is-full-expandable", "retries"),
+          "retries", "retries --tiny"),
     Stage(12, "steps-gpt2", "steps of PyTorch: gpt2 and tinyllama", 100, 500, 3, STEPS,
           PYTORCH + "'^(gpt2|tinyllama)-'", DRY_PYTORCH + "'^gpt2-b8-s1024$'"),
     Stage(13, "steps-qwen", "steps of PyTorch: qwen", 120, 500, 17, STEPS,

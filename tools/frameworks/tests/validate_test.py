@@ -207,10 +207,8 @@ class Table(unittest.TestCase):
 
 
     def test_together_they_run_every_operator_once(self):
-        witness = json.loads((ROOT / "tests/witnesses/operators.json").read_text(encoding="utf-8"))
-        operators = sorted({case["op"] for case in witness["cases"]} | {"optimizers"})
-        named = [word for each in stages.STAGES if each.commands is stages.OPS for word in each.pick.split()]
-        self.assertEqual(sorted(named), operators)
+        parts = [each.pick for each in stages.STAGES if stages.OPERATORS[0] in each.commands]
+        self.assertEqual(parts, [f"{index}/{len(parts)}" for index in range(1, len(parts) + 1)])
 
     def test_together_they_run_every_configuration_once(self):
         for file in ("matrix_pytorch.json", "matrix_deepspeed.json"):
