@@ -78,12 +78,13 @@ def settings_of(job):
     if not job.deepspeed:
         raise NotMeasured('runtime deepspeed without a "deepspeed" object')
     settings = copy.deepcopy(job.deepspeed)
+    if uses_nvme(settings) and why_not("AsyncIOBuilder"):
+        raise NotMeasured(why_not("AsyncIOBuilder"))
     optimizer = settings.get("optimizer", {})
     if optimizer.get("type") not in ("Adam", "AdamW"):
         raise NotMeasured(f'"optimizer": {{"type": "{optimizer.get("type")}"}} is not measured')
     if not optimizer.get("params", {}).get("torch_adam"):
-        builder, name = ("CPUAdamBuilder", "cpu_adam") if offloads(settings) else ("FusedAdamBuilder", "fused_adam")
-        reason = why_not(builder, name)
+        reason = why_not("CPUAdamBuilder" if offloads(settings) else "FusedAdamBuilder")
         if reason:
             optimizer.setdefault("params", {})["torch_adam"] = True
             if offloads(settings):
@@ -96,6 +97,11 @@ def settings_of(job):
 def offloads(settings):
     offload = settings.get("zero_optimization", {}).get("offload_optimizer") or {}
     return offload.get("device", "none") in ("cpu", "nvme")
+
+
+def uses_nvme(settings):
+    zero = settings.get("zero_optimization", {})
+    return any((zero.get(key) or {}).get("device") == "nvme" for key in ("offload_optimizer", "offload_param"))
 
 
 def plain_training(settings):

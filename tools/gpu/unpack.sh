@@ -3,8 +3,9 @@
 #
 #   . tools/gpu/unpack.sh [FOLDER]      FOLDER: .gpu by default
 #
-# Sets PYTHONPATH, DSPLAN and DSPLAN_BINARY (the executable), TORCH_EXTENSIONS_DIR and, for one kind of GPU, the
-# architecture that extensions are compiled for. Does nothing twice. A caller's `set -e` sees a failure.
+# Sets PYTHONPATH, DSPLAN and DSPLAN_BINARY (the executable), DSPLAN_DATA, TORCH_EXTENSIONS_DIR, the architecture that
+# extensions are compiled for (9.0 unless one is named), and the compiler's and loader's paths to the packed libaio.
+# Does nothing twice. A caller's `set -e` sees a failure.
 
 dsplan_unpack() {
   local root folder site
@@ -22,12 +23,16 @@ dsplan_unpack() {
     touch "$site/.complete"
   fi
   case ":${PYTHONPATH:-}:" in
-    *":$site:"*) ;;
-    *) export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}" ;;
+    *":$site:"*) return 0 ;;
   esac
+  export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}"
   export DSPLAN_BINARY="$folder/dsplan" DSPLAN="$folder/dsplan"
   chmod +x "$DSPLAN" 2>/dev/null || true
   export DSPLAN_DATA="${DSPLAN_DATA:-$root}"
+  if [ -d "$folder/aio" ]; then
+    export CPATH="$folder/aio${CPATH:+:$CPATH}" LD_LIBRARY_PATH="$folder/aio${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+    export LIBRARY_PATH="$folder/aio:/usr/local/cuda/lib64/stubs${LIBRARY_PATH:+:$LIBRARY_PATH}"
+  fi
   export TORCH_EXTENSIONS_DIR="${TORCH_EXTENSIONS_DIR:-/tmp/dsplan-extensions}"
   export TORCH_CUDA_ARCH_LIST="${TORCH_CUDA_ARCH_LIST:-9.0}"
 }

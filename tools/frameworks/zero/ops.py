@@ -1,6 +1,10 @@
-"""DeepSpeed's compiled optimizers: built once where there is a compiler, within a time limit, and remembered either way.
-A process that is killed while torch builds leaves a lock behind that others wait for without end; hence our own lock."""
+"""DeepSpeed's compiled operators: built once where there is a compiler, within a time limit, and remembered either way.
+A process that is killed while torch builds leaves a lock behind that others wait for without end; hence our own lock.
 
+    ops.py      builds all of them side by side; always exit code 0
+"""
+
+import concurrent.futures
 import fcntl
 import os
 import subprocess
@@ -12,8 +16,11 @@ BUILD = "from deepspeed.accelerator import get_accelerator as a; a().create_op_b
 
 
 def folder():
-    """Where torch keeps what it builds."""
-    path = os.environ.setdefault("TORCH_EXTENSIONS_DIR", os.path.join(tempfile.gettempdir(), "dsplan_extensions"))
+    """Where torch keeps what it builds: below TORCH_EXTENSIONS_DIR, apart for each kind of device, since an operator has
+    one name for all of them."""
+    base = os.environ.setdefault("DSPLAN_EXTENSIONS", os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(
+        tempfile.gettempdir(), "dsplan-extensions"))
+    path = os.environ["TORCH_EXTENSIONS_DIR"] = os.path.join(base, os.environ.get("DS_ACCELERATOR", "cuda"))
     os.makedirs(path, exist_ok=True)
     bin_folder = os.path.dirname(sys.executable)  # Where ninja is when it came with pip.
     if bin_folder not in os.environ.get("PATH", "").split(os.pathsep):
@@ -21,10 +28,10 @@ def folder():
     return path
 
 
-def why_not(builder, name):
+def why_not(builder):
     """None if `builder` (FusedAdamBuilder) can be loaded here, else the reason. The first to ask builds it."""
-    kind = os.environ.get("DS_ACCELERATOR", "cuda")
-    remembered = os.path.join(folder(), f"{name}.{kind}.txt")
+    name = OPERATORS[builder]
+    remembered = os.path.join(folder(), name + ".txt")
     with open(remembered + ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # Ends with the process.
         if os.path.exists(remembered):
@@ -55,7 +62,16 @@ def built(builder):
     return f"{builder}: " + (" | ".join(lines[-3:]) if lines else f"exit code {child.returncode}")[:600]
 
 
-if __name__ == "__main__":  # Builds ahead: ops.py FusedAdamBuilder CPUAdamBuilder ...
-    for wanted in sys.argv[1:] or ("FusedAdamBuilder", "CPUAdamBuilder"):
-        print(wanted, why_not(wanted, {"FusedAdamBuilder": "fused_adam", "CPUAdamBuilder": "cpu_adam"}.get(
-            wanted, wanted)) or "is ready", flush=True)
+def ahead():
+    """Builds all of them side by side, before anything is measured."""
+    with concurrent.futures.ThreadPoolExecutor(len(OPERATORS)) as pool:
+        reasons = dict(zip(OPERATORS, pool.map(why_not, OPERATORS)))
+    for builder, reason in reasons.items():
+        print(f"{builder}: {reason or 'is ready'}", flush=True)
+    print(f"finding: {sum(not reason for reason in reasons.values())} of {len(reasons)} operators compiled")
+
+
+OPERATORS = {"FusedAdamBuilder": "fused_adam", "CPUAdamBuilder": "cpu_adam", "AsyncIOBuilder": "async_io"}
+
+if __name__ == "__main__":
+    ahead()
