@@ -297,20 +297,26 @@ class Packing(unittest.TestCase):
         self.assertFalse(list(self.to.rglob("evil*")))
 
     def test_archives_stay_below_the_limit_and_what_has_no_room_is_named(self):
+        before, packing.MOST_BYTES = packing.MOST_BYTES, 100_000
+        self.addCleanup(setattr, packing, "MOST_BYTES", before)
         noise = random.Random(7)
         for index in range(9):
-            self.write(f"{index:02}-s/{index}.pickle.xz", noise.randbytes(9 * 2**20))
-        self.write("09-s/big.pickle.xz", noise.randbytes(17 * 2**20))
+            self.write(f"{index:02}-s/{index}.pickle.xz", noise.randbytes(60_000))
+        self.write("09-s/big.pickle.xz", noise.randbytes(105_000))
+        self.write("09-s/packs-well.pickle", bytes(200_000))
         manifest = packing.pack(self.work, self.out, "table", first=["08-s"])
         archives = sorted(self.out.glob("*.tar.xz"))
         self.assertEqual(len(archives), 4)
         self.assertLessEqual(len(list(self.out.iterdir())), packing.MOST_FILES)
         for archive in archives:
-            self.assertLess(archive.stat().st_size, 16 * 2**20)
+            self.assertLess(archive.stat().st_size, 102_000)
         kept = {entry["path"] for entry in manifest["files"]}
-        self.assertIn("08-s/8.pickle.xz", kept)
-        self.assertEqual(len(kept) + len(manifest["left_out"]), 10)
-        self.assertIn("09-s/big.pickle.xz", {entry["path"] for entry in manifest["left_out"]})
+        self.assertEqual(len(kept), 5)
+        self.assertLessEqual({"08-s/8.pickle.xz", "09-s/packs-well.pickle"}, kept)
+        why = {entry["path"]: entry["why"] for entry in manifest["left_out"]}
+        self.assertEqual(len(why), 6)
+        self.assertIn("more than one archive takes", why["09-s/big.pickle.xz"])
+        self.assertIn("no archive had room", why["07-s/7.pickle.xz"])
 
 
 if __name__ == "__main__":
