@@ -58,6 +58,10 @@ struct OperatorComparison {
   std::string device;
   std::string torch;  // Of the first file: whose rows were asked for.
   bool complete = true;
+  // Optimizer steps: parts are "constructed", "first" and "second".
+  std::size_t optimizer_cases = 0;
+  std::size_t optimizers_equal = 0;
+  std::vector<OperatorDifference> optimizer_differences;
   std::vector<OperatorRow> rows;  // Of every operator, in the order of Op; `cases` may be 0.
 
   [[nodiscard]] bool differs() const {
