@@ -34,7 +34,7 @@ def run(job):
         optimizer = optimizer_of(training, model)
     entry = job.receipt.rank(0)
     entry["parameters"] = count(model)
-    entry["memory"]["host"] = {"pinned": 0, "pageable": 0, "peak": 0, "per_node": 0}
+    job.receipt.not_measured("memory.host", "plain PyTorch keeps no tensor of the job on the host")
     gc.collect()
     gc.disable()  # No collection at a moment of its own choice; the loop makes no cycles.
     loop = Loop(job, model, optimizer)

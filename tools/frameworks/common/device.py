@@ -63,12 +63,17 @@ class Cuda:
         return contextlib.nullcontext()
 
     def about(self):
-        return {"gpu": self.torch.cuda.get_device_name(0), "capacity_bytes": self.torch.cuda.mem_get_info(0)[1]}
+        return {"gpu": self.torch.cuda.get_device_name(0), "capacity_bytes": self.torch.cuda.mem_get_info(0)[1],
+                "driver": self.process.driver()}
+
+    def process_bytes(self):
+        free, total = self.torch.cuda.mem_get_info(0)
+        return self.process.read(total - free)
 
     def counters(self):
         stats = self.torch.cuda.memory_stats(0)
         return {**{counter: stats.get(f"{self.row(counter)}.all.current", 0) for counter in PEAKS},
-                "process": self.process.read()}
+                "process": self.process_bytes()}
 
     def peaks(self):
         stats = self.torch.cuda.memory_stats(0)
@@ -120,7 +125,7 @@ class Cuda:
         return isinstance(error, self.torch.OutOfMemoryError) or "out of memory" in str(error).lower()
 
     def not_measured(self):
-        self.process.read()
+        self.process_bytes()
         return [{"what": "memory.process", "why": self.process.how}]
 
 

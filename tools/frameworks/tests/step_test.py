@@ -21,10 +21,8 @@ from common import device, predict
 from common.configuration import Configuration
 from common.receipt import validate
 
-NAMES = ["gpt2", "gpt2-eager", "gpt2-fp32", "llama", "llama-checkpoint-accumulate", "llama-checkpoint-reentrant",
-         "llama-fp32-autocast", "llama-frozen", "llama-for-loop", "llama-math", "llama-tied-chunked-loss",
-         "llama-native-loss", "mistral-window", "qwen2-tied-checkpoint", "qwen3"]
-WITH_PEFT = ["llama-lora-checkpoint", "llama-lora-bf16-dropout"]
+NAMES = ["gpt2", "llama-checkpoint-accumulate", "llama-fp32-autocast", "mistral-window", "llama-tied-chunked-loss"]
+WITH_PEFT = ["llama-lora-checkpoint"]
 
 
 def configurations(names):
