@@ -2,8 +2,8 @@
 loop (make the batch, forward, keep the loss and drop the outputs, engine.backward, drop the loss, engine.step).
 
 A world of one is a real one. In a larger one this process is the rank that --rank names (0 without it), in torch's fake
-process group: it holds what that rank of many would hold, and no communicator. Stage 3 builds the model under zero.Init,
-LoRA adapters after it, as PEFT's users do.
+process group: it holds what that rank of many would hold, and no communicator. Stage 3 builds the model under
+zero.Init, LoRA adapters after it, as PEFT's users do.
 
 FusedAdam and DeepSpeedCPUAdam are compiled where that is possible. Where it is not, the receipt's JSON says what ran in
 their place ("torch_adam": true), so that dsplan predicts the same.

@@ -106,9 +106,10 @@ class Task:
         self.folder.cleanup()
 
 
-def run(tasks, timeout, budget, ahead=1, report=None):
+def run(tasks, timeout, budget, report=None):
     """All tasks in order, as far as `budget` seconds carry; each at most `timeout` seconds on the device. Returns
     (done, left). `report(task)` is called after each."""
+    ahead = max(1, min(5, (os.cpu_count() or 1) // 3))  # Importing takes longer than measuring, and a core each.
     end = time.monotonic() + budget
     left = list(tasks)
     started, done = [], []

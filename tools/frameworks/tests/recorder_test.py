@@ -73,7 +73,7 @@ class Recording(unittest.TestCase):
                              ["begin"] + ["before forward", "after forward"] * 2 + ["before step", "end"])
             training = value["inputs"]["training"]
             self.assertEqual((training["micro_batch"], training["seq"], training["grad_accum"], training["dtype"]),
-                             (2, 16, 2, "fp32"))
+                             (2, 16, 2, "bf16"))
             self.assertEqual(training["optimizer"], {"name": "adamw", "implementation": "foreach"})
 
     def test_one_step_is_not_complete(self):

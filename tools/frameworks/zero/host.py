@@ -21,8 +21,8 @@ class Host:
             return None
         grown = resident_peak() - self.resident
         pinned, most = self.pinned()
-        why = (f"the process's resident memory grew by {grown} bytes at most, libraries and contexts in it; its allocator "
-               f"of pinned memory owned {most} bytes at most")
+        why = (f"the process's resident memory grew by {grown} bytes at most, libraries and contexts in it; its "
+               f"allocator of pinned memory owned {most} bytes at most")
         self.not_measured += [("memory.host.peak", why), ("memory.host.per_node", "one process stands for one rank")]
         return {"pinned": pinned, "pageable": max(0, self.pageable() - self.before), "peak": None, "per_node": None}
 

@@ -16,8 +16,8 @@ BUILD = "from deepspeed.accelerator import get_accelerator as a; a().create_op_b
 
 
 def folder():
-    """Where torch keeps what it builds: below TORCH_EXTENSIONS_DIR, apart for each kind of device, since an operator has
-    one name for all of them."""
+    """Where torch keeps what it builds: below TORCH_EXTENSIONS_DIR, apart for each kind of device, since an operator
+    has one name for all of them."""
     base = os.environ.setdefault("DSPLAN_EXTENSIONS", os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(
         tempfile.gettempdir(), "dsplan-extensions"))
     path = os.environ["TORCH_EXTENSIONS_DIR"] = os.path.join(base, os.environ.get("DS_ACCELERATOR", "cuda"))

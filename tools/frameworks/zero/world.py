@@ -1,5 +1,5 @@
-"""One rank of a world, alone in its process. A world of one is real (NCCL or gloo); a larger one is torch's fake process
-group: ranks, sizes and partitions are those of the rank, collectives move nothing.
+"""One rank of a world, alone in its process. A world of one is real (NCCL or gloo); a larger one is torch's fake
+process group: ranks, sizes and partitions are those of the rank, collectives move nothing.
 
 What a collective would have brought from other ranks is zero here, so that every figure stays finite, and what is asked
 of rank 0 is answered by this rank itself. Neither makes or frees a tensor.
@@ -20,8 +20,9 @@ def join(kind, world_size, rank):
         torch.distributed.init_process_group("nccl" if kind == "cuda" else "gloo", store=torch.distributed.HashStore(),
                                              rank=0, world_size=1)
     import deepspeed
-    if kind == "cpu":  # An operator that would be compiled here, for inference alone.
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    if kind == "cpu":
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # Would be compiled here, for inference alone.
+        deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True  # Slowly, but it computes.
     deepspeed.init_distributed(verbose=False)
     backend = deepspeed.comm.comm.cdb
     if world_size > 1:
@@ -49,7 +50,7 @@ class Proxy:
 
 
 def answer_for_rank_0():
-    """Stage 3 checks its trace against rank 0's, which is broadcast: the tensors are made as ever, with our own trace."""
+    """Stage 3 checks its trace against rank 0's, which is broadcast: the tensors are made as ever, of our own trace."""
     import deepspeed.runtime.zero.utils as utils
     utils.dist = Proxy(utils.dist, get_rank=lambda group=None: 0)
 
