@@ -137,9 +137,9 @@ def section(root, dsplan):
         strata.setdefault((stratum_of(row), row["quantity"]), []).append(error)
         rows.append((row["id"], model, stratum_of(row), row["quantity"], f"{measured / 2**30:.2f}",
                      f"{peak[figure] / 2**30:.2f}", f"{error:+.1f} %"))
-    text = ("## Published figures\n\nMeasured by others, of high confidence, as collected in " + FILE + "; the code that "
-            "ran is mostly not transformers,\nits PyTorch years old, and the text pieces were padded or not as nobody "
-            "says. Each row is predicted from what it states;\nno constant was tuned on any of them.\n\n")
+    text = ("## Published figures\n\nMeasured by others, of high confidence, as collected in\n" + FILE + ". The code "
+            "that ran is mostly not transformers, its PyTorch years old, and\nhow the texts were padded nobody says. "
+            "Each row is predicted from what it states; no constant was tuned on any.\n\n")
     summary = [(name, quantity, len(errors), tables.evidence(len(errors), tables.median(errors)),
                 tables.evidence(len(errors), max(errors, key=abs)) if len(errors) >= 10 else "")
                for (name, quantity), errors in sorted(strata.items())]

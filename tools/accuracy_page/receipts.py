@@ -46,8 +46,8 @@ def strata_table(answers):
     for answer in answers:
         for row in answer["strata"]:
             verdict = row["row"] == "verdict"
-            median, worst = (
-                "" if verdict else tables.evidence(row["cases"], row[key] or 0) for key in ("median_percent", "worst_percent"))
+            median, worst = ("" if verdict else tables.evidence(row["cases"], row[key] or 0)
+                             for key in ("median_percent", "worst_percent"))
             rows.append((row["stratum"], row["device"], row["row"], row["cases"], row["equal"], row["unexplained"],
                          median, worst if row["cases"] >= 10 else ""))
     return tables.table(("stratum", "device", "row", ">n", ">equal", ">unexplained", ">median error", ">worst error"),
@@ -82,8 +82,8 @@ def tables_of(part, answers):
                     counted[one["device"], state] = counted.get((one["device"], state), 0) + count
     devices = sorted({device for device, _ in counted})
     states = ("equal", "within", "differs", "not_measured", "not_predicted")
-    text += tables.table(("device", *(">rows " + state.replace("_", " ") for state in states)),
-                         [(device, *(f"{counted.get((device, state), 0):,}" for state in states)) for device in devices])
+    rows = [(device, *(f"{counted.get((device, state), 0):,}" for state in states)) for device in devices]
+    text += tables.table(("device", *(">rows " + state.replace("_", " ") for state in states)), rows)
     text += "\n" + strata_table(answers)
     differing = apart(answers)
     if differing:
@@ -109,8 +109,8 @@ def verdicts(dsplan, found):
         for path, value in files_of(folder):
             if not (isinstance(value, dict) and value.get("schema") == "dsplan.verdicts/1"):
                 continue
-            done = subprocess.run([str(dsplan), "compare", str(path), "--format", "json"], capture_output=True, text=True,
-                                  timeout=60, check=False)
+            command = [str(dsplan), "compare", str(path), "--format", "json"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
             if done.returncode not in (0, 4):
                 raise Failed(f"{path}: {done.stderr.strip()}")
             said = json.loads(done.stdout)

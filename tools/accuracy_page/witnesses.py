@@ -80,6 +80,6 @@ def bugs_section(root):
     for bug in bugs:
         found.setdefault(bug["witness"], []).append(bug["what"])
     rows = [(witness, len(what), "; ".join(what)) for witness, what in found.items()]
-    return ("## Bugs found per witness\n\nWhat each proof was worth: predictions that it showed to be wrong, and that were "
-            "mended. The eager tape and the\nauditor are the project's own.\n\n"
+    return ("## Bugs found per witness\n\nWhat each proof was worth: predictions that it showed to be wrong, and that "
+            "were mended. The eager tape and\nthe auditor are the project's own.\n\n"
             + tables.table(("witness", ">bugs", "which"), rows))
