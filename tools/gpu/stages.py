@@ -37,7 +37,7 @@ SNAPSHOTS = ("{python} tools/frameworks/snapshots --out {here} --device {measure
              "--kind {pick}" + GOES_ON,)
 STEPS = ("{python} tools/frameworks/matrix.py --out {here} --budget-s {seconds} {pick}" + GOES_ON,)
 # Compiles DeepSpeed's fused optimizers once, if they can be compiled; all later stages find them.
-ZERO = ("-{python} tools/frameworks/zero/ops.py",
+ZERO = ("-[ {device} = cuda ] || exit 77; {python} tools/frameworks/zero/ops.py",
         "{python} -c 'import importlib.util as u; exit(u.find_spec(\"deepspeed\") is None)' || "
         "{{ echo finding: deepspeed is not installed; exit 77; }}; " + STEPS[0])
 PYTORCH = "--device cuda --rows tools/frameworks/matrix_pytorch.json --only "
