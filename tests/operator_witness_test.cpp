@@ -1,7 +1,7 @@
 // The rows of the operator catalogue against real torch: tests/witnesses/operators.json, made by
 // tools/oracles/operators.py. Every case agrees at dispatch level, to the byte and in order. A row may say
 // Witness::Fake, and must, if there are cases of it and nothing of them had to be left out. Rows say Witness::Cuda if
-// and only if what GPUs did (tests/receipts/operators*.json, made by tools/frameworks/ops) agrees with them at kernel
+// and only if what GPUs did (tests/receipts/*/operators, made by tools/frameworks/ops) agrees with them at kernel
 // level in every case.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -24,9 +24,12 @@ std::vector<OperatorRuns> receipts() {
   std::vector<OperatorRuns> files;
   const std::filesystem::path folder = DSPLAN_SOURCE_DIR "/tests/receipts";
   if (!std::filesystem::exists(folder)) return files;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const std::string file = entry.path().filename().string();
-    if (file.starts_with("operators") && file.ends_with(".json")) files.push_back(runs_of(entry.path().string()));
+  // One folder per GPU, and in it one per kind of file.
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    const std::filesystem::path& path = entry.path();
+    if (path.parent_path().filename() == "operators" && path.extension() == ".json") {
+      files.push_back(runs_of(path.string()));
+    }
   }
   return files;
 }

@@ -1,4 +1,4 @@
-// Snapshots of real GPUs (tests/receipts/snapshots, recorded by tools/frameworks/snapshots): every segment and block of
+// Snapshots of real GPUs (in tests/receipts, recorded by tools/frameworks/snapshots): every segment and block of
 // them is where the allocator's rules put it. None are kept yet; what the test would say is tried on a made-up one.
 #include <doctest/doctest.h>
 
@@ -25,9 +25,9 @@ std::string unexplained(const std::string& path) {
 }  // namespace
 
 TEST_CASE("real snapshots are explained to the last block") {
-  const std::filesystem::path folder = DSPLAN_SOURCE_DIR "/tests/receipts/snapshots";
+  const std::filesystem::path folder = DSPLAN_SOURCE_DIR "/tests/receipts";
   if (!std::filesystem::exists(folder)) return;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
     if (entry.path().extension() != ".pickle") continue;
     const std::string text = unexplained(entry.path().string());
     CHECK_MESSAGE(text.empty(), entry.path().string() << ": " << text);

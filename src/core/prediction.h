@@ -147,16 +147,24 @@ struct Fragmentation {
   std::vector<AllocatorRemedy> remedies;
 };
 
+// Of every micro-batch, in order: names repeat.
 struct PhaseMark {
   std::string name;  // "before forward"
   Bytes requested;
   Bytes allocated;
+  Bytes active;
+  Bytes reserved;
+  std::size_t event = 0;
 };
 
+// Peaks since the phase began, what was there then included.
 struct Phase {
   std::string name;
   std::vector<PhaseMark> marks;
+  Bytes peak_requested;
   Bytes peak_allocated;
+  Bytes peak_active;
+  Bytes peak_reserved;
 };
 
 struct TrafficRow {

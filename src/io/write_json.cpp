@@ -132,11 +132,18 @@ Json phases_value(const std::vector<Phase>& phases) {
   for (const Phase& phase : phases) {
     Json marks = Json::array();
     for (const PhaseMark& mark : phase.marks) {
-      marks.push_back(
-          {{"name", mark.name}, {"requested", mark.requested.value()}, {"allocated", mark.allocated.value()}});
+      marks.push_back({{"name", mark.name},
+                       {"requested", mark.requested.value()},
+                       {"allocated", mark.allocated.value()},
+                       {"active", mark.active.value()},
+                       {"reserved", mark.reserved.value()}});
     }
-    list.push_back(
-        {{"name", phase.name}, {"marks", std::move(marks)}, {"peak_allocated", phase.peak_allocated.value()}});
+    list.push_back({{"name", phase.name},
+                    {"marks", std::move(marks)},
+                    {"peak_requested", phase.peak_requested.value()},
+                    {"peak_allocated", phase.peak_allocated.value()},
+                    {"peak_active", phase.peak_active.value()},
+                    {"peak_reserved", phase.peak_reserved.value()}});
   }
   return list;
 }

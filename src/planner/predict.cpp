@@ -55,7 +55,7 @@ Prediction outline(const ModelSpec& model, const Job& job, std::int64_t rank, co
   p.capacity = job.capacity;
   p.context = job.context.value_or(kUncalibratedContext);
   p.reserve = job.reserve;
-  p.communicators = job.parallelism.world > 1 ? kCommunicator : Bytes(0);
+  p.communicators = job.communicators.value_or(job.parallelism.world > 1 ? kCommunicator : Bytes(0));
   return p;
 }
 
@@ -149,8 +149,8 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   p.events = schedule.events.size();
   p.buffers = schedule.buffers.size();
   DSPLAN_CHECK(meter.by_role() == formulas.persistent, "persistent bytes by schedule and by formula differ");
-  p.persistent.allocated = meter.allocated();
-  p.phases = meter.phases();
+  p.persistent.allocated = placement.marks.back().allocated;  // The schedule ends with the second step's last mark.
+  p.phases = with_allocator(meter.phases(), placement);
   p.communication = traffic.rows(job.parallelism.dp);
   p.traffic_terms = traffic_terms(model, job, *p.communication);
   p.held_for_backward = held_for_backward(schedule, model);

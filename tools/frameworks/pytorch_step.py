@@ -34,7 +34,7 @@ def run(job):
         optimizer = optimizer_of(training, model)
     entry = job.receipt.rank(0)
     entry["parameters"] = count(model)
-    entry["memory"]["host"] = {"pinned": 0, "pageable": 0, "peak": 0, "per_node": 0}
+    job.receipt.not_measured("memory.host", "plain PyTorch keeps no tensor of the job on the host")
     gc.collect()
     gc.disable()  # No collection at a moment of its own choice; the loop makes no cycles.
     loop = Loop(job, model, optimizer)
@@ -91,7 +91,7 @@ def freeze(model, patterns):
 
 def checkpointed(model, training):
     if training["checkpoint"] == "full":
-        how = {"use_reentrant": training["checkpoint_impl"] == "reentrant"}
+        how = {"use_reentrant": training.get("checkpoint_impl") == "reentrant"}
         if not training.get("preserve_rng_state", True):
             how["preserve_rng_state"] = False
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)

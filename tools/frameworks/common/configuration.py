@@ -22,7 +22,7 @@ KEYS = ("name", "model", "runtime", "training", "deepspeed", "options", "snapsho
 HEAD = {"dsplan": 1, "kind": "training", "source": "tools/frameworks"}
 DEFAULTS = {"dtype": "bf16", "autocast": "none", "micro_batch": 1, "grad_accum": 1,
             "optimizer": {"name": "adamw", "implementation": "fused"}, "loss": "hf", "attention": "flash",
-            "checkpoint": "none", "checkpoint_impl": "non_reentrant"}
+            "checkpoint": "none"}
 OF_DEEPSPEED = ("dtype", "autocast", "micro_batch", "grad_accum", "optimizer")  # Its JSON says these.
 
 
@@ -45,6 +45,8 @@ class Configuration:
         defaults = DEFAULTS if self.deepspeed is None else {
             key: item for key, item in DEFAULTS.items() if key not in OF_DEEPSPEED}
         self.training = {**HEAD, **defaults, **given}
+        if self.training["checkpoint"] != "none":
+            self.training.setdefault("checkpoint_impl", "non_reentrant")
         if "seq" not in self.training:
             raise Bad(f'{self.name}: "seq" is missing')
         self.options = [str(option) for option in value.get("options", [])]
@@ -56,6 +58,15 @@ class Configuration:
     def world_size(self):
         """What --gpus says."""
         return int(self.options[self.options.index("--gpus") + 1]) if "--gpus" in self.options else 1
+
+    def rank(self):
+        """The one that is measured, alone: what --rank says."""
+        return int(self.options[self.options.index("--rank") + 1]) if "--rank" in self.options else 0
+
+    def options_of_all_ranks(self):
+        """Without --rank: a receipt's `ranks` say it."""
+        at = self.options.index("--rank") if "--rank" in self.options else len(self.options)
+        return self.options[:at] + self.options[at + 2:]
 
 
 def model_config(value):

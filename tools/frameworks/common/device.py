@@ -33,6 +33,7 @@ def prepare(kind, allocator_conf=None):
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ["DS_ACCELERATOR"] = "cpu" if kind == "cpu" else "cuda"  # DeepSpeed asks at its import.
     if kind == "fake":
         sys.path.append(ORACLES)
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -62,12 +63,17 @@ class Cuda:
         return contextlib.nullcontext()
 
     def about(self):
-        return {"gpu": self.torch.cuda.get_device_name(0), "capacity_bytes": self.torch.cuda.mem_get_info(0)[1]}
+        return {"gpu": self.torch.cuda.get_device_name(0), "capacity_bytes": self.torch.cuda.mem_get_info(0)[1],
+                "driver": self.process.driver()}
+
+    def process_bytes(self):
+        free, total = self.torch.cuda.mem_get_info(0)
+        return self.process.read(total - free)
 
     def counters(self):
         stats = self.torch.cuda.memory_stats(0)
         return {**{counter: stats.get(f"{self.row(counter)}.all.current", 0) for counter in PEAKS},
-                "process": self.process.read()}
+                "process": self.process_bytes()}
 
     def peaks(self):
         stats = self.torch.cuda.memory_stats(0)
@@ -119,7 +125,7 @@ class Cuda:
         return isinstance(error, self.torch.OutOfMemoryError) or "out of memory" in str(error).lower()
 
     def not_measured(self):
-        self.process.read()
+        self.process_bytes()
         return [{"what": "memory.process", "why": self.process.how}]
 
 

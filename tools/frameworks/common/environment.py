@@ -39,7 +39,7 @@ def environment(device=None, limit_bytes=None):
     torch = sys.modules.get("torch")
     return {
         "gpu": about.get("gpu"), "capacity_bytes": about.get("capacity_bytes"),
-        "driver": driver() if about.get("gpu") else None,
+        "driver": (about.get("driver") or driver()) if about.get("gpu") else None,
         "cuda": getattr(getattr(torch, "version", None), "cuda", None),
         "python": platform.python_version(), "torch": version("torch"), "transformers": version("transformers"),
         "deepspeed": version("deepspeed"), "peft": version("peft"), "allocator_conf": allocator_conf(),

@@ -32,28 +32,35 @@ class ProcessBytes:
         return int(info.total) - int(info.free)
 
     def of_this_process(self):
-        for process in self.nvml.nvmlDeviceGetComputeRunningProcesses(self.handle):
-            if process.pid == os.getpid() and process.usedGpuMemory is not None:
-                return int(process.usedGpuMemory)
-        return None
-
-    def read(self):
-        if self.handle is None:
-            return None
+        """None where NVML lists no processes, or those of another namespace: in most containers."""
         try:
-            own = self.of_this_process()
-            if own is not None:
-                self.how = "NVML's figure for this process"
-                return own
-            self.how = "capacity less free, less the same before this process touched the device: NVML lists no process"
-            return max(0, self.used() - self.baseline)
-        except Exception as error:  # As above.
-            self.how = f"NVML: {type(error).__name__}: {error}"
+            listed = self.nvml.nvmlDeviceGetComputeRunningProcesses(self.handle)
+        except Exception:
             return None
+        return next((int(process.usedGpuMemory) for process in listed
+                     if process.pid == os.getpid() and process.usedGpuMemory is not None), None)
 
-    def capacity(self):
-        """NVML's total, which is more than cudaMemGetInfo's."""
+    def read(self, taken=None):
+        """`taken`: capacity less free as CUDA says it, which stands in where NVML says nothing."""
+        if self.handle is not None:
+            try:
+                own = self.of_this_process()
+                if own is not None:
+                    self.how = "NVML's figure for this process"
+                    return own
+                self.how = "capacity less free, less the same before this process: NVML lists no process"
+                return max(0, self.used() - self.baseline)
+            except Exception as error:
+                self.handle = None
+                self.how = f"NVML: {type(error).__name__}: {error}"
+        if taken is not None and "capacity less free" not in self.how:
+            self.how = f"capacity less free, of whatever process ({self.how})"
+        return taken
+
+    def driver(self):
+        """The driver's version, or None."""
         try:
-            return int(self.nvml.nvmlDeviceGetMemoryInfo(self.handle).total) if self.handle else None
-        except Exception:  # As above.
+            version = self.nvml.nvmlSystemGetDriverVersion()
+            return version.decode() if isinstance(version, bytes) else version
+        except Exception:  # As above, and where NVML is not there at all.
             return None
