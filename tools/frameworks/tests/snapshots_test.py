@@ -87,7 +87,8 @@ class OfTraces(unittest.TestCase):
                                     if line.strip() and line.split()[0] not in ("capacity", "fraction")])
 
     def test_the_limit_is_met_to_the_byte(self):
-        for total in (150754820096, (1 << 37) - 4096, 85899345920):
+        # A quotient that is a little too small loses a byte: 150109880320 and 1073741823 are such a pair.
+        for total in (150754820096, 150109880320, 85899345920):
             for limit in (104857600, 419430400, 1073741823, total // 2, total - 1, total):
                 self.assertEqual(int(traces.fraction_of(limit, total) * total), limit)
         trace = traces.Trace("capacity 1000\nfraction 0.5\nalloc 1 10 0\n")
