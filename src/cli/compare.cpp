@@ -9,14 +9,18 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/report_comparison.h"
+#include "cli/report_operators.h"
 #include "cli/repredict.h"
 #include "io/known_differences.h"
+#include "io/operators_receipt.h"
 #include "io/read_prediction.h"
 #include "io/receipt.h"
 #include "io/text.h"
 #include "io/verdicts.h"
 #include "io/write_comparison.h"
+#include "io/write_operators.h"
 #include "planner/compare.h"
+#include "planner/compare_operators.h"
 
 namespace dsplan {
 namespace {
@@ -235,13 +239,35 @@ int compare_verdicts(const CompareWords& said, const Document& document) {
   return right ? kDone : kDiffers;
 }
 
+// Files of tools/frameworks/ops against the catalogue. Several of one level are one measurement.
+int compare_operator_runs(const CompareWords& said, const Document& first) {
+  const std::string format = said.format.value_or("table");
+  if (format != "table" && format != "json") {
+    throw Refusal("--format", fmt::format("no format \"{}\" of operators", format), "formats are table, json");
+  }
+  std::vector<OperatorRuns> runs{read_operator_runs(first)};
+  for (std::size_t i = 1; i < said.files.size(); ++i) {
+    runs.push_back(read_operator_runs(read_document(said.files[i])));
+    if (runs.back().level != runs.front().level) {
+      throw Refusal(said.files[i], "was seen at another level than " + said.files.front(), "compare them one by one");
+    }
+  }
+  const OperatorComparison comparison = compare_operators(runs);
+  Output output(said.out.value_or(""));
+  output.add(format == "json" ? operator_comparison_json(comparison) : operators_report(comparison));
+  output.finish();
+  return comparison.differs() ? kDiffers : kDone;
+}
+
 }  // namespace
 
 int compare_command(const Words& words) {
   const CompareWords said = parse(words);
-  if (said.files.size() == 1 && !fs::is_directory(said.files.front())) {
+  if (!fs::is_directory(said.files.front())) {
     const Document document = read_document(said.files.front());
-    if (schema_of(document) == "dsplan.verdicts/1") return compare_verdicts(said, document);
+    const std::string schema = schema_of(document);
+    if (schema == kOperatorRunsSchema) return compare_operator_runs(said, document);
+    if (schema == "dsplan.verdicts/1" && said.files.size() == 1) return compare_verdicts(said, document);
   }
   const CompareTerms terms = terms_of(said);
   if (!said.re_predict) {

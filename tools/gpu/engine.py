@@ -1,4 +1,6 @@
 """Runs stages one after the other, each with its own time limit; a stage that fails or hangs is a row like any other."""
+import contextlib
+import ctypes
 import dataclasses
 import json
 import os
@@ -59,31 +61,64 @@ def filled(line, places):
     return line.format_map(quoted)
 
 
-def end(process):
-    """Ends the process and all that it started, politely first."""
-    for number, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE)):
-        try:
-            os.killpg(process.pid, number)
-        except ProcessLookupError:
-            pass
-        try:
-            process.wait(patience)
-        except subprocess.TimeoutExpired:
-            continue
-    process.poll()
+def adopt_orphans():
+    """Makes this process the parent of what its descendants leave behind (PR_SET_CHILD_SUBREAPER), so that it is found."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+
+
+def descendants(ancestor):
+    """Numbers of all processes below one, whatever group or session they are in."""
+    children = {}
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # The name in parentheses may hold anything.
+            fields = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            children.setdefault(int(fields[1]), []).append(int(path.parent.name))
+    found, pending = set(), [ancestor]
+    while pending:
+        for child in children.get(pending.pop(), ()):
+            if child not in found:
+                found.add(child)
+                pending.append(child)
+    return found
+
+
+def end(process, kept):
+    """Ends a command and all that it started, politely first; `kept`: processes of ours that were there before."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
+    # Until nothing is left: what is ended may be about to start something.
+    for _ in range(20):
+        left = descendants(os.getpid()) - kept
+        for number in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(number, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        process.poll()
+        if not left:
+            return
+        time.sleep(0.05)
 
 
 def run_line(line, log, seconds, environment):
     """Exit code of one command line, 124 where it was ended at its limit. Its output goes to the open file."""
+    kept = descendants(os.getpid())
+    # A group, but no session, of its own: whoever ends the session ends the command as well.
     process = subprocess.Popen(["bash", "-c", line], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log,
-                               stderr=subprocess.STDOUT, env={**os.environ, **environment}, start_new_session=True)
+                               stderr=subprocess.STDOUT, env={**os.environ, **environment}, process_group=0)
     try:
         return process.wait(max(1.0, seconds))
     except subprocess.TimeoutExpired:
         return 124
     finally:
         # Also after a normal end: what a command leaves behind would hold device memory under the next stage.
-        end(process)
+        end(process, kept)
 
 
 def finding_in(log):

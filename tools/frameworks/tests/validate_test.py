@@ -84,19 +84,28 @@ class Validate(unittest.TestCase):
             self.assertIn(name, run.stdout.split("\nstage ")[-1])
 
     def test_what_a_stage_leaves_running_is_ended_with_it(self):
-        self.validate(table=[stage(1, "leaves", "sleep 600 & echo $! > {here}/pid.txt")])
-        number = int((self.out / "stages/01-leaves/pid.txt").read_text(encoding="utf-8"))
-        for _ in range(100):
-            try:
-                os.kill(number, 0)
-            except ProcessLookupError:
-                return
-            # A process that has ended and waits to be reaped still has its number.
-            state = pathlib.Path(f"/proc/{number}/stat")
-            if state.exists() and state.read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] == "Z":
-                return
-            time.sleep(0.1)
-        self.fail("it is still there")
+        # In its group, in a session of its own, and one whose parent is killed at its limit.
+        self.validate(table=[stage(1, "leaves", "sleep 600 & echo $! > {here}/pid.txt"),
+                             stage(2, "session", "setsid sleep 600 & echo $! > {here}/pid.txt; sleep 0.3"),
+                             stage(3, "late", "setsid bash -c 'trap \"\" TERM; echo $$ > {here}/pid.txt; sleep 600; true' &"
+                                              " sleep 600", limit=1)])
+        for folder in ("01-leaves", "02-session", "03-late"):
+            number = int((self.out / "stages" / folder / "pid.txt").read_text(encoding="utf-8"))
+            for _ in range(100):
+                if not self.is_alive(number):
+                    break
+                time.sleep(0.1)
+            else:
+                self.fail(f"{folder}: it is still there")
+
+    @staticmethod
+    def is_alive(number):
+        """A process that has ended and waits to be reaped still has its number."""
+        try:
+            state = pathlib.Path(f"/proc/{number}/stat").read_text(encoding="utf-8")
+        except OSError:
+            return False
+        return state.rpartition(")")[2].split()[0] != "Z"
 
     def test_a_comparison_that_is_unequal_decides_the_exit_code(self):
         run = self.validate(table=[stage(1, "red", "echo 3 of 4 equal; exit 4", "echo later words"),
