@@ -59,7 +59,7 @@ def built(builder):
     if child.returncode == 0:
         return None
     lines = [line for line in errors.strip().splitlines() if line.strip()]
-    return f"{builder}: " + (" | ".join(lines[-3:]) if lines else f"exit code {child.returncode}")[:600]
+    return f"{builder}: " + (lines[-1] if lines else f"exit code {child.returncode}")[:600]
 
 
 def ahead():
