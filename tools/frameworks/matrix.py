@@ -45,7 +45,7 @@ def check(rows, dsplan, most):
         peak = prediction["memory"]["peak"]
         if peak is None:
             print(f"{name}: no peak: {[entry for entry in prediction['not_modelled'] if 'peak' in entry['what']]}")
-            bad += 1
+            bad += row.runtime != "deepspeed"  # There are rows of DeepSpeed whose states alone are predicted.
             continue
         fits = peak["reserved"] <= most
         bad += not fits

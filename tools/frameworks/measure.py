@@ -25,6 +25,7 @@ class Job:
         self.training = configuration.training
         self.deepspeed = configuration.deepspeed
         self.world_size = configuration.world_size()
+        self.rank = configuration.rank()
         self.out = arguments.out
         self.extra_steps = arguments.extra_steps
         self.snapshot = arguments.snapshot or configuration.snapshot
@@ -32,7 +33,8 @@ class Job:
         self.device = None
         self.phases = None
         inputs = inputs_of(configuration.model, configuration.training, configuration.deepspeed,
-                           options=configuration.options, fingerprint=fingerprint(configuration, arguments.dsplan))
+                           options=configuration.options_of_all_ranks(),
+                           fingerprint=fingerprint(configuration, arguments.dsplan))
         self.receipt = Receipt(arguments.out, configuration.name, "tools/frameworks/step", arguments.device, inputs,
                                environment(limit_bytes=self.limit_bytes), self.world_size,
                                "fake_process_group" if self.world_size > 1 else "process")
@@ -43,18 +45,18 @@ class Job:
         if self.limit_bytes:
             self.limit_bytes = self.device.limit(self.limit_bytes)
         self.receipt.value["environment"] = environment(self.device, self.limit_bytes)
-        self.phases = Phases(self.receipt, self.device)
+        self.phases = Phases(self.receipt, self.device, self.rank)
         if self.snapshot:
             self.device.start_snapshot()
 
     def end(self):
         """What is left to do however the run ended."""
         try:
-            self.receipt.rank(0)["snapshot"] = self.device.dump_snapshot(self.out, self.configuration.name)
+            self.receipt.rank(self.rank)["snapshot"] = self.device.dump_snapshot(self.out, self.configuration.name)
         except Exception as error:  # A run is worth more than its snapshot.
-            self.receipt.not_measured("snapshot", f"{type(error).__name__}: {error}")
+            self.receipt.not_measured("snapshot", f"{type(error).__name__}: {error}", self.rank)
         for entry in self.device.not_measured():
-            self.receipt.not_measured(entry["what"], entry["why"])
+            self.receipt.not_measured(entry["what"], entry["why"], self.rank)
 
 
 def fingerprint(configuration, dsplan):

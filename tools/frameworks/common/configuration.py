@@ -59,6 +59,15 @@ class Configuration:
         """What --gpus says."""
         return int(self.options[self.options.index("--gpus") + 1]) if "--gpus" in self.options else 1
 
+    def rank(self):
+        """The one that is measured, alone: what --rank says."""
+        return int(self.options[self.options.index("--rank") + 1]) if "--rank" in self.options else 0
+
+    def options_of_all_ranks(self):
+        """Without --rank: a receipt's `ranks` say it."""
+        at = self.options.index("--rank") if "--rank" in self.options else len(self.options)
+        return self.options[:at] + self.options[at + 2:]
+
 
 def model_config(value):
     """The whole config.json of what "model" names."""

@@ -33,6 +33,7 @@ def prepare(kind, allocator_conf=None):
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ["DS_ACCELERATOR"] = "cpu" if kind == "cpu" else "cuda"  # DeepSpeed asks at its import.
     if kind == "fake":
         sys.path.append(ORACLES)
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
