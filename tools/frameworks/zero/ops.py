@@ -1,7 +1,7 @@
 """DeepSpeed's compiled operators: built once where there is a compiler, within a time limit, and remembered either way.
 A process that is killed while torch builds leaves a lock behind that others wait for without end; hence our own lock.
 
-    ops.py      builds all of them side by side; always exit code 0
+    ops.py      builds all of them side by side, for the GPU; always exit code 0
 """
 
 import concurrent.futures
@@ -12,7 +12,11 @@ import sys
 import tempfile
 
 LIMIT_S = int(os.environ.get("DSPLAN_BUILD_SECONDS", "240"))
-BUILD = "from deepspeed.accelerator import get_accelerator as a; a().create_op_builder({builder!r}).load()"
+BUILD = """import torch
+from deepspeed.accelerator import get_accelerator
+if get_accelerator().device_name() == "cuda" and not torch.cuda.is_available():
+    raise SystemExit("there is no GPU to compile for")
+get_accelerator().create_op_builder({builder!r}).load()"""
 
 
 def folder():
@@ -59,7 +63,7 @@ def built(builder):
     if child.returncode == 0:
         return None
     lines = [line for line in errors.strip().splitlines() if line.strip()]
-    return f"{builder}: " + (" | ".join(lines[-3:]) if lines else f"exit code {child.returncode}")[:600]
+    return f"{builder}: " + (lines[-1] if lines else f"exit code {child.returncode}")[:600]
 
 
 def ahead():
