@@ -41,7 +41,7 @@ class receipt:
         self.save()
         self.model.register_forward_pre_hook(self.before_forward, with_kwargs=True)
         self.model.register_forward_hook(lambda *_: self.mark("after forward"))
-        self.optimizer.register_step_pre_hook(lambda *_: self.stepped or self.mark("before step"))
+        self.optimizer.register_step_pre_hook(lambda *_: None if self.stepped else self.mark("before step"))
         self.optimizer.register_step_post_hook(lambda *_: setattr(self, "stepped", True))
 
     def counters(self, kind):

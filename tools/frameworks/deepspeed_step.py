@@ -9,7 +9,6 @@ FusedAdam and DeepSpeedCPUAdam are compiled where that is possible. Where it is 
 their place ("torch_adam": true), so that dsplan predicts the same.
 """
 
-import contextlib
 import copy
 import gc
 import os
@@ -120,15 +119,16 @@ def refuse_unknown(training):
 
 def model_of(job, settings):
     training = job.training
-    torch.manual_seed(0)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(job.device.torch_device)
-        if settings.get("zero_optimization", {}).get("stage") == 3:
-            stack.enter_context(deepspeed.zero.Init(config_dict_or_path=settings))
-        model = pytorch_step.transformers.AutoModelForCausalLM.from_config(
-            pytorch_step.config_of(job), dtype=pytorch_step.DTYPES[training["dtype"]],
-            attn_implementation="eager" if training["attention"] == "eager" else "sdpa")
-    model.train()
+    if settings.get("zero_optimization", {}).get("stage") == 3:
+        torch.manual_seed(0)
+        with job.device.torch_device, deepspeed.zero.Init(config_dict_or_path=settings):
+            model = pytorch_step.transformers.AutoModelForCausalLM.from_config(
+                pytorch_step.config_of(job), dtype=pytorch_step.DTYPES[training["dtype"]],
+                attn_implementation="eager" if training["attention"] == "eager" else "sdpa")
+        model.train()
+    else:
+        model = pytorch_step.on_the_host(job)
+        pytorch_step.to_the_device(model, job.device)
     base = model
     if training.get("lora"):
         with job.device.torch_device:

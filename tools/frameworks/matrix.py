@@ -61,9 +61,8 @@ def measure(rows, arguments):
     again = [task for task in tasks if arguments.again or not task.done_before()]
 
     def report(task):
-        message = (task.result.get("message") or "").splitlines()
-        print(f"{task.name:44} {task.result['outcome']:14} {task.seconds:6.1f} s  {message[0][:100] if message else ''}",
-              flush=True)
+        message = (task.result.get("message") or "").partition("\n")[0][:100]
+        print(f"{task.name:44} {task.result['outcome']:14} {task.seconds:6.1f} s  {message}", flush=True)
 
     done, left = runner.run(again, arguments.timeout_s, arguments.budget_s, report=report)
     errors = sum(task.result["outcome"] == "error" for task in done)

@@ -8,6 +8,7 @@ import sys
 
 import torch
 import transformers
+from transformers.initialization import no_init_weights
 
 from common.device import ORACLES
 
@@ -67,20 +68,53 @@ def config_of(job):
 
 
 def model_of(job):
-    """Made on the device in its dtype, with adapters, frozen parameters and checkpointing as the training file says."""
+    """In its dtype on the device, with adapters, frozen parameters and checkpointing as the training file says."""
     training = job.training
-    torch.manual_seed(0)
-    with job.device.torch_device:
-        model = transformers.AutoModelForCausalLM.from_config(
-            config_of(job), dtype=DTYPES[training["dtype"]],
-            attn_implementation="eager" if training["attention"] == "eager" else "sdpa")
-    model.train()
-    base = model
+    base = model = on_the_host(job)
     if training.get("lora"):
         model = with_adapters(model, training["lora"], job.device.name == "fake")
+    to_the_device(model, job.device)
     freeze(model, training.get("freeze", []))
     checkpointed(base, training)
     return model
+
+
+def on_the_host(job):
+    """Made there without values, to be moved as Module.to() moves: parameters reach the device in the order of their
+    registration, and tied ones once. Made on the device, the tied head would be there for a moment."""
+    torch.manual_seed(0)
+    with no_init_weights():
+        model = transformers.AutoModelForCausalLM.from_config(
+            config_of(job), dtype=DTYPES[job.training["dtype"]],
+            attn_implementation="eager" if job.training["attention"] == "eager" else "sdpa")
+    model.tie_weights()
+    return model.train()
+
+
+def to_the_device(model, device):
+    """And gives the parameters values, in place."""
+    if device.name == "fake":
+        moved(model, device.torch_device, {})
+    else:
+        model.to(device.torch_device)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.02)
+
+
+def moved(module, device, known):
+    """Module.to() for fake parameters, which cannot be swapped. `known`: those that came before, by identity."""
+    for child in module.children():
+        moved(child, device, known)
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            if id(parameter) not in known:
+                made = torch.nn.Parameter(parameter.detach().to(device), parameter.requires_grad)
+                known[id(parameter)] = (made, parameter)  # Both, so that no other gets its identity.
+            module._parameters[name] = known[id(parameter)][0]
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            module._buffers[name] = buffer.to(device)
 
 
 def freeze(model, patterns):

@@ -1,5 +1,5 @@
-"""One interface over what is measured: `cuda` (PyTorch's caching allocator and NVML), `cpu` (real tensors, sizes seen by
-the dispatcher) and `fake` (FakeTensors of a CUDA device, the meter of tools/oracles/memory.py; nothing is computed).
+"""One interface over what is measured: `cuda` (PyTorch's caching allocator and NVML), `cpu` (real tensors, sizes seen
+by the dispatcher) and `fake` (FakeTensors of a CUDA device, the meter of tools/oracles/memory.py; nothing is computed).
 
     prepare("fake", limit)  # Before torch is imported: environment variables, and for fake a restart behind a library.
     device = device_of("cuda")

@@ -128,7 +128,7 @@ FAULTS = [
     (lambda r: r["ranks"][0]["memory"]["peak"].update(phase="second"), "peak.phase"),
     (lambda r: r["ranks"][0]["memory"]["phases"].pop(), "instead of"),
     (lambda r: r["ranks"][0]["memory"]["phases"][1]["marks"][1].update(name="forward"), "marks[1].name"),
-    (lambda r: r["ranks"][0]["memory"]["phases"][1]["marks"][1].update(requested=10 ** 9), "more than the phase's peak"),
+    (lambda r: r["ranks"][0]["memory"]["phases"][1]["marks"][1].update(requested=10 ** 9), "more than the phase's"),
     (lambda r: r["ranks"][0]["memory"]["phases"][1]["marks"][1].pop("active"), '"active" is missing'),
     (lambda r: r["ranks"][0].update(not_measured=[]), "without a reason"),
     (lambda r: r["ranks"][0]["not_measured"].append({"what": "x"}), '"why" is missing'),

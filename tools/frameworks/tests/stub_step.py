@@ -1,4 +1,5 @@
-"""Stands for `step` in runner_test.py: writes receipts without torch. The configuration's note says what becomes of it."""
+"""Stands for `step` in runner_test.py: writes receipts without torch. The configuration's note says what becomes of
+it."""
 
 import json
 import os

@@ -41,7 +41,7 @@ class Host:
         found = {}
         for value in gc.get_objects():
             try:
-                if isinstance(value, torch.Tensor) and value.device.type == "cpu" and not value.is_pinned():
+                if issubclass(type(value), torch.Tensor) and value.device.type == "cpu" and not value.is_pinned():
                     storage = value.untyped_storage()
                     found[storage.data_ptr()] = storage.nbytes()
             except Exception:  # Objects that only look like tensors.
