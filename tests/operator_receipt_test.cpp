@@ -10,6 +10,7 @@
 #include "io/text.h"
 #include "io/write_operators.h"
 #include "planner/compare_operators.h"
+#include "run_binary.h"
 
 namespace dsplan {
 namespace {
@@ -134,6 +135,22 @@ TEST_CASE("the report names what differs with both sides, and what may be marked
   CHECK(json.at("agrees") == false);
   CHECK(json.at("confirmed") == nlohmann::json({"add", "index_select", "scaled_dot_product_attention"}));
   CHECK(json.at("rows").size() == 7);
+}
+
+TEST_CASE("dsplan compare knows a file of measured operators by its schema") {
+  const std::string witness = DSPLAN_SOURCE_DIR "/tests/witnesses/operators.json";
+  const std::string made = DSPLAN_SOURCE_DIR "/tests/data/operators/cuda.json";
+  const test::Folder folder;
+  const test::Ran equal = test::run_binary(folder, {"compare", witness});
+  CHECK(equal.code == 0);
+  CHECK(equal.out.starts_with("agrees: "));
+  const test::Ran different = test::run_binary(folder, {"compare", made, made, "--format", "json"});
+  CHECK(different.code == 4);
+  // Several files are one measurement.
+  CHECK(nlohmann::json::parse(different.out).at("optimizers").at("cases") == 4);
+  const test::Ran mixed = test::run_binary(folder, {"compare", made, witness});
+  CHECK(mixed.code == 2);
+  CHECK(mixed.err.find("was measured at another level") != std::string::npos);
 }
 
 TEST_CASE("what is no measured operator is refused with its place") {

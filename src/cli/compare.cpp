@@ -31,6 +31,7 @@ constexpr const char* kFooter =
     "RECEIPT is a file of the measuring tools (docs/receipts.md) or a folder of\n"
     "such files. Without --re-predict two files: PREDICTION.json, as simulate\n"
     "--format json printed it, and the receipt; their fingerprints must agree.\n"
+    "Files of measured operators are held against the catalogue, all as one.\n"
     "KIND is requested, allocated, active, reserved, process, host, calls,\n"
     "payload, wire or parameters; N is bytes, or a percentage (1%).\n"
     "Exit codes: 0 it agrees, 2 refused, 4 something differs unexplained.";
@@ -239,20 +240,21 @@ int compare_verdicts(const CompareWords& said, const Document& document) {
   return right ? kDone : kDiffers;
 }
 
-// Files of tools/frameworks/ops against the catalogue. Several of one level are one measurement.
-int compare_operator_runs(const CompareWords& said, const Document& first) {
+// Measured operators against the catalogue; several files are one measurement.
+int compare_measured_operators(const CompareWords& said) {
   const std::string format = said.format.value_or("table");
   if (format != "table" && format != "json") {
-    throw Refusal("--format", fmt::format("no format \"{}\" of operators", format), "formats are table, json");
+    throw Refusal("--format", fmt::format("no format \"{}\" of measured operators", format), "formats are table, json");
   }
-  std::vector<OperatorRuns> runs{read_operator_runs(first)};
-  for (std::size_t i = 1; i < said.files.size(); ++i) {
-    runs.push_back(read_operator_runs(read_document(said.files[i])));
-    if (runs.back().level != runs.front().level) {
-      throw Refusal(said.files[i], "was seen at another level than " + said.files.front(), "compare them one by one");
+  std::vector<OperatorRuns> files;
+  for (const std::string& path : said.files) {
+    files.push_back(read_operator_runs(read_document(path)));
+    if (files.back().level != files.front().level) {
+      throw Refusal(path, fmt::format("was measured at another level than {}", said.files.front()),
+                    "compare them one after the other");
     }
   }
-  const OperatorComparison comparison = compare_operators(runs);
+  const OperatorComparison comparison = compare_operators(files);
   Output output(said.out.value_or(""));
   output.add(format == "json" ? operator_comparison_json(comparison) : operators_report(comparison));
   output.finish();
@@ -263,10 +265,10 @@ int compare_operator_runs(const CompareWords& said, const Document& first) {
 
 int compare_command(const Words& words) {
   const CompareWords said = parse(words);
-  if (!fs::is_directory(said.files.front())) {
+  if (!said.files.empty() && !fs::is_directory(said.files.front())) {
     const Document document = read_document(said.files.front());
     const std::string schema = schema_of(document);
-    if (schema == kOperatorRunsSchema) return compare_operator_runs(said, document);
+    if (schema == kOperatorRunsSchema) return compare_measured_operators(said);
     if (schema == "dsplan.verdicts/1" && said.files.size() == 1) return compare_verdicts(said, document);
   }
   const CompareTerms terms = terms_of(said);
