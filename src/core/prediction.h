@@ -205,6 +205,7 @@ struct Prediction {
   HostMemory host;
   // Absent where no schedule could be made and no formula covers it.
   std::optional<std::vector<TrafficRow>> communication;
+  std::vector<FrameworkCount> fetches;  // As DeepSpeed's parameter coordinator counts them; empty without ZeRO-3.
   std::optional<Bytes> capacity;
   std::optional<Bytes> context;
   std::optional<Bytes> communicators;  // NCCL's own memory, by formula.

@@ -78,7 +78,8 @@ void judge_states(const std::string& obstacle, Prediction& p) {
 }
 
 std::optional<Stretch> stretch_named(std::string_view phase) {
-  for (const Stretch stretch : {Stretch::Init, Stretch::FirstStep, Stretch::MiddleStep, Stretch::SecondStep}) {
+  for (const Stretch stretch :
+       {Stretch::Init, Stretch::FirstStep, Stretch::MiddleStep, Stretch::SecondStep, Stretch::Save}) {
     if (phase == name(stretch)) return stretch;
   }
   return std::nullopt;
@@ -96,8 +97,11 @@ void add_host(const MemoryMeter& meter, const Job& job, Prediction& p) {
 // whole run, as what does not fit in one phase never comes to the next; the persistent state is no phase's own.
 void keep_only(Stretch stretch, Prediction& p) {
   std::erase_if(p.phases, [&](const Phase& phase) { return phase.name != name(stretch); });
-  std::erase_if(*p.communication,
-                [&](const TrafficRow& row) { return (row.phase == Pass::Setup) != (stretch == Stretch::Init); });
+  const auto of = [](const TrafficRow& row) {
+    return row.phase == Pass::Setup ? Stretch::Init : row.phase == Pass::Save ? Stretch::Save : Stretch::SecondStep;
+  };
+  const Stretch traffic = stretch == Stretch::Init || stretch == Stretch::Save ? stretch : Stretch::SecondStep;
+  std::erase_if(*p.communication, [&](const TrafficRow& row) { return of(row) != traffic; });
   if (stretch == Stretch::SecondStep) return;
   p.held_for_backward.reset();
   p.not_modelled.push_back({"memory.held_for_backward", "of the second step, which --phase leaves out"});
@@ -156,7 +160,8 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   DSPLAN_CHECK(meter.by_role() == formulas.persistent, "persistent bytes by schedule and by formula differ");
   p.persistent.allocated = meter.allocated();
   p.phases = meter.phases();
-  p.communication = traffic.rows(job.parallelism.dp);
+  p.communication = traffic.rows(job.parallelism.dp, schedule.dp_inside);
+  p.fetches = schedule.counts;
   p.held_for_backward = held_for_backward(schedule, model);
   p.loss_spike = loss_spike(schedule, model);
   add_peak(schedule, model, job, meter, both_ends(schedule, options, placement, only), p);

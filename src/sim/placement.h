@@ -17,7 +17,7 @@
 
 namespace dsplan {
 
-inline constexpr std::size_t kStretches = 4;
+inline constexpr std::size_t kStretches = 5;
 
 struct PlacementOptions {
   AllocatorConfig config;
@@ -36,7 +36,7 @@ struct PlacementPeaks {
 };
 
 struct Placement {
-  PlacementPeaks peak;
+  PlacementPeaks peak;  // Saving left out.
   std::array<PlacementPeaks, kStretches> by_stretch;  // Zero where the schedule has no such stretch.
   std::int64_t retries = 0;
   std::optional<std::size_t> first_retry;  // The event that caused it.
