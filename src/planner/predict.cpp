@@ -113,12 +113,6 @@ void list_what_is_missing(const Job& job, Prediction& p) {
   if (!job.context) {
     p.not_modelled.push_back({"context", "no device is named: an uncalibrated 600 MiB stand for its CUDA context"});
   }
-  if (job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3) {
-    p.not_modelled.push_back(
-        {"zero_optimization.stage3_prefetch_bucket_size", "prefetching: every module gathers when it is entered"});
-    p.not_modelled.push_back({"zero_optimization.stage3_max_reuse_distance",
-                              "retention: every module lets go when it is left, and gathers again"});
-  }
   if (job.training.runtime == Runtime::DeepSpeed && job.training.zero.overlap_comm) {
     p.not_modelled.push_back(
         {"zero_optimization.overlap_comm", "streams: everything runs on one, frees wait for none"});

@@ -143,9 +143,7 @@ class Stage3 : public Runtime {
     std::sort(list.begin(), list.end(), [](const Tensor& a, const Tensor& b) { return a->parameter < b->parameter; });
     return list;
   }
-  [[nodiscard]] bool away(const Tensor& leaf) {
-    return !leaf->storage && in_flight_.count(leaf->parameter) == 0;
-  }
+  [[nodiscard]] bool away(const Tensor& leaf) { return !leaf->storage && in_flight_.count(leaf->parameter) == 0; }
 
   void compare(std::size_t numbers) {
     passing("length of a list", 8);
