@@ -270,11 +270,10 @@ bool is_harmless(std::string_view path, const Value& value) {
     std::string_view path;
     double most;
   };
-  constexpr Neutral kAtMost[] = {{"sequence_parallel_size", 1},
-                                 {"zero_optimization.mics_shard_size", 0}};
+  constexpr Neutral kAtMost[] = {{"sequence_parallel_size", 1}, {"zero_optimization.mics_shard_size", 0}};
   constexpr std::array<std::string_view, 4> kOnByDefault = {
-      "managed_gradient_accumulation", "zero_force_ds_cpu_optimizer",
-      "optimizer.params.fp32_optimizer_states", "zero_optimization.offload_optimizer.ratio"};
+      "managed_gradient_accumulation", "zero_force_ds_cpu_optimizer", "optimizer.params.fp32_optimizer_states",
+      "zero_optimization.offload_optimizer.ratio"};
   if (value.is(Value::Kind::Null) || is_auto(value)) return true;
   for (const Neutral& neutral : kAtMost) {
     if (neutral.path == path) return lax_number(value).value_or(neutral.most + 1) <= neutral.most;

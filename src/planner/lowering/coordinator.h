@@ -118,6 +118,9 @@ class Coordinator {
   [[nodiscard]] bool is_gathered(ParameterId parameter) const {
     return parameters_[static_cast<std::size_t>(parameter)].status != Status::Away;
   }
+  [[nodiscard]] const CoordinatedParameter& parameter(ParameterId id) const {
+    return parameters_[static_cast<std::size_t>(id)];
+  }
   [[nodiscard]] const CoordinatedModule& module(ModuleId id) const { return modules_[static_cast<std::size_t>(id)]; }
   [[nodiscard]] const Counts& counts() const { return counts_; }  // Of the pass under way.
   [[nodiscard]] const std::optional<TracingError>& tracing_error() const { return error_; }

@@ -127,7 +127,7 @@ void Stage3Runtime::reduce_scattered() {
   const DType kept = training().grad_accum_dtype;
   std::int64_t part = 0;
   for (const Entry& entry : entries_) part += piece_of(entry).part;
-  const BufferId uncast = cast_own_gradient();
+  const std::vector<BufferId> uncast = cast_own_gradients();
   const Entry& first = entries_.front();
   const bool direct = entries_.size() == 1 && trained_[first.parameter].elements % world() == 0;
   const Bytes whole = storage(Elements(checked_mul(part, world())), type);
@@ -165,7 +165,7 @@ void Stage3Runtime::reduce_scattered() {
   for (BufferId buffer : casts) emitter_.release(buffer, Reason::PythonFrame);
   if (!direct) emitter_.release(tensor, Reason::PythonFrame);
   clear_entries();
-  if (uncast != kNoBuffer) emitter_.release(uncast, Reason::GradientHeld);
+  for (BufferId gradient : uncast) emitter_.release(gradient, Reason::GradientHeld);
 }
 
 void Stage3Runtime::clear_entries() {
@@ -176,19 +176,23 @@ void Stage3Runtime::clear_entries() {
   filled_ = 0;
 }
 
-// A gradient that is larger than the bucket never entered it, and is cast by itself where the communication dtype
-// differs. Returns the gradient that the cast stands in for; both live until the reduction is over.
-BufferId Stage3Runtime::cast_own_gradient() {
-  Entry& entry = entries_.front();  // Alone: whatever comes next flushes it first.
+// A gradient that never entered the bucket is cast by itself where the communication dtype differs. Returns the
+// gradients that the casts stand in for; both live until the reduction is over.
+std::vector<BufferId> Stage3Runtime::cast_own_gradients() {
+  std::vector<BufferId> uncast;
   const DType type = training().communication_dtype;
-  if (entry.own == kNoBuffer || type == dtype()) return kNoBuffer;
-  const BufferId cast = emitter_.allocate(storage(Elements(trained_[entry.parameter].elements), type), type,
-                                          Role::RuntimeBuffers, "gradients in communication dtype");
-  emitter_.begin();
-  emitter_.read(entry.own);
-  emitter_.write(cast);
-  emitter_.compute("cast gradients");
-  return std::exchange(entry.own, cast);
+  if (type == dtype()) return uncast;
+  for (Entry& entry : entries_) {
+    if (entry.own == kNoBuffer) continue;
+    const BufferId cast = emitter_.allocate(storage(Elements(trained_[entry.parameter].elements), type), type,
+                                            Role::RuntimeBuffers, "gradients in communication dtype");
+    emitter_.begin();
+    emitter_.read(entry.own);
+    emitter_.write(cast);
+    emitter_.compute("cast gradients");
+    uncast.push_back(std::exchange(entry.own, cast));
+  }
+  return uncast;
 }
 
 // Each gradient padded to A, interleaved by rank.

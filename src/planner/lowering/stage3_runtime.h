@@ -120,7 +120,7 @@ class Stage3Runtime final : public RuntimeBase {
   void flush();
   void reduce_in_bucket();
   void reduce_scattered();
-  BufferId cast_own_gradient();
+  std::vector<BufferId> cast_own_gradients();
   [[nodiscard]] const Piece& piece_of(const Entry& entry) const;
   // Elements of `entry`'s partition that are real on this rank.
   [[nodiscard]] std::int64_t real_part(const Entry& entry) const;

@@ -147,9 +147,10 @@ void resolve_fetching(Resolver& resolver, const ZeroInput& in) {
   const std::int64_t ranks = resolver.job.parallelism.dp;
   zero.hpz_partition_size = std::clamp<std::int64_t>(in.hpz_partition_size.value_or(1), 1, ranks);
   if (zero.stage == 3 && ranks % zero.hpz_partition_size != 0) {
-    resolver.fault(in.hpz_partition_size.place,
-                   fmt::format("\"zero_hpz_partition_size\" {} does not divide {} ranks", zero.hpz_partition_size, ranks),
-                   "DeepSpeed asserts that it does");
+    resolver.fault(
+        in.hpz_partition_size.place,
+        fmt::format("\"zero_hpz_partition_size\" {} does not divide {} ranks", zero.hpz_partition_size, ranks),
+        "DeepSpeed asserts that it does");
   }
 }
 
