@@ -48,21 +48,28 @@ bool Tape::lies_in(ModuleId module, ModuleId outer) const {
 }
 
 // Which modules' backward has a beginning (a gradient of something made inside) and an end (a gradient of something
-// that is handed in). A module without operators, as a dropout of probability 0, hands on what was made right before.
+// that is handed in). A module without operators, as a dropout of probability 0, hands on what the next one reads.
 void Tape::find_gradients_of_modules() {
-  NodeId before = kNone;
+  std::vector<ModuleId> passing;
   bool empty = false;
   for (const Instruction& instruction : graph_.program) {
-    if (instruction.kind == Instruction::Kind::Run) {
-      before = instruction.id;
-      empty = false;
-    } else if (instruction.kind == Instruction::Kind::Enter) {
+    if (instruction.kind == Instruction::Kind::Enter) {
       empty = true;
     } else if (instruction.kind == Instruction::Kind::Exit && empty) {
-      const bool wanted = before != kNone && is_wanted(graph_.node(before));
-      module_has_gradient_[static_cast<std::size_t>(instruction.id)] = wanted;
-      module_ends_[static_cast<std::size_t>(instruction.id)] = wanted;
+      passing.push_back(instruction.id);
       empty = false;
+    } else if (instruction.kind == Instruction::Kind::Run) {
+      empty = false;
+      const Node& node = graph_.node(instruction.id);
+      const bool wanted =
+          is_wanted(node) && std::any_of(graph_.in(node).begin(), graph_.in(node).end(), [&](TensorId id) {
+            return graph_.tensor(id).requires_grad && graph_.tensor(id).producer != kNone;
+          });
+      for (ModuleId module : passing) {
+        module_has_gradient_[static_cast<std::size_t>(module)] = wanted;
+        module_ends_[static_cast<std::size_t>(module)] = wanted;
+      }
+      passing.clear();
     }
   }
   for (const Node& node : graph_.nodes) {
