@@ -98,6 +98,15 @@ struct ZeroInput {
   Setting<std::int64_t> max_live_parameters;
   Setting<std::int64_t> max_reuse_distance;
   Setting<bool> gather_16bit_weights_on_model_save;
+  Setting<bool> all_reduce_for_fetch;
+  Setting<bool> allgather_sequential;
+  Setting<bool> memory_efficient_linear;
+  Setting<std::int64_t> hpz_partition_size;
+  Setting<bool> quantized_weights;
+  Setting<std::int64_t> module_granularity_threshold;
+  Setting<std::vector<std::string>> leaf_classes;
+  Setting<std::vector<std::string>> leaf_names;
+  Setting<std::vector<std::string>> leaf_suffixes;
   OffloadInput offload_param;
   OffloadInput offload_optimizer;
 };

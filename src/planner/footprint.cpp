@@ -181,20 +181,29 @@ void stage3(const Job& job, const std::vector<Counted>& parameters, Footprint& r
   std::int64_t frozen = 0;
   std::int64_t whole = 0;
   std::int64_t counted = 0;
+  std::int64_t persistent = 0;
+  std::int64_t shards = 0;  // hpZ's, of what is frozen: the step drops those of what it changes.
+  const std::int64_t inside = t.zero.hpz_partition_size;
   for (const Counted& p : parameters) {
     const std::int64_t part = (p.elements + ranks - 1) / ranks;
     (p.trained ? trained : frozen) += part;
+    if (inside > 1 && !p.trained) shards += part * ranks / inside;
     if (p.elements > t.zero.param_persistence_threshold.value()) continue;
     if (checked_add(counted, p.elements) > t.zero.model_persistence_threshold.value()) continue;
     counted += p.elements;
+    ++persistent;
     whole += part * ranks;
   }
+  // A single rank has nothing to gather: several persistent parameters are their partitions; one alone is copied.
+  if (ranks == 1 && persistent != 1 && !t.zero.allgather_sequential) whole = 0;
   const bool parameters_away = t.zero.offload_param.device != OffloadDevice::None;
   const bool optimizer_away = t.zero.offload_optimizer.device != OffloadDevice::None;
-  if (!parameters_away) result.persistent[Role::Parameters] = storage(Elements(trained + frozen), t.dtype);
+  if (!parameters_away) result.persistent[Role::Parameters] = storage(Elements(trained + frozen + shards), t.dtype);
   result.persistent[Role::RuntimeBuffers] = storage(Elements(whole), t.dtype);
   if (trained == 0) return;
-  result.persistent[Role::RuntimeBuffers] += storage(t.zero.reduce_bucket_size, t.communication_dtype);
+  if (t.zero.contiguous_gradients) {
+    result.persistent[Role::RuntimeBuffers] += storage(t.zero.reduce_bucket_size, t.communication_dtype);
+  }
   if (optimizer_away) return;
   result.persistent[Role::Gradients] = storage(Elements(trained), t.grad_accum_dtype);
   result.states.gradients = result.persistent[Role::Gradients];

@@ -180,12 +180,7 @@ std::vector<Entry> train(const dsplan::ModelSpec& spec, Settings settings, const
   const std::unique_ptr<Runtime> runtime = make_runtime(plan, net);
   runtime->initialise();
   net.hooks = runtime.get();
-  const ReadyHook ready = [&](const Tensor& leaf) {
-    runtime->ready(leaf);
-    const auto left = net.left_when_ready.find(leaf->parameter);
-    if (left == net.left_when_ready.end() || !runtime->wraps_tensors()) return;
-    for (int module : left->second) runtime->post_backward(module);
-  };
+  const ReadyHook ready = [&](const Tensor& leaf) { runtime->ready(leaf); };
   Batch batch;
   for (std::int64_t at = 0; at < 2 * plan.micro_batches; ++at) {
     const bool boundary = (at + 1) % plan.micro_batches == 0;

@@ -209,10 +209,18 @@ Schedule lower_shapes(const ModelSpec& model, const Job& job, const std::vector<
   loop.optimizer_step(Stretch::FirstStep);
   for (std::int64_t k = 2; k < steps; ++k) loop.optimizer_step(Stretch::MiddleStep);
   loop.optimizer_step(Stretch::SecondStep);
+  if (runtime->saves()) {
+    emitter.at(Pass::Save);
+    emitter.mark(Moment::StretchBegins, Stretch::Save);
+    runtime->save();
+    emitter.mark(Moment::StretchEnds, Stretch::Save);
+  }
   Schedule schedule = emitter.finish();
+  schedule.counts = runtime->counts();
   schedule.rank = rank;
   schedule.world = job.parallelism.world;
   schedule.dp = job.parallelism.dp;
+  if (job.training.zero.stage == 3) schedule.dp_inside = job.training.zero.hpz_partition_size;
   schedule.keeps_results = std::any_of(checkpointing.groups.begin(), checkpointing.groups.end(),
                                        [](const CheckpointGroup& group) { return !group.kept.empty(); });
   return schedule;
