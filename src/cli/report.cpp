@@ -168,6 +168,17 @@ std::string traffic_in_full(const std::vector<TrafficRow>& rows) {
   return text;
 }
 
+std::string departures(const std::vector<TrafficTerm>& terms) {
+  if (terms.empty()) return {};
+  std::string text = "\n  what a rank sends in one step (wire), beside the paper's count\n";
+  Bytes sum;
+  for (const TrafficTerm& term : terms) {
+    sum += term.wire;
+    text += wrapped(fmt::format("{:>13}  ", human(term.wire)), term.what + ": " + term.why, 15);
+  }
+  return text + fmt::format("{:>13}  in all\n", human(sum));
+}
+
 std::string buffers(std::string_view title, const std::vector<LiveBuffer>& list) {
   std::string text = fmt::format("  {}\n{:>13}{:>7}  {:<16}{}\n", title, "each", "count", "role", "what");
   for (const LiveBuffer& buffer : list) {
@@ -275,6 +286,17 @@ std::string verdict_line(const Prediction& prediction) {
   return text + fmt::format(" (rank {} of {})", prediction.rank, prediction.world);
 }
 
+// Small change (random state, step counters) is not worth a line.
+std::string host_line(const HostMemory& host) {
+  constexpr Bytes kWorthALine{1 << 20};
+  if (!host.peak || (*host.peak < kWorthALine && host.verdict != Verdict::DoesNotFit)) return {};
+  std::string text = fmt::format("host: pinned {} ({} requested), pageable {}; {} on a node", human(*host.pinned),
+                                 human(*host.pinned_requested), human(*host.pageable), human(*host.per_node));
+  if (*host.nvme > Bytes(0)) text += fmt::format("; files {}", human(*host.nvme));
+  if (host.verdict != Verdict::Unknown) text += "; " + host.verdict_reason;
+  return wrapped("", text, 2);
+}
+
 const Prediction& worst_of(const std::vector<Prediction>& predictions) {
   return *std::max_element(predictions.begin(), predictions.end(), [](const Prediction& a, const Prediction& b) {
     if (badness(a.verdict) != badness(b.verdict)) return badness(a.verdict) < badness(b.verdict);
@@ -286,11 +308,12 @@ std::string report(const Prediction& prediction, const Job& job, const ReportSty
   std::string text = painted(wrapped("", verdict_line(prediction), 2), prediction.verdict, style);
   text += "\n" + job_lines(prediction, job) + "\n" + memory_table(prediction) + states_line(prediction);
   if (prediction.peak) text += moment(prediction);
+  text += host_line(prediction.host);
   if (prediction.communication) text += "\n" + traffic(*prediction.communication);
   if (asked(style, Topic::Peak)) text += "\n" + explained(prediction);
   if (asked(style, Topic::Saved) && prediction.saved) text += "\n" + saved_table(*prediction.saved);
   if (asked(style, Topic::Traffic) && prediction.communication && !prediction.communication->empty()) {
-    text += "\n" + traffic_in_full(*prediction.communication);
+    text += "\n" + traffic_in_full(*prediction.communication) + departures(prediction.traffic_terms);
   }
   if (prediction.fragmentation) text += "\n" + fragmentation_report(*prediction.fragmentation);
   return text + "\n" + tail(prediction, job);

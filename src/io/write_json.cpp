@@ -161,10 +161,10 @@ Json memory_value(const Prediction& prediction) {
   memory["loss_spike"] = prediction.loss_spike ? spike_value(*prediction.loss_spike) : Json();
   if (prediction.fragmentation) memory["fragmentation"] = fragmentation_value(*prediction.fragmentation);
   memory["phases"] = prediction.phases.empty() ? Json() : phases_value(prediction.phases);
-  memory["host"] = {{"pinned", optional(host.pinned)},
-                    {"pageable", optional(host.pageable)},
-                    {"peak", optional(host.peak)},
-                    {"per_node", optional(host.per_node)}};
+  memory["host"] = {{"pinned", optional(host.pinned)},     {"pinned_requested", optional(host.pinned_requested)},
+                    {"pageable", optional(host.pageable)}, {"peak", optional(host.peak)},
+                    {"per_node", optional(host.per_node)}, {"nvme", optional(host.nvme)},
+                    {"verdict", name(host.verdict)},       {"verdict_reason", host.verdict_reason}};
   return memory;
 }
 
@@ -179,6 +179,14 @@ Json traffic_value(const std::vector<TrafficRow>& rows) {
                     {"calls", row.calls},
                     {"payload_bytes", row.payload.value()},
                     {"wire_bytes", row.wire.value()}});
+  }
+  return list;
+}
+
+Json terms_value(const std::vector<TrafficTerm>& terms) {
+  Json list = Json::array();
+  for (const TrafficTerm& term : terms) {
+    list.push_back({{"what", term.what}, {"wire_bytes", term.wire.value()}, {"why", term.why}});
   }
   return list;
 }
@@ -246,6 +254,7 @@ Json without_absences(const Prediction& prediction, const Job& job) {
   value["memory"] = memory_value(prediction);
   if (prediction.above_inputs) value["above_inputs"] = above_value(*prediction.above_inputs);
   value["communication"] = prediction.communication ? traffic_value(*prediction.communication) : Json();
+  if (!prediction.traffic_terms.empty()) value["traffic_terms"] = terms_value(prediction.traffic_terms);
   value["time"] = nullptr;
   value["assumptions"] = assumptions_value(job);
   return value;

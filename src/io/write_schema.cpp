@@ -156,9 +156,13 @@ Json memory() {
               {"loss_spike", loss_spike()},
               {"phases", phases()},
               {"host", object({{"pinned", count_or_null()},
+                               {"pinned_requested", count_or_null()},
                                {"pageable", count_or_null()},
                                {"peak", count_or_null()},
-                               {"per_node", count_or_null()}})}});
+                               {"per_node", count_or_null()},
+                               {"nvme", count_or_null()},
+                               {"verdict", one_of({"fits", "does_not_fit", "unknown"})},
+                               {"verdict_reason", typed("string")}})}});
   value["properties"]["fragmentation"] = fragmentation();
   return value;
 }
@@ -206,7 +210,9 @@ std::string prediction_schema() {
                  {"description",
                   "What `dsplan simulate --format json` prints; with --rank all these are the items of \"ranks\" in "
                   "{\"schema\": \"dsplan.predictions/1\", \"ranks\": [...]}. All sizes are bytes of one rank."}};
-  schema.update(with_optional(body, {{"above_inputs", above_inputs()}}));
+  const Json terms =
+      list_of(object({{"what", typed("string")}, {"wire_bytes", typed("integer")}, {"why", typed("string")}}));
+  schema.update(with_optional(body, {{"above_inputs", above_inputs()}, {"traffic_terms", terms}}));
   return schema.dump(2) + "\n";
 }
 
