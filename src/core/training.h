@@ -16,7 +16,7 @@ namespace dsplan {
 // The released triple that produced the committed witness data; the one place that names it.
 inline constexpr const char* kTorchVersion = "2.11.0";
 inline constexpr const char* kTransformersVersion = "5.17.0";
-inline constexpr const char* kDeepSpeedVersion = "0.19.6";
+inline constexpr const char* kDeepSpeedVersion = "0.19.8";
 
 struct Version {
   int major = 0;

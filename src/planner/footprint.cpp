@@ -161,7 +161,9 @@ void stage12(const Job& job, const std::vector<Counted>& parameters, Footprint& 
   }
   result.persistent[Role::Optimizer] = storage(part, t.master_dtype) + flat_state(t, part.value());
   if (t.zero.stage == 2) {
-    result.states.gradients = storage(part, t.dtype);  // ZeRO-2 accumulates in the model's dtype, whatever is asked.
+    // Sums in another dtype are a partition of their own since 0.19.8; before, ZeRO-2 kept the model's, whatever was
+    // asked.
+    result.states.gradients = storage(part, t.deepspeed < Version{0, 19, 8} ? t.dtype : t.grad_accum_dtype);
     return;
   }
   result.states.gradients = storage(Elements(n), t.grad_accum_dtype);
@@ -273,6 +275,10 @@ std::vector<Elements> kept_gradients(const ModelSpec& model, const Job& job) {
   }
   const std::int64_t part = round_up(Elements(sum_of(trained, true)), checked_mul(2, ranks)).value() / ranks;
   std::vector<Elements> kept(static_cast<std::size_t>(ranks));
+  if (job.training.grad_accum_dtype != job.training.dtype) {  // Sums hold the partition and no more.
+    std::fill(kept.begin(), kept.end(), Elements(part));
+    return kept;
+  }
   std::int64_t offset = 0;
   for (const Counted& p : trained) {
     if (p.elements == 0) continue;

@@ -98,7 +98,9 @@ class Stage0 : public Runtime {
     const Block flat = block("flat parameters", bytes(elements_));
     clones.clear();
     for (const Tensor& leaf : leaves_) leaf->storage = flat;
+    Block clone = block("clone of all", bytes(elements_));
     master_ = block("master", 4 * elements_);
+    clone.reset();
     const Block zeros = block("zero gradients", 4 * elements_);
     make_state(4 * elements_);
   }
@@ -138,7 +140,6 @@ class Stage0 : public Runtime {
     const Block flat = block("flat gradient in fp32", 4 * elements_);
     casts.clear();
     for (const Tensor& leaf : leaves_) leaf->grad.reset();
-    passing("norm", 4);
   }
 
   Block master_;

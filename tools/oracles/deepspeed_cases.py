@@ -132,7 +132,7 @@ CASES = {
     "z3-llama-fp32": case(LLAMA, z3(), dtype="fp32"),
     "z3-llama-offload": case(LLAMA, z3(offload_optimizer={"device": "cpu"}), accumulation=2),
     "z3-llama-offload-param": case(LLAMA, z3(offload_optimizer={"device": "cpu"}, offload_param={"device": "cpu"})),
-    "z3-llama-module-granularity": case(LLAMA, z3(stage3_module_granularity_threshold=2000), steps=3,
+    "z3-llama-module-granularity": case(LLAMA, z3(stage3_module_granularity_threshold=400), steps=3,
                                          plain_outputs=True),
     "z3-gpt2": case(GPT2, z3(), steps=3),
     "z3-gpt2-non-reentrant": case(GPT2, z3(), checkpoint="non_reentrant"),

@@ -79,6 +79,21 @@ class Loop {
 
 }  // namespace
 
+namespace {
+
+// Sums of gradients in another dtype than the model's, below ZeRO-3.
+std::optional<std::string> accumulation_obstacle(const Training& training) {
+  const Zero& zero = training.zero;
+  if (zero.stage == 0 || zero.stage == 3 || training.grad_accum_dtype == training.dtype) return std::nullopt;
+  if (uses_bf16_optimizer(training)) return std::nullopt;
+  if (training.grad_accum_dtype != DType::Float32) return "gradient accumulation in less than fp32";
+  if (training.deepspeed < Version{0, 19, 8}) return "gradient accumulation in fp32 before DeepSpeed 0.19.8";
+  if (!zero.contiguous_gradients) return "gradient accumulation in fp32 without contiguous_gradients";
+  return std::nullopt;
+}
+
+}  // namespace
+
 std::optional<std::string> schedule_obstacle(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
   if (const auto graph = graph_obstacle(model, training, job.parallelism.tp)) return graph;
@@ -90,9 +105,7 @@ std::optional<std::string> schedule_obstacle(const ModelSpec& model, const Job& 
   if (training.runtime == Runtime::DeepSpeed) {
     if (training.zero.offload_optimizer.device != OffloadDevice::None) return "optimizer offload";
     if (training.zero.offload_param.device != OffloadDevice::None) return "parameter offload";
-    if (training.zero.stage < 3 && training.grad_accum_dtype != training.dtype) {
-      return "gradient accumulation in another dtype than the model's (BF16_Optimizer)";
-    }
+    if (const auto other = accumulation_obstacle(training)) return other;
   }
   return std::nullopt;
 }

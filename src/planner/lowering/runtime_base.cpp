@@ -196,6 +196,16 @@ void accumulate_gradient(Emitter& emitter, BufferId& held, BufferId gradient) {
   emitter.release(gradient, Reason::AutogradGraph);
 }
 
+BufferId RuntimeBase::padding_of_flat(std::int64_t elements) {
+  if (elements == 0) return kNoBuffer;
+  const BufferId zeros =
+      emitter_.allocate(in_model_dtype(elements), dtype(), Role::Temporaries, "padding of flat parameters");
+  emitter_.begin();
+  emitter_.write(zeros);
+  emitter_.compute("zero padding");
+  return zeros;
+}
+
 void RuntimeBase::create_flat_state(std::int64_t elements, std::vector<BufferId>& state) {
   for (const StateTensor& tensor :
        optimizer_state(training().optimizer, Shape{elements}, training().master_dtype, false)) {
@@ -215,12 +225,19 @@ void RuntimeBase::write_all(const std::vector<BufferId>& buffers) {
   for (BufferId buffer : buffers) emitter_.write(buffer);
 }
 
+bool uses_bf16_optimizer(const Training& training) {
+  return training.runtime == Runtime::DeepSpeed && training.zero.stage == 1 && training.dtype == DType::BFloat16 &&
+         training.grad_accum_dtype == DType::Float32 && training.zero.offload_optimizer.device == OffloadDevice::None;
+}
+
 std::unique_ptr<TrainingRuntime> make_runtime(const Job& job, const ModelSpec& model, std::int64_t rank,
                                               Emitter& emitter) {
   if (job.training.runtime == Runtime::PyTorch) return make_pytorch_runtime(job, model, rank, emitter);
   switch (job.training.zero.stage) {
     case 0: return make_stage0_runtime(job, model, rank, emitter);
     case 1:
+      if (uses_bf16_optimizer(job.training)) return make_bf16_runtime(job, model, rank, emitter);
+      return make_stage12_runtime(job, model, rank, emitter);
     case 2: return make_stage12_runtime(job, model, rank, emitter);
     case 3: return make_stage3_runtime(job, model, rank, emitter);
     default: break;

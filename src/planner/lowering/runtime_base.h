@@ -74,6 +74,8 @@ class RuntimeBase : public TrainingRuntime {
   void broadcast(BufferId buffer) { broadcast(buffer, dtype()); }
   void broadcast(BufferId buffer, DType type);
   void accumulate(BufferId& held, BufferId gradient) { accumulate_gradient(emitter_, held, gradient); }
+  // Zeros that end a flat buffer, made before it (runtime/utils.py, align_dense_tensors); kNoBuffer where none are.
+  BufferId padding_of_flat(std::int64_t elements);
   // All state tensors for one flat partition.
   void create_flat_state(std::int64_t elements, std::vector<BufferId>& state);
   void read_all(const std::vector<BufferId>& buffers);
@@ -88,6 +90,10 @@ class RuntimeBase : public TrainingRuntime {
   std::vector<std::int32_t> trained_index_;  // By ParameterId; -1 for frozen and tied.
 };
 
+// ZeRO-1, bf16 and sums in fp32: another optimizer of DeepSpeed's, BF16_Optimizer (engine.py,
+// _configure_zero_optimizer).
+[[nodiscard]] bool uses_bf16_optimizer(const Training& training);
+
 // One constructor each; make_runtime chooses.
 [[nodiscard]] std::unique_ptr<TrainingRuntime> make_pytorch_runtime(const Job&, const ModelSpec&, std::int64_t rank,
                                                                     Emitter&);
@@ -95,6 +101,8 @@ class RuntimeBase : public TrainingRuntime {
                                                                    Emitter&);
 [[nodiscard]] std::unique_ptr<TrainingRuntime> make_stage12_runtime(const Job&, const ModelSpec&, std::int64_t rank,
                                                                     Emitter&);
+[[nodiscard]] std::unique_ptr<TrainingRuntime> make_bf16_runtime(const Job&, const ModelSpec&, std::int64_t rank,
+                                                                 Emitter&);
 [[nodiscard]] std::unique_ptr<TrainingRuntime> make_stage3_runtime(const Job&, const ModelSpec&, std::int64_t rank,
                                                                    Emitter&);
 
