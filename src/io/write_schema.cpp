@@ -60,7 +60,8 @@ Json live() {
                          {"module", typed("string")},
                          {"role", typed("string")},
                          {"bytes", count()},
-                         {"count", count()}}));
+                         {"count", count()},
+                         {"rule", typed("string")}}));
 }
 
 Json persistent() {
@@ -146,6 +147,15 @@ Json fragmentation() {
                  {"remedies", list_of(remedy)}});
 }
 
+// Only with --placement planned. `saved` is negative where the plan takes more.
+Json planned() {
+  return object({{"height", count()},
+                 {"lower_bound", count()},
+                 {"reserved", count()},
+                 {"saved", typed("integer")},
+                 {"buffers", count()}});
+}
+
 Json memory() {
   Json value =
       object({{"states",
@@ -160,6 +170,7 @@ Json memory() {
                                {"peak", count_or_null()},
                                {"per_node", count_or_null()}})}});
   value["properties"]["fragmentation"] = fragmentation();
+  value["properties"]["planned"] = planned();
   return value;
 }
 
@@ -182,6 +193,8 @@ std::string prediction_schema() {
                                   {"value", typed("string")},
                                   {"reason", typed("string")},
                                   {"option", typed("string")}});
+  const Json advice = object(
+      {{"rule", typed("string")}, {"key", typed("string")}, {"costs_bytes", count()}, {"text", typed("string")}});
   const Json body = object({{"schema", one_of({"dsplan.prediction/1"})},
                             {"fingerprint", typed("string")},
                             {"model", typed("string")},
@@ -199,6 +212,7 @@ std::string prediction_schema() {
                             {"memory", memory()},
                             {"communication", communication()},
                             {"time", typed("null")},
+                            {"advice", list_of(advice)},
                             {"assumptions", list_of(assumption)},
                             {"not_modelled", list_of(object({{"what", typed("string")}, {"why", typed("string")}}))}});
   Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},

@@ -101,6 +101,7 @@ std::string fingerprint(const ModelSpec& model, const Job& job) {
   if (job.allocator != AllocatorConfig{}) text += "allocator " + canonical(job.allocator) + "\n";
   if (job.stream_frees != StreamFrees::AtSync)
     fmt::format_to(std::back_inserter(text), "frees {}\n", name(job.stream_frees));
+  if (job.placement == PlacementKind::Planned) text += "placement planned\n";
   if (const auto sizes = library_workspaces(job)) {
     fmt::format_to(std::back_inserter(text), "workspaces {} {} {}\n", sizes->cublas.value(), sizes->cublaslt.value(),
                    sizes->lt_per_call);
