@@ -294,6 +294,17 @@ std::string verdict_line(const Prediction& prediction) {
   return text + fmt::format(" (rank {} of {})", prediction.rank, prediction.world);
 }
 
+// Small change (random state, step counters) is not worth a line.
+std::string host_line(const HostMemory& host) {
+  constexpr Bytes kWorthALine{1 << 20};
+  if (!host.peak || (*host.peak < kWorthALine && host.verdict != Verdict::DoesNotFit)) return {};
+  std::string text = fmt::format("host: pinned {} ({} requested), pageable {}; {} on a node", human(*host.pinned),
+                                 human(*host.pinned_requested), human(*host.pageable), human(*host.per_node));
+  if (*host.nvme > Bytes(0)) text += fmt::format("; files {}", human(*host.nvme));
+  if (host.verdict != Verdict::Unknown) text += "; " + host.verdict_reason;
+  return wrapped("", text, 2);
+}
+
 const Prediction& worst_of(const std::vector<Prediction>& predictions) {
   return *std::max_element(predictions.begin(), predictions.end(), [](const Prediction& a, const Prediction& b) {
     if (badness(a.verdict) != badness(b.verdict)) return badness(a.verdict) < badness(b.verdict);
@@ -305,6 +316,7 @@ std::string report(const Prediction& prediction, const Job& job, const ReportSty
   std::string text = painted(wrapped("", verdict_line(prediction), 2), prediction.verdict, style);
   text += "\n" + job_lines(prediction, job) + "\n" + memory_table(prediction) + states_line(prediction);
   if (prediction.peak) text += moment(prediction);
+  text += host_line(prediction.host);
   if (prediction.communication) text += "\n" + traffic(*prediction.communication);
   if (asked(style, Topic::Peak)) text += "\n" + explained(prediction);
   if (asked(style, Topic::Saved) && prediction.saved) text += "\n" + saved_table(*prediction.saved);

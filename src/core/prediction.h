@@ -193,19 +193,25 @@ struct TrafficRow {
   friend bool operator==(const TrafficRow&, const TrafficRow&) = default;
 };
 
-enum class Verdict : std::uint8_t { Fits, FitsWithRetries, DoesNotFit, Unknown };
-[[nodiscard]] std::string_view name(Verdict verdict);
-
 struct Absence {
   std::string what;  // The JSON path that is null or the effect that is missing: "time", "memory.host".
   std::string why;
 };
 
+enum class Verdict : std::uint8_t { Fits, FitsWithRetries, DoesNotFit, Unknown };
+[[nodiscard]] std::string_view name(Verdict verdict);
+
+// Of tensors and byte arrays: what the processes themselves take is not known.
 struct HostMemory {
-  std::optional<Bytes> pinned;
-  std::optional<Bytes> pageable;
-  std::optional<Bytes> peak;
-  std::optional<Bytes> per_node;
+  std::optional<Bytes> pinned;            // Taken by the pool: powers of two, never given back.
+  std::optional<Bytes> pinned_requested;  // The most that was handed out of it.
+  std::optional<Bytes> pageable;          // At its largest.
+  std::optional<Bytes> peak;              // Pool and pageable together, of this rank.
+  std::optional<Bytes> per_node;          // The same of all ranks of a full node.
+  std::optional<Bytes> nvme;              // Files of this rank at their largest.
+  std::optional<Bytes> capacity;          // Of one node.
+  Verdict verdict = Verdict::Unknown;     // Fits, DoesNotFit or Unknown.
+  std::string verdict_reason;
 };
 
 struct Prediction {

@@ -48,8 +48,8 @@ enum class Pass : std::uint8_t { Setup, Forward, Recompute, Backward, Step };
 // What a buffer is, for people: "saved input of linear". Points to a string literal, so that labels cost nothing.
 using Label = const char*;
 
-// Where a buffer lives. Host buffers count in the host's ledger, never in the device's.
-enum class Space : std::uint8_t { Device, Pinned, Pageable };
+// Where a buffer lives. Host buffers and files count in the host's ledger, never in the device's.
+enum class Space : std::uint8_t { Device, Pinned, Pageable, Nvme };
 
 struct Buffer {
   Bytes size;  // Requested bytes; > 0.

@@ -166,9 +166,13 @@ Json memory() {
               {"loss_spike", loss_spike()},
               {"phases", phases()},
               {"host", object({{"pinned", count_or_null()},
+                               {"pinned_requested", count_or_null()},
                                {"pageable", count_or_null()},
                                {"peak", count_or_null()},
-                               {"per_node", count_or_null()}})}});
+                               {"per_node", count_or_null()},
+                               {"nvme", count_or_null()},
+                               {"verdict", one_of({"fits", "does_not_fit", "unknown"})},
+                               {"verdict_reason", typed("string")}})}});
   value["properties"]["fragmentation"] = fragmentation();
   value["properties"]["planned"] = planned();
   return value;

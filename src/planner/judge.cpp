@@ -57,6 +57,41 @@ void judge(const Schedule& schedule, const ModelSpec& model, const Job& job, con
   }
 }
 
+void add_host(const HostMeter& meter, const Job& job, Prediction& p) {
+  HostMemory& host = p.host;
+  const std::int64_t ranks = std::min(job.parallelism.world, job.parallelism.gpus_per_node);
+  host.pinned = meter.pinned();
+  host.pinned_requested = meter.pinned_requested_peak();
+  host.pageable = meter.pageable_peak();
+  host.peak = meter.peak();
+  host.per_node = meter.peak() * ranks;
+  host.nvme = meter.nvme_peak();
+  host.capacity = job.host_memory;
+  if (!host.capacity) {
+    host.verdict_reason = "the host's memory is not known: name --host-memory or a cluster that has it";
+  } else if (*host.per_node > *host.capacity) {
+    host.verdict = Verdict::DoesNotFit;
+    host.verdict_reason = fmt::format("{} of host memory are missing on a node: {} ranks take {} each",
+                                      human(*host.per_node - *host.capacity), ranks, human(*host.peak));
+  } else {
+    host.verdict = Verdict::Fits;
+    host.verdict_reason =
+        fmt::format("{} of {} of host memory left", human(*host.capacity - *host.per_node), human(*host.capacity));
+  }
+}
+
+void judge_host(const Job& job, Prediction& p) {
+  if (p.verdict == Verdict::DoesNotFit) return;
+  const Zero& zero = job.training.zero;
+  const bool offloads =
+      job.training.runtime == Runtime::DeepSpeed &&
+      (zero.offload_optimizer.device != OffloadDevice::None || zero.offload_param.device != OffloadDevice::None);
+  if (p.host.verdict == Verdict::DoesNotFit || (offloads && p.host.verdict == Verdict::Unknown)) {
+    p.verdict = p.host.verdict;
+    p.verdict_reason = p.host.verdict_reason;
+  }
+}
+
 PlacementPeaks peaks_of(const Placement& placement, std::optional<Stretch> only) {
   return only ? placement.by_stretch[static_cast<std::size_t>(*only)] : placement.peak;
 }

@@ -8,6 +8,7 @@
 #include "core/prediction.h"
 #include "core/schedule.h"
 #include "planner/fragmentation.h"
+#include "sim/host_memory.h"
 #include "sim/memory.h"
 #include "sim/placement.h"
 
@@ -23,6 +24,14 @@ namespace dsplan {
 // p.verdict with its reason, by replay under the limit, through flushes and retries, in every phase. `unlimited`: the
 // placement without a limit.
 void judge(const Schedule& schedule, const ModelSpec& model, const Job& job, const Placement& unlimited, Prediction& p);
+
+// p.host, and its own verdict against Job::host_memory, which is of one node. A node holds gpus_per_node ranks (or all
+// there are), each taken to need what this one does.
+void add_host(const HostMeter& meter, const Job& job, Prediction& p);
+
+// Makes p.host.verdict part of p.verdict: a host that is too small refutes the job; one of unknown size leaves the
+// verdict of a job that offloads unknown, unless the device alone refutes it.
+void judge_host(const Job& job, Prediction& p);
 
 // Both ends of what waiting frees can do. Where none waits they are one.
 struct BothEnds {

@@ -88,14 +88,6 @@ std::optional<Stretch> stretch_named(std::string_view phase) {
   return std::nullopt;
 }
 
-// Tensors and byte arrays on the host: of what the process itself needs (Python, libraries) nothing is known.
-void add_host(const MemoryMeter& meter, const Job& job, Prediction& p) {
-  p.host.pinned = meter.host_pinned_peak();
-  p.host.pageable = meter.host_pageable_peak();
-  p.host.peak = meter.host_peak();
-  p.host.per_node = meter.host_peak() * std::min(job.parallelism.world, job.parallelism.gpus_per_node);
-}
-
 // --phase: peaks and marks of one phase, and the traffic of initialisation or of a step. The verdict stays that of the
 // whole run, as what does not fit in one phase never comes to the next; the persistent state is no phase's own.
 void keep_only(Stretch stretch, Prediction& p) {
@@ -139,6 +131,7 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   list_what_is_missing(job, p);
   if (ground.obstacle) {
     p.not_modelled.push_back({"memory.host", *ground.obstacle});
+    p.host.verdict_reason = "not modelled yet: " + *ground.obstacle;
     if (!formulas.batch_known) {
       p.not_modelled.push_back({"memory.persistent.inputs", fmt::format("the batch of the {} family", model.family)});
     }
@@ -152,7 +145,8 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   const std::optional<Stretch> only = stretch_named(job.phase);
   MemoryMeter meter(schedule, only);
   TrafficMeter traffic;
-  replay(schedule, meter, traffic);
+  HostMeter host(schedule);
+  replay(schedule, meter, traffic, host);
   const PlacementOptions options = without_limit(job);
   const Placement placement = place(schedule, options);
   p.events = schedule.events.size();
@@ -164,12 +158,13 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   p.held_for_backward = held_for_backward(schedule, model);
   p.loss_spike = loss_spike(schedule, model);
   add_peak(schedule, model, job, meter, both_ends(schedule, options, placement, only), p);
-  add_host(meter, job, p);
+  add_host(host, job, p);
   if (job.placement == PlacementKind::Planned) {
     judge_planned(plan_arena(schedule, placement.peak.reserved), p);
   } else {
     judge(schedule, model, job, placement, p);
   }
+  judge_host(job, p);
   if (job.explain_fragmentation) {
     p.fragmentation = explain_fragmentation(schedule, model, job, options, peaks_of(placement, only), verdict_limit(p));
   }

@@ -6,13 +6,7 @@ namespace dsplan {
 
 void MemoryMeter::on(std::size_t at, const Allocate& event) {
   const Buffer& buffer = schedule_.buffers[event.buffer];
-  if (buffer.space != Space::Device) {
-    const std::size_t kind = buffer.space == Space::Pinned ? 0 : 1;
-    host_[kind] += buffer.size;
-    host_peak_[kind] = std::max(host_peak_[kind], host_[kind]);
-    host_sum_peak_ = std::max(host_sum_peak_, host_[0] + host_[1]);
-    return;
-  }
+  if (buffer.space != Space::Device) return;
   requested_ += buffer.size;
   allocated_ += rounded_to_block(buffer.size);
   by_role_[buffer.role] += buffer.size;
@@ -31,10 +25,7 @@ void MemoryMeter::take_peak(std::size_t at) {
 
 void MemoryMeter::on(std::size_t, const Release& event) {
   const Buffer& buffer = schedule_.buffers[event.buffer];
-  if (buffer.space != Space::Device) {
-    host_[buffer.space == Space::Pinned ? 0 : 1] -= buffer.size;
-    return;
-  }
+  if (buffer.space != Space::Device) return;
   requested_ -= buffer.size;
   allocated_ -= rounded_to_block(buffer.size);
   by_role_[buffer.role] -= buffer.size;

@@ -1,5 +1,5 @@
 // The memory meter: adds and subtracts buffer sizes while a schedule is replayed, in requested bytes and rounded to the
-// allocator's 512-byte blocks, by role, on the device and on the host. It knows nothing of models or of ZeRO.
+// allocator's 512-byte blocks, by role, on the device. It knows nothing of models or of ZeRO.
 #pragma once
 
 #include <optional>
@@ -33,9 +33,6 @@ class MemoryMeter : public Ignores<Compute, Communicate, Enter, Exit> {
   // The largest sum of rounded blocks, which may be at another event.
   [[nodiscard]] Bytes peak_allocated() const { return peak_allocated_; }
   [[nodiscard]] const std::vector<Phase>& phases() const { return phases_; }
-  [[nodiscard]] Bytes host_pinned_peak() const { return host_peak_[0]; }
-  [[nodiscard]] Bytes host_pageable_peak() const { return host_peak_[1]; }
-  [[nodiscard]] Bytes host_peak() const { return host_sum_peak_; }  // Of both kinds together.
 
  private:
   void take_peak(std::size_t at);
@@ -54,9 +51,6 @@ class MemoryMeter : public Ignores<Compute, Communicate, Enter, Exit> {
   bool repeated_ = false;  // Within a middle step that is not the first.
   Stretch peak_stretch_ = Stretch::Init;
   std::vector<Phase> phases_;
-  std::array<Bytes, 2> host_{};
-  std::array<Bytes, 2> host_peak_{};
-  Bytes host_sum_peak_;
 };
 
 // The buffers on the device that are live right after event `at`, in order of allocation.

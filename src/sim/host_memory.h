@@ -1,0 +1,58 @@
+// The host's ledger: what one rank takes of its node's memory and disks while a schedule is replayed. Tensors and byte
+// arrays only: of what Python and the libraries need nothing is known here.
+#pragma once
+
+#include <array>
+#include <map>
+
+#include "core/schedule.h"
+#include "core/units.h"
+
+namespace dsplan {
+
+// PyTorch's caching allocator of pinned memory (ATen/core/CachingHostAllocator.h, CachingHostAllocatorImpl::allocate):
+// each request is rounded up to a power of two, a free block of exactly that size is taken again, and nothing is given
+// back before empty_cache.
+class PinnedPool {
+ public:
+  void allocate(Bytes size);
+  void free(Bytes size);
+
+  [[nodiscard]] Bytes requested() const { return requested_; }  // Handed out.
+  [[nodiscard]] Bytes reserved() const { return reserved_; }    // Taken from the host: never falls.
+
+ private:
+  std::map<Bytes, std::int64_t> free_blocks_;  // By rounded size.
+  Bytes requested_;
+  Bytes reserved_;
+};
+
+// The smallest power of two that is not below `size` > 0.
+[[nodiscard]] Bytes rounded_to_power_of_two(Bytes size);
+
+class HostMeter : public Ignores<Compute, Communicate, Enter, Exit, Mark> {
+ public:
+  explicit HostMeter(const Schedule& schedule) : schedule_(schedule) {}
+
+  using Ignores<Compute, Communicate, Enter, Exit, Mark>::on;
+  void on(std::size_t at, const Allocate& event);
+  void on(std::size_t at, const Release& event);
+
+  [[nodiscard]] Bytes pinned() const { return pool_.reserved(); }
+  [[nodiscard]] Bytes pinned_requested_peak() const { return pinned_requested_peak_; }
+  [[nodiscard]] Bytes pageable_peak() const { return pageable_peak_; }
+  [[nodiscard]] Bytes peak() const { return peak_; }  // Of the pool and the pageable memory together.
+  [[nodiscard]] Bytes nvme_peak() const { return nvme_peak_; }
+
+ private:
+  const Schedule& schedule_;
+  PinnedPool pool_;
+  Bytes pageable_;
+  Bytes nvme_;
+  Bytes pinned_requested_peak_;
+  Bytes pageable_peak_;
+  Bytes peak_;
+  Bytes nvme_peak_;
+};
+
+}  // namespace dsplan

@@ -1,0 +1,101 @@
+// The host's ledger: the pool of pinned memory, what a rank and a node take, and the host's own verdict.
+#include <doctest/doctest.h>
+
+#include "lowered.h"
+#include "planner/predict.h"
+#include "planner/resolve/checkpointing.h"
+#include "sim/host_memory.h"
+
+using namespace dsplan;
+
+namespace {
+
+struct Step {
+  std::int64_t bytes;  // Negative: freed.
+  std::int64_t requested;
+  std::int64_t reserved;
+};
+
+// Every layer checkpointed: its random state waits on the host, and nothing else does.
+Job checkpointed(const ModelSpec& model) {
+  Job job = lowered::job(-1, 1);
+  Request request;
+  request.checkpoint = {"full", option("--checkpoint")};
+  job.training.checkpoint = resolve_checkpointing(request, model, CheckpointKind::NonReentrant);
+  return job;
+}
+
+Schedule two_of_each(std::vector<Space> spaces) {
+  Schedule schedule;
+  for (const Space space : spaces) {
+    schedule.buffers.push_back({.size = Bytes(3000), .space = space});
+    schedule.events.emplace_back(Allocate{static_cast<BufferId>(schedule.buffers.size() - 1), 0});
+  }
+  schedule.events.emplace_back(Release{0, 0, 0, Reason::LastUse});
+  return schedule;
+}
+
+HostMeter measured(const Schedule& schedule) {
+  HostMeter meter(schedule);
+  replay(schedule, meter);
+  return meter;
+}
+
+}  // namespace
+
+TEST_CASE("pinned memory comes in powers of two, is taken again by its size, and never goes back") {
+  CHECK(rounded_to_power_of_two(Bytes(1)) == Bytes(1));
+  CHECK(rounded_to_power_of_two(Bytes(4096)) == Bytes(4096));
+  CHECK(rounded_to_power_of_two(Bytes(4097)) == Bytes(8192));
+  // The Llama-3-8B shape's partition of eight: 2,007,565,312 bytes take 2 GiB.
+  CHECK(rounded_to_power_of_two(Bytes(2'007'565'312)) == Bytes(1LL << 31));
+  PinnedPool pool;
+  for (const Step& step : {Step{3000, 3000, 4096}, Step{5000, 8000, 12288}, Step{-3000, 5000, 12288},
+                           Step{4096, 9096, 12288},  // The block of 4096 again, to its last byte.
+                           Step{3000, 12096, 16384}, Step{-5000, 7096, 16384}, Step{-4096, 3000, 16384},
+                           Step{2000, 5000, 18432}}) {  // A smaller power does not take a larger block.
+    step.bytes > 0 ? pool.allocate(Bytes(step.bytes)) : pool.free(Bytes(-step.bytes));
+    CHECK(pool.requested() == Bytes(step.requested));
+    CHECK(pool.reserved() == Bytes(step.reserved));
+  }
+}
+
+TEST_CASE("each space has its own ledger; the device is in none of them") {
+  const HostMeter pinned = measured(two_of_each({Space::Pinned, Space::Pinned}));
+  CHECK(pinned.pinned() == Bytes(8192));
+  CHECK(pinned.pinned_requested_peak() == Bytes(6000));
+  CHECK(pinned.peak() == Bytes(8192));
+  CHECK(pinned.pageable_peak() == Bytes(0));
+  const HostMeter mixed = measured(two_of_each({Space::Pageable, Space::Nvme, Space::Pinned, Space::Device}));
+  CHECK(mixed.pageable_peak() == Bytes(3000));
+  CHECK(mixed.nvme_peak() == Bytes(3000));
+  CHECK(mixed.peak() == Bytes(3000 + 4096));
+  CHECK(measured(two_of_each({Space::Device})).peak() == Bytes(0));
+}
+
+TEST_CASE("the host refutes a job that the device would hold, and says what is missing") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  Job job = checkpointed(model);
+  job.capacity = Bytes(1LL << 34);
+  const Prediction unknown = predict(model, job, 0);
+  CHECK(unknown.verdict == Verdict::Fits);  // Without offload an unknown host decides nothing.
+  CHECK(unknown.host.verdict == Verdict::Unknown);
+  REQUIRE(unknown.host.per_node.has_value());
+  const Bytes need = *unknown.host.per_node;
+  CHECK(need > Bytes(0));
+  CHECK(need == *unknown.host.peak);
+
+  job.host_memory = need;
+  CHECK(predict(model, job, 0).verdict == Verdict::Fits);
+  CHECK(predict(model, job, 0).host.verdict == Verdict::Fits);
+  job.host_memory = need - Bytes(1);
+  const Prediction small = predict(model, job, 0);
+  CHECK(small.verdict == Verdict::DoesNotFit);
+  CHECK(small.host.verdict == Verdict::DoesNotFit);
+  CHECK(small.verdict_reason.find("1 B of host memory are missing on a node") == 0);
+
+  // A node of several ranks needs as many times as much; ranks on other nodes do not count.
+  job.parallelism.world = job.parallelism.dp = 8;
+  job.parallelism.gpus_per_node = 4;
+  CHECK(*predict(model, job, 0).host.per_node == need * 4);
+}
