@@ -88,6 +88,19 @@ TEST_CASE("advice: stage 2 with accumulation holds a second partition and sends 
   REQUIRE(found != nullptr);
   CHECK(found->costs > Bytes(0));
   CHECK(found->text.find("after each of the 4 micro-batches") != std::string::npos);
+  // What the schedules of both send, as the report has it.
+  const auto sent = [&](int stage) {
+    Job one = job;
+    one.training.zero.stage = stage;
+    Bytes sum;
+    const Prediction made = predict(lowered::bundled("tiny-llama"), one, 0);
+    for (const TrafficRow& row : *made.communication) {
+      if (row.phase != Pass::Setup && row.kind == TrafficKind::Data) sum += row.wire;
+    }
+    return human(sum);
+  };
+  CHECK(sent(2) != sent(1));
+  CHECK(found->text.find(sent(2) + " sent by a rank and step, " + sent(1) + " with stage 1") != std::string::npos);
   job.training.zero.stage = 1;
   CHECK(find(advice_of(job), "stage2_accumulation") == nullptr);
 }

@@ -273,7 +273,7 @@ TEST_CASE("resolve: rules of DeepSpeed's configuration classes, by version") {
   };
   const Row rows[] = {
       {R"("stage": 2, "reduce_bucket_size": 0)", "", "accepted",
-       "ds.json:1:57: error: \"reduce_bucket_size\" must be at least 1"},
+       "ds.json:1:58: error: \"reduce_bucket_size\" must be at least 1"},
       {R"("stage": 2, "mics_shard_size": -1)", "", "accepted", "no longer has \"zero_optimization.mics_shard_size\""},
       {R"("stage": 2)", R"("nebula": {}, )", "accepted",
        "ds.json:1:2: error: DeepSpeed 0.19.8 no longer has \"nebula\" and refuses the key"},

@@ -6,6 +6,7 @@
 
 #include "planner/footprint.h"
 #include "planner/predict.h"
+#include "sim/traffic.h"
 
 namespace dsplan {
 namespace {
@@ -47,7 +48,7 @@ void advise_overlap(const Job& job, std::vector<Advice>& into) {
 Bytes wire_of_step(const ModelSpec& model, const Job& job) {
   Bytes sum;
   for (const TrafficRow& row : traffic_formulas(model, job)) {
-    if (row.phase != Pass::Setup) sum += row.wire;
+    if (row.phase != Pass::Setup) sum += wire_bytes(row.collective, row.payload, job.parallelism.dp);
   }
   return sum;
 }
@@ -67,6 +68,19 @@ void advise_accumulation(const ModelSpec& model, const Job& job, std::int64_t ra
        fmt::format("stage 2 reduces after each of the {} micro-batches, and holds a second gradient partition "
                    "from the second one on: {} sent by a rank and step, {} with stage 1",
                    t.grad_accum, human(wire_of_step(model, job)), human(wire_of_step(model, once)))});
+}
+
+// Slots that no checkpoint of a forward takes live as long as the others, from the first checkpoint to the backward.
+void advise_slots(const ModelSpec& model, const Job& job, std::vector<Advice>& into) {
+  const Training& t = job.training;
+  const DeepSpeedCheckpointing& config = t.checkpoint.deepspeed;
+  const auto made = static_cast<std::int64_t>(t.checkpoint.groups.size());
+  if (!t.checkpoint.by_deepspeed() || !config.contiguous || config.number_checkpoints <= made) return;
+  const std::int64_t elements = checked_mul(checked_mul(t.micro_batch, t.seq), model.dims.hidden) / job.parallelism.tp;
+  into.push_back({"spare_checkpoints", "activation_checkpointing.number_checkpoints",
+                  storage(Elements(elements), t.dtype) * (config.number_checkpoints - made),
+                  fmt::format("{} contiguous checkpoints are allocated at the first layer{}, and a forward takes {}",
+                              config.number_checkpoints, config.cpu ? ", on the host" : "", made)});
 }
 
 void sort_by_cost(std::vector<Advice>& advice) {
@@ -156,6 +170,7 @@ std::vector<Advice> advice_by_formula(const ModelSpec& model, const Job& job, st
     advise_bucket(job, trainable, advice);
     advise_overlap(job, advice);
     advise_accumulation(model, job, rank, advice);
+    advise_slots(model, job, advice);
   }
   for (const Notice& notice : job.notices) {
     if (notice.rule.empty()) continue;

@@ -69,6 +69,10 @@ void add_training(const Training& t, std::string& text) {
   for (const CheckpointGroup& group : t.checkpoint.groups) {
     fmt::format_to(out, " {}-{}", group.first, group.last);
     if (group.kind == CheckpointKind::Reentrant) text += " reentrant";
+    if (group.kind == CheckpointKind::DeepSpeed) {
+      const DeepSpeedCheckpointing& d = t.checkpoint.deepspeed;
+      fmt::format_to(out, " deepspeed {} {} {} {}", d.partition, d.cpu, d.contiguous, d.number_checkpoints);
+    }
     if (!group.preserve_rng_state) text += " without rng";
     for (Op op : group.kept) fmt::format_to(out, " keeps {}", name(op));
   }

@@ -57,6 +57,11 @@ constexpr Rule kStage3[] = {
 };
 
 constexpr Rule kAnywhere[] = {
+    {"partition of an argument", "activation_checkpointing/checkpointing.py, partition_activations"},
+    {"contiguous checkpoint", "activation_checkpointing/checkpointing.py, partition_activations"},
+    {"index of pages", "activation_checkpointing/checkpointing.py, partition_activations"},
+    {"emptied argument", "activation_checkpointing/checkpointing.py, get_partitioned_activations_for_backward"},
+    {"argument of a checkpoint", "activation_checkpointing/checkpointing.py, CheckpointFunction.backward"},
     {"random state of the host", "torch/utils/checkpoint.py, get_device_states"},
     {"random state of the device", "torch/utils/checkpoint.py, get_device_states"},
     {"gradient of the loss", "torch/autograd/__init__.py, _make_grads"},

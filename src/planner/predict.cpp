@@ -119,6 +119,11 @@ void list_what_is_missing(const Job& job, Prediction& p) {
     p.not_modelled.push_back({"zero_optimization.stage3_max_reuse_distance",
                               "retention: every module lets go when it is left, and gathers again"});
   }
+  const Checkpointing& checkpoint = job.training.checkpoint;
+  if (checkpoint.by_deepspeed() && checkpoint.deepspeed.cpu && !checkpoint.deepspeed.partition) {
+    p.not_modelled.push_back({"activation_checkpointing.cpu_checkpointing",
+                              "the stream on which arguments are copied: here each copy is over when it begins"});
+  }
   if (job.training.runtime == Runtime::DeepSpeed && job.training.zero.overlap_comm) {
     p.not_modelled.push_back(
         {"zero_optimization.overlap_comm", "streams: everything runs on one, frees wait for none"});

@@ -50,6 +50,8 @@ void resolve_ranks_and_batch(Resolver& resolver);
 void resolve_zero(Resolver& resolver);
 void resolve_optimizer(Resolver& resolver);  // and gradient clipping
 void resolve_execution(Resolver& resolver);  // seq, attention, loss, loop, freeze, checkpointing
+// The JSON's activation_checkpointing block, where the code uses it.
+void configure_deepspeed_checkpointing(Resolver& resolver);
 void resolve_machine(Resolver& resolver);
 void resolve_allocator(Resolver& resolver);
 void check_training_arguments(Resolver& resolver);
