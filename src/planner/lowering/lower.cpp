@@ -154,7 +154,7 @@ namespace {
 // (torch/utils/checkpoint.py: "None of the inputs have requires_grad=True").
 void refuse_unreachable(const Graph& graph, const Checkpointing& checkpointing) {
   for (const CheckpointGroup& group : checkpointing.groups) {
-    if (group.kind != CheckpointKind::Reentrant) continue;
+    if (group.kind == CheckpointKind::NonReentrant) continue;
     const Region& region = graph.regions[static_cast<std::size_t>(group.first)];
     const auto wants = [&](TensorId id) { return graph.tensor(id).requires_grad; };
     if (std::any_of(region.arguments.begin(), region.arguments.end(), wants)) continue;
@@ -208,11 +208,14 @@ Schedule lower_shapes(const ModelSpec& model, const Job& job, const std::vector<
   emitter.mark(Moment::StretchEnds, Stretch::Init);
 
   Workspaces workspaces(library_workspaces(job), emitter);
+  const bool asynchronous = job.training.deepspeed >= kAsynchronousOffload;
+  DeepSpeedCheckpoints deepspeed(checkpointing.deepspeed, asynchronous, emitter);
   std::vector<std::unique_ptr<Tape>> tapes;
   for (const View& shape : shapes) {
     tapes.push_back(
         std::make_unique<Tape>(model, *shape.graph, *shape.recipes, checkpointing, emitter, *runtime, buffers));
     tapes.back()->attach(workspaces);
+    tapes.back()->attach(deepspeed);
   }
   Loop loop(job, emitter, *runtime, [&](std::int64_t k) -> Tape& {
     const std::int64_t length = job.training.seq_of(k);
