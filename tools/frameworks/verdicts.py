@@ -6,8 +6,8 @@ with 1 % more than the reserved bytes that dsplan predicts, and with 1 % less.
     verdicts.py --plan PLAN.json --out DIR [--budget-s 540]     the runs; a second call goes on
 
 DIR/verdicts.json is dsplan.verdicts/1 (docs/receipts.md), DIR/NAME-1010.json and NAME-990.json are the runs' receipts.
-The last lines on stdout are the confusion matrix. Exit code 0 if every verdict was right and no run ended in an error, 4 if
-a verdict was wrong, 3 if time was over before all had their turn.
+The last lines on stdout are the confusion matrix. Exit code 0 if every verdict was right and no run ended in an error,
+4 if a verdict was wrong, 3 if time was over before all had their turn.
 """
 
 import argparse

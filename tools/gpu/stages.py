@@ -42,8 +42,8 @@ ZERO = ("-[ {device} = cuda ] || exit 77; {python} tools/frameworks/zero/ops.py"
         "{{ echo finding: deepspeed is not installed; exit 77; }}; " + STEPS[0])
 PYTORCH = "--device cuda --rows tools/frameworks/matrix_pytorch.json --only "
 DEEPSPEED = "--device cuda --rows tools/frameworks/matrix_deepspeed.json --only "
-DRY_PYTORCH = "--device fake --rows tools/frameworks/matrix_pytorch.json --only "
-DRY_DEEPSPEED = "--device cpu --rows tools/frameworks/tiny_deepspeed.json --only "
+DRY_PYTORCH = "--timeout-s 400 --device fake --rows tools/frameworks/matrix_pytorch.json --only "
+DRY_DEEPSPEED = "--timeout-s 400 --device cpu --rows tools/frameworks/tiny_deepspeed.json --only "
 VERDICTS = "{python} tools/frameworks/verdicts.py --plan {here}/plan.json --dsplan {dsplan} --rows {pick}"
 EDGES = (VERDICTS,
          "[ {device} = cuda ] || exit 77; " + VERDICTS + " --out {here} --budget-s {seconds}" + GOES_ON,
