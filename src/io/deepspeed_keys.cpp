@@ -108,6 +108,7 @@ constexpr DeepSpeedKey kPrecision[] = {
     {"data_types.grad_accum_dtype", kHonoured, When::Always, {}},
     {"data_types.param_dtype", kHonoured, When::Always, {}},
     {"data_types.buffer_dtype", kRefused, When::Always, "a dtype for module buffers"},
+    {"data_types.keep_in_fp32_modules", kRefused, When::Always, "a list of module buffers that stay in fp32"},
 };
 
 constexpr DeepSpeedKey kOptimizer[] = {
@@ -165,6 +166,8 @@ constexpr DeepSpeedKey kZero[] = {
     {"zero_optimization.mics_shard_size", kRefused, When::Stage3, "MiCS"},
     {"zero_optimization.mics_hierarchical_params_gather", kRefused, When::Stage3, "MiCS"},
     {"zero_optimization.memory_efficient_linear", kRefused, When::Stage3, "stage 3 without its own linear function"},
+    {"zero_optimization.compute_grad_norm", kRefused, When::Zero, "ZeRO-1 and 2 without a gradient norm"},
+    {"zero_optimization.parameter_alignment", kRefused, When::Zero, "padding between parameters of a flat buffer"},
     {"zero_optimization.ignore_unused_parameters", kInert, When::Always, kChecks},
     {"zero_optimization.legacy_stage1", kHonoured, When::Always, {}},
     {"zero_optimization.elastic_checkpoint", kInert, When::Always, kSaving},
@@ -271,9 +274,12 @@ bool is_harmless(std::string_view path, const Value& value) {
                                  {"zero_optimization.zero_hpz_partition_size", 1},
                                  {"zero_optimization.mics_shard_size", 0},
                                  {"zero_optimization.stage3_module_granularity_threshold", 0}};
-  constexpr std::array<std::string_view, 5> kOnByDefault = {
-      "managed_gradient_accumulation", "zero_force_ds_cpu_optimizer", "zero_optimization.memory_efficient_linear",
-      "optimizer.params.fp32_optimizer_states", "zero_optimization.offload_optimizer.ratio"};
+  constexpr std::array<std::string_view, 6> kOnByDefault = {"managed_gradient_accumulation",
+                                                            "zero_force_ds_cpu_optimizer",
+                                                            "zero_optimization.memory_efficient_linear",
+                                                            "zero_optimization.compute_grad_norm",
+                                                            "optimizer.params.fp32_optimizer_states",
+                                                            "zero_optimization.offload_optimizer.ratio"};
   if (value.is(Value::Kind::Null) || is_auto(value)) return true;
   for (const Neutral& neutral : kAtMost) {
     if (neutral.path == path) return lax_number(value).value_or(neutral.most + 1) <= neutral.most;
