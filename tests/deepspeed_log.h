@@ -234,6 +234,7 @@ class Ours {
   // Parameters and gradients that the framework's user or autograd made are followed by name.
   [[nodiscard]] bool is_own(const Buffer& buffer) const {
     const std::string label = buffer.label;
+    if (label == "global gradient norm" || label == "overflow buffer of FusedAdam") return false;
     if (label == "overflow flag" || (label == "gradient norm" && buffer.size <= Bytes(8))) return false;
     switch (buffer.role) {
       case Role::Parameters: return buffer.parameter == kNone;

@@ -258,6 +258,17 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
   return true;
 }
 
+// Below ZeRO-3: FusedAdam's int32 for overflows, and the wrapper's norm, an fp32 scalar (the base optimizer alone, in
+// fp32 without ZeRO, keeps none). With the optimizer on the host there is no FusedAdam.
+void add_scalars(const Job& job, Footprint& result) {
+  const Training& t = job.training;
+  const bool offloaded = t.zero.offload_optimizer.device != OffloadDevice::None;
+  if (t.zero.stage == 3 || offloaded || result.parameters_trainable == Elements(0)) return;
+  const bool adam = t.optimizer.kind == OptimizerKind::Adam || t.optimizer.kind == OptimizerKind::AdamW;
+  if (adam && t.optimizer.implementation == Implementation::Fused) result.persistent[Role::Temporaries] += Bytes(4);
+  if (t.zero.stage > 0 || t.dtype != DType::Float32) result.persistent[Role::Temporaries] += Bytes(4);
+}
+
 }  // namespace
 
 std::vector<Elements> kept_gradients(const ModelSpec& model, const Job& job) {
@@ -317,6 +328,7 @@ Footprint footprint(const ModelSpec& model, const Job& job) {
     result.persistent[Role::ModuleBuffers] +=
         storage(buffer.shape.elements(), buffer.follows_model_dtype ? job.training.dtype : buffer.dtype);
   }
+  if (job.training.runtime == Runtime::DeepSpeed) add_scalars(job, result);
   add_workspaces(model, job, result);
   result.batch_known = add_batch(model, job.training, result);
   result.states.parameters = result.persistent[Role::Parameters];

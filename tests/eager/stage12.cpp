@@ -29,6 +29,7 @@ class Stage12 : public Runtime {
 
   void initialise() override {
     load();
+    make_overflow_buffer();
     Block zeros;
     if (padded_ > elements_) zeros = block("padding of flat parameters", bytes(padded_ - elements_));
     const Block flat = block("flat parameters", bytes(padded_));
@@ -68,6 +69,7 @@ class Stage12 : public Runtime {
     if (plan_.scans_overflow && plan_.mixed()) passing("overflow flag", 1);
     for (const std::int64_t fragment : fragments_) passing("norm", 8 * fragment);
     passing("norm", 4);
+    hold_norm();
     Block gradient = kept_ ? kept_ : zeros_;
     if (fragments_.size() + (padding_ > 0 ? 1U : 0U) > 1) gradient = block("flat gradient", bytes(part_));
     if (plan_.mixed()) gradient = block("gradient in fp32", 4 * part_);

@@ -29,6 +29,7 @@ class Bf16Runtime final : public RuntimeBase {
     for (const Leaf& leaf : leaves_) whole_[at(leaf.id)] = load_whole(leaf, "parameter");
     for (const Leaf& leaf : leaves_) broadcast(whole_[at(leaf.id)]);
     if (trained_.empty()) return;
+    make_overflow_buffer();
     flatten();
     create_master();
     sums_ = emitter_.allocate(in_sums(padded_), training().grad_accum_dtype, Role::Gradients, "sums of gradients");
@@ -59,6 +60,7 @@ class Bf16Runtime final : public RuntimeBase {
   // The norm is taken over views of the sums, and every rank has them all.
   void step(bool first) override {
     if (trained_.empty()) return;
+    hold_norm(DType::Float32);
     if (first) create_flat_state(partition_, state_);
     emitter_.begin();
     emitter_.read(master_);

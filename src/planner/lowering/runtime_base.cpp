@@ -175,8 +175,10 @@ BufferId RuntimeBase::load_whole(const Leaf& leaf, Label label) {
   return buffer;
 }
 
+// Since 0.19.8 parameters are broadcast as bytes (engine.py, _broadcast_model).
 void RuntimeBase::broadcast(BufferId buffer, DType type) {
   if (world() == 1) return;
+  if (training().deepspeed >= Version{0, 19, 8}) type = DType::UInt8;
   emitter_.begin();
   emitter_.read(buffer);
   emitter_.write(buffer);
@@ -194,6 +196,28 @@ void accumulate_gradient(Emitter& emitter, BufferId& held, BufferId gradient) {
   emitter.write(held);
   emitter.compute("accumulate gradient");
   emitter.release(gradient, Reason::AutogradGraph);
+}
+
+void RuntimeBase::make_overflow_buffer() {
+  const Optimizer& optimizer = training().optimizer;
+  const bool adam = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW;
+  if (!adam || optimizer.implementation != Implementation::Fused) return;
+  const BufferId flag = emitter_.allocate(Bytes(4), DType::Int32, Role::Temporaries, "overflow buffer of FusedAdam");
+  emitter_.mark_scratch(flag);
+  emitter_.begin();
+  emitter_.write(flag);
+  emitter_.compute("zero overflow buffer");
+}
+
+void RuntimeBase::hold_norm(DType type) {
+  const BufferId norm =
+      emitter_.allocate(Bytes(bytes_per_element(type)), type, Role::Temporaries, "global gradient norm");
+  emitter_.mark_scratch(norm);
+  emitter_.begin();
+  emitter_.write(norm);
+  emitter_.compute("global gradient norm");
+  if (norm_ != kNoBuffer) emitter_.release(norm_, Reason::PythonFrame);
+  norm_ = norm;
 }
 
 BufferId RuntimeBase::padding_of_flat(std::int64_t elements) {

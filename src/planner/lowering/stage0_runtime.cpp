@@ -32,6 +32,7 @@ class Stage0Runtime final : public RuntimeBase {
       whole_[at(leaf.id)] = load_whole(leaf, "parameter");
       broadcast(whole_[at(leaf.id)]);
     }
+    if (!trained_.empty()) make_overflow_buffer();
     if (mixed_ && !trained_.empty()) {
       flatten();
       emitter_.promise_update(master_, Bytes(0), emitter_.size(master_));
@@ -184,6 +185,7 @@ class Stage0Runtime final : public RuntimeBase {
     emitter_.compute("flatten gradients");
     for (BufferId cast : casts) emitter_.release(cast, Reason::LastUse);
     drop_gradients();
+    hold_norm(DType::Float32);
     emitter_.begin();
     emitter_.read(master_);
     emitter_.read(flat);

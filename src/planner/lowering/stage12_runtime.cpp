@@ -58,6 +58,7 @@ void Stage12Runtime::initialise() {
   for (const Leaf& leaf : leaves_) whole_[at(leaf.id)] = load_whole(leaf, "parameter");
   for (const Leaf& leaf : leaves_) broadcast(whole_[at(leaf.id)]);
   if (trained_.empty()) return;
+  make_overflow_buffer();
   // Flattening: originals and flat buffer coexist, then the parameters become views.
   const BufferId zeros = padding_of_flat(padded_ - (offset_.back() + trained_.back().elements));
   flat_ = emitter_.allocate(in_model_dtype(padded_), dtype(), Role::Parameters, "flat parameters");

@@ -9,6 +9,7 @@ void Stage12Runtime::step(bool first) {
   if (trained_.empty()) return;
   scan_for_overflow();
   measure_gradients();
+  hold_norm(DType::Float32);
   drop_late();
   const BufferId gradient = own_gradient();
   if (first) create_flat_state(partition_, state_);
