@@ -163,8 +163,9 @@ const std::vector<Expected> kKeysThatMatter = {
 
 // A value with which a key matters, where `true` is not one.
 std::string telling_value(const std::string& path) {
-  if (path.ends_with("memory_efficient_linear") || path == "managed_gradient_accumulation" ||
-      path == "zero_force_ds_cpu_optimizer" || path == "optimizer.params.fp32_optimizer_states") {
+  if (path.ends_with("memory_efficient_linear") || path.ends_with("compute_grad_norm") ||
+      path == "managed_gradient_accumulation" || path == "zero_force_ds_cpu_optimizer" ||
+      path == "optimizer.params.fp32_optimizer_states") {
     return "false";
   }
   if (path.ends_with(".ratio")) return "0.5";

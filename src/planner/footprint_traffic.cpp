@@ -119,7 +119,8 @@ std::vector<TrafficRow> traffic_formulas(const ModelSpec& model, const Job& job)
     rows.push_back(
         row(Collective::AllReduce, Pass::Backward, t.communication_dtype, storage(trained, t.communication_dtype)));
   } else if (t.zero.stage < 3) {
-    const bool to_owners = t.zero.reduce_scatter && !t.zero.use_multi_rank_bucket_allreduce;
+    const bool to_owners =
+        t.zero.contiguous_gradients && t.zero.reduce_scatter && !t.zero.use_multi_rank_bucket_allreduce;
     const DType type = t.communication_dtype;
     // BF16_Optimizer sends its sums with their padding, in one piece.
     const bool sums = t.zero.stage == 1 && t.dtype == DType::BFloat16 && t.grad_accum_dtype == DType::Float32;

@@ -81,6 +81,14 @@ class Loop {
 
 namespace {
 
+// engine.py, _configure_fp16_optimizer: FP16_Optimizer is for FusedAdam; others get one master for each parameter.
+bool uses_unfused_wrapper(const Training& training) {
+  const Optimizer& optimizer = training.optimizer;
+  const bool adam = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW;
+  return training.zero.stage == 0 && training.dtype != DType::Float32 &&
+         !(adam && optimizer.implementation == Implementation::Fused);
+}
+
 // Sums of gradients in another dtype than the model's, below ZeRO-3.
 std::optional<std::string> accumulation_obstacle(const Training& training) {
   const Zero& zero = training.zero;
@@ -105,6 +113,7 @@ std::optional<std::string> schedule_obstacle(const ModelSpec& model, const Job& 
   if (training.runtime == Runtime::DeepSpeed) {
     if (training.zero.offload_optimizer.device != OffloadDevice::None) return "optimizer offload";
     if (training.zero.offload_param.device != OffloadDevice::None) return "parameter offload";
+    if (uses_unfused_wrapper(training)) return "16 bit without ZeRO and without FusedAdam (FP16_UnfusedOptimizer)";
     if (const auto other = accumulation_obstacle(training)) return other;
   }
   return std::nullopt;

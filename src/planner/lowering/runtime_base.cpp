@@ -178,7 +178,8 @@ BufferId RuntimeBase::load_whole(const Leaf& leaf, Label label) {
 // Since 0.19.8 parameters are broadcast as bytes (engine.py, _broadcast_model).
 void RuntimeBase::broadcast(BufferId buffer, DType type) {
   if (world() == 1) return;
-  if (training().deepspeed >= Version{0, 19, 8}) type = DType::UInt8;
+  const bool as_bytes = training().runtime == Runtime::DeepSpeed && training().deepspeed >= Version{0, 19, 8};
+  if (as_bytes) type = DType::UInt8;
   emitter_.begin();
   emitter_.read(buffer);
   emitter_.write(buffer);

@@ -30,10 +30,12 @@ void Stage12Runtime::reduce_whole(BufferId tensor, std::int64_t elements, const 
   if (training().communication_dtype != staged_) {
     result = cast_for_communication(tensor, Bytes(0), staged(elements), elements);
     collective(Collective::AllReduce, training().communication_dtype, emitter_.size(result));
-    emitter_.begin();
-    emitter_.read(result);
-    emitter_.write(tensor, Bytes(0), staged(elements));
-    emitter_.compute("copy reduced gradients back");
+    if (!sums_partition_) {
+      emitter_.begin();
+      emitter_.read(result);
+      emitter_.write(tensor, Bytes(0), staged(elements));
+      emitter_.compute("copy reduced gradients back");
+    }
   } else {
     emitter_.begin();
     emitter_.read(tensor, Bytes(0), staged(elements));
@@ -107,15 +109,16 @@ void Stage12Runtime::reduce_group(BufferId tensor, const std::vector<Slice>& gro
   }
   const DType type = casts ? training().communication_dtype : staged_;
   collective(owner == kEveryone ? Collective::AllReduce : Collective::Reduce, type, storage(Elements(count), type));
-  if (casts && (owner == kEveryone || owner == rank())) {
+  // With sums in fp32 nobody reads what is copied back.
+  if (casts && !sums_partition_ && (owner == kEveryone || owner == rank())) {
     emitter_.begin();
     emitter_.read(result);
     emitter_.write(source, begin, staged(count));
     emitter_.compute("copy reduced gradients back");
   }
-  if (casts && joins && training().deepspeed >= kSumsOfPartition) emitter_.release(source, Reason::LastUse);
+  if (casts && joins && training().deepspeed >= kSumsOfPartition) emitter_.release(source, Reason::PythonFrame);
   if (casts && training().deepspeed < kSumsOfPartition)
-    emitter_.release(std::exchange(result, source), Reason::LastUse);
+    emitter_.release(std::exchange(result, source), Reason::PythonFrame);
   std::int64_t position = result == tensor ? group[0].begin : 0;
   for (const Slice& slice : group) {
     if (slice.owner == rank()) {
@@ -158,18 +161,22 @@ void Stage12Runtime::reduce_apart() {
   }
   collective(Collective::AllReduce, casts ? training().communication_dtype : staged_, emitter_.size(result));
   if (casts && joins) emitter_.release(source, Reason::PythonFrame);
-  if (casts || joins) {
+  // Copies into gradients of other ranks' parameters are left out: nobody reads them.
+  const auto mine = [&](const Entry& entry) { return kept_offset_[entry.parameter] >= 0; };
+  if ((casts || joins) && std::any_of(entries_.begin(), entries_.end(), mine)) {
     emitter_.begin();
     emitter_.read(result);
-    for (const Entry& entry : entries_) emitter_.write(entry.own);
+    for (const Entry& entry : entries_) {
+      if (mine(entry)) emitter_.write(entry.own);
+    }
     emitter_.compute("copy reduced gradients back");
-    emitter_.release(result, Reason::LastUse);
   }
+  if (casts || joins) emitter_.release(result, Reason::PythonFrame);
   for (const Entry& entry : entries_) {
-    if (kept_offset_[entry.parameter] < 0) {
-      let_go(entry.parameter, entry.own);
-    } else {
+    if (mine(entry)) {
       arrived_.emplace_back(entry.parameter, entry.own);
+    } else {
+      let_go(entry.parameter, entry.own);
     }
   }
 }
