@@ -32,7 +32,8 @@ OptimizerLog log_of(ObjectReader& reader, std::string_view key) {
   }
   ObjectReader step(reader.document(), *part, reader.diagnostics());
   log.lines = lines_of(step, "log");
-  log.peak = step.required_integer("peak", 0, INT64_MAX, 0);
+  // Below zero where the step frees what was there before it.
+  log.peak = step.required_integer("peak", INT64_MIN, INT64_MAX, 0);
   for (const char* other : {"held", "host_tensors"}) step.accept(other);
   step.refuse_unread("a step");
   return log;

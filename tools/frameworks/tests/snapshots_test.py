@@ -206,7 +206,7 @@ class OfRuns(unittest.TestCase):
             self.assertGreater(world.failures, 1)
 
     def test_a_run_leaves_a_snapshot_and_is_not_run_again(self):
-        words = ["--only", "gpt2-expandable", "trace-g01-small-large"] + (["--dsplan", DSPLAN] if DSPLAN else [])
+        words = ["--only", "prefetch-expandable", "trace-g01-small-large"] + (["--dsplan", DSPLAN] if DSPLAN else [])
         done = self.start(*words)
         self.assertEqual(done.returncode, 0, done.stderr)
         index = self.index()
