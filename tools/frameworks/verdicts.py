@@ -38,6 +38,8 @@ def limit_of(predicted, factor):
 def planned(row, dsplan, hardware):
     """The two lines of one row: the limits, and dsplan's verdict under each."""
     free = predict(dsplan, row, ["--hardware", hardware])
+    if free["memory"]["peak"] is None:
+        raise Refused("its peak is not predicted")
     beside = free["context_bytes"] + free["communicators_bytes"] + free["reserve_bytes"]
     predicted = free["memory"]["peak"]["reserved"]
     for factor in FACTORS:
