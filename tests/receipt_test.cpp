@@ -181,17 +181,26 @@ TEST_CASE("calibrations") {
   const Calibration read = read_calibration(parse_json(
       "c.json", file(context + R"(, {"name": "communicator_8", "value": 7, "unit": "bytes", "how": "", "samples": []},
         {"name": "cublas_workspace", "value": 33554432, "unit": "bytes", "how": "", "samples": []},
+        {"name": "context:after_step", "value": 9, "unit": "bytes", "how": "", "samples": []},
+        {"name": "first_use:gemm", "value": 0, "unit": "bytes", "how": "", "samples": []},
         {"name": "copy_d2d:1048576", "value": 1.5e12, "unit": "bytes_per_s", "how": "", "samples": []})")));
   CHECK(read.gpu == "NVIDIA H200");
   CHECK(read.context == Bytes(555));
   CHECK(read.cublas_workspace == Bytes(33554432));
   CHECK_FALSE(read.cublaslt_workspace.has_value());
   CHECK(read.communicators.at(8) == Bytes(7));
+  // As tools/frameworks/constants writes it.
+  const std::string told = with(file(context), "\"source\"",
+                                "\"name\": \"memory\", \"device\": \"cuda\", \"complete\": true, \"failed\": "
+                                "[{\"name\": \"cudnn_handle\", \"message\": \"why\"}], \"source\"");
+  CHECK(read_calibration(parse_json("c.json", told)).context == Bytes(555));
   const auto said = [&](const std::string& rows) {
     return refusal([&] { (void)read_calibration(parse_json("c.json", file(rows))); });
   };
   CHECK(said(context + "," + context).find("\"context\" stands twice") != std::string::npos);
   CHECK(said(with(context, "\"context\"", "\"contxt\"")).find("did you mean \"context\"?") != std::string::npos);
+  CHECK(said(with(context, "\"context\"", "\"contxt:bare\"")).find("no constant") != std::string::npos);
+  CHECK(said(with(context, "\"context\"", "\"context:\"")).find("no constant") != std::string::npos);
   CHECK(said(with(context, "\"bytes\"", "\"byte\"")).find("did you mean \"bytes\"?") != std::string::npos);
   CHECK(said(with(context, "555", "5.5")).find("must be an integer") != std::string::npos);
 }

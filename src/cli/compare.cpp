@@ -9,14 +9,18 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/report_comparison.h"
+#include "cli/report_operators.h"
 #include "cli/repredict.h"
 #include "io/known_differences.h"
+#include "io/operators_receipt.h"
 #include "io/read_prediction.h"
 #include "io/receipt.h"
 #include "io/text.h"
 #include "io/verdicts.h"
 #include "io/write_comparison.h"
+#include "io/write_operators.h"
 #include "planner/compare.h"
+#include "planner/compare_operators.h"
 
 namespace dsplan {
 namespace {
@@ -27,6 +31,7 @@ constexpr const char* kFooter =
     "RECEIPT is a file of the measuring tools (docs/receipts.md) or a folder of\n"
     "such files. Without --re-predict two files: PREDICTION.json, as simulate\n"
     "--format json printed it, and the receipt; their fingerprints must agree.\n"
+    "Files of measured operators are held against the catalogue, all as one.\n"
     "KIND is requested, allocated, active, reserved, process, host, calls,\n"
     "payload, wire or parameters; N is bytes, or a percentage (1%).\n"
     "Exit codes: 0 it agrees, 2 refused, 4 something differs unexplained.";
@@ -238,13 +243,36 @@ int compare_verdicts(const CompareWords& said, const Document& document) {
   return right ? kDone : kDiffers;
 }
 
+// Measured operators against the catalogue; several files are one measurement.
+int compare_measured_operators(const CompareWords& said) {
+  const std::string format = said.format.value_or("table");
+  if (format != "table" && format != "json") {
+    throw Refusal("--format", fmt::format("no format \"{}\" of measured operators", format), "formats are table, json");
+  }
+  std::vector<OperatorRuns> files;
+  for (const std::string& path : said.files) {
+    files.push_back(read_operator_runs(read_document(path)));
+    if (files.back().level != files.front().level) {
+      throw Refusal(path, fmt::format("was measured at another level than {}", said.files.front()),
+                    "compare them one after the other");
+    }
+  }
+  const OperatorComparison comparison = compare_operators(files);
+  Output output(said.out.value_or(""));
+  output.add(format == "json" ? operator_comparison_json(comparison) : operators_report(comparison));
+  output.finish();
+  return comparison.differs() ? kDiffers : kDone;
+}
+
 }  // namespace
 
 int compare_command(const Words& words) {
   const CompareWords said = parse(words);
-  if (said.files.size() == 1 && !fs::is_directory(said.files.front())) {
+  if (!said.files.empty() && !fs::is_directory(said.files.front())) {
     const Document document = read_document(said.files.front());
-    if (schema_of(document) == "dsplan.verdicts/1") return compare_verdicts(said, document);
+    const std::string schema = schema_of(document);
+    if (schema == kOperatorRunsSchema) return compare_measured_operators(said);
+    if (schema == "dsplan.verdicts/1" && said.files.size() == 1) return compare_verdicts(said, document);
   }
   const CompareTerms terms = terms_of(said);
   if (!said.re_predict) {

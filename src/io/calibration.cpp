@@ -13,17 +13,13 @@
 namespace dsplan {
 namespace {
 
-constexpr std::array<std::string_view, 8> kNames = {"context",          "context_eager_modules",    "cublas_handle",
-                                                    "cublas_workspace", "cublaslt_workspace",       "cudnn_handle",
-                                                    "communicator_1",   "communicator_1_max_ctas_1"};
-// Followed by a size or a shape.
-constexpr std::array<std::string_view, 7> kFamilies = {"pinned_rounding:",
-                                                       "copy_h2d_pinned:",
-                                                       "copy_d2h_pinned:",
-                                                       "copy_h2d_pageable:",
-                                                       "copy_d2h_pageable:",
-                                                       "copy_d2d:",
-                                                       "gemm:"};
+constexpr std::array<std::string_view, 10> kNames = {
+    "context",      "context_eager_modules", "cublas_handle",  "cublaslt_handle",           "cublas_workspace",
+    "cudnn_handle", "cublaslt_workspace",    "communicator_1", "communicator_1_max_ctas_1", "capacity"};
+// Followed by a size, a shape or a kernel.
+constexpr std::array<std::string_view, 8> kFamilies = {
+    "first_use:",         "pinned_rounding:",   "copy_h2d_pinned:", "copy_d2h_pinned:",
+    "copy_h2d_pageable:", "copy_d2h_pageable:", "copy_d2d:",        "gemm:"};
 
 std::optional<std::int64_t> communicator_ranks(std::string_view name) {
   constexpr std::string_view kPrefix = "communicator_";
@@ -35,8 +31,10 @@ std::optional<std::int64_t> communicator_ranks(std::string_view name) {
   return ranks;
 }
 
+// A name with a word behind a colon is the same thing at another moment: `context:after_step`.
 bool is_known(std::string_view name) {
-  return std::find(kNames.begin(), kNames.end(), name) != kNames.end() || communicator_ranks(name) ||
+  const std::string_view thing = name.ends_with(':') ? name : name.substr(0, name.find(':'));
+  return std::find(kNames.begin(), kNames.end(), thing) != kNames.end() || communicator_ranks(thing) ||
          std::any_of(kFamilies.begin(), kFamilies.end(),
                      [&](std::string_view family) { return name.starts_with(family) && name.size() > family.size(); });
 }
@@ -82,6 +80,10 @@ Calibration read_calibration(const Document& document) {
   calibration.gpu = head.environment.gpu.value_or("");
   if (calibration.gpu.empty()) reader.fault("environment", "a calibration says of which GPU it is: \"gpu\"");
   detail::need(reader, {"rows"});
+  // What says how the measuring went is for people.
+  for (const char* key : {"name", "device"}) (void)reader.string(key);
+  (void)reader.boolean("complete");
+  (void)reader.array("failed");
   std::vector<std::string> seen;
   if (const Value* rows = reader.array("rows")) {
     for (const Value& item : rows->items) {
