@@ -21,13 +21,13 @@ using Json = nlohmann::ordered_json;
 namespace {
 
 const std::string kRoot = DSPLAN_SOURCE_DIR;
-const std::string kReceipts = kRoot + "/tests/data/receipts";
+const std::string kReceipts = kRoot + "/tests/data/receipts/pytorch";
 const std::string kMade = kRoot + "/tests/golden/receipts/v1/made-ddp.json";
 
 std::vector<std::string> recorded() {
   std::vector<std::string> paths;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(kReceipts)) {
-    if (entry.path().extension() == ".json") paths.push_back(entry.path().string());
+  for (const auto& entry : std::filesystem::directory_iterator(kReceipts)) {
+    paths.push_back(entry.path().string());
   }
   std::sort(paths.begin(), paths.end());
   return paths;
