@@ -104,23 +104,22 @@ std::string one_line(const ReceiptComparison& comparison) {
       if (row.state == State::Differs) ++apart;
     }
   }
-  return wrapped(
-             "",
-             fmt::format("{:<13} {}: {} of {} rows differ", verdict_of(comparison), comparison.receipt, apart, rows),
-             14) +
-         (comparison.refused ? wrapped("              ", *comparison.refused, 14) : "");
+  std::string text = wrapped(fmt::format("{:<14}", verdict_of(comparison)),
+                             fmt::format("{}: {} of {} rows differ", comparison.receipt, apart, rows), 14);
+  if (comparison.refused) text += wrapped("              ", *comparison.refused, 14);
+  return text;
 }
 
 std::string strata_lines(const std::vector<StratumRow>& strata) {
   if (strata.empty()) return {};
   std::string text =
-      fmt::format("\n{:<20}{:<24}{:>5}{:>7}{:>12}{:>12}\n", "stratum", "row", "n", "equal", "median", "worst");
+      fmt::format("\n{:<22}{:<22}{:>4}{:>6}{:>12}{:>12}\n", "stratum", "row", "n", "equal", "median", "worst");
   for (const StratumRow& row : strata) {
     const bool enough = row.cases >= kLeastCases;
     const bool verdict = row.row == "verdict";
     const std::string label = fmt::format("{} ({})", row.stratum, name(row.device));
     const std::string path = row.row.starts_with("memory.") ? row.row.substr(7) : row.row;
-    text += fmt::format("{:<20}{:<24}{:>5}{:>7}", label, path, row.cases, row.equal);
+    text += fmt::format("{:<22}{:<22}{:>4}{:>6}", label, path, row.cases, row.equal);
     if (!enough) {
       text += "  insufficient evidence\n";
     } else if (verdict) {
