@@ -27,6 +27,8 @@ std::string_view describe(When when) {
     case When::Muon: return "the Muon optimizer";
     case When::Bf16: return "bf16";
     case When::Fp16: return "fp16";
+    case When::DeepSpeedCheckpointing:
+      return "training code that calls deepspeed.checkpointing (--checkpoint-impl deepspeed)";
   }
   return "?";
 }

@@ -63,6 +63,9 @@ struct Notice {
   Place place;
   std::string message;
   std::optional<Bytes> bytes;  // What the rule changes, where that is a number of bytes per rank.
+  // What turns it into advice (core/prediction.h): the rule's name and the key; empty: it is none.
+  std::string rule = {};
+  std::string key = {};
 };
 [[nodiscard]] std::string_view name(Notice::Kind kind);
 
@@ -78,6 +81,16 @@ struct OffloadInput {
   Setting<std::int64_t> max_in_cpu;   // offload_param only.
   Setting<bool> pipeline_read;        // offload_optimizer only, as the next.
   Setting<bool> pipeline_write;
+};
+
+// activation_checkpointing. Nobody reads it unless the training code calls deepspeed.checkpointing.
+struct ActivationCheckpointingInput {
+  bool present = false;
+  Place place;
+  Setting<bool> partition_activations;
+  Setting<bool> cpu_checkpointing;
+  Setting<bool> contiguous_memory_optimization;
+  Setting<std::int64_t> number_checkpoints;
 };
 
 // zero_optimization. Names are DeepSpeed's without the prefix "stage3_".
@@ -98,6 +111,15 @@ struct ZeroInput {
   Setting<std::int64_t> max_live_parameters;
   Setting<std::int64_t> max_reuse_distance;
   Setting<bool> gather_16bit_weights_on_model_save;
+  Setting<bool> all_reduce_for_fetch;
+  Setting<bool> allgather_sequential;
+  Setting<bool> memory_efficient_linear;
+  Setting<std::int64_t> hpz_partition_size;
+  Setting<bool> quantized_weights;
+  Setting<std::int64_t> module_granularity_threshold;
+  Setting<std::vector<std::string>> leaf_classes;
+  Setting<std::vector<std::string>> leaf_names;
+  Setting<std::vector<std::string>> leaf_suffixes;
   OffloadInput offload_param;
   OffloadInput offload_optimizer;
 };
@@ -128,7 +150,8 @@ enum class When : std::uint8_t {
   Nvme,
   Muon,
   Bf16,
-  Fp16
+  Fp16,
+  DeepSpeedCheckpointing
 };
 [[nodiscard]] std::string_view describe(When when);  // "ZeRO stage 3", "NVMe offload", ...
 
@@ -167,10 +190,15 @@ struct DeepSpeedInput {
   Setting<bool> allow_untested_optimizer;
   Setting<std::int64_t> aio_block_size;
   Setting<std::int64_t> aio_intra_op_parallelism;
+  Setting<bool> compute_grad_norm;          // zero_optimization; stages 1 and 2 only.
+  Setting<double> offload_optimizer_ratio;  // Only for the rule that DeepSpeed has about it.
   OptimizerInput optimizer;
   ZeroInput zero;
+  ActivationCheckpointingInput activation_checkpointing;
   std::vector<NotModelled> not_modelled;
   std::vector<ConditionalKey> conditional;
+  std::vector<ConditionalKey> removed;  // Keys whose mere presence later versions refuse.
+  std::vector<ConditionalKey> added;    // Keys that earlier versions forbid.
   std::vector<Notice> notices;
 };
 

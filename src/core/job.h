@@ -42,6 +42,10 @@ struct ResolvedInput {
 enum class StreamFrees : std::uint8_t { AtSync, Immediate };
 [[nodiscard]] std::string_view name(StreamFrees frees);  // "at-sync", "immediate"
 
+// Who gives device memory its addresses. Caching: PyTorch's allocator, as the run goes. Planned: one arena, laid out
+// beforehand (sim/arena.h).
+enum class PlacementKind : std::uint8_t { Caching, Planned };
+
 struct Job {
   Training training;
   Parallelism parallelism;
@@ -56,9 +60,11 @@ struct Job {
   AllocatorConfig allocator;
   std::string allocator_conf;  // The keys as given; empty: PyTorch's defaults.
   StreamFrees stream_frees = StreamFrees::AtSync;
+  PlacementKind placement = PlacementKind::Caching;
   std::string rank = "worst";          // A number, "all" or "worst".
   std::string phase;                   // "init", "first_step" or "steady"; empty: all.
   bool explain_fragmentation = false;  // Costs further replays, so only when asked for.
+  bool explain_advice = false;         // Costs further predictions, likewise.
   std::vector<ResolvedInput> inputs;
   std::vector<Notice> notices;
 

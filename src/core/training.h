@@ -16,7 +16,7 @@ namespace dsplan {
 // The released triple that produced the committed witness data; the one place that names it.
 inline constexpr const char* kTorchVersion = "2.11.0";
 inline constexpr const char* kTransformersVersion = "5.17.0";
-inline constexpr const char* kDeepSpeedVersion = "0.19.6";
+inline constexpr const char* kDeepSpeedVersion = "0.19.8";
 
 struct Version {
   int major = 0;
@@ -79,14 +79,34 @@ struct Zero {
   Elements max_live_parameters{1'000'000'000};
   Elements max_reuse_distance{1'000'000'000};
   bool gather_16bit_weights_on_model_save = false;
+  // How stage 3 fetches parameters.
+  bool all_reduce_for_fetch = false;
+  bool allgather_sequential = false;
+  bool memory_efficient_linear = true;
+  std::int64_t hpz_partition_size = 1;  // Ranks that hold a second shard of every parameter among them; 1: none do.
+  bool quantized_weights = false;       // Gathered as int8.
+  // Modules that are fetched whole. `class`: by the framework's class, with its Python module ("a.b.Class") or without.
+  Elements module_granularity_threshold;
+  std::vector<std::string> leaf_classes;
+  std::vector<std::string> leaf_names;
+  std::vector<std::string> leaf_suffixes;
   Offload offload_param;
   Offload offload_optimizer;
   std::int64_t aio_block_size = 1'048'576;  // Bytes; NVMe only, as the next.
   std::int64_t aio_intra_op_parallelism = 1;
 };
 
-// torch.utils.checkpoint's two implementations, and what its selective form keeps.
-enum class CheckpointKind : std::uint8_t { NonReentrant, Reentrant };
+// torch.utils.checkpoint's two implementations, and deepspeed.checkpointing.checkpoint.
+enum class CheckpointKind : std::uint8_t { NonReentrant, Reentrant, DeepSpeed };
+
+// What deepspeed.checkpointing was configured with (runtime/activation_checkpointing/checkpointing.py, configure).
+struct DeepSpeedCheckpointing {
+  bool partition = false;
+  bool cpu = false;
+  bool contiguous = false;              // Needs `partition` and `number_checkpoints`.
+  std::int64_t number_checkpoints = 0;  // 0: not given.
+  friend bool operator==(const DeepSpeedCheckpointing&, const DeepSpeedCheckpointing&) = default;
+};
 
 // Which layers are checkpointed. Groups are consecutive runs of layers (in an op-graph: regions), [first, last]
 // inclusive.
@@ -108,6 +128,11 @@ struct Checkpointing {
   std::vector<std::string> modules;
   CheckpointKind kind = CheckpointKind::NonReentrant;  // Of `modules`.
   bool preserve_rng_state = true;                      // Likewise.
+  DeepSpeedCheckpointing deepspeed;                    // Matters to groups of that kind.
+
+  [[nodiscard]] bool by_deepspeed() const {
+    return !groups.empty() && groups.front().kind == CheckpointKind::DeepSpeed;
+  }
 };
 
 enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient };
@@ -185,7 +210,7 @@ struct Training {
 [[nodiscard]] std::string_view name(OffloadDevice device);
 [[nodiscard]] std::string_view name(Attention attention);
 [[nodiscard]] std::string_view name(Loss loss);
-[[nodiscard]] std::string_view name(CheckpointKind kind);  // "non_reentrant", "reentrant"
+[[nodiscard]] std::string_view name(CheckpointKind kind);  // "non_reentrant", "reentrant", "deepspeed"
 [[nodiscard]] std::string_view name(ParamGroups groups);   // "single", "decay"
 
 // '*' and '?' over whole parameter names; nothing else is special.

@@ -20,9 +20,7 @@ constexpr std::string_view kChecks = "it changes messages and checks, not memory
 constexpr std::string_view kSaving = "it concerns checkpoint files only";
 constexpr std::string_view kSchedule = "learning rates do not change sizes";
 constexpr std::string_view kScaler = "the loss scaler's state is a scalar";
-constexpr std::string_view kNoCode =
-    "DeepSpeed's activation-checkpointing block does nothing unless the training code calls "
-    "deepspeed.checkpointing; say --checkpoint";
+constexpr std::string_view kTiming = "it synchronises and times checkpoints, and holds nothing";
 constexpr std::string_view kNotCompiled = "it has an effect only with compile.deepcompile";
 constexpr std::string_view kAio = "it changes the speed of NVMe transfers, not their buffers";
 
@@ -78,6 +76,7 @@ constexpr DeepSpeedKey kTop[] = {
     {"checkpoint", kInert, When::Always, kSaving},
     {"nebula", kInert, When::Always, kSaving},
     {"datastates_ckpt", kInert, When::Always, kSaving},
+    {"disable_python_gc", kInert, When::Always, "reference counts decide when tensors die"},
     {"dataloader_drop_last", kInert, When::Always, "every step is modelled with full batches"},
     {"vocabulary_size", kInert, When::Always, "DeepSpeed only warns about its alignment"},
 };
@@ -107,6 +106,7 @@ constexpr DeepSpeedKey kPrecision[] = {
     {"data_types", kBlock, When::Always, {}},
     {"data_types.grad_accum_dtype", kHonoured, When::Always, {}},
     {"data_types.param_dtype", kHonoured, When::Always, {}},
+    {"data_types.keep_in_fp32_modules", kRefused, When::Always, "a list of buffers kept in fp32"},
     {"data_types.buffer_dtype", kRefused, When::Always, "a dtype for module buffers"},
 };
 
@@ -154,18 +154,20 @@ constexpr DeepSpeedKey kZero[] = {
     {"zero_optimization.stage3_max_live_parameters", kHonoured, When::Stage3, {}},
     {"zero_optimization.stage3_max_reuse_distance", kHonoured, When::Stage3, {}},
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save", kHonoured, When::Stage3, {}},
-    {"zero_optimization.stage3_module_granularity_threshold", kRefused, When::Stage3, "leaf modules by granularity"},
-    {"zero_optimization.stage3_use_all_reduce_for_fetch_params", kRefused, When::Stage3, "fetching by all-reduce"},
-    {"zero_optimization.stage3_allgather_sequential", kRefused, When::Stage3, "sequential all-gather"},
-    {"zero_optimization.zero_hpz_partition_size", kRefused, When::Stage3, "hpZ"},
-    {"zero_optimization.zero_quantized_weights", kRefused, When::Stage3, "qwZ"},
+    {"zero_optimization.stage3_module_granularity_threshold", kHonoured, When::Stage3, {}},
+    {"zero_optimization.stage3_use_all_reduce_for_fetch_params", kHonoured, When::Stage3, {}},
+    {"zero_optimization.stage3_allgather_sequential", kHonoured, When::Stage3, {}},
+    {"zero_optimization.zero_hpz_partition_size", kHonoured, When::Stage3, {}},
+    {"zero_optimization.zero_quantized_weights", kHonoured, When::Stage3, {}},
     {"zero_optimization.zero_quantized_nontrainable_weights", kRefused, When::Stage3, "quantized frozen weights"},
     {"zero_optimization.zero_quantized_gradients", kRefused, When::Stage3, "qgZ"},
     {"zero_optimization.zeropp_loco_param", kRefused, When::Stage3, "LoCo"},
     {"zero_optimization.mics_shard_size", kRefused, When::Stage3, "MiCS"},
     {"zero_optimization.mics_hierarchical_params_gather", kRefused, When::Stage3, "MiCS"},
-    {"zero_optimization.memory_efficient_linear", kRefused, When::Stage3, "stage 3 without its own linear function"},
+    {"zero_optimization.memory_efficient_linear", kHonoured, When::Stage3, {}},
     {"zero_optimization.ignore_unused_parameters", kInert, When::Always, kChecks},
+    {"zero_optimization.compute_grad_norm", kHonoured, When::Zero, {}},
+    {"zero_optimization.parameter_alignment", kRefused, When::Stage12, "parameters aligned in the flat buffers"},
     {"zero_optimization.legacy_stage1", kHonoured, When::Always, {}},
     {"zero_optimization.elastic_checkpoint", kInert, When::Always, kSaving},
     {"zero_optimization.load_from_fp32_weights", kInert, When::Always, kSaving},
@@ -174,7 +176,10 @@ constexpr DeepSpeedKey kZero[] = {
     {"zero_optimization.log_trace_cache_warnings", kInert, When::Always, kLogging},
     {"zero_optimization.enable_sanity_checks", kInert, When::Always, kChecks},
     {"zero_optimization.save_muon_momentum_buffer_in_memory", kRefused, When::Nvme, "Muon's momentum with NVMe"},
-    {"zero_optimization.leaf_module", kRefused, When::Stage3, "a list of leaf modules"},
+    {"zero_optimization.leaf_module", kBlock, When::Stage3, {}},
+    {"zero_optimization.leaf_module.classes", kHonoured, When::Stage3, {}},
+    {"zero_optimization.leaf_module.names", kHonoured, When::Stage3, {}},
+    {"zero_optimization.leaf_module.name_suffixes", kHonoured, When::Stage3, {}},
     {"zero_optimization.zenflow", kRefused, When::Zero, "ZenFlow"},
     {"zero_optimization.cpu_offload", kHonoured, When::Zero, {}},
     {"zero_optimization.cpu_offload_param", kHonoured, When::Stage3, {}},
@@ -213,12 +218,12 @@ constexpr DeepSpeedKey kOffload[] = {
 
 constexpr DeepSpeedKey kRest[] = {
     {"activation_checkpointing", kBlock, When::Always, {}},
-    {"activation_checkpointing.partition_activations", kInert, When::Always, kNoCode},
-    {"activation_checkpointing.cpu_checkpointing", kInert, When::Always, kNoCode},
-    {"activation_checkpointing.contiguous_memory_optimization", kInert, When::Always, kNoCode},
-    {"activation_checkpointing.number_checkpoints", kInert, When::Always, kNoCode},
-    {"activation_checkpointing.synchronize_checkpoint_boundary", kInert, When::Always, kNoCode},
-    {"activation_checkpointing.profile", kInert, When::Always, kNoCode},
+    {"activation_checkpointing.partition_activations", kHonoured, When::DeepSpeedCheckpointing, {}},
+    {"activation_checkpointing.cpu_checkpointing", kHonoured, When::DeepSpeedCheckpointing, {}},
+    {"activation_checkpointing.contiguous_memory_optimization", kHonoured, When::DeepSpeedCheckpointing, {}},
+    {"activation_checkpointing.number_checkpoints", kHonoured, When::DeepSpeedCheckpointing, {}},
+    {"activation_checkpointing.synchronize_checkpoint_boundary", kInert, When::Always, kTiming},
+    {"activation_checkpointing.profile", kInert, When::Always, kTiming},
     {"compile", kBlock, When::Always, {}},
     {"compile.deepcompile", kRefused, When::Always, "DeepCompile"},
     {"compile.free_activation", kInert, When::Always, kNotCompiled},
@@ -267,13 +272,10 @@ bool is_harmless(std::string_view path, const Value& value) {
     std::string_view path;
     double most;
   };
-  constexpr Neutral kAtMost[] = {{"sequence_parallel_size", 1},
-                                 {"zero_optimization.zero_hpz_partition_size", 1},
-                                 {"zero_optimization.mics_shard_size", 0},
-                                 {"zero_optimization.stage3_module_granularity_threshold", 0}};
-  constexpr std::array<std::string_view, 5> kOnByDefault = {
-      "managed_gradient_accumulation", "zero_force_ds_cpu_optimizer", "zero_optimization.memory_efficient_linear",
-      "optimizer.params.fp32_optimizer_states", "zero_optimization.offload_optimizer.ratio"};
+  constexpr Neutral kAtMost[] = {{"sequence_parallel_size", 1}, {"zero_optimization.mics_shard_size", 0}};
+  constexpr std::array<std::string_view, 4> kOnByDefault = {
+      "managed_gradient_accumulation", "zero_force_ds_cpu_optimizer", "optimizer.params.fp32_optimizer_states",
+      "zero_optimization.offload_optimizer.ratio"};
   if (value.is(Value::Kind::Null) || is_auto(value)) return true;
   for (const Neutral& neutral : kAtMost) {
     if (neutral.path == path) return lax_number(value).value_or(neutral.most + 1) <= neutral.most;
@@ -300,6 +302,29 @@ bool deepspeed_forbids_unknown(std::string_view block) {
                                                        "fp16",
                                                        "compile"};
   return std::find(kStrict.begin(), kStrict.end(), block) != kStrict.end();
+}
+
+// deepspeed/runtime/config.py of 0.19.8, _reject_removed_config_keys; 0.19.6 has no such list.
+bool deepspeed_removed(std::string_view path) {
+  constexpr std::array<std::string_view, 14> kRemoved = {"nebula",
+                                                         "compression_training",
+                                                         "amp",
+                                                         "quantize_training",
+                                                         "sparse_gradients",
+                                                         "eigenvalue",
+                                                         "sparse_attention",
+                                                         "elasticity",
+                                                         "graph_harvesting",
+                                                         "curriculum_learning",
+                                                         "progressive_layer_drop",
+                                                         "zero_optimization.mics_shard_size",
+                                                         "zero_optimization.mics_hierarchical_params_gather",
+                                                         "zero_optimization.zeropp_loco_param"};
+  return std::find(kRemoved.begin(), kRemoved.end(), path) != kRemoved.end();
+}
+
+bool deepspeed_added(std::string_view path) {
+  return path == "zero_optimization.compute_grad_norm" || path == "zero_optimization.parameter_alignment";
 }
 
 }  // namespace dsplan

@@ -29,7 +29,8 @@ Json live_value(const std::vector<LiveBuffer>& buffers) {
                     {"module", buffer.module},
                     {"role", std::string(name(buffer.role))},
                     {"bytes", buffer.bytes.value()},
-                    {"count", buffer.count}});
+                    {"count", buffer.count},
+                    {"rule", buffer.rule}});
   }
   return list;
 }
@@ -127,6 +128,14 @@ Json fragmentation_value(const Fragmentation& f) {
           {"remedies", std::move(remedies)}};
 }
 
+Json arena_value(const PlannedArena& arena) {
+  return {{"height", arena.height.value()},
+          {"lower_bound", arena.lower_bound.value()},
+          {"reserved", arena.reserved.value()},
+          {"saved", arena.saved().value()},
+          {"buffers", arena.buffers}};
+}
+
 Json phases_value(const std::vector<Phase>& phases) {
   Json list = Json::array();
   for (const Phase& phase : phases) {
@@ -167,6 +176,7 @@ Json memory_value(const Prediction& prediction) {
   memory["peak"] = prediction.peak ? peak_value(*prediction.peak) : Json();
   memory["loss_spike"] = prediction.loss_spike ? spike_value(*prediction.loss_spike) : Json();
   if (prediction.fragmentation) memory["fragmentation"] = fragmentation_value(*prediction.fragmentation);
+  if (prediction.arena) memory["planned"] = arena_value(*prediction.arena);
   memory["phases"] = prediction.phases.empty() ? Json() : phases_value(prediction.phases);
   memory["host"] = {{"pinned", optional(host.pinned)},     {"pinned_requested", optional(host.pinned_requested)},
                     {"pageable", optional(host.pageable)}, {"peak", optional(host.peak)},
@@ -194,6 +204,14 @@ Json terms_value(const std::vector<TrafficTerm>& terms) {
   Json list = Json::array();
   for (const TrafficTerm& term : terms) {
     list.push_back({{"what", term.what}, {"wire_bytes", term.wire.value()}, {"why", term.why}});
+  }
+  return list;
+}
+
+Json advice_value(const std::vector<Advice>& advice) {
+  Json list = Json::array();
+  for (const Advice& one : advice) {
+    list.push_back({{"rule", one.rule}, {"key", one.key}, {"costs_bytes", one.costs.value()}, {"text", one.text}});
   }
   return list;
 }
@@ -263,6 +281,7 @@ Json without_absences(const Prediction& prediction, const Job& job) {
   value["communication"] = prediction.communication ? traffic_value(*prediction.communication) : Json();
   if (!prediction.traffic_terms.empty()) value["traffic_terms"] = terms_value(prediction.traffic_terms);
   value["time"] = nullptr;
+  value["advice"] = advice_value(prediction.advice);
   value["assumptions"] = assumptions_value(job);
   return value;
 }

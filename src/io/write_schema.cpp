@@ -60,7 +60,8 @@ Json live() {
                          {"module", typed("string")},
                          {"role", typed("string")},
                          {"bytes", count()},
-                         {"count", count()}}));
+                         {"count", count()},
+                         {"rule", typed("string")}}));
 }
 
 Json persistent() {
@@ -155,6 +156,15 @@ Json fragmentation() {
                  {"remedies", list_of(remedy)}});
 }
 
+// Only with --placement planned. `saved` is negative where the plan takes more.
+Json planned() {
+  return object({{"height", count()},
+                 {"lower_bound", count()},
+                 {"reserved", count()},
+                 {"saved", typed("integer")},
+                 {"buffers", count()}});
+}
+
 Json memory() {
   Json value =
       object({{"states",
@@ -173,6 +183,7 @@ Json memory() {
                                {"verdict", one_of({"fits", "does_not_fit", "unknown"})},
                                {"verdict_reason", typed("string")}})}});
   value["properties"]["fragmentation"] = fragmentation();
+  value["properties"]["planned"] = planned();
   return value;
 }
 
@@ -195,6 +206,8 @@ std::string prediction_schema() {
                                   {"value", typed("string")},
                                   {"reason", typed("string")},
                                   {"option", typed("string")}});
+  const Json advice = object(
+      {{"rule", typed("string")}, {"key", typed("string")}, {"costs_bytes", count()}, {"text", typed("string")}});
   const Json body = object({{"schema", one_of({"dsplan.prediction/1"})},
                             {"fingerprint", typed("string")},
                             {"model", typed("string")},
@@ -212,6 +225,7 @@ std::string prediction_schema() {
                             {"memory", memory()},
                             {"communication", communication()},
                             {"time", typed("null")},
+                            {"advice", list_of(advice)},
                             {"assumptions", list_of(assumption)},
                             {"not_modelled", list_of(object({{"what", typed("string")}, {"why", typed("string")}}))}});
   Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},

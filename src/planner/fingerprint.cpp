@@ -44,6 +44,12 @@ void add_zero(const Zero& z, std::string& text) {
                    o->buffer_size.value(), o->max_in_cpu.value(), o->pipeline_read, o->pipeline_write);
   }
   fmt::format_to(std::back_inserter(text), "aio {} {}\n", z.aio_block_size, z.aio_intra_op_parallelism);
+  if (z.stage < 3) return;
+  fmt::format_to(std::back_inserter(text), "fetch {} {} {} {} {} {} {}\n", z.all_reduce_for_fetch,
+                 z.allgather_sequential, z.memory_efficient_linear, z.hpz_partition_size, z.quantized_weights,
+                 z.module_granularity_threshold.value(),
+                 fmt::format("{} {} {}", fmt::join(z.leaf_classes, ","), fmt::join(z.leaf_names, ","),
+                             fmt::join(z.leaf_suffixes, ",")));
 }
 
 // Weight decay moves bytes only where it is added to a gradient.
@@ -69,6 +75,10 @@ void add_training(const Training& t, std::string& text) {
   for (const CheckpointGroup& group : t.checkpoint.groups) {
     fmt::format_to(out, " {}-{}", group.first, group.last);
     if (group.kind == CheckpointKind::Reentrant) text += " reentrant";
+    if (group.kind == CheckpointKind::DeepSpeed) {
+      const DeepSpeedCheckpointing& d = t.checkpoint.deepspeed;
+      fmt::format_to(out, " deepspeed {} {} {} {}", d.partition, d.cpu, d.contiguous, d.number_checkpoints);
+    }
     if (!group.preserve_rng_state) text += " without rng";
     for (Op op : group.kept) fmt::format_to(out, " keeps {}", name(op));
   }
@@ -101,6 +111,7 @@ std::string fingerprint(const ModelSpec& model, const Job& job) {
   if (job.allocator != AllocatorConfig{}) text += "allocator " + canonical(job.allocator) + "\n";
   if (job.stream_frees != StreamFrees::AtSync)
     fmt::format_to(std::back_inserter(text), "frees {}\n", name(job.stream_frees));
+  if (job.placement == PlacementKind::Planned) text += "placement planned\n";
   if (const auto sizes = library_workspaces(job)) {
     fmt::format_to(std::back_inserter(text), "workspaces {} {} {}\n", sizes->cublas.value(), sizes->cublaslt.value(),
                    sizes->lt_per_call);

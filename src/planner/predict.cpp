@@ -7,11 +7,14 @@
 
 #include "core/error.h"
 #include "model/graphs/graphs.h"
+#include "planner/advice.h"
 #include "planner/footprint.h"
 #include "planner/fragmentation.h"
 #include "planner/judge.h"
+#include "planner/label_rules.h"
 #include "planner/library_workspaces.h"
 #include "planner/lowering/lower.h"
+#include "planner/planned.h"
 #include "planner/report_details.h"
 #include "planner/traffic_terms.h"
 #include "sim/memory.h"
@@ -56,6 +59,7 @@ Prediction outline(const ModelSpec& model, const Job& job, std::int64_t rank, co
   p.context = job.context.value_or(kUncalibratedContext);
   p.reserve = job.reserve;
   p.communicators = job.communicators.value_or(job.parallelism.world > 1 ? kCommunicator : Bytes(0));
+  p.advice = advice_by_formula(model, job, rank, formulas.parameters_trainable);
   return p;
 }
 
@@ -79,7 +83,8 @@ void judge_states(const std::string& obstacle, Prediction& p) {
 }
 
 std::optional<Stretch> stretch_named(std::string_view phase) {
-  for (const Stretch stretch : {Stretch::Init, Stretch::FirstStep, Stretch::MiddleStep, Stretch::SecondStep}) {
+  for (const Stretch stretch :
+       {Stretch::Init, Stretch::FirstStep, Stretch::MiddleStep, Stretch::SecondStep, Stretch::Save}) {
     if (phase == name(stretch)) return stretch;
   }
   return std::nullopt;
@@ -89,8 +94,11 @@ std::optional<Stretch> stretch_named(std::string_view phase) {
 // whole run, as what does not fit in one phase never comes to the next; the persistent state is no phase's own.
 void keep_only(Stretch stretch, Prediction& p) {
   std::erase_if(p.phases, [&](const Phase& phase) { return phase.name != name(stretch); });
-  std::erase_if(*p.communication,
-                [&](const TrafficRow& row) { return (row.phase == Pass::Setup) != (stretch == Stretch::Init); });
+  const auto of = [](const TrafficRow& row) {
+    return row.phase == Pass::Setup ? Stretch::Init : row.phase == Pass::Save ? Stretch::Save : Stretch::SecondStep;
+  };
+  const Stretch traffic = stretch == Stretch::Init || stretch == Stretch::Save ? stretch : Stretch::SecondStep;
+  std::erase_if(*p.communication, [&](const TrafficRow& row) { return of(row) != traffic; });
   if (stretch == Stretch::SecondStep) return;
   p.held_for_backward.reset();
   p.not_modelled.push_back({"memory.held_for_backward", "of the second step, which --phase leaves out"});
@@ -110,11 +118,10 @@ void list_what_is_missing(const Job& job, Prediction& p) {
   if (!job.context) {
     p.not_modelled.push_back({"context", "no device is named: an uncalibrated 600 MiB stand for its CUDA context"});
   }
-  if (job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3) {
-    p.not_modelled.push_back(
-        {"zero_optimization.stage3_prefetch_bucket_size", "prefetching: every module gathers when it is entered"});
-    p.not_modelled.push_back({"zero_optimization.stage3_max_reuse_distance",
-                              "retention: every module lets go when it is left, and gathers again"});
+  const Checkpointing& checkpoint = job.training.checkpoint;
+  if (checkpoint.by_deepspeed() && checkpoint.deepspeed.cpu && !checkpoint.deepspeed.partition) {
+    p.not_modelled.push_back({"activation_checkpointing.cpu_checkpointing",
+                              "the stream on which arguments are copied: here each copy is over when it begins"});
   }
   if (job.training.runtime == Runtime::DeepSpeed && job.training.zero.overlap_comm) {
     p.not_modelled.push_back(
@@ -151,18 +158,24 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   DSPLAN_CHECK(meter.by_role() == formulas.persistent, "persistent bytes by schedule and by formula differ");
   p.persistent.allocated = placement.marks.back().allocated;  // The schedule ends with the second step's last mark.
   p.phases = with_allocator(meter.phases(), placement);
-  p.communication = traffic.rows(job.parallelism.dp);
+  p.communication = traffic.rows(job.parallelism.dp, schedule.dp_inside);
   p.traffic_terms = traffic_terms(model, job, *p.communication);
+  p.fetches = schedule.counts;
   p.held_for_backward = held_for_backward(schedule, model);
   p.loss_spike = loss_spike(schedule, model);
   add_peak(schedule, model, job, meter, both_ends(schedule, options, placement, only), p);
   add_host(host, job, p);
-  judge(schedule, model, job, placement, p);
+  if (job.placement == PlacementKind::Planned) {
+    judge_planned(plan_arena(schedule, placement.peak.reserved), p);
+  } else {
+    judge(schedule, model, job, placement, p);
+  }
   judge_host(job, p);
   if (job.explain_fragmentation) {
     p.fragmentation = explain_fragmentation(schedule, model, job, options, peaks_of(placement, only), verdict_limit(p));
   }
   if (only) keep_only(*only, p);
+  name_rules(job.training, p);
   return p;
 }
 
@@ -215,7 +228,9 @@ Prediction predict(const ModelSpec& model, const Job& job, std::int64_t rank) {
   return predict_one(model, job, rank, prepare(model, job), footprint(model, job), fingerprint(model, job));
 }
 
-std::vector<Prediction> predict_asked(const ModelSpec& model, const Job& job) {
+namespace {
+
+std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job) {
   const Ground ground = prepare(model, job);
   const Footprint formulas = footprint(model, job);
   const std::string hash = fingerprint(model, job);
@@ -250,6 +265,14 @@ std::vector<Prediction> predict_asked(const ModelSpec& model, const Job& job) {
                              ranks.size(), job.parallelism.dp - static_cast<std::int64_t>(ranks.size()))});
   }
   predictions.push_back(std::move(*worst));
+  return predictions;
+}
+
+}  // namespace
+
+std::vector<Prediction> predict_asked(const ModelSpec& model, const Job& job) {
+  std::vector<Prediction> predictions = predict_ranks(model, job);
+  if (job.explain_advice) add_predicted_advice(model, job, predictions);
   return predictions;
 }
 

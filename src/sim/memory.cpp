@@ -47,6 +47,8 @@ void MemoryMeter::on(std::size_t at, const Mark& event) {
     if (only_ == event.stretch) {
       inside_ = true;
       take_peak(at);
+    } else if (event.stretch == Stretch::Save) {
+      inside_ = false;  // Saving counts only where it is asked for.
     }
   } else if (event.moment == Moment::StretchEnds && only_) {
     inside_ = false;

@@ -17,7 +17,7 @@
 
 namespace dsplan {
 
-inline constexpr std::size_t kStretches = 4;
+inline constexpr std::size_t kStretches = 5;
 
 struct PlacementOptions {
   AllocatorConfig config;
@@ -44,7 +44,7 @@ struct PlacementMark {
 };
 
 struct Placement {
-  PlacementPeaks peak;
+  PlacementPeaks peak;  // Saving left out.
   std::vector<PlacementMark> marks;  // All of them, up to a failure.
   std::array<PlacementPeaks, kStretches> by_stretch;  // Zero where the schedule has no such stretch; the largest of several.
   std::int64_t retries = 0;

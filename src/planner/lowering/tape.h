@@ -22,6 +22,7 @@
 
 #include "core/graph.h"
 #include "core/training.h"
+#include "planner/lowering/deepspeed_checkpoint.h"
 #include "planner/lowering/emitter.h"
 #include "planner/lowering/recipes.h"
 #include "planner/lowering/runtime.h"
@@ -37,6 +38,9 @@ class Tape {
 
   // Matrix products place the libraries' workspaces; without this none is placed.
   void attach(Workspaces& workspaces) { workspaces_ = &workspaces; }
+
+  // What DeepSpeed's checkpoints share, across tapes; needed where there is one of that kind.
+  void attach(DeepSpeedCheckpoints& checkpoints) { deepspeed_ = &checkpoints; }
 
   // The batch is made and the one before it let go.
   void make_batch();
@@ -64,6 +68,7 @@ class Tape {
   // A gradient that has left the operators of a module, but not yet the function that the runtime put around its input.
   struct Pending {
     TensorId tensor = kNone;
+    ModuleId module = kNone;
     Gradient gradient;
   };
   // Results of one operator that a selective checkpoint keeps from forward to recomputation.
@@ -79,6 +84,7 @@ class Tape {
     NodeId last_saver = kNone;
     bool recomputed = false;
     bool reentrant = false;
+    bool deepspeed = false;  // Then also reentrant.
     bool stashes_rng = false;
     std::vector<TensorId> arguments;
     std::vector<TensorId> keywords;
@@ -88,6 +94,7 @@ class Tape {
     std::vector<BufferId> closure;     // Of the arguments, then of the keywords.
     std::vector<BufferId> rng_states;  // On the host.
     std::vector<Kept> kept;
+    std::vector<DeepSpeedCheckpoints::Stored> stored;  // Of the arguments that DeepSpeed empties, in order.
 
     // Reentrant only: every tensor that it reads and does not make, once, and the outputs that others read.
     std::vector<TensorId> externals;
@@ -103,6 +110,7 @@ class Tape {
   void find_boundary(Region& region);
   void find_wanted();
   void find_read();
+  void find_gradients_of_modules();
   void count_uses();
 
   void run_program(std::uint32_t begin, std::uint32_t end, bool keep_saved);
@@ -129,6 +137,14 @@ class Tape {
   [[nodiscard]] bool take_kept(Region& region, NodeId node, std::vector<BufferId>& made);
   void leaf_arrived(TensorId tensor);
 
+  // tape_deepspeed.cpp
+  [[nodiscard]] bool is_stored(const Region& region, TensorId tensor) const;
+  void store_arguments(Region& region);
+  void empty_arguments(Region& region);
+  void restore_arguments(Region& region);
+  void swap_storage(Region& region, std::size_t slot, TensorId tensor, BufferId with);
+  [[nodiscard]] std::int64_t drops_after(std::uint32_t at, TensorId tensor) const;
+
   void walk_backward();
   void run_backward(NodeId node);
   [[nodiscard]] bool has_gradient(const Node& node) const;
@@ -139,9 +155,10 @@ class Tape {
   void deliver(NodeId node, const std::vector<BufferId>& slots, const std::vector<Gradient>& incoming);
   void accumulate(TensorId tensor, Gradient gradient);
   void accumulate_into(Gradient& held, TensorId tensor, Gradient gradient);
-  [[nodiscard]] bool enters_module(const Node& node, TensorId input) const;
-  [[nodiscard]] Gradient& pending_of(TensorId tensor);
-  void deliver_pending();
+  [[nodiscard]] ModuleId entered_by(const Node& node, TensorId input) const;
+  [[nodiscard]] bool lies_in(ModuleId module, ModuleId outer) const;
+  [[nodiscard]] Gradient& pending_of(TensorId tensor, ModuleId module);
+  void deliver_pending(ModuleId module);
   // The module that calls what lies in `module`: containers are never entered.
   [[nodiscard]] ModuleId caller(ModuleId module) const;
   [[nodiscard]] bool is_leaf(TensorId tensor) const;
@@ -170,6 +187,7 @@ class Tape {
   const RecipeBook& recipes_;
   Emitter& emitter_;
   Workspaces* workspaces_ = nullptr;
+  DeepSpeedCheckpoints* deepspeed_ = nullptr;
   TrainingRuntime& runtime_;
   std::vector<BufferId> module_buffers_;
 
@@ -188,6 +206,7 @@ class Tape {
   std::vector<std::int16_t> region_of_;  // By node; -1 outside.
   std::vector<bool> module_has_gradient_;
   std::vector<bool> module_called_;
+  std::vector<bool> module_ends_;  // By module: some tensor that wants a gradient is handed to it.
   std::vector<TensorId> alive_;    // During recomputation: what Python holds, for early stop.
   std::vector<ModuleId> entered_;  // During recomputation: modules entered and not yet left.
   std::vector<BufferId> leaves_;   // What they and their gradients lie in.

@@ -102,7 +102,8 @@ void resolve_phase(Resolver& resolver) {
   const Setting<std::string>& wished = resolver.request.phase;
   if (!wished.given()) return;
   resolver.job.phase = *wished;
-  for (const Stretch stretch : {Stretch::Init, Stretch::FirstStep, Stretch::MiddleStep, Stretch::SecondStep}) {
+  for (const Stretch stretch :
+       {Stretch::Init, Stretch::FirstStep, Stretch::MiddleStep, Stretch::SecondStep, Stretch::Save}) {
     if (*wished == name(stretch)) return;
   }
   resolver.fault(wished.place, fmt::format("phase \"{}\" is none of init, first_step, steady", *wished));

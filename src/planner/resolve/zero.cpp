@@ -1,6 +1,8 @@
 // zero_optimization with defaults filled in (deepspeed-zero.md, sections 1, 4, 6, 7 and 12).
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "planner/resolve/resolver.h"
 
 namespace dsplan {
@@ -69,11 +71,12 @@ void fill_automatic(Resolver& resolver, const AutoRule& rule) {
   resolver.derived(std::string(rule.key), grouped(fallback.value()) + " elements",
                    "DeepSpeed drops \"auto\" and takes its default", std::string(rule.key));
   if (!resolver.applies(When::Zero)) return;
-  resolver.announce(place,
-                    fmt::format("\"{}\" is \"auto\" and nobody fills it in: DeepSpeed takes {} elements, not the {} "
-                                "({}) that transformers would",
-                                rule.key, grouped(fallback.value()), grouped(rule.of_hidden), rule.rule),
-                    difference(resolver, rule, fallback));
+  resolver.job.notices.push_back(
+      {Notice::Kind::Announcement, place,
+       fmt::format("\"{}\" is \"auto\" and nobody fills it in: DeepSpeed takes {} elements, not the {} "
+                   "({}) that transformers would",
+                   rule.key, grouped(fallback.value()), grouped(rule.of_hidden), rule.rule),
+       difference(resolver, rule, fallback), "auto_fallback", "zero_optimization." + std::string(rule.key)});
 }
 
 void fill_sizes(Resolver& resolver, const ZeroInput& in) {
@@ -101,6 +104,42 @@ void fill_sizes(Resolver& resolver, const ZeroInput& in) {
                             zero.param_persistence_threshold, checked_mul(10, hidden), true, "10 hidden"});
 }
 
+// Bucket sizes count elements; third-party guides call them bytes. A whole number of MiB is how bytes are written,
+// unless it is the square of the width, as transformers fills it in.
+void announce_unit(Resolver& resolver, const Setting<std::int64_t>& size, std::string_view key, bool stage3_only) {
+  constexpr std::int64_t kMebi = 1 << 20;
+  if (!size.given() || *size < kMebi || *size % kMebi != 0) return;
+  if (!resolver.applies(stage3_only ? When::Stage3 : When::Zero)) return;
+  const std::int64_t hidden = resolver.model.dims.hidden;
+  if (hidden > 0 && *size % checked_mul(hidden, hidden) == 0) return;
+  const Training& training = resolver.job.training;
+  const bool bucket = key == "reduce_bucket_size";
+  const DType dtype = bucket ? buffer_dtype(training) : training.dtype;
+  const Bytes taken = storage(Elements(*size), dtype);
+  const std::int64_t copies = bucket && training.zero.stage < 3 && training.zero.overlap_comm ? 2 : 1;
+  resolver.job.notices.push_back(
+      {Notice::Kind::Warning, size.place,
+       fmt::format("\"{}\" counts elements, not bytes: {} of them take {}; for {} write {}", key, grouped(*size),
+                   human(taken), human(Bytes(*size)), grouped(*size / (taken.value() / *size))),
+       (taken - Bytes(*size)) * copies, "wrong_unit", "zero_optimization." + std::string(key)});
+}
+
+void announce_misread(Resolver& resolver, const DeepSpeedInput& ds) {
+  announce_unit(resolver, ds.zero.reduce_bucket_size, "reduce_bucket_size", false);
+  announce_unit(resolver, ds.zero.prefetch_bucket_size, "stage3_prefetch_bucket_size", true);
+  const Training& training = resolver.job.training;
+  if (ds.zero.max_live_parameters.given() && training.zero.stage == 3) {
+    resolver.job.notices.push_back(
+        {Notice::Kind::Announcement,
+         ds.zero.max_live_parameters.place,
+         "\"stage3_max_live_parameters\" holds prefetching back and is no cap: what a module "
+         "needs is gathered whatever is live",
+         {},
+         "no_cap",
+         "zero_optimization.stage3_max_live_parameters"});
+  }
+}
+
 // The rest of the block has no rule in transformers: "auto" ends as DeepSpeed's default there as well.
 void announce_dropped(Resolver& resolver, const ZeroInput& in) {
   const auto announce = [&resolver](const auto& setting, std::string_view key) {
@@ -118,6 +157,38 @@ void announce_dropped(Resolver& resolver, const ZeroInput& in) {
   announce(in.max_live_parameters, "stage3_max_live_parameters");
   announce(in.max_reuse_distance, "stage3_max_reuse_distance");
   announce(in.gather_16bit_weights_on_model_save, "stage3_gather_16bit_weights_on_model_save");
+  announce(in.all_reduce_for_fetch, "stage3_use_all_reduce_for_fetch_params");
+  announce(in.allgather_sequential, "stage3_allgather_sequential");
+  announce(in.memory_efficient_linear, "memory_efficient_linear");
+  announce(in.hpz_partition_size, "zero_hpz_partition_size");
+  announce(in.quantized_weights, "zero_quantized_weights");
+  announce(in.module_granularity_threshold, "stage3_module_granularity_threshold");
+}
+
+// DEFAULT_LEAF_MODULE_CLASSES (deepspeed/runtime/zero/leaf_module_config.py).
+constexpr const char* kLeafClasses[] = {"transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock",
+                                        "transformers.models.qwen2_moe.modeling_qwen2_moe.Qwen2MoeSparseMoeBlock",
+                                        "transformers.models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock"};
+
+void resolve_fetching(Resolver& resolver, const ZeroInput& in) {
+  Zero& zero = resolver.training().zero;
+  zero.all_reduce_for_fetch = in.all_reduce_for_fetch.value_or(false);
+  zero.allgather_sequential = in.allgather_sequential.value_or(false);
+  zero.memory_efficient_linear = in.memory_efficient_linear.value_or(true);
+  zero.quantized_weights = in.quantized_weights.value_or(false);
+  zero.module_granularity_threshold = Elements(in.module_granularity_threshold.value_or(0));
+  if (in.leaf_classes.given()) zero.leaf_classes = *in.leaf_classes;
+  zero.leaf_names = in.leaf_names.value_or({});
+  zero.leaf_suffixes = in.leaf_suffixes.value_or({});
+  // min(size, world), which must divide the world (utils/groups.py, _create_zero_param_parallel_group).
+  const std::int64_t ranks = resolver.job.parallelism.dp;
+  zero.hpz_partition_size = std::clamp<std::int64_t>(in.hpz_partition_size.value_or(1), 1, ranks);
+  if (zero.stage == 3 && ranks % zero.hpz_partition_size != 0) {
+    resolver.fault(
+        in.hpz_partition_size.place,
+        fmt::format("\"zero_hpz_partition_size\" {} does not divide {} ranks", zero.hpz_partition_size, ranks),
+        "DeepSpeed asserts that it does");
+  }
 }
 
 // pin_memory is true by default since 0.19.5 (section 1).
@@ -185,12 +256,60 @@ void check_scaling(Resolver& resolver, const DeepSpeedInput& ds) {
   }
 }
 
+// compute_grad_norm: zero/config.py, compute_grad_norm_valid; stage_1_and_2.py and engine.py where they choose.
+void check_grad_norm(Resolver& resolver, const DeepSpeedInput& ds) {
+  if (ds.compute_grad_norm.value_or(true)) return;
+  const Training& training = resolver.job.training;
+  const Zero& zero = training.zero;
+  const Place& place = ds.compute_grad_norm.place;
+  const auto refuse = [&](std::string_view beside) {
+    resolver.fault(place, fmt::format("\"compute_grad_norm\" false with {}", beside),
+                   "DeepSpeed refuses the combination");
+  };
+  if (zero.stage != 1 && zero.stage != 2) return refuse(fmt::format("ZeRO stage {}", zero.stage));
+  if (ds.gradient_clipping.value_or(1.0) > 0) return refuse("gradient clipping, which is on unless it is set to 0");
+  if (zero.offload_optimizer.device != OffloadDevice::None) return refuse("an offloaded optimizer");
+  if (zero.stage == 1 && training.dtype == DType::BFloat16 && training.grad_accum_dtype == DType::Float32) {
+    return refuse("bf16, fp32 accumulation and ZeRO stage 1");
+  }
+  resolver.not_modelled(place, "a step without the gradient norm");
+}
+
+// What DeepSpeed's configuration classes refuse by themselves (runtime/config.py, runtime/zero/config.py).
+void check_rules_of_version(Resolver& resolver, const DeepSpeedInput& ds) {
+  const Version& version = resolver.job.training.deepspeed;
+  const bool removes = version >= kRemovesKeys;
+  for (const ConditionalKey& key : ds.removed) {
+    if (!removes) continue;
+    resolver.fault(key.place,
+                   fmt::format("DeepSpeed {} no longer has \"{}\" and refuses the key", version.text(), key.key),
+                   "remove it");
+  }
+  for (const ConditionalKey& key : ds.added) {
+    if (removes) continue;
+    resolver.fault(key.place, fmt::format("unknown key \"{}\": DeepSpeed {} forbids it", key.key, version.text()),
+                   fmt::format("it is there since {}", kRemovesKeys.text()));
+  }
+  if (removes && ds.zero.reduce_bucket_size.given() && *ds.zero.reduce_bucket_size == 0) {
+    resolver.fault(ds.zero.reduce_bucket_size.place, "\"reduce_bucket_size\" must be at least 1, not 0");
+  }
+  if (removes) check_grad_norm(resolver, ds);
+  // zero/config.py, offload_ratio_check: whatever the device.
+  if (ds.offload_optimizer_ratio.value_or(1.0) < 1.0 && resolver.stage() != 3) {
+    resolver.fault(
+        ds.offload_optimizer_ratio.place,
+        fmt::format("offload_optimizer \"ratio\" {} with ZeRO stage {}", *ds.offload_optimizer_ratio, resolver.stage()),
+        "DeepSpeed offloads a part of the optimizer with stage 3 only");
+  }
+}
+
 }  // namespace
 
 void resolve_zero(Resolver& resolver) {
   if (!resolver.deepspeed()) return;
   Zero& zero = resolver.training().zero;
   zero.overlap_comm = zero.stage == 3;
+  zero.leaf_classes.assign(std::begin(kLeafClasses), std::end(kLeafClasses));
   // One all-reduce per bucket since 0.12.4; before that one reduce per owner (section 1).
   zero.use_multi_rank_bucket_allreduce = resolver.training().deepspeed >= Version{0, 12, 4};
   zero.offload_param.pin_memory = zero.offload_optimizer.pin_memory =
@@ -208,9 +327,12 @@ void resolve_zero(Resolver& resolver) {
   zero.aio_block_size = ds.aio_block_size.value_or(zero.aio_block_size);
   zero.aio_intra_op_parallelism = ds.aio_intra_op_parallelism.value_or(zero.aio_intra_op_parallelism);
   resolve_offload(resolver, in);
+  resolve_fetching(resolver, in);
   fill_sizes(resolver, in);
   announce_dropped(resolver, in);
+  announce_misread(resolver, ds);
   check_scaling(resolver, ds);
+  check_rules_of_version(resolver, ds);
 }
 
 }  // namespace dsplan
