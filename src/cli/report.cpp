@@ -168,6 +168,17 @@ std::string traffic_in_full(const std::vector<TrafficRow>& rows) {
   return text;
 }
 
+std::string departures(const std::vector<TrafficTerm>& terms) {
+  if (terms.empty()) return {};
+  std::string text = "\n  what a rank sends in one step (wire), beside the paper's count\n";
+  Bytes sum;
+  for (const TrafficTerm& term : terms) {
+    sum += term.wire;
+    text += wrapped(fmt::format("{:>13}  ", human(term.wire)), term.what + ": " + term.why, 15);
+  }
+  return text + fmt::format("{:>13}  in all\n", human(sum));
+}
+
 std::string buffers(std::string_view title, const std::vector<LiveBuffer>& list) {
   std::string text = fmt::format("  {}\n{:>13}{:>7}  {:<16}{}\n", title, "each", "count", "role", "what");
   for (const LiveBuffer& buffer : list) {
@@ -321,7 +332,7 @@ std::string report(const Prediction& prediction, const Job& job, const ReportSty
   if (asked(style, Topic::Peak)) text += "\n" + explained(prediction);
   if (asked(style, Topic::Saved) && prediction.saved) text += "\n" + saved_table(*prediction.saved);
   if (asked(style, Topic::Traffic) && prediction.communication && !prediction.communication->empty()) {
-    text += "\n" + traffic_in_full(*prediction.communication);
+    text += "\n" + traffic_in_full(*prediction.communication) + departures(prediction.traffic_terms);
   }
   if (prediction.fragmentation) text += "\n" + fragmentation_report(*prediction.fragmentation);
   const std::string hints = advice(prediction.advice, asked(style, Topic::Advice));

@@ -198,6 +198,13 @@ struct Absence {
   std::string why;
 };
 
+// Part of a step's traffic that the ZeRO paper counts, or that departs from its count; signed.
+struct TrafficTerm {
+  std::string what;
+  Bytes wire;
+  std::string why;
+};
+
 enum class Verdict : std::uint8_t { Fits, FitsWithRetries, DoesNotFit, Unknown };
 [[nodiscard]] std::string_view name(Verdict verdict);
 
@@ -235,6 +242,7 @@ struct Prediction {
   HostMemory host;
   // Absent where no schedule could be made and no formula covers it.
   std::optional<std::vector<TrafficRow>> communication;
+  std::vector<TrafficTerm> traffic_terms;  // Sum to the data rows of group dp; empty where one rank is alone.
   std::optional<Bytes> capacity;
   std::optional<Bytes> context;
   std::optional<Bytes> communicators;  // NCCL's own memory, by formula.

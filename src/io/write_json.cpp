@@ -201,6 +201,14 @@ Json advice_value(const std::vector<Advice>& advice) {
   return list;
 }
 
+Json terms_value(const std::vector<TrafficTerm>& terms) {
+  Json list = Json::array();
+  for (const TrafficTerm& term : terms) {
+    list.push_back({{"what", term.what}, {"wire_bytes", term.wire.value()}, {"why", term.why}});
+  }
+  return list;
+}
+
 Json fits_value(Verdict verdict) {
   if (verdict == Verdict::Unknown) return nullptr;
   return verdict != Verdict::DoesNotFit;
@@ -264,6 +272,7 @@ Json without_absences(const Prediction& prediction, const Job& job) {
   value["memory"] = memory_value(prediction);
   if (prediction.above_inputs) value["above_inputs"] = above_value(*prediction.above_inputs);
   value["communication"] = prediction.communication ? traffic_value(*prediction.communication) : Json();
+  if (!prediction.traffic_terms.empty()) value["traffic_terms"] = terms_value(prediction.traffic_terms);
   value["time"] = nullptr;
   value["advice"] = advice_value(prediction.advice);
   value["assumptions"] = assumptions_value(job);

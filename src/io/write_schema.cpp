@@ -224,7 +224,9 @@ std::string prediction_schema() {
                  {"description",
                   "What `dsplan simulate --format json` prints; with --rank all these are the items of \"ranks\" in "
                   "{\"schema\": \"dsplan.predictions/1\", \"ranks\": [...]}. All sizes are bytes of one rank."}};
-  schema.update(with_optional(body, {{"above_inputs", above_inputs()}}));
+  const Json terms =
+      list_of(object({{"what", typed("string")}, {"wire_bytes", typed("integer")}, {"why", typed("string")}}));
+  schema.update(with_optional(body, {{"above_inputs", above_inputs()}, {"traffic_terms", terms}}));
   return schema.dump(2) + "\n";
 }
 

@@ -16,6 +16,7 @@
 #include "planner/lowering/lower.h"
 #include "planner/planned.h"
 #include "planner/report_details.h"
+#include "planner/traffic_terms.h"
 #include "sim/memory.h"
 #include "sim/placement.h"
 #include "sim/traffic.h"
@@ -160,6 +161,7 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   p.persistent.allocated = meter.allocated();
   p.phases = meter.phases();
   p.communication = traffic.rows(job.parallelism.dp);
+  p.traffic_terms = traffic_terms(model, job, *p.communication);
   p.held_for_backward = held_for_backward(schedule, model);
   p.loss_spike = loss_spike(schedule, model);
   add_peak(schedule, model, job, meter, both_ends(schedule, options, placement, only), p);

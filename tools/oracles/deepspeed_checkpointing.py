@@ -1,11 +1,11 @@
-"""Outside oracle for DeepSpeed's activation checkpointing: the real deepspeed.checkpointing.checkpoint around the layers
-of transformers' models, as memory.py runs them: fake tensors on cuda:0, a counter on every storage of the device.
+"""Outside oracle for DeepSpeed's activation checkpointing: the real deepspeed.checkpointing.checkpoint around the
+layers of transformers' models, as memory.py runs them: fake tensors on cuda:0, a counter on the device's storages.
 
     deepspeed_checkpointing.py OUT_FILE [NAME...]     all configurations in one file
 
 The device is fake, so what the CUDA accelerator would be asked is answered here: its name, that it has streams (of
-which nothing is waited for), that pinning hands back the same tensor. What it cannot show: when a copy on another stream
-is over, and what lies on the host.
+which nothing is waited for), that pinning hands back the same tensor. What it cannot show: when a copy on another
+stream is over, and what lies on the host.
 
 Needs what memory.py needs, and deepspeed.
 """
