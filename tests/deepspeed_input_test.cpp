@@ -116,6 +116,8 @@ const std::vector<Expected> kKeysThatMatter = {
       "zero_optimization.mics_shard_size",
       "zero_optimization.mics_hierarchical_params_gather",
       "zero_optimization.memory_efficient_linear",
+      "zero_optimization.compute_grad_norm",
+      "zero_optimization.parameter_alignment",
       "zero_optimization.save_muon_momentum_buffer_in_memory",
       "zero_optimization.leaf_module",
       "zero_optimization.zenflow",
@@ -128,6 +130,7 @@ const std::vector<Expected> kKeysThatMatter = {
       "fp16.fp16_master_weights_and_grads",
       "torch_autocast.enabled",
       "data_types.buffer_dtype",
+      "data_types.keep_in_fp32_modules",
       "managed_gradient_accumulation",
       "graph_harvesting",
       "sparse_gradients",
@@ -160,8 +163,9 @@ const std::vector<Expected> kKeysThatMatter = {
 
 // A value with which a key matters, where `true` is not one.
 std::string telling_value(const std::string& path) {
-  if (path.ends_with("memory_efficient_linear") || path == "managed_gradient_accumulation" ||
-      path == "zero_force_ds_cpu_optimizer" || path == "optimizer.params.fp32_optimizer_states") {
+  if (path.ends_with("memory_efficient_linear") || path.ends_with("compute_grad_norm") ||
+      path == "managed_gradient_accumulation" || path == "zero_force_ds_cpu_optimizer" ||
+      path == "optimizer.params.fp32_optimizer_states") {
     return "false";
   }
   if (path.ends_with(".ratio")) return "0.5";

@@ -93,6 +93,11 @@ std::vector<Change> eagerly(const ModelSpec& model, const Job& job, std::int64_t
   plan.bucket = training.zero.reduce_bucket_size.value();
   plan.sub_group = training.zero.sub_group_size.value();
   plan.persistence = training.zero.param_persistence_threshold.value();
+  plan.sequential = training.zero.allgather_sequential;
+  plan.all_reduce_fetch = training.zero.all_reduce_for_fetch;
+  plan.prefetch = plan.sequential ? 1 : training.zero.prefetch_bucket_size.value();
+  plan.reuse = training.zero.max_reuse_distance.value();
+  plan.max_live = training.zero.max_live_parameters.value();
   std::vector<Change> changes;
   for (const eager::Entry& entry : eager::train(model, settings, plan)) changes.push_back({entry.bytes, entry.doing});
   return changes;
@@ -148,6 +153,7 @@ Job job_of(const Case& c) {
   Job job;
   Training& training = job.training;
   training.runtime = c.stage < 0 ? Runtime::PyTorch : Runtime::DeepSpeed;
+  training.deepspeed = *Version::parse(kDeepSpeedVersion);
   training.zero.stage = std::max(c.stage, 0);
   training.zero.reduce_bucket_size = Elements(2000);
   training.zero.param_persistence_threshold = Elements(30);
@@ -272,6 +278,33 @@ TEST_CASE("eager tape: buckets, sub-groups and persistence of every size") {
           job.training.zero.reduce_scatter = bucket != 5000;
           job.training.zero.sub_group_size = Elements(bucket);
           job.training.zero.param_persistence_threshold = Elements(bucket / 2);
+          check(c, model_of(model), job);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("eager tape: fetching ahead, keeping and gathering in every way") {
+  struct Ways {
+    std::int64_t prefetch;
+    std::int64_t reuse;
+    std::int64_t live;
+  };
+  for (const Model& model : {kGpt2, kLlamaTied}) {
+    const auto choices = checkpoint_choices(static_cast<std::int32_t>(model_of(model).dims.layers));
+    for (const Ways& ways : {Ways{0, 0, 100'000}, Ways{1, 0, 100'000}, Ways{700, 0, 3000}, Ways{3000, 2000, 9000},
+                             Ways{3000, 20'000, 100'000}, Ways{0, 1, 0}}) {
+      for (int way : {0, 1, 2}) {
+        for (const std::size_t checkpoints : {std::size_t{0}, std::size_t{1}}) {
+          Case c{.name = "ways", .model = model, .stage = 3, .world = 2, .accumulation = 2};
+          c.checkpoints = choices[checkpoints];
+          Job job = job_of(c);
+          job.training.zero.prefetch_bucket_size = Elements(ways.prefetch);
+          job.training.zero.max_reuse_distance = Elements(ways.reuse);
+          job.training.zero.max_live_parameters = Elements(ways.live);
+          job.training.zero.allgather_sequential = way == 1;
+          job.training.zero.all_reduce_for_fetch = way == 2;
           check(c, model_of(model), job);
         }
       }

@@ -79,7 +79,8 @@ Job random_job(Dice& dice, const ModelSpec& model) {
                                                     : dice.one_of({DType::BFloat16, DType::Float16});
   t.attention = t.dtype == DType::Float32 ? Attention::MemoryEfficient : Attention::Flash;
   t.communication_dtype = dice.coin() ? t.dtype : DType::Float32;
-  t.grad_accum_dtype = z.stage == 3 && dice.coin() ? DType::Float32 : t.dtype;
+  t.grad_accum_dtype = z.stage >= 1 && dice.coin() ? DType::Float32 : t.dtype;
+  t.deepspeed = *Version::parse(kDeepSpeedVersion);
   t.optimizer.kind = dice.one_of({OptimizerKind::AdamW, OptimizerKind::Sgd, OptimizerKind::Lion,
                                   OptimizerKind::Adam8bit, OptimizerKind::Adafactor});
   t.optimizer.implementation = dice.one_of({Implementation::Fused, Implementation::Foreach, Implementation::ForLoop});
@@ -103,6 +104,7 @@ Job random_job(Dice& dice, const ModelSpec& model) {
   t.checkpoint = random_checkpointing(dice, model.dims.layers);
   if (dice.from(0, 3) == 0) t.freeze = {dice.one_of<std::string>({"*embed*", "*wte*", "*norm*", "*ln_*", "*mlp*"})};
   z.contiguous_gradients = dice.from(0, 4) > 0;
+  if (z.stage < 3 && t.grad_accum_dtype != t.dtype) z.contiguous_gradients = true;
   z.reduce_scatter = dice.from(0, 4) > 0;
   z.use_multi_rank_bucket_allreduce = dice.from(0, 4) > 0;
   z.overlap_comm = dice.coin();
@@ -111,6 +113,9 @@ Job random_job(Dice& dice, const ModelSpec& model) {
   z.sub_group_size = Elements(dice.one_of<std::int64_t>({100, 5000, 1'000'000'000}));
   z.param_persistence_threshold = Elements(dice.one_of<std::int64_t>({0, 30, 1000, 100'000}));
   z.model_persistence_threshold = Elements(dice.one_of<std::int64_t>({100, INT64_MAX}));
+  z.prefetch_bucket_size = Elements(dice.one_of<std::int64_t>({0, 0, 1, 2000, 50'000'000}));
+  z.max_reuse_distance = Elements(dice.one_of<std::int64_t>({0, 0, 3000, 1'000'000'000}));
+  z.max_live_parameters = Elements(dice.one_of<std::int64_t>({0, 10'000, 1'000'000'000}));
   job.parallelism.dp = job.parallelism.world = dice.from(0, 2) == 0 ? dice.from(1, 64) : dice.from(1, 4);
   return job;
 }
@@ -132,13 +137,38 @@ Bytes payload_of(const std::vector<TrafficRow>& rows, Collective collective, Pas
   return sum;
 }
 
+// No parameter is gathered more often than it is asked for, and each that goes between micro-batches once or more.
+void check_bounds(const ModelSpec& model, const Job& job, const std::vector<TrafficRow>& measured,
+                  const std::vector<TrafficRow>& derived) {
+  const auto gathered = [&](const std::vector<TrafficRow>& rows) {
+    return payload_of(rows, Collective::AllGather, Pass::Forward, job.training.dtype) +
+           payload_of(rows, Collective::AllGather, Pass::Backward, job.training.dtype);
+  };
+  CHECK(gathered(measured) <= gathered(derived));
+  const Zero& zero = job.training.zero;
+  if (zero.model_persistence_threshold != Elements(INT64_MAX)) return;
+  Bytes once;
+  for (const Parameter& parameter : model.parameters) {
+    const Elements size = parameter.shape.elements();
+    if (parameter.tied_to != kNone || size <= zero.param_persistence_threshold) continue;
+    once += storage(round_up(size, job.parallelism.dp), job.training.dtype);
+  }
+  if (job.parallelism.dp > 1) CHECK(gathered(measured) >= once * job.training.grad_accum);
+}
+
 void check_traffic(const ModelSpec& model, const Job& job, const std::vector<TrafficRow>& measured) {
   const std::vector<TrafficRow> derived = traffic_formulas(model, job);
   // Which modules a backward pass enters depends on where gradients flow; the formula for ZeRO-3's gathers is stated
   // for models without frozen parameters.
   const bool frozen_gathers = job.training.zero.stage == 3 && !job.training.freeze.empty();
+  // What is fetched ahead or kept has no closed form, only bounds.
+  const Zero& zero = job.training.zero;
+  const bool traced =
+      zero.stage == 3 && (zero.prefetch_bucket_size > Elements(0) || zero.max_reuse_distance > Elements(0));
+  if (traced) check_bounds(model, job, measured, derived);
   for (const TrafficRow& row : derived) {
     if (frozen_gathers && row.collective == Collective::AllGather && row.phase == Pass::Backward) continue;
+    if (traced && row.collective == Collective::AllGather && row.phase != Pass::Step) continue;
     INFO(name(row.collective), " ", name(row.phase), " ", name(row.dtype));
     CHECK(payload_of(measured, row.collective, row.phase, row.dtype).value() ==
           payload_of(derived, row.collective, row.phase, row.dtype).value());

@@ -27,6 +27,7 @@ constexpr std::array kOptions = {
     OptionRow{"--training", "FILE", &Request::training, "Training file or TrainingArguments"},
     OptionRow{"--hardware", "NAME|FILE", &Request::hardware, "One device: `dsplan show hardware`"},
     OptionRow{"--cluster", "NAME|FILE", &Request::cluster, "Nodes and devices: `dsplan show clusters`"},
+    OptionRow{"--calibration", "FILE", &Request::calibration, "Measured figures of the device"},
     OptionRow{"--gpus", "N", &Request::gpus, "All ranks"},
     OptionRow{"--gpus-per-node", "N", &Request::gpus_per_node, "Ranks per node"},
     OptionRow{"--tp", "N", &Request::tp, "Tensor-parallel ranks"},

@@ -6,7 +6,7 @@
 namespace dsplan {
 namespace {
 
-// Payloads are the full logical buffer, as in nccl-tests. Only the size of the data-parallel group is known here.
+// Payloads are the full logical buffer, as in nccl-tests. Only the sizes of data-parallel groups are known here.
 bool payload_fits(Collective collective, std::int64_t payload, std::int64_t read, std::int64_t written,
                   std::int64_t ranks) {
   switch (collective) {
@@ -81,21 +81,25 @@ void Auditor::on(std::size_t at, const Communicate& event) {
   for (const Span span : {event.reads, event.writes}) {
     for (std::uint32_t i = span.begin; i < span.end && i < schedule_.accesses.size(); ++i) {
       const BufferId buffer = schedule_.accesses[i].buffer;
-      if (buffer < states_.size() && schedule_.buffers[buffer].dtype != event.dtype) {
+      // DeepSpeed broadcasts parameters as bytes.
+      const bool as_bytes = event.collective == Collective::Broadcast && event.dtype == DType::UInt8;
+      if (buffer < states_.size() && schedule_.buffers[buffer].dtype != event.dtype && !as_bytes) {
         find("{} of {} touches buffer {} of {}", name(event.collective), name(event.dtype), named(buffer),
              name(schedule_.buffers[buffer].dtype));
       }
     }
   }
-  const bool data_parallel = event.group == Group::DataParallel;
-  if ((data_parallel ? schedule_.dp : schedule_.world) < 2) find("{} in a group of one rank", name(event.collective));
-  if (data_parallel && !payload_fits(event.collective, event.payload.value(), sums.read, sums.written, schedule_.dp)) {
+  const bool inside = event.group == Group::DataParallelInside;
+  const bool data_parallel = event.group == Group::DataParallel || event.group == Group::DataParallelBetween || inside;
+  const std::int64_t ranks = data_parallel ? schedule_.ranks_of(event.group) : schedule_.world;
+  if (ranks < 2) find("{} in a group of one rank", name(event.collective));
+  if (data_parallel && !payload_fits(event.collective, event.payload.value(), sums.read, sums.written, ranks)) {
     find("{} of {} bytes reads {} and writes {}", name(event.collective), event.payload.value(), sums.read,
          sums.written);
   }
   if (sums.read == 0 || sums.written == 0) return;
   if (!shares_fit(event, schedule_.accesses[event.reads.begin], schedule_.accesses[event.writes.begin],
-                  schedule_.rank)) {
+                  inside ? schedule_.rank % ranks : schedule_.rank)) {
     find("{} reads and writes different places of one buffer", name(event.collective));
   }
 }

@@ -57,6 +57,7 @@ std::string_view stretch_in_words(Stretch stretch) {
     case Stretch::FirstStep: return "first step";
     case Stretch::MiddleStep: return "a later step";
     case Stretch::SecondStep: return "second step";
+    case Stretch::Save: return "saving";
   }
   return "?";
 }
@@ -68,6 +69,8 @@ std::string describe_moment(const Schedule& schedule, const ModelSpec& model, st
   std::string text;
   if (s.mark.stretch == Stretch::Init) {
     text = "initialisation";
+  } else if (s.mark.stretch == Stretch::Save) {
+    text = "saving the model";
   } else if (s.in_step) {
     text = fmt::format("optimizer of the {}", stretch_in_words(s.mark.stretch));
   } else {

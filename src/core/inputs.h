@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/calibration.h"
 #include "core/error.h"
 #include "core/training.h"
 #include "core/units.h"
@@ -110,6 +111,15 @@ struct ZeroInput {
   Setting<std::int64_t> max_live_parameters;
   Setting<std::int64_t> max_reuse_distance;
   Setting<bool> gather_16bit_weights_on_model_save;
+  Setting<bool> all_reduce_for_fetch;
+  Setting<bool> allgather_sequential;
+  Setting<bool> memory_efficient_linear;
+  Setting<std::int64_t> hpz_partition_size;
+  Setting<bool> quantized_weights;
+  Setting<std::int64_t> module_granularity_threshold;
+  Setting<std::vector<std::string>> leaf_classes;
+  Setting<std::vector<std::string>> leaf_names;
+  Setting<std::vector<std::string>> leaf_suffixes;
   OffloadInput offload_param;
   OffloadInput offload_optimizer;
 };
@@ -226,11 +236,13 @@ struct TrainingArguments {
 // training file.
 struct Request {
   // Files, opened by whoever has the file system.
-  Setting<std::string> deepspeed;  // --deepspeed
-  Setting<std::string> training;   // --training
-  Setting<std::string> hardware;   // --hardware
-  Setting<std::string> cluster;    // --cluster
-  Setting<std::string> env;        // --env
+  Setting<std::string> deepspeed;    // --deepspeed
+  Setting<std::string> training;     // --training
+  Setting<std::string> hardware;     // --hardware
+  Setting<std::string> cluster;      // --cluster
+  Setting<std::string> env;          // --env
+  Setting<std::string> calibration;  // --calibration
+  Setting<Calibration> measured;     // The content of --calibration.
   // Ranks.
   Setting<std::int64_t> gpus;           // --gpus, all ranks
   Setting<std::int64_t> gpus_per_node;  // --gpus-per-node (gpus_per_node)
@@ -306,17 +318,18 @@ struct Request {
 template <class A, class B, class Visit>
 void for_each_setting(A& a, B& b, Visit&& visit) {
   const auto all = [&](auto... fields) { (visit(a.*fields, b.*fields), ...); };
-  all(&Request::deepspeed, &Request::training, &Request::hardware, &Request::cluster, &Request::env, &Request::gpus,
-      &Request::gpus_per_node, &Request::tp, &Request::sp, &Request::ep, &Request::runtime, &Request::zero_stage,
-      &Request::micro_batch, &Request::grad_accum, &Request::seq, &Request::seq_list, &Request::dtype,
-      &Request::autocast, &Request::optimizer, &Request::implementation, &Request::momentum, &Request::weight_decay,
-      &Request::param_groups, &Request::zero_grad_set_to_none, &Request::max_grad_norm, &Request::freeze,
-      &Request::lora, &Request::checkpoint, &Request::checkpoint_groups, &Request::checkpoint_impl,
-      &Request::preserve_rng_state, &Request::attention, &Request::loss, &Request::loop, &Request::level,
-      &Request::routing, &Request::alloc_conf, &Request::stream_frees, &Request::placement, &Request::deepspeed_version,
-      &Request::torch_version, &Request::transformers_version, &Request::host_memory, &Request::capacity,
-      &Request::reserve, &Request::rank, &Request::phase, &Request::strict, &Request::set, &Request::sweep,
-      &Request::format, &Request::out, &Request::nodes, &Request::torch_dtype, &Request::mixed_precision);
+  all(&Request::deepspeed, &Request::training, &Request::hardware, &Request::cluster, &Request::env,
+      &Request::calibration, &Request::measured, &Request::gpus, &Request::gpus_per_node, &Request::tp, &Request::sp,
+      &Request::ep, &Request::runtime, &Request::zero_stage, &Request::micro_batch, &Request::grad_accum, &Request::seq,
+      &Request::seq_list, &Request::dtype, &Request::autocast, &Request::optimizer, &Request::implementation,
+      &Request::momentum, &Request::weight_decay, &Request::param_groups, &Request::zero_grad_set_to_none,
+      &Request::max_grad_norm, &Request::freeze, &Request::lora, &Request::checkpoint, &Request::checkpoint_groups,
+      &Request::checkpoint_impl, &Request::preserve_rng_state, &Request::attention, &Request::loss, &Request::loop,
+      &Request::level, &Request::routing, &Request::alloc_conf, &Request::stream_frees, &Request::placement,
+      &Request::deepspeed_version, &Request::torch_version, &Request::transformers_version, &Request::host_memory,
+      &Request::capacity, &Request::reserve, &Request::rank, &Request::phase, &Request::strict, &Request::set,
+      &Request::sweep, &Request::format, &Request::out, &Request::nodes, &Request::torch_dtype,
+      &Request::mixed_precision);
 }
 
 // `above` wins wherever it says something. The order is: option over launch line over training file over

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/allocator_config.h"
+#include "core/calibration.h"
 #include "core/cluster.h"
 #include "core/inputs.h"
 #include "core/training.h"
@@ -50,10 +51,12 @@ struct Job {
   Parallelism parallelism;
   std::optional<Hardware> hardware;
   std::optional<Cluster> cluster;
-  std::optional<Bytes> capacity;     // Per device; nullopt: unknown hardware.
-  Bytes reserve;                     // Taken off the capacity by wish.
-  std::optional<Bytes> context;      // CUDA context; nullopt without a capacity.
-  std::optional<Bytes> host_memory;  // Per node.
+  std::optional<Bytes> capacity;           // Per device; nullopt: unknown hardware.
+  Bytes reserve;                           // Taken off the capacity by wish.
+  std::optional<Bytes> context;            // CUDA context; nullopt without a capacity.
+  std::optional<Bytes> communicators;      // As measured; nullopt: by formula.
+  std::optional<Calibration> calibration;  // The measurements that replace figures of the device.
+  std::optional<Bytes> host_memory;        // Per node.
   AllocatorConfig allocator;
   std::string allocator_conf;  // The keys as given; empty: PyTorch's defaults.
   StreamFrees stream_frees = StreamFrees::AtSync;

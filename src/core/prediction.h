@@ -169,16 +169,24 @@ struct Advice {
   std::string text;  // What it does, by which comparison the bytes were found, and what to write instead.
 };
 
+// Of every micro-batch, in order: names repeat.
 struct PhaseMark {
   std::string name;  // "before forward"
   Bytes requested;
   Bytes allocated;
+  Bytes active;
+  Bytes reserved;
+  std::size_t event = 0;
 };
 
+// Peaks since the phase began, what was there then included.
 struct Phase {
   std::string name;
   std::vector<PhaseMark> marks;
+  Bytes peak_requested;
   Bytes peak_allocated;
+  Bytes peak_active;
+  Bytes peak_reserved;
 };
 
 struct TrafficRow {
@@ -243,6 +251,7 @@ struct Prediction {
   // Absent where no schedule could be made and no formula covers it.
   std::optional<std::vector<TrafficRow>> communication;
   std::vector<TrafficTerm> traffic_terms;  // Sum to the data rows of group dp; empty where one rank is alone.
+  std::vector<FrameworkCount> fetches;  // As DeepSpeed's parameter coordinator counts them; empty without ZeRO-3.
   std::optional<Bytes> capacity;
   std::optional<Bytes> context;
   std::optional<Bytes> communicators;  // NCCL's own memory, by formula.

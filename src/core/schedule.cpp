@@ -23,6 +23,7 @@ std::string_view name(Stretch stretch) {
     case Stretch::FirstStep: return "first_step";
     case Stretch::MiddleStep: return "middle_steps";
     case Stretch::SecondStep: return "steady";
+    case Stretch::Save: return "save";
   }
   return "?";
 }
@@ -34,6 +35,7 @@ std::string_view name(Pass pass) {
     case Pass::Recompute: return "recompute";
     case Pass::Backward: return "backward";
     case Pass::Step: return "step";
+    case Pass::Save: return "save";
   }
   return "?";
 }
@@ -47,6 +49,7 @@ std::string_view name(Reason reason) {
     case Reason::GradientHeld: return "gradient_held";
     case Reason::ModuleExit: return "module_exit";
     case Reason::RuntimeBucket: return "runtime_bucket";
+    case Reason::CoalescedBatch: return "coalesced_batch";
     case Reason::Loop: return "loop";
   }
   return "?";
@@ -71,6 +74,8 @@ std::string_view name(Group group) {
     case Group::TensorParallel: return "tp";
     case Group::SequenceParallel: return "sp";
     case Group::ExpertParallel: return "ep";
+    case Group::DataParallelInside: return "dp_intra";
+    case Group::DataParallelBetween: return "dp_inter";
   }
   return "?";
 }

@@ -39,10 +39,11 @@ enum class Role : std::uint8_t {
 inline constexpr std::size_t kRoles = 9;
 [[nodiscard]] std::string_view name(Role role);  // "runtime_buffers"
 
-// MiddleStep: between the first and the last one that is simulated, where lengths alternate.
-enum class Stretch : std::uint8_t { Init, FirstStep, MiddleStep, SecondStep };
-enum class Pass : std::uint8_t { Setup, Forward, Recompute, Backward, Step };
-[[nodiscard]] std::string_view name(Stretch stretch);  // "init", "first_step", "middle_steps", "steady"
+// MiddleStep: between the first and the last one that is simulated, where lengths alternate. Save: after the last step,
+// where saving the model takes memory of its own.
+enum class Stretch : std::uint8_t { Init, FirstStep, MiddleStep, SecondStep, Save };
+enum class Pass : std::uint8_t { Setup, Forward, Recompute, Backward, Step, Save };
+[[nodiscard]] std::string_view name(Stretch stretch);  // "init", "first_step", "middle_steps", "steady", "save"
 [[nodiscard]] std::string_view name(Pass pass);
 
 // What a buffer is, for people: "saved input of linear". Points to a string literal, so that labels cost nothing.
@@ -90,12 +91,22 @@ enum class Reason : std::uint8_t {
   GradientHeld,     // `.grad`, or a gradient partition, until the optimizer or zero_grad drops it.
   ModuleExit,       // A gathered parameter, until the module that uses it has returned.
   RuntimeBucket,    // A bucket, until the runtime's epilogue.
+  CoalescedBatch,   // What several parameters were gathered into, until the last of them has been asked for.
   Loop,             // The training loop's own variables: batch, loss.
 };
 [[nodiscard]] std::string_view name(Reason reason);
 
 enum class Collective : std::uint8_t { AllReduce, ReduceScatter, AllGather, Broadcast, Reduce, AllToAll, SendRecv };
-enum class Group : std::uint8_t { DataParallel, TensorParallel, SequenceParallel, ExpertParallel };
+// DataParallelInside: the ranks that hold secondary shards of one another's parameters (hpZ). DataParallelBetween: all
+// data-parallel ranks, where such groups exist: what leaves the group of a rank.
+enum class Group : std::uint8_t {
+  DataParallel,
+  TensorParallel,
+  SequenceParallel,
+  ExpertParallel,
+  DataParallelInside,
+  DataParallelBetween,
+};
 enum class TrafficKind : std::uint8_t { Data, Control };
 [[nodiscard]] std::string_view name(Collective collective);  // "all_gather"
 [[nodiscard]] std::string_view name(Group group);            // "dp"
@@ -184,17 +195,28 @@ struct Promise {
   Access what;
 };
 
+// What a framework's own profiler counts: "forward_fetch_submit".
+struct FrameworkCount {
+  std::string_view name;
+  std::int64_t count = 0;
+  std::int64_t elements = 0;
+};
+
 struct Schedule {
   std::int64_t rank = 0;
   std::int64_t world = 1;
   std::int64_t dp = 1;
+  std::int64_t dp_inside = 1;       // Ranks of a DataParallelInside group.
   bool keeps_results = false;       // Recomputations leave out operators whose results a selective checkpoint kept.
   std::vector<Buffer> buffers;      // Indexed by BufferId.
   std::vector<Access> accesses;     // Pool for the spans.
   std::vector<Event> events;        // Program order.
   std::vector<BufferId> survivors;  // Live after the last event, ascending: the persistent state.
   std::vector<Promise> promises;
+  std::vector<FrameworkCount> counts;  // Of the last micro-batch; empty where nobody counts.
 
+  // Ranks of a group of data-parallel ranks.
+  [[nodiscard]] std::int64_t ranks_of(Group group) const { return group == Group::DataParallelInside ? dp_inside : dp; }
   [[nodiscard]] std::span<const Access> range(Span span) const {
     return {accesses.data() + span.begin, static_cast<std::size_t>(span.end - span.begin)};
   }

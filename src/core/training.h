@@ -16,7 +16,7 @@ namespace dsplan {
 // The released triple that produced the committed witness data; the one place that names it.
 inline constexpr const char* kTorchVersion = "2.11.0";
 inline constexpr const char* kTransformersVersion = "5.17.0";
-inline constexpr const char* kDeepSpeedVersion = "0.19.6";
+inline constexpr const char* kDeepSpeedVersion = "0.19.8";
 
 struct Version {
   int major = 0;
@@ -79,6 +79,17 @@ struct Zero {
   Elements max_live_parameters{1'000'000'000};
   Elements max_reuse_distance{1'000'000'000};
   bool gather_16bit_weights_on_model_save = false;
+  // How stage 3 fetches parameters.
+  bool all_reduce_for_fetch = false;
+  bool allgather_sequential = false;
+  bool memory_efficient_linear = true;
+  std::int64_t hpz_partition_size = 1;  // Ranks that hold a second shard of every parameter among them; 1: none do.
+  bool quantized_weights = false;       // Gathered as int8.
+  // Modules that are fetched whole. `class`: by the framework's class, with its Python module ("a.b.Class") or without.
+  Elements module_granularity_threshold;
+  std::vector<std::string> leaf_classes;
+  std::vector<std::string> leaf_names;
+  std::vector<std::string> leaf_suffixes;
   Offload offload_param;
   Offload offload_optimizer;
   std::int64_t aio_block_size = 1'048'576;  // Bytes; NVMe only, as the next.

@@ -15,6 +15,23 @@ namespace {
 
 constexpr std::string_view kZero = "zero_optimization";
 
+// One name or a list of them (deepspeed/runtime/zero/leaf_module_config.py).
+template <auto... Path>
+void take_names(Reader& reader, std::string_view key, const Value& value) {
+  if (value.is(Value::Kind::Null)) return;
+  std::vector<std::string> names;
+  if (value.is(Value::Kind::String)) names.push_back(value.string);
+  for (const Value& item : value.items) {
+    if (item.is(Value::Kind::String)) names.push_back(item.string);
+  }
+  const bool list = value.is(Value::Kind::Array) && names.size() == value.items.size();
+  if (!list && !value.is(Value::Kind::String)) {
+    reader.context.fault(value, fmt::format("\"{}\" must be a name or an array of names", key));
+    return;
+  }
+  reach<Path...>(reader.input) = {std::move(names), reader.context.place(value)};
+}
+
 constexpr auto kInputZero = &DeepSpeedInput::zero;
 constexpr auto kActivation = &DeepSpeedInput::activation_checkpointing;
 constexpr auto kInputOptimizer = &DeepSpeedInput::optimizer;
@@ -76,6 +93,15 @@ constexpr Honoured kZeroKeys[] = {
     {"stage3_gather_16bit_weights_on_model_save",
      take_flag<kInputZero, &ZeroInput::gather_16bit_weights_on_model_save>},
     {"stage3_gather_fp16_weights_on_model_save", take_legacy_gather},
+    {"stage3_use_all_reduce_for_fetch_params", take_flag<kInputZero, &ZeroInput::all_reduce_for_fetch>},
+    {"stage3_allgather_sequential", take_flag<kInputZero, &ZeroInput::allgather_sequential>},
+    {"stage3_module_granularity_threshold", take_count<0, kInputZero, &ZeroInput::module_granularity_threshold>},
+    {"memory_efficient_linear", take_flag<kInputZero, &ZeroInput::memory_efficient_linear>},
+    {"zero_hpz_partition_size", take_count<0, kInputZero, &ZeroInput::hpz_partition_size>},
+    {"zero_quantized_weights", take_flag<kInputZero, &ZeroInput::quantized_weights>},
+    {"leaf_module.classes", take_names<kInputZero, &ZeroInput::leaf_classes>},
+    {"leaf_module.names", take_names<kInputZero, &ZeroInput::leaf_names>},
+    {"leaf_module.name_suffixes", take_names<kInputZero, &ZeroInput::leaf_suffixes>},
     {"legacy_stage1", refuse_legacy_stage1},
     {"compute_grad_norm", take_flag<&DeepSpeedInput::compute_grad_norm>},
     {"cpu_offload", take_legacy_offload<kState>},

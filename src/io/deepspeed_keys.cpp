@@ -154,17 +154,17 @@ constexpr DeepSpeedKey kZero[] = {
     {"zero_optimization.stage3_max_live_parameters", kHonoured, When::Stage3, {}},
     {"zero_optimization.stage3_max_reuse_distance", kHonoured, When::Stage3, {}},
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save", kHonoured, When::Stage3, {}},
-    {"zero_optimization.stage3_module_granularity_threshold", kRefused, When::Stage3, "leaf modules by granularity"},
-    {"zero_optimization.stage3_use_all_reduce_for_fetch_params", kRefused, When::Stage3, "fetching by all-reduce"},
-    {"zero_optimization.stage3_allgather_sequential", kRefused, When::Stage3, "sequential all-gather"},
-    {"zero_optimization.zero_hpz_partition_size", kRefused, When::Stage3, "hpZ"},
-    {"zero_optimization.zero_quantized_weights", kRefused, When::Stage3, "qwZ"},
+    {"zero_optimization.stage3_module_granularity_threshold", kHonoured, When::Stage3, {}},
+    {"zero_optimization.stage3_use_all_reduce_for_fetch_params", kHonoured, When::Stage3, {}},
+    {"zero_optimization.stage3_allgather_sequential", kHonoured, When::Stage3, {}},
+    {"zero_optimization.zero_hpz_partition_size", kHonoured, When::Stage3, {}},
+    {"zero_optimization.zero_quantized_weights", kHonoured, When::Stage3, {}},
     {"zero_optimization.zero_quantized_nontrainable_weights", kRefused, When::Stage3, "quantized frozen weights"},
     {"zero_optimization.zero_quantized_gradients", kRefused, When::Stage3, "qgZ"},
     {"zero_optimization.zeropp_loco_param", kRefused, When::Stage3, "LoCo"},
     {"zero_optimization.mics_shard_size", kRefused, When::Stage3, "MiCS"},
     {"zero_optimization.mics_hierarchical_params_gather", kRefused, When::Stage3, "MiCS"},
-    {"zero_optimization.memory_efficient_linear", kRefused, When::Stage3, "stage 3 without its own linear function"},
+    {"zero_optimization.memory_efficient_linear", kHonoured, When::Stage3, {}},
     {"zero_optimization.ignore_unused_parameters", kInert, When::Always, kChecks},
     {"zero_optimization.compute_grad_norm", kHonoured, When::Zero, {}},
     {"zero_optimization.parameter_alignment", kRefused, When::Stage12, "parameters aligned in the flat buffers"},
@@ -176,7 +176,10 @@ constexpr DeepSpeedKey kZero[] = {
     {"zero_optimization.log_trace_cache_warnings", kInert, When::Always, kLogging},
     {"zero_optimization.enable_sanity_checks", kInert, When::Always, kChecks},
     {"zero_optimization.save_muon_momentum_buffer_in_memory", kRefused, When::Nvme, "Muon's momentum with NVMe"},
-    {"zero_optimization.leaf_module", kRefused, When::Stage3, "a list of leaf modules"},
+    {"zero_optimization.leaf_module", kBlock, When::Stage3, {}},
+    {"zero_optimization.leaf_module.classes", kHonoured, When::Stage3, {}},
+    {"zero_optimization.leaf_module.names", kHonoured, When::Stage3, {}},
+    {"zero_optimization.leaf_module.name_suffixes", kHonoured, When::Stage3, {}},
     {"zero_optimization.zenflow", kRefused, When::Zero, "ZenFlow"},
     {"zero_optimization.cpu_offload", kHonoured, When::Zero, {}},
     {"zero_optimization.cpu_offload_param", kHonoured, When::Stage3, {}},
@@ -269,13 +272,10 @@ bool is_harmless(std::string_view path, const Value& value) {
     std::string_view path;
     double most;
   };
-  constexpr Neutral kAtMost[] = {{"sequence_parallel_size", 1},
-                                 {"zero_optimization.zero_hpz_partition_size", 1},
-                                 {"zero_optimization.mics_shard_size", 0},
-                                 {"zero_optimization.stage3_module_granularity_threshold", 0}};
-  constexpr std::array<std::string_view, 5> kOnByDefault = {
-      "managed_gradient_accumulation", "zero_force_ds_cpu_optimizer", "zero_optimization.memory_efficient_linear",
-      "optimizer.params.fp32_optimizer_states", "zero_optimization.offload_optimizer.ratio"};
+  constexpr Neutral kAtMost[] = {{"sequence_parallel_size", 1}, {"zero_optimization.mics_shard_size", 0}};
+  constexpr std::array<std::string_view, 4> kOnByDefault = {
+      "managed_gradient_accumulation", "zero_force_ds_cpu_optimizer", "optimizer.params.fp32_optimizer_states",
+      "zero_optimization.offload_optimizer.ratio"};
   if (value.is(Value::Kind::Null) || is_auto(value)) return true;
   for (const Neutral& neutral : kAtMost) {
     if (neutral.path == path) return lax_number(value).value_or(neutral.most + 1) <= neutral.most;

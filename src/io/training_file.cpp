@@ -192,6 +192,7 @@ void read_machine(SettingReader& settings, Request& request) {
   settings.text("deepspeed", request.deepspeed);
   settings.text("hardware", request.hardware);
   settings.text("cluster", request.cluster);
+  settings.text("calibration", request.calibration);
   settings.text("env", request.env);
   settings.text("allocator_conf", request.alloc_conf);
   settings.choice("stream_frees", request.stream_frees, {"at-sync", "immediate"});

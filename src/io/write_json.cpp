@@ -141,11 +141,18 @@ Json phases_value(const std::vector<Phase>& phases) {
   for (const Phase& phase : phases) {
     Json marks = Json::array();
     for (const PhaseMark& mark : phase.marks) {
-      marks.push_back(
-          {{"name", mark.name}, {"requested", mark.requested.value()}, {"allocated", mark.allocated.value()}});
+      marks.push_back({{"name", mark.name},
+                       {"requested", mark.requested.value()},
+                       {"allocated", mark.allocated.value()},
+                       {"active", mark.active.value()},
+                       {"reserved", mark.reserved.value()}});
     }
-    list.push_back(
-        {{"name", phase.name}, {"marks", std::move(marks)}, {"peak_allocated", phase.peak_allocated.value()}});
+    list.push_back({{"name", phase.name},
+                    {"marks", std::move(marks)},
+                    {"peak_requested", phase.peak_requested.value()},
+                    {"peak_allocated", phase.peak_allocated.value()},
+                    {"peak_active", phase.peak_active.value()},
+                    {"peak_reserved", phase.peak_reserved.value()}});
   }
   return list;
 }
@@ -193,18 +200,18 @@ Json traffic_value(const std::vector<TrafficRow>& rows) {
   return list;
 }
 
-Json advice_value(const std::vector<Advice>& advice) {
-  Json list = Json::array();
-  for (const Advice& one : advice) {
-    list.push_back({{"rule", one.rule}, {"key", one.key}, {"costs_bytes", one.costs.value()}, {"text", one.text}});
-  }
-  return list;
-}
-
 Json terms_value(const std::vector<TrafficTerm>& terms) {
   Json list = Json::array();
   for (const TrafficTerm& term : terms) {
     list.push_back({{"what", term.what}, {"wire_bytes", term.wire.value()}, {"why", term.why}});
+  }
+  return list;
+}
+
+Json advice_value(const std::vector<Advice>& advice) {
+  Json list = Json::array();
+  for (const Advice& one : advice) {
+    list.push_back({{"rule", one.rule}, {"key", one.key}, {"costs_bytes", one.costs.value()}, {"text", one.text}});
   }
   return list;
 }

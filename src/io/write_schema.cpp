@@ -118,8 +118,17 @@ Json peak() {
 Json loss_spike() { return or_null(object({{"requested", count()}, {"at", typed("string")}, {"live", live()}})); }
 
 Json phases() {
-  const Json mark = object({{"name", typed("string")}, {"requested", count()}, {"allocated", count()}});
-  return or_null(list_of(object({{"name", typed("string")}, {"marks", list_of(mark)}, {"peak_allocated", count()}})));
+  const Json mark = object({{"name", typed("string")},
+                            {"requested", count()},
+                            {"allocated", count()},
+                            {"active", count()},
+                            {"reserved", count()}});
+  return or_null(list_of(object({{"name", typed("string")},
+                                 {"marks", list_of(mark)},
+                                 {"peak_requested", count()},
+                                 {"peak_allocated", count()},
+                                 {"peak_active", count()},
+                                 {"peak_reserved", count()}})));
 }
 
 // Only with --explain fragmentation.

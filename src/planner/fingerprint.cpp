@@ -44,6 +44,12 @@ void add_zero(const Zero& z, std::string& text) {
                    o->buffer_size.value(), o->max_in_cpu.value(), o->pipeline_read, o->pipeline_write);
   }
   fmt::format_to(std::back_inserter(text), "aio {} {}\n", z.aio_block_size, z.aio_intra_op_parallelism);
+  if (z.stage < 3) return;
+  fmt::format_to(std::back_inserter(text), "fetch {} {} {} {} {} {} {}\n", z.all_reduce_for_fetch,
+                 z.allgather_sequential, z.memory_efficient_linear, z.hpz_partition_size, z.quantized_weights,
+                 z.module_granularity_threshold.value(),
+                 fmt::format("{} {} {}", fmt::join(z.leaf_classes, ","), fmt::join(z.leaf_names, ","),
+                             fmt::join(z.leaf_suffixes, ",")));
 }
 
 // Weight decay moves bytes only where it is added to a gradient.

@@ -30,8 +30,10 @@ struct Footprint {
 [[nodiscard]] std::vector<Elements> kept_gradients(const ModelSpec& model, const Job& job);
 
 // Payload of one optimizer step in steady state, by collective and phase, data only; calls are not derived here.
-// Needs the module call order; valid wherever a schedule can be made, but for ZeRO-3's gathers in backward with frozen
-// parameters: a module without a gradient is not entered there, and this formula does not follow gradients.
+// Needs the module call order; valid wherever a schedule can be made, but for ZeRO-3's gathers in forward and backward:
+// they are those of a job that fetches nothing ahead and keeps nothing (an upper bound for others), and in backward of
+// one without frozen parameters: a module without a gradient is not entered there, and this formula does not follow
+// gradients.
 [[nodiscard]] std::vector<TrafficRow> traffic_formulas(const ModelSpec& model, const Job& job);
 
 }  // namespace dsplan

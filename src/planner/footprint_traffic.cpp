@@ -10,7 +10,8 @@ TrafficRow row(Collective collective, Pass phase, DType dtype, Bytes payload) {
   return {collective, Group::DataParallel, phase, dtype, TrafficKind::Data, 0, payload, Bytes(0)};
 }
 
-// What ZeRO-3 gathers: b * A summed over the modules that are entered.
+// What ZeRO-3 gathers where nothing is fetched ahead or kept: b * A summed over the modules that are entered.
+// Prefetching and the reuse window have no closed form; they gather no more than this, and each parameter once or more.
 class Gathers {
  public:
   Gathers(const ModelSpec& model, const Job& job) : model_(model), job_(job), own_(model.modules.size()) {
@@ -72,15 +73,22 @@ class Gathers {
   Bytes persistent_;
 };
 
-void stage3_rows(const ModelSpec& model, const Job& job, Bytes scattered, std::vector<TrafficRow>& rows) {
+// ZeRO-3's gradients of one micro-batch.
+struct Reduced {
+  Bytes scattered;
+  Bytes in_bucket;
+};
+
+void stage3_rows(const ModelSpec& model, const Job& job, const Reduced& reduced, std::vector<TrafficRow>& rows) {
   const Training& t = job.training;
   const Gathers gathers(model, job);
   Bytes backward = gathers.pass();
   for (const CheckpointGroup& group : t.checkpoint.groups) backward += gathers.recomputation(group);
   rows.push_back(row(Collective::AllGather, Pass::Forward, t.dtype, gathers.pass() * t.grad_accum));
   rows.push_back(row(Collective::AllGather, Pass::Backward, t.dtype, backward * t.grad_accum));
-  rows.push_back(row(t.zero.reduce_scatter ? Collective::ReduceScatter : Collective::AllReduce, Pass::Backward,
-                     t.communication_dtype, scattered * t.grad_accum));
+  rows.push_back(
+      row(Collective::ReduceScatter, Pass::Backward, t.communication_dtype, reduced.scattered * t.grad_accum));
+  rows.push_back(row(Collective::AllReduce, Pass::Backward, t.communication_dtype, reduced.in_bucket * t.grad_accum));
   rows.push_back(row(Collective::AllGather, Pass::Step, t.dtype, gathers.persistent()));
 }
 
@@ -92,13 +100,17 @@ std::vector<TrafficRow> traffic_formulas(const ModelSpec& model, const Job& job)
   if (ranks == 1) return rows;
   const Training& t = job.training;
   Elements trained;
-  Bytes scattered;
+  Reduced reduced;
   for (const Parameter& parameter : model.parameters) {
     const bool frozen = std::any_of(t.freeze.begin(), t.freeze.end(),
                                     [&](const std::string& glob) { return glob_matches(glob, parameter.name); });
     if (parameter.tied_to != kNone || !parameter.trainable || frozen) continue;
     trained += parameter.shape.elements();
-    scattered += storage(round_up(parameter.shape.elements(), ranks), t.communication_dtype);
+    // Without reduce_scatter the bucket is all-reduced as it is; what never enters it is scattered all the same.
+    const Elements size = parameter.shape.elements();
+    const bool in_bucket = !t.zero.reduce_scatter && t.zero.contiguous_gradients && size <= t.zero.reduce_bucket_size;
+    (in_bucket ? reduced.in_bucket : reduced.scattered) +=
+        storage(in_bucket ? size : round_up(size, ranks), t.communication_dtype);
   }
   if (trained == Elements(0)) return rows;
   if (t.runtime == Runtime::PyTorch) {
@@ -107,13 +119,17 @@ std::vector<TrafficRow> traffic_formulas(const ModelSpec& model, const Job& job)
     rows.push_back(
         row(Collective::AllReduce, Pass::Backward, t.communication_dtype, storage(trained, t.communication_dtype)));
   } else if (t.zero.stage < 3) {
-    const bool to_owners = t.zero.reduce_scatter && !t.zero.use_multi_rank_bucket_allreduce;
-    const DType type = to_owners ? t.dtype : t.communication_dtype;
-    rows.push_back(row(to_owners ? Collective::Reduce : Collective::AllReduce, Pass::Backward, type,
-                       storage(trained, type) * (t.zero.stage == 2 ? t.grad_accum : 1)));
+    const bool to_owners =
+        t.zero.contiguous_gradients && t.zero.reduce_scatter && !t.zero.use_multi_rank_bucket_allreduce;
+    const DType type = t.communication_dtype;
+    // BF16_Optimizer sends its sums with their padding, in one piece.
+    const bool sums = t.zero.stage == 1 && t.dtype == DType::BFloat16 && t.grad_accum_dtype == DType::Float32;
+    rows.push_back(
+        row(to_owners && !sums ? Collective::Reduce : Collective::AllReduce, Pass::Backward, type,
+            storage(sums ? round_up(trained, 2 * ranks) : trained, type) * (t.zero.stage == 2 ? t.grad_accum : 1)));
     rows.push_back(row(Collective::AllGather, Pass::Step, t.dtype, storage(round_up(trained, 2 * ranks), t.dtype)));
   } else {
-    stage3_rows(model, job, scattered, rows);
+    stage3_rows(model, job, reduced, rows);
   }
   std::erase_if(rows, [](const TrafficRow& r) { return r.payload == Bytes(0); });
   return rows;

@@ -58,7 +58,7 @@ Prediction outline(const ModelSpec& model, const Job& job, std::int64_t rank, co
   p.capacity = job.capacity;
   p.context = job.context.value_or(kUncalibratedContext);
   p.reserve = job.reserve;
-  p.communicators = job.parallelism.world > 1 ? kCommunicator : Bytes(0);
+  p.communicators = job.communicators.value_or(job.parallelism.world > 1 ? kCommunicator : Bytes(0));
   p.advice = advice_by_formula(model, job, rank, formulas.parameters_trainable);
   return p;
 }
@@ -83,7 +83,8 @@ void judge_states(const std::string& obstacle, Prediction& p) {
 }
 
 std::optional<Stretch> stretch_named(std::string_view phase) {
-  for (const Stretch stretch : {Stretch::Init, Stretch::FirstStep, Stretch::MiddleStep, Stretch::SecondStep}) {
+  for (const Stretch stretch :
+       {Stretch::Init, Stretch::FirstStep, Stretch::MiddleStep, Stretch::SecondStep, Stretch::Save}) {
     if (phase == name(stretch)) return stretch;
   }
   return std::nullopt;
@@ -93,8 +94,11 @@ std::optional<Stretch> stretch_named(std::string_view phase) {
 // whole run, as what does not fit in one phase never comes to the next; the persistent state is no phase's own.
 void keep_only(Stretch stretch, Prediction& p) {
   std::erase_if(p.phases, [&](const Phase& phase) { return phase.name != name(stretch); });
-  std::erase_if(*p.communication,
-                [&](const TrafficRow& row) { return (row.phase == Pass::Setup) != (stretch == Stretch::Init); });
+  const auto of = [](const TrafficRow& row) {
+    return row.phase == Pass::Setup ? Stretch::Init : row.phase == Pass::Save ? Stretch::Save : Stretch::SecondStep;
+  };
+  const Stretch traffic = stretch == Stretch::Init || stretch == Stretch::Save ? stretch : Stretch::SecondStep;
+  std::erase_if(*p.communication, [&](const TrafficRow& row) { return of(row) != traffic; });
   if (stretch == Stretch::SecondStep) return;
   p.held_for_backward.reset();
   p.not_modelled.push_back({"memory.held_for_backward", "of the second step, which --phase leaves out"});
@@ -113,12 +117,6 @@ void list_what_is_missing(const Job& job, Prediction& p) {
   }
   if (!job.context) {
     p.not_modelled.push_back({"context", "no device is named: an uncalibrated 600 MiB stand for its CUDA context"});
-  }
-  if (job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3) {
-    p.not_modelled.push_back(
-        {"zero_optimization.stage3_prefetch_bucket_size", "prefetching: every module gathers when it is entered"});
-    p.not_modelled.push_back({"zero_optimization.stage3_max_reuse_distance",
-                              "retention: every module lets go when it is left, and gathers again"});
   }
   const Checkpointing& checkpoint = job.training.checkpoint;
   if (checkpoint.by_deepspeed() && checkpoint.deepspeed.cpu && !checkpoint.deepspeed.partition) {
@@ -158,10 +156,11 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   p.events = schedule.events.size();
   p.buffers = schedule.buffers.size();
   DSPLAN_CHECK(meter.by_role() == formulas.persistent, "persistent bytes by schedule and by formula differ");
-  p.persistent.allocated = meter.allocated();
-  p.phases = meter.phases();
-  p.communication = traffic.rows(job.parallelism.dp);
+  p.persistent.allocated = placement.marks.back().allocated;  // The schedule ends with the second step's last mark.
+  p.phases = with_allocator(meter.phases(), placement);
+  p.communication = traffic.rows(job.parallelism.dp, schedule.dp_inside);
   p.traffic_terms = traffic_terms(model, job, *p.communication);
+  p.fetches = schedule.counts;
   p.held_for_backward = held_for_backward(schedule, model);
   p.loss_spike = loss_spike(schedule, model);
   add_peak(schedule, model, job, meter, both_ends(schedule, options, placement, only), p);

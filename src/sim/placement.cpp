@@ -70,6 +70,7 @@ class Placer : public Ignores<Enter, Exit> {
   std::vector<BlockId> blocks_;
   bool stopped_ = false;
   std::int64_t retries_ = 0;
+  bool saved_ = false;   // The schedule's last stretch is saving.
   Bytes most_reserved_;  // In this stretch, as the next.
   std::size_t reserved_at_ = 0;
   Placement result_;
@@ -106,8 +107,18 @@ void Placer::on(std::size_t at, const Mark& event) {
     most_reserved_ = allocator_.reserved();
     reserved_at_ = at;
   } else if (event.moment == Moment::StretchEnds) {
-    result_.by_stretch[static_cast<std::size_t>(event.stretch)] = peaks();
+    PlacementPeaks& stretch = result_.by_stretch[static_cast<std::size_t>(event.stretch)];
+    const PlacementPeaks most = peaks();
+    stretch.allocated = std::max(stretch.allocated, most.allocated);
+    stretch.active = std::max(stretch.active, most.active);
+    if (most.reserved > stretch.reserved) {
+      stretch.reserved = most.reserved;
+      stretch.reserved_at = most.reserved_at;
+    }
+    saved_ = saved_ || event.stretch == Stretch::Save;
   }
+  const AllocatorStatistics now = allocator_.statistics();
+  result_.marks.push_back({at, now.allocated, now.active, now.reserved});
 }
 
 void Placer::work_on_streams(StreamId stream, Span reads, Span writes) {
@@ -157,8 +168,10 @@ PlacementPeaks Placer::peaks() const {
 
 Placement Placer::finish() {
   result_.retries = allocator_.retries();
-  result_.peak = peaks();  // What lies behind the last stretch, or a schedule without marks.
+  // What lies behind the last stretch, or a schedule without marks. Behind saving there is nothing.
+  if (!saved_) result_.peak = peaks();
   for (auto at = result_.by_stretch.rbegin(); at != result_.by_stretch.rend(); ++at) {
+    if (at == result_.by_stretch.rend() - 1 - static_cast<std::ptrdiff_t>(Stretch::Save)) continue;
     result_.peak.allocated = std::max(result_.peak.allocated, at->allocated);
     result_.peak.active = std::max(result_.peak.active, at->active);
     if (at->reserved < result_.peak.reserved) continue;

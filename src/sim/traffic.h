@@ -14,16 +14,17 @@ namespace dsplan {
 // Source: nccl-tests' PERFORMANCE.md; interface.md, "Wire".
 [[nodiscard]] Bytes wire_bytes(Collective collective, Bytes payload, std::int64_t ranks);
 
-// Counts the init stretch (rows of phase init) and the second step (all others): one optimizer step in steady state,
-// all micro-batches summed.
+// Counts the init stretch (rows of phase init), saving, and the second step (all others): one optimizer step in steady
+// state, all micro-batches summed.
 class TrafficMeter : public Ignores<Allocate, Release, Compute, Enter, Exit> {
  public:
   using Ignores<Allocate, Release, Compute, Enter, Exit>::on;
   void on(std::size_t at, const Communicate& event);
   void on(std::size_t at, const Mark& event);
 
-  // Rows with their wire bytes for groups of `ranks`, by phase, then in order of first appearance.
-  [[nodiscard]] std::vector<TrafficRow> rows(std::int64_t ranks) const;
+  // Rows with their wire bytes for groups of `ranks`, those inside a node for groups of `inside`; by phase, then in
+  // order of first appearance.
+  [[nodiscard]] std::vector<TrafficRow> rows(std::int64_t ranks, std::int64_t inside = 1) const;
 
  private:
   Stretch stretch_ = Stretch::Init;

@@ -23,16 +23,18 @@ Tensor Net::gpt2_attention(const std::string& path, const Tensor& hidden) {
   output = transpose(output, 1, 2);
   output = view(output, {output->size(0), output->size(1), d_.hidden});
   output = conv1d(path + ".c_proj", output);
-  output = dropout(output, d_.residual_dropout);
+  output = call(path + ".resid_dropout", output, [&](const Tensor& x) { return dropout(x, d_.residual_dropout); });
   return output;
 }
 
 Tensor Net::gpt2_mlp(const std::string& path, const Tensor& argument) {
-  Tensor hidden = conv1d(path + ".c_fc", argument);
-  hidden = gelu_new(hidden);
-  hidden = conv1d(path + ".c_proj", hidden);
-  hidden = dropout(hidden, d_.residual_dropout);
-  return hidden;
+  return call(path, argument, [&](const Tensor& in) {
+    Tensor hidden = conv1d(path + ".c_fc", in);
+    hidden = call(path + ".act", hidden, [](const Tensor& x) { return gelu_new(x); });
+    hidden = conv1d(path + ".c_proj", hidden);
+    hidden = call(path + ".dropout", hidden, [&](const Tensor& x) { return dropout(x, d_.residual_dropout); });
+    return hidden;
+  });
 }
 
 Tensor Net::gpt2_block(const std::string& path, const Tensor& argument) {
@@ -41,15 +43,18 @@ Tensor Net::gpt2_block(const std::string& path, const Tensor& argument) {
       return layer_norm(in, parameter(name + ".weight"), parameter(name + ".bias"));
     });
   };
-  Tensor residual = argument;
-  Tensor hidden = norm_of(path + ".ln_1", argument);
-  const Tensor attended = gpt2_attention(path + ".attn", hidden);
-  hidden = add(attended, residual);
-  residual = hidden;
-  hidden = norm_of(path + ".ln_2", hidden);
-  const Tensor fed = gpt2_mlp(path + ".mlp", hidden);
-  hidden = add(residual, fed);
-  return hidden;
+  return call(path, argument, [&](const Tensor& in) {
+    Tensor residual = in;
+    Tensor hidden = norm_of(path + ".ln_1", in);
+    const Tensor attended =
+        call(path + ".attn", hidden, [&](const Tensor& x) { return gpt2_attention(path + ".attn", x); });
+    hidden = add(attended, residual);
+    residual = hidden;
+    hidden = norm_of(path + ".ln_2", hidden);
+    const Tensor fed = gpt2_mlp(path + ".mlp", hidden);
+    hidden = add(residual, fed);
+    return hidden;
+  });
 }
 
 Tensor Net::gpt2(const Tensor& ids) {
@@ -58,7 +63,7 @@ Tensor Net::gpt2(const Tensor& ids) {
   const Tensor places = table("transformer.wpe", position_ids);
   Tensor hidden = add(words, places);
   look_for_packed_sequences(position_ids, settings_.batch);
-  hidden = dropout(hidden, d_.embedding_dropout);
+  hidden = call("transformer.drop", hidden, [&](const Tensor& x) { return dropout(x, d_.embedding_dropout); });
   hidden = layers(std::move(hidden),
                   [this](int at, const Tensor& x) { return gpt2_block("transformer.h." + std::to_string(at), x); },
                   {position_ids});

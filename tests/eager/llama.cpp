@@ -61,23 +61,31 @@ Tensor Net::llama_attention(const std::string& path, const Tensor& hidden, const
 }
 
 Tensor Net::llama_mlp(const std::string& path, const Tensor& hidden) {
-  const auto product = [&] {
-    const Tensor active = silu(dense(path + ".gate_proj", hidden));
-    return mul(active, dense(path + ".up_proj", hidden));
-  };
-  return dense(path + ".down_proj", product());
+  return call(path, hidden, [&](const Tensor& in) {
+    const auto product = [&] {
+      const auto activated = [&] {
+        return call(path + ".act_fn", dense(path + ".gate_proj", in), [](const Tensor& x) { return silu(x); });
+      };
+      const Tensor active = activated();
+      return mul(active, dense(path + ".up_proj", in));
+    };
+    return dense(path + ".down_proj", product());
+  });
 }
 
 Tensor Net::llama_layer(const std::string& path, const Tensor& argument, const Tensor& cos, const Tensor& sin) {
-  Tensor residual = argument;
-  Tensor hidden = norm(path + ".input_layernorm", argument);
-  hidden = llama_attention(path + ".self_attn", hidden, cos, sin);
-  hidden = add(residual, hidden);
-  residual = hidden;
-  hidden = norm(path + ".post_attention_layernorm", hidden);
-  hidden = llama_mlp(path + ".mlp", hidden);
-  hidden = add(residual, hidden);
-  return hidden;
+  return call(path, argument, [&](const Tensor& in) {
+    Tensor residual = in;
+    Tensor hidden = norm(path + ".input_layernorm", in);
+    hidden =
+        call_by_keyword(path + ".self_attn", [&] { return llama_attention(path + ".self_attn", hidden, cos, sin); });
+    hidden = add(residual, hidden);
+    residual = hidden;
+    hidden = norm(path + ".post_attention_layernorm", hidden);
+    hidden = llama_mlp(path + ".mlp", hidden);
+    hidden = add(residual, hidden);
+    return hidden;
+  });
 }
 
 Tensor Net::llama(const Tensor& ids) {
@@ -85,7 +93,9 @@ Tensor Net::llama(const Tensor& ids) {
   const Tensor position_ids = positions();
   look_for_packed_sequences(position_ids, settings_.batch);
   Tensor hidden = embedded;
+  if (hooks != nullptr) hooks->pre_forward(modules_.at("model.rotary_emb"));
   const auto [cos, sin] = rotary(position_ids);
+  if (hooks != nullptr) hooks->post_forward(modules_.at("model.rotary_emb"));
   const Layer layer = [this, cos = cos, sin = sin](int at, const Tensor& x) {
     return llama_layer("model.layers." + std::to_string(at), x, cos, sin);
   };

@@ -48,6 +48,16 @@ Tensor Net::call(const std::string& path, const Tensor& x, const Body& forward) 
   return on_backward(out, "pre-backward", [this, module] { hooks->pre_backward(module); });
 }
 
+Tensor Net::call_by_keyword(const std::string& path, const std::function<Tensor()>& forward) {
+  if (hooks == nullptr) return forward();
+  const int module = modules_.at(path);
+  hooks->pre_forward(module);
+  Tensor out = forward();
+  hooks->post_forward(module);
+  if (!hooks->wraps_tensors() || !out->requires_grad) return out;
+  return on_backward(out, "pre-backward", [this, module] { hooks->pre_backward(module); });
+}
+
 Tensor Net::dense(const std::string& path, const Tensor& x) {
   return call(path, x, [&](const Tensor& in) {
     const Tensor weight = parameter(path + ".weight");
@@ -81,7 +91,6 @@ Tensor Net::norm(const std::string& path, const Tensor& x) {
 
 Tensor Net::table(const std::string& path, const Tensor& ids) {
   const Tensor weight = parameter(path + ".weight");
-  left_when_ready[weight->parameter] = {modules_.at(path)};
   return call(path, ids, [&](const Tensor& in) { return embedding(weight, in); });
 }
 
@@ -120,9 +129,13 @@ Tensor Net::layers(Tensor hidden, const Layer& layer, const Tensors& rest) {
 
 // `outputs` is what the caller's loop drops: the logits live until the whole model has returned.
 Tensor Net::loss(const Tensor& ids, const Tensor& labels) {
-  const Tensor hidden = spec_.family == "gpt2" ? gpt2(ids) : llama(ids);
-  const Tensor logits = dense("lm_head", hidden);
-  return causal_loss(logits, labels);
+  return call_by_keyword("", [&] {
+    const bool gpt = spec_.family == "gpt2";
+    const Tensor hidden = gpt ? call("transformer", ids, [&](const Tensor& x) { return gpt2(x); })
+                              : call_by_keyword("model", [&] { return llama(ids); });
+    const Tensor logits = dense("lm_head", hidden);
+    return causal_loss(logits, labels);
+  });
 }
 
 // A batch without mask is searched for several sequences in one row: find_packed_sequence_indices. The answer is no.

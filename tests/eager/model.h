@@ -10,7 +10,7 @@
 
 namespace eager {
 
-// What hangs on every module that owns parameters.
+// What hangs on every module that is called.
 struct ModuleHooks {
   virtual ~ModuleHooks() = default;
   virtual bool wraps_tensors() const { return false; }  // Autograd functions around inputs and outputs.
@@ -40,15 +40,14 @@ class Net {
   std::vector<int> module_of;  // The first module that owns it.
   ModuleHooks* hooks = nullptr;
   std::vector<Tensor> buffers;
-  // Modules whose inputs need no gradient, by the parameter that tells that their backward is over.
-  std::map<int, std::vector<int>> left_when_ready;
 
   [[nodiscard]] Tensor loss(const Tensor& ids, const Tensor& labels);
 
  private:
   using Body = std::function<Tensor(const Tensor& x)>;
-  // A module that owns parameters: hooks around its forward.
+  // A module: hooks around its forward. What it is given by keyword has none.
   Tensor call(const std::string& path, const Tensor& x, const Body& forward);
+  Tensor call_by_keyword(const std::string& path, const std::function<Tensor()>& forward);
   [[nodiscard]] Tensor parameter(const std::string& name) const;
   Tensor dense(const std::string& path, const Tensor& x);
   Tensor conv1d(const std::string& path, const Tensor& x);

@@ -25,6 +25,13 @@ void Runtime::load() {
   for (const Tensor& leaf : leaves_) leaf->storage = block("parameter", bytes(leaf->elements()));
 }
 
+void Runtime::make_overflow_buffer() {
+  if (plan_.fused) overflow_ = block("overflow buffer", 4);
+}
+
+// The new one is there before the old one goes.
+void Runtime::hold_norm() { norm_ = block("global norm", 4); }
+
 void Runtime::make_state(std::int64_t size) {
   state_.push_back(block("exp_avg", size));
   state_.push_back(block("exp_avg_sq", size));
@@ -92,13 +99,16 @@ class Stage0 : public Runtime {
 
   void initialise() override {
     load();
+    make_overflow_buffer();
     if (!plan_.mixed()) return;
     std::vector<Block> clones;
     for (const Tensor& leaf : leaves_) clones.push_back(block("clone", bytes(leaf->elements())));
     const Block flat = block("flat parameters", bytes(elements_));
     clones.clear();
     for (const Tensor& leaf : leaves_) leaf->storage = flat;
+    Block clone = block("clone of all", bytes(elements_));
     master_ = block("master", 4 * elements_);
+    clone.reset();
     const Block zeros = block("zero gradients", 4 * elements_);
     make_state(4 * elements_);
   }
@@ -138,7 +148,7 @@ class Stage0 : public Runtime {
     const Block flat = block("flat gradient in fp32", 4 * elements_);
     casts.clear();
     for (const Tensor& leaf : leaves_) leaf->grad.reset();
-    passing("norm", 4);
+    hold_norm();
   }
 
   Block master_;
@@ -180,12 +190,7 @@ std::vector<Entry> train(const dsplan::ModelSpec& spec, Settings settings, const
   const std::unique_ptr<Runtime> runtime = make_runtime(plan, net);
   runtime->initialise();
   net.hooks = runtime.get();
-  const ReadyHook ready = [&](const Tensor& leaf) {
-    runtime->ready(leaf);
-    const auto left = net.left_when_ready.find(leaf->parameter);
-    if (left == net.left_when_ready.end() || !runtime->wraps_tensors()) return;
-    for (int module : left->second) runtime->post_backward(module);
-  };
+  const ReadyHook ready = [&](const Tensor& leaf) { runtime->ready(leaf); };
   Batch batch;
   for (std::int64_t at = 0; at < 2 * plan.micro_batches; ++at) {
     const bool boundary = (at + 1) % plan.micro_batches == 0;

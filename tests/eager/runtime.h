@@ -22,6 +22,11 @@ struct Plan {
   std::int64_t bucket = 500'000'000;  // Elements.
   std::int64_t sub_group = 1'000'000'000;
   std::int64_t persistence = 100'000;
+  std::int64_t prefetch = 50'000'000;
+  std::int64_t reuse = 1'000'000'000;
+  std::int64_t max_live = 1'000'000'000;
+  bool sequential = false;
+  bool all_reduce_fetch = false;
 
   [[nodiscard]] std::int64_t width() const { return dsplan::bytes_per_element(dtype); }
   [[nodiscard]] bool mixed() const { return dtype != DType::Float32; }
@@ -46,12 +51,16 @@ class Runtime : public ModuleHooks {
   [[nodiscard]] std::int64_t bytes(std::int64_t elements) const { return elements * plan_.width(); }
   void load();
   void make_state(std::int64_t bytes);
+  void make_overflow_buffer();
+  void hold_norm();
 
   Plan plan_;
   Net& net_;
   Tensors leaves_;  // In registration order, ties once.
   std::int64_t elements_ = 0;
   std::vector<Block> state_;
+  Block overflow_;
+  Block norm_;
 };
 
 [[nodiscard]] std::unique_ptr<Runtime> make_plain(const Plan& plan, Net& net);

@@ -152,19 +152,11 @@ void Emitter::compute(Label work) {
   schedule_.events.emplace_back(Compute{work, module_, 0, pass_, {reads_begin_, writes_begin_}, {writes_begin_, end}});
 }
 
-void Emitter::communicate(Collective collective, DType dtype, Bytes payload, TrafficKind kind) {
+void Emitter::communicate(Collective collective, DType dtype, Bytes payload, TrafficKind kind, Group group) {
   end_work();
   const auto end = static_cast<std::uint32_t>(schedule_.accesses.size());
-  schedule_.events.emplace_back(Communicate{collective,
-                                            Group::DataParallel,
-                                            dtype,
-                                            kind,
-                                            0,
-                                            pass_,
-                                            module_,
-                                            payload,
-                                            {reads_begin_, writes_begin_},
-                                            {writes_begin_, end}});
+  schedule_.events.emplace_back(Communicate{
+      collective, group, dtype, kind, 0, pass_, module_, payload, {reads_begin_, writes_begin_}, {writes_begin_, end}});
 }
 
 ContentId Emitter::begin_marker() {

@@ -49,7 +49,8 @@ class Emitter {
   void write(BufferId buffer);                             // All of it, as one content.
   void write(BufferId buffer, Bytes offset, Bytes bytes);  // One piece; replaces what overlapped.
   void compute(Label work);
-  void communicate(Collective collective, DType dtype, Bytes payload, TrafficKind kind = TrafficKind::Data);
+  void communicate(Collective collective, DType dtype, Bytes payload, TrafficKind kind = TrafficKind::Data,
+                   Group group = Group::DataParallel);
 
   void enter(ModuleId module);
   void exit(ModuleId module, bool abandoned = false);

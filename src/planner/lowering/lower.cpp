@@ -79,6 +79,29 @@ class Loop {
 
 }  // namespace
 
+namespace {
+
+// engine.py, _configure_fp16_optimizer: FP16_Optimizer is for FusedAdam; others get one master for each parameter.
+bool uses_unfused_wrapper(const Training& training) {
+  const Optimizer& optimizer = training.optimizer;
+  const bool adam = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW;
+  return training.zero.stage == 0 && training.dtype != DType::Float32 &&
+         !(adam && optimizer.implementation == Implementation::Fused);
+}
+
+// Sums of gradients in another dtype than the model's, below ZeRO-3.
+std::optional<std::string> accumulation_obstacle(const Training& training) {
+  const Zero& zero = training.zero;
+  if (zero.stage == 0 || zero.stage == 3 || training.grad_accum_dtype == training.dtype) return std::nullopt;
+  if (uses_bf16_optimizer(training)) return std::nullopt;
+  if (training.grad_accum_dtype != DType::Float32) return "gradient accumulation in less than fp32";
+  if (training.deepspeed < Version{0, 19, 8}) return "gradient accumulation in fp32 before DeepSpeed 0.19.8";
+  if (!zero.contiguous_gradients) return "gradient accumulation in fp32 without contiguous_gradients";
+  return std::nullopt;
+}
+
+}  // namespace
+
 std::optional<std::string> schedule_obstacle(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
   if (const auto graph = graph_obstacle(model, training, job.parallelism.tp)) return graph;
@@ -90,9 +113,8 @@ std::optional<std::string> schedule_obstacle(const ModelSpec& model, const Job& 
   if (training.runtime == Runtime::DeepSpeed) {
     if (training.zero.offload_optimizer.device != OffloadDevice::None) return "optimizer offload";
     if (training.zero.offload_param.device != OffloadDevice::None) return "parameter offload";
-    if (training.zero.stage < 3 && training.grad_accum_dtype != training.dtype) {
-      return "gradient accumulation in another dtype than the model's (BF16_Optimizer)";
-    }
+    if (uses_unfused_wrapper(training)) return "16 bit without ZeRO and without FusedAdam (FP16_UnfusedOptimizer)";
+    if (const auto other = accumulation_obstacle(training)) return other;
   }
   return std::nullopt;
 }
@@ -212,10 +234,18 @@ Schedule lower_shapes(const ModelSpec& model, const Job& job, const std::vector<
   loop.optimizer_step(Stretch::FirstStep);
   for (std::int64_t k = 2; k < steps; ++k) loop.optimizer_step(Stretch::MiddleStep);
   loop.optimizer_step(Stretch::SecondStep);
+  if (runtime->saves()) {
+    emitter.at(Pass::Save);
+    emitter.mark(Moment::StretchBegins, Stretch::Save);
+    runtime->save();
+    emitter.mark(Moment::StretchEnds, Stretch::Save);
+  }
   Schedule schedule = emitter.finish();
+  schedule.counts = runtime->counts();
   schedule.rank = rank;
   schedule.world = job.parallelism.world;
   schedule.dp = job.parallelism.dp;
+  if (job.training.zero.stage == 3) schedule.dp_inside = job.training.zero.hpz_partition_size;
   schedule.keeps_results = std::any_of(checkpointing.groups.begin(), checkpointing.groups.end(),
                                        [](const CheckpointGroup& group) { return !group.kept.empty(); });
   return schedule;

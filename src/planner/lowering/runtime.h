@@ -29,10 +29,11 @@ class TrainingRuntime {
   [[nodiscard]] virtual ParameterPlace place(ParameterId parameter) const = 0;
 
   virtual void enter(ModuleId, Pass) {}
+  // In backward only where the module is given a tensor that wants a gradient: the hook hangs on that.
   virtual void exit(ModuleId, Pass) {}
-  // The gradient of this module's input passes through the runtime's own function after everything inside, and only
-  // then meets other gradients.
-  [[nodiscard]] virtual bool wraps_input(ModuleId) const { return false; }
+  // The module whose input's gradient passes through the runtime's own function after everything inside, and only then
+  // meets other gradients, for an operator of the module given: itself, or one around it. kNone: there is none.
+  [[nodiscard]] virtual ModuleId wraps_input(ModuleId) const { return kNone; }
   virtual void forward_begins() {}
   // `boundary`: the last micro-batch before the optimizer step.
   virtual void backward_begins(bool /*boundary*/) {}
@@ -44,6 +45,11 @@ class TrainingRuntime {
   virtual void backward_ends(bool /*boundary*/) {}
   // The optimizer step and zero_grad.
   virtual void step(bool first) = 0;
+  // Saving the model, where that takes memory or traffic of its own. Afterwards all is as it was.
+  [[nodiscard]] virtual bool saves() const { return false; }
+  virtual void save() {}
+  // What the framework's own profiler has counted in the last micro-batch.
+  [[nodiscard]] virtual std::vector<FrameworkCount> counts() const { return {}; }
 };
 
 // AccumulateGrad: the first gradient becomes `held`; to what is there already the new one is added in place, and dies.

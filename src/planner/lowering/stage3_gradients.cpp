@@ -1,17 +1,35 @@
-// ZeRO-3: gradients through the bucket and the reduction into their partitions.
-#include "planner/lowering/stage3_runtime.h"
-
+// ZeRO-3: gradients through the bucket and the reduction into their partitions (stage3.py, and
+// runtime/comm/coalesced_collectives.py).
 #include <algorithm>
 #include <utility>
 
+#include "planner/lowering/stage3_runtime.h"
+
 namespace dsplan {
 
+// A leaf module's gradients wait until all of its backward is over.
 void Stage3Runtime::gradient_ready(ParameterId parameter, BufferId gradient) {
-  const auto index = static_cast<std::size_t>(trained_index_[static_cast<std::size_t>(parameter)]);
+  if (leaf_of_[static_cast<std::size_t>(parameter)] != kNone) {
+    accumulate(piece(parameter).held, gradient);
+    return;
+  }
+  reduce_ready(static_cast<std::size_t>(trained_index_[static_cast<std::size_t>(parameter)]), gradient);
+}
+
+// reduce_leaf_module_grads, in the optimizer's order.
+void Stage3Runtime::reduce_leaf(ModuleId module) {
+  for (std::size_t index = 0; index < trained_.size(); ++index) {
+    const ParameterId id = trained_[index].id;
+    if (leaf_of_[static_cast<std::size_t>(id)] != module || piece(id).held == kNoBuffer) continue;
+    reduce_ready(index, std::exchange(piece(id).held, kNoBuffer));
+  }
+}
+
+void Stage3Runtime::reduce_ready(std::size_t index, BufferId gradient) {
   const std::int64_t elements = trained_[index].elements;
   const std::int64_t limit = zero().reduce_bucket_size.value();
-  if (filled_ + elements > limit) flush();
-  if (elements > limit) {
+  if (filled_ > 0 && filled_ + elements > limit) flush();
+  if (bucket_ == kNoBuffer || filled_ + elements > limit) {
     entries_.push_back({index, 0, gradient});
     filled_ += elements;
     return;
@@ -28,58 +46,153 @@ void Stage3Runtime::gradient_ready(ParameterId parameter, BufferId gradient) {
 }
 
 void Stage3Runtime::backward_ends(bool boundary) {
+  for (std::size_t module = 0; module < model_.modules.size(); ++module) {
+    if (coordinator_.module(static_cast<ModuleId>(module)).leaf) reduce_leaf(static_cast<ModuleId>(module));
+  }
   flush();
+  coordinator_.end_backward();
+  apply();
   accumulating_ = !boundary;
 }
 
 void Stage3Runtime::flush() {
   if (entries_.empty()) return;
-  std::sort(entries_.begin(), entries_.end(),
-            [](const Entry& a, const Entry& b) { return a.parameter < b.parameter; });  // By ds_id.
+  if (!zero().reduce_scatter && bucket_ != kNoBuffer && filled_ <= zero().reduce_bucket_size.value()) {
+    reduce_in_bucket();
+  } else {
+    reduce_scattered();
+  }
+}
+
+const Stage3Runtime::Piece& Stage3Runtime::piece_of(const Entry& entry) const {
+  return piece(trained_[entry.parameter].id);
+}
+
+std::int64_t Stage3Runtime::real_part(const Entry& entry) const {
+  const Piece& of = piece_of(entry);
+  return std::clamp<std::int64_t>(of.elements - checked_mul(of.part, rank()), 0, of.part);
+}
+
+// __avg_scatter_contiguous_grads: the bucket is all-reduced where it lies. Partitions that reach behind their
+// parameter's end are made anew, zeros behind it.
+void Stage3Runtime::reduce_in_bucket() {
+  const DType sent = training().communication_dtype;
+  const DType kept = training().grad_accum_dtype;
+  const Bytes whole = storage(Elements(filled_), sent);
+  emitter_.begin();
+  emitter_.read(bucket_, Bytes(0), whole);
+  emitter_.write(bucket_, Bytes(0), whole);
+  collective(Collective::AllReduce, sent, whole);
+  BufferId reduced = bucket_;
+  if (sent != kept) {
+    reduced = emitter_.allocate(storage(Elements(filled_), kept), kept, Role::RuntimeBuffers,
+                                "gradients in accumulation dtype");
+    emitter_.begin();
+    emitter_.read(bucket_, Bytes(0), whole);
+    emitter_.write(reduced);
+    emitter_.compute("cast gradients");
+  }
+  std::vector<BufferId> sources;
+  std::vector<Bytes> offsets;
+  std::vector<BufferId> padded;
+  for (const Entry& entry : entries_) {
+    const Piece& of = piece_of(entry);
+    const std::int64_t from = entry.offset + std::min(checked_mul(of.part, rank()), of.elements);
+    sources.push_back(reduced);
+    offsets.push_back(storage(Elements(from), kept));
+    const std::int64_t real = real_part(entry);
+    if (real == of.part) continue;
+    padded.push_back(
+        emitter_.allocate(storage(Elements(of.part), kept), kept, Role::RuntimeBuffers, "padded gradient"));
+    emitter_.begin();
+    emitter_.read(reduced, offsets.back(), storage(Elements(real), kept));
+    emitter_.write(padded.back());
+    emitter_.compute("pad gradient");
+    sources.back() = padded.back();
+    offsets.back() = Bytes(0);
+  }
+  add_to_partition(sources, offsets, kept);
+  if (reduced != bucket_) padded.push_back(reduced);
+  for (BufferId buffer : padded) {
+    if (emitter_.references(buffer) > 0) emitter_.release(buffer, Reason::PythonFrame);
+  }
+  clear_entries();
+}
+
+// __avg_scatter_grads: by id, each padded to A, interleaved by rank; then what belongs to this rank, in the dtype of
+// the sum.
+void Stage3Runtime::reduce_scattered() {
+  std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.parameter < b.parameter; });
   const DType type = training().communication_dtype;
+  const DType kept = training().grad_accum_dtype;
   std::int64_t part = 0;
   for (const Entry& entry : entries_) part += piece_of(entry).part;
-  const BufferId uncast = cast_own_gradient();
+  const std::vector<BufferId> uncast = cast_own_gradients();
   const Entry& first = entries_.front();
   const bool direct = entries_.size() == 1 && trained_[first.parameter].elements % world() == 0;
-  const BufferId source = first.own == kNoBuffer ? bucket_ : first.own;
-  const BufferId tensor = direct ? source
-                                 : emitter_.allocate(storage(Elements(checked_mul(part, world())), type), type,
-                                                     Role::RuntimeBuffers, "interleaved gradients");
-  const Bytes start = direct ? storage(Elements(first.offset), type) : Bytes(0);
-  if (!direct) join(tensor);
   const Bytes whole = storage(Elements(checked_mul(part, world())), type);
-  const Bytes mine = start + storage(Elements(checked_mul(part, rank())), type);
-  const Bytes share = storage(Elements(part), type);
-  reduce(tensor, start, whole, mine, share);
-  add_to_partition(tensor, mine);
-  if (!direct) emitter_.release(tensor, Reason::LastUse);
-  for (const Entry& entry : entries_) {
-    if (entry.own == kNoBuffer) continue;
-    emitter_.release(entry.own, uncast == kNoBuffer ? Reason::GradientHeld : Reason::PythonFrame);
+  BufferId tensor = first.own == kNoBuffer ? bucket_ : first.own;
+  if (!direct) {
+    tensor = emitter_.allocate(whole, type, Role::RuntimeBuffers, "interleaved gradients");
+    join(tensor);
   }
-  if (uncast != kNoBuffer) emitter_.release(uncast, Reason::GradientHeld);
+  const Bytes start = direct ? storage(Elements(first.offset), type) : Bytes(0);
+  Bytes mine = start + storage(Elements(checked_mul(part, rank())), type);
+  emitter_.begin();
+  emitter_.read(tensor, start, whole);
+  emitter_.write(tensor, mine, storage(Elements(part), type));
+  collective(Collective::ReduceScatter, type, whole);
+  std::vector<BufferId> sources;
+  std::vector<Bytes> offsets;
+  std::vector<BufferId> casts;
+  for (const Entry& entry : entries_) {
+    const Piece& of = piece_of(entry);
+    sources.push_back(tensor);
+    offsets.push_back(mine);
+    mine += storage(Elements(of.part), type);
+    const std::int64_t real = real_part(entry);
+    if (type == kept || real == 0) continue;
+    casts.push_back(
+        emitter_.allocate(storage(Elements(real), kept), kept, Role::RuntimeBuffers, "gradient in accumulation dtype"));
+    emitter_.begin();
+    emitter_.read(tensor, offsets.back(), storage(Elements(of.part), type));
+    emitter_.write(casts.back());
+    emitter_.compute("cast gradient");
+    sources.back() = casts.back();
+    offsets.back() = Bytes(0);
+  }
+  add_to_partition(sources, offsets, type);
+  for (BufferId buffer : casts) emitter_.release(buffer, Reason::PythonFrame);
+  if (!direct) emitter_.release(tensor, Reason::PythonFrame);
+  clear_entries();
+  for (BufferId gradient : uncast) emitter_.release(gradient, Reason::GradientHeld);
+}
+
+void Stage3Runtime::clear_entries() {
+  for (const Entry& entry : entries_) {
+    if (entry.own != kNoBuffer) emitter_.release(entry.own, Reason::GradientHeld);
+  }
   entries_.clear();
   filled_ = 0;
 }
 
-// A gradient that is larger than the bucket never entered it, and is cast by itself where the communication dtype
-// differs. Returns the gradient that the cast stands in for; both live until the reduction is over.
-BufferId Stage3Runtime::cast_own_gradient() {
-  Entry& entry = entries_.front();  // Alone: whatever comes next flushes it first.
+// A gradient that never entered the bucket is cast by itself where the communication dtype differs. Returns the
+// gradients that the casts stand in for; both live until the reduction is over.
+std::vector<BufferId> Stage3Runtime::cast_own_gradients() {
+  std::vector<BufferId> uncast;
   const DType type = training().communication_dtype;
-  if (entry.own == kNoBuffer || type == dtype()) return kNoBuffer;
-  const BufferId cast = emitter_.allocate(storage(Elements(trained_[entry.parameter].elements), type), type,
-                                          Role::RuntimeBuffers, "gradients in communication dtype");
-  emitter_.begin();
-  emitter_.read(entry.own);
-  emitter_.write(cast);
-  emitter_.compute("cast gradients");
-  return std::exchange(entry.own, cast);
-}
-
-const Stage3Runtime::Piece& Stage3Runtime::piece_of(const Entry& entry) const {
-  return pieces_[static_cast<std::size_t>(trained_[entry.parameter].id)];
+  if (type == dtype()) return uncast;
+  for (Entry& entry : entries_) {
+    if (entry.own == kNoBuffer) continue;
+    const BufferId cast = emitter_.allocate(storage(Elements(trained_[entry.parameter].elements), type), type,
+                                            Role::RuntimeBuffers, "gradients in communication dtype");
+    emitter_.begin();
+    emitter_.read(entry.own);
+    emitter_.write(cast);
+    emitter_.compute("cast gradients");
+    uncast.push_back(std::exchange(entry.own, cast));
+  }
+  return uncast;
 }
 
 // Each gradient padded to A, interleaved by rank.
@@ -97,36 +210,24 @@ void Stage3Runtime::join(BufferId tensor) {
   emitter_.compute("interleave gradients");
 }
 
-void Stage3Runtime::reduce(BufferId tensor, Bytes start, Bytes whole, Bytes mine, Bytes share) {
+// One source for each entry, at its offset; `type` where it is not a tensor of its own.
+void Stage3Runtime::add_to_partition(const std::vector<BufferId>& sources, const std::vector<Bytes>& offsets,
+                                     DType type) {
+  const DType kept = training().grad_accum_dtype;
   emitter_.begin();
-  emitter_.read(tensor, start, whole);
-  if (zero().reduce_scatter) {
-    emitter_.write(tensor, mine, share);
-    collective(Collective::ReduceScatter, training().communication_dtype, whole);
-  } else {
-    emitter_.write(tensor, start, whole);
-    collective(Collective::AllReduce, training().communication_dtype, whole);
+  for (std::size_t at = 0; at < entries_.size(); ++at) {
+    const Bytes all = storage(Elements(piece_of(entries_[at]).part), type);
+    emitter_.read(sources[at], offsets[at], std::min(all, emitter_.size(sources[at]) - offsets[at]));
   }
-}
-
-void Stage3Runtime::add_to_partition(BufferId tensor, Bytes mine) {
-  const DType type = training().grad_accum_dtype;
-  Bytes offset = mine;
-  emitter_.begin();
-  for (const Entry& entry : entries_) {
-    const Bytes bytes = storage(Elements(piece_of(entry).part), training().communication_dtype);
-    emitter_.read(tensor, offset, bytes);
-    offset += bytes;
-  }
-  for (const Entry& entry : entries_) {
-    const Piece& piece = piece_of(entry);
-    if (accumulating_) {
-      emitter_.read(gradients_, storage(Elements(piece.offset), type), storage(Elements(piece.part), type));
+  if (accumulating_) {
+    for (const Entry& entry : entries_) {
+      const Piece& of = piece_of(entry);
+      emitter_.read(gradients_, storage(Elements(of.offset), kept), storage(Elements(of.part), kept));
     }
   }
   for (const Entry& entry : entries_) {
-    const Piece& piece = piece_of(entry);
-    emitter_.write(gradients_, storage(Elements(piece.offset), type), storage(Elements(piece.part), type));
+    const Piece& of = piece_of(entry);
+    emitter_.write(gradients_, storage(Elements(of.offset), kept), storage(Elements(of.part), kept));
   }
   emitter_.compute(accumulating_ ? "add to gradient partitions" : "copy to gradient partitions");
 }

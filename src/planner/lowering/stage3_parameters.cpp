@@ -1,84 +1,275 @@
-// ZeRO-3: parameters are gathered for a module and let go of again.
-#include "planner/lowering/stage3_runtime.h"
-
+// ZeRO-3: what the coordinator's fetches and releases take in memory (partition_parameters.py, the functions within
+// _convert_to_deepspeed_param, and the AllGather handles).
+#include <algorithm>
 #include <utility>
 
 #include "core/error.h"
+#include "planner/lowering/stage3_runtime.h"
 
 namespace dsplan {
+namespace {
+
+Coordinator::Hook hook_of(Pass pass) {
+  if (pass == Pass::Backward) return Coordinator::Hook::Backward;
+  return pass == Pass::Recompute ? Coordinator::Hook::Recompute : Coordinator::Hook::Forward;
+}
+
+}  // namespace
 
 ParameterPlace Stage3Runtime::place(ParameterId parameter) const {
-  const Piece& piece = pieces_[static_cast<std::size_t>(parameter)];
-  DSPLAN_CHECK(piece.full != kNoBuffer, "a parameter is used while it is partitioned: " +
-                                            model_.parameters[static_cast<std::size_t>(parameter)].name);
-  return {piece.full, Bytes(0), in_model_dtype(piece.elements)};
+  const Piece& of = piece(parameter);
+  if (of.aliased) {
+    if (!of.trained) return {of.own, Bytes(0), in_model_dtype(of.elements)};
+    return {flat_, in_model_dtype(of.offset), in_model_dtype(of.elements)};
+  }
+  DSPLAN_CHECK(of.full != kNoBuffer, "a parameter is used while it is partitioned: " +
+                                         model_.parameters[static_cast<std::size_t>(parameter)].name);
+  return {of.full, of.full_offset, in_model_dtype(of.elements)};
 }
 
-void Stage3Runtime::enter(ModuleId module, Pass) {
-  const auto at = static_cast<std::size_t>(module);
-  if (own_[at].empty()) return;
-  std::vector<ParameterId> missing;
-  for (ParameterId parameter : own_[at]) {
-    Piece& piece = pieces_[static_cast<std::size_t>(parameter)];
-    if (!active_module_[at]) ++piece.users;
-    if (piece.full == kNoBuffer) missing.push_back(parameter);
-  }
-  active_module_[at] = true;
-  if (!missing.empty()) gather(missing);
+void Stage3Runtime::forward_begins() {
+  compare_trace();
+  coordinator_.begin_forward();
+  apply();
+  calls_.clear();
 }
 
-void Stage3Runtime::exit(ModuleId module, Pass) {
-  const auto at = static_cast<std::size_t>(module);
-  if (!active_module_[at]) return;
-  active_module_[at] = false;
-  for (ParameterId parameter : own_[at]) {
-    Piece& piece = pieces_[static_cast<std::size_t>(parameter)];
-    if (--piece.users > 0 || (complete_ && piece.persistent)) continue;
-    emitter_.release(std::exchange(piece.full, kNoBuffer), Reason::ModuleExit);
+// assert_ints_same_as_other_ranks: rank 0 sends a list's length, then the list; it is read at once, as 64-bit numbers.
+void Stage3Runtime::compare_trace() {
+  for (std::int64_t length : coordinator_.compared_lists()) {
+    for (std::int64_t numbers : {std::int64_t{1}, length}) {
+      if (numbers == 0) continue;
+      const BufferId list = emitter_.allocate(storage(Elements(numbers), DType::Int64), DType::Int64, Role::Temporaries,
+                                              "trace to compare");
+      emitter_.mark_scratch(list);
+      emitter_.begin();
+      emitter_.write(list);
+      emitter_.compute("copy trace to device");
+      if (world() > 1) {
+        emitter_.begin();
+        emitter_.read(list);
+        emitter_.write(list);
+        emitter_.communicate(Collective::Broadcast, DType::Int64, emitter_.size(list), TrafficKind::Control);
+      }
+      emitter_.release(list, Reason::PythonFrame);
+    }
   }
 }
 
-// One collective per call. A single parameter is used in place; several are copied out of the flat buffer, which
-// lives until the module that asked starts.
-void Stage3Runtime::gather(const std::vector<ParameterId>& parameters) {
-  std::int64_t aligned = 0;
-  for (ParameterId id : parameters) {
-    aligned = checked_add(aligned, checked_mul(pieces_[static_cast<std::size_t>(id)].part, world()));
+void Stage3Runtime::enter(ModuleId module, Pass pass) {
+  if (!carries_hooks_[static_cast<std::size_t>(module)]) return;
+  coordinator_.enter(module, hook_of(pass));
+  DSPLAN_CHECK(!coordinator_.tracing_error(), "the trace that was recorded does not fit the pass that follows");
+  apply();
+}
+
+void Stage3Runtime::exit(ModuleId module, Pass pass) {
+  if (!carries_hooks_[static_cast<std::size_t>(module)]) return;
+  if (pass == Pass::Backward && coordinator_.module(module).leaf) reduce_leaf(module);
+  coordinator_.exit(module, hook_of(pass));
+  apply();
+}
+
+void Stage3Runtime::apply() {
+  for (const Coordinator::Action& action : coordinator_.actions()) {
+    switch (action.act) {
+      case Coordinator::Act::Gather: launch(action); break;
+      case Coordinator::Act::Wait: wait(action.parameters.front()); break;
+      case Coordinator::Act::Forget: forget(action.parameters.front()); break;
+      case Coordinator::Act::Release: release(action.parameters.front()); break;
+      case Coordinator::Act::SwapIn:
+      case Coordinator::Act::DropBuffers: DSPLAN_CHECK(false, "no partition lies on NVMe here");
+    }
   }
-  const bool single = parameters.size() == 1;
-  const BufferId flat =
-      emitter_.allocate(in_model_dtype(aligned), dtype(), Role::RuntimeBuffers,
-                        single ? "gathered parameter" : "gather buffer", single ? parameters[0] : kNone);
-  emitter_.begin();
-  for (ParameterId id : parameters) read_partition(pieces_[static_cast<std::size_t>(id)]);
-  emitter_.write(flat);
-  collective(Collective::AllGather, dtype(), in_model_dtype(aligned));
-  if (single) {
-    pieces_[static_cast<std::size_t>(parameters[0])].full = flat;
+}
+
+void Stage3Runtime::launch(const Coordinator::Action& action) {
+  if (action.at_once) return gather_whole(action.parameters.front());
+  const auto number = static_cast<std::int32_t>(calls_.size());
+  Call& call = calls_.emplace_back();
+  call.parameters = action.parameters;
+  call.left = action.parameters.size();
+  for (ParameterId id : action.parameters) piece(id).call = number;
+  if (world() == 1) {  // NoGatherHandle: the partition is the parameter.
+    for (ParameterId id : action.parameters) piece(id).aliased = true;
     return;
   }
-  for (ParameterId id : parameters) {
-    Piece& piece = pieces_[static_cast<std::size_t>(id)];
-    piece.full =
-        emitter_.allocate(in_model_dtype(piece.elements), dtype(), Role::RuntimeBuffers, "gathered parameter", id);
+  const bool single = call.parameters.size() == 1 || zero().allgather_sequential;
+  if (zero().quantized_weights) {
+    if (!single) return launch_quantized(call.parameters, action.secondary, call);
+    for (ParameterId id : action.parameters) launch_quantized({id}, action.secondary, call);
+  } else if (single) {
+    for (ParameterId id : action.parameters) launch_single(id, action.secondary, call);
+  } else if (zero().all_reduce_for_fetch && !action.secondary) {
+    launch_all_reduce(call);
+  } else {
+    launch_coalesced(action.secondary, call);
   }
+}
+
+// The parameter is a view of what it was gathered into.
+void Stage3Runtime::launch_single(ParameterId id, bool secondary, Call&) {
+  Piece& of = piece(id);
+  of.full = emitter_.allocate(in_model_dtype(aligned(of)), dtype(), Role::RuntimeBuffers, "gathered parameter", id);
+  of.full_offset = Bytes(0);
+  emitter_.begin();
+  read_partition(of, secondary);
+  emitter_.write(of.full);
+  gather(secondary, dtype(), emitter_.size(of.full));
+}
+
+void Stage3Runtime::launch_coalesced(bool secondary, Call& call) {
+  std::int64_t elements = 0;
+  for (ParameterId id : call.parameters) elements = checked_add(elements, aligned(piece(id)));
+  const BufferId flat = emitter_.allocate(in_model_dtype(elements), dtype(), Role::RuntimeBuffers, "gather buffer");
+  emitter_.begin();
+  for (ParameterId id : call.parameters) read_partition(piece(id), secondary);
+  emitter_.write(flat);
+  gather(secondary, dtype(), emitter_.size(flat));
+  call.copies = true;
+  call.held.push_back(flat);
+}
+
+// Each rank puts its part among zeros, and all are summed; the parameters are views of the sum.
+void Stage3Runtime::launch_all_reduce(Call& call) {
+  std::int64_t elements = 0;
+  for (ParameterId id : call.parameters) elements = checked_add(elements, aligned(piece(id)));
+  const BufferId flat = emitter_.allocate(in_model_dtype(elements), dtype(), Role::RuntimeBuffers, "gather buffer");
+  emitter_.begin();
+  for (ParameterId id : call.parameters) read_partition(piece(id), false);
+  emitter_.write(flat);
+  emitter_.compute("zero and copy partitions");
   emitter_.begin();
   emitter_.read(flat);
-  for (ParameterId id : parameters) emitter_.write(pieces_[static_cast<std::size_t>(id)].full);
-  emitter_.compute("copy gathered parameters");
-  emitter_.release(flat, Reason::LastUse);
-}
-
-void Stage3Runtime::read_partition(const Piece& piece) {
-  if (piece.trained) {
-    emitter_.read(flat_, in_model_dtype(piece.offset), in_model_dtype(piece.part));
-  } else {
-    emitter_.read(piece.own);
+  emitter_.write(flat);
+  emitter_.communicate(Collective::AllReduce, dtype(), emitter_.size(flat));
+  Bytes offset;
+  for (ParameterId id : call.parameters) {
+    Piece& of = piece(id);
+    of.full = flat;
+    of.full_offset = offset;
+    offset += in_model_dtype(aligned(of));
+    if (id != call.parameters.front()) emitter_.retain(flat);
   }
 }
 
-void Stage3Runtime::release_full(Piece& piece) {
-  if (piece.full != kNoBuffer) emitter_.release(std::exchange(piece.full, kNoBuffer), Reason::RuntimeBucket);
+// Once for a call: every parameter of it gets a tensor of its own.
+void Stage3Runtime::wait(ParameterId id) {
+  const auto number = static_cast<std::size_t>(piece(id).call);
+  Call& call = calls_[number];
+  if (std::exchange(call.waited, true)) return;
+  for (BufferId buffer : call.sent) emitter_.release(buffer, Reason::PythonFrame);
+  call.sent.clear();
+  if (!call.quantized.empty()) {
+    if (call.copies) return dequantize_coalesced(call);
+    for (std::size_t index = 0; index < call.parameters.size(); ++index) {
+      dequantize_single(call.parameters[index], index, call);
+    }
+    return;
+  }
+  if (!call.copies) return;
+  for (ParameterId member : call.parameters) {
+    Piece& of = piece(member);
+    of.full =
+        emitter_.allocate(in_model_dtype(of.elements), dtype(), Role::RuntimeBuffers, "gathered parameter", member);
+    of.full_offset = Bytes(0);
+  }
+  emitter_.begin();
+  emitter_.read(call.held.front());
+  for (ParameterId member : call.parameters) emitter_.write(piece(member).full);
+  emitter_.compute("copy gathered parameters");
+}
+
+void Stage3Runtime::forget(ParameterId id) {
+  Call& call = calls_[static_cast<std::size_t>(std::exchange(piece(id).call, -1))];
+  if (--call.left > 0) return;
+  for (BufferId buffer : call.held) emitter_.release(buffer, Reason::CoalescedBatch);
+  call.held.clear();
+}
+
+void Stage3Runtime::release(ParameterId id) {
+  Piece& of = piece(id);
+  if (inside() > 1) make_secondary(of);
+  of.aliased = false;
+  release_full(of, Reason::ModuleExit);
+}
+
+void Stage3Runtime::release_full(Piece& of, Reason reason) {
+  if (of.full != kNoBuffer) emitter_.release(std::exchange(of.full, kNoBuffer), reason);
+}
+
+// _partition_param_sec: this rank's part of the parameter among the ranks inside, zeros behind its end.
+void Stage3Runtime::make_secondary(Piece& of) {
+  if (of.secondary != kNoBuffer) return;
+  const std::int64_t part = aligned(of) / inside();
+  const std::int64_t from = std::min(of.elements, checked_mul(part, rank() % inside()));
+  const std::int64_t real = std::min(part, of.elements - from);
+  of.secondary = emitter_.allocate(in_model_dtype(part), dtype(), Role::Parameters, "secondary shard");
+  emitter_.begin();
+  if (of.full != kNoBuffer) emitter_.read(of.full, of.full_offset + in_model_dtype(from), in_model_dtype(real));
+  emitter_.write(of.secondary);
+  emitter_.compute("cut secondary shard");
+}
+
+// invalidate_secondary_tensor: of what the optimizer has changed.
+void Stage3Runtime::drop_secondary() {
+  for (const Leaf& leaf : trained_) {
+    Piece& of = piece(leaf.id);
+    if (of.secondary != kNoBuffer) emitter_.release(std::exchange(of.secondary, kNoBuffer), Reason::PythonFrame);
+  }
+  coordinator_.drop_secondary_shards();
+}
+
+// param.all_gather(), of one: a tensor of its own whatever the number of ranks.
+void Stage3Runtime::gather_whole(ParameterId id) {
+  Piece& of = piece(id);
+  of.full = emitter_.allocate(in_model_dtype(aligned(of)), dtype(), Role::RuntimeBuffers, "gathered parameter", id);
+  of.full_offset = Bytes(0);
+  emitter_.begin();
+  read_partition(of, false);
+  emitter_.write(of.full);
+  gather(false, dtype(), emitter_.size(of.full));
+}
+
+// param.all_gather(list), waited for: never through a flat buffer. First all tensors are made, then all are gathered.
+void Stage3Runtime::gather_in_place(const std::vector<ParameterId>& list) {
+  if (list.size() == 1 || zero().allgather_sequential) {
+    for (ParameterId id : list) gather_whole(id);
+    return;
+  }
+  for (ParameterId id : list) {
+    Piece& of = piece(id);
+    of.aliased = world() == 1;
+    if (of.aliased) continue;
+    of.full = emitter_.allocate(in_model_dtype(aligned(of)), dtype(), Role::RuntimeBuffers, "gathered parameter", id);
+    of.full_offset = Bytes(0);
+  }
+  for (ParameterId id : list) {
+    if (piece(id).aliased) continue;
+    emitter_.begin();
+    read_partition(piece(id), false);
+    emitter_.write(piece(id).full);
+    gather(false, dtype(), emitter_.size(piece(id).full));
+  }
+}
+
+void Stage3Runtime::gather(bool secondary, DType type, Bytes payload) {
+  if (world() == 1) return emitter_.compute("local copy");
+  Group group = Group::DataParallel;
+  if (inside() > 1) {
+    group = secondary || inside() == world() ? Group::DataParallelInside : Group::DataParallelBetween;
+  }
+  emitter_.communicate(Collective::AllGather, type, payload, TrafficKind::Data, group);
+}
+
+void Stage3Runtime::read_partition(const Piece& of, bool secondary) {
+  if (secondary) {
+    emitter_.read(of.secondary);
+  } else if (of.trained && flat_ != kNoBuffer) {
+    emitter_.read(flat_, in_model_dtype(of.offset), in_model_dtype(of.part));
+  } else {
+    emitter_.read(of.own);
+  }
 }
 
 }  // namespace dsplan

@@ -4,17 +4,50 @@
 #include <algorithm>
 #include <utility>
 
+#include "planner/lowering/stage3_modules.h"
+
 namespace dsplan {
+namespace {
+
+Coordinator coordinator_for(const Zero& zero, const ModelSpec& model, std::vector<CoordinatedParameter> parameters,
+                            const std::vector<bool>& leaf) {
+  CoordinatorSettings settings;
+  // The engine sets it to one element for sequential gathers.
+  settings.prefetch_bucket = zero.allgather_sequential ? 1 : zero.prefetch_bucket_size.value();
+  settings.max_reuse_distance = zero.max_reuse_distance.value();
+  settings.max_live = zero.max_live_parameters.value();
+  settings.secondary_shards = zero.hpz_partition_size > 1;
+  return {settings, std::move(parameters), coordinated_modules(model, leaf)};
+}
+
+}  // namespace
 
 Stage3Runtime::Stage3Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter)
-    : RuntimeBase(job, model, rank, emitter), pieces_(model.parameters.size()), active_module_(model.modules.size()) {
-  own_.resize(model.modules.size());
-  for (std::size_t at = 0; at < model.parameters.size(); ++at) {
-    const Parameter& parameter = model.parameters[at];
-    const ParameterId id = parameter.tied_to == kNone ? static_cast<ParameterId>(at) : parameter.tied_to;
-    own_[static_cast<std::size_t>(parameter.module)].push_back(id);
-  }
+    : RuntimeBase(job, model, rank, emitter),
+      pieces_(model.parameters.size()),
+      coordinator_({}, {}, {}),
+      wraps_(model.modules.size(), kNone),
+      leaf_of_(model.parameters.size(), kNone) {
   lay_out();
+  const std::vector<bool> leaf = leaf_modules(model, zero());
+  carries_hooks_ = hooked_modules(model, leaf);
+  std::vector<CoordinatedParameter> parameters(model.parameters.size());
+  for (std::size_t at = 0; at < parameters.size(); ++at) {
+    const Piece& of = pieces_[at];
+    parameters[at] = {of.elements, of.part, of.persistent, of.trained, false};
+  }
+  coordinator_ = coordinator_for(zero(), model, std::move(parameters), leaf);
+  for (std::size_t at = 0; at < model.parameters.size(); ++at) {
+    ModuleId module = model.parameters[at].module;
+    while (!carries_hooks_[static_cast<std::size_t>(module)])
+      module = model.modules[static_cast<std::size_t>(module)].parent;
+    if (leaf[static_cast<std::size_t>(module)]) leaf_of_[at] = module;
+    wraps_[static_cast<std::size_t>(module)] = module;
+  }
+  // Parents come before children: what lies below a leaf is wrapped as the leaf is.
+  for (std::size_t at = 1; at < wraps_.size(); ++at) {
+    if (!carries_hooks_[at]) wraps_[at] = wraps_[static_cast<std::size_t>(model.modules[at].parent)];
+  }
 }
 
 // Partitions, persistence (parameter_offload.py, mark_persistent_parameters) and sub-groups.
@@ -28,11 +61,11 @@ void Stage3Runtime::lay_out() {
     if (leaf.trainable) {
       piece.offset = partition_;
       partition_ = checked_add(partition_, piece.part);
-      largest_part_ = std::max(largest_part_, piece.part);
     }
     if (checked_add(leaf.elements, persistent) > zero().model_persistence_threshold.value()) continue;
     if (leaf.elements > zero().param_persistence_threshold.value()) continue;
     piece.persistent = true;
+    persistent_.push_back(leaf.id);
     persistent += leaf.elements;
   }
   SubGroup group;
@@ -50,19 +83,28 @@ void Stage3Runtime::initialise() {
   for (const Leaf& leaf : leaves_) partition(leaf);
   if (trained_.empty()) return;
   gather_partitions_in_one_buffer();
-  gradients_ = emitter_.allocate(storage(Elements(partition_), training().grad_accum_dtype),
-                                 training().grad_accum_dtype, Role::Gradients, "gradient partitions", kNone, true);
-  bucket_ = emitter_.allocate(storage(zero().reduce_bucket_size, training().communication_dtype),
-                              training().communication_dtype, Role::RuntimeBuffers, "gradient bucket", kNone, true);
   create_masters();
+  zero_gradients();
+  const DType sent = training().communication_dtype;
+  if (zero().contiguous_gradients) {
+    bucket_ = emitter_.allocate(storage(zero().reduce_bucket_size, sent), sent, Role::RuntimeBuffers, "gradient bucket",
+                                kNone, true);
+  }
+  const DType kept = training().grad_accum_dtype;
+  gradients_ =
+      emitter_.allocate(storage(Elements(partition_), kept), kept, Role::Gradients, "gradient partitions", kNone, true);
+  create_hooks();
   for (const SubGroup& group : groups_) {
     if (group.master != kNoBuffer) emitter_.promise_update(group.master, Bytes(0), emitter_.size(group.master));
   }
   for (const Leaf& leaf : trained_) {
-    const Piece& piece = pieces_[static_cast<std::size_t>(leaf.id)];
-    emitter_.promise_update(flat_, in_model_dtype(piece.offset), in_model_dtype(piece.part));
+    const Piece& of = piece(leaf.id);
+    emitter_.promise_update(flat_, in_model_dtype(of.offset), in_model_dtype(of.part));
   }
-  // initialize_optimizer_states: a gradient of the largest sub-group, dropped at the end.
+}
+
+// initialize_optimizer_states: a gradient of the largest sub-group, dropped at the end.
+void Stage3Runtime::zero_gradients() {
   std::int64_t largest = 0;
   for (const SubGroup& group : groups_) largest = std::max(largest, group.elements);
   const BufferId zeros = emitter_.allocate(in_master_dtype(largest), training().master_dtype, Role::Temporaries,
@@ -72,23 +114,30 @@ void Stage3Runtime::initialise() {
   emitter_.write(zeros);
   emitter_.compute("zero gradients");
   emitter_.release(zeros, Reason::PythonFrame);
-  // create_reduce_and_remove_grad_hooks: a hook can only be put on a parameter that is whole.
+}
+
+// create_reduce_and_remove_grad_hooks: a hook can only be put on a parameter that is whole.
+void Stage3Runtime::create_hooks() {
   for (const Leaf& leaf : trained_) {
-    Piece& piece = pieces_[static_cast<std::size_t>(leaf.id)];
-    gather({leaf.id});
-    emitter_.mark_scratch(piece.full);
-    release_full(piece);
+    gather_whole(leaf.id);
+    emitter_.mark_scratch(piece(leaf.id).full);
+    release_full(piece(leaf.id), Reason::PythonFrame);
   }
 }
 
 void Stage3Runtime::partition(const Leaf& leaf) {
-  Piece& piece = pieces_[static_cast<std::size_t>(leaf.id)];
+  Piece& of = piece(leaf.id);
   const BufferId whole = load_whole(leaf, "whole parameter");
   broadcast(whole);
-  piece.own = emitter_.allocate(in_model_dtype(piece.part), dtype(), Role::Parameters, "parameter partition", leaf.id);
+  if (inside() > 1) {
+    of.full = whole;
+    make_secondary(of);
+    of.full = kNoBuffer;
+  }
+  of.own = emitter_.allocate(in_model_dtype(of.part), dtype(), Role::Parameters, "parameter partition", leaf.id);
   emitter_.begin();
   emitter_.read(whole);
-  emitter_.write(piece.own);
+  emitter_.write(of.own);
   emitter_.compute("partition parameter");
   emitter_.release(whole, Reason::LastUse);
 }

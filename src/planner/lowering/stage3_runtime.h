@@ -1,14 +1,16 @@
 // ZeRO-3 (DeepSpeed runtime/zero/stage3.py, partition_parameters.py, partitioned_param_coordinator.py), without
-// offload, at the level of gather, use, release, reduce and step: each module gathers its own parameters when it is
-// entered and lets go of them when it is left; prefetching and the reuse window are not modelled yet.
+// offload. When parameters are gathered and let go of is the Coordinator's; here is what that takes in memory and what
+// the ranks send each other.
 //
 // Each parameter is cut on its own: P = ceil(n / W) elements per rank, A = W * P gathered. Trained partitions lie in
-// one flat buffer, their gradients in another that is never freed.
+// one flat buffer, their gradients in another that is never freed. With hpZ a parameter that is let go of leaves a
+// second shard of A / h elements, from which it is gathered among h ranks until the next step.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "planner/lowering/coordinator.h"
 #include "planner/lowering/runtime_base.h"
 
 namespace dsplan {
@@ -20,16 +22,19 @@ class Stage3Runtime final : public RuntimeBase {
   void initialise() override;
   [[nodiscard]] ParameterPlace place(ParameterId parameter) const override;
   // PostBackwardFunctionModule (parameter_offload.py), on the tensors that a module is called with.
-  [[nodiscard]] bool wraps_input(ModuleId module) const override {
-    return !own_[static_cast<std::size_t>(module)].empty();
+  [[nodiscard]] ModuleId wraps_input(ModuleId module) const override {
+    return wraps_[static_cast<std::size_t>(module)];
   }
-  void forward_begins() override { complete_ = forwards_++ > 0; }
+  void forward_begins() override;
   void backward_begins(bool) override {}
   void enter(ModuleId module, Pass) override;
   void exit(ModuleId module, Pass) override;
   void gradient_ready(ParameterId parameter, BufferId gradient) override;
   void backward_ends(bool boundary) override;
   void step(bool first) override;
+  [[nodiscard]] bool saves() const override;
+  void save() override;
+  [[nodiscard]] std::vector<FrameworkCount> counts() const override;
 
  private:
   struct Piece {
@@ -38,9 +43,24 @@ class Stage3Runtime final : public RuntimeBase {
     std::int64_t offset = 0;  // In the flat partition; trained parameters only.
     bool persistent = false;
     bool trained = false;
-    BufferId own = kNoBuffer;   // Frozen: the partition's own tensor.
-    BufferId full = kNoBuffer;  // Gathered.
-    std::int32_t users = 0;     // Modules that have entered and not left.
+    bool aliased = false;            // Available where it lies: a single rank has nothing to gather.
+    BufferId own = kNoBuffer;        // Frozen: the partition's own tensor.
+    BufferId full = kNoBuffer;       // Gathered,
+    Bytes full_offset;               // from here on.
+    BufferId secondary = kNoBuffer;  // hpZ.
+    BufferId held = kNoBuffer;       // A leaf module's gradient, until the module's backward is over.
+    std::int32_t call = -1;          // The gather under way that brings it.
+  };
+  // A gather that was launched: what its handle holds.
+  struct Call {
+    std::vector<ParameterId> parameters;
+    std::size_t left = 0;  // Of these, how many have not been asked for.
+    bool waited = false;
+    bool copies = false;              // They are copied out of `flat`.
+    std::vector<BufferId> held;       // Until the last one has been asked for; flat first.
+    std::vector<BufferId> sent;       // Until the collective is over.
+    std::vector<BufferId> quantized;  // qwZ: what each parameter, or all of them, arrives in,
+    std::vector<BufferId> scales;     // with its scales.
   };
   struct SubGroup {
     std::size_t begin = 0;  // Indices into trained_.
@@ -56,45 +76,83 @@ class Stage3Runtime final : public RuntimeBase {
     BufferId own;
   };
 
+  [[nodiscard]] Piece& piece(ParameterId id) { return pieces_[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] const Piece& piece(ParameterId id) const { return pieces_[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] std::int64_t aligned(const Piece& of) const { return checked_mul(of.part, world()); }
+  [[nodiscard]] std::int64_t inside() const { return zero().hpz_partition_size; }
+
   // stage3_runtime.cpp
   void lay_out();
   void partition(const Leaf& leaf);
   void gather_partitions_in_one_buffer();
   void create_masters();
   BufferId create_master(SubGroup& group);
+  void zero_gradients();
+  void create_hooks();
 
   // stage3_parameters.cpp
-  void gather(const std::vector<ParameterId>& parameters);
-  void read_partition(const Piece& piece);
-  void release_full(Piece& piece);
+  void apply();
+  void launch(const Coordinator::Action& action);
+  void launch_single(ParameterId id, bool secondary, Call& call);
+  void launch_coalesced(bool secondary, Call& call);
+  void launch_all_reduce(Call& call);
+  void wait(ParameterId id);
+  void forget(ParameterId id);
+  void release(ParameterId id);
+  void make_secondary(Piece& of);
+  void drop_secondary();
+  void gather_whole(ParameterId id);
+  void gather_in_place(const std::vector<ParameterId>& list);
+  void gather(bool secondary, DType type, Bytes payload);
+  void read_partition(const Piece& of, bool secondary);
+  void release_full(Piece& of, Reason reason);
+  void compare_trace();
+
+  // stage3_quantized.cpp
+  BufferId quantize(const std::vector<ParameterId>& list, bool secondary, Call& call);
+  void launch_quantized(const std::vector<ParameterId>& list, bool secondary, Call& call);
+  void dequantize_single(ParameterId id, std::size_t index, Call& call);
+  void dequantize_coalesced(Call& call);
 
   // stage3_gradients.cpp
+  void reduce_ready(std::size_t index, BufferId gradient);
+  void reduce_leaf(ModuleId module);
   void flush();
-  BufferId cast_own_gradient();
+  void reduce_in_bucket();
+  void reduce_scattered();
+  std::vector<BufferId> cast_own_gradients();
   [[nodiscard]] const Piece& piece_of(const Entry& entry) const;
+  // Elements of `entry`'s partition that are real on this rank.
+  [[nodiscard]] std::int64_t real_part(const Entry& entry) const;
   void join(BufferId tensor);
-  void reduce(BufferId tensor, Bytes start, Bytes whole, Bytes mine, Bytes share);
-  void add_to_partition(BufferId tensor, Bytes mine);
+  void add_to_partition(const std::vector<BufferId>& sources, const std::vector<Bytes>& offsets, DType type);
+  void clear_entries();
 
   // stage3_step.cpp
   void measure_gradients();
+  void measure_norm(const SubGroup& group);
   void scratch(Bytes bytes, DType type, Label label);
   void update(SubGroup& group, bool first);
+  void apply_update(SubGroup& group, BufferId gradient, Bytes from, Bytes bytes);
   BufferId cast_gradient(const SubGroup& group, BufferId flat, Bytes from, Bytes bytes);
+  void gather_persistent();
+  void cut_again(Piece& of);
+  void save_module(const std::vector<ParameterId>& list, std::vector<BufferId>& host, std::vector<bool>& saved);
 
-  std::vector<Piece> pieces_;                  // By ParameterId.
-  std::vector<std::vector<ParameterId>> own_;  // By module: its own parameters, ties resolved.
-  std::vector<bool> active_module_;
+  std::vector<Piece> pieces_;  // By ParameterId.
+  Coordinator coordinator_;
+  std::vector<ModuleId> wraps_;      // By module.
+  std::vector<bool> carries_hooks_;  // By module.
+  std::vector<ModuleId> leaf_of_;    // By parameter: the leaf module that it lies in; kNone outside.
+  std::vector<ParameterId> persistent_;
+  std::vector<Call> calls_;
   std::vector<SubGroup> groups_;
   std::int64_t partition_ = 0;  // S.
-  std::int64_t largest_part_ = 0;
   BufferId flat_ = kNoBuffer;
   BufferId gradients_ = kNoBuffer;
   BufferId bucket_ = kNoBuffer;
   std::vector<Entry> entries_;
   std::int64_t filled_ = 0;
-  std::int32_t forwards_ = 0;
-  bool complete_ = false;      // The trace: recorded during the first forward, complete from the second on.
   bool accumulating_ = false;  // A later micro-batch adds to the partitions; the first overwrites them.
 };
 

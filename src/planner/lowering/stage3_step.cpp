@@ -1,29 +1,69 @@
 // ZeRO-3: overflow scan, norm and the update, one sub-group at a time.
+#include <algorithm>
+
 #include "planner/lowering/stage3_runtime.h"
 
 namespace dsplan {
 
 void Stage3Runtime::step(bool first) {
-  for (const Leaf& leaf : leaves_) release_full(pieces_[static_cast<std::size_t>(leaf.id)]);
+  coordinator_.release_all();
+  apply();
   if (!trained_.empty()) {
     measure_gradients();
     for (SubGroup& group : groups_) update(group, first);
   }
-  // Persistent parameters come back one by one, in place for the next step.
-  for (const Leaf& leaf : leaves_) {
-    if (pieces_[static_cast<std::size_t>(leaf.id)].persistent) gather({leaf.id});
-  }
+  gather_persistent();
+  drop_secondary();
 }
 
-// fp16 scans the whole gradient buffer (a mask and an absolute copy); the norm takes one partition at a time.
+// Persistent parameters come back one by one, in place for the next step.
+void Stage3Runtime::gather_persistent() {
+  gather_in_place(persistent_);
+  for (ParameterId id : persistent_) coordinator_.made_available(id);
+}
+
+// fp16 scans the whole gradient buffer (a mask and an absolute copy).
 void Stage3Runtime::measure_gradients() {
   const std::int64_t accumulate = bytes_per_element(training().grad_accum_dtype);
   if (dtype() == DType::Float16) {
     scratch(Bytes(checked_mul(partition_, accumulate + 1)), DType::UInt8, "overflow scan");
     control_all_reduce(Bytes(1), "overflow flag");
   }
-  scratch(storage(Elements(largest_part_), DType::Float64), DType::Float64, "gradient norm");
-  for (std::size_t i = 0; i < groups_.size(); ++i) control_all_reduce(Bytes(8), "gradient norm");
+  for (const SubGroup& group : groups_) measure_norm(group);
+}
+
+// get_grad_norm_direct: one partition at a time in fp64, then all the norms and their squares.
+void Stage3Runtime::measure_norm(const SubGroup& group) {
+  const DType kept = training().grad_accum_dtype;
+  for (std::size_t index = group.begin; index < group.end; ++index) {
+    const Piece& of = piece(trained_[index].id);
+    const BufferId wide = emitter_.allocate(storage(Elements(of.part), DType::Float64), DType::Float64,
+                                            Role::Temporaries, "gradient norm");
+    emitter_.mark_scratch(wide);
+    emitter_.begin();
+    emitter_.read(gradients_, storage(Elements(of.offset), kept), storage(Elements(of.part), kept));
+    emitter_.write(wide);
+    emitter_.compute("gradient norm");
+    emitter_.release(wide, Reason::LastUse);
+  }
+  const Bytes norms = storage(Elements(static_cast<std::int64_t>(group.end - group.begin)), DType::Float64);
+  const auto make = [&] {
+    const BufferId made = emitter_.allocate(norms, DType::Float64, Role::Temporaries, "gradient norms");
+    emitter_.mark_scratch(made);
+    return made;
+  };
+  const BufferId stacked = make();
+  emitter_.begin();
+  emitter_.write(stacked);
+  emitter_.compute("stack norms");
+  const BufferId squares = make();
+  emitter_.begin();
+  emitter_.read(stacked);
+  emitter_.write(squares);
+  emitter_.compute("square norms");
+  emitter_.release(squares, Reason::PythonFrame);
+  emitter_.release(stacked, Reason::PythonFrame);
+  control_all_reduce(Bytes(8), "gradient norm");
 }
 
 void Stage3Runtime::scratch(Bytes bytes, DType type, Label label) {
@@ -50,6 +90,11 @@ void Stage3Runtime::update(SubGroup& group, bool first) {
   }
   if (accumulate != training().master_dtype) gradient = cast_gradient(group, gradient, from, bytes);
   if (first) create_flat_state(group.elements, group.state);
+  apply_update(group, gradient, from, bytes);
+  if (gradient != kNoBuffer) emitter_.release(gradient, Reason::GradientHeld);
+}
+
+void Stage3Runtime::apply_update(SubGroup& group, BufferId gradient, Bytes from, Bytes bytes) {
   emitter_.begin();
   if (group.master != kNoBuffer) {
     emitter_.read(group.master);
@@ -75,7 +120,6 @@ void Stage3Runtime::update(SubGroup& group, bool first) {
     emitter_.write(flat_, in_model_dtype(group.offset), in_model_dtype(group.elements));
     emitter_.compute("copy master to partitions");
   }
-  if (gradient != kNoBuffer) emitter_.release(gradient, Reason::GradientHeld);
 }
 
 BufferId Stage3Runtime::cast_gradient(const SubGroup& group, BufferId flat, Bytes from, Bytes bytes) {
@@ -91,6 +135,81 @@ BufferId Stage3Runtime::cast_gradient(const SubGroup& group, BufferId flat, Byte
   emitter_.compute("cast gradient");
   if (flat != kNoBuffer) emitter_.release(flat, Reason::LastUse);
   return cast;
+}
+
+// stage3_gather_16bit_weights_on_model_save (engine.py, _zero3_consolidated_16bit_state_dict): every rank gathers one
+// module's own parameters at a time, rank 0 copies them to the host and sends them out again, and all cut them anew.
+bool Stage3Runtime::saves() const { return zero().gather_16bit_weights_on_model_save; }
+
+void Stage3Runtime::save() {
+  coordinator_.release_all();
+  apply();
+  std::vector<BufferId> host;
+  std::vector<bool> saved(pieces_.size(), false);
+  for (std::size_t module = 0; module < model_.modules.size(); ++module) {
+    std::vector<ParameterId> own = coordinator_.module(static_cast<ModuleId>(module)).own;
+    std::sort(own.begin(), own.end());
+    if (!own.empty()) save_module(own, host, saved);
+  }
+  drop_secondary();
+  gather_persistent();
+  for (BufferId buffer : host) emitter_.release(buffer, Reason::PythonFrame);
+}
+
+void Stage3Runtime::save_module(const std::vector<ParameterId>& list, std::vector<BufferId>& host,
+                                std::vector<bool>& saved) {
+  gather_in_place(list);
+  for (ParameterId id : list) {
+    if (rank() != 0 || saved[static_cast<std::size_t>(id)]) continue;
+    saved[static_cast<std::size_t>(id)] = true;  // A tied weight is there under its other name.
+    host.push_back(emitter_.allocate(in_model_dtype(piece(id).elements), dtype(), Role::Parameters, "weight to save",
+                                     id, false, Space::Pageable));
+    emitter_.mark_scratch(host.back());
+    emitter_.begin();
+    const ParameterPlace whole = place(id);
+    emitter_.read(whole.buffer, whole.offset, whole.bytes);
+    emitter_.write(host.back());
+    emitter_.compute("copy weight to host");
+  }
+  for (ParameterId id : list) {
+    const ParameterPlace whole = place(id);
+    if (world() == 1) continue;
+    emitter_.begin();
+    emitter_.read(whole.buffer, whole.offset, whole.bytes);
+    emitter_.write(whole.buffer, whole.offset, whole.bytes);
+    emitter_.communicate(Collective::Broadcast, dtype(), whole.bytes);
+  }
+  for (ParameterId id : list) {
+    Piece& of = piece(id);
+    if (inside() > 1) make_secondary(of);
+    if (of.full != kNoBuffer) cut_again(of);
+    of.aliased = false;
+    release_full(of, Reason::PythonFrame);
+  }
+}
+
+// _partition_param, has_been_updated: this rank's part of what it holds, padding as it was.
+void Stage3Runtime::cut_again(Piece& of) {
+  const std::int64_t from = std::min(of.elements, checked_mul(of.part, rank()));
+  const std::int64_t real = std::min(of.part, of.elements - from);
+  emitter_.begin();
+  emitter_.read(of.full, of.full_offset + in_model_dtype(from), in_model_dtype(real));
+  if (of.trained) {
+    emitter_.write(flat_, in_model_dtype(of.offset), in_model_dtype(of.part));
+  } else {
+    emitter_.write(of.own);
+  }
+  emitter_.compute("partition parameter");
+}
+
+// partitioned_param_profiler.py.
+std::vector<FrameworkCount> Stage3Runtime::counts() const {
+  std::vector<FrameworkCount> list;
+  for (std::size_t at = 0; at < Coordinator::kCounters; ++at) {
+    const Coordinator::Count& count = coordinator_.counts()[at];
+    list.push_back({name(static_cast<Coordinator::Counter>(at)), count.count, count.elements});
+  }
+  return list;
 }
 
 }  // namespace dsplan

@@ -24,7 +24,8 @@ Tape::Tape(const ModelSpec& model, const Graph& graph, const RecipeBook& recipes
       read_(graph.storages.size(), false),
       region_of_(graph.nodes.size(), -1),
       module_has_gradient_(model.modules.size(), false),
-      module_called_(model.modules.size(), false) {
+      module_called_(model.modules.size(), false),
+      module_ends_(model.modules.size(), false) {
   for (std::size_t at = 0; at < graph.storages.size(); ++at) {
     if (graph.storages[at].buffer != kNone) {
       buffers_[at] = module_buffers_[static_cast<std::size_t>(graph.storages[at].buffer)];
@@ -38,6 +39,51 @@ Tape::Tape(const ModelSpec& model, const Graph& graph, const RecipeBook& recipes
   find_regions(checkpointing);
   count_uses();
   find_read();
+  find_gradients_of_modules();
+}
+
+bool Tape::lies_in(ModuleId module, ModuleId outer) const {
+  while (module != kNone && module != outer) module = model_.modules[static_cast<std::size_t>(module)].parent;
+  return module == outer;
+}
+
+// Which modules' backward has a beginning (a gradient of something made inside) and an end (a gradient of something
+// that is handed in). A module without operators, as a dropout of probability 0, hands on what the next one reads.
+void Tape::find_gradients_of_modules() {
+  std::vector<ModuleId> passing;
+  bool empty = false;
+  for (const Instruction& instruction : graph_.program) {
+    if (instruction.kind == Instruction::Kind::Enter) {
+      empty = true;
+    } else if (instruction.kind == Instruction::Kind::Exit && empty) {
+      passing.push_back(instruction.id);
+      empty = false;
+    } else if (instruction.kind == Instruction::Kind::Run) {
+      empty = false;
+      const Node& node = graph_.node(instruction.id);
+      const bool wanted =
+          is_wanted(node) && std::any_of(graph_.in(node).begin(), graph_.in(node).end(), [&](TensorId id) {
+            return graph_.tensor(id).requires_grad && graph_.tensor(id).producer != kNone;
+          });
+      for (ModuleId module : passing) {
+        module_has_gradient_[static_cast<std::size_t>(module)] = wanted;
+        module_ends_[static_cast<std::size_t>(module)] = wanted;
+      }
+      passing.clear();
+    }
+  }
+  for (const Node& node : graph_.nodes) {
+    if (!is_wanted(node)) continue;
+    for (TensorId input : graph_.in(node)) {
+      const Tensor& tensor = graph_.tensor(input);
+      if (!tensor.requires_grad || tensor.producer == kNone) continue;
+      const ModuleId made_in = graph_.node(tensor.producer).module;
+      for (ModuleId module = node.module; module != kNone && !lies_in(made_in, module);
+           module = model_.modules[static_cast<std::size_t>(module)].parent) {
+        module_ends_[static_cast<std::size_t>(module)] = true;
+      }
+    }
+  }
 }
 
 void Tape::find_regions(const Checkpointing& checkpointing) {

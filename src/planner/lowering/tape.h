@@ -68,6 +68,7 @@ class Tape {
   // A gradient that has left the operators of a module, but not yet the function that the runtime put around its input.
   struct Pending {
     TensorId tensor = kNone;
+    ModuleId module = kNone;
     Gradient gradient;
   };
   // Results of one operator that a selective checkpoint keeps from forward to recomputation.
@@ -109,6 +110,7 @@ class Tape {
   void find_boundary(Region& region);
   void find_wanted();
   void find_read();
+  void find_gradients_of_modules();
   void count_uses();
 
   void run_program(std::uint32_t begin, std::uint32_t end, bool keep_saved);
@@ -153,9 +155,10 @@ class Tape {
   void deliver(NodeId node, const std::vector<BufferId>& slots, const std::vector<Gradient>& incoming);
   void accumulate(TensorId tensor, Gradient gradient);
   void accumulate_into(Gradient& held, TensorId tensor, Gradient gradient);
-  [[nodiscard]] bool enters_module(const Node& node, TensorId input) const;
-  [[nodiscard]] Gradient& pending_of(TensorId tensor);
-  void deliver_pending();
+  [[nodiscard]] ModuleId entered_by(const Node& node, TensorId input) const;
+  [[nodiscard]] bool lies_in(ModuleId module, ModuleId outer) const;
+  [[nodiscard]] Gradient& pending_of(TensorId tensor, ModuleId module);
+  void deliver_pending(ModuleId module);
   // The module that calls what lies in `module`: containers are never entered.
   [[nodiscard]] ModuleId caller(ModuleId module) const;
   [[nodiscard]] bool is_leaf(TensorId tensor) const;
@@ -203,6 +206,7 @@ class Tape {
   std::vector<std::int16_t> region_of_;  // By node; -1 outside.
   std::vector<bool> module_has_gradient_;
   std::vector<bool> module_called_;
+  std::vector<bool> module_ends_;  // By module: some tensor that wants a gradient is handed to it.
   std::vector<TensorId> alive_;    // During recomputation: what Python holds, for early stop.
   std::vector<ModuleId> entered_;  // During recomputation: modules entered and not yet left.
   std::vector<BufferId> leaves_;   // What they and their gradients lie in.

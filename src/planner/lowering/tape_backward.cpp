@@ -54,9 +54,9 @@ void Tape::walk_backward() {
       runtime_.enter(at->id, Pass::Backward);
     } else if (at->kind == Instruction::Kind::Enter && module_has_gradient_[static_cast<std::size_t>(at->id)]) {
       emitter_.exit(at->id);
-      runtime_.exit(at->id, Pass::Backward);
+      if (module_ends_[static_cast<std::size_t>(at->id)]) runtime_.exit(at->id, Pass::Backward);
       emitter_.at(Pass::Backward, caller(model_.modules[static_cast<std::size_t>(at->id)].parent));
-      deliver_pending();
+      deliver_pending(at->id);
     }
   }
 }
@@ -219,8 +219,8 @@ void Tape::deliver(NodeId id, const std::vector<BufferId>& made, const std::vect
   std::array<TensorId, Node::kMostInputs> leaves{};
   std::size_t leaf_count = 0;
   const auto hand_on = [&](TensorId input, const Gradient& gradient) {
-    if (enters_module(node, input)) {
-      accumulate_into(pending_of(input), input, gradient);
+    if (const ModuleId module = entered_by(node, input); module != kNone) {
+      accumulate_into(pending_of(input, module), input, gradient);
     } else {
       accumulate(input, gradient);
     }
@@ -270,28 +270,28 @@ void Tape::leaf_arrived(TensorId tensor) {
   if (--nested_uses_[static_cast<std::size_t>(tensor)] == 0) ready(tensor);
 }
 
-bool Tape::enters_module(const Node& node, TensorId input) const {
+// The module through whose wrapped input a gradient of `node`'s input leaves; kNone if it lies inside.
+ModuleId Tape::entered_by(const Node& node, TensorId input) const {
   const Tensor& tensor = graph_.tensor(input);
-  if (!runtime_.wraps_input(node.module) || tensor.producer == kNone) return false;
+  const ModuleId module = node.module == kNone ? kNone : runtime_.wraps_input(node.module);
+  if (module == kNone || tensor.producer == kNone) return kNone;
   // What the module's own children make has not come in from outside.
-  for (ModuleId module = graph_.node(tensor.producer).module; module != kNone;
-       module = model_.modules[static_cast<std::size_t>(module)].parent) {
-    if (module == node.module) return false;
-  }
-  return true;
+  return lies_in(graph_.node(tensor.producer).module, module) ? kNone : module;
 }
 
-Tape::Gradient& Tape::pending_of(TensorId tensor) {
+Tape::Gradient& Tape::pending_of(TensorId tensor, ModuleId module) {
   for (Pending& pending : pending_) {
-    if (pending.tensor == tensor) return pending.gradient;
+    if (pending.tensor == tensor && pending.module == module) return pending.gradient;
   }
-  pending_.push_back({tensor, {}});
+  pending_.push_back({tensor, module, {}});
   return pending_.back().gradient;
 }
 
-void Tape::deliver_pending() {
-  for (const Pending& pending : pending_) accumulate(pending.tensor, pending.gradient);
-  pending_.clear();
+void Tape::deliver_pending(ModuleId module) {
+  for (const Pending& pending : pending_) {
+    if (pending.module == module) accumulate(pending.tensor, pending.gradient);
+  }
+  std::erase_if(pending_, [module](const Pending& pending) { return pending.module == module; });
 }
 
 void Tape::accumulate(TensorId tensor, Gradient gradient) {

@@ -1,6 +1,8 @@
 // zero_optimization with defaults filled in (deepspeed-zero.md, sections 1, 4, 6, 7 and 12).
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "planner/resolve/resolver.h"
 
 namespace dsplan {
@@ -155,6 +157,38 @@ void announce_dropped(Resolver& resolver, const ZeroInput& in) {
   announce(in.max_live_parameters, "stage3_max_live_parameters");
   announce(in.max_reuse_distance, "stage3_max_reuse_distance");
   announce(in.gather_16bit_weights_on_model_save, "stage3_gather_16bit_weights_on_model_save");
+  announce(in.all_reduce_for_fetch, "stage3_use_all_reduce_for_fetch_params");
+  announce(in.allgather_sequential, "stage3_allgather_sequential");
+  announce(in.memory_efficient_linear, "memory_efficient_linear");
+  announce(in.hpz_partition_size, "zero_hpz_partition_size");
+  announce(in.quantized_weights, "zero_quantized_weights");
+  announce(in.module_granularity_threshold, "stage3_module_granularity_threshold");
+}
+
+// DEFAULT_LEAF_MODULE_CLASSES (deepspeed/runtime/zero/leaf_module_config.py).
+constexpr const char* kLeafClasses[] = {"transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock",
+                                        "transformers.models.qwen2_moe.modeling_qwen2_moe.Qwen2MoeSparseMoeBlock",
+                                        "transformers.models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock"};
+
+void resolve_fetching(Resolver& resolver, const ZeroInput& in) {
+  Zero& zero = resolver.training().zero;
+  zero.all_reduce_for_fetch = in.all_reduce_for_fetch.value_or(false);
+  zero.allgather_sequential = in.allgather_sequential.value_or(false);
+  zero.memory_efficient_linear = in.memory_efficient_linear.value_or(true);
+  zero.quantized_weights = in.quantized_weights.value_or(false);
+  zero.module_granularity_threshold = Elements(in.module_granularity_threshold.value_or(0));
+  if (in.leaf_classes.given()) zero.leaf_classes = *in.leaf_classes;
+  zero.leaf_names = in.leaf_names.value_or({});
+  zero.leaf_suffixes = in.leaf_suffixes.value_or({});
+  // min(size, world), which must divide the world (utils/groups.py, _create_zero_param_parallel_group).
+  const std::int64_t ranks = resolver.job.parallelism.dp;
+  zero.hpz_partition_size = std::clamp<std::int64_t>(in.hpz_partition_size.value_or(1), 1, ranks);
+  if (zero.stage == 3 && ranks % zero.hpz_partition_size != 0) {
+    resolver.fault(
+        in.hpz_partition_size.place,
+        fmt::format("\"zero_hpz_partition_size\" {} does not divide {} ranks", zero.hpz_partition_size, ranks),
+        "DeepSpeed asserts that it does");
+  }
 }
 
 // pin_memory is true by default since 0.19.5 (section 1).
@@ -275,6 +309,7 @@ void resolve_zero(Resolver& resolver) {
   if (!resolver.deepspeed()) return;
   Zero& zero = resolver.training().zero;
   zero.overlap_comm = zero.stage == 3;
+  zero.leaf_classes.assign(std::begin(kLeafClasses), std::end(kLeafClasses));
   // One all-reduce per bucket since 0.12.4; before that one reduce per owner (section 1).
   zero.use_multi_rank_bucket_allreduce = resolver.training().deepspeed >= Version{0, 12, 4};
   zero.offload_param.pin_memory = zero.offload_optimizer.pin_memory =
@@ -292,6 +327,7 @@ void resolve_zero(Resolver& resolver) {
   zero.aio_block_size = ds.aio_block_size.value_or(zero.aio_block_size);
   zero.aio_intra_op_parallelism = ds.aio_intra_op_parallelism.value_or(zero.aio_intra_op_parallelism);
   resolve_offload(resolver, in);
+  resolve_fetching(resolver, in);
   fill_sizes(resolver, in);
   announce_dropped(resolver, in);
   announce_misread(resolver, ds);

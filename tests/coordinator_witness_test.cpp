@@ -1,0 +1,224 @@
+// ZeRO-3 against real DeepSpeed (tests/witnesses/deepspeed/z3-*): the coordinator alone, hook by hook, under the hooks
+// that DeepSpeed wrote down; and whole schedules, buffer by buffer and collective by collective.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "deepspeed_log.h"
+#include "model/graphs/graphs.h"
+#include "planner/lowering/coordinator.h"
+#include "planner/lowering/lower.h"
+#include "planner/lowering/stage3_modules.h"
+
+using namespace deepspeed_log;
+
+namespace {
+
+std::vector<std::string> names_of_runs() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(kFolder)) {
+    const std::string name = entry.path().stem().string();
+    // The tiny example is no model of transformers.
+    if (entry.path().extension() == ".log" && name.starts_with("z3-") && name != "z3-tiny") names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// The coordinator as the witness's configuration makes it.
+class Driven {
+ public:
+  Driven(const Run& witness, const ModelSpec& model, const Job& job)
+      : model_(model), numbers_(numbers_of(witness, model)), trained_(trained_of(witness)), coordinator_(make(job)) {
+    const Document modules = witness.document("modules");
+    for (const Value& name : modules.root.find("value")->items) {
+      const std::string& path = name.string;
+      const auto found = std::find_if(model.modules.begin(), model.modules.end(),
+                                      [&](const Module& m) { return m.path == (path == "." ? "" : path); });
+      modules_.push_back(found == model.modules.end() ? kNone : static_cast<ModuleId>(found - model.modules.begin()));
+    }
+  }
+
+  // What the coordinator does under the hooks of `log`, in the log's words.
+  Lines replay(const Lines& log) {
+    for (const std::string& line : log) {
+      const std::vector<std::string> word = words(line);
+      if (word[0] == "#") {
+        section(word);
+      } else if (word[0] == "reset_step") {
+        coordinator_.begin_forward();
+        add_pass_end();
+      } else if (word[0] == "enter" || word[0] == "enter_backward") {
+        const bool backward = word[0] == "enter_backward";
+        coordinator_.enter(module(word[1]), backward ? Coordinator::Hook::Backward : forward_hook());
+        out_.push_back(fmt::format("{} {} {}", word[0], word[1], mode()));
+        add();
+      } else if (word[0] == "leave" || word[0] == "leave_backward") {
+        const bool backward = word[0] == "leave_backward";
+        coordinator_.exit(module(word[1]), backward ? Coordinator::Hook::Backward : forward_hook());
+        out_.push_back(fmt::format("{} {}", word[0], word[1]));
+        add();
+      } else if (word[0] == "release_all") {
+        coordinator_.release_all();
+        out_.push_back("release_all");
+        add();
+      }
+    }
+    return out_;
+  }
+
+  // The same lines as the log has them.
+  static Lines expected(const Lines& log) {
+    Lines out;
+    for (const std::string& line : log) {
+      std::vector<std::string> word = words(line);
+      if (word[0].starts_with("enter")) {
+        out.push_back(fmt::format("{} {} {}", word[0], word[1], word[2]));
+      } else if (word[0].starts_with("leave") || word[0] == "fetch" || word[0] == "prefetch" || word[0] == "wait" ||
+                 word[0] == "release" || word[0] == "release_all" || word[0] == "clean") {
+        out.push_back(line);
+      }
+    }
+    return out;
+  }
+
+ private:
+  Coordinator make(const Job& job) const {
+    const Zero& zero = job.training.zero;
+    CoordinatorSettings settings;
+    settings.prefetch_bucket = zero.allgather_sequential ? 1 : zero.prefetch_bucket_size.value();
+    settings.max_reuse_distance = zero.max_reuse_distance.value();
+    settings.max_live = zero.max_live_parameters.value();
+    std::vector<CoordinatedParameter> parameters;
+    std::int64_t persistent = 0;
+    for (std::size_t at = 0; at < model_.parameters.size(); ++at) {
+      const std::int64_t size = model_.parameters[at].shape.elements().value();
+      CoordinatedParameter p{size, (size + job.parallelism.dp - 1) / job.parallelism.dp, false, trained(at), false};
+      p.persistent = numbers_[at] >= 0 && size <= zero.param_persistence_threshold.value() &&
+                     size + persistent <= zero.model_persistence_threshold.value();
+      if (p.persistent) persistent += size;
+      parameters.push_back(p);
+    }
+    return {settings, std::move(parameters), coordinated_modules(model_, leaf_modules(model_, zero))};
+  }
+  static std::vector<int> trained_of(const Run& witness) {
+    const Document list = witness.document("trained");
+    std::vector<int> numbers;
+    for (const Value& one : list.root.find("value")->items) numbers.push_back(static_cast<int>(one.integer));
+    return numbers;
+  }
+  [[nodiscard]] bool trained(std::size_t at) const {
+    return std::find(trained_.begin(), trained_.end(), numbers_[at]) != trained_.end();
+  }
+  [[nodiscard]] ModuleId module(const std::string& number) const { return modules_.at(std::stoul(number)); }
+  [[nodiscard]] Coordinator::Hook forward_hook() const {
+    return backward_ ? Coordinator::Hook::Recompute : Coordinator::Hook::Forward;
+  }
+  [[nodiscard]] std::string mode() const {
+    if (coordinator_.mode() == Coordinator::Mode::Record) return "record";
+    return coordinator_.mode() == Coordinator::Mode::Complete ? "complete" : "invalid";
+  }
+
+  void section(const std::vector<std::string>& word) {
+    if (backward_) {
+      coordinator_.end_backward();
+      add();
+    }
+    backward_ = word[1] == "backward";
+    // Persistent parameters have come back with the step.
+    if (word[1] != "end") return;
+    for (std::size_t at = 0; at < model_.parameters.size(); ++at) {
+      if (coordinator_.parameter(static_cast<ParameterId>(at)).persistent) {
+        coordinator_.made_available(static_cast<ParameterId>(at));
+      }
+    }
+  }
+
+  [[nodiscard]] std::string list(const std::vector<ParameterId>& ids) const {
+    std::vector<int> numbers;
+    for (ParameterId id : ids) numbers.push_back(numbers_[static_cast<std::size_t>(id)]);
+    std::sort(numbers.begin(), numbers.end());
+    return fmt::format("{}", fmt::join(numbers, ","));
+  }
+
+  void add() {
+    std::vector<ParameterId> waited;
+    std::vector<ParameterId> released;
+    const auto flush_waits = [&] {
+      if (!waited.empty()) out_.push_back("wait " + list(waited));
+      waited.clear();
+    };
+    for (const Coordinator::Action& action : coordinator_.actions()) {
+      if (action.act == Coordinator::Act::Gather) {
+        flush_waits();
+        out_.push_back((action.prefetch ? "prefetch " : "fetch ") + list(action.parameters));
+      } else if (action.act == Coordinator::Act::Wait) {
+        waited.push_back(action.parameters.front());
+      } else if (action.act == Coordinator::Act::Release) {
+        released.push_back(action.parameters.front());
+      }
+    }
+    flush_waits();
+    if (!released.empty()) out_.push_back("release " + list(released));
+  }
+
+  // What was in flight when a pass ends.
+  void add_pass_end() {
+    std::vector<ParameterId> left;
+    for (const Coordinator::Action& action : coordinator_.actions()) {
+      if (action.act == Coordinator::Act::Forget) left.push_back(action.parameters.front());
+    }
+    if (!left.empty()) out_.push_back("clean " + list(left));
+  }
+
+  const ModelSpec& model_;
+  std::vector<int> numbers_;
+  std::vector<int> trained_;
+  Coordinator coordinator_;
+  std::vector<ModuleId> modules_;
+  Lines out_;
+  bool backward_ = false;
+};
+
+}  // namespace
+
+TEST_CASE("coordinator witnesses: every hook does what DeepSpeed's did") {
+  std::size_t runs = 0;
+  for (const std::string& name : names_of_runs()) {
+    const Run witness = read_run(name);
+    const ModelSpec model = model_of_witness(witness);
+    const Job job = job_of_witness(witness, model);
+    CAPTURE(name);
+    const Lines expected = Driven::expected(witness.ranks.front());
+    const std::string difference =
+        first_difference(expected, Driven(witness, model, job).replay(witness.ranks.front()));
+    CHECK_MESSAGE(difference.empty(), difference);
+    CHECK(expected.size() > 200);
+    ++runs;
+  }
+  CHECK(runs >= 26);
+}
+
+TEST_CASE("coordinator witnesses: schedules gather, keep, let go and reduce as DeepSpeed did") {
+  // What a schedule does not show is left out: an evaluation, a model built outside zero.Init, offload.
+  for (const std::string& name : names_of_runs()) {
+    if (name.find("evaluate") != std::string::npos || name.find("offload") != std::string::npos ||
+        name.find("init-after") != std::string::npos) {
+      continue;
+    }
+    const Run witness = read_run(name);
+    const ModelSpec model = model_of_witness(witness);
+    const Job job = job_of_witness(witness, model);
+    const Graph graph = build_graph(model, graph_options(model, job));
+    const std::vector<int> numbers = numbers_of(witness, model);
+    for (std::size_t rank = 0; rank < witness.ranks.size(); ++rank) {
+      CAPTURE(name);
+      CAPTURE(rank);
+      const Schedule schedule = lower(model, job, graph, RecipeBook(graph), static_cast<std::int64_t>(rank));
+      const std::string difference = first_difference(moves_of(witness.ranks[rank], 2), Ours(schedule, numbers).take());
+      CHECK_MESSAGE(difference.empty(), difference);
+    }
+  }
+}

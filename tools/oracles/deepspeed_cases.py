@@ -1,0 +1,137 @@
+"""The configurations that deepspeed_witness.py runs: small models, DeepSpeed JSON, world size, what the loop does."""
+
+GPT2 = {"model_type": "gpt2", "vocab_size": 64, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2,
+        "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "tie_word_embeddings": True}
+LLAMA = {"model_type": "llama", "vocab_size": 72, "hidden_size": 16, "intermediate_size": 24,
+         "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32,
+         "tie_word_embeddings": False}
+# The tiny example: one group a=10, b=7, c=5. `tiny` is made by hand: y = x * sum(a) + sum(b) + sum(c).
+TINY = {"model_type": "tiny"}
+ADAM = {"type": "AdamW", "params": {"lr": 1e-3}}
+
+
+def case(model, zero, *, world=2, accumulation=1, dtype="bf16", steps=2, deepspeed=None, **loop):
+    """`loop`: init ("after": the model is built outside zero.Init),
+    checkpoint (None, "reentrant", "non_reentrant"), freeze (globs), evaluate (steps before which an eval forward
+    runs)."""
+    file = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": accumulation,
+            "optimizer": ADAM, "zero_optimization": zero}
+    if dtype != "fp32":
+        file[dtype] = {"enabled": True}
+    if dtype == "fp16":
+        file["fp16"]["initial_scale_power"] = 4  # Or the first steps overflow and are skipped.
+    file.update(deepspeed or {})
+    return {"model": model, "deepspeed": file, "world": world, "steps": steps, **loop}
+
+
+def z3(**keys):
+    """Numbers of the size of the models: all of ZeRO-3's defaults would hold everything."""
+    return {"stage": 3, "reduce_bucket_size": 1000, "stage3_prefetch_bucket_size": 600,
+            "stage3_param_persistence_threshold": 20, "stage3_max_reuse_distance": 0, **keys}
+
+
+def z1(**keys):
+    return {"stage": 1, "reduce_bucket_size": 1500, **keys}
+
+
+def z2(**keys):
+    return {"stage": 2, "reduce_bucket_size": 1500, **keys}
+
+
+FP32_SUMS = {"data_types": {"grad_accum_dtype": "fp32"}}
+FP32_SENT = {"communication_data_type": "fp32"}
+TORCH_ADAM = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}}
+TINY_BUCKET = {"reduce_bucket_size": 12}
+
+CASES = {
+    # Without ZeRO.
+    "z0-llama-bf16": case(LLAMA, {"stage": 0}),
+    "z0-llama-bf16-accumulate": case(LLAMA, {"stage": 0}, accumulation=2),
+    "z0-llama-fp16": case(LLAMA, {"stage": 0}, dtype="fp16"),
+    "z0-llama-fp16-unfused": case(LLAMA, {"stage": 0}, dtype="fp16", deepspeed=TORCH_ADAM),
+    "z0-llama-fp32": case(LLAMA, {"stage": 0}, dtype="fp32"),
+    "z0-llama-sent-fp32": case(LLAMA, {"stage": 0}, deepspeed=FP32_SENT),
+    "z0-gpt2-frozen": case(GPT2, {"stage": 0}, freeze=["*wte*"]),
+    # ZeRO-1 and BF16_Optimizer.
+    "z1-llama": case(LLAMA, z1()),
+    "z1-llama-w4": case(LLAMA, z1(), world=4),
+    "z1-llama-accumulate": case(LLAMA, z1(), accumulation=2),
+    "z1-llama-overlap": case(LLAMA, z1(overlap_comm=True), accumulation=2),
+    "z1-llama-large": case(LLAMA, z1(reduce_bucket_size=500)),
+    "z1-llama-fp16": case(LLAMA, z1(), dtype="fp16"),
+    "z1-llama-fp32": case(LLAMA, z1(), dtype="fp32"),
+    "z1-llama-fp16-sums-fp32": case(LLAMA, z1(), dtype="fp16", accumulation=2, deepspeed=FP32_SUMS),
+    "z1-llama-no-scatter": case(LLAMA, z1(reduce_scatter=False)),
+    "z1-llama-round-robin": case(LLAMA, z1(round_robin_gradients=True), world=4),
+    "z1-llama-not-contiguous": case(LLAMA, z1(contiguous_gradients=False)),
+    "z1-llama-bf16-optimizer": case(LLAMA, z1(), deepspeed=FP32_SUMS),
+    "z1-llama-bf16-optimizer-accumulate": case(LLAMA, z1(), accumulation=2, deepspeed=FP32_SUMS, world=4),
+    "z1-llama-bf16-optimizer-immediate": case(LLAMA, z1(), accumulation=2, deepspeed={
+        **FP32_SUMS, "bf16": {"enabled": True, "immediate_grad_update": True}}),
+    "z1-llama-bf16-optimizer-sent-fp32": case(LLAMA, z1(), deepspeed={**FP32_SUMS, **FP32_SENT}),
+    "z1-gpt2-bf16-optimizer-frozen": case(GPT2, z1(), deepspeed=FP32_SUMS, freeze=["*wpe*"]),
+    # ZeRO-2.
+    "z2-llama": case(LLAMA, z2()),
+    "z2-llama-w4": case(LLAMA, z2(), world=4),
+    "z2-llama-accumulate": case(LLAMA, z2(), accumulation=3),
+    "z2-llama-large": case(LLAMA, z2(reduce_bucket_size=500), world=4),
+    "z2-llama-large-straddles": case(LLAMA, z2(reduce_bucket_size=100), world=4),
+    "z2-llama-overlap": case(LLAMA, z2(overlap_comm=True), accumulation=2),
+    "z2-llama-no-scatter": case(LLAMA, z2(reduce_scatter=False)),
+    "z2-llama-per-owner": case(LLAMA, z2(use_multi_rank_bucket_allreduce=False), world=4),
+    "z2-llama-per-owner-small": case(LLAMA, z2(use_multi_rank_bucket_allreduce=False, reduce_bucket_size=300),
+                                     world=4),
+    "z2-llama-round-robin": case(LLAMA, z2(round_robin_gradients=True), world=4),
+    "z2-llama-not-contiguous": case(LLAMA, z2(contiguous_gradients=False)),
+    "z2-llama-not-contiguous-accumulate": case(LLAMA, z2(contiguous_gradients=False), accumulation=2, world=4),
+    "z2-llama-sums-fp32": case(LLAMA, z2(), accumulation=2, deepspeed=FP32_SUMS),
+    "z2-llama-sums-fp32-w4": case(LLAMA, z2(), world=4, deepspeed=FP32_SUMS),
+    "z2-llama-sent-fp32": case(LLAMA, z2(), deepspeed=FP32_SENT, world=4),
+    "z2-llama-fp16": case(LLAMA, z2(), dtype="fp16"),
+    "z2-llama-fp32": case(LLAMA, z2(), dtype="fp32"),
+    "z2-llama-no-overflow-check": case(LLAMA, z2(), deepspeed={
+        "bf16": {"enabled": True, "check_grad_overflow": False}}),
+    "z2-llama-checkpoint": case(LLAMA, z2(), checkpoint="non_reentrant"),
+    "z2-llama-reentrant": case(LLAMA, z2(), checkpoint="reentrant"),
+    "z2-llama-torch-adam": case(LLAMA, z2(), deepspeed=TORCH_ADAM),
+    "z2-gpt2": case(GPT2, z2()),
+    "z2-gpt2-frozen": case(GPT2, z2(), freeze=["*wte*", "*h.0.*"]),
+    "z2-llama-offload": case(LLAMA, z2(offload_optimizer={"device": "cpu"})),
+    "z2-llama-offload-accumulate": case(LLAMA, z2(offload_optimizer={"device": "cpu"}), accumulation=2),
+    # The tiny example.
+    "z1-tiny": case(TINY, {"stage": 1, **TINY_BUCKET}, world=4),
+    "z2-tiny": case(TINY, {"stage": 2, **TINY_BUCKET}, world=4),
+    "z2-tiny-accumulate": case(TINY, {"stage": 2, **TINY_BUCKET}, world=4, accumulation=2),
+    "z2-tiny-per-owner": case(TINY, {"stage": 2, "use_multi_rank_bucket_allreduce": False, **TINY_BUCKET}, world=4),
+    "z3-tiny": case(TINY, {"stage": 3, "stage3_param_persistence_threshold": 5, **TINY_BUCKET}, world=4),
+    # ZeRO-3: the coordinator.
+    "z3-llama": case(LLAMA, z3(), steps=3),
+    "z3-llama-w4": case(LLAMA, z3(), world=4, steps=2),
+    "z3-llama-defaults": case(LLAMA, {"stage": 3}, steps=3),
+    "z3-llama-reuse": case(LLAMA, z3(stage3_max_reuse_distance=3000), steps=3),
+    "z3-llama-reuse-edge": case(LLAMA, z3(stage3_max_reuse_distance=1168, stage3_param_persistence_threshold=0)),
+    "z3-llama-no-prefetch": case(LLAMA, z3(stage3_prefetch_bucket_size=0), steps=3),
+    "z3-llama-max-live": case(LLAMA, z3(stage3_max_live_parameters=2000), steps=3),
+    "z3-llama-sequential": case(LLAMA, z3(stage3_allgather_sequential=True), steps=2),
+    "z3-llama-all-reduce-fetch": case(LLAMA, z3(stage3_use_all_reduce_for_fetch_params=True), steps=2),
+    "z3-llama-persist": case(LLAMA, z3(stage3_param_persistence_threshold=500,
+                                       stage3_model_persistence_threshold=1100), steps=3),
+    "z3-llama-accumulate": case(LLAMA, z3(), accumulation=2),
+    "z3-llama-fp32-accumulation": case(LLAMA, z3(sub_group_size=1000), accumulation=2,
+                                       deepspeed={"data_types": {"grad_accum_dtype": "fp32"}}),
+    "z3-llama-subgroups": case(LLAMA, z3(sub_group_size=1000)),
+    "z3-llama-all-reduce": case(LLAMA, z3(reduce_scatter=False)),
+    "z3-llama-bucket-small": case(LLAMA, z3(reduce_bucket_size=300)),
+    "z3-llama-reentrant": case(LLAMA, z3(), checkpoint="reentrant"),
+    "z3-llama-non-reentrant": case(LLAMA, z3(), checkpoint="non_reentrant"),
+    "z3-llama-non-reentrant-reuse": case(LLAMA, z3(stage3_max_reuse_distance=3000), checkpoint="non_reentrant"),
+    "z3-llama-frozen": case(LLAMA, z3(), freeze=["*embed_tokens*", "*mlp.up_proj*"]),
+    "z3-llama-evaluate": case(LLAMA, z3(), steps=4, evaluate=[2]),
+    "z3-llama-init-after": case(LLAMA, z3(), init="after"),
+    "z3-llama-fp16": case(LLAMA, z3(), dtype="fp16"),
+    "z3-llama-fp32": case(LLAMA, z3(), dtype="fp32"),
+    "z3-llama-offload": case(LLAMA, z3(offload_optimizer={"device": "cpu"}), accumulation=2),
+    "z3-llama-offload-param": case(LLAMA, z3(offload_optimizer={"device": "cpu"}, offload_param={"device": "cpu"})),
+    "z3-gpt2": case(GPT2, z3(), steps=3),
+    "z3-gpt2-non-reentrant": case(GPT2, z3(), checkpoint="non_reentrant"),
+}

@@ -1,0 +1,61 @@
+"""The models of deepspeed_cases.py."""
+
+import contextlib
+import fnmatch
+
+import torch
+
+import deepspeed
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+class Tiny(torch.nn.Module):
+    """Three parameters of 10, 7 and 5 elements in one module; gradients complete in the order c, b, a."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Parameter(torch.ones(10))
+        self.b = torch.nn.Parameter(torch.ones(7))
+        self.c = torch.nn.Parameter(torch.ones(5))
+
+    def forward(self, x, **_):
+        y = x * self.a.sum()
+        y = y * self.b.sum()
+        y = y * self.c.sum()
+        return (y.mean(),)
+
+
+def dtype_of(case):
+    return next((DTYPES[name] for name in ("bf16", "fp16") if name in case["deepspeed"]), torch.float32)
+
+
+def build(case):
+    config = case["model"]
+    torch.manual_seed(0)
+    if config["model_type"] == "tiny":
+        return Tiny().to(dtype_of(case))
+    from transformers import AutoConfig, AutoModelForCausalLM
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=dtype_of(case))
+
+
+def model_of(case):
+    stage3 = case["deepspeed"]["zero_optimization"].get("stage") == 3
+    inside = stage3 and case.get("init") != "after" and case["model"]["model_type"] != "tiny"
+    with deepspeed.zero.Init(config_dict_or_path=case["deepspeed"]) if inside else contextlib.nullcontext():
+        model = build(case)
+    model.train()
+    for name, parameter in model.named_parameters():
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in case.get("freeze", [])):
+            parameter.requires_grad_(False)
+    if case.get("checkpoint"):
+        model.gradient_checkpointing_enable(
+            gradient_checkpointing_kwargs={"use_reentrant": case["checkpoint"] == "reentrant"})
+    return model
+
+
+def batch_of(case, rank):
+    if case["model"]["model_type"] == "tiny":
+        return {"x": torch.ones(4, dtype=dtype_of(case))}
+    tokens = torch.arange(8).unsqueeze(0) + rank
+    return {"input_ids": tokens, "labels": tokens, "use_cache": False}
