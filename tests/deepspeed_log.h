@@ -210,7 +210,7 @@ class Ours {
   // Parameters and gradients that the framework's user or autograd made are followed by name.
   [[nodiscard]] bool is_own(const Buffer& buffer) const {
     const std::string label = buffer.label;
-    if (label == "overflow flag" || (label == "gradient norm" && buffer.size <= Bytes(8) && buffer.scratch)) {
+    if (label == "overflow flag" || label == "gradient norms" || (label == "gradient norm" && buffer.size <= Bytes(8) && buffer.scratch)) {
       return false;
     }
     switch (buffer.role) {
