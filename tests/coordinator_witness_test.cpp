@@ -31,9 +31,10 @@ std::vector<std::string> names_of_runs() {
 class Driven {
  public:
   Driven(const Run& witness, const ModelSpec& model, const Job& job)
-      : witness_(witness), model_(model), numbers_(numbers_of(witness, model)), coordinator_(make(job)) {
-    for (std::size_t at = 0; at < witness.json["modules"].size(); ++at) {
-      const std::string path = witness.json["modules"][at].get<std::string>();
+      : model_(model), numbers_(numbers_of(witness, model)), trained_(trained_of(witness)), coordinator_(make(job)) {
+    const Document modules = witness.document("modules");
+    for (const Value& name : modules.root.find("value")->items) {
+      const std::string& path = name.string;
       const auto found = std::find_if(model.modules.begin(), model.modules.end(),
                                       [&](const Module& m) { return m.path == (path == "." ? "" : path); });
       modules_.push_back(found == model.modules.end() ? kNone : static_cast<ModuleId>(found - model.modules.begin()));
@@ -102,9 +103,14 @@ class Driven {
     }
     return {settings, std::move(parameters), coordinated_modules(model_, leaf_modules(model_, zero))};
   }
+  static std::vector<int> trained_of(const Run& witness) {
+    const Document list = witness.document("trained");
+    std::vector<int> numbers;
+    for (const Value& one : list.root.find("value")->items) numbers.push_back(static_cast<int>(one.integer));
+    return numbers;
+  }
   [[nodiscard]] bool trained(std::size_t at) const {
-    const auto& list = witness_.json["trained"];
-    return std::find(list.begin(), list.end(), numbers_[at]) != list.end();
+    return std::find(trained_.begin(), trained_.end(), numbers_[at]) != trained_.end();
   }
   [[nodiscard]] ModuleId module(const std::string& number) const { return modules_.at(std::stoul(number)); }
   [[nodiscard]] Coordinator::Hook forward_hook() const {
@@ -167,9 +173,9 @@ class Driven {
     if (!left.empty()) out_.push_back("clean " + list(left));
   }
 
-  const Run& witness_;
   const ModelSpec& model_;
   std::vector<int> numbers_;
+  std::vector<int> trained_;
   Coordinator coordinator_;
   std::vector<ModuleId> modules_;
   Lines out_;

@@ -98,7 +98,12 @@ const std::vector<Expected> kKeysThatMatter = {
       "gradient_predivide_factor",
       "optimizer.type",
       "optimizer.params.torch_adam",
-      "zero_allow_untested_optimizer"}},
+      "zero_allow_untested_optimizer",
+      "zero_optimization.compute_grad_norm",
+      "activation_checkpointing.partition_activations",
+      "activation_checkpointing.cpu_checkpointing",
+      "activation_checkpointing.contiguous_memory_optimization",
+      "activation_checkpointing.number_checkpoints"}},
     {DeepSpeedKey::Treatment::NotModelled,
      {"zero_optimization.stage3_module_granularity_threshold",
       "zero_optimization.stage3_use_all_reduce_for_fetch_params",
@@ -111,6 +116,8 @@ const std::vector<Expected> kKeysThatMatter = {
       "zero_optimization.mics_shard_size",
       "zero_optimization.mics_hierarchical_params_gather",
       "zero_optimization.memory_efficient_linear",
+      "zero_optimization.compute_grad_norm",
+      "zero_optimization.parameter_alignment",
       "zero_optimization.save_muon_momentum_buffer_in_memory",
       "zero_optimization.leaf_module",
       "zero_optimization.zenflow",
@@ -123,6 +130,7 @@ const std::vector<Expected> kKeysThatMatter = {
       "fp16.fp16_master_weights_and_grads",
       "torch_autocast.enabled",
       "data_types.buffer_dtype",
+      "data_types.keep_in_fp32_modules",
       "managed_gradient_accumulation",
       "graph_harvesting",
       "sparse_gradients",
@@ -144,10 +152,6 @@ const std::vector<Expected> kKeysThatMatter = {
       "torch_autocast.lower_precision_safe_modules",
       "seq_parallel_communication_data_type",
       "scheduler",
-      "activation_checkpointing.partition_activations",
-      "activation_checkpointing.cpu_checkpointing",
-      "activation_checkpointing.contiguous_memory_optimization",
-      "activation_checkpointing.number_checkpoints",
       "activation_checkpointing.synchronize_checkpoint_boundary",
       "activation_checkpointing.profile",
       "compile.free_activation_threshold",
@@ -159,8 +163,9 @@ const std::vector<Expected> kKeysThatMatter = {
 
 // A value with which a key matters, where `true` is not one.
 std::string telling_value(const std::string& path) {
-  if (path.ends_with("memory_efficient_linear") || path == "managed_gradient_accumulation" ||
-      path == "zero_force_ds_cpu_optimizer" || path == "optimizer.params.fp32_optimizer_states") {
+  if (path.ends_with("memory_efficient_linear") || path.ends_with("compute_grad_norm") ||
+      path == "managed_gradient_accumulation" || path == "zero_force_ds_cpu_optimizer" ||
+      path == "optimizer.params.fp32_optimizer_states") {
     return "false";
   }
   if (path.ends_with(".ratio")) return "0.5";
@@ -301,6 +306,16 @@ TEST_CASE("deepspeed: what DeepSpeed refuses is a fault") {
       {R"({"optimizer": {"type": "Adam", "params": {"max_grad_norm": 1.0}}})",
        R"(use the top-level "gradient_clipping")"},
       {R"({"communication_data_type": "fp8"})", R"(must be one of fp16, bf16, fp32, not "fp8")"},
+      {R"({"communication_data_type": "float16"})", R"(must be one of fp16, bf16, fp32, not "float16")"},
+      {R"({"communication_data_type": "auto"})", R"(must be one of fp16, bf16, fp32, not "auto")"},
+      {R"({"fp16": {"loss_scale": -1}})", R"("loss_scale" must not be negative)"},
+      {R"({"fp16": {"loss_scale": true}})", R"("loss_scale" must be a number, not a boolean)"},
+      {R"({"fp16": {"min_loss_scale": true}})", R"("min_loss_scale" must be an integer, not a boolean)"},
+      {R"({"activation_checkpointing": {"contiguous_memory_optimization": true, "partition_activations": true}})",
+       R"("contiguous_memory_optimization" without "number_checkpoints")"},
+      {R"({"activation_checkpointing": {"contiguous_memory_optimization": true, "number_checkpoints": 4}})",
+       R"("contiguous_memory_optimization" without "partition_activations")"},
+      {R"({"activation_checkpointing": {"number_checkpoints": 0}})", R"("number_checkpoints" must be at least 1)"},
       {R"({"train_batch_size": "many"})", R"("train_batch_size" must be an integer, not "many")"},
       {R"([1])", "a DeepSpeed configuration must be an object"},
   };

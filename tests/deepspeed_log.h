@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <string>
@@ -24,7 +23,6 @@
 namespace deepspeed_log {
 
 using namespace dsplan;
-using Json = nlohmann::ordered_json;
 using Lines = std::vector<std::string>;
 namespace fs = std::filesystem;
 
@@ -32,14 +30,25 @@ inline const fs::path kFolder = fs::path(DSPLAN_SOURCE_DIR) / "tests" / "witness
 
 struct Run {
   std::string name;
-  Json json;
-  std::vector<Lines> ranks;  // Lines as written, one list for each rank.
+  std::map<std::string, std::string> keys;  // Of the JSON file: the text behind each, which is one line.
+  std::vector<Lines> ranks;                 // Lines of the log as written, one list for each rank.
+
+  // `key`'s value, as the member "value" of a document.
+  [[nodiscard]] Document document(const std::string& key) const {
+    return parse_json(name + ".json", "{\"value\": " + keys.at(key) + "}");
+  }
 };
 
 inline Run read_run(const std::string& name) {
   Run result{name, {}, {}};
   std::ifstream json(kFolder / (name + ".json"));
-  result.json = Json::parse(json);
+  for (std::string line; std::getline(json, line);) {
+    const std::size_t colon = line.find("\": ");
+    if (colon == std::string::npos) continue;
+    std::string text = line.substr(colon + 3);
+    if (text.ends_with(',')) text.pop_back();
+    result.keys.emplace(line.substr(3, colon - 3), text);
+  }
   std::ifstream log(kFolder / (name + ".log"));
   for (std::string line; std::getline(log, line);) {
     if (line.starts_with("## rank ")) {
@@ -60,22 +69,27 @@ inline std::vector<std::string> words(const std::string& line) {
 }
 
 inline ModelSpec model_of_witness(const Run& witness) {
-  return build_model(parse_json(witness.name + ".json", witness.json["config"].dump()), witness.name);
+  return build_model(parse_json(witness.name + ".json", witness.keys.at("config")), witness.name);
 }
 
 // The configuration as dsplan resolves it. The loop's checkpointing and frozen parameters are options.
 inline Job job_of_witness(const Run& witness, const ModelSpec& model) {
   const auto given = [](auto value) { return Setting<decltype(value)>(value, Place{"test", 0, 0, {}}); };
   Request request;
-  request.gpus = given(witness.json["world"].get<std::int64_t>());
+  request.gpus = given(std::int64_t{std::stoll(witness.keys.at("world"))});
   request.seq = given(std::int64_t{8});
-  const Json& loop = witness.json["loop"];
-  if (loop.contains("freeze")) request.freeze = given(loop["freeze"].get<std::vector<std::string>>());
-  if (loop.contains("checkpoint")) {
-    request.checkpoint = given(std::string("full"));
-    request.checkpoint_impl = given(loop["checkpoint"].get<std::string>());
+  const Document loop = witness.document("loop");
+  const Value& keys = *loop.root.find("value");
+  if (const Value* globs = keys.find("freeze")) {
+    std::vector<std::string> freeze;
+    for (const Value& glob : globs->items) freeze.push_back(glob.string);
+    request.freeze = given(freeze);
   }
-  const DeepSpeedInput input = read_deepspeed(parse_hjson(witness.name, witness.json["deepspeed"].dump()));
+  if (const Value* form = keys.find("checkpoint")) {
+    request.checkpoint = given(std::string("full"));
+    request.checkpoint_impl = given(form->string);
+  }
+  const DeepSpeedInput input = read_deepspeed(parse_hjson(witness.name, witness.keys.at("deepspeed")));
   return resolve(model, request, &input, nullptr, nullptr);
 }
 
@@ -110,8 +124,12 @@ inline std::int64_t bytes_of(const std::string& dtype) {
 
 // Numbers of the framework that no schedule has: counters, flags, lists of norms.
 inline bool is_bookkeeping(const std::string& where, const std::string& op) {
-  static const std::set<std::string> kFunctions = {"ops/adam/fused_adam.py:__init__", "s12:has_overflow",
-                                                   "s12:has_overflow_partitioned_grads_serial"};
+  static const std::set<std::string> kFunctions = {"ops/adam/fused_adam.py:__init__",
+                                                   "s12:has_overflow",
+                                                   "s12:has_overflow_partitioned_grads_serial",
+                                                   "ru:has_overflow",
+                                                   "ru:clip_grad_norm_",
+                                                   "ru:get_flattened_grad_norm"};
   return kFunctions.contains(where) || op == "stack" || op == "pow" || where.find(":assert_") != std::string::npos;
 }
 
@@ -152,14 +170,14 @@ inline Lines moves_of(const Lines& log, int steps) {
 // The same of a schedule's first `steps` optimizer steps (one or two).
 class Ours {
  public:
-  Ours(const Schedule& schedule, const std::vector<int>& numbers)
-      : schedule_(schedule), numbers_(numbers) {
+  Ours(const Schedule& schedule, const std::vector<int>& numbers) : schedule_(schedule), numbers_(numbers) {
     out_.line("# init");
     replay(schedule, *this);
   }
 
   void on(std::size_t, const Allocate& event) {
     const Buffer& buffer = schedule_.buffers[event.buffer];
+    if (is_gradient(buffer)) ++gradients_[buffer.parameter];
     if (is_own(buffer)) {
       own_.insert(event.buffer);
       out_.line(fmt::format("alloc {} {}", buffer.size.value(), dsplan::name(buffer.dtype)));
@@ -169,13 +187,16 @@ class Ours {
     const Buffer& buffer = schedule_.buffers[event.buffer];
     if (own_.contains(event.buffer)) {
       out_.free(fmt::format("free {} {}", buffer.size.value(), dsplan::name(buffer.dtype)));
-    } else if (buffer.parameter != kNone && buffer.role == Role::Gradients) {
-      out_.free(fmt::format("free gradient {}", number(buffer)));
+    } else if (is_gradient(buffer)) {
+      // What is added to another of its kind and goes was never `.grad` itself.
+      const bool other = --gradients_[buffer.parameter] > 0;
+      const bool added = work_ == "accumulate gradient" || work_ == "add" || work_ == "clone";
+      if (!other || !added) out_.free(fmt::format("free gradient {}", number(buffer)));
     } else if (buffer.parameter != kNone && buffer.role == Role::Parameters) {
       out_.free(fmt::format("free parameter {}", number(buffer)));
     }
   }
-  void on(std::size_t, const Compute&) {}
+  void on(std::size_t, const Compute& event) { work_ = event.work; }
   void on(std::size_t, const Enter&) {}
   void on(std::size_t, const Exit&) {}
   void on(std::size_t, const Communicate& event) {
@@ -204,15 +225,18 @@ class Ours {
   [[nodiscard]] Lines take() { return out_.take(); }
 
  private:
+  [[nodiscard]] static bool is_gradient(const Buffer& buffer) {
+    return buffer.parameter != kNone && buffer.role == Role::Gradients;
+  }
   [[nodiscard]] int number(const Buffer& buffer) const {
     return numbers_.at(static_cast<std::size_t>(buffer.parameter));
   }
   // Parameters and gradients that the framework's user or autograd made are followed by name.
   [[nodiscard]] bool is_own(const Buffer& buffer) const {
     const std::string label = buffer.label;
-    if (label == "overflow flag" || label == "gradient norms" || (label == "gradient norm" && buffer.size <= Bytes(8) && buffer.scratch)) {
-      return false;
-    }
+    if (label == "global gradient norm" || label == "overflow buffer of FusedAdam") return false;
+    if (label == "overflow flag" || label == "gradient norms") return false;
+    if (label == "gradient norm" && buffer.size <= Bytes(8)) return false;
     switch (buffer.role) {
       case Role::Parameters: return buffer.parameter == kNone;
       case Role::Gradients: return buffer.parameter == kNone;
@@ -227,6 +251,8 @@ class Ours {
   const std::vector<int>& numbers_;
   Written out_;
   std::set<BufferId> own_;
+  std::string_view work_;                 // The latest.
+  std::map<ParameterId, int> gradients_;  // How many of a parameter's are there.
   bool setup_ = true;
   bool stepping_ = false;
 };
@@ -248,8 +274,9 @@ inline std::string first_difference(const Lines& witness, const Lines& ours) {
 // Position of each of `model`'s parameters in the witness's list; -1 for ties.
 inline std::vector<int> numbers_of(const Run& witness, const ModelSpec& model) {
   std::map<std::string, int> positions;
-  for (const Json& name : witness.json["parameters"]) {
-    positions.emplace(name.get<std::string>(), static_cast<int>(positions.size()));
+  const Document parameters = witness.document("parameters");
+  for (const Value& name : parameters.root.find("value")->items) {
+    positions.emplace(name.string, static_cast<int>(positions.size()));
   }
   std::vector<int> result;
   for (const Parameter& parameter : model.parameters) {

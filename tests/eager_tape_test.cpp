@@ -153,6 +153,7 @@ Job job_of(const Case& c) {
   Job job;
   Training& training = job.training;
   training.runtime = c.stage < 0 ? Runtime::PyTorch : Runtime::DeepSpeed;
+  training.deepspeed = *Version::parse(kDeepSpeedVersion);
   training.zero.stage = std::max(c.stage, 0);
   training.zero.reduce_bucket_size = Elements(2000);
   training.zero.param_persistence_threshold = Elements(30);

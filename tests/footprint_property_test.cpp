@@ -79,7 +79,8 @@ Job random_job(Dice& dice, const ModelSpec& model) {
                                                     : dice.one_of({DType::BFloat16, DType::Float16});
   t.attention = t.dtype == DType::Float32 ? Attention::MemoryEfficient : Attention::Flash;
   t.communication_dtype = dice.coin() ? t.dtype : DType::Float32;
-  t.grad_accum_dtype = z.stage == 3 && dice.coin() ? DType::Float32 : t.dtype;
+  t.grad_accum_dtype = z.stage >= 1 && dice.coin() ? DType::Float32 : t.dtype;
+  t.deepspeed = *Version::parse(kDeepSpeedVersion);
   t.optimizer.kind = dice.one_of({OptimizerKind::AdamW, OptimizerKind::Sgd, OptimizerKind::Lion,
                                   OptimizerKind::Adam8bit, OptimizerKind::Adafactor});
   t.optimizer.implementation = dice.one_of({Implementation::Fused, Implementation::Foreach, Implementation::ForLoop});
@@ -103,6 +104,7 @@ Job random_job(Dice& dice, const ModelSpec& model) {
   t.checkpoint = random_checkpointing(dice, model.dims.layers);
   if (dice.from(0, 3) == 0) t.freeze = {dice.one_of<std::string>({"*embed*", "*wte*", "*norm*", "*ln_*", "*mlp*"})};
   z.contiguous_gradients = dice.from(0, 4) > 0;
+  if (z.stage < 3 && t.grad_accum_dtype != t.dtype) z.contiguous_gradients = true;
   z.reduce_scatter = dice.from(0, 4) > 0;
   z.use_multi_rank_bucket_allreduce = dice.from(0, 4) > 0;
   z.overlap_comm = dice.coin();

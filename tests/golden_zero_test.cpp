@@ -33,6 +33,7 @@ ModelSpec tiny_model() {
 Job tiny_job(int stage) {
   Job job;
   job.training.runtime = Runtime::DeepSpeed;
+  job.training.deepspeed = *Version::parse(kDeepSpeedVersion);
   job.training.zero.stage = stage;
   job.training.zero.reduce_bucket_size = Elements(12);
   job.training.zero.param_persistence_threshold = Elements(5);
@@ -117,6 +118,7 @@ ModelSpec llama3() {
 Job llama_job(int stage) {
   Job job;
   job.training.runtime = Runtime::DeepSpeed;
+  job.training.deepspeed = *Version::parse(kDeepSpeedVersion);
   job.training.zero.stage = stage;
   job.training.seq = 2048;
   job.parallelism.dp = job.parallelism.world = 8;
@@ -174,7 +176,7 @@ TEST_CASE("tiny, ZeRO-3: every parameter cut on its own, c persists") {
 }
 
 TEST_CASE(
-    "tiny: fp32 accumulation is a full buffer under ZeRO-1 with bf16, transient with fp16, nothing under ZeRO-2") {
+    "tiny: fp32 accumulation is a full buffer under ZeRO-1 with bf16, transient with fp16, a partition under ZeRO-2") {
   const ModelSpec model = tiny_model();
   Job job = tiny_job(1);
   job.training.grad_accum_dtype = DType::Float32;
@@ -186,6 +188,8 @@ TEST_CASE(
   job.training.dtype = DType::BFloat16;
   job.training.zero.stage = 2;
   CHECK(footprint(model, job).persistent[Role::Gradients] == Bytes(0));
+  CHECK(footprint(model, job).states.gradients == Bytes(4 * 6));
+  job.training.deepspeed = Version{0, 19, 7};
   CHECK(footprint(model, job).states.gradients == Bytes(2 * 6));
 }
 

@@ -45,6 +45,7 @@ inline dsplan::ModelSpec tiny_gemma2() {
 inline dsplan::Job job(int stage, std::int64_t ranks) {
   dsplan::Job job;
   job.training.runtime = stage < 0 ? dsplan::Runtime::PyTorch : dsplan::Runtime::DeepSpeed;
+  job.training.deepspeed = *dsplan::Version::parse(dsplan::kDeepSpeedVersion);
   job.training.zero.stage = std::max(stage, 0);
   job.training.seq = 16;
   job.training.micro_batch = 2;
@@ -199,6 +200,36 @@ inline void add_buckets(Variants& to) {
   to.add("round robin", [](Job& j) { j.training.zero.round_robin_gradients = true; });
   to.add("no reduce_scatter", [](Job& j) { j.training.zero.reduce_scatter = false; });
   to.add("one reduce per owner", [](Job& j) { j.training.zero.use_multi_rank_bucket_allreduce = false; });
+  to.add("sums in fp32, accumulation 2", [](Job& j) {
+    j.training.grad_accum_dtype = DType::Float32;
+    j.training.grad_accum = 2;
+  });
+  to.add("fp16, sums in fp32, small bucket, fp32 communication", [](Job& j) {
+    set_dtype(j, DType::Float16);
+    j.training.grad_accum_dtype = j.training.communication_dtype = DType::Float32;
+    j.training.zero.reduce_bucket_size = Elements(5000);
+  });
+  to.add("sums in fp32, no reduce_scatter", [](Job& j) {
+    j.training.grad_accum_dtype = DType::Float32;
+    j.training.zero.reduce_scatter = false;
+  });
+  to.add("fp16, sums in fp32, one reduce per owner", [](Job& j) {
+    set_dtype(j, DType::Float16);
+    j.training.grad_accum_dtype = DType::Float32;
+    j.training.zero.use_multi_rank_bucket_allreduce = false;
+    j.training.zero.reduce_bucket_size = Elements(500);
+    j.training.grad_accum = 2;
+  });
+  to.add("fp32 communication, one reduce per owner", [](Job& j) {
+    j.training.communication_dtype = DType::Float32;
+    j.training.zero.use_multi_rank_bucket_allreduce = false;
+  });
+  to.add("DeepSpeed 0.18.2", [](Job& j) {
+    j.training.deepspeed = Version{0, 18, 2};
+    j.training.check_grad_overflow = true;
+    j.training.communication_dtype = DType::Float32;
+    j.training.zero.reduce_bucket_size = Elements(5000);
+  });
   to.add("not contiguous", [](Job& j) { j.training.zero.contiguous_gradients = false; });
   to.add("not contiguous, small bucket, accumulation 2", [](Job& j) {
     j.training.zero.contiguous_gradients = false;

@@ -11,8 +11,9 @@
 #include <utility>
 
 #include "core/audit.h"
-#include "planner/lowering/gradient_scaling.h"
-#include "planner/lowering/optimizer_step.h"
+#include "io/operators_receipt.h"
+#include "io/text.h"
+#include "planner/compare_optimizers.h"
 #include "planner/lowering/runtime.h"
 #include "planner/lowering/runtime_base.h"
 
@@ -26,217 +27,35 @@ const Json& witness() {
   return data;
 }
 
-DType dtype_named(const std::string& text) {
-  for (DType dtype : {DType::Float32, DType::Float16, DType::BFloat16}) {
-    if (name(dtype) == text) return dtype;
-  }
-  FAIL("no dtype ", text);
-  return DType::Float32;
+OptimizerRun run_of(const Json& c) {
+  const Document document = parse_json("optimizers.json", c.dump());
+  Diagnostics diagnostics;
+  OptimizerRun run = read_optimizer_run(document, document.root, diagnostics);
+  diagnostics.throw_if_any();
+  return run;
 }
 
-std::string title(const Json& c) {
+// A parameter that is only written has no reader here: the model is missing.
+std::string audit_text(const Schedule& schedule) {
   std::string text;
-  for (const auto& [key, value] : c.items()) {
-    if (value.is_primitive()) text += fmt::format("{}={} ", key, value.dump());
+  for (const Finding& finding : audit(schedule)) {
+    if (finding.text.find("never read") == std::string::npos) text += finding.text + "\n";
   }
   return text;
 }
 
-Optimizer optimizer_of(const Json& c) {
-  Optimizer optimizer;
-  const std::string kind = c.value("optimizer", "adamw");
-  for (int k = 0; k <= static_cast<int>(OptimizerKind::RmsProp); ++k) {
-    if (name(static_cast<OptimizerKind>(k)) == kind) optimizer.kind = static_cast<OptimizerKind>(k);
+void check(const Json& c) {
+  OperatorRuns file;
+  file.optimizers.push_back(run_of(c));
+  CHECK(audit_text(optimizer_schedule(file.optimizers[0], RunLevel::Dispatch)) == "");
+  OperatorComparison comparison;
+  compare_optimizers(file, comparison);
+  CHECK(comparison.optimizer_cases == 1);
+  std::string text;
+  for (const OperatorDifference& one : comparison.optimizer_differences) {
+    text += fmt::format("\n{} {}\n  predicted {}\n  measured  {}", one.title, one.part, one.predicted, one.measured);
   }
-  REQUIRE(name(optimizer.kind) == kind);
-  const std::string form = c.at("implementation");
-  for (Implementation one : {Implementation::Fused, Implementation::Foreach, Implementation::ForLoop}) {
-    if (name(one) == form) optimizer.implementation = one;
-  }
-  REQUIRE(name(optimizer.implementation) == form);
-  optimizer.momentum = c.value("momentum", 0.0);
-  optimizer.weight_decay = c.value("weight_decay", 0.0);
-  optimizer.embeddings_32bit = c.contains("embedding");
-  return optimizer;
-}
-
-// The events from `first` on, as the witness writes them: allocations stay in order, frees between two of them are
-// sorted. `live` is carried from one call to the next.
-struct Log {
-  std::vector<std::string> lines;
-  std::int64_t peak = 0;
-};
-
-void sort_frees(std::vector<std::string>& lines) {
-  const auto is_free = [](const std::string& line) { return line.starts_with('-'); };
-  for (auto at = lines.begin(); at != lines.end();) {
-    at = std::find_if(at, lines.end(), is_free);
-    const auto end = std::find_if_not(at, lines.end(), is_free);
-    std::sort(at, end);
-    at = end;
-  }
-}
-
-Log log_of(const Schedule& schedule, std::size_t first, std::size_t last, std::int64_t& live) {
-  Log log;
-  log.peak = live;
-  for (std::size_t at = first; at < last; ++at) {
-    if (const auto* made = std::get_if<Allocate>(&schedule.events[at])) {
-      const Buffer& buffer = schedule.buffers[made->buffer];
-      live += buffer.size.value();
-      log.peak = std::max(log.peak, live);
-      log.lines.push_back(fmt::format("{} {}", name(buffer.dtype), buffer.size.value()));
-    } else if (const auto* freed = std::get_if<Release>(&schedule.events[at])) {
-      const Buffer& buffer = schedule.buffers[freed->buffer];
-      live -= buffer.size.value();
-      log.lines.push_back(fmt::format("-{}", buffer.size.value()));
-    }
-  }
-  sort_frees(log.lines);
-  return log;
-}
-
-std::vector<std::string> expected_lines(const Json& log) {
-  std::vector<std::string> lines = log.get<std::vector<std::string>>();
-  sort_frees(lines);
-  return lines;
-}
-
-// Parameters and gradients that are there, and what acts on them.
-class Bench {
- public:
-  explicit Bench(const Json& c) : emitter(4096) {
-    emitter.mark(Moment::StretchBegins, Stretch::Init);
-    for (const Json& p : c.at("parameters")) {
-      StepParameter made;
-      made.id = static_cast<ParameterId>(parameters.size());
-      made.shape.rank = static_cast<std::uint8_t>(p.at("shape").size());
-      for (std::size_t i = 0; i < p.at("shape").size(); ++i) made.shape.dims[i] = p.at("shape")[i];
-      made.dtype = dtype_named(p.at("dtype"));
-      made.parameter = filled(made, Role::Parameters);
-      made.gradient = filled(made, Role::Gradients);
-      made.hidden_matrix = made.shape.rank == 2;
-      made.embedding = c.value("embedding", -1) == made.id;
-      parameters.push_back(made);
-    }
-  }
-
-  BufferId filled(const StepParameter& p, Role role) {
-    const BufferId buffer = emitter.allocate(storage(p.shape.elements(), p.dtype), p.dtype, role, "given");
-    emitter.begin();
-    emitter.write(buffer);
-    emitter.compute("given");
-    return buffer;
-  }
-
-  // What follows belongs to another part of the log.
-  void part() {
-    if (std::exchange(parted_, true)) emitter.mark(Moment::StepEnds, Stretch::FirstStep);
-    emitter.mark(Moment::StepBegins, Stretch::FirstStep);
-  }
-
-  // One log for each part.
-  std::vector<Log> finish() {
-    emitter.mark(Moment::StepEnds, Stretch::FirstStep);
-    const Schedule schedule = emitter.finish();
-    CHECK(audit_text(schedule) == "");
-    std::vector<std::size_t> begins;
-    for (std::size_t at = 0; at < schedule.events.size(); ++at) {
-      const auto* mark = std::get_if<Mark>(&schedule.events[at]);
-      if (mark != nullptr && mark->moment == Moment::StepBegins) begins.push_back(at);
-    }
-    begins.push_back(schedule.events.size());
-    std::vector<Log> logs;
-    std::int64_t live = 0;
-    for (std::size_t i = 0; i + 1 < begins.size(); ++i) {
-      logs.push_back(log_of(schedule, begins[i], begins[i + 1], live));
-    }
-    return logs;
-  }
-
-  Emitter emitter;
-  std::vector<StepParameter> parameters;
-
- private:
-  // A parameter that is only written has no reader here: the model is missing.
-  static std::string audit_text(const Schedule& schedule) {
-    std::string text;
-    for (const Finding& finding : audit(schedule)) {
-      if (finding.text.find("never read") == std::string::npos) text += finding.text + "\n";
-    }
-    return text;
-  }
-
-  bool parted_ = false;
-};
-
-void compare(const std::vector<Log>& logs, const Json& c) {
-  REQUIRE(logs.size() == 3);
-  CHECK(logs[0].lines == expected_lines(c.at("constructed")));
-  CHECK(logs[1].lines == expected_lines(c.at("first").at("log")));
-  CHECK(logs[2].lines == expected_lines(c.at("second").at("log")));
-  CHECK(logs[1].peak == c.at("first").at("peak").get<std::int64_t>());
-  CHECK(logs[2].peak == c.at("second").at("peak").get<std::int64_t>());
-}
-
-void check_step(const Json& c) {
-  const std::string about = title(c);
-  CAPTURE(about);
-  Bench bench(c);
-  const Optimizer optimizer = optimizer_of(c);
-  OptimizerStep step(optimizer, bench.emitter, bench.parameters.size());
-  bench.part();
-  step.construct(bench.parameters);
-  for (int i = 0; i < 2; ++i) {
-    bench.part();
-    step.step(bench.parameters, optimizer.weight_decay);
-  }
-  compare(bench.finish(), c);
-}
-
-void check_clip(const Json& c) {
-  const std::string about = title(c);
-  CAPTURE(about);
-  Bench bench(c);
-  GradientClip clip(bench.emitter, Level::Dispatch);
-  bench.part();
-  for (int i = 0; i < 2; ++i) {
-    bench.part();
-    clip.forget();
-    clip.run(bench.parameters, c.at("keep"));
-  }
-  compare(bench.finish(), c);
-}
-
-void check_scaler(const Json& c) {
-  const std::string about = title(c);
-  CAPTURE(about);
-  Bench bench(c);
-  const Optimizer optimizer = optimizer_of(c);
-  OptimizerStep step(optimizer, bench.emitter, bench.parameters.size());
-  GradientClip clip(bench.emitter, Level::Dispatch);
-  LossScaler scaler(bench.emitter);
-  bench.part();
-  for (int i = 0; i < 2; ++i) {
-    bench.part();
-    const BufferId loss = bench.emitter.allocate(Bytes(4), DType::Float32, Role::Inputs, "loss");
-    bench.emitter.mark_scratch(loss);
-    bench.emitter.begin();
-    bench.emitter.write(loss);
-    bench.emitter.compute("loss");
-    scaler.scale();
-    scaler.backward_done();
-    bench.emitter.release(loss, Reason::Loop);
-    clip.forget();
-    if (c.at("clip").get<bool>()) {
-      scaler.unscale(bench.parameters);
-      clip.run(bench.parameters, true);
-    }
-    scaler.before_step(bench.parameters, optimizer.implementation == Implementation::Fused);
-    step.step(bench.parameters, 0);
-    scaler.after_step();
-  }
-  compare(bench.finish(), c);
+  CHECK_MESSAGE(comparison.optimizers_equal == 1, text);
 }
 
 // A model of these parameters alone, so that the whole runtime can step it.
@@ -258,14 +77,14 @@ ModelSpec model_of(const Json& c) {
 
 // The step phase of the runtime: clipping if asked, the optimizer, zero_grad.
 void check_runtime(const Json& c, bool to_none) {
-  const std::string about = title(c);
-  CAPTURE(about);
+  const OptimizerRun run = run_of(c);
+  CAPTURE(run.title);
   CAPTURE(to_none);
   const ModelSpec model = model_of(c);
   Job job;
   job.training.runtime = Runtime::PyTorch;
-  job.training.dtype = dtype_named(c.at("parameters")[0].at("dtype"));
-  job.training.optimizer = optimizer_of(c);
+  job.training.dtype = run.parameters.at(0).dtype;
+  job.training.optimizer = run.optimizer;
   job.training.zero_grad_to_none = to_none;
   Emitter emitter(4096);
   const auto runtime = make_runtime(job, model, 0, emitter);
@@ -296,7 +115,7 @@ void check_runtime(const Json& c, bool to_none) {
     }
     sort_frees(expected);
     std::int64_t live = 0;
-    CHECK(log_of(schedule, marks[i * 2], marks[i * 2 + 1], live).lines == expected);
+    CHECK(optimizer_log(schedule, marks[i * 2], marks[i * 2 + 1], RunLevel::Dispatch, live).lines == expected);
   }
 }
 
@@ -313,19 +132,19 @@ std::vector<Json> cases(std::string_view key, std::string_view value = {}) {
 TEST_CASE("optimizer witness: each optimizer's allocations and frees, in order") {
   const std::vector<Json> all = cases("optimizer");
   REQUIRE(all.size() > 100);
-  for (const Json& c : all) check_step(c);
+  for (const Json& c : all) check(c);
 }
 
 TEST_CASE("optimizer witness: clip_grad_norm_") {
   const std::vector<Json> all = cases("action", "clip");
   REQUIRE(all.size() == 16);
-  for (const Json& c : all) check_clip(c);
+  for (const Json& c : all) check(c);
 }
 
 TEST_CASE("optimizer witness: GradScaler") {
   const std::vector<Json> all = cases("action", "grad_scaler");
   REQUIRE(all.size() == 6);
-  for (const Json& c : all) check_scaler(c);
+  for (const Json& c : all) check(c);
 }
 
 TEST_CASE("optimizer witness: the runtime's step is the optimizer's, then zero_grad") {
@@ -339,9 +158,11 @@ TEST_CASE("optimizer witness: the runtime's step is the optimizer's, then zero_g
 }
 
 TEST_CASE("optimizer witness: zero_grad drops all gradients or none") {
-  for (const Json& c : cases("action", "zero_grad")) {
+  const std::vector<Json> all = cases("action", "zero_grad");
+  REQUIRE(all.size() == 8);
+  for (const Json& c : all) {
     const bool none = c.at("set_to_none");
     CHECK(c.at("first").at("log").size() == (none ? c.at("parameters").size() : 0U));
-    CHECK(c.at("second").at("log").empty());
+    check(c);
   }
 }

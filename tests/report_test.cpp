@@ -53,8 +53,12 @@ Prediction by_hand() {
   p.peak->active = Bytes(10 * kMiB);
   p.loss_spike = LossSpike{Bytes(2 * kMiB), "forward of the model itself", {}};
   p.phases = {{"steady",
-               {{"before forward", Bytes(1), Bytes(512)}, {"before forward", Bytes(2), Bytes(512)}},
-               Bytes(10 * kMiB)}};
+               {{"before forward", Bytes(1), Bytes(512), Bytes(512), Bytes(2 * kMiB), 0},
+                {"before forward", Bytes(2), Bytes(512), Bytes(512), Bytes(2 * kMiB), 0}},
+               Bytes(9 * kMiB),
+               Bytes(10 * kMiB),
+               Bytes(10 * kMiB),
+               Bytes(20 * kMiB)}};
   p.communication = {{Collective::AllGather, Group::DataParallel, Pass::Forward, DType::BFloat16, TrafficKind::Data, 3,
                       Bytes(8 * kMiB), Bytes(6 * kMiB)},
                      {Collective::AllGather, Group::DataParallel, Pass::Recompute, DType::BFloat16, TrafficKind::Data,

@@ -264,6 +264,73 @@ TEST_CASE("resolve: combinations that DeepSpeed rejects") {
        "torch's Adam on the host is not modelled yet");
 }
 
+TEST_CASE("resolve: rules of DeepSpeed's configuration classes, by version") {
+  struct Row {
+    const char* zero;
+    const char* top;
+    const char* before;  // 0.19.6
+    const char* since;   // 0.19.8
+  };
+  const Row rows[] = {
+      {R"("stage": 2, "reduce_bucket_size": 0)", "", "accepted",
+       "ds.json:1:58: error: \"reduce_bucket_size\" must be at least 1"},
+      {R"("stage": 2, "mics_shard_size": -1)", "", "accepted", "no longer has \"zero_optimization.mics_shard_size\""},
+      {R"("stage": 2)", R"("nebula": {}, )", "accepted",
+       "ds.json:1:2: error: DeepSpeed 0.19.8 no longer has \"nebula\" and refuses the key"},
+      {R"("stage": 2)", R"("amp": {"enabled": true}, )", "Apex AMP is not modelled yet", "no longer has \"amp\""},
+      {R"("stage": 2, "compute_grad_norm": true)", "", "DeepSpeed 0.19.6 forbids it; it is there since 0.19.7",
+       "accepted"},
+      {R"("stage": 3, "compute_grad_norm": false)", R"("gradient_clipping": 0, )", "forbids it",
+       "false with ZeRO stage 3"},
+      {R"("stage": 2, "compute_grad_norm": false)", "", "forbids it", "false with gradient clipping"},
+      {R"("stage": 2, "compute_grad_norm": false, "offload_optimizer": {"device": "cpu"})",
+       R"("gradient_clipping": 0, )", "forbids it", "false with an offloaded optimizer"},
+      {R"("stage": 1, "compute_grad_norm": false)",
+       R"("gradient_clipping": 0, "bf16": {"enabled": true}, "data_types": {"grad_accum_dtype": "fp32"}, )",
+       "forbids it", "false with bf16, fp32 accumulation"},
+      {R"("stage": 2, "compute_grad_norm": false)", R"("gradient_clipping": 0, )", "forbids it",
+       "without the gradient norm is not modelled yet"},
+      {R"("stage": 2, "offload_optimizer": {"ratio": 0.5})", "", "\"ratio\" 0.5 with ZeRO stage 2",
+       "\"ratio\" 0.5 with ZeRO stage 2"},
+  };
+  for (const Row& row : rows) {
+    Given given{fmt::format("{{{}\"zero_optimization\": {{{}}}}}", row.top, row.zero), gpus(2)};
+    set(given.request.deepspeed_version, std::string("0.19.6"), "--deepspeed-version");
+    INFO(given.deepspeed);
+    says(given, row.before);
+    set(given.request.deepspeed_version, std::string("0.19.8"), "--deepspeed-version");
+    says(given, row.since);
+  }
+}
+
+TEST_CASE("resolve: what a key does not mean is a warning with its bytes") {
+  const auto notice_of = [](const std::string& zero, const char* rule) -> std::optional<Notice> {
+    const Job job =
+        run({fmt::format(R"({{"bf16": {{"enabled": true}}, "zero_optimization": {{{}}}}})", zero), gpus(2)});
+    for (const Notice& notice : job.notices) {
+      if (notice.rule == rule) return notice;
+    }
+    return std::nullopt;
+  };
+  const auto unit = notice_of(R"("stage": 2, "reduce_bucket_size": 536870912)", "wrong_unit");
+  REQUIRE(unit.has_value());
+  CHECK(unit->bytes == Bytes(536'870'912));
+  CHECK(unit->message.find("536,870,912 of them take 1.00 GiB; for 512.00 MiB write 268,435,456") != std::string::npos);
+  CHECK(notice_of(R"("stage": 2, "overlap_comm": true, "reduce_bucket_size": 536870912)", "wrong_unit")->bytes ==
+        Bytes(2 * 536'870'912LL));
+  CHECK(notice_of(R"("stage": 3, "stage3_prefetch_bucket_size": 104857600)", "wrong_unit").has_value());
+  CHECK(!notice_of(R"("stage": 2, "reduce_bucket_size": 5e8)", "wrong_unit").has_value());
+  CHECK(!notice_of(R"("stage": 2, "reduce_bucket_size": 16777216)", "wrong_unit").has_value());  // hidden^2
+  CHECK(!notice_of(R"("stage": 0, "reduce_bucket_size": 536870912)", "wrong_unit").has_value());
+  CHECK(notice_of(R"("stage": 3, "stage3_max_live_parameters": 1e10)", "no_cap").has_value());
+  const auto fallen = notice_of(R"("stage": 2, "reduce_bucket_size": "auto")", "auto_fallback");
+  REQUIRE(fallen.has_value());
+  CHECK(fallen->key == "zero_optimization.reduce_bucket_size");
+  CHECK(fallen->bytes == Bytes(2 * (500'000'000LL - 4096 * 4096)));
+  CHECK(notice_of(R"("stage": 2, "allgather_bucket_size": 5e8)", "inert_key")->key ==
+        "zero_optimization.allgather_bucket_size");
+}
+
 TEST_CASE("resolve: optimizers") {
   const auto of = [](const std::string& block) {
     return run({fmt::format("{{\"optimizer\": {}}}", block), gpus(1)}).training.optimizer;
@@ -308,7 +375,7 @@ TEST_CASE("resolve: versions switch defaults") {
     return run(given).training;
   };
   const std::string two = R"({"bf16": {"enabled": true}, "zero_optimization": {"stage": 2}})";
-  CHECK(at("0.19.6", two).gradient_clipping == 1.0);
+  CHECK(at("0.19.8", two).gradient_clipping == 1.0);
   CHECK(at("0.19.2", two).gradient_clipping == 0.0);
   CHECK(at("0.19.3", two).check_grad_overflow);
   CHECK(!at("0.19.2", two).check_grad_overflow);
@@ -413,7 +480,6 @@ TEST_CASE("resolve: what is not modelled yet is refused by name, where it would 
   const Row rows[] = {
       {"--sweep", &Request::sweep, "seq=1:2", "a sweep"},
       {"--env", &Request::env, "freeze.txt", "an environment file"},
-      {"--placement", &Request::placement, "planned", "planned placement"},
       {"--checkpoint", &Request::checkpoint, "auto", "checkpointing \"auto\""},
       {"--attention", &Request::attention, "flash_attention_2", "attention \"flash_attention_2\""},
   };

@@ -68,15 +68,16 @@ TEST_CASE("training file: every option has a key") {
       "param_groups": "single", "zero_grad_set_to_none": false, "max_grad_norm": 1, "freeze": [], "lora": {"r": 2, "targets": "all-linear", "dropout": 0.5}, "checkpoint": "none", "attention": "sdpa", "loss": "hf",
       "loop": "minimal", "level": "dispatch", "checkpoint_impl": "reentrant",
       "preserve_rng_state": true, "routing": "balanced", "allocator_conf": "", "stream_frees": "at-sync",
-      "placement": "caching", "deepspeed_version": "0.19", "torch_version": "2", "transformers_version": "5",
+      "placement": "caching", "calibration": "c.json", "deepspeed_version": "0.19", "torch_version": "2", "transformers_version": "5",
       "host_memory": "1TiB", "capacity": 5, "reserve": "0.5GiB", "rank": 3, "phase": "steady", "strict": true,
       "set": ["a=b"], "sweep": "seq=1k:2k", "format": "json", "out": "x")");
-  // Those that no training file can name: itself, and what only a launch line or TrainingArguments know.
+  // Those that no training file can name: itself, and what only a launch line or TrainingArguments know, and what is in files.
   int absent = 0;
   for_each_setting(request, request, [&](const auto& setting, const auto&) { absent += setting.given() ? 0 : 1; });
-  CHECK(absent == 5);
+  CHECK(absent == 6);
   CHECK(!request.training.given());
   CHECK(!request.checkpoint_groups.given());
+  CHECK(!request.measured.given());
   CHECK(!request.nodes.given());
   CHECK(!request.torch_dtype.given());
   CHECK(!request.mixed_precision.given());

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "io/calibration.h"
 #include "io/deepspeed.h"
 #include "io/launch_line.h"
 #include "io/locate.h"
@@ -16,16 +17,6 @@
 
 namespace dsplan {
 namespace {
-
-// Runs one reader; its faults join those of the others.
-template <class Read>
-void attempt(Diagnostics& diagnostics, Read&& read) {
-  try {
-    read();
-  } catch (const Refusal& refusal) {
-    for (const Diagnostic& diagnostic : refusal.diagnostics()) diagnostics.add(diagnostic);
-  }
-}
 
 void compare_headers(const ModelFiles& files, const ModelSpec& model, std::vector<Notice>& notices) {
   std::vector<CheckpointTensor> tensors;
@@ -72,6 +63,10 @@ void read_machines(Inputs& inputs, Diagnostics& diagnostics) {
       inputs.hardware = load_hardware(inputs.cluster->hardware);
     }
   });
+  attempt(diagnostics, [&] {
+    if (!request.calibration.given() || request.measured.given()) return;
+    inputs.request.measured = {read_calibration(read_document(*request.calibration)), request.calibration.place};
+  });
 }
 
 }  // namespace
@@ -109,14 +104,19 @@ Inputs gather(const SimulateWords& words) {
     const std::string path = locate_bundled(Bundled::DeepSpeed, *request.deepspeed);
     inputs.deepspeed = read_deepspeed(parse_hjson(path, read_file(path)));
   });
+  read_what_it_names(inputs, diagnostics);
+  diagnostics.throw_if_any();
+  request.notices.insert(request.notices.begin(), notices.begin(), notices.end());
+  return inputs;
+}
+
+void read_what_it_names(Inputs& inputs, Diagnostics& diagnostics) {
+  Request& request = inputs.request;
   attempt(diagnostics, [&] { read_checkpoint_groups(request); });
   if (!inputs.model.modules.empty()) {
     attempt(diagnostics, [&] { inputs.model = model_of(std::move(inputs.model), request); });
   }
   read_machines(inputs, diagnostics);
-  diagnostics.throw_if_any();
-  request.notices.insert(request.notices.begin(), notices.begin(), notices.end());
-  return inputs;
 }
 
 Job resolve(const Inputs& inputs) {

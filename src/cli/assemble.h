@@ -25,6 +25,20 @@ struct Inputs {
 [[nodiscard]] Inputs gather(const SimulateWords& words);
 [[nodiscard]] ModelSpec load_model(const std::string& argument, std::vector<Notice>& notices);
 
+// The files that a request names beside model, training file and DeepSpeed JSON: checkpointed groups, hardware,
+// cluster, calibration; and the model's adapters.
+void read_what_it_names(Inputs& inputs, Diagnostics& diagnostics);
+
+// Runs one reader; its faults join those of the others.
+template <class Read>
+void attempt(Diagnostics& diagnostics, Read&& read) {
+  try {
+    read();
+  } catch (const Refusal& refusal) {
+    for (const Diagnostic& diagnostic : refusal.diagnostics()) diagnostics.add(diagnostic);
+  }
+}
+
 [[nodiscard]] Job resolve(const Inputs& inputs);
 
 // Notices as lines for standard error.

@@ -52,6 +52,10 @@ void CommandLine::positional(std::string name, std::string help, std::optional<s
   app_->app.add_option(std::move(name), into, std::move(help))->type_name("");
 }
 
+void CommandLine::positionals(std::string name, std::string help, std::vector<std::string>& into) {
+  app_->app.add_option(std::move(name), into, std::move(help))->type_name("")->allow_extra_args();
+}
+
 void CommandLine::option(const std::string& name, std::string type, std::string help,
                          std::optional<std::string>& into) {
   app_->names.push_back(name);

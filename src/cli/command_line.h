@@ -23,6 +23,8 @@ class CommandLine {
   ~CommandLine();
 
   void positional(std::string name, std::string help, std::optional<std::string>& into);
+  // All words that are no options.
+  void positionals(std::string name, std::string help, std::vector<std::string>& into);
   void option(const std::string& name, std::string type, std::string help, std::optional<std::string>& into);
   void list(const std::string& name, std::string type, std::string help, std::vector<std::string>& into);
   void flag(const std::string& name, std::string help, bool& into);

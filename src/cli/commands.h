@@ -17,6 +17,7 @@ inline constexpr int kDiffers = 4;
 [[nodiscard]] int replay_command(const Words& words);
 [[nodiscard]] int explain_command(const Words& words);
 [[nodiscard]] int emit_command(const Words& words);
+[[nodiscard]] int compare_command(const Words& words);
 [[nodiscard]] int doctor_command(const Words& words);
 
 // `dsplan WORDS...`: finds the command and runs it.

@@ -27,6 +27,7 @@ constexpr std::array kOptions = {
     OptionRow{"--training", "FILE", &Request::training, "Training file or TrainingArguments"},
     OptionRow{"--hardware", "NAME|FILE", &Request::hardware, "One device: `dsplan show hardware`"},
     OptionRow{"--cluster", "NAME|FILE", &Request::cluster, "Nodes and devices: `dsplan show clusters`"},
+    OptionRow{"--calibration", "FILE", &Request::calibration, "Measured figures of the device"},
     OptionRow{"--gpus", "N", &Request::gpus, "All ranks"},
     OptionRow{"--gpus-per-node", "N", &Request::gpus_per_node, "Ranks per node"},
     OptionRow{"--tp", "N", &Request::tp, "Tensor-parallel ranks"},
@@ -70,10 +71,11 @@ constexpr const char* kFooter =
     "After \"--\" comes the command that starts the job (torchrun, ...).\n"
     "--explain peak lists the largest live buffers, --explain saved what each\n"
     "autograd node keeps, --explain traffic every collective, --explain\n"
-    "fragmentation what lies between allocated and reserved.\n"
+    "fragmentation what lies between allocated and reserved, --explain advice\n"
+    "which settings cost memory for nothing, by predicting without them.\n"
     "Exit codes: 0 it fits or nobody can say, 2 refused, 3 it does not fit.";
 
-constexpr std::array<std::string_view, 4> kTopics = {"peak", "saved", "traffic", "fragmentation"};
+constexpr std::array<std::string_view, 5> kTopics = {"peak", "saved", "traffic", "fragmentation", "advice"};
 
 // "--explain" may stand alone; then the next word is not its value.
 Words with_topics(const Words& words, std::size_t end) {
@@ -112,10 +114,10 @@ void take_topics(const std::vector<std::string>& texts, SimulateWords& into, Dia
       into.explain.push_back(Topic::Traffic);
     } else if (text == "fragmentation") {
       into.explain.push_back(Topic::Fragmentation);
-    } else if (std::find(kTopics.begin(), kTopics.end(), text) != kTopics.end()) {
-      refuse(fmt::format("\"{}\" is not modelled yet", text), "peak, saved, traffic and fragmentation are");
+    } else if (text == "advice") {
+      into.explain.push_back(Topic::Advice);
     } else {
-      refuse(fmt::format("no topic \"{}\"", text), "topics are peak, saved, traffic, fragmentation");
+      refuse(fmt::format("no topic \"{}\"", text), "topics are peak, saved, traffic, fragmentation, advice");
     }
   }
 }

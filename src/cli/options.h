@@ -13,7 +13,7 @@
 
 namespace dsplan {
 
-enum class Topic : std::uint8_t { Peak, Saved, Traffic, Fragmentation };
+enum class Topic : std::uint8_t { Peak, Saved, Traffic, Fragmentation, Advice };
 
 struct SimulateWords {
   std::string model;

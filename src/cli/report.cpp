@@ -168,11 +168,23 @@ std::string traffic_in_full(const std::vector<TrafficRow>& rows) {
   return text;
 }
 
+std::string departures(const std::vector<TrafficTerm>& terms) {
+  if (terms.empty()) return {};
+  std::string text = "\n  what a rank sends in one step (wire), beside the paper's count\n";
+  Bytes sum;
+  for (const TrafficTerm& term : terms) {
+    sum += term.wire;
+    text += wrapped(fmt::format("{:>13}  ", human(term.wire)), term.what + ": " + term.why, 15);
+  }
+  return text + fmt::format("{:>13}  in all\n", human(sum));
+}
+
 std::string buffers(std::string_view title, const std::vector<LiveBuffer>& list) {
   std::string text = fmt::format("  {}\n{:>13}{:>7}  {:<16}{}\n", title, "each", "count", "role", "what");
   for (const LiveBuffer& buffer : list) {
     const bool told = buffer.module.empty() || buffer.name.find(buffer.module) != std::string::npos;
-    const std::string what = told ? buffer.name : buffer.name + ", " + buffer.module;
+    std::string what = told ? buffer.name : buffer.name + ", " + buffer.module;
+    if (!buffer.rule.empty()) what += " (" + buffer.rule + ")";
     text += wrapped(fmt::format("{:>13}{:>7}  {:<16}", human(buffer.bytes), buffer.count, spaced(name(buffer.role))),
                     what, 38);
   }
@@ -189,6 +201,18 @@ std::string tail(const Prediction& prediction, const Job& job) {
 
 bool asked(const ReportStyle& style, Topic topic) {
   return std::find(style.explain.begin(), style.explain.end(), topic) != style.explain.end();
+}
+
+// What costs nothing stands on the error stream already, and in the topic.
+std::string advice(const std::vector<Advice>& list, bool all) {
+  std::string text;
+  for (const Advice& one : list) {
+    if (!all && one.costs == Bytes(0)) continue;
+    const std::string costs = one.costs > Bytes(0) ? "costs " + glued(human(one.costs)) : std::string("costs nothing");
+    text += wrapped("  ", fmt::format("{} ({}) {}: {}", one.key, one.rule, costs, one.text), 4);
+  }
+  if (text.empty()) return all ? "  no advice\n" : text;
+  return "  advice\n" + text;
 }
 
 int badness(Verdict verdict) {
@@ -218,7 +242,13 @@ std::string process_rows(const Prediction& prediction) {
     if (bytes.value_or(Bytes(0)) > Bytes(0)) text += memory_row(label, {"", "", "", human(*bytes)});
   };
   if (peak.active != peak.allocated) row("active", peak.active);
-  row("reserved", peak.reserved);
+  if (prediction.arena) {
+    row("arena, planned", prediction.arena->height);
+    row("  load bound", prediction.arena->lower_bound);
+    row("  caching", prediction.arena->reserved);
+  } else {
+    row("reserved", peak.reserved);
+  }
   if (peak.reserved_low != peak.reserved) row("reserved, low", peak.reserved_low);
   row("context", prediction.context);
   row("communicators", prediction.communicators);
@@ -302,9 +332,11 @@ std::string report(const Prediction& prediction, const Job& job, const ReportSty
   if (asked(style, Topic::Peak)) text += "\n" + explained(prediction);
   if (asked(style, Topic::Saved) && prediction.saved) text += "\n" + saved_table(*prediction.saved);
   if (asked(style, Topic::Traffic) && prediction.communication && !prediction.communication->empty()) {
-    text += "\n" + traffic_in_full(*prediction.communication);
+    text += "\n" + traffic_in_full(*prediction.communication) + departures(prediction.traffic_terms);
   }
   if (prediction.fragmentation) text += "\n" + fragmentation_report(*prediction.fragmentation);
+  const std::string hints = advice(prediction.advice, asked(style, Topic::Advice));
+  if (!hints.empty()) text += "\n" + hints;
   return text + "\n" + tail(prediction, job);
 }
 

@@ -22,10 +22,10 @@ constexpr std::array kCommands = {
     Command{"explain", explain_command, "an out-of-memory message against the prediction"},
     Command{"emit", emit_command, "a prediction in other tools' formats"},
     Command{"replay", replay_command, "replay an allocator trace or a memory snapshot"},
+    Command{"compare", compare_command, "a prediction against a receipt"},
     Command{"doctor", doctor_command, "what is installed"},
     Command{"plan", nullptr, "search for a configuration that fits"},
     Command{"run", nullptr, "execute a plan and write a receipt"},
-    Command{"compare", nullptr, "a prediction against a receipt"},
     Command{"check", nullptr, "predictions against committed baselines"},
     Command{"calibrate", nullptr, "measure this machine"},
 };

@@ -50,6 +50,7 @@ int simulate_command(const Words& words) {
   Output output(inputs.request.out.value_or(""));
   Job job = resolve(inputs);
   job.explain_fragmentation = std::count(said.explain.begin(), said.explain.end(), Topic::Fragmentation) > 0;
+  job.explain_advice = std::count(said.explain.begin(), said.explain.end(), Topic::Advice) > 0;
   say(render(job.notices));
   std::vector<Prediction> predictions = predict_asked(inputs.model, job);
   if (std::find(said.explain.begin(), said.explain.end(), Topic::Saved) != said.explain.end()) {

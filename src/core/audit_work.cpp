@@ -81,7 +81,9 @@ void Auditor::on(std::size_t at, const Communicate& event) {
   for (const Span span : {event.reads, event.writes}) {
     for (std::uint32_t i = span.begin; i < span.end && i < schedule_.accesses.size(); ++i) {
       const BufferId buffer = schedule_.accesses[i].buffer;
-      if (buffer < states_.size() && schedule_.buffers[buffer].dtype != event.dtype) {
+      // DeepSpeed broadcasts parameters as bytes.
+      const bool as_bytes = event.collective == Collective::Broadcast && event.dtype == DType::UInt8;
+      if (buffer < states_.size() && schedule_.buffers[buffer].dtype != event.dtype && !as_bytes) {
         find("{} of {} touches buffer {} of {}", name(event.collective), name(event.dtype), named(buffer),
              name(schedule_.buffers[buffer].dtype));
       }

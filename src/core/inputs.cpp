@@ -27,6 +27,8 @@ std::string_view describe(When when) {
     case When::Muon: return "the Muon optimizer";
     case When::Bf16: return "bf16";
     case When::Fp16: return "fp16";
+    case When::DeepSpeedCheckpointing:
+      return "training code that calls deepspeed.checkpointing (--checkpoint-impl deepspeed)";
   }
   return "?";
 }
@@ -114,6 +116,7 @@ Request overlay(const Request& below, const Request& above) {
     all.weight_decay = {};
   }
   if (above.checkpoint.mentioned()) all.checkpoint_groups = {};
+  if (above.calibration.mentioned()) all.measured = {};
   for_each_setting(all, above, [](auto& mine, const auto& theirs) { prefer(mine, theirs); });
   all.has_training_file = below.has_training_file || above.has_training_file;
   all.has_launch_line = below.has_launch_line || above.has_launch_line;

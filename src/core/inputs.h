@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/calibration.h"
 #include "core/error.h"
 #include "core/training.h"
 #include "core/units.h"
@@ -62,6 +63,9 @@ struct Notice {
   Place place;
   std::string message;
   std::optional<Bytes> bytes;  // What the rule changes, where that is a number of bytes per rank.
+  // What turns it into advice (core/prediction.h): the rule's name and the key; empty: it is none.
+  std::string rule = {};
+  std::string key = {};
 };
 [[nodiscard]] std::string_view name(Notice::Kind kind);
 
@@ -77,6 +81,16 @@ struct OffloadInput {
   Setting<std::int64_t> max_in_cpu;   // offload_param only.
   Setting<bool> pipeline_read;        // offload_optimizer only, as the next.
   Setting<bool> pipeline_write;
+};
+
+// activation_checkpointing. Nobody reads it unless the training code calls deepspeed.checkpointing.
+struct ActivationCheckpointingInput {
+  bool present = false;
+  Place place;
+  Setting<bool> partition_activations;
+  Setting<bool> cpu_checkpointing;
+  Setting<bool> contiguous_memory_optimization;
+  Setting<std::int64_t> number_checkpoints;
 };
 
 // zero_optimization. Names are DeepSpeed's without the prefix "stage3_".
@@ -136,7 +150,8 @@ enum class When : std::uint8_t {
   Nvme,
   Muon,
   Bf16,
-  Fp16
+  Fp16,
+  DeepSpeedCheckpointing
 };
 [[nodiscard]] std::string_view describe(When when);  // "ZeRO stage 3", "NVMe offload", ...
 
@@ -175,10 +190,15 @@ struct DeepSpeedInput {
   Setting<bool> allow_untested_optimizer;
   Setting<std::int64_t> aio_block_size;
   Setting<std::int64_t> aio_intra_op_parallelism;
+  Setting<bool> compute_grad_norm;          // zero_optimization; stages 1 and 2 only.
+  Setting<double> offload_optimizer_ratio;  // Only for the rule that DeepSpeed has about it.
   OptimizerInput optimizer;
   ZeroInput zero;
+  ActivationCheckpointingInput activation_checkpointing;
   std::vector<NotModelled> not_modelled;
   std::vector<ConditionalKey> conditional;
+  std::vector<ConditionalKey> removed;  // Keys whose mere presence later versions refuse.
+  std::vector<ConditionalKey> added;    // Keys that earlier versions forbid.
   std::vector<Notice> notices;
 };
 
@@ -216,11 +236,13 @@ struct TrainingArguments {
 // training file.
 struct Request {
   // Files, opened by whoever has the file system.
-  Setting<std::string> deepspeed;  // --deepspeed
-  Setting<std::string> training;   // --training
-  Setting<std::string> hardware;   // --hardware
-  Setting<std::string> cluster;    // --cluster
-  Setting<std::string> env;        // --env
+  Setting<std::string> deepspeed;    // --deepspeed
+  Setting<std::string> training;     // --training
+  Setting<std::string> hardware;     // --hardware
+  Setting<std::string> cluster;      // --cluster
+  Setting<std::string> env;          // --env
+  Setting<std::string> calibration;  // --calibration
+  Setting<Calibration> measured;     // The content of --calibration.
   // Ranks.
   Setting<std::int64_t> gpus;           // --gpus, all ranks
   Setting<std::int64_t> gpus_per_node;  // --gpus-per-node (gpus_per_node)
@@ -296,17 +318,18 @@ struct Request {
 template <class A, class B, class Visit>
 void for_each_setting(A& a, B& b, Visit&& visit) {
   const auto all = [&](auto... fields) { (visit(a.*fields, b.*fields), ...); };
-  all(&Request::deepspeed, &Request::training, &Request::hardware, &Request::cluster, &Request::env, &Request::gpus,
-      &Request::gpus_per_node, &Request::tp, &Request::sp, &Request::ep, &Request::runtime, &Request::zero_stage,
-      &Request::micro_batch, &Request::grad_accum, &Request::seq, &Request::seq_list, &Request::dtype,
-      &Request::autocast, &Request::optimizer, &Request::implementation, &Request::momentum, &Request::weight_decay,
-      &Request::param_groups, &Request::zero_grad_set_to_none, &Request::max_grad_norm, &Request::freeze,
-      &Request::lora, &Request::checkpoint, &Request::checkpoint_groups, &Request::checkpoint_impl,
-      &Request::preserve_rng_state, &Request::attention, &Request::loss, &Request::loop, &Request::level,
-      &Request::routing, &Request::alloc_conf, &Request::stream_frees, &Request::placement, &Request::deepspeed_version,
-      &Request::torch_version, &Request::transformers_version, &Request::host_memory, &Request::capacity,
-      &Request::reserve, &Request::rank, &Request::phase, &Request::strict, &Request::set, &Request::sweep,
-      &Request::format, &Request::out, &Request::nodes, &Request::torch_dtype, &Request::mixed_precision);
+  all(&Request::deepspeed, &Request::training, &Request::hardware, &Request::cluster, &Request::env,
+      &Request::calibration, &Request::measured, &Request::gpus, &Request::gpus_per_node, &Request::tp, &Request::sp,
+      &Request::ep, &Request::runtime, &Request::zero_stage, &Request::micro_batch, &Request::grad_accum, &Request::seq,
+      &Request::seq_list, &Request::dtype, &Request::autocast, &Request::optimizer, &Request::implementation,
+      &Request::momentum, &Request::weight_decay, &Request::param_groups, &Request::zero_grad_set_to_none,
+      &Request::max_grad_norm, &Request::freeze, &Request::lora, &Request::checkpoint, &Request::checkpoint_groups,
+      &Request::checkpoint_impl, &Request::preserve_rng_state, &Request::attention, &Request::loss, &Request::loop,
+      &Request::level, &Request::routing, &Request::alloc_conf, &Request::stream_frees, &Request::placement,
+      &Request::deepspeed_version, &Request::torch_version, &Request::transformers_version, &Request::host_memory,
+      &Request::capacity, &Request::reserve, &Request::rank, &Request::phase, &Request::strict, &Request::set,
+      &Request::sweep, &Request::format, &Request::out, &Request::nodes, &Request::torch_dtype,
+      &Request::mixed_precision);
 }
 
 // `above` wins wherever it says something. The order is: option over launch line over training file over

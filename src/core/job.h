@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/allocator_config.h"
+#include "core/calibration.h"
 #include "core/cluster.h"
 #include "core/inputs.h"
 #include "core/training.h"
@@ -41,21 +42,29 @@ struct ResolvedInput {
 enum class StreamFrees : std::uint8_t { AtSync, Immediate };
 [[nodiscard]] std::string_view name(StreamFrees frees);  // "at-sync", "immediate"
 
+// Who gives device memory its addresses. Caching: PyTorch's allocator, as the run goes. Planned: one arena, laid out
+// beforehand (sim/arena.h).
+enum class PlacementKind : std::uint8_t { Caching, Planned };
+
 struct Job {
   Training training;
   Parallelism parallelism;
   std::optional<Hardware> hardware;
   std::optional<Cluster> cluster;
-  std::optional<Bytes> capacity;     // Per device; nullopt: unknown hardware.
-  Bytes reserve;                     // Taken off the capacity by wish.
-  std::optional<Bytes> context;      // CUDA context; nullopt without a capacity.
-  std::optional<Bytes> host_memory;  // Per node.
+  std::optional<Bytes> capacity;           // Per device; nullopt: unknown hardware.
+  Bytes reserve;                           // Taken off the capacity by wish.
+  std::optional<Bytes> context;            // CUDA context; nullopt without a capacity.
+  std::optional<Bytes> communicators;      // As measured; nullopt: by formula.
+  std::optional<Calibration> calibration;  // The measurements that replace figures of the device.
+  std::optional<Bytes> host_memory;        // Per node.
   AllocatorConfig allocator;
   std::string allocator_conf;  // The keys as given; empty: PyTorch's defaults.
   StreamFrees stream_frees = StreamFrees::AtSync;
+  PlacementKind placement = PlacementKind::Caching;
   std::string rank = "worst";          // A number, "all" or "worst".
   std::string phase;                   // "init", "first_step" or "steady"; empty: all.
   bool explain_fragmentation = false;  // Costs further replays, so only when asked for.
+  bool explain_advice = false;         // Costs further predictions, likewise.
   std::vector<ResolvedInput> inputs;
   std::vector<Notice> notices;
 

@@ -48,6 +48,7 @@ struct LiveBuffer {
   Role role = Role::Temporaries;
   Bytes bytes;  // Of one buffer, or of `count` alike.
   std::int64_t count = 1;
+  std::string rule = {};  // File and function of the framework that makes it; empty where it is an operator's own.
 };
 
 struct ModuleBytes {
@@ -147,16 +148,45 @@ struct Fragmentation {
   std::vector<AllocatorRemedy> remedies;
 };
 
+// All device buffers in one arena that was laid out beforehand.
+struct PlannedArena {
+  Bytes height;       // What the arena takes.
+  Bytes lower_bound;  // The largest sum of what is live at once: no layout takes less.
+  Bytes reserved;     // What the caching allocator reserves for the same schedule (`peak.reserved`).
+  std::size_t buffers = 0;
+  // By BufferId, in bytes from the arena's beginning; -1 for what lies on the host. For an executor, not for reports.
+  std::vector<std::int64_t> offsets;
+
+  // Negative where the plan takes more.
+  [[nodiscard]] Bytes saved() const { return reserved - height; }
+};
+
+// A setting that does nothing, or costs memory for nothing.
+struct Advice {
+  std::string rule;  // "bucket_larger_than_model"
+  std::string key;   // "zero_optimization.reduce_bucket_size"
+  Bytes costs;       // Per rank; 0 where it only does nothing.
+  std::string text;  // What it does, by which comparison the bytes were found, and what to write instead.
+};
+
+// Of every micro-batch, in order: names repeat.
 struct PhaseMark {
   std::string name;  // "before forward"
   Bytes requested;
   Bytes allocated;
+  Bytes active;
+  Bytes reserved;
+  std::size_t event = 0;
 };
 
+// Peaks since the phase began, what was there then included.
 struct Phase {
   std::string name;
   std::vector<PhaseMark> marks;
+  Bytes peak_requested;
   Bytes peak_allocated;
+  Bytes peak_active;
+  Bytes peak_reserved;
 };
 
 struct TrafficRow {
@@ -173,6 +203,13 @@ struct TrafficRow {
 
 struct Absence {
   std::string what;  // The JSON path that is null or the effect that is missing: "time", "memory.host".
+  std::string why;
+};
+
+// Part of a step's traffic that the ZeRO paper counts, or that departs from its count; signed.
+struct TrafficTerm {
+  std::string what;
+  Bytes wire;
   std::string why;
 };
 
@@ -207,10 +244,13 @@ struct Prediction {
   std::optional<Peak> peak;
   std::optional<LossSpike> loss_spike;
   std::optional<Fragmentation> fragmentation;  // Absent unless Job::explain_fragmentation.
+  std::optional<PlannedArena> arena;           // Absent unless Job::placement is Planned.
+  std::vector<Advice> advice;                  // Inert keys last.
   std::vector<Phase> phases;
   HostMemory host;
   // Absent where no schedule could be made and no formula covers it.
   std::optional<std::vector<TrafficRow>> communication;
+  std::vector<TrafficTerm> traffic_terms;  // Sum to the data rows of group dp; empty where one rank is alone.
   std::vector<FrameworkCount> fetches;  // As DeepSpeed's parameter coordinator counts them; empty without ZeRO-3.
   std::optional<Bytes> capacity;
   std::optional<Bytes> context;

@@ -93,7 +93,14 @@ std::string_view name(Loss loss) {
   }
   return "?";
 }
-std::string_view name(CheckpointKind kind) { return kind == CheckpointKind::Reentrant ? "reentrant" : "non_reentrant"; }
+std::string_view name(CheckpointKind kind) {
+  switch (kind) {
+    case CheckpointKind::NonReentrant: return "non_reentrant";
+    case CheckpointKind::Reentrant: return "reentrant";
+    case CheckpointKind::DeepSpeed: return "deepspeed";
+  }
+  return {};
+}
 
 bool glob_matches(std::string_view glob, std::string_view text) {
   // Greedy with one remembered star: linear in practice, quadratic at worst, never exponential.

@@ -16,7 +16,7 @@ namespace dsplan {
 // The released triple that produced the committed witness data; the one place that names it.
 inline constexpr const char* kTorchVersion = "2.11.0";
 inline constexpr const char* kTransformersVersion = "5.17.0";
-inline constexpr const char* kDeepSpeedVersion = "0.19.6";
+inline constexpr const char* kDeepSpeedVersion = "0.19.8";
 
 struct Version {
   int major = 0;
@@ -96,8 +96,17 @@ struct Zero {
   std::int64_t aio_intra_op_parallelism = 1;
 };
 
-// torch.utils.checkpoint's two implementations, and what its selective form keeps.
-enum class CheckpointKind : std::uint8_t { NonReentrant, Reentrant };
+// torch.utils.checkpoint's two implementations, and deepspeed.checkpointing.checkpoint.
+enum class CheckpointKind : std::uint8_t { NonReentrant, Reentrant, DeepSpeed };
+
+// What deepspeed.checkpointing was configured with (runtime/activation_checkpointing/checkpointing.py, configure).
+struct DeepSpeedCheckpointing {
+  bool partition = false;
+  bool cpu = false;
+  bool contiguous = false;              // Needs `partition` and `number_checkpoints`.
+  std::int64_t number_checkpoints = 0;  // 0: not given.
+  friend bool operator==(const DeepSpeedCheckpointing&, const DeepSpeedCheckpointing&) = default;
+};
 
 // Which layers are checkpointed. Groups are consecutive runs of layers (in an op-graph: regions), [first, last]
 // inclusive.
@@ -119,6 +128,11 @@ struct Checkpointing {
   std::vector<std::string> modules;
   CheckpointKind kind = CheckpointKind::NonReentrant;  // Of `modules`.
   bool preserve_rng_state = true;                      // Likewise.
+  DeepSpeedCheckpointing deepspeed;                    // Matters to groups of that kind.
+
+  [[nodiscard]] bool by_deepspeed() const {
+    return !groups.empty() && groups.front().kind == CheckpointKind::DeepSpeed;
+  }
 };
 
 enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient };
@@ -196,7 +210,7 @@ struct Training {
 [[nodiscard]] std::string_view name(OffloadDevice device);
 [[nodiscard]] std::string_view name(Attention attention);
 [[nodiscard]] std::string_view name(Loss loss);
-[[nodiscard]] std::string_view name(CheckpointKind kind);  // "non_reentrant", "reentrant"
+[[nodiscard]] std::string_view name(CheckpointKind kind);  // "non_reentrant", "reentrant", "deepspeed"
 [[nodiscard]] std::string_view name(ParamGroups groups);   // "single", "decay"
 
 // '*' and '?' over whole parameter names; nothing else is special.

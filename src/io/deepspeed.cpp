@@ -5,115 +5,15 @@
 #include <algorithm>
 
 #include "io/deepspeed_keys.h"
+#include "io/deepspeed_reader.h"
 #include "io/deepspeed_values.h"
 #include "io/place.h"
 
 namespace dsplan {
+namespace detail {
 namespace {
 
 constexpr std::string_view kZero = "zero_optimization";
-
-// One honoured key: where it goes and how it is read.
-struct Reader;
-using Take = void (*)(Reader&, std::string_view key, const Value& value);
-
-struct Honoured {
-  std::string_view path;
-  Take take;
-};
-
-struct Reader {
-  ReadContext context;
-  DeepSpeedInput input;
-
-  void block(std::string_view path, const Value& object);
-  void member(std::string_view block, const Member& member);
-  void unknown(std::string_view block, const Member& member);
-  void not_modelled(const DeepSpeedKey& key, const Member& member);
-  void inert(const DeepSpeedKey& key, const Member& member);
-  void honour(const DeepSpeedKey& key, const Member& member);
-  void enter(const DeepSpeedKey& key, const Value& value);
-};
-
-template <auto First, auto... Rest, class Owner>
-auto& reach(Owner& owner) {
-  if constexpr (sizeof...(Rest) == 0) {
-    return owner.*First;
-  } else {
-    return reach<Rest...>(owner.*First);
-  }
-}
-
-template <auto... Path>
-void take_flag(Reader& reader, std::string_view key, const Value& value) {
-  reach<Path...>(reader.input) = boolean_setting(reader.context, key, value);
-}
-
-template <std::int64_t Least, auto... Path>
-void take_count(Reader& reader, std::string_view key, const Value& value) {
-  reach<Path...>(reader.input) = integer_setting(reader.context, key, value, Least);
-}
-
-template <auto... Path>
-void take_number(Reader& reader, std::string_view key, const Value& value) {
-  Setting<double> read = number_setting(reader.context, key, value);
-  if (read.given() && *read < 0) {
-    reader.context.fault(value, fmt::format("\"{}\" must not be negative", key));
-    return;
-  }
-  reach<Path...>(reader.input) = std::move(read);
-}
-
-template <auto... Path>
-void take_text(Reader& reader, std::string_view key, const Value& value) {
-  reach<Path...>(reader.input) = string_setting(reader.context, key, value);
-}
-
-template <auto... Path>
-void take_dtype(Reader& reader, std::string_view key, const Value& value) {
-  reach<Path...>(reader.input) = dtype_setting(reader.context, key, value);
-}
-
-void take_stage(Reader& reader, std::string_view key, const Value& value) {
-  const Setting<std::int64_t> stage = integer_setting(reader.context, key, value, 0);
-  if (stage.given() && *stage > 3) {
-    reader.context.fault(value, fmt::format("ZeRO stage {} does not exist", *stage), "DeepSpeed has stages 0 to 3");
-    return;
-  }
-  reader.input.zero.stage = stage;
-}
-
-template <auto Block>
-void take_device(Reader& reader, std::string_view key, const Value& value) {
-  const Setting<std::string> device = string_setting(reader.context, key, value);
-  if (!device.given() || *device == "auto") return;
-  auto& setting = (reader.input.zero.*Block).device;
-  if (*device == "none") setting = {OffloadDevice::None, device.place};
-  if (*device == "cpu") setting = {OffloadDevice::Cpu, device.place};
-  if (*device == "nvme") setting = {OffloadDevice::Nvme, device.place};
-  if (!setting.given()) {
-    reader.context.fault(value, fmt::format("\"{}\" must be one of none, cpu, nvme, not \"{}\"", key, *device));
-  }
-}
-
-void take_betas(Reader& reader, std::string_view key, const Value& value) {
-  if (value.is(Value::Kind::Null)) return;
-  Setting<std::vector<double>>& betas = reader.input.optimizer.betas;
-  if (is_auto(value)) {
-    betas.is_auto = true;
-    betas.place = reader.context.place(value);
-    return;
-  }
-  std::vector<double> read;
-  for (const Value& item : value.items) {
-    if (const std::optional<double> number = lax_number(item)) read.push_back(*number);
-  }
-  if (!value.is(Value::Kind::Array) || read.size() != value.items.size()) {
-    reader.context.fault(value, fmt::format("\"{}\" must be an array of numbers", key));
-    return;
-  }
-  betas = {std::move(read), reader.context.place(value)};
-}
 
 // One name or a list of them (deepspeed/runtime/zero/leaf_module_config.py).
 template <auto... Path>
@@ -132,77 +32,18 @@ void take_names(Reader& reader, std::string_view key, const Value& value) {
   reach<Path...>(reader.input) = {std::move(names), reader.context.place(value)};
 }
 
-// The engine raises for it (deepspeed/runtime/engine.py, _configure_basic_optimizer).
-void refuse_max_grad_norm(Reader& reader, std::string_view key, const Value& value) {
-  reader.context.fault(value, fmt::format("DeepSpeed does not take \"{}\" as an optimizer parameter", key),
-                       "use the top-level \"gradient_clipping\"");
-}
-
-void refuse_legacy_stage1(Reader& reader, std::string_view key, const Value& value) {
-  if (boolean_setting(reader.context, key, value).value_or(false)) {
-    reader.context.fault(value, "DeepSpeed no longer has the legacy stage 1", "remove \"legacy_stage1\"");
-  }
-}
-
-void take_allreduce_op(Reader& reader, std::string_view key, const Value& value) {
-  const Setting<std::string> op = string_setting(reader.context, key, value);
-  if (!op.given()) return;
-  if (*op != "mean" && *op != "sum") {
-    reader.context.fault(value, fmt::format("\"{}\" must be mean or sum, not \"{}\"", key, *op));
-    return;
-  }
-  reader.input.sum_gradients = {*op == "sum", op.place};
-}
-
-// `cpu_offload: true` means {"device": "cpu"}; beside the block itself DeepSpeed refuses it, false included.
-template <auto Block>
-void take_legacy_offload(Reader& reader, std::string_view key, const Value& value) {
-  const Setting<bool> flag = boolean_setting(reader.context, key, value);
-  if (!flag.given()) return;
-  OffloadInput& block = reader.input.zero.*Block;
-  if (block.present) {
-    reader.context.fault(value, fmt::format("the deprecated \"{}\" stands beside its successor", key),
-                         "DeepSpeed takes one of the two");
-    return;
-  }
-  if (*flag) block.device = {OffloadDevice::Cpu, flag.place};
-  reader.input.notices.push_back({Notice::Kind::Warning, flag.place, fmt::format("\"{}\" is deprecated", key), {}});
-}
-
-void take_legacy_gather(Reader& reader, std::string_view key, const Value& value) {
-  const Setting<bool> flag = boolean_setting(reader.context, key, value);
-  if (!flag.given()) return;
-  Setting<bool>& successor = reader.input.zero.gather_16bit_weights_on_model_save;
-  if (successor.given()) {
-    reader.context.fault(value, fmt::format("the deprecated \"{}\" stands beside its successor", key),
-                         "DeepSpeed takes one of the two");
-    return;
-  }
-  successor = flag;
-  reader.input.notices.push_back({Notice::Kind::Warning, flag.place, fmt::format("\"{}\" is deprecated", key), {}});
-}
-
 constexpr auto kInputZero = &DeepSpeedInput::zero;
+constexpr auto kActivation = &DeepSpeedInput::activation_checkpointing;
 constexpr auto kInputOptimizer = &DeepSpeedInput::optimizer;
 constexpr auto kParam = &ZeroInput::offload_param;
 constexpr auto kState = &ZeroInput::offload_optimizer;
-
-// "bfloat16" is the old name of the block; the new one wins, as in DeepSpeed (precision_config.py).
-void take_old_bf16(Reader& reader, std::string_view key, const Value& value) {
-  if (value.is(Value::Kind::Null)) return;
-  if (!value.is(Value::Kind::Object)) {
-    reader.context.fault(value, fmt::format("\"{}\" must be an object, not {}", key, describe(value.kind)));
-  } else if (!reader.input.bf16_enabled.mentioned()) {
-    reader.block("bf16", value);
-  }
-}
 
 constexpr Honoured kTop[] = {
     {"train_batch_size", take_count<1, &DeepSpeedInput::train_batch_size>},
     {"train_micro_batch_size_per_gpu", take_count<1, &DeepSpeedInput::micro_batch>},
     {"gradient_accumulation_steps", take_count<1, &DeepSpeedInput::grad_accum>},
     {"gradient_clipping", take_number<&DeepSpeedInput::gradient_clipping>},
-    {"communication_data_type", take_dtype<&DeepSpeedInput::communication_dtype>},
+    {"communication_data_type", take_communication_dtype},
     {"prescale_gradients", take_flag<&DeepSpeedInput::prescale_gradients>},
     {"gradient_predivide_factor", take_number<&DeepSpeedInput::gradient_predivide_factor>},
     {"gradient_allreduce_op", take_allreduce_op},
@@ -224,6 +65,14 @@ constexpr Honoured kTop[] = {
     {"optimizer.params.eps", take_number<kInputOptimizer, &OptimizerInput::epsilon>},
     {"optimizer.params.weight_decay", take_number<kInputOptimizer, &OptimizerInput::weight_decay>},
     {"optimizer.params.max_grad_norm", refuse_max_grad_norm},
+    {"activation_checkpointing.partition_activations",
+     take_flag<kActivation, &ActivationCheckpointingInput::partition_activations>},
+    {"activation_checkpointing.cpu_checkpointing",
+     take_flag<kActivation, &ActivationCheckpointingInput::cpu_checkpointing>},
+    {"activation_checkpointing.contiguous_memory_optimization",
+     take_flag<kActivation, &ActivationCheckpointingInput::contiguous_memory_optimization>},
+    {"activation_checkpointing.number_checkpoints",
+     take_count<1, kActivation, &ActivationCheckpointingInput::number_checkpoints>},
 };
 
 // Below "zero_optimization.".
@@ -254,6 +103,7 @@ constexpr Honoured kZeroKeys[] = {
     {"leaf_module.names", take_names<kInputZero, &ZeroInput::leaf_names>},
     {"leaf_module.name_suffixes", take_names<kInputZero, &ZeroInput::leaf_suffixes>},
     {"legacy_stage1", refuse_legacy_stage1},
+    {"compute_grad_norm", take_flag<&DeepSpeedInput::compute_grad_norm>},
     {"cpu_offload", take_legacy_offload<kState>},
     {"cpu_offload_param", take_legacy_offload<kParam>},
     {"offload_param.device", take_device<kParam>},
@@ -296,6 +146,8 @@ std::string canonical(std::string_view block, std::string_view key) {
   return path;
 }
 
+}  // namespace
+
 void Reader::unknown(std::string_view block, const Member& member) {
   std::vector<std::string_view> siblings;
   for (const DeepSpeedKey& key : deepspeed_keys()) {
@@ -323,18 +175,14 @@ void Reader::not_modelled(const DeepSpeedKey& key, const Member& member) {
 }
 
 void Reader::inert(const DeepSpeedKey& key, const Member& member) {
-  const Value& value = member.value;
-  if (value.is(Value::Kind::Null)) return;
-  if (key.path == "zero_optimization.allgather_bucket_size") {
-    const Setting<std::int64_t> size = integer_setting(context, member.key, value, 0);
-    if (size.given() && *size % 2 != 0) {
-      context.fault(value, fmt::format("\"{}\" must be even, not {}", member.key, *size));
-    }
-  }
+  if (member.value.is(Value::Kind::Null)) return;
+  check_inert(context, key.path, member);
   input.notices.push_back({Notice::Kind::Inert,
                            place_at(context.document, member.key_offset),
                            fmt::format("\"{}\" has no effect here: {}", key.path, key.note),
-                           {}});
+                           {},
+                           "inert_key",
+                           std::string(key.path)});
 }
 
 void Reader::honour(const DeepSpeedKey& key, const Member& member) {
@@ -365,6 +213,7 @@ void Reader::enter(const DeepSpeedKey& key, const Value& value) {
   };
   if (key.path == kZero) mark(input.zero);
   if (key.path == "optimizer") mark(input.optimizer);
+  if (key.path == "activation_checkpointing") mark(input.activation_checkpointing);
   if (key.path == "zero_optimization.offload_param") mark(input.zero.offload_param);
   if (key.path == "zero_optimization.offload_optimizer") mark(input.zero.offload_optimizer);
   block(key.path, value);
@@ -374,6 +223,12 @@ void Reader::member(std::string_view block, const Member& member) {
   const std::string path = canonical(block, member.key);
   const DeepSpeedKey* const key = find_deepspeed_key(path);
   if (key == nullptr) return unknown(block, member);
+  const ConditionalKey here{place_at(context.document, member.key_offset), When::Always, path};
+  if (deepspeed_removed(path)) input.removed.push_back(here);
+  if (deepspeed_added(path)) input.added.push_back(here);
+  if (path == "zero_optimization.offload_optimizer.ratio") {
+    input.offload_optimizer_ratio = number_setting(context, member.key, member.value);
+  }
   switch (key->treatment) {
     case DeepSpeedKey::Treatment::Honoured: return honour(*key, member);
     case DeepSpeedKey::Treatment::NotModelled: return not_modelled(*key, member);
@@ -396,13 +251,13 @@ void Reader::block(std::string_view path, const Value& object) {
   }
 }
 
-}  // namespace
+}  // namespace detail
 
 DeepSpeedInput read_deepspeed(const Document& document) { return read_deepspeed(document, document.root); }
 
 DeepSpeedInput read_deepspeed(const Document& document, const Value& object) {
   Diagnostics diagnostics;
-  Reader reader{{document, diagnostics}, {}};
+  detail::Reader reader{{document, diagnostics}, {}};
   reader.input.path = document.path;
   reader.input.place = place_at(document, object.offset);
   if (object.is(Value::Kind::Object)) {
@@ -411,10 +266,7 @@ DeepSpeedInput read_deepspeed(const Document& document, const Value& object) {
     diagnostics.add(document.at(object.offset, "a DeepSpeed configuration must be an object",
                                 fmt::format("found {}", describe(object.kind))));
   }
-  const DeepSpeedInput& in = reader.input;
-  if (in.bf16_enabled.value_or(false) && in.fp16_enabled.value_or(false)) {
-    diagnostics.add(in.fp16_enabled.place.says("bf16 and fp16 are both enabled", "DeepSpeed allows one of them"));
-  }
+  detail::check_together(reader.context, reader.input);
   diagnostics.throw_if_any();
   return std::move(reader.input);
 }

@@ -1,5 +1,5 @@
 // DeepSpeed's configuration file, read as DeepSpeed reads it (deepspeed/runtime/config.py and the pydantic models
-// behind it, version 0.19.6).
+// behind it, version 0.19.8).
 #pragma once
 
 #include "core/document.h"

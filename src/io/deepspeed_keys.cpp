@@ -20,9 +20,7 @@ constexpr std::string_view kChecks = "it changes messages and checks, not memory
 constexpr std::string_view kSaving = "it concerns checkpoint files only";
 constexpr std::string_view kSchedule = "learning rates do not change sizes";
 constexpr std::string_view kScaler = "the loss scaler's state is a scalar";
-constexpr std::string_view kNoCode =
-    "DeepSpeed's activation-checkpointing block does nothing unless the training code calls "
-    "deepspeed.checkpointing; say --checkpoint";
+constexpr std::string_view kTiming = "it synchronises and times checkpoints, and holds nothing";
 constexpr std::string_view kNotCompiled = "it has an effect only with compile.deepcompile";
 constexpr std::string_view kAio = "it changes the speed of NVMe transfers, not their buffers";
 
@@ -78,6 +76,7 @@ constexpr DeepSpeedKey kTop[] = {
     {"checkpoint", kInert, When::Always, kSaving},
     {"nebula", kInert, When::Always, kSaving},
     {"datastates_ckpt", kInert, When::Always, kSaving},
+    {"disable_python_gc", kInert, When::Always, "reference counts decide when tensors die"},
     {"dataloader_drop_last", kInert, When::Always, "every step is modelled with full batches"},
     {"vocabulary_size", kInert, When::Always, "DeepSpeed only warns about its alignment"},
 };
@@ -107,6 +106,7 @@ constexpr DeepSpeedKey kPrecision[] = {
     {"data_types", kBlock, When::Always, {}},
     {"data_types.grad_accum_dtype", kHonoured, When::Always, {}},
     {"data_types.param_dtype", kHonoured, When::Always, {}},
+    {"data_types.keep_in_fp32_modules", kRefused, When::Always, "a list of buffers kept in fp32"},
     {"data_types.buffer_dtype", kRefused, When::Always, "a dtype for module buffers"},
 };
 
@@ -166,6 +166,8 @@ constexpr DeepSpeedKey kZero[] = {
     {"zero_optimization.mics_hierarchical_params_gather", kRefused, When::Stage3, "MiCS"},
     {"zero_optimization.memory_efficient_linear", kHonoured, When::Stage3, {}},
     {"zero_optimization.ignore_unused_parameters", kInert, When::Always, kChecks},
+    {"zero_optimization.compute_grad_norm", kHonoured, When::Zero, {}},
+    {"zero_optimization.parameter_alignment", kRefused, When::Stage12, "parameters aligned in the flat buffers"},
     {"zero_optimization.legacy_stage1", kHonoured, When::Always, {}},
     {"zero_optimization.elastic_checkpoint", kInert, When::Always, kSaving},
     {"zero_optimization.load_from_fp32_weights", kInert, When::Always, kSaving},
@@ -216,12 +218,12 @@ constexpr DeepSpeedKey kOffload[] = {
 
 constexpr DeepSpeedKey kRest[] = {
     {"activation_checkpointing", kBlock, When::Always, {}},
-    {"activation_checkpointing.partition_activations", kInert, When::Always, kNoCode},
-    {"activation_checkpointing.cpu_checkpointing", kInert, When::Always, kNoCode},
-    {"activation_checkpointing.contiguous_memory_optimization", kInert, When::Always, kNoCode},
-    {"activation_checkpointing.number_checkpoints", kInert, When::Always, kNoCode},
-    {"activation_checkpointing.synchronize_checkpoint_boundary", kInert, When::Always, kNoCode},
-    {"activation_checkpointing.profile", kInert, When::Always, kNoCode},
+    {"activation_checkpointing.partition_activations", kHonoured, When::DeepSpeedCheckpointing, {}},
+    {"activation_checkpointing.cpu_checkpointing", kHonoured, When::DeepSpeedCheckpointing, {}},
+    {"activation_checkpointing.contiguous_memory_optimization", kHonoured, When::DeepSpeedCheckpointing, {}},
+    {"activation_checkpointing.number_checkpoints", kHonoured, When::DeepSpeedCheckpointing, {}},
+    {"activation_checkpointing.synchronize_checkpoint_boundary", kInert, When::Always, kTiming},
+    {"activation_checkpointing.profile", kInert, When::Always, kTiming},
     {"compile", kBlock, When::Always, {}},
     {"compile.deepcompile", kRefused, When::Always, "DeepCompile"},
     {"compile.free_activation", kInert, When::Always, kNotCompiled},
@@ -300,6 +302,29 @@ bool deepspeed_forbids_unknown(std::string_view block) {
                                                        "fp16",
                                                        "compile"};
   return std::find(kStrict.begin(), kStrict.end(), block) != kStrict.end();
+}
+
+// deepspeed/runtime/config.py of 0.19.8, _reject_removed_config_keys; 0.19.6 has no such list.
+bool deepspeed_removed(std::string_view path) {
+  constexpr std::array<std::string_view, 14> kRemoved = {"nebula",
+                                                         "compression_training",
+                                                         "amp",
+                                                         "quantize_training",
+                                                         "sparse_gradients",
+                                                         "eigenvalue",
+                                                         "sparse_attention",
+                                                         "elasticity",
+                                                         "graph_harvesting",
+                                                         "curriculum_learning",
+                                                         "progressive_layer_drop",
+                                                         "zero_optimization.mics_shard_size",
+                                                         "zero_optimization.mics_hierarchical_params_gather",
+                                                         "zero_optimization.zeropp_loco_param"};
+  return std::find(kRemoved.begin(), kRemoved.end(), path) != kRemoved.end();
+}
+
+bool deepspeed_added(std::string_view path) {
+  return path == "zero_optimization.compute_grad_norm" || path == "zero_optimization.parameter_alignment";
 }
 
 }  // namespace dsplan

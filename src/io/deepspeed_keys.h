@@ -36,4 +36,9 @@ struct DeepSpeedKey {
 // with extra="forbid" (deepspeed/runtime/config_utils.py). The other blocks are read with dict.get.
 [[nodiscard]] bool deepspeed_forbids_unknown(std::string_view block);
 
+// Keys whose presence DeepSpeed refuses, whatever their value, and keys that it knows, both since 0.19.7: 0.19.6 is
+// without these rules, 0.19.8 has them, 0.19.7 was not read.
+[[nodiscard]] bool deepspeed_removed(std::string_view path);
+[[nodiscard]] bool deepspeed_added(std::string_view path);
+
 }  // namespace dsplan

@@ -181,7 +181,7 @@ void read_run(SettingReader& settings, Request& request) {
   settings.text("loss", request.loss);
   settings.text("attention", request.attention);
   settings.text("checkpoint", request.checkpoint);
-  settings.choice("checkpoint_impl", request.checkpoint_impl, {"reentrant", "non_reentrant"});
+  settings.choice("checkpoint_impl", request.checkpoint_impl, {"reentrant", "non_reentrant", "deepspeed"});
   settings.flag("preserve_rng_state", request.preserve_rng_state);
   settings.choice("level", request.level, {"kernel", "dispatch"});
   settings.choice("loop", request.loop, {"trainer", "minimal"});
@@ -192,6 +192,7 @@ void read_machine(SettingReader& settings, Request& request) {
   settings.text("deepspeed", request.deepspeed);
   settings.text("hardware", request.hardware);
   settings.text("cluster", request.cluster);
+  settings.text("calibration", request.calibration);
   settings.text("env", request.env);
   settings.text("allocator_conf", request.alloc_conf);
   settings.choice("stream_frees", request.stream_frees, {"at-sync", "immediate"});

@@ -29,7 +29,8 @@ Json live_value(const std::vector<LiveBuffer>& buffers) {
                     {"module", buffer.module},
                     {"role", std::string(name(buffer.role))},
                     {"bytes", buffer.bytes.value()},
-                    {"count", buffer.count}});
+                    {"count", buffer.count},
+                    {"rule", buffer.rule}});
   }
   return list;
 }
@@ -127,16 +128,31 @@ Json fragmentation_value(const Fragmentation& f) {
           {"remedies", std::move(remedies)}};
 }
 
+Json arena_value(const PlannedArena& arena) {
+  return {{"height", arena.height.value()},
+          {"lower_bound", arena.lower_bound.value()},
+          {"reserved", arena.reserved.value()},
+          {"saved", arena.saved().value()},
+          {"buffers", arena.buffers}};
+}
+
 Json phases_value(const std::vector<Phase>& phases) {
   Json list = Json::array();
   for (const Phase& phase : phases) {
     Json marks = Json::array();
     for (const PhaseMark& mark : phase.marks) {
-      marks.push_back(
-          {{"name", mark.name}, {"requested", mark.requested.value()}, {"allocated", mark.allocated.value()}});
+      marks.push_back({{"name", mark.name},
+                       {"requested", mark.requested.value()},
+                       {"allocated", mark.allocated.value()},
+                       {"active", mark.active.value()},
+                       {"reserved", mark.reserved.value()}});
     }
-    list.push_back(
-        {{"name", phase.name}, {"marks", std::move(marks)}, {"peak_allocated", phase.peak_allocated.value()}});
+    list.push_back({{"name", phase.name},
+                    {"marks", std::move(marks)},
+                    {"peak_requested", phase.peak_requested.value()},
+                    {"peak_allocated", phase.peak_allocated.value()},
+                    {"peak_active", phase.peak_active.value()},
+                    {"peak_reserved", phase.peak_reserved.value()}});
   }
   return list;
 }
@@ -160,6 +176,7 @@ Json memory_value(const Prediction& prediction) {
   memory["peak"] = prediction.peak ? peak_value(*prediction.peak) : Json();
   memory["loss_spike"] = prediction.loss_spike ? spike_value(*prediction.loss_spike) : Json();
   if (prediction.fragmentation) memory["fragmentation"] = fragmentation_value(*prediction.fragmentation);
+  if (prediction.arena) memory["planned"] = arena_value(*prediction.arena);
   memory["phases"] = prediction.phases.empty() ? Json() : phases_value(prediction.phases);
   memory["host"] = {{"pinned", optional(host.pinned)},     {"pinned_requested", optional(host.pinned_requested)},
                     {"pageable", optional(host.pageable)}, {"peak", optional(host.peak)},
@@ -179,6 +196,22 @@ Json traffic_value(const std::vector<TrafficRow>& rows) {
                     {"calls", row.calls},
                     {"payload_bytes", row.payload.value()},
                     {"wire_bytes", row.wire.value()}});
+  }
+  return list;
+}
+
+Json terms_value(const std::vector<TrafficTerm>& terms) {
+  Json list = Json::array();
+  for (const TrafficTerm& term : terms) {
+    list.push_back({{"what", term.what}, {"wire_bytes", term.wire.value()}, {"why", term.why}});
+  }
+  return list;
+}
+
+Json advice_value(const std::vector<Advice>& advice) {
+  Json list = Json::array();
+  for (const Advice& one : advice) {
+    list.push_back({{"rule", one.rule}, {"key", one.key}, {"costs_bytes", one.costs.value()}, {"text", one.text}});
   }
   return list;
 }
@@ -246,7 +279,9 @@ Json without_absences(const Prediction& prediction, const Job& job) {
   value["memory"] = memory_value(prediction);
   if (prediction.above_inputs) value["above_inputs"] = above_value(*prediction.above_inputs);
   value["communication"] = prediction.communication ? traffic_value(*prediction.communication) : Json();
+  if (!prediction.traffic_terms.empty()) value["traffic_terms"] = terms_value(prediction.traffic_terms);
   value["time"] = nullptr;
+  value["advice"] = advice_value(prediction.advice);
   value["assumptions"] = assumptions_value(job);
   return value;
 }

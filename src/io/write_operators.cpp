@@ -38,6 +38,18 @@ std::string saved_text(const OperatorEntry& entry) {
   return text.empty() ? "-" : text;
 }
 
+Json differences_value(const std::vector<OperatorDifference>& differences) {
+  Json list = Json::array();
+  for (const OperatorDifference& one : differences) {
+    list.push_back({{"case", one.title},
+                    {"part", one.part},
+                    {"kind", name(one.kind)},
+                    {"predicted", one.predicted},
+                    {"measured", one.measured}});
+  }
+  return list;
+}
+
 }  // namespace
 
 std::string operators_json(const std::vector<OperatorEntry>& entries, const std::string& torch) {
@@ -60,6 +72,38 @@ std::string operators_json(const std::vector<OperatorEntry>& entries, const std:
                     {"source", entry.source}});
   }
   const Json value = {{"schema", "dsplan.operators/1"}, {"torch", torch}, {"operators", std::move(list)}};
+  return value.dump(2) + "\n";
+}
+
+std::string operator_comparison_json(const OperatorComparison& comparison) {
+  Json rows = Json::array();
+  Json without = Json::array();
+  Json confirmed = Json::array();
+  for (const OperatorRow& row : comparison.rows) {
+    if (row.confirmed()) confirmed.push_back(name(row.op));
+    if (row.cases + row.failed == 0) {
+      without.push_back(name(row.op));
+      continue;
+    }
+    rows.push_back({{"name", name(row.op)},
+                    {"cases", row.cases},
+                    {"equal", row.equal},
+                    {"failed", row.failed},
+                    {"differences", differences_value(row.differences)}});
+  }
+  const Json optimizers = {{"cases", comparison.optimizer_cases},
+                           {"equal", comparison.optimizers_equal},
+                           {"differences", differences_value(comparison.optimizer_differences)}};
+  const Json value = {{"schema", "dsplan.operator_comparison/1"},
+                      {"device", comparison.device},
+                      {"level", comparison.level == RunLevel::Kernel ? "kernel" : "dispatch"},
+                      {"torch", comparison.torch},
+                      {"complete", comparison.complete},
+                      {"agrees", !comparison.differs()},
+                      {"rows", std::move(rows)},
+                      {"optimizers", optimizers},
+                      {"without_case", std::move(without)},
+                      {"confirmed", std::move(confirmed)}};
   return value.dump(2) + "\n";
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/operator_comparison.h"
 #include "core/operator_entry.h"
 
 namespace dsplan {
@@ -13,5 +14,10 @@ namespace dsplan {
 
 // A table with one row for each operator; kernel temporaries are in italics.
 [[nodiscard]] std::string operators_markdown(const std::vector<OperatorEntry>& entries);
+
+// "dsplan.operator_comparison/1": per row with cases "name", "cases", "equal", "failed" and "differences" (each with
+// "case", "part", "kind", "predicted", "measured"), the same of "optimizers", then "without_case" and "confirmed",
+// names.
+[[nodiscard]] std::string operator_comparison_json(const OperatorComparison& comparison);
 
 }  // namespace dsplan

@@ -60,7 +60,8 @@ Json live() {
                          {"module", typed("string")},
                          {"role", typed("string")},
                          {"bytes", count()},
-                         {"count", count()}}));
+                         {"count", count()},
+                         {"rule", typed("string")}}));
 }
 
 Json persistent() {
@@ -117,8 +118,17 @@ Json peak() {
 Json loss_spike() { return or_null(object({{"requested", count()}, {"at", typed("string")}, {"live", live()}})); }
 
 Json phases() {
-  const Json mark = object({{"name", typed("string")}, {"requested", count()}, {"allocated", count()}});
-  return or_null(list_of(object({{"name", typed("string")}, {"marks", list_of(mark)}, {"peak_allocated", count()}})));
+  const Json mark = object({{"name", typed("string")},
+                            {"requested", count()},
+                            {"allocated", count()},
+                            {"active", count()},
+                            {"reserved", count()}});
+  return or_null(list_of(object({{"name", typed("string")},
+                                 {"marks", list_of(mark)},
+                                 {"peak_requested", count()},
+                                 {"peak_allocated", count()},
+                                 {"peak_active", count()},
+                                 {"peak_reserved", count()}})));
 }
 
 // Only with --explain fragmentation.
@@ -146,6 +156,15 @@ Json fragmentation() {
                  {"remedies", list_of(remedy)}});
 }
 
+// Only with --placement planned. `saved` is negative where the plan takes more.
+Json planned() {
+  return object({{"height", count()},
+                 {"lower_bound", count()},
+                 {"reserved", count()},
+                 {"saved", typed("integer")},
+                 {"buffers", count()}});
+}
+
 Json memory() {
   Json value =
       object({{"states",
@@ -164,6 +183,7 @@ Json memory() {
                                {"verdict", one_of({"fits", "does_not_fit", "unknown"})},
                                {"verdict_reason", typed("string")}})}});
   value["properties"]["fragmentation"] = fragmentation();
+  value["properties"]["planned"] = planned();
   return value;
 }
 
@@ -186,6 +206,8 @@ std::string prediction_schema() {
                                   {"value", typed("string")},
                                   {"reason", typed("string")},
                                   {"option", typed("string")}});
+  const Json advice = object(
+      {{"rule", typed("string")}, {"key", typed("string")}, {"costs_bytes", count()}, {"text", typed("string")}});
   const Json body = object({{"schema", one_of({"dsplan.prediction/1"})},
                             {"fingerprint", typed("string")},
                             {"model", typed("string")},
@@ -203,6 +225,7 @@ std::string prediction_schema() {
                             {"memory", memory()},
                             {"communication", communication()},
                             {"time", typed("null")},
+                            {"advice", list_of(advice)},
                             {"assumptions", list_of(assumption)},
                             {"not_modelled", list_of(object({{"what", typed("string")}, {"why", typed("string")}}))}});
   Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
@@ -210,7 +233,9 @@ std::string prediction_schema() {
                  {"description",
                   "What `dsplan simulate --format json` prints; with --rank all these are the items of \"ranks\" in "
                   "{\"schema\": \"dsplan.predictions/1\", \"ranks\": [...]}. All sizes are bytes of one rank."}};
-  schema.update(with_optional(body, {{"above_inputs", above_inputs()}}));
+  const Json terms =
+      list_of(object({{"what", typed("string")}, {"wire_bytes", typed("integer")}, {"why", typed("string")}}));
+  schema.update(with_optional(body, {{"above_inputs", above_inputs()}, {"traffic_terms", terms}}));
   return schema.dump(2) + "\n";
 }
 

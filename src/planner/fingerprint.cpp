@@ -75,6 +75,10 @@ void add_training(const Training& t, std::string& text) {
   for (const CheckpointGroup& group : t.checkpoint.groups) {
     fmt::format_to(out, " {}-{}", group.first, group.last);
     if (group.kind == CheckpointKind::Reentrant) text += " reentrant";
+    if (group.kind == CheckpointKind::DeepSpeed) {
+      const DeepSpeedCheckpointing& d = t.checkpoint.deepspeed;
+      fmt::format_to(out, " deepspeed {} {} {} {}", d.partition, d.cpu, d.contiguous, d.number_checkpoints);
+    }
     if (!group.preserve_rng_state) text += " without rng";
     for (Op op : group.kept) fmt::format_to(out, " keeps {}", name(op));
   }
@@ -107,6 +111,7 @@ std::string fingerprint(const ModelSpec& model, const Job& job) {
   if (job.allocator != AllocatorConfig{}) text += "allocator " + canonical(job.allocator) + "\n";
   if (job.stream_frees != StreamFrees::AtSync)
     fmt::format_to(std::back_inserter(text), "frees {}\n", name(job.stream_frees));
+  if (job.placement == PlacementKind::Planned) text += "placement planned\n";
   if (const auto sizes = library_workspaces(job)) {
     fmt::format_to(std::back_inserter(text), "workspaces {} {} {}\n", sizes->cublas.value(), sizes->cublaslt.value(),
                    sizes->lt_per_call);

@@ -161,7 +161,9 @@ void stage12(const Job& job, const std::vector<Counted>& parameters, Footprint& 
   }
   result.persistent[Role::Optimizer] = storage(part, t.master_dtype) + flat_state(t, part.value());
   if (t.zero.stage == 2) {
-    result.states.gradients = storage(part, t.dtype);  // ZeRO-2 accumulates in the model's dtype, whatever is asked.
+    // Sums in another dtype are a partition of their own since 0.19.8; before, ZeRO-2 kept the model's, whatever was
+    // asked.
+    result.states.gradients = storage(part, t.deepspeed < Version{0, 19, 8} ? t.dtype : t.grad_accum_dtype);
     return;
   }
   result.states.gradients = storage(Elements(n), t.grad_accum_dtype);
@@ -256,6 +258,17 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
   return true;
 }
 
+// Below ZeRO-3: FusedAdam's int32 for overflows, and the wrapper's norm, an fp32 scalar (the base optimizer alone, in
+// fp32 without ZeRO, keeps none). With the optimizer on the host there is no FusedAdam.
+void add_scalars(const Job& job, Footprint& result) {
+  const Training& t = job.training;
+  const bool offloaded = t.zero.offload_optimizer.device != OffloadDevice::None;
+  if (t.zero.stage == 3 || offloaded || result.parameters_trainable == Elements(0)) return;
+  const bool adam = t.optimizer.kind == OptimizerKind::Adam || t.optimizer.kind == OptimizerKind::AdamW;
+  if (adam && t.optimizer.implementation == Implementation::Fused) result.persistent[Role::Temporaries] += Bytes(4);
+  if (t.zero.stage > 0 || t.dtype != DType::Float32) result.persistent[Role::Temporaries] += Bytes(4);
+}
+
 }  // namespace
 
 std::vector<Elements> kept_gradients(const ModelSpec& model, const Job& job) {
@@ -273,6 +286,10 @@ std::vector<Elements> kept_gradients(const ModelSpec& model, const Job& job) {
   }
   const std::int64_t part = round_up(Elements(sum_of(trained, true)), checked_mul(2, ranks)).value() / ranks;
   std::vector<Elements> kept(static_cast<std::size_t>(ranks));
+  if (job.training.grad_accum_dtype != job.training.dtype) {  // Sums hold the partition and no more.
+    std::fill(kept.begin(), kept.end(), Elements(part));
+    return kept;
+  }
   std::int64_t offset = 0;
   for (const Counted& p : trained) {
     if (p.elements == 0) continue;
@@ -311,6 +328,7 @@ Footprint footprint(const ModelSpec& model, const Job& job) {
     result.persistent[Role::ModuleBuffers] +=
         storage(buffer.shape.elements(), buffer.follows_model_dtype ? job.training.dtype : buffer.dtype);
   }
+  if (job.training.runtime == Runtime::DeepSpeed) add_scalars(job, result);
   add_workspaces(model, job, result);
   result.batch_known = add_batch(model, job.training, result);
   result.states.parameters = result.persistent[Role::Parameters];

@@ -119,10 +119,14 @@ std::vector<TrafficRow> traffic_formulas(const ModelSpec& model, const Job& job)
     rows.push_back(
         row(Collective::AllReduce, Pass::Backward, t.communication_dtype, storage(trained, t.communication_dtype)));
   } else if (t.zero.stage < 3) {
-    const bool to_owners = t.zero.reduce_scatter && !t.zero.use_multi_rank_bucket_allreduce;
-    const DType type = to_owners ? t.dtype : t.communication_dtype;
-    rows.push_back(row(to_owners ? Collective::Reduce : Collective::AllReduce, Pass::Backward, type,
-                       storage(trained, type) * (t.zero.stage == 2 ? t.grad_accum : 1)));
+    const bool to_owners =
+        t.zero.contiguous_gradients && t.zero.reduce_scatter && !t.zero.use_multi_rank_bucket_allreduce;
+    const DType type = t.communication_dtype;
+    // BF16_Optimizer sends its sums with their padding, in one piece.
+    const bool sums = t.zero.stage == 1 && t.dtype == DType::BFloat16 && t.grad_accum_dtype == DType::Float32;
+    rows.push_back(
+        row(to_owners && !sums ? Collective::Reduce : Collective::AllReduce, Pass::Backward, type,
+            storage(sums ? round_up(trained, 2 * ranks) : trained, type) * (t.zero.stage == 2 ? t.grad_accum : 1)));
     rows.push_back(row(Collective::AllGather, Pass::Step, t.dtype, storage(round_up(trained, 2 * ranks), t.dtype)));
   } else {
     stage3_rows(model, job, reduced, rows);

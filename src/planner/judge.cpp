@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "planner/report_details.h"
 
@@ -90,6 +91,27 @@ void judge_host(const Job& job, Prediction& p) {
     p.verdict = p.host.verdict;
     p.verdict_reason = p.host.verdict_reason;
   }
+}
+
+std::vector<Phase> with_allocator(std::vector<Phase> phases, const Placement& placement) {
+  std::map<std::size_t, const PlacementMark*> at;
+  for (const PlacementMark& mark : placement.marks) at[mark.event] = &mark;
+  for (Phase& phase : phases) {
+    for (PhaseMark& mark : phase.marks) {
+      const PlacementMark& seen = *at.at(mark.event);
+      mark.allocated = seen.allocated;
+      mark.active = seen.active;
+      mark.reserved = seen.reserved;
+    }
+    for (std::size_t i = 0; i < kStretches; ++i) {
+      if (phase.name != name(static_cast<Stretch>(i))) continue;
+      const PlacementPeaks& most = placement.by_stretch[i];
+      phase.peak_allocated = std::max(phase.peak_allocated, most.allocated);
+      phase.peak_active = std::max(phase.peak_allocated, most.active);
+      phase.peak_reserved = most.reserved;
+    }
+  }
+  return phases;
 }
 
 PlacementPeaks peaks_of(const Placement& placement, std::optional<Stretch> only) {

@@ -44,6 +44,9 @@ struct BothEnds {
 [[nodiscard]] BothEnds both_ends(const Schedule& schedule, const PlacementOptions& options, const Placement& placement,
                                  std::optional<Stretch> only);
 
+// The phases as the allocator saw them: blocks handed out, blocks that wait, segments. `phases` are the meter's.
+[[nodiscard]] std::vector<Phase> with_allocator(std::vector<Phase> phases, const Placement& placement);
+
 // p.peak: when it is, what is alive, and what the allocator and the process make of it. Reads p.context and
 // p.communicators.
 void add_peak(const Schedule& schedule, const ModelSpec& model, const Job& job, const MemoryMeter& meter,

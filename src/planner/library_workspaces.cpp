@@ -31,6 +31,10 @@ std::optional<LibraryWorkspaces> library_workspaces(const Job& job) {
   sizes.cublas = *capability == 9 || (later && (*capability == 10 || *capability == 12)) ? kLarge : kUsual;
   sizes.cublaslt = later ? Bytes(0) : kLt;
   sizes.lt_per_call = torch < Version{2, 9, 0};
+  if (job.calibration) {
+    sizes.cublas = job.calibration->cublas_workspace.value_or(sizes.cublas);
+    sizes.cublaslt = job.calibration->cublaslt_workspace.value_or(sizes.cublaslt);
+  }
   return sizes;
 }
 

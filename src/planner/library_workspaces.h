@@ -9,6 +9,8 @@
 //              to 2.11; since 2.12 it uses cuBLAS's block. (2.11 sizes its block as if it were shared already, which
 //              leaves it at 1 MiB.)
 //
+// A calibration's own figures replace these.
+//
 // CUBLAS_WORKSPACE_CONFIG, CUBLASLT_WORKSPACE_SIZE and TORCH_CUBLASLT_UNIFIED_WORKSPACE are taken as not set.
 #pragma once
 

@@ -7,12 +7,16 @@
 
 #include "core/error.h"
 #include "model/graphs/graphs.h"
+#include "planner/advice.h"
 #include "planner/footprint.h"
 #include "planner/fragmentation.h"
 #include "planner/judge.h"
+#include "planner/label_rules.h"
 #include "planner/library_workspaces.h"
 #include "planner/lowering/lower.h"
+#include "planner/planned.h"
 #include "planner/report_details.h"
+#include "planner/traffic_terms.h"
 #include "sim/memory.h"
 #include "sim/placement.h"
 #include "sim/traffic.h"
@@ -54,7 +58,8 @@ Prediction outline(const ModelSpec& model, const Job& job, std::int64_t rank, co
   p.capacity = job.capacity;
   p.context = job.context.value_or(kUncalibratedContext);
   p.reserve = job.reserve;
-  p.communicators = job.parallelism.world > 1 ? kCommunicator : Bytes(0);
+  p.communicators = job.communicators.value_or(job.parallelism.world > 1 ? kCommunicator : Bytes(0));
+  p.advice = advice_by_formula(model, job, rank, formulas.parameters_trainable);
   return p;
 }
 
@@ -113,6 +118,11 @@ void list_what_is_missing(const Job& job, Prediction& p) {
   if (!job.context) {
     p.not_modelled.push_back({"context", "no device is named: an uncalibrated 600 MiB stand for its CUDA context"});
   }
+  const Checkpointing& checkpoint = job.training.checkpoint;
+  if (checkpoint.by_deepspeed() && checkpoint.deepspeed.cpu && !checkpoint.deepspeed.partition) {
+    p.not_modelled.push_back({"activation_checkpointing.cpu_checkpointing",
+                              "the stream on which arguments are copied: here each copy is over when it begins"});
+  }
   if (job.training.runtime == Runtime::DeepSpeed && job.training.zero.overlap_comm) {
     p.not_modelled.push_back(
         {"zero_optimization.overlap_comm", "streams: everything runs on one, frees wait for none"});
@@ -146,20 +156,26 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   p.events = schedule.events.size();
   p.buffers = schedule.buffers.size();
   DSPLAN_CHECK(meter.by_role() == formulas.persistent, "persistent bytes by schedule and by formula differ");
-  p.persistent.allocated = meter.allocated();
-  p.phases = meter.phases();
+  p.persistent.allocated = placement.marks.back().allocated;  // The schedule ends with the second step's last mark.
+  p.phases = with_allocator(meter.phases(), placement);
   p.communication = traffic.rows(job.parallelism.dp, schedule.dp_inside);
+  p.traffic_terms = traffic_terms(model, job, *p.communication);
   p.fetches = schedule.counts;
   p.held_for_backward = held_for_backward(schedule, model);
   p.loss_spike = loss_spike(schedule, model);
   add_peak(schedule, model, job, meter, both_ends(schedule, options, placement, only), p);
   add_host(host, job, p);
-  judge(schedule, model, job, placement, p);
+  if (job.placement == PlacementKind::Planned) {
+    judge_planned(plan_arena(schedule, placement.peak.reserved), p);
+  } else {
+    judge(schedule, model, job, placement, p);
+  }
   judge_host(job, p);
   if (job.explain_fragmentation) {
     p.fragmentation = explain_fragmentation(schedule, model, job, options, peaks_of(placement, only), verdict_limit(p));
   }
   if (only) keep_only(*only, p);
+  name_rules(job.training, p);
   return p;
 }
 
@@ -212,7 +228,9 @@ Prediction predict(const ModelSpec& model, const Job& job, std::int64_t rank) {
   return predict_one(model, job, rank, prepare(model, job), footprint(model, job), fingerprint(model, job));
 }
 
-std::vector<Prediction> predict_asked(const ModelSpec& model, const Job& job) {
+namespace {
+
+std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job) {
   const Ground ground = prepare(model, job);
   const Footprint formulas = footprint(model, job);
   const std::string hash = fingerprint(model, job);
@@ -247,6 +265,14 @@ std::vector<Prediction> predict_asked(const ModelSpec& model, const Job& job) {
                              ranks.size(), job.parallelism.dp - static_cast<std::int64_t>(ranks.size()))});
   }
   predictions.push_back(std::move(*worst));
+  return predictions;
+}
+
+}  // namespace
+
+std::vector<Prediction> predict_asked(const ModelSpec& model, const Job& job) {
+  std::vector<Prediction> predictions = predict_ranks(model, job);
+  if (job.explain_advice) add_predicted_advice(model, job, predictions);
   return predictions;
 }
 

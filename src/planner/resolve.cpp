@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "model/lora.h"
 #include "planner/resolve/resolver.h"
 
@@ -78,27 +80,39 @@ bool Resolver::applies(When when) const {
     case When::Muon: return job.training.optimizer.kind == OptimizerKind::Muon;
     case When::Bf16: return job.training.dtype == DType::BFloat16;
     case When::Fp16: return job.training.dtype == DType::Float16;
+    case When::DeepSpeedCheckpointing: return job.training.checkpoint.by_deepspeed();
   }
   return true;
 }
 
 void judge_conditional_keys(Resolver& resolver) {
-  const auto judge = [&resolver](const NotModelled& item) {
+  const auto inert = [&resolver](const Place& place, const std::string& key, When when) {
+    resolver.job.notices.push_back({Notice::Kind::Inert,
+                                    place,
+                                    fmt::format("\"{}\" has no effect here: it needs {}", key, describe(when)),
+                                    {},
+                                    "inert_key",
+                                    key});
+  };
+  // What this version refuses anyway (resolve/zero.cpp) is not refused twice.
+  const auto removed = [&resolver](const std::string& key) {
+    if (resolver.ds == nullptr || resolver.job.training.deepspeed < kRemovesKeys) return false;
+    const std::vector<ConditionalKey>& gone = resolver.ds->removed;
+    return std::any_of(gone.begin(), gone.end(), [&key](const ConditionalKey& one) { return one.key == key; });
+  };
+  const auto judge = [&](const NotModelled& item) {
+    if (removed(item.key)) return;
     if (resolver.applies(item.when)) {
       resolver.fault(item.place, fmt::format("\"{}\": {} is not modelled yet", item.key, item.feature));
     } else {
-      resolver.notice(Notice::Kind::Inert, item.place,
-                      fmt::format("\"{}\" has no effect here: it needs {}", item.key, describe(item.when)));
+      inert(item.place, item.key, item.when);
     }
   };
   for (const NotModelled& item : resolver.request.not_modelled) judge(item);
   if (resolver.ds == nullptr) return;
   for (const NotModelled& item : resolver.ds->not_modelled) judge(item);
   for (const ConditionalKey& key : resolver.ds->conditional) {
-    if (!resolver.applies(key.when)) {
-      resolver.notice(Notice::Kind::Inert, key.place,
-                      fmt::format("\"{}\" has no effect here: it needs {}", key.key, describe(key.when)));
-    }
+    if (!resolver.applies(key.when)) inert(key.place, key.key, key.when);
   }
 }
 

@@ -10,7 +10,10 @@ void MemoryMeter::on(std::size_t at, const Allocate& event) {
   requested_ += buffer.size;
   allocated_ += rounded_to_block(buffer.size);
   by_role_[buffer.role] += buffer.size;
-  if (!phases_.empty()) phases_.back().peak_allocated = std::max(phases_.back().peak_allocated, allocated_);
+  if (!phases_.empty()) {
+    phases_.back().peak_requested = std::max(phases_.back().peak_requested, requested_);
+    phases_.back().peak_allocated = std::max(phases_.back().peak_allocated, allocated_);
+  }
   if (inside_) take_peak(at);
 }
 
@@ -40,7 +43,7 @@ void MemoryMeter::on(std::size_t at, const Mark& event) {
   }
   if (event.moment == Moment::StretchBegins) {
     stretch_ = event.stretch;
-    phases_.push_back({std::string(name(event.stretch)), {}, allocated_});
+    phases_.push_back({std::string(name(event.stretch)), {}, requested_, allocated_, {}, {}});
     if (only_ == event.stretch) {
       inside_ = true;
       take_peak(at);
@@ -50,9 +53,7 @@ void MemoryMeter::on(std::size_t at, const Mark& event) {
   } else if (event.moment == Moment::StretchEnds && only_) {
     inside_ = false;
   }
-  // Later micro-batches repeat the first one's marks; the list keeps the first one's and the step's.
-  if (event.micro_batch > 0) return;
-  phases_.back().marks.push_back({std::string(name(event.moment)), requested_, allocated_});
+  phases_.back().marks.push_back({std::string(name(event.moment)), requested_, allocated_, {}, {}, at});
 }
 
 std::vector<BufferId> live_after(const Schedule& schedule, std::size_t at) {

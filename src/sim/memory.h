@@ -32,6 +32,7 @@ class MemoryMeter : public Ignores<Compute, Communicate, Enter, Exit> {
   [[nodiscard]] Stretch peak_stretch() const { return peak_stretch_; }
   // The largest sum of rounded blocks, which may be at another event.
   [[nodiscard]] Bytes peak_allocated() const { return peak_allocated_; }
+  // In what the schedule says alone: active and reserved are the allocator's business, and 0 here.
   [[nodiscard]] const std::vector<Phase>& phases() const { return phases_; }
 
  private:

@@ -107,9 +107,18 @@ void Placer::on(std::size_t at, const Mark& event) {
     most_reserved_ = allocator_.reserved();
     reserved_at_ = at;
   } else if (event.moment == Moment::StretchEnds) {
-    result_.by_stretch[static_cast<std::size_t>(event.stretch)] = peaks();
+    PlacementPeaks& stretch = result_.by_stretch[static_cast<std::size_t>(event.stretch)];
+    const PlacementPeaks most = peaks();
+    stretch.allocated = std::max(stretch.allocated, most.allocated);
+    stretch.active = std::max(stretch.active, most.active);
+    if (most.reserved > stretch.reserved) {
+      stretch.reserved = most.reserved;
+      stretch.reserved_at = most.reserved_at;
+    }
     saved_ = saved_ || event.stretch == Stretch::Save;
   }
+  const AllocatorStatistics now = allocator_.statistics();
+  result_.marks.push_back({at, now.allocated, now.active, now.reserved});
 }
 
 void Placer::work_on_streams(StreamId stream, Span reads, Span writes) {

@@ -35,9 +35,18 @@ struct PlacementPeaks {
   std::size_t reserved_at = 0;  // The first event at which `reserved` is largest.
 };
 
+// The allocator at a mark.
+struct PlacementMark {
+  std::size_t event = 0;
+  Bytes allocated;
+  Bytes active;
+  Bytes reserved;
+};
+
 struct Placement {
   PlacementPeaks peak;  // Saving left out.
-  std::array<PlacementPeaks, kStretches> by_stretch;  // Zero where the schedule has no such stretch.
+  std::vector<PlacementMark> marks;  // All of them, up to a failure.
+  std::array<PlacementPeaks, kStretches> by_stretch;  // Zero where the schedule has no such stretch; the largest of several.
   std::int64_t retries = 0;
   std::optional<std::size_t> first_retry;  // The event that caused it.
   bool waited = false;                     // Some free waited for another stream: the two ends may differ.

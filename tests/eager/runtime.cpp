@@ -25,6 +25,13 @@ void Runtime::load() {
   for (const Tensor& leaf : leaves_) leaf->storage = block("parameter", bytes(leaf->elements()));
 }
 
+void Runtime::make_overflow_buffer() {
+  if (plan_.fused) overflow_ = block("overflow buffer", 4);
+}
+
+// The new one is there before the old one goes.
+void Runtime::hold_norm() { norm_ = block("global norm", 4); }
+
 void Runtime::make_state(std::int64_t size) {
   state_.push_back(block("exp_avg", size));
   state_.push_back(block("exp_avg_sq", size));
@@ -92,13 +99,16 @@ class Stage0 : public Runtime {
 
   void initialise() override {
     load();
+    make_overflow_buffer();
     if (!plan_.mixed()) return;
     std::vector<Block> clones;
     for (const Tensor& leaf : leaves_) clones.push_back(block("clone", bytes(leaf->elements())));
     const Block flat = block("flat parameters", bytes(elements_));
     clones.clear();
     for (const Tensor& leaf : leaves_) leaf->storage = flat;
+    Block clone = block("clone of all", bytes(elements_));
     master_ = block("master", 4 * elements_);
+    clone.reset();
     const Block zeros = block("zero gradients", 4 * elements_);
     make_state(4 * elements_);
   }
@@ -138,7 +148,7 @@ class Stage0 : public Runtime {
     const Block flat = block("flat gradient in fp32", 4 * elements_);
     casts.clear();
     for (const Tensor& leaf : leaves_) leaf->grad.reset();
-    passing("norm", 4);
+    hold_norm();
   }
 
   Block master_;

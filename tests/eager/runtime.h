@@ -51,12 +51,16 @@ class Runtime : public ModuleHooks {
   [[nodiscard]] std::int64_t bytes(std::int64_t elements) const { return elements * plan_.width(); }
   void load();
   void make_state(std::int64_t bytes);
+  void make_overflow_buffer();
+  void hold_norm();
 
   Plan plan_;
   Net& net_;
   Tensors leaves_;  // In registration order, ties once.
   std::int64_t elements_ = 0;
   std::vector<Block> state_;
+  Block overflow_;
+  Block norm_;
 };
 
 [[nodiscard]] std::unique_ptr<Runtime> make_plain(const Plan& plan, Net& net);

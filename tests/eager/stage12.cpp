@@ -21,15 +21,20 @@ class Stage12 : public Runtime {
       mine_.push_back(from < to);
       if (from >= to) continue;
       touching_ += leaf->elements();
-      fragment_ = std::max(fragment_, to - from);
-      if (from == begin_.back() && to == begin && leaf->elements() == part_) whole_ = true;
+      fragments_.push_back(to - from);
+      padding_ -= to - from;
     }
+    padding_ += part_;
   }
 
   void initialise() override {
     load();
+    make_overflow_buffer();
+    Block zeros;
+    if (padded_ > elements_) zeros = block("padding of flat parameters", bytes(padded_ - elements_));
     const Block flat = block("flat parameters", bytes(padded_));
     for (const Tensor& leaf : leaves_) leaf->storage = flat;
+    zeros.reset();
     Block master = block("clone of the partition", bytes(part_));
     if (plan_.mixed()) master = block("master", 4 * part_);
     master_ = master;
@@ -38,7 +43,9 @@ class Stage12 : public Runtime {
 
   void backward_begins(bool boundary) override { boundary_ = boundary; }
 
+  // setup_buckets: at the first gradient, full size; kept until they are emptied.
   void ready(const Tensor& leaf) override {
+    while (bucket_.size() < (plan_.overlap ? 2U : 1U)) bucket_.push_back(block("bucket", bytes(plan_.bucket)));
     if (plan_.stage == 2 || (boundary_ && plan_.overlap)) take(index_of(leaf));
   }
 
@@ -49,7 +56,9 @@ class Stage12 : public Runtime {
       if (leaves_[at]->grad) take(at);
     }
     flush();
+    if (boundary_ && padding_ > 0) zeros_ = block("padding", bytes(padding_));
     bucket_.clear();
+    late_.clear();
     if (!kept_) {
       kept_ = std::move(arriving_);
     }
@@ -57,16 +66,15 @@ class Stage12 : public Runtime {
   }
 
   void step() override {
-    if (plan_.scans_overflow && plan_.mixed()) {
-      passing("overflow scan", 11 * fragment_);
-      passing("overflow flag", 1);
-    }
-    passing("norm", 8 * fragment_);
+    if (plan_.scans_overflow && plan_.mixed()) passing("overflow flag", 1);
+    for (const std::int64_t fragment : fragments_) passing("norm", 8 * fragment);
     passing("norm", 4);
-    Block gradient = kept_;
-    if (!whole_) gradient = block("flat gradient", bytes(part_));
+    hold_norm();
+    Block gradient = kept_ ? kept_ : zeros_;
+    if (fragments_.size() + (padding_ > 0 ? 1U : 0U) > 1) gradient = block("flat gradient", bytes(part_));
     if (plan_.mixed()) gradient = block("gradient in fp32", 4 * part_);
     kept_.reset();
+    zeros_.reset();
     if (state_.empty()) make_state(4 * part_);
   }
 
@@ -83,11 +91,10 @@ class Stage12 : public Runtime {
   void take(std::size_t at) {
     const std::int64_t size = leaves_[at]->elements();
     if (filled_ + size > plan_.bucket) flush();
-    // setup_buckets: at the first gradient of a backward, full size.
-    while (bucket_.size() < (plan_.overlap ? 2U : 1U)) bucket_.push_back(block("bucket", bytes(plan_.bucket)));
     if (size > plan_.bucket) {
       average({{at, size}});
       keep(at);
+      if (plan_.stage == 1 && !mine_[at]) late_.push_back(leaves_[at]->grad);
       leaves_[at]->grad.reset();
       return;
     }
@@ -138,8 +145,8 @@ class Stage12 : public Runtime {
   std::int64_t padded_ = 0;
   std::int64_t part_ = 0;
   std::int64_t touching_ = 0;  // G_r.
-  std::int64_t fragment_ = 0;  // The largest.
-  bool whole_ = false;         // The partition is one parameter.
+  std::int64_t padding_ = 0;
+  std::vector<std::int64_t> fragments_;
   std::vector<std::int64_t> begin_;
   std::vector<bool> mine_;
   Block master_;
@@ -148,6 +155,8 @@ class Stage12 : public Runtime {
   std::int64_t filled_ = 0;
   Block arriving_;
   Block kept_;
+  Block zeros_;
+  Tensors late_;  // ZeRO-1 lets go of other ranks' gradients when all are reduced.
   bool boundary_ = true;
 };
 

@@ -10,10 +10,10 @@ TINY = {"model_type": "tiny"}
 ADAM = {"type": "AdamW", "params": {"lr": 1e-3}}
 
 
-def case(model, zero, *, world=2, accumulation=1, dtype="bf16", steps=2, train=None, deepspeed=None, **loop):
-    """`train`: dsplan's training file beside it; `loop`: init ("after": the model is built outside zero.Init),
+def case(model, zero, *, world=2, accumulation=1, dtype="bf16", steps=2, deepspeed=None, **loop):
+    """`loop`: init ("after": the model is built outside zero.Init),
     checkpoint (None, "reentrant", "non_reentrant"), freeze (globs), evaluate (steps before which an eval forward
-    runs), plain_outputs (tuples instead of transformers' classes)."""
+    runs)."""
     file = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": accumulation,
             "optimizer": ADAM, "zero_optimization": zero}
     if dtype != "fp32":
@@ -132,8 +132,6 @@ CASES = {
     "z3-llama-fp32": case(LLAMA, z3(), dtype="fp32"),
     "z3-llama-offload": case(LLAMA, z3(offload_optimizer={"device": "cpu"}), accumulation=2),
     "z3-llama-offload-param": case(LLAMA, z3(offload_optimizer={"device": "cpu"}, offload_param={"device": "cpu"})),
-    "z3-llama-module-granularity": case(LLAMA, z3(stage3_module_granularity_threshold=2000), steps=3,
-                                         plain_outputs=True),
     "z3-gpt2": case(GPT2, z3(), steps=3),
     "z3-gpt2-non-reentrant": case(GPT2, z3(), checkpoint="non_reentrant"),
 }

@@ -35,7 +35,7 @@ def stage12(o, names):
         "order": [[names.of(p) for p in group] for group in o.round_robin_bit16_groups],
         "in_partition": [[names.of(p) for p in group] for group in o.params_in_partition],
         "first_offset": [int(n) for n in o.first_offset],
-        "grads_in_partition": tensor(o.grads_in_partition),
+        "grads_in_partition": tensor(getattr(o, "grads_in_partition", None)),
         "averaged_gradients": {str(i): [tensor(g) for g in grads] for i, grads in o.averaged_gradients.items()
                                if grads is not None},
         "buckets": {SHORT[dtype]: [tensor(b) for b in bucket.buffer] for dtype, bucket in o.ipg_buckets.items()},

@@ -234,3 +234,15 @@ for reduction in ("mean", "sum", "none"):
          lambda x, t, r=reduction: F.binary_cross_entropy_with_logits(x, t, reduction=r), both, grad=[True, False],
          reduction=reduction)
     case("kl_div", lambda x, t, r=reduction: F.kl_div(x, t, reduction=r), both, grad=[True, False], reduction=reduction)
+
+# Without a gradient.
+case("floor_divide", lambda x: torch.floor_divide(x, 3), ((A,), (B,)), grad=[False], number=3.0)
+for name in ("ne", "eq", "ge"):
+    case(name, getattr(torch, name), ((A, A), (B, (7, 1))), grad=[False, False])
+case("all", lambda x: x.all(), ((A,), (B,)), kinds=["bool"], dtypes=["bool"])
+case("all", lambda x: x.all(-1), ((A,), (B,)), kinds=["bool"], dtypes=["bool"])
+case("histc", lambda x: torch.histc(x, bins=4, min=0, max=1), ((A,), (B,)), grad=[False], dtypes=["fp32"])
+case("arange", lambda: torch.arange(60, device="cuda:0"), ((),), dtypes=["int64"])
+case("arange", lambda: torch.arange(5, 4000, dtype=torch.int32, device="cuda:0"), ((),), dtypes=["int32"])
+case("index_put", lambda x, i, v: x.index_put((i,), v), ((A, (4,), (4, 10)), (B, (2,), (2, 7, 65))),
+     kinds=["f", "int64", "f"], grad=[False] * 3, in_place=lambda x, i, v: x.index_put_((i,), v))

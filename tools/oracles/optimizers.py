@@ -83,7 +83,8 @@ def make_parameters(kinds):
 
 
 def run(kinds, act, prepare=lambda parameters: None):
-    """The log of `act(parameters, prepared)` done twice, gradients being there each time."""
+    """The log of `act(parameters, prepared)` done twice, gradients being there each time. The cases below take it as an
+    argument: tools/frameworks/ops runs the same on a GPU."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         parameters = make_parameters(kinds)
         log = Log()
@@ -114,7 +115,7 @@ LISTS = {"bf16": typed(SHAPES, BF16), "fp32": typed(SHAPES, FP32), "mixed": type
 FORMS = {"fused": {"fused": True}, "foreach": {"foreach": True}, "for-loop": {"foreach": False}}
 
 
-def torch_cases():
+def torch_cases(run):
     optim = torch.optim
     table = [("adam", optim.Adam, FORMS, [{}, {"weight_decay": 0.1}]),
              ("adamw", optim.AdamW, FORMS, [{"weight_decay": 0.1}]),
@@ -131,7 +132,7 @@ def torch_cases():
                            **run(kinds, lambda p, o: o.step(), prepare)}
 
 
-def other_cases():
+def other_cases(run):
     for dtypes in ("bf16", "fp32"):
         kinds = typed(MATRICES, BF16 if dtypes == "bf16" else FP32)
         yield {"optimizer": "muon", "implementation": "for-loop", "dtypes": dtypes,
@@ -143,7 +144,7 @@ def other_cases():
                **run(kinds, lambda p, o: o.step(), make)}
 
 
-def bitsandbytes_cases():
+def bitsandbytes_cases(run):
     """The kernels are replaced by nothing: they take no memory of their own."""
     import bitsandbytes
     import bitsandbytes.functional as F
@@ -172,7 +173,7 @@ def bitsandbytes_cases():
            **run(LISTS["bf16"], lambda p, o: o.step(), overridden)}
 
 
-def clip_cases():
+def clip_cases(run):
     for form, foreach in (("foreach", None), ("for-loop", False)):
         for dtypes, kinds in LISTS.items():
             for keep in (False, True):
@@ -187,7 +188,7 @@ def clip_cases():
                 yield {"action": "clip", "implementation": form, "keep": keep, "dtypes": dtypes, **run(kinds, act)}
 
 
-def zero_cases():
+def zero_cases(run):
     for set_to_none in (True, False):
         for dtypes, kinds in LISTS.items():
             made = lambda p: torch.optim.AdamW(p)
@@ -206,16 +207,20 @@ class Scaler(torch.amp.GradScaler):
         return optimizer.step(*args, **kwargs)
 
 
-def scaler_cases():
-    """unscale_ (if asked), clip (if asked), step, update; the scale is there since the first backward."""
+def fake_scaler():
     torch.amp.grad_scaler.amp_definitely_not_available = lambda: False
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False
+    scaler = Scaler("cuda")
+    scaler._enabled = True
+    return scaler
+
+
+def scaler_cases(run, make_scaler=fake_scaler):
+    """unscale_ (if asked), clip (if asked), step, update; the scale is there since the first backward."""
     for form in ("fused", "foreach", "for-loop"):
         for clip in (False, True):
             def prepare(parameters):
-                scaler = Scaler("cuda")
-                scaler._enabled = True
-                return types.SimpleNamespace(scaler=scaler, norm=None,
+                return types.SimpleNamespace(scaler=make_scaler(), norm=None,
                                              optimizer=torch.optim.AdamW(parameters, **FORMS[form]))
 
             def act(parameters, made):
@@ -240,7 +245,7 @@ def main(path):
     warnings.simplefilter("ignore")
     cases = []
     for source in (torch_cases, other_cases, bitsandbytes_cases, clip_cases, zero_cases, scaler_cases):
-        cases += list(source())
+        cases += list(source(run))
     versions = {"torch": torch.__version__, "transformers": transformers.__version__,
                 "bitsandbytes": bitsandbytes.__version__}
     with open(path, "w") as out:

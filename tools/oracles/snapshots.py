@@ -91,4 +91,5 @@ def main():
     (folder / "run-moved.pickle").write_bytes(pickle.dumps(moved, 4))
 
 
-main()
+if __name__ == "__main__":
+    main()

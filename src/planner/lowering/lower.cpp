@@ -79,6 +79,29 @@ class Loop {
 
 }  // namespace
 
+namespace {
+
+// engine.py, _configure_fp16_optimizer: FP16_Optimizer is for FusedAdam; others get one master for each parameter.
+bool uses_unfused_wrapper(const Training& training) {
+  const Optimizer& optimizer = training.optimizer;
+  const bool adam = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW;
+  return training.zero.stage == 0 && training.dtype != DType::Float32 &&
+         !(adam && optimizer.implementation == Implementation::Fused);
+}
+
+// Sums of gradients in another dtype than the model's, below ZeRO-3.
+std::optional<std::string> accumulation_obstacle(const Training& training) {
+  const Zero& zero = training.zero;
+  if (zero.stage == 0 || zero.stage == 3 || training.grad_accum_dtype == training.dtype) return std::nullopt;
+  if (uses_bf16_optimizer(training)) return std::nullopt;
+  if (training.grad_accum_dtype != DType::Float32) return "gradient accumulation in less than fp32";
+  if (training.deepspeed < Version{0, 19, 8}) return "gradient accumulation in fp32 before DeepSpeed 0.19.8";
+  if (!zero.contiguous_gradients) return "gradient accumulation in fp32 without contiguous_gradients";
+  return std::nullopt;
+}
+
+}  // namespace
+
 std::optional<std::string> schedule_obstacle(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
   if (const auto graph = graph_obstacle(model, training, job.parallelism.tp)) return graph;
@@ -90,9 +113,8 @@ std::optional<std::string> schedule_obstacle(const ModelSpec& model, const Job& 
   if (training.runtime == Runtime::DeepSpeed) {
     if (training.zero.offload_optimizer.device != OffloadDevice::None) return "optimizer offload";
     if (training.zero.offload_param.device != OffloadDevice::None) return "parameter offload";
-    if (training.zero.stage < 3 && training.grad_accum_dtype != training.dtype) {
-      return "gradient accumulation in another dtype than the model's (BF16_Optimizer)";
-    }
+    if (uses_unfused_wrapper(training)) return "16 bit without ZeRO and without FusedAdam (FP16_UnfusedOptimizer)";
+    if (const auto other = accumulation_obstacle(training)) return other;
   }
   return std::nullopt;
 }
@@ -141,7 +163,7 @@ namespace {
 // (torch/utils/checkpoint.py: "None of the inputs have requires_grad=True").
 void refuse_unreachable(const Graph& graph, const Checkpointing& checkpointing) {
   for (const CheckpointGroup& group : checkpointing.groups) {
-    if (group.kind != CheckpointKind::Reentrant) continue;
+    if (group.kind == CheckpointKind::NonReentrant) continue;
     const Region& region = graph.regions[static_cast<std::size_t>(group.first)];
     const auto wants = [&](TensorId id) { return graph.tensor(id).requires_grad; };
     if (std::any_of(region.arguments.begin(), region.arguments.end(), wants)) continue;
@@ -195,11 +217,14 @@ Schedule lower_shapes(const ModelSpec& model, const Job& job, const std::vector<
   emitter.mark(Moment::StretchEnds, Stretch::Init);
 
   Workspaces workspaces(library_workspaces(job), emitter);
+  const bool asynchronous = job.training.deepspeed >= kAsynchronousOffload;
+  DeepSpeedCheckpoints deepspeed(checkpointing.deepspeed, asynchronous, emitter);
   std::vector<std::unique_ptr<Tape>> tapes;
   for (const View& shape : shapes) {
     tapes.push_back(
         std::make_unique<Tape>(model, *shape.graph, *shape.recipes, checkpointing, emitter, *runtime, buffers));
     tapes.back()->attach(workspaces);
+    tapes.back()->attach(deepspeed);
   }
   Loop loop(job, emitter, *runtime, [&](std::int64_t k) -> Tape& {
     const std::int64_t length = job.training.seq_of(k);

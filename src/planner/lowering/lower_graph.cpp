@@ -70,6 +70,8 @@ Schedule lower_graph(const BuiltOpGraph& built, const RecipeBook& recipes, bool 
   emitter.mark(Moment::StretchEnds, Stretch::Init);
 
   Tape tape(built.model, built.graph, recipes, built.checkpoint, emitter, runtime, {});
+  DeepSpeedCheckpoints deepspeed(built.checkpoint.deepspeed, true, emitter);
+  tape.attach(deepspeed);
   emitter.at(Pass::Forward);
   emitter.mark(Moment::StretchBegins, Stretch::FirstStep);
   emitter.mark(Moment::ForwardBegins, Stretch::FirstStep);

@@ -175,8 +175,11 @@ BufferId RuntimeBase::load_whole(const Leaf& leaf, Label label) {
   return buffer;
 }
 
+// Since 0.19.8 parameters are broadcast as bytes (engine.py, _broadcast_model).
 void RuntimeBase::broadcast(BufferId buffer, DType type) {
   if (world() == 1) return;
+  const bool as_bytes = training().runtime == Runtime::DeepSpeed && training().deepspeed >= Version{0, 19, 8};
+  if (as_bytes) type = DType::UInt8;
   emitter_.begin();
   emitter_.read(buffer);
   emitter_.write(buffer);
@@ -194,6 +197,38 @@ void accumulate_gradient(Emitter& emitter, BufferId& held, BufferId gradient) {
   emitter.write(held);
   emitter.compute("accumulate gradient");
   emitter.release(gradient, Reason::AutogradGraph);
+}
+
+void RuntimeBase::make_overflow_buffer() {
+  const Optimizer& optimizer = training().optimizer;
+  const bool adam = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW;
+  if (!adam || optimizer.implementation != Implementation::Fused) return;
+  const BufferId flag = emitter_.allocate(Bytes(4), DType::Int32, Role::Temporaries, "overflow buffer of FusedAdam");
+  emitter_.mark_scratch(flag);
+  emitter_.begin();
+  emitter_.write(flag);
+  emitter_.compute("zero overflow buffer");
+}
+
+void RuntimeBase::hold_norm(DType type) {
+  const BufferId norm =
+      emitter_.allocate(Bytes(bytes_per_element(type)), type, Role::Temporaries, "global gradient norm");
+  emitter_.mark_scratch(norm);
+  emitter_.begin();
+  emitter_.write(norm);
+  emitter_.compute("global gradient norm");
+  if (norm_ != kNoBuffer) emitter_.release(norm_, Reason::PythonFrame);
+  norm_ = norm;
+}
+
+BufferId RuntimeBase::padding_of_flat(std::int64_t elements) {
+  if (elements == 0) return kNoBuffer;
+  const BufferId zeros =
+      emitter_.allocate(in_model_dtype(elements), dtype(), Role::Temporaries, "padding of flat parameters");
+  emitter_.begin();
+  emitter_.write(zeros);
+  emitter_.compute("zero padding");
+  return zeros;
 }
 
 void RuntimeBase::create_flat_state(std::int64_t elements, std::vector<BufferId>& state) {
@@ -215,12 +250,19 @@ void RuntimeBase::write_all(const std::vector<BufferId>& buffers) {
   for (BufferId buffer : buffers) emitter_.write(buffer);
 }
 
+bool uses_bf16_optimizer(const Training& training) {
+  return training.runtime == Runtime::DeepSpeed && training.zero.stage == 1 && training.dtype == DType::BFloat16 &&
+         training.grad_accum_dtype == DType::Float32 && training.zero.offload_optimizer.device == OffloadDevice::None;
+}
+
 std::unique_ptr<TrainingRuntime> make_runtime(const Job& job, const ModelSpec& model, std::int64_t rank,
                                               Emitter& emitter) {
   if (job.training.runtime == Runtime::PyTorch) return make_pytorch_runtime(job, model, rank, emitter);
   switch (job.training.zero.stage) {
     case 0: return make_stage0_runtime(job, model, rank, emitter);
     case 1:
+      if (uses_bf16_optimizer(job.training)) return make_bf16_runtime(job, model, rank, emitter);
+      return make_stage12_runtime(job, model, rank, emitter);
     case 2: return make_stage12_runtime(job, model, rank, emitter);
     case 3: return make_stage3_runtime(job, model, rank, emitter);
     default: break;

@@ -74,6 +74,12 @@ class RuntimeBase : public TrainingRuntime {
   void broadcast(BufferId buffer) { broadcast(buffer, dtype()); }
   void broadcast(BufferId buffer, DType type);
   void accumulate(BufferId& held, BufferId gradient) { accumulate_gradient(emitter_, held, gradient); }
+  // DeepSpeed's FusedAdam makes an int32 for overflows when it is constructed, and keeps it (ops/adam/fused_adam.py).
+  void make_overflow_buffer();
+  // The wrapper's _global_grad_norm: a scalar that each step replaces.
+  void hold_norm(DType type);
+  // Zeros that end a flat buffer, made before it (runtime/utils.py, align_dense_tensors); kNoBuffer where none are.
+  BufferId padding_of_flat(std::int64_t elements);
   // All state tensors for one flat partition.
   void create_flat_state(std::int64_t elements, std::vector<BufferId>& state);
   void read_all(const std::vector<BufferId>& buffers);
@@ -86,7 +92,14 @@ class RuntimeBase : public TrainingRuntime {
   std::vector<Leaf> leaves_;
   std::vector<Leaf> trained_;                // Those that the optimizer updates, in registration order.
   std::vector<std::int32_t> trained_index_;  // By ParameterId; -1 for frozen and tied.
+
+ private:
+  BufferId norm_ = kNoBuffer;
 };
+
+// ZeRO-1, bf16 and sums in fp32: another optimizer of DeepSpeed's, BF16_Optimizer (engine.py,
+// _configure_zero_optimizer).
+[[nodiscard]] bool uses_bf16_optimizer(const Training& training);
 
 // One constructor each; make_runtime chooses.
 [[nodiscard]] std::unique_ptr<TrainingRuntime> make_pytorch_runtime(const Job&, const ModelSpec&, std::int64_t rank,
@@ -95,6 +108,8 @@ class RuntimeBase : public TrainingRuntime {
                                                                    Emitter&);
 [[nodiscard]] std::unique_ptr<TrainingRuntime> make_stage12_runtime(const Job&, const ModelSpec&, std::int64_t rank,
                                                                     Emitter&);
+[[nodiscard]] std::unique_ptr<TrainingRuntime> make_bf16_runtime(const Job&, const ModelSpec&, std::int64_t rank,
+                                                                 Emitter&);
 [[nodiscard]] std::unique_ptr<TrainingRuntime> make_stage3_runtime(const Job&, const ModelSpec&, std::int64_t rank,
                                                                    Emitter&);
 

@@ -32,6 +32,7 @@ class Stage0Runtime final : public RuntimeBase {
       whole_[at(leaf.id)] = load_whole(leaf, "parameter");
       broadcast(whole_[at(leaf.id)]);
     }
+    if (!trained_.empty()) make_overflow_buffer();
     if (mixed_ && !trained_.empty()) {
       flatten();
       emitter_.promise_update(master_, Bytes(0), emitter_.size(master_));
@@ -101,11 +102,7 @@ class Stage0Runtime final : public RuntimeBase {
     for (const Leaf& leaf : trained_) {
       emitter_.release(std::exchange(whole_[at(leaf.id)], kNoBuffer), Reason::PythonFrame);
     }
-    master_ = emitter_.allocate(in_master_dtype(elements_), training().master_dtype, Role::Optimizer, "master weights");
-    emitter_.begin();
-    emitter_.read(flat_);
-    emitter_.write(master_);
-    emitter_.compute("cast to master");
+    create_master();
     const BufferId zeros = emitter_.allocate(in_master_dtype(elements_), training().master_dtype, Role::Temporaries,
                                              "zero gradients of the dummy step");
     emitter_.begin();
@@ -120,6 +117,21 @@ class Stage0Runtime final : public RuntimeBase {
     write_all(state_);
     emitter_.compute("dummy optimizer step");
     emitter_.release(zeros, Reason::LastUse);
+  }
+
+  // A clone in 16 bit first, and then its cast.
+  void create_master() {
+    const BufferId clone = emitter_.allocate(in_model_dtype(elements_), dtype(), Role::Temporaries, "clone of all");
+    emitter_.begin();
+    emitter_.read(flat_);
+    emitter_.write(clone);
+    emitter_.compute("clone parameters");
+    master_ = emitter_.allocate(in_master_dtype(elements_), training().master_dtype, Role::Optimizer, "master weights");
+    emitter_.begin();
+    emitter_.read(clone);
+    emitter_.write(master_);
+    emitter_.compute("cast to master");
+    emitter_.release(clone, Reason::LastUse);
   }
 
   // Concatenated, cast where the communication dtype differs, reduced, copied back.
@@ -154,7 +166,7 @@ class Stage0Runtime final : public RuntimeBase {
   }
 
   // fp32 casts of all gradients and their concatenation coexist with the 16-bit gradients; then one fp32 gradient
-  // stays.
+  // stays. Every rank has all gradients: overflow and norm need no collective.
   void step_flat() {
     std::vector<BufferId> casts;
     for (const Leaf& leaf : trained_) {
@@ -173,7 +185,7 @@ class Stage0Runtime final : public RuntimeBase {
     emitter_.compute("flatten gradients");
     for (BufferId cast : casts) emitter_.release(cast, Reason::LastUse);
     drop_gradients();
-    control_all_reduce(Bytes(4), "gradient norm");
+    hold_norm(DType::Float32);
     emitter_.begin();
     emitter_.read(master_);
     emitter_.read(flat);
@@ -188,7 +200,9 @@ class Stage0Runtime final : public RuntimeBase {
     emitter_.release(flat, Reason::GradientHeld);
   }
 
+  // engine.py, clip_fp32_gradients: its norm is summed over all ranks, wrongly or not.
   void step_separate(bool first) {
+    if (training().gradient_clipping > 0) control_all_reduce(Bytes(4), "gradient norm");
     for (const Leaf& leaf : trained_) {
       std::vector<BufferId>& state = states_[at(leaf.id)];
       if (first) {

@@ -2,13 +2,26 @@
 #include "planner/lowering/stage12_runtime.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace dsplan {
 
+void Stage12Runtime::backward_begins(bool boundary) {
+  boundary_ = boundary;
+  if (zero().stage == 2) kept_in_this_backward_ = kNoBuffer;
+  // backward_prologue, before 0.18.3: on top of all activations; since then at the first gradient (setup_buckets).
+  if (training().deepspeed < Version{0, 18, 3} && !trained_.empty()) open_buckets();
+}
+
 void Stage12Runtime::gradient_ready(ParameterId parameter, BufferId gradient) {
+  open_buckets();
   BufferId& held = held_[at(parameter)];
-  accumulate(held, gradient);  // ZeRO-1 between boundaries: it waits here.
+  if (widens_) {
+    widen(static_cast<std::size_t>(trained_index_[at(parameter)]), gradient);
+  } else {
+    accumulate(held, gradient);  // ZeRO-1 between boundaries: it waits here.
+  }
   const bool now = zero().stage == 2 || (boundary_ && zero().overlap_comm);
   if (now) put_in_bucket(static_cast<std::size_t>(trained_index_[at(parameter)]), std::exchange(held, kNoBuffer));
 }
@@ -20,85 +33,120 @@ void Stage12Runtime::put_in_bucket(std::size_t parameter, BufferId gradient) {
     flush();
     if (zero().overlap_comm && zero().contiguous_gradients) active_ = 1 - active_;
   }
-  if (elements > limit) {
-    reduce_large(parameter, gradient);
-    return;
-  }
   if (!zero().contiguous_gradients) {
     entries_.push_back({parameter, filled_, gradient});
     filled_ += elements;
     return;
   }
-  open_buckets();
+  if (elements > limit) {
+    reduce_large(parameter, gradient);
+    return;
+  }
   const BufferId bucket = buckets_[active_];
   emitter_.begin();
   emitter_.read(gradient);
-  emitter_.write(bucket, in_model_dtype(filled_), in_model_dtype(elements));
+  emitter_.write(bucket, staged(filled_), staged(elements));
   emitter_.compute("copy gradient to bucket");
   emitter_.release(gradient, Reason::GradientHeld);
   entries_.push_back({parameter, filled_, kNoBuffer});
   filled_ += elements;
+  points_into_[active_] |= kept_offset_[parameter] < 0;
 }
 
-// setup_buckets: at the first gradient of a backward, all of them, whatever the model's size.
+// setup_buckets: at the first gradient of a backward, all of them, whatever the model's size; ZeRO-1 keeps them from
+// the first micro-batch's to the boundary. The second one of overlap_comm is made even where gradients are not copied
+// together.
 void Stage12Runtime::open_buckets() {
-  const std::size_t count = zero().overlap_comm ? 2 : 1;
-  for (std::size_t i = 0; i < count; ++i) {
-    if (buckets_[i] != kNoBuffer) continue;
-    buckets_[i] = emitter_.allocate(storage(zero().reduce_bucket_size, dtype()), dtype(), Role::RuntimeBuffers,
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    const bool wanted = i == 0 ? zero().contiguous_gradients : zero().overlap_comm;
+    if (!wanted || buckets_[i] != kNoBuffer) continue;
+    buckets_[i] = emitter_.allocate(staged(zero().reduce_bucket_size.value()), staged_, Role::RuntimeBuffers,
                                     "gradient bucket", kNone, true);
   }
 }
 
 // A gradient larger than the bucket is reduced from its own storage.
 void Stage12Runtime::reduce_large(std::size_t parameter, BufferId gradient) {
-  if (zero().contiguous_gradients) open_buckets();
   std::vector<Slice> slices;
   append_slices(parameter, 0, slices);
   reduce(gradient, trained_[parameter].elements, slices);
   keep(parameter, gradient, 0);
-  emitter_.release(gradient, Reason::GradientHeld);
+  let_go(parameter, gradient);
+}
+
+// ZeRO-1 clears the gradients of other ranks' parameters only when all are reduced.
+void Stage12Runtime::let_go(std::size_t parameter, BufferId gradient) {
+  if (zero().stage == 1 && kept_offset_[parameter] < 0) {
+    late_.push_back(gradient);
+  } else {
+    emitter_.release(gradient, Reason::GradientHeld);
+  }
 }
 
 void Stage12Runtime::backward_ends(bool boundary) {
   if (zero().stage == 1) {
     if (!boundary) return;
     // Without overlap the gradients are walked in parameter order after backward (reduce_gradients).
-    for (std::size_t i = 0; i < trained_.size(); ++i) {
+    std::vector<std::size_t> order(trained_.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::sort(order.begin(), order.end(),
+              [&](std::size_t a, std::size_t b) { return trained_[a].id < trained_[b].id; });
+    for (std::size_t i : order) {
       BufferId& gradient = held_[at(trained_[i].id)];
       if (gradient != kNoBuffer) put_in_bucket(i, std::exchange(gradient, kNoBuffer));
     }
   }
   flush();
-  for (BufferId& bucket : buckets_) {
-    if (bucket != kNoBuffer) emitter_.release(std::exchange(bucket, kNoBuffer), Reason::RuntimeBucket);
-  }
+  if (boundary) pad_partition();
+  close_buckets();
   add_to_accumulated();
+  if (!widens_) drop_late();
+}
+
+// What is summed in fp32 is `grad_accum`, an attribute that lives until the step; where it points into a bucket, so
+// does the bucket.
+void Stage12Runtime::close_buckets() {
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    const BufferId bucket = std::exchange(buckets_[i], kNoBuffer);
+    if (bucket == kNoBuffer) continue;
+    if (widens_ && points_into_[i]) {
+      late_.push_back(bucket);
+    } else {
+      emitter_.release(bucket, Reason::RuntimeBucket);
+    }
+  }
+  points_into_ = {};
+}
+
+void Stage12Runtime::drop_late() {
+  for (BufferId buffer : late_) emitter_.release(buffer, Reason::GradientHeld);
+  late_.clear();
+}
+
+void Stage12Runtime::pad_partition() {
+  if (sums_partition_) {
+    if (partition_ > 0) open_sums();
+  } else if (padding() > 0) {
+    padding_ = emitter_.allocate(in_model_dtype(padding()), dtype(), Role::Gradients, "padding of the partition");
+    emitter_.begin();
+    emitter_.write(padding_);
+    emitter_.compute("zero padding");
+  }
 }
 
 void Stage12Runtime::flush() {
   if (entries_.empty()) return;
-  const BufferId tensor = zero().contiguous_gradients ? buckets_[active_] : join_entries();
-  std::vector<Slice> slices;
-  for (const Entry& entry : entries_) append_slices(entry.parameter, entry.offset, slices);
-  reduce(tensor, filled_, slices);
-  for (const Entry& entry : entries_) {
-    keep(entry.parameter, tensor, entry.offset);
+  if (!zero().contiguous_gradients) {
+    reduce_apart();
+  } else {
+    const BufferId tensor = buckets_[active_];
+    std::vector<Slice> slices;
+    for (const Entry& entry : entries_) append_slices(entry.parameter, entry.offset, slices);
+    reduce(tensor, filled_, slices);
+    for (const Entry& entry : entries_) keep(entry.parameter, tensor, entry.offset);
   }
-  if (!zero().contiguous_gradients) emitter_.release(tensor, Reason::RuntimeBucket);
   entries_.clear();
   filled_ = 0;
-}
-
-// contiguous_gradients off: the pending gradients themselves are concatenated when they are flushed.
-BufferId Stage12Runtime::join_entries() {
-  const BufferId joined = emitter_.allocate(in_model_dtype(filled_), dtype(), Role::RuntimeBuffers, "joined gradients");
-  emitter_.begin();
-  for (const Entry& entry : entries_) emitter_.read(entry.own);
-  emitter_.write(joined);
-  emitter_.compute("concatenate gradients");
-  for (const Entry& entry : entries_) emitter_.release(entry.own, Reason::GradientHeld);
-  return joined;
 }
 
 // Cuts [0, count) of a tensor whose element 0 is element `first` of parameter `parameter` by owner.
@@ -108,10 +156,12 @@ void Stage12Runtime::append_slices(std::size_t parameter, std::int64_t begin, st
   while (from < end) {
     const std::int64_t owner = from / partition_;
     const std::int64_t to = std::min(end, (owner + 1) * partition_);
-    if (!slices.empty() && slices.back().owner == owner) {
-      slices.back().count += to - from;  // Adjacent slices of one owner merge.
+    // Adjacent slices of one owner merge, unless each of them is added to its place in the partition.
+    const bool apart = sums_partition_ && owner == rank();
+    if (!slices.empty() && slices.back().owner == owner && !apart) {
+      slices.back().count += to - from;
     } else {
-      slices.push_back({owner, begin, to - from});
+      slices.push_back({owner, begin, to - from, from - owner * partition_});
     }
     begin += to - from;
     from = to;
@@ -120,7 +170,7 @@ void Stage12Runtime::append_slices(std::size_t parameter, std::int64_t begin, st
 
 // A parameter that touches this rank's partition leaves its whole gradient in grads_in_partition.
 void Stage12Runtime::keep(std::size_t parameter, BufferId from, std::int64_t offset) {
-  if (kept_offset_[parameter] < 0) return;
+  if (kept_offset_[parameter] < 0 || sums_partition_) return;
   if (kept_in_this_backward_ == kNoBuffer) {
     kept_in_this_backward_ =
         emitter_.allocate(in_model_dtype(kept_), dtype(), Role::Gradients, "gradients in partition");
@@ -133,8 +183,23 @@ void Stage12Runtime::keep(std::size_t parameter, BufferId from, std::int64_t off
   emitter_.compute("keep gradient in partition");
 }
 
+void Stage12Runtime::add_to_own(BufferId& own, BufferId gradient) {
+  if (own == kNoBuffer) {
+    own = gradient;
+    return;
+  }
+  emitter_.begin();
+  emitter_.read(own);
+  emitter_.read(gradient);
+  emitter_.write(own);
+  emitter_.compute("add gradients in partition");
+  emitter_.release(gradient, Reason::LastUse);
+}
+
 // ZeRO-2, later micro-batches: the second tensor is added into the first and freed.
 void Stage12Runtime::add_to_accumulated() {
+  for (const auto& [parameter, gradient] : arrived_) add_to_own(own_[parameter], gradient);
+  arrived_.clear();
   if (kept_in_this_backward_ == kNoBuffer || kept_in_this_backward_ == accumulated_) return;
   emitter_.begin();
   emitter_.read(kept_in_this_backward_);

@@ -1,92 +1,184 @@
-// ZeRO-1 and ZeRO-2: how a full bucket is reduced, by the flags.
+// ZeRO-1 and ZeRO-2: how a full bucket is reduced, by the flags (stage_1_and_2.py, average_tensor).
 #include "planner/lowering/stage12_runtime.h"
 
 #include <algorithm>
 
 namespace dsplan {
+namespace {
 
-// all_reduce of `slices` of `tensor`, by the flags: in place; through a concatenation; or one reduce per owner.
+constexpr std::int64_t kEveryone = -1;
+
+}  // namespace
+
+// all_reduce of `slices` of `tensor`: in place; through a concatenation; or one reduce per owner.
 void Stage12Runtime::reduce(BufferId tensor, std::int64_t elements, const std::vector<Slice>& slices) {
-  if (!zero().reduce_scatter) {
-    reduce_in_place(tensor, 0, elements);
-    return;
+  if (!zero().reduce_scatter) return reduce_whole(tensor, elements, slices);
+  const auto mine = [&](const Slice& slice) { return slice.owner == rank(); };
+  if (sums_partition_ && std::any_of(slices.begin(), slices.end(), mine)) open_sums();
+  if (zero().use_multi_rank_bucket_allreduce) return reduce_in_groups(tensor, slices, kEveryone);
+  for (std::int64_t owner : owners_in_order(slices)) {
+    std::vector<Slice> own;
+    std::copy_if(slices.begin(), slices.end(), std::back_inserter(own),
+                 [&](const Slice& slice) { return slice.owner == owner; });
+    reduce_in_groups(tensor, own, owner);
   }
-  if (!zero().use_multi_rank_bucket_allreduce) {
-    for (std::int64_t owner : owners_in_order(slices)) reduce_to_owner(tensor, slices, owner);
-    return;
+}
+
+// gradient_reduction_w_predivide.
+void Stage12Runtime::reduce_whole(BufferId tensor, std::int64_t elements, const std::vector<Slice>& slices) {
+  BufferId result = tensor;
+  if (training().communication_dtype != staged_) {
+    result = cast_for_communication(tensor, Bytes(0), staged(elements), elements);
+    collective(Collective::AllReduce, training().communication_dtype, emitter_.size(result));
+    if (!sums_partition_) {
+      emitter_.begin();
+      emitter_.read(result);
+      emitter_.write(tensor, Bytes(0), staged(elements));
+      emitter_.compute("copy reduced gradients back");
+    }
+  } else {
+    emitter_.begin();
+    emitter_.read(tensor, Bytes(0), staged(elements));
+    emitter_.write(tensor, Bytes(0), staged(elements));
+    collective(Collective::AllReduce, staged_, staged(elements));
   }
-  std::size_t from = 0;
-  std::int64_t count = 0;
-  for (std::size_t i = 0; i < slices.size(); ++i) {
-    count += slices[i].count;
-    if (count > zero().reduce_bucket_size.value() || i + 1 == slices.size()) {
-      reduce_group(tensor, slices, from, i + 1, count);
-      from = i + 1;
-      count = 0;
+  for (const Slice& slice : slices) {
+    if (sums_partition_ && slice.owner == rank()) {
+      open_sums();
+      add_to_sums(result, result == tensor ? staged_ : training().communication_dtype, slice.begin, slice);
     }
   }
+  if (result != tensor) emitter_.release(result, Reason::PythonFrame);
 }
 
-void Stage12Runtime::reduce_in_place(BufferId tensor, std::int64_t begin, std::int64_t count) {
-  const Bytes offset = in_model_dtype(begin);
-  const Bytes bytes = in_model_dtype(count);
-  if (training().communication_dtype != dtype()) {
-    const BufferId cast = cast_for_communication(tensor, offset, bytes, count);
-    emitter_.begin();
-    emitter_.read(cast);
-    emitter_.write(tensor, offset, bytes);
-    emitter_.compute("copy reduced gradients back");
-    emitter_.release(cast, Reason::LastUse);
-    return;
+// A group is closed once it is larger than the bucket.
+void Stage12Runtime::reduce_in_groups(BufferId tensor, const std::vector<Slice>& slices, std::int64_t owner) {
+  std::vector<Slice> group;
+  std::int64_t count = 0;
+  for (const Slice& slice : slices) {
+    group.push_back(slice);
+    count += slice.count;
+    if (count <= zero().reduce_bucket_size.value()) continue;
+    reduce_group(tensor, group, owner);
+    group.clear();
+    count = 0;
   }
-  emitter_.begin();
-  emitter_.read(tensor, offset, bytes);
-  emitter_.write(tensor, offset, bytes);
-  collective(Collective::AllReduce, dtype(), bytes);
+  if (!group.empty()) reduce_group(tensor, group, owner);
 }
 
-// Another communication dtype costs a copy of what is sent; the reduced copy is returned.
-BufferId Stage12Runtime::cast_for_communication(BufferId tensor, Bytes offset, Bytes bytes, std::int64_t count) {
+// What is sent, in another dtype; the work that sends it is begun.
+BufferId Stage12Runtime::cast_for_communication(BufferId source, Bytes offset, Bytes bytes, std::int64_t count) {
   const DType type = training().communication_dtype;
   const BufferId cast =
       emitter_.allocate(storage(Elements(count), type), type, Role::RuntimeBuffers, "gradients in communication dtype");
   emitter_.begin();
-  emitter_.read(tensor, offset, bytes);
+  emitter_.read(source, offset, bytes);
   emitter_.write(cast);
   emitter_.compute("cast gradients");
   emitter_.begin();
   emitter_.read(cast);
   emitter_.write(cast);
-  collective(Collective::AllReduce, type, emitter_.size(cast));
   return cast;
 }
 
-// Flattening a single contiguous tensor is a view: only several slices are concatenated.
-void Stage12Runtime::reduce_group(BufferId tensor, const std::vector<Slice>& slices, std::size_t from, std::size_t to,
-                                  std::int64_t count) {
-  if (to - from == 1) {
-    reduce_in_place(tensor, slices[from].begin, slices[from].count);
-    return;
+// allreduce_bucket, and the copy of what this rank owns. Flattening a single contiguous tensor is a view: only several
+// slices are concatenated. In another communication dtype the copy that was sent is what is read afterwards, since
+// 0.19.8, and the concatenation goes at once; before, the copy went and the concatenation was read.
+void Stage12Runtime::reduce_group(BufferId tensor, const std::vector<Slice>& group, std::int64_t owner) {
+  std::int64_t count = 0;
+  for (const Slice& slice : group) count += slice.count;
+  BufferId source = tensor;
+  const bool joins = group.size() > 1;
+  const bool casts = training().communication_dtype != staged_;
+  const Bytes begin = joins ? Bytes(0) : staged(group[0].begin);
+  if (joins) {
+    source = emitter_.allocate(staged(count), staged_, Role::RuntimeBuffers, "joined gradients");
+    if (casts) emitter_.mark_scratch(source);
+    emitter_.begin();
+    for (const Slice& slice : group) emitter_.read(tensor, staged(slice.begin), staged(slice.count));
+    emitter_.write(source);
+    emitter_.compute("concatenate gradients");
   }
-  const BufferId joined = emitter_.allocate(in_model_dtype(count), dtype(), Role::RuntimeBuffers, "joined gradients");
-  emitter_.begin();
-  for (std::size_t i = from; i < to; ++i) {
-    emitter_.read(tensor, in_model_dtype(slices[i].begin), in_model_dtype(slices[i].count));
+  BufferId result = source;
+  if (casts) {
+    result = cast_for_communication(source, begin, staged(count), count);
+  } else {
+    emitter_.begin();
+    emitter_.read(source, begin, staged(count));
+    emitter_.write(source, begin, staged(count));
   }
-  emitter_.write(joined);
-  emitter_.compute("concatenate gradients");
-  reduce_in_place(joined, 0, count);
-  std::int64_t begin = 0;
-  for (std::size_t i = from; i < to; ++i) {
-    if (slices[i].owner == rank()) {
-      emitter_.begin();
-      emitter_.read(joined, in_model_dtype(begin), in_model_dtype(slices[i].count));
-      emitter_.write(tensor, in_model_dtype(slices[i].begin), in_model_dtype(slices[i].count));
-      emitter_.compute("copy reduced gradients back");
+  const DType type = casts ? training().communication_dtype : staged_;
+  collective(owner == kEveryone ? Collective::AllReduce : Collective::Reduce, type, storage(Elements(count), type));
+  // With sums in fp32 nobody reads what is copied back.
+  if (casts && !sums_partition_ && (owner == kEveryone || owner == rank())) {
+    emitter_.begin();
+    emitter_.read(result);
+    emitter_.write(source, begin, staged(count));
+    emitter_.compute("copy reduced gradients back");
+  }
+  if (casts && joins && training().deepspeed >= kSumsOfPartition) emitter_.release(source, Reason::PythonFrame);
+  if (casts && training().deepspeed < kSumsOfPartition)
+    emitter_.release(std::exchange(result, source), Reason::PythonFrame);
+  std::int64_t position = result == tensor ? group[0].begin : 0;
+  for (const Slice& slice : group) {
+    if (slice.owner == rank()) {
+      const DType held = result == source ? staged_ : type;
+      if (sums_partition_) {
+        add_to_sums(result, held, position, slice);
+      } else if (result != tensor && joins) {
+        emitter_.begin();
+        emitter_.read(result, storage(Elements(position), held), storage(Elements(slice.count), held));
+        emitter_.write(tensor, staged(slice.begin), staged(slice.count));
+        emitter_.compute("copy reduced gradients back");
+      }
     }
-    begin += slices[i].count;
+    position += slice.count;
   }
-  emitter_.release(joined, Reason::PythonFrame);
+  if (result != tensor) emitter_.release(result, Reason::PythonFrame);
+}
+
+// contiguous_gradients off (buffered_reduce_fallback): the pending gradients are joined, all-reduced and copied back,
+// whoever owns them; a single one is reduced where it is. Those of this rank's parameters stay as they are.
+void Stage12Runtime::reduce_apart() {
+  const bool joins = entries_.size() > 1;
+  const bool casts = training().communication_dtype != staged_;
+  BufferId source = entries_[0].own;
+  if (joins) {
+    source = emitter_.allocate(staged(filled_), staged_, Role::RuntimeBuffers, "joined gradients");
+    if (casts) emitter_.mark_scratch(source);
+    emitter_.begin();
+    for (const Entry& entry : entries_) emitter_.read(entry.own);
+    emitter_.write(source);
+    emitter_.compute("concatenate gradients");
+  }
+  BufferId result = source;
+  if (casts) {
+    result = cast_for_communication(source, Bytes(0), staged(filled_), filled_);
+  } else {
+    emitter_.begin();
+    emitter_.read(source);
+    emitter_.write(source);
+  }
+  collective(Collective::AllReduce, casts ? training().communication_dtype : staged_, emitter_.size(result));
+  if (casts && joins) emitter_.release(source, Reason::PythonFrame);
+  // Copies into gradients of other ranks' parameters are left out: nobody reads them.
+  const auto mine = [&](const Entry& entry) { return kept_offset_[entry.parameter] >= 0; };
+  if ((casts || joins) && std::any_of(entries_.begin(), entries_.end(), mine)) {
+    emitter_.begin();
+    emitter_.read(result);
+    for (const Entry& entry : entries_) {
+      if (mine(entry)) emitter_.write(entry.own);
+    }
+    emitter_.compute("copy reduced gradients back");
+  }
+  if (casts || joins) emitter_.release(result, Reason::PythonFrame);
+  for (const Entry& entry : entries_) {
+    if (mine(entry)) {
+      arrived_.emplace_back(entry.parameter, entry.own);
+    } else {
+      let_go(entry.parameter, entry.own);
+    }
+  }
 }
 
 std::vector<std::int64_t> Stage12Runtime::owners_in_order(const std::vector<Slice>& slices) {
@@ -95,41 +187,6 @@ std::vector<std::int64_t> Stage12Runtime::owners_in_order(const std::vector<Slic
     if (std::find(owners.begin(), owners.end(), slice.owner) == owners.end()) owners.push_back(slice.owner);
   }
   return owners;
-}
-
-// One reduce per owner, over the concatenation of its slices (a view, where there is only one).
-void Stage12Runtime::reduce_to_owner(BufferId tensor, const std::vector<Slice>& slices, std::int64_t owner) {
-  std::vector<Slice> mine;
-  std::int64_t count = 0;
-  for (const Slice& slice : slices) {
-    if (slice.owner != owner) continue;
-    mine.push_back(slice);
-    count += slice.count;
-  }
-  if (mine.size() == 1) {
-    const Bytes offset = in_model_dtype(mine[0].begin);
-    emitter_.begin();
-    emitter_.read(tensor, offset, in_model_dtype(count));
-    emitter_.write(tensor, offset, in_model_dtype(count));
-    collective(Collective::Reduce, dtype(), in_model_dtype(count));
-    return;
-  }
-  const BufferId joined = emitter_.allocate(in_model_dtype(count), dtype(), Role::RuntimeBuffers, "joined gradients");
-  emitter_.begin();
-  for (const Slice& slice : mine) emitter_.read(tensor, in_model_dtype(slice.begin), in_model_dtype(slice.count));
-  emitter_.write(joined);
-  emitter_.compute("concatenate gradients");
-  emitter_.begin();
-  emitter_.read(joined);
-  emitter_.write(joined);
-  collective(Collective::Reduce, dtype(), in_model_dtype(count));
-  if (owner == rank()) {
-    emitter_.begin();
-    emitter_.read(joined);
-    for (const Slice& slice : mine) emitter_.write(tensor, in_model_dtype(slice.begin), in_model_dtype(slice.count));
-    emitter_.compute("copy reduced gradients back");
-  }
-  emitter_.release(joined, Reason::PythonFrame);
 }
 
 }  // namespace dsplan

@@ -2,6 +2,7 @@
 #include "planner/lowering/stage12_runtime.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/error.h"
 
@@ -11,7 +12,10 @@ Stage12Runtime::Stage12Runtime(const Job& job, const ModelSpec& model, std::int6
     : RuntimeBase(job, model, rank, emitter),
       whole_(model.parameters.size(), kNoBuffer),
       held_(model.parameters.size(), kNoBuffer) {
-  DSPLAN_CHECK(training().grad_accum_dtype == dtype(), "accumulation in another dtype is another optimizer");
+  sums_partition_ = training().grad_accum_dtype != dtype();
+  widens_ = sums_partition_ && zero().stage == 1;
+  own_.resize(trained_.size(), kNoBuffer);
+  staged_ = widens_ ? training().grad_accum_dtype : dtype();
   lay_out();
 }
 
@@ -41,37 +45,44 @@ void Stage12Runtime::lay_out() {
     if (!mine) continue;
     const std::int64_t from = std::max(offset_[i], first);
     const std::int64_t to = std::min(offset_[i] + trained_[i].elements, first + partition_);
-    largest_fragment_ = std::max(largest_fragment_, to - from);
-    ++fragments_;
+    fragments_.push_back(to - from);
     kept_ += trained_[i].elements;
   }
+}
+
+std::int64_t Stage12Runtime::padding() const {
+  return partition_ - std::accumulate(fragments_.begin(), fragments_.end(), std::int64_t{0});
 }
 
 void Stage12Runtime::initialise() {
   for (const Leaf& leaf : leaves_) whole_[at(leaf.id)] = load_whole(leaf, "parameter");
   for (const Leaf& leaf : leaves_) broadcast(whole_[at(leaf.id)]);
   if (trained_.empty()) return;
+  make_overflow_buffer();
   // Flattening: originals and flat buffer coexist, then the parameters become views.
+  const BufferId zeros = padding_of_flat(padded_ - (offset_.back() + trained_.back().elements));
   flat_ = emitter_.allocate(in_model_dtype(padded_), dtype(), Role::Parameters, "flat parameters");
   emitter_.begin();
   for (const Leaf& leaf : trained_) emitter_.read(whole_[at(leaf.id)]);
+  if (zeros != kNoBuffer) emitter_.read(zeros);
   emitter_.write(flat_);
   emitter_.compute("flatten parameters");
   for (const Leaf& leaf : trained_) {
     emitter_.release(whole_[at(leaf.id)], Reason::PythonFrame);
     whole_[at(leaf.id)] = kNoBuffer;
   }
+  if (zeros != kNoBuffer) emitter_.release(zeros, Reason::PythonFrame);
   create_master();
   emitter_.promise_update(flat_, in_model_dtype(checked_mul(rank(), partition_)), in_model_dtype(partition_));
   emitter_.promise_update(master_, Bytes(0), emitter_.size(master_));
   // initialize_optimizer_states: zero gradients for every group at once, dropped at the end.
-  const BufferId zeros = emitter_.allocate(in_master_dtype(partition_), training().master_dtype, Role::Temporaries,
-                                           "zero gradients of initialize_optimizer_states");
-  emitter_.mark_scratch(zeros);
+  const BufferId gradients = emitter_.allocate(in_master_dtype(partition_), training().master_dtype, Role::Temporaries,
+                                               "zero gradients of initialize_optimizer_states");
+  emitter_.mark_scratch(gradients);
   emitter_.begin();
-  emitter_.write(zeros);
+  emitter_.write(gradients);
   emitter_.compute("zero gradients");
-  emitter_.release(zeros, Reason::PythonFrame);
+  emitter_.release(gradients, Reason::PythonFrame);
 }
 
 // The slice is cloned before it is cast; where there is nothing to cast the clone itself is the master.

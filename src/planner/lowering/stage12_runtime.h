@@ -14,16 +14,17 @@
 
 namespace dsplan {
 
+// has_inf_or_nan without copies (#8325); and what 0.19.8 changed in reductions.
+inline constexpr Version kScanWithoutCopies{0, 19, 6};
+inline constexpr Version kSumsOfPartition{0, 19, 8};
+
 class Stage12Runtime final : public RuntimeBase {
  public:
   Stage12Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
 
   void initialise() override;
   [[nodiscard]] ParameterPlace place(ParameterId parameter) const override;
-  void backward_begins(bool boundary) override {
-    boundary_ = boundary;
-    if (zero().stage == 2) kept_in_this_backward_ = kNoBuffer;
-  }
+  void backward_begins(bool boundary) override;
   void gradient_ready(ParameterId parameter, BufferId gradient) override;
   void backward_ends(bool boundary) override;
   void step(bool first) override;
@@ -39,9 +40,13 @@ class Stage12Runtime final : public RuntimeBase {
     std::int64_t owner;
     std::int64_t begin;  // Elements, in the tensor that is being reduced.
     std::int64_t count;
+    std::int64_t target;  // Element of the owner's partition at which it belongs.
   };
 
   [[nodiscard]] static std::size_t at(ParameterId parameter) { return static_cast<std::size_t>(parameter); }
+  // Elements of the partition that no parameter fills.
+  [[nodiscard]] std::int64_t padding() const;
+  [[nodiscard]] Bytes staged(std::int64_t elements) const { return storage(Elements(elements), staged_); }
 
   // stage12_runtime.cpp
   void lay_out();
@@ -52,24 +57,35 @@ class Stage12Runtime final : public RuntimeBase {
   void open_buckets();
   void reduce_large(std::size_t parameter, BufferId gradient);
   void flush();
-  BufferId join_entries();
+  void let_go(std::size_t parameter, BufferId gradient);
+  void close_buckets();
+  void drop_late();
+  void pad_partition();
   void append_slices(std::size_t parameter, std::int64_t begin, std::vector<Slice>& slices) const;
   void keep(std::size_t parameter, BufferId from, std::int64_t offset);
   void add_to_accumulated();
+  void add_to_own(BufferId& own, BufferId gradient);
+  void widen(std::size_t parameter, BufferId gradient);
 
   // stage12_reduce.cpp
   void reduce(BufferId tensor, std::int64_t elements, const std::vector<Slice>& slices);
-  void reduce_in_place(BufferId tensor, std::int64_t begin, std::int64_t count);
-  BufferId cast_for_communication(BufferId tensor, Bytes offset, Bytes bytes, std::int64_t count);
-  void reduce_group(BufferId tensor, const std::vector<Slice>& slices, std::size_t from, std::size_t to,
-                    std::int64_t count);
+  void reduce_whole(BufferId tensor, std::int64_t elements, const std::vector<Slice>& slices);
+  void reduce_in_groups(BufferId tensor, const std::vector<Slice>& slices, std::int64_t owner);
+  void reduce_group(BufferId tensor, const std::vector<Slice>& group, std::int64_t owner);
+  BufferId cast_for_communication(BufferId source, Bytes offset, Bytes bytes, std::int64_t count);
+  void reduce_apart();
   [[nodiscard]] static std::vector<std::int64_t> owners_in_order(const std::vector<Slice>& slices);
-  void reduce_to_owner(BufferId tensor, const std::vector<Slice>& slices, std::int64_t owner);
+
+  // stage12_sums.cpp
+  void open_sums();
+  void add_to_sums(BufferId from, DType type, std::int64_t begin, const Slice& slice);
 
   // stage12_step.cpp
+  void scan_for_overflow();
   void measure_gradients();
   void scratch(Bytes bytes, DType type, Label label);
   BufferId own_gradient();
+  BufferId flatten(const std::vector<BufferId>& parts);
   BufferId cast_to_master(BufferId flat);
 
   std::vector<BufferId> whole_;            // By ParameterId: parameters outside the flat buffer.
@@ -78,19 +94,28 @@ class Stage12Runtime final : public RuntimeBase {
   std::vector<std::int64_t> kept_offset_;  // Offset in grads_in_partition; -1 if it does not touch this partition.
   std::int64_t padded_ = 0;
   std::int64_t partition_ = 0;
-  std::int64_t kept_ = 0;  // Elements of grads_in_partition: G_r.
-  std::int64_t largest_fragment_ = 0;
-  std::int64_t fragments_ = 0;
+  std::int64_t kept_ = 0;                // Elements of grads_in_partition: G_r.
+  std::vector<std::int64_t> fragments_;  // Elements of the pieces of parameters in this partition, in its order.
   BufferId flat_ = kNoBuffer;
   BufferId master_ = kNoBuffer;
   std::vector<BufferId> state_;
   std::array<BufferId, 2> buckets_{kNoBuffer, kNoBuffer};
   std::size_t active_ = 0;
+  std::array<bool, 2> points_into_{};  // Whether gradients of other ranks' parameters lie in it.
   std::vector<Entry> entries_;
   std::int64_t filled_ = 0;
   BufferId accumulated_ = kNoBuffer;            // grads_in_partition that the step will take.
   BufferId kept_in_this_backward_ = kNoBuffer;  // The one that this backward fills.
+  // contiguous_gradients off, by index into trained_: gradients that the step will take; and those of this backward.
+  std::vector<BufferId> own_;
+  std::vector<std::pair<std::size_t, BufferId>> arrived_;
+  std::vector<BufferId> late_;    // Reduced, and still held by `.grad` of parameters that are not this rank's.
+  BufferId padding_ = kNoBuffer;  // Zeros behind the last fragment, from the boundary to the step.
   bool boundary_ = true;
+  // Since 0.19.8 sums in fp32 beside a 16-bit model are kept for the own partition only (accumulated_, S elements).
+  bool sums_partition_ = false;
+  bool widens_ = false;             // ZeRO-1 besides: each gradient is cast when it is ready, and travels in fp32.
+  DType staged_ = DType::BFloat16;  // Of buckets.
 };
 
 }  // namespace dsplan

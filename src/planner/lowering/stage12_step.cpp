@@ -1,11 +1,16 @@
 // ZeRO-1 and ZeRO-2: overflow scan, norm, the update of the own partition and the gather of all.
 #include "planner/lowering/stage12_runtime.h"
 
+#include <algorithm>
+
 namespace dsplan {
 
 void Stage12Runtime::step(bool first) {
   if (trained_.empty()) return;
+  scan_for_overflow();
   measure_gradients();
+  hold_norm(DType::Float32);
+  drop_late();
   const BufferId gradient = own_gradient();
   if (first) create_flat_state(partition_, state_);
   emitter_.begin();
@@ -15,13 +20,13 @@ void Stage12Runtime::step(bool first) {
   emitter_.write(master_);
   write_all(state_);
   emitter_.compute("optimizer update");
+  emitter_.release(gradient, Reason::LastUse);
   const Bytes begin = in_model_dtype(checked_mul(rank(), partition_));
   const Bytes size = in_model_dtype(partition_);
   emitter_.begin();
   emitter_.read(master_);
   emitter_.write(flat_, begin, size);
   emitter_.compute("copy master to parameters");
-  emitter_.release(gradient, Reason::GradientHeld);
   if (world() == 1) return;
   emitter_.begin();
   emitter_.read(flat_, begin, size);
@@ -29,15 +34,25 @@ void Stage12Runtime::step(bool first) {
   emitter_.communicate(Collective::AllGather, dtype(), in_model_dtype(padded_));
 }
 
-// Overflow scan (fp16; bf16 where check_grad_overflow) and norm, each over one fragment at a time; what stands here
-// is the turn of the largest one. The scan makes an fp32 copy, two masks, their union and its fp32 form.
-void Stage12Runtime::measure_gradients() {
-  if (dtype() == DType::Float16 || (dtype() == DType::BFloat16 && training().check_grad_overflow)) {
-    const std::int64_t per_element = dtype() == DType::Float32 ? 7 : 11;
-    scratch(Bytes(checked_mul(largest_fragment_, per_element)), DType::UInt8, "overflow scan");
-    control_all_reduce(Bytes(1), "overflow flag");
+// fp16, and bf16 where check_grad_overflow. Since 0.19.8 it looks at the largest and the smallest value
+// (runtime/utils.py, has_inf_or_nan); before, each fragment in turn had an fp32 copy, two masks, their union and its
+// fp32 form, and what stands here is the turn of the largest one.
+void Stage12Runtime::scan_for_overflow() {
+  const bool scans = dtype() == DType::Float16 || (dtype() == DType::BFloat16 && training().check_grad_overflow);
+  if (!scans) return;
+  if (training().deepspeed < kScanWithoutCopies && !fragments_.empty()) {
+    const std::int64_t largest = *std::max_element(fragments_.begin(), fragments_.end());
+    scratch(Bytes(checked_mul(largest, bytes_per_element(training().grad_accum_dtype) == 4 ? 7 : 11)), DType::UInt8,
+            "overflow scan");
   }
-  scratch(storage(Elements(largest_fragment_), DType::Float64), DType::Float64, "gradient norm");
+  control_all_reduce(Bytes(1), "overflow flag");
+}
+
+// get_grad_norm_direct: each fragment in turn, padding left out.
+void Stage12Runtime::measure_gradients() {
+  for (std::int64_t elements : fragments_) {
+    scratch(storage(Elements(elements), DType::Float64), DType::Float64, "gradient in fp64");
+  }
   control_all_reduce(Bytes(4), "gradient norm");
 }
 
@@ -52,31 +67,39 @@ void Stage12Runtime::scratch(Bytes bytes, DType type, Label label) {
   emitter_.release(buffer, Reason::LastUse);
 }
 
-// This rank's gradient in master dtype: flattened with padding unless it is one whole tensor, then cast.
+// This rank's gradient in master dtype: sums are taken as they are; fragments and padding are flattened, which for a
+// single one is a view, and then cast.
 BufferId Stage12Runtime::own_gradient() {
-  BufferId gradient = accumulated_;
-  accumulated_ = kNoBuffer;
-  kept_in_this_backward_ = kNoBuffer;
-  const bool is_view = fragments_ == 1 && largest_fragment_ == partition_ && kept_ == partition_;
-  if (!is_view || gradient == kNoBuffer) {
-    const BufferId flat = emitter_.allocate(in_model_dtype(partition_), dtype(), Role::Temporaries, "flat gradient");
-    emitter_.begin();
-    if (gradient != kNoBuffer) emitter_.read(gradient);
-    emitter_.write(flat);
-    emitter_.compute("flatten gradient");
-    if (training().master_dtype == dtype()) {
-      if (gradient != kNoBuffer) emitter_.release(gradient, Reason::GradientHeld);
-      return flat;
-    }
-    const BufferId cast = cast_to_master(flat);
-    emitter_.release(flat, Reason::LastUse);
-    if (gradient != kNoBuffer) emitter_.release(gradient, Reason::GradientHeld);
-    return cast;
+  std::vector<BufferId> parts;
+  for (BufferId part : {std::exchange(accumulated_, kNoBuffer), std::exchange(padding_, kNoBuffer)}) {
+    if (part != kNoBuffer) parts.push_back(part);
   }
-  if (training().master_dtype == dtype()) return gradient;
-  const BufferId cast = cast_to_master(gradient);
-  emitter_.release(gradient, Reason::LastUse);
-  return cast;
+  for (BufferId& own : own_) {
+    if (own != kNoBuffer) parts.push_back(std::exchange(own, kNoBuffer));
+  }
+  kept_in_this_backward_ = kNoBuffer;
+  const bool cast = training().master_dtype != (sums_partition_ ? training().grad_accum_dtype : dtype());
+  const bool view = sums_partition_ || fragments_.size() + (padding() > 0 ? 1U : 0U) == 1;
+  if (parts.empty()) parts.push_back(flatten({}));  // No gradient arrived: zeros.
+  BufferId flat = view ? parts.front() : flatten(parts);
+  if (cast) {
+    const BufferId wide = cast_to_master(flat);
+    if (flat != parts.front()) emitter_.release(flat, Reason::LastUse);
+    flat = wide;
+  }
+  for (BufferId part : parts) {
+    if (part != flat) emitter_.release(part, Reason::GradientHeld);
+  }
+  return flat;
+}
+
+BufferId Stage12Runtime::flatten(const std::vector<BufferId>& parts) {
+  const BufferId flat = emitter_.allocate(in_model_dtype(partition_), dtype(), Role::Temporaries, "flat gradient");
+  emitter_.begin();
+  for (BufferId part : parts) emitter_.read(part);
+  emitter_.write(flat);
+  emitter_.compute("flatten gradient");
+  return flat;
 }
 
 BufferId Stage12Runtime::cast_to_master(BufferId flat) {

@@ -113,8 +113,9 @@ void Tape::find_regions(const Checkpointing& checkpointing) {
     const auto& asked = graph_.regions[static_cast<std::size_t>(group.first)];
     region.arguments = asked.arguments;
     region.keywords = asked.keywords;
-    region.reentrant = group.kind == CheckpointKind::Reentrant;
-    region.stashes_rng = group.preserve_rng_state;
+    region.deepspeed = group.kind == CheckpointKind::DeepSpeed;
+    region.reentrant = region.deepspeed || group.kind == CheckpointKind::Reentrant;
+    region.stashes_rng = region.deepspeed || group.preserve_rng_state;  // DeepSpeed has no switch for it.
     if (!group.kept.empty()) region.keeps.assign(kOps, false);
     for (Op op : group.kept) region.keeps[static_cast<std::size_t>(op)] = true;
     if (region.reentrant) find_boundary(region);
@@ -229,6 +230,7 @@ void Tape::forward() {
     run_program(at, region.begin, true);
     enter_region(region);
     run_program(region.begin, region.end + 1, false);
+    if (region.deepspeed) empty_arguments(region);
     at = region.end + 1;
   }
   if (graph_.loss != kNone) emitter_.set_role(buffer_of(graph_.loss), Role::Inputs, "loss");

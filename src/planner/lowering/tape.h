@@ -22,6 +22,7 @@
 
 #include "core/graph.h"
 #include "core/training.h"
+#include "planner/lowering/deepspeed_checkpoint.h"
 #include "planner/lowering/emitter.h"
 #include "planner/lowering/recipes.h"
 #include "planner/lowering/runtime.h"
@@ -37,6 +38,9 @@ class Tape {
 
   // Matrix products place the libraries' workspaces; without this none is placed.
   void attach(Workspaces& workspaces) { workspaces_ = &workspaces; }
+
+  // What DeepSpeed's checkpoints share, across tapes; needed where there is one of that kind.
+  void attach(DeepSpeedCheckpoints& checkpoints) { deepspeed_ = &checkpoints; }
 
   // The batch is made and the one before it let go.
   void make_batch();
@@ -80,6 +84,7 @@ class Tape {
     NodeId last_saver = kNone;
     bool recomputed = false;
     bool reentrant = false;
+    bool deepspeed = false;  // Then also reentrant.
     bool stashes_rng = false;
     std::vector<TensorId> arguments;
     std::vector<TensorId> keywords;
@@ -89,6 +94,7 @@ class Tape {
     std::vector<BufferId> closure;     // Of the arguments, then of the keywords.
     std::vector<BufferId> rng_states;  // On the host.
     std::vector<Kept> kept;
+    std::vector<DeepSpeedCheckpoints::Stored> stored;  // Of the arguments that DeepSpeed empties, in order.
 
     // Reentrant only: every tensor that it reads and does not make, once, and the outputs that others read.
     std::vector<TensorId> externals;
@@ -130,6 +136,14 @@ class Tape {
   void keep_results(Region& region, NodeId node, const std::vector<BufferId>& made);
   [[nodiscard]] bool take_kept(Region& region, NodeId node, std::vector<BufferId>& made);
   void leaf_arrived(TensorId tensor);
+
+  // tape_deepspeed.cpp
+  [[nodiscard]] bool is_stored(const Region& region, TensorId tensor) const;
+  void store_arguments(Region& region);
+  void empty_arguments(Region& region);
+  void restore_arguments(Region& region);
+  void swap_storage(Region& region, std::size_t slot, TensorId tensor, BufferId with);
+  [[nodiscard]] std::int64_t drops_after(std::uint32_t at, TensorId tensor) const;
 
   void walk_backward();
   void run_backward(NodeId node);
@@ -173,6 +187,7 @@ class Tape {
   const RecipeBook& recipes_;
   Emitter& emitter_;
   Workspaces* workspaces_ = nullptr;
+  DeepSpeedCheckpoints* deepspeed_ = nullptr;
   TrainingRuntime& runtime_;
   std::vector<BufferId> module_buffers_;
 

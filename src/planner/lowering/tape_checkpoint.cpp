@@ -42,6 +42,7 @@ void Tape::find_boundary(Region& region) {
 }
 
 void Tape::enter_region(Region& region) {
+  store_arguments(region);
   const auto hold = [&](TensorId tensor) {
     if (graph_.storage_of(tensor).parameter != kNone) return;  // Held by its module anyway.
     region.closure.push_back(buffer_of(tensor));
@@ -75,6 +76,8 @@ void Tape::stash_rng(Region& region) {
 }
 
 void Tape::leave_closure(Region& region) {
+  for (DeepSpeedCheckpoints::Stored& one : region.stored) deepspeed_->forget(one);
+  region.stored.clear();
   for (BufferId buffer : region.closure) emitter_.release(buffer, Reason::CheckpointFrame);
   for (BufferId buffer : region.rng_states) emitter_.release(buffer, Reason::CheckpointFrame);
   for (const Kept& kept : region.kept) {
@@ -161,6 +164,7 @@ void Tape::begin_nested(Region& region) {
   if (region.incoming.empty()) return;
   region.nested = true;
   nested_ = &region;
+  restore_arguments(region);
   emitter_.at(Pass::Recompute, emitter_.module());
   run_region_again(region);
   emitter_.at(Pass::Backward, emitter_.module());

@@ -51,11 +51,27 @@ void resolve_stream_frees(Resolver& resolver) {
   resolver.given("stream frees", *wished, wished.place, "--stream-frees");
 }
 
+void resolve_placement(Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.placement;
+  if (!wished.given()) return;
+  if (*wished != "caching" && *wished != "planned") {
+    return resolver.fault(wished.place, fmt::format("placement \"{}\" is neither caching nor planned", *wished));
+  }
+  resolver.given("placement", *wished, wished.place, "--placement");
+  if (*wished == "caching") return;
+  resolver.job.placement = PlacementKind::Planned;
+  if (!resolver.job.allocator_conf.empty()) {
+    resolver.notice(Notice::Kind::Inert, resolver.request.alloc_conf.place,
+                    "the allocator's conf decides nothing about a planned arena, only what it is compared with");
+  }
+}
+
 }  // namespace
 
 void resolve_allocator(Resolver& resolver) {
   resolve_conf(resolver);
   resolve_stream_frees(resolver);
+  resolve_placement(resolver);
 }
 
 }  // namespace dsplan

@@ -179,12 +179,16 @@ Checkpointing resolve_checkpointing(const Request& request, const ModelSpec& mod
   } else {
     result = of_layers(request, model);
   }
+  if (kind == CheckpointKind::DeepSpeed && !result.modules.empty()) {
+    refuse(request.checkpoint.place, "DeepSpeed's checkpoints around modules are not modelled yet",
+           "around layers they are: full, every:K, ...");
+  }
   result.kind = kind;
   result.preserve_rng_state = preserve;
   for (CheckpointGroup& one : result.groups) {
     one.kind = kind;
     one.preserve_rng_state = preserve;
-    if (kind == CheckpointKind::Reentrant && !one.kept.empty()) {
+    if (kind != CheckpointKind::NonReentrant && !one.kept.empty()) {
       refuse(request.checkpoint.place, "keeping results needs the non-reentrant form",
              "torch.utils.checkpoint takes context_fn with use_reentrant=False only");
     }

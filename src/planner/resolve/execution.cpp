@@ -261,14 +261,20 @@ CheckpointKind checkpoint_kind(Resolver& resolver) {
   const bool used = resolver.request.checkpoint.given() && *resolver.request.checkpoint != "none";
   if (wished.given()) {
     const bool reentrant = *wished == "reentrant";
-    if (!reentrant && *wished != "non_reentrant") {
+    const bool deepspeed = *wished == "deepspeed";
+    if (!reentrant && !deepspeed && *wished != "non_reentrant") {
       resolver.fault(wished.place, fmt::format("no implementation \"{}\"", *wished),
-                     "it is reentrant or non_reentrant");
+                     "it is reentrant, non_reentrant or deepspeed");
+    }
+    if (deepspeed && !resolver.deepspeed()) {
+      resolver.fault(wished.place, "DeepSpeed's checkpointing with runtime pytorch",
+                     "give a DeepSpeed JSON or a stage");
     }
     if (!used && !resolver.request.training_arguments) {
       resolver.fault(wished.place, "an implementation of checkpointing, but nothing is checkpointed");
     }
     if (used) resolver.given("checkpoint_impl", *wished, wished.place, "--checkpoint-impl");
+    if (deepspeed) return CheckpointKind::DeepSpeed;
     return reentrant ? CheckpointKind::Reentrant : CheckpointKind::NonReentrant;
   }
   const CheckpointKind kind =
@@ -301,6 +307,7 @@ void resolve_checkpoint(Resolver& resolver) {
     for (const Diagnostic& diagnostic : refusal.diagnostics()) resolver.diagnostics.add(diagnostic);
     return;
   }
+  configure_deepspeed_checkpointing(resolver);
   const std::string& text = resolver.training().checkpoint.text;
   if (request.checkpoint.given()) {
     resolver.given("checkpointing", text, request.checkpoint.place, "--checkpoint");

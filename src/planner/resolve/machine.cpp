@@ -10,6 +10,34 @@
 namespace dsplan {
 namespace {
 
+// Measured figures stand above those of configs/hardware. They are of one model of device: whoever uses them names it.
+void resolve_calibration(Resolver& resolver) {
+  const Setting<Calibration>& said = resolver.request.measured;
+  if (!said.given()) return;
+  Job& job = resolver.job;
+  if (!job.hardware) {
+    return resolver.fault(said.place, fmt::format("is of {}, and no device is named", said->gpu),
+                          "name it with --hardware");
+  }
+  if (!same_device(said->gpu, job.hardware->name)) {
+    return resolver.fault(said.place, fmt::format("is of {}, and the job runs on {}", said->gpu, job.hardware->name),
+                          "a calibration holds for one model of device");
+  }
+  job.calibration = *said;
+  const auto given = [&](const char* what, const std::optional<Bytes>& bytes) {
+    if (bytes) resolver.given(what, fmt::format("{} bytes", bytes->value()), said.place, "--calibration");
+  };
+  job.context = said->context;
+  given("context", said->context);
+  given("cuBLAS workspace", said->cublas_workspace);
+  given("cuBLASLt workspace", said->cublaslt_workspace);
+  // PyTorch makes a communicator with the first collective; alone on one GPU only DeepSpeed runs any.
+  const auto measured = said->communicators.find(job.parallelism.world);
+  if (measured == said->communicators.end() || (job.parallelism.world == 1 && !resolver.deepspeed())) return;
+  job.communicators = measured->second;
+  given("communicators", measured->second);
+}
+
 void resolve_capacity(Resolver& resolver) {
   const Setting<Bytes>& wished = resolver.request.capacity;
   Job& job = resolver.job;
@@ -23,7 +51,7 @@ void resolve_capacity(Resolver& resolver) {
                                  resolver.hardware->capacity_is_driver_figure ? "the driver" : "cudaMemGetInfo"),
                      "--capacity");
   }
-  if (!job.capacity) return;
+  if (!job.capacity || job.context) return;
   const bool calibrated = resolver.hardware != nullptr && resolver.hardware->context.has_value();
   job.context = calibrated ? *resolver.hardware->context : kUncalibratedContext;
   if (calibrated) {
@@ -87,6 +115,7 @@ void resolve_machine(Resolver& resolver) {
   Job& job = resolver.job;
   if (resolver.hardware != nullptr) job.hardware = *resolver.hardware;
   if (resolver.cluster != nullptr) job.cluster = *resolver.cluster;
+  resolve_calibration(resolver);
   resolve_capacity(resolver);
   resolve_reserve(resolver);
   resolve_host(resolver);

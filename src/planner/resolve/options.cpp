@@ -30,10 +30,6 @@ void refuse_unmodelled_options(Resolver& resolver) {
   const auto refuse = [&resolver](const auto& setting, std::string_view what) {
     if (setting.given()) resolver.not_modelled(setting.place, what);
   };
-  const auto refuse_value = [&resolver](const Setting<std::string>& setting, std::string_view value,
-                                        std::string_view what) {
-    if (setting.given() && *setting == value) resolver.not_modelled(setting.place, what);
-  };
   const auto refuse_degree = [&resolver](const Setting<std::int64_t>& degree, std::string_view what) {
     if (degree.value_or(1) > 1) resolver.not_modelled(degree.place, fmt::format("{} = {}", what, *degree));
   };
@@ -42,7 +38,6 @@ void refuse_unmodelled_options(Resolver& resolver) {
   refuse(request.env, "an environment file");
   refuse_degree(request.sp, "sequence parallelism, sp");
   refuse_degree(request.ep, "expert parallelism, ep");
-  refuse_value(request.placement, "planned", "planned placement");
   if (resolver.deepspeed() && request.param_groups.value_or("single") != "single") {
     resolver.not_modelled(request.param_groups.place,
                           fmt::format("param_groups \"{}\" under DeepSpeed", *request.param_groups));

@@ -11,6 +11,10 @@
 
 namespace dsplan {
 
+// deepspeed/runtime/config.py: the first version that refuses keys of removed features, knows compute_grad_norm and
+// wants a reduce bucket of more than nothing (0.19.6 does not, 0.19.8 does).
+inline constexpr Version kRemovesKeys{0, 19, 7};
+
 struct Resolver {
   const ModelSpec& model;
   const Request& request;
@@ -46,6 +50,8 @@ void resolve_ranks_and_batch(Resolver& resolver);
 void resolve_zero(Resolver& resolver);
 void resolve_optimizer(Resolver& resolver);  // and gradient clipping
 void resolve_execution(Resolver& resolver);  // seq, attention, loss, loop, freeze, checkpointing
+// The JSON's activation_checkpointing block, where the code uses it.
+void configure_deepspeed_checkpointing(Resolver& resolver);
 void resolve_machine(Resolver& resolver);
 void resolve_allocator(Resolver& resolver);
 void check_training_arguments(Resolver& resolver);

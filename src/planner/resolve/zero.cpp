@@ -71,11 +71,12 @@ void fill_automatic(Resolver& resolver, const AutoRule& rule) {
   resolver.derived(std::string(rule.key), grouped(fallback.value()) + " elements",
                    "DeepSpeed drops \"auto\" and takes its default", std::string(rule.key));
   if (!resolver.applies(When::Zero)) return;
-  resolver.announce(place,
-                    fmt::format("\"{}\" is \"auto\" and nobody fills it in: DeepSpeed takes {} elements, not the {} "
-                                "({}) that transformers would",
-                                rule.key, grouped(fallback.value()), grouped(rule.of_hidden), rule.rule),
-                    difference(resolver, rule, fallback));
+  resolver.job.notices.push_back(
+      {Notice::Kind::Announcement, place,
+       fmt::format("\"{}\" is \"auto\" and nobody fills it in: DeepSpeed takes {} elements, not the {} "
+                   "({}) that transformers would",
+                   rule.key, grouped(fallback.value()), grouped(rule.of_hidden), rule.rule),
+       difference(resolver, rule, fallback), "auto_fallback", "zero_optimization." + std::string(rule.key)});
 }
 
 void fill_sizes(Resolver& resolver, const ZeroInput& in) {
@@ -101,6 +102,42 @@ void fill_sizes(Resolver& resolver, const ZeroInput& in) {
                             most_of_square, true, "0.9 hidden^2"});
   fill_automatic(resolver, {"stage3_param_persistence_threshold", in.param_persistence_threshold,
                             zero.param_persistence_threshold, checked_mul(10, hidden), true, "10 hidden"});
+}
+
+// Bucket sizes count elements; third-party guides call them bytes. A whole number of MiB is how bytes are written,
+// unless it is the square of the width, as transformers fills it in.
+void announce_unit(Resolver& resolver, const Setting<std::int64_t>& size, std::string_view key, bool stage3_only) {
+  constexpr std::int64_t kMebi = 1 << 20;
+  if (!size.given() || *size < kMebi || *size % kMebi != 0) return;
+  if (!resolver.applies(stage3_only ? When::Stage3 : When::Zero)) return;
+  const std::int64_t hidden = resolver.model.dims.hidden;
+  if (hidden > 0 && *size % checked_mul(hidden, hidden) == 0) return;
+  const Training& training = resolver.job.training;
+  const bool bucket = key == "reduce_bucket_size";
+  const DType dtype = bucket ? buffer_dtype(training) : training.dtype;
+  const Bytes taken = storage(Elements(*size), dtype);
+  const std::int64_t copies = bucket && training.zero.stage < 3 && training.zero.overlap_comm ? 2 : 1;
+  resolver.job.notices.push_back(
+      {Notice::Kind::Warning, size.place,
+       fmt::format("\"{}\" counts elements, not bytes: {} of them take {}; for {} write {}", key, grouped(*size),
+                   human(taken), human(Bytes(*size)), grouped(*size / (taken.value() / *size))),
+       (taken - Bytes(*size)) * copies, "wrong_unit", "zero_optimization." + std::string(key)});
+}
+
+void announce_misread(Resolver& resolver, const DeepSpeedInput& ds) {
+  announce_unit(resolver, ds.zero.reduce_bucket_size, "reduce_bucket_size", false);
+  announce_unit(resolver, ds.zero.prefetch_bucket_size, "stage3_prefetch_bucket_size", true);
+  const Training& training = resolver.job.training;
+  if (ds.zero.max_live_parameters.given() && training.zero.stage == 3) {
+    resolver.job.notices.push_back(
+        {Notice::Kind::Announcement,
+         ds.zero.max_live_parameters.place,
+         "\"stage3_max_live_parameters\" holds prefetching back and is no cap: what a module "
+         "needs is gathered whatever is live",
+         {},
+         "no_cap",
+         "zero_optimization.stage3_max_live_parameters"});
+  }
 }
 
 // The rest of the block has no rule in transformers: "auto" ends as DeepSpeed's default there as well.
@@ -219,6 +256,53 @@ void check_scaling(Resolver& resolver, const DeepSpeedInput& ds) {
   }
 }
 
+// compute_grad_norm: zero/config.py, compute_grad_norm_valid; stage_1_and_2.py and engine.py where they choose.
+void check_grad_norm(Resolver& resolver, const DeepSpeedInput& ds) {
+  if (ds.compute_grad_norm.value_or(true)) return;
+  const Training& training = resolver.job.training;
+  const Zero& zero = training.zero;
+  const Place& place = ds.compute_grad_norm.place;
+  const auto refuse = [&](std::string_view beside) {
+    resolver.fault(place, fmt::format("\"compute_grad_norm\" false with {}", beside),
+                   "DeepSpeed refuses the combination");
+  };
+  if (zero.stage != 1 && zero.stage != 2) return refuse(fmt::format("ZeRO stage {}", zero.stage));
+  if (ds.gradient_clipping.value_or(1.0) > 0) return refuse("gradient clipping, which is on unless it is set to 0");
+  if (zero.offload_optimizer.device != OffloadDevice::None) return refuse("an offloaded optimizer");
+  if (zero.stage == 1 && training.dtype == DType::BFloat16 && training.grad_accum_dtype == DType::Float32) {
+    return refuse("bf16, fp32 accumulation and ZeRO stage 1");
+  }
+  resolver.not_modelled(place, "a step without the gradient norm");
+}
+
+// What DeepSpeed's configuration classes refuse by themselves (runtime/config.py, runtime/zero/config.py).
+void check_rules_of_version(Resolver& resolver, const DeepSpeedInput& ds) {
+  const Version& version = resolver.job.training.deepspeed;
+  const bool removes = version >= kRemovesKeys;
+  for (const ConditionalKey& key : ds.removed) {
+    if (!removes) continue;
+    resolver.fault(key.place,
+                   fmt::format("DeepSpeed {} no longer has \"{}\" and refuses the key", version.text(), key.key),
+                   "remove it");
+  }
+  for (const ConditionalKey& key : ds.added) {
+    if (removes) continue;
+    resolver.fault(key.place, fmt::format("unknown key \"{}\": DeepSpeed {} forbids it", key.key, version.text()),
+                   fmt::format("it is there since {}", kRemovesKeys.text()));
+  }
+  if (removes && ds.zero.reduce_bucket_size.given() && *ds.zero.reduce_bucket_size == 0) {
+    resolver.fault(ds.zero.reduce_bucket_size.place, "\"reduce_bucket_size\" must be at least 1, not 0");
+  }
+  if (removes) check_grad_norm(resolver, ds);
+  // zero/config.py, offload_ratio_check: whatever the device.
+  if (ds.offload_optimizer_ratio.value_or(1.0) < 1.0 && resolver.stage() != 3) {
+    resolver.fault(
+        ds.offload_optimizer_ratio.place,
+        fmt::format("offload_optimizer \"ratio\" {} with ZeRO stage {}", *ds.offload_optimizer_ratio, resolver.stage()),
+        "DeepSpeed offloads a part of the optimizer with stage 3 only");
+  }
+}
+
 }  // namespace
 
 void resolve_zero(Resolver& resolver) {
@@ -246,7 +330,9 @@ void resolve_zero(Resolver& resolver) {
   resolve_fetching(resolver, in);
   fill_sizes(resolver, in);
   announce_dropped(resolver, in);
+  announce_misread(resolver, ds);
   check_scaling(resolver, ds);
+  check_rules_of_version(resolver, ds);
 }
 
 }  // namespace dsplan

@@ -1,0 +1,32 @@
+// A prediction from a receipt's own inputs.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/assemble.h"
+#include "core/comparison.h"
+#include "core/receipt.h"
+
+namespace dsplan {
+
+struct RepredictWords {
+  std::optional<std::string> level;        // kernel or dispatch; by the receipt's device where absent.
+  std::optional<std::string> calibration;  // A file.
+};
+
+struct Repredicted {
+  Inputs inputs;
+  Job job;
+  std::vector<PredictedRank> ranks;  // One for each that was measured; rank 0 where none was.
+  std::vector<std::string> notes;    // What was added to the inputs, and from where.
+};
+
+// Versions, capacity, limit and allocator settings are the environment's; the device is the bundled one of the GPU's
+// name unless the options name one. What `cpu` and `fake` measured is held at --level dispatch. Ranks of a fake process
+// group have no communicator. Refused, at their place in the receipt: what `simulate` refuses, and options that choose
+// what to report or that say twice what the receipt holds whole.
+[[nodiscard]] Repredicted repredict(const Receipt& receipt, const RepredictWords& words);
+
+}  // namespace dsplan

@@ -1,0 +1,31 @@
+// Verdicts that were put to the test: a job run under a limit a little above and a little below its predicted need.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/prediction.h"
+#include "core/receipt.h"
+
+namespace dsplan {
+
+struct VerdictCase {
+  std::string name;
+  Bytes predicted;  // The need, without a limit.
+  Bytes limit;
+  std::int64_t permille = 1000;  // limit / predicted.
+  Verdict verdict = Verdict::Unknown;
+  Receipt::Outcome outcome = Receipt::Outcome::Ran;  // Ran or OutOfMemory.
+  std::int64_t retries = 0;
+
+  [[nodiscard]] bool right() const { return (verdict != Verdict::DoesNotFit) == (outcome == Receipt::Outcome::Ran); }
+};
+
+struct VerdictCases {
+  std::string source;
+  ReceiptEnvironment environment;
+  std::vector<VerdictCase> rows;
+};
+
+}  // namespace dsplan

@@ -1,0 +1,150 @@
+#include "io/deepspeed_reader.h"
+
+#include <array>
+#include <cmath>
+
+namespace dsplan::detail {
+
+void take_stage(Reader& reader, std::string_view key, const Value& value) {
+  const Setting<std::int64_t> stage = integer_setting(reader.context, key, value, 0);
+  if (stage.given() && *stage > 3) {
+    reader.context.fault(value, fmt::format("ZeRO stage {} does not exist", *stage), "DeepSpeed has stages 0 to 3");
+    return;
+  }
+  reader.input.zero.stage = stage;
+}
+
+void take_betas(Reader& reader, std::string_view key, const Value& value) {
+  if (value.is(Value::Kind::Null)) return;
+  Setting<std::vector<double>>& betas = reader.input.optimizer.betas;
+  if (is_auto(value)) {
+    betas.is_auto = true;
+    betas.place = reader.context.place(value);
+    return;
+  }
+  std::vector<double> read;
+  for (const Value& item : value.items) {
+    if (const std::optional<double> number = lax_number(item)) read.push_back(*number);
+  }
+  if (!value.is(Value::Kind::Array) || read.size() != value.items.size()) {
+    reader.context.fault(value, fmt::format("\"{}\" must be an array of numbers", key));
+    return;
+  }
+  betas = {std::move(read), reader.context.place(value)};
+}
+
+// The engine raises for it (deepspeed/runtime/engine.py, _configure_basic_optimizer).
+void refuse_max_grad_norm(Reader& reader, std::string_view key, const Value& value) {
+  reader.context.fault(value, fmt::format("DeepSpeed does not take \"{}\" as an optimizer parameter", key),
+                       "use the top-level \"gradient_clipping\"");
+}
+
+void refuse_legacy_stage1(Reader& reader, std::string_view key, const Value& value) {
+  if (boolean_setting(reader.context, key, value).value_or(false)) {
+    reader.context.fault(value, "DeepSpeed no longer has the legacy stage 1", "remove \"legacy_stage1\"");
+  }
+}
+
+void take_allreduce_op(Reader& reader, std::string_view key, const Value& value) {
+  const Setting<std::string> op = string_setting(reader.context, key, value);
+  if (!op.given()) return;
+  if (*op != "mean" && *op != "sum") {
+    reader.context.fault(value, fmt::format("\"{}\" must be mean or sum, not \"{}\"", key, *op));
+    return;
+  }
+  reader.input.sum_gradients = {*op == "sum", op.place};
+}
+
+void take_legacy_gather(Reader& reader, std::string_view key, const Value& value) {
+  const Setting<bool> flag = boolean_setting(reader.context, key, value);
+  if (!flag.given()) return;
+  Setting<bool>& successor = reader.input.zero.gather_16bit_weights_on_model_save;
+  if (successor.given()) {
+    reader.context.fault(value, fmt::format("the deprecated \"{}\" stands beside its successor", key),
+                         "DeepSpeed takes one of the two");
+    return;
+  }
+  successor = flag;
+  reader.input.notices.push_back({Notice::Kind::Warning, flag.place, fmt::format("\"{}\" is deprecated", key), {}});
+}
+
+// "bfloat16" is the old name of the block; the new one wins, as in DeepSpeed (precision_config.py).
+void take_old_bf16(Reader& reader, std::string_view key, const Value& value) {
+  if (value.is(Value::Kind::Null)) return;
+  if (!value.is(Value::Kind::Object)) {
+    reader.context.fault(value, fmt::format("\"{}\" must be an object, not {}", key, describe(value.kind)));
+  } else if (!reader.input.bf16_enabled.mentioned()) {
+    reader.block("bf16", value);
+  }
+}
+
+// Spelt exactly so (deepspeed/runtime/config.py, get_communication_data_type); "auto" is none of them.
+void take_communication_dtype(Reader& reader, std::string_view key, const Value& value) {
+  const Setting<std::string> given = string_setting(reader.context, key, value);
+  if (!given.given()) return;
+  std::string low = *given;
+  for (char& c : low) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  for (const DType dtype : {DType::Float16, DType::BFloat16, DType::Float32}) {
+    if (low == (dtype == DType::Float16 ? "fp16" : dtype == DType::BFloat16 ? "bf16" : "fp32")) {
+      reader.input.communication_dtype = {dtype, given.place};
+      return;
+    }
+  }
+  reader.context.fault(value, fmt::format("\"{}\" must be one of fp16, bf16, fp32, not \"{}\"", key, *given),
+                       "DeepSpeed knows no other spelling here");
+}
+
+namespace {
+
+// precision_config.py, DeepSpeedFP16Config.
+void check_loss_scaler(ReadContext& context, std::string_view path, const Member& member) {
+  const bool scale = path == "fp16.loss_scale";
+  if (is_auto(member.value)) return;
+  if (member.value.is(Value::Kind::Bool)) {
+    return context.fault(
+        member.value, fmt::format("\"{}\" must be {}, not a boolean", member.key, scale ? "a number" : "an integer"));
+  }
+  const Setting<double> read = number_setting(context, member.key, member.value);
+  if (!read.given()) return;
+  if (scale && *read < 0) {
+    context.fault(member.value, fmt::format("\"{}\" must not be negative", member.key),
+                  "0 turns dynamic loss scaling on");
+  }
+}
+
+}  // namespace
+
+void check_inert(ReadContext& context, std::string_view path, const Member& member) {
+  if (path == "zero_optimization.allgather_bucket_size") {
+    const Setting<std::int64_t> size = integer_setting(context, member.key, member.value, 0);
+    if (size.given() && *size % 2 != 0) {
+      context.fault(member.value, fmt::format("\"{}\" must be even, not {}", member.key, *size));
+    }
+  }
+  if (path == "fp16.loss_scale" || path == "fp16.loss_scale_window" || path == "fp16.min_loss_scale") {
+    check_loss_scaler(context, path, member);
+  }
+}
+
+void check_together(ReadContext& context, const DeepSpeedInput& in) {
+  const auto fault = [&context](const Place& place, std::string message, std::string hint) {
+    context.diagnostics.add(place.says(std::move(message), std::move(hint)));
+  };
+  if (in.bf16_enabled.value_or(false) && in.fp16_enabled.value_or(false)) {
+    fault(in.fp16_enabled.place, "bf16 and fp16 are both enabled", "DeepSpeed allows one of them");
+  }
+  // activation_checkpointing/checkpointing.py, configure.
+  const ActivationCheckpointingInput& activation = in.activation_checkpointing;
+  if (!activation.contiguous_memory_optimization.value_or(false)) return;
+  const Place& place = activation.contiguous_memory_optimization.place;
+  if (!activation.partition_activations.value_or(false)) {
+    fault(place, "\"contiguous_memory_optimization\" without \"partition_activations\"",
+          "deepspeed.checkpointing.configure asserts both");
+  }
+  if (!activation.number_checkpoints.given()) {
+    fault(place, "\"contiguous_memory_optimization\" without \"number_checkpoints\"",
+          "deepspeed.checkpointing.configure asserts a count");
+  }
+}
+
+}  // namespace dsplan::detail

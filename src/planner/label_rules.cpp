@@ -1,0 +1,114 @@
+#include "planner/label_rules.h"
+
+#include <span>
+
+namespace dsplan {
+namespace {
+
+struct Rule {
+  std::string_view label;
+  std::string_view where;
+};
+
+constexpr Rule kStage0[] = {
+    {"flat parameters", "fp16/fused_optimizer.py, FP16_Optimizer.__init__"},
+    {"clone", "fp16/fused_optimizer.py, FP16_Optimizer.__init__"},
+    {"master weights", "fp16/fused_optimizer.py, FP16_Optimizer.__init__"},
+    {"zero gradients of the dummy step", "fp16/fused_optimizer.py, initialize_optimizer_states"},
+    {"joined gradients", "engine.py, allreduce_bucket"},
+    {"gradients in communication dtype", "engine.py, allreduce_bucket"},
+    {"gradient in master dtype", "fp16/fused_optimizer.py, step"},
+    {"flat gradient in master dtype", "fp16/fused_optimizer.py, step"},
+};
+
+constexpr Rule kStage12[] = {
+    {"flat parameters", "zero/stage_1_and_2.py, flatten_dense_tensors_aligned"},
+    {"master weights", "zero/stage_1_and_2.py, DeepSpeedZeroOptimizer.__init__"},
+    {"clone of the partition", "zero/stage_1_and_2.py, DeepSpeedZeroOptimizer.__init__"},
+    {"zero gradients of initialize_optimizer_states", "zero/stage_1_and_2.py, initialize_optimizer_states"},
+    {"gradient bucket", "zero/stage_1_and_2.py, setup_buckets"},
+    {"joined gradients", "zero/stage_1_and_2.py, allreduce_and_scatter"},
+    {"gradients in communication dtype", "zero/stage_1_and_2.py, allreduce_bucket"},
+    {"gradients in partition", "zero/stage_1_and_2.py, copy_grads_in_partition"},
+    {"flat gradient", "zero/stage_1_and_2.py, step"},
+    {"gradient in master dtype", "zero/stage_1_and_2.py, step"},
+    {"gradient norm", "zero/stage_1_and_2.py, get_grad_norm_direct"},
+    {"overflow scan", "zero/stage_1_and_2.py, has_overflow"},
+};
+
+constexpr Rule kStage3[] = {
+    {"parameter partition", "zero/partition_parameters.py, _partition_param"},
+    {"parameter partitions", "zero/stage3.py, _create_fp16_partitions_with_defragmentation"},
+    {"staging of parameter partitions", "zero/utils.py, defragment"},
+    {"whole parameter", "zero/partition_parameters.py, Init._post_init_method"},
+    {"gradient partitions", "zero/stage3.py, initialize_gradient_partitioning_data_structures"},
+    {"gradient bucket", "zero/stage3.py, _setup_for_real_optimizer"},
+    {"master weights", "zero/stage3.py, _create_fp32_partitions"},
+    {"master weights before the clone", "zero/stage3.py, _create_fp32_partitions"},
+    {"zero gradients of initialize_optimizer_states", "zero/stage3.py, initialize_optimizer_states"},
+    {"gathered parameter", "zero/partition_parameters.py, all_gather_coalesced"},
+    {"gather buffer", "zero/partition_parameters.py, _all_gather_coalesced"},
+    {"interleaved gradients", "comm/coalesced_collectives.py, reduce_scatter_coalesced"},
+    {"gradients in communication dtype", "zero/stage3.py, __avg_scatter_grads"},
+    {"flat gradient", "zero/stage3.py, step"},
+    {"gradient in master dtype", "zero/stage3.py, step"},
+    {"gradient norm", "zero/stage3.py, get_grad_norm_direct"},
+    {"overflow scan", "zero/stage3.py, has_overflow"},
+};
+
+constexpr Rule kAnywhere[] = {
+    {"partition of an argument", "activation_checkpointing/checkpointing.py, partition_activations"},
+    {"contiguous checkpoint", "activation_checkpointing/checkpointing.py, partition_activations"},
+    {"index of pages", "activation_checkpointing/checkpointing.py, partition_activations"},
+    {"emptied argument", "activation_checkpointing/checkpointing.py, get_partitioned_activations_for_backward"},
+    {"argument of a checkpoint", "activation_checkpointing/checkpointing.py, CheckpointFunction.backward"},
+    {"random state of the host", "torch/utils/checkpoint.py, get_device_states"},
+    {"random state of the device", "torch/utils/checkpoint.py, get_device_states"},
+    {"gradient of the loss", "torch/autograd/__init__.py, _make_grads"},
+    {"sum of gradients", "torch/csrc/autograd/input_buffer.cpp, InputBuffer::add"},
+    {"cuBLAS workspace", "torch: aten/src/ATen/cuda/CublasHandlePool.cpp"},
+    {"cuBLASLt workspace", "torch: aten/src/ATen/cuda/CublasHandlePool.cpp"},
+};
+
+std::string_view found(std::span<const Rule> rules, std::string_view label) {
+  for (const Rule& rule : rules) {
+    if (rule.label == label) return rule.where;
+  }
+  return {};
+}
+
+std::span<const Rule> rules_of(int stage) {
+  if (stage == 0) return kStage0;
+  if (stage == 3) return kStage3;
+  return kStage12;
+}
+
+std::string_view file_of(int stage) {
+  if (stage == 0) return "fp16/fused_optimizer.py";
+  return stage == 3 ? "zero/stage3.py" : "zero/stage_1_and_2.py";
+}
+
+}  // namespace
+
+std::string_view rule_of(std::string_view label, Role role, const Training& training) {
+  if (training.runtime == Runtime::PyTorch) {
+    if (label == "gradient bucket") return "torch/csrc/distributed/c10d/reducer.cpp, initialize_buckets";
+    return found(kAnywhere, label);
+  }
+  const int stage = training.zero.stage;
+  if (const std::string_view where = found(rules_of(stage), label); !where.empty()) return where;
+  if (const std::string_view where = found(kAnywhere, label); !where.empty()) return where;
+  if (role == Role::Optimizer) return "deepspeed/ops/adam/fused_adam.py, FusedAdam.step";
+  return role == Role::RuntimeBuffers ? file_of(stage) : std::string_view();
+}
+
+void name_rules(const Training& training, Prediction& p) {
+  const auto fill = [&training](std::vector<LiveBuffer>& list) {
+    for (LiveBuffer& buffer : list) buffer.rule = rule_of(buffer.name, buffer.role, training);
+  };
+  if (p.peak) fill(p.peak->live);
+  if (p.held_for_backward) fill(p.held_for_backward->largest);
+  if (p.loss_spike) fill(p.loss_spike->live);
+}
+
+}  // namespace dsplan

@@ -1,0 +1,236 @@
+#include "sim/arena.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <numeric>
+
+#include "core/error.h"
+#include "sim/stream_waits.h"
+
+namespace dsplan {
+namespace {
+
+// Disjoint runs of addresses, ascending; touching ones are one.
+class Runs {
+ public:
+  struct Run {
+    std::int64_t begin;
+    std::int64_t end;
+  };
+
+  void add(std::int64_t begin, std::int64_t end) {
+    auto first = std::lower_bound(runs_.begin(), runs_.end(), begin,
+                                  [](const Run& run, std::int64_t value) { return run.end < value; });
+    auto last = first;
+    for (; last != runs_.end() && last->begin <= end; ++last) {
+      begin = std::min(begin, last->begin);
+      end = std::max(end, last->end);
+    }
+    if (first == last) {
+      runs_.insert(first, {begin, end});
+    } else {
+      *first = {begin, end};
+      runs_.erase(first + 1, last);
+    }
+  }
+  [[nodiscard]] bool empty() const { return runs_.empty(); }
+  [[nodiscard]] const Run* begin() const { return runs_.data(); }
+  [[nodiscard]] const Run* end() const { return runs_.data() + runs_.size(); }
+
+ private:
+  std::vector<Run> runs_;
+};
+
+// A segment tree over time. Each node knows which addresses are taken at some moment of its stretch (`some`), and which
+// by intervals that cover all of it (`all`). What is taken during [begin, end) is the `some` of the nodes that make it
+// up and the `all` of those above them.
+class Occupancy {
+ public:
+  explicit Occupancy(std::size_t moments) {
+    while (leaves_ < moments) leaves_ *= 2;
+    some_.resize(2 * leaves_);
+    all_.resize(2 * leaves_);
+  }
+
+  // The lowest offset at which `size` is free during [begin, end).
+  [[nodiscard]] std::int64_t lowest(std::uint32_t begin, std::uint32_t end, std::int64_t size) {
+    cursors_.clear();
+    const auto collect = [this](const Runs& runs) {
+      if (!runs.empty()) cursors_.push_back({runs.begin(), runs.end()});
+    };
+    visit(1, 0, leaves_, begin, end, [&](std::size_t node, bool whole) { collect(whole ? some_[node] : all_[node]); });
+    std::int64_t offset = 0;
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (Cursor& cursor : cursors_) {
+        while (cursor.at != cursor.end && cursor.at->end <= offset) ++cursor.at;
+        while (cursor.at != cursor.end && cursor.at->begin < offset + size) {
+          offset = std::max(offset, cursor.at->end);
+          ++cursor.at;
+          moved = true;
+        }
+      }
+    }
+    return offset;
+  }
+
+  void take(std::uint32_t begin, std::uint32_t end, std::int64_t from, std::int64_t to) {
+    visit(1, 0, leaves_, begin, end, [&](std::size_t node, bool whole) {
+      some_[node].add(from, to);
+      if (whole) all_[node].add(from, to);
+    });
+  }
+
+ private:
+  struct Cursor {
+    const Runs::Run* at;
+    const Runs::Run* end;
+  };
+
+  // The nodes that [begin, end) is made up of (`whole`), and all those above them.
+  template <class Visit>
+  void visit(std::size_t node, std::size_t low, std::size_t width, std::size_t begin, std::size_t end,
+             Visit&& visitor) {
+    const bool whole = begin <= low && low + width <= end;
+    visitor(node, whole);
+    if (whole) return;
+    const std::size_t half = width / 2;
+    if (begin < low + half) visit(2 * node, low, half, begin, end, visitor);
+    if (end > low + half) visit(2 * node + 1, low + half, half, begin, end, visitor);
+  }
+
+  std::size_t leaves_ = 1;
+  std::vector<Runs> some_;
+  std::vector<Runs> all_;
+  std::vector<Cursor> cursors_;
+};
+
+Bytes load_bound(std::span<const Interval> intervals, std::size_t moments) {
+  std::vector<std::int64_t> change(moments + 1, 0);
+  for (const Interval& one : intervals) {
+    const std::int64_t size = round_up(one.size, kArenaAlignment.value()).value();
+    change[one.begin] += size;
+    change[one.end] -= size;
+  }
+  std::int64_t now = 0;
+  std::int64_t most = 0;
+  for (const std::int64_t step : change) most = std::max(most, now += step);
+  return Bytes(most);
+}
+
+// Lives counted in allocations: nothing else can take an address.
+class LifeReader : public Ignores<Enter, Exit, Mark> {
+ public:
+  explicit LifeReader(const Schedule& schedule) : schedule_(schedule), slot_(schedule.buffers.size(), kNone) {}
+
+  using Ignores<Enter, Exit, Mark>::on;
+  void on(std::size_t, const Allocate& event) {
+    const Buffer& buffer = schedule_.buffers[event.buffer];
+    if (buffer.space != Space::Device) return;
+    if (event.stream != 0) waits().allocated(event.buffer, event.stream);
+    slot_[event.buffer] = static_cast<std::int64_t>(lives_.buffers.size());
+    lives_.buffers.push_back(event.buffer);
+    lives_.intervals.push_back({now_, 0, buffer.size});
+    ++now_;
+  }
+  void on(std::size_t, const Release& event) {
+    if (slot_[event.buffer] == kNone) return;
+    std::size_t waiting = 0;
+    if (waits_) {
+      const StreamId owner = waits_->owner(event.buffer);
+      for (const StreamWaits::Use& use : waits_->uses(event.buffer)) {
+        if (waits_->waited(owner, use)) continue;
+        queues_[use.stream].push_back({event.buffer, owner, use});
+        ++waiting;
+      }
+    }
+    if (waiting == 0) return end(event.buffer);
+    waiting_[event.buffer] = waiting;
+  }
+  void on(std::size_t, const Compute& event) { work(event.stream, event.reads, event.writes); }
+  void on(std::size_t, const Communicate& event) { work(event.stream, event.reads, event.writes); }
+
+  [[nodiscard]] Lives finish() {
+    for (Interval& one : lives_.intervals) {
+      if (one.end == 0) one.end = now_;
+    }
+    return std::move(lives_);
+  }
+
+ private:
+  static constexpr std::int64_t kNone = -1;
+  struct Waiting {
+    BufferId buffer;
+    StreamId owner;
+    StreamWaits::Use use;
+  };
+
+  [[nodiscard]] StreamWaits& waits() {
+    if (!waits_) waits_ = std::make_unique<StreamWaits>();
+    return *waits_;
+  }
+  void end(BufferId buffer) {
+    lives_.intervals[static_cast<std::size_t>(slot_[buffer])].end = now_;
+    slot_[buffer] = kNone;
+  }
+  void work(StreamId stream, Span reads, Span writes) {
+    if (stream == 0 && !waits_) [[likely]]
+      return;
+    waits().work(stream, schedule_.range(reads), schedule_.range(writes));
+    for (auto& [used_by, queue] : queues_) {  // Uses of one stream are over in their order.
+      for (; !queue.empty() && waits_->waited(queue.front().owner, queue.front().use); queue.pop_front()) {
+        if (--waiting_[queue.front().buffer] == 0) end(queue.front().buffer);
+      }
+    }
+  }
+
+  const Schedule& schedule_;
+  std::vector<std::int64_t> slot_;  // By buffer: its interval while it lives.
+  std::uint32_t now_ = 0;
+  Lives lives_;
+  std::unique_ptr<StreamWaits> waits_;
+  std::map<StreamId, std::deque<Waiting>> queues_;
+  std::map<BufferId, std::size_t> waiting_;
+};
+
+}  // namespace
+
+Layout pack(std::span<const Interval> intervals) {
+  std::size_t moments = 0;
+  for (const Interval& one : intervals) {
+    DSPLAN_CHECK(one.begin < one.end && one.size > Bytes(0), "an interval without life or size");
+    moments = std::max<std::size_t>(moments, one.end);
+  }
+  std::vector<std::uint32_t> order(intervals.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::sort(order.begin(), order.end(), [&](std::uint32_t left, std::uint32_t right) {
+    const Interval& a = intervals[left];
+    const Interval& b = intervals[right];
+    if (a.size != b.size) return a.size > b.size;
+    if (a.end - a.begin != b.end - b.begin) return a.end - a.begin > b.end - b.begin;
+    return a.begin != b.begin ? a.begin < b.begin : left < right;
+  });
+  Layout layout;
+  layout.offsets.resize(intervals.size());
+  layout.lower_bound = load_bound(intervals, moments);
+  Occupancy taken(moments);
+  for (const std::uint32_t at : order) {
+    const Interval& one = intervals[at];
+    const std::int64_t size = round_up(one.size, kArenaAlignment.value()).value();
+    const std::int64_t offset = taken.lowest(one.begin, one.end, size);
+    taken.take(one.begin, one.end, offset, offset + size);
+    layout.offsets[at] = Bytes(offset);
+    layout.height = std::max(layout.height, Bytes(offset + size));
+  }
+  return layout;
+}
+
+Lives lives_of(const Schedule& schedule) {
+  LifeReader reader(schedule);
+  replay(schedule, reader);
+  return reader.finish();
+}
+
+}  // namespace dsplan

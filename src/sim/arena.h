@@ -1,0 +1,44 @@
+// Planned placement: every interval of a schedule gets its address beforehand, in one arena. The problem (minimise the
+// height) is NP-hard; greedy by size, largest first, each at the lowest offset that fits, comes within a third of a per
+// cent of the load bound on training traces (checkpointing.md, section 4), because forward's tensors nest.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/schedule.h"
+#include "core/units.h"
+
+namespace dsplan {
+
+// Offsets and sizes in an arena are multiples of this, as PyTorch's blocks are.
+inline constexpr Bytes kArenaAlignment{512};
+
+// Lives in [begin, end) of any clock; begin < end, size > 0.
+struct Interval {
+  std::uint32_t begin = 0;
+  std::uint32_t end = 0;
+  Bytes size;
+};
+
+struct Layout {
+  std::vector<Bytes> offsets;  // Of each interval.
+  Bytes height;
+  Bytes lower_bound;  // The largest sum of aligned sizes that live at once; height >= lower_bound.
+};
+
+// Intervals that overlap in time do not overlap in address. Deterministic: equal sizes go by length of life, longest
+// first, then by beginning, then by index. O(n log^2 n) for n intervals as long as the occupied addresses of a stretch
+// of time are few runs, which packing makes them.
+[[nodiscard]] Layout pack(std::span<const Interval> intervals);
+
+// The device buffers of `schedule` with their lives, counted in allocations. What another stream uses lives until the
+// stream that allocated it has waited for that use (sim/stream_waits.h).
+struct Lives {
+  std::vector<BufferId> buffers;
+  std::vector<Interval> intervals;  // Of each of `buffers`.
+};
+[[nodiscard]] Lives lives_of(const Schedule& schedule);
+
+}  // namespace dsplan

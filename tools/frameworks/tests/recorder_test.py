@@ -1,0 +1,142 @@
+"""tools/dsplan_receipt.py around a loop of its own and around transformers' Trainer, on the CPU: valid receipts, from
+which dsplan predicts. Needs torch and transformers; accelerate for the Trainer, DSPLAN_BINARY for the prediction."""
+
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
+if any(importlib.util.find_spec(package) is None for package in ("torch", "transformers")):
+    print("skipped: needs torch and transformers")
+    sys.exit(77)
+
+import torch
+import transformers
+
+from common import predict
+from common.configuration import Configuration, model_config
+from common.receipt import validate
+from dsplan_receipt import ReceiptCallback, receipt
+
+
+def tiny():
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model(**model_config("tiny-llama")))
+
+
+def batch():
+    ids = torch.randint(0, 100, (2, 16))
+    return {"input_ids": ids, "labels": ids}
+
+
+def train(model, optimizer, steps, accumulate=1, fail_at=None):
+    for step in range(steps):
+        for _ in range(accumulate):
+            if step == fail_at:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            model(**batch(), use_cache=False).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+class Recording(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = os.path.join(folder.name, "out.json")
+
+    def written(self):
+        with open(self.path, encoding="utf-8") as file:
+            value = json.load(file)
+        self.assertEqual(validate(value), [])
+        self.assertEqual([row for row in value["ranks"][0]["not_measured"] if row["what"].startswith("recorder")], [])
+        return value
+
+    def recorded(self, model, steps, **more):
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+        with receipt(self.path, model=model, optimizer=optimizer):
+            train(model, optimizer, steps, **more)
+        return self.written()
+
+    def test_exactly_two_steps_and_more_are_complete(self):
+        for steps in (2, 3):
+            value = self.recorded(tiny(), steps, accumulate=2)
+            self.assertTrue(value["complete"])
+            phases = value["ranks"][0]["memory"]["phases"]
+            self.assertEqual([phase["name"] for phase in phases], ["init", "first_step", "steady"])
+            self.assertEqual([mark["name"] for mark in phases[2]["marks"]],
+                             ["begin"] + ["before forward", "after forward"] * 2 + ["before step", "end"])
+            training = value["inputs"]["training"]
+            self.assertEqual((training["micro_batch"], training["seq"], training["grad_accum"], training["dtype"]),
+                             (2, 16, 2, "bf16"))
+            self.assertEqual(training["optimizer"], {"name": "adamw", "implementation": "foreach"})
+
+    def test_one_step_is_not_complete(self):
+        value = self.recorded(tiny(), 1)
+        self.assertFalse(value["complete"])
+        self.assertEqual(value["outcome"], "ran")
+
+    def test_an_error_goes_through_and_is_written_down(self):
+        with self.assertRaises(torch.OutOfMemoryError):
+            self.recorded(tiny(), 3, fail_at=1)
+        value = self.written()
+        self.assertEqual((value["complete"], value["outcome"]), (False, "out_of_memory"))
+        self.assertEqual(len(value["ranks"][0]["memory"]["phases"]), 1)
+
+    def test_evaluation_is_no_step(self):
+        model = tiny()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with receipt(self.path, model=model, optimizer=optimizer):
+            for _ in range(2):
+                train(model, optimizer, 1)
+                with torch.no_grad():
+                    model(**batch())
+        self.assertTrue(self.written()["complete"])
+
+    def test_the_job_never_suffers(self):
+        with receipt("/nonexistent/folder/out.json", model=None, optimizer=None):
+            pass
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with receipt(self.path, model=model, optimizer=optimizer):
+            for _ in range(3):
+                model(torch.ones(1, 2)).sum().backward()
+                optimizer.step()
+                optimizer.step()  # As ZeRO does, once for each group.
+        self.assertTrue(self.written()["complete"])
+
+    @unittest.skipUnless(os.environ.get("DSPLAN_BINARY"), "needs DSPLAN_BINARY")
+    def test_dsplan_predicts_from_what_was_seen(self):
+        model = tiny()
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
+        value = self.recorded(model, 2)
+        inputs = value["inputs"]
+        self.assertEqual(inputs["training"]["checkpoint_impl"], "reentrant")
+        prediction = predict.predict(os.environ["DSPLAN_BINARY"], Configuration(
+            {"name": "seen", "model": inputs["model"], "training": inputs["training"], "options": inputs["options"]}))
+        self.assertEqual(prediction["parameters"], value["ranks"][0]["parameters"])
+        self.assertLessEqual({row["name"] for row in prediction["assumptions"]},
+                             {"torch version", "transformers version", "GPUs"})
+
+    @unittest.skipUnless(importlib.util.find_spec("accelerate"), "needs accelerate")
+    def test_the_trainer(self):
+        arguments = transformers.TrainingArguments(
+            output_dir=os.path.dirname(self.path), per_device_train_batch_size=2, gradient_accumulation_steps=2,
+            max_steps=3, report_to=[], use_cpu=True, save_strategy="no", disable_tqdm=True)
+        rows = [{key: value[0] for key, value in batch().items()} for _ in range(12)]
+        transformers.Trainer(tiny(), arguments, train_dataset=rows, callbacks=[ReceiptCallback(self.path)]).train()
+        value = self.written()
+        self.assertTrue(value["complete"])
+        self.assertEqual(value["inputs"]["training_arguments"]["max_steps"], 3)
+        training = value["inputs"]["training"]
+        self.assertEqual((training["loop"], training["grad_accum"], training["micro_batch"], training["max_grad_norm"]),
+                         ("trainer", 2, 2, 1.0))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,1 @@
+"""What measuring DeepSpeed takes: a world of one rank among many, its traffic, and its compiled optimizers."""
