@@ -88,6 +88,7 @@ class Stage3Runtime final : public RuntimeBase {
   void gather_partitions_in_one_buffer();
   void create_masters();
   BufferId create_master(SubGroup& group);
+  void make_overflow_tracker();
   void zero_gradients();
   void create_hooks();
 

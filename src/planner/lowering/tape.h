@@ -212,7 +212,7 @@ class Tape {
   std::vector<BufferId> leaves_;   // What they and their gradients lie in.
   bool recomputing_ = false;
   bool detaching_ = false;  // In the form whose hooks detach what is saved.
-  NodeId head_ = kNone;  // The last operator outside the root module, where there is a loss.
+  NodeId head_ = kNone;     // The last operator outside the root module, where there is a loss.
   std::vector<Pending> pending_;
 
   std::vector<BufferId> scratch_slots_;
