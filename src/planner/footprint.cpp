@@ -258,15 +258,20 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
   return true;
 }
 
-// Below ZeRO-3: FusedAdam's int32 for overflows, and the wrapper's norm, an fp32 scalar (the base optimizer alone, in
-// fp32 without ZeRO, keeps none). With the optimizer on the host there is no FusedAdam.
+// FusedAdam's int32 for overflows, and the wrapper's norm, an fp32 scalar (the base optimizer alone, in fp32 without
+// ZeRO, keeps none). ZeRO-3's norm is fp64, and it keeps a flag of its own. With the optimizer on the host there is no
+// FusedAdam.
 void add_scalars(const Job& job, Footprint& result) {
   const Training& t = job.training;
   const bool offloaded = t.zero.offload_optimizer.device != OffloadDevice::None;
-  if (t.zero.stage == 3 || offloaded || result.parameters_trainable == Elements(0)) return;
+  if (offloaded || result.parameters_trainable == Elements(0)) return;
   const bool adam = t.optimizer.kind == OptimizerKind::Adam || t.optimizer.kind == OptimizerKind::AdamW;
   if (adam && t.optimizer.implementation == Implementation::Fused) result.persistent[Role::Temporaries] += Bytes(4);
-  if (t.zero.stage > 0 || t.dtype != DType::Float32) result.persistent[Role::Temporaries] += Bytes(4);
+  if (t.zero.stage == 3) {
+    result.persistent[Role::Temporaries] += Bytes(8 + 1);
+  } else if (t.zero.stage > 0 || t.dtype != DType::Float32) {
+    result.persistent[Role::Temporaries] += Bytes(4);
+  }
 }
 
 }  // namespace

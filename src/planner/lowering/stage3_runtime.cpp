@@ -82,6 +82,8 @@ void Stage3Runtime::initialise() {
   // zero.Init: a module's parameters are whole until its constructor returns, then broadcast and cut.
   for (const Leaf& leaf : leaves_) partition(leaf);
   if (trained_.empty()) return;
+  make_overflow_buffer();
+  make_overflow_tracker();
   gather_partitions_in_one_buffer();
   create_masters();
   zero_gradients();
@@ -101,6 +103,15 @@ void Stage3Runtime::initialise() {
     const Piece& of = piece(leaf.id);
     emitter_.promise_update(flat_, in_model_dtype(of.offset), in_model_dtype(of.part));
   }
+}
+
+// inf_or_nan_tracker, of the constructor.
+void Stage3Runtime::make_overflow_tracker() {
+  const BufferId flag = emitter_.allocate(Bytes(1), DType::Bool, Role::Temporaries, "overflow tracker");
+  emitter_.mark_scratch(flag);
+  emitter_.begin();
+  emitter_.write(flag);
+  emitter_.compute("zero overflow tracker");
 }
 
 // initialize_optimizer_states: a gradient of the largest sub-group, dropped at the end.

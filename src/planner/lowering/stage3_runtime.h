@@ -25,6 +25,7 @@ class Stage3Runtime final : public RuntimeBase {
   [[nodiscard]] ModuleId wraps_input(ModuleId module) const override {
     return wraps_[static_cast<std::size_t>(module)];
   }
+  [[nodiscard]] bool moves_parameters() const override { return true; }
   void forward_begins() override;
   void backward_begins(bool) override {}
   void enter(ModuleId module, Pass) override;
@@ -87,6 +88,7 @@ class Stage3Runtime final : public RuntimeBase {
   void gather_partitions_in_one_buffer();
   void create_masters();
   BufferId create_master(SubGroup& group);
+  void make_overflow_tracker();
   void zero_gradients();
   void create_hooks();
 

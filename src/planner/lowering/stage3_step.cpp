@@ -30,6 +30,7 @@ void Stage3Runtime::measure_gradients() {
     control_all_reduce(Bytes(1), "overflow flag");
   }
   for (const SubGroup& group : groups_) measure_norm(group);
+  hold_norm(DType::Float64);
 }
 
 // get_grad_norm_direct: one partition at a time in fp64, then all the norms and their squares.
