@@ -11,7 +11,9 @@ namespace dsplan {
 namespace {
 
 bool of_data(const TrafficRow& row) {
-  return row.group == Group::DataParallel && row.kind == TrafficKind::Data && row.phase != Pass::Setup;
+  const bool shards = row.group == Group::DataParallel || row.group == Group::DataParallelInside ||
+                      row.group == Group::DataParallelBetween;
+  return shards && row.kind == TrafficKind::Data && row.phase != Pass::Setup && row.phase != Pass::Save;
 }
 
 class Terms {
