@@ -76,5 +76,7 @@ TEST_CASE("resolve: the allocator's conf follows PyTorch's version") {
   set(phase.phase, std::string("first_step"), "--phase");
   CHECK(run(phase).phase == "first_step");
   set(phase.phase, std::string("save"), "--phase");
-  says(phase, "--phase: error: phase \"save\" is none of init, first_step, steady");
+  CHECK(run(phase).phase == "save");
+  set(phase.phase, std::string("load"), "--phase");
+  says(phase, "--phase: error: phase \"load\" is none of init, first_step, steady, save");
 }

@@ -106,7 +106,7 @@ void resolve_phase(Resolver& resolver) {
        {Stretch::Init, Stretch::FirstStep, Stretch::MiddleStep, Stretch::SecondStep, Stretch::Save}) {
     if (*wished == name(stretch)) return;
   }
-  resolver.fault(wished.place, fmt::format("phase \"{}\" is none of init, first_step, steady", *wished));
+  resolver.fault(wished.place, fmt::format("phase \"{}\" is none of init, first_step, steady, save", *wished));
 }
 
 }  // namespace
