@@ -34,6 +34,10 @@ constexpr Rule kStage12[] = {
     {"gradient in master dtype", "zero/stage_1_and_2.py, step"},
     {"gradient norm", "zero/stage_1_and_2.py, get_grad_norm_direct"},
     {"overflow scan", "zero/stage_1_and_2.py, has_overflow"},
+    {"gradient scratch of the device", "zero/stage_1_and_2.py, DeepSpeedZeroOptimizer.__init__"},
+    {"clone of a large gradient", "zero/stage_1_and_2.py, reduce_independent_p_g_buckets_and_remove_grads"},
+    {"gradient in fp64", "zero/stage_1_and_2.py, set_norm_for_param_grad_in_gpu"},
+    {"gradient on its way to the host", "zero/stage_1_and_2.py, async_inplace_copy_grad_to_fp32_buffer_from_gpu"},
 };
 
 constexpr Rule kStage3[] = {
