@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "model/graphs/graphs.h"
 #include "planner/lowering/runtime_base.h"
+#include "planner/lowering/stage3_offload.h"
 #include "planner/lowering/tape.h"
 
 namespace dsplan {
@@ -111,8 +112,11 @@ std::optional<std::string> schedule_obstacle(const ModelSpec& model, const Job& 
   if (job.parallelism.sp > 1) return "sequence parallelism";
   if (job.parallelism.ep > 1) return "expert parallelism";
   if (training.runtime == Runtime::DeepSpeed) {
-    if (training.zero.offload_optimizer.device != OffloadDevice::None) return "optimizer offload";
-    if (training.zero.offload_param.device != OffloadDevice::None) return "parameter offload";
+    if (training.zero.stage == 3) {
+      if (const auto other = stage3_offload_obstacle(training)) return other;
+    } else if (training.zero.offload_optimizer.device != OffloadDevice::None) {
+      return "optimizer offload";
+    }
     if (uses_unfused_wrapper(training)) return "16 bit without ZeRO and without FusedAdam (FP16_UnfusedOptimizer)";
     if (const auto other = accumulation_obstacle(training)) return other;
   }
