@@ -102,7 +102,14 @@ TEST_CASE("ZeRO-3 offload: schedules are legal, and the device holds what the fo
   std::size_t audited = 0;
   for (const ModelSpec& model : {lowered::bundled("tiny-gpt2"), lowered::bundled("tiny-llama")}) {
     for (const std::int64_t ranks : {1, 2, 3}) {
-      for (const lowered::Case& c : lowered::variants(3, ranks, static_cast<std::int32_t>(model.dims.layers))) {
+      std::vector<lowered::Case> cases = lowered::variants(3, ranks, static_cast<std::int32_t>(model.dims.layers));
+      for (bool Zero::*way :
+           {&Zero::gather_16bit_weights_on_model_save, &Zero::allgather_sequential, &Zero::all_reduce_for_fetch}) {
+        cases.push_back({fmt::format("another way of gathering, ranks {}", ranks), lowered::job(3, ranks)});
+        cases.back().job.training.zero.*way = true;
+        cases.back().job.training.zero.param_persistence_threshold = Elements(100);
+      }
+      for (const lowered::Case& c : cases) {
         if (c.job.training.optimizer.kind != OptimizerKind::AdamW) continue;
         for (const Away away : {Away::Optimizer, Away::Parameters, Away::Both}) {
           const Job job = offloaded(c.job, away, audited % 2 == 0);
