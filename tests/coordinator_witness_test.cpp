@@ -194,7 +194,7 @@ Lines training_of(const Lines& all) {
 Lines broadcasts_of(const Lines& all) {
   Lines lines;
   std::copy_if(all.begin(), all.end(), std::back_inserter(lines),
-               [](const std::string& line) { return line.starts_with("broadcast"); });
+               [](const std::string& line) { return line.starts_with("broadcast") && line != "broadcast 0"; });
   return lines;
 }
 

@@ -131,6 +131,7 @@ inline bool is_bookkeeping(const std::string& where, const std::string& op) {
                                                    "s12:complete_grad_norm_calculation_for_cpu_offload",
                                                    "ru:clip_grad_norm_",
                                                    "ru:get_flattened_grad_norm"};
+  if (where == "s3:has_overflow" && op != "isinf" && op != "isnan") return true;
   return kFunctions.contains(where) || op == "stack" || op == "pow" || where.find(":assert_") != std::string::npos;
 }
 
@@ -237,6 +238,7 @@ class Ours {
     const std::string label = buffer.label;
     if (label == "global gradient norm" || label == "overflow buffer of FusedAdam") return false;
     if (label == "copy between devices") return false;  // A CPU accelerator has one device.
+    if (label == "absolute gradients") return false;  // Within isinf.
     if (label == "overflow flag" || label == "gradient norms") return false;
     if (label == "gradient norm" && buffer.size <= Bytes(8)) return false;
     switch (buffer.role) {

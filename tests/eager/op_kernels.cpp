@@ -39,6 +39,7 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   if (node) {
     node->saved.emplace_back(x);
     node->saved.emplace_back(weight);
+    node->saved.emplace_back(bias);
   }
   Tensor out = empty_like(x);
   const Tensor mean = empty({x->elements() / x->size(-1)}, DType::Float32);

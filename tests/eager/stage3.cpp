@@ -341,6 +341,7 @@ class Stage3 : public Runtime {
   // Where this rank's part reaches behind the parameter's end it is copied, padded.
   void reduce_in_bucket() {
     std::vector<Block> padded;
+    if (plan_.world > 1 && filled_ > 0) padded.push_back(block("scaled bucket", bytes(filled_)));
     for (const Tensor& leaf : waiting_) {
       if (part(leaf) * (plan_.rank + 1) > leaf->elements()) {
         padded.push_back(block("padded gradient", bytes(part(leaf))));

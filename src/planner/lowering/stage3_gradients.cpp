@@ -73,8 +73,9 @@ std::int64_t Stage3Runtime::real_part(const Entry& entry) const {
   return std::clamp<std::int64_t>(of.elements - checked_mul(of.part, rank()), 0, of.part);
 }
 
-// __avg_scatter_contiguous_grads: the bucket is all-reduced where it lies. Partitions that reach behind their
-// parameter's end are made anew, zeros behind it.
+// __avg_scatter_contiguous_grads: the bucket is all-reduced where it lies; the product with the factor that was divided
+// out before, which is 1, is a tensor of its own. Partitions that reach behind their parameter's end are made anew,
+// zeros behind it.
 void Stage3Runtime::reduce_in_bucket() {
   const DType sent = training().communication_dtype;
   const DType kept = training().grad_accum_dtype;
@@ -84,47 +85,43 @@ void Stage3Runtime::reduce_in_bucket() {
   emitter_.write(bucket_, Bytes(0), whole);
   collective(Collective::AllReduce, sent, whole);
   BufferId reduced = bucket_;
-  if (sent != kept) {
-    reduced = emitter_.allocate(storage(Elements(filled_), kept), kept, Role::RuntimeBuffers,
-                                "gradients in accumulation dtype");
+  const auto derive = [&](DType type, Label label) {
+    const BufferId made = emitter_.allocate(storage(Elements(filled_), type), type, Role::RuntimeBuffers, label);
     emitter_.begin();
-    emitter_.read(bucket_, Bytes(0), whole);
-    emitter_.write(reduced);
-    emitter_.compute("cast gradients");
-  }
-  std::vector<BufferId> sources;
-  std::vector<Bytes> offsets;
-  std::vector<BufferId> padded;
+    emitter_.read(reduced, Bytes(0), reduced == bucket_ ? whole : emitter_.size(reduced));
+    emitter_.write(made);
+    emitter_.compute(label);
+    if (reduced != bucket_) emitter_.release(reduced, Reason::PythonFrame);
+    reduced = made;
+  };
+  if (world() > 1) derive(sent, "scaled gradients");
+  if (sent != kept) derive(kept, "gradients in accumulation dtype");
+  std::vector<Source> sources;
+  std::vector<BufferId> made;
   for (const Entry& entry : entries_) {
     const Piece& of = piece_of(entry);
     const std::int64_t from = entry.offset + std::min(checked_mul(of.part, rank()), of.elements);
-    sources.push_back(reduced);
-    offsets.push_back(storage(Elements(from), kept));
     const std::int64_t real = real_part(entry);
+    sources.push_back({reduced, storage(Elements(from), kept), storage(Elements(real), kept)});
     if (real == of.part) continue;
-    padded.push_back(
-        emitter_.allocate(storage(Elements(of.part), kept), kept, Role::RuntimeBuffers, "padded gradient"));
+    const Bytes padded = storage(Elements(of.part), kept);
+    made.push_back(emitter_.allocate(padded, kept, Role::RuntimeBuffers, "padded gradient"));
     emitter_.begin();
-    emitter_.read(reduced, offsets.back(), storage(Elements(real), kept));
-    emitter_.write(padded.back());
+    emitter_.read(reduced, sources.back().offset, sources.back().bytes);
+    emitter_.write(made.back());
     emitter_.compute("pad gradient");
-    sources.back() = padded.back();
-    offsets.back() = Bytes(0);
+    sources.back() = {made.back(), Bytes(0), padded};
   }
-  add_to_partition(sources, offsets, kept);
-  if (reduced != bucket_) padded.push_back(reduced);
-  for (BufferId buffer : padded) {
-    if (emitter_.references(buffer) > 0) emitter_.release(buffer, Reason::PythonFrame);
-  }
+  add_to_partition(sources);
+  if (reduced != bucket_) made.push_back(reduced);
+  for (BufferId buffer : made) emitter_.release(buffer, Reason::PythonFrame);
   clear_entries();
 }
 
-// __avg_scatter_grads: by id, each padded to A, interleaved by rank; then what belongs to this rank, in the dtype of
-// the sum.
+// __avg_scatter_grads: by id, each padded to A, interleaved by rank.
 void Stage3Runtime::reduce_scattered() {
   std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.parameter < b.parameter; });
   const DType type = training().communication_dtype;
-  const DType kept = training().grad_accum_dtype;
   std::int64_t part = 0;
   for (const Entry& entry : entries_) part += piece_of(entry).part;
   const std::vector<BufferId> uncast = cast_own_gradients();
@@ -137,35 +134,39 @@ void Stage3Runtime::reduce_scattered() {
     join(tensor);
   }
   const Bytes start = direct ? storage(Elements(first.offset), type) : Bytes(0);
-  Bytes mine = start + storage(Elements(checked_mul(part, rank())), type);
+  const Bytes mine = start + storage(Elements(checked_mul(part, rank())), type);
   emitter_.begin();
   emitter_.read(tensor, start, whole);
   emitter_.write(tensor, mine, storage(Elements(part), type));
   collective(Collective::ReduceScatter, type, whole);
-  std::vector<BufferId> sources;
-  std::vector<Bytes> offsets;
-  std::vector<BufferId> casts;
-  for (const Entry& entry : entries_) {
-    const Piece& of = piece_of(entry);
-    sources.push_back(tensor);
-    offsets.push_back(mine);
-    mine += storage(Elements(of.part), type);
-    const std::int64_t real = real_part(entry);
-    if (type == kept || real == 0) continue;
-    casts.push_back(
-        emitter_.allocate(storage(Elements(real), kept), kept, Role::RuntimeBuffers, "gradient in accumulation dtype"));
-    emitter_.begin();
-    emitter_.read(tensor, offsets.back(), storage(Elements(of.part), type));
-    emitter_.write(casts.back());
-    emitter_.compute("cast gradient");
-    sources.back() = casts.back();
-    offsets.back() = Bytes(0);
-  }
-  add_to_partition(sources, offsets, type);
-  for (BufferId buffer : casts) emitter_.release(buffer, Reason::PythonFrame);
+  take_scattered(tensor, mine);
   if (!direct) emitter_.release(tensor, Reason::PythonFrame);
   clear_entries();
   for (BufferId gradient : uncast) emitter_.release(gradient, Reason::GradientHeld);
+}
+
+// What belongs to this rank, in the dtype of the sum. Nothing but padding is a tensor of nothing.
+void Stage3Runtime::take_scattered(BufferId tensor, Bytes mine) {
+  const DType type = training().communication_dtype;
+  const DType kept = training().grad_accum_dtype;
+  std::vector<Source> sources;
+  std::vector<BufferId> casts;
+  for (const Entry& entry : entries_) {
+    const Bytes all = storage(Elements(piece_of(entry).part), type);
+    sources.push_back({tensor, mine, all});
+    mine += all;
+    const std::int64_t real = real_part(entry);
+    if (type == kept || real == 0) continue;
+    const Bytes bytes = storage(Elements(real), kept);
+    casts.push_back(emitter_.allocate(bytes, kept, Role::RuntimeBuffers, "gradient in accumulation dtype"));
+    emitter_.begin();
+    emitter_.read(tensor, sources.back().offset, all);
+    emitter_.write(casts.back());
+    emitter_.compute("cast gradient");
+    sources.back() = {casts.back(), Bytes(0), bytes};
+  }
+  add_to_partition(sources);
+  for (BufferId buffer : casts) emitter_.release(buffer, Reason::PythonFrame);
 }
 
 void Stage3Runtime::clear_entries() {
@@ -210,17 +211,12 @@ void Stage3Runtime::join(BufferId tensor) {
   emitter_.compute("interleave gradients");
 }
 
-// One source for each entry, at its offset; `type` where it is not a tensor of its own.
-void Stage3Runtime::add_to_partition(const std::vector<BufferId>& sources, const std::vector<Bytes>& offsets,
-                                     DType type) {
-  if (optimizer_away()) return offload_gradients(sources, offsets);
+// One source for each entry.
+void Stage3Runtime::add_to_partition(const std::vector<Source>& sources) {
+  if (optimizer_away()) return offload_gradients(sources);
   const DType kept = training().grad_accum_dtype;
   emitter_.begin();
-  for (std::size_t at = 0; at < entries_.size(); ++at) {
-    const bool cast = type != kept && real_part(entries_[at]) > 0;  // A tensor of its own, in the dtype of the sums.
-    const Bytes all = storage(Elements(piece_of(entries_[at]).part), cast ? kept : type);
-    emitter_.read(sources[at], offsets[at], std::min(all, emitter_.size(sources[at]) - offsets[at]));
-  }
+  for (const Source& source : sources) emitter_.read(source.buffer, source.offset, source.bytes);
   if (accumulating_) {
     for (const Entry& entry : entries_) {
       const Piece& of = piece_of(entry);

@@ -168,15 +168,15 @@ void Stage3Runtime::bring_whole(ParameterId id) {
 
 // partition_grads: each gradient goes to the host and is looked at on the device. A rank that has nothing but padding
 // of a parameter passes it over. A source that was padded is passed on whole.
-void Stage3Runtime::offload_gradients(const std::vector<BufferId>& sources, const std::vector<Bytes>& offsets) {
+void Stage3Runtime::offload_gradients(const std::vector<Source>& sources) {
   const DType kept = training().grad_accum_dtype;
   for (std::size_t at = 0; at < entries_.size(); ++at) {
     const Entry& entry = entries_[at];
     std::int64_t elements = real_part(entry);
     if (elements == 0) continue;
     const std::int64_t part = piece_of(entry).part;
-    if (emitter_.size(sources[at]) == storage(Elements(part), kept)) elements = part;
-    const BufferId gradient = accumulate_on_host(entry, sources[at], offsets[at], elements);
+    if (emitter_.size(sources[at].buffer) == storage(Elements(part), kept)) elements = part;
+    const BufferId gradient = accumulate_on_host(entry, sources[at].buffer, sources[at].offset, elements);
     if (boundary_) pass_boundary(entry, gradient, elements);
     emitter_.release(gradient, Reason::PythonFrame);
   }
@@ -251,11 +251,7 @@ void Stage3Runtime::pass_boundary(const Entry& entry, BufferId gradient, std::in
 // The scan is over the sums on the host; norms were taken at the boundary, and are added up for each sub-group
 // (complete_grad_norm_calculation_for_cpu_offload).
 void Stage3Runtime::measure_on_host() {
-  if (dtype() == DType::Float16) {
-    const std::int64_t width = bytes_per_element(training().grad_accum_dtype);
-    scratch(Bytes(checked_mul(partition_, width + 1)), DType::UInt8, "overflow scan", Space::Pageable);
-    control_all_reduce(Bytes(1), "overflow flag");
-  }
+  if (dtype() == DType::Float16) scan_overflow();
   for (std::size_t group = 0; group < groups_.size(); ++group) {
     control_all_reduce(Bytes(4), "gradient norm of a sub-group");
   }

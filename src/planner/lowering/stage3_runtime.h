@@ -90,6 +90,12 @@ class Stage3Runtime final : public RuntimeBase {
   [[nodiscard]] std::int64_t aligned(const Piece& of) const { return checked_mul(of.part, world()); }
   [[nodiscard]] std::int64_t inside() const { return zero().hpz_partition_size; }
 
+  struct Source {
+    BufferId buffer = kNoBuffer;
+    Bytes offset;
+    Bytes bytes;
+  };
+
   // stage3_runtime.cpp
   void lay_out();
   void partition(const Leaf& leaf);
@@ -135,7 +141,7 @@ class Stage3Runtime final : public RuntimeBase {
   BufferId make_gradient_partitions();
   BufferId bring(const Piece& of);
   void bring_whole(ParameterId id);
-  void offload_gradients(const std::vector<BufferId>& sources, const std::vector<Bytes>& offsets);
+  void offload_gradients(const std::vector<Source>& sources);
   BufferId accumulate_on_host(const Entry& entry, BufferId source, Bytes offset, std::int64_t elements);
   void pass_boundary(const Entry& entry, BufferId gradient, std::int64_t elements);
   void measure_on_host();
@@ -153,13 +159,14 @@ class Stage3Runtime final : public RuntimeBase {
   // Elements of `entry`'s partition that are real on this rank.
   [[nodiscard]] std::int64_t real_part(const Entry& entry) const;
   void join(BufferId tensor);
-  void add_to_partition(const std::vector<BufferId>& sources, const std::vector<Bytes>& offsets, DType type);
+  void take_scattered(BufferId tensor, Bytes mine);
+  void add_to_partition(const std::vector<Source>& sources);
   void clear_entries();
 
   // stage3_step.cpp
   void measure_gradients();
   void measure_norm(const SubGroup& group);
-  void scratch(Bytes bytes, DType type, Label label, Space space = Space::Device);
+  void scan_overflow();
   void update(SubGroup& group, bool first);
   void apply_update(SubGroup& group, BufferId gradient, Bytes from, Bytes bytes);
   BufferId cast_gradient(const SubGroup& group, BufferId flat, Bytes from, Bytes bytes);

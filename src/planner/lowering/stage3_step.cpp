@@ -24,16 +24,34 @@ void Stage3Runtime::gather_persistent() {
   for (ParameterId id : persistent_) coordinator_.made_available(id);
 }
 
-// fp16 scans the whole gradient buffer (a mask and an absolute copy).
 void Stage3Runtime::measure_gradients() {
   if (optimizer_away()) return measure_on_host();
-  const std::int64_t accumulate = bytes_per_element(training().grad_accum_dtype);
-  if (dtype() == DType::Float16) {
-    scratch(Bytes(checked_mul(partition_, accumulate + 1)), DType::UInt8, "overflow scan");
-    control_all_reduce(Bytes(1), "overflow flag");
-  }
+  if (dtype() == DType::Float16) scan_overflow();
   for (const SubGroup& group : groups_) measure_norm(group);
   hold_norm(DType::Float64);
+}
+
+// has_overflow, fp16 only: isinf of the whole gradient buffer, which compares absolute values, then isnan, where
+// that buffer is.
+void Stage3Runtime::scan_overflow() {
+  const DType kept = training().grad_accum_dtype;
+  const Space space = optimizer_away() ? Space::Pageable : Space::Device;
+  const auto make = [&](DType type, BufferId from, Label label) {
+    const BufferId made =
+        emitter_.allocate(storage(Elements(partition_), type), type, Role::Temporaries, label, kNone, false, space);
+    emitter_.mark_scratch(made);
+    emitter_.begin();
+    emitter_.read(from);
+    emitter_.write(made);
+    emitter_.compute(label);
+    return made;
+  };
+  const BufferId absolute = make(kept, gradients_, "absolute gradients");
+  const BufferId infinite = make(DType::Bool, absolute, "overflow scan");
+  emitter_.release(absolute, Reason::LastUse);
+  emitter_.release(infinite, Reason::LastUse);
+  emitter_.release(make(DType::Bool, gradients_, "overflow scan"), Reason::LastUse);
+  control_all_reduce(Bytes(1), "overflow flag");
 }
 
 // get_grad_norm_direct: one partition at a time in fp64, then all the norms and their squares.
@@ -68,16 +86,6 @@ void Stage3Runtime::measure_norm(const SubGroup& group) {
   emitter_.release(squares, Reason::PythonFrame);
   emitter_.release(stacked, Reason::PythonFrame);
   control_all_reduce(Bytes(8), "gradient norm");
-}
-
-void Stage3Runtime::scratch(Bytes bytes, DType type, Label label, Space space) {
-  const BufferId buffer = emitter_.allocate(bytes, type, Role::Temporaries, label, kNone, false, space);
-  emitter_.mark_scratch(buffer);
-  emitter_.begin();
-  emitter_.read(gradients_);
-  emitter_.write(buffer);
-  emitter_.compute(label);
-  emitter_.release(buffer, Reason::LastUse);
 }
 
 void Stage3Runtime::update(SubGroup& group, bool first) {
