@@ -237,7 +237,8 @@ class Ours {
     const std::string label = buffer.label;
     if (label == "global gradient norm" || label == "overflow buffer of FusedAdam") return false;
     if (label == "copy between devices") return false;  // A CPU accelerator has one device.
-    if (label == "overflow flag" || (label == "gradient norm" && buffer.size <= Bytes(8))) return false;
+    if (label == "overflow flag" || label == "gradient norms") return false;
+    if (label == "gradient norm" && buffer.size <= Bytes(8)) return false;
     switch (buffer.role) {
       case Role::Parameters: return buffer.parameter == kNone;
       case Role::Gradients: return buffer.parameter == kNone;

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "model/graphs/graphs.h"
 #include "planner/lowering/runtime_base.h"
+#include "planner/lowering/stage3_offload.h"
 #include "planner/lowering/tape.h"
 
 namespace dsplan {
@@ -102,9 +103,8 @@ std::optional<std::string> accumulation_obstacle(const Training& training) {
 
 // Until #7981 the host had sums whenever there was accumulation, under ZeRO-1 too.
 std::optional<std::string> offload_obstacle(const Training& training) {
-  if (training.zero.offload_param.device != OffloadDevice::None) return "parameter offload";
+  if (training.zero.stage == 3) return stage3_offload_obstacle(training);
   if (training.zero.offload_optimizer.device == OffloadDevice::None) return std::nullopt;
-  if (training.zero.stage == 3) return "optimizer offload";
   if (training.deepspeed < Version{0, 19, 0}) return "optimizer offload before DeepSpeed 0.19.0";
   return std::nullopt;
 }
