@@ -123,7 +123,8 @@ std::vector<TrafficRow> traffic_formulas(const ModelSpec& model, const Job& job)
         t.zero.contiguous_gradients && t.zero.reduce_scatter && !t.zero.use_multi_rank_bucket_allreduce;
     const DType type = t.communication_dtype;
     // BF16_Optimizer sends its sums with their padding, in one piece.
-    const bool sums = t.zero.stage == 1 && t.dtype == DType::BFloat16 && t.grad_accum_dtype == DType::Float32;
+    const bool sums = t.zero.stage == 1 && t.dtype == DType::BFloat16 && t.grad_accum_dtype == DType::Float32 &&
+                      t.zero.offload_optimizer.device == OffloadDevice::None;
     rows.push_back(
         row(to_owners && !sums ? Collective::Reduce : Collective::AllReduce, Pass::Backward, type,
             storage(sums ? round_up(trained, 2 * ranks) : trained, type) * (t.zero.stage == 2 ? t.grad_accum : 1)));

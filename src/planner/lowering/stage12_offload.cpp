@@ -19,14 +19,14 @@ BufferId Stage12Offload::zeros(Bytes bytes, DType type, Role role, Label label, 
   const BufferId made = emitter_.allocate(bytes, type, role, label, kNone, false, Space::Pageable);
   if (!pins()) return made;
   emitter_.mark_scratch(made);
+  const BufferId result = emitter_.allocate(bytes, type, role, label, kNone, false, Space::Pinned);
   emitter_.begin();
   emitter_.write(made);
   emitter_.compute("zeros on the host");
-  const BufferId result = emitter_.allocate(bytes, type, role, label, kNone, false, Space::Pinned);
   if (source != nullptr) {
     *source = made;
   } else {
-    emitter_.release(made, Reason::PythonFrame);
+    emitter_.release(made, Reason::LastUse);
   }
   return result;
 }
@@ -148,17 +148,17 @@ void Stage12Offload::keep(std::size_t parameter, BufferId from, std::int64_t off
     return;
   }
   const Piece whole{from, staged(offset), staged(trained_[parameter].elements)};
-  if (zero().stage == 2 && (micro_batch_ > 0 || !boundary_)) accumulate_on_host(parameter, whole);
-  if (!boundary_) return;
   const Piece piece{from, staged(offset + fragment.source), staged(fragment.count)};
+  if (zero().stage == 2 && (micro_batch_ > 0 || !boundary_)) accumulate_on_host(parameter, whole, piece);
+  if (!boundary_) return;
   take_norm(piece);
   scan(whole);
   take(piece, staged_, fragment);
 }
 
 // async_accumulate_grad_in_cpu_via_gpu: what the host has comes into the scratch and is added, and the sum goes back;
-// at the boundary nobody reads what went back.
-void Stage12Offload::accumulate_on_host(std::size_t parameter, const Piece& gradient) {
+// at the boundary nobody reads what went back, nor what is not `own`.
+void Stage12Offload::accumulate_on_host(std::size_t parameter, const Piece& gradient, const Piece& own) {
   BufferId& sum = sums_[parameter];
   const bool is_new = sum == kNoBuffer;
   if (is_new) sum = zeros(gradient.bytes, dtype(), Role::Gradients, "sum of a gradient on the host");
@@ -167,10 +167,11 @@ void Stage12Offload::accumulate_on_host(std::size_t parameter, const Piece& grad
     emitter_.read(sum);
     emitter_.write(scratch_, Bytes(0), gradient.bytes);
     emitter_.compute("copy to device");
+    const Piece& added = boundary_ ? own : gradient;
     emitter_.begin();
-    emitter_.read(scratch_, Bytes(0), gradient.bytes);
-    emitter_.read(gradient.buffer, gradient.offset, gradient.bytes);
-    emitter_.write(gradient.buffer, gradient.offset, gradient.bytes);
+    emitter_.read(scratch_, added.offset - gradient.offset, added.bytes);
+    emitter_.read(added.buffer, added.offset, added.bytes);
+    emitter_.write(added.buffer, added.offset, added.bytes);
     emitter_.compute("add gradients");
   }
   if (boundary_) return;
@@ -243,6 +244,7 @@ void Stage12Offload::step(bool first) {
   share_norm();
   update(first);
   if (accumulated_ != kNoBuffer) {
+    if (padding() > 0) emitter_.mark_scratch(accumulated_);  // The zeros behind its last fragment stay unread.
     emitter_.release(std::exchange(accumulated_, kNoBuffer), Reason::GradientHeld);
   }
   for (BufferId norm : norms_) emitter_.release(norm, Reason::PythonFrame);  // reset_cpu_buffers.
