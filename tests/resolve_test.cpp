@@ -463,8 +463,8 @@ TEST_CASE("resolve: TrainingArguments that contradict the JSON") {
 }
 
 TEST_CASE("resolve: what is not modelled yet is refused by name, where it would matter") {
-  says({R"({"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}})", gpus(8)},
-       "ds.json:1:63: error: \"zero_optimization.zero_hpz_partition_size\": hpZ is not modelled yet");
+  says({R"({"zero_optimization": {"stage": 3, "zero_quantized_gradients": true}})", gpus(8)},
+       "ds.json:1:64: error: \"zero_optimization.zero_quantized_gradients\": qgZ");
   const Job two = run({R"({"zero_optimization": {"stage": 2, "zero_hpz_partition_size": 8,
       "stage3_prefetch_bucket_size": 1}})",
                        gpus(8)});

@@ -168,6 +168,17 @@ std::string traffic_in_full(const std::vector<TrafficRow>& rows) {
   return text;
 }
 
+// ZeRO-3: the words of DeepSpeed's own profiler (partitioned_param_profiler.py), which prints partitions where a fetch
+// is counted, whole parameters where they are gathered.
+std::string fetches(const std::vector<FrameworkCount>& counts) {
+  if (counts.empty()) return {};
+  std::string text = "\nthe parameter coordinator's events in one steady micro-batch\n";
+  for (const FrameworkCount& count : counts) {
+    text += fmt::format("  {}: count = {}, numel = {}\n", count.name, count.count, count.elements);
+  }
+  return text;
+}
+
 std::string departures(const std::vector<TrafficTerm>& terms) {
   if (terms.empty()) return {};
   std::string text = "\n  what a rank sends in one step (wire), beside the paper's count\n";
@@ -332,7 +343,8 @@ std::string report(const Prediction& prediction, const Job& job, const ReportSty
   if (asked(style, Topic::Peak)) text += "\n" + explained(prediction);
   if (asked(style, Topic::Saved) && prediction.saved) text += "\n" + saved_table(*prediction.saved);
   if (asked(style, Topic::Traffic) && prediction.communication && !prediction.communication->empty()) {
-    text += "\n" + traffic_in_full(*prediction.communication) + departures(prediction.traffic_terms);
+    text += "\n" + traffic_in_full(*prediction.communication) + departures(prediction.traffic_terms) +
+            fetches(prediction.fetches);
   }
   if (prediction.fragmentation) text += "\n" + fragmentation_report(*prediction.fragmentation);
   const std::string hints = advice(prediction.advice, asked(style, Topic::Advice));

@@ -197,8 +197,8 @@ void stage3(const Job& job, const std::vector<Counted>& parameters, Footprint& r
     whole += part * ranks;
   }
   // A single rank has nothing to gather: several persistent parameters are their partitions; one alone is copied.
-  if (ranks == 1 && persistent != 1 && !t.zero.allgather_sequential) whole = 0;
   const bool parameters_away = t.zero.offload_param.device != OffloadDevice::None;
+  if (ranks == 1 && persistent != 1 && !t.zero.allgather_sequential && !parameters_away) whole = 0;
   const bool optimizer_away = t.zero.offload_optimizer.device != OffloadDevice::None;
   if (!parameters_away) result.persistent[Role::Parameters] = storage(Elements(trained + frozen + shards), t.dtype);
   result.persistent[Role::RuntimeBuffers] = storage(Elements(whole), t.dtype);
@@ -209,7 +209,10 @@ void stage3(const Job& job, const std::vector<Counted>& parameters, Footprint& r
   if (optimizer_away) return;
   result.persistent[Role::Gradients] = storage(Elements(trained), t.grad_accum_dtype);
   result.states.gradients = result.persistent[Role::Gradients];
-  if (t.master_dtype != t.dtype) result.persistent[Role::Optimizer] = storage(Elements(trained), t.master_dtype);
+  // Parameters on the host cannot be their own master.
+  if (t.master_dtype != t.dtype || parameters_away) {
+    result.persistent[Role::Optimizer] = storage(Elements(trained), t.master_dtype);
+  }
   // States are kept by sub-group; only block-wise 8-bit scales can tell.
   std::int64_t group = 0;
   for (const Counted& p : parameters) {
@@ -258,15 +261,20 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
   return true;
 }
 
-// Below ZeRO-3: FusedAdam's int32 for overflows, and the wrapper's norm, an fp32 scalar (the base optimizer alone, in
-// fp32 without ZeRO, keeps none). With the optimizer on the host there is no FusedAdam.
+// FusedAdam's int32 for overflows, and the wrapper's norm, an fp32 scalar (the base optimizer alone, in fp32 without
+// ZeRO, keeps none). ZeRO-3's norm is fp64, and it keeps a flag of its own. With the optimizer on the host there is no
+// FusedAdam.
 void add_scalars(const Job& job, Footprint& result) {
   const Training& t = job.training;
   const bool offloaded = t.zero.offload_optimizer.device != OffloadDevice::None;
-  if (t.zero.stage == 3 || offloaded || result.parameters_trainable == Elements(0)) return;
+  if (offloaded || result.parameters_trainable == Elements(0)) return;
   const bool adam = t.optimizer.kind == OptimizerKind::Adam || t.optimizer.kind == OptimizerKind::AdamW;
   if (adam && t.optimizer.implementation == Implementation::Fused) result.persistent[Role::Temporaries] += Bytes(4);
-  if (t.zero.stage > 0 || t.dtype != DType::Float32) result.persistent[Role::Temporaries] += Bytes(4);
+  if (t.zero.stage == 3) {
+    result.persistent[Role::Temporaries] += Bytes(8 + 1);
+  } else if (t.zero.stage > 0 || t.dtype != DType::Float32) {
+    result.persistent[Role::Temporaries] += Bytes(4);
+  }
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ struct Frame {
 struct Recomputing final : SavedHooks {
   explicit Recomputing(Frame& frame) : frame_(frame) {}
   std::shared_ptr<void> pack(const Tensor& x) override {
-    frame_.tensors.push_back(x->parameter >= 0 ? x : detached(x));
+    frame_.tensors.push_back(x->requires_grad ? detached(x) : x);  // A parameter's memory is kept past its release.
     if (frame_.tensors.size() == frame_.holders) throw StopRecomputation();
     return nullptr;
   }

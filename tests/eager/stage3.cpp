@@ -43,6 +43,8 @@ class Stage3 : public Runtime {
       const Block whole = block("whole parameter", bytes(leaf->elements()));
       parts.push_back(block("partition", bytes(part(leaf))));
     }
+    make_overflow_buffer();
+    tracker_ = block("overflow tracker", 1);
     parts.clear();  // Defragmented through the host.
     flat_ = block("partitions", bytes(part_));
     if (plan_.mixed()) make_masters();
@@ -112,6 +114,7 @@ class Stage3 : public Runtime {
       let_go(leaf);
     }
     for (const Group& group : groups_) measure(group);
+    global_norm_ = block("global norm", 8);
     const bool first = state_.empty();
     for (const Group& group : groups_) {
       Block gradient;
@@ -361,6 +364,8 @@ class Stage3 : public Runtime {
   Block gradients_;
   Block bucket_;
   std::vector<Block> masters_;
+  Block tracker_;
+  Block global_norm_;
   Tensors waiting_;
   std::int64_t filled_ = 0;
 

@@ -28,6 +28,9 @@ class TrainingRuntime {
   virtual void initialise() = 0;
   [[nodiscard]] virtual ParameterPlace place(ParameterId parameter) const = 0;
 
+  // A parameter's memory changes while the parameter stays: who keeps the memory keeps it past its release.
+  [[nodiscard]] virtual bool moves_parameters() const { return false; }
+
   virtual void enter(ModuleId, Pass) {}
   // In backward only where the module is given a tensor that wants a gradient: the hook hangs on that.
   virtual void exit(ModuleId, Pass) {}

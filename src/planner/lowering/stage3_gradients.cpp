@@ -213,10 +213,12 @@ void Stage3Runtime::join(BufferId tensor) {
 // One source for each entry, at its offset; `type` where it is not a tensor of its own.
 void Stage3Runtime::add_to_partition(const std::vector<BufferId>& sources, const std::vector<Bytes>& offsets,
                                      DType type) {
+  if (optimizer_away()) return offload_gradients(sources, offsets);
   const DType kept = training().grad_accum_dtype;
   emitter_.begin();
   for (std::size_t at = 0; at < entries_.size(); ++at) {
-    const Bytes all = storage(Elements(piece_of(entries_[at]).part), type);
+    const bool cast = type != kept && real_part(entries_[at]) > 0;  // A tensor of its own, in the dtype of the sums.
+    const Bytes all = storage(Elements(piece_of(entries_[at]).part), cast ? kept : type);
     emitter_.read(sources[at], offsets[at], std::min(all, emitter_.size(sources[at]) - offsets[at]));
   }
   if (accumulating_) {

@@ -1,5 +1,6 @@
 // ZeRO-3: overflow scan, norm and the update, one sub-group at a time.
 #include <algorithm>
+#include <utility>
 
 #include "planner/lowering/stage3_runtime.h"
 
@@ -12,6 +13,7 @@ void Stage3Runtime::step(bool first) {
     measure_gradients();
     for (SubGroup& group : groups_) update(group, first);
   }
+  for (BufferId norm : std::exchange(norms_, {})) emitter_.release(norm, Reason::PythonFrame);
   gather_persistent();
   drop_secondary();
 }
@@ -24,12 +26,14 @@ void Stage3Runtime::gather_persistent() {
 
 // fp16 scans the whole gradient buffer (a mask and an absolute copy).
 void Stage3Runtime::measure_gradients() {
+  if (optimizer_away()) return measure_on_host();
   const std::int64_t accumulate = bytes_per_element(training().grad_accum_dtype);
   if (dtype() == DType::Float16) {
     scratch(Bytes(checked_mul(partition_, accumulate + 1)), DType::UInt8, "overflow scan");
     control_all_reduce(Bytes(1), "overflow flag");
   }
   for (const SubGroup& group : groups_) measure_norm(group);
+  hold_norm(DType::Float64);
 }
 
 // get_grad_norm_direct: one partition at a time in fp64, then all the norms and their squares.
@@ -66,8 +70,8 @@ void Stage3Runtime::measure_norm(const SubGroup& group) {
   control_all_reduce(Bytes(8), "gradient norm");
 }
 
-void Stage3Runtime::scratch(Bytes bytes, DType type, Label label) {
-  const BufferId buffer = emitter_.allocate(bytes, type, Role::Temporaries, label);
+void Stage3Runtime::scratch(Bytes bytes, DType type, Label label, Space space) {
+  const BufferId buffer = emitter_.allocate(bytes, type, Role::Temporaries, label, kNone, false, space);
   emitter_.mark_scratch(buffer);
   emitter_.begin();
   emitter_.read(gradients_);
@@ -77,6 +81,7 @@ void Stage3Runtime::scratch(Bytes bytes, DType type, Label label) {
 }
 
 void Stage3Runtime::update(SubGroup& group, bool first) {
+  if (optimizer_away()) return update_on_host(group, first);
   const DType accumulate = training().grad_accum_dtype;
   const Bytes from = storage(Elements(group.offset), accumulate);
   const Bytes bytes = storage(Elements(group.elements), accumulate);
@@ -114,12 +119,7 @@ void Stage3Runtime::apply_update(SubGroup& group, BufferId gradient, Bytes from,
   }
   write_all(group.state);
   emitter_.compute("optimizer update");
-  if (group.master != kNoBuffer) {
-    emitter_.begin();
-    emitter_.read(group.master);
-    emitter_.write(flat_, in_model_dtype(group.offset), in_model_dtype(group.elements));
-    emitter_.compute("copy master to partitions");
-  }
+  if (group.master != kNoBuffer) copy_to_partitions(group);
 }
 
 BufferId Stage3Runtime::cast_gradient(const SubGroup& group, BufferId flat, Bytes from, Bytes bytes) {

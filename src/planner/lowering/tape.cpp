@@ -381,6 +381,11 @@ void Tape::save(NodeId id, const std::vector<BufferId>& made) {
           item.kind == Saved::Kind::Input ? graph_.input(node, item.index) : graph_.output(node, item.index);
       const Storage& storage = graph_.storage_of(tensor);
       if (storage.parameter == kNone && storage.buffer == kNone) buffer = buffer_of(tensor);
+      // A recomputation saves a detached tensor, which has the memory of now (torch/utils/checkpoint.py, pack_hook).
+      if (detaching_ && storage.parameter != kNone && graph_.tensor(tensor).requires_grad &&
+          runtime_.moves_parameters()) {
+        buffer = runtime_.place(storage.parameter).buffer;
+      }
     }
     if (buffer != kNoBuffer) emitter_.retain(buffer);
     saved_[index++] = buffer;

@@ -211,7 +211,8 @@ class Tape {
   std::vector<ModuleId> entered_;  // During recomputation: modules entered and not yet left.
   std::vector<BufferId> leaves_;   // What they and their gradients lie in.
   bool recomputing_ = false;
-  NodeId head_ = kNone;  // The last operator outside the root module, where there is a loss.
+  bool detaching_ = false;  // In the form whose hooks detach what is saved.
+  NodeId head_ = kNone;     // The last operator outside the root module, where there is a loss.
   std::vector<Pending> pending_;
 
   std::vector<BufferId> scratch_slots_;

@@ -115,6 +115,7 @@ bool Tape::take_kept(Region& region, NodeId node, std::vector<BufferId>& made) {
 // region's own Drops concern only what it makes itself.
 void Tape::run_region_again(Region& region) {
   recomputing_ = true;
+  detaching_ = !region.reentrant;
   alive_.clear();
   entered_.clear();
   for (std::uint32_t at = region.begin; at <= region.end; ++at) {
@@ -133,6 +134,7 @@ void Tape::run_region_again(Region& region) {
     if (last) break;
   }
   recomputing_ = false;
+  detaching_ = false;
 }
 
 void Tape::recompute(Region& region) {
