@@ -275,5 +275,6 @@ TEST_CASE("Llama-3-8B on eight ranks, stage 3: one sub-group's cast, 65 norms, o
     if (row.phase == Pass::Forward || row.phase == Pass::Step) gathered += row.payload;
   }
   CHECK(persistent_calls == 65);
+  MESSAGE(gathered.value());
   CHECK(gathered == Bytes(16'060'522'496));
 }

@@ -54,8 +54,8 @@ void Tape::walk_backward() {
       runtime_.enter(at->id, Pass::Backward);
     } else if (at->kind == Instruction::Kind::Enter && module_has_gradient_[static_cast<std::size_t>(at->id)]) {
       emitter_.exit(at->id);
-      if (module_ends_[static_cast<std::size_t>(at->id)]) runtime_.exit(at->id, Pass::Backward);
       emitter_.at(Pass::Backward, caller(model_.modules[static_cast<std::size_t>(at->id)].parent));
+      if (module_ends_[static_cast<std::size_t>(at->id)]) runtime_.exit(at->id, Pass::Backward);
       deliver_pending(at->id);
     }
   }
