@@ -149,8 +149,7 @@ TEST_CASE("deepspeed checkpointing: every schedule is legal, with any flags unde
         job.training.grad_accum = 2;
         INFO(flags << " stage " << stage << " " << version.text());
         const Schedule schedule = lowered::all_ranks(model, job).front();
-        const std::vector<Finding> findings = audit(schedule);
-        for (const Finding& finding : findings) FAIL_CHECK("event ", finding.event, ": ", finding.text);
+        for (const Finding& finding : audit(schedule)) FAIL_CHECK("event ", finding.event, ": ", finding.text);
       }
     }
   }

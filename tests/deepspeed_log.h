@@ -128,6 +128,7 @@ inline bool is_bookkeeping(const std::string& where, const std::string& op) {
                                                    "s12:has_overflow",
                                                    "s12:has_overflow_partitioned_grads_serial",
                                                    "ru:has_overflow",
+                                                   "s12:complete_grad_norm_calculation_for_cpu_offload",
                                                    "ru:clip_grad_norm_",
                                                    "ru:get_flattened_grad_norm"};
   if (where == "s3:has_overflow" && op != "isinf" && op != "isnan") return true;
@@ -236,7 +237,8 @@ class Ours {
   [[nodiscard]] bool is_own(const Buffer& buffer) const {
     const std::string label = buffer.label;
     if (label == "global gradient norm" || label == "overflow buffer of FusedAdam") return false;
-    if (label == "absolute gradients") return false;  // Within isinf.
+    if (label == "absolute gradients") return false;    // Within isinf.
+    if (label == "copy between devices") return false;  // A CPU accelerator has one device.
     if (label == "overflow flag" || label == "gradient norms") return false;
     if (label == "gradient norm" && buffer.size <= Bytes(8)) return false;
     switch (buffer.role) {

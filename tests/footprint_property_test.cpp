@@ -116,6 +116,11 @@ Job random_job(Dice& dice, const ModelSpec& model) {
   z.prefetch_bucket_size = Elements(dice.one_of<std::int64_t>({0, 0, 1, 2000, 50'000'000}));
   z.max_reuse_distance = Elements(dice.one_of<std::int64_t>({0, 0, 3000, 1'000'000'000}));
   z.max_live_parameters = Elements(dice.one_of<std::int64_t>({0, 10'000, 1'000'000'000}));
+  if ((z.stage == 1 || z.stage == 2) && t.runtime == Runtime::DeepSpeed && dice.from(0, 3) == 0) {
+    z.offload_optimizer.device = OffloadDevice::Cpu;
+    z.offload_optimizer.pin_memory = dice.coin();
+    z.contiguous_gradients = true;
+  }
   job.parallelism.dp = job.parallelism.world = dice.from(0, 2) == 0 ? dice.from(1, 64) : dice.from(1, 4);
   return job;
 }
@@ -187,7 +192,9 @@ void check_invariants(const Schedule& schedule, const ModelSpec& model, const Me
   CHECK(meter.peak_by_role().total() == meter.peak_requested());
   CHECK(meter.peak_allocated() >= meter.peak_requested());
   Bytes survivors;
-  for (BufferId id : schedule.survivors) survivors += schedule.buffers[id].size;
+  for (BufferId id : schedule.survivors) {
+    if (schedule.buffers[id].space == Space::Device) survivors += schedule.buffers[id].size;
+  }
   CHECK(survivors == formulas.persistent.total());
   // The second step ends as it began, and what it holds for backward is what it adds.
   const Phase& steady = meter.phases().back();

@@ -244,6 +244,43 @@ inline void add_buckets(Variants& to) {
   });
 }
 
+// What an optimizer on the host can do below ZeRO-3.
+inline void add_offload(Variants& to) {
+  using namespace dsplan;
+  const auto offload = [&](const char* name, bool pins, auto change) {
+    to.add(name, [=](Job& j) {
+      j.training.zero.offload_optimizer.device = OffloadDevice::Cpu;
+      j.training.zero.offload_optimizer.pin_memory = pins;
+      change(j);
+    });
+  };
+  offload("offload", true, [](Job&) {});
+  offload("offload, pageable", false, [](Job&) {});
+  offload("offload, accumulation 3", true, [](Job& j) { j.training.grad_accum = 3; });
+  offload("offload, pageable, small bucket, overlap, accumulation 2", false, [](Job& j) {
+    j.training.zero.reduce_bucket_size = Elements(5000);
+    j.training.zero.overlap_comm = true;
+    j.training.grad_accum = 2;
+  });
+  offload("offload, fp32", true, [](Job& j) { set_dtype(j, DType::Float32); });
+  offload("offload, fp16, one reduce per owner, large gradients", true, [](Job& j) {
+    set_dtype(j, DType::Float16);
+    j.training.zero.use_multi_rank_bucket_allreduce = false;
+    j.training.zero.reduce_bucket_size = Elements(500);
+    j.training.grad_accum = 2;
+  });
+  offload("offload, round robin, no reduce_scatter, lion", false, [](Job& j) {
+    j.training.zero.round_robin_gradients = true;
+    j.training.zero.reduce_scatter = false;
+    j.training.optimizer.kind = OptimizerKind::Lion;
+  });
+  offload("offload, sums in fp32, accumulation 2", true, [](Job& j) {
+    j.training.grad_accum_dtype = DType::Float32;
+    j.training.grad_accum = 2;
+  });
+  offload("offload, few trained", true, [](Job& j) { j.training.freeze = {"*weight"}; });
+}
+
 // What partitioned parameters can do.
 inline void add_partitions(Variants& to) {
   using namespace dsplan;
@@ -264,6 +301,7 @@ inline std::vector<Case> variants(int stage, std::int64_t ranks, std::int32_t la
   if (stage < 0) add_pytorch(all);
   if (stage >= 0) add_communication(all);
   if (stage >= 1) add_buckets(all);
+  if (stage == 1 || stage == 2) add_offload(all);
   if (stage >= 3) add_partitions(all);
   return std::move(all.cases);
 }

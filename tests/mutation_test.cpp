@@ -225,6 +225,11 @@ std::vector<Ranks> groups() {
     lowered::set_dtype(job, DType::Float16);
   });
   add(llama, 1, 4, [](Job& job) { job.training.zero.use_multi_rank_bucket_allreduce = false; });
+  add(llama, 2, 2, [&](Job& job) {
+    small(job);
+    job.training.zero.offload_optimizer.device = OffloadDevice::Cpu;
+    job.training.zero.offload_optimizer.pin_memory = true;
+  });
   add(llama, 3, 1, [](Job& job) { job.training.optimizer.kind = OptimizerKind::Adam8bit; });
   return made;
 }

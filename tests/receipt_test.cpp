@@ -80,7 +80,7 @@ TEST_CASE("what a receipt says") {
   CHECK(rank.phases[0].marks.size() == 2);
   CHECK(rank.phases[2].marks[2].name == "before forward");
   REQUIRE(rank.communication.has_value());
-  CHECK(rank.communication->front().collective == "all_reduce");
+  CHECK(rank.communication->front().collective == "broadcast");
   CHECK(receipt.samples.size() == 1);
 }
 
@@ -152,7 +152,7 @@ TEST_CASE("what is null has its reason, unless the run ended early") {
 TEST_CASE("a mark above its phase's peak is no measurement") {
   const std::string text = test::slurp(kGolden + "made-ddp.json");
   const std::size_t at = text.find("\"requested\": ", text.find("\"name\": \"before forward\""));
-  const std::string said = refusal_of_receipt(text.substr(0, at) + "\"requested\": 9" + text.substr(at + 13));
+  const std::string said = refusal_of_receipt(text.substr(0, at) + "\"requested\": 999" + text.substr(at + 13));
   CHECK_MESSAGE(said.find("is above the phase's peak of") != std::string::npos, said);
 }
 

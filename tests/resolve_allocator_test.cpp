@@ -75,6 +75,8 @@ TEST_CASE("resolve: the allocator's conf follows PyTorch's version") {
   Request phase;
   set(phase.phase, std::string("first_step"), "--phase");
   CHECK(run(phase).phase == "first_step");
+  set(phase.phase, std::string("saving"), "--phase");
+  says(phase, "--phase: error: phase \"saving\" is none of init, first_step, steady, save");
   set(phase.phase, std::string("save"), "--phase");
-  says(phase, "--phase: error: phase \"save\" is none of init, first_step, steady");
+  says(phase, "--phase: error: phase \"save\" takes no memory of the device here");
 }

@@ -200,7 +200,7 @@ TEST_CASE("resolve: zero_optimization's defaults and values") {
       "reduce_bucket_size": 13, "stage3_gather_16bit_weights_on_model_save": true, "contiguous_gradients": false,
       "reduce_scatter": false, "round_robin_gradients": true, "use_multi_rank_bucket_allreduce": false,
       "offload_param": {"device": "nvme", "nvme_path": "/nvme", "pin_memory": false, "buffer_count": 6,
-                        "buffer_size": 14, "max_in_cpu": 15},
+                        "buffer_size": 14000000, "max_in_cpu": 15},
       "offload_optimizer": {"device": "cpu", "buffer_count": 3, "pipeline_read": true, "pipeline_write": true}},
       "aio": {"block_size": 16, "intra_op_parallelism": 17}})",
                           gpus(2)})
@@ -222,7 +222,7 @@ TEST_CASE("resolve: zero_optimization's defaults and values") {
   CHECK(three.offload_param.nvme_path == "/nvme");
   CHECK(!three.offload_param.pin_memory);
   CHECK(three.offload_param.buffer_count == 6);
-  CHECK(three.offload_param.buffer_size == Elements(14));
+  CHECK(three.offload_param.buffer_size == Elements(14000000));
   CHECK(three.offload_param.max_in_cpu == Elements(15));
   CHECK(three.offload_optimizer.device == OffloadDevice::Cpu);
   CHECK(three.offload_optimizer.pin_memory);
@@ -463,8 +463,8 @@ TEST_CASE("resolve: TrainingArguments that contradict the JSON") {
 }
 
 TEST_CASE("resolve: what is not modelled yet is refused by name, where it would matter") {
-  says({R"({"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}})", gpus(8)},
-       "ds.json:1:63: error: \"zero_optimization.zero_hpz_partition_size\": hpZ is not modelled yet");
+  says({R"({"zero_optimization": {"stage": 3, "zero_quantized_gradients": true}})", gpus(8)},
+       "ds.json:1:64: error: \"zero_optimization.zero_quantized_gradients\": qgZ");
   const Job two = run({R"({"zero_optimization": {"stage": 2, "zero_hpz_partition_size": 8,
       "stage3_prefetch_bucket_size": 1}})",
                        gpus(8)});

@@ -15,7 +15,8 @@ namespace {
 Bytes sum_of_rows(const Prediction& p) {
   Bytes sum;
   for (const TrafficRow& row : *p.communication) {
-    if (row.group == Group::DataParallel && row.kind == TrafficKind::Data && row.phase != Pass::Setup) sum += row.wire;
+    const bool step = row.phase != Pass::Setup && row.phase != Pass::Save;
+    if (row.kind == TrafficKind::Data && step) sum += row.wire;
   }
   return sum;
 }
@@ -88,5 +89,9 @@ TEST_CASE("a setting moves the term that names it") {
   job = lowered::job(3, 4);
   job.training.zero.reduce_scatter = false;
   CHECK(term(predicted(model, job), "all-reduce for reduce-scatter") > Bytes(0));
+  job = lowered::job(3, 4);
+  job.training.zero.hpz_partition_size = 2;
+  job.parallelism.gpus_per_node = 2;
+  predicted(model, job);
   CHECK(predict(model, lowered::job(2, 1), 0).traffic_terms.empty());
 }

@@ -71,7 +71,8 @@ TEST_CASE("training file: every option has a key") {
       "placement": "caching", "calibration": "c.json", "deepspeed_version": "0.19", "torch_version": "2", "transformers_version": "5",
       "host_memory": "1TiB", "capacity": 5, "reserve": "0.5GiB", "rank": 3, "phase": "steady", "strict": true,
       "set": ["a=b"], "sweep": "seq=1k:2k", "format": "json", "out": "x")");
-  // Those that no training file can name: itself, and what only a launch line or TrainingArguments know, and what is in files.
+  // Those that no training file can name: itself, and what only a launch line or TrainingArguments know, and what is in
+  // files.
   int absent = 0;
   for_each_setting(request, request, [&](const auto& setting, const auto&) { absent += setting.given() ? 0 : 1; });
   CHECK(absent == 6);

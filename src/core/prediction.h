@@ -250,7 +250,7 @@ struct Prediction {
   HostMemory host;
   // Absent where no schedule could be made and no formula covers it.
   std::optional<std::vector<TrafficRow>> communication;
-  std::vector<TrafficTerm> traffic_terms;  // Sum to the data rows of group dp; empty where one rank is alone.
+  std::vector<TrafficTerm> traffic_terms;  // Sum to the data rows of the dp groups; empty where one rank is alone.
   std::vector<FrameworkCount> fetches;  // As DeepSpeed's parameter coordinator counts them; empty without ZeRO-3.
   std::optional<Bytes> capacity;
   std::optional<Bytes> context;

@@ -197,8 +197,8 @@ void stage3(const Job& job, const std::vector<Counted>& parameters, Footprint& r
     whole += part * ranks;
   }
   // A single rank has nothing to gather: several persistent parameters are their partitions; one alone is copied.
-  if (ranks == 1 && persistent != 1 && !t.zero.allgather_sequential) whole = 0;
   const bool parameters_away = t.zero.offload_param.device != OffloadDevice::None;
+  if (ranks == 1 && persistent != 1 && !t.zero.allgather_sequential && !parameters_away) whole = 0;
   const bool optimizer_away = t.zero.offload_optimizer.device != OffloadDevice::None;
   if (!parameters_away) result.persistent[Role::Parameters] = storage(Elements(trained + frozen + shards), t.dtype);
   result.persistent[Role::RuntimeBuffers] = storage(Elements(whole), t.dtype);
@@ -209,7 +209,10 @@ void stage3(const Job& job, const std::vector<Counted>& parameters, Footprint& r
   if (optimizer_away) return;
   result.persistent[Role::Gradients] = storage(Elements(trained), t.grad_accum_dtype);
   result.states.gradients = result.persistent[Role::Gradients];
-  if (t.master_dtype != t.dtype) result.persistent[Role::Optimizer] = storage(Elements(trained), t.master_dtype);
+  // Parameters on the host cannot be their own master.
+  if (t.master_dtype != t.dtype || parameters_away) {
+    result.persistent[Role::Optimizer] = storage(Elements(trained), t.master_dtype);
+  }
   // States are kept by sub-group; only block-wise 8-bit scales can tell.
   std::int64_t group = 0;
   for (const Counted& p : parameters) {

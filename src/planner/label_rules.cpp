@@ -34,6 +34,10 @@ constexpr Rule kStage12[] = {
     {"gradient in master dtype", "zero/stage_1_and_2.py, step"},
     {"gradient norm", "zero/stage_1_and_2.py, get_grad_norm_direct"},
     {"overflow scan", "zero/stage_1_and_2.py, has_overflow"},
+    {"gradient scratch of the device", "zero/stage_1_and_2.py, DeepSpeedZeroOptimizer.__init__"},
+    {"clone of a large gradient", "zero/stage_1_and_2.py, reduce_independent_p_g_buckets_and_remove_grads"},
+    {"gradient in fp64", "zero/stage_1_and_2.py, set_norm_for_param_grad_in_gpu"},
+    {"gradient on its way to the host", "zero/stage_1_and_2.py, async_inplace_copy_grad_to_fp32_buffer_from_gpu"},
 };
 
 constexpr Rule kStage3[] = {
@@ -54,6 +58,16 @@ constexpr Rule kStage3[] = {
     {"gradient in master dtype", "zero/stage3.py, step"},
     {"gradient norm", "zero/stage3.py, get_grad_norm_direct"},
     {"overflow scan", "zero/stage3.py, has_overflow"},
+    {"overflow tracker", "zero/stage3.py, DeepSpeedZeroOptimizer_Stage3.__init__"},
+    {"partition on the device", "zero/partition_parameters.py, _all_gather_dtype"},
+    {"gradient partition back on the device", "zero/stage3.py, partition_grads"},
+    {"gradient norm of a sub-group", "zero/stage3.py, complete_grad_norm_calculation_for_cpu_offload"},
+};
+
+// Where the optimizer is on the host, the same labels come from other functions.
+constexpr Rule kStage3Host[] = {
+    {"gradient in master dtype", "zero/stage3.py, _offload_grad_partition_at_boundary"},
+    {"gradient norm", "zero/stage3.py, _constant_buffered_norm2"},
 };
 
 constexpr Rule kAnywhere[] = {
@@ -96,9 +110,16 @@ std::string_view rule_of(std::string_view label, Role role, const Training& trai
     return found(kAnywhere, label);
   }
   const int stage = training.zero.stage;
+  const bool away = training.zero.offload_optimizer.device != OffloadDevice::None;
+  if (away && stage == 3) {
+    if (const std::string_view where = found(kStage3Host, label); !where.empty()) return where;
+  }
   if (const std::string_view where = found(rules_of(stage), label); !where.empty()) return where;
   if (const std::string_view where = found(kAnywhere, label); !where.empty()) return where;
-  if (role == Role::Optimizer) return "deepspeed/ops/adam/fused_adam.py, FusedAdam.step";
+  if (role == Role::Optimizer) {
+    return away ? "deepspeed/ops/adam/cpu_adam.py, DeepSpeedCPUAdam.step"
+                : "deepspeed/ops/adam/fused_adam.py, FusedAdam.step";
+  }
   return role == Role::RuntimeBuffers ? file_of(stage) : std::string_view();
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "model/lora.h"
+#include "planner/resolve/nvme.h"
 #include "planner/resolve/resolver.h"
 
 namespace dsplan {
@@ -27,6 +28,7 @@ Job resolve(const ModelSpec& model, const Request& request, const DeepSpeedInput
   resolve_optimizer(resolver);
   resolve_execution(resolver);
   resolve_machine(resolver);
+  check_nvme_buffers(resolver);
   resolve_allocator(resolver);
   check_training_arguments(resolver);
   judge_conditional_keys(resolver);

@@ -11,7 +11,9 @@ namespace dsplan {
 namespace {
 
 bool of_data(const TrafficRow& row) {
-  return row.group == Group::DataParallel && row.kind == TrafficKind::Data && row.phase != Pass::Setup;
+  const bool shards = row.group == Group::DataParallel || row.group == Group::DataParallelInside ||
+                      row.group == Group::DataParallelBetween;
+  return shards && row.kind == TrafficKind::Data && row.phase != Pass::Setup && row.phase != Pass::Save;
 }
 
 class Terms {
@@ -107,7 +109,7 @@ class Terms {
     const Bytes reduced = sent(trained_, training().communication_dtype);
     if (micro > 1) {
       add(fmt::format("{} micro-batches", micro), (pass * 2 + reduced) * (micro - 1),
-          "each of them gathers all parameters twice and reduces all gradients");
+          "each of them may gather all parameters twice and reduces all gradients");
     }
     const Bytes forward = wire([](const TrafficRow& r) { return gathers_in(r, Pass::Forward); });
     const Bytes backward =
@@ -116,7 +118,7 @@ class Terms {
     const Bytes spared = forward - pass * micro;
     add("gathers in forward", spared,
         spared < Bytes(0) ? "what is persistent, or was kept since the last backward, is there already"
-                          : "padding, and modules that run several times");
+                          : "its last modules fetch ahead what backward needs first; padding");
     const Bytes beyond = backward - pass * micro;
     add("gathers in backward", beyond,
         beyond < Bytes(0) ? "what is persistent or within stage3_max_reuse_distance is there since forward"

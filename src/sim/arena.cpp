@@ -65,7 +65,7 @@ class Occupancy {
     for (bool moved = true; moved;) {
       moved = false;
       for (Cursor& cursor : cursors_) {
-        while (cursor.at != cursor.end && cursor.at->end <= offset) ++cursor.at;
+        cursor.at = std::partition_point(cursor.at, cursor.end, [&](const Runs::Run& r) { return r.end <= offset; });
         while (cursor.at != cursor.end && cursor.at->begin < offset + size) {
           offset = std::max(offset, cursor.at->end);
           ++cursor.at;
@@ -195,26 +195,32 @@ class LifeReader : public Ignores<Enter, Exit, Mark> {
   std::map<BufferId, std::size_t> waiting_;
 };
 
-}  // namespace
+// What comes first. Of equals the longest life, then the earliest, then the first: the order is total.
+enum class Order : std::uint8_t { Size, Life, Area };
 
-Layout pack(std::span<const Interval> intervals) {
-  std::size_t moments = 0;
-  for (const Interval& one : intervals) {
-    DSPLAN_CHECK(one.begin < one.end && one.size > Bytes(0), "an interval without life or size");
-    moments = std::max<std::size_t>(moments, one.end);
-  }
+std::vector<std::uint32_t> sorted(std::span<const Interval> intervals, Order by) {
   std::vector<std::uint32_t> order(intervals.size());
   std::iota(order.begin(), order.end(), 0U);
+  const auto key = [by](const Interval& one) {
+    const std::int64_t life = one.end - one.begin;
+    if (by == Order::Life) return life;
+    return by == Order::Size ? one.size.value() : checked_mul(life, one.size.value());
+  };
   std::sort(order.begin(), order.end(), [&](std::uint32_t left, std::uint32_t right) {
     const Interval& a = intervals[left];
     const Interval& b = intervals[right];
+    if (key(a) != key(b)) return key(a) > key(b);
     if (a.size != b.size) return a.size > b.size;
     if (a.end - a.begin != b.end - b.begin) return a.end - a.begin > b.end - b.begin;
     return a.begin != b.begin ? a.begin < b.begin : left < right;
   });
+  return order;
+}
+
+// Each at the lowest offset that is free while it lives.
+Layout place_in(const std::vector<std::uint32_t>& order, std::span<const Interval> intervals, std::size_t moments) {
   Layout layout;
   layout.offsets.resize(intervals.size());
-  layout.lower_bound = load_bound(intervals, moments);
   Occupancy taken(moments);
   for (const std::uint32_t at : order) {
     const Interval& one = intervals[at];
@@ -225,6 +231,25 @@ Layout pack(std::span<const Interval> intervals) {
     layout.height = std::max(layout.height, Bytes(offset + size));
   }
   return layout;
+}
+
+}  // namespace
+
+Layout pack(std::span<const Interval> intervals) {
+  std::size_t moments = 0;
+  for (const Interval& one : intervals) {
+    DSPLAN_CHECK(one.begin < one.end && one.size > Bytes(0), "an interval without life or size");
+    moments = std::max<std::size_t>(moments, one.end);
+  }
+  const Bytes bound = load_bound(intervals, moments);
+  Layout best;
+  for (const Order order : {Order::Size, Order::Life, Order::Area}) {
+    Layout layout = place_in(sorted(intervals, order), intervals, moments);
+    if (best.offsets.empty() || layout.height < best.height) best = std::move(layout);
+    if (best.height == bound) break;
+  }
+  best.lower_bound = bound;
+  return best;
 }
 
 Lives lives_of(const Schedule& schedule) {

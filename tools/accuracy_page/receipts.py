@@ -141,6 +141,6 @@ def section(root, dsplan):
         return text + "There is none yet: no whole run has been measured, and nothing is claimed of any.\n"
     if "cuda" not in devices:
         text += "**No GPU has been measured yet.** "
-    text += ("On `cuda` the frameworks ran and the device was measured. `cpu` and `fake` show only what operators\n"
-             "return, in requested bytes: order and sizes, not what kernels take, nor the allocator.\n\n")
+    text += ("On `cuda` the frameworks ran and the device was\nmeasured. `cpu` and `fake` show only what operators "
+             "return, in requested bytes: sizes and lifetimes, not what\nkernels take, nor the allocator.\n\n")
     return text + tables_text(dsplan, found, ("causes", "final")) + "\n" + verdicts(dsplan, found)

@@ -35,6 +35,7 @@ OPTIMIZERS = (OPS + "--optimizers" + GOES_ON, "{dsplan} compare {here}/operators
               "{python} tools/frameworks/ops/optimizer_check.py {here}/operators-optimizers.json")
 SNAPSHOTS = ("{python} tools/frameworks/snapshots --out {here} --device {measurer} --seconds {seconds} --dsplan {dsplan} "
              "--kind {pick}" + GOES_ON,)
+TRACES = ("[ {device} = cuda ] || {{ echo finding: traces are driven on a GPU only; exit 77; }}; " + SNAPSHOTS[0],)
 STEPS = ("{python} tools/frameworks/matrix.py --out {here} --budget-s {seconds} {pick}" + GOES_ON,)
 # Compiles DeepSpeed's fused optimizers once, if they can be compiled; all later stages find them.
 ZERO = ("-[ {device} = cuda ] || exit 77; {python} tools/frameworks/zero/ops.py",
@@ -69,7 +70,7 @@ STAGES = (
     Stage(6, "ops-4", "the last quarter; and optimizer steps", 90, 500, 12, OPERATORS + OPTIMIZERS, "4/4",
           "4/4 --tiny"),
     Stage(7, "allocator-traces", "traces with known placements, driven through PyTorch's own allocator", 60, 300, 19,
-          SNAPSHOTS, "allocator", "allocator --tiny"),
+          TRACES, "allocator"),
     Stage(8, "snapshots-plain", "whole histories of training steps, replayed block for block", 60, 400, 13, SNAPSHOTS,
           "plain", "plain --tiny"),
     Stage(9, "snapshots-streams", "histories on several streams", 45, 300, 20, SNAPSHOTS, "streams", "streams --tiny"),

@@ -1,11 +1,11 @@
-"""Outside oracle for DeepSpeed's activation checkpointing: the real deepspeed.checkpointing.checkpoint around the layers of
-transformers' models, as memory.py runs them: fake tensors on cuda:0, a counter on every storage of the device.
+"""Outside oracle for DeepSpeed's activation checkpointing: the real deepspeed.checkpointing.checkpoint around the
+layers of transformers' models, as memory.py runs them: fake tensors on cuda:0, a counter on the device's storages.
 
     deepspeed_checkpointing.py OUT_FILE [NAME...]     all configurations in one file
 
-The device is fake, so what the CUDA accelerator would be asked is answered here: its name, that it has streams (of which
-nothing is waited for), that pinning hands back the same tensor. What it cannot show: when a
-copy on another stream is over, and what lies on the host.
+The device is fake, so what the CUDA accelerator would be asked is answered here: its name, that it has streams (of
+which nothing is waited for), that pinning hands back the same tensor. What it cannot show: when a copy on another
+stream is over, and what lies on the host.
 
 Needs what memory.py needs, and deepspeed.
 """
@@ -184,7 +184,7 @@ def run(case):
     accelerator(case["streams"])
     memory.model_of = model_with(case)
     one = memory.Run(case, False)
-    return one.meter.log, one.steps
+    return list(one.meter.log), one.steps  # What the model frees when it goes is none of it.
 
 
 def main():
@@ -196,6 +196,8 @@ def main():
         log, steps = run(CASES[name])
         print(name, len(log), steps[1]["peak"], flush=True)
         result["cases"][name] = {key: CASES[name][key] for key in ("config", "training", "block", "streams")}
+        result["cases"][name]["training"] = {"dsplan": 1, "kind": "training", "source": "tools/oracles",
+                                             **CASES[name]["training"]}
         result["cases"][name]["log"] = " | ".join(log)
     result["graph"] = GRAPH
     result["graphs"] = {name: {"block": block, "log": " | ".join(run_graph(block))} for name, block in GRAPHS.items()}

@@ -93,24 +93,29 @@ BufferId DeepSpeedCheckpoints::copy(BufferId from, Space space, Role role, Label
 }
 
 // partition_activations: with a model-parallel size of 1 the slice is the whole argument, cloned.
-DeepSpeedCheckpoints::Stored DeepSpeedCheckpoints::store(BufferId argument, std::size_t position, std::size_t rank) {
+DeepSpeedCheckpoints::Stored DeepSpeedCheckpoints::store(BufferId argument, std::size_t position) {
   Stored one;
   if (config_.partition) {
     const BufferId part = copy(argument, Space::Device, Role::Activations, "partition of an argument", "clone");
+    arguments_stored();
     if (config_.contiguous) {
       one.kept = take_slot(part, position);
-      emitter_.release(part, Reason::PythonFrame);
+      frame_ = part;
     } else if (config_.cpu) {
       one.kept = copy(part, Space::Pageable, Role::Activations, "argument on the host", "copy argument to host");
       emitter_.release(part, Reason::PythonFrame);
     } else {
       one.kept = part;
     }
-    note_sizes(one, position, rank);
   } else if (config_.cpu && !asynchronous_) {
     one.kept = copy(argument, Space::Pageable, Role::Activations, "argument on the host", "copy argument to host");
   }
   return one;
+}
+
+void DeepSpeedCheckpoints::arguments_stored() {
+  if (frame_ != kNoBuffer) emitter_.release(frame_, Reason::PythonFrame);
+  frame_ = kNoBuffer;
 }
 
 // All slots at the first checkpoint, each of that one's size. One element of each page is written to before the copy,
@@ -157,7 +162,8 @@ void DeepSpeedCheckpoints::note_sizes(Stored& one, std::size_t position, std::si
   emitter_.retain(one.sizes);
 }
 
-void DeepSpeedCheckpoints::stored(BufferId argument, Stored& one) {
+void DeepSpeedCheckpoints::stored(BufferId argument, Stored& one, std::size_t position, std::size_t rank) {
+  if (config_.partition) note_sizes(one, position, rank);
   if (config_.cpu && !config_.partition && asynchronous_) one.token = engine_.offload(argument);
 }
 

@@ -56,9 +56,11 @@ class DeepSpeedCheckpoints {
   // Whether arguments lose their storage after the forward.
   [[nodiscard]] bool empties() const { return config_.partition || config_.cpu; }
   // Before the function runs: `position` counts the floating-point arguments of the call.
-  [[nodiscard]] Stored store(BufferId argument, std::size_t position, std::size_t rank);
+  [[nodiscard]] Stored store(BufferId argument, std::size_t position);
+  // All of one call have been: the function's variable goes, which held the last slice that was copied to a slot.
+  void arguments_stored();
   // After it has run and before the argument is emptied.
-  void stored(BufferId argument, Stored& one);
+  void stored(BufferId argument, Stored& one, std::size_t position, std::size_t rank);
   // The first backward drops the lists of slots; what a checkpoint still needs, it holds itself.
   void backward_begins();
   // What the argument is again, with one reference; what stood for it goes.
@@ -82,6 +84,7 @@ class DeepSpeedCheckpoints {
     BufferId sizes = kNoBuffer;
   };
   std::vector<Slots> slots_;
+  BufferId frame_ = kNoBuffer;
 };
 
 }  // namespace dsplan

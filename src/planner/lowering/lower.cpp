@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "model/graphs/graphs.h"
 #include "planner/lowering/runtime_base.h"
+#include "planner/lowering/stage3_offload.h"
 #include "planner/lowering/tape.h"
 
 namespace dsplan {
@@ -100,6 +101,14 @@ std::optional<std::string> accumulation_obstacle(const Training& training) {
   return std::nullopt;
 }
 
+// Until #7981 the host had sums whenever there was accumulation, under ZeRO-1 too.
+std::optional<std::string> offload_obstacle(const Training& training) {
+  if (training.zero.stage == 3) return stage3_offload_obstacle(training);
+  if (training.zero.offload_optimizer.device == OffloadDevice::None) return std::nullopt;
+  if (training.deepspeed < Version{0, 19, 0}) return "optimizer offload before DeepSpeed 0.19.0";
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<std::string> schedule_obstacle(const ModelSpec& model, const Job& job) {
@@ -111,8 +120,7 @@ std::optional<std::string> schedule_obstacle(const ModelSpec& model, const Job& 
   if (job.parallelism.sp > 1) return "sequence parallelism";
   if (job.parallelism.ep > 1) return "expert parallelism";
   if (training.runtime == Runtime::DeepSpeed) {
-    if (training.zero.offload_optimizer.device != OffloadDevice::None) return "optimizer offload";
-    if (training.zero.offload_param.device != OffloadDevice::None) return "parameter offload";
+    if (const auto offload = offload_obstacle(training)) return offload;
     if (uses_unfused_wrapper(training)) return "16 bit without ZeRO and without FusedAdam (FP16_UnfusedOptimizer)";
     if (const auto other = accumulation_obstacle(training)) return other;
   }

@@ -67,6 +67,7 @@ void Stage12Runtime::open_buckets() {
 
 // A gradient larger than the bucket is reduced from its own storage.
 void Stage12Runtime::reduce_large(std::size_t parameter, BufferId gradient) {
+  gradient = own_storage(parameter, gradient);
   std::vector<Slice> slices;
   append_slices(parameter, 0, slices);
   reduce(gradient, trained_[parameter].elements, slices);

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "planner/lowering/stage12_offload.h"
 
 namespace dsplan {
 
@@ -58,7 +59,7 @@ void Stage12Runtime::initialise() {
   for (const Leaf& leaf : leaves_) whole_[at(leaf.id)] = load_whole(leaf, "parameter");
   for (const Leaf& leaf : leaves_) broadcast(whole_[at(leaf.id)]);
   if (trained_.empty()) return;
-  make_overflow_buffer();
+  if (zero().offload_optimizer.device == OffloadDevice::None) make_overflow_buffer();
   // Flattening: originals and flat buffer coexist, then the parameters become views.
   const BufferId zeros = padding_of_flat(padded_ - (offset_.back() + trained_.back().elements));
   flat_ = emitter_.allocate(in_model_dtype(padded_), dtype(), Role::Parameters, "flat parameters");
@@ -75,7 +76,11 @@ void Stage12Runtime::initialise() {
   create_master();
   emitter_.promise_update(flat_, in_model_dtype(checked_mul(rank(), partition_)), in_model_dtype(partition_));
   emitter_.promise_update(master_, Bytes(0), emitter_.size(master_));
-  // initialize_optimizer_states: zero gradients for every group at once, dropped at the end.
+  create_gradients();
+}
+
+// Zero gradients for every group at once, dropped at the end.
+void Stage12Runtime::create_gradients() {
   const BufferId gradients = emitter_.allocate(in_master_dtype(partition_), training().master_dtype, Role::Temporaries,
                                                "zero gradients of initialize_optimizer_states");
   emitter_.mark_scratch(gradients);
@@ -119,6 +124,9 @@ ParameterPlace Stage12Runtime::place(ParameterId parameter) const {
 
 std::unique_ptr<TrainingRuntime> make_stage12_runtime(const Job& job, const ModelSpec& model, std::int64_t rank,
                                                       Emitter& emitter) {
+  if (job.training.zero.offload_optimizer.device != OffloadDevice::None) {
+    return std::make_unique<Stage12Offload>(job, model, rank, emitter);
+  }
   return std::make_unique<Stage12Runtime>(job, model, rank, emitter);
 }
 

@@ -1,4 +1,5 @@
-// ZeRO-1 and ZeRO-2 (DeepSpeed runtime/zero/stage_1_and_2.py, DeepSpeedZeroOptimizer), without offload.
+// ZeRO-1 and ZeRO-2 (DeepSpeed runtime/zero/stage_1_and_2.py, DeepSpeedZeroOptimizer). With the optimizer on the host:
+// stage12_offload.h.
 //
 // One flat 16-bit buffer per rank holds all trained parameters, padded to 2 * W elements and cut into W equal
 // partitions; master copy and optimizer state cover the rank's own partition. Gradients travel through a bucket of
@@ -18,7 +19,7 @@ namespace dsplan {
 inline constexpr Version kScanWithoutCopies{0, 19, 6};
 inline constexpr Version kSumsOfPartition{0, 19, 8};
 
-class Stage12Runtime final : public RuntimeBase {
+class Stage12Runtime : public RuntimeBase {
  public:
   Stage12Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
 
@@ -29,7 +30,7 @@ class Stage12Runtime final : public RuntimeBase {
   void backward_ends(bool boundary) override;
   void step(bool first) override;
 
- private:
+ protected:
   struct Entry {
     std::size_t parameter;  // Index into trained_.
     std::int64_t offset;    // In the bucket.
@@ -50,19 +51,22 @@ class Stage12Runtime final : public RuntimeBase {
 
   // stage12_runtime.cpp
   void lay_out();
-  void create_master();
+  virtual void create_master();
+  virtual void create_gradients();  // initialize_optimizer_states.
 
   // stage12_bucket.cpp
   void put_in_bucket(std::size_t parameter, BufferId gradient);
   void open_buckets();
   void reduce_large(std::size_t parameter, BufferId gradient);
   void flush();
-  void let_go(std::size_t parameter, BufferId gradient);
+  // What is reduced from its own storage: the gradient, or what takes its place.
+  virtual BufferId own_storage(std::size_t /*parameter*/, BufferId gradient) { return gradient; }
+  virtual void let_go(std::size_t parameter, BufferId gradient);
   void close_buckets();
   void drop_late();
-  void pad_partition();
+  virtual void pad_partition();
   void append_slices(std::size_t parameter, std::int64_t begin, std::vector<Slice>& slices) const;
-  void keep(std::size_t parameter, BufferId from, std::int64_t offset);
+  virtual void keep(std::size_t parameter, BufferId from, std::int64_t offset);
   void add_to_accumulated();
   void add_to_own(BufferId& own, BufferId gradient);
   void widen(std::size_t parameter, BufferId gradient);
@@ -81,12 +85,14 @@ class Stage12Runtime final : public RuntimeBase {
   void add_to_sums(BufferId from, DType type, std::int64_t begin, const Slice& slice);
 
   // stage12_step.cpp
+  [[nodiscard]] bool scans() const;
   void scan_for_overflow();
   void measure_gradients();
   void scratch(Bytes bytes, DType type, Label label);
   BufferId own_gradient();
   BufferId flatten(const std::vector<BufferId>& parts);
   BufferId cast_to_master(BufferId flat);
+  void gather_parameters();
 
   std::vector<BufferId> whole_;            // By ParameterId: parameters outside the flat buffer.
   std::vector<BufferId> held_;             // By ParameterId: `.grad` that waits for the boundary.

@@ -27,19 +27,28 @@ void Stage12Runtime::step(bool first) {
   emitter_.read(master_);
   emitter_.write(flat_, begin, size);
   emitter_.compute("copy master to parameters");
+  gather_parameters();
+}
+
+// In place: each rank's partition lies where the whole will have it.
+void Stage12Runtime::gather_parameters() {
   if (world() == 1) return;
   emitter_.begin();
-  emitter_.read(flat_, begin, size);
+  emitter_.read(flat_, in_model_dtype(checked_mul(rank(), partition_)), in_model_dtype(partition_));
   emitter_.write(flat_);
   emitter_.communicate(Collective::AllGather, dtype(), in_model_dtype(padded_));
 }
 
-// fp16, and bf16 where check_grad_overflow. Since 0.19.8 it looks at the largest and the smallest value
+// fp16, and bf16 where check_grad_overflow.
+bool Stage12Runtime::scans() const {
+  return dtype() == DType::Float16 || (dtype() == DType::BFloat16 && training().check_grad_overflow);
+}
+
+// Since 0.19.8 it looks at the largest and the smallest value
 // (runtime/utils.py, has_inf_or_nan); before, each fragment in turn had an fp32 copy, two masks, their union and its
 // fp32 form, and what stands here is the turn of the largest one.
 void Stage12Runtime::scan_for_overflow() {
-  const bool scans = dtype() == DType::Float16 || (dtype() == DType::BFloat16 && training().check_grad_overflow);
-  if (!scans) return;
+  if (!scans()) return;
   if (training().deepspeed < kScanWithoutCopies && !fragments_.empty()) {
     const std::int64_t largest = *std::max_element(fragments_.begin(), fragments_.end());
     scratch(Bytes(checked_mul(largest, bytes_per_element(training().grad_accum_dtype) == 4 ? 7 : 11)), DType::UInt8,

@@ -213,6 +213,7 @@ void Stage3Runtime::join(BufferId tensor) {
 
 // One source for each entry.
 void Stage3Runtime::add_to_partition(const std::vector<Source>& sources) {
+  if (optimizer_away()) return offload_gradients(sources);
   const DType kept = training().grad_accum_dtype;
   emitter_.begin();
   for (const Source& source : sources) emitter_.read(source.buffer, source.offset, source.bytes);

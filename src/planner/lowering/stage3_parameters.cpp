@@ -91,7 +91,7 @@ void Stage3Runtime::launch(const Coordinator::Action& action) {
   call.left = action.parameters.size();
   for (ParameterId id : action.parameters) piece(id).call = number;
   if (world() == 1) {  // NoGatherHandle: the partition is the parameter.
-    for (ParameterId id : action.parameters) piece(id).aliased = true;
+    for (ParameterId id : action.parameters) bring_whole(id);
     return;
   }
   const bool single = call.parameters.size() == 1 || zero().allgather_sequential;
@@ -108,24 +108,33 @@ void Stage3Runtime::launch(const Coordinator::Action& action) {
 }
 
 // The parameter is a view of what it was gathered into.
-void Stage3Runtime::launch_single(ParameterId id, bool secondary, Call&) {
+void Stage3Runtime::launch_single(ParameterId id, bool secondary, Call& call) {
   Piece& of = piece(id);
   of.full = emitter_.allocate(in_model_dtype(aligned(of)), dtype(), Role::RuntimeBuffers, "gathered parameter", id);
   of.full_offset = Bytes(0);
+  const BufferId brought = bring(of);
   emitter_.begin();
-  read_partition(of, secondary);
+  read_partition(of, secondary, brought);
   emitter_.write(of.full);
   gather(secondary, dtype(), emitter_.size(of.full));
+  if (brought != kNoBuffer) call.sent.push_back(brought);
 }
 
 void Stage3Runtime::launch_coalesced(bool secondary, Call& call) {
   std::int64_t elements = 0;
   for (ParameterId id : call.parameters) elements = checked_add(elements, aligned(piece(id)));
   const BufferId flat = emitter_.allocate(in_model_dtype(elements), dtype(), Role::RuntimeBuffers, "gather buffer");
+  std::vector<BufferId> brought;
+  for (ParameterId id : call.parameters) brought.push_back(bring(piece(id)));
   emitter_.begin();
-  for (ParameterId id : call.parameters) read_partition(piece(id), secondary);
+  for (std::size_t at = 0; at < brought.size(); ++at) {
+    read_partition(piece(call.parameters[at]), secondary, brought[at]);
+  }
   emitter_.write(flat);
   gather(secondary, dtype(), emitter_.size(flat));
+  for (BufferId buffer : brought) {
+    if (buffer != kNoBuffer) emitter_.release(buffer, Reason::LastUse);
+  }
   call.copies = true;
   call.held.push_back(flat);
 }
@@ -225,10 +234,12 @@ void Stage3Runtime::gather_whole(ParameterId id) {
   Piece& of = piece(id);
   of.full = emitter_.allocate(in_model_dtype(aligned(of)), dtype(), Role::RuntimeBuffers, "gathered parameter", id);
   of.full_offset = Bytes(0);
+  const BufferId brought = bring(of);
   emitter_.begin();
-  read_partition(of, false);
+  read_partition(of, false, brought);
   emitter_.write(of.full);
   gather(false, dtype(), emitter_.size(of.full));
+  if (brought != kNoBuffer) emitter_.release(brought, Reason::LastUse);
 }
 
 // param.all_gather(list), waited for: never through a flat buffer. First all tensors are made, then all are gathered.
@@ -237,19 +248,26 @@ void Stage3Runtime::gather_in_place(const std::vector<ParameterId>& list) {
     for (ParameterId id : list) gather_whole(id);
     return;
   }
+  if (world() == 1) {
+    for (ParameterId id : list) bring_whole(id);
+    return;
+  }
+  std::vector<BufferId> brought;
+  for (ParameterId id : list) brought.push_back(bring(piece(id)));
   for (ParameterId id : list) {
     Piece& of = piece(id);
-    of.aliased = world() == 1;
-    if (of.aliased) continue;
     of.full = emitter_.allocate(in_model_dtype(aligned(of)), dtype(), Role::RuntimeBuffers, "gathered parameter", id);
     of.full_offset = Bytes(0);
   }
-  for (ParameterId id : list) {
-    if (piece(id).aliased) continue;
+  for (std::size_t at = 0; at < list.size(); ++at) {
+    const Piece& of = piece(list[at]);
     emitter_.begin();
-    read_partition(piece(id), false);
-    emitter_.write(piece(id).full);
-    gather(false, dtype(), emitter_.size(piece(id).full));
+    read_partition(of, false, brought[at]);
+    emitter_.write(of.full);
+    gather(false, dtype(), emitter_.size(of.full));
+  }
+  for (BufferId buffer : brought) {
+    if (buffer != kNoBuffer) emitter_.release(buffer, Reason::PythonFrame);
   }
 }
 
@@ -262,8 +280,10 @@ void Stage3Runtime::gather(bool secondary, DType type, Bytes payload) {
   emitter_.communicate(Collective::AllGather, type, payload, TrafficKind::Data, group);
 }
 
-void Stage3Runtime::read_partition(const Piece& of, bool secondary) {
-  if (secondary) {
+void Stage3Runtime::read_partition(const Piece& of, bool secondary, BufferId brought) {
+  if (brought != kNoBuffer) {
+    emitter_.read(brought);
+  } else if (secondary) {
     emitter_.read(of.secondary);
   } else if (of.trained && flat_ != kNoBuffer) {
     emitter_.read(flat_, in_model_dtype(of.offset), in_model_dtype(of.part));

@@ -82,7 +82,7 @@ void Stage3Runtime::initialise() {
   // zero.Init: a module's parameters are whole until its constructor returns, then broadcast and cut.
   for (const Leaf& leaf : leaves_) partition(leaf);
   if (trained_.empty()) return;
-  make_overflow_buffer();
+  if (!optimizer_away()) make_overflow_buffer();
   make_overflow_tracker();
   gather_partitions_in_one_buffer();
   create_masters();
@@ -92,9 +92,7 @@ void Stage3Runtime::initialise() {
     bucket_ = emitter_.allocate(storage(zero().reduce_bucket_size, sent), sent, Role::RuntimeBuffers, "gradient bucket",
                                 kNone, true);
   }
-  const DType kept = training().grad_accum_dtype;
-  gradients_ =
-      emitter_.allocate(storage(Elements(partition_), kept), kept, Role::Gradients, "gradient partitions", kNone, true);
+  gradients_ = make_gradient_partitions();
   create_hooks();
   for (const SubGroup& group : groups_) {
     if (group.master != kNoBuffer) emitter_.promise_update(group.master, Bytes(0), emitter_.size(group.master));
@@ -105,9 +103,11 @@ void Stage3Runtime::initialise() {
   }
 }
 
-// inf_or_nan_tracker, of the constructor.
+// inf_or_nan_tracker, of the constructor: where the optimizer is.
 void Stage3Runtime::make_overflow_tracker() {
-  const BufferId flag = emitter_.allocate(Bytes(1), DType::Bool, Role::Temporaries, "overflow tracker");
+  const Space space = optimizer_away() ? Space::Pageable : Space::Device;
+  const BufferId flag =
+      emitter_.allocate(Bytes(1), DType::Bool, Role::Temporaries, "overflow tracker", kNone, false, space);
   emitter_.mark_scratch(flag);
   emitter_.begin();
   emitter_.write(flag);
@@ -118,12 +118,14 @@ void Stage3Runtime::make_overflow_tracker() {
 void Stage3Runtime::zero_gradients() {
   std::int64_t largest = 0;
   for (const SubGroup& group : groups_) largest = std::max(largest, group.elements);
+  const Space space = optimizer_away() ? Space::Pageable : Space::Device;
   const BufferId zeros = emitter_.allocate(in_master_dtype(largest), training().master_dtype, Role::Temporaries,
-                                           "zero gradients of initialize_optimizer_states");
+                                           "zero gradients of initialize_optimizer_states", kNone, false, space);
   emitter_.mark_scratch(zeros);
   emitter_.begin();
   emitter_.write(zeros);
   emitter_.compute("zero gradients");
+  if (optimizer_away()) create_host_gradients();
   emitter_.release(zeros, Reason::PythonFrame);
 }
 
@@ -145,7 +147,12 @@ void Stage3Runtime::partition(const Leaf& leaf) {
     make_secondary(of);
     of.full = kNoBuffer;
   }
-  of.own = emitter_.allocate(in_model_dtype(of.part), dtype(), Role::Parameters, "parameter partition", leaf.id);
+  if (parameters_away()) {
+    of.own = make_on_host(in_model_dtype(of.part), dtype(), Role::Parameters, "parameter partition",
+                          zero().offload_param.pin_memory, leaf.id);
+  } else {
+    of.own = emitter_.allocate(in_model_dtype(of.part), dtype(), Role::Parameters, "parameter partition", leaf.id);
+  }
   emitter_.begin();
   emitter_.read(whole);
   emitter_.write(of.own);
@@ -155,6 +162,7 @@ void Stage3Runtime::partition(const Leaf& leaf) {
 
 // zero/utils.py, defragment: through the host, so that old and new never coexist on the device.
 void Stage3Runtime::gather_partitions_in_one_buffer() {
+  if (parameters_away()) return gather_partitions_on_host();
   std::vector<BufferId> parts;
   for (const Leaf& leaf : trained_) {
     parts.push_back(std::exchange(pieces_[static_cast<std::size_t>(leaf.id)].own, kNoBuffer));
@@ -177,7 +185,7 @@ void Stage3Runtime::gather_partitions_in_one_buffer() {
 // to(fp32) and then a clone, the cast before last being let go of by the next; nothing where parameters and master
 // share their dtype.
 void Stage3Runtime::create_masters() {
-  if (training().master_dtype == dtype()) return;
+  if (training().master_dtype == dtype() && !optimizer_away() && !parameters_away()) return;
   BufferId before = kNoBuffer;
   for (SubGroup& group : groups_) {
     const BufferId cast = create_master(group);
@@ -189,6 +197,7 @@ void Stage3Runtime::create_masters() {
 
 // The cast is still there.
 BufferId Stage3Runtime::create_master(SubGroup& group) {
+  if (optimizer_away() || parameters_away()) return create_master_elsewhere(group);
   const BufferId cast = emitter_.allocate(in_master_dtype(group.elements), training().master_dtype, Role::Temporaries,
                                           "master weights before the clone");
   emitter_.begin();

@@ -1,6 +1,6 @@
-// ZeRO-3 (DeepSpeed runtime/zero/stage3.py, partition_parameters.py, partitioned_param_coordinator.py), without
-// offload. When parameters are gathered and let go of is the Coordinator's; here is what that takes in memory and what
-// the ranks send each other.
+// ZeRO-3 (DeepSpeed runtime/zero/stage3.py, partition_parameters.py, partitioned_param_coordinator.py), with the
+// optimizer or the parameters on the host if asked (stage3_offload.cpp). When parameters are gathered and let go of is
+// the Coordinator's; here is what that takes in memory and what the ranks send each other.
 //
 // Each parameter is cut on its own: P = ceil(n / W) elements per rank, A = W * P gathered. Trained partitions lie in
 // one flat buffer, their gradients in another that is never freed. With hpZ a parameter that is let go of leaves a
@@ -27,7 +27,7 @@ class Stage3Runtime final : public RuntimeBase {
   }
   [[nodiscard]] bool moves_parameters() const override { return true; }
   void forward_begins() override;
-  void backward_begins(bool) override {}
+  void backward_begins(bool boundary) override { boundary_ = boundary; }
   void enter(ModuleId module, Pass) override;
   void exit(ModuleId module, Pass) override;
   void gradient_ready(ParameterId parameter, BufferId gradient) override;
@@ -70,6 +70,14 @@ class Stage3Runtime final : public RuntimeBase {
     std::int64_t elements = 0;
     BufferId master = kNoBuffer;  // kNoBuffer: the parameters themselves.
     std::vector<BufferId> state;
+    BufferId gradient = kNoBuffer;  // On the host, in master dtype; kNoBuffer where the optimizer is on the device.
+  };
+  // Part of a buffer, for copies.
+  struct Range {
+    BufferId buffer = kNoBuffer;
+    Bytes offset;
+    Bytes bytes;
+    DType dtype = DType::Float32;
   };
   struct Entry {
     std::size_t parameter;
@@ -112,7 +120,7 @@ class Stage3Runtime final : public RuntimeBase {
   void gather_whole(ParameterId id);
   void gather_in_place(const std::vector<ParameterId>& list);
   void gather(bool secondary, DType type, Bytes payload);
-  void read_partition(const Piece& of, bool secondary);
+  void read_partition(const Piece& of, bool secondary, BufferId brought = kNoBuffer);
   void release_full(Piece& of, Reason reason);
   void compare_trace();
 
@@ -121,6 +129,24 @@ class Stage3Runtime final : public RuntimeBase {
   void launch_quantized(const std::vector<ParameterId>& list, bool secondary, Call& call);
   void dequantize_single(ParameterId id, std::size_t index, Call& call);
   void dequantize_coalesced(Call& call);
+
+  // stage3_offload.cpp
+  [[nodiscard]] bool optimizer_away() const { return zero().offload_optimizer.device != OffloadDevice::None; }
+  [[nodiscard]] bool parameters_away() const { return zero().offload_param.device != OffloadDevice::None; }
+  BufferId make_on_host(Bytes bytes, DType type, Role role, Label label, bool pinned, ParameterId parameter = kNone);
+  void copy_across(const Range& from, const Range& to, bool to_host, Label work);
+  void gather_partitions_on_host();
+  BufferId create_master_elsewhere(SubGroup& group);
+  void create_host_gradients();
+  BufferId make_gradient_partitions();
+  BufferId bring(const Piece& of);
+  void bring_whole(ParameterId id);
+  void offload_gradients(const std::vector<Source>& sources);
+  BufferId accumulate_on_host(const Entry& entry, BufferId source, Bytes offset, std::int64_t elements);
+  void pass_boundary(const Entry& entry, BufferId gradient, std::int64_t elements);
+  void measure_on_host();
+  void update_on_host(SubGroup& group, bool first);
+  void copy_to_partitions(const SubGroup& group);
 
   // stage3_gradients.cpp
   void reduce_ready(std::size_t index, BufferId gradient);
@@ -141,6 +167,7 @@ class Stage3Runtime final : public RuntimeBase {
   void measure_gradients();
   void measure_norm(const SubGroup& group);
   void scan_overflow();
+  void scratch(Bytes bytes, DType type, Label label, Space space = Space::Device);
   void update(SubGroup& group, bool first);
   void apply_update(SubGroup& group, BufferId gradient, Bytes from, Bytes bytes);
   BufferId cast_gradient(const SubGroup& group, BufferId flat, Bytes from, Bytes bytes);
@@ -162,7 +189,9 @@ class Stage3Runtime final : public RuntimeBase {
   BufferId bucket_ = kNoBuffer;
   std::vector<Entry> entries_;
   std::int64_t filled_ = 0;
-  bool accumulating_ = false;  // A later micro-batch adds to the partitions; the first overwrites them.
+  bool boundary_ = false;        // This is the last micro-batch before the step.
+  std::vector<BufferId> norms_;  // Offloaded optimizer: one of each gradient, from the boundary to the step's end.
+  bool accumulating_ = false;    // A later micro-batch adds to the partitions; the first overwrites them.
 };
 
 }  // namespace dsplan

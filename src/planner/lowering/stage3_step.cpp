@@ -1,5 +1,6 @@
 // ZeRO-3: overflow scan, norm and the update, one sub-group at a time.
 #include <algorithm>
+#include <utility>
 
 #include "planner/lowering/stage3_runtime.h"
 
@@ -12,6 +13,7 @@ void Stage3Runtime::step(bool first) {
     measure_gradients();
     for (SubGroup& group : groups_) update(group, first);
   }
+  for (BufferId norm : std::exchange(norms_, {})) emitter_.release(norm, Reason::PythonFrame);
   gather_persistent();
   drop_secondary();
 }
@@ -23,6 +25,7 @@ void Stage3Runtime::gather_persistent() {
 }
 
 void Stage3Runtime::measure_gradients() {
+  if (optimizer_away()) return measure_on_host();
   if (dtype() == DType::Float16) scan_overflow();
   for (const SubGroup& group : groups_) measure_norm(group);
   hold_norm(DType::Float64);
@@ -82,7 +85,18 @@ void Stage3Runtime::measure_norm(const SubGroup& group) {
   control_all_reduce(Bytes(8), "gradient norm");
 }
 
+void Stage3Runtime::scratch(Bytes bytes, DType type, Label label, Space space) {
+  const BufferId buffer = emitter_.allocate(bytes, type, Role::Temporaries, label, kNone, false, space);
+  emitter_.mark_scratch(buffer);
+  emitter_.begin();
+  emitter_.read(gradients_);
+  emitter_.write(buffer);
+  emitter_.compute(label);
+  emitter_.release(buffer, Reason::LastUse);
+}
+
 void Stage3Runtime::update(SubGroup& group, bool first) {
+  if (optimizer_away()) return update_on_host(group, first);
   const DType accumulate = training().grad_accum_dtype;
   const Bytes from = storage(Elements(group.offset), accumulate);
   const Bytes bytes = storage(Elements(group.elements), accumulate);
@@ -120,12 +134,7 @@ void Stage3Runtime::apply_update(SubGroup& group, BufferId gradient, Bytes from,
   }
   write_all(group.state);
   emitter_.compute("optimizer update");
-  if (group.master != kNoBuffer) {
-    emitter_.begin();
-    emitter_.read(group.master);
-    emitter_.write(flat_, in_model_dtype(group.offset), in_model_dtype(group.elements));
-    emitter_.compute("copy master to partitions");
-  }
+  if (group.master != kNoBuffer) copy_to_partitions(group);
 }
 
 BufferId Stage3Runtime::cast_gradient(const SubGroup& group, BufferId flat, Bytes from, Bytes bytes) {

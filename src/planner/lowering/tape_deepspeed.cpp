@@ -25,15 +25,18 @@ void Tape::store_arguments(Region& region) {
   std::size_t position = 0;
   for (TensorId tensor : region.arguments) {
     if (!is_stored(region, tensor)) continue;
-    region.stored.push_back(deepspeed_->store(buffer_of(tensor), position++, graph_.tensor(tensor).shape.rank));
+    region.stored.push_back(deepspeed_->store(buffer_of(tensor), position++));
   }
+  deepspeed_->arguments_stored();
 }
 
 // arg.data = torch.empty([]): all that hold the tensor, the checkpoint among them, now hold four bytes.
 void Tape::empty_arguments(Region& region) {
   std::size_t at = 0;
   for (TensorId tensor : region.arguments) {
-    if (is_stored(region, tensor)) deepspeed_->stored(buffer_of(tensor), region.stored[at++]);
+    if (!is_stored(region, tensor)) continue;
+    deepspeed_->stored(buffer_of(tensor), region.stored[at], at, graph_.tensor(tensor).shape.rank);
+    ++at;
   }
   std::size_t held = 0;
   for (TensorId tensor : region.arguments) {

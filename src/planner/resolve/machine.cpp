@@ -102,11 +102,18 @@ void resolve_phase(Resolver& resolver) {
   const Setting<std::string>& wished = resolver.request.phase;
   if (!wished.given()) return;
   resolver.job.phase = *wished;
-  for (const Stretch stretch :
-       {Stretch::Init, Stretch::FirstStep, Stretch::MiddleStep, Stretch::SecondStep, Stretch::Save}) {
+  const Training& training = resolver.job.training;
+  if (*wished == name(Stretch::Save)) {
+    const bool saves = training.runtime == Runtime::DeepSpeed && training.zero.stage == 3 &&
+                       training.zero.gather_16bit_weights_on_model_save;
+    if (saves) return;
+    return resolver.fault(wished.place, "phase \"save\" takes no memory of the device here",
+                          "only stage3_gather_16bit_weights_on_model_save under ZeRO-3 gathers anything");
+  }
+  for (const Stretch stretch : {Stretch::Init, Stretch::FirstStep, Stretch::MiddleStep, Stretch::SecondStep}) {
     if (*wished == name(stretch)) return;
   }
-  resolver.fault(wished.place, fmt::format("phase \"{}\" is none of init, first_step, steady", *wished));
+  resolver.fault(wished.place, fmt::format("phase \"{}\" is none of init, first_step, steady, save", *wished));
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ void announce_unit(Resolver& resolver, const Setting<std::int64_t>& size, std::s
   if (!size.given() || *size < kMebi || *size % kMebi != 0) return;
   if (!resolver.applies(stage3_only ? When::Stage3 : When::Zero)) return;
   const std::int64_t hidden = resolver.model.dims.hidden;
-  if (hidden > 0 && *size % checked_mul(hidden, hidden) == 0) return;
+  if (*size == checked_mul(hidden, hidden)) return;
   const Training& training = resolver.job.training;
   const bool bucket = key == "reduce_bucket_size";
   const DType dtype = bucket ? buffer_dtype(training) : training.dtype;

@@ -52,7 +52,7 @@ def measured(configuration, kind, folder):
 
 
 def differences(receipt, prediction):
-    """Lines; none if every requested byte agrees. A prediction keeps the first micro-batch's marks."""
+    """Lines; none if every requested byte agrees. Marks in order, of every micro-batch."""
     yield from validate(receipt)
     if receipt["outcome"] != "ran":
         yield receipt["message"]
@@ -69,13 +69,10 @@ def differences(receipt, prediction):
     for phase, theirs in zip(predicted["phases"], memory["phases"]):
         if phase["name"] == "init" and theirs["peak_requested"] != phase["marks"][-1]["requested"]:
             yield f"init: measured a peak of {theirs['peak_requested']}, predicted {phase['marks'][-1]['requested']}"
-        found = {}
-        for mark in theirs["marks"]:
-            found.setdefault(mark["name"], mark["requested"])
-        for mark in phase["marks"]:
-            if found.get(mark["name"]) != mark["requested"]:
-                yield f"{phase['name']}, {mark['name']}: measured {found.get(mark['name'])}, " \
-                      f"predicted {mark['requested']}"
+        found = [(mark["name"], mark["requested"]) for mark in theirs["marks"]]
+        for at, mark in enumerate((mark["name"], mark["requested"]) for mark in phase["marks"]):
+            if at >= len(found) or found[at] != mark:
+                yield f"{phase['name']}, mark {at}: measured {found[at:at + 1]}, predicted {mark}"
 
 
 def compare(names, folder):

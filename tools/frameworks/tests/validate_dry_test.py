@@ -15,7 +15,7 @@ if importlib.util.find_spec("torch") is None:
     print("skipped: needs torch")
     sys.exit(77)
 
-STAGES = "environment,ops-1,allocator-traces,constants-memory"
+STAGES = "ops-1,allocator-traces,snapshots-plain,constants-memory"
 SCHEMAS = {"dsplan.operator_runs/1", "dsplan.snapshots/1", "dsplan.calibration/1"}
 
 

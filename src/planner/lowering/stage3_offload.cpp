@@ -1,0 +1,298 @@
+// ZeRO-3 with the optimizer or the parameters on the host (stage3.py, partition_parameters.py, ops/adam/cpu_adam.py).
+// Copies between host and device are work of the one stream; when the real ones overlap is not known here.
+#include "planner/lowering/stage3_offload.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "planner/lowering/stage3_runtime.h"
+
+namespace dsplan {
+namespace {
+
+// stage3.py, _constant_buffered_norm2.
+constexpr std::int64_t kNormElements = 250'000'000;
+
+}  // namespace
+
+std::optional<std::string> stage3_offload_obstacle(const Training& training) {
+  const Zero& zero = training.zero;
+  if (zero.offload_optimizer.device == OffloadDevice::Nvme) return "optimizer offload to NVMe";
+  if (zero.offload_param.device == OffloadDevice::Nvme) return "parameter offload to NVMe";
+  if (zero.offload_param.device == OffloadDevice::None) return std::nullopt;
+  if (zero.hpz_partition_size > 1) return "parameter offload with secondary shards (hpZ)";
+  if (zero.quantized_weights) return "parameter offload with quantized weights";
+  return std::nullopt;
+}
+
+// accelerator/abstract_accelerator.py, pin_memory: a tensor is made in pageable memory and then copied.
+BufferId Stage3Runtime::make_on_host(Bytes bytes, DType type, Role role, Label label, bool pinned,
+                                     ParameterId parameter) {
+  if (!pinned) return emitter_.allocate(bytes, type, role, label, parameter, false, Space::Pageable);
+  const BufferId source =
+      emitter_.allocate(bytes, type, role, "tensor before it is pinned", kNone, false, Space::Pageable);
+  emitter_.mark_scratch(source);
+  const BufferId made = emitter_.allocate(bytes, type, role, label, parameter, false, Space::Pinned);
+  emitter_.begin();
+  emitter_.write(source);
+  emitter_.compute("pin tensor");
+  emitter_.release(source, Reason::LastUse);
+  return made;
+}
+
+// A blocking Tensor.copy_ that changes the dtype between host and device converts on the host, through a tensor of its
+// own (torch: aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda).
+void Stage3Runtime::copy_across(const Range& from, const Range& to, bool to_host, Label work) {
+  BufferId staging = kNoBuffer;
+  if (from.dtype != to.dtype) {
+    const Range& like = to_host ? from : to;
+    staging = emitter_.allocate(like.bytes, like.dtype, Role::Temporaries, "staging of a copy", kNone, false,
+                                Space::Pageable);
+    emitter_.begin();
+    emitter_.read(from.buffer, from.offset, from.bytes);
+    emitter_.write(staging);
+    emitter_.compute(to_host ? "copy to host" : "convert on the host");
+  }
+  emitter_.begin();
+  if (staging != kNoBuffer) {
+    emitter_.read(staging);
+  } else {
+    emitter_.read(from.buffer, from.offset, from.bytes);
+  }
+  emitter_.write(to.buffer, to.offset, to.bytes);
+  emitter_.compute(work);
+  if (staging != kNoBuffer) emitter_.release(staging, Reason::LastUse);
+}
+
+// _create_param_groups_fp16_flat_cpu_memory and _move_to_flat_buffer: one buffer, pinned whatever pin_memory says.
+void Stage3Runtime::gather_partitions_on_host() {
+  flat_ = make_on_host(in_model_dtype(partition_), dtype(), Role::Parameters, "parameter partitions", true);
+  for (const Leaf& leaf : trained_) {
+    Piece& of = piece(leaf.id);
+    emitter_.begin();
+    emitter_.read(of.own);
+    emitter_.write(flat_, in_model_dtype(of.offset), in_model_dtype(of.part));
+    emitter_.compute("move partition to flat buffer");
+    emitter_.release(std::exchange(of.own, kNoBuffer), Reason::LastUse);
+  }
+}
+
+// to(device, fp32) and a clone, wherever the optimizer is. Where that changes neither device nor dtype it is the
+// partitions themselves. Returns the cast, which is still there.
+BufferId Stage3Runtime::create_master_elsewhere(SubGroup& group) {
+  const Space space = optimizer_away() ? Space::Pageable : Space::Device;
+  const DType type = training().master_dtype;
+  const Bytes bytes = in_master_dtype(group.elements);
+  const Range from{flat_, in_model_dtype(group.offset), in_model_dtype(group.elements), dtype()};
+  const bool crosses = optimizer_away() != parameters_away();
+  BufferId cast = kNoBuffer;
+  if (crosses || type != dtype()) {
+    cast = emitter_.allocate(bytes, type, Role::Temporaries, "master weights before the clone", kNone, false, space);
+    const Range to{cast, Bytes(0), bytes, type};
+    if (crosses) {
+      copy_across(from, to, optimizer_away(), "cast to master");
+    } else {
+      emitter_.begin();
+      emitter_.read(from.buffer, from.offset, from.bytes);
+      emitter_.write(cast);
+      emitter_.compute("cast to master");
+    }
+  }
+  group.master = emitter_.allocate(bytes, type, Role::Optimizer, "master weights", kNone, false, space);
+  emitter_.begin();
+  if (cast != kNoBuffer) {
+    emitter_.read(cast);
+  } else {
+    emitter_.read(from.buffer, from.offset, from.bytes);
+  }
+  emitter_.write(group.master);
+  emitter_.compute("clone master");
+  return cast;
+}
+
+// initialize_optimizer_states: the gradient that the optimizer on the host will be given, for each sub-group. Zeros
+// stay where this rank has nothing but padding.
+void Stage3Runtime::create_host_gradients() {
+  const DType type = training().master_dtype;
+  for (SubGroup& group : groups_) {
+    group.gradient = make_on_host(in_master_dtype(group.elements), type, Role::Gradients, "gradient in master dtype",
+                                  zero().offload_optimizer.pin_memory);
+    emitter_.mark_scratch(group.gradient);
+    emitter_.begin();
+    emitter_.write(group.gradient);
+    emitter_.compute("zero gradients");
+  }
+}
+
+// grad_partitions_flat_buffer lies where the optimizer does.
+BufferId Stage3Runtime::make_gradient_partitions() {
+  const DType kept = training().grad_accum_dtype;
+  const Bytes bytes = storage(Elements(partition_), kept);
+  if (!optimizer_away()) {
+    return emitter_.allocate(bytes, kept, Role::Gradients, "gradient partitions", kNone, true);
+  }
+  const BufferId made =
+      make_on_host(bytes, kept, Role::Gradients, "gradient partitions", zero().offload_optimizer.pin_memory);
+  // Sums are sent to the host even where the step takes them from the device.
+  emitter_.mark_scratch(made);
+  emitter_.begin();
+  emitter_.write(made);
+  emitter_.compute("zero gradient partitions");
+  return made;
+}
+
+// ds_tensor.to(device), before a gather; kNoBuffer where it is there already.
+BufferId Stage3Runtime::bring(const Piece& of) {
+  if (!parameters_away()) return kNoBuffer;
+  const BufferId made =
+      emitter_.allocate(in_model_dtype(of.part), dtype(), Role::RuntimeBuffers, "partition on the device");
+  emitter_.begin();
+  read_partition(of, false);
+  emitter_.write(made);
+  emitter_.compute("copy partition to device");
+  return made;
+}
+
+// NoGatherHandle: what a single rank brings is the parameter; nothing is to be brought where it lies on the device.
+void Stage3Runtime::bring_whole(ParameterId id) {
+  Piece& of = piece(id);
+  of.aliased = !parameters_away();
+  if (of.aliased) return;
+  of.full = emitter_.allocate(in_model_dtype(of.elements), dtype(), Role::RuntimeBuffers, "gathered parameter", id);
+  of.full_offset = Bytes(0);
+  emitter_.begin();
+  read_partition(of, false);
+  emitter_.write(of.full);
+  emitter_.compute("copy partition to device");
+}
+
+// partition_grads: each gradient goes to the host and is looked at on the device. A rank that has nothing but padding
+// of a parameter passes it over. A source that was padded is passed on whole.
+void Stage3Runtime::offload_gradients(const std::vector<Source>& sources) {
+  const DType kept = training().grad_accum_dtype;
+  for (std::size_t at = 0; at < entries_.size(); ++at) {
+    const Entry& entry = entries_[at];
+    std::int64_t elements = real_part(entry);
+    if (elements == 0) continue;
+    const std::int64_t part = piece_of(entry).part;
+    if (emitter_.size(sources[at].buffer) == storage(Elements(part), kept)) elements = part;
+    const BufferId gradient = accumulate_on_host(entry, sources[at].buffer, sources[at].offset, elements);
+    if (boundary_) pass_boundary(entry, gradient, elements);
+    emitter_.release(gradient, Reason::PythonFrame);
+  }
+}
+
+// Returns the sum on the device: in the first micro-batch a copy of what went to the host, later what goes there.
+BufferId Stage3Runtime::accumulate_on_host(const Entry& entry, BufferId source, Bytes offset, std::int64_t elements) {
+  const DType kept = training().grad_accum_dtype;
+  const Bytes from = storage(Elements(piece_of(entry).offset), kept);
+  const Bytes bytes = storage(Elements(elements), kept);
+  const auto copy_to_host = [&](BufferId gradient, Bytes start) {
+    emitter_.begin();
+    emitter_.read(gradient, start, bytes);
+    emitter_.write(gradients_, from, bytes);
+    emitter_.compute("copy gradient to host");
+  };
+  if (!accumulating_) copy_to_host(source, offset);
+  const BufferId made = emitter_.allocate(bytes, kept, Role::RuntimeBuffers, "gradient partition back on the device");
+  if (!boundary_ && !accumulating_) emitter_.mark_scratch(made);
+  emitter_.begin();
+  emitter_.read(gradients_, from, bytes);
+  emitter_.write(made);
+  emitter_.compute("copy gradient to device");
+  if (!accumulating_) return made;
+  emitter_.begin();
+  emitter_.read(made);
+  emitter_.read(source, offset, bytes);
+  emitter_.write(made);
+  emitter_.compute("add to gradient partition");
+  copy_to_host(made, Bytes(0));
+  return made;
+}
+
+// _offload_grad_partition_at_boundary: the norm, and what the optimizer is given.
+void Stage3Runtime::pass_boundary(const Entry& entry, BufferId gradient, std::int64_t elements) {
+  const DType kept = training().grad_accum_dtype;
+  const DType type = training().master_dtype;
+  for (std::int64_t from = 0; from < elements; from += kNormElements) {
+    const Elements count(std::min(kNormElements, elements - from));
+    const BufferId wide =
+        emitter_.allocate(storage(count, DType::Float64), DType::Float64, Role::RuntimeBuffers, "gradient norm");
+    emitter_.mark_scratch(wide);
+    emitter_.begin();
+    emitter_.read(gradient, storage(Elements(from), kept), storage(count, kept));
+    emitter_.write(wide);
+    emitter_.compute("gradient norm");
+    emitter_.release(wide, Reason::LastUse);
+  }
+  norms_.push_back(emitter_.allocate(Bytes(8), DType::Float64, Role::Temporaries, "gradient norm"));
+  emitter_.mark_scratch(norms_.back());
+  emitter_.begin();
+  emitter_.write(norms_.back());
+  emitter_.compute("gradient norm");
+
+  const std::size_t index = entry.parameter;
+  const auto group = std::find_if(groups_.begin(), groups_.end(), [&](const SubGroup& g) { return index < g.end; });
+  BufferId cast = gradient;
+  if (kept != type) {
+    cast = emitter_.allocate(in_master_dtype(elements), type, Role::RuntimeBuffers, "gradient in master dtype");
+    emitter_.begin();
+    emitter_.read(gradient);
+    emitter_.write(cast);
+    emitter_.compute("cast gradient");
+  }
+  emitter_.begin();
+  emitter_.read(cast);
+  emitter_.write(group->gradient, in_master_dtype(piece_of(entry).offset - group->offset), in_master_dtype(elements));
+  emitter_.compute("copy gradient to the optimizer");
+  if (cast != gradient) emitter_.release(cast, Reason::LastUse);
+}
+
+// The scan is over the sums on the host; norms were taken at the boundary, and are added up for each sub-group
+// (complete_grad_norm_calculation_for_cpu_offload).
+void Stage3Runtime::measure_on_host() {
+  if (dtype() == DType::Float16) {
+    const std::int64_t width = bytes_per_element(training().grad_accum_dtype);
+    scratch(Bytes(checked_mul(partition_, width + 1)), DType::UInt8, "overflow scan", Space::Pageable);
+    control_all_reduce(Bytes(1), "overflow flag");
+  }
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    control_all_reduce(Bytes(4), "gradient norm of a sub-group");
+  }
+}
+
+// DeepSpeedCPUAdam.step on one sub-group, and the copy back.
+void Stage3Runtime::update_on_host(SubGroup& group, bool first) {
+  if (first) {
+    for (const StateTensor& tensor :
+         optimizer_state(training().optimizer, Shape{group.elements}, training().master_dtype, false)) {
+      group.state.push_back(
+          emitter_.allocate(tensor.bytes, tensor.dtype, Role::Optimizer, tensor.label, kNone, false, Space::Pageable));
+    }
+    emitter_.begin();
+    write_all(group.state);
+    emitter_.compute("create optimizer state");
+  }
+  emitter_.begin();
+  emitter_.read(group.master);
+  emitter_.read(group.gradient);
+  read_all(group.state);
+  emitter_.write(group.master);
+  write_all(group.state);
+  emitter_.compute("optimizer update on the host");
+  copy_to_partitions(group);
+}
+
+void Stage3Runtime::copy_to_partitions(const SubGroup& group) {
+  const Range from{group.master, Bytes(0), emitter_.size(group.master), training().master_dtype};
+  const Range to{flat_, in_model_dtype(group.offset), in_model_dtype(group.elements), dtype()};
+  if (optimizer_away() != parameters_away()) {
+    return copy_across(from, to, parameters_away(), "copy master to partitions");
+  }
+  emitter_.begin();
+  emitter_.read(from.buffer);
+  emitter_.write(to.buffer, to.offset, to.bytes);
+  emitter_.compute("copy master to partitions");
+}
+
+}  // namespace dsplan

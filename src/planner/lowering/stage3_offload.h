@@ -1,0 +1,14 @@
+// What ZeRO-3 cannot be offloaded with yet. The offload itself is Stage3Runtime's (stage3_offload.cpp).
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "core/training.h"
+
+namespace dsplan {
+
+// In words, what of `training`'s offload under ZeRO-3 has no schedule; nullopt if all of it has.
+[[nodiscard]] std::optional<std::string> stage3_offload_obstacle(const Training& training);
+
+}  // namespace dsplan

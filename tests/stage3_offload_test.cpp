@@ -1,0 +1,247 @@
+// ZeRO-3 with the optimizer or the parameters on the host: against real DeepSpeed, the auditor, the formulas, and
+// figures worked out by hand.
+#include "deepspeed_log.h"
+
+#include <array>
+
+#include "core/audit.h"
+#include "lowered.h"
+#include "planner/footprint.h"
+#include "planner/predict.h"
+#include "sim/host_memory.h"
+#include "sim/memory.h"
+
+using namespace deepspeed_log;
+
+namespace {
+
+// On DeepSpeed's CPU accelerator pinning does nothing, and a copy between host and device is the tensor itself.
+Schedule on_one_device(Schedule schedule) {
+  const std::set<std::string> hidden = {"tensor before it is pinned", "staging of a copy", "partition on the device",
+                                        "gradient partition back on the device", "staging of parameter partitions"};
+  std::erase_if(schedule.events, [&](const Event& event) {
+    const auto* made = std::get_if<Allocate>(&event);
+    const auto* freed = std::get_if<Release>(&event);
+    if (made == nullptr && freed == nullptr) return false;
+    return hidden.contains(schedule.buffers[made != nullptr ? made->buffer : freed->buffer].label);
+  });
+  return schedule;
+}
+
+// What the wrapper makes when it is constructed, from its first flag on. Frees are left out: defragmenting on one
+// device is not what it is between two.
+Lines made_by_wrapper(const Lines& all) {
+  const auto end = std::find(all.begin(), all.end(), "# forward 0.0");
+  Lines lines;
+  std::copy_if(std::find(all.begin(), end, "alloc 1 bool"), end, std::back_inserter(lines),
+               [](const std::string& line) {
+                 return line.starts_with("all") && !line.ends_with("int64");  // "alloc", "all_gather".
+               });
+  return lines;
+}
+
+Lines training_of(const Lines& all) {
+  Lines lines(std::find(all.begin(), all.end(), "# forward 0.0"), all.end());
+  std::erase_if(lines,
+                [](const std::string& line) { return line.ends_with("int64") || line.starts_with("broadcast"); });
+  return lines;
+}
+
+enum class Away { Optimizer, Parameters, Both };
+
+Job offloaded(Job job, Away away, bool pin = true) {
+  Zero& zero = job.training.zero;
+  if (away != Away::Parameters) zero.offload_optimizer.device = OffloadDevice::Cpu;
+  if (away != Away::Optimizer) zero.offload_param.device = OffloadDevice::Cpu;
+  zero.offload_optimizer.pin_memory = zero.offload_param.pin_memory = pin;
+  return job;
+}
+
+HostMeter host_of(const Schedule& schedule) {
+  HostMeter meter(schedule);
+  replay(schedule, meter);
+  return meter;
+}
+
+// Bytes of the survivors in one space.
+Bytes held_in(const Schedule& schedule, Space space) {
+  Bytes sum;
+  for (const BufferId id : schedule.survivors) {
+    if (schedule.buffers[id].space == space) sum += schedule.buffers[id].size;
+  }
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("ZeRO-3 offload: what DeepSpeed makes, gathers and reduces, event for event") {
+  for (const char* name : {"z3-llama-offload", "z3-llama-offload-param"}) {
+    CAPTURE(name);
+    const Run witness = read_run(name);
+    const ModelSpec model = model_of_witness(witness);
+    const Job job = job_of_witness(witness, model);
+    REQUIRE(!schedule_obstacle(model, job));
+    const Graph graph = build_graph(model, graph_options(model, job));
+    const std::vector<int> numbers = numbers_of(witness, model);
+    for (std::size_t rank = 0; rank < witness.ranks.size(); ++rank) {
+      const Schedule schedule =
+          on_one_device(lower(model, job, graph, RecipeBook(graph), static_cast<std::int64_t>(rank)));
+      const Lines theirs = moves_of(witness.ranks[rank], 2);
+      const Lines ours = Ours(schedule, numbers).take();
+      const std::string init = first_difference(made_by_wrapper(theirs), made_by_wrapper(ours));
+      CHECK(made_by_wrapper(ours).size() > 20);
+      CHECK_MESSAGE(init.empty(), init);
+      const std::string difference = first_difference(training_of(theirs), training_of(ours));
+      CHECK_MESSAGE(difference.empty(), difference);
+      CHECK(training_of(ours).size() > 400);
+    }
+  }
+}
+
+TEST_CASE("ZeRO-3 offload: schedules are legal, and the device holds what the formulas say") {
+  std::size_t audited = 0;
+  for (const ModelSpec& model : {lowered::bundled("tiny-gpt2"), lowered::bundled("tiny-llama")}) {
+    for (const std::int64_t ranks : {1, 2, 3}) {
+      std::vector<lowered::Case> cases = lowered::variants(3, ranks, static_cast<std::int32_t>(model.dims.layers));
+      for (bool Zero::*way :
+           {&Zero::gather_16bit_weights_on_model_save, &Zero::allgather_sequential, &Zero::all_reduce_for_fetch}) {
+        cases.push_back({fmt::format("another way of gathering, ranks {}", ranks), lowered::job(3, ranks)});
+        cases.back().job.training.zero.*way = true;
+        cases.back().job.training.zero.param_persistence_threshold = Elements(100);
+      }
+      for (const lowered::Case& c : cases) {
+        if (c.job.training.optimizer.kind != OptimizerKind::AdamW) continue;
+        for (const Away away : {Away::Optimizer, Away::Parameters, Away::Both}) {
+          const Job job = offloaded(c.job, away, audited % 2 == 0);
+          CAPTURE(c.name);
+          CAPTURE(static_cast<int>(away));
+          const std::vector<Schedule> schedules = lowered::all_ranks(model, job);
+          const Footprint formulas = footprint(model, job);
+          for (const Schedule& schedule : schedules) {
+            const std::vector<Finding> findings = audit(schedule);
+            CHECK_MESSAGE(findings.empty(), (findings.empty() ? std::string() : findings.front().text));
+            MemoryMeter meter(schedule);
+            replay(schedule, meter);
+            // The batch and the workspaces are no runtime's.
+            for (const Role role : {Role::Parameters, Role::Gradients, Role::Optimizer, Role::RuntimeBuffers}) {
+              CHECK(meter.by_role()[role] == formulas.persistent[role]);
+            }
+          }
+          CHECK(audit_ranks(schedules).empty());
+          ++audited;
+        }
+      }
+    }
+  }
+  CHECK(audited > 300);
+}
+
+namespace {
+
+Job llama_8b(Away away, bool pin) {
+  Job job = lowered::job(3, 8);
+  job.parallelism.gpus_per_node = 8;
+  job.training.micro_batch = 1;
+  job.training.zero.reduce_bucket_size = Elements(500'000'000);
+  return offloaded(job, away, pin);
+}
+
+Schedule first_rank(const ModelSpec& model, const Job& job) {
+  const Graph graph = build_graph(model, graph_options(model, job));
+  return lower(model, job, graph, RecipeBook(graph), 0);
+}
+
+// The 16-bit partitions that zero.Init pins one by one before they are moved: of each shape that Llama-3-8B has, over
+// eight ranks. The pool keeps their blocks.
+constexpr std::int64_t kPinnedPieces = 2 * (1LL << 27)      // Embedding and head: 131,334,144 bytes each.
+                                       + 64 * (1LL << 22)   // q and o: 4,194,304.
+                                       + 64 * (1LL << 20)   // k and v: 1,048,576.
+                                       + 96 * (1LL << 24)   // The MLP's three: 14,680,064.
+                                       + 65 * (1LL << 10);  // Norms: 1,024.
+constexpr std::int64_t kPart = 1'003'782'656;               // S.
+
+}  // namespace
+
+TEST_CASE("Llama-3-8B over eight ranks: what each rank takes of its host") {
+  struct Row {
+    Away away;
+    bool pin;
+    std::int64_t pinned;     // As the pool rounds it.
+    std::int64_t requested;  // Of it, at the most.
+    std::int64_t pageable;   // At the most.
+    std::int64_t held;       // At the end, pinned and pageable.
+  };
+  const std::array<Row, 5> rows{{
+      // fp32 gradients (4 S) and sums (2 S) pinned; master, both states and, for each copy to the device, 16 bits.
+      {Away::Optimizer, true, (1LL << 32) + (1LL << 31), 6 * kPart, 14 * kPart + 1, 18 * kPart + 1},
+      // With pageable gradients the step is the most: 6 S more.
+      {Away::Optimizer, false, 0, 0, 20 * kPart + 1, 18 * kPart + 1},
+      // 16-bit parameters (2 S) pinned as well. What the step copies stays on the host.
+      {Away::Both, true, (1LL << 32) + 2 * (1LL << 31) + kPinnedPieces, 8 * kPart, 12 * kPart + 1, 20 * kPart + 1},
+      {Away::Both, false, 1LL << 31, 2 * kPart, 18 * kPart + 1, 20 * kPart + 1},
+      // The optimizer stays on the device: what its step writes crosses in fp32.
+      {Away::Parameters, true, (1LL << 31) + kPinnedPieces, 4 * kPart, 4 * kPart, 2 * kPart},
+  }};
+  const ModelSpec model = lowered::bundled("llama-3-8b");
+  for (const Row& row : rows) {
+    const Job job = llama_8b(row.away, row.pin);
+    const Schedule schedule = first_rank(model, job);
+    const HostMeter host = host_of(schedule);
+    CAPTURE(static_cast<int>(row.away));
+    CAPTURE(row.pin);
+    CHECK(host.pinned() == Bytes(row.pinned));
+    CHECK(host.pinned_requested_peak() == Bytes(row.requested));
+    CHECK(host.pageable_peak() == Bytes(row.pageable));
+    CHECK(held_in(schedule, Space::Pinned) + held_in(schedule, Space::Pageable) == Bytes(row.held));
+    CHECK(host.nvme_peak() == Bytes(0));
+  }
+}
+
+TEST_CASE("Llama-3-8B over eight ranks: the node's figure, and what is left on the device") {
+  const ModelSpec model = lowered::bundled("llama-3-8b");
+  const Prediction optimizer = predict(model, llama_8b(Away::Optimizer, true), 0);
+  CHECK(*optimizer.host.peak == Bytes(6'442'450'944 + 14'052'957'185));
+  CHECK(*optimizer.host.per_node == *optimizer.host.peak * 8);
+  CHECK(optimizer.states.parameters == Bytes(2'007'565'312));
+  CHECK(optimizer.persistent.by_role[Role::Optimizer] == Bytes(0));
+  CHECK(optimizer.persistent.by_role[Role::Gradients] == Bytes(0));
+  CHECK(optimizer.persistent.by_role[Role::RuntimeBuffers] == Bytes(1'000'000'000 + 532'480));
+  const Prediction both = predict(model, llama_8b(Away::Both, true), 0);
+  CHECK(*both.host.pinned == Bytes(10'804'593'664));
+  CHECK(both.persistent.by_role[Role::Parameters] == Bytes(0));
+  CHECK(both.persistent.by_role[Role::RuntimeBuffers] == Bytes(1'000'000'000 + 532'480));
+}
+
+TEST_CASE("ZeRO-3 offload: gradients go to the host in every micro-batch, norms and casts come at the boundary") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  const auto count = [&](const Job& job, std::string_view label) {
+    const Schedule schedule = lowered::all_ranks(model, job).front();
+    return std::count_if(schedule.buffers.begin(), schedule.buffers.end(),
+                         [&](const Buffer& buffer) { return label == buffer.label && buffer.space == Space::Device; });
+  };
+  Job job = offloaded(lowered::job(3, 2), Away::Optimizer);
+  const auto trained =
+      static_cast<std::ptrdiff_t>(std::count_if(model.parameters.begin(), model.parameters.end(),
+                                                [](const Parameter& parameter) { return parameter.tied_to == kNone; }));
+  job.training.grad_accum = 3;
+  CHECK(count(job, "gradient partition back on the device") == 2 * 3 * trained);
+  CHECK(count(job, "gradient in master dtype") == 2 * trained);
+  CHECK(count(job, "gradient norm") == 2 * 2 * trained);
+  job.training.grad_accum_dtype = DType::Float32;
+  CHECK(count(job, "gradient in master dtype") == 0);
+}
+
+TEST_CASE("ZeRO-3 offload: what has no schedule says so by name") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  Job job = offloaded(lowered::job(3, 4), Away::Both);
+  CHECK(!schedule_obstacle(model, job));
+  job.training.zero.hpz_partition_size = 2;
+  CHECK(schedule_obstacle(model, job) == "parameter offload with secondary shards (hpZ)");
+  job.training.zero.hpz_partition_size = 1;
+  job.training.zero.quantized_weights = true;
+  CHECK(schedule_obstacle(model, job) == "parameter offload with quantized weights");
+  job.training.zero.offload_param.device = OffloadDevice::Nvme;
+  CHECK(schedule_obstacle(model, job) == "parameter offload to NVMe");
+  job.training.zero.offload_optimizer.device = OffloadDevice::Nvme;
+  CHECK(schedule_obstacle(model, job) == "optimizer offload to NVMe");
+}
