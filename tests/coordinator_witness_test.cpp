@@ -191,10 +191,12 @@ Lines training_of(const Lines& all) {
   return lines;
 }
 
+// One length, of the empty trace, then lengths and lists of modules, parameters and steps.
 Lines broadcasts_of(const Lines& all) {
   Lines lines;
   std::copy_if(all.begin(), all.end(), std::back_inserter(lines),
                [](const std::string& line) { return line.starts_with("broadcast") && line != "broadcast 0"; });
+  lines.erase(lines.begin(), lines.end() - std::min<std::ptrdiff_t>(7, std::ssize(lines)));
   return lines;
 }
 

@@ -168,8 +168,8 @@ void check_traffic(const ModelSpec& model, const Job& job, const std::vector<Tra
   const bool frozen_gathers = job.training.zero.stage == 3 && !job.training.freeze.empty();
   // What is fetched ahead or kept has no closed form, only bounds.
   const Zero& zero = job.training.zero;
-  const bool traced =
-      zero.stage == 3 && (zero.prefetch_bucket_size > Elements(0) || zero.max_reuse_distance > Elements(0));
+  const bool traced = job.training.runtime == Runtime::DeepSpeed && zero.stage == 3 &&
+                      (zero.prefetch_bucket_size > Elements(0) || zero.max_reuse_distance > Elements(0));
   if (traced) check_bounds(model, job, measured, derived);
   for (const TrafficRow& row : derived) {
     if (frozen_gathers && row.collective == Collective::AllGather && row.phase == Pass::Backward) continue;

@@ -257,7 +257,8 @@ TEST_CASE("Llama-3-8B on eight ranks, stage 2, autograd's order") {
   CHECK(sizes(schedule, "joined gradients").size() == 2 * 9);
 }
 
-TEST_CASE("Llama-3-8B on eight ranks, stage 3: one sub-group's cast, 65 norms, one pass of gathers") {
+TEST_CASE(
+    "Llama-3-8B on eight ranks, stage 3: one sub-group's cast, 65 norms, one pass of gathers and a little ahead") {
   const ModelSpec model = llama3();
   const Job job = llama_job(3);
   const Graph graph = build_graph(model, graph_options(model, job));
@@ -275,5 +276,7 @@ TEST_CASE("Llama-3-8B on eight ranks, stage 3: one sub-group's cast, 65 norms, o
     if (row.phase == Pass::Forward || row.phase == Pass::Step) gathered += row.payload;
   }
   CHECK(persistent_calls == 65);
-  CHECK(gathered == Bytes(16'060'522'496));
+  // One pass of everything, and what the end of forward fetches ahead for backward: one MLP projection of the layer
+  // that the reuse window does not keep.
+  CHECK(gathered == Bytes(16'060'522'496 + 117'440'512));
 }

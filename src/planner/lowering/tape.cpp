@@ -259,8 +259,8 @@ void Tape::run_program(std::uint32_t begin, std::uint32_t end, bool keep_saved) 
         break;
       case Instruction::Kind::Exit:
         emitter_.exit(instruction.id);
-        runtime_.exit(instruction.id, emitter_.pass());
         emitter_.at(emitter_.pass(), caller(model_.modules[static_cast<std::size_t>(instruction.id)].parent));
+        runtime_.exit(instruction.id, emitter_.pass());
         break;
       case Instruction::Kind::Forget: release_saved(instruction.id); break;
       case Instruction::Kind::RegionBegins:

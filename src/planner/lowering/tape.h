@@ -70,6 +70,7 @@ class Tape {
     TensorId tensor = kNone;
     ModuleId module = kNone;
     Gradient gradient;
+    std::int32_t count = 0;  // Of uses that it is the sum of.
   };
   // Results of one operator that a selective checkpoint keeps from forward to recomputation.
   struct Kept {
@@ -157,7 +158,7 @@ class Tape {
   void accumulate_into(Gradient& held, TensorId tensor, Gradient gradient);
   [[nodiscard]] ModuleId entered_by(const Node& node, TensorId input) const;
   [[nodiscard]] bool lies_in(ModuleId module, ModuleId outer) const;
-  [[nodiscard]] Gradient& pending_of(TensorId tensor, ModuleId module);
+  [[nodiscard]] Pending& pending_of(TensorId tensor, ModuleId module);
   void deliver_pending(ModuleId module);
   // The module that calls what lies in `module`: containers are never entered.
   [[nodiscard]] ModuleId caller(ModuleId module) const;

@@ -54,8 +54,8 @@ void Tape::walk_backward() {
       runtime_.enter(at->id, Pass::Backward);
     } else if (at->kind == Instruction::Kind::Enter && module_has_gradient_[static_cast<std::size_t>(at->id)]) {
       emitter_.exit(at->id);
-      if (module_ends_[static_cast<std::size_t>(at->id)]) runtime_.exit(at->id, Pass::Backward);
       emitter_.at(Pass::Backward, caller(model_.modules[static_cast<std::size_t>(at->id)].parent));
+      if (module_ends_[static_cast<std::size_t>(at->id)]) runtime_.exit(at->id, Pass::Backward);
       deliver_pending(at->id);
     }
   }
@@ -220,7 +220,9 @@ void Tape::deliver(NodeId id, const std::vector<BufferId>& made, const std::vect
   std::size_t leaf_count = 0;
   const auto hand_on = [&](TensorId input, const Gradient& gradient) {
     if (const ModuleId module = entered_by(node, input); module != kNone) {
-      accumulate_into(pending_of(input, module), input, gradient);
+      Pending& pending = pending_of(input, module);
+      ++pending.count;
+      accumulate_into(pending.gradient, input, gradient);
     } else {
       accumulate(input, gradient);
     }
@@ -240,7 +242,8 @@ void Tape::deliver(NodeId id, const std::vector<BufferId>& made, const std::vect
     }
     if (gradient.buffer == kNoBuffer) continue;
     const TensorId input = graph_.input(node, i);
-    if (is_leaf(input)) leaves[leaf_count++] = input;
+    const bool waits = entered_by(node, input) != kNone;  // It arrives when it leaves the module.
+    if (is_leaf(input) && !waits) leaves[leaf_count++] = input;
     if (i == 0 && entry.leaves_first && !is_leaf(input)) {
       first = gradient;
     } else {
@@ -279,17 +282,20 @@ ModuleId Tape::entered_by(const Node& node, TensorId input) const {
   return lies_in(graph_.node(tensor.producer).module, module) ? kNone : module;
 }
 
-Tape::Gradient& Tape::pending_of(TensorId tensor, ModuleId module) {
+Tape::Pending& Tape::pending_of(TensorId tensor, ModuleId module) {
   for (Pending& pending : pending_) {
-    if (pending.tensor == tensor && pending.module == module) return pending.gradient;
+    if (pending.tensor == tensor && pending.module == module) return pending;
   }
-  pending_.push_back({tensor, module, {}});
-  return pending_.back().gradient;
+  pending_.push_back({tensor, module, {}, 0});
+  return pending_.back();
 }
 
 void Tape::deliver_pending(ModuleId module) {
   for (const Pending& pending : pending_) {
-    if (pending.module == module) accumulate(pending.tensor, pending.gradient);
+    if (pending.module != module) continue;
+    accumulate(pending.tensor, pending.gradient);
+    if (!is_leaf(pending.tensor)) continue;
+    for (std::int32_t k = 0; k < pending.count; ++k) leaf_arrived(pending.tensor);
   }
   std::erase_if(pending_, [module](const Pending& pending) { return pending.module == module; });
 }
