@@ -238,7 +238,7 @@ class Ours {
     const std::string label = buffer.label;
     if (label == "global gradient norm" || label == "overflow buffer of FusedAdam") return false;
     if (label == "copy between devices") return false;  // A CPU accelerator has one device.
-    if (label == "absolute gradients") return false;  // Within isinf.
+    if (label == "absolute gradients") return false;    // Within isinf.
     if (label == "overflow flag" || label == "gradient norms") return false;
     if (label == "gradient norm" && buffer.size <= Bytes(8)) return false;
     switch (buffer.role) {

@@ -251,7 +251,7 @@ struct Prediction {
   // Absent where no schedule could be made and no formula covers it.
   std::optional<std::vector<TrafficRow>> communication;
   std::vector<TrafficTerm> traffic_terms;  // Sum to the data rows of the dp groups; empty where one rank is alone.
-  std::vector<FrameworkCount> fetches;  // As DeepSpeed's parameter coordinator counts them; empty without ZeRO-3.
+  std::vector<FrameworkCount> fetches;     // As DeepSpeed's parameter coordinator counts them; empty without ZeRO-3.
   std::optional<Bytes> capacity;
   std::optional<Bytes> context;
   std::optional<Bytes> communicators;  // NCCL's own memory, by formula.

@@ -44,9 +44,10 @@ struct PlacementMark {
 };
 
 struct Placement {
-  PlacementPeaks peak;  // Saving left out.
+  PlacementPeaks peak;               // Saving left out.
   std::vector<PlacementMark> marks;  // All of them, up to a failure.
-  std::array<PlacementPeaks, kStretches> by_stretch;  // Zero where the schedule has no such stretch; the largest of several.
+  std::array<PlacementPeaks, kStretches>
+      by_stretch;  // Zero where the schedule has no such stretch; the largest of several.
   std::int64_t retries = 0;
   std::optional<std::size_t> first_retry;  // The event that caused it.
   bool waited = false;                     // Some free waited for another stream: the two ends may differ.
