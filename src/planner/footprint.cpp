@@ -333,8 +333,11 @@ Footprint footprint(const ModelSpec& model, const Job& job) {
   }
   for (const ModelBuffer& buffer : model.buffers) {
     if (!buffer_exists(buffer, job.training.transformers)) continue;
-    result.persistent[Role::ModuleBuffers] +=
-        storage(buffer.shape.elements(), buffer.follows_model_dtype ? job.training.dtype : buffer.dtype);
+    DType type = buffer.follows_model_dtype ? job.training.dtype : buffer.dtype;
+    // zero.Init makes every floating-point tensor in the model's dtype.
+    const bool stage3_cast = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
+    if (stage3_cast && type == DType::Float32) type = job.training.dtype;
+    result.persistent[Role::ModuleBuffers] += storage(buffer.shape.elements(), type);
   }
   if (job.training.runtime == Runtime::DeepSpeed) add_scalars(job, result);
   add_workspaces(model, job, result);

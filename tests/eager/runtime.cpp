@@ -184,8 +184,10 @@ std::vector<Entry> train(const dsplan::ModelSpec& spec, Settings settings, const
   Net net(spec, settings);
   for (const dsplan::ModelBuffer& buffer : spec.buffers) {
     const Doing doing("buffer");
-    net.buffers.push_back(
-        empty({buffer.shape.elements().value()}, buffer.follows_model_dtype ? plan.dtype : buffer.dtype));
+    // Under zero.Init torch.arange and the like answer in the model's dtype.
+    const bool wrapped = settings.stage3_linear && buffer.dtype == dsplan::DType::Float32;
+    const bool follows = buffer.follows_model_dtype || wrapped;
+    net.buffers.push_back(empty({buffer.shape.elements().value()}, follows ? plan.dtype : buffer.dtype));
   }
   const std::unique_ptr<Runtime> runtime = make_runtime(plan, net);
   runtime->initialise();

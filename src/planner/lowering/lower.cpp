@@ -13,6 +13,13 @@
 namespace dsplan {
 namespace {
 
+// zero.Init wraps the constructors of tensors, so that tables come in the model's dtype; below stage 3 DeepSpeed leaves
+// them as they are (partition_parameters.py, zero_wrapper_for_fp_tensor_constructor).
+DType made_in(const ModelBuffer& buffer, const Training& training) {
+  const bool wrapped = training.runtime == Runtime::DeepSpeed && training.zero.stage == 3;
+  return buffer.follows_model_dtype || (wrapped && buffer.dtype == DType::Float32) ? training.dtype : buffer.dtype;
+}
+
 // The model's own buffers, whole on every rank; kNoBuffer where this transformers has none.
 std::vector<BufferId> load_buffers(const ModelSpec& model, const Training& training, Emitter& emitter) {
   std::vector<BufferId> made;
@@ -21,7 +28,7 @@ std::vector<BufferId> load_buffers(const ModelSpec& model, const Training& train
       made.push_back(kNoBuffer);
       continue;
     }
-    const DType dtype = buffer.follows_model_dtype ? training.dtype : buffer.dtype;
+    const DType dtype = made_in(buffer, training);
     made.push_back(emitter.allocate(storage(buffer.shape.elements(), dtype), dtype, Role::ModuleBuffers, "buffer"));
     emitter.begin();
     emitter.write(made.back());
