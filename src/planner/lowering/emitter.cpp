@@ -1,6 +1,8 @@
 #include "planner/lowering/emitter.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 
 #include "core/error.h"
 
@@ -71,10 +73,14 @@ void Emitter::read(BufferId buffer, Bytes offset, Bytes bytes) {
     touch(buffer, {state.whole.content, offset, bytes});
     return;
   }
-  for (const Piece& piece : pieces_[static_cast<std::size_t>(state.pieces)]) {
-    const Bytes from = std::max(offset, piece.offset);
-    const Bytes to = std::min(offset + bytes, piece.offset + piece.bytes);
-    if (from < to) touch(buffer, {piece.content, from, to - from});
+  // A flat buffer of a large model has thousands of pieces, in order of their offsets.
+  const std::vector<Piece>& pieces = pieces_[static_cast<std::size_t>(state.pieces)];
+  const Bytes end = offset + bytes;
+  auto piece =
+      std::partition_point(pieces.begin(), pieces.end(), [&](const Piece& p) { return p.offset + p.bytes <= offset; });
+  for (; piece != pieces.end() && piece->offset < end; ++piece) {
+    const Bytes from = std::max(offset, piece->offset);
+    touch(buffer, {piece->content, from, std::min(end, piece->offset + piece->bytes) - from});
   }
 }
 
@@ -122,21 +128,26 @@ void Emitter::insert(std::vector<Piece>& pieces, const Piece& made) {
     return;
   }
   // What is overwritten in part keeps its identity outside the new piece.
-  std::vector<Piece> kept;
-  kept.reserve(pieces.size() + 2);
   const Bytes end = offset + made.bytes;
-  for (const Piece& piece : pieces) {
-    const Bytes piece_end = piece.offset + piece.bytes;
-    if (piece.offset < offset)
-      kept.push_back({piece.content, piece.offset, std::min(piece_end, offset) - piece.offset});
-    if (piece_end > end) {
-      const Bytes from = std::max(piece.offset, end);
-      kept.push_back({piece.content, from, piece_end - from});
-    }
+  const auto beyond = std::partition_point(touched, pieces.end(), [&](const Piece& p) { return p.offset < end; });
+  std::array<Piece, 3> parts;
+  std::ptrdiff_t count = 0;
+  if (touched != beyond && touched->offset < offset) {
+    parts[static_cast<std::size_t>(count++)] = {touched->content, touched->offset, offset - touched->offset};
   }
-  const auto where = std::find_if(kept.begin(), kept.end(), [&](const Piece& p) { return p.offset > offset; });
-  kept.insert(where, made);
-  pieces = std::move(kept);
+  parts[static_cast<std::size_t>(count++)] = made;
+  if (touched != beyond) {
+    const Piece& last = *std::prev(beyond);
+    const Bytes last_end = last.offset + last.bytes;
+    if (last_end > end) parts[static_cast<std::size_t>(count++)] = {last.content, end, last_end - end};
+  }
+  const std::ptrdiff_t replaced = std::min(count, beyond - touched);
+  const auto rest = std::copy(parts.begin(), parts.begin() + replaced, touched);
+  if (rest != beyond) {
+    pieces.erase(rest, beyond);
+  } else {
+    pieces.insert(rest, parts.begin() + replaced, parts.begin() + count);
+  }
 }
 
 void Emitter::end_work() {
