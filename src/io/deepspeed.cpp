@@ -96,7 +96,6 @@ constexpr Honoured kZeroKeys[] = {
     {"stage3_use_all_reduce_for_fetch_params", take_flag<kInputZero, &ZeroInput::all_reduce_for_fetch>},
     {"stage3_allgather_sequential", take_flag<kInputZero, &ZeroInput::allgather_sequential>},
     {"stage3_module_granularity_threshold", take_count<0, kInputZero, &ZeroInput::module_granularity_threshold>},
-    {"memory_efficient_linear", take_flag<kInputZero, &ZeroInput::memory_efficient_linear>},
     {"zero_hpz_partition_size", take_count<0, kInputZero, &ZeroInput::hpz_partition_size>},
     {"zero_quantized_weights", take_flag<kInputZero, &ZeroInput::quantized_weights>},
     {"leaf_module.classes", take_names<kInputZero, &ZeroInput::leaf_classes>},

@@ -164,7 +164,7 @@ constexpr DeepSpeedKey kZero[] = {
     {"zero_optimization.zeropp_loco_param", kRefused, When::Stage3, "LoCo"},
     {"zero_optimization.mics_shard_size", kRefused, When::Stage3, "MiCS"},
     {"zero_optimization.mics_hierarchical_params_gather", kRefused, When::Stage3, "MiCS"},
-    {"zero_optimization.memory_efficient_linear", kHonoured, When::Stage3, {}},
+    {"zero_optimization.memory_efficient_linear", kRefused, When::Stage3, "stage 3 without its own linear function"},
     {"zero_optimization.ignore_unused_parameters", kInert, When::Always, kChecks},
     {"zero_optimization.compute_grad_norm", kHonoured, When::Zero, {}},
     {"zero_optimization.parameter_alignment", kRefused, When::Stage12, "parameters aligned in the flat buffers"},
@@ -273,9 +273,9 @@ bool is_harmless(std::string_view path, const Value& value) {
     double most;
   };
   constexpr Neutral kAtMost[] = {{"sequence_parallel_size", 1}, {"zero_optimization.mics_shard_size", 0}};
-  constexpr std::array<std::string_view, 4> kOnByDefault = {
-      "managed_gradient_accumulation", "zero_force_ds_cpu_optimizer", "optimizer.params.fp32_optimizer_states",
-      "zero_optimization.offload_optimizer.ratio"};
+  constexpr std::array<std::string_view, 5> kOnByDefault = {
+      "managed_gradient_accumulation", "zero_force_ds_cpu_optimizer", "zero_optimization.memory_efficient_linear",
+      "optimizer.params.fp32_optimizer_states", "zero_optimization.offload_optimizer.ratio"};
   if (value.is(Value::Kind::Null) || is_auto(value)) return true;
   for (const Neutral& neutral : kAtMost) {
     if (neutral.path == path) return lax_number(value).value_or(neutral.most + 1) <= neutral.most;

@@ -159,7 +159,6 @@ void announce_dropped(Resolver& resolver, const ZeroInput& in) {
   announce(in.gather_16bit_weights_on_model_save, "stage3_gather_16bit_weights_on_model_save");
   announce(in.all_reduce_for_fetch, "stage3_use_all_reduce_for_fetch_params");
   announce(in.allgather_sequential, "stage3_allgather_sequential");
-  announce(in.memory_efficient_linear, "memory_efficient_linear");
   announce(in.hpz_partition_size, "zero_hpz_partition_size");
   announce(in.quantized_weights, "zero_quantized_weights");
   announce(in.module_granularity_threshold, "stage3_module_granularity_threshold");
@@ -174,7 +173,6 @@ void resolve_fetching(Resolver& resolver, const ZeroInput& in) {
   Zero& zero = resolver.training().zero;
   zero.all_reduce_for_fetch = in.all_reduce_for_fetch.value_or(false);
   zero.allgather_sequential = in.allgather_sequential.value_or(false);
-  zero.memory_efficient_linear = in.memory_efficient_linear.value_or(true);
   zero.quantized_weights = in.quantized_weights.value_or(false);
   zero.module_granularity_threshold = Elements(in.module_granularity_threshold.value_or(0));
   if (in.leaf_classes.given()) zero.leaf_classes = *in.leaf_classes;
