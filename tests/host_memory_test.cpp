@@ -71,6 +71,12 @@ TEST_CASE("each space has its own ledger; the device is in none of them") {
   CHECK(mixed.nvme_peak() == Bytes(3000));
   CHECK(mixed.peak() == Bytes(3000 + 4096));
   CHECK(measured(two_of_each({Space::Device})).peak() == Bytes(0));
+  // Saving is left out.
+  Schedule saved = two_of_each({Space::Pageable});
+  saved.events.emplace_back(Mark{.moment = Moment::StretchBegins, .stretch = Stretch::Save});
+  saved.buffers.push_back({.size = Bytes(9000), .space = Space::Pageable});
+  saved.events.emplace_back(Allocate{1, 0});
+  CHECK(measured(saved).peak() == Bytes(3000));
 }
 
 TEST_CASE("the host refutes a job that the device would hold, and says what is missing") {

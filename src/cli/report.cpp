@@ -136,9 +136,9 @@ std::string traffic(const std::vector<TrafficRow>& rows) {
   std::vector<Sum> sums;
   Sum control{"control", 0, Bytes(0), Bytes(0)};
   for (const TrafficRow& row : rows) {
-    // What happens once, before the first step, is no part of a step.
-    const bool once = row.phase == Pass::Setup;
-    const std::string label = fmt::format("{} ({}){}", name(row.collective), name(row.group), once ? ", init" : "");
+    // What happens once, before the first step or when the model is saved, is no part of a step.
+    const std::string_view once = row.phase == Pass::Setup ? ", init" : row.phase == Pass::Save ? ", save" : "";
+    const std::string label = fmt::format("{} ({}){}", name(row.collective), name(row.group), once);
     auto at = std::find_if(sums.begin(), sums.end(), [&](const Sum& sum) { return sum.label == label; });
     if (row.kind == TrafficKind::Data && at == sums.end()) at = sums.insert(at, {label, 0, Bytes(0), Bytes(0)});
     Sum& sum = row.kind == TrafficKind::Data ? *at : control;
@@ -148,7 +148,8 @@ std::string traffic(const std::vector<TrafficRow>& rows) {
   }
   if (control.calls > 0) sums.push_back(control);
   if (sums.empty()) return "  no traffic\n";
-  std::stable_partition(sums.begin(), sums.end(), [](const Sum& sum) { return !sum.label.ends_with(", init"); });
+  std::stable_partition(sums.begin(), sums.end(),
+                        [](const Sum& sum) { return sum.label.ends_with(")") || sum.label == "control"; });
   std::string text = fmt::format(kTrafficRow, "traffic of one step", "calls", "payload", "wire");
   for (const Sum& sum : sums) {
     text += fmt::format(kTrafficRow, sum.label, sum.calls, human(sum.payload), human(sum.wire));

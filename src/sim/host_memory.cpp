@@ -28,7 +28,12 @@ void PinnedPool::free(Bytes size) {
   ++free_blocks_[rounded_to_power_of_two(size)];
 }
 
+void HostMeter::on(std::size_t, const Mark& event) {
+  if (event.moment == Moment::StretchBegins && event.stretch == Stretch::Save) saving_ = true;
+}
+
 void HostMeter::on(std::size_t, const Allocate& event) {
+  if (saving_) return;
   const Buffer& buffer = schedule_.buffers[event.buffer];
   switch (buffer.space) {
     case Space::Device: return;
@@ -43,6 +48,7 @@ void HostMeter::on(std::size_t, const Allocate& event) {
 }
 
 void HostMeter::on(std::size_t, const Release& event) {
+  if (saving_) return;
   const Buffer& buffer = schedule_.buffers[event.buffer];
   switch (buffer.space) {
     case Space::Device: return;

@@ -30,13 +30,15 @@ class PinnedPool {
 // The smallest power of two that is not below `size` > 0.
 [[nodiscard]] Bytes rounded_to_power_of_two(Bytes size);
 
-class HostMeter : public Ignores<Compute, Communicate, Enter, Exit, Mark> {
+// Peaks are those of training: saving, where rank 0 alone copies the model to its host, is left out as on the device.
+class HostMeter : public Ignores<Compute, Communicate, Enter, Exit> {
  public:
   explicit HostMeter(const Schedule& schedule) : schedule_(schedule) {}
 
-  using Ignores<Compute, Communicate, Enter, Exit, Mark>::on;
+  using Ignores<Compute, Communicate, Enter, Exit>::on;
   void on(std::size_t at, const Allocate& event);
   void on(std::size_t at, const Release& event);
+  void on(std::size_t at, const Mark& event);
 
   [[nodiscard]] Bytes pinned() const { return pool_.reserved(); }
   [[nodiscard]] Bytes pinned_requested_peak() const { return pinned_requested_peak_; }
@@ -53,6 +55,7 @@ class HostMeter : public Ignores<Compute, Communicate, Enter, Exit, Mark> {
   Bytes pageable_peak_;
   Bytes peak_;
   Bytes nvme_peak_;
+  bool saving_ = false;
 };
 
 }  // namespace dsplan
