@@ -169,15 +169,7 @@ ReceiptComparison compare_anew(const Receipt& receipt, const CompareWords& said,
     const bool of_the_receipt =
         refusal.diagnostics().empty() || !said.explained || refusal.diagnostics().front().path != *said.explained;
     if (alone || !of_the_receipt) throw;
-    ReceiptComparison comparison;
-    comparison.receipt = receipt.name;
-    comparison.path = receipt.path;
-    comparison.source = receipt.source;
-    comparison.level = receipt.level;
-    comparison.device = receipt.device;
-    comparison.outcome = receipt.outcome;
-    comparison.complete = receipt.complete;
-    comparison.part = part_of(receipt.inputs);
+    ReceiptComparison comparison = nothing_compared(receipt);
     comparison.refused = refusal.diagnostics().empty() ? refusal.what() : refusal.diagnostics().front().message;
     return comparison;
   }

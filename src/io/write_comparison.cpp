@@ -1,4 +1,5 @@
 #include "io/write_comparison.h"
+#include "io/write_cells.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,6 +9,9 @@
 
 namespace dsplan {
 namespace {
+
+using detail::cell;
+using detail::quoted;
 
 using Json = nlohmann::ordered_json;
 
@@ -84,25 +88,6 @@ Json value_of(const StratumRow& row) {
 }
 
 std::string text_of(const Json& value) { return value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
-
-std::string quoted(const std::string& text) {
-  if (text.find_first_of(",\"\n\r") == std::string::npos) return text;
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"') result += '"';
-    result += c;
-  }
-  return result + '"';
-}
-
-std::string cell(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '|' || c == '\\' || c == '<' || c == '*' || c == '_' || c == '`') result += '\\';
-    result += c == '\n' ? ' ' : c;
-  }
-  return result;
-}
 
 std::string number(const std::optional<std::int64_t>& value) { return value ? grouped(*value) : "-"; }
 

@@ -5,22 +5,14 @@
 #include <algorithm>
 #include <map>
 
+#include "io/write_cells.h"
 #include "io/write_value.h"
 
 namespace dsplan {
 namespace {
 
 using detail::Json;
-
-std::string quoted(const std::string& text) {
-  if (text.find_first_of(",\"\n\r") == std::string::npos) return text;
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"') result += '"';
-    result += c;
-  }
-  return result + '"';
-}
+using detail::quoted;
 
 std::string scalar(const Json& value) {
   if (value.is_null()) return {};

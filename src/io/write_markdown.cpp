@@ -2,20 +2,13 @@
 
 #include <fmt/format.h>
 
+#include "io/write_cells.h"
 #include "io/write_json.h"
 
 namespace dsplan {
 namespace {
 
-// A cell must neither end the cell nor become a tag.
-std::string cell(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '|' || c == '\\' || c == '<' || c == '*' || c == '_' || c == '`') result += '\\';
-    result += c == '\n' ? ' ' : c;
-  }
-  return result;
-}
+using detail::cell;
 
 std::string size(const std::optional<Bytes>& bytes) { return bytes ? human(*bytes) : "-"; }
 

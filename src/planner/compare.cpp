@@ -151,8 +151,7 @@ bool worse(Verdict a, Verdict b) { return a != Verdict::Unknown && (b == Verdict
 
 }  // namespace
 
-ReceiptComparison compare(const Receipt& receipt, const std::vector<PredictedRank>& predicted,
-                          const CompareTerms& terms) {
+ReceiptComparison nothing_compared(const Receipt& receipt) {
   ReceiptComparison result;
   result.receipt = receipt.name;
   result.path = receipt.path;
@@ -162,6 +161,12 @@ ReceiptComparison compare(const Receipt& receipt, const std::vector<PredictedRan
   result.outcome = receipt.outcome;
   result.complete = receipt.complete;
   result.part = part_of(receipt.inputs);
+  return result;
+}
+
+ReceiptComparison compare(const Receipt& receipt, const std::vector<PredictedRank>& predicted,
+                          const CompareTerms& terms) {
+  ReceiptComparison result = nothing_compared(receipt);
   const std::vector<RankFigures> nothing(receipt.ranks.empty() ? 1 : 0);  // Out of memory before any rank spoke.
   for (const RankFigures& measured : receipt.ranks.empty() ? nothing : receipt.ranks) {
     const PredictedRank& mine = prediction_of(measured.rank, predicted);

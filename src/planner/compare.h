@@ -19,6 +19,9 @@ struct CompareTerms {
   std::vector<KnownDifference> known;
 };
 
+// What the receipt says of itself, and no rows yet.
+[[nodiscard]] ReceiptComparison nothing_compared(const Receipt& receipt);
+
 // One comparison per rank that the receipt measured; `predicted` holds a prediction of each of them. Rows stand in the
 // order of a prediction's JSON. A side that says nothing makes a row NotMeasured or NotPredicted, which is never equal;
 // a collective that one side does not list at all counts 0 there. Of `cpu` and `fake` only requested bytes are

@@ -30,7 +30,7 @@ class Bf16Runtime final : public RuntimeBase {
     for (const Leaf& leaf : leaves_) broadcast(whole_[at(leaf.id)]);
     if (trained_.empty()) return;
     make_overflow_buffer();
-    flatten();
+    flat_ = flatten_trained(whole_, elements_, padded_);
     create_master();
     sums_ = emitter_.allocate(in_sums(padded_), training().grad_accum_dtype, Role::Gradients, "sums of gradients");
     emitter_.begin();
@@ -93,20 +93,6 @@ class Bf16Runtime final : public RuntimeBase {
   [[nodiscard]] static std::size_t at(ParameterId parameter) { return static_cast<std::size_t>(parameter); }
   [[nodiscard]] Bytes in_sums(std::int64_t elements) const {
     return storage(Elements(elements), training().grad_accum_dtype);
-  }
-
-  void flatten() {
-    const BufferId zeros = padding_of_flat(padded_ - elements_);
-    flat_ = emitter_.allocate(in_model_dtype(padded_), dtype(), Role::Parameters, "flat parameters");
-    emitter_.begin();
-    for (const Leaf& leaf : trained_) emitter_.read(whole_[at(leaf.id)]);
-    if (zeros != kNoBuffer) emitter_.read(zeros);
-    emitter_.write(flat_);
-    emitter_.compute("flatten parameters");
-    for (const Leaf& leaf : trained_) {
-      emitter_.release(std::exchange(whole_[at(leaf.id)], kNoBuffer), Reason::PythonFrame);
-    }
-    if (zeros != kNoBuffer) emitter_.release(zeros, Reason::PythonFrame);
   }
 
   void create_master() {

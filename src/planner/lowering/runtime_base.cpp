@@ -1,6 +1,7 @@
 #include "planner/lowering/runtime_base.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 
@@ -229,6 +230,21 @@ BufferId RuntimeBase::padding_of_flat(std::int64_t elements) {
   emitter_.write(zeros);
   emitter_.compute("zero padding");
   return zeros;
+}
+
+BufferId RuntimeBase::flatten_trained(std::vector<BufferId>& whole, std::int64_t elements, std::int64_t padded) {
+  const BufferId zeros = padding_of_flat(padded - elements);
+  const BufferId flat = emitter_.allocate(in_model_dtype(padded), dtype(), Role::Parameters, "flat parameters");
+  emitter_.begin();
+  for (const Leaf& leaf : trained_) emitter_.read(whole[static_cast<std::size_t>(leaf.id)]);
+  if (zeros != kNoBuffer) emitter_.read(zeros);
+  emitter_.write(flat);
+  emitter_.compute("flatten parameters");
+  for (const Leaf& leaf : trained_) {
+    emitter_.release(std::exchange(whole[static_cast<std::size_t>(leaf.id)], kNoBuffer), Reason::PythonFrame);
+  }
+  if (zeros != kNoBuffer) emitter_.release(zeros, Reason::PythonFrame);
+  return flat;
 }
 
 void RuntimeBase::create_flat_state(std::int64_t elements, std::vector<BufferId>& state) {

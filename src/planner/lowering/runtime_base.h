@@ -80,6 +80,8 @@ class RuntimeBase : public TrainingRuntime {
   void hold_norm(DType type);
   // Zeros that end a flat buffer, made before it (runtime/utils.py, align_dense_tensors); kNoBuffer where none are.
   BufferId padding_of_flat(std::int64_t elements);
+  // Originals, padding and the flat buffer coexist; then the parameters, by ParameterId in `whole`, become views of it.
+  BufferId flatten_trained(std::vector<BufferId>& whole, std::int64_t elements, std::int64_t padded);
   // All state tensors for one flat partition.
   void create_flat_state(std::int64_t elements, std::vector<BufferId>& state);
   void read_all(const std::vector<BufferId>& buffers);

@@ -60,19 +60,7 @@ void Stage12Runtime::initialise() {
   for (const Leaf& leaf : leaves_) broadcast(whole_[at(leaf.id)]);
   if (trained_.empty()) return;
   if (zero().offload_optimizer.device == OffloadDevice::None) make_overflow_buffer();
-  // Flattening: originals and flat buffer coexist, then the parameters become views.
-  const BufferId zeros = padding_of_flat(padded_ - (offset_.back() + trained_.back().elements));
-  flat_ = emitter_.allocate(in_model_dtype(padded_), dtype(), Role::Parameters, "flat parameters");
-  emitter_.begin();
-  for (const Leaf& leaf : trained_) emitter_.read(whole_[at(leaf.id)]);
-  if (zeros != kNoBuffer) emitter_.read(zeros);
-  emitter_.write(flat_);
-  emitter_.compute("flatten parameters");
-  for (const Leaf& leaf : trained_) {
-    emitter_.release(whole_[at(leaf.id)], Reason::PythonFrame);
-    whole_[at(leaf.id)] = kNoBuffer;
-  }
-  if (zeros != kNoBuffer) emitter_.release(zeros, Reason::PythonFrame);
+  flat_ = flatten_trained(whole_, offset_.back() + trained_.back().elements, padded_);
   create_master();
   emitter_.promise_update(flat_, in_model_dtype(checked_mul(rank(), partition_)), in_model_dtype(partition_));
   emitter_.promise_update(master_, Bytes(0), emitter_.size(master_));

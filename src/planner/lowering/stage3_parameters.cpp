@@ -107,8 +107,9 @@ void Stage3Runtime::launch(const Coordinator::Action& action) {
   }
 }
 
-// The parameter is a view of what it was gathered into.
-void Stage3Runtime::launch_single(ParameterId id, bool secondary, Call& call) {
+// Into a tensor of its own, of which the parameter is a view. Returns the copy of the partition that it was brought to
+// the device in, if one was made.
+BufferId Stage3Runtime::gather_alone(ParameterId id, bool secondary) {
   Piece& of = piece(id);
   of.full = emitter_.allocate(in_model_dtype(aligned(of)), dtype(), Role::RuntimeBuffers, "gathered parameter", id);
   of.full_offset = Bytes(0);
@@ -117,6 +118,11 @@ void Stage3Runtime::launch_single(ParameterId id, bool secondary, Call& call) {
   read_partition(of, secondary, brought);
   emitter_.write(of.full);
   gather(secondary, dtype(), emitter_.size(of.full));
+  return brought;
+}
+
+void Stage3Runtime::launch_single(ParameterId id, bool secondary, Call& call) {
+  const BufferId brought = gather_alone(id, secondary);
   if (brought != kNoBuffer) call.sent.push_back(brought);
 }
 
@@ -231,14 +237,7 @@ void Stage3Runtime::drop_secondary() {
 
 // param.all_gather(), of one: a tensor of its own whatever the number of ranks.
 void Stage3Runtime::gather_whole(ParameterId id) {
-  Piece& of = piece(id);
-  of.full = emitter_.allocate(in_model_dtype(aligned(of)), dtype(), Role::RuntimeBuffers, "gathered parameter", id);
-  of.full_offset = Bytes(0);
-  const BufferId brought = bring(of);
-  emitter_.begin();
-  read_partition(of, false, brought);
-  emitter_.write(of.full);
-  gather(false, dtype(), emitter_.size(of.full));
+  const BufferId brought = gather_alone(id, false);
   if (brought != kNoBuffer) emitter_.release(brought, Reason::LastUse);
 }
 

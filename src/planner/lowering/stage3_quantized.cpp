@@ -118,28 +118,33 @@ void Stage3Runtime::launch_quantized(const std::vector<ParameterId>& list, bool 
   call.held.push_back(scales);
 }
 
+BufferId Stage3Runtime::gathered(ParameterId id, DType type) {
+  return emitter_.allocate(storage(Elements(piece(id).elements), type), type, Role::RuntimeBuffers,
+                           "gathered parameter", id);
+}
+
 // The kernel gives fp16; other dtypes are cast once more.
-void Stage3Runtime::dequantize_single(ParameterId id, std::size_t index, Call& call) {
+void Stage3Runtime::take_half(ParameterId id, BufferId half) {
   Piece& of = piece(id);
-  const auto make = [&](DType type) {
-    return emitter_.allocate(storage(Elements(of.elements), type), type, Role::RuntimeBuffers, "gathered parameter",
-                             id);
-  };
-  const BufferId half = make(DType::Float16);
-  emitter_.begin();
-  emitter_.read(call.quantized[index], Bytes(0), Bytes(of.elements));
-  emitter_.read(call.scales[index]);
-  emitter_.write(half);
-  emitter_.compute("dequantize");
   of.full = half;
   of.full_offset = Bytes(0);
   if (dtype() == DType::Float16) return;
-  of.full = make(dtype());
+  of.full = gathered(id, dtype());
   emitter_.begin();
   emitter_.read(half);
   emitter_.write(of.full);
   emitter_.compute("cast parameter");
   emitter_.release(half, Reason::LastUse);
+}
+
+void Stage3Runtime::dequantize_single(ParameterId id, std::size_t index, Call& call) {
+  const BufferId half = gathered(id, DType::Float16);
+  emitter_.begin();
+  emitter_.read(call.quantized[index], Bytes(0), Bytes(piece(id).elements));
+  emitter_.read(call.scales[index]);
+  emitter_.write(half);
+  emitter_.compute("dequantize");
+  take_half(id, half);
 }
 
 // All of them become one fp16 tensor, which the handle keeps; each parameter is joined from it, then cast.
@@ -153,25 +158,12 @@ void Stage3Runtime::dequantize_coalesced(Call& call) {
   emitter_.compute("dequantize");
   call.held.push_back(flat);
   for (ParameterId id : call.parameters) {
-    Piece& of = piece(id);
-    const auto make = [&](DType type) {
-      return emitter_.allocate(storage(Elements(of.elements), type), type, Role::RuntimeBuffers, "gathered parameter",
-                               id);
-    };
-    const BufferId half = make(DType::Float16);
+    const BufferId half = gathered(id, DType::Float16);
     emitter_.begin();
     emitter_.read(flat);
     emitter_.write(half);
     emitter_.compute("copy gathered parameter");
-    of.full = half;
-    of.full_offset = Bytes(0);
-    if (dtype() == DType::Float16) continue;
-    of.full = make(dtype());
-    emitter_.begin();
-    emitter_.read(half);
-    emitter_.write(of.full);
-    emitter_.compute("cast parameter");
-    emitter_.release(half, Reason::LastUse);
+    take_half(id, half);
   }
 }
 

@@ -109,6 +109,7 @@ class Stage3Runtime final : public RuntimeBase {
   // stage3_parameters.cpp
   void apply();
   void launch(const Coordinator::Action& action);
+  BufferId gather_alone(ParameterId id, bool secondary);
   void launch_single(ParameterId id, bool secondary, Call& call);
   void launch_coalesced(bool secondary, Call& call);
   void launch_all_reduce(Call& call);
@@ -127,6 +128,8 @@ class Stage3Runtime final : public RuntimeBase {
   // stage3_quantized.cpp
   BufferId quantize(const std::vector<ParameterId>& list, bool secondary, Call& call);
   void launch_quantized(const std::vector<ParameterId>& list, bool secondary, Call& call);
+  BufferId gathered(ParameterId id, DType type);
+  void take_half(ParameterId id, BufferId half);
   void dequantize_single(ParameterId id, std::size_t index, Call& call);
   void dequantize_coalesced(Call& call);
 
