@@ -104,6 +104,11 @@ void keep_only(Stretch stretch, Prediction& p) {
   p.not_modelled.push_back({"memory.held_for_backward", "of the second step, which --phase leaves out"});
 }
 
+bool ranks_differ(const Job& job) {
+  const Training& t = job.training;
+  return t.runtime == Runtime::DeepSpeed && (t.zero.stage == 1 || t.zero.stage == 2) && job.parallelism.dp > 1;
+}
+
 void list_what_is_missing(const Job& job, Prediction& p) {
   p.not_modelled.push_back({"time", "step times come with the planner"});
   if (job.training.level == Level::Dispatch) {
@@ -122,6 +127,14 @@ void list_what_is_missing(const Job& job, Prediction& p) {
   if (checkpoint.by_deepspeed() && checkpoint.deepspeed.cpu && !checkpoint.deepspeed.partition) {
     p.not_modelled.push_back({"activation_checkpointing.cpu_checkpointing",
                               "the stream on which arguments are copied: here each copy is over when it begins"});
+  }
+  if (job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3) {
+    p.not_modelled.push_back(
+        {"zero.Init", "the model is taken to be built under it; else it is whole on each rank first"});
+  }
+  if (ranks_differ(job) && job.training.zero.offload_optimizer.device != OffloadDevice::None) {
+    p.not_modelled.push_back(
+        {"memory.host.per_node", "ranks differ, and this one's peak stands for every rank of a node"});
   }
   if (job.training.runtime == Runtime::DeepSpeed && job.training.zero.overlap_comm) {
     p.not_modelled.push_back(
@@ -188,11 +201,6 @@ std::int64_t rank_number(const Job& job) {
                                         job.parallelism.world - 1, job.rank));
   }
   return rank;
-}
-
-bool ranks_differ(const Job& job) {
-  const Training& t = job.training;
-  return t.runtime == Runtime::DeepSpeed && (t.zero.stage == 1 || t.zero.stage == 2) && job.parallelism.dp > 1;
 }
 
 // The data-parallel ranks among which the worst one is sought. Under ZeRO-1 and 2 each owns another part of the
