@@ -47,6 +47,8 @@ Elements trained(const ModelSpec& model) {
   return sum;
 }
 
+Bytes one_percent(Bytes bytes) { return Bytes(bytes.value() / 100); }
+
 }  // namespace
 
 TEST_CASE("terms sum to the rows and what is left over is padding alone") {
@@ -62,7 +64,9 @@ TEST_CASE("terms sum to the rows and what is left over is padding alone") {
         const Prediction p = predicted(model, job);
         REQUIRE_FALSE(p.traffic_terms.empty());
         CHECK(p.traffic_terms.front().wire == wire_bytes(Collective::AllGather, whole * (stage == 3 ? 3 : 2), 4));
-        CHECK(std::max(term(p, "padding and rounding"), Bytes(0)) < whole * (1 + micro));
+        // What is left over is padding of a few elements for each parameter: no term may hide in it.
+        const Bytes rest = term(p, "padding and rounding");
+        CHECK(std::max(rest, Bytes(0) - rest) <= one_percent(whole));
         CHECK((term(p, "3 micro-batches") > Bytes(0)) == (micro == 3 && stage >= 2));
         CHECK((term(p, "all-reduce for reduce-scatter") > Bytes(0)) == (stage == 1 || stage == 2));
       }
