@@ -135,6 +135,37 @@ static_assert(each_operator_has_its_name(), "names stand in the order of Op, one
 
 }  // namespace
 
+ViewStep step_reshape(Shape shape) {
+  ViewStep step;
+  step.shape = shape;
+  return step;
+}
+
+ViewStep step_swap(std::int8_t a, std::int8_t b) {
+  ViewStep step;
+  step.kind = ViewStep::Kind::Swap;
+  step.a = a;
+  step.b = b;
+  return step;
+}
+
+ViewStep step_narrow(std::int8_t dim, std::int64_t start, std::int64_t length) {
+  ViewStep step;
+  step.kind = ViewStep::Kind::Narrow;
+  step.a = dim;
+  step.start = start;
+  step.length = length;
+  return step;
+}
+
+ViewStep step_repeat(std::int8_t dim, std::int64_t times) {
+  ViewStep step;
+  step.kind = ViewStep::Kind::Repeat;
+  step.a = dim;
+  step.length = times;
+  return step;
+}
+
 const char* name(Op op) { return kNames[static_cast<std::size_t>(op)].name; }
 
 std::optional<Op> operator_named(std::string_view text) {

@@ -97,6 +97,10 @@ struct Dimensions {
   double attention_softcap = 0;  // gemma2; 0: none.
   double final_softcap = 0;
   std::string activation;  // "silu", "gelu_new", "gelu_pytorch_tanh", ...
+  // What only an executor needs. No byte depends on it.
+  double norm_epsilon = 1e-5;
+  double rotary_base = 10000;
+  double initial_deviation = 0.02;  // Of normally distributed weights (initializer_range).
 };
 
 struct ModelSpec {

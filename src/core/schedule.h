@@ -23,6 +23,7 @@ namespace dsplan {
 using BufferId = std::uint32_t;
 using ContentId = std::uint32_t;  // Identity of what one write made. Unique in a schedule; 0 is "nothing".
 using StreamId = std::uint8_t;    // 0: the compute stream.
+inline constexpr BufferId kNoBuffer = std::numeric_limits<BufferId>::max();
 
 // The nine roles of interface.md; every byte has exactly one.
 enum class Role : std::uint8_t {

@@ -11,17 +11,11 @@
 #include <vector>
 
 #include "core/graph.h"
+#include "core/program.h"
 #include "core/training.h"
 #include "core/units.h"
 
 namespace dsplan {
-
-enum class SlotKind : std::uint8_t {
-  Output,     // Forward: output `index`.
-  Extra,      // Forward: a by-product that exists only for backward (mean, mask, log-sum-exp).
-  Gradient,   // Backward: the gradient of input `index`.
-  Temporary,  // Dies inside the operator.
-};
 
 // Where a figure was seen: by the dispatcher (any device sees it) or inside a kernel (only a GPU does).
 enum class Visibility : std::uint8_t { Dispatch, Kernel };

@@ -86,17 +86,22 @@ class GraphBuilder {
   TensorId layer_norm(TensorId x, TensorId weight, TensorId bias);
   TensorId dropout(TensorId x, double p);  // p = 0: the same tensor.
   TensorId view(TensorId x, Shape shape);
+  // A view in steps, of which the last leaves `shape`.
+  TensorId view(TensorId x, Shape shape, std::initializer_list<ViewStep> steps);
   // A view whose gradient has to be copied to become the input's shape again (Node::gradient_copied).
-  TensorId view_copied_back(TensorId x, Shape shape);
+  TensorId view_copied_back(TensorId x, Shape shape, std::initializer_list<ViewStep> steps = {});
   TensorId copy(TensorId x);  // clone, contiguous, or a reshape that copies.
-  TensorId slice(TensorId x, Shape part);
-  TensorId slice_last(TensorId x, std::int64_t width);
+  // `length` elements of dimension `dim` from `start`.
+  TensorId slice(TensorId x, std::int8_t dim, std::int64_t start, std::int64_t length);
   std::vector<TensorId> split_last(TensorId x, std::int64_t parts);
   TensorId cat_last(TensorId a, TensorId b);
   TensorId matmul(TensorId a, TensorId b);
   // `bias` is added to the scores, or kNone. The options' kernel, but with a bias the memory-efficient one.
   TensorId attention(TensorId q, TensorId k, TensorId v, TensorId bias);
-  TensorId make(Op op, Shape shape, DType dtype, std::initializer_list<TensorId> inputs, bool differentiable = false);
+  TensorId make(Op op, Shape shape, DType dtype, std::initializer_list<TensorId> inputs, bool differentiable = false,
+                double number = 0);
+  // Every element is `number`.
+  TensorId filled(Shape shape, DType dtype, double number);
   // Two outputs: values and int64 indices.
   std::pair<TensorId, TensorId> select(Op op, TensorId x, Shape values);
   std::pair<TensorId, TensorId> nll_loss(TensorId log_probabilities, TensorId target);

@@ -55,7 +55,7 @@ class Decoder {
     const TensorId squared = g_.unary(Op::PowScalar, x, 2);
     const TensorId mean = g_.mean_last(squared);
     g_.drop({squared});
-    const TensorId shifted = g_.unary(Op::AddScalar, mean);
+    const TensorId shifted = g_.unary(Op::AddScalar, mean, d_.norm_epsilon);
     if (variance == nullptr) {
       g_.drop({mean});
     } else {
@@ -92,7 +92,7 @@ class Decoder {
     const TensorId norm = normalised(wide, nullptr);
     g_.drop({wide});
     const TensorId wide_weight = g_.cast(weight, DType::Float32);
-    const TensorId factor = g_.unary(Op::AddScalar, wide_weight);
+    const TensorId factor = g_.unary(Op::AddScalar, wide_weight, 1);
     g_.drop({wide_weight});
     const TensorId scaled = g_.binary(Op::Mul, norm, factor);
     g_.drop({factor, norm});
@@ -111,7 +111,7 @@ class Decoder {
     const std::int64_t seq = g_.options().seq;
     const TensorId wide = g_.make(Op::Cast, Shape{1, 1, seq}, DType::Float32, {positions});
     const TensorId product = g_.make(Op::Matmul, Shape{1, half, seq}, DType::Float32, {frequencies, wide});
-    const TensorId angles = g_.view(product, Shape{1, seq, half});
+    const TensorId angles = g_.view(product, Shape{1, seq, half}, {step_swap(1, 2)});
     g_.drop({product});
     const TensorId both = g_.cat_last(angles, angles);
     const TensorId cos = scaled_wave(Op::Cos, both);
@@ -127,7 +127,7 @@ class Decoder {
 
   TensorId scaled_wave(Op op, TensorId angles) {
     const TensorId wave = g_.unary(op, angles);
-    const TensorId scaled = g_.unary(Op::MulScalar, wave);
+    const TensorId scaled = g_.unary(Op::MulScalar, wave, 1);
     g_.drop({wave});
     return scaled;
   }
@@ -135,8 +135,9 @@ class Decoder {
   // (x * cos) + (rotate_half(x) * sin).
   TensorId rotate(TensorId x, TensorId cos, TensorId sin) {
     const TensorId direct = g_.binary(Op::Mul, x, cos);
-    const TensorId first = g_.slice_last(x, d_.head_dim / 2);
-    const TensorId second = g_.slice_last(x, d_.head_dim / 2);
+    const std::int64_t half = d_.head_dim / 2;
+    const TensorId first = g_.slice(x, 3, 0, half);
+    const TensorId second = g_.slice(x, 3, half, half);
     const TensorId negated = g_.unary(Op::Neg, second);
     const TensorId rotated = g_.cat_last(negated, first);
     g_.drop({negated, first, second});
@@ -168,7 +169,9 @@ class Decoder {
       split = normed;
     }
     const Shape swapped{batch, heads, seq, d_.head_dim};
-    const TensorId out = copied && head_norm == kNone ? g_.view_copied_back(split, swapped) : g_.view(split, swapped);
+    const ViewStep swap = step_swap(1, 2);
+    const TensorId out =
+        copied && head_norm == kNone ? g_.view_copied_back(split, swapped, {swap}) : g_.view(split, swapped, {swap});
     g_.drop({split});
     return out;
   }

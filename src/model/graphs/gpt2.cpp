@@ -39,19 +39,21 @@ class Gpt2 {
     return out;
   }
 
+  static constexpr double kRootOfTwoOverPi = 0.7978845608028654;
+
   // 0.5 * x * (1 + tanh(c * (x + 0.044715 * x^3))), composite.
   TensorId gelu_new(TensorId x) {
-    const TensorId halved = g_.unary(Op::MulScalar, x);
+    const TensorId halved = g_.unary(Op::MulScalar, x, 0.5);
     const TensorId cubed = g_.unary(Op::PowScalar, x, 3);
-    const TensorId small = g_.unary(Op::MulScalar, cubed);
+    const TensorId small = g_.unary(Op::MulScalar, cubed, 0.044715);
     g_.drop({cubed});
     const TensorId sum = g_.binary(Op::Add, x, small);
     g_.drop({small});
-    const TensorId scaled = g_.unary(Op::MulScalar, sum);
+    const TensorId scaled = g_.unary(Op::MulScalar, sum, kRootOfTwoOverPi);
     g_.drop({sum});
     const TensorId squashed = g_.unary(Op::Tanh, scaled);
     g_.drop({scaled});
-    const TensorId shifted = g_.unary(Op::AddScalar, squashed);
+    const TensorId shifted = g_.unary(Op::AddScalar, squashed, 1);
     g_.drop({squashed});
     const TensorId out = g_.binary(Op::Mul, halved, shifted);
     g_.drop({halved, shifted});
@@ -69,10 +71,12 @@ class Gpt2 {
   // The kernels give gradients in the layout of [B, S, H, D], products head by head; the one of the transposed keys
   // comes token by token again.
   TensorId heads_of(TensorId part, bool transposed) {
-    const Shape shape{g_.options().micro_batch, d_.heads, g_.options().seq, d_.head_dim};
+    const Shape by_token{g_.options().micro_batch, g_.options().seq, d_.heads, d_.head_dim};
+    const Shape shape{by_token.dims[0], by_token.dims[2], by_token.dims[1], by_token.dims[3]};
+    const std::initializer_list<ViewStep> steps{step_reshape(by_token), step_swap(1, 2)};
     const bool composed = g_.options().eager_attention || g_.options().math_attention;
     const bool copied = composed && !transposed && d_.heads > 1 && g_.options().seq > 1;
-    return copied ? g_.view_copied_back(part, shape) : g_.view(part, shape);
+    return copied ? g_.view_copied_back(part, shape, steps) : g_.view(part, shape, steps);
   }
 
   // The layer's output, and the weights of eager attention, which the block holds.

@@ -9,6 +9,8 @@ namespace dsplan {
 namespace {
 
 // labels[..., 1:] of the padded labels, contiguous, [B, S]; with the padded ones, which live on.
+constexpr double kIgnored = -100;  // A label that does not count.
+
 struct Shifted {
   TensorId padded = kNone;
   TensorId labels = kNone;
@@ -17,10 +19,10 @@ struct Shifted {
 Shifted shifted_labels(GraphBuilder& g, TensorId labels) {
   const std::int64_t batch = g.shape(labels).dims[0];
   const std::int64_t seq = g.shape(labels).dims[1];
-  const TensorId padded = g.make(Op::Pad, Shape{batch, seq + 1}, DType::Int64, {labels});
-  // A single row that starts one token later is contiguous already.
-  const TensorId shifted = batch == 1 ? g.view(padded, Shape{batch, seq})
-                                      : g.make(Op::Contiguous, Shape{batch, seq}, DType::Int64, {padded});
+  const TensorId padded = g.make(Op::Pad, Shape{batch, seq + 1}, DType::Int64, {labels}, false, kIgnored);
+  // A single row that starts one token later is contiguous already. In any case the first column goes.
+  const TensorId shifted = batch == 1 ? g.view(padded, Shape{batch, seq}, {step_narrow(1, 1, seq)})
+                                      : g.make(Op::Contiguous, Shape{batch, seq}, DType::Int64, {padded}, false, 1);
   return {padded, shifted};
 }
 
@@ -45,7 +47,9 @@ std::vector<TensorId> logits_by_piece(GraphBuilder& g, TensorId hidden, const He
   Shape shape = g.shape(hidden);
   shape.dims[1] /= g.options().loss_chunks;
   std::vector<TensorId> pieces;
-  for (std::int64_t i = 0; i < g.options().loss_chunks; ++i) pieces.push_back(g.slice(hidden, shape));
+  for (std::int64_t i = 0; i < g.options().loss_chunks; ++i) {
+    pieces.push_back(g.slice(hidden, 1, i * shape.dims[1], shape.dims[1]));
+  }
   std::vector<TensorId> logits;
   for (TensorId piece : pieces) {
     const bool copied = shape.dims[0] > 1 && g.options().loss_chunks > 1;
@@ -66,13 +70,14 @@ struct Targets {
 Targets targets_by_piece(GraphBuilder& g, TensorId labels) {
   const Shape shape = g.shape(labels);
   const std::int64_t chunks = g.options().loss_chunks;
-  const TensorId counted = g.make(Op::NotEqual, shape, DType::Bool, {labels});
+  const TensorId counted = g.make(Op::NotEqual, shape, DType::Bool, {labels}, false, kIgnored);
   Targets targets;
   targets.count = g.make(Op::SumDim, Shape{}, DType::Int64, {counted});
   g.drop({counted});
-  const Shape piece{shape.dims[0] * shape.dims[1] / chunks};
+  const std::int64_t length = shape.dims[1] / chunks;
+  const Shape piece{shape.dims[0] * length};
   for (std::int64_t i = 0; i < chunks; ++i) {
-    const TensorId part = g.view(labels, piece);
+    const TensorId part = g.view(labels, piece, {step_narrow(1, i * length, length), step_reshape(piece)});
     targets.pieces.push_back(shape.dims[0] > 1 && chunks > 1 ? g.copy(part) : g.keep(part));
     g.drop({part});
   }

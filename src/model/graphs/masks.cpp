@@ -1,4 +1,6 @@
 // What transformers computes before the first layer to learn how attention is masked (masking_utils.py).
+#include <limits>
+
 #include "model/graphs/graphs.h"
 
 namespace dsplan {
@@ -7,11 +9,12 @@ namespace {
 void look_for_packed_sequences(GraphBuilder& g, TensorId position_ids) {
   const std::int64_t batch = g.options().micro_batch;
   const std::int64_t seq = g.options().seq;
-  const TensorId first = g.make(Op::AddScalar, Shape{batch, 1}, DType::Int64, {position_ids});
-  const TensorId joined = g.make(Op::Cat, Shape{batch, seq + 1}, DType::Int64, {first, position_ids});
+  // The first position, less one.
+  const TensorId first = g.make(Op::AddScalar, Shape{batch, 1}, DType::Int64, {position_ids}, false, -1);
+  const TensorId joined = g.cat_last(first, position_ids);
   const TensorId difference = g.make(Op::Sub, Shape{batch, seq}, DType::Int64, {joined});
   g.drop({joined});
-  const TensorId differs = g.make(Op::NotEqual, Shape{batch, seq}, DType::Bool, {difference});
+  const TensorId differs = g.make(Op::NotEqual, Shape{batch, seq}, DType::Bool, {difference}, false, 1);
   const TensorId index = g.make(Op::CumSum, Shape{batch, seq}, DType::Int64, {differs});
   g.drop({differs});
   const TensorId none = g.make(Op::Equal, Shape{batch}, DType::Bool, {index});
@@ -24,6 +27,13 @@ void look_for_padding(GraphBuilder& g, TensorId mask) {
   const TensorId flags = g.cast(mask, DType::Bool);
   const TensorId all = g.make(Op::All, Shape{}, DType::Bool, {flags});
   g.drop({flags, all});
+}
+
+// torch.finfo(dtype).min.
+double lowest(DType dtype) {
+  if (dtype == DType::Float16) return -65504;
+  if (dtype == DType::BFloat16) return -0x1.fep127;
+  return dtype == DType::Float64 ? std::numeric_limits<double>::lowest() : std::numeric_limits<float>::lowest();
 }
 
 TensorId numbers(GraphBuilder& g, std::int64_t count) { return g.make(Op::Arange, Shape{count}, DType::Int64, {}); }
@@ -82,8 +92,8 @@ TensorId flags_of(GraphBuilder& g, bool windowed) {
 TensorId added_mask(GraphBuilder& g, TensorId flags) {
   const Shape shape{g.options().micro_batch, 1, g.options().seq, g.options().seq};
   const DType dtype = g.options().dtype;
-  const TensorId zero = g.make(Op::Arange, Shape{}, dtype, {});
-  const TensorId minimum = g.make(Op::Arange, Shape{}, dtype, {});
+  const TensorId zero = g.filled(Shape{}, dtype, 0);
+  const TensorId minimum = g.filled(Shape{}, dtype, lowest(dtype));
   const TensorId mask = g.make(Op::MaskedFill, shape, dtype, {zero, flags, minimum});
   g.drop({zero, minimum});
   return mask;

@@ -9,8 +9,6 @@
 
 namespace dsplan {
 
-inline constexpr BufferId kNoBuffer = std::numeric_limits<BufferId>::max();
-
 class Emitter {
  public:
   explicit Emitter(std::size_t events);
