@@ -185,7 +185,7 @@ class Stage0Runtime final : public RuntimeBase {
     emitter_.compute("flatten gradients");
     for (BufferId cast : casts) emitter_.release(cast, Reason::LastUse);
     drop_gradients();
-    hold_norm(DType::Float32);
+    hold_norm(DType::Float32, flat);
     emitter_.begin();
     emitter_.read(master_);
     emitter_.read(flat);

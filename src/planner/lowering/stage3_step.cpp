@@ -65,6 +65,7 @@ void Stage3Runtime::measure_norm(const SubGroup& group) {
     emitter_.begin();
     emitter_.read(gradients_, storage(Elements(of.offset), kept), storage(Elements(of.part), kept));
     emitter_.write(wide);
+    emitter_.as(Body::SquareSum);
     emitter_.compute("gradient norm");
     emitter_.release(wide, Reason::LastUse);
   }
@@ -77,11 +78,13 @@ void Stage3Runtime::measure_norm(const SubGroup& group) {
   const BufferId stacked = make();
   emitter_.begin();
   emitter_.write(stacked);
+  emitter_.as(Body::Zero);
   emitter_.compute("stack norms");
   const BufferId squares = make();
   emitter_.begin();
   emitter_.read(stacked);
   emitter_.write(squares);
+  emitter_.as(Body::Zero);
   emitter_.compute("square norms");
   emitter_.release(squares, Reason::PythonFrame);
   emitter_.release(stacked, Reason::PythonFrame);
