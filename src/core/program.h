@@ -71,7 +71,9 @@ enum class Body : std::uint8_t {
   Add,         // writes += reads: the reads that follow the target itself.
   Scale,       // writes *= the runtime's factor (`number`).
   Collective,  // A Communicate: reads and writes as its kind says.
-  Update,      // One optimizer step over flat ranges. See UpdateParts.
+  // One optimizer step over flat ranges. writes: targets, each with `part` states behind it; reads: the same, and the
+  // gradients in the order of the targets.
+  Update,
   SquareSum,   // The squares of what is read join this rank's part of the squared norm.
   Norm,        // writes: that part; a control all-reduce of it makes it the whole.
   OverflowScan,

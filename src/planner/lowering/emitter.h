@@ -17,6 +17,9 @@ class Emitter {
   // A program is written beside the schedule. `recording` must outlive this; nullptr: none is.
   void attach(Recording* recording) { recording_ = recording; }
   [[nodiscard]] Recording* recording() const { return recording_; }
+  void states_of_update(std::size_t count) {
+    if (recording_ != nullptr) recording_->states(count);
+  }
   void as(Body body) {
     if (recording_ != nullptr) recording_->as(body);
   }

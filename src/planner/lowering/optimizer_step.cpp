@@ -321,6 +321,7 @@ void OptimizerStep::update(Unit unit, std::initializer_list<const Variable*> als
     emitter_.write(p.parameter);
     for (BufferId buffer : states_[static_cast<std::size_t>(p.id)]) emitter_.write(buffer);
   }
+  emitter_.states_of_update(states_[static_cast<std::size_t>(unit.front().id)].size());
   emitter_.compute("optimizer update");
 }
 

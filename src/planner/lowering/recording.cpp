@@ -48,6 +48,7 @@ void Recording::begin_work() {
   on_values_ = false;
   said_.reset();
   root_ = 0;
+  states_ = 0;
   reads_.clear();
   writes_.clear();
 }
@@ -63,6 +64,7 @@ void Recording::flat(Body body, std::size_t event) {
   task.body = body;
   task.event = static_cast<std::uint32_t>(event);
   task.root = root_;
+  task.part = states_;
   task.reads = pooled(reads_);
   task.writes = pooled(writes_);
   program_.tasks.push_back(task);

@@ -38,6 +38,8 @@ class Recording {
   void reads(std::vector<ByteRange> ranges) { reads_ = std::move(ranges); }
   void writes(std::vector<ByteRange> ranges) { writes_ = std::move(ranges); }
   void root(std::int64_t rank) { root_ = static_cast<std::int32_t>(rank); }
+  // Of an update: what is written are the targets, each with so many states behind it.
+  void states(std::size_t count) { states_ = static_cast<std::uint8_t>(count); }
 
   // Called by the emitter.
   void begin_work();
@@ -60,6 +62,7 @@ class Recording {
   Task pending_;
   std::optional<Body> said_;
   std::int32_t root_ = 0;
+  std::uint8_t states_ = 0;
   std::vector<ByteRange> reads_;
   std::vector<ByteRange> writes_;
 };

@@ -192,6 +192,7 @@ class Stage0Runtime final : public RuntimeBase {
     read_all(state_);
     emitter_.write(master_);
     write_all(state_);
+    emitter_.states_of_update(state_.size());
     emitter_.compute("optimizer update");
     emitter_.begin();
     emitter_.read(master_);
@@ -223,6 +224,7 @@ class Stage0Runtime final : public RuntimeBase {
       read_all(state);
       emitter_.write(whole_[at(leaf.id)]);
       write_all(state);
+      emitter_.states_of_update(state.size());
       emitter_.compute("optimizer update");
     }
     drop_gradients();

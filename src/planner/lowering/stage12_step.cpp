@@ -20,6 +20,7 @@ void Stage12Runtime::step(bool first) {
   emitter_.write(master_);
   write_all(state_);
   record_update(gradient);
+  emitter_.states_of_update(state_.size());
   emitter_.compute("optimizer update");
   emitter_.release(gradient, Reason::LastUse);
   const Bytes begin = in_model_dtype(checked_mul(rank(), partition_));

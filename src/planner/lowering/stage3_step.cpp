@@ -129,6 +129,7 @@ void Stage3Runtime::apply_update(SubGroup& group, BufferId gradient, Bytes from,
     emitter_.write(flat_, in_model_dtype(group.offset), in_model_dtype(group.elements));
   }
   write_all(group.state);
+  emitter_.states_of_update(group.state.size());
   emitter_.compute("optimizer update");
   if (group.master != kNoBuffer) copy_to_partitions(group);
 }
