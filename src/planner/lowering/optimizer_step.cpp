@@ -282,6 +282,7 @@ OptimizerStep::Variable OptimizerStep::make(std::vector<Bytes> sizes, DType dtyp
   }
   emitter_.begin();
   for (BufferId buffer : made) emitter_.write(buffer);
+  emitter_.as(Body::Zero);  // `update` does the arithmetic.
   emitter_.compute(label);
   return made;
 }
@@ -320,6 +321,7 @@ void OptimizerStep::update(Unit unit, std::initializer_list<const Variable*> als
     emitter_.write(p.parameter);
     for (BufferId buffer : states_[static_cast<std::size_t>(p.id)]) emitter_.write(buffer);
   }
+  emitter_.states_of_update(states_[static_cast<std::size_t>(unit.front().id)].size());
   emitter_.compute("optimizer update");
 }
 

@@ -108,6 +108,7 @@ void Stage12Runtime::reduce_group(BufferId tensor, const std::vector<Slice>& gro
     emitter_.write(source, begin, staged(count));
   }
   const DType type = casts ? training().communication_dtype : staged_;
+  if (emitter_.recording() != nullptr && owner != kEveryone) emitter_.recording()->root(owner);
   collective(owner == kEveryone ? Collective::AllReduce : Collective::Reduce, type, storage(Elements(count), type));
   // With sums in fp32 nobody reads what is copied back.
   if (casts && !sums_partition_ && (owner == kEveryone || owner == rank())) {
