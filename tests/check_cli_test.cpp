@@ -19,7 +19,7 @@ const std::string kDeepSpeed = R"({
   "bf16": {"enabled": true},
   "optimizer": {"type": "AdamW"},
   "zero_optimization": {
-    "stage": 2,
+    "stage": 3,
     "reduce_bucket_size": 20000  # a comment, as DeepSpeed allows it
   }
 }
@@ -30,7 +30,7 @@ const std::string kTraining = R"({
   "torch_version": "2.11.0", "transformers_version": "5.17.0", "deepspeed_version": "0.19.8"
 }
 )";
-const std::string kCommand = "config.json --deepspeed ds.json --training train.json --gpus 4 --hardware h100-sxm";
+const std::string kCommand = "config.json --deepspeed ds.json --training train.json --gpus 4 --hardware gpu.json";
 
 std::string with(std::string text, const std::string& from, const std::string& to) {
   const std::size_t at = text.find(from);
@@ -47,6 +47,7 @@ struct Project {
 
   Project() {
     fs::copy(kRoot + "/models/tiny-llama.json", folder / "config.json");
+    fs::copy(kRoot + "/docs/examples/ci/gpu.json", folder / "gpu.json");
     spill(folder / "ds.json", kDeepSpeed);
     spill(folder / "train.json", kTraining);
     const Ran added = check(folder, "--add baselines/tiny.json " + kCommand);
@@ -184,12 +185,12 @@ TEST_CASE("--update rewrites, and what it wrote agrees; nothing is written where
   CHECK(slurp(project.path) == before);
   project.edit("ds.json", "20000", "30000");
   REQUIRE(check(project.folder, "--add baselines/other.json " + kCommand + " --seq 32").code == 0);
-  project.edit("ds.json", "\"stage\": 2", "\"stage\": 7");
+  project.edit("ds.json", "\"stage\": 3", "\"stage\": 7");
   const Ran refused = check(project.folder, "--update");
   CHECK(refused.code == 2);
   CHECK(refused.err.find("nothing is rewritten") != std::string::npos);
   CHECK(slurp(project.path) == before);
-  project.edit("ds.json", "\"stage\": 7", "\"stage\": 2");
+  project.edit("ds.json", "\"stage\": 7", "\"stage\": 3");
   const Ran updated = check(project.folder, "--update");
   CHECK_MESSAGE(updated.code == 0, updated.err);
   CHECK(updated.err.find("baselines/tiny.json: rewritten") != std::string::npos);
@@ -204,11 +205,12 @@ TEST_CASE("folders: every baseline below them, other files passed over, the wors
   fs::create_directories(project.folder / "baselines/deep");
   REQUIRE(check(project.folder, "--add baselines/deep/seq.json " + kCommand + " --seq 32").code == 0);
   spill(project.folder / "baselines/notes.json", "{\"a\": 1}");
-  spill(project.folder / "baselines/damaged.json", "{\"dsplan\": 1,");
+  spill(project.folder / "baselines/damaged.json", "{\"dsplan\": 1, \"kind\": \"baseline\",");
+  spill(project.folder / "baselines/comments.json", "{  // As DeepSpeed allows it.\n}");
   const Ran ran = check(project.folder, "");
   CHECK(ran.code == 2);
   CHECK(ran.err.find("baselines/notes.json: note: passed over, it is no baseline") != std::string::npos);
-  CHECK(ran.err.find("baselines/damaged.json:1:14: error:") != std::string::npos);
+  CHECK(ran.err.find("baselines/damaged.json:1:34: error:") != std::string::npos);
   CHECK(ran.out.find("3 baselines: 2 agree, 0 differ, 1 refused\n") != std::string::npos);
   project.edit("train.json", "\"seq\": 64", "\"seq\": 96");  // The other one has --seq.
   const Ran moved = check(project.folder, "");
@@ -283,7 +285,7 @@ TEST_CASE("formats: JUnit, GitHub's annotations and Markdown name the key and th
   CHECK(markdown.out.find("| baseline | rank | row | was | newer dsplan | your change | now |") != std::string::npos);
   CHECK(check(project.folder, "--format xml").err.find("no format \"xml\"") != std::string::npos);
   // What is refused points into its file as well.
-  project.edit("ds.json", "\"stage\": 2", "\"stage\": 7");
+  project.edit("ds.json", "\"stage\": 3", "\"stage\": 7");
   CHECK(check(project.folder, "--format github").out.starts_with("::error file=ds.json,line=7,col="));
   CHECK(check(project.folder, "--format junit").out.find("<error message=\"ds.json:7:") != std::string::npos);
 }

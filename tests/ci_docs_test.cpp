@@ -64,7 +64,7 @@ TEST_CASE("the workflow of docs/examples calls check as it is") {
   fs::copy(kDocs + "/examples/ci", folder / "ci", fs::copy_options::recursive);
   (void)output_of(folder,
                   "dsplan check --add baselines/a.json llama-3-8b --deepspeed ds.json --training train.json --gpus 8 "
-                  "--hardware h100-sxm");
+                  "--hardware gpu.json");
   int calls = 0;
   std::istringstream lines(workflow);
   for (std::string line; std::getline(lines, line);) {

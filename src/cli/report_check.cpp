@@ -13,14 +13,15 @@ namespace {
 
 // The row's name without what all rows of memory begin with; on a line of its own where it is long.
 std::string row_lines(const CheckedRow& row, const std::vector<SourceChange>& changes) {
-  constexpr std::size_t kName = 21;
+  constexpr std::size_t kName = 22;
   std::string text = "  " + (row.path.starts_with("memory.") ? row.path.substr(7) : row.path);
-  if (text.size() >= kName) text += "\n";
+  if (text.size() > kName) text += "\n";
   text += std::string(text.back() == '\n' ? kName : kName - text.size(), ' ');
   if (row.kind == RowKind::Verdict) {
-    return text + fmt::format("{} -> {}\n", figure_words(row.stored), figure_words(row.now)) + by_whom(row);
+    if (!row.moved()) return text + fmt::format(" {}\n", figure_words(row.now));
+    return text + fmt::format(" {} -> {}\n", figure_words(row.stored), figure_words(row.now)) + by_whom(row);
   }
-  text += fmt::format("{:>15}{:>14}{:>14}{:>15}\n", figure_words(row.stored), moved_words(row.stored, row.replayed),
+  text += fmt::format(" {:>14} {:>13} {:>13} {:>14}\n", figure_words(row.stored), moved_words(row.stored, row.replayed),
                       moved_words(row.replayed, row.now), figure_words(row.now));
   const std::vector<std::string> shares = shares_of(row, changes);
   if (!shares.empty()) text += listed("      ", shares, 6);
@@ -29,8 +30,8 @@ std::string row_lines(const CheckedRow& row, const std::vector<SourceChange>& ch
 }
 
 std::string rank_lines(const CheckedRank& rank, const std::vector<SourceChange>& changes) {
-  std::string text = fmt::format("\n  {:<19}{:>15}{:>14}{:>14}{:>15}\n", fmt::format("rank {}", rank.now), "baseline",
-                                 "newer dsplan", "your change", "now");
+  std::string text = fmt::format("\n  {:<20} {:>14} {:>13} {:>13} {:>14}\n", fmt::format("rank {}", rank.now),
+                                 "baseline", "newer dsplan", "your change", "now");
   if (rank.stored != rank.now) {
     text += wrapped("  note: ", fmt::format("the rank that is reported was {}, and is {}", rank.stored, rank.now), 4);
   }

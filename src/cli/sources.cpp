@@ -21,13 +21,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The path as it is from here. What is no file from there either (an id in the local cache) stays as it was said.
+// The path as it is from here. What is no file from there may be an id in the local cache of models; a file of that
+// name in the current folder is another one, and never taken for it.
 std::string seen_from(const std::string& folder, const std::string& said) {
   if (folder.empty() || fs::path(said).is_absolute()) return said;
-  const std::string there = (fs::path(folder) / said).lexically_normal().string();
+  std::string there = (fs::path(folder) / said).lexically_normal().string();
   std::error_code failed;
-  const bool path = said.find('/') != std::string::npos || fs::path(said).has_extension();
-  return fs::exists(there, failed) || path ? there : said;
+  const bool nowhere = !fs::exists(there, failed) && !fs::exists(said, failed) && !said.ends_with(".json");
+  return nowhere ? said : there;
 }
 
 Document read_bundled_kind(Bundled kind, const std::string& path) {

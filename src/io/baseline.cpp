@@ -188,6 +188,13 @@ std::string in_quotes(std::string_view text) {
   return canonical_json(value);
 }
 
+// A whole number that was written with a point stays one, as it was read.
+std::string scalar_text(const Value& value) {
+  std::string text = canonical_json(value);
+  const bool whole = value.is(Value::Kind::Real) && text.find_first_of(".eE") == std::string::npos;
+  return whole && !value.huge ? text + ".0" : text;
+}
+
 // One line per member; lists without objects and lists in them stand on one line.
 void write_value(const Value& value, std::size_t indent, std::string& text) {
   const bool object = value.is(Value::Kind::Object);
@@ -196,7 +203,7 @@ void write_value(const Value& value, std::size_t indent, std::string& text) {
   });
   const std::size_t count = object ? value.members.size() : value.items.size();
   if ((!object && (!value.is(Value::Kind::Array) || flat)) || count == 0) {
-    text += canonical_json(value);
+    text += value.items.empty() ? scalar_text(value) : canonical_json(value);
     return;
   }
   text += object ? "{\n" : "[\n";
