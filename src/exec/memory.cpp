@@ -41,7 +41,8 @@ const RankMemory::Held& RankMemory::held(BufferId id) const {
 }
 
 void RankMemory::allocate(BufferId id, Bytes bytes, Role role, Space space, StreamId stream, bool pooled) {
-  DSPLAN_CHECK(bytes > Bytes(0) && !holds(id), fmt::format("buffer {}: {} bytes, or held already", id, bytes.value()));
+  DSPLAN_CHECK(space_ && bytes > Bytes(0) && !holds(id),
+               fmt::format("buffer {}: {} bytes, or held already", id, bytes.value()));
   if (id >= held_.size()) held_.resize(std::size_t{id} + 1);
   Held made{nullptr, nullptr, bytes, role, space, pooled, true};
   switch (space) {
@@ -103,22 +104,27 @@ dsplan_file* RankMemory::file(BufferId id) const { return held(id).file; }
 Bytes RankMemory::size(BufferId id) const { return held(id).bytes; }
 Space RankMemory::space(BufferId id) const { return held(id).space; }
 
-AllocatorStatistics RankMemory::device() const { return space_->statistics(); }
-AllocatorStatistics RankMemory::device_peaks() const { return space_->peaks(); }
+AllocatorStatistics RankMemory::device() const { return space_ ? space_->statistics() : last_; }
+AllocatorStatistics RankMemory::device_peaks() const { return space_ ? space_->peaks() : last_peaks_; }
 
 void RankMemory::reset_peaks() {
   peak_requested_ = requested_;
   peak_by_role_ = by_role_;
-  space_->reset_peaks();
+  if (space_) space_->reset_peaks();
 }
 
+// The space goes too: an allocator may still have ranges of addresses without memory.
 void RankMemory::finish() {
+  if (!space_) return;
   for (std::size_t id = 0; id < held_.size(); ++id) {
     if (!held_[id].live) continue;
     give_back(held_[id], static_cast<BufferId>(id));
     count(held_[id], static_cast<BufferId>(id), false);
   }
   space_->finish();
+  last_ = space_->statistics();
+  last_peaks_ = space_->peaks();
+  space_.reset();
   host_space_->finish();
   device_.throw_if_noted();
 }

@@ -115,8 +115,8 @@ class RankMemory {
   // Called after each change.
   void set_watch(std::function<void(const MemoryChange&)> watch) { watch_ = std::move(watch); }
 
-  // Gives everything back, also what nobody released, and throws what went wrong with that. The destructor does the
-  // same in silence (the device notes it).
+  // Gives everything back, also what nobody released, and throws what went wrong with that; to be called before the
+  // device is closed. Counters stay readable. The destructor does the same in silence (the device notes it).
   void finish();
 
  private:
@@ -145,6 +145,8 @@ class RankMemory {
   ByRole host_by_role_;
   HostCounters host_;
   HostPeaks host_peaks_;
+  AllocatorStatistics last_;  // When `finish` was called.
+  AllocatorStatistics last_peaks_;
   std::function<void(const MemoryChange&)> watch_;
 };
 
