@@ -155,20 +155,21 @@ std::optional<Bytes> labelled_size(std::string_view option, std::string_view tex
   return std::nullopt;
 }
 
-SimulateWords parse_simulate(std::string_view command, const Words& words) {
+SimulateWords parse_simulate(std::string_view command, const Words& words, const CommandExtras& extras) {
   const auto dashes = std::find(words.begin(), words.end(), "--");
   const auto end = static_cast<std::size_t>(dashes - words.begin());
   SimulateWords result;
   if (dashes != words.end()) result.launch.assign(dashes + 1, words.end());
 
-  CommandLine line(fmt::format("dsplan {}", command), "Predicts the memory and the traffic of one configuration.",
-                   kFooter);
+  CommandLine line(fmt::format("dsplan {}", command), extras.description,
+                   extras.footer.empty() ? std::string(kFooter) : extras.footer);
   std::optional<std::string> model;
   std::array<std::optional<std::string>, kOptions.size()> values;
   std::vector<std::string> freeze, set, topics;
   std::optional<std::string> diff;
   bool strict = false;
   line.positional("MODEL", "Bundled name, config.json, folder, cached id", model);
+  if (extras.add) extras.add(line);
   for (std::size_t i = 0; i < kOptions.size(); ++i) {
     line.option(kOptions[i].name, kOptions[i].type, kOptions[i].help, values[i]);
   }
