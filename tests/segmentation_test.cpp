@@ -143,7 +143,7 @@ TEST_CASE("uniform chains: the smallest budgets of the literature, and closed fo
   CHECK(planned(uniform_chain(96), "uniform").minimum == Bytes(134 + 2));
   CHECK(planned(uniform_chain(32, 1000), "flat").minimum == Bytes(86 + 1000));
   // Equal lengths need more: 2 sqrt(L a a-bar) against sqrt(2 L a a-bar), both beside 2 delta.
-  CHECK(planned(uniform_chain(96), "every").minimum == Bytes(168 + 2));
+  CHECK(planned(uniform_chain(96), "every").minimum == Bytes(166 + 2));
 
   Chain fat = uniform_chain(13);
   for (ChainStage& one : fat.stages) {
@@ -264,13 +264,20 @@ TEST_CASE("bound <= any schedule <= nested <= flat <= every rule") {
   CHECK(nested_only > 0);
 }
 
-TEST_CASE("on uniform chains nested plans are the best of all") {
+TEST_CASE("on uniform chains no schedule saves more than one forward over a flat plan that is not near its minimum") {
+  // What is left is recomputing a stage before its successor's backward instead of keeping its output, which no
+  // framework does: 21 against 22 at 108 bytes.
   const Chain chain = uniform_chain(6);
   const AnySchedule any(chain);
-  for (Bytes budget(60); budget <= Bytes(220); budget += Bytes(4)) {
+  for (Bytes budget(60); budget <= Bytes(220); budget += Bytes(2)) {
+    const std::optional<Ticks> best = any.within(budget);
     const ChainPlan nested = planned(chain, "rotor", budget);
-    CHECK(nested.time == any.within(budget));
+    REQUIRE(nested.feasible == best.has_value());
+    CHECK(*nested.time <= *best + Ticks(1));
+    if (budget >= Bytes(76)) CHECK(nested.time == planned(chain, "flat", budget).time);
   }
+  CHECK(*any.within(Bytes(108)) == Ticks(21));
+  CHECK(*planned(chain, "flat", Bytes(108)).time == Ticks(22));
 }
 
 TEST_CASE("binomial checkpointing: Griewank and Walther's closed form") {
@@ -289,11 +296,11 @@ TEST_CASE("binomial checkpointing: Griewank and Walther's closed form") {
       const auto steps = static_cast<std::int64_t>(n);
       while (binomial(s + r, s) < steps) ++r;
       const std::int64_t expected = r == 0 ? 0 : r * steps - binomial(s + r, s + 1);
-      const auto plan = rotor(costs, s, {500, true});
-      // One slot runs the stage itself; a chain of several needs a second one to be run forward at all.
-      if (!plan) continue;
+      // s checkpoints, the chain's input among them, and two outputs while a stage runs forward.
+      const auto plan = rotor(costs, s + 1, {500, true});
       CAPTURE(n);
       CAPTURE(s);
+      REQUIRE(plan.has_value());
       CHECK(plan->extra == expected);
     }
   }
@@ -381,12 +388,12 @@ TEST_CASE("a thousand small knapsacks never exceed their capacity") {
 }
 
 TEST_CASE("weights to gather: held where there is room, gathered again where there is none") {
-  Chain chain = uniform_chain(12);
+  Chain chain = uniform_chain(24);
   for (ChainStage& one : chain.stages) {
-    one.gathered = Bytes(10);
+    one.gathered = Bytes(60);
     one.gather_time = Ticks(1);
   }
-  CHECK(chain.time_without_recompute() == Ticks(12 * 3 + 24));
+  CHECK(chain.time_without_recompute() == Ticks(24 * 3 + 48));
   bool held = false, again = false;
   for (const Bytes budget : sweep(chain, 60)) {
     for (const ChainSegment& one : planned(chain, "flat", budget).segments) {
@@ -398,7 +405,7 @@ TEST_CASE("weights to gather: held where there is room, gathered again where the
   CHECK(again);
   // One stage alone: one gathering serves its recomputation and its backward.
   const ChainPlan full = planned(chain, "full");
-  CHECK(*full.time == chain.time_without_recompute() + Ticks(12));
+  CHECK(*full.time == chain.time_without_recompute() + Ticks(24));
 }
 
 TEST_CASE("without a plan: the smallest budget, and who has one") {

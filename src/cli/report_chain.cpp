@@ -38,20 +38,19 @@ std::string bytes_row(std::string_view label, Bytes bytes) {
 std::string figures(const ChainPlan& plan, const Chain& chain) {
   std::string text;
   const auto time_row = [&](std::string_view label, Ticks time, const std::string& remark) {
-    text += fmt::format("  {:<24}{:>14}  {}\n", label, time_text(chain, time), remark);
+    text += fmt::format("  {:<24}{:>14}{}{}\n", label, time_text(chain, time), remark.empty() ? "" : "  ", remark);
   };
   const auto above = [&](Ticks time) {
     return fmt::format("+{:.2f} %", percent_above(time, plan.time_without_recompute));
   };
   time_row("time, nothing run twice", plan.time_without_recompute, "");
   if (plan.time) time_row("time of the plan", *plan.time, above(*plan.time));
-  if (plan.method_bound)
-    time_row("least time by the method", *plan.method_bound, above(*plan.method_bound) + " or more");
-  if (plan.lower_bound) time_row("least of any schedule", *plan.lower_bound, above(*plan.lower_bound) + " or more");
+  if (plan.method_bound) time_row("bound of the method", *plan.method_bound, above(*plan.method_bound) + " or more");
+  if (plan.lower_bound) time_row("lower bound of time", *plan.lower_bound, above(*plan.lower_bound) + " or more");
   if (plan.peak) text += bytes_row("peak", *plan.peak);
   text += bytes_row("budget", plan.budget);
   text += bytes_row("smallest budget", plan.minimum);
-  return text + bytes_row("least of any schedule", plan.memory_bound);
+  return text + bytes_row("lower bound of memory", plan.memory_bound);
 }
 
 std::string stages_text(std::int32_t first, std::int32_t last) {
