@@ -7,12 +7,14 @@
 #include <queue>
 #include <random>
 #include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "core/chain.h"
 #include "planner/segmentation/costs.h"
+#include "planner/segmentation/plan_chain.h"
 #include "planner/segmentation/replay.h"
 
 namespace dsplan::test {
@@ -110,6 +112,35 @@ inline std::optional<Ticks> best_within(const std::vector<Point>& points, Bytes 
   }
   return best;
 }
+
+inline ChainPlan planned(const Chain& chain, const std::string& method, std::optional<Bytes> budget = {}) {
+  return plan_chain(chain, {method, budget});
+}
+
+// Budgets at which something may change: every peak of a flat plan, and one byte less.
+inline std::vector<Bytes> budgets_of(const std::vector<Point>& points) {
+  std::set<Bytes> budgets;
+  for (const Point& point : points) {
+    budgets.insert(point.peak);
+    budgets.insert(point.peak - Bytes(1));
+  }
+  return {budgets.begin(), budgets.end()};
+}
+
+// From the least peak of any flat plan to what everything stored takes.
+inline std::vector<Bytes> sweep(const Chain& chain, int steps) {
+  const Bytes least = planned(chain, "flat").peak.value();
+  const Bytes most = planned(chain, "none").peak.value() + Bytes(1);
+  std::vector<Bytes> budgets;
+  for (int i = 0; i <= steps; ++i) {
+    const std::int64_t between = (most - least).value() * i / steps;
+    budgets.push_back(least + Bytes(between));
+  }
+  return budgets;
+}
+
+inline constexpr Kinds kAllKinds[] = {
+    {false, false, false}, {true, false, false}, {true, true, false}, {true, false, true}, {true, true, true}};
 
 // Dijkstra's search over everything that may be in memory: the least time of any schedule at all, with arbitrary
 // deletions. No options, no gathered weights; up to about 7 stages.
