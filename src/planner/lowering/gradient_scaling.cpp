@@ -36,7 +36,7 @@ BufferId GradientClip::scalar(Bytes size, DType dtype, Label label) {
   emitter_.mark_scratch(made);
   emitter_.begin();
   emitter_.write(made);
-  emitter_.as(Body::Zero);  // `run` does the arithmetic.
+  emitter_.as(Body::Clear);  // `run` does the arithmetic.
   emitter_.compute(label);
   return made;
 }

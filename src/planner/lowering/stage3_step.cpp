@@ -78,13 +78,13 @@ void Stage3Runtime::measure_norm(const SubGroup& group) {
   const BufferId stacked = make();
   emitter_.begin();
   emitter_.write(stacked);
-  emitter_.as(Body::Zero);
+  emitter_.as(Body::Clear);
   emitter_.compute("stack norms");
   const BufferId squares = make();
   emitter_.begin();
   emitter_.read(stacked);
   emitter_.write(squares);
-  emitter_.as(Body::Zero);
+  emitter_.as(Body::Clear);
   emitter_.compute("square norms");
   emitter_.release(squares, Reason::PythonFrame);
   emitter_.release(stacked, Reason::PythonFrame);
