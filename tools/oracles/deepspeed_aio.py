@@ -1,6 +1,6 @@
 """Stand-ins for what DeepSpeed compiles: its file handle (async_io), its Adam for the host (cpu_adam) and for the
-device (fused_adam), and its locked memory. All around them is DeepSpeed's own code. Files are read and written at once; what is locked is an ordinary
-tensor whose storage is remembered.
+device (fused_adam), and its locked memory. All around them is DeepSpeed's own code. Files are read and written at
+once; what is locked is an ordinary tensor whose storage is remembered.
 """
 
 import os

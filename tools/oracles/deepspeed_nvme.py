@@ -2,8 +2,8 @@
 
     deepspeed_nvme.py OUT_DIR [NAME...]     one NAME.json and NAME.log per configuration (all of them without NAME)
 
-The compiled parts are stand-ins (deepspeed_aio.py), so nothing is compiled. Lines besides those of deepspeed_witness.py:
-"read BYTES FILE" and "write BYTES FILE", in the order in which DeepSpeed asks for them.
+The compiled parts are stand-ins (deepspeed_aio.py), so nothing is compiled. Lines besides those of
+deepspeed_witness.py: "read BYTES FILE" and "write BYTES FILE", in the order in which DeepSpeed asks for them.
 """
 
 import copy
@@ -15,8 +15,8 @@ from deepspeed_aio import METER, install
 from deepspeed_cases import case, z3
 
 # Partitions below 1 MiB stay in memory. Of two ranks the embedding, the head and the MLP's three weights are above,
-# none a multiple of 1,024 bytes. The head is more than twice as large as what is in flight before it: else its partition
-# is read ahead twice, for its forward and for its backward, and DeepSpeed stops at an assertion.
+# none a multiple of 1,024 bytes. The head is more than twice as large as what is in flight before it: else its
+# partition is read ahead twice, for its forward and for its backward, and DeepSpeed stops at an assertion.
 LLAMA = {"model_type": "llama", "vocab_size": 4500, "hidden_size": 504, "intermediate_size": 2081,
          "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32,
          "tie_word_embeddings": False}
