@@ -50,8 +50,9 @@ enum class Pass : std::uint8_t { Setup, Forward, Recompute, Backward, Step, Save
 // What a buffer is, for people: "saved input of linear". Points to a string literal, so that labels cost nothing.
 using Label = const char*;
 
-// Where a buffer lives. Host buffers and files count in the host's ledger, never in the device's.
-enum class Space : std::uint8_t { Device, Pinned, Pageable, Nvme };
+// Where a buffer lives. Host buffers and files count in the host's ledger, never in the device's. Locked: page-locked
+// by DeepSpeed itself to the byte, where Pinned comes from PyTorch's pool.
+enum class Space : std::uint8_t { Device, Pinned, Locked, Pageable, Nvme };
 
 struct Buffer {
   Bytes size;  // Requested bytes; > 0.

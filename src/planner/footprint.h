@@ -26,6 +26,15 @@ struct Footprint {
 // Refuses what core/model's local_shape refuses (tensor parallelism that does not divide).
 [[nodiscard]] Footprint footprint(const ModelSpec& model, const Job& job);
 
+// What one rank keeps in files on NVMe, and in memory that DeepSpeed locks for it: the second derivation of the host's
+// ledger. Zero everywhere but under ZeRO-3 with something offloaded there.
+struct NvmeFootprint {
+  Bytes files;
+  Bytes optimizer_step;  // Read in each step, and written in each: masters, states and gradients. Of `files`.
+  Bytes locked;
+};
+[[nodiscard]] NvmeFootprint nvme_footprint(const ModelSpec& model, const Job& job, std::int64_t rank);
+
 // ZeRO-1 and 2: by rank, the elements of all parameters that touch its partition (G_r): what grads_in_partition holds.
 [[nodiscard]] std::vector<Elements> kept_gradients(const ModelSpec& model, const Job& job);
 

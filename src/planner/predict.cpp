@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
+#include <utility>
 
 #include "core/error.h"
 #include "model/graphs/graphs.h"
@@ -33,6 +35,8 @@ constexpr Bytes kCommunicator{(4LL << 20) + kChannels * (18LL << 20)};
 struct Ground {
   std::optional<std::string> obstacle;
   std::optional<Shapes> shapes;
+  // Peaks of data-parallel ranks on their hosts, memory and files, of those that were asked for.
+  mutable std::map<std::int64_t, std::pair<Bytes, Bytes>> hosts;
 };
 
 Ground prepare(const ModelSpec& model, const Job& job) {
@@ -132,14 +136,46 @@ void list_what_is_missing(const Job& job, Prediction& p) {
     p.not_modelled.push_back(
         {"zero.Init", "the model is taken to be built under it; else it is whole on each rank first"});
   }
-  if (ranks_differ(job) && job.training.zero.offload_optimizer.device != OffloadDevice::None) {
-    p.not_modelled.push_back(
-        {"memory.host.per_node", "ranks differ, and this one's peak stands for every rank of a node"});
+  if (ranks_differ(job) && job.parallelism.nodes > 1 &&
+      job.training.zero.offload_optimizer.device != OffloadDevice::None) {
+    p.not_modelled.push_back({"memory.host.per_node", "ranks differ, and so do nodes: it is that of this rank's node"});
   }
   if (job.training.runtime == Runtime::DeepSpeed && job.training.zero.overlap_comm) {
     p.not_modelled.push_back(
         {"zero_optimization.overlap_comm", "streams: everything runs on one, frees wait for none"});
   }
+}
+
+// All ranks of `rank`'s node. Where ranks differ each of them is simulated, once.
+NodeMemory node_of(const ModelSpec& model, const Job& job, std::int64_t rank, const Ground& ground,
+                   const HostMeter& own) {
+  const Parallelism& parallel = job.parallelism;
+  NodeMemory node;
+  const std::int64_t first = rank / parallel.gpus_per_node * parallel.gpus_per_node;
+  const std::int64_t end = std::min(parallel.world, first + parallel.gpus_per_node);
+  node.ranks = end - first;
+  const bool alike = !ranks_differ(job) || job.training.zero.offload_optimizer.device == OffloadDevice::None;
+  if (alike) {
+    // A last node need not be full: what is judged is one that is.
+    node.ranks = std::min(parallel.world, parallel.gpus_per_node);
+    node.peak = own.peak() * node.ranks;
+    node.nvme = own.nvme_peak() * node.ranks;
+    return node;
+  }
+  ground.hosts.emplace(rank % parallel.dp, std::pair(own.peak(), own.nvme_peak()));
+  for (std::int64_t other = first; other < end; ++other) {
+    const std::int64_t data_rank = other % parallel.dp;
+    auto known = ground.hosts.find(data_rank);
+    if (known == ground.hosts.end()) {
+      const Schedule schedule = lower(model, job, *ground.shapes, data_rank);
+      HostMeter meter(schedule);
+      replay(schedule, meter);
+      known = ground.hosts.emplace(data_rank, std::pair(meter.peak(), meter.nvme_peak())).first;
+    }
+    node.peak += known->second.first;
+    node.nvme += known->second.second;
+  }
+  return node;
 }
 
 Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank, const Ground& ground,
@@ -169,6 +205,8 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   p.events = schedule.events.size();
   p.buffers = schedule.buffers.size();
   DSPLAN_CHECK(meter.by_role() == formulas.persistent, "persistent bytes by schedule and by formula differ");
+  DSPLAN_CHECK(rank != 0 || host.nvme_peak() == nvme_footprint(model, job, rank).files,
+               "files by schedule and by formula differ");
   p.persistent.allocated = placement.marks.back().allocated;  // The schedule ends with the second step's last mark.
   p.phases = with_allocator(meter.phases(), placement);
   p.communication = traffic.rows(job.parallelism.dp, schedule.dp_inside);
@@ -177,7 +215,7 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   p.held_for_backward = held_for_backward(schedule, model);
   p.loss_spike = loss_spike(schedule, model);
   add_peak(schedule, model, job, meter, both_ends(schedule, options, placement, only), p);
-  add_host(host, job, p);
+  add_host(host, node_of(model, job, rank, ground, host), job, p);
   if (job.placement == PlacementKind::Planned) {
     judge_planned(plan_arena(schedule, placement.peak.reserved), p);
   } else {

@@ -197,6 +197,7 @@ void Stage3Runtime::save_module(const std::vector<ParameterId>& list, std::vecto
     if (of.full != kNoBuffer) cut_again(of);
     of.aliased = false;
     release_full(of, Reason::PythonFrame);
+    drop_read(id);
   }
 }
 
@@ -206,12 +207,10 @@ void Stage3Runtime::cut_again(Piece& of) {
   const std::int64_t real = std::min(of.part, of.elements - from);
   emitter_.begin();
   emitter_.read(of.full, of.full_offset + in_model_dtype(from), in_model_dtype(real));
-  if (of.trained) {
-    emitter_.write(flat_, in_model_dtype(of.offset), in_model_dtype(of.part));
-  } else {
-    emitter_.write(of.own);
-  }
+  const Range to = partition_range(of);
+  emitter_.write(to.buffer, to.offset, to.bytes);
   emitter_.compute("partition parameter");
+  if (of.in_file) files_->write(id_of(of));
 }
 
 // partitioned_param_profiler.py.
