@@ -43,14 +43,16 @@ class ActivationOffload {
 class DeepSpeedCheckpoints {
  public:
   // `asynchronous`: the engine serves cpu_checkpointing without partitioning (0.19.6 and later).
-  DeepSpeedCheckpoints(const DeepSpeedCheckpointing& config, bool asynchronous, Emitter& emitter)
-      : config_(config), asynchronous_(asynchronous), emitter_(emitter), engine_(emitter) {}
+  // `ranks`: the model-parallel size, over which partition_activations cuts.
+  DeepSpeedCheckpoints(const DeepSpeedCheckpointing& config, bool asynchronous, std::int64_t ranks, Emitter& emitter)
+      : config_(config), asynchronous_(asynchronous), ranks_(ranks), emitter_(emitter), engine_(emitter) {}
 
   // One argument of one checkpoint: what stands for it until backward.
   struct Stored {
     BufferId kept = kNoBuffer;   // The slice, its slot, or the copy on the host. One reference.
     BufferId sizes = kNoBuffer;  // The host's note of its shape. One reference.
     std::uint64_t token = 0;     // Of the engine.
+    DType dtype = DType::Float32;
   };
 
   // Whether arguments lose their storage after the forward.
@@ -70,11 +72,14 @@ class DeepSpeedCheckpoints {
 
  private:
   [[nodiscard]] BufferId copy(BufferId from, Space space, Role role, Label label, Label work);
+  [[nodiscard]] BufferId partition_of(BufferId argument);
+  [[nodiscard]] BufferId gather(BufferId part, DType dtype);
   [[nodiscard]] BufferId take_slot(BufferId part, std::size_t position);
   void note_sizes(Stored& one, std::size_t position, std::size_t rank);
 
   const DeepSpeedCheckpointing& config_;
   bool asynchronous_;
+  std::int64_t ranks_;
   Emitter& emitter_;
   ActivationOffload engine_;
   // By position: the slots of all checkpoints to come, and how many are taken.

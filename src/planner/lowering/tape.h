@@ -17,6 +17,7 @@
 // evaluate_function).
 #pragma once
 
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -152,7 +153,9 @@ class Tape {
   void run_backward_recipe(NodeId node, std::vector<BufferId>& slots);
   void emit_backward_kernel(NodeId node, const std::vector<BufferId>& slots, std::size_t first_new, std::size_t end_new,
                             bool inside);
-  void take_saved_gradients(NodeId node, std::vector<BufferId>& slots);
+  void take_saved_gradients(NodeId node);
+  // Over the tensor-parallel ranks, in place.
+  void all_reduce(BufferId buffer);
   void deliver(NodeId node, const std::vector<BufferId>& slots, const std::vector<Gradient>& incoming);
   void accumulate(TensorId tensor, Gradient gradient);
   void accumulate_into(Gradient& held, TensorId tensor, Gradient gradient);
@@ -218,6 +221,7 @@ class Tape {
 
   std::vector<BufferId> scratch_slots_;
   std::vector<Gradient> scratch_incoming_;
+  std::array<BufferId, Node::kMostInputs> handed_out_{};  // By input, while its node is under way.
   std::vector<BufferId> batch_;
 };
 
