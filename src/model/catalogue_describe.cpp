@@ -126,7 +126,7 @@ Sample sample_of(Op op) {
   if (op == Op::ParallelCrossEntropy) {
     return {{{"logits", kWide}, {"target", Shape{3, 5}, DType::Int64, false}},
             {{"softmax", kWide, DType::Float32}, {"loss", Shape{3, 5}, DType::Float32}},
-            {}};
+            {{"tokens", 15}}};
   }
   if (op == Op::NllLoss) return loss("target", DType::Int64);
   if (op >= Op::L1Loss && op <= Op::KlDiv) return loss("target", DType::BFloat16);

@@ -118,13 +118,11 @@ BufferId DeepSpeedCheckpoints::gather(BufferId part, DType dtype) {
   emitter_.read(whole, Bytes(0), share);
   emitter_.write(whole);
   emitter_.communicate(Collective::AllGather, dtype, emitter_.size(whole), TrafficKind::Data, Group::TensorParallel);
-  emitter_.release(part, Reason::CheckpointFrame);
   return whole;
 }
 
 DeepSpeedCheckpoints::Stored DeepSpeedCheckpoints::store(BufferId argument, std::size_t position) {
   Stored one;
-  one.dtype = emitter_.dtype(argument);
   if (config_.partition) {
     const BufferId part = partition_of(argument);
     arguments_stored();
@@ -209,14 +207,12 @@ BufferId DeepSpeedCheckpoints::restore(Stored& one) {
   if (one.sizes != kNoBuffer) emitter_.release(one.sizes, Reason::CheckpointFrame);
   one.sizes = kNoBuffer;
   if (one.token != 0) return engine_.restore(one.token);
-  BufferId kept = std::exchange(one.kept, kNoBuffer);
-  if (config_.cpu) {
-    const BufferId argument =
-        copy(kept, Space::Device, Role::Activations, "argument of a checkpoint", "copy argument to device");
-    emitter_.release(kept, Reason::LastUse);
-    kept = argument;
-  }
-  return config_.partition && ranks_ > 1 ? gather(kept, one.dtype) : kept;
+  const BufferId kept = std::exchange(one.kept, kNoBuffer);
+  if (!config_.cpu) return kept;
+  const BufferId argument =
+      copy(kept, Space::Device, Role::Activations, "argument of a checkpoint", "copy argument to device");
+  emitter_.release(kept, Reason::LastUse);
+  return argument;
 }
 
 void DeepSpeedCheckpoints::forget(Stored& one) {

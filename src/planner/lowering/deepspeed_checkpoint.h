@@ -52,7 +52,6 @@ class DeepSpeedCheckpoints {
     BufferId kept = kNoBuffer;   // The slice, its slot, or the copy on the host. One reference.
     BufferId sizes = kNoBuffer;  // The host's note of its shape. One reference.
     std::uint64_t token = 0;     // Of the engine.
-    DType dtype = DType::Float32;
   };
 
   // Whether arguments lose their storage after the forward.
@@ -67,13 +66,16 @@ class DeepSpeedCheckpoints {
   void backward_begins();
   // What the argument is again, with one reference; what stood for it goes.
   [[nodiscard]] BufferId restore(Stored& one);
+  // Whether that is this rank's slice alone; then, once every argument of the call is back, the whole, with one
+  // reference. The slice is the caller's to release.
+  [[nodiscard]] bool gathers() const { return config_.partition && ranks_ > 1; }
+  [[nodiscard]] BufferId gather(BufferId part, DType dtype);
   // It is not needed after all.
   void forget(Stored& one);
 
  private:
   [[nodiscard]] BufferId copy(BufferId from, Space space, Role role, Label label, Label work);
   [[nodiscard]] BufferId partition_of(BufferId argument);
-  [[nodiscard]] BufferId gather(BufferId part, DType dtype);
   [[nodiscard]] BufferId take_slot(BufferId part, std::size_t position);
   void note_sizes(Stored& one, std::size_t position, std::size_t rank);
 

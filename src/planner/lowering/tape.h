@@ -94,6 +94,7 @@ class Tape {
 
     // While it is pending.
     std::vector<BufferId> closure;     // Of the arguments, then of the keywords.
+    std::vector<BufferId> bases;       // What emptied arguments were views of, which they keep.
     std::vector<BufferId> rng_states;  // On the host.
     std::vector<Kept> kept;
     std::vector<DeepSpeedCheckpoints::Stored> stored;  // Of the arguments that DeepSpeed empties, in order.
@@ -140,6 +141,7 @@ class Tape {
   void leaf_arrived(TensorId tensor);
 
   // tape_deepspeed.cpp
+  [[nodiscard]] bool is_view(TensorId tensor) const;
   [[nodiscard]] bool is_stored(const Region& region, TensorId tensor) const;
   void store_arguments(Region& region);
   void empty_arguments(Region& region);
