@@ -58,7 +58,9 @@ Prediction outline(const ModelSpec& model, const Job& job, std::int64_t rank, co
   p.capacity = job.capacity;
   p.context = job.context.value_or(kUncalibratedContext);
   p.reserve = job.reserve;
-  p.communicators = job.communicators.value_or(job.parallelism.world > 1 ? kCommunicator : Bytes(0));
+  // One for each kind of group that has several ranks.
+  const std::int64_t groups = (job.parallelism.dp > 1 ? 1 : 0) + (job.parallelism.tp * job.parallelism.sp > 1 ? 1 : 0);
+  p.communicators = job.communicators.value_or(kCommunicator * groups);
   p.advice = advice_by_formula(model, job, rank, formulas.parameters_trainable);
   return p;
 }
