@@ -1,5 +1,5 @@
-"""One tensor-parallel rank for memory.py: a transformers model whose layers are cut as Megatron-LM cuts them, around the
-functions of Megatron-LM itself.
+"""One tensor-parallel rank for memory.py: a transformers model whose layers are cut as Megatron-LM cuts them, around
+the functions of Megatron-LM itself.
 
 MEGATRON names a checkout of NVIDIA/Megatron-LM; read from it are core/tensor_parallel/mappings.py and cross_entropy.py.
 What they import from the rest of it is asked of torch.distributed's fake process group, in which nothing is sent. The
