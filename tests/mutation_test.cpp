@@ -230,6 +230,15 @@ std::vector<Ranks> groups() {
     job.training.zero.offload_optimizer.device = OffloadDevice::Cpu;
     job.training.zero.offload_optimizer.pin_memory = true;
   });
+  const auto cut = [&](const ModelSpec& model, int stage) {
+    add(model, stage, 2, [](Job& job) {
+      job.parallelism.tp = 2;
+      job.parallelism.world = 4;
+      job.training.checkpoint.groups = {{0, 0}, {1, 1}};
+    });
+  };
+  cut(gpt2, 1);
+  cut(llama, 3);
   add(llama, 3, 1, [](Job& job) { job.training.optimizer.kind = OptimizerKind::Adam8bit; });
   // Large enough that sub-groups and partitions go to files.
   const ModelSpec large = lowered::inlined("llama", R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],

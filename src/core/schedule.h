@@ -205,10 +205,11 @@ struct FrameworkCount {
 };
 
 struct Schedule {
-  std::int64_t rank = 0;
+  std::int64_t rank = 0;  // Among the data-parallel ranks.
   std::int64_t world = 1;
   std::int64_t dp = 1;
-  std::int64_t dp_inside = 1;       // Ranks of a DataParallelInside group.
+  std::int64_t dp_inside = 1;  // Ranks of a DataParallelInside group.
+  std::int64_t tp = 1;
   bool keeps_results = false;       // Recomputations leave out operators whose results a selective checkpoint kept.
   std::vector<Buffer> buffers;      // Indexed by BufferId.
   std::vector<Access> accesses;     // Pool for the spans.
@@ -217,8 +218,11 @@ struct Schedule {
   std::vector<Promise> promises;
   std::vector<FrameworkCount> counts;  // Of the last micro-batch; empty where nobody counts.
 
-  // Ranks of a group of data-parallel ranks.
-  [[nodiscard]] std::int64_t ranks_of(Group group) const { return group == Group::DataParallelInside ? dp_inside : dp; }
+  // Of groups that a schedule can have.
+  [[nodiscard]] std::int64_t ranks_of(Group group) const {
+    if (group == Group::TensorParallel) return tp;
+    return group == Group::DataParallelInside ? dp_inside : dp;
+  }
   [[nodiscard]] std::span<const Access> range(Span span) const {
     return {accesses.data() + span.begin, static_cast<std::size_t>(span.end - span.begin)};
   }

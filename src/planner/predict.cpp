@@ -62,7 +62,9 @@ Prediction outline(const ModelSpec& model, const Job& job, std::int64_t rank, co
   p.capacity = job.capacity;
   p.context = job.context.value_or(kUncalibratedContext);
   p.reserve = job.reserve;
-  p.communicators = job.communicators.value_or(job.parallelism.world > 1 ? kCommunicator : Bytes(0));
+  // One for each kind of group that has several ranks.
+  const std::int64_t groups = (job.parallelism.dp > 1 ? 1 : 0) + (job.parallelism.tp * job.parallelism.sp > 1 ? 1 : 0);
+  p.communicators = job.communicators.value_or(kCommunicator * groups);
   p.advice = advice_by_formula(model, job, rank, formulas.parameters_trainable);
   return p;
 }
@@ -113,7 +115,21 @@ bool ranks_differ(const Job& job) {
   return t.runtime == Runtime::DeepSpeed && (t.zero.stage == 1 || t.zero.stage == 2) && job.parallelism.dp > 1;
 }
 
-void list_what_is_missing(const Job& job, Prediction& p) {
+void list_tensor_parallel(const ModelSpec& model, const Job& job, Prediction& p) {
+  const Training& t = job.training;
+  if (job.parallelism.tp == 1) return;
+  if (model.dims.kv_heads % job.parallelism.tp != 0) {
+    p.not_modelled.push_back(
+        {"communication.tp", "how ranks that share a key-value head bring its gradients together"});
+  }
+  if (t.runtime == Runtime::DeepSpeed && t.zero.stage == 0 && t.dtype != DType::Float32) {
+    p.not_modelled.push_back({"memory.peak.temporaries",
+                              "on tensor-parallel ranks other than the first, FP16_Optimizer masks what is replicated "
+                              "when it takes the norm (runtime/utils.py, get_flattened_grad_norm)"});
+  }
+}
+
+void list_what_is_missing(const ModelSpec& model, const Job& job, Prediction& p) {
   p.not_modelled.push_back({"time", "step times come with the planner"});
   if (job.training.level == Level::Dispatch) {
     p.not_modelled.push_back({"kernel temporaries", "left out by --level dispatch"});
@@ -140,6 +156,7 @@ void list_what_is_missing(const Job& job, Prediction& p) {
       job.training.zero.offload_optimizer.device != OffloadDevice::None) {
     p.not_modelled.push_back({"memory.host.per_node", "ranks differ, and so do nodes: it is that of this rank's node"});
   }
+  list_tensor_parallel(model, job, p);
   if (job.training.runtime == Runtime::DeepSpeed && job.training.zero.overlap_comm) {
     p.not_modelled.push_back(
         {"zero_optimization.overlap_comm", "streams: everything runs on one, frees wait for none"});
@@ -181,7 +198,7 @@ NodeMemory node_of(const ModelSpec& model, const Job& job, std::int64_t rank, co
 Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank, const Ground& ground,
                        const Footprint& formulas, const std::string& hash) {
   Prediction p = outline(model, job, rank, formulas, hash);
-  list_what_is_missing(job, p);
+  list_what_is_missing(model, job, p);
   if (ground.obstacle) {
     p.not_modelled.push_back({"memory.host", *ground.obstacle});
     p.host.verdict_reason = "not modelled yet: " + *ground.obstacle;
@@ -194,7 +211,7 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   for (const char* what : ground.shapes->recipes.front().unknown()) {
     p.not_modelled.push_back({"memory.peak.temporaries", fmt::format("{}: the GPU alone knows its size", what)});
   }
-  const Schedule schedule = lower(model, job, *ground.shapes, rank % job.parallelism.dp);
+  const Schedule schedule = lower(model, job, *ground.shapes, job.parallelism.data_rank(rank));
   const std::optional<Stretch> only = stretch_named(job.phase);
   MemoryMeter meter(schedule, only);
   TrafficMeter traffic;
@@ -209,7 +226,7 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
                "files by schedule and by formula differ");
   p.persistent.allocated = placement.marks.back().allocated;  // The schedule ends with the second step's last mark.
   p.phases = with_allocator(meter.phases(), placement);
-  p.communication = traffic.rows(job.parallelism.dp, schedule.dp_inside);
+  p.communication = traffic.rows(job.parallelism.dp, schedule.dp_inside, job.parallelism.tp);
   p.traffic_terms = traffic_terms(model, job, *p.communication);
   p.fetches = schedule.counts;
   p.held_for_backward = held_for_backward(schedule, model);
@@ -288,9 +305,10 @@ std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job) {
   if (job.rank == "all") {
     const bool alike = !ranks_differ(job);
     for (std::int64_t rank = 0; rank < job.parallelism.world; ++rank) {
-      const std::int64_t data_rank = rank % job.parallelism.dp;
-      if (rank >= job.parallelism.dp || (data_rank > 0 && alike)) {
-        predictions.push_back(predictions[static_cast<std::size_t>(alike ? 0 : data_rank)]);
+      // Ranks that share each layer do the same.
+      const std::int64_t model_ranks = job.parallelism.tp * job.parallelism.sp;
+      if (rank > 0 && (alike || rank % model_ranks > 0)) {
+        predictions.push_back(predictions.back());
         predictions.back().rank = rank;
       } else {
         predictions.push_back(predict_one(model, job, rank, ground, formulas, hash));
@@ -302,7 +320,8 @@ std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job) {
   if (ground.obstacle) return {predict_one(model, job, 0, ground, formulas, hash)};
   const std::vector<std::int64_t> ranks = candidates(model, job);
   for (std::int64_t rank : ranks) {
-    Prediction candidate = predict_one(model, job, rank, ground, formulas, hash);
+    Prediction candidate =
+        predict_one(model, job, rank * job.parallelism.tp * job.parallelism.sp, ground, formulas, hash);
     if (!worst || badness(candidate) > badness(*worst)) worst = std::move(candidate);
   }
   if (ranks_differ(job) && static_cast<std::int64_t>(ranks.size()) < job.parallelism.dp) {

@@ -92,6 +92,13 @@ void GradientClip::run(std::span<const StepParameter> all, bool keep) {
   if (parameters.empty()) return;
   DType dtype = DType::Float32;
   BufferId total = total_norm(parameters, dtype);
+  if (tensor_ranks_ > 1) {
+    emitter_.begin();
+    emitter_.read(total);
+    emitter_.write(total);
+    emitter_.communicate(Collective::AllReduce, dtype, emitter_.size(total), TrafficKind::Control,
+                         Group::TensorParallel);
+  }
   // max_norm / (total + 1e-6) is a sum, a reciprocal and a product.
   BufferId sum = scalar(scalar_of(dtype), dtype, "clip coefficient");
   BufferId reciprocal = scalar(scalar_of(dtype), dtype, "clip coefficient");
