@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/units.h"
 #include "exec/backend.h"
 
 namespace dsplan::exec {
@@ -21,6 +22,8 @@ struct Failure {
   std::size_t event = kNoEvent;  // Of the schedule, likewise.
   std::string call;              // "copy", "all_gather"
   std::string text;              // What the backend said.
+  Bytes requested{};             // Device memory that was not there: what was asked for,
+  Bytes missing{};               // and how far what it needed exceeded what was left.
 };
 
 [[nodiscard]] std::string_view name(dsplan_status status);  // "out of memory"

@@ -37,8 +37,24 @@ TensorId whole_loss(GraphBuilder& g, TensorId logits, TensorId labels, DType as)
   const TensorId targets = g.view(shifted.labels, Shape{tokens});
   g.drop({shifted.labels});
   const TensorId log_probabilities = g.unary(Op::LogSoftmax, rows);
-  const TensorId loss = g.nll_loss(log_probabilities, targets).first;
+  const TensorId loss = g.nll_loss(log_probabilities, targets, Reduction::Mean).first;
   g.drop({log_probabilities, rows, shifted.padded, targets});
+  return loss;
+}
+
+// vocab_parallel_cross_entropy of each token, in fp32 whatever the logits' dtype, then the mean over the labels that
+// count: (losses * counted).sum() / counted.sum(). Labels are shifted as above.
+TensorId parallel_loss(GraphBuilder& g, TensorId logits, TensorId labels) {
+  const Shifted shifted = shifted_labels(g, labels);
+  const auto [softmax, losses] = g.parallel_cross_entropy(logits, shifted.labels);
+  g.drop({softmax});
+  const TensorId counted = g.make(Op::NotEqual, g.shape(shifted.labels), DType::Bool, {shifted.labels});
+  const TensorId masked = g.binary(Op::Mul, losses, counted);
+  const TensorId total = g.make(Op::SumDim, Shape{}, DType::Float32, {masked}, true);
+  g.drop({masked});
+  const TensorId count = g.make(Op::SumDim, Shape{}, DType::Int64, {counted});
+  const TensorId loss = g.make(Op::Div, Shape{}, DType::Float32, {total, count}, true);
+  g.drop({total, count, counted, losses, shifted.padded, shifted.labels});
   return loss;
 }
 
@@ -90,7 +106,7 @@ TensorId summed_loss(GraphBuilder& g, TensorId logits, TensorId targets) {
   const TensorId rows = g.view(logits, Shape{shape.dims[0] * shape.dims[1], shape.dims[2]});
   const TensorId upcast = g.cast(rows, DType::Float32);
   const TensorId log_probabilities = g.unary(Op::LogSoftmax, upcast);
-  const TensorId loss = g.nll_loss(log_probabilities, targets).first;
+  const TensorId loss = g.nll_loss(log_probabilities, targets, Reduction::Sum).first;
   g.drop({log_probabilities, upcast, rows});
   return loss;
 }
@@ -157,7 +173,7 @@ TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const He
   }
   const TensorId logits = head(hidden);
   const DType as = g.options().loss == Loss::Native ? g.dtype(logits) : DType::Float32;
-  const TensorId loss = whole_loss(g, logits, labels, as);
+  const TensorId loss = g.parallel() ? parallel_loss(g, logits, labels) : whole_loss(g, logits, labels, as);
   g.drop({hidden});
   g.exit_model();
   drop_outputs(g, logits);
