@@ -217,9 +217,13 @@ void write_new(const Baseline& baseline) {
 
 int add(const Words& words) {
   std::optional<std::string> path;
-  const OwnOption own{"--add", "FILE", "The baseline to write, a .json file that is not there yet", &path};
-  (void)parse_simulate("check", words, "Writes a baseline: one prediction with everything that it is made from.",
-                       {&own, 1});
+  CommandExtras extras;
+  extras.description = "Writes a baseline: one prediction with everything that it is made from.";
+  extras.footer = kFooter;
+  extras.add = [&path](CommandLine& line) {
+    line.option("--add", "FILE", "The baseline to write, a .json file that is not there yet", path);
+  };
+  (void)parse_simulate("check", words, extras);
   std::error_code failed;
   if (!path->ends_with(".json")) throw Refusal("--add", fmt::format("\"{}\" does not end in .json", *path));
   if (fs::exists(*path, failed)) {
