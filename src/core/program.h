@@ -40,8 +40,9 @@ struct MadeValue {
   std::uint8_t index = 0;
 };
 
-// A stretch of a buffer, in the buffer's own dtype.
-struct Range {
+// A stretch of a buffer, in the buffer's own dtype. Among what is read, kNoBuffer: zeros, in the dtype of what is
+// written.
+struct ByteRange {
   BufferId buffer = 0;
   Bytes offset;
   Bytes bytes;
@@ -70,9 +71,11 @@ enum class Body : std::uint8_t {
   Add,         // writes += reads: the reads that follow the target itself.
   Scale,       // writes *= the runtime's factor (`number`).
   Collective,  // A Communicate: reads and writes as its kind says.
-  Update,      // One optimizer step over flat ranges. See UpdateParts.
-  SquareSum,   // writes: one number, the sum of squares of the reads.
-  Norm,        // writes: the root of the sum of the reads' squares.
+  // One optimizer step over flat ranges. writes: targets, each with `part` states behind it; reads: the same, and the
+  // gradients in the order of the targets.
+  Update,
+  SquareSum,   // The squares of what is read join this rank's part of the squared norm.
+  Norm,        // writes: that part; a control all-reduce of it makes it the whole.
   OverflowScan,
   Clip,  // writes *= what keeps the global norm below the threshold, 1 if it is.
   RandomState,
@@ -88,18 +91,26 @@ struct Task {
   std::uint8_t part = 0;
   NodeId node = kNone;
   ParameterId parameter = kNone;
-  Span in;      // Of `inputs`.
-  Span made;    // Of `made`.
-  Span reads;   // Of `ranges`.
-  Span writes;  // Likewise.
+  std::int32_t root = 0;  // Of a broadcast or a reduction to one: a rank of the group.
+  Span in;                // Of `inputs`.
+  Span made;              // Of `made`.
+  Span reads;             // Of `ranges`.
+  Span writes;            // Likewise.
+};
+
+// The mean loss of a micro-batch, from this event on.
+struct LossValue {
+  std::uint32_t event = 0;
+  ValueId value = kNoValue;
 };
 
 struct Program {
-  std::vector<TensorValue> values{TensorValue{}};  // Indexed by ValueId; the first is kNoValue.
-  std::vector<ValueId> inputs;                     // Pools for the spans.
+  std::vector<TensorValue> values = std::vector<TensorValue>(1);  // Indexed by ValueId; the first is kNoValue.
+  std::vector<ValueId> inputs;                                    // Pools for the spans.
   std::vector<MadeValue> made;
-  std::vector<Range> ranges;
+  std::vector<ByteRange> ranges;
   std::vector<Task> tasks;                // By event; views come before the event whose index they carry.
+  std::vector<LossValue> losses;          // Of every micro-batch, in order.
   std::vector<BufferId> module_buffers;   // By index into ModelSpec::buffers; kNoBuffer where there is none.
   std::vector<const char*> unknown_work;  // Labels of work that has no body yet, each once: such a program cannot run.
 
@@ -109,7 +120,7 @@ struct Program {
   [[nodiscard]] std::span<const MadeValue> made_by(const Task& task) const {
     return {made.data() + task.made.begin, static_cast<std::size_t>(task.made.end - task.made.begin)};
   }
-  [[nodiscard]] std::span<const Range> range(Span span) const {
+  [[nodiscard]] std::span<const ByteRange> range(Span span) const {
     return {ranges.data() + span.begin, static_cast<std::size_t>(span.end - span.begin)};
   }
 };

@@ -244,7 +244,9 @@ double ConfigReader::rotary_base(double fallback) {
     const Value* base = rope->find("rope_theta");
     if (base != nullptr && (base->is(Value::Kind::Real) || base->is(Value::Kind::Integer))) return base->real;
   }
-  return maybe_number("rope_theta").value_or(fallback);
+  const Value* base = find("rope_theta");
+  const bool numeric = base != nullptr && (base->is(Value::Kind::Real) || base->is(Value::Kind::Integer));
+  return numeric ? base->real : fallback;  // No byte depends on it: nothing is refused for it.
 }
 
 void ConfigReader::require_divides(std::string_view part_key, std::int64_t part, std::string_view whole_key,

@@ -6,12 +6,25 @@
 #include <vector>
 
 #include "core/schedule.h"
+#include "planner/lowering/recording.h"
 
 namespace dsplan {
 
 class Emitter {
  public:
   explicit Emitter(std::size_t events);
+
+  // A program is written beside the schedule. `recording` must outlive this; nullptr: none is.
+  void attach(Recording* recording) { recording_ = recording; }
+  [[nodiscard]] Recording* recording() const { return recording_; }
+  void states_of_update(std::size_t count) {
+    if (recording_ != nullptr) recording_->states(count);
+  }
+  void as(Body body) {
+    if (recording_ != nullptr) recording_->as(body);
+  }
+  // The index of the event that comes next.
+  [[nodiscard]] std::size_t next_event() const { return schedule_.events.size(); }
 
   // The place and pass that following events carry.
   void at(Pass pass, ModuleId module = kNone) {
@@ -81,6 +94,7 @@ class Emitter {
   static void insert(std::vector<Piece>& pieces, const Piece& made);
 
   Schedule schedule_;
+  Recording* recording_ = nullptr;
   std::vector<State> states_;
   std::vector<std::vector<Piece>> pieces_;
   ContentId next_content_ = 1;

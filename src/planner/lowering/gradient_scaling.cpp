@@ -36,6 +36,7 @@ BufferId GradientClip::scalar(Bytes size, DType dtype, Label label) {
   emitter_.mark_scratch(made);
   emitter_.begin();
   emitter_.write(made);
+  emitter_.as(Body::Zero);  // `run` does the arithmetic.
   emitter_.compute(label);
   return made;
 }
@@ -61,6 +62,7 @@ std::vector<BufferId> GradientClip::norms(std::span<const StepParameter> group) 
   for (const StepParameter& p : group) emitter_.read(p.gradient);
   if (sums != kNoBuffer) emitter_.write(sums);
   for (BufferId norm : made) emitter_.write(norm);
+  emitter_.as(Body::SquareSum);
   emitter_.compute("norms of gradients");
   if (sums != kNoBuffer) emitter_.release(sums, Reason::LastUse);
   return made;
@@ -102,6 +104,7 @@ void GradientClip::run(std::span<const StepParameter> all, bool keep) {
     for (const StepParameter& p : group) emitter_.read(p.gradient);
     emitter_.read(clamped);
     for (const StepParameter& p : group) emitter_.write(p.gradient);
+    emitter_.as(Body::Clip);
     emitter_.compute("clip gradients");
   }
   drop(coefficient);

@@ -214,9 +214,9 @@ struct View {
   const RecipeBook* recipes;
 };
 
-Schedule lower_shapes(const ModelSpec& model, const Job& job, const std::vector<View>& shapes, std::int64_t rank) {
+Schedule lower_shapes(const ModelSpec& model, const Job& job, const std::vector<View>& shapes, std::int64_t rank,
+                      std::int64_t steps, Recording* recording = nullptr) {
   DSPLAN_CHECK(rank >= 0 && rank < job.parallelism.dp, "rank " + std::to_string(rank));
-  const std::int64_t steps = job.training.steps();
   const auto micro_batches = static_cast<std::size_t>(job.training.grad_accum * steps);
   // Regions are the same at every length.
   const Checkpointing checkpointing = checkpointing_of(job.training, *shapes.front().graph);
@@ -224,10 +224,12 @@ Schedule lower_shapes(const ModelSpec& model, const Job& job, const std::vector<
   const std::size_t recomputed = checkpointing.groups.empty() ? 0 : 4;
   Emitter emitter(shapes.front().graph->nodes.size() * (9 + recomputed) * micro_batches + model.parameters.size() * 12 +
                   1024);
+  emitter.attach(recording);
   emitter.at(Pass::Setup);
   emitter.mark(Moment::StretchBegins, Stretch::Init);
   const std::unique_ptr<TrainingRuntime> runtime = make_runtime(job, model, rank, emitter);
   const std::vector<BufferId> buffers = load_buffers(model, job.training, emitter);
+  if (recording != nullptr) recording->module_buffers(buffers);
   runtime->initialise();
   emitter.mark(Moment::StretchEnds, Stretch::Init);
 
@@ -244,6 +246,7 @@ Schedule lower_shapes(const ModelSpec& model, const Job& job, const std::vector<
   Loop loop(job, emitter, *runtime, [&](std::int64_t k) -> Tape& {
     const std::int64_t length = job.training.seq_of(k);
     const auto at = std::find_if(shapes.begin(), shapes.end(), [&](const View& v) { return v.length == length; });
+    if (recording != nullptr) recording->of_graph(static_cast<std::uint8_t>(at - shapes.begin()));
     return *tapes[static_cast<std::size_t>(at - shapes.begin())];
   });
   loop.optimizer_step(Stretch::FirstStep);
@@ -268,18 +271,35 @@ Schedule lower_shapes(const ModelSpec& model, const Job& job, const std::vector<
 
 }  // namespace
 
-Schedule lower(const ModelSpec& model, const Job& job, const Shapes& shapes, std::int64_t rank) {
+namespace {
+
+std::vector<View> views_of(const Shapes& shapes) {
   std::vector<View> views;
   for (std::size_t at = 0; at < shapes.lengths.size(); ++at) {
     views.push_back({shapes.lengths[at], &shapes.graphs[at], &shapes.recipes[at]});
   }
-  return lower_shapes(model, job, views, rank);
+  return views;
+}
+
+}  // namespace
+
+Schedule lower(const ModelSpec& model, const Job& job, const Shapes& shapes, std::int64_t rank) {
+  return lower_shapes(model, job, views_of(shapes), rank, job.training.steps());
+}
+
+Executable lower_to_execute(const ModelSpec& model, const Job& job, const Shapes& shapes, std::int64_t rank,
+                            std::int64_t steps) {
+  Recording recording;
+  Executable result;
+  result.schedule = lower_shapes(model, job, views_of(shapes), rank, std::max(steps, job.training.steps()), &recording);
+  result.program = recording.finish();
+  return result;
 }
 
 Schedule lower(const ModelSpec& model, const Job& job, const Graph& graph, const RecipeBook& recipes,
                std::int64_t rank) {
   DSPLAN_CHECK(job.training.seq_list.empty(), "a list of lengths has a graph for each of them");
-  return lower_shapes(model, job, {{job.training.seq, &graph, &recipes}}, rank);
+  return lower_shapes(model, job, {{job.training.seq, &graph, &recipes}}, rank, job.training.steps());
 }
 
 }  // namespace dsplan

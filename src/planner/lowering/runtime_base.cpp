@@ -211,12 +211,16 @@ void RuntimeBase::make_overflow_buffer() {
   emitter_.compute("zero overflow buffer");
 }
 
-void RuntimeBase::hold_norm(DType type) {
+void RuntimeBase::hold_norm(DType type, BufferId gradient) {
   const BufferId norm =
       emitter_.allocate(Bytes(bytes_per_element(type)), type, Role::Temporaries, "global gradient norm");
   emitter_.mark_scratch(norm);
   emitter_.begin();
   emitter_.write(norm);
+  if (Recording* recording = emitter_.recording(); recording != nullptr && gradient != kNoBuffer) {
+    recording->as(Body::SquareSum);
+    recording->reads({{gradient, Bytes(0), emitter_.size(gradient)}});
+  }
   emitter_.compute("global gradient norm");
   if (norm_ != kNoBuffer) emitter_.release(norm_, Reason::PythonFrame);
   norm_ = norm;

@@ -77,7 +77,8 @@ class RuntimeBase : public TrainingRuntime {
   // DeepSpeed's FusedAdam makes an int32 for overflows when it is constructed, and keeps it (ops/adam/fused_adam.py).
   void make_overflow_buffer();
   // The wrapper's _global_grad_norm: a scalar that each step replaces.
-  void hold_norm(DType type);
+  // `gradient`: what it is the norm of, where no event of its own has measured it.
+  void hold_norm(DType type, BufferId gradient = kNoBuffer);
   // Zeros that end a flat buffer, made before it (runtime/utils.py, align_dense_tensors); kNoBuffer where none are.
   BufferId padding_of_flat(std::int64_t elements);
   // Originals, padding and the flat buffer coexist; then the parameters, by ParameterId in `whole`, become views of it.

@@ -185,13 +185,14 @@ class Stage0Runtime final : public RuntimeBase {
     emitter_.compute("flatten gradients");
     for (BufferId cast : casts) emitter_.release(cast, Reason::LastUse);
     drop_gradients();
-    hold_norm(DType::Float32);
+    hold_norm(DType::Float32, flat);
     emitter_.begin();
     emitter_.read(master_);
     emitter_.read(flat);
     read_all(state_);
     emitter_.write(master_);
     write_all(state_);
+    emitter_.states_of_update(state_.size());
     emitter_.compute("optimizer update");
     emitter_.begin();
     emitter_.read(master_);
@@ -223,6 +224,7 @@ class Stage0Runtime final : public RuntimeBase {
       read_all(state);
       emitter_.write(whole_[at(leaf.id)]);
       write_all(state);
+      emitter_.states_of_update(state.size());
       emitter_.compute("optimizer update");
     }
     drop_gradients();

@@ -142,6 +142,7 @@ void Stage3Runtime::launch_coalesced(bool secondary, Call& call) {
     if (buffer != kNoBuffer) emitter_.release(buffer, Reason::LastUse);
   }
   call.copies = true;
+  call.secondary = secondary;
   call.held.push_back(flat);
 }
 
@@ -192,7 +193,27 @@ void Stage3Runtime::wait(ParameterId id) {
   emitter_.begin();
   emitter_.read(call.held.front());
   for (ParameterId member : call.parameters) emitter_.write(piece(member).full);
+  record_coalesced(call);
   emitter_.compute("copy gathered parameters");
+}
+
+// The gather buffer holds, rank by rank, the partitions of all.
+void Stage3Runtime::record_coalesced(const Call& call) {
+  if (emitter_.recording() == nullptr) return;
+  std::int64_t all = 0;
+  for (ParameterId member : call.parameters) all += aligned(piece(member)) / ranks_of(call);
+  std::vector<ByteRange> ranges;
+  std::int64_t before = 0;
+  for (ParameterId member : call.parameters) {
+    const Piece& of = piece(member);
+    const std::int64_t part = aligned(of) / ranks_of(call);
+    for (std::int64_t from = 0, r = 0; from < of.elements; from += part, ++r) {
+      const std::int64_t count = std::min(part, of.elements - from);
+      ranges.push_back({call.held.front(), in_model_dtype(checked_mul(r, all) + before), in_model_dtype(count)});
+    }
+    before += part;
+  }
+  emitter_.recording()->reads(std::move(ranges));
 }
 
 void Stage3Runtime::forget(ParameterId id) {
@@ -223,6 +244,7 @@ void Stage3Runtime::make_secondary(Piece& of) {
   emitter_.begin();
   if (of.full != kNoBuffer) emitter_.read(of.full, of.full_offset + in_model_dtype(from), in_model_dtype(real));
   emitter_.write(of.secondary);
+  emitter_.as(Body::Copy);
   emitter_.compute("cut secondary shard");
 }
 

@@ -156,6 +156,11 @@ void Stage3Runtime::partition(const Leaf& leaf) {
   emitter_.begin();
   emitter_.read(whole);
   emitter_.write(of.own);
+  if (emitter_.recording() != nullptr) {
+    const std::int64_t from = std::min(of.elements, checked_mul(of.part, rank()));
+    const Bytes real = in_model_dtype(std::min(of.part, of.elements - from));
+    emitter_.recording()->reads({{whole, in_model_dtype(from), real}});
+  }
   emitter_.compute("partition parameter");
   emitter_.release(whole, Reason::LastUse);
 }

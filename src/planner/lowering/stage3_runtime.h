@@ -58,6 +58,7 @@ class Stage3Runtime final : public RuntimeBase {
     std::size_t left = 0;  // Of these, how many have not been asked for.
     bool waited = false;
     bool copies = false;              // They are copied out of `flat`.
+    bool secondary = false;           // Gathered from secondary shards, of the ranks inside.
     std::vector<BufferId> held;       // Until the last one has been asked for; flat first.
     std::vector<BufferId> sent;       // Until the collective is over.
     std::vector<BufferId> quantized;  // qwZ: what each parameter, or all of them, arrives in,
@@ -162,6 +163,11 @@ class Stage3Runtime final : public RuntimeBase {
   // Elements of `entry`'s partition that are real on this rank.
   [[nodiscard]] std::int64_t real_part(const Entry& entry) const;
   void join(BufferId tensor);
+  // For an executor: which bytes go where.
+  void record_interleaved();
+  void record_partitions(const std::vector<Source>& sources);
+  void record_coalesced(const Call& call);
+  [[nodiscard]] std::int64_t ranks_of(const Call& call) const { return call.secondary ? inside() : world(); }
   void take_scattered(BufferId tensor, Bytes mine);
   void add_to_partition(const std::vector<Source>& sources);
   void clear_entries();

@@ -65,6 +65,7 @@ void Stage3Runtime::measure_norm(const SubGroup& group) {
     emitter_.begin();
     emitter_.read(gradients_, storage(Elements(of.offset), kept), storage(Elements(of.part), kept));
     emitter_.write(wide);
+    emitter_.as(Body::SquareSum);
     emitter_.compute("gradient norm");
     emitter_.release(wide, Reason::LastUse);
   }
@@ -77,11 +78,13 @@ void Stage3Runtime::measure_norm(const SubGroup& group) {
   const BufferId stacked = make();
   emitter_.begin();
   emitter_.write(stacked);
+  emitter_.as(Body::Zero);
   emitter_.compute("stack norms");
   const BufferId squares = make();
   emitter_.begin();
   emitter_.read(stacked);
   emitter_.write(squares);
+  emitter_.as(Body::Zero);
   emitter_.compute("square norms");
   emitter_.release(squares, Reason::PythonFrame);
   emitter_.release(stacked, Reason::PythonFrame);
@@ -126,6 +129,7 @@ void Stage3Runtime::apply_update(SubGroup& group, BufferId gradient, Bytes from,
     emitter_.write(flat_, in_model_dtype(group.offset), in_model_dtype(group.elements));
   }
   write_all(group.state);
+  emitter_.states_of_update(group.state.size());
   emitter_.compute("optimizer update");
   if (group.master != kNoBuffer) copy_to_partitions(group);
 }

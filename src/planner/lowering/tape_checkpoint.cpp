@@ -94,7 +94,7 @@ void Tape::keep_results(Region& region, NodeId node, const std::vector<BufferId>
   for (BufferId buffer : made) {
     if (buffer != kNoBuffer) emitter_.retain(buffer);
   }
-  region.kept.push_back({node, made});
+  region.kept.push_back({node, made, slot_values_});
 }
 
 bool Tape::take_kept(Region& region, NodeId node, std::vector<BufferId>& made) {
@@ -102,12 +102,14 @@ bool Tape::take_kept(Region& region, NodeId node, std::vector<BufferId>& made) {
       std::find_if(region.kept.begin(), region.kept.end(), [&](const Kept& k) { return k.node == node; });
   if (found == region.kept.end()) return false;
   made = found->slots;
+  if (records()) slot_values_ = found->values;
   region.kept.erase(found);
   const std::span<const Slot> slots = recipes_.slots(node);
   for (std::size_t at = 0; at < slots.size(); ++at) {
     if (slots[at].kind != SlotKind::Output || made[at] == kNoBuffer) continue;
     buffer_of(graph_.output(graph_.node(node), slots[at].index)) = made[at];
   }
+  if (records()) record_outputs(node);
   return true;
 }
 

@@ -82,6 +82,7 @@ void Tape::swap_storage(Region& region, std::size_t slot, TensorId tensor, Buffe
     emitter_.release(before, Reason::AutogradGraph);
   }
   buffer_of(tensor) = with;
+  if (records()) values_[static_cast<std::size_t>(tensor)] = emitter_.recording()->placed(with, Bytes(0), tensor);
   emitter_.release(before, Reason::CheckpointFrame);
 }
 
