@@ -83,7 +83,8 @@ void fill(walking::Walk& walk, const Graph& graph, const ModelSpec& model) {
         const double x = wave(i, static_cast<double>(place[at]));
         value = is_norm_weight(model.parameters[at].name) ? 1 + 0.1 * x : 0.3 * x;
       } else {
-        value = std::pow(model.dims.rotary_base, -2.0 * static_cast<double>(i) / static_cast<double>(model.dims.head_dim));
+        value =
+            std::pow(model.dims.rotary_base, -2.0 * static_cast<double>(i) / static_cast<double>(model.dims.head_dim));
       }
     }
     walk.set_values(tensor, values);
@@ -108,34 +109,53 @@ GraphOptions options_of(const std::string& attention, DType dtype) {
   return options;
 }
 
-// The largest distance, over the loss, the gradient of the embedding, and those of all parameters.
-double worst_distance(const ModelSpec& model, const Values& expected, const GraphOptions& options) {
+// The loss's, that of the gradient of the embedding, that of all parameters' gradients together, and the largest of one
+// parameter alone: some are sums that nearly vanish.
+struct Distances {
+  double loss = 0;
+  double embedded = 0;
+  double together = 0;
+  double worst = 0;
+};
+
+Distances distances(const ModelSpec& model, const Values& expected, const GraphOptions& options) {
   const Graph graph = build_graph(model, options);
   walking::Walk walk(graph, true);
   fill(walk, graph, model);
   walk.forward();
   walk.backward();
   CHECK(walk.faults() == std::vector<std::string>{});
-  double worst = distance(walk.values(graph.loss), expected.at("loss"));
+  Distances far;
+  far.loss = distance(walk.values(graph.loss), expected.at("loss"));
   std::size_t compared = 0;
   for (const Node& node : graph.nodes) {
     if (node.op != Op::Embedding || compared > 0) continue;
-    worst = std::max(worst, distance(walk.gradient_values(graph.output(node)), expected.at("embedded")));
+    far.embedded = distance(walk.gradient_values(graph.output(node)), expected.at("embedded"));
     ++compared;
   }
+  std::vector<double> all;
+  std::vector<double> all_expected;
   for (std::size_t id = 0; id < graph.tensors.size(); ++id) {
     const auto tensor = static_cast<TensorId>(id);
     const ParameterId parameter = graph.storage_of(tensor).parameter;
     if (graph.tensors[id].producer != kNone || parameter == kNone) continue;
     const std::string& name = model.parameters[static_cast<std::size_t>(parameter)].name;
-    const double far = distance(walk.gradient_values(tensor), expected.at(name));
-    INFO(name);
-    CHECK(std::isfinite(far));
-    worst = std::max(worst, far);
+    const std::vector<double> gradient = walk.gradient_values(tensor);
+    all.insert(all.end(), gradient.begin(), gradient.end());
+    all_expected.insert(all_expected.end(), expected.at(name).begin(), expected.at(name).end());
+    far.worst = std::max(far.worst, distance(gradient, expected.at(name)));
     ++compared;
   }
   CHECK(compared + 1 == expected.size());
-  return worst;
+  far.together = distance(all, all_expected);
+  return far;
+}
+
+void check_close(const Distances& far, double limit) {
+  CHECK(far.loss < limit);
+  CHECK(far.embedded < limit);
+  CHECK(far.together < limit);
+  CHECK(far.worst < 4 * limit);
 }
 
 }  // namespace
@@ -147,13 +167,13 @@ TEST_CASE("models compute what PyTorch computes") {
     for (const char* attention : {"flash", "efficient", "math", "eager"}) {
       if (!gpt2 && attention == std::string("efficient")) continue;  // It takes no grouped heads.
       INFO(model.family << ", " << attention);
-      CHECK(worst_distance(model, expected, options_of(attention, DType::Float32)) < 1e-6);
-      CHECK(worst_distance(model, expected, options_of(attention, DType::BFloat16)) < 0.1);
+      check_close(distances(model, expected, options_of(attention, DType::Float32)), 1e-6);
+      check_close(distances(model, expected, options_of(attention, DType::BFloat16)), 0.05);
     }
     GraphOptions chunked = options_of("flash", DType::Float32);
     chunked.loss = Loss::Chunked;
     chunked.loss_chunks = 3;
-    CHECK(worst_distance(model, expected, chunked) < 1e-6);
+    check_close(distances(model, expected, chunked), 1e-6);
   }
 }
 
