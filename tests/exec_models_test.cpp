@@ -158,7 +158,33 @@ void check_close(const Distances& far, double limit) {
   CHECK(far.worst < 4 * limit);
 }
 
+// A mask of a window over the keys, which no witness has: two ways to compute it must agree, and the window must
+// matter.
+std::vector<double> windowed_gradients(bool eager, int window) {
+  const ModelSpec model = build_model(parse_json("mistral", fmt::format(R"({{"model_type": "mistral", "vocab_size": 19,
+    "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 16, "sliding_window": {}}})",
+                                                                        window)),
+                                      "mistral");
+  const Graph graph = build_graph(model, options_of(eager ? "eager" : "efficient", DType::Float32));
+  walking::Walk walk(graph, true);
+  fill(walk, graph, model);
+  walk.forward();
+  walk.backward();
+  CHECK(walk.faults() == std::vector<std::string>{});
+  for (const Node& node : graph.nodes) {
+    if (node.op == Op::Embedding) return walk.gradient_values(graph.output(node));
+  }
+  return {};
+}
+
 }  // namespace
+
+TEST_CASE("a sliding window masks the same keys in every form of attention") {
+  CHECK(distance(windowed_gradients(false, 3), windowed_gradients(true, 3)) < 1e-6);
+  CHECK(distance(windowed_gradients(false, 6), windowed_gradients(true, 6)) < 1e-6);
+  CHECK(distance(windowed_gradients(true, 3), windowed_gradients(true, 6)) > 1e-3);
+}
 
 TEST_CASE("models compute what PyTorch computes") {
   for (const bool gpt2 : {true, false}) {
