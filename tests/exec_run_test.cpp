@@ -58,7 +58,14 @@ TEST_CASE("stages and ranks divide the same training") {
       CHECK(largest_gap(ddp, whole) < 1e-5);
       for (const int stage : {0, 1, 2, 3}) {
         CAPTURE(stage);
-        CHECK(losses_of(model, fp32_job(model, stage, ranks), 4) == ddp);
+        const std::vector<double> losses = losses_of(model, fp32_job(model, stage, ranks), 4);
+        // Under stage 3 a gradient meets others only when it has left the module whose input it is the gradient of:
+        // what q, k and v hand back is summed in another order.
+        if (stage == 3 && model.family == "llama") {
+          CHECK(largest_gap(losses, ddp) < 1e-6);
+        } else {
+          CHECK(losses == ddp);
+        }
       }
     }
   }
