@@ -178,7 +178,7 @@ void Device::wait(StreamId stream, dsplan_event* event) {
   check(backend_.event_wait(device_, this->stream(stream), event), "event_wait");
 }
 
-void Device::synchronize(dsplan_event* event) {
+void Device::synchronize_event(dsplan_event* event) {
   check(backend_.event_synchronize(device_, event), "event_synchronize");
 }
 

@@ -72,7 +72,7 @@ class Device {
   void destroy_event(dsplan_event* event) noexcept;
   void record(dsplan_event* event, StreamId stream);
   void wait(StreamId stream, dsplan_event* event);  // Also an event of another device of this backend.
-  void synchronize(dsplan_event* event);
+  void synchronize_event(dsplan_event* event);      // The host waits.
   [[nodiscard]] std::int64_t elapsed(dsplan_event* start, dsplan_event* end);  // Nanoseconds.
 
   // For transports of the backend's own. Throws unless `status` is DSPLAN_OK.
