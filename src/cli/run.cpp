@@ -25,7 +25,7 @@ constexpr std::array kCommands = {
     Command{"compare", compare_command, "a prediction against a receipt"},
     Command{"doctor", doctor_command, "what is installed"},
     Command{"plan", nullptr, "search for a configuration that fits"},
-    Command{"run", nullptr, "execute a plan and write a receipt"},
+    Command{"run", run_command, "execute a plan and write a receipt"},
     Command{"check", nullptr, "predictions against committed baselines"},
     Command{"calibrate", nullptr, "measure this machine"},
 };

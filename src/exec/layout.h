@@ -18,16 +18,25 @@ struct Layout {
   std::array<std::int64_t, DSPLAN_MOST_DIMS> dims{};
   std::array<std::int64_t, DSPLAN_MOST_DIMS> strides{};
 
+  [[nodiscard]] std::span<const std::int64_t> extents() const { return {dims.data(), rank}; }
+  [[nodiscard]] bool is(const Shape& shape) const;  // Has these dimensions.
   [[nodiscard]] std::int64_t elements() const;
   [[nodiscard]] bool contiguous() const;
   // Without holes and without overlaps: a permutation of a contiguous layout.
   [[nodiscard]] bool dense() const;
   friend bool operator==(const Layout&, const Layout&) = default;
 };
+[[nodiscard]] std::span<const std::int64_t> extents(const Shape& shape);
 [[nodiscard]] Layout contiguous(std::span<const std::int64_t> dims);
 [[nodiscard]] Layout contiguous(const Shape& shape);
-// The dimensions of `shape`, laid out in the order in which a dense `like` of the same shape lies; else contiguous.
-[[nodiscard]] Layout laid_out_like(const Layout& like, const Shape& shape);
+[[nodiscard]] Layout contiguous_like(const Layout& like);
+// What an elementwise operator makes of these operands, which broadcast to `dims`: contiguous where all of them are,
+// else dense, its dimensions in the order of the operands' strides; the first operand that can tell two dimensions
+// apart decides (ATen's TensorIterator, reorder_dimensions). With one operand this is what empty_like makes.
+[[nodiscard]] Layout elementwise_layout(std::span<const std::int64_t> dims, std::span<const Layout> operands);
+[[nodiscard]] Layout laid_out_like(const Layout& like);
+// Seen at `dims`, to which it broadcasts: repeated elements have stride 0. The dimensions must allow it.
+[[nodiscard]] Layout broadcast_to(const Layout& from, std::span<const std::int64_t> dims);
 // What reshape makes without a copy (ATen's computeStride); nullopt where it has to copy.
 [[nodiscard]] std::optional<Layout> reshaped(const Layout& from, std::span<const std::int64_t> dims);
 

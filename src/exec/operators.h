@@ -29,27 +29,48 @@ struct Call {
   std::span<const Described> saved = {};
 };
 
-// What an operator makes: it fills its buffer from the beginning, in this layout.
+// What an operator makes: it fills its buffer from the beginning, in this layout. `part` is the kernel that writes it.
+// Temporaries are numbered in the order in which one call (forward or backward) makes them.
 struct Made {
   SlotKind kind = SlotKind::Output;
   std::uint8_t index = 0;
+  std::uint8_t part = 0;
   Described what;
+};
+
+// What backward needs of the forward, in the order of saving.
+struct Kept {
+  enum class Kind : std::uint8_t { Input, Output, Extra };
+  Kind kind = Kind::Input;
+  std::uint8_t index = 0;
+  friend bool operator==(const Kept&, const Kept&) = default;
 };
 
 // Why this operator cannot be run here, as it stands; nullopt: it can.
 [[nodiscard]] std::optional<std::string> cannot_run(const Graph& graph, const Node& node);
 
-// What the forward makes, in the order in which it makes it: outputs, by-products, temporaries.
+[[nodiscard]] std::vector<Kept> keeps(const Graph& graph, const Node& node);
+
+// What the forward makes, in the order in which it makes it: outputs, by-products, temporaries. The output of an
+// operator that works in place is not made: it is input 0.
 [[nodiscard]] std::vector<Made> forward_makes(const Call& call);
 // What the backward makes: gradients of the inputs that require one, temporaries.
 [[nodiscard]] std::vector<Made> backward_makes(const Call& call);
 
-// A view in forward: the outputs, sharing the storage of input 0. Offsets are in elements from the input's first.
+// What autograd makes besides: the sum of two gradients of one tensor (unless it lies in the first one's buffer), and
+// what it clones for a leaf.
+[[nodiscard]] Described sum_of_gradients(const Described& first, const Described& second);
+[[nodiscard]] Described clone_of_gradient(const Described& gradient);
+
+// A view in forward, or what works in place: the outputs, sharing the storage of input 0. Offsets are in elements from
+// the input's first. A view with other dimensions than the graph's is one that has to be copied next: its elements
+// stand in the graph's order (exec/views.h).
 [[nodiscard]] std::vector<Viewed> forward_view(const Call& call);
 // The gradient of input `input` where it is (a part of, or a view of) the incoming gradient `gradient`.
 [[nodiscard]] Viewed backward_view(const Call& call, std::size_t input, const Described& gradient);
 
-// The operator's attributes as kernels take them: dsplan_launch::integers and ::numbers.
+// The operator's attributes as kernels take them: dsplan_launch::integers and ::numbers, at the places that
+// exec/attributes.h names.
 struct Attributes {
   std::vector<std::int64_t> integers;
   std::vector<double> numbers;

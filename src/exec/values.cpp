@@ -81,6 +81,16 @@ std::vector<Made> Values::backward(const Task& task) {
   return backward_makes({graph(task), node(task), inputs_of(task), gradients, saved});
 }
 
+Made Values::gradient(const Task& task) const {
+  const std::span<const ValueId> in = program_.in(task);
+  Made made;
+  made.kind = SlotKind::Gradient;
+  made.what = at(in.front()).what;
+  if (task.body == Body::AddGradients) made.what = sum_of_gradients(made.what, at(in[1]).what);
+  if (task.body == Body::CloneGradient) made.what = clone_of_gradient(made.what);
+  return made;
+}
+
 const std::vector<Made>& Values::made_by(const Task& task) {
   if (cached_ == &task) return makes_;
   const bool continues = cached_ != nullptr && same_call(*cached_, task);
@@ -91,15 +101,7 @@ const std::vector<Made>& Values::made_by(const Task& task) {
     case Body::Backward: makes_ = backward(task); break;
     case Body::AddGradients:
     case Body::CloneGradient:
-    case Body::LossSeed: {
-      // What is summed or cloned has the size of what it is made from; a gradient that has holes is made dense.
-      const Described& from = at(program_.in(task).front()).what;
-      const bool keeps = from.layout.dense() && task.body != Body::CloneGradient;
-      Described made{from.dtype,
-                     keeps ? from.layout : contiguous(std::span(from.layout.dims.data(), from.layout.rank))};
-      makes_.assign(1, Made{SlotKind::Gradient, 0, made});
-      break;
-    }
+    case Body::LossSeed: makes_.assign(1, gradient(task)); break;
     default: makes_.clear(); break;
   }
   return makes_;

@@ -48,6 +48,7 @@ class Values {
   [[nodiscard]] const std::vector<Made>& made_by(const Task& task);
   [[nodiscard]] std::vector<Made> forward(const Task& task);
   [[nodiscard]] std::vector<Made> backward(const Task& task);
+  [[nodiscard]] Made gradient(const Task& task) const;
   [[nodiscard]] const Described* wanted(const Task& task, const MadeValue& made);
   void define(const Task& task);
   void view_forward(const Task& task);

@@ -178,13 +178,14 @@ TensorId added_bias(GraphBuilder& g, TensorId flags, TensorId q) {
   return bias;
 }
 
-TensorId fused_kernel(GraphBuilder& g, const Heads& query, const Heads& key, const Heads& value, TensorId flags) {
-  if (flags == kNone) return g.attention(query.tensor, key.tensor, value.tensor, kNone);
+TensorId fused_kernel(GraphBuilder& g, const Heads& query, const Heads& key, const Heads& value,
+                      const AttentionCall& call) {
+  if (call.mask == kNone) return g.attention(query.tensor, key.tensor, value.tensor, kNone, call.dropout);
   const TensorId low_v = g.lowered(value.tensor);
   const TensorId low_k = g.lowered(key.tensor);
   const TensorId low_q = g.lowered(query.tensor);
-  const TensorId bias = added_bias(g, flags, low_q);
-  const TensorId output = g.attention(low_q, low_k, low_v, bias);
+  const TensorId bias = added_bias(g, call.mask, low_q);
+  const TensorId output = g.attention(low_q, low_k, low_v, bias, call.dropout);
   g.drop({bias, low_q, low_k, low_v});
   return output;
 }
@@ -200,7 +201,7 @@ Attended fused(GraphBuilder& g, const AttentionCall& call) {
   if (copies_operands(g.options())) {
     for (Heads* operand : {&query, &key, &value}) make_plain(g, *operand);
   }
-  const TensorId output = fused_kernel(g, query, key, value, call.mask);
+  const TensorId output = fused_kernel(g, query, key, value, call);
   TensorId flat = kNone;
   if (query.layout == Layout::ByToken) {
     // Laid out as [B, S, H, D] already: transpose and reshape are views.

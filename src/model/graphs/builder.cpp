@@ -337,11 +337,11 @@ TensorId GraphBuilder::matmul(TensorId a, TensorId b) {
   return out;
 }
 
-TensorId GraphBuilder::attention(TensorId q, TensorId k, TensorId v, TensorId bias) {
+TensorId GraphBuilder::attention(TensorId q, TensorId k, TensorId v, TensorId bias, double dropout) {
   const TensorId low_v = lowered(v);
   const TensorId low_k = lowered(k);
   const TensorId low_q = lowered(q);
-  const TensorId out = make(Op::Attention, shape(q), dtype(low_q), {low_q, low_k, low_v, bias}, true);
+  const TensorId out = make(Op::Attention, shape(q), dtype(low_q), {low_q, low_k, low_v, bias}, true, dropout);
   graph_.nodes.back().attention = bias == kNone ? options_.attention : AttentionKernel::MemoryEfficient;
   drop({low_q, low_k, low_v});
   return out;
@@ -356,9 +356,10 @@ std::pair<TensorId, TensorId> GraphBuilder::select(Op op, TensorId x, Shape valu
   return {first, second};
 }
 
-std::pair<TensorId, TensorId> GraphBuilder::nll_loss(TensorId log_probabilities, TensorId target) {
+std::pair<TensorId, TensorId> GraphBuilder::nll_loss(TensorId log_probabilities, TensorId target, Reduction reduction) {
   const TensorId wide = widened(log_probabilities);
   const TensorId loss = make(Op::NllLoss, Shape{}, dtype(wide), {wide, target}, true);
+  graph_.nodes.back().reduction = reduction;
   drop({wide});
   return {loss, kNone};
 }

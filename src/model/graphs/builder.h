@@ -97,14 +97,15 @@ class GraphBuilder {
   TensorId cat_last(TensorId a, TensorId b);
   TensorId matmul(TensorId a, TensorId b);
   // `bias` is added to the scores, or kNone. The options' kernel, but with a bias the memory-efficient one.
-  TensorId attention(TensorId q, TensorId k, TensorId v, TensorId bias);
+  // The weights are dropped with probability `dropout` inside the kernel.
+  TensorId attention(TensorId q, TensorId k, TensorId v, TensorId bias, double dropout);
   TensorId make(Op op, Shape shape, DType dtype, std::initializer_list<TensorId> inputs, bool differentiable = false,
                 double number = 0);
   // Every element is `number`.
   TensorId filled(Shape shape, DType dtype, double number);
   // Two outputs: values and int64 indices.
   std::pair<TensorId, TensorId> select(Op op, TensorId x, Shape values);
-  std::pair<TensorId, TensorId> nll_loss(TensorId log_probabilities, TensorId target);
+  std::pair<TensorId, TensorId> nll_loss(TensorId log_probabilities, TensorId target, Reduction reduction);
   TensorId in_place(Op op, TensorId x, TensorId other);
   TensorId keep(TensorId x);  // One more Python reference.
 

@@ -202,7 +202,7 @@ class Decoder {
   TensorId activation(ModuleId mlp, TensorId x) {
     const ModuleId act = g_.child(mlp, "act_fn");
     g_.enter(act);
-    const TensorId out = g_.unary(d_.activation == "silu" ? Op::Silu : Op::Gelu, x);
+    const TensorId out = activated(g_, d_.activation, x);
     g_.exit(act);
     return out;
   }

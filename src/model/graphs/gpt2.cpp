@@ -63,7 +63,7 @@ class Gpt2 {
   TensorId activation(ModuleId module, TensorId x) {
     g_.enter(module);
     const bool composite = d_.activation == "gelu_new";
-    const TensorId out = composite ? gelu_new(x) : g_.unary(d_.activation == "silu" ? Op::Silu : Op::Gelu, x);
+    const TensorId out = composite ? gelu_new(x) : activated(g_, d_.activation, x);
     g_.exit(module);
     return out;
   }

@@ -74,6 +74,13 @@ std::optional<std::string> attention_obstacle(const ModelSpec& model, const Trai
 
 }  // namespace
 
+TensorId activated(GraphBuilder& g, std::string_view activation, TensorId x) {
+  if (activation == "silu") return g.unary(Op::Silu, x);
+  if (activation == "gelu" || activation == "gelu_python") return g.unary(Op::Gelu, x, 0);
+  const bool with_tanh = activation == "gelu_pytorch_tanh" || activation == "gelu_python_tanh";
+  return g.unary(Op::Gelu, x, with_tanh ? 1 : 2);
+}
+
 bool masks_some_layers(const ModelSpec& model) { return model.family == "gemma2"; }
 
 bool keeps_heads_grouped(Version transformers, Version torch) {

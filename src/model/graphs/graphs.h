@@ -36,6 +36,9 @@ void cut_module_regions(Graph& graph, const ModelSpec& model, const std::vector<
 [[nodiscard]] Graph build_gpt2_graph(const ModelSpec& model, const GraphOptions& options);
 
 // Shared pieces.
+// silu, or what takes as much memory as gelu: Node::number of Op::Gelu is 0 for the exact form, 1 for the one with
+// tanh, 2 for another activation.
+[[nodiscard]] TensorId activated(GraphBuilder& g, std::string_view activation, TensorId x);
 // create_causal_mask, or create_sliding_window_causal_mask where `window` > 0: the mask of eager attention [B, 1, S, S]
 // in the model's dtype; kNone for the fused kernels, which are causal by a flag. A batch without mask is searched for
 // several sequences in one row; `ones` is the batch's mask, or kNone.

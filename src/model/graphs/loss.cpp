@@ -37,7 +37,7 @@ TensorId whole_loss(GraphBuilder& g, TensorId logits, TensorId labels, DType as)
   const TensorId targets = g.view(shifted.labels, Shape{tokens});
   g.drop({shifted.labels});
   const TensorId log_probabilities = g.unary(Op::LogSoftmax, rows);
-  const TensorId loss = g.nll_loss(log_probabilities, targets).first;
+  const TensorId loss = g.nll_loss(log_probabilities, targets, Reduction::Mean).first;
   g.drop({log_probabilities, rows, shifted.padded, targets});
   return loss;
 }
@@ -90,7 +90,7 @@ TensorId summed_loss(GraphBuilder& g, TensorId logits, TensorId targets) {
   const TensorId rows = g.view(logits, Shape{shape.dims[0] * shape.dims[1], shape.dims[2]});
   const TensorId upcast = g.cast(rows, DType::Float32);
   const TensorId log_probabilities = g.unary(Op::LogSoftmax, upcast);
-  const TensorId loss = g.nll_loss(log_probabilities, targets).first;
+  const TensorId loss = g.nll_loss(log_probabilities, targets, Reduction::Sum).first;
   g.drop({log_probabilities, upcast, rows});
   return loss;
 }

@@ -60,11 +60,12 @@ TensorId causal_flags(GraphBuilder& g, const Indices& at) {
 }
 
 // One byte, then for each condition its flags and their conjunction (and_masks): kv > q - window, kv <= q.
-TensorId windowed_flags(GraphBuilder& g, const Indices& at) {
+TensorId windowed_flags(GraphBuilder& g, const Indices& at, std::int64_t window) {
   const std::int64_t seq = g.options().seq;
   const Shape square{1, 1, seq, seq};
-  const TensorId start = g.make(Op::Arange, Shape{}, DType::Bool, {});
-  const TensorId lowest = g.make(Op::Sub, Shape{1, 1, seq, 1}, DType::Int64, {at.q});
+  const TensorId start = g.filled(Shape{}, DType::Bool, 1);
+  const auto back = static_cast<double>(window - 1);
+  const TensorId lowest = g.make(Op::Sub, Shape{1, 1, seq, 1}, DType::Int64, {at.q}, false, back);
   const TensorId above = g.make(Op::GreaterEqual, square, DType::Bool, {at.kv, lowest});
   g.drop({lowest});
   const TensorId within = g.make(Op::MaskedFill, square, DType::Bool, {start, above});
@@ -76,14 +77,14 @@ TensorId windowed_flags(GraphBuilder& g, const Indices& at) {
 }
 
 // sdpa_mask: flags [1, 1, S, S], expanded to the batch.
-TensorId flags_of(GraphBuilder& g, bool windowed) {
+TensorId flags_of(GraphBuilder& g, bool windowed, std::int64_t window) {
   const std::int64_t seq = g.options().seq;
   Indices at;
   at.rows = numbers(g, g.options().micro_batch);
   at.heads = numbers(g, 1);
   at.q = shifted_numbers(g, seq);
   at.kv = shifted_numbers(g, seq);
-  const TensorId flags = windowed ? windowed_flags(g, at) : causal_flags(g, at);
+  const TensorId flags = windowed ? windowed_flags(g, at, window) : causal_flags(g, at);
   g.drop({at.rows, at.heads, at.q, at.kv});
   return flags;
 }
@@ -111,7 +112,7 @@ TensorId attention_mask(GraphBuilder& g, TensorId position_ids, TensorId ones, s
     look_for_packed_sequences(g, position_ids);
   }
   if (!options.eager_attention && !windowed) return kNone;
-  const TensorId flags = flags_of(g, windowed);
+  const TensorId flags = flags_of(g, windowed, window);
   if (!options.eager_attention) return flags;
   const TensorId mask = added_mask(g, flags);
   g.drop({flags});

@@ -16,8 +16,10 @@ struct Row {
 
 constexpr Row kRows[] = {
     {"accumulate gradient", Body::Add},
+    {"add gradients", Body::Add},
     {"add gradients in partition", Body::Add},
     {"add to gradient partition", Body::Add},
+    {"add to sums of gradients", Body::Add},
     {"cast gradient", Body::Copy},
     {"cast gradients", Body::Copy},
     {"cast parameter", Body::Copy},
@@ -79,6 +81,8 @@ constexpr Row kRows[] = {
     {"overflow scan", Body::OverflowScan},
     {"pad gradient", Body::Copy},
     {"partition parameter", Body::Copy},
+    {"pin memory", Body::Copy},
+    {"pin tensor", Body::Zero},
     {"read the outputs", Body::Nothing},
     {"scaled gradients", Body::Copy},
     {"set workspace", Body::Nothing},

@@ -193,6 +193,7 @@ void Stage12Offload::take_norm(const Piece& piece) {
   emitter_.begin();
   emitter_.read(wide);
   emitter_.write(norms_.back());
+  emitter_.as(Body::SquareSum);
   emitter_.compute("gradient norm");
   emitter_.release(wide, Reason::LastUse);
 }
@@ -290,6 +291,7 @@ void Stage12Offload::update(bool first) {
   read_all(state_);
   emitter_.write(master_);
   write_all(state_);
+  emitter_.states_of_update(state_.size());
   emitter_.compute("optimizer update");
   emitter_.begin();
   emitter_.read(master_);

@@ -170,6 +170,16 @@ void Stage12Runtime::reduce_apart() {
     for (const Entry& entry : entries_) {
       if (mine(entry)) emitter_.write(entry.own);
     }
+    if (Recording* recording = emitter_.recording()) {
+      const DType type = casts ? training().communication_dtype : staged_;
+      std::vector<ByteRange> reads;
+      for (const Entry& entry : entries_) {
+        if (!mine(entry)) continue;
+        const std::int64_t elements = trained_[entry.parameter].elements;
+        reads.push_back({result, storage(Elements(entry.offset), type), storage(Elements(elements), type)});
+      }
+      recording->reads(std::move(reads));
+    }
     emitter_.compute("copy reduced gradients back");
   }
   if (casts || joins) emitter_.release(result, Reason::PythonFrame);

@@ -132,7 +132,8 @@ std::vector<ByteRange> Stage12Runtime::fragments_of(const std::vector<BufferId>&
     const std::int64_t count = fragments_[next++];
     const bool apart = !zero().contiguous_gradients;
     const std::int64_t begin = sums_partition_ ? filled : apart ? skipped : kept_offset_[i] + skipped;
-    const std::size_t part = apart ? next - 1 : 0;
+    // Those of parameters apart come last.
+    const std::size_t part = apart ? parts.size() - std::min(parts.size(), fragments_.size()) + next - 1 : 0;
     if (part < parts.size())
       ranges.push_back({parts[part], storage(Elements(begin), type), storage(Elements(count), type)});
     filled += count;

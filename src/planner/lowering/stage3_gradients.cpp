@@ -162,6 +162,9 @@ void Stage3Runtime::take_scattered(BufferId tensor, Bytes mine) {
     emitter_.begin();
     emitter_.read(tensor, sources.back().offset, all);
     emitter_.write(casts.back());
+    if (emitter_.recording() != nullptr) {
+      emitter_.recording()->reads({{tensor, sources.back().offset, storage(Elements(real), type)}});
+    }
     emitter_.compute("cast gradient");
     sources.back() = {casts.back(), Bytes(0), bytes};
   }

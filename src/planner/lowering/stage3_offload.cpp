@@ -275,6 +275,7 @@ void Stage3Runtime::update_on_host(SubGroup& group, bool first) {
   read_all(group.state);
   emitter_.write(group.master);
   write_all(group.state);
+  emitter_.states_of_update(group.state.size());
   emitter_.compute("optimizer update on the host");
   copy_to_partitions(group);
 }
