@@ -116,6 +116,8 @@ void RankMemory::reset_peaks() {
 // The space goes too: an allocator may still have ranges of addresses without memory.
 void RankMemory::finish() {
   if (!space_) return;
+  device_
+      .synchronize();  // With this rank's streams also what other ranks read: each collective ends with waiting for it.
   for (std::size_t id = 0; id < held_.size(); ++id) {
     if (!held_[id].live) continue;
     give_back(held_[id], static_cast<BufferId>(id));
