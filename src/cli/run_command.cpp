@@ -149,7 +149,7 @@ int run_command(const Words& words) {
     plans.push_back({inputs.model, plan.shapes.graphs, rank.schedule, rank.program});
   }
   const exec::RunResult result = exec::run(plans, options);
-  const Receipt receipt = receipt_of(result, said.inputs, inputs, job, predictions.front().fingerprint);
+  const Receipt receipt = receipt_of(result, said.inputs, inputs, job, predictions.front());
   receipt_file.add(receipt_json(receipt));
   receipt_file.finish();
   std::vector<PredictedRank> predicted;

@@ -3,15 +3,12 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include "core/sha256.h"
 #include "io/locate.h"
+#include "io/receipt.h"
 #include "io/text.h"
 
 namespace dsplan {
 namespace {
-
-// As read_receipt makes it, so that a receipt and its file belong to the same part.
-Document parsed(const std::string& path, const std::string& text) { return parse_json(path, text); }
 
 ReceiptInputs inputs_of(const SimulateWords& words, const Request& request) {
   ReceiptInputs inputs;
@@ -29,12 +26,13 @@ ReceiptInputs inputs_of(const SimulateWords& words, const Request& request) {
   return inputs;
 }
 
-void add_rank(const exec::RankRun& run, const ModelSpec& model, const Job& job, Receipt& receipt) {
+// The counts of parameters are the plan's: nothing measures them.
+void add_rank(const exec::RankRun& run, const Prediction& prediction, Receipt& receipt) {
   RankFigures figures = run.figures;
-  figures.parameters_total = total_elements(model);
+  figures.parameters_total = prediction.parameters_total;
+  figures.parameters_trainable = prediction.parameters_trainable;
   figures.absent.push_back({"memory.process", "the executor's own process holds all ranks"});
   figures.absent.push_back({"memory.host.per_node", "all ranks share this host"});
-  (void)job;
   receipt.ranks.push_back(std::move(figures));
   for (const exec::PhaseTime& time : run.times) {
     if (time.step == 0) continue;
@@ -46,7 +44,7 @@ void add_rank(const exec::RankRun& run, const ModelSpec& model, const Job& job, 
 }  // namespace
 
 Receipt receipt_of(const exec::RunResult& result, const SimulateWords& words, const Inputs& inputs, const Job& job,
-                   const std::string& fingerprint) {
+                   const Prediction& prediction) {
   Receipt receipt;
   receipt.source = "dsplan run";
   receipt.name = fmt::format("{}-run", inputs.model.name);
@@ -58,10 +56,10 @@ Receipt receipt_of(const exec::RunResult& result, const SimulateWords& words, co
   receipt.environment.allocator_conf = inputs.request.alloc_conf.given() ? *inputs.request.alloc_conf : "";
   receipt.environment.recorded = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
   receipt.inputs = inputs_of(words, inputs.request);
-  receipt.inputs.fingerprint = fingerprint;
+  receipt.inputs.fingerprint = prediction.fingerprint;
   receipt.world = job.parallelism.world;
-  for (const exec::RankRun& run : result.ranks) add_rank(run, inputs.model, job, receipt);
-  return receipt;
+  for (const exec::RankRun& run : result.ranks) add_rank(run, prediction, receipt);
+  return read_receipt(parse_json(receipt.name + ".json", receipt_json(receipt)));
 }
 
 }  // namespace dsplan

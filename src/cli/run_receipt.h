@@ -8,7 +8,8 @@
 
 namespace dsplan {
 
+// Written and read again: what is compared is what the file says.
 [[nodiscard]] Receipt receipt_of(const exec::RunResult& result, const SimulateWords& words, const Inputs& inputs,
-                                 const Job& job, const std::string& fingerprint);
+                                 const Job& job, const Prediction& prediction);
 
 }  // namespace dsplan

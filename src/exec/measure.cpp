@@ -118,7 +118,10 @@ RankFigures Measurer::figures() const {
   figures.persistent = persistent_;
   figures.peak = peak_;
   figures.peak_phase = peak_phase_;
-  figures.phases = phases_;
+  // What is predicted is one step in steady state: the last. Steps between it and the first repeat it.
+  for (const FigurePhase& phase : phases_) {
+    if (phase.name != name(Stretch::MiddleStep)) figures.phases.push_back(phase);
+  }
   figures.communication = traffic();
   const HostPeaks& host = memory_.host_peaks();
   figures.host.pinned = host.most.pinned;

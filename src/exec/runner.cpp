@@ -148,7 +148,11 @@ void Runner::run_operator(const Task& task) {
   for (const std::optional<TensorAt>& tensor : operands.in) {
     in.push_back(tensor && memory_.holds(tensor->buffer) ? tensor_of(*tensor) : dsplan_tensor{});
   }
-  for (const std::optional<TensorAt>& tensor : operands.made) {
+  const std::span<const MadeValue> names = plan_.program.made_by(task);
+  const bool in_place = task.body == Body::Forward && plan_.graphs[task.graph].node(task.node).in_place;
+  for (std::size_t i = 0; i < operands.made.size(); ++i) {
+    if (in_place && names[i].kind == SlotKind::Output) continue;  // It is input 0.
+    const std::optional<TensorAt>& tensor = operands.made[i];
     made.push_back(tensor && memory_.holds(tensor->buffer) ? tensor_of(*tensor) : dsplan_tensor{});
   }
   if (task.body == Body::LossSeed) {

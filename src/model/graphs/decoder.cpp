@@ -109,8 +109,12 @@ class Decoder {
     const TensorId frequencies = g_.buffer("inv_freq");
     const std::int64_t half = g_.shape(frequencies).dims[0];
     const std::int64_t seq = g_.options().seq;
-    const TensorId wide = g_.make(Op::Cast, Shape{1, 1, seq}, DType::Float32, {positions});
-    const TensorId product = g_.make(Op::Matmul, Shape{1, half, seq}, DType::Float32, {frequencies, wide});
+    const TensorId row = g_.view(positions, Shape{1, 1, seq});
+    const TensorId wide = g_.make(Op::Cast, Shape{1, 1, seq}, DType::Float32, {row});
+    g_.drop({row});
+    const TensorId column = g_.view(frequencies, Shape{1, half, 1});
+    const TensorId product = g_.make(Op::Matmul, Shape{1, half, seq}, DType::Float32, {column, wide});
+    g_.drop({column});
     const TensorId angles = g_.view(product, Shape{1, seq, half}, {step_swap(1, 2)});
     g_.drop({product});
     const TensorId both = g_.cat_last(angles, angles);
