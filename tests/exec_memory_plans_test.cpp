@@ -48,9 +48,10 @@ void check_caching(const Schedule& schedule, const AllocatorConfig& config, std:
 TEST_CASE("what is predicted for real schedules is what the executor's memory counts") {
   HostBackend host;
   const ModelSpec model = lowered::bundled("tiny-llama");
+  const auto layers = static_cast<std::int32_t>(model.dims.layers);
   int plans = 0;
   for (int stage = -1; stage <= 3; ++stage) {
-    for (const lowered::Case& one : lowered::variants(stage, stage < 0 ? 1 : 2, model.dims.layers)) {
+    for (const lowered::Case& one : lowered::variants(stage, stage < 0 ? 1 : 2, layers)) {
       INFO(one.name);
       for (const Schedule& schedule : lowered::all_ranks(model, one.job)) {
         ++plans;
