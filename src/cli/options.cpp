@@ -194,28 +194,24 @@ std::optional<Bytes> labelled_size(std::string_view option, std::string_view tex
   return std::nullopt;
 }
 
-SimulateWords parse_simulate(std::string_view command, const Words& words) {
-  return parse_simulate(command, words, "Predicts the memory and the traffic of one configuration.", {});
-}
-
-SimulateWords parse_simulate(std::string_view command, const Words& words, const std::string& description,
-                             std::span<const OwnOption> own) {
+SimulateWords parse_simulate(std::string_view command, const Words& words, const CommandExtras& extras) {
   const auto dashes = std::find(words.begin(), words.end(), "--");
   const auto end = static_cast<std::size_t>(dashes - words.begin());
   SimulateWords result;
   if (dashes != words.end()) result.launch.assign(dashes + 1, words.end());
 
-  CommandLine line(fmt::format("dsplan {}", command), description, kFooter);
+  CommandLine line(fmt::format("dsplan {}", command), extras.description,
+                   extras.footer.empty() ? std::string(kFooter) : extras.footer);
   std::optional<std::string> model;
   std::array<std::optional<std::string>, kOptions.size()> values;
   std::vector<std::string> freeze, set, topics;
   std::optional<std::string> diff;
   bool strict = false;
   line.positional("MODEL", "Bundled name, config.json, folder, cached id", model);
+  if (extras.add) extras.add(line);
   for (std::size_t i = 0; i < kOptions.size(); ++i) {
     line.option(kOptions[i].name, kOptions[i].type, kOptions[i].help, values[i]);
   }
-  for (const OwnOption& one : own) line.option(one.name, one.type, one.help, *one.into);
   line.list("--freeze", "GLOB", "Parameters without gradients; may be repeated", freeze);
   line.list("--set", "KEY=VALUE", "zero_grad_set_to_none=BOOL; others: not yet", set);
   line.list("--explain", "TOPIC", "Adds to the table: peak, traffic, ...", topics);

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,20 +23,17 @@ struct SimulateWords {
   std::vector<Topic> explain;
 };
 
+// What a command says and takes beyond the options of `simulate`. `add` may register further options.
+struct CommandExtras {
+  std::string description = "Predicts the memory and the traffic of one configuration.";
+  std::string footer;  // Empty: that of `simulate`.
+  std::function<void(CommandLine&)> add;
+};
+
 // Refused, all together: unknown options, values that are no numbers or no labelled sizes, a missing MODEL, options and
 // topics that are not modelled yet and that no later step would see (--diff, --explain fragmentation, ...).
-[[nodiscard]] SimulateWords parse_simulate(std::string_view command, const Words& words);
-
-// An option of one command beside those of `simulate`. The value arrives as text.
-struct OwnOption {
-  const char* name;
-  const char* type;
-  const char* help;
-  std::optional<std::string>* into;
-};
-// The same, for a command that does `description` and has options of its own.
-[[nodiscard]] SimulateWords parse_simulate(std::string_view command, const Words& words, const std::string& description,
-                                           std::span<const OwnOption> own);
+[[nodiscard]] SimulateWords parse_simulate(std::string_view command, const Words& words,
+                                           const CommandExtras& extras = {});
 
 // The same words again, for whoever wants to predict the same: without MODEL, files, and what only says what to print.
 [[nodiscard]] Words words_of(const SimulateWords& said);

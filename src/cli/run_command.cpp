@@ -25,6 +25,11 @@ namespace {
 constexpr std::int64_t kMostSteps = 10'000;
 constexpr std::int64_t kMostRanks = 64;
 
+constexpr const char* kFooter =
+    "Options of the configuration are those of `simulate`. The run ends with a\n"
+    "comparison, row by row; --out takes the receipt.\n"
+    "Exit codes: 0 it agrees, 2 refused, 3 out of memory, 4 something differs.";
+
 struct RunWords {
   SimulateWords inputs;
   std::int64_t steps = 2;
@@ -46,15 +51,18 @@ double positive(const char* name, const std::string& text, Diagnostics& faults) 
 RunWords parse(const Words& words) {
   RunWords said;
   std::optional<std::string> backend, ranks, transport, steps, seed, rate;
-  const std::array own = {
-      OwnOption{"--backend", "host|cuda", "What executes; host by default", &backend},
-      OwnOption{"--ranks", "N", "All ranks, as --gpus", &ranks},
-      OwnOption{"--transport", "KIND", "threads, virtual or nccl; threads by default", &transport},
-      OwnOption{"--steps", "K", "Optimizer steps, 2 or more", &steps},
-      OwnOption{"--seed", "N", "Of initial values and dropout", &seed},
-      OwnOption{"--learning-rate", "X", "Of the optimizer; 0.001 by default", &rate},
+  CommandExtras extras;
+  extras.description = "Executes one configuration and measures it.";
+  extras.footer = kFooter;
+  extras.add = [&](CommandLine& line) {
+    line.option("--backend", "host|cuda", "What executes; host by default", backend);
+    line.option("--ranks", "N", "All ranks, as --gpus", ranks);
+    line.option("--transport", "KIND", "threads, virtual or nccl; threads by default", transport);
+    line.option("--steps", "K", "Optimizer steps, 2 or more", steps);
+    line.option("--seed", "N", "Of initial values and dropout", seed);
+    line.option("--learning-rate", "X", "Of the optimizer; 0.001 by default", rate);
   };
-  said.inputs = parse_simulate("run", words, "Executes one configuration and measures it.", own);
+  said.inputs = parse_simulate("run", words, extras);
   Diagnostics faults;
   const auto fault = [&](const char* name, std::string text, std::string hint = {}) {
     faults.add({name, 0, 0, {}, std::move(text), std::move(hint)});

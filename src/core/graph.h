@@ -142,12 +142,19 @@ enum class Op : std::uint8_t {
   KlDiv,                    // The target is not a logarithm.
   FusedLinearCrossEntropy,  // Hidden state, weight, target.
 
+  // Megatron's tensor parallelism: each sums over the ranks that share a layer.
+  AllReduce,             // The input itself, summed in place; the gradient passes.
+  CopyToParallel,        // The input itself; its gradient is summed in place.
+  ParallelCrossEntropy,  // Logits of this rank's part of the vocabulary, target; softmax, and the loss of each token.
+
   // Of integers and booleans.
   Arange,
   NotEqual,
   Equal,
   All,
   GreaterEqual,
+  Less,
+  BitwiseOr,
   Histogram,
   Custom,  // The node of a torch.autograd.Function: its outputs were made before, without gradients.
 };

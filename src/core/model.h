@@ -130,4 +130,8 @@ struct ModelSpec {
 // Source: Megatron-LM's ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding (interface.md, last section).
 [[nodiscard]] Shape local_shape(const ModelSpec& model, const Parameter& parameter, std::int64_t tp);
 
+// The model as one tensor-parallel rank has it: every parameter in its local shape, and the dimensions that are cut
+// (heads, kv_heads, ffn, vocab) likewise. Names, modules and calls stay. Refuses what local_shape refuses.
+[[nodiscard]] ModelSpec tensor_parallel_part(const ModelSpec& model, std::int64_t tp);
+
 }  // namespace dsplan

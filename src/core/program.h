@@ -66,16 +66,16 @@ enum class Body : std::uint8_t {
   Nothing,        // Takes time on a real machine, and changes no number: "read the outputs".
   LoadParameter,  // writes: the initial values of each buffer's parameter.
   LoadBuffer,     // writes: a buffer of the model, all of it.
-  Zero,
-  Copy,        // writes = reads, element by element, converted where dtypes differ. Missing reads are zeros.
-  Add,         // writes += reads: the reads that follow the target itself.
-  Scale,       // writes *= the runtime's factor (`number`).
-  Collective,  // A Communicate: reads and writes as its kind says.
+  Clear,          // writes = 0.
+  Copy,           // writes = reads, element by element, converted where dtypes differ. Missing reads are zeros.
+  Add,            // writes += reads: the reads that follow the target itself.
+  Scale,          // writes *= the runtime's factor (`number`).
+  Collective,     // A Communicate: reads and writes as its kind says.
   // One optimizer step over flat ranges. writes: targets, each with `part` states behind it; reads: the same, and the
   // gradients in the order of the targets.
   Update,
-  SquareSum,   // The squares of what is read join this rank's part of the squared norm.
-  Norm,        // writes: that part; a control all-reduce of it makes it the whole.
+  SquareSum,  // The squares of what is read join this rank's part of the squared norm.
+  Norm,       // writes: that part; a control all-reduce of it makes it the whole.
   OverflowScan,
   Clip,  // writes *= what keeps the global norm below the threshold, 1 if it is.
   RandomState,

@@ -50,8 +50,9 @@ enum class Pass : std::uint8_t { Setup, Forward, Recompute, Backward, Step, Save
 // What a buffer is, for people: "saved input of linear". Points to a string literal, so that labels cost nothing.
 using Label = const char*;
 
-// Where a buffer lives. Host buffers and files count in the host's ledger, never in the device's.
-enum class Space : std::uint8_t { Device, Pinned, Pageable, Nvme };
+// Where a buffer lives. Host buffers and files count in the host's ledger, never in the device's. Locked: page-locked
+// by DeepSpeed itself to the byte, where Pinned comes from PyTorch's pool.
+enum class Space : std::uint8_t { Device, Pinned, Locked, Pageable, Nvme };
 
 struct Buffer {
   Bytes size;  // Requested bytes; > 0.
@@ -204,10 +205,11 @@ struct FrameworkCount {
 };
 
 struct Schedule {
-  std::int64_t rank = 0;
+  std::int64_t rank = 0;  // Among the data-parallel ranks.
   std::int64_t world = 1;
   std::int64_t dp = 1;
-  std::int64_t dp_inside = 1;       // Ranks of a DataParallelInside group.
+  std::int64_t dp_inside = 1;  // Ranks of a DataParallelInside group.
+  std::int64_t tp = 1;
   bool keeps_results = false;       // Recomputations leave out operators whose results a selective checkpoint kept.
   std::vector<Buffer> buffers;      // Indexed by BufferId.
   std::vector<Access> accesses;     // Pool for the spans.
@@ -216,8 +218,11 @@ struct Schedule {
   std::vector<Promise> promises;
   std::vector<FrameworkCount> counts;  // Of the last micro-batch; empty where nobody counts.
 
-  // Ranks of a group of data-parallel ranks.
-  [[nodiscard]] std::int64_t ranks_of(Group group) const { return group == Group::DataParallelInside ? dp_inside : dp; }
+  // Of groups that a schedule can have.
+  [[nodiscard]] std::int64_t ranks_of(Group group) const {
+    if (group == Group::TensorParallel) return tp;
+    return group == Group::DataParallelInside ? dp_inside : dp;
+  }
   [[nodiscard]] std::span<const Access> range(Span span) const {
     return {accesses.data() + span.begin, static_cast<std::size_t>(span.end - span.begin)};
   }

@@ -89,7 +89,7 @@ void Runner::run_flat(const Task& task) {
   }
   for (const Piece& piece : pieces(task.writes)) {
     const dsplan_tensor target = flat_tensor(piece);
-    if (task.body != Body::Nothing) launch(Body::Zero, {}, {&target, 1});
+    if (task.body != Body::Nothing) launch(Body::Clear, {}, {&target, 1});
   }
 }
 
@@ -126,7 +126,7 @@ void Runner::copy(const Task& task) {
   side_by_side(pieces(task.reads, targets.front().dtype), targets, [&](const Piece& from, const Piece& to) {
     if (same(from, to)) return;
     const dsplan_tensor target = flat_tensor(to);
-    if (from.data == nullptr) return launch(Body::Zero, {}, {&target, 1});
+    if (from.data == nullptr) return launch(Body::Clear, {}, {&target, 1});
     if (from.dtype == to.dtype) {
       const Bytes bytes = storage(Elements(to.elements), to.dtype);
       return device_.copy(to.data, to.space, from.data, from.space, bytes);

@@ -172,7 +172,7 @@ void load_parameter(const Flat& flat) {
 bool run_flat(const dsplan_launch& call) {
   const Flat flat{call};
   switch (static_cast<Body>(call.body)) {
-    case Body::Zero:
+    case Body::Clear:
     case Body::Nothing:
     case Body::RandomState:
       for (std::size_t i = 0; i < call.made_count; ++i) fill(flat.made(i), 0);

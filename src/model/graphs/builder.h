@@ -32,6 +32,7 @@ struct GraphOptions {
   Version torch = kWitnessTorch;
   Version transformers = kWitnessTransformers;
   bool inputs_require_grad = false;  // transformers' enable_input_require_grads.
+  std::int64_t tp = 1;               // Ranks that share each layer; the graph is one rank's.
   bool stage3_linear = false;        // nn.functional.linear is DeepSpeed's (Product::Function).
   // Checkpoints go around these modules instead of layers; see cut_module_regions.
   std::vector<std::string> checkpointed_modules;
@@ -107,6 +108,12 @@ class GraphBuilder {
   std::pair<TensorId, TensorId> select(Op op, TensorId x, Shape values);
   std::pair<TensorId, TensorId> nll_loss(TensorId log_probabilities, TensorId target, Reduction reduction);
   TensorId in_place(Op op, TensorId x, TensorId other);
+  // Tensor parallelism; on one rank the tensor itself, with one more reference. Then the softmax over all words, in
+  // place of fp32 logits, and the loss of each token.
+  [[nodiscard]] bool parallel() const { return options_.tp > 1; }
+  TensorId copy_to_parallel(TensorId x);
+  TensorId reduce_from_parallel(TensorId x);
+  std::pair<TensorId, TensorId> parallel_cross_entropy(TensorId logits, TensorId target);
   TensorId keep(TensorId x);  // One more Python reference.
 
   // x.requires_grad_(True): a leaf of its own, unless it has a history already.

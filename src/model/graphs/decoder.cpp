@@ -25,7 +25,7 @@ class Decoder {
     g_.enter_model();
     const TensorId hidden = body(ids, ones);
     return g_.finish(causal_loss(g_, hidden, labels, [&](TensorId x) {
-      const TensorId logits = linear_module(g_, g_.child(g_.causal(), "lm_head"), x, d_.vocab);
+      const TensorId logits = vocabulary_head(g_, g_.child(g_.causal(), "lm_head"), x);
       return d_.final_softcap > 0 ? softcap(logits) : logits;
     }));
   }
@@ -184,9 +184,11 @@ class Decoder {
   Attended attention(ModuleId module, TensorId hidden, const Positions& at, TensorId mask) {
     g_.enter(module);
     AttentionCall call;
-    const TensorId q = heads_of(module, "q_proj", "q_norm", hidden, d_.heads, mask != kNone);
-    const TensorId k = heads_of(module, "k_proj", "k_norm", hidden, d_.kv_heads, mask != kNone);
-    call.v = heads_of(module, "v_proj", nullptr, hidden, d_.kv_heads, mask != kNone);
+    const TensorId whole = g_.copy_to_parallel(hidden);
+    const TensorId q = heads_of(module, "q_proj", "q_norm", whole, d_.heads, mask != kNone);
+    const TensorId k = heads_of(module, "k_proj", "k_norm", whole, d_.kv_heads, mask != kNone);
+    call.v = heads_of(module, "v_proj", nullptr, whole, d_.kv_heads, mask != kNone);
+    g_.drop({whole});
     const Shape wave{1, 1, g_.options().seq, d_.head_dim};
     const TensorId cos_by_head = g_.view(at.cos, wave);
     const TensorId sin_by_head = g_.view(at.sin, wave);
@@ -197,7 +199,7 @@ class Decoder {
     call.softcap = gemma_ ? d_.attention_softcap : 0;
     call.dropout = d_.attention_dropout;
     const Attended attended = attend(g_, call);
-    const TensorId out = linear_module(g_, g_.child(module, "o_proj"), attended.flat, d_.hidden);
+    const TensorId out = row_linear_module(g_, g_.child(module, "o_proj"), attended.flat, d_.hidden);
     g_.drop({attended.flat, call.q, call.k, call.v});
     g_.exit(module);
     return {out, attended.weights};
@@ -214,13 +216,15 @@ class Decoder {
   TensorId mlp(ModuleId module, TensorId hidden) {
     if (d_.experts > 0) return moe_block(g_, module, hidden);
     g_.enter(module);
-    const TensorId gate = linear_module(g_, g_.child(module, "gate_proj"), hidden, d_.ffn);
+    const TensorId whole = g_.copy_to_parallel(hidden);
+    const TensorId gate = linear_module(g_, g_.child(module, "gate_proj"), whole, d_.ffn);
     const TensorId active = activation(module, gate);
     g_.drop({gate});
-    const TensorId up = linear_module(g_, g_.child(module, "up_proj"), hidden, d_.ffn);
+    const TensorId up = linear_module(g_, g_.child(module, "up_proj"), whole, d_.ffn);
+    g_.drop({whole});
     const TensorId product = g_.binary(Op::Mul, active, up);
     g_.drop({active, up});
-    const TensorId out = linear_module(g_, g_.child(module, "down_proj"), product, d_.hidden);
+    const TensorId out = row_linear_module(g_, g_.child(module, "down_proj"), product, d_.hidden);
     g_.drop({product});
     g_.exit(module);
     return out;
@@ -258,7 +262,7 @@ class Decoder {
   TensorId embed(TensorId ids) {
     const ModuleId module = g_.child(model_, "embed_tokens");
     g_.enter(module);
-    TensorId out = g_.embedding(g_.parameter("weight"), ids);
+    TensorId out = vocabulary_embedding(g_, g_.parameter("weight"), ids);
     if (gemma_) {
       const TensorId factor = g_.cast(g_.buffer("embed_scale"), g_.options().dtype);
       const TensorId scaled = g_.binary(Op::Mul, out, factor);

@@ -18,9 +18,8 @@ class Gpt2 {
     g_.set_batch({ids, labels});
     g_.enter_model();
     const TensorId hidden = body(ids);
-    return g_.finish(causal_loss(g_, hidden, labels, [&](TensorId x) {
-      return linear_module(g_, g_.child(g_.causal(), "lm_head"), x, d_.vocab);
-    }));
+    return g_.finish(causal_loss(g_, hidden, labels,
+                                 [&](TensorId x) { return vocabulary_head(g_, g_.child(g_.causal(), "lm_head"), x); }));
   }
 
  private:
@@ -82,7 +81,9 @@ class Gpt2 {
   // The layer's output, and the weights of eager attention, which the block holds.
   Attended attention(ModuleId module, TensorId hidden, TensorId mask) {
     g_.enter(module);
-    const TensorId fused = linear_module(g_, g_.child(module, "c_attn"), hidden, 3 * d_.hidden);
+    const TensorId whole = g_.copy_to_parallel(hidden);
+    const TensorId fused = linear_module(g_, g_.child(module, "c_attn"), whole, 3 * d_.heads * d_.head_dim);
+    g_.drop({whole});
     const std::vector<TensorId> parts = g_.split_last(fused, 3);
     g_.drop({fused});
     AttentionCall call;
@@ -96,7 +97,7 @@ class Gpt2 {
     call.dropout = d_.attention_dropout;
     call.wide_softmax = false;
     const Attended attended = attend(g_, call);
-    const TensorId projected = linear_module(g_, g_.child(module, "c_proj"), attended.flat, d_.hidden);
+    const TensorId projected = row_linear_module(g_, g_.child(module, "c_proj"), attended.flat, d_.hidden);
     g_.drop({attended.flat});
     const TensorId out = dropout(g_.child(module, "resid_dropout"), projected, d_.residual_dropout);
     g_.drop({projected, call.q, call.k, call.v});
@@ -106,10 +107,12 @@ class Gpt2 {
 
   TensorId mlp(ModuleId module, TensorId hidden) {
     g_.enter(module);
-    const TensorId wide = linear_module(g_, g_.child(module, "c_fc"), hidden, d_.ffn);
+    const TensorId whole = g_.copy_to_parallel(hidden);
+    const TensorId wide = linear_module(g_, g_.child(module, "c_fc"), whole, d_.ffn);
+    g_.drop({whole});
     const TensorId active = activation(g_.child(module, "act"), wide);
     g_.drop({wide});
-    const TensorId narrow = linear_module(g_, g_.child(module, "c_proj"), active, d_.hidden);
+    const TensorId narrow = row_linear_module(g_, g_.child(module, "c_proj"), active, d_.hidden);
     g_.drop({active});
     const TensorId out = dropout(g_.child(module, "dropout"), narrow, d_.residual_dropout);
     g_.drop({narrow});
@@ -136,7 +139,9 @@ class Gpt2 {
   TensorId embed(const char* table, TensorId ids) {
     const ModuleId module = g_.child(model_, table);
     g_.enter(module);
-    const TensorId out = g_.embedding(g_.parameter("weight"), ids);
+    const TensorId weight = g_.parameter("weight");
+    const bool words = std::string_view(table) == "wte";  // Positions are on every rank.
+    const TensorId out = words ? vocabulary_embedding(g_, weight, ids) : g_.embedding(weight, ids);
     g_.exit(module);
     return out;
   }

@@ -42,6 +42,22 @@ TensorId whole_loss(GraphBuilder& g, TensorId logits, TensorId labels, DType as)
   return loss;
 }
 
+// vocab_parallel_cross_entropy of each token, in fp32 whatever the logits' dtype, then the mean over the labels that
+// count: (losses * counted).sum() / counted.sum(). Labels are shifted as above.
+TensorId parallel_loss(GraphBuilder& g, TensorId logits, TensorId labels) {
+  const Shifted shifted = shifted_labels(g, labels);
+  const auto [softmax, losses] = g.parallel_cross_entropy(logits, shifted.labels);
+  g.drop({softmax});
+  const TensorId counted = g.make(Op::NotEqual, g.shape(shifted.labels), DType::Bool, {shifted.labels});
+  const TensorId masked = g.binary(Op::Mul, losses, counted);
+  const TensorId total = g.make(Op::SumDim, Shape{}, DType::Float32, {masked}, true);
+  g.drop({masked});
+  const TensorId count = g.make(Op::SumDim, Shape{}, DType::Int64, {counted});
+  const TensorId loss = g.make(Op::Div, Shape{}, DType::Float32, {total, count}, true);
+  g.drop({total, count, counted, losses, shifted.padded, shifted.labels});
+  return loss;
+}
+
 // tensor_split along the sequence, and the head on each piece; with several rows a piece is no matrix yet.
 std::vector<TensorId> logits_by_piece(GraphBuilder& g, TensorId hidden, const Head& head) {
   Shape shape = g.shape(hidden);
@@ -157,7 +173,7 @@ TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const He
   }
   const TensorId logits = head(hidden);
   const DType as = g.options().loss == Loss::Native ? g.dtype(logits) : DType::Float32;
-  const TensorId loss = whole_loss(g, logits, labels, as);
+  const TensorId loss = g.parallel() ? parallel_loss(g, logits, labels) : whole_loss(g, logits, labels, as);
   g.drop({hidden});
   g.exit_model();
   drop_outputs(g, logits);

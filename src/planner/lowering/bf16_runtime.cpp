@@ -69,9 +69,10 @@ class Bf16Runtime final : public RuntimeBase {
     if (boundary && !trained_.empty()) reduce();
   }
 
-  // The norm is taken over views of the sums, and every rank has them all.
+  // The norm is taken over views of the sums, and every data-parallel rank has them all.
   void step(bool first) override {
     if (trained_.empty()) return;
+    tensor_parallel_control(Bytes(4), "gradient norm");
     hold_norm(DType::Float32, sums_);
     if (first) create_flat_state(partition_, state_);
     emitter_.begin();

@@ -42,6 +42,8 @@ class Emitter {
   void release(BufferId buffer, Reason reason);
   [[nodiscard]] std::int32_t references(BufferId buffer) const { return states_[buffer].references; }
   [[nodiscard]] Bytes size(BufferId buffer) const { return schedule_.buffers[buffer].size; }
+  [[nodiscard]] Space space(BufferId buffer) const { return schedule_.buffers[buffer].space; }
+  [[nodiscard]] DType dtype(BufferId buffer) const { return schedule_.buffers[buffer].dtype; }
   void set_role(BufferId buffer, Role role, Label label) {
     schedule_.buffers[buffer].role = role;
     schedule_.buffers[buffer].label = label;

@@ -36,7 +36,7 @@ BufferId GradientClip::scalar(Bytes size, DType dtype, Label label) {
   emitter_.mark_scratch(made);
   emitter_.begin();
   emitter_.write(made);
-  emitter_.as(Body::Zero);  // `run` does the arithmetic.
+  emitter_.as(Body::Clear);  // `run` does the arithmetic.
   emitter_.compute(label);
   return made;
 }
@@ -92,6 +92,13 @@ void GradientClip::run(std::span<const StepParameter> all, bool keep) {
   if (parameters.empty()) return;
   DType dtype = DType::Float32;
   BufferId total = total_norm(parameters, dtype);
+  if (tensor_ranks_ > 1) {
+    emitter_.begin();
+    emitter_.read(total);
+    emitter_.write(total);
+    emitter_.communicate(Collective::AllReduce, dtype, emitter_.size(total), TrafficKind::Control,
+                         Group::TensorParallel);
+  }
   // max_norm / (total + 1e-6) is a sum, a reciprocal and a product.
   BufferId sum = scalar(scalar_of(dtype), dtype, "clip coefficient");
   BufferId reciprocal = scalar(scalar_of(dtype), dtype, "clip coefficient");

@@ -124,6 +124,9 @@ std::optional<std::string> schedule_obstacle(const ModelSpec& model, const Job& 
   if (model.causal != 0 && !training.checkpoint.groups.empty() && training.transformers < Version{5, 0, 0}) {
     return "checkpointed adapters under transformers 4";
   }
+  if (job.parallelism.tp > 1 && training.zero.hpz_partition_size > 1) {
+    return "zero_hpz_partition_size under tensor parallelism";
+  }
   if (job.parallelism.sp > 1) return "sequence parallelism";
   if (job.parallelism.ep > 1) return "expert parallelism";
   if (training.runtime == Runtime::DeepSpeed) {
@@ -153,6 +156,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   // PreTrainedModel.gradient_checkpointing_enable does so for whatever it embeds, since transformers 5.
   options.inputs_require_grad =
       !job.training.checkpoint.groups.empty() && job.training.transformers >= Version{5, 0, 0};
+  options.tp = job.parallelism.tp;
   options.stage3_linear = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
   options.checkpointed_modules = job.training.checkpoint.modules;
   options.trainable.assign(model.parameters.size(), false);
@@ -214,8 +218,12 @@ struct View {
   const RecipeBook* recipes;
 };
 
-Schedule lower_shapes(const ModelSpec& model, const Job& job, const std::vector<View>& shapes, std::int64_t rank,
+Schedule lower_shapes(const ModelSpec& whole, const Job& job, const std::vector<View>& shapes, std::int64_t rank,
                       std::int64_t steps, Recording* recording = nullptr) {
+  const bool cut = job.parallelism.tp > 1;
+  const std::optional<ModelSpec> part =
+      cut ? std::optional(tensor_parallel_part(whole, job.parallelism.tp)) : std::nullopt;
+  const ModelSpec& model = cut ? *part : whole;
   DSPLAN_CHECK(rank >= 0 && rank < job.parallelism.dp, "rank " + std::to_string(rank));
   const auto micro_batches = static_cast<std::size_t>(job.training.grad_accum * steps);
   // Regions are the same at every length.
@@ -235,7 +243,7 @@ Schedule lower_shapes(const ModelSpec& model, const Job& job, const std::vector<
 
   Workspaces workspaces(library_workspaces(job), emitter);
   const bool asynchronous = job.training.deepspeed >= kAsynchronousOffload;
-  DeepSpeedCheckpoints deepspeed(checkpointing.deepspeed, asynchronous, emitter);
+  DeepSpeedCheckpoints deepspeed(checkpointing.deepspeed, asynchronous, job.parallelism.tp, emitter);
   std::vector<std::unique_ptr<Tape>> tapes;
   for (const View& shape : shapes) {
     tapes.push_back(
@@ -263,6 +271,7 @@ Schedule lower_shapes(const ModelSpec& model, const Job& job, const std::vector<
   schedule.rank = rank;
   schedule.world = job.parallelism.world;
   schedule.dp = job.parallelism.dp;
+  schedule.tp = job.parallelism.tp;
   if (job.training.zero.stage == 3) schedule.dp_inside = job.training.zero.hpz_partition_size;
   schedule.keeps_results = std::any_of(checkpointing.groups.begin(), checkpointing.groups.end(),
                                        [](const CheckpointGroup& group) { return !group.kept.empty(); });

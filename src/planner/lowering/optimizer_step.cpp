@@ -282,7 +282,7 @@ OptimizerStep::Variable OptimizerStep::make(std::vector<Bytes> sizes, DType dtyp
   }
   emitter_.begin();
   for (BufferId buffer : made) emitter_.write(buffer);
-  emitter_.as(Body::Zero);  // `update` does the arithmetic.
+  emitter_.as(Body::Clear);  // `update` does the arithmetic.
   emitter_.compute(label);
   return made;
 }

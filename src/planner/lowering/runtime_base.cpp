@@ -152,19 +152,35 @@ void RuntimeBase::collective(Collective kind, DType type, Bytes payload) {
 }
 
 void RuntimeBase::control_all_reduce(Bytes bytes, Label label) {
+  const BufferId value = control_value(bytes, label);
+  share_control(value, Group::DataParallel);
+  share_control(value, Group::TensorParallel);
+  emitter_.release(value, Reason::PythonFrame);
+}
+
+void RuntimeBase::tensor_parallel_control(Bytes bytes, Label label) {
+  if (tensor_ranks() == 1) return;
+  const BufferId value = control_value(bytes, label);
+  share_control(value, Group::TensorParallel);
+  emitter_.release(value, Reason::PythonFrame);
+}
+
+BufferId RuntimeBase::control_value(Bytes bytes, Label label) {
   const DType type = bytes == Bytes(1) ? DType::UInt8 : bytes == Bytes(4) ? DType::Float32 : DType::Float64;
   const BufferId value = emitter_.allocate(bytes, type, Role::Temporaries, label);
   emitter_.mark_scratch(value);
   emitter_.begin();
   emitter_.write(value);
   emitter_.compute(label);
-  if (world() > 1) {
-    emitter_.begin();
-    emitter_.read(value);
-    emitter_.write(value);
-    emitter_.communicate(Collective::AllReduce, type, bytes, TrafficKind::Control);
-  }
-  emitter_.release(value, Reason::PythonFrame);
+  return value;
+}
+
+void RuntimeBase::share_control(BufferId value, Group group) {
+  if ((group == Group::TensorParallel ? tensor_ranks() : world()) == 1) return;
+  emitter_.begin();
+  emitter_.read(value);
+  emitter_.write(value);
+  emitter_.communicate(Collective::AllReduce, emitter_.dtype(value), emitter_.size(value), TrafficKind::Control, group);
 }
 
 BufferId RuntimeBase::load_whole(const Leaf& leaf, Label label) {

@@ -54,6 +54,7 @@ class RuntimeBase : public TrainingRuntime {
   [[nodiscard]] const Training& training() const { return job_.training; }
   [[nodiscard]] const Zero& zero() const { return job_.training.zero; }
   [[nodiscard]] std::int64_t world() const { return job_.parallelism.dp; }
+  [[nodiscard]] std::int64_t tensor_ranks() const { return job_.parallelism.tp; }
   [[nodiscard]] std::int64_t rank() const { return rank_; }
   [[nodiscard]] DType dtype() const { return job_.training.dtype; }
   [[nodiscard]] std::int64_t width() const { return bytes_per_element(job_.training.dtype); }
@@ -65,8 +66,13 @@ class RuntimeBase : public TrainingRuntime {
   // The collective, or for a group of one rank the local copy that stands in its place. Reads and writes are stated
   // before, as for any work.
   void collective(Collective kind, DType dtype, Bytes payload);
-  // A small control collective over a value of `bytes`.
+  // A small control collective over a value of `bytes`: over the data-parallel ranks, then over the tensor-parallel
+  // ones, each where there are several.
   void control_all_reduce(Bytes bytes, Label label);
+  // Of a value that is the same on all data-parallel ranks: over the tensor-parallel ones alone.
+  void tensor_parallel_control(Bytes bytes, Label label);
+  // A value that is there, over the ranks of one group; nothing where there is one.
+  void share_control(BufferId value, Group group);
 
   // Whole parameters outside any flat buffer.
   BufferId load_whole(const Leaf& leaf, Label label);
@@ -97,6 +103,8 @@ class RuntimeBase : public TrainingRuntime {
   std::vector<std::int32_t> trained_index_;  // By ParameterId; -1 for frozen and tied.
 
  private:
+  [[nodiscard]] BufferId control_value(Bytes bytes, Label label);
+
   BufferId norm_ = kNoBuffer;
 };
 

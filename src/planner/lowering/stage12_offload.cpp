@@ -262,12 +262,8 @@ void Stage12Offload::share_norm() {
   read_all(norms_);
   emitter_.write(norm);
   emitter_.compute("gradient norm");
-  if (world() > 1) {
-    emitter_.begin();
-    emitter_.read(norm);
-    emitter_.write(norm);
-    emitter_.communicate(Collective::AllReduce, DType::Float32, Bytes(4), TrafficKind::Control);
-  }
+  share_control(norm, Group::DataParallel);
+  share_control(norm, Group::TensorParallel);
   emitter_.release(norm, Reason::PythonFrame);
 }
 

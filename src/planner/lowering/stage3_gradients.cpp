@@ -139,14 +139,14 @@ void Stage3Runtime::reduce_scattered() {
   emitter_.read(tensor, start, whole);
   emitter_.write(tensor, mine, storage(Elements(part), type));
   collective(Collective::ReduceScatter, type, whole);
-  take_scattered(tensor, mine);
-  if (!direct) emitter_.release(tensor, Reason::PythonFrame);
+  take_scattered(tensor, mine, !direct);
   clear_entries();
   for (BufferId gradient : uncast) emitter_.release(gradient, Reason::GradientHeld);
 }
 
-// What belongs to this rank, in the dtype of the sum. Nothing but padding is a tensor of nothing.
-void Stage3Runtime::take_scattered(BufferId tensor, Bytes mine) {
+// What belongs to this rank, in the dtype of the sum. Nothing but padding is a tensor of nothing. `tensor` is let go of
+// if it is only for this, as soon as casts stand in for all of it.
+void Stage3Runtime::take_scattered(BufferId tensor, Bytes mine, bool drop) {
   const DType type = training().communication_dtype;
   const DType kept = training().grad_accum_dtype;
   std::vector<Source> sources;
@@ -168,8 +168,11 @@ void Stage3Runtime::take_scattered(BufferId tensor, Bytes mine) {
     emitter_.compute("cast gradient");
     sources.back() = {casts.back(), Bytes(0), bytes};
   }
+  const bool replaced = casts.size() == entries_.size();
+  if (drop && replaced) emitter_.release(tensor, Reason::LastUse);
   add_to_partition(sources);
   for (BufferId buffer : casts) emitter_.release(buffer, Reason::PythonFrame);
+  if (drop && !replaced) emitter_.release(tensor, Reason::PythonFrame);
 }
 
 void Stage3Runtime::clear_entries() {

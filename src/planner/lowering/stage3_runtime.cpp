@@ -17,6 +17,7 @@ Coordinator coordinator_for(const Zero& zero, const ModelSpec& model, std::vecto
   settings.max_reuse_distance = zero.max_reuse_distance.value();
   settings.max_live = zero.max_live_parameters.value();
   settings.secondary_shards = zero.hpz_partition_size > 1;
+  if (zero.offload_param.device == OffloadDevice::Nvme) settings.swap_buffers = zero.offload_param.buffer_count;
   return {settings, std::move(parameters), coordinated_modules(model, leaf)};
 }
 
@@ -29,12 +30,13 @@ Stage3Runtime::Stage3Runtime(const Job& job, const ModelSpec& model, std::int64_
       wraps_(model.modules.size(), kNone),
       leaf_of_(model.parameters.size(), kNone) {
   lay_out();
+  lay_out_files();
   const std::vector<bool> leaf = leaf_modules(model, zero());
   carries_hooks_ = hooked_modules(model, leaf);
   std::vector<CoordinatedParameter> parameters(model.parameters.size());
   for (std::size_t at = 0; at < parameters.size(); ++at) {
     const Piece& of = pieces_[at];
-    parameters[at] = {of.elements, of.part, of.persistent, of.trained, false};
+    parameters[at] = {of.elements, of.part, of.persistent, of.trained, of.in_file};
   }
   coordinator_ = coordinator_for(zero(), model, std::move(parameters), leaf);
   for (std::size_t at = 0; at < model.parameters.size(); ++at) {
@@ -74,17 +76,19 @@ void Stage3Runtime::lay_out() {
     group.end = i + 1;
     if (group.elements < zero().sub_group_size.value() && i + 1 < trained_.size()) continue;
     groups_.push_back(group);
-    group = SubGroup{i + 1, i + 1, group.offset + group.elements, 0, kNoBuffer, {}};
+    group = SubGroup{i + 1, i + 1, group.offset + group.elements, 0, true, kNoBuffer, {}};
   }
 }
 
 void Stage3Runtime::initialise() {
   // zero.Init: a module's parameters are whole until its constructor returns, then broadcast and cut.
+  if (files_) files_->make_pool();
   for (const Leaf& leaf : leaves_) partition(leaf);
   if (trained_.empty()) return;
   if (!optimizer_away()) make_overflow_buffer();
   make_overflow_tracker();
   gather_partitions_in_one_buffer();
+  make_optimizer_buffers();
   create_masters();
   zero_gradients();
   const DType sent = training().communication_dtype;
@@ -94,13 +98,7 @@ void Stage3Runtime::initialise() {
   }
   gradients_ = make_gradient_partitions();
   create_hooks();
-  for (const SubGroup& group : groups_) {
-    if (group.master != kNoBuffer) emitter_.promise_update(group.master, Bytes(0), emitter_.size(group.master));
-  }
-  for (const Leaf& leaf : trained_) {
-    const Piece& of = piece(leaf.id);
-    emitter_.promise_update(flat_, in_model_dtype(of.offset), in_model_dtype(of.part));
-  }
+  promise_updates();
 }
 
 // inf_or_nan_tracker, of the constructor: where the optimizer is.
@@ -125,7 +123,15 @@ void Stage3Runtime::zero_gradients() {
   emitter_.begin();
   emitter_.write(zeros);
   emitter_.compute("zero gradients");
-  if (optimizer_away()) create_host_gradients();
+  for (SubGroup& group : groups_) {
+    if (swapped(group)) {
+      optimizer_->swap_in(index_of(group));
+    } else if (optimizer_away()) {
+      create_host_gradient(group);
+    }
+    if (!group.in_flat) write_partitions(group);
+    if (swapped(group)) optimizer_->swap_out(index_of(group));
+  }
   emitter_.release(zeros, Reason::PythonFrame);
 }
 
@@ -135,6 +141,7 @@ void Stage3Runtime::create_hooks() {
     gather_whole(leaf.id);
     emitter_.mark_scratch(piece(leaf.id).full);
     release_full(piece(leaf.id), Reason::PythonFrame);
+    drop_read(leaf.id);
   }
 }
 
@@ -147,6 +154,7 @@ void Stage3Runtime::partition(const Leaf& leaf) {
     make_secondary(of);
     of.full = kNoBuffer;
   }
+  if (files_ && files_->swaps(in_model_dtype(of.part))) return partition_into_file(of, whole);
   if (parameters_away()) {
     of.own = make_on_host(in_model_dtype(of.part), dtype(), Role::Parameters, "parameter partition",
                           zero().offload_param.pin_memory, leaf.id);
@@ -170,7 +178,8 @@ void Stage3Runtime::gather_partitions_in_one_buffer() {
   if (parameters_away()) return gather_partitions_on_host();
   std::vector<BufferId> parts;
   for (const Leaf& leaf : trained_) {
-    parts.push_back(std::exchange(pieces_[static_cast<std::size_t>(leaf.id)].own, kNoBuffer));
+    parts.push_back(std::exchange(piece(leaf.id).own, kNoBuffer));
+    piece(leaf.id).in_flat = true;
   }
   const BufferId staging = emitter_.allocate(in_model_dtype(partition_), dtype(), Role::Parameters,
                                              "staging of parameter partitions", kNone, false, Space::Pageable);
@@ -193,10 +202,12 @@ void Stage3Runtime::create_masters() {
   if (training().master_dtype == dtype() && !optimizer_away() && !parameters_away()) return;
   BufferId before = kNoBuffer;
   for (SubGroup& group : groups_) {
+    if (!group.in_flat || swapped(group)) continue;
     const BufferId cast = create_master(group);
-    if (before != kNoBuffer) emitter_.release(before, Reason::PythonFrame);
+    if (before != kNoBuffer && cast != kNoBuffer) emitter_.release(before, Reason::PythonFrame);
     before = cast;
   }
+  initialise_swapped_masters();
   if (before != kNoBuffer) emitter_.release(before, Reason::PythonFrame);
 }
 

@@ -307,6 +307,8 @@ void Tape::make_forward(NodeId id, std::vector<BufferId>& made) {
     } else if (step.kind == RecipeStep::Kind::Kernel) {
       emit_forward_kernel(id, made, first_new, end_new, part++);
       first_new = end_new;
+    } else if (step.kind == RecipeStep::Kind::AllReduce) {
+      all_reduce(step.slot == kGivenSlot ? buffer_of(graph_.input(node, 0)) : made[step.slot]);
     } else {
       emitter_.release(made[step.slot], Reason::PythonFrame);
       made[step.slot] = kNoBuffer;

@@ -17,6 +17,7 @@
 // evaluate_function).
 #pragma once
 
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -95,6 +96,7 @@ class Tape {
 
     // While it is pending.
     std::vector<BufferId> closure;     // Of the arguments, then of the keywords.
+    std::vector<BufferId> bases;       // What emptied arguments were views of, which they keep.
     std::vector<BufferId> rng_states;  // On the host.
     std::vector<Kept> kept;
     std::vector<DeepSpeedCheckpoints::Stored> stored;  // Of the arguments that DeepSpeed empties, in order.
@@ -159,6 +161,7 @@ class Tape {
   void leaf_arrived(TensorId tensor);
 
   // tape_deepspeed.cpp
+  [[nodiscard]] bool is_view(TensorId tensor) const;
   [[nodiscard]] bool is_stored(const Region& region, TensorId tensor) const;
   void store_arguments(Region& region);
   void empty_arguments(Region& region);
@@ -172,7 +175,9 @@ class Tape {
   void run_backward_recipe(NodeId node, std::vector<BufferId>& slots);
   void emit_backward_kernel(NodeId node, const std::vector<BufferId>& slots, std::size_t first_new, std::size_t end_new,
                             std::uint8_t part, bool inside);
-  void take_saved_gradients(NodeId node, std::vector<BufferId>& slots);
+  void take_saved_gradients(NodeId node);
+  // Over the tensor-parallel ranks, in place.
+  void all_reduce(BufferId buffer);
   void deliver(NodeId node, const std::vector<BufferId>& slots, const std::vector<Gradient>& incoming);
   void accumulate(TensorId tensor, Gradient gradient);
   void accumulate_into(Gradient& held, TensorId tensor, Gradient gradient);
@@ -244,6 +249,8 @@ class Tape {
 
   std::vector<BufferId> scratch_slots_;
   std::vector<Gradient> scratch_incoming_;
+  std::array<BufferId, Node::kMostInputs> handed_out_{};  // By input, while its node is under way.
+  std::array<ValueId, Node::kMostInputs> handed_out_values_{};
   std::vector<BufferId> batch_;
 };
 

@@ -118,7 +118,7 @@ void Tape::run_backward(NodeId id) {
   for (const Gradient& gradient : incoming) {
     if (gradient.buffer != kNoBuffer) emitter_.release(gradient.buffer, Reason::AutogradGraph);
   }
-  if (recipes_.entry(id).hands_out != 0) take_saved_gradients(id, slots);
+  if (recipes_.entry(id).hands_out != 0) take_saved_gradients(id);
   release_saved(id);
   if (checkpoint != nullptr && !checkpoint->reentrant && checkpoint->first_saver == id) leave_closure(*checkpoint);
   deliver(id, slots, incoming);
@@ -153,6 +153,9 @@ void Tape::run_backward_recipe(NodeId id, std::vector<BufferId>& made) {
       returned = true;
       const std::int16_t region = region_of_[static_cast<std::size_t>(id)];
       if (region >= 0 && !regions_[static_cast<std::size_t>(region)].reentrant) release_saved(id);
+    } else if (step.kind == RecipeStep::Kind::AllReduce) {
+      all_reduce(step.slot == kGivenSlot ? gradients_[static_cast<std::size_t>(graph_.output(node))].buffer
+                                         : made[step.slot]);
     } else {
       emitter_.release(made[step.slot], Reason::AutogradGraph);
       made[step.slot] = kNoBuffer;
@@ -195,19 +198,23 @@ void Tape::emit_backward_kernel(NodeId id, const std::vector<BufferId>& made, st
   emitter_.compute(name(node.op));
 }
 
-// Gradients that the forward made and saved: handed on as they are, under the slot of the by-product.
-void Tape::take_saved_gradients(NodeId id, std::vector<BufferId>& made) {
+void Tape::all_reduce(BufferId buffer) {
+  emitter_.begin();
+  emitter_.read(buffer);
+  emitter_.write(buffer);
+  emitter_.communicate(Collective::AllReduce, emitter_.dtype(buffer), emitter_.size(buffer), TrafficKind::Data,
+                       Group::TensorParallel);
+}
+
+// Gradients that the forward made and saved: handed on as they are.
+void Tape::take_saved_gradients(NodeId id) {
   std::size_t index = recipes_.saved_index(id);
-  const std::span<const Slot> slots = recipes_.slots(id);
   for (const Saved& item : recipes_.saved(id)) {
     const BufferId buffer = saved_[index++];
-    if (item.kind != Saved::Kind::Extra || (recipes_.entry(id).hands_out >> item.index & 1U) == 0) continue;
+    if (item.kind == Saved::Kind::Input || (recipes_.entry(id).hands_out >> item.index & 1U) == 0) continue;
     emitter_.retain(buffer);
-    for (std::size_t at = 0; at < slots.size(); ++at) {
-      if (slots[at].kind != SlotKind::Extra || slots[at].index != item.index) continue;
-      made[at] = buffer;
-      if (records()) slot_values_[at] = saved_values_[index - 1];
-    }
+    handed_out_[item.index] = buffer;
+    if (records()) handed_out_values_[item.index] = saved_values_[index - 1];
   }
 }
 
@@ -243,9 +250,9 @@ void Tape::deliver(NodeId id, const std::vector<BufferId>& made, const std::vect
       gradient = {incoming[0].buffer, !entry.passes_part && incoming[0].whole, through_view || incoming[0].view};
       if (records()) gradient.value = record_passed(id, i, incoming[0].value);
     }
+    if ((entry.hands_out >> i & 1U) != 0) gradient = {handed_out_[i], true, through_view, handed_out_values_[i]};
     for (std::size_t at = 0; at < slots.size(); ++at) {
-      const bool handed_out = slots[at].kind == SlotKind::Extra && (entry.hands_out >> i & 1U) != 0;
-      if ((slots[at].kind == SlotKind::Gradient || handed_out) && slots[at].index == i && made[at] != kNoBuffer) {
+      if (slots[at].kind == SlotKind::Gradient && slots[at].index == i && made[at] != kNoBuffer) {
         gradient = {made[at], true, through_view, records() ? slot_values_[at] : kNoValue};
       }
     }

@@ -79,6 +79,7 @@ void Tape::leave_closure(Region& region) {
   for (DeepSpeedCheckpoints::Stored& one : region.stored) deepspeed_->forget(one);
   region.stored.clear();
   for (BufferId buffer : region.closure) emitter_.release(buffer, Reason::CheckpointFrame);
+  for (BufferId buffer : region.bases) emitter_.release(buffer, Reason::CheckpointFrame);
   for (BufferId buffer : region.rng_states) emitter_.release(buffer, Reason::CheckpointFrame);
   for (const Kept& kept : region.kept) {
     for (BufferId buffer : kept.slots) {
@@ -86,6 +87,7 @@ void Tape::leave_closure(Region& region) {
     }
   }
   region.closure.clear();
+  region.bases.clear();
   region.rng_states.clear();
   region.kept.clear();
 }
@@ -218,6 +220,7 @@ void Tape::end_nested(Region& region) {
     if (graph_.storage_of(tensor).parameter != kNone) continue;
     emitter_.release(region.closure[kept++], Reason::CheckpointFrame);
   }
+  for (BufferId base : std::exchange(region.bases, {})) emitter_.release(base, Reason::CheckpointFrame);
   region.closure.erase(region.closure.begin(), region.closure.begin() + static_cast<std::ptrdiff_t>(kept));
   for (std::size_t at = 0; at < region.externals.size(); ++at) {
     const TensorId external = region.externals[at];
