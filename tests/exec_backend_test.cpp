@@ -62,9 +62,6 @@ TEST_CASE("C and C++ read the same table") {
   CHECK(dsplan_c_sizes(6) == sizeof(dsplan_usage));
   CHECK(dsplan_c_sizes(7) == offsetof(dsplan_backend, comm_memory));
   CHECK(dsplan_c_sizes(8) == offsetof(dsplan_launch, random));
-  CHECK(static_cast<int>(Space::Device) == DSPLAN_SPACE_DEVICE);
-  CHECK(static_cast<int>(Space::Pinned) == DSPLAN_SPACE_PINNED);
-  CHECK(static_cast<int>(Space::Pageable) == DSPLAN_SPACE_PAGEABLE);
 }
 
 TEST_CASE("a table of another version or size, and a device that is not there, are refused with a reason") {
@@ -339,7 +336,7 @@ void use_memory(const dsplan_backend& backend, const std::string& folder, const 
   }
   CHECK((options.config.expandable_segments || memory.device().retries > 0));
   memory.allocate(20, Bytes(3000), Role::Optimizer, Space::Pinned);
-  memory.allocate(21, Bytes(3000), Role::Optimizer, Space::Pinned, 0, false);
+  memory.allocate(21, Bytes(3000), Role::Optimizer, Space::Locked);
   memory.allocate(22, Bytes(3000), Role::Optimizer, Space::Pageable);
   memory.allocate(23, Bytes(3000), Role::Optimizer, Space::Nvme);
   device.write_file(memory.file(23), Bytes(0), memory.pointer(22), Bytes(3000));

@@ -78,7 +78,7 @@ TEST_CASE("what is predicted for real schedules is what the executor's memory co
         CHECK(exact.peak_requested == meter.peak_requested());
         CHECK(exact.peak_by_role == meter.peak_by_role());
         CHECK(exact.peaks.reserved == arena.height);
-        CHECK(exact.host.most.pinned == host_meter.pinned());
+        CHECK(exact.host.most.pinned + exact.host.most.locked == host_meter.pinned());
         CHECK(exact.host.most.pageable == host_meter.pageable_peak());
         CHECK(exact.host.memory == host_meter.peak());
         planned.limit = arena.height - Bytes(kBlockBytes);
