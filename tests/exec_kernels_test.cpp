@@ -249,7 +249,7 @@ TEST_CASE("bodies over ranges") {
   Own broken({3}, DType::Float16, {1, 1e9, 3});
   REQUIRE(launched({Body::OverflowScan, {broken.tensor}, {verdict.tensor}}) == 0);
   CHECK(verdict.values()[0] == 1);
-  REQUIRE(launched({Body::Zero, {}, {a.tensor, b.tensor}}) == 0);
+  REQUIRE(launched({Body::Clear, {}, {a.tensor, b.tensor}}) == 0);
   CHECK(a.values() == std::vector<double>(600, 0.0));
 }
 
