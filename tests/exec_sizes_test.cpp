@@ -98,6 +98,7 @@ std::string unnoticed(const Graph& graph, std::size_t& changed) {
   std::vector<std::string> missed;
   std::set<std::pair<Op, std::size_t>> tried;
   for (const Node& node : graph.nodes) {
+    if (node.op == Op::Input) continue;  // Made by the loop.
     Recipe recipe;
     recipe_of(graph, node, recipe);
     for (std::size_t slot = 0; slot < recipe.slots.size(); ++slot) {
