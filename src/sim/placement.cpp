@@ -62,6 +62,12 @@ class Placer : public Ignores<Enter, Exit> {
   void fail(std::size_t at, Bytes request);
   void note_retry(std::size_t at);
   [[nodiscard]] PlacementPeaks peaks() const;
+  // Those of the schedule's prints that come before event `at`.
+  void print_before(std::size_t at) {
+    while (result_.prints.size() < schedule_.prints.size() && schedule_.prints[result_.prints.size()].event <= at)
+      [[unlikely]] { print(); }
+  }
+  void print();
 
   const Schedule& schedule_;
   CachingAllocator allocator_;
@@ -77,16 +83,31 @@ class Placer : public Ignores<Enter, Exit> {
   std::unique_ptr<StreamWaits> waits_;
   std::map<StreamId, std::deque<Waiting>> queues_;  // By the stream whose uses they are.
   std::vector<Awaited> awaited_;
+  Bytes most_allocated_since_print_;
+  Bytes most_reserved_since_print_;
 };
+
+void Placer::print() {
+  const AllocatorStatistics now = allocator_.statistics();
+  result_.prints.push_back({now.allocated, now.reserved, most_allocated_since_print_, most_reserved_since_print_});
+  most_allocated_since_print_ = now.allocated;
+  most_reserved_since_print_ = now.reserved;
+}
 
 void Placer::on(std::size_t at, const Allocate& event) {
   const Buffer& buffer = schedule_.buffers[event.buffer];
   if (stopped_ || at > last_ || buffer.space != Space::Device) return;
+  print_before(at);
   if (event.stream != 0) waits().allocated(event.buffer, event.stream);
   const std::optional<BlockId> block = allocator_.allocate(buffer.size, event.stream);
   if (allocator_.retries() != retries_) note_retry(at);
   if (!block) return fail(at, buffer.size);
   blocks_[event.buffer] = *block;
+  if (!schedule_.prints.empty()) {
+    const AllocatorStatistics now = allocator_.statistics();
+    most_allocated_since_print_ = std::max(most_allocated_since_print_, now.allocated);
+    most_reserved_since_print_ = std::max(most_reserved_since_print_, now.reserved);
+  }
   if (allocator_.reserved() > most_reserved_) {
     most_reserved_ = allocator_.reserved();
     reserved_at_ = at;
@@ -95,6 +116,7 @@ void Placer::on(std::size_t at, const Allocate& event) {
 
 void Placer::on(std::size_t at, const Release& event) {
   if (stopped_ || at > last_ || blocks_[event.buffer] == kNullBlock) return;
+  print_before(at);
   if (waits_) release_used_elsewhere(event.buffer);
   allocator_.release(blocks_[event.buffer]);
   blocks_[event.buffer] = kNullBlock;
@@ -102,6 +124,7 @@ void Placer::on(std::size_t at, const Release& event) {
 
 void Placer::on(std::size_t at, const Mark& event) {
   if (stopped_ || at > last_) return;
+  print_before(at);
   if (event.moment == Moment::StretchBegins) {
     allocator_.reset_peaks();
     most_reserved_ = allocator_.reserved();

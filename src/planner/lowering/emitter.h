@@ -3,6 +3,8 @@
 // its reason and each read names what it expects. It knows nothing of models or of ZeRO.
 #pragma once
 
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/schedule.h"
@@ -31,6 +33,7 @@ class Emitter {
   void release(BufferId buffer, Reason reason);
   [[nodiscard]] std::int32_t references(BufferId buffer) const { return states_[buffer].references; }
   [[nodiscard]] Bytes size(BufferId buffer) const { return schedule_.buffers[buffer].size; }
+  [[nodiscard]] DType dtype(BufferId buffer) const { return schedule_.buffers[buffer].dtype; }
   void set_role(BufferId buffer, Role role, Label label) {
     schedule_.buffers[buffer].role = role;
     schedule_.buffers[buffer].label = label;
@@ -55,6 +58,9 @@ class Emitter {
   void enter(ModuleId module);
   void exit(ModuleId module, bool abandoned = false);
   void mark(Moment moment, Stretch stretch, std::int32_t micro_batch = 0);
+
+  // Here the framework would print what the allocator has.
+  void print(std::string text) { schedule_.prints.push_back({schedule_.events.size(), std::move(text)}); }
 
   // Every optimizer step must write these bytes exactly once. Stated where a runtime lays out what it trains, apart
   // from where it updates.

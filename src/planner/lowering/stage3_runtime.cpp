@@ -79,21 +79,30 @@ void Stage3Runtime::lay_out() {
 }
 
 void Stage3Runtime::initialise() {
-  // zero.Init: a module's parameters are whole until its constructor returns, then broadcast and cut.
-  for (const Leaf& leaf : leaves_) partition(leaf);
+  construct();
   if (trained_.empty()) return;
-  if (!optimizer_away()) make_overflow_buffer();
   make_overflow_tracker();
+  print("Before creating fp16 partitions");
+  pass_barrier();
   gather_partitions_in_one_buffer();
+  print("After creating fp16 partitions: " + std::to_string(groups_.size()));
+  print("Before creating fp32 partitions");
   create_masters();
+  print("After creating fp32 partitions");
+  pass_barrier();
+  print("Before initializing optimizer states");
   zero_gradients();
+  print("After initializing optimizer states");
+  pass_barrier();
   const DType sent = training().communication_dtype;
   if (zero().contiguous_gradients) {
     bucket_ = emitter_.allocate(storage(zero().reduce_bucket_size, sent), sent, Role::RuntimeBuffers, "gradient bucket",
                                 kNone, true);
   }
   gradients_ = make_gradient_partitions();
+  print("After Set Grad positions");
   create_hooks();
+  print("After initializing ZeRO optimizer");
   for (const SubGroup& group : groups_) {
     if (group.master != kNoBuffer) emitter_.promise_update(group.master, Bytes(0), emitter_.size(group.master));
   }
@@ -138,31 +147,12 @@ void Stage3Runtime::create_hooks() {
   }
 }
 
-void Stage3Runtime::partition(const Leaf& leaf) {
-  Piece& of = piece(leaf.id);
-  const BufferId whole = load_whole(leaf, "whole parameter");
-  broadcast(whole);
-  if (inside() > 1) {
-    of.full = whole;
-    make_secondary(of);
-    of.full = kNoBuffer;
-  }
-  if (parameters_away()) {
-    of.own = make_on_host(in_model_dtype(of.part), dtype(), Role::Parameters, "parameter partition",
-                          zero().offload_param.pin_memory, leaf.id);
-  } else {
-    of.own = emitter_.allocate(in_model_dtype(of.part), dtype(), Role::Parameters, "parameter partition", leaf.id);
-  }
-  emitter_.begin();
-  emitter_.read(whole);
-  emitter_.write(of.own);
-  emitter_.compute("partition parameter");
-  emitter_.release(whole, Reason::LastUse);
-}
-
 // zero/utils.py, defragment: through the host, so that old and new never coexist on the device.
 void Stage3Runtime::gather_partitions_in_one_buffer() {
-  if (parameters_away()) return gather_partitions_on_host();
+  if (parameters_away()) {
+    gather_partitions_on_host();
+    return drop_tied();
+  }
   std::vector<BufferId> parts;
   for (const Leaf& leaf : trained_) {
     parts.push_back(std::exchange(pieces_[static_cast<std::size_t>(leaf.id)].own, kNoBuffer));
@@ -174,6 +164,7 @@ void Stage3Runtime::gather_partitions_in_one_buffer() {
   emitter_.write(staging);
   emitter_.compute("copy partitions to host");
   for (BufferId part : parts) emitter_.release(part, Reason::LastUse);
+  drop_tied();
   flat_ = emitter_.allocate(in_model_dtype(partition_), dtype(), Role::Parameters, "parameter partitions");
   emitter_.begin();
   emitter_.read(staging);
