@@ -209,10 +209,8 @@ void stage3(const Job& job, const std::vector<Counted>& parameters, Footprint& r
   if (optimizer_away) return;
   result.persistent[Role::Gradients] = storage(Elements(trained), t.grad_accum_dtype);
   result.states.gradients = result.persistent[Role::Gradients];
-  // Parameters on the host cannot be their own master.
-  if (t.master_dtype != t.dtype || parameters_away) {
-    result.persistent[Role::Optimizer] = storage(Elements(trained), t.master_dtype);
-  }
+  // A copy of its own even where parameters are fp32 already.
+  result.persistent[Role::Optimizer] = storage(Elements(trained), t.master_dtype);
   // States are kept by sub-group; only block-wise 8-bit scales can tell.
   std::int64_t group = 0;
   for (const Counted& p : parameters) {

@@ -55,7 +55,7 @@ class Stage3 : public Runtime {
     barrier_ = block("barrier", 1);
     parts.clear();  // Defragmented through the host.
     flat_ = block("partitions", bytes(part_));
-    if (plan_.mixed()) make_masters();
+    make_masters();
     std::int64_t largest = 0;
     for (const Group& group : groups_) largest = std::max(largest, group.elements);
     barrier_ = block("barrier", 1);
@@ -165,11 +165,10 @@ class Stage3 : public Runtime {
   }
 
   void make_masters() {
-    Block cast;  // Rebound when the next sub-group's master is there.
+    Block cast;  // Rebound by the next sub-group's.
     for (const Group& group : groups_) {
-      Block made = block("master before the clone", 4 * group.elements);
+      if (plan_.mixed()) cast = block("master before the clone", 4 * group.elements);
       masters_.push_back(block("master", 4 * group.elements));
-      cast = std::move(made);
     }
   }
 

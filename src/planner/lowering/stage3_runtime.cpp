@@ -173,32 +173,41 @@ void Stage3Runtime::gather_partitions_in_one_buffer() {
   emitter_.release(staging, Reason::LastUse);
 }
 
-// to(fp32) and then a clone, the cast before last being let go of by the next; nothing where parameters and master
-// share their dtype.
+// to(fp32), where that changes the dtype, and then a clone; the cast before is let go of by the next. The branch that
+// would take fp32 partitions as they are asks whether a torch.device equals a string, which it never does.
 void Stage3Runtime::create_masters() {
-  if (training().master_dtype == dtype() && !optimizer_away() && !parameters_away()) return;
-  BufferId before = kNoBuffer;
+  const auto let_go = [&] {
+    if (cast_ != kNoBuffer) emitter_.release(std::exchange(cast_, kNoBuffer), Reason::PythonFrame);
+  };
   for (SubGroup& group : groups_) {
     const BufferId cast = create_master(group);
-    if (before != kNoBuffer) emitter_.release(before, Reason::PythonFrame);
-    before = cast;
+    let_go();
+    cast_ = cast;
   }
-  if (before != kNoBuffer) emitter_.release(before, Reason::PythonFrame);
+  let_go();
 }
 
 // The cast is still there.
 BufferId Stage3Runtime::create_master(SubGroup& group) {
   if (optimizer_away() || parameters_away()) return create_master_elsewhere(group);
-  const BufferId cast = emitter_.allocate(in_master_dtype(group.elements), training().master_dtype, Role::Temporaries,
-                                          "master weights before the clone");
-  emitter_.begin();
-  emitter_.read(flat_, in_model_dtype(group.offset), in_model_dtype(group.elements));
-  emitter_.write(cast);
-  emitter_.compute("cast to master");
+  BufferId cast = kNoBuffer;
+  if (training().master_dtype != dtype()) {
+    cast = emitter_.allocate(in_master_dtype(group.elements), training().master_dtype, Role::Temporaries,
+                             "master weights before the clone");
+    emitter_.begin();
+    emitter_.read(flat_, in_model_dtype(group.offset), in_model_dtype(group.elements));
+    emitter_.write(cast);
+    emitter_.compute("cast to master");
+    if (cast_ != kNoBuffer) emitter_.release(std::exchange(cast_, kNoBuffer), Reason::PythonFrame);
+  }
   group.master =
       emitter_.allocate(in_master_dtype(group.elements), training().master_dtype, Role::Optimizer, "master weights");
   emitter_.begin();
-  emitter_.read(cast);
+  if (cast != kNoBuffer) {
+    emitter_.read(cast);
+  } else {
+    emitter_.read(flat_, in_model_dtype(group.offset), in_model_dtype(group.elements));
+  }
   emitter_.write(group.master);
   emitter_.compute("clone master");
   return cast;

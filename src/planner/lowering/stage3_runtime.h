@@ -188,6 +188,7 @@ class Stage3Runtime final : public RuntimeBase {
   std::vector<Piece> pieces_;  // By ParameterId.
   std::vector<Piece> tied_;    // Partitions of tensors that were tied to others since.
   BufferId barrier_ = kNoBuffer;
+  BufferId cast_ = kNoBuffer;  // Of the sub-group before, while masters are made.
   Coordinator coordinator_;
   std::vector<ModuleId> wraps_;      // By module.
   std::vector<bool> carries_hooks_;  // By module.
