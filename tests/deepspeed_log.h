@@ -133,6 +133,12 @@ inline bool is_bookkeeping(const std::string& where, const std::string& op) {
                                                    "s12:complete_grad_norm_calculation_for_cpu_offload",
                                                    "ru:clip_grad_norm_",
                                                    "ru:get_flattened_grad_norm"};
+  // Scalars that say no more than a dtype.
+  const bool swapper = where.starts_with("runtime/swap_tensor/");
+  if (swapper && (where.ends_with(":__init__") || where.ends_with(":reserve_partitioned_swap_space")) &&
+      op == "zeros") {
+    return true;
+  }
   if (where == "s3:has_overflow" && op != "isinf" && op != "isnan") return true;
   return kFunctions.contains(where) || op == "stack" || op == "pow" || where.find(":assert_") != std::string::npos;
 }
@@ -161,6 +167,8 @@ inline Lines moves_of(const Lines& log, int steps) {
       for (std::string number; std::getline(numbers, number, ',');) {
         if (storages.contains(number)) out.free(storages[number]);
       }
+    } else if (word[0] == "read" || word[0] == "write") {
+      out.line(fmt::format("{} {}", word[0], word[1]));
     } else if (word[0] == "c") {
       const std::int64_t bytes = std::stoll(word[3]) * bytes_of(word[2]);
       // DeepSpeed broadcasts bytes.
@@ -200,7 +208,17 @@ class Ours {
       out_.free(fmt::format("free parameter {}", number(buffer)));
     }
   }
-  void on(std::size_t, const Compute& event) { work_ = event.work; }
+  void on(std::size_t, const Compute& event) {
+    work_ = event.work;
+    const auto moved = [&](Span span, const char* what) {
+      for (const Access& access : schedule_.range(span)) {
+        if (schedule_.buffers[access.buffer].space != Space::Nvme) continue;
+        out_.line(fmt::format("{} {}", what, access.bytes.value()));
+      }
+    };
+    moved(event.reads, "read");
+    moved(event.writes, "write");
+  }
   void on(std::size_t, const Enter&) {}
   void on(std::size_t, const Exit&) {}
   void on(std::size_t, const Communicate& event) {

@@ -74,6 +74,7 @@ std::vector<Change> eagerly(const ModelSpec& model, const Job& job, std::int64_t
   settings.batch = training.micro_batch;
   settings.seq = training.seq;
   settings.dtype = training.dtype;
+  settings.tp = job.parallelism.tp;
   settings.memory_efficient = training.attention == Attention::MemoryEfficient;
   for (const CheckpointGroup& group : training.checkpoint.groups) {
     settings.checkpoints.emplace_back(group.first, group.last);
@@ -98,8 +99,9 @@ std::vector<Change> eagerly(const ModelSpec& model, const Job& job, std::int64_t
   plan.prefetch = plan.sequential ? 1 : training.zero.prefetch_bucket_size.value();
   plan.reuse = training.zero.max_reuse_distance.value();
   plan.max_live = training.zero.max_live_parameters.value();
+  const ModelSpec part = tensor_parallel_part(model, settings.tp);
   std::vector<Change> changes;
-  for (const eager::Entry& entry : eager::train(model, settings, plan)) changes.push_back({entry.bytes, entry.doing});
+  for (const eager::Entry& entry : eager::train(part, settings, plan)) changes.push_back({entry.bytes, entry.doing});
   return changes;
 }
 
@@ -147,6 +149,7 @@ struct Case {
   bool fp32 = false;
   std::int64_t batch = 2;
   std::int64_t seq = 8;
+  std::int64_t tp = 1;
 };
 
 Job job_of(const Case& c) {
@@ -166,15 +169,18 @@ Job job_of(const Case& c) {
     training.dtype = training.grad_accum_dtype = training.communication_dtype = DType::Float32;
     training.attention = Attention::MemoryEfficient;
   }
-  job.parallelism.dp = job.parallelism.world = c.world;
+  job.parallelism.dp = c.world;
+  job.parallelism.tp = c.tp;
+  job.parallelism.world = c.world * c.tp;
   return job;
 }
 
 void check(const Case& c, const ModelSpec& model, const Job& job) {
   for (std::int64_t rank = 0; rank < c.world; ++rank) {
-    const std::string title = fmt::format(
-        "{}: {}, stage {}, {} ranks, rank {}, accumulation {}, {} checkpoints, {}, batch {}", c.name, c.model.name,
-        c.stage, c.world, rank, c.accumulation, c.checkpoints.size(), c.fp32 ? "fp32" : "bf16", c.batch);
+    const std::string title =
+        fmt::format("{}: {}, stage {}, {} ranks, rank {}, accumulation {}, {} checkpoints, {}, batch {}, tp {}", c.name,
+                    c.model.name, c.stage, c.world, rank, c.accumulation, c.checkpoints.size(),
+                    c.fp32 ? "fp32" : "bf16", c.batch, c.tp);
     CAPTURE(title);
     CHECK(compare(model, job, rank) > 100);
   }
@@ -315,4 +321,39 @@ TEST_CASE("eager tape: fetching ahead, keeping and gathering in every way") {
 TEST_CASE("eager tape: more than 3,072 tokens") {
   check({.name = "long", .model = kLlamaGrouped, .batch = 2, .seq = 1600});
   check({.name = "long", .model = kLlamaTied, .batch = 1, .seq = 3100});
+}
+
+// The heads, the columns of the feed-forward and the words of the vocabulary are cut; key-value heads at last shared.
+TEST_CASE("eager tape: tensor-parallel ranks") {
+  constexpr Model kTied{"llama, tied, four heads", R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 53, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "hidden_act": "silu", "max_position_embeddings": 64, "tie_word_embeddings": true})"};
+  struct Cut {
+    Model model;
+    std::int64_t tp;
+  };
+  for (const Cut& cut :
+       {Cut{kGpt2, 3}, Cut{kGpt2Dropout, 3}, Cut{kLlamaGrouped, 2}, Cut{kLlamaGrouped, 4}, Cut{kTied, 2}}) {
+    auto choices = checkpoint_choices(static_cast<std::int32_t>(model_of(cut.model).dims.layers));
+    choices.push_back(choices[1]);
+    for (CheckpointGroup& group : choices.back()) group.kind = CheckpointKind::Reentrant;
+    for (const auto& checkpoints : choices) {
+      for (int stage : {-1, 0, 1, 2, 3}) {
+        for (std::int64_t batch : {1, 2}) {
+          check({.name = "tensor parallelism",
+                 .model = cut.model,
+                 .stage = stage,
+                 .world = stage < 0 ? 1 : 2,
+                 .accumulation = 2,
+                 .checkpoints = checkpoints,
+                 .batch = batch,
+                 .tp = cut.tp});
+        }
+      }
+    }
+    if (model_of(cut.model).dims.kv_heads != model_of(cut.model).dims.heads) continue;
+    for (int stage : {-1, 0, 3}) {
+      check({.name = "tensor parallelism", .model = cut.model, .stage = stage, .fp32 = true, .tp = cut.tp});
+    }
+  }
 }

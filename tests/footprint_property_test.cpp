@@ -122,20 +122,33 @@ Job random_job(Dice& dice, const ModelSpec& model) {
     z.contiguous_gradients = true;
   }
   job.parallelism.dp = job.parallelism.world = dice.from(0, 2) == 0 ? dice.from(1, 64) : dice.from(1, 4);
+  // Of the heads that this model has, and of its columns.
+  std::vector<std::int64_t> degrees{1};
+  for (std::int64_t tp : {2, 3, 4, 6}) {
+    const Dimensions& d = model.dims;
+    const bool shared = d.kv_heads % tp == 0 || tp % d.kv_heads == 0;
+    if (d.heads % tp == 0 && d.ffn % tp == 0 && shared) degrees.push_back(tp);
+  }
+  if (dice.coin()) {
+    job.parallelism.tp = degrees[static_cast<std::size_t>(dice.from(0, static_cast<std::int64_t>(degrees.size()) - 1))];
+  }
+  job.parallelism.world *= job.parallelism.tp;
   return job;
 }
 
 std::string tell(const ModelSpec& model, const Job& job) {
   const Training& t = job.training;
-  return fmt::format("{} runtime {} stage {} W {} g {} dtype {} groups {} bucket {} layers {}", model.family,
-                     name(t.runtime), t.zero.stage, job.parallelism.dp, t.grad_accum, name(t.dtype),
+  return fmt::format("{} runtime {} stage {} W {} tp {} g {} dtype {} groups {} bucket {} layers {}", model.family,
+                     name(t.runtime), t.zero.stage, job.parallelism.dp, job.parallelism.tp, t.grad_accum, name(t.dtype),
                      t.checkpoint.groups.size(), t.zero.reduce_bucket_size.value(), model.dims.layers);
 }
 
-Bytes payload_of(const std::vector<TrafficRow>& rows, Collective collective, Pass phase, DType dtype) {
+Bytes payload_of(const std::vector<TrafficRow>& rows, Collective collective, Pass phase, DType dtype,
+                 Group group = Group::DataParallel) {
   Bytes sum;
   for (const TrafficRow& row : rows) {
-    if (row.collective == collective && row.phase == phase && row.dtype == dtype && row.kind == TrafficKind::Data) {
+    if (row.group == group && row.collective == collective && row.phase == phase && row.dtype == dtype &&
+        row.kind == TrafficKind::Data) {
       sum += row.payload;
     }
   }
@@ -154,7 +167,7 @@ void check_bounds(const ModelSpec& model, const Job& job, const std::vector<Traf
   if (zero.model_persistence_threshold != Elements(INT64_MAX)) return;
   Bytes once;
   for (const Parameter& parameter : model.parameters) {
-    const Elements size = parameter.shape.elements();
+    const Elements size = local_shape(model, parameter, job.parallelism.tp).elements();
     if (parameter.tied_to != kNone || size <= zero.param_persistence_threshold) continue;
     once += storage(round_up(size, job.parallelism.dp), job.training.dtype);
   }
@@ -175,14 +188,15 @@ void check_traffic(const ModelSpec& model, const Job& job, const std::vector<Tra
     if (frozen_gathers && row.collective == Collective::AllGather && row.phase == Pass::Backward) continue;
     if (traced && row.collective == Collective::AllGather && row.phase != Pass::Step) continue;
     INFO(name(row.collective), " ", name(row.phase), " ", name(row.dtype));
-    CHECK(payload_of(measured, row.collective, row.phase, row.dtype).value() ==
-          payload_of(derived, row.collective, row.phase, row.dtype).value());
+    CHECK(payload_of(measured, row.collective, row.phase, row.dtype, row.group).value() ==
+          payload_of(derived, row.collective, row.phase, row.dtype, row.group).value());
   }
   for (const TrafficRow& row : measured) {
     if (row.phase == Pass::Setup || row.kind == TrafficKind::Control) continue;
     INFO(name(row.collective), " ", name(row.phase), " ", name(row.dtype));
-    CHECK(payload_of(derived, row.collective, row.phase, row.dtype) > Bytes(0));
-    CHECK(row.wire == wire_bytes(row.collective, row.payload, job.parallelism.dp));
+    CHECK(payload_of(derived, row.collective, row.phase, row.dtype, row.group) > Bytes(0));
+    const bool tensor = row.group == Group::TensorParallel;
+    CHECK(row.wire == wire_bytes(row.collective, row.payload, tensor ? job.parallelism.tp : job.parallelism.dp));
   }
 }
 
@@ -233,7 +247,7 @@ TEST_CASE("schedule and formulas agree over random models, stages, worlds, accum
       INFO(name(static_cast<Role>(role)));
       CHECK(meter.by_role().bytes[role].value() == formulas.persistent.bytes[role].value());
     }
-    check_traffic(model, job, traffic.rows(job.parallelism.dp));
+    check_traffic(model, job, traffic.rows(job.parallelism.dp, 1, job.parallelism.tp));
     check_invariants(schedule, model, meter, formulas);
   }
 }

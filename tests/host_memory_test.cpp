@@ -1,6 +1,8 @@
 // The host's ledger: the pool of pinned memory, what a rank and a node take, and the host's own verdict.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "lowered.h"
 #include "planner/predict.h"
 #include "planner/resolve/checkpointing.h"
@@ -71,6 +73,11 @@ TEST_CASE("each space has its own ledger; the device is in none of them") {
   CHECK(mixed.nvme_peak() == Bytes(3000));
   CHECK(mixed.peak() == Bytes(3000 + 4096));
   CHECK(measured(two_of_each({Space::Device})).peak() == Bytes(0));
+  // What DeepSpeed locks itself is not rounded, and does go back.
+  const HostMeter locked = measured(two_of_each({Space::Locked, Space::Locked, Space::Pinned}));
+  CHECK(locked.pinned() == Bytes(6000 + 4096));
+  CHECK(locked.pinned_requested_peak() == Bytes(9000));
+  CHECK(locked.peak() == Bytes(6000 + 4096));
   // Saving is left out.
   Schedule saved = two_of_each({Space::Pageable});
   saved.events.emplace_back(Mark{.moment = Moment::StretchBegins, .stretch = Stretch::Save});
@@ -104,4 +111,49 @@ TEST_CASE("the host refutes a job that the device would hold, and says what is m
   job.parallelism.world = job.parallelism.dp = 8;
   job.parallelism.gpus_per_node = 4;
   CHECK(*predict(model, job, 0).host.per_node == need * 4);
+}
+
+TEST_CASE("files: what one step in steady state reads and writes") {
+  Schedule schedule = two_of_each({Space::Nvme, Space::Pinned});
+  schedule.events.pop_back();
+  schedule.accesses = {{0, 1, Bytes(0), Bytes(1000)}, {1, 2, Bytes(0), Bytes(700)}};
+  const auto add = [&](Stretch stretch, bool writes) {
+    schedule.events.emplace_back(Mark{.moment = Moment::StretchBegins, .stretch = stretch});
+    schedule.events.emplace_back(Compute{
+        .work = "", .reads = {writes ? 1U : 0U, writes ? 2U : 1U}, .writes = {writes ? 0U : 1U, writes ? 1U : 2U}});
+  };
+  add(Stretch::Init, true);
+  add(Stretch::FirstStep, false);
+  add(Stretch::SecondStep, false);
+  add(Stretch::SecondStep, false);
+  add(Stretch::SecondStep, true);
+  add(Stretch::Save, true);
+  const HostMeter host = measured(schedule);
+  CHECK(host.nvme_read() == Bytes(2000));
+  CHECK(host.nvme_written() == Bytes(1000));
+}
+
+TEST_CASE("where ranks differ, a node takes the sum of what its ranks take") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  Job job = lowered::job(2, 4);
+  job.parallelism.gpus_per_node = 2;
+  job.parallelism.nodes = 2;
+  job.training.grad_accum = 2;
+  job.training.zero.offload_optimizer.device = OffloadDevice::Cpu;
+  std::vector<Bytes> peaks;
+  for (std::int64_t rank = 0; rank < 4; ++rank) peaks.push_back(*predict(model, job, rank).host.peak);
+  REQUIRE(peaks[2] != peaks[3]);
+  CHECK(*predict(model, job, 1).host.per_node == peaks[0] + peaks[1]);
+  CHECK(*predict(model, job, 2).host.per_node == peaks[2] + peaks[3]);
+  const auto is_named = [](const Prediction& p) {
+    return std::any_of(p.not_modelled.begin(), p.not_modelled.end(),
+                       [](const Absence& a) { return a.what == "memory.host.per_node"; });
+  };
+  CHECK(is_named(predict(model, job, 0)));  // Nodes differ as ranks do.
+  job.parallelism.gpus_per_node = 4;
+  job.parallelism.nodes = 1;
+  CHECK(!is_named(predict(model, job, 0)));
+  CHECK(*predict(model, job, 3).host.per_node == peaks[0] + peaks[1] + peaks[2] + peaks[3]);
+  job.host_memory = peaks[0] + peaks[1] + peaks[2] + peaks[3] - Bytes(1);
+  CHECK(predict(model, job, 0).host.verdict_reason.find("1 B of host memory are missing on a node: 4 ranks take") == 0);
 }

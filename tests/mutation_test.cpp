@@ -230,7 +230,32 @@ std::vector<Ranks> groups() {
     job.training.zero.offload_optimizer.device = OffloadDevice::Cpu;
     job.training.zero.offload_optimizer.pin_memory = true;
   });
+  const auto cut = [&](const ModelSpec& model, int stage) {
+    add(model, stage, 2, [](Job& job) {
+      job.parallelism.tp = 2;
+      job.parallelism.world = 4;
+      job.training.checkpoint.groups = {{0, 0}, {1, 1}};
+    });
+  };
+  cut(gpt2, 1);
+  cut(llama, 3);
   add(llama, 3, 1, [](Job& job) { job.training.optimizer.kind = OptimizerKind::Adam8bit; });
+  // Large enough that sub-groups and partitions go to files.
+  const ModelSpec large = lowered::inlined("llama", R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 4500, "hidden_size": 504, "intermediate_size": 2081, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": false})");
+  add(large, 3, 2, [](Job& job) {
+    Zero& zero = job.training.zero;
+    zero.reduce_bucket_size = Elements(2'500'000);
+    zero.prefetch_bucket_size = Elements(100);
+    zero.max_reuse_distance = Elements(0);
+    zero.sub_group_size = Elements(1'200'000);
+    zero.offload_optimizer.device = zero.offload_param.device = OffloadDevice::Nvme;
+    zero.offload_optimizer.buffer_count = 12;
+    zero.offload_optimizer.pipeline_read = zero.offload_optimizer.pipeline_write = true;
+    zero.offload_param.buffer_count = 5;
+    zero.offload_param.max_in_cpu = Elements(2'500'000);
+  });
   return made;
 }
 

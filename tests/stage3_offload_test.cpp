@@ -231,17 +231,36 @@ TEST_CASE("ZeRO-3 offload: gradients go to the host in every micro-batch, norms 
   CHECK(count(job, "gradient in master dtype") == 0);
 }
 
-TEST_CASE("ZeRO-3 offload: what has no schedule says so by name") {
+TEST_CASE("ZeRO-3 offload: secondary shards lie on the host, and partitions are quantized on the device") {
   const ModelSpec model = lowered::bundled("tiny-llama");
-  Job job = offloaded(lowered::job(3, 4), Away::Both);
-  CHECK(!schedule_obstacle(model, job));
-  job.training.zero.hpz_partition_size = 2;
-  CHECK(schedule_obstacle(model, job) == "parameter offload with secondary shards (hpZ)");
-  job.training.zero.hpz_partition_size = 1;
-  job.training.zero.quantized_weights = true;
-  CHECK(schedule_obstacle(model, job) == "parameter offload with quantized weights");
-  job.training.zero.offload_param.device = OffloadDevice::Nvme;
-  CHECK(schedule_obstacle(model, job) == "parameter offload to NVMe");
-  job.training.zero.offload_optimizer.device = OffloadDevice::Nvme;
-  CHECK(schedule_obstacle(model, job) == "optimizer offload to NVMe");
+  for (const bool pin : {false, true}) {
+    Job job = offloaded(lowered::job(3, 4), Away::Both, pin);
+    job.training.zero.hpz_partition_size = 2;
+    CHECK(!schedule_obstacle(model, job));
+    const Schedule schedule = lowered::all_ranks(model, job).front();
+    CHECK(audit(schedule).empty());
+    std::size_t shards = 0;
+    for (const Buffer& buffer : schedule.buffers) {
+      if (std::string_view(buffer.label) != "secondary shard") continue;
+      CHECK(buffer.space == (pin ? Space::Pinned : Space::Pageable));
+      ++shards;
+    }
+    CHECK(shards > 20);
+  }
+  for (const DType dtype : {DType::BFloat16, DType::Float16}) {
+    Job job = offloaded(lowered::job(3, 2), Away::Parameters);
+    lowered::set_dtype(job, dtype);
+    job.training.zero.quantized_weights = true;
+    const Schedule schedule = lowered::all_ranks(model, job).front();
+    CHECK(audit(schedule).empty());
+    // A partition becomes fp16 on its way; several are brought as they are.
+    const auto made = [&](std::string_view label, DType type, Space space) {
+      return std::any_of(schedule.buffers.begin(), schedule.buffers.end(), [&](const Buffer& buffer) {
+        return label == buffer.label && buffer.dtype == type && buffer.space == space;
+      });
+    };
+    CHECK(made("partitions in fp16", DType::Float16, Space::Device));
+    CHECK(made("partition on the device", dtype, Space::Device));
+    CHECK(made("staging of a copy", DType::Float16, Space::Pageable) == (dtype == DType::BFloat16));
+  }
 }

@@ -76,10 +76,10 @@ ModelSpec load_model(const std::string& argument, std::vector<Notice>& notices) 
   if (files.kind == ModelFiles::Kind::OpGraph) {
     throw Refusal(files.config_path, "is an op-graph, and this command takes a model", "`dsplan simulate` takes both");
   }
-  if (files.kind != ModelFiles::Kind::Config) {
-    const bool chain = files.kind == ModelFiles::Kind::Chain;
-    throw Refusal(files.config_path, fmt::format("{} are not modelled yet", chain ? "chains" : "saved plans"));
+  if (files.kind == ModelFiles::Kind::Chain) {
+    throw Refusal(files.config_path, "is a chain, and this command takes a model", "`dsplan plan` takes chains");
   }
+  if (files.kind != ModelFiles::Kind::Config) throw Refusal(files.config_path, "saved plans are not modelled yet");
   ModelSpec model = build_model(files.document, files.name);
   if (!files.safetensors.empty()) compare_headers(files, model, notices);
   return model;

@@ -11,6 +11,8 @@ inline constexpr int kBug = 1;
 inline constexpr int kRefused = 2;
 inline constexpr int kDoesNotFit = 3;
 inline constexpr int kDiffers = 4;
+inline constexpr int kNoPlanFits = 5;
+inline constexpr int kUnavailable = 6;
 
 [[nodiscard]] int simulate_command(const Words& words);
 [[nodiscard]] int show_command(const Words& words);
@@ -18,6 +20,8 @@ inline constexpr int kDiffers = 4;
 [[nodiscard]] int explain_command(const Words& words);
 [[nodiscard]] int emit_command(const Words& words);
 [[nodiscard]] int compare_command(const Words& words);
+[[nodiscard]] int plan_command(const Words& words);
+[[nodiscard]] int run_command(const Words& words);
 [[nodiscard]] int doctor_command(const Words& words);
 
 // `dsplan WORDS...`: finds the command and runs it.

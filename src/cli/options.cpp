@@ -122,7 +122,46 @@ void take_topics(const std::vector<std::string>& texts, SimulateWords& into, Dia
   }
 }
 
+// What says what to report, or names a file that a receipt holds itself.
+bool stays_behind(std::string_view name) {
+  constexpr std::array<std::string_view, 7> kBehind = {"--deepspeed", "--training", "--rank", "--phase",
+                                                       "--sweep",     "--format",   "--out"};
+  return std::find(kBehind.begin(), kBehind.end(), name) != kBehind.end();
+}
+
+void put(const OptionRow& row, const Request& request, Words& words) {
+  std::string text;
+  if (const auto* field = std::get_if<Text>(&row.field)) {
+    if (!(request.**field).given()) return;
+    text = *(request.**field);
+  } else if (const auto* number = std::get_if<Number>(&row.field)) {
+    if (!(request.**number).given()) return;
+    text = std::to_string(*(request.**number));
+  } else {
+    const auto& size = request.*std::get<Size>(row.field);
+    if (!size.given()) return;
+    text = fmt::format("{}B", (*size).value());
+  }
+  words.insert(words.end(), {row.name, std::move(text)});
+}
+
 }  // namespace
+
+Words words_of(const SimulateWords& said) {
+  Words words;
+  for (const OptionRow& row : kOptions) {
+    if (!stays_behind(row.name)) put(row, said.options, words);
+  }
+  const auto repeat = [&](const char* name, const Setting<std::vector<std::string>>& list) {
+    if (!list.given()) return;
+    for (const std::string& one : *list) words.insert(words.end(), {name, one});
+  };
+  repeat("--freeze", said.options.freeze);
+  repeat("--set", said.options.set);
+  if (!said.launch.empty()) words.push_back("--");
+  words.insert(words.end(), said.launch.begin(), said.launch.end());
+  return words;
+}
 
 std::optional<std::int64_t> whole_number(std::string_view option, std::string_view text, Diagnostics& diagnostics) {
   std::int64_t value = 0;
@@ -155,20 +194,21 @@ std::optional<Bytes> labelled_size(std::string_view option, std::string_view tex
   return std::nullopt;
 }
 
-SimulateWords parse_simulate(std::string_view command, const Words& words) {
+SimulateWords parse_simulate(std::string_view command, const Words& words, const CommandExtras& extras) {
   const auto dashes = std::find(words.begin(), words.end(), "--");
   const auto end = static_cast<std::size_t>(dashes - words.begin());
   SimulateWords result;
   if (dashes != words.end()) result.launch.assign(dashes + 1, words.end());
 
-  CommandLine line(fmt::format("dsplan {}", command), "Predicts the memory and the traffic of one configuration.",
-                   kFooter);
+  CommandLine line(fmt::format("dsplan {}", command), extras.description,
+                   extras.footer.empty() ? std::string(kFooter) : extras.footer);
   std::optional<std::string> model;
   std::array<std::optional<std::string>, kOptions.size()> values;
   std::vector<std::string> freeze, set, topics;
   std::optional<std::string> diff;
   bool strict = false;
   line.positional("MODEL", "Bundled name, config.json, folder, cached id", model);
+  if (extras.add) extras.add(line);
   for (std::size_t i = 0; i < kOptions.size(); ++i) {
     line.option(kOptions[i].name, kOptions[i].type, kOptions[i].help, values[i]);
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,9 +23,20 @@ struct SimulateWords {
   std::vector<Topic> explain;
 };
 
+// What a command says and takes beyond the options of `simulate`. `add` may register further options.
+struct CommandExtras {
+  std::string description = "Predicts the memory and the traffic of one configuration.";
+  std::string footer;  // Empty: that of `simulate`.
+  std::function<void(CommandLine&)> add;
+};
+
 // Refused, all together: unknown options, values that are no numbers or no labelled sizes, a missing MODEL, options and
 // topics that are not modelled yet and that no later step would see (--diff, --explain fragmentation, ...).
-[[nodiscard]] SimulateWords parse_simulate(std::string_view command, const Words& words);
+[[nodiscard]] SimulateWords parse_simulate(std::string_view command, const Words& words,
+                                           const CommandExtras& extras = {});
+
+// The same words again, for whoever wants to predict the same: without MODEL, files, and what only says what to print.
+[[nodiscard]] Words words_of(const SimulateWords& said);
 
 // A whole number, or a fault at `option`.
 [[nodiscard]] std::optional<std::int64_t> whole_number(std::string_view option, std::string_view text,

@@ -323,7 +323,10 @@ std::string host_line(const HostMemory& host) {
   if (!host.peak || (*host.peak < kWorthALine && host.verdict != Verdict::DoesNotFit)) return {};
   std::string text = fmt::format("host: pinned {} ({} requested), pageable {}; {} on a node", human(*host.pinned),
                                  human(*host.pinned_requested), human(*host.pageable), human(*host.per_node));
-  if (*host.nvme > Bytes(0)) text += fmt::format("; files {}", human(*host.nvme));
+  if (*host.nvme > Bytes(0)) {
+    text += fmt::format("; files {}, {} on a node; each step reads {} and writes {}", human(*host.nvme),
+                        human(*host.nvme_per_node), human(*host.nvme_read), human(*host.nvme_written));
+  }
   if (host.verdict != Verdict::Unknown) text += "; " + host.verdict_reason;
   return wrapped("", text, 2);
 }

@@ -65,7 +65,7 @@ void take_device(const Receipt& receipt, Repredicted& into) {
 }
 
 void take_level(const Receipt& receipt, const RepredictWords& words, Request& request) {
-  if (receipt.device == Receipt::Device::Cuda) {
+  if (!receipt.by_dispatcher()) {
     if (words.level) request.level = {*words.level, option("--level")};
     return;
   }

@@ -23,9 +23,9 @@ constexpr std::array kCommands = {
     Command{"emit", emit_command, "a prediction in other tools' formats"},
     Command{"replay", replay_command, "replay an allocator trace or a memory snapshot"},
     Command{"compare", compare_command, "a prediction against a receipt"},
+    Command{"plan", plan_command, "which activations of a chain to keep (models: not yet)"},
     Command{"doctor", doctor_command, "what is installed"},
-    Command{"plan", nullptr, "search for a configuration that fits"},
-    Command{"run", nullptr, "execute a plan and write a receipt"},
+    Command{"run", run_command, "execute a plan and write a receipt"},
     Command{"check", nullptr, "predictions against committed baselines"},
     Command{"calibrate", nullptr, "measure this machine"},
 };

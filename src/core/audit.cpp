@@ -158,7 +158,8 @@ std::vector<Finding> Auditor::finish() {
   at_ = schedule_.events.size();
   if (!modules_.empty()) find("module {} is never left", modules_.back().module);
   if (in_step_) find("a step never ends");
-  if (schedule_.rank < 0 || schedule_.rank >= schedule_.dp || schedule_.dp > schedule_.world) find("impossible rank");
+  if (schedule_.rank < 0 || schedule_.rank >= schedule_.dp || schedule_.dp * schedule_.tp > schedule_.world)
+    find("impossible rank");
   if (std::adjacent_find(schedule_.survivors.begin(), schedule_.survivors.end(), std::greater_equal<>()) !=
       schedule_.survivors.end()) {
     find("survivors are not ascending");

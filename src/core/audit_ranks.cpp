@@ -32,7 +32,8 @@ std::vector<Finding> audit_ranks(std::span<const Schedule> ranks, std::size_t mo
     const Schedule& schedule = ranks[i];
     const std::size_t end = schedule.events.size();
     if (schedule.rank < 0 || schedule.rank >= schedule.dp) find(end, schedule, "not a rank of its group");
-    if (schedule.world != ranks[0].world || schedule.dp != ranks[0].dp) find(end, schedule, "another world");
+    if (schedule.world != ranks[0].world || schedule.dp != ranks[0].dp || schedule.tp != ranks[0].tp)
+      find(end, schedule, "another world");
     for (std::size_t j = 0; j < i; ++j) {
       if (ranks[j].rank == schedule.rank) find(end, schedule, "this rank appears twice");
     }

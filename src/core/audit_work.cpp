@@ -91,9 +91,11 @@ void Auditor::on(std::size_t at, const Communicate& event) {
   }
   const bool inside = event.group == Group::DataParallelInside;
   const bool data_parallel = event.group == Group::DataParallel || event.group == Group::DataParallelBetween || inside;
-  const std::int64_t ranks = data_parallel ? schedule_.ranks_of(event.group) : schedule_.world;
+  const bool tensor_parallel = event.group == Group::TensorParallel;
+  const bool known_group = data_parallel || tensor_parallel;
+  const std::int64_t ranks = known_group ? schedule_.ranks_of(event.group) : schedule_.world;
   if (ranks < 2) find("{} in a group of one rank", name(event.collective));
-  if (data_parallel && !payload_fits(event.collective, event.payload.value(), sums.read, sums.written, ranks)) {
+  if (known_group && !payload_fits(event.collective, event.payload.value(), sums.read, sums.written, ranks)) {
     find("{} of {} bytes reads {} and writes {}", name(event.collective), event.payload.value(), sums.read,
          sums.written);
   }

@@ -116,11 +116,16 @@ constexpr std::array<NameRow, kOps> kNames = {{
     {Op::BceWithLogits, "binary_cross_entropy_with_logits"},
     {Op::KlDiv, "kl_div"},
     {Op::FusedLinearCrossEntropy, "liger_fused_linear_cross_entropy"},
+    {Op::AllReduce, "all_reduce"},
+    {Op::CopyToParallel, "copy_to_tensor_parallel"},
+    {Op::ParallelCrossEntropy, "vocab_parallel_cross_entropy"},
     {Op::Arange, "arange"},
     {Op::NotEqual, "ne"},
     {Op::Equal, "eq"},
     {Op::All, "all"},
     {Op::GreaterEqual, "ge"},
+    {Op::Less, "lt"},
+    {Op::BitwiseOr, "bitwise_or"},
     {Op::Histogram, "histc"},
     {Op::Custom, "custom"},
 }};
@@ -134,6 +139,37 @@ constexpr bool each_operator_has_its_name() {
 static_assert(each_operator_has_its_name(), "names stand in the order of Op, one for each");
 
 }  // namespace
+
+ViewStep step_reshape(Shape shape) {
+  ViewStep step;
+  step.shape = shape;
+  return step;
+}
+
+ViewStep step_swap(std::int8_t a, std::int8_t b) {
+  ViewStep step;
+  step.kind = ViewStep::Kind::Swap;
+  step.a = a;
+  step.b = b;
+  return step;
+}
+
+ViewStep step_narrow(std::int8_t dim, std::int64_t start, std::int64_t length) {
+  ViewStep step;
+  step.kind = ViewStep::Kind::Narrow;
+  step.a = dim;
+  step.start = start;
+  step.length = length;
+  return step;
+}
+
+ViewStep step_repeat(std::int8_t dim, std::int64_t times) {
+  ViewStep step;
+  step.kind = ViewStep::Kind::Repeat;
+  step.a = dim;
+  step.length = times;
+  return step;
+}
 
 const char* name(Op op) { return kNames[static_cast<std::size_t>(op)].name; }
 

@@ -142,12 +142,19 @@ enum class Op : std::uint8_t {
   KlDiv,                    // The target is not a logarithm.
   FusedLinearCrossEntropy,  // Hidden state, weight, target.
 
+  // Megatron's tensor parallelism: each sums over the ranks that share a layer.
+  AllReduce,             // The input itself, summed in place; the gradient passes.
+  CopyToParallel,        // The input itself; its gradient is summed in place.
+  ParallelCrossEntropy,  // Logits of this rank's part of the vocabulary, target; softmax, and the loss of each token.
+
   // Of integers and booleans.
   Arange,
   NotEqual,
   Equal,
   All,
   GreaterEqual,
+  Less,
+  BitwiseOr,
   Histogram,
   Custom,  // The node of a torch.autograd.Function: its outputs were made before, without gradients.
 };
@@ -184,6 +191,27 @@ enum class Product : std::uint8_t {
   Function,    // DeepSpeed's replacement of nn.functional.linear under stage 3 (runtime/zero/linear.py).
 };
 
+// One step of a view: what happens to the dimensions that it starts from. An executor needs them; bytes do not.
+struct ViewStep {
+  enum class Kind : std::uint8_t {
+    Reshape,  // To `shape`.
+    Swap,     // Dimensions `a` and `b`.
+    Narrow,   // Of dimension `a`: `length` from `start`.
+    Repeat,   // Dimension `a`, of one element, stands for `length` of them.
+  };
+  Kind kind = Kind::Reshape;
+  std::int8_t a = 0;
+  std::int8_t b = 0;
+  std::int64_t start = 0;
+  std::int64_t length = 0;
+  Shape shape;
+};
+
+[[nodiscard]] ViewStep step_reshape(Shape shape);
+[[nodiscard]] ViewStep step_swap(std::int8_t a, std::int8_t b);
+[[nodiscard]] ViewStep step_narrow(std::int8_t dim, std::int64_t start, std::int64_t length);
+[[nodiscard]] ViewStep step_repeat(std::int8_t dim, std::int64_t times);
+
 struct Node {
   // Inputs are named by bits of a word in recipes.
   static constexpr std::size_t kMostInputs = 64;
@@ -200,6 +228,7 @@ struct Node {
   bool gradient_copied = false;
   bool in_place = false;                  // The output is input 0's storage, written anew.
   bool safe = false;                      // Softmax only: rows of nothing but minus infinity give zeros.
+  bool filled = false;                    // Arange only: each element is `number`.
   bool full_attention = false;            // Attention only: each query sees every key; otherwise it is causal.
   Reduction reduction = Reduction::Mean;  // Losses only.
   std::uint8_t bounds = kBothBounds;      // Clamp only.
@@ -208,7 +237,10 @@ struct Node {
   std::uint16_t output_count = 0;
   std::uint32_t first_operand = 0;  // Into Graph::operands: the inputs, then the outputs.
   ModuleId module = 0;
-  double number = 0;  // p of dropout, exponent, ...
+  double number = 0;  // p of dropout, exponent, epsilon of a norm, the number of `x + number`, ...
+  // View and Slice only: into Graph::view_steps. None: a plain reshape to the output's shape.
+  std::uint32_t first_step = 0;
+  std::uint32_t step_count = 0;
   // Custom only: what its forward saves. Bit i of `saved_inputs`: input i; of `saved_outputs`: output i.
   std::uint64_t saved_inputs = 0;
   std::uint64_t saved_outputs = 0;
@@ -236,7 +268,8 @@ struct Graph {
   std::vector<Storage> storages;
   std::vector<Tensor> tensors;
   std::vector<Node> nodes;
-  std::vector<TensorId> operands;  // A pool: each node's inputs, then its outputs.
+  std::vector<TensorId> operands;    // A pool: each node's inputs, then its outputs.
+  std::vector<ViewStep> view_steps;  // A pool.
   std::vector<Instruction> program;
   TensorId loss = kNone;          // A model's; an op-graph has `outputs` instead.
   std::vector<TensorId> outputs;  // What Python still holds when forward ends. Empty where there is a loss.
@@ -250,6 +283,9 @@ struct Graph {
   }
   [[nodiscard]] std::span<const TensorId> out(const Node& node) const {
     return {operands.data() + node.first_operand + node.input_count, node.output_count};
+  }
+  [[nodiscard]] std::span<const ViewStep> steps(const Node& node) const {
+    return {view_steps.data() + node.first_step, node.step_count};
   }
   [[nodiscard]] TensorId input(const Node& node, std::size_t i) const { return operands[node.first_operand + i]; }
   [[nodiscard]] TensorId output(const Node& node, std::size_t i = 0) const {

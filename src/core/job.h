@@ -24,6 +24,9 @@ struct Parallelism {
   std::int64_t sp = 1;
   std::int64_t ep = 1;
   std::int64_t dp = 1;  // world / (tp * sp).
+
+  // The ranks that share a layer are neighbours (Megatron-LM, parallel_state.py: "tp-cp-ep-dp-pp").
+  [[nodiscard]] std::int64_t data_rank(std::int64_t rank) const { return rank / (tp * sp); }
 };
 
 enum class Origin : std::uint8_t { Given, Derived, Assumed };

@@ -103,4 +103,15 @@ Shape local_shape(const ModelSpec& model, const Parameter& parameter, std::int64
   return shape;
 }
 
+ModelSpec tensor_parallel_part(const ModelSpec& model, std::int64_t tp) {
+  ModelSpec part = model;
+  if (tp == 1) return part;
+  for (Parameter& parameter : part.parameters) parameter.shape = local_shape(model, parameter, tp);
+  part.dims.heads /= tp;
+  part.dims.kv_heads = local_kv_heads(model, tp);
+  part.dims.ffn /= tp;
+  part.dims.vocab = round_up(Elements(model.dims.vocab), checked_mul(tp, 128)).value() / tp;
+  return part;
+}
+
 }  // namespace dsplan

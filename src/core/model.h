@@ -97,6 +97,11 @@ struct Dimensions {
   double attention_softcap = 0;  // gemma2; 0: none.
   double final_softcap = 0;
   std::string activation;  // "silu", "gelu_new", "gelu_pytorch_tanh", ...
+  // What only an executor needs. No byte depends on it.
+  double norm_epsilon = 1e-5;
+  double rotary_base = 10000;
+  double adapter_scale = 1;  // LoRA's alpha / r.
+  double initial_deviation = 0.02;  // Of normally distributed weights (initializer_range).
 };
 
 struct ModelSpec {
@@ -124,5 +129,9 @@ struct ModelSpec {
 // Refuses a degree that does not divide what must be divided, and Split::Unknown with tp > 1.
 // Source: Megatron-LM's ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding (interface.md, last section).
 [[nodiscard]] Shape local_shape(const ModelSpec& model, const Parameter& parameter, std::int64_t tp);
+
+// The model as one tensor-parallel rank has it: every parameter in its local shape, and the dimensions that are cut
+// (heads, kv_heads, ffn, vocab) likewise. Names, modules and calls stay. Refuses what local_shape refuses.
+[[nodiscard]] ModelSpec tensor_parallel_part(const ModelSpec& model, std::int64_t tp);
 
 }  // namespace dsplan

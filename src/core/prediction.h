@@ -232,8 +232,11 @@ struct HostMemory {
   std::optional<Bytes> pinned_requested;  // The most that was handed out of it.
   std::optional<Bytes> pageable;          // At its largest.
   std::optional<Bytes> peak;              // Pool and pageable together, of this rank.
-  std::optional<Bytes> per_node;          // The same of all ranks of a full node.
+  std::optional<Bytes> per_node;          // The same, summed over the ranks of this rank's node.
   std::optional<Bytes> nvme;              // Files of this rank at their largest.
+  std::optional<Bytes> nvme_per_node;     // The same, summed as `per_node`.
+  std::optional<Bytes> nvme_read;         // From files, in one optimizer step in steady state.
+  std::optional<Bytes> nvme_written;      // To files, likewise.
   std::optional<Bytes> capacity;          // Of one node.
   Verdict verdict = Verdict::Unknown;     // Fits, DoesNotFit or Unknown.
   std::string verdict_reason;

@@ -94,6 +94,7 @@ std::string_view name(Receipt::Device device) {
     case Receipt::Device::Cuda: return "cuda";
     case Receipt::Device::Cpu: return "cpu";
     case Receipt::Device::Fake: return "fake";
+    case Receipt::Device::Host: return "host";
   }
   return "?";
 }

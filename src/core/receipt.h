@@ -103,7 +103,9 @@ struct ReceiptSample {
 
 struct Receipt {
   enum class Level : std::uint8_t { Threads, Virtual, Nccl, Framework };
-  enum class Device : std::uint8_t { Cuda, Cpu, Fake };
+  // Host: dsplan's own executor on the host's memory, with an allocator of its own. Cpu and Fake: a framework's tensors,
+  // counted by its dispatcher.
+  enum class Device : std::uint8_t { Cuda, Cpu, Fake, Host };
   enum class Ranks : std::uint8_t { Process, FakeProcessGroup };
   enum class Outcome : std::uint8_t { Ran, OutOfMemory, Error };
 
@@ -121,6 +123,9 @@ struct Receipt {
   std::int64_t world = 1;
   std::vector<RankFigures> ranks;
   std::vector<ReceiptSample> samples;
+
+  // Only requested bytes were measured, and none of what kernels take inside.
+  [[nodiscard]] bool by_dispatcher() const { return device == Device::Cpu || device == Device::Fake; }
 };
 [[nodiscard]] std::string_view name(Receipt::Level level);
 [[nodiscard]] std::string_view name(Receipt::Device device);

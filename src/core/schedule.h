@@ -23,6 +23,7 @@ namespace dsplan {
 using BufferId = std::uint32_t;
 using ContentId = std::uint32_t;  // Identity of what one write made. Unique in a schedule; 0 is "nothing".
 using StreamId = std::uint8_t;    // 0: the compute stream.
+inline constexpr BufferId kNoBuffer = std::numeric_limits<BufferId>::max();
 
 // The nine roles of interface.md; every byte has exactly one.
 enum class Role : std::uint8_t {
@@ -49,8 +50,9 @@ enum class Pass : std::uint8_t { Setup, Forward, Recompute, Backward, Step, Save
 // What a buffer is, for people: "saved input of linear". Points to a string literal, so that labels cost nothing.
 using Label = const char*;
 
-// Where a buffer lives. Host buffers and files count in the host's ledger, never in the device's.
-enum class Space : std::uint8_t { Device, Pinned, Pageable, Nvme };
+// Where a buffer lives. Host buffers and files count in the host's ledger, never in the device's. Locked: page-locked
+// by DeepSpeed itself to the byte, where Pinned comes from PyTorch's pool.
+enum class Space : std::uint8_t { Device, Pinned, Locked, Pageable, Nvme };
 
 struct Buffer {
   Bytes size;  // Requested bytes; > 0.
@@ -209,10 +211,11 @@ struct FrameworkPrint {
 };
 
 struct Schedule {
-  std::int64_t rank = 0;
+  std::int64_t rank = 0;  // Among the data-parallel ranks.
   std::int64_t world = 1;
   std::int64_t dp = 1;
-  std::int64_t dp_inside = 1;       // Ranks of a DataParallelInside group.
+  std::int64_t dp_inside = 1;  // Ranks of a DataParallelInside group.
+  std::int64_t tp = 1;
   bool keeps_results = false;       // Recomputations leave out operators whose results a selective checkpoint kept.
   std::vector<Buffer> buffers;      // Indexed by BufferId.
   std::vector<Access> accesses;     // Pool for the spans.
@@ -222,8 +225,11 @@ struct Schedule {
   std::vector<FrameworkCount> counts;  // Of the last micro-batch; empty where nobody counts.
   std::vector<FrameworkPrint> prints;  // In order of their events.
 
-  // Ranks of a group of data-parallel ranks.
-  [[nodiscard]] std::int64_t ranks_of(Group group) const { return group == Group::DataParallelInside ? dp_inside : dp; }
+  // Of groups that a schedule can have.
+  [[nodiscard]] std::int64_t ranks_of(Group group) const {
+    if (group == Group::TensorParallel) return tp;
+    return group == Group::DataParallelInside ? dp_inside : dp;
+  }
   [[nodiscard]] std::span<const Access> range(Span span) const {
     return {accesses.data() + span.begin, static_cast<std::size_t>(span.end - span.begin)};
   }

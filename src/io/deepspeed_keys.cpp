@@ -203,7 +203,7 @@ constexpr DeepSpeedKey kOffload[] = {
     {"zero_optimization.offload_optimizer.buffer_count", kHonoured, When::Nvme, {}},
     {"zero_optimization.offload_optimizer.pipeline_read", kHonoured, When::Nvme, {}},
     {"zero_optimization.offload_optimizer.pipeline_write", kHonoured, When::Nvme, {}},
-    {"zero_optimization.offload_optimizer.fast_init", kInert, When::Always, "it shortens the start with NVMe only"},
+    {"zero_optimization.offload_optimizer.fast_init", kRefused, When::Nvme, "a start from partitions in files"},
     {"zero_optimization.offload_optimizer.ratio", kRefused, When::CpuAdam, "partial optimizer offload"},
     {"zero_optimization.offload_optimizer.super_offload", kRefused, When::CpuAdam, "SuperOffload"},
     {"zero_optimization.offload_optimizer.cpuadam_cores_perc", kInert, When::Always, "it needs SuperOffload"},

@@ -187,10 +187,17 @@ Json memory_value(const Prediction& prediction) {
   if (prediction.fragmentation) memory["fragmentation"] = fragmentation_value(*prediction.fragmentation);
   if (prediction.arena) memory["planned"] = arena_value(*prediction.arena);
   memory["phases"] = prediction.phases.empty() ? Json() : phases_value(prediction.phases);
-  memory["host"] = {{"pinned", optional(host.pinned)},     {"pinned_requested", optional(host.pinned_requested)},
-                    {"pageable", optional(host.pageable)}, {"peak", optional(host.peak)},
-                    {"per_node", optional(host.per_node)}, {"nvme", optional(host.nvme)},
-                    {"verdict", name(host.verdict)},       {"verdict_reason", host.verdict_reason}};
+  memory["host"] = {{"pinned", optional(host.pinned)},
+                    {"pinned_requested", optional(host.pinned_requested)},
+                    {"pageable", optional(host.pageable)},
+                    {"peak", optional(host.peak)},
+                    {"per_node", optional(host.per_node)},
+                    {"nvme", optional(host.nvme)},
+                    {"nvme_per_node", optional(host.nvme_per_node)},
+                    {"nvme_read", optional(host.nvme_read)},
+                    {"nvme_written", optional(host.nvme_written)},
+                    {"verdict", name(host.verdict)},
+                    {"verdict_reason", host.verdict_reason}};
   return memory;
 }
 

@@ -187,6 +187,9 @@ Json memory() {
                                {"peak", count_or_null()},
                                {"per_node", count_or_null()},
                                {"nvme", count_or_null()},
+                               {"nvme_per_node", count_or_null()},
+                               {"nvme_read", count_or_null()},
+                               {"nvme_written", count_or_null()},
                                {"verdict", one_of({"fits", "does_not_fit", "unknown"})},
                                {"verdict_reason", typed("string")}})}});
   value["properties"]["fragmentation"] = fragmentation();

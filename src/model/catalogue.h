@@ -11,17 +11,11 @@
 #include <vector>
 
 #include "core/graph.h"
+#include "core/program.h"
 #include "core/training.h"
 #include "core/units.h"
 
 namespace dsplan {
-
-enum class SlotKind : std::uint8_t {
-  Output,     // Forward: output `index`.
-  Extra,      // Forward: a by-product that exists only for backward (mean, mask, log-sum-exp).
-  Gradient,   // Backward: the gradient of input `index`.
-  Temporary,  // Dies inside the operator.
-};
 
 // Where a figure was seen: by the dispatcher (any device sees it) or inside a kernel (only a GPU does).
 enum class Visibility : std::uint8_t { Dispatch, Kernel };
@@ -41,10 +35,14 @@ struct Slot {
   Bytes bytes;
 };
 
+// In place of a slot: input 0 in forward, the gradient of output 0 in backward.
+inline constexpr std::uint8_t kGivenSlot = 255;
+
 struct RecipeStep {
   // Return, in backward: the operator's function is over, and what follows (sums over what was broadcast) is the
   // engine's. Tensors that a recomputation brought back die here.
-  enum class Kind : std::uint8_t { Make, Kernel, Drop, Return };
+  // AllReduce: the slot is summed (or its maximum taken) over the tensor-parallel ranks, in place.
+  enum class Kind : std::uint8_t { Make, Kernel, Drop, Return, AllReduce };
   Kind kind = Kind::Make;
   std::uint8_t slot = 0;  // Index into Recipe::slots.
 };
@@ -71,7 +69,7 @@ struct Recipe {
   // Inputs whose gradient comes back through a view that keeps the tensor it was taken from (bit i): a leaf may steal
   // it, but nobody adds to it in place.
   std::uint64_t seen_through_view = 0;
-  // Inputs whose gradient was made in the forward: bit i: it is the saved by-product i.
+  // Inputs whose gradient is a saved tensor as backward leaves it: bit i: by-product or output i.
   std::uint64_t hands_out = 0;
   bool leaves_reversed = false;  // Parameters among the inputs become ready last one first.
   // They are ready before the gradient of input 0 is handed on: the view that it comes back through is older.

@@ -123,6 +123,11 @@ Sample sample_of(Op op) {
   if (op == Op::FusedLinearCrossEntropy) return product(op);
   if (op >= Op::Embedding && op <= Op::Sort) return picking(op);
   if ((op >= Op::Add && op <= Op::Addcmul) || op == Op::Cat || op == Op::Stack) return of_several(op);
+  if (op == Op::ParallelCrossEntropy) {
+    return {{{"logits", kWide}, {"target", Shape{3, 5}, DType::Int64, false}},
+            {{"softmax", kWide, DType::Float32}, {"loss", Shape{3, 5}, DType::Float32}},
+            {{"tokens", 15}}};
+  }
   if (op == Op::NllLoss) return loss("target", DType::Int64);
   if (op >= Op::L1Loss && op <= Op::KlDiv) return loss("target", DType::BFloat16);
   if (op >= Op::SumDim && op <= Op::LogSumExp) return one_input(Shape{3, 5});

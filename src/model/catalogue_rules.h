@@ -76,6 +76,11 @@ void binary_cross_entropy_with_logits(Writer& w);
 void kl_div(Writer& w);
 void fused_linear_cross_entropy(Writer& w);
 
+// catalogue_parallel.cpp
+void all_reduce(Writer& w);
+void copy_to_parallel(Writer& w);
+void parallel_cross_entropy(Writer& w);
+
 // catalogue_attention.cpp
 void attention(Writer& w);
 

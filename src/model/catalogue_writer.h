@@ -68,6 +68,7 @@ class Writer {
   // Takes memory of which only the library knows how much.
   void unknown(const char* what) { recipe_.unknown = what; }
   void kernel() { recipe_.forward.push_back({RecipeStep::Kind::Kernel, 0}); }
+  void all_reduce(std::uint8_t made) { recipe_.forward.push_back({RecipeStep::Kind::AllReduce, made}); }
 
   // Saving; `condition` is the needs-grad rule. An input that the operator is about to overwrite is cloned, and the
   // clone is kept (torchgen's VariableType: `self.clone()` in place): call this before output().
@@ -94,7 +95,7 @@ class Writer {
   void pass(std::size_t i) {
     if (needs(i)) recipe_.passes |= std::uint64_t{1} << i;
   }
-  // The gradient of input i is by-product i as it was saved.
+  // The gradient of input i is by-product or output i as it was saved.
   void hand_out(std::size_t i) {
     if (needs(i)) recipe_.hands_out |= std::uint64_t{1} << i;
   }
@@ -119,6 +120,7 @@ class Writer {
         {RecipeStep::Kind::Make,
          slot(SlotKind::Gradient, i, graph_.bytes(graph_.input(node_, i)), in(i).dtype, Visibility::Dispatch)});
   }
+  void backward_all_reduce(std::uint8_t made) { recipe_.backward.push_back({RecipeStep::Kind::AllReduce, made}); }
   void backward_kernel() { recipe_.backward.push_back({RecipeStep::Kind::Kernel, 0}); }
   void function_returns() { recipe_.backward.push_back({RecipeStep::Kind::Return, 0}); }
   void saves_after_kernel() { recipe_.saves_after_kernel = true; }

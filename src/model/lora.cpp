@@ -41,7 +41,9 @@ std::optional<std::string> read_pair(const std::string& key, const std::string& 
     lora.dropout = number_in<double>(value).value_or(-1);
     if (!(lora.dropout >= 0 && lora.dropout < 1)) return fmt::format("dropout must lie in [0, 1), not \"{}\"", value);
   } else if (key == "alpha") {
-    if (!number_in<double>(value)) return fmt::format("alpha is a number, not \"{}\"", value);
+    const std::optional<double> alpha = number_in<double>(value);
+    if (!alpha) return fmt::format("alpha is a number, not \"{}\"", value);
+    lora.alpha = *alpha;
   } else if (key == "dtype") {
     if (value == "fp32") {
       lora.dtype = DType::Float32;
@@ -110,6 +112,7 @@ class Adapter {
     spec_.modules.push_back({"base_model", "LoraModel", 0, kNone});
     spec_.causal = 2;
     spec_.dims.adapter_dropout = lora_.dropout;
+    spec_.dims.adapter_scale = lora_.alpha / static_cast<double>(lora_.r);
     for (std::size_t at = 0; at < model_.modules.size(); ++at) add_module(at);
     for (ModelBuffer& buffer : spec_.buffers) {
       buffer.name = kPrefix + buffer.name;

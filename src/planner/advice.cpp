@@ -48,7 +48,10 @@ void advise_overlap(const Job& job, std::vector<Advice>& into) {
 Bytes wire_of_step(const ModelSpec& model, const Job& job) {
   Bytes sum;
   for (const TrafficRow& row : traffic_formulas(model, job)) {
-    if (row.phase != Pass::Setup) sum += wire_bytes(row.collective, row.payload, job.parallelism.dp);
+    const bool tensor = row.group == Group::TensorParallel;
+    if (row.phase != Pass::Setup) {
+      sum += wire_bytes(row.collective, row.payload, tensor ? job.parallelism.tp : job.parallelism.dp);
+    }
   }
   return sum;
 }
@@ -60,7 +63,7 @@ void advise_accumulation(const ModelSpec& model, const Job& job, std::int64_t ra
   if (t.runtime != Runtime::DeepSpeed || t.zero.stage != 2 || t.grad_accum < 2 || job.parallelism.tp > 1) return;
   if (t.zero.offload_optimizer.device != OffloadDevice::None) return;
   const std::vector<Elements> kept = kept_gradients(model, job);
-  const Bytes second = storage(kept[static_cast<std::size_t>(rank % job.parallelism.dp)], t.dtype);
+  const Bytes second = storage(kept[static_cast<std::size_t>(job.parallelism.data_rank(rank))], t.dtype);
   Job once = job;
   once.training.zero.stage = 1;
   into.push_back(

@@ -50,7 +50,7 @@ void RowMaker::add(std::string path, RowKind kind, std::optional<std::int64_t> p
   row.kind = kind;
   row.predicted = predicted;
   row.measured = measured;
-  const bool by_dispatcher = receipt_.device != Receipt::Device::Cuda;
+  const bool by_dispatcher = receipt_.by_dispatcher();
   const bool memory =
       kind == RowKind::Allocated || kind == RowKind::Active || kind == RowKind::Reserved || kind == RowKind::Process;
   if (by_dispatcher && memory) row.measured.reset();
@@ -181,7 +181,7 @@ void RowMaker::verdict(Verdict predicted) {
   row.measured_text = name(receipt_.outcome);
   const bool fits = predicted == Verdict::Fits || predicted == Verdict::FitsWithRetries;
   const bool ran = receipt_.outcome == Receipt::Outcome::Ran && receipt_.complete;
-  if (receipt_.device != Receipt::Device::Cuda) {
+  if (receipt_.by_dispatcher()) {
     row.state = ComparedRow::State::NotMeasured;
     row.note = "nothing runs out of memory by the dispatcher's count";
   } else if (!ran && receipt_.outcome != Receipt::Outcome::OutOfMemory) {

@@ -26,8 +26,33 @@ struct Footprint {
 // Refuses what core/model's local_shape refuses (tensor parallelism that does not divide).
 [[nodiscard]] Footprint footprint(const ModelSpec& model, const Job& job);
 
+// What one rank keeps in files on NVMe, and in memory that DeepSpeed locks for it: the second derivation of the host's
+// ledger. Zero everywhere but under ZeRO-3 with something offloaded there.
+struct NvmeFootprint {
+  Bytes files;
+  Bytes optimizer_step;  // Read in each step, and written in each: masters, states and gradients. Of `files`.
+  Bytes locked;
+};
+[[nodiscard]] NvmeFootprint nvme_footprint(const ModelSpec& model, const Job& job, std::int64_t rank);
+
 // ZeRO-1 and 2: by rank, the elements of all parameters that touch its partition (G_r): what grads_in_partition holds.
 [[nodiscard]] std::vector<Elements> kept_gradients(const ModelSpec& model, const Job& job);
+
+// What the tensor-parallel ranks send each other in one optimizer step in steady state: how many times `hidden`, the
+// bytes of one hidden state of all micro-batches, is summed or gathered. Nothing on one rank. Checkpoints around layers
+// are counted, those around modules are not.
+struct TensorParallelSums {
+  Bytes hidden;
+  Bytes loss;                       // Three fp32 values for each token, in forward.
+  std::int64_t forward_layers = 0;  // Beside these, one for the embedding.
+  std::int64_t backward_layers = 0;
+  std::int64_t head = 0;      // In backward.
+  std::int64_t repeated = 0;  // By recomputation.
+  std::int64_t gathered = 0;  // Arguments of checkpoints under partition_activations.
+};
+[[nodiscard]] TensorParallelSums tensor_parallel_sums(const ModelSpec& model, const Job& job);
+// The same as rows.
+[[nodiscard]] std::vector<TrafficRow> tensor_parallel_traffic(const ModelSpec& model, const Job& job);
 
 // Payload of one optimizer step in steady state, by collective and phase, data only; calls are not derived here.
 // Needs the module call order; valid wherever a schedule can be made, but for ZeRO-3's gathers in forward and backward:

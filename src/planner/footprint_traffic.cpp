@@ -20,7 +20,8 @@ class Gathers {
     const Zero& zero = job.training.zero;
     for (std::size_t at = 0; at < model.parameters.size(); ++at) {
       const Parameter& p = model.parameters[at];
-      const std::int64_t n = p.shape.elements().value();
+      const Elements local = local_shape(model, p, job.parallelism.tp).elements();
+      const std::int64_t n = local.value();
       if (p.tied_to != kNone) {
         persists[at] = persists[static_cast<std::size_t>(p.tied_to)];
       } else if (n <= zero.param_persistence_threshold.value() &&
@@ -28,7 +29,7 @@ class Gathers {
         persists[at] = true;
         counted += n;
       }
-      const Bytes whole = storage(round_up(p.shape.elements(), job.parallelism.dp), job.training.dtype);
+      const Bytes whole = storage(round_up(local, job.parallelism.dp), job.training.dtype);
       if (persists[at] && p.tied_to == kNone) persistent_ += whole;
       if (persists[at]) continue;
       own_[static_cast<std::size_t>(p.module)] += whole;
@@ -95,7 +96,7 @@ void stage3_rows(const ModelSpec& model, const Job& job, const Reduced& reduced,
 }  // namespace
 
 std::vector<TrafficRow> traffic_formulas(const ModelSpec& model, const Job& job) {
-  std::vector<TrafficRow> rows;
+  std::vector<TrafficRow> rows = tensor_parallel_traffic(model, job);
   const std::int64_t ranks = job.parallelism.dp;
   if (ranks == 1) return rows;
   const Training& t = job.training;
@@ -105,9 +106,9 @@ std::vector<TrafficRow> traffic_formulas(const ModelSpec& model, const Job& job)
     const bool frozen = std::any_of(t.freeze.begin(), t.freeze.end(),
                                     [&](const std::string& glob) { return glob_matches(glob, parameter.name); });
     if (parameter.tied_to != kNone || !parameter.trainable || frozen) continue;
-    trained += parameter.shape.elements();
+    const Elements size = local_shape(model, parameter, job.parallelism.tp).elements();
+    trained += size;
     // Without reduce_scatter the bucket is all-reduced as it is; what never enters it is scattered all the same.
-    const Elements size = parameter.shape.elements();
     const bool in_bucket = !t.zero.reduce_scatter && t.zero.contiguous_gradients && size <= t.zero.reduce_bucket_size;
     (in_bucket ? reduced.in_bucket : reduced.scattered) +=
         storage(in_bucket ? size : round_up(size, ranks), t.communication_dtype);

@@ -58,22 +58,26 @@ void judge(const Schedule& schedule, const ModelSpec& model, const Job& job, con
   }
 }
 
-void add_host(const HostMeter& meter, const Job& job, Prediction& p) {
+void add_host(const HostMeter& meter, const NodeMemory& node, const Job& job, Prediction& p) {
   HostMemory& host = p.host;
-  const std::int64_t ranks = std::min(job.parallelism.world, job.parallelism.gpus_per_node);
   host.pinned = meter.pinned();
   host.pinned_requested = meter.pinned_requested_peak();
   host.pageable = meter.pageable_peak();
   host.peak = meter.peak();
-  host.per_node = meter.peak() * ranks;
+  host.per_node = node.peak;
   host.nvme = meter.nvme_peak();
+  host.nvme_per_node = node.nvme;
+  host.nvme_read = meter.nvme_read();
+  host.nvme_written = meter.nvme_written();
   host.capacity = job.host_memory;
   if (!host.capacity) {
     host.verdict_reason = "the host's memory is not known: name --host-memory or a cluster that has it";
   } else if (*host.per_node > *host.capacity) {
     host.verdict = Verdict::DoesNotFit;
-    host.verdict_reason = fmt::format("{} of host memory are missing on a node: {} ranks take {} each",
-                                      human(*host.per_node - *host.capacity), ranks, human(*host.peak));
+    host.verdict_reason = fmt::format("{} of host memory are missing on a node: {} ranks take {}{}",
+                                      human(*host.per_node - *host.capacity), node.ranks,
+                                      human(*host.peak * node.ranks == *host.per_node ? *host.peak : *host.per_node),
+                                      *host.peak * node.ranks == *host.per_node ? " each" : "");
   } else {
     host.verdict = Verdict::Fits;
     host.verdict_reason =

@@ -25,9 +25,15 @@ namespace dsplan {
 // placement without a limit.
 void judge(const Schedule& schedule, const ModelSpec& model, const Job& job, const Placement& unlimited, Prediction& p);
 
-// p.host, and its own verdict against Job::host_memory, which is of one node. A node holds gpus_per_node ranks (or all
-// there are), each taken to need what this one does.
-void add_host(const HostMeter& meter, const Job& job, Prediction& p);
+// What the ranks of one node need together.
+struct NodeMemory {
+  std::int64_t ranks = 0;
+  Bytes peak;
+  Bytes nvme;
+};
+
+// p.host, and its own verdict against Job::host_memory, which is of one node.
+void add_host(const HostMeter& meter, const NodeMemory& node, const Job& job, Prediction& p);
 
 // Makes p.host.verdict part of p.verdict: a host that is too small refutes the job; one of unknown size leaves the
 // verdict of a job that offloads unknown, unless the device alone refutes it.

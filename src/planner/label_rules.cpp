@@ -63,6 +63,15 @@ constexpr Rule kStage3[] = {
     {"partition on the device", "zero/partition_parameters.py, _all_gather_dtype"},
     {"gradient partition back on the device", "zero/stage3.py, partition_grads"},
     {"gradient norm of a sub-group", "zero/stage3.py, complete_grad_norm_calculation_for_cpu_offload"},
+    {"empty flat buffer", "zero/stage3.py, _create_param_groups_fp16_flat_cpu_memory"},
+    {"swap buffer", "swap_tensor/utils.py, SwapBufferManager.__init__"},
+    {"swap buffers before they are locked", "swap_tensor/partitioned_param_swapper.py, _configure_aio"},
+    {"swap buffers of parameters", "swap_tensor/partitioned_param_swapper.py, _configure_aio"},
+    {"swap buffer of new parameters", "swap_tensor/partitioned_param_swapper.py, reserve_partitioned_swap_space"},
+    {"parameter partition in a file", "swap_tensor/partitioned_param_swapper.py, swap_out_and_release"},
+    {"master weights in a file", "swap_tensor/optimizer_utils.py, _initialize_parameters"},
+    {"optimizer state in a file", "swap_tensor/optimizer_utils.py, add_state_tensors"},
+    {"gradient in a file", "swap_tensor/optimizer_utils.py, _swap_out_gradients"},
 };
 
 // Where the optimizer is on the host, the same labels come from other functions.

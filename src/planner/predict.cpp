@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
+#include <utility>
 
 #include "core/error.h"
 #include "model/graphs/graphs.h"
@@ -33,6 +35,8 @@ constexpr Bytes kCommunicator{(4LL << 20) + kChannels * (18LL << 20)};
 struct Ground {
   std::optional<std::string> obstacle;
   std::optional<Shapes> shapes;
+  // Peaks of data-parallel ranks on their hosts, memory and files, of those that were asked for.
+  mutable std::map<std::int64_t, std::pair<Bytes, Bytes>> hosts;
 };
 
 Ground prepare(const ModelSpec& model, const Job& job) {
@@ -58,7 +62,9 @@ Prediction outline(const ModelSpec& model, const Job& job, std::int64_t rank, co
   p.capacity = job.capacity;
   p.context = job.context.value_or(kUncalibratedContext);
   p.reserve = job.reserve;
-  p.communicators = job.communicators.value_or(job.parallelism.world > 1 ? kCommunicator : Bytes(0));
+  // One for each kind of group that has several ranks.
+  const std::int64_t groups = (job.parallelism.dp > 1 ? 1 : 0) + (job.parallelism.tp * job.parallelism.sp > 1 ? 1 : 0);
+  p.communicators = job.communicators.value_or(kCommunicator * groups);
   p.advice = advice_by_formula(model, job, rank, formulas.parameters_trainable);
   return p;
 }
@@ -109,7 +115,21 @@ bool ranks_differ(const Job& job) {
   return t.runtime == Runtime::DeepSpeed && (t.zero.stage == 1 || t.zero.stage == 2) && job.parallelism.dp > 1;
 }
 
-void list_what_is_missing(const Job& job, Prediction& p) {
+void list_tensor_parallel(const ModelSpec& model, const Job& job, Prediction& p) {
+  const Training& t = job.training;
+  if (job.parallelism.tp == 1) return;
+  if (model.dims.kv_heads % job.parallelism.tp != 0) {
+    p.not_modelled.push_back(
+        {"communication.tp", "how ranks that share a key-value head bring its gradients together"});
+  }
+  if (t.runtime == Runtime::DeepSpeed && t.zero.stage == 0 && t.dtype != DType::Float32) {
+    p.not_modelled.push_back({"memory.peak.temporaries",
+                              "on tensor-parallel ranks other than the first, FP16_Optimizer masks what is replicated "
+                              "when it takes the norm (runtime/utils.py, get_flattened_grad_norm)"});
+  }
+}
+
+void list_what_is_missing(const ModelSpec& model, const Job& job, Prediction& p) {
   p.not_modelled.push_back({"time", "step times come with the planner"});
   if (job.training.level == Level::Dispatch) {
     p.not_modelled.push_back({"kernel temporaries", "left out by --level dispatch"});
@@ -132,20 +152,53 @@ void list_what_is_missing(const Job& job, Prediction& p) {
     p.not_modelled.push_back({"eval", "forwards without gradients between steps; under ZeRO-3 they break the trace"});
     p.not_modelled.push_back({"resume", "loading a checkpoint, in which its tensors stand beside the engine's"});
   }
-  if (ranks_differ(job) && job.training.zero.offload_optimizer.device != OffloadDevice::None) {
-    p.not_modelled.push_back(
-        {"memory.host.per_node", "ranks differ, and this one's peak stands for every rank of a node"});
+  if (ranks_differ(job) && job.parallelism.nodes > 1 &&
+      job.training.zero.offload_optimizer.device != OffloadDevice::None) {
+    p.not_modelled.push_back({"memory.host.per_node", "ranks differ, and so do nodes: it is that of this rank's node"});
   }
+  list_tensor_parallel(model, job, p);
   if (job.training.runtime == Runtime::DeepSpeed && job.training.zero.overlap_comm) {
     p.not_modelled.push_back(
         {"zero_optimization.overlap_comm", "streams: everything runs on one, frees wait for none"});
   }
 }
 
+// All ranks of `rank`'s node. Where ranks differ each of them is simulated, once.
+NodeMemory node_of(const ModelSpec& model, const Job& job, std::int64_t rank, const Ground& ground,
+                   const HostMeter& own) {
+  const Parallelism& parallel = job.parallelism;
+  NodeMemory node;
+  const std::int64_t first = rank / parallel.gpus_per_node * parallel.gpus_per_node;
+  const std::int64_t end = std::min(parallel.world, first + parallel.gpus_per_node);
+  node.ranks = end - first;
+  const bool alike = !ranks_differ(job) || job.training.zero.offload_optimizer.device == OffloadDevice::None;
+  if (alike) {
+    // A last node need not be full: what is judged is one that is.
+    node.ranks = std::min(parallel.world, parallel.gpus_per_node);
+    node.peak = own.peak() * node.ranks;
+    node.nvme = own.nvme_peak() * node.ranks;
+    return node;
+  }
+  ground.hosts.emplace(rank % parallel.dp, std::pair(own.peak(), own.nvme_peak()));
+  for (std::int64_t other = first; other < end; ++other) {
+    const std::int64_t data_rank = other % parallel.dp;
+    auto known = ground.hosts.find(data_rank);
+    if (known == ground.hosts.end()) {
+      const Schedule schedule = lower(model, job, *ground.shapes, data_rank);
+      HostMeter meter(schedule);
+      replay(schedule, meter);
+      known = ground.hosts.emplace(data_rank, std::pair(meter.peak(), meter.nvme_peak())).first;
+    }
+    node.peak += known->second.first;
+    node.nvme += known->second.second;
+  }
+  return node;
+}
+
 Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank, const Ground& ground,
                        const Footprint& formulas, const std::string& hash) {
   Prediction p = outline(model, job, rank, formulas, hash);
-  list_what_is_missing(job, p);
+  list_what_is_missing(model, job, p);
   if (ground.obstacle) {
     p.not_modelled.push_back({"memory.host", *ground.obstacle});
     p.host.verdict_reason = "not modelled yet: " + *ground.obstacle;
@@ -158,7 +211,7 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   for (const char* what : ground.shapes->recipes.front().unknown()) {
     p.not_modelled.push_back({"memory.peak.temporaries", fmt::format("{}: the GPU alone knows its size", what)});
   }
-  const Schedule schedule = lower(model, job, *ground.shapes, rank % job.parallelism.dp);
+  const Schedule schedule = lower(model, job, *ground.shapes, job.parallelism.data_rank(rank));
   const std::optional<Stretch> only = stretch_named(job.phase);
   MemoryMeter meter(schedule, only);
   TrafficMeter traffic;
@@ -169,15 +222,17 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   p.events = schedule.events.size();
   p.buffers = schedule.buffers.size();
   DSPLAN_CHECK(meter.by_role() == formulas.persistent, "persistent bytes by schedule and by formula differ");
+  DSPLAN_CHECK(rank != 0 || host.nvme_peak() == nvme_footprint(model, job, rank).files,
+               "files by schedule and by formula differ");
   p.persistent.allocated = placement.marks.back().allocated;  // The schedule ends with the second step's last mark.
   p.phases = with_allocator(meter.phases(), schedule, placement);
-  p.communication = traffic.rows(job.parallelism.dp, schedule.dp_inside);
+  p.communication = traffic.rows(job.parallelism.dp, schedule.dp_inside, job.parallelism.tp);
   p.traffic_terms = traffic_terms(model, job, *p.communication);
   p.fetches = schedule.counts;
   p.held_for_backward = held_for_backward(schedule, model);
   p.loss_spike = loss_spike(schedule, model);
   add_peak(schedule, model, job, meter, both_ends(schedule, options, placement, only), p);
-  add_host(host, job, p);
+  add_host(host, node_of(model, job, rank, ground, host), job, p);
   if (job.placement == PlacementKind::Planned) {
     judge_planned(plan_arena(schedule, placement.peak.reserved), p);
   } else {
@@ -250,9 +305,10 @@ std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job) {
   if (job.rank == "all") {
     const bool alike = !ranks_differ(job);
     for (std::int64_t rank = 0; rank < job.parallelism.world; ++rank) {
-      const std::int64_t data_rank = rank % job.parallelism.dp;
-      if (rank >= job.parallelism.dp || (data_rank > 0 && alike)) {
-        predictions.push_back(predictions[static_cast<std::size_t>(alike ? 0 : data_rank)]);
+      // Ranks that share each layer do the same.
+      const std::int64_t model_ranks = job.parallelism.tp * job.parallelism.sp;
+      if (rank > 0 && (alike || rank % model_ranks > 0)) {
+        predictions.push_back(predictions.back());
         predictions.back().rank = rank;
       } else {
         predictions.push_back(predict_one(model, job, rank, ground, formulas, hash));
@@ -264,7 +320,8 @@ std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job) {
   if (ground.obstacle) return {predict_one(model, job, 0, ground, formulas, hash)};
   const std::vector<std::int64_t> ranks = candidates(model, job);
   for (std::int64_t rank : ranks) {
-    Prediction candidate = predict_one(model, job, rank, ground, formulas, hash);
+    Prediction candidate =
+        predict_one(model, job, rank * job.parallelism.tp * job.parallelism.sp, ground, formulas, hash);
     if (!worst || badness(candidate) > badness(*worst)) worst = std::move(candidate);
   }
   if (ranks_differ(job) && static_cast<std::int64_t>(ranks.size()) < job.parallelism.dp) {

@@ -9,7 +9,7 @@ Schedule schedule_of(const ModelSpec& model, const Job& job, std::int64_t rank, 
   if (const auto obstacle = schedule_obstacle(model, job)) {
     throw Refusal(what, "needs a schedule, and none can be made for this job yet: " + *obstacle);
   }
-  return lower(model, job, build_shapes(model, job), rank % job.parallelism.dp);
+  return lower(model, job, build_shapes(model, job), job.parallelism.data_rank(rank));
 }
 
 }  // namespace dsplan

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "planner/footprint.h"
 #include "planner/formulas.h"
 #include "sim/traffic.h"
 
@@ -23,8 +24,9 @@ class Terms {
       const auto matches = [&](const std::string& glob) { return glob_matches(glob, p.name); };
       if (p.tied_to != kNone) continue;
       const bool trained = p.trainable && std::none_of(training().freeze.begin(), training().freeze.end(), matches);
-      all_ += p.shape.elements();
-      if (trained) trained_ += p.shape.elements();
+      const Elements local = local_shape(model, p, job.parallelism.tp).elements();
+      all_ += local;
+      if (trained) trained_ += local;
     }
   }
 
@@ -141,11 +143,41 @@ class Terms {
   std::vector<TrafficTerm> terms_;
 };
 
+// What the tensor-parallel ranks send each other; the terms add up to those rows.
+void add_tensor_parallel(const ModelSpec& model, const Job& job, const std::vector<TrafficRow>& rows,
+                         std::vector<TrafficTerm>& terms) {
+  if (job.parallelism.tp == 1) return;
+  Bytes rest;
+  for (const TrafficRow& row : rows) {
+    if (row.group == Group::TensorParallel && row.kind == TrafficKind::Data) rest += row.wire;
+  }
+  const TensorParallelSums sums = tensor_parallel_sums(model, job);
+  const auto add = [&](Collective collective, std::string what, Bytes payload, const char* why) {
+    const Bytes wire = wire_bytes(collective, payload, job.parallelism.tp);
+    rest -= wire;
+    if (wire != Bytes(0)) terms.push_back({std::move(what), wire, why});
+  };
+  const std::int64_t layers = sums.forward_layers + sums.backward_layers;
+  add(Collective::AllReduce, fmt::format("tensor parallelism, {} hidden states in layers", layers),
+      sums.hidden * layers, "two sums in forward and two in backward for each layer (arXiv 1909.08053, section 3)");
+  add(Collective::AllReduce, "of the embedding's output and the head's input", sums.hidden * (1 + sums.head),
+      "both are cut along the vocabulary");
+  add(Collective::AllReduce, "of the loss", sums.loss,
+      "the largest logit, the target's and the sum of exponentials, in fp32 for each token");
+  add(Collective::AllReduce, fmt::format("{} sums repeated by recomputation", sums.repeated),
+      sums.hidden * sums.repeated, "early stop leaves out the last one of a region where nothing behind it is saved");
+  add(Collective::AllGather, "of partitioned checkpoints", sums.hidden * sums.gathered,
+      "partition_activations: each argument is gathered in backward");
+  if (rest != Bytes(0)) terms.push_back({"beside these", rest, "rounding; recomputation around modules"});
+}
+
 }  // namespace
 
 std::vector<TrafficTerm> traffic_terms(const ModelSpec& model, const Job& job, const std::vector<TrafficRow>& rows) {
-  if (job.parallelism.dp == 1) return {};
-  return Terms(model, job, rows).list();
+  std::vector<TrafficTerm> terms;
+  if (job.parallelism.dp > 1) terms = Terms(model, job, rows).list();
+  add_tensor_parallel(model, job, rows, terms);
+  return terms;
 }
 
 }  // namespace dsplan

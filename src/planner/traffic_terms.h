@@ -4,7 +4,7 @@
 // data parallelism and stages 1 and 2 (reduce-scatter and all-gather, N each), and 3 N under stage 3 (parameters
 // gathered in forward and in backward, gradients reduce-scattered), each times (W - 1) / W on the ring. The terms begin
 // with that figure and end with what padding and rounding leave, so that they sum to the data rows of group dp to the
-// byte.
+// byte. What tensor-parallel ranks send follows, and sums to the data rows of group tp.
 #pragma once
 
 #include <vector>

@@ -29,30 +29,46 @@ void PinnedPool::free(Bytes size) {
 }
 
 void HostMeter::on(std::size_t, const Mark& event) {
-  if (event.moment == Moment::StretchBegins && event.stretch == Stretch::Save) saving_ = true;
+  if (event.moment == Moment::StretchBegins) stretch_ = event.stretch;
+}
+
+void HostMeter::on(std::size_t, const Compute& event) {
+  if (stretch_ != Stretch::SecondStep) return;
+  const auto files = [&](Span span) {
+    Bytes sum;
+    for (const Access& access : schedule_.range(span)) {
+      if (schedule_.buffers[access.buffer].space == Space::Nvme) sum += access.bytes;
+    }
+    return sum;
+  };
+  nvme_read_ += files(event.reads);
+  nvme_written_ += files(event.writes);
 }
 
 void HostMeter::on(std::size_t, const Allocate& event) {
-  if (saving_) return;
+  if (stretch_ == Stretch::Save) return;
   const Buffer& buffer = schedule_.buffers[event.buffer];
   switch (buffer.space) {
     case Space::Device: return;
     case Space::Pinned: pool_.allocate(buffer.size); break;
+    case Space::Locked: locked_ += buffer.size; break;
     case Space::Pageable: pageable_ += buffer.size; break;
     case Space::Nvme: nvme_ += buffer.size; break;
   }
-  pinned_requested_peak_ = std::max(pinned_requested_peak_, pool_.requested());
+  locked_peak_ = std::max(locked_peak_, locked_);
+  pinned_requested_peak_ = std::max(pinned_requested_peak_, pool_.requested() + locked_);
   pageable_peak_ = std::max(pageable_peak_, pageable_);
-  peak_ = std::max(peak_, pool_.reserved() + pageable_);
+  peak_ = std::max(peak_, pool_.reserved() + locked_ + pageable_);
   nvme_peak_ = std::max(nvme_peak_, nvme_);
 }
 
 void HostMeter::on(std::size_t, const Release& event) {
-  if (saving_) return;
+  if (stretch_ == Stretch::Save) return;
   const Buffer& buffer = schedule_.buffers[event.buffer];
   switch (buffer.space) {
     case Space::Device: return;
     case Space::Pinned: pool_.free(buffer.size); return;
+    case Space::Locked: locked_ -= buffer.size; return;
     case Space::Pageable: pageable_ -= buffer.size; return;
     case Space::Nvme: nvme_ -= buffer.size; return;
   }

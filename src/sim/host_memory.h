@@ -31,31 +31,39 @@ class PinnedPool {
 [[nodiscard]] Bytes rounded_to_power_of_two(Bytes size);
 
 // Peaks are those of training: saving, where rank 0 alone copies the model to its host, is left out as on the device.
-class HostMeter : public Ignores<Compute, Communicate, Enter, Exit> {
+// Reads and writes of files are those of one optimizer step in steady state.
+class HostMeter : public Ignores<Communicate, Enter, Exit> {
  public:
   explicit HostMeter(const Schedule& schedule) : schedule_(schedule) {}
 
-  using Ignores<Compute, Communicate, Enter, Exit>::on;
+  using Ignores<Communicate, Enter, Exit>::on;
+  void on(std::size_t at, const Compute& event);
   void on(std::size_t at, const Allocate& event);
   void on(std::size_t at, const Release& event);
   void on(std::size_t at, const Mark& event);
 
-  [[nodiscard]] Bytes pinned() const { return pool_.reserved(); }
+  [[nodiscard]] Bytes pinned() const { return pool_.reserved() + locked_peak_; }
   [[nodiscard]] Bytes pinned_requested_peak() const { return pinned_requested_peak_; }
   [[nodiscard]] Bytes pageable_peak() const { return pageable_peak_; }
   [[nodiscard]] Bytes peak() const { return peak_; }  // Of the pool and the pageable memory together.
   [[nodiscard]] Bytes nvme_peak() const { return nvme_peak_; }
+  [[nodiscard]] Bytes nvme_read() const { return nvme_read_; }
+  [[nodiscard]] Bytes nvme_written() const { return nvme_written_; }
 
  private:
   const Schedule& schedule_;
   PinnedPool pool_;
+  Bytes locked_;
+  Bytes locked_peak_;
   Bytes pageable_;
   Bytes nvme_;
   Bytes pinned_requested_peak_;
   Bytes pageable_peak_;
   Bytes peak_;
   Bytes nvme_peak_;
-  bool saving_ = false;
+  Bytes nvme_read_;
+  Bytes nvme_written_;
+  Stretch stretch_ = Stretch::Init;
 };
 
 }  // namespace dsplan

@@ -1,12 +1,10 @@
 #include "sim/placement.h"
 
 #include <algorithm>
-#include <deque>
 #include <limits>
 #include <map>
-#include <memory>
 
-#include "sim/stream_waits.h"
+#include "sim/allocator_streams.h"
 
 namespace dsplan {
 namespace {
@@ -18,11 +16,10 @@ class Placer : public Ignores<Enter, Exit> {
   Placer(const Schedule& schedule, const PlacementOptions& options, std::size_t last)
       : schedule_(schedule),
         allocator_(options.config, options.device),
-        frees_(options.frees),
+        streams_(allocator_, options.frees),
         last_(last),
         blocks_(schedule.buffers.size(), kNullBlock) {
     allocator_.set_capacity(options.limit);
-    allocator_.set_events_ready(frees_ == StreamFrees::Immediate);
   }
 
   using Ignores<Enter, Exit>::on;
@@ -36,29 +33,14 @@ class Placer : public Ignores<Enter, Exit> {
   [[nodiscard]] AllocatorState state() const;
 
  private:
-  // A free that waits for one stream's use; in the order in which that stream's uses complete.
-  struct Waiting {
-    StreamId owner;
-    StreamWaits::Use use;
-  };
   struct Awaited {
     Bytes address;
     BufferId buffer;
   };
 
-  // Nothing of streams is kept until a second one shows up.
-  [[nodiscard]] StreamWaits& waits() {
-    if (!waits_) waits_ = std::make_unique<StreamWaits>();
-    return *waits_;
-  }
   void work(std::size_t at, StreamId stream, Span reads, Span writes) {
-    if (stream == 0 && !waits_) [[likely]]
-      return;
-    if (at <= last_) work_on_streams(stream, reads, writes);
+    if (!stopped_ && at <= last_) streams_.work(stream, schedule_.range(reads), schedule_.range(writes));
   }
-  void work_on_streams(StreamId stream, Span reads, Span writes);
-  void release_used_elsewhere(BufferId buffer);
-  void complete_what_was_waited_for();
   void fail(std::size_t at, Bytes request);
   void note_retry(std::size_t at);
   [[nodiscard]] PlacementPeaks peaks() const;
@@ -71,7 +53,7 @@ class Placer : public Ignores<Enter, Exit> {
 
   const Schedule& schedule_;
   CachingAllocator allocator_;
-  StreamFrees frees_;
+  AllocatorStreams streams_;
   std::size_t last_;
   std::vector<BlockId> blocks_;
   bool stopped_ = false;
@@ -80,8 +62,6 @@ class Placer : public Ignores<Enter, Exit> {
   Bytes most_reserved_;  // In this stretch, as the next.
   std::size_t reserved_at_ = 0;
   Placement result_;
-  std::unique_ptr<StreamWaits> waits_;
-  std::map<StreamId, std::deque<Waiting>> queues_;  // By the stream whose uses they are.
   std::vector<Awaited> awaited_;
   Bytes most_allocated_since_print_;
   Bytes most_reserved_since_print_;
@@ -98,7 +78,7 @@ void Placer::on(std::size_t at, const Allocate& event) {
   const Buffer& buffer = schedule_.buffers[event.buffer];
   if (stopped_ || at > last_ || buffer.space != Space::Device) return;
   print_before(at);
-  if (event.stream != 0) waits().allocated(event.buffer, event.stream);
+  streams_.allocating(event.buffer, event.stream);
   const std::optional<BlockId> block = allocator_.allocate(buffer.size, event.stream);
   if (allocator_.retries() != retries_) note_retry(at);
   if (!block) return fail(at, buffer.size);
@@ -117,7 +97,10 @@ void Placer::on(std::size_t at, const Allocate& event) {
 void Placer::on(std::size_t at, const Release& event) {
   if (stopped_ || at > last_ || blocks_[event.buffer] == kNullBlock) return;
   print_before(at);
-  if (waits_) release_used_elsewhere(event.buffer);
+  if (streams_.releasing(event.buffer, blocks_[event.buffer])) {
+    result_.waited = true;
+    awaited_.push_back({allocator_.address(blocks_[event.buffer]), event.buffer});
+  }
   allocator_.release(blocks_[event.buffer]);
   blocks_[event.buffer] = kNullBlock;
 }
@@ -144,35 +127,9 @@ void Placer::on(std::size_t at, const Mark& event) {
   result_.marks.push_back({at, now.allocated, now.active, now.reserved});
 }
 
-void Placer::work_on_streams(StreamId stream, Span reads, Span writes) {
-  if (stopped_) return;
-  waits().work(stream, schedule_.range(reads), schedule_.range(writes));
-  complete_what_was_waited_for();
-}
-
-// Recorded at the free rather than at the use: between the two nothing depends on it.
-void Placer::release_used_elsewhere(BufferId buffer) {
-  const StreamId owner = waits_->owner(buffer);
-  for (const StreamWaits::Use& use : waits_->uses(buffer)) {
-    allocator_.record_stream(blocks_[buffer], use.stream);
-    if (frees_ == StreamFrees::AtSync) queues_[use.stream].push_back({owner, use});
-    result_.waited = true;
-    awaited_.push_back({allocator_.address(blocks_[buffer]), buffer});
-  }
-}
-
-void Placer::complete_what_was_waited_for() {
-  for (auto& [stream, queue] : queues_) {
-    std::size_t done = 0;
-    for (; !queue.empty() && waits_->waited(queue.front().owner, queue.front().use); ++done) queue.pop_front();
-    if (done > 0) allocator_.complete_uses(stream, done);
-  }
-}
-
-// To give everything back, the allocator waits for all uses.
 void Placer::note_retry(std::size_t at) {
   retries_ = allocator_.retries();
-  queues_.clear();
+  streams_.retried();
   if (!result_.first_retry) result_.first_retry = at;
 }
 

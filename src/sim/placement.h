@@ -1,10 +1,7 @@
 // A schedule through the caching allocator: what PyTorch would reserve, and whether it runs under a limit.
 //
-// Streams: a buffer lives in the pool of the stream that allocates it. Work on another stream that touches it is a use
-// of that stream (record_stream), and its free then waits. When it completes is not in the schedule, so both ends are
-// computed. At synchronisation: at the first event after which the allocating stream has waited for that use; a stream
-// waits for another by reading what that one made. Immediate: at the next allocation. Uses of one stream complete in
-// the order of the frees, as PyTorch's queue has them; a retry waits for all.
+// Streams: a free waits for what other streams do with the buffer. When it completes is not in the schedule, so both
+// ends are computed (sim/allocator_streams.h).
 #pragma once
 
 #include <array>

@@ -40,10 +40,13 @@ void TrafficMeter::on(std::size_t, const Mark& event) {
   if (event.moment == Moment::StretchBegins) stretch_ = event.stretch;
 }
 
-std::vector<TrafficRow> TrafficMeter::rows(std::int64_t ranks, std::int64_t inside) const {
+std::vector<TrafficRow> TrafficMeter::rows(std::int64_t ranks, std::int64_t inside, std::int64_t tensor) const {
   std::vector<TrafficRow> rows = rows_;
   for (TrafficRow& row : rows) {
-    row.wire = wire_bytes(row.collective, row.payload, row.group == Group::DataParallelInside ? inside : ranks);
+    const std::int64_t members = row.group == Group::DataParallelInside ? inside
+                                 : row.group == Group::TensorParallel   ? tensor
+                                                                        : ranks;
+    row.wire = wire_bytes(row.collective, row.payload, members);
   }
   std::stable_sort(rows.begin(), rows.end(),
                    [](const TrafficRow& a, const TrafficRow& b) { return a.phase < b.phase; });

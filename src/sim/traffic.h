@@ -22,9 +22,10 @@ class TrafficMeter : public Ignores<Allocate, Release, Compute, Enter, Exit> {
   void on(std::size_t at, const Communicate& event);
   void on(std::size_t at, const Mark& event);
 
-  // Rows with their wire bytes for groups of `ranks`, those inside a node for groups of `inside`; by phase, then in
-  // order of first appearance.
-  [[nodiscard]] std::vector<TrafficRow> rows(std::int64_t ranks, std::int64_t inside = 1) const;
+  // Rows with their wire bytes for groups of `ranks`, those inside a node for groups of `inside`, tensor-parallel ones
+  // for groups of `tensor`; by phase, then in order of first appearance.
+  [[nodiscard]] std::vector<TrafficRow> rows(std::int64_t ranks, std::int64_t inside = 1,
+                                             std::int64_t tensor = 1) const;
 
  private:
   Stretch stretch_ = Stretch::Init;

@@ -12,7 +12,8 @@ Tensor by_head(const Tensor& part, std::int64_t dimension) {
 }  // namespace
 
 Tensor Net::gpt2_attention(const std::string& path, const Tensor& hidden) {
-  Tensors parts = split_last(conv1d(path + ".c_attn", hidden), d_.hidden);
+  const bool cut = settings_.tp > 1;
+  Tensors parts = split_last(conv1d(path + ".c_attn", cut ? copy_to_region(hidden) : hidden), d_.heads * d_.head_dim);
   Tensor key = std::move(parts[1]);
   Tensor value = std::move(parts[2]);
   Tensor query = std::move(parts[0]);
@@ -21,17 +22,18 @@ Tensor Net::gpt2_attention(const std::string& path, const Tensor& hidden) {
   query = by_head(query, d_.head_dim);
   Tensor output = attend(query, key, value);
   output = transpose(output, 1, 2);
-  output = view(output, {output->size(0), output->size(1), d_.hidden});
-  output = conv1d(path + ".c_proj", output);
+  output = view(output, {output->size(0), output->size(1), d_.heads * d_.head_dim});
+  output = cut ? row(path + ".c_proj", output) : conv1d(path + ".c_proj", output);
   output = call(path + ".resid_dropout", output, [&](const Tensor& x) { return dropout(x, d_.residual_dropout); });
   return output;
 }
 
 Tensor Net::gpt2_mlp(const std::string& path, const Tensor& argument) {
   return call(path, argument, [&](const Tensor& in) {
-    Tensor hidden = conv1d(path + ".c_fc", in);
+    const bool cut = settings_.tp > 1;
+    Tensor hidden = conv1d(path + ".c_fc", cut ? copy_to_region(in) : in);
     hidden = call(path + ".act", hidden, [](const Tensor& x) { return gelu_new(x); });
-    hidden = conv1d(path + ".c_proj", hidden);
+    hidden = cut ? row(path + ".c_proj", hidden) : conv1d(path + ".c_proj", hidden);
     hidden = call(path + ".dropout", hidden, [&](const Tensor& x) { return dropout(x, d_.residual_dropout); });
     return hidden;
   });

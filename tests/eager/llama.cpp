@@ -39,8 +39,10 @@ std::pair<Tensor, Tensor> Net::rotary(const Tensor& position_ids) {
 }
 
 Tensor Net::llama_attention(const std::string& path, const Tensor& hidden, const Tensor& cos, const Tensor& sin) {
+  const bool cut = settings_.tp > 1;
+  const Tensor whole = cut ? copy_to_region(hidden) : hidden;
   const auto heads = [&](const char* name) {
-    const Tensor x = dense(path + name, hidden);
+    const Tensor x = dense(path + name, whole);
     return transpose(view(x, {x->size(0), x->size(1), x->size(2) / d_.head_dim, d_.head_dim}), 1, 2);
   };
   Tensor query = heads(".q_proj");
@@ -58,12 +60,14 @@ Tensor Net::llama_attention(const std::string& path, const Tensor& hidden, const
   Tensor output = attend(query, key, value);
   output = transpose(output, 1, 2);
   output = view(output, {output->size(0), output->size(1), d_.heads * d_.head_dim});
-  output = dense(path + ".o_proj", output);
+  output = cut ? row(path + ".o_proj", output) : dense(path + ".o_proj", output);
   return output;
 }
 
 Tensor Net::llama_mlp(const std::string& path, const Tensor& hidden) {
-  return call(path, hidden, [&](const Tensor& in) {
+  return call(path, hidden, [&](const Tensor& given) {
+    const bool cut = settings_.tp > 1;
+    const Tensor in = cut ? copy_to_region(given) : given;
     const auto product = [&] {
       const auto activated = [&] {
         return call(path + ".act_fn", dense(path + ".gate_proj", in), [](const Tensor& x) { return silu(x); });
@@ -71,7 +75,7 @@ Tensor Net::llama_mlp(const std::string& path, const Tensor& hidden) {
       const Tensor active = activated();
       return mul(active, dense(path + ".up_proj", in));
     };
-    return dense(path + ".down_proj", product());
+    return cut ? row(path + ".down_proj", product()) : dense(path + ".down_proj", product());
   });
 }
 

@@ -91,7 +91,8 @@ Tensor Net::norm(const std::string& path, const Tensor& x) {
 
 Tensor Net::table(const std::string& path, const Tensor& ids) {
   const Tensor weight = parameter(path + ".weight");
-  return call(path, ids, [&](const Tensor& in) { return embedding(weight, in); });
+  const bool cut = settings_.tp > 1 && path != "transformer.wpe";
+  return call(path, ids, [&](const Tensor& in) { return cut ? vocabulary_table(weight, in) : embedding(weight, in); });
 }
 
 Tensor Net::attend(const Tensor& q, const Tensor& k, const Tensor& v) const {
@@ -133,6 +134,7 @@ Tensor Net::loss(const Tensor& ids, const Tensor& labels) {
     const bool gpt = spec_.family == "gpt2";
     const Tensor hidden = gpt ? call("transformer", ids, [&](const Tensor& x) { return gpt2(x); })
                               : call_by_keyword("model", [&] { return llama(ids); });
+    if (settings_.tp > 1) return parallel_causal_loss(dense("lm_head", copy_to_region(hidden)), labels);
     const Tensor logits = dense("lm_head", hidden);
     return causal_loss(logits, labels);
   });

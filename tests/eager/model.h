@@ -28,6 +28,7 @@ struct Settings {
   bool stage3_linear = false;
   std::vector<std::pair<int, int>> checkpoints;  // First and last layer of each.
   bool reentrant = false;
+  std::int64_t tp = 1;  // The model given is one rank's part.
 };
 
 // The parameters are there, without memory: a runtime gives it to them.
@@ -42,6 +43,7 @@ class Net {
   std::vector<Tensor> buffers;
 
   [[nodiscard]] Tensor loss(const Tensor& ids, const Tensor& labels);
+  [[nodiscard]] bool is_cut() const { return settings_.tp > 1; }
 
  private:
   using Body = std::function<Tensor(const Tensor& x)>;
@@ -51,6 +53,8 @@ class Net {
   [[nodiscard]] Tensor parameter(const std::string& name) const;
   Tensor dense(const std::string& path, const Tensor& x);
   Tensor conv1d(const std::string& path, const Tensor& x);
+  // Cut over the tensor-parallel ranks along its input.
+  Tensor row(const std::string& path, const Tensor& x);
   Tensor norm(const std::string& path, const Tensor& x);
   Tensor table(const std::string& path, const Tensor& ids);
   [[nodiscard]] Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v) const;
@@ -80,6 +84,12 @@ class Net {
 // Shared by the two: transformers' masking_utils.py and loss/loss_utils.py.
 void look_for_packed_sequences(const Tensor& position_ids, std::int64_t batch);
 [[nodiscard]] Tensor causal_loss(Tensor logits, Tensor labels);
+// Megatron-LM's; see parallel.cpp.
+[[nodiscard]] Tensor copy_to_region(const Tensor& x);
+[[nodiscard]] Tensor reduce_from_region(const Tensor& x);
+[[nodiscard]] Tensor vocabulary_table(const Tensor& weight, const Tensor& ids);
+[[nodiscard]] Tensor vocab_parallel_cross_entropy(const Tensor& logits, const Tensor& target);
+[[nodiscard]] Tensor parallel_causal_loss(const Tensor& logits, const Tensor& labels);
 [[nodiscard]] Tensor gelu_new(const Tensor& x);
 
 }  // namespace eager

@@ -149,11 +149,14 @@ class Stage0 : public Runtime {
 
  private:
   void step_flat() {
+    const bool cut = net_.is_cut();
+    if (cut) passing("overflow flag", 1);
     std::vector<Block> casts;
     for (const Tensor& leaf : leaves_) casts.push_back(block("gradient in fp32", 4 * leaf->elements()));
     const Block flat = block("flat gradient in fp32", 4 * elements_);
     casts.clear();
     for (const Tensor& leaf : leaves_) leaf->grad.reset();
+    if (cut) passing("norm over tensor-parallel ranks", 4);
     hold_norm();
   }
 

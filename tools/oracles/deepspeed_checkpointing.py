@@ -7,7 +7,7 @@ The device is fake, so what the CUDA accelerator would be asked is answered here
 which nothing is waited for), that pinning hands back the same tensor. What it cannot show: when a copy on another
 stream is over, and what lies on the host.
 
-Needs what memory.py needs, and deepspeed.
+Needs what memory.py needs, and deepspeed; for the cases over tensor-parallel ranks Megatron-LM (tensor_parallel.py).
 """
 
 import contextlib
@@ -55,6 +55,11 @@ CASES = {
     "contiguous-cpu": case({**CONTIGUOUS, "number_checkpoints": 5, "cpu_checkpointing": True}),
     "cpu": case({"cpu_checkpointing": True}, GPT2, grad_accum=2),
     "cpu-blocking": case({"cpu_checkpointing": True}, GPT2, streams=False),
+    "plain-tp2": case({}, micro_batch=2, tp=2),
+    "partition-tp2": case(PARTITION, micro_batch=2, tp=2),
+    "contiguous-tp2": case({**CONTIGUOUS, "number_checkpoints": 4}, grad_accum=2, tp=2),
+    "partition-cpu-tp2": case({**PARTITION, "cpu_checkpointing": True}, tp=2),
+    "contiguous-cpu-tp2": case({**CONTIGUOUS, "number_checkpoints": 3, "cpu_checkpointing": True}, micro_batch=2, tp=2),
     "synchronize-profile": case({"synchronize_checkpoint_boundary": True, "profile": True}, GPT2),
 }
 # What users meet; the message is DeepSpeed's.
@@ -145,7 +150,10 @@ def accelerator(streams):
     checkpointing.range = index if not checkpointing.CPU_CHECKPOINT else range
 
 
-def configure(block):
+def configure(block, ranks=1):
+    checkpointing.mp_rank, checkpointing.mp_size = 0, ranks
+    checkpointing.mp_group = torch.distributed.group.WORLD if ranks > 1 else None
+    checkpointing.dist = torch.distributed  # deepspeed.comm would want an engine's initialisation.
     checkpointing.PARTITION_ACTIVATIONS = block.get("partition_activations", False)
     checkpointing.CONTIGUOUS_CHECKPOINTING = block.get("contiguous_memory_optimization", False)
     checkpointing.num_layers = block.get("number_checkpoints")
@@ -180,7 +188,7 @@ def run(case):
     # A fake tensor has no data: what a shape's tensor holds is the one shape that there is.
     width = case["config"].get("hidden_size", case["config"].get("n_embd"))
     FakeTensor.numpy = lambda _: [case["training"]["micro_batch"], case["training"]["seq"], width]
-    configure(case["block"])
+    configure(case["block"], case["training"].get("tp", 1))
     accelerator(case["streams"])
     memory.model_of = model_with(case)
     one = memory.Run(case, False)

@@ -69,6 +69,8 @@ class Meter(TorchDispatchMode):
         if func is aten.equal.default:
             return True  # Liger asks whether the loss's gradient is one.
         in_place = IN_PLACE.get(func)
+        if func is aten.index_put.default and not (len(args) > 3 and args[3]):
+            in_place = None  # The backward of index_put_ itself, which does not accumulate, and copies.
         if func is aten.add.Tensor and Composite.in_math:
             return aten.add_.Tensor(*args, **(kwargs or {}))  # The math kernel adds its mask in place.
         if in_place and not torch.is_grad_enabled() and (in_place is not aten.add_.Tensor or self.owned(args[0])):
@@ -143,6 +145,9 @@ def model_of(case, meter):
             config, **{"torch_dtype" if OLD else "dtype": DTYPES[training["dtype"]]},
             attn_implementation="eager" if training["attention"] == "eager" else "sdpa")
     model.train()
+    if "tp" in training:
+        import tensor_parallel
+        model = tensor_parallel.parallel(model, training["tp"])
     if "lora" in training:
         model = with_adapters(model, training["lora"])
     frozen = training.get("freeze", [])
@@ -387,6 +392,8 @@ def witness(name, case):
     if "lora" in case["training"]:
         import peft
         versions["peft"] = peft.__version__
+    if "tp" in case["training"]:
+        versions["megatron-lm"] = os.environ["MEGATRON_COMMIT"]
     if case["training"]["loss"] == "liger":
         versions["liger-kernel"] = importlib.metadata.version("liger-kernel")
     ends = [{k: v for k, v in step.items()} for step in run.steps]
@@ -490,6 +497,8 @@ def main():
     for name in sys.argv[2:] or CASES:
         if CASES[name]["training"].get("transformers_version", RELEASED) != transformers.__version__:
             continue
+        if not sys.argv[2:] and "tp" in CASES[name]["training"]:
+            continue  # They need Megatron-LM, and a process for each degree: asked for by name.
         try:
             result, first, second = witness(name, CASES[name])
         except Exception as error:

@@ -237,6 +237,18 @@ double ConfigReader::rotary_share(std::string_view key, double fallback) {
   return read.value_or(fallback);
 }
 
+double ConfigReader::rotary_base(double fallback) {
+  for (const std::string_view holder : {"rope_parameters", "rope_scaling"}) {
+    const Value* rope = find(holder);
+    if (rope == nullptr || !rope->is(Value::Kind::Object)) continue;
+    const Value* base = rope->find("rope_theta");
+    if (base != nullptr && (base->is(Value::Kind::Real) || base->is(Value::Kind::Integer))) return base->real;
+  }
+  const Value* base = find("rope_theta");
+  const bool numeric = base != nullptr && (base->is(Value::Kind::Real) || base->is(Value::Kind::Integer));
+  return numeric ? base->real : fallback;  // No byte depends on it: nothing is refused for it.
+}
+
 void ConfigReader::require_divides(std::string_view part_key, std::int64_t part, std::string_view whole_key,
                                    std::int64_t whole) {
   if (!sound(part_key) || !sound(whole_key) || whole % part == 0) return;

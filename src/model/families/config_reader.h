@@ -43,6 +43,8 @@ class ConfigReader {
   [[nodiscard]] std::optional<DType> dtype();
   // The rotated share of each head: rope_parameters, else rope_scaling, else the top level, else `fallback`.
   [[nodiscard]] double rotary_share(std::string_view key, double fallback);
+  // The base of the rotary frequencies: likewise.
+  [[nodiscard]] double rotary_base(double fallback);
   // The raw value; nullptr where absent or null.
   [[nodiscard]] const Value* find(std::string_view key) { return object_.find(key); }
   [[nodiscard]] bool present(std::string_view key) const { return root().find(key) != nullptr; }

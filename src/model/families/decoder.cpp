@@ -154,6 +154,9 @@ Decoder read_decoder(ConfigReader& config, std::string_view prefix, const Decode
   d.max_positions = config.size("max_position_embeddings", defaults.positions);
   d.attention_dropout = config.probability("attention_dropout", 0);
   d.activation = config.activation(defaults.activation_key, defaults.activation);
+  d.norm_epsilon = config.maybe_number("rms_norm_eps").value_or(1e-6);
+  d.rotary_base = config.rotary_base(10000);
+  d.initial_deviation = config.maybe_number("initializer_range").value_or(0.02);
   return decoder;
 }
 

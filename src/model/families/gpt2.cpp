@@ -34,6 +34,8 @@ Dimensions read_dimensions(ConfigReader& config) {
   d.attention_dropout = config.probability("attn_pdrop", 0.1);
   d.residual_dropout = config.probability("resid_pdrop", 0.1);
   d.embedding_dropout = config.probability("embd_pdrop", 0.1);
+  d.norm_epsilon = config.maybe_number("layer_norm_epsilon").value_or(1e-5);
+  d.initial_deviation = config.maybe_number("initializer_range").value_or(0.02);
   config.require_divides("n_head", d.heads, "n_embd", d.hidden);
   if (config.flag("add_cross_attention", false)) {
     config.fault("add_cross_attention", "cross attention in gpt2 is not modelled yet");

@@ -6,6 +6,9 @@
 // forward it copies in backward as well, because there the gradient comes in the layout that the view was made from.
 #include "model/graphs/attention.h"
 
+#include <cmath>
+#include <limits>
+
 #include "model/graphs/graphs.h"
 
 namespace dsplan {
@@ -27,14 +30,23 @@ Heads by_token(GraphBuilder& g, TensorId x) {
   return {g.keep(x), plain ? Layout::Plain : Layout::ByToken};
 }
 
+double scale_of(const GraphBuilder& g) { return 1 / std::sqrt(static_cast<double>(g.model().dims.head_dim)); }
+
+// [B, own, S, D] as [B, heads, S, D], each head several times in a row; its gradient is a sum.
+TensorId with_repeated_heads(GraphBuilder& g, TensorId x, std::int64_t heads) {
+  const Shape own = g.shape(x);
+  const Shape apart{own.dims[0], own.dims[1], 1, own.dims[2], own.dims[3]};
+  Shape shape = own;
+  shape.dims[1] = heads;
+  return g.view_copied_back(x, shape, {step_reshape(apart), step_repeat(2, heads / own.dims[1]), step_reshape(shape)});
+}
+
 // One head for each of the query's: expand, whose gradient is a sum, then a reshape that copies, unless there is but
 // one head to repeat (repeat_kv in every modeling file).
 Heads repeated(GraphBuilder& g, TensorId x, std::int64_t heads) {
   const std::int64_t own = heads_of(g, x);
   if (own == heads) return by_token(g, x);
-  Shape shape = g.shape(x);
-  shape.dims[1] = heads;
-  const TensorId expanded = g.view_copied_back(x, shape);
+  const TensorId expanded = with_repeated_heads(g, x, heads);
   if (own == 1) return {expanded, Layout::Repeated};
   const TensorId copied = g.copy(expanded);
   g.drop({expanded});
@@ -60,7 +72,7 @@ TensorId joined(GraphBuilder& g, TensorId output) {
   const Shape& shape = g.shape(output);
   const Shape flat{shape.dims[0], shape.dims[2], shape.dims[1] * shape.dims[3]};
   const bool copies = shape.dims[1] > 1 && shape.dims[2] > 1;
-  const TensorId swapped = g.view(output, flat);
+  const TensorId swapped = g.view(output, flat, {step_swap(1, 2), step_reshape(flat)});
   const TensorId result = copies ? g.copy(swapped) : g.keep(swapped);
   g.drop({swapped});
   return result;
@@ -74,10 +86,10 @@ TensorId scores(GraphBuilder& g, const AttentionCall& call, const Heads& query, 
   const TensorId k = flattened(g, low_key);
   Shape turned = g.shape(k);
   std::swap(turned.dims[2], turned.dims[3]);
-  const TensorId k_turned = g.view(k, turned);
+  const TensorId k_turned = g.view(k, turned, {step_swap(2, 3)});
   const TensorId product = g.matmul(q, k_turned);
   g.drop({q, k, k_turned, low_query.tensor, low_key.tensor});
-  TensorId weights = g.unary(Op::MulScalar, product);
+  TensorId weights = g.unary(Op::MulScalar, product, scale_of(g));
   g.drop({product});
   const auto becomes = [&](TensorId next) {
     g.drop({weights});
@@ -152,8 +164,8 @@ TensorId added_bias(GraphBuilder& g, TensorId flags, TensorId q) {
   constexpr std::int64_t kAligned = 8;
   const DType dtype = g.dtype(q);
   Shape shape{batch_of(g, q), 1, seq_of(g, q), seq_of(g, q)};
-  const TensorId minimum = g.make(Op::Arange, Shape{}, dtype, {});
-  const TensorId zero = g.make(Op::Arange, Shape{}, dtype, {});
+  const TensorId minimum = g.filled(Shape{}, dtype, -std::numeric_limits<double>::infinity());
+  const TensorId zero = g.filled(Shape{}, dtype, 0);
   TensorId bias = g.make(Op::MaskedFill, shape, dtype, {zero, flags, minimum});
   g.drop({zero, minimum});
   const std::int64_t over = shape.dims[3] % kAligned;
@@ -166,13 +178,14 @@ TensorId added_bias(GraphBuilder& g, TensorId flags, TensorId q) {
   return bias;
 }
 
-TensorId fused_kernel(GraphBuilder& g, const Heads& query, const Heads& key, const Heads& value, TensorId flags) {
-  if (flags == kNone) return g.attention(query.tensor, key.tensor, value.tensor, kNone);
+TensorId fused_kernel(GraphBuilder& g, const Heads& query, const Heads& key, const Heads& value,
+                      const AttentionCall& call) {
+  if (call.mask == kNone) return g.attention(query.tensor, key.tensor, value.tensor, kNone, call.dropout);
   const TensorId low_v = g.lowered(value.tensor);
   const TensorId low_k = g.lowered(key.tensor);
   const TensorId low_q = g.lowered(query.tensor);
-  const TensorId bias = added_bias(g, flags, low_q);
-  const TensorId output = g.attention(low_q, low_k, low_v, bias);
+  const TensorId bias = added_bias(g, call.mask, low_q);
+  const TensorId output = g.attention(low_q, low_k, low_v, bias, call.dropout);
   g.drop({bias, low_q, low_k, low_v});
   return output;
 }
@@ -188,11 +201,12 @@ Attended fused(GraphBuilder& g, const AttentionCall& call) {
   if (copies_operands(g.options())) {
     for (Heads* operand : {&query, &key, &value}) make_plain(g, *operand);
   }
-  const TensorId output = fused_kernel(g, query, key, value, call.mask);
+  const TensorId output = fused_kernel(g, query, key, value, call);
   TensorId flat = kNone;
   if (query.layout == Layout::ByToken) {
     // Laid out as [B, S, H, D] already: transpose and reshape are views.
-    flat = g.view(output, Shape{batch_of(g, output), seq_of(g, output), heads * g.shape(output).dims[3]});
+    const Shape joint{batch_of(g, output), seq_of(g, output), heads * g.shape(output).dims[3]};
+    flat = g.view(output, joint, {step_swap(1, 2), step_reshape(joint)});
   } else {
     flat = joined(g, output);
   }
@@ -203,11 +217,11 @@ Attended fused(GraphBuilder& g, const AttentionCall& call) {
 // ones(S, S).tril(), then 0 or minus infinity by element, in fp32.
 TensorId causal_bias(GraphBuilder& g, std::int64_t seq) {
   const Shape square{seq, seq};
-  const TensorId ones = g.make(Op::Arange, square, DType::Bool, {});
+  const TensorId ones = g.filled(square, DType::Bool, 1);
   const TensorId flags = g.make(Op::Tril, square, DType::Bool, {ones});
   g.drop({ones});
-  const TensorId minimum = g.make(Op::Arange, Shape{}, DType::Float32, {});
-  const TensorId zero = g.make(Op::Arange, Shape{}, DType::Float32, {});
+  const TensorId minimum = g.filled(Shape{}, DType::Float32, -std::numeric_limits<double>::infinity());
+  const TensorId zero = g.filled(Shape{}, DType::Float32, 0);
   const TensorId bias = g.make(Op::MaskedFill, square, DType::Float32, {zero, flags, minimum});
   g.drop({zero, minimum, flags});
   return bias;
@@ -216,9 +230,7 @@ TensorId causal_bias(GraphBuilder& g, std::int64_t seq) {
 // One head for each of the query's, by repeat_interleave: always a copy.
 Heads interleaved(GraphBuilder& g, const Heads& x, std::int64_t heads) {
   if (heads_of(g, x.tensor) == heads) return {g.keep(x.tensor), x.layout};
-  Shape shape = g.shape(x.tensor);
-  shape.dims[1] = heads;
-  const TensorId expanded = g.view_copied_back(x.tensor, shape);
+  const TensorId expanded = with_repeated_heads(g, x.tensor, heads);
   const TensorId copied = g.copy(expanded);
   g.drop({expanded});
   return {copied, Layout::Plain};
@@ -226,12 +238,12 @@ Heads interleaved(GraphBuilder& g, const Heads& x, std::int64_t heads) {
 
 // query * s, (key * s) turned, their product, + mask in place, a softmax that knows rows masked whole.
 TensorId math_weights(GraphBuilder& g, const Heads& query, const Heads& key, TensorId bias) {
-  const Heads scaled_key{g.unary(Op::MulScalar, key.tensor), key.layout};
+  const Heads scaled_key{g.unary(Op::MulScalar, key.tensor, std::sqrt(scale_of(g))), key.layout};
   const TensorId q = flattened(g, query);
   const TensorId k = flattened(g, scaled_key);
   Shape turned = g.shape(k);
   std::swap(turned.dims[2], turned.dims[3]);
-  const TensorId k_turned = g.view(k, turned);
+  const TensorId k_turned = g.view(k, turned, {step_swap(2, 3)});
   const TensorId product = g.matmul(q, k_turned);
   g.drop({q, k, k_turned, scaled_key.tensor});
   const TensorId masked = g.in_place(Op::Add, product, bias);
@@ -269,7 +281,7 @@ TensorId math_kernel(GraphBuilder& g, const AttentionCall& call) {
   const TensorId wide_q = g.cast(low_q, DType::Float32);
   const TensorId wide_k = g.cast(low_k, DType::Float32);
   const TensorId wide_v = g.cast(low_v, DType::Float32);
-  const TensorId scaled_q = g.unary(Op::MulScalar, wide_q);
+  const TensorId scaled_q = g.unary(Op::MulScalar, wide_q, std::sqrt(scale_of(g)));
   const TensorId bias = causal_bias(g, seq_of(g, call.q));
   const Heads query = by_token(g, scaled_q);
   const Heads own_key = by_token(g, wide_k);

@@ -150,10 +150,17 @@ TensorId GraphBuilder::output_of(NodeId id, TensorId out) {
 void GraphBuilder::run(NodeId node) { graph_.program.push_back({Instruction::Kind::Run, node}); }
 
 TensorId GraphBuilder::make(Op op, Shape shape, DType dtype, std::initializer_list<TensorId> inputs,
-                            bool differentiable) {
+                            bool differentiable, double number) {
   const NodeId node = add_node(op, inputs, differentiable);
+  graph_.nodes.back().number = number;
   const TensorId out = add_output(shape, dtype, node);
   run(node);
+  return out;
+}
+
+TensorId GraphBuilder::filled(Shape shape, DType dtype, double number) {
+  const TensorId out = make(Op::Arange, shape, dtype, {}, false, number);
+  graph_.nodes.back().filled = true;
   return out;
 }
 
@@ -255,7 +262,8 @@ TensorId GraphBuilder::layer_norm(TensorId x, TensorId weight, TensorId bias) {
   const TensorId wide_bias = widened(bias);
   const TensorId wide_weight = widened(weight);
   const TensorId wide = widened(x);
-  const TensorId out = make(Op::LayerNorm, shape(wide), dtype(wide), {wide, wide_weight, wide_bias}, true);
+  const double epsilon = model_.dims.norm_epsilon;
+  const TensorId out = make(Op::LayerNorm, shape(wide), dtype(wide), {wide, wide_weight, wide_bias}, true, epsilon);
   drop({wide, wide_weight});
   if (wide_bias != kNone) drop({wide_bias});
   return out;
@@ -274,22 +282,26 @@ TensorId GraphBuilder::view(TensorId x, Shape to) {
   return out;
 }
 
-TensorId GraphBuilder::view_copied_back(TensorId x, Shape to) {
+TensorId GraphBuilder::view(TensorId x, Shape to, std::initializer_list<ViewStep> steps) {
   const TensorId out = view(x, to);
+  graph_.nodes.back().first_step = static_cast<std::uint32_t>(graph_.view_steps.size());
+  graph_.nodes.back().step_count = static_cast<std::uint32_t>(steps.size());
+  graph_.view_steps.insert(graph_.view_steps.end(), steps);
+  return out;
+}
+
+TensorId GraphBuilder::view_copied_back(TensorId x, Shape to, std::initializer_list<ViewStep> steps) {
+  const TensorId out = view(x, to, steps);
   graph_.nodes.back().gradient_copied = true;
   return out;
 }
 
 TensorId GraphBuilder::copy(TensorId x) { return make(Op::Contiguous, shape(x), dtype(x), {x}, true); }
 
-TensorId GraphBuilder::slice_last(TensorId x, std::int64_t width) {
+TensorId GraphBuilder::slice(TensorId x, std::int8_t dim, std::int64_t start, std::int64_t length) {
   Shape part = shape(x);
-  part.dims[part.rank - 1U] = width;
-  return slice(x, part);
-}
-
-TensorId GraphBuilder::slice(TensorId x, Shape part) {
-  const TensorId out = view(x, part);
+  part.dims[static_cast<std::size_t>(dim)] = length;
+  const TensorId out = view(x, part, {step_narrow(dim, start, length)});
   graph_.nodes.back().op = Op::Slice;
   return out;
 }
@@ -298,6 +310,7 @@ std::vector<TensorId> GraphBuilder::split_last(TensorId x, std::int64_t parts) {
   Shape part = shape(x);
   part.dims[part.rank - 1U] /= parts;
   const NodeId node = add_node(Op::Split, {x}, true);
+  graph_.nodes.back().axis = static_cast<std::int8_t>(part.rank - 1);
   std::vector<TensorId> outputs;
   for (std::int64_t i = 0; i < parts; ++i) {
     const bool requires_grad = graph_.nodes.back().requires_grad;
@@ -310,7 +323,9 @@ std::vector<TensorId> GraphBuilder::split_last(TensorId x, std::int64_t parts) {
 TensorId GraphBuilder::cat_last(TensorId a, TensorId b) {
   Shape whole = shape(a);
   whole.dims[whole.rank - 1U] += shape(b).dims[shape(b).rank - 1U];
-  return make(Op::Cat, whole, dtype(a), {a, b}, true);
+  const TensorId out = make(Op::Cat, whole, dtype(a), {a, b}, true);
+  graph_.nodes.back().axis = static_cast<std::int8_t>(whole.rank - 1);
+  return out;
 }
 
 TensorId GraphBuilder::matmul(TensorId a, TensorId b) {
@@ -323,11 +338,11 @@ TensorId GraphBuilder::matmul(TensorId a, TensorId b) {
   return out;
 }
 
-TensorId GraphBuilder::attention(TensorId q, TensorId k, TensorId v, TensorId bias) {
+TensorId GraphBuilder::attention(TensorId q, TensorId k, TensorId v, TensorId bias, double dropout) {
   const TensorId low_v = lowered(v);
   const TensorId low_k = lowered(k);
   const TensorId low_q = lowered(q);
-  const TensorId out = make(Op::Attention, shape(q), dtype(low_q), {low_q, low_k, low_v, bias}, true);
+  const TensorId out = make(Op::Attention, shape(q), dtype(low_q), {low_q, low_k, low_v, bias}, true, dropout);
   graph_.nodes.back().attention = bias == kNone ? options_.attention : AttentionKernel::MemoryEfficient;
   drop({low_q, low_k, low_v});
   return out;
@@ -342,9 +357,10 @@ std::pair<TensorId, TensorId> GraphBuilder::select(Op op, TensorId x, Shape valu
   return {first, second};
 }
 
-std::pair<TensorId, TensorId> GraphBuilder::nll_loss(TensorId log_probabilities, TensorId target) {
+std::pair<TensorId, TensorId> GraphBuilder::nll_loss(TensorId log_probabilities, TensorId target, Reduction reduction) {
   const TensorId wide = widened(log_probabilities);
   const TensorId loss = make(Op::NllLoss, Shape{}, dtype(wide), {wide, target}, true);
+  graph_.nodes.back().reduction = reduction;
   drop({wide});
   return {loss, kNone};
 }

@@ -33,6 +33,7 @@ struct GraphOptions {
   Version transformers = kWitnessTransformers;
   bool inputs_require_grad = false;  // transformers' enable_input_require_grads.
   bool narrow_tables = false;        // zero.Init has made the model's own tables in its dtype.
+  std::int64_t tp = 1;               // Ranks that share each layer; the graph is one rank's.
   bool stage3_linear = false;        // nn.functional.linear is DeepSpeed's (Product::Function).
   // Checkpoints go around these modules instead of layers; see cut_module_regions.
   std::vector<std::string> checkpointed_modules;
@@ -87,21 +88,33 @@ class GraphBuilder {
   TensorId layer_norm(TensorId x, TensorId weight, TensorId bias);
   TensorId dropout(TensorId x, double p);  // p = 0: the same tensor.
   TensorId view(TensorId x, Shape shape);
+  // A view in steps, of which the last leaves `shape`.
+  TensorId view(TensorId x, Shape shape, std::initializer_list<ViewStep> steps);
   // A view whose gradient has to be copied to become the input's shape again (Node::gradient_copied).
-  TensorId view_copied_back(TensorId x, Shape shape);
+  TensorId view_copied_back(TensorId x, Shape shape, std::initializer_list<ViewStep> steps = {});
   TensorId copy(TensorId x);  // clone, contiguous, or a reshape that copies.
-  TensorId slice(TensorId x, Shape part);
-  TensorId slice_last(TensorId x, std::int64_t width);
+  // `length` elements of dimension `dim` from `start`.
+  TensorId slice(TensorId x, std::int8_t dim, std::int64_t start, std::int64_t length);
   std::vector<TensorId> split_last(TensorId x, std::int64_t parts);
   TensorId cat_last(TensorId a, TensorId b);
   TensorId matmul(TensorId a, TensorId b);
   // `bias` is added to the scores, or kNone. The options' kernel, but with a bias the memory-efficient one.
-  TensorId attention(TensorId q, TensorId k, TensorId v, TensorId bias);
-  TensorId make(Op op, Shape shape, DType dtype, std::initializer_list<TensorId> inputs, bool differentiable = false);
+  // The weights are dropped with probability `dropout` inside the kernel.
+  TensorId attention(TensorId q, TensorId k, TensorId v, TensorId bias, double dropout);
+  TensorId make(Op op, Shape shape, DType dtype, std::initializer_list<TensorId> inputs, bool differentiable = false,
+                double number = 0);
+  // Every element is `number`.
+  TensorId filled(Shape shape, DType dtype, double number);
   // Two outputs: values and int64 indices.
   std::pair<TensorId, TensorId> select(Op op, TensorId x, Shape values);
-  std::pair<TensorId, TensorId> nll_loss(TensorId log_probabilities, TensorId target);
+  std::pair<TensorId, TensorId> nll_loss(TensorId log_probabilities, TensorId target, Reduction reduction);
   TensorId in_place(Op op, TensorId x, TensorId other);
+  // Tensor parallelism; on one rank the tensor itself, with one more reference. Then the softmax over all words, in
+  // place of fp32 logits, and the loss of each token.
+  [[nodiscard]] bool parallel() const { return options_.tp > 1; }
+  TensorId copy_to_parallel(TensorId x);
+  TensorId reduce_from_parallel(TensorId x);
+  std::pair<TensorId, TensorId> parallel_cross_entropy(TensorId logits, TensorId target);
   TensorId keep(TensorId x);  // One more Python reference.
 
   // x.requires_grad_(True): a leaf of its own, unless it has a history already.

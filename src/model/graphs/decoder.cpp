@@ -25,7 +25,7 @@ class Decoder {
     g_.enter_model();
     const TensorId hidden = body(ids, ones);
     return g_.finish(causal_loss(g_, hidden, labels, [&](TensorId x) {
-      const TensorId logits = linear_module(g_, g_.child(g_.causal(), "lm_head"), x, d_.vocab);
+      const TensorId logits = vocabulary_head(g_, g_.child(g_.causal(), "lm_head"), x);
       return d_.final_softcap > 0 ? softcap(logits) : logits;
     }));
   }
@@ -55,7 +55,7 @@ class Decoder {
     const TensorId squared = g_.unary(Op::PowScalar, x, 2);
     const TensorId mean = g_.mean_last(squared);
     g_.drop({squared});
-    const TensorId shifted = g_.unary(Op::AddScalar, mean);
+    const TensorId shifted = g_.unary(Op::AddScalar, mean, d_.norm_epsilon);
     if (variance == nullptr) {
       g_.drop({mean});
     } else {
@@ -92,7 +92,7 @@ class Decoder {
     const TensorId norm = normalised(wide, nullptr);
     g_.drop({wide});
     const TensorId wide_weight = g_.cast(weight, DType::Float32);
-    const TensorId factor = g_.unary(Op::AddScalar, wide_weight);
+    const TensorId factor = g_.unary(Op::AddScalar, wide_weight, 1);
     g_.drop({wide_weight});
     const TensorId scaled = g_.binary(Op::Mul, norm, factor);
     g_.drop({factor, norm});
@@ -111,9 +111,13 @@ class Decoder {
     const TensorId frequencies = g_.dtype(table) == DType::Float32 ? table : g_.cast(table, DType::Float32);
     const std::int64_t half = g_.shape(table).dims[0];
     const std::int64_t seq = g_.options().seq;
-    const TensorId wide = g_.make(Op::Cast, Shape{1, 1, seq}, DType::Float32, {positions});
-    const TensorId product = g_.make(Op::Matmul, Shape{1, half, seq}, DType::Float32, {frequencies, wide});
-    const TensorId angles = g_.view(product, Shape{1, seq, half});
+    const TensorId row = g_.view(positions, Shape{1, 1, seq});
+    const TensorId wide = g_.make(Op::Cast, Shape{1, 1, seq}, DType::Float32, {row});
+    g_.drop({row});
+    const TensorId column = g_.view(frequencies, Shape{1, half, 1});
+    const TensorId product = g_.make(Op::Matmul, Shape{1, half, seq}, DType::Float32, {column, wide});
+    g_.drop({column});
+    const TensorId angles = g_.view(product, Shape{1, seq, half}, {step_swap(1, 2)});
     g_.drop({product});
     const TensorId both = g_.cat_last(angles, angles);
     const TensorId cos = scaled_wave(Op::Cos, both);
@@ -130,7 +134,7 @@ class Decoder {
 
   TensorId scaled_wave(Op op, TensorId angles) {
     const TensorId wave = g_.unary(op, angles);
-    const TensorId scaled = g_.unary(Op::MulScalar, wave);
+    const TensorId scaled = g_.unary(Op::MulScalar, wave, 1);
     g_.drop({wave});
     return scaled;
   }
@@ -138,8 +142,9 @@ class Decoder {
   // (x * cos) + (rotate_half(x) * sin).
   TensorId rotate(TensorId x, TensorId cos, TensorId sin) {
     const TensorId direct = g_.binary(Op::Mul, x, cos);
-    const TensorId first = g_.slice_last(x, d_.head_dim / 2);
-    const TensorId second = g_.slice_last(x, d_.head_dim / 2);
+    const std::int64_t half = d_.head_dim / 2;
+    const TensorId first = g_.slice(x, 3, 0, half);
+    const TensorId second = g_.slice(x, 3, half, half);
     const TensorId negated = g_.unary(Op::Neg, second);
     const TensorId rotated = g_.cat_last(negated, first);
     g_.drop({negated, first, second});
@@ -171,7 +176,9 @@ class Decoder {
       split = normed;
     }
     const Shape swapped{batch, heads, seq, d_.head_dim};
-    const TensorId out = copied && head_norm == kNone ? g_.view_copied_back(split, swapped) : g_.view(split, swapped);
+    const ViewStep swap = step_swap(1, 2);
+    const TensorId out =
+        copied && head_norm == kNone ? g_.view_copied_back(split, swapped, {swap}) : g_.view(split, swapped, {swap});
     g_.drop({split});
     return out;
   }
@@ -180,9 +187,11 @@ class Decoder {
   Attended attention(ModuleId module, TensorId hidden, const Positions& at, TensorId mask) {
     g_.enter(module);
     AttentionCall call;
-    const TensorId q = heads_of(module, "q_proj", "q_norm", hidden, d_.heads, mask != kNone);
-    const TensorId k = heads_of(module, "k_proj", "k_norm", hidden, d_.kv_heads, mask != kNone);
-    call.v = heads_of(module, "v_proj", nullptr, hidden, d_.kv_heads, mask != kNone);
+    const TensorId whole = g_.copy_to_parallel(hidden);
+    const TensorId q = heads_of(module, "q_proj", "q_norm", whole, d_.heads, mask != kNone);
+    const TensorId k = heads_of(module, "k_proj", "k_norm", whole, d_.kv_heads, mask != kNone);
+    call.v = heads_of(module, "v_proj", nullptr, whole, d_.kv_heads, mask != kNone);
+    g_.drop({whole});
     const Shape wave{1, 1, g_.options().seq, d_.head_dim};
     const TensorId cos_by_head = g_.view(at.cos, wave);
     const TensorId sin_by_head = g_.view(at.sin, wave);
@@ -193,7 +202,7 @@ class Decoder {
     call.softcap = gemma_ ? d_.attention_softcap : 0;
     call.dropout = d_.attention_dropout;
     const Attended attended = attend(g_, call);
-    const TensorId out = linear_module(g_, g_.child(module, "o_proj"), attended.flat, d_.hidden);
+    const TensorId out = row_linear_module(g_, g_.child(module, "o_proj"), attended.flat, d_.hidden);
     g_.drop({attended.flat, call.q, call.k, call.v});
     g_.exit(module);
     return {out, attended.weights};
@@ -202,7 +211,7 @@ class Decoder {
   TensorId activation(ModuleId mlp, TensorId x) {
     const ModuleId act = g_.child(mlp, "act_fn");
     g_.enter(act);
-    const TensorId out = g_.unary(d_.activation == "silu" ? Op::Silu : Op::Gelu, x);
+    const TensorId out = activated(g_, d_.activation, x);
     g_.exit(act);
     return out;
   }
@@ -210,13 +219,15 @@ class Decoder {
   TensorId mlp(ModuleId module, TensorId hidden) {
     if (d_.experts > 0) return moe_block(g_, module, hidden);
     g_.enter(module);
-    const TensorId gate = linear_module(g_, g_.child(module, "gate_proj"), hidden, d_.ffn);
+    const TensorId whole = g_.copy_to_parallel(hidden);
+    const TensorId gate = linear_module(g_, g_.child(module, "gate_proj"), whole, d_.ffn);
     const TensorId active = activation(module, gate);
     g_.drop({gate});
-    const TensorId up = linear_module(g_, g_.child(module, "up_proj"), hidden, d_.ffn);
+    const TensorId up = linear_module(g_, g_.child(module, "up_proj"), whole, d_.ffn);
+    g_.drop({whole});
     const TensorId product = g_.binary(Op::Mul, active, up);
     g_.drop({active, up});
-    const TensorId out = linear_module(g_, g_.child(module, "down_proj"), product, d_.hidden);
+    const TensorId out = row_linear_module(g_, g_.child(module, "down_proj"), product, d_.hidden);
     g_.drop({product});
     g_.exit(module);
     return out;
@@ -254,7 +265,7 @@ class Decoder {
   TensorId embed(TensorId ids) {
     const ModuleId module = g_.child(model_, "embed_tokens");
     g_.enter(module);
-    TensorId out = g_.embedding(g_.parameter("weight"), ids);
+    TensorId out = vocabulary_embedding(g_, g_.parameter("weight"), ids);
     if (gemma_) {
       const TensorId factor = g_.cast(g_.buffer("embed_scale"), g_.options().dtype);
       const TensorId scaled = g_.binary(Op::Mul, out, factor);

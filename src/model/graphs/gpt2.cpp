@@ -18,9 +18,8 @@ class Gpt2 {
     g_.set_batch({ids, labels});
     g_.enter_model();
     const TensorId hidden = body(ids);
-    return g_.finish(causal_loss(g_, hidden, labels, [&](TensorId x) {
-      return linear_module(g_, g_.child(g_.causal(), "lm_head"), x, d_.vocab);
-    }));
+    return g_.finish(causal_loss(g_, hidden, labels,
+                                 [&](TensorId x) { return vocabulary_head(g_, g_.child(g_.causal(), "lm_head"), x); }));
   }
 
  private:
@@ -39,19 +38,21 @@ class Gpt2 {
     return out;
   }
 
+  static constexpr double kRootOfTwoOverPi = 0.7978845608028654;
+
   // 0.5 * x * (1 + tanh(c * (x + 0.044715 * x^3))), composite.
   TensorId gelu_new(TensorId x) {
-    const TensorId halved = g_.unary(Op::MulScalar, x);
+    const TensorId halved = g_.unary(Op::MulScalar, x, 0.5);
     const TensorId cubed = g_.unary(Op::PowScalar, x, 3);
-    const TensorId small = g_.unary(Op::MulScalar, cubed);
+    const TensorId small = g_.unary(Op::MulScalar, cubed, 0.044715);
     g_.drop({cubed});
     const TensorId sum = g_.binary(Op::Add, x, small);
     g_.drop({small});
-    const TensorId scaled = g_.unary(Op::MulScalar, sum);
+    const TensorId scaled = g_.unary(Op::MulScalar, sum, kRootOfTwoOverPi);
     g_.drop({sum});
     const TensorId squashed = g_.unary(Op::Tanh, scaled);
     g_.drop({scaled});
-    const TensorId shifted = g_.unary(Op::AddScalar, squashed);
+    const TensorId shifted = g_.unary(Op::AddScalar, squashed, 1);
     g_.drop({squashed});
     const TensorId out = g_.binary(Op::Mul, halved, shifted);
     g_.drop({halved, shifted});
@@ -61,7 +62,7 @@ class Gpt2 {
   TensorId activation(ModuleId module, TensorId x) {
     g_.enter(module);
     const bool composite = d_.activation == "gelu_new";
-    const TensorId out = composite ? gelu_new(x) : g_.unary(d_.activation == "silu" ? Op::Silu : Op::Gelu, x);
+    const TensorId out = composite ? gelu_new(x) : activated(g_, d_.activation, x);
     g_.exit(module);
     return out;
   }
@@ -69,16 +70,20 @@ class Gpt2 {
   // The kernels give gradients in the layout of [B, S, H, D], products head by head; the one of the transposed keys
   // comes token by token again.
   TensorId heads_of(TensorId part, bool transposed) {
-    const Shape shape{g_.options().micro_batch, d_.heads, g_.options().seq, d_.head_dim};
+    const Shape by_token{g_.options().micro_batch, g_.options().seq, d_.heads, d_.head_dim};
+    const Shape shape{by_token.dims[0], by_token.dims[2], by_token.dims[1], by_token.dims[3]};
+    const std::initializer_list<ViewStep> steps{step_reshape(by_token), step_swap(1, 2)};
     const bool composed = g_.options().eager_attention || g_.options().math_attention;
     const bool copied = composed && !transposed && d_.heads > 1 && g_.options().seq > 1;
-    return copied ? g_.view_copied_back(part, shape) : g_.view(part, shape);
+    return copied ? g_.view_copied_back(part, shape, steps) : g_.view(part, shape, steps);
   }
 
   // The layer's output, and the weights of eager attention, which the block holds.
   Attended attention(ModuleId module, TensorId hidden, TensorId mask) {
     g_.enter(module);
-    const TensorId fused = linear_module(g_, g_.child(module, "c_attn"), hidden, 3 * d_.hidden);
+    const TensorId whole = g_.copy_to_parallel(hidden);
+    const TensorId fused = linear_module(g_, g_.child(module, "c_attn"), whole, 3 * d_.heads * d_.head_dim);
+    g_.drop({whole});
     const std::vector<TensorId> parts = g_.split_last(fused, 3);
     g_.drop({fused});
     AttentionCall call;
@@ -92,7 +97,7 @@ class Gpt2 {
     call.dropout = d_.attention_dropout;
     call.wide_softmax = false;
     const Attended attended = attend(g_, call);
-    const TensorId projected = linear_module(g_, g_.child(module, "c_proj"), attended.flat, d_.hidden);
+    const TensorId projected = row_linear_module(g_, g_.child(module, "c_proj"), attended.flat, d_.hidden);
     g_.drop({attended.flat});
     const TensorId out = dropout(g_.child(module, "resid_dropout"), projected, d_.residual_dropout);
     g_.drop({projected, call.q, call.k, call.v});
@@ -102,10 +107,12 @@ class Gpt2 {
 
   TensorId mlp(ModuleId module, TensorId hidden) {
     g_.enter(module);
-    const TensorId wide = linear_module(g_, g_.child(module, "c_fc"), hidden, d_.ffn);
+    const TensorId whole = g_.copy_to_parallel(hidden);
+    const TensorId wide = linear_module(g_, g_.child(module, "c_fc"), whole, d_.ffn);
+    g_.drop({whole});
     const TensorId active = activation(g_.child(module, "act"), wide);
     g_.drop({wide});
-    const TensorId narrow = linear_module(g_, g_.child(module, "c_proj"), active, d_.hidden);
+    const TensorId narrow = row_linear_module(g_, g_.child(module, "c_proj"), active, d_.hidden);
     g_.drop({active});
     const TensorId out = dropout(g_.child(module, "dropout"), narrow, d_.residual_dropout);
     g_.drop({narrow});
@@ -132,7 +139,9 @@ class Gpt2 {
   TensorId embed(const char* table, TensorId ids) {
     const ModuleId module = g_.child(model_, table);
     g_.enter(module);
-    const TensorId out = g_.embedding(g_.parameter("weight"), ids);
+    const TensorId weight = g_.parameter("weight");
+    const bool words = std::string_view(table) == "wte";  // Positions are on every rank.
+    const TensorId out = words ? vocabulary_embedding(g_, weight, ids) : g_.embedding(weight, ids);
     g_.exit(module);
     return out;
   }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace dsplan {
@@ -72,17 +74,21 @@ std::optional<std::string> attention_obstacle(const ModelSpec& model, const Trai
   return kernel_obstacle(model, training);
 }
 
-}  // namespace
-
-bool masks_some_layers(const ModelSpec& model) { return model.family == "gemma2"; }
-
-bool keeps_heads_grouped(Version transformers, Version torch) {
-  return transformers >= Version{4, 54, 0} && torch >= Version{2, 5, 0};
+// Megatron's layers have no adapters and no autocast; its experts are cut in ways of their own. Its loss is in fp32.
+std::optional<std::string> parallel_obstacle(const ModelSpec& model, const Training& training) {
+  if (model.dims.experts > 0) return "a mixture of experts under tensor parallelism";
+  if (model.causal != 0) return "LoRA adapters under tensor parallelism";
+  if (training.autocast) return "autocast under tensor parallelism";
+  if (training.loss != Loss::HuggingFace) return "another loss than hf under tensor parallelism";
+  const std::vector<CheckpointGroup>& groups = training.checkpoint.groups;
+  if (std::any_of(groups.begin(), groups.end(), [](const CheckpointGroup& group) { return !group.kept.empty(); })) {
+    return "selective checkpoints under tensor parallelism, which sums in place what they keep";
+  }
+  return std::nullopt;
 }
 
-std::optional<std::string> graph_obstacle(const ModelSpec& model, const Training& training, std::int64_t tp) {
-  if (!model.has_graph) return fmt::format("the {} family has no operator graph yet", model.family);
-  if (tp > 1) return "activations under tensor parallelism";
+// Of the model as one rank has it.
+std::optional<std::string> obstacle_on_rank(const ModelSpec& model, const Training& training) {
   if (const auto version = version_obstacle(model, training)) return version;
   if (const auto attention = attention_obstacle(model, training)) return attention;
   if (training.loss == Loss::Liger) {
@@ -92,9 +98,36 @@ std::optional<std::string> graph_obstacle(const ModelSpec& model, const Training
   return std::nullopt;
 }
 
+}  // namespace
+
+TensorId activated(GraphBuilder& g, std::string_view activation, TensorId x) {
+  if (activation == "silu") return g.unary(Op::Silu, x);
+  if (activation == "gelu" || activation == "gelu_python") return g.unary(Op::Gelu, x, 0);
+  const bool with_tanh = activation == "gelu_pytorch_tanh" || activation == "gelu_python_tanh";
+  return g.unary(Op::Gelu, x, with_tanh ? 1 : 2);
+}
+
+bool masks_some_layers(const ModelSpec& model) { return model.family == "gemma2"; }
+
+bool keeps_heads_grouped(Version transformers, Version torch) {
+  return transformers >= Version{4, 54, 0} && torch >= Version{2, 5, 0};
+}
+
+std::optional<std::string> graph_obstacle(const ModelSpec& model, const Training& training, std::int64_t tp) {
+  if (!model.has_graph) return fmt::format("the {} family has no operator graph yet", model.family);
+  if (tp > 1) {
+    if (const auto parallel = parallel_obstacle(model, training)) return parallel;
+    return obstacle_on_rank(tensor_parallel_part(model, tp), training);
+  }
+  return obstacle_on_rank(model, training);
+}
+
 Graph build_graph(const ModelSpec& model, const GraphOptions& options) {
   DSPLAN_CHECK(model.has_graph, model.family);
-  Graph graph = model.family == "gpt2" ? build_gpt2_graph(model, options) : build_decoder_graph(model, options);
+  const bool cut = options.tp > 1;
+  const std::optional<ModelSpec> part = cut ? std::optional(tensor_parallel_part(model, options.tp)) : std::nullopt;
+  const ModelSpec& own = cut ? *part : model;
+  Graph graph = model.family == "gpt2" ? build_gpt2_graph(own, options) : build_decoder_graph(own, options);
   if (!options.checkpointed_modules.empty()) cut_module_regions(graph, model, options.checkpointed_modules);
   return graph;
 }

@@ -23,7 +23,7 @@ namespace dsplan {
 [[nodiscard]] bool keeps_heads_grouped(Version transformers, Version torch);
 
 // One training forward with loss, `micro_batch` rows of `seq` tokens, no padding mask, use_cache = False.
-// Shapes are those of one rank without tensor parallelism. InternalError where `graph_obstacle` had a reason.
+// Shapes are those of one of GraphOptions::tp ranks. InternalError where `graph_obstacle` had a reason.
 // Source: transformers 5.17.0, models/<family>/modeling_<family>.py and loss/loss_utils.py.
 [[nodiscard]] Graph build_graph(const ModelSpec& model, const GraphOptions& options);
 
@@ -36,6 +36,9 @@ void cut_module_regions(Graph& graph, const ModelSpec& model, const std::vector<
 [[nodiscard]] Graph build_gpt2_graph(const ModelSpec& model, const GraphOptions& options);
 
 // Shared pieces.
+// silu, or what takes as much memory as gelu: Node::number of Op::Gelu is 0 for the exact form, 1 for the one with
+// tanh, 2 for another activation.
+[[nodiscard]] TensorId activated(GraphBuilder& g, std::string_view activation, TensorId x);
 // create_causal_mask, or create_sliding_window_causal_mask where `window` > 0: the mask of eager attention [B, 1, S, S]
 // in the model's dtype; kNone for the fused kernels, which are causal by a flag. A batch without mask is searched for
 // several sequences in one row; `ones` is the batch's mask, or kNone.
@@ -43,6 +46,12 @@ void cut_module_regions(Graph& graph, const ModelSpec& model, const std::vector<
 // A Linear or Conv1D module, with peft's adapters around it if it has them: result + B(A(dropout(x))) * scaling, in the
 // adapters' dtype, then in the result's (peft, tuners/lora/layer.py, Linear.forward).
 [[nodiscard]] TensorId linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t features);
+// The same where its input is cut over the tensor-parallel ranks: the products are summed, then the bias is added. What
+// is cut along its outputs is a linear_module over GraphBuilder::copy_to_parallel of the input.
+[[nodiscard]] TensorId row_linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t features);
+// A table and a head that are cut along the vocabulary; the logits are those of this rank's words.
+[[nodiscard]] TensorId vocabulary_embedding(GraphBuilder& g, TensorId weight, TensorId ids);
+[[nodiscard]] TensorId vocabulary_head(GraphBuilder& g, ModuleId module, TensorId hidden);
 // The experts of a mixture layer through one grouped product: every shape depends on tokens * experts_per_token only.
 [[nodiscard]] TensorId moe_block(GraphBuilder& g, ModuleId mlp, TensorId hidden);
 

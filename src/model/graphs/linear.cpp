@@ -38,7 +38,7 @@ TensorId adapter(GraphBuilder& g, const Factors& factors, TensorId x, std::int64
   g.drop({dropped});
   const TensorId up = plain_linear(g, factors.b, down, features);
   g.drop({down});
-  const TensorId scaled = g.unary(Op::MulScalar, up);
+  const TensorId scaled = g.unary(Op::MulScalar, up, g.model().dims.adapter_scale);
   g.drop({up});
   return scaled;
 }

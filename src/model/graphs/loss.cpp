@@ -9,6 +9,8 @@ namespace dsplan {
 namespace {
 
 // labels[..., 1:] of the padded labels, contiguous, [B, S]; with the padded ones, which live on.
+constexpr double kIgnored = -100;  // A label that does not count.
+
 struct Shifted {
   TensorId padded = kNone;
   TensorId labels = kNone;
@@ -17,10 +19,10 @@ struct Shifted {
 Shifted shifted_labels(GraphBuilder& g, TensorId labels) {
   const std::int64_t batch = g.shape(labels).dims[0];
   const std::int64_t seq = g.shape(labels).dims[1];
-  const TensorId padded = g.make(Op::Pad, Shape{batch, seq + 1}, DType::Int64, {labels});
-  // A single row that starts one token later is contiguous already.
-  const TensorId shifted = batch == 1 ? g.view(padded, Shape{batch, seq})
-                                      : g.make(Op::Contiguous, Shape{batch, seq}, DType::Int64, {padded});
+  const TensorId padded = g.make(Op::Pad, Shape{batch, seq + 1}, DType::Int64, {labels}, false, kIgnored);
+  // A single row that starts one token later is contiguous already. In any case the first column goes.
+  const TensorId shifted = batch == 1 ? g.view(padded, Shape{batch, seq}, {step_narrow(1, 1, seq)})
+                                      : g.make(Op::Contiguous, Shape{batch, seq}, DType::Int64, {padded}, false, 1);
   return {padded, shifted};
 }
 
@@ -35,8 +37,24 @@ TensorId whole_loss(GraphBuilder& g, TensorId logits, TensorId labels, DType as)
   const TensorId targets = g.view(shifted.labels, Shape{tokens});
   g.drop({shifted.labels});
   const TensorId log_probabilities = g.unary(Op::LogSoftmax, rows);
-  const TensorId loss = g.nll_loss(log_probabilities, targets).first;
+  const TensorId loss = g.nll_loss(log_probabilities, targets, Reduction::Mean).first;
   g.drop({log_probabilities, rows, shifted.padded, targets});
+  return loss;
+}
+
+// vocab_parallel_cross_entropy of each token, in fp32 whatever the logits' dtype, then the mean over the labels that
+// count: (losses * counted).sum() / counted.sum(). Labels are shifted as above.
+TensorId parallel_loss(GraphBuilder& g, TensorId logits, TensorId labels) {
+  const Shifted shifted = shifted_labels(g, labels);
+  const auto [softmax, losses] = g.parallel_cross_entropy(logits, shifted.labels);
+  g.drop({softmax});
+  const TensorId counted = g.make(Op::NotEqual, g.shape(shifted.labels), DType::Bool, {shifted.labels});
+  const TensorId masked = g.binary(Op::Mul, losses, counted);
+  const TensorId total = g.make(Op::SumDim, Shape{}, DType::Float32, {masked}, true);
+  g.drop({masked});
+  const TensorId count = g.make(Op::SumDim, Shape{}, DType::Int64, {counted});
+  const TensorId loss = g.make(Op::Div, Shape{}, DType::Float32, {total, count}, true);
+  g.drop({total, count, counted, losses, shifted.padded, shifted.labels});
   return loss;
 }
 
@@ -45,7 +63,9 @@ std::vector<TensorId> logits_by_piece(GraphBuilder& g, TensorId hidden, const He
   Shape shape = g.shape(hidden);
   shape.dims[1] /= g.options().loss_chunks;
   std::vector<TensorId> pieces;
-  for (std::int64_t i = 0; i < g.options().loss_chunks; ++i) pieces.push_back(g.slice(hidden, shape));
+  for (std::int64_t i = 0; i < g.options().loss_chunks; ++i) {
+    pieces.push_back(g.slice(hidden, 1, i * shape.dims[1], shape.dims[1]));
+  }
   std::vector<TensorId> logits;
   for (TensorId piece : pieces) {
     const bool copied = shape.dims[0] > 1 && g.options().loss_chunks > 1;
@@ -66,13 +86,14 @@ struct Targets {
 Targets targets_by_piece(GraphBuilder& g, TensorId labels) {
   const Shape shape = g.shape(labels);
   const std::int64_t chunks = g.options().loss_chunks;
-  const TensorId counted = g.make(Op::NotEqual, shape, DType::Bool, {labels});
+  const TensorId counted = g.make(Op::NotEqual, shape, DType::Bool, {labels}, false, kIgnored);
   Targets targets;
   targets.count = g.make(Op::SumDim, Shape{}, DType::Int64, {counted});
   g.drop({counted});
-  const Shape piece{shape.dims[0] * shape.dims[1] / chunks};
+  const std::int64_t length = shape.dims[1] / chunks;
+  const Shape piece{shape.dims[0] * length};
   for (std::int64_t i = 0; i < chunks; ++i) {
-    const TensorId part = g.view(labels, piece);
+    const TensorId part = g.view(labels, piece, {step_narrow(1, i * length, length), step_reshape(piece)});
     targets.pieces.push_back(shape.dims[0] > 1 && chunks > 1 ? g.copy(part) : g.keep(part));
     g.drop({part});
   }
@@ -85,7 +106,7 @@ TensorId summed_loss(GraphBuilder& g, TensorId logits, TensorId targets) {
   const TensorId rows = g.view(logits, Shape{shape.dims[0] * shape.dims[1], shape.dims[2]});
   const TensorId upcast = g.cast(rows, DType::Float32);
   const TensorId log_probabilities = g.unary(Op::LogSoftmax, upcast);
-  const TensorId loss = g.nll_loss(log_probabilities, targets).first;
+  const TensorId loss = g.nll_loss(log_probabilities, targets, Reduction::Sum).first;
   g.drop({log_probabilities, upcast, rows});
   return loss;
 }
@@ -152,7 +173,7 @@ TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const He
   }
   const TensorId logits = head(hidden);
   const DType as = g.options().loss == Loss::Native ? g.dtype(logits) : DType::Float32;
-  const TensorId loss = whole_loss(g, logits, labels, as);
+  const TensorId loss = g.parallel() ? parallel_loss(g, logits, labels) : whole_loss(g, logits, labels, as);
   g.drop({hidden});
   g.exit_model();
   drop_outputs(g, logits);

@@ -1,4 +1,6 @@
 // What transformers computes before the first layer to learn how attention is masked (masking_utils.py).
+#include <limits>
+
 #include "model/graphs/graphs.h"
 
 namespace dsplan {
@@ -7,11 +9,12 @@ namespace {
 void look_for_packed_sequences(GraphBuilder& g, TensorId position_ids) {
   const std::int64_t batch = g.options().micro_batch;
   const std::int64_t seq = g.options().seq;
-  const TensorId first = g.make(Op::AddScalar, Shape{batch, 1}, DType::Int64, {position_ids});
-  const TensorId joined = g.make(Op::Cat, Shape{batch, seq + 1}, DType::Int64, {first, position_ids});
+  // The first position, less one.
+  const TensorId first = g.make(Op::AddScalar, Shape{batch, 1}, DType::Int64, {position_ids}, false, -1);
+  const TensorId joined = g.cat_last(first, position_ids);
   const TensorId difference = g.make(Op::Sub, Shape{batch, seq}, DType::Int64, {joined});
   g.drop({joined});
-  const TensorId differs = g.make(Op::NotEqual, Shape{batch, seq}, DType::Bool, {difference});
+  const TensorId differs = g.make(Op::NotEqual, Shape{batch, seq}, DType::Bool, {difference}, false, 1);
   const TensorId index = g.make(Op::CumSum, Shape{batch, seq}, DType::Int64, {differs});
   g.drop({differs});
   const TensorId none = g.make(Op::Equal, Shape{batch}, DType::Bool, {index});
@@ -24,6 +27,13 @@ void look_for_padding(GraphBuilder& g, TensorId mask) {
   const TensorId flags = g.cast(mask, DType::Bool);
   const TensorId all = g.make(Op::All, Shape{}, DType::Bool, {flags});
   g.drop({flags, all});
+}
+
+// torch.finfo(dtype).min.
+double lowest(DType dtype) {
+  if (dtype == DType::Float16) return -65504;
+  if (dtype == DType::BFloat16) return -0x1.fep127;
+  return dtype == DType::Float64 ? std::numeric_limits<double>::lowest() : std::numeric_limits<float>::lowest();
 }
 
 TensorId numbers(GraphBuilder& g, std::int64_t count) { return g.make(Op::Arange, Shape{count}, DType::Int64, {}); }
@@ -50,11 +60,12 @@ TensorId causal_flags(GraphBuilder& g, const Indices& at) {
 }
 
 // One byte, then for each condition its flags and their conjunction (and_masks): kv > q - window, kv <= q.
-TensorId windowed_flags(GraphBuilder& g, const Indices& at) {
+TensorId windowed_flags(GraphBuilder& g, const Indices& at, std::int64_t window) {
   const std::int64_t seq = g.options().seq;
   const Shape square{1, 1, seq, seq};
-  const TensorId start = g.make(Op::Arange, Shape{}, DType::Bool, {});
-  const TensorId lowest = g.make(Op::Sub, Shape{1, 1, seq, 1}, DType::Int64, {at.q});
+  const TensorId start = g.filled(Shape{}, DType::Bool, 1);
+  const auto back = static_cast<double>(window - 1);
+  const TensorId lowest = g.make(Op::Sub, Shape{1, 1, seq, 1}, DType::Int64, {at.q}, false, back);
   const TensorId above = g.make(Op::GreaterEqual, square, DType::Bool, {at.kv, lowest});
   g.drop({lowest});
   const TensorId within = g.make(Op::MaskedFill, square, DType::Bool, {start, above});
@@ -66,14 +77,14 @@ TensorId windowed_flags(GraphBuilder& g, const Indices& at) {
 }
 
 // sdpa_mask: flags [1, 1, S, S], expanded to the batch.
-TensorId flags_of(GraphBuilder& g, bool windowed) {
+TensorId flags_of(GraphBuilder& g, bool windowed, std::int64_t window) {
   const std::int64_t seq = g.options().seq;
   Indices at;
   at.rows = numbers(g, g.options().micro_batch);
   at.heads = numbers(g, 1);
   at.q = shifted_numbers(g, seq);
   at.kv = shifted_numbers(g, seq);
-  const TensorId flags = windowed ? windowed_flags(g, at) : causal_flags(g, at);
+  const TensorId flags = windowed ? windowed_flags(g, at, window) : causal_flags(g, at);
   g.drop({at.rows, at.heads, at.q, at.kv});
   return flags;
 }
@@ -82,8 +93,8 @@ TensorId flags_of(GraphBuilder& g, bool windowed) {
 TensorId added_mask(GraphBuilder& g, TensorId flags) {
   const Shape shape{g.options().micro_batch, 1, g.options().seq, g.options().seq};
   const DType dtype = g.options().dtype;
-  const TensorId zero = g.make(Op::Arange, Shape{}, dtype, {});
-  const TensorId minimum = g.make(Op::Arange, Shape{}, dtype, {});
+  const TensorId zero = g.filled(Shape{}, dtype, 0);
+  const TensorId minimum = g.filled(Shape{}, dtype, lowest(dtype));
   const TensorId mask = g.make(Op::MaskedFill, shape, dtype, {zero, flags, minimum});
   g.drop({zero, minimum});
   return mask;
@@ -101,7 +112,7 @@ TensorId attention_mask(GraphBuilder& g, TensorId position_ids, TensorId ones, s
     look_for_packed_sequences(g, position_ids);
   }
   if (!options.eager_attention && !windowed) return kNone;
-  const TensorId flags = flags_of(g, windowed);
+  const TensorId flags = flags_of(g, windowed, window);
   if (!options.eager_attention) return flags;
   const TensorId mask = added_mask(g, flags);
   g.drop({flags});

@@ -51,7 +51,19 @@ class Bf16Runtime final : public RuntimeBase {
   }
 
   [[nodiscard]] bool holds_gradient(ParameterId parameter) const override { return held_[at(parameter)] != kNoBuffer; }
-  void gradient_ready(ParameterId parameter, BufferId gradient) override { accumulate(held_[at(parameter)], gradient); }
+  // `.grad` was zeroed in place after it had been added to the sums.
+  void gradient_ready(ParameterId parameter, BufferId gradient) override {
+    const BufferId held = held_[at(parameter)];
+    if (held == kNoBuffer || emitter_.recording() == nullptr) return accumulate(held_[at(parameter)], gradient);
+    emitter_.begin();
+    emitter_.read(held);
+    emitter_.read(gradient);
+    emitter_.write(held);
+    emitter_.as(Body::Copy);
+    emitter_.recording()->reads({{gradient, Bytes(0), emitter_.size(gradient)}});
+    emitter_.compute("accumulate gradient");
+    emitter_.release(gradient, Reason::LastUse);
+  }
 
   void backward_ends(bool boundary) override {
     for (std::size_t i = 0; i < trained_.size(); ++i) {
@@ -60,10 +72,11 @@ class Bf16Runtime final : public RuntimeBase {
     if (boundary && !trained_.empty()) reduce();
   }
 
-  // The norm is taken over views of the sums, and every rank has them all.
+  // The norm is taken over views of the sums, and every data-parallel rank has them all.
   void step(bool first) override {
     if (trained_.empty()) return;
-    hold_norm(DType::Float32);
+    tensor_parallel_control(Bytes(4), "gradient norm");
+    hold_norm(DType::Float32, sums_);
     if (first) create_flat_state(partition_, state_);
     emitter_.begin();
     emitter_.read(master_);
@@ -71,6 +84,7 @@ class Bf16Runtime final : public RuntimeBase {
     read_all(state_);
     emitter_.write(master_);
     write_all(state_);
+    emitter_.states_of_update(state_.size());
     emitter_.compute("optimizer update");
     const Bytes begin = in_model_dtype(checked_mul(rank(), partition_));
     emitter_.begin();

@@ -346,6 +346,14 @@ void Coordinator::gather_at_once(ParameterId parameter) {
   actions_.push_back({Act::Gather, false, false, true, {parameter}});
 }
 
+void Coordinator::made_available(ParameterId parameter) {
+  State& state = at(parameter);
+  state.status = Status::Available;
+  if (!state.unread) return;
+  state.unread = false;
+  --free_swap_buffers_;
+}
+
 void Coordinator::drop_secondary_shards() {
   for (State& state : parameters_) {
     if (state.trained) state.secondary = false;

@@ -56,7 +56,7 @@ class Coordinator {
     Wait,         // The call that this parameter is part of is waited for; nothing if it was already.
     Forget,       // The parameter's handle is dropped; the last one of a call takes the call's buffers along.
     Release,      // Back to its partition.
-    SwapIn,       // Partitions are read from NVMe into swap buffers.
+    SwapIn,       // Partitions are read from NVMe into swap buffers. One that is named twice is an error.
     DropBuffers,  // And the swap buffers given back.
   };
   struct Action {
@@ -106,8 +106,9 @@ class Coordinator {
   void return_parameter(ModuleId module, ParameterId parameter);  // A module's output is the parameter itself.
   [[nodiscard]] const std::vector<Action>& actions() const { return actions_; }
 
-  // The runtime has gathered it by itself, and has dropped the secondary shards of what is trained.
-  void made_available(ParameterId parameter) { at(parameter).status = Status::Available; }
+  // The runtime has gathered it by itself, where its partition is in a buffer of NVMe's still, and has dropped the
+  // secondary shards of what is trained.
+  void made_available(ParameterId parameter);
   void drop_secondary_shards();
 
   [[nodiscard]] Mode mode() const { return mode_; }

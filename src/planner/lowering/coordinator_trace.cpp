@@ -94,6 +94,7 @@ void Coordinator::swap_in_missing(const std::vector<ParameterId>& wanted) {
 }
 
 // __prefetch_nvme_param_partitions: while what is looked at is no more than twice what is in flight, and a buffer free.
+// A partition that is used twice within that is asked for twice, where DeepSpeed stops at an assertion.
 void Coordinator::read_ahead() {
   std::int64_t in_flight = 0;
   for (ParameterId id : in_flight_) in_flight += at(id).elements;
@@ -102,9 +103,7 @@ void Coordinator::read_ahead() {
   for (std::size_t next = next_in_trace_; next < trace_.size(); ++next) {
     State& state = at(trace_[next].parameter);
     if (considered > 2 * in_flight || static_cast<std::int64_t>(wanted.size()) >= free_swap_buffers_) break;
-    if (state.unread && std::find(wanted.begin(), wanted.end(), trace_[next].parameter) == wanted.end()) {
-      wanted.push_back(trace_[next].parameter);
-    }
+    if (state.unread) wanted.push_back(trace_[next].parameter);
     considered += state.elements;
   }
   if (wanted.empty()) return;

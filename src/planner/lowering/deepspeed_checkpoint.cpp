@@ -1,6 +1,7 @@
 #include "planner/lowering/deepspeed_checkpoint.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 
@@ -92,11 +93,38 @@ BufferId DeepSpeedCheckpoints::copy(BufferId from, Space space, Role role, Label
   return made;
 }
 
-// partition_activations: with a model-parallel size of 1 the slice is the whole argument, cloned.
+// With a model-parallel size of 1 the slice is the whole argument, cloned. The first rank's slice stands for all.
+BufferId DeepSpeedCheckpoints::partition_of(BufferId argument) {
+  const Bytes bytes = div_floor(emitter_.size(argument), ranks_);
+  const BufferId part =
+      emitter_.allocate(bytes, emitter_.dtype(argument), Role::Activations, "partition of an argument");
+  emitter_.begin();
+  emitter_.read(argument, Bytes(0), bytes);
+  emitter_.write(part);
+  emitter_.compute("clone");
+  return part;
+}
+
+// gather_partitioned_activations: this rank's slice is copied to its place in zeros of the whole size, of which nobody
+// reads one, and the others' are gathered around it.
+BufferId DeepSpeedCheckpoints::gather(BufferId part, DType dtype) {
+  const Bytes share = emitter_.size(part);
+  const BufferId whole = emitter_.allocate(share * ranks_, dtype, Role::Activations, "argument of a checkpoint");
+  emitter_.begin();
+  emitter_.read(part);
+  emitter_.write(whole, Bytes(0), share);
+  emitter_.compute("copy partition to its place");
+  emitter_.begin();
+  emitter_.read(whole, Bytes(0), share);
+  emitter_.write(whole);
+  emitter_.communicate(Collective::AllGather, dtype, emitter_.size(whole), TrafficKind::Data, Group::TensorParallel);
+  return whole;
+}
+
 DeepSpeedCheckpoints::Stored DeepSpeedCheckpoints::store(BufferId argument, std::size_t position) {
   Stored one;
   if (config_.partition) {
-    const BufferId part = copy(argument, Space::Device, Role::Activations, "partition of an argument", "clone");
+    const BufferId part = partition_of(argument);
     arguments_stored();
     if (config_.contiguous) {
       one.kept = take_slot(part, position);
@@ -179,11 +207,11 @@ BufferId DeepSpeedCheckpoints::restore(Stored& one) {
   if (one.sizes != kNoBuffer) emitter_.release(one.sizes, Reason::CheckpointFrame);
   one.sizes = kNoBuffer;
   if (one.token != 0) return engine_.restore(one.token);
-  if (!config_.cpu) return one.kept;
+  const BufferId kept = std::exchange(one.kept, kNoBuffer);
+  if (!config_.cpu) return kept;
   const BufferId argument =
-      copy(one.kept, Space::Device, Role::Activations, "argument of a checkpoint", "copy argument to device");
-  emitter_.release(one.kept, Reason::LastUse);
-  one.kept = kNoBuffer;
+      copy(kept, Space::Device, Role::Activations, "argument of a checkpoint", "copy argument to device");
+  emitter_.release(kept, Reason::LastUse);
   return argument;
 }
 

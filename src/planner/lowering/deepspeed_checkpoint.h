@@ -43,8 +43,9 @@ class ActivationOffload {
 class DeepSpeedCheckpoints {
  public:
   // `asynchronous`: the engine serves cpu_checkpointing without partitioning (0.19.6 and later).
-  DeepSpeedCheckpoints(const DeepSpeedCheckpointing& config, bool asynchronous, Emitter& emitter)
-      : config_(config), asynchronous_(asynchronous), emitter_(emitter), engine_(emitter) {}
+  // `ranks`: the model-parallel size, over which partition_activations cuts.
+  DeepSpeedCheckpoints(const DeepSpeedCheckpointing& config, bool asynchronous, std::int64_t ranks, Emitter& emitter)
+      : config_(config), asynchronous_(asynchronous), ranks_(ranks), emitter_(emitter), engine_(emitter) {}
 
   // One argument of one checkpoint: what stands for it until backward.
   struct Stored {
@@ -65,16 +66,22 @@ class DeepSpeedCheckpoints {
   void backward_begins();
   // What the argument is again, with one reference; what stood for it goes.
   [[nodiscard]] BufferId restore(Stored& one);
+  // Whether that is this rank's slice alone; then, once every argument of the call is back, the whole, with one
+  // reference. The slice is the caller's to release.
+  [[nodiscard]] bool gathers() const { return config_.partition && ranks_ > 1; }
+  [[nodiscard]] BufferId gather(BufferId part, DType dtype);
   // It is not needed after all.
   void forget(Stored& one);
 
  private:
   [[nodiscard]] BufferId copy(BufferId from, Space space, Role role, Label label, Label work);
+  [[nodiscard]] BufferId partition_of(BufferId argument);
   [[nodiscard]] BufferId take_slot(BufferId part, std::size_t position);
   void note_sizes(Stored& one, std::size_t position, std::size_t rank);
 
   const DeepSpeedCheckpointing& config_;
   bool asynchronous_;
+  std::int64_t ranks_;
   Emitter& emitter_;
   ActivationOffload engine_;
   // By position: the slots of all checkpoints to come, and how many are taken.

@@ -48,6 +48,7 @@ void Emitter::begin() {
   writing_ = false;
   first_written_ = 0;
   ++serial_;
+  if (recording_ != nullptr) recording_->begin_work();
 }
 
 void Emitter::touch(BufferId buffer, const Piece& piece) {
@@ -58,6 +59,7 @@ void Emitter::touch(BufferId buffer, const Piece& piece) {
 void Emitter::read(BufferId buffer) {
   DSPLAN_CHECK(!writing_, "reads come before writes");
   const State& state = states_[buffer];
+  if (recording_ != nullptr) recording_->read({buffer, Bytes(0), size(buffer)});
   if (state.pieces < 0) {
     touch(buffer, state.whole);
     return;
@@ -68,6 +70,7 @@ void Emitter::read(BufferId buffer) {
 void Emitter::read(BufferId buffer, Bytes offset, Bytes bytes) {
   DSPLAN_CHECK(!writing_, "reads come before writes");
   if (bytes == Bytes(0)) return;
+  if (recording_ != nullptr) recording_->read({buffer, offset, bytes});
   const State& state = states_[buffer];
   if (state.pieces < 0) {
     touch(buffer, {state.whole.content, offset, bytes});
@@ -102,6 +105,7 @@ void Emitter::write(BufferId buffer, Bytes offset, Bytes bytes) {
     writes_begin_ = static_cast<std::uint32_t>(schedule_.accesses.size());
     first_written_ = next_content_;
   }
+  if (recording_ != nullptr) recording_->write({buffer, offset, bytes});
   const Piece made{next_content_++, offset, bytes};
   touch(buffer, made);
   State& state = states_[buffer];
@@ -160,12 +164,14 @@ void Emitter::end_work() {
 void Emitter::compute(Label work) {
   end_work();
   const auto end = static_cast<std::uint32_t>(schedule_.accesses.size());
+  if (recording_ != nullptr) recording_->end_work(work, next_event());
   schedule_.events.emplace_back(Compute{work, module_, 0, pass_, {reads_begin_, writes_begin_}, {writes_begin_, end}});
 }
 
 void Emitter::communicate(Collective collective, DType dtype, Bytes payload, TrafficKind kind, Group group) {
   end_work();
   const auto end = static_cast<std::uint32_t>(schedule_.accesses.size());
+  if (recording_ != nullptr) recording_->end_collective(next_event());
   schedule_.events.emplace_back(Communicate{
       collective, group, dtype, kind, 0, pass_, module_, payload, {reads_begin_, writes_begin_}, {writes_begin_, end}});
 }

@@ -8,14 +8,25 @@
 #include <vector>
 
 #include "core/schedule.h"
+#include "planner/lowering/recording.h"
 
 namespace dsplan {
-
-inline constexpr BufferId kNoBuffer = std::numeric_limits<BufferId>::max();
 
 class Emitter {
  public:
   explicit Emitter(std::size_t events);
+
+  // A program is written beside the schedule. `recording` must outlive this; nullptr: none is.
+  void attach(Recording* recording) { recording_ = recording; }
+  [[nodiscard]] Recording* recording() const { return recording_; }
+  void states_of_update(std::size_t count) {
+    if (recording_ != nullptr) recording_->states(count);
+  }
+  void as(Body body) {
+    if (recording_ != nullptr) recording_->as(body);
+  }
+  // The index of the event that comes next.
+  [[nodiscard]] std::size_t next_event() const { return schedule_.events.size(); }
 
   // The place and pass that following events carry.
   void at(Pass pass, ModuleId module = kNone) {
@@ -33,6 +44,7 @@ class Emitter {
   void release(BufferId buffer, Reason reason);
   [[nodiscard]] std::int32_t references(BufferId buffer) const { return states_[buffer].references; }
   [[nodiscard]] Bytes size(BufferId buffer) const { return schedule_.buffers[buffer].size; }
+  [[nodiscard]] Space space(BufferId buffer) const { return schedule_.buffers[buffer].space; }
   [[nodiscard]] DType dtype(BufferId buffer) const { return schedule_.buffers[buffer].dtype; }
   void set_role(BufferId buffer, Role role, Label label) {
     schedule_.buffers[buffer].role = role;
@@ -89,6 +101,7 @@ class Emitter {
   static void insert(std::vector<Piece>& pieces, const Piece& made);
 
   Schedule schedule_;
+  Recording* recording_ = nullptr;
   std::vector<State> states_;
   std::vector<std::vector<Piece>> pieces_;
   ContentId next_content_ = 1;

@@ -36,6 +36,7 @@ BufferId GradientClip::scalar(Bytes size, DType dtype, Label label) {
   emitter_.mark_scratch(made);
   emitter_.begin();
   emitter_.write(made);
+  emitter_.as(Body::Clear);  // `run` does the arithmetic.
   emitter_.compute(label);
   return made;
 }
@@ -61,6 +62,7 @@ std::vector<BufferId> GradientClip::norms(std::span<const StepParameter> group) 
   for (const StepParameter& p : group) emitter_.read(p.gradient);
   if (sums != kNoBuffer) emitter_.write(sums);
   for (BufferId norm : made) emitter_.write(norm);
+  emitter_.as(Body::SquareSum);
   emitter_.compute("norms of gradients");
   if (sums != kNoBuffer) emitter_.release(sums, Reason::LastUse);
   return made;
@@ -90,6 +92,13 @@ void GradientClip::run(std::span<const StepParameter> all, bool keep) {
   if (parameters.empty()) return;
   DType dtype = DType::Float32;
   BufferId total = total_norm(parameters, dtype);
+  if (tensor_ranks_ > 1) {
+    emitter_.begin();
+    emitter_.read(total);
+    emitter_.write(total);
+    emitter_.communicate(Collective::AllReduce, dtype, emitter_.size(total), TrafficKind::Control,
+                         Group::TensorParallel);
+  }
   // max_norm / (total + 1e-6) is a sum, a reciprocal and a product.
   BufferId sum = scalar(scalar_of(dtype), dtype, "clip coefficient");
   BufferId reciprocal = scalar(scalar_of(dtype), dtype, "clip coefficient");
@@ -102,6 +111,7 @@ void GradientClip::run(std::span<const StepParameter> all, bool keep) {
     for (const StepParameter& p : group) emitter_.read(p.gradient);
     emitter_.read(clamped);
     for (const StepParameter& p : group) emitter_.write(p.gradient);
+    emitter_.as(Body::Clip);
     emitter_.compute("clip gradients");
   }
   drop(coefficient);

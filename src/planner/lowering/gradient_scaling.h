@@ -13,10 +13,12 @@
 
 namespace dsplan {
 
-// clip_grad_norm_ with the 2-norm and its default, the multi-tensor form.
+// clip_grad_norm_ with the 2-norm and its default, the multi-tensor form. Over tensor-parallel ranks, of which each has
+// gradients of its own, the norm is brought together (Megatron-LM, core/optimizer/clip_grads.py).
 class GradientClip {
  public:
-  GradientClip(Emitter& emitter, Level level) : emitter_(emitter), level_(level) {}
+  GradientClip(Emitter& emitter, Level level, std::int64_t tensor_ranks = 1)
+      : emitter_(emitter), level_(level), tensor_ranks_(tensor_ranks) {}
 
   // The caller lets go of the norm that it kept.
   void forget();
@@ -31,6 +33,7 @@ class GradientClip {
 
   Emitter& emitter_;
   Level level_;
+  std::int64_t tensor_ranks_;
   BufferId norm_ = kNoBuffer;
 };
 

@@ -177,6 +177,9 @@ std::optional<std::string> schedule_obstacle(const ModelSpec& model, const Job& 
   if (model.causal != 0 && !training.checkpoint.groups.empty() && training.transformers < Version{5, 0, 0}) {
     return "checkpointed adapters under transformers 4";
   }
+  if (job.parallelism.tp > 1 && training.zero.hpz_partition_size > 1) {
+    return "zero_hpz_partition_size under tensor parallelism";
+  }
   if (job.parallelism.sp > 1) return "sequence parallelism";
   if (job.parallelism.ep > 1) return "expert parallelism";
   if (training.runtime == Runtime::DeepSpeed) {
@@ -211,6 +214,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.inputs_require_grad =
       !job.training.checkpoint.groups.empty() && job.training.transformers >= Version{5, 0, 0};
   options.narrow_tables = job.training.under_zero_init();
+  options.tp = job.parallelism.tp;
   options.stage3_linear = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
   options.checkpointed_modules = job.training.checkpoint.modules;
   options.trainable.assign(model.parameters.size(), false);
@@ -272,9 +276,13 @@ struct View {
   const RecipeBook* recipes;
 };
 
-Schedule lower_shapes(const ModelSpec& model, const Job& job, const std::vector<View>& shapes, std::int64_t rank) {
+Schedule lower_shapes(const ModelSpec& whole, const Job& job, const std::vector<View>& shapes, std::int64_t rank,
+                      std::int64_t steps, Recording* recording = nullptr) {
+  const bool cut = job.parallelism.tp > 1;
+  const std::optional<ModelSpec> part =
+      cut ? std::optional(tensor_parallel_part(whole, job.parallelism.tp)) : std::nullopt;
+  const ModelSpec& model = cut ? *part : whole;
   DSPLAN_CHECK(rank >= 0 && rank < job.parallelism.dp, "rank " + std::to_string(rank));
-  const std::int64_t steps = job.training.steps();
   const auto micro_batches = static_cast<std::size_t>(job.training.grad_accum * steps);
   // Regions are the same at every length.
   const Checkpointing checkpointing = checkpointing_of(job.training, *shapes.front().graph);
@@ -282,16 +290,18 @@ Schedule lower_shapes(const ModelSpec& model, const Job& job, const std::vector<
   const std::size_t recomputed = checkpointing.groups.empty() ? 0 : 4;
   Emitter emitter(shapes.front().graph->nodes.size() * (9 + recomputed) * micro_batches + model.parameters.size() * 12 +
                   1024);
+  emitter.attach(recording);
   emitter.at(Pass::Setup);
   emitter.mark(Moment::StretchBegins, Stretch::Init);
   const std::unique_ptr<TrainingRuntime> runtime = make_runtime(job, model, rank, emitter);
   const std::vector<BufferId> buffers = load_model(model, job.training, *runtime, emitter);
+  if (recording != nullptr) recording->module_buffers(buffers);
   runtime->initialise();
   emitter.mark(Moment::StretchEnds, Stretch::Init);
 
   Workspaces workspaces(library_workspaces(job), emitter);
   const bool asynchronous = job.training.deepspeed >= kAsynchronousOffload;
-  DeepSpeedCheckpoints deepspeed(checkpointing.deepspeed, asynchronous, emitter);
+  DeepSpeedCheckpoints deepspeed(checkpointing.deepspeed, asynchronous, job.parallelism.tp, emitter);
   std::vector<std::unique_ptr<Tape>> tapes;
   for (const View& shape : shapes) {
     tapes.push_back(
@@ -302,6 +312,7 @@ Schedule lower_shapes(const ModelSpec& model, const Job& job, const std::vector<
   Loop loop(job, emitter, *runtime, [&](std::int64_t k) -> Tape& {
     const std::int64_t length = job.training.seq_of(k);
     const auto at = std::find_if(shapes.begin(), shapes.end(), [&](const View& v) { return v.length == length; });
+    if (recording != nullptr) recording->of_graph(static_cast<std::uint8_t>(at - shapes.begin()));
     return *tapes[static_cast<std::size_t>(at - shapes.begin())];
   });
   loop.optimizer_step(Stretch::FirstStep);
@@ -318,6 +329,7 @@ Schedule lower_shapes(const ModelSpec& model, const Job& job, const std::vector<
   schedule.rank = rank;
   schedule.world = job.parallelism.world;
   schedule.dp = job.parallelism.dp;
+  schedule.tp = job.parallelism.tp;
   if (job.training.zero.stage == 3) schedule.dp_inside = job.training.zero.hpz_partition_size;
   schedule.keeps_results = std::any_of(checkpointing.groups.begin(), checkpointing.groups.end(),
                                        [](const CheckpointGroup& group) { return !group.kept.empty(); });
@@ -326,18 +338,35 @@ Schedule lower_shapes(const ModelSpec& model, const Job& job, const std::vector<
 
 }  // namespace
 
-Schedule lower(const ModelSpec& model, const Job& job, const Shapes& shapes, std::int64_t rank) {
+namespace {
+
+std::vector<View> views_of(const Shapes& shapes) {
   std::vector<View> views;
   for (std::size_t at = 0; at < shapes.lengths.size(); ++at) {
     views.push_back({shapes.lengths[at], &shapes.graphs[at], &shapes.recipes[at]});
   }
-  return lower_shapes(model, job, views, rank);
+  return views;
+}
+
+}  // namespace
+
+Schedule lower(const ModelSpec& model, const Job& job, const Shapes& shapes, std::int64_t rank) {
+  return lower_shapes(model, job, views_of(shapes), rank, job.training.steps());
+}
+
+Executable lower_to_execute(const ModelSpec& model, const Job& job, const Shapes& shapes, std::int64_t rank,
+                            std::int64_t steps) {
+  Recording recording;
+  Executable result;
+  result.schedule = lower_shapes(model, job, views_of(shapes), rank, std::max(steps, job.training.steps()), &recording);
+  result.program = recording.finish();
+  return result;
 }
 
 Schedule lower(const ModelSpec& model, const Job& job, const Graph& graph, const RecipeBook& recipes,
                std::int64_t rank) {
   DSPLAN_CHECK(job.training.seq_list.empty(), "a list of lengths has a graph for each of them");
-  return lower_shapes(model, job, {{job.training.seq, &graph, &recipes}}, rank);
+  return lower_shapes(model, job, {{job.training.seq, &graph, &recipes}}, rank, job.training.steps());
 }
 
 }  // namespace dsplan

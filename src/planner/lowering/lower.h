@@ -9,6 +9,7 @@
 
 #include "core/job.h"
 #include "core/model.h"
+#include "core/program.h"
 #include "core/schedule.h"
 #include "model/graphs/builder.h"
 #include "planner/lowering/recipes.h"
@@ -38,6 +39,14 @@ struct Shapes {
 // The loop that decides lifetimes: make batch, forward, keep the loss and drop the outputs, backward, drop the loss;
 // the next micro-batch replaces the batch; step; zero_grad(set_to_none).
 [[nodiscard]] Schedule lower(const ModelSpec& model, const Job& job, const Shapes& shapes, std::int64_t rank);
+
+// The same with what an executor needs. `steps` >= 2: those between the first and the last are Stretch::MiddleStep.
+struct Executable {
+  Schedule schedule;
+  Program program;
+};
+[[nodiscard]] Executable lower_to_execute(const ModelSpec& model, const Job& job, const Shapes& shapes,
+                                          std::int64_t rank, std::int64_t steps);
 // Where all rows have the same length.
 [[nodiscard]] Schedule lower(const ModelSpec& model, const Job& job, const Graph& graph, const RecipeBook& recipes,
                              std::int64_t rank);

@@ -70,7 +70,7 @@ Schedule lower_graph(const BuiltOpGraph& built, const RecipeBook& recipes, bool 
   emitter.mark(Moment::StretchEnds, Stretch::Init);
 
   Tape tape(built.model, built.graph, recipes, built.checkpoint, emitter, runtime, {});
-  DeepSpeedCheckpoints deepspeed(built.checkpoint.deepspeed, true, emitter);
+  DeepSpeedCheckpoints deepspeed(built.checkpoint.deepspeed, true, 1, emitter);
   tape.attach(deepspeed);
   emitter.at(Pass::Forward);
   emitter.mark(Moment::StretchBegins, Stretch::FirstStep);

@@ -282,6 +282,7 @@ OptimizerStep::Variable OptimizerStep::make(std::vector<Bytes> sizes, DType dtyp
   }
   emitter_.begin();
   for (BufferId buffer : made) emitter_.write(buffer);
+  emitter_.as(Body::Clear);  // `update` does the arithmetic.
   emitter_.compute(label);
   return made;
 }
@@ -320,6 +321,17 @@ void OptimizerStep::update(Unit unit, std::initializer_list<const Variable*> als
     emitter_.write(p.parameter);
     for (BufferId buffer : states_[static_cast<std::size_t>(p.id)]) emitter_.write(buffer);
   }
+  if (Recording* recording = emitter_.recording()) {
+    std::vector<ByteRange> reads;  // Without intermediate results.
+    const auto read = [&](BufferId buffer) { reads.push_back({buffer, Bytes(0), emitter_.size(buffer)}); };
+    for (const StepParameter& p : unit) {
+      read(p.parameter);
+      read(p.gradient);
+      for (BufferId buffer : states_[static_cast<std::size_t>(p.id)]) read(buffer);
+    }
+    recording->reads(std::move(reads));
+  }
+  emitter_.states_of_update(states_[static_cast<std::size_t>(unit.front().id)].size());
   emitter_.compute("optimizer update");
 }
 

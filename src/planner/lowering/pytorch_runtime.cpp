@@ -21,7 +21,7 @@ class PyTorchRuntime final : public RuntimeBase {
         parameters_(model.parameters.size(), kNoBuffer),
         gradients_(model.parameters.size(), kNoBuffer),
         optimizer_(job.training.optimizer, emitter, model.parameters.size()),
-        clip_(emitter, job.training.level),
+        clip_(emitter, job.training.level, job.parallelism.tp),
         scaler_(emitter) {}
 
   void initialise() override {

@@ -152,19 +152,35 @@ void RuntimeBase::collective(Collective kind, DType type, Bytes payload) {
 }
 
 void RuntimeBase::control_all_reduce(Bytes bytes, Label label) {
+  const BufferId value = control_value(bytes, label);
+  share_control(value, Group::DataParallel);
+  share_control(value, Group::TensorParallel);
+  emitter_.release(value, Reason::PythonFrame);
+}
+
+void RuntimeBase::tensor_parallel_control(Bytes bytes, Label label) {
+  if (tensor_ranks() == 1) return;
+  const BufferId value = control_value(bytes, label);
+  share_control(value, Group::TensorParallel);
+  emitter_.release(value, Reason::PythonFrame);
+}
+
+BufferId RuntimeBase::control_value(Bytes bytes, Label label) {
   const DType type = bytes == Bytes(1) ? DType::UInt8 : bytes == Bytes(4) ? DType::Float32 : DType::Float64;
   const BufferId value = emitter_.allocate(bytes, type, Role::Temporaries, label);
   emitter_.mark_scratch(value);
   emitter_.begin();
   emitter_.write(value);
   emitter_.compute(label);
-  if (world() > 1) {
-    emitter_.begin();
-    emitter_.read(value);
-    emitter_.write(value);
-    emitter_.communicate(Collective::AllReduce, type, bytes, TrafficKind::Control);
-  }
-  emitter_.release(value, Reason::PythonFrame);
+  return value;
+}
+
+void RuntimeBase::share_control(BufferId value, Group group) {
+  if ((group == Group::TensorParallel ? tensor_ranks() : world()) == 1) return;
+  emitter_.begin();
+  emitter_.read(value);
+  emitter_.write(value);
+  emitter_.communicate(Collective::AllReduce, emitter_.dtype(value), emitter_.size(value), TrafficKind::Control, group);
 }
 
 BufferId move_to_device(Emitter& emitter, BufferId source, Role role, Label label, ParameterId parameter) {
@@ -258,8 +274,8 @@ void RuntimeBase::make_overflow_buffer() {
   emitter_.compute("zero overflow buffer");
 }
 
-void RuntimeBase::hold_norm(DType type) {
-  const BufferId norm = make_norm(type);
+void RuntimeBase::hold_norm(DType type, BufferId gradient) {
+  const BufferId norm = make_norm(type, gradient);
   if (norm_ != kNoBuffer) emitter_.release(norm_, Reason::PythonFrame);
   norm_ = norm;
 }
@@ -274,12 +290,16 @@ void RuntimeBase::let_go_of_norms() {
   for (const BufferId norm : std::exchange(norms_of_step_, {})) emitter_.release(norm, Reason::PythonFrame);
 }
 
-BufferId RuntimeBase::make_norm(DType type) {
+BufferId RuntimeBase::make_norm(DType type, BufferId gradient) {
   const BufferId norm =
       emitter_.allocate(Bytes(bytes_per_element(type)), type, Role::Temporaries, "global gradient norm");
   emitter_.mark_scratch(norm);
   emitter_.begin();
   emitter_.write(norm);
+  if (Recording* recording = emitter_.recording(); recording != nullptr && gradient != kNoBuffer) {
+    recording->as(Body::SquareSum);
+    recording->reads({{gradient, Bytes(0), emitter_.size(gradient)}});
+  }
   emitter_.compute("global gradient norm");
   return norm;
 }

@@ -57,6 +57,7 @@ class RuntimeBase : public TrainingRuntime {
   [[nodiscard]] const Training& training() const { return job_.training; }
   [[nodiscard]] const Zero& zero() const { return job_.training.zero; }
   [[nodiscard]] std::int64_t world() const { return job_.parallelism.dp; }
+  [[nodiscard]] std::int64_t tensor_ranks() const { return job_.parallelism.tp; }
   [[nodiscard]] std::int64_t rank() const { return rank_; }
   [[nodiscard]] DType dtype() const { return job_.training.dtype; }
   [[nodiscard]] std::int64_t width() const { return bytes_per_element(job_.training.dtype); }
@@ -68,8 +69,13 @@ class RuntimeBase : public TrainingRuntime {
   // The collective, or for a group of one rank the local copy that stands in its place. Reads and writes are stated
   // before, as for any work.
   void collective(Collective kind, DType dtype, Bytes payload);
-  // A small control collective over a value of `bytes`.
+  // A small control collective over a value of `bytes`: over the data-parallel ranks, then over the tensor-parallel
+  // ones, each where there are several.
   void control_all_reduce(Bytes bytes, Label label);
+  // Of a value that is the same on all data-parallel ranks: over the tensor-parallel ones alone.
+  void tensor_parallel_control(Bytes bytes, Label label);
+  // A value that is there, over the ranks of one group; nothing where there is one.
+  void share_control(BufferId value, Group group);
 
   // What DeepSpeed's see_memory_usage would say here; nothing under plain PyTorch.
   void print(std::string text) {
@@ -88,7 +94,8 @@ class RuntimeBase : public TrainingRuntime {
   // DeepSpeed's FusedAdam makes an int32 for overflows when it is constructed, and keeps it (ops/adam/fused_adam.py).
   void make_overflow_buffer();
   // The wrapper's _global_grad_norm: a scalar that each step replaces.
-  void hold_norm(DType type);
+  // `gradient`: what it is the norm of, where no event of its own has measured it.
+  void hold_norm(DType type, BufferId gradient = kNoBuffer);
   // The same under ZeRO, where the scaled norm, the norms of `groups` groups that step() has a variable for, and the
   // norm of the step before, which the engine holds, stay until `let_go_of_norms`.
   void hold_norms(DType type, std::size_t groups);
@@ -113,7 +120,8 @@ class RuntimeBase : public TrainingRuntime {
   std::vector<std::int32_t> trained_index_;  // By ParameterId; -1 for frozen and tied.
 
  private:
-  BufferId make_norm(DType type);
+  [[nodiscard]] BufferId make_norm(DType type, BufferId gradient = kNoBuffer);
+  [[nodiscard]] BufferId control_value(Bytes bytes, Label label);
 
   std::vector<BufferId> on_host_;  // By ParameterId, before they are moved; empty where the host has no model.
   std::vector<BufferId> norms_of_step_;

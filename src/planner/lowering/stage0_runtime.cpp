@@ -163,8 +163,9 @@ class Stage0Runtime final : public RuntimeBase {
   }
 
   // fp32 casts of all gradients and their concatenation coexist with the 16-bit gradients; then one fp32 gradient
-  // stays. Every rank has all gradients: overflow and norm need no collective.
+  // stays. Every data-parallel rank has all gradients: overflow and norm are shared over tensor-parallel ranks alone.
   void step_flat() {
+    tensor_parallel_control(Bytes(1), "overflow flag");
     std::vector<BufferId> casts;
     for (const Leaf& leaf : trained_) {
       casts.push_back(emitter_.allocate(in_master_dtype(leaf.elements), training().master_dtype, Role::Temporaries,
@@ -182,13 +183,15 @@ class Stage0Runtime final : public RuntimeBase {
     emitter_.compute("flatten gradients");
     for (BufferId cast : casts) emitter_.release(cast, Reason::LastUse);
     drop_gradients();
-    hold_norm(DType::Float32);
+    tensor_parallel_control(Bytes(4), "gradient norm");
+    hold_norm(DType::Float32, flat);
     emitter_.begin();
     emitter_.read(master_);
     emitter_.read(flat);
     read_all(state_);
     emitter_.write(master_);
     write_all(state_);
+    emitter_.states_of_update(state_.size());
     emitter_.compute("optimizer update");
     emitter_.begin();
     emitter_.read(master_);
@@ -220,6 +223,7 @@ class Stage0Runtime final : public RuntimeBase {
       read_all(state);
       emitter_.write(whole_[at(leaf.id)]);
       write_all(state);
+      emitter_.states_of_update(state.size());
       emitter_.compute("optimizer update");
     }
     drop_gradients();

@@ -203,6 +203,7 @@ void Stage12Offload::take_norm(const Piece& piece) {
   emitter_.begin();
   emitter_.read(wide);
   emitter_.write(norms_.back());
+  emitter_.as(Body::SquareSum);
   emitter_.compute("gradient norm");
   emitter_.release(wide, Reason::LastUse);
 }
@@ -276,12 +277,8 @@ void Stage12Offload::share_norm() {
   read_all(norms_);
   emitter_.write(norm);
   emitter_.compute("gradient norm");
-  if (world() > 1) {
-    emitter_.begin();
-    emitter_.read(norm);
-    emitter_.write(norm);
-    emitter_.communicate(Collective::AllReduce, DType::Float32, Bytes(4), TrafficKind::Control);
-  }
+  share_control(norm, Group::DataParallel);
+  share_control(norm, Group::TensorParallel);
   emitter_.release(norm, Reason::PythonFrame);
 }
 
@@ -305,6 +302,7 @@ void Stage12Offload::update(bool first) {
   read_all(state_);
   emitter_.write(master_);
   write_all(state_);
+  emitter_.states_of_update(state_.size());
   emitter_.compute("optimizer update");
   emitter_.begin();
   emitter_.read(master_);

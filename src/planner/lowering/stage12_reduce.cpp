@@ -108,6 +108,7 @@ void Stage12Runtime::reduce_group(BufferId tensor, const std::vector<Slice>& gro
     emitter_.write(source, begin, staged(count));
   }
   const DType type = casts ? training().communication_dtype : staged_;
+  if (emitter_.recording() != nullptr && owner != kEveryone) emitter_.recording()->root(owner);
   collective(owner == kEveryone ? Collective::AllReduce : Collective::Reduce, type, storage(Elements(count), type));
   // With sums in fp32 nobody reads what is copied back.
   if (casts && !sums_partition_ && (owner == kEveryone || owner == rank())) {
@@ -168,6 +169,16 @@ void Stage12Runtime::reduce_apart() {
     emitter_.read(result);
     for (const Entry& entry : entries_) {
       if (mine(entry)) emitter_.write(entry.own);
+    }
+    if (Recording* recording = emitter_.recording()) {
+      const DType type = casts ? training().communication_dtype : staged_;
+      std::vector<ByteRange> reads;
+      for (const Entry& entry : entries_) {
+        if (!mine(entry)) continue;
+        const std::int64_t elements = trained_[entry.parameter].elements;
+        reads.push_back({result, storage(Elements(entry.offset), type), storage(Elements(elements), type)});
+      }
+      recording->reads(std::move(reads));
     }
     emitter_.compute("copy reduced gradients back");
   }

@@ -95,8 +95,12 @@ class Stage12Runtime : public RuntimeBase {
   [[nodiscard]] bool scans() const;
   void scan_for_overflow();
   void measure_gradients();
-  void scratch(Bytes bytes, DType type, Label label);
+  void scratch(Bytes bytes, DType type, Label label, std::size_t fragment);
+  // Where the own partition's gradient lies in `parts`, without what belongs to other ranks, piece by piece.
+  [[nodiscard]] std::vector<ByteRange> fragments_of(const std::vector<BufferId>& parts) const;
   BufferId own_gradient();
+  [[nodiscard]] std::vector<BufferId> sources() const;
+  void record_update(BufferId gradient);
   BufferId flatten(const std::vector<BufferId>& parts);
   BufferId cast_to_master(BufferId flat);
   void gather_parameters();

@@ -22,6 +22,8 @@ void Stage12Runtime::step(bool first) {
   read_all(state_);
   emitter_.write(master_);
   write_all(state_);
+  record_update(gradient);
+  emitter_.states_of_update(state_.size());
   emitter_.compute("optimizer update");
   emitter_.release(gradient, Reason::LastUse);
   const Bytes begin = in_model_dtype(checked_mul(rank(), partition_));
@@ -58,26 +60,31 @@ void Stage12Runtime::scan_for_overflow() {
   if (training().deepspeed < kScanWithoutCopies && !fragments_.empty()) {
     const std::int64_t largest = *std::max_element(fragments_.begin(), fragments_.end());
     scratch(Bytes(checked_mul(largest, bytes_per_element(training().grad_accum_dtype) == 4 ? 7 : 11)), DType::UInt8,
-            "overflow scan");
+            "overflow scan", fragments_.size());
   }
   control_all_reduce(Bytes(1), "overflow flag");
 }
 
 // get_grad_norm_direct: each fragment in turn, padding left out.
 void Stage12Runtime::measure_gradients() {
-  for (std::int64_t elements : fragments_) {
-    scratch(storage(Elements(elements), DType::Float64), DType::Float64, "gradient in fp64");
+  for (std::size_t at = 0; at < fragments_.size(); ++at) {
+    scratch(storage(Elements(fragments_[at]), DType::Float64), DType::Float64, "gradient in fp64", at);
   }
   control_all_reduce(Bytes(4), "gradient norm");
 }
 
-void Stage12Runtime::scratch(Bytes bytes, DType type, Label label) {
+// `fragment`: the one that is measured; their number: none.
+void Stage12Runtime::scratch(Bytes bytes, DType type, Label label, std::size_t fragment) {
   if (bytes == Bytes(0)) return;
   const BufferId buffer = emitter_.allocate(bytes, type, Role::Temporaries, label);
   emitter_.mark_scratch(buffer);
   emitter_.begin();
   if (accumulated_ != kNoBuffer) emitter_.read(accumulated_);
   emitter_.write(buffer);
+  if (Recording* recording = emitter_.recording(); recording != nullptr && fragment < fragments_.size()) {
+    const std::vector<ByteRange> ranges = fragments_of(sources());
+    recording->reads(fragment < ranges.size() ? std::vector<ByteRange>{ranges[fragment]} : std::vector<ByteRange>{});
+  }
   emitter_.compute(label);
   emitter_.release(buffer, Reason::LastUse);
 }
@@ -108,11 +115,54 @@ BufferId Stage12Runtime::own_gradient() {
   return flat;
 }
 
+std::vector<BufferId> Stage12Runtime::sources() const {
+  std::vector<BufferId> parts;
+  if (accumulated_ != kNoBuffer) parts.push_back(accumulated_);
+  for (BufferId own : own_) {
+    if (own != kNoBuffer) parts.push_back(own);
+  }
+  return parts;
+}
+
+// Sums lie as the partition does, then its padding; grads_in_partition and gradients apart hold whole parameters.
+std::vector<ByteRange> Stage12Runtime::fragments_of(const std::vector<BufferId>& parts) const {
+  std::vector<ByteRange> ranges;
+  if (parts.empty()) return ranges;
+  const std::int64_t first = checked_mul(rank(), partition_);
+  const DType type = sums_partition_ ? training().grad_accum_dtype : dtype();
+  std::int64_t filled = 0;
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < trained_.size(); ++i) {
+    if (kept_offset_[i] < 0) continue;
+    const std::int64_t skipped = std::max<std::int64_t>(0, first - offset_[i]);
+    const std::int64_t count = fragments_[next++];
+    const bool apart = !zero().contiguous_gradients;
+    const std::int64_t begin = sums_partition_ ? filled : apart ? skipped : kept_offset_[i] + skipped;
+    // Those of parameters apart come last.
+    const std::size_t part = apart ? parts.size() - std::min(parts.size(), fragments_.size()) + next - 1 : 0;
+    if (part < parts.size())
+      ranges.push_back({parts[part], storage(Elements(begin), type), storage(Elements(count), type)});
+    filled += count;
+  }
+  return ranges;
+}
+
+// The gradient in the size of the partition: grads_in_partition itself may be larger.
+void Stage12Runtime::record_update(BufferId gradient) {
+  Recording* recording = emitter_.recording();
+  if (recording == nullptr || emitter_.size(gradient) == in_master_dtype(partition_)) return;
+  std::vector<ByteRange> reads{{master_, Bytes(0), emitter_.size(master_)}};
+  for (const ByteRange& range : fragments_of({gradient})) reads.push_back(range);
+  for (BufferId state : state_) reads.push_back({state, Bytes(0), emitter_.size(state)});
+  recording->reads(std::move(reads));
+}
+
 BufferId Stage12Runtime::flatten(const std::vector<BufferId>& parts) {
   const BufferId flat = emitter_.allocate(in_model_dtype(partition_), dtype(), Role::Temporaries, "flat gradient");
   emitter_.begin();
   for (BufferId part : parts) emitter_.read(part);
   emitter_.write(flat);
+  if (emitter_.recording() != nullptr) emitter_.recording()->reads(fragments_of(parts));
   emitter_.compute("flatten gradient");
   return flat;
 }
@@ -123,6 +173,9 @@ BufferId Stage12Runtime::cast_to_master(BufferId flat) {
   emitter_.begin();
   emitter_.read(flat);
   emitter_.write(cast);
+  if (emitter_.recording() != nullptr && emitter_.size(flat) != in_model_dtype(partition_)) {
+    emitter_.recording()->reads(fragments_of({flat}));
+  }
   emitter_.compute("cast gradient");
   return cast;
 }

@@ -2,6 +2,7 @@
 // (partition_parameters.py, _post_init_method); otherwise it is given to the engine whole (engine.py,
 // _configure_distributed_model), and the optimizer's wrapper cuts it (parameter_offload.py,
 // _convert_to_zero_parameters).
+#include <algorithm>
 #include <utility>
 
 #include "planner/lowering/stage3_runtime.h"
@@ -36,8 +37,7 @@ void Stage3Runtime::build_in_pieces() {
   tied_.reserve(model_.parameters.size() - leaves_.size());
   const auto close = [&] {
     for (const auto& [leaf, whole] : open.back().whole) {
-      const bool tied = model_.parameters[static_cast<std::size_t>(leaf.id)].tied_to != kNone;
-      cut(leaf, tied ? tied_.emplace_back() : piece(leaf.id), whole);
+      cut(leaf, is_tied(leaf) ? tied_.emplace_back() : piece(leaf.id), whole);
     }
     open.pop_back();
   };
@@ -76,6 +76,10 @@ void Stage3Runtime::cut(const Leaf& leaf, Piece& of, BufferId whole) {
     make_secondary(of);
     of.full = kNoBuffer;
   }
+  const bool swaps = files_ && files_->swaps(in_model_dtype(of.part));
+  if (swaps && !is_tied(leaf)) return partition_into_file(of, whole);
+  // A tied tensor's file, which nobody reads, is left out.
+  if (swaps) return emitter_.release(whole, Reason::PythonFrame);
   if (parameters_away()) {
     of.own = make_on_host(in_model_dtype(of.part), dtype(), Role::Parameters, "parameter partition",
                           zero().offload_param.pin_memory, leaf.id);
@@ -85,6 +89,11 @@ void Stage3Runtime::cut(const Leaf& leaf, Piece& of, BufferId whole) {
   emitter_.begin();
   emitter_.read(whole);
   emitter_.write(of.own);
+  if (emitter_.recording() != nullptr) {
+    const std::int64_t from = std::min(of.elements, checked_mul(of.part, rank()));
+    const Bytes real = in_model_dtype(std::min(of.part, of.elements - from));
+    emitter_.recording()->reads({{whole, in_model_dtype(from), real}});
+  }
   emitter_.compute("partition parameter");
   emitter_.release(whole, Reason::LastUse);
 }

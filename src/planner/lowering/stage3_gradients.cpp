@@ -139,14 +139,14 @@ void Stage3Runtime::reduce_scattered() {
   emitter_.read(tensor, start, whole);
   emitter_.write(tensor, mine, storage(Elements(part), type));
   collective(Collective::ReduceScatter, type, whole);
-  take_scattered(tensor, mine);
-  if (!direct) emitter_.release(tensor, Reason::PythonFrame);
+  take_scattered(tensor, mine, !direct);
   clear_entries();
   for (BufferId gradient : uncast) emitter_.release(gradient, Reason::GradientHeld);
 }
 
-// What belongs to this rank, in the dtype of the sum. Nothing but padding is a tensor of nothing.
-void Stage3Runtime::take_scattered(BufferId tensor, Bytes mine) {
+// What belongs to this rank, in the dtype of the sum. Nothing but padding is a tensor of nothing. `tensor` is let go of
+// if it is only for this, as soon as casts stand in for all of it.
+void Stage3Runtime::take_scattered(BufferId tensor, Bytes mine, bool drop) {
   const DType type = training().communication_dtype;
   const DType kept = training().grad_accum_dtype;
   std::vector<Source> sources;
@@ -162,11 +162,17 @@ void Stage3Runtime::take_scattered(BufferId tensor, Bytes mine) {
     emitter_.begin();
     emitter_.read(tensor, sources.back().offset, all);
     emitter_.write(casts.back());
+    if (emitter_.recording() != nullptr) {
+      emitter_.recording()->reads({{tensor, sources.back().offset, storage(Elements(real), type)}});
+    }
     emitter_.compute("cast gradient");
     sources.back() = {casts.back(), Bytes(0), bytes};
   }
+  const bool replaced = casts.size() == entries_.size();
+  if (drop && replaced) emitter_.release(tensor, Reason::LastUse);
   add_to_partition(sources);
   for (BufferId buffer : casts) emitter_.release(buffer, Reason::PythonFrame);
+  if (drop && !replaced) emitter_.release(tensor, Reason::PythonFrame);
 }
 
 void Stage3Runtime::clear_entries() {
@@ -209,7 +215,49 @@ void Stage3Runtime::join(BufferId tensor) {
     }
   }
   emitter_.write(tensor);
+  record_interleaved();
   emitter_.compute("interleave gradients");
+}
+
+// What goes to each rank in turn, parameter by parameter; what reaches behind a parameter's end is zero.
+void Stage3Runtime::record_interleaved() {
+  Recording* recording = emitter_.recording();
+  if (recording == nullptr) return;
+  const DType type = training().communication_dtype;
+  std::vector<ByteRange> ranges;
+  for (std::int64_t r = 0; r < world(); ++r) {
+    for (const Entry& entry : entries_) {
+      const Piece& of = piece_of(entry);
+      const std::int64_t from = std::min(of.elements, checked_mul(of.part, r));
+      const std::int64_t real = std::min(of.part, of.elements - from);
+      const bool own = entry.own != kNoBuffer;
+      const Bytes begin = storage(Elements((own ? 0 : entry.offset) + from), type);
+      ranges.push_back({own ? entry.own : bucket_, begin, storage(Elements(real), type)});
+      if (real < of.part) ranges.push_back({kNoBuffer, Bytes(0), storage(Elements(of.part - real), type)});
+    }
+  }
+  recording->as(Body::Copy);
+  recording->reads(std::move(ranges));
+}
+
+// Each source fills the real part of its partition; sums are in place.
+void Stage3Runtime::record_partitions(const std::vector<Source>& sources) {
+  Recording* recording = emitter_.recording();
+  if (recording == nullptr) return;
+  const DType kept = training().grad_accum_dtype;
+  std::vector<ByteRange> reads;
+  std::vector<ByteRange> writes;
+  for (std::size_t at = 0; at < sources.size(); ++at) {
+    const Piece& of = piece_of(entries_[at]);
+    writes.push_back({gradients_, storage(Elements(of.offset), kept), storage(Elements(of.part), kept)});
+    const bool any = real_part(entries_[at]) > 0;
+    const Bytes bytes = any ? std::min(sources[at].bytes, writes.back().bytes) : Bytes(0);
+    if (any) reads.push_back({sources[at].buffer, sources[at].offset, bytes});
+    if (bytes < writes.back().bytes) reads.push_back({kNoBuffer, Bytes(0), writes.back().bytes - bytes});
+  }
+  recording->as(accumulating_ ? Body::Add : Body::Copy);
+  recording->reads(std::move(reads));
+  recording->writes(std::move(writes));
 }
 
 // One source for each entry.
@@ -228,6 +276,7 @@ void Stage3Runtime::add_to_partition(const std::vector<Source>& sources) {
     const Piece& of = piece_of(entry);
     emitter_.write(gradients_, storage(Elements(of.offset), kept), storage(Elements(of.part), kept));
   }
+  record_partitions(sources);
   emitter_.compute(accumulating_ ? "add to gradient partitions" : "copy to gradient partitions");
 }
 

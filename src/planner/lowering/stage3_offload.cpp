@@ -17,22 +17,25 @@ constexpr std::int64_t kNormElements = 250'000'000;
 
 std::optional<std::string> stage3_offload_obstacle(const Training& training) {
   const Zero& zero = training.zero;
-  if (zero.offload_optimizer.device == OffloadDevice::Nvme) return "optimizer offload to NVMe";
-  if (zero.offload_param.device == OffloadDevice::Nvme) return "parameter offload to NVMe";
-  if (zero.offload_param.device == OffloadDevice::None) return std::nullopt;
-  if (zero.hpz_partition_size > 1) return "parameter offload with secondary shards (hpZ)";
-  if (zero.quantized_weights) return "parameter offload with quantized weights";
+  const bool nvme =
+      zero.offload_optimizer.device == OffloadDevice::Nvme || zero.offload_param.device == OffloadDevice::Nvme;
+  // The shard is made on a device that PyTorch does not know.
+  if (zero.offload_param.device == OffloadDevice::Nvme && zero.hpz_partition_size > 1) {
+    return "parameter offload to NVMe with secondary shards (hpZ), which DeepSpeed cannot make either";
+  }
+  // Before, its buffers came from PyTorch's pool.
+  if (nvme && training.deepspeed < Version{0, 19, 8}) return "offload to NVMe before DeepSpeed 0.19.8";
   return std::nullopt;
 }
 
 // accelerator/abstract_accelerator.py, pin_memory: a tensor is made in pageable memory and then copied.
 BufferId Stage3Runtime::make_on_host(Bytes bytes, DType type, Role role, Label label, bool pinned,
-                                     ParameterId parameter) {
-  if (!pinned) return emitter_.allocate(bytes, type, role, label, parameter, false, Space::Pageable);
+                                     ParameterId parameter, bool capacity) {
+  if (!pinned) return emitter_.allocate(bytes, type, role, label, parameter, capacity, Space::Pageable);
   const BufferId source =
       emitter_.allocate(bytes, type, role, "tensor before it is pinned", kNone, false, Space::Pageable);
   emitter_.mark_scratch(source);
-  const BufferId made = emitter_.allocate(bytes, type, role, label, parameter, false, Space::Pinned);
+  const BufferId made = emitter_.allocate(bytes, type, role, label, parameter, capacity, Space::Pinned);
   emitter_.begin();
   emitter_.write(source);
   emitter_.compute("pin tensor");
@@ -64,17 +67,34 @@ void Stage3Runtime::copy_across(const Range& from, const Range& to, bool to_host
   if (staging != kNoBuffer) emitter_.release(staging, Reason::LastUse);
 }
 
-// _create_param_groups_fp16_flat_cpu_memory and _move_to_flat_buffer: one buffer, pinned whatever pin_memory says.
+// Between host and device, or within one of them.
+void Stage3Runtime::copy(const Range& from, const Range& to, Label work) {
+  const bool comes_from_device = emitter_.space(from.buffer) == Space::Device;
+  const bool goes_to_device = emitter_.space(to.buffer) == Space::Device;
+  if (comes_from_device != goes_to_device) return copy_across(from, to, comes_from_device, work);
+  emitter_.begin();
+  emitter_.read(from.buffer, from.offset, from.bytes);
+  emitter_.write(to.buffer, to.offset, to.bytes);
+  emitter_.compute(work);
+}
+
+// _create_param_groups_fp16_flat_cpu_memory and _move_to_flat_buffer: one buffer, pinned whatever pin_memory says. Of
+// partitions on NVMe it has room for no more than max_in_cpu, and takes whole sub-groups.
 void Stage3Runtime::gather_partitions_on_host() {
-  flat_ = make_on_host(in_model_dtype(partition_), dtype(), Role::Parameters, "parameter partitions", true);
-  for (const Leaf& leaf : trained_) {
-    Piece& of = piece(leaf.id);
-    emitter_.begin();
-    emitter_.read(of.own);
-    emitter_.write(flat_, in_model_dtype(of.offset), in_model_dtype(of.part));
-    emitter_.compute("move partition to flat buffer");
-    emitter_.release(std::exchange(of.own, kNoBuffer), Reason::LastUse);
+  const std::int64_t elements = flat_elements();
+  if (elements > 0) {
+    flat_ = make_on_host(in_model_dtype(elements), dtype(), Role::Parameters, "parameter partitions", true, kNone,
+                         elements < partition_);
+  } else {
+    const BufferId none = emitter_.allocate(in_model_dtype(1), dtype(), Role::Parameters, "empty flat buffer", kNone,
+                                            true, Space::Pageable);
+    emitter_.mark_scratch(none);
   }
+  for (const SubGroup& group : groups_) {
+    if (!group.in_flat) continue;
+    for (std::size_t at = group.begin; at < group.end; ++at) move_to_flat(piece(trained_[at].id));
+  }
+  reserve_for_updates();
 }
 
 // to(device, fp32) and a clone, wherever the optimizer is. Where that changes neither device nor dtype it is the
@@ -110,18 +130,15 @@ BufferId Stage3Runtime::create_master_elsewhere(SubGroup& group) {
   return cast;
 }
 
-// initialize_optimizer_states: the gradient that the optimizer on the host will be given, for each sub-group. Zeros
-// stay where this rank has nothing but padding.
-void Stage3Runtime::create_host_gradients() {
-  const DType type = training().master_dtype;
-  for (SubGroup& group : groups_) {
-    group.gradient = make_on_host(in_master_dtype(group.elements), type, Role::Gradients, "gradient in master dtype",
-                                  zero().offload_optimizer.pin_memory);
-    emitter_.mark_scratch(group.gradient);
-    emitter_.begin();
-    emitter_.write(group.gradient);
-    emitter_.compute("zero gradients");
-  }
+// initialize_optimizer_states: the gradient that the optimizer on the host will be given. Zeros stay where this rank
+// has nothing but padding.
+void Stage3Runtime::create_host_gradient(SubGroup& group) {
+  group.gradient = make_on_host(in_master_dtype(group.elements), training().master_dtype, Role::Gradients,
+                                "gradient in master dtype", zero().offload_optimizer.pin_memory);
+  emitter_.mark_scratch(group.gradient);
+  emitter_.begin();
+  emitter_.write(group.gradient);
+  emitter_.compute("zero gradients");
 }
 
 // grad_partitions_flat_buffer lies where the optimizer does.
@@ -142,12 +159,12 @@ BufferId Stage3Runtime::make_gradient_partitions() {
 }
 
 // ds_tensor.to(device), before a gather; kNoBuffer where it is there already.
-BufferId Stage3Runtime::bring(const Piece& of) {
+BufferId Stage3Runtime::bring(const Piece& of, bool secondary) {
   if (!parameters_away()) return kNoBuffer;
-  const BufferId made =
-      emitter_.allocate(in_model_dtype(of.part), dtype(), Role::RuntimeBuffers, "partition on the device");
+  const Bytes bytes = secondary ? emitter_.size(of.secondary) : in_model_dtype(of.part);
+  const BufferId made = emitter_.allocate(bytes, dtype(), Role::RuntimeBuffers, "partition on the device");
   emitter_.begin();
-  read_partition(of, false);
+  read_partition(of, secondary);
   emitter_.write(made);
   emitter_.compute("copy partition to device");
   return made;
@@ -180,6 +197,7 @@ void Stage3Runtime::offload_gradients(const std::vector<Source>& sources) {
     if (boundary_) pass_boundary(entry, gradient, elements);
     emitter_.release(gradient, Reason::PythonFrame);
   }
+  swap_out_gradients();
 }
 
 // Returns the sum on the device: in the first micro-batch a copy of what went to the host, later what goes there.
@@ -241,9 +259,19 @@ void Stage3Runtime::pass_boundary(const Entry& entry, BufferId gradient, std::in
     emitter_.write(cast);
     emitter_.compute("cast gradient");
   }
+  const Bytes place = in_master_dtype(piece_of(entry).offset - group->offset);
+  if (swapped(*group)) {
+    if (cast == gradient) emitter_.retain(gradient);
+    const std::size_t number = index_of(*group);
+    auto of = std::find_if(swapped_gradients_.begin(), swapped_gradients_.end(),
+                           [&](const auto& one) { return one.first == number; });
+    if (of == swapped_gradients_.end()) of = swapped_gradients_.insert(of, {number, {}});
+    of->second.push_back({place, in_master_dtype(elements), cast});
+    return;
+  }
   emitter_.begin();
   emitter_.read(cast);
-  emitter_.write(group->gradient, in_master_dtype(piece_of(entry).offset - group->offset), in_master_dtype(elements));
+  emitter_.write(group->gradient, place, in_master_dtype(elements));
   emitter_.compute("copy gradient to the optimizer");
   if (cast != gradient) emitter_.release(cast, Reason::LastUse);
 }
@@ -259,9 +287,16 @@ void Stage3Runtime::measure_on_host() {
 
 // DeepSpeedCPUAdam.step on one sub-group, and the copy back.
 void Stage3Runtime::update_on_host(SubGroup& group, bool first) {
+  const std::vector<StateTensor> states =
+      optimizer_state(training().optimizer, Shape{group.elements}, training().master_dtype, false);
+  if (swapped(group)) {
+    optimizer_->swap_in(index_of(group));
+    optimizer_->update(index_of(group), states);
+    copy_to_partitions(group);
+    return optimizer_->swap_out(index_of(group));
+  }
   if (first) {
-    for (const StateTensor& tensor :
-         optimizer_state(training().optimizer, Shape{group.elements}, training().master_dtype, false)) {
+    for (const StateTensor& tensor : states) {
       group.state.push_back(
           emitter_.allocate(tensor.bytes, tensor.dtype, Role::Optimizer, tensor.label, kNone, false, Space::Pageable));
     }
@@ -275,20 +310,15 @@ void Stage3Runtime::update_on_host(SubGroup& group, bool first) {
   read_all(group.state);
   emitter_.write(group.master);
   write_all(group.state);
+  emitter_.states_of_update(group.state.size());
   emitter_.compute("optimizer update on the host");
   copy_to_partitions(group);
 }
 
 void Stage3Runtime::copy_to_partitions(const SubGroup& group) {
-  const Range from{group.master, Bytes(0), emitter_.size(group.master), training().master_dtype};
+  if (!group.in_flat) return write_partitions(group);
   const Range to{flat_, in_model_dtype(group.offset), in_model_dtype(group.elements), dtype()};
-  if (optimizer_away() != parameters_away()) {
-    return copy_across(from, to, parameters_away(), "copy master to partitions");
-  }
-  emitter_.begin();
-  emitter_.read(from.buffer);
-  emitter_.write(to.buffer, to.offset, to.bytes);
-  emitter_.compute("copy master to partitions");
+  copy(master_of(group), to, "copy master to partitions");
 }
 
 }  // namespace dsplan

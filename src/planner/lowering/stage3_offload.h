@@ -1,4 +1,4 @@
-// What ZeRO-3 cannot be offloaded with yet. The offload itself is Stage3Runtime's (stage3_offload.cpp).
+// What ZeRO-3 cannot be offloaded with. The offload itself is Stage3Runtime's (stage3_offload.cpp, stage3_nvme.cpp).
 #pragma once
 
 #include <optional>

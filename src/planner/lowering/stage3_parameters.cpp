@@ -78,7 +78,11 @@ void Stage3Runtime::apply() {
       case Coordinator::Act::Forget: forget(action.parameters.front()); break;
       case Coordinator::Act::Release: release(action.parameters.front()); break;
       case Coordinator::Act::SwapIn:
-      case Coordinator::Act::DropBuffers: DSPLAN_CHECK(false, "no partition lies on NVMe here");
+        for (ParameterId id : action.parameters) files_->read(id);
+        break;
+      case Coordinator::Act::DropBuffers:
+        for (ParameterId id : action.parameters) files_->give_back(id);
+        break;
     }
   }
 }
@@ -113,7 +117,7 @@ BufferId Stage3Runtime::gather_alone(ParameterId id, bool secondary) {
   Piece& of = piece(id);
   of.full = emitter_.allocate(in_model_dtype(aligned(of)), dtype(), Role::RuntimeBuffers, "gathered parameter", id);
   of.full_offset = Bytes(0);
-  const BufferId brought = bring(of);
+  const BufferId brought = bring(of, secondary);
   emitter_.begin();
   read_partition(of, secondary, brought);
   emitter_.write(of.full);
@@ -131,7 +135,7 @@ void Stage3Runtime::launch_coalesced(bool secondary, Call& call) {
   for (ParameterId id : call.parameters) elements = checked_add(elements, aligned(piece(id)));
   const BufferId flat = emitter_.allocate(in_model_dtype(elements), dtype(), Role::RuntimeBuffers, "gather buffer");
   std::vector<BufferId> brought;
-  for (ParameterId id : call.parameters) brought.push_back(bring(piece(id)));
+  for (ParameterId id : call.parameters) brought.push_back(bring(piece(id), secondary));
   emitter_.begin();
   for (std::size_t at = 0; at < brought.size(); ++at) {
     read_partition(piece(call.parameters[at]), secondary, brought[at]);
@@ -142,6 +146,7 @@ void Stage3Runtime::launch_coalesced(bool secondary, Call& call) {
     if (buffer != kNoBuffer) emitter_.release(buffer, Reason::LastUse);
   }
   call.copies = true;
+  call.secondary = secondary;
   call.held.push_back(flat);
 }
 
@@ -192,7 +197,27 @@ void Stage3Runtime::wait(ParameterId id) {
   emitter_.begin();
   emitter_.read(call.held.front());
   for (ParameterId member : call.parameters) emitter_.write(piece(member).full);
+  record_coalesced(call);
   emitter_.compute("copy gathered parameters");
+}
+
+// The gather buffer holds, rank by rank, the partitions of all.
+void Stage3Runtime::record_coalesced(const Call& call) {
+  if (emitter_.recording() == nullptr) return;
+  std::int64_t all = 0;
+  for (ParameterId member : call.parameters) all += aligned(piece(member)) / ranks_of(call);
+  std::vector<ByteRange> ranges;
+  std::int64_t before = 0;
+  for (ParameterId member : call.parameters) {
+    const Piece& of = piece(member);
+    const std::int64_t part = aligned(of) / ranks_of(call);
+    for (std::int64_t from = 0, r = 0; from < of.elements; from += part, ++r) {
+      const std::int64_t count = std::min(part, of.elements - from);
+      ranges.push_back({call.held.front(), in_model_dtype(checked_mul(r, all) + before), in_model_dtype(count)});
+    }
+    before += part;
+  }
+  emitter_.recording()->reads(std::move(ranges));
 }
 
 void Stage3Runtime::forget(ParameterId id) {
@@ -219,10 +244,16 @@ void Stage3Runtime::make_secondary(Piece& of) {
   const std::int64_t part = aligned(of) / inside();
   const std::int64_t from = std::min(of.elements, checked_mul(part, rank() % inside()));
   const std::int64_t real = std::min(part, of.elements - from);
-  of.secondary = emitter_.allocate(in_model_dtype(part), dtype(), Role::Parameters, "secondary shard");
+  if (parameters_away()) {
+    of.secondary = make_on_host(in_model_dtype(part), dtype(), Role::Parameters, "secondary shard",
+                                zero().offload_param.pin_memory);
+  } else {
+    of.secondary = emitter_.allocate(in_model_dtype(part), dtype(), Role::Parameters, "secondary shard");
+  }
   emitter_.begin();
   if (of.full != kNoBuffer) emitter_.read(of.full, of.full_offset + in_model_dtype(from), in_model_dtype(real));
   emitter_.write(of.secondary);
+  emitter_.as(Body::Copy);
   emitter_.compute("cut secondary shard");
 }
 
@@ -237,12 +268,14 @@ void Stage3Runtime::drop_secondary() {
 
 // param.all_gather(), of one: a tensor of its own whatever the number of ranks.
 void Stage3Runtime::gather_whole(ParameterId id) {
+  read_missing({id});
   const BufferId brought = gather_alone(id, false);
   if (brought != kNoBuffer) emitter_.release(brought, Reason::LastUse);
 }
 
 // param.all_gather(list), waited for: never through a flat buffer. First all tensors are made, then all are gathered.
 void Stage3Runtime::gather_in_place(const std::vector<ParameterId>& list) {
+  read_missing(list);
   if (list.size() == 1 || zero().allgather_sequential) {
     for (ParameterId id : list) gather_whole(id);
     return;
@@ -284,10 +317,9 @@ void Stage3Runtime::read_partition(const Piece& of, bool secondary, BufferId bro
     emitter_.read(brought);
   } else if (secondary) {
     emitter_.read(of.secondary);
-  } else if (of.trained && flat_ != kNoBuffer) {
-    emitter_.read(flat_, in_model_dtype(of.offset), in_model_dtype(of.part));
   } else {
-    emitter_.read(of.own);
+    const Range range = partition_range(of);
+    emitter_.read(range.buffer, range.offset, range.bytes);
   }
 }
 

@@ -58,17 +58,32 @@ BufferId Stage3Runtime::quantize(const std::vector<ParameterId>& list, bool seco
   };
   if (list.size() > 1) temporaries.push_back(make(in_model_dtype(elements), dtype(), "partitions to quantize"));
   if (!temporaries.empty()) {
+    std::vector<BufferId> brought;
+    for (ParameterId id : list) brought.push_back(bring(piece(id), secondary));
     emitter_.begin();
-    for (ParameterId id : list) read_partition(piece(id), secondary);
+    for (std::size_t at = 0; at < list.size(); ++at) read_partition(piece(list[at]), secondary, brought[at]);
     emitter_.write(temporaries.back());
     emitter_.compute("join partitions");
+    for (BufferId buffer : brought) {
+      if (buffer != kNoBuffer) emitter_.release(buffer, Reason::LastUse);
+    }
   }
   const auto read_source = [&] {
     emitter_.begin();
     if (temporaries.empty()) return read_partition(piece(list.front()), secondary);
     emitter_.read(temporaries.back());
   };
-  if (dtype() != DType::Float16) {
+  // What is brought to the device is cast on the way.
+  const bool brings = parameters_away() && temporaries.empty();
+  if (brings) {
+    const Piece& of = piece(list.front());
+    const Range from =
+        secondary ? Range{of.secondary, Bytes(0), in_model_dtype(elements), dtype()} : partition_range(of);
+    const Range to{make(storage(Elements(elements), DType::Float16), DType::Float16, "partitions in fp16"), Bytes(0),
+                   storage(Elements(elements), DType::Float16), DType::Float16};
+    copy(from, to, "copy partition to device");
+    temporaries.push_back(to.buffer);
+  } else if (dtype() != DType::Float16) {
     const BufferId half = make(storage(Elements(elements), DType::Float16), DType::Float16, "partitions in fp16");
     read_source();
     emitter_.write(half);

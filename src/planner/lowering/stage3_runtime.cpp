@@ -17,6 +17,7 @@ Coordinator coordinator_for(const Zero& zero, const ModelSpec& model, std::vecto
   settings.max_reuse_distance = zero.max_reuse_distance.value();
   settings.max_live = zero.max_live_parameters.value();
   settings.secondary_shards = zero.hpz_partition_size > 1;
+  if (zero.offload_param.device == OffloadDevice::Nvme) settings.swap_buffers = zero.offload_param.buffer_count;
   return {settings, std::move(parameters), coordinated_modules(model, leaf)};
 }
 
@@ -29,12 +30,13 @@ Stage3Runtime::Stage3Runtime(const Job& job, const ModelSpec& model, std::int64_
       wraps_(model.modules.size(), kNone),
       leaf_of_(model.parameters.size(), kNone) {
   lay_out();
+  lay_out_files();
   const std::vector<bool> leaf = leaf_modules(model, zero());
   carries_hooks_ = hooked_modules(model, leaf);
   std::vector<CoordinatedParameter> parameters(model.parameters.size());
   for (std::size_t at = 0; at < parameters.size(); ++at) {
     const Piece& of = pieces_[at];
-    parameters[at] = {of.elements, of.part, of.persistent, of.trained, false};
+    parameters[at] = {of.elements, of.part, of.persistent, of.trained, of.in_file};
   }
   coordinator_ = coordinator_for(zero(), model, std::move(parameters), leaf);
   for (std::size_t at = 0; at < model.parameters.size(); ++at) {
@@ -74,11 +76,12 @@ void Stage3Runtime::lay_out() {
     group.end = i + 1;
     if (group.elements < zero().sub_group_size.value() && i + 1 < trained_.size()) continue;
     groups_.push_back(group);
-    group = SubGroup{i + 1, i + 1, group.offset + group.elements, 0, kNoBuffer, {}};
+    group = SubGroup{i + 1, i + 1, group.offset + group.elements, 0, true, kNoBuffer, {}};
   }
 }
 
 void Stage3Runtime::initialise() {
+  if (files_) files_->make_pool();
   construct();
   if (trained_.empty()) return;
   make_overflow_tracker();
@@ -87,6 +90,7 @@ void Stage3Runtime::initialise() {
   gather_partitions_in_one_buffer();
   print("After creating fp16 partitions: " + std::to_string(groups_.size()));
   print("Before creating fp32 partitions");
+  make_optimizer_buffers();
   create_masters();
   print("After creating fp32 partitions");
   pass_barrier();
@@ -102,14 +106,8 @@ void Stage3Runtime::initialise() {
   gradients_ = make_gradient_partitions();
   print("After Set Grad positions");
   create_hooks();
+  promise_updates();
   print("After initializing ZeRO optimizer");
-  for (const SubGroup& group : groups_) {
-    if (group.master != kNoBuffer) emitter_.promise_update(group.master, Bytes(0), emitter_.size(group.master));
-  }
-  for (const Leaf& leaf : trained_) {
-    const Piece& of = piece(leaf.id);
-    emitter_.promise_update(flat_, in_model_dtype(of.offset), in_model_dtype(of.part));
-  }
 }
 
 // inf_or_nan_tracker, of the constructor: where the optimizer is.
@@ -134,7 +132,15 @@ void Stage3Runtime::zero_gradients() {
   emitter_.begin();
   emitter_.write(zeros);
   emitter_.compute("zero gradients");
-  if (optimizer_away()) create_host_gradients();
+  for (SubGroup& group : groups_) {
+    if (swapped(group)) {
+      optimizer_->swap_in(index_of(group));
+    } else if (optimizer_away()) {
+      create_host_gradient(group);
+    }
+    if (!group.in_flat) write_partitions(group);
+    if (swapped(group)) optimizer_->swap_out(index_of(group));
+  }
   emitter_.release(zeros, Reason::PythonFrame);
 }
 
@@ -144,6 +150,7 @@ void Stage3Runtime::create_hooks() {
     gather_whole(leaf.id);
     emitter_.mark_scratch(piece(leaf.id).full);
     release_full(piece(leaf.id), Reason::PythonFrame);
+    drop_read(leaf.id);
   }
 }
 
@@ -155,7 +162,8 @@ void Stage3Runtime::gather_partitions_in_one_buffer() {
   }
   std::vector<BufferId> parts;
   for (const Leaf& leaf : trained_) {
-    parts.push_back(std::exchange(pieces_[static_cast<std::size_t>(leaf.id)].own, kNoBuffer));
+    parts.push_back(std::exchange(piece(leaf.id).own, kNoBuffer));
+    piece(leaf.id).in_flat = true;
   }
   const BufferId staging = emitter_.allocate(in_model_dtype(partition_), dtype(), Role::Parameters,
                                              "staging of parameter partitions", kNone, false, Space::Pageable);
@@ -180,10 +188,14 @@ void Stage3Runtime::create_masters() {
     if (cast_ != kNoBuffer) emitter_.release(std::exchange(cast_, kNoBuffer), Reason::PythonFrame);
   };
   for (SubGroup& group : groups_) {
+    if (!group.in_flat || swapped(group)) continue;
     const BufferId cast = create_master(group);
-    let_go();
-    cast_ = cast;
+    if (cast != kNoBuffer) {
+      let_go();
+      cast_ = cast;
+    }
   }
+  initialise_swapped_masters();
   let_go();
 }
 

@@ -8,9 +8,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "planner/lowering/coordinator.h"
+#include "planner/lowering/optimizer_swapper.h"
+#include "planner/lowering/parameter_swapper.h"
 #include "planner/lowering/runtime_base.h"
 
 namespace dsplan {
@@ -44,6 +48,8 @@ class Stage3Runtime final : public RuntimeBase {
     std::int64_t offset = 0;  // In the flat partition; trained parameters only.
     bool persistent = false;
     bool trained = false;
+    bool in_flat = false;            // Its partition is part of the flat buffer.
+    bool in_file = false;            // Its partition is on NVMe, and in memory only while it is needed.
     bool aliased = false;            // Available where it lies: a single rank has nothing to gather.
     BufferId own = kNoBuffer;        // Frozen: the partition's own tensor.
     BufferId full = kNoBuffer;       // Gathered,
@@ -58,6 +64,7 @@ class Stage3Runtime final : public RuntimeBase {
     std::size_t left = 0;  // Of these, how many have not been asked for.
     bool waited = false;
     bool copies = false;              // They are copied out of `flat`.
+    bool secondary = false;           // Gathered from secondary shards, of the ranks inside.
     std::vector<BufferId> held;       // Until the last one has been asked for; flat first.
     std::vector<BufferId> sent;       // Until the collective is over.
     std::vector<BufferId> quantized;  // qwZ: what each parameter, or all of them, arrives in,
@@ -68,17 +75,12 @@ class Stage3Runtime final : public RuntimeBase {
     std::size_t end = 0;
     std::int64_t offset = 0;
     std::int64_t elements = 0;
-    BufferId master = kNoBuffer;  // kNoBuffer: the parameters themselves.
+    bool in_flat = true;          // Its parameters are in the flat buffer; else each lies where it was made.
+    BufferId master = kNoBuffer;  // kNoBuffer: the parameters themselves, or in a file.
     std::vector<BufferId> state;
     BufferId gradient = kNoBuffer;  // On the host, in master dtype; kNoBuffer where the optimizer is on the device.
   };
-  // Part of a buffer, for copies.
-  struct Range {
-    BufferId buffer = kNoBuffer;
-    Bytes offset;
-    Bytes bytes;
-    DType dtype = DType::Float32;
-  };
+  using Range = BufferRange;
   struct Entry {
     std::size_t parameter;
     std::int64_t offset;
@@ -111,6 +113,9 @@ class Stage3Runtime final : public RuntimeBase {
   void begin_wrapper();
   void cut_whole_model();
   void cut(const Leaf& leaf, Piece& of, BufferId whole);
+  [[nodiscard]] bool is_tied(const Leaf& leaf) const {
+    return model_.parameters[static_cast<std::size_t>(leaf.id)].tied_to != kNone;
+  }
   void drop_tied();
   void pass_barrier();
 
@@ -144,13 +149,15 @@ class Stage3Runtime final : public RuntimeBase {
   // stage3_offload.cpp
   [[nodiscard]] bool optimizer_away() const { return zero().offload_optimizer.device != OffloadDevice::None; }
   [[nodiscard]] bool parameters_away() const { return zero().offload_param.device != OffloadDevice::None; }
-  BufferId make_on_host(Bytes bytes, DType type, Role role, Label label, bool pinned, ParameterId parameter = kNone);
+  BufferId make_on_host(Bytes bytes, DType type, Role role, Label label, bool pinned, ParameterId parameter = kNone,
+                        bool capacity = false);
+  void copy(const Range& from, const Range& to, Label work);
   void copy_across(const Range& from, const Range& to, bool to_host, Label work);
   void gather_partitions_on_host();
   BufferId create_master_elsewhere(SubGroup& group);
-  void create_host_gradients();
+  void create_host_gradient(SubGroup& group);
   BufferId make_gradient_partitions();
-  BufferId bring(const Piece& of);
+  BufferId bring(const Piece& of, bool secondary = false);
   void bring_whole(ParameterId id);
   void offload_gradients(const std::vector<Source>& sources);
   BufferId accumulate_on_host(const Entry& entry, BufferId source, Bytes offset, std::int64_t elements);
@@ -158,6 +165,29 @@ class Stage3Runtime final : public RuntimeBase {
   void measure_on_host();
   void update_on_host(SubGroup& group, bool first);
   void copy_to_partitions(const SubGroup& group);
+
+  // stage3_nvme.cpp
+  [[nodiscard]] bool parameters_in_files() const { return zero().offload_param.device == OffloadDevice::Nvme; }
+  [[nodiscard]] std::size_t index_of(const SubGroup& group) const {
+    return static_cast<std::size_t>(&group - groups_.data());
+  }
+  [[nodiscard]] ParameterId id_of(const Piece& of) const { return static_cast<ParameterId>(&of - pieces_.data()); }
+  [[nodiscard]] bool swapped(const SubGroup& group) const { return optimizer_ && optimizer_->swaps(index_of(group)); }
+  [[nodiscard]] std::int64_t flat_elements() const;
+  void lay_out_files();
+  void make_optimizer_buffers();
+  void partition_into_file(Piece& of, BufferId whole);
+  void move_to_flat(Piece& of);
+  void reserve_for_updates();
+  BufferId master_from_pieces(const SubGroup& group);
+  void initialise_swapped_masters();
+  [[nodiscard]] Range master_of(const SubGroup& group) const;
+  [[nodiscard]] Range partition_range(const Piece& of) const;
+  void read_missing(const std::vector<ParameterId>& list);
+  void drop_read(ParameterId id);
+  void write_partitions(const SubGroup& group);
+  void swap_out_gradients();
+  void promise_updates();
 
   // stage3_gradients.cpp
   void reduce_ready(std::size_t index, BufferId gradient);
@@ -170,7 +200,12 @@ class Stage3Runtime final : public RuntimeBase {
   // Elements of `entry`'s partition that are real on this rank.
   [[nodiscard]] std::int64_t real_part(const Entry& entry) const;
   void join(BufferId tensor);
-  void take_scattered(BufferId tensor, Bytes mine);
+  // For an executor: which bytes go where.
+  void record_interleaved();
+  void record_partitions(const std::vector<Source>& sources);
+  void record_coalesced(const Call& call);
+  [[nodiscard]] std::int64_t ranks_of(const Call& call) const { return call.secondary ? inside() : world(); }
+  void take_scattered(BufferId tensor, Bytes mine, bool drop);
   void add_to_partition(const std::vector<Source>& sources);
   void clear_entries();
 
@@ -202,6 +237,10 @@ class Stage3Runtime final : public RuntimeBase {
   BufferId bucket_ = kNoBuffer;
   std::vector<Entry> entries_;
   std::int64_t filled_ = 0;
+  std::optional<ParameterSwapper> files_;      // Parameters on NVMe.
+  std::optional<OptimizerSwapper> optimizer_;  // The optimizer there.
+  // Gradients that this reduction hands to it, by sub-group in the order of the first.
+  std::vector<std::pair<std::size_t, std::vector<OptimizerSwapper::Gradient>>> swapped_gradients_;
   bool boundary_ = false;        // This is the last micro-batch before the step.
   std::vector<BufferId> norms_;  // Offloaded optimizer: one of each gradient, from the boundary to the step's end.
   bool accumulating_ = false;    // A later micro-batch adds to the partitions; the first overwrites them.

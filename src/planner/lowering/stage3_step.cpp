@@ -68,6 +68,7 @@ void Stage3Runtime::measure_norm(const SubGroup& group) {
     emitter_.begin();
     emitter_.read(gradients_, storage(Elements(of.offset), kept), storage(Elements(of.part), kept));
     emitter_.write(wide);
+    emitter_.as(Body::SquareSum);
     emitter_.compute("gradient norm");
     emitter_.release(wide, Reason::LastUse);
   }
@@ -80,11 +81,13 @@ void Stage3Runtime::measure_norm(const SubGroup& group) {
   const BufferId stacked = make();
   emitter_.begin();
   emitter_.write(stacked);
+  emitter_.as(Body::Clear);
   emitter_.compute("stack norms");
   const BufferId squares = make();
   emitter_.begin();
   emitter_.read(stacked);
   emitter_.write(squares);
+  emitter_.as(Body::Clear);
   emitter_.compute("square norms");
   emitter_.release(squares, Reason::PythonFrame);
   emitter_.release(stacked, Reason::PythonFrame);
@@ -139,6 +142,7 @@ void Stage3Runtime::apply_update(SubGroup& group, BufferId gradient, Bytes from,
     emitter_.write(flat_, in_model_dtype(group.offset), in_model_dtype(group.elements));
   }
   write_all(group.state);
+  emitter_.states_of_update(group.state.size());
   emitter_.compute("optimizer update");
   if (group.master != kNoBuffer) copy_to_partitions(group);
 }
@@ -206,6 +210,7 @@ void Stage3Runtime::save_module(const std::vector<ParameterId>& list, std::vecto
     if (of.full != kNoBuffer) cut_again(of);
     of.aliased = false;
     release_full(of, Reason::PythonFrame);
+    drop_read(id);
   }
 }
 
@@ -215,12 +220,10 @@ void Stage3Runtime::cut_again(Piece& of) {
   const std::int64_t real = std::min(of.part, of.elements - from);
   emitter_.begin();
   emitter_.read(of.full, of.full_offset + in_model_dtype(from), in_model_dtype(real));
-  if (of.trained) {
-    emitter_.write(flat_, in_model_dtype(of.offset), in_model_dtype(of.part));
-  } else {
-    emitter_.write(of.own);
-  }
+  const Range to = partition_range(of);
+  emitter_.write(to.buffer, to.offset, to.bytes);
   emitter_.compute("partition parameter");
+  if (of.in_file) files_->write(id_of(of));
 }
 
 // partitioned_param_profiler.py.

@@ -35,6 +35,10 @@ Tape::Tape(const ModelSpec& model, const Graph& graph, const RecipeBook& recipes
     const ModuleId outermost = graph.node(graph.tensor(graph.loss).producer).module;  // Adapters wrap the model.
     if (graph.nodes[at - 1].module != outermost) head_ = static_cast<NodeId>(at - 1);
   }
+  if (records()) {
+    values_.assign(graph.tensors.size(), kNoValue);
+    saved_values_.assign(recipes.saved_count(), kNoValue);
+  }
   find_wanted();
   find_regions(checkpointing);
   count_uses();
@@ -143,53 +147,6 @@ bool Tape::is_wanted(const Node& node) const {
          std::any_of(out.begin(), out.end(), [&](TensorId id) { return wanted_[static_cast<std::size_t>(id)]; });
 }
 
-// Storages that a kernel reads in forward or backward, or that are handed out. A view reads nothing.
-void Tape::find_read() {
-  const auto mark = [&](TensorId id) { read_[static_cast<std::size_t>(graph_.tensor(id).storage)] = true; };
-  if (graph_.loss != kNone) mark(graph_.loss);
-  for (TensorId output : graph_.outputs) mark(output);
-  for (NodeId id = 0; id < static_cast<NodeId>(graph_.nodes.size()); ++id) {
-    const Node& node = graph_.node(id);
-    if (!recipes_.entry(id).alias) {
-      for (TensorId input : graph_.in(node)) mark(input);
-    }
-    if (!is_wanted(node)) continue;
-    for (const Saved& saved : recipes_.saved(id)) {
-      if (saved.kind == Saved::Kind::Input) mark(graph_.input(node, saved.index));
-      if (saved.kind == Saved::Kind::Output) mark(graph_.output(node, saved.index));
-    }
-  }
-}
-
-void Tape::count_uses() {
-  const auto count = [&](TensorId id) {
-    if (!is_parameter(id) || !graph_.tensor(id).requires_grad) return;
-    ++uses_[static_cast<std::size_t>(graph_.storage_of(id).parameter)];
-  };
-  for (TensorId output : graph_.outputs) count(output);
-  // What a reentrant checkpoint is given gets its gradient from the checkpoint's own node.
-  for (const Region& region : regions_) {
-    if (!region.reentrant) continue;
-    for (TensorId argument : region.arguments) {
-      if (std::find(region.externals.begin(), region.externals.end(), argument) != region.externals.end()) {
-        count(argument);
-      }
-    }
-  }
-  for (const Instruction& instruction : graph_.program) {
-    if (instruction.kind != Instruction::Kind::Run) continue;
-    const Node& node = graph_.node(instruction.id);
-    if (!is_wanted(node)) continue;
-    for (ModuleId module = node.module; module != kNone && !module_has_gradient_[static_cast<std::size_t>(module)];
-         module = model_.modules[static_cast<std::size_t>(module)].parent) {
-      module_has_gradient_[static_cast<std::size_t>(module)] = true;
-    }
-    const std::int16_t region = region_of_[static_cast<std::size_t>(instruction.id)];
-    if (region >= 0 && regions_[static_cast<std::size_t>(region)].reentrant) continue;
-    for (TensorId input : graph_.in(node)) count(input);
-  }
-}
-
 ModuleId Tape::caller(ModuleId module) const {
   while (module != kNone && !module_called_[static_cast<std::size_t>(module)]) {
     module = model_.modules[static_cast<std::size_t>(module)].parent;
@@ -203,6 +160,7 @@ void Tape::make_batch() {
     made.push_back(emitter_.allocate(graph_.bytes(input), graph_.tensor(input).dtype, Role::Inputs, "batch"));
     emitter_.begin();
     emitter_.write(made.back());
+    if (records()) record_batch(made.size() - 1, input, made.back());
     emitter_.compute("copy batch to device");
     buffer_of(input) = made.back();
   }
@@ -234,6 +192,7 @@ void Tape::forward() {
     at = region.end + 1;
   }
   if (graph_.loss != kNone) emitter_.set_role(buffer_of(graph_.loss), Role::Inputs, "loss");
+  if (records()) record_loss();
 }
 
 void Tape::drop_outputs() {
@@ -299,10 +258,12 @@ void Tape::run_forward(NodeId id, bool keep_saved) {
   const RecipeBook::Entry& entry = recipes_.entry(id);
   std::vector<BufferId>& made = scratch_slots_;
   made.assign(recipes_.slots(id).size(), kNoBuffer);
+  if (records()) slot_values_.assign(made.size(), kNoValue);
   const std::int16_t in = region_of_[static_cast<std::size_t>(id)];
   Region* region = in >= 0 ? &regions_[static_cast<std::size_t>(in)] : nullptr;
   const bool kept = region != nullptr && !region->keeps.empty() && region->keeps[static_cast<std::size_t>(node.op)];
   if (!entry.alias && !(kept && recomputing_ && take_kept(*region, id, made))) make_forward(id, made);
+  if (records() && entry.alias) record_view(id);
   if (kept && !recomputing_) keep_results(*region, id, made);
   // What lies in a storage that was there before is one more variable that holds it.
   for (std::size_t i = 0; i < node.output_count; ++i) {
@@ -329,6 +290,7 @@ void Tape::make_forward(NodeId id, std::vector<BufferId>& made) {
   const std::span<const Slot> slots = recipes_.slots(id);
   std::size_t first_new = 0;  // Slots are numbered in the order in which they are made.
   std::size_t end_new = 0;
+  std::uint8_t part = 0;
   for (const RecipeStep& step : recipes_.forward(id)) {
     if (step.kind == RecipeStep::Kind::Make) {
       const Slot& slot = slots[step.slot];
@@ -341,10 +303,13 @@ void Tape::make_forward(NodeId id, std::vector<BufferId>& made) {
         buffer_of(out) = made[step.slot];
         if (!read_[static_cast<std::size_t>(graph_.tensor(out).storage)]) emitter_.mark_scratch(made[step.slot]);
       }
+      if (records()) record_slot(step.slot, made[step.slot]);
       end_new = step.slot + 1U;
     } else if (step.kind == RecipeStep::Kind::Kernel) {
-      emit_forward_kernel(node, made, first_new, end_new);
+      emit_forward_kernel(id, made, first_new, end_new, part++);
       first_new = end_new;
+    } else if (step.kind == RecipeStep::Kind::AllReduce) {
+      all_reduce(step.slot == kGivenSlot ? buffer_of(graph_.input(node, 0)) : made[step.slot]);
     } else {
       emitter_.release(made[step.slot], Reason::PythonFrame);
       made[step.slot] = kNoBuffer;
@@ -352,8 +317,9 @@ void Tape::make_forward(NodeId id, std::vector<BufferId>& made) {
   }
 }
 
-void Tape::emit_forward_kernel(const Node& node, const std::vector<BufferId>& made, std::size_t first_new,
-                               std::size_t end_new) {
+void Tape::emit_forward_kernel(NodeId id, const std::vector<BufferId>& made, std::size_t first_new, std::size_t end_new,
+                               std::uint8_t part) {
+  const Node& node = graph_.node(id);
   if (workspaces_ != nullptr) workspaces_->before_kernel(node);
   emitter_.begin();
   for (TensorId input : graph_.in(node)) read_tensor(input);
@@ -364,6 +330,7 @@ void Tape::emit_forward_kernel(const Node& node, const std::vector<BufferId>& ma
     if (made[at] != kNoBuffer) emitter_.write(made[at]);
   }
   if (node.in_place) write_tensor(graph_.output(node));
+  if (records()) record_forward(id, end_new, part);
   emitter_.compute(name(node.op));
 }
 
@@ -389,6 +356,7 @@ void Tape::save(NodeId id, const std::vector<BufferId>& made) {
       }
     }
     if (buffer != kNoBuffer) emitter_.retain(buffer);
+    if (records()) record_saved(item, id, index, buffer);
     saved_[index++] = buffer;
   }
 }

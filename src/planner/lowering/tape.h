@@ -17,6 +17,7 @@
 // evaluate_function).
 #pragma once
 
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -65,6 +66,7 @@ class Tape {
     // Seen through a tensor that keeps the one it was taken from: AccumulateGrad may steal it, but nobody adds to it in
     // place, because its storage is held twice (torch/csrc/autograd/input_buffer.cpp, can_accumulate_inplace).
     bool view = false;
+    ValueId value = kNoValue;  // For an executor.
   };
   // A gradient that has left the operators of a module, but not yet the function that the runtime put around its input.
   struct Pending {
@@ -77,6 +79,7 @@ class Tape {
   struct Kept {
     NodeId node = kNone;
     std::vector<BufferId> slots;
+    std::vector<ValueId> values;
   };
   // A checkpointed run of layers.
   struct Region {
@@ -94,6 +97,7 @@ class Tape {
 
     // While it is pending.
     std::vector<BufferId> closure;     // Of the arguments, then of the keywords.
+    std::vector<BufferId> bases;       // What emptied arguments were views of, which they keep.
     std::vector<BufferId> rng_states;  // On the host.
     std::vector<Kept> kept;
     std::vector<DeepSpeedCheckpoints::Stored> stored;  // Of the arguments that DeepSpeed empties, in order.
@@ -108,6 +112,24 @@ class Tape {
     std::vector<TensorId> recomputed_outputs;
   };
 
+  // tape_recording.cpp: what an executor is told. Nothing happens without a recording.
+  [[nodiscard]] bool records() const { return emitter_.recording() != nullptr; }
+  [[nodiscard]] ValueId value_of(TensorId tensor);
+  void record_batch(std::size_t at, TensorId input, BufferId buffer);
+  void record_slot(std::size_t slot, BufferId buffer);
+  void record_outputs(NodeId node);
+  void record_view(NodeId node);
+  void record_in_place(NodeId node);
+  void record_forward(NodeId node, std::size_t end, std::uint8_t part);
+  void record_saved(const Saved& item, NodeId node, std::size_t index, BufferId buffer);
+  void record_backward(NodeId node, std::size_t end, std::uint8_t part, bool inside);
+  [[nodiscard]] ValueId record_passed(NodeId node, std::size_t input, ValueId gradient);
+  void record_sum(Gradient& into, ValueId first, ValueId second);
+  [[nodiscard]] ValueId record_made(Body body, ValueId from, BufferId buffer);
+  void record_ready(ParameterId parameter, ValueId gradient);
+  void record_loss();
+  [[nodiscard]] std::vector<MadeValue> made_values(NodeId node, std::size_t end) const;
+
   void find_regions(const Checkpointing& checkpointing);
   void find_boundary(Region& region);
   void find_wanted();
@@ -118,8 +140,8 @@ class Tape {
   void run_program(std::uint32_t begin, std::uint32_t end, bool keep_saved);
   void run_forward(NodeId node, bool keep_saved);
   void make_forward(NodeId node, std::vector<BufferId>& made);
-  void emit_forward_kernel(const Node& node, const std::vector<BufferId>& made, std::size_t first_new,
-                           std::size_t end_new);
+  void emit_forward_kernel(NodeId id, const std::vector<BufferId>& made, std::size_t first_new, std::size_t end_new,
+                           std::uint8_t part);
   void save(NodeId node, const std::vector<BufferId>& slots);
   void drop_tensor(TensorId tensor);
   // Graph::leaves: their AccumulateGrad holds them, and they their `.grad`, until the loss goes.
@@ -140,6 +162,7 @@ class Tape {
   void leaf_arrived(TensorId tensor);
 
   // tape_deepspeed.cpp
+  [[nodiscard]] bool is_view(TensorId tensor) const;
   [[nodiscard]] bool is_stored(const Region& region, TensorId tensor) const;
   void store_arguments(Region& region);
   void empty_arguments(Region& region);
@@ -152,8 +175,10 @@ class Tape {
   [[nodiscard]] bool has_gradient(const Node& node) const;
   void run_backward_recipe(NodeId node, std::vector<BufferId>& slots);
   void emit_backward_kernel(NodeId node, const std::vector<BufferId>& slots, std::size_t first_new, std::size_t end_new,
-                            bool inside);
-  void take_saved_gradients(NodeId node, std::vector<BufferId>& slots);
+                            std::uint8_t part, bool inside);
+  void take_saved_gradients(NodeId node);
+  // Over the tensor-parallel ranks, in place.
+  void all_reduce(BufferId buffer);
   void deliver(NodeId node, const std::vector<BufferId>& slots, const std::vector<Gradient>& incoming);
   void accumulate(TensorId tensor, Gradient gradient);
   void accumulate_into(Gradient& held, TensorId tensor, Gradient gradient);
@@ -164,7 +189,7 @@ class Tape {
   // The module that calls what lies in `module`: containers are never entered.
   [[nodiscard]] ModuleId caller(ModuleId module) const;
   [[nodiscard]] bool is_leaf(TensorId tensor) const;
-  [[nodiscard]] BufferId take_or_clone(TensorId tensor, Gradient gradient);
+  [[nodiscard]] Gradient take_or_clone(TensorId tensor, Gradient gradient);
   void ready(TensorId tensor);
   void release_saved(NodeId node);
 
@@ -217,8 +242,16 @@ class Tape {
   NodeId head_ = kNone;     // The last operator outside the root module, where there is a loss.
   std::vector<Pending> pending_;
 
+  // Of a recording: the tensors as they are now, what was saved, and the slots of the operator under way.
+  std::vector<ValueId> values_;
+  std::vector<ValueId> saved_values_;
+  std::vector<ValueId> slot_values_;
+  std::vector<ValueId> scratch_values_;
+
   std::vector<BufferId> scratch_slots_;
   std::vector<Gradient> scratch_incoming_;
+  std::array<BufferId, Node::kMostInputs> handed_out_{};  // By input, while its node is under way.
+  std::array<ValueId, Node::kMostInputs> handed_out_values_{};
   std::vector<BufferId> batch_;
 };
 

@@ -15,8 +15,10 @@ void Tape::backward() {
   emitter_.begin();
   emitter_.read(buffer_of(graph_.loss));
   emitter_.write(seed);
+  Gradient gradient{seed, true};
+  if (records()) gradient.value = record_made(Body::LossSeed, value_of(graph_.loss), seed);
   emitter_.compute("ones_like");
-  gradients_[static_cast<std::size_t>(graph_.loss)] = {seed, true};
+  gradients_[static_cast<std::size_t>(graph_.loss)] = gradient;
   emitter_.retain(seed);  // A variable of torch.autograd.backward, until it returns.
   walk_backward();
   emitter_.release(seed, Reason::PythonFrame);
@@ -90,7 +92,7 @@ void Tape::take_leaf_gradients(NodeId producer) {
   for (TensorId leaf : graph_.leaves) {
     Gradient& slot = gradients_[static_cast<std::size_t>(leaf)];
     if (graph_.tensor(leaf).producer != producer || slot.buffer == kNoBuffer) continue;
-    leaves_.push_back(take_or_clone(leaf, std::exchange(slot, {})));
+    leaves_.push_back(take_or_clone(leaf, std::exchange(slot, {})).buffer);
     emitter_.mark_scratch(leaves_.back());  // Nobody reads it.
   }
 }
@@ -118,7 +120,7 @@ void Tape::run_backward(NodeId id) {
   for (const Gradient& gradient : incoming) {
     if (gradient.buffer != kNoBuffer) emitter_.release(gradient.buffer, Reason::AutogradGraph);
   }
-  if (recipes_.entry(id).hands_out != 0) take_saved_gradients(id, slots);
+  if (recipes_.entry(id).hands_out != 0) take_saved_gradients(id);
   release_saved(id);
   if (checkpoint != nullptr && !checkpoint->reentrant && checkpoint->first_saver == id) leave_closure(*checkpoint);
   deliver(id, slots, incoming);
@@ -128,6 +130,8 @@ void Tape::run_backward_recipe(NodeId id, std::vector<BufferId>& made) {
   const Node& node = graph_.node(id);
   const std::span<const Slot> slots = recipes_.slots(id);
   made.assign(slots.size(), kNoBuffer);
+  if (records()) slot_values_.assign(made.size(), kNoValue);
+  std::uint8_t part = 0;
   std::size_t first_new = 0;  // Slots are numbered in the order in which they are made.
   std::size_t end_new = 0;
   bool returned = false;
@@ -141,15 +145,19 @@ void Tape::run_backward_recipe(NodeId id, std::vector<BufferId>& made) {
           emitter_.allocate(slot.bytes, slot.dtype, role, parameter == kNone ? name(node.op) : "gradient", parameter);
       if (slot.kind == SlotKind::Temporary) emitter_.mark_scratch(made[step.slot]);
       if (is_loss(id, true)) emitter_.mark_of_loss(made[step.slot]);
+      if (records()) record_slot(step.slot, made[step.slot]);
       end_new = step.slot + 1U;
     } else if (step.kind == RecipeStep::Kind::Kernel) {
-      emit_backward_kernel(id, made, first_new, end_new, !returned);
+      emit_backward_kernel(id, made, first_new, end_new, part++, !returned);
       first_new = end_new;
     } else if (step.kind == RecipeStep::Kind::Return) {
       // What a recomputation brought back was handed to the function alone; other saved tensors are released later.
       returned = true;
       const std::int16_t region = region_of_[static_cast<std::size_t>(id)];
       if (region >= 0 && !regions_[static_cast<std::size_t>(region)].reentrant) release_saved(id);
+    } else if (step.kind == RecipeStep::Kind::AllReduce) {
+      all_reduce(step.slot == kGivenSlot ? gradients_[static_cast<std::size_t>(graph_.output(node))].buffer
+                                         : made[step.slot]);
     } else {
       emitter_.release(made[step.slot], Reason::AutogradGraph);
       made[step.slot] = kNoBuffer;
@@ -164,7 +172,7 @@ void Tape::run_backward_recipe(NodeId id, std::vector<BufferId>& made) {
 }
 
 void Tape::emit_backward_kernel(NodeId id, const std::vector<BufferId>& made, std::size_t first_new,
-                                std::size_t end_new, bool inside) {
+                                std::size_t end_new, std::uint8_t part, bool inside) {
   const Node& node = graph_.node(id);
   if (workspaces_ != nullptr) workspaces_->before_kernel(node);
   emitter_.begin();
@@ -188,20 +196,27 @@ void Tape::emit_backward_kernel(NodeId id, const std::vector<BufferId>& made, st
   for (std::size_t at = first_new; at < end_new; ++at) {
     if (made[at] != kNoBuffer) emitter_.write(made[at]);
   }
+  if (records()) record_backward(id, end_new, part, inside);
   emitter_.compute(name(node.op));
 }
 
-// Gradients that the forward made and saved: handed on as they are, under the slot of the by-product.
-void Tape::take_saved_gradients(NodeId id, std::vector<BufferId>& made) {
+void Tape::all_reduce(BufferId buffer) {
+  emitter_.begin();
+  emitter_.read(buffer);
+  emitter_.write(buffer);
+  emitter_.communicate(Collective::AllReduce, emitter_.dtype(buffer), emitter_.size(buffer), TrafficKind::Data,
+                       Group::TensorParallel);
+}
+
+// Gradients that the forward made and saved: handed on as they are.
+void Tape::take_saved_gradients(NodeId id) {
   std::size_t index = recipes_.saved_index(id);
-  const std::span<const Slot> slots = recipes_.slots(id);
   for (const Saved& item : recipes_.saved(id)) {
     const BufferId buffer = saved_[index++];
-    if (item.kind != Saved::Kind::Extra || (recipes_.entry(id).hands_out >> item.index & 1U) == 0) continue;
+    if (item.kind == Saved::Kind::Input || (recipes_.entry(id).hands_out >> item.index & 1U) == 0) continue;
     emitter_.retain(buffer);
-    for (std::size_t at = 0; at < slots.size(); ++at) {
-      if (slots[at].kind == SlotKind::Extra && slots[at].index == item.index) made[at] = buffer;
-    }
+    handed_out_[item.index] = buffer;
+    if (records()) handed_out_values_[item.index] = saved_values_[index - 1];
   }
 }
 
@@ -235,11 +250,12 @@ void Tape::deliver(NodeId id, const std::vector<BufferId>& made, const std::vect
     const bool through_view = (entry.seen_through_view >> i & 1U) != 0;
     if ((entry.passes >> i & 1U) != 0) {
       gradient = {incoming[0].buffer, !entry.passes_part && incoming[0].whole, through_view || incoming[0].view};
+      if (records()) gradient.value = record_passed(id, i, incoming[0].value);
     }
+    if ((entry.hands_out >> i & 1U) != 0) gradient = {handed_out_[i], true, through_view, handed_out_values_[i]};
     for (std::size_t at = 0; at < slots.size(); ++at) {
-      const bool handed_out = slots[at].kind == SlotKind::Extra && (entry.hands_out >> i & 1U) != 0;
-      if ((slots[at].kind == SlotKind::Gradient || handed_out) && slots[at].index == i && made[at] != kNoBuffer) {
-        gradient = {made[at], true, through_view};
+      if (slots[at].kind == SlotKind::Gradient && slots[at].index == i && made[at] != kNoBuffer) {
+        gradient = {made[at], true, through_view, records() ? slot_values_[at] : kNoValue};
       }
     }
     if (gradient.buffer == kNoBuffer) continue;
@@ -322,15 +338,18 @@ void Tape::accumulate_into(Gradient& held, TensorId tensor, Gradient gradient) {
   emitter_.read(held.buffer);
   if (gradient.buffer != held.buffer) emitter_.read(gradient.buffer);
   emitter_.write(target);
+  Gradient sum{target, true};
+  if (records()) record_sum(sum, held.value, gradient.value);
   emitter_.compute("add");
   if (!in_place) emitter_.release(held.buffer, Reason::AutogradGraph);
   emitter_.release(gradient.buffer, Reason::AutogradGraph);
-  held = {target, true};
+  held = sum;
 }
 
 // AccumulateGrad steals only what nobody else owns and what fills its storage; otherwise it clones (accumulate_grad.h).
-BufferId Tape::take_or_clone(TensorId tensor, Gradient gradient) {
-  if (gradient.whole && emitter_.references(gradient.buffer) == 1) return gradient.buffer;
+Tape::Gradient Tape::take_or_clone(TensorId tensor, Gradient gradient) {
+  if (gradient.whole && emitter_.references(gradient.buffer) == 1)
+    return {gradient.buffer, true, false, gradient.value};
   const ParameterId parameter = graph_.storage_of(tensor).parameter;
   const BufferId clone =
       emitter_.allocate(graph_.bytes(tensor), graph_.tensor(tensor).dtype,
@@ -338,9 +357,10 @@ BufferId Tape::take_or_clone(TensorId tensor, Gradient gradient) {
   emitter_.begin();
   emitter_.read(gradient.buffer);
   emitter_.write(clone);
+  const ValueId value = records() ? record_made(Body::CloneGradient, gradient.value, clone) : kNoValue;
   emitter_.compute("clone");
   emitter_.release(gradient.buffer, Reason::AutogradGraph);
-  return clone;
+  return {clone, true, false, value};
 }
 
 void Tape::ready(TensorId tensor) {
@@ -350,11 +370,11 @@ void Tape::ready(TensorId tensor) {
   const Gradient arrived = std::exchange(slot, {});
   if (is_parameter(tensor) && !given) {
     const ParameterId parameter = graph_.storage_of(tensor).parameter;
-    const bool added = runtime_.holds_gradient(parameter);
-    runtime_.gradient_ready(parameter, added ? arrived.buffer : take_or_clone(tensor, arrived));
+    const Gradient taken = runtime_.holds_gradient(parameter) ? arrived : take_or_clone(tensor, arrived);
+    if (records()) record_ready(parameter, taken.value);
+    runtime_.gradient_ready(parameter, taken.buffer);
   } else {
-    slot = {take_or_clone(tensor, arrived),
-            true};  // `.grad` of a checkpoint's detached input, until its node returns it.
+    slot = take_or_clone(tensor, arrived);  // `.grad` of a checkpoint's detached input, until its node returns it.
   }
 }
 

@@ -79,6 +79,7 @@ void Tape::leave_closure(Region& region) {
   for (DeepSpeedCheckpoints::Stored& one : region.stored) deepspeed_->forget(one);
   region.stored.clear();
   for (BufferId buffer : region.closure) emitter_.release(buffer, Reason::CheckpointFrame);
+  for (BufferId buffer : region.bases) emitter_.release(buffer, Reason::CheckpointFrame);
   for (BufferId buffer : region.rng_states) emitter_.release(buffer, Reason::CheckpointFrame);
   for (const Kept& kept : region.kept) {
     for (BufferId buffer : kept.slots) {
@@ -86,6 +87,7 @@ void Tape::leave_closure(Region& region) {
     }
   }
   region.closure.clear();
+  region.bases.clear();
   region.rng_states.clear();
   region.kept.clear();
 }
@@ -94,7 +96,7 @@ void Tape::keep_results(Region& region, NodeId node, const std::vector<BufferId>
   for (BufferId buffer : made) {
     if (buffer != kNoBuffer) emitter_.retain(buffer);
   }
-  region.kept.push_back({node, made});
+  region.kept.push_back({node, made, slot_values_});
 }
 
 bool Tape::take_kept(Region& region, NodeId node, std::vector<BufferId>& made) {
@@ -102,12 +104,14 @@ bool Tape::take_kept(Region& region, NodeId node, std::vector<BufferId>& made) {
       std::find_if(region.kept.begin(), region.kept.end(), [&](const Kept& k) { return k.node == node; });
   if (found == region.kept.end()) return false;
   made = found->slots;
+  if (records()) slot_values_ = found->values;
   region.kept.erase(found);
   const std::span<const Slot> slots = recipes_.slots(node);
   for (std::size_t at = 0; at < slots.size(); ++at) {
     if (slots[at].kind != SlotKind::Output || made[at] == kNoBuffer) continue;
     buffer_of(graph_.output(graph_.node(node), slots[at].index)) = made[at];
   }
+  if (records()) record_outputs(node);
   return true;
 }
 
@@ -216,6 +220,7 @@ void Tape::end_nested(Region& region) {
     if (graph_.storage_of(tensor).parameter != kNone) continue;
     emitter_.release(region.closure[kept++], Reason::CheckpointFrame);
   }
+  for (BufferId base : std::exchange(region.bases, {})) emitter_.release(base, Reason::CheckpointFrame);
   region.closure.erase(region.closure.begin(), region.closure.begin() + static_cast<std::ptrdiff_t>(kept));
   for (std::size_t at = 0; at < region.externals.size(); ++at) {
     const TensorId external = region.externals[at];

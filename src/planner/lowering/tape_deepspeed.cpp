@@ -19,6 +19,14 @@ bool Tape::is_stored(const Region& region, TensorId tensor) const {
          graph_.storage_of(tensor).parameter == kNone;
 }
 
+// Autograd knows it as a view, which keeps its base whatever becomes of its data (torch/csrc/autograd/variable.h,
+// DifferentiableViewMeta).
+bool Tape::is_view(TensorId tensor) const {
+  const NodeId producer = graph_.tensor(tensor).producer;
+  if (producer == kNone || !graph_.tensor(tensor).requires_grad) return false;
+  return recipes_.entry(producer).alias || graph_.node(producer).op == Op::AllReduce;
+}
+
 void Tape::store_arguments(Region& region) {
   if (!region.deepspeed) return;
   DSPLAN_CHECK(deepspeed_ != nullptr, "a checkpoint of DeepSpeed's without its buffers");
@@ -44,6 +52,10 @@ void Tape::empty_arguments(Region& region) {
     const std::size_t slot = held++;
     if (!is_stored(region, tensor)) continue;
     const BufferId whole = buffer_of(tensor);
+    if (is_view(tensor)) {
+      emitter_.retain(whole);
+      region.bases.push_back(whole);
+    }
     const BufferId empty = emitter_.allocate(Bytes(4), DType::Float32, Role::Activations, "emptied argument");
     emitter_.mark_scratch(empty);
     emitter_.begin();
@@ -60,14 +72,21 @@ void Tape::empty_arguments(Region& region) {
 void Tape::restore_arguments(Region& region) {
   if (!region.deepspeed) return;
   deepspeed_->backward_begins();
-  std::size_t at = 0;
-  std::size_t held = 0;
-  for (TensorId tensor : region.arguments) {
-    if (graph_.storage_of(tensor).parameter != kNone) continue;
-    const std::size_t slot = held++;
-    if (is_stored(region, tensor)) swap_storage(region, slot, tensor, deepspeed_->restore(region.stored[at++]));
-  }
+  const auto swap_each = [&](auto with) {
+    std::size_t at = 0;
+    std::size_t held = 0;
+    for (TensorId tensor : region.arguments) {
+      if (graph_.storage_of(tensor).parameter != kNone) continue;
+      const std::size_t slot = held++;
+      if (is_stored(region, tensor)) swap_storage(region, slot, tensor, with(at++, slot, tensor));
+    }
+  };
+  swap_each([&](std::size_t at, std::size_t, TensorId) { return deepspeed_->restore(region.stored[at]); });
   region.stored.clear();
+  if (!deepspeed_->gathers()) return;
+  swap_each([&](std::size_t, std::size_t slot, TensorId tensor) {
+    return deepspeed_->gather(region.closure[slot], graph_.tensor(tensor).dtype);
+  });
 }
 
 // `with` has one reference, which becomes the checkpoint's. A leaf is the same tensor, held by its AccumulateGrad.
@@ -82,6 +101,7 @@ void Tape::swap_storage(Region& region, std::size_t slot, TensorId tensor, Buffe
     emitter_.release(before, Reason::AutogradGraph);
   }
   buffer_of(tensor) = with;
+  if (records()) values_[static_cast<std::size_t>(tensor)] = emitter_.recording()->placed(with, Bytes(0), tensor);
   emitter_.release(before, Reason::CheckpointFrame);
 }
 

@@ -87,8 +87,14 @@ void check_optimizer(Resolver& resolver) {
   const Offload& offload = training.zero.offload_optimizer;
   const OffloadInput& block = resolver.ds->zero.offload_optimizer;
   const std::int64_t groups = swapped_groups(resolver);
-  if (groups == 0) return;
-  const std::int64_t tensors = training.optimizer.kind == OptimizerKind::Lion ? 3 : 4;
+  if (offload.buffer_count == 0) {
+    resolver.fault(block.buffer_count.place, "an optimizer on NVMe without a buffer",
+                   "DeepSpeed looks at the first of them when it makes them");
+  }
+  if (groups == 0 || offload.buffer_count == 0) return;
+  const bool one_state =
+      training.optimizer.kind == OptimizerKind::Lion || training.optimizer.kind == OptimizerKind::Adagrad;
+  const std::int64_t tensors = one_state ? 3 : 4;
   const std::int64_t wanted = 1 + (offload.pipeline_read ? 1 : 0) + (offload.pipeline_write ? 1 : 0);
   const std::int64_t need = tensors * std::min(wanted, groups);
   if (offload.buffer_count >= need) return;

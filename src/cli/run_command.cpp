@@ -1,0 +1,175 @@
+// `dsplan run`: carries the plan out, and says how far prediction and measurement agree.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "cli/assemble.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/run_receipt.h"
+#include "cli/run_report.h"
+#include "exec/host/host_backend.h"
+#include "exec/host/kernels.h"
+#include "exec/run.h"
+#include "io/receipt.h"
+#include "planner/compare.h"
+#include "planner/executable.h"
+#include "planner/planned.h"
+#include "planner/predict.h"
+
+namespace dsplan {
+namespace {
+
+constexpr std::int64_t kMostSteps = 10'000;
+constexpr std::int64_t kMostRanks = 64;
+
+constexpr const char* kFooter =
+    "Options of the configuration are those of `simulate`. The run ends with a\n"
+    "comparison, row by row; --out takes the receipt.\n"
+    "Exit codes: 0 it agrees, 2 refused, 3 out of memory, 4 something differs.";
+
+struct RunWords {
+  SimulateWords inputs;
+  std::int64_t steps = 2;
+  std::uint64_t seed = 0;
+  double learning_rate = 1e-3;
+};
+
+double positive(const char* name, const std::string& text, Diagnostics& faults) {
+  try {
+    std::size_t used = 0;
+    const double value = std::stod(text, &used);
+    if (used == text.size() && value > 0) return value;
+  } catch (const std::exception&) {
+  }
+  faults.add({name, 0, 0, {}, fmt::format("\"{}\" is not a number above 0", text), {}});
+  return 0;
+}
+
+RunWords parse(const Words& words) {
+  RunWords said;
+  std::optional<std::string> backend, ranks, transport, steps, seed, rate;
+  CommandExtras extras;
+  extras.description = "Executes one configuration and measures it.";
+  extras.footer = kFooter;
+  extras.add = [&](CommandLine& line) {
+    line.option("--backend", "host|cuda", "What executes; host by default", backend);
+    line.option("--ranks", "N", "All ranks, as --gpus", ranks);
+    line.option("--transport", "KIND", "threads, virtual or nccl; threads by default", transport);
+    line.option("--steps", "K", "Optimizer steps, 2 or more", steps);
+    line.option("--seed", "N", "Of initial values and dropout", seed);
+    line.option("--learning-rate", "X", "Of the optimizer; 0.001 by default", rate);
+  };
+  said.inputs = parse_simulate("run", words, extras);
+  Diagnostics faults;
+  const auto fault = [&](const char* name, std::string text, std::string hint = {}) {
+    faults.add({name, 0, 0, {}, std::move(text), std::move(hint)});
+  };
+  if (backend && *backend != "host") fault("--backend", fmt::format("\"{}\" is not built in yet", *backend), "host");
+  if (transport && *transport != "threads") {
+    fault("--transport", fmt::format("\"{}\" is not built in yet", *transport), "threads");
+  }
+  if (steps) said.steps = whole_number("--steps", *steps, faults).value_or(2);
+  if (said.steps < 2 || said.steps > kMostSteps) {
+    fault("--steps", fmt::format("{} steps: from 2, the first and one in steady state, to {}", said.steps, kMostSteps));
+  }
+  if (seed) said.seed = static_cast<std::uint64_t>(whole_number("--seed", *seed, faults).value_or(0));
+  if (rate) said.learning_rate = positive("--learning-rate", *rate, faults);
+  if (ranks && said.inputs.options.gpus.given()) fault("--ranks", "says what --gpus says already");
+  if (ranks && !said.inputs.options.gpus.given()) {
+    if (const auto count = whole_number("--ranks", *ranks, faults))
+      said.inputs.options.gpus = {*count, option("--ranks")};
+  }
+  faults.throw_if_any();
+  return said;
+}
+
+exec::RunSettings settings_of(const Job& job, const RunWords& said) {
+  exec::RunSettings settings;
+  settings.optimizer = job.training.optimizer.kind;
+  settings.learning_rate = said.learning_rate;
+  settings.weight_decay = job.training.optimizer.weight_decay;
+  settings.momentum = job.training.optimizer.momentum;
+  settings.clip = job.training.gradient_clipping;
+  settings.seed = said.seed;
+  settings.ranks = job.parallelism.dp;
+  settings.grad_accum = job.training.grad_accum;
+  settings.micro_batch = job.training.micro_batch;
+  return settings;
+}
+
+// The allocator of the plan, under the plan's own limit.
+std::vector<exec::MemoryOptions> memory_of(const Job& job, const std::vector<Executable>& ranks,
+                                           const std::vector<Prediction>& predictions) {
+  std::vector<exec::MemoryOptions> memory;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    exec::MemoryOptions& own = memory.emplace_back();
+    const Prediction& p = predictions[rank];
+    own.config = job.allocator;
+    own.stream_frees = job.stream_frees;
+    if (job.capacity) {
+      const Bytes beside = p.context.value_or(Bytes(0)) + p.communicators.value_or(Bytes(0)) + job.reserve;
+      own.limit = *job.capacity - beside;
+      own.device = job.capacity;
+    }
+    if (job.placement != PlacementKind::Planned) continue;
+    // More steps than are predicted change no height: the arena is laid out for what runs.
+    PlannedArena arena = plan_arena(ranks[rank].schedule, Bytes(0));
+    own.kind = exec::AllocatorKind::Planned;
+    own.height = arena.height;
+    own.offsets = std::move(arena.offsets);
+  }
+  return memory;
+}
+
+}  // namespace
+
+int run_command(const Words& words) {
+  const RunWords said = parse(words);
+  const Inputs inputs = gather(said.inputs);
+  const std::string format = inputs.request.format.value_or("table");
+  if (format != "table" && format != "json") {
+    throw Refusal(
+        {inputs.request.format.place.says(fmt::format("no format \"{}\" of a run", format), "table or json")});
+  }
+  Output receipt_file(inputs.request.out.value_or("/dev/null"));
+  Job job = resolve(inputs);
+  say(render(job.notices));
+  if (job.parallelism.world > kMostRanks) {
+    throw Refusal("--ranks", fmt::format("{} ranks are more threads than the {} that one host takes",
+                                         job.parallelism.world, kMostRanks));
+  }
+  const ExecutableRanks plan = executables_of(inputs.model, job, said.steps, "dsplan run");
+  job.rank = "all";
+  const std::vector<Prediction> predictions = predict_asked(inputs.model, job);
+  exec::RunOptions options;
+  options.settings = settings_of(job, said);
+  exec::HostOptions machine;
+  machine.kernels = exec::host_kernels;
+  const exec::HostBackend host(machine);
+  options.backend = &host.table();
+  options.directory = std::filesystem::temp_directory_path().string();
+  options.memory = memory_of(job, plan.ranks, predictions);
+  std::vector<exec::RankPlan> plans;
+  for (const Executable& rank : plan.ranks) {
+    plans.push_back({inputs.model, plan.shapes.graphs, rank.schedule, rank.program});
+  }
+  const exec::RunResult result = exec::run(plans, options);
+  const Receipt receipt = receipt_of(result, said.inputs, inputs, job, predictions.front());
+  receipt_file.add(receipt_json(receipt));
+  receipt_file.finish();
+  std::vector<PredictedRank> predicted;
+  for (const Prediction& prediction : predictions) predicted.push_back(figures_of(prediction));
+  const ReceiptComparison comparison = compare(receipt, predicted, {});
+  Output output("");
+  output.add(format == "json" ? receipt_json(receipt) : report_run(result, comparison));
+  output.finish();
+  if (result.parted) return kDiffers;
+  if (result.outcome == Receipt::Outcome::OutOfMemory) return kDoesNotFit;
+  if (result.outcome == Receipt::Outcome::Error) return kBug;
+  return differs(comparison) ? kDiffers : kDone;
+}
+
+}  // namespace dsplan

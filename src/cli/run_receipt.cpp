@@ -1,0 +1,65 @@
+#include "cli/run_receipt.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include "io/locate.h"
+#include "io/receipt.h"
+#include "io/text.h"
+
+namespace dsplan {
+namespace {
+
+ReceiptInputs inputs_of(const SimulateWords& words, const Request& request) {
+  ReceiptInputs inputs;
+  inputs.model = locate_model(words.model).document;
+  if (request.deepspeed.given()) {
+    const std::string path = locate_bundled(Bundled::DeepSpeed, *request.deepspeed);
+    inputs.deepspeed = parse_hjson(path, read_file(path));
+  }
+  if (words.options.training.given()) {
+    Document document = read_document(locate_bundled(Bundled::Training, *words.options.training));
+    const bool own = document.root.find("dsplan") != nullptr;
+    (own ? inputs.training : inputs.training_arguments) = std::move(document);
+  }
+  inputs.options = words_of(words);
+  return inputs;
+}
+
+// The counts of parameters are the plan's: nothing measures them.
+void add_rank(const exec::RankRun& run, const Prediction& prediction, Receipt& receipt) {
+  RankFigures figures = run.figures;
+  figures.parameters_total = prediction.parameters_total;
+  figures.parameters_trainable = prediction.parameters_trainable;
+  figures.absent.push_back({"memory.process", "the executor's own process holds all ranks"});
+  figures.absent.push_back({"memory.host.per_node", "all ranks share this host"});
+  receipt.ranks.push_back(std::move(figures));
+  for (const exec::PhaseTime& time : run.times) {
+    if (time.step == 0) continue;
+    receipt.samples.push_back(
+        {std::string(name(time.stretch)), run.figures.rank, time.forward + time.backward + time.step});
+  }
+}
+
+}  // namespace
+
+Receipt receipt_of(const exec::RunResult& result, const SimulateWords& words, const Inputs& inputs, const Job& job,
+                   const Prediction& prediction) {
+  Receipt receipt;
+  receipt.source = "dsplan run";
+  receipt.name = fmt::format("{}-run", inputs.model.name);
+  receipt.level = Receipt::Level::Threads;
+  receipt.device = Receipt::Device::Host;
+  receipt.outcome = result.outcome;
+  receipt.complete = result.outcome == Receipt::Outcome::Ran;
+  if (!result.message.empty()) receipt.message = result.message;
+  receipt.environment.allocator_conf = inputs.request.alloc_conf.given() ? *inputs.request.alloc_conf : "";
+  receipt.environment.recorded = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  receipt.inputs = inputs_of(words, inputs.request);
+  receipt.inputs.fingerprint = prediction.fingerprint;
+  receipt.world = job.parallelism.world;
+  for (const exec::RankRun& run : result.ranks) add_rank(run, prediction, receipt);
+  return read_receipt(parse_json(receipt.name + ".json", receipt_json(receipt)));
+}
+
+}  // namespace dsplan

@@ -1,0 +1,43 @@
+#include "cli/run_report.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <iterator>
+
+#include "cli/report_comparison.h"
+
+namespace dsplan {
+namespace {
+
+double seconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e9; }
+
+void add_times(const exec::RankRun& rank, std::string& text) {
+  if (rank.times.empty()) return;
+  const exec::PhaseTime& last = rank.times.back();
+  fmt::format_to(std::back_inserter(text),
+                 "last step of rank 0: forward {:.3f} s, backward {:.3f} s, optimizer {:.3f} s; of these {:.3f} s in "
+                 "collectives\n",
+                 seconds(last.forward), seconds(last.backward), seconds(last.step), seconds(last.communication));
+}
+
+void add_losses(const exec::RankRun& rank, std::string& text) {
+  if (rank.losses.empty()) return;
+  fmt::format_to(std::back_inserter(text),
+                 "loss of rank 0: {:.6f} in the first micro-batch, {:.6f} in the last of {}\n", rank.losses.front(),
+                 rank.losses.back(), rank.losses.size());
+}
+
+}  // namespace
+
+std::string report_run(const exec::RunResult& result, const ReceiptComparison& comparison) {
+  std::string text;
+  if (!result.ranks.empty()) {
+    add_losses(result.ranks.front(), text);
+    add_times(result.ranks.front(), text);
+  }
+  if (!result.message.empty()) text += result.message + "\n";
+  return text + report({comparison}, {});
+}
+
+}  // namespace dsplan

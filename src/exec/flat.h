@@ -1,0 +1,64 @@
+// Flat work: sequences of elements that lie in several stretches of memory, walked side by side.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "core/error.h"
+#include "core/schedule.h"
+#include "core/units.h"
+#include "exec/backend.h"
+#include "exec/layout.h"
+
+namespace dsplan::exec {
+
+// `data` == nullptr: zeros.
+struct Piece {
+  std::byte* data = nullptr;
+  DType dtype = DType::Float32;
+  std::int64_t elements = 0;
+  Space space = Space::Device;
+
+  [[nodiscard]] Piece part(std::int64_t from, std::int64_t count) const {
+    std::byte* begin = data == nullptr ? nullptr : data + from * bytes_per_element(dtype);
+    return {begin, dtype, count, space};
+  }
+};
+[[nodiscard]] std::int64_t elements_of(std::span<const Piece> pieces);
+// The same elements without the first `count`, cut to `length`.
+[[nodiscard]] std::vector<Piece> stretch(std::span<const Piece> pieces, std::int64_t from, std::int64_t length);
+
+// Calls f(from, to) for stretches of equal length that cover all of `to`; where `from` ends early, with zeros.
+// InternalError where it is longer.
+template <class F>
+void side_by_side(std::span<const Piece> from, std::span<const Piece> to, F&& f) {
+  std::size_t at = 0;
+  std::int64_t used = 0;
+  for (const Piece& target : to) {
+    for (std::int64_t done = 0; done < target.elements;) {
+      while (at < from.size() && used == from[at].elements) {
+        ++at;
+        used = 0;
+      }
+      const bool over = at == from.size();
+      const std::int64_t left = target.elements - done;
+      const std::int64_t count = over ? left : std::min(left, from[at].elements - used);
+      f(over ? Piece{nullptr, target.dtype, count, target.space} : from[at].part(used, count),
+        target.part(done, count));
+      done += count;
+      used += over ? 0 : count;
+    }
+  }
+  while (at < from.size() && used == from[at].elements) {
+    ++at;
+    used = 0;
+  }
+  DSPLAN_CHECK(at == from.size(), "flat work reads more than it writes");
+}
+
+// A one-dimensional tensor over a piece.
+[[nodiscard]] dsplan_tensor tensor_of(const Piece& piece);
+
+}  // namespace dsplan::exec

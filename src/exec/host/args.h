@@ -1,0 +1,81 @@
+// What a kernel of a graph node is called with, by name; and the kernels, by family. For src/exec/host/*.cpp only.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "core/graph.h"
+#include "core/program.h"
+#include "exec/attributes.h"
+#include "exec/backend.h"
+#include "exec/host/strided.h"
+
+namespace dsplan::exec::host {
+
+class Args {
+ public:
+  explicit Args(const dsplan_launch& call);
+
+  [[nodiscard]] Op op() const { return static_cast<Op>(call_.op); }
+  [[nodiscard]] std::uint32_t part() const { return call_.part; }
+  [[nodiscard]] bool backward() const { return static_cast<Body>(call_.body) == Body::Backward; }
+  [[nodiscard]] std::int64_t integer(std::size_t at) const { return call_.integers[at]; }
+  [[nodiscard]] bool needs(std::size_t input) const { return (integer(DSPLAN_NEEDS) >> input & 1) != 0; }
+  [[nodiscard]] bool flag(std::int64_t bit) const { return (integer(DSPLAN_FLAGS) & bit) != 0; }
+  [[nodiscard]] double number() const { return call_.numbers[DSPLAN_NUMBER]; }
+  [[nodiscard]] const dsplan_random& random() const { return call_.random; }
+  [[nodiscard]] const dsplan_launch& call() const { return call_; }
+
+  // Forward.
+  [[nodiscard]] bool has_in(std::size_t i) const { return i < call_.input_count && call_.inputs[i].data != nullptr; }
+  [[nodiscard]] const dsplan_tensor& in(std::size_t i) const;
+  // Backward.
+  [[nodiscard]] bool has_gradient(std::size_t i) const { return has_in(i); }
+  [[nodiscard]] const dsplan_tensor& gradient_of(std::size_t i = 0) const { return in(i); }
+  [[nodiscard]] const dsplan_tensor& saved_in(std::size_t i) const { return saved(0, i); }
+  [[nodiscard]] const dsplan_tensor& saved_out(std::size_t i) const { return saved(1, i); }
+  [[nodiscard]] const dsplan_tensor& saved_extra(std::size_t i) const { return saved(2, i); }
+  [[nodiscard]] bool keeps_in(std::size_t i) const { return saved_at(0, i).has_value(); }
+
+  // Made so far, and not dropped.
+  [[nodiscard]] const dsplan_tensor* find(SlotKind kind, std::size_t index) const;
+  [[nodiscard]] const dsplan_tensor& made(SlotKind kind, std::size_t index) const;
+  [[nodiscard]] const dsplan_tensor& output(std::size_t i = 0) const { return made(SlotKind::Output, i); }
+  [[nodiscard]] const dsplan_tensor& extra(std::size_t i) const { return made(SlotKind::Extra, i); }
+  [[nodiscard]] const dsplan_tensor& gradient(std::size_t i) const { return made(SlotKind::Gradient, i); }
+  [[nodiscard]] const dsplan_tensor& temporary(std::size_t i) const { return made(SlotKind::Temporary, i); }
+  // What was made last: operators of one tensor for each kernel write that.
+  [[nodiscard]] const dsplan_tensor& latest() const;
+  // The slot of the j-th, as DSPLAN_SLOT.
+  [[nodiscard]] std::int64_t slot(std::size_t j) const { return integer(slots_ + j); }
+  [[nodiscard]] std::size_t made_count() const { return call_.made_count; }
+
+  // The encoded steps of a view; nullptr where there are none.
+  [[nodiscard]] const std::int64_t* steps() const { return call_.integers + steps_; }
+
+ private:
+  [[nodiscard]] std::optional<std::size_t> saved_at(std::int64_t kind, std::size_t index) const;
+  [[nodiscard]] const dsplan_tensor& saved(std::int64_t kind, std::size_t index) const;
+
+  const dsplan_launch& call_;
+  std::size_t slots_ = 0;  // Places among the integers.
+  std::size_t steps_ = 0;
+};
+
+// Each runs the kernel, or says false: not of that family.
+bool run_elementwise(const Args& args);           // elementwise.cpp
+bool run_elementwise_backward(const Args& args);  // elementwise_backward.cpp
+bool run_moves(const Args& args);                 // moves.cpp: copies, joins, reductions, integers
+bool run_flags(const Args& args);                 // flags.cpp
+bool run_products(const Args& args);              // products.cpp
+bool run_attention(const Args& args);             // attention.cpp
+bool run_rows(const Args& args);                  // rows.cpp: softmax, norms, losses
+bool run_lookups(const Args& args);               // lookups.cpp
+bool run_flat(const dsplan_launch& call);         // flat.cpp: bodies that work on ranges
+
+// gradient[i] += or = what was broadcast, summed: `to` has the dimensions of the input.
+void sum_to(const dsplan_tensor& from, const dsplan_tensor& to, double scale = 1);
+// Element by element in logical order, whatever the dimensions of both: as many elements.
+void copy_in_order(const dsplan_tensor& from, const dsplan_tensor& to);
+
+}  // namespace dsplan::exec::host

@@ -1,0 +1,153 @@
+// One rank's memory while a plan is carried out: device memory under one of three allocators, pinned and pageable host
+// memory, files. It knows buffers by their number, and sizes by what is asked of it: not what a schedule says, but what
+// the operators and the runtime really want. All counters are of that, and of what was really taken from the backend.
+//
+//   caching   PyTorch's allocator (sim/allocator.h) over segments of the backend, under a hard limit
+//   planned   one block; each buffer at the offset that was planned for it. What lies beyond the block's end, or on a
+//             buffer that is still there, is refused
+//   plain     each buffer its own allocation of the backend, for sanitizers
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/allocator_config.h"
+#include "core/job.h"
+#include "core/prediction.h"
+#include "core/schedule.h"
+#include "exec/device.h"
+#include "sim/allocator.h"
+
+namespace dsplan::exec {
+
+enum class AllocatorKind : std::uint8_t { Caching, Planned, Plain };
+[[nodiscard]] std::string_view name(AllocatorKind kind);  // "caching"
+
+struct MemoryOptions {
+  AllocatorKind kind = AllocatorKind::Caching;
+  // What may be taken of the device: what the caching allocator may reserve, the height of the arena, the sum of plain
+  // buffers. Without one: all that the device has; of an arena, its planned height.
+  std::optional<Bytes> limit;
+
+  AllocatorConfig config;       // Caching only, like the next two.
+  std::optional<Bytes> device;  // Of what a memory fraction is taken; absent: of the limit.
+  StreamFrees stream_frees = StreamFrees::AtSync;
+
+  Bytes height;                       // Planned only: PlannedArena::height and ::offsets, by BufferId.
+  std::vector<std::int64_t> offsets;  // In bytes; -1 for what is not on the device.
+
+  // Memory that nobody holds is filled with kPattern and looked at when it is taken again or given back, as is what
+  // lies between a buffer's end and its block's. New buffers read as NaN. Needs a device whose memory the host can read
+  // and that does everything at once.
+  bool patterns = false;
+};
+inline constexpr std::uint8_t kPattern = 0xff;
+
+// What the host holds for this rank.
+struct HostCounters {
+  Bytes pinned;            // Taken from the system: powers of two, never given back before the end, and exact ones.
+  Bytes pinned_requested;  // Handed out of it.
+  Bytes pageable;
+  Bytes nvme;
+  [[nodiscard]] Bytes memory() const { return pinned + pageable; }
+};
+struct HostPeaks {
+  HostCounters most;  // Each at its own moment.
+  Bytes memory;       // Pinned and pageable together.
+};
+
+// What happened to one buffer.
+struct MemoryChange {
+  BufferId buffer = 0;
+  Bytes bytes;
+  Role role = Role::Temporaries;
+  Space space = Space::Device;
+  bool allocated = false;  // Else released.
+};
+
+class DeviceSpace;  // One of the three allocators; private to memory_device.cpp.
+class HostSpace;    // Pools and files; private to memory_host.cpp.
+
+class RankMemory {
+ public:
+  // Takes the whole arena at once, where there is one; throws RunFailure where the device does not have it.
+  RankMemory(Device& device, MemoryOptions options);
+  ~RankMemory();
+  RankMemory(const RankMemory&) = delete;
+  RankMemory& operator=(const RankMemory&) = delete;
+
+  // Throws RunFailure (DSPLAN_OUT_OF_MEMORY with what was asked for and what is missing; DSPLAN_IO for a file). Pinned
+  // blocks that are not `pooled` are exactly as large as asked for, and go back when they are released.
+  void allocate(BufferId id, Bytes bytes, Role role, Space space, StreamId stream = 0, bool pooled = true);
+  void release(BufferId id);
+  // One piece of work, in program order: what other streams than its own do with a buffer holds its memory up.
+  void work(StreamId stream, std::span<const Access> reads, std::span<const Access> writes);
+
+  [[nodiscard]] bool holds(BufferId id) const { return id < held_.size() && held_[id].live; }
+  [[nodiscard]] std::byte* pointer(BufferId id) const;  // nullptr for Nvme.
+  [[nodiscard]] dsplan_file* file(BufferId id) const;   // Nvme only; else nullptr.
+  [[nodiscard]] Bytes size(BufferId id) const;          // As it was asked for.
+  [[nodiscard]] Space space(BufferId id) const;
+
+  // The device: requested bytes of what is held now, and at the first moment at which they were most.
+  [[nodiscard]] const ByRole& by_role() const { return by_role_; }
+  [[nodiscard]] Bytes requested() const { return requested_; }
+  [[nodiscard]] const ByRole& peak_by_role() const { return peak_by_role_; }
+  [[nodiscard]] Bytes peak_requested() const { return peak_requested_; }
+  // As the allocator counts (sim/allocator.h). `reserved` is what was taken from the backend. An arena is one segment,
+  // its blocks are multiples of 512 bytes; plain buffers are all segments of their own, of their own size.
+  [[nodiscard]] AllocatorStatistics device() const;
+  [[nodiscard]] AllocatorStatistics device_peaks() const;
+
+  // The host.
+  [[nodiscard]] const HostCounters& host() const { return host_; }
+  [[nodiscard]] const HostPeaks& host_peaks() const { return host_peaks_; }
+  [[nodiscard]] const ByRole& host_by_role() const { return host_by_role_; }
+
+  // Peaks of the device from now on.
+  void reset_peaks();
+  // Called after each change.
+  void set_watch(std::function<void(const MemoryChange&)> watch) { watch_ = std::move(watch); }
+
+  // Gives everything back, also what nobody released, and throws what went wrong with that; to be called before the
+  // device is closed. Counters stay readable. The destructor does the same in silence (the device notes it).
+  void finish();
+
+ private:
+  struct Held {
+    void* memory = nullptr;
+    dsplan_file* file = nullptr;
+    Bytes bytes;
+    Role role = Role::Temporaries;
+    Space space = Space::Device;
+    bool pooled = true;
+    bool live = false;
+  };
+
+  void count(const Held& held, BufferId id, bool allocated);
+  void give_back(Held& held, BufferId id);
+  [[nodiscard]] const Held& held(BufferId id) const;
+
+  Device& device_;
+  std::unique_ptr<DeviceSpace> space_;
+  std::unique_ptr<HostSpace> host_space_;
+  std::vector<Held> held_;  // By BufferId.
+  Bytes requested_;
+  Bytes peak_requested_;
+  ByRole by_role_;
+  ByRole peak_by_role_;
+  ByRole host_by_role_;
+  HostCounters host_;
+  HostPeaks host_peaks_;
+  AllocatorStatistics last_;  // When `finish` was called.
+  AllocatorStatistics last_peaks_;
+  std::function<void(const MemoryChange&)> watch_;
+};
+
+}  // namespace dsplan::exec

@@ -1,0 +1,74 @@
+// Pinned and pageable memory and files of one rank.
+#include <fmt/format.h>
+
+#include "exec/memory_spaces.h"
+#include "sim/host_memory.h"
+
+namespace dsplan::exec {
+
+void* HostSpace::take_pinned(Bytes bytes, bool pooled) {
+  void* memory = nullptr;
+  if (!pooled) {
+    memory = device_.allocate(Space::Pinned, bytes);
+    counters_.pinned += bytes;
+  } else {
+    const Bytes block = rounded_to_power_of_two(bytes);
+    std::vector<void*>& free = free_blocks_[block];
+    if (!free.empty()) {
+      memory = free.back();
+      free.pop_back();
+    } else {
+      free.reserve(static_cast<std::size_t>(blocks_) + 1);  // So that giving back needs no memory of its own.
+      memory = device_.allocate(Space::Pinned, block);
+      ++blocks_;
+      counters_.pinned += block;
+    }
+  }
+  counters_.pinned_requested += bytes;
+  return memory;
+}
+
+void HostSpace::return_pinned(void* memory, Bytes bytes, bool pooled) noexcept {
+  counters_.pinned_requested -= bytes;
+  if (pooled) {
+    free_blocks_[rounded_to_power_of_two(bytes)].push_back(memory);
+    return;
+  }
+  device_.release(Space::Pinned, memory, bytes);
+  counters_.pinned -= bytes;
+}
+
+void* HostSpace::take_pageable(Bytes bytes) {
+  void* memory = device_.allocate(Space::Pageable, bytes);
+  counters_.pageable += bytes;
+  return memory;
+}
+
+void HostSpace::return_pageable(void* memory, Bytes bytes) noexcept {
+  device_.release(Space::Pageable, memory, bytes);
+  counters_.pageable -= bytes;
+}
+
+dsplan_file* HostSpace::make_file(BufferId id, Bytes bytes) {
+  dsplan_file* file = device_.create_file(fmt::format("rank{}-buffer{}", device_.rank(), id), bytes);
+  counters_.nvme += bytes;
+  return file;
+}
+
+void HostSpace::drop_file(dsplan_file* file, Bytes bytes) noexcept {
+  device_.remove_file(file);
+  counters_.nvme -= bytes;
+}
+
+void HostSpace::finish() noexcept {
+  for (auto& [size, blocks] : free_blocks_) {
+    for (void* block : blocks) {
+      device_.release(Space::Pinned, block, size);
+      counters_.pinned -= size;
+    }
+    blocks.clear();
+  }
+  blocks_ = 0;
+}
+
+}  // namespace dsplan::exec

@@ -1,0 +1,66 @@
+// What stands behind RankMemory; private to its own files.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "exec/memory.h"
+
+namespace dsplan::exec {
+
+// Device memory under one allocator.
+class DeviceSpace {
+ public:
+  virtual ~DeviceSpace() = default;
+  // Throws RunFailure.
+  [[nodiscard]] virtual void* allocate(BufferId id, Bytes bytes, StreamId stream) = 0;
+  virtual void release(BufferId id) = 0;
+  virtual void work(StreamId, std::span<const Access>, std::span<const Access>) {}
+  [[nodiscard]] virtual AllocatorStatistics statistics() const = 0;
+  [[nodiscard]] virtual AllocatorStatistics peaks() const = 0;
+  virtual void reset_peaks() = 0;
+  // Everything has been released. Throws where memory that nobody held was written to.
+  virtual void finish() {}
+};
+[[nodiscard]] std::unique_ptr<DeviceSpace> make_device_space(Device& device, MemoryOptions options);
+
+// Blocks of pinned memory by PyTorch's rules (sim/host_memory.h: powers of two, the same size is taken again), plain
+// mappings, and a file for each buffer.
+class HostSpace {
+ public:
+  HostSpace(Device& device, HostCounters& counters) : device_(device), counters_(counters) {}
+  ~HostSpace() { finish(); }
+  HostSpace(const HostSpace&) = delete;
+  HostSpace& operator=(const HostSpace&) = delete;
+
+  [[nodiscard]] void* take_pinned(Bytes bytes, bool pooled);
+  void return_pinned(void* memory, Bytes bytes, bool pooled) noexcept;
+  [[nodiscard]] void* take_pageable(Bytes bytes);
+  void return_pageable(void* memory, Bytes bytes) noexcept;
+  [[nodiscard]] dsplan_file* make_file(BufferId id, Bytes bytes);
+  void drop_file(dsplan_file* file, Bytes bytes) noexcept;
+  // Empties the pool.
+  void finish() noexcept;
+
+ private:
+  Device& device_;
+  HostCounters& counters_;
+  std::map<Bytes, std::vector<void*>> free_blocks_;  // By their size.
+  std::int64_t blocks_ = 0;                          // Of the pool, handed out or not.
+};
+
+// Memory that nobody holds, kept at kPattern. Without `on` it does nothing.
+class Patterns {
+ public:
+  Patterns(const Device& device, bool on);
+  [[nodiscard]] bool on() const { return on_; }
+  void fill(void* memory, Bytes bytes) const;
+  // Throws InternalError where a byte differs: `what` says whose memory it is.
+  void check(const void* memory, Bytes bytes, const char* what, BufferId id) const;
+
+ private:
+  bool on_;
+};
+
+}  // namespace dsplan::exec

@@ -1,0 +1,68 @@
+#include "exec/ranks.h"
+
+#include <thread>
+
+#include "core/error.h"
+
+namespace dsplan::exec {
+namespace {
+
+struct Ended {
+  std::optional<Failure> failure;
+  std::exception_ptr thrown;
+};
+
+Failure complete(Failure failure, const RankScope& scope) {
+  if (failure.rank < 0) failure.rank = scope.rank;
+  if (failure.event == kNoEvent) failure.event = scope.event;
+  return failure;
+}
+
+void run_one(RankScope scope, Transport& transport, const std::function<void(RankScope&)>& body, Ended& ended) {
+  const auto fail = [&](const Failure& failure, std::exception_ptr thrown) {
+    ended = {failure, std::move(thrown)};
+    transport.abort(failure);
+  };
+  try {
+    body(scope);
+  } catch (const RunFailure& error) {
+    const Failure failure = complete(error.failure(), scope);
+    fail(failure, std::make_exception_ptr(RunFailure(failure)));
+  } catch (const std::bad_alloc& error) {
+    const Failure failure{DSPLAN_OUT_OF_MEMORY, scope.rank, scope.event, "run", "dsplan's own memory"};
+    fail(failure, std::make_exception_ptr(RunFailure(failure)));
+  } catch (const std::exception& error) {
+    fail({DSPLAN_INVALID, scope.rank, scope.event, "run", error.what()}, std::current_exception());
+  }
+  transport.leave(scope.rank);
+}
+
+}  // namespace
+
+RanksOutcome run_ranks(int ranks, Transport& transport, const std::function<void(RankScope&)>& body) {
+  DSPLAN_CHECK(ranks > 0, "a run without ranks");
+  std::vector<Ended> ended(static_cast<std::size_t>(ranks));
+  {
+    std::vector<std::jthread> threads;
+    threads.reserve(ended.size());
+    try {
+      for (int rank = 0; rank < ranks; ++rank) {
+        threads.emplace_back([&, rank] { run_one({rank}, transport, body, ended[static_cast<std::size_t>(rank)]); });
+      }
+    } catch (const std::system_error& error) {
+      const Failure failure{DSPLAN_UNAVAILABLE, static_cast<int>(threads.size()), kNoEvent, "start", error.what()};
+      ended[threads.size()] = {failure, std::make_exception_ptr(RunFailure(failure))};
+      transport.abort(failure);
+    }
+  }
+  RanksOutcome outcome;
+  outcome.first = transport.first_failure();
+  for (Ended& each : ended) outcome.by_rank.push_back(std::move(each.failure));
+  if (!outcome.first) return outcome;
+  const auto at = static_cast<std::size_t>(outcome.first->rank);
+  if (at < ended.size()) outcome.cause = ended[at].thrown;
+  if (!outcome.cause) outcome.cause = std::make_exception_ptr(RunFailure(*outcome.first));
+  return outcome;
+}
+
+}  // namespace dsplan::exec

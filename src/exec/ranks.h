@@ -1,0 +1,36 @@
+// The ranks of a run as threads: starts them, waits for all of them whatever happens, and tells the first failure.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "exec/failure.h"
+#include "exec/transport.h"
+
+namespace dsplan::exec {
+
+// Where a rank is. Its body keeps `event` up to date, so that a failure can be told with it.
+struct RankScope {
+  int rank = 0;
+  std::size_t event = kNoEvent;
+};
+
+struct RanksOutcome {
+  // In time: the one that made the others leave. Absent: all ranks came to their end.
+  std::optional<Failure> first;
+  // What the rank of `first` threw: a RunFailure with the same text, or a Refusal or InternalError as it was.
+  std::exception_ptr cause;
+  std::vector<std::optional<Failure>> by_rank;  // Those that left because of it have DSPLAN_ABORTED.
+
+  void rethrow_if_failed() const {
+    if (cause) std::rethrow_exception(cause);
+  }
+};
+
+// Runs `body` once for each rank, each in a thread of its own. A body that throws aborts the transport; one that
+// returns leaves it.
+[[nodiscard]] RanksOutcome run_ranks(int ranks, Transport& transport, const std::function<void(RankScope&)>& body);
+
+}  // namespace dsplan::exec

@@ -1,0 +1,132 @@
+#include "exec/run.h"
+
+#include <numeric>
+
+#include "core/error.h"
+#include "exec/ranks.h"
+#include "exec/threads.h"
+
+namespace dsplan::exec {
+namespace {
+
+// Keeps the scope's event up to date, ahead of the runner.
+class Follow : public Ignores<> {
+ public:
+  explicit Follow(RankScope& scope) : scope_(scope) {}
+  template <class E>
+  void on(std::size_t at, const E&) {
+    scope_.event = at;
+  }
+
+ private:
+  RankScope& scope_;
+};
+
+void form_groups(const Schedule& schedule, Transport& transport, Device& device, Communicators& communicators) {
+  if (schedule.dp > 1) communicators.add(Group::DataParallel, transport.connect(Group::DataParallel, device));
+  if (schedule.dp_inside > 1) {
+    communicators.add(Group::DataParallelInside, transport.connect(Group::DataParallelInside, device));
+    communicators.add(Group::DataParallelBetween, transport.connect(Group::DataParallelBetween, device));
+  }
+}
+
+void divide(const Schedule& schedule, Transport& transport) {
+  std::vector<int> all(static_cast<std::size_t>(schedule.dp));
+  std::iota(all.begin(), all.end(), 0);
+  if (schedule.dp > 1) transport.divide(Group::DataParallel, {all});
+  if (schedule.dp_inside <= 1) return;
+  std::vector<std::vector<int>> inside;
+  for (int rank : all) {
+    if (rank % schedule.dp_inside == 0) inside.emplace_back();
+    inside.back().push_back(rank);
+  }
+  transport.divide(Group::DataParallelInside, std::move(inside));
+  transport.divide(Group::DataParallelBetween, {all});
+}
+
+void run_rank(const RankPlan& plan, const RunOptions& options, Transport& transport, RankScope& scope, RankRun& into) {
+  const auto rank = static_cast<std::size_t>(scope.rank);
+  Device device(*options.backend, {scope.rank, 0, options.directory});
+  {
+    Communicators communicators;
+    form_groups(plan.schedule, transport, device, communicators);
+    RankMemory memory(device, options.memory[options.memory.size() == 1 ? 0 : rank]);
+    MemoryMeter meter(plan.schedule);
+    const Observer nobody;
+    const Text text;
+    Runner runner(plan, options.settings, meter, device, memory, communicators, text,
+                  options.observers.empty() ? nobody : options.observers[rank]);
+    Measurer measurer(plan.schedule, memory, runner);
+    Follow follow(scope);
+    const auto keep = [&] {
+      into.figures = measurer.figures();
+      into.losses = runner.losses();
+      into.times = measurer.times();
+    };
+    try {
+      replay(plan.schedule, follow, meter, runner, measurer);
+    } catch (...) {
+      keep();
+      throw;
+    }
+    keep();
+    memory.finish();
+  }
+  device.close();
+}
+
+// What each rank sent stands for its share of what all sent: around a ring each of them sends the same, but which rank
+// ends a chain, or whose part a remainder falls into, is the transport's choice. Broadcast and reduce have one rank
+// that sends nothing.
+void share_wire(std::vector<RankRun>& ranks) {
+  const auto world = static_cast<std::int64_t>(ranks.size());
+  if (world < 2) return;
+  for (TrafficFigure& row : *ranks.front().figures.communication) {
+    std::int64_t sum = 0;
+    std::vector<TrafficFigure*> rows;
+    for (RankRun& rank : ranks) {
+      for (TrafficFigure& other : *rank.figures.communication) {
+        const bool same = other.collective == row.collective && other.group == row.group && other.phase == row.phase &&
+                          other.dtype == row.dtype && other.kind == row.kind;
+        if (!same || !other.wire) continue;
+        sum += other.wire->value();
+        rows.push_back(&other);
+      }
+    }
+    const bool one_ends = row.collective == "broadcast" || row.collective == "reduce";
+    for (TrafficFigure* other : rows) other->wire = Bytes(sum / (one_ends ? world - 1 : world));
+  }
+}
+
+void tell(const RanksOutcome& outcome, RunResult& result) {
+  if (!outcome.first) return;
+  result.outcome =
+      outcome.first->status == DSPLAN_OUT_OF_MEMORY ? Receipt::Outcome::OutOfMemory : Receipt::Outcome::Error;
+  result.message = describe(*outcome.first);
+  try {
+    outcome.rethrow_if_failed();
+  } catch (const Parted& parted) {
+    result.parted = parted.event();
+    result.message = parted.what();
+  } catch (const RunFailure&) {
+  }  // A Refusal, or an InternalError, goes on.
+}
+
+}  // namespace
+
+RunResult run(const std::vector<RankPlan>& plans, const RunOptions& options) {
+  DSPLAN_CHECK(!plans.empty() && options.backend != nullptr && !options.memory.empty(), "a run of nothing");
+  RunResult result;
+  result.ranks.resize(plans.size());
+  ThreadTransport transport(static_cast<int>(plans.size()));
+  divide(plans.front().schedule, transport);
+  const RanksOutcome outcome = run_ranks(static_cast<int>(plans.size()), transport, [&](RankScope& scope) {
+    const auto rank = static_cast<std::size_t>(scope.rank);
+    run_rank(plans[rank], options, transport, scope, result.ranks[rank]);
+  });
+  tell(outcome, result);
+  if (result.outcome == Receipt::Outcome::Ran) share_wire(result.ranks);
+  return result;
+}
+
+}  // namespace dsplan::exec

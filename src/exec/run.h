@@ -1,0 +1,42 @@
+// One run: all ranks of a plan, each in its thread, on one backend; what they measured, whatever way it ended.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/receipt.h"
+#include "exec/measure.h"
+#include "exec/memory.h"
+#include "exec/runner.h"
+#include "exec/settings.h"
+
+namespace dsplan::exec {
+
+struct RunOptions {
+  RunSettings settings;
+  const dsplan_backend* backend = nullptr;
+  std::string directory;              // Of files that stand for NVMe; empty: none can be made.
+  std::vector<MemoryOptions> memory;  // By rank; one for all: the same for each.
+  std::vector<Observer> observers;    // By rank; empty: nobody looks.
+};
+
+struct RankRun {
+  RankFigures figures;  // As far as the rank came.
+  std::vector<double> losses;
+  std::vector<PhaseTime> times;
+};
+
+struct RunResult {
+  std::vector<RankRun> ranks;
+  Receipt::Outcome outcome = Receipt::Outcome::Ran;
+  std::string message;                // Of the first failure, with rank, event and call.
+  std::optional<std::size_t> parted;  // The event at which prediction and measurement part.
+};
+
+// `plans`: of ranks 0, 1, ... of the data-parallel group. Refuses (Refusal) what cannot be executed before anything
+// starts; every other way to end is a result.
+[[nodiscard]] RunResult run(const std::vector<RankPlan>& plans, const RunOptions& options);
+
+}  // namespace dsplan::exec

@@ -1,0 +1,141 @@
+// Carries out one rank's schedule: a reader of the only replay loop, riding behind the meter of the prediction. Every
+// allocation that belongs to an operator has the size that the operator wants; after each event both sums are compared,
+// and the first event at which they part ends the run.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/graph.h"
+#include "core/model.h"
+#include "core/program.h"
+#include "core/schedule.h"
+#include "exec/batch.h"
+#include "exec/communicators.h"
+#include "exec/device.h"
+#include "exec/flat.h"
+#include "exec/memory.h"
+#include "exec/settings.h"
+#include "exec/values.h"
+#include "sim/memory.h"
+
+namespace dsplan::exec {
+
+// What one rank carries out. Everything must outlive the runner.
+struct RankPlan {
+  const ModelSpec& model;
+  std::span<const Graph> graphs;
+  const Schedule& schedule;
+  const Program& program;
+};
+
+// Prediction and measurement part at an event of this rank.
+class Parted : public std::exception {
+ public:
+  Parted(std::int64_t rank, std::size_t event, std::string text);
+  [[nodiscard]] const char* what() const noexcept override { return text_.c_str(); }
+  [[nodiscard]] std::size_t event() const { return event_; }
+
+ private:
+  std::size_t event_;
+  std::string text_;
+};
+
+// What a test or a report may look at while the run goes on. Pointers are the host's: only where the backend says so.
+struct Observer {
+  // The gradient of a parameter is ready, before the runtime takes it.
+  std::function<void(ParameterId, const dsplan_tensor&)> gradient;
+};
+
+class Runner : public Ignores<Enter, Exit> {
+ public:
+  // `meter` sees every event before this does.
+  Runner(const RankPlan& plan, const RunSettings& settings, const MemoryMeter& meter, Device& device,
+         RankMemory& memory, Communicators& communicators, const Text& text, const Observer& observer = {});
+  ~Runner();
+
+  using Ignores<Enter, Exit>::on;
+  void on(std::size_t at, const Allocate& event);
+  void on(std::size_t at, const Release& event);
+  void on(std::size_t at, const Compute& event);
+  void on(std::size_t at, const Communicate& event);
+  void on(std::size_t at, const Mark& event);
+
+  // Every collective of this rank so far, with what it really sent, and the event at which it was called.
+  struct Sent {
+    std::size_t event = 0;
+    CallRecord record;
+  };
+  [[nodiscard]] const std::vector<Sent>& sent() const { return sent_; }
+  // Nanoseconds within collectives so far, waiting for other ranks included.
+  [[nodiscard]] std::int64_t communicating() const { return communicating_; }
+  // The mean loss of each micro-batch of this rank, in order.
+  [[nodiscard]] const std::vector<double>& losses() const { return losses_; }
+  [[nodiscard]] std::size_t event() const { return event_; }
+
+ private:
+  enum Register : std::uint8_t { kSquares, kOverflow, kRegisters };
+
+  void arrive(std::size_t at);  // Silent tasks that come before this event.
+  void compare(std::size_t at) const;
+  [[nodiscard]] const Task& task_at(std::size_t at);
+  [[nodiscard]] Bytes size_of(BufferId buffer);
+
+  // Work on values.
+  [[nodiscard]] dsplan_tensor tensor_of(const TensorAt& tensor) const;
+  void run_operator(const Task& task);
+  void make_batch(const Task& task);
+  void take_loss(ValueId value);
+  [[nodiscard]] dsplan_random random_for(const Task& task) const;
+
+  // Flat work (runner_flat.cpp).
+  [[nodiscard]] std::vector<Piece> pieces(Span ranges, DType zeros = DType::UInt8) const;
+  void run_flat(const Task& task);
+  void load_parameters(const Task& task);
+  void load_buffer(const Task& task);
+  void copy(const Task& task);
+  void add(const Task& task);
+  void scale(const Task& task, double factor);
+  void square_sum(const Task& task);
+  void put_norm(const Task& task);
+  void take_norm(const Task& task);
+  [[nodiscard]] Piece joined(const std::vector<Piece>& parts, const Piece& place);
+  void update(const Task& task);
+  void launch(Body body, std::span<const dsplan_tensor> in, std::span<const dsplan_tensor> made,
+              std::span<const std::int64_t> integers = {}, std::span<const double> numbers = {},
+              dsplan_random random = {});
+  void to_device(const Piece& target, const void* values, std::int64_t bytes);
+  [[nodiscard]] double scalar_at(const Piece& piece);
+  [[nodiscard]] double gradient_factor() const;
+
+  const RankPlan plan_;
+  const RunSettings settings_;
+  const MemoryMeter& meter_;
+  Device& device_;
+  RankMemory& memory_;
+  Communicators& communicators_;
+  const Text& text_;
+  const Observer& observer_;
+  Values values_;
+
+  std::size_t event_ = 0;
+  std::size_t next_task_ = 0;
+  std::size_t next_loss_ = 0;
+  std::int64_t micro_batches_ = 0;  // Begun since the run began.
+  std::int64_t steps_ = 0;          // Optimizer steps begun.
+  std::vector<double> losses_;
+  std::vector<Sent> sent_;
+  std::int64_t communicating_ = 0;
+  std::byte* registers_ = nullptr;  // Of the device, the executor's own: not among the plan's bytes.
+  double squares_ = 0;              // Of the norm of all ranks' gradients.
+  double pending_ = 0;              // This rank's part, not yet with the others.
+  double contributed_ = 0;          // What went into `norm_buffer_`.
+  bool clips_apart_ = false;        // Clipping is work of its own, not part of the update.
+  BufferId norm_buffer_ = kNoBuffer;
+};
+
+}  // namespace dsplan::exec

@@ -1,0 +1,388 @@
+#include "exec/threads.h"
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "exec/circle.h"
+
+namespace dsplan::exec {
+namespace {
+
+// [begin, end) of n elements in W chunks whose lengths differ by one at most.
+struct Chunk {
+  std::int64_t begin;
+  std::int64_t length;
+};
+Chunk chunk_of(std::int64_t elements, int ranks, int at) {
+  const std::int64_t base = elements / ranks;
+  const std::int64_t longer = elements % ranks;
+  return {base * at + std::min<std::int64_t>(at, longer), base + (at < longer ? 1 : 0)};
+}
+
+// A group of one: nothing is sent.
+class Alone : public Communicator {
+ public:
+  Alone(Group group, Device& device) : group_(group), device_(device) {}
+  [[nodiscard]] int rank() const override { return 0; }
+  [[nodiscard]] int ranks() const override { return 1; }
+  CallRecord run(const CollectiveCall& call) override {
+    if (call.kind == Collective::SendRecv) {
+      throw RunFailure({DSPLAN_INVALID, device_.rank(), call.event, "send_recv", "a group of one rank"});
+    }
+    const Bytes payload = storage(Elements(call.elements), call.dtype);
+    if (call.output != nullptr && call.output != call.input && call.elements > 0) {
+      device_.copy(call.output, Space::Device, call.input, Space::Device, payload, call.stream);
+    }
+    return {call.kind, group_, call.dtype, call.elements, payload, Bytes(0)};
+  }
+
+ private:
+  Group group_;
+  Device& device_;
+};
+
+class ThreadCommunicator : public Communicator {
+ public:
+  ThreadCommunicator(ThreadTransport& transport, Circle& circle, int me, Device& device)
+      : transport_(transport), circle_(circle), me_(me), device_(device) {
+    Circle::Seat& seat = circle_.seat(me_);
+    for (dsplan_event*& event : seat.met) event = device_.create_event();
+    seat.passed = device_.create_event();
+  }
+  ~ThreadCommunicator() override {
+    circle_.wait_until_closed();
+    Circle::Seat& seat = circle_.seat(me_);
+    for (dsplan_event* event : seat.met) device_.destroy_event(event);
+    device_.destroy_event(seat.passed);
+  }
+
+  [[nodiscard]] int rank() const override { return me_; }
+  [[nodiscard]] int ranks() const override { return circle_.size(); }
+  CallRecord run(const CollectiveCall& call) override;
+
+ private:
+  void validate(const CollectiveCall& call) const;
+  [[noreturn]] void refuse(const CollectiveCall& call, const std::string& text) const;
+  void carry_out(const CollectiveCall& call);
+  Bytes exchange(const CollectiveCall& call);
+  void receive(const CollectiveCall& call);
+  void all_reduce(const CollectiveCall& call);
+  void reduce_scatter(const CollectiveCall& call);
+  void all_gather(const CollectiveCall& call);
+  void broadcast(const CollectiveCall& call);
+  void reduce(const CollectiveCall& call);
+  void all_to_all(const CollectiveCall& call);
+
+  // All ranks' work so far comes before what follows on this rank's stream.
+  void fence(const CollectiveCall& call);
+  // Elements of rank `from` that stand at `source` in its memory.
+  void pull(const CollectiveCall& call, void* to, const void* source, std::int64_t elements, int from);
+  // The sum over all ranks of `length` elements from `begin` of their inputs.
+  void combine(const CollectiveCall& call, void* to, std::int64_t begin, std::int64_t length);
+  void lose(const CollectiveCall& call, Failure failure);
+
+  [[nodiscard]] const CollectiveCall& theirs(int rank) const { return circle_.seat(rank).call; }
+  [[nodiscard]] std::int64_t bytes(std::int64_t elements, const CollectiveCall& call) const {
+    return elements * bytes_per_element(call.dtype);
+  }
+  [[nodiscard]] const char* at(const void* buffer, std::int64_t element, const CollectiveCall& call) const {
+    return static_cast<const char*>(buffer) + bytes(element, call);
+  }
+  [[nodiscard]] char* at(void* buffer, std::int64_t element, const CollectiveCall& call) const {
+    return static_cast<char*>(buffer) + bytes(element, call);
+  }
+
+  ThreadTransport& transport_;
+  Circle& circle_;
+  int me_;
+  Device& device_;
+  unsigned meetings_ = 0;
+  std::vector<const void*> pieces_;
+};
+
+void ThreadCommunicator::refuse(const CollectiveCall& call, const std::string& text) const {
+  throw RunFailure({DSPLAN_INVALID, device_.rank(), call.event, std::string(dsplan::name(call.kind)), text});
+}
+
+void ThreadCommunicator::validate(const CollectiveCall& call) const {
+  const int size = ranks();
+  if (call.elements < 0) refuse(call, "a negative number of elements");
+  const bool in_shares =
+      call.kind == Collective::ReduceScatter || call.kind == Collective::AllGather || call.kind == Collective::AllToAll;
+  if (in_shares && call.elements % size != 0) {
+    refuse(call, fmt::format("{} elements do not divide among {} ranks", call.elements, size));
+  }
+  if (call.root < 0 || call.root >= size) refuse(call, fmt::format("root {} of {} ranks", call.root, size));
+  const bool broadcasts = call.kind == Collective::Broadcast;
+  const bool point = call.kind == Collective::SendRecv;
+  const bool reads = point ? call.to != kNobody : !broadcasts || me_ == call.root;
+  const bool writes = point ? call.from != kNobody
+                            : (broadcasts ? me_ != call.root : call.kind != Collective::Reduce || me_ == call.root);
+  if (call.elements > 0 && ((reads && call.input == nullptr) || (writes && call.output == nullptr))) {
+    refuse(call, "a buffer is missing");
+  }
+  if (call.kind == Collective::AllToAll && call.input == call.output && call.elements > 0) {
+    refuse(call, "input and output are the same");
+  }
+  const auto other = [&](int rank) { return rank == kNobody || (rank >= 0 && rank < size && rank != me_); };
+  if (point && (!other(call.to) || !other(call.from) || (!reads && !writes))) refuse(call, "no such partner");
+}
+
+CallRecord ThreadCommunicator::run(const CollectiveCall& call) {
+  validate(call);
+  CallRecord record{call.kind, circle_.group(), call.dtype, call.elements, storage(Elements(call.elements), call.dtype),
+                    Bytes(0)};
+  Circle::Seat& seat = circle_.seat(me_);
+  seat.call = call;
+  if (call.kind == Collective::SendRecv) {
+    record.sent = exchange(call);
+    return record;
+  }
+  device_.record(seat.met[meetings_ % 2], call.stream);
+  circle_.open(me_);
+  try {
+    // Only now: before, others may still be adding up the last call's.
+    seat.taken.assign(seat.taken.size(), 0);
+    carry_out(call);
+    fence(call);
+  } catch (const RunFailure& failure) {
+    lose(call, failure.failure());
+    throw;
+  } catch (...) {
+    lose(call, {DSPLAN_INVALID, device_.rank(), call.event, std::string(dsplan::name(call.kind)), "a bug in dsplan"});
+    throw;
+  }
+  for (int rank = 0; rank < ranks(); ++rank) {
+    record.sent += Bytes(circle_.seat(rank).taken[static_cast<std::size_t>(me_)]);
+  }
+  circle_.close(false);
+  return record;
+}
+
+// The others are told first. Then this rank stays until nobody reads its memory any more, and has itself ended what it
+// began to read of theirs.
+void ThreadCommunicator::lose(const CollectiveCall& call, Failure failure) {
+  if (failure.status != DSPLAN_ABORTED) {
+    failure.rank = device_.rank();
+    if (failure.event == kNoEvent) failure.event = call.event;
+    transport_.abort(failure);
+  }
+  try {
+    device_.synchronize(call.stream);
+  } catch (const RunFailure&) {
+    // The first failure is the one that is told.
+  }
+  circle_.close(true);
+}
+
+void ThreadCommunicator::fence(const CollectiveCall& call) {
+  ++meetings_;
+  device_.record(circle_.seat(me_).met[meetings_ % 2], call.stream);
+  circle_.meet(me_);
+  for (int rank = 0; rank < ranks(); ++rank) {
+    if (rank != me_) device_.wait(call.stream, circle_.seat(rank).met[meetings_ % 2]);
+  }
+}
+
+void ThreadCommunicator::pull(const CollectiveCall& call, void* to, const void* source, std::int64_t elements,
+                              int from) {
+  if (elements == 0 || to == source) return;
+  device_.copy(to, Space::Device, source, Space::Device, Bytes(bytes(elements, call)), call.stream);
+  if (from != me_) circle_.seat(me_).taken[static_cast<std::size_t>(from)] += bytes(elements, call);
+}
+
+void ThreadCommunicator::combine(const CollectiveCall& call, void* to, std::int64_t begin, std::int64_t length) {
+  if (length == 0) return;
+  pieces_.clear();
+  for (int rank = 0; rank < ranks(); ++rank) pieces_.push_back(at(theirs(rank).input, begin, call));
+  device_.combine(call.reduction, call.dtype, to, pieces_, length, call.stream);
+  for (int rank = 0; rank < ranks(); ++rank) {
+    if (rank != me_) circle_.seat(me_).taken[static_cast<std::size_t>(rank)] += bytes(length, call);
+  }
+}
+
+void ThreadCommunicator::carry_out(const CollectiveCall& call) {
+  for (int rank = 0; rank < ranks(); ++rank) {
+    if (rank != me_) device_.wait(call.stream, circle_.seat(rank).met[meetings_ % 2]);
+  }
+  switch (call.kind) {
+    case Collective::AllReduce: return all_reduce(call);
+    case Collective::ReduceScatter: return reduce_scatter(call);
+    case Collective::AllGather: return all_gather(call);
+    case Collective::Broadcast: return broadcast(call);
+    case Collective::Reduce: return reduce(call);
+    case Collective::AllToAll: return all_to_all(call);
+    case Collective::SendRecv: break;
+  }
+  DSPLAN_CHECK(false, "a point-to-point call among collectives");
+}
+
+// Each rank makes the sum of one chunk, then all take each other's. In place nobody writes what another reads: of a
+// buffer its owner alone reads the chunk that it writes.
+void ThreadCommunicator::all_reduce(const CollectiveCall& call) {
+  const Chunk mine = chunk_of(call.elements, ranks(), me_);
+  combine(call, at(call.output, mine.begin, call), mine.begin, mine.length);
+  fence(call);
+  for (int step = 1; step < ranks(); ++step) {
+    const int rank = (me_ + step) % ranks();
+    const Chunk chunk = chunk_of(call.elements, ranks(), rank);
+    pull(call, at(call.output, chunk.begin, call), at(theirs(rank).output, chunk.begin, call), chunk.length, rank);
+  }
+}
+
+void ThreadCommunicator::reduce_scatter(const CollectiveCall& call) {
+  const std::int64_t share = call.elements / ranks();
+  combine(call, call.output, share * me_, share);
+}
+
+void ThreadCommunicator::all_gather(const CollectiveCall& call) {
+  const std::int64_t share = call.elements / ranks();
+  for (int step = 0; step < ranks(); ++step) {
+    const int rank = (me_ + step) % ranks();
+    pull(call, at(call.output, share * rank, call), theirs(rank).input, share, rank);
+  }
+}
+
+// A chain from the root: each copies from the one before it.
+void ThreadCommunicator::broadcast(const CollectiveCall& call) {
+  const int place = (me_ - call.root + ranks()) % ranks();
+  if (place == 0) {
+    if (call.output != nullptr) pull(call, call.output, call.input, call.elements, me_);
+  } else {
+    const int before = (me_ - 1 + ranks()) % ranks();
+    circle_.await_turn(me_, place);
+    device_.wait(call.stream, circle_.seat(before).passed);
+    const CollectiveCall& from = theirs(before);
+    pull(call, call.output, place == 1 ? from.input : from.output, call.elements, before);
+  }
+  device_.record(circle_.seat(me_).passed, call.stream);
+  circle_.pass_turn();
+}
+
+void ThreadCommunicator::reduce(const CollectiveCall& call) {
+  if (me_ == call.root) combine(call, call.output, 0, call.elements);
+}
+
+void ThreadCommunicator::all_to_all(const CollectiveCall& call) {
+  const std::int64_t share = call.elements / ranks();
+  for (int step = 0; step < ranks(); ++step) {
+    const int rank = (me_ + step) % ranks();
+    pull(call, at(call.output, share * rank, call), at(theirs(rank).input, share * me_, call), share, rank);
+  }
+}
+
+// Sends first and receives then, so that two ranks may exchange; the sender waits for its own message last.
+Bytes ThreadCommunicator::exchange(const CollectiveCall& call) {
+  Circle::Seat& seat = circle_.seat(me_);
+  if (call.to != kNobody) {
+    device_.record(seat.met[0], call.stream);
+    circle_.send(me_, call.to, seat.met[0]);
+  }
+  std::exception_ptr trouble;
+  if (call.from != kNobody) {
+    try {
+      receive(call);
+    } catch (const RunFailure& failure) {
+      if (call.to == kNobody) throw;
+      trouble = std::current_exception();
+      if (failure.failure().status != DSPLAN_ABORTED) transport_.abort(failure.failure());
+    }
+  }
+  if (call.to == kNobody) return Bytes(0);
+  // Also in trouble: the receiver may be copying from this rank's memory.
+  dsplan_event* copied = nullptr;
+  std::int64_t sent = 0;
+  try {
+    sent = circle_.await_taken(me_, call.to, copied);
+  } catch (...) {
+    if (!trouble) throw;
+  }
+  if (trouble) std::rethrow_exception(trouble);
+  device_.wait(call.stream, copied);
+  return Bytes(sent);
+}
+
+void ThreadCommunicator::receive(const CollectiveCall& call) {
+  const Circle::Mail mail = circle_.receive(me_, call.from);
+  Circle::Seat& seat = circle_.seat(me_);
+  try {
+    device_.wait(call.stream, mail.ready);
+    const std::int64_t size = bytes(call.elements, call);
+    if (size > 0) {
+      device_.copy(call.output, Space::Device, mail.call.input, Space::Device, Bytes(size), call.stream);
+    }
+    device_.record(seat.passed, call.stream);
+    circle_.take(me_, call.from, seat.passed, size);
+  } catch (const RunFailure& failure) {
+    Failure told = failure.failure();
+    told.rank = device_.rank();
+    if (told.event == kNoEvent) told.event = call.event;
+    transport_.abort(told);
+    circle_.take(me_, call.from, seat.passed, 0);
+    throw;
+  }
+}
+
+}  // namespace
+
+ThreadTransport::ThreadTransport(int ranks, std::chrono::milliseconds patience)
+    : ranks_(ranks), patience_(patience), left_(static_cast<std::size_t>(ranks)) {
+  DSPLAN_CHECK(ranks > 0, "a run without ranks");
+}
+
+ThreadTransport::~ThreadTransport() = default;
+
+void ThreadTransport::divide(Group group, std::vector<std::vector<int>> groups) {
+  std::vector<int> seen(static_cast<std::size_t>(ranks_), 0);
+  for (const std::vector<int>& members : groups) {
+    for (const int rank : members) {
+      DSPLAN_CHECK(rank >= 0 && rank < ranks_ && seen[static_cast<std::size_t>(rank)]++ == 0,
+                   "each rank is in exactly one group of a kind");
+    }
+  }
+  std::vector<std::unique_ptr<Circle>>& circles = circles_[group];
+  DSPLAN_CHECK(circles.empty(), "a kind of group is divided once");
+  for (std::vector<int>& members : groups)
+    circles.push_back(std::make_unique<Circle>(*this, group, std::move(members)));
+}
+
+std::unique_ptr<Communicator> ThreadTransport::connect(Group group, Device& device) {
+  const auto found = circles_.find(group);
+  if (found != circles_.end()) {
+    for (const std::unique_ptr<Circle>& circle : found->second) {
+      for (int at = 0; at < circle->size() && circle->size() > 1; ++at) {
+        if (circle->member(at) != device.rank()) continue;
+        return std::make_unique<ThreadCommunicator>(*this, *circle, at, device);
+      }
+    }
+  }
+  return std::make_unique<Alone>(group, device);
+}
+
+void ThreadTransport::abort(const Failure& failure) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (first_) return;
+    first_ = failure;
+    aborted_.store(true, std::memory_order_release);
+  }
+  wake_all();
+}
+
+std::optional<Failure> ThreadTransport::first_failure() const {
+  const std::lock_guard lock(mutex_);
+  return first_;
+}
+
+void ThreadTransport::leave(int rank) noexcept {
+  left_[static_cast<std::size_t>(rank)].store(true);
+  wake_all();
+}
+
+void ThreadTransport::wake_all() noexcept {
+  for (const auto& [group, circles] : circles_) {
+    for (const std::unique_ptr<Circle>& circle : circles) circle->wake();
+  }
+}
+
+}  // namespace dsplan::exec

@@ -1,0 +1,25 @@
+// The answer to a chain as JSON, CSV and Markdown; and a chain as its file.
+#pragma once
+
+#include <string>
+
+#include "core/chain.h"
+
+namespace dsplan {
+
+// "dsplan.chain/1" (interface.md, "Chain"). Beside the promised keys: "budget_bytes", "gap" (time / lower_bound - 1),
+// "optimal", "method_bound", "memory_bound" {"bytes", "stage"}, "segments" [first, last, mode] with an option's name as
+// a fourth item, "fitting", "times_rounded". An operation that saves by an option names it as a third item. Times are
+// in the file's unit. What there is none of is null.
+[[nodiscard]] std::string chain_plan_json(const ChainPlan& plan, const Chain& chain);
+
+// path,value: the same without the two lists, then "segments.1", ... and "operations.1", ... in words.
+[[nodiscard]] std::string chain_plan_csv(const ChainPlan& plan, const Chain& chain);
+
+// The figures and the segments as two tables.
+[[nodiscard]] std::string chain_plan_markdown(const ChainPlan& plan, const Chain& chain);
+
+// A chain file that `read_chain` reads back.
+[[nodiscard]] std::string chain_json(const Chain& chain);
+
+}  // namespace dsplan

@@ -1,0 +1,88 @@
+// Runs for tests: small models, all ranks of a plan carried out on the host, and what came of it.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "exec/host/host_backend.h"
+#include "exec/host/kernels.h"
+#include "exec/run.h"
+#include "lowered.h"
+#include "planner/compare.h"
+#include "planner/executable.h"
+#include "planner/predict.h"
+#include "sim/memory.h"
+
+namespace running {
+
+using namespace dsplan;
+
+inline const char* kGpt2 = R"({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 32, "n_layer": 3,
+  "n_head": 4, "n_positions": 32, "vocab_size": 97, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0})";
+inline const char* kGpt2Dropout = R"({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 32,
+  "n_layer": 3, "n_head": 4, "n_positions": 32, "vocab_size": 97})";
+inline const char* kLlama = R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32,
+  "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+  "vocab_size": 97, "rms_norm_eps": 1e-5})";
+
+inline ModelSpec model(const char* config) { return lowered::inlined("tiny", config); }
+
+struct Options {
+  std::int64_t steps = 2;
+  double clip = 0;
+  double learning_rate = 1e-2;
+  std::vector<exec::MemoryOptions> memory{exec::MemoryOptions{}};
+  const dsplan_backend* backend = nullptr;
+  std::vector<exec::Observer> observers;
+};
+
+inline exec::RunSettings settings_of(const Job& job, const Options& options) {
+  exec::RunSettings settings;
+  settings.optimizer = job.training.optimizer.kind;
+  settings.learning_rate = options.learning_rate;
+  settings.momentum = job.training.optimizer.momentum;
+  settings.weight_decay = job.training.optimizer.weight_decay;
+  settings.clip = job.training.gradient_clipping;
+  settings.seed = 7;
+  settings.ranks = job.parallelism.dp;
+  settings.grad_accum = job.training.grad_accum;
+  settings.micro_batch = job.training.micro_batch;
+  return settings;
+}
+
+inline exec::RunResult run(const ModelSpec& model, const Job& job, const ExecutableRanks& plan,
+                           const Options& options = {}) {
+  std::vector<exec::RankPlan> ranks;
+  for (const Executable& one : plan.ranks) ranks.push_back({model, plan.shapes.graphs, one.schedule, one.program});
+  exec::RunOptions how;
+  how.settings = settings_of(job, options);
+  exec::HostOptions machine;
+  machine.kernels = exec::host_kernels;
+  const exec::HostBackend host(machine);
+  how.backend = options.backend != nullptr ? options.backend : &host.table();
+  how.directory = "/tmp";
+  how.memory = options.memory;
+  how.observers = options.observers;
+  return exec::run(ranks, how);
+}
+
+inline exec::RunResult run(const ModelSpec& model, const Job& job, const Options& options = {}) {
+  return run(model, job, executables_of(model, job, options.steps, "test"), options);
+}
+
+// The mean loss of all ranks, micro-batch by micro-batch, averaged over each optimizer step.
+inline std::vector<double> losses_by_step(const exec::RunResult& result, std::int64_t grad_accum) {
+  std::vector<double> losses;
+  const std::size_t count = result.ranks.front().losses.size();
+  for (std::size_t at = 0; at < count; ++at) {
+    double sum = 0;
+    for (const exec::RankRun& rank : result.ranks) sum += rank.losses[at];
+    if (at % static_cast<std::size_t>(grad_accum) == 0) losses.push_back(0);
+    losses.back() += sum / static_cast<double>(result.ranks.size()) / static_cast<double>(grad_accum);
+  }
+  return losses;
+}
+
+}  // namespace running
