@@ -23,7 +23,7 @@ Given with(const char* deepspeed, const char* wished) {
   return given;
 }
 
-const ResolvedInput* input(const Job& job, std::string_view name) {
+const ResolvedInput* input_named(const Job& job, std::string_view name) {
   const auto at =
       std::find_if(job.inputs.begin(), job.inputs.end(), [&](const ResolvedInput& one) { return one.name == name; });
   return at == job.inputs.end() ? nullptr : &*at;
@@ -52,10 +52,10 @@ TEST_CASE("where the model is made is assumed, and listed, or given") {
   CHECK(run(with(kStage3, "host")).training.model_init == ModelInit::Host);
   CHECK(run(with(kStage2, "host")).training.model_init == ModelInit::Host);
   const Job assumed = run(with(kStage3, nullptr));
-  REQUIRE(input(assumed, "model_init") != nullptr);
-  CHECK(input(assumed, "model_init")->origin == Origin::Assumed);
-  CHECK(input(run(with(kStage3, "device")), "model_init")->origin == Origin::Given);
-  CHECK(input(run(Given{}), "model_init") == nullptr);  // Plain PyTorch: the device does not see it.
+  REQUIRE(input_named(assumed, "model_init") != nullptr);
+  CHECK(input_named(assumed, "model_init")->origin == Origin::Assumed);
+  CHECK(input_named(run(with(kStage3, "device")), "model_init")->origin == Origin::Given);
+  CHECK(input_named(run(Given{}), "model_init") == nullptr);  // Plain PyTorch: the device does not see it.
   CHECK(refusal(with(kStage2, "zero_init")).find("without ZeRO stage 3") != std::string::npos);
   CHECK(refusal(with(kStage3, "hsot")).find("none of zero_init, device and host") != std::string::npos);
 }

@@ -35,16 +35,6 @@ void compare_headers(const ModelFiles& files, const ModelSpec& model, std::vecto
   if (!differences.empty()) throw Refusal(std::move(differences));
 }
 
-Request read_training(const std::string& argument) {
-  const Document document = read_document(locate_bundled(Bundled::Training, argument));
-  return document.root.find("dsplan") != nullptr ? read_training_file(document) : read_training_arguments(document);
-}
-
-bool is_checkpoint_file(const std::string& text) {
-  return text.find('/') != std::string::npos || text.ends_with(".json") || text.ends_with(".hjson") ||
-         text.ends_with(".yaml") || text.ends_with(".yml");
-}
-
 void read_checkpoint_groups(Request& request) {
   if (!request.checkpoint.given() || request.checkpoint_groups.given()) return;
   if (!is_checkpoint_file(*request.checkpoint)) return;
@@ -54,9 +44,10 @@ void read_checkpoint_groups(Request& request) {
 void read_machines(Inputs& inputs, Diagnostics& diagnostics) {
   const Request& request = inputs.request;
   attempt(diagnostics, [&] {
-    if (request.cluster.given()) inputs.cluster = load_cluster(*request.cluster);
+    if (request.cluster.given() && !inputs.cluster) inputs.cluster = load_cluster(*request.cluster);
   });
   attempt(diagnostics, [&] {
+    if (inputs.hardware) return;
     if (request.hardware.given()) {
       inputs.hardware = load_hardware(*request.hardware);
     } else if (inputs.cluster) {
@@ -70,6 +61,15 @@ void read_machines(Inputs& inputs, Diagnostics& diagnostics) {
 }
 
 }  // namespace
+
+Request read_training(const Document& document) {
+  return document.root.find("dsplan") != nullptr ? read_training_file(document) : read_training_arguments(document);
+}
+
+bool is_checkpoint_file(const std::string& text) {
+  return text.find('/') != std::string::npos || text.ends_with(".json") || text.ends_with(".hjson") ||
+         text.ends_with(".yaml") || text.ends_with(".yml");
+}
 
 ModelSpec load_model(const std::string& argument, std::vector<Notice>& notices) {
   const ModelFiles files = locate_model(argument);
@@ -95,7 +95,9 @@ Inputs gather(const SimulateWords& words) {
     if (!words.launch.empty()) launch = read_launch_line(words.launch);
   });
   attempt(diagnostics, [&] {
-    if (words.options.training.given()) launch = overlay(read_training(*words.options.training), launch);
+    if (!words.options.training.given()) return;
+    const std::string path = locate_bundled(Bundled::Training, *words.options.training);
+    launch = overlay(read_training(read_document(path)), launch);
   });
   inputs.request = overlay(launch, words.options);
   Request& request = inputs.request;

@@ -5,6 +5,7 @@
 
 #include "cli/options.h"
 #include "core/cluster.h"
+#include "core/document.h"
 #include "core/inputs.h"
 #include "core/job.h"
 #include "core/model.h"
@@ -25,8 +26,13 @@ struct Inputs {
 [[nodiscard]] Inputs gather(const SimulateWords& words);
 [[nodiscard]] ModelSpec load_model(const std::string& argument, std::vector<Notice>& notices);
 
+// Our own training file, or TrainingArguments.
+[[nodiscard]] Request read_training(const Document& document);
+// Whether --checkpoint names a file rather than a mode.
+[[nodiscard]] bool is_checkpoint_file(const std::string& text);
+
 // The files that a request names beside model, training file and DeepSpeed JSON: checkpointed groups, hardware,
-// cluster, calibration; and the model's adapters.
+// cluster, calibration, unless they are there already; and the model's adapters.
 void read_what_it_names(Inputs& inputs, Diagnostics& diagnostics);
 
 // Runs one reader; its faults join those of the others.

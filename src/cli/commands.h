@@ -20,6 +20,7 @@ inline constexpr int kUnavailable = 6;
 [[nodiscard]] int explain_command(const Words& words);
 [[nodiscard]] int emit_command(const Words& words);
 [[nodiscard]] int compare_command(const Words& words);
+[[nodiscard]] int check_command(const Words& words);
 [[nodiscard]] int plan_command(const Words& words);
 [[nodiscard]] int run_command(const Words& words);
 [[nodiscard]] int doctor_command(const Words& words);

@@ -11,6 +11,7 @@
 #include "cli/report_comparison.h"
 #include "cli/report_operators.h"
 #include "cli/repredict.h"
+#include "cli/tolerances.h"
 #include "io/known_differences.h"
 #include "io/operators_receipt.h"
 #include "io/read_prediction.h"
@@ -80,42 +81,9 @@ CompareWords parse(const Words& words) {
   return said;
 }
 
-// "reserved=1%", "process=1048576", "reserved=0.5%".
-void take_tolerance(const std::string& text, Tolerances& into, Diagnostics& faults) {
-  const auto refuse = [&](std::string message, std::string hint = {}) {
-    faults.add({"--tolerance", 0, 0, {}, std::move(message), std::move(hint)});
-  };
-  const std::size_t equals = text.find('=');
-  if (equals == std::string::npos) return refuse(fmt::format("\"{}\" is not KIND=N", text), "write reserved=1%");
-  const std::string word = text.substr(0, equals);
-  std::optional<RowKind> kind;
-  std::vector<std::string_view> names;
-  for (std::size_t i = 0; i < kRowKinds; ++i) {
-    if (static_cast<RowKind>(i) == RowKind::Verdict) continue;
-    names.push_back(name(static_cast<RowKind>(i)));
-    if (names.back() == word) kind = static_cast<RowKind>(i);
-  }
-  if (!kind) return refuse(fmt::format("no kind \"{}\"", word), did_you_mean(word, names));
-  if (into.by_kind.contains(*kind)) return refuse(fmt::format("\"{}\" is given more than once", word));
-  std::string value = text.substr(equals + 1);
-  const bool percent = value.ends_with('%');
-  if (percent) value.pop_back();
-  // One decimal: permille.
-  const std::size_t point = percent ? value.find('.') : std::string::npos;
-  const bool tenth = point != std::string::npos && point + 2 == value.size();
-  if (tenth) value.erase(point, 1);
-  const std::optional<std::int64_t> read = whole_number("--tolerance", value, faults);
-  if (!read) return;
-  const std::int64_t permille = percent && !tenth ? checked_mul(*read, 10) : *read;
-  if (*read < 0 || (percent && permille > 1000)) return refuse(fmt::format("{} is no tolerance", text));
-  into.by_kind[*kind] = percent ? Tolerance{0, permille} : Tolerance{*read, 0};
-}
-
 CompareTerms terms_of(const CompareWords& said) {
   CompareTerms terms;
-  Diagnostics faults;
-  for (const std::string& text : said.tolerances) take_tolerance(text, terms.tolerances, faults);
-  faults.throw_if_any();
+  terms.tolerances = read_tolerances(said.tolerances);
   if (said.explained) terms.known = read_known_differences(read_document(*said.explained));
   return terms;
 }

@@ -10,8 +10,8 @@ namespace dsplan {
 // starts, and renamed by `finish`. Something that is no regular file (/dev/null, a pipe) is written to directly.
 class Output {
  public:
-  // Empty: standard output. Refuses a path that cannot be written.
-  explicit Output(std::string path);
+  // Empty: standard output. Refuses, under the name of the option that said it, a path that cannot be written.
+  explicit Output(std::string path, std::string option = "--out");
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
   ~Output();  // Without `finish`, a file leaves no trace.
@@ -24,7 +24,8 @@ class Output {
   void finish();
 
  private:
-  std::string path_;       // As the user named it; for messages.
+  std::string path_;  // As the user named it; for messages, as the next.
+  std::string option_;
   std::string final_;      // With links resolved.
   std::string temporary_;  // Empty: written directly.
   int descriptor_ = 1;

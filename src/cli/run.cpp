@@ -23,10 +23,10 @@ constexpr std::array kCommands = {
     Command{"emit", emit_command, "a prediction in other tools' formats"},
     Command{"replay", replay_command, "replay an allocator trace or a memory snapshot"},
     Command{"compare", compare_command, "a prediction against a receipt"},
+    Command{"check", check_command, "predictions against committed baselines"},
     Command{"plan", plan_command, "which activations of a chain to keep (models: not yet)"},
     Command{"doctor", doctor_command, "what is installed"},
     Command{"run", run_command, "execute a plan and write a receipt"},
-    Command{"check", nullptr, "predictions against committed baselines"},
     Command{"calibrate", nullptr, "measure this machine"},
 };
 

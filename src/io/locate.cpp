@@ -216,6 +216,8 @@ std::vector<std::string> list_bundled(Bundled kind) {
   return names;
 }
 
+bool is_bundled(Bundled kind, const std::string& argument) { return !bundled_name(kind, argument).empty(); }
+
 ModelFiles locate_model(const std::string& argument) {
   for (const Bundled kind : {Bundled::Model, Bundled::Graph}) {
     const std::string name = bundled_name(kind, argument);

@@ -18,6 +18,10 @@ enum class Bundled : std::uint8_t { Model, Graph, Hardware, Cluster, DeepSpeed, 
 // The names of the bundled files of a kind (stems of *.json), sorted.
 [[nodiscard]] std::vector<std::string> list_bundled(Bundled kind);
 
+// Whether `argument` is such a name (letter case does not matter): it then means dsplan's own file, whatever lies in
+// the current folder.
+[[nodiscard]] bool is_bundled(Bundled kind, const std::string& argument);
+
 struct ModelFiles {
   enum class Kind : std::uint8_t { Config, OpGraph, Chain, Plan };
   std::string name;          // Bundled name, Hugging Face id, or the folder's or file's own name.

@@ -1,0 +1,250 @@
+// `dsplan check`: the CI gate. Predictions against committed baselines.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+
+#include "cli/assemble.h"
+#include "cli/check_baseline.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/report_check.h"
+#include "cli/tolerances.h"
+#include "io/baseline.h"
+#include "io/text.h"
+#include "io/write_check.h"
+
+namespace dsplan {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kDefaultFolder = "baselines";
+
+constexpr const char* kFooter =
+    "BASELINE is a file that --add wrote, or a folder of such files at any\n"
+    "depth; without one, the folder baselines. What today's files predict is\n"
+    "held against it, apart from what a newer dsplan predicts otherwise.\n"
+    "Every assumed input is refused, as --strict does.\n"
+    "dsplan check --add FILE MODEL [options of simulate] makes a new one.\n"
+    "KIND is requested, allocated, active, reserved, process, host, calls,\n"
+    "payload, wire or parameters; N is bytes, or a percentage (1%).\n"
+    "Exit codes: 0 all agree, 2 something was refused, 4 something differs.";
+
+struct CheckWords {
+  std::vector<std::string> files;
+  bool update = false;
+  std::vector<std::string> tolerances;
+  std::optional<std::string> format;
+  std::optional<std::string> out;
+};
+
+CheckWords parse(const Words& words) {
+  CheckWords said;
+  CommandLine line("dsplan check", "Holds predictions against committed baselines.", kFooter);
+  line.positionals("BASELINE", "Baselines, or folders of them", said.files);
+  line.flag("--update", "Rewrite them with what is predicted now", said.update);
+  line.list("--tolerance", "KIND=N", "Bytes or percent, 0 by default; may be repeated", said.tolerances);
+  line.option("--format", "table|json|junit|github|md", "How to print", said.format);
+  line.option("--out", "FILE", "Print to a file, which appears when complete", said.out);
+  line.parse(words);
+  const std::vector<std::string_view> formats = {"table", "json", "junit", "github", "md"};
+  if (said.format && std::find(formats.begin(), formats.end(), *said.format) == formats.end()) {
+    throw Refusal("--format", fmt::format("no format \"{}\"", *said.format), did_you_mean(*said.format, formats));
+  }
+  if (said.update && !said.tolerances.empty()) {
+    throw Refusal("--tolerance", "has no meaning beside --update, which rewrites every figure");
+  }
+  if (said.files.empty()) {
+    std::error_code failed;
+    if (!fs::is_directory(kDefaultFolder, failed)) {
+      throw Refusal("dsplan check", "BASELINE is missing, and there is no folder baselines",
+                    "`dsplan check --add baselines/NAME.json MODEL ...` makes a first one");
+    }
+    said.files.emplace_back(kDefaultFolder);
+  }
+  return said;
+}
+
+bool looks_like_a_baseline(const std::string& path) {
+  const std::string text = read_file(path);
+  try {
+    return is_baseline(parse_json(path, text));
+  } catch (const Refusal&) {
+    // A damaged baseline must not pass unseen: it is refused when it is checked.
+    return text.find("\"baseline\"") != std::string::npos;
+  }
+}
+
+// From folders, every JSON file that is a baseline, in order of their paths.
+std::vector<std::string> baselines_in(const std::vector<std::string>& arguments) {
+  std::vector<std::string> paths;
+  for (const std::string& argument : arguments) {
+    std::error_code failed;
+    if (!fs::is_directory(argument, failed)) {
+      paths.push_back(argument);
+      continue;
+    }
+    std::vector<std::string> inside;
+    for (const auto& entry :
+         fs::recursive_directory_iterator(argument, fs::directory_options::skip_permission_denied)) {
+      if (!entry.is_regular_file() || entry.path().extension() != ".json") continue;
+      std::string path = entry.path().lexically_normal().string();
+      if (looks_like_a_baseline(path)) {
+        inside.push_back(std::move(path));
+      } else {
+        say(fmt::format("{}: note: passed over, it is no baseline\n", path));
+      }
+    }
+    std::sort(inside.begin(), inside.end());
+    if (inside.empty()) throw Refusal(argument, "holds no baseline");
+    paths.insert(paths.end(), inside.begin(), inside.end());
+  }
+  return paths;
+}
+
+void say_refused(const std::vector<CheckResult>& results) {
+  for (const CheckResult& result : results) {
+    if (!result.checked.refused.empty()) say(Refusal(result.checked.refused).what());
+  }
+}
+
+std::string printed(const std::vector<CheckedBaseline>& checked, const std::string& format) {
+  if (format == "json") return check_json(checked);
+  if (format == "github") return check_github(checked);
+  if (format == "md") return check_markdown(checked);
+  if (format == "table") return report(checked);
+  std::vector<std::string> details;
+  for (const CheckedBaseline& one : checked) details.push_back(check_details(one));
+  return check_junit(checked, details);
+}
+
+std::vector<CheckedBaseline> checked_of(const std::vector<CheckResult>& results) {
+  std::vector<CheckedBaseline> checked;
+  for (const CheckResult& result : results) checked.push_back(result.checked);
+  return checked;
+}
+
+// Those whose text is another one; all of them are opened before the first is replaced.
+std::vector<std::string> rewrite(const std::vector<CheckResult>& results) {
+  std::vector<std::unique_ptr<Output>> outputs;
+  std::vector<std::string> rewritten;
+  for (const CheckResult& result : results) {
+    const std::string text = baseline_json(*result.renewed);
+    if (text == read_file(result.checked.path)) continue;
+    outputs.push_back(std::make_unique<Output>(result.checked.path, "--update"));
+    outputs.back()->add(text);
+    rewritten.push_back(result.checked.path);
+  }
+  for (const auto& output : outputs) output->finish();
+  return rewritten;
+}
+
+int update(const std::vector<CheckResult>& results, const std::string& format, Output& output) {
+  const bool all =
+      std::all_of(results.begin(), results.end(), [](const CheckResult& result) { return result.renewed.has_value(); });
+  if (!all) {
+    say("dsplan check: nothing is rewritten, because not every baseline can be\n");
+    return kRefused;
+  }
+  const std::vector<std::string> rewritten = rewrite(results);
+  output.add(printed(checked_of(results), format));
+  output.finish();
+  for (const std::string& path : rewritten) say(fmt::format("{}: rewritten\n", path));
+  if (rewritten.empty()) say("dsplan check: every baseline is as it would be written\n");
+  return kDone;
+}
+
+int check(const Words& words) {
+  const CheckWords said = parse(words);
+  const Tolerances tolerances = read_tolerances(said.tolerances);
+  const std::vector<std::string> paths = baselines_in(said.files);
+  const std::string format = said.format.value_or("table");
+  Output output(said.out.value_or(""));
+  std::vector<CheckResult> results;
+  for (const std::string& path : paths) results.push_back(check_baseline(path, tolerances));
+  say_refused(results);
+  if (said.update) return update(results, format, output);
+  const std::vector<CheckedBaseline> checked = checked_of(results);
+  output.add(printed(checked, format));
+  output.finish();
+  const auto any = [&](std::string_view word) {
+    return std::any_of(checked.begin(), checked.end(), [&](const CheckedBaseline& one) { return state(one) == word; });
+  };
+  if (any("differs")) return kDiffers;
+  return any("refused") ? kRefused : kDone;
+}
+
+// ---- --add
+
+bool is_add(const Words& words) {
+  for (const std::string& word : words) {
+    if (word == "--") return false;
+    if (word == "--add" || word.starts_with("--add=")) return true;
+  }
+  return false;
+}
+
+// The words after `simulate`: without --add and its file, and without --strict, which a baseline always is.
+Words command_in(const Words& words) {
+  Words command;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == "--") {
+      command.insert(command.end(), words.begin() + static_cast<std::ptrdiff_t>(i), words.end());
+      break;
+    }
+    if (words[i] == "--add") {
+      ++i;
+    } else if (words[i] != "--strict" && !words[i].starts_with("--add=")) {
+      command.push_back(words[i]);
+    }
+  }
+  return command;
+}
+
+void write_new(const Baseline& baseline) {
+  std::error_code failed;
+  const fs::path folder = fs::path(baseline.path).parent_path();
+  if (!folder.empty()) fs::create_directories(folder, failed);
+  if (failed) throw Refusal("--add", fmt::format("{}: {}", folder.string(), failed.message()));
+  Output output(baseline.path, "--add");
+  output.add(baseline_json(baseline));
+  output.finish();
+}
+
+int add(const Words& words) {
+  std::optional<std::string> path;
+  CommandExtras extras;
+  extras.description = "Writes a baseline: one prediction with everything that it is made from.";
+  extras.add = [&](CommandLine& line) {
+    line.option("--add", "FILE", "The baseline to write, a .json file that is not there yet", path);
+  };
+  (void)parse_simulate("check", words, extras);
+  std::error_code failed;
+  if (!path->ends_with(".json")) throw Refusal("--add", fmt::format("\"{}\" does not end in .json", *path));
+  if (fs::exists(*path, failed)) {
+    throw Refusal("--add", fmt::format("{} is there already", *path),
+                  fmt::format("edit its \"command\", then `dsplan check --update {}`", *path));
+  }
+  const CheckResult result = new_baseline(*path, command_in(words));
+  say(render(result.notices));
+  for (const std::optional<SourceFile>& file : result.renewed->inputs.files) {
+    if (!file || file->bundled || !fs::path(file->name).is_absolute()) continue;
+    say(fmt::format("{}: note: an absolute path, which other machines may not have\n", file->name));
+  }
+  write_new(*result.renewed);
+  Output output("");
+  output.add(fmt::format("{}: written, {} rows of {} rank{}\n", *path, result.renewed->ranks.front().rows.size(),
+                         result.renewed->ranks.size(), result.renewed->ranks.size() == 1 ? "" : "s"));
+  output.finish();
+  return kDone;
+}
+
+}  // namespace
+
+int check_command(const Words& words) { return is_add(words) ? add(words) : check(words); }
+
+}  // namespace dsplan

@@ -1,0 +1,27 @@
+// One baseline against today's files and this dsplan.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cli/options.h"
+#include "core/baseline.h"
+
+namespace dsplan {
+
+struct CheckResult {
+  CheckedBaseline checked;
+  // The same baseline with today's figures; absent where today's files are refused.
+  std::optional<Baseline> renewed;
+  std::vector<Notice> notices;  // Of today's prediction.
+};
+
+// Never throws a Refusal: what is refused stands in the result, at its place. Every assumed input is refused, as
+// --strict does.
+[[nodiscard]] CheckResult check_baseline(const std::string& path, const Tolerances& tolerances);
+
+// The first prediction of a baseline that will lie at `path`, by the words after `simulate`; relative paths in them are
+// seen from the current folder. Throws what check_baseline lists.
+[[nodiscard]] CheckResult new_baseline(const std::string& path, const Words& command);
+
+}  // namespace dsplan
