@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""What PyTorch computes, for the executor's kernels: whole tiny models, and single operators.
+"""What PyTorch computes, for the executor's kernels: whole tiny models, and single operators. Needs torch and transformers.
 
-  . /work/venv/env.sh, or any environment with torch and transformers
   tools/oracles/exec_operators.py tests/witnesses/exec
 
 Everything is computed in float64 and written with nine digits, so that it is exact for what runs in fp32. Weights and
@@ -83,7 +82,8 @@ def operators():
 
 
 def main(folder):
-    head = f"# torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}; tools/oracles/exec_operators.py"
+    head = f"# torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}; " \
+           "tools/oracles/exec_operators.py"
     texts = {"gpt2": model(transformers.GPT2Config(**GPT2)),
              "llama": model(transformers.LlamaConfig(**LLAMA)),
              "operators": operators()}
