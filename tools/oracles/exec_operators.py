@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What PyTorch computes, for the executor's kernels: whole tiny models, and single operators.
+"""What PyTorch computes, for the executor's kernels: whole tiny models, and single operators. Needs torch and
+transformers.
 
-  . /work/venv/env.sh, or any environment with torch and transformers
   tools/oracles/exec_operators.py tests/witnesses/exec
 
 Everything is computed in float64 and written with nine digits, so that it is exact for what runs in fp32. Weights and
@@ -14,8 +14,8 @@ import sys
 import torch
 import transformers
 
-GPT2 = {"vocab_size": 23, "n_positions": 16, "n_embd": 8, "n_layer": 2, "n_head": 2, "bos_token_id": 0, "eos_token_id": 0, "resid_pdrop": 0.0,
-        "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+GPT2 = {"vocab_size": 23, "n_positions": 16, "n_embd": 8, "n_layer": 2, "n_head": 2, "bos_token_id": 0,
+        "eos_token_id": 0, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 LLAMA = {"vocab_size": 19, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 16,
          "tie_word_embeddings": False, "rms_norm_eps": 1e-6}
@@ -83,7 +83,8 @@ def operators():
 
 
 def main(folder):
-    head = f"# torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}; tools/oracles/exec_operators.py"
+    head = f"# torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}; " \
+           "tools/oracles/exec_operators.py"
     texts = {"gpt2": model(transformers.GPT2Config(**GPT2)),
              "llama": model(transformers.LlamaConfig(**LLAMA)),
              "operators": operators()}
