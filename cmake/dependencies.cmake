@@ -84,6 +84,10 @@ else()
   target_link_libraries(dsplan_yaml INTERFACE dsplan_yaml_source)
 endif()
 
+# OpenBLAS is no part of the build: the host executor looks for libopenblas.so.0 when it multiplies for the first time
+# (src/exec/host/gemm.cpp), so that commands that run nothing start without it, and has loops of its own where there is
+# none. tools/setup installs it.
+
 if(DSPLAN_BENCH)
   if(NOT DSPLAN_FETCH STREQUAL "ON")
     find_package(benchmark 1.7 QUIET)

@@ -85,6 +85,8 @@ inline Job job_of_witness(const Run& witness, const ModelSpec& model) {
     for (const Value& glob : globs->items) freeze.push_back(glob.string);
     request.freeze = given(freeze);
   }
+  // "after": on the CPU accelerator, whose memory is the device's.
+  if (keys.find("init") != nullptr) request.model_init = given(std::string("device"));
   if (const Value* form = keys.find("checkpoint")) {
     request.checkpoint = given(std::string("full"));
     request.checkpoint_impl = given(form->string);

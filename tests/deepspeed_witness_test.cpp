@@ -181,3 +181,119 @@ TEST_CASE("a bucket is there from the first gradient on, not from the first that
     CHECK(std::count_if(log.begin(), bucket, [](const std::string& line) { return line[0] == 'g'; }) == 1);
   }
 }
+
+namespace {
+
+// Gradients as they arrive, and reductions of the first backward.
+Lines arrivals_and_reductions(const Lines& log) {
+  Lines out;
+  bool inside = false;
+  for (const std::string& line : log) {
+    const std::vector<std::string> word = words(line);
+    if (line == "# backward 0.0") inside = true;
+    if (word[0] == "#" && word[1] == "step") break;
+    if (!inside) continue;
+    if (word[0][0] == 'g' && word.size() == 4) out.push_back("gradient " + word[3]);
+    if (word[0] == "c") out.push_back(word[1]);
+  }
+  return out;
+}
+
+Lines arrivals_and_reductions(const Schedule& schedule, const std::vector<int>& numbers) {
+  Lines out;
+  bool inside = false;
+  for (const Event& event : schedule.events) {
+    if (const auto* mark = std::get_if<Mark>(&event)) {
+      if (mark->moment == Moment::StepBegins) break;
+      inside = inside || mark->moment == Moment::BackwardBegins;
+    }
+    if (!inside) continue;
+    if (const auto* made = std::get_if<Allocate>(&event)) {
+      const Buffer& buffer = schedule.buffers[made->buffer];
+      if (buffer.role == Role::Gradients && buffer.parameter != kNone) {
+        out.push_back(fmt::format("gradient {}", numbers.at(static_cast<std::size_t>(buffer.parameter))));
+      }
+    }
+    if (const auto* sent = std::get_if<Communicate>(&event)) out.emplace_back(name(sent->collective));
+  }
+  return out;
+}
+
+// Which gradients are there when the reductions run: how many have arrived before each.
+std::vector<std::ptrdiff_t> arrived_before_each(const Lines& lines) {
+  std::vector<std::ptrdiff_t> counts;
+  std::ptrdiff_t arrived = 0;
+  for (const std::string& line : lines) {
+    if (line.starts_with("gradient")) {
+      ++arrived;
+    } else {
+      counts.push_back(arrived);
+    }
+  }
+  return counts;
+}
+
+}  // namespace
+
+TEST_CASE("a gradient larger than the bucket waits for the next one") {
+  for (const char* name : {"z2-llama-large", "z2-llama-large-straddles"}) {
+    const Run witness = read_run(name);
+    const ModelSpec model = model_of_witness(witness);
+    const Job job = job_of_witness(witness, model);
+    const Schedule schedule = lower(model, job, build_shapes(model, job), 0);
+    const Lines theirs = arrivals_and_reductions(witness.ranks.front());
+    const Lines ours = arrivals_and_reductions(schedule, numbers_of(witness, model));
+    CAPTURE(name);
+    REQUIRE(theirs.front() == "gradient 20");  // The head's 1,152 elements, more than the bucket has.
+    CHECK(arrived_before_each(ours) == arrived_before_each(theirs));
+    CHECK(arrived_before_each(ours).front() >= 2);
+  }
+}
+
+TEST_CASE("versions of DeepSpeed: parameters are flattened through the host before 0.18.7") {
+  const ModelSpec model = tiny_model();
+  Job job = job_of_witness(read_run("z2-tiny"), model);
+  const auto at = [&](Version version) {
+    job.training.deepspeed = version;
+    return drive(job, model, 1);
+  };
+  CHECK(first_allocation(at({0, 18, 6}), "flat parameters on the host") >= 0);
+  CHECK(first_allocation(at({0, 18, 7}), "flat parameters on the host") == -1);
+  const Run llama = read_run("z2-llama");
+  const ModelSpec real = model_of_witness(llama);
+  Job old = job_of_witness(llama, real);
+  CHECK(!schedule_obstacle(real, old));
+  old.training.deepspeed = Version{0, 12, 4};
+  CHECK(!schedule_obstacle(real, old));
+  old.training.deepspeed = Version{0, 12, 3};
+  CHECK(schedule_obstacle(real, old) == "weights gathered in shards before DeepSpeed 0.12.4");
+}
+
+TEST_CASE("versions of DeepSpeed: 0.17.2 alone sends every gradient behind the first full bucket by itself") {
+  const Run witness = read_run("z3-llama-bucket-small");
+  const ModelSpec model = model_of_witness(witness);
+  Job job = job_of_witness(witness, model);
+  const auto reductions = [&](Version version) {
+    job.training.deepspeed = version;
+    const Schedule schedule = lower(model, job, build_shapes(model, job), 0);
+    return std::count_if(schedule.events.begin(), schedule.events.end(), [](const Event& event) {
+      const auto* sent = std::get_if<Communicate>(&event);
+      return sent != nullptr && sent->collective == Collective::ReduceScatter;
+    });
+  };
+  CHECK(reductions({0, 17, 1}) == reductions({0, 17, 3}));
+  CHECK(reductions({0, 17, 2}) > reductions({0, 17, 3}));
+}
+
+TEST_CASE("a model that is given to ZeRO-3 whole") {
+  const Run witness = read_run("z3-llama-init-after");
+  const ModelSpec model = model_of_witness(witness);
+  Job job = job_of_witness(witness, model);
+  CHECK(job.training.model_init == ModelInit::Device);
+  CHECK(!schedule_obstacle(model, job));
+  // Until 0.19.4 PyTorch's own linear function ran then, and its views of the weights.
+  job.training.deepspeed = Version{0, 19, 3};
+  CHECK(schedule_obstacle(model, job) == "a model built outside zero.Init before DeepSpeed 0.19.4");
+  job.training.model_init = ModelInit::ZeroInit;
+  CHECK(!schedule_obstacle(model, job));
+}

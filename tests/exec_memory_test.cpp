@@ -270,13 +270,13 @@ TEST_CASE("the host's pools and files: the simulator's sums, and real files as l
   for (unsigned seed = 0; seed < 4; ++seed) {
     Schedule schedule = random_schedule(seed + 90, 300, false, 300'000);
     for (std::size_t id = 0; id < schedule.buffers.size(); ++id) {
-      schedule.buffers[id].space = static_cast<Space>(id % 4);
+      schedule.buffers[id].space = static_cast<Space>(id % 5);
     }
     HostMeter meter(schedule);
     replay(schedule, meter);
     const Replayed measured = replay_on_memory(schedule, {}, host.table(), folder.string());
     REQUIRE_FALSE(measured.failed_event);
-    CHECK(measured.host.most.pinned == meter.pinned());
+    CHECK(measured.host.most.pinned + measured.host.most.locked == meter.pinned());
     CHECK(measured.host.most.pinned_requested == meter.pinned_requested_peak());
     CHECK(measured.host.most.pageable == meter.pageable_peak());
     CHECK(measured.host.memory == meter.peak());
@@ -288,8 +288,9 @@ TEST_CASE("the host's pools and files: the simulator's sums, and real files as l
   memory.allocate(8, Bytes(12345), Role::Optimizer, Space::Nvme);
   CHECK(std::filesystem::file_size(folder / "rank3-buffer8") == 12345);
   CHECK(memory.pointer(8) == nullptr);
-  memory.allocate(9, Bytes(5000), Role::Optimizer, Space::Pinned, 0, false);
-  CHECK(memory.host().pinned == Bytes(5000));
+  memory.allocate(9, Bytes(5000), Role::Optimizer, Space::Locked);
+  CHECK(memory.host().locked == Bytes(5000));
+  CHECK(memory.host().pinned == Bytes(0));
   std::memset(memory.pointer(9), 7, 5000);
   device.write_file(memory.file(8), Bytes(100), memory.pointer(9), Bytes(5000));
   std::memset(memory.pointer(9), 0, 5000);
@@ -297,8 +298,10 @@ TEST_CASE("the host's pools and files: the simulator's sums, and real files as l
   CHECK(memory.pointer(9)[0] == std::byte{0});
   CHECK(memory.pointer(9)[1] == std::byte{7});
   CHECK(memory.host_by_role()[Role::Optimizer] == Bytes(17345));
+  CHECK(device.file_written() == Bytes(5000));
+  CHECK(device.file_read() == Bytes(5000));
   memory.release(9);
-  CHECK(memory.host().pinned == Bytes(0));
+  CHECK(memory.host().locked == Bytes(0));
   memory.finish();
   CHECK(std::filesystem::is_empty(folder));
   std::filesystem::remove_all(folder);

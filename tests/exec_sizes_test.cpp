@@ -9,6 +9,7 @@
 #include "io/text.h"
 #include "model/families.h"
 #include "model/graphs/graphs.h"
+#include "model/lora.h"
 
 namespace dsplan {
 namespace {
@@ -80,7 +81,93 @@ std::vector<ModelSpec> models() {
   return all;
 }
 
+// One slot of one row says something else.
+struct Tampering {
+  Op op = Op::Input;
+  std::size_t slot = 0;
+};
+Tampering tampering;  // A row is a plain function, and so is what changes it.
+
+void tamper(Recipe& recipe, const Node& node) {
+  if (node.op != tampering.op || tampering.slot >= recipe.slots.size()) return;
+  recipe.slots[tampering.slot].bytes += Bytes(1);
+}
+
+// Of which rows a change of one slot is not noticed.
+std::string unnoticed(const Graph& graph, std::size_t& changed) {
+  std::vector<std::string> missed;
+  std::set<std::pair<Op, std::size_t>> tried;
+  for (const Node& node : graph.nodes) {
+    if (node.op == Op::Input) continue;  // Made by the loop.
+    Recipe recipe;
+    recipe_of(graph, node, recipe);
+    for (std::size_t slot = 0; slot < recipe.slots.size(); ++slot) {
+      if (!tried.insert({node.op, slot}).second) continue;
+      tampering = {node.op, slot};
+      walking::Walk walk(graph);
+      walk.tamper = tamper;
+      walk.forward();
+      walk.backward();
+      ++changed;
+      if (walk.faults().empty()) missed.push_back(fmt::format("{}, slot {}", name(node.op), slot));
+    }
+  }
+  return fmt::format("{}", fmt::join(missed, "; "));
+}
+
 }  // namespace
+
+TEST_CASE("a change of any row of the catalogue is noticed") {
+  std::size_t changed = 0;
+  const std::vector<ModelSpec> all = models();
+  for (const std::size_t which : {std::size_t{0}, std::size_t{2}}) {  // gpt2 with dropout, llama with grouped heads.
+    for (const char* attention : {"flash", "math", "eager"}) {
+      GraphOptions options;
+      options.micro_batch = 2;
+      options.seq = 24;
+      options.eager_attention = attention == std::string("eager");
+      options.math_attention = attention == std::string("math");
+      options.loss = attention == std::string("flash") ? Loss::HuggingFace : Loss::Chunked;
+      options.loss_chunks = options.loss == Loss::Chunked ? 3 : 0;
+      INFO(all[which].name << ", " << attention);
+      CHECK(unnoticed(build_graph(all[which], options), changed) == "");
+    }
+  }
+  GraphOptions efficient;
+  efficient.seq = 24;
+  efficient.attention = AttentionKernel::MemoryEfficient;
+  CHECK(unnoticed(build_graph(all[0], efficient), changed) == "");
+  MESSAGE(changed << " changes");
+  CHECK(changed > 250);
+}
+
+TEST_CASE("adapters, DeepSpeed's linear, autocast and many tokens make what the catalogue says") {
+  std::size_t compared = 0;
+  for (const ModelSpec& model : models()) {
+    if (model.family == "mistral") continue;
+    for (const bool adapted : {false, true}) {
+      Lora lora;
+      lora.targets = {"all-linear"};
+      lora.dropout = 0.1;
+      const ModelSpec used = adapted ? with_adapters(model, lora, {}) : model;
+      for (const int form : {0, 1, 2, 3}) {
+        GraphOptions options;
+        options.micro_batch = 2;
+        options.seq = form == 3 ? 1600 : 24;  // So many indices are sorted before they are summed.
+        options.stage3_linear = form == 1;
+        options.inputs_require_grad = adapted;
+        if (form == 2) {
+          options.dtype = DType::Float32;
+          options.autocast = DType::BFloat16;
+          options.outputs_to_fp32 = true;
+        }
+        INFO(model.name << ", adapted " << adapted << ", form " << form);
+        CHECK(faults_of(used, options, compared) == std::vector<std::string>{});
+      }
+    }
+  }
+  CHECK(compared > 10'000);
+}
 
 TEST_CASE("operators of the executor make what the catalogue says") {
   std::size_t compared = 0;

@@ -100,6 +100,21 @@ TEST_CASE("whichever call fails on whichever rank: the run ends on all ranks, na
   }
 }
 
+TEST_CASE("a rank that fails keeps its memory until those who are slower have read it") {
+  HostBackend host;
+  WatchedBackend counting(host.table());
+  REQUIRE_FALSE(run_all_kinds(2, counting).first);
+  for (std::int64_t call = 0; call < counting.calls(0); ++call) {
+    CAPTURE(call);
+    WatchedBackend faulty(host.table(), WatchedBackend::Fault{0, call, DSPLAN_DEVICE},
+                          [](int rank, std::int64_t) { return std::chrono::microseconds(rank == 1 ? 400 : 0); });
+    const RanksOutcome outcome = run_all_kinds(2, faulty);
+    REQUIRE(outcome.first);
+    CHECK(outcome.first->rank == 0);
+    CHECK(faulty.open_devices() == 0);
+  }
+}
+
 TEST_CASE("ranks that are held up differently still agree") {
   HostBackend host;
   for (unsigned seed = 0; seed < 4; ++seed) {

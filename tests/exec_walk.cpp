@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "exec/host/launch.h"
+#include "exec/host/strided.h"
 
 namespace walking {
 namespace {
@@ -36,6 +37,25 @@ Held Walk::fresh(const Described& what) const {
   if (!computes_) return {what, nullptr, 0};
   const auto bytes = static_cast<std::size_t>(what.bytes().value());
   return {what, std::make_shared<std::vector<unsigned char>>(bytes, static_cast<unsigned char>(0xee)), 0};
+}
+
+void Walk::write(const Held& held, const std::vector<double>& values) {
+  dsplan::exec::host::store(dsplan::exec::host::strided(raw(held)), 0, static_cast<std::int64_t>(values.size()),
+                            values.data());
+}
+
+std::vector<double> Walk::read(const Held& held) {
+  std::vector<double> values(static_cast<std::size_t>(held.what.layout.elements()));
+  dsplan::exec::host::load(dsplan::exec::host::strided(raw(held)), 0, static_cast<std::int64_t>(values.size()),
+                           values.data());
+  return values;
+}
+
+void Walk::set_gradient(TensorId id, const std::vector<double>& values) {
+  const dsplan::Tensor& tensor = graph_.tensor(id);
+  const Held held = fresh({tensor.dtype, dsplan::exec::contiguous(tensor.shape)});
+  write(held, values);
+  gradients_[static_cast<std::size_t>(id)] = held;
 }
 
 std::vector<Described> Walk::inputs_of(const Node& node) {
@@ -146,7 +166,7 @@ void Walk::backward_from(TensorId output) {
       call.number_count = 1;
       if (dsplan::exec::host::launch(call) != 0) faults_.push_back(dsplan::exec::host::launch_error());
     }
-    set_gradient(output, seed_held);
+    gradients_[static_cast<std::size_t>(output)] = seed_held;
   }
   for (auto at = graph_.program.rbegin(); at != graph_.program.rend(); ++at) {
     if (at->kind == dsplan::Instruction::Kind::Run) run_backward(at->id);

@@ -65,9 +65,14 @@ class Walk {
   }
   [[nodiscard]] const std::vector<std::string>& faults() const { return faults_; }
   [[nodiscard]] std::size_t compared() const { return compared_; }
-  void set_gradient(TensorId id, Held held) { gradients_[static_cast<std::size_t>(id)] = std::move(held); }
   [[nodiscard]] Held fresh(const Described& what) const;
-  dsplan::exec::Described describe(TensorId id) { return value(id).what; }
+  // In logical order.
+  void set_values(TensorId id, const std::vector<double>& values) { write(value(id), values); }
+  void set_gradient(TensorId id, const std::vector<double>& values);
+  [[nodiscard]] std::vector<double> values(TensorId id) { return read(value(id)); }
+  [[nodiscard]] std::vector<double> gradient_values(TensorId id) const { return read(*gradient(id)); }
+  static void write(const Held& held, const std::vector<double>& values);
+  [[nodiscard]] static std::vector<double> read(const Held& held);
   std::uint64_t seed = 1;
   // What the catalogue says of a node; a test may say something else to see that it is noticed.
   void (*tamper)(dsplan::Recipe&, const Node&) = nullptr;

@@ -386,6 +386,11 @@ TEST_CASE("resolve: versions switch defaults") {
   const std::string zero = R"({"bf16": {"enabled": true}})";
   CHECK(at("0.17.6", zero).grad_accum_dtype == DType::BFloat16);
   CHECK(at("0.17.5", zero).grad_accum_dtype == DType::Float32);
+  const std::string sequential = R"({"zero_optimization": {"stage": 3, "stage3_allgather_sequential": true}})";
+  CHECK(at("0.18.5", sequential).zero.allgather_sequential);
+  Given early{sequential, gpus(2)};
+  set(early.request.deepspeed_version, std::string("0.18.4"), "--deepspeed-version");
+  says(early, "unknown key \"stage3_allgather_sequential\": DeepSpeed 0.18.4 forbids it");
   Given bad{"{}", gpus(1)};
   set(bad.request.deepspeed_version, std::string("new"), "--deepspeed-version");
   says(bad, "--deepspeed-version: error: \"new\" is no version");

@@ -2,6 +2,7 @@
 // switch. The order of all allocations is held against real DeepSpeed in deepspeed_witness_test.cpp.
 #include <doctest/doctest.h>
 
+#include "core/audit.h"
 #include "lowered.h"
 #include "planner/predict.h"
 
@@ -90,8 +91,10 @@ TEST_CASE("versions of DeepSpeed: both sides of each switch under offload") {
   CHECK(made(now, "master weights", Space::Pageable) == 1);
   job.training.deepspeed = Version{0, 19, 0};
   CHECK(!schedule_obstacle(model, job));
-  job.training.deepspeed = Version{0, 18, 9};
-  CHECK(schedule_obstacle(model, job) == "optimizer offload before DeepSpeed 0.19.0");
+  job.training.deepspeed = Version{0, 17, 0};
+  CHECK(!schedule_obstacle(model, job));
+  job.training.deepspeed = Version{0, 16, 9};
+  CHECK(schedule_obstacle(model, job) == "optimizer offload before DeepSpeed 0.17.0");
 }
 
 TEST_CASE("an unknown host leaves the verdict of an offloaded job open; a known one decides it") {
@@ -104,4 +107,24 @@ TEST_CASE("an unknown host leaves the verdict of an offloaded job open; a known 
   CHECK(predict(model, job, 0).verdict == Verdict::Fits);
   job.host_memory = *open.host.per_node - Bytes(1);
   CHECK(predict(model, job, 0).verdict == Verdict::DoesNotFit);
+}
+
+TEST_CASE("versions of DeepSpeed: before 0.19.0 the host has sums wherever micro-batches are accumulated") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  for (const int stage : {1, 2}) {
+    Job job = offloaded(stage, 2, true);
+    job.training.grad_accum = 2;
+    const auto sums = [&](Version version) {
+      job.training.deepspeed = version;
+      std::int64_t count = 0;
+      for (const Schedule& schedule : lowered::all_ranks(model, job)) {
+        CHECK(audit(schedule).empty());
+        count += made(schedule, "sum of a gradient on the host", Space::Pinned);
+      }
+      return count;
+    };
+    CAPTURE(stage);
+    CHECK(sums({0, 18, 9}) > 0);
+    CHECK((sums({0, 19, 0}) > 0) == (stage == 2));
+  }
 }

@@ -65,7 +65,7 @@ TEST_CASE("training file: every option has a key") {
       "gpus_per_node": 1, "tp": 1, "sp": 1, "ep": 1, "runtime": "pytorch", "zero_stage": 0, "micro_batch": 1,
       "grad_accum": 1, "seq": 1, "seq_list": [1], "dtype": "fp32", "autocast": "bf16",
       "optimizer": {"name": "sgd", "implementation": "foreach", "momentum": 0.9, "weight_decay": 0.1},
-      "param_groups": "single", "zero_grad_set_to_none": false, "max_grad_norm": 1, "freeze": [], "lora": {"r": 2, "targets": "all-linear", "dropout": 0.5}, "checkpoint": "none", "attention": "sdpa", "loss": "hf",
+      "param_groups": "single", "model_init": "host", "zero_grad_set_to_none": false, "max_grad_norm": 1, "freeze": [], "lora": {"r": 2, "targets": "all-linear", "dropout": 0.5}, "checkpoint": "none", "attention": "sdpa", "loss": "hf",
       "loop": "minimal", "level": "dispatch", "checkpoint_impl": "reentrant",
       "preserve_rng_state": true, "routing": "balanced", "allocator_conf": "", "stream_frees": "at-sync",
       "placement": "caching", "calibration": "c.json", "deepspeed_version": "0.19", "torch_version": "2", "transformers_version": "5",

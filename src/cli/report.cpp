@@ -58,7 +58,7 @@ std::string job_lines(const Prediction& prediction, const Job& job) {
   if (ranks.tp > 1) run.push_back(fmt::format("tp {}", ranks.tp));
   run.emplace_back(name(training.dtype));
   if (training.autocast) run.push_back(fmt::format("autocast {}", name(*training.autocast)));
-  run.push_back(fmt::format("{} ({})", name(training.optimizer.kind), name(training.optimizer.implementation)));
+  run.push_back(optimizer_text(training));
   run.push_back(fmt::format("micro-batch {}", training.micro_batch));
   run.push_back(fmt::format("accumulation {}", training.grad_accum));
   if (training.seq_list.empty()) {

@@ -266,6 +266,7 @@ struct Request {
   Setting<double> momentum;              // (optimizer.momentum)
   Setting<double> weight_decay;          // (optimizer.weight_decay)
   Setting<std::string> param_groups;     // (param_groups) single|decay
+  Setting<std::string> model_init;       // (model_init) zero_init|device|host; also --set
   Setting<bool> zero_grad_set_to_none;   // (zero_grad_set_to_none) true; also --set
   Setting<double> max_grad_norm;         // (max_grad_norm)
   // Model and its execution.
@@ -322,13 +323,13 @@ void for_each_setting(A& a, B& b, Visit&& visit) {
       &Request::calibration, &Request::measured, &Request::gpus, &Request::gpus_per_node, &Request::tp, &Request::sp,
       &Request::ep, &Request::runtime, &Request::zero_stage, &Request::micro_batch, &Request::grad_accum, &Request::seq,
       &Request::seq_list, &Request::dtype, &Request::autocast, &Request::optimizer, &Request::implementation,
-      &Request::momentum, &Request::weight_decay, &Request::param_groups, &Request::zero_grad_set_to_none,
-      &Request::max_grad_norm, &Request::freeze, &Request::lora, &Request::checkpoint, &Request::checkpoint_groups,
-      &Request::checkpoint_impl, &Request::preserve_rng_state, &Request::attention, &Request::loss, &Request::loop,
-      &Request::level, &Request::routing, &Request::alloc_conf, &Request::stream_frees, &Request::placement,
-      &Request::deepspeed_version, &Request::torch_version, &Request::transformers_version, &Request::host_memory,
-      &Request::capacity, &Request::reserve, &Request::rank, &Request::phase, &Request::strict, &Request::set,
-      &Request::sweep, &Request::format, &Request::out, &Request::nodes, &Request::torch_dtype,
+      &Request::momentum, &Request::weight_decay, &Request::param_groups, &Request::model_init,
+      &Request::zero_grad_set_to_none, &Request::max_grad_norm, &Request::freeze, &Request::lora, &Request::checkpoint,
+      &Request::checkpoint_groups, &Request::checkpoint_impl, &Request::preserve_rng_state, &Request::attention,
+      &Request::loss, &Request::loop, &Request::level, &Request::routing, &Request::alloc_conf, &Request::stream_frees,
+      &Request::placement, &Request::deepspeed_version, &Request::torch_version, &Request::transformers_version,
+      &Request::host_memory, &Request::capacity, &Request::reserve, &Request::rank, &Request::phase, &Request::strict,
+      &Request::set, &Request::sweep, &Request::format, &Request::out, &Request::nodes, &Request::torch_dtype,
       &Request::mixed_precision);
 }
 

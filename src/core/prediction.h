@@ -179,6 +179,15 @@ struct PhaseMark {
   std::size_t event = 0;
 };
 
+// What a framework's own line about memory says, were all of them printed: its peaks count since the line before.
+struct PhasePrint {
+  std::string name;  // "After initializing optimizer states"
+  Bytes allocated;   // MA
+  Bytes peak_allocated;
+  Bytes reserved;  // CA
+  Bytes peak_reserved;
+};
+
 // Peaks since the phase began, what was there then included.
 struct Phase {
   std::string name;
@@ -187,6 +196,7 @@ struct Phase {
   Bytes peak_allocated;
   Bytes peak_active;
   Bytes peak_reserved;
+  std::vector<PhasePrint> prints;
 };
 
 struct TrafficRow {

@@ -204,6 +204,12 @@ struct FrameworkCount {
   std::int64_t elements = 0;
 };
 
+// Where the framework itself calls its function that prints what the allocator has: before which event.
+struct FrameworkPrint {
+  std::size_t event = 0;
+  std::string text;  // "After initializing optimizer states"
+};
+
 struct Schedule {
   std::int64_t rank = 0;  // Among the data-parallel ranks.
   std::int64_t world = 1;
@@ -217,6 +223,7 @@ struct Schedule {
   std::vector<BufferId> survivors;  // Live after the last event, ascending: the persistent state.
   std::vector<Promise> promises;
   std::vector<FrameworkCount> counts;  // Of the last micro-batch; empty where nobody counts.
+  std::vector<FrameworkPrint> prints;  // In order of their events.
 
   // Of groups that a schedule can have.
   [[nodiscard]] std::int64_t ranks_of(Group group) const {

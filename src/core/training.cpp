@@ -54,6 +54,15 @@ std::string_view name(OptimizerKind kind) {
   return "?";
 }
 
+std::string_view name(ModelInit init) {
+  switch (init) {
+    case ModelInit::ZeroInit: return "zero_init";
+    case ModelInit::Device: return "device";
+    case ModelInit::Host: return "host";
+  }
+  return "";
+}
+
 std::string_view name(ParamGroups groups) { return groups == ParamGroups::Single ? "single" : "decay"; }
 
 std::string_view name(Implementation implementation) {
@@ -63,6 +72,15 @@ std::string_view name(Implementation implementation) {
     case Implementation::ForLoop: return "for-loop";
   }
   return "?";
+}
+
+std::string optimizer_text(const Training& training) {
+  const Optimizer& optimizer = training.optimizer;
+  std::string_view form = name(optimizer.implementation);
+  if (training.runtime == Runtime::DeepSpeed && training.zero.offload_optimizer.device != OffloadDevice::None) {
+    form = optimizer.kind == OptimizerKind::Lion ? "DeepSpeedCPULion" : "DeepSpeedCPUAdam";
+  }
+  return std::string(name(optimizer.kind)) + " (" + std::string(form) + ")";
 }
 
 std::string_view name(OffloadDevice device) {

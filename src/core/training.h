@@ -144,6 +144,10 @@ enum class LoopKind : std::uint8_t { Trainer, Minimal };
 // Which temporaries count: all, or only those that PyTorch's dispatcher sees, as a witness without a GPU does.
 enum class Level : std::uint8_t { Kernel, Dispatch };
 
+// Where a model is when a framework is given it: cut up as zero.Init made it (ZeRO-3), whole on the device, or whole in
+// the host's memory, from where it is moved.
+enum class ModelInit : std::uint8_t { ZeroInit, Device, Host };
+
 // How parameters are handed to the optimizer: all in one group, or as transformers' Trainer does, biases and norms
 // apart. Plain PyTorch only.
 enum class ParamGroups : std::uint8_t { Single, Decay };
@@ -167,6 +171,7 @@ struct Training {
   double gradient_clipping = 0;
   bool check_grad_overflow = false;  // bf16, ZeRO-1/2.
   Checkpointing checkpoint;
+  ModelInit model_init = ModelInit::ZeroInit;  // Below ZeRO-3 as Device.
   Attention attention = Attention::Flash;
   Loss loss = Loss::HuggingFace;
   std::int64_t loss_chunks = 0;  // Chunked only.
@@ -193,6 +198,10 @@ struct Training {
   [[nodiscard]] DType dtype_of(const Parameter& parameter) const {
     return runtime == Runtime::DeepSpeed ? dtype : parameter.dtype.value_or(dtype);
   }
+  // What constructors of tensors make is wrapped: the model's own tables come in its dtype.
+  [[nodiscard]] bool under_zero_init() const {
+    return runtime == Runtime::DeepSpeed && zero.stage == 3 && model_init == ModelInit::ZeroInit;
+  }
   // In which matrix products and attention run.
   [[nodiscard]] DType compute_dtype() const { return autocast.value_or(dtype); }
 };
@@ -207,10 +216,14 @@ struct Training {
 [[nodiscard]] std::string_view name(Runtime runtime);
 [[nodiscard]] std::string_view name(OptimizerKind kind);
 [[nodiscard]] std::string_view name(Implementation implementation);
+// "adamw (fused)"; with the optimizer on the host DeepSpeed's own runs there, whatever was asked for:
+// "adamw (DeepSpeedCPUAdam)".
+[[nodiscard]] std::string optimizer_text(const Training& training);
 [[nodiscard]] std::string_view name(OffloadDevice device);
 [[nodiscard]] std::string_view name(Attention attention);
 [[nodiscard]] std::string_view name(Loss loss);
 [[nodiscard]] std::string_view name(CheckpointKind kind);  // "non_reentrant", "reentrant", "deepspeed"
+[[nodiscard]] std::string_view name(ModelInit init);       // "zero_init", "device", "host"
 [[nodiscard]] std::string_view name(ParamGroups groups);   // "single", "decay"
 
 // '*' and '?' over whole parameter names; nothing else is special.

@@ -34,7 +34,7 @@ enum {
   DSPLAN_TIMEOUT = 8        /* Another rank did not come. */
 };
 
-/* Where memory lies; numbers core's Space. */
+/* Where memory lies. Pinned: the device may read and write it at its own speed. */
 typedef int32_t dsplan_space;
 enum { DSPLAN_SPACE_DEVICE = 0, DSPLAN_SPACE_PINNED = 1, DSPLAN_SPACE_PAGEABLE = 2 };
 

@@ -147,12 +147,17 @@ std::int64_t Circle::await_taken(int me, int to, dsplan_event*& copied) {
     if (!lock.owns_lock()) lock.lock();
     changed_.wait(lock, [&] { return box.state != Mail::State::Copying; });
     box.state = Mail::State::Empty;
+    changed_.notify_all();
     throw;
   }
   copied = box.copied;
-  box.state = Mail::State::Empty;
-  changed_.notify_all();
   return box.bytes;
+}
+
+void Circle::collect(int me, int to) noexcept {
+  const std::lock_guard lock(mutex_);
+  mail(me, to).state = Mail::State::Empty;
+  changed_.notify_all();
 }
 
 Circle::Mail Circle::receive(int me, int from) {
@@ -177,6 +182,13 @@ void Circle::take(int me, int from, dsplan_event* copied, std::int64_t bytes) no
   box.copied = copied;
   box.bytes = bytes;
   changed_.notify_all();
+}
+
+void Circle::await_collected(int me, int from) {
+  std::unique_lock lock(mutex_);
+  const Mail& box = mail(from, me);
+  wait(
+      lock, me, [&] { return box.state != Mail::State::Taken; }, [](int) { return false; });
 }
 
 // The lock in between: nobody is between looking and going to sleep.

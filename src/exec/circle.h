@@ -52,11 +52,15 @@ class Circle {
   void wait_until_closed() noexcept;
 
   void send(int me, int to, dsplan_event* ready);
-  // Waits for the receiver, also when the run is lost while it copies. Returns the bytes that it took.
+  // Waits for the receiver, also when the run is lost while it copies. Returns the bytes that it took. The message
+  // stays until it is `collected`, unless this throws.
   std::int64_t await_taken(int me, int to, dsplan_event*& copied);
+  void collect(int me, int to) noexcept;
   // Waits for a message from `from`, which stays until `take` is called.
   [[nodiscard]] Mail receive(int me, int from);
   void take(int me, int from, dsplan_event* copied, std::int64_t bytes) noexcept;
+  // The sender has seen `copied`.
+  void await_collected(int me, int from);
 
   void wake() noexcept;
 

@@ -116,10 +116,12 @@ dsplan_file* Device::create_file(const std::string& name, Bytes bytes) {
 
 void Device::write_file(dsplan_file* file, Bytes offset, const void* from, Bytes bytes) {
   check(backend_.file_write(device_, file, offset.value(), from, bytes.value()), "file_write");
+  file_written_ += bytes;
 }
 
 void Device::read_file(dsplan_file* file, Bytes offset, void* to, Bytes bytes) {
   check(backend_.file_read(device_, file, offset.value(), to, bytes.value()), "file_read");
+  file_read_ += bytes;
 }
 
 void Device::remove_file(dsplan_file* file) noexcept { note(backend_.file_remove(device_, file), "file_remove"); }
@@ -178,7 +180,7 @@ void Device::wait(StreamId stream, dsplan_event* event) {
   check(backend_.event_wait(device_, this->stream(stream), event), "event_wait");
 }
 
-void Device::synchronize(dsplan_event* event) {
+void Device::synchronize_event(dsplan_event* event) {
   check(backend_.event_synchronize(device_, event), "event_synchronize");
 }
 

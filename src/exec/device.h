@@ -16,7 +16,11 @@
 
 namespace dsplan::exec {
 
-[[nodiscard]] constexpr dsplan_space space_of(Space space) { return static_cast<dsplan_space>(space); }  // Not Nvme.
+// Not of Nvme. What DeepSpeed locks itself and what PyTorch's pool holds is the same kind of memory.
+[[nodiscard]] constexpr dsplan_space space_of(Space space) {
+  if (space == Space::Device) return DSPLAN_SPACE_DEVICE;
+  return space == Space::Pageable ? DSPLAN_SPACE_PAGEABLE : DSPLAN_SPACE_PINNED;
+}
 
 class Device {
  public:
@@ -56,6 +60,9 @@ class Device {
   void write_file(dsplan_file* file, Bytes offset, const void* from, Bytes bytes);
   void read_file(dsplan_file* file, Bytes offset, void* to, Bytes bytes);
   void remove_file(dsplan_file* file) noexcept;
+  // Bytes that went to files and came from them, so far.
+  [[nodiscard]] Bytes file_written() const { return file_written_; }
+  [[nodiscard]] Bytes file_read() const { return file_read_; }
 
   void copy(void* to, Space to_space, const void* from, Space from_space, Bytes bytes, StreamId stream = 0);
   void fill(void* memory, Space space, std::uint8_t value, Bytes bytes, StreamId stream = 0);
@@ -72,7 +79,7 @@ class Device {
   void destroy_event(dsplan_event* event) noexcept;
   void record(dsplan_event* event, StreamId stream);
   void wait(StreamId stream, dsplan_event* event);  // Also an event of another device of this backend.
-  void synchronize(dsplan_event* event);
+  void synchronize_event(dsplan_event* event);      // The host waits.
   [[nodiscard]] std::int64_t elapsed(dsplan_event* start, dsplan_event* end);  // Nanoseconds.
 
   // For transports of the backend's own. Throws unless `status` is DSPLAN_OK.
@@ -88,6 +95,8 @@ class Device {
   dsplan_device_info info_{};
   std::vector<dsplan_stream*> streams_;
   std::optional<Failure> noted_;
+  Bytes file_written_;
+  Bytes file_read_;
 };
 
 }  // namespace dsplan::exec

@@ -124,7 +124,7 @@ RankFigures Measurer::figures() const {
   }
   figures.communication = traffic();
   const HostPeaks& host = memory_.host_peaks();
-  figures.host.pinned = host.most.pinned;
+  figures.host.pinned = host.most.pinned + host.most.locked;
   figures.host.pinned_requested = host.most.pinned_requested;
   figures.host.pageable = host.most.pageable;
   figures.host.peak = host.memory;

@@ -40,14 +40,15 @@ const RankMemory::Held& RankMemory::held(BufferId id) const {
   return held_[id];
 }
 
-void RankMemory::allocate(BufferId id, Bytes bytes, Role role, Space space, StreamId stream, bool pooled) {
+void RankMemory::allocate(BufferId id, Bytes bytes, Role role, Space space, StreamId stream) {
   DSPLAN_CHECK(space_ && bytes > Bytes(0) && !holds(id),
                fmt::format("buffer {}: {} bytes, or held already", id, bytes.value()));
   if (id >= held_.size()) held_.resize(std::size_t{id} + 1);
-  Held made{nullptr, nullptr, bytes, role, space, pooled, true};
+  Held made{nullptr, nullptr, bytes, role, space, true};
   switch (space) {
     case Space::Device: made.memory = space_->allocate(id, bytes, stream); break;
-    case Space::Pinned: made.memory = host_space_->take_pinned(bytes, pooled); break;
+    case Space::Pinned: made.memory = host_space_->take_pinned(bytes); break;
+    case Space::Locked: made.memory = host_space_->take_locked(bytes); break;
     case Space::Pageable: made.memory = host_space_->take_pageable(bytes); break;
     case Space::Nvme: made.file = host_space_->make_file(id, bytes); break;
   }
@@ -67,7 +68,8 @@ void RankMemory::give_back(Held& gone, BufferId id) {
   gone.live = false;
   switch (gone.space) {
     case Space::Device: return space_->release(id);
-    case Space::Pinned: return host_space_->return_pinned(gone.memory, gone.bytes, gone.pooled);
+    case Space::Pinned: return host_space_->return_pinned(gone.memory, gone.bytes);
+    case Space::Locked: return host_space_->return_locked(gone.memory, gone.bytes);
     case Space::Pageable: return host_space_->return_pageable(gone.memory, gone.bytes);
     case Space::Nvme: return host_space_->drop_file(gone.file, gone.bytes);
   }
@@ -87,6 +89,7 @@ void RankMemory::count(const Held& what, BufferId id, bool allocated) {
     }
     HostCounters& most = host_peaks_.most;
     most.pinned = std::max(most.pinned, host_.pinned);
+    most.locked = std::max(most.locked, host_.locked);
     most.pinned_requested = std::max(most.pinned_requested, host_.pinned_requested);
     most.pageable = std::max(most.pageable, host_.pageable);
     most.nvme = std::max(most.nvme, host_.nvme);
@@ -116,6 +119,8 @@ void RankMemory::reset_peaks() {
 // The space goes too: an allocator may still have ranges of addresses without memory.
 void RankMemory::finish() {
   if (!space_) return;
+  device_
+      .synchronize();  // With this rank's streams also what other ranks read: each collective ends with waiting for it.
   for (std::size_t id = 0; id < held_.size(); ++id) {
     if (!held_[id].live) continue;
     give_back(held_[id], static_cast<BufferId>(id));

@@ -51,15 +51,16 @@ inline constexpr std::uint8_t kPattern = 0xff;
 
 // What the host holds for this rank.
 struct HostCounters {
-  Bytes pinned;            // Taken from the system: powers of two, never given back before the end, and exact ones.
-  Bytes pinned_requested;  // Handed out of it.
+  Bytes pinned;            // Taken by PyTorch's pool: powers of two, never given back before the end.
+  Bytes locked;            // Locked by DeepSpeed itself, to the byte.
+  Bytes pinned_requested;  // Handed out of both.
   Bytes pageable;
   Bytes nvme;
-  [[nodiscard]] Bytes memory() const { return pinned + pageable; }
+  [[nodiscard]] Bytes memory() const { return pinned + locked + pageable; }
 };
 struct HostPeaks {
   HostCounters most;  // Each at its own moment.
-  Bytes memory;       // Pinned and pageable together.
+  Bytes memory;       // All but files together.
 };
 
 // What happened to one buffer.
@@ -82,9 +83,8 @@ class RankMemory {
   RankMemory(const RankMemory&) = delete;
   RankMemory& operator=(const RankMemory&) = delete;
 
-  // Throws RunFailure (DSPLAN_OUT_OF_MEMORY with what was asked for and what is missing; DSPLAN_IO for a file). Pinned
-  // blocks that are not `pooled` are exactly as large as asked for, and go back when they are released.
-  void allocate(BufferId id, Bytes bytes, Role role, Space space, StreamId stream = 0, bool pooled = true);
+  // Throws RunFailure (DSPLAN_OUT_OF_MEMORY with what was asked for and what is missing; DSPLAN_IO for a file).
+  void allocate(BufferId id, Bytes bytes, Role role, Space space, StreamId stream = 0);
   void release(BufferId id);
   // One piece of work, in program order: what other streams than its own do with a buffer holds its memory up.
   void work(StreamId stream, std::span<const Access> reads, std::span<const Access> writes);
@@ -126,7 +126,6 @@ class RankMemory {
     Bytes bytes;
     Role role = Role::Temporaries;
     Space space = Space::Device;
-    bool pooled = true;
     bool live = false;
   };
 

@@ -6,36 +6,39 @@
 
 namespace dsplan::exec {
 
-void* HostSpace::take_pinned(Bytes bytes, bool pooled) {
+void* HostSpace::take_pinned(Bytes bytes) {
+  const Bytes block = rounded_to_power_of_two(bytes);
+  std::vector<void*>& free = free_blocks_[block];
   void* memory = nullptr;
-  if (!pooled) {
-    memory = device_.allocate(Space::Pinned, bytes);
-    counters_.pinned += bytes;
+  if (!free.empty()) {
+    memory = free.back();
+    free.pop_back();
   } else {
-    const Bytes block = rounded_to_power_of_two(bytes);
-    std::vector<void*>& free = free_blocks_[block];
-    if (!free.empty()) {
-      memory = free.back();
-      free.pop_back();
-    } else {
-      free.reserve(static_cast<std::size_t>(blocks_) + 1);  // So that giving back needs no memory of its own.
-      memory = device_.allocate(Space::Pinned, block);
-      ++blocks_;
-      counters_.pinned += block;
-    }
+    free.reserve(static_cast<std::size_t>(blocks_) + 1);  // So that giving back needs no memory of its own.
+    memory = device_.allocate(Space::Pinned, block);
+    ++blocks_;
+    counters_.pinned += block;
   }
   counters_.pinned_requested += bytes;
   return memory;
 }
 
-void HostSpace::return_pinned(void* memory, Bytes bytes, bool pooled) noexcept {
+void HostSpace::return_pinned(void* memory, Bytes bytes) noexcept {
   counters_.pinned_requested -= bytes;
-  if (pooled) {
-    free_blocks_[rounded_to_power_of_two(bytes)].push_back(memory);
-    return;
-  }
-  device_.release(Space::Pinned, memory, bytes);
-  counters_.pinned -= bytes;
+  free_blocks_[rounded_to_power_of_two(bytes)].push_back(memory);
+}
+
+void* HostSpace::take_locked(Bytes bytes) {
+  void* memory = device_.allocate(Space::Locked, bytes);
+  counters_.locked += bytes;
+  counters_.pinned_requested += bytes;
+  return memory;
+}
+
+void HostSpace::return_locked(void* memory, Bytes bytes) noexcept {
+  device_.release(Space::Locked, memory, bytes);
+  counters_.locked -= bytes;
+  counters_.pinned_requested -= bytes;
 }
 
 void* HostSpace::take_pageable(Bytes bytes) {

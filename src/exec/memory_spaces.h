@@ -25,8 +25,8 @@ class DeviceSpace {
 };
 [[nodiscard]] std::unique_ptr<DeviceSpace> make_device_space(Device& device, MemoryOptions options);
 
-// Blocks of pinned memory by PyTorch's rules (sim/host_memory.h: powers of two, the same size is taken again), plain
-// mappings, and a file for each buffer.
+// Blocks of pinned memory by PyTorch's rules (sim/host_memory.h: powers of two, the same size is taken again), memory
+// as it is asked for, and a file for each buffer.
 class HostSpace {
  public:
   HostSpace(Device& device, HostCounters& counters) : device_(device), counters_(counters) {}
@@ -34,8 +34,10 @@ class HostSpace {
   HostSpace(const HostSpace&) = delete;
   HostSpace& operator=(const HostSpace&) = delete;
 
-  [[nodiscard]] void* take_pinned(Bytes bytes, bool pooled);
-  void return_pinned(void* memory, Bytes bytes, bool pooled) noexcept;
+  [[nodiscard]] void* take_pinned(Bytes bytes);
+  void return_pinned(void* memory, Bytes bytes) noexcept;
+  [[nodiscard]] void* take_locked(Bytes bytes);
+  void return_locked(void* memory, Bytes bytes) noexcept;
   [[nodiscard]] void* take_pageable(Bytes bytes);
   void return_pageable(void* memory, Bytes bytes) noexcept;
   [[nodiscard]] dsplan_file* make_file(BufferId id, Bytes bytes);

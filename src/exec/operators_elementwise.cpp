@@ -93,9 +93,9 @@ void add_number(Maker& m) {
   m.output(0, first_column ? Described{m.in(0).dtype, contiguous(m.told().shape)} : like(m.in(0), m.in(0).dtype));
 }
 
-// to(dtype): the strides of a dense tensor stay.
+// to(dtype): the strides of a dense tensor stay. The graph may have put dimensions of one element around it.
 void cast(Maker& m) {
-  const Layout& from = m.layout(0);
+  const Layout from = reshaped(m.layout(0), extents(m.told().shape)).value_or(contiguous(m.told().shape));
   m.output(0, {m.told().dtype, from.dense() ? from : contiguous_like(from)});
 }
 

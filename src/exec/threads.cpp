@@ -65,6 +65,7 @@ class ThreadCommunicator : public Communicator {
   [[noreturn]] void refuse(const CollectiveCall& call, const std::string& text) const;
   void carry_out(const CollectiveCall& call);
   Bytes exchange(const CollectiveCall& call);
+  std::int64_t await_sent(const CollectiveCall& call, std::exception_ptr& trouble);
   void receive(const CollectiveCall& call);
   void all_reduce(const CollectiveCall& call);
   void reduce_scatter(const CollectiveCall& call);
@@ -288,18 +289,24 @@ Bytes ThreadCommunicator::exchange(const CollectiveCall& call) {
       if (failure.failure().status != DSPLAN_ABORTED) transport_.abort(failure.failure());
     }
   }
-  if (call.to == kNobody) return Bytes(0);
-  // Also in trouble: the receiver may be copying from this rank's memory.
+  const std::int64_t sent = call.to == kNobody ? 0 : await_sent(call, trouble);
+  if (trouble) std::rethrow_exception(trouble);
+  if (call.from != kNobody) circle_.await_collected(me_, call.from);
+  return Bytes(sent);
+}
+
+// Also in trouble: the receiver may be copying from this rank's memory. Adds to `trouble`, and does not throw.
+std::int64_t ThreadCommunicator::await_sent(const CollectiveCall& call, std::exception_ptr& trouble) {
   dsplan_event* copied = nullptr;
   std::int64_t sent = 0;
   try {
     sent = circle_.await_taken(me_, call.to, copied);
+    if (!trouble) device_.wait(call.stream, copied);
   } catch (...) {
-    if (!trouble) throw;
+    if (!trouble) trouble = std::current_exception();
   }
-  if (trouble) std::rethrow_exception(trouble);
-  device_.wait(call.stream, copied);
-  return Bytes(sent);
+  if (copied != nullptr) circle_.collect(me_, call.to);
+  return sent;
 }
 
 void ThreadCommunicator::receive(const CollectiveCall& call) {
@@ -348,15 +355,15 @@ void ThreadTransport::divide(Group group, std::vector<std::vector<int>> groups) 
 
 std::unique_ptr<Communicator> ThreadTransport::connect(Group group, Device& device) {
   const auto found = circles_.find(group);
-  if (found != circles_.end()) {
-    for (const std::unique_ptr<Circle>& circle : found->second) {
-      for (int at = 0; at < circle->size() && circle->size() > 1; ++at) {
-        if (circle->member(at) != device.rank()) continue;
-        return std::make_unique<ThreadCommunicator>(*this, *circle, at, device);
-      }
+  if (found == circles_.end()) return std::make_unique<Alone>(group, device);
+  for (const std::unique_ptr<Circle>& circle : found->second) {
+    for (int at = 0; at < circle->size(); ++at) {
+      if (circle->member(at) != device.rank()) continue;
+      if (circle->size() == 1) return std::make_unique<Alone>(group, device);
+      return std::make_unique<ThreadCommunicator>(*this, *circle, at, device);
     }
   }
-  return std::make_unique<Alone>(group, device);
+  check_failed("each rank is in a group of each kind", __FILE__, __LINE__, std::string(dsplan::name(group)));
 }
 
 void ThreadTransport::abort(const Failure& failure) noexcept {

@@ -78,7 +78,7 @@ class Transport {
  public:
   virtual ~Transport() = default;
   // Before the ranks start: how they are divided into groups of one kind. Each rank is in exactly one; the order within
-  // a group is the order of sums. A group of one rank needs no division, and none of another kind is there.
+  // a group is the order of sums. Of a kind that was not divided every rank is alone in its own.
   virtual void divide(Group group, std::vector<std::vector<int>> groups) = 0;
   // By the rank's own thread; what it returns must go before the device does.
   [[nodiscard]] virtual std::unique_ptr<Communicator> connect(Group group, Device& device) = 0;

@@ -147,8 +147,17 @@ Json phases_value(const std::vector<Phase>& phases) {
                        {"active", mark.active.value()},
                        {"reserved", mark.reserved.value()}});
     }
+    Json prints = Json::array();
+    for (const PhasePrint& print : phase.prints) {
+      prints.push_back({{"name", print.name},
+                        {"allocated", print.allocated.value()},
+                        {"max_allocated", print.peak_allocated.value()},
+                        {"reserved", print.reserved.value()},
+                        {"max_reserved", print.peak_reserved.value()}});
+    }
     list.push_back({{"name", phase.name},
                     {"marks", std::move(marks)},
+                    {"see_memory_usage", std::move(prints)},
                     {"peak_requested", phase.peak_requested.value()},
                     {"peak_allocated", phase.peak_allocated.value()},
                     {"peak_active", phase.peak_active.value()},

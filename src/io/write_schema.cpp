@@ -123,8 +123,15 @@ Json phases() {
                             {"allocated", count()},
                             {"active", count()},
                             {"reserved", count()}});
+  // As DeepSpeed's lines have them: MA, Max_MA, CA and Max_CA.
+  const Json print = object({{"name", typed("string")},
+                             {"allocated", count()},
+                             {"max_allocated", count()},
+                             {"reserved", count()},
+                             {"max_reserved", count()}});
   return or_null(list_of(object({{"name", typed("string")},
                                  {"marks", list_of(mark)},
+                                 {"see_memory_usage", list_of(print)},
                                  {"peak_requested", count()},
                                  {"peak_allocated", count()},
                                  {"peak_active", count()},

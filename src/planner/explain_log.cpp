@@ -41,11 +41,14 @@ class Searcher {
     ranked.resize(static_cast<std::size_t>(few));
     for (const Ranked& one : ranked) {
       LogCandidate candidate =
-          failed ? request(message, log_.allocations[one.index]) : mark(message, log_.marks[one.index]);
+          failed ? request(message, log_.allocations[one.index]) : mark(message, moment_of(one.index));
       finding.matches = finding.matches || candidate.prints_the_same;
       // One that does not print the same stands alone, as the nearest.
       if (!candidate.prints_the_same && !finding.candidates.empty()) break;
       candidate.moment = describe_moment(schedule_, model_, candidate.event);
+      if (one.index >= log_.marks.size() && !failed) {
+        candidate.moment = fmt::format("\"{}\", {}", message.title, candidate.moment);
+      }
       const std::size_t before = candidate.event == 0 ? 0 : candidate.event - 1;
       candidate.live = group_live(schedule_, model_, live_after(schedule_, before));
       if (candidate.live.size() > kMostLive) candidate.live.resize(kMostLive);
@@ -65,14 +68,23 @@ class Searcher {
     return ranked;
   }
 
+  // Where DeepSpeed itself prints under that title; a title of the user's own, at the loop's marks.
   std::vector<Ranked> rank_marks(const LogMessage& message) const {
+    const auto rank = [&](std::size_t index, const MarkMoment& moment) {
+      return Ranked{index, message.allocated->distance(moment.allocated), message.reserved->distance(moment.reserved)};
+    };
     std::vector<Ranked> ranked;
-    for (std::size_t at = 0; at < log_.marks.size(); ++at) {
-      const MarkMoment& moment = log_.marks[at];
-      ranked.push_back(
-          {at, message.allocated->distance(moment.allocated), message.reserved->distance(moment.reserved)});
+    for (std::size_t at = 0; at < log_.prints.size(); ++at) {
+      if (schedule_.prints[at].text == message.title) ranked.push_back(rank(log_.marks.size() + at, log_.prints[at]));
     }
+    if (!ranked.empty()) return ranked;
+    for (std::size_t at = 0; at < log_.marks.size(); ++at) ranked.push_back(rank(at, log_.marks[at]));
     return ranked;
+  }
+
+  // Marks first, prints behind them.
+  [[nodiscard]] const MarkMoment& moment_of(std::size_t index) const {
+    return index < log_.marks.size() ? log_.marks[index] : log_.prints[index - log_.marks.size()];
   }
 
   static void compare(const std::optional<PrintedSize>& said, Bytes predicted, const char* what, LogCandidate& into) {

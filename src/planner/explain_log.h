@@ -17,8 +17,9 @@ namespace dsplan {
 
 // For each message the events whose request, allocated and reserved bytes print as it says (at most kMostCandidates),
 // or the nearest one. An out-of-memory message is compared at the moment of the failing request: the request is not
-// part of `allocated`, and everything cached has been given back. A see_memory_usage line is compared at the loop's
-// marks; its peaks count since the mark before, while DeepSpeed's count since its last such line, so they only inform.
+// part of `allocated`, and everything cached has been given back. A see_memory_usage line is compared where
+// DeepSpeed prints under that title, and under any other title at the loop's marks; peaks count since the print or mark
+// before, while DeepSpeed's count since the last line that it did print, so they only inform.
 inline constexpr std::size_t kMostCandidates = 3;
 [[nodiscard]] std::vector<LogFinding> find_in_schedule(const std::vector<LogMessage>& messages,
                                                        const Schedule& schedule, const ModelSpec& model,

@@ -95,6 +95,8 @@ void add_training(const Training& t, std::string& text) {
   if (adds_decay(t)) text += "weight_decay 1\n";
   if (t.optimizer.embeddings_32bit) text += "embeddings_32bit 1\n";
   if (t.param_groups != ParamGroups::Single) fmt::format_to(out, "param_groups {}\n", name(t.param_groups));
+  const bool whole = t.runtime == Runtime::DeepSpeed && t.zero.stage == 3 && !t.under_zero_init();
+  if (whole || t.model_init == ModelInit::Host) fmt::format_to(out, "model_init {}\n", name(t.model_init));
   if (!t.zero_grad_to_none) text += "zero_grad_to_none 0\n";
   if (t.grad_scaler) text += "grad_scaler 1\n";
 }

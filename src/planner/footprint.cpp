@@ -209,10 +209,8 @@ void stage3(const Job& job, const std::vector<Counted>& parameters, Footprint& r
   if (optimizer_away) return;
   result.persistent[Role::Gradients] = storage(Elements(trained), t.grad_accum_dtype);
   result.states.gradients = result.persistent[Role::Gradients];
-  // Parameters on the host cannot be their own master.
-  if (t.master_dtype != t.dtype || parameters_away) {
-    result.persistent[Role::Optimizer] = storage(Elements(trained), t.master_dtype);
-  }
+  // A copy of its own even where parameters are fp32 already.
+  result.persistent[Role::Optimizer] = storage(Elements(trained), t.master_dtype);
   // States are kept by sub-group; only block-wise 8-bit scales can tell.
   std::int64_t group = 0;
   for (const Counted& p : parameters) {
@@ -267,7 +265,9 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
 void add_scalars(const Job& job, Footprint& result) {
   const Training& t = job.training;
   const bool offloaded = t.zero.offload_optimizer.device != OffloadDevice::None;
-  if (offloaded || result.parameters_trainable == Elements(0)) return;
+  if (result.parameters_trainable == Elements(0)) return;
+  if (t.zero.stage == 3) result.persistent[Role::Temporaries] += Bytes(1);  // Of a barrier.
+  if (offloaded) return;
   const bool adam = t.optimizer.kind == OptimizerKind::Adam || t.optimizer.kind == OptimizerKind::AdamW;
   if (adam && t.optimizer.implementation == Implementation::Fused) result.persistent[Role::Temporaries] += Bytes(4);
   if (t.zero.stage == 3) {
@@ -335,8 +335,7 @@ Footprint footprint(const ModelSpec& model, const Job& job) {
     if (!buffer_exists(buffer, job.training.transformers)) continue;
     DType type = buffer.follows_model_dtype ? job.training.dtype : buffer.dtype;
     // zero.Init makes every floating-point tensor in the model's dtype.
-    const bool stage3_cast = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
-    if (stage3_cast && type == DType::Float32) type = job.training.dtype;
+    if (job.training.under_zero_init() && type == DType::Float32) type = job.training.dtype;
     result.persistent[Role::ModuleBuffers] += storage(buffer.shape.elements(), type);
   }
   if (job.training.runtime == Runtime::DeepSpeed) add_scalars(job, result);

@@ -97,7 +97,23 @@ void judge_host(const Job& job, Prediction& p) {
   }
 }
 
-std::vector<Phase> with_allocator(std::vector<Phase> phases, const Placement& placement) {
+namespace {
+
+// Of several middle steps the first stands for all, as its marks do.
+void add_prints(const Schedule& schedule, const Placement& placement, Phase& phase) {
+  const std::size_t begin = phase.marks.front().event;
+  const std::size_t end = phase.marks.back().event;
+  for (std::size_t at = 0; at < placement.prints.size(); ++at) {
+    const FrameworkPrint& print = schedule.prints[at];
+    if (print.event <= begin || print.event > end) continue;
+    const PlacementPrint& seen = placement.prints[at];
+    phase.prints.push_back({print.text, seen.allocated, seen.peak_allocated, seen.reserved, seen.peak_reserved});
+  }
+}
+
+}  // namespace
+
+std::vector<Phase> with_allocator(std::vector<Phase> phases, const Schedule& schedule, const Placement& placement) {
   std::map<std::size_t, const PlacementMark*> at;
   for (const PlacementMark& mark : placement.marks) at[mark.event] = &mark;
   for (Phase& phase : phases) {
@@ -107,6 +123,7 @@ std::vector<Phase> with_allocator(std::vector<Phase> phases, const Placement& pl
       mark.active = seen.active;
       mark.reserved = seen.reserved;
     }
+    add_prints(schedule, placement, phase);
     for (std::size_t i = 0; i < kStretches; ++i) {
       if (phase.name != name(static_cast<Stretch>(i))) continue;
       const PlacementPeaks& most = placement.by_stretch[i];

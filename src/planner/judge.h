@@ -51,7 +51,8 @@ struct BothEnds {
                                  std::optional<Stretch> only);
 
 // The phases as the allocator saw them: blocks handed out, blocks that wait, segments. `phases` are the meter's.
-[[nodiscard]] std::vector<Phase> with_allocator(std::vector<Phase> phases, const Placement& placement);
+[[nodiscard]] std::vector<Phase> with_allocator(std::vector<Phase> phases, const Schedule& schedule,
+                                                const Placement& placement);
 
 // p.peak: when it is, what is alive, and what the allocator and the process make of it. Reads p.context and
 // p.communicators.

@@ -148,9 +148,9 @@ void list_what_is_missing(const ModelSpec& model, const Job& job, Prediction& p)
     p.not_modelled.push_back({"activation_checkpointing.cpu_checkpointing",
                               "the stream on which arguments are copied: here each copy is over when it begins"});
   }
-  if (job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3) {
-    p.not_modelled.push_back(
-        {"zero.Init", "the model is taken to be built under it; else it is whole on each rank first"});
+  if (job.training.runtime == Runtime::DeepSpeed) {
+    p.not_modelled.push_back({"eval", "forwards without gradients between steps; under ZeRO-3 they break the trace"});
+    p.not_modelled.push_back({"resume", "loading a checkpoint, in which its tensors stand beside the engine's"});
   }
   if (ranks_differ(job) && job.parallelism.nodes > 1 &&
       job.training.zero.offload_optimizer.device != OffloadDevice::None) {
@@ -225,7 +225,7 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   DSPLAN_CHECK(rank != 0 || host.nvme_peak() == nvme_footprint(model, job, rank).files,
                "files by schedule and by formula differ");
   p.persistent.allocated = placement.marks.back().allocated;  // The schedule ends with the second step's last mark.
-  p.phases = with_allocator(meter.phases(), placement);
+  p.phases = with_allocator(meter.phases(), schedule, placement);
   p.communication = traffic.rows(job.parallelism.dp, schedule.dp_inside, job.parallelism.tp);
   p.traffic_terms = traffic_terms(model, job, *p.communication);
   p.fetches = schedule.counts;

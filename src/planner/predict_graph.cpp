@@ -100,7 +100,7 @@ Prediction predict_graph(const OpGraph& file, const BuiltOpGraph& built, const G
   p.persistent.by_role = meter.by_role();
   p.persistent.allocated = meter.allocated();
   p.states.gradients = meter.by_role()[Role::Gradients];
-  p.phases = with_allocator(meter.phases(), placement);
+  p.phases = with_allocator(meter.phases(), schedule, placement);
   p.communication.emplace();
   p.held_for_backward = held(schedule, built.model);
   p.saved = saved_tensors(built.model, built.graph, recipes, built.checkpoint, built.names);

@@ -27,6 +27,7 @@ Job resolve(const ModelSpec& model, const Request& request, const DeepSpeedInput
   resolve_zero(resolver);
   resolve_optimizer(resolver);
   resolve_execution(resolver);
+  resolve_settings(resolver);
   resolve_machine(resolver);
   check_nvme_buffers(resolver);
   resolve_allocator(resolver);

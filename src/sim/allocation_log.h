@@ -22,7 +22,8 @@ struct MarkMoment {
 };
 struct AllocationLog {
   std::vector<AllocationMoment> allocations;
-  std::vector<MarkMoment> marks;
+  std::vector<MarkMoment> marks;   // At the schedule's marks.
+  std::vector<MarkMoment> prints;  // As Schedule::prints, each right before its event; peaks since the print before.
 };
 
 // On an allocator without a limit.

@@ -43,7 +43,7 @@ void MemoryMeter::on(std::size_t at, const Mark& event) {
   }
   if (event.moment == Moment::StretchBegins) {
     stretch_ = event.stretch;
-    phases_.push_back({std::string(name(event.stretch)), {}, requested_, allocated_, {}, {}});
+    phases_.push_back({std::string(name(event.stretch)), {}, requested_, allocated_, {}, {}, {}});
     if (only_ == event.stretch) {
       inside_ = true;
       take_peak(at);

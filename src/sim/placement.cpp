@@ -44,6 +44,12 @@ class Placer : public Ignores<Enter, Exit> {
   void fail(std::size_t at, Bytes request);
   void note_retry(std::size_t at);
   [[nodiscard]] PlacementPeaks peaks() const;
+  // Those of the schedule's prints that come before event `at`.
+  void print_before(std::size_t at) {
+    while (result_.prints.size() < schedule_.prints.size() && schedule_.prints[result_.prints.size()].event <= at)
+      [[unlikely]] { print(); }
+  }
+  void print();
 
   const Schedule& schedule_;
   CachingAllocator allocator_;
@@ -57,16 +63,31 @@ class Placer : public Ignores<Enter, Exit> {
   std::size_t reserved_at_ = 0;
   Placement result_;
   std::vector<Awaited> awaited_;
+  Bytes most_allocated_since_print_;
+  Bytes most_reserved_since_print_;
 };
+
+void Placer::print() {
+  const AllocatorStatistics now = allocator_.statistics();
+  result_.prints.push_back({now.allocated, now.reserved, most_allocated_since_print_, most_reserved_since_print_});
+  most_allocated_since_print_ = now.allocated;
+  most_reserved_since_print_ = now.reserved;
+}
 
 void Placer::on(std::size_t at, const Allocate& event) {
   const Buffer& buffer = schedule_.buffers[event.buffer];
   if (stopped_ || at > last_ || buffer.space != Space::Device) return;
+  print_before(at);
   streams_.allocating(event.buffer, event.stream);
   const std::optional<BlockId> block = allocator_.allocate(buffer.size, event.stream);
   if (allocator_.retries() != retries_) note_retry(at);
   if (!block) return fail(at, buffer.size);
   blocks_[event.buffer] = *block;
+  if (!schedule_.prints.empty()) {
+    const AllocatorStatistics now = allocator_.statistics();
+    most_allocated_since_print_ = std::max(most_allocated_since_print_, now.allocated);
+    most_reserved_since_print_ = std::max(most_reserved_since_print_, now.reserved);
+  }
   if (allocator_.reserved() > most_reserved_) {
     most_reserved_ = allocator_.reserved();
     reserved_at_ = at;
@@ -75,6 +96,7 @@ void Placer::on(std::size_t at, const Allocate& event) {
 
 void Placer::on(std::size_t at, const Release& event) {
   if (stopped_ || at > last_ || blocks_[event.buffer] == kNullBlock) return;
+  print_before(at);
   if (streams_.releasing(event.buffer, blocks_[event.buffer])) {
     result_.waited = true;
     awaited_.push_back({allocator_.address(blocks_[event.buffer]), event.buffer});
@@ -85,6 +107,7 @@ void Placer::on(std::size_t at, const Release& event) {
 
 void Placer::on(std::size_t at, const Mark& event) {
   if (stopped_ || at > last_) return;
+  print_before(at);
   if (event.moment == Moment::StretchBegins) {
     allocator_.reset_peaks();
     most_reserved_ = allocator_.reserved();

@@ -40,9 +40,18 @@ struct PlacementMark {
   Bytes reserved;
 };
 
+// The allocator where the framework prints what it has.
+struct PlacementPrint {
+  Bytes allocated;
+  Bytes reserved;
+  Bytes peak_allocated;  // Since the print before.
+  Bytes peak_reserved;
+};
+
 struct Placement {
-  PlacementPeaks peak;               // Saving left out.
-  std::vector<PlacementMark> marks;  // All of them, up to a failure.
+  PlacementPeaks peak;                 // Saving left out.
+  std::vector<PlacementMark> marks;    // All of them, up to a failure.
+  std::vector<PlacementPrint> prints;  // As Schedule::prints; fewer after a failure.
   std::array<PlacementPeaks, kStretches>
       by_stretch;  // Zero where the schedule has no such stretch; the largest of several.
   std::int64_t retries = 0;

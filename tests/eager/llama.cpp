@@ -21,12 +21,14 @@ Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin) {
 
 }  // namespace
 
-// Under no_grad; the buffer is fp32 already, and expanding it is a view.
+// Under no_grad. The buffer is fp32 already, unless zero.Init made it in the model's dtype; expanding it is a view.
 std::pair<Tensor, Tensor> Net::rotary(const Tensor& position_ids) {
   const Doing doing("rotary embedding");
   const GradMode off(false);
   const std::int64_t seq = position_ids->size(-1);
   const std::int64_t half = d_.head_dim / 2;
+  const bool narrow = settings_.stage3_linear && settings_.dtype != DType::Float32;
+  const Tensor wide = narrow ? empty({half}, DType::Float32) : nullptr;
   const Tensor positions = empty({1, 1, seq}, DType::Float32);
   const Tensor frequencies = transposed(empty({1, half, seq}, DType::Float32), 1, 2);
   const Tensor both = cat_last(frequencies, frequencies);

@@ -32,6 +32,12 @@ void Runtime::make_overflow_buffer() {
 // The new one is there before the old one goes.
 void Runtime::hold_norm() { norm_ = block("global norm", 4); }
 
+void Runtime::hold_norms(std::int64_t each, std::size_t groups) {
+  for (std::size_t one = 0; one < groups + 1; ++one) norms_.push_back(block("norm of the step", each));
+  if (norm_) norms_.push_back(norm_);
+  norm_ = block("global norm", each);
+}
+
 void Runtime::make_state(std::int64_t size) {
   state_.push_back(block("exp_avg", size));
   state_.push_back(block("exp_avg_sq", size));
@@ -202,9 +208,15 @@ std::vector<Entry> train(const dsplan::ModelSpec& spec, Settings settings, const
     batch = make_batch(settings);
     runtime->forward_begins();
     Tensor loss = net.loss(batch.ids, batch.labels);
+    Block divided;
+    Block scaled;  // engine.backward.
+    if (plan.deepspeed) divided = block("loss by micro-batches", 4);
+    if (plan.deepspeed && plan.stage > 0) scaled = block("scaled loss", 4);
     runtime->backward_begins(boundary);
     run_backward(loss, ready);
     runtime->backward_ends(boundary);
+    divided.reset();
+    scaled.reset();
     loss.reset();
     if (boundary) runtime->step();
   }

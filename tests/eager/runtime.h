@@ -53,6 +53,9 @@ class Runtime : public ModuleHooks {
   void make_state(std::int64_t bytes);
   void make_overflow_buffer();
   void hold_norm();
+  // ZeRO: the scaled norm, those of groups in a variable of step(), and the engine's of the step before.
+  void hold_norms(std::int64_t each, std::size_t groups);
+  void let_go_of_norms() { norms_.clear(); }
 
   Plan plan_;
   Net& net_;
@@ -61,6 +64,7 @@ class Runtime : public ModuleHooks {
   std::vector<Block> state_;
   Block overflow_;
   Block norm_;
+  std::vector<Block> norms_;
 };
 
 [[nodiscard]] std::unique_ptr<Runtime> make_plain(const Plan& plan, Net& net);

@@ -69,13 +69,15 @@ class Stage12 : public Runtime {
     if (plan_.scans_overflow && plan_.mixed()) passing("overflow flag", 1);
     for (const std::int64_t fragment : fragments_) passing("norm", 8 * fragment);
     passing("norm", 4);
-    hold_norm();
+    hold_norms(4, 0);
     Block gradient = kept_ ? kept_ : zeros_;
     if (fragments_.size() + (padding_ > 0 ? 1U : 0U) > 1) gradient = block("flat gradient", bytes(part_));
     if (plan_.mixed()) gradient = block("gradient in fp32", 4 * part_);
     kept_.reset();
     zeros_.reset();
     if (state_.empty()) make_state(4 * part_);
+    gradient.reset();
+    let_go_of_norms();
   }
 
  private:
@@ -91,11 +93,9 @@ class Stage12 : public Runtime {
   void take(std::size_t at) {
     const std::int64_t size = leaves_[at]->elements();
     if (filled_ + size > plan_.bucket) flush();
-    if (size > plan_.bucket) {
-      average({{at, size}});
-      keep(at);
-      if (plan_.stage == 1 && !mine_[at]) late_.push_back(leaves_[at]->grad);
-      leaves_[at]->grad.reset();
+    if (size > plan_.bucket) {  // extra_large_param_to_reduce: for the next flush.
+      large_.assign(1, {at, size});
+      filled_ += size;
       return;
     }
     leaves_[at]->grad.reset();  // Its data is in the bucket now.
@@ -104,6 +104,16 @@ class Stage12 : public Runtime {
   }
 
   void flush() {
+    if (!large_.empty()) {
+      const std::size_t at = large_.front().leaf;
+      average(large_);
+      keep(at);
+      if (plan_.stage == 1 && !mine_[at]) late_.push_back(leaves_[at]->grad);
+      leaves_[at]->grad.reset();
+      large_.clear();
+      filled_ = 0;
+      return;
+    }
     if (waiting_.empty()) return;
     average(waiting_);
     for (const Waiting& entry : waiting_) keep(entry.leaf);
@@ -152,6 +162,7 @@ class Stage12 : public Runtime {
   Block master_;
   std::vector<Block> bucket_;
   std::vector<Waiting> waiting_;
+  std::vector<Waiting> large_;
   std::int64_t filled_ = 0;
   Block arriving_;
   Block kept_;

@@ -39,18 +39,28 @@ class Stage3 : public Runtime {
 
   void initialise() override {
     std::vector<Block> parts;
-    for (const Tensor& leaf : leaves_) {
-      const Block whole = block("whole parameter", bytes(leaf->elements()));
-      parts.push_back(block("partition", bytes(part(leaf))));
+    for (std::size_t begin = 0; begin < net_.parameters.size();) {
+      std::size_t end = begin;  // A module's own parameters are there together.
+      std::deque<Block> whole;
+      for (; end < net_.parameters.size() && net_.module_of[end] == net_.module_of[begin]; ++end) {
+        whole.push_back(block("whole parameter", bytes(net_.parameters[end]->elements())));
+      }
+      for (; begin < end; ++begin) {  // Those that are tied elsewhere among them.
+        parts.push_back(block("partition", bytes(part(net_.parameters[begin]))));
+        whole.pop_front();
+      }
     }
     make_overflow_buffer();
     tracker_ = block("overflow tracker", 1);
+    barrier_ = block("barrier", 1);
     parts.clear();  // Defragmented through the host.
     flat_ = block("partitions", bytes(part_));
-    if (plan_.mixed()) make_masters();
+    make_masters();
     std::int64_t largest = 0;
     for (const Group& group : groups_) largest = std::max(largest, group.elements);
+    barrier_ = block("barrier", 1);
     passing("zero gradients", 4 * largest);
+    barrier_ = block("barrier", 1);
     bucket_ = block("bucket", bytes(plan_.bucket));
     gradients_ = block("gradient partitions", bytes(part_));
     for (const Tensor& leaf : leaves_) passing("gather for the hook", bytes(part(leaf) * plan_.world));
@@ -114,7 +124,7 @@ class Stage3 : public Runtime {
       let_go(leaf);
     }
     for (const Group& group : groups_) measure(group);
-    global_norm_ = block("global norm", 8);
+    hold_norms(8, groups_.size());
     const bool first = state_.empty();
     for (const Group& group : groups_) {
       Block gradient;
@@ -123,6 +133,7 @@ class Stage3 : public Runtime {
       if (first) make_state(4 * group.elements);
     }
     gather_persistent();
+    let_go_of_norms();
   }
 
  private:
@@ -154,11 +165,10 @@ class Stage3 : public Runtime {
   }
 
   void make_masters() {
-    Block cast;  // Rebound when the next sub-group's master is there.
+    Block cast;  // Rebound by the next sub-group's.
     for (const Group& group : groups_) {
-      Block made = block("master before the clone", 4 * group.elements);
+      if (plan_.mixed()) cast = block("master before the clone", 4 * group.elements);
       masters_.push_back(block("master", 4 * group.elements));
-      cast = std::move(made);
     }
   }
 
@@ -366,7 +376,7 @@ class Stage3 : public Runtime {
   Block bucket_;
   std::vector<Block> masters_;
   Block tracker_;
-  Block global_norm_;
+  Block barrier_;
   Tensors waiting_;
   std::int64_t filled_ = 0;
 

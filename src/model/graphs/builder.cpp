@@ -95,7 +95,8 @@ TensorId GraphBuilder::buffer(std::string_view leaf) {
     const ModelBuffer& named = model_.buffers[at];
     if (named.name != name) continue;
     if (buffer_tensors_[at] == kNone) {
-      const DType dtype = named.follows_model_dtype ? options_.dtype : named.dtype;
+      const bool narrow = options_.narrow_tables && named.dtype == DType::Float32;
+      const DType dtype = named.follows_model_dtype || narrow ? options_.dtype : named.dtype;
       graph_.storages.push_back({storage(named.shape.elements(), dtype), kNone, static_cast<std::int32_t>(at)});
       buffer_tensors_[at] =
           add_tensor(named.shape, dtype, static_cast<StorageId>(graph_.storages.size() - 1), false, kNone);

@@ -32,6 +32,7 @@ struct GraphOptions {
   Version torch = kWitnessTorch;
   Version transformers = kWitnessTransformers;
   bool inputs_require_grad = false;  // transformers' enable_input_require_grads.
+  bool narrow_tables = false;        // zero.Init has made the model's own tables in its dtype.
   std::int64_t tp = 1;               // Ranks that share each layer; the graph is one rank's.
   bool stage3_linear = false;        // nn.functional.linear is DeepSpeed's (Product::Function).
   // Checkpoints go around these modules instead of layers; see cut_module_regions.

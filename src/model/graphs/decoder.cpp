@@ -106,8 +106,10 @@ class Decoder {
     g_.enter(module);
     g_.set_grad_enabled(false);
     g_.set_autocast_enabled(false);
-    const TensorId frequencies = g_.buffer("inv_freq");
-    const std::int64_t half = g_.shape(frequencies).dims[0];
+    // A table in fp32 already is not copied.
+    const TensorId table = g_.buffer("inv_freq");
+    const TensorId frequencies = g_.dtype(table) == DType::Float32 ? table : g_.cast(table, DType::Float32);
+    const std::int64_t half = g_.shape(table).dims[0];
     const std::int64_t seq = g_.options().seq;
     const TensorId row = g_.view(positions, Shape{1, 1, seq});
     const TensorId wide = g_.make(Op::Cast, Shape{1, 1, seq}, DType::Float32, {row});
@@ -123,6 +125,7 @@ class Decoder {
     const TensorId narrow_cos = g_.cast(cos, g_.options().dtype);
     const TensorId narrow_sin = g_.cast(sin, g_.options().dtype);
     g_.drop({wide, angles, both, cos, sin});
+    if (frequencies != table) g_.drop({frequencies});
     g_.set_autocast_enabled(true);
     g_.set_grad_enabled(true);
     g_.exit(module);

@@ -26,16 +26,19 @@ class Bf16Runtime final : public RuntimeBase {
   }
 
   void initialise() override {
-    for (const Leaf& leaf : leaves_) whole_[at(leaf.id)] = load_whole(leaf, "parameter");
-    for (const Leaf& leaf : leaves_) broadcast(whole_[at(leaf.id)]);
+    whole_ = load_model("parameter");
     if (trained_.empty()) return;
     make_overflow_buffer();
+    print("begin bf16_optimizer");
+    print("before initializing group 0");
     flat_ = flatten_trained(whole_, elements_, padded_);
     create_master();
     sums_ = emitter_.allocate(in_sums(padded_), training().grad_accum_dtype, Role::Gradients, "sums of gradients");
     emitter_.begin();
     emitter_.write(sums_);
     emitter_.compute("zero sums of gradients");
+    print("after initializing group 0");
+    print("end bf16_ optimizer");
     emitter_.promise_update(flat_, in_model_dtype(checked_mul(rank(), partition_)), in_model_dtype(partition_));
     emitter_.promise_update(master_, Bytes(0), emitter_.size(master_));
   }

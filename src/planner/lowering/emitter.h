@@ -3,6 +3,8 @@
 // its reason and each read names what it expects. It knows nothing of models or of ZeRO.
 #pragma once
 
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/schedule.h"
@@ -68,6 +70,9 @@ class Emitter {
   void enter(ModuleId module);
   void exit(ModuleId module, bool abandoned = false);
   void mark(Moment moment, Stretch stretch, std::int32_t micro_batch = 0);
+
+  // Here the framework would print what the allocator has.
+  void print(std::string text) { schedule_.prints.push_back({schedule_.events.size(), std::move(text)}); }
 
   // Every optimizer step must write these bytes exactly once. Stated where a runtime lays out what it trains, apart
   // from where it updates.

@@ -13,15 +13,15 @@
 namespace dsplan {
 namespace {
 
-// zero.Init wraps the constructors of tensors, so that tables come in the model's dtype; below stage 3 DeepSpeed leaves
+// zero.Init wraps the constructors of tensors, so that tables come in the model's dtype; elsewhere DeepSpeed leaves
 // them as they are (partition_parameters.py, zero_wrapper_for_fp_tensor_constructor).
 DType made_in(const ModelBuffer& buffer, const Training& training) {
-  const bool wrapped = training.runtime == Runtime::DeepSpeed && training.zero.stage == 3;
-  return buffer.follows_model_dtype || (wrapped && buffer.dtype == DType::Float32) ? training.dtype : buffer.dtype;
+  const bool wrapped = training.under_zero_init() && buffer.dtype == DType::Float32;
+  return buffer.follows_model_dtype || wrapped ? training.dtype : buffer.dtype;
 }
 
 // The model's own buffers, whole on every rank; kNoBuffer where this transformers has none.
-std::vector<BufferId> load_buffers(const ModelSpec& model, const Training& training, Emitter& emitter) {
+std::vector<BufferId> make_buffers(const ModelSpec& model, const Training& training, Space space, Emitter& emitter) {
   std::vector<BufferId> made;
   for (const ModelBuffer& buffer : model.buffers) {
     if (!buffer_exists(buffer, training.transformers)) {
@@ -29,12 +29,26 @@ std::vector<BufferId> load_buffers(const ModelSpec& model, const Training& train
       continue;
     }
     const DType dtype = made_in(buffer, training);
-    made.push_back(emitter.allocate(storage(buffer.shape.elements(), dtype), dtype, Role::ModuleBuffers, "buffer"));
+    made.push_back(emitter.allocate(storage(buffer.shape.elements(), dtype), dtype, Role::ModuleBuffers, "buffer",
+                                    kNone, false, space));
     emitter.begin();
     emitter.write(made.back());
     emitter.compute("load buffer");
   }
   return made;
+}
+
+// The whole model in the host's memory, if it is made there; its buffers are moved, the parameters will be.
+std::vector<BufferId> load_model(const ModelSpec& model, const Training& training, TrainingRuntime& runtime,
+                                 Emitter& emitter) {
+  if (training.model_init != ModelInit::Host) return make_buffers(model, training, Space::Device, emitter);
+  const std::vector<BufferId> there = make_buffers(model, training, Space::Pageable, emitter);
+  runtime.build_on_host();
+  std::vector<BufferId> here;
+  for (const BufferId source : there) {
+    here.push_back(source == kNoBuffer ? kNoBuffer : move_to_device(emitter, source, Role::ModuleBuffers, "buffer"));
+  }
+  return here;
 }
 
 class Loop {
@@ -50,6 +64,7 @@ class Loop {
     emitter_.at(Pass::Step);
     emitter_.mark(Moment::StepBegins, stretch);
     runtime_.step(stretch == Stretch::FirstStep);
+    print("Engine after step");
     emitter_.mark(Moment::StepEnds, stretch);
     emitter_.mark(Moment::StretchEnds, stretch);
   }
@@ -63,18 +78,49 @@ class Loop {
     tape.make_batch();
     if (before_ != nullptr && before_ != &tape) before_->drop_batch();
     before_ = &tape;
+    print("Engine before forward");
     runtime_.forward_begins();
     emitter_.mark(Moment::ForwardBegins, stretch, k);
     tape.forward();
     emitter_.mark(Moment::ForwardEnds, stretch, k);
     emitter_.at(Pass::Backward);
-    runtime_.backward_begins(boundary);
     emitter_.mark(Moment::BackwardBegins, stretch, k);
+    const std::vector<BufferId> scaled = scale_loss(tape.loss());
+    print("Engine before backward");
+    runtime_.backward_begins(boundary);
     tape.backward();
     emitter_.at(Pass::Backward);
     runtime_.backward_ends(boundary);
+    print("Engine after backward");
+    for (const BufferId buffer : scaled) emitter_.release(buffer, Reason::PythonFrame);
     tape.drop_loss();  // A framework's backward() reduces before it returns to the loop.
     emitter_.mark(Moment::BackwardEnds, stretch, k);
+    print("Engine before step");
+    if (!boundary) print("Engine after step");
+  }
+
+  // engine.backward: the loss by the number of micro-batches, and under ZeRO times the loss scale, whatever the two
+  // are; BF16_Optimizer has no loss scale. Both stay until it returns.
+  std::vector<BufferId> scale_loss(BufferId loss) {
+    std::vector<BufferId> made;
+    if (job_.training.runtime != Runtime::DeepSpeed) return made;
+    const bool scales = job_.training.zero.stage > 0 && !uses_bf16_optimizer(job_.training);
+    for (const char* label : {"loss by micro-batches", "scaled loss"}) {
+      if (made.size() == 1 && !scales) break;
+      const BufferId from = made.empty() ? loss : made.back();
+      made.push_back(emitter_.allocate(emitter_.size(loss), emitter_.dtype(loss), Role::Temporaries, label));
+      emitter_.begin();
+      emitter_.read(from);
+      emitter_.write(made.back());
+      emitter_.compute(label);
+    }
+    emitter_.mark_scratch(made.back());
+    return made;
+  }
+
+  // engine.step() is called for every micro-batch.
+  void print(const char* text) {
+    if (job_.training.runtime == Runtime::DeepSpeed) emitter_.print(text);
   }
 
   const Job& job_;
@@ -108,11 +154,18 @@ std::optional<std::string> accumulation_obstacle(const Training& training) {
   return std::nullopt;
 }
 
-// Until #7981 the host had sums whenever there was accumulation, under ZeRO-1 too.
 std::optional<std::string> offload_obstacle(const Training& training) {
-  if (training.zero.stage == 3) return stage3_offload_obstacle(training);
+  if (training.zero.stage == 3) {
+    // Since 0.19.4 Init(module=...) replaces nn.functional.linear too (#8189). PyTorch's own keeps a view of the weight
+    // for backward, and with it what was gathered.
+    if (!training.under_zero_init() && training.deepspeed < Version{0, 19, 4}) {
+      return "a model built outside zero.Init before DeepSpeed 0.19.4";
+    }
+    return stage3_offload_obstacle(training);
+  }
   if (training.zero.offload_optimizer.device == OffloadDevice::None) return std::nullopt;
-  if (training.deepspeed < Version{0, 19, 0}) return "optimizer offload before DeepSpeed 0.19.0";
+  // Until #7309 the device had the master in fp32 for a moment.
+  if (training.deepspeed < Version{0, 17, 0}) return "optimizer offload before DeepSpeed 0.17.0";
   return std::nullopt;
 }
 
@@ -133,6 +186,10 @@ std::optional<std::string> schedule_obstacle(const ModelSpec& model, const Job& 
     if (const auto offload = offload_obstacle(training)) return offload;
     if (uses_unfused_wrapper(training)) return "16 bit without ZeRO and without FusedAdam (FP16_UnfusedOptimizer)";
     if (const auto other = accumulation_obstacle(training)) return other;
+    const bool gathers_after_step = training.zero.stage == 1 || training.zero.stage == 2;
+    if (gathers_after_step && job.parallelism.dp > 1 && training.deepspeed < Version{0, 12, 4}) {
+      return "weights gathered in shards before DeepSpeed 0.12.4";
+    }
   }
   return std::nullopt;
 }
@@ -156,6 +213,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   // PreTrainedModel.gradient_checkpointing_enable does so for whatever it embeds, since transformers 5.
   options.inputs_require_grad =
       !job.training.checkpoint.groups.empty() && job.training.transformers >= Version{5, 0, 0};
+  options.narrow_tables = job.training.under_zero_init();
   options.tp = job.parallelism.tp;
   options.stage3_linear = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
   options.checkpointed_modules = job.training.checkpoint.modules;
@@ -236,7 +294,7 @@ Schedule lower_shapes(const ModelSpec& whole, const Job& job, const std::vector<
   emitter.at(Pass::Setup);
   emitter.mark(Moment::StretchBegins, Stretch::Init);
   const std::unique_ptr<TrainingRuntime> runtime = make_runtime(job, model, rank, emitter);
-  const std::vector<BufferId> buffers = load_buffers(model, job.training, emitter);
+  const std::vector<BufferId> buffers = load_model(model, job.training, *runtime, emitter);
   if (recording != nullptr) recording->module_buffers(buffers);
   runtime->initialise();
   emitter.mark(Moment::StretchEnds, Stretch::Init);

@@ -24,6 +24,8 @@ class TrainingRuntime {
  public:
   virtual ~TrainingRuntime() = default;
 
+  // All parameters in the host's memory, from where `initialise` moves them. Without it they are made on the device.
+  virtual void build_on_host() {}
   // Everything that is there before the first batch.
   virtual void initialise() = 0;
   [[nodiscard]] virtual ParameterPlace place(ParameterId parameter) const = 0;
@@ -37,6 +39,8 @@ class TrainingRuntime {
   // The module whose input's gradient passes through the runtime's own function after everything inside, and only then
   // meets other gradients, for an operator of the module given: itself, or one around it. kNone: there is none.
   [[nodiscard]] virtual ModuleId wraps_input(ModuleId) const { return kNone; }
+  // The model's forward returns: its outputs are still there.
+  virtual void forward_returns() {}
   virtual void forward_begins() {}
   // `boundary`: the last micro-batch before the optimizer step.
   virtual void backward_begins(bool /*boundary*/) {}
@@ -54,6 +58,9 @@ class TrainingRuntime {
   // What the framework's own profiler has counted in the last micro-batch.
   [[nodiscard]] virtual std::vector<FrameworkCount> counts() const { return {}; }
 };
+
+// tensor.to(device): `source`, in pageable memory, ends with the copy. Returns the copy, which is written whole.
+BufferId move_to_device(Emitter& emitter, BufferId source, Role role, Label label, ParameterId parameter = kNone);
 
 // AccumulateGrad: the first gradient becomes `held`; to what is there already the new one is added in place, and dies.
 void accumulate_gradient(Emitter& emitter, BufferId& held, BufferId gradient);

@@ -183,7 +183,54 @@ void RuntimeBase::share_control(BufferId value, Group group) {
   emitter_.communicate(Collective::AllReduce, emitter_.dtype(value), emitter_.size(value), TrafficKind::Control, group);
 }
 
+BufferId move_to_device(Emitter& emitter, BufferId source, Role role, Label label, ParameterId parameter) {
+  const BufferId made = emitter.allocate(emitter.size(source), emitter.dtype(source), role, label, parameter);
+  emitter.begin();
+  emitter.read(source);
+  emitter.write(made);
+  emitter.compute("move to device");
+  emitter.release(source, Reason::LastUse);
+  return made;
+}
+
+// As from_pretrained does: in the dtype asked for, and without tied tensors of their own.
+void RuntimeBase::build_on_host() {
+  on_host_.assign(model_.parameters.size(), kNoBuffer);
+  for (const Leaf& leaf : leaves_) {
+    const BufferId made = emitter_.allocate(storage(Elements(leaf.elements), leaf.dtype), leaf.dtype, Role::Parameters,
+                                            "parameter on the host", leaf.id, false, Space::Pageable);
+    emitter_.begin();
+    emitter_.write(made);
+    emitter_.compute("load parameter");
+    on_host_[static_cast<std::size_t>(leaf.id)] = made;
+  }
+}
+
+void RuntimeBase::print_model_given() {
+  print("DeepSpeed Engine: After args sanity test");
+  print("DeepSpeed Engine: Before configure distributed model");
+}
+
+// engine.py, _configure_distributed_model.
+std::vector<BufferId> RuntimeBase::load_model(Label label) {
+  std::vector<BufferId> whole(model_.parameters.size(), kNoBuffer);
+  const auto load = [&] {
+    for (const Leaf& leaf : leaves_) whole[static_cast<std::size_t>(leaf.id)] = load_whole(leaf, label);
+  };
+  const bool moves = !on_host_.empty();
+  if (!moves) load();
+  print_model_given();
+  if (moves) load();
+  for (const Leaf& leaf : leaves_) broadcast(whole[static_cast<std::size_t>(leaf.id)]);
+  print("DeepSpeed Engine: After configure distributed model");
+  return whole;
+}
+
 BufferId RuntimeBase::load_whole(const Leaf& leaf, Label label) {
+  if (!on_host_.empty()) {
+    BufferId& source = on_host_[static_cast<std::size_t>(leaf.id)];
+    return move_to_device(emitter_, std::exchange(source, kNoBuffer), Role::Parameters, label, leaf.id);
+  }
   const BufferId buffer =
       emitter_.allocate(storage(Elements(leaf.elements), leaf.dtype), leaf.dtype, Role::Parameters, label, leaf.id);
   emitter_.begin();
@@ -228,6 +275,22 @@ void RuntimeBase::make_overflow_buffer() {
 }
 
 void RuntimeBase::hold_norm(DType type, BufferId gradient) {
+  const BufferId norm = make_norm(type, gradient);
+  if (norm_ != kNoBuffer) emitter_.release(norm_, Reason::PythonFrame);
+  norm_ = norm;
+}
+
+void RuntimeBase::hold_norms(DType type, std::size_t groups) {
+  for (std::size_t one = 0; one < groups + 1; ++one) norms_of_step_.push_back(make_norm(type));
+  if (norm_ != kNoBuffer) norms_of_step_.push_back(norm_);
+  norm_ = make_norm(type);
+}
+
+void RuntimeBase::let_go_of_norms() {
+  for (const BufferId norm : std::exchange(norms_of_step_, {})) emitter_.release(norm, Reason::PythonFrame);
+}
+
+BufferId RuntimeBase::make_norm(DType type, BufferId gradient) {
   const BufferId norm =
       emitter_.allocate(Bytes(bytes_per_element(type)), type, Role::Temporaries, "global gradient norm");
   emitter_.mark_scratch(norm);
@@ -238,8 +301,7 @@ void RuntimeBase::hold_norm(DType type, BufferId gradient) {
     recording->reads({{gradient, Bytes(0), emitter_.size(gradient)}});
   }
   emitter_.compute("global gradient norm");
-  if (norm_ != kNoBuffer) emitter_.release(norm_, Reason::PythonFrame);
-  norm_ = norm;
+  return norm;
 }
 
 BufferId RuntimeBase::padding_of_flat(std::int64_t elements) {
@@ -252,7 +314,8 @@ BufferId RuntimeBase::padding_of_flat(std::int64_t elements) {
   return zeros;
 }
 
-BufferId RuntimeBase::flatten_trained(std::vector<BufferId>& whole, std::int64_t elements, std::int64_t padded) {
+BufferId RuntimeBase::flatten_trained(std::vector<BufferId>& whole, std::int64_t elements, std::int64_t padded,
+                                      const std::vector<std::string>& printed) {
   const BufferId zeros = padding_of_flat(padded - elements);
   const BufferId flat = emitter_.allocate(in_model_dtype(padded), dtype(), Role::Parameters, "flat parameters");
   emitter_.begin();
@@ -260,6 +323,7 @@ BufferId RuntimeBase::flatten_trained(std::vector<BufferId>& whole, std::int64_t
   if (zeros != kNoBuffer) emitter_.read(zeros);
   emitter_.write(flat);
   emitter_.compute("flatten parameters");
+  for (const std::string& text : printed) print(text);
   for (const Leaf& leaf : trained_) {
     emitter_.release(std::exchange(whole[static_cast<std::size_t>(leaf.id)], kNoBuffer), Reason::PythonFrame);
   }

@@ -50,6 +50,9 @@ class RuntimeBase : public TrainingRuntime {
  public:
   RuntimeBase(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
 
+  void build_on_host() override;
+  void forward_returns() override { print("Engine after forward"); }
+
  protected:
   [[nodiscard]] const Training& training() const { return job_.training; }
   [[nodiscard]] const Zero& zero() const { return job_.training.zero; }
@@ -74,7 +77,15 @@ class RuntimeBase : public TrainingRuntime {
   // A value that is there, over the ranks of one group; nothing where there is one.
   void share_control(BufferId value, Group group);
 
-  // Whole parameters outside any flat buffer.
+  // What DeepSpeed's see_memory_usage would say here; nothing under plain PyTorch.
+  void print(std::string text) {
+    if (training().runtime == Runtime::DeepSpeed) emitter_.print(std::move(text));
+  }
+  // DeepSpeed's engine is given the model: whole parameters of all leaves, by ParameterId, sent by rank 0.
+  [[nodiscard]] std::vector<BufferId> load_model(Label label);
+  void print_model_given();
+
+  // Whole parameters outside any flat buffer: made here, or moved from where build_on_host made them.
   BufferId load_whole(const Leaf& leaf, Label label);
   // Rank 0 sends what `buffer` holds to all; nothing where there is one rank.
   void broadcast(BufferId buffer) { broadcast(buffer, dtype()); }
@@ -85,10 +96,16 @@ class RuntimeBase : public TrainingRuntime {
   // The wrapper's _global_grad_norm: a scalar that each step replaces.
   // `gradient`: what it is the norm of, where no event of its own has measured it.
   void hold_norm(DType type, BufferId gradient = kNoBuffer);
+  // The same under ZeRO, where the scaled norm, the norms of `groups` groups that step() has a variable for, and the
+  // norm of the step before, which the engine holds, stay until `let_go_of_norms`.
+  void hold_norms(DType type, std::size_t groups);
+  void let_go_of_norms();
   // Zeros that end a flat buffer, made before it (runtime/utils.py, align_dense_tensors); kNoBuffer where none are.
   BufferId padding_of_flat(std::int64_t elements);
   // Originals, padding and the flat buffer coexist; then the parameters, by ParameterId in `whole`, become views of it.
-  BufferId flatten_trained(std::vector<BufferId>& whole, std::int64_t elements, std::int64_t padded);
+  // `printed` is said while all are there.
+  BufferId flatten_trained(std::vector<BufferId>& whole, std::int64_t elements, std::int64_t padded,
+                           const std::vector<std::string>& printed = {});
   // All state tensors for one flat partition.
   void create_flat_state(std::int64_t elements, std::vector<BufferId>& state);
   void read_all(const std::vector<BufferId>& buffers);
@@ -103,8 +120,11 @@ class RuntimeBase : public TrainingRuntime {
   std::vector<std::int32_t> trained_index_;  // By ParameterId; -1 for frozen and tied.
 
  private:
+  [[nodiscard]] BufferId make_norm(DType type, BufferId gradient = kNoBuffer);
   [[nodiscard]] BufferId control_value(Bytes bytes, Label label);
 
+  std::vector<BufferId> on_host_;  // By ParameterId, before they are moved; empty where the host has no model.
+  std::vector<BufferId> norms_of_step_;
   BufferId norm_ = kNoBuffer;
 };
 

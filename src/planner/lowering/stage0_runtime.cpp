@@ -28,10 +28,7 @@ class Stage0Runtime final : public RuntimeBase {
   }
 
   void initialise() override {
-    for (const Leaf& leaf : leaves_) {
-      whole_[at(leaf.id)] = load_whole(leaf, "parameter");
-      broadcast(whole_[at(leaf.id)]);
-    }
+    whole_ = load_model("parameter");
     if (!trained_.empty()) make_overflow_buffer();
     if (mixed_ && !trained_.empty()) {
       flatten();

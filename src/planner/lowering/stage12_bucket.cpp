@@ -39,7 +39,8 @@ void Stage12Runtime::put_in_bucket(std::size_t parameter, BufferId gradient) {
     return;
   }
   if (elements > limit) {
-    reduce_large(parameter, gradient);
+    large_ = {parameter, own_storage(parameter, gradient)};
+    filled_ += elements;
     return;
   }
   const BufferId bucket = buckets_[active_];
@@ -65,9 +66,10 @@ void Stage12Runtime::open_buckets() {
   }
 }
 
-// A gradient larger than the bucket is reduced from its own storage.
-void Stage12Runtime::reduce_large(std::size_t parameter, BufferId gradient) {
-  gradient = own_storage(parameter, gradient);
+// A gradient larger than the bucket is reduced from its own storage, when the next one finds the bucket full
+// (extra_large_param_to_reduce).
+void Stage12Runtime::reduce_large() {
+  const auto [parameter, gradient] = std::exchange(large_, {0, kNoBuffer});
   std::vector<Slice> slices;
   append_slices(parameter, 0, slices);
   reduce(gradient, trained_[parameter].elements, slices);
@@ -102,6 +104,7 @@ void Stage12Runtime::backward_ends(bool boundary) {
   close_buckets();
   add_to_accumulated();
   if (!widens_) drop_late();
+  print("End ipg_epilogue");
 }
 
 // What is summed in fp32 is `grad_accum`, an attribute that lives until the step; where it points into a bucket, so
@@ -136,6 +139,11 @@ void Stage12Runtime::pad_partition() {
 }
 
 void Stage12Runtime::flush() {
+  if (large_.second != kNoBuffer) {
+    reduce_large();
+    filled_ = 0;
+    return;
+  }
   if (entries_.empty()) return;
   if (!zero().contiguous_gradients) {
     reduce_apart();

@@ -149,11 +149,17 @@ void Stage12Offload::keep(std::size_t parameter, BufferId from, std::int64_t off
   }
   const Piece whole{from, staged(offset), staged(trained_[parameter].elements)};
   const Piece piece{from, staged(offset + fragment.source), staged(fragment.count)};
-  if (zero().stage == 2 && (micro_batch_ > 0 || !boundary_)) accumulate_on_host(parameter, whole, piece);
+  if (sums_on_host()) accumulate_on_host(parameter, whole, piece);
   if (!boundary_) return;
   take_norm(piece);
   scan(whole);
   take(piece, staged_, fragment);
+}
+
+// Until #7981 (0.19.0) wherever micro-batches are accumulated, under ZeRO-1 too.
+bool Stage12Offload::sums_on_host() const {
+  if (training().deepspeed < kSumsWhereNeeded) return training().grad_accum > 1;
+  return zero().stage == 2 && (micro_batch_ > 0 || !boundary_);
 }
 
 // async_accumulate_grad_in_cpu_via_gpu: what the host has comes into the scratch and is added, and the sum goes back;
@@ -162,7 +168,8 @@ void Stage12Offload::accumulate_on_host(std::size_t parameter, const Piece& grad
   BufferId& sum = sums_[parameter];
   const bool is_new = sum == kNoBuffer;
   if (is_new) sum = zeros(gradient.bytes, dtype(), Role::Gradients, "sum of a gradient on the host");
-  if (micro_batch_ > 0 && !is_new) {
+  const bool added_in_vain = training().deepspeed < kSumsWhereNeeded && !boundary_;
+  if (micro_batch_ > 0 && !is_new && !added_in_vain) {
     emitter_.begin();
     emitter_.read(sum);
     emitter_.write(scratch_, Bytes(0), gradient.bytes);
@@ -174,7 +181,10 @@ void Stage12Offload::accumulate_on_host(std::size_t parameter, const Piece& grad
     emitter_.write(added.buffer, added.offset, added.bytes);
     emitter_.compute("add gradients");
   }
-  if (boundary_) return;
+  // Until #7967 (0.19.0) the sum went back with the first micro-batch alone, and then under ZeRO-1 at the boundary too.
+  const bool goes_back = training().deepspeed < kSumsWhereNeeded ? micro_batch_ <= 0 : !boundary_;
+  if (!goes_back) return;
+  if (boundary_) emitter_.mark_scratch(sum);
   emitter_.begin();
   emitter_.read(gradient.buffer, gradient.offset, gradient.bytes);
   emitter_.write(sum);
@@ -241,9 +251,13 @@ void Stage12Offload::take(const Piece& piece, DType type, const Fragment& fragme
 void Stage12Offload::step(bool first) {
   if (trained_.empty()) return;
   micro_batch_ = -1;
+  print("In step before checking overflow");
   if (scans()) control_all_reduce(Bytes(1), "overflow flag");
+  print("Before norm calculation");
   share_norm();
+  print("After norm before optimizer");
   update(first);
+  print("After optimizer before all-gather");
   if (accumulated_ != kNoBuffer) {
     if (padding() > 0) emitter_.mark_scratch(accumulated_);  // The zeros behind its last fragment stay unread.
     emitter_.release(std::exchange(accumulated_, kNoBuffer), Reason::GradientHeld);
@@ -251,6 +265,7 @@ void Stage12Offload::step(bool first) {
   for (BufferId norm : norms_) emitter_.release(norm, Reason::PythonFrame);  // reset_cpu_buffers.
   norms_.clear();
   gather_parameters();
+  print("After zero_optimizer step");
   drop_late();  // zero_grad.
 }
 

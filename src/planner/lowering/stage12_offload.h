@@ -52,6 +52,7 @@ class Stage12Offload final : public Stage12Runtime {
   BufferId pinned(BufferId from, DType type, Role role, Label label);
   void copy_to_host(BufferId from, BufferId to);
   void create_scratch();
+  [[nodiscard]] bool sums_on_host() const;
   void accumulate_on_host(std::size_t parameter, const Piece& gradient, const Piece& own);
   void take_norm(const Piece& piece);
   void scan(const Piece& gradient);

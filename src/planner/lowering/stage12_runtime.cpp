@@ -56,15 +56,17 @@ std::int64_t Stage12Runtime::padding() const {
 }
 
 void Stage12Runtime::initialise() {
-  for (const Leaf& leaf : leaves_) whole_[at(leaf.id)] = load_whole(leaf, "parameter");
-  for (const Leaf& leaf : leaves_) broadcast(whole_[at(leaf.id)]);
+  whole_ = load_model("parameter");
   if (trained_.empty()) return;
   if (zero().offload_optimizer.device == OffloadDevice::None) make_overflow_buffer();
-  flat_ = flatten_trained(whole_, offset_.back() + trained_.back().elements, padded_);
+  flatten_parameters();
   create_master();
   emitter_.promise_update(flat_, in_model_dtype(checked_mul(rank(), partition_)), in_model_dtype(partition_));
   emitter_.promise_update(master_, Bytes(0), emitter_.size(master_));
+  print("Before initializing optimizer states");
   create_gradients();
+  print("After initializing optimizer states");
+  print("After initializing ZeRO optimizer");
 }
 
 // Zero gradients for every group at once, dropped at the end.

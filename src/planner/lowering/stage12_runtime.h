@@ -18,6 +18,9 @@ namespace dsplan {
 // has_inf_or_nan without copies (#8325); and what 0.19.8 changed in reductions.
 inline constexpr Version kScanWithoutCopies{0, 19, 6};
 inline constexpr Version kSumsOfPartition{0, 19, 8};
+// Parameters are flattened where they are; sums of offloaded gradients only where another micro-batch needs them.
+inline constexpr Version kFlattensOnDevice{0, 18, 7};
+inline constexpr Version kSumsWhereNeeded{0, 19, 0};
 
 class Stage12Runtime : public RuntimeBase {
  public:
@@ -54,10 +57,14 @@ class Stage12Runtime : public RuntimeBase {
   virtual void create_master();
   virtual void create_gradients();  // initialize_optimizer_states.
 
+  // stage12_flatten.cpp
+  void flatten_parameters();
+  void flatten_on_host(std::int64_t elements);
+
   // stage12_bucket.cpp
   void put_in_bucket(std::size_t parameter, BufferId gradient);
   void open_buckets();
-  void reduce_large(std::size_t parameter, BufferId gradient);
+  void reduce_large();
   void flush();
   // What is reduced from its own storage: the gradient, or what takes its place.
   virtual BufferId own_storage(std::size_t /*parameter*/, BufferId gradient) { return gradient; }
@@ -114,8 +121,9 @@ class Stage12Runtime : public RuntimeBase {
   std::array<bool, 2> points_into_{};  // Whether gradients of other ranks' parameters lie in it.
   std::vector<Entry> entries_;
   std::int64_t filled_ = 0;
-  BufferId accumulated_ = kNoBuffer;            // grads_in_partition that the step will take.
-  BufferId kept_in_this_backward_ = kNoBuffer;  // The one that this backward fills.
+  std::pair<std::size_t, BufferId> large_{0, kNoBuffer};  // Alone in the bucket that it does not fit into.
+  BufferId accumulated_ = kNoBuffer;                      // grads_in_partition that the step will take.
+  BufferId kept_in_this_backward_ = kNoBuffer;            // The one that this backward fills.
   // contiguous_gradients off, by index into trained_: gradients that the step will take; and those of this backward.
   std::vector<BufferId> own_;
   std::vector<std::pair<std::size_t, BufferId>> arrived_;

@@ -7,9 +7,12 @@ namespace dsplan {
 
 void Stage12Runtime::step(bool first) {
   if (trained_.empty()) return;
+  print("In step before checking overflow");
   scan_for_overflow();
+  print("Before norm calculation");
   measure_gradients();
-  hold_norm(DType::Float32);
+  hold_norms(DType::Float32, 0);
+  print("After norm before optimizer");
   drop_late();
   const BufferId gradient = own_gradient();
   if (first) create_flat_state(partition_, state_);
@@ -29,7 +32,10 @@ void Stage12Runtime::step(bool first) {
   emitter_.read(master_);
   emitter_.write(flat_, begin, size);
   emitter_.compute("copy master to parameters");
+  print("After optimizer before all-gather");
   gather_parameters();
+  print("After zero_optimizer step");
+  let_go_of_norms();
 }
 
 // In place: each rank's partition lies where the whole will have it.

@@ -180,7 +180,8 @@ void Stage3Runtime::clear_entries() {
     if (entry.own != kNoBuffer) emitter_.release(entry.own, Reason::GradientHeld);
   }
   entries_.clear();
-  filled_ = 0;
+  // 0.17.2 alone kept counting, so that every gradient behind the first full bucket went by itself (#7415).
+  if (training().deepspeed != Version{0, 17, 2}) filled_ = 0;
 }
 
 // A gradient that never entered the bucket is cast by itself where the communication dtype differs. Returns the

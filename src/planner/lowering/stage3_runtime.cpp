@@ -81,24 +81,33 @@ void Stage3Runtime::lay_out() {
 }
 
 void Stage3Runtime::initialise() {
-  // zero.Init: a module's parameters are whole until its constructor returns, then broadcast and cut.
   if (files_) files_->make_pool();
-  for (const Leaf& leaf : leaves_) partition(leaf);
+  construct();
   if (trained_.empty()) return;
-  if (!optimizer_away()) make_overflow_buffer();
   make_overflow_tracker();
+  print("Before creating fp16 partitions");
+  pass_barrier();
   gather_partitions_in_one_buffer();
+  print("After creating fp16 partitions: " + std::to_string(groups_.size()));
+  print("Before creating fp32 partitions");
   make_optimizer_buffers();
   create_masters();
+  print("After creating fp32 partitions");
+  pass_barrier();
+  print("Before initializing optimizer states");
   zero_gradients();
+  print("After initializing optimizer states");
+  pass_barrier();
   const DType sent = training().communication_dtype;
   if (zero().contiguous_gradients) {
     bucket_ = emitter_.allocate(storage(zero().reduce_bucket_size, sent), sent, Role::RuntimeBuffers, "gradient bucket",
                                 kNone, true);
   }
   gradients_ = make_gradient_partitions();
+  print("After Set Grad positions");
   create_hooks();
   promise_updates();
+  print("After initializing ZeRO optimizer");
 }
 
 // inf_or_nan_tracker, of the constructor: where the optimizer is.
@@ -145,37 +154,12 @@ void Stage3Runtime::create_hooks() {
   }
 }
 
-void Stage3Runtime::partition(const Leaf& leaf) {
-  Piece& of = piece(leaf.id);
-  const BufferId whole = load_whole(leaf, "whole parameter");
-  broadcast(whole);
-  if (inside() > 1) {
-    of.full = whole;
-    make_secondary(of);
-    of.full = kNoBuffer;
-  }
-  if (files_ && files_->swaps(in_model_dtype(of.part))) return partition_into_file(of, whole);
-  if (parameters_away()) {
-    of.own = make_on_host(in_model_dtype(of.part), dtype(), Role::Parameters, "parameter partition",
-                          zero().offload_param.pin_memory, leaf.id);
-  } else {
-    of.own = emitter_.allocate(in_model_dtype(of.part), dtype(), Role::Parameters, "parameter partition", leaf.id);
-  }
-  emitter_.begin();
-  emitter_.read(whole);
-  emitter_.write(of.own);
-  if (emitter_.recording() != nullptr) {
-    const std::int64_t from = std::min(of.elements, checked_mul(of.part, rank()));
-    const Bytes real = in_model_dtype(std::min(of.part, of.elements - from));
-    emitter_.recording()->reads({{whole, in_model_dtype(from), real}});
-  }
-  emitter_.compute("partition parameter");
-  emitter_.release(whole, Reason::LastUse);
-}
-
 // zero/utils.py, defragment: through the host, so that old and new never coexist on the device.
 void Stage3Runtime::gather_partitions_in_one_buffer() {
-  if (parameters_away()) return gather_partitions_on_host();
+  if (parameters_away()) {
+    gather_partitions_on_host();
+    return drop_tied();
+  }
   std::vector<BufferId> parts;
   for (const Leaf& leaf : trained_) {
     parts.push_back(std::exchange(piece(leaf.id).own, kNoBuffer));
@@ -188,6 +172,7 @@ void Stage3Runtime::gather_partitions_in_one_buffer() {
   emitter_.write(staging);
   emitter_.compute("copy partitions to host");
   for (BufferId part : parts) emitter_.release(part, Reason::LastUse);
+  drop_tied();
   flat_ = emitter_.allocate(in_model_dtype(partition_), dtype(), Role::Parameters, "parameter partitions");
   emitter_.begin();
   emitter_.read(staging);
@@ -196,34 +181,45 @@ void Stage3Runtime::gather_partitions_in_one_buffer() {
   emitter_.release(staging, Reason::LastUse);
 }
 
-// to(fp32) and then a clone, the cast before last being let go of by the next; nothing where parameters and master
-// share their dtype.
+// to(fp32), where that changes the dtype, and then a clone; the cast before is let go of by the next. The branch that
+// would take fp32 partitions as they are asks whether a torch.device equals a string, which it never does.
 void Stage3Runtime::create_masters() {
-  if (training().master_dtype == dtype() && !optimizer_away() && !parameters_away()) return;
-  BufferId before = kNoBuffer;
+  const auto let_go = [&] {
+    if (cast_ != kNoBuffer) emitter_.release(std::exchange(cast_, kNoBuffer), Reason::PythonFrame);
+  };
   for (SubGroup& group : groups_) {
     if (!group.in_flat || swapped(group)) continue;
     const BufferId cast = create_master(group);
-    if (before != kNoBuffer && cast != kNoBuffer) emitter_.release(before, Reason::PythonFrame);
-    before = cast;
+    if (cast != kNoBuffer) {
+      let_go();
+      cast_ = cast;
+    }
   }
   initialise_swapped_masters();
-  if (before != kNoBuffer) emitter_.release(before, Reason::PythonFrame);
+  let_go();
 }
 
 // The cast is still there.
 BufferId Stage3Runtime::create_master(SubGroup& group) {
   if (optimizer_away() || parameters_away()) return create_master_elsewhere(group);
-  const BufferId cast = emitter_.allocate(in_master_dtype(group.elements), training().master_dtype, Role::Temporaries,
-                                          "master weights before the clone");
-  emitter_.begin();
-  emitter_.read(flat_, in_model_dtype(group.offset), in_model_dtype(group.elements));
-  emitter_.write(cast);
-  emitter_.compute("cast to master");
+  BufferId cast = kNoBuffer;
+  if (training().master_dtype != dtype()) {
+    cast = emitter_.allocate(in_master_dtype(group.elements), training().master_dtype, Role::Temporaries,
+                             "master weights before the clone");
+    emitter_.begin();
+    emitter_.read(flat_, in_model_dtype(group.offset), in_model_dtype(group.elements));
+    emitter_.write(cast);
+    emitter_.compute("cast to master");
+    if (cast_ != kNoBuffer) emitter_.release(std::exchange(cast_, kNoBuffer), Reason::PythonFrame);
+  }
   group.master =
       emitter_.allocate(in_master_dtype(group.elements), training().master_dtype, Role::Optimizer, "master weights");
   emitter_.begin();
-  emitter_.read(cast);
+  if (cast != kNoBuffer) {
+    emitter_.read(cast);
+  } else {
+    emitter_.read(flat_, in_model_dtype(group.offset), in_model_dtype(group.elements));
+  }
   emitter_.write(group.master);
   emitter_.compute("clone master");
   return cast;

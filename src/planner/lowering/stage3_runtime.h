@@ -100,13 +100,24 @@ class Stage3Runtime final : public RuntimeBase {
 
   // stage3_runtime.cpp
   void lay_out();
-  void partition(const Leaf& leaf);
   void gather_partitions_in_one_buffer();
   void create_masters();
   BufferId create_master(SubGroup& group);
   void make_overflow_tracker();
   void zero_gradients();
   void create_hooks();
+
+  // stage3_construct.cpp
+  void construct();
+  void build_in_pieces();
+  void begin_wrapper();
+  void cut_whole_model();
+  void cut(const Leaf& leaf, Piece& of, BufferId whole);
+  [[nodiscard]] bool is_tied(const Leaf& leaf) const {
+    return model_.parameters[static_cast<std::size_t>(leaf.id)].tied_to != kNone;
+  }
+  void drop_tied();
+  void pass_barrier();
 
   // stage3_parameters.cpp
   void apply();
@@ -210,6 +221,9 @@ class Stage3Runtime final : public RuntimeBase {
   void save_module(const std::vector<ParameterId>& list, std::vector<BufferId>& host, std::vector<bool>& saved);
 
   std::vector<Piece> pieces_;  // By ParameterId.
+  std::vector<Piece> tied_;    // Partitions of tensors that were tied to others since.
+  BufferId barrier_ = kNoBuffer;
+  BufferId cast_ = kNoBuffer;  // Of the sub-group before, while masters are made.
   Coordinator coordinator_;
   std::vector<ModuleId> wraps_;      // By module.
   std::vector<bool> carries_hooks_;  // By module.

@@ -7,6 +7,7 @@
 namespace dsplan {
 
 void Stage3Runtime::step(bool first) {
+  print("In step before checking overflow");
   coordinator_.release_all();
   apply();
   if (!trained_.empty()) {
@@ -16,6 +17,8 @@ void Stage3Runtime::step(bool first) {
   for (BufferId norm : std::exchange(norms_, {})) emitter_.release(norm, Reason::PythonFrame);
   gather_persistent();
   drop_secondary();
+  print("After zero_optimizer step");
+  let_go_of_norms();
 }
 
 // Persistent parameters come back one by one, in place for the next step.
@@ -28,7 +31,7 @@ void Stage3Runtime::measure_gradients() {
   if (optimizer_away()) return measure_on_host();
   if (dtype() == DType::Float16) scan_overflow();
   for (const SubGroup& group : groups_) measure_norm(group);
-  hold_norm(DType::Float64);
+  hold_norms(DType::Float64, groups_.size());
 }
 
 // has_overflow, fp16 only: isinf of the whole gradient buffer, which compares absolute values, then isnan, where
@@ -92,7 +95,14 @@ void Stage3Runtime::measure_norm(const SubGroup& group) {
 }
 
 void Stage3Runtime::update(SubGroup& group, bool first) {
-  if (optimizer_away()) return update_on_host(group, first);
+  const auto number = std::to_string(&group - groups_.data());
+  print("Before prepare optimizer sub group " + number);
+  if (optimizer_away()) {
+    print("After prepare optimizer sub group " + number);
+    update_on_host(group, first);
+    print("Before release optimizer sub group " + number);
+    return print("After release optimizer sub group " + number);
+  }
   const DType accumulate = training().grad_accum_dtype;
   const Bytes from = storage(Elements(group.offset), accumulate);
   const Bytes bytes = storage(Elements(group.elements), accumulate);
@@ -105,9 +115,12 @@ void Stage3Runtime::update(SubGroup& group, bool first) {
     emitter_.compute("flatten gradient");
   }
   if (accumulate != training().master_dtype) gradient = cast_gradient(group, gradient, from, bytes);
+  print("After prepare optimizer sub group " + number);
   if (first) create_flat_state(group.elements, group.state);
   apply_update(group, gradient, from, bytes);
+  print("Before release optimizer sub group " + number);
   if (gradient != kNoBuffer) emitter_.release(gradient, Reason::GradientHeld);
+  print("After release optimizer sub group " + number);
 }
 
 void Stage3Runtime::apply_update(SubGroup& group, BufferId gradient, Bytes from, Bytes bytes) {

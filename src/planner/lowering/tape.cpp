@@ -218,6 +218,7 @@ void Tape::run_program(std::uint32_t begin, std::uint32_t end, bool keep_saved) 
         break;
       case Instruction::Kind::Exit:
         emitter_.exit(instruction.id);
+        if (instruction.id == 0 && emitter_.pass() == Pass::Forward) runtime_.forward_returns();
         emitter_.at(emitter_.pass(), caller(model_.modules[static_cast<std::size_t>(instruction.id)].parent));
         runtime_.exit(instruction.id, emitter_.pass());
         break;

@@ -57,6 +57,7 @@ class Tape {
   // From an op-graph's outputs: each receives an expanded view of `seed`, of which it takes one reference.
   void backward_from(BufferId seed);
   void drop_loss();
+  [[nodiscard]] BufferId loss();
 
  private:
   struct Gradient {

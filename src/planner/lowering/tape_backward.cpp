@@ -63,6 +63,8 @@ void Tape::walk_backward() {
   }
 }
 
+BufferId Tape::loss() { return buffer_of(graph_.loss); }
+
 // With the loss goes the graph, and what its checkpoints still hold.
 void Tape::drop_loss() {
   emitter_.release(buffer_of(graph_.loss), Reason::Loop);

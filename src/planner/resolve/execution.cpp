@@ -187,38 +187,6 @@ void resolve_loss_and_loop(Resolver& resolver) {
   resolver.given("loop", *loop, loop.place, "--loop");
 }
 
-// "true" or "false", as --set says it.
-std::optional<bool> boolean_named(std::string_view text) {
-  if (text == "true") return true;
-  if (text == "false") return false;
-  return std::nullopt;
-}
-
-// zero_grad(set_to_none): a key of the training file, and so far the only one that --set takes.
-void resolve_zero_grad(Resolver& resolver) {
-  Setting<bool> wished = resolver.request.zero_grad_set_to_none;
-  if (resolver.request.set.given()) {
-    for (const std::string& pair : *resolver.request.set) {
-      constexpr std::string_view kKey = "zero_grad_set_to_none=";
-      const std::optional<bool> value =
-          pair.starts_with(kKey) ? boolean_named(std::string_view(pair).substr(kKey.size())) : std::nullopt;
-      if (value) {
-        wished = {*value, resolver.request.set.place};
-      } else if (pair.starts_with(kKey)) {
-        resolver.fault(resolver.request.set.place, fmt::format("\"{}\" is neither true nor false", pair));
-      } else {
-        resolver.not_modelled(resolver.request.set.place, fmt::format("setting \"{}\"", pair));
-      }
-    }
-  }
-  if (!wished.given()) return;
-  if (resolver.deepspeed() && !*wished) {
-    return resolver.not_modelled(wished.place, "zero_grad(set_to_none=False) under DeepSpeed");
-  }
-  resolver.training().zero_grad_to_none = *wished;
-  resolver.given("zero_grad_set_to_none", *wished ? "true" : "false", wished.place, "--training");
-}
-
 void resolve_level(Resolver& resolver) {
   const Setting<std::string>& level = resolver.request.level;
   if (!level.given()) return;
@@ -328,7 +296,6 @@ void resolve_execution(Resolver& resolver) {
   }
   resolve_attention(resolver);
   resolve_loss_and_loop(resolver);
-  resolve_zero_grad(resolver);
   resolve_level(resolver);
   resolve_freeze(resolver);
   resolve_lora(resolver);

@@ -131,8 +131,7 @@ void by_request(Resolver& resolver) {
     resolver.fault(resolver.request.momentum.place,
                    fmt::format("momentum belongs to sgd and rmsprop, not to {}", name(at->kind)));
   }
-  resolver.given("optimizer", fmt::format("{} ({})", name(optimizer.kind), name(optimizer.implementation)),
-                 wished.place, "--optimizer");
+  resolver.given("optimizer", optimizer_text(resolver.training()), wished.place, "--optimizer");
 }
 
 // The JSON's optimizer (deepspeed/runtime/engine.py, _configure_basic_optimizer): DeepSpeed's own names in any case,
@@ -154,8 +153,7 @@ void by_json(Resolver& resolver, const OptimizerInput& in) {
   } else {
     return resolver.not_modelled(in.type.place, fmt::format("optimizer \"{}\"", *in.type));
   }
-  resolver.given("optimizer", fmt::format("{} ({})", name(optimizer.kind), name(optimizer.implementation)),
-                 in.type.place, "--optimizer");
+  resolver.given("optimizer", optimizer_text(resolver.training()), in.type.place, "--optimizer");
 }
 
 // Which of the two wins: an option or the training file over the JSON, the JSON over TrainingArguments.
@@ -230,8 +228,7 @@ void trainers_default(Resolver& resolver) {
   training.optimizer = {};
   const bool fused = training.transformers >= Version{5, 0, 0} && training.torch >= Version{2, 8, 0};
   if (!fused) training.optimizer.implementation = Implementation::Foreach;
-  resolver.derived("optimizer", fmt::format("adamw ({})", name(training.optimizer.implementation)),
-                   "TrainingArguments' default", "--optimizer");
+  resolver.derived("optimizer", optimizer_text(training), "TrainingArguments' default", "--optimizer");
 }
 
 // Weight decay and the parameter groups that it makes. transformers' Trainer keeps biases and norms apart, whatever the

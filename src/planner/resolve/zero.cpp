@@ -288,6 +288,12 @@ void check_rules_of_version(Resolver& resolver, const DeepSpeedInput& ds) {
     resolver.fault(key.place, fmt::format("unknown key \"{}\": DeepSpeed {} forbids it", key.key, version.text()),
                    fmt::format("it is there since {}", kRemovesKeys.text()));
   }
+  const Setting<bool>& sequential = ds.zero.allgather_sequential;
+  if (sequential.given() && version < Version{0, 18, 5}) {
+    resolver.fault(sequential.place,
+                   fmt::format("unknown key \"stage3_allgather_sequential\": DeepSpeed {} forbids it", version.text()),
+                   "it is there since 0.18.5");
+  }
   if (removes && ds.zero.reduce_bucket_size.given() && *ds.zero.reduce_bucket_size == 0) {
     resolver.fault(ds.zero.reduce_bucket_size.place, "\"reduce_bucket_size\" must be at least 1, not 0");
   }

@@ -1,0 +1,206 @@
+// Whole models through exec's operators and kernels, against what PyTorch and transformers computed: loss, gradients of
+// all parameters, and of what the token embedding gives; in every form of attention.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "exec_walk.h"
+#include "io/text.h"
+#include "model/families.h"
+#include "model/graphs/graphs.h"
+
+namespace dsplan {
+namespace {
+
+using Values = std::map<std::string, std::vector<double>>;
+
+Values witnessed(const char* name) {
+  std::ifstream file(std::string(DSPLAN_SOURCE_DIR "/tests/witnesses/exec/") + name);
+  REQUIRE(file.good());
+  Values values;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with('#')) continue;
+    std::istringstream words(line);
+    std::string key;
+    words >> key;
+    for (double x = 0; words >> x;) values[key].push_back(x);
+  }
+  return values;
+}
+
+double wave(std::int64_t i, double which) { return std::sin(1.3 * static_cast<double>(i) + 0.7 * which + 0.1); }
+
+double distance(const std::vector<double>& a, const std::vector<double>& b) {
+  REQUIRE(a.size() == b.size());
+  double error = 0;
+  double norm = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    error += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += b[i] * b[i];
+  }
+  return std::sqrt(error / std::max(norm, 1e-300));
+}
+
+ModelSpec tiny_gpt2() {
+  return build_model(parse_json("gpt2", R"({"model_type": "gpt2", "vocab_size": 23, "n_positions": 16, "n_embd": 8,
+    "n_layer": 2, "n_head": 2, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0})"),
+                     "gpt2");
+}
+ModelSpec tiny_llama() {
+  return build_model(parse_json("llama", R"({"model_type": "llama", "vocab_size": 19, "hidden_size": 8,
+    "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "max_position_embeddings": 16, "tie_word_embeddings": false, "rms_norm_eps": 1e-6})"),
+                     "llama");
+}
+
+bool is_norm_weight(const std::string& name) {
+  const bool norm = name.find("norm") != std::string::npos || name.find("ln_") != std::string::npos;
+  return norm && name.ends_with("weight");
+}
+
+// Weights as the oracle makes them; the batch; the rotary frequencies.
+void fill(walking::Walk& walk, const Graph& graph, const ModelSpec& model) {
+  std::vector<std::int64_t> place(model.parameters.size(), 0);
+  std::int64_t next = 0;
+  for (std::size_t i = 0; i < model.parameters.size(); ++i) {
+    if (model.parameters[i].tied_to == kNone) place[i] = next++;
+  }
+  for (std::size_t id = 0; id < graph.tensors.size(); ++id) {
+    if (graph.tensors[id].producer != kNone) continue;
+    const auto tensor = static_cast<TensorId>(id);
+    const Storage& storage = graph.storage_of(tensor);
+    const std::int64_t count = graph.tensor(tensor).shape.elements().value();
+    std::vector<double> values(static_cast<std::size_t>(count));
+    for (std::int64_t i = 0; i < count; ++i) {
+      double& value = values[static_cast<std::size_t>(i)];
+      if (storage.parameter != kNone) {
+        const auto at = static_cast<std::size_t>(storage.parameter);
+        const double x = wave(i, static_cast<double>(place[at]));
+        value = is_norm_weight(model.parameters[at].name) ? 1 + 0.1 * x : 0.3 * x;
+      } else {
+        value =
+            std::pow(model.dims.rotary_base, -2.0 * static_cast<double>(i) / static_cast<double>(model.dims.head_dim));
+      }
+    }
+    walk.set_values(tensor, values);
+  }
+  std::vector<double> ids;
+  for (std::int64_t i = 0; i < graph.tensor(graph.batch[0]).shape.elements().value(); ++i) {
+    ids.push_back(static_cast<double>((7 * i + 3) % model.dims.vocab));
+  }
+  walk.set_values(graph.batch[0], ids);
+  ids[3] = -100;
+  walk.set_values(graph.batch[1], ids);
+}
+
+GraphOptions options_of(const std::string& attention, DType dtype) {
+  GraphOptions options;
+  options.micro_batch = 2;
+  options.seq = 6;
+  options.dtype = dtype;
+  options.eager_attention = attention == "eager";
+  options.math_attention = attention == "math";
+  options.attention = attention == "flash" ? AttentionKernel::Flash : AttentionKernel::MemoryEfficient;
+  return options;
+}
+
+// The loss's, that of the gradient of the embedding, that of all parameters' gradients together, and the largest of one
+// parameter alone: some are sums that nearly vanish.
+struct Distances {
+  double loss = 0;
+  double embedded = 0;
+  double together = 0;
+  double worst = 0;
+};
+
+Distances distances(const ModelSpec& model, const Values& expected, const GraphOptions& options) {
+  const Graph graph = build_graph(model, options);
+  walking::Walk walk(graph, true);
+  fill(walk, graph, model);
+  walk.forward();
+  walk.backward();
+  CHECK(walk.faults() == std::vector<std::string>{});
+  Distances far;
+  far.loss = distance(walk.values(graph.loss), expected.at("loss"));
+  std::size_t compared = 0;
+  for (const Node& node : graph.nodes) {
+    if (node.op != Op::Embedding || compared > 0) continue;
+    far.embedded = distance(walk.gradient_values(graph.output(node)), expected.at("embedded"));
+    ++compared;
+  }
+  std::vector<double> all;
+  std::vector<double> all_expected;
+  for (std::size_t id = 0; id < graph.tensors.size(); ++id) {
+    const auto tensor = static_cast<TensorId>(id);
+    const ParameterId parameter = graph.storage_of(tensor).parameter;
+    if (graph.tensors[id].producer != kNone || parameter == kNone) continue;
+    const std::string& name = model.parameters[static_cast<std::size_t>(parameter)].name;
+    const std::vector<double> gradient = walk.gradient_values(tensor);
+    all.insert(all.end(), gradient.begin(), gradient.end());
+    all_expected.insert(all_expected.end(), expected.at(name).begin(), expected.at(name).end());
+    far.worst = std::max(far.worst, distance(gradient, expected.at(name)));
+    ++compared;
+  }
+  CHECK(compared + 1 == expected.size());
+  far.together = distance(all, all_expected);
+  return far;
+}
+
+void check_close(const Distances& far, double limit) {
+  CHECK(far.loss < limit);
+  CHECK(far.embedded < limit);
+  CHECK(far.together < limit);
+  CHECK(far.worst < 4 * limit);
+}
+
+// A mask of a window over the keys, which no witness has: two ways to compute it must agree, and the window must
+// matter.
+std::vector<double> windowed_gradients(bool eager, int window) {
+  const ModelSpec model = build_model(parse_json("mistral", fmt::format(R"({{"model_type": "mistral", "vocab_size": 19,
+    "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 16, "sliding_window": {}}})",
+                                                                        window)),
+                                      "mistral");
+  const Graph graph = build_graph(model, options_of(eager ? "eager" : "efficient", DType::Float32));
+  walking::Walk walk(graph, true);
+  fill(walk, graph, model);
+  walk.forward();
+  walk.backward();
+  CHECK(walk.faults() == std::vector<std::string>{});
+  for (const Node& node : graph.nodes) {
+    if (node.op == Op::Embedding) return walk.gradient_values(graph.output(node));
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("a sliding window masks the same keys in every form of attention") {
+  CHECK(distance(windowed_gradients(false, 3), windowed_gradients(true, 3)) < 1e-6);
+  CHECK(distance(windowed_gradients(false, 6), windowed_gradients(true, 6)) < 1e-6);
+  CHECK(distance(windowed_gradients(true, 3), windowed_gradients(true, 6)) > 1e-3);
+}
+
+TEST_CASE("models compute what PyTorch computes") {
+  for (const bool gpt2 : {true, false}) {
+    const ModelSpec model = gpt2 ? tiny_gpt2() : tiny_llama();
+    const Values expected = witnessed(gpt2 ? "gpt2.txt" : "llama.txt");
+    for (const char* attention : {"flash", "efficient", "math", "eager"}) {
+      if (!gpt2 && attention == std::string("efficient")) continue;  // It takes no grouped heads.
+      INFO(model.family << ", " << attention);
+      check_close(distances(model, expected, options_of(attention, DType::Float32)), 1e-6);
+      check_close(distances(model, expected, options_of(attention, DType::BFloat16)), 0.05);
+    }
+    GraphOptions chunked = options_of("flash", DType::Float32);
+    chunked.loss = Loss::Chunked;
+    chunked.loss_chunks = 3;
+    check_close(distances(model, expected, chunked), 1e-6);
+  }
+}
+
+}  // namespace dsplan

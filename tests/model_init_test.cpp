@@ -1,0 +1,145 @@
+// Where the model is made: under zero.Init, on the device, or in the host's memory; and what that takes of both.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "core/audit.h"
+#include "lowered.h"
+#include "planner/predict.h"
+#include "resolving.h"
+
+using namespace dsplan;
+using namespace resolving;
+
+namespace {
+
+constexpr const char* kStage3 = R"({"bf16": {"enabled": true}, "zero_optimization": {"stage": 3}})";
+constexpr const char* kStage2 = R"({"bf16": {"enabled": true}, "zero_optimization": {"stage": 2}})";
+
+Given with(const char* deepspeed, const char* wished) {
+  Given given;
+  given.deepspeed = deepspeed;
+  if (wished != nullptr) set(given.request.model_init, std::string(wished), "--training");
+  return given;
+}
+
+const ResolvedInput* input_named(const Job& job, std::string_view name) {
+  const auto at =
+      std::find_if(job.inputs.begin(), job.inputs.end(), [&](const ResolvedInput& one) { return one.name == name; });
+  return at == job.inputs.end() ? nullptr : &*at;
+}
+
+Job stage(int zero, ModelInit init) {
+  Job job = lowered::job(zero, 4);
+  job.training.model_init = init;
+  return job;
+}
+
+Phase init_of(const Prediction& prediction) {
+  REQUIRE(!prediction.phases.empty());
+  REQUIRE(prediction.phases.front().name == "init");
+  return prediction.phases.front();
+}
+
+// Parameters of tiny models are never tied here, so that all of them are on the host at once.
+Bytes whole(const ModelSpec& model) { return storage(total_elements(model), DType::BFloat16); }
+
+}  // namespace
+
+TEST_CASE("where the model is made is assumed, and listed, or given") {
+  CHECK(run(with(kStage3, nullptr)).training.model_init == ModelInit::ZeroInit);
+  CHECK(run(with(kStage2, nullptr)).training.model_init == ModelInit::Device);
+  CHECK(run(with(kStage3, "host")).training.model_init == ModelInit::Host);
+  CHECK(run(with(kStage2, "host")).training.model_init == ModelInit::Host);
+  const Job assumed = run(with(kStage3, nullptr));
+  REQUIRE(input_named(assumed, "model_init") != nullptr);
+  CHECK(input_named(assumed, "model_init")->origin == Origin::Assumed);
+  CHECK(input_named(run(with(kStage3, "device")), "model_init")->origin == Origin::Given);
+  CHECK(input_named(run(Given{}), "model_init") == nullptr);  // Plain PyTorch: the device does not see it.
+  CHECK(refusal(with(kStage2, "zero_init")).find("without ZeRO stage 3") != std::string::npos);
+  CHECK(refusal(with(kStage3, "hsot")).find("none of zero_init, device and host") != std::string::npos);
+}
+
+TEST_CASE("--set takes what the training file's keys take, and no other key") {
+  const auto set_to = [](const char* pair) {
+    Given given = with(kStage3, nullptr);
+    set(given.request.set, std::vector<std::string>{pair}, "--set");
+    return given;
+  };
+  CHECK(run(set_to("model_init=host")).training.model_init == ModelInit::Host);
+  CHECK(refusal(set_to("model_init=disk")).find("none of zero_init") != std::string::npos);
+  CHECK(refusal(set_to("model_unit=host")).find("setting \"model_unit=host\" is not modelled yet") !=
+        std::string::npos);
+  CHECK(refusal(set_to("zero_grad_set_to_none=perhaps")).find("neither true nor false") != std::string::npos);
+}
+
+TEST_CASE("a model given to ZeRO-3 whole is whole on the device before it is cut") {
+  const ModelSpec model = lowered::bundled("llama-3.2-1b");
+  const Prediction pieces = predict(model, stage(3, ModelInit::ZeroInit), 0);
+  const Prediction given = predict(model, stage(3, ModelInit::Device), 0);
+  const Prediction moved = predict(model, stage(3, ModelInit::Host), 0);
+  CHECK(init_of(pieces).peak_requested < whole(model));
+  CHECK(init_of(given).peak_requested >= whole(model));
+  CHECK(init_of(given).peak_requested == init_of(moved).peak_requested);
+  CHECK(given.fingerprint != pieces.fingerprint);
+  CHECK(given.fingerprint != moved.fingerprint);
+  // The rotation's table keeps its dtype outside zero.Init.
+  CHECK(given.persistent.by_role[Role::ModuleBuffers] == pieces.persistent.by_role[Role::ModuleBuffers] * 2);
+  CHECK(given.persistent.by_role[Role::Parameters] == pieces.persistent.by_role[Role::Parameters]);
+}
+
+TEST_CASE("a model made in the host's memory is there once for every rank, and moved") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  for (const int zero : {-1, 0, 1, 2, 3}) {
+    CAPTURE(zero);
+    const Prediction here = predict(model, stage(zero, ModelInit::Device), 0);
+    const Prediction there = predict(model, stage(zero, ModelInit::Host), 0);
+    const Bytes buffers = here.persistent.by_role[Role::ModuleBuffers];
+    REQUIRE(there.host.peak);
+    CHECK(*there.host.pageable >= whole(model) + buffers);
+    CHECK(*here.host.pageable < whole(model));
+    CHECK(init_of(here).peak_requested == init_of(there).peak_requested);
+    CHECK(there.persistent.by_role == here.persistent.by_role);
+  }
+}
+
+TEST_CASE("schedules of all ways to make a model are legal") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  for (const int zero : {0, 1, 2, 3}) {
+    for (const ModelInit init : {ModelInit::ZeroInit, ModelInit::Device, ModelInit::Host}) {
+      CAPTURE(zero);
+      for (const Schedule& schedule : lowered::all_ranks(model, stage(zero, init))) {
+        const std::vector<Finding> findings = audit(schedule);
+        CHECK_MESSAGE(findings.empty(), (findings.empty() ? std::string() : findings.front().text));
+      }
+    }
+  }
+}
+
+TEST_CASE("a tied head is made and cut before it is tied") {
+  ModelSpec model = lowered::bundled("tiny-llama");
+  const auto broadcasts = [&](const ModelSpec& of) {
+    const Schedule schedule = lowered::all_ranks(of, stage(3, ModelInit::ZeroInit)).front();
+    std::int64_t count = 0;
+    for (const Event& event : schedule.events) {
+      const auto* sent = std::get_if<Communicate>(&event);
+      if (sent != nullptr && sent->collective == Collective::Broadcast && sent->pass == Pass::Setup) ++count;
+    }
+    return count;
+  };
+  const ModelSpec tied = lowered::bundled("llama-3.2-1b");
+  const auto untied = std::count_if(tied.parameters.begin(), tied.parameters.end(),
+                                    [](const Parameter& parameter) { return parameter.tied_to == kNone; });
+  CHECK(untied + 1 == static_cast<std::ptrdiff_t>(tied.parameters.size()));
+  CHECK(broadcasts(tied) == static_cast<std::int64_t>(tied.parameters.size()));
+}
+
+TEST_CASE("a table that zero.Init has narrowed is cast in every forward") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  const auto casts = [&](ModelInit init) {
+    const Job job = stage(3, init);
+    const Graph graph = build_graph(model, graph_options(model, job));
+    return std::count_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) { return node.op == Op::Cast; });
+  };
+  CHECK(casts(ModelInit::ZeroInit) == casts(ModelInit::Device) + 1);
+}
