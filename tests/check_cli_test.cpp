@@ -27,7 +27,7 @@ const std::string kDeepSpeed = R"({
 const std::string kTraining = R"({
   "dsplan": 1, "kind": "training", "source": "by hand",
   "seq": 64, "attention": "flash", "loss": "hf", "checkpoint": "none",
-  "torch_version": "2.11.0", "transformers_version": "5.17.0", "deepspeed_version": "0.19.8"
+  "torch_version": "2.11.0", "transformers_version": "5.17.0", "deepspeed_version": "0.19.8", "model_init": "zero_init"
 }
 )";
 const std::string kCommand = "config.json --deepspeed ds.json --training train.json --gpus 4 --hardware gpu.json";

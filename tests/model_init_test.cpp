@@ -19,6 +19,7 @@ constexpr const char* kStage2 = R"({"bf16": {"enabled": true}, "zero_optimizatio
 Given with(const char* deepspeed, const char* wished) {
   Given given;
   given.deepspeed = deepspeed;
+  set(given.request.gpus, std::int64_t{4}, "--gpus");
   if (wished != nullptr) set(given.request.model_init, std::string(wished), "--training");
   return given;
 }
@@ -75,9 +76,14 @@ TEST_CASE("--set takes what the training file's keys take, and no other key") {
 
 TEST_CASE("a model given to ZeRO-3 whole is whole on the device before it is cut") {
   const ModelSpec model = lowered::bundled("llama-3.2-1b");
-  const Prediction pieces = predict(model, stage(3, ModelInit::ZeroInit), 0);
-  const Prediction given = predict(model, stage(3, ModelInit::Device), 0);
-  const Prediction moved = predict(model, stage(3, ModelInit::Host), 0);
+  const auto among_many = [](ModelInit init) {  // So that nothing but the whole model is large.
+    Job job = stage(3, init);
+    job.parallelism.dp = job.parallelism.world = 64;
+    return job;
+  };
+  const Prediction pieces = predict(model, among_many(ModelInit::ZeroInit), 0);
+  const Prediction given = predict(model, among_many(ModelInit::Device), 0);
+  const Prediction moved = predict(model, among_many(ModelInit::Host), 0);
   CHECK(init_of(pieces).peak_requested < whole(model));
   CHECK(init_of(given).peak_requested >= whole(model));
   CHECK(init_of(given).peak_requested == init_of(moved).peak_requested);

@@ -213,7 +213,7 @@ SimulateWords parse_simulate(std::string_view command, const Words& words, const
     line.option(kOptions[i].name, kOptions[i].type, kOptions[i].help, values[i]);
   }
   line.list("--freeze", "GLOB", "Parameters without gradients; may be repeated", freeze);
-  line.list("--set", "KEY=VALUE", "zero_grad_set_to_none, model_init; others: not yet", set);
+  line.list("--set", "KEY=VALUE", "zero_grad_set_to_none or model_init", set);
   line.list("--explain", "TOPIC", "Adds to the table: peak, traffic, ...", topics);
   line.option("--diff", "OTHER", "What moved between two (not modelled yet)", diff);
   line.flag("--strict", "Refuse every assumed input", strict);
