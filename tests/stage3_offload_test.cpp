@@ -17,9 +17,9 @@ namespace {
 
 // On DeepSpeed's CPU accelerator pinning does nothing, and a copy between host and device is the tensor itself.
 Schedule on_one_device(Schedule schedule) {
-  const std::set<std::string> hidden = {"tensor before it is pinned", "staging of a copy", "partition on the device",
-                                        "gradient partition back on the device", "staging of parameter partitions",
-                                        "tensor of a barrier"};
+  const std::set<std::string> hidden = {"tensor before it is pinned",      "staging of a copy",
+                                        "partition on the device",         "gradient partition back on the device",
+                                        "staging of parameter partitions", "tensor of a barrier"};
   std::erase_if(schedule.events, [&](const Event& event) {
     const auto* made = std::get_if<Allocate>(&event);
     const auto* freed = std::get_if<Release>(&event);

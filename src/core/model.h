@@ -100,7 +100,7 @@ struct Dimensions {
   // What only an executor needs. No byte depends on it.
   double norm_epsilon = 1e-5;
   double rotary_base = 10000;
-  double adapter_scale = 1;  // LoRA's alpha / r.
+  double adapter_scale = 1;         // LoRA's alpha / r.
   double initial_deviation = 0.02;  // Of normally distributed weights (initializer_range).
 };
 

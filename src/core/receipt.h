@@ -103,8 +103,8 @@ struct ReceiptSample {
 
 struct Receipt {
   enum class Level : std::uint8_t { Threads, Virtual, Nccl, Framework };
-  // Host: dsplan's own executor on the host's memory, with an allocator of its own. Cpu and Fake: a framework's tensors,
-  // counted by its dispatcher.
+  // Host: dsplan's own executor on the host's memory, with an allocator of its own. Cpu and Fake: a framework's
+  // tensors, counted by its dispatcher.
   enum class Device : std::uint8_t { Cuda, Cpu, Fake, Host };
   enum class Ranks : std::uint8_t { Process, FakeProcessGroup };
   enum class Outcome : std::uint8_t { Ran, OutOfMemory, Error };

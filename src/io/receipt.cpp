@@ -59,9 +59,8 @@ class Reader {
     using R = Receipt;
     into.level = chosen(reader.choice("level", {"threads", "virtual", "nccl", "framework"}),
                         {R::Level::Framework, R::Level::Threads, R::Level::Virtual, R::Level::Nccl});
-    into.device =
-        chosen(reader.choice("device", {"cuda", "cpu", "fake", "host"}),
-               {R::Device::Cuda, R::Device::Cpu, R::Device::Fake, R::Device::Host});
+    into.device = chosen(reader.choice("device", {"cuda", "cpu", "fake", "host"}),
+                         {R::Device::Cuda, R::Device::Cpu, R::Device::Fake, R::Device::Host});
     into.ranks_are = chosen(reader.choice("ranks_are", {"process", "fake_process_group"}),
                             {R::Ranks::Process, R::Ranks::FakeProcessGroup});
     into.outcome = chosen(reader.choice("outcome", {"ran", "out_of_memory", "error"}),

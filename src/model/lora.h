@@ -15,7 +15,7 @@ namespace dsplan {
 struct Lora {
   std::int64_t r = 8;
   double dropout = 0;
-  double alpha = 8;  // peft's default; the adapters' result is scaled by alpha / r.
+  double alpha = 8;                             // peft's default; the adapters' result is scaled by alpha / r.
   std::vector<std::string> targets;             // Ends of module paths, or "all-linear".
   std::optional<DType> dtype = DType::Float32;  // Of the adapters; nullopt: the model's (autocast_adapter_dtype=False).
 };

@@ -70,7 +70,8 @@ bool belongs(const ReceiptComparison& comparison, std::string_view stratum, Rece
 
 std::vector<StratumRow> by_stratum(const std::vector<ReceiptComparison>& comparisons) {
   std::vector<StratumRow> rows;
-  for (const auto device : {Receipt::Device::Cuda, Receipt::Device::Cpu, Receipt::Device::Fake, Receipt::Device::Host}) {
+  for (const auto device :
+       {Receipt::Device::Cuda, Receipt::Device::Cpu, Receipt::Device::Fake, Receipt::Device::Host}) {
     for (const std::string_view stratum : kStrata) {
       for (const std::string_view path : kPrincipal) {
         Gatherer gatherer(StratumRow{std::string(stratum), device, std::string(path)});

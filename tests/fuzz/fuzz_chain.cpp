@@ -19,6 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const ChainPlan least = plan_chain(chain, {"flat:64", {}});
   fuzz::require(least.feasible && *least.peak == least.minimum, "a plan in the least budget");
   const ChainPlan more = plan_chain(chain, {"flat:64", least.minimum * 2});
-  fuzz::require(more.feasible && *more.peak <= more.budget && *more.time >= *more.lower_bound, "a plan above the bound");
+  fuzz::require(more.feasible && *more.peak <= more.budget && *more.time >= *more.lower_bound,
+                "a plan above the bound");
   return 0;
 }
