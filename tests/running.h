@@ -12,8 +12,11 @@
 #include "lowered.h"
 #include "planner/compare.h"
 #include "planner/executable.h"
+#include "planner/planned.h"
 #include "planner/predict.h"
+#include "sim/arena.h"
 #include "sim/memory.h"
+#include "sim/placement.h"
 
 namespace running {
 
@@ -70,6 +73,19 @@ inline exec::RunResult run(const ModelSpec& model, const Job& job, const Executa
 
 inline exec::RunResult run(const ModelSpec& model, const Job& job, const Options& options = {}) {
   return run(model, job, executables_of(model, job, options.steps, "test"), options);
+}
+
+// One block of exactly the planned height for each rank.
+inline std::vector<exec::MemoryOptions> planned(const ExecutableRanks& plan) {
+  std::vector<exec::MemoryOptions> memory;
+  for (const Executable& one : plan.ranks) {
+    PlannedArena arena = plan_arena(one.schedule, Bytes(0));
+    exec::MemoryOptions& own = memory.emplace_back();
+    own.kind = exec::AllocatorKind::Planned;
+    own.height = arena.height;
+    own.offsets = std::move(arena.offsets);
+  }
+  return memory;
 }
 
 // The mean loss of all ranks, micro-batch by micro-batch, averaged over each optimizer step.

@@ -69,6 +69,7 @@ constexpr Row kRows[] = {
     {"global gradient norm", Body::Nothing},  // A copy of a number that nobody reads.
     {"gradient in fp64", Body::SquareSum},
     {"gradient norm", Body::Norm},
+    {"gradient norm of a sub-group", Body::Norm},
     {"gradients in accumulation dtype", Body::Copy},
     {"join partitions", Body::Copy},
     {"keep gradient in partition", Body::Copy},

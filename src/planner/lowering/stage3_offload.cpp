@@ -240,6 +240,7 @@ void Stage3Runtime::pass_boundary(const Entry& entry, BufferId gradient, std::in
     emitter_.begin();
     emitter_.read(gradient, storage(Elements(from), kept), storage(count, kept));
     emitter_.write(wide);
+    emitter_.as(Body::SquareSum);
     emitter_.compute("gradient norm");
     emitter_.release(wide, Reason::LastUse);
   }
@@ -247,6 +248,7 @@ void Stage3Runtime::pass_boundary(const Entry& entry, BufferId gradient, std::in
   emitter_.mark_scratch(norms_.back());
   emitter_.begin();
   emitter_.write(norms_.back());
+  emitter_.as(Body::Clear);  // Each chunk's squares have been added up already.
   emitter_.compute("gradient norm");
 
   const std::size_t index = entry.parameter;
