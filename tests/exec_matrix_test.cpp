@@ -32,12 +32,14 @@ constexpr Change kSegments[] = {
     {"none", [](Job&, std::int32_t) {}},
     {"full", [](Job& job, std::int32_t layers) { checkpoint(job, layers, 1, CheckpointKind::NonReentrant); }},
     {"every:2", [](Job& job, std::int32_t layers) { checkpoint(job, layers, 2, CheckpointKind::Reentrant); }},
-    {"uneven", [](Job& job, std::int32_t layers) {
+    {"uneven",
+     [](Job& job, std::int32_t layers) {
        job.training.checkpoint.groups = {{0, 0, CheckpointKind::NonReentrant, true},
                                          {1, layers - 1, CheckpointKind::NonReentrant, true}};
      }},
     {"deepspeed", [](Job& job, std::int32_t layers) { checkpoint(job, layers, 1, CheckpointKind::DeepSpeed); }},
-    {"host", [](Job& job, std::int32_t layers) {
+    {"host",
+     [](Job& job, std::int32_t layers) {
        checkpoint(job, layers, 1, CheckpointKind::DeepSpeed);
        job.training.checkpoint.deepspeed.cpu = true;
      }},
@@ -111,7 +113,8 @@ std::string differences(const ModelSpec& model, const Plan& plan, const exec::Ru
     for (const ComparedRow& row : rank.rows) {
       rows += row.state == ComparedRow::State::Equal ? 1 : 0;
       // Under a planned arena blocks are the arena's own: what the caching allocator would do is not measured.
-      const bool blocks = row.kind == RowKind::Allocated || row.kind == RowKind::Active || row.kind == RowKind::Reserved;
+      const bool blocks =
+          row.kind == RowKind::Allocated || row.kind == RowKind::Active || row.kind == RowKind::Reserved;
       if (row.state != ComparedRow::State::Differs || (plan.planned && blocks)) continue;
       text += fmt::format("rank {} {}: predicted {}, measured {}\n", rank.rank, row.path, row.predicted.value_or(-1),
                           row.measured.value_or(-1));
