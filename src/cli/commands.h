@@ -13,6 +13,7 @@ inline constexpr int kDoesNotFit = 3;
 inline constexpr int kDiffers = 4;
 inline constexpr int kNoPlanFits = 5;
 inline constexpr int kUnavailable = 6;
+inline constexpr int kInterrupted = 130;
 
 [[nodiscard]] int simulate_command(const Words& words);
 [[nodiscard]] int show_command(const Words& words);

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <csignal>
 #include <filesystem>
 
 #include "cli/assemble.h"
@@ -23,6 +25,10 @@ namespace dsplan {
 namespace {
 
 constexpr std::int64_t kMostSteps = 10'000;
+
+// Ctrl-C: the run ends at the next mark of each rank, and its receipt says what there is. A second one ends dsplan.
+std::atomic<bool> stop_asked{false};
+static_assert(std::atomic<bool>::is_always_lock_free, "set by a signal");
 constexpr std::int64_t kMostRanks = 64;
 
 constexpr const char* kFooter =
@@ -152,11 +158,17 @@ int run_command(const Words& words) {
   options.backend = &host.table();
   options.directory = std::filesystem::temp_directory_path().string();
   options.memory = memory_of(job, plan.ranks, predictions);
+  options.stop = &stop_asked;
+  const auto before = std::signal(SIGINT, [](int signal) {
+    stop_asked = true;
+    std::signal(signal, SIG_DFL);
+  });
   std::vector<exec::RankPlan> plans;
   for (const Executable& rank : plan.ranks) {
     plans.push_back({inputs.model, plan.shapes.graphs, rank.schedule, rank.program});
   }
   const exec::RunResult result = exec::run(plans, options);
+  std::signal(SIGINT, before);
   const Receipt receipt = receipt_of(result, said.inputs, inputs, job, predictions.front());
   receipt_file.add(receipt_json(receipt));
   receipt_file.finish();
@@ -166,6 +178,7 @@ int run_command(const Words& words) {
   Output output("");
   output.add(format == "json" ? receipt_json(receipt) : report_run(result, comparison));
   output.finish();
+  if (result.interrupted) return kInterrupted;
   if (result.parted) return kDiffers;
   if (result.outcome == Receipt::Outcome::OutOfMemory) return kDoesNotFit;
   if (result.outcome == Receipt::Outcome::Error) return kBug;

@@ -29,6 +29,10 @@ ReceiptInputs inputs_of(const SimulateWords& words, const Request& request) {
 // The counts of parameters are the plan's: nothing measures them.
 void add_rank(const exec::RankRun& run, const Prediction& prediction, Receipt& receipt) {
   RankFigures figures = run.figures;
+  if (!receipt.complete) {
+    figures.communication.reset();  // Of a step in steady state, which has not ended.
+    figures.absent.push_back({"communication", "the run ended early"});
+  }
   figures.parameters_total = prediction.parameters_total;
   figures.parameters_trainable = prediction.parameters_trainable;
   figures.absent.push_back({"memory.process", "the executor's own process holds all ranks"});

@@ -9,17 +9,26 @@
 namespace dsplan::exec {
 namespace {
 
+constexpr const char* kInterrupted = "interrupted";
+
 // Keeps the scope's event up to date, ahead of the runner.
 class Follow : public Ignores<> {
  public:
-  explicit Follow(RankScope& scope) : scope_(scope) {}
+  Follow(RankScope& scope, const std::atomic<bool>* stop) : scope_(scope), stop_(stop) {}
   template <class E>
   void on(std::size_t at, const E&) {
     scope_.event = at;
+    if (!std::is_same_v<E, Mark> || stop_ == nullptr || !stop_->load()) return;
+    Failure failure;
+    failure.status = DSPLAN_ABORTED;
+    failure.call = kInterrupted;
+    failure.text = "asked to stop";
+    throw RunFailure(failure);
   }
 
  private:
   RankScope& scope_;
+  const std::atomic<bool>* stop_;
 };
 
 void form_groups(const Schedule& schedule, Transport& transport, Device& device, Communicators& communicators) {
@@ -57,7 +66,7 @@ void run_rank(const RankPlan& plan, const RunOptions& options, Transport& transp
     Runner runner(plan, options.settings, meter, device, memory, communicators, text,
                   options.observers.empty() ? nobody : options.observers[rank]);
     Measurer measurer(plan.schedule, memory, runner);
-    Follow follow(scope);
+    Follow follow(scope, options.stop);
     const auto keep = [&] {
       into.figures = measurer.figures();
       into.losses = runner.losses();
@@ -103,6 +112,7 @@ void tell(const RanksOutcome& outcome, RunResult& result) {
   result.outcome =
       outcome.first->status == DSPLAN_OUT_OF_MEMORY ? Receipt::Outcome::OutOfMemory : Receipt::Outcome::Error;
   result.message = describe(*outcome.first);
+  result.interrupted = outcome.first->call == kInterrupted;
   try {
     outcome.rethrow_if_failed();
   } catch (const Parted& parted) {

@@ -1,6 +1,7 @@
 // One run: all ranks of a plan, each in its thread, on one backend; what they measured, whatever way it ended.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <optional>
 #include <string>
@@ -19,7 +20,9 @@ struct RunOptions {
   const dsplan_backend* backend = nullptr;
   std::string directory;              // Of files that stand for NVMe; empty: none can be made.
   std::vector<MemoryOptions> memory;  // By rank; one for all: the same for each.
-  std::vector<Observer> observers;    // By rank; empty: nobody looks.
+  // Once it is true, ranks leave at their next mark (the beginning or end of a pass); what was measured stays.
+  const std::atomic<bool>* stop = nullptr;
+  std::vector<Observer> observers;  // By rank; empty: nobody looks.
 };
 
 struct RankRun {
@@ -31,6 +34,7 @@ struct RankRun {
 struct RunResult {
   std::vector<RankRun> ranks;
   Receipt::Outcome outcome = Receipt::Outcome::Ran;
+  bool interrupted = false;
   std::string message;                // Of the first failure, with rank, event and call.
   std::optional<std::size_t> parted;  // The event at which prediction and measurement part.
 };
