@@ -26,9 +26,27 @@ ReceiptInputs inputs_of(const SimulateWords& words, const Request& request) {
   return inputs;
 }
 
+// In an arena that was laid out beforehand nobody counts the blocks and segments of a caching allocator; the arena's
+// own height is what the process reserves.
+void leave_out_blocks(RankFigures& figures) {
+  const auto leave_out = [](Counters& counters, std::initializer_list<Counter> which) {
+    for (const Counter counter : which) counters[counter].reset();
+  };
+  leave_out(figures.persistent, {Counter::Allocated});
+  leave_out(figures.peak, {Counter::Allocated, Counter::Active});
+  for (FigurePhase& phase : figures.phases) {
+    for (FigureMark& mark : phase.marks) leave_out(mark.at, {Counter::Allocated, Counter::Active, Counter::Reserved});
+    leave_out(phase.peak, {Counter::Allocated, Counter::Active, Counter::Reserved});
+  }
+  for (const char* what : {"memory.allocated", "memory.active", "memory.phases"}) {
+    figures.absent.push_back({what, "a planned arena has no blocks of a caching allocator"});
+  }
+}
+
 // The counts of parameters are the plan's: nothing measures them.
-void add_rank(const exec::RankRun& run, const Prediction& prediction, Receipt& receipt) {
+void add_rank(const exec::RankRun& run, const Job& job, const Prediction& prediction, Receipt& receipt) {
   RankFigures figures = run.figures;
+  if (job.placement == PlacementKind::Planned) leave_out_blocks(figures);
   if (!receipt.complete) {
     figures.communication.reset();  // Of a step in steady state, which has not ended.
     figures.absent.push_back({"communication", "the run ended early"});
@@ -62,7 +80,7 @@ Receipt receipt_of(const exec::RunResult& result, const SimulateWords& words, co
   receipt.inputs = inputs_of(words, inputs.request);
   receipt.inputs.fingerprint = prediction.fingerprint;
   receipt.world = job.parallelism.world;
-  for (const exec::RankRun& run : result.ranks) add_rank(run, prediction, receipt);
+  for (const exec::RankRun& run : result.ranks) add_rank(run, job, prediction, receipt);
   return read_receipt(parse_json(receipt.name + ".json", receipt_json(receipt)));
 }
 

@@ -1,0 +1,66 @@
+// `dsplan run` as a user meets it.
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "run_binary.h"
+
+using namespace dsplan::test;
+
+namespace {
+
+using Json = nlohmann::json;
+
+const std::string kModel = std::string(DSPLAN_SOURCE_DIR) + "/models/tiny-llama.json";
+
+Ran run(const Folder& folder, const std::string& words) {
+  return run_binary(folder, split("run " + kModel + " --micro-batch 1 --seq 16 --dtype bf16 " + words));
+}
+
+}  // namespace
+
+TEST_CASE("a run agrees with its prediction, and its receipt can be predicted again") {
+  const Folder folder;
+  const Ran ran = run(folder, "--ranks 2 --zero-stage 3 --grad-accum 2 --out receipt.json");
+  CHECK_MESSAGE(ran.code == 0, ran.err);
+  CHECK(ran.out.find("tiny-llama-run: agrees (host, threads)") != std::string::npos);
+  CHECK(ran.out.find("0 differ") != std::string::npos);
+  const Json receipt = Json::parse(slurp(folder / "receipt.json"));
+  CHECK(receipt["schema"] == "dsplan.receipt/1");
+  CHECK(receipt["level"] == "threads");
+  CHECK(receipt["device"] == "host");
+  CHECK(receipt["complete"] == true);
+  CHECK(receipt["ranks"].size() == 2);
+  CHECK(!receipt["ranks"][1]["communication"].empty());
+  const Ran again = run_binary(folder, split("compare --re-predict receipt.json"));
+  CHECK_MESSAGE(again.code == 0, again.out);
+}
+
+TEST_CASE("a planned arena and a limit") {
+  const Folder folder;
+  CHECK(run(folder, "--ranks 2 --zero-stage 2 --placement planned").code == 0);
+  const Ran small = run(folder, "--ranks 2 --zero-stage 2 --capacity 640MiB");
+  CHECK(small.code == 3);
+  CHECK(small.out.find("out of memory") != std::string::npos);
+}
+
+TEST_CASE("what cannot be run is refused by name, before anything starts") {
+  const Folder folder;
+  const std::pair<const char*, const char*> cases[] = {
+      {"--backend cuda", "\"cuda\" is not built in yet"},
+      {"--transport nccl", "\"nccl\" is not built in yet"},
+      {"--steps 1", "1 steps: from 2"},
+      {"--ranks 65 --zero-stage 1", "65 ranks are more threads than the 64"},
+      {"--ranks 2 --gpus 2", "says what --gpus says already"},
+      {"--gpus 2 --tp 2", "tensor parallelism"},
+      {"--optimizer lion", "the step of lion cannot be executed yet"},
+      {"--learning-rate -1", "is not a number above 0"},
+      {"--format csv", "no format \"csv\" of a run"},
+  };
+  for (const auto& [words, why] : cases) {
+    const Ran ran = run(folder, words);
+    CAPTURE(words);
+    CHECK(ran.code == 2);
+    CHECK_MESSAGE(ran.err.find(why) != std::string::npos, ran.err);
+  }
+}
