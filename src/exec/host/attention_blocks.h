@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <optional>
 
 #include "exec/bodies/philox.h"
@@ -33,8 +34,8 @@ struct Workspace {
 };
 template <class C>
 Workspace<C>& workspace() {
-  static thread_local Workspace<C> of_thread;
-  return of_thread;
+  static thread_local const std::unique_ptr<Workspace<C>> of_thread = std::make_unique<Workspace<C>>();
+  return *of_thread;  // On the heap: thread storage would be cleared at every start of the program.
 }
 
 template <class C>

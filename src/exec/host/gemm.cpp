@@ -1,6 +1,7 @@
 #include "exec/host/gemm.h"
 
 #include <dlfcn.h>
+#include <memory>
 
 #include <algorithm>
 #include <array>
@@ -66,9 +67,9 @@ struct Tiles {
 };
 
 template <class C>
-Tiles<C>& tiles() {
-  static thread_local Tiles<C> of_thread;
-  return of_thread;
+Tiles<C>& tiles() {  // On the heap: thread storage would be cleared at every start of the program.
+  static thread_local const std::unique_ptr<Tiles<C>> of_thread = std::make_unique<Tiles<C>>();
+  return *of_thread;
 }
 
 // c += a b over row-major pieces; each element sums over the depth in order.
