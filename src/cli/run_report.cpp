@@ -36,6 +36,10 @@ std::string report_run(const exec::RunResult& result, const ReceiptComparison& c
     add_losses(result.ranks.front(), text);
     add_times(result.ranks.front(), text);
   }
+  if (result.resident_growth >= 0) {
+    fmt::format_to(std::back_inserter(text), "resident set: grew by {}, all ranks and libraries together\n",
+                   human(Bytes(result.resident_growth)));
+  }
   if (!result.message.empty()) text += result.message + "\n";
   return text + report({comparison}, {});
 }

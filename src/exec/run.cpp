@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "exec/host/host_backend.h"
 #include "exec/ranks.h"
 #include "exec/threads.h"
 
@@ -130,10 +131,13 @@ RunResult run(const std::vector<RankPlan>& plans, const RunOptions& options) {
   result.ranks.resize(plans.size());
   ThreadTransport transport(static_cast<int>(plans.size()));
   divide(plans.front().schedule, transport);
+  const std::int64_t before = resident_bytes();
   const RanksOutcome outcome = run_ranks(static_cast<int>(plans.size()), transport, [&](RankScope& scope) {
     const auto rank = static_cast<std::size_t>(scope.rank);
     run_rank(plans[rank], options, transport, scope, result.ranks[rank]);
   });
+  const std::int64_t most = most_resident_bytes();
+  if (before >= 0 && most >= before) result.resident_growth = most - before;
   tell(outcome, result);
   if (result.outcome == Receipt::Outcome::Ran) share_wire(result.ranks);
   return result;

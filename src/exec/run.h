@@ -35,6 +35,8 @@ struct RunResult {
   std::vector<RankRun> ranks;
   Receipt::Outcome outcome = Receipt::Outcome::Ran;
   bool interrupted = false;
+  // How far the largest resident set of the process, all ranks together, exceeds what it was before; -1: not known.
+  std::int64_t resident_growth = -1;
   std::string message;                // Of the first failure, with rank, event and call.
   std::optional<std::size_t> parted;  // The event at which prediction and measurement part.
 };

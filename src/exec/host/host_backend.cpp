@@ -214,4 +214,13 @@ std::int64_t resident_bytes() {
   return resident * page_bytes();
 }
 
+std::int64_t most_resident_bytes() {
+  std::ifstream books("/proc/self/status");
+  for (std::string key; books >> key;) {
+    std::int64_t kibibytes = 0;
+    if (key == "VmHWM:" && books >> kibibytes) return kibibytes * 1024;
+  }
+  return -1;
+}
+
 }  // namespace dsplan::exec

@@ -47,6 +47,8 @@ class HostBackend {
 
 // The resident set of this process, from the kernel's books; -1 where they cannot be read.
 [[nodiscard]] std::int64_t resident_bytes();
+// The largest that it has been since the process began.
+[[nodiscard]] std::int64_t most_resident_bytes();
 
 // target[e] = pieces[0][e] + pieces[1][e] + ... as `combine` of the table has it; false: no such dtype or reduction.
 [[nodiscard]] bool combine_pieces(dsplan_reduction how, DType dtype, void* target, const void* const* pieces,
