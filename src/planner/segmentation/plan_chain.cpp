@@ -21,6 +21,9 @@ namespace {
 using namespace detail;
 
 constexpr std::int64_t kMostSlots = 100'000;
+// `flat` counts in slots of the common divisor of all sizes, which loses nothing, where the table stays this small.
+constexpr std::int64_t kMostExactSlots = 20'000;
+constexpr std::int64_t kMostExactCells = 15'000'000;
 // What `flat` falls back on where the byte-exact fronts grow too long.
 constexpr std::int64_t kFallbackSlots = 4'000;
 
@@ -93,6 +96,11 @@ class FlatSolver : public Solver {
   }
 
   std::optional<Found> solve(std::int64_t capacity) override {
+    if (!method_.parameter && few_slots(capacity)) {
+      std::optional<FlatPlan> plan = flat_slots_up(costs_, capacity, kMostExactSlots, rules_);
+      if (!plan) return std::nullopt;
+      return found(method_.name, std::move(*plan));
+    }
     if (!method_.parameter) {
       FlatAnswer exact = flat_exact(costs_, capacity, rules_);
       if (exact.plan) return found(method_.name, std::move(*exact.plan));
@@ -104,6 +112,11 @@ class FlatSolver : public Solver {
   std::int64_t minimum() override { return flat_minimum(costs_, rules_).need; }
 
  private:
+  [[nodiscard]] bool few_slots(std::int64_t capacity) const {
+    const std::int64_t slots = capacity / unit_of(costs_);
+    return capacity >= 0 && slots <= kMostExactSlots && slots * std::ssize(costs_.stages) <= kMostExactCells;
+  }
+
   // Rounding up may leave nothing at a budget that has a plan: then the plan of least need, or everything stored.
   std::optional<Found> in_slots(std::int64_t capacity) {
     const std::int64_t slots = method_.parameter.value_or(kFallbackSlots);
