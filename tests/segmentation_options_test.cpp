@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "chains.h"
+#include "planner/segmentation/flat.h"
 
 using namespace dsplan;
 using namespace dsplan::detail;
@@ -37,6 +38,27 @@ TEST_CASE("options: among equal layers those with the largest transient beyond w
       if (mask == (1U << count) - 1) ordered = segments;
     }
     CHECK(replay(chain, operations_of(chain, ordered)).peak == *std::min_element(peaks.begin(), peaks.end()));
+  }
+}
+
+TEST_CASE("what a plan needs is what its replay takes") {
+  std::mt19937 random(17);
+  for (int draw = 0; draw < 60; ++draw) {
+    Chain chain = random_chain(random, 9, kAllKinds[draw % 5]);
+    // Nothing but the outputs is saved, and the last gradient is large: the pass without saving takes most.
+    for (ChainStage& one : chain.stages) one.saved = draw % 2 == 0 ? one.output : one.saved;
+    chain.stages.back().gradient += Bytes(20 * (draw % 3));
+    const ChainCosts costs(chain);
+    const auto front = flat_front(costs, {});
+    REQUIRE(front.has_value());
+    for (const auto& [need, extra] : *front) {
+      const FlatAnswer answer = flat_exact(costs, need, {});
+      REQUIRE(answer.plan.has_value());
+      const ChainReplay run = replay(chain, operations_of(chain, answer.plan->segments));
+      CHECK(run.fault.empty());
+      CHECK(run.peak == chain.input + Bytes(need));
+      CHECK(run.time == chain.time_without_recompute() + Ticks(extra));
+    }
   }
 }
 
