@@ -10,6 +10,7 @@
 
 #include "core/job.h"
 #include "core/schedule.h"
+#include "core/step_time.h"
 #include "core/units.h"
 
 namespace dsplan {
@@ -264,6 +265,7 @@ struct Prediction {
   // Absent where no schedule could be made and no formula covers it.
   std::optional<std::vector<TrafficRow>> communication;
   std::vector<TrafficTerm> traffic_terms;  // Sum to the data rows of the dp groups; empty where one rank is alone.
+  std::optional<StepTime> time;            // Absent where rates are missing; `not_modelled` says which.
   std::vector<FrameworkCount> fetches;     // As DeepSpeed's parameter coordinator counts them; empty without ZeRO-3.
   std::optional<Bytes> capacity;
   std::optional<Bytes> context;
