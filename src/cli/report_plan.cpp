@@ -110,13 +110,16 @@ std::string time_rows(const StepTime& time) {
 std::string memory_rows(const PlanAnswer& answer) {
   const PlanRow& row = *answer.chosen;
   std::string text;
-  if (row.process) {
+  if (row.fate == Fate::FitsWithRetries && row.process) {
+    text += row_line("process",
+                     fmt::format("{} on the worst rank, and {} of them given back in time: {}",
+                                 glued(human(*row.process)), glued(human(*row.process - answer.limit)), row.reason));
+  } else if (row.process) {
     text += row_line("process",
                      fmt::format("{} of {} on the worst rank", glued(human(*row.process)), glued(human(answer.limit))));
   }
   if (row.host && *row.host > Bytes(0)) text += row_line("host, per node", glued(human(*row.host)));
   if (row.wire && *row.wire > Bytes(0)) text += row_line("sent per step", glued(human(*row.wire)) + " by each rank");
-  if (row.fate == Fate::FitsWithRetries) text += row_line("", row.reason);
   return text;
 }
 

@@ -91,7 +91,7 @@ struct PlanRow {
 struct PlanChange {
   std::vector<Axis> axes;
   PlanRow row;
-  double speed = 0;  // Its tokens per second over those of the plan that it differs from.
+  double speed = 0;  // Its tokens per second and GPU over those of the plan that it differs from.
 };
 
 struct SearchCounts {
@@ -100,6 +100,15 @@ struct SearchCounts {
   std::int64_t bounded = 0;     // Their memory's lower bound is too much.
   std::int64_t slower = 0;      // Never simulated, as a faster one fits.
   std::int64_t simulated = 0;
+
+  SearchCounts& operator+=(const SearchCounts& other) {
+    candidates += other.candidates;
+    refused += other.refused;
+    bounded += other.bounded;
+    slower += other.slower;
+    simulated += other.simulated;
+    return *this;
+  }
 };
 
 // Why combinations were impossible, with how many.

@@ -28,7 +28,7 @@ std::vector<std::string> beside(Axis axis, const std::string& value) {
   if (axis != Axis::MicroBatch && axis != Axis::TensorParallel) return {};
   std::vector<std::string> values;
   if (count > 1) values.push_back(std::to_string(count / 2));
-  if (axis == Axis::MicroBatch) values.push_back(std::to_string(count + 1));
+  if (axis == Axis::MicroBatch && count > 1) values.push_back(std::to_string(count + 1));
   values.push_back(std::to_string(count * 2));
   return values;
 }
@@ -39,8 +39,11 @@ SearchSpace around(const PlanRow& row, const SearchSpace& space) {
   return fixed;
 }
 
+// Of one GPU's speed, so that more GPUs are no gain of their own.
 double ratio(const PlanRow& row, const PlanRow& to) {
-  return to.tokens_per_second() > 0 ? row.tokens_per_second() / to.tokens_per_second() : 0;
+  const double speed = row.tokens_per_second() / static_cast<double>(row.world);
+  const double other = to.tokens_per_second() / static_cast<double>(to.world);
+  return other > 0 ? speed / other : 0;
 }
 
 // Values of one axis other than the plan's own, as a space around it.

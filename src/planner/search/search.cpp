@@ -134,7 +134,7 @@ class Largest {
       answer.objective = options_.objective;
       answer.found = count;
       answer.complete = answer.complete && !interrupted_;
-      answer.counts.simulated = static_cast<std::int64_t>(verdicts_.size());
+      answer.counts += probed_;
       return answer;
     });
   }
@@ -147,6 +147,7 @@ class Largest {
       Walk walk(inputs, std::move(space), options_, verdicts_);
       walk.count();
       const bool found = walk.anything_fits();
+      probed_ += walk.counts();
       interrupted_ |= walk.interrupted();
       return found;
     });
@@ -159,6 +160,7 @@ class Largest {
   const SearchOptions& options_;
   Verdicts& verdicts_;
   std::map<std::int64_t, bool> known_;
+  SearchCounts probed_;
   bool interrupted_ = false;
 };
 

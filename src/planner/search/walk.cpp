@@ -153,14 +153,20 @@ PlanRow Walk::row(const Candidate& candidate) const {
 }
 
 std::optional<std::size_t> Walk::best() {
-  std::optional<std::size_t> found;
-  for (std::size_t index = 0; index < open_.size(); ++index) {
-    if (!go_on()) break;
-    if (found && options_.stop_early) break;
-    if (fits(verdict(open_[index]).fate) && !found) found = index;
+  std::optional<std::size_t> clean;
+  std::optional<std::size_t> retrying;
+  const auto world = [this](std::size_t index) {
+    return evaluator_.families()[open_[index].family].job.parallelism.world;
+  };
+  for (std::size_t index = 0; index < open_.size() && go_on(); ++index) {
+    const bool more_ranks = options_.objective == Objective::Gpus && retrying && world(index) > world(*retrying);
+    if (options_.stop_early && (clean || more_ranks)) break;
+    const Fate fate = verdict(open_[index]).fate;
+    if (fate == Fate::Fits && !clean && !more_ranks) clean = index;
+    if (fate == Fate::FitsWithRetries && !retrying) retrying = index;
   }
   counts_.slower = static_cast<std::int64_t>(open_.size()) - counts_.simulated;
-  return found;
+  return clean ? clean : retrying;
 }
 
 bool Walk::anything_fits() {

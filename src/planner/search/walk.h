@@ -26,6 +26,8 @@ class Walk {
   // Counts the whole space and keeps what the bounds leave open.
   void count();
   // Simulates in order of speed (Objective::Gpus: of ranks, then of speed) until one fits: the best. Absent: none does.
+  // One that fits only after the allocator has given its cache back is slower than its estimate says: it is taken where
+  // nothing else fits (on so many ranks).
   [[nodiscard]] std::optional<std::size_t> best();
   // Simulates those of least memory first until one fits.
   [[nodiscard]] bool anything_fits();
