@@ -15,17 +15,52 @@
 
 namespace dsplan {
 
-// What a micro-batch holds on the device from forward to backward, by region of the graph, whatever the runtime does.
+// What a micro-batch holds on the device from forward to backward, by region of the graph, whatever the runtime does;
+// and what is there for a moment, which only `least_peak` asks for.
+//
+// The graph must be that of a job which checkpoints something where what is asked about does: transformers 5 makes the
+// embeddings' output require a gradient then, and frozen layers keep more. All else that the segmentation, the ranks
+// and the accumulation may differ in is free. What ZeRO-3 gathers and leaves in place counts as `job` has it: its
+// persistence threshold, reuse distance and bucket.
 struct ActivationBytes {
   std::vector<Bytes> stored;        // By Graph::regions: what the region alone keeps if it is not checkpointed.
   std::vector<Bytes> checkpointed;  // What it keeps as a checkpoint of its own: its arguments.
   Bytes rest;                       // What lies outside the regions keeps, logits and the loss's own tensors included.
+
+  std::vector<Bytes> both;  // By region: of both of the above, what lies in the same storage.
+  Bytes early;              // Of `rest`: what stays until the first region's backward is over.
+  // The most that head and loss take, forward or backward, beyond what the regions and `early` keep.
+  Bytes head;
+  // By region, the most of its own backward beyond what the regions before it and `early` keep: where it was stored;
+  // as a checkpoint of its own (recomputation included); and where it was computed again, its arguments left out.
+  std::vector<Bytes> stored_backward;
+  std::vector<Bytes> checkpointed_backward;
+  std::vector<Bytes> recomputed_backward;
+  std::vector<Bytes> stored_forward;  // Likewise, of its forward.
+  Bytes end;                          // Of the backward of what lies before the first region.
+  // Gradients of parameters that are ready before a region's backward begins, by region; all, and those at the very
+  // end.
+  std::vector<Bytes> gradients_before;
+  Bytes gradients;
+  Bytes end_gradients;
+  // What the operators of a region keep as `CheckpointGroup::kept`: by region the index of its rows.
+  struct Kept {
+    Op op = Op::Linear;
+    Bytes bytes;
+  };
+  std::vector<std::vector<Kept>> kept;
+  std::vector<std::int32_t> kind;  // By region: into `kept`; regions that are alike share one.
+  // Of this tensor-parallel rank.
+  Elements parameters;
+  Elements trained;
 };
 [[nodiscard]] ActivationBytes activation_bytes(const ModelSpec& model, const Job& job, const Graph& graph,
                                                const RecipeBook& recipes);
 
 // A lower bound of the rank's peak of requested bytes for this segmentation: what is certainly alive at one moment.
-// Never more than the simulated peak (a property test holds it to that).
+// Never more than the simulated peak of any rank (a property test holds it to that). `persistent`: footprint's total.
+// `activations` may be those of another job of the same graph; `checkpoint` has its groups (checkpointing_of). Some
+// additions for each region: a microsecond.
 [[nodiscard]] Bytes least_peak(const ModelSpec& model, const Job& job, Bytes persistent,
                                const ActivationBytes& activations, const Checkpointing& checkpoint);
 
