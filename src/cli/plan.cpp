@@ -1,4 +1,4 @@
-// `dsplan plan`: which activations of a chain to keep. The search over configurations of a model is refused by name.
+// `dsplan plan`: which activations of a chain to keep. What it does with a model is in plan_model.cpp.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/plan_words.h"
 #include "cli/report_chain.h"
 #include "core/error.h"
 #include "io/chain.h"
@@ -18,33 +19,32 @@ namespace dsplan {
 namespace {
 
 constexpr const char* kFooter =
-    "A chain (docs/segmentation.md) takes --budget, --method, --minimum, --format and\n"
-    "--out. Methods: flat, flat:N (slots), selective, uniform, rotor, and the rules\n"
-    "none, full, every, segments, nth, sqrt, chen, megatron-block, megatron-uniform;\n"
-    "those with a number take it after a colon, or the best one within the budget.\n"
-    "Exit codes: 0 a plan, 2 refused, 5 no plan fits.";
-
-struct PlanWords {
-  SimulateWords said;
-  std::optional<std::string> budget, method;
-  std::optional<std::string> maximize, minimize, emit, timeout;
-  bool minimum = false, pareto = false;
-};
+    "A model (docs/planning.md) takes all options of simulate, which pin what they say,\n"
+    "and --space, --vary, --global-batch, --maximize, --minimize, --pareto, --timeout,\n"
+    "--emit. A chain (docs/segmentation.md) takes --budget, --method, --minimum,\n"
+    "--format and --out. Methods: flat, flat:N (slots), selective, uniform, rotor, and\n"
+    "the rules none, full, every, segments, nth, sqrt, chen, megatron-block,\n"
+    "megatron-uniform; those with a number take it after a colon, or the best one\n"
+    "within the budget.\n"
+    "Exit codes: 0 a plan, 2 refused, 5 no plan fits, 130 interrupted.";
 
 PlanWords parse_plan(const Words& words) {
   PlanWords plan;
   CommandExtras extras;
-  extras.description = "Finds which activations to keep and which to compute again.";
+  extras.description = "Finds the fastest configuration of a model that fits, or which activations of a chain to keep.";
   extras.footer = kFooter;
   extras.add = [&plan](CommandLine& line) {
-    line.option("--budget", "SIZE", "Memory: 70GiB; of a chain also plain bytes", plan.budget);
-    line.option("--method", "NAME", "How to choose; default: flat", plan.method);
-    line.flag("--minimum", "The smallest budget that has a plan, and that plan", plan.minimum);
-    line.option("--maximize", "WHAT", "Objective (not modelled yet)", plan.maximize);
-    line.option("--minimize", "WHAT", "Objective (not modelled yet)", plan.minimize);
-    line.flag("--pareto", "All trade-offs (not modelled yet)", plan.pareto);
-    line.option("--emit", "WHAT", "deepspeed (not modelled yet)", plan.emit);
-    line.option("--timeout", "SECONDS", "Limit of the search (not modelled yet)", plan.timeout);
+    line.option("--budget", "SIZE", "What the process may take: 70GiB; of a chain also plain bytes", plan.budget);
+    line.option("--space", "FILE", "What may be chosen from (docs/planning.md)", plan.space);
+    line.list("--vary", "AXIS=V1,V2", "One axis of the space; repeatable", plan.vary);
+    line.option("--global-batch", "ROWS", "Of one optimizer step; accumulation follows", plan.global_batch);
+    line.option("--maximize", "WHAT", "tokens_per_second (default), micro_batch, seq or layers", plan.maximize);
+    line.option("--minimize", "WHAT", "gpus", plan.minimize);
+    line.flag("--pareto", "Also the front of memory, time and traffic", plan.pareto);
+    line.option("--emit", "WHAT", "deepspeed: print the chosen plan's JSON alone", plan.emit);
+    line.option("--timeout", "SECONDS", "Then the best plan so far", plan.timeout);
+    line.option("--method", "NAME", "Of a chain: how to choose; default: flat", plan.method);
+    line.flag("--minimum", "Of a chain: the smallest budget that has a plan, and that plan", plan.minimum);
   };
   plan.said = parse_simulate("plan", words, extras);
   return plan;
@@ -60,14 +60,17 @@ void refuse_what_means_nothing(const PlanWords& plan, Diagnostics& diagnostics) 
   });
   if (!plan.said.launch.empty()) diagnostics.add({"--", 0, 0, {}, "a launch line has no meaning for a chain", {}});
   if (!plan.said.explain.empty()) diagnostics.add({"--explain", 0, 0, {}, "has no meaning for a chain", {}});
-  const auto later = [&diagnostics](const char* option, bool given) {
-    if (given) diagnostics.add({option, 0, 0, {}, "is not modelled yet for a chain", {}});
+  const auto of_models = [&diagnostics](const char* option, bool given) {
+    if (given) diagnostics.add({option, 0, 0, {}, "has no meaning for a chain", {}});
   };
-  later("--maximize", plan.maximize.has_value());
-  later("--minimize", plan.minimize.has_value());
-  later("--pareto", plan.pareto);
-  later("--emit", plan.emit.has_value());
-  later("--timeout", plan.timeout.has_value());
+  of_models("--maximize", plan.maximize.has_value());
+  of_models("--minimize", plan.minimize.has_value());
+  of_models("--pareto", plan.pareto);
+  of_models("--emit", plan.emit.has_value());
+  of_models("--timeout", plan.timeout.has_value());
+  of_models("--space", plan.space.has_value());
+  of_models("--vary", !plan.vary.empty());
+  of_models("--global-batch", plan.global_batch.has_value());
 }
 
 // The sizes of a chain file are plain numbers, so that a plain number is taken here, too: it counts what they count.
@@ -131,8 +134,7 @@ int plan_command(const Words& words) {
   const PlanWords said = parse_plan(words);
   ModelFiles files = locate_model(said.said.model);
   if (files.kind == ModelFiles::Kind::Chain) return plan_for(read_chain(files.document, files.name), said);
-  throw Refusal("dsplan plan", fmt::format("searching the configurations of {} is not modelled yet", files.name),
-                "chain files are (docs/segmentation.md)");
+  return plan_model(said);
 }
 
 }  // namespace dsplan

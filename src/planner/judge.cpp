@@ -9,6 +9,23 @@
 
 namespace dsplan {
 
+namespace {
+
+// NCCL's own memory for one ring communicator of C channels: 4 MiB + 18 MiB * C (reference: NCCL 2.28, init.cc and
+// transport/p2p.cc; not yet measured). 32 channels are the most that a current NVLink node uses: the high end.
+constexpr std::int64_t kChannels = 32;
+constexpr Bytes kCommunicator{(4LL << 20) + kChannels * (18LL << 20)};
+
+}  // namespace
+
+Bytes context_of(const Job& job) { return job.context.value_or(kUncalibratedContext); }
+
+Bytes communicators_of(const Job& job) {
+  const Parallelism& parallel = job.parallelism;
+  const std::int64_t groups = (parallel.dp > 1 ? 1 : 0) + (parallel.tp * parallel.sp > 1 ? 1 : 0);
+  return job.communicators.value_or(kCommunicator * groups);
+}
+
 std::optional<VerdictLimit> verdict_limit(const Prediction& p) {
   if (!p.capacity) return std::nullopt;
   const Bytes beside = p.context.value_or(Bytes(0)) + p.communicators.value_or(Bytes(0)) + p.reserve;

@@ -18,6 +18,11 @@ namespace dsplan {
 // nullopt without a capacity.
 [[nodiscard]] std::optional<VerdictLimit> verdict_limit(const Prediction& p);
 
+// What a process takes beside its allocator: a CUDA context, uncalibrated where nothing is known, and NCCL's own
+// memory, by formula where it was not measured: one communicator for each kind of group that has several ranks.
+[[nodiscard]] Bytes context_of(const Job& job);
+[[nodiscard]] Bytes communicators_of(const Job& job);
+
 // The job's allocator, without its memory fraction, which is a limit too.
 [[nodiscard]] PlacementOptions without_limit(const Job& job);
 

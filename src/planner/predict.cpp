@@ -26,11 +26,6 @@
 namespace dsplan {
 namespace {
 
-// NCCL's own memory for one ring communicator of C channels: 4 MiB + 18 MiB * C (reference: NCCL 2.28, init.cc and
-// transport/p2p.cc; not yet measured). 32 channels are the most that a current NVLink node uses: the high end.
-constexpr std::int64_t kChannels = 32;
-constexpr Bytes kCommunicator{(4LL << 20) + kChannels * (18LL << 20)};
-
 // What every rank shares: the graph and its recipes do not depend on the rank.
 struct Ground {
   std::optional<std::string> obstacle;
@@ -60,11 +55,9 @@ Prediction outline(const ModelSpec& model, const Job& job, std::int64_t rank, co
   p.states = formulas.states;
   p.persistent.by_role = formulas.persistent;
   p.capacity = job.capacity;
-  p.context = job.context.value_or(kUncalibratedContext);
+  p.context = context_of(job);
   p.reserve = job.reserve;
-  // One for each kind of group that has several ranks.
-  const std::int64_t groups = (job.parallelism.dp > 1 ? 1 : 0) + (job.parallelism.tp * job.parallelism.sp > 1 ? 1 : 0);
-  p.communicators = job.communicators.value_or(kCommunicator * groups);
+  p.communicators = communicators_of(job);
   p.advice = advice_by_formula(model, job, rank, formulas.parameters_trainable);
   return p;
 }

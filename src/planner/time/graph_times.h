@@ -22,12 +22,37 @@ struct PartTime {
   double backward_flops = 0;
 
   PartTime& operator+=(const PartTime& other);
+  PartTime& operator*=(double factor);
+};
+
+// Parameters of one size, as a rank holds them.
+struct SizeCount {
+  Elements elements;  // Of one.
+  std::int64_t count = 0;
+  bool trained = false;
+  bool again = false;  // A part before this one uses them too (ties): they are gathered again, and reduced once.
+};
+
+// What one part asks of whoever spreads parameters over ranks. `modules` have parameters of their own.
+struct PartParameters {
+  std::vector<SizeCount> sizes;
+  std::int64_t modules = 0;
+  std::int64_t tensors = 0;
 };
 
 struct GraphTimes {
   PartTime before;                // Embeddings, tables and masks: up to the first region.
   std::vector<PartTime> regions;  // By Graph::regions: the layers.
-  PartTime after;                 // Final norm, head and loss.
+  PartTime after;                 // Final norm, head and loss; and what lies between regions.
+  // By region: what a recomputation leaves out that stops once all that was saved is there again. Of forward alone.
+  std::vector<PartTime> tails;
+  PartParameters before_parameters;
+  std::vector<PartParameters> region_parameters;
+  PartParameters after_parameters;
+
+  // Of another length: parameters are the same.
+  void add(const GraphTimes& other);
+  void scale(double factor);
 };
 
 [[nodiscard]] PartTime node_time(const Graph& graph, const Node& node, const Training& training, const Rates& rates);

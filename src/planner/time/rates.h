@@ -4,6 +4,7 @@
 // --calibration measured.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,20 +13,37 @@
 #include "core/job.h"
 #include "core/schedule.h"
 #include "core/units.h"
+#include "planner/time/constants.h"
 
 namespace dsplan {
+
+// How a group of ranks lies on the machine.
+struct GroupLinks {
+  std::int64_t ranks = 1;
+  std::int64_t nodes = 1;     // That it spans.
+  std::int64_t per_node = 1;  // Of its ranks.
+  double link = 0;            // Bytes per second of one rank's ring inside a node, as reached with large buffers.
+  double link_reduced = 0;    // The same where the switch adds (NVLS): all-reduces only.
+  double network = 0;         // Bytes per second of the group's part of a node's network; 0: not needed.
+  bool pcie = false;
+};
 
 class Rates {
  public:
   // Refuses a job without a device, or whose device has no rate that the job needs, naming each missing row.
   [[nodiscard]] static Rates of(const Job& job);
+  // The same with other constants than the fitted ones: what fits them calls this.
+  [[nodiscard]] static Rates of(const Job& job, const TimeConstants& constants);
   // What `of` would refuse, in words; empty: nothing.
   [[nodiscard]] static std::string missing(const Job& job);
 
-  // Seconds of a matrix product [m, k] x [k, n], `batch` of them at once.
-  [[nodiscard]] double product(std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k, DType dtype) const;
+  // Seconds of a matrix product [m, k] x [k, n], `batch` of them at once. `aligned`: rows begin on 16 bytes, without
+  // which tensor cores are fed slowly.
+  [[nodiscard]] double product(std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k, DType dtype,
+                               bool aligned = true) const;
   // Seconds of a fused attention kernel of so many operations.
   [[nodiscard]] double attention(double flops, DType dtype) const;
+  [[nodiscard]] double attention_backward(double flops, DType dtype) const;
   // Seconds of a kernel that only reads and writes.
   [[nodiscard]] double memory(Bytes moved) const;
   // Seconds between two kernels that the host launches one after the other.
@@ -34,6 +52,8 @@ class Rates {
   [[nodiscard]] double collective(Collective collective, Group group, Bytes payload) const;
   // Part of the compute rate that a collective beside it takes away, 0 to 1.
   [[nodiscard]] double collective_tax(Group group) const;
+  // Part of a stretch of computation under which collectives vanish, 0 to 1.
+  [[nodiscard]] double overlap() const;
   // Seconds of a copy between device and host, in one direction, of one rank while all ranks of its node copy.
   [[nodiscard]] double host_copy(Bytes moved, bool pinned) const;
   // Seconds of the host's Adam over so many elements, while all ranks of the node run theirs.
@@ -43,8 +63,29 @@ class Rates {
 
   // Peak rate by the data sheet, operations per second.
   [[nodiscard]] double peak(DType dtype) const;
+  // The interval in which eight of ten steps lie, as parts of the estimate.
+  [[nodiscard]] double low() const { return constants_.low; }
+  [[nodiscard]] double high() const { return constants_.high; }
   [[nodiscard]] bool calibrated() const;
   [[nodiscard]] const std::string& basis() const;
+
+ private:
+  [[nodiscard]] const GroupLinks& links(Group group) const { return links_[static_cast<std::size_t>(group)]; }
+
+  TimeConstants constants_;
+  double peak_half_ = 0;  // bf16
+  double peak_fp16_ = 0;
+  double peak_single_ = 0;
+  double memory_ = 0;  // Bytes per second, as reached.
+  double multiprocessors_ = 0;
+  double pinned_ = 0;  // Bytes per second of one rank's copies.
+  double pageable_ = 0;
+  double host_adam_ = 0;  // Elements per second of one rank.
+  double nvme_read_ = 0;  // Bytes per second of one rank; 0: unknown.
+  double nvme_write_ = 0;
+  std::array<GroupLinks, 6> links_;
+  bool calibrated_ = false;
+  std::string basis_;
 };
 
 }  // namespace dsplan

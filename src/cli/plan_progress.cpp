@@ -1,0 +1,39 @@
+#include "cli/plan_progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "cli/output.h"
+#include "core/units.h"
+
+namespace dsplan {
+
+PlanProgress::PlanProgress(std::optional<std::int64_t> seconds) : terminal_(::isatty(STDERR_FILENO) == 1) {
+  if (seconds) limit_ = std::chrono::seconds(*seconds);
+}
+
+bool PlanProgress::show(const SearchProgress& progress) {
+  const Clock::time_point now = Clock::now();
+  if (limit_ && now - begin_ >= *limit_) return false;
+  if (!terminal_ || now - shown_ < std::chrono::milliseconds(200)) return true;
+  shown_ = now;
+  visible_ = true;
+  const double seconds = std::chrono::duration<double>(now - begin_).count();
+  const double rate = seconds > 0 ? static_cast<double>(progress.simulated) / seconds : 0;
+  std::string text = fmt::format("\r\033[K{} candidates, {} simulated, {:.0f} /s", grouped(progress.candidates),
+                                 grouped(progress.simulated), rate);
+  if (progress.best != nullptr) text += fmt::format(", best {:.0f} tokens/s", progress.best->tokens_per_second());
+  // Nobody knows when one will fit: this is the longest it can take.
+  if (rate > 0 && progress.open > 0) {
+    text += fmt::format(", at most {:.0f} s left", static_cast<double>(progress.open) / rate);
+  }
+  say(text);
+  return true;
+}
+
+void PlanProgress::clear() {
+  if (visible_) say("\r\033[K");
+  visible_ = false;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,251 @@
+#include "cli/report_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "cli/report.h"
+#include "cli/wrap.h"
+
+namespace dsplan {
+namespace {
+
+constexpr std::size_t kNeighbours = 12;
+
+const std::string& setting(const PlanRow& row, Axis axis) { return row.settings[static_cast<std::size_t>(axis)]; }
+
+// The settings that people look for first; the others stand below.
+std::string layout(const PlanRow& row) {
+  std::vector<std::string> parts;
+  const std::string& stage = setting(row, Axis::ZeroStage);
+  parts.push_back(stage == "pytorch" ? "pytorch" : "ZeRO-" + stage);
+  if (setting(row, Axis::Offload) != "none") parts.push_back("offload " + setting(row, Axis::Offload));
+  if (setting(row, Axis::TensorParallel) != "1") parts.push_back("tp " + setting(row, Axis::TensorParallel));
+  parts.push_back("micro-batch " + setting(row, Axis::MicroBatch));
+  parts.push_back("checkpoint " + setting(row, Axis::Checkpoint));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string speed_text(const PlanRow& row) {
+  if (!row.time) return "no time";
+  return fmt::format("{} tokens/s", grouped(static_cast<std::int64_t>(row.time->tokens_per_second + 0.5)));
+}
+
+std::string seconds(double value) {
+  if (value >= 1) return fmt::format("{:.3g} s", value);
+  return fmt::format("{:.3g} ms", value * 1e3);
+}
+
+std::string_view kind(const StepTime& time) { return time.calibrated ? "calibrated" : "estimated"; }
+
+std::string found_text(const PlanAnswer& answer) {
+  if (!answer.found) return {};
+  switch (answer.objective) {
+    case Objective::MicroBatch: return fmt::format("micro-batch {} is the largest that fits", *answer.found);
+    case Objective::Seq: return fmt::format("seq {} is the longest that fits, in steps of 64", grouped(*answer.found));
+    case Objective::Layers: return fmt::format("{} layers are the most that fit", *answer.found);
+    default: return {};
+  }
+}
+
+std::string head(const PlanAnswer& answer) {
+  if (!answer.chosen) {
+    if (!answer.complete) return "no plan yet: the search was ended before one was found to fit";
+    if (!answer.nearest) return "no plan fits";
+    return fmt::format("no plan fits: {} are missing with {}", glued(human(answer.nearest->missing.value_or(Bytes(0)))),
+                       layout(*answer.nearest));
+  }
+  const PlanRow& row = *answer.chosen;
+  std::string text;
+  if (answer.found) text = found_text(answer) + ": ";
+  if (answer.objective == Objective::Gpus) text = fmt::format("{} GPUs are the fewest that do: ", row.world);
+  text += fmt::format("{}{}, {}",
+                      answer.found || answer.objective == Objective::Gpus ? "" : "fastest that fits: ", layout(row),
+                      speed_text(row));
+  if (!answer.complete) text += "; the search was ended before it was complete";
+  return text;
+}
+
+std::string row_line(std::string_view label, const std::string& text) {
+  return wrapped(fmt::format("  {:<20}", label), text, 22);
+}
+
+std::string chosen_rows(const PlanAnswer& answer) {
+  const PlanRow& row = *answer.chosen;
+  std::string text;
+  for (std::size_t i = 0; i < kAxes; ++i) {
+    const AxisValues& axis = answer.space.axes[i];
+    std::string value = row.settings[i];
+    if (axis.pinned) value += fmt::format("  ({})", axis.reason);
+    text += row_line(name(static_cast<Axis>(i)), value);
+  }
+  const std::int64_t rows = row.grad_accum * row.dp * std::stoll(setting(row, Axis::MicroBatch));
+  text += row_line("grad_accum",
+                   fmt::format("{}: {} rows of {} tokens per step", row.grad_accum, grouped(rows), grouped(row.seq)));
+  return text;
+}
+
+std::string time_rows(const StepTime& time) {
+  std::string text =
+      row_line(fmt::format("step ({})", kind(time)),
+               fmt::format("{} ({} to {}), MFU {:.1f} %, HFU {:.1f} %", glued(seconds(time.total)),
+                           glued(seconds(time.low)), glued(seconds(time.high)), 100 * time.mfu, 100 * time.hfu));
+  for (const PhaseTime& phase : time.phases) {
+    std::vector<std::string> parts;
+    const auto add = [&parts](const char* what, double value) {
+      if (value > 0) parts.push_back(glued(fmt::format("{} {}", what, seconds(value))));
+    };
+    add("kernels", phase.compute);
+    add("launching", phase.launch);
+    add("exposed communication", phase.exposed);
+    add("host", phase.host);
+    std::string line = fmt::format("{}: {}", glued(seconds(phase.total())), fmt::join(parts, ", "));
+    if (phase.hidden > 0) line += fmt::format("; hidden communication {}", glued(seconds(phase.hidden)));
+    text += row_line("  " + phase.name, line);
+  }
+  return text;
+}
+
+std::string memory_rows(const PlanAnswer& answer) {
+  const PlanRow& row = *answer.chosen;
+  std::string text;
+  if (row.fate == Fate::FitsWithRetries && row.process) {
+    text += row_line("process",
+                     fmt::format("{} on the worst rank, and {} of them given back in time: {}",
+                                 glued(human(*row.process)), glued(human(*row.process - answer.limit)), row.reason));
+  } else if (row.process) {
+    text += row_line("process",
+                     fmt::format("{} of {} on the worst rank", glued(human(*row.process)), glued(human(answer.limit))));
+  }
+  if (row.host && *row.host > Bytes(0)) text += row_line("host, per node", glued(human(*row.host)));
+  if (row.wire && *row.wire > Bytes(0)) text += row_line("sent per step", glued(human(*row.wire)) + " by each rank");
+  return text;
+}
+
+std::string counts_rows(const PlanAnswer& answer) {
+  const SearchCounts& counts = answer.counts;
+  std::string text = row_line(
+      "searched", fmt::format("{} candidates: {} impossible, {} too large by bound, {} slower than one that fits, {} "
+                              "simulated",
+                              grouped(counts.candidates), grouped(counts.refused), grouped(counts.bounded),
+                              grouped(counts.slower), grouped(counts.simulated)));
+  for (std::size_t i = 0; i < std::min<std::size_t>(3, answer.refusals.size()); ++i) {
+    text += row_line(i == 0 ? "impossible" : "",
+                     fmt::format("{}: {}", grouped(answer.refusals[i].count), answer.refusals[i].why));
+  }
+  return text;
+}
+
+std::string space_rows(const SearchSpace& space) {
+  std::string text = "\n  space\n";
+  for (std::size_t i = 0; i < kAxes; ++i) {
+    const AxisValues& axis = space.axes[i];
+    std::string line = fmt::format("{}", fmt::join(axis.values, ", "));
+    if (axis.origin == Origin::Given) line += fmt::format("  ({})", axis.reason);
+    text += row_line(name(static_cast<Axis>(i)), line);
+  }
+  if (space.global_batch) text += row_line("global_batch", grouped(*space.global_batch));
+  return text;
+}
+
+std::string fate_text(const PlanRow& row) {
+  const std::string missing = row.missing ? fmt::format("{} missing", glued(human(*row.missing))) : std::string();
+  switch (row.fate) {
+    case Fate::Bounded: return fmt::format("too large: at least {}", missing);
+    case Fate::DoesNotFit: return missing.empty() ? "does not fit: " + row.reason : "does not fit: " + missing;
+    case Fate::Slower: return "slower; not simulated";
+    case Fate::Fits:
+    case Fate::FitsWithRetries: return row.reason;
+    case Fate::Unknown:
+    case Fate::Refused: return row.reason;
+  }
+  return {};
+}
+
+std::string percent(double speed) { return fmt::format("{:+.1f} %", 100 * (speed - 1)); }
+
+std::string change_text(const PlanChange& change) {
+  std::vector<std::string> parts;
+  for (const Axis axis : change.axes) {
+    parts.push_back(fmt::format("{} {}", name(axis), setting(change.row, axis)));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string neighbour_rows(const PlanAnswer& answer) {
+  if (answer.neighbours.empty()) return {};
+  std::string text = "\n  one setting changed\n";
+  const std::size_t shown = std::min(kNeighbours, answer.neighbours.size());
+  for (std::size_t i = 0; i < shown; ++i) {
+    const PlanChange& change = answer.neighbours[i];
+    text += wrapped(fmt::format("  {:>9}  ", percent(change.speed)),
+                    fmt::format("{}: {}", change_text(change), fate_text(change.row)), 13);
+  }
+  if (shown < answer.neighbours.size()) {
+    text += fmt::format("             and {} slower ones\n", answer.neighbours.size() - shown);
+  }
+  return text;
+}
+
+std::string plan_rows(std::string_view title, const std::vector<PlanRow>& rows, const PlanRow& base) {
+  if (rows.empty()) return {};
+  std::string text = fmt::format("\n  {}\n", title);
+  for (const PlanRow& row : rows) {
+    const double speed = base.tokens_per_second() > 0 ? row.tokens_per_second() / base.tokens_per_second() : 0;
+    std::string line = layout(row);
+    if (row.process) line += fmt::format("; {}", glued(human(*row.process)));
+    if (row.wire) line += fmt::format(", {} sent", glued(human(*row.wire)));
+    text += wrapped(fmt::format("  {:>9}  ", percent(speed)), line, 13);
+  }
+  return text;
+}
+
+std::string failure_rows(const PlanAnswer& answer) {
+  std::string text;
+  if (!answer.states.empty()) text += wrapped("  ", answer.states, 4);
+  if (answer.nearest && !answer.nearest->reason.empty()) text += wrapped("  ", answer.nearest->reason, 4);
+  if (answer.remedies.empty()) {
+    return text + "  no single change, and no two of them, make it fit\n";
+  }
+  text += "\n  what makes it fit, by speed\n";
+  for (const PlanChange& change : answer.remedies) {
+    text += wrapped(fmt::format("  {:>9}  ", percent(change.speed)),
+                    fmt::format("{}: {}; {}", change_text(change), layout(change.row), speed_text(change.row)), 13);
+  }
+  return text;
+}
+
+std::string advice_rows(const std::vector<Advice>& advice) {
+  if (advice.empty()) return {};
+  std::string text = "\n  settings that do nothing, or harm\n";
+  for (const Advice& one : advice) {
+    const std::string cost = one.costs > Bytes(0) ? fmt::format(" ({})", glued(human(one.costs))) : std::string();
+    text += wrapped("  ", fmt::format("{}{}: {}", one.key, cost, one.text), 4);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string report_plan(const PlanAnswer& answer, bool colour) {
+  std::string text =
+      painted(wrapped("", head(answer), 2), answer.chosen ? Verdict::Fits : Verdict::DoesNotFit, {colour, {}});
+  text += fmt::format("  {}\n\n", answer.model);
+  if (answer.chosen) {
+    text += chosen_rows(answer) + "\n";
+    if (answer.chosen->time) text += time_rows(*answer.chosen->time);
+    text += memory_rows(answer) + "\n";
+  } else {
+    text += failure_rows(answer) + "\n";
+  }
+  text += counts_rows(answer);
+  if (answer.chosen) {
+    text += plan_rows("next fastest, not simulated", answer.next, *answer.chosen);
+    text += plan_rows("front of speed, memory and traffic", answer.front, *answer.chosen);
+    text += neighbour_rows(answer) + advice_rows(answer.advice);
+  }
+  return text + space_rows(answer.space);
+}
+
+}  // namespace dsplan

@@ -1,0 +1,42 @@
+// The space of a search: what the user's own configuration pins, what a space file or options list, and dsplan's own
+// lists for the rest.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/inputs.h"
+#include "core/job.h"
+#include "core/model.h"
+#include "core/search.h"
+
+namespace dsplan {
+
+// Everything that `resolve` takes, before any choice.
+struct SearchInputs {
+  const ModelSpec& model;
+  const Request& request;
+  const DeepSpeedInput* deepspeed = nullptr;  // Null: no DeepSpeed JSON.
+  const Hardware* hardware = nullptr;
+  const Cluster* cluster = nullptr;
+};
+
+// Refuses, all together: an axis that is listed twice or without values, values that an axis does not take (with the
+// nearest), and an axis that is both listed and pinned by an option or a file.
+[[nodiscard]] SearchSpace space_of(const SearchInputs& inputs, const ListedSpace& listed, Objective objective);
+
+// dsplan's own list for an axis, whatever pins it.
+[[nodiscard]] std::vector<std::string> own_values(Axis axis, const SearchInputs& inputs, Objective objective);
+
+// One candidate as inputs to `resolve`. `checkpoint` may be a listed segmentation, then `entries` are its groups.
+struct CandidateInputs {
+  Request request;
+  DeepSpeedInput deepspeed;
+  bool has_deepspeed = true;
+
+  [[nodiscard]] const DeepSpeedInput* file() const { return has_deepspeed ? &deepspeed : nullptr; }
+};
+[[nodiscard]] CandidateInputs inputs_of(const SearchInputs& inputs, const Settings& settings, const SearchSpace& space);
+
+}  // namespace dsplan

@@ -1,0 +1,71 @@
+// One walk over a space: counts, bounds, orders and simulates. The objectives and the explanations are made of walks.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "planner/search/evaluator.h"
+#include "planner/search/search.h"
+
+namespace dsplan::detail {
+
+// What full simulations have said, by what makes a candidate: several walks of one search share it.
+using Verdicts = std::map<std::string, std::shared_ptr<const Simulated>>;
+
+class Walk {
+ public:
+  Walk(const SearchInputs& inputs, SearchSpace space, const SearchOptions& options, Verdicts& verdicts);
+  Walk(const Walk&) = delete;
+  Walk& operator=(const Walk&) = delete;
+
+  // Counts the whole space and keeps what the bounds leave open.
+  void count();
+  // Simulates in order of speed (Objective::Gpus: of ranks, then of speed) until one fits: the best. Absent: none does.
+  // One that fits only after the allocator has given its cache back is slower than its estimate says: it is taken where
+  // nothing else fits (on so many ranks).
+  [[nodiscard]] std::optional<std::size_t> best();
+  // Simulates those of least memory first until one fits.
+  [[nodiscard]] bool anything_fits();
+  // Memory, time and traffic: what no other candidate beats in all three.
+  [[nodiscard]] std::vector<PlanRow> front();
+  // What misses least of those with the smallest bounds; absent only where nothing is possible.
+  [[nodiscard]] std::optional<PlanRow> nearest();
+  // The fastest after `chosen`, one for each way to lay out the states; not simulated.
+  [[nodiscard]] std::vector<PlanRow> after(std::size_t chosen, std::size_t most) const;
+
+  // With what its simulation said, if there was one.
+  [[nodiscard]] PlanRow row(const Candidate& candidate) const;
+  [[nodiscard]] const Candidate& open(std::size_t index) const { return open_[index]; }
+  [[nodiscard]] const Simulated& verdict(const Candidate& candidate);
+  [[nodiscard]] Evaluator& evaluator() { return evaluator_; }
+  [[nodiscard]] const SearchSpace& space() const { return space_; }
+  [[nodiscard]] const SearchCounts& counts() const { return counts_; }
+  [[nodiscard]] std::vector<RefusalCount> refusals() const;
+  [[nodiscard]] bool interrupted() const { return interrupted_; }
+  // Whether nothing at all was possible.
+  [[nodiscard]] bool impossible() const { return counts_.candidates == counts_.refused; }
+
+ private:
+  void count_family(std::size_t index);
+  void sort_open();
+  [[nodiscard]] std::string key_of(const Candidate& candidate) const;
+  [[nodiscard]] bool go_on(const PlanRow* best = nullptr);
+
+  const SearchInputs& inputs_;
+  SearchSpace space_;
+  const SearchOptions& options_;
+  Verdicts& verdicts_;
+  Evaluator evaluator_;
+  std::vector<Candidate> open_;
+  std::vector<Candidate> smallest_;  // The least bound of each family, whatever the limit.
+  std::map<std::string, std::int64_t> refusals_;
+  SearchCounts counts_;
+  bool interrupted_ = false;
+};
+
+}  // namespace dsplan::detail

@@ -1,0 +1,23 @@
+// What configs/hardware and configs/clusters say of links, with defaults where they say nothing.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/job.h"
+
+namespace dsplan::machine {
+
+// Ranks of one full node.
+[[nodiscard]] inline std::int64_t ranks_of_node(const Job& job) {
+  return std::min(job.parallelism.world, job.parallelism.gpus_per_node);
+}
+// How many devices a link joins; 0: all of a node.
+[[nodiscard]] inline std::int64_t link_devices(const Hardware& /*hardware*/) { return 0; }
+// Links between host and devices that carry at once.
+[[nodiscard]] inline std::int64_t host_links(const Job& job) { return ranks_of_node(job); }
+// Bytes per second of all files of a node; 0: unknown.
+[[nodiscard]] inline double nvme_read(const Job& /*job*/) { return 0; }
+[[nodiscard]] inline double nvme_write(const Job& /*job*/) { return 0; }
+
+}  // namespace dsplan::machine

@@ -1,0 +1,139 @@
+#include "planner/time/rates.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "planner/time/links.h"
+#include "planner/time/machine.h"
+
+namespace dsplan {
+namespace {
+
+constexpr double kGiga = 1e9;
+
+// The tiles that a library chooses from, with what each reaches of the largest one's rate.
+struct Tile {
+  double m, n, rate;
+};
+constexpr std::array kTiles = {Tile{128, 256, 1.0}, Tile{128, 128, 0.92}, Tile{64, 128, 0.72}, Tile{64, 64, 0.55},
+                               Tile{32, 32, 0.25}};
+// Before a tile's first product its operands have to arrive, and at the end its results go: as so much of `k`.
+constexpr double kTileStart = 96;
+// Libraries fill the last wave with parts of tiles: of what rounding up to whole waves costs, so much remains.
+constexpr double kWaveLoss = 0.5;
+constexpr std::array kSplits = {1.0, 2.0, 4.0, 8.0, 16.0};
+// Rows that do not begin on 16 bytes (hidden 10922 against 10944: 273 and 398 TFLOP/s on H100).
+constexpr double kMisaligned = 0.68;
+// What any kernel takes on the device.
+constexpr double kKernel = 2e-6;
+// Pageable memory goes through a pinned bounce buffer, one memcpy per copy: the host's own rate bounds it.
+constexpr double kPageable = 6e9;
+// DeepSpeedCPUAdam, all cores of a node (fact sheet 2.5: 10B parameters in 6.2 to 6.5 s).
+constexpr double kHostAdam = 1.6e9;
+
+double ceiling(double a, double b) { return std::ceil(a / b); }
+
+double waves(double tiles, double multiprocessors) {
+  const double exact = tiles / multiprocessors;
+  return std::max(1.0, exact + (std::ceil(exact) - exact) * kWaveLoss);
+}
+
+}  // namespace
+
+double Rates::peak(DType dtype) const {
+  if (dtype == DType::BFloat16) return peak_half_;
+  return dtype == DType::Float16 ? peak_fp16_ : peak_single_;
+}
+
+double Rates::product(std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k, DType dtype,
+                      bool aligned) const {
+  const auto b = static_cast<double>(batch);
+  const auto rows = static_cast<double>(m);
+  const auto columns = static_cast<double>(n);
+  const auto depth = static_cast<double>(k);
+  if (b * rows * columns * depth == 0) return 0;
+  const double rate = peak(dtype) * constants_.product / multiprocessors_;
+  double least = INFINITY;
+  for (const Tile& tile : kTiles) {
+    const double tiles = b * ceiling(rows, tile.m) * ceiling(columns, tile.n);
+    for (const double split : kSplits) {
+      if (split > 1 && tiles * split > 2 * multiprocessors_) break;
+      const double seconds = waves(tiles * split, multiprocessors_) * 2 * tile.m * tile.n *
+                             (depth / split + kTileStart) / (rate * tile.rate);
+      least = std::min(least, seconds);
+    }
+  }
+  if (!aligned) least /= kMisaligned;
+  const double bytes =
+      b * (rows * depth + depth * columns + rows * columns) * static_cast<double>(bytes_per_element(dtype));
+  return kKernel + std::max(least, bytes / memory_);
+}
+
+double Rates::attention(double flops, DType dtype) const {
+  return kKernel + flops / (peak(dtype) * constants_.attention);
+}
+double Rates::attention_backward(double flops, DType dtype) const {
+  return kKernel + flops / (peak(dtype) * constants_.attention_backward);
+}
+double Rates::memory(Bytes moved) const {
+  return moved == Bytes(0) ? 0 : kKernel + static_cast<double>(moved.value()) / memory_;
+}
+double Rates::launch() const { return constants_.launch; }
+double Rates::overlap() const { return constants_.overlap; }
+
+double Rates::collective(Collective collective, Group group, Bytes payload) const {
+  return collective_seconds(links(group), collective, static_cast<double>(payload.value()));
+}
+double Rates::collective_tax(Group group) const {
+  const GroupLinks& on = links(group);
+  if (on.ranks == 1) return 0;
+  return on.nodes > 1 ? constants_.tax_network : constants_.tax_link;
+}
+
+double Rates::host_copy(Bytes moved, bool pinned) const {
+  return moved == Bytes(0) ? 0 : kKernel + static_cast<double>(moved.value()) / (pinned ? pinned_ : pageable_);
+}
+double Rates::host_optimizer(Elements elements) const { return static_cast<double>(elements.value()) / host_adam_; }
+double Rates::nvme(Bytes moved, bool write) const {
+  const double rate = write ? nvme_write_ : nvme_read_;
+  return moved == Bytes(0) || rate == 0 ? 0 : static_cast<double>(moved.value()) / rate;
+}
+
+bool Rates::calibrated() const { return calibrated_; }
+const std::string& Rates::basis() const { return basis_; }
+
+Rates Rates::of(const Job& job) {
+  return of(job, job.hardware ? time_constants(job.hardware->architecture) : TimeConstants{});
+}
+
+Rates Rates::of(const Job& job, const TimeConstants& constants) {
+  if (const std::string lacking = missing(job); !lacking.empty()) throw Refusal("step time", lacking);
+  const Hardware& hardware = *job.hardware;
+  const auto tflops = [&](const char* dtype) {
+    const auto found = hardware.tflops.find(dtype);
+    return found == hardware.tflops.end() ? 0 : found->second * 1e12;
+  };
+  Rates rates;
+  rates.constants_ = constants;
+  rates.peak_half_ = tflops("bf16");
+  rates.peak_fp16_ = tflops("fp16");
+  rates.peak_single_ = tflops("fp32");  // PyTorch uses tf32 only where it is told to.
+  rates.memory_ = hardware.memory_gb_per_s * kGiga * constants.memory;
+  rates.multiprocessors_ = static_cast<double>(hardware.multiprocessors);
+  rates.links_ = group_links(job);
+  const auto ranks = static_cast<double>(machine::ranks_of_node(job));
+  const double share = static_cast<double>(machine::host_links(job)) / ranks;
+  rates.pinned_ = hardware.host_link_gb_per_s * kGiga * share;
+  rates.pageable_ = std::min(rates.pinned_, kPageable);
+  rates.host_adam_ = kHostAdam / ranks;
+  rates.nvme_read_ = machine::nvme_read(job) / ranks;
+  rates.nvme_write_ = machine::nvme_write(job) / ranks;
+  rates.basis_ = fmt::format("{} by its data sheet, efficiencies {}", hardware.name,
+                             constants.fitted ? "fitted to published steps" : "not fitted for this architecture");
+  return rates;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,298 @@
+// The search: no shortcut changes its answer, what it chooses is the best of all that fit, and what it says of the
+// others is so.
+#include "searching.h"
+
+using namespace dsplan;
+using namespace dsplan::test;
+
+namespace {
+
+// Stages, batches, segmentations and ranks that share a layer: 4 * 3 * 3 * 2 candidates.
+Asked small_question(Bytes capacity) {
+  Asked asked("llama-3.2-1b");
+  asked.with_capacity(capacity)
+      .vary(Axis::ZeroStage, {"0", "1", "2", "3"})
+      .vary(Axis::MicroBatch, {"1", "2", "8"})
+      .vary(Axis::Checkpoint, {"none", "full", "every:4"})
+      .vary(Axis::TensorParallel, {"1", "2"})
+      .vary(Axis::ReduceBucket, {"50000000"})
+      .vary(Axis::Offload, {"none"});
+  return asked;
+}
+
+std::string shown(const PlanRow& row) {
+  std::string text;
+  for (const std::string& one : row.settings) text += one + " ";
+  return text;
+}
+
+// By the interface of the search alone: the space cut into single candidates.
+std::vector<PlanRow> every_candidate(const Asked& asked) {
+  std::vector<PlanRow> rows;
+  for (const Setting<std::string>& stage : asked.space.axes[0].values) {
+    for (const Setting<std::string>& batch : asked.space.axes[1].values) {
+      for (const Setting<std::string>& checkpoint : asked.space.axes[2].values) {
+        for (const Setting<std::string>& tp : asked.space.axes[3].values) {
+          Asked one = asked;
+          one.request.capacity = {};
+          one.space.axes[0].values = {stage};
+          one.space.axes[1].values = {batch};
+          one.space.axes[2].values = {checkpoint};
+          one.space.axes[3].values = {tp};
+          SearchOptions options;
+          options.explain = false;
+          options.bounds = false;
+          const PlanAnswer answer = one.answer(options);
+          if (answer.chosen) rows.push_back(*answer.chosen);
+          if (answer.nearest) rows.push_back(*answer.nearest);
+        }
+      }
+    }
+  }
+  return rows;
+}
+
+}  // namespace
+
+TEST_CASE("the choice is the fastest of all candidates that fit, each simulated on its own") {
+  const Asked everything = small_question(Bytes(INT64_C(1) << 40));
+  const std::vector<PlanRow> rows = every_candidate(everything);
+  REQUIRE(rows.size() == 72);
+  for (const std::int64_t gib : {12, 16, 20, 28, 40, 72}) {
+    CAPTURE(gib);
+    const Asked asked = small_question(Bytes(gib << 30));
+    const PlanRow* best = nullptr;
+    const PlanRow* retrying = nullptr;
+    for (const PlanRow& row : rows) {
+      const Verdict verdict = simulated(asked, row).verdict;
+      const auto better = [&](const PlanRow* than) {
+        return than == nullptr || row.tokens_per_second() > than->tokens_per_second();
+      };
+      if (verdict == Verdict::Fits && better(best)) best = &row;
+      if (verdict == Verdict::FitsWithRetries && better(retrying)) retrying = &row;
+    }
+    if (best == nullptr) best = retrying;
+    const PlanAnswer answer = asked.answer();
+    REQUIRE(answer.chosen.has_value() == (best != nullptr));
+    if (best == nullptr) continue;
+    CHECK_MESSAGE(answer.chosen->tokens_per_second() == doctest::Approx(best->tokens_per_second()).epsilon(1e-12),
+                  shown(*best), " against ", shown(*answer.chosen));
+    CHECK(answer.prediction->verdict != Verdict::DoesNotFit);
+    CHECK(answer.chosen->process == simulated(asked, *answer.chosen).peak->process);
+  }
+}
+
+TEST_CASE("switching a shortcut off never changes the choice") {
+  for (const std::int64_t gib : {10, 14, 18, 24, 36}) {
+    CAPTURE(gib);
+    const Asked asked = small_question(Bytes(gib << 30));
+    SearchOptions options;
+    options.explain = false;
+    const PlanAnswer quick = asked.answer(options);
+    options.bounds = false;
+    const PlanAnswer unbounded = asked.answer(options);
+    options.stop_early = false;
+    const PlanAnswer exhaustive = asked.answer(options);
+    REQUIRE(quick.chosen.has_value() == exhaustive.chosen.has_value());
+    REQUIRE(quick.chosen.has_value() == unbounded.chosen.has_value());
+    CHECK(exhaustive.counts.simulated == 72);
+    CHECK(quick.counts.simulated <= unbounded.counts.simulated);
+    CHECK(unbounded.counts.simulated <= exhaustive.counts.simulated);
+    CHECK(quick.counts.candidates == exhaustive.counts.candidates);
+    if (!quick.chosen) continue;
+    CHECK(shown(*quick.chosen) == shown(*exhaustive.chosen));
+    CHECK(shown(*quick.chosen) == shown(*unbounded.chosen));
+  }
+}
+
+TEST_CASE("a larger budget is never slower, and counts add up") {
+  double before = 0;
+  for (std::int64_t gib = 10; gib <= 80; gib += 7) {
+    const PlanAnswer answer = small_question(Bytes(gib << 30)).answer();
+    const SearchCounts& counts = answer.counts;
+    CHECK(counts.candidates == 72);
+    CHECK(counts.bounded + counts.refused + counts.slower <= counts.candidates);
+    if (!answer.chosen) {
+      CHECK(before == 0);
+      continue;
+    }
+    CHECK(answer.chosen->tokens_per_second() >= before);
+    before = answer.chosen->tokens_per_second();
+  }
+  CHECK(before > 0);
+}
+
+TEST_CASE("each neighbour differs in one setting, and what is said of it is so") {
+  const Asked asked = small_question(Bytes(INT64_C(20) << 30));
+  const PlanAnswer answer = asked.answer();
+  REQUIRE(answer.chosen);
+  REQUIRE(answer.neighbours.size() >= 6);
+  std::size_t refuted = 0;
+  for (const PlanChange& change : answer.neighbours) {
+    CAPTURE(shown(change.row));
+    std::size_t differing = 0;
+    for (std::size_t i = 0; i < kAxes; ++i) differing += change.row.settings[i] != answer.chosen->settings[i] ? 1 : 0;
+    CHECK(differing == 1);
+    const bool faster = change.speed > 1;
+    if (change.row.fate == Fate::Slower) {
+      CHECK(!faster);
+      continue;
+    }
+    const Prediction p = simulated(asked, change.row);
+    CHECK(fits(p) == (change.row.fate == Fate::Fits || change.row.fate == Fate::FitsWithRetries));
+    if (fits(p)) continue;
+    ++refuted;
+    REQUIRE(p.peak);
+    // What a bound says is missing is missing at least.
+    if (change.row.fate == Fate::Bounded) CHECK(*change.row.missing <= *p.peak->process - *p.capacity);
+  }
+  CHECK(refuted >= 1);
+}
+
+TEST_CASE("where nothing fits, the nearest is named, and each remedy does fit") {
+  Asked asked("llama-3.2-1b");
+  asked.with_capacity(Bytes(INT64_C(9) << 30))
+      .vary(Axis::ZeroStage, {"0"})
+      .vary(Axis::MicroBatch, {"4"})
+      .vary(Axis::Checkpoint, {"none"})
+      .vary(Axis::ReduceBucket, {"50000000"})
+      .vary(Axis::TensorParallel, {"1"});
+  const PlanAnswer answer = asked.answer();
+  CHECK(!answer.chosen);
+  REQUIRE(answer.nearest);
+  CHECK(answer.nearest->missing.value_or(Bytes(0)) > Bytes(0));
+  CHECK(answer.states.find("the states alone take") != std::string::npos);
+  CHECK(answer.states.find("zero_stage 1") != std::string::npos);
+  REQUIRE(!answer.remedies.empty());
+  double before = 1e9;
+  for (const PlanChange& change : answer.remedies) {
+    CAPTURE(shown(change.row));
+    CHECK(change.axes.size() <= 2);
+    CHECK(change.speed <= before);
+    before = change.speed;
+    if (setting(change.row, Axis::Checkpoint).starts_with("auto")) continue;
+    CHECK(fits(simulated(asked, change.row)));
+  }
+}
+
+TEST_CASE("a global batch decides accumulation; what it cannot be cut into is counted as impossible") {
+  Asked asked = small_question(Bytes(INT64_C(70) << 30));
+  asked.space.axes[1].values = {{"1", option("--vary")}, {"2", option("--vary")}, {"3", option("--vary")}};
+  asked.space.global_batch = {64, option("--global-batch")};
+  const PlanAnswer answer = asked.answer();
+  REQUIRE(answer.chosen);
+  const auto batch_of = [](const PlanRow& row) {
+    return row.grad_accum * row.dp * std::stoll(setting(row, Axis::MicroBatch));
+  };
+  CHECK(batch_of(*answer.chosen) == 64);
+  for (const PlanRow& row : answer.next) CHECK(batch_of(row) == 64);
+  REQUIRE(!answer.refusals.empty());
+  CHECK(answer.refusals.front().why.find("cannot be cut into equal micro-batches") != std::string::npos);
+  CHECK(answer.job->training.grad_accum == answer.chosen->grad_accum);
+}
+
+TEST_CASE("the largest micro-batch fits, and one row more does not") {
+  Asked asked = small_question(Bytes(INT64_C(30) << 30));
+  asked.space.axes.erase(asked.space.axes.begin() + 1);
+  SearchOptions options;
+  options.objective = Objective::MicroBatch;
+  options.explain = false;
+  const PlanAnswer answer = asked.answer(options);
+  REQUIRE(answer.found);
+  REQUIRE(answer.chosen);
+  CHECK(*answer.found > 2);
+  CHECK(setting(*answer.chosen, Axis::MicroBatch) == std::to_string(*answer.found));
+  CHECK(fits(simulated(asked, *answer.chosen)));
+  for (const char* stage : {"0", "1", "2", "3"}) {
+    for (const char* checkpoint : {"none", "full", "every:4"}) {
+      for (const char* tp : {"1", "2"}) {
+        PlanRow row = *answer.chosen;
+        row.settings[static_cast<std::size_t>(Axis::ZeroStage)] = stage;
+        row.settings[static_cast<std::size_t>(Axis::Checkpoint)] = checkpoint;
+        row.settings[static_cast<std::size_t>(Axis::TensorParallel)] = tp;
+        row.settings[static_cast<std::size_t>(Axis::MicroBatch)] = std::to_string(*answer.found + 1);
+        CAPTURE(shown(row));
+        CHECK(!fits(simulated(asked, row)));
+      }
+    }
+  }
+}
+
+TEST_CASE("the longest sequence and the most layers") {
+  Asked asked("tiny-llama");
+  asked.with_capacity(Bytes(INT64_C(2) << 30))
+      .vary(Axis::ZeroStage, {"3"})
+      .vary(Axis::MicroBatch, {"4"})
+      .vary(Axis::Checkpoint, {"full"})
+      .vary(Axis::TensorParallel, {"1"})
+      .vary(Axis::Offload, {"none"})
+      .vary(Axis::ReduceBucket, {"1000000"});
+  SearchOptions options;
+  options.explain = false;
+  options.objective = Objective::Seq;
+  const PlanAnswer longest = asked.answer(options);
+  REQUIRE(longest.found);
+  CHECK(*longest.found % 64 == 0);
+  CHECK(longest.job->training.seq == *longest.found);
+  asked.request.seq = {*longest.found, option("--seq")};
+  CHECK(fits(simulated(asked, *longest.chosen)));
+  asked.request.seq = {*longest.found + 64, option("--seq")};
+  CHECK(!fits(simulated(asked, *longest.chosen)));
+  asked.request.seq = {1024, option("--seq")};
+  options.objective = Objective::Layers;
+  const PlanAnswer deepest = asked.answer(options);
+  REQUIRE(deepest.found);
+  CHECK(*deepest.found > asked.model.dims.layers);
+  for (const std::int64_t more : {0, 1}) {
+    Asked deeper = asked;
+    deeper.model = build_model(with_layers(asked.files.document, *deepest.found + more), asked.files.name);
+    CHECK(fits(simulated(deeper, *deepest.chosen)) == (more == 0));
+  }
+}
+
+TEST_CASE("the fewest GPUs: half of them do not do") {
+  Asked asked = small_question(Bytes(INT64_C(24) << 30));
+  SearchOptions options;
+  options.objective = Objective::Gpus;
+  options.explain = false;
+  const PlanAnswer answer = asked.answer(options);
+  REQUIRE(answer.chosen);
+  CHECK(answer.chosen->world < 8);
+  if (answer.chosen->world == 1) return;
+  Asked fewer = asked;
+  fewer.request.gpus = {answer.chosen->world / 2, option("--gpus")};
+  CHECK(!fewer.answer().chosen);
+}
+
+TEST_CASE("the front: nobody on it is beaten, and the shortcut leaves nobody out") {
+  Asked asked = small_question(Bytes(INT64_C(40) << 30));
+  SearchOptions options;
+  options.front = true;
+  options.explain = false;
+  const PlanAnswer answer = asked.answer(options);
+  REQUIRE(answer.front.size() >= 3);
+  for (const PlanRow& a : answer.front) {
+    for (const PlanRow& b : answer.front) {
+      if (&a == &b) continue;
+      CHECK(!(a.tokens_per_second() >= b.tokens_per_second() && *a.process <= *b.process && *a.wire <= *b.wire));
+    }
+  }
+  options.stop_early = false;
+  options.bounds = false;
+  const PlanAnswer all = asked.answer(options);
+  REQUIRE(all.front.size() == answer.front.size());
+  for (std::size_t i = 0; i < all.front.size(); ++i) CHECK(shown(all.front[i]) == shown(answer.front[i]));
+}
+
+TEST_CASE("an interrupted search says so, with the best plan so far") {
+  const Asked asked = small_question(Bytes(INT64_C(20) << 30));
+  SearchOptions options;
+  options.explain = false;
+  std::int64_t calls = 0;
+  options.go_on = [&](const SearchProgress&) { return ++calls < 20; };
+  const PlanAnswer answer = asked.answer(options);
+  CHECK(!answer.complete);
+  CHECK(calls == 20);
+  options.go_on = [](const SearchProgress&) { return true; };
+  CHECK(asked.answer(options).complete);
+}
