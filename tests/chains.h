@@ -44,6 +44,7 @@ struct Kinds {
   bool temporaries = false;
   bool options = false;
   bool gathers = false;
+  bool spares = false;
 };
 
 inline Chain random_chain(std::mt19937& random, std::size_t stages, Kinds kinds = {}) {
@@ -63,6 +64,7 @@ inline Chain random_chain(std::mt19937& random, std::size_t stages, Kinds kinds 
     }
     if (kinds.gathers) made.gathered = Bytes(draw(0, 12));
     if (kinds.gathers) made.gather_time = Ticks(draw(0, 4));
+    if (kinds.spares) made.spared_time = Ticks(draw(0, static_cast<int>(made.forward_time.value())));
     chain.stages.push_back(std::move(made));
   }
   return chain;
@@ -139,8 +141,8 @@ inline std::vector<Bytes> sweep(const Chain& chain, int steps) {
   return budgets;
 }
 
-inline constexpr Kinds kAllKinds[] = {
-    {false, false, false}, {true, false, false}, {true, true, false}, {true, false, true}, {true, true, true}};
+inline constexpr Kinds kAllKinds[] = {{false, false, false}, {true, false, false}, {true, true, false},
+                                      {true, false, true},   {true, true, true},   {true, true, false, true}};
 
 // Dijkstra's search over everything that may be in memory: the least time of any schedule at all, with arbitrary
 // deletions. No options, no gathered weights; up to about 7 stages.

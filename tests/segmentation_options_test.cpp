@@ -44,7 +44,7 @@ TEST_CASE("options: among equal layers those with the largest transient beyond w
 TEST_CASE("what a plan needs is what its replay takes") {
   std::mt19937 random(17);
   for (int draw = 0; draw < 60; ++draw) {
-    Chain chain = random_chain(random, 9, kAllKinds[draw % 5]);
+    Chain chain = random_chain(random, 9, kAllKinds[draw % 6]);
     // Nothing but the outputs is saved, and the last gradient is large: the pass without saving takes most.
     for (ChainStage& one : chain.stages) one.saved = draw % 2 == 0 ? one.output : one.saved;
     chain.stages.back().gradient += Bytes(20 * (draw % 3));
@@ -66,7 +66,7 @@ TEST_CASE("a thousand small knapsacks never exceed their capacity") {
   std::mt19937 random(16);
   int plans = 0;
   for (int draw = 0; draw < 1000; ++draw) {
-    const Chain chain = random_chain(random, 1 + draw % 7, kAllKinds[draw % 5]);
+    const Chain chain = random_chain(random, 1 + draw % 7, kAllKinds[draw % 6]);
     const auto budget = Bytes(std::uniform_int_distribution<int>(0, 150)(random));
     for (const char* method : {"flat", "flat:7", "selective", "segments:1"}) {
       const ChainPlan plan = planned(chain, method, budget);

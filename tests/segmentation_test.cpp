@@ -290,7 +290,7 @@ TEST_CASE("scales, empty stages and split stages change nothing") {
            {&one.output, &one.saved, &one.gradient, &one.forward_temporary, &one.backward_temporary, &one.gathered}) {
         *size = *size * 1000;
       }
-      for (Ticks* time : {&one.forward_time, &one.backward_time, &one.gather_time}) *time = *time * 7;
+      for (Ticks* time : {&one.forward_time, &one.backward_time, &one.gather_time, &one.spared_time}) *time = *time * 7;
       for (ChainOption& option : one.options) {
         option = {option.name, option.saved * 1000, option.time * 7, option.forward_temporary * 1000,
                   option.backward_temporary * 1000};

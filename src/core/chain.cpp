@@ -10,6 +10,11 @@ bool Chain::gathers() const {
                      [](const ChainStage& stage) { return stage.gathered > Bytes(0) || stage.gather_time > Ticks(0); });
 }
 
+bool Chain::spares() const {
+  return std::any_of(stages.begin(), stages.end(),
+                     [](const ChainStage& stage) { return stage.spared_time > Ticks(0); });
+}
+
 Ticks Chain::time_without_recompute() const {
   Ticks sum;
   for (const ChainStage& stage : stages) sum += stage.forward_time + stage.backward_time + 2 * stage.gather_time;

@@ -46,6 +46,9 @@ struct ChainStage {
   // beyond the temporaries and the times above.
   Bytes gathered;
   Ticks gather_time;
+  // Of the forward, where a recomputation ends with this stage: what it leaves out because nothing behind the last
+  // saved tensor is needed (early stop of torch.utils.checkpoint). At most `forward_time`.
+  Ticks spared_time;
   std::vector<ChainOption> options;
 };
 
@@ -59,6 +62,7 @@ struct Chain {
   bool times_rounded = false;
 
   [[nodiscard]] bool gathers() const;  // Any stage has weights to gather.
+  [[nodiscard]] bool spares() const;   // Any stage leaves out a part of its recomputation.
   // Every forward and every backward once, weights gathered once for each.
   [[nodiscard]] Ticks time_without_recompute() const;
   // In the file's unit: exact, as ticks stay below 2^53.

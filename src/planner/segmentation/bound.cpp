@@ -30,7 +30,7 @@ void PrefixBound::add_stage(std::size_t index, const StageCost& stage) {
   struct Point {
     std::int64_t bytes, extra;
   };
-  std::vector<Point> points{{0, stage.forward_time}};
+  std::vector<Point> points{{0, stage.forward_time - stage.spared_time}};
   for (const StoreCost& store : stage.stores) points.push_back({store.saved, store.extra});
   std::sort(points.begin(), points.end(), [](const Point& left, const Point& right) {
     return left.bytes != right.bytes ? left.bytes < right.bytes : left.extra < right.extra;

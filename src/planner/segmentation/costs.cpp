@@ -5,7 +5,10 @@
 namespace dsplan::detail {
 
 ChainCosts::ChainCosts(const Chain& chain)
-    : input(chain.input.value()), seed(chain.stages.back().gradient.value()), gathers(chain.gathers()) {
+    : input(chain.input.value()),
+      seed(chain.stages.back().gradient.value()),
+      gathers(chain.gathers()),
+      spares(chain.spares()) {
   std::int64_t before = chain.input_gradient.value();
   stages.reserve(chain.stages.size());
   for (const ChainStage& stage : chain.stages) {
@@ -19,6 +22,7 @@ ChainCosts::ChainCosts(const Chain& chain)
     cost.gathered = stage.gathered.value();
     cost.forward_time = stage.forward_time.value();
     cost.gather_time = stage.gather_time.value();
+    cost.spared_time = stage.spared_time.value();
     const auto add = [&](Bytes saved, Bytes forward, Bytes backward, Ticks time, std::int32_t option) {
       const std::int64_t need =
           saved.value() + cost.gathered + std::max(seed + forward.value(), cost.gradient + before + backward.value());
@@ -49,6 +53,7 @@ void Recomputed::extend(std::size_t last) {
   regathered_ += last_gather_;
   last_gather_ = stage.gather_time;
   forward_ += stage.forward_time;
+  spared_ = stage.spared_time;
   gradient_ = stage.gradient;
 }
 

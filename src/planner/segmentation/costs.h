@@ -26,7 +26,7 @@ struct StageCost {
   std::int64_t gradient_before = 0;                            // Of the stage before: what the backward makes.
   std::int64_t forward_temporary = 0, backward_temporary = 0;  // Without gathered weights.
   std::int64_t gathered = 0;
-  std::int64_t forward_time = 0, gather_time = 0;
+  std::int64_t forward_time = 0, gather_time = 0, spared_time = 0;
   std::vector<StoreCost> stores;  // The whole first.
 };
 
@@ -38,6 +38,7 @@ struct ChainCosts {
   std::int64_t input = 0;
   std::int64_t seed = 0;  // The gradient of the last output, alive from the start.
   bool gathers = false;
+  bool spares = false;
 };
 
 // The segment [first, last] computed again as a whole, grown stage by stage; section 6.1 of the literature's notation:
@@ -50,7 +51,7 @@ class Recomputed {
   // All that the segment's backward reads, once it is there; no way to run it needs less.
   [[nodiscard]] std::int64_t tapes() const { return tapes_; }
   [[nodiscard]] std::int64_t need(bool held) const;
-  [[nodiscard]] std::int64_t extra(bool held) const { return held ? forward_ : forward_ + regathered_; }
+  [[nodiscard]] std::int64_t extra(bool held) const { return forward_ - spared_ + (held ? 0 : regathered_); }
 
  private:
   const ChainCosts* costs_;
@@ -59,7 +60,7 @@ class Recomputed {
   std::int64_t first_pass_ = 0;              // Without saving.
   std::int64_t again_ = 0, again_held_ = 0;  // With saving, without the gradient of the segment's output.
   std::int64_t backward_ = 0, backward_held_ = 0;
-  std::int64_t forward_ = 0, regathered_ = 0, last_gather_ = 0;
+  std::int64_t forward_ = 0, spared_ = 0, regathered_ = 0, last_gather_ = 0;
   std::int64_t gradient_ = 0;
 };
 

@@ -40,7 +40,7 @@ struct Label {
 bool alike(const StageCost& left, const StageCost& right) {
   const auto fields = [](const StageCost& s) {
     return std::tie(s.output, s.saved, s.gradient, s.gradient_before, s.forward_temporary, s.backward_temporary,
-                    s.forward_time);
+                    s.forward_time, s.spared_time);
   };
   return fields(left) == fields(right);
 }
@@ -140,10 +140,10 @@ class Fronts {
     }
   }
 
-  // Whether a segment from j on and the next one are as good as one: it takes the same time, holds one output less, and
-  // itself needs no more than the two. Then only the one is looked at.
+  // Whether a segment from j on and the next one are as good as one: it takes the same time (unless each segment leaves
+  // something out), holds one output less, and itself needs no more than the two. Then only the one is looked at.
   [[nodiscard]] bool joins(std::size_t j, const Choice& next, std::int64_t need) const {
-    if (next.store >= 0 || costs_.gathers) return false;
+    if (next.store >= 0 || costs_.gathers || costs_.spares) return false;
     const std::size_t length = static_cast<std::size_t>(next.last) - j;
     return length < needs_.size() && needs_[length] <= need;
   }
@@ -151,7 +151,7 @@ class Fronts {
   // From which need on a segment from j on joins every segment that a plan of `front` begins with.
   [[nodiscard]] std::int64_t all_join(std::size_t j, const Front& front) const {
     const std::size_t length = static_cast<std::size_t>(front.longest) - j;
-    return costs_.gathers || length >= needs_.size() ? kMostChainBytes : needs_[length];
+    return costs_.gathers || costs_.spares || length >= needs_.size() ? kMostChainBytes : needs_[length];
   }
 
   // Plans that begin with a choice that needs `floor` itself and holds `shift` while the others of `front` run, but for
@@ -312,6 +312,33 @@ std::optional<std::vector<std::pair<std::int64_t, std::int64_t>>> flat_front(con
   std::vector<std::pair<std::int64_t, std::int64_t>> points;
   for (const Label& label : fronts.root()) points.emplace_back(label.need, label.extra);
   return points;
+}
+
+std::vector<std::size_t> thinned(const std::vector<std::int64_t>& needs, std::size_t most) {
+  std::vector<std::size_t> taken;
+  const std::size_t last = needs.size() - 1;
+  const double step = static_cast<double>(needs[last] - needs[0]) / static_cast<double>(most - 1);
+  for (std::size_t i = 0; needs.size() > most && i < most; ++i) {
+    const double end = static_cast<double>(needs[0]) + step * static_cast<double>(i);
+    const auto above = std::upper_bound(needs.begin(), needs.end(), end, [](double value, std::int64_t need) {
+      return value < static_cast<double>(need);
+    });
+    const auto at =
+        i + 1 == most ? last : static_cast<std::size_t>(std::max<std::ptrdiff_t>(above - needs.begin(), 1) - 1);
+    if (taken.empty() || taken.back() != at) taken.push_back(at);
+  }
+  for (std::size_t i = 0; needs.size() <= most && i <= last; ++i) taken.push_back(i);
+  return taken;
+}
+
+std::optional<std::vector<FlatPlan>> flat_plans(const ChainCosts& costs, const FlatRules& rules, std::size_t most) {
+  Fronts fronts(costs, kMostChainBytes, kNever, rules);
+  if (!fronts.solve()) return std::nullopt;
+  std::vector<std::int64_t> needs;
+  for (const Label& label : fronts.root()) needs.push_back(label.need);
+  std::vector<FlatPlan> plans;
+  for (std::size_t at : thinned(needs, most)) plans.push_back(fronts.plan(static_cast<std::uint32_t>(at)));
+  return plans;
 }
 
 }  // namespace dsplan::detail

@@ -45,6 +45,14 @@ struct FlatAnswer {
 [[nodiscard]] std::optional<std::vector<std::pair<std::int64_t, std::int64_t>>> flat_front(const ChainCosts& costs,
                                                                                            const FlatRules& rules);
 
+// Of points with these needs, ascending, at most `most` (2 or more): evenly over the need, the fastest within each
+// step, both ends kept. Indices, ascending.
+[[nodiscard]] std::vector<std::size_t> thinned(const std::vector<std::int64_t>& needs, std::size_t most);
+
+// The same as plans, thinned.
+[[nodiscard]] std::optional<std::vector<FlatPlan>> flat_plans(const ChainCosts& costs, const FlatRules& rules,
+                                                              std::size_t most);
+
 // The same with bytes counted in slots. `unit` is the gcd of all sizes where that makes no more than `slots`: then the
 // answer is exact. Otherwise sizes are rounded up, which gives a plan, and once more down, which gives a bound.
 struct SlotAnswer {

@@ -120,7 +120,7 @@ Scale scale_of(const ChainCosts& costs) {
   std::int64_t tick = 0, sum = 0;
   for (const StageCost& stage : costs.stages) {
     std::int64_t most = stage.forward_time + stage.gather_time;
-    tick = std::gcd(std::gcd(tick, stage.forward_time), stage.gather_time);
+    tick = std::gcd(std::gcd(std::gcd(tick, stage.forward_time), stage.gather_time), stage.spared_time);
     for (const StoreCost& store : stage.stores) {
       tick = std::gcd(tick, store.extra);
       most = std::max(most, store.extra);

@@ -6,10 +6,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
+#include <span>
+#include <string>
 
 #include "core/error.h"
 #include "model/catalogue.h"
 #include "planner/segmentation/from_model.h"
+#include "planner/time/rates.h"
 
 namespace dsplan {
 namespace {
@@ -30,40 +34,48 @@ Bytes beyond(Bytes whole, Bytes part) { return std::max(whole - part, Bytes(0));
 
 // Which results are worth keeping, as context functions for torch.utils.checkpoint in people's code keep them.
 struct Selection {
-  const char* name;
-  std::array<Op, 4> ops;
+  std::array<Op, 5> ops;
   std::size_t count;
 };
 constexpr std::array<Selection, 3> kSelections = {{
-    {"attention", {Op::Attention}, 1},
-    {"products", {Op::Linear, Op::Matmul, Op::Mm, Op::Bmm}, 4},
-    {"products and attention", {Op::Linear, Op::Matmul, Op::Mm, Op::Attention}, 4},
+    {{Op::Attention}, 1},
+    {{Op::Linear, Op::Matmul, Op::Mm, Op::Bmm}, 4},
+    {{Op::Linear, Op::Matmul, Op::Mm, Op::Bmm, Op::Attention}, 5},
 }};
 
-// Of one region, by operator: the part of its forward time.
-class Weights {
+// Near enough where no rates are known.
+double work_of(const Graph& graph, const Node& node) {
+  return static_cast<double>(forward_flops(graph, node)) +
+         static_cast<double>(forward_bytes(graph, node).value()) * kOperationsPerByte;
+}
+
+// Which part of a region's forward time its operators take, looked up once for each kind of region.
+class Shares {
  public:
-  explicit Weights(const Graph& graph) {
-    std::int32_t region = kNone;
-    parts_.resize(graph.regions.size());
-    totals_.resize(graph.regions.size());
+  Shares(const Graph& graph, const Job& job, const ActivationBytes& a) : parts_(a.kept.size()), totals_(a.kept.size()) {
+    std::optional<Rates> rates;
+    if (Rates::missing(job).empty()) rates = Rates::of(job);
+    std::size_t kind = 0;
+    bool inside = false;
     for (const Instruction& instruction : graph.program) {
-      if (instruction.kind == Instruction::Kind::RegionBegins) region = instruction.id;
-      if (instruction.kind == Instruction::Kind::RegionEnds) region = kNone;
-      if (instruction.kind != Instruction::Kind::Run || region == kNone) continue;
-      const Node& node = graph.node(instruction.id);
-      const double weight = static_cast<double>(forward_flops(graph, node)) +
-                            static_cast<double>(forward_bytes(graph, node).value()) * kOperationsPerByte;
-      const auto at = static_cast<std::size_t>(region);
-      totals_[at] += weight;
-      parts_[at][static_cast<std::size_t>(node.op)] += weight;
+      if (instruction.kind == Instruction::Kind::RegionBegins) {
+        kind = static_cast<std::size_t>(a.kind[static_cast<std::size_t>(instruction.id)]);
+        inside = totals_[kind] == 0;
+      } else if (instruction.kind == Instruction::Kind::RegionEnds) {
+        inside = false;
+      } else if (instruction.kind == Instruction::Kind::Run && inside) {
+        const Node& node = graph.node(instruction.id);
+        const double work = rates ? node_time(graph, node, job.training, *rates).forward : work_of(graph, node);
+        totals_[kind] += work;
+        parts_[kind][static_cast<std::size_t>(node.op)] += work;
+      }
     }
   }
 
-  [[nodiscard]] double share(std::size_t region, const std::vector<Op>& ops) const {
+  [[nodiscard]] double of(std::size_t kind, const std::vector<Op>& ops) const {
     double sum = 0;
-    for (Op op : ops) sum += parts_[region][static_cast<std::size_t>(op)];
-    return totals_[region] > 0 ? sum / totals_[region] : 0;
+    for (Op op : ops) sum += parts_[kind][static_cast<std::size_t>(op)];
+    return totals_[kind] > 0 ? sum / totals_[kind] : 0;
   }
 
  private:
@@ -71,38 +83,28 @@ class Weights {
   std::vector<double> totals_;
 };
 
-Bytes kept_by(const ActivationBytes& a, std::size_t region, const std::vector<Op>& ops) {
-  Bytes sum;
-  for (const ActivationBytes::Kept& one : a.kept[static_cast<std::size_t>(a.kind[region])]) {
-    if (std::find(ops.begin(), ops.end(), one.op) != ops.end()) sum += one.bytes;
-  }
-  return sum;
-}
-
-// Those of the selection that the region has.
-std::vector<Op> present(const ActivationBytes& a, std::size_t region, const Selection& selection) {
-  std::vector<Op> ops;
-  for (const ActivationBytes::Kept& one : a.kept[static_cast<std::size_t>(a.kind[region])]) {
-    const auto end = selection.ops.begin() + static_cast<std::ptrdiff_t>(selection.count);
-    if (std::find(selection.ops.begin(), end, one.op) != end) ops.push_back(one.op);
-  }
-  return ops;
-}
-
-void add_options(const ActivationBytes& a, const Weights& weights, std::size_t region, Bytes gradients, Bytes hidden,
-                 ChainStage& stage) {
+void add_options(const ActivationBytes& a, const Shares& shares, std::size_t region, Bytes hidden, ChainStage& stage) {
+  const auto kind = static_cast<std::size_t>(a.kind[region]);
   for (const Selection& selection : kSelections) {
-    const std::vector<Op> ops = present(a, region, selection);
-    const Bytes kept = kept_by(a, region, ops);
-    // One that keeps as much as storing everything does gains nothing.
-    if (ops.empty() || kept + hidden >= stage.saved) continue;
+    const auto wanted = std::span(selection.ops).first(selection.count);
+    std::vector<Op> ops;
+    Bytes kept;
     ChainOption option;
-    option.name = selection.name;
+    for (const ActivationBytes::Kept& one : a.kept[kind]) {
+      if (std::find(wanted.begin(), wanted.end(), one.op) == wanted.end()) continue;
+      if (!ops.empty()) option.name += "+";
+      option.name += name(one.op);
+      ops.push_back(one.op);
+      kept += one.bytes;
+    }
+    const auto known = [&](const ChainOption& other) { return other.name == option.name; };
+    const bool again = std::any_of(stage.options.begin(), stage.options.end(), known);
+    // One that keeps as much as storing everything does gains nothing.
+    if (ops.empty() || again || kept + hidden >= stage.saved) continue;
     option.saved = kept + hidden;
-    option.time =
-        Ticks(std::llround(static_cast<double>(stage.forward_time.value()) * (1 - weights.share(region, ops))));
-    option.backward_temporary = beyond(a.recomputed_backward[region], option.saved + gradients);
-    stage.options.push_back(option);
+    option.time = Ticks(std::llround(static_cast<double>(stage.forward_time.value()) * (1 - shares.of(kind, ops))));
+    option.backward_temporary = beyond(a.recomputed_backward[region], option.saved + hidden * 2);
+    stage.options.push_back(std::move(option));
   }
 }
 
@@ -113,27 +115,29 @@ Chain chain_of(const ModelSpec& model, const Job& job, const Graph& graph, const
   DSPLAN_CHECK(job.training.checkpoint.modules.empty(), "regions are modules, not layers");
   DSPLAN_CHECK(times.regions.size() == graph.regions.size() && !graph.regions.empty(), "a time for each layer");
   const ActivationBytes a = activation_bytes(model, job, graph, recipes);
-  const Weights weights(graph);
+  const Shares shares(graph, job, a);
   Chain chain;
   chain.name = model.name;
   chain.digits = kDigits;
   const Bytes hidden = graph.bytes(graph.regions.front().arguments.front());
   chain.input = a.early + hidden;
   chain.input_gradient = hidden;
-  const bool selective = job.training.checkpoint.kind == CheckpointKind::NonReentrant;
+  const bool early = job.training.checkpoint.kind == CheckpointKind::NonReentrant;
   for (std::size_t at = 0; at < graph.regions.size(); ++at) {
     ChainStage stage;
     stage.output = stage.gradient = hidden;
     stage.saved = std::max(a.stored[at], hidden);
     const PartTime& time = times.regions[at];
     stage.forward_time = ticks(time.forward + time.forward_collectives);
+    if (early && at < times.tails.size())
+      stage.spared_time = std::min(ticks(times.tails[at].forward), stage.forward_time);
     stage.backward_time = ticks(time.backward + time.backward_collectives);
     const Bytes gradients = hidden * 2;
     const Bytes stored = beyond(a.stored_backward[at], stage.saved + gradients);
     const Bytes again = beyond(a.checkpointed_backward[at], a.checkpointed[at] + stage.saved + gradients);
     stage.backward_temporary = std::max(stored, again);
     stage.forward_temporary = beyond(a.stored_forward[at], stage.saved + hidden);
-    if (selective) add_options(a, weights, at, gradients, hidden, stage);
+    if (early) add_options(a, shares, at, hidden, stage);
     chain.stages.push_back(std::move(stage));
   }
   // Head and loss are one stage that is always stored: what it takes for a moment is all that matters.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace dsplan {
 namespace {
@@ -12,6 +13,7 @@ struct Held {
   bool tape = false;                // Saved, wholly or by an option.
   std::int32_t option = kNoOption;  // Of the tape.
   bool weights = false;
+  bool ran = false;  // Forward, whatever it kept.
 };
 
 class Machine {
@@ -24,8 +26,9 @@ class Machine {
   }
 
   ChainReplay run(const std::vector<ChainOperation>& operations) {
-    for (const ChainOperation& operation : operations) {
-      at_ = operation;
+    for (std::size_t at = 0; at < operations.size(); ++at) {
+      at_ = operations[at];
+      ends_ = at + 1 < operations.size() && operations[at + 1] == ChainOperation{ChainStep::Backward, at_.stage};
       if (at_.stage < 1 || at_.stage > last()) {
         say("there is no such stage");
       } else {
@@ -86,7 +89,10 @@ class Machine {
     const Bytes made = saves ? tape(i, at_.option) : stage(i).output;
     const Bytes temporary =
         at_.option == kNoOption ? stage(i).forward_temporary : option(i, at_.option).forward_temporary;
-    spend(stage(i).forward_time, made + temporary);
+    // A recomputation that ends here, as its backward comes next.
+    const bool again = std::exchange(mine.ran, true);
+    const bool spares = again && saves && ends_;
+    spend(stage(i).forward_time - (spares ? stage(i).spared_time : Ticks(0)), made + temporary);
     live_ += made;
     (saves ? mine.tape : mine.output) = true;
     mine.option = at_.option;
@@ -140,6 +146,7 @@ class Machine {
   std::int32_t next_;       // Whose backward is next; 0: all are done.
   Bytes live_;
   ChainOperation at_;
+  bool ends_ = false;
   ChainReplay result_;
 };
 

@@ -167,6 +167,7 @@ std::optional<RotorPlan> solve(const ChainCosts& costs, std::int64_t capacity, s
 
 std::string rotor_obstacle(const Chain& chain, std::int64_t slots) {
   if (chain.gathers()) return "rotor knows no weights to gather";
+  if (chain.spares()) return "rotor knows no recomputation that leaves something out";
   for (std::size_t i = 0; i < chain.stages.size(); ++i) {
     if (!chain.stages[i].options.empty()) return fmt::format("rotor knows no options, and stage {} has some", i + 1);
   }

@@ -24,6 +24,7 @@ std::int64_t room(const StageCost& stage, std::int64_t capacity, std::int64_t se
 std::string not_uniform(const Chain& chain) {
   const ChainStage& first = chain.stages.front();
   if (chain.gathers()) return "it has weights to gather";
+  if (chain.spares()) return "its recomputations leave something out";
   const auto same = [&](const ChainStage& stage) {
     return stage.output == first.output && stage.saved == first.saved && stage.gradient == first.gradient &&
            stage.forward_time == first.forward_time && stage.backward_time == first.backward_time &&
