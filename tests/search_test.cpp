@@ -131,7 +131,7 @@ TEST_CASE("each neighbour differs in one setting, and what is said of it is so")
   for (const PlanChange& change : answer.neighbours) {
     CAPTURE(shown(change.row));
     std::size_t differing = 0;
-    for (std::size_t i = 0; i < kAxes; ++i) differing += change.row.settings[i] != answer.chosen->settings[i] ? 1 : 0;
+    for (std::size_t i = 0; i < kAxes; ++i) differing += change.row.settings[i] != answer.chosen->settings[i] ? 1U : 0U;
     CHECK(differing == 1);
     const bool faster = change.speed > 1;
     if (change.row.fate == Fate::Slower) {
