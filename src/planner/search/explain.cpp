@@ -216,8 +216,10 @@ std::string layout(const PlanFamily& family) {
 std::string what_would_do(const SearchInputs& inputs, const SearchSpace& space, Bytes limit) {
   constexpr std::array<Axis, 3> kAxesOfStates = {Axis::ZeroStage, Axis::Offload, Axis::TensorParallel};
   const auto fitting = [limit](const Evaluator& evaluator) -> const PlanFamily* {
-    const PlanFamily* least = least_states(evaluator);
-    return least != nullptr && least->persistent + least->beside <= limit ? least : nullptr;
+    for (const PlanFamily& family : evaluator.families()) {
+      if (family.refusal.empty() && family.persistent + family.beside <= limit) return &family;
+    }
+    return nullptr;
   };
   SearchSpace all = space;
   for (const Axis axis : kAxesOfStates) {
@@ -229,10 +231,11 @@ std::string what_would_do(const SearchInputs& inputs, const SearchSpace& space, 
     }
   }
   const Evaluator evaluator(inputs, all, 1);
+  const PlanFamily* would = fitting(evaluator);
+  if (would != nullptr) return fmt::format("; with {} they take {}", layout(*would), human(would->persistent));
   const PlanFamily* least = least_states(evaluator);
   if (least == nullptr) return {};
-  return fmt::format("; {} {} they take {}", fitting(evaluator) != nullptr ? "with" : "no stage would do: with",
-                     layout(*least), human(least->persistent));
+  return fmt::format("; no stage would do: with {} they still take {}", layout(*least), human(least->persistent));
 }
 
 }  // namespace
