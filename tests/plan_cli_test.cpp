@@ -155,11 +155,11 @@ TEST_CASE("refusals of plan") {
       {"ragged.json --minimum --method rotor",
        "--method: error: rotor knows no options, and stage 2 has some; `flat` takes every chain\n"},
       {"chain.json --minimum --format xml --gpus 8 --pareto",
-       "--gpus: error: has no meaning for a chain\n--pareto: error: is not modelled yet for a chain\n"
+       "--gpus: error: has no meaning for a chain\n--pareto: error: has no meaning for a chain\n"
        "--format: error: no format \"xml\"; formats are table, json, csv, md\n"},
       {"llama-3-8b --budget 70GiB --gpus 8",
-       "dsplan plan: error: searching the configurations of llama-3-8b is not modelled yet; chain files are "
-       "(docs/segmentation.md)\n"},
+       "--hardware: error: is missing: a search compares times, which need the device's rates; name it, or a "
+       "--cluster\n"},
       {"--budget 70GiB", "dsplan plan: error: MODEL is missing; `dsplan show models` lists the bundled ones\n"},
   };
   for (const auto& [words, expected] : cases) {

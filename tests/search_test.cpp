@@ -10,6 +10,7 @@ namespace {
 // Stages, batches, segmentations and ranks that share a layer: 4 * 3 * 3 * 2 candidates.
 Asked small_question(Bytes capacity) {
   Asked asked("llama-3.2-1b");
+  asked.request.gpus = {4, option("--gpus")};
   asked.with_capacity(capacity)
       .vary(Axis::ZeroStage, {"0", "1", "2", "3"})
       .vary(Axis::MicroBatch, {"1", "2", "8"})
@@ -58,7 +59,7 @@ TEST_CASE("the choice is the fastest of all candidates that fit, each simulated 
   const Asked everything = small_question(Bytes(INT64_C(1) << 40));
   const std::vector<PlanRow> rows = every_candidate(everything);
   REQUIRE(rows.size() == 72);
-  for (const std::int64_t gib : {12, 16, 20, 28, 40, 72}) {
+  for (const std::int64_t gib : {12, 20, 40}) {
     CAPTURE(gib);
     const Asked asked = small_question(Bytes(gib << 30));
     const PlanRow* best = nullptr;
@@ -83,7 +84,7 @@ TEST_CASE("the choice is the fastest of all candidates that fit, each simulated 
 }
 
 TEST_CASE("switching a shortcut off never changes the choice") {
-  for (const std::int64_t gib : {10, 14, 18, 24, 36}) {
+  for (const std::int64_t gib : {10, 18, 36}) {
     CAPTURE(gib);
     const Asked asked = small_question(Bytes(gib << 30));
     SearchOptions options;
@@ -107,7 +108,7 @@ TEST_CASE("switching a shortcut off never changes the choice") {
 
 TEST_CASE("a larger budget is never slower, and counts add up") {
   double before = 0;
-  for (std::int64_t gib = 10; gib <= 80; gib += 7) {
+  for (std::int64_t gib = 10; gib <= 80; gib += 14) {
     const PlanAnswer answer = small_question(Bytes(gib << 30)).answer();
     const SearchCounts& counts = answer.counts;
     CHECK(counts.candidates == 72);
@@ -131,7 +132,7 @@ TEST_CASE("each neighbour differs in one setting, and what is said of it is so")
   for (const PlanChange& change : answer.neighbours) {
     CAPTURE(shown(change.row));
     std::size_t differing = 0;
-    for (std::size_t i = 0; i < kAxes; ++i) differing += change.row.settings[i] != answer.chosen->settings[i] ? 1 : 0;
+    for (std::size_t i = 0; i < kAxes; ++i) differing += change.row.settings[i] != answer.chosen->settings[i] ? 1U : 0U;
     CHECK(differing == 1);
     const bool faster = change.speed > 1;
     if (change.row.fate == Fate::Slower) {
@@ -220,7 +221,7 @@ TEST_CASE("the largest micro-batch fits, and one row more does not") {
 
 TEST_CASE("the longest sequence and the most layers") {
   Asked asked("tiny-llama");
-  asked.with_capacity(Bytes(INT64_C(2) << 30))
+  asked.with_capacity(Bytes(INT64_C(1400) << 20))
       .vary(Axis::ZeroStage, {"3"})
       .vary(Axis::MicroBatch, {"4"})
       .vary(Axis::Checkpoint, {"full"})
@@ -257,7 +258,7 @@ TEST_CASE("the fewest GPUs: half of them do not do") {
   options.explain = false;
   const PlanAnswer answer = asked.answer(options);
   REQUIRE(answer.chosen);
-  CHECK(answer.chosen->world < 8);
+  CHECK(answer.chosen->world < 4);
   if (answer.chosen->world == 1) return;
   Asked fewer = asked;
   fewer.request.gpus = {answer.chosen->world / 2, option("--gpus")};

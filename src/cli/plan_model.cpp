@@ -163,6 +163,11 @@ int plan_model(const PlanWords& words) {
   const std::string format = format_of(words.said.options, faults);
   Inputs inputs;
   attempt(faults, [&] { inputs = gather(words.said); });
+  if (!faults.any() && !inputs.hardware) {
+    faults.add(
+        said_at("--hardware")
+            .says("is missing: a search compares times, which need the device's rates", "name it, or a --cluster"));
+  }
   faults.throw_if_any();
   Output output(inputs.request.out.value_or(""));
   if (budget) apply_budget(*budget, inputs);
@@ -174,6 +179,9 @@ int plan_model(const PlanWords& words) {
   answer.budget = budget;
   output.add(printed(answer, format, output.colour()));
   output.finish();
+  if (answer.chosen && answer.chosen->fate == Fate::FitsWithRetries) {
+    say("warning: it fits only after the allocator has given cached memory back, which costs time\n");
+  }
   if (stop_asked) return kInterrupted;
   return answer.chosen ? kDone : kNoPlanFits;
 }

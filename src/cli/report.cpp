@@ -275,9 +275,28 @@ std::string moment(const Prediction& prediction) {
   return wrapped("  ", fmt::format("peak in {}: {}", spaced(peak.phase), where), 4);
 }
 
+namespace {
+
+std::string phase_table(const std::vector<Phase>& phases) {
+  constexpr const char* kRow = "  {:<24}{:>14}{:>14}{:>14}\n";
+  std::string text = "\n" + fmt::format(kRow, "peaks by phase", "requested", "allocated", "reserved");
+  for (const Phase& phase : phases) {
+    text += fmt::format(kRow, spaced(phase.name), human(phase.peak_requested), human(phase.peak_allocated),
+                        human(phase.peak_reserved));
+    for (const PhasePart& part : phase.parts) {
+      text += fmt::format(kRow, "  " + part.name, human(part.peak.requested), human(part.peak.allocated),
+                          human(part.peak.reserved));
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string explained(const Prediction& prediction) {
   std::string text;
   if (prediction.peak) text += buffers("the largest live buffers at the peak", prediction.peak->live);
+  if (!prediction.phases.empty()) text += phase_table(prediction.phases);
   if (!prediction.held_for_backward) return text.empty() ? "  no peak is known\n" : text;
   const HeldForBackward& held = *prediction.held_for_backward;
   if (held.by_module.empty()) return text;

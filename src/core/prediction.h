@@ -170,6 +170,14 @@ struct Advice {
   std::string text;  // What it does, by which comparison the bytes were found, and what to write instead.
 };
 
+// Peaks between two marks, the level at the first included.
+struct Stretched {
+  Bytes requested;
+  Bytes allocated;
+  Bytes active;
+  Bytes reserved;
+};
+
 // Of every micro-batch, in order: names repeat.
 struct PhaseMark {
   std::string name;  // "before forward"
@@ -178,6 +186,14 @@ struct PhaseMark {
   Bytes active;
   Bytes reserved;
   std::size_t event = 0;
+  Stretched since;  // The mark before.
+};
+
+// A part of a phase, all its micro-batches together: "forward" (with the making of the batch), "turn" (the loss is kept
+// and the outputs are dropped), "backward", "step".
+struct PhasePart {
+  std::string name;
+  Stretched peak;
 };
 
 // What a framework's own line about memory says, were all of them printed: its peaks count since the line before.
@@ -189,6 +205,9 @@ struct PhasePrint {
   Bytes peak_reserved;
 };
 
+// The name of the phase that is a part of the first step: the micro-batch in which ZeRO-3 records its trace.
+inline constexpr const char* kRecord = "record";
+
 // Peaks since the phase began, what was there then included.
 struct Phase {
   std::string name;
@@ -198,6 +217,7 @@ struct Phase {
   Bytes peak_active;
   Bytes peak_reserved;
   std::vector<PhasePrint> prints;
+  std::vector<PhasePart> parts;  // Those that the phase has.
 };
 
 struct TrafficRow {

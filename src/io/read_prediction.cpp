@@ -105,9 +105,10 @@ class Reader {
       phase.name = reader.string("name").value_or("");
       for (std::size_t i = 0; i < kPeaks.size(); ++i) phase.peak[kPeaks[i]] = detail::bytes(reader, kPeakKeys[i]);
       if (const Value* marks = reader.array("marks")) read_marks(*marks, phase);
+      (void)reader.array("parts");             // Nor the peaks of parts.
       (void)reader.array("see_memory_usage");  // The framework's own lines: no receipt has them.
       reader.refuse_unread("a phase");
-      into.phases.push_back(std::move(phase));
+      if (phase.name != kRecord) into.phases.push_back(std::move(phase));
     }
   }
 

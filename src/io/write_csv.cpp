@@ -27,7 +27,7 @@ const std::vector<std::string>& naming_keys(const std::string& list) {
   static const std::vector<std::string> kNone;
   if (list == "communication") return kTraffic;
   if (list == "memory.phases" || list.ends_with(".marks") || list.ends_with(".see_memory_usage") ||
-      list == "assumptions")
+      list.ends_with(".parts") || list == "assumptions")
     return kName;
   return kNone;
 }
@@ -51,7 +51,9 @@ class Writer {
   void items(const std::string& path, const Json& list) {
     // The last part of a path says which list it is, wherever in the tree its parent was named.
     const std::size_t dot = path.rfind('.');
-    const std::string kind = path.ends_with(".marks") || path.ends_with(".see_memory_usage") ? path.substr(dot) : path;
+    const std::string kind = path.ends_with(".marks") || path.ends_with(".see_memory_usage") || path.ends_with(".parts")
+                                 ? path.substr(dot)
+                                 : path;
     const std::vector<std::string>& keys = naming_keys(kind);
     std::map<std::string, int> seen;
     std::size_t index = 0;

@@ -155,7 +155,16 @@ Json phases_value(const std::vector<Phase>& phases) {
                         {"reserved", print.reserved.value()},
                         {"max_reserved", print.peak_reserved.value()}});
     }
+    Json parts = Json::array();
+    for (const PhasePart& part : phase.parts) {
+      parts.push_back({{"name", part.name},
+                       {"peak_requested", part.peak.requested.value()},
+                       {"peak_allocated", part.peak.allocated.value()},
+                       {"peak_active", part.peak.active.value()},
+                       {"peak_reserved", part.peak.reserved.value()}});
+    }
     list.push_back({{"name", phase.name},
+                    {"parts", std::move(parts)},
                     {"marks", std::move(marks)},
                     {"see_memory_usage", std::move(prints)},
                     {"peak_requested", phase.peak_requested.value()},

@@ -129,7 +129,14 @@ Json phases() {
                              {"max_allocated", count()},
                              {"reserved", count()},
                              {"max_reserved", count()}});
+  // All micro-batches of the phase together.
+  const Json part = object({{"name", typed("string")},
+                            {"peak_requested", count()},
+                            {"peak_allocated", count()},
+                            {"peak_active", count()},
+                            {"peak_reserved", count()}});
   return or_null(list_of(object({{"name", typed("string")},
+                                 {"parts", list_of(part)},
                                  {"marks", list_of(mark)},
                                  {"see_memory_usage", list_of(print)},
                                  {"peak_requested", count()},

@@ -83,7 +83,9 @@ PredictedRank figures_of(const Prediction& p) {
     f.peak[Counter::Process] = p.peak->process;
     f.peak_phase = p.peak->phase;
   }
-  for (const Phase& phase : p.phases) f.phases.push_back(figures_of(phase, p));
+  for (const Phase& phase : p.phases) {
+    if (phase.name != kRecord) f.phases.push_back(figures_of(phase, p));  // Its marks are the first step's.
+  }
   f.host = p.host;
   if (p.communication) f.communication = figures_of(*p.communication);
   f.absent = p.not_modelled;

@@ -130,6 +130,60 @@ void add_prints(const Schedule& schedule, const Placement& placement, Phase& pha
 
 }  // namespace
 
+namespace {
+
+void raise(Stretched& to, const Stretched& by) {
+  to.requested = std::max(to.requested, by.requested);
+  to.allocated = std::max(to.allocated, by.allocated);
+  to.active = std::max(to.active, by.active);
+  to.reserved = std::max(to.reserved, by.reserved);
+}
+
+// What goes on up to a mark, by that mark; empty: no part of a step.
+std::string_view part_before(std::string_view mark) {
+  if (mark == name(Moment::ForwardBegins) || mark == name(Moment::ForwardEnds)) return "forward";
+  if (mark == name(Moment::BackwardBegins)) return "turn";
+  if (mark == name(Moment::BackwardEnds)) return "backward";
+  if (mark == name(Moment::StepEnds)) return "step";
+  return {};
+}
+
+void add_parts(Phase& phase) {
+  for (const PhaseMark& mark : phase.marks) {
+    const std::string_view part = part_before(mark.name);
+    if (part.empty()) continue;
+    const auto known =
+        std::find_if(phase.parts.begin(), phase.parts.end(), [part](const PhasePart& one) { return one.name == part; });
+    if (known != phase.parts.end()) {
+      raise(known->peak, mark.since);
+    } else {
+      phase.parts.push_back({std::string(part), mark.since});
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<Phase> recording_micro_batch(const std::vector<Phase>& phases) {
+  const auto first = std::find_if(phases.begin(), phases.end(),
+                                  [](const Phase& phase) { return phase.name == name(Stretch::FirstStep); });
+  if (first == phases.end()) return std::nullopt;
+  Phase record;
+  record.name = kRecord;
+  Stretched peak;
+  for (const PhaseMark& mark : first->marks) {
+    record.marks.push_back(mark);
+    if (record.marks.size() > 1) raise(peak, mark.since);
+    if (mark.name == name(Moment::BackwardEnds)) break;
+  }
+  record.peak_requested = peak.requested;
+  record.peak_allocated = peak.allocated;
+  record.peak_active = peak.active;
+  record.peak_reserved = peak.reserved;
+  add_parts(record);
+  return record;
+}
+
 std::vector<Phase> with_allocator(std::vector<Phase> phases, const Schedule& schedule, const Placement& placement) {
   std::map<std::size_t, const PlacementMark*> at;
   for (const PlacementMark& mark : placement.marks) at[mark.event] = &mark;
@@ -139,7 +193,11 @@ std::vector<Phase> with_allocator(std::vector<Phase> phases, const Schedule& sch
       mark.allocated = seen.allocated;
       mark.active = seen.active;
       mark.reserved = seen.reserved;
+      mark.since.allocated = std::max(mark.since.allocated, seen.since.allocated);
+      mark.since.active = std::max(mark.since.allocated, seen.since.active);
+      mark.since.reserved = seen.since.reserved;
     }
+    add_parts(phase);
     add_prints(schedule, placement, phase);
     for (std::size_t i = 0; i < kStretches; ++i) {
       if (phase.name != name(static_cast<Stretch>(i))) continue;

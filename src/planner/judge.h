@@ -59,6 +59,10 @@ struct BothEnds {
 [[nodiscard]] std::vector<Phase> with_allocator(std::vector<Phase> phases, const Schedule& schedule,
                                                 const Placement& placement);
 
+// The first micro-batch of the first step, in which ZeRO-3 records the order in which modules ask for parameters: a
+// phase of its own, of marks that the first step has too.
+[[nodiscard]] std::optional<Phase> recording_micro_batch(const std::vector<Phase>& phases);
+
 // p.peak: when it is, what is alive, and what the allocator and the process make of it. Reads p.context and
 // p.communicators.
 void add_peak(const Schedule& schedule, const ModelSpec& model, const Job& job, const MemoryMeter& meter,

@@ -92,7 +92,9 @@ std::optional<Stretch> stretch_named(std::string_view phase) {
 // --phase: peaks and marks of one phase, and the traffic of initialisation or of a step. The verdict stays that of the
 // whole run, as what does not fit in one phase never comes to the next; the persistent state is no phase's own.
 void keep_only(Stretch stretch, Prediction& p) {
-  std::erase_if(p.phases, [&](const Phase& phase) { return phase.name != name(stretch); });
+  std::erase_if(p.phases, [&](const Phase& phase) {
+    return phase.name != name(stretch) && !(phase.name == kRecord && stretch == Stretch::FirstStep);
+  });
   const auto of = [](const TrafficRow& row) {
     return row.phase == Pass::Setup ? Stretch::Init : row.phase == Pass::Save ? Stretch::Save : Stretch::SecondStep;
   };
@@ -101,6 +103,14 @@ void keep_only(Stretch stretch, Prediction& p) {
   if (stretch == Stretch::SecondStep) return;
   p.held_for_backward.reset();
   p.not_modelled.push_back({"memory.held_for_backward", "of the second step, which --phase leaves out"});
+}
+
+void add_recording(std::vector<Phase>& phases) {
+  std::optional<Phase> record = recording_micro_batch(phases);
+  if (!record) return;
+  const auto first = std::find_if(phases.begin(), phases.end(),
+                                  [](const Phase& phase) { return phase.name == name(Stretch::FirstStep); });
+  phases.insert(first + 1, std::move(*record));
 }
 
 bool ranks_differ(const Job& job) {
@@ -219,6 +229,7 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
                "files by schedule and by formula differ");
   p.persistent.allocated = placement.marks.back().allocated;  // The schedule ends with the second step's last mark.
   p.phases = with_allocator(meter.phases(), schedule, placement);
+  if (job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3) add_recording(p.phases);
   p.communication = traffic.rows(job.parallelism.dp, schedule.dp_inside, job.parallelism.tp);
   p.traffic_terms = traffic_terms(model, job, *p.communication);
   p.fetches = schedule.counts;

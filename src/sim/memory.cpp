@@ -10,10 +10,8 @@ void MemoryMeter::on(std::size_t at, const Allocate& event) {
   requested_ += buffer.size;
   allocated_ += rounded_to_block(buffer.size);
   by_role_[buffer.role] += buffer.size;
-  if (!phases_.empty()) {
-    phases_.back().peak_requested = std::max(phases_.back().peak_requested, requested_);
-    phases_.back().peak_allocated = std::max(phases_.back().peak_allocated, allocated_);
-  }
+  most_requested_ = std::max(most_requested_, requested_);
+  most_allocated_ = std::max(most_allocated_, allocated_);
   if (inside_) take_peak(at);
 }
 
@@ -35,6 +33,14 @@ void MemoryMeter::on(std::size_t, const Release& event) {
 }
 
 void MemoryMeter::on(std::size_t at, const Mark& event) {
+  const Stretched since{most_requested_, most_allocated_, {}, {}};
+  most_requested_ = requested_;
+  most_allocated_ = allocated_;
+  if (!phases_.empty()) {
+    Phase& phase = phases_.back();
+    phase.peak_requested = std::max(phase.peak_requested, since.requested);
+    phase.peak_allocated = std::max(phase.peak_allocated, since.allocated);
+  }
   // The middle steps are one phase, with the marks of its first step.
   if (event.stretch == Stretch::MiddleStep && stretch_ == Stretch::MiddleStep) {
     const bool again = event.moment == Moment::StretchBegins || repeated_;
@@ -43,7 +49,7 @@ void MemoryMeter::on(std::size_t at, const Mark& event) {
   }
   if (event.moment == Moment::StretchBegins) {
     stretch_ = event.stretch;
-    phases_.push_back({std::string(name(event.stretch)), {}, requested_, allocated_, {}, {}, {}});
+    phases_.push_back({std::string(name(event.stretch)), {}, requested_, allocated_, {}, {}, {}, {}});
     if (only_ == event.stretch) {
       inside_ = true;
       take_peak(at);
@@ -53,7 +59,7 @@ void MemoryMeter::on(std::size_t at, const Mark& event) {
   } else if (event.moment == Moment::StretchEnds && only_) {
     inside_ = false;
   }
-  phases_.back().marks.push_back({std::string(name(event.moment)), requested_, allocated_, {}, {}, at});
+  phases_.back().marks.push_back({std::string(name(event.moment)), requested_, allocated_, {}, {}, at, since});
 }
 
 std::vector<BufferId> live_after(const Schedule& schedule, std::size_t at) {

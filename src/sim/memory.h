@@ -52,6 +52,8 @@ class MemoryMeter : public Ignores<Compute, Communicate, Enter, Exit> {
   bool repeated_ = false;  // Within a middle step that is not the first.
   Stretch peak_stretch_ = Stretch::Init;
   std::vector<Phase> phases_;
+  Bytes most_requested_;  // Since the last mark, as the next.
+  Bytes most_allocated_;
 };
 
 // The buffers on the device that are live right after event `at`, in order of allocation.

@@ -59,7 +59,7 @@ class Placer : public Ignores<Enter, Exit> {
   bool stopped_ = false;
   std::int64_t retries_ = 0;
   bool saved_ = false;   // The schedule's last stretch is saving.
-  Bytes most_reserved_;  // In this stretch, as the next.
+  Bytes most_reserved_;  // Since the last mark, as the next.
   std::size_t reserved_at_ = 0;
   Placement result_;
   std::vector<Awaited> awaited_;
@@ -108,23 +108,22 @@ void Placer::on(std::size_t at, const Release& event) {
 void Placer::on(std::size_t at, const Mark& event) {
   if (stopped_ || at > last_) return;
   print_before(at);
-  if (event.moment == Moment::StretchBegins) {
-    allocator_.reset_peaks();
-    most_reserved_ = allocator_.reserved();
-    reserved_at_ = at;
-  } else if (event.moment == Moment::StretchEnds) {
+  const PlacementPeaks since = peaks();
+  if (event.moment != Moment::StretchBegins) {
     PlacementPeaks& stretch = result_.by_stretch[static_cast<std::size_t>(event.stretch)];
-    const PlacementPeaks most = peaks();
-    stretch.allocated = std::max(stretch.allocated, most.allocated);
-    stretch.active = std::max(stretch.active, most.active);
-    if (most.reserved > stretch.reserved) {
-      stretch.reserved = most.reserved;
-      stretch.reserved_at = most.reserved_at;
+    stretch.allocated = std::max(stretch.allocated, since.allocated);
+    stretch.active = std::max(stretch.active, since.active);
+    if (since.reserved > stretch.reserved) {
+      stretch.reserved = since.reserved;
+      stretch.reserved_at = since.reserved_at;
     }
     saved_ = saved_ || event.stretch == Stretch::Save;
   }
+  allocator_.reset_peaks();
+  most_reserved_ = allocator_.reserved();
+  reserved_at_ = at;
   const AllocatorStatistics now = allocator_.statistics();
-  result_.marks.push_back({at, now.allocated, now.active, now.reserved});
+  result_.marks.push_back({at, now.allocated, now.active, now.reserved, since});
 }
 
 void Placer::note_retry(std::size_t at) {

@@ -38,6 +38,7 @@ struct PlacementMark {
   Bytes allocated;
   Bytes active;
   Bytes reserved;
+  PlacementPeaks since;  // The mark before.
 };
 
 // The allocator where the framework prints what it has.

@@ -105,14 +105,15 @@ const PlanGraph& Evaluator::graph_of(const Job& job) {
   const auto known = graphs_.find(key);
   if (known != graphs_.end()) return known->second;
   Graph graph = build_graph(inputs_.model, options);
-  RecipeBook recipes(graph, job.training.level, CatalogueOptions{job.training.torch});
-  GraphTimes times = graph_times(graph, job.training, Rates::of(job));
-  ActivationBytes activations = activation_bytes(inputs_.model, job, graph, recipes);
-  PlanGraph made{std::move(graph), std::move(recipes), std::move(times), std::move(activations), {}};
+  const RecipeBook recipes(graph, job.training.level, CatalogueOptions{job.training.torch});
+  PlanGraph made;
+  made.times = graph_times(graph, job.training, Rates::of(job));
+  made.activations = activation_bytes(inputs_.model, job, graph, recipes);
   const std::vector<std::string>& wanted = space_[Axis::Checkpoint].values;
   if (std::find(wanted.begin(), wanted.end(), "auto") != wanted.end()) {
-    made.front = segmentation_front(inputs_.model, job, made.graph, made.recipes, made.times, thinned_);
+    made.front = segmentation_front(inputs_.model, job, graph, recipes, made.times, thinned_);
   }
+  made.graph = std::move(graph);
   return graphs_.emplace(std::move(key), std::move(made)).first->second;
 }
 

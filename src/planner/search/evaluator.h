@@ -11,7 +11,6 @@
 
 #include "core/search.h"
 #include "planner/footprint.h"
-#include "planner/lowering/recipes.h"
 #include "planner/search/space.h"
 #include "planner/segmentation/from_model.h"
 #include "planner/time/estimate.h"
@@ -33,7 +32,6 @@ struct PlanFamily {
 // One micro-batch's graph, for all families that share it.
 struct PlanGraph {
   Graph graph;
-  RecipeBook recipes;
   GraphTimes times;
   ActivationBytes activations;
   std::vector<SegmentationChoice> front;  // Empty: nobody asked.

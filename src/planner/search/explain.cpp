@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <utility>
 
@@ -136,7 +137,9 @@ bool wider(const SearchSpace& space, const SearchSpace& opened_space, Axis axis)
 
 std::optional<PlanChange> remedy(const SearchInputs& inputs, const SearchSpace& space, std::vector<Axis> axes,
                                  const PlanRow& nearest, const SearchOptions& options, Verdicts& verdicts) {
-  Walk walk(inputs, space, options, verdicts);
+  SearchOptions asked = options;
+  if (std::find(axes.begin(), axes.end(), Axis::Gpus) != axes.end()) asked.objective = Objective::Gpus;
+  Walk walk(inputs, space, asked, verdicts);
   walk.count();
   const auto best = walk.best();
   if (!best) return std::nullopt;
@@ -209,6 +212,32 @@ std::string layout(const PlanFamily& family) {
                      value(Axis::TensorParallel));
 }
 
+// One axis at a time, the stage first; else all three at once.
+std::string what_would_do(const SearchInputs& inputs, const SearchSpace& space, Bytes limit) {
+  constexpr std::array<Axis, 3> kAxesOfStates = {Axis::ZeroStage, Axis::Offload, Axis::TensorParallel};
+  const auto fitting = [limit](const Evaluator& evaluator) -> const PlanFamily* {
+    for (const PlanFamily& family : evaluator.families()) {
+      if (family.refusal.empty() && family.persistent + family.beside <= limit) return &family;
+    }
+    return nullptr;
+  };
+  SearchSpace all = space;
+  for (const Axis axis : kAxesOfStates) {
+    SearchSpace one = space;
+    one[axis].values = all[axis].values = own_values(axis, inputs, Objective::TokensPerSecond);
+    const Evaluator evaluator(inputs, one, 1);
+    if (const PlanFamily* would = fitting(evaluator)) {
+      return fmt::format("; with {} they take {}", layout(*would), human(would->persistent));
+    }
+  }
+  const Evaluator evaluator(inputs, all, 1);
+  const PlanFamily* would = fitting(evaluator);
+  if (would != nullptr) return fmt::format("; with {} they take {}", layout(*would), human(would->persistent));
+  const PlanFamily* least = least_states(evaluator);
+  if (least == nullptr) return {};
+  return fmt::format("; no stage would do: with {} they still take {}", layout(*least), human(least->persistent));
+}
+
 }  // namespace
 
 std::string states_too_large(const SearchInputs& inputs, Walk& walk) {
@@ -222,22 +251,7 @@ std::string states_too_large(const SearchInputs& inputs, Walk& walk) {
       human(least->persistent), layout(*least), human(states.persistent[Role::Parameters]),
       human(states.persistent[Role::Gradients] + states.persistent[Role::RuntimeBuffers]),
       human(states.persistent[Role::Optimizer]), human(limit > least->beside ? limit - least->beside : Bytes(0)));
-  SearchSpace open = walk.space();
-  for (const Axis axis : {Axis::ZeroStage, Axis::Offload, Axis::TensorParallel}) {
-    open[axis].values = own_values(axis, inputs, Objective::TokensPerSecond);
-  }
-  const Evaluator wider(inputs, open, 1);
-  const PlanFamily* would = nullptr;
-  for (const PlanFamily& family : wider.families()) {
-    const bool possible = family.refusal.empty() && family.persistent + family.beside <= limit;
-    if (possible && would == nullptr) would = &family;
-  }
-  if (would != nullptr) {
-    text += fmt::format("; with {} they take {}", layout(*would), human(would->persistent));
-  } else if (const PlanFamily* smallest = least_states(wider)) {
-    text += fmt::format("; no stage would do: {} still takes {}", layout(*smallest), human(smallest->persistent));
-  }
-  return text;
+  return text + what_would_do(inputs, walk.space(), limit);
 }
 
 }  // namespace dsplan::detail

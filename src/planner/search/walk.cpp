@@ -196,7 +196,13 @@ std::vector<PlanRow> Walk::front() {
     const bool dominated = std::any_of(front.begin(), front.end(), [&](const PlanRow& other) {
       return *other.process <= *row.process && *other.wire <= *row.wire;
     });
-    if (!dominated) front.push_back(std::move(row));
+    if (dominated) continue;
+    // Only one that is just as fast can be beaten by a later one.
+    std::erase_if(front, [&](const PlanRow& other) {
+      return other.tokens_per_second() <= row.tokens_per_second() && *row.process <= *other.process &&
+             *row.wire <= *other.wire;
+    });
+    front.push_back(std::move(row));
   }
   return front;
 }

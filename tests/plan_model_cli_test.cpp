@@ -1,0 +1,142 @@
+// `dsplan plan MODEL` as users see it: exit codes, formats, refusals.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "run_binary.h"
+
+using namespace dsplan::test;
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+constexpr const char* kSmall =
+    "tiny-llama --cluster 8xh100 --seq 256 --vary tp=1,2 --vary micro_batch=1,2,4 --vary checkpoint=none,full "
+    "--vary offload=none --vary reduce_bucket_size=1000000 ";
+
+Ran plan(const Folder& folder, const std::string& words) { return run_binary(folder, split("plan " + words)); }
+bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("JSON: the space, the counts, the chosen plan and its whole prediction") {
+  const Folder folder;
+  const Ran ran = plan(folder, std::string(kSmall) + "--format json --pareto");
+  REQUIRE_MESSAGE(ran.code == 0, ran.err);
+  const Json answer = Json::parse(ran.out);
+  CHECK(answer.at("schema") == "dsplan.search/1");
+  CHECK(answer.at("objective") == "tokens_per_second");
+  CHECK(answer.at("feasible") == true);
+  CHECK(answer.at("complete") == true);
+  CHECK(answer.at("counts").at("candidates") == 4 * 2 * 3 * 2);
+  CHECK(answer.at("space").at("tp").at("values") == Json({1, 2}));
+  CHECK(answer.at("space").at("tp").at("origin") == "given");
+  const Json& chosen = answer.at("chosen");
+  CHECK(chosen.at("time").at("kind") == "estimated");
+  CHECK(chosen.at("time").at("low_s") <= chosen.at("time").at("total_s"));
+  CHECK(chosen.at("time").at("total_s") <= chosen.at("time").at("high_s"));
+  CHECK(chosen.at("process_bytes") == answer.at("prediction").at("memory").at("peak").at("process"));
+  CHECK(chosen.at("process_bytes") >= chosen.at("least_process_bytes"));
+  CHECK(answer.at("front").size() >= 1);
+  for (const Json& row : answer.at("neighbours")) CHECK(row.at("changed").size() == 1);
+  // What was chosen is predicted the same by `simulate`.
+  const auto setting = [&](const char* key) {
+    const Json& value = chosen.at("settings").at(key);
+    return value.is_string() ? value.get<std::string>() : value.dump();
+  };
+  const Ran again = run_binary(
+      folder, split("simulate tiny-llama --cluster 8xh100 --seq 256 --rank worst --format json --zero-stage " +
+                    setting("zero_stage") + " --tp " + setting("tp") + " --micro-batch " + setting("micro_batch") +
+                    " --checkpoint " + setting("checkpoint")));
+  REQUIRE_MESSAGE(again.code == 0, again.err);
+  // The bucket is not an option of `simulate`: everything but it.
+  CHECK(Json::parse(again.out).at("memory").at("states") == answer.at("prediction").at("memory").at("states"));
+}
+
+TEST_CASE("the table within 80 columns, CSV and Markdown with one row for each plan that is named") {
+  const Folder folder;
+  const Ran table = plan(folder, kSmall);
+  CHECK(table.code == 0);
+  CHECK(table.out.starts_with("fastest that fits: "));
+  CHECK(holds(table.out, "estimated"));
+  std::size_t begin = 0;
+  for (std::size_t end = table.out.find('\n'); end != std::string::npos; end = table.out.find('\n', begin)) {
+    CHECK_MESSAGE(end - begin <= 80, table.out.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  const Ran csv = plan(folder, std::string(kSmall) + "--format csv");
+  const Ran md = plan(folder, std::string(kSmall) + "--format md");
+  const auto lines = [](const std::string& text) { return std::count(text.begin(), text.end(), '\n'); };
+  CHECK(csv.out.starts_with("what,gpus,zero_stage,"));
+  CHECK(lines(md.out) == lines(csv.out) + 1);
+  CHECK(lines(csv.out) > 5);
+}
+
+TEST_CASE("no plan fits: exit code 5, what misses least, and what would do") {
+  const Folder folder;
+  const Ran ran = plan(folder,
+                       "llama-3.2-1b --cluster 8xh100 --seq 512 --budget 8GiB --zero-stage 0 --vary tp=1 "
+                       "--vary micro_batch=1 --vary checkpoint=full --vary offload=none");
+  CHECK(ran.code == 5);
+  CHECK(ran.out.starts_with("no plan fits: "));
+  CHECK(holds(ran.out, "the states alone take"));
+  CHECK(holds(ran.out, "what makes it fit"));
+  CHECK(holds(ran.out, "zero_stage"));
+}
+
+TEST_CASE("a budget holds the process: each plan stays within it") {
+  const Folder folder;
+  for (const char* budget : {"4GiB", "5GiB", "7GiB"}) {
+    const Ran ran = plan(folder, std::string("llama-3.2-1b --cluster 8xh100 --seq 512 --vary tp=1 --vary "
+                                             "checkpoint=full --format json --budget ") +
+                                     budget);
+    const Json answer = Json::parse(ran.out);
+    CHECK(answer.at("budget_bytes") == answer.at("limit_bytes"));
+    if (ran.code != 0 || answer.at("chosen").at("fate") != "fits") continue;
+    CHECK(answer.at("chosen").at("process_bytes") <= answer.at("budget_bytes"));
+  }
+}
+
+TEST_CASE("without time there is no plan, and the answer says that it is not complete") {
+  const Folder folder;
+  const Ran ran = plan(folder, std::string(kSmall) + "--timeout 0 --format json");
+  CHECK(ran.code == 5);
+  CHECK(Json::parse(ran.out).at("complete") == false);
+}
+
+TEST_CASE("objectives") {
+  const Folder folder;
+  const std::string fixed =
+      "tiny-llama --cluster 8xh100 --capacity 1600MiB --vary tp=1 --vary zero_stage=2 "
+      "--vary checkpoint=full --vary offload=none --vary reduce_bucket_size=1000000 ";
+  const Ran rows = plan(folder, fixed + "--maximize micro_batch --format json");
+  REQUIRE_MESSAGE(rows.code == 0, rows.err);
+  const Json answer = Json::parse(rows.out);
+  CHECK(answer.at("objective") == "micro_batch");
+  CHECK(answer.at("found") == answer.at("chosen").at("settings").at("micro_batch"));
+  const Ran few = plan(folder, "tiny-llama --cluster 8xh100 --vary tp=1 --minimize gpus --format json");
+  CHECK(Json::parse(few.out).at("chosen").at("world_size") == 1);
+}
+
+TEST_CASE("bad input, all of it together") {
+  const Folder folder;
+  spill(folder / "space.json", R"({"dsplan": 1, "kind": "space", "source": "test", "zero_stge": [1]})");
+  const Ran ran = plan(folder,
+                       "tiny-llama --cluster 8xh100 --space space.json --vary micro_batc=1 --vary tp "
+                       "--maximize speed --emit yaml --budget 70 --method flat --timeout soon");
+  CHECK(ran.code == 2);
+  CHECK(ran.out.empty());
+  for (const char* part :
+       {"space.json:1:", "zero_stage", "did you mean \"micro_batch\"?", "\"tp\" is no AXIS=V1,V2",
+        "cannot maximize \"speed\"", "nothing is called \"yaml\"", "--budget", "--method", "--timeout"}) {
+    CHECK_MESSAGE(holds(ran.err, part), part);
+  }
+}
+
+TEST_CASE("a device without rates is refused by the row that is missing") {
+  const Folder folder;
+  const Ran none = plan(folder, "tiny-llama --gpus 8");
+  CHECK(none.code == 2);
+  CHECK(holds(none.err, "--hardware"));
+}
