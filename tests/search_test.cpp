@@ -1,5 +1,6 @@
 // The search: no shortcut changes its answer, what it chooses is the best of all that fit, and what it says of the
 // others is so.
+#include "planner/search/evaluator.h"
 #include "searching.h"
 
 using namespace dsplan;
@@ -174,6 +175,53 @@ TEST_CASE("where nothing fits, the nearest is named, and each remedy does fit") 
     if (setting(change.row, Axis::Checkpoint).starts_with("auto")) continue;
     CHECK(fits(simulated(asked, change.row)));
   }
+}
+
+TEST_CASE("what `auto` stands for is neither smaller nor faster than it says before it is written out") {
+  std::size_t seen = 0;
+  for (const char* name : {"tiny-llama", "tiny-gpt2", "llama-3.2-1b"}) {
+    for (const std::int64_t accumulation : {1, 3}) {
+      Asked asked(name);
+      asked.request.host_memory = {Bytes(INT64_C(1) << 40), option("--host-memory")};
+      asked.vary(Axis::MicroBatch, {"1", "6"}).vary(Axis::Checkpoint, {"auto"}).vary(Axis::TensorParallel, {"1", "2"});
+      asked.request.grad_accum = {accumulation, option("--grad-accum")};
+      const SearchInputs inputs = asked.inputs();
+      const SearchSpace space = space_of(inputs, asked.space, Objective::TokensPerSecond);
+      detail::Evaluator evaluator(inputs, space, 12);
+      for (std::size_t family = 0; family < evaluator.families().size(); ++family) {
+        if (!evaluator.families()[family].refusal.empty()) continue;
+        for (const std::int64_t rows : {1, 6}) {
+          std::map<std::string, std::int64_t> ignored;
+          std::vector<detail::Candidate> made = evaluator.candidates(family, rows, ignored);
+          REQUIRE(made.size() == 1);
+          evaluator.add_time(made.front());
+          for (detail::Candidate& one : evaluator.expanded(made.front())) {
+            evaluator.add_time(one);
+            CAPTURE(one.segmented->text);
+            CHECK(one.least >= made.front().least);
+            CHECK(one.time->tokens_per_second <= made.front().time->tokens_per_second * (1 + 1e-12));
+            ++seen;
+          }
+        }
+      }
+    }
+  }
+  CHECK(seen > 500);
+}
+
+TEST_CASE("with `auto` the choice is the fastest of all that it stands for") {
+  Asked asked = small_question(Bytes(INT64_C(16) << 30));
+  asked.space.axes[2].values = {{"none", option("--vary")}, {"full", option("--vary")}, {"auto", option("--vary")}};
+  SearchOptions options;
+  options.explain = false;
+  const PlanAnswer quick = asked.answer(options);
+  options.bounds = false;
+  options.stop_early = false;
+  const PlanAnswer exhaustive = asked.answer(options);
+  REQUIRE(quick.chosen);
+  CHECK(shown(*quick.chosen) == shown(*exhaustive.chosen));
+  CHECK(exhaustive.counts.simulated > 72);
+  CHECK(quick.counts.simulated < 20);
 }
 
 TEST_CASE("a global batch decides accumulation; what it cannot be cut into is counted as impossible") {

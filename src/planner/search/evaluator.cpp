@@ -65,6 +65,9 @@ Evaluator::Evaluator(const SearchInputs& inputs, const SearchSpace& space, std::
     while (axis > 0 && ++at[axis - 1] == space.axes[axis - 1].values.size()) at[--axis] = 0;
     if (axis == 0) break;
   }
+  for (const std::string& rows : space.axes[static_cast<std::size_t>(Axis::MicroBatch)].values) {
+    smallest_batch_ = std::min(smallest_batch_, static_cast<std::int64_t>(std::stoll(rows)));
+  }
   for (const PlanFamily& family : families_) {
     if (family.refusal.empty()) limit_ = std::max(limit_, family.job.capacity.value_or(Bytes(0)) - family.job.reserve);
   }
@@ -96,25 +99,75 @@ void Evaluator::add_family(const Settings& settings) {
   }
 }
 
+namespace {
+
+// What a graph and what is kept of it depend on beside its micro-batch, as far as candidates differ. Where everything
+// is trained, the embeddings' output has a gradient whether something is checkpointed or not. ZeRO-3 leaves gradients
+// that are larger than its bucket where they are.
+std::string graph_key(const GraphOptions& options, const Job& job) {
+  const bool all = std::find(options.trainable.begin(), options.trainable.end(), false) == options.trainable.end();
+  const bool stage3 = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
+  std::string key =
+      fmt::format("{} {} {} {} {} {} {} {} {}", options.seq, options.tp, name(options.loss), options.loss_chunks,
+                  options.stage3_linear, options.narrow_tables, options.inputs_require_grad && !all, options.one_dtype,
+                  stage3 ? job.training.zero.reduce_bucket_size.value() : 0);
+  for (const std::string& module : options.checkpointed_modules) key += " " + module;
+  return key;
+}
+
+}  // namespace
+
 const PlanGraph& Evaluator::graph_of(const Job& job) {
   const GraphOptions options = graph_options(inputs_.model, job);
-  std::string key = fmt::format("{} {} {} {} {} {} {} {} {}", options.micro_batch, options.seq, options.tp,
-                                name(options.loss), options.loss_chunks, options.stage3_linear, options.narrow_tables,
-                                options.inputs_require_grad, job.training.runtime == Runtime::DeepSpeed);
-  for (const std::string& module : options.checkpointed_modules) key += " " + module;
+  const std::string key = fmt::format("{} {}", options.micro_batch, graph_key(options, job));
   const auto known = graphs_.find(key);
   if (known != graphs_.end()) return known->second;
-  Graph graph = build_graph(inputs_.model, options);
-  const RecipeBook recipes(graph, job.training.level, CatalogueOptions{job.training.torch});
   PlanGraph made;
-  made.times = graph_times(graph, job.training, Rates::of(job));
-  made.activations = activation_bytes(inputs_.model, job, graph, recipes);
-  const std::vector<std::string>& wanted = space_[Axis::Checkpoint].values;
-  if (std::find(wanted.begin(), wanted.end(), "auto") != wanted.end()) {
-    made.front = segmentation_front(inputs_.model, job, graph, recipes, made.times, thinned_);
+  made.graph = build_graph(inputs_.model, options);
+  const RecipeBook recipes(made.graph, job.training.level, CatalogueOptions{job.training.torch});
+  made.times = graph_times(made.graph, job.training, Rates::of(job));
+  made.activations = activation_bytes(inputs_.model, job, made.graph, recipes);
+  return graphs_.emplace(key, std::move(made)).first->second;
+}
+
+const std::vector<SegmentationChoice>& Evaluator::front_of(const Candidate& candidate) {
+  Job job = families_[candidate.family].job;
+  job.training.micro_batch = smallest_batch_;
+  const GraphOptions options = graph_options(inputs_.model, job);
+  const std::string key = graph_key(options, job);
+  const auto known = fronts_.find(key);
+  if (known != fronts_.end()) return known->second;
+  const Graph graph = build_graph(inputs_.model, options);
+  const RecipeBook recipes(graph, job.training.level, CatalogueOptions{job.training.torch});
+  const GraphTimes times = graph_times(graph, job.training, Rates::of(job));
+  return fronts_.emplace(key, segmentation_front(inputs_.model, job, graph, recipes, times, thinned_)).first->second;
+}
+
+std::vector<Candidate> Evaluator::expanded(const Candidate& candidate) {
+  PlanFamily& family = families_[candidate.family];
+  const Training before = family.job.training;
+  family.job.training.micro_batch = candidate.micro_batch;
+  family.job.training.grad_accum = candidate.grad_accum;
+  std::vector<Candidate> made;
+  std::string ignored;
+  for (const SegmentationChoice& choice : front_of(candidate)) {
+    const bool listed = std::any_of(
+        space_[Axis::Checkpoint].values.begin(), space_[Axis::Checkpoint].values.end(), [&](const std::string& text) {
+          if (text == "auto") return false;
+          const auto same = segmentation(family, text, ignored);
+          return same != nullptr && same->modules.empty() && same->groups == choice.checkpoint.groups;
+        });
+    if (listed) continue;
+    Candidate one = candidate;
+    one.segmented = std::make_shared<Checkpointing>(choice.checkpoint);
+    one.from_front = true;
+    one.time.reset();
+    family.job.training.checkpoint = choice.checkpoint;
+    judge_by_formula(family, one, false);
+    made.push_back(std::move(one));
   }
-  made.graph = std::move(graph);
-  return graphs_.emplace(std::move(key), std::move(made)).first->second;
+  family.job.training = before;
+  return made;
 }
 
 std::shared_ptr<const Checkpointing> Evaluator::segmentation(const PlanFamily& family, const std::string& text,
@@ -182,43 +235,51 @@ std::vector<Candidate> Evaluator::candidates(std::size_t index, std::int64_t mic
   job.training.micro_batch = micro_batch;
   job.training.grad_accum = base->grad_accum;
   std::vector<Candidate> made;
-  const auto add = [&](Candidate one) {
-    job.training.checkpoint = one.checkpointing();
-    if (one.graph == nullptr) one.graph = &graph_of(job);
-    judge_by_formula(family, one, false);
-    made.push_back(std::move(one));
-  };
   for (const std::string& text : space_[Axis::Checkpoint].values) {
     Candidate one = *base;
     one.checkpoint = text;
-    if (text == "auto") {
-      job.training.checkpoint = before.checkpoint;
-      one.graph = &graph_of(job);
-      for (const SegmentationChoice& choice : one.graph->front) {
-        one.choice = &choice;
-        add(one);
-      }
+    std::string refusal;
+    if (text != "auto") one.segmented = segmentation(family, text, refusal);
+    if (!refusal.empty()) {
+      ++refusals[refusal];
       continue;
     }
-    std::string refusal;
-    one.segmented = segmentation(family, text, refusal);
-    if (one.segmented != nullptr) {
-      add(std::move(one));
-    } else {
-      ++refusals[refusal];
-    }
+    job.training.checkpoint = one.segmented != nullptr ? *one.segmented : before.checkpoint;
+    one.graph = &graph_of(job);
+    if (one.segmented == nullptr) job.training.checkpoint.groups.clear();
+    judge_by_formula(family, one, false);
+    made.push_back(std::move(one));
   }
   job.training = before;
   return made;
 }
 
+namespace {
+
+// With it nothing is kept but what every segmentation keeps: the loss's own tensors, and once each layer's.
+Checkpointing keeping_least(std::size_t layers) {
+  Checkpointing least;
+  least.kind = CheckpointKind::DeepSpeed;
+  least.deepspeed.cpu = true;
+  for (std::size_t at = 0; at < layers; ++at) {
+    const auto layer = static_cast<std::int32_t>(at);
+    least.groups.push_back({layer, layer, CheckpointKind::DeepSpeed});
+  }
+  return least;
+}
+
+}  // namespace
+
 void Evaluator::judge_by_formula(const PlanFamily& family, Candidate& candidate, bool always_time) const {
   const Job& job = family.job;
+  const ActivationBytes& activations = candidate.graph->activations;
   const Checkpointing& checkpoint = job.training.checkpoint;
   Bytes requested = family.persistent;
-  if (checkpoint.modules.empty()) {
-    requested = std::max(requested,
-                         least_peak(inputs_.model, job, family.persistent, candidate.graph->activations, checkpoint));
+  if (candidate.segmented == nullptr) {
+    const Checkpointing any = keeping_least(activations.stored.size());
+    requested = std::max(requested, least_peak(inputs_.model, job, family.persistent, activations, any));
+  } else if (checkpoint.modules.empty()) {
+    requested = std::max(requested, least_peak(inputs_.model, job, family.persistent, activations, checkpoint));
   }
   candidate.least = requested + family.beside - job.reserve;
   if (!always_time && missing(candidate)) return;
@@ -236,7 +297,7 @@ Job Evaluator::job_of(const Candidate& candidate) const {
   Job job = families_[candidate.family].job;
   job.training.micro_batch = candidate.micro_batch;
   job.training.grad_accum = candidate.grad_accum;
-  job.training.checkpoint = candidate.checkpointing();
+  job.training.checkpoint = candidate.segmented != nullptr ? *candidate.segmented : Checkpointing{};
   return job;
 }
 
@@ -267,15 +328,15 @@ Simulated Evaluator::simulate(const Candidate& candidate) const {
   const PlanFamily& family = families_[candidate.family];
   Settings settings = family.settings;
   value(settings, Axis::MicroBatch) = std::to_string(candidate.micro_batch);
-  value(settings, Axis::Checkpoint) = candidate.choice != nullptr ? "full" : candidate.checkpoint;
+  value(settings, Axis::Checkpoint) = candidate.from_front ? "full" : candidate.checkpoint;
   CandidateInputs made = inputs_of(inputs_, settings, space_);
   made.request.rank = {"worst", Place{"the search", 0, 0, {}}};
   Simulated result;
   result.job = resolve(inputs_.model, made.request, made.file(), inputs_.hardware, inputs_.cluster);
-  if (candidate.choice != nullptr) {
-    result.job.training.checkpoint = candidate.choice->checkpoint;
+  if (candidate.from_front) {
+    result.job.training.checkpoint = *candidate.segmented;
     for (ResolvedInput& input : result.job.inputs) {
-      if (input.name == "checkpointing") input.value = candidate.choice->checkpoint.text;
+      if (input.name == "checkpointing") input.value = candidate.segmented->text;
     }
   }
   result.prediction = std::move(predict_asked(inputs_.model, result.job).front());
@@ -295,7 +356,7 @@ PlanRow Evaluator::row(const Candidate& candidate) const {
   PlanRow row;
   row.settings = family.settings;
   value(row.settings, Axis::MicroBatch) = std::to_string(candidate.micro_batch);
-  value(row.settings, Axis::Checkpoint) = candidate.checkpointing().text;
+  value(row.settings, Axis::Checkpoint) = candidate.segmented != nullptr ? candidate.segmented->text : "auto";
   row.world = family.job.parallelism.world;
   row.dp = family.job.parallelism.dp;
   row.grad_accum = candidate.grad_accum;

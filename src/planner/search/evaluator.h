@@ -34,23 +34,19 @@ struct PlanGraph {
   Graph graph;
   GraphTimes times;
   ActivationBytes activations;
-  std::vector<SegmentationChoice> front;  // Empty: nobody asked.
 };
 
 struct Candidate {
   std::size_t family = 0;
   std::int64_t micro_batch = 1;
   std::int64_t grad_accum = 1;
-  std::string checkpoint;                          // The value of the axis.
-  const SegmentationChoice* choice = nullptr;      // What `auto` stands for.
-  std::shared_ptr<const Checkpointing> segmented;  // Otherwise.
+  std::string checkpoint;  // The value of the axis.
+  // Null: `auto`, which stands for many. Bound and time are then those that none of them is below.
+  std::shared_ptr<const Checkpointing> segmented;
+  bool from_front = false;  // One of those that `auto` stood for.
   const PlanGraph* graph = nullptr;
   Bytes least;                   // Lower bound of the process.
   std::optional<StepTime> time;  // Absent: not needed, as `least` is too much.
-
-  [[nodiscard]] const Checkpointing& checkpointing() const {
-    return choice != nullptr ? choice->checkpoint : *segmented;
-  }
 };
 
 struct Simulated {
@@ -73,6 +69,9 @@ class Evaluator {
   // them open. One with a refusal of its own is counted in `refusals` instead.
   [[nodiscard]] std::vector<Candidate> candidates(std::size_t family, std::int64_t micro_batch,
                                                   std::map<std::string, std::int64_t>& refusals);
+  // What an `auto` stands for: segmentations of the front at the smallest micro-batch, as sizes and times grow alike
+  // with it, each with its bound and its time. Without those that have the groups of a listed one.
+  [[nodiscard]] std::vector<Candidate> expanded(const Candidate& candidate);
   // One with a segmentation of its own; `label` names it. Absent: refused, `refusal` says why.
   [[nodiscard]] std::optional<Candidate> candidate(std::size_t family, std::int64_t micro_batch, std::string label,
                                                    const std::shared_ptr<const Checkpointing>& segmented,
@@ -92,17 +91,20 @@ class Evaluator {
   [[nodiscard]] std::optional<Candidate> blank(std::size_t family, std::int64_t micro_batch,
                                                std::string& refusal) const;
   [[nodiscard]] const PlanGraph& graph_of(const Job& job);
+  [[nodiscard]] const std::vector<SegmentationChoice>& front_of(const Candidate& candidate);
   [[nodiscard]] std::shared_ptr<const Checkpointing> segmentation(const PlanFamily& family, const std::string& value,
                                                                   std::string& refusal) const;
-  // `family.job` is the candidate's.
+  // `family.job` is the candidate's; for `auto` without checkpoints.
   void judge_by_formula(const PlanFamily& family, Candidate& candidate, bool always_time) const;
 
   const SearchInputs& inputs_;
   const SearchSpace& space_;
   std::size_t thinned_;
+  std::int64_t smallest_batch_ = INT64_MAX;
   Bytes limit_;
   std::vector<PlanFamily> families_;
   std::map<std::string, PlanGraph> graphs_;
+  std::map<std::string, std::vector<SegmentationChoice>> fronts_;
 };
 
 }  // namespace dsplan::detail

@@ -95,11 +95,10 @@ void add_varied(Axis axis, const SearchInputs& inputs, const SearchSpace& space,
     if (!walk.evaluator().families()[family].refusal.empty()) continue;
     for (const std::string& count : counts) {
       if (axis == Axis::Checkpoint) {
-        std::map<std::string, std::int64_t> ignored;
-        for (Candidate& one : walk.evaluator().candidates(family, number(count), ignored)) {
+        for (Candidate& one : walk.segmentations(family, number(count))) {
           walk.evaluator().add_time(one);
-          if (one.checkpointing().groups == segmented->groups) continue;
-          into.push_back(judged(walk, axis, std::move(one), plan, space));
+          if (one.segmented->groups != segmented->groups)
+            into.push_back(judged(walk, axis, std::move(one), plan, space));
         }
         continue;
       }
@@ -158,7 +157,7 @@ void fastest_first(std::vector<PlanChange>& changes) {
 std::vector<PlanChange> neighbours_of(const SearchInputs& inputs, Walk& walk, const Candidate& chosen,
                                       const SearchOptions& options, Verdicts& verdicts) {
   const PlanRow plan = walk.row(chosen);
-  const auto segmented = std::make_shared<Checkpointing>(chosen.checkpointing());
+  const std::shared_ptr<const Checkpointing>& segmented = chosen.segmented;
   SearchOptions quiet = options;
   quiet.segmentations = std::min<std::size_t>(quiet.segmentations, 6);
   std::vector<PlanChange> changes;

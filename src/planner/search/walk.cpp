@@ -77,24 +77,10 @@ void Walk::count_family(std::size_t index) {
     std::vector<Candidate> made = evaluator_.candidates(index, batches[at], refused);
     for (const auto& [why, count] : refused) refuse(why, count);
     counts_.candidates += static_cast<std::int64_t>(made.size());
-    bool any_open = false;
-    for (Candidate& one : made) {
-      if (smallest_.empty() || smallest_.back().family != index) {
-        smallest_.push_back(one);
-      } else if (one.least < smallest_.back().least) {
-        smallest_.back() = one;
-      }
-      const bool too_large = options_.bounds && evaluator_.missing(one).has_value();
-      if (too_large) {
-        ++counts_.bounded;
-        continue;
-      }
-      any_open = true;
-      if (!one.time) evaluator_.add_time(one);
-      open_.push_back(std::move(one));
-    }
+    const std::size_t before = open_.size();
+    for (Candidate& one : made) put(std::move(one));
     // A larger micro-batch holds more of everything.
-    if (any_open || made.empty() || !options_.bounds) continue;
+    if (open_.size() > before || made.empty() || !options_.bounds) continue;
     const auto rest = static_cast<std::int64_t>(made.size()) * static_cast<std::int64_t>(batches.size() - at - 1);
     counts_.candidates += rest;
     counts_.bounded += rest;
@@ -102,19 +88,75 @@ void Walk::count_family(std::size_t index) {
   }
 }
 
-void Walk::count() {
-  for (std::size_t index = 0; index < evaluator_.families().size() && go_on(); ++index) count_family(index);
-  sort_open();
+void Walk::note_smallest(const Candidate& candidate) {
+  const auto known = std::find_if(smallest_.begin(), smallest_.end(),
+                                  [&](const Candidate& one) { return one.family == candidate.family; });
+  if (known == smallest_.end()) {
+    smallest_.push_back(candidate);
+  } else if (candidate.least < known->least) {
+    *known = candidate;
+  }
 }
 
-void Walk::sort_open() {
-  const bool ranks_first = options_.objective == Objective::Gpus;
-  std::stable_sort(open_.begin(), open_.end(), [&](const Candidate& a, const Candidate& b) {
-    const std::int64_t ranks_a = evaluator_.families()[a.family].job.parallelism.world;
-    const std::int64_t ranks_b = evaluator_.families()[b.family].job.parallelism.world;
-    if (ranks_first && ranks_a != ranks_b) return ranks_a < ranks_b;
-    return a.time->tokens_per_second > b.time->tokens_per_second;
-  });
+void Walk::put(Candidate candidate) {
+  note_smallest(candidate);
+  if (options_.bounds && evaluator_.missing(candidate)) {
+    ++counts_.bounded;
+    return;
+  }
+  evaluator_.add_time(candidate);
+  open_.push_back(std::move(candidate));
+  waiting_.push_back(open_.size() - 1);
+}
+
+void Walk::count() {
+  for (std::size_t index = 0; index < evaluator_.families().size() && go_on(); ++index) count_family(index);
+  std::make_heap(waiting_.begin(), waiting_.end(), [this](std::size_t a, std::size_t b) { return comes_later(a, b); });
+}
+
+bool Walk::comes_later(std::size_t a, std::size_t b) const {
+  const Candidate& first = open_[a];
+  const Candidate& second = open_[b];
+  if (options_.objective == Objective::Gpus) {
+    const std::int64_t ranks = evaluator_.families()[first.family].job.parallelism.world;
+    const std::int64_t others = evaluator_.families()[second.family].job.parallelism.world;
+    if (ranks != others) return ranks > others;
+  }
+  const double speed = first.time->tokens_per_second;
+  const double other = second.time->tokens_per_second;
+  return speed != other ? speed < other : a > b;
+}
+
+std::optional<std::size_t> Walk::next() {
+  const auto later = [this](std::size_t a, std::size_t b) { return comes_later(a, b); };
+  while (!waiting_.empty()) {
+    std::pop_heap(waiting_.begin(), waiting_.end(), later);
+    const std::size_t index = waiting_.back();
+    waiting_.pop_back();
+    if (open_[index].segmented != nullptr) return index;
+    // None of those that it stands for is faster than it, so that the order stays.
+    std::vector<Candidate> made = evaluator_.expanded(open_[index]);
+    counts_.candidates += static_cast<std::int64_t>(made.size()) - 1;
+    for (Candidate& one : made) {
+      const std::size_t before = waiting_.size();
+      put(std::move(one));
+      if (waiting_.size() > before) std::push_heap(waiting_.begin(), waiting_.end(), later);
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<Candidate> Walk::segmentations(std::size_t family, std::int64_t micro_batch) {
+  std::map<std::string, std::int64_t> refused;
+  std::vector<Candidate> all;
+  for (Candidate& one : evaluator_.candidates(family, micro_batch, refused)) {
+    if (one.segmented != nullptr) {
+      all.push_back(std::move(one));
+      continue;
+    }
+    for (Candidate& written : evaluator_.expanded(one)) all.push_back(std::move(written));
+  }
+  return all;
 }
 
 std::string Walk::key_of(const Candidate& candidate) const {
@@ -122,7 +164,7 @@ std::string Walk::key_of(const Candidate& candidate) const {
   for (std::size_t i = 0; i + 2 < kAxes; ++i) key += evaluator_.families()[candidate.family].settings[i] + "|";
   const Training& training = evaluator_.families()[candidate.family].job.training;
   return key + fmt::format("{}|{}|{}|{}|{}", candidate.micro_batch, candidate.grad_accum, training.seq,
-                           inputs_.model.dims.layers, groups_text(candidate.checkpointing()));
+                           inputs_.model.dims.layers, groups_text(*candidate.segmented));
 }
 
 const Simulated& Walk::verdict(const Candidate& candidate) {
@@ -158,30 +200,52 @@ std::optional<std::size_t> Walk::best() {
   const auto world = [this](std::size_t index) {
     return evaluator_.families()[open_[index].family].job.parallelism.world;
   };
-  for (std::size_t index = 0; index < open_.size() && go_on(); ++index) {
-    const bool more_ranks = options_.objective == Objective::Gpus && retrying && world(index) > world(*retrying);
-    if (options_.stop_early && (clean || more_ranks)) break;
-    const Fate fate = verdict(open_[index]).fate;
+  std::optional<std::size_t> unused;  // Taken from the heap, and not simulated.
+  while (go_on()) {
+    if (options_.stop_early && clean) break;
+    const std::optional<std::size_t> index = next();
+    if (!index) break;
+    const bool more_ranks = options_.objective == Objective::Gpus && retrying && world(*index) > world(*retrying);
+    if (options_.stop_early && more_ranks) {
+      unused = index;
+      break;
+    }
+    judged_.push_back(*index);
+    const Fate fate = verdict(open_[*index]).fate;
     if (fate == Fate::Fits && !clean && !more_ranks) clean = index;
     if (fate == Fate::FitsWithRetries && !retrying) retrying = index;
   }
-  counts_.slower = static_cast<std::int64_t>(open_.size()) - counts_.simulated;
+  counts_.slower = static_cast<std::int64_t>(waiting_.size()) + (unused ? 1 : 0);
   return clean ? clean : retrying;
 }
 
+// Those of least memory first; `auto` is written out when its own bound is reached, as none of its plans is below it.
 bool Walk::anything_fits() {
-  std::stable_sort(open_.begin(), open_.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.least < b.least; });
-  for (const Candidate& one : open_) {
-    if (!go_on()) return false;
-    if (fits(verdict(one).fate)) return true;
+  const auto later = [this](std::size_t a, std::size_t b) { return open_[a].least > open_[b].least; };
+  std::make_heap(waiting_.begin(), waiting_.end(), later);
+  while (!waiting_.empty() && go_on()) {
+    std::pop_heap(waiting_.begin(), waiting_.end(), later);
+    const std::size_t index = waiting_.back();
+    waiting_.pop_back();
+    if (open_[index].segmented != nullptr) {
+      if (fits(verdict(open_[index]).fate)) return true;
+      continue;
+    }
+    for (Candidate& one : evaluator_.expanded(open_[index])) {
+      const std::size_t before = waiting_.size();
+      put(std::move(one));
+      if (waiting_.size() > before) std::push_heap(waiting_.begin(), waiting_.end(), later);
+    }
   }
   return false;
 }
 
 std::vector<PlanRow> Walk::front() {
   std::vector<PlanRow> front;
-  for (const Candidate& one : open_) {
+  waiting_.insert(waiting_.end(), judged_.begin(), judged_.end());
+  std::make_heap(waiting_.begin(), waiting_.end(), [this](std::size_t a, std::size_t b) { return comes_later(a, b); });
+  for (std::optional<std::size_t> index = next(); index; index = next()) {
+    const Candidate& one = open_[*index];
     // In order of speed: what is there already is at least as fast.
     std::optional<Bytes> least_wire;
     const bool beaten = std::any_of(front.begin(), front.end(), [&](const PlanRow& row) {
@@ -213,25 +277,37 @@ std::optional<PlanRow> Walk::nearest() {
                    [](const Candidate& a, const Candidate& b) { return a.least < b.least; });
   std::optional<PlanRow> nearest;
   for (std::size_t i = 0; i < std::min(kTried, smallest_.size()); ++i) {
-    evaluator_.add_time(smallest_[i]);
-    (void)verdict(smallest_[i]);
-    PlanRow row = this->row(smallest_[i]);
+    Candidate one = smallest_[i];
+    if (one.segmented == nullptr) {
+      const std::vector<Candidate> made = evaluator_.expanded(one);
+      if (made.empty()) continue;
+      one = *std::min_element(made.begin(), made.end(),
+                              [](const Candidate& a, const Candidate& b) { return a.least < b.least; });
+    }
+    evaluator_.add_time(one);
+    (void)verdict(one);
+    PlanRow row = this->row(one);
     if (!nearest || row.missing.value_or(Bytes(0)) < nearest->missing.value_or(Bytes(0))) nearest = std::move(row);
   }
   return nearest;
 }
 
-std::vector<PlanRow> Walk::after(std::size_t chosen, std::size_t most) const {
+std::vector<PlanRow> Walk::after(std::size_t best, std::size_t most) {
   const auto layout = [this](const Candidate& one) {
     const Settings& s = evaluator_.families()[one.family].settings;
     return std::tuple(s[static_cast<std::size_t>(Axis::ZeroStage)], s[static_cast<std::size_t>(Axis::Offload)],
                       s[static_cast<std::size_t>(Axis::TensorParallel)], one.micro_batch);
   };
-  std::set<decltype(layout(open_.front()))> seen{layout(open_[chosen])};
+  std::set<decltype(layout(open_.front()))> seen{layout(open_[best])};
   std::vector<PlanRow> rows;
-  for (std::size_t index = chosen + 1; index < open_.size() && rows.size() < most; ++index) {
-    if (seen.insert(layout(open_[index])).second) rows.push_back(row(open_[index]));
+  std::vector<std::size_t> taken;
+  while (rows.size() < most) {
+    const std::optional<std::size_t> index = next();
+    if (!index) break;
+    taken.push_back(*index);
+    if (seen.insert(layout(open_[*index])).second) rows.push_back(row(open_[*index]));
   }
+  waiting_.insert(waiting_.end(), taken.begin(), taken.end());  // A front may want them.
   return rows;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -35,8 +36,10 @@ class Walk {
   [[nodiscard]] std::vector<PlanRow> front();
   // What misses least of those with the smallest bounds; absent only where nothing is possible.
   [[nodiscard]] std::optional<PlanRow> nearest();
-  // The fastest after `chosen`, one for each way to lay out the states; not simulated.
-  [[nodiscard]] std::vector<PlanRow> after(std::size_t chosen, std::size_t most) const;
+  // The fastest after the best one, each with another layout of the states; not simulated.
+  [[nodiscard]] std::vector<PlanRow> after(std::size_t best, std::size_t most);
+  // Of one family and micro-batch, `auto` written out.
+  [[nodiscard]] std::vector<Candidate> segmentations(std::size_t family, std::int64_t micro_batch);
 
   // With what its simulation said, if there was one.
   [[nodiscard]] PlanRow row(const Candidate& candidate) const;
@@ -52,7 +55,12 @@ class Walk {
 
  private:
   void count_family(std::size_t index);
-  void sort_open();
+  // Of two of `open_`: whether the second comes first.
+  [[nodiscard]] bool comes_later(std::size_t a, std::size_t b) const;
+  // The next of `open_` in the order of the objective, `auto` written out as far as it is reached. Absent: none left.
+  [[nodiscard]] std::optional<std::size_t> next();
+  void put(Candidate candidate);
+  void note_smallest(const Candidate& candidate);
   [[nodiscard]] std::string key_of(const Candidate& candidate) const;
   [[nodiscard]] bool go_on(const PlanRow* best = nullptr);
 
@@ -61,8 +69,10 @@ class Walk {
   const SearchOptions& options_;
   Verdicts& verdicts_;
   Evaluator evaluator_;
-  std::vector<Candidate> open_;
-  std::vector<Candidate> smallest_;  // The least bound of each family, whatever the limit.
+  std::deque<Candidate> open_;
+  std::vector<std::size_t> waiting_;  // Of `open_`: a heap by the objective.
+  std::vector<std::size_t> judged_;   // Taken from it by `best`.
+  std::vector<Candidate> smallest_;   // The least bound of each family, whatever the limit.
   std::map<std::string, std::int64_t> refusals_;
   SearchCounts counts_;
   bool interrupted_ = false;
