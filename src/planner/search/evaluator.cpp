@@ -130,8 +130,9 @@ const PlanGraph& Evaluator::graph_of(const Job& job) {
   return graphs_.emplace(key, std::move(made)).first->second;
 }
 
-const std::vector<SegmentationChoice>& Evaluator::front_of(const Candidate& candidate) {
-  Job job = families_[candidate.family].job;
+// Those of the front whose groups no listed segmentation has.
+const Evaluator::Front& Evaluator::front_of(const PlanFamily& family) {
+  Job job = family.job;
   job.training.micro_batch = smallest_batch_;
   const GraphOptions options = graph_options(inputs_.model, job);
   const std::string key = graph_key(options, job);
@@ -140,33 +141,37 @@ const std::vector<SegmentationChoice>& Evaluator::front_of(const Candidate& cand
   const Graph graph = build_graph(inputs_.model, options);
   const RecipeBook recipes(graph, job.training.level, CatalogueOptions{job.training.torch});
   const GraphTimes times = graph_times(graph, job.training, Rates::of(job));
-  return fronts_.emplace(key, segmentation_front(inputs_.model, job, graph, recipes, times, thinned_)).first->second;
+  std::vector<std::shared_ptr<const Checkpointing>> listed;
+  std::string ignored;
+  for (const std::string& text : space_[Axis::Checkpoint].values) {
+    if (text != "auto") listed.push_back(segmentation(family, text, ignored));
+  }
+  Front front;
+  for (SegmentationChoice& choice : segmentation_front(inputs_.model, job, graph, recipes, times, thinned_)) {
+    const bool is_listed = std::any_of(listed.begin(), listed.end(), [&](const auto& one) {
+      return one != nullptr && one->modules.empty() && one->groups == choice.checkpoint.groups;
+    });
+    if (!is_listed) front.push_back(std::make_shared<Checkpointing>(std::move(choice.checkpoint)));
+  }
+  return fronts_.emplace(key, std::move(front)).first->second;
 }
 
 std::vector<Candidate> Evaluator::expanded(const Candidate& candidate) {
   PlanFamily& family = families_[candidate.family];
-  const Training before = family.job.training;
+  Training before = family.job.training;
   family.job.training.micro_batch = candidate.micro_batch;
   family.job.training.grad_accum = candidate.grad_accum;
   std::vector<Candidate> made;
-  std::string ignored;
-  for (const SegmentationChoice& choice : front_of(candidate)) {
-    const bool listed = std::any_of(
-        space_[Axis::Checkpoint].values.begin(), space_[Axis::Checkpoint].values.end(), [&](const std::string& text) {
-          if (text == "auto") return false;
-          const auto same = segmentation(family, text, ignored);
-          return same != nullptr && same->modules.empty() && same->groups == choice.checkpoint.groups;
-        });
-    if (listed) continue;
+  for (const std::shared_ptr<const Checkpointing>& choice : front_of(family)) {
     Candidate one = candidate;
-    one.segmented = std::make_shared<Checkpointing>(choice.checkpoint);
+    one.segmented = choice;
     one.from_front = true;
     one.time.reset();
-    family.job.training.checkpoint = choice.checkpoint;
+    family.job.training.checkpoint = *choice;
     judge_by_formula(family, one, false);
     made.push_back(std::move(one));
   }
-  family.job.training = before;
+  family.job.training = std::move(before);
   return made;
 }
 
@@ -246,7 +251,11 @@ std::vector<Candidate> Evaluator::candidates(std::size_t index, std::int64_t mic
     }
     job.training.checkpoint = one.segmented != nullptr ? *one.segmented : before.checkpoint;
     one.graph = &graph_of(job);
-    if (one.segmented == nullptr) job.training.checkpoint.groups.clear();
+    if (one.segmented == nullptr) {
+      job.training.checkpoint.groups.clear();
+      one.front = &front_of(family);
+      if (one.front->empty()) continue;
+    }
     judge_by_formula(family, one, false);
     made.push_back(std::move(one));
   }
@@ -254,32 +263,16 @@ std::vector<Candidate> Evaluator::candidates(std::size_t index, std::int64_t mic
   return made;
 }
 
-namespace {
-
-// With it nothing is kept but what every segmentation keeps: the loss's own tensors, and once each layer's.
-Checkpointing keeping_least(std::size_t layers) {
-  Checkpointing least;
-  least.kind = CheckpointKind::DeepSpeed;
-  least.deepspeed.cpu = true;
-  for (std::size_t at = 0; at < layers; ++at) {
-    const auto layer = static_cast<std::int32_t>(at);
-    least.groups.push_back({layer, layer, CheckpointKind::DeepSpeed});
-  }
-  return least;
-}
-
-}  // namespace
-
 void Evaluator::judge_by_formula(const PlanFamily& family, Candidate& candidate, bool always_time) const {
   const Job& job = family.job;
   const ActivationBytes& activations = candidate.graph->activations;
-  const Checkpointing& checkpoint = job.training.checkpoint;
-  Bytes requested = family.persistent;
+  const auto least = [&](const Checkpointing& checkpoint) {
+    if (!checkpoint.modules.empty()) return family.persistent;
+    return std::max(family.persistent, least_peak(inputs_.model, job, family.persistent, activations, checkpoint));
+  };
+  Bytes requested = candidate.segmented != nullptr ? least(*candidate.segmented) : Bytes(INT64_MAX);
   if (candidate.segmented == nullptr) {
-    const Checkpointing any = keeping_least(activations.stored.size());
-    requested = std::max(requested, least_peak(inputs_.model, job, family.persistent, activations, any));
-  } else if (checkpoint.modules.empty()) {
-    requested = std::max(requested, least_peak(inputs_.model, job, family.persistent, activations, checkpoint));
+    for (const auto& choice : *candidate.front) requested = std::min(requested, least(*choice));
   }
   candidate.least = requested + family.beside - job.reserve;
   if (!always_time && missing(candidate)) return;

@@ -41,8 +41,10 @@ struct Candidate {
   std::int64_t micro_batch = 1;
   std::int64_t grad_accum = 1;
   std::string checkpoint;  // The value of the axis.
-  // Null: `auto`, which stands for many. Bound and time are then those that none of them is below.
+  // Null: `auto`, which stands for all of `front`. The bound is then the least of theirs, and the time that of a plan
+  // without checkpoints: none of them is below.
   std::shared_ptr<const Checkpointing> segmented;
+  const std::vector<std::shared_ptr<const Checkpointing>>* front = nullptr;
   bool from_front = false;  // One of those that `auto` stood for.
   const PlanGraph* graph = nullptr;
   Bytes least;                   // Lower bound of the process.
@@ -91,7 +93,8 @@ class Evaluator {
   [[nodiscard]] std::optional<Candidate> blank(std::size_t family, std::int64_t micro_batch,
                                                std::string& refusal) const;
   [[nodiscard]] const PlanGraph& graph_of(const Job& job);
-  [[nodiscard]] const std::vector<SegmentationChoice>& front_of(const Candidate& candidate);
+  using Front = std::vector<std::shared_ptr<const Checkpointing>>;
+  [[nodiscard]] const Front& front_of(const PlanFamily& family);
   [[nodiscard]] std::shared_ptr<const Checkpointing> segmentation(const PlanFamily& family, const std::string& value,
                                                                   std::string& refusal) const;
   // `family.job` is the candidate's; for `auto` without checkpoints.
@@ -104,7 +107,7 @@ class Evaluator {
   Bytes limit_;
   std::vector<PlanFamily> families_;
   std::map<std::string, PlanGraph> graphs_;
-  std::map<std::string, std::vector<SegmentationChoice>> fronts_;
+  std::map<std::string, Front> fronts_;
 };
 
 }  // namespace dsplan::detail
