@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cli/report_fragmentation.h"
+#include "cli/report_time.h"
 #include "cli/wrap.h"
 #include "io/write_json.h"
 
@@ -363,6 +364,7 @@ std::string report(const Prediction& prediction, const Job& job, const ReportSty
   if (prediction.peak) text += moment(prediction);
   text += host_line(prediction.host);
   if (prediction.communication) text += "\n" + traffic(*prediction.communication);
+  if (prediction.time) text += "\n" + time_report(*prediction.time);
   if (asked(style, Topic::Peak)) text += "\n" + explained(prediction);
   if (asked(style, Topic::Saved) && prediction.saved) text += "\n" + saved_table(*prediction.saved);
   if (asked(style, Topic::Traffic) && prediction.communication && !prediction.communication->empty()) {

@@ -26,8 +26,8 @@ const std::vector<std::string>& naming_keys(const std::string& list) {
   static const std::vector<std::string> kName = {"name"};
   static const std::vector<std::string> kNone;
   if (list == "communication") return kTraffic;
-  if (list == "memory.phases" || list.ends_with(".marks") || list.ends_with(".see_memory_usage") ||
-      list.ends_with(".parts") || list == "assumptions")
+  if (list == "memory.phases" || list == "time.phases" || list.ends_with(".marks") ||
+      list.ends_with(".see_memory_usage") || list.ends_with(".parts") || list == "assumptions")
     return kName;
   return kNone;
 }

@@ -210,6 +210,37 @@ Json memory_value(const Prediction& prediction) {
   return memory;
 }
 
+// Estimates have no more digits than they deserve, and the same ones on every machine.
+double six_digits(double value) {
+  if (value == 0) return 0;
+  return std::stod(fmt::format("{:.6g}", value));
+}
+
+Json time_value(const StepTime& time) {
+  Json phases = Json::array();
+  for (const PhaseTime& phase : time.phases) {
+    phases.push_back({{"name", phase.name},
+                      {"seconds", six_digits(phase.total())},
+                      {"compute_seconds", six_digits(phase.compute)},
+                      {"recompute_seconds", six_digits(phase.recompute)},
+                      {"launch_seconds", six_digits(phase.launch)},
+                      {"exposed_seconds", six_digits(phase.exposed)},
+                      {"hidden_seconds", six_digits(phase.hidden)},
+                      {"host_seconds", six_digits(phase.host)}});
+  }
+  return {{"basis", time.basis},
+          {"calibrated", time.calibrated},
+          {"seconds", six_digits(time.total)},
+          {"low_seconds", six_digits(time.low)},
+          {"high_seconds", six_digits(time.high)},
+          {"tokens_per_second", six_digits(time.tokens_per_second)},
+          {"model_flops", six_digits(time.model_flops)},
+          {"hardware_flops", six_digits(time.hardware_flops)},
+          {"mfu", six_digits(time.mfu)},
+          {"hfu", six_digits(time.hfu)},
+          {"phases", phases}};
+}
+
 Json traffic_value(const std::vector<TrafficRow>& rows) {
   Json list = Json::array();
   for (const TrafficRow& row : rows) {
@@ -305,7 +336,7 @@ Json without_absences(const Prediction& prediction, const Job& job) {
   if (prediction.above_inputs) value["above_inputs"] = above_value(*prediction.above_inputs);
   value["communication"] = prediction.communication ? traffic_value(*prediction.communication) : Json();
   if (!prediction.traffic_terms.empty()) value["traffic_terms"] = terms_value(prediction.traffic_terms);
-  value["time"] = nullptr;
+  value["time"] = prediction.time ? time_value(*prediction.time) : Json();
   value["advice"] = advice_value(prediction.advice);
   value["assumptions"] = assumptions_value(job);
   return value;

@@ -57,6 +57,21 @@ std::string traffic_table(const std::vector<TrafficRow>& rows) {
   return text;
 }
 
+std::string time_table(const StepTime& time) {
+  std::string text = fmt::format(
+      "Time of one optimizer step, {}: {:.4g} s ({:.4g} to {:.4g} s), {:.4g} tokens/s, MFU {:.1f} %. {}.\n\n",
+      time.calibrated ? "calibrated" : "estimated", time.total, time.low, time.high, time.tokens_per_second,
+      100 * time.mfu, cell(time.basis));
+  text += "| phase | seconds | compute | of it recomputed | launch | exposed | host | hidden |\n";
+  text += "|:--|--:|--:|--:|--:|--:|--:|--:|\n";
+  for (const PhaseTime& phase : time.phases) {
+    text += fmt::format("| {} | {:.4g} | {:.4g} | {:.4g} | {:.4g} | {:.4g} | {:.4g} | {:.4g} |\n", phase.name,
+                        phase.total(), phase.compute, phase.recompute, phase.launch, phase.exposed, phase.host,
+                        phase.hidden);
+  }
+  return text;
+}
+
 std::string section(const Prediction& prediction, const Job& job) {
   std::string text = fmt::format("## {}, rank {} of {}\n\n**{}**", cell(prediction.model), prediction.rank,
                                  prediction.world, cell(name(prediction.verdict)));
@@ -68,6 +83,7 @@ std::string section(const Prediction& prediction, const Job& job) {
   if (prediction.communication && !prediction.communication->empty()) {
     text += "\nTraffic of one optimizer step:\n\n" + traffic_table(*prediction.communication);
   }
+  if (prediction.time) text += "\n" + time_table(*prediction.time);
   if (const auto assumed = job.assumptions(); !assumed.empty()) {
     text += "\n| assumed | value | because | option |\n|:--|:--|:--|:--|\n";
     for (const ResolvedInput& input : assumed) {

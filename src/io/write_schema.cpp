@@ -55,6 +55,31 @@ Json roles() {
                  {"workspace", count()}});
 }
 
+// Seconds, or a part of one.
+Json real() { return {{"type", "number"}, {"minimum", 0}}; }
+
+Json step_time() {
+  const Json phase = object({{"name", one_of({"forward", "backward", "step"})},
+                             {"seconds", real()},
+                             {"compute_seconds", real()},
+                             {"recompute_seconds", real()},
+                             {"launch_seconds", real()},
+                             {"exposed_seconds", real()},
+                             {"hidden_seconds", real()},
+                             {"host_seconds", real()}});
+  return or_null(object({{"basis", typed("string")},
+                         {"calibrated", typed("boolean")},
+                         {"seconds", real()},
+                         {"low_seconds", real()},
+                         {"high_seconds", real()},
+                         {"tokens_per_second", real()},
+                         {"model_flops", real()},
+                         {"hardware_flops", real()},
+                         {"mfu", real()},
+                         {"hfu", real()},
+                         {"phases", list_of(phase)}}));
+}
+
 Json live() {
   return list_of(object({{"name", typed("string")},
                          {"module", typed("string")},
@@ -241,7 +266,7 @@ std::string prediction_schema() {
                             {"parameters", object({{"total", count()}, {"trainable", count()}})},
                             {"memory", memory()},
                             {"communication", communication()},
-                            {"time", typed("null")},
+                            {"time", step_time()},
                             {"advice", list_of(advice)},
                             {"assumptions", list_of(assumption)},
                             {"not_modelled", list_of(object({{"what", typed("string")}, {"why", typed("string")}}))}});

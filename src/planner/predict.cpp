@@ -18,6 +18,7 @@
 #include "planner/lowering/lower.h"
 #include "planner/planned.h"
 #include "planner/report_details.h"
+#include "planner/time/predicted.h"
 #include "planner/traffic_terms.h"
 #include "sim/memory.h"
 #include "sim/placement.h"
@@ -30,6 +31,7 @@ namespace {
 struct Ground {
   std::optional<std::string> obstacle;
   std::optional<Shapes> shapes;
+  TimeAnswer time;
   // Peaks of data-parallel ranks on their hosts, memory and files, of those that were asked for.
   mutable std::map<std::int64_t, std::pair<Bytes, Bytes>> hosts;
 };
@@ -39,6 +41,7 @@ Ground prepare(const ModelSpec& model, const Job& job) {
   ground.obstacle = schedule_obstacle(model, job);
   if (ground.obstacle) return ground;
   ground.shapes.emplace(build_shapes(model, job));
+  ground.time = time_of(model, job, *ground.shapes);
   return ground;
 }
 
@@ -70,6 +73,7 @@ void judge_states(const std::string& obstacle, Prediction& p) {
   p.not_modelled.push_back({"memory.phases", obstacle});
   p.not_modelled.push_back({"memory.persistent.allocated", obstacle});
   p.not_modelled.push_back({"communication", obstacle});
+  p.not_modelled.push_back({"time", obstacle});
   const Bytes least = p.persistent.by_role.total() + p.communicators.value_or(Bytes(0)) + p.context.value_or(Bytes(0));
   if (p.capacity && least + p.reserve > *p.capacity) {
     p.verdict = Verdict::DoesNotFit;
@@ -133,7 +137,6 @@ void list_tensor_parallel(const ModelSpec& model, const Job& job, Prediction& p)
 }
 
 void list_what_is_missing(const ModelSpec& model, const Job& job, Prediction& p) {
-  p.not_modelled.push_back({"time", "step times come with the planner"});
   if (job.training.level == Level::Dispatch) {
     p.not_modelled.push_back({"kernel temporaries", "left out by --level dispatch"});
     p.not_modelled.push_back({"workspace", "the libraries' workspaces are left out by --level dispatch"});
@@ -243,6 +246,8 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
     judge(schedule, model, job, placement, p);
   }
   judge_host(job, p);
+  p.time = ground.time.time;
+  if (!p.time) p.not_modelled.push_back({"time", ground.time.why});
   if (job.explain_fragmentation) {
     p.fragmentation = explain_fragmentation(schedule, model, job, options, peaks_of(placement, only), verdict_limit(p));
   }

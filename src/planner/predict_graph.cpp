@@ -114,7 +114,7 @@ Prediction predict_graph(const OpGraph& file, const BuiltOpGraph& built, const G
   }
   add_peak(schedule, built.model, plain, meter, both_ends(schedule, options, placement, std::nullopt), p);
   judge(schedule, built.model, plain, placement, p);
-  p.not_modelled.push_back({"time", "step times come with the planner"});
+  p.not_modelled.push_back({"time", "of a graph alone: a step also has an optimizer, ranks and micro-batches"});
   for (const char* what : recipes.unknown()) {
     p.not_modelled.push_back({"memory.peak.temporaries", fmt::format("{}: the GPU alone knows its size", what)});
   }

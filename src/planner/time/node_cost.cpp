@@ -198,7 +198,7 @@ class Coster {
   void elementwise() {
     if (node_.output_count == 0) return;
     const Bytes moved = forward_bytes(graph_, node_);
-    forward(rates_.memory(moved));
+    forward(rates_.elementwise(moved));
     if (!node_.requires_grad) return;
     const Bytes out = output_bytes();
     switch (node_.op) {
@@ -207,28 +207,28 @@ class Coster {
       case Op::Cast:
       case Op::AddScalar:
       case Op::SubScalar:
-        if (node_.op == Op::Cast) backward(rates_.memory(input_bytes(0) + out));
+        if (node_.op == Op::Cast) backward(rates_.elementwise(input_bytes(0) + out));
         break;
       case Op::MulScalar:
       case Op::DivScalar:
       case Op::Neg:
-      case Op::Contiguous: backward(rates_.memory(out * 2)); break;
+      case Op::Contiguous: backward(rates_.elementwise(out * 2)); break;
       case Op::Mul:
         for (std::size_t i = 0; i < 2; ++i) {
-          if (wants(i)) backward(rates_.memory(out * 3));
+          if (wants(i)) backward(rates_.elementwise(out * 3));
         }
         break;
       case Op::Embedding:  // Zeros for the whole table, then the rows.
-        backward(rates_.memory(input_bytes(0) + out * 3), 2);
+        backward(rates_.elementwise(input_bytes(0) + out * 3), 2);
         break;
       case Op::LayerNorm:
-      case Op::RmsNorm: backward(rates_.memory(out * 5), 2); break;
-      case Op::NllLoss: backward(rates_.memory(input_bytes(0) * 2), 2); break;
+      case Op::RmsNorm: backward(rates_.elementwise(out * 5), 2); break;
+      case Op::NllLoss: backward(rates_.elementwise(input_bytes(0) * 2), 2); break;
       case Op::MeanLast:
-      case Op::SumDim: backward(rates_.memory(input_bytes(0) + out)); break;
+      case Op::SumDim: backward(rates_.elementwise(input_bytes(0) + out)); break;
       case Op::Cat:
-      case Op::Stack: backward(rates_.memory(out * 2)); break;
-      default: backward(rates_.memory(std::max(out, input_bytes(0)) * 3)); break;
+      case Op::Stack: backward(rates_.elementwise(out * 2)); break;
+      default: backward(rates_.elementwise(std::max(out, input_bytes(0)) * 3)); break;
     }
   }
 

@@ -28,13 +28,13 @@ GraphTimes mean_times(const Job& job, const Shapes& shapes, const Rates& rates) 
 
 }  // namespace
 
-void add_time(const ModelSpec& model, const Job& job, const Shapes& shapes, Prediction& prediction) {
-  if (const std::string lacking = Rates::missing(job); !lacking.empty()) {
-    prediction.not_modelled.push_back({"time", lacking});
-    return;
-  }
+TimeAnswer time_of(const ModelSpec& model, const Job& job, const Shapes& shapes) {
+  TimeAnswer answer;
+  answer.why = Rates::missing(job);
+  if (!answer.why.empty()) return answer;
   const Rates rates = Rates::of(job);
-  prediction.time = estimate(model, job, shapes.graphs.front(), mean_times(job, shapes, rates), rates);
+  answer.time = estimate(model, job, shapes.graphs.front(), mean_times(job, shapes, rates), rates);
+  return answer;
 }
 
 }  // namespace dsplan

@@ -1,6 +1,7 @@
 // The step time of a job as `simulate` reports it.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "core/job.h"
@@ -10,7 +11,12 @@
 
 namespace dsplan {
 
-// Sets `time`, or says in `not_modelled` which rate is missing. Where lengths alternate, that of a mean micro-batch.
-void add_time(const ModelSpec& model, const Job& job, const Shapes& shapes, Prediction& prediction);
+struct TimeAnswer {
+  std::optional<StepTime> time;
+  std::string why;  // Which rates are missing; empty where there is a time.
+};
+
+// The same for every rank. Where lengths alternate, of a mean micro-batch.
+[[nodiscard]] TimeAnswer time_of(const ModelSpec& model, const Job& job, const Shapes& shapes);
 
 }  // namespace dsplan

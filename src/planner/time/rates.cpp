@@ -21,7 +21,7 @@ struct Tile {
 constexpr std::array kTiles = {Tile{128, 256, 1.0}, Tile{128, 128, 0.92}, Tile{64, 128, 0.72}, Tile{64, 64, 0.55},
                                Tile{32, 32, 0.25}};
 // Before a tile's first product its operands have to arrive, and at the end its results go: as so much of `k`.
-constexpr double kTileStart = 96;
+constexpr double kTileStart = 150;
 // Libraries fill the last wave with parts of tiles: of what rounding up to whole waves costs, so much remains.
 constexpr double kWaveLoss = 0.5;
 constexpr std::array kSplits = {1.0, 2.0, 4.0, 8.0, 16.0};
@@ -60,7 +60,6 @@ double Rates::product(std::int64_t batch, std::int64_t m, std::int64_t n, std::i
   for (const Tile& tile : kTiles) {
     const double tiles = b * ceiling(rows, tile.m) * ceiling(columns, tile.n);
     for (const double split : kSplits) {
-      if (split > 1 && tiles * split > 2 * multiprocessors_) break;
       const double seconds = waves(tiles * split, multiprocessors_) * 2 * tile.m * tile.n *
                              (depth / split + kTileStart) / (rate * tile.rate);
       least = std::min(least, seconds);
@@ -81,6 +80,9 @@ double Rates::attention_backward(double flops, DType dtype) const {
 double Rates::memory(Bytes moved) const {
   return moved == Bytes(0) ? 0 : kKernel + static_cast<double>(moved.value()) / memory_;
 }
+double Rates::elementwise(Bytes moved) const {
+  return moved == Bytes(0) ? 0 : kKernel + static_cast<double>(moved.value()) * constants_.elementwise / memory_;
+}
 double Rates::launch() const { return constants_.launch; }
 double Rates::overlap() const { return constants_.overlap; }
 
@@ -97,11 +99,6 @@ double Rates::host_copy(Bytes moved, bool pinned) const {
   return moved == Bytes(0) ? 0 : kKernel + static_cast<double>(moved.value()) / (pinned ? pinned_ : pageable_);
 }
 double Rates::host_optimizer(Elements elements) const { return static_cast<double>(elements.value()) / host_adam_; }
-double Rates::nvme(Bytes moved, bool write) const {
-  const double rate = write ? nvme_write_ : nvme_read_;
-  return moved == Bytes(0) || rate == 0 ? 0 : static_cast<double>(moved.value()) / rate;
-}
-
 bool Rates::calibrated() const { return calibrated_; }
 const std::string& Rates::basis() const { return basis_; }
 
@@ -125,12 +122,10 @@ Rates Rates::of(const Job& job, const TimeConstants& constants) {
   rates.multiprocessors_ = static_cast<double>(hardware.multiprocessors);
   rates.links_ = group_links(job);
   const auto ranks = static_cast<double>(machine::ranks_of_node(job));
-  const double share = static_cast<double>(machine::host_links(job)) / ranks;
-  rates.pinned_ = hardware.host_link_gb_per_s * kGiga * share;
+  rates.host_share_ = static_cast<double>(machine::host_links(job)) / ranks;
+  rates.pinned_ = hardware.host_link_gb_per_s * kGiga * rates.host_share_;
   rates.pageable_ = std::min(rates.pinned_, kPageable);
   rates.host_adam_ = kHostAdam / ranks;
-  rates.nvme_read_ = machine::nvme_read(job) / ranks;
-  rates.nvme_write_ = machine::nvme_write(job) / ranks;
   rates.basis_ = fmt::format("{} by its data sheet, efficiencies {}", hardware.name,
                              constants.fitted ? "fitted to published steps" : "not fitted for this architecture");
   return rates;

@@ -1,7 +1,6 @@
 // The rates of a job's machine: what a kernel, a collective, a copy and the host's optimizer take. From
 // configs/hardware and configs/clusters, with efficiencies that were fitted to published steps (docs/time.md), each
-// replaced by what
-// --calibration measured.
+// replaced by what --calibration measured.
 #pragma once
 
 #include <array>
@@ -46,6 +45,8 @@ class Rates {
   [[nodiscard]] double attention_backward(double flops, DType dtype) const;
   // Seconds of a kernel that only reads and writes.
   [[nodiscard]] double memory(Bytes moved) const;
+  // The same of an operator that a compiler could fuse with its neighbours.
+  [[nodiscard]] double elementwise(Bytes moved) const;
   // Seconds between two kernels that the host launches one after the other.
   [[nodiscard]] double launch() const;
   // Seconds of one call. `payload` as in Communicate: the full logical buffer.
@@ -58,8 +59,6 @@ class Rates {
   [[nodiscard]] double host_copy(Bytes moved, bool pinned) const;
   // Seconds of the host's Adam over so many elements, while all ranks of the node run theirs.
   [[nodiscard]] double host_optimizer(Elements elements) const;
-  // Seconds to read or write files, while all ranks of the node do.
-  [[nodiscard]] double nvme(Bytes moved, bool write) const;
 
   // Peak rate by the data sheet, operations per second.
   [[nodiscard]] double peak(DType dtype) const;
@@ -80,8 +79,9 @@ class Rates {
   double multiprocessors_ = 0;
   double pinned_ = 0;  // Bytes per second of one rank's copies.
   double pageable_ = 0;
-  double host_adam_ = 0;  // Elements per second of one rank.
-  double nvme_read_ = 0;  // Bytes per second of one rank; 0: unknown.
+  double host_share_ = 1;  // Of a host link, while all ranks of the node copy.
+  double host_adam_ = 0;   // Elements per second of one rank.
+  double nvme_read_ = 0;   // Bytes per second of one rank; 0: unknown.
   double nvme_write_ = 0;
   std::array<GroupLinks, 6> links_;
   bool calibrated_ = false;

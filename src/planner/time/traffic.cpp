@@ -22,7 +22,7 @@ struct Totals {
   double tensors = 0;
 };
 
-void take(const PartParameters& part, const Zero& zero, Totals& totals) {
+void take(const PartParameters& part, const Zero& zero, bool region, Totals& totals) {
   double own = 0;
   for (const SizeCount& size : part.sizes) {
     const double all = static_cast<double>(size.elements.value()) * static_cast<double>(size.count);
@@ -35,16 +35,16 @@ void take(const PartParameters& part, const Zero& zero, Totals& totals) {
     if (!persists) own += all;
   }
   totals.gathered += own;
-  totals.largest = std::max(totals.largest, own);
+  if (region) totals.largest = std::max(totals.largest, own);
   totals.modules += static_cast<double>(part.modules);
   totals.tensors += static_cast<double>(part.tensors);
 }
 
 Totals totals_of(const GraphTimes& times, const Zero& zero) {
   Totals totals;
-  take(times.before_parameters, zero, totals);
-  for (const PartParameters& part : times.region_parameters) take(part, zero, totals);
-  take(times.after_parameters, zero, totals);
+  take(times.before_parameters, zero, false, totals);
+  for (const PartParameters& part : times.region_parameters) take(part, zero, true, totals);
+  take(times.after_parameters, zero, false, totals);
   return totals;
 }
 
@@ -101,14 +101,15 @@ class Traffic {
  private:
   [[nodiscard]] double bucket() const { return std::max(1.0, static_cast<double>(zero_.reduce_bucket_size.value())); }
   [[nodiscard]] double memory(double bytes) const { return rates_.memory(Bytes(static_cast<std::int64_t>(bytes))); }
-  [[nodiscard]] double one(Collective collective, double payload) const {
-    return rates_.collective(collective, Group::DataParallel, Bytes(static_cast<std::int64_t>(payload)));
+  [[nodiscard]] double one(Collective collective, double payload, Group group = Group::DataParallel) const {
+    return rates_.collective(collective, group, Bytes(static_cast<std::int64_t>(payload)));
   }
   // A payload in calls of at most `most` bytes.
-  [[nodiscard]] double calls(Collective collective, double payload, double most) const {
+  [[nodiscard]] double calls(Collective collective, double payload, double most,
+                             Group group = Group::DataParallel) const {
     if (dp_ == 1 || payload <= 0) return 0;
     const double count = std::max(1.0, std::ceil(payload / std::max(most, 1.0)));
-    return count * one(collective, payload / count);
+    return count * one(collective, payload / count, group);
   }
   // Two tensors read and one written, `times` over.
   [[nodiscard]] double added(double bytes, double times) const {
@@ -149,18 +150,22 @@ class Traffic {
     const double kept = std::min(totals_.gathered, window / 2);
     const double ahead = static_cast<double>(zero_.prefetch_bucket_size.value());
     const double module = totals_.modules > 0 ? totals_.gathered / totals_.modules : totals_.gathered;
-    const double most = std::max({module, ahead, 1.0}) * width_;
+    // Quantized weights travel as bytes.
+    const double width = zero_.quantized_weights ? 1 : width_;
+    const double most = std::max({module, ahead, 1.0}) * width;
     // A recomputed layer's parameters stay for its backward, where the window holds a layer.
     const bool twice = !t_.checkpoint.groups.empty() && window < totals_.largest;
-    const double first = calls(Collective::AllGather, totals_.gathered * width_, most);
-    const double again = calls(Collective::AllGather, (totals_.gathered - kept) * width_, most) +
-                         (twice ? calls(Collective::AllGather, totals_.gathered * width_, most) : 0);
+    // Secondary shards (hpZ) bring backward's parameters from the ranks nearby.
+    const Group near = zero_.hpz_partition_size > 1 ? Group::DataParallelInside : Group::DataParallel;
+    const double first = calls(Collective::AllGather, totals_.gathered * width, most);
+    const double again = calls(Collective::AllGather, (totals_.gathered - kept) * width, most, near) +
+                         (twice ? calls(Collective::AllGather, totals_.gathered * width, most, near) : 0);
     const double scattered = calls(Collective::ReduceScatter, totals_.trained * sent_, bucket() * sent_);
     const bool prefetches = zero_.overlap_comm && ahead > 0;
     out_.beside = zero_.overlap_comm;
     out_.forward = micro_ * first;
     out_.forward_first =
-        prefetches ? micro_ * one(Collective::AllGather, std::min(totals_.gathered * width_, most)) : out_.forward;
+        prefetches ? micro_ * one(Collective::AllGather, std::min(totals_.gathered * width, most)) : out_.forward;
     const double last = dp_ > 1 ? one(Collective::ReduceScatter, std::min(totals_.trained, bucket()) * sent_) : 0;
     out_.backward = micro_ * (again + scattered);
     out_.backward_last = micro_ * (prefetches ? last : last + again);
@@ -176,13 +181,9 @@ class Traffic {
     }
     if (zero_.offload_param.device == OffloadDevice::None) return;
     const double shard = totals_.gathered * width_ / dp_;
-    const bool files = zero_.offload_param.device == OffloadDevice::Nvme;
-    const auto fetch = [&](double bytes) {
-      return rates_.host_copy(Bytes(static_cast<std::int64_t>(bytes)), zero_.offload_param.pin_memory) +
-             (files ? rates_.nvme(Bytes(static_cast<std::int64_t>(bytes)), false) : 0);
-    };
-    out_.forward_host += micro_ * fetch(shard);
-    out_.backward_host += micro_ * fetch(shard) * (twice ? 2 : 1);
+    const double fetched = rates_.host_copy(Bytes(static_cast<std::int64_t>(shard)), zero_.offload_param.pin_memory);
+    out_.forward_host += micro_ * fetched;
+    out_.backward_host += micro_ * fetched * (twice ? 2 : 1);
   }
 
   [[nodiscard]] double copy(double bytes) const {
@@ -209,14 +210,6 @@ class Traffic {
     out_.step_host = rates_.host_optimizer(Elements(static_cast<std::int64_t>(own)));
     // The new weights go to the device, in their own type.
     out_.step_host += copy(own * width_);
-    if (zero_.offload_optimizer.device == OffloadDevice::Nvme) {
-      // Masters, both moments and gradients, read and written.
-      const Bytes files(static_cast<std::int64_t>(own * 16));
-      const double read = rates_.nvme(files, false);
-      const double written = rates_.nvme(files, true);
-      out_.step_host += zero_.offload_optimizer.pipeline_read ? std::max(0.0, read - out_.step_host) : read;
-      out_.step_host += zero_.offload_optimizer.pipeline_write ? 0.5 * written : written;
-    }
   }
 
   const Job& job_;
