@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <map>
 
+#include "core/error.h"
 #include "io/text.h"
+#include "io/training_file.h"
 #include "lowered.h"
 #include "model/families.h"
 #include "planner/lowering/activation_profile.h"
@@ -127,4 +129,88 @@ TEST_CASE("a chain's peak is what the tape takes, but for a hidden state or two"
   MESSAGE("chain's peak - tape's peak over ", compared, " segmentations, in hidden states: ", most_below, " to ",
           most_above);
   CHECK(compared > 500);
+}
+
+TEST_CASE("no segmentation that has a name beats the front") {
+  Dice dice(31);
+  int compared = 0;
+  for (int draw = 0; draw < 60; ++draw) {
+    const Made made = random_model(dice);
+    const Chain chain = made.chain();
+    const auto layers = static_cast<std::int32_t>(made.model.dims.layers);
+    for (const std::size_t labels : {std::size_t{1}, std::size_t{1} << 20}) {  // Of two blocks, and exact.
+      const std::vector<SegmentationChoice> front = front_of(chain, {}, 10'000, labels);
+      for (std::size_t i = 1; i < front.size(); ++i) {
+        CHECK(front[i].need < front[i - 1].need);
+        CHECK(front[i].extra_seconds > front[i - 1].extra_seconds);
+      }
+      for (std::int32_t every = 0; every <= layers; ++every) {
+        std::vector<CheckpointGroup> groups;
+        for (std::int32_t at = 0; every > 0 && at < layers; at += every) {
+          groups.push_back({at, std::min(at + every, layers) - 1});
+        }
+        const ChainReplay run = replayed(chain, segments_of(chain, groups));
+        const double extra = chain.time(run.time - chain.time_without_recompute());
+        const auto as_good = [&](const SegmentationChoice& choice) {
+          return choice.need <= run.peak && choice.extra_seconds <= extra + 1e-12;
+        };
+        INFO(tell(made.model, made.job), " draw ", draw, " every ", every, " labels ", labels);
+        CHECK(std::any_of(front.begin(), front.end(), as_good));
+        ++compared;
+      }
+    }
+  }
+  CHECK(compared > 300);
+}
+
+TEST_CASE("plans of two blocks are nearly those of the exact front") {
+  for (const char* name : {"llama-3-8b", "gpt2-xl"}) {
+    const ModelSpec model = lowered::bundled(name);
+    Job job = lowered::job(-1, 1);
+    job.training.seq = 1024;
+    const Made made(model, job);
+    const Chain chain = made.chain();
+    const detail::ChainCosts costs(chain);
+    const auto exact = detail::flat_front(costs, {});
+    REQUIRE(exact.has_value());
+    const std::vector<detail::FlatPlan> plans = detail::block_plans(costs, 100'000);
+    CHECK(plans.front().need == exact->front().first);
+    CHECK(plans.back().need == exact->back().first);
+    double worst = 0;
+    for (const auto& [need, extra] : *exact) {
+      std::int64_t found = plans.front().extra;
+      for (const detail::FlatPlan& plan : plans) found = plan.need <= need ? plan.extra : found;
+      const auto once = static_cast<double>(chain.time_without_recompute().value());
+      worst = std::max(worst, static_cast<double>(found - extra) / (once + static_cast<double>(extra)));
+      CHECK(found >= extra);
+    }
+    MESSAGE(name, ": two blocks are slower than the exact front by at most ", worst);
+    CHECK(worst < 0.02);
+    for (const detail::FlatPlan& plan : plans) {
+      const ChainReplay run = replayed(chain, plan.segments);
+      REQUIRE(run.fault == "");
+      CHECK(run.peak == chain.input + Bytes(plan.need));
+      CHECK(run.time == chain.time_without_recompute() + Ticks(plan.extra));
+    }
+  }
+}
+
+TEST_CASE("a choice has a name and can be written as a file") {
+  std::vector<CheckpointGroup> groups{{0, 3}, {4, 7}, {8, 8}, {9, 9}, {12, 12}};
+  groups.back().kept = {Op::Linear, Op::Attention};
+  CHECK(checkpointing_text({}) == "none");
+  CHECK(checkpointing_text(groups) == "auto:0-7/4,8-9,12 keep:linear+scaled_dot_product_attention");
+  const std::string text = checkpoint_file(checkpointing_entries(groups), "a \"test\"");
+  const std::vector<CheckpointEntry> read = read_checkpoint_file(parse_json("file", text));
+  REQUIRE(read.size() == groups.size());
+  for (std::size_t i = 0; i < read.size(); ++i) {
+    CHECK(read[i].first == groups[i].first);
+    CHECK(read[i].last == groups[i].last);
+    CHECK(read[i].kept == groups[i].kept);
+    CHECK(read[i].kind == groups[i].kind);
+  }
+  CHECK_THROWS_WITH_AS(
+      (void)read_checkpoint_file(
+          parse_json("file", R"({"dsplan": 1, "kind": "checkpoint", "source": "", "groups": [[0, 1, "keep:liner"]]})")),
+      doctest::Contains("did you mean"), Refusal);
 }

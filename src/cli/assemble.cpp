@@ -13,6 +13,7 @@
 #include "io/training_file.h"
 #include "model/checkpoint_names.h"
 #include "model/families.h"
+#include "planner/choose_checkpoint.h"
 #include "planner/resolve.h"
 
 namespace dsplan {
@@ -122,8 +123,10 @@ void read_what_it_names(Inputs& inputs, Diagnostics& diagnostics) {
 }
 
 Job resolve(const Inputs& inputs) {
-  return resolve(inputs.model, inputs.request, inputs.deepspeed ? &*inputs.deepspeed : nullptr,
-                 inputs.hardware ? &*inputs.hardware : nullptr, inputs.cluster ? &*inputs.cluster : nullptr);
+  Job job = resolve(inputs.model, inputs.request, inputs.deepspeed ? &*inputs.deepspeed : nullptr,
+                    inputs.hardware ? &*inputs.hardware : nullptr, inputs.cluster ? &*inputs.cluster : nullptr);
+  (void)choose_checkpointing(inputs.model, job);
+  return job;
 }
 
 std::string render(const std::vector<Notice>& notices) {

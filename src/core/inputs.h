@@ -209,6 +209,7 @@ struct CheckpointEntry {
   bool recompute = true;                    // "recompute"; false: "store".
   std::optional<CheckpointKind> kind = {};  // "reentrant", "non_reentrant"; absent: the run's.
   Place place;
+  std::vector<Op> kept = {};  // "keep:OP+OP"; then `kind` is the non-reentrant one.
 };
 
 // Hugging Face's TrainingArguments, from a file or from the script's part of a launch line. Absent fields have

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
 #include "io/own_file.h"
 #include "io/place.h"
 
@@ -216,27 +220,55 @@ void read_report(SettingReader& settings, Request& request) {
   settings.text("out", request.out);
 }
 
+constexpr std::string_view kKeep = "keep:";
+constexpr const char* kModesHint =
+    "modes are \"recompute\", \"store\", \"reentrant\", \"non_reentrant\", \"keep:OP+OP\"";
+
+// The operators of "keep:OP+OP".
+bool read_kept(ObjectReader& reader, const Value& mode, std::vector<Op>& kept) {
+  std::string_view rest = std::string_view(mode.string).substr(kKeep.size());
+  while (true) {
+    const std::size_t plus = rest.find('+');
+    const std::optional<Op> op = operator_named(rest.substr(0, plus));
+    if (!op) {
+      std::vector<std::string_view> names;
+      for (std::size_t at = 0; at < kOps; ++at) names.emplace_back(name(static_cast<Op>(at)));
+      reader.fault(mode, fmt::format("no operator \"{}\"", rest.substr(0, plus)),
+                   did_you_mean(nearest(rest.substr(0, plus), names)));
+      return false;
+    }
+    kept.push_back(*op);
+    if (plus == std::string_view::npos) return true;
+    rest.remove_prefix(plus + 1);
+  }
+}
+
 // One [first, last, mode].
 std::optional<CheckpointEntry> read_entry(ObjectReader& reader, const Value& item) {
   const bool shaped = item.is(Value::Kind::Array) && item.items.size() == 3 && item.items[0].is(Value::Kind::Integer) &&
                       item.items[1].is(Value::Kind::Integer) && item.items[2].is(Value::Kind::String);
   if (!shaped) {
-    reader.fault(item, "a group is [first layer, last layer, mode]",
-                 "modes are \"recompute\", \"store\", \"reentrant\", \"non_reentrant\"");
+    reader.fault(item, "a group is [first layer, last layer, mode]", kModesHint);
     return std::nullopt;
   }
   const std::string& mode = item.items[2].string;
   constexpr std::array<std::string_view, 4> kModes = {"recompute", "store", "reentrant", "non_reentrant"};
-  if (std::find(kModes.begin(), kModes.end(), mode) == kModes.end()) {
-    reader.fault(item.items[2], fmt::format("no mode \"{}\"", mode),
-                 "modes are \"recompute\", \"store\", \"reentrant\", \"non_reentrant\"");
+  const bool keeps = mode.starts_with(kKeep);
+  if (!keeps && std::find(kModes.begin(), kModes.end(), mode) == kModes.end()) {
+    reader.fault(item.items[2], fmt::format("no mode \"{}\"", mode), kModesHint);
     return std::nullopt;
   }
   std::optional<CheckpointKind> kind;
+  if (keeps) kind = CheckpointKind::NonReentrant;
   if (mode == "reentrant") kind = CheckpointKind::Reentrant;
   if (mode == "non_reentrant") kind = CheckpointKind::NonReentrant;
-  CheckpointEntry entry{item.items[0].integer, item.items[1].integer, mode != "store", kind,
-                        place_at(reader.document(), item.offset)};
+  CheckpointEntry entry{item.items[0].integer,
+                        item.items[1].integer,
+                        mode != "store",
+                        kind,
+                        place_at(reader.document(), item.offset),
+                        {}};
+  if (keeps && !read_kept(reader, item.items[2], entry.kept)) return std::nullopt;
   if (entry.first < 0 || entry.last < entry.first) {
     reader.fault(item, fmt::format("layers {} to {} are no group", entry.first, entry.last));
     return std::nullopt;
@@ -285,6 +317,22 @@ std::vector<CheckpointEntry> read_checkpoint_file(const Document& document) {
   reader.refuse_unread("the checkpointing file");
   diagnostics.throw_if_any();
   return entries;
+}
+
+std::string checkpoint_file(const std::vector<CheckpointEntry>& entries, const std::string& source) {
+  std::string text = fmt::format("{{\"dsplan\": 1, \"kind\": \"checkpoint\", \"source\": {},\n \"groups\": [",
+                                 nlohmann::json(source).dump());
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const CheckpointEntry& entry = entries[i];
+    std::string mode = entry.kind == CheckpointKind::Reentrant ? "reentrant" : "non_reentrant";
+    if (!entry.kind) mode = "recompute";
+    if (!entry.recompute) mode = "store";
+    for (std::size_t k = 0; k < entry.kept.size(); ++k) {
+      mode = (k == 0 ? std::string(kKeep) : mode + "+") + name(entry.kept[k]);
+    }
+    text += fmt::format("{}\n  [{}, {}, \"{}\"]", i == 0 ? "" : ",", entry.first, entry.last, mode);
+  }
+  return text + "]}\n";
 }
 
 }  // namespace dsplan

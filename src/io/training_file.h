@@ -1,6 +1,7 @@
 // Our own training file and the two lists that it may point at.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "core/document.h"
@@ -13,8 +14,11 @@ namespace dsplan {
 [[nodiscard]] Request read_training_file(const Document& document);
 
 // Kind "checkpoint": {"dsplan": 1, "kind": "checkpoint", "source": "...", "groups": [[first, last, mode], ...]} with
-// layers counted from 0, both ends inclusive, and mode "recompute" or "store". Refused: groups out of order or
-// overlapping. Whether the layers exist is the resolver's question.
+// layers counted from 0, both ends inclusive, and mode "recompute", "store", "reentrant", "non_reentrant" or
+// "keep:OP+OP". Refused: groups out of order or overlapping. Whether the layers exist is the resolver's question.
 [[nodiscard]] std::vector<CheckpointEntry> read_checkpoint_file(const Document& document);
+
+// The text of such a file. Entries without a form of their own are "recompute"; DeepSpeed's own are not for files.
+[[nodiscard]] std::string checkpoint_file(const std::vector<CheckpointEntry>& entries, const std::string& source);
 
 }  // namespace dsplan

@@ -37,6 +37,7 @@ struct Ground {
 };
 
 Ground prepare(const ModelSpec& model, const Job& job) {
+  DSPLAN_CHECK(job.training.checkpoint.text != "auto", "a segmentation that nobody has chosen");
   Ground ground;
   ground.obstacle = schedule_obstacle(model, job);
   if (ground.obstacle) return ground;

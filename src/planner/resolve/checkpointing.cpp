@@ -63,7 +63,9 @@ std::vector<CheckpointGroup> listed(const std::vector<CheckpointEntry>& entries,
     if (entry.last >= layers) {
       refuse(entry.place, fmt::format("layer {} does not exist: the model has layers 0 to {}", entry.last, layers - 1));
     }
-    if (entry.recompute) groups.push_back(group(entry.first, entry.last));
+    if (!entry.recompute) continue;
+    groups.push_back(group(entry.first, entry.last));
+    groups.back().kept = entry.kept;
   }
   return groups;
 }
@@ -159,10 +161,10 @@ Checkpointing of_layers(const Request& request, const ModelSpec& model) {
   } else if (const auto modules = words_after(wished, "modules")) {
     result.modules = modules_named(wished, *modules, model);
   } else if (text == "auto") {
-    refuse(wished.place, "checkpointing \"auto\" is not modelled yet", "it needs the planner");
+    return result;  // Chosen once everything else is known: planner/choose_checkpoint.h.
   } else {
     refuse(wished.place, fmt::format("checkpointing \"{}\" is not known", text),
-           "it is one of none, full, every:K, segments:K, nth:K, keep:OP+OP, modules:NAME+NAME, or a file");
+           "it is one of none, full, every:K, segments:K, nth:K, keep:OP+OP, modules:NAME+NAME, auto, or a file");
   }
   return result;
 }
@@ -183,11 +185,16 @@ Checkpointing resolve_checkpointing(const Request& request, const ModelSpec& mod
     refuse(request.checkpoint.place, "DeepSpeed's checkpoints around modules are not modelled yet",
            "around layers they are: full, every:K, ...");
   }
+  if (kind == CheckpointKind::DeepSpeed && result.text == "auto") {
+    refuse(request.checkpoint.place, "choosing among DeepSpeed's own checkpoints is not modelled yet",
+           "auto chooses among PyTorch's; name the layers: full, every:K, ...");
+  }
   result.kind = kind;
   result.preserve_rng_state = preserve;
   for (CheckpointGroup& one : result.groups) {
     one.kind = kind;
     one.preserve_rng_state = preserve;
+    if (request.checkpoint_groups.given()) continue;
     if (kind != CheckpointKind::NonReentrant && !one.kept.empty()) {
       refuse(request.checkpoint.place, "keeping results needs the non-reentrant form",
              "torch.utils.checkpoint takes context_fn with use_reentrant=False only");
@@ -197,7 +204,7 @@ Checkpointing resolve_checkpointing(const Request& request, const ModelSpec& mod
   std::size_t at = 0;
   for (const CheckpointEntry& entry : *request.checkpoint_groups) {
     if (!entry.recompute) continue;
-    result.groups[at++].kind = entry.kind.value_or(kind);
+    result.groups[at++].kind = entry.kind.value_or(kind);  // What keeps results names the form that can.
   }
   return result;
 }

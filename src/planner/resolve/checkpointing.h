@@ -11,8 +11,8 @@ namespace dsplan {
 
 // none, full (each layer its own group), every:K (consecutive groups of K, the last possibly shorter), segments:K
 // (checkpoint_sequential: K - 1 groups of layers / K, rounded down, and the rest stored), nth:K (layers whose index is
-// a multiple of K, each its own group). Refused: "auto" (not modelled yet), K below 1, more segments than layers, any
-// other word that is no file, which `entries` must then hold (interface.md, Commands).
+// a multiple of K, each its own group). "auto" is left as that word, without groups. Refused: K below 1, more segments
+// than layers, any other word that is no file, which `entries` must then hold (interface.md, Commands).
 //
 // Selective forms: keep:OP+OP (each layer its own checkpoint that keeps the results of these operators;
 // torch.utils.checkpoint.create_selective_checkpoint_contexts) and modules:NAME+NAME (each call of such a module its

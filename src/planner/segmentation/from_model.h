@@ -84,6 +84,10 @@ inline constexpr std::size_t kQuickLabels = 3000;
                                                                  const GraphTimes& times, std::size_t most,
                                                                  std::size_t most_labels = kQuickLabels);
 
+// The same of a chain that is at hand; `like` is what the choices are like but for their groups.
+[[nodiscard]] std::vector<SegmentationChoice> front_of(const Chain& chain, const Checkpointing& like, std::size_t most,
+                                                       std::size_t most_labels);
+
 // What such a choice is called: "auto:0-31/4,32-79" for groups of four layers, then single ones; what is not named is
 // stored. "none" where nothing is computed again.
 [[nodiscard]] std::string checkpointing_text(const std::vector<CheckpointGroup>& groups);

@@ -123,6 +123,7 @@ Chain chain_of(const ModelSpec& model, const Job& job, const Graph& graph, const
   chain.input = a.early + hidden;
   chain.input_gradient = hidden;
   const bool early = job.training.checkpoint.kind == CheckpointKind::NonReentrant;
+  const bool selective = early && job.parallelism.tp == 1;  // Sums over ranks are in place: what is kept would change.
   for (std::size_t at = 0; at < graph.regions.size(); ++at) {
     ChainStage stage;
     stage.output = stage.gradient = hidden;
@@ -137,7 +138,7 @@ Chain chain_of(const ModelSpec& model, const Job& job, const Graph& graph, const
     const Bytes again = beyond(a.checkpointed_backward[at], a.checkpointed[at] + stage.saved + gradients);
     stage.backward_temporary = std::max(stored, again);
     stage.forward_temporary = beyond(a.stored_forward[at], stage.saved + hidden);
-    if (early) add_options(a, shares, at, hidden, stage);
+    if (selective) add_options(a, shares, at, hidden, stage);
     chain.stages.push_back(std::move(stage));
   }
   // Head and loss are one stage that is always stored: what it takes for a moment is all that matters.

@@ -73,6 +73,7 @@ std::vector<CheckpointEntry> checkpointing_entries(const std::vector<CheckpointG
     entry.first = group.first;
     entry.last = group.last;
     entry.kind = group.kind;
+    entry.kept = group.kept;
     entries.push_back(std::move(entry));
   }
   return entries;
@@ -81,15 +82,19 @@ std::vector<CheckpointEntry> checkpointing_entries(const std::vector<CheckpointG
 std::vector<SegmentationChoice> segmentation_front(const ModelSpec& model, const Job& job, const Graph& graph,
                                                    const RecipeBook& recipes, const GraphTimes& times, std::size_t most,
                                                    std::size_t most_labels) {
-  const Chain chain = chain_of(model, job, graph, recipes, times);
+  return front_of(chain_of(model, job, graph, recipes, times), job.training.checkpoint, most, most_labels);
+}
+
+std::vector<SegmentationChoice> front_of(const Chain& chain, const Checkpointing& like, std::size_t most,
+                                         std::size_t most_labels) {
   const ChainCosts costs(chain);
   std::optional<std::vector<FlatPlan>> all = detail::flat_plans(costs, {true, true, most_labels}, most);
   const std::vector<FlatPlan> plans = all ? std::move(*all) : detail::block_plans(costs, most);
   std::vector<SegmentationChoice> choices;
   for (auto plan = plans.rbegin(); plan != plans.rend(); ++plan) {
     SegmentationChoice choice;
-    choice.checkpoint = job.training.checkpoint;
-    choice.checkpoint.groups = groups_of(chain, plan->segments, job.training.checkpoint);
+    choice.checkpoint = like;
+    choice.checkpoint.groups = groups_of(chain, plan->segments, like);
     choice.checkpoint.text = checkpointing_text(choice.checkpoint.groups);
     choice.extra_seconds = chain.time(Ticks(plan->extra));
     choice.need = chain.input + Bytes(plan->need);
