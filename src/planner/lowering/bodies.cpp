@@ -28,6 +28,7 @@ constexpr Row kRows[] = {
     {"cast partitions", Body::Copy},
     {"cast reduced gradient", Body::Copy},
     {"cast to master", Body::Copy},
+    {"cast to partitions", Body::Copy},
     {"clone", Body::Copy},
     {"clone gradient", Body::Copy},
     {"clone master", Body::Copy},

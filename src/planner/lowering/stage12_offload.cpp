@@ -277,6 +277,7 @@ void Stage12Offload::share_norm() {
   emitter_.begin();
   read_all(norms_);
   emitter_.write(norm);
+  if (emitter_.recording() != nullptr) emitter_.recording()->reads({});  // Squares have been added up already.
   emitter_.compute("gradient norm");
   share_control(norm, Group::DataParallel);
   share_control(norm, Group::TensorParallel);
