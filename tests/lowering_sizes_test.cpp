@@ -1,6 +1,8 @@
 // Every size that a runtime asks for has a second derivation: one rule of the lowering after the other is changed by
 // one element, and somebody who does not share its code has to notice. Formulas (footprint, traffic, files), the eager
-// tape, or flat work that no longer fits together. What nobody notices is listed here, with its reason.
+// tape, figures worked out by hand, the auditor, or flat work that no longer fits together.
+//
+// The scalars of clipping and of optimizers of their own are held against tests/witnesses/optimizers.json instead.
 //
 // A rule is all buffers of one label, role and space. It is changed in a finished schedule, as lowering would have
 // written it: size, what fills or empties the buffer, what is sent of it. So production code knows nothing of this.
@@ -79,6 +81,60 @@ Executable changed(Executable plan, const std::vector<BufferId>& buffers, std::i
   return plan;
 }
 
+// What no other derivation covers, the host's side of offloading and scans before the step, written out from DeepSpeed's
+// source (stage_1_and_2.py and stage3.py: cpu_offload, _has_inf_or_nan, set_norm_for_param_grad_in_gpu): the sizes that
+// a buffer of that label may have. 16-bit weights, fp32 masters; nothing to pad, one sub-group.
+class ByHand {
+ public:
+  ByHand(const ModelSpec& model, const Job& job, std::int64_t rank) {
+    std::int64_t all = 0;
+    for (const Parameter& p : model.parameters) all += p.tied_to == kNone ? p.shape.elements().value() : 0;
+    const std::int64_t share = all / job.parallelism.dp;
+    const bool cut = job.training.zero.stage == 3;  // Each parameter apart; else the flat one.
+    std::set<std::int64_t> parts;
+    std::set<std::int64_t> wholes;
+    std::int64_t offset = 0;
+    for (const Parameter& p : model.parameters) {
+      if (p.tied_to != kNone) continue;
+      const std::int64_t count = p.shape.elements().value();
+      const std::int64_t begin = std::max(offset, share * rank);
+      parts.insert(cut ? count / job.parallelism.dp : std::min(offset + count, share * (rank + 1)) - begin);
+      wholes.insert(count);
+      offset += count;
+    }
+    const auto times = [](std::int64_t bytes, const std::set<std::int64_t>& counts) {
+      std::set<std::int64_t> result;
+      for (const std::int64_t count : counts) result.insert(bytes * count);
+      return result;
+    };
+    for (const char* label : {"exp_avg", "exp_avg_sq", "gradient on the host"}) sizes_[label] = {4 * share};
+    sizes_["zero gradients of initialize_optimizer_states"] = {4 * share};
+    sizes_["16-bit parameters on the host"] = sizes_["absolute gradients"] = {2 * share};
+    sizes_["gradient scratch of the host"] = {2 * *wholes.rbegin()};
+    sizes_["sum of a gradient on the host"] = times(2, wholes);
+    sizes_["overflow scan"] = {share};
+    sizes_["overflow tracker"] = {1};
+    sizes_["gradient norm of a sub-group"] = {4};
+    sizes_["gradient norm"] = sizes_["gradient in fp64"] = times(8, parts);
+    sizes_["gradient norm"].insert({4, 8});
+    sizes_["tensor before it is pinned"] = times(2, parts);
+    sizes_["tensor before it is pinned"].insert({2 * share, 4 * share});
+    applies_ = job.training.zero.stage > 0 && job.training.dtype != DType::Float32 &&
+               job.training.runtime == Runtime::DeepSpeed;
+  }
+
+  [[nodiscard]] bool agrees(const Schedule& schedule) const {
+    return !applies_ || std::all_of(schedule.buffers.begin(), schedule.buffers.end(), [&](const Buffer& buffer) {
+      const auto known = sizes_.find(buffer.label);
+      return known == sizes_.end() || known->second.contains(buffer.size.value());
+    });
+  }
+
+ private:
+  std::map<std::string, std::set<std::int64_t>> sizes_;
+  bool applies_ = false;
+};
+
 struct Judges {
   const ModelSpec& model;
   const Job& job;
@@ -108,6 +164,7 @@ struct Judges {
     for (const Task& task : plan.program.tasks) {
       if (!fitting::fault_of(plan, task).empty()) noticed.insert("fit");
     }
+    if (!ByHand(model, job, schedule.rank).agrees(schedule)) noticed.insert("by hand");
     if (has_tape && log_of(schedule) != tape) noticed.insert("tape");
     if (!audit(schedule).empty()) noticed.insert("audit");
     return noticed;
@@ -160,6 +217,12 @@ std::vector<Case> cases() {
       job.training.attention = Attention::MemoryEfficient;
     });
     add(stage, false, [](Job& job) { lowered::set_dtype(job, DType::Float16); });
+    if (stage < 3) add(stage, false, [](Job& job) {  // Under ZeRO-3 recomputation's gathers have no closed form.
+      for (const std::int32_t layer : {0, 1}) {
+        job.training.checkpoint.groups.push_back({layer, layer, CheckpointKind::DeepSpeed, true});
+      }
+      job.training.checkpoint.deepspeed = {true, false, true, 2};
+    });
     if (stage < 1) continue;
     add(stage, false, [](Job& job) {
       job.training.zero.offload_optimizer.device = OffloadDevice::Cpu;
