@@ -82,7 +82,7 @@ Trained train(const ModelSpec& model, const Job& job, const LossScaling& scaling
 }  // namespace
 
 TEST_CASE("DeepSpeed's and torch's scales move by their own rules") {
-  const LossScaling zero{Kind::Zero, 1024, 3, 1, 2, false};
+  const LossScaling zero{Kind::Dynamic, 1024, 3, 1, 2, false};
   // The first overflow only uses up the hysteresis, for good, until the scale grows.
   CHECK(scales(zero, "!!!....!") == std::vector<double>{1024, 512, 256, 256, 256, 256, 512, 512});
   CHECK(scales(zero, "....") == std::vector<double>{1024, 1024, 1024, 2048});
@@ -90,7 +90,7 @@ TEST_CASE("DeepSpeed's and torch's scales move by their own rules") {
   refilled.refills = true;
   CHECK(scales(refilled, "!.!.!!") == std::vector<double>{1024, 1024, 1024, 1024, 1024, 512});
   LossScaling fp16 = zero;
-  fp16.kind = Kind::Fp16;
+  fp16.kind = Kind::Fused;
   CHECK(scales(fp16, "!!....!") == std::vector<double>{512, 256, 256, 256, 256, 512, 256});
   LossScaling torch = zero;
   torch.kind = Kind::GradScaler;
@@ -98,7 +98,7 @@ TEST_CASE("DeepSpeed's and torch's scales move by their own rules") {
   LossScaling fixed = zero;
   fixed.kind = Kind::Static;
   CHECK(scales(fixed, "!!!....") == std::vector<double>(7, 1024));
-  exec::LossScale last({Kind::Zero, 2, 1000, 1, 1, false});
+  exec::LossScale last({Kind::Dynamic, 2, 1000, 1, 1, false});
   CHECK(last.step(true));
   CHECK(last.now() == 1);
   CHECK_FALSE(last.step(true));  // DeepSpeed raises here.
@@ -107,11 +107,11 @@ TEST_CASE("DeepSpeed's and torch's scales move by their own rules") {
 TEST_CASE("the scaling of a DeepSpeed JSON") {
   const auto read = [](const char* text, bool zero = true) { return read_loss_scaling(parse_json("ds", text), zero); };
   const LossScaling plain = read(R"({"fp16": {"enabled": true}})");
-  CHECK(plain.kind == Kind::Zero);
+  CHECK(plain.kind == Kind::Dynamic);
   CHECK(plain.scale == 65'536);
   CHECK(plain.window == 1000);
   CHECK(plain.hysteresis == 2);
-  CHECK(read("{}", false).kind == Kind::Fp16);
+  CHECK(read("{}", false).kind == Kind::Fused);
   const LossScaling own = read(R"({"fp16": {"initial_scale_power": 8, "loss_scale_window": 10, "hysteresis": 1,
     "min_loss_scale": 4, "consecutive_hysteresis": true, "loss_scale": 0}})");
   CHECK(own.scale == 256);
@@ -135,7 +135,7 @@ TEST_CASE("fp16 follows fp32 under every stage") {
     wide.training.attention = model.family == "gpt2" ? Attention::MemoryEfficient : Attention::Math;
     const std::vector<double> expected = running::losses_by_step(running::run(model, wide, options), 1);
     for (const int stage : {0, 1, 2, 3}) {
-      options.loss_scaling = {stage == 0 ? Kind::Fp16 : Kind::Zero, 1024};
+      options.loss_scaling = {stage == 0 ? Kind::Fused : Kind::Dynamic, 1024};
       const exec::RunResult result = running::run(model, fp16_job(stage, 2), options);
       CAPTURE(stage);
       CHECK_MESSAGE(result.message == "", result.message);
@@ -153,7 +153,7 @@ TEST_CASE("a step that overflows halves the scale and changes nothing else") {
     for (const bool away : {false, true}) {
       if (away && stage < 1) continue;
       Job job = fp16_job(stage, 2);
-      LossScaling scaling{stage == 0 ? Kind::Fp16 : Kind::Zero, std::ldexp(1.0, 24), 3, 1, 1, false};
+      LossScaling scaling{stage == 0 ? Kind::Fused : Kind::Dynamic, std::ldexp(1.0, 24), 3, 1, 1, false};
       if (stage < 0) {
         lowered::set_dtype(job, DType::Float32);
         job.training.autocast = DType::Float16;
@@ -190,7 +190,7 @@ TEST_CASE("a step that overflows halves the scale and changes nothing else") {
 
 TEST_CASE("at the smallest scale the run ends as DeepSpeed ends it") {
   const ModelSpec model = running::model(running::kGpt2);
-  const LossScaling scaling{Kind::Zero, std::ldexp(1.0, 30), 3, std::ldexp(1.0, 30), 1, false};
+  const LossScaling scaling{Kind::Dynamic, std::ldexp(1.0, 30), 3, std::ldexp(1.0, 30), 1, false};
   const Trained trained = train(model, fp16_job(2, 2), scaling, 3);
   CHECK(trained.result.outcome == Receipt::Outcome::Error);
   CHECK_MESSAGE(trained.result.message.find("smallest scale") != std::string::npos, trained.result.message);

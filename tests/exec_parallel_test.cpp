@@ -136,13 +136,19 @@ TEST_CASE("accumulation, clipping, grouped heads, checkpoints and 16 bit share l
       CHECK(largest_gap(losses_of(model, cut), losses_of(model, whole)) < limit);
     }
   };
-  compared(llama(2), [](Job& job) { job.training.grad_accum = 2; }, 1e-6);
-  compared(gpt2(0, 0.1), [](Job& job) { job.training.gradient_clipping = 0.05; }, 1e-6);
-  compared(gpt2(0, 0.1), [](Job& job) { lowered::set_dtype(job, DType::BFloat16); }, 5e-3);
+  compared(
+      llama(2), [](Job& job) { job.training.grad_accum = 2; }, 1e-6);
+  compared(
+      gpt2(0, 0.1), [](Job& job) { job.training.gradient_clipping = 0.05; }, 1e-6);
+  compared(
+      gpt2(0, 0.1), [](Job& job) { lowered::set_dtype(job, DType::BFloat16); }, 5e-3);
   for (const CheckpointKind kind :
        {CheckpointKind::NonReentrant, CheckpointKind::Reentrant, CheckpointKind::DeepSpeed}) {
     compared(
-        gpt2(0, 0.1), [&](Job& job) { job.training.checkpoint.groups = {{0, 0, kind, true}, {1, 1, kind, true}}; },
+        gpt2(0, 0.1),
+        [&](Job& job) {
+          job.training.checkpoint.groups = {{0, 0, kind, true}, {1, 1, kind, true}};
+        },
         1e-6);
   }
 }

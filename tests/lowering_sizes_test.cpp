@@ -37,7 +37,8 @@ std::map<std::string, std::vector<BufferId>> rules_of(const Executable& plan) {
     if (value.tensor == kNone && value.buffer != kNoBuffer) of_operators.insert(value.buffer);
   }
   for (const Task& task : plan.program.tasks) {
-    for (const MadeValue& made : plan.program.made_by(task)) of_operators.insert(plan.program.values[made.value].buffer);
+    for (const MadeValue& made : plan.program.made_by(task))
+      of_operators.insert(plan.program.values[made.value].buffer);
   }
   std::map<std::string, std::vector<BufferId>> rules;
   for (BufferId id = 0; id < plan.schedule.buffers.size(); ++id) {
@@ -66,7 +67,8 @@ Executable changed(Executable plan, const std::vector<BufferId>& buffers, std::i
     auto* sent = std::get_if<Communicate>(&event);
     if (sent == nullptr) continue;
     for (const Access& access : schedule.range(sent->writes)) {
-      if (touches(access.buffer) && access.offset + access.bytes == end[access.buffer]) sent->payload += by[access.buffer];
+      if (touches(access.buffer) && access.offset + access.bytes == end[access.buffer])
+        sent->payload += by[access.buffer];
     }
   }
   for (Access& access : schedule.accesses) {
@@ -81,9 +83,9 @@ Executable changed(Executable plan, const std::vector<BufferId>& buffers, std::i
   return plan;
 }
 
-// What no other derivation covers, the host's side of offloading and scans before the step, written out from DeepSpeed's
-// source (stage_1_and_2.py and stage3.py: cpu_offload, _has_inf_or_nan, set_norm_for_param_grad_in_gpu): the sizes that
-// a buffer of that label may have. 16-bit weights, fp32 masters; nothing to pad, one sub-group.
+// What no other derivation covers, the host's side of offloading and scans before the step, written out from
+// DeepSpeed's source (stage_1_and_2.py and stage3.py: cpu_offload, _has_inf_or_nan, set_norm_for_param_grad_in_gpu):
+// the sizes that a buffer of that label may have. 16-bit weights, fp32 masters; nothing to pad, one sub-group.
 class ByHand {
  public:
   ByHand(const ModelSpec& model, const Job& job, std::int64_t rank) {
@@ -217,12 +219,13 @@ std::vector<Case> cases() {
       job.training.attention = Attention::MemoryEfficient;
     });
     add(stage, false, [](Job& job) { lowered::set_dtype(job, DType::Float16); });
-    if (stage < 3) add(stage, false, [](Job& job) {  // Under ZeRO-3 recomputation's gathers have no closed form.
-      for (const std::int32_t layer : {0, 1}) {
-        job.training.checkpoint.groups.push_back({layer, layer, CheckpointKind::DeepSpeed, true});
-      }
-      job.training.checkpoint.deepspeed = {true, false, true, 2};
-    });
+    if (stage < 3)
+      add(stage, false, [](Job& job) {  // Under ZeRO-3 recomputation's gathers have no closed form.
+        for (const std::int32_t layer : {0, 1}) {
+          job.training.checkpoint.groups.push_back({layer, layer, CheckpointKind::DeepSpeed, true});
+        }
+        job.training.checkpoint.deepspeed = {true, false, true, 2};
+      });
     if (stage < 1) continue;
     add(stage, false, [](Job& job) {
       job.training.zero.offload_optimizer.device = OffloadDevice::Cpu;

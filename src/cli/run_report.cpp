@@ -30,7 +30,8 @@ void add_losses(const exec::RankRun& rank, std::string& text) {
 
 void add_steps(const exec::RankRun& rank, std::string& text) {
   if (rank.steps.empty()) return;
-  const auto skipped = std::count_if(rank.steps.begin(), rank.steps.end(), [](const auto& step) { return step.skipped; });
+  const auto skipped =
+      std::count_if(rank.steps.begin(), rank.steps.end(), [](const auto& step) { return step.skipped; });
   fmt::format_to(std::back_inserter(text), "loss scale: {} in the first step, {} in the last of {}; {} left out\n",
                  rank.steps.front().loss_scale, rank.steps.back().loss_scale, rank.steps.size(), skipped);
 }

@@ -10,7 +10,7 @@ constexpr double kFactor = 2;
 }  // namespace
 
 LossScale::LossScale(const LossScaling& rules)
-    : rules_(rules), now_(rules.scale), hysteresis_(rules.kind == LossScaling::Kind::Zero ? rules.hysteresis : 1) {}
+    : rules_(rules), now_(rules.scale), hysteresis_(rules.kind == LossScaling::Kind::Dynamic ? rules.hysteresis : 1) {}
 
 bool LossScale::step(bool overflow) {
   if (rules_.kind == LossScaling::Kind::None || rules_.kind == LossScaling::Kind::Static) return true;
@@ -28,13 +28,13 @@ bool LossScale::step(bool overflow) {
     --hysteresis_;
     return true;
   }
-  if (rules_.kind == LossScaling::Kind::Zero && now_ == rules_.least) return false;
+  if (rules_.kind == LossScaling::Kind::Dynamic && now_ == rules_.least) return false;
   now_ = torch ? now_ / kFactor : std::max(now_ / kFactor, rules_.least);
   return true;
 }
 
 void LossScale::grow() {
-  if (rules_.kind == LossScaling::Kind::Zero && !rules_.refills) hysteresis_ = rules_.hysteresis;
+  if (rules_.kind == LossScaling::Kind::Dynamic && !rules_.refills) hysteresis_ = rules_.hysteresis;
   now_ *= kFactor;
 }
 

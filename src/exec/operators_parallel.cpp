@@ -44,11 +44,11 @@ void cross_entropy(Maker& m) {
   }
   m.temporary(each.wide);  // max: values and indices.
   make(m, each.index);
-  make(m, each.flag);   // Below this rank's words,
-  make(m, each.flag);   // above them,
+  make(m, each.flag);     // Below this rank's words,
+  make(m, each.flag);     // above them,
   m.extra(1, each.flag);  // either.
   m.next();
-  make(m, each.index);  // Targets, counted from this rank's first word,
+  make(m, each.index);     // Targets, counted from this rank's first word,
   m.extra(2, each.index);  // with 0 for others.
   m.next();
   make(m, each.index);  // arange.

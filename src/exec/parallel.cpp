@@ -77,7 +77,8 @@ std::vector<bool> works_on_parts(const ModelSpec& model, const Graph& graph) {
     if (instruction.kind != Instruction::Kind::Run) continue;
     const Node& node = graph.node(instruction.id);
     const std::span<const TensorId> in = graph.in(node);
-    const bool parts = std::any_of(in.begin(), in.end(), [&](TensorId id) { return cut[static_cast<std::size_t>(id)]; });
+    const bool parts =
+        std::any_of(in.begin(), in.end(), [&](TensorId id) { return cut[static_cast<std::size_t>(id)]; });
     nodes[static_cast<std::size_t>(instruction.id)] = parts;
     for (const TensorId out : graph.out(node)) cut[static_cast<std::size_t>(out)] = parts && node.op != Op::AllReduce;
   }

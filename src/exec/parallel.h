@@ -19,7 +19,7 @@ struct Cut {
 // The part of rank `rank` of `ranks`, in order; neighbours joined. Words behind the last of a padded vocabulary are
 // counted on. InternalError for key-value heads that several ranks share.
 [[nodiscard]] std::vector<Cut> part_of(const ModelSpec& model, const Parameter& parameter, std::int64_t ranks,
-                                            std::int64_t rank);
+                                       std::int64_t rank);
 
 // By node: which of those that draw masks it is, in program order; 0 for others. What is drawn depends on that number
 // alone, not on how many other operators a graph has.

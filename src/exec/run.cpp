@@ -1,6 +1,5 @@
 #include "exec/run.h"
 
-
 #include "core/error.h"
 #include "exec/host/host_backend.h"
 #include "exec/ranks.h"

@@ -157,7 +157,7 @@ class Runner : public Ignores<Enter, Exit> {
   std::int64_t steps_ = 0;          // Optimizer steps begun that were not left out.
   std::vector<double> losses_;
   std::vector<std::vector<std::uint32_t>> draws_;  // By graph and node.
-  std::vector<std::vector<bool>> on_parts_;  // By graph and node; empty: no layer is shared.
+  std::vector<std::vector<bool>> on_parts_;        // By graph and node; empty: no layer is shared.
   std::vector<Sent> sent_;
   std::int64_t communicating_ = 0;
   std::byte* registers_ = nullptr;  // Of the device, the executor's own: not among the plan's bytes.
@@ -167,9 +167,9 @@ class Runner : public Ignores<Enter, Exit> {
   bool clips_apart_ = false;        // Clipping is work of its own, not part of the update,
   bool unscales_apart_ = false;     // and so is the division by the loss scale.
   LossScale scale_;
-  bool overflow_ = false;           // A flag of this step says so, on any rank.
-  std::optional<bool> judged_;      // What `overflows` said in this step.
-  double taken_scale_;              // With which the backward of this step runs.
+  bool overflow_ = false;       // A flag of this step says so, on any rank.
+  std::optional<bool> judged_;  // What `overflows` said in this step.
+  double taken_scale_;          // With which the backward of this step runs.
   std::vector<Step> taken_;
   BufferId norm_buffer_ = kNoBuffer;
 };

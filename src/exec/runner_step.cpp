@@ -76,9 +76,9 @@ bool Runner::overflows() {
   if (judged_) return *judged_;
   judged_ = overflow_ || !std::isfinite(squares_ + pending_);
   if (!scale_.moves_before_update() || scale_.step(*judged_)) return *judged_;
-  throw RunFailure({DSPLAN_INVALID, device_.rank(), event_, "loss scale",
-                    fmt::format("gradients overflow at the smallest scale, {}: DeepSpeed ends the training here",
-                                scale_.now())});
+  throw RunFailure(
+      {DSPLAN_INVALID, device_.rank(), event_, "loss scale",
+       fmt::format("gradients overflow at the smallest scale, {}: DeepSpeed ends the training here", scale_.now())});
 }
 
 void Runner::end_step() {

@@ -22,7 +22,7 @@ bool says(ObjectReader& reader, std::string_view key) {
 
 LossScaling read_loss_scaling(const Document& deepspeed, bool zero) {
   LossScaling scaling;
-  scaling.kind = zero ? LossScaling::Kind::Zero : LossScaling::Kind::Fp16;
+  scaling.kind = zero ? LossScaling::Kind::Dynamic : LossScaling::Kind::Fused;
   scaling.scale = 65'536;
   const Value* fp16 = deepspeed.root.find("fp16");
   if (fp16 == nullptr || !fp16->is(Value::Kind::Object)) return scaling;
@@ -42,7 +42,8 @@ LossScaling read_loss_scaling(const Document& deepspeed, bool zero) {
     scaling.window = integer("loss_scale_window", 1, kMost, scaling.window);
     scaling.least = static_cast<double>(integer("min_loss_scale", 1, kMost, 1));
     scaling.hysteresis = integer("hysteresis", 1, kMost, scaling.hysteresis);
-    if (says(reader, "consecutive_hysteresis")) scaling.refills = reader.boolean("consecutive_hysteresis").value_or(false);
+    if (says(reader, "consecutive_hysteresis"))
+      scaling.refills = reader.boolean("consecutive_hysteresis").value_or(false);
   }
   faults.throw_if_any();
   return scaling;

@@ -23,8 +23,7 @@ void greater_equal(const Args& args) {
   }
   if (args.call().input_count == 1) {
     const auto limit = static_cast<std::int64_t>(args.number());
-    return map<std::int64_t, 1>(to, {&args.in(0)},
-                                [=](std::int64_t x) { return std::int64_t{x >= limit ? 1 : 0}; });
+    return map<std::int64_t, 1>(to, {&args.in(0)}, [=](std::int64_t x) { return std::int64_t{x >= limit ? 1 : 0}; });
   }
   const dsplan_tensor& queries = args.in(2);
   const dsplan_tensor& keys = args.in(3);

@@ -117,9 +117,8 @@ class CrossEntropy {
     }
   }
   void outside(std::uint32_t side) const {
-    each(flags(args_.temporary(side + 1)), [&](std::int64_t at) {
-      return side == 1 ? target(at) < first_ : target(at) >= first_ + words_;
-    });
+    each(flags(args_.temporary(side + 1)),
+         [&](std::int64_t at) { return side == 1 ? target(at) < first_ : target(at) >= first_ + words_; });
   }
   void masks() const {
     const unsigned char* below = flags(args_.temporary(2));

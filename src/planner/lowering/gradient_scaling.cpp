@@ -88,8 +88,7 @@ BufferId GradientClip::total_norm(std::span<const StepParameter> parameters, DTy
   }
   dtype = norm_dtype(parameters);
   BufferId stacked = scalar(storage(Elements(static_cast<std::int64_t>(parts.size())), dtype), dtype, "stacked norms");
-  const BufferId total =
-      scalar(scalar_of(dtype), dtype, "total norm", tensor_ranks_ > 1 ? Body::Norm : Body::Clear);
+  const BufferId total = scalar(scalar_of(dtype), dtype, "total norm", tensor_ranks_ > 1 ? Body::Norm : Body::Clear);
   drop(stacked);
   for (BufferId part : parts) emitter_.release(part, Reason::PythonFrame);
   return total;

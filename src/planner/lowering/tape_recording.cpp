@@ -108,8 +108,7 @@ void Tape::record_backward(NodeId id, std::size_t end, std::uint8_t part, bool i
     scratch_values_.push_back(value);
     ++index;
   }
-  emitter_.recording()->task(Body::Backward, id, part, scratch_values_,
-                              made_values(id, end, true));
+  emitter_.recording()->task(Body::Backward, id, part, scratch_values_, made_values(id, end, true));
 }
 
 ValueId Tape::record_passed(NodeId id, std::size_t input, ValueId gradient) {
