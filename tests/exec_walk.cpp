@@ -212,6 +212,7 @@ void Walk::run_backward(NodeId id) {
     if ((recipe.passes >> i & 1U) != 0) {
       accumulate(graph_.input(node, i), seen(in[0], dsplan::exec::backward_view(call, i, *incoming[0])));
     }
+    if ((recipe.hands_out >> i & 1U) != 0) accumulate(graph_.input(node, i), value(graph_.output(node, i)));
     for (const Made1& one : made) {
       if (one.kind == SlotKind::Gradient && one.index == i) accumulate(graph_.input(node, i), one.held);
     }

@@ -1,6 +1,8 @@
 // `dsplan run`: carries the plan out, and says how far prediction and measurement agree.
 #include <fmt/format.h>
 
+#include <stdlib.h>
+
 #include <algorithm>
 #include <atomic>
 #include <csignal>
@@ -15,7 +17,10 @@
 #include "exec/host/host_backend.h"
 #include "exec/host/kernels.h"
 #include "exec/run.h"
+#include "io/locate.h"
+#include "io/loss_scaling.h"
 #include "io/receipt.h"
+#include "io/text.h"
 #include "planner/compare.h"
 #include "planner/executable.h"
 #include "planner/planned.h"
@@ -92,6 +97,43 @@ RunWords parse(const Words& words) {
   return said;
 }
 
+// Of the files that stand for NVMe: one for each run, so that two at a time do not meet.
+class RunFolder {
+ public:
+  RunFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "dsplan-run-XXXXXX").string();
+    const char* made = ::mkdtemp(pattern.data());
+    if (made == nullptr) throw Refusal("run", fmt::format("no folder \"{}\" can be made for files", pattern));
+    path_ = made;
+  }
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+  ~RunFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+LossScaling loss_scaling_of(const Job& job, const Request& request) {
+  LossScaling scaling;
+  if (job.training.grad_scaler) {
+    scaling = {LossScaling::Kind::GradScaler, 65'536, 2000};
+  } else if (job.training.dtype == DType::Float16 && job.training.runtime == Runtime::DeepSpeed) {
+    Document document;
+    document.root.kind = Value::Kind::Object;
+    if (request.deepspeed.given()) {
+      const std::string path = locate_bundled(Bundled::DeepSpeed, *request.deepspeed);
+      document = parse_hjson(path, read_file(path));
+    }
+    scaling = read_loss_scaling(document, job.training.zero.stage > 0);
+  }
+  return scaling;
+}
+
 exec::RunSettings settings_of(const Job& job, const RunWords& said) {
   exec::RunSettings settings;
   settings.optimizer = job.training.optimizer.kind;
@@ -152,11 +194,13 @@ int run_command(const Words& words) {
   const std::vector<Prediction> predictions = predict_asked(inputs.model, job);
   exec::RunOptions options;
   options.settings = settings_of(job, said);
+  options.settings.loss_scaling = loss_scaling_of(job, inputs.request);
   exec::HostOptions machine;
   machine.kernels = exec::host_kernels;
   const exec::HostBackend host(machine);
   options.backend = &host.table();
-  options.directory = std::filesystem::temp_directory_path().string();
+  const RunFolder folder;
+  options.directory = folder.path();
   options.memory = memory_of(job, plan.ranks, predictions);
   options.stop = &stop_asked;
   const auto before = std::signal(SIGINT, [](int signal) {
@@ -164,8 +208,9 @@ int run_command(const Words& words) {
     std::signal(signal, SIG_DFL);
   });
   std::vector<exec::RankPlan> plans;
-  for (const Executable& rank : plan.ranks) {
-    plans.push_back({inputs.model, plan.shapes.graphs, rank.schedule, rank.program});
+  for (std::size_t at = 0; at < plan.ranks.size(); ++at) {
+    const Executable& rank = plan.ranks[at];
+    plans.push_back({inputs.model, plan.graphs(at), rank.schedule, rank.program, plan.tensor_rank(at)});
   }
   const exec::RunResult result = exec::run(plans, options);
   std::signal(SIGINT, before);

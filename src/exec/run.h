@@ -29,6 +29,7 @@ struct RankRun {
   RankFigures figures;  // As far as the rank came.
   std::vector<double> losses;
   std::vector<PhaseTime> times;
+  std::vector<Runner::Step> steps;  // Of fp16 only.
 };
 
 struct RunResult {
@@ -41,8 +42,8 @@ struct RunResult {
   std::optional<std::size_t> parted;  // The event at which prediction and measurement part.
 };
 
-// `plans`: of ranks 0, 1, ... of the data-parallel group. Refuses (Refusal) what cannot be executed before anything
-// starts; every other way to end is a result.
+// `plans`: of ranks 0, 1, ...; those that share layers are neighbours. Refuses (Refusal) what cannot be executed before
+// anything starts; every other way to end is a result.
 [[nodiscard]] RunResult run(const std::vector<RankPlan>& plans, const RunOptions& options);
 
 }  // namespace dsplan::exec

@@ -106,6 +106,12 @@ Json rank_of(const RankFigures& rank) {
                {"pageable", number(rank.host.pageable)},
                {"peak", number(rank.host.peak)},
                {"per_node", number(rank.host.per_node)}};
+  const auto file = [&](const char* key, const std::optional<Bytes>& bytes) {
+    if (rank.host.nvme.value_or(Bytes(0)) > Bytes(0)) host[key] = number(bytes);
+  };
+  file("nvme", rank.host.nvme);
+  file("nvme_read", rank.host.nvme_read);
+  file("nvme_written", rank.host.nvme_written);
   Json absent = Json::array();
   for (const Absence& one : rank.absent) absent.push_back({{"what", one.what}, {"why", one.why}});
   return {{"rank", rank.rank},
