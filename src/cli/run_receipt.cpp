@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "io/locate.h"
+#include "io/plan_file.h"
 #include "io/receipt.h"
 #include "io/text.h"
 
@@ -13,6 +14,12 @@ namespace {
 ReceiptInputs inputs_of(const SimulateWords& words, const Request& request) {
   ReceiptInputs inputs;
   inputs.model = locate_model(words.model).document;
+  if (is_plan(*inputs.model)) {
+    SavedPlan plan = read_plan(*inputs.model);
+    inputs.model = std::move(plan.model);
+    inputs.deepspeed = std::move(plan.deepspeed);
+    inputs.training = std::move(plan.training);
+  }
   if (request.deepspeed.given()) {
     const std::string path = locate_bundled(Bundled::DeepSpeed, *request.deepspeed);
     inputs.deepspeed = parse_hjson(path, read_file(path));

@@ -1,0 +1,31 @@
+// Values of ours as ordered JSON values. Only for io's .cpp files, as it shows nlohmann/json.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "core/document.h"
+
+namespace dsplan::detail {
+
+// A parsed document's value, with the order of its keys.
+[[nodiscard]] inline nlohmann::ordered_json json_of(const Value& value) {
+  using Json = nlohmann::ordered_json;
+  switch (value.kind) {
+    case Value::Kind::Null: return nullptr;
+    case Value::Kind::Bool: return value.boolean;
+    case Value::Kind::Integer: return value.integer;
+    case Value::Kind::Real: return value.real;
+    case Value::Kind::String: return value.string;
+    case Value::Kind::Array: {
+      Json list = Json::array();
+      for (const Value& item : value.items) list.push_back(json_of(item));
+      return list;
+    }
+    case Value::Kind::Object: break;
+  }
+  Json object = Json::object();
+  for (const Member& member : value.members) object[member.key] = json_of(member.value);
+  return object;
+}
+
+}  // namespace dsplan::detail
