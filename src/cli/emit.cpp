@@ -14,6 +14,8 @@
 #include "core/error.h"
 #include "io/snapshot.h"
 #include "io/write_deepspeed.h"
+#include "planner/handover/checkpointing_call.h"
+#include "planner/handover/launch_line.h"
 #include "planner/predict.h"
 #include "sim/snapshot_of.h"
 
@@ -21,11 +23,14 @@ namespace dsplan {
 namespace {
 
 constexpr const char* kFooter =
-    "FORMAT is deepspeed (the whole configuration), plan (one file that the\n"
-    "other commands take as MODEL), or snapshot (PyTorch's memory snapshot,\n"
-    "binary: name a file with --out).";
+    "--format takes:\n"
+    "  deepspeed      the whole DeepSpeed JSON\n"
+    "  plan           one file that the other commands take as MODEL\n"
+    "  launch         the command that starts the job\n"
+    "  checkpointing  the Python that checkpoints as the job does\n"
+    "  snapshot       PyTorch's memory snapshot (binary: name it with --out)";
 
-constexpr std::array<std::string_view, 3> kFormats = {"deepspeed", "plan", "snapshot"};
+constexpr std::array<std::string_view, 5> kFormats = {"deepspeed", "plan", "launch", "checkpointing", "snapshot"};
 
 const std::string& format_in(const Request& request) {
   if (!request.format.given()) {
@@ -86,6 +91,13 @@ std::string plan_text(const Emitted& all) {
                    predict_asked(all.inputs.model, all.job));
 }
 
+std::string text_in(const std::string& format, const Emitted& all) {
+  if (format == "plan") return plan_text(all);
+  if (format == "launch") return launch_line(all.inputs.model, all.job);
+  if (format == "checkpointing") return checkpointing_call(all.inputs.model, all.job);
+  return deepspeed_text(all);
+}
+
 }  // namespace
 
 int emit_command(const Words& words) {
@@ -98,7 +110,7 @@ int emit_command(const Words& words) {
   said.renew = format == "plan";
   Output output(said.options.out.value_or(""));
   const Emitted all = read(said);
-  output.add(format == "plan" ? plan_text(all) : deepspeed_text(all));
+  output.add(text_in(format, all));
   output.finish();
   return kDone;
 }

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "io/calibration.h"
 #include "io/deepspeed.h"
 #include "io/launch_line.h"
@@ -95,6 +97,23 @@ std::string in_words(const std::vector<InputChange>& changes) {
       fmt::format("`dsplan emit {} --format plan --out NEW.json` writes it anew", plan.path))});
 }
 
+// In a plan everything is said; what nobody had said before it was written stays known as such.
+std::vector<ResolvedInput> assumed_in(const PlanParts& parts, const Job& job) {
+  std::vector<ResolvedInput> assumed;
+  for (const ResolvedInput& before : parts.assumed) {
+    const bool still = std::any_of(job.inputs.begin(), job.inputs.end(), [&](const ResolvedInput& now) {
+      return now.name == before.name && now.value == before.value && now.origin != Origin::Derived;
+    });
+    if (still) assumed.push_back(before);
+  }
+  for (ResolvedInput& now : job.assumptions()) {
+    const bool known = std::any_of(assumed.begin(), assumed.end(),
+                                   [&](const ResolvedInput& one) { return one.name == now.name; });
+    if (!known) assumed.push_back(std::move(now));
+  }
+  return assumed;
+}
+
 SavedPlan written_by_us(const PlanParts& parts, const ModelSpec& model, const Job& job,
                         const std::vector<Prediction>& predictions) {
   SavedPlan plan;
@@ -114,7 +133,7 @@ SavedPlan written_by_us(const PlanParts& parts, const ModelSpec& model, const Jo
   plan.cluster = parts.cluster;
   plan.calibration = parts.calibration;
   for (const Prediction& prediction : predictions) plan.ranks.push_back(figure_rows(prediction));
-  plan.resolved = job.inputs;
+  plan.assumed = assumed_in(parts, job);
   return plan;
 }
 
@@ -136,6 +155,7 @@ PlanParts plan_parts(const Sources& sources, const std::string& source) {
     if (!parts.hardware && !parts.cluster) parts.hardware = plan.hardware;
     if (!parts.cluster) parts.cluster = plan.cluster;
     if (!parts.calibration) parts.calibration = plan.calibration;
+    parts.assumed = plan.assumed;
   } else {
     parts.model_name = model->model;
     parts.model = model->content;

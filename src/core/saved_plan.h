@@ -27,8 +27,8 @@ struct SavedPlan {
   std::optional<Document> hardware;
   std::optional<Document> cluster;
   std::optional<Document> calibration;
-  std::vector<BaselineRank> ranks;      // What was predicted.
-  std::vector<ResolvedInput> resolved;  // Of the job when it was written: name, value, origin.
+  std::vector<BaselineRank> ranks;     // What was predicted.
+  std::vector<ResolvedInput> assumed;  // What nobody had said when it was written: name, value, reason.
 };
 
 // Of which files a plan is made beside what is written anew from the job (its DeepSpeed JSON and training file).
@@ -40,6 +40,7 @@ struct PlanParts {
   std::optional<Document> hardware;
   std::optional<Document> cluster;
   std::optional<Document> calibration;
+  std::vector<ResolvedInput> assumed;  // Of the plan that it is made from: what is still so stays assumed.
 };
 
 }  // namespace dsplan

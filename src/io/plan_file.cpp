@@ -21,8 +21,8 @@ class Reader {
     into.source = read_head(reader, "plan");
     faults_.throw_if_any();  // What another version holds is not for us to judge.
     detail::need(reader, {"written", "fingerprint", "model", "deepspeed", "training", "hardware", "cluster",
-                          "calibration", "ranks", "resolved"});
-    for (const char* key : {"written", "model", "training", "ranks", "resolved"}) {
+                          "calibration", "ranks", "assumed"});
+    for (const char* key : {"written", "model", "training", "ranks", "assumed"}) {
       if (document_.root.find(key) != nullptr && !reader.has(key)) {
         reader.fault(key, fmt::format("\"{}\" must not be null", key));
       }
@@ -39,7 +39,7 @@ class Reader {
     into.cluster = part(reader, "cluster");
     into.calibration = part(reader, "calibration");
     if (const Value* ranks = reader.array("ranks")) into.ranks = detail::read_ranks(reader, *ranks, "a plan");
-    if (const Value* list = reader.array("resolved")) into.resolved = detail::read_resolved(document_, *list, faults_);
+    if (const Value* list = reader.array("assumed")) into.assumed = read_assumed(*list);
     reader.refuse_unread("a plan");
     faults_.throw_if_any();
     return into;
@@ -63,6 +63,23 @@ class Reader {
     reader.refuse_unread("the model of a plan");
   }
 
+  std::vector<ResolvedInput> read_assumed(const Value& list) {
+    std::vector<ResolvedInput> inputs;
+    for (const Value& item : list.items) {
+      if (!detail::is_object(document_, item, "an assumed input", faults_)) continue;
+      ObjectReader reader(document_, item, faults_);
+      detail::need(reader, {"name", "value", "reason"});
+      ResolvedInput input;
+      input.name = detail::kept_text(reader, "name");
+      input.value = detail::kept_text(reader, "value");
+      input.reason = detail::kept_text(reader, "reason");
+      input.origin = Origin::Assumed;
+      reader.refuse_unread("an assumed input");
+      inputs.push_back(std::move(input));
+    }
+    return inputs;
+  }
+
   // A plan is whole: what would be read from other files stands in parts of its own.
   void read_training(const Value& value, SavedPlan& into) {
     into.training = inside(value);
@@ -83,6 +100,15 @@ std::string part_text(const std::optional<Document>& part, std::size_t indent) {
   if (!part) return "null";
   detail::write_value(part->root, indent, text);
   return text;
+}
+
+std::string assumed_text(const std::vector<ResolvedInput>& inputs) {
+  std::string text = "[";
+  for (const ResolvedInput& input : inputs) {
+    text += fmt::format("{}\n  {{\"name\": {}, \"value\": {}, \"reason\": {}}}", text.size() == 1 ? "" : ",",
+                        detail::quoted(input.name), detail::quoted(input.value), detail::quoted(input.reason));
+  }
+  return text + (inputs.empty() ? "]" : "\n ]");
 }
 
 }  // namespace
@@ -112,7 +138,7 @@ std::string plan_json(const SavedPlan& plan) {
   text += member("cluster", part_text(plan.cluster, 1));
   text += member("calibration", part_text(plan.calibration, 1));
   text += member("ranks", detail::ranks_text(plan.ranks));
-  text += member("resolved", detail::resolved_text(plan.resolved));
+  text += member("assumed", assumed_text(plan.assumed));
   text += fmt::format(" \"model\": {{\n  \"name\": {},\n  \"config\": {}\n }}\n}}\n", detail::quoted(plan.model_name),
                       part_text(plan.model, 2));
   return text;

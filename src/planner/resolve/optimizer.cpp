@@ -153,6 +153,7 @@ void by_json(Resolver& resolver, const OptimizerInput& in) {
   } else {
     return resolver.not_modelled(in.type.place, fmt::format("optimizer \"{}\"", *in.type));
   }
+  optimizer.weight_decay = in.weight_decay.value_or(0);
   resolver.given("optimizer", optimizer_text(resolver.training()), in.type.place, "--optimizer");
 }
 

@@ -128,7 +128,8 @@ void announce_misread(Resolver& resolver, const DeepSpeedInput& ds) {
   announce_unit(resolver, ds.zero.reduce_bucket_size, "reduce_bucket_size", false);
   announce_unit(resolver, ds.zero.prefetch_bucket_size, "stage3_prefetch_bucket_size", true);
   const Training& training = resolver.job.training;
-  if (ds.zero.max_live_parameters.given() && training.zero.stage == 3) {
+  const bool chosen = training.zero.max_live_parameters != Zero{}.max_live_parameters;
+  if (ds.zero.max_live_parameters.given() && chosen && training.zero.stage == 3) {
     resolver.job.notices.push_back(
         {Notice::Kind::Announcement,
          ds.zero.max_live_parameters.place,
