@@ -133,6 +133,7 @@ SavedPlan written_by_us(const PlanParts& parts, const ModelSpec& model, const Jo
   plan.cluster = parts.cluster;
   plan.calibration = parts.calibration;
   for (const Prediction& prediction : predictions) plan.ranks.push_back(figure_rows(prediction));
+  if (!predictions.empty()) plan.time = predictions.front().time;
   plan.assumed = assumed_in(parts, job);
   return plan;
 }
@@ -184,16 +185,12 @@ std::string plan_file(const PlanParts& parts, const ModelSpec& model, const Job&
   return text;
 }
 
-void check_fingerprint(const SavedPlan& plan) {
-  const Inputs inputs = inputs_of(plan);
-  const std::string now = fingerprint(inputs.model, resolve(inputs));
-  if (now != plan.fingerprint) refuse_stale(plan, now);
+void refuse_training_file(const SimulateWords& said) {
+  throw Refusal({said.options.training.place.says("a plan is its own training file", "say it by options")});
 }
 
 Inputs gather_plan(const SavedPlan& plan, const Sources& sources, const SimulateWords& said) {
-  if (said.options.training.given()) {
-    throw Refusal({said.options.training.place.says("a plan is its own training file", "say it by options")});
-  }
+  if (said.options.training.given()) refuse_training_file(said);
   const Inputs alone = inputs_of(plan);
   const Job as_saved = resolve(alone);
   const std::string own = fingerprint(alone.model, as_saved);

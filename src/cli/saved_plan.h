@@ -26,7 +26,7 @@ namespace dsplan {
 // inputs, unless `said.renew`. Where the options change the fingerprint, a notice says so.
 [[nodiscard]] Inputs gather_plan(const SavedPlan& plan, const Sources& sources, const SimulateWords& said);
 
-// Refuses a plan whose inputs resolve to another fingerprint than it says.
-void check_fingerprint(const SavedPlan& plan);
+// Refuses --training, which must be given, beside a plan.
+[[noreturn]] void refuse_training_file(const SimulateWords& said);
 
 }  // namespace dsplan

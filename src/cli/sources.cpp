@@ -93,6 +93,8 @@ class SourceReader {
     Request below;
     if (said_.options.training.given()) {
       attempt(faults_, [&] {
+        const auto& model = sources_[SourceKind::Model];
+        if (model && is_plan(model->content)) refuse_training_file(said_);
         read_one(SourceKind::Training, *said_.options.training);
         below = read_training(sources_[SourceKind::Training]->content);
       });

@@ -10,6 +10,7 @@
 #include "core/document.h"
 #include "core/inputs.h"
 #include "core/job.h"
+#include "core/step_time.h"
 
 namespace dsplan {
 
@@ -28,6 +29,7 @@ struct SavedPlan {
   std::optional<Document> cluster;
   std::optional<Document> calibration;
   std::vector<BaselineRank> ranks;     // What was predicted.
+  std::optional<StepTime> time;        // Of the first of them, as far as a plan keeps it: no phases, no rates.
   std::vector<ResolvedInput> assumed;  // What nobody had said when it was written: name, value, reason.
 };
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/receipt.h"
 #include "io/kept_figures.h"
 #include "io/measured_file.h"
 #include "io/own_file.h"
@@ -21,7 +22,7 @@ class Reader {
     into.source = read_head(reader, "plan");
     faults_.throw_if_any();  // What another version holds is not for us to judge.
     detail::need(reader, {"written", "fingerprint", "model", "deepspeed", "training", "hardware", "cluster",
-                          "calibration", "ranks", "assumed"});
+                          "calibration", "ranks", "time", "assumed"});
     for (const char* key : {"written", "model", "training", "ranks", "assumed"}) {
       if (document_.root.find(key) != nullptr && !reader.has(key)) {
         reader.fault(key, fmt::format("\"{}\" must not be null", key));
@@ -39,6 +40,7 @@ class Reader {
     into.cluster = part(reader, "cluster");
     into.calibration = part(reader, "calibration");
     if (const Value* ranks = reader.array("ranks")) into.ranks = detail::read_ranks(reader, *ranks, "a plan");
+    if (const Value* time = reader.object("time")) into.time = read_time(*time);
     if (const Value* list = reader.array("assumed")) into.assumed = read_assumed(*list);
     reader.refuse_unread("a plan");
     faults_.throw_if_any();
@@ -61,6 +63,25 @@ class Reader {
     if (config != nullptr) into.model = inside(*config);
     if (config == nullptr && !reader.has("config")) reader.fault("config", "\"config\" must be the whole config.json");
     reader.refuse_unread("the model of a plan");
+  }
+
+  StepTime read_time(const Value& value) {
+    ObjectReader reader(document_, value, faults_);
+    detail::need(reader, {"total", "low", "high", "tokens_per_second", "calibrated", "basis"});
+    StepTime time;
+    const auto positive = [&](const char* key) {
+      const double number = reader.number(key).value_or(0);
+      if (number < 0) reader.fault(key, fmt::format("\"{}\" must not be negative", key));
+      return number;
+    };
+    time.total = positive("total");
+    time.low = positive("low");
+    time.high = positive("high");
+    time.tokens_per_second = positive("tokens_per_second");
+    time.calibrated = reader.boolean("calibrated").value_or(false);
+    time.basis = detail::kept_text(reader, "basis");
+    reader.refuse_unread("the time of a plan");
+    return time;
   }
 
   std::vector<ResolvedInput> read_assumed(const Value& list) {
@@ -102,6 +123,20 @@ std::string part_text(const std::optional<Document>& part, std::size_t indent) {
   return text;
 }
 
+// Seconds.
+std::string time_text(const std::optional<StepTime>& time) {
+  if (!time) return "null";
+  const auto number = [](double real) {
+    Value value;
+    value.kind = Value::Kind::Real;
+    value.real = real;
+    return canonical_json(value);
+  };
+  return fmt::format(R"({{"total": {}, "low": {}, "high": {}, "tokens_per_second": {}, "calibrated": {}, "basis": {}}})",
+                     number(time->total), number(time->low), number(time->high), number(time->tokens_per_second),
+                     time->calibrated, detail::quoted(time->basis));
+}
+
 std::string assumed_text(const std::vector<ResolvedInput>& inputs) {
   std::string text = "[";
   for (const ResolvedInput& input : inputs) {
@@ -138,6 +173,7 @@ std::string plan_json(const SavedPlan& plan) {
   text += member("cluster", part_text(plan.cluster, 1));
   text += member("calibration", part_text(plan.calibration, 1));
   text += member("ranks", detail::ranks_text(plan.ranks));
+  text += member("time", time_text(plan.time));
   text += member("assumed", assumed_text(plan.assumed));
   text += fmt::format(" \"model\": {{\n  \"name\": {},\n  \"config\": {}\n }}\n}}\n", detail::quoted(plan.model_name),
                       part_text(plan.model, 2));
