@@ -291,7 +291,7 @@ void resolve_optimizer(Resolver& resolver) {
     trainers_default(resolver);
   } else {
     resolver.training().optimizer = {};
-    resolver.assumed("optimizer", "adamw (fused)", "nothing names it", "--optimizer");
+    resolver.assumed("optimizer", optimizer_text(resolver.training()), "nothing names it", "--optimizer");
   }
   resolve_groups(resolver);
   if (resolver.deepspeed()) {
