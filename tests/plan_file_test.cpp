@@ -56,16 +56,19 @@ void says(const Ran& ran, int code, const std::string& part) {
 
 TEST_CASE("a plan predicts what the words that made it predict") {
   const Bench at;
-  spill(at.folder / "ds.json", R"({"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true}, "gradient_clipping": 0.5,
+  spill(at.folder / "ds.json",
+        R"({"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true}, "gradient_clipping": 0.5,
     "zero_optimization": {"stage": 2, "reduce_bucket_size": 2e4, "offload_optimizer": {"device": "cpu", "pin_memory": false}}})");
   spill(at.folder / "args.yaml", "bf16: true\nper_device_train_batch_size: 2\ngradient_accumulation_steps: 2\n");
-  spill(at.folder / "groups.json", R"({"dsplan": 1, "kind": "checkpoint", "source": "x", "groups": [[0, 1, "recompute"]]})");
+  spill(at.folder / "groups.json",
+        R"({"dsplan": 1, "kind": "checkpoint", "source": "x", "groups": [[0, 1, "recompute"]]})");
   for (const std::string words :
        {"tiny-llama", "tiny-llama --gpus 2 --hardware h100-sxm --autocast bf16 --optimizer sgd:foreach",
         "tiny-llama --zero-stage 3 --gpus 4 --hardware h100-sxm --checkpoint full",
         "tiny-llama --deepspeed ds.json --gpus 4 --cluster 8xh100 --checkpoint groups.json",
         "tiny-llama --zero-stage 1 --gpus 2 --lora r=8,targets=q_proj+v_proj,dtype=fp32 --freeze *embed*",
-        "tiny-llama --training args.yaml --gpus 2 --capacity 1GiB --reserve 1MiB", "tiny-llama --seq-list 32,64 --rank all",
+        "tiny-llama --training args.yaml --gpus 2 --capacity 1GiB --reserve 1MiB",
+        "tiny-llama --seq-list 32,64 --rank all",
         "tiny-llama --tp 2 --gpus 4 --alloc-conf expandable_segments:True --zero-stage 1",
         "tiny-llama --gpus 2 --checkpoint keep:linear --loss chunked:4 --seq 64 -- accelerate launch --mixed_precision "
         "bf16 --num_processes 2 train.py"}) {
@@ -97,7 +100,8 @@ TEST_CASE("options stand above a plan as above a training file, and a changed jo
   at.plan(kZero3);
   const Ran ran = at.run("simulate p.json --micro-batch 2 --gpus 8 --format json");
   says(ran, 0,
-       "p.json:6:17: note: what is said beside the plan changes it: GPUs 4 -> 8, micro-batch 1 -> 2; the plan's own figures are not of this job");
+       "p.json:6:17: note: what is said beside the plan changes it: GPUs 4 -> 8, micro-batch 1 -> 2; the plan's own "
+       "figures are not of this job");
 }
 
 TEST_CASE("a plan that was edited is refused until it is written anew") {
@@ -116,7 +120,8 @@ TEST_CASE("a plan that was edited is refused until it is written anew") {
 TEST_CASE("files beside a plan replace its parts, except the training file") {
   const Bench at;
   at.plan(kZero3);
-  spill(at.folder / "ds.json", R"({"bf16": {"enabled": true}, "zero_optimization": {"stage": 3, "reduce_bucket_size": 1000}})");
+  spill(at.folder / "ds.json",
+        R"({"bf16": {"enabled": true}, "zero_optimization": {"stage": 3, "reduce_bucket_size": 1000}})");
   const Json replaced = at.prediction("p.json --deepspeed ds.json --hardware a100-sxm-80");
   const Json direct = at.prediction("tiny-llama --gpus 4 --hardware a100-sxm-80 --seq 64 --deepspeed ds.json");
   CHECK(replaced == direct);
@@ -166,7 +171,8 @@ TEST_CASE("broken plans are refused where they are broken") {
   broken(R"("gpus": 4)", R"("gpsu": 4)", "unknown key \"gpsu\"");
   broken(R"("gpus": 4)", R"("hardware": "h100-sxm", "gpus": 4)", "\"hardware\" names a file, and a plan is whole");
   broken(R"("stage": 3)", R"("stage": 7)", "ZeRO stage 7 does not exist");
-  broken(R"("overlap_comm")", R"("overlap_com")", "unknown key \"overlap_com\" in zero_optimization: DeepSpeed forbids it");
+  broken(R"("overlap_comm")", R"("overlap_com")",
+         "unknown key \"overlap_com\" in zero_optimization: DeepSpeed forbids it");
   broken(R"("hidden_size": 64)", R"("hidden_size": "64")", "hidden_size");
   broken(R"("memory.peak.requested")", R"("memry.peak.requested")", "no row \"memry.peak.requested\"");
   broken(R"("rank": 0)", R"("rank": "0")", "\"rank\"");
@@ -192,7 +198,8 @@ TEST_CASE("broken plans are refused where they are broken") {
 TEST_CASE("what no plan can say is refused when it is written") {
   const Bench at;
   says(at.run("emit tiny-llama --format plam"), 2, "no format \"plam\" of emit; did you mean plan?");
-  says(at.run("emit tiny-llama --format deepspeed"), 2, "is trained by plain PyTorch here, which no DeepSpeed JSON can say");
+  says(at.run("emit tiny-llama --format deepspeed"), 2,
+       "is trained by plain PyTorch here, which no DeepSpeed JSON can say");
   says(at.run("emit tiny-llama"), 2, "--format: error: is missing");
 }
 

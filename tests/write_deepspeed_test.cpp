@@ -48,16 +48,16 @@ Json zero(Dice& dice, std::int64_t stage) {
   const auto size = [&](const char* key) {
     if (dice.one_in(3)) block[key] = dice.of<std::int64_t>({1, 1000, 100'000, 20'000'000, 600'000'000});
   };
-  for (const char* key : {"contiguous_gradients", "reduce_scatter", "overlap_comm", "round_robin_gradients",
-                          "use_multi_rank_bucket_allreduce", "stage3_gather_16bit_weights_on_model_save",
-                          "stage3_use_all_reduce_for_fetch_params", "stage3_allgather_sequential",
-                          "zero_quantized_weights"}) {
+  for (const char* key :
+       {"contiguous_gradients", "reduce_scatter", "overlap_comm", "round_robin_gradients",
+        "use_multi_rank_bucket_allreduce", "stage3_gather_16bit_weights_on_model_save",
+        "stage3_use_all_reduce_for_fetch_params", "stage3_allgather_sequential", "zero_quantized_weights"}) {
     flag(key);
   }
-  for (const char* key : {"reduce_bucket_size", "sub_group_size", "stage3_prefetch_bucket_size",
-                          "stage3_param_persistence_threshold", "stage3_model_persistence_threshold",
-                          "stage3_max_live_parameters", "stage3_max_reuse_distance",
-                          "stage3_module_granularity_threshold"}) {
+  for (const char* key :
+       {"reduce_bucket_size", "sub_group_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold",
+        "stage3_model_persistence_threshold", "stage3_max_live_parameters", "stage3_max_reuse_distance",
+        "stage3_module_granularity_threshold"}) {
     size(key);
   }
   if (dice.one_in(4)) block["zero_hpz_partition_size"] = dice.of<int>({0, 1, 2, 4});
@@ -111,8 +111,9 @@ Request random_request(Dice& dice, bool deepspeed) {
   if (!deepspeed && dice.one_in(4)) set(request.zero_grad_set_to_none, false, "--set");
   if (dice.one_in(3)) set(request.max_grad_norm, dice.of<double>({0.0, 2.0}), "--training");
   if (dice.one_in(3)) {
-    set(request.optimizer, std::string(dice.of<const char*>({"adamw:foreach", "adam:for-loop", "adamw:fused", "sgd",
-                                                             "adafactor", "adamw_bnb_8bit", "lion", "rmsprop"})),
+    set(request.optimizer,
+        std::string(dice.of<const char*>({"adamw:foreach", "adam:for-loop", "adamw:fused", "sgd", "adafactor",
+                                          "adamw_bnb_8bit", "lion", "rmsprop"})),
         "--optimizer");
     if (dice.one_in(3)) set(request.weight_decay, 0.1, "--training");
   }
@@ -123,8 +124,8 @@ Request random_request(Dice& dice, bool deepspeed) {
                                           "groups:0-2,4,5=reentrant", "groups:1-3,4=keep+linear,5"})),
         "--checkpoint");
     if (dice.one_in(3)) {
-      set(request.checkpoint_impl,
-          std::string(dice.of<const char*>({"reentrant", "non_reentrant", "deepspeed"})), "--checkpoint-impl");
+      set(request.checkpoint_impl, std::string(dice.of<const char*>({"reentrant", "non_reentrant", "deepspeed"})),
+          "--checkpoint-impl");
     }
     if (dice.one_in(4)) set(request.preserve_rng_state, false, "--training");
   }
@@ -318,7 +319,8 @@ TEST_CASE("the words of --checkpoint are found again from the groups") {
     Request request = {};
     set(request.checkpoint, std::string(words), "--checkpoint");
     const Checkpointing made = resolve_checkpointing(request, model, CheckpointKind::NonReentrant);
-    CHECK(checkpoint_words(made, model.dims.layers) == (std::string(words) == "groups:1-3=reentrant" ? "groups:1-3" : words));
+    CHECK(checkpoint_words(made, model.dims.layers) ==
+          (std::string(words) == "groups:1-3=reentrant" ? "groups:1-3" : words));
   }
 }
 

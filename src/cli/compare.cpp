@@ -154,7 +154,8 @@ std::vector<PredictedRank> predictions_in(const Document& document, const Receip
   const Inputs inputs = gather_plan(read_plan(document), {}, alone);
   const Job job = resolve(inputs);
   if (job.parallelism.world != receipt.world) {
-    throw Refusal(document.path, fmt::format("is of {} ranks, and {} were measured", job.parallelism.world, receipt.world));
+    throw Refusal(document.path,
+                  fmt::format("is of {} ranks, and {} were measured", job.parallelism.world, receipt.world));
   }
   std::vector<PredictedRank> ranks;
   for (const RankFigures& measured : receipt.ranks) {

@@ -1,4 +1,6 @@
 // `dsplan emit`: a job as files of other tools, and as a plan.
+#include "cli/emit.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -14,10 +16,13 @@
 #include "core/error.h"
 #include "io/snapshot.h"
 #include "io/write_deepspeed.h"
+#include "io/write_html.h"
+#include "io/write_perfetto.h"
 #include "planner/handover/checkpointing_call.h"
 #include "planner/handover/launch_line.h"
 #include "planner/predict.h"
 #include "sim/snapshot_of.h"
+#include "sim/timeline_of.h"
 
 namespace dsplan {
 namespace {
@@ -28,9 +33,12 @@ constexpr const char* kFooter =
     "  plan           one file that the other commands take as MODEL\n"
     "  launch         the command that starts the job\n"
     "  checkpointing  the Python that checkpoints as the job does\n"
+    "  perfetto       a trace for ui.perfetto.dev; its axis counts events\n"
+    "  html           the prediction as one page\n"
     "  snapshot       PyTorch's memory snapshot (binary: name it with --out)";
 
-constexpr std::array<std::string_view, 5> kFormats = {"deepspeed", "plan", "launch", "checkpointing", "snapshot"};
+constexpr std::array<std::string_view, 7> kFormats = {"deepspeed", "plan", "launch",  "checkpointing",
+                                                      "perfetto",  "html", "snapshot"};
 
 const std::string& format_in(const Request& request) {
   if (!request.format.given()) {
@@ -57,6 +65,17 @@ int emit_snapshot(const SimulateWords& said) {
   return kDone;
 }
 
+int emit_picture(const SimulateWords& said, const std::string& format) {
+  Output output(said.options.out.value_or(""));
+  const Predicted predicted = predicted_schedule(said, "--format " + format);
+  const Timeline timeline =
+      timeline_of(predicted.schedule, predicted.inputs.model, predicted.config, predicted.job.stream_frees);
+  output.add(format == "html" ? html_page(timeline, predicted.prediction, predicted.job)
+                              : perfetto_json(timeline, predicted.prediction));
+  output.finish();
+  return kDone;
+}
+
 // A job, and the files behind it.
 struct Emitted {
   Sources sources;
@@ -73,32 +92,27 @@ Emitted read(const SimulateWords& said) {
   return all;
 }
 
-std::string deepspeed_text(const Emitted& all) {
-  const PlanParts parts = plan_parts(all.sources, {});
-  const ModelSpec& model = all.inputs.model;
-  const Training& t = all.job.training;
-  std::string text =
-      parts.deepspeed ? deepspeed_json(model, all.job, parts.deepspeed->root) : deepspeed_json(model, all.job);
-  if (!optimizer_in_deepspeed_json(t)) {
+std::string deepspeed_text(const PlanParts& parts, const ModelSpec& model, const Job& job) {
+  std::string text = parts.deepspeed ? deepspeed_json(model, job, parts.deepspeed->root) : deepspeed_json(model, job);
+  if (!optimizer_in_deepspeed_json(job.training)) {
     say(fmt::format("note: DeepSpeed does not make {} by name: the script hands it to deepspeed.initialize\n",
-                    optimizer_text(t)));
+                    optimizer_text(job.training)));
   }
   return text;
 }
 
-std::string plan_text(const Emitted& all) {
-  return plan_file(plan_parts(all.sources, "dsplan emit"), all.inputs.model, all.job,
-                   predict_asked(all.inputs.model, all.job));
-}
-
-std::string text_in(const std::string& format, const Emitted& all) {
-  if (format == "plan") return plan_text(all);
-  if (format == "launch") return launch_line(all.inputs.model, all.job);
-  if (format == "checkpointing") return checkpointing_call(all.inputs.model, all.job);
-  return deepspeed_text(all);
-}
-
 }  // namespace
+
+std::string emitted(std::string_view format, const PlanParts& parts, const ModelSpec& model, const Job& job,
+                    const std::string& option) {
+  if (format == "deepspeed") return deepspeed_text(parts, model, job);
+  if (format == "plan") return plan_file(parts, model, job, predict_asked(model, job));
+  if (format == "launch") return launch_line(model, job);
+  if (format == "checkpointing") return checkpointing_call(model, job);
+  std::string hint = did_you_mean(format, {"deepspeed", "plan", "launch", "checkpointing"});
+  if (hint.empty()) hint = "formats are deepspeed, plan, launch, checkpointing";
+  throw Refusal(option, fmt::format("no format \"{}\"", format), std::move(hint));
+}
 
 int emit_command(const Words& words) {
   CommandExtras extras;
@@ -107,10 +121,11 @@ int emit_command(const Words& words) {
   SimulateWords said = parse_simulate("emit", words, extras);
   const std::string format = format_in(said.options);
   if (format == "snapshot") return emit_snapshot(said);
+  if (format == "perfetto" || format == "html") return emit_picture(said, format);
   said.renew = format == "plan";
   Output output(said.options.out.value_or(""));
   const Emitted all = read(said);
-  output.add(text_in(format, all));
+  output.add(emitted(format, plan_parts(all.sources, "dsplan emit"), all.inputs.model, all.job, "--format"));
   output.finish();
   return kDone;
 }

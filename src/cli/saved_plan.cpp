@@ -107,8 +107,8 @@ std::vector<ResolvedInput> assumed_in(const PlanParts& parts, const Job& job) {
     if (still) assumed.push_back(before);
   }
   for (ResolvedInput& now : job.assumptions()) {
-    const bool known = std::any_of(assumed.begin(), assumed.end(),
-                                   [&](const ResolvedInput& one) { return one.name == now.name; });
+    const bool known =
+        std::any_of(assumed.begin(), assumed.end(), [&](const ResolvedInput& one) { return one.name == now.name; });
     if (!known) assumed.push_back(std::move(now));
   }
   return assumed;

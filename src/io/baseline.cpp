@@ -37,7 +37,8 @@ class Reader {
     into.command = words(reader, "command");
     if (const Value* command = document_.root.find("command"))
       into.command_place = place_at(document_, command->offset);
-    if (const Value* written = reader.object("written")) into.written = detail::read_versions(document_, *written, faults_);
+    if (const Value* written = reader.object("written"))
+      into.written = detail::read_versions(document_, *written, faults_);
     into.fingerprint = reader.string("fingerprint").value_or("");
     into.model_sha256 = reader.string("model_sha256").value_or("");
     if (const Value* ranks = reader.array("ranks")) into.ranks = detail::read_ranks(reader, *ranks, "a baseline");

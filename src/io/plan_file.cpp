@@ -132,9 +132,10 @@ std::string time_text(const std::optional<StepTime>& time) {
     value.real = real;
     return canonical_json(value);
   };
-  return fmt::format(R"({{"total": {}, "low": {}, "high": {}, "tokens_per_second": {}, "calibrated": {}, "basis": {}}})",
-                     number(time->total), number(time->low), number(time->high), number(time->tokens_per_second),
-                     time->calibrated, detail::quoted(time->basis));
+  return fmt::format(
+      R"({{"total": {}, "low": {}, "high": {}, "tokens_per_second": {}, "calibrated": {}, "basis": {}}})",
+      number(time->total), number(time->low), number(time->high), number(time->tokens_per_second), time->calibrated,
+      detail::quoted(time->basis));
 }
 
 std::string assumed_text(const std::vector<ResolvedInput>& inputs) {

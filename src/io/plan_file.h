@@ -8,9 +8,9 @@
 
 namespace dsplan {
 
-// Faults, together and with their places: another kind, missing and unknown keys, wrong types, rows that nobody knows or
-// that stand twice, no rank at all, a training part that names files. Of another file version nothing but that is said.
-// Whether the parts are what they claim to be is for those to say who read them.
+// Faults, together and with their places: another kind, missing and unknown keys, wrong types, rows that nobody knows
+// or that stand twice, no rank at all, a training part that names files. Of another file version nothing but that is
+// said. Whether the parts are what they claim to be is for those to say who read them.
 [[nodiscard]] SavedPlan read_plan(const Document& document);
 
 [[nodiscard]] bool is_plan(const Document& document);

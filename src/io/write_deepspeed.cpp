@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "io/deepspeed_keys.h"
-#include "io/json_of.h"
+#include "io/write_value.h"
 
 namespace dsplan {
 namespace {
@@ -234,9 +234,9 @@ Json complete(const ModelSpec& model, const Job& job) {
 
 // Keys of the user's own that decide no byte: what the reader calls inert, and the optimizer's hyperparameters.
 bool may_stay(std::string_view path) {
-  constexpr std::string_view kHyper[] = {"optimizer.params.lr", "optimizer.params.betas", "optimizer.params.eps",
-                                         "optimizer.params.weight_decay", "prescale_gradients",
-                                         "gradient_predivide_factor", "gradient_allreduce_op"};
+  constexpr std::string_view kHyper[] = {
+      "optimizer.params.lr", "optimizer.params.betas",    "optimizer.params.eps", "optimizer.params.weight_decay",
+      "prescale_gradients",  "gradient_predivide_factor", "gradient_allreduce_op"};
   for (const std::string_view one : kHyper) {
     if (one == path) return true;
   }

@@ -1,8 +1,8 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "io/json_of.h"
 #include "io/receipt.h"
+#include "io/write_value.h"
 
 namespace dsplan {
 namespace {
@@ -17,7 +17,9 @@ Json number(const std::optional<Elements>& count) { return count ? Json(count->v
 Json number(const std::optional<std::int64_t>& value) { return value ? Json(*value) : Json(nullptr); }
 Json text(const std::optional<std::string>& said) { return said ? Json(*said) : Json(nullptr); }
 
-Json part(const std::optional<Document>& document) { return document ? detail::json_of(document->root) : Json(nullptr); }
+Json part(const std::optional<Document>& document) {
+  return document ? detail::json_of(document->root) : Json(nullptr);
+}
 
 Json environment_of(const ReceiptEnvironment& e) {
   return {{"gpu", text(e.gpu)},

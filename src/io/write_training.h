@@ -8,10 +8,10 @@
 
 namespace dsplan {
 
-// Kind "training": ranks, batch shape, execution, checkpointing, allocator and versions, each written out. Under DeepSpeed
-// without what the job's JSON says (deepspeed_json): stage, micro-batch, accumulation, dtypes, clipping, and the optimizer
-// unless the script makes it. The machine is named by files of its own; a capacity, a reserve and a host's memory stand
-// here where they were given and not derived from those. `source`: who made it.
+// Kind "training": ranks, batch shape, execution, checkpointing, allocator and versions, each written out. Under
+// DeepSpeed without what the job's JSON says (deepspeed_json): stage, micro-batch, accumulation, dtypes, clipping, and
+// the optimizer unless the script makes it. The machine is named by files of its own; a capacity, a reserve and a
+// host's memory stand here where they were given and not derived from those. `source`: who made it.
 //
 // Refused by name: what no key of the training file says (torch.amp.GradScaler).
 [[nodiscard]] std::string training_json(const ModelSpec& model, const Job& job, const std::string& source);

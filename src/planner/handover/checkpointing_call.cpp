@@ -105,7 +105,8 @@ std::string enabled_by_transformers(const ModelSpec& model, const Job& job, std:
   }
   std::string text;
   if (!group.kept.empty()) {
-    text += "import functools\n\nimport torch\nfrom torch.utils.checkpoint import create_selective_checkpoint_contexts\n\n";
+    text +=
+        "import functools\n\nimport torch\nfrom torch.utils.checkpoint import create_selective_checkpoint_contexts\n\n";
   } else if (step == 1) {
     text += fmt::format("# TrainingArguments: gradient_checkpointing=True, gradient_checkpointing_kwargs={}\n",
                         options_of(model, job, group));
@@ -245,8 +246,8 @@ std::string checkpointing_call(const ModelSpec& model, const Job& job) {
   const Checkpointing& c = t.checkpoint;
   if (!c.modules.empty()) return head(model, job) + around_modules(model, job);
   if (c.groups.empty()) return head(model, job) + "model.gradient_checkpointing_disable()\n";
-  const bool selective_deepspeed =
-      c.by_deepspeed() && std::any_of(c.groups.begin(), c.groups.end(), [](const auto& one) { return !one.kept.empty(); });
+  const bool selective_deepspeed = c.by_deepspeed() && std::any_of(c.groups.begin(), c.groups.end(),
+                                                                   [](const auto& one) { return !one.kept.empty(); });
   if (selective_deepspeed) refuse(model, "DeepSpeed's checkpoint function keeps no results");
   const std::int64_t step = every_nth(c.groups, model.dims.layers);
   const bool said_by_transformers = step == 1 || (step > 1 && t.transformers >= kEveryNLayers);

@@ -15,8 +15,8 @@ namespace dsplan {
 // runs every form on small models.
 //
 // Refused by name: kept operators for which no operator of ATen stands alone, checkpoints around modules in the
-// reentrant form (arguments by keyword would get no gradient), runs of layers in a model that gives its layers different
-// masks (each run gets those of its first layer), and selective runs under DeepSpeed's function.
+// reentrant form (arguments by keyword would get no gradient), runs of layers in a model that gives its layers
+// different masks (each run gets those of its first layer), and selective runs under DeepSpeed's function.
 [[nodiscard]] std::string checkpointing_call(const ModelSpec& model, const Job& job);
 
 }  // namespace dsplan

@@ -45,9 +45,9 @@ std::string by_accelerate(const Job& job) {
 }
 
 std::string by_torchrun(const Parallelism& p) {
-  const std::string where = p.nodes > 1 ? fmt::format("--nnodes {} --rdzv-backend c10d --rdzv-endpoint $HEAD_NODE:29500",
-                                                      p.nodes)
-                                        : std::string("--standalone");
+  const std::string where =
+      p.nodes > 1 ? fmt::format("--nnodes {} --rdzv-backend c10d --rdzv-endpoint $HEAD_NODE:29500", p.nodes)
+                  : std::string("--standalone");
   return fmt::format("torchrun {} --nproc-per-node {} train.py", where, p.gpus_per_node);
 }
 

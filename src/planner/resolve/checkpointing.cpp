@@ -150,9 +150,8 @@ std::optional<std::vector<CheckpointGroup>> runs_of_layers(const Setting<std::st
   for (const std::string_view text : split(std::string_view(*wished).substr(kWord.size()), ',')) {
     groups.push_back(run_of_layers(wished, text, kind, layers));
     if (groups.size() < 2 || groups.back().first > groups[groups.size() - 2].last) continue;
-    refuse(wished.place,
-           fmt::format("layer {} is not above layer {} of the run before", groups.back().first,
-                       groups[groups.size() - 2].last));
+    refuse(wished.place, fmt::format("layer {} is not above layer {} of the run before", groups.back().first,
+                                     groups[groups.size() - 2].last));
   }
   return groups;
 }
@@ -225,8 +224,9 @@ Checkpointing of_layers(const Request& request, const ModelSpec& model, Checkpoi
   } else if (text == "auto") {
     refuse(wished.place, "checkpointing \"auto\" is not modelled yet", "it needs the planner");
   } else {
-    refuse(wished.place, fmt::format("checkpointing \"{}\" is not known", text),
-           "it is one of none, full, every:K, segments:K, nth:K, groups:0-3,4, keep:OP+OP, modules:NAME+NAME, or a file");
+    refuse(
+        wished.place, fmt::format("checkpointing \"{}\" is not known", text),
+        "it is one of none, full, every:K, segments:K, nth:K, groups:0-3,4, keep:OP+OP, modules:NAME+NAME, or a file");
   }
   return result;
 }
