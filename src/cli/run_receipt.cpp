@@ -4,15 +4,34 @@
 #include <fmt/format.h>
 
 #include "io/locate.h"
+#include "io/plan_file.h"
 #include "io/receipt.h"
 #include "io/text.h"
 
 namespace dsplan {
 namespace {
 
+// A receipt has no place for a device's file, only for its bundled name.
+std::optional<std::string> bundled_device(const SavedPlan& plan) {
+  if (!plan.hardware) return std::nullopt;
+  for (const std::string& name : list_bundled(Bundled::Hardware)) {
+    const Document own = read_document(locate_hardware(name));
+    if (canonical_json(own.root) == canonical_json(plan.hardware->root)) return name;
+  }
+  return std::nullopt;
+}
+
 ReceiptInputs inputs_of(const SimulateWords& words, const Request& request) {
   ReceiptInputs inputs;
+  std::optional<std::string> device;
   inputs.model = locate_model(words.model).document;
+  if (is_plan(*inputs.model)) {
+    SavedPlan plan = read_plan(*inputs.model);
+    inputs.model = std::move(plan.model);
+    inputs.deepspeed = std::move(plan.deepspeed);
+    inputs.training = std::move(plan.training);
+    device = bundled_device(plan);
+  }
   if (request.deepspeed.given()) {
     const std::string path = locate_bundled(Bundled::DeepSpeed, *request.deepspeed);
     inputs.deepspeed = parse_hjson(path, read_file(path));
@@ -23,6 +42,9 @@ ReceiptInputs inputs_of(const SimulateWords& words, const Request& request) {
     (own ? inputs.training : inputs.training_arguments) = std::move(document);
   }
   inputs.options = words_of(words);
+  if (device && !request.hardware.given() && !request.cluster.given()) {
+    inputs.options.insert(inputs.options.begin(), {"--hardware", *device});
+  }
   return inputs;
 }
 
