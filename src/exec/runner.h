@@ -20,6 +20,7 @@
 #include "exec/flat.h"
 #include "exec/memory.h"
 #include "exec/settings.h"
+#include "exec/stream_clock.h"
 #include "exec/values.h"
 #include "sim/memory.h"
 
@@ -71,8 +72,9 @@ class Runner : public Ignores<Enter, Exit> {
     CallRecord record;
   };
   [[nodiscard]] const std::vector<Sent>& sent() const { return sent_; }
-  // Nanoseconds within collectives so far, waiting for other ranks included.
-  [[nodiscard]] std::int64_t communicating() const { return communicating_; }
+  // Nanoseconds within collectives, waiting for other ranks included; on a device that only enqueues, of what had
+  // happened at the last mark.
+  [[nodiscard]] std::int64_t communicating() const { return communicating_ + clock_.nanoseconds(); }
   // The mean loss of each micro-batch of this rank, in order.
   [[nodiscard]] const std::vector<double>& losses() const { return losses_; }
   [[nodiscard]] std::size_t event() const { return event_; }
@@ -81,6 +83,7 @@ class Runner : public Ignores<Enter, Exit> {
   enum Register : std::uint8_t { kSquares, kOverflow, kRegisters };
 
   void arrive(std::size_t at);  // Silent tasks that come before this event.
+  void drain();                 // Waits for what was enqueued.
   void compare(std::size_t at) const;
   [[nodiscard]] const Task& task_at(std::size_t at);
   [[nodiscard]] Bytes size_of(BufferId buffer);
@@ -105,6 +108,7 @@ class Runner : public Ignores<Enter, Exit> {
   void take_norm(const Task& task);
   [[nodiscard]] Piece joined(const std::vector<Piece>& parts, const Piece& place);
   void update(const Task& task);
+  [[nodiscard]] CallRecord timed(Communicator& communicator, const CollectiveCall& call);
   void launch(Body body, std::span<const dsplan_tensor> in, std::span<const dsplan_tensor> made,
               std::span<const std::int64_t> integers = {}, std::span<const double> numbers = {},
               dsplan_random random = {});
@@ -130,6 +134,7 @@ class Runner : public Ignores<Enter, Exit> {
   std::vector<double> losses_;
   std::vector<Sent> sent_;
   std::int64_t communicating_ = 0;
+  StreamClock clock_;
   std::byte* registers_ = nullptr;  // Of the device, the executor's own: not among the plan's bytes.
   double squares_ = 0;              // Of the norm of all ranks' gradients.
   double pending_ = 0;              // This rank's part, not yet with the others.
