@@ -63,7 +63,8 @@ TEST_CASE("a planned arena and a limit") {
 TEST_CASE("what cannot be run is refused by name, before anything starts") {
   const Folder folder;
   const std::pair<const char*, const char*> cases[] = {
-      {"--backend cuda", "\"cuda\" is not built in yet"},
+      {"--backend tpu", "no backend \"tpu\""},
+      {"--transport mpi", "no transport \"mpi\""},
       {"--transport nccl", "\"nccl\" is not built in yet"},
       {"--steps 1", "1 steps: from 2"},
       {"--ranks 65 --zero-stage 1", "65 ranks are more threads than the 64"},

@@ -87,13 +87,19 @@ void add_rank(const exec::RankRun& run, const Job& job, const Prediction& predic
 
 }  // namespace
 
-Receipt receipt_of(const exec::RunResult& result, const SimulateWords& words, const Inputs& inputs, const Job& job,
-                   const Prediction& prediction) {
+Receipt receipt_of(const exec::RunResult& result, const Machine& machine, const SimulateWords& words,
+                   const Inputs& inputs, const Job& job, const Prediction& prediction) {
   Receipt receipt;
   receipt.source = "dsplan run";
   receipt.name = fmt::format("{}-run", inputs.model.name);
-  receipt.level = Receipt::Level::Threads;
-  receipt.device = Receipt::Device::Host;
+  receipt.level = machine.level;
+  receipt.device = machine.device;
+  if (machine.device == Receipt::Device::Cuda) {
+    receipt.environment.gpu = machine.info.name;
+    receipt.environment.capacity = Bytes(machine.info.memory_bytes);
+    receipt.environment.driver = fmt::format("{}", machine.info.driver);
+    receipt.environment.cuda = fmt::format("{}", machine.info.runtime);
+  }
   receipt.outcome = result.outcome;
   receipt.complete = result.outcome == Receipt::Outcome::Ran;
   if (!result.message.empty()) receipt.message = result.message;

@@ -131,6 +131,7 @@ void tell(const RanksOutcome& outcome, RunResult& result) {
       outcome.first->status == DSPLAN_OUT_OF_MEMORY ? Receipt::Outcome::OutOfMemory : Receipt::Outcome::Error;
   result.message = describe(*outcome.first);
   result.interrupted = outcome.first->call == kInterrupted;
+  result.unavailable = outcome.first->status == DSPLAN_UNAVAILABLE;
   try {
     outcome.rethrow_if_failed();
   } catch (const Parted& parted) {

@@ -36,6 +36,7 @@ struct RunResult {
   std::vector<RankRun> ranks;
   Receipt::Outcome outcome = Receipt::Outcome::Ran;
   bool interrupted = false;
+  bool unavailable = false;  // A device, its driver or a library was not there.
   // How far the largest resident set of the process, all ranks together, exceeds what it was before; -1: not known.
   std::int64_t resident_growth = -1;
   std::string message;                // Of the first failure, with rank, event and call.

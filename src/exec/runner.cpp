@@ -22,6 +22,7 @@ Runner::Runner(const RankPlan& plan, const RunSettings& settings, const MemoryMe
       text_(text),
       observer_(observer),
       values_(plan.graphs, plan.program),
+      clock_(device),
       scale_(settings.loss_scaling),
       taken_scale_(scale_.now()) {
   if (!plan.program.unknown_work.empty()) {
@@ -120,8 +121,16 @@ void Runner::on(std::size_t at, const Compute& event) {
   }
 }
 
+// So that a clock on the host tells the time of work, and a failure the pass in which it happened.
+void Runner::drain() {
+  if (device_.synchronous()) return;
+  device_.synchronize();
+  clock_.settle();
+}
+
 void Runner::on(std::size_t at, const Mark& event) {
   arrive(at);
+  drain();
   if (event.moment == Moment::MicroBatchBegins) ++micro_batches_;
   if (event.moment == Moment::StepBegins) ++steps_;
   if (event.moment == Moment::StepEnds) end_step();

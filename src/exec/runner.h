@@ -22,6 +22,7 @@
 #include "exec/loss_scale.h"
 #include "exec/memory.h"
 #include "exec/settings.h"
+#include "exec/stream_clock.h"
 #include "exec/values.h"
 #include "sim/memory.h"
 
@@ -80,8 +81,9 @@ class Runner : public Ignores<Enter, Exit> {
     CallRecord record;
   };
   [[nodiscard]] const std::vector<Sent>& sent() const { return sent_; }
-  // Nanoseconds within collectives so far, waiting for other ranks included.
-  [[nodiscard]] std::int64_t communicating() const { return communicating_; }
+  // Nanoseconds within collectives, waiting for other ranks included; on a device that only enqueues, of what had
+  // happened at the last mark.
+  [[nodiscard]] std::int64_t communicating() const { return communicating_ + clock_.nanoseconds(); }
   // The mean loss of each micro-batch of this rank, in order.
   [[nodiscard]] const std::vector<double>& losses() const { return losses_; }
   [[nodiscard]] std::size_t event() const { return event_; }
@@ -100,6 +102,7 @@ class Runner : public Ignores<Enter, Exit> {
   enum Register : std::uint8_t { kSquares, kOverflow, kRegisters };
 
   void arrive(std::size_t at);  // Silent tasks that come before this event.
+  void drain();                 // Waits for what was enqueued.
   void compare(std::size_t at) const;
   [[nodiscard]] const Task& task_at(std::size_t at);
   [[nodiscard]] Bytes size_of(BufferId buffer);
@@ -133,6 +136,7 @@ class Runner : public Ignores<Enter, Exit> {
   void end_step();
   void update(const Task& task);
   void update_one(std::span<const Piece> gradients, const Piece& target, std::span<const Piece> states);
+  [[nodiscard]] CallRecord timed(Communicator& communicator, const CollectiveCall& call);
   void launch(Body body, std::span<const dsplan_tensor> in, std::span<const dsplan_tensor> made,
               std::span<const std::int64_t> integers = {}, std::span<const double> numbers = {},
               dsplan_random random = {});
@@ -160,6 +164,7 @@ class Runner : public Ignores<Enter, Exit> {
   std::vector<std::vector<bool>> on_parts_;        // By graph and node; empty: no layer is shared.
   std::vector<Sent> sent_;
   std::int64_t communicating_ = 0;
+  StreamClock clock_;
   std::byte* registers_ = nullptr;  // Of the device, the executor's own: not among the plan's bytes.
   double squares_ = 0;              // Of the norm of all ranks' gradients.
   double pending_ = 0;              // This rank's part, not yet with the others.

@@ -250,7 +250,8 @@ void Runner::on(std::size_t at, const Communicate& event) {
   call.elements = event.payload.value() / bytes_per_element(event.dtype);
   call.output = writes.front().data;
   call.root = task.root;
-  call.stream = event.stream;
+  // Where work is only enqueued all of it is on one stream, in the order of the schedule: nothing overlaps yet.
+  call.stream = device_.synchronous() ? event.stream : StreamId{0};
   call.event = at;
   if (event.collective == Collective::AllGather) {
     // The parts are put where they will lie, unless they lie there or are one piece.
@@ -260,14 +261,25 @@ void Runner::on(std::size_t at, const Communicate& event) {
     DSPLAN_CHECK(reads.size() == 1, "a collective takes one stretch");
     call.input = reads.front().data;
   }
-  const auto begin = std::chrono::steady_clock::now();
-  CallRecord record = communicator.run(call);
-  communicating_ +=
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
+  CallRecord record = timed(communicator, call);
   record.group = event.group;
   sent_.push_back({at, record});
   take_norm(task);
   if (task_is_flag(event)) take_flag(task);
+}
+
+CallRecord Runner::timed(Communicator& communicator, const CollectiveCall& call) {
+  if (!device_.synchronous()) {
+    clock_.begin(call.stream);
+    CallRecord record = communicator.run(call);
+    clock_.end(call.stream);
+    return record;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  CallRecord record = communicator.run(call);
+  communicating_ +=
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
+  return record;
 }
 
 }  // namespace dsplan::exec
