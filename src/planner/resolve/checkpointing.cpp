@@ -8,6 +8,7 @@
 
 #include "core/document.h"
 #include "core/error.h"
+#include "planner/resolve/chosen_layers.h"
 
 namespace dsplan {
 namespace {
@@ -223,6 +224,8 @@ Checkpointing of_layers(const Request& request, const ModelSpec& model, Checkpoi
     for (CheckpointGroup& one : result.groups) one.kept = operators(wished, *kept);
   } else if (const auto modules = words_after(wished, "modules")) {
     result.modules = modules_named(wished, *modules, model);
+  } else if (auto chosen = chosen_layers(wished, layers)) {
+    result.groups = std::move(*chosen);
   } else if (text == "auto") {
     return result;  // Chosen once everything else is known: planner/choose_checkpoint.h.
   } else {

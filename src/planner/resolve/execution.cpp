@@ -267,7 +267,8 @@ void resolve_checkpoint(Resolver& resolver) {
   const Request& request = resolver.request;
   try {
     // create_selective_checkpoint_contexts exists in the non-reentrant form only: asking for it chooses that.
-    const bool selective = request.checkpoint.given() && request.checkpoint->starts_with("keep:");
+    const bool selective = request.checkpoint.given() && (request.checkpoint->starts_with("keep:") ||
+                                                          request.checkpoint->find(" keep:") != std::string::npos);
     const CheckpointKind kind =
         selective && !request.checkpoint_impl.given() ? CheckpointKind::NonReentrant : checkpoint_kind(resolver);
     resolver.training().checkpoint = resolve_checkpointing(request, resolver.model, kind);
