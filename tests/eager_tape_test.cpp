@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "eager/runtime.h"
+#include "eager/of_job.h"
 #include "io/text.h"
 #include "model/families.h"
 #include "model/graphs/graphs.h"
@@ -69,39 +69,8 @@ std::vector<Change> lowered(const ModelSpec& model, const Job& job, std::int64_t
 }
 
 std::vector<Change> eagerly(const ModelSpec& model, const Job& job, std::int64_t rank) {
-  const Training& training = job.training;
-  eager::Settings settings;
-  settings.batch = training.micro_batch;
-  settings.seq = training.seq;
-  settings.dtype = training.dtype;
-  settings.tp = job.parallelism.tp;
-  settings.memory_efficient = training.attention == Attention::MemoryEfficient;
-  for (const CheckpointGroup& group : training.checkpoint.groups) {
-    settings.checkpoints.emplace_back(group.first, group.last);
-    settings.reentrant = group.kind == CheckpointKind::Reentrant;
-  }
-  eager::Plan plan;
-  plan.deepspeed = training.runtime == Runtime::DeepSpeed;
-  plan.stage = training.zero.stage;
-  plan.world = job.parallelism.dp;
-  plan.rank = rank;
-  plan.micro_batches = training.grad_accum;
-  plan.dtype = training.dtype;
-  plan.fused = training.optimizer.implementation == Implementation::Fused;
-  plan.scans_overflow = training.check_grad_overflow;
-  plan.overlap = training.zero.overlap_comm;
-  plan.reduce_scatter = training.zero.reduce_scatter;
-  plan.bucket = training.zero.reduce_bucket_size.value();
-  plan.sub_group = training.zero.sub_group_size.value();
-  plan.persistence = training.zero.param_persistence_threshold.value();
-  plan.sequential = training.zero.allgather_sequential;
-  plan.all_reduce_fetch = training.zero.all_reduce_for_fetch;
-  plan.prefetch = plan.sequential ? 1 : training.zero.prefetch_bucket_size.value();
-  plan.reuse = training.zero.max_reuse_distance.value();
-  plan.max_live = training.zero.max_live_parameters.value();
-  const ModelSpec part = tensor_parallel_part(model, settings.tp);
   std::vector<Change> changes;
-  for (const eager::Entry& entry : eager::train(part, settings, plan)) changes.push_back({entry.bytes, entry.doing});
+  for (const eager::Entry& entry : eager::of_job(model, job, rank)) changes.push_back({entry.bytes, entry.doing});
   return changes;
 }
 

@@ -36,8 +36,12 @@ Tried with_fault(const ModelSpec& model, const Job& job, const ExecutableRanks& 
 
 TEST_CASE("a call that fails ends the run, with its name, and leaves nothing") {
   const ModelSpec model = running::model(running::kLlama);
-  for (const int stage : {-1, 2, 3}) {
-    const Job job = lowered::job(stage, 2);
+  for (const int stage : {-1, 2, 3, 4}) {
+    Job job = lowered::job(stage == 4 ? 1 : stage, 2);
+    if (stage == 4) {  // The two ranks share layers.
+      job.parallelism.dp = 1;
+      job.parallelism.tp = 2;
+    }
     const ExecutableRanks plan = executables_of(model, job, 2, "test");
     const std::int64_t calls = with_fault(model, job, plan, std::nullopt).calls;
     REQUIRE(calls > 100);

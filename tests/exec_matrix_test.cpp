@@ -59,6 +59,7 @@ constexpr Change kRuntimes[] = {
        job.training.zero.prefetch_bucket_size = Elements(4000);
        job.training.zero.param_persistence_threshold = Elements(40);
      }},
+    {"fp16", [](Job& job, std::int32_t) { lowered::set_dtype(job, DType::Float16); }},
     {"optimizer on the host",
      [](Job& job, std::int32_t) {
        if (job.training.zero.stage == 0) return;
@@ -66,6 +67,30 @@ constexpr Change kRuntimes[] = {
        job.training.zero.offload_optimizer.pin_memory = true;
      }},
 };
+
+// Ranks that share layers: with each stage, and with what concerns both.
+void add_tensor_parallel(const ModelSpec& model, bool full, std::vector<Plan>& plans) {
+  const auto layers = static_cast<std::int32_t>(model.dims.layers);
+  for (int stage = -1; stage <= 3; ++stage) {
+    for (const std::int64_t tp : {2, 4}) {
+      if (model.dims.kv_heads % tp != 0) continue;
+      for (const std::int64_t dp : full ? std::vector<std::int64_t>{1, 2, 3} : std::vector<std::int64_t>{2}) {
+        for (std::size_t s = 0; s < std::size(kSegments); ++s) {
+          if (!full && (s + static_cast<std::size_t>(stage + 1 + tp)) % 4 != 0) continue;
+          Plan plan{fmt::format("{} stage {} tp {} dp {} {}", model.family, stage, tp, dp, kSegments[s].name),
+                    lowered::job(stage, dp)};
+          plan.job.parallelism.tp = tp;
+          plan.job.parallelism.world = dp * tp;
+          plan.job.training.gradient_clipping = s % 2 == 0 ? 0 : 1;
+          kSegments[s].apply(plan.job, layers);
+          if (plan.job.training.checkpoint.by_deepspeed()) plan.job.training.checkpoint.deepspeed.partition = dp > 1;
+          plan.planned = s % 3 == 2;
+          plans.push_back(std::move(plan));
+        }
+      }
+    }
+  }
+}
 
 std::vector<Plan> plans_of(const ModelSpec& model, bool full) {
   std::vector<Plan> plans;
@@ -81,46 +106,15 @@ std::vector<Plan> plans_of(const ModelSpec& model, bool full) {
                     lowered::job(stage, ranks)};
           kSegments[s].apply(plan.job, layers);
           kRuntimes[r].apply(plan.job, layers);
-          if (r == 3 && !offloads(plan.job)) continue;
+          if (r == 4 && !offloads(plan.job)) continue;
           plan.planned = (s + r) % 3 == 2;
           plans.push_back(std::move(plan));
         }
       }
     }
   }
+  add_tensor_parallel(model, full, plans);
   return plans;
-}
-
-// The rows that differ, in words.
-std::string differences(const ModelSpec& model, const Plan& plan, const exec::RunResult& result, std::int64_t& rows) {
-  Receipt receipt;
-  receipt.device = Receipt::Device::Host;
-  receipt.level = Receipt::Level::Threads;
-  receipt.complete = true;
-  receipt.world = plan.job.parallelism.world;
-  receipt.inputs.digest = std::string(64, '0');  // Nobody asks to which part it belongs.
-  std::vector<PredictedRank> predicted;
-  for (const exec::RankRun& rank : result.ranks) {
-    receipt.ranks.push_back(rank.figures);
-    Job job = plan.job;
-    job.placement = plan.planned ? PlacementKind::Planned : PlacementKind::Caching;
-    predicted.push_back(figures_of(predict(model, job, rank.figures.rank)));
-  }
-  CompareTerms exactly;
-  for (std::size_t kind = 0; kind < kRowKinds; ++kind) exactly.tolerances.by_kind[static_cast<RowKind>(kind)] = {};
-  std::string text;
-  for (const RankComparison& rank : compare(receipt, predicted, exactly).ranks) {
-    for (const ComparedRow& row : rank.rows) {
-      rows += row.state == ComparedRow::State::Equal ? 1 : 0;
-      // Under a planned arena blocks are the arena's own: what the caching allocator would do is not measured.
-      const bool blocks =
-          row.kind == RowKind::Allocated || row.kind == RowKind::Active || row.kind == RowKind::Reserved;
-      if (row.state != ComparedRow::State::Differs || (plan.planned && blocks)) continue;
-      text += fmt::format("rank {} {}: predicted {}, measured {}\n", rank.rank, row.path, row.predicted.value_or(-1),
-                          row.measured.value_or(-1));
-    }
-  }
-  return text;
 }
 
 }  // namespace
@@ -140,7 +134,7 @@ TEST_CASE("what is predicted is what is measured, row by row, on every rank") {
       const exec::RunResult result = running::run(model, plan.job, ranks, options);
       CHECK_MESSAGE(result.message == "", result.message);
       if (result.outcome != Receipt::Outcome::Ran) continue;
-      const std::string differs = differences(model, plan, result, rows);
+      const std::string differs = running::differences(model, plan.job, plan.planned, result, rows);
       CHECK_MESSAGE(differs == "", differs);
       ++ran;
     }

@@ -116,7 +116,7 @@ void Walk::launch_parts(const Node& node, Body body, const std::vector<Held>& in
     call.number_count = static_cast<std::uint32_t>(attributes.numbers.size());
     call.random = {seed * 1000 + static_cast<std::uint64_t>(&node - graph_.nodes.data()), 0,
                    graph_.batch.empty() ? 1 : graph_.tensor(graph_.batch[0]).shape.dims[0]};
-    if (dsplan::exec::host::launch(call) != 0) {
+    if (launcher(call) != 0) {
       faults_.push_back(fmt::format("{}: {}", place(node), dsplan::exec::host::launch_error()));
     }
   }
@@ -164,7 +164,7 @@ void Walk::backward_from(TensorId output) {
       const double one = 1;
       call.numbers = &one;
       call.number_count = 1;
-      if (dsplan::exec::host::launch(call) != 0) faults_.push_back(dsplan::exec::host::launch_error());
+      if (launcher(call) != 0) faults_.push_back(dsplan::exec::host::launch_error());
     }
     gradients_[static_cast<std::size_t>(output)] = seed_held;
   }
@@ -212,6 +212,7 @@ void Walk::run_backward(NodeId id) {
     if ((recipe.passes >> i & 1U) != 0) {
       accumulate(graph_.input(node, i), seen(in[0], dsplan::exec::backward_view(call, i, *incoming[0])));
     }
+    if ((recipe.hands_out >> i & 1U) != 0) accumulate(graph_.input(node, i), value(graph_.output(node, i)));
     for (const Made1& one : made) {
       if (one.kind == SlotKind::Gradient && one.index == i) accumulate(graph_.input(node, i), one.held);
     }
@@ -236,7 +237,7 @@ void Walk::accumulate(TensorId tensor, Held gradient) {
     call.input_count = 2;
     call.made = &made;
     call.made_count = 1;
-    if (dsplan::exec::host::launch(call) != 0) faults_.push_back(dsplan::exec::host::launch_error());
+    if (launcher(call) != 0) faults_.push_back(dsplan::exec::host::launch_error());
   }
   held = std::move(sum);
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/graph.h"
+#include "exec/host/launch.h"
 #include "exec/operators.h"
 #include "model/catalogue.h"
 
@@ -24,6 +25,9 @@ using dsplan::SlotKind;
 using dsplan::TensorId;
 using dsplan::exec::Described;
 using dsplan::exec::Made;
+
+// What carries out kernels; a test may put something else between.
+inline int (*launcher)(const dsplan_launch&) = dsplan::exec::host::launch;
 
 // A tensor: where it lies in a storage that may be shared; without kernels there is none.
 struct Held {

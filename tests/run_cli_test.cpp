@@ -36,6 +36,22 @@ TEST_CASE("a run agrees with its prediction, and its receipt can be predicted ag
   CHECK_MESSAGE(again.code == 0, again.out);
 }
 
+TEST_CASE("ranks that share layers, and fp16 with the scale of a DeepSpeed JSON") {
+  const Folder folder;
+  const Ran shared = run(folder, "--ranks 4 --tp 2 --zero-stage 2 --out shared.json");
+  CHECK_MESSAGE(shared.code == 0, shared.out + shared.err);
+  CHECK(shared.out.find("0 differ") != std::string::npos);
+  const Json receipt = Json::parse(slurp(folder / "shared.json"));
+  CHECK(receipt["ranks"].size() == 4);
+  CHECK(receipt["ranks"][3]["rank"] == 3);
+  spill(folder / "ds.json", R"({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1},
+    "fp16": {"enabled": true, "initial_scale_power": 40, "hysteresis": 1}})");
+  const Ran overflows = run_binary(folder, split("run " + kModel + " --deepspeed ds.json --gpus 2 --seq 16 --steps 3"));
+  CHECK_MESSAGE(overflows.code == 0, overflows.out + overflows.err);
+  CHECK(overflows.out.find("loss scale: 1099511627776 in the first step, 274877906944 in the last of 3; 3 left out") !=
+        std::string::npos);
+}
+
 TEST_CASE("a planned arena and a limit") {
   const Folder folder;
   CHECK(run(folder, "--ranks 2 --zero-stage 2 --placement planned").code == 0);
@@ -47,12 +63,13 @@ TEST_CASE("a planned arena and a limit") {
 TEST_CASE("what cannot be run is refused by name, before anything starts") {
   const Folder folder;
   const std::pair<const char*, const char*> cases[] = {
-      {"--backend cuda", "\"cuda\" is not built in yet"},
+      {"--backend tpu", "no backend \"tpu\""},
+      {"--transport mpi", "no transport \"mpi\""},
       {"--transport nccl", "\"nccl\" is not built in yet"},
       {"--steps 1", "1 steps: from 2"},
       {"--ranks 65 --zero-stage 1", "65 ranks are more threads than the 64"},
       {"--ranks 2 --gpus 2", "says what --gpus says already"},
-      {"--gpus 2 --tp 2", "tensor parallelism"},
+      {"--gpus 4 --tp 4", "key-value heads that tensor-parallel ranks share"},
       {"--optimizer lion", "the step of lion cannot be executed yet"},
       {"--learning-rate -1", "is not a number above 0"},
       {"--format csv", "no format \"csv\" of a run"},

@@ -14,6 +14,7 @@
 #include "planner/executable.h"
 #include "planner/planned.h"
 #include "planner/predict.h"
+#include "run_binary.h"
 #include "sim/arena.h"
 #include "sim/memory.h"
 #include "sim/placement.h"
@@ -39,6 +40,7 @@ struct Options {
   std::vector<exec::MemoryOptions> memory{exec::MemoryOptions{}};
   const dsplan_backend* backend = nullptr;
   std::vector<exec::Observer> observers;
+  LossScaling loss_scaling;
 };
 
 inline exec::RunSettings settings_of(const Job& job, const Options& options) {
@@ -58,14 +60,19 @@ inline exec::RunSettings settings_of(const Job& job, const Options& options) {
 inline exec::RunResult run(const ModelSpec& model, const Job& job, const ExecutableRanks& plan,
                            const Options& options = {}) {
   std::vector<exec::RankPlan> ranks;
-  for (const Executable& one : plan.ranks) ranks.push_back({model, plan.shapes.graphs, one.schedule, one.program});
+  for (std::size_t at = 0; at < plan.ranks.size(); ++at) {
+    const Executable& one = plan.ranks[at];
+    ranks.push_back({model, plan.graphs(at), one.schedule, one.program, plan.tensor_rank(at)});
+  }
   exec::RunOptions how;
   how.settings = settings_of(job, options);
+  how.settings.loss_scaling = options.loss_scaling;
+  const test::Folder folder;
   exec::HostOptions machine;
   machine.kernels = exec::host_kernels;
   const exec::HostBackend host(machine);
   how.backend = options.backend != nullptr ? options.backend : &host.table();
-  how.directory = "/tmp";
+  how.directory = folder.path();
   how.memory = options.memory;
   how.observers = options.observers;
   return exec::run(ranks, how);
@@ -99,6 +106,39 @@ inline std::vector<double> losses_by_step(const exec::RunResult& result, std::in
     losses.back() += sum / static_cast<double>(result.ranks.size()) / static_cast<double>(grad_accum);
   }
   return losses;
+}
+
+// The rows that differ, in words.
+inline std::string differences(const ModelSpec& model, const Job& of, bool planned, const exec::RunResult& result,
+                               std::int64_t& rows) {
+  Receipt receipt;
+  receipt.device = Receipt::Device::Host;
+  receipt.level = Receipt::Level::Threads;
+  receipt.complete = true;
+  receipt.world = of.parallelism.world;
+  receipt.inputs.digest = std::string(64, '0');  // Nobody asks to which part it belongs.
+  std::vector<PredictedRank> predicted;
+  for (const exec::RankRun& rank : result.ranks) {
+    receipt.ranks.push_back(rank.figures);
+    Job job = of;
+    job.placement = planned ? PlacementKind::Planned : PlacementKind::Caching;
+    predicted.push_back(figures_of(predict(model, job, rank.figures.rank)));
+  }
+  CompareTerms exactly;
+  for (std::size_t kind = 0; kind < kRowKinds; ++kind) exactly.tolerances.by_kind[static_cast<RowKind>(kind)] = {};
+  std::string text;
+  for (const RankComparison& rank : compare(receipt, predicted, exactly).ranks) {
+    for (const ComparedRow& row : rank.rows) {
+      rows += row.state == ComparedRow::State::Equal ? 1 : 0;
+      // Under a planned arena blocks are the arena's own: what the caching allocator would do is not measured.
+      const bool blocks =
+          row.kind == RowKind::Allocated || row.kind == RowKind::Active || row.kind == RowKind::Reserved;
+      if (row.state != ComparedRow::State::Differs || (planned && blocks)) continue;
+      text += fmt::format("rank {} {}: predicted {}, measured {}\n", rank.rank, row.path, row.predicted.value_or(-1),
+                          row.measured.value_or(-1));
+    }
+  }
+  return text;
 }
 
 }  // namespace running

@@ -293,8 +293,10 @@ TEST_CASE("emit and replay as commands") {
 
   const std::vector<std::pair<std::string, std::string>> kRefused = {
       {"emit tiny-llama --out x", "--format: error: is missing"},
-      {"emit tiny-llama --format html --out x", "--format: error: \"html\" is not modelled yet; snapshot is"},
-      {"emit tiny-llama --format json --out x", "--format: error: no format \"json\" of emit"},
+      {"emit tiny-llama --format json --out x",
+       "--format: error: no format \"json\" of emit; formats are deepspeed, plan, launch, checkpointing, perfetto, "
+       "html, "
+       "snapshot"},
       {"emit tiny-llama --format snapshot", "--out: error: is missing: a snapshot is binary"},
       {"emit bloom-560m --format snapshot --out x", "--format snapshot: error: needs a schedule"},
       {"emit tiny-llama --rank all --format snapshot --out x", "--rank: error: --format snapshot is of one rank"},

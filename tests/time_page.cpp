@@ -21,7 +21,7 @@ $ dsplan simulate llama-3-8b --cluster 8xh100 --zero-stage 3 --micro-batch 2
 {}```
 
 An estimate is no prediction in the sense of the rest: bytes are exact, seconds are not. The report says **estimated**
-and gives the interval in which eight of ten steps of sources lay that were left out of the fit.
+until rates were measured on your own machine, and gives the interval in which eight of ten steps of sources lay that were left out of the fit.
 Time is no part of the fingerprint, and neither `check` nor `compare` looks at it.
 
 ## What is counted
@@ -38,7 +38,7 @@ Of rank 0, one optimizer step in steady state, all micro-batches:
 | collectives | by size, ranks and nodes (below), in the calls that the runtime makes: DDP's buckets of 25 MiB, `reduce_bucket_size`, one gather for each module of ZeRO-3 or for what `stage3_prefetch_bucket_size` joins |
 | overlap | DDP, `overlap_comm` and ZeRO-3's prefetching hide collectives under {:.0f} % of the computation beside them; the first gather and the last bucket stay exposed; tensor parallelism hides nothing |
 | the optimizer | bytes of masters, states, gradients and weights; on the host 1.6e9 elements per second and node (DeepSpeedCPUAdam on a DGX-2), then the copy back |
-| offloading | pinned copies at the host link's rate, on boards with eight V100 or A100 shared by two; pageable ones at 6 GB/s at most |
+| offloading | pinned copies at the host link's rate, shared by the ranks behind one uplink (`host_links` of configs/clusters); pageable ones at 6 GB/s at most; files by `nvme_read_gb_per_s` and `nvme_write_gb_per_s` |
 | each step | 2 ms of the host's own |
 
 A ring of n ranks inside a node takes 8.4 us, 2.2 us for each step (PCIe 5.7), and (S + sqrt(3.5 MiB S)) f / B for S
@@ -87,11 +87,23 @@ than half of its gathers (DS); torchtitan's H100 are 96 GB parts capped at 500 W
 know (ISSUES, TITAN); small micro-batches of Hugging Face's Trainer wait for Python longer than 15 us for each operator
 (QWEN); no B200 step was fitted (SIMUMAX).
 
+## Measure your own
+
+`tools/frameworks/constants` measures copies and products on a GPU ([receipts.md](receipts.md),
+`dsplan.calibration/1`). `dsplan simulate ... --calibration FILE` then takes from it
+
+- `gemm:DTYPE:MxNxK` of the job's dtype, from 512 on each side: the rate of products is the median over these shapes;
+- `copy_d2d:N` of the largest size: the memory's rate;
+- `copy_h2d_pinned:N`, `copy_d2h_pinned:N`, and the same pageable: the slower of both.
+
+With products and memory measured the report says **calibrated**; the rest, collectives among it, stays as it was, and
+`basis` says which is which.
+
 ## What is missing
 
 Rates that a job needs and configs/hardware or configs/clusters do not have are named: `configs/hardware: v100-sxm2-32
 has no "bf16" rate (matrix products)`. Op-graphs have no time: a step also has an optimizer, ranks and micro-batches.
-Not modelled: offload to NVMe (no rates of files), rates of a calibration, torch.compile, CUDA graphs, tf32, the first
+Not modelled: torch.compile, CUDA graphs, tf32, the first
 step, evaluation, saving, data loading, other jobs on the network, clocks that fall under load.
 )";
 

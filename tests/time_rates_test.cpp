@@ -63,7 +63,9 @@ TEST_CASE("links, copies and files are asked for where they are used") {
 
   job = plain();
   job.training.zero.offload_param.device = OffloadDevice::Nvme;
-  names(job, "no rates of files yet");
+  CHECK(Rates::missing(job).empty());
+  job.cluster->nvme_write_gb_per_s = 0;
+  names(job, "8xa100-80g has no \"nvme_write_gb_per_s\"");
 }
 
 TEST_CASE("a matrix product takes no less than its operations at the peak rate, and no less when it grows") {
@@ -200,6 +202,33 @@ TEST_CASE("ranks of a node share its host links and its cores") {
   // 10B parameters in 6.2 to 6.5 s on one node.
   CHECK(near(one.host_optimizer(Elements(10'000'000'000)), 6.25));
   CHECK(near(eight.host_optimizer(Elements(1'000'000'000)), 5.0));
+  CHECK(near(eight.nvme(Bytes(1'000'000'000), false), 0.8));
+  CHECK(near(eight.nvme(Bytes(1'000'000'000), true), 1.6));
+}
+
+TEST_CASE("a calibration replaces what it measured, and says so") {
+  Job job = plain(1);
+  set_ranks(job, 1);
+  const Rates before = Rates::of(job);
+  CHECK_FALSE(before.calibrated());
+  job.calibration = Calibration{};
+  job.calibration->path = "mine.json";
+  job.calibration->rates = {
+      {"copy_h2d_pinned:1048576", 5e9}, {"copy_h2d_pinned:268435456", 20e9}, {"copy_d2h_pinned:268435456", 18e9}};
+  const Rates copies = Rates::of(job);
+  CHECK_FALSE(copies.calibrated());
+  CHECK(near(copies.host_copy(Bytes(18'000'000'000), true), 1.0, 0.001));
+  CHECK(copies.basis().find("pinned copies as measured (mine.json)") != std::string::npos);
+
+  job.calibration->rates["gemm:bf16:8192x8192x8192"] = 250e12;
+  job.calibration->rates["gemm:bf16:128x128x128"] = 1e12;     // Too small to say anything of products.
+  job.calibration->rates["gemm:fp16:8192x8192x8192"] = 1e12;  // Another dtype.
+  job.calibration->rates["copy_d2d:1073741824"] = 700e9;
+  const Rates all = Rates::of(job);
+  CHECK(all.calibrated());
+  CHECK(near(all.product(1, 8192, 8192, 8192, DType::BFloat16), 2 * std::pow(8192.0, 3) / 250e12, 0.001));
+  CHECK(near(all.memory(Bytes(1'400'000'000)), 1e-3, 0.01));
+  CHECK(before.product(1, 8192, 8192, 8192, DType::BFloat16) > all.product(1, 8192, 8192, 8192, DType::BFloat16));
 }
 
 }  // namespace

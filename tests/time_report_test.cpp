@@ -90,6 +90,35 @@ TEST_CASE("CSV and Markdown have it too") {
   CHECK(markdown.find("\n| backward | ") != std::string::npos);
 }
 
+TEST_CASE("a calibration of kernels makes it calibrated") {
+  const Folder folder;
+  const auto row = [](const std::string& name, const std::string& value, const std::string& unit) {
+    return R"({"name": ")" + name + R"(", "value": )" + value + R"(, "unit": ")" + unit +
+           R"(", "how": "by hand", "samples": []})";
+  };
+  const auto file = [&](const std::string& rows) {
+    return R"({"schema": "dsplan.calibration/1", "source": "by hand",
+      "environment": {"gpu": "NVIDIA A100-SXM4-80GB", "capacity_bytes": null, "driver": null, "cuda": null,
+        "python": null, "torch": null, "transformers": null, "deepspeed": null, "peft": null, "allocator_conf": "",
+        "limit_bytes": null, "recorded": "2026-11-21T19:00:00Z"},
+      "rows": [)" +
+           rows + "]}";
+  };
+  spill(folder / "c.json", file(row("gemm:bf16:8192x8192x8192", "100000000000000", "flop_per_s") + "," +
+                                row("copy_d2d:1073741824", "1200000000000", "bytes_per_s")));
+  const std::string job = "gpt2 --hardware a100-sxm-80 --micro-batch 16 ";
+  const Json before = json(folder, job)["time"];
+  const Json after = json(folder, job + "--calibration c.json")["time"];
+  CHECK(after["calibrated"] == true);
+  CHECK(after["basis"].get<std::string>().find("matrix products, device memory as measured") == 0);
+  CHECK(after["phases"][0]["compute_seconds"] > before["phases"][0]["compute_seconds"]);
+  CHECK(simulate(folder, job + "--calibration c.json").out.find("  step, calibrated") != std::string::npos);
+  spill(folder / "none.json", file(row("gemm:bf16:8192x8192x8192", "0", "flop_per_s")));
+  const Ran none = run_binary(folder, split("simulate " + job + "--calibration none.json"));
+  CHECK(none.code == 2);
+  CHECK(none.err.find("a rate is more than nothing") != std::string::npos);
+}
+
 TEST_CASE("time is no part of a baseline: a check of other rates agrees") {
   const Folder folder;
   std::filesystem::copy(kRoot + "/models/tiny-llama.json", folder / "config.json");

@@ -21,6 +21,8 @@ ROOMS = {
     "sim": {"core", "sim"},
     "planner": {"core", "model", "sim", "planner"},
     "exec": {"core", "sim", "exec"},
+    # The plugin: a program of its own, that shares the host executor's reading of launches.
+    "cuda": {"core", "exec", "cuda"},
     "io": {"core", "io"},
     "cli": {"core", "model", "sim", "planner", "exec", "io", "cli"},
 }
@@ -33,6 +35,10 @@ CONFINED = {
     "doctest/": r"tests/.*",
     "benchmark/": r"bench/.*",
     "fmt/": r".*",
+    "cuda.h": r"src/cuda/plugin/.*",
+    "cuda_runtime.h": r"src/cuda/grid.h",
+    "cuda_runtime_api.h": r"src/cuda/plugin/.*",
+    "cublasLt.h": r"src/cuda/plugin/cublas.cpp",
 }
 # Headers that show a confined library: only sources of their own room may include them.
 PRIVATE = {"io/write_value.h": r"src/io/.*\.cpp"}
@@ -247,6 +253,8 @@ def self_test():
         ("src/io/a.cpp", 'void f() { fmt::print("x"); }\n', "only src/cli prints or exits"),
         ("src/sim/a.cpp", "int f(const Job& j) { return j.training.zero.stage; }\n", "know nothing of ZeRO"),
         ("src/exec/a.cpp", "ZeroStage s;\n", "know nothing of ZeRO"),
+        ("src/exec/a.cpp", '#include "cuda/b.h"\n', "exec must not include cuda"),
+        ("src/cuda/a.cpp", "#include <cublasLt.h>\n", "belongs into"),
         ("src/sim/a.cpp", "void f() { events.push_back(e); }\n", "only planner/lowering"),
         ("src/core/a.cpp", "namespace n {\nvoid Room::f(int a) const {\n" + long_body + "}\n}\n", "Room::f: 82 lines"),
         ("tests/a.cpp", 'TEST_CASE("x") {\n' + long_body + "}\n", "82 lines"),

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/sources.h"
 #include "io/calibration.h"
 #include "io/deepspeed.h"
 #include "io/launch_line.h"
@@ -80,13 +81,30 @@ ModelSpec load_model(const std::string& argument, std::vector<Notice>& notices) 
   if (files.kind == ModelFiles::Kind::Chain) {
     throw Refusal(files.config_path, "is a chain, and this command takes a model", "`dsplan plan` takes chains");
   }
-  if (files.kind != ModelFiles::Kind::Config) throw Refusal(files.config_path, "saved plans are not modelled yet");
+  if (files.kind == ModelFiles::Kind::Plan) {
+    throw Refusal(files.config_path, "is a plan, and this command takes a model", "`dsplan simulate` takes both");
+  }
   ModelSpec model = build_model(files.document, files.name);
   if (!files.safetensors.empty()) compare_headers(files, model, notices);
   return model;
 }
 
+namespace {
+
+// Plans and models that cannot be located go the ordinary way, which says so.
+bool names_a_plan(const std::string& argument) {
+  if (is_bundled(Bundled::Model, argument)) return false;  // The usual case, without reading it twice.
+  try {
+    return locate_model(argument).kind == ModelFiles::Kind::Plan;
+  } catch (const Refusal&) {
+    return false;
+  }
+}
+
+}  // namespace
+
 Inputs gather(const SimulateWords& words) {
+  if (names_a_plan(words.model)) return gather(read_sources({}, words, {}), words);
   Inputs inputs;
   Diagnostics diagnostics;
   std::vector<Notice> notices;

@@ -11,9 +11,11 @@
 #include "cli/report_comparison.h"
 #include "cli/report_operators.h"
 #include "cli/repredict.h"
+#include "cli/saved_plan.h"
 #include "cli/tolerances.h"
 #include "io/known_differences.h"
 #include "io/operators_receipt.h"
+#include "io/plan_file.h"
 #include "io/read_prediction.h"
 #include "io/receipt.h"
 #include "io/text.h"
@@ -22,6 +24,7 @@
 #include "io/write_operators.h"
 #include "planner/compare.h"
 #include "planner/compare_operators.h"
+#include "planner/predict.h"
 
 namespace dsplan {
 namespace {
@@ -31,7 +34,8 @@ namespace fs = std::filesystem;
 constexpr const char* kFooter =
     "RECEIPT is a file of the measuring tools (docs/receipts.md) or a folder of\n"
     "such files. Without --re-predict two files: PREDICTION.json, as simulate\n"
-    "--format json printed it, and the receipt; their fingerprints must agree.\n"
+    "--format json printed it, or a plan, and the receipt; their fingerprints must\n"
+    "agree.\n"
     "Files of measured operators are held against the catalogue, all as one.\n"
     "KIND is requested, allocated, active, reserved, process, host, calls,\n"
     "payload, wire or parameters; N is bytes, or a percentage (1%).\n"
@@ -143,9 +147,26 @@ ReceiptComparison compare_anew(const Receipt& receipt, const CompareWords& said,
   }
 }
 
+// A plan says what to predict; a prediction is what it is.
+std::vector<PredictedRank> predictions_in(const Document& document, const Receipt& receipt) {
+  if (!is_plan(document)) return read_predictions(document);
+  SimulateWords alone;
+  const Inputs inputs = gather_plan(read_plan(document), {}, alone);
+  const Job job = resolve(inputs);
+  if (job.parallelism.world != receipt.world) {
+    throw Refusal(document.path,
+                  fmt::format("is of {} ranks, and {} were measured", job.parallelism.world, receipt.world));
+  }
+  std::vector<PredictedRank> ranks;
+  for (const RankFigures& measured : receipt.ranks) {
+    ranks.push_back(figures_of(predict(inputs.model, job, measured.rank)));
+  }
+  return ranks;
+}
+
 ReceiptComparison compare_saved(const CompareWords& said, const CompareTerms& terms) {
-  const std::vector<PredictedRank> predicted = read_predictions(read_document(said.files[0]));
   const Receipt receipt = read_receipt(read_document(said.files[1]));
+  const std::vector<PredictedRank> predicted = predictions_in(read_document(said.files[0]), receipt);
   constexpr const char* kAnew = "`dsplan compare --re-predict RECEIPT` predicts from the receipt's own inputs";
   if (!receipt.inputs.fingerprint) {
     throw Refusal(said.files[1], "the receipt has no fingerprint: nobody knows whether it is of that prediction",

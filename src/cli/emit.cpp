@@ -1,5 +1,8 @@
-// `dsplan emit`: a prediction as files of other tools.
+// `dsplan emit`: a job as files of other tools, and as a plan.
+#include "cli/emit.h"
+
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -8,30 +11,47 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/predicted.h"
+#include "cli/saved_plan.h"
+#include "cli/sources.h"
 #include "core/error.h"
 #include "io/snapshot.h"
+#include "io/write_deepspeed.h"
+#include "io/write_html.h"
+#include "io/write_perfetto.h"
+#include "planner/handover/checkpointing_call.h"
+#include "planner/handover/launch_line.h"
+#include "planner/predict.h"
 #include "sim/snapshot_of.h"
+#include "sim/timeline_of.h"
 
 namespace dsplan {
 namespace {
 
-constexpr std::array<std::string_view, 3> kLater = {"deepspeed", "perfetto", "html"};
+constexpr const char* kFooter =
+    "--format takes:\n"
+    "  deepspeed      the whole DeepSpeed JSON\n"
+    "  plan           one file that the other commands take as MODEL\n"
+    "  launch         the command that starts the job\n"
+    "  checkpointing  the Python that checkpoints as the job does\n"
+    "  perfetto       a trace for ui.perfetto.dev; its axis counts events\n"
+    "  html           the prediction as one page\n"
+    "  snapshot       PyTorch's memory snapshot (binary: name it with --out)";
 
-void check_format(const Request& request) {
-  if (!request.format.given()) throw Refusal("--format", "is missing", "`dsplan emit MODEL --format snapshot`");
-  const std::string& format = *request.format;
-  if (format == "snapshot") return;
-  if (std::find(kLater.begin(), kLater.end(), format) != kLater.end()) {
-    throw Refusal({request.format.place.says(fmt::format("\"{}\" is not modelled yet", format), "snapshot is")});
+constexpr std::array<std::string_view, 7> kFormats = {"deepspeed", "plan", "launch",  "checkpointing",
+                                                      "perfetto",  "html", "snapshot"};
+
+const std::string& format_in(const Request& request) {
+  if (!request.format.given()) {
+    throw Refusal("--format", "is missing", fmt::format("formats are {}", fmt::join(kFormats, ", ")));
   }
-  throw Refusal({request.format.place.says(fmt::format("no format \"{}\" of emit", format), "formats are snapshot")});
+  const std::string& format = *request.format;
+  if (std::find(kFormats.begin(), kFormats.end(), format) != kFormats.end()) return format;
+  std::string hint = did_you_mean(format, {kFormats.begin(), kFormats.end()});
+  if (hint.empty()) hint = fmt::format("formats are {}", fmt::join(kFormats, ", "));
+  throw Refusal({request.format.place.says(fmt::format("no format \"{}\" of emit", format), std::move(hint))});
 }
 
-}  // namespace
-
-int emit_command(const Words& words) {
-  const SimulateWords said = parse_simulate("emit", words);
-  check_format(said.options);
+int emit_snapshot(const SimulateWords& said) {
   if (!said.options.out.given()) {
     throw Refusal("--out", "is missing: a snapshot is binary", "name a file, such as --out predicted.pickle");
   }
@@ -42,6 +62,71 @@ int emit_command(const Words& words) {
   output.finish();
   say(fmt::format("{}: {} entries, {} segments; times count entries (step times are not modelled yet)\n",
                   *said.options.out, snapshot.traces.front().size(), snapshot.segments.size()));
+  return kDone;
+}
+
+int emit_picture(const SimulateWords& said, const std::string& format) {
+  Output output(said.options.out.value_or(""));
+  const Predicted predicted = predicted_schedule(said, "--format " + format);
+  const Timeline timeline =
+      timeline_of(predicted.schedule, predicted.inputs.model, predicted.config, predicted.job.stream_frees);
+  output.add(format == "html" ? html_page(timeline, predicted.prediction, predicted.job)
+                              : perfetto_json(timeline, predicted.prediction));
+  output.finish();
+  return kDone;
+}
+
+// A job, and the files behind it.
+struct Emitted {
+  Sources sources;
+  Inputs inputs;
+  Job job;
+};
+
+Emitted read(const SimulateWords& said) {
+  Emitted all;
+  all.sources = read_sources({}, said, {});
+  all.inputs = gather(all.sources, said);
+  all.job = resolve(all.inputs);
+  say(render(all.job.notices));
+  return all;
+}
+
+std::string deepspeed_text(const PlanParts& parts, const ModelSpec& model, const Job& job) {
+  std::string text = parts.deepspeed ? deepspeed_json(model, job, parts.deepspeed->root) : deepspeed_json(model, job);
+  if (!optimizer_in_deepspeed_json(job.training)) {
+    say(fmt::format("note: DeepSpeed does not make {} by name: the script hands it to deepspeed.initialize\n",
+                    optimizer_text(job.training)));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string emitted(std::string_view format, const PlanParts& parts, const ModelSpec& model, const Job& job,
+                    const std::string& option) {
+  if (format == "deepspeed") return deepspeed_text(parts, model, job);
+  if (format == "plan") return plan_file(parts, model, job, predict_asked(model, job));
+  if (format == "launch") return launch_line(model, job);
+  if (format == "checkpointing") return checkpointing_call(model, job);
+  std::string hint = did_you_mean(format, {"deepspeed", "plan", "launch", "checkpointing"});
+  if (hint.empty()) hint = "formats are deepspeed, plan, launch, checkpointing";
+  throw Refusal(option, fmt::format("no format \"{}\"", format), std::move(hint));
+}
+
+int emit_command(const Words& words) {
+  CommandExtras extras;
+  extras.description = "Writes one job as a file of another tool, or as a plan.";
+  extras.footer = kFooter;
+  SimulateWords said = parse_simulate("emit", words, extras);
+  const std::string format = format_in(said.options);
+  if (format == "snapshot") return emit_snapshot(said);
+  if (format == "perfetto" || format == "html") return emit_picture(said, format);
+  said.renew = format == "plan";
+  Output output(said.options.out.value_or(""));
+  const Emitted all = read(said);
+  output.add(emitted(format, plan_parts(all.sources, "dsplan emit"), all.inputs.model, all.job, "--format"));
+  output.finish();
   return kDone;
 }
 

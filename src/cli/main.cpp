@@ -11,6 +11,7 @@
 #endif
 
 #include "cli/commands.h"
+#include "cli/machine.h"
 #include "cli/output.h"
 #include "core/error.h"
 
@@ -45,6 +46,9 @@ int main(int argc, char** argv) {
   } catch (const dsplan::Refusal& refusal) {
     dsplan::say(refusal.what());
     return dsplan::kRefused;
+  } catch (const dsplan::Unavailable& missing) {
+    dsplan::say(missing.what());
+    return dsplan::kUnavailable;
   } catch (const std::exception& error) {
     dsplan::say("dsplan: a bug, please report it with the command and its files: " + std::string(error.what()) + "\n");
     return dsplan::kBug;

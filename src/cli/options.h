@@ -21,6 +21,7 @@ struct SimulateWords {
   Request options;  // What the options say, each at its name.
   Words launch;     // The words after "--".
   std::vector<Topic> explain;
+  bool renew = false;  // A plan is taken by its inputs, whatever fingerprint it says.
 };
 
 // What a command says and takes beyond the options of `simulate`. `add` may register further options.

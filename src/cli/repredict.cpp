@@ -25,6 +25,11 @@ void lay(Setting<T>& into, T value, const char* key) {
   into = {std::move(value), option(fmt::format("the receipt's {}", key))};
 }
 
+// What dsplan itself ran on a GPU was run as its options say, whatever the device has.
+bool of_framework_on_gpu(const Receipt& receipt) {
+  return receipt.device == Receipt::Device::Cuda && receipt.level == Receipt::Level::Framework;
+}
+
 void take_environment(const Receipt& receipt, Request& request) {
   const ReceiptEnvironment& environment = receipt.environment;
   if (environment.torch) lay(request.torch_version, released(*environment.torch), "environment.torch");
@@ -34,7 +39,7 @@ void take_environment(const Receipt& receipt, Request& request) {
   if (!environment.allocator_conf.empty() && !request.alloc_conf.given()) {
     lay(request.alloc_conf, environment.allocator_conf, "environment.allocator_conf");
   }
-  if (receipt.device != Receipt::Device::Cuda) return;
+  if (!of_framework_on_gpu(receipt)) return;
   if (environment.capacity) lay(request.capacity, *environment.capacity, "environment.capacity_bytes");
 }
 
@@ -54,7 +59,7 @@ std::optional<Hardware> bundled_device(const ReceiptEnvironment& environment) {
 }
 
 void take_device(const Receipt& receipt, Repredicted& into) {
-  if (receipt.device != Receipt::Device::Cuda || into.inputs.hardware) return;
+  if (!of_framework_on_gpu(receipt) || into.inputs.hardware) return;
   into.inputs.hardware = bundled_device(receipt.environment);
   into.notes.push_back(
       into.inputs.hardware

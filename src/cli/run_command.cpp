@@ -1,6 +1,8 @@
 // `dsplan run`: carries the plan out, and says how far prediction and measurement agree.
 #include <fmt/format.h>
 
+#include <stdlib.h>
+
 #include <algorithm>
 #include <atomic>
 #include <csignal>
@@ -8,14 +10,16 @@
 
 #include "cli/assemble.h"
 #include "cli/commands.h"
+#include "cli/machine.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/run_receipt.h"
 #include "cli/run_report.h"
-#include "exec/host/host_backend.h"
-#include "exec/host/kernels.h"
 #include "exec/run.h"
+#include "io/locate.h"
+#include "io/loss_scaling.h"
 #include "io/receipt.h"
+#include "io/text.h"
 #include "planner/compare.h"
 #include "planner/executable.h"
 #include "planner/planned.h"
@@ -34,10 +38,12 @@ constexpr std::int64_t kMostRanks = 64;
 constexpr const char* kFooter =
     "Options of the configuration are those of `simulate`. The run ends with a\n"
     "comparison, row by row; --out takes the receipt.\n"
-    "Exit codes: 0 it agrees, 2 refused, 3 out of memory, 4 something differs.";
+    "Exit codes: 0 it agrees, 2 refused, 3 out of memory, 4 something differs,\n"
+    "6 the device, its driver or a library is not there.";
 
 struct RunWords {
   SimulateWords inputs;
+  MachineWords machine;
   std::int64_t steps = 2;
   std::uint64_t seed = 0;
   double learning_rate = 1e-3;
@@ -63,7 +69,7 @@ RunWords parse(const Words& words) {
   extras.add = [&](CommandLine& line) {
     line.option("--backend", "host|cuda", "What executes; host by default", backend);
     line.option("--ranks", "N", "All ranks, as --gpus", ranks);
-    line.option("--transport", "KIND", "threads, virtual or nccl; threads by default", transport);
+    line.option("--transport", "KIND", "threads on the host, virtual on one GPU", transport);
     line.option("--steps", "K", "Optimizer steps, 2 or more", steps);
     line.option("--seed", "N", "Of initial values and dropout", seed);
     line.option("--learning-rate", "X", "Of the optimizer; 0.001 by default", rate);
@@ -73,10 +79,8 @@ RunWords parse(const Words& words) {
   const auto fault = [&](const char* name, std::string text, std::string hint = {}) {
     faults.add({name, 0, 0, {}, std::move(text), std::move(hint)});
   };
-  if (backend && *backend != "host") fault("--backend", fmt::format("\"{}\" is not built in yet", *backend), "host");
-  if (transport && *transport != "threads") {
-    fault("--transport", fmt::format("\"{}\" is not built in yet", *transport), "threads");
-  }
+  said.machine = {backend.value_or("host"), transport};
+  check_words(said.machine, faults);
   if (steps) said.steps = whole_number("--steps", *steps, faults).value_or(2);
   if (said.steps < 2 || said.steps > kMostSteps) {
     fault("--steps", fmt::format("{} steps: from 2, the first and one in steady state, to {}", said.steps, kMostSteps));
@@ -90,6 +94,43 @@ RunWords parse(const Words& words) {
   }
   faults.throw_if_any();
   return said;
+}
+
+// Of the files that stand for NVMe: one for each run, so that two at a time do not meet.
+class RunFolder {
+ public:
+  RunFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "dsplan-run-XXXXXX").string();
+    const char* made = ::mkdtemp(pattern.data());
+    if (made == nullptr) throw Refusal("run", fmt::format("no folder \"{}\" can be made for files", pattern));
+    path_ = made;
+  }
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+  ~RunFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+LossScaling loss_scaling_of(const Job& job, const Request& request) {
+  LossScaling scaling;
+  if (job.training.grad_scaler) {
+    scaling = {LossScaling::Kind::GradScaler, 65'536, 2000};
+  } else if (job.training.dtype == DType::Float16 && job.training.runtime == Runtime::DeepSpeed) {
+    Document document;
+    document.root.kind = Value::Kind::Object;
+    if (request.deepspeed.given()) {
+      const std::string path = locate_bundled(Bundled::DeepSpeed, *request.deepspeed);
+      document = parse_hjson(path, read_file(path));
+    }
+    scaling = read_loss_scaling(document, job.training.zero.stage > 0);
+  }
+  return scaling;
 }
 
 exec::RunSettings settings_of(const Job& job, const RunWords& said) {
@@ -152,11 +193,11 @@ int run_command(const Words& words) {
   const std::vector<Prediction> predictions = predict_asked(inputs.model, job);
   exec::RunOptions options;
   options.settings = settings_of(job, said);
-  exec::HostOptions machine;
-  machine.kernels = exec::host_kernels;
-  const exec::HostBackend host(machine);
-  options.backend = &host.table();
-  options.directory = std::filesystem::temp_directory_path().string();
+  options.settings.loss_scaling = loss_scaling_of(job, inputs.request);
+  const Machine machine = find_machine(said.machine);
+  options.backend = machine.backend;
+  const RunFolder folder;
+  options.directory = folder.path();
   options.memory = memory_of(job, plan.ranks, predictions);
   options.stop = &stop_asked;
   const auto before = std::signal(SIGINT, [](int signal) {
@@ -164,12 +205,13 @@ int run_command(const Words& words) {
     std::signal(signal, SIG_DFL);
   });
   std::vector<exec::RankPlan> plans;
-  for (const Executable& rank : plan.ranks) {
-    plans.push_back({inputs.model, plan.shapes.graphs, rank.schedule, rank.program});
+  for (std::size_t at = 0; at < plan.ranks.size(); ++at) {
+    const Executable& rank = plan.ranks[at];
+    plans.push_back({inputs.model, plan.graphs(at), rank.schedule, rank.program, plan.tensor_rank(at)});
   }
   const exec::RunResult result = exec::run(plans, options);
   std::signal(SIGINT, before);
-  const Receipt receipt = receipt_of(result, said.inputs, inputs, job, predictions.front());
+  const Receipt receipt = receipt_of(result, machine, said.inputs, inputs, job, predictions.front());
   receipt_file.add(receipt_json(receipt));
   receipt_file.finish();
   std::vector<PredictedRank> predicted;
@@ -179,6 +221,7 @@ int run_command(const Words& words) {
   output.add(format == "json" ? receipt_json(receipt) : report_run(result, comparison));
   output.finish();
   if (result.interrupted) return kInterrupted;
+  if (result.unavailable) return kUnavailable;
   if (result.parted) return kDiffers;
   if (result.outcome == Receipt::Outcome::OutOfMemory) return kDoesNotFit;
   if (result.outcome == Receipt::Outcome::Error) return kBug;

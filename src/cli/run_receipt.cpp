@@ -4,15 +4,34 @@
 #include <fmt/format.h>
 
 #include "io/locate.h"
+#include "io/plan_file.h"
 #include "io/receipt.h"
 #include "io/text.h"
 
 namespace dsplan {
 namespace {
 
+// A receipt has no place for a device's file, only for its bundled name.
+std::optional<std::string> bundled_device(const SavedPlan& plan) {
+  if (!plan.hardware) return std::nullopt;
+  for (const std::string& name : list_bundled(Bundled::Hardware)) {
+    const Document own = read_document(locate_hardware(name));
+    if (canonical_json(own.root) == canonical_json(plan.hardware->root)) return name;
+  }
+  return std::nullopt;
+}
+
 ReceiptInputs inputs_of(const SimulateWords& words, const Request& request) {
   ReceiptInputs inputs;
+  std::optional<std::string> device;
   inputs.model = locate_model(words.model).document;
+  if (is_plan(*inputs.model)) {
+    SavedPlan plan = read_plan(*inputs.model);
+    inputs.model = std::move(plan.model);
+    inputs.deepspeed = std::move(plan.deepspeed);
+    inputs.training = std::move(plan.training);
+    device = bundled_device(plan);
+  }
   if (request.deepspeed.given()) {
     const std::string path = locate_bundled(Bundled::DeepSpeed, *request.deepspeed);
     inputs.deepspeed = parse_hjson(path, read_file(path));
@@ -23,6 +42,9 @@ ReceiptInputs inputs_of(const SimulateWords& words, const Request& request) {
     (own ? inputs.training : inputs.training_arguments) = std::move(document);
   }
   inputs.options = words_of(words);
+  if (device && !request.hardware.given() && !request.cluster.given()) {
+    inputs.options.insert(inputs.options.begin(), {"--hardware", *device});
+  }
   return inputs;
 }
 
@@ -65,13 +87,19 @@ void add_rank(const exec::RankRun& run, const Job& job, const Prediction& predic
 
 }  // namespace
 
-Receipt receipt_of(const exec::RunResult& result, const SimulateWords& words, const Inputs& inputs, const Job& job,
-                   const Prediction& prediction) {
+Receipt receipt_of(const exec::RunResult& result, const Machine& machine, const SimulateWords& words,
+                   const Inputs& inputs, const Job& job, const Prediction& prediction) {
   Receipt receipt;
   receipt.source = "dsplan run";
   receipt.name = fmt::format("{}-run", inputs.model.name);
-  receipt.level = Receipt::Level::Threads;
-  receipt.device = Receipt::Device::Host;
+  receipt.level = machine.level;
+  receipt.device = machine.device;
+  if (machine.device == Receipt::Device::Cuda) {
+    receipt.environment.gpu = machine.info.name;
+    receipt.environment.capacity = Bytes(machine.info.memory_bytes);
+    receipt.environment.driver = fmt::format("{}", machine.info.driver);
+    receipt.environment.cuda = fmt::format("{}", machine.info.runtime);
+  }
   receipt.outcome = result.outcome;
   receipt.complete = result.outcome == Receipt::Outcome::Ran;
   if (!result.message.empty()) receipt.message = result.message;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cli/assemble.h"
+#include "cli/machine.h"
 #include "cli/options.h"
 #include "core/receipt.h"
 #include "exec/run.h"
@@ -9,7 +10,7 @@
 namespace dsplan {
 
 // Written and read again: what is compared is what the file says.
-[[nodiscard]] Receipt receipt_of(const exec::RunResult& result, const SimulateWords& words, const Inputs& inputs,
-                                 const Job& job, const Prediction& prediction);
+[[nodiscard]] Receipt receipt_of(const exec::RunResult& result, const Machine& machine, const SimulateWords& words,
+                                 const Inputs& inputs, const Job& job, const Prediction& prediction);
 
 }  // namespace dsplan

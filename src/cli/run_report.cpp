@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include <algorithm>
 #include <iterator>
 
 #include "cli/report_comparison.h"
@@ -28,12 +28,21 @@ void add_losses(const exec::RankRun& rank, std::string& text) {
                  rank.losses.back(), rank.losses.size());
 }
 
+void add_steps(const exec::RankRun& rank, std::string& text) {
+  if (rank.steps.empty()) return;
+  const auto skipped =
+      std::count_if(rank.steps.begin(), rank.steps.end(), [](const auto& step) { return step.skipped; });
+  fmt::format_to(std::back_inserter(text), "loss scale: {} in the first step, {} in the last of {}; {} left out\n",
+                 rank.steps.front().loss_scale, rank.steps.back().loss_scale, rank.steps.size(), skipped);
+}
+
 }  // namespace
 
 std::string report_run(const exec::RunResult& result, const ReceiptComparison& comparison) {
   std::string text;
   if (!result.ranks.empty()) {
     add_losses(result.ranks.front(), text);
+    add_steps(result.ranks.front(), text);
     add_times(result.ranks.front(), text);
   }
   if (result.resident_growth >= 0) {

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "cli/saved_plan.h"
 #include "io/calibration.h"
 #include "io/deepspeed.h"
 #include "io/launch_line.h"
 #include "io/locate.h"
 #include "io/machine_files.h"
+#include "io/plan_file.h"
 #include "io/text.h"
 #include "io/training_arguments.h"
 #include "io/training_file.h"
@@ -77,9 +79,10 @@ class SourceReader {
     file.name = said_.model;
     file.bundled = is_bundled(Bundled::Model, said_.model);
     const std::string argument = file.bundled ? said_.model : seen_from(folder_, said_.model);
-    std::vector<Notice> notices;
-    (void)load_model(argument, notices);  // Refuses what is no model, and headers that differ.
     ModelFiles files = locate_model(argument);
+    std::vector<Notice> notices;
+    // Refuses what is no model, and headers that differ.
+    if (files.kind != ModelFiles::Kind::Plan) (void)load_model(argument, notices);
     file.model = files.name;
     file.content = std::move(files.document);
     sources_[SourceKind::Model] = std::move(file);
@@ -90,6 +93,8 @@ class SourceReader {
     Request below;
     if (said_.options.training.given()) {
       attempt(faults_, [&] {
+        const auto& model = sources_[SourceKind::Model];
+        if (model && is_plan(model->content)) refuse_training_file(said_);
         read_one(SourceKind::Training, *said_.options.training);
         below = read_training(sources_[SourceKind::Training]->content);
       });
@@ -151,6 +156,9 @@ void read_bundled(Sources& sources) {
 }
 
 Inputs gather(const Sources& sources, const SimulateWords& said) {
+  if (const auto& model = sources[SourceKind::Model]; model && is_plan(model->content)) {
+    return gather_plan(read_plan(model->content), sources, said);
+  }
   Inputs inputs;
   Diagnostics faults;
   const auto with = [&](SourceKind kind, auto&& read) {

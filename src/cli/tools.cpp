@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "cli/machine.h"
 #include "cli/output.h"
 #include "core/training.h"
 #include "io/locate.h"
@@ -17,7 +18,7 @@ int doctor_command(const Words& words) {
                          kDeepSpeedVersion));
   const std::string data = data_dir();
   output.add(fmt::format("data          {} ({} models)\n", data, list_bundled(Bundled::Model).size()));
-  output.add("CUDA          not built in yet\n");
+  output.add(fmt::format("CUDA          {}\n", describe_cuda()));
   output.finish();
   return kDone;
 }

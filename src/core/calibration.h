@@ -19,6 +19,8 @@ struct Calibration {
   std::optional<Bytes> cublas_workspace;
   std::optional<Bytes> cublaslt_workspace;
   std::map<std::int64_t, Bytes> communicators;  // By the number of ranks: `communicator_1`, `communicator_8`, ...
+  // Rates by name, per second: "gemm:bf16:8192x8192x8192" in operations, "copy_h2d_pinned:1048576" in bytes.
+  std::map<std::string, double> rates;
 };
 
 // Whether a driver's name for a device ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB") and the name of a file in

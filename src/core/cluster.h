@@ -24,6 +24,7 @@ struct Hardware {
   std::map<std::string, double> tflops;  // Dense peak by dtype: "fp32", "tf32", "bf16", "fp16", "fp8".
   double memory_gb_per_s = 0;            // HBM or GDDR.
   double link_gb_per_s = 0;              // Device to device inside a node, one direction; 0: none.
+  std::int64_t link_devices = 0;         // How many devices that link joins (2: a bridge); 0: all of a node.
   double host_link_gb_per_s = 0;         // PCIe, one direction, as measured where known.
   std::int64_t multiprocessors = 0;
 };
@@ -39,6 +40,10 @@ struct Cluster {
   std::int64_t nodes = 1;
   double node_network_gb_per_s = 0;  // All NICs of one node together, one direction; 0: unknown.
   std::optional<Bytes> host_memory;  // Per node.
+  // Links between host and devices that carry at once, in one node; nullopt: one for each device.
+  std::optional<std::int64_t> host_links;
+  double nvme_read_gb_per_s = 0;  // All files of one node together; 0: unknown.
+  double nvme_write_gb_per_s = 0;
 };
 
 }  // namespace dsplan

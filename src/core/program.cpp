@@ -10,7 +10,8 @@ const char* name(Body body) {
       "clone gradient", "loss seed",   "make batch",   "gradient ready", "nothing",
       "load parameter", "load buffer", "zero",         "copy",           "add",
       "scale",          "collective",  "update",       "sum of squares", "norm",
-      "overflow scan",  "clip",        "random state"};
+      "overflow scan",  "clip",        "unscale",      "read file",      "write file",
+      "random state"};
   return kNames[static_cast<std::size_t>(body)];
 }
 

@@ -70,14 +70,20 @@ enum class Body : std::uint8_t {
   Copy,           // writes = reads, element by element, converted where dtypes differ. Missing reads are zeros.
   Add,            // writes += reads: the reads that follow the target itself.
   Scale,          // writes *= the runtime's factor (`number`).
-  Collective,     // A Communicate: reads and writes as its kind says.
+  // A Communicate: reads and writes as its kind says. `part` 1: the largest instead of the sum.
+  Collective,
   // One optimizer step over flat ranges. writes: targets, each with `part` states behind it; reads: the same, and the
   // gradients in the order of the targets.
   Update,
   SquareSum,  // The squares of what is read join this rank's part of the squared norm.
-  Norm,       // writes: that part; a control all-reduce of it makes it the whole.
-  OverflowScan,
-  Clip,  // writes *= what keeps the global norm below the threshold, 1 if it is.
+  // reads: their squares join as above. writes: this rank's part, by `part` where each of so many data-parallel ranks
+  // has all of it; control all-reduces make it the whole.
+  Norm,
+  OverflowScan,  // Whether what is read is finite. writes: a flag of one byte, or nothing that anybody reads.
+  Clip,          // writes *= what keeps the global norm below the threshold, 1 if it is.
+  Unscale,       // reads are looked at as OverflowScan does; writes /= the loss scale.
+  FileRead,      // reads: a file. writes: memory, which is filled from there on, to the file's end.
+  FileWrite,     // reads: memory. writes: a file, all of it, with what lies from there on.
   RandomState,
 };
 inline constexpr std::size_t kBodies = static_cast<std::size_t>(Body::RandomState) + 1;

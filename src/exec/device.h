@@ -45,6 +45,8 @@ class Device {
   [[nodiscard]] dsplan_device* handle() const { return device_; }
   [[nodiscard]] const dsplan_device_info& info() const { return info_; }
   [[nodiscard]] bool host_readable() const { return (info_.flags & DSPLAN_HOST_READABLE) != 0; }
+  // Every call has done its work when it returns.
+  [[nodiscard]] bool synchronous() const { return (info_.flags & DSPLAN_SYNCHRONOUS) != 0; }
   [[nodiscard]] dsplan_usage usage();
 
   // nullptr: out of memory. Every other failure throws.

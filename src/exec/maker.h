@@ -76,6 +76,7 @@ struct Rules {
 [[nodiscard]] Rules elementwise(Op op);
 [[nodiscard]] Rules products(Op op);
 [[nodiscard]] Rules others(Op op);
+[[nodiscard]] Rules parallel(Op op);
 
 }  // namespace rules
 }  // namespace dsplan::exec

@@ -50,6 +50,8 @@ void Measurer::on(std::size_t at, const Mark& event) {
     stretch_ = event.stretch;
     saving_ = event.stretch == Stretch::Save;
     phase_requested_ = memory_.requested();
+    file_read_ = runner_.file_read();
+    file_written_ = runner_.file_written();
     memory_.reset_peaks();
     if (!repeated_) phases_.push_back({std::string(name(event.stretch)), {}, {}});
     times_.push_back({event.stretch, 0, 0, 0, 0});
@@ -63,6 +65,10 @@ void Measurer::on(std::size_t at, const Mark& event) {
   most[Counter::Requested] = phase_requested_;
   take_larger(phase.peak, most);
   if (saving_) return;
+  if (stretch_ == Stretch::SecondStep) {
+    step_read_ = runner_.file_read() - file_read_;
+    step_written_ = runner_.file_written() - file_written_;
+  }
   take_larger(peak_, most);
   persistent_ = {};
   persistent_[Counter::Requested] = memory_.requested();
@@ -129,6 +135,8 @@ RankFigures Measurer::figures() const {
   figures.host.pageable = host.most.pageable;
   figures.host.peak = host.memory;
   figures.host.nvme = host.most.nvme;
+  figures.host.nvme_read = step_read_;
+  figures.host.nvme_written = step_written_;
   return figures;
 }
 

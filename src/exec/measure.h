@@ -55,6 +55,10 @@ class Measurer : public Ignores<Enter, Exit> {
   std::string peak_phase_;
   Bytes most_requested_;
   Bytes phase_requested_;
+  Bytes file_read_;  // When the stretch began.
+  Bytes file_written_;
+  std::optional<Bytes> step_read_;  // In the steady step.
+  std::optional<Bytes> step_written_;
   std::vector<PhaseTime> times_;
   std::chrono::steady_clock::time_point since_;
   std::int64_t communicated_ = 0;

@@ -14,7 +14,7 @@ namespace dsplan::exec {
 namespace {
 
 rules::Rules rules_of(Op op) {
-  for (const auto family : {rules::elementwise, rules::products, rules::others}) {
+  for (const auto family : {rules::elementwise, rules::products, rules::others, rules::parallel}) {
     const rules::Rules found = family(op);
     if (found.forward != nullptr) return found;
   }
@@ -104,7 +104,9 @@ std::optional<std::string> cannot_run(const Graph& graph, const Node& node) {
   if (sums && graph.tensor(graph.input(node, 0)).shape.rank < graph.tensor(graph.output(node)).shape.rank) {
     return fmt::format("the operator {} to more dimensions", name(node.op));
   }
-  if (node.in_place && node.op != Op::Add) return fmt::format("{} in place has no kernel", name(node.op));
+  const bool overwrites = node.op == Op::Add || node.op == Op::AllReduce || node.op == Op::MaskedFillInPlace ||
+                          node.op == Op::ParallelCrossEntropy;
+  if (node.in_place && !overwrites) return fmt::format("{} in place has no kernel", name(node.op));
   return std::nullopt;
 }
 
@@ -150,6 +152,8 @@ Viewed backward_view(const Call& call, std::size_t input, const Described& gradi
     }
     case Op::SumDim: return seen_as(broadcast_to(gradient.layout, extents(shape)));
     case Op::Contiguous:
+    case Op::AllReduce:
+    case Op::CopyToParallel:
     case Op::Add:
     case Op::Sub:
     case Op::AddScalar:

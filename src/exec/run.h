@@ -29,20 +29,22 @@ struct RankRun {
   RankFigures figures;  // As far as the rank came.
   std::vector<double> losses;
   std::vector<PhaseTime> times;
+  std::vector<Runner::Step> steps;  // Of fp16 only.
 };
 
 struct RunResult {
   std::vector<RankRun> ranks;
   Receipt::Outcome outcome = Receipt::Outcome::Ran;
   bool interrupted = false;
+  bool unavailable = false;  // A device, its driver or a library was not there.
   // How far the largest resident set of the process, all ranks together, exceeds what it was before; -1: not known.
   std::int64_t resident_growth = -1;
   std::string message;                // Of the first failure, with rank, event and call.
   std::optional<std::size_t> parted;  // The event at which prediction and measurement part.
 };
 
-// `plans`: of ranks 0, 1, ... of the data-parallel group. Refuses (Refusal) what cannot be executed before anything
-// starts; every other way to end is a result.
+// `plans`: of ranks 0, 1, ...; those that share layers are neighbours. Refuses (Refusal) what cannot be executed before
+// anything starts; every other way to end is a result.
 [[nodiscard]] RunResult run(const std::vector<RankPlan>& plans, const RunOptions& options);
 
 }  // namespace dsplan::exec

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "exec/parallel.h"
 #include "exec/random_keys.h"
 
 namespace dsplan::exec {
@@ -20,7 +21,10 @@ Runner::Runner(const RankPlan& plan, const RunSettings& settings, const MemoryMe
       communicators_(communicators),
       text_(text),
       observer_(observer),
-      values_(plan.graphs, plan.program) {
+      values_(plan.graphs, plan.program),
+      clock_(device),
+      scale_(settings.loss_scaling),
+      taken_scale_(scale_.now()) {
   if (!plan.program.unknown_work.empty()) {
     throw Refusal("run", fmt::format("cannot be executed yet: {}", fmt::join(plan.program.unknown_work, "; ")));
   }
@@ -28,8 +32,16 @@ Runner::Runner(const RankPlan& plan, const RunSettings& settings, const MemoryMe
   if (kind != OptimizerKind::Adam && kind != OptimizerKind::AdamW && kind != OptimizerKind::Sgd) {
     throw Refusal("run", fmt::format("the step of {} cannot be executed yet: Adam, AdamW and SGD can", name(kind)));
   }
-  clips_apart_ = std::any_of(plan.program.tasks.begin(), plan.program.tasks.end(),
-                             [](const Task& task) { return task.body == Body::Clip; });
+  for (const Graph& graph : plan.graphs) {
+    draws_.push_back(drawing_order(graph));
+    if (plan.schedule.tp > 1) on_parts_.push_back(works_on_parts(plan.model, graph));
+  }
+  const auto has = [&](Body body) {
+    return std::any_of(plan.program.tasks.begin(), plan.program.tasks.end(),
+                       [&](const Task& task) { return task.body == body; });
+  };
+  clips_apart_ = has(Body::Clip);
+  unscales_apart_ = has(Body::Unscale);
   registers_ = static_cast<std::byte*>(device_.allocate(Space::Device, Bytes(kBlockBytes)));
 }
 
@@ -68,7 +80,7 @@ Bytes Runner::size_of(BufferId buffer) {
   if (task == nullptr) return planned.size;  // A runtime's own: held against footprint's formulas instead.
   const std::optional<Bytes> wanted = values_.bytes_wanted(*task, buffer);
   if (wanted && *wanted > Bytes(0)) return *wanted;
-  throw Parted(plan_.schedule.rank, event_,
+  throw Parted(plan_.rank(), event_,
                fmt::format("{}: the plan makes {} B that the operator does not", planned.label, planned.size.value()));
 }
 
@@ -91,7 +103,7 @@ void Runner::compare(std::size_t at) const {
   if (predicted == measured) return;
   for (std::size_t role = 0; role < kRoles; ++role) {
     if (predicted.bytes[role] == measured.bytes[role]) continue;
-    throw Parted(plan_.schedule.rank, at,
+    throw Parted(plan_.rank(), at,
                  fmt::format("{}: predicted {} B, measured {} B ({})", name(static_cast<Role>(role)),
                              predicted.bytes[role].value(), measured.bytes[role].value(),
                              describe_moment(plan_.schedule, plan_.model, at)));
@@ -109,11 +121,20 @@ void Runner::on(std::size_t at, const Compute& event) {
   }
 }
 
+// So that a clock on the host tells the time of work, and a failure the pass in which it happened.
+void Runner::drain() {
+  if (device_.synchronous()) return;
+  device_.synchronize();
+  clock_.settle();
+}
+
 void Runner::on(std::size_t at, const Mark& event) {
   arrive(at);
+  drain();
   if (event.moment == Moment::MicroBatchBegins) ++micro_batches_;
   if (event.moment == Moment::StepBegins) ++steps_;
-  if (event.moment == Moment::StepEnds) squares_ = pending_ = 0;
+  if (event.moment == Moment::StepEnds) end_step();
+  if (observer_.mark) observer_.mark(event, memory_);
 }
 
 dsplan_tensor Runner::tensor_of(const TensorAt& at) const {
@@ -129,12 +150,14 @@ dsplan_tensor Runner::tensor_of(const TensorAt& at) const {
   return tensor;
 }
 
-// Dropout of operator `node` in one micro-batch of all ranks together.
+// Dropout of one operator in one micro-batch of all ranks together.
 dsplan_random Runner::random_for(const Task& task) const {
   const std::int64_t batch = micro_batches_ - 1;
   dsplan_random random{};
-  random.key = random_key(settings_.seed, DrawnFor::Dropout, static_cast<std::uint64_t>(task.node),
+  random.key = random_key(settings_.seed, DrawnFor::Dropout, draws_[task.graph][static_cast<std::size_t>(task.node)],
                           static_cast<std::uint64_t>(batch));
+  const bool apart = !on_parts_.empty() && on_parts_[task.graph][static_cast<std::size_t>(task.node)];
+  if (apart) random.key = mixed(random.key ^ static_cast<std::uint64_t>(plan_.tensor_rank + 1));
   random.samples = settings_.micro_batch;
   random.first_sample = plan_.schedule.rank * settings_.micro_batch;
   return random;
@@ -151,12 +174,12 @@ void Runner::run_operator(const Task& task) {
   const std::span<const MadeValue> names = plan_.program.made_by(task);
   const bool in_place = task.body == Body::Forward && plan_.graphs[task.graph].node(task.node).in_place;
   for (std::size_t i = 0; i < operands.made.size(); ++i) {
-    if (in_place && names[i].kind == SlotKind::Output) continue;  // It is input 0.
+    if (in_place && names[i].kind == SlotKind::Output && names[i].index == 0) continue;  // It is input 0.
     const std::optional<TensorAt>& tensor = operands.made[i];
     made.push_back(tensor && memory_.holds(tensor->buffer) ? tensor_of(*tensor) : dsplan_tensor{});
   }
   if (task.body == Body::LossSeed) {
-    const double seed = settings_.seed_of_backward();
+    const double seed = settings_.seed_of_backward(scale_.now());
     return launch(task.body, in, made, {}, {&seed, 1});
   }
   if (task.body != Body::Forward && task.body != Body::Backward) return launch(task.body, in, made);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,19 +19,26 @@
 #include "exec/communicators.h"
 #include "exec/device.h"
 #include "exec/flat.h"
+#include "exec/loss_scale.h"
 #include "exec/memory.h"
 #include "exec/settings.h"
+#include "exec/stream_clock.h"
 #include "exec/values.h"
 #include "sim/memory.h"
 
 namespace dsplan::exec {
 
-// What one rank carries out. Everything must outlive the runner.
+// What one rank carries out: `model` is the whole model, graphs, schedule and program are the rank's. Everything must
+// outlive the runner.
 struct RankPlan {
   const ModelSpec& model;
   std::span<const Graph> graphs;
   const Schedule& schedule;
   const Program& program;
+  std::int64_t tensor_rank = 0;  // Of the ranks that share each layer.
+
+  // Among all ranks: those that share layers are neighbours.
+  [[nodiscard]] std::int64_t rank() const { return schedule.rank * schedule.tp + tensor_rank; }
 };
 
 // Prediction and measurement part at an event of this rank.
@@ -49,6 +57,8 @@ class Parted : public std::exception {
 struct Observer {
   // The gradient of a parameter is ready, before the runtime takes it.
   std::function<void(ParameterId, const dsplan_tensor&)> gradient;
+  // Everything up to this mark has happened.
+  std::function<void(const Mark&, const RankMemory&)> mark;
 };
 
 class Runner : public Ignores<Enter, Exit> {
@@ -71,16 +81,28 @@ class Runner : public Ignores<Enter, Exit> {
     CallRecord record;
   };
   [[nodiscard]] const std::vector<Sent>& sent() const { return sent_; }
-  // Nanoseconds within collectives so far, waiting for other ranks included.
-  [[nodiscard]] std::int64_t communicating() const { return communicating_; }
+  // Nanoseconds within collectives, waiting for other ranks included; on a device that only enqueues, of what had
+  // happened at the last mark.
+  [[nodiscard]] std::int64_t communicating() const { return communicating_ + clock_.nanoseconds(); }
   // The mean loss of each micro-batch of this rank, in order.
   [[nodiscard]] const std::vector<double>& losses() const { return losses_; }
   [[nodiscard]] std::size_t event() const { return event_; }
+  // Each optimizer step so far: the loss scale with which its backward ran, and whether it was left out because
+  // gradients were not finite.
+  struct Step {
+    double loss_scale = 1;
+    bool skipped = false;
+  };
+  [[nodiscard]] const std::vector<Step>& steps() const { return taken_; }
+  // Bytes that came from files and went to them so far.
+  [[nodiscard]] Bytes file_read() const { return device_.file_read(); }
+  [[nodiscard]] Bytes file_written() const { return device_.file_written(); }
 
  private:
   enum Register : std::uint8_t { kSquares, kOverflow, kRegisters };
 
   void arrive(std::size_t at);  // Silent tasks that come before this event.
+  void drain();                 // Waits for what was enqueued.
   void compare(std::size_t at) const;
   [[nodiscard]] const Task& task_at(std::size_t at);
   [[nodiscard]] Bytes size_of(BufferId buffer);
@@ -104,7 +126,17 @@ class Runner : public Ignores<Enter, Exit> {
   void put_norm(const Task& task);
   void take_norm(const Task& task);
   [[nodiscard]] Piece joined(const std::vector<Piece>& parts, const Piece& place);
+  void scan(std::span<const Piece> pieces);
+  void scan_for_overflow(const Task& task);
+  void take_flag(const Task& task);
+  void unscale(const Task& task);
+  void move_file(const Task& task);
+  // Gradients of this step are not finite. Moves the loss scale, once in each step.
+  [[nodiscard]] bool overflows();
+  void end_step();
   void update(const Task& task);
+  void update_one(std::span<const Piece> gradients, const Piece& target, std::span<const Piece> states);
+  [[nodiscard]] CallRecord timed(Communicator& communicator, const CollectiveCall& call);
   void launch(Body body, std::span<const dsplan_tensor> in, std::span<const dsplan_tensor> made,
               std::span<const std::int64_t> integers = {}, std::span<const double> numbers = {},
               dsplan_random random = {});
@@ -126,15 +158,24 @@ class Runner : public Ignores<Enter, Exit> {
   std::size_t next_task_ = 0;
   std::size_t next_loss_ = 0;
   std::int64_t micro_batches_ = 0;  // Begun since the run began.
-  std::int64_t steps_ = 0;          // Optimizer steps begun.
+  std::int64_t steps_ = 0;          // Optimizer steps begun that were not left out.
   std::vector<double> losses_;
+  std::vector<std::vector<std::uint32_t>> draws_;  // By graph and node.
+  std::vector<std::vector<bool>> on_parts_;        // By graph and node; empty: no layer is shared.
   std::vector<Sent> sent_;
   std::int64_t communicating_ = 0;
+  StreamClock clock_;
   std::byte* registers_ = nullptr;  // Of the device, the executor's own: not among the plan's bytes.
   double squares_ = 0;              // Of the norm of all ranks' gradients.
   double pending_ = 0;              // This rank's part, not yet with the others.
   double contributed_ = 0;          // What went into `norm_buffer_`.
-  bool clips_apart_ = false;        // Clipping is work of its own, not part of the update.
+  bool clips_apart_ = false;        // Clipping is work of its own, not part of the update,
+  bool unscales_apart_ = false;     // and so is the division by the loss scale.
+  LossScale scale_;
+  bool overflow_ = false;       // A flag of this step says so, on any rank.
+  std::optional<bool> judged_;  // What `overflows` said in this step.
+  double taken_scale_;          // With which the backward of this step runs.
+  std::vector<Step> taken_;
   BufferId norm_buffer_ = kNoBuffer;
 };
 

@@ -3,11 +3,11 @@
 
 #include <array>
 #include <chrono>
-#include <cmath>
 #include <cstring>
 
 #include "core/error.h"
 #include "exec/initial.h"
+#include "exec/parallel.h"
 #include "exec/random_keys.h"
 #include "exec/runner.h"
 #include "exec/scalars.h"
@@ -22,14 +22,13 @@ bool task_is_flag(const Communicate& event) {
   return event.kind == TrafficKind::Control && event.collective == Collective::AllReduce && event.payload == Bytes(1);
 }
 
-bool same(const Piece& a, const Piece& b) { return a.data == b.data && a.elements == b.elements && a.dtype == b.dtype; }
-
-std::int64_t kind_of_update(OptimizerKind kind) {
-  if (kind == OptimizerKind::Adam) return 0;
-  if (kind == OptimizerKind::AdamW) return 1;
-  DSPLAN_CHECK(kind == OptimizerKind::Sgd, "an optimizer that the runner should have refused");
-  return 2;
+// Bytes whose dtype nobody states (a pool's, a slot's) are copied as they are.
+bool is_raw(const Piece& piece) { return piece.dtype == DType::UInt8; }
+Piece as_bytes(const Piece& piece) {
+  return {piece.data, DType::UInt8, piece.elements * bytes_per_element(piece.dtype), piece.space};
 }
+
+bool same(const Piece& a, const Piece& b) { return a.data == b.data && a.elements == b.elements && a.dtype == b.dtype; }
 
 std::vector<std::byte> encoded(const std::vector<double>& values, DType dtype) {
   std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(bytes_per_element(dtype)));
@@ -83,7 +82,11 @@ void Runner::run_flat(const Task& task) {
     case Body::SquareSum: return square_sum(task);
     case Body::Norm: return put_norm(task);
     case Body::Clip: return scale(task, gradient_factor());
-    case Body::Scale: return scale(task, 1 / settings_.loss_scale);
+    case Body::Scale: return scale(task, 1 / scale_.now());
+    case Body::OverflowScan: return scan_for_overflow(task);
+    case Body::Unscale: return unscale(task);
+    case Body::FileRead:
+    case Body::FileWrite: return move_file(task);
     case Body::Update: return update(task);
     default: break;
   }
@@ -103,9 +106,17 @@ void Runner::load_parameters(const Task& task) {
     dsplan_random random{};
     random.key = random_key(settings_.seed, DrawnFor::Parameter, static_cast<std::uint64_t>(buffer.parameter), 0);
     random.samples = 1;
-    const dsplan_tensor target = flat_tensor({memory_.pointer(range.buffer) + range.offset.value(), buffer.dtype,
-                                              range.bytes.value() / bytes_per_element(buffer.dtype), buffer.space});
-    launch(Body::LoadParameter, {}, {&target, 1}, {&integer, 1}, {&deviation, 1}, random);
+    const Piece whole{memory_.pointer(range.buffer) + range.offset.value(), buffer.dtype,
+                      range.bytes.value() / bytes_per_element(buffer.dtype), buffer.space};
+    const Parameter& parameter = plan_.model.parameters[static_cast<std::size_t>(buffer.parameter)];
+    std::int64_t done = 0;
+    for (const Cut& cut : part_of(plan_.model, parameter, plan_.schedule.tp, plan_.tensor_rank)) {
+      random.first_sample = cut.first;
+      const dsplan_tensor target = flat_tensor(whole.part(done, cut.count));
+      launch(Body::LoadParameter, {}, {&target, 1}, {&integer, 1}, {&deviation, 1}, random);
+      done += cut.count;
+    }
+    DSPLAN_CHECK(done == whole.elements, "a parameter is loaded into a buffer of another size");
   }
 }
 
@@ -122,8 +133,14 @@ void Runner::load_buffer(const Task& task) {
 }
 
 void Runner::copy(const Task& task) {
-  const std::vector<Piece> targets = pieces(task.writes);
-  side_by_side(pieces(task.reads, targets.front().dtype), targets, [&](const Piece& from, const Piece& to) {
+  std::vector<Piece> targets = pieces(task.writes);
+  std::vector<Piece> sources = pieces(task.reads, targets.front().dtype);
+  if (std::any_of(targets.begin(), targets.end(), is_raw) || std::any_of(sources.begin(), sources.end(), is_raw)) {
+    for (std::vector<Piece>* list : {&targets, &sources}) {
+      for (Piece& piece : *list) piece = as_bytes(piece);
+    }
+  }
+  side_by_side(sources, targets, [&](const Piece& from, const Piece& to) {
     if (same(from, to)) return;
     const dsplan_tensor target = flat_tensor(to);
     if (from.data == nullptr) return launch(Body::Clear, {}, {&target, 1});
@@ -175,25 +192,22 @@ void Runner::square_sum(const Task& task) {
 
 // This rank's part is written where the others can add theirs; where there are none, it is the whole.
 void Runner::put_norm(const Task& task) {
+  square_sum(task);
+  const double part = std::exchange(pending_, 0) / std::max<double>(task.part, 1);
   const Piece value = pieces(task.writes).front();
-  const std::vector<std::byte> bytes = encoded({pending_}, value.dtype);
+  const std::vector<std::byte> bytes = encoded({part}, value.dtype);
   to_device(value, bytes.data(), static_cast<std::int64_t>(bytes.size()));
   norm_buffer_ = plan_.program.range(task.writes).front().buffer;
-  squares_ += pending_;
-  contributed_ = std::exchange(pending_, 0);
+  squares_ += part;
+  contributed_ = part;
 }
 
 void Runner::take_norm(const Task& task) {
   const ByteRange& range = plan_.program.range(task.writes).front();
   if (range.buffer != norm_buffer_) return;
-  squares_ += scalar_at(pieces(task.writes).front()) - contributed_;
-  norm_buffer_ = kNoBuffer;
-}
-
-double Runner::gradient_factor() const {
-  const double norm = std::sqrt(squares_ + pending_) / settings_.loss_scale;
-  const double clipped = settings_.clip > 0 ? std::min(1.0, settings_.clip / (norm + 1e-6)) : 1.0;
-  return clipped / settings_.loss_scale;
+  const double now = scalar_at(pieces(task.writes).front());
+  squares_ += now - contributed_;
+  contributed_ = now;  // The next group's sum contains it.
 }
 
 void Runner::to_device(const Piece& target, const void* values, std::int64_t bytes) {
@@ -232,11 +246,12 @@ void Runner::on(std::size_t at, const Communicate& event) {
   CollectiveCall call;
   call.kind = event.collective;
   call.dtype = event.dtype;
-  call.reduction = task_is_flag(event) ? DSPLAN_MAX : DSPLAN_SUM;
+  call.reduction = task_is_flag(event) || task.part == 1 ? DSPLAN_MAX : DSPLAN_SUM;
   call.elements = event.payload.value() / bytes_per_element(event.dtype);
   call.output = writes.front().data;
   call.root = task.root;
-  call.stream = event.stream;
+  // Where work is only enqueued all of it is on one stream, in the order of the schedule: nothing overlaps yet.
+  call.stream = device_.synchronous() ? event.stream : StreamId{0};
   call.event = at;
   if (event.collective == Collective::AllGather) {
     // The parts are put where they will lie, unless they lie there or are one piece.
@@ -246,52 +261,25 @@ void Runner::on(std::size_t at, const Communicate& event) {
     DSPLAN_CHECK(reads.size() == 1, "a collective takes one stretch");
     call.input = reads.front().data;
   }
+  CallRecord record = timed(communicator, call);
+  record.group = event.group;
+  sent_.push_back({at, record});
+  take_norm(task);
+  if (task_is_flag(event)) take_flag(task);
+}
+
+CallRecord Runner::timed(Communicator& communicator, const CollectiveCall& call) {
+  if (!device_.synchronous()) {
+    clock_.begin(call.stream);
+    CallRecord record = communicator.run(call);
+    clock_.end(call.stream);
+    return record;
+  }
   const auto begin = std::chrono::steady_clock::now();
   CallRecord record = communicator.run(call);
   communicating_ +=
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
-  record.group = event.group;
-  sent_.push_back({at, record});
-  take_norm(task);
-}
-
-// reads: for each target the target itself, its gradient and its states (or, where a gradient lies in pieces, those);
-// writes: the targets, each with its states.
-void Runner::update(const Task& task) {
-  const std::vector<Piece> reads = pieces(task.reads);
-  const std::vector<Piece> writes = pieces(task.writes);
-  std::vector<Piece> gradients;
-  for (const Piece& piece : reads) {
-    if (std::none_of(writes.begin(), writes.end(), [&](const Piece& w) { return same(w, piece); })) {
-      gradients.push_back(piece);
-    }
-  }
-  const std::vector<double> numbers{settings_.learning_rate,
-                                    settings_.beta1,
-                                    settings_.beta2,
-                                    settings_.epsilon,
-                                    settings_.weight_decay,
-                                    settings_.momentum,
-                                    clips_apart_ ? 1 : gradient_factor()};
-  const std::vector<std::int64_t> integers{kind_of_update(settings_.optimizer), steps_};
-  std::int64_t used = 0;
-  for (std::size_t at = 0; at < writes.size();) {
-    const Piece& target = writes[at++];
-    std::vector<Piece> states;  // Counters of steps are smaller than what they count for.
-    for (std::uint8_t k = 0; k < task.part; ++k) states.push_back(writes[at++]);
-    const std::vector<Piece> own = stretch(gradients, used, target.elements);
-    used += target.elements;
-    std::int64_t done = 0;
-    for (const Piece& gradient : own) {
-      std::vector<dsplan_tensor> made{flat_tensor(target.part(done, gradient.elements))};
-      for (const Piece& state : states) {
-        if (state.elements == target.elements) made.push_back(flat_tensor(state.part(done, gradient.elements)));
-      }
-      const dsplan_tensor source = flat_tensor(gradient);
-      launch(Body::Update, {&source, 1}, made, integers, numbers);
-      done += gradient.elements;
-    }
-  }
+  return record;
 }
 
 }  // namespace dsplan::exec

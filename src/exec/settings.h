@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/loss_scaling.h"
 #include "core/training.h"
 
 namespace dsplan::exec {
@@ -16,7 +17,7 @@ struct RunSettings {
   double weight_decay = 0;
   double momentum = 0;
   double clip = 0;  // Of the global gradient norm; 0: none.
-  double loss_scale = 1;
+  LossScaling loss_scaling;
   std::uint64_t seed = 0;
   std::int64_t ranks = 1;  // Data-parallel.
   std::int64_t grad_accum = 1;
@@ -24,7 +25,7 @@ struct RunSettings {
 
   // Every rank's loss is a mean over its own tokens: with this factor plain sums over ranks and micro-batches make the
   // gradient of the mean over all of them, in whatever order they are taken.
-  [[nodiscard]] double seed_of_backward() const {
+  [[nodiscard]] double seed_of_backward(double loss_scale) const {
     return loss_scale / (static_cast<double>(ranks) * static_cast<double>(grad_accum));
   }
 };

@@ -127,12 +127,13 @@ std::optional<Bytes> Values::bytes_wanted(const Task& task, BufferId buffer) {
 // In place: what was there stays as it lies.
 void Values::define(const Task& task) {
   const std::span<const MadeValue> made = program_.made_by(task);
+  if (task.body == Body::Forward) (void)made_by(task);  // Backward asks what it was given, also where it makes nothing.
   const bool in_place = task.body == Body::Forward && node(task).in_place;
   for (std::size_t i = 0; i < made.size(); ++i) {
     std::optional<TensorAt>& tensor = tensors_[made[i].value];
     if (tensor.has_value()) continue;
     const BufferId buffer = program_.values[made[i].value].buffer;
-    if (in_place && made[i].kind == SlotKind::Output) {
+    if (in_place && made[i].kind == SlotKind::Output && made[i].index == 0) {
       tensor = at(program_.in(task).front());
       continue;
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "io/kept_figures.h"
 #include "io/measured_file.h"
 #include "io/own_file.h"
 #include "io/place.h"
@@ -36,11 +37,12 @@ class Reader {
     into.command = words(reader, "command");
     if (const Value* command = document_.root.find("command"))
       into.command_place = place_at(document_, command->offset);
-    if (const Value* written = reader.object("written")) into.written = read_versions(*written);
+    if (const Value* written = reader.object("written"))
+      into.written = detail::read_versions(document_, *written, faults_);
     into.fingerprint = reader.string("fingerprint").value_or("");
     into.model_sha256 = reader.string("model_sha256").value_or("");
-    if (const Value* ranks = reader.array("ranks")) into.ranks = read_ranks(reader, *ranks);
-    if (const Value* list = reader.array("resolved")) into.resolved = read_resolved(*list);
+    if (const Value* ranks = reader.array("ranks")) into.ranks = detail::read_ranks(reader, *ranks, "a baseline");
+    if (const Value* list = reader.array("resolved")) into.resolved = detail::read_resolved(document_, *list, faults_);
     if (const Value* inputs = reader.object("inputs")) {
       into.inputs = read_inputs(*inputs);
       into.inputs_place = place_at(document_, inputs->offset);
@@ -65,81 +67,6 @@ class Reader {
     return list;
   }
 
-  std::string text(ObjectReader& reader, std::string_view key) {
-    const std::optional<std::string> said = reader.string(key);
-    if (!said && reader.value().find(key) != nullptr && !reader.has(key)) {
-      reader.fault(key, fmt::format("\"{}\" must not be null", key));
-    }
-    return said.value_or("");
-  }
-
-  BaselineVersions read_versions(const Value& value) {
-    ObjectReader reader(document_, value, faults_);
-    detail::need(reader, {"dsplan", "torch", "transformers", "deepspeed"});
-    BaselineVersions into{text(reader, "dsplan"), text(reader, "torch"), text(reader, "transformers"),
-                          text(reader, "deepspeed")};
-    reader.refuse_unread("\"written\"");
-    return into;
-  }
-
-  std::vector<BaselineRank> read_ranks(ObjectReader& whole, const Value& list) {
-    std::vector<BaselineRank> ranks;
-    if (list.items.empty()) whole.fault("ranks", "\"ranks\" is empty: there is nothing to hold a prediction against");
-    for (const Value& item : list.items) {
-      if (!detail::is_object(document_, item, "a rank", faults_)) continue;
-      ObjectReader reader(document_, item, faults_);
-      detail::need(reader, {"rank", "rows"});
-      BaselineRank rank;
-      rank.rank = reader.integer("rank", 0, INT64_MAX).value_or(0);
-      const bool twice =
-          std::any_of(ranks.begin(), ranks.end(), [&](const BaselineRank& one) { return one.rank == rank.rank; });
-      if (twice) reader.fault("rank", fmt::format("rank {} stands twice", rank.rank));
-      if (const Value* rows = reader.object("rows")) rank.rows = read_rows(*rows);
-      reader.refuse_unread("a rank of a baseline");
-      ranks.push_back(std::move(rank));
-    }
-    return ranks;
-  }
-
-  // Paths are the keys, so that none stands twice.
-  std::vector<FigureRow> read_rows(const Value& value) {
-    ObjectReader reader(document_, value, faults_);
-    std::vector<FigureRow> rows;
-    for (const Member& member : value.members) {
-      FigureRow row{member.key, {}};
-      const std::optional<RowKind> kind = kind_of_row(member.key);
-      if (!kind) {
-        faults_.add(document_.at(member.key_offset, fmt::format("no row \"{}\"", member.key)));
-      } else if (*kind == RowKind::Verdict) {
-        const auto word = reader.choice(member.key, {"fits", "fits_with_retries", "does_not_fit", "unknown"});
-        row.value.text = word.value_or("");
-      } else {
-        row.value.number = reader.integer(member.key, 0, INT64_MAX);
-      }
-      rows.push_back(std::move(row));
-    }
-    return rows;
-  }
-
-  std::vector<ResolvedInput> read_resolved(const Value& list) {
-    std::vector<ResolvedInput> inputs;
-    for (const Value& item : list.items) {
-      if (!detail::is_object(document_, item, "a resolved input", faults_)) continue;
-      ObjectReader reader(document_, item, faults_);
-      detail::need(reader, {"name", "value", "origin"});
-      ResolvedInput input;
-      input.name = text(reader, "name");
-      input.value = text(reader, "value");
-      const std::string origin = reader.choice("origin", {"given", "derived", "assumed"}).value_or("given");
-      for (const Origin one : {Origin::Given, Origin::Derived, Origin::Assumed}) {
-        if (origin == name(one)) input.origin = one;
-      }
-      reader.refuse_unread("a resolved input");
-      inputs.push_back(std::move(input));
-    }
-    return inputs;
-  }
-
   Sources read_inputs(const Value& value) {
     ObjectReader reader(document_, value, faults_);
     detail::need(reader,
@@ -162,10 +89,10 @@ class Reader {
       file.name = file.model = *bundled;
     } else {
       detail::need(reader, {"path", "content"});
-      file.name = text(reader, "path");
+      file.name = detail::kept_text(reader, "path");
       if (kind == SourceKind::Model) {
         detail::need(reader, {"name"});
-        file.model = text(reader, "name");
+        file.model = detail::kept_text(reader, "name");
       }
       const Value* content = reader.object("content");
       if (content != nullptr) file.content = {document_.path, document_.text, *content};
@@ -181,42 +108,6 @@ class Reader {
 
 // ---- writing
 
-std::string in_quotes(std::string_view text) {
-  Value value;
-  value.kind = Value::Kind::String;
-  value.string = text;
-  return canonical_json(value);
-}
-
-// A whole number that was written with a point stays one, as it was read.
-std::string scalar_text(const Value& value) {
-  std::string text = canonical_json(value);
-  const bool whole = value.is(Value::Kind::Real) && text.find_first_of(".eE") == std::string::npos;
-  return whole && !value.huge ? text + ".0" : text;
-}
-
-// One line per member; lists without objects and lists in them stand on one line.
-void write_value(const Value& value, std::size_t indent, std::string& text) {
-  const bool object = value.is(Value::Kind::Object);
-  const bool flat = std::none_of(value.items.begin(), value.items.end(), [](const Value& item) {
-    return item.is(Value::Kind::Object) || item.is(Value::Kind::Array);
-  });
-  const std::size_t count = object ? value.members.size() : value.items.size();
-  if ((!object && (!value.is(Value::Kind::Array) || flat)) || count == 0) {
-    text += value.items.empty() ? scalar_text(value) : canonical_json(value);
-    return;
-  }
-  text += object ? "{\n" : "[\n";
-  for (std::size_t i = 0; i < count; ++i) {
-    text.append(indent + 1, ' ');
-    if (object) text += in_quotes(value.members[i].key) + ": ";
-    write_value(object ? value.members[i].value : value.items[i], indent + 1, text);
-    text += i + 1 < count ? ",\n" : "\n";
-  }
-  text.append(indent, ' ');
-  text += object ? '}' : ']';
-}
-
 // An option and its value on one line.
 std::string command_text(const std::vector<std::string>& words, std::size_t indent) {
   if (words.empty()) return "[]";
@@ -226,39 +117,18 @@ std::string command_text(const std::vector<std::string>& words, std::size_t inde
     const bool value =
         i > 0 && words[i - 1].starts_with("--") && words[i - 1].size() > 2 && !words[i].starts_with("--");
     text += value ? " " : "\n" + std::string(indent + 1, ' ');
-    text += in_quotes(words[i]);
+    text += detail::quoted(words[i]);
   }
   return text + "\n" + std::string(indent, ' ') + "]";
 }
 
-std::string figure_text(const FigureRow& row) {
-  if (row.value.number) return std::to_string(*row.value.number);
-  return row.value.text.empty() ? "null" : in_quotes(row.value.text);
-}
-
-std::string rank_text(const BaselineRank& rank) {
-  std::string text = fmt::format("  {{\"rank\": {}, \"rows\": {{\n", rank.rank);
-  for (std::size_t i = 0; i < rank.rows.size(); ++i) {
-    text += fmt::format("   {}: {}{}\n", in_quotes(rank.rows[i].path), figure_text(rank.rows[i]),
-                        i + 1 < rank.rows.size() ? "," : "");
-  }
-  return text + "  }}";
-}
-
 std::string file_text(const SourceFile& file, SourceKind kind) {
-  if (file.bundled) return fmt::format("{{\"bundled\": {}}}", in_quotes(file.name));
-  std::string text = fmt::format("{{\n   \"path\": {},\n", in_quotes(file.name));
-  if (kind == SourceKind::Model) text += fmt::format("   \"name\": {},\n", in_quotes(file.model));
+  if (file.bundled) return fmt::format("{{\"bundled\": {}}}", detail::quoted(file.name));
+  std::string text = fmt::format("{{\n   \"path\": {},\n", detail::quoted(file.name));
+  if (kind == SourceKind::Model) text += fmt::format("   \"name\": {},\n", detail::quoted(file.model));
   text += "   \"content\": ";
-  write_value(file.content.root, 3, text);
+  detail::write_value(file.content.root, 3, text);
   return text + "\n  }";
-}
-
-// `items` between brackets, each on lines of its own.
-std::string list_text(const std::vector<std::string>& items) {
-  std::string text = "[\n";
-  for (std::size_t i = 0; i < items.size(); ++i) text += items[i] + (i + 1 < items.size() ? ",\n" : "\n");
-  return text + " ]";
 }
 
 }  // namespace
@@ -279,23 +149,14 @@ std::string baseline_json(const Baseline& b) {
     return fmt::format(" \"{}\": {},\n", key, value);
   };
   std::string text = fmt::format("{{\n \"dsplan\": {},\n \"kind\": \"baseline\",\n", kFileVersion);
-  text += member("source", in_quotes(b.source));
-  text += member("folder", in_quotes(b.folder));
+  text += member("source", detail::quoted(b.source));
+  text += member("folder", detail::quoted(b.folder));
   text += member("command", command_text(b.command, 1));
-  text += member("written", fmt::format(R"({{"dsplan": {}, "torch": {}, "transformers": {}, "deepspeed": {}}})",
-                                        in_quotes(b.written.dsplan), in_quotes(b.written.torch),
-                                        in_quotes(b.written.transformers), in_quotes(b.written.deepspeed)));
-  text += member("fingerprint", in_quotes(b.fingerprint));
-  text += member("model_sha256", in_quotes(b.model_sha256));
-  std::vector<std::string> items;
-  for (const BaselineRank& rank : b.ranks) items.push_back(rank_text(rank));
-  text += member("ranks", list_text(items));
-  items.clear();
-  for (const ResolvedInput& input : b.resolved) {
-    items.push_back(fmt::format(R"(  {{"name": {}, "value": {}, "origin": "{}"}})", in_quotes(input.name),
-                                in_quotes(input.value), name(input.origin)));
-  }
-  text += member("resolved", list_text(items));
+  text += member("written", detail::versions_text(b.written));
+  text += member("fingerprint", detail::quoted(b.fingerprint));
+  text += member("model_sha256", detail::quoted(b.model_sha256));
+  text += member("ranks", detail::ranks_text(b.ranks));
+  text += member("resolved", detail::resolved_text(b.resolved));
   text += fmt::format(" \"inputs\": {{\n  \"command\": {}", command_text(b.inputs.command, 2));
   for (const SourceKind kind : kFiles) {
     const auto& file = b.inputs[kind];

@@ -62,8 +62,9 @@ void read_row(ObjectReader& reader, std::vector<std::string>& seen, Calibration&
   (void)reader.array("samples");
   if (unit && *unit == "bytes") {
     if (const std::optional<Bytes> value = detail::bytes(reader, "value")) take(name, *value, into);
-  } else {
-    (void)reader.number("value");
+  } else if (const std::optional<double> value = reader.number("value")) {
+    if (*value <= 0) reader.fault("value", "a rate is more than nothing");
+    if (unit && *unit != "ns") into.rates[name] = *value;
   }
   reader.refuse_unread("a row of a calibration");
 }

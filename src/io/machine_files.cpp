@@ -60,6 +60,7 @@ Hardware read_hardware(const Document& document) {
   read_tflops(reader, hardware);
   hardware.memory_gb_per_s = rate(reader, "memory_gb_per_s");
   hardware.link_gb_per_s = rate(reader, "link_gb_per_s");
+  hardware.link_devices = reader.integer("link_devices", 2, 1 << 20).value_or(0);
   hardware.host_link_gb_per_s = rate(reader, "host_link_gb_per_s");
   hardware.multiprocessors = reader.integer("multiprocessors", 1, INT64_MAX).value_or(0);
   reader.refuse_unread("the hardware file");
@@ -78,6 +79,9 @@ Cluster read_cluster(const Document& document) {
   cluster.gpus_per_node = reader.required_integer("gpus_per_node", 1, 1 << 20, 1);
   cluster.nodes = reader.integer("nodes", 1, 1 << 20).value_or(1);
   cluster.node_network_gb_per_s = rate(reader, "node_network_gb_per_s");
+  cluster.host_links = reader.integer("host_links", 1, 1 << 20);
+  cluster.nvme_read_gb_per_s = rate(reader, "nvme_read_gb_per_s");
+  cluster.nvme_write_gb_per_s = rate(reader, "nvme_write_gb_per_s");
   if (const auto host = reader.integer("host_memory_bytes", 1, INT64_MAX)) cluster.host_memory = Bytes(*host);
   reader.refuse_unread("the cluster file");
   diagnostics.throw_if_any();

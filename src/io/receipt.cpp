@@ -206,6 +206,9 @@ class Reader {
       into.host.pageable = bytes(host, "pageable");
       into.host.peak = bytes(host, "peak");
       into.host.per_node = bytes(host, "per_node");
+      into.host.nvme = bytes(host, "nvme");  // Only where there are files.
+      into.host.nvme_read = bytes(host, "nvme_read");
+      into.host.nvme_written = bytes(host, "nvme_written");
       host.refuse_unread("\"host\"");
     }
     if (const Value* phases = reader.array("phases")) read_phases(*phases, into);

@@ -178,6 +178,7 @@ void read_run(SettingReader& settings, Request& request) {
   settings.numbers("seq_list", request.seq_list);
   settings.choice("dtype", request.dtype, {"bf16", "fp16", "fp32"});
   settings.choice("autocast", request.autocast, {"none", "bf16", "fp16"});
+  settings.choice("mixed_precision", request.mixed_precision, {"bf16", "fp16"});
   settings.choice("param_groups", request.param_groups, {"single", "decay"});
   settings.choice("model_init", request.model_init, {"zero_init", "device", "host"});
   settings.flag("zero_grad_set_to_none", request.zero_grad_set_to_none);

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/receipt.h"
+#include "io/write_value.h"
 
 namespace dsplan {
 namespace {
@@ -16,26 +17,9 @@ Json number(const std::optional<Elements>& count) { return count ? Json(count->v
 Json number(const std::optional<std::int64_t>& value) { return value ? Json(*value) : Json(nullptr); }
 Json text(const std::optional<std::string>& said) { return said ? Json(*said) : Json(nullptr); }
 
-Json json_of(const Value& value) {
-  switch (value.kind) {
-    case Value::Kind::Null: return nullptr;
-    case Value::Kind::Bool: return value.boolean;
-    case Value::Kind::Integer: return value.integer;
-    case Value::Kind::Real: return value.real;
-    case Value::Kind::String: return value.string;
-    case Value::Kind::Array: {
-      Json list = Json::array();
-      for (const Value& item : value.items) list.push_back(json_of(item));
-      return list;
-    }
-    case Value::Kind::Object: break;
-  }
-  Json object = Json::object();
-  for (const Member& member : value.members) object[member.key] = json_of(member.value);
-  return object;
+Json part(const std::optional<Document>& document) {
+  return document ? detail::json_of(document->root) : Json(nullptr);
 }
-
-Json part(const std::optional<Document>& document) { return document ? json_of(document->root) : Json(nullptr); }
 
 Json environment_of(const ReceiptEnvironment& e) {
   return {{"gpu", text(e.gpu)},
@@ -106,6 +90,12 @@ Json rank_of(const RankFigures& rank) {
                {"pageable", number(rank.host.pageable)},
                {"peak", number(rank.host.peak)},
                {"per_node", number(rank.host.per_node)}};
+  const auto file = [&](const char* key, const std::optional<Bytes>& bytes) {
+    if (rank.host.nvme.value_or(Bytes(0)) > Bytes(0)) host[key] = number(bytes);
+  };
+  file("nvme", rank.host.nvme);
+  file("nvme_read", rank.host.nvme_read);
+  file("nvme_written", rank.host.nvme_written);
   Json absent = Json::array();
   for (const Absence& one : rank.absent) absent.push_back({{"what", one.what}, {"why", one.why}});
   return {{"rank", rank.rank},

@@ -138,6 +138,13 @@ void RowMaker::host() {
   row("pageable", predicted_.host.pageable, measured_.host.pageable);
   row("peak", predicted_.host.peak, measured_.host.peak);
   row("per_node", predicted_.host.per_node, measured_.host.per_node);
+  // Of files nobody says anything where there are none, and only an executor measures them.
+  const auto file = [&](const char* what, const std::optional<Bytes>& p, const std::optional<Bytes>& m) {
+    if (m && (*m > Bytes(0) || p.value_or(Bytes(0)) > Bytes(0))) row(what, p, m);
+  };
+  file("nvme", predicted_.host.nvme, measured_.host.nvme);
+  file("nvme_read", predicted_.host.nvme_read, measured_.host.nvme_read);
+  file("nvme_written", predicted_.host.nvme_written, measured_.host.nvme_written);
 }
 
 void RowMaker::communication() {

@@ -8,9 +8,9 @@ namespace {
 void refuse_what_cannot_run(const ModelSpec& model, const Job& job, const std::string& what) {
   const auto refuse = [&](const std::string& reason) { throw Refusal(what, "cannot be executed yet: " + reason); };
   if (const auto obstacle = schedule_obstacle(model, job)) refuse(*obstacle);
-  if (job.parallelism.tp > 1) refuse("tensor parallelism");
+  // Each would have a part of what the head's gradients are (docs/tensor-parallelism.md).
+  if (model.dims.kv_heads % job.parallelism.tp != 0) refuse("key-value heads that tensor-parallel ranks share");
   if (model.family != "gpt2" && model.family != "llama") refuse("the " + model.family + " family");
-  if (job.training.grad_scaler || job.training.dtype == DType::Float16) refuse("fp16, whose loss scale moves");
   if (!job.training.seq_list.empty()) refuse("a list of lengths");
 }
 
@@ -19,9 +19,11 @@ void refuse_what_cannot_run(const ModelSpec& model, const Job& job, const std::s
 ExecutableRanks executables_of(const ModelSpec& model, const Job& job, std::int64_t steps, const std::string& what) {
   refuse_what_cannot_run(model, job, what);
   ExecutableRanks result;
-  result.shapes = build_shapes(model, job);
-  for (std::int64_t rank = 0; rank < job.parallelism.dp; ++rank) {
-    result.ranks.push_back(lower_to_execute(model, job, result.shapes, rank, steps));
+  const std::int64_t sharing = job.parallelism.tp;
+  for (std::int64_t part = 0; part < sharing; ++part) result.shapes.push_back(build_shapes(model, job, part));
+  for (std::int64_t rank = 0; rank < job.parallelism.dp * sharing; ++rank) {
+    const Shapes& shapes = result.shapes[static_cast<std::size_t>(rank % sharing)];
+    result.ranks.push_back(lower_to_execute(model, job, shapes, rank / sharing, steps, rank % sharing));
   }
   return result;
 }

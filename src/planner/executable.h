@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,13 @@
 namespace dsplan {
 
 struct ExecutableRanks {
-  Shapes shapes;                  // Whose graphs the programs name.
-  std::vector<Executable> ranks;  // Of the data-parallel group, in order.
+  std::vector<Shapes> shapes;     // Whose graphs the programs name: by tensor-parallel rank.
+  std::vector<Executable> ranks;  // All of them; those that share layers are neighbours.
+
+  [[nodiscard]] std::int64_t tensor_rank(std::size_t rank) const {
+    return static_cast<std::int64_t>(rank % shapes.size());
+  }
+  [[nodiscard]] std::span<const Graph> graphs(std::size_t rank) const { return shapes[rank % shapes.size()].graphs; }
 };
 
 // `steps` >= 2 optimizer steps. Refuses, under `what`, a job for which no schedule can be made, and one whose schedule

@@ -50,6 +50,19 @@ EDGES = (VERDICTS,
          "[ {device} = cuda ] || exit 77; " + VERDICTS + " --out {here} --budget-s {seconds}" + GOES_ON,
          "[ {device} = cuda ] || exit 77; {dsplan} compare {here}/verdicts.json")
 CONSTANTS = ("{python} tools/frameworks/constants --out {here} --device {measurer} --seconds {seconds} {pick} --part ")
+# dsplan's own executor: its plugin lies beside the program, its tests too where they were packed or built.
+PLUGIN = "$(dirname {dsplan})/libdsplan_cuda.so"
+DEVICE_TESTS = ("$(ls $(dirname {dsplan})/dsplan_device_tests $(dirname {dsplan})/tests/dsplan_device_tests 2>/dev/null "
+                "| head -1)")
+# cuBLASLt lies with the toolkit, or among the wheels that torch brought.
+LIBRARIES = ("export LD_LIBRARY_PATH=${{LD_LIBRARY_PATH:-}}:/usr/local/cuda/lib64:$({python} -c 'import glob, sysconfig; "
+             "print(*glob.glob(sysconfig.get_paths()[\"purelib\"] + \"/nvidia/*/lib\"), sep=\":\")'); ")
+ON_GPU = "[ {device} = cuda ] || {{ echo finding: on a GPU only; exit 77; }}; "
+KERNELS = (ON_GPU + LIBRARIES + "[ -f " + PLUGIN + " ] || {{ echo finding: no CUDA plugin beside dsplan; exit 77; }}; "
+           "DSPLAN_TEST_BACKEND=" + PLUGIN + " " + DEVICE_TESTS + " --no-intro",)
+SANITIZED = (ON_GPU + LIBRARIES + "command -v compute-sanitizer || {{ echo finding: no compute-sanitizer here; exit 77; }}; "
+             "for tool in memcheck initcheck racecheck; do DSPLAN_TEST_BACKEND=" + PLUGIN + " compute-sanitizer --tool $tool "
+             "--error-exitcode 9 " + DEVICE_TESTS + " --no-intro --test-case='*operator by operator' || exit; done",)
 
 STAGES = (
     Stage(1, "environment", "GPU, driver, versions, tools, what dsplan finds", 20, 120, 1, (
@@ -60,7 +73,7 @@ STAGES = (
         "{python} tools/gpu/probe.py --device {device}")),
     Stage(2, "dsplan", "the program: packed, or built from source here", 15, 590, 2, (
         "[ -x {dsplan} ] || {{ cmake -S . -B build/gpu -DCMAKE_BUILD_TYPE=Release -DDSPLAN_TESTS=OFF && "
-        "cmake --build build/gpu --target dsplan -j $(nproc); }}",
+        "cmake --build build/gpu --target dsplan -j $(nproc); cmake --build build/gpu --target dsplan_cuda -j $(nproc); }}",
         "{dsplan} simulate llama-3-8b --zero-stage 3 --gpus 8 --hardware h200-sxm",
         "echo finding: $({dsplan} --version)")),
     Stage(3, "ops-1", "a quarter of the catalogue's cases: what they allocate, in order", 60, 400, 5, OPERATORS,
@@ -105,6 +118,13 @@ STAGES = (
     Stage(24, "constants-rates", "copies, products, and questions about this machine", 200, 590, 24, (
         CONSTANTS.replace("{seconds}", "220") + "rates", CONSTANTS + "questions"),
           "", "--tiny --groups copies,gemms,nccl_library"),
+    Stage(26, "executor-kernels", "the plugin's table, and each of its kernels against the host's", 60, 400, 26,
+          KERNELS, needs_dsplan=True),
+    Stage(27, "executor-sanitized", "the same operators under compute-sanitizer", 200, 590, 28, SANITIZED,
+          needs_dsplan=True),
+    Stage(28, "executor-runs", "plans carried out on the GPU by virtual ranks, against prediction and host", 300, 590, 27,
+          (LIBRARIES + "{python} tools/gpu/execute.py --dsplan {dsplan} --seconds {seconds} --backend {pick}",),
+          "cuda", "host --tiny", True),
     Stage(25, "compare", "all receipts against what dsplan predicts now; the recorder around a Trainer", 60, 400, 25, (
         "{python} tools/gpu/trainer_job.py --out {here} --device {measurer}",
         "{dsplan} compare --re-predict {work} --format json --out {here}/comparison.json",

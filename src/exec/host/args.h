@@ -71,6 +71,7 @@ bool run_products(const Args& args);              // products.cpp
 bool run_attention(const Args& args);             // attention.cpp
 bool run_rows(const Args& args);                  // rows.cpp: softmax, norms, losses
 bool run_lookups(const Args& args);               // lookups.cpp
+bool run_parallel(const Args& args);              // parallel.cpp: what tensor parallelism adds
 bool run_flat(const dsplan_launch& call);         // flat.cpp: bodies that work on ranges
 
 // gradient[i] += or = what was broadcast, summed: `to` has the dimensions of the input.

@@ -119,6 +119,11 @@ void dropout(const Args& args) {
 bool run_elementwise(const Args& args) {
   if (args.backward()) return false;
   const Op op = args.op();
+  if (op == Op::SubScalar && !is_floating(dtype_of(args.in(0)))) {
+    const auto number = static_cast<std::int64_t>(args.number());
+    map<std::int64_t, 1>(args.output(), {&args.in(0)}, [=](std::int64_t x) { return x - number; });
+    return true;
+  }
   if (is_unary(op)) {
     with_arithmetic(dtype_of(args.in(0)), [&]<class C>(C) { unary<C>(args); });
     return true;

@@ -14,12 +14,16 @@ double element(const Strided& tensor, std::int64_t at) {
 }
 
 // Flags [1, 1, Q, K]: whether query i comes no earlier than key j; of four inputs the last two count. Of two inputs the
-// first is compared with the second as they broadcast.
+// first is compared with the second as they broadcast, a single one with the node's number.
 void greater_equal(const Args& args) {
   const dsplan_tensor& to = args.output();
   if (args.call().input_count == 2) {
     return map<std::int64_t, 2>(to, {&args.in(0), &args.in(1)},
                                 [](std::int64_t a, std::int64_t b) { return std::int64_t{a >= b ? 1 : 0}; });
+  }
+  if (args.call().input_count == 1) {
+    const auto limit = static_cast<std::int64_t>(args.number());
+    return map<std::int64_t, 1>(to, {&args.in(0)}, [=](std::int64_t x) { return std::int64_t{x >= limit ? 1 : 0}; });
   }
   const dsplan_tensor& queries = args.in(2);
   const dsplan_tensor& keys = args.in(3);

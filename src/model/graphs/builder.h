@@ -34,6 +34,7 @@ struct GraphOptions {
   bool inputs_require_grad = false;  // transformers' enable_input_require_grads.
   bool narrow_tables = false;        // zero.Init has made the model's own tables in its dtype.
   std::int64_t tp = 1;               // Ranks that share each layer; the graph is one rank's.
+  std::int64_t tp_rank = 0;          // Whose. No byte depends on it: numbers of operators do.
   bool stage3_linear = false;        // nn.functional.linear is DeepSpeed's (Product::Function).
   // Checkpoints go around these modules instead of layers; see cut_module_regions.
   std::vector<std::string> checkpointed_modules;
@@ -112,6 +113,8 @@ class GraphBuilder {
   // Tensor parallelism; on one rank the tensor itself, with one more reference. Then the softmax over all words, in
   // place of fp32 logits, and the loss of each token.
   [[nodiscard]] bool parallel() const { return options_.tp > 1; }
+  // The first of the words that this rank has.
+  [[nodiscard]] double first_word() const { return static_cast<double>(options_.tp_rank * model_.dims.vocab); }
   TensorId copy_to_parallel(TensorId x);
   TensorId reduce_from_parallel(TensorId x);
   std::pair<TensorId, TensorId> parallel_cross_entropy(TensorId logits, TensorId target);

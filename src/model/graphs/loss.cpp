@@ -48,7 +48,8 @@ TensorId parallel_loss(GraphBuilder& g, TensorId logits, TensorId labels) {
   const Shifted shifted = shifted_labels(g, labels);
   const auto [softmax, losses] = g.parallel_cross_entropy(logits, shifted.labels);
   g.drop({softmax});
-  const TensorId counted = g.make(Op::NotEqual, g.shape(shifted.labels), DType::Bool, {shifted.labels});
+  const TensorId counted =
+      g.make(Op::NotEqual, g.shape(shifted.labels), DType::Bool, {shifted.labels}, false, kIgnored);
   const TensorId masked = g.binary(Op::Mul, losses, counted);
   const TensorId total = g.make(Op::SumDim, Shape{}, DType::Float32, {masked}, true);
   g.drop({masked});

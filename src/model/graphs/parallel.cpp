@@ -14,12 +14,14 @@ struct LocalIds {
 
 LocalIds local_ids(GraphBuilder& g, TensorId ids) {
   const Shape shape = g.shape(ids);
-  const TensorId below = g.make(Op::Less, shape, DType::Bool, {ids});
-  const TensorId above = g.make(Op::GreaterEqual, shape, DType::Bool, {ids});
+  const double first = g.first_word();
+  const double end = first + static_cast<double>(g.model().dims.vocab);
+  const TensorId below = g.make(Op::Less, shape, DType::Bool, {ids}, false, first);
+  const TensorId above = g.make(Op::GreaterEqual, shape, DType::Bool, {ids}, false, end);
   const TensorId elsewhere = g.make(Op::BitwiseOr, shape, DType::Bool, {below, above});
   g.drop({below, above});
   const TensorId cloned = g.copy(ids);
-  const TensorId shifted = g.unary(Op::SubScalar, cloned);
+  const TensorId shifted = g.unary(Op::SubScalar, cloned, first);
   g.drop({cloned});
   const TensorId local = g.in_place(Op::MaskedFillInPlace, shifted, elsewhere);
   g.drop({shifted});

@@ -75,8 +75,8 @@ class Bf16Runtime final : public RuntimeBase {
   // The norm is taken over views of the sums, and every data-parallel rank has them all.
   void step(bool first) override {
     if (trained_.empty()) return;
-    tensor_parallel_control(Bytes(4), "gradient norm");
-    hold_norm(DType::Float32, sums_);
+    tensor_parallel_control(Bytes(4), "gradient norm", squares_of(sums_));
+    hold_norm(DType::Float32, tensor_ranks() == 1 ? sums_ : kNoBuffer);
     if (first) create_flat_state(partition_, state_);
     emitter_.begin();
     emitter_.read(master_);

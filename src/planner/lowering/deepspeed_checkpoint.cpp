@@ -101,6 +101,9 @@ BufferId DeepSpeedCheckpoints::partition_of(BufferId argument) {
   emitter_.begin();
   emitter_.read(argument, Bytes(0), bytes);
   emitter_.write(part);
+  if (Recording* recording = emitter_.recording(); recording != nullptr) {
+    recording->reads({{argument, bytes * recording->tensor_rank(), bytes}});
+  }
   emitter_.compute("clone");
   return part;
 }
@@ -113,10 +116,14 @@ BufferId DeepSpeedCheckpoints::gather(BufferId part, DType dtype) {
   emitter_.begin();
   emitter_.read(part);
   emitter_.write(whole, Bytes(0), share);
+  Recording* recording = emitter_.recording();
+  const Bytes place = recording == nullptr ? Bytes(0) : share * recording->tensor_rank();
+  if (recording != nullptr) recording->writes({{whole, place, share}});
   emitter_.compute("copy partition to its place");
   emitter_.begin();
   emitter_.read(whole, Bytes(0), share);
   emitter_.write(whole);
+  if (recording != nullptr) recording->reads({{whole, place, share}});
   emitter_.communicate(Collective::AllGather, dtype, emitter_.size(whole), TrafficKind::Data, Group::TensorParallel);
   return whole;
 }

@@ -31,12 +31,12 @@ void GradientClip::drop(BufferId& buffer) {
   buffer = kNoBuffer;
 }
 
-BufferId GradientClip::scalar(Bytes size, DType dtype, Label label) {
+BufferId GradientClip::scalar(Bytes size, DType dtype, Label label, Body body) {
   const BufferId made = emitter_.allocate(size, dtype, Role::Temporaries, label);
   emitter_.mark_scratch(made);
   emitter_.begin();
   emitter_.write(made);
-  emitter_.as(Body::Clear);  // `run` does the arithmetic.
+  emitter_.as(body);  // Clear: `run` does the arithmetic.
   emitter_.compute(label);
   return made;
 }
@@ -63,9 +63,21 @@ std::vector<BufferId> GradientClip::norms(std::span<const StepParameter> group) 
   if (sums != kNoBuffer) emitter_.write(sums);
   for (BufferId norm : made) emitter_.write(norm);
   emitter_.as(Body::SquareSum);
+  record_squares(group);
   emitter_.compute("norms of gradients");
   if (sums != kNoBuffer) emitter_.release(sums, Reason::LastUse);
   return made;
+}
+
+// What all tensor-parallel ranks have alike counts once.
+void GradientClip::record_squares(std::span<const StepParameter> group) {
+  Recording* recording = emitter_.recording();
+  if (recording == nullptr || recording->tensor_rank() == 0) return;
+  std::vector<ByteRange> own;
+  for (const StepParameter& p : group) {
+    if (!p.replicated) own.push_back({p.gradient, Bytes(0), emitter_.size(p.gradient)});
+  }
+  recording->reads(std::move(own));
 }
 
 BufferId GradientClip::total_norm(std::span<const StepParameter> parameters, DType& dtype) {
@@ -76,7 +88,7 @@ BufferId GradientClip::total_norm(std::span<const StepParameter> parameters, DTy
   }
   dtype = norm_dtype(parameters);
   BufferId stacked = scalar(storage(Elements(static_cast<std::int64_t>(parts.size())), dtype), dtype, "stacked norms");
-  const BufferId total = scalar(scalar_of(dtype), dtype, "total norm");
+  const BufferId total = scalar(scalar_of(dtype), dtype, "total norm", tensor_ranks_ > 1 ? Body::Norm : Body::Clear);
   drop(stacked);
   for (BufferId part : parts) emitter_.release(part, Reason::PythonFrame);
   return total;

@@ -27,7 +27,8 @@ class GradientClip {
 
  private:
   [[nodiscard]] std::vector<BufferId> norms(std::span<const StepParameter> group);
-  [[nodiscard]] BufferId scalar(Bytes size, DType dtype, Label label);
+  void record_squares(std::span<const StepParameter> group);
+  [[nodiscard]] BufferId scalar(Bytes size, DType dtype, Label label, Body body = Body::Clear);
   [[nodiscard]] BufferId total_norm(std::span<const StepParameter> parameters, DType& dtype);
   void drop(BufferId& buffer);
 

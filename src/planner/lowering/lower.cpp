@@ -253,13 +253,14 @@ void refuse_unreachable(const Graph& graph, const Checkpointing& checkpointing) 
 
 }  // namespace
 
-Shapes build_shapes(const ModelSpec& model, const Job& job) {
+Shapes build_shapes(const ModelSpec& model, const Job& job, std::int64_t tensor_rank) {
   Shapes shapes;
   shapes.lengths = job.training.seq_list;
   if (shapes.lengths.empty()) shapes.lengths.push_back(job.training.seq);
   std::sort(shapes.lengths.begin(), shapes.lengths.end());
   shapes.lengths.erase(std::unique(shapes.lengths.begin(), shapes.lengths.end()), shapes.lengths.end());
   GraphOptions options = graph_options(model, job);
+  options.tp_rank = tensor_rank;
   for (std::int64_t length : shapes.lengths) {
     options.seq = length;
     shapes.graphs.push_back(build_graph(model, options));
@@ -355,8 +356,8 @@ Schedule lower(const ModelSpec& model, const Job& job, const Shapes& shapes, std
 }
 
 Executable lower_to_execute(const ModelSpec& model, const Job& job, const Shapes& shapes, std::int64_t rank,
-                            std::int64_t steps) {
-  Recording recording;
+                            std::int64_t steps, std::int64_t tensor_rank) {
+  Recording recording(tensor_rank);
   Executable result;
   result.schedule = lower_shapes(model, job, views_of(shapes), rank, std::max(steps, job.training.steps()), &recording);
   result.program = recording.finish();

@@ -31,7 +31,8 @@ struct Shapes {
   std::vector<Graph> graphs;
   std::vector<RecipeBook> recipes;
 };
-[[nodiscard]] Shapes build_shapes(const ModelSpec& model, const Job& job);
+// `tensor_rank`: of those that share each layer; numbers of operators depend on it, no byte does.
+[[nodiscard]] Shapes build_shapes(const ModelSpec& model, const Job& job, std::int64_t tensor_rank = 0);
 
 // Init, first and second step (with a list of lengths, steps between them) of data-parallel rank `rank` (0 <= rank <
 // job.parallelism.dp).
@@ -41,12 +42,13 @@ struct Shapes {
 [[nodiscard]] Schedule lower(const ModelSpec& model, const Job& job, const Shapes& shapes, std::int64_t rank);
 
 // The same with what an executor needs. `steps` >= 2: those between the first and the last are Stretch::MiddleStep.
+// The schedule is that of all tensor-parallel ranks, the program that of `tensor_rank`.
 struct Executable {
   Schedule schedule;
   Program program;
 };
 [[nodiscard]] Executable lower_to_execute(const ModelSpec& model, const Job& job, const Shapes& shapes,
-                                          std::int64_t rank, std::int64_t steps);
+                                          std::int64_t rank, std::int64_t steps, std::int64_t tensor_rank = 0);
 // Where all rows have the same length.
 [[nodiscard]] Schedule lower(const ModelSpec& model, const Job& job, const Graph& graph, const RecipeBook& recipes,
                              std::int64_t rank);

@@ -24,6 +24,7 @@ struct StepParameter {
   DType dtype = DType::Float32;
   bool hidden_matrix = false;  // A 2-D weight that is neither embedding nor head; only Muon cares.
   bool embedding = false;      // The weight of an nn.Embedding; only 8-bit states care.
+  bool replicated = false;     // All tensor-parallel ranks have it alike; only norms care.
 };
 
 // Lists of tensors of one device and dtype, as _group_tensors_by_device_and_dtype returns them: in the reverse order of

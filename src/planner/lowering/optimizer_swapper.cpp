@@ -146,7 +146,27 @@ void OptimizerSwapper::update(std::size_t index, const std::vector<StateTensor>&
   }
   emitter_.write(buffers_[group.buffers.front()], Bytes(0), group.bytes);
   each_state([&](BufferId state) { emitter_.write(state, Bytes(0), used(state)); });
+  record_update(group);
   emitter_.compute("optimizer update on the host");
+}
+
+// For an executor: gradients one after another, with zeros where there is only padding.
+void OptimizerSwapper::record_update(const Group& group) {
+  Recording* recording = emitter_.recording();
+  if (recording == nullptr) return;
+  std::map<Bytes, Bytes> gradients;
+  for (const auto& [offset, piece] : group.gradients) gradients.emplace(offset, piece.bytes);
+  for (const auto& [offset, kept] : group.kept) gradients.emplace(offset, kept.bytes);
+  std::vector<ByteRange> reads;
+  Bytes end;
+  for (const auto& [offset, bytes] : gradients) {
+    if (offset > end) reads.push_back({kNoBuffer, Bytes(0), offset - end});
+    reads.push_back({buffers_[group.buffers.back()], offset, bytes});
+    end = offset + bytes;
+  }
+  if (group.bytes > end) reads.push_back({kNoBuffer, Bytes(0), group.bytes - end});
+  recording->reads(std::move(reads));
+  recording->states(group.labels.size());
 }
 
 void OptimizerSwapper::swap_out(std::size_t index) {

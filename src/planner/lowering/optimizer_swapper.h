@@ -107,6 +107,7 @@ class OptimizerSwapper {
   void read_in(std::size_t group);
   void read_gradients(Group& group, BufferId into);
   void write_file(BufferId from, Bytes bytes, BufferId file);
+  void record_update(const Group& group);
   void write_states(Group& group);
   void write_new_states(Group& group);
   void complete_write();

@@ -150,7 +150,7 @@ class PyTorchRuntime final : public RuntimeBase {
       const Module& module = model_.modules[static_cast<std::size_t>(parameter.module)];
       const bool hidden = parameter.shape.rank == 2 && parameter.split != Split::Vocabulary && module.layer != kNone;
       made.push_back({leaf->id, parameters_[at], gradients_[at], parameter.shape, leaf->dtype, hidden,
-                      module.type == "Embedding"});
+                      module.type == "Embedding", parameter.split == Split::Replicated});
     }
     return made;
   }

@@ -14,6 +14,10 @@ namespace dsplan {
 
 class Recording {
  public:
+  // `tensor_rank`: of those that share each layer.
+  explicit Recording(std::int64_t tensor_rank = 0) : tensor_rank_(tensor_rank) {}
+  [[nodiscard]] std::int64_t tensor_rank() const { return tensor_rank_; }
+
   // Tensors. Those of the graph `graph` (its index among the job's graphs) from here on.
   void of_graph(std::uint8_t graph) { graph_ = graph; }
   // `tensor` of the graph lies contiguously at `offset` of `buffer`.
@@ -41,6 +45,9 @@ class Recording {
   // Of an update: what is written are the targets, each with so many states behind it.
   void states(std::size_t count) { states_ = static_cast<std::uint8_t>(count); }
 
+  // Of a collective: the largest of all instead of their sum.
+  void largest() { states_ = 1; }
+
   // Called by the emitter.
   void begin_work();
   void read(const ByteRange& range) { reads_.push_back(range); }
@@ -56,6 +63,7 @@ class Recording {
   [[nodiscard]] Span pooled(const std::vector<ByteRange>& ranges);
   void flat(Body body, std::size_t event);
 
+  std::int64_t tensor_rank_;
   Program program_;
   std::uint8_t graph_ = 0;
   bool on_values_ = false;  // The work under way has been described by `task`.

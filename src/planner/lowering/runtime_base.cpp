@@ -151,26 +151,27 @@ void RuntimeBase::collective(Collective kind, DType type, Bytes payload) {
   }
 }
 
-void RuntimeBase::control_all_reduce(Bytes bytes, Label label) {
-  const BufferId value = control_value(bytes, label);
+void RuntimeBase::control_all_reduce(Bytes bytes, Label label, const Squares& squares) {
+  const BufferId value = control_value(bytes, label, squares);
   share_control(value, Group::DataParallel);
   share_control(value, Group::TensorParallel);
   emitter_.release(value, Reason::PythonFrame);
 }
 
-void RuntimeBase::tensor_parallel_control(Bytes bytes, Label label) {
+void RuntimeBase::tensor_parallel_control(Bytes bytes, Label label, const Squares& squares) {
   if (tensor_ranks() == 1) return;
-  const BufferId value = control_value(bytes, label);
+  const BufferId value = control_value(bytes, label, squares);
   share_control(value, Group::TensorParallel);
   emitter_.release(value, Reason::PythonFrame);
 }
 
-BufferId RuntimeBase::control_value(Bytes bytes, Label label) {
+BufferId RuntimeBase::control_value(Bytes bytes, Label label, const Squares& squares) {
   const DType type = bytes == Bytes(1) ? DType::UInt8 : bytes == Bytes(4) ? DType::Float32 : DType::Float64;
   const BufferId value = emitter_.allocate(bytes, type, Role::Temporaries, label);
   emitter_.mark_scratch(value);
   emitter_.begin();
   emitter_.write(value);
+  record_norm(squares);
   emitter_.compute(label);
   return value;
 }

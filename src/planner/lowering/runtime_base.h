@@ -46,6 +46,13 @@ struct ParameterGroup {
 [[nodiscard]] std::vector<ParameterGroup> parameter_groups(const ModelSpec& model, const Training& training,
                                                            const std::vector<Leaf>& trained);
 
+// For an executor: of what a control value is the norm, beside what has been measured before, or what is looked at for
+// an overflow; where every data-parallel rank has it all, and they add up, `copies` of them.
+struct Squares {
+  std::vector<ByteRange> of;
+  std::uint8_t copies = 0;
+};
+
 class RuntimeBase : public TrainingRuntime {
  public:
   RuntimeBase(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
@@ -71,9 +78,16 @@ class RuntimeBase : public TrainingRuntime {
   void collective(Collective kind, DType dtype, Bytes payload);
   // A small control collective over a value of `bytes`: over the data-parallel ranks, then over the tensor-parallel
   // ones, each where there are several.
-  void control_all_reduce(Bytes bytes, Label label);
+  void control_all_reduce(Bytes bytes, Label label, const Squares& squares = {});
   // Of a value that is the same on all data-parallel ranks: over the tensor-parallel ones alone.
-  void tensor_parallel_control(Bytes bytes, Label label);
+  void tensor_parallel_control(Bytes bytes, Label label, const Squares& squares = {});
+  // runtime_recording.cpp. Of gradients that lie in `flat` in the order of trained_; or by ParameterId, on all ranks.
+  [[nodiscard]] Squares squares_of(BufferId flat) const;
+  [[nodiscard]] Squares squares_of(const std::vector<BufferId>& gradients) const;
+  // Whether this tensor-parallel rank's gradient of it joins the norm.
+  [[nodiscard]] bool counts_in_norm(ParameterId parameter) const;
+  // The sum of squares under way is one of this parameter's gradient.
+  void record_squares(ParameterId parameter);
   // A value that is there, over the ranks of one group; nothing where there is one.
   void share_control(BufferId value, Group group);
 
@@ -121,7 +135,8 @@ class RuntimeBase : public TrainingRuntime {
 
  private:
   [[nodiscard]] BufferId make_norm(DType type, BufferId gradient = kNoBuffer);
-  [[nodiscard]] BufferId control_value(Bytes bytes, Label label);
+  [[nodiscard]] BufferId control_value(Bytes bytes, Label label, const Squares& squares);
+  void record_norm(const Squares& squares);
 
   std::vector<BufferId> on_host_;  // By ParameterId, before they are moved; empty where the host has no model.
   std::vector<BufferId> norms_of_step_;

@@ -165,7 +165,7 @@ class Stage0Runtime final : public RuntimeBase {
   // fp32 casts of all gradients and their concatenation coexist with the 16-bit gradients; then one fp32 gradient
   // stays. Every data-parallel rank has all gradients: overflow and norm are shared over tensor-parallel ranks alone.
   void step_flat() {
-    tensor_parallel_control(Bytes(1), "overflow flag");
+    tensor_parallel_control(Bytes(1), "overflow flag", squares_of(gradients_));
     std::vector<BufferId> casts;
     for (const Leaf& leaf : trained_) {
       casts.push_back(emitter_.allocate(in_master_dtype(leaf.elements), training().master_dtype, Role::Temporaries,
@@ -183,8 +183,8 @@ class Stage0Runtime final : public RuntimeBase {
     emitter_.compute("flatten gradients");
     for (BufferId cast : casts) emitter_.release(cast, Reason::LastUse);
     drop_gradients();
-    tensor_parallel_control(Bytes(4), "gradient norm");
-    hold_norm(DType::Float32, flat);
+    tensor_parallel_control(Bytes(4), "gradient norm", squares_of(flat));
+    hold_norm(DType::Float32, tensor_ranks() == 1 ? flat : kNoBuffer);
     emitter_.begin();
     emitter_.read(master_);
     emitter_.read(flat);
@@ -202,7 +202,7 @@ class Stage0Runtime final : public RuntimeBase {
 
   // engine.py, clip_fp32_gradients: its norm is summed over all ranks, wrongly or not.
   void step_separate(bool first) {
-    if (training().gradient_clipping > 0) control_all_reduce(Bytes(4), "gradient norm");
+    if (training().gradient_clipping > 0) control_all_reduce(Bytes(4), "gradient norm", squares_of(gradients_));
     for (const Leaf& leaf : trained_) {
       std::vector<BufferId>& state = states_[at(leaf.id)];
       if (first) {

@@ -142,7 +142,7 @@ void Stage12Offload::keep(std::size_t parameter, BufferId from, std::int64_t off
     if (!boundary_) return;
     const DType type = training().grad_accum_dtype;
     const Piece sums{accumulated_, storage(Elements(fragment.target), type), storage(Elements(fragment.count), type)};
-    take_norm(sums);
+    take_norm(sums, parameter);
     scan(sums);
     take(sums, type, fragment);
     return;
@@ -151,7 +151,7 @@ void Stage12Offload::keep(std::size_t parameter, BufferId from, std::int64_t off
   const Piece piece{from, staged(offset + fragment.source), staged(fragment.count)};
   if (sums_on_host()) accumulate_on_host(parameter, whole, piece);
   if (!boundary_) return;
-  take_norm(piece);
+  take_norm(piece, parameter);
   scan(whole);
   take(piece, staged_, fragment);
 }
@@ -192,7 +192,7 @@ void Stage12Offload::accumulate_on_host(std::size_t parameter, const Piece& grad
 }
 
 // set_norm_for_param_grad_in_gpu: the scalar is kept until the step.
-void Stage12Offload::take_norm(const Piece& piece) {
+void Stage12Offload::take_norm(const Piece& piece, std::size_t parameter) {
   const Bytes bytes = piece.bytes * (8 / bytes_per_element(sums_partition_ ? training().grad_accum_dtype : staged_));
   const BufferId wide = emitter_.allocate(bytes, DType::Float64, Role::RuntimeBuffers, "gradient in fp64");
   emitter_.begin();
@@ -204,6 +204,7 @@ void Stage12Offload::take_norm(const Piece& piece) {
   emitter_.read(wide);
   emitter_.write(norms_.back());
   emitter_.as(Body::SquareSum);
+  record_squares(trained_[parameter].id);
   emitter_.compute("gradient norm");
   emitter_.release(wide, Reason::LastUse);
 }
@@ -252,7 +253,7 @@ void Stage12Offload::step(bool first) {
   if (trained_.empty()) return;
   micro_batch_ = -1;
   print("In step before checking overflow");
-  if (scans()) control_all_reduce(Bytes(1), "overflow flag");
+  if (scans()) control_all_reduce(Bytes(1), "overflow flag", {{{gradient_, Bytes(0), emitter_.size(gradient_)}}});
   print("Before norm calculation");
   share_norm();
   print("After norm before optimizer");
@@ -276,6 +277,7 @@ void Stage12Offload::share_norm() {
   emitter_.begin();
   read_all(norms_);
   emitter_.write(norm);
+  if (emitter_.recording() != nullptr) emitter_.recording()->reads({});  // Squares have been added up already.
   emitter_.compute("gradient norm");
   share_control(norm, Group::DataParallel);
   share_control(norm, Group::TensorParallel);

@@ -54,7 +54,7 @@ class Stage12Offload final : public Stage12Runtime {
   void create_scratch();
   [[nodiscard]] bool sums_on_host() const;
   void accumulate_on_host(std::size_t parameter, const Piece& gradient, const Piece& own);
-  void take_norm(const Piece& piece);
+  void take_norm(const Piece& piece, std::size_t parameter);
   void scan(const Piece& gradient);
   void take(const Piece& piece, DType type, const Fragment& fragment);
   void share_norm();

@@ -97,6 +97,7 @@ class Stage12Runtime : public RuntimeBase {
   void measure_gradients();
   void scratch(Bytes bytes, DType type, Label label, std::size_t fragment);
   // Where the own partition's gradient lies in `parts`, without what belongs to other ranks, piece by piece.
+  [[nodiscard]] ParameterId parameter_of(std::size_t fragment) const;
   [[nodiscard]] std::vector<ByteRange> fragments_of(const std::vector<BufferId>& parts) const;
   BufferId own_gradient();
   [[nodiscard]] std::vector<BufferId> sources() const;

@@ -62,7 +62,9 @@ void Stage12Runtime::scan_for_overflow() {
     scratch(Bytes(checked_mul(largest, bytes_per_element(training().grad_accum_dtype) == 4 ? 7 : 11)), DType::UInt8,
             "overflow scan", fragments_.size());
   }
-  control_all_reduce(Bytes(1), "overflow flag");
+  Squares looked_at;
+  if (emitter_.recording() != nullptr) looked_at.of = fragments_of(sources());
+  control_all_reduce(Bytes(1), "overflow flag", looked_at);
 }
 
 // get_grad_norm_direct: each fragment in turn, padding left out.
@@ -83,7 +85,8 @@ void Stage12Runtime::scratch(Bytes bytes, DType type, Label label, std::size_t f
   emitter_.write(buffer);
   if (Recording* recording = emitter_.recording(); recording != nullptr && fragment < fragments_.size()) {
     const std::vector<ByteRange> ranges = fragments_of(sources());
-    recording->reads(fragment < ranges.size() ? std::vector<ByteRange>{ranges[fragment]} : std::vector<ByteRange>{});
+    const bool counts = fragment < ranges.size() && counts_in_norm(parameter_of(fragment));
+    recording->reads(counts ? std::vector<ByteRange>{ranges[fragment]} : std::vector<ByteRange>{});
   }
   emitter_.compute(label);
   emitter_.release(buffer, Reason::LastUse);
@@ -122,6 +125,15 @@ std::vector<BufferId> Stage12Runtime::sources() const {
     if (own != kNoBuffer) parts.push_back(own);
   }
   return parts;
+}
+
+// That of the fragment of this number.
+ParameterId Stage12Runtime::parameter_of(std::size_t fragment) const {
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < trained_.size(); ++i) {
+    if (kept_offset_[i] >= 0 && next++ == fragment) return trained_[i].id;
+  }
+  return kNone;
 }
 
 // Sums lie as the partition does, then its padding; grads_in_partition and gradients apart hold whole parameters.

@@ -43,6 +43,11 @@ void Stage3Runtime::partition_into_file(Piece& of, BufferId whole) {
   emitter_.begin();
   emitter_.read(whole);
   emitter_.write(to.buffer, to.offset, to.bytes);
+  if (Recording* recording = emitter_.recording(); recording != nullptr) {
+    const std::int64_t from = std::min(of.elements, checked_mul(of.part, rank()));
+    const std::int64_t real = std::min(of.part, of.elements - from);
+    recording->reads({{whole, in_model_dtype(from), in_model_dtype(real)}});
+  }
   emitter_.compute("partition parameter");
   emitter_.release(whole, Reason::LastUse);
   files_->write(id);

@@ -241,6 +241,7 @@ void Stage3Runtime::pass_boundary(const Entry& entry, BufferId gradient, std::in
     emitter_.read(gradient, storage(Elements(from), kept), storage(count, kept));
     emitter_.write(wide);
     emitter_.as(Body::SquareSum);
+    record_squares(trained_[entry.parameter].id);
     emitter_.compute("gradient norm");
     emitter_.release(wide, Reason::LastUse);
   }

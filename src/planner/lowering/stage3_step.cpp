@@ -69,6 +69,7 @@ void Stage3Runtime::measure_norm(const SubGroup& group) {
     emitter_.read(gradients_, storage(Elements(of.offset), kept), storage(Elements(of.part), kept));
     emitter_.write(wide);
     emitter_.as(Body::SquareSum);
+    record_squares(trained_[index].id);
     emitter_.compute("gradient norm");
     emitter_.release(wide, Reason::LastUse);
   }

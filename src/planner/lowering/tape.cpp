@@ -291,6 +291,7 @@ void Tape::make_forward(NodeId id, std::vector<BufferId>& made) {
   std::size_t first_new = 0;  // Slots are numbered in the order in which they are made.
   std::size_t end_new = 0;
   std::uint8_t part = 0;
+  bool largest = node.op == Op::ParallelCrossEntropy;  // It asks for the largest logit, then for sums.
   for (const RecipeStep& step : recipes_.forward(id)) {
     if (step.kind == RecipeStep::Kind::Make) {
       const Slot& slot = slots[step.slot];
@@ -309,7 +310,9 @@ void Tape::make_forward(NodeId id, std::vector<BufferId>& made) {
       emit_forward_kernel(id, made, first_new, end_new, part++);
       first_new = end_new;
     } else if (step.kind == RecipeStep::Kind::AllReduce) {
-      all_reduce(step.slot == kGivenSlot ? buffer_of(graph_.input(node, 0)) : made[step.slot]);
+      all_reduce(step.slot == kGivenSlot ? buffer_of(graph_.input(node, 0)) : made[step.slot],
+                 std::exchange(largest, false));
+      if (records() && step.slot == kGivenSlot) record_view(id);
     } else {
       emitter_.release(made[step.slot], Reason::PythonFrame);
       made[step.slot] = kNoBuffer;

@@ -128,7 +128,7 @@ class Tape {
   [[nodiscard]] ValueId record_made(Body body, ValueId from, BufferId buffer);
   void record_ready(ParameterId parameter, ValueId gradient);
   void record_loss();
-  [[nodiscard]] std::vector<MadeValue> made_values(NodeId node, std::size_t end) const;
+  [[nodiscard]] std::vector<MadeValue> made_values(NodeId node, std::size_t end, bool backward) const;
 
   void find_regions(const Checkpointing& checkpointing);
   void find_boundary(Region& region);
@@ -178,7 +178,7 @@ class Tape {
                             std::uint8_t part, bool inside);
   void take_saved_gradients(NodeId node);
   // Over the tensor-parallel ranks, in place.
-  void all_reduce(BufferId buffer);
+  void all_reduce(BufferId buffer, bool largest = false);
   void deliver(NodeId node, const std::vector<BufferId>& slots, const std::vector<Gradient>& incoming);
   void accumulate(TensorId tensor, Gradient gradient);
   void accumulate_into(Gradient& held, TensorId tensor, Gradient gradient);

@@ -200,10 +200,11 @@ void Tape::emit_backward_kernel(NodeId id, const std::vector<BufferId>& made, st
   emitter_.compute(name(node.op));
 }
 
-void Tape::all_reduce(BufferId buffer) {
+void Tape::all_reduce(BufferId buffer, bool largest) {
   emitter_.begin();
   emitter_.read(buffer);
   emitter_.write(buffer);
+  if (records() && largest) emitter_.recording()->largest();
   emitter_.communicate(Collective::AllReduce, emitter_.dtype(buffer), emitter_.size(buffer), TrafficKind::Data,
                        Group::TensorParallel);
 }

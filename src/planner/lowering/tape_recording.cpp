@@ -50,11 +50,16 @@ void Tape::record_view(NodeId id) {
   emitter_.recording()->silent(Body::ForwardView, id, 0, scratch_values_, made, kNone, emitter_.next_event());
 }
 
-std::vector<MadeValue> Tape::made_values(NodeId id, std::size_t end) const {
+// The slots of forward come first; temporaries are numbered by call.
+std::vector<MadeValue> Tape::made_values(NodeId id, std::size_t end, bool backward) const {
   const std::span<const Slot> slots = recipes_.slots(id);
+  std::size_t begin = 0;
+  for (const RecipeStep& step : recipes_.forward(id)) {
+    if (backward && step.kind == RecipeStep::Kind::Make) begin = step.slot + 1U;
+  }
   std::vector<MadeValue> made;
   std::uint8_t temporaries = 0;
-  for (std::size_t at = 0; at < end; ++at) {
+  for (std::size_t at = begin; at < end; ++at) {
     const bool temporary = slots[at].kind == SlotKind::Temporary;
     const std::uint8_t index = temporary ? temporaries++ : slots[at].index;
     if (slot_values_[at] != kNoValue) made.push_back({slot_values_[at], slots[at].kind, index});
@@ -66,7 +71,7 @@ void Tape::record_forward(NodeId id, std::size_t end, std::uint8_t part) {
   const Node& node = graph_.node(id);
   scratch_values_.clear();
   for (TensorId input : graph_.in(node)) scratch_values_.push_back(value_of(input));
-  std::vector<MadeValue> made = made_values(id, end);
+  std::vector<MadeValue> made = made_values(id, end, false);
   if (node.in_place) {
     const TensorId out = graph_.output(node);
     made.push_back({emitter_.recording()->made_in(buffer_of(out)), SlotKind::Output, 0});
@@ -103,7 +108,7 @@ void Tape::record_backward(NodeId id, std::size_t end, std::uint8_t part, bool i
     scratch_values_.push_back(value);
     ++index;
   }
-  emitter_.recording()->task(Body::Backward, id, part, scratch_values_, made_values(id, end));
+  emitter_.recording()->task(Body::Backward, id, part, scratch_values_, made_values(id, end, true));
 }
 
 ValueId Tape::record_passed(NodeId id, std::size_t input, ValueId gradient) {

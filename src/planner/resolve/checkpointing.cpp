@@ -42,6 +42,23 @@ std::vector<CheckpointGroup> runs(std::int64_t size, std::int64_t end) {
   return groups;
 }
 
+std::vector<std::string_view> split(std::string_view text, char at) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const std::size_t end = text.find(at);
+    parts.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+std::optional<std::int64_t> layer_number(std::string_view text) {
+  std::int64_t number = 0;
+  const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || at != text.data() + text.size() || number < 0) return std::nullopt;
+  return number;
+}
+
 std::vector<CheckpointGroup> segments(const Setting<std::string>& wished, std::int64_t k, std::int64_t layers) {
   const std::int64_t size = layers / k;
   if (size == 0) {
@@ -97,6 +114,50 @@ std::vector<Op> operators(const Setting<std::string>& wished, const std::vector<
   return found;
 }
 
+// One of "groups:0-3,4=reentrant,5-6=keep+linear".
+CheckpointGroup run_of_layers(const Setting<std::string>& wished, std::string_view text, CheckpointKind kind,
+                              std::int64_t layers) {
+  const std::size_t equals = text.find('=');
+  const std::string_view mode = equals == std::string_view::npos ? std::string_view() : text.substr(equals + 1);
+  const std::vector<std::string_view> ends = split(text.substr(0, equals), '-');
+  const std::optional<std::int64_t> first = layer_number(ends.front());
+  const std::optional<std::int64_t> last = layer_number(ends.back());
+  if (ends.size() > 2 || !first || !last || *last < *first) {
+    refuse(wished.place, fmt::format("\"{}\" is no run of layers", text), "write groups:0-3,4,5-7");
+  }
+  if (*last >= layers) {
+    refuse(wished.place, fmt::format("layer {} does not exist: the model has layers 0 to {}", *last, layers - 1));
+  }
+  CheckpointGroup one = group(*first, *last);
+  one.kind = kind;
+  if (mode == "reentrant" || mode == "non_reentrant") {
+    one.kind = mode == "reentrant" ? CheckpointKind::Reentrant : CheckpointKind::NonReentrant;
+  } else if (mode.starts_with("keep+")) {
+    std::vector<std::string> words;
+    for (const std::string_view word : split(mode.substr(5), '+')) words.emplace_back(word);
+    one.kind = CheckpointKind::NonReentrant;
+    one.kept = operators(wished, words);
+  } else if (equals != std::string_view::npos) {
+    refuse(wished.place, fmt::format("no mode \"{}\" of a run of layers", mode),
+           "modes are reentrant, non_reentrant, keep+OP+OP");
+  }
+  return one;
+}
+
+std::optional<std::vector<CheckpointGroup>> runs_of_layers(const Setting<std::string>& wished, CheckpointKind kind,
+                                                           std::int64_t layers) {
+  constexpr std::string_view kWord = "groups:";
+  if (!wished->starts_with(kWord)) return std::nullopt;
+  std::vector<CheckpointGroup> groups;
+  for (const std::string_view text : split(std::string_view(*wished).substr(kWord.size()), ',')) {
+    groups.push_back(run_of_layers(wished, text, kind, layers));
+    if (groups.size() < 2 || groups.back().first > groups[groups.size() - 2].last) continue;
+    refuse(wished.place, fmt::format("layer {} is not above layer {} of the run before", groups.back().first,
+                                     groups[groups.size() - 2].last));
+  }
+  return groups;
+}
+
 std::string_view last_part(std::string_view path) { return path.substr(path.rfind('.') + 1); }
 
 // Megatron's recompute_modules in the names of transformers' modules.
@@ -140,7 +201,7 @@ std::vector<std::string> modules_named(const Setting<std::string>& wished, const
   return found;
 }
 
-Checkpointing of_layers(const Request& request, const ModelSpec& model) {
+Checkpointing of_layers(const Request& request, const ModelSpec& model, CheckpointKind kind) {
   const Setting<std::string>& wished = request.checkpoint;
   const std::int64_t layers = model.dims.layers;
   const std::string& text = *wished;
@@ -155,6 +216,8 @@ Checkpointing of_layers(const Request& request, const ModelSpec& model) {
     result.groups = segments(wished, *cut, layers);
   } else if (const auto step = factor(wished, "nth")) {
     result.groups = nth(*step, layers);
+  } else if (auto listed_runs = runs_of_layers(wished, kind, layers)) {
+    result.groups = std::move(*listed_runs);
   } else if (const auto kept = words_after(wished, "keep")) {
     result.groups = runs(1, layers);
     for (CheckpointGroup& one : result.groups) one.kept = operators(wished, *kept);
@@ -163,8 +226,10 @@ Checkpointing of_layers(const Request& request, const ModelSpec& model) {
   } else if (text == "auto") {
     return result;  // Chosen once everything else is known: planner/choose_checkpoint.h.
   } else {
-    refuse(wished.place, fmt::format("checkpointing \"{}\" is not known", text),
-           "it is one of none, full, every:K, segments:K, nth:K, keep:OP+OP, modules:NAME+NAME, auto, or a file");
+    refuse(
+        wished.place, fmt::format("checkpointing \"{}\" is not known", text),
+        "it is one of none, full, every:K, segments:K, nth:K, groups:0-3,4, keep:OP+OP, modules:NAME+NAME, auto, or a "
+        "file");
   }
   return result;
 }
@@ -179,7 +244,7 @@ Checkpointing resolve_checkpointing(const Request& request, const ModelSpec& mod
     result.text = *request.checkpoint;
     result.groups = listed(*request.checkpoint_groups, model.dims.layers);
   } else {
-    result = of_layers(request, model);
+    result = of_layers(request, model, kind);
   }
   if (kind == CheckpointKind::DeepSpeed && !result.modules.empty()) {
     refuse(request.checkpoint.place, "DeepSpeed's checkpoints around modules are not modelled yet",
@@ -191,11 +256,12 @@ Checkpointing resolve_checkpointing(const Request& request, const ModelSpec& mod
   }
   result.kind = kind;
   result.preserve_rng_state = preserve;
+  const bool own_kinds = result.text.starts_with("groups:");
   for (CheckpointGroup& one : result.groups) {
-    one.kind = kind;
+    if (!own_kinds) one.kind = kind;
     one.preserve_rng_state = preserve;
     if (request.checkpoint_groups.given()) continue;
-    if (kind != CheckpointKind::NonReentrant && !one.kept.empty()) {
+    if (one.kind != CheckpointKind::NonReentrant && !one.kept.empty()) {
       refuse(request.checkpoint.place, "keeping results needs the non-reentrant form",
              "torch.utils.checkpoint takes context_fn with use_reentrant=False only");
     }

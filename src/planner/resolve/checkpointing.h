@@ -13,6 +13,8 @@ namespace dsplan {
 // (checkpoint_sequential: K - 1 groups of layers / K, rounded down, and the rest stored), nth:K (layers whose index is
 // a multiple of K, each its own group). "auto" is left as that word, without groups. Refused: K below 1, more segments
 // than layers, any other word that is no file, which `entries` must then hold (interface.md, Commands).
+// groups:FIRST-LAST,...: consecutive runs of layers, in ascending order, each its own checkpoint; a single layer may
+// stand alone. Behind a run "=reentrant" or "=non_reentrant" is its own implementation, "=keep+OP+OP" what it keeps.
 //
 // Selective forms: keep:OP+OP (each layer its own checkpoint that keeps the results of these operators;
 // torch.utils.checkpoint.create_selective_checkpoint_contexts) and modules:NAME+NAME (each call of such a module its

@@ -153,6 +153,7 @@ void by_json(Resolver& resolver, const OptimizerInput& in) {
   } else {
     return resolver.not_modelled(in.type.place, fmt::format("optimizer \"{}\"", *in.type));
   }
+  optimizer.weight_decay = in.weight_decay.value_or(0);
   resolver.given("optimizer", optimizer_text(resolver.training()), in.type.place, "--optimizer");
 }
 
@@ -290,7 +291,7 @@ void resolve_optimizer(Resolver& resolver) {
     trainers_default(resolver);
   } else {
     resolver.training().optimizer = {};
-    resolver.assumed("optimizer", "adamw (fused)", "nothing names it", "--optimizer");
+    resolver.assumed("optimizer", optimizer_text(resolver.training()), "nothing names it", "--optimizer");
   }
   resolve_groups(resolver);
   if (resolver.deepspeed()) {

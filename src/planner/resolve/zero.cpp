@@ -128,7 +128,8 @@ void announce_misread(Resolver& resolver, const DeepSpeedInput& ds) {
   announce_unit(resolver, ds.zero.reduce_bucket_size, "reduce_bucket_size", false);
   announce_unit(resolver, ds.zero.prefetch_bucket_size, "stage3_prefetch_bucket_size", true);
   const Training& training = resolver.job.training;
-  if (ds.zero.max_live_parameters.given() && training.zero.stage == 3) {
+  const bool chosen = training.zero.max_live_parameters != Zero{}.max_live_parameters;
+  if (ds.zero.max_live_parameters.given() && chosen && training.zero.stage == 3) {
     resolver.job.notices.push_back(
         {Notice::Kind::Announcement,
          ds.zero.max_live_parameters.place,
@@ -189,6 +190,9 @@ void resolve_fetching(Resolver& resolver, const ZeroInput& in) {
   }
 }
 
+// Of offload_param, where offload_optimizer has 4 (runtime/zero/offload_config.py).
+constexpr std::int64_t kParamBuffers = 5;
+
 // pin_memory is true by default since 0.19.5 (section 1).
 Offload offload_of(const Resolver& resolver, const OffloadInput& in, std::int64_t buffers) {
   Offload offload;
@@ -205,7 +209,7 @@ Offload offload_of(const Resolver& resolver, const OffloadInput& in, std::int64_
 
 void resolve_offload(Resolver& resolver, const ZeroInput& in) {
   Zero& zero = resolver.training().zero;
-  zero.offload_param = offload_of(resolver, in.offload_param, 5);
+  zero.offload_param = offload_of(resolver, in.offload_param, kParamBuffers);
   zero.offload_optimizer = offload_of(resolver, in.offload_optimizer, 4);
   const Place& param = in.offload_param.device.place;
   const Place& optimizer = in.offload_optimizer.device.place;
@@ -318,6 +322,7 @@ void resolve_zero(Resolver& resolver) {
   zero.use_multi_rank_bucket_allreduce = resolver.training().deepspeed >= Version{0, 12, 4};
   zero.offload_param.pin_memory = zero.offload_optimizer.pin_memory =
       resolver.training().deepspeed >= Version{0, 19, 5};
+  zero.offload_param.buffer_count = kParamBuffers;
   if (resolver.ds == nullptr) return;
   const DeepSpeedInput& ds = *resolver.ds;
   const ZeroInput& in = ds.zero;

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "planner/lowering/lower.h"
-#include "planner/time/node_cost.h"
 #include "planner/time/traffic.h"
 
 namespace dsplan {
@@ -20,21 +19,10 @@ PartTime whole(const GraphTimes& times) {
 }
 
 // Kernels whose results a selective checkpoint keeps, of one region.
-PartTime kept_of(const Graph& graph, std::int32_t region, const CheckpointGroup& group, const Training& training,
-                 const Rates& rates) {
+PartTime kept_of(const GraphTimes& times, std::size_t region, const CheckpointGroup& group) {
   PartTime kept;
-  bool inside = false;
-  for (const Instruction& instruction : graph.program) {
-    if (instruction.kind == Instruction::Kind::RegionBegins) inside = instruction.id == region;
-    if (instruction.kind == Instruction::Kind::RegionEnds) inside = false;
-    if (!inside || instruction.kind != Instruction::Kind::Run) continue;
-    const Node& node = graph.node(instruction.id);
-    if (std::find(group.kept.begin(), group.kept.end(), node.op) == group.kept.end()) continue;
-    const PartTime one = node_time(graph, node, training, rates);
-    kept.forward += one.forward;
-    kept.forward_launch += one.forward_launch;
-    kept.forward_collectives += one.forward_collectives;
-    kept.forward_flops += one.forward_flops;
+  for (const GraphTimes::OperatorTime& one : times.by_operator[times.operators[region]]) {
+    if (std::find(group.kept.begin(), group.kept.end(), one.op) != group.kept.end()) kept += one.part;
   }
   return kept;
 }
@@ -47,16 +35,16 @@ void leave_out(const PartTime& part, PartTime& from) {
 }
 
 // What backward runs once more, of one micro-batch: in `forward` and its companions.
-PartTime recomputed(const Graph& graph, const GraphTimes& times, const Checkpointing& checkpoint,
-                    const Training& training, const Rates& rates) {
+PartTime recomputed(const GraphTimes& times, const Checkpointing& checkpoint) {
   PartTime sum;
   for (const CheckpointGroup& group : checkpoint.groups) {
     PartTime one;
     const auto last = std::min(static_cast<std::size_t>(group.last) + 1, times.regions.size());
     for (auto at = static_cast<std::size_t>(group.first); at < last; ++at) one += times.regions[at];
     if (!group.kept.empty() && last > 0) {
-      const PartTime kept = kept_of(graph, group.first, group, training, rates);
-      for (auto at = static_cast<std::size_t>(group.first); at < last; ++at) leave_out(kept, one);
+      for (auto at = static_cast<std::size_t>(group.first); at < last; ++at) {
+        leave_out(kept_of(times, at, group), one);
+      }
     } else if (group.kind == CheckpointKind::NonReentrant && last > 0) {
       leave_out(times.tails[last - 1], one);
     }
@@ -105,7 +93,7 @@ class Estimator {
     const bool by_module = !t_.checkpoint.modules.empty();
     const Checkpointing checkpoint = by_module ? checkpointing_of(t_, graph_) : Checkpointing{};
     const Checkpointing& used = by_module ? checkpoint : t_.checkpoint;
-    const PartTime again = recomputed(graph_, times_, used, t_, rates_);
+    const PartTime again = recomputed(times_, used);
     const double copies = checkpoints_on_host(graph_, job_, used, rates_);
     StepTime step;
     step.phases = {forward(all, copies, traffic), backward(all, again, copies, traffic), last(traffic)};

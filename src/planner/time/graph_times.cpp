@@ -39,6 +39,7 @@ class Walker {
     times.regions.resize(graph_.regions.size());
     times.tails.resize(graph_.regions.size());
     times.region_parameters.resize(graph_.regions.size());
+    times.operators.resize(graph_.regions.size());
     collect();
     NodeCost before;
     NodeCost after;
@@ -57,10 +58,13 @@ class Walker {
         times.regions[at] = times.regions[from];
         times.tails[at] = times.tails[from];
         times.region_parameters[at] = times.region_parameters[from];
+        times.operators[at] = times.operators[from];
       } else {
         times.regions[at] = part_of(cost_of(stretch), rates_);
         times.tails[at] = tail_of(stretch, times.regions[at]);
         count_parameters(stretch, times.region_parameters[at]);
+        times.operators[at] = times.by_operator.size();
+        times.by_operator.push_back(operators_of(stretch));
       }
       last = &stretch;
     }
@@ -111,6 +115,25 @@ class Walker {
       add_gradients(node(at), sum);
     }
     return sum;
+  }
+
+  [[nodiscard]] std::vector<GraphTimes::OperatorTime> operators_of(const Stretch& stretch) const {
+    std::vector<GraphTimes::OperatorTime> list;
+    for (std::uint32_t at = stretch.begin; at < stretch.end; ++at) {
+      const PartTime whole = part_of(node_cost(graph_, node(at), rates_), rates_);
+      PartTime forward;
+      forward.forward = whole.forward;
+      forward.forward_launch = whole.forward_launch;
+      forward.forward_collectives = whole.forward_collectives;
+      forward.forward_flops = whole.forward_flops;
+      const auto known = std::find_if(list.begin(), list.end(), [&](const auto& one) { return one.op == node(at).op; });
+      if (known != list.end()) {
+        known->part += forward;
+      } else {
+        list.push_back({node(at).op, forward});
+      }
+    }
+    return list;
   }
 
   // The end of a region behind the last tensor that is saved: a linear saves its input before it runs.
@@ -224,6 +247,11 @@ void GraphTimes::add(const GraphTimes& other) {
     regions[at] += other.regions[at];
     tails[at] += other.tails[at];
   }
+  for (std::size_t kind = 0; kind < by_operator.size(); ++kind) {
+    for (std::size_t at = 0; at < by_operator[kind].size(); ++at) {
+      by_operator[kind][at].part += other.by_operator[kind][at].part;
+    }
+  }
 }
 
 void GraphTimes::scale(double factor) {
@@ -231,6 +259,9 @@ void GraphTimes::scale(double factor) {
   after *= factor;
   for (PartTime& part : regions) part *= factor;
   for (PartTime& part : tails) part *= factor;
+  for (std::vector<OperatorTime>& list : by_operator) {
+    for (OperatorTime& one : list) one.part *= factor;
+  }
 }
 
 PartTime node_time(const Graph& graph, const Node& node, const Training& /*training*/, const Rates& rates) {

@@ -50,6 +50,15 @@ struct GraphTimes {
   std::vector<PartParameters> region_parameters;
   PartParameters after_parameters;
 
+  // By region, into `by_operator`: the forward of each kind of operator, which a selective checkpoint may keep. Regions
+  // that are alike share one list.
+  struct OperatorTime {
+    Op op = Op::Linear;
+    PartTime part;
+  };
+  std::vector<std::size_t> operators;
+  std::vector<std::vector<OperatorTime>> by_operator;
+
   // Of another length: parameters are the same.
   void add(const GraphTimes& other);
   void scale(double factor);

@@ -99,6 +99,11 @@ double Rates::host_copy(Bytes moved, bool pinned) const {
   return moved == Bytes(0) ? 0 : kKernel + static_cast<double>(moved.value()) / (pinned ? pinned_ : pageable_);
 }
 double Rates::host_optimizer(Elements elements) const { return static_cast<double>(elements.value()) / host_adam_; }
+double Rates::nvme(Bytes moved, bool write) const {
+  const double rate = write ? nvme_write_ : nvme_read_;
+  return moved == Bytes(0) || rate == 0 ? 0 : static_cast<double>(moved.value()) / rate;
+}
+
 bool Rates::calibrated() const { return calibrated_; }
 const std::string& Rates::basis() const { return basis_; }
 
@@ -126,8 +131,11 @@ Rates Rates::of(const Job& job, const TimeConstants& constants) {
   rates.pinned_ = hardware.host_link_gb_per_s * kGiga * rates.host_share_;
   rates.pageable_ = std::min(rates.pinned_, kPageable);
   rates.host_adam_ = kHostAdam / ranks;
+  rates.nvme_read_ = machine::nvme_read(job) * kGiga / ranks;
+  rates.nvme_write_ = machine::nvme_write(job) * kGiga / ranks;
   rates.basis_ = fmt::format("{} by its data sheet, efficiencies {}", hardware.name,
                              constants.fitted ? "fitted to published steps" : "not fitted for this architecture");
+  if (job.calibration) rates.use(*job.calibration, job.training.compute_dtype());
   return rates;
 }
 

@@ -59,6 +59,8 @@ class Rates {
   [[nodiscard]] double host_copy(Bytes moved, bool pinned) const;
   // Seconds of the host's Adam over so many elements, while all ranks of the node run theirs.
   [[nodiscard]] double host_optimizer(Elements elements) const;
+  // Seconds to read or write files, while all ranks of the node do.
+  [[nodiscard]] double nvme(Bytes moved, bool write) const;
 
   // Peak rate by the data sheet, operations per second.
   [[nodiscard]] double peak(DType dtype) const;
@@ -69,6 +71,8 @@ class Rates {
   [[nodiscard]] const std::string& basis() const;
 
  private:
+  // What was measured on the user's own machine stands above data sheets and fits.
+  void use(const Calibration& calibration, DType dtype);
   [[nodiscard]] const GroupLinks& links(Group group) const { return links_[static_cast<std::size_t>(group)]; }
 
   TimeConstants constants_;

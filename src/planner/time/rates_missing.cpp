@@ -75,7 +75,9 @@ class Missing {
     const bool copies = on(OffloadDevice::Cpu) || on(OffloadDevice::Nvme) ||
                         (t.checkpoint.by_deepspeed() && t.checkpoint.deepspeed.cpu);
     if (copies) hardware(hardware_.host_link_gb_per_s > 0, "host_link_gb_per_s", "copies to and from the host");
-    if (on(OffloadDevice::Nvme)) rows_.push_back("configs/clusters have no rates of files yet (offload to NVMe)");
+    if (!on(OffloadDevice::Nvme)) return;
+    cluster(machine::nvme_read(job_) > 0, "nvme_read_gb_per_s", "files");
+    cluster(machine::nvme_write(job_) > 0, "nvme_write_gb_per_s", "files");
   }
 
   const Job& job_;

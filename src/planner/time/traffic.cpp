@@ -181,7 +181,10 @@ class Traffic {
     }
     if (zero_.offload_param.device == OffloadDevice::None) return;
     const double shard = totals_.gathered * width_ / dp_;
-    const double fetched = rates_.host_copy(Bytes(static_cast<std::int64_t>(shard)), zero_.offload_param.pin_memory);
+    const Bytes fetch(static_cast<std::int64_t>(shard));
+    const bool files = zero_.offload_param.device == OffloadDevice::Nvme;
+    const double fetched =
+        rates_.host_copy(fetch, zero_.offload_param.pin_memory) + (files ? rates_.nvme(fetch, false) : 0);
     out_.forward_host += micro_ * fetched;
     out_.backward_host += micro_ * fetched * (twice ? 2 : 1);
   }
@@ -210,6 +213,13 @@ class Traffic {
     out_.step_host = rates_.host_optimizer(Elements(static_cast<std::int64_t>(own)));
     // The new weights go to the device, in their own type.
     out_.step_host += copy(own * width_);
+    if (zero_.offload_optimizer.device != OffloadDevice::Nvme) return;
+    // Masters, both moments and gradients, read and written.
+    const Bytes files(static_cast<std::int64_t>(own * 16));
+    const double read = rates_.nvme(files, false);
+    const double written = rates_.nvme(files, true);
+    out_.step_host += zero_.offload_optimizer.pipeline_read ? std::max(0.0, read - out_.step_host) : read;
+    out_.step_host += zero_.offload_optimizer.pipeline_write ? written / 2 : written;
   }
 
   const Job& job_;

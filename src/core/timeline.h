@@ -1,0 +1,38 @@
+// One rank's schedule laid out along its events, for pictures: what the device holds after each of them, and what runs
+// from where to where. The axis counts events.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/prediction.h"
+#include "core/schedule.h"
+
+namespace dsplan {
+
+// Right after an event that took or gave back memory of the device.
+struct TimelinePoint {
+  std::size_t event = 0;
+  ByRole by_role;  // Requested bytes.
+  Bytes allocated;
+  Bytes reserved;
+};
+
+// From before event `begin` to before event `end`. Slices of one kind lie beside or within each other, never across;
+// kernels and collectives take one event each.
+struct TimelineSlice {
+  enum class Kind : std::uint8_t { Phase, Pass, Module, Recomputation, Kernel, Collective };
+  Kind kind = Kind::Phase;
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::string name;  // "steady", "forward, micro-batch 2", "model.layers.0.mlp", "linear", "all_gather"
+};
+
+struct Timeline {
+  std::size_t events = 0;
+  std::vector<TimelinePoint> points;
+  std::vector<TimelineSlice> slices;  // In order of their ends.
+};
+
+}  // namespace dsplan

@@ -1,0 +1,108 @@
+// The kernels of the device by what they compute, and the families that say which of them an operator takes. Tensors
+// are what the launch gave; the functions check shapes on the host and enqueue. They refuse with exec::host::Fault.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "cuda/functions.h"
+#include "cuda/queue.h"
+#include "exec/backend.h"
+#include "exec/host/args.h"
+
+namespace dsplan::cuda {
+
+using exec::host::Args;
+using exec::host::count_of;
+using exec::host::dims_of;
+using exec::host::dtype_of;
+using exec::host::expect;
+using exec::host::expect_count;
+using exec::host::expect_dims;
+using exec::host::is_floating;
+using exec::host::last_of;
+using exec::host::Strided;
+using exec::host::strided;
+
+// In what a kernel computes. Of a tensor: fp64 in fp64, every other float in fp32, integers as such.
+enum class Arithmetic : std::uint8_t { Single, Double, Integer };
+[[nodiscard]] inline Arithmetic arithmetic_of(DType dtype) {
+  return dtype == DType::Float64 ? Arithmetic::Double : Arithmetic::Single;
+}
+[[nodiscard]] inline Arithmetic any_arithmetic_of(DType dtype) {
+  return is_floating(dtype) ? arithmetic_of(dtype) : Arithmetic::Integer;
+}
+
+// kernels/map.cpp. Operands broadcast to `out`, which may be one of them; or, in order, have as many elements in other
+// dimensions.
+struct Elementwise {
+  Function function = Function::Copy;
+  std::array<const dsplan_tensor*, 3> in{};
+  double n = 0;
+  double m = 0;
+  bool in_order = false;
+};
+void map(const Queue& queue, Arithmetic in, const dsplan_tensor& out, const Elementwise& what);
+// Element by element in logical order, whatever the dimensions of both: as many elements.
+void copy_in_order(const Queue& queue, const dsplan_tensor& from, const dsplan_tensor& to);
+void fill(const Queue& queue, const dsplan_tensor& to, double number);
+// What dropout keeps, as flags.
+void dropout_mask(const Queue& queue, const dsplan_tensor& mask, const dsplan_random& random, double p);
+// `to` has the dimensions of the input that was broadcast: what it stands for is summed, in a fixed order, in fp64.
+void sum_to(const Queue& queue, const dsplan_tensor& from, const dsplan_tensor& to, double scale = 1);
+// Each row of `from` (of count(from) / count(to) elements): 1 where all of it is set.
+void all_of_rows(const Queue& queue, const dsplan_tensor& from, const dsplan_tensor& to);
+void cumulative(const Queue& queue, const dsplan_tensor& from, const dsplan_tensor& to);
+
+// kernels/rows.cpp.
+void softmax(const Queue& queue, const dsplan_tensor& from, const dsplan_tensor& to, bool log);
+void softmax_backward(const Queue& queue, const dsplan_tensor& gradient, const dsplan_tensor& result,
+                      const dsplan_tensor& to, bool log);
+struct Norm {
+  dsplan_tensor x{};
+  dsplan_tensor weight{};  // data == nullptr: there is none; likewise bias.
+  dsplan_tensor bias{};
+  dsplan_tensor mean{};
+  dsplan_tensor scale{};
+  double epsilon = 0;
+};
+void layer_norm(const Queue& queue, const Norm& norm, const dsplan_tensor& out);
+void layer_norm_input(const Queue& queue, const Norm& norm, const dsplan_tensor& gradient, const dsplan_tensor& to);
+// The gradient of the weight, or of the bias.
+void layer_norm_columns(const Queue& queue, const Norm& norm, const dsplan_tensor& gradient, const dsplan_tensor& to,
+                        bool weighted);
+// A label that is neither -100 nor a class makes the loss no number.
+void nll_loss(const Queue& queue, const dsplan_tensor& rows, const dsplan_tensor& labels, bool mean,
+              const dsplan_tensor& loss, const dsplan_tensor& counted);
+void nll_loss_backward(const Queue& queue, const dsplan_tensor& gradient, const dsplan_tensor& labels,
+                       const dsplan_tensor& counted, bool mean, const dsplan_tensor& to);
+
+// kernels/lookups.cpp. What an index outside the table reads is no number; its gradient goes nowhere.
+void embedding(const Queue& queue, const dsplan_tensor& table, const dsplan_tensor& ids, const dsplan_tensor& out);
+void sort_indices(const Queue& queue, const dsplan_tensor& ids, const dsplan_tensor& sorted,
+                  const dsplan_tensor& origins);
+// Sums in the order of the places; `sorted` and `origins` where the indices were sorted, else nullptr.
+void embedding_backward(const Queue& queue, const dsplan_tensor& gradient, const dsplan_tensor& ids,
+                        const dsplan_tensor* sorted, const dsplan_tensor* origins, const dsplan_tensor& to);
+
+// kernels/flat.cpp.
+void square_sum(const Queue& queue, const dsplan_tensor& from, const dsplan_tensor& to);
+void overflow_scan(const Queue& queue, const dsplan_tensor& from, const dsplan_tensor& verdict);
+void normal_values(const Queue& queue, const dsplan_tensor& to, double deviation, const dsplan_random& random);
+void update(const Queue& queue, const dsplan_launch& call);
+// `combine` of the table: pieces of several ranks become one, in their order. At most kMostPieces.
+inline constexpr std::uint32_t kMostPieces = 64;
+[[nodiscard]] bool combine(const Queue& queue, dsplan_reduction how, DType dtype, void* target,
+                           const void* const* pieces, std::uint32_t piece_count, std::int64_t elements);
+
+// Each enqueues the operator's kernel, or says false: not of that family.
+bool run_elementwise(const Args& args, const Queue& queue);           // elementwise.cpp
+bool run_elementwise_backward(const Args& args, const Queue& queue);  // elementwise_backward.cpp
+bool run_moves(const Args& args, const Queue& queue);                 // moves.cpp: copies, joins, reductions
+bool run_flags(const Args& args, const Queue& queue);                 // flags.cpp
+bool run_rows(const Args& args, const Queue& queue);                  // rows.cpp: softmax, norms, losses, lookups
+bool run_products(const Args& args, const Queue& queue);              // products.cpp
+bool run_attention(const Args& args, const Queue& queue);             // attention.cpp
+bool run_flat(const dsplan_launch& call, const Queue& queue);         // flat.cpp: bodies that work on ranges
+
+}  // namespace dsplan::cuda

@@ -1,0 +1,43 @@
+#include "cuda/launch.h"
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+
+#include "core/program.h"
+#include "cuda/kernels.h"
+
+namespace dsplan::cuda {
+namespace {
+
+bool run(const dsplan_launch& call, const Queue& queue) {
+  const auto body = static_cast<Body>(call.body);
+  if (body != Body::Forward && body != Body::Backward) return run_flat(call, queue);
+  const Args args(call);
+  for (const auto family :
+       {run_moves, run_elementwise, run_elementwise_backward, run_products, run_attention, run_rows, run_flags}) {
+    if (family(args, queue)) return true;
+  }
+  return false;
+}
+
+std::string called(const dsplan_launch& call) {
+  const auto body = static_cast<Body>(call.body);
+  if (call.body >= kBodies || call.op >= kOps) return "an unknown kernel";
+  if (body != Body::Forward && body != Body::Backward) return name(body);
+  return fmt::format("{} {}, kernel {}", name(static_cast<Op>(call.op)), name(body), call.part);
+}
+
+}  // namespace
+
+void launch(const dsplan_launch& call, const Queue& queue) {
+  if (call.size != sizeof(dsplan_launch)) throw std::runtime_error("the launch is of another version");
+  try {
+    if (run(call, queue)) return;
+  } catch (const exec::host::Fault& fault) {
+    throw std::runtime_error(called(call) + ": " + fault.text);
+  }
+  throw std::runtime_error(called(call) + ": the device has no such kernel");
+}
+
+}  // namespace dsplan::cuda

@@ -1,0 +1,43 @@
+// Products of matrices on the device: through cuBLASLt (cuda/cublas.cpp) where matrices lie as it takes them, else by a
+// plain kernel, which is also what tests run on a host.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/queue.h"
+#include "exec/host/gemm.h"
+
+namespace dsplan::cuda {
+
+using exec::host::Matrix;
+
+// c = a b, `count` times, each the given number of elements further on. Of one c: the sum of `pairs` products, whose
+// factors lie a_pair and b_pair elements apart. All three have one dtype; halves are summed in fp32 and rounded once.
+struct MatrixProduct {
+  Matrix a, b, c;
+  std::int64_t count = 1;
+  std::int64_t a_step = 0;
+  std::int64_t b_step = 0;
+  std::int64_t c_step = 0;
+  std::int64_t pairs = 1;
+  std::int64_t a_pair = 0;
+  std::int64_t b_pair = 0;
+};
+
+// A library of products, one for each device.
+class Products {
+ public:
+  virtual ~Products() = default;
+  // False: not of such matrices; nothing was enqueued.
+  [[nodiscard]] virtual bool multiply(const MatrixProduct& product, const Queue& queue) = 0;
+};
+
+// kernels/products.cpp: whatever lies however.
+void multiply_slowly(const MatrixProduct& product, const Queue& queue);
+
+inline void multiply(const MatrixProduct& product, const Queue& queue) {
+  if (queue.products != nullptr && queue.products->multiply(product, queue)) return;
+  multiply_slowly(product, queue);
+}
+
+}  // namespace dsplan::cuda

@@ -1,0 +1,13 @@
+// fp16's loss scaling as a DeepSpeed JSON says it. A prediction does not ask: no byte depends on it.
+#pragma once
+
+#include "core/document.h"
+#include "core/loss_scaling.h"
+
+namespace dsplan {
+
+// Keys of "fp16" (DeepSpeed 0.19.8 runtime/precision_config.py); what is not there, or "auto", is DeepSpeed's default.
+// `zero`: under ZeRO; else FP16_Optimizer. Refuses values that DeepSpeed refuses.
+[[nodiscard]] LossScaling read_loss_scaling(const Document& deepspeed, bool zero);
+
+}  // namespace dsplan

@@ -1,0 +1,238 @@
+// What is handed over to frameworks, against what the frameworks made of it: the files that tools/oracles wrote are
+// emitted again, byte by byte.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "io/launch_line.h"
+#include "io/text.h"
+#include "model/families.h"
+#include "planner/resolve/checkpointing.h"
+#include "run_binary.h"
+
+using namespace dsplan;
+using namespace dsplan::test;
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+const std::string kRoot = DSPLAN_SOURCE_DIR;
+
+Json witness(const std::string& name) { return Json::parse(slurp(kRoot + "/tests/witnesses/" + name)); }
+
+// The small bundled model with six layers.
+std::string six_layers(const std::string& name) {
+  Json config = Json::parse(slurp(kRoot + "/models/tiny-" + name + ".json"));
+  config[name == "gpt2" ? "n_layer" : "num_hidden_layers"] = 6;
+  for (const char* key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) {
+    if (config.contains(key)) config[key] = 0.0;
+  }
+  return config.dump();
+}
+
+// Of `--checkpoint WORDS [--checkpoint-impl KIND]` on six layers.
+std::vector<CheckpointGroup> groups_of(const std::string& model, const std::vector<std::string>& words) {
+  Request request;
+  CheckpointKind kind = CheckpointKind::NonReentrant;
+  for (std::size_t i = 0; i + 1 < words.size(); i += 2) {
+    if (words[i] == "--checkpoint") request.checkpoint = {words[i + 1], option("--checkpoint")};
+    if (words[i] == "--checkpoint-impl" && words[i + 1] == "reentrant") kind = CheckpointKind::Reentrant;
+    if (words[i] == "--checkpoint-impl" && words[i + 1] == "deepspeed") kind = CheckpointKind::DeepSpeed;
+  }
+  const ModelSpec spec = build_model(parse_json("config.json", six_layers(model)), model);
+  return resolve_checkpointing(request, spec, kind).groups;
+}
+
+}  // namespace
+
+TEST_CASE("DeepSpeed 0.19.8 read these very files, and held every key as they say") {
+  const Json all = witness("deepspeed_emitted.json");
+  CHECK(all["versions"]["deepspeed"] == kDeepSpeedVersion);
+  REQUIRE(all["cases"].size() >= 26);
+  const Folder folder;
+  for (const Json& one : all["cases"]) {
+    std::string words = one["words"];
+    CAPTURE(words);
+    if (!one["deepspeed"].is_null()) {
+      spill(folder / "ds.json", one["deepspeed"].dump());
+      words += " --deepspeed ds.json";
+    }
+    const Ran ran = run_binary(folder, split("emit " + words + " --format deepspeed"));
+    CHECK_MESSAGE(ran.code == 0, ran.err);
+    CHECK(ran.out == one["emitted"].get<std::string>());
+    CHECK(one["keys"].get<int>() >= 16);
+  }
+}
+
+TEST_CASE("the lines that transformers and torch ran checkpoint the layers of the job") {
+  const Json all = witness("checkpointing_calls.json");
+  CHECK(all["versions"]["torch"] == kTorchVersion);
+  CHECK(all["versions"]["transformers"] == kTransformersVersion);
+  REQUIRE(all["cases"].size() >= 19);
+  const Folder folder;
+  for (const char* name : {"llama", "gpt2"}) {
+    std::filesystem::create_directory(folder / (std::string("six-") + name));
+    spill(folder / (std::string("six-") + name + "/config.json"), six_layers(name));
+  }
+  for (const Json& one : all["cases"]) {
+    const std::string words = one["words"];
+    const std::string model = one["model"];
+    CAPTURE(model);
+    CAPTURE(words);
+    const Ran ran =
+        run_binary(folder, split("emit six-" + model + " " + words + " --seq 32 --dtype fp32 --format checkpointing"));
+    CHECK_MESSAGE(ran.code == 0, ran.err);
+    CHECK(ran.out == one["emitted"].get<std::string>());
+    if (words.find("modules:") != std::string::npos) continue;
+    const std::vector<CheckpointGroup> groups = groups_of(model, split(words));
+    std::vector<int> again(6, 0);
+    for (const CheckpointGroup& group : groups) {
+      for (std::int32_t layer = group.first; layer <= group.last; ++layer) again[static_cast<std::size_t>(layer)] = 1;
+    }
+    CHECK(one["checkpoints"].get<std::size_t>() == groups.size());
+    CHECK(one["again"].get<std::vector<int>>() == again);
+    if (words == "--checkpoint keep:linear") CHECK(one["products_again"] == 0);
+  }
+}
+
+TEST_CASE("a launch line says the ranks, nodes and allocator of its job") {
+  const Folder folder;
+  const auto line = [&](const std::string& words) {
+    const Ran ran = run_binary(folder, split("emit tiny-llama " + words + " --format launch"));
+    CHECK_MESSAGE(ran.code == 0, ran.err);
+    return ran.out;
+  };
+  CHECK(line("") == "python train.py\n");
+  CHECK(line("--gpus 4") == "torchrun --standalone --nproc-per-node 4 train.py\n");
+  CHECK(line("--gpus 16 --alloc-conf expandable_segments:True") ==
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint "
+        "$HEAD_NODE:29500 --nproc-per-node 8 train.py\n");
+  CHECK(line("--gpus 8 --zero-stage 3") == "deepspeed --num_gpus 8 train.py --deepspeed ds_config.json\n");
+  CHECK(line("--gpus 32 --gpus-per-node 4 --zero-stage 3") ==
+        "deepspeed --hostfile hostfile --num_nodes 8 --num_gpus 4 train.py --deepspeed ds_config.json\n");
+  for (const char* words : {"--gpus 16 --gpus-per-node 4", "--gpus 2", "--gpus 32 --zero-stage 1",
+                            "--gpus 4 --zero-stage 2 --alloc-conf max_split_size_mb:128"}) {
+    CAPTURE(words);
+    std::string text = line(words);
+    text.pop_back();
+    const Request read = read_launch_line(split(text));
+    const Ran plan = run_binary(folder, split(std::string("emit tiny-llama ") + words + " --format plan"));
+    const Json training = Json::parse(plan.out)["training"];
+    CHECK(*read.gpus == training["gpus"].get<std::int64_t>());
+    CHECK(*read.gpus_per_node == training["gpus_per_node"].get<std::int64_t>());
+    CHECK(read.alloc_conf.given() == training.contains("allocator_conf"));
+  }
+  const Ran accelerate = run_binary(
+      folder,
+      split("emit --format launch tiny-llama -- accelerate launch --mixed_precision bf16 --num_processes 2 a.py"));
+  CHECK(accelerate.out == "accelerate launch --mixed_precision bf16 --num_processes 2 --num_machines 1 train.py\n");
+}
+
+TEST_CASE("what no line, no call and no file of a framework says is refused by name") {
+  const Folder folder;
+  const auto refused = [&](const std::string& words, const std::string& part) {
+    const Ran ran = run_binary(folder, split("emit " + words));
+    CHECK(ran.code == 2);
+    CHECK_MESSAGE(ran.err.find(part) != std::string::npos, ran.err);
+    CHECK(ran.out.empty());
+  };
+  refused("tiny-llama --gpus 6 --gpus-per-node 4 --format launch", "6 ranks are no whole nodes of 4");
+  refused("tiny-llama --gpus 4 --tp 2 --format launch", "tensor parallelism is started by the script's own arguments");
+  refused("tiny-llama --placement planned --format launch", "PyTorch lays out no arena beforehand");
+  refused("tiny-llama --checkpoint keep:mul --format checkpointing",
+          "kept \"mul\": no operator of ATen stands for it alone");
+  refused("tiny-llama --checkpoint modules:mlp --checkpoint-impl reentrant --format checkpointing",
+          "checkpoints around modules in the reentrant form");
+  refused("gemma-2-2b --checkpoint every:2 --format checkpointing", "runs of layers whose masks differ");
+}
+
+namespace {
+
+// Every tag is closed by its own, in order, and what is no tag is escaped.
+bool well_formed(const std::string& page) {
+  std::vector<std::string> open;
+  std::size_t at = page.find('\n');  // After the document type.
+  while ((at = page.find_first_of("<>&", at)) != std::string::npos) {
+    if (page[at] == '>') return false;
+    if (page[at] == '&') {
+      const std::size_t end = page.find(';', at);
+      if (end == std::string::npos || end - at > 6) return false;
+      at = end;
+      continue;
+    }
+    const std::size_t end = page.find('>', at);
+    if (end == std::string::npos) return false;
+    const std::string tag = page.substr(at + 1, end - at - 1);
+    if (tag.starts_with('/')) {
+      if (open.empty() || open.back() != tag.substr(1)) return false;
+      open.pop_back();
+    } else if (!tag.ends_with('/')) {
+      open.push_back(tag.substr(0, tag.find(' ')));
+    }
+    at = end + 1;
+  }
+  return open.empty();
+}
+
+}  // namespace
+
+TEST_CASE("the page is whole, loads nothing, and says what the prediction says") {
+  const Folder folder;
+  for (const char* words : {"tiny-llama --zero-stage 3 --gpus 4 --hardware h100-sxm --checkpoint full", "tiny-gpt2",
+                            "tiny-llama --zero-stage 2 --gpus 2 --capacity 1MiB --seq-list 32,64"}) {
+    CAPTURE(words);
+    const Ran ran = run_binary(folder, split(std::string("emit --format html ") + words));
+    REQUIRE_MESSAGE(ran.code == 0, ran.err);
+    CHECK(well_formed(ran.out));
+    for (const char* outside : {"http", "src=", "href=", "<script", "url("}) {
+      CHECK(ran.out.find(outside) == std::string::npos);
+    }
+    const Json prediction = Json::parse(run_binary(folder, split(std::string("simulate --format json ") + words)).out);
+    CHECK(ran.out.find(prediction["fingerprint"].get<std::string>()) != std::string::npos);
+    CHECK(ran.out.find(human(Bytes(prediction["memory"]["peak"]["requested"].get<std::int64_t>()))) !=
+          std::string::npos);
+    CHECK(ran.out.size() < 400'000);
+  }
+}
+
+TEST_CASE("the trace's counters peak where the prediction does, and its slices nest") {
+  const Folder folder;
+  const std::string words = "tiny-llama --zero-stage 3 --gpus 4 --checkpoint every:2 --grad-accum 2";
+  const Ran ran = run_binary(folder, split("emit --format perfetto " + words));
+  REQUIRE_MESSAGE(ran.code == 0, ran.err);
+  const Json trace = Json::parse(ran.out);
+  const Json peak = Json::parse(run_binary(folder, split("simulate --format json " + words)).out)["memory"]["peak"];
+  std::int64_t requested = 0, allocated = 0, reserved = 0;
+  std::map<int, std::vector<std::pair<std::int64_t, std::int64_t>>> tracks;
+  for (const Json& event : trace["traceEvents"]) {
+    const std::string name = event["name"];
+    if (event["ph"] == "C" && name == "requested bytes") {
+      std::int64_t sum = 0;
+      for (const auto& [role, bytes] : event["args"].items()) sum += bytes.get<std::int64_t>();
+      if (sum > requested) CHECK((event["ts"] <= peak["event_index"]));
+      requested = std::max(requested, sum);
+    } else if (event["ph"] == "C") {
+      std::int64_t& most = name == "allocated bytes" ? allocated : reserved;
+      most = std::max(most, event["args"]["bytes"].get<std::int64_t>());
+    } else if (event["ph"] == "X") {
+      tracks[event["tid"]].emplace_back(event["ts"].get<std::int64_t>(), event["dur"].get<std::int64_t>());
+    }
+  }
+  CHECK(requested == peak["requested"].get<std::int64_t>());
+  CHECK(allocated == peak["allocated"].get<std::int64_t>());
+  CHECK(reserved == peak["reserved"].get<std::int64_t>());
+  CHECK(tracks.size() == 6);
+  for (auto& [track, slices] : tracks) {
+    std::sort(slices.begin(), slices.end(), [](const auto& a, const auto& b) {
+      return a.first != b.first ? a.first < b.first : a.second > b.second;
+    });
+    std::vector<std::int64_t> ends;
+    for (const auto& [begin, length] : slices) {
+      while (!ends.empty() && ends.back() <= begin) ends.pop_back();
+      CHECK((ends.empty() || begin + length <= ends.back()));
+      ends.push_back(begin + length);
+    }
+  }
+}

@@ -1,0 +1,266 @@
+// Graphs of a few operators, written by hand, for tests of the executor's kernels: every operator that runs, with the
+// shapes and layouts that its kernels tell apart.
+#pragma once
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/graph.h"
+
+namespace small_graphs {
+
+using namespace dsplan;  // NOLINT: the nouns of graphs.
+
+// A graph of a few operators, written by hand.
+struct Small {
+  Graph graph;
+  DType floats = DType::Float64;  // Of what is not said to be of another dtype.
+  std::vector<TensorId> trained;
+  TensorId result = kNone;
+
+  TensorId tensor(const Shape& shape, DType dtype, bool requires_grad, NodeId producer, StorageId storage = kNone) {
+    if (storage == kNone) {
+      graph.storages.push_back({dsplan::storage(shape.elements(), dtype), kNone, kNone});
+      storage = static_cast<StorageId>(graph.storages.size() - 1);
+    }
+    graph.tensors.push_back({shape, dtype, storage, requires_grad, producer});
+    return static_cast<TensorId>(graph.tensors.size() - 1);
+  }
+  TensorId input(const Shape& shape, bool requires_grad = true, std::optional<DType> dtype = std::nullopt) {
+    const TensorId id = tensor(shape, dtype.value_or(floats), requires_grad, kNone);
+    if (requires_grad) trained.push_back(id);
+    return id;
+  }
+  // One more operator; `tweak` sets what else the node says.
+  TensorId add(Op op, const std::vector<TensorId>& inputs, const Shape& shape,
+               const std::function<void(Node&)>& tweak = {}, std::optional<DType> dtype = std::nullopt) {
+    return add_many(op, inputs, {shape}, tweak, dtype)[0];
+  }
+  std::vector<TensorId> add_many(Op op, const std::vector<TensorId>& inputs, const std::vector<Shape>& shapes,
+                                 const std::function<void(Node&)>& tweak = {},
+                                 std::optional<DType> dtype = std::nullopt) {
+    Node node;
+    node.op = op;
+    node.input_count = static_cast<std::uint16_t>(inputs.size());
+    node.first_operand = static_cast<std::uint32_t>(graph.operands.size());
+    for (TensorId id : inputs) {
+      graph.operands.push_back(id);
+      node.requires_grad = node.requires_grad || graph.tensor(id).requires_grad;
+    }
+    if (tweak) tweak(node);
+    const auto id = static_cast<NodeId>(graph.nodes.size());
+    std::vector<TensorId> outputs;
+    const bool view = op == Op::View || op == Op::Slice || op == Op::Split || node.in_place;
+    for (const Shape& shape : shapes) {
+      outputs.push_back(tensor(shape, dtype.value_or(floats), node.requires_grad, id,
+                               view ? graph.tensor(inputs[0]).storage : kNone));
+      graph.operands.push_back(outputs.back());
+      ++node.output_count;
+    }
+    graph.nodes.push_back(node);
+    graph.program.push_back({Instruction::Kind::Run, id});
+    return outputs;
+  }
+  TensorId view(TensorId x, const Shape& shape, std::initializer_list<ViewStep> steps, Op op = Op::View,
+                bool copied = false) {
+    const auto first = static_cast<std::uint32_t>(graph.view_steps.size());
+    graph.view_steps.insert(graph.view_steps.end(), steps);
+    return add(op, {x}, shape, [&](Node& node) {
+      node.first_step = first;
+      node.step_count = static_cast<std::uint32_t>(steps.size());
+      node.gradient_copied = copied;
+    });
+  }
+};
+
+inline double wave(std::int64_t i, double which) { return std::sin(1.3 * static_cast<double>(i) + 0.7 * which + 0.1); }
+
+inline std::vector<double> waves(const Graph& graph, TensorId id, double which) {
+  std::vector<double> values(static_cast<std::size_t>(graph.tensor(id).shape.elements().value()));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = wave(static_cast<std::int64_t>(i), which);
+  return values;
+}
+
+struct Case {
+  std::string name;
+  std::function<void(Small&)> build;  // Sets `result`.
+  // Integers of an input that is not trained, by their place among all tensors.
+  std::map<TensorId, std::vector<double>> fixed = {};
+  double shift = 0;  // Added to every input, to keep away from where a function has no derivative.
+};
+
+inline void number(Node& node, double value) { node.number = value; }
+
+inline Case unary(const char* name, Op op, double value = 0, double shift = 0) {
+  return {name,
+          [=](Small& s) {
+            const TensorId x = s.input({2, 3, 4});
+            // Through a swap, so that the operand is strided.
+            const TensorId turned = s.view(x, {2, 4, 3}, {step_swap(1, 2)});
+            s.result = s.add(op, {turned}, {2, 4, 3}, [=](Node& node) { number(node, value); });
+          },
+          {},
+          shift};
+}
+
+inline Case binary(const char* name, Op op, Shape a, Shape b, Shape out, double shift = 0) {
+  return {name, [=](Small& s) { s.result = s.add(op, {s.input(a), s.input(b)}, out); }, {}, shift};
+}
+
+inline std::vector<Case> elementwise_cases() {
+  return {
+      unary("mul_scalar", Op::MulScalar, 0.7),
+      unary("div_scalar", Op::DivScalar, 0.7),
+      unary("add_scalar", Op::AddScalar, 0.7),
+      unary("pow 3", Op::PowScalar, 3),
+      unary("pow 2", Op::PowScalar, 2),
+      unary("pow 1.5", Op::PowScalar, 1.5, 2),
+      unary("neg", Op::Neg),
+      unary("abs", Op::Abs, 0, 2),
+      unary("exp", Op::Exp),
+      unary("log", Op::Log, 0, 2),
+      unary("sqrt", Op::Sqrt, 0, 2),
+      unary("rsqrt", Op::Rsqrt, 0, 2),
+      unary("reciprocal", Op::Reciprocal, 0, 2),
+      unary("sin", Op::Sin),
+      unary("cos", Op::Cos),
+      unary("tanh", Op::Tanh),
+      unary("sigmoid", Op::Sigmoid),
+      unary("relu", Op::Relu, 0, 2),
+      unary("silu", Op::Silu),
+      unary("gelu", Op::Gelu, 0),
+      unary("gelu tanh", Op::Gelu, 1),
+      unary("dropout", Op::Dropout, 0.4),
+      unary("softmax", Op::Softmax),
+      unary("log_softmax", Op::LogSoftmax),
+      unary("to", Op::Cast),
+      binary("add", Op::Add, {2, 3}, {2, 3}, {2, 3}),
+      binary("add broadcast", Op::Add, {2, 3, 4}, {3, 1}, {2, 3, 4}),
+      binary("sub", Op::Sub, {2, 3}, {2, 3}, {2, 3}),
+      binary("sub broadcast", Op::Sub, {4}, {3, 4}, {3, 4}),
+      binary("mul", Op::Mul, {2, 3}, {2, 3}, {2, 3}),
+      binary("mul broadcast", Op::Mul, {2, 1, 4}, {3, 1}, {2, 3, 4}),
+      binary("div", Op::Div, {2, 3}, {2, 3}, {2, 3}, 3),
+      binary("div broadcast", Op::Div, {2, 3, 4}, {4}, {2, 3, 4}, 3),
+  };
+}
+
+inline std::vector<Case> shaping_cases() {
+  std::vector<Case> cases;
+  cases.push_back({"mean", [](Small& s) { s.result = s.add(Op::MeanLast, {s.input({2, 3, 4})}, {2, 3, 1}); }});
+  cases.push_back({"sum", [](Small& s) { s.result = s.add(Op::SumDim, {s.input({2, 3})}, {}); }});
+  cases.push_back({"contiguous", [](Small& s) {
+                     const TensorId turned = s.view(s.input({2, 3}), {3, 2}, {step_swap(0, 1)});
+                     s.result = s.add(Op::Contiguous, {turned}, {3, 2});
+                   }});
+  cases.push_back(
+      {"cat", [](Small& s) {
+         s.result = s.add(Op::Cat, {s.input({2, 3}), s.input({2, 2})}, {2, 5}, [](Node& node) { node.axis = 1; });
+       }});
+  cases.push_back({"slice", [](Small& s) {
+                     const TensorId part = s.view(s.input({3, 5}), {3, 2}, {step_narrow(1, 2, 2)}, Op::Slice);
+                     s.result = s.add(Op::MulScalar, {part}, {3, 2}, [](Node& node) { number(node, 2); });
+                   }});
+  cases.push_back({"split", [](Small& s) {
+                     const auto parts =
+                         s.add_many(Op::Split, {s.input({2, 6})}, {{2, 3}, {2, 3}}, [](Node& node) { node.axis = 1; });
+                     s.result = s.add(Op::Mul, {parts[0], parts[1]}, {2, 3});
+                   }});
+  cases.push_back({"pad", [](Small& s) {
+                     s.result = s.add(Op::Pad, {s.input({2, 3})}, {2, 5}, [](Node& node) { number(node, -3); });
+                   }});
+  cases.push_back({"tril", [](Small& s) { s.result = s.add(Op::Tril, {s.input({2, 3, 3})}, {2, 3, 3}); }});
+  cases.push_back({"repeated heads", [](Small& s) {
+                     const TensorId x = s.input({2, 2, 3, 2});
+                     const TensorId all =
+                         s.view(x, {2, 6, 3, 2},
+                                {step_reshape({2, 2, 1, 3, 2}), step_repeat(2, 3), step_reshape({2, 6, 3, 2})},
+                                Op::View, true);
+                     s.result = s.add(Op::Contiguous, {all}, {2, 6, 3, 2});
+                   }});
+  cases.push_back({"heads copied back", [](Small& s) {
+                     const TensorId heads = s.view(s.input({2, 3, 8}), {2, 4, 3, 2},
+                                                   {step_reshape({2, 3, 4, 2}), step_swap(1, 2)}, Op::View, true);
+                     s.result = s.add(Op::Tanh, {heads}, {2, 4, 3, 2});
+                   }});
+  cases.push_back({"embedding",
+                   [](Small& s) {
+                     const TensorId ids = s.input({2, 3}, false, DType::Int64);
+                     s.result = s.add(Op::Embedding, {s.input({5, 4}), ids}, {2, 3, 4});
+                   },
+                   {{0, {1, 3, 1, 0, 4, 1}}}});
+  cases.push_back({"safe softmax", [](Small& s) {
+                     s.result = s.add(Op::Softmax, {s.input({2, 3})}, {2, 3}, [](Node& node) { node.safe = true; });
+                   }});
+  cases.push_back({"add in place", [](Small& s) {
+                     const TensorId x = s.add(Op::MulScalar, {s.input({2, 3})}, {2, 3}, [](Node& n) { number(n, 2); });
+                     s.result = s.add(Op::Add, {x, s.input({3}, false)}, {2, 3}, [](Node& n) { n.in_place = true; });
+                   }});
+  return cases;
+}
+
+inline Case linear(const char* name, Product product, bool bias) {
+  return {name, [=](Small& s) {
+            const TensorId x = s.input({2, 3, 4});
+            const TensorId weight = s.input(product == Product::Direct ? Shape{4, 5} : Shape{5, 4});
+            std::vector<TensorId> inputs{x, weight};
+            if (bias) inputs.push_back(s.input({5}));
+            s.result = s.add(Op::Linear, inputs, {2, 3, 5}, [=](Node& node) { node.product = product; });
+          }};
+}
+
+inline Case attention(const char* name, AttentionKernel kernel, std::int64_t kv_heads, double dropout,
+                      std::int64_t tokens) {
+  return {name, [=](Small& s) {
+            const TensorId q = s.view(s.input({2, tokens, 4, 2}), {2, 4, tokens, 2}, {step_swap(1, 2)});
+            const TensorId k = s.input({2, kv_heads, tokens, 2});
+            const TensorId v = s.input({2, kv_heads, tokens, 2});
+            s.result = s.add(Op::Attention, {q, k, v}, {2, 4, tokens, 2}, [=](Node& node) {
+              node.attention = kernel;
+              node.number = dropout;
+            });
+          }};
+}
+
+inline Case loss(const char* name, Reduction reduction) {
+  return {name,
+          [=](Small& s) {
+            const TensorId labels = s.input({4}, false, DType::Int64);
+            const TensorId rows = s.add(Op::LogSoftmax, {s.input({4, 5})}, {4, 5});
+            s.result = s.add(Op::NllLoss, {rows, labels}, {}, [=](Node& node) { node.reduction = reduction; });
+          },
+          {{0, {2, -100, 4, 0}}}};
+}
+
+inline std::vector<Case> large_cases() {
+  std::vector<Case> cases;
+  cases.push_back(linear("linear", Product::Transposed, false));
+  cases.push_back(linear("linear with bias", Product::Transposed, true));
+  cases.push_back(linear("conv1d", Product::Direct, true));
+  cases.push_back(linear("stage-3 linear", Product::Function, true));
+  cases.push_back({"linear of what does not lie as rows", [](Small& s) {
+                     const TensorId x = s.view(s.input({3, 2, 4}), {2, 3, 4}, {step_swap(0, 1)});
+                     s.result = s.add(Op::Linear, {x, s.input({5, 4})}, {2, 3, 5});
+                   }});
+  cases.push_back({"matmul", [](Small& s) {
+                     const TensorId turned = s.view(s.input({2, 2, 5, 4}), {2, 2, 4, 5}, {step_swap(2, 3)});
+                     s.result = s.add(Op::Matmul, {s.input({2, 2, 3, 4}), turned}, {2, 2, 3, 5});
+                   }});
+  cases.push_back({"layer_norm", [](Small& s) {
+                     s.result = s.add(Op::LayerNorm, {s.input({2, 2, 5}), s.input({5}), s.input({5})}, {2, 2, 5},
+                                      [](Node& node) { number(node, 1e-5); });
+                   }});
+  cases.push_back(attention("flash attention", AttentionKernel::Flash, 4, 0, 3));
+  cases.push_back(attention("flash attention, grouped, dropped", AttentionKernel::Flash, 2, 0.3, 3));
+  cases.push_back(attention("memory-efficient attention", AttentionKernel::MemoryEfficient, 4, 0.3, 3));
+  cases.push_back(attention("flash attention of two blocks", AttentionKernel::Flash, 2, 0, 66));
+  cases.push_back(loss("mean loss", Reduction::Mean));
+  cases.push_back(loss("summed loss", Reduction::Sum));
+  return cases;
+}
+
+}  // namespace small_graphs
