@@ -97,6 +97,7 @@ TEST_CASE("auto is as fast as the best of all segmentations, each simulated, and
   std::vector<CheckpointGroup> begun;
   cuts(5, 0, begun, all);
   CHECK(all.size() == 89);
+  int as_fast = 0;
   for (const int stage : {-1, 2, 3}) {
     Job job = asking(stage, stage < 0 ? 1 : 2);
     const Chain chain = chain_by_work(model, job);
@@ -109,7 +110,9 @@ TEST_CASE("auto is as fast as the best of all segmentations, each simulated, and
     constexpr int kSteps = 12;
     for (int step = 0; step <= kSteps; ++step) {
       job = asking(stage, stage < 0 ? 1 : 2);
-      job.capacity = least->peak + Bytes((most->peak - least->peak).value() / kSteps * step) + Bytes(1);
+      job.capacity = step == kSteps
+                         ? most->peak
+                         : least->peak + Bytes((most->peak - least->peak).value() / kSteps * step) + Bytes(1);
       double best = std::numeric_limits<double>::infinity();
       for (const Cut& cut : measured) {
         if (cut.peak <= *job.capacity) best = std::min(best, cut.extra);
@@ -120,15 +123,18 @@ TEST_CASE("auto is as fast as the best of all segmentations, each simulated, and
       CHECK(choice->fits);
       CHECK(predict_asked(model, job).front().verdict == Verdict::Fits);
       const double extra = extra_of(chain, job.training.checkpoint.groups);
-      // The front knows a hidden state or two more or less than the simulation.
-      CHECK(once + extra <= (once + best) * 1.02);
+      // The front's memory is off by a hidden state or two, of five layers: another plan may be just within.
+      CHECK(once + extra <= (once + best) * 1.04);
+      as_fast += extra <= best + 1e-15 ? 1 : 0;
       CHECK(extra <= before + 1e-15);
       CHECK(choice->gap >= -1e-9);
-      CHECK(choice->simulated <= 9);
+      CHECK(choice->simulated <= 12);
       before = extra;
     }
     CHECK(job.training.checkpoint.text == "none");
   }
+  MESSAGE("as fast as the best without kept results, or faster, at ", as_fast, " of ", 3 * 13, " capacities");
+  CHECK(as_fast >= 33);
 }
 
 TEST_CASE("without room for any, the one of least peak") {
