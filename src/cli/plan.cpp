@@ -41,7 +41,7 @@ PlanWords parse_plan(const Words& words) {
     line.option("--maximize", "WHAT", "tokens_per_second (default), micro_batch, seq or layers", plan.maximize);
     line.option("--minimize", "WHAT", "gpus", plan.minimize);
     line.flag("--pareto", "Also the front of memory, time and traffic", plan.pareto);
-    line.option("--emit", "WHAT", "deepspeed: print the chosen plan's JSON alone", plan.emit);
+    line.option("--emit", "WHAT", "Of the chosen plan: deepspeed, plan, launch or checkpointing", plan.emit);
     line.option("--timeout", "SECONDS", "Then the best plan so far", plan.timeout);
     line.option("--method", "NAME", "Of a chain: how to choose; default: flat", plan.method);
     line.flag("--minimum", "Of a chain: the smallest budget that has a plan, and that plan", plan.minimum);

@@ -2,16 +2,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <optional>
 
 #include "cli/assemble.h"
 #include "cli/commands.h"
+#include "cli/emit.h"
 #include "cli/output.h"
 #include "cli/plan_progress.h"
 #include "cli/plan_words.h"
 #include "cli/report_plan.h"
+#include "cli/saved_plan.h"
+#include "cli/sources.h"
 #include "io/locate.h"
 #include "io/space.h"
 #include "io/text.h"
@@ -105,8 +109,10 @@ void refuse_what_a_model_has_not(const PlanWords& words, Diagnostics& faults) {
   if (words.method) faults.add(said_at("--method").says("is of chains; --checkpoint pins a model's segmentation"));
   if (words.minimum) faults.add(said_at("--minimum").says("is of chains", "--maximize and --minimize are of models"));
   if (!words.said.explain.empty()) faults.add(said_at("--explain").says("is of simulate"));
-  if (words.emit && *words.emit != "deepspeed") {
-    faults.add(said_at("--emit").says(fmt::format("nothing is called \"{}\"", *words.emit), "it is deepspeed"));
+  constexpr std::array<std::string_view, 4> kEmitted = {"deepspeed", "plan", "launch", "checkpointing"};
+  if (words.emit && std::find(kEmitted.begin(), kEmitted.end(), *words.emit) == kEmitted.end()) {
+    faults.add(said_at("--emit").says(fmt::format("nothing is called \"{}\"", *words.emit),
+                                      "it is one of deepspeed, plan, launch, checkpointing"));
   }
 }
 
@@ -161,8 +167,12 @@ int plan_model(const PlanWords& words) {
   std::optional<std::int64_t> seconds;
   if (words.timeout) seconds = whole_number("--timeout", *words.timeout, faults);
   const std::string format = format_of(words.said.options, faults);
+  Sources sources;
   Inputs inputs;
-  attempt(faults, [&] { inputs = gather(words.said); });
+  attempt(faults, [&] {
+    sources = read_sources({}, words.said, {});
+    inputs = gather(sources, words.said);
+  });
   if (!faults.any() && !inputs.hardware) {
     faults.add(
         said_at("--hardware")
@@ -177,8 +187,15 @@ int plan_model(const PlanWords& words) {
   PlanProgress progress(seconds);
   PlanAnswer answer = searched(asked, space, options, progress);
   answer.budget = budget;
-  output.add(printed(answer, format, output.colour()));
-  output.finish();
+  if (words.emit) {
+    say(report_plan(answer, false));
+    if (answer.job) {
+      output.add(emitted(*words.emit, plan_parts(sources, "dsplan plan"), inputs.model, *answer.job, "--emit"));
+    }
+  } else {
+    output.add(printed(answer, format, output.colour()));
+  }
+  if (!words.emit || answer.job) output.finish();
   if (answer.chosen && answer.chosen->fate == Fate::FitsWithRetries) {
     say("warning: it fits only after the allocator has given cached memory back, which costs time\n");
   }

@@ -111,6 +111,7 @@ std::string graph_key(const GraphOptions& options, const Job& job) {
       fmt::format("{} {} {} {} {} {} {} {} {}", options.seq, options.tp, name(options.loss), options.loss_chunks,
                   options.stage3_linear, options.narrow_tables, options.inputs_require_grad && !all, options.one_dtype,
                   stage3 ? job.training.zero.reduce_bucket_size.value() : 0);
+  if (stage3 && job.parallelism.dp == 1) key += " alone";  // Nothing is gathered.
   for (const std::string& module : options.checkpointed_modules) key += " " + module;
   return key;
 }
@@ -321,17 +322,11 @@ Simulated Evaluator::simulate(const Candidate& candidate) const {
   const PlanFamily& family = families_[candidate.family];
   Settings settings = family.settings;
   value(settings, Axis::MicroBatch) = std::to_string(candidate.micro_batch);
-  value(settings, Axis::Checkpoint) = candidate.from_front ? "full" : candidate.checkpoint;
+  value(settings, Axis::Checkpoint) = candidate.from_front ? candidate.segmented->text : candidate.checkpoint;
   CandidateInputs made = inputs_of(inputs_, settings, space_);
   made.request.rank = {"worst", Place{"the search", 0, 0, {}}};
   Simulated result;
   result.job = resolve(inputs_.model, made.request, made.file(), inputs_.hardware, inputs_.cluster);
-  if (candidate.from_front) {
-    result.job.training.checkpoint = *candidate.segmented;
-    for (ResolvedInput& input : result.job.inputs) {
-      if (input.name == "checkpointing") input.value = candidate.segmented->text;
-    }
-  }
   result.prediction = std::move(predict_asked(inputs_.model, result.job).front());
   const Prediction& p = result.prediction;
   switch (p.verdict) {
