@@ -39,7 +39,7 @@ TEST_CASE("a run agrees with its prediction, and its receipt can be predicted ag
 TEST_CASE("ranks that share layers, and fp16 with the scale of a DeepSpeed JSON") {
   const Folder folder;
   const Ran shared = run(folder, "--ranks 4 --tp 2 --zero-stage 2 --out shared.json");
-  CHECK_MESSAGE(shared.code == 0, shared.out + shared.err);
+  CHECK_MESSAGE(shared.code == 0, shared.out, shared.err);
   CHECK(shared.out.find("0 differ") != std::string::npos);
   const Json receipt = Json::parse(slurp(folder / "shared.json"));
   CHECK(receipt["ranks"].size() == 4);
@@ -47,7 +47,7 @@ TEST_CASE("ranks that share layers, and fp16 with the scale of a DeepSpeed JSON"
   spill(folder / "ds.json", R"({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1},
     "fp16": {"enabled": true, "initial_scale_power": 40, "hysteresis": 1}})");
   const Ran overflows = run_binary(folder, split("run " + kModel + " --deepspeed ds.json --gpus 2 --seq 16 --steps 3"));
-  CHECK_MESSAGE(overflows.code == 0, overflows.out + overflows.err);
+  CHECK_MESSAGE(overflows.code == 0, overflows.out, overflows.err);
   CHECK(overflows.out.find("loss scale: 1099511627776 in the first step, 274877906944 in the last of 3; 3 left out") !=
         std::string::npos);
 }
