@@ -89,6 +89,7 @@ TEST_CASE("lines say what the allocator has, and the most since the line before"
     CAPTURE(stage);
     const Prediction prediction = predict(model, lowered::job(stage, 2), 0);
     for (const Phase& phase : prediction.phases) {
+      if (phase.name == kRecord) continue;  // Its lines are among the first step's.
       REQUIRE(!phase.prints.empty());
       Bytes allocated;
       Bytes reserved;

@@ -199,6 +199,8 @@ struct Case {
   bool has_tape = false;
 };
 
+// Checkpoints of DeepSpeed's kind are not among them: no judge here sees what they keep (that the schedule equals real
+// ranks event for event is deepspeed_checkpoint_test's).
 std::vector<Case> cases() {
   std::vector<Case> all;
   const auto add = [&](int stage, bool tape, auto change) {
@@ -219,13 +221,6 @@ std::vector<Case> cases() {
       job.training.attention = Attention::MemoryEfficient;
     });
     add(stage, false, [](Job& job) { lowered::set_dtype(job, DType::Float16); });
-    if (stage < 3)
-      add(stage, false, [](Job& job) {  // Under ZeRO-3 recomputation's gathers have no closed form.
-        for (const std::int32_t layer : {0, 1}) {
-          job.training.checkpoint.groups.push_back({layer, layer, CheckpointKind::DeepSpeed, true});
-        }
-        job.training.checkpoint.deepspeed = {true, false, true, 2};
-      });
     if (stage < 1) continue;
     add(stage, false, [](Job& job) {
       job.training.zero.offload_optimizer.device = OffloadDevice::Cpu;

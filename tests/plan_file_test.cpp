@@ -179,7 +179,7 @@ TEST_CASE("broken plans are refused where they are broken") {
   broken(R"("cluster": null)", R"("cluster": 8)", "\"cluster\" must be an object");
   broken(R"("training": {)", R"("training": null, "x": {)", "\"training\" must not be null");
   broken(R"("assumed": [)", R"("assumed": [ 3,)", "an assumed input must be an object");
-  broken(R"("time": null)", R"("time": {"total": -1})", "\"low\" is missing");
+  broken(R"("time": {)", R"("time": {"totl": 1, )", "unknown key \"totl\"");
   broken(R"("cluster": null,)", "", "\"cluster\" is missing");
   broken(R"("deepspeed": {)", R"("deepspeed": {"train_batch_size": 4, )", "train_batch_size");
   for (std::size_t cut : {std::size_t{1}, whole.size() / 3, whole.size() / 2, whole.size() - 3}) {
