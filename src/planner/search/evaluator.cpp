@@ -12,6 +12,7 @@
 #include "planner/predict.h"
 #include "planner/resolve.h"
 #include "planner/resolve/checkpointing.h"
+#include "planner/search/repeated_layers.h"
 
 namespace dsplan::detail {
 namespace {
@@ -123,12 +124,36 @@ const PlanGraph& Evaluator::graph_of(const Job& job) {
   const std::string key = fmt::format("{} {}", options.micro_batch, graph_key(options, job));
   const auto known = graphs_.find(key);
   if (known != graphs_.end()) return known->second;
+  std::optional<PlanGraph> few = graph_of_few(job);
+  PlanGraph made = few ? std::move(*few) : graph_made(inputs_.model, job);
+  return graphs_.emplace(key, std::move(made)).first->second;
+}
+
+PlanGraph Evaluator::graph_made(const ModelSpec& model, const Job& job) const {
   PlanGraph made;
-  made.graph = build_graph(inputs_.model, options);
+  made.graph = build_graph(model, graph_options(model, job));
   const RecipeBook recipes(made.graph, job.training.level, CatalogueOptions{job.training.torch});
   made.times = graph_times(made.graph, job.training, Rates::of(job));
-  made.activations = activation_bytes(inputs_.model, job, made.graph, recipes);
-  return graphs_.emplace(key, std::move(made)).first->second;
+  made.activations = activation_bytes(model, job, made.graph, recipes);
+  return made;
+}
+
+// Modules and arguments on the host are looked up in the graph itself.
+std::optional<PlanGraph> Evaluator::graph_of_few(const Job& job) const {
+  const Checkpointing& checkpoint = job.training.checkpoint;
+  const bool looked_up = !checkpoint.modules.empty() || (checkpoint.by_deepspeed() && checkpoint.deepspeed.cpu);
+  if (inputs_.few == nullptr || looked_up) return std::nullopt;
+  Job like = job;
+  like.training.checkpoint.groups.resize(std::min<std::size_t>(1, checkpoint.groups.size()));
+  PlanGraph five = graph_made(inputs_.few->five, like);
+  const PlanGraph four = graph_made(inputs_.few->four, like);
+  const auto layers = static_cast<std::size_t>(inputs_.model.dims.layers);
+  std::optional<GraphTimes> times = repeated(five.times, layers);
+  std::optional<ActivationBytes> activations = repeated(four.activations, five.activations, layers);
+  if (!times || !activations) return std::nullopt;
+  five.times = std::move(*times);
+  five.activations = std::move(*activations);
+  return five;
 }
 
 // Those of the front whose groups no listed segmentation has.
@@ -254,8 +279,6 @@ std::vector<Candidate> Evaluator::candidates(std::size_t index, std::int64_t mic
     one.graph = &graph_of(job);
     if (one.segmented == nullptr) {
       job.training.checkpoint.groups.clear();
-      one.front = &front_of(family);
-      if (one.front->empty()) continue;
     }
     judge_by_formula(family, one, false);
     made.push_back(std::move(one));
@@ -264,16 +287,31 @@ std::vector<Candidate> Evaluator::candidates(std::size_t index, std::int64_t mic
   return made;
 }
 
+namespace {
+
+// With it nothing is kept but what every segmentation keeps: the loss's own tensors, and once each layer's.
+Checkpointing keeping_least(std::size_t layers) {
+  Checkpointing least;
+  least.kind = CheckpointKind::DeepSpeed;
+  least.deepspeed.cpu = true;
+  for (std::size_t at = 0; at < layers; ++at) {
+    const auto layer = static_cast<std::int32_t>(at);
+    least.groups.push_back({layer, layer, CheckpointKind::DeepSpeed});
+  }
+  return least;
+}
+
+}  // namespace
+
 void Evaluator::judge_by_formula(const PlanFamily& family, Candidate& candidate, bool always_time) const {
   const Job& job = family.job;
   const ActivationBytes& activations = candidate.graph->activations;
-  const auto least = [&](const Checkpointing& checkpoint) {
-    if (!checkpoint.modules.empty()) return family.persistent;
-    return std::max(family.persistent, least_peak(inputs_.model, job, family.persistent, activations, checkpoint));
-  };
-  Bytes requested = candidate.segmented != nullptr ? least(*candidate.segmented) : Bytes(INT64_MAX);
-  if (candidate.segmented == nullptr) {
-    for (const auto& choice : *candidate.front) requested = std::min(requested, least(*choice));
+  const bool any = candidate.segmented == nullptr;
+  const Checkpointing least = any ? keeping_least(activations.stored.size()) : Checkpointing{};
+  const Checkpointing& checkpoint = any ? least : *candidate.segmented;
+  Bytes requested = family.persistent;
+  if (checkpoint.modules.empty()) {
+    requested = std::max(requested, least_peak(inputs_.model, job, family.persistent, activations, checkpoint));
   }
   candidate.least = requested + family.beside - job.reserve;
   if (!always_time && missing(candidate)) return;

@@ -41,10 +41,8 @@ struct Candidate {
   std::int64_t micro_batch = 1;
   std::int64_t grad_accum = 1;
   std::string checkpoint;  // The value of the axis.
-  // Null: `auto`, which stands for all of `front`. The bound is then the least of theirs, and the time that of a plan
-  // without checkpoints: none of them is below.
+  // Null: `auto`, which stands for many. Bound and time are then those that none of them is below.
   std::shared_ptr<const Checkpointing> segmented;
-  const std::vector<std::shared_ptr<const Checkpointing>>* front = nullptr;
   bool from_front = false;  // One of those that `auto` stood for.
   const PlanGraph* graph = nullptr;
   Bytes least;                   // Lower bound of the process.
@@ -93,6 +91,9 @@ class Evaluator {
   [[nodiscard]] std::optional<Candidate> blank(std::size_t family, std::int64_t micro_batch,
                                                std::string& refusal) const;
   [[nodiscard]] const PlanGraph& graph_of(const Job& job);
+  [[nodiscard]] PlanGraph graph_made(const ModelSpec& model, const Job& job) const;
+  // By few layers, where they say as much.
+  [[nodiscard]] std::optional<PlanGraph> graph_of_few(const Job& job) const;
   using Front = std::vector<std::shared_ptr<const Checkpointing>>;
   [[nodiscard]] const Front& front_of(const PlanFamily& family);
   [[nodiscard]] std::shared_ptr<const Checkpointing> segmentation(const PlanFamily& family, const std::string& value,

@@ -28,9 +28,10 @@ struct SearchOptions {
   // Shortcuts.
   bool bounds = true;      // Lower bounds of memory.
   bool stop_early = true;  // What is slower than one that fits is not simulated.
+  bool few_layers = true;  // Bounds and times of alike layers are made once (needs `with_layers`).
   // Called often; false ends the search with what there is.
   std::function<bool(const SearchProgress&)> go_on;
-  // Objective::Layers: the same model with so many layers; refuses what cannot be.
+  // The same model with so many layers; refuses what cannot be. Objective::Layers needs it.
   std::function<ModelSpec(std::int64_t)> with_layers;
 };
 

@@ -13,6 +13,10 @@
 
 namespace dsplan {
 
+namespace detail {
+struct FewLayers;
+}  // namespace detail
+
 // Everything that `resolve` takes, before any choice.
 struct SearchInputs {
   const ModelSpec& model;
@@ -20,6 +24,7 @@ struct SearchInputs {
   const DeepSpeedInput* deepspeed = nullptr;  // Null: no DeepSpeed JSON.
   const Hardware* hardware = nullptr;
   const Cluster* cluster = nullptr;
+  const detail::FewLayers* few = nullptr;  // The search's own: the model with fewer layers, where that says as much.
 };
 
 // Refuses, all together: an axis that is listed twice or without values, values that an axis does not take (with the
