@@ -12,7 +12,6 @@
 #include "planner/predict.h"
 #include "planner/resolve.h"
 #include "planner/resolve/checkpointing.h"
-#include "planner/search/repeated_layers.h"
 
 namespace dsplan::detail {
 namespace {
@@ -56,7 +55,7 @@ std::string& value(Settings& settings, Axis axis) { return settings[static_cast<
 }  // namespace
 
 Evaluator::Evaluator(const SearchInputs& inputs, const SearchSpace& space, std::size_t thinned)
-    : inputs_(inputs), space_(space), thinned_(thinned) {
+    : inputs_(inputs), space_(space), thinned_(thinned), graphs_(inputs.graphs != nullptr ? *inputs.graphs : own_) {
   // Odometer over all axes but micro-batch and checkpointing, which are the last two.
   constexpr std::size_t kOuter = static_cast<std::size_t>(Axis::MicroBatch);
   std::array<std::size_t, kAxes> at{};
@@ -108,10 +107,10 @@ namespace {
 std::string graph_key(const GraphOptions& options, const Job& job) {
   const bool all = std::find(options.trainable.begin(), options.trainable.end(), false) == options.trainable.end();
   const bool stage3 = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
-  std::string key =
-      fmt::format("{} {} {} {} {} {} {} {} {}", options.seq, options.tp, name(options.loss), options.loss_chunks,
-                  options.stage3_linear, options.narrow_tables, options.inputs_require_grad && !all, options.one_dtype,
-                  stage3 ? job.training.zero.reduce_bucket_size.value() : 0);
+  std::string key = fmt::format("{} {} {} {} {} {} {} {} {} {}", job.parallelism.gpus_per_node, options.seq, options.tp,
+                                name(options.loss), options.loss_chunks, options.stage3_linear, options.narrow_tables,
+                                options.inputs_require_grad && !all, options.one_dtype,
+                                stage3 ? job.training.zero.reduce_bucket_size.value() : 0);
   if (stage3 && job.parallelism.dp == 1) key += " alone";  // Nothing is gathered.
   for (const std::string& module : options.checkpointed_modules) key += " " + module;
   return key;
@@ -119,41 +118,74 @@ std::string graph_key(const GraphOptions& options, const Job& job) {
 
 }  // namespace
 
-const PlanGraph& Evaluator::graph_of(const Job& job) {
+PlanGraph& Evaluator::graph_of(const Job& job) {
   const GraphOptions options = graph_options(inputs_.model, job);
   const std::string key = fmt::format("{} {}", options.micro_batch, graph_key(options, job));
-  const auto known = graphs_.find(key);
-  if (known != graphs_.end()) return known->second;
-  std::optional<PlanGraph> few = graph_of_few(job);
-  PlanGraph made = few ? std::move(*few) : graph_made(inputs_.model, job);
-  return graphs_.emplace(key, std::move(made)).first->second;
-}
-
-PlanGraph Evaluator::graph_made(const ModelSpec& model, const Job& job) const {
-  PlanGraph made;
-  made.graph = build_graph(model, graph_options(model, job));
-  const RecipeBook recipes(made.graph, job.training.level, CatalogueOptions{job.training.torch});
-  made.times = graph_times(made.graph, job.training, Rates::of(job));
-  made.activations = activation_bytes(model, job, made.graph, recipes);
-  return made;
-}
-
-// Modules and arguments on the host are looked up in the graph itself.
-std::optional<PlanGraph> Evaluator::graph_of_few(const Job& job) const {
+  const auto known = graphs_.made.find(key);
+  if (known != graphs_.made.end()) return known->second;
+  // Modules and arguments on the host are looked up in the graph itself.
   const Checkpointing& checkpoint = job.training.checkpoint;
   const bool looked_up = !checkpoint.modules.empty() || (checkpoint.by_deepspeed() && checkpoint.deepspeed.cpu);
-  if (inputs_.few == nullptr || looked_up) return std::nullopt;
-  Job like = job;
-  like.training.checkpoint.groups.resize(std::min<std::size_t>(1, checkpoint.groups.size()));
-  PlanGraph five = graph_made(inputs_.few->five, like);
-  const PlanGraph four = graph_made(inputs_.few->four, like);
-  const auto layers = static_cast<std::size_t>(inputs_.model.dims.layers);
-  std::optional<GraphTimes> times = repeated(five.times, layers);
-  std::optional<ActivationBytes> activations = repeated(four.activations, five.activations, layers);
-  if (!times || !activations) return std::nullopt;
-  five.times = std::move(*times);
-  five.activations = std::move(*activations);
-  return five;
+  PlanGraph made;
+  made.of_few = graphs_.few.has_value() && !looked_up;
+  if (made.of_few) {
+    made.graph = build_graph(graphs_.few->five, graph_options(graphs_.few->five, job));
+    const auto layers = static_cast<std::size_t>(inputs_.model.dims.layers);
+    std::optional<GraphTimes> times = repeated(graph_times(made.graph, job.training, Rates::of(job)), layers);
+    made.of_few = times.has_value();
+    if (times) made.times = std::move(*times);
+  }
+  if (!made.of_few) {
+    made.graph = build_graph(inputs_.model, options);
+    made.times = graph_times(made.graph, job.training, Rates::of(job));
+  }
+  return graphs_.made.emplace(key, std::move(made)).first->second;
+}
+
+namespace {
+
+ActivationBytes activations_in(const ModelSpec& model, const Job& job, const Graph& graph) {
+  const RecipeBook recipes(graph, job.training.level, CatalogueOptions{job.training.torch});
+  return activation_bytes(model, job, graph, recipes);
+}
+
+}  // namespace
+
+const ActivationBytes& Evaluator::activations_of(PlanGraph& graph, const Job& job) const {
+  if (graph.activations) return *graph.activations;
+  if (graph.of_few) {
+    Job like = job;
+    like.training.checkpoint.groups.resize(std::min<std::size_t>(1, job.training.checkpoint.groups.size()));
+    const auto layers = static_cast<std::size_t>(inputs_.model.dims.layers);
+    graph.activations = repeated(activations_in(graphs_.few->five, like, graph.graph), layers, *graphs_.few, job);
+    if (graph.activations) return *graph.activations;
+    graph.activations =
+        activations_in(inputs_.model, job, build_graph(inputs_.model, graph_options(inputs_.model, job)));
+  } else {
+    graph.activations = activations_in(inputs_.model, job, graph.graph);
+  }
+  return *graph.activations;
+}
+
+double Evaluator::fastest(std::size_t index) {
+  PlanFamily& family = families_[index];
+  Training before = family.job.training;
+  double best = 0;
+  std::string ignored;
+  for (const std::string& rows : space_[Axis::MicroBatch].values) {
+    const std::optional<Candidate> one = blank(index, std::stoll(rows), ignored);
+    if (!one) continue;
+    Training& training = family.job.training;
+    training.micro_batch = one->micro_batch;
+    training.grad_accum = one->grad_accum;
+    training.checkpoint = before.checkpoint;
+    const PlanGraph& graph = graph_of(family.job);
+    training.checkpoint = {};
+    const StepTime time = estimate(inputs_.model, family.job, graph.graph, graph.times, *family.rates);
+    best = std::max(best, time.tokens_per_second);
+  }
+  family.job.training = std::move(before);
+  return best;
 }
 
 // Those of the front whose groups no listed segmentation has.
@@ -305,7 +337,7 @@ Checkpointing keeping_least(std::size_t layers) {
 
 void Evaluator::judge_by_formula(const PlanFamily& family, Candidate& candidate, bool always_time) const {
   const Job& job = family.job;
-  const ActivationBytes& activations = candidate.graph->activations;
+  const ActivationBytes& activations = activations_of(*candidate.graph, job);
   const bool any = candidate.segmented == nullptr;
   const Checkpointing least = any ? keeping_least(activations.stored.size()) : Checkpointing{};
   const Checkpointing& checkpoint = any ? least : *candidate.segmented;

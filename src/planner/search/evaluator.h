@@ -11,6 +11,7 @@
 
 #include "core/search.h"
 #include "planner/footprint.h"
+#include "planner/search/repeated_layers.h"
 #include "planner/search/space.h"
 #include "planner/segmentation/from_model.h"
 #include "planner/time/estimate.h"
@@ -31,9 +32,16 @@ struct PlanFamily {
 
 // One micro-batch's graph, for all families that share it.
 struct PlanGraph {
-  Graph graph;
+  Graph graph;  // With all layers, unless `of_few`.
+  bool of_few = false;
   GraphTimes times;
-  ActivationBytes activations;
+  std::optional<ActivationBytes> activations;  // Absent until somebody asks.
+};
+
+// By what a graph depends on. Walks over one model share them.
+struct SharedGraphs {
+  std::optional<FewLayers> few;
+  std::map<std::string, PlanGraph> made;
 };
 
 struct Candidate {
@@ -44,7 +52,7 @@ struct Candidate {
   // Null: `auto`, which stands for many. Bound and time are then those that none of them is below.
   std::shared_ptr<const Checkpointing> segmented;
   bool from_front = false;  // One of those that `auto` stood for.
-  const PlanGraph* graph = nullptr;
+  PlanGraph* graph = nullptr;
   Bytes least;                   // Lower bound of the process.
   std::optional<StepTime> time;  // Absent: not needed, as `least` is too much.
 };
@@ -65,6 +73,8 @@ class Evaluator {
   // What the process may take. 0 where no family is possible.
   [[nodiscard]] Bytes limit() const { return limit_; }
 
+  // Tokens per second that none of a family's candidates exceeds: with nothing computed again.
+  [[nodiscard]] double fastest(std::size_t family);
   // All candidates of a family with this micro-batch, with their bounds, and their times as far as the bound leaves
   // them open. One with a refusal of its own is counted in `refusals` instead.
   [[nodiscard]] std::vector<Candidate> candidates(std::size_t family, std::int64_t micro_batch,
@@ -90,10 +100,8 @@ class Evaluator {
   void add_family(const Settings& settings);
   [[nodiscard]] std::optional<Candidate> blank(std::size_t family, std::int64_t micro_batch,
                                                std::string& refusal) const;
-  [[nodiscard]] const PlanGraph& graph_of(const Job& job);
-  [[nodiscard]] PlanGraph graph_made(const ModelSpec& model, const Job& job) const;
-  // By few layers, where they say as much.
-  [[nodiscard]] std::optional<PlanGraph> graph_of_few(const Job& job) const;
+  [[nodiscard]] PlanGraph& graph_of(const Job& job);
+  [[nodiscard]] const ActivationBytes& activations_of(PlanGraph& graph, const Job& job) const;
   using Front = std::vector<std::shared_ptr<const Checkpointing>>;
   [[nodiscard]] const Front& front_of(const PlanFamily& family);
   [[nodiscard]] std::shared_ptr<const Checkpointing> segmentation(const PlanFamily& family, const std::string& value,
@@ -107,7 +115,8 @@ class Evaluator {
   std::int64_t smallest_batch_ = INT64_MAX;
   Bytes limit_;
   std::vector<PlanFamily> families_;
-  std::map<std::string, PlanGraph> graphs_;
+  SharedGraphs own_;  // Where nobody shares any.
+  SharedGraphs& graphs_;
   std::map<std::string, Front> fronts_;
 };
 

@@ -62,10 +62,10 @@ std::optional<FewLayers> few_layers(const ModelSpec& model, const std::function<
   for (std::size_t at = 2; at + 1 < layers.size(); ++at) {
     if (!alike(layers[1], layers[at])) return std::nullopt;
   }
-  FewLayers few{with_layers(kFew - 1), with_layers(kFew)};
+  FewLayers few{with_layers(kFew)};
   const auto there = by_layer(few.five);
   const auto count = static_cast<std::size_t>(kFew);
-  if (there.size() != count || few.four.dims.layers != kFew - 1) return std::nullopt;
+  if (there.size() != count) return std::nullopt;
   for (std::size_t at = 0; at < count; ++at) {
     const std::size_t here = at + 1 == count ? layers.size() - 1 : at;
     if (!alike(there[at], layers[here])) return std::nullopt;
@@ -86,9 +86,10 @@ std::optional<GraphTimes> repeated(const GraphTimes& five, std::size_t layers) {
   return all;
 }
 
-std::optional<ActivationBytes> repeated(const ActivationBytes& four, const ActivationBytes& five, std::size_t layers) {
+std::optional<ActivationBytes> repeated(const ActivationBytes& five, std::size_t layers, const FewLayers& few,
+                                        const Job& job) {
   const auto added = static_cast<std::int64_t>(layers) - kFew;
-  if (added < 0 || four.stored.size() + 1 != five.stored.size()) return std::nullopt;
+  if (added < 0 || five.stored.size() != static_cast<std::size_t>(kFew)) return std::nullopt;
   ActivationBytes all = five;
   for (std::vector<Bytes> ActivationBytes::*list :
        {&ActivationBytes::stored, &ActivationBytes::checkpointed, &ActivationBytes::both,
@@ -99,25 +100,21 @@ std::optional<ActivationBytes> repeated(const ActivationBytes& four, const Activ
   }
   if (!middle_alike(five.kind)) return std::nullopt;
   all.kind = spread(five.kind, layers);
-  for (Bytes ActivationBytes::*sum : {&ActivationBytes::gradients, &ActivationBytes::end_gradients}) {
-    all.*sum = five.*sum + (five.*sum - four.*sum) * added;
-  }
-  for (Elements ActivationBytes::*sum : {&ActivationBytes::parameters, &ActivationBytes::trained}) {
-    all.*sum = five.*sum + (five.*sum - four.*sum) * added;
-  }
-  for (Bytes ActivationBytes::*fixed :
-       {&ActivationBytes::rest, &ActivationBytes::early, &ActivationBytes::head, &ActivationBytes::end}) {
-    if (four.*fixed != five.*fixed) return std::nullopt;
+  const auto few_by_layer = by_layer(few.five);
+  for (const Parameter* parameter : few_by_layer[1]) {
+    const Elements size = local_shape(few.five, *parameter, job.parallelism.tp).elements() * added;
+    all.parameters += size;
+    if (parameter->trainable) all.trained += size;
   }
   // Counted from the end: each layer's gradients join those of the layers behind it.
-  const std::vector<Bytes>& few = five.gradients_before;
-  const Bytes each = few[2] - few[3];
-  if (few[1] - few[2] != each) return std::nullopt;
+  const std::vector<Bytes>& before = five.gradients_before;
+  const Bytes each = before[2] - before[3];
+  if (before[1] - before[2] != each) return std::nullopt;
+  all.gradients += each * added;
   all.gradients_before.assign(layers, Bytes(0));
   for (std::size_t at = 0; at < layers; ++at) {
-    const std::size_t behind = layers - 1 - at;
-    all.gradients_before[at] =
-        behind < 2 ? few[few.size() - 1 - behind] : few[3] + each * static_cast<std::int64_t>(behind - 1);
+    const auto behind = static_cast<std::int64_t>(layers - 1 - at);
+    all.gradients_before[at] = behind == 0 ? before[4] : before[3] + each * (behind - 1);
   }
   return all;
 }

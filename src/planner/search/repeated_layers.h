@@ -6,16 +6,16 @@
 #include <functional>
 #include <optional>
 
+#include "core/job.h"
 #include "core/model.h"
 #include "planner/segmentation/from_model.h"
 #include "planner/time/graph_times.h"
 
 namespace dsplan::detail {
 
-// Models with four and with five layers, like the one that is asked about; absent where its layers differ in ways that
+// A model with five layers, like the one that is asked about; absent where its layers differ in ways that
 // fewer of them do not show: other parameters, sliding windows, experts in some layers.
 struct FewLayers {
-  ModelSpec four;
   ModelSpec five;
 };
 [[nodiscard]] std::optional<FewLayers> few_layers(const ModelSpec& model,
@@ -24,8 +24,8 @@ struct FewLayers {
 // What five layers take, of as many as `layers`: the first and the last are theirs, the second stands for all between.
 // nullopt where the three in the middle are not alike.
 [[nodiscard]] std::optional<GraphTimes> repeated(const GraphTimes& five, std::size_t layers);
-// Likewise; sums grow with each layer as they grow from four layers to five.
-[[nodiscard]] std::optional<ActivationBytes> repeated(const ActivationBytes& four, const ActivationBytes& five,
-                                                      std::size_t layers);
+// Likewise; sums grow by what a layer in the middle has.
+[[nodiscard]] std::optional<ActivationBytes> repeated(const ActivationBytes& five, std::size_t layers,
+                                                      const FewLayers& few, const Job& job);
 
 }  // namespace dsplan::detail

@@ -7,7 +7,6 @@
 
 #include "core/error.h"
 #include "planner/search/explain.h"
-#include "planner/search/repeated_layers.h"
 #include "planner/search/walk.h"
 
 namespace dsplan {
@@ -92,8 +91,8 @@ class Largest {
     std::optional<ModelSpec> model;
     if (options_.objective == Objective::Layers) model = options_.with_layers(count);
     const SearchInputs changed{
-        model ? *model : inputs_.model, request, inputs_.deepspeed, inputs_.hardware, inputs_.cluster,
-        model ? nullptr : inputs_.few};
+        model ? *model : inputs_.model,  request, inputs_.deepspeed, inputs_.hardware, inputs_.cluster,
+        model ? nullptr : inputs_.graphs};
     SearchSpace space = space_of(changed, listed_, options_.objective);
     if (options_.objective == Objective::MicroBatch) {
       space[Axis::MicroBatch] = {{std::to_string(count)}, Origin::Derived, "what is sought", false};
@@ -171,10 +170,12 @@ class Largest {
 PlanAnswer search(const SearchInputs& asked, const ListedSpace& listed, const SearchOptions& options) {
   Verdicts verdicts;
   // Frozen layers are named one by one.
-  std::optional<detail::FewLayers> few;
-  if (options.few_layers && !asked.request.freeze.given()) few = detail::few_layers(asked.model, options.with_layers);
+  detail::SharedGraphs graphs;
+  if (options.few_layers && !asked.request.freeze.given()) {
+    graphs.few = detail::few_layers(asked.model, options.with_layers);
+  }
   SearchInputs inputs = asked;
-  inputs.few = few ? &*few : nullptr;
+  inputs.graphs = &graphs;
   const bool counts = options.objective == Objective::MicroBatch || options.objective == Objective::Seq ||
                       options.objective == Objective::Layers;
   if (!counts) return fastest(inputs, space_of(inputs, listed, options.objective), options, verdicts);

@@ -14,7 +14,7 @@
 namespace dsplan {
 
 namespace detail {
-struct FewLayers;
+struct SharedGraphs;
 }  // namespace detail
 
 // Everything that `resolve` takes, before any choice.
@@ -24,7 +24,7 @@ struct SearchInputs {
   const DeepSpeedInput* deepspeed = nullptr;  // Null: no DeepSpeed JSON.
   const Hardware* hardware = nullptr;
   const Cluster* cluster = nullptr;
-  const detail::FewLayers* few = nullptr;  // The search's own: the model with fewer layers, where that says as much.
+  detail::SharedGraphs* graphs = nullptr;  // The search's own: what all its walks over this model share.
 };
 
 // Refuses, all together: an axis that is listed twice or without values, values that an axis does not take (with the

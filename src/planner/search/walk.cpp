@@ -59,19 +59,7 @@ bool Walk::go_on(const PlanRow* best) {
 }
 
 void Walk::count_family(std::size_t index) {
-  const PlanFamily& family = evaluator_.families()[index];
   const std::vector<std::int64_t> batches = ascending(space_[Axis::MicroBatch].values);
-  const auto each = static_cast<std::int64_t>(space_[Axis::Checkpoint].values.size());
-  const auto refuse = [&](const std::string& why, std::int64_t count) {
-    refusals_[why] += count;
-    counts_.candidates += count;
-    counts_.refused += count;
-  };
-  if (!family.refusal.empty()) return refuse(family.refusal, each * static_cast<std::int64_t>(batches.size()));
-  if (family.host_unknown) {
-    return refuse("offload without a known host: name --host-memory or a cluster that has it",
-                  each * static_cast<std::int64_t>(batches.size()));
-  }
   for (std::size_t at = 0; at < batches.size() && go_on(); ++at) {
     std::map<std::string, std::int64_t> refused;
     std::vector<Candidate> made = evaluator_.candidates(index, batches[at], refused);
@@ -109,9 +97,57 @@ void Walk::put(Candidate candidate) {
   waiting_.push_back(open_.size() - 1);
 }
 
+void Walk::refuse(const std::string& why, std::int64_t count) {
+  refusals_[why] += count;
+  counts_.candidates += count;
+  counts_.refused += count;
+}
+
 void Walk::count() {
-  for (std::size_t index = 0; index < evaluator_.families().size() && go_on(); ++index) count_family(index);
-  std::make_heap(waiting_.begin(), waiting_.end(), [this](std::size_t a, std::size_t b) { return comes_later(a, b); });
+  const auto each =
+      static_cast<std::int64_t>(space_[Axis::Checkpoint].values.size() * space_[Axis::MicroBatch].values.size());
+  for (std::size_t index = 0; index < evaluator_.families().size() && go_on(); ++index) {
+    const PlanFamily& family = evaluator_.families()[index];
+    if (!family.refusal.empty()) {
+      refuse(family.refusal, each);
+    } else if (family.host_unknown) {
+      refuse("offload without a known host: name --host-memory or a cluster that has it", each);
+    } else {
+      unopened_.push_back({family.job.parallelism.world, evaluator_.fastest(index), index});
+    }
+  }
+  const bool ranks_first = options_.objective == Objective::Gpus;
+  std::stable_sort(unopened_.begin(), unopened_.end(), [ranks_first](const Unopened& a, const Unopened& b) {
+    if (ranks_first && a.ranks != b.ranks) return a.ranks > b.ranks;
+    return a.speed != b.speed ? a.speed < b.speed : a.family > b.family;
+  });
+}
+
+void Walk::open_all() {
+  while (!unopened_.empty() && go_on()) {
+    count_family(unopened_.back().family);
+    unopened_.pop_back();
+  }
+}
+
+void Walk::open_families() {
+  const auto later = [this](std::size_t a, std::size_t b) { return comes_later(a, b); };
+  const bool ranks_first = options_.objective == Objective::Gpus;
+  while (!unopened_.empty()) {
+    const Unopened& next = unopened_.back();
+    if (!waiting_.empty()) {
+      const Candidate& top = open_[waiting_.front()];
+      const std::int64_t ranks = evaluator_.families()[top.family].job.parallelism.world;
+      const bool later_ranks = ranks_first && next.ranks > ranks;
+      const bool same_ranks = !ranks_first || next.ranks == ranks;
+      if (later_ranks || (same_ranks && next.speed < top.time->tokens_per_second)) return;
+    }
+    if (!go_on()) return;
+    const std::size_t family = next.family;
+    unopened_.pop_back();
+    count_family(family);
+    std::make_heap(waiting_.begin(), waiting_.end(), later);
+  }
 }
 
 bool Walk::comes_later(std::size_t a, std::size_t b) const {
@@ -129,7 +165,9 @@ bool Walk::comes_later(std::size_t a, std::size_t b) const {
 
 std::optional<std::size_t> Walk::next() {
   const auto later = [this](std::size_t a, std::size_t b) { return comes_later(a, b); };
-  while (!waiting_.empty()) {
+  while (true) {
+    open_families();
+    if (waiting_.empty()) return std::nullopt;
     std::pop_heap(waiting_.begin(), waiting_.end(), later);
     const std::size_t index = waiting_.back();
     waiting_.pop_back();
@@ -143,7 +181,6 @@ std::optional<std::size_t> Walk::next() {
       if (waiting_.size() > before) std::push_heap(waiting_.begin(), waiting_.end(), later);
     }
   }
-  return std::nullopt;
 }
 
 std::vector<Candidate> Walk::segmentations(std::size_t family, std::int64_t micro_batch) {
@@ -200,27 +237,23 @@ std::optional<std::size_t> Walk::best() {
   const auto world = [this](std::size_t index) {
     return evaluator_.families()[open_[index].family].job.parallelism.world;
   };
-  std::optional<std::size_t> unused;  // Taken from the heap, and not simulated.
   while (go_on()) {
     if (options_.stop_early && clean) break;
     const std::optional<std::size_t> index = next();
     if (!index) break;
     const bool more_ranks = options_.objective == Objective::Gpus && retrying && world(*index) > world(*retrying);
-    if (options_.stop_early && more_ranks) {
-      unused = index;
-      break;
-    }
+    if (options_.stop_early && more_ranks) break;
     judged_.push_back(*index);
     const Fate fate = verdict(open_[*index]).fate;
     if (fate == Fate::Fits && !clean && !more_ranks) clean = index;
     if (fate == Fate::FitsWithRetries && !retrying) retrying = index;
   }
-  counts_.slower = static_cast<std::int64_t>(waiting_.size()) + (unused ? 1 : 0);
   return clean ? clean : retrying;
 }
 
 // Those of least memory first; `auto` is written out when its own bound is reached, as none of its plans is below it.
 bool Walk::anything_fits() {
+  open_all();
   const auto later = [this](std::size_t a, std::size_t b) { return open_[a].least > open_[b].least; };
   std::make_heap(waiting_.begin(), waiting_.end(), later);
   while (!waiting_.empty() && go_on()) {
@@ -309,6 +342,14 @@ std::vector<PlanRow> Walk::after(std::size_t best, std::size_t most) {
   }
   waiting_.insert(waiting_.end(), taken.begin(), taken.end());  // A front may want them.
   return rows;
+}
+
+SearchCounts Walk::counts() const {
+  SearchCounts counts = counts_;
+  counts.candidates += static_cast<std::int64_t>(unopened_.size() * space_[Axis::Checkpoint].values.size() *
+                                                 space_[Axis::MicroBatch].values.size());
+  counts.slower = counts.candidates - counts.refused - counts.bounded - static_cast<std::int64_t>(judged_.size());
+  return counts;
 }
 
 std::vector<RefusalCount> Walk::refusals() const {

@@ -47,14 +47,19 @@ class Walk {
   [[nodiscard]] const Simulated& verdict(const Candidate& candidate);
   [[nodiscard]] Evaluator& evaluator() { return evaluator_; }
   [[nodiscard]] const SearchSpace& space() const { return space_; }
-  [[nodiscard]] const SearchCounts& counts() const { return counts_; }
+  // What was never looked at counts as slower.
+  [[nodiscard]] SearchCounts counts() const;
   [[nodiscard]] std::vector<RefusalCount> refusals() const;
   [[nodiscard]] bool interrupted() const { return interrupted_; }
   // Whether nothing at all was possible.
-  [[nodiscard]] bool impossible() const { return counts_.candidates == counts_.refused; }
+  [[nodiscard]] bool impossible() const { return unopened_.empty() && counts_.candidates == counts_.refused; }
 
  private:
+  void refuse(const std::string& why, std::int64_t count);
   void count_family(std::size_t index);
+  // Those that may hold the next one: their candidates are counted, bounded and put among the others.
+  void open_families();
+  void open_all();
   // Of two of `open_`: whether the second comes first.
   [[nodiscard]] bool comes_later(std::size_t a, std::size_t b) const;
   // The next of `open_` in the order of the objective, `auto` written out as far as it is reached. Absent: none left.
@@ -71,8 +76,15 @@ class Walk {
   Evaluator evaluator_;
   std::deque<Candidate> open_;
   std::vector<std::size_t> waiting_;  // Of `open_`: a heap by the objective.
-  std::vector<std::size_t> judged_;   // Taken from it by `best`.
-  std::vector<Candidate> smallest_;   // The least bound of each family, whatever the limit.
+  // Families whose candidates nobody has looked at, the fastest last: by ranks, and the speed that none exceeds.
+  struct Unopened {
+    std::int64_t ranks = 0;
+    double speed = 0;
+    std::size_t family = 0;
+  };
+  std::vector<Unopened> unopened_;
+  std::vector<std::size_t> judged_;  // Taken from it by `best`.
+  std::vector<Candidate> smallest_;  // The least bound of each family, whatever the limit.
   std::map<std::string, std::int64_t> refusals_;
   SearchCounts counts_;
   bool interrupted_ = false;
