@@ -23,7 +23,7 @@ struct SearchOptions {
   Objective objective = Objective::TokensPerSecond;
   bool front = false;              // Also the front of memory, time and traffic: simulates many more.
   bool explain = true;             // Also neighbours, remedies and advice.
-  std::size_t listed = 5;          // Rows of `next`.
+  std::size_t listed = 3;          // Rows of `next`.
   std::size_t segmentations = 12;  // That `auto` stands for, at most.
   // Shortcuts.
   bool bounds = true;      // Lower bounds of memory.
