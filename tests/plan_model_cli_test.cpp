@@ -54,6 +54,34 @@ TEST_CASE("JSON: the space, the counts, the chosen plan and its whole prediction
   CHECK(Json::parse(again.out).at("memory").at("states") == answer.at("prediction").at("memory").at("states"));
 }
 
+TEST_CASE("the chosen plan is handed over: as a plan that simulate takes, and as DeepSpeed's JSON") {
+  const Folder folder;
+  const std::string asked =
+      "llama-3.2-1b --cluster 8xh100 --seq 512 --budget 9GiB --vary tp=1 --vary micro_batch=1,2,4 ";
+  const Ran answer = plan(folder, asked + "--format json");
+  REQUIRE_MESSAGE(answer.code == 0, answer.err);
+  const Json chosen = Json::parse(answer.out);
+  const Ran saved = plan(folder, asked + "--emit plan --out chosen.json");
+  REQUIRE_MESSAGE(saved.code == 0, saved.err);
+  CHECK(holds(saved.err, "fastest that fits: "));
+  const Ran again = run_binary(folder, split("simulate chosen.json --format json"));
+  REQUIRE_MESSAGE(again.code == 0, again.err);
+  const Json predicted = Json::parse(again.out);
+  CHECK(predicted.at("memory") == chosen.at("prediction").at("memory"));
+  CHECK(predicted.at("fingerprint") == chosen.at("prediction").at("fingerprint"));
+  CHECK(predicted.at("memory").at("peak").at("process") <= chosen.at("budget_bytes"));
+  const Ran emitted = plan(folder, asked + "--emit deepspeed");
+  const Json deepspeed = Json::parse(emitted.out);
+  CHECK(deepspeed.at("train_micro_batch_size_per_gpu") == chosen.at("chosen").at("settings").at("micro_batch"));
+  CHECK(deepspeed.at("zero_optimization").at("stage") == chosen.at("chosen").at("settings").at("zero_stage"));
+  const Ran nothing = plan(folder, asked + "--budget 3GiB --emit deepspeed");
+  CHECK(nothing.code == 2);  // Two budgets.
+  const Ran small =
+      plan(folder, "llama-3.2-1b --cluster 8xh100 --seq 512 --budget 2GiB --zero-stage 0 --emit deepspeed");
+  CHECK(small.code == 5);
+  CHECK(small.out.empty());
+}
+
 TEST_CASE("the table within 80 columns, CSV and Markdown with one row for each plan that is named") {
   const Folder folder;
   const Ran table = plan(folder, kSmall);
