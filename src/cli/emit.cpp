@@ -60,7 +60,7 @@ int emit_snapshot(const SimulateWords& said) {
   const Snapshot snapshot = snapshot_of(predicted.schedule, predicted.inputs.model, predicted.config, predicted.limit);
   output.add(write_snapshot(snapshot));
   output.finish();
-  say(fmt::format("{}: {} entries, {} segments; times count entries (step times are not modelled yet)\n",
+  say(fmt::format("{}: {} entries, {} segments; times count entries\n",
                   *said.options.out, snapshot.traces.front().size(), snapshot.segments.size()));
   return kDone;
 }
