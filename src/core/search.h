@@ -78,7 +78,7 @@ struct PlanRow {
   Fate fate = Fate::Slower;
   std::string reason;
   std::optional<StepTime> time;
-  Bytes least;                   // Lower bound of the worst rank's process.
+  std::optional<Bytes> least;    // Lower bound of the worst rank's process; absent where nobody had to know.
   std::optional<Bytes> process;  // The worst rank's, by full simulation.
   std::optional<Bytes> missing;  // To fit: of the bound where it was not simulated.
   std::optional<Bytes> host;     // Per node.

@@ -52,7 +52,7 @@ Json row_value(const PlanRow& row) {
   value["fate"] = name(row.fate);
   value["reason"] = row.reason;
   value["time"] = time_of(row.time);
-  value["least_process_bytes"] = row.least.value();
+  value["least_process_bytes"] = bytes(row.least);
   value["process_bytes"] = bytes(row.process);
   value["missing_bytes"] = bytes(row.missing);
   value["host_bytes_per_node"] = bytes(row.host);
@@ -160,7 +160,7 @@ std::vector<std::string> cells(const Named& named) {
   made.push_back(row.time ? fmt::format("{:.1f}", row.time->tokens_per_second) : "");
   made.push_back(row.time ? fmt::format("{:.4g}", row.time->total) : "");
   made.push_back(fmt::format("{:.4f}", named.speed));
-  made.push_back(std::to_string(row.least.value()));
+  made.push_back(text(row.least));
   made.push_back(text(row.process));
   made.push_back(text(row.missing));
   made.push_back(text(row.wire));

@@ -152,7 +152,7 @@ std::optional<Candidate> Evaluator::blank(std::size_t index, std::int64_t micro_
 }
 
 std::optional<Candidate> Evaluator::candidate(std::size_t index, std::int64_t micro_batch, std::string label,
-                                              const std::shared_ptr<const Checkpointing>& segmented,
+                                              const std::shared_ptr<const Checkpointing>& segmented, double speed,
                                               std::string& refusal) {
   PlanFamily& family = families_[index];
   refusal = family.refusal;
@@ -166,7 +166,8 @@ std::optional<Candidate> Evaluator::candidate(std::size_t index, std::int64_t mi
   family.job.training.grad_accum = one->grad_accum;
   family.job.training.checkpoint = *segmented;
   one->graph = &graph_of(family.job);
-  judge_by_formula(family, *one, true);
+  one->time = estimate(inputs_.model, family.job, one->graph->graph, one->graph->times, *family.rates);
+  if (one->time->tokens_per_second > speed) judge_by_formula(family, *one, true);
   family.job.training = before;
   return one;
 }
@@ -233,6 +234,7 @@ void Evaluator::judge_by_formula(const PlanFamily& family, Candidate& candidate,
     requested = std::max(requested, least_peak(inputs_.model, job, family.persistent, activations, checkpoint));
   }
   candidate.least = requested + family.beside - job.reserve;
+  candidate.bounded = true;
   if (!always_time && missing(candidate)) return;
   candidate.time = estimate(inputs_.model, job, candidate.graph->graph, candidate.graph->times, *family.rates);
 }
@@ -306,7 +308,7 @@ PlanRow Evaluator::row(const Candidate& candidate) const {
   row.dp = family.job.parallelism.dp;
   row.grad_accum = candidate.grad_accum;
   row.seq = family.job.training.seq;
-  row.least = candidate.least;
+  if (candidate.bounded) row.least = candidate.least;
   row.time = candidate.time;
   if (const auto lacking = missing(candidate)) {
     row.fate = Fate::Bounded;

@@ -53,7 +53,8 @@ struct Candidate {
   std::shared_ptr<const Checkpointing> segmented;
   bool from_front = false;  // One of those that `auto` stood for.
   PlanGraph* graph = nullptr;
-  Bytes least;                   // Lower bound of the process.
+  Bytes least;  // Lower bound of the process; 0 where `bounded` is false.
+  bool bounded = false;
   std::optional<StepTime> time;  // Absent: not needed, as `least` is too much.
 };
 
@@ -82,9 +83,10 @@ class Evaluator {
   // What an `auto` stands for: segmentations of the front at the smallest micro-batch, as sizes and times grow alike
   // with it, each with its bound and its time. Without those that have the groups of a listed one.
   [[nodiscard]] std::vector<Candidate> expanded(const Candidate& candidate);
-  // One with a segmentation of its own; `label` names it. Absent: refused, `refusal` says why.
+  // One with a segmentation of its own; `label` names it. Bounded only if it makes more than `speed` tokens per second.
+  // Absent: refused, `refusal` says why.
   [[nodiscard]] std::optional<Candidate> candidate(std::size_t family, std::int64_t micro_batch, std::string label,
-                                                   const std::shared_ptr<const Checkpointing>& segmented,
+                                                   const std::shared_ptr<const Checkpointing>& segmented, double speed,
                                                    std::string& refusal);
   // The time of one whose bound was too much for anybody to ask.
   void add_time(Candidate& candidate) const;

@@ -103,7 +103,8 @@ void add_varied(Axis axis, const SearchInputs& inputs, const SearchSpace& space,
         continue;
       }
       std::string refusal;
-      auto one = walk.evaluator().candidate(family, number(count), segmented->text, segmented, refusal);
+      auto one = walk.evaluator().candidate(family, number(count), segmented->text, segmented,
+                                            axis == Axis::Gpus ? 0 : plan.tokens_per_second(), refusal);
       if (one) into.push_back(judged(walk, axis, std::move(*one), plan, space));
     }
   }

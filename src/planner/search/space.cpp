@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kAsGiven = "as given";
 constexpr std::int64_t kMostGpus = 4096;
-constexpr std::int64_t kMostMicroBatch = 1024;
+constexpr std::int64_t kMostTokens = 1 << 19;  // Of a micro-batch: there dsplan's own list ends.
 
 std::optional<std::int64_t> number(std::string_view text) {
   std::int64_t value = 0;
@@ -50,6 +50,11 @@ std::vector<std::string> gpu_counts(const SearchInputs& inputs) {
   for (std::int64_t gpus = 1; gpus < per_node && gpus <= most; gpus *= 2) values.push_back(std::to_string(gpus));
   for (std::int64_t gpus = per_node; gpus <= most; gpus *= 2) values.push_back(std::to_string(gpus));
   return values;
+}
+
+std::int64_t most_rows(const SearchInputs& inputs) {
+  const std::int64_t seq = inputs.request.seq.value_or(2048);
+  return std::max<std::int64_t>(1, kMostTokens / std::max<std::int64_t>(1, seq));
 }
 
 // What a configuration of the user's own says of an axis: a value, and where it stands.
@@ -213,7 +218,7 @@ std::vector<std::string> own_values(Axis axis, const SearchInputs& inputs, Objec
     case Axis::Loss: return {"hf"};
     case Axis::ReduceBucket: return {"500000000", "50000000"};
     case Axis::MicroBatch:
-      return objective == Objective::MicroBatch ? std::vector<std::string>{"1"} : powers_of_two(kMostMicroBatch);
+      return objective == Objective::MicroBatch ? std::vector<std::string>{"1"} : powers_of_two(most_rows(inputs));
     case Axis::Checkpoint: return {"none", "full", "auto"};
   }
   return {};
