@@ -241,7 +241,7 @@ std::string report_plan(const PlanAnswer& answer, bool colour) {
   }
   text += counts_rows(answer);
   if (answer.chosen) {
-    text += plan_rows("next fastest, not simulated", answer.next, *answer.chosen);
+    text += plan_rows("next of what was looked at, not simulated", answer.next, *answer.chosen);
     text += plan_rows("front of speed, memory and traffic", answer.front, *answer.chosen);
     text += neighbour_rows(answer) + advice_rows(answer.advice);
   }

@@ -130,7 +130,7 @@ struct PlanAnswer {
   std::optional<PlanRow> chosen;
   std::optional<Job> job;                // The chosen one's.
   std::optional<Prediction> prediction;  // Likewise, by full simulation.
-  std::vector<PlanRow> next;             // The fastest that fit, after the chosen one.
+  std::vector<PlanRow> next;             // The fastest after the chosen one of what was looked at; not simulated.
   std::vector<PlanChange> neighbours;    // Of the chosen one: one setting changed, fastest first.
   std::vector<PlanRow> front;            // --pareto: memory, time and traffic.
   std::optional<PlanRow> nearest;        // Nothing fits: what misses least.

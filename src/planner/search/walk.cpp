@@ -131,6 +131,7 @@ void Walk::open_all() {
 }
 
 void Walk::open_families() {
+  if (!opens_) return;
   const auto later = [this](std::size_t a, std::size_t b) { return comes_later(a, b); };
   const bool ranks_first = options_.objective == Objective::Gpus;
   while (!unopened_.empty()) {
@@ -334,12 +335,14 @@ std::vector<PlanRow> Walk::after(std::size_t best, std::size_t most) {
   std::set<decltype(layout(open_.front()))> seen{layout(open_[best])};
   std::vector<PlanRow> rows;
   std::vector<std::size_t> taken;
+  opens_ = false;
   while (rows.size() < most) {
     const std::optional<std::size_t> index = next();
     if (!index) break;
     taken.push_back(*index);
     if (seen.insert(layout(open_[*index])).second) rows.push_back(row(open_[*index]));
   }
+  opens_ = true;
   waiting_.insert(waiting_.end(), taken.begin(), taken.end());  // A front may want them.
   return rows;
 }

@@ -36,7 +36,7 @@ class Walk {
   [[nodiscard]] std::vector<PlanRow> front();
   // What misses least of those with the smallest bounds; absent only where nothing is possible.
   [[nodiscard]] std::optional<PlanRow> nearest();
-  // The fastest after the best one, each with another layout of the states; not simulated.
+  // The fastest after the best one of what was looked at, each with another layout of the states; not simulated.
   [[nodiscard]] std::vector<PlanRow> after(std::size_t best, std::size_t most);
   // Of one family and micro-batch, `auto` written out.
   [[nodiscard]] std::vector<Candidate> segmentations(std::size_t family, std::int64_t micro_batch);
@@ -83,6 +83,7 @@ class Walk {
     std::size_t family = 0;
   };
   std::vector<Unopened> unopened_;
+  bool opens_ = true;
   std::vector<std::size_t> judged_;  // Taken from it by `best`.
   std::vector<Candidate> smallest_;  // The least bound of each family, whatever the limit.
   std::map<std::string, std::int64_t> refusals_;
