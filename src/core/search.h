@@ -65,6 +65,7 @@ enum class Fate : std::uint8_t {
   Refused,     // The configuration itself is impossible; `reason` says why.
   Slower,      // Not simulated, as a faster one fits.
 };
+[[nodiscard]] inline bool fits(Fate fate) { return fate == Fate::Fits || fate == Fate::FitsWithRetries; }
 [[nodiscard]] std::string_view name(Fate fate);  // "fits", "fits_with_retries", "does_not_fit", "too_large", ...
 
 using Settings = std::array<std::string, kAxes>;

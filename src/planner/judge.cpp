@@ -102,13 +102,15 @@ void add_host(const HostMeter& meter, const NodeMemory& node, const Job& job, Pr
   }
 }
 
+bool offloads(const Job& job) {
+  const Zero& zero = job.training.zero;
+  return job.training.runtime == Runtime::DeepSpeed &&
+         (zero.offload_optimizer.device != OffloadDevice::None || zero.offload_param.device != OffloadDevice::None);
+}
+
 void judge_host(const Job& job, Prediction& p) {
   if (p.verdict == Verdict::DoesNotFit) return;
-  const Zero& zero = job.training.zero;
-  const bool offloads =
-      job.training.runtime == Runtime::DeepSpeed &&
-      (zero.offload_optimizer.device != OffloadDevice::None || zero.offload_param.device != OffloadDevice::None);
-  if (p.host.verdict == Verdict::DoesNotFit || (offloads && p.host.verdict == Verdict::Unknown)) {
+  if (p.host.verdict == Verdict::DoesNotFit || (offloads(job) && p.host.verdict == Verdict::Unknown)) {
     p.verdict = p.host.verdict;
     p.verdict_reason = p.host.verdict_reason;
   }

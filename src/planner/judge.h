@@ -40,6 +40,9 @@ struct NodeMemory {
 // p.host, and its own verdict against Job::host_memory, which is of one node.
 void add_host(const HostMeter& meter, const NodeMemory& node, const Job& job, Prediction& p);
 
+// Whether a job keeps states on the host or in files.
+[[nodiscard]] bool offloads(const Job& job);
+
 // Makes p.host.verdict part of p.verdict: a host that is too small refutes the job; one of unknown size leaves the
 // verdict of a job that offloads unknown, unless the device alone refutes it.
 void judge_host(const Job& job, Prediction& p);

@@ -21,12 +21,6 @@ std::string first_reason(const Refusal& refusal) {
   return first.message;
 }
 
-bool offloads(const Job& job) {
-  const Zero& zero = job.training.zero;
-  return job.training.runtime == Runtime::DeepSpeed &&
-         (zero.offload_optimizer.device != OffloadDevice::None || zero.offload_param.device != OffloadDevice::None);
-}
-
 // What leaves the device when something is offloaded to the host's memory must be there: pools round it up.
 Bytes least_host(const ModelSpec& model, const Job& job, const Footprint& footprint_here) {
   if (!offloads(job)) return Bytes(0);
@@ -66,7 +60,7 @@ Evaluator::Evaluator(const SearchInputs& inputs, const SearchSpace& space, std::
     if (axis == 0) break;
   }
   for (const std::string& rows : space.axes[static_cast<std::size_t>(Axis::MicroBatch)].values) {
-    smallest_batch_ = std::min(smallest_batch_, static_cast<std::int64_t>(std::stoll(rows)));
+    smallest_batch_ = std::min(smallest_batch_, number_in(rows).value_or(1));
   }
   for (const PlanFamily& family : families_) {
     if (family.refusal.empty()) limit_ = std::max(limit_, family.job.capacity.value_or(Bytes(0)) - family.job.reserve);
@@ -105,7 +99,7 @@ double Evaluator::fastest(std::size_t index) {
   double best = 0;
   std::string ignored;
   for (const std::string& rows : space_[Axis::MicroBatch].values) {
-    const std::optional<Candidate> one = blank(index, std::stoll(rows), ignored);
+    const std::optional<Candidate> one = blank(index, number_in(rows).value_or(1), ignored);
     if (!one) continue;
     Training& training = family.job.training;
     training.micro_batch = one->micro_batch;

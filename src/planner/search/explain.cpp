@@ -4,17 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <utility>
 
 namespace dsplan::detail {
 namespace {
 
-std::int64_t number(const std::string& text) {
-  std::int64_t value = 0;
-  std::from_chars(text.data(), text.data() + text.size(), value);
-  return value;
-}
+std::int64_t number(const std::string& text) { return number_in(text).value_or(0); }
 
 std::vector<std::string> joined(std::vector<std::string> values, const std::vector<std::string>& more) {
   for (const std::string& one : more) {
@@ -74,8 +69,7 @@ PlanChange judged(Walk& walk, Axis axis, Candidate candidate, const PlanRow& pla
     (void)walk.verdict(candidate);
     row = walk.row(candidate);
   }
-  const bool fits = row.fate == Fate::Fits || row.fate == Fate::FitsWithRetries;
-  if (fits && !listed(space, axis, row.settings[static_cast<std::size_t>(axis)])) {
+  if (fits(row.fate) && !listed(space, axis, row.settings[static_cast<std::size_t>(axis)])) {
     row.reason = fmt::format("fits, and is not in the space: {} is {}", name(axis), space[axis].reason);
   }
   return {{axis}, std::move(row), speed};

@@ -16,13 +16,6 @@ constexpr const char* kAsGiven = "as given";
 constexpr std::int64_t kMostGpus = 4096;
 constexpr std::int64_t kMostTokens = 1 << 19;  // Of a micro-batch: there dsplan's own list ends.
 
-std::optional<std::int64_t> number(std::string_view text) {
-  std::int64_t value = 0;
-  const auto [at, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (fault != std::errc() || at != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 std::vector<std::string> powers_of_two(std::int64_t most) {
   std::vector<std::string> values;
   for (std::int64_t value = 1; value <= most; value *= 2) values.push_back(std::to_string(value));
@@ -137,9 +130,9 @@ bool takes(Axis axis, std::string_view value) {
     case Axis::Offload: return is_one_of({"none", "optimizer", "parameters", "optimizer+parameters"});
     case Axis::Loss:
       return is_one_of({"hf", "native", "liger"}) ||
-             (value.starts_with("chunked:") && number(value.substr(8)).value_or(0) >= 1);
+             (value.starts_with("chunked:") && number_in(value.substr(8)).value_or(0) >= 1);
     case Axis::Checkpoint: return !value.empty();  // `resolve` knows them, with the model.
-    default: return number(value).value_or(0) >= 1;
+    default: return number_in(value).value_or(0) >= 1;
   }
 }
 
@@ -208,6 +201,13 @@ void take_batch(const SearchInputs& inputs, const ListedSpace& listed, SearchSpa
 }
 
 }  // namespace
+
+std::optional<std::int64_t> number_in(std::string_view text) {
+  std::int64_t value = 0;
+  const auto [at, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (fault != std::errc() || at != text.data() + text.size()) return std::nullopt;
+  return value;
+}
 
 std::vector<std::string> own_values(Axis axis, const SearchInputs& inputs, Objective objective) {
   switch (axis) {
@@ -310,21 +310,21 @@ CandidateInputs inputs_of(const SearchInputs& inputs, const Settings& settings, 
                      : own                       ? file_for(request)
                                                  : *request.inline_deepspeed;
     DeepSpeedInput& ds = made.deepspeed;
-    request.zero_stage = chosen(number(stage).value_or(0));
+    request.zero_stage = chosen(number_in(stage).value_or(0));
     ds.zero.present = true;
     ds.zero.stage = {};
     choose_offload(value(Axis::Offload), ds);
-    if (const auto bucket = number(value(Axis::ReduceBucket))) ds.zero.reduce_bucket_size = chosen(*bucket);
+    if (const auto bucket = number_in(value(Axis::ReduceBucket))) ds.zero.reduce_bucket_size = chosen(*bucket);
     ds.train_batch_size = {};
     ds.micro_batch = {};
     ds.grad_accum = {};
   } else {
     request.zero_stage = {};
   }
-  if (const auto gpus = number(value(Axis::Gpus))) request.gpus = chosen(*gpus);
-  request.tp = chosen(number(value(Axis::TensorParallel)).value_or(1));
+  if (const auto gpus = number_in(value(Axis::Gpus))) request.gpus = chosen(*gpus);
+  request.tp = chosen(number_in(value(Axis::TensorParallel)).value_or(1));
   if (inputs.request.loss.given() || value(Axis::Loss) != "hf") request.loss = chosen(value(Axis::Loss));
-  const std::int64_t rows = number(value(Axis::MicroBatch)).value_or(1);
+  const std::int64_t rows = number_in(value(Axis::MicroBatch)).value_or(1);
   request.micro_batch = chosen(rows);
   std::int64_t accumulation = space.grad_accum;
   if (space.global_batch) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 #include <tuple>
 
@@ -13,15 +12,11 @@ namespace {
 std::vector<std::int64_t> ascending(const std::vector<std::string>& texts) {
   std::vector<std::int64_t> numbers;
   for (const std::string& text : texts) {
-    std::int64_t number = 0;
-    std::from_chars(text.data(), text.data() + text.size(), number);
-    numbers.push_back(number);
+    numbers.push_back(number_in(text).value_or(0));
   }
   std::sort(numbers.begin(), numbers.end());
   return numbers;
 }
-
-bool fits(Fate fate) { return fate == Fate::Fits || fate == Fate::FitsWithRetries; }
 
 // Everything that a simulation depends on, as far as candidates differ.
 std::string groups_text(const Checkpointing& checkpoint) {
@@ -31,9 +26,9 @@ std::string groups_text(const Checkpointing& checkpoint) {
   return text;
 }
 
-Bytes wire_of(const Prediction& prediction) {
+std::optional<Bytes> wire_of(const Prediction& prediction) {
+  if (!prediction.communication) return std::nullopt;
   Bytes sum;
-  if (!prediction.communication) return sum;
   for (const TrafficRow& traffic : *prediction.communication) {
     const bool of_step = traffic.phase != Pass::Setup && traffic.phase != Pass::Save;
     if (of_step && traffic.kind == TrafficKind::Data) sum += traffic.wire;
