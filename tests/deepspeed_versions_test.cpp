@@ -2,7 +2,7 @@
 // what an executor computes with those wrappers.
 #include <doctest/doctest.h>
 
-#include "core/audit.h"
+#include "audited.h"
 #include "planner/footprint.h"
 #include "running.h"
 #include "sim/host_memory.h"
@@ -18,23 +18,6 @@ std::string obstacle(const Job& job, const char* model = "tiny-llama") {
 Job at(Job job, int minor, int patch) {
   job.training.deepspeed = Version{0, minor, patch};
   return job;
-}
-
-std::vector<Schedule> audited(const ModelSpec& model, const Job& job) {
-  std::vector<Schedule> schedules = lowered::all_ranks(model, job);
-  const Footprint formulas = footprint(model, job);
-  for (const Schedule& schedule : schedules) {
-    const std::vector<Finding> findings = audit(schedule);
-    CHECK_MESSAGE(findings.empty(), (findings.empty() ? std::string() : findings.front().text));
-    MemoryMeter meter(schedule);
-    replay(schedule, meter);
-    for (const Role role :
-         {Role::Parameters, Role::Gradients, Role::Optimizer, Role::RuntimeBuffers, Role::Temporaries}) {
-      CHECK(meter.by_role()[role] == formulas.persistent[role]);
-    }
-  }
-  CHECK(audit_ranks(schedules).empty());
-  return schedules;
 }
 
 // Sizes of all buffers with this label in this space, in order.
@@ -72,7 +55,7 @@ TEST_CASE("offload to NVMe: locked buffers since 0.19.4; small gradients go when
     "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": false})");
   // Whether a gradient that is kept in memory is still there at the first update of a swapped sub-group.
   const auto kept_at_update = [&](const Job& of) {
-    const Schedule schedule = audited(model, of).front();
+    const Schedule schedule = audited::ranks(model, of).front();
     std::int64_t there = 0;
     for (const Event& event : schedule.events) {
       const auto* made = std::get_if<Allocate>(&event);
@@ -104,9 +87,9 @@ TEST_CASE("optimizer offload below ZeRO-3: masters cross in fp32 before 0.17.0, 
     job.training.zero.offload_optimizer.pin_memory = false;
     CHECK(obstacle(at(job, 14, 3)) == "optimizer offload below ZeRO-3 before DeepSpeed 0.14.4");
     CHECK(obstacle(at(job, 14, 4)) == "");
-    const Schedule old = audited(model, at(job, 16, 9)).front();
-    const Schedule here = audited(model, at(job, 17, 0)).front();
-    const Schedule latest = audited(model, at(job, 18, 3)).front();
+    const Schedule old = audited::ranks(model, at(job, 16, 9)).front();
+    const Schedule here = audited::ranks(model, at(job, 17, 0)).front();
+    const Schedule latest = audited::ranks(model, at(job, 18, 3)).front();
     const std::vector<Bytes> master = sizes(latest, "master weights", Space::Pageable);
     REQUIRE(master.size() == 1);
     // In each of the two steps.
@@ -132,10 +115,10 @@ TEST_CASE("sums in fp32: before 0.19.8 ZeRO-2 keeps 16 bits, and pads them in fp
       CAPTURE(accumulation);
       job = lowered::job(2, ranks);
       job.training.grad_accum = accumulation;
-      const std::vector<Schedule> plain = audited(model, at(job, 19, 7));
+      const std::vector<Schedule> plain = audited::ranks(model, at(job, 19, 7));
       job.training.grad_accum_dtype = DType::Float32;
-      const std::vector<Schedule> old = audited(model, at(job, 19, 7));
-      const std::vector<Schedule> since = audited(model, job);
+      const std::vector<Schedule> old = audited::ranks(model, at(job, 19, 7));
+      const std::vector<Schedule> since = audited::ranks(model, job);
       for (std::size_t rank = 0; rank < old.size(); ++rank) {
         CHECK(sizes(old[rank], "gradients in partition") == sizes(plain[rank], "gradients in partition"));
         CHECK(sizes(since[rank], "gradients in partition").empty());
@@ -191,7 +174,7 @@ TEST_CASE("FP16_UnfusedOptimizer: a master and states of each parameter, and wha
   job.training.optimizer.implementation = Implementation::Foreach;
   for (const DType dtype : {DType::BFloat16, DType::Float16}) {
     lowered::set_dtype(job, dtype);
-    const Schedule schedule = audited(model, job).front();
+    const Schedule schedule = audited::ranks(model, job).front();
     Bytes masters;
     for (const Bytes bytes : sizes(schedule, "master weights")) masters += bytes;
     CHECK(masters == Bytes(4 * elements));
@@ -207,16 +190,16 @@ TEST_CASE("FP16_UnfusedOptimizer: a master and states of each parameter, and wha
     CHECK(init.peak_by_role()[Role::Temporaries] >= Bytes((2 + 4 + 4) * elements));
   }
   // Each gradient in turn was summed as fp32 before 0.19.6; the norm does so still.
-  const auto scans = [&](const Job& of) { return sizes(audited(model, of).front(), "overflow scan").size(); };
+  const auto scans = [&](const Job& of) { return sizes(audited::ranks(model, of).front(), "overflow scan").size(); };
   CHECK(scans(at(job, 19, 5)) == 2 * sizes(lowered::all_ranks(model, job).front(), "master weights").size());
   CHECK(scans(at(job, 19, 6)) == 0);
   // SGD without momentum keeps masters only; of Adam's decay something is made.
   job.training.optimizer.kind = OptimizerKind::Sgd;
   CHECK(footprint(model, job).persistent[Role::Optimizer] == Bytes(4 * elements));
-  audited(model, job);
+  audited::ranks(model, job);
   job.training.optimizer.momentum = 0.9;
   CHECK(footprint(model, job).persistent[Role::Optimizer] == Bytes(8 * elements));
-  audited(model, job);
+  audited::ranks(model, job);
 }
 
 TEST_CASE("FP16_UnfusedOptimizer computes what FP16_Optimizer does") {
@@ -243,7 +226,7 @@ TEST_CASE("immediate_grad_update: added and let go of at once, since 0.19.8") {
   job.training.grad_accum_dtype = DType::Float32;
   job.training.grad_accum = 2;
   const auto backward = [&](const Job& of) {
-    const Schedule schedule = audited(model, of).front();
+    const Schedule schedule = audited::ranks(model, of).front();
     MemoryMeter meter(schedule, Window{Stretch::SecondStep, StepPart::Backward});
     replay(schedule, meter);
     return meter.peak_requested();

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "collective_cases.h"
 #include "exec/host/host_backend.h"
 #include "exec/packed_run.h"
 #include "exec/ranks.h"
@@ -21,19 +22,10 @@
 
 using namespace dsplan;
 using namespace dsplan::exec;
+using namespace collective_cases;
 using namespace std::chrono_literals;
 
 namespace {
-
-struct Case {
-  Collective kind;
-  DType dtype;
-  int ranks;
-  std::int64_t elements;
-  dsplan_reduction how = DSPLAN_SUM;
-  bool in_place = false;
-  int root = 0;
-};
 
 // What one rank has after the call: its whole buffers, byte by byte, and what it sent.
 struct Result {
@@ -82,12 +74,6 @@ Result play(const Case& c, int rank, Communicator& group) {
   }
   result.sent = group.run(call).sent.value();
   return result;
-}
-
-std::vector<std::vector<int>> all_of(int ranks) {
-  std::vector<int> list(static_cast<std::size_t>(ranks));
-  std::iota(list.begin(), list.end(), 0);
-  return {list};
 }
 
 int next_port() {

@@ -1,6 +1,6 @@
 // ZeRO-3 with partitions or the optimizer on NVMe: against real DeepSpeed around stand-ins for what it compiles, the
 // auditor, the formulas, and figures worked out by hand.
-#include "deepspeed_log.h"
+#include "offload_log.h"
 
 #include <array>
 
@@ -16,44 +16,9 @@ using namespace deepspeed_log;
 
 namespace {
 
-// On DeepSpeed's CPU accelerator pinning does nothing, and a copy between host and device is the tensor itself.
-Schedule on_one_device(Schedule schedule) {
-  const std::set<std::string> hidden = {"tensor before it is pinned",      "staging of a copy",
-                                        "partition on the device",         "gradient partition back on the device",
-                                        "staging of parameter partitions", "tensor of a barrier"};
-  std::erase_if(schedule.events, [&](const Event& event) {
-    const auto* made = std::get_if<Allocate>(&event);
-    const auto* freed = std::get_if<Release>(&event);
-    if (made == nullptr && freed == nullptr) return false;
-    const Buffer& buffer = schedule.buffers[made != nullptr ? made->buffer : freed->buffer];
-    return buffer.space == Space::Nvme || hidden.contains(buffer.label);
-  });
-  return schedule;
-}
-
-bool moves_file(const std::string& line) { return line.starts_with("read ") || line.starts_with("write "); }
-
 Lines files_of(const Lines& all) {
   Lines lines;
   std::copy_if(all.begin(), all.end(), std::back_inserter(lines), moves_file);
-  return lines;
-}
-
-// What the wrapper makes, reads and writes when it is constructed, from its first flag on.
-Lines made_by_wrapper(const Lines& all) {
-  const auto end = std::find(all.begin(), all.end(), "# forward 0.0");
-  Lines lines;
-  std::copy_if(std::find(all.begin(), end, "alloc 1 bool"), end, std::back_inserter(lines),
-               [](const std::string& line) {
-                 return moves_file(line) || (line.starts_with("all") && !line.ends_with("int64"));
-               });
-  return lines;
-}
-
-Lines training_of(const Lines& all) {
-  Lines lines(std::find(all.begin(), all.end(), "# forward 0.0"), all.end());
-  std::erase_if(lines,
-                [](const std::string& line) { return line.ends_with("int64") || line.starts_with("broadcast"); });
   return lines;
 }
 

@@ -1,6 +1,6 @@
 // ZeRO-3 with the optimizer or the parameters on the host: against real DeepSpeed, the auditor, the formulas, and
 // figures worked out by hand.
-#include "deepspeed_log.h"
+#include "offload_log.h"
 
 #include <array>
 
@@ -14,39 +14,6 @@
 using namespace deepspeed_log;
 
 namespace {
-
-// On DeepSpeed's CPU accelerator pinning does nothing, and a copy between host and device is the tensor itself.
-Schedule on_one_device(Schedule schedule) {
-  const std::set<std::string> hidden = {"tensor before it is pinned",      "staging of a copy",
-                                        "partition on the device",         "gradient partition back on the device",
-                                        "staging of parameter partitions", "tensor of a barrier"};
-  std::erase_if(schedule.events, [&](const Event& event) {
-    const auto* made = std::get_if<Allocate>(&event);
-    const auto* freed = std::get_if<Release>(&event);
-    if (made == nullptr && freed == nullptr) return false;
-    return hidden.contains(schedule.buffers[made != nullptr ? made->buffer : freed->buffer].label);
-  });
-  return schedule;
-}
-
-// What the wrapper makes when it is constructed, from its first flag on. Frees are left out: defragmenting on one
-// device is not what it is between two.
-Lines made_by_wrapper(const Lines& all) {
-  const auto end = std::find(all.begin(), all.end(), "# forward 0.0");
-  Lines lines;
-  std::copy_if(std::find(all.begin(), end, "alloc 1 bool"), end, std::back_inserter(lines),
-               [](const std::string& line) {
-                 return line.starts_with("all") && !line.ends_with("int64");  // "alloc", "all_gather".
-               });
-  return lines;
-}
-
-Lines training_of(const Lines& all) {
-  Lines lines(std::find(all.begin(), all.end(), "# forward 0.0"), all.end());
-  std::erase_if(lines,
-                [](const std::string& line) { return line.ends_with("int64") || line.starts_with("broadcast"); });
-  return lines;
-}
 
 enum class Away { Optimizer, Parameters, Both };
 

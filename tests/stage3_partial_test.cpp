@@ -1,10 +1,10 @@
 // ZeRO-3 with a part of the optimizer on the host (offload_optimizer's ratio): against real DeepSpeed, the auditor, the
 // formulas, figures worked out by hand, and what an executor computes.
-#include "deepspeed_log.h"
+#include "offload_log.h"
 
 #include <array>
 
-#include "core/audit.h"
+#include "audited.h"
 #include "planner/footprint.h"
 #include "planner/predict.h"
 #include "running.h"
@@ -42,35 +42,6 @@ HostMeter host_of(const Schedule& schedule) {
   HostMeter meter(schedule);
   replay(schedule, meter);
   return meter;
-}
-
-// What DeepSpeed's CPU accelerator does not show: copies between two devices that are one.
-Schedule on_one_device(Schedule schedule) {
-  const std::set<std::string> hidden = {"tensor before it is pinned",      "staging of a copy",
-                                        "partition on the device",         "gradient partition back on the device",
-                                        "staging of parameter partitions", "tensor of a barrier"};
-  std::erase_if(schedule.events, [&](const Event& event) {
-    const auto* allocated = std::get_if<Allocate>(&event);
-    const auto* freed = std::get_if<Release>(&event);
-    if (allocated == nullptr && freed == nullptr) return false;
-    return hidden.contains(schedule.buffers[allocated != nullptr ? allocated->buffer : freed->buffer].label);
-  });
-  return schedule;
-}
-
-Lines made_by_wrapper(const Lines& all) {
-  const auto end = std::find(all.begin(), all.end(), "# forward 0.0");
-  Lines lines;
-  std::copy_if(std::find(all.begin(), end, "alloc 1 bool"), end, std::back_inserter(lines),
-               [](const std::string& line) { return line.starts_with("all") && !line.ends_with("int64"); });
-  return lines;
-}
-
-Lines training_of(const Lines& all) {
-  Lines lines(std::find(all.begin(), all.end(), "# forward 0.0"), all.end());
-  std::erase_if(lines,
-                [](const std::string& line) { return line.ends_with("int64") || line.starts_with("broadcast"); });
-  return lines;
 }
 
 }  // namespace
@@ -144,19 +115,7 @@ TEST_CASE("partial offload: schedules are legal, and the device holds what the f
             CAPTURE(ratio);
             CAPTURE(sub_group);
             CAPTURE(version.text());
-            const std::vector<Schedule> schedules = lowered::all_ranks(model, job);
-            const Footprint formulas = footprint(model, job);
-            for (const Schedule& schedule : schedules) {
-              const std::vector<Finding> findings = audit(schedule);
-              CHECK_MESSAGE(findings.empty(), (findings.empty() ? std::string() : findings.front().text));
-              MemoryMeter meter(schedule);
-              replay(schedule, meter);
-              for (const Role role :
-                   {Role::Parameters, Role::Gradients, Role::Optimizer, Role::RuntimeBuffers, Role::Temporaries}) {
-                CHECK(meter.by_role()[role] == formulas.persistent[role]);
-              }
-            }
-            CHECK(audit_ranks(schedules).empty());
+            audited::ranks(model, job);
             ++audited;
           }
         }

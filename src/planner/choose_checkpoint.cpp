@@ -82,9 +82,7 @@ class Chooser {
     job.training.checkpoint = front_[at].checkpoint;
     Seen seen{true, Bytes(0)};
     for (const Prediction& p : predict_asked(model_, job)) {
-      // When frees end that wait for other streams is not known: the end without retries is as good as the other.
-      const bool retries = p.verdict == Verdict::FitsWithRetries && p.retries_low > 0;
-      if (p.verdict == Verdict::DoesNotFit || retries) seen.fits = false;
+      if (p.verdict == Verdict::DoesNotFit || surely_retries(p)) seen.fits = false;
       if (p.peak && p.peak->process) seen.peak = std::max(seen.peak, *p.peak->process);
     }
     return seen_.emplace(at, seen).first->second;

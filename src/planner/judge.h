@@ -41,6 +41,12 @@ struct NodeMemory {
 // p.host, and its own verdicts against Job::host_memory and Job::nvme_memory, which are of one node.
 void add_host(const HostMeter& meter, const NodeMemory& node, const Job& job, Prediction& p);
 
+// Fits with retries, whenever frees end that wait for other streams: that is not known, and the end without retries is
+// as good as the other.
+[[nodiscard]] inline bool surely_retries(const Prediction& p) {
+  return p.verdict == Verdict::FitsWithRetries && p.retries_low > 0;
+}
+
 // Whether a job keeps states on the host or in files.
 [[nodiscard]] bool offloads(const Job& job);
 

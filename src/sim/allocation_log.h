@@ -26,7 +26,7 @@ struct AllocationLog {
   std::vector<MarkMoment> prints;  // As Schedule::prints, each right before its event; peaks since the print before.
 };
 
-// On an allocator without a limit.
+// On an allocator without a limit; frees that wait for another stream end at once.
 [[nodiscard]] AllocationLog allocation_log(const Schedule& schedule, const AllocatorConfig& config);
 
 // What stays reserved when everything cached is given back right before event `event`.

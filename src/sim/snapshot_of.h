@@ -11,7 +11,7 @@ namespace dsplan {
 // start: one entry for each step that the allocator takes, and the segments as they are at the end. An allocation that
 // fails is the last entry ("oom"). Times count entries, since step times are not modelled. Stacks say what and where,
 // innermost first: label and role, the parameter, the module, the pass and the step. Streams have their numbers as
-// handles. Addresses ascend from 2 MiB.
+// handles; a free that waits for another stream ends at once. Addresses ascend from 2 MiB.
 [[nodiscard]] Snapshot snapshot_of(const Schedule& schedule, const ModelSpec& model, const AllocatorConfig& config,
                                    Bytes capacity);
 

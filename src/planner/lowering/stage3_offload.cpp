@@ -313,6 +313,12 @@ void Stage3Runtime::update_on_host(SubGroup& group, bool first) {
     write_all(group.state);
     emitter_.compute("create optimizer state");
   }
+  update_master(group, "optimizer update on the host");
+  copy_to_partitions(group);
+}
+
+// Of a sub-group that has master, gradient and states to itself, wherever they are.
+void Stage3Runtime::update_master(const SubGroup& group, Label work) {
   emitter_.begin();
   emitter_.read(group.master);
   emitter_.read(group.gradient);
@@ -320,8 +326,7 @@ void Stage3Runtime::update_on_host(SubGroup& group, bool first) {
   emitter_.write(group.master);
   write_all(group.state);
   emitter_.states_of_update(group.state.size());
-  emitter_.compute("optimizer update on the host");
-  copy_to_partitions(group);
+  emitter_.compute(work);
 }
 
 void Stage3Runtime::copy_to_partitions(const SubGroup& group) {

@@ -80,14 +80,7 @@ void Stage3Runtime::update_here(SubGroup& group, bool first) {
     emitter_.as(Body::Clear);  // The update does the arithmetic.
     emitter_.compute("square root of exp_avg_sq");
   }
-  emitter_.begin();
-  emitter_.read(group.master);
-  emitter_.read(group.gradient);
-  read_all(group.state);
-  emitter_.write(group.master);
-  write_all(group.state);
-  emitter_.states_of_update(group.state.size());
-  emitter_.compute("optimizer update");
+  update_master(group, "optimizer update");
   if (root != kNoBuffer) emitter_.release(root, Reason::PythonFrame);
   copy_to_partitions(group);
 }

@@ -169,6 +169,7 @@ class Stage3Runtime final : public RuntimeBase {
   void pass_boundary(const Entry& entry, BufferId gradient, std::int64_t elements);
   void measure_on_host();
   void update_on_host(SubGroup& group, bool first);
+  void update_master(const SubGroup& group, Label work);
   void copy_to_partitions(const SubGroup& group);
 
   // stage3_partial.cpp

@@ -287,8 +287,7 @@ Simulated Evaluator::simulate(const Candidate& candidate) const {
   const Prediction& p = result.prediction;
   switch (p.verdict) {
     case Verdict::Fits: result.fate = Fate::Fits; break;
-    // When frees end that wait for other streams is not known: the end without retries is as good as the other.
-    case Verdict::FitsWithRetries: result.fate = p.retries_low > 0 ? Fate::FitsWithRetries : Fate::Fits; break;
+    case Verdict::FitsWithRetries: result.fate = surely_retries(p) ? Fate::FitsWithRetries : Fate::Fits; break;
     case Verdict::DoesNotFit: result.fate = Fate::DoesNotFit; break;
     case Verdict::Unknown: result.fate = Fate::Unknown; break;
   }

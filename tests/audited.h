@@ -1,0 +1,34 @@
+// All data-parallel ranks of a job, held against the auditor and against the formulas of what stays.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "core/audit.h"
+#include "lowered.h"
+#include "planner/footprint.h"
+#include "sim/memory.h"
+
+namespace audited {
+
+inline std::vector<dsplan::Schedule> ranks(const dsplan::ModelSpec& model, const dsplan::Job& job) {
+  using namespace dsplan;
+  std::vector<Schedule> schedules = lowered::all_ranks(model, job);
+  const Footprint formulas = footprint(model, job);
+  for (const Schedule& schedule : schedules) {
+    const std::vector<Finding> findings = audit(schedule);
+    CHECK_MESSAGE(findings.empty(), (findings.empty() ? std::string() : findings.front().text));
+    MemoryMeter meter(schedule);
+    replay(schedule, meter);
+    for (const Role role :
+         {Role::Parameters, Role::Gradients, Role::Optimizer, Role::RuntimeBuffers, Role::Temporaries}) {
+      CHECK(meter.by_role()[role] == formulas.persistent[role]);
+    }
+  }
+  CHECK(audit_ranks(schedules).empty());
+  return schedules;
+}
+
+}  // namespace audited
