@@ -27,9 +27,10 @@ void keep_memory() {
   (void)mallopt(M_TRIM_THRESHOLD, 1 << 30);
   (void)mallopt(M_TOP_PAD, 256 << 20);
   const auto before = reinterpret_cast<std::uintptr_t>(sbrk(0));
-  void* volatile more = std::malloc(1 << 20);  // Than is there: the heap grows, and keeps what it has.
-  std::free(more);
   const auto begin = (before + kLargePage - 1) / kLargePage * kLargePage;
+  (void)sbrk(static_cast<std::intptr_t>(begin - before));  // What malloc gets from now on begins with a large page.
+  void* volatile more = std::malloc(1 << 20);              // Than is there: the heap grows, and keeps what it has.
+  std::free(more);
   const auto end = reinterpret_cast<std::uintptr_t>(sbrk(0)) / kLargePage * kLargePage;
   if (begin < end) (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 #endif

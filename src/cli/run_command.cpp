@@ -23,6 +23,7 @@
 #include "io/receipt.h"
 #include "planner/compare.h"
 #include "planner/executable.h"
+#include "planner/judge.h"
 #include "planner/nccl_memory.h"
 #include "planner/planned.h"
 #include "planner/predict.h"
@@ -157,10 +158,9 @@ std::vector<exec::MemoryOptions> memory_of(const Job& job, const std::vector<Exe
     const Prediction& p = predictions[rank];
     own.config = job.allocator;
     own.stream_frees = job.stream_frees;
-    if (job.capacity) {
-      const Bytes beside = p.context.value_or(Bytes(0)) + p.communicators.value_or(Bytes(0)) + job.reserve;
-      own.limit = *job.capacity - beside;
-      own.device = job.capacity;
+    if (const std::optional<VerdictLimit> limit = verdict_limit(p)) {
+      own.limit = limit->limit;
+      own.device = limit->device;
     }
     if (job.placement != PlacementKind::Planned) continue;
     // More steps than are predicted change no height: the arena is laid out for what runs.

@@ -118,7 +118,7 @@ class CachingSpace : public DeviceSpace {
       patterns_.check(memory + held.bytes.value(), allocator_.size(held.block) - held.bytes, "what lies behind", id);
       patterns_.fill(memory, held.bytes);
     }
-    const bool waits = streams_.releasing(id, held.block);
+    const bool waits = streams_.releasing(id, held.block) != 0;
     // What is free at once must be done with.
     if (waits && immediate_ && !device_.synchronous()) device_.synchronize();
     allocator_.release(held.block);

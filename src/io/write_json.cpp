@@ -380,8 +380,18 @@ std::string predictions_json(const std::vector<Prediction>& predictions, const J
   return text_of(value);
 }
 
+// Nulls inside lists are not looked for, and lists are most of a prediction.
 std::vector<Absence> all_absences(const Prediction& prediction, const Job& job) {
-  return detail::with_nulls(prediction, detail::without_absences(prediction, job));
+  Prediction outline = prediction;
+  if (outline.peak) outline.peak->live.clear();
+  if (outline.loss_spike) outline.loss_spike->live.clear();
+  if (outline.held_for_backward) {
+    outline.held_for_backward->by_module.clear();
+    outline.held_for_backward->largest.clear();
+  }
+  if (outline.communication) outline.communication->clear();
+  if (!outline.phases.empty()) outline.phases.assign(1, Phase{});
+  return detail::with_nulls(prediction, detail::without_absences(outline, job));
 }
 
 }  // namespace dsplan

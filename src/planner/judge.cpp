@@ -40,16 +40,6 @@ PlacementOptions without_limit(const Job& job) {
   return options;
 }
 
-namespace {
-
-PlacementOptions other_end(PlacementOptions options) {
-  const bool at_sync = options.frees == StreamFrees::AtSync;
-  options.frees = at_sync ? StreamFrees::Immediate : StreamFrees::AtSync;
-  return options;
-}
-
-}  // namespace
-
 void judge(const Schedule& schedule, const ModelSpec& model, const Job& job, const Placement& unlimited,
            Prediction& p) {
   const std::optional<VerdictLimit> limit = verdict_limit(p);
@@ -69,10 +59,11 @@ void judge(const Schedule& schedule, const ModelSpec& model, const Job& job, con
   options.config = job.allocator;
   options.limit = limit->limit;
   options.device = limit->device;
-  const Placement limited = place(schedule, options);
-  p.retries = p.retries_low = limited.retries;
-  if (limited.waited && options.frees == StreamFrees::AtSync)
-    p.retries_low = place(schedule, other_end(options)).retries;
+  const BothPlacements both = place_both(schedule, options);
+  const Placement& limited = both.asked;
+  const bool from_high = both.other && options.frees == StreamFrees::AtSync;
+  p.retries = limited.retries;
+  p.retries_low = from_high ? both.other->retries : limited.retries;
   if (limited.failed_event) {
     p.verdict = Verdict::DoesNotFit;
     p.verdict_reason = fmt::format("tried to allocate {}, {} missing, at {}", human(limited.failed_request),
@@ -296,12 +287,6 @@ PlacementPeaks peaks_of(const Schedule& schedule, const Placement& placement, co
     inside = walk.inside_after(std::get<Mark>(schedule.events[mark.event]));
   }
   return most;
-}
-
-BothPlacements place_both(const Schedule& schedule, const PlacementOptions& options) {
-  BothPlacements both{place(schedule, options), std::nullopt};
-  if (both.asked.waited) both.other = place(schedule, other_end(options));
-  return both;
 }
 
 BothEnds ends_of(const Schedule& schedule, const BothPlacements& both, const PlacementOptions& options,

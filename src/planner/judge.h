@@ -63,12 +63,6 @@ struct BothEnds {
 // Of the whole schedule, or of one window.
 [[nodiscard]] PlacementPeaks peaks_of(const Schedule& schedule, const Placement& placement,
                                       const std::optional<Window>& only);
-// A schedule in which frees wait is placed twice.
-struct BothPlacements {
-  Placement asked;                 // By `options`.
-  std::optional<Placement> other;  // The other end.
-};
-[[nodiscard]] BothPlacements place_both(const Schedule& schedule, const PlacementOptions& options);
 [[nodiscard]] BothEnds ends_of(const Schedule& schedule, const BothPlacements& both, const PlacementOptions& options,
                                const std::optional<Window>& only);
 

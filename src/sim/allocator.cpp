@@ -76,12 +76,11 @@ std::int64_t CachingAllocator::segment_size(std::int64_t size) const {
   return (size + (kRoundLarge - 1)) & ~(kRoundLarge - 1);
 }
 
-void CachingAllocator::ensure_stream(StreamIndex stream) {
-  if (stream < events_.size()) [[likely]]
-    return;
-  DSPLAN_CHECK(stream < kMostStreams, "streams are numbered densely from 0");
-  events_.resize(stream + 1U);
-  pools_.resize((stream + 1U) * 2);
+void CachingAllocator::add_streams(StreamIndex up_to) {
+  DSPLAN_CHECK(up_to < kMostStreams, "streams are numbered densely from 0");
+  streams_ = static_cast<StreamIndex>(up_to + 1U);
+  events_.resize(streams_);
+  pools_.resize(streams_ * 2U);
 }
 
 std::optional<BlockId> CachingAllocator::allocate(Bytes request, StreamIndex stream) {
@@ -95,7 +94,7 @@ std::optional<BlockId> CachingAllocator::allocate(Bytes request, StreamIndex str
     return std::nullopt;
   }
   ensure_stream(stream);
-  if (pending_events_ != 0) process_events();
+  if (pending_events_ != 0 && (events_ready_ || any_complete_)) process_events();
   const std::int64_t size = round(bytes);
   const bool large = size > kSmallSize;
   BlockId block = take_free(stream, large, size);

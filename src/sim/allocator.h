@@ -204,7 +204,11 @@ class CachingAllocator {
   [[nodiscard]] std::int64_t segment_size(std::int64_t size) const;
   [[nodiscard]] Pool& pool(StreamIndex stream, bool large) { return pools_[stream * 2U + (large ? 1U : 0U)]; }
   [[nodiscard]] Pool& pool(const Block& block) { return pool(block.stream, block.large); }
-  void ensure_stream(StreamIndex stream);
+  void ensure_stream(StreamIndex stream) {
+    if (stream >= streams_) [[unlikely]]
+      add_streams(stream);
+  }
+  void add_streams(StreamIndex up_to);
 
   // The steps of an allocation.
   [[nodiscard]] BlockId take_free(StreamIndex stream, bool large, std::int64_t size);
@@ -263,7 +267,9 @@ class CachingAllocator {
   std::vector<Use> uses_;
   std::vector<std::uint32_t> spare_uses_;
   std::vector<EventQueue> events_;  // By stream.
+  StreamIndex streams_ = 0;
   std::size_t pending_events_ = 0;
+  bool any_complete_ = false;               // Of the uses that are waited for, since the allocator last asked.
   std::array<std::int64_t, 2> searches_{};  // Of the small and the large pool.
 
   Totals now_;

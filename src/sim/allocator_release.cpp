@@ -43,17 +43,19 @@ void CachingAllocator::wait_for_uses(BlockId id) {
 }
 
 void CachingAllocator::complete_uses(StreamIndex stream) {
-  if (stream < events_.size()) events_[stream].complete = events_[stream].waiting.size();
+  if (stream < streams_) complete_uses(stream, events_[stream].waiting.size());
 }
 
 void CachingAllocator::complete_uses(StreamIndex stream, std::size_t count) {
-  if (stream >= events_.size()) return;
+  if (stream >= streams_) return;
   EventQueue& queue = events_[stream];
   queue.complete = std::min(queue.complete + count, queue.waiting.size());
+  any_complete_ = any_complete_ || queue.complete > 0;
 }
 
 // R14. Each stream's events complete in order.
 void CachingAllocator::process_events() {
+  any_complete_ = false;
   for (EventQueue& queue : events_) {
     std::size_t ready = events_ready_ ? queue.waiting.size() : queue.complete;
     queue.complete = 0;
@@ -82,6 +84,7 @@ void CachingAllocator::release_all_cached() {
     }
     queue.complete = 0;
   }
+  any_complete_ = false;
   // Gathered first, since giving back changes the lists.
   std::vector<BlockId> cached;
   for (Pool& each : pools_) {

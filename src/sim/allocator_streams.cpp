@@ -13,14 +13,14 @@ void AllocatorStreams::complete_after(const Await& event) {
 
 // Recorded at the free rather than at the use: between the two nothing depends on it. What has been waited for by now
 // holds nothing up.
-bool AllocatorStreams::record_uses(BufferId buffer, BlockId block) {
+StreamSet AllocatorStreams::record_uses(BufferId buffer, BlockId block) {
   const StreamId owner = waits_->owner(buffer);
-  bool waits = false;
+  StreamSet waits = 0;
   for (const StreamWaits::Use& use : waits_->uses(buffer)) {
     if (waits_->waited(owner, use)) continue;
     allocator_.record_stream(block, use.stream);
     if (frees_ == StreamFrees::AtSync) queues_[use.stream].push_back({owner, use});
-    waits = true;
+    waits |= static_cast<StreamSet>(1U << use.stream);
   }
   return waits;
 }

@@ -19,6 +19,9 @@
 
 namespace dsplan {
 
+using StreamSet = std::uint8_t;  // A bit for each stream.
+static_assert(kStreams <= 8);
+
 class AllocatorStreams {
  public:
   AllocatorStreams(CachingAllocator& allocator, StreamFrees frees) : allocator_(allocator), frees_(frees) {
@@ -41,8 +44,8 @@ class AllocatorStreams {
   void await(const Await& event) {
     if (waits_) complete_after(event);
   }
-  // Right before the block is released. Whether its free will wait.
-  bool releasing(BufferId buffer, BlockId block) { return waits_ != nullptr && record_uses(buffer, block); }
+  // Right before the block is released. The streams for whose uses its free will wait.
+  StreamSet releasing(BufferId buffer, BlockId block) { return waits_ ? record_uses(buffer, block) : StreamSet{0}; }
   // To give everything back, the allocator has waited for all uses.
   void retried() { queues_.clear(); }
 
@@ -58,7 +61,7 @@ class AllocatorStreams {
     return *waits_;
   }
   void complete_after(const Await& event);
-  bool record_uses(BufferId buffer, BlockId block);
+  StreamSet record_uses(BufferId buffer, BlockId block);
 
   CachingAllocator& allocator_;
   StreamFrees frees_;

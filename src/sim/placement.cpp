@@ -10,6 +10,17 @@ namespace dsplan {
 namespace {
 
 constexpr std::size_t kToTheEnd = std::numeric_limits<std::size_t>::max();
+constexpr std::size_t kMostKept = std::numeric_limits<std::uint32_t>::max();
+
+// What an allocator was asked, so that another one can be asked the same without the schedule's work in between.
+struct Asked {
+  enum class What : std::uint8_t { Allocate, Release, Mark };
+  std::uint32_t event = 0;
+  BufferId buffer = kNoBuffer;
+  What what = What::Mark;
+  StreamId stream = 0;
+  StreamSet waits_for = 0;  // Of a release.
+};
 
 class Placer : public Ignores<Enter, Exit> {
  public:
@@ -23,9 +34,24 @@ class Placer : public Ignores<Enter, Exit> {
   }
 
   using Ignores<Enter, Exit>::on;
-  void on(std::size_t at, const Allocate& event);
-  void on(std::size_t at, const Release& event);
-  void on(std::size_t at, const Mark& event);
+  void on(std::size_t at, const Allocate& event) {
+    if (stopped_ || at > last_ || schedule_.buffers[event.buffer].space != Space::Device) return;
+    streams_.allocating(event.buffer, event.stream);
+    note({static_cast<std::uint32_t>(at), event.buffer, Asked::What::Allocate, event.stream});
+    allocate(at, event.buffer, event.stream);
+  }
+  void on(std::size_t at, const Release& event) {
+    if (stopped_ || at > last_ || blocks_[event.buffer] == kNullBlock) return;
+    print_before(at);
+    const StreamSet waits_for = streams_.releasing(event.buffer, blocks_[event.buffer]);
+    note({static_cast<std::uint32_t>(at), event.buffer, Asked::What::Release, 0, waits_for});
+    release(event.buffer, waits_for);
+  }
+  void on(std::size_t at, const Mark& event) {
+    if (stopped_ || at > last_) return;
+    note({static_cast<std::uint32_t>(at)});
+    mark(at, event);
+  }
   void on(std::size_t at, const Signal& event) {
     if (!stopped_ && at <= last_) streams_.signal(event);
   }
@@ -34,6 +60,11 @@ class Placer : public Ignores<Enter, Exit> {
   }
   void on(std::size_t at, const Compute& event) { work(at, event.stream, event.reads, event.writes); }
   void on(std::size_t at, const Communicate& event) { work(at, event.stream, event.reads, event.writes); }
+
+  // From here on, what is asked is kept in `requests`.
+  void keep(std::vector<Asked>& requests) { requests_ = &requests; }
+  // Instead of a replay: frees complete at once, in a schedule of at most 2^32 events.
+  void repeat(const std::vector<Asked>& requests);
 
   [[nodiscard]] Placement finish();
   [[nodiscard]] AllocatorState state() const;
@@ -47,6 +78,12 @@ class Placer : public Ignores<Enter, Exit> {
   void work(std::size_t at, StreamId stream, Span reads, Span writes) {
     if (!stopped_ && at <= last_) streams_.work(stream, schedule_.range(reads), schedule_.range(writes));
   }
+  void note(const Asked& request) {
+    if (requests_ != nullptr) requests_->push_back(request);
+  }
+  void allocate(std::size_t at, BufferId buffer, StreamId stream);
+  void release(BufferId buffer, StreamSet waits_for);
+  void mark(std::size_t at, const Mark& event);
   void fail(std::size_t at, Bytes request);
   void note_retry(std::size_t at);
   [[nodiscard]] PlacementPeaks peaks() const;
@@ -62,6 +99,7 @@ class Placer : public Ignores<Enter, Exit> {
   AllocatorStreams streams_;
   std::size_t last_;
   std::vector<BlockId> blocks_;
+  std::vector<Asked>* requests_ = nullptr;
   bool stopped_ = false;
   std::int64_t retries_ = 0;
   bool saved_ = false;   // The schedule's last stretch is saving.
@@ -80,15 +118,13 @@ void Placer::print() {
   most_reserved_since_print_ = now.reserved;
 }
 
-void Placer::on(std::size_t at, const Allocate& event) {
-  const Buffer& buffer = schedule_.buffers[event.buffer];
-  if (stopped_ || at > last_ || buffer.space != Space::Device) return;
+void Placer::allocate(std::size_t at, BufferId id, StreamId stream) {
+  const Bytes size = schedule_.buffers[id].size;
   print_before(at);
-  streams_.allocating(event.buffer, event.stream);
-  const std::optional<BlockId> block = allocator_.allocate(buffer.size, event.stream);
+  const std::optional<BlockId> block = allocator_.allocate(size, stream);
   if (allocator_.retries() != retries_) note_retry(at);
-  if (!block) return fail(at, buffer.size);
-  blocks_[event.buffer] = *block;
+  if (!block) return fail(at, size);
+  blocks_[id] = *block;
   if (!schedule_.prints.empty()) {
     const AllocatorStatistics now = allocator_.statistics();
     most_allocated_since_print_ = std::max(most_allocated_since_print_, now.allocated);
@@ -100,19 +136,16 @@ void Placer::on(std::size_t at, const Allocate& event) {
   }
 }
 
-void Placer::on(std::size_t at, const Release& event) {
-  if (stopped_ || at > last_ || blocks_[event.buffer] == kNullBlock) return;
-  print_before(at);
-  if (streams_.releasing(event.buffer, blocks_[event.buffer])) {
+void Placer::release(BufferId id, StreamSet waits_for) {
+  if (waits_for != 0) {
     result_.waited = true;
-    awaited_.push_back({allocator_.address(blocks_[event.buffer]), event.buffer});
+    awaited_.push_back({allocator_.address(blocks_[id]), id});
   }
-  allocator_.release(blocks_[event.buffer]);
-  blocks_[event.buffer] = kNullBlock;
+  allocator_.release(blocks_[id]);
+  blocks_[id] = kNullBlock;
 }
 
-void Placer::on(std::size_t at, const Mark& event) {
-  if (stopped_ || at > last_) return;
+void Placer::mark(std::size_t at, const Mark& event) {
   print_before(at);
   const PlacementPeaks since = peaks();
   if (event.moment != Moment::StretchBegins) {
@@ -130,6 +163,23 @@ void Placer::on(std::size_t at, const Mark& event) {
   reserved_at_ = at;
   const AllocatorStatistics now = allocator_.statistics();
   result_.marks.push_back({at, now.allocated, now.active, now.reserved, since});
+}
+
+void Placer::repeat(const std::vector<Asked>& requests) {
+  for (const Asked& request : requests) {
+    if (stopped_) return;
+    switch (request.what) {
+      case Asked::What::Allocate: allocate(request.event, request.buffer, request.stream); break;
+      case Asked::What::Release:
+        print_before(request.event);
+        for (StreamId stream = 0; stream < kStreams; ++stream) {
+          if ((request.waits_for >> stream & 1U) != 0) allocator_.record_stream(blocks_[request.buffer], stream);
+        }
+        release(request.buffer, request.waits_for);
+        break;
+      case Asked::What::Mark: mark(request.event, std::get<Mark>(schedule_.events[request.event])); break;
+    }
+  }
 }
 
 void Placer::note_retry(std::size_t at) {
@@ -190,6 +240,36 @@ Placement place(const Schedule& schedule, const PlacementOptions& options) {
   Placer placer(schedule, options, kToTheEnd);
   replay(schedule, placer);
   return placer.finish();
+}
+
+PlacementOptions other_end(PlacementOptions options) {
+  const bool at_sync = options.frees == StreamFrees::AtSync;
+  options.frees = at_sync ? StreamFrees::Immediate : StreamFrees::AtSync;
+  return options;
+}
+
+// Which uses a free waits for does not depend on the allocator: where frees complete at once, nothing else is asked of
+// the schedule's work. A replay that stops has not seen everything.
+BothPlacements place_both(const Schedule& schedule, const PlacementOptions& options) {
+  const PlacementOptions other = other_end(options);
+  const bool kept = other.frees == StreamFrees::Immediate && schedule.events.size() <= kMostKept;
+  std::vector<Asked> requests;
+  Placer placer(schedule, options, kToTheEnd);
+  if (kept) {
+    requests.reserve(2 * schedule.buffers.size());
+    placer.keep(requests);
+  }
+  replay(schedule, placer);
+  BothPlacements both{placer.finish(), std::nullopt};
+  if (!both.asked.waited) return both;
+  if (!kept || both.asked.failed_event) {
+    both.other = place(schedule, other);
+    return both;
+  }
+  Placer again(schedule, other, kToTheEnd);
+  again.repeat(requests);
+  both.other = again.finish();
+  return both;
 }
 
 AllocatorState allocator_after(const Schedule& schedule, const PlacementOptions& options, std::size_t event) {

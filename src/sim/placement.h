@@ -67,6 +67,14 @@ struct Placement {
 // Replays the device buffers of `schedule` on one allocator.
 [[nodiscard]] Placement place(const Schedule& schedule, const PlacementOptions& options);
 
+// A schedule in which frees wait is placed twice.
+struct BothPlacements {
+  Placement asked;                 // By `options`.
+  std::optional<Placement> other;  // The other end.
+};
+[[nodiscard]] BothPlacements place_both(const Schedule& schedule, const PlacementOptions& options);
+[[nodiscard]] PlacementOptions other_end(PlacementOptions options);
+
 // The allocator right after an event, with the buffer of each block that is handed out or awaits its free.
 struct AllocatorState {
   AllocatorStatistics statistics;
