@@ -84,6 +84,10 @@ TEST_CASE("a planned arena and a limit") {
   const Ran small = run(folder, "--ranks 2 --zero-stage 2 --capacity 640MiB");
   CHECK(small.code == 3);
   CHECK(small.out.find("out of memory") != std::string::npos);
+  // Less than what lies beside the allocator: nothing is left, and not less than that.
+  const Ran none = run(folder, "--ranks 2 --zero-stage 2 --capacity 100MiB");
+  CHECK(none.code == 3);
+  CHECK_MESSAGE(none.out.find("0 are taken of 0,") != std::string::npos, none.out);
 }
 
 TEST_CASE("what cannot be run is refused by name, before anything starts") {
