@@ -163,6 +163,8 @@ std::optional<RowKind> kind_of_row(std::string_view path) {
     return last == "wire_bytes" ? RowKind::Wire : RowKind::Calls;
   }
   if (!path.starts_with("memory.")) return std::nullopt;
+  if (last == "allocations") return RowKind::Calls;
+  if (last == "host_requested_total") return RowKind::Host;
   if (last.starts_with("peak_")) last.remove_prefix(5);
   for (const RowKind kind : {RowKind::Allocated, RowKind::Active, RowKind::Reserved, RowKind::Process}) {
     if (last == name(kind)) return kind;

@@ -218,6 +218,10 @@ struct Phase {
   Bytes peak_reserved;
   std::vector<PhasePrint> prints;
   std::vector<PhasePart> parts;  // Those that the phase has.
+  // Over all of the phase's steps, whatever is freed meanwhile. nullopt where the phase is a part of another.
+  std::optional<Bytes> requested_total;
+  std::optional<std::int64_t> allocations;
+  std::optional<Bytes> host_requested_total;  // Pinned, locked and pageable together, files apart.
 };
 
 struct TrafficRow {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/document.h"
-#include "core/process_bytes.h"
 #include "core/prediction.h"
+#include "core/process_bytes.h"
 #include "core/units.h"
 
 namespace dsplan {
@@ -39,6 +39,10 @@ struct FigurePhase {
   std::string name;  // "init", "first_step", "steady"
   std::vector<FigureMark> marks;
   Counters peak;  // Without Process, which has no peak of its own.
+  // What was asked for in all, whatever was freed meanwhile, and how often: every single size is in the sum.
+  std::optional<Bytes> requested_total;
+  std::optional<std::int64_t> allocations;
+  std::optional<Bytes> host_requested_total;  // Likewise, of the host's memory.
   friend bool operator==(const FigurePhase&, const FigurePhase&) = default;
 };
 

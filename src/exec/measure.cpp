@@ -53,8 +53,11 @@ void Measurer::on(std::size_t at, const Mark& event) {
     phase_requested_ = memory_.requested();
     file_read_ = runner_.file_read();
     file_written_ = runner_.file_written();
+    requested_total_ = memory_.requested_total();
+    allocations_ = memory_.allocations();
+    host_requested_total_ = memory_.host_requested_total();
     memory_.reset_peaks();
-    if (!repeated_) phases_.push_back({std::string(name(event.stretch)), {}, {}});
+    if (!repeated_) phases_.push_back({std::string(name(event.stretch)), {}, {}, {}, {}, {}});
     times_.push_back({event.stretch, 0, 0, 0, 0});
     peak_[Counter::Requested] = std::max(peak_[Counter::Requested].value_or(Bytes(0)), memory_.requested());
   }
@@ -65,6 +68,10 @@ void Measurer::on(std::size_t at, const Mark& event) {
   put(most, memory_.device_peaks());
   most[Counter::Requested] = phase_requested_;
   take_larger(phase.peak, most);
+  phase.requested_total = phase.requested_total.value_or(Bytes(0)) + (memory_.requested_total() - requested_total_);
+  phase.allocations = phase.allocations.value_or(0) + (memory_.allocations() - allocations_);
+  phase.host_requested_total =
+      phase.host_requested_total.value_or(Bytes(0)) + (memory_.host_requested_total() - host_requested_total_);
   if (saving_) return;
   if (stretch_ == Stretch::SecondStep) {
     step_read_ = runner_.file_read() - file_read_;

@@ -57,6 +57,9 @@ class Measurer : public Ignores<Signal, Await, Enter, Exit> {
   std::string peak_phase_;
   Bytes most_requested_;
   Bytes phase_requested_;
+  Bytes requested_total_;  // When the stretch began.
+  std::int64_t allocations_ = 0;
+  Bytes host_requested_total_;
   Bytes file_read_;  // When the stretch began.
   Bytes file_written_;
   std::optional<Bytes> step_read_;  // In the steady step.

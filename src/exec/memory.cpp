@@ -82,7 +82,13 @@ void RankMemory::count(const Held& what, BufferId id, bool allocated) {
     if (what.space == Space::Device) requested_ -= what.bytes;
   } else {
     roles[what.role] += what.bytes;
-    if (what.space == Space::Device) requested_ += what.bytes;
+    if (what.space == Space::Device) {
+      requested_ += what.bytes;
+      requested_total_ += what.bytes;
+      if (what.bytes > Bytes(0)) ++allocations_;
+    } else if (what.space != Space::Nvme) {
+      host_requested_total_ += what.bytes;
+    }
     if (requested_ > peak_requested_) {
       peak_requested_ = requested_;
       peak_by_role_ = by_role_;

@@ -102,6 +102,10 @@ class RankMemory {
   [[nodiscard]] Bytes requested() const { return requested_; }
   [[nodiscard]] const ByRole& peak_by_role() const { return peak_by_role_; }
   [[nodiscard]] Bytes peak_requested() const { return peak_requested_; }
+  // Since the start, whatever was released meanwhile; nothing of no bytes is asked for, as under PyTorch.
+  [[nodiscard]] Bytes requested_total() const { return requested_total_; }
+  [[nodiscard]] std::int64_t allocations() const { return allocations_; }
+  [[nodiscard]] Bytes host_requested_total() const { return host_requested_total_; }  // Files apart.
   // As the allocator counts (sim/allocator.h). `reserved` is what was taken from the backend. An arena is one segment,
   // its blocks are multiples of 512 bytes; plain buffers are all segments of their own, of their own size.
   [[nodiscard]] AllocatorStatistics device() const;
@@ -141,6 +145,9 @@ class RankMemory {
   std::vector<Held> held_;  // By BufferId.
   Bytes requested_;
   Bytes peak_requested_;
+  Bytes requested_total_;
+  std::int64_t allocations_ = 0;
+  Bytes host_requested_total_;
   ByRole by_role_;
   ByRole peak_by_role_;
   ByRole host_by_role_;

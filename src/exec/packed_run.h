@@ -28,7 +28,7 @@ void fields(Archive& archive, FigureMark& mark) {
 }
 template <class Archive>
 void fields(Archive& archive, FigurePhase& phase) {
-  archive(phase.name, phase.marks, phase.peak);
+  archive(phase.name, phase.marks, phase.peak, phase.requested_total, phase.allocations, phase.host_requested_total);
 }
 template <class Archive>
 void fields(Archive& archive, TrafficFigure& row) {

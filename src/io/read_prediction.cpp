@@ -108,6 +108,9 @@ class Reader {
       FigurePhase phase;
       phase.name = reader.string("name").value_or("");
       for (std::size_t i = 0; i < kPeaks.size(); ++i) phase.peak[kPeaks[i]] = detail::bytes(reader, kPeakKeys[i]);
+      phase.requested_total = detail::bytes(reader, "requested_total");
+      phase.allocations = reader.integer("allocations", 0, INT64_MAX);
+      phase.host_requested_total = detail::bytes(reader, "host_requested_total");
       if (const Value* marks = reader.array("marks")) read_marks(*marks, phase);
       (void)reader.array("parts");             // Nor the peaks of parts.
       (void)reader.array("see_memory_usage");  // The framework's own lines: no receipt has them.

@@ -283,6 +283,9 @@ class Reader {
         if (other.name == phase.name) reader.fault("name", fmt::format("phase \"{}\" stands twice", phase.name));
       }
       read_counters(reader, "peak_", kPeaks, phase.peak);
+      phase.requested_total = bytes(reader, "requested_total");
+      phase.allocations = reader.integer("allocations", 0, INT64_MAX);
+      phase.host_requested_total = bytes(reader, "host_requested_total");
       if (const Value* marks = reader.array("marks")) read_marks(*marks, phase);
       reader.refuse_unread("a phase");
       into.phases.push_back(std::move(phase));

@@ -170,7 +170,10 @@ Json phases_value(const std::vector<Phase>& phases) {
                     {"peak_requested", phase.peak_requested.value()},
                     {"peak_allocated", phase.peak_allocated.value()},
                     {"peak_active", phase.peak_active.value()},
-                    {"peak_reserved", phase.peak_reserved.value()}});
+                    {"peak_reserved", phase.peak_reserved.value()},
+                    {"requested_total", optional(phase.requested_total)},
+                    {"allocations", phase.allocations ? Json(*phase.allocations) : Json()},
+                    {"host_requested_total", optional(phase.host_requested_total)}});
   }
   return list;
 }

@@ -51,6 +51,9 @@ Json phases_of(const std::vector<FigurePhase>& phases) {
     }
     Json one = {{"name", phase.name}, {"marks", std::move(marks)}};
     add_counters(phase.peak, "peak_", 4, one);
+    if (phase.requested_total) one["requested_total"] = phase.requested_total->value();
+    if (phase.allocations) one["allocations"] = *phase.allocations;
+    if (phase.host_requested_total) one["host_requested_total"] = phase.host_requested_total->value();
     list.push_back(std::move(one));
   }
   return list;

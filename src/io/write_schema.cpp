@@ -167,7 +167,10 @@ Json phases() {
                                  {"peak_requested", count()},
                                  {"peak_allocated", count()},
                                  {"peak_active", count()},
-                                 {"peak_reserved", count()}})));
+                                 {"peak_reserved", count()},
+                                 {"requested_total", count_or_null()},
+                                 {"allocations", count_or_null()},
+                                 {"host_requested_total", count_or_null()}})));
 }
 
 // Only with --explain fragmentation.

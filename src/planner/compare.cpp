@@ -35,6 +35,9 @@ FigurePhase figures_of(const Phase& phase, const Prediction& p) {
   figures.peak[Counter::Allocated] = phase.peak_allocated;
   figures.peak[Counter::Active] = phase.peak_active;
   figures.peak[Counter::Reserved] = phase.peak_reserved;
+  figures.requested_total = phase.requested_total;
+  figures.allocations = phase.allocations;
+  figures.host_requested_total = phase.host_requested_total;
   return figures;
 }
 

@@ -89,12 +89,12 @@ void RowMaker::phases() {
   for (const FigurePhase& predicted : predicted_.phases) {
     const auto measured = std::find_if(measured_.phases.begin(), measured_.phases.end(),
                                        [&](const FigurePhase& phase) { return phase.name == predicted.name; });
-    phase(predicted, measured == measured_.phases.end() ? FigurePhase{predicted.name, {}, {}} : *measured);
+    phase(predicted, measured == measured_.phases.end() ? FigurePhase{predicted.name, {}, {}, {}, {}, {}} : *measured);
   }
   for (const FigurePhase& measured : measured_.phases) {
     const bool known = std::any_of(predicted_.phases.begin(), predicted_.phases.end(),
                                    [&](const FigurePhase& phase) { return phase.name == measured.name; });
-    if (!known) phase({measured.name, {}, {}}, measured);
+    if (!known) phase({measured.name, {}, {}, {}, {}, {}}, measured);
   }
 }
 
@@ -126,6 +126,16 @@ void RowMaker::phase(const FigurePhase& predicted, const FigurePhase& measured) 
   const std::size_t from = rows_.size();
   counters(base + "peak_", predicted.peak, measured.peak,
            {Counter::Requested, Counter::Allocated, Counter::Active, Counter::Reserved});
+  // Receipts had none before they were counted.
+  if (measured.requested_total) {
+    add(base + "requested_total", RowKind::Requested, value_of(predicted.requested_total),
+        value_of(measured.requested_total));
+  }
+  if (measured.allocations) add(base + "allocations", RowKind::Calls, predicted.allocations, measured.allocations);
+  if (measured.host_requested_total) {
+    add(base + "host_requested_total", RowKind::Host, value_of(predicted.host_requested_total),
+        value_of(measured.host_requested_total));
+  }
   const bool last = !measured_.phases.empty() && measured_.phases.back().name == measured.name;
   if (!receipt_.complete && last) set_aside(from, kEndedEarly);
 }

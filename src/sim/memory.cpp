@@ -7,8 +7,13 @@ namespace dsplan {
 
 void MemoryMeter::on(std::size_t at, const Allocate& event) {
   const Buffer& buffer = schedule_.buffers[event.buffer];
-  if (buffer.space != Space::Device) return;
+  if (buffer.space != Space::Device) {
+    if (buffer.space != Space::Nvme) host_requested_total_ += buffer.size;
+    return;
+  }
   requested_ += buffer.size;
+  requested_total_ += buffer.size;
+  if (buffer.size > Bytes(0)) ++allocations_;
   allocated_ += rounded_to_block(buffer.size);
   by_role_[buffer.role] += buffer.size;
   most_requested_ = std::max(most_requested_, requested_);
@@ -41,6 +46,10 @@ void MemoryMeter::on(std::size_t at, const Mark& event) {
     Phase& phase = phases_.back();
     phase.peak_requested = std::max(phase.peak_requested, since.requested);
     phase.peak_allocated = std::max(phase.peak_allocated, since.allocated);
+    phase.requested_total = phase.requested_total.value_or(Bytes(0)) + std::exchange(requested_total_, Bytes(0));
+    phase.allocations = phase.allocations.value_or(0) + std::exchange(allocations_, 0);
+    phase.host_requested_total =
+        phase.host_requested_total.value_or(Bytes(0)) + std::exchange(host_requested_total_, Bytes(0));
   }
   // The middle steps are one phase, with the marks of its first step.
   if (event.stretch == Stretch::MiddleStep && stretch_ == Stretch::MiddleStep) {
@@ -50,7 +59,7 @@ void MemoryMeter::on(std::size_t at, const Mark& event) {
   }
   if (event.moment == Moment::StretchBegins) {
     stretch_ = event.stretch;
-    phases_.push_back({std::string(name(event.stretch)), {}, requested_, allocated_, {}, {}, {}, {}});
+    phases_.push_back({std::string(name(event.stretch)), {}, requested_, allocated_, {}, {}, {}, {}, {}, {}, {}});
     if (!only_ && event.stretch == Stretch::Save) inside_ = false;  // Saving counts only where it is asked for.
   }
   if (only_) {

@@ -1,5 +1,6 @@
 // The memory meter: adds and subtracts buffer sizes while a schedule is replayed, in requested bytes and rounded to the
-// allocator's 512-byte blocks, by role, on the device. It knows nothing of models or of ZeRO.
+// allocator's 512-byte blocks, by role, on the device; of the host it counts only what a phase asks for in all. It knows
+// nothing of models or of ZeRO.
 #pragma once
 
 #include <optional>
@@ -57,6 +58,9 @@ class MemoryMeter : public Ignores<Compute, Communicate, Signal, Await, Enter, E
   std::vector<Phase> phases_;
   Bytes most_requested_;  // Since the last mark, as the next.
   Bytes most_allocated_;
+  Bytes requested_total_;
+  std::int64_t allocations_ = 0;
+  Bytes host_requested_total_;
 };
 
 // The buffers on the device that are live right after event `at`, in order of allocation.

@@ -60,6 +60,8 @@ class Meter(TorchDispatchMode):
         self.references = {}
         self.live = 0
         self.peak = 0
+        self.requested_total = 0  # Of all storages, whatever was freed meanwhile.
+        self.allocations = 0
         self.log = []
         self.unknown = set()
 
@@ -116,6 +118,8 @@ class Meter(TorchDispatchMode):
 
         self.references[key] = weakref.ref(storage, ended)
         self.live += size
+        self.requested_total += size
+        self.allocations += 1
         return size
 
     def mark(self, text):

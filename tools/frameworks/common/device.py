@@ -79,6 +79,12 @@ class Cuda:
         stats = self.torch.cuda.memory_stats(0)
         return {counter: stats.get(f"{self.row(counter)}.all.peak", 0) for counter in PEAKS}
 
+    def totals(self):
+        """Since the start, whatever was freed meanwhile: every single size is in the sum."""
+        stats = self.torch.cuda.memory_stats(0)
+        return {"requested_total": stats.get("requested_bytes.all.allocated", 0),
+                "allocations": stats.get("allocation.all.allocated", 0)}
+
     @staticmethod
     def row(counter):
         return {"requested": "requested_bytes", "allocated": "allocated_bytes", "active": "active_bytes",
@@ -148,6 +154,9 @@ class Metered:
 
     def peaks(self):
         return {**NONE, "requested": max(self.meter.peak, self.meter.live)}
+
+    def totals(self):
+        return {"requested_total": self.meter.requested_total, "allocations": self.meter.allocations}
 
     def reset_peaks(self):
         self.meter.peak = self.meter.live

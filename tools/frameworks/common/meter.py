@@ -16,6 +16,8 @@ class StorageMeter(TorchDispatchMode):
         self.known = {}
         self.live = 0
         self.peak = 0
+        self.requested_total = 0
+        self.allocations = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
@@ -37,4 +39,6 @@ class StorageMeter(TorchDispatchMode):
 
         self.known[key] = weakref.ref(storage, ended)
         self.live += size
+        self.requested_total += size
+        self.allocations += 1
         self.peak = max(self.peak, self.live)

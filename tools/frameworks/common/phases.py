@@ -31,6 +31,7 @@ class Phases:
         self.marks = []
         self.device.synchronize()
         self.device.reset_peaks()
+        before = self.device.totals()
         self.mark("begin")
         started = time.perf_counter_ns()
         try:
@@ -43,7 +44,8 @@ class Phases:
         finally:
             peaks = self.device.peaks()
             marks, self.marks = self.marks, None
-            self.receipt.add_phase({"name": name, "marks": marks,
+            totals = {key: value - before[key] for key, value in self.device.totals().items()}
+            self.receipt.add_phase({"name": name, "marks": marks, **totals,
                                     **{"peak_" + counter: peaks[counter] for counter in PEAKS}}, self.rank)
 
     def persistent(self):

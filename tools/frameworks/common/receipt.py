@@ -18,6 +18,7 @@ MARKS = ("begin", "before batch", "before forward", "after forward", "before bac
          "before step", "after step", "end")
 COUNTERS = ("requested", "allocated", "active", "reserved", "process")
 PEAKS = COUNTERS[:-1]  # The process has no peak of its own: the highest mark stands for it.
+TOTALS = ("requested_total", "allocations", "host_requested_total")  # Of a phase; receipts had none before they were counted.
 LEVELS = ("threads", "virtual", "nccl", "tcp", "framework")
 DEVICES = ("cuda", "cpu", "fake")
 OUTCOMES = ("ran", "out_of_memory", "error")
@@ -309,7 +310,10 @@ def check_memory(check, path, memory, complete):
     named = []
     for at, phase in enumerate(memory["phases"]):
         where = f"{path}.phases[{at}]"
-        if check.keys(where, phase, ("name", "marks") + tuple("peak_" + counter for counter in PEAKS)):
+        counted = {key: phase[key] for key in phase if key in TOTALS} if isinstance(phase, dict) else {}
+        for key, value in counted.items():
+            check.whole(f"{where}.{key}", value)
+        if check.keys(where, phase, ("name", "marks", *counted) + tuple("peak_" + counter for counter in PEAKS)):
             check_phase(check, where, phase)
             named.append(phase["name"])
     if complete and tuple(named) != PHASES:

@@ -29,6 +29,9 @@ class Counting:
     def peaks(self):
         return {"requested": self.live, "allocated": self.live, "active": self.live, "reserved": self.live + 1}
 
+    def totals(self):
+        return {"requested_total": 2 * self.live, "allocations": self.live // 1024}
+
     def reset_peaks(self):
         pass
 
