@@ -279,14 +279,14 @@ std::string moment(const Prediction& prediction) {
 namespace {
 
 std::string phase_table(const std::vector<Phase>& phases) {
-  constexpr const char* kRow = "  {:<24}{:>14}{:>14}{:>14}\n";
-  std::string text = "\n" + fmt::format(kRow, "peaks by phase", "requested", "allocated", "reserved");
+  constexpr const char* kRow = "  {:<22}{:>14}{:>14}{:>14}{:>14}\n";
+  std::string text = "\n" + fmt::format(kRow, "peaks by phase", "requested", "allocated", "reserved", "asked in all");
   for (const Phase& phase : phases) {
     text += fmt::format(kRow, spaced(phase.name), human(phase.peak_requested), human(phase.peak_allocated),
-                        human(phase.peak_reserved));
+                        human(phase.peak_reserved), phase.requested_total ? human(*phase.requested_total) : "-");
     for (const PhasePart& part : phase.parts) {
       text += fmt::format(kRow, "  " + part.name, human(part.peak.requested), human(part.peak.allocated),
-                          human(part.peak.reserved));
+                          human(part.peak.reserved), "-");
     }
   }
   return text;
