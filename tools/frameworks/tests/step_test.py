@@ -30,7 +30,7 @@ def configurations(names):
     for name in names or CASES:
         case = CASES[name]
         training = {key: value for key, value in case["training"].items() if value is not None}
-        if "transformers_version" in training or training["loss"] == "liger":
+        if "transformers_version" in training or "tp" in case["training"] or training["loss"] == "liger":
             continue
         if case.get("reentrant"):
             training["checkpoint_impl"] = "reentrant"
@@ -69,6 +69,9 @@ def differences(receipt, prediction):
     for phase, theirs in zip(predicted["phases"], memory["phases"]):
         if phase["name"] == "init" and theirs["peak_requested"] != phase["marks"][-1]["requested"]:
             yield f"init: measured a peak of {theirs['peak_requested']}, predicted {phase['marks'][-1]['requested']}"
+        for total in ("requested_total", "allocations"):
+            if phase["name"] != "init" and theirs[total] != phase[total]:  # Models are moved to the device here.
+                yield f"{phase['name']}, {total}: measured {theirs[total]}, predicted {phase[total]}"
         found = [(mark["name"], mark["requested"]) for mark in theirs["marks"]]
         for at, mark in enumerate((mark["name"], mark["requested"]) for mark in phase["marks"]):
             if at >= len(found) or found[at] != mark:
