@@ -235,6 +235,59 @@ TEST_CASE("what does not fit at the high end is tried at the low one, and both c
   CHECK(predict(model, job, 0).verdict == Verdict::Fits);
 }
 
+TEST_CASE("the other end repeats what was asked at the first, to the same end as a replay of its own") {
+  const auto told = [](const Placement& p) {
+    const auto peaks = [](const PlacementPeaks& of) {
+      return fmt::format("{} {} {} at {};", of.allocated.value(), of.active.value(), of.reserved.value(),
+                         of.reserved_at);
+    };
+    std::string text = fmt::format("{} retries, first {}, failed {}, {} {}, {}", p.retries, p.first_retry.value_or(0),
+                                   p.failed_event.value_or(0), p.failed_request.value(), p.missing.value(), p.waited);
+    text += peaks(p.peak);
+    for (const PlacementPeaks& one : p.by_stretch) text += peaks(one);
+    for (const PlacementMark& mark : p.marks) {
+      text += fmt::format("\n{}: {} {} {} ", mark.event, mark.allocated.value(), mark.active.value(),
+                          mark.reserved.value()) +
+              peaks(mark.since);
+    }
+    for (const PlacementPrint& print : p.prints) {
+      text += fmt::format("\n{} {} {} {}", print.allocated.value(), print.reserved.value(),
+                          print.peak_allocated.value(), print.peak_reserved.value());
+    }
+    return text;
+  };
+  const ModelSpec model = lowered::bundled("llama-3.2-1b");
+  std::set<std::int64_t> retries;
+  bool failed = false;
+  for (const int stage : {1, 2, 3}) {
+    Job job = overlapping(stage, true);
+    job.training.zero.reduce_bucket_size = Elements(50'000'000);
+    job.training.zero.prefetch_bucket_size = Elements(50'000'000);
+    const Schedule schedule = lowered::all_ranks(model, job).front();
+    REQUIRE_FALSE(schedule.prints.empty());
+    PlacementOptions options;
+    const Placement most = place(schedule, options);
+    REQUIRE(most.waited);
+    for (const std::int64_t percent : {101, 99, 95, 90, 80, 60}) {
+      options.limit = options.device = Bytes(most.peak.reserved.value() / 100 * percent);
+      for (const StreamFrees frees : {StreamFrees::AtSync, StreamFrees::Immediate}) {
+        options.frees = frees;
+        const BothPlacements both = place_both(schedule, options);
+        CAPTURE(stage);
+        CAPTURE(percent);
+        CHECK(told(both.asked) == told(place(schedule, options)));
+        REQUIRE(both.other.has_value() == both.asked.waited);
+        if (!both.other) continue;
+        CHECK(told(*both.other) == told(place(schedule, other_end(options))));
+        retries.insert(both.other->retries);
+        failed = failed || both.other->failed_event.has_value();
+      }
+    }
+  }
+  CHECK(retries.size() > 1);
+  CHECK(failed);
+}
+
 TEST_CASE("arguments of DeepSpeed's checkpoints are copied to the host and back on a stream of their own") {
   const ModelSpec llama = lowered::bundled("tiny-llama");
   Job job = overlapping(1, false);
