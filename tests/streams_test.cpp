@@ -233,6 +233,14 @@ TEST_CASE("what does not fit at the high end is tried at the low one, and both c
   CHECK(tight.verdict_reason.find("not at all if frees that wait for another stream end at once") != std::string::npos);
   job.stream_frees = StreamFrees::Immediate;
   CHECK(predict(model, job, 0).verdict == Verdict::Fits);
+  // Less than either end reserves without a limit: both give their cache back.
+  job.capacity = *free.peak->reserved_low + beside - Bytes(64 << 20);
+  const Prediction low = predict(model, job, 0);
+  REQUIRE(low.verdict == Verdict::FitsWithRetries);
+  CHECK(low.retries > 0);
+  job.stream_frees = StreamFrees::AtSync;
+  const Prediction both = predict(model, job, 0);
+  CHECK(both.retries_low == low.retries);
 }
 
 TEST_CASE("the other end repeats what was asked at the first, to the same end as a replay of its own") {

@@ -40,7 +40,18 @@ PlacementOptions without_limit(const Job& job) {
   return options;
 }
 
-void judge(const Schedule& schedule, const ModelSpec& model, const Job& job, const Placement& unlimited,
+namespace {
+
+// Saving included: what never exceeds a limit is the same under it.
+Bytes most_of(const Placement& placement) {
+  Bytes most = placement.peak.reserved;
+  for (const PlacementPeaks& one : placement.by_stretch) most = std::max(most, one.reserved);
+  return most;
+}
+
+}  // namespace
+
+void judge(const Schedule& schedule, const ModelSpec& model, const Job& job, const BothPlacements& unlimited,
            Prediction& p) {
   const std::optional<VerdictLimit> limit = verdict_limit(p);
   if (!limit) {
@@ -48,7 +59,7 @@ void judge(const Schedule& schedule, const ModelSpec& model, const Job& job, con
     p.verdict_reason = "no capacity is known: name --hardware, --cluster or --capacity";
     return;
   }
-  const Bytes most = unlimited.peak.reserved;
+  const Bytes most = unlimited.asked.peak.reserved;
   const bool fraction = job.allocator.memory_fraction.value_or(1) < 1;
   if (!fraction && most <= limit->limit) {
     p.verdict = Verdict::Fits;
@@ -59,11 +70,12 @@ void judge(const Schedule& schedule, const ModelSpec& model, const Job& job, con
   options.config = job.allocator;
   options.limit = limit->limit;
   options.device = limit->device;
-  const BothPlacements both = place_both(schedule, options);
-  const Placement& limited = both.asked;
-  const bool from_high = both.other && options.frees == StreamFrees::AtSync;
-  p.retries = limited.retries;
-  p.retries_low = from_high ? both.other->retries : limited.retries;
+  const Placement limited = place(schedule, options);
+  p.retries = p.retries_low = limited.retries;
+  if (limited.waited && options.frees == StreamFrees::AtSync) {
+    const bool fits = !fraction && unlimited.other && most_of(*unlimited.other) <= limit->limit;
+    p.retries_low = fits ? 0 : place(schedule, other_end(options)).retries;
+  }
   if (limited.failed_event) {
     p.verdict = Verdict::DoesNotFit;
     p.verdict_reason = fmt::format("tried to allocate {}, {} missing, at {}", human(limited.failed_request),

@@ -27,9 +27,10 @@ namespace dsplan {
 // The job's allocator, without its memory fraction, which is a limit too.
 [[nodiscard]] PlacementOptions without_limit(const Job& job);
 
-// p.verdict with its reason, by replay under the limit, through flushes and retries, in every phase. `unlimited`: the
-// placement without a limit.
-void judge(const Schedule& schedule, const ModelSpec& model, const Job& job, const Placement& unlimited, Prediction& p);
+// p.verdict with its reason, by replay under the limit, through flushes and retries, in every phase. `unlimited`: both
+// ends without a limit.
+void judge(const Schedule& schedule, const ModelSpec& model, const Job& job, const BothPlacements& unlimited,
+           Prediction& p);
 
 // What the ranks of one node need together.
 struct NodeMemory {

@@ -256,7 +256,7 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
   if (job.placement == PlacementKind::Planned) {
     judge_planned(plan_arena(schedule, placement.peak.reserved), p);
   } else {
-    judge(schedule, model, job, placement, p);
+    judge(schedule, model, job, both, p);
   }
   judge_host(job, p);
   p.time = ground.time.time;

@@ -113,7 +113,7 @@ Prediction predict_graph(const OpGraph& file, const BuiltOpGraph& built, const G
     }
   }
   add_peak(schedule, built.model, plain, meter, ends_of(schedule, {placement, std::nullopt}, options, std::nullopt), p);
-  judge(schedule, built.model, plain, placement, p);
+  judge(schedule, built.model, plain, {placement, std::nullopt}, p);
   p.not_modelled.push_back({"time", "of a graph alone: a step also has an optimizer, ranks and micro-batches"});
   for (const char* what : recipes.unknown()) {
     p.not_modelled.push_back({"memory.peak.temporaries", fmt::format("{}: the GPU alone knows its size", what)});
