@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/prediction.h"
 #include "core/schedule.h"
 
@@ -19,7 +21,11 @@ Surroundings look(const Schedule& schedule, std::size_t event) {
   Surroundings s;
   std::vector<ModuleId> stack;
   std::vector<ModuleId> recompute;
-  for (std::size_t at = 0; at <= event && at < schedule.events.size(); ++at) {
+  if (schedule.events.empty()) return s;
+  const std::size_t last = std::min(event, schedule.events.size() - 1);
+  std::size_t first = last;  // No module is open at a mark: nothing before the latest one matters.
+  while (first > 0 && !std::holds_alternative<Mark>(schedule.events[first])) --first;
+  for (std::size_t at = first; at <= last; ++at) {
     if (const auto* mark = std::get_if<Mark>(&schedule.events[at])) {
       s.mark = *mark;
       stack.clear();

@@ -91,12 +91,7 @@ std::vector<LiveBuffer> group_live(const Schedule& schedule, const ModelSpec& mo
 
 HeldForBackward held_for_backward(const Schedule& schedule, const ModelSpec& model) {
   const std::size_t begins = mark_of(schedule, Moment::BackwardBegins);
-  std::size_t step_begins = 0;
-  for (std::size_t at = 0; at < begins; ++at) {
-    const auto* mark = std::get_if<Mark>(&schedule.events[at]);
-    if (mark != nullptr && mark->stretch == Stretch::SecondStep && mark->moment == Moment::StretchBegins)
-      step_begins = at;
-  }
+  const std::size_t step_begins = std::min(begins, mark_of(schedule, Moment::StretchBegins));
   // Made since the step began, still there, and not part of what survives it.
   std::vector<bool> held(schedule.buffers.size(), false);
   for (std::size_t at = step_begins; at < begins; ++at) {

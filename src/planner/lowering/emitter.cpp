@@ -11,7 +11,7 @@ namespace dsplan {
 
 Emitter::Emitter(std::size_t events) {
   schedule_.events.reserve(events);
-  schedule_.accesses.reserve(events * 2);
+  schedule_.accesses.reserve(events);
   schedule_.buffers.reserve(events / 3);
   states_.reserve(events / 3);
 }

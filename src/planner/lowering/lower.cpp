@@ -292,9 +292,10 @@ Schedule lower_shapes(const ModelSpec& whole, const Job& job, const std::vector<
   // Regions are the same at every length.
   const Checkpointing checkpointing = checkpointing_of(job.training, *shapes.front().graph);
   refuse_unreachable(*shapes.front().graph, checkpointing);
-  const std::size_t recomputed = checkpointing.groups.empty() ? 0 : 4;
-  Emitter emitter(shapes.front().graph->nodes.size() * (9 + recomputed) * micro_batches + model.parameters.size() * 12 +
-                  1024);
+  // Enough for ZeRO-3 with its streams: a schedule that outgrows this is copied whole.
+  const std::size_t recomputed = checkpointing.groups.empty() ? 0 : 5;
+  Emitter emitter(shapes.front().graph->nodes.size() * (11 + recomputed) * micro_batches +
+                  model.parameters.size() * 12 + 1024);
   emitter.attach(recording);
   emitter.at(Pass::Setup);
   emitter.mark(Moment::StretchBegins, Stretch::Init);
