@@ -13,7 +13,15 @@
 
 namespace audited {
 
-inline std::vector<dsplan::Schedule> ranks(const dsplan::ModelSpec& model, const dsplan::Job& job) {
+using dsplan::Role;
+
+// The batch and the workspaces are no runtime's.
+inline const std::vector<Role> kStates = {Role::Parameters, Role::Gradients, Role::Optimizer, Role::RuntimeBuffers};
+inline const std::vector<Role> kOfRuntimes = {Role::Parameters, Role::Gradients, Role::Optimizer, Role::RuntimeBuffers,
+                                              Role::Temporaries};
+
+inline std::vector<dsplan::Schedule> ranks(const dsplan::ModelSpec& model, const dsplan::Job& job,
+                                           const std::vector<Role>& roles = kOfRuntimes) {
   using namespace dsplan;
   std::vector<Schedule> schedules = lowered::all_ranks(model, job);
   const Footprint formulas = footprint(model, job);
@@ -22,8 +30,7 @@ inline std::vector<dsplan::Schedule> ranks(const dsplan::ModelSpec& model, const
     CHECK_MESSAGE(findings.empty(), (findings.empty() ? std::string() : findings.front().text));
     MemoryMeter meter(schedule);
     replay(schedule, meter);
-    for (const Role role :
-         {Role::Parameters, Role::Gradients, Role::Optimizer, Role::RuntimeBuffers, Role::Temporaries}) {
+    for (const Role role : roles) {
       CHECK(meter.by_role()[role] == formulas.persistent[role]);
     }
   }

@@ -265,7 +265,8 @@ TEST_CASE("what a rank measured goes through bytes and is the same") {
   f.persistent[Counter::Requested] = Bytes(1);
   f.peak[Counter::Process] = Bytes(2);
   f.peak_phase = "steady";
-  f.phases = {{"init", {{"begin", f.persistent}, {"end", f.peak}}, f.peak}, {"steady", {}, {}}};
+  f.phases = {{"init", {{"begin", f.persistent}, {"end", f.peak}}, f.peak, Bytes(15), 16, Bytes(17)},
+              {"steady", {}, {}, {}, {}, {}}};
   f.host.pinned = Bytes(5);
   f.host.pinned_requested = Bytes(4);
   f.host.pageable = Bytes(6);

@@ -5,13 +5,6 @@
 #include <utility>
 
 namespace dsplan::exec {
-namespace {
-
-static_assert(kStreams <= 8, "a set of streams is one byte");
-
-constexpr std::uint8_t bit(StreamId stream) { return static_cast<std::uint8_t>(1U << stream); }
-
-}  // namespace
 
 Signals::Signals(Device& device, const Schedule& schedule) : device_(device) {
   if (device.synchronous()) return;
@@ -57,7 +50,7 @@ void PlaceOrder::work(StreamId stream, std::span<const Access> reads, std::span<
   for (const std::span<const Access> list : {reads, writes}) {
     for (const Access& access : list) {
       if (access.buffer >= users_.size()) users_.resize(std::size_t{access.buffer} * 2 + 1);
-      users_[access.buffer] |= bit(stream);
+      users_[access.buffer] |= bit_of(stream);
     }
   }
 }
@@ -65,7 +58,7 @@ void PlaceOrder::work(StreamId stream, std::span<const Access> reads, std::span<
 // A stream that waits for another waits for all that it has by now: nothing is kept of earlier waits.
 void PlaceOrder::take(Bytes begin, Bytes end, StreamId stream) {
   if (device_.synchronous()) return;
-  Streams before = 0;
+  StreamSet before = 0;
   auto at = places_.upper_bound(begin);
   if (at != places_.begin() && std::prev(at)->second.end > begin) --at;
   while (at != places_.end() && at->first < end) {
@@ -76,7 +69,7 @@ void PlaceOrder::take(Bytes begin, Bytes end, StreamId stream) {
     if (place.end > end) at = places_.emplace(end, Place{place.end, place.users}).first;
   }
   for (StreamId other = 0; other < kStreams; ++other) {
-    if (other == stream || (before & bit(other)) == 0) continue;
+    if (other == stream || (before & bit_of(other)) == 0) continue;
     while (events_.size() <= other) events_.push_back(device_.create_event());
     device_.record(events_[other], other);
     device_.wait(stream, events_[other]);
@@ -85,7 +78,7 @@ void PlaceOrder::take(Bytes begin, Bytes end, StreamId stream) {
 
 void PlaceOrder::leave(BufferId id, Bytes begin, Bytes end) {
   if (device_.synchronous() || id >= users_.size()) return;
-  places_[begin] = {end, std::exchange(users_[id], Streams{0})};
+  places_[begin] = {end, std::exchange(users_[id], StreamSet{0})};
 }
 
 }  // namespace dsplan::exec

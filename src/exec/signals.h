@@ -10,6 +10,7 @@
 
 #include "core/schedule.h"
 #include "exec/device.h"
+#include "sim/stream_waits.h"
 
 namespace dsplan::exec {
 
@@ -50,14 +51,13 @@ class PlaceOrder {
   void leave(BufferId id, Bytes begin, Bytes end);
 
  private:
-  using Streams = std::uint8_t;  // A bit for each.
   struct Place {
     Bytes end;
-    Streams users = 0;
+    StreamSet users = 0;
   };
 
   Device& device_;
-  std::vector<Streams> users_;     // By buffer.
+  std::vector<StreamSet> users_;   // By buffer.
   std::map<Bytes, Place> places_;  // Left, by their beginning; disjoint.
   std::vector<dsplan_event*> events_;
 };

@@ -94,13 +94,13 @@ Prediction predict_graph(const OpGraph& file, const BuiltOpGraph& built, const G
   replay(schedule, meter, above);
   const Job plain;  // PyTorch's own allocator with its defaults.
   const PlacementOptions options = without_limit(plain);
-  const Placement placement = place(schedule, options);
+  const BothPlacements both = place_both(schedule, options);
   p.events = schedule.events.size();
   p.buffers = schedule.buffers.size();
   p.persistent.by_role = meter.by_role();
   p.persistent.allocated = meter.allocated();
   p.states.gradients = meter.by_role()[Role::Gradients];
-  p.phases = with_allocator(meter.phases(), schedule, placement);
+  p.phases = with_allocator(meter.phases(), schedule, both.asked);
   p.communication.emplace();
   p.held_for_backward = held(schedule, built.model);
   p.saved = saved_tensors(built.model, built.graph, recipes, built.checkpoint, built.names);
@@ -112,8 +112,8 @@ Prediction predict_graph(const OpGraph& file, const BuiltOpGraph& built, const G
       p.not_modelled.push_back({what, "no output requires a gradient: there is no backward"});
     }
   }
-  add_peak(schedule, built.model, plain, meter, ends_of(schedule, {placement, std::nullopt}, options, std::nullopt), p);
-  judge(schedule, built.model, plain, {placement, std::nullopt}, p);
+  add_peak(schedule, built.model, plain, meter, ends_of(schedule, both, options, std::nullopt), p);
+  judge(schedule, built.model, plain, both, p);
   p.not_modelled.push_back({"time", "of a graph alone: a step also has an optimizer, ranks and micro-batches"});
   for (const char* what : recipes.unknown()) {
     p.not_modelled.push_back({"memory.peak.temporaries", fmt::format("{}: the GPU alone knows its size", what)});

@@ -20,7 +20,7 @@ StreamSet AllocatorStreams::record_uses(BufferId buffer, BlockId block) {
     if (waits_->waited(owner, use)) continue;
     allocator_.record_stream(block, use.stream);
     if (frees_ == StreamFrees::AtSync) queues_[use.stream].push_back({owner, use});
-    waits |= static_cast<StreamSet>(1U << use.stream);
+    waits |= bit_of(use.stream);
   }
   return waits;
 }

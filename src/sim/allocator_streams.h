@@ -19,9 +19,6 @@
 
 namespace dsplan {
 
-using StreamSet = std::uint8_t;  // A bit for each stream.
-static_assert(kStreams <= 8);
-
 class AllocatorStreams {
  public:
   AllocatorStreams(CachingAllocator& allocator, StreamFrees frees) : allocator_(allocator), frees_(frees) {

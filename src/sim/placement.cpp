@@ -42,10 +42,9 @@ class Placer : public Ignores<Enter, Exit> {
   }
   void on(std::size_t at, const Release& event) {
     if (stopped_ || at > last_ || blocks_[event.buffer] == kNullBlock) return;
-    print_before(at);
     const StreamSet waits_for = streams_.releasing(event.buffer, blocks_[event.buffer]);
     note({static_cast<std::uint32_t>(at), event.buffer, Asked::What::Release, 0, waits_for});
-    release(event.buffer, waits_for);
+    release(at, event.buffer, waits_for);
   }
   void on(std::size_t at, const Mark& event) {
     if (stopped_ || at > last_) return;
@@ -82,7 +81,7 @@ class Placer : public Ignores<Enter, Exit> {
     if (requests_ != nullptr) requests_->push_back(request);
   }
   void allocate(std::size_t at, BufferId buffer, StreamId stream);
-  void release(BufferId buffer, StreamSet waits_for);
+  void release(std::size_t at, BufferId buffer, StreamSet waits_for);
   void mark(std::size_t at, const Mark& event);
   void fail(std::size_t at, Bytes request);
   void note_retry(std::size_t at);
@@ -136,7 +135,8 @@ void Placer::allocate(std::size_t at, BufferId id, StreamId stream) {
   }
 }
 
-void Placer::release(BufferId id, StreamSet waits_for) {
+void Placer::release(std::size_t at, BufferId id, StreamSet waits_for) {
+  print_before(at);
   if (waits_for != 0) {
     result_.waited = true;
     awaited_.push_back({allocator_.address(blocks_[id]), id});
@@ -171,11 +171,10 @@ void Placer::repeat(const std::vector<Asked>& requests) {
     switch (request.what) {
       case Asked::What::Allocate: allocate(request.event, request.buffer, request.stream); break;
       case Asked::What::Release:
-        print_before(request.event);
         for (StreamId stream = 0; stream < kStreams; ++stream) {
-          if ((request.waits_for >> stream & 1U) != 0) allocator_.record_stream(blocks_[request.buffer], stream);
+          if ((request.waits_for & bit_of(stream)) != 0) allocator_.record_stream(blocks_[request.buffer], stream);
         }
-        release(request.buffer, request.waits_for);
+        release(request.event, request.buffer, request.waits_for);
         break;
       case Asked::What::Mark: mark(request.event, std::get<Mark>(schedule_.events[request.event])); break;
     }

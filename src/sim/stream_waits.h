@@ -12,6 +12,10 @@
 
 namespace dsplan {
 
+using StreamSet = std::uint8_t;  // A bit for each stream.
+static_assert(kStreams <= 8);
+[[nodiscard]] constexpr StreamSet bit_of(StreamId stream) { return static_cast<StreamSet>(1U << stream); }
+
 class StreamWaits {
  public:
   using Time = std::uint32_t;  // Counts the work of one stream, from 1.
