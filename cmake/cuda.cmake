@@ -12,11 +12,13 @@ endif()
 set(DSPLAN_HAVE_CUDA OFF)
 # What plugins share with the host's executor, compiled for libraries: launches and their tensors, views, files.
 add_library(dsplan_plugin_parts OBJECT EXCLUDE_FROM_ALL
-  src/core/error.cpp src/core/graph.cpp src/core/model.cpp src/core/program.cpp src/core/units.cpp
+  src/core/error.cpp src/core/format.cpp src/core/graph.cpp src/core/model.cpp src/core/program.cpp src/core/units.cpp
   src/exec/layout.cpp src/exec/views.cpp
   src/exec/host/args.cpp src/exec/host/combine.cpp src/exec/host/host_backend.cpp src/exec/host/host_files.cpp
   src/exec/host/host_memory.cpp src/exec/host/seen.cpp src/exec/host/strided.cpp)
-target_link_libraries(dsplan_plugin_parts PUBLIC dsplan_options fmt::fmt-header-only)
+target_link_libraries(dsplan_plugin_parts PUBLIC dsplan_options)
+target_include_directories(dsplan_plugin_parts SYSTEM PRIVATE
+                           $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
 set_target_properties(dsplan_plugin_parts PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden)
 
 # Says why there is no plugin, and ends the configuration where one was asked for.
@@ -66,7 +68,7 @@ endif()
 file(GLOB dsplan_cuda_plain CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/cuda/*.cpp ${CMAKE_SOURCE_DIR}/src/cuda/plugin/*.cpp)
 file(GLOB dsplan_cuda_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/cuda/kernels/*.cpp)
 add_library(dsplan_cuda_plain OBJECT ${dsplan_cuda_plain})
-target_link_libraries(dsplan_cuda_plain PRIVATE dsplan_options fmt::fmt-header-only)
+target_link_libraries(dsplan_cuda_plain PRIVATE dsplan_options)
 target_include_directories(dsplan_cuda_plain SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 set_target_properties(dsplan_cuda_plain PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden)
 # NCCL is not linked but looked up at run time: what is written down of it is held against its header where it is here.

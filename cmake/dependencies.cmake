@@ -50,9 +50,6 @@ endmacro()
 
 dsplan_headers(fmt 9 fmt::fmt-header-only libfmt-dev include
                https://github.com/fmtlib/fmt.git a33701196adfad74917046096bf5a2aa0ab0bb50)  # 9.1.0
-if(TARGET dsplan_fmt)
-  target_compile_definitions(dsplan_fmt INTERFACE FMT_HEADER_ONLY=1)
-endif()
 dsplan_headers(nlohmann_json 3.11 nlohmann_json::nlohmann_json nlohmann-json3-dev include
                https://github.com/nlohmann/json.git bc889afb4c5bf1c0d8ee29ef35eaaf4c8bef8a5d)  # 3.11.2
 dsplan_headers(CLI11 2.1 CLI11::CLI11 libcli11-dev include

@@ -1,7 +1,5 @@
 // The operator catalogue against the published figures of PyTorch's eager mode, its version switches, and its page.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -10,6 +8,7 @@
 #include <span>
 #include <sstream>
 
+#include "core/format.h"
 #include "io/write_operators.h"
 #include "model/catalogue_describe.h"
 #include "operator_cases.h"
@@ -73,9 +72,9 @@ void expect(std::span<const Published> rows) {
 TEST_CASE("what is kept and what backward takes: the published table") {
   const std::string x = R"("bf16[64,32]*")";
   const auto one = [&](const char* op, const std::string& more = "") {
-    return fmt::format(R"({{"op":"{}"{},"in":[{}],"out":[{}]}})", op, more, x, x);
+    return formatted(R"({{"op":"{}"{},"in":[{}],"out":[{}]}})", op, more, x, x);
   };
-  const auto two = [&](const char* op) { return fmt::format(R"({{"op":"{}","in":[{},{}],"out":[{}]}})", op, x, x, x); };
+  const auto two = [&](const char* op) { return formatted(R"({{"op":"{}","in":[{},{}],"out":[{}]}})", op, x, x, x); };
   const std::string half = R"(,"in":["bf16[64,32]*"],"out":["fp32[64,32]*"]})";
   const Published rows[] = {
       {two("add"), 0, 0, {}},
@@ -125,19 +124,19 @@ TEST_CASE("what attention keeps, and its backward takes: the published table") {
   const std::int64_t q = 2 * 4 * 100 * 64 * 2;
   const Published rows[] = {
       // Flash: dq, dk, dv, softmax_d [B, H, Sq^128], dq_accum [B, Sq^128, H, D]; two tensors of random state.
-      {fmt::format(R"({{"op":"scaled_dot_product_attention","kernel":"flash","in":[{0},{0},{0}],"out":[{0}]}})", heads),
+      {formatted(R"({{"op":"scaled_dot_product_attention","kernel":"flash","in":[{0},{0},{0}],"out":[{0}]}})", heads),
        q + 2 * 4 * 100 * 4 + 16 + 8,
        3 * q + 2 * 4 * 128 * 4 + 2 * 128 * 4 * 64 * 4,
        {"_saved_query", "_saved_key", "_saved_value", "_saved_output", "_saved_logsumexp", "_saved_rng_state",
         "_saved_unused"}},
       // With grouped heads dk and dv at all heads as well.
-      {fmt::format(R"({{"op":"scaled_dot_product_attention","kernel":"flash","in":[{0},{1},{1}],"out":[{0}]}})", heads,
+      {formatted(R"({{"op":"scaled_dot_product_attention","kernel":"flash","in":[{0},{1},{1}],"out":[{0}]}})", heads,
                    grouped),
        q + 2 * 4 * 100 * 4 + 16 + 8,
        q + 2 * (q / 2) + 2 * 4 * 128 * 4 + 2 * 128 * 4 * 64 * 4 + 2 * q,
        {"_saved_query", "_saved_key", "_saved_value", "_saved_output", "_saved_logsumexp", "_saved_rng_state",
         "_saved_unused"}},
-      {fmt::format(
+      {formatted(
            R"({{"op":"scaled_dot_product_attention","kernel":"memory_efficient","in":[{0},{0},{0}],"out":[{0}]}})",
            heads),
        q + 2 * 4 * 128 * 4 + 8 + 8,
@@ -151,9 +150,9 @@ TEST_CASE("what attention keeps, and its backward takes: the published table") {
 TEST_CASE("rows that depend on the version of torch") {
   const Version older{2, 6, 0};
   const auto flash = [](int head_dim, Version torch) {
-    const std::string q = fmt::format("\"bf16[1,2,128,{}]*\"", head_dim);
+    const std::string q = formatted("\"bf16[1,2,128,{}]*\"", head_dim);
     return figures_of(
-        testing::graph_of(json::parse(fmt::format(
+        testing::graph_of(json::parse(formatted(
             R"({{"op":"scaled_dot_product_attention","kernel":"flash","in":[{0},{0},{0}],"out":[{0}]}})", q))),
         {torch});
   };
@@ -214,7 +213,7 @@ TEST_CASE("docs/operators.md is what the catalogue says") {
   REQUIRE(to != std::string::npos);
   std::string generated = operators_markdown(describe_catalogue()) + "\n## Written as several operators\n\n" +
                           "| name | parts |\n|---|---|\n";
-  for (const Composite& one : composites()) generated += fmt::format("| {} | {} |\n", one.name, one.parts);
+  for (const Composite& one : composites()) generated += formatted("| {} | {} |\n", one.name, one.parts);
   const std::string expected = text.substr(0, from + begin.size()) + generated + text.substr(to);
   if (std::getenv("DSPLAN_UPDATE_DOCS") != nullptr) {
     std::ofstream(path, std::ios::binary) << expected;

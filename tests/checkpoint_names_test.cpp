@@ -1,13 +1,12 @@
 // Names in a checkpoint against names of parameters: what save_pretrained writes, and the spellings that loading takes.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <sstream>
 
+#include "core/format.h"
 #include "io/text.h"
 #include "model/checkpoint_names.h"
 #include "model/families.h"
@@ -130,8 +129,8 @@ TEST_CASE("spellings that loading accepts agree too") {
        [](auto& file) {
          std::erase_if(file, [](const CheckpointTensor& t) { return t.name.find(".experts.") != std::string::npos; });
          for (const int layer : {0, 1}) {
-           file.push_back({fmt::format("model.layers.{}.mlp.experts.gate_up_proj", layer), "BF16", {4, 96, 32}, ""});
-           file.push_back({fmt::format("model.layers.{}.mlp.experts.down_proj", layer), "BF16", {4, 32, 48}, ""});
+           file.push_back({formatted("model.layers.{}.mlp.experts.gate_up_proj", layer), "BF16", {4, 96, 32}, ""});
+           file.push_back({formatted("model.layers.{}.mlp.experts.down_proj", layer), "BF16", {4, 32, 48}, ""});
          }
        },
        {}},
@@ -178,7 +177,7 @@ TEST_CASE("differences are listed with both sides") {
 TEST_CASE("an unrelated checkpoint is summed up") {
   const ModelSpec model = witness_model("llama-gqa");
   std::vector<CheckpointTensor> file;
-  for (int i = 0; i < 1000; ++i) file.push_back({fmt::format("t{}", i), "BF16", {1}, ""});
+  for (int i = 0; i < 1000; ++i) file.push_back({formatted("t{}", i), "BF16", {1}, ""});
   const std::vector<std::string> lines = compare_checkpoint(model, file).differences;
   CHECK(lines.size() == 42);  // 20 and 20 shown, one line for the rest of each
   CHECK(lines[40] == "missing: 1 more tensors");

@@ -1,10 +1,9 @@
 // What the forms of activation checkpointing hold, run again, and refuse; sizes from PyTorch's rules, not from the
 // tape.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "core/format.h"
 #include "lowered.h"
 #include "model/graphs/graphs.h"
 #include "planner/lowering/lower.h"

@@ -2,13 +2,12 @@
 #include "planner/compare.h"
 
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "cli/repredict.h"
+#include "core/format.h"
 #include "io/receipt.h"
 #include "io/text.h"
 #include "planner/compare_rows.h"

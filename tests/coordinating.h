@@ -1,12 +1,11 @@
 // ZeRO-3's parameter coordinator for tests: small made-up models, and one line for what each hook makes it do.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <string>
 #include <vector>
 
+#include "core/format.h"
 #include "planner/lowering/coordinator.h"
 
 namespace coordinating {
@@ -33,7 +32,7 @@ inline std::string text(const Coordinator& c) {
   std::string out;
   const auto add = [&](const std::string& part) { out += (out.empty() ? "" : ", ") + part; };
   for (const Coordinator::Action& action : c.actions()) {
-    const std::string ids = fmt::format("{}", fmt::join(action.parameters, "+"));
+    const std::string ids = formatted("{}", joined(action.parameters, "+"));
     switch (action.act) {
       case Coordinator::Act::Gather:
         add((action.at_once     ? "at once "

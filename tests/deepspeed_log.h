@@ -2,8 +2,6 @@
 #pragma once
 
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/format.h"
 #include "core/model.h"
 #include "core/schedule.h"
 #include "io/deepspeed.h"
@@ -153,12 +152,12 @@ inline Lines moves_of(const Lines& log, int steps) {
     const std::vector<std::string> word = words(text);
     const char first = text[0];
     if (first == '#') {
-      if (text == fmt::format("# end {}", steps - 1)) break;
+      if (text == formatted("# end {}", steps - 1)) break;
       if (word[1] != "construct" && word[1] != "end") out.line(text);
     } else if (first == '+') {
       if (is_bookkeeping(word[3], word[4])) continue;
-      storages[word[0].substr(1)] = fmt::format("free {} {}", word[1], word[2]);
-      out.line(fmt::format("alloc {} {}", word[1], word[2]));
+      storages[word[0].substr(1)] = formatted("free {} {}", word[1], word[2]);
+      out.line(formatted("alloc {} {}", word[1], word[2]));
     } else if (first == 'p' && word.size() == 4) {
       storages[word[0].substr(1)] = "free parameter " + word[3];
     } else if (first == 'g') {
@@ -169,12 +168,12 @@ inline Lines moves_of(const Lines& log, int steps) {
         if (storages.contains(number)) out.free(storages[number]);
       }
     } else if (word[0] == "read" || word[0] == "write") {
-      out.line(fmt::format("{} {}", word[0], word[1]));
+      out.line(formatted("{} {}", word[0], word[1]));
     } else if (word[0] == "c") {
       const std::int64_t bytes = std::stoll(word[3]) * bytes_of(word[2]);
       // DeepSpeed broadcasts bytes.
-      out.line(word[1] == "broadcast" ? fmt::format("broadcast {}", bytes)
-                                      : fmt::format("{} {} {}", word[1], word[2], bytes));
+      out.line(word[1] == "broadcast" ? formatted("broadcast {}", bytes)
+                                      : formatted("{} {} {}", word[1], word[2], bytes));
     }
   }
   return out.take();
@@ -193,20 +192,20 @@ class Ours {
     if (is_gradient(buffer)) ++gradients_[buffer.parameter];
     if (is_own(buffer)) {
       own_.insert(event.buffer);
-      out_.line(fmt::format("alloc {} {}", buffer.size.value(), dsplan::name(buffer.dtype)));
+      out_.line(formatted("alloc {} {}", buffer.size.value(), dsplan::name(buffer.dtype)));
     }
   }
   void on(std::size_t, const Release& event) {
     const Buffer& buffer = schedule_.buffers[event.buffer];
     if (own_.contains(event.buffer)) {
-      out_.free(fmt::format("free {} {}", buffer.size.value(), dsplan::name(buffer.dtype)));
+      out_.free(formatted("free {} {}", buffer.size.value(), dsplan::name(buffer.dtype)));
     } else if (is_gradient(buffer)) {
       // What is added to another of its kind and goes was never `.grad` itself.
       const bool other = --gradients_[buffer.parameter] > 0;
       const bool added = work_ == "accumulate gradient" || work_ == "add" || work_ == "clone";
-      if (!other || !added) out_.free(fmt::format("free gradient {}", number(buffer)));
+      if (!other || !added) out_.free(formatted("free gradient {}", number(buffer)));
     } else if (buffer.parameter != kNone && buffer.role == Role::Parameters) {
-      out_.free(fmt::format("free parameter {}", number(buffer)));
+      out_.free(formatted("free parameter {}", number(buffer)));
     }
   }
   void on(std::size_t, const Compute& event) {
@@ -214,7 +213,7 @@ class Ours {
     const auto moved = [&](Span span, const char* what) {
       for (const Access& access : schedule_.range(span)) {
         if (schedule_.buffers[access.buffer].space != Space::Nvme) continue;
-        out_.line(fmt::format("{} {}", what, access.bytes.value()));
+        out_.line(formatted("{} {}", what, access.bytes.value()));
       }
     };
     moved(event.reads, "read");
@@ -226,21 +225,21 @@ class Ours {
   void on(std::size_t, const Exit&) {}
   void on(std::size_t, const Communicate& event) {
     if (event.collective == Collective::Broadcast) {
-      out_.line(fmt::format("broadcast {}", event.payload.value()));
+      out_.line(formatted("broadcast {}", event.payload.value()));
     } else {
       out_.line(
-          fmt::format("{} {} {}", dsplan::name(event.collective), dsplan::name(event.dtype), event.payload.value()));
+          formatted("{} {} {}", dsplan::name(event.collective), dsplan::name(event.dtype), event.payload.value()));
     }
   }
   void on(std::size_t, const Mark& event) {
     if (event.stretch == Stretch::Init) return;
     const int step = event.stretch == Stretch::FirstStep ? 0 : 1;
     switch (event.moment) {
-      case Moment::ForwardBegins: out_.line(fmt::format("# forward {}.{}", step, event.micro_batch)); break;
-      case Moment::BackwardBegins: out_.line(fmt::format("# backward {}.{}", step, event.micro_batch)); break;
+      case Moment::ForwardBegins: out_.line(formatted("# forward {}.{}", step, event.micro_batch)); break;
+      case Moment::BackwardBegins: out_.line(formatted("# backward {}.{}", step, event.micro_batch)); break;
       case Moment::StepBegins:
         stepping_ = true;
-        out_.line(fmt::format("# step {}", step));
+        out_.line(formatted("# step {}", step));
         break;
       case Moment::StepEnds: stepping_ = false; break;
       case Moment::StretchBegins: setup_ = false; break;
@@ -290,9 +289,9 @@ inline std::string first_difference(const Lines& witness, const Lines& ours) {
   while (at < witness.size() && at < ours.size() && witness[at] == ours[at]) ++at;
   if (at == witness.size() && at == ours.size()) return {};
   std::string text =
-      fmt::format("the lists part at {} of {} (witness) and {} (dsplan):\n", at, witness.size(), ours.size());
+      formatted("the lists part at {} of {} (witness) and {} (dsplan):\n", at, witness.size(), ours.size());
   for (std::size_t i = at < 6 ? 0 : at - 6; i < at + 10; ++i) {
-    text += fmt::format("  {} {:<40} | {}\n", i == at ? ">" : " ", i < witness.size() ? witness[i] : "",
+    text += formatted("  {} {:<40} | {}\n", i == at ? ">" : " ", i < witness.size() ? witness[i] : "",
                         i < ours.size() ? ours[i] : "");
   }
   return text;

@@ -1,14 +1,13 @@
 // Whole models through exec's operators and kernels, against what PyTorch and transformers computed: loss, gradients of
 // all parameters, and of what the token embedding gives; in every form of attention.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
 
+#include "core/format.h"
 #include "exec_walk.h"
 #include "io/text.h"
 #include "model/families.h"
@@ -168,7 +167,7 @@ void check_close(const Distances& far, double limit) {
 // A mask of a window over the keys, which no witness has: two ways to compute it must agree, and the window must
 // matter.
 std::vector<double> windowed_gradients(bool eager, int window) {
-  const ModelSpec model = build_model(parse_json("mistral", fmt::format(R"({{"model_type": "mistral", "vocab_size": 19,
+  const ModelSpec model = build_model(parse_json("mistral", formatted(R"({{"model_type": "mistral", "vocab_size": 19,
     "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 16, "sliding_window": {}}})",
                                                                         window)),

@@ -1,7 +1,5 @@
 // Single operators of the executor: gradients against central differences in float64, values against PyTorch's.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <cmath>
 #include <fstream>
 #include <functional>
@@ -9,6 +7,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "core/format.h"
 #include "exec_walk.h"
 #include "small_graphs.h"
 

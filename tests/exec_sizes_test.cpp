@@ -1,10 +1,9 @@
 // What exec's operators make, against the catalogue's rows: two derivations of the same figures, node by node, over the
 // graphs of GPT-2 and the Llama shape.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <set>
 
+#include "core/format.h"
 #include "exec_walk.h"
 #include "io/text.h"
 #include "model/families.h"
@@ -27,7 +26,7 @@ std::vector<Variant> variants() {
       for (const char* attention : {"flash", "efficient", "math", "eager"}) {
         for (const Loss loss : {Loss::HuggingFace, Loss::Native, Loss::Chunked}) {
           Variant variant{
-              fmt::format("batch {}, {}, {} attention, loss {}", batch, name(dtype), attention, static_cast<int>(loss)),
+              formatted("batch {}, {}, {} attention, loss {}", batch, name(dtype), attention, static_cast<int>(loss)),
               {}};
           variant.options.micro_batch = batch;
           variant.options.seq = 24;
@@ -60,7 +59,7 @@ std::vector<std::string> faults_of(const ModelSpec& model, const GraphOptions& o
 }
 
 ModelSpec tiny(const char* type, const char* more) {
-  return build_model(parse_json(type, fmt::format(R"({{"model_type": "{}", {}}})", type, more)), type);
+  return build_model(parse_json(type, formatted(R"({{"model_type": "{}", {}}})", type, more)), type);
 }
 
 std::vector<ModelSpec> models() {
@@ -77,7 +76,7 @@ std::vector<ModelSpec> models() {
     "num_attention_heads": 2, "vocab_size": 97, "attention_bias": true, "attention_dropout": 0.1)"));
   all.push_back(tiny("qwen2", llama));
   all.push_back(tiny("qwen3", llama));
-  all.push_back(tiny("mistral", fmt::format(R"({}, "sliding_window": 16)", llama).c_str()));
+  all.push_back(tiny("mistral", formatted(R"({}, "sliding_window": 16)", llama).c_str()));
   return all;
 }
 
@@ -109,10 +108,10 @@ std::string unnoticed(const Graph& graph, std::size_t& changed) {
       walk.forward();
       walk.backward();
       ++changed;
-      if (walk.faults().empty()) missed.push_back(fmt::format("{}, slot {}", name(node.op), slot));
+      if (walk.faults().empty()) missed.push_back(formatted("{}, slot {}", name(node.op), slot));
     }
   }
-  return fmt::format("{}", fmt::join(missed, "; "));
+  return formatted("{}", joined(missed, "; "));
 }
 
 }  // namespace

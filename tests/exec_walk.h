@@ -3,14 +3,13 @@
 #pragma once
 
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/format.h"
 #include "core/graph.h"
 #include "exec/host/launch.h"
 #include "exec/operators.h"
@@ -91,7 +90,7 @@ class Walk {
                     const std::vector<Made>& makes);
   void accumulate(TensorId tensor, Held gradient);
   [[nodiscard]] std::string place(const Node& node) const {
-    return fmt::format("node {} ({})", &node - graph_.nodes.data(), dsplan::name(node.op));
+    return formatted("node {} ({})", &node - graph_.nodes.data(), dsplan::name(node.op));
   }
   [[nodiscard]] dsplan::Recipe recipe_for(const Node& node) const {
     dsplan::Recipe recipe;

@@ -1,12 +1,11 @@
 // Out-of-memory messages of every version and see_memory_usage lines: what is read of them, and which events of a
 // schedule they are about.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "io/oom_log.h"
 #include "lowered.h"
 #include "planner/explain_log.h"
@@ -24,7 +23,7 @@ std::string text_of(const std::optional<PrintedSize>& size) { return size ? size
 
 // request, capacity, free, process, allocated, reserved, unallocated, pools, allowed
 std::string fields(const LogMessage& m) {
-  return fmt::format("{} | {} | {} | {} | {} | {} | {} | {} | {}", text_of(m.request), text_of(m.capacity),
+  return formatted("{} | {} | {} | {} | {} | {} | {} | {} | {}", text_of(m.request), text_of(m.capacity),
                      text_of(m.free), text_of(m.process), text_of(m.allocated), text_of(m.reserved),
                      text_of(m.unallocated), text_of(m.pools), text_of(m.allowed));
 }
@@ -38,10 +37,10 @@ std::string only(const std::string& log) {
 // As PyTorch's format_size prints it.
 std::string printed(Bytes bytes) {
   const auto value = static_cast<double>(bytes.value());
-  if (bytes.value() <= 1024) return fmt::format("{} bytes", bytes.value());
-  if (bytes.value() <= 1024 * 1024) return fmt::format("{:.2f} KiB", value / 1024);
-  if (bytes.value() <= 1024 * 1024 * 1024) return fmt::format("{:.2f} MiB", value / 1048576);
-  return fmt::format("{:.2f} GiB", value / 1073741824);
+  if (bytes.value() <= 1024) return formatted("{} bytes", bytes.value());
+  if (bytes.value() <= 1024 * 1024) return formatted("{:.2f} KiB", value / 1024);
+  if (bytes.value() <= 1024 * 1024 * 1024) return formatted("{:.2f} MiB", value / 1048576);
+  return formatted("{:.2f} GiB", value / 1073741824);
 }
 
 struct Wording {
@@ -180,7 +179,7 @@ TEST_CASE("an event is found again by what PyTorch would print of it") {
   for (std::size_t at = 0; at < log.allocations.size(); at += 37) {
     const AllocationMoment& moment = log.allocations[at];
     const Bytes reserved = reserved_when_emptied(schedule, config, moment.event);
-    const std::string text = fmt::format(
+    const std::string text = formatted(
         "Tried to allocate {}. GPU 0 has a total capacity of 1.00 GiB of which 0 bytes is free. Of the allocated "
         "memory "
         "{} is allocated by PyTorch, and {} is reserved by PyTorch but unallocated.",

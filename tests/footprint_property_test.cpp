@@ -1,10 +1,9 @@
 // Two derivations of the same bytes: the schedule, event by event, and closed formulas that share no code with it.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <random>
 
+#include "core/format.h"
 #include "io/text.h"
 #include "model/families.h"
 #include "model/graphs/graphs.h"

@@ -1,9 +1,8 @@
 // Lower bounds of a plan's peak against the simulation of the plan, over random models, jobs and segmentations.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "core/format.h"
 #include "io/text.h"
 #include "lowered.h"
 #include "model/families.h"

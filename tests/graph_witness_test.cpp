@@ -1,13 +1,12 @@
 // Operator graphs against what transformers did: the order in which modules are called, and the order in which
 // gradients complete, for every witness of a family that has a graph.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
+#include "core/format.h"
 #include "io/text.h"
 #include "model/families.h"
 #include "model/graphs/graphs.h"
@@ -49,7 +48,7 @@ std::vector<std::string> calls_of_graph(const ModelSpec& model) {
   std::vector<std::string> calls;
   for (std::size_t i = 0; i < marks.size(); ++i) {
     const std::string& path = model.modules[static_cast<std::size_t>(marks[i].second)].path;
-    calls.push_back(fmt::format("{} {}", marks[i].first ? "enter" : "exit", path.empty() ? "." : path));
+    calls.push_back(formatted("{} {}", marks[i].first ? "enter" : "exit", path.empty() ? "." : path));
   }
   return calls;
 }
@@ -58,7 +57,7 @@ std::vector<std::string> calls_of_spec(const ModelSpec& model) {
   std::vector<std::string> calls;
   for (const ModuleCall& call : model.calls) {
     const std::string& path = model.modules[static_cast<std::size_t>(call.module)].path;
-    calls.push_back(fmt::format("{} {}", call.enter ? "enter" : "exit", path.empty() ? "." : path));
+    calls.push_back(formatted("{} {}", call.enter ? "enter" : "exit", path.empty() ? "." : path));
   }
   return calls;
 }

@@ -1,5 +1,4 @@
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -9,6 +8,8 @@
 
 #include "io/locate.h"
 
+#include "core/format.h"
+
 using namespace dsplan;
 namespace fs = std::filesystem;
 
@@ -17,7 +18,7 @@ namespace {
 // A folder of files that is gone when the test ends.
 struct Tree {
   std::string path;
-  Tree() : path((fs::temp_directory_path() / fmt::format("dsplan-locate-{}", ::getpid())).string()) {
+  Tree() : path((fs::temp_directory_path() / formatted("dsplan-locate-{}", ::getpid())).string()) {
     fs::remove_all(path);
     fs::create_directory(path);
   }
@@ -143,7 +144,7 @@ TEST_CASE("files and folders") {
   const std::pair<const char*, ModelFiles::Kind> kinds[] = {
       {"graph", ModelFiles::Kind::OpGraph}, {"chain", ModelFiles::Kind::Chain}, {"plan", ModelFiles::Kind::Plan}};
   for (const auto& [kind, expected] : kinds) {
-    const ModelFiles ours = locate_model(data.write("x.json", fmt::format(R"({{"dsplan": 1, "kind": "{}"}})", kind)));
+    const ModelFiles ours = locate_model(data.write("x.json", formatted(R"({{"dsplan": 1, "kind": "{}"}})", kind)));
     CHECK(ours.name == "x");
     CHECK(ours.kind == expected);
   }

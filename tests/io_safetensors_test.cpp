@@ -1,11 +1,11 @@
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "io/safetensors.h"
 
 using namespace dsplan;
@@ -16,7 +16,7 @@ namespace {
 struct Folder {
   std::string path;
   Folder()
-      : path((std::filesystem::temp_directory_path() / fmt::format("dsplan-safetensors-{}", ::getpid())).string()) {
+      : path((std::filesystem::temp_directory_path() / formatted("dsplan-safetensors-{}", ::getpid())).string()) {
     std::filesystem::remove_all(path);
     std::filesystem::create_directory(path);
   }
@@ -42,12 +42,12 @@ std::string packed(const std::string& header, std::size_t data) {
 }
 
 std::string tensor(const std::string& dtype, const std::string& shape, int begin, int end) {
-  return fmt::format(R"({{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})", dtype, shape, begin, end);
+  return formatted(R"({{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})", dtype, shape, begin, end);
 }
 
 std::string first_message(const std::vector<std::string>& paths) {
   try {
-    return fmt::format("{} tensors", read_safetensors(paths).size());
+    return formatted("{} tensors", read_safetensors(paths).size());
   } catch (const Refusal& refused) {
     return refused.diagnostics().front().message;
   }

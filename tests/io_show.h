@@ -1,11 +1,10 @@
 // Documents as one line of text, for tables of what the readers of text files make of their input.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <cctype>
 #include <string>
 
+#include "core/format.h"
 #include "io/text.h"
 
 namespace dsplan {
@@ -28,8 +27,8 @@ inline std::string show(const Value& value) {
   switch (value.kind) {
     case Value::Kind::Null: text = "null"; break;
     case Value::Kind::Bool: text = value.boolean ? "true" : "false"; break;
-    case Value::Kind::Integer: text = fmt::format("{}", value.integer); break;
-    case Value::Kind::Real: text = fmt::format("{:.1e}{}", value.real, value.huge ? "!" : ""); break;
+    case Value::Kind::Integer: text = formatted("{}", value.integer); break;
+    case Value::Kind::Real: text = formatted("{:.1e}{}", value.real, value.huge ? "!" : ""); break;
     case Value::Kind::String: text = '"' + value.string + '"'; break;
     case Value::Kind::Array:
       for (const Value& item : value.items) text += (text.empty() ? "" : ", ") + show(item);
@@ -38,12 +37,12 @@ inline std::string show(const Value& value) {
     case Value::Kind::Object:
       for (const Member& member : value.members) {
         text +=
-            fmt::format("{}\"{}\"@{}: {}", text.empty() ? "" : ", ", member.key, member.key_offset, show(member.value));
+            formatted("{}\"{}\"@{}: {}", text.empty() ? "" : ", ", member.key, member.key_offset, show(member.value));
       }
       text = '{' + text + '}';
       break;
   }
-  return fmt::format("{}@{}", text, value.offset);
+  return formatted("{}@{}", text, value.offset);
 }
 
 // The value without its offsets.

@@ -1,13 +1,12 @@
 // Real schedules for tests: small models of each family that has a graph, lowered under jobs that differ in one thing.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/format.h"
 #include "core/schedule.h"
 #include "io/text.h"
 #include "model/families.h"
@@ -78,7 +77,7 @@ struct Variants {
 
   template <class Change>
   void add(const std::string& name, Change change) {
-    Case made{fmt::format("stage {} ranks {} {}", stage, ranks, name), job(stage, ranks)};
+    Case made{formatted("stage {} ranks {} {}", stage, ranks, name), job(stage, ranks)};
     change(made.job);
     cases.push_back(std::move(made));
   }

@@ -1,8 +1,6 @@
 // Who notices that a size rule of the lowering is another one (lowering_sizes_test.cpp), and how a rule is changed.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <set>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "core/audit.h"
+#include "core/format.h"
 #include "core/optimizer_runs.h"
 #include "eager/of_job.h"
 #include "planner/footprint.h"
@@ -25,7 +24,7 @@ namespace judging {
 using namespace dsplan;
 
 inline std::string rule_of(const Buffer& buffer) {
-  return fmt::format("{} ({}, space {})", buffer.label, name(buffer.role), static_cast<int>(buffer.space));
+  return formatted("{} ({}, space {})", buffer.label, name(buffer.role), static_cast<int>(buffer.space));
 }
 
 // Buffers that runtimes ask for: operators are held against the executor's own (exec_sizes_test.cpp).
@@ -45,7 +44,7 @@ inline std::map<std::string, std::vector<BufferId>> rules_of(const Executable& p
   return rules;
 }
 
-inline std::string change_of(const std::string& rule, std::int64_t by) { return fmt::format("{:+} {}", by, rule); }
+inline std::string change_of(const std::string& rule, std::int64_t by) { return formatted("{:+} {}", by, rule); }
 
 inline bool same_steps(const OptimizerLogs& ours, const OptimizerLogs& theirs) {
   for (std::size_t at = 0; at < ours.size(); ++at) {

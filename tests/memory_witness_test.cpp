@@ -1,8 +1,6 @@
 // dsplan's own prediction at dispatch level against real PyTorch and transformers (tools/oracles/memory.py): every
 // allocation and free of two optimizer steps, in order and to the byte, and the figures that follow from them.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "core/format.h"
 #include "io/text.h"
 #include "io/training_file.h"
 #include "model/families.h"
@@ -66,7 +65,7 @@ class Steps {
     peak_ = std::max(peak_, live_);
     const std::string where =
         buffer.module == kNone ? "" : model_.modules[static_cast<std::size_t>(buffer.module)].path;
-    if (begun_) log.push_back({{buffer.size.value()}, {}, fmt::format("{} ({})", buffer.label, where)});
+    if (begun_) log.push_back({{buffer.size.value()}, {}, formatted("{} ({})", buffer.label, where)});
   }
   void on(std::size_t, const Release& event) {
     const Buffer& buffer = schedule_.buffers[event.buffer];

@@ -1,8 +1,7 @@
 // Bad model configs: the exact text of each refusal, with its place.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include "core/error.h"
+#include "core/format.h"
 #include "io/text.h"
 #include "model/families.h"
 
@@ -13,7 +12,7 @@ namespace {
 std::string refusal(const std::string& text) {
   try {
     const ModelSpec model = build_model(parse_json("config.json", text), "config");
-    return fmt::format("accepted: {} parameters", total_elements(model).value());
+    return formatted("accepted: {} parameters", total_elements(model).value());
   } catch (const Refusal& refused) {
     return refused.what();
   }

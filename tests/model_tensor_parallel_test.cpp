@@ -1,10 +1,9 @@
 // Megatron's tensor parallelism: what one rank keeps of each parameter.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "core/model.h"
 #include "io/text.h"
 #include "model/families.h"
@@ -14,7 +13,7 @@ using namespace dsplan;
 namespace {
 
 ModelSpec bundled(const std::string& name) {
-  const std::string path = fmt::format("{}/models/{}.json", DSPLAN_SOURCE_DIR, name);
+  const std::string path = formatted("{}/models/{}.json", DSPLAN_SOURCE_DIR, name);
   return build_model(parse_json(path, read_file(path)), name);
 }
 

@@ -1,12 +1,12 @@
 // Logs of allocations and frees: as an oracle writes them ("+4096,8 op", "-4096,16"), and as a schedule makes them.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "core/format.h"
 
 namespace dsplan::testing {
 
@@ -19,7 +19,7 @@ struct Moves {
   std::string what;
 
   [[nodiscard]] std::string text() const {
-    return fmt::format("+{} {}{}{}", fmt::join(made, ","), what, freed.empty() ? "" : " -", fmt::join(freed, ","));
+    return formatted("+{} {}{}{}", joined(made, ","), what, freed.empty() ? "" : " -", joined(freed, ","));
   }
   void sort() {
     std::sort(made.begin(), made.end());
@@ -78,9 +78,9 @@ inline std::string first_difference(const std::vector<Moves>& witness, const std
   }
   if (at == witness.size() && at == ours.size()) return {};
   std::string text =
-      fmt::format("the logs part at {} of {} (witness) and {} (dsplan):\n", at, witness.size(), ours.size());
+      formatted("the logs part at {} of {} (witness) and {} (dsplan):\n", at, witness.size(), ours.size());
   for (std::size_t i = at < kBefore ? 0 : at - kBefore; i < at + kAfter; ++i) {
-    text += fmt::format("  {} {:<58} | {}\n", i == at ? ">" : " ", i < witness.size() ? witness[i].text() : "",
+    text += formatted("  {} {:<58} | {}\n", i == at ? ">" : " ", i < witness.size() ? witness[i].text() : "",
                         i < ours.size() ? ours[i].text() : "");
   }
   return text;

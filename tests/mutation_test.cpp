@@ -1,14 +1,13 @@
 // The auditor against schedules that are wrong in exactly one event. Every mutant must be caught, except for classes
 // that are listed here with their reason; the score is printed.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <random>
 #include <set>
 
 #include "core/audit.h"
+#include "core/format.h"
 #include "lowered.h"
 
 using namespace dsplan;
@@ -231,7 +230,7 @@ std::vector<Ranks> groups() {
   const auto add = [&](const ModelSpec& model, int stage, std::int64_t ranks, auto change) {
     Job job = lowered::job(stage, ranks);
     change(job);
-    made.push_back({fmt::format("{} stage {} ranks {}", model.name, stage, ranks), lowered::all_ranks(model, job)});
+    made.push_back({formatted("{} stage {} ranks {}", model.name, stage, ranks), lowered::all_ranks(model, job)});
   };
   const auto small = [](Job& job) {
     job.training.zero.reduce_bucket_size = Elements(20'000);
@@ -326,16 +325,16 @@ TEST_CASE("a schedule that is wrong in one event is caught") {
   int total = 0;
   std::set<std::string> survived;
   for (const auto& [kind, score] : scores) {
-    fmt::print("  {:26} {:6} of {:6} caught\n", kind, score.caught, score.total);
+    std::fputs(formatted("  {:26} {:6} of {:6} caught\n", kind, score.caught, score.total).c_str(), stdout);
     caught += score.caught;
     total += score.total;
     for (const auto& [survivor, count] : score.survivors) {
-      fmt::print("  {:26}   {} x {}\n", "", count, survivor);
+      std::fputs(formatted("  {:26}   {} x {}\n", "", count, survivor).c_str(), stdout);
       survived.insert(survivor);
       CHECK_MESSAGE(kLegalSurvivors.contains(survivor), kind << " survives " << survivor);
     }
   }
-  fmt::print("  mutants caught: {} of {}\n", caught, total);
+  std::fputs(formatted("  mutants caught: {} of {}\n", caught, total).c_str(), stdout);
   CHECK(survived == kLegalSurvivors);  // The list holds nothing that is caught after all.
   CHECK(total > 10'000);
 }

@@ -1,11 +1,10 @@
 // Measured operators against the catalogue: tests/data/operators/cuda.json, written by hand so that each kind of
 // outcome is in it, and what the reader refuses.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
 
 #include "cli/report_operators.h"
+#include "core/format.h"
 #include "io/operators_receipt.h"
 #include "io/text.h"
 #include "io/write_operators.h"

@@ -4,12 +4,11 @@
 // and only if what GPUs did (tests/receipts/*/operators, made by tools/frameworks/ops) agrees with them at kernel
 // level in every case.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <filesystem>
 
 #include "cli/report_operators.h"
+#include "core/format.h"
 #include "io/operators_receipt.h"
 #include "io/text.h"
 #include "model/catalogue.h"

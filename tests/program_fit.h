@@ -1,12 +1,11 @@
 // Whether what a program's flat work reads fits what it writes.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <string>
 #include <vector>
 
+#include "core/format.h"
 #include "planner/lowering/lower.h"
 
 namespace fitting {
@@ -61,7 +60,7 @@ inline std::string fault_of(const Executable& plan, const Task& task) {
     for (const ByteRange& range : ranges) {
       if (range.buffer == kNoBuffer) continue;
       if (range.offset < Bytes(0) || range.offset + range.bytes > schedule.buffers[range.buffer].size) {
-        return fmt::format("{} leaves its buffer \"{}\"", name(task.body), schedule.buffers[range.buffer].label);
+        return formatted("{} leaves its buffer \"{}\"", name(task.body), schedule.buffers[range.buffer].label);
       }
     }
   }
@@ -73,12 +72,12 @@ inline std::string fault_of(const Executable& plan, const Task& task) {
     const std::int64_t from = raw ? bytes(reads) : sum(schedule, reads, dtype);
     const std::int64_t to = raw ? bytes(writes) : written;
     if (from > to) {
-      return fmt::format("a copy of {} {} into {} (\"{}\")", from, raw ? "bytes" : "elements", to,
+      return formatted("a copy of {} {} into {} (\"{}\")", from, raw ? "bytes" : "elements", to,
                          schedule.buffers[writes.front().buffer].label);
     }
   }
   if (task.body == Body::Add && sum(schedule, read_alone(reads, writes), dtype) != written) {
-    return fmt::format("{} elements are added to {} (\"{}\")", sum(schedule, read_alone(reads, writes), dtype), written,
+    return formatted("{} elements are added to {} (\"{}\")", sum(schedule, read_alone(reads, writes), dtype), written,
                        schedule.buffers[writes.front().buffer].label);
   }
   if (task.body != Body::Update) return {};
@@ -86,7 +85,7 @@ inline std::string fault_of(const Executable& plan, const Task& task) {
   for (std::size_t at = 0; at < writes.size(); at += task.part + 1U) targets += elements(schedule, writes[at], dtype);
   const std::int64_t gradients = sum(schedule, read_alone(reads, writes), DType::Float32);
   if (gradients == targets) return {};
-  return fmt::format("{} elements are updated with {} gradients", targets, gradients);
+  return formatted("{} elements are updated with {} gradients", targets, gradients);
 }
 
 }  // namespace fitting

@@ -1,7 +1,6 @@
 // Processes that find each other: what launchers say of them, how they meet, and how each learns of what becomes of the
 // others. No device is needed.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "exec/assembly.h"
 #include "exec/failure.h"
 #include "exec/rendezvous.h"

@@ -2,12 +2,10 @@
 #include "cli/report.h"
 
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <nlohmann/json.hpp>
 
 #include "cli/wrap.h"
+#include "core/format.h"
 #include "io/write_csv.h"
 #include "io/write_json.h"
 #include "io/write_markdown.h"
@@ -166,7 +164,7 @@ TEST_CASE("JSON keeps integers whole and names each null") {
   const std::vector<std::string> expected = {
       "memory.host", "context_bytes", "communicators_bytes", "memory.peak.reserved_low", "memory.peak.process_high",
       "time"};
-  CHECK(fmt::format("{}", fmt::join(missing, " ")) == fmt::format("{}", fmt::join(expected, " ")));
+  CHECK(formatted("{}", joined(missing, " ")) == formatted("{}", joined(expected, " ")));
 }
 
 TEST_CASE("absent parts are null in JSON, empty in CSV, a dash in Markdown") {

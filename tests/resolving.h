@@ -2,12 +2,11 @@
 #pragma once
 
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <string>
 #include <vector>
 
+#include "core/format.h"
 #include "io/deepspeed.h"
 #include "io/machine_files.h"
 #include "io/text.h"

@@ -1,11 +1,10 @@
 // ZeRO-3 in every way of fetching: schedules are legal, and say what travels inside a node, between nodes and as int8.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <functional>
 
 #include "core/audit.h"
 #include "core/error.h"
+#include "core/format.h"
 #include "io/text.h"
 #include "model/families.h"
 #include "model/graphs/graphs.h"
@@ -125,7 +124,7 @@ TEST_CASE("stage 3: every way of fetching makes legal schedules whose persistent
               if (other == 3) group.kind = CheckpointKind::Reentrant;
             }
           });
-          const std::string title = fmt::format("{} {} world {} other {}", model.family, way.name, world, other);
+          const std::string title = formatted("{} {} world {} other {}", model.family, way.name, world, other);
           CAPTURE(title);
           if (other == 3 && job.training.checkpoint.groups.empty()) continue;
           const Schedule schedule = schedule_of(model, job, world - 1);

@@ -1,7 +1,5 @@
 // DeepSpeed's streams: what overlap_comm puts where, what waits for what, and what that does to memory.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "core/audit.h"
+#include "core/format.h"
 #include "lowered.h"
 #include "planner/predict.h"
 #include "sim/placement.h"
@@ -35,14 +34,14 @@ std::vector<std::string> story(const Schedule& schedule) {
   for (const Event& event : schedule.events) {
     if (const auto* made = std::get_if<Allocate>(&event)) {
       const Buffer& buffer = schedule.buffers[made->buffer];
-      list.push_back(fmt::format("+{} {}", buffer.size.value(), buffer.label));
+      list.push_back(formatted("+{} {}", buffer.size.value(), buffer.label));
     } else if (const auto* gone = std::get_if<Release>(&event)) {
       const Buffer& buffer = schedule.buffers[gone->buffer];
-      list.push_back(fmt::format("-{} {}", buffer.size.value(), buffer.label));
+      list.push_back(formatted("-{} {}", buffer.size.value(), buffer.label));
     } else if (const auto* work = std::get_if<Compute>(&event)) {
       list.emplace_back(work->work);
     } else if (const auto* sent = std::get_if<Communicate>(&event)) {
-      list.push_back(fmt::format("{} {}", name(sent->collective), sent->payload.value()));
+      list.push_back(formatted("{} {}", name(sent->collective), sent->payload.value()));
     }
   }
   return list;
@@ -246,20 +245,20 @@ TEST_CASE("what does not fit at the high end is tried at the low one, and both c
 TEST_CASE("the other end repeats what was asked at the first, to the same end as a replay of its own") {
   const auto told = [](const Placement& p) {
     const auto peaks = [](const PlacementPeaks& of) {
-      return fmt::format("{} {} {} at {};", of.allocated.value(), of.active.value(), of.reserved.value(),
+      return formatted("{} {} {} at {};", of.allocated.value(), of.active.value(), of.reserved.value(),
                          of.reserved_at);
     };
-    std::string text = fmt::format("{} retries, first {}, failed {}, {} {}, {}", p.retries, p.first_retry.value_or(0),
+    std::string text = formatted("{} retries, first {}, failed {}, {} {}, {}", p.retries, p.first_retry.value_or(0),
                                    p.failed_event.value_or(0), p.failed_request.value(), p.missing.value(), p.waited);
     text += peaks(p.peak);
     for (const PlacementPeaks& one : p.by_stretch) text += peaks(one);
     for (const PlacementMark& mark : p.marks) {
-      text += fmt::format("\n{}: {} {} {} ", mark.event, mark.allocated.value(), mark.active.value(),
+      text += formatted("\n{}: {} {} {} ", mark.event, mark.allocated.value(), mark.active.value(),
                           mark.reserved.value()) +
               peaks(mark.since);
     }
     for (const PlacementPrint& print : p.prints) {
-      text += fmt::format("\n{} {} {} {}", print.allocated.value(), print.reserved.value(),
+      text += formatted("\n{} {} {} {}", print.allocated.value(), print.reserved.value(),
                           print.peak_allocated.value(), print.peak_reserved.value());
     }
     return text;

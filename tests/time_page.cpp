@@ -1,11 +1,11 @@
 // docs/time.md: its tables from data, its words from here.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <set>
 
 #include "time_accuracy.h"
+
+#include "core/format.h"
 
 namespace time_accuracy {
 namespace {
@@ -121,7 +121,7 @@ Not modelled: torch.compile, CUDA graphs, tf32, the first
 step, evaluation, saving, data loading, other jobs on the network, clocks that fall under load.
 )";
 
-std::string percent(double part) { return fmt::format("{:.1f} %", 100 * part); }
+std::string percent(double part) { return formatted("{:.1f} %", 100 * part); }
 
 std::string joined(const std::set<std::string>& names) {
   std::string text;
@@ -131,8 +131,8 @@ std::string joined(const std::set<std::string>& names) {
 
 std::string row_of(const std::string& label, const std::vector<const Judged*>& rows) {
   const Summary s = summary(rows);
-  if (s.n < kEvidence) return fmt::format("| {} | {} | insufficient evidence | | | | |\n", label, s.n);
-  return fmt::format("| {} | {} | {} | {} | {:.2f} | {} | {:.0f} % |\n", label, s.n, percent(s.median), percent(s.p90),
+  if (s.n < kEvidence) return formatted("| {} | {} | insufficient evidence | | | | |\n", label, s.n);
+  return formatted("| {} | {} | {} | {} | {:.2f} | {} | {:.0f} % |\n", label, s.n, percent(s.median), percent(s.p90),
                      s.bias, s.constant > 0 ? percent(s.constant) : "none fitted", 100 * s.inside);
 }
 
@@ -145,7 +145,7 @@ std::string table(const std::vector<Judged>& judged, bool train) {
     by_source[one.one->row.source + ", " + one.gpu].push_back(&one);
   }
   std::string text =
-      fmt::format("| {} | n | median | p90 | bias | constant | inside |\n|:--|--:|--:|--:|--:|--:|--:|\n",
+      formatted("| {} | n | median | p90 | bias | constant | inside |\n|:--|--:|--:|--:|--:|--:|--:|\n",
                   train ? "fitted to" : "held out");
   for (const auto& [gpu, rows] : by_gpu) text += row_of("**" + gpu + "**", rows);
   for (const auto& [source, rows] : by_source) text += row_of(source, rows);
@@ -157,7 +157,7 @@ std::string constants() {
   text += "|:--|--:|--:|--:|--:|--:|:--|:--|\n";
   for (const std::string_view architecture : dsplan::known_architectures()) {
     const dsplan::TimeConstants c = dsplan::time_constants(architecture);
-    text += fmt::format("| {} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} to {:.2f} | {} |\n", architecture,
+    text += formatted("| {} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} to {:.2f} | {} |\n", architecture,
                         c.product, c.attention, c.attention_backward, c.memory, c.overlap, c.low, c.high,
                         c.fitted ? "fitted" : "not fitted");
   }
@@ -171,8 +171,7 @@ std::string page(const std::vector<Judged>& judged, const std::string& example) 
   std::set<std::string> held;
   for (const Judged& one : judged) (one.one->row.train ? train : held).insert(one.one->row.source);
   const double overlap = dsplan::time_constants("sm_80").overlap;
-  return fmt::format(fmt::runtime(kHead), example, 100 * overlap, judged.size(), joined(train), joined(held),
-                     constants()) +
+  return formatted_as(kHead, std::array<FormatArgument, 6>{example, 100 * overlap, judged.size(), joined(train), joined(held), constants()}) +
          table(judged, false) + table(judged, true) + kTail;
 }
 

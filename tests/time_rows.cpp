@@ -1,13 +1,12 @@
 #include "time_rows.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <fstream>
 #include <map>
 #include <sstream>
 #include <stdexcept>
 
+#include "core/format.h"
 #include "io/machine_files.h"
 #include "io/text.h"
 #include "model/families.h"
@@ -73,11 +72,11 @@ Row row_of(const std::map<std::string, std::string>& cell) {
 ModelSpec model_of(const Row& row) {
   const std::string config =
       row.family == "gpt"
-          ? fmt::format(R"({{"model_type": "gpt2", "n_embd": {}, "n_layer": {}, "n_head": {}, "n_inner": {},
+          ? formatted(R"({{"model_type": "gpt2", "n_embd": {}, "n_layer": {}, "n_head": {}, "n_inner": {},
               "vocab_size": {}, "n_positions": {}, "activation_function": "gelu", "attn_pdrop": 0.0,
               "resid_pdrop": 0.0, "embd_pdrop": 0.0}})",
                         row.hidden, row.layers, row.heads, row.ffn, row.vocab, row.seq)
-          : fmt::format(R"({{"model_type": "llama", "hidden_size": {}, "num_hidden_layers": {},
+          : formatted(R"({{"model_type": "llama", "hidden_size": {}, "num_hidden_layers": {},
               "num_attention_heads": {}, "num_key_value_heads": {}, "intermediate_size": {}, "vocab_size": {},
               "max_position_embeddings": {}, "tie_word_embeddings": false}})",
                         row.hidden, row.layers, row.heads, row.kv_heads, row.ffn, row.vocab, row.seq);

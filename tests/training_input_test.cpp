@@ -1,9 +1,8 @@
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <string>
 
+#include "core/format.h"
 #include "io/text.h"
 #include "io/training_arguments.h"
 #include "io/training_file.h"

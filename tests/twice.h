@@ -3,8 +3,6 @@
 #pragma once
 
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -16,6 +14,7 @@
 #include <tuple>
 #include <vector>
 
+#include "core/format.h"
 #include "core/program.h"
 #include "cuda/launch.h"
 #include "exec/device.h"
@@ -93,7 +92,7 @@ inline std::string difference(const std::vector<double>& ours, const std::vector
   for (std::size_t i = 0; i < ours.size(); ++i) {
     const bool both_none = std::isnan(ours[i]) && std::isnan(theirs[i]);
     if (both_none || ours[i] == theirs[i] || std::abs(ours[i] - theirs[i]) <= allowed(dtype) * largest) continue;
-    return fmt::format("element {}: {} on the device, {} on the host", i, ours[i], theirs[i]);
+    return formatted("element {}: {} on the device, {} on the host", i, ours[i], theirs[i]);
   }
   return {};
 }
@@ -102,7 +101,7 @@ inline void note(const dsplan_launch& call, const std::string& what) {
   const std::lock_guard lock(findings().mutex);
   findings().kernels.insert({call.body, call.op, call.part});
   if (what.empty() || findings().faults.size() > 20) return;
-  findings().faults.push_back(fmt::format("{} {} part {}: {}", name(static_cast<Op>(call.op)),
+  findings().faults.push_back(formatted("{} {} part {}: {}", name(static_cast<Op>(call.op)),
                                           name(static_cast<Body>(call.body)), call.part, what));
 }
 
@@ -204,7 +203,7 @@ inline int launch(const dsplan_launch& call) {
   const int code = host::launch(call);
   for (std::size_t i = 0; i < ours.size() && fault.empty(); ++i) {
     fault = difference(ours[i], values_of(tensors[i]), host::dtype_of(tensors[i]));
-    if (!fault.empty()) fault = fmt::format("tensor {}, {}", i, fault);
+    if (!fault.empty()) fault = formatted("tensor {}, {}", i, fault);
   }
   note(call, fault);
   return code;

@@ -1,12 +1,11 @@
 // Autocast, adapters and several lengths in one job: schedules that the auditor finds nothing in, whose persistent
 // bytes are the formulas', under every runtime that takes them.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <string>
 #include <vector>
 
 #include "core/audit.h"
+#include "core/format.h"
 #include "lowered.h"
 #include "model/lora.h"
 #include "planner/footprint.h"
@@ -25,7 +24,7 @@ ModelSpec adapted(const std::string& name, const std::string& text) {
 void check(const ModelSpec& model, const Job& job) {
   const Shapes shapes = build_shapes(model, job);
   const Schedule schedule = lower(model, job, shapes, 0);
-  for (const Finding& finding : audit(schedule)) FAIL_CHECK(fmt::format("{}: {}", finding.event, finding.text));
+  for (const Finding& finding : audit(schedule)) FAIL_CHECK(formatted("{}: {}", finding.event, finding.text));
   MemoryMeter meter(schedule);
   replay(schedule, meter);
   CHECK(meter.by_role() == footprint(model, job).persistent);

@@ -1,8 +1,7 @@
 #include "cli/assemble.h"
 
-#include <fmt/format.h>
-
 #include "cli/sources.h"
+#include "core/format.h"
 #include "io/calibration.h"
 #include "io/deepspeed.h"
 #include "io/launch_line.h"
@@ -157,8 +156,8 @@ std::string render(const std::vector<Notice>& notices) {
   std::string text;
   for (const Notice& notice : notices) {
     const std::string_view kind = notice.kind == Notice::Kind::Announcement ? "note" : name(notice.kind);
-    text += fmt::format("{}: {}: {}", notice.place.text(), kind, notice.message);
-    if (notice.bytes) text += fmt::format(" ({} per rank)", human(*notice.bytes));
+    text += formatted("{}: {}: {}", notice.place.text(), kind, notice.message);
+    if (notice.bytes) text += formatted(" ({} per rank)", human(*notice.bytes));
     text += '\n';
   }
   return text;

@@ -1,6 +1,4 @@
 // `dsplan calibrate`: measures this machine into a hardware file.
-#include <fmt/chrono.h>
-#include <fmt/format.h>
 #include <stdlib.h>
 
 #include <atomic>
@@ -14,6 +12,7 @@
 #include "cli/machine.h"
 #include "cli/output.h"
 #include "core/calibration.h"
+#include "core/format.h"
 #include "core/training.h"
 #include "exec/calibrate/calibrate.h"
 #include "exec/failure.h"
@@ -66,7 +65,7 @@ class Folder {
   Folder() {
     std::string pattern = (std::filesystem::temp_directory_path() / "dsplan-calibrate-XXXXXX").string();
     const char* made = ::mkdtemp(pattern.data());
-    if (made == nullptr) throw Refusal("calibrate", fmt::format("no folder \"{}\" can be made for files", pattern));
+    if (made == nullptr) throw Refusal("calibrate", formatted("no folder \"{}\" can be made for files", pattern));
     path_ = made;
   }
   Folder(const Folder&) = delete;
@@ -118,7 +117,7 @@ std::string processor() {
 CalibratedFile describe(const MeasuredMachine& machine, const Said& said) {
   CalibratedFile file;
   file.processor = processor();
-  file.recorded = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  file.recorded = utc_now();
   const bool host = machine.backend == "host" || machine.device == "host";
   if (said.like) file.like = load_hardware(*said.like);
   if (!said.like && !host) file.like = bundled_like(machine);
@@ -129,9 +128,9 @@ CalibratedFile describe(const MeasuredMachine& machine, const Said& said) {
     }
   }
   file.name = name + "-calibrated";
-  file.source = fmt::format("dsplan {} calibrate --backend {}{}, {} ({}), {}", DSPLAN_VERSION, machine.backend,
+  file.source = formatted("dsplan {} calibrate --backend {}{}, {} ({}), {}", DSPLAN_VERSION, machine.backend,
                             said.quick ? " --quick" : "", machine.device, file.processor, file.recorded);
-  if (file.like) file.source += fmt::format("; what is not measured: {} ({})", file.like->name, file.like->source);
+  if (file.like) file.source += formatted("; what is not measured: {} ({})", file.like->name, file.like->source);
   return file;
 }
 
@@ -143,7 +142,7 @@ MeasuredMachine measure(const Said& said, const Machine& machine) {
   options.quick = said.quick;
   if (said.quick) options.time = std::chrono::seconds(60);
   options.stop = &stop_asked;
-  options.progress = [](const std::string& what) { say(fmt::format("calibrate: {}\n", what)); };
+  options.progress = [](const std::string& what) { say(formatted("calibrate: {}\n", what)); };
   const auto before = std::signal(SIGINT, [](int signal) {
     stop_asked = true;
     std::signal(signal, SIG_DFL);  // A second one ends dsplan.
@@ -153,7 +152,7 @@ MeasuredMachine measure(const Said& said, const Machine& machine) {
     std::signal(SIGINT, before);
     return measured;
   } catch (const exec::RunFailure& failure) {
-    throw Unavailable(fmt::format("--backend {}: {}\n", said.machine.backend, failure.what()));
+    throw Unavailable(formatted("--backend {}: {}\n", said.machine.backend, failure.what()));
   }
 }
 
@@ -165,9 +164,9 @@ int calibrate_command(const Words& words) {
   const Machine machine = find_machine(said.machine);
   const MeasuredMachine measured = measure(said, machine);
   for (const NotMeasured& each : measured.failed) {
-    say(fmt::format("calibrate: not measured: {}: {}\n", each.name, each.why));
+    say(formatted("calibrate: not measured: {}: {}\n", each.name, each.why));
   }
-  say(fmt::format("calibrate: {} rows measured, {} not{}\n", measured.rows.size(), measured.failed.size(),
+  say(formatted("calibrate: {} rows measured, {} not{}\n", measured.rows.size(), measured.failed.size(),
                   measured.interrupted ? "; interrupted" : ""));
   output.add(calibrated_hardware_json(measured, describe(measured, said)));
   output.finish();

@@ -1,6 +1,4 @@
 // `dsplan check`: the CI gate. Predictions against committed baselines.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -13,6 +11,7 @@
 #include "cli/output.h"
 #include "cli/report_check.h"
 #include "cli/tolerances.h"
+#include "core/format.h"
 #include "io/baseline.h"
 #include "io/text.h"
 #include "io/write_check.h"
@@ -53,7 +52,7 @@ CheckWords parse(const Words& words) {
   line.parse(words);
   const std::vector<std::string_view> formats = {"table", "json", "junit", "github", "md"};
   if (said.format && std::find(formats.begin(), formats.end(), *said.format) == formats.end()) {
-    throw Refusal("--format", fmt::format("no format \"{}\"", *said.format), did_you_mean(*said.format, formats));
+    throw Refusal("--format", formatted("no format \"{}\"", *said.format), did_you_mean(*said.format, formats));
   }
   if (said.update && !said.tolerances.empty()) {
     throw Refusal("--tolerance", "has no meaning beside --update, which rewrites every figure");
@@ -96,7 +95,7 @@ std::vector<std::string> baselines_in(const std::vector<std::string>& arguments)
       if (looks_like_a_baseline(path)) {
         inside.push_back(std::move(path));
       } else {
-        say(fmt::format("{}: note: passed over, it is no baseline\n", path));
+        say(formatted("{}: note: passed over, it is no baseline\n", path));
       }
     }
     std::sort(inside.begin(), inside.end());
@@ -153,7 +152,7 @@ int update(const std::vector<CheckResult>& results, const std::string& format, O
   const std::vector<std::string> rewritten = rewrite(results);
   output.add(printed(checked_of(results), format));
   output.finish();
-  for (const std::string& path : rewritten) say(fmt::format("{}: rewritten\n", path));
+  for (const std::string& path : rewritten) say(formatted("{}: rewritten\n", path));
   if (rewritten.empty()) say("dsplan check: every baseline is as it would be written\n");
   return kDone;
 }
@@ -209,7 +208,7 @@ void write_new(const Baseline& baseline) {
   std::error_code failed;
   const fs::path folder = fs::path(baseline.path).parent_path();
   if (!folder.empty()) fs::create_directories(folder, failed);
-  if (failed) throw Refusal("--add", fmt::format("{}: {}", folder.string(), failed.message()));
+  if (failed) throw Refusal("--add", formatted("{}: {}", folder.string(), failed.message()));
   Output output(baseline.path, "--add");
   output.add(baseline_json(baseline));
   output.finish();
@@ -225,20 +224,20 @@ int add(const Words& words) {
   };
   (void)parse_simulate("check", words, extras);
   std::error_code failed;
-  if (!path->ends_with(".json")) throw Refusal("--add", fmt::format("\"{}\" does not end in .json", *path));
+  if (!path->ends_with(".json")) throw Refusal("--add", formatted("\"{}\" does not end in .json", *path));
   if (fs::exists(*path, failed)) {
-    throw Refusal("--add", fmt::format("{} is there already", *path),
-                  fmt::format("edit its \"command\", then `dsplan check --update {}`", *path));
+    throw Refusal("--add", formatted("{} is there already", *path),
+                  formatted("edit its \"command\", then `dsplan check --update {}`", *path));
   }
   const CheckResult result = new_baseline(*path, command_in(words));
   say(render(result.notices));
   for (const std::optional<SourceFile>& file : result.renewed->inputs.files) {
     if (!file || file->bundled || !fs::path(file->name).is_absolute()) continue;
-    say(fmt::format("{}: note: an absolute path, which other machines may not have\n", file->name));
+    say(formatted("{}: note: an absolute path, which other machines may not have\n", file->name));
   }
   write_new(*result.renewed);
   Output output("");
-  output.add(fmt::format("{}: written, {} rows of {} rank{}\n", *path, result.renewed->ranks.front().rows.size(),
+  output.add(formatted("{}: written, {} rows of {} rank{}\n", *path, result.renewed->ranks.front().rows.size(),
                          result.renewed->ranks.size(), result.renewed->ranks.size() == 1 ? "" : "s"));
   output.finish();
   return kDone;

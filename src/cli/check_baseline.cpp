@@ -1,11 +1,10 @@
 #include "cli/check_baseline.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <filesystem>
 
 #include "cli/sources.h"
+#include "core/format.h"
 #include "core/sha256.h"
 #include "io/baseline.h"
 #include "io/text.h"
@@ -35,7 +34,7 @@ std::string folder_of(const Baseline& baseline) {
 void refuse_reporting(const SimulateWords& said, const Place& place) {
   Diagnostics faults;
   const auto refuse = [&](bool given, const char* option) {
-    if (given) faults.add(place.says(fmt::format("{} says what to print, and has no place in a baseline", option)));
+    if (given) faults.add(place.says(formatted("{} says what to print, and has no place in a baseline", option)));
   };
   refuse(said.options.format.given(), "--format");
   refuse(said.options.out.given(), "--out");
@@ -68,7 +67,7 @@ std::vector<Diagnostic> placed(const Refusal& refusal, const Place& place) {
   std::vector<Diagnostic> faults;
   for (const Diagnostic& fault : refusal.diagnostics()) {
     const bool of_an_option = fault.line == 0 && fault.path.starts_with("--");
-    faults.push_back(of_an_option ? place.says(fmt::format("{}: {}", fault.path, fault.message), fault.hint) : fault);
+    faults.push_back(of_an_option ? place.says(formatted("{}: {}", fault.path, fault.message), fault.hint) : fault);
   }
   return faults;
 }

@@ -1,12 +1,11 @@
 #include "cli/command_line.h"
 
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
 #include "core/document.h"
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan {
 
@@ -20,7 +19,7 @@ Refusal said_plainly(const std::string& command, const std::string& text) {
     if (text.ends_with("missing")) return {std::move(option), "needs a value"};
     if (text.find("At Most 1 required") != std::string::npos) return {std::move(option), "is given more than once"};
   }
-  return {command, text, fmt::format("`{} --help` lists the options", command)};
+  return {command, text, formatted("`{} --help` lists the options", command)};
 }
 
 std::string sorted(std::string_view text) {
@@ -108,12 +107,12 @@ void CommandLine::parse(const Words& words) {
     }
     const std::string name = word.substr(0, word.find('='));
     std::string hint = did_you_mean(name, names);
-    if (hint.empty()) hint = fmt::format("`{} --help` lists the options", app_->command);
-    diagnostics.add({name, 0, 0, {}, fmt::format("no such option of `{}`", app_->command), std::move(hint)});
+    if (hint.empty()) hint = formatted("`{} --help` lists the options", app_->command);
+    diagnostics.add({name, 0, 0, {}, formatted("no such option of `{}`", app_->command), std::move(hint)});
   }
   // A word left over beside an unknown option is most likely its value.
   if (!surplus.empty() && !diagnostics.any()) {
-    diagnostics.add({app_->command, 0, 0, {}, fmt::format("surplus word \"{}\"", surplus), {}});
+    diagnostics.add({app_->command, 0, 0, {}, formatted("surplus word \"{}\"", surplus), {}});
   }
   diagnostics.throw_if_any();
 }
@@ -124,7 +123,7 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string_vi
     return choice.size() == word.size() && edit_distance(word, choice) <= 2 && sorted(choice) == sorted(word);
   });
   const std::string_view near = swapped != choices.end() ? *swapped : nearest(word, choices);
-  return near.empty() ? std::string() : fmt::format("did you mean {}?", near);
+  return near.empty() ? std::string() : formatted("did you mean {}?", near);
 }
 
 }  // namespace dsplan

@@ -1,6 +1,4 @@
 // `dsplan compare`: predictions against what was measured.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -13,6 +11,7 @@
 #include "cli/repredict.h"
 #include "cli/saved_plan.h"
 #include "cli/tolerances.h"
+#include "core/format.h"
 #include "io/known_differences.h"
 #include "io/operators_receipt.h"
 #include "io/plan_file.h"
@@ -69,7 +68,7 @@ CompareWords parse(const Words& words) {
   const auto choice = [&](const char* name, const std::optional<std::string>& word,
                           std::initializer_list<std::string_view> words_known) {
     if (!word || std::find(words_known.begin(), words_known.end(), *word) != words_known.end()) return;
-    faults.add({name, 0, 0, {}, fmt::format("no {} \"{}\"", name + 2, *word), did_you_mean(*word, words_known)});
+    faults.add({name, 0, 0, {}, formatted("no {} \"{}\"", name + 2, *word), did_you_mean(*word, words_known)});
   };
   choice("--format", said.format, {"table", "json", "csv", "md"});
   choice("--part", said.part, {"causes", "final", "all"});
@@ -106,7 +105,7 @@ std::vector<Receipt> read_receipts(const CompareWords& said) {
     if (!named && schema != "dsplan.receipt/1") {
       if (schema.starts_with("dsplan."))
         return;  // Calibrations, verdicts, known differences: they stand beside receipts.
-      return say(fmt::format("{}: note: passed over, it is no receipt\n", path));
+      return say(formatted("{}: note: passed over, it is no receipt\n", path));
     }
     receipts.push_back(read_receipt(document));
   };
@@ -155,7 +154,7 @@ std::vector<PredictedRank> predictions_in(const Document& document, const Receip
   const Job job = resolve(inputs);
   if (job.parallelism.world != receipt.world) {
     throw Refusal(document.path,
-                  fmt::format("is of {} ranks, and {} were measured", job.parallelism.world, receipt.world));
+                  formatted("is of {} ranks, and {} were measured", job.parallelism.world, receipt.world));
   }
   std::vector<PredictedRank> ranks;
   for (const RankFigures& measured : receipt.ranks) {
@@ -175,7 +174,7 @@ ReceiptComparison compare_saved(const CompareWords& said, const CompareTerms& te
   for (const PredictedRank& rank : predicted) {
     if (rank.fingerprint == *receipt.inputs.fingerprint) continue;
     throw Refusal(said.files[0],
-                  fmt::format("the fingerprints differ: predicted {}, measured {}", rank.fingerprint,
+                  formatted("the fingerprints differ: predicted {}, measured {}", rank.fingerprint,
                               *receipt.inputs.fingerprint),
                   kAnew);
   }
@@ -183,7 +182,7 @@ ReceiptComparison compare_saved(const CompareWords& said, const CompareTerms& te
     const bool there = std::any_of(predicted.begin(), predicted.end(),
                                    [&](const PredictedRank& one) { return one.figures.rank == measured.rank; });
     if (!there) {
-      throw Refusal(said.files[0], fmt::format("holds no prediction of rank {}, which was measured", measured.rank),
+      throw Refusal(said.files[0], formatted("holds no prediction of rank {}, which was measured", measured.rank),
                     "`dsplan simulate --rank all` predicts all of them");
     }
   }
@@ -214,7 +213,7 @@ int compare_verdicts(const CompareWords& said, const Document& document) {
   const VerdictCases cases = read_verdicts(document);
   const std::string format = said.format.value_or("table");
   if (format != "table" && format != "json") {
-    throw Refusal("--format", fmt::format("no format \"{}\" of verdicts", format), "formats are table, json");
+    throw Refusal("--format", formatted("no format \"{}\" of verdicts", format), "formats are table, json");
   }
   Output output(said.out.value_or(""));
   output.add(format == "json" ? verdicts_json(cases) : report(cases));
@@ -228,13 +227,13 @@ int compare_verdicts(const CompareWords& said, const Document& document) {
 int compare_measured_operators(const CompareWords& said) {
   const std::string format = said.format.value_or("table");
   if (format != "table" && format != "json") {
-    throw Refusal("--format", fmt::format("no format \"{}\" of measured operators", format), "formats are table, json");
+    throw Refusal("--format", formatted("no format \"{}\" of measured operators", format), "formats are table, json");
   }
   std::vector<OperatorRuns> files;
   for (const std::string& path : said.files) {
     files.push_back(read_operator_runs(read_document(path)));
     if (files.back().level != files.front().level) {
-      throw Refusal(path, fmt::format("was measured at another level than {}", said.files.front()),
+      throw Refusal(path, formatted("was measured at another level than {}", said.files.front()),
                     "compare them one after the other");
     }
   }

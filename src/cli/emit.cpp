@@ -1,9 +1,6 @@
 // `dsplan emit`: a job as files of other tools, and as a plan.
 #include "cli/emit.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <array>
 
@@ -14,6 +11,7 @@
 #include "cli/saved_plan.h"
 #include "cli/sources.h"
 #include "core/error.h"
+#include "core/format.h"
 #include "io/snapshot.h"
 #include "io/write_deepspeed.h"
 #include "io/write_html.h"
@@ -42,13 +40,13 @@ constexpr std::array<std::string_view, 7> kFormats = {"deepspeed", "plan", "laun
 
 const std::string& format_in(const Request& request) {
   if (!request.format.given()) {
-    throw Refusal("--format", "is missing", fmt::format("formats are {}", fmt::join(kFormats, ", ")));
+    throw Refusal("--format", "is missing", formatted("formats are {}", joined(kFormats, ", ")));
   }
   const std::string& format = *request.format;
   if (std::find(kFormats.begin(), kFormats.end(), format) != kFormats.end()) return format;
   std::string hint = did_you_mean(format, {kFormats.begin(), kFormats.end()});
-  if (hint.empty()) hint = fmt::format("formats are {}", fmt::join(kFormats, ", "));
-  throw Refusal({request.format.place.says(fmt::format("no format \"{}\" of emit", format), std::move(hint))});
+  if (hint.empty()) hint = formatted("formats are {}", joined(kFormats, ", "));
+  throw Refusal({request.format.place.says(formatted("no format \"{}\" of emit", format), std::move(hint))});
 }
 
 int emit_snapshot(const SimulateWords& said) {
@@ -60,7 +58,7 @@ int emit_snapshot(const SimulateWords& said) {
   const Snapshot snapshot = snapshot_of(predicted.schedule, predicted.inputs.model, predicted.config, predicted.limit);
   output.add(write_snapshot(snapshot));
   output.finish();
-  say(fmt::format("{}: {} entries, {} segments; times count entries\n",
+  say(formatted("{}: {} entries, {} segments; times count entries\n",
                   *said.options.out, snapshot.traces.front().size(), snapshot.segments.size()));
   return kDone;
 }
@@ -95,7 +93,7 @@ Emitted read(const SimulateWords& said) {
 std::string deepspeed_text(const PlanParts& parts, const ModelSpec& model, const Job& job) {
   std::string text = parts.deepspeed ? deepspeed_json(model, job, parts.deepspeed->root) : deepspeed_json(model, job);
   if (!optimizer_in_deepspeed_json(job.training)) {
-    say(fmt::format("note: DeepSpeed does not make {} by name: the script hands it to deepspeed.initialize\n",
+    say(formatted("note: DeepSpeed does not make {} by name: the script hands it to deepspeed.initialize\n",
                     optimizer_text(job.training)));
   }
   return text;
@@ -111,7 +109,7 @@ std::string emitted(std::string_view format, const PlanParts& parts, const Model
   if (format == "checkpointing") return checkpointing_call(model, job);
   std::string hint = did_you_mean(format, {"deepspeed", "plan", "launch", "checkpointing"});
   if (hint.empty()) hint = "formats are deepspeed, plan, launch, checkpointing";
-  throw Refusal(option, fmt::format("no format \"{}\"", format), std::move(hint));
+  throw Refusal(option, formatted("no format \"{}\"", format), std::move(hint));
 }
 
 int emit_command(const Words& words) {

@@ -1,6 +1,4 @@
 // `dsplan explain`: what a log's messages about memory mean, and every topic of --explain.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "cli/commands.h"
@@ -9,6 +7,7 @@
 #include "cli/predicted.h"
 #include "cli/wrap.h"
 #include "core/error.h"
+#include "core/format.h"
 #include "io/oom_log.h"
 #include "io/text.h"
 #include "io/write_reports.h"
@@ -46,31 +45,31 @@ bool says_topic(const Words& words) {
 
 std::string in_words(const LogMessage& message) {
   const auto size = [](const char* what, const std::optional<PrintedSize>& printed) {
-    return printed ? fmt::format(", {} {}", what, printed->text) : std::string();
+    return printed ? formatted(", {} {}", what, printed->text) : std::string();
   };
   std::string text = message.kind == LogMessage::Kind::OutOfMemory
-                         ? fmt::format("line {}: out of memory, asked for {}", message.line, message.request->text)
-                         : fmt::format("line {}: {}", message.line,
+                         ? formatted("line {}: out of memory, asked for {}", message.line, message.request->text)
+                         : formatted("line {}: {}", message.line,
                                        message.title.empty() ? "see_memory_usage" : "\"" + message.title + "\"");
   text += size("allocated", message.allocated) + size("reserved", message.reserved) +
           size("reserved but unallocated", message.unallocated) + size("free", message.free) +
           size("peak allocated", message.peak_allocated);
-  if (message.times > 1) text += fmt::format(" ({} times)", message.times);
+  if (message.times > 1) text += formatted(" ({} times)", message.times);
   return text;
 }
 
 std::string candidate_lines(const LogCandidate& candidate, bool failed, bool with_live) {
-  std::string text = wrapped("  ", fmt::format("event {}: {}", candidate.event, candidate.moment), 4);
+  std::string text = wrapped("  ", formatted("event {}: {}", candidate.event, candidate.moment), 4);
   if (failed) {
     text += wrapped("    ",
-                    fmt::format("asks for {} bytes when {} bytes are allocated; {} stay reserved when the "
+                    formatted("asks for {} bytes when {} bytes are allocated; {} stay reserved when the "
                                 "cache is given back",
                                 grouped(candidate.request.value()), grouped(candidate.allocated.value()),
                                 glued(human(candidate.reserved))),
                     4);
   } else {
     text += wrapped("    ",
-                    fmt::format("{} bytes allocated, {} reserved", grouped(candidate.allocated.value()),
+                    formatted("{} bytes allocated, {} reserved", grouped(candidate.allocated.value()),
                                 grouped(candidate.reserved.value())),
                     4);
   }
@@ -79,7 +78,7 @@ std::string candidate_lines(const LogCandidate& candidate, bool failed, bool wit
   text += "    alive then\n";
   for (const LiveBuffer& buffer : candidate.live) {
     const std::string what = buffer.module.empty() ? buffer.name : buffer.name + ", " + buffer.module;
-    text += wrapped(fmt::format("{:>15}{:>7} x  ", human(buffer.bytes), buffer.count), what, 26);
+    text += wrapped(formatted("{:>15}{:>7} x  ", human(buffer.bytes), buffer.count), what, 26);
   }
   return text;
 }
@@ -117,20 +116,20 @@ std::string remedy_lines(const Explanation& explanation) {
                   : "";
   }
   std::string text = "\n" + wrapped("",
-                                    fmt::format("what would avoid it: the allocator may reserve {} ({})",
+                                    formatted("what would avoid it: the allocator may reserve {} ({})",
                                                 glued(human(*explanation.limit)), explanation.limit_from),
                                     2);
   for (const Remedy& remedy : explanation.remedies) {
     std::string said = std::string(outcome_in_words(remedy.outcome));
-    if (remedy.reserved) said += fmt::format(", reserves {} without a limit", glued(human(*remedy.reserved)));
+    if (remedy.reserved) said += formatted(", reserves {} without a limit", glued(human(*remedy.reserved)));
     if (!remedy.note.empty()) said += ": " + remedy.note;
-    text += wrapped(fmt::format("  {}: ", remedy.change), said, 6);
+    text += wrapped(formatted("  {}: ", remedy.change), said, 6);
   }
   return text;
 }
 
 std::string table(const Explanation& explanation) {
-  std::string text = fmt::format("{}, rank {}: {} message{} about memory\n", explanation.model, explanation.rank,
+  std::string text = formatted("{}, rank {}: {} message{} about memory\n", explanation.model, explanation.rank,
                                  explanation.findings.size(), explanation.findings.size() == 1 ? "" : "s");
   for (const LogFinding& finding : explanation.findings) text += "\n" + finding_lines(finding);
   return text + remedy_lines(explanation);
@@ -159,7 +158,7 @@ class Remedies {
     const Training& training = predicted_.job.training;
     const int stage = training.runtime == Runtime::DeepSpeed ? training.zero.stage : 0;
     for (int next = std::max(stage + 1, 1); next <= 3 && predicted_.job.parallelism.dp > 1; ++next) {
-      try_request(fmt::format("--zero-stage {}", next), [next](Request& request) {
+      try_request(formatted("--zero-stage {}", next), [next](Request& request) {
         request.zero_stage = {std::int64_t{next}, option("--zero-stage")};
       });
     }
@@ -178,7 +177,7 @@ class Remedies {
       rows /= 2;
       steps = checked_mul(steps, 2);
       const std::size_t before = into_.size();
-      try_request(fmt::format("--micro-batch {} --grad-accum {}", rows, steps), [=](Request& request) {
+      try_request(formatted("--micro-batch {} --grad-accum {}", rows, steps), [=](Request& request) {
         request.micro_batch = {rows, option("--micro-batch")};
         request.grad_accum = {steps, option("--grad-accum")};
       });
@@ -223,7 +222,7 @@ void add_remedies(const Predicted& predicted, Explanation& explanation) {
 int explain_log(const SimulateWords& said, const std::string& path) {
   const std::string format = said.options.format.value_or("table");
   if (format != "table" && format != "json") {
-    throw Refusal("--format", fmt::format("no format \"{}\" of explain", format), "formats are table, json");
+    throw Refusal("--format", formatted("no format \"{}\" of explain", format), "formats are table, json");
   }
   const std::vector<LogMessage> messages = read_oom_log(path, read_file(path));
   Output output(said.options.out.value_or(""));

@@ -1,11 +1,10 @@
 #include "cli/machine.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <iterator>
 #include <string_view>
 
+#include "core/format.h"
 #include "core/units.h"
 #include "exec/device.h"
 #include "exec/host/kernels.h"
@@ -40,7 +39,7 @@ void check_words(const MachineWords& words, Diagnostics& faults) {
   };
   const bool cuda = words.backend == "cuda";
   if (!cuda && words.backend != "host")
-    fault("--backend", fmt::format("no backend \"{}\"", words.backend), "host or cuda");
+    fault("--backend", formatted("no backend \"{}\"", words.backend), "host or cuda");
   if (!words.transport) return;
   struct Kind {
     std::string_view name;
@@ -55,9 +54,9 @@ void check_words(const MachineWords& words, Diagnostics& faults) {
                                  [&](const Kind& each) { return each.name == *words.transport; });
   const char* these = cuda ? "virtual or nccl" : "threads or tcp";
   if (kind == std::end(kKinds)) {
-    fault("--transport", fmt::format("no transport \"{}\"", *words.transport), these);
+    fault("--transport", formatted("no transport \"{}\"", *words.transport), these);
   } else if (kind->cuda != cuda) {
-    fault("--transport", fmt::format("its ranks are {}; the backend is {}", kind->ranks, words.backend), these);
+    fault("--transport", formatted("its ranks are {}; the backend is {}", kind->ranks, words.backend), these);
   }
 }
 
@@ -73,14 +72,14 @@ Machine find_machine(const MachineWords& words, int local_rank) {
   }
   const exec::Plugin plugin = exec::load_plugin(words.backend);
   if (plugin.table == nullptr) {
-    throw Unavailable(fmt::format("--backend {}: not available: {}\n", words.backend, plugin.why));
+    throw Unavailable(formatted("--backend {}: not available: {}\n", words.backend, plugin.why));
   }
   // A launcher may show each process its own device alone.
   std::int32_t devices = 0;
   if (plugin.table->devices(plugin.table, &devices) == DSPLAN_OK && devices > 1) machine.ordinal = local_rank;
   const Opened opened = open_once(*plugin.table, machine.ordinal);
   if (!opened.why.empty()) {
-    throw Unavailable(fmt::format("--backend {}: not available: {}\n", words.backend, opened.why));
+    throw Unavailable(formatted("--backend {}: not available: {}\n", words.backend, opened.why));
   }
   machine.backend = plugin.table;
   machine.info = opened.info;
@@ -93,8 +92,8 @@ std::string describe_cuda() {
   const exec::Plugin plugin = exec::load_plugin("cuda");
   if (plugin.table == nullptr) return "not available: " + plugin.why;
   const Opened opened = open_once(*plugin.table);
-  if (!opened.why.empty()) return fmt::format("not available: {} (plugin {})", opened.why, plugin.path);
-  return fmt::format("{}, {}, driver {}, runtime {} (plugin {})", opened.info.name,
+  if (!opened.why.empty()) return formatted("not available: {} (plugin {})", opened.why, plugin.path);
+  return formatted("{}, {}, driver {}, runtime {} (plugin {})", opened.info.name,
                      human(Bytes(opened.info.memory_bytes)), opened.info.driver, opened.info.runtime, plugin.path);
 }
 
@@ -104,9 +103,9 @@ std::string describe_nccl() {
   char text[256] = "";
   if (plugin.table->comm_library == nullptr) return "not available: the plugin has no communicators";
   if (plugin.table->comm_library(plugin.table, text, sizeof text) != DSPLAN_OK) {
-    return fmt::format("not available: {}", plugin.table->last_error(plugin.table, nullptr));
+    return formatted("not available: {}", plugin.table->last_error(plugin.table, nullptr));
   }
-  return fmt::format("{}{}", text, open_once(*plugin.table).why.empty() ? "" : "; without a device it is of no use");
+  return formatted("{}{}", text, open_once(*plugin.table).why.empty() ? "" : "; without a device it is of no use");
 }
 
 }  // namespace dsplan

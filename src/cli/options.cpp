@@ -1,11 +1,11 @@
 #include "cli/options.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <variant>
+
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -118,7 +118,7 @@ void take_topics(const std::vector<std::string>& texts, SimulateWords& into, Dia
     } else if (text == "advice") {
       into.explain.push_back(Topic::Advice);
     } else {
-      refuse(fmt::format("no topic \"{}\"", text), "topics are peak, saved, traffic, fragmentation, advice");
+      refuse(formatted("no topic \"{}\"", text), "topics are peak, saved, traffic, fragmentation, advice");
     }
   }
 }
@@ -141,7 +141,7 @@ void put(const OptionRow& row, const Request& request, Words& words) {
   } else {
     const auto& size = request.*std::get<Size>(row.field);
     if (!size.given()) return;
-    text = fmt::format("{}B", (*size).value());
+    text = formatted("{}B", (*size).value());
   }
   words.insert(words.end(), {row.name, std::move(text)});
 }
@@ -174,7 +174,7 @@ std::optional<std::int64_t> whole_number(std::string_view option, std::string_vi
        0,
        0,
        {},
-       large ? fmt::format("{} does not fit in 63 bits", text) : fmt::format("\"{}\" is not a whole number", text),
+       large ? formatted("{} does not fit in 63 bits", text) : formatted("\"{}\" is not a whole number", text),
        {}});
   return std::nullopt;
 }
@@ -189,8 +189,8 @@ std::optional<Bytes> labelled_size(std::string_view option, std::string_view tex
        0,
        0,
        {},
-       bare ? fmt::format("\"{}\" is a size without a unit", text) : fmt::format("\"{}\" is not a size", text),
-       bare ? fmt::format("write {0}GiB (2^30), {0}GB (10^9) or {0}B", text)
+       bare ? formatted("\"{}\" is a size without a unit", text) : formatted("\"{}\" is not a size", text),
+       bare ? formatted("write {0}GiB (2^30), {0}GB (10^9) or {0}B", text)
             : std::string("write 80GiB, 512MiB, 80GB or 1024B")});
   return std::nullopt;
 }
@@ -201,7 +201,7 @@ SimulateWords parse_simulate(std::string_view command, const Words& words, const
   SimulateWords result;
   if (dashes != words.end()) result.launch.assign(dashes + 1, words.end());
 
-  CommandLine line(fmt::format("dsplan {}", command), extras.description,
+  CommandLine line(formatted("dsplan {}", command), extras.description,
                    extras.footer.empty() ? std::string(kFooter) : extras.footer);
   std::optional<std::string> model;
   std::array<std::optional<std::string>, kOptions.size()> values;
@@ -222,7 +222,7 @@ SimulateWords parse_simulate(std::string_view command, const Words& words, const
 
   Diagnostics diagnostics;
   if (!model)
-    diagnostics.add({fmt::format("dsplan {}", command),
+    diagnostics.add({formatted("dsplan {}", command),
                      0,
                      0,
                      {},

@@ -1,7 +1,6 @@
 #include "cli/output.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -50,7 +50,7 @@ mode_t usual_mode() {
 
 Output::Output(std::string path, std::string option) : path_(std::move(path)), option_(std::move(option)) {
   if (path_.empty()) return;
-  const auto refuse = [this] { return Refusal(option_, fmt::format("{}: {}", path_, std::strerror(errno))); };
+  const auto refuse = [this] { return Refusal(option_, formatted("{}: {}", path_, std::strerror(errno))); };
   if (is_special(path_)) {
     descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
     if (descriptor_ < 0) throw refuse();
@@ -89,7 +89,7 @@ void Output::finish() {
     if (::rename(temporary_.c_str(), final_.c_str()) != 0) failed = errno;
     if (failed == 0) temporary_.clear();
   }
-  if (failed != 0) throw Refusal(option_, fmt::format("{}: {}", path_, std::strerror(failed)));
+  if (failed != 0) throw Refusal(option_, formatted("{}: {}", path_, std::strerror(failed)));
 }
 
 void say(std::string_view text) { (void)write_all(2, text); }

@@ -1,6 +1,4 @@
 // `dsplan plan`: which activations of a chain to keep. What it does with a model is in plan_model.cpp.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 
@@ -10,6 +8,7 @@
 #include "cli/plan_words.h"
 #include "cli/report_chain.h"
 #include "core/error.h"
+#include "core/format.h"
 #include "io/chain.h"
 #include "io/locate.h"
 #include "io/write_chain.h"
@@ -98,7 +97,7 @@ std::string format_of(const PlanWords& plan, Diagnostics& diagnostics) {
   std::string text = format.value_or("table");
   constexpr std::array<std::string_view, 4> kFormats = {"table", "json", "csv", "md"};
   if (std::find(kFormats.begin(), kFormats.end(), text) == kFormats.end()) {
-    diagnostics.add(format.place.says(fmt::format("no format \"{}\"", text), "formats are table, json, csv, md"));
+    diagnostics.add(format.place.says(formatted("no format \"{}\"", text), "formats are table, json, csv, md"));
   }
   return text;
 }
@@ -112,7 +111,7 @@ int plan_for(const Chain& chain, const PlanWords& said) {
   Output output(said.said.options.out.value_or(""));
   const ChainPlan plan = plan_chain(chain, {said.method.value_or("flat"), budget});
   if (chain.times_rounded) {
-    say(fmt::format("{}: note: the times have more digits than fit together; they are rounded to 1e{}\n", chain.name,
+    say(formatted("{}: note: the times have more digits than fit together; they are rounded to 1e{}\n", chain.name,
                     -chain.digits));
   }
   if (format == "json") {

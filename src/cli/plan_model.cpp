@@ -1,6 +1,4 @@
 // `dsplan plan MODEL`: from words to a search, and from its answer to what is printed.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -16,6 +14,7 @@
 #include "cli/report_plan.h"
 #include "cli/saved_plan.h"
 #include "cli/sources.h"
+#include "core/format.h"
 #include "io/locate.h"
 #include "io/space.h"
 #include "io/text.h"
@@ -39,14 +38,14 @@ Objective objective_of(const PlanWords& words, Diagnostics& faults) {
   }
   if (words.minimize) {
     if (*words.minimize == "gpus") return Objective::Gpus;
-    faults.add(said_at("--minimize").says(fmt::format("cannot minimize \"{}\"", *words.minimize), "it is gpus"));
+    faults.add(said_at("--minimize").says(formatted("cannot minimize \"{}\"", *words.minimize), "it is gpus"));
   }
   if (!words.maximize) return Objective::TokensPerSecond;
   for (const Objective one : {Objective::TokensPerSecond, Objective::MicroBatch, Objective::Seq, Objective::Layers}) {
     if (*words.maximize == name(one)) return one;
   }
   faults.add(said_at("--maximize")
-                 .says(fmt::format("cannot maximize \"{}\"", *words.maximize),
+                 .says(formatted("cannot maximize \"{}\"", *words.maximize),
                        "it is one of tokens_per_second, micro_batch, seq, layers"));
   return Objective::TokensPerSecond;
 }
@@ -58,7 +57,7 @@ void add_varied(const std::string& text, ListedSpace& space, Diagnostics& faults
   const std::string_view key = std::string_view(text).substr(0, equals);
   const std::optional<Axis> axis = axis_named(key);
   if (!axis || equals == std::string::npos) {
-    faults.add(place.says(fmt::format("\"{}\" is no AXIS=V1,V2", text),
+    faults.add(place.says(formatted("\"{}\" is no AXIS=V1,V2", text),
                           axis ? "values come after \"=\"" : did_you_mean(nearest(key, axis_names()))));
     return;
   }
@@ -98,7 +97,7 @@ void apply_budget(Bytes budget, Inputs& inputs) {
     return;
   }
   if (budget >= *capacity) {
-    if (budget > *capacity) say(fmt::format("--budget: {} is more than the device has\n", human(budget)));
+    if (budget > *capacity) say(formatted("--budget: {} is more than the device has\n", human(budget)));
     return;
   }
   const Bytes kept = *capacity - budget;
@@ -111,7 +110,7 @@ void refuse_what_a_model_has_not(const PlanWords& words, Diagnostics& faults) {
   if (!words.said.explain.empty()) faults.add(said_at("--explain").says("is of simulate"));
   constexpr std::array<std::string_view, 4> kEmitted = {"deepspeed", "plan", "launch", "checkpointing"};
   if (words.emit && std::find(kEmitted.begin(), kEmitted.end(), *words.emit) == kEmitted.end()) {
-    faults.add(said_at("--emit").says(fmt::format("nothing is called \"{}\"", *words.emit),
+    faults.add(said_at("--emit").says(formatted("nothing is called \"{}\"", *words.emit),
                                       "it is one of deepspeed, plan, launch, checkpointing"));
   }
 }
@@ -136,7 +135,7 @@ std::string format_of(const Request& request, Diagnostics& faults) {
   for (const char* known : {"table", "json", "csv", "md"}) {
     if (format == known) return format;
   }
-  faults.add(request.format.place.says(fmt::format("no format \"{}\"", format), "formats are table, json, csv, md"));
+  faults.add(request.format.place.says(formatted("no format \"{}\"", format), "formats are table, json, csv, md"));
   return format;
 }
 

@@ -1,9 +1,9 @@
 #include "cli/plan_progress.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include "cli/output.h"
+#include "core/format.h"
 #include "core/units.h"
 
 namespace dsplan {
@@ -20,12 +20,12 @@ bool PlanProgress::show(const SearchProgress& progress) {
   visible_ = true;
   const double seconds = std::chrono::duration<double>(now - begin_).count();
   const double rate = seconds > 0 ? static_cast<double>(progress.simulated) / seconds : 0;
-  std::string text = fmt::format("\r\033[K{} candidates, {} simulated, {:.0f} /s", grouped(progress.candidates),
+  std::string text = formatted("\r\033[K{} candidates, {} simulated, {:.0f} /s", grouped(progress.candidates),
                                  grouped(progress.simulated), rate);
-  if (progress.best != nullptr) text += fmt::format(", best {:.0f} tokens/s", progress.best->tokens_per_second());
+  if (progress.best != nullptr) text += formatted(", best {:.0f} tokens/s", progress.best->tokens_per_second());
   // Nobody knows when one will fit: this is the longest it can take.
   if (rate > 0 && progress.open > 0) {
-    text += fmt::format(", at most {:.0f} s left", static_cast<double>(progress.open) / rate);
+    text += formatted(", at most {:.0f} s left", static_cast<double>(progress.open) / rate);
   }
   say(text);
   return true;

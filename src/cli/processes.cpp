@@ -1,12 +1,11 @@
 #include "cli/processes.h"
 
-#include <fmt/format.h>
-
 #include <cstdlib>
 
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "core/error.h"
+#include "core/format.h"
 #include "exec/library_transport.h"
 #include "exec/tcp.h"
 
@@ -17,7 +16,7 @@ namespace {
 [[noreturn]] void tell(const exec::Failure& failure, const MachineWords& words) {
   const std::string text = exec::describe(failure);
   if (failure.status == DSPLAN_INVALID) throw Refusal("--transport " + *words.transport, text);
-  throw Unavailable(fmt::format("--transport {}: {}\n", *words.transport, text));
+  throw Unavailable(formatted("--transport {}: {}\n", *words.transport, text));
 }
 
 }  // namespace
@@ -34,7 +33,7 @@ Processes::Processes(const MachineWords& words, std::chrono::milliseconds patien
 
 void Processes::expect(std::int64_t world) const {
   if (world == place_.ranks) return;
-  throw Refusal("--ranks", fmt::format("{} launched {} process{}, and the plan is of {} rank{}", place_.launcher,
+  throw Refusal("--ranks", formatted("{} launched {} process{}, and the plan is of {} rank{}", place_.launcher,
                                        place_.ranks, place_.ranks == 1 ? "" : "es", world, world == 1 ? "" : "s"));
 }
 
@@ -48,7 +47,7 @@ void Processes::agree(const std::vector<RunTerm>& terms) {
     for (std::size_t at = 0; at < terms.size(); ++at) {
       if (theirs.at(at) == of_first.at(at)) continue;
       throw exec::RunFailure({DSPLAN_INVALID, static_cast<int>(rank), exec::kNoEvent, terms[at].name,
-                              fmt::format("\"{}\", and on rank 0 \"{}\"", theirs.at(at), of_first.at(at))});
+                              formatted("\"{}\", and on rank 0 \"{}\"", theirs.at(at), of_first.at(at))});
     }
   }
 }

@@ -1,6 +1,4 @@
 // `dsplan replay`: allocator traces and PyTorch's memory snapshots.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "cli/assemble.h"
@@ -10,6 +8,7 @@
 #include "cli/predicted.h"
 #include "cli/wrap.h"
 #include "core/error.h"
+#include "core/format.h"
 #include "io/allocator_trace.h"
 #include "io/pickle.h"
 #include "io/snapshot.h"
@@ -49,12 +48,12 @@ ReplayWords parse_replay(const Words& words) {
   return said;
 }
 
-constexpr const char* kSizes = "  {:<12}{:>17}{:>17}{:>17}\n";
+constexpr char kSizes[] = "  {:<12}{:>17}{:>17}{:>17}\n";
 
 std::string sizes_table(const DeviceReplay& device) {
-  std::string text = fmt::format(kSizes, "bytes", "at the start", "at the end", "peak");
+  std::string text = formatted(kSizes, "bytes", "at the start", "at the end", "peak");
   const auto row = [&](const char* what, Bytes SnapshotSizes::*field) {
-    text += fmt::format(kSizes, what, grouped((device.start.*field).value()), grouped((device.end.*field).value()),
+    text += formatted(kSizes, what, grouped((device.start.*field).value()), grouped((device.end.*field).value()),
                         grouped((device.peaks.*field).value()));
   };
   row("allocated", &SnapshotSizes::allocated);
@@ -65,48 +64,48 @@ std::string sizes_table(const DeviceReplay& device) {
 }
 
 std::string device_report(const DeviceReplay& device) {
-  std::string text = fmt::format("device {}\n", device.device);
+  std::string text = formatted("device {}\n", device.device);
   text += listed(
       "  ",
-      {fmt::format("{} entries", grouped(static_cast<std::int64_t>(device.entries))),
-       fmt::format("{} allocations", grouped(device.allocations)), fmt::format("{} frees", grouped(device.frees)),
-       fmt::format("{} segment steps", grouped(device.segment_steps)),
-       fmt::format("{} out of memory", grouped(device.ooms)),
-       fmt::format("at the end {} segments of {} blocks", device.segments, device.blocks)},
+      {formatted("{} entries", grouped(static_cast<std::int64_t>(device.entries))),
+       formatted("{} allocations", grouped(device.allocations)), formatted("{} frees", grouped(device.frees)),
+       formatted("{} segment steps", grouped(device.segment_steps)),
+       formatted("{} out of memory", grouped(device.ooms)),
+       formatted("at the end {} segments of {} blocks", device.segments, device.blocks)},
       4);
   text += sizes_table(device);
   if (device.releases > 0) {
     text += wrapped("  ",
-                    fmt::format("cached memory was given back {} time{}: by empty_cache, or because the device "
+                    formatted("cached memory was given back {} time{}: by empty_cache, or because the device "
                                 "had no more",
                                 device.releases, device.releases == 1 ? "" : "s"),
                     4);
   }
   if (!device.difference) return text;
   const SnapshotDifference& difference = *device.difference;
-  text += difference.entry ? fmt::format("  first difference: entry {}\n", *difference.entry)
+  text += difference.entry ? formatted("  first difference: entry {}\n", *difference.entry)
                            : std::string("  first difference: the segments at the end\n");
   text += wrapped("    recorded   ", difference.recorded, 15);
   return text + wrapped("    predicted  ", difference.predicted, 15);
 }
 
 std::string comparison_report(const SnapshotComparison& comparison) {
-  std::string text = fmt::format("device {} against the prediction: {}\n", comparison.device,
+  std::string text = formatted("device {} against the prediction: {}\n", comparison.device,
                                  comparison.equal() ? "equal" : "different");
-  text += fmt::format(kSizes, "bytes", "recorded", "predicted", "difference");
+  text += formatted(kSizes, "bytes", "recorded", "predicted", "difference");
   const auto row = [&](const std::string& what, Bytes recorded, Bytes predicted) {
-    text += fmt::format("  {:<18}{:>11}{:>17}{:>17}\n", what, grouped(recorded.value()), grouped(predicted.value()),
+    text += formatted("  {:<18}{:>11}{:>17}{:>17}\n", what, grouped(recorded.value()), grouped(predicted.value()),
                         grouped((predicted - recorded).value()));
   };
   const auto both = [&](const char* what, Bytes SnapshotSizes::*field) {
-    row(fmt::format("peak {}", what), comparison.recorded.*field, comparison.predicted.*field);
-    row(fmt::format("end {}", what), comparison.recorded_end.*field, comparison.predicted_end.*field);
+    row(formatted("peak {}", what), comparison.recorded.*field, comparison.predicted.*field);
+    row(formatted("end {}", what), comparison.recorded_end.*field, comparison.predicted_end.*field);
   };
   both("allocated", &SnapshotSizes::allocated);
   both("active", &SnapshotSizes::active);
   both("reserved", &SnapshotSizes::reserved);
   return text +
-         fmt::format("  {:<18}{:>11}{:>17}\n", "segments", comparison.recorded_segments, comparison.predicted_segments);
+         formatted("  {:<18}{:>11}{:>17}\n", "segments", comparison.recorded_segments, comparison.predicted_segments);
 }
 
 std::string table(const std::vector<DeviceReplay>& devices, const std::vector<SnapshotComparison>& comparisons) {
@@ -123,7 +122,7 @@ std::string table(const std::vector<DeviceReplay>& devices, const std::vector<Sn
 int replay_of_snapshot(const ReplayWords& said, std::string text) {
   const std::string format = said.format.value_or("table");
   if (format != "table" && format != "json") {
-    throw Refusal("--format", fmt::format("no format \"{}\" of a snapshot's report", format),
+    throw Refusal("--format", formatted("no format \"{}\" of a snapshot's report", format),
                   "formats are table, json");
   }
   const Snapshot snapshot = read_snapshot(said.path, std::move(text));
@@ -154,7 +153,7 @@ int replay_command(const Words& words) {
   const ReplayWords said = parse_replay(words);
   std::string text = read_file(said.path, kLargestPickle);
   if (is_snapshot(said.path, text)) return replay_of_snapshot(said, std::move(text));
-  if (text.size() > kLargestText) throw Refusal(said.path, fmt::format("larger than {} MiB", kLargestText >> 20));
+  if (text.size() > kLargestText) throw Refusal(said.path, formatted("larger than {} MiB", kLargestText >> 20));
   if (said.against) throw Refusal("--against", "holds a prediction against a memory snapshot, not an allocator trace");
   if (said.format && *said.format != "csv") throw Refusal("--format", "an allocator trace is answered as csv");
   Output output(said.out.value_or(""));

@@ -1,12 +1,11 @@
 #include "cli/report.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "cli/report_fragmentation.h"
 #include "cli/report_time.h"
 #include "cli/wrap.h"
+#include "core/format.h"
 #include "io/write_json.h"
 
 namespace dsplan {
@@ -53,31 +52,31 @@ std::string job_lines(const Prediction& prediction, const Job& job) {
     model.push_back(grouped(prediction.parameters_trainable.value()) + " trainable");
   }
   std::vector<std::string> run;
-  run.emplace_back(training.runtime == Runtime::DeepSpeed ? fmt::format("ZeRO stage {}", training.zero.stage)
+  run.emplace_back(training.runtime == Runtime::DeepSpeed ? formatted("ZeRO stage {}", training.zero.stage)
                                                           : (ranks.dp > 1 ? "PyTorch DDP" : "PyTorch"));
-  run.push_back(fmt::format("{} GPU{}", ranks.world, ranks.world == 1 ? "" : "s"));
-  if (ranks.tp > 1) run.push_back(fmt::format("tp {}", ranks.tp));
+  run.push_back(formatted("{} GPU{}", ranks.world, ranks.world == 1 ? "" : "s"));
+  if (ranks.tp > 1) run.push_back(formatted("tp {}", ranks.tp));
   run.emplace_back(name(training.dtype));
-  if (training.autocast) run.push_back(fmt::format("autocast {}", name(*training.autocast)));
+  if (training.autocast) run.push_back(formatted("autocast {}", name(*training.autocast)));
   run.push_back(optimizer_text(training));
-  run.push_back(fmt::format("micro-batch {}", training.micro_batch));
-  run.push_back(fmt::format("accumulation {}", training.grad_accum));
+  run.push_back(formatted("micro-batch {}", training.micro_batch));
+  run.push_back(formatted("accumulation {}", training.grad_accum));
   if (training.seq_list.empty()) {
-    run.push_back(fmt::format("seq {}", training.seq));
+    run.push_back(formatted("seq {}", training.seq));
   } else {
-    run.push_back(fmt::format("seq {} in turn", fmt::join(training.seq_list, ", ")));
+    run.push_back(formatted("seq {} in turn", joined(training.seq_list, ", ")));
   }
-  run.push_back(fmt::format("checkpointing {}", training.checkpoint.text));
-  run.push_back(fmt::format("attention {}", name(training.attention)));
-  run.push_back(training.loss == Loss::Chunked ? fmt::format("loss chunked:{}", training.loss_chunks)
-                                               : fmt::format("loss {}", name(training.loss)));
-  run.push_back(fmt::format("torch {}", training.torch.text()));
-  run.push_back(fmt::format("transformers {}", training.transformers.text()));
+  run.push_back(formatted("checkpointing {}", training.checkpoint.text));
+  run.push_back(formatted("attention {}", name(training.attention)));
+  run.push_back(training.loss == Loss::Chunked ? formatted("loss chunked:{}", training.loss_chunks)
+                                               : formatted("loss {}", name(training.loss)));
+  run.push_back(formatted("torch {}", training.torch.text()));
+  run.push_back(formatted("transformers {}", training.transformers.text()));
   if (training.level == Level::Dispatch) run.emplace_back("dispatch level");
   if (!job.allocator_conf.empty()) run.push_back("allocator " + job.allocator_conf);
   if (job.stream_frees == StreamFrees::Immediate) run.emplace_back("frees immediate");
   const auto offload = [&run](const char* what, const Offload& to) {
-    if (to.device != OffloadDevice::None) run.push_back(fmt::format("{} on {}", what, name(to.device)));
+    if (to.device != OffloadDevice::None) run.push_back(formatted("{} on {}", what, name(to.device)));
   };
   offload("optimizer", training.zero.offload_optimizer);
   offload("parameters", training.zero.offload_param);
@@ -86,8 +85,8 @@ std::string job_lines(const Prediction& prediction, const Job& job) {
 
 // A row of the memory table; absent columns on the right leave no blanks behind.
 std::string memory_row(std::string_view label, const std::vector<std::string>& columns) {
-  std::string text = fmt::format("  {:<16}", label);
-  for (const std::string& column : columns) text += fmt::format("{:>15}", column);
+  std::string text = formatted("  {:<16}", label);
+  for (const std::string& column : columns) text += formatted("{:>15}", column);
   text.erase(text.find_last_not_of(' ') + 1);
   return text + "\n";
 }
@@ -118,13 +117,13 @@ std::string memory_table(const Prediction& prediction) {
 
 std::string states_line(const Prediction& prediction) {
   const States& states = prediction.states;
-  return listed(fmt::format("  states {}: ", human(states.total())),
+  return listed(formatted("  states {}: ", human(states.total())),
                 {"parameters " + human(states.parameters), "gradients " + human(states.gradients),
                  "optimizer " + human(states.optimizer)},
                 4);
 }
 
-constexpr const char* kTrafficRow = "  {:<24}{:>8}{:>22}{:>22}\n";
+constexpr char kTrafficRow[] = "  {:<24}{:>8}{:>22}{:>22}\n";
 
 // One line per collective and group; control rows, which are small and many, fold into one.
 std::string traffic(const std::vector<TrafficRow>& rows) {
@@ -139,7 +138,7 @@ std::string traffic(const std::vector<TrafficRow>& rows) {
   for (const TrafficRow& row : rows) {
     // What happens once, before the first step or when the model is saved, is no part of a step.
     const std::string_view once = row.phase == Pass::Setup ? ", init" : row.phase == Pass::Save ? ", save" : "";
-    const std::string label = fmt::format("{} ({}){}", name(row.collective), name(row.group), once);
+    const std::string label = formatted("{} ({}){}", name(row.collective), name(row.group), once);
     auto at = std::find_if(sums.begin(), sums.end(), [&](const Sum& sum) { return sum.label == label; });
     if (row.kind == TrafficKind::Data && at == sums.end()) at = sums.insert(at, {label, 0, Bytes(0), Bytes(0)});
     Sum& sum = row.kind == TrafficKind::Data ? *at : control;
@@ -151,19 +150,19 @@ std::string traffic(const std::vector<TrafficRow>& rows) {
   if (sums.empty()) return "  no traffic\n";
   std::stable_partition(sums.begin(), sums.end(),
                         [](const Sum& sum) { return sum.label.ends_with(")") || sum.label == "control"; });
-  std::string text = fmt::format(kTrafficRow, "traffic of one step", "calls", "payload", "wire");
+  std::string text = formatted(kTrafficRow, "traffic of one step", "calls", "payload", "wire");
   for (const Sum& sum : sums) {
-    text += fmt::format(kTrafficRow, sum.label, sum.calls, human(sum.payload), human(sum.wire));
+    text += formatted(kTrafficRow, sum.label, sum.calls, human(sum.payload), human(sum.wire));
   }
   return text;
 }
 
 std::string traffic_in_full(const std::vector<TrafficRow>& rows) {
-  constexpr const char* kRow = "  {:<15}{:<6}{:<9}{:<6}{:<8}{:>8}{:>13}{:>13}\n";
-  std::string text = fmt::format(kRow, "collective", "group", "phase", "dtype", "kind", "calls", "payload", "wire");
+  static constexpr char kRow[] = "  {:<15}{:<6}{:<9}{:<6}{:<8}{:>8}{:>13}{:>13}\n";
+  std::string text = formatted(kRow, "collective", "group", "phase", "dtype", "kind", "calls", "payload", "wire");
   for (const TrafficRow& row : rows) {
     text +=
-        fmt::format(kRow, name(row.collective), name(row.group),
+        formatted(kRow, name(row.collective), name(row.group),
                     name(row.phase == Pass::Recompute ? Pass::Backward : row.phase), name(row.dtype),
                     row.kind == TrafficKind::Data ? "data" : "control", row.calls, human(row.payload), human(row.wire));
   }
@@ -176,7 +175,7 @@ std::string fetches(const std::vector<FrameworkCount>& counts) {
   if (counts.empty()) return {};
   std::string text = "\nthe parameter coordinator's events in one steady micro-batch\n";
   for (const FrameworkCount& count : counts) {
-    text += fmt::format("  {}: count = {}, numel = {}\n", count.name, count.count, count.elements);
+    text += formatted("  {}: count = {}, numel = {}\n", count.name, count.count, count.elements);
   }
   return text;
 }
@@ -187,18 +186,18 @@ std::string departures(const std::vector<TrafficTerm>& terms) {
   Bytes sum;
   for (const TrafficTerm& term : terms) {
     sum += term.wire;
-    text += wrapped(fmt::format("{:>13}  ", human(term.wire)), term.what + ": " + term.why, 15);
+    text += wrapped(formatted("{:>13}  ", human(term.wire)), term.what + ": " + term.why, 15);
   }
-  return text + fmt::format("{:>13}  in all\n", human(sum));
+  return text + formatted("{:>13}  in all\n", human(sum));
 }
 
 std::string buffers(std::string_view title, const std::vector<LiveBuffer>& list) {
-  std::string text = fmt::format("  {}\n{:>13}{:>7}  {:<16}{}\n", title, "each", "count", "role", "what");
+  std::string text = formatted("  {}\n{:>13}{:>7}  {:<16}{}\n", title, "each", "count", "role", "what");
   for (const LiveBuffer& buffer : list) {
     const bool told = buffer.module.empty() || buffer.name.find(buffer.module) != std::string::npos;
     std::string what = told ? buffer.name : buffer.name + ", " + buffer.module;
     if (!buffer.rule.empty()) what += " (" + buffer.rule + ")";
-    text += wrapped(fmt::format("{:>13}{:>7}  {:<16}", human(buffer.bytes), buffer.count, spaced(name(buffer.role))),
+    text += wrapped(formatted("{:>13}{:>7}  {:<16}", human(buffer.bytes), buffer.count, spaced(name(buffer.role))),
                     what, 38);
   }
   return text;
@@ -222,7 +221,7 @@ std::string advice(const std::vector<Advice>& list, bool all) {
   for (const Advice& one : list) {
     if (!all && one.costs == Bytes(0)) continue;
     const std::string costs = one.costs > Bytes(0) ? "costs " + glued(human(one.costs)) : std::string("costs nothing");
-    text += wrapped("  ", fmt::format("{} ({}) {}: {}", one.key, one.rule, costs, one.text), 4);
+    text += wrapped("  ", formatted("{} ({}) {}: {}", one.key, one.rule, costs, one.text), 4);
   }
   if (text.empty()) return all ? "  no advice\n" : text;
   return "  advice\n" + text;
@@ -243,7 +242,7 @@ int badness(Verdict verdict) {
 std::string painted(std::string text, Verdict verdict, const ReportStyle& style) {
   if (!style.colour) return text;
   text.pop_back();  // The newline stays outside.
-  return fmt::format("{}{}\x1b[0m\n", colour_of(verdict), text);
+  return formatted("{}{}\x1b[0m\n", colour_of(verdict), text);
 }
 
 // What lies around the allocator's bytes; nothing without a peak.
@@ -272,20 +271,20 @@ std::string process_rows(const Prediction& prediction) {
 
 std::string moment(const Prediction& prediction) {
   const Peak& peak = *prediction.peak;
-  const std::string where = peak.event.empty() ? fmt::format("event {}", peak.event_index) : peak.event;
-  return wrapped("  ", fmt::format("peak in {}: {}", spaced(peak.phase), where), 4);
+  const std::string where = peak.event.empty() ? formatted("event {}", peak.event_index) : peak.event;
+  return wrapped("  ", formatted("peak in {}: {}", spaced(peak.phase), where), 4);
 }
 
 namespace {
 
 std::string phase_table(const std::vector<Phase>& phases) {
-  constexpr const char* kRow = "  {:<22}{:>14}{:>14}{:>14}{:>14}\n";
-  std::string text = "\n" + fmt::format(kRow, "peaks by phase", "requested", "allocated", "reserved", "asked in all");
+  static constexpr char kRow[] = "  {:<22}{:>14}{:>14}{:>14}{:>14}\n";
+  std::string text = "\n" + formatted(kRow, "peaks by phase", "requested", "allocated", "reserved", "asked in all");
   for (const Phase& phase : phases) {
-    text += fmt::format(kRow, spaced(phase.name), human(phase.peak_requested), human(phase.peak_allocated),
+    text += formatted(kRow, spaced(phase.name), human(phase.peak_requested), human(phase.peak_allocated),
                         human(phase.peak_reserved), phase.requested_total ? human(*phase.requested_total) : "-");
     for (const PhasePart& part : phase.parts) {
-      text += fmt::format(kRow, "  " + part.name, human(part.peak.requested), human(part.peak.allocated),
+      text += formatted(kRow, "  " + part.name, human(part.peak.requested), human(part.peak.allocated),
                           human(part.peak.reserved), "-");
     }
   }
@@ -301,26 +300,26 @@ std::string explained(const Prediction& prediction) {
   if (!prediction.held_for_backward) return text.empty() ? "  no peak is known\n" : text;
   const HeldForBackward& held = *prediction.held_for_backward;
   if (held.by_module.empty()) return text;
-  text += fmt::format("\n  held for backward by module\n");
+  text += formatted("\n  held for backward by module\n");
   for (const ModuleBytes& module : held.by_module) {
-    text += wrapped(fmt::format("{:>13}  ", human(module.bytes)), module.module.empty() ? "(root)" : module.module, 15);
+    text += wrapped(formatted("{:>13}  ", human(module.bytes)), module.module.empty() ? "(root)" : module.module, 15);
   }
   return text;
 }
 
 std::string saved_table(const std::vector<SavedTensor>& saved) {
   std::string text =
-      fmt::format("  saved for backward, node by node\n{:>13}{:>7}  {:<11}{}\n", "each", "count", "storage", "what");
+      formatted("  saved for backward, node by node\n{:>13}{:>7}  {:<11}{}\n", "each", "count", "storage", "what");
   Bytes total;
   for (const SavedTensor& tensor : saved) {
     total += tensor.counted;
-    std::string what = fmt::format("{} of {}", tensor.name, tensor.node);
-    if (!tensor.tensor.empty()) what += fmt::format(" = {}", tensor.tensor);
-    if (!tensor.module.empty()) what += fmt::format(", {}", tensor.module);
+    std::string what = formatted("{} of {}", tensor.name, tensor.node);
+    if (!tensor.tensor.empty()) what += formatted(" = {}", tensor.tensor);
+    if (!tensor.module.empty()) what += formatted(", {}", tensor.module);
     text +=
-        wrapped(fmt::format("{:>13}{:>7}  {:<11}", human(tensor.bytes), tensor.count, name(tensor.storage)), what, 33);
+        wrapped(formatted("{:>13}{:>7}  {:<11}", human(tensor.bytes), tensor.count, name(tensor.storage)), what, 33);
   }
-  return text + fmt::format("  {} in all: shared storages once, parameters not at all\n", human(total));
+  return text + formatted("  {} in all: shared storages once, parameters not at all\n", human(total));
 }
 
 std::string verdict_line(const Prediction& prediction) {
@@ -328,26 +327,26 @@ std::string verdict_line(const Prediction& prediction) {
   std::string text = spaced(name(prediction.verdict)) + ": ";
   const bool good = prediction.verdict == Verdict::Fits || prediction.verdict == Verdict::FitsWithRetries;
   if (good || prediction.verdict_reason.empty()) {
-    text += fmt::format("{} {}", figure.what, human(figure.bytes));
+    text += formatted("{} {}", figure.what, human(figure.bytes));
     if (prediction.capacity) text += " of " + human(*prediction.capacity);
-    if (prediction.retries > 0) text += fmt::format(", {} allocator retries", prediction.retries);
+    if (prediction.retries > 0) text += formatted(", {} allocator retries", prediction.retries);
     if (prediction.retries_low < prediction.retries && prediction.verdict == Verdict::FitsWithRetries) {
-      text += fmt::format(" ({} if frees end at once)", prediction.retries_low);
+      text += formatted(" ({} if frees end at once)", prediction.retries_low);
     }
   } else {
     text += prediction.verdict_reason;
   }
-  return text + fmt::format(" (rank {} of {})", prediction.rank, prediction.world);
+  return text + formatted(" (rank {} of {})", prediction.rank, prediction.world);
 }
 
 // Small change (random state, step counters) is not worth a line.
 std::string host_line(const HostMemory& host) {
   constexpr Bytes kWorthALine{1 << 20};
   if (!host.peak || (*host.peak < kWorthALine && host.verdict != Verdict::DoesNotFit)) return {};
-  std::string text = fmt::format("host: pinned {} ({} requested), pageable {}; {} on a node", human(*host.pinned),
+  std::string text = formatted("host: pinned {} ({} requested), pageable {}; {} on a node", human(*host.pinned),
                                  human(*host.pinned_requested), human(*host.pageable), human(*host.per_node));
   if (*host.nvme > Bytes(0)) {
-    text += fmt::format("; files {}, {} on a node; each step reads {} and writes {}", human(*host.nvme),
+    text += formatted("; files {}, {} on a node; each step reads {} and writes {}", human(*host.nvme),
                         human(*host.nvme_per_node), human(*host.nvme_read), human(*host.nvme_written));
     if (host.nvme_verdict != Verdict::Unknown) text += "; " + host.nvme_verdict_reason;
   }
@@ -382,13 +381,13 @@ std::string report(const Prediction& prediction, const Job& job, const ReportSty
 }
 
 std::string report_ranks(const std::vector<Prediction>& predictions, const Job& job, const ReportStyle& style) {
-  constexpr const char* kRow = "{:>6}{:>14}{:>14}{:>14}{:>14}  {}\n";
+  static constexpr char kRow[] = "{:>6}{:>14}{:>14}{:>14}{:>14}  {}\n";
   const Prediction& worst = worst_of(predictions);
   std::string text = painted(wrapped("", verdict_line(worst), 2), worst.verdict, style);
   text += "\n" + job_lines(worst, job) + "\n";
-  text += fmt::format(kRow, "rank", "persistent", "peak", "reserved", "process", "verdict");
+  text += formatted(kRow, "rank", "persistent", "peak", "reserved", "process", "verdict");
   for (const Prediction& one : predictions) {
-    text += fmt::format(kRow, one.rank, human(one.persistent.by_role.total()),
+    text += formatted(kRow, one.rank, human(one.persistent.by_role.total()),
                         one.peak ? human(one.peak->requested) : "-", one.peak ? size(one.peak->reserved) : "-",
                         one.peak ? size(one.peak->process) : "-", spaced(name(one.verdict)));
   }

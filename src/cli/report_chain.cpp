@@ -1,9 +1,8 @@
 #include "cli/report_chain.h"
 
-#include <fmt/format.h>
-
 #include "cli/report.h"
 #include "cli/wrap.h"
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -11,7 +10,7 @@ namespace {
 std::string time_text(const Chain& chain, Ticks ticks) {
   const double time = chain.time(ticks);
   const auto whole = static_cast<std::int64_t>(time);
-  return static_cast<double>(whole) == time ? grouped(whole) : fmt::format("{:.6g}", time);
+  return static_cast<double>(whole) == time ? grouped(whole) : formatted("{:.6g}", time);
 }
 
 double percent_above(Ticks time, Ticks base) {
@@ -21,27 +20,27 @@ double percent_above(Ticks time, Ticks base) {
 
 std::string head(const ChainPlan& plan, const Chain& chain) {
   if (plan.feasible) {
-    std::string text = fmt::format("fits: {} of {}, time {}", glued(human(*plan.peak)), glued(human(plan.budget)),
+    std::string text = formatted("fits: {} of {}, time {}", glued(human(*plan.peak)), glued(human(plan.budget)),
                                    time_text(chain, *plan.time));
     if (*plan.time == *plan.lower_bound) return text + ": no schedule is faster";
-    return text + fmt::format(": no schedule is more than {:.2f} % faster",
+    return text + formatted(": no schedule is more than {:.2f} % faster",
                               100.0 - 100.0 * chain.time(*plan.lower_bound) / chain.time(*plan.time));
   }
-  return fmt::format("no plan fits: {} needs {}, {} more than the budget of {}", plan.method,
+  return formatted("no plan fits: {} needs {}, {} more than the budget of {}", plan.method,
                      glued(human(plan.minimum)), glued(human(plan.minimum - plan.budget)), glued(human(plan.budget)));
 }
 
 std::string bytes_row(std::string_view label, Bytes bytes) {
-  return fmt::format("  {:<24}{:>14}{:>24}\n", label, human(bytes), grouped(bytes.value()));
+  return formatted("  {:<24}{:>14}{:>24}\n", label, human(bytes), grouped(bytes.value()));
 }
 
 std::string figures(const ChainPlan& plan, const Chain& chain) {
   std::string text;
   const auto time_row = [&](std::string_view label, Ticks time, const std::string& remark) {
-    text += fmt::format("  {:<24}{:>14}{}{}\n", label, time_text(chain, time), remark.empty() ? "" : "  ", remark);
+    text += formatted("  {:<24}{:>14}{}{}\n", label, time_text(chain, time), remark.empty() ? "" : "  ", remark);
   };
   const auto above = [&](Ticks time) {
-    return fmt::format("+{:.2f} %", percent_above(time, plan.time_without_recompute));
+    return formatted("+{:.2f} %", percent_above(time, plan.time_without_recompute));
   };
   time_row("time, nothing run twice", plan.time_without_recompute, "");
   if (plan.time) time_row("time of the plan", *plan.time, above(*plan.time));
@@ -54,7 +53,7 @@ std::string figures(const ChainPlan& plan, const Chain& chain) {
 }
 
 std::string stages_text(std::int32_t first, std::int32_t last) {
-  return first == last ? fmt::format("{}", first) : fmt::format("{} to {}", first, last);
+  return first == last ? formatted("{}", first) : formatted("{} to {}", first, last);
 }
 
 std::string_view in_words(ChainSegment::Mode mode) {
@@ -80,13 +79,13 @@ std::string segments(const ChainPlan& plan, const Chain& chain) {
     std::string what(in_words(first.mode));
     if (first.option != kNoOption) {
       const ChainStage& stage = chain.stages[static_cast<std::size_t>(first.first - 1)];
-      what += fmt::format(" by {}", stage.options[static_cast<std::size_t>(first.option)].name);
+      what += formatted(" by {}", stage.options[static_cast<std::size_t>(first.option)].name);
     }
     const std::int32_t size = first.last - first.first + 1;
-    if (end - at > 1 && size > 1) what += fmt::format(", in {} segments of {}", end - at, size);
+    if (end - at > 1 && size > 1) what += formatted(", in {} segments of {}", end - at, size);
     if (end - at > 1 && size == 1) what += ", one by one";
     if (end - at == 1 && size > 1 && first.mode != ChainSegment::Mode::Store) what += " as one segment";
-    text += wrapped(fmt::format("  {:<16}", stages_text(first.first, plan.segments[end - 1].last)), what, 18);
+    text += wrapped(formatted("  {:<16}", stages_text(first.first, plan.segments[end - 1].last)), what, 18);
     at = end;
   }
   return text;
@@ -94,8 +93,8 @@ std::string segments(const ChainPlan& plan, const Chain& chain) {
 
 std::string advice(const ChainPlan& plan) {
   std::string text = wrapped(
-      "  ", fmt::format("the backward of stage {} alone takes {}", plan.culprit, glued(human(plan.memory_bound))), 4);
-  text += wrapped("  ", fmt::format("smallest change: --budget {}B", plan.minimum.value()), 4);
+      "  ", formatted("the backward of stage {} alone takes {}", plan.culprit, glued(human(plan.memory_bound))), 4);
+  text += wrapped("  ", formatted("smallest change: --budget {}B", plan.minimum.value()), 4);
   if (!plan.fitting.empty()) text += listed("  or another method: ", plan.fitting, 4);
   return text;
 }
@@ -106,9 +105,9 @@ std::string chain_report(const ChainPlan& plan, const Chain& chain, bool colour)
   std::string text =
       painted(wrapped("", head(plan, chain), 2), plan.feasible ? Verdict::Fits : Verdict::DoesNotFit, {colour, {}});
   const bool one = chain.stages.size() == 1;
-  std::vector<std::string> what{chain.name, fmt::format("{} stage{}", chain.stages.size(), one ? "" : "s"),
+  std::vector<std::string> what{chain.name, formatted("{} stage{}", chain.stages.size(), one ? "" : "s"),
                                 plan.method};
-  if (plan.feasible) what.emplace_back(fmt::format("{} operations", plan.operations.size()));
+  if (plan.feasible) what.emplace_back(formatted("{} operations", plan.operations.size()));
   text += listed("  ", what, 2) + "\n" + figures(plan, chain) + segments(plan, chain);
   if (!plan.feasible) text += "\n" + advice(plan);
   return text;

@@ -1,12 +1,11 @@
 #include "cli/report_check.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 
 #include "cli/wrap.h"
 #include "core/check_words.h"
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -18,22 +17,22 @@ std::string row_lines(const CheckedRow& row, const std::vector<SourceChange>& ch
   if (text.size() > kName) text += "\n";
   text += std::string(text.back() == '\n' ? kName : kName - text.size(), ' ');
   if (row.kind == RowKind::Verdict) {
-    if (!row.moved()) return text + fmt::format(" {}\n", figure_words(row.now));
-    return text + fmt::format(" {} -> {}\n", figure_words(row.stored), figure_words(row.now)) + by_whom(row);
+    if (!row.moved()) return text + formatted(" {}\n", figure_words(row.now));
+    return text + formatted(" {} -> {}\n", figure_words(row.stored), figure_words(row.now)) + by_whom(row);
   }
-  text += fmt::format(" {:>14} {:>13} {:>13} {:>14}\n", figure_words(row.stored), moved_words(row.stored, row.replayed),
+  text += formatted(" {:>14} {:>13} {:>13} {:>14}\n", figure_words(row.stored), moved_words(row.stored, row.replayed),
                       moved_words(row.replayed, row.now), figure_words(row.now));
   const std::vector<std::string> shares = shares_of(row, changes);
   if (!shares.empty()) text += listed("      ", shares, 6);
-  if (row.within()) text += fmt::format("      within the tolerance of {}\n", grouped(row.tolerance));
+  if (row.within()) text += formatted("      within the tolerance of {}\n", grouped(row.tolerance));
   return text;
 }
 
 std::string rank_lines(const CheckedRank& rank, const std::vector<SourceChange>& changes) {
-  std::string text = fmt::format("\n  {:<20} {:>14} {:>13} {:>13} {:>14}\n", fmt::format("rank {}", rank.now),
+  std::string text = formatted("\n  {:<20} {:>14} {:>13} {:>13} {:>14}\n", formatted("rank {}", rank.now),
                                  "baseline", "newer dsplan", "your change", "now");
   if (rank.stored != rank.now) {
-    text += wrapped("  note: ", fmt::format("the rank that is reported was {}, and is {}", rank.stored, rank.now), 4);
+    text += wrapped("  note: ", formatted("the rank that is reported was {}, and is {}", rank.stored, rank.now), 4);
   }
   for (const CheckedRow& row : rank.rows) {
     if (stands_for_the_run(row) || row.moved() || row.within()) text += row_lines(row, changes);
@@ -46,7 +45,7 @@ std::string change_lines(const CheckedBaseline& checked) {
   for (const SourceChange& change : checked.changes) {
     for (const KeyChange& key : change.keys) text += wrapped("    ", key_words(key), 6);
     if (change.refused_alone) {
-      text += wrapped("      ", fmt::format("alone it is refused: {}", *change.refused_alone), 6);
+      text += wrapped("      ", formatted("alone it is refused: {}", *change.refused_alone), 6);
     }
   }
   if (checked.changes.empty()) text += "    no input has changed\n";
@@ -64,13 +63,13 @@ std::string newer_lines(const CheckedBaseline& checked) {
 }
 
 std::string one_line(const CheckedBaseline& checked) {
-  return wrapped(fmt::format("{:<9}", state(checked)), fmt::format("{}: {}", checked.path, summary_words(checked)), 9);
+  return wrapped(formatted("{:<9}", state(checked)), formatted("{}: {}", checked.path, summary_words(checked)), 9);
 }
 
 }  // namespace
 
 std::string check_details(const CheckedBaseline& checked) {
-  std::string text = wrapped("", fmt::format("{}: {}", checked.path, state(checked)), 2);
+  std::string text = wrapped("", formatted("{}: {}", checked.path, state(checked)), 2);
   for (const Diagnostic& fault : checked.refused) text += wrapped("  ", fault_words(fault), 4);
   if (!checked.refused.empty()) return text;
   text += wrapped("  ", summary_words(checked), 4);
@@ -88,7 +87,7 @@ std::string report(const std::vector<CheckedBaseline>& checked) {
     if (state(one) != "agrees") text += check_details(one) + "\n";
   }
   for (const CheckedBaseline& one : checked) text += one_line(one);
-  return text + fmt::format("{}\n", totals_words(checked));
+  return text + formatted("{}\n", totals_words(checked));
 }
 
 }  // namespace dsplan

@@ -1,10 +1,9 @@
 #include "cli/report_comparison.h"
 
-#include <fmt/format.h>
-
 #include <map>
 
 #include "cli/wrap.h"
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -31,17 +30,17 @@ std::string row_lines(const ComparedRow& row) {
   const std::size_t width = name.back() == '\n' ? kName : kName - name.size();
   std::string text = name + std::string(width, ' ');
   if (row.kind == RowKind::Verdict) {
-    return text + fmt::format("{}, {}: {}\n", row.predicted_text, row.measured_text, dsplan::name(row.state));
+    return text + formatted("{}, {}: {}\n", row.predicted_text, row.measured_text, dsplan::name(row.state));
   }
   text +=
-      fmt::format("{:>17}{:>17}{:>16}\n", number(row.predicted), number(row.measured), signed_number(row.unexplained));
+      formatted("{:>17}{:>17}{:>16}\n", number(row.predicted), number(row.measured), signed_number(row.unexplained));
   if (row.explained != 0) {
     std::string why;
     for (const std::string& reason : row.reasons) why += (why.empty() ? "" : "; ") + reason;
-    text += wrapped(fmt::format("      explained {}: ", signed_number(row.explained)), why, 8);
+    text += wrapped(formatted("      explained {}: ", signed_number(row.explained)), why, 8);
   }
   if (row.state == State::Within) {
-    text += fmt::format("      within the tolerance of {} bytes\n", grouped(row.tolerance));
+    text += formatted("      within the tolerance of {} bytes\n", grouped(row.tolerance));
   }
   return text;
 }
@@ -49,14 +48,14 @@ std::string row_lines(const ComparedRow& row) {
 std::string counts_line(const RankComparison& rank) {
   std::map<State, int> counts;
   for (const ComparedRow& row : rank.rows) ++counts[row.state];
-  return fmt::format("  rank {}: {} rows equal, {} within, {} differ, {} not measured, {} not predicted\n", rank.rank,
+  return formatted("  rank {}: {} rows equal, {} within, {} differ, {} not measured, {} not predicted\n", rank.rank,
                      counts[State::Equal], counts[State::Within], counts[State::Differs], counts[State::NotMeasured],
                      counts[State::NotPredicted]);
 }
 
 std::string rank_lines(const RankComparison& rank) {
   std::string text = counts_line(rank);
-  text += fmt::format("{:<29}{:>17}{:>17}{:>16}\n", "  bytes", "predicted", "measured", "unexplained");
+  text += formatted("{:<29}{:>17}{:>17}{:>16}\n", "  bytes", "predicted", "measured", "unexplained");
   for (const ComparedRow& row : rank.rows) {
     if (!is_said(row)) continue;
     if (stands_for_the_run(row) || row.state == State::Differs || row.explained != 0) text += row_lines(row);
@@ -64,7 +63,7 @@ std::string rank_lines(const RankComparison& rank) {
   std::map<std::string, std::vector<std::string>> unsaid;  // By the reason.
   for (const ComparedRow& row : rank.rows) {
     if (is_said(row) || !(stands_for_the_run(row) || row.path.starts_with("communication"))) continue;
-    unsaid[fmt::format("{}: {}", row.state == State::NotMeasured ? "not measured" : "not predicted", row.note)]
+    unsaid[formatted("{}: {}", row.state == State::NotMeasured ? "not measured" : "not predicted", row.note)]
         .push_back(row.path);
   }
   for (const auto& [why, paths] : unsaid) {
@@ -82,12 +81,12 @@ std::string_view verdict_of(const ReceiptComparison& comparison) {
 
 std::string receipt_lines(const ReceiptComparison& comparison) {
   std::string text = wrapped("",
-                             fmt::format("{}: {} ({}, {})", comparison.receipt, verdict_of(comparison),
+                             formatted("{}: {} ({}, {})", comparison.receipt, verdict_of(comparison),
                                          name(comparison.device), name(comparison.level)),
                              2);
   if (comparison.refused) text += wrapped("  ", *comparison.refused, 4);
   if (!comparison.complete) {
-    text += fmt::format("  the run ended early: {}\n", name(comparison.outcome));
+    text += formatted("  the run ended early: {}\n", name(comparison.outcome));
   }
   for (const std::string& note : comparison.notes) text += wrapped("  note: ", note, 4);
   for (const std::string& stale : comparison.stale) text += wrapped("  no longer explained: ", stale, 4);
@@ -104,8 +103,8 @@ std::string one_line(const ReceiptComparison& comparison) {
       if (row.state == State::Differs) ++apart;
     }
   }
-  std::string text = wrapped(fmt::format("{:<14}", verdict_of(comparison)),
-                             fmt::format("{}: {} of {} rows differ", comparison.receipt, apart, rows), 14);
+  std::string text = wrapped(formatted("{:<14}", verdict_of(comparison)),
+                             formatted("{}: {} of {} rows differ", comparison.receipt, apart, rows), 14);
   if (comparison.refused) text += wrapped("              ", *comparison.refused, 14);
   return text;
 }
@@ -113,20 +112,20 @@ std::string one_line(const ReceiptComparison& comparison) {
 std::string strata_lines(const std::vector<StratumRow>& strata) {
   if (strata.empty()) return {};
   std::string text =
-      fmt::format("\n{:<22}{:<22}{:>4}{:>6}{:>12}{:>12}\n", "stratum", "row", "n", "equal", "median", "worst");
+      formatted("\n{:<22}{:<22}{:>4}{:>6}{:>12}{:>12}\n", "stratum", "row", "n", "equal", "median", "worst");
   for (const StratumRow& row : strata) {
     const bool enough = row.cases >= kLeastCases;
     const bool verdict = row.row == "verdict";
-    const std::string label = fmt::format("{} ({})", row.stratum, name(row.device));
+    const std::string label = formatted("{} ({})", row.stratum, name(row.device));
     const std::string path = row.row.starts_with("memory.") ? row.row.substr(7) : row.row;
-    text += fmt::format("{:<22}{:<22}{:>4}{:>6}", label, path, row.cases, row.equal);
+    text += formatted("{:<22}{:<22}{:>4}{:>6}", label, path, row.cases, row.equal);
     if (!enough) {
       text += "  insufficient evidence\n";
     } else if (verdict) {
       text += "\n";
     } else {
-      text += fmt::format("{:>12}{:>12}\n", fmt::format("{:+.3f} %", row.median_percent),
-                          fmt::format("{:+.3f} %", row.worst_percent));
+      text += formatted("{:>12}{:>12}\n", formatted("{:+.3f} %", row.median_percent),
+                          formatted("{:+.3f} %", row.worst_percent));
     }
   }
   return text;
@@ -145,21 +144,21 @@ std::string report(const std::vector<ReceiptComparison>& comparisons, const std:
 }
 
 std::string report(const VerdictCases& cases) {
-  std::string text = fmt::format("{} verdicts put to the test on {}\n", cases.rows.size(),
+  std::string text = formatted("{} verdicts put to the test on {}\n", cases.rows.size(),
                                  cases.environment.gpu.value_or("no GPU that the file names"));
-  text += fmt::format("  {:<20}{:>8}{:>16}\n", "predicted", "ran", "out of memory");
+  text += formatted("  {:<20}{:>8}{:>16}\n", "predicted", "ran", "out of memory");
   for (const Verdict verdict : {Verdict::Fits, Verdict::FitsWithRetries, Verdict::DoesNotFit}) {
     std::map<Receipt::Outcome, int> counts;
     for (const VerdictCase& one : cases.rows) {
       if (one.verdict == verdict) ++counts[one.outcome];
     }
-    text += fmt::format("  {:<20}{:>8}{:>16}\n", name(verdict), counts[Receipt::Outcome::Ran],
+    text += formatted("  {:<20}{:>8}{:>16}\n", name(verdict), counts[Receipt::Outcome::Ran],
                         counts[Receipt::Outcome::OutOfMemory]);
   }
   for (const VerdictCase& one : cases.rows) {
     if (one.right()) continue;
     text += wrapped("  wrong: ",
-                    fmt::format("{} at {} permille of the need: {}, and it {}", one.name, one.permille,
+                    formatted("{} at {} permille of the need: {}, and it {}", one.name, one.permille,
                                 name(one.verdict), one.outcome == Receipt::Outcome::Ran ? "ran" : "ran out of memory"),
                     4);
   }

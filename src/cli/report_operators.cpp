@@ -1,8 +1,7 @@
 #include "cli/report_operators.h"
 
-#include <fmt/format.h>
-
 #include "cli/wrap.h"
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -11,25 +10,25 @@ constexpr std::size_t kMostShown = 4;  // Of one row; --format json has all.
 
 std::string difference_text(const OperatorDifference& difference) {
   std::string text = wrapped("  ", difference.title, 4);
-  text += fmt::format("    {} ({})\n", difference.part, name(difference.kind));
+  text += formatted("    {} ({})\n", difference.part, name(difference.kind));
   text += wrapped("      predicted  ", difference.predicted.empty() ? "-" : difference.predicted, 17);
   return text + wrapped("      measured   ", difference.measured.empty() ? "-" : difference.measured, 17);
 }
 
 std::string row_text(const OperatorRow& row) {
-  std::string text = fmt::format("\n{}: {} of {} cases equal{}\n", name(row.op), row.equal, row.cases,
-                                 row.failed > 0 ? fmt::format(", {} could not run", row.failed) : "");
+  std::string text = formatted("\n{}: {} of {} cases equal{}\n", name(row.op), row.equal, row.cases,
+                                 row.failed > 0 ? formatted(", {} could not run", row.failed) : "");
   for (std::size_t i = 0; i < row.differences.size() && i < kMostShown; ++i) {
     text += difference_text(row.differences[i]);
   }
-  if (row.differences.size() > kMostShown) text += fmt::format("  and {} more\n", row.differences.size() - kMostShown);
+  if (row.differences.size() > kMostShown) text += formatted("  and {} more\n", row.differences.size() - kMostShown);
   return text;
 }
 
 std::string optimizers_text(const OperatorComparison& comparison) {
   if (comparison.optimizer_cases == 0) return "";
   std::string text =
-      fmt::format("\noptimizer steps: {} of {} equal\n", comparison.optimizers_equal, comparison.optimizer_cases);
+      formatted("\noptimizer steps: {} of {} equal\n", comparison.optimizers_equal, comparison.optimizer_cases);
   for (const OperatorDifference& difference : comparison.optimizer_differences) text += difference_text(difference);
   return text;
 }
@@ -52,12 +51,12 @@ std::string operators_report(const OperatorComparison& comparison) {
     if (!row.differences.empty() || row.failed > 0) different += row_text(row);
   }
   std::string text =
-      fmt::format("{}: {} cases of {}, torch {}, {} level{}\n", rows_different == 0 ? "agrees" : "differs", cases,
+      formatted("{}: {} cases of {}, torch {}, {} level{}\n", rows_different == 0 ? "agrees" : "differs", cases,
                   comparison.device, comparison.torch, comparison.level == RunLevel::Kernel ? "kernel" : "dispatch",
                   comparison.complete ? "" : "; the run ended early");
   if (cases > 0) {
     text +=
-        fmt::format("{} rows equal, {} different, {} without a case\n", equal.size(), rows_different, without.size());
+        formatted("{} rows equal, {} different, {} without a case\n", equal.size(), rows_different, without.size());
   }
   text += different + optimizers_text(comparison);
   if (cases > 0 && !without.empty()) text += "\n" + listed("without a case: ", without, 2);

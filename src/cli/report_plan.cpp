@@ -1,12 +1,11 @@
 #include "cli/report_plan.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <vector>
 
 #include "cli/report.h"
 #include "cli/wrap.h"
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -24,17 +23,17 @@ std::string layout(const PlanRow& row) {
   if (setting(row, Axis::TensorParallel) != "1") parts.push_back("tp " + setting(row, Axis::TensorParallel));
   parts.push_back("micro-batch " + setting(row, Axis::MicroBatch));
   parts.push_back("checkpoint " + setting(row, Axis::Checkpoint));
-  return fmt::format("{}", fmt::join(parts, ", "));
+  return formatted("{}", joined(parts, ", "));
 }
 
 std::string speed_text(const PlanRow& row) {
   if (!row.time) return "no time";
-  return fmt::format("{} tokens/s", grouped(static_cast<std::int64_t>(row.time->tokens_per_second + 0.5)));
+  return formatted("{} tokens/s", grouped(static_cast<std::int64_t>(row.time->tokens_per_second + 0.5)));
 }
 
 std::string seconds(double value) {
-  if (value >= 1) return fmt::format("{:.3g} s", value);
-  return fmt::format("{:.3g} ms", value * 1e3);
+  if (value >= 1) return formatted("{:.3g} s", value);
+  return formatted("{:.3g} ms", value * 1e3);
 }
 
 std::string_view kind(const StepTime& time) { return time.calibrated ? "calibrated" : "estimated"; }
@@ -42,9 +41,9 @@ std::string_view kind(const StepTime& time) { return time.calibrated ? "calibrat
 std::string found_text(const PlanAnswer& answer) {
   if (!answer.found) return {};
   switch (answer.objective) {
-    case Objective::MicroBatch: return fmt::format("micro-batch {} is the largest that fits", *answer.found);
-    case Objective::Seq: return fmt::format("seq {} is the longest that fits, in steps of 64", grouped(*answer.found));
-    case Objective::Layers: return fmt::format("{} layers are the most that fit", *answer.found);
+    case Objective::MicroBatch: return formatted("micro-batch {} is the largest that fits", *answer.found);
+    case Objective::Seq: return formatted("seq {} is the longest that fits, in steps of 64", grouped(*answer.found));
+    case Objective::Layers: return formatted("{} layers are the most that fit", *answer.found);
     default: return {};
   }
 }
@@ -53,14 +52,14 @@ std::string head(const PlanAnswer& answer) {
   if (!answer.chosen) {
     if (!answer.complete) return "no plan yet: the search was ended before one was found to fit";
     if (!answer.nearest) return "no plan fits";
-    return fmt::format("no plan fits: {} are missing with {}", glued(human(answer.nearest->missing.value_or(Bytes(0)))),
+    return formatted("no plan fits: {} are missing with {}", glued(human(answer.nearest->missing.value_or(Bytes(0)))),
                        layout(*answer.nearest));
   }
   const PlanRow& row = *answer.chosen;
   std::string text;
   if (answer.found) text = found_text(answer) + ": ";
-  if (answer.objective == Objective::Gpus) text = fmt::format("{} GPUs are the fewest that do: ", row.world);
-  text += fmt::format("{}{}, {}",
+  if (answer.objective == Objective::Gpus) text = formatted("{} GPUs are the fewest that do: ", row.world);
+  text += formatted("{}{}, {}",
                       answer.found || answer.objective == Objective::Gpus ? "" : "fastest that fits: ", layout(row),
                       speed_text(row));
   if (!answer.complete) text += "; the search was ended before it was complete";
@@ -68,7 +67,7 @@ std::string head(const PlanAnswer& answer) {
 }
 
 std::string row_line(std::string_view label, const std::string& text) {
-  return wrapped(fmt::format("  {:<20}", label), text, 22);
+  return wrapped(formatted("  {:<20}", label), text, 22);
 }
 
 std::string chosen_rows(const PlanAnswer& answer) {
@@ -77,31 +76,31 @@ std::string chosen_rows(const PlanAnswer& answer) {
   for (std::size_t i = 0; i < kAxes; ++i) {
     const AxisValues& axis = answer.space.axes[i];
     std::string value = row.settings[i];
-    if (axis.pinned) value += fmt::format("  ({})", axis.reason);
+    if (axis.pinned) value += formatted("  ({})", axis.reason);
     text += row_line(name(static_cast<Axis>(i)), value);
   }
   const std::int64_t rows = row.grad_accum * row.dp * std::stoll(setting(row, Axis::MicroBatch));
   text += row_line("grad_accum",
-                   fmt::format("{}: {} rows of {} tokens per step", row.grad_accum, grouped(rows), grouped(row.seq)));
+                   formatted("{}: {} rows of {} tokens per step", row.grad_accum, grouped(rows), grouped(row.seq)));
   return text;
 }
 
 std::string time_rows(const StepTime& time) {
   std::string text =
-      row_line(fmt::format("step ({})", kind(time)),
-               fmt::format("{} ({} to {}), MFU {:.1f} %, HFU {:.1f} %", glued(seconds(time.total)),
+      row_line(formatted("step ({})", kind(time)),
+               formatted("{} ({} to {}), MFU {:.1f} %, HFU {:.1f} %", glued(seconds(time.total)),
                            glued(seconds(time.low)), glued(seconds(time.high)), 100 * time.mfu, 100 * time.hfu));
   for (const PhaseTime& phase : time.phases) {
     std::vector<std::string> parts;
     const auto add = [&parts](const char* what, double value) {
-      if (value > 0) parts.push_back(glued(fmt::format("{} {}", what, seconds(value))));
+      if (value > 0) parts.push_back(glued(formatted("{} {}", what, seconds(value))));
     };
     add("kernels", phase.compute);
     add("launching", phase.launch);
     add("exposed communication", phase.exposed);
     add("host", phase.host);
-    std::string line = fmt::format("{}: {}", glued(seconds(phase.total())), fmt::join(parts, ", "));
-    if (phase.hidden > 0) line += fmt::format("; hidden communication {}", glued(seconds(phase.hidden)));
+    std::string line = formatted("{}: {}", glued(seconds(phase.total())), joined(parts, ", "));
+    if (phase.hidden > 0) line += formatted("; hidden communication {}", glued(seconds(phase.hidden)));
     text += row_line("  " + phase.name, line);
   }
   return text;
@@ -112,11 +111,11 @@ std::string memory_rows(const PlanAnswer& answer) {
   std::string text;
   if (row.fate == Fate::FitsWithRetries && row.process) {
     text += row_line("process",
-                     fmt::format("{} on the worst rank, and {} of them given back in time: {}",
+                     formatted("{} on the worst rank, and {} of them given back in time: {}",
                                  glued(human(*row.process)), glued(human(*row.process - answer.limit)), row.reason));
   } else if (row.process) {
     text += row_line("process",
-                     fmt::format("{} of {} on the worst rank", glued(human(*row.process)), glued(human(answer.limit))));
+                     formatted("{} of {} on the worst rank", glued(human(*row.process)), glued(human(answer.limit))));
   }
   if (row.host && *row.host > Bytes(0)) text += row_line("host, per node", glued(human(*row.host)));
   if (row.nvme && *row.nvme > Bytes(0)) text += row_line("files, per node", glued(human(*row.nvme)));
@@ -127,13 +126,13 @@ std::string memory_rows(const PlanAnswer& answer) {
 std::string counts_rows(const PlanAnswer& answer) {
   const SearchCounts& counts = answer.counts;
   std::string text = row_line(
-      "searched", fmt::format("{} candidates: {} impossible, {} too large by bound, {} slower than one that fits, {} "
+      "searched", formatted("{} candidates: {} impossible, {} too large by bound, {} slower than one that fits, {} "
                               "simulated",
                               grouped(counts.candidates), grouped(counts.refused), grouped(counts.bounded),
                               grouped(counts.slower), grouped(counts.simulated)));
   for (std::size_t i = 0; i < std::min<std::size_t>(3, answer.refusals.size()); ++i) {
     text += row_line(i == 0 ? "impossible" : "",
-                     fmt::format("{}: {}", grouped(answer.refusals[i].count), answer.refusals[i].why));
+                     formatted("{}: {}", grouped(answer.refusals[i].count), answer.refusals[i].why));
   }
   return text;
 }
@@ -142,8 +141,8 @@ std::string space_rows(const SearchSpace& space) {
   std::string text = "\n  space\n";
   for (std::size_t i = 0; i < kAxes; ++i) {
     const AxisValues& axis = space.axes[i];
-    std::string line = fmt::format("{}", fmt::join(axis.values, ", "));
-    if (axis.origin == Origin::Given) line += fmt::format("  ({})", axis.reason);
+    std::string line = formatted("{}", joined(axis.values, ", "));
+    if (axis.origin == Origin::Given) line += formatted("  ({})", axis.reason);
     text += row_line(name(static_cast<Axis>(i)), line);
   }
   if (space.global_batch) text += row_line("global_batch", grouped(*space.global_batch));
@@ -151,9 +150,9 @@ std::string space_rows(const SearchSpace& space) {
 }
 
 std::string fate_text(const PlanRow& row) {
-  const std::string missing = row.missing ? fmt::format("{} missing", glued(human(*row.missing))) : std::string();
+  const std::string missing = row.missing ? formatted("{} missing", glued(human(*row.missing))) : std::string();
   switch (row.fate) {
-    case Fate::Bounded: return fmt::format("too large: at least {}", missing);
+    case Fate::Bounded: return formatted("too large: at least {}", missing);
     case Fate::DoesNotFit: return missing.empty() ? "does not fit: " + row.reason : "does not fit: " + missing;
     case Fate::Slower: return "slower; not simulated";
     case Fate::Fits:
@@ -164,14 +163,14 @@ std::string fate_text(const PlanRow& row) {
   return {};
 }
 
-std::string percent(double speed) { return fmt::format("{:+.1f} %", 100 * (speed - 1)); }
+std::string percent(double speed) { return formatted("{:+.1f} %", 100 * (speed - 1)); }
 
 std::string change_text(const PlanChange& change) {
   std::vector<std::string> parts;
   for (const Axis axis : change.axes) {
-    parts.push_back(fmt::format("{} {}", name(axis), setting(change.row, axis)));
+    parts.push_back(formatted("{} {}", name(axis), setting(change.row, axis)));
   }
-  return fmt::format("{}", fmt::join(parts, ", "));
+  return formatted("{}", joined(parts, ", "));
 }
 
 std::string neighbour_rows(const PlanAnswer& answer) {
@@ -180,24 +179,24 @@ std::string neighbour_rows(const PlanAnswer& answer) {
   const std::size_t shown = std::min(kNeighbours, answer.neighbours.size());
   for (std::size_t i = 0; i < shown; ++i) {
     const PlanChange& change = answer.neighbours[i];
-    text += wrapped(fmt::format("  {:>9}  ", percent(change.speed)),
-                    fmt::format("{}: {}", change_text(change), fate_text(change.row)), 13);
+    text += wrapped(formatted("  {:>9}  ", percent(change.speed)),
+                    formatted("{}: {}", change_text(change), fate_text(change.row)), 13);
   }
   if (shown < answer.neighbours.size()) {
-    text += fmt::format("             and {} slower ones\n", answer.neighbours.size() - shown);
+    text += formatted("             and {} slower ones\n", answer.neighbours.size() - shown);
   }
   return text;
 }
 
 std::string plan_rows(std::string_view title, const std::vector<PlanRow>& rows, const PlanRow& base) {
   if (rows.empty()) return {};
-  std::string text = fmt::format("\n  {}\n", title);
+  std::string text = formatted("\n  {}\n", title);
   for (const PlanRow& row : rows) {
     const double speed = base.tokens_per_second() > 0 ? row.tokens_per_second() / base.tokens_per_second() : 0;
     std::string line = layout(row);
-    if (row.process) line += fmt::format("; {}", glued(human(*row.process)));
-    if (row.wire) line += fmt::format(", {} sent", glued(human(*row.wire)));
-    text += wrapped(fmt::format("  {:>9}  ", percent(speed)), line, 13);
+    if (row.process) line += formatted("; {}", glued(human(*row.process)));
+    if (row.wire) line += formatted(", {} sent", glued(human(*row.wire)));
+    text += wrapped(formatted("  {:>9}  ", percent(speed)), line, 13);
   }
   return text;
 }
@@ -211,8 +210,8 @@ std::string failure_rows(const PlanAnswer& answer) {
   }
   text += "\n  what makes it fit, by speed\n";
   for (const PlanChange& change : answer.remedies) {
-    text += wrapped(fmt::format("  {:>9}  ", percent(change.speed)),
-                    fmt::format("{}: {}; {}", change_text(change), layout(change.row), speed_text(change.row)), 13);
+    text += wrapped(formatted("  {:>9}  ", percent(change.speed)),
+                    formatted("{}: {}; {}", change_text(change), layout(change.row), speed_text(change.row)), 13);
   }
   return text;
 }
@@ -221,8 +220,8 @@ std::string advice_rows(const std::vector<Advice>& advice) {
   if (advice.empty()) return {};
   std::string text = "\n  settings that do nothing, or harm\n";
   for (const Advice& one : advice) {
-    const std::string cost = one.costs > Bytes(0) ? fmt::format(" ({})", glued(human(one.costs))) : std::string();
-    text += wrapped("  ", fmt::format("{}{}: {}", one.key, cost, one.text), 4);
+    const std::string cost = one.costs > Bytes(0) ? formatted(" ({})", glued(human(one.costs))) : std::string();
+    text += wrapped("  ", formatted("{}{}: {}", one.key, cost, one.text), 4);
   }
   return text;
 }
@@ -232,7 +231,7 @@ std::string advice_rows(const std::vector<Advice>& advice) {
 std::string report_plan(const PlanAnswer& answer, bool colour) {
   std::string text =
       painted(wrapped("", head(answer), 2), answer.chosen ? Verdict::Fits : Verdict::DoesNotFit, {colour, {}});
-  text += fmt::format("  {}\n\n", answer.model);
+  text += formatted("  {}\n\n", answer.model);
   if (answer.chosen) {
     text += chosen_rows(answer) + "\n";
     if (answer.chosen->time) text += time_rows(*answer.chosen->time);

@@ -1,9 +1,8 @@
 #include "cli/repredict.h"
 
-#include <fmt/format.h>
-
 #include <cstdlib>
 
+#include "core/format.h"
 #include "io/deepspeed.h"
 #include "io/launch_line.h"
 #include "io/locate.h"
@@ -22,7 +21,7 @@ std::string released(const std::string& version) { return version.substr(0, vers
 
 template <class T>
 void lay(Setting<T>& into, T value, const char* key) {
-  into = {std::move(value), option(fmt::format("the receipt's {}", key))};
+  into = {std::move(value), option(formatted("the receipt's {}", key))};
 }
 
 // What dsplan itself ran on a GPU was run as its options say, whatever the device has.
@@ -63,8 +62,8 @@ void take_device(const Receipt& receipt, Repredicted& into) {
   into.inputs.hardware = bundled_device(receipt.environment);
   into.notes.push_back(
       into.inputs.hardware
-          ? fmt::format("device: {}, by the name {}", into.inputs.hardware->name, *receipt.environment.gpu)
-          : fmt::format("device: none of configs/hardware is called {}; the libraries' workspaces are "
+          ? formatted("device: {}, by the name {}", into.inputs.hardware->name, *receipt.environment.gpu)
+          : formatted("device: none of configs/hardware is called {}; the libraries' workspaces are "
                         "not predicted",
                         receipt.environment.gpu.value_or("like nothing")));
 }
@@ -76,7 +75,7 @@ void take_level(const Receipt& receipt, const RepredictWords& words, Request& re
   }
   if (words.level.value_or("dispatch") != "dispatch") {
     throw Refusal("--level",
-                  fmt::format("\"{}\" was measured on {}: the dispatcher sees no kernel's own scratch", receipt.name,
+                  formatted("\"{}\" was measured on {}: the dispatcher sees no kernel's own scratch", receipt.name,
                               name(receipt.device)),
                   "leave --level out");
   }
@@ -89,7 +88,7 @@ void refuse_reporting(const Receipt& receipt, const SimulateWords& said) {
   const Request nothing;
   const auto refuse = [&](const auto& setting, const char* why) {
     if (setting.given())
-      faults.add({receipt.path, 0, 0, {}, fmt::format("inputs.options: {} {}", setting.place.text(), why), {}});
+      faults.add({receipt.path, 0, 0, {}, formatted("inputs.options: {} {}", setting.place.text(), why), {}});
   };
   for (const auto* text :
        {&said.options.rank, &said.options.phase, &said.options.sweep, &said.options.format, &said.options.out}) {
@@ -152,7 +151,7 @@ Repredicted repredict(const Receipt& receipt, const RepredictWords& words) {
   result.job = resolve(result.inputs);
   Job& job = result.job;
   if (job.parallelism.world != receipt.world) {
-    throw Refusal(receipt.path, fmt::format("\"world_size\" is {}, and its inputs are for {} ranks", receipt.world,
+    throw Refusal(receipt.path, formatted("\"world_size\" is {}, and its inputs are for {} ranks", receipt.world,
                                             job.parallelism.world));
   }
   if (receipt.ranks_are == Receipt::Ranks::FakeProcessGroup) job.communicators = Bytes(0);

@@ -1,11 +1,10 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -35,7 +34,7 @@ std::string help() {
       "dsplan: memory and traffic of large-model training, before the job starts\n\n"
       "Usage: dsplan COMMAND MODEL [options] [-- launch line]\n\n";
   for (const Command& command : kCommands) {
-    text += fmt::format("  {:<11}{}\n", command.name, command.does);
+    text += formatted("  {:<11}{}\n", command.name, command.does);
   }
   return text +
          "\n`dsplan COMMAND --help` lists a command's options; `dsplan --version`.\n"
@@ -68,7 +67,7 @@ int run(const Words& words) {
   }
   std::string hint = did_you_mean(word, names);
   if (hint.empty()) hint = "`dsplan --help` lists them";
-  throw Refusal("dsplan", fmt::format("no command \"{}\"", word), std::move(hint));
+  throw Refusal("dsplan", formatted("no command \"{}\"", word), std::move(hint));
 }
 
 }  // namespace dsplan

@@ -1,6 +1,4 @@
 // `dsplan run`: carries the plan out, and says how far prediction and measurement agree.
-#include <fmt/format.h>
-
 #include <stdlib.h>
 
 #include <algorithm>
@@ -18,6 +16,7 @@
 #include "cli/processes.h"
 #include "cli/run_receipt.h"
 #include "cli/run_report.h"
+#include "core/format.h"
 #include "exec/run.h"
 #include "io/loss_scaling.h"
 #include "io/receipt.h"
@@ -61,7 +60,7 @@ double positive(const char* name, const std::string& text, Diagnostics& faults) 
     if (used == text.size() && value > 0) return value;
   } catch (const std::exception&) {
   }
-  faults.add({name, 0, 0, {}, fmt::format("\"{}\" is not a number above 0", text), {}});
+  faults.add({name, 0, 0, {}, formatted("\"{}\" is not a number above 0", text), {}});
   return 0;
 }
 
@@ -90,7 +89,7 @@ RunWords parse(const Words& words) {
   check_words(said.machine, faults);
   if (steps) said.steps = whole_number("--steps", *steps, faults).value_or(2);
   if (said.steps < 2 || said.steps > kMostSteps) {
-    fault("--steps", fmt::format("{} steps: from 2, the first and one in steady state, to {}", said.steps, kMostSteps));
+    fault("--steps", formatted("{} steps: from 2, the first and one in steady state, to {}", said.steps, kMostSteps));
   }
   if (seed) said.seed = static_cast<std::uint64_t>(whole_number("--seed", *seed, faults).value_or(0));
   if (rate) said.learning_rate = positive("--learning-rate", *rate, faults);
@@ -119,7 +118,7 @@ class RunFolder {
   RunFolder() {
     std::string pattern = (std::filesystem::temp_directory_path() / "dsplan-run-XXXXXX").string();
     const char* made = ::mkdtemp(pattern.data());
-    if (made == nullptr) throw Refusal("run", fmt::format("no folder \"{}\" can be made for files", pattern));
+    if (made == nullptr) throw Refusal("run", formatted("no folder \"{}\" can be made for files", pattern));
     path_ = made;
   }
   RunFolder(const RunFolder&) = delete;
@@ -175,14 +174,14 @@ std::vector<exec::MemoryOptions> memory_of(const Job& job, const std::vector<Exe
 // What only the host has kernels for.
 void refuse_on_devices(const Job& job, const std::string& backend) {
   const auto refuse = [&](const char* what, std::string text) {
-    throw Refusal(what, fmt::format("{} on backend {} is not modelled yet", text, backend), "the host runs it");
+    throw Refusal(what, formatted("{} on backend {} is not modelled yet", text, backend), "the host runs it");
   };
   if (job.training.zero.stage == 3 && job.training.zero.quantized_weights) {
     refuse("zero_quantized_weights", "quantizing");
   }
   const OptimizerKind kind = job.training.optimizer.kind;
   if (kind == OptimizerKind::Lion || kind == OptimizerKind::Adagrad || kind == OptimizerKind::RmsProp) {
-    refuse("--optimizer", fmt::format("the step of {}", name(kind)));
+    refuse("--optimizer", formatted("the step of {}", name(kind)));
   }
 }
 
@@ -197,7 +196,7 @@ struct Prepared {
 
 void check_ranks(const RunWords& said, const Job& job) {
   if (!said.machine.processes() && job.parallelism.world > kMostRanks) {
-    throw Refusal("--ranks", fmt::format("{} ranks are more threads than the {} that one host takes",
+    throw Refusal("--ranks", formatted("{} ranks are more threads than the {} that one host takes",
                                          job.parallelism.world, kMostRanks));
   }
   if (said.machine.backend != "host") refuse_on_devices(job, said.machine.backend);
@@ -224,7 +223,7 @@ std::vector<RunTerm> terms_of(const RunWords& said, const Prepared& what) {
           {"--nccl-max-ctas", std::to_string(said.machine.most_blocks)},
           {"--steps", std::to_string(said.steps)},
           {"--seed", std::to_string(said.seed)},
-          {"--learning-rate", fmt::format("{}", said.learning_rate)}};
+          {"--learning-rate", formatted("{}", said.learning_rate)}};
 }
 
 exec::RunResult carry_out(const RunWords& said, const Prepared& what, const Machine& machine, Processes* others) {
@@ -307,7 +306,7 @@ int run_command(const Words& words) {
   const std::string format = inputs.request.format.value_or("table");
   if (format != "table" && format != "json") {
     throw Refusal(
-        {inputs.request.format.place.says(fmt::format("no format \"{}\" of a run", format), "table or json")});
+        {inputs.request.format.place.says(formatted("no format \"{}\" of a run", format), "table or json")});
   }
   Output receipt_file(first ? inputs.request.out.value_or("/dev/null") : "/dev/null");
   const Prepared what = prepare(said, std::move(inputs), others);

@@ -1,8 +1,6 @@
 #include "cli/run_receipt.h"
 
-#include <fmt/chrono.h>
-#include <fmt/format.h>
-
+#include "core/format.h"
 #include "io/calibration.h"
 #include "io/locate.h"
 #include "io/plan_file.h"
@@ -105,20 +103,20 @@ Receipt receipt_of(const exec::RunResult& result, const Machine& machine, const 
                    const Inputs& inputs, const Job& job, const Prediction& prediction) {
   Receipt receipt;
   receipt.source = "dsplan run";
-  receipt.name = fmt::format("{}-run", inputs.model.name);
+  receipt.name = formatted("{}-run", inputs.model.name);
   receipt.level = machine.level;
   receipt.device = machine.device;
   if (machine.device == Receipt::Device::Cuda) {
     receipt.environment.gpu = machine.info.name;
     receipt.environment.capacity = Bytes(machine.info.memory_bytes);
-    receipt.environment.driver = fmt::format("{}", machine.info.driver);
-    receipt.environment.cuda = fmt::format("{}", machine.info.runtime);
+    receipt.environment.driver = formatted("{}", machine.info.driver);
+    receipt.environment.cuda = formatted("{}", machine.info.runtime);
   }
   receipt.outcome = result.outcome;
   receipt.complete = result.outcome == Receipt::Outcome::Ran;
   if (!result.message.empty()) receipt.message = result.message;
   receipt.environment.allocator_conf = inputs.request.alloc_conf.given() ? *inputs.request.alloc_conf : "";
-  receipt.environment.recorded = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  receipt.environment.recorded = utc_now();
   receipt.inputs = run_inputs(words, inputs.request);
   receipt.inputs.fingerprint = prediction.fingerprint;
   receipt.world = job.parallelism.world;

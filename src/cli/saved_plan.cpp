@@ -1,10 +1,8 @@
 #include "cli/saved_plan.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 
+#include "core/format.h"
 #include "io/calibration.h"
 #include "io/deepspeed.h"
 #include "io/launch_line.h"
@@ -88,16 +86,16 @@ std::string in_words(const std::vector<InputChange>& changes) {
   std::vector<std::string> words;
   for (const InputChange& change : changes) {
     const auto shown = [](const std::string& text) { return text.empty() ? std::string("nothing") : text; };
-    words.push_back(fmt::format("{} {} -> {}", change.name, shown(change.before), shown(change.after)));
+    words.push_back(formatted("{} {} -> {}", change.name, shown(change.before), shown(change.after)));
   }
-  return words.empty() ? "its inputs" : fmt::format("{}", fmt::join(words, ", "));
+  return words.empty() ? "its inputs" : formatted("{}", joined(words, ", "));
 }
 
 [[noreturn]] void refuse_stale(const SavedPlan& plan, const std::string& now) {
   throw Refusal({plan.fingerprint_place.says(
-      fmt::format("the plan's own inputs resolve to {}: it was edited, or another dsplan wrote it (it says {})", now,
+      formatted("the plan's own inputs resolve to {}: it was edited, or another dsplan wrote it (it says {})", now,
                   plan.written.dsplan),
-      fmt::format("`dsplan emit {} --format plan --out NEW.json` writes it anew", plan.path))});
+      formatted("`dsplan emit {} --format plan --out NEW.json` writes it anew", plan.path))});
 }
 
 // In a plan everything is said; what nobody had said before it was written stays known as such.
@@ -179,10 +177,10 @@ std::string plan_file(const PlanParts& parts, const ModelSpec& model, const Job&
     const Inputs inputs = inputs_of(read_plan(parse_json("the plan", text)));
     again = fingerprint(inputs.model, resolve(inputs));
   } catch (const Refusal& refusal) {
-    throw Refusal(model.name, fmt::format("no plan file can say this job: {}", refusal.what()));
+    throw Refusal(model.name, formatted("no plan file can say this job: {}", refusal.what()));
   }
   if (again != plan.fingerprint) {
-    throw Refusal(model.name, fmt::format("no plan file can say this job: read again it resolves to {}, not {}", again,
+    throw Refusal(model.name, formatted("no plan file can say this job: read again it resolves to {}, not {}", again,
                                           plan.fingerprint));
   }
   return text;
@@ -215,7 +213,7 @@ Inputs gather_plan(const SavedPlan& plan, const Sources& sources, const Simulate
     laid.request.notices.push_back(
         {Notice::Kind::Announcement,
          plan.fingerprint_place,
-         fmt::format("what is said beside the plan changes it: {}; the plan's own figures are not of this job",
+         formatted("what is said beside the plan changes it: {}; the plan's own figures are not of this job",
                      in_words(changes_of(as_saved.inputs, job.inputs))),
          {}});
   }

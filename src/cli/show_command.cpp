@@ -1,6 +1,4 @@
 // `dsplan show TOPIC ...`: reads the words and prints the text.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 
@@ -11,6 +9,7 @@
 #include "cli/show.h"
 #include "cli/show_lists.h"
 #include "cli/wrap.h"
+#include "core/format.h"
 #include "io/deepspeed.h"
 #include "io/locate.h"
 #include "io/text.h"
@@ -40,7 +39,7 @@ std::int64_t at_least_one(std::string_view option, const std::optional<std::stri
   const std::optional<std::int64_t> read = whole_number(option, *text, diagnostics);
   if (!read) return 1;
   if (*read < 1) {
-    diagnostics.add({std::string(option), 0, 0, {}, fmt::format("must be at least 1, not {}", *read), {}});
+    diagnostics.add({std::string(option), 0, 0, {}, formatted("must be at least 1, not {}", *read), {}});
     return 1;
   }
   return *read;
@@ -87,10 +86,10 @@ std::string formulas(const Words& words) {
 
 // The configuration that DeepSpeed's estimator has in mind.
 std::string estimator_configuration(int stage, EstimatorOffload offload) {
-  std::string zero = fmt::format("\"stage\": {}", stage);
+  std::string zero = formatted("\"stage\": {}", stage);
   if (offload != EstimatorOffload::None) zero += R"(, "offload_optimizer": {"device": "cpu"})";
   if (offload == EstimatorOffload::OptimizerAndParameters) zero += R"(, "offload_param": {"device": "cpu"})";
-  return fmt::format(R"({{"bf16": {{"enabled": true}}, "train_micro_batch_size_per_gpu": 1, )"
+  return formatted(R"({{"bf16": {{"enabled": true}}, "train_micro_batch_size_per_gpu": 1, )"
                      R"("optimizer": {{"type": "Adam"}}, "zero_optimization": {{{}}}}})",
                      zero);
 }
@@ -109,10 +108,10 @@ std::string estimators(const Words& words) {
   const std::int64_t node =
       per_node ? at_least_one("--gpus-per-node", per_node, diagnostics) : std::min(world, std::int64_t{8});
   if (world % node != 0) {
-    diagnostics.add({"--gpus", 0, 0, {}, fmt::format("{} GPUs are not whole nodes of {}", world, node), {}});
+    diagnostics.add({"--gpus", 0, 0, {}, formatted("{} GPUs are not whole nodes of {}", world, node), {}});
   }
   const std::optional<Version> deepspeed = Version::parse(version.value_or(kDeepSpeedVersion));
-  if (!deepspeed) diagnostics.add({"--deepspeed-version", 0, 0, {}, fmt::format("\"{}\" is no version", *version), {}});
+  if (!deepspeed) diagnostics.add({"--deepspeed-version", 0, 0, {}, formatted("\"{}\" is no version", *version), {}});
   diagnostics.throw_if_any();
   std::vector<Notice> notices;
   const ModelSpec model = load_model(*name, notices);
@@ -143,13 +142,13 @@ std::string operators(const Words& words) {
   line.parse(words);
   const std::string torch = version.value_or(kTorchVersion);
   const std::optional<Version> parsed = Version::parse(torch);
-  if (!parsed) throw Refusal("--torch-version", fmt::format("\"{}\" is no version", torch));
+  if (!parsed) throw Refusal("--torch-version", formatted("\"{}\" is no version", torch));
   const std::vector<OperatorEntry> entries = describe_catalogue({*parsed});
   const std::string wished = format.value_or("table");
   if (wished == "json") return operators_json(entries, parsed->text());
   if (wished == "md") return operators_markdown(entries);
   if (wished == "table") return show_operators(entries);
-  throw Refusal("--format", fmt::format("\"{}\" is no format of this list", wished),
+  throw Refusal("--format", formatted("\"{}\" is no format of this list", wished),
                 did_you_mean(wished, {"table", "json", "md"}));
 }
 
@@ -177,7 +176,7 @@ std::string list_of(const std::string& topic) {
 
 std::string topics_text() {
   std::string text;
-  for (const TopicRow& row : kShowTopics) text += fmt::format("{}{}", text.empty() ? "" : ", ", row.name);
+  for (const TopicRow& row : kShowTopics) text += formatted("{}{}", text.empty() ? "" : ", ", row.name);
   return text;
 }
 
@@ -200,7 +199,7 @@ int show_command(const Words& words) {
     return kDone;
   }
   std::string hint = did_you_mean(topic, names);
-  throw Refusal("dsplan show", fmt::format("no topic \"{}\"", topic),
+  throw Refusal("dsplan show", formatted("no topic \"{}\"", topic),
                 hint.empty() ? "topics are " + topics_text() : std::move(hint));
 }
 

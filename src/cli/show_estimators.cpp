@@ -1,6 +1,6 @@
-#include <fmt/format.h>
-
 #include "cli/show.h"
+
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -29,7 +29,7 @@ struct Row {
 };
 
 std::string line(const Row& row, const OurStates& ours) {
-  return fmt::format("{:<6}{:<17}{:<6}{:>12}{:>12}{:>12}{:>13}\n", row.stage, offload_name(row.offload), row.zero_init,
+  return formatted("{:<6}{:<17}{:<6}{:>12}{:>12}{:>12}{:>13}\n", row.stage, offload_name(row.offload), row.zero_init,
                      row.older, row.newer, ours_text(ours, row.stage, row.offload), human(row.host));
 }
 
@@ -37,15 +37,15 @@ std::string line(const Row& row, const OurStates& ours) {
 
 std::string show_estimators(const ModelSpec& model, const EstimatorQuery& query, const OurStates& ours) {
   const EstimatorInput input{total_elements(model), largest_layer(model), query.nodes, query.gpus_per_node};
-  std::string text = fmt::format("{}: {} parameters, largest layer {}\n", model.name, grouped(input.parameters.value()),
+  std::string text = formatted("{}: {} parameters, largest layer {}\n", model.name, grouped(input.parameters.value()),
                                  grouped(input.largest_layer.value()));
   text +=
-      fmt::format("{} node{} with {} GPU{} each; DeepSpeed's own estimators beside dsplan, states only\n\n",
+      formatted("{} node{} with {} GPU{} each; DeepSpeed's own estimators beside dsplan, states only\n\n",
                   query.nodes, query.nodes == 1 ? "" : "s", query.gpus_per_node, query.gpus_per_node == 1 ? "" : "s");
   const bool old = query.deepspeed < kZero2EstimatorChanged;
-  text += fmt::format("{:<6}{:<17}{:<6}{:>12}{:>12}{:>12}{:>13}\n", "", "", "zero.", old ? "*<0.14.3" : "<0.14.3",
+  text += formatted("{:<6}{:<17}{:<6}{:>12}{:>12}{:>12}{:>13}\n", "", "", "zero.", old ? "*<0.14.3" : "<0.14.3",
                       old ? ">=0.14.3" : "*>=0.14.3", "dsplan", "host");
-  text += fmt::format("{:<6}{:<17}{:<6}{:>12}{:>12}{:>12}{:>13}\n", "stage", "offload", "Init", "per GPU", "per GPU",
+  text += formatted("{:<6}{:<17}{:<6}{:>12}{:>12}{:>12}{:>13}\n", "stage", "offload", "Init", "per GPU", "per GPU",
                       "per GPU", "per node");
   for (EstimatorOffload offload : {EstimatorOffload::Optimizer, EstimatorOffload::None}) {
     const Estimate older = estimate_zero2(input, offload, kFirstEstimators);
@@ -59,7 +59,7 @@ std::string show_estimators(const ModelSpec& model, const EstimatorQuery& query,
       text += line({3, offload, zero_init ? "yes" : "no", human(all.per_gpu), human(all.per_gpu), all.per_cpu}, ours);
     }
   }
-  text += fmt::format("\n* the version in use, {}. DeepSpeed has no estimator for ZeRO-1.\n", query.deepspeed.text());
+  text += formatted("\n* the version in use, {}. DeepSpeed has no estimator for ZeRO-1.\n", query.deepspeed.text());
   text +=
       "The estimators count no activations, buckets, gathered layers or padding, and\n"
       "assume 16-bit Adam; they print GiB as \"GB\". Host figures hold a factor 3/2.\n";

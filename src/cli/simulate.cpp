@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "cli/assemble.h"
@@ -8,6 +6,7 @@
 #include "cli/output.h"
 #include "cli/report.h"
 #include "cli/simulate_graph.h"
+#include "core/format.h"
 #include "io/write_csv.h"
 #include "io/write_json.h"
 #include "io/write_markdown.h"
@@ -25,7 +24,7 @@ Format format_of(const Request& request) {
   if (text == "json") return Format::Json;
   if (text == "csv") return Format::Csv;
   if (text == "md") return Format::Markdown;
-  throw Refusal({request.format.place.says(fmt::format("no format \"{}\"", text), "formats are table, json, csv, md")});
+  throw Refusal({request.format.place.says(formatted("no format \"{}\"", text), "formats are table, json, csv, md")});
 }
 
 std::string printed(const std::vector<Prediction>& predictions, const Job& job, Format format,

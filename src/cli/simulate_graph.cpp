@@ -1,7 +1,5 @@
 #include "cli/simulate_graph.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 
@@ -10,6 +8,7 @@
 #include "cli/report.h"
 #include "cli/wrap.h"
 #include "core/cluster.h"
+#include "core/format.h"
 #include "io/locate.h"
 #include "io/machine_files.h"
 #include "io/op_graph.h"
@@ -22,7 +21,7 @@ namespace {
 
 // A double as Python prints it.
 std::string python_number(double value) {
-  std::string text = fmt::format("{}", value);
+  std::string text = formatted("{}", value);
   if (text.find_first_of(".en") == std::string::npos) text += ".0";
   return text;
 }
@@ -32,15 +31,15 @@ std::string seed_line(const OpGraph& file, const AboveInputs& above) {
   const auto printed = [&](Bytes bytes) {
     return python_number(static_cast<double>(bytes.value() - *file.seed_base) / static_cast<double>(1LL << 30));
   };
-  return fmt::format("  as the seed script prints it: persistent {}\n{:>32}peak {}\n", printed(above.after_forward), "",
+  return formatted("  as the seed script prints it: persistent {}\n{:>32}peak {}\n", printed(above.after_forward), "",
                      printed(above.forward_peak));
 }
 
 std::string above_table(const AboveInputs& above) {
-  constexpr const char* kRow = "  {:<18}{:>14}{:>20}\n";
-  std::string text = fmt::format(kRow, "above the inputs", "requested", "bytes");
+  static constexpr char kRow[] = "  {:<18}{:>14}{:>20}\n";
+  std::string text = formatted(kRow, "above the inputs", "requested", "bytes");
   const auto row = [&](const char* label, const std::optional<Bytes>& bytes) {
-    text += fmt::format(kRow, label, bytes ? human(*bytes) : "-", bytes ? grouped(bytes->value()) : "-");
+    text += formatted(kRow, label, bytes ? human(*bytes) : "-", bytes ? grouped(bytes->value()) : "-");
   };
   row("after forward", above.after_forward);
   row("forward peak", above.forward_peak);
@@ -50,7 +49,7 @@ std::string above_table(const AboveInputs& above) {
 }
 
 std::string counted(std::size_t count, std::string_view what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+  return formatted("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
 std::string table(const OpGraph& file, const Prediction& p, const ReportStyle& style) {
@@ -97,7 +96,7 @@ GraphMachine machine_of(const SimulateWords& said, Diagnostics& diagnostics) {
   machine.reserve = request.reserve.value_or(Bytes(0));
   if (machine.capacity && machine.reserve >= *machine.capacity) {
     diagnostics.add(request.reserve.place.says(
-        fmt::format("a reserve of {} leaves nothing of {}", human(machine.reserve), human(*machine.capacity))));
+        formatted("a reserve of {} leaves nothing of {}", human(machine.reserve), human(*machine.capacity))));
   }
   if (request.strict.value_or(false) && machine.capacity && !machine.context) {
     diagnostics.add(request.strict.place.says("the CUDA context of 600 MiB is assumed",
@@ -128,7 +127,7 @@ int simulate_graph(const OpGraph& file, const SimulateWords& said) {
                                                    "table, json and csv are"));
   } else if (format != "table" && format != "json" && format != "csv") {
     diagnostics.add(
-        said.options.format.place.says(fmt::format("no format \"{}\"", format), "formats are table, json, csv, md"));
+        said.options.format.place.says(formatted("no format \"{}\"", format), "formats are table, json, csv, md"));
   }
   const GraphMachine machine = machine_of(said, diagnostics);
   diagnostics.throw_if_any();

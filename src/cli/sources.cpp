@@ -1,12 +1,10 @@
 #include "cli/sources.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <filesystem>
 
 #include "cli/saved_plan.h"
+#include "core/format.h"
 #include "io/calibration.h"
 #include "io/deepspeed.h"
 #include "io/launch_line.h"
@@ -132,7 +130,7 @@ SimulateWords words_at(const Words& command, const Place& place) {
   } catch (const Refusal& refusal) {
     std::vector<Diagnostic> faults;
     for (const Diagnostic& fault : refusal.diagnostics()) {
-      faults.push_back(place.says(fmt::format("{}: {}", fault.path, fault.message), fault.hint));
+      faults.push_back(place.says(formatted("{}: {}", fault.path, fault.message), fault.hint));
     }
     throw Refusal(std::move(faults));
   }
@@ -149,7 +147,7 @@ void read_bundled(Sources& sources) {
     const std::optional<Bundled> own = bundled_kind(static_cast<SourceKind>(i));
     if (!own || !is_bundled(*own, file->name)) {
       throw Refusal(file->name,
-                    fmt::format("this dsplan has no bundled {} of that name", name(static_cast<SourceKind>(i))));
+                    formatted("this dsplan has no bundled {} of that name", name(static_cast<SourceKind>(i))));
     }
     file->content = read_bundled_kind(*own, locate_bundled(*own, file->name));
   }
@@ -199,7 +197,7 @@ std::vector<std::pair<std::string, std::string>> options_in(const SimulateWords&
     }
   }
   if (said.options.rank.given()) options.emplace_back("--rank", *said.options.rank);
-  if (!said.launch.empty()) options.emplace_back("the launch line", fmt::format("{}", fmt::join(said.launch, " ")));
+  if (!said.launch.empty()) options.emplace_back("the launch line", formatted("{}", joined(said.launch, " ")));
   return options;
 }
 

@@ -1,9 +1,8 @@
 #include "cli/tolerances.h"
 
-#include <fmt/format.h>
-
 #include "cli/command_line.h"
 #include "cli/options.h"
+#include "core/format.h"
 #include "core/units.h"
 
 namespace dsplan {
@@ -14,7 +13,7 @@ void take_tolerance(const std::string& text, Tolerances& into, Diagnostics& faul
     faults.add({"--tolerance", 0, 0, {}, std::move(message), std::move(hint)});
   };
   const std::size_t equals = text.find('=');
-  if (equals == std::string::npos) return refuse(fmt::format("\"{}\" is not KIND=N", text), "write reserved=1%");
+  if (equals == std::string::npos) return refuse(formatted("\"{}\" is not KIND=N", text), "write reserved=1%");
   const std::string word = text.substr(0, equals);
   std::optional<RowKind> kind;
   std::vector<std::string_view> names;
@@ -23,8 +22,8 @@ void take_tolerance(const std::string& text, Tolerances& into, Diagnostics& faul
     names.push_back(name(static_cast<RowKind>(i)));
     if (names.back() == word) kind = static_cast<RowKind>(i);
   }
-  if (!kind) return refuse(fmt::format("no kind \"{}\"", word), did_you_mean(word, names));
-  if (into.by_kind.contains(*kind)) return refuse(fmt::format("\"{}\" is given more than once", word));
+  if (!kind) return refuse(formatted("no kind \"{}\"", word), did_you_mean(word, names));
+  if (into.by_kind.contains(*kind)) return refuse(formatted("\"{}\" is given more than once", word));
   std::string value = text.substr(equals + 1);
   const bool percent = value.ends_with('%');
   if (percent) value.pop_back();
@@ -35,7 +34,7 @@ void take_tolerance(const std::string& text, Tolerances& into, Diagnostics& faul
   const std::optional<std::int64_t> read = whole_number("--tolerance", value, faults);
   if (!read) return;
   const std::int64_t permille = percent && !tenth ? checked_mul(*read, 10) : *read;
-  if (*read < 0 || (percent && permille > 1000)) return refuse(fmt::format("{} is no tolerance", text));
+  if (*read < 0 || (percent && permille > 1000)) return refuse(formatted("{} is no tolerance", text));
   into.by_kind[*kind] = percent ? Tolerance{0, permille} : Tolerance{*read, 0};
 }
 

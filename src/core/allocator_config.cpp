@@ -1,7 +1,5 @@
 #include "core/allocator_config.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <charconv>
@@ -9,6 +7,7 @@
 
 #include "core/document.h"
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -78,12 +77,12 @@ class ConfReader {
   [[nodiscard]] bool peek(std::string_view text) const { return at_ < tokens_.size() && tokens_[at_].text == text; }
 
   void expect(std::string_view text) {
-    if (!peek(text)) fail(fmt::format("expected '{}'", text));
+    if (!peek(text)) fail(formatted("expected '{}'", text));
     ++at_;
   }
 
   const std::string& word(std::string_view what) const {
-    if (at_ >= tokens_.size() || tokens_[at_].text.find_first_of(",:[]") == 0) fail(fmt::format("expected {}", what));
+    if (at_ >= tokens_.size() || tokens_[at_].text.find_first_of(",:[]") == 0) fail(formatted("expected {}", what));
     return tokens_[at_].text;
   }
 
@@ -93,9 +92,9 @@ class ConfReader {
     std::int64_t value = 0;
     const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || rest != text.data() + text.size()) {
-      fail(fmt::format("{} must be a whole number, not '{}'", key, shown(text)));
+      fail(formatted("{} must be a whole number, not '{}'", key, shown(text)));
     }
-    if (value < least || value > most) fail(fmt::format("{} is {}, but must be {}", key, value, rule));
+    if (value < least || value > most) fail(formatted("{} is {}, but must be {}", key, value, rule));
     ++at_;
     return value;
   }
@@ -105,13 +104,13 @@ class ConfReader {
     double value = 0;
     const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || rest != text.data() + text.size()) {
-      fail(fmt::format("{} must be a number, not '{}'", key, shown(text)));
+      fail(formatted("{} must be a number, not '{}'", key, shown(text)));
     }
     return value;
   }
 
   bool boolean(std::string_view key) {
-    if (!peek("True") && !peek("False")) fail(fmt::format("{} must be True or False", key));
+    if (!peek("True") && !peek("False")) fail(formatted("{} must be True or False", key));
     return tokens_[at_++].text == "True";
   }
 
@@ -120,7 +119,7 @@ class ConfReader {
     const std::int64_t value = integer(what, 0, INT32_MAX, "at most 2147483647");
     if (!std::has_single_bit(static_cast<std::uint64_t>(value)) && !(or_zero && value == 0)) {
       at_ = start;
-      fail(fmt::format("{} must be a power of two{}, not {}", what, or_zero ? " or 0" : "", value));
+      fail(formatted("{} must be a power of two{}, not {}", what, or_zero ? " or 0" : "", value));
     }
     return value;
   }
@@ -130,7 +129,7 @@ class ConfReader {
   // PyTorch read a C int before 2.10, then a size_t; what is beyond 63 bits in bytes no device can tell apart.
   Bytes mebibytes(std::string_view key, std::int64_t least) {
     const std::int64_t most = torch_ && *torch_ >= k2_10 ? INT64_MAX / kMebibyte : INT32_MAX;
-    const std::string rule = fmt::format("more than {} (MiB), and at most {}", least - 1, most);
+    const std::string rule = formatted("more than {} (MiB), and at most {}", least - 1, most);
     return Bytes(integer(key, least, most, rule) * kMebibyte);
   }
 
@@ -146,7 +145,7 @@ class ConfReader {
     for (const auto& [at, value] : floored_) {
       if (value >= least) continue;
       at_ = at;
-      fail(fmt::format("{} is {}, but must be at least {} (MiB), the size of a large segment", tokens_[at - 2].text,
+      fail(formatted("{} is {}, but must be at least {} (MiB), the size of a large segment", tokens_[at - 2].text,
                        value.value() / kMebibyte, least.value() / kMebibyte));
     }
   }
@@ -232,13 +231,13 @@ class ConfReader {
       std::vector<std::string_view> known;
       for (const Key& one : kKeys) known.push_back(one.name);
       const std::string_view close = nearest(name, known);
-      fail(fmt::format("unknown allocator option '{}'", shown(name)),
-           close.empty() ? "" : fmt::format("did you mean \"{}\"?", close));
+      fail(formatted("unknown allocator option '{}'", shown(name)),
+           close.empty() ? "" : formatted("did you mean \"{}\"?", close));
     }
     if (!since(key->first)) {
       at_ = start;
-      fail(fmt::format("PyTorch {} does not know {} yet", torch_->text(), name),
-           fmt::format("it came with {}.{}", key->first.major, key->first.minor));
+      fail(formatted("PyTorch {} does not know {} yet", torch_->text(), name),
+           formatted("it came with {}.{}", key->first.major, key->first.minor));
     }
     expect(":");
     (this->*key->read)();
@@ -326,19 +325,19 @@ ConfPrefix conf_variable(std::string_view text, const Version& torch) {
   if (name == "PYTORCH_CUDA_ALLOC_CONF" || (name == "PYTORCH_ALLOC_CONF" && torch >= k2_10)) return {equals + 1, {}};
   if (name == "PYTORCH_ALLOC_CONF") {
     return {0,
-            ConfFault{0, fmt::format("the CUDA allocator of PyTorch {} does not read PYTORCH_ALLOC_CONF", torch.text()),
+            ConfFault{0, formatted("the CUDA allocator of PyTorch {} does not read PYTORCH_ALLOC_CONF", torch.text()),
                       "write PYTORCH_CUDA_ALLOC_CONF"}};
   }
-  return {0, ConfFault{0, fmt::format("'{}' is no variable of the allocator", shown(name)),
+  return {0, ConfFault{0, formatted("'{}' is no variable of the allocator", shown(name)),
                        "write the keys alone: expandable_segments:True"}};
 }
 
 std::string canonical(const AllocatorConfig& config) {
-  std::string text = fmt::format("split {} rounding {} segment {} gc {} expandable {} fraction {} divisions",
+  std::string text = formatted("split {} rounding {} segment {} gc {} expandable {} fraction {} divisions",
                                  config.max_split_size.value(), config.max_non_split_rounding.value(),
                                  config.large_segment_size.value(), config.garbage_collection_threshold,
                                  config.expandable_segments, config.memory_fraction.value_or(1));
-  for (const std::int64_t divisions : config.roundup_power2_divisions) text += fmt::format(" {}", divisions);
+  for (const std::int64_t divisions : config.roundup_power2_divisions) text += formatted(" {}", divisions);
   return text;
 }
 

@@ -1,8 +1,8 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "core/audit.h"
+
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -24,7 +24,7 @@ bool same(const Communicate& a, const Communicate& b) {
 std::vector<Finding> audit_ranks(std::span<const Schedule> ranks, std::size_t most) {
   std::vector<Finding> findings;
   const auto find = [&](std::size_t at, const Schedule& schedule, std::string_view text) {
-    if (findings.size() < most) findings.push_back({at, fmt::format("rank {}: {}", schedule.rank, text)});
+    if (findings.size() < most) findings.push_back({at, formatted("rank {}: {}", schedule.rank, text)});
   };
   Collectives expected;
   if (!ranks.empty()) replay(ranks.front(), expected);
@@ -41,12 +41,12 @@ std::vector<Finding> audit_ranks(std::span<const Schedule> ranks, std::size_t mo
     replay(schedule, found);
     for (std::size_t k = 0; k < std::min(found.list.size(), expected.list.size()); ++k) {
       if (same(*found.list[k].second, *expected.list[k].second)) continue;
-      find(found.list[k].first, schedule, fmt::format("collective {} is not rank {}'s", k, ranks[0].rank));
+      find(found.list[k].first, schedule, formatted("collective {} is not rank {}'s", k, ranks[0].rank));
       break;
     }
     if (found.list.size() != expected.list.size()) {
       find(end, schedule,
-           fmt::format("{} collectives, rank {} has {}", found.list.size(), ranks[0].rank, expected.list.size()));
+           formatted("{} collectives, rank {} has {}", found.list.size(), ranks[0].rank, expected.list.size()));
     }
   }
   return findings;

@@ -1,8 +1,6 @@
 // The state of the naive auditor between two events; for core/audit*.cpp only. core/audit.h says what is judged.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "core/audit.h"
+#include "core/format.h"
 #include "core/schedule.h"
 
 namespace dsplan {
@@ -67,10 +66,10 @@ class Auditor {
 
   bool full() const { return findings_.size() >= most_; }
   template <class... Parts>
-  void find(fmt::format_string<Parts...> text, Parts&&... parts) {
-    if (!full()) findings_.push_back({at_, fmt::format(text, std::forward<Parts>(parts)...)});
+  void find(std::type_identity_t<FormatPattern<sizeof...(Parts)>> text, const Parts&... parts) {
+    if (!full()) findings_.push_back({at_, formatted(text, parts...)});
   }
-  std::string named(BufferId buffer) const { return fmt::format("{} ({})", buffer, schedule_.buffers[buffer].label); }
+  std::string named(BufferId buffer) const { return formatted("{} ({})", buffer, schedule_.buffers[buffer].label); }
 
   // audit.cpp
   bool known(BufferId buffer);

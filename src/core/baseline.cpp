@@ -1,9 +1,8 @@
 #include "core/baseline.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "core/format.h"
 #include "core/receipt.h"
 
 namespace dsplan {
@@ -32,7 +31,7 @@ class Differences {
     const bool lists = before.is(Value::Kind::Array) && now.is(Value::Kind::Array);
     if (lists && before.items.size() == now.items.size()) {
       for (std::size_t i = 0; i < now.items.size(); ++i) {
-        visit(fmt::format("{}[{}]", key, i), before.items[i], now.items[i], now.items[i].offset);
+        visit(formatted("{}[{}]", key, i), before.items[i], now.items[i], now.items[i].offset);
       }
       return;
     }

@@ -1,8 +1,8 @@
 #include "core/check_words.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -31,7 +31,7 @@ std::string by_whom(const CheckedRow& row) {
   const char* who = row.newer && row.yours ? "a newer dsplan and your change"
                     : row.newer            ? "a newer dsplan"
                                            : "your change";
-  return fmt::format("      moved by {}\n", who);
+  return formatted("      moved by {}\n", who);
 }
 
 std::vector<std::string> shares_of(const CheckedRow& row, const std::vector<SourceChange>& changes) {
@@ -44,21 +44,21 @@ std::vector<std::string> shares_of(const CheckedRow& row, const std::vector<Sour
     const std::optional<std::int64_t> share = row.by_source[i];
     all = all && share.has_value();
     if (share) rest = checked_add(rest, -*share);
-    if (share && *share != 0) shares.push_back(fmt::format("{} {}", changes[i].name, signed_number(*share)));
+    if (share && *share != 0) shares.push_back(formatted("{} {}", changes[i].name, signed_number(*share)));
   }
-  if (rest != 0) shares.push_back(fmt::format("{} {}", all ? "together" : "the others", signed_number(rest)));
+  if (rest != 0) shares.push_back(formatted("{} {}", all ? "together" : "the others", signed_number(rest)));
   return shares;
 }
 
 std::string key_words(const KeyChange& key) {
   const std::string where = key.place.text();
   const std::string what = key.key.empty() ? std::string() : key.key + ": ";
-  return fmt::format("{}: {}{} -> {}", where, what, or_none(key.before), or_none(key.after));
+  return formatted("{}: {}{} -> {}", where, what, or_none(key.before), or_none(key.after));
 }
 
 std::string input_words(const InputChange& input) {
-  const std::string why = input.reason.empty() ? std::string() : fmt::format(" ({})", input.reason);
-  return fmt::format("{}: {} -> {}{}", input.name, or_none(input.before), or_none(input.after), why);
+  const std::string why = input.reason.empty() ? std::string() : formatted(" ({})", input.reason);
+  return formatted("{}: {} -> {}{}", input.name, or_none(input.before), or_none(input.after), why);
 }
 
 std::vector<std::string> newer_words(const CheckedBaseline& checked) {
@@ -67,9 +67,9 @@ std::vector<std::string> newer_words(const CheckedBaseline& checked) {
   if (!moved) return words;
   if (checked.written.dsplan != checked.here.dsplan) {
     words.push_back(
-        fmt::format("the baseline is by dsplan {}, this is {}", checked.written.dsplan, checked.here.dsplan));
+        formatted("the baseline is by dsplan {}, this is {}", checked.written.dsplan, checked.here.dsplan));
   } else {
-    words.push_back(fmt::format("the baseline is by dsplan {} too: by another build of it, or edited by hand",
+    words.push_back(formatted("the baseline is by dsplan {} too: by another build of it, or edited by hand",
                                 checked.written.dsplan));
   }
   if (checked.model_differs) words.emplace_back("its model is not the one whose hash the baseline holds");
@@ -82,9 +82,9 @@ std::string summary_words(const CheckedBaseline& checked) {
   const RowCounts rows = counts(checked);
   std::string text =
       rows.newer == 0 && rows.yours == 0
-          ? fmt::format("{} rows agree", rows.rows)
-          : fmt::format("of {} rows your change moved {}, a newer dsplan {}", rows.rows, rows.yours, rows.newer);
-  if (rows.within > 0) text += fmt::format("; {} within the tolerance", rows.within);
+          ? formatted("{} rows agree", rows.rows)
+          : formatted("of {} rows your change moved {}, a newer dsplan {}", rows.rows, rows.yours, rows.newer);
+  if (rows.within > 0) text += formatted("; {} within the tolerance", rows.within);
   return text;
 }
 
@@ -93,13 +93,13 @@ std::string totals_words(const std::vector<CheckedBaseline>& checked) {
     return std::count_if(checked.begin(), checked.end(),
                          [&](const CheckedBaseline& one) { return state(one) == word; });
   };
-  return fmt::format("{} baseline{}: {} agree, {} differ, {} refused", checked.size(), checked.size() == 1 ? "" : "s",
+  return formatted("{} baseline{}: {} agree, {} differ, {} refused", checked.size(), checked.size() == 1 ? "" : "s",
                      count("agrees"), count("differs"), count("refused"));
 }
 
 std::string fault_words(const Diagnostic& fault) {
   const Place place{fault.path, fault.line, fault.column, {}};
-  return fmt::format("{}: {}{}{}", place.text(), fault.message, fault.hint.empty() ? "" : "; ", fault.hint);
+  return formatted("{}: {}{}{}", place.text(), fault.message, fault.hint.empty() ? "" : "; ", fault.hint);
 }
 
 std::vector<std::string> headlines(const CheckedBaseline& checked) {
@@ -109,9 +109,9 @@ std::vector<std::string> headlines(const CheckedBaseline& checked) {
       if (!row.moved() || !stands_for_the_run(row)) continue;
       const std::string name = row.path.starts_with("memory.") ? row.path.substr(7) : row.path;
       const std::string by = row.kind == RowKind::Verdict
-                                 ? fmt::format("{} -> {}", figure_words(row.stored), figure_words(row.now))
+                                 ? formatted("{} -> {}", figure_words(row.stored), figure_words(row.now))
                                  : moved_words(row.stored, row.now);
-      lines.push_back(fmt::format("{} {}", name, by));
+      lines.push_back(formatted("{} {}", name, by));
     }
     if (!lines.empty()) break;  // The first rank stands for the others here.
   }

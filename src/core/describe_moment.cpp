@@ -1,7 +1,6 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "core/format.h"
 #include "core/prediction.h"
 #include "core/schedule.h"
 
@@ -48,7 +47,7 @@ std::string place_of(const ModelSpec& model, ModuleId module) {
   if (module == kNone) return {};
   const Module& m = model.modules[static_cast<std::size_t>(module)];
   const std::string path = m.path.empty() ? "the model itself" : m.path;
-  return m.layer == kNone ? path : fmt::format("layer {} ({})", m.layer, path);
+  return m.layer == kNone ? path : formatted("layer {} ({})", m.layer, path);
 }
 
 Label label_of(const Schedule& schedule, std::size_t event) {
@@ -78,17 +77,17 @@ std::string describe_moment(const Schedule& schedule, const ModelSpec& model, st
   } else if (s.mark.stretch == Stretch::Save) {
     text = "saving the model";
   } else if (s.in_step) {
-    text = fmt::format("optimizer of the {}", stretch_in_words(s.mark.stretch));
+    text = formatted("optimizer of the {}", stretch_in_words(s.mark.stretch));
   } else {
     const char* pass = s.in_backward ? "backward" : "forward";
     const std::string where = place_of(model, s.module);
-    text = where.empty() ? fmt::format("{} of the {}", pass, stretch_in_words(s.mark.stretch))
-                         : fmt::format("{} of {}, {}", pass, where, stretch_in_words(s.mark.stretch));
-    if (s.recomputed != kNone) text += fmt::format(", recomputing {}", place_of(model, s.recomputed));
-    if (s.mark.micro_batch > 0) text += fmt::format(", micro-batch {}", s.mark.micro_batch + 1);
+    text = where.empty() ? formatted("{} of the {}", pass, stretch_in_words(s.mark.stretch))
+                         : formatted("{} of {}, {}", pass, where, stretch_in_words(s.mark.stretch));
+    if (s.recomputed != kNone) text += formatted(", recomputing {}", place_of(model, s.recomputed));
+    if (s.mark.micro_batch > 0) text += formatted(", micro-batch {}", s.mark.micro_batch + 1);
   }
   const std::string_view label = label_of(schedule, event);
-  if (!label.empty()) text += fmt::format(": {}", label);
+  if (!label.empty()) text += formatted(": {}", label);
   return text;
 }
 

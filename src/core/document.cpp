@@ -1,10 +1,10 @@
 #include "core/document.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+
+#include "core/format.h"
 
 namespace dsplan {
 
@@ -113,17 +113,17 @@ std::optional<std::int64_t> ObjectReader::integer(std::string_view key, std::int
              std::abs(value->real) < 9.2e18) {
     read = static_cast<std::int64_t>(value->real);
   } else if (value->is(Value::Kind::Real) && (value->huge || std::abs(value->real) >= 9.2e18)) {
-    fault(*value, fmt::format("\"{}\" does not fit in 63 bits", key));
+    fault(*value, formatted("\"{}\" does not fit in 63 bits", key));
     return std::nullopt;
   } else {
-    fault(*value, fmt::format("\"{}\" must be an integer, not {}", key, describe(value->kind)));
+    fault(*value, formatted("\"{}\" must be an integer, not {}", key, describe(value->kind)));
     return std::nullopt;
   }
   if (read < least || read > most) {
     if (most == INT64_MAX) {
-      fault(*value, fmt::format("\"{}\" must be at least {}, not {}", key, least, read));
+      fault(*value, formatted("\"{}\" must be at least {}, not {}", key, least, read));
     } else {
-      fault(*value, fmt::format("\"{}\" must be from {} to {}, not {}", key, least, most, read));
+      fault(*value, formatted("\"{}\" must be from {} to {}, not {}", key, least, most, read));
     }
     return std::nullopt;
   }
@@ -134,7 +134,7 @@ std::optional<double> ObjectReader::number(std::string_view key) {
   const Value* value = find(key);
   if (value == nullptr) return std::nullopt;
   if (value->is(Value::Kind::Integer) || value->is(Value::Kind::Real)) return value->real;
-  fault(*value, fmt::format("\"{}\" must be a number, not {}", key, describe(value->kind)));
+  fault(*value, formatted("\"{}\" must be a number, not {}", key, describe(value->kind)));
   return std::nullopt;
 }
 
@@ -142,7 +142,7 @@ std::optional<bool> ObjectReader::boolean(std::string_view key) {
   const Value* value = find(key);
   if (value == nullptr) return std::nullopt;
   if (value->is(Value::Kind::Bool)) return value->boolean;
-  fault(*value, fmt::format("\"{}\" must be true or false, not {}", key, describe(value->kind)));
+  fault(*value, formatted("\"{}\" must be true or false, not {}", key, describe(value->kind)));
   return std::nullopt;
 }
 
@@ -150,7 +150,7 @@ std::optional<std::string> ObjectReader::string(std::string_view key) {
   const Value* value = find(key);
   if (value == nullptr) return std::nullopt;
   if (value->is(Value::Kind::String)) return value->string;
-  fault(*value, fmt::format("\"{}\" must be a string, not {}", key, describe(value->kind)));
+  fault(*value, formatted("\"{}\" must be a string, not {}", key, describe(value->kind)));
   return std::nullopt;
 }
 
@@ -158,7 +158,7 @@ std::optional<std::string> ObjectReader::choice(std::string_view key, std::initi
   std::optional<std::string> read = string(key);
   if (!read || std::find(choices.begin(), choices.end(), *read) != choices.end()) return read;
   const std::string_view meant = nearest(*read, std::vector<std::string_view>(choices));
-  fault(key, fmt::format("\"{}\" must be one of {}, not \"{}\"", key, fmt::join(choices, ", "), *read),
+  fault(key, formatted("\"{}\" must be one of {}, not \"{}\"", key, joined(choices, ", "), *read),
         did_you_mean(meant));
   return std::nullopt;
 }
@@ -166,21 +166,21 @@ std::optional<std::string> ObjectReader::choice(std::string_view key, std::initi
 const Value* ObjectReader::object(std::string_view key) {
   const Value* value = find(key);
   if (value == nullptr || value->is(Value::Kind::Object)) return value;
-  fault(*value, fmt::format("\"{}\" must be an object, not {}", key, describe(value->kind)));
+  fault(*value, formatted("\"{}\" must be an object, not {}", key, describe(value->kind)));
   return nullptr;
 }
 
 const Value* ObjectReader::array(std::string_view key) {
   const Value* value = find(key);
   if (value == nullptr || value->is(Value::Kind::Array)) return value;
-  fault(*value, fmt::format("\"{}\" must be an array, not {}", key, describe(value->kind)));
+  fault(*value, formatted("\"{}\" must be an array, not {}", key, describe(value->kind)));
   return nullptr;
 }
 
 std::int64_t ObjectReader::required_integer(std::string_view key, std::int64_t least, std::int64_t most,
                                             std::int64_t fallback) {
   if (!has(key)) {
-    fault(key, fmt::format("\"{}\" is missing", key));
+    fault(key, formatted("\"{}\" is missing", key));
     return fallback;
   }
   return integer(key, least, most).value_or(fallback);
@@ -197,7 +197,7 @@ std::vector<const Member*> ObjectReader::unread() const {
 void ObjectReader::refuse_unread(std::string_view what) {
   for (const Member* member : unread()) {
     const std::string_view meant = nearest(member->key, known_);
-    diagnostics_->add(document_->at(member->key_offset, fmt::format("unknown key \"{}\" in {}", member->key, what),
+    diagnostics_->add(document_->at(member->key_offset, formatted("unknown key \"{}\" in {}", member->key, what),
                                     did_you_mean(meant)));
   }
 }

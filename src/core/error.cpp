@@ -1,8 +1,8 @@
 #include "core/error.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -37,14 +37,14 @@ std::string join(const std::vector<Diagnostic>& diagnostics) {
 
 std::string render(const Diagnostic& diagnostic, std::string_view severity) {
   std::string text = diagnostic.path;
-  if (diagnostic.line > 0) text += fmt::format(":{}:{}", diagnostic.line, diagnostic.column);
+  if (diagnostic.line > 0) text += formatted(":{}:{}", diagnostic.line, diagnostic.column);
   if (!text.empty()) text += ": ";
-  text += fmt::format("{}: {}", severity, diagnostic.message);
+  text += formatted("{}: {}", severity, diagnostic.message);
   if (!diagnostic.hint.empty()) text += "; " + diagnostic.hint;
   text += '\n';
   if (diagnostic.line > 0) {
     const Excerpt shown = excerpt(diagnostic);
-    text += fmt::format("{:5} | {}\n      | {}^\n", diagnostic.line, shown.text, std::string(shown.caret, ' '));
+    text += formatted("{:5} | {}\n      | {}^\n", diagnostic.line, shown.text, std::string(shown.caret, ' '));
   }
   return text;
 }
@@ -64,13 +64,13 @@ void Diagnostics::throw_if_any() const {
   if (!any()) return;
   std::vector<Diagnostic> all = list_;
   if (count_ > list_.size()) {
-    all.push_back({{}, 0, 0, {}, fmt::format("{} more faults are not shown", count_ - list_.size()), {}});
+    all.push_back({{}, 0, 0, {}, formatted("{} more faults are not shown", count_ - list_.size()), {}});
   }
   throw Refusal(std::move(all));
 }
 
 void check_failed(const char* condition, const char* file, int line, const std::string& detail) {
-  throw InternalError(fmt::format("{}:{}: broken invariant: {} ({})", file, line, condition, detail));
+  throw InternalError(formatted("{}:{}: broken invariant: {} ({})", file, line, condition, detail));
 }
 
 }  // namespace dsplan

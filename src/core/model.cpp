@@ -1,10 +1,9 @@
 #include "core/model.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan {
 
@@ -19,7 +18,7 @@ Elements Shape::elements() const {
   return Elements(product);
 }
 
-std::string Shape::text() const { return fmt::format("[{}]", fmt::join(dims.begin(), dims.begin() + rank, ", ")); }
+std::string Shape::text() const { return formatted("[{}]", joined(dims.begin(), dims.begin() + rank, ", ")); }
 
 ModuleId ModelSpec::child(ModuleId parent, std::string_view leaf) const {
   // Children follow their parent in registration order; a layer has about a dozen of them.
@@ -62,7 +61,7 @@ namespace {
 
 std::int64_t cut(const ModelSpec& model, const Parameter& parameter, std::int64_t whole, std::int64_t tp) {
   if (whole % tp != 0) {
-    throw Refusal("--tp", fmt::format("{} of {} is {}, which {} tensor-parallel ranks do not divide", parameter.name,
+    throw Refusal("--tp", formatted("{} of {} is {}, which {} tensor-parallel ranks do not divide", parameter.name,
                                       model.name, whole, tp));
   }
   return whole / tp;
@@ -72,7 +71,7 @@ std::int64_t local_kv_heads(const ModelSpec& model, std::int64_t tp) {
   const std::int64_t kv = model.dims.kv_heads;
   if (kv % tp != 0 && tp % kv != 0) {
     throw Refusal(
-        "--tp", fmt::format("{} key-value heads of {} neither divide nor are divided by tp = {}", kv, model.name, tp));
+        "--tp", formatted("{} key-value heads of {} neither divide nor are divided by tp = {}", kv, model.name, tp));
   }
   return std::max<std::int64_t>(1, kv / tp);
 }
@@ -87,7 +86,7 @@ Shape local_shape(const ModelSpec& model, const Parameter& parameter, std::int64
     case Split::Replicated: break;
     case Split::Even:
       if (model.dims.heads % tp != 0) {
-        throw Refusal("--tp", fmt::format("{} attention heads of {} are not divisible by tp = {}", model.dims.heads,
+        throw Refusal("--tp", formatted("{} attention heads of {} are not divisible by tp = {}", model.dims.heads,
                                           model.name, tp));
       }
       dim = cut(model, parameter, dim, tp);
@@ -98,7 +97,7 @@ Shape local_shape(const ModelSpec& model, const Parameter& parameter, std::int64
       break;
     case Split::Vocabulary: dim = round_up(Elements(dim), checked_mul(tp, 128)).value() / tp; break;
     case Split::Unknown:
-      throw Refusal("--tp", fmt::format("tensor parallelism is not modelled yet for the {} family", model.family));
+      throw Refusal("--tp", formatted("tensor parallelism is not modelled yet for the {} family", model.family));
   }
   return shape;
 }

@@ -1,10 +1,10 @@
 #include "core/receipt.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <iterator>
+
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -16,7 +16,7 @@ void add_string(std::string_view text, std::string& into) {
       into += '\\';
       into += c;
     } else if (static_cast<unsigned char>(c) < 0x20) {
-      fmt::format_to(std::back_inserter(into), "\\u{:04x}", static_cast<unsigned>(c));
+      append_formatted(into, "\\u{:04x}", static_cast<unsigned>(c));
     } else {
       into += c;
     }
@@ -41,12 +41,11 @@ void add_object(const Value& value, std::string& into) {
 }
 
 void add_value(const Value& value, std::string& into) {
-  const auto out = std::back_inserter(into);
   switch (value.kind) {
     case Value::Kind::Null: into += "null"; return;
     case Value::Kind::Bool: into += value.boolean ? "true" : "false"; return;
-    case Value::Kind::Integer: fmt::format_to(out, "{}", value.integer); return;
-    case Value::Kind::Real: fmt::format_to(out, "{}", value.real); return;
+    case Value::Kind::Integer: append_formatted(into, "{}", value.integer); return;
+    case Value::Kind::Real: append_formatted(into, "{}", value.real); return;
     case Value::Kind::String: add_string(value.string, into); return;
     case Value::Kind::Array:
       into += '[';

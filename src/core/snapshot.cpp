@@ -1,6 +1,6 @@
 #include "core/snapshot.h"
 
-#include <fmt/format.h>
+#include "core/format.h"
 
 namespace dsplan {
 
@@ -61,18 +61,18 @@ std::string conf_text(const AllocatorConfig& config) {
   const auto mebibytes = [](Bytes bytes) { return bytes.value() / kMebibyte; };
   if (config.expandable_segments) add("expandable_segments:True");
   if (config.max_split_size != plain.max_split_size) {
-    add(fmt::format("max_split_size_mb:{}", mebibytes(config.max_split_size)));
+    add(formatted("max_split_size_mb:{}", mebibytes(config.max_split_size)));
   }
   if (config.max_non_split_rounding != plain.max_non_split_rounding) {
-    add(fmt::format("max_non_split_rounding_mb:{}", mebibytes(config.max_non_split_rounding)));
+    add(formatted("max_non_split_rounding_mb:{}", mebibytes(config.max_non_split_rounding)));
   }
   if (config.large_segment_size != plain.large_segment_size) {
-    add(fmt::format("large_segment_size_mb:{}", mebibytes(config.large_segment_size)));
+    add(formatted("large_segment_size_mb:{}", mebibytes(config.large_segment_size)));
   }
   if (config.garbage_collection_threshold != plain.garbage_collection_threshold) {
-    add(fmt::format("garbage_collection_threshold:{}", config.garbage_collection_threshold));
+    add(formatted("garbage_collection_threshold:{}", config.garbage_collection_threshold));
   }
-  if (config.memory_fraction) add(fmt::format("per_process_memory_fraction:{}", *config.memory_fraction));
+  if (config.memory_fraction) add(formatted("per_process_memory_fraction:{}", *config.memory_fraction));
   return text;
 }
 

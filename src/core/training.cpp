@@ -1,12 +1,12 @@
 #include "core/training.h"
 
-#include <fmt/format.h>
-
 #include <charconv>
+
+#include "core/format.h"
 
 namespace dsplan {
 
-std::string Version::text() const { return fmt::format("{}.{}.{}", major, minor, patch); }
+std::string Version::text() const { return formatted("{}.{}.{}", major, minor, patch); }
 
 std::optional<Version> Version::parse(std::string_view text) {
   Version version;

@@ -1,13 +1,12 @@
 #include "core/units.h"
 
-#include <fmt/format.h>
-
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan {
 
 void overflow(const char* operation) {
-  throw Refusal("sizes", fmt::format("a {} of sizes does not fit in 63 bits", operation),
+  throw Refusal("sizes", formatted("a {} of sizes does not fit in 63 bits", operation),
                 "the model, the batch or the number of ranks is too large to be counted in bytes");
 }
 
@@ -33,8 +32,8 @@ std::string human(Bytes bytes) {
   std::size_t unit = 0;
   while (unit + 1 < std::size(kUnits) && (size >> (10 * (unit + 1))) > 0) ++unit;
   const char* sign = value < 0 ? "-" : "";
-  if (unit == 0) return fmt::format("{}{} B", sign, size);
-  return fmt::format("{}{:.2f} {}", sign, static_cast<double>(size) / static_cast<double>(1ULL << (10 * unit)),
+  if (unit == 0) return formatted("{}{} B", sign, size);
+  return formatted("{}{:.2f} {}", sign, static_cast<double>(size) / static_cast<double>(1ULL << (10 * unit)),
                      kUnits[unit]);
 }
 

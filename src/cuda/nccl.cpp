@@ -1,12 +1,11 @@
 #include "cuda/nccl.h"
 
 #include <dlfcn.h>
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <thread>
 
+#include "core/format.h"
 #include "core/schedule.h"
 #include "core/units.h"
 
@@ -18,12 +17,12 @@ constexpr int kLeastVersion = 21800;  // The first with all that NcclConfig has.
 template <class Call>
 void look_up(void* library, const char* name, Call*& into) {
   void* found = ::dlsym(library, name);
-  if (found == nullptr) throw NcclFailure(DSPLAN_UNAVAILABLE, fmt::format("the NCCL library has no {}", name));
+  if (found == nullptr) throw NcclFailure(DSPLAN_UNAVAILABLE, formatted("the NCCL library has no {}", name));
   into = reinterpret_cast<Call*>(found);
 }
 
 std::string in_words(int version) {
-  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+  return formatted("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
 NcclLibrary load() {
@@ -33,13 +32,13 @@ NcclLibrary load() {
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = ::dlerror();
-    throw NcclFailure(DSPLAN_UNAVAILABLE, fmt::format("NCCL is not here: {}", why == nullptr ? path.c_str() : why));
+    throw NcclFailure(DSPLAN_UNAVAILABLE, formatted("NCCL is not here: {}", why == nullptr ? path.c_str() : why));
   }
   NcclLibrary made;
   int (*get_version)(int*) = nullptr;
   look_up(library, "ncclGetVersion", get_version);
   if (get_version(&made.version) != kNcclSuccess || made.version < kLeastVersion) {
-    throw NcclFailure(DSPLAN_UNAVAILABLE, fmt::format("{} is NCCL {}; {} or later is needed", path,
+    throw NcclFailure(DSPLAN_UNAVAILABLE, formatted("{} is NCCL {}; {} or later is needed", path,
                                                       in_words(made.version), in_words(kLeastVersion)));
   }
   look_up(library, "ncclGetUniqueId", made.get_unique_id);
@@ -61,7 +60,7 @@ NcclLibrary load() {
   look_up(library, "ncclGroupEnd", made.group_end);
   Dl_info place{};
   const bool placed = ::dladdr(reinterpret_cast<void*>(get_version), &place) != 0 && place.dli_fname != nullptr;
-  made.description = fmt::format("NCCL {} ({})", in_words(made.version), placed ? place.dli_fname : path.c_str());
+  made.description = formatted("NCCL {} ({})", in_words(made.version), placed ? place.dli_fname : path.c_str());
   return made;
 }
 
@@ -154,10 +153,10 @@ void NcclCommunicator::fail(dsplan_status status, const std::string& text) {
 void NcclCommunicator::settle(int result, const char* call) {
   const auto end = std::chrono::steady_clock::now() + patience();
   while (result == kNcclInProgress) {
-    if (given_up()) fail(DSPLAN_ABORTED, fmt::format("{}: broken off", call));
+    if (given_up()) fail(DSPLAN_ABORTED, formatted("{}: broken off", call));
     if (std::chrono::steady_clock::now() > end) {
       fail(DSPLAN_TIMEOUT,
-           fmt::format("{}: {} s for the other ranks of {}", call, seconds(group_.patience), group_.ranks));
+           formatted("{}: {} s for the other ranks of {}", call, seconds(group_.patience), group_.ranks));
     }
     std::this_thread::sleep_for(std::chrono::microseconds(20));
     const int asked = library_.comm_get_async_error(comm_, &result);
@@ -165,7 +164,7 @@ void NcclCommunicator::settle(int result, const char* call) {
   }
   if (result == kNcclSuccess) return;
   const char* more = library_.get_last_error(comm_);
-  fail(status_of(result), fmt::format("{}: {}{}{}", call, library_.get_error_string(result),
+  fail(status_of(result), formatted("{}: {}{}{}", call, library_.get_error_string(result),
                                       more == nullptr || *more == '\0' ? "" : ": ", more == nullptr ? "" : more));
 }
 
@@ -241,7 +240,7 @@ void wait_with(const std::vector<std::unique_ptr<NcclCommunicator>>& communicato
     if (std::chrono::steady_clock::now() - began > patience) {
       for (const auto& each : communicators) each->abort();
       throw NcclFailure(DSPLAN_TIMEOUT,
-                        fmt::format("{} s for work on the device, collectives among it", seconds(patience.count())));
+                        formatted("{} s for work on the device, collectives among it", seconds(patience.count())));
     }
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }

@@ -1,10 +1,10 @@
 #include "cuda/nvml.h"
 
 #include <dlfcn.h>
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <vector>
+
+#include "core/format.h"
 
 namespace dsplan::cuda {
 namespace {
@@ -33,7 +33,7 @@ Nvml::Nvml(const std::string& library) {
                      look_up(library_, "nvmlDeviceGetComputeRunningProcesses_v3", processes_of_);
   const int begun = whole ? init() : kSuccess;
   if (whole && begun == kSuccess) return;
-  why_ = whole ? fmt::format("nvmlInit: error {}", begun) : library + " lacks a call";
+  why_ = whole ? formatted("nvmlInit: error {}", begun) : library + " lacks a call";
   shutdown_ = nullptr;
   (void)::dlclose(library_);
   library_ = nullptr;
@@ -54,7 +54,7 @@ std::int64_t Nvml::process_bytes(const std::string& bus_id, unsigned process) {
   if (library_ == nullptr) return -1;
   Device device = nullptr;
   if (const int error = device_of_(bus_id.c_str(), &device); error != kSuccess) {
-    return fail(fmt::format("NVML knows no device {}: error {}", bus_id, error));
+    return fail(formatted("NVML knows no device {}: error {}", bus_id, error));
   }
   std::vector<Process> list(16);
   auto count = static_cast<unsigned>(list.size());
@@ -63,7 +63,7 @@ std::int64_t Nvml::process_bytes(const std::string& bus_id, unsigned process) {
     list.resize(count);
     error = processes_of_(device, &count, list.data());
   }
-  if (error != kSuccess) return fail(fmt::format("NVML lists no processes: error {}", error));
+  if (error != kSuccess) return fail(formatted("NVML lists no processes: error {}", error));
   list.resize(std::min<std::size_t>(count, list.size()));
   const auto own = std::find_if(list.begin(), list.end(), [&](const Process& each) { return each.id == process; });
   if (own == list.end()) return fail("NVML does not list this process");

@@ -1,7 +1,5 @@
 #include "exec/assembly.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -10,6 +8,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "exec/packed_failure.h"
 
 namespace dsplan::exec {
@@ -88,15 +87,15 @@ void Assembly::fail_meeting(Failure failure) {
 void Assembly::receive_all(Clock::time_point end) {
   std::string why;
   const Socket door = listen_on(place_.port, why);
-  if (!door.open()) fail(DSPLAN_UNAVAILABLE, fmt::format("port {}: {}", place_.port, why));
+  if (!door.open()) fail(DSPLAN_UNAVAILABLE, formatted("port {}: {}", place_.port, why));
   std::vector<int> missing;
   for (int rank = 1; rank < place_.ranks; ++rank) missing.push_back(rank);
   while (!missing.empty()) {
     Socket guest = accept_from(door, end);
     if (milliseconds_left(end) == 0) {
       fail_meeting({DSPLAN_TIMEOUT, 0, kNoEvent, "rendezvous",
-                    fmt::format("{} s for rank{} {}, at port {}", std::chrono::duration<double>(patience_).count(),
-                                missing.size() > 1 ? "s" : "", fmt::join(missing, ", "), place_.port)});
+                    formatted("{} s for rank{} {}, at port {}", std::chrono::duration<double>(patience_).count(),
+                                missing.size() > 1 ? "s" : "", joined(missing, ", "), place_.port)});
     }
     if (guest.open()) admit(std::move(guest), end, missing);
   }
@@ -115,7 +114,7 @@ void Assembly::admit(Socket guest, Clock::time_point end, std::vector<int>& miss
   const auto found = std::find(missing.begin(), missing.end(), hello.rank);
   if (ranks != place_.ranks || found == missing.end()) {
     Failure failure{DSPLAN_INVALID, 0, kNoEvent, "rendezvous",
-                    fmt::format("rank {} of {} came, where there are {}{}", hello.rank, ranks, place_.ranks,
+                    formatted("rank {} of {} came, where there are {}{}", hello.rank, ranks, place_.ranks,
                                 ranks == place_.ranks ? ", for the second time" : "")};
     (void)send_on(guest, {Word::Abort, 0, packed(failure)}, Clock::now() + kMoment);
     fail_meeting(std::move(failure));
@@ -153,7 +152,7 @@ void Assembly::reach_rank_0(Clock::time_point end) {
       }
     }
     if (milliseconds_left(end) == 0) {
-      fail(DSPLAN_TIMEOUT, fmt::format("{} s for rank 0 at {}:{}: {}", std::chrono::duration<double>(patience_).count(),
+      fail(DSPLAN_TIMEOUT, formatted("{} s for rank 0 at {}:{}: {}", std::chrono::duration<double>(patience_).count(),
                                        place_.host, place_.port, why));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -291,8 +290,8 @@ std::vector<Blob> Assembly::exchange(const Blob& own, const std::string& what) {
     const std::vector<int> late = rank() == 0 ? missing() : std::vector<int>{0};
     lock.unlock();
     Failure failure{DSPLAN_TIMEOUT, rank(), kNoEvent, "rendezvous",
-                    fmt::format("{} s for {} of rank {}", std::chrono::duration<double>(patience_).count(), what,
-                                fmt::join(late, ", "))};
+                    formatted("{} s for {} of rank {}", std::chrono::duration<double>(patience_).count(), what,
+                                joined(late, ", "))};
     abort(failure);
     throw RunFailure(std::move(failure));
   }

@@ -1,7 +1,6 @@
 #include "exec/circle.h"
 
-#include <fmt/format.h>
-
+#include "core/format.h"
 #include "exec/collective_calls.h"
 #include "exec/threads.h"
 
@@ -38,13 +37,13 @@ void Circle::wait(std::unique_lock<std::mutex>& lock, int me, Done done, Needs n
     for (int at = 0; at < size(); ++at) {
       if (at != me && needs(at) && transport_.has_left(member(at))) {
         lose(lock, me, DSPLAN_INVALID,
-             fmt::format("rank {} has finished, and takes no part in this call of group {}", member(at),
+             formatted("rank {} has finished, and takes no part in this call of group {}", member(at),
                          dsplan::name(group_)));
       }
     }
     if (late) {
       lose(lock, me, DSPLAN_TIMEOUT,
-           fmt::format("{} ms for {} of group {}", transport_.patience().count(), missing(), dsplan::name(group_)));
+           formatted("{} ms for {} of group {}", transport_.patience().count(), missing(), dsplan::name(group_)));
     }
     late = changed_.wait_until(lock, deadline) == std::cv_status::timeout;
   }
@@ -53,7 +52,7 @@ void Circle::wait(std::unique_lock<std::mutex>& lock, int me, Done done, Needs n
 std::string Circle::missing() const {
   std::string list;
   for (std::size_t at = 0; at < members_.size(); ++at) {
-    if (!here_[at]) list += fmt::format("{}rank {}", list.empty() ? "" : ", ", members_[at]);
+    if (!here_[at]) list += formatted("{}rank {}", list.empty() ? "" : ", ", members_[at]);
   }
   return list.empty() ? "a rank" : list;
 }
@@ -62,7 +61,7 @@ std::string Circle::difference() const {
   const CollectiveCall& first = seats_[0].call;
   for (std::size_t at = 1; at < seats_.size(); ++at) {
     if (agree(first, seats_[at].call)) continue;
-    return fmt::format("the ranks of group {} disagree: {}, {}", dsplan::name(group_), describe(first, members_[0]),
+    return formatted("the ranks of group {} disagree: {}, {}", dsplan::name(group_), describe(first, members_[0]),
                        describe(seats_[at].call, members_[at]));
   }
   return {};
@@ -160,7 +159,7 @@ Circle::Mail Circle::receive(int me, int from) {
   const CollectiveCall& mine = seat(me).call;
   if (box.call.elements != mine.elements || box.call.dtype != mine.dtype) {
     lose(lock, me, DSPLAN_INVALID,
-         fmt::format("expects {} {} of rank {}, which sends {} {}", mine.elements, dsplan::name(mine.dtype),
+         formatted("expects {} {} of rank {}, which sends {} {}", mine.elements, dsplan::name(mine.dtype),
                      member(from), box.call.elements, dsplan::name(box.call.dtype)));
   }
   box.state = Mail::State::Copying;

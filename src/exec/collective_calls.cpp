@@ -1,6 +1,6 @@
 #include "exec/collective_calls.h"
 
-#include <fmt/format.h>
+#include "core/format.h"
 
 namespace dsplan::exec {
 namespace {
@@ -36,9 +36,9 @@ void validate(const CollectiveCall& call, int me, int ranks, int rank) {
   const bool in_shares =
       call.kind == Collective::ReduceScatter || call.kind == Collective::AllGather || call.kind == Collective::AllToAll;
   if (in_shares && call.elements % ranks != 0) {
-    refuse(fmt::format("{} elements do not divide among {} ranks", call.elements, ranks));
+    refuse(formatted("{} elements do not divide among {} ranks", call.elements, ranks));
   }
-  if (call.root < 0 || call.root >= ranks) refuse(fmt::format("root {} of {} ranks", call.root, ranks));
+  if (call.root < 0 || call.root >= ranks) refuse(formatted("root {} of {} ranks", call.root, ranks));
   const bool broadcasts = call.kind == Collective::Broadcast;
   const bool point = call.kind == Collective::SendRecv;
   const bool reads = point ? call.to != kNobody : !broadcasts || me == call.root;
@@ -55,9 +55,9 @@ void validate(const CollectiveCall& call, int me, int ranks, int rank) {
 }
 
 std::string describe(const CollectiveCall& call, int rank) {
-  return fmt::format("rank {} calls {} of {} {} from root {}{}{}", rank, dsplan::name(call.kind), call.elements,
+  return formatted("rank {} calls {} of {} {} from root {}{}{}", rank, dsplan::name(call.kind), call.elements,
                      dsplan::name(call.dtype), call.root, call.reduction == DSPLAN_MAX ? ", maximum" : "",
-                     call.event == kNoEvent ? "" : fmt::format(" at event {}", call.event));
+                     call.event == kNoEvent ? "" : formatted(" at event {}", call.event));
 }
 
 bool agree(const CollectiveCall& a, const CollectiveCall& b) {

@@ -1,13 +1,13 @@
 #include "exec/device.h"
 
-#include <fmt/format.h>
+#include "core/format.h"
 
 namespace dsplan::exec {
 
 Device::Device(const dsplan_backend& backend, const Options& options) : backend_(backend), rank_(options.rank) {
   if (backend.version != DSPLAN_BACKEND_VERSION || backend.size != sizeof(dsplan_backend)) {
     throw RunFailure({DSPLAN_UNAVAILABLE, rank_, kNoEvent, "open",
-                      fmt::format("the backend speaks version {} of the interface in {} bytes, this dsplan version {} "
+                      formatted("the backend speaks version {} of the interface in {} bytes, this dsplan version {} "
                                   "in {}",
                                   backend.version, backend.size, DSPLAN_BACKEND_VERSION, sizeof(dsplan_backend))});
   }

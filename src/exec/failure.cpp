@@ -1,6 +1,6 @@
 #include "exec/failure.h"
 
-#include <fmt/format.h>
+#include "core/format.h"
 
 namespace dsplan::exec {
 
@@ -21,9 +21,9 @@ std::string_view name(dsplan_status status) {
 
 std::string describe(const Failure& failure) {
   std::string text;
-  if (failure.rank >= 0) text += fmt::format("rank {}, ", failure.rank);
-  if (failure.event != kNoEvent) text += fmt::format("event {}, ", failure.event);
-  text += fmt::format("{}: {}", failure.call, name(failure.status));
+  if (failure.rank >= 0) text += formatted("rank {}, ", failure.rank);
+  if (failure.event != kNoEvent) text += formatted("event {}, ", failure.event);
+  text += formatted("{}: {}", failure.call, name(failure.status));
   if (!failure.text.empty()) text += ": " + failure.text;
   return text;
 }

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "core/error.h"
+#include "core/format.h"
 #include "exec/memory_spaces.h"
 
 namespace dsplan::exec {
@@ -36,13 +35,13 @@ RankMemory::~RankMemory() {
 }
 
 const RankMemory::Held& RankMemory::held(BufferId id) const {
-  DSPLAN_CHECK(holds(id), fmt::format("buffer {} is not held", id));
+  DSPLAN_CHECK(holds(id), formatted("buffer {} is not held", id));
   return held_[id];
 }
 
 void RankMemory::allocate(BufferId id, Bytes bytes, Role role, Space space, StreamId stream) {
   DSPLAN_CHECK(space_ && bytes > Bytes(0) && !holds(id),
-               fmt::format("buffer {}: {} bytes, or held already", id, bytes.value()));
+               formatted("buffer {}: {} bytes, or held already", id, bytes.value()));
   if (id >= held_.size()) held_.resize(std::size_t{id} + 1);
   Held made{nullptr, nullptr, bytes, role, space, true};
   switch (space) {
@@ -57,7 +56,7 @@ void RankMemory::allocate(BufferId id, Bytes bytes, Role role, Space space, Stre
 }
 
 void RankMemory::release(BufferId id) {
-  DSPLAN_CHECK(holds(id), fmt::format("buffer {} is released, but not held", id));
+  DSPLAN_CHECK(holds(id), formatted("buffer {} is released, but not held", id));
   Held& gone = held_[id];
   give_back(gone, id);
   count(gone, id, false);

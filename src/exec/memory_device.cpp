@@ -3,9 +3,8 @@
 #include <cstring>
 #include <optional>
 
-#include <fmt/format.h>
-
 #include "core/error.h"
+#include "core/format.h"
 #include "exec/memory_spaces.h"
 #include "exec/signals.h"
 #include "sim/allocator_streams.h"
@@ -16,7 +15,7 @@ namespace {
 [[noreturn]] void out_of_memory(const Device& device, BufferId id, Bytes requested, Bytes missing, Bytes reserved,
                                 Bytes limit) {
   Failure failure{DSPLAN_OUT_OF_MEMORY, device.rank(), kNoEvent, "allocate",
-                  fmt::format("buffer {} wants {} bytes; {} are taken of {}, {} are missing", id, requested.value(),
+                  formatted("buffer {} wants {} bytes; {} are taken of {}, {} are missing", id, requested.value(),
                               reserved.value(), limit.value(), missing.value())};
   failure.requested = requested;
   failure.missing = missing;
@@ -234,7 +233,7 @@ class PlannedSpace : public DeviceSpace {
   }
 
   void* allocate(BufferId id, Bytes bytes, StreamId stream) override {
-    DSPLAN_CHECK(id < offsets_.size() && offsets_[id] >= 0, fmt::format("buffer {} has no place in the plan", id));
+    DSPLAN_CHECK(id < offsets_.size() && offsets_[id] >= 0, formatted("buffer {} has no place in the plan", id));
     const Bytes offset(offsets_[id]);
     const Bytes block = rounded_to_block(bytes);
     if (offset + block > height_) {
@@ -287,7 +286,7 @@ class PlannedSpace : public DeviceSpace {
   };
   [[noreturn]] void collide(BufferId id, BufferId other) const {
     check_failed("planned places do not overlap", __FILE__, __LINE__,
-                 fmt::format("buffer {} is placed on buffer {}, which is still held", id, other));
+                 formatted("buffer {} is placed on buffer {}, which is still held", id, other));
   }
 
   Device& device_;
@@ -360,7 +359,7 @@ void Patterns::check(const void* memory, Bytes bytes, const char* what, BufferId
   const auto* wrong = std::find_if(begin, end, [](std::uint8_t byte) { return byte != kPattern; });
   if (wrong == end) return;
   check_failed("memory that nobody holds is not written to", __FILE__, __LINE__,
-               fmt::format("{} buffer {}: byte {} of {} was written", what, id, wrong - begin, bytes.value()));
+               formatted("{} buffer {}: byte {} of {} was written", what, id, wrong - begin, bytes.value()));
 }
 
 std::unique_ptr<DeviceSpace> make_device_space(Device& device, MemoryOptions options) {

@@ -1,6 +1,5 @@
 // Pinned and pageable memory and files of one rank.
-#include <fmt/format.h>
-
+#include "core/format.h"
 #include "exec/memory_spaces.h"
 #include "sim/host_memory.h"
 
@@ -53,7 +52,7 @@ void HostSpace::return_pageable(void* memory, Bytes bytes) noexcept {
 }
 
 dsplan_file* HostSpace::make_file(BufferId id, Bytes bytes) {
-  dsplan_file* file = device_.create_file(fmt::format("rank{}-buffer{}", device_.rank(), id), bytes);
+  dsplan_file* file = device_.create_file(formatted("rank{}-buffer{}", device_.rank(), id), bytes);
   counters_.nvme += bytes;
   return file;
 }

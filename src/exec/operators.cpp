@@ -1,11 +1,10 @@
 #include "exec/operators.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "exec/attributes.h"
 #include "exec/maker.h"
 #include "exec/views.h"
@@ -29,7 +28,7 @@ void check_inputs(const Call& call) {
   if (reads_any_layout(call.node.op)) return;
   for (std::size_t i = 0; i < call.inputs.size(); ++i) {
     DSPLAN_CHECK(call.inputs[i].layout.is(call.graph.tensor(call.graph.input(call.node, i)).shape),
-                 fmt::format("{} reads input {} through a view that has to be copied first",
+                 formatted("{} reads input {} through a view that has to be copied first",
                              place_of(call.graph, call.node), i));
   }
 }
@@ -76,7 +75,7 @@ Viewed joined_part(const Call& call, std::size_t input, const Described& gradien
 }  // namespace
 
 std::string place_of(const Graph& graph, const Node& node) {
-  return fmt::format("node {} ({})", &node - graph.nodes.data(), name(node.op));
+  return formatted("node {} ({})", &node - graph.nodes.data(), name(node.op));
 }
 
 const Described& Maker::gradient_of(std::size_t i) const {
@@ -88,7 +87,7 @@ const Described& Maker::gradient_of(std::size_t i) const {
 std::optional<std::string> cannot_run(const Graph& graph, const Node& node) {
   const rules::Rules rules = rules_of(node.op);
   if (rules.forward == nullptr || (node.requires_grad && rules.backward == nullptr)) {
-    return fmt::format("the operator {} has no kernels{}", name(node.op), rules.forward == nullptr ? "" : " backward");
+    return formatted("the operator {} has no kernels{}", name(node.op), rules.forward == nullptr ? "" : " backward");
   }
   if (node.op == Op::Attention && node.attention != AttentionKernel::Flash &&
       node.attention != AttentionKernel::MemoryEfficient) {
@@ -102,11 +101,11 @@ std::optional<std::string> cannot_run(const Graph& graph, const Node& node) {
   }
   const bool sums = node.op == Op::SumDim || node.op == Op::MeanLast;
   if (sums && graph.tensor(graph.input(node, 0)).shape.rank < graph.tensor(graph.output(node)).shape.rank) {
-    return fmt::format("the operator {} to more dimensions", name(node.op));
+    return formatted("the operator {} to more dimensions", name(node.op));
   }
   const bool overwrites = node.op == Op::Add || node.op == Op::AllReduce || node.op == Op::MaskedFillInPlace ||
                           node.op == Op::ParallelCrossEntropy;
-  if (node.in_place && !overwrites) return fmt::format("{} in place has no kernel", name(node.op));
+  if (node.in_place && !overwrites) return formatted("{} in place has no kernel", name(node.op));
   return std::nullopt;
 }
 

@@ -1,13 +1,12 @@
 #include "exec/plugin.h"
 
 #include <dlfcn.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
+
+#include "core/format.h"
 
 namespace dsplan::exec {
 namespace {
@@ -37,7 +36,7 @@ std::string unfit(const dsplan_backend* table) {
   if (table == nullptr) return "it has no table of functions";
   // The version comes first whatever the rest looks like.
   if (table->version != DSPLAN_BACKEND_VERSION || table->size != sizeof(dsplan_backend)) {
-    return fmt::format("it speaks version {} of the interface in {} bytes, this dsplan version {} in {}",
+    return formatted("it speaks version {} of the interface in {} bytes, this dsplan version {} in {}",
                        table->version, table->size, DSPLAN_BACKEND_VERSION, sizeof(dsplan_backend));
   }
   return {};
@@ -47,7 +46,7 @@ std::string unfit(const dsplan_backend* table) {
 
 std::vector<std::string> plugin_places(const std::string& name) {
   if (const char* given = std::getenv(variable_of(name).c_str()); given != nullptr && *given != '\0') return {given};
-  const std::string file = fmt::format("libdsplan_{}.so", name);
+  const std::string file = formatted("libdsplan_{}.so", name);
   const fs::path program = folder_of_program();
   if (program.empty()) return {file};
   return {(program / file).string(), (program.parent_path() / "lib" / "dsplan" / file).string()};
@@ -59,18 +58,18 @@ Plugin load_plugin_from(const std::string& path) {
   ::dlerror();
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    plugin.why = fmt::format("{}: {}", path, loader_says(path));
+    plugin.why = formatted("{}: {}", path, loader_says(path));
     return plugin;
   }
   void* symbol = ::dlsym(library, DSPLAN_BACKEND_SYMBOL);
   if (symbol == nullptr) {
-    plugin.why = fmt::format("{}: it is no backend of dsplan: it has no {}", path, DSPLAN_BACKEND_SYMBOL);
+    plugin.why = formatted("{}: it is no backend of dsplan: it has no {}", path, DSPLAN_BACKEND_SYMBOL);
     return plugin;
   }
   const auto give = reinterpret_cast<const dsplan_backend* (*)()>(symbol);
   const dsplan_backend* table = give();
   if (std::string reason = unfit(table); !reason.empty()) {
-    plugin.why = fmt::format("{}: {}", path, reason);
+    plugin.why = formatted("{}: {}", path, reason);
   } else {
     plugin.table = table;
   }
@@ -84,8 +83,8 @@ Plugin load_plugin(const std::string& name) {
     if (places.size() == 1 || fs::exists(place, ignored)) return load_plugin_from(place);
   }
   Plugin plugin;
-  plugin.why = fmt::format("there is no {}; dsplan was built without it, or it was not installed along",
-                           fmt::join(places, ", and no "));
+  plugin.why = formatted("there is no {}; dsplan was built without it, or it was not installed along",
+                           joined(places, ", and no "));
   return plugin;
 }
 

@@ -1,13 +1,12 @@
 #include "exec/rendezvous.h"
 
-#include <fmt/format.h>
-
 #include <array>
 #include <charconv>
 #include <string_view>
 #include <system_error>
 
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan::exec {
 namespace {
@@ -35,7 +34,7 @@ int number(const Variables& variable, const char* name, int least, int most = 1 
   const std::string_view all(text);
   const auto [end, error] = std::from_chars(all.data(), all.data() + all.size(), value);
   if (error != std::errc() || end != all.data() + all.size() || value < least || value > most) {
-    throw Refusal(name, fmt::format("\"{}\" is no number from {} to {}", text, least, most));
+    throw Refusal(name, formatted("\"{}\" is no number from {} to {}", text, least, most));
   }
   return value;
 }
@@ -92,12 +91,12 @@ std::optional<LaunchPlace> launch_place(const Variables& variable) {
     place.ranks = number(variable, launcher.ranks, 1);
     place.local_rank = number(variable, launcher.local_rank, 0);
     if (place.rank >= place.ranks) {
-      throw Refusal(launcher.rank, fmt::format("rank {} of {} ranks", place.rank, place.ranks));
+      throw Refusal(launcher.rank, formatted("rank {} of {} ranks", place.rank, place.ranks));
     }
     const std::optional<std::string> host = host_of_rank_0(variable, launcher, place.ranks);
     if (!host) {
       throw Refusal("MASTER_ADDR",
-                    fmt::format("is not set, and {} does not say that all ranks are on one node", launcher.name),
+                    formatted("is not set, and {} does not say that all ranks are on one node", launcher.name),
                     "the host name of rank 0");
     }
     place.host = *host;

@@ -1,8 +1,7 @@
 #include "exec/runner.h"
 
-#include <fmt/format.h>
-
 #include "core/error.h"
+#include "core/format.h"
 #include "exec/parallel.h"
 #include "exec/random_keys.h"
 
@@ -25,7 +24,7 @@ bool can_step(OptimizerKind kind) {
 }  // namespace
 
 Parted::Parted(std::int64_t rank, std::size_t event, std::string text)
-    : event_(event), text_(fmt::format("rank {}, event {}: {}", rank, event, text)) {}
+    : event_(event), text_(formatted("rank {}, event {}: {}", rank, event, text)) {}
 
 Runner::Runner(const RankPlan& plan, const RunSettings& settings, const MemoryMeter& meter, Device& device,
                RankMemory& memory, Communicators& communicators, const Text& text, const Observer& observer)
@@ -43,12 +42,12 @@ Runner::Runner(const RankPlan& plan, const RunSettings& settings, const MemoryMe
       scale_(settings.loss_scaling),
       taken_scale_(scale_.now()) {
   if (!can_step(settings.optimizer)) {
-    throw Refusal("run", fmt::format("the step of {} cannot be executed yet: those of Adam, AdamW, SGD, Lion, Adagrad "
+    throw Refusal("run", formatted("the step of {} cannot be executed yet: those of Adam, AdamW, SGD, Lion, Adagrad "
                                      "and RMSprop can",
                                      name(settings.optimizer)));
   }
   if (!plan.program.unknown_work.empty()) {
-    throw Refusal("run", fmt::format("cannot be executed yet: {}", fmt::join(plan.program.unknown_work, "; ")));
+    throw Refusal("run", formatted("cannot be executed yet: {}", dsplan::joined(plan.program.unknown_work, "; ")));
   }
   for (const Graph& graph : plan.graphs) {
     draws_.push_back(drawing_order(graph));
@@ -88,7 +87,7 @@ void Runner::arrive(std::size_t at) {
 const Task& Runner::task_at(std::size_t at) {
   const std::vector<Task>& tasks = plan_.program.tasks;
   DSPLAN_CHECK(next_task_ < tasks.size() && tasks[next_task_].event == at,
-               fmt::format("event {} has no task in the program", at));
+               formatted("event {} has no task in the program", at));
   return tasks[next_task_++];
 }
 
@@ -99,7 +98,7 @@ Bytes Runner::size_of(BufferId buffer) {
   const std::optional<Bytes> wanted = values_.bytes_wanted(*task, buffer);
   if (wanted && *wanted > Bytes(0)) return *wanted;
   throw Parted(plan_.rank(), event_,
-               fmt::format("{}: the plan makes {} B that the operator does not", planned.label, planned.size.value()));
+               formatted("{}: the plan makes {} B that the operator does not", planned.label, planned.size.value()));
 }
 
 void Runner::on(std::size_t at, const Allocate& event) {
@@ -124,7 +123,7 @@ void Runner::compare(std::size_t at) const {
   for (std::size_t role = 0; role < kRoles; ++role) {
     if (predicted.bytes[role] == measured.bytes[role]) continue;
     throw Parted(plan_.rank(), at,
-                 fmt::format("{}: predicted {} B, measured {} B ({})", name(static_cast<Role>(role)),
+                 formatted("{}: predicted {} B, measured {} B ({})", name(static_cast<Role>(role)),
                              predicted.bytes[role].value(), measured.bytes[role].value(),
                              describe_moment(plan_.schedule, plan_.model, at)));
   }

@@ -1,11 +1,10 @@
 // The runner's flat work: what runtimes do to buckets, partitions and states.
-#include <fmt/format.h>
-
 #include <array>
 #include <chrono>
 #include <cstring>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "exec/initial.h"
 #include "exec/parallel.h"
 #include "exec/random_keys.h"

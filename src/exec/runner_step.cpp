@@ -1,9 +1,8 @@
 // The runner's optimizer steps: the norm's factor, overflows and the loss scale, updates, files.
-#include <fmt/format.h>
-
 #include <cmath>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "exec/runner.h"
 
 namespace dsplan::exec {
@@ -91,7 +90,7 @@ bool Runner::overflows() {
   if (!scale_.moves_before_update() || scale_.step(*judged_)) return *judged_;
   throw RunFailure(
       {DSPLAN_INVALID, device_.rank(), event_, "loss scale",
-       fmt::format("gradients overflow at the smallest scale, {}: DeepSpeed ends the training here", scale_.now())});
+       formatted("gradients overflow at the smallest scale, {}: DeepSpeed ends the training here", scale_.now())});
 }
 
 void Runner::end_step() {

@@ -1,13 +1,12 @@
 #include "exec/tcp.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "exec/tcp_communicator.h"
 
 namespace dsplan::exec {
@@ -51,13 +50,13 @@ void TcpTransport::meet_peers() {
       peer = connect_to(address.host, address.port, end, why);
     }
     if (!peer.open() || !send_all(peer, own, sizeof own, end)) {
-      fail_here(DSPLAN_UNAVAILABLE, fmt::format("rank {} at {}:{}: {}", rank, address.host, address.port, why));
+      fail_here(DSPLAN_UNAVAILABLE, formatted("rank {} at {}:{}: {}", rank, address.host, address.port, why));
     }
   }
   for (int missing = assembly_.ranks() - 1 - assembly_.rank(); missing > 0;) {
     Socket guest = accept_from(door, std::min(end, Clock::now() + std::chrono::milliseconds(200)));
     if (assembly_.first_failure()) (void)assembly_.exchange({}, "");  // Throws it.
-    if (milliseconds_left(end) == 0) fail_here(DSPLAN_TIMEOUT, fmt::format("{} ranks did not connect", missing));
+    if (milliseconds_left(end) == 0) fail_here(DSPLAN_TIMEOUT, formatted("{} ranks did not connect", missing));
     std::int32_t theirs[2] = {};
     if (!guest.open() || !receive(guest, theirs, sizeof theirs, std::min(end, Clock::now() + std::chrono::seconds(2))))
       continue;
@@ -104,9 +103,9 @@ void TcpTransport::lose(int rank, const CollectiveCall& about, Group group) {
   if (const std::optional<Failure> first = assembly_.first_failure()) fail(DSPLAN_ABORTED, about, describe(*first));
   if (assembly_.has_left(rank)) {
     fail(DSPLAN_INVALID, about,
-         fmt::format("rank {} has finished, and takes no part in this call of group {}", rank, dsplan::name(group)));
+         formatted("rank {} has finished, and takes no part in this call of group {}", rank, dsplan::name(group)));
   }
-  fail(DSPLAN_UNAVAILABLE, about, fmt::format("the connection to rank {} is gone", rank));
+  fail(DSPLAN_UNAVAILABLE, about, formatted("the connection to rank {} is gone", rank));
 }
 
 // False: this side takes no more now, or the connection is over; then its other direction says so.
@@ -151,7 +150,7 @@ void TcpTransport::move(std::vector<Outgoing> out, std::vector<Incoming> in, con
       std::sort(late.begin(), late.end());
       late.erase(std::unique(late.begin(), late.end()), late.end());
       fail(DSPLAN_TIMEOUT, about,
-           fmt::format("{} ms for rank {} of group {}", assembly_.patience().count(), fmt::join(late, ", rank "),
+           formatted("{} ms for rank {} of group {}", assembly_.patience().count(), joined(late, ", rank "),
                        dsplan::name(group)));
     }
     for (std::size_t at = 0; at < out.size(); ++at) {

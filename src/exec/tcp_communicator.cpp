@@ -1,10 +1,9 @@
 #include "exec/tcp_communicator.h"
 
-#include <fmt/format.h>
-
 #include <cstring>
 
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan::exec {
 namespace {
@@ -68,7 +67,7 @@ void TcpCommunicator::agree_with(const CollectiveCall& call, const std::vector<i
     if (other.group == own.group && agree(call, said)) continue;
     Failure failure{
         DSPLAN_INVALID, device_.rank(), call.event, std::string(dsplan::name(call.kind)),
-        fmt::format("the ranks of group {} disagree: {}, {}{}", dsplan::name(group_), describe(call, device_.rank()),
+        formatted("the ranks of group {} disagree: {}, {}{}", dsplan::name(group_), describe(call, device_.rank()),
                     describe(said, other.rank), other.group == own.group ? "" : " in another group")};
     transport_.abort(failure);
     throw RunFailure(std::move(failure));

@@ -1,8 +1,7 @@
 #include "exec/threads.h"
 
-#include <fmt/format.h>
-
 #include "core/error.h"
+#include "core/format.h"
 #include "exec/circle.h"
 #include "exec/collective_calls.h"
 

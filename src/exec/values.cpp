@@ -1,10 +1,9 @@
 #include "exec/values.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan::exec {
 namespace {
@@ -32,7 +31,7 @@ Values::Values(std::span<const Graph> graphs, const Program& program)
       if (reason && std::find(reasons.begin(), reasons.end(), *reason) == reasons.end()) reasons.push_back(*reason);
     }
   }
-  if (!reasons.empty()) throw Refusal("run", fmt::format("cannot be executed yet: {}", fmt::join(reasons, "; ")));
+  if (!reasons.empty()) throw Refusal("run", formatted("cannot be executed yet: {}", joined(reasons, "; ")));
   for (std::size_t at = 1; at < program.values.size(); ++at) {
     const TensorValue& value = program.values[at];
     if (value.tensor == kNone) continue;
@@ -55,7 +54,7 @@ const Task* Values::maker_of(BufferId buffer) const {
 
 const TensorAt& Values::at(ValueId value) const {
   const std::optional<TensorAt>& tensor = tensors_[value];
-  DSPLAN_CHECK(tensor.has_value(), fmt::format("value {} is used before it is made", value));
+  DSPLAN_CHECK(tensor.has_value(), formatted("value {} is used before it is made", value));
   return *tensor;
 }
 
@@ -142,7 +141,7 @@ void Values::define(const Task& task) {
       continue;
     }
     const Described* what = wanted(task, made[i]);
-    DSPLAN_CHECK(what != nullptr, fmt::format("{} of {} makes no such thing", name(task.body),
+    DSPLAN_CHECK(what != nullptr, formatted("{} of {} makes no such thing", name(task.body),
                                               task.node == kNone ? "the runtime" : dsplan::name(node(task).op)));
     tensor = TensorAt{buffer, Bytes(0), *what};
   }
@@ -175,7 +174,7 @@ void Values::apply(const Task& task) {
   if (task.body != Body::GradientReady) return;
   const TensorAt& gradient = at(program_.in(task).front());
   DSPLAN_CHECK(gradient.offset == Bytes(0) && gradient.what.layout.contiguous(),
-               fmt::format("the gradient of parameter {} does not fill a storage of its own", task.parameter));
+               formatted("the gradient of parameter {} does not fill a storage of its own", task.parameter));
 }
 
 Values::Operands Values::operands(const Task& task) {

@@ -1,7 +1,5 @@
 #include "io/allocator_trace.h"
 
-#include <fmt/format.h>
-
 #include <array>
 #include <charconv>
 #include <optional>
@@ -10,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -99,7 +98,7 @@ class TraceReader {
     }
     if (count - 1 != verb->fields) {
       fault(count - 1 > verb->fields ? words[verb->fields + 1].offset : end,
-            fmt::format("this line reads '{}'", verb->usage));
+            formatted("this line reads '{}'", verb->usage));
       return;
     }
     fields(*verb, words);
@@ -109,9 +108,9 @@ class TraceReader {
     std::vector<std::string_view> names;
     for (const Verb& known : kVerbs) names.push_back(known.name);
     const std::string_view close = nearest(word.text, names);
-    fault(word.offset, fmt::format("unknown call '{}'", word.text.substr(0, 40)),
+    fault(word.offset, formatted("unknown call '{}'", word.text.substr(0, 40)),
           close.empty() ? "known: capacity, conf, fraction, alloc, free, record_stream, events_ready, empty_cache"
-                        : fmt::format("did you mean \"{}\"?", close));
+                        : formatted("did you mean \"{}\"?", close));
   }
 
   void configure(std::size_t begin, std::size_t end, const Word& verb) {
@@ -159,9 +158,9 @@ class TraceReader {
     const char* const end = word.text.data() + word.text.size();
     const auto [rest, error] = std::from_chars(word.text.data(), end, value);
     if (error == std::errc::result_out_of_range) {
-      fault(word.offset, fmt::format("{} does not fit in 63 bits", what));
+      fault(word.offset, formatted("{} does not fit in 63 bits", what));
     } else if (error != std::errc() || rest != end || value < 0) {
-      fault(word.offset, fmt::format("{} must be a whole number from 0", what));
+      fault(word.offset, formatted("{} must be a whole number from 0", what));
     } else {
       return value;
     }
@@ -172,7 +171,7 @@ class TraceReader {
     const auto value = number(word, "a size in bytes");
     if (!value) return false;
     if (*value < least) {
-      fault(word.offset, fmt::format("this size must be at least {}", least));
+      fault(word.offset, formatted("this size must be at least {}", least));
       return false;
     }
     step.bytes = Bytes(*value);
@@ -192,7 +191,7 @@ class TraceReader {
     const auto [at, added] = streams_.try_emplace(*value, static_cast<std::uint16_t>(streams_.size()));
     if (added && streams_.size() > kMostTraceStreams) {
       streams_.erase(at);
-      fault(word.offset, fmt::format("more than {} streams", kMostTraceStreams));
+      fault(word.offset, formatted("more than {} streams", kMostTraceStreams));
       return false;
     }
     step.stream = at->second;

@@ -1,9 +1,8 @@
 #include "io/baseline.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "core/format.h"
 #include "io/kept_figures.h"
 #include "io/measured_file.h"
 #include "io/own_file.h"
@@ -30,7 +29,7 @@ class Reader {
          {"folder", "command", "written", "fingerprint", "model_sha256", "ranks", "resolved", "inputs"}) {
       detail::need(reader, {key});
       if (document_.root.find(key) != nullptr && !reader.has(key)) {
-        reader.fault(key, fmt::format("\"{}\" must not be null", key));
+        reader.fault(key, formatted("\"{}\" must not be null", key));
       }
     }
     into.folder = reader.string("folder").value_or("");
@@ -61,7 +60,7 @@ class Reader {
       if (word.is(Value::Kind::String)) {
         list.push_back(word.string);
       } else {
-        reader.fault(word, fmt::format("a word must be a string, not {}", describe(word.kind)));
+        reader.fault(word, formatted("a word must be a string, not {}", describe(word.kind)));
       }
     }
     return list;
@@ -98,7 +97,7 @@ class Reader {
       if (content != nullptr) file.content = {document_.path, document_.text, *content};
       if (content == nullptr && !reader.has("content")) reader.fault("content", "\"content\" must be the whole file");
     }
-    reader.refuse_unread(fmt::format("the {} file of a baseline", name(kind)));
+    reader.refuse_unread(formatted("the {} file of a baseline", name(kind)));
     return file;
   }
 
@@ -123,9 +122,9 @@ std::string command_text(const std::vector<std::string>& words, std::size_t inde
 }
 
 std::string file_text(const SourceFile& file, SourceKind kind) {
-  if (file.bundled) return fmt::format("{{\"bundled\": {}}}", detail::quoted(file.name));
-  std::string text = fmt::format("{{\n   \"path\": {},\n", detail::quoted(file.name));
-  if (kind == SourceKind::Model) text += fmt::format("   \"name\": {},\n", detail::quoted(file.model));
+  if (file.bundled) return formatted("{{\"bundled\": {}}}", detail::quoted(file.name));
+  std::string text = formatted("{{\n   \"path\": {},\n", detail::quoted(file.name));
+  if (kind == SourceKind::Model) text += formatted("   \"name\": {},\n", detail::quoted(file.model));
   text += "   \"content\": ";
   detail::write_value(file.content.root, 3, text);
   return text + "\n  }";
@@ -146,9 +145,9 @@ Baseline read_baseline(const Document& document) {
 
 std::string baseline_json(const Baseline& b) {
   const auto member = [](std::string_view key, const std::string& value) {
-    return fmt::format(" \"{}\": {},\n", key, value);
+    return formatted(" \"{}\": {},\n", key, value);
   };
-  std::string text = fmt::format("{{\n \"dsplan\": {},\n \"kind\": \"baseline\",\n", kFileVersion);
+  std::string text = formatted("{{\n \"dsplan\": {},\n \"kind\": \"baseline\",\n", kFileVersion);
   text += member("source", detail::quoted(b.source));
   text += member("folder", detail::quoted(b.folder));
   text += member("command", command_text(b.command, 1));
@@ -157,10 +156,10 @@ std::string baseline_json(const Baseline& b) {
   text += member("model_sha256", detail::quoted(b.model_sha256));
   text += member("ranks", detail::ranks_text(b.ranks));
   text += member("resolved", detail::resolved_text(b.resolved));
-  text += fmt::format(" \"inputs\": {{\n  \"command\": {}", command_text(b.inputs.command, 2));
+  text += formatted(" \"inputs\": {{\n  \"command\": {}", command_text(b.inputs.command, 2));
   for (const SourceKind kind : kFiles) {
     const auto& file = b.inputs[kind];
-    text += fmt::format(",\n  \"{}\": {}", name(kind), file ? file_text(*file, kind) : "null");
+    text += formatted(",\n  \"{}\": {}", name(kind), file ? file_text(*file, kind) : "null");
   }
   return text + "\n }\n}\n";
 }

@@ -1,12 +1,11 @@
 #include "io/calibration.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <vector>
 
+#include "core/format.h"
 #include "io/measured_file.h"
 #include "io/own_file.h"
 #include "io/text.h"
@@ -62,11 +61,11 @@ void read_row(ObjectReader& reader, std::vector<std::string>& seen, Calibration&
   detail::need(reader, {"name", "value", "unit", "how", "samples"});
   const std::string name = reader.string("name").value_or("");
   if (!is_known(name)) {
-    reader.fault("name", fmt::format("no constant \"{}\"", name),
+    reader.fault("name", formatted("no constant \"{}\"", name),
                  did_you_mean(nearest(name, {kNames.begin(), kNames.end()})));
   }
   if (std::find(seen.begin(), seen.end(), name) != seen.end()) {
-    reader.fault("name", fmt::format("\"{}\" stands twice", name));
+    reader.fault("name", formatted("\"{}\" stands twice", name));
   }
   seen.push_back(name);
   const std::optional<std::string> unit =

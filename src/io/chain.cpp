@@ -1,13 +1,12 @@
 #include "io/chain.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <utility>
 #include <vector>
 
+#include "core/format.h"
 #include "io/own_file.h"
 
 namespace dsplan {
@@ -79,7 +78,7 @@ class ChainReader {
  private:
   void read_stages(const Value& stages, Chain& chain) {
     if (stages.items.empty() || stages.items.size() > kMostStages) {
-      fault(stages, fmt::format("{} stages; a chain has from 1 to {}", stages.items.size(), kMostStages));
+      fault(stages, formatted("{} stages; a chain has from 1 to {}", stages.items.size(), kMostStages));
       return;
     }
     chain.stages.resize(stages.items.size());
@@ -87,7 +86,7 @@ class ChainReader {
     for (std::size_t i = 0; i < stages.items.size() && !diagnostics_.full(); ++i) {
       const Value& item = stages.items[i];
       if (!item.is(Value::Kind::Object)) {
-        fault(item, fmt::format("stage {} must be an object, not {}", i + 1, describe(item.kind)));
+        fault(item, formatted("stage {} must be an object, not {}", i + 1, describe(item.kind)));
         continue;
       }
       ObjectReader reader(document_, item, diagnostics_);
@@ -116,7 +115,7 @@ class ChainReader {
 
   void read_option(const Value& item, std::size_t index, ChainStage& stage) {
     if (!item.is(Value::Kind::Object)) {
-      fault(item, fmt::format("an option must be an object, not {}", describe(item.kind)));
+      fault(item, formatted("an option must be an object, not {}", describe(item.kind)));
       return;
     }
     ObjectReader reader(document_, item, diagnostics_);
@@ -126,7 +125,7 @@ class ChainReader {
     if (option.name.empty()) reader.fault("name", "\"name\" is missing: an option is called by it");
     for (std::size_t k = 0; k < index; ++k) {
       if (stage.options[k].name == option.name && !option.name.empty())
-        reader.fault("name", fmt::format("two options of this stage are called \"{}\"", option.name));
+        reader.fault("name", formatted("two options of this stage are called \"{}\"", option.name));
     }
     option.saved = required_bytes(reader, "saved");
     required_time(reader, "time", option.time);
@@ -138,7 +137,7 @@ class ChainReader {
 
   void check_saved(ObjectReader& reader, Bytes saved, Bytes output) {
     if (saved >= output) return;
-    reader.fault("saved", fmt::format("\"saved\" is {}, but it contains the stage's output of {} bytes", saved.value(),
+    reader.fault("saved", formatted("\"saved\" is {}, but it contains the stage's output of {} bytes", saved.value(),
                                       output.value()));
   }
 
@@ -148,7 +147,7 @@ class ChainReader {
     return Bytes(read);
   }
   Bytes required_bytes(ObjectReader& reader, std::string_view key) {
-    if (!reader.has(key)) reader.fault(key, fmt::format("\"{}\" is missing", key));
+    if (!reader.has(key)) reader.fault(key, formatted("\"{}\" is missing", key));
     return bytes(reader, key);
   }
 
@@ -156,14 +155,14 @@ class ChainReader {
     if (reader.has(key)) {
       time(reader, key, into);
     } else {
-      reader.fault(key, fmt::format("\"{}\" is missing", key));
+      reader.fault(key, formatted("\"{}\" is missing", key));
     }
   }
   void time(ObjectReader& reader, std::string_view key, Ticks& into) {
     const std::optional<double> read = reader.number(key);
     if (!read) return;
     if (*read < 0 || std::signbit(*read)) {
-      reader.fault(key, fmt::format("\"{}\" must be at least 0, not {}", key, *read));
+      reader.fault(key, formatted("\"{}\" must be at least 0, not {}", key, *read));
       return;
     }
     times_.emplace_back(&into, decimal_at(std::string_view(document_.text).substr(reader.find(key)->offset)));

@@ -1,9 +1,8 @@
 #include "io/deepspeed.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "core/format.h"
 #include "io/deepspeed_keys.h"
 #include "io/deepspeed_reader.h"
 #include "io/deepspeed_values.h"
@@ -26,7 +25,7 @@ void take_names(Reader& reader, std::string_view key, const Value& value) {
   }
   const bool list = value.is(Value::Kind::Array) && names.size() == value.items.size();
   if (!list && !value.is(Value::Kind::String)) {
-    reader.context.fault(value, fmt::format("\"{}\" must be a name or an array of names", key));
+    reader.context.fault(value, formatted("\"{}\" must be a name or an array of names", key));
     return;
   }
   reach<Path...>(reader.input) = {std::move(names), reader.context.place(value)};
@@ -134,14 +133,14 @@ Take find_take(std::string_view path) {
 }
 
 std::string joined(std::string_view block, std::string_view key) {
-  return block.empty() ? std::string(key) : fmt::format("{}.{}", block, key);
+  return block.empty() ? std::string(key) : formatted("{}.{}", block, key);
 }
 
 // DeepSpeed's pydantic fields may also be named without their alias (populate_by_name).
 std::string canonical(std::string_view block, std::string_view key) {
   std::string path = joined(block, key);
   if (block == kZero && find_deepspeed_key(path) == nullptr) {
-    std::string aliased = fmt::format("{}.stage3_{}", block, key);
+    std::string aliased = formatted("{}.stage3_{}", block, key);
     if (find_deepspeed_key(aliased) != nullptr) return aliased;
   }
   return path;
@@ -160,11 +159,11 @@ void Reader::unknown(std::string_view block, const Member& member) {
   std::string hint = did_you_mean(meant);
   if (deepspeed_forbids_unknown(block)) {
     context.diagnostics.add(context.document.at(
-        member.key_offset, fmt::format("unknown key \"{}\" in {}: DeepSpeed forbids it", member.key, block),
+        member.key_offset, formatted("unknown key \"{}\" in {}: DeepSpeed forbids it", member.key, block),
         std::move(hint)));
     return;
   }
-  std::string message = fmt::format("unknown key \"{}\": DeepSpeed ignores it", joined(block, member.key));
+  std::string message = formatted("unknown key \"{}\": DeepSpeed ignores it", joined(block, member.key));
   if (!hint.empty()) message += "; " + hint;
   input.notices.push_back(
       {Notice::Kind::Unknown, place_at(context.document, member.key_offset), std::move(message), {}});
@@ -180,7 +179,7 @@ void Reader::inert(const DeepSpeedKey& key, const Member& member) {
   check_inert(context, key.path, member);
   input.notices.push_back({Notice::Kind::Inert,
                            place_at(context.document, member.key_offset),
-                           fmt::format("\"{}\" has no effect here: {}", key.path, key.note),
+                           formatted("\"{}\" has no effect here: {}", key.path, key.note),
                            {},
                            "inert_key",
                            std::string(key.path)});
@@ -205,7 +204,7 @@ void Reader::enter(const DeepSpeedKey& key, const Value& value) {
     return;
   }
   if (!value.is(Value::Kind::Object)) {
-    context.fault(value, fmt::format("\"{}\" must be an object, not {}", key.path, describe(value.kind)));
+    context.fault(value, formatted("\"{}\" must be an object, not {}", key.path, describe(value.kind)));
     return;
   }
   const auto mark = [&](auto& block) {
@@ -262,7 +261,7 @@ DeepSpeedInput read_deepspeed(const Document& document, const Value& object) {
     reader.block({}, object);
   } else {
     diagnostics.add(document.at(object.offset, "a DeepSpeed configuration must be an object",
-                                fmt::format("found {}", describe(object.kind))));
+                                formatted("found {}", describe(object.kind))));
   }
   detail::check_together(reader.context, reader.input);
   diagnostics.throw_if_any();

@@ -2,13 +2,12 @@
 // for the plain ones, deepspeed_special.cpp for those with a rule of their own). Only these two files include it.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "core/format.h"
 #include "io/deepspeed_keys.h"
 #include "io/deepspeed_values.h"
 
@@ -59,7 +58,7 @@ template <auto... Path>
 void take_number(Reader& reader, std::string_view key, const Value& value) {
   Setting<double> read = number_setting(reader.context, key, value);
   if (read.given() && *read < 0) {
-    reader.context.fault(value, fmt::format("\"{}\" must not be negative", key));
+    reader.context.fault(value, formatted("\"{}\" must not be negative", key));
     return;
   }
   reach<Path...>(reader.input) = std::move(read);
@@ -84,7 +83,7 @@ void take_device(Reader& reader, std::string_view key, const Value& value) {
   if (*device == "cpu") setting = {OffloadDevice::Cpu, device.place};
   if (*device == "nvme") setting = {OffloadDevice::Nvme, device.place};
   if (!setting.given()) {
-    reader.context.fault(value, fmt::format("\"{}\" must be one of none, cpu, nvme, not \"{}\"", key, *device));
+    reader.context.fault(value, formatted("\"{}\" must be one of none, cpu, nvme, not \"{}\"", key, *device));
   }
 }
 
@@ -95,12 +94,12 @@ void take_legacy_offload(Reader& reader, std::string_view key, const Value& valu
   if (!flag.given()) return;
   OffloadInput& block = reader.input.zero.*Block;
   if (block.present) {
-    reader.context.fault(value, fmt::format("the deprecated \"{}\" stands beside its successor", key),
+    reader.context.fault(value, formatted("the deprecated \"{}\" stands beside its successor", key),
                          "DeepSpeed takes one of the two");
     return;
   }
   if (*flag) block.device = {OffloadDevice::Cpu, flag.place};
-  reader.input.notices.push_back({Notice::Kind::Warning, flag.place, fmt::format("\"{}\" is deprecated", key), {}});
+  reader.input.notices.push_back({Notice::Kind::Warning, flag.place, formatted("\"{}\" is deprecated", key), {}});
 }
 
 // Keys with rules of their own.

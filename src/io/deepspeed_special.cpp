@@ -8,7 +8,7 @@ namespace dsplan::detail {
 void take_stage(Reader& reader, std::string_view key, const Value& value) {
   const Setting<std::int64_t> stage = integer_setting(reader.context, key, value, 0);
   if (stage.given() && *stage > 3) {
-    reader.context.fault(value, fmt::format("ZeRO stage {} does not exist", *stage), "DeepSpeed has stages 0 to 3");
+    reader.context.fault(value, formatted("ZeRO stage {} does not exist", *stage), "DeepSpeed has stages 0 to 3");
     return;
   }
   reader.input.zero.stage = stage;
@@ -27,7 +27,7 @@ void take_betas(Reader& reader, std::string_view key, const Value& value) {
     if (const std::optional<double> number = lax_number(item)) read.push_back(*number);
   }
   if (!value.is(Value::Kind::Array) || read.size() != value.items.size()) {
-    reader.context.fault(value, fmt::format("\"{}\" must be an array of numbers", key));
+    reader.context.fault(value, formatted("\"{}\" must be an array of numbers", key));
     return;
   }
   betas = {std::move(read), reader.context.place(value)};
@@ -35,7 +35,7 @@ void take_betas(Reader& reader, std::string_view key, const Value& value) {
 
 // The engine raises for it (deepspeed/runtime/engine.py, _configure_basic_optimizer).
 void refuse_max_grad_norm(Reader& reader, std::string_view key, const Value& value) {
-  reader.context.fault(value, fmt::format("DeepSpeed does not take \"{}\" as an optimizer parameter", key),
+  reader.context.fault(value, formatted("DeepSpeed does not take \"{}\" as an optimizer parameter", key),
                        "use the top-level \"gradient_clipping\"");
 }
 
@@ -49,7 +49,7 @@ void take_allreduce_op(Reader& reader, std::string_view key, const Value& value)
   const Setting<std::string> op = string_setting(reader.context, key, value);
   if (!op.given()) return;
   if (*op != "mean" && *op != "sum") {
-    reader.context.fault(value, fmt::format("\"{}\" must be mean or sum, not \"{}\"", key, *op));
+    reader.context.fault(value, formatted("\"{}\" must be mean or sum, not \"{}\"", key, *op));
     return;
   }
   reader.input.sum_gradients = {*op == "sum", op.place};
@@ -60,19 +60,19 @@ void take_legacy_gather(Reader& reader, std::string_view key, const Value& value
   if (!flag.given()) return;
   Setting<bool>& successor = reader.input.zero.gather_16bit_weights_on_model_save;
   if (successor.given()) {
-    reader.context.fault(value, fmt::format("the deprecated \"{}\" stands beside its successor", key),
+    reader.context.fault(value, formatted("the deprecated \"{}\" stands beside its successor", key),
                          "DeepSpeed takes one of the two");
     return;
   }
   successor = flag;
-  reader.input.notices.push_back({Notice::Kind::Warning, flag.place, fmt::format("\"{}\" is deprecated", key), {}});
+  reader.input.notices.push_back({Notice::Kind::Warning, flag.place, formatted("\"{}\" is deprecated", key), {}});
 }
 
 // "bfloat16" is the old name of the block; the new one wins, as in DeepSpeed (precision_config.py).
 void take_old_bf16(Reader& reader, std::string_view key, const Value& value) {
   if (value.is(Value::Kind::Null)) return;
   if (!value.is(Value::Kind::Object)) {
-    reader.context.fault(value, fmt::format("\"{}\" must be an object, not {}", key, describe(value.kind)));
+    reader.context.fault(value, formatted("\"{}\" must be an object, not {}", key, describe(value.kind)));
   } else if (!reader.input.bf16_enabled.mentioned()) {
     reader.block("bf16", value);
   }
@@ -90,7 +90,7 @@ void take_communication_dtype(Reader& reader, std::string_view key, const Value&
       return;
     }
   }
-  reader.context.fault(value, fmt::format("\"{}\" must be one of fp16, bf16, fp32, not \"{}\"", key, *given),
+  reader.context.fault(value, formatted("\"{}\" must be one of fp16, bf16, fp32, not \"{}\"", key, *given),
                        "DeepSpeed knows no other spelling here");
 }
 
@@ -102,12 +102,12 @@ void check_loss_scaler(ReadContext& context, std::string_view path, const Member
   if (is_auto(member.value)) return;
   if (member.value.is(Value::Kind::Bool)) {
     return context.fault(
-        member.value, fmt::format("\"{}\" must be {}, not a boolean", member.key, scale ? "a number" : "an integer"));
+        member.value, formatted("\"{}\" must be {}, not a boolean", member.key, scale ? "a number" : "an integer"));
   }
   const Setting<double> read = number_setting(context, member.key, member.value);
   if (!read.given()) return;
   if (scale && *read < 0) {
-    context.fault(member.value, fmt::format("\"{}\" must not be negative", member.key),
+    context.fault(member.value, formatted("\"{}\" must not be negative", member.key),
                   "0 turns dynamic loss scaling on");
   }
 }
@@ -118,7 +118,7 @@ void check_inert(ReadContext& context, std::string_view path, const Member& memb
   if (path == "zero_optimization.allgather_bucket_size") {
     const Setting<std::int64_t> size = integer_setting(context, member.key, member.value, 0);
     if (size.given() && *size % 2 != 0) {
-      context.fault(member.value, fmt::format("\"{}\" must be even, not {}", member.key, *size));
+      context.fault(member.value, formatted("\"{}\" must be even, not {}", member.key, *size));
     }
   }
   if (path == "fp16.loss_scale" || path == "fp16.loss_scale_window" || path == "fp16.min_loss_scale") {

@@ -1,12 +1,11 @@
 #include "io/deepspeed_values.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
 
+#include "core/format.h"
 #include "io/place.h"
 
 namespace dsplan {
@@ -29,9 +28,9 @@ Setting<T> automatic(const ReadContext& context, const Value& value) {
 
 template <class T>
 Setting<T> wrong(ReadContext& context, std::string_view key, const Value& value, std::string_view wanted) {
-  const std::string got = value.is(Value::Kind::String) ? fmt::format("\"{}\"", value.string.substr(0, 80))
+  const std::string got = value.is(Value::Kind::String) ? formatted("\"{}\"", value.string.substr(0, 80))
                                                         : std::string(describe(value.kind));
-  context.fault(value, fmt::format("\"{}\" must be {}, not {}", key, wanted, got));
+  context.fault(value, formatted("\"{}\" must be {}, not {}", key, wanted, got));
   return {};
 }
 
@@ -100,13 +99,13 @@ Setting<std::int64_t> integer_setting(ReadContext& context, std::string_view key
   if (value.is(Value::Kind::Null)) return {};
   if (is_auto(value)) return automatic<std::int64_t>(context, value);
   if (value.is(Value::Kind::Real) && (value.huge || std::abs(value.real) >= 9.2e18)) {
-    context.fault(value, fmt::format("\"{}\" does not fit in 63 bits", key));
+    context.fault(value, formatted("\"{}\" does not fit in 63 bits", key));
     return {};
   }
   const std::optional<std::int64_t> read = lax_integer(value);
   if (!read) return wrong<std::int64_t>(context, key, value, "an integer");
   if (*read < least) {
-    context.fault(value, fmt::format("\"{}\" must be at least {}, not {}", key, least, *read));
+    context.fault(value, formatted("\"{}\" must be at least {}, not {}", key, least, *read));
     return {};
   }
   return {*read, context.place(value)};

@@ -1,7 +1,6 @@
 #include "io/file.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,13 +8,14 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan::detail {
 namespace {
 
 Refusal unreadable(const std::string& path, int error) {
   if (error == ENOENT || error == ENOTDIR) return {path, "no such file"};
-  return {path, fmt::format("cannot be read: {}", std::strerror(error))};
+  return {path, formatted("cannot be read: {}", std::strerror(error))};
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "core/format.h"
 #include "io/json_fault.h"
 #include "io/json_parse.h"
 #include "io/text.h"
@@ -102,7 +101,7 @@ class Rewriter {
   }
 
   void anchor() {
-    if (++count_ > 2 * kMostValues) refuse(at_, fmt::format("more than {} values", kMostValues));
+    if (++count_ > 2 * kMostValues) refuse(at_, formatted("more than {} values", kMostValues));
     anchors_.push_back({json_.size(), at_});
   }
 
@@ -145,7 +144,7 @@ class Rewriter {
   }
 
   void container() {
-    if (depth_ == kDeepest) refuse(at_, fmt::format("nested deeper than {} levels", kDeepest));
+    if (depth_ == kDeepest) refuse(at_, formatted("nested deeper than {} levels", kDeepest));
     ++depth_;
     const std::size_t opened = at_;
     anchor();
@@ -215,7 +214,7 @@ class Rewriter {
     for (; at_ < text_.size() && text_[at_] != ':'; ++at_) {
       const char c = text_[at_];
       if (is_blank(c)) continue;
-      if (is_punctuator(c)) refuse(at_, fmt::format("expected a key, found '{}'", c), "a key with {}[],: needs quotes");
+      if (is_punctuator(c)) refuse(at_, formatted("expected a key, found '{}'", c), "a key with {}[],: needs quotes");
       if (at_ > begin && end != at_)
         refuse(end, "blank in a key", "put a key with blanks in quotes, or is ':' missing?");
       end = at_ + 1;
@@ -311,7 +310,7 @@ class Rewriter {
     json_ += '"';
     for (const char c : content) {
       if (static_cast<unsigned char>(c) < 0x20) {
-        json_ += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+        json_ += formatted("\\u{:04x}", static_cast<unsigned>(c));
       } else {
         if (c == '"' || c == '\\') json_ += '\\';
         json_ += c;
@@ -327,7 +326,7 @@ class Rewriter {
 
   [[noreturn]] void refuse_end(std::string_view what, std::size_t opened) const {
     const auto line = 1 + std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(opened), '\n');
-    refuse(last_character(), fmt::format("the file ends inside the {} opened on line {}", what, line));
+    refuse(last_character(), formatted("the file ends inside the {} opened on line {}", what, line));
   }
 
   const Document* document_;

@@ -1,9 +1,8 @@
 #include "io/json_fault.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "core/format.h"
 #include "io/json_parse.h"
 
 namespace dsplan::detail {
@@ -33,8 +32,8 @@ std::size_t line_of(std::string_view text, std::size_t offset) {
 JsonFault number_fault(std::string_view text, std::size_t at, bool overflow) {
   const std::string number = in_quotes(word_at(text, at));
   const std::string shown = number.substr(1, number.size() - 2);
-  if (overflow) return {at, fmt::format("{} is too large for a number", shown), {}};
-  return {at, fmt::format("{} is not a JSON number", shown), "write it like 10, -0.5 or 1e-8"};
+  if (overflow) return {at, formatted("{} is too large for a number", shown), {}};
+  return {at, formatted("{} is not a JSON number", shown), "write it like 10, -0.5 or 1e-8"};
 }
 
 JsonFault word_fault(std::string_view text, std::size_t at) {
@@ -47,13 +46,13 @@ JsonFault word_fault(std::string_view text, std::size_t at) {
                                      {"NULL", "null"},
                                      {"Null", "null"}}) {
     if (word == wrong) {
-      return {at, fmt::format("expected a value, found {}", in_quotes(word)), fmt::format("JSON writes {}", right)};
+      return {at, formatted("expected a value, found {}", in_quotes(word)), formatted("JSON writes {}", right)};
     }
   }
   for (std::string_view number : {"NaN", "nan", "Infinity", "inf", "-Infinity", "-inf", "Inf"}) {
-    if (word == number) return {at, fmt::format("{} is not a JSON number", word), {}};
+    if (word == number) return {at, formatted("{} is not a JSON number", word), {}};
   }
-  return {at, fmt::format("expected a value, found {}", in_quotes(word)), "a string needs double quotes"};
+  return {at, formatted("expected a value, found {}", in_quotes(word)), "a string needs double quotes"};
 }
 
 // The file ends too early; points behind its last character that is not blank.
@@ -63,7 +62,7 @@ JsonFault end_fault(const Progress& progress) {
     return {0, "the file is empty", "expected a JSON value"};
   }
   return {last + 1,
-          fmt::format("the file ends inside the {} opened on line {}", progress.in_object ? "object" : "array",
+          formatted("the file ends inside the {} opened on line {}", progress.in_object ? "object" : "array",
                       line_of(progress.json, progress.opened)),
           {}};
 }
@@ -83,7 +82,7 @@ JsonFault value_fault(const Progress& progress, std::size_t at) {
   if (c == '-' || c == '.' || c == '+' || is_digit(c)) return number_fault(text, at, progress.overflow);
   if (is_letter(c)) return word_fault(text, at);
   if (comment_at(text, at)) return comment_fault(at);
-  return {at, fmt::format("expected a value, found {}", found(text, at)),
+  return {at, formatted("expected a value, found {}", found(text, at)),
           c == '\'' ? "a string needs double quotes" : ""};
 }
 
@@ -95,7 +94,7 @@ JsonFault key_fault(const Progress& progress, std::size_t at, bool after_comma) 
   if (text[at] == '}' && after_comma) return {at, "expected a key after ',', found '}'", "remove the trailing comma"};
   const std::string_view word = word_at(text, at);
   const bool unquoted = !word.empty() || text[at] == '\'';
-  return {at, fmt::format("expected a key, found {}", word.empty() ? found(text, at) : in_quotes(word)),
+  return {at, formatted("expected a key, found {}", word.empty() ? found(text, at) : in_quotes(word)),
           unquoted ? "a key needs double quotes" : ""};
 }
 
@@ -106,7 +105,7 @@ JsonFault item_fault(const Progress& progress, std::size_t at) {
   }
   if (progress.at_root) {
     if (comment_at(text, at)) return comment_fault(at);
-    return {at, fmt::format("expected the end of the file, found {}", found(text, at)), {}};
+    return {at, formatted("expected the end of the file, found {}", found(text, at)), {}};
   }
   if (at == text.size()) return end_fault(progress);
   if (text[at] == ',') {
@@ -118,7 +117,7 @@ JsonFault item_fault(const Progress& progress, std::size_t at) {
     return value_fault(progress, next);
   }
   if (comment_at(text, at)) return comment_fault(at);
-  return {at, fmt::format("expected ',' or '{}', found {}", progress.in_object ? '}' : ']', found(text, at)), {}};
+  return {at, formatted("expected ',' or '{}', found {}", progress.in_object ? '}' : ']', found(text, at)), {}};
 }
 
 // Four hexadecimal digits at `at`, or -1.
@@ -146,7 +145,7 @@ JsonFault judge_escape(std::string_view text, std::size_t at, char quote) {
   if (c != 'u') {
     if (std::string_view("\"\\/bfnrt").find(c) != std::string_view::npos || (c == '\'' && quote == '\''))
       return {2, {}, {}};
-    return {at, fmt::format("unknown escape '\\{}' in a string", is_word(c) ? std::string(1, c) : "..."),
+    return {at, formatted("unknown escape '\\{}' in a string", is_word(c) ? std::string(1, c) : "..."),
             "a backslash is written \\\\"};
   }
   const int unit = code_unit(text, at + 2);
@@ -168,7 +167,7 @@ JsonFault diagnose(const Progress& progress) {
     case After::Key:
       if (at == progress.json.size()) return end_fault(progress);
       if (progress.json[at] == ':') return value_fault(progress, skip(progress.json, at + 1));
-      return {at, fmt::format("expected ':' after the key, found {}", found(progress.json, at)), {}};
+      return {at, formatted("expected ':' after the key, found {}", found(progress.json, at)), {}};
     case After::Item: return item_fault(progress, at);
   }
   return {at, "not JSON", {}};
@@ -217,8 +216,8 @@ JsonFault judge_string(std::string_view text, std::size_t open) {
     if (c == quote) return {at + 1, {}, {}};
     if (c == '\n' || c == '\r') break;
     if (static_cast<unsigned char>(c) < 0x20) {
-      return {at, fmt::format("control character 0x{:02X} in a string", static_cast<unsigned>(c)),
-              fmt::format("write it as \\u{:04x}", static_cast<unsigned>(c))};
+      return {at, formatted("control character 0x{:02X} in a string", static_cast<unsigned>(c)),
+              formatted("write it as \\u{:04x}", static_cast<unsigned>(c))};
     }
     if (c != '\\') {
       ++at;

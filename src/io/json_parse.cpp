@@ -1,10 +1,9 @@
 #include "io/json_parse.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/format.h"
 #include "io/json_fault.h"
 #include "io/text.h"
 
@@ -111,7 +110,7 @@ class Builder {
     made.kind = kind;
     made.offset = original(token(kind));
     if (++count_ > kMostValues) {
-      fatal_ = document_->at(made.offset, fmt::format("more than {} values", kMostValues));
+      fatal_ = document_->at(made.offset, formatted("more than {} values", kMostValues));
       return nullptr;
     }
     progress_.after = After::Item;
@@ -130,7 +129,7 @@ class Builder {
     Value* container = place(kind, {});
     if (container == nullptr) return false;
     if (stack_.size() == kDeepest) {
-      fatal_ = document_->at(container->offset, fmt::format("nested deeper than {} levels", kDeepest));
+      fatal_ = document_->at(container->offset, formatted("nested deeper than {} levels", kDeepest));
       return false;
     }
     stack_.push_back(container);  // Stable: its siblings' vector grows only after it is closed.
@@ -205,8 +204,8 @@ void add_duplicates(const Document& document, std::vector<Duplicate> duplicates,
     }
     const auto begin = document.text.begin();
     const auto line = 1 + std::count(begin, begin + static_cast<std::ptrdiff_t>(duplicate.first), '\n');
-    diagnostics.add(document.at(duplicate.second, fmt::format("duplicate key {}", in_quotes(duplicate.key)),
-                                fmt::format("first given on line {}", line)));
+    diagnostics.add(document.at(duplicate.second, formatted("duplicate key {}", in_quotes(duplicate.key)),
+                                formatted("first given on line {}", line)));
   }
 }
 

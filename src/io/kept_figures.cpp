@@ -1,9 +1,8 @@
 #include "io/kept_figures.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "core/format.h"
 #include "core/receipt.h"
 #include "io/measured_file.h"
 
@@ -18,7 +17,7 @@ std::vector<FigureRow> read_rows(const Document& document, const Value& value, D
     FigureRow row{member.key, {}};
     const std::optional<RowKind> kind = kind_of_row(member.key);
     if (!kind) {
-      faults.add(document.at(member.key_offset, fmt::format("no row \"{}\"", member.key)));
+      faults.add(document.at(member.key_offset, formatted("no row \"{}\"", member.key)));
     } else if (*kind == RowKind::Verdict) {
       const auto word = reader.choice(member.key, {"fits", "fits_with_retries", "does_not_fit", "unknown"});
       row.value.text = word.value_or("");
@@ -43,9 +42,9 @@ std::string figure_text(const FigureRow& row) {
 }
 
 std::string rank_text(const BaselineRank& rank) {
-  std::string text = fmt::format("  {{\"rank\": {}, \"rows\": {{\n", rank.rank);
+  std::string text = formatted("  {{\"rank\": {}, \"rows\": {{\n", rank.rank);
   for (std::size_t i = 0; i < rank.rows.size(); ++i) {
-    text += fmt::format("   {}: {}{}\n", quoted(rank.rows[i].path), figure_text(rank.rows[i]),
+    text += formatted("   {}: {}{}\n", quoted(rank.rows[i].path), figure_text(rank.rows[i]),
                         i + 1 < rank.rows.size() ? "," : "");
   }
   return text + "  }}";
@@ -63,7 +62,7 @@ std::string list_text(const std::vector<std::string>& items) {
 std::string kept_text(ObjectReader& reader, std::string_view key) {
   const std::optional<std::string> said = reader.string(key);
   if (!said && reader.value().find(key) != nullptr && !reader.has(key)) {
-    reader.fault(key, fmt::format("\"{}\" must not be null", key));
+    reader.fault(key, formatted("\"{}\" must not be null", key));
   }
   return said.value_or("");
 }
@@ -88,9 +87,9 @@ std::vector<BaselineRank> read_ranks(ObjectReader& whole, const Value& list, std
     rank.rank = reader.integer("rank", 0, INT64_MAX).value_or(0);
     const bool twice =
         std::any_of(ranks.begin(), ranks.end(), [&](const BaselineRank& one) { return one.rank == rank.rank; });
-    if (twice) reader.fault("rank", fmt::format("rank {} stands twice", rank.rank));
+    if (twice) reader.fault("rank", formatted("rank {} stands twice", rank.rank));
     if (const Value* rows = reader.object("rows")) rank.rows = read_rows(whole.document(), *rows, whole.diagnostics());
-    reader.refuse_unread(fmt::format("a rank of {}", what));
+    reader.refuse_unread(formatted("a rank of {}", what));
     ranks.push_back(std::move(rank));
   }
   return ranks;
@@ -144,7 +143,7 @@ void write_value(const Value& value, std::size_t indent, std::string& text) {
 }
 
 std::string versions_text(const BaselineVersions& versions) {
-  return fmt::format(R"({{"dsplan": {}, "torch": {}, "transformers": {}, "deepspeed": {}}})", quoted(versions.dsplan),
+  return formatted(R"({{"dsplan": {}, "torch": {}, "transformers": {}, "deepspeed": {}}})", quoted(versions.dsplan),
                      quoted(versions.torch), quoted(versions.transformers), quoted(versions.deepspeed));
 }
 
@@ -157,7 +156,7 @@ std::string ranks_text(const std::vector<BaselineRank>& ranks) {
 std::string resolved_text(const std::vector<ResolvedInput>& inputs) {
   std::vector<std::string> items;
   for (const ResolvedInput& input : inputs) {
-    items.push_back(fmt::format(R"(  {{"name": {}, "value": {}, "origin": "{}"}})", quoted(input.name),
+    items.push_back(formatted(R"(  {{"name": {}, "value": {}, "origin": "{}"}})", quoted(input.name),
                                 quoted(input.value), name(input.origin)));
   }
   return list_text(items);

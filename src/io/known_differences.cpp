@@ -1,7 +1,6 @@
 #include "io/known_differences.h"
 
-#include <fmt/format.h>
-
+#include "core/format.h"
 #include "io/measured_file.h"
 #include "io/own_file.h"
 

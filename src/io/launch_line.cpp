@@ -1,11 +1,10 @@
 #include "io/launch_line.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <set>
 
+#include "core/format.h"
 #include "io/training_arguments.h"
 
 namespace dsplan {
@@ -64,7 +63,7 @@ std::string underscored(std::string name) {
   return name;
 }
 
-Place where(const std::string& word) { return option(fmt::format("{}: {}", kWhere, word)); }
+Place where(const std::string& word) { return option(formatted("{}: {}", kWhere, word)); }
 
 bool is_assignment(const std::string& word) {
   const std::size_t equals = word.find('=');
@@ -131,7 +130,7 @@ void LineReader::count(const Word& word, std::optional<std::int64_t>& into) {
   std::int64_t read = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), read);
   if (error != std::errc() || end != text.data() + text.size() || read < 1) {
-    diagnostics_.add(where(word.written).says(fmt::format("\"{}\" is not a positive number of ranks or nodes", text)));
+    diagnostics_.add(where(word.written).says(formatted("\"{}\" is not a positive number of ranks or nodes", text)));
     return;
   }
   into = read;
@@ -269,7 +268,7 @@ void LineReader::take_torchrun(const Word& word) {
   Word most = word;
   if (word.value && word.value->find(':') != std::string::npos) {
     most.value = word.value->substr(word.value->find(':') + 1);
-    notice(Notice::Kind::Announcement, word.written, fmt::format("elastic: {} nodes are taken", *most.value));
+    notice(Notice::Kind::Announcement, word.written, formatted("elastic: {} nodes are taken", *most.value));
   }
   count(most, nodes_);
 }
@@ -297,7 +296,7 @@ void LineReader::take_accelerate(const Word& word) {
     std::from_chars(text.data(), text.data() + text.size(), stage);
     if (text.size() != 1 || stage < 0 || stage > 3) {
       diagnostics_.add(
-          place.says(fmt::format("ZeRO stage \"{}\" does not exist", text), "DeepSpeed has stages 0 to 3"));
+          place.says(formatted("ZeRO stage \"{}\" does not exist", text), "DeepSpeed has stages 0 to 3"));
     } else {
       request_.zero_stage = {stage, place};
     }
@@ -327,8 +326,8 @@ void LineReader::take_slurm(const Word& word) {
 void LineReader::argument(std::string_view key, const Value& value, const Place& place) {
   if (apply_training_argument(key, value, place, request_, diagnostics_)) return;
   const std::string_view meant = nearest_training_argument(key);
-  std::string message = fmt::format("unknown argument \"{}\": without effect here", key);
-  if (!meant.empty()) message += fmt::format("; did you mean \"{}\"?", meant);
+  std::string message = formatted("unknown argument \"{}\": without effect here", key);
+  if (!meant.empty()) message += formatted("; did you mean \"{}\"?", meant);
   request_.notices.push_back({Notice::Kind::Unknown, place, std::move(message), {}});
 }
 

@@ -1,12 +1,11 @@
 #include "io/locate.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
 
+#include "core/format.h"
 #include "io/json_parse.h"
 #include "io/safetensors.h"
 #include "io/text.h"
@@ -57,13 +56,13 @@ Place place(Bundled kind) {
   return {};
 }
 
-std::string folder_of(Bundled kind) { return fmt::format("{}/{}", data_dir(), place(kind).folder); }
+std::string folder_of(Bundled kind) { return formatted("{}/{}", data_dir(), place(kind).folder); }
 
 // The bundled name that `argument` means, or "".
 std::string bundled_name(Bundled kind, const std::string& argument) {
   // The usual case needs no look into the folder.
   const bool plain = !argument.empty() && argument.find('/') == std::string::npos;
-  if (plain && exists(fmt::format("{}/{}.json", folder_of(kind), argument))) return argument;
+  if (plain && exists(formatted("{}/{}.json", folder_of(kind), argument))) return argument;
   const std::string wanted = lower(argument);
   for (std::string& name : list_bundled(kind)) {
     if (lower(name) == wanted) return std::move(name);
@@ -75,17 +74,17 @@ std::string bundled_name(Bundled kind, const std::string& argument) {
 std::string suggestion(const std::string& argument, const std::vector<std::string>& names, std::string_view listing) {
   std::vector<std::string> lowered;
   for (const std::string& name : names) lowered.push_back(lower(name));
-  std::string list = fmt::format("`dsplan show {}` lists them", listing);
+  std::string list = formatted("`dsplan show {}` lists them", listing);
   std::string longer;  // "h100" is nearer to "h100-sxm" than to "a10", whatever the edit distance says.
   for (std::size_t i = 0; i < names.size() && argument.size() > 2; ++i) {
     if (lowered[i].starts_with(lower(argument) + "-"))
-      longer += fmt::format("{}{}", longer.empty() ? "" : ", ", names[i]);
+      longer += formatted("{}{}", longer.empty() ? "" : ", ", names[i]);
   }
-  if (!longer.empty()) return fmt::format("there are {}; {}", longer, list);
+  if (!longer.empty()) return formatted("there are {}; {}", longer, list);
   const std::string_view near = nearest(lower(argument), {lowered.begin(), lowered.end()});
   if (near.empty()) return list;
   const auto index = std::find(lowered.begin(), lowered.end(), near) - lowered.begin();
-  return fmt::format("did you mean \"{}\"? {}", names[static_cast<std::size_t>(index)], list);
+  return formatted("did you mean \"{}\"? {}", names[static_cast<std::size_t>(index)], list);
 }
 
 bool looks_like_a_path(const std::string& argument) {
@@ -102,7 +101,7 @@ ModelFiles::Kind judge_kind(const Document& document) {
   if (kind->string == "plan") return ModelFiles::Kind::Plan;
   const std::string shown =
       kind->is(Value::Kind::String) ? detail::in_quotes(kind->string) : std::string(describe(kind->kind));
-  throw Refusal({document.at(kind->offset, fmt::format("{} is no kind of model", shown),
+  throw Refusal({document.at(kind->offset, formatted("{} is no kind of model", shown),
                              "a model is a config.json, or of kind \"graph\", \"chain\" or \"plan\"")});
 }
 
@@ -179,8 +178,8 @@ std::optional<ModelFiles> from_cache(const std::string& argument) {
     if (snapshots.empty()) throw Refusal(repository, "is in the Hugging Face cache without a config.json");
     std::sort(snapshots.begin(), snapshots.end());
     if (snapshots.size() > 1) {
-      throw Refusal(repository, fmt::format("holds {} snapshots and no refs/main", snapshots.size()),
-                    fmt::format("name one by its path, such as {}", snapshots.front()));
+      throw Refusal(repository, formatted("holds {} snapshots and no refs/main", snapshots.size()),
+                    formatted("name one by its path, such as {}", snapshots.front()));
     }
     snapshot = snapshots.front();
   }
@@ -191,7 +190,7 @@ std::optional<ModelFiles> from_cache(const std::string& argument) {
 
 std::string data_dir() {
   if (std::string chosen = environment("DSPLAN_DATA"); !chosen.empty()) {
-    if (!is_folder(chosen)) throw Refusal("DSPLAN_DATA", fmt::format("\"{}\" is not a folder", chosen));
+    if (!is_folder(chosen)) throw Refusal("DSPLAN_DATA", formatted("\"{}\" is not a folder", chosen));
     return chosen;
   }
   std::error_code failed;
@@ -221,7 +220,7 @@ bool is_bundled(Bundled kind, const std::string& argument) { return !bundled_nam
 ModelFiles locate_model(const std::string& argument) {
   for (const Bundled kind : {Bundled::Model, Bundled::Graph}) {
     const std::string name = bundled_name(kind, argument);
-    if (!name.empty()) return from_file(name, fmt::format("{}/{}.json", folder_of(kind), name));
+    if (!name.empty()) return from_file(name, formatted("{}/{}.json", folder_of(kind), name));
   }
   if (is_folder(argument)) return from_folder(name_of(argument), argument);
   if (exists(argument)) return from_file(name_of(argument), argument);
@@ -235,10 +234,10 @@ ModelFiles locate_model(const std::string& argument) {
 
 std::string locate_bundled(Bundled kind, const std::string& argument) {
   const std::string name = bundled_name(kind, argument);
-  if (!name.empty()) return fmt::format("{}/{}.json", folder_of(kind), name);
+  if (!name.empty()) return formatted("{}/{}.json", folder_of(kind), name);
   if (is_folder(argument)) throw Refusal(argument, "is a folder", "name a file in it");
   if (exists(argument)) return argument;
-  throw Refusal(argument, fmt::format("no bundled {} and no file has this name", place(kind).noun),
+  throw Refusal(argument, formatted("no bundled {} and no file has this name", place(kind).noun),
                 suggestion(argument, list_bundled(kind), place(kind).listing));
 }
 

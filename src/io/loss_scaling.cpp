@@ -1,10 +1,9 @@
 #include "io/loss_scaling.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
 
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -40,7 +39,7 @@ class Reader {
   void finish() const { faults_.throw_if_any(); }
 
  private:
-  void count(std::string_view key) { keys_.push_back(fmt::format("fp16.{}", key)); }
+  void count(std::string_view key) { keys_.push_back(formatted("fp16.{}", key)); }
 
   Diagnostics faults_;
   ObjectReader reader_;

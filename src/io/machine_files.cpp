@@ -1,7 +1,6 @@
 #include "io/machine_files.h"
 
-#include <fmt/format.h>
-
+#include "core/format.h"
 #include "io/locate.h"
 #include "io/own_file.h"
 #include "io/text.h"
@@ -11,13 +10,13 @@ namespace {
 
 double rate(ObjectReader& reader, std::string_view key) {
   const std::optional<double> read = reader.number(key);
-  if (read && *read < 0) reader.fault(key, fmt::format("\"{}\" must not be negative", key));
+  if (read && *read < 0) reader.fault(key, formatted("\"{}\" must not be negative", key));
   return read.value_or(0);
 }
 
 std::string required_string(ObjectReader& reader, std::string_view key) {
   const std::optional<std::string> read = reader.string(key);
-  if (!reader.has(key) || (read && read->empty())) reader.fault(key, fmt::format("\"{}\" is missing", key));
+  if (!reader.has(key) || (read && read->empty())) reader.fault(key, formatted("\"{}\" is missing", key));
   return read.value_or("");
 }
 

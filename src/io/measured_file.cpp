@@ -1,13 +1,13 @@
 #include "io/measured_file.h"
 
-#include <fmt/format.h>
+#include "core/format.h"
 
 namespace dsplan::detail {
 
 void need(ObjectReader& reader, std::initializer_list<std::string_view> keys) {
   for (const std::string_view key : keys) {
     reader.accept(key);
-    if (reader.value().find(key) == nullptr) reader.fault(key, fmt::format("\"{}\" is missing", key));
+    if (reader.value().find(key) == nullptr) reader.fault(key, formatted("\"{}\" is missing", key));
   }
 }
 
@@ -40,7 +40,7 @@ ReceiptEnvironment read_environment(const Document& document, const Value& value
 MeasuredHead read_measured_head(ObjectReader& reader, std::string_view schema) {
   need(reader, {"schema", "source", "environment"});
   const std::optional<std::string> said = reader.string("schema");
-  if (said && *said != schema) reader.fault("schema", fmt::format("\"schema\" must be \"{}\"", schema));
+  if (said && *said != schema) reader.fault("schema", formatted("\"schema\" must be \"{}\"", schema));
   MeasuredHead head;
   head.source = reader.string("source").value_or("");
   if (const Value* environment = reader.object("environment")) {
@@ -51,7 +51,7 @@ MeasuredHead read_measured_head(ObjectReader& reader, std::string_view schema) {
 
 bool is_object(const Document& document, const Value& item, std::string_view what, Diagnostics& faults) {
   if (item.is(Value::Kind::Object)) return true;
-  faults.add(document.at(item.offset, fmt::format("{} must be an object, not {}", what, describe(item.kind))));
+  faults.add(document.at(item.offset, formatted("{} must be an object, not {}", what, describe(item.kind))));
   return false;
 }
 

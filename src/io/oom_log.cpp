@@ -1,12 +1,11 @@
 #include "io/oom_log.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <charconv>
 
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -107,7 +106,7 @@ std::optional<Size> size_at(std::string_view text, std::size_t at) {
   for (const auto& [unit, bytes] : kUnits) {
     const std::size_t end = matches(text, number->end, unit);
     if (end == std::string_view::npos) continue;
-    std::string shown = fmt::format("{}{}", text.substr(at, number->end - at), unit);
+    std::string shown = formatted("{}{}", text.substr(at, number->end - at), unit);
     Size size{interval(*number, bytes, number->decimals, std::move(shown)), end};
     // PyTorch takes the next unit only above 1024 of this one.
     if (size.printed && bytes > 1 && size.printed->high > Bytes(bytes)) {
@@ -172,7 +171,7 @@ std::optional<Size> usage_at(std::string_view text, std::size_t at, std::string_
   if (!number) return std::nullopt;
   const std::size_t end = matches(text, number->end, " GB");
   if (end == std::string_view::npos) return std::nullopt;
-  return Size{interval(*number, kGibibyte, decimals, fmt::format("{} GiB", text.substr(behind, number->end - behind))),
+  return Size{interval(*number, kGibibyte, decimals, formatted("{} GiB", text.substr(behind, number->end - behind))),
               end};
 }
 

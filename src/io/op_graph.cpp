@@ -1,11 +1,10 @@
 #include "io/op_graph.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <utility>
 
+#include "core/format.h"
 #include "io/own_file.h"
 
 namespace dsplan {
@@ -37,14 +36,14 @@ class GraphReader {
 
   [[nodiscard]] bool expect_object(const Value& value, std::string_view what) {
     if (value.is(Value::Kind::Object)) return true;
-    fault(value.offset, fmt::format("{} must be an object, not {}", what, describe(value.kind)));
+    fault(value.offset, formatted("{} must be an object, not {}", what, describe(value.kind)));
     return false;
   }
 
   void read_tensors(const Value& tensors, OpGraph& graph) {
     for (const Member& member : tensors.members) {
       if (member.key.empty()) fault(member.key_offset, "a tensor needs a name");
-      if (!expect_object(member.value, fmt::format("tensor \"{}\"", member.key))) continue;
+      if (!expect_object(member.value, formatted("tensor \"{}\"", member.key))) continue;
       ObjectReader reader(document_, member.value, diagnostics_);
       OpGraphTensor tensor;
       tensor.name = {member.key, member.key_offset};
@@ -71,7 +70,7 @@ class GraphReader {
     }
     std::string hint = did_you_mean(nearest(word, names));
     if (hint.empty()) hint = "float16, bfloat16, float32, float64, int64, int32, int8, uint8 and bool are modelled";
-    reader.fault("dtype", fmt::format("no dtype \"{}\"", *text), std::move(hint));
+    reader.fault("dtype", formatted("no dtype \"{}\"", *text), std::move(hint));
   }
 
   void read_shape(ObjectReader& reader, OpGraphTensor& tensor) {
@@ -80,7 +79,7 @@ class GraphReader {
     if (shape == nullptr) return;
     if (shape->items.size() > Shape::kMostDims) {
       reader.fault(*shape,
-                   fmt::format("{} dimensions; at most {} are modelled", shape->items.size(), Shape::kMostDims));
+                   formatted("{} dimensions; at most {} are modelled", shape->items.size(), Shape::kMostDims));
       return;
     }
     std::int64_t bytes = bytes_per_element(tensor.dtype);
@@ -88,16 +87,16 @@ class GraphReader {
       if (!item.is(Value::Kind::Integer)) {
         const bool huge = item.is(Value::Kind::Real) && item.huge;
         reader.fault(item, huge ? std::string("this dimension does not fit in 63 bits")
-                                : fmt::format("a dimension must be an integer, not {}", describe(item.kind)));
+                                : formatted("a dimension must be an integer, not {}", describe(item.kind)));
         return;
       }
       if (item.integer < 1) {
         reader.fault(item, item.integer == 0 ? std::string("a tensor without elements is not modelled")
-                                             : fmt::format("a dimension must be at least 1, not {}", item.integer));
+                                             : formatted("a dimension must be at least 1, not {}", item.integer));
         return;
       }
       if (__builtin_mul_overflow(bytes, item.integer, &bytes)) {
-        reader.fault(*shape, fmt::format("tensor \"{}\" has more bytes than fit in 63 bits", tensor.name.text));
+        reader.fault(*shape, formatted("tensor \"{}\" has more bytes than fit in 63 bits", tensor.name.text));
         return;
       }
       tensor.shape.dims[tensor.shape.rank++] = item.integer;
@@ -112,17 +111,17 @@ class GraphReader {
       } else {
         fault(item.offset, item.is(Value::Kind::String)
                                ? std::string("a name must not be empty")
-                               : fmt::format("\"{}\" holds names, not {}", key, describe(item.kind)));
+                               : formatted("\"{}\" holds names, not {}", key, describe(item.kind)));
       }
     }
     return names;
   }
 
   std::vector<OpGraphName> read_names(ObjectReader& reader, std::string_view key, bool required) {
-    if (required && !reader.has(key)) reader.fault(key, fmt::format("\"{}\" is missing", key));
+    if (required && !reader.has(key)) reader.fault(key, formatted("\"{}\" is missing", key));
     const Value* array = reader.array(key);
     if (array == nullptr) return {};
-    if (required && array->items.empty()) reader.fault(*array, fmt::format("\"{}\" is empty", key));
+    if (required && array->items.empty()) reader.fault(*array, formatted("\"{}\" is empty", key));
     return names_of(*array, key);
   }
 

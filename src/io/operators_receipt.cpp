@@ -1,9 +1,8 @@
 #include "io/operators_receipt.h"
 
-#include <fmt/format.h>
-
 #include <charconv>
 
+#include "core/format.h"
 #include "io/own_file.h"
 
 namespace dsplan {
@@ -79,7 +78,7 @@ bool add_tensor(const Value& value, Graph& graph, ObjectReader& reader) {
 std::size_t add_tensors(std::string_view key, Graph& graph, ObjectReader& reader, bool& requires_grad) {
   const Value* list = reader.array(key);
   if (list == nullptr) {
-    reader.fault(key, fmt::format("\"{}\" is missing", key));
+    reader.fault(key, formatted("\"{}\" is missing", key));
     return 0;
   }
   for (const Value& value : list->items) requires_grad |= add_tensor(value, graph, reader);
@@ -106,7 +105,7 @@ Graph read_graph(ObjectReader& reader) {
   Node node;
   const std::string op = reader.string("op").value_or("");
   const std::optional<Op> known = operator_named(op);
-  if (!known) reader.fault("op", fmt::format("no operator \"{}\" in the catalogue", op));
+  if (!known) reader.fault("op", formatted("no operator \"{}\" in the catalogue", op));
   node.op = known.value_or(Op::Input);
   read_attributes(reader, node);
   bool unused = false;
@@ -122,7 +121,7 @@ std::vector<std::string> read_words(ObjectReader& reader, std::string_view key) 
   const Value* list = reader.array(key);
   if (list == nullptr) return words;
   for (const Value& value : list->items) {
-    if (!value.is(Value::Kind::String)) reader.fault(value, fmt::format("\"{}\" lists strings", key));
+    if (!value.is(Value::Kind::String)) reader.fault(value, formatted("\"{}\" lists strings", key));
     words.push_back(value.string);
   }
   return words;
@@ -140,7 +139,7 @@ std::string title_of(const Value& entry) {
     } else if (member.key != "op") {
       text += " " + member.key;
       if (value.is(Value::Kind::String)) text += "=" + value.string;
-      if (value.is(Value::Kind::Integer) || value.is(Value::Kind::Real)) text += fmt::format("={}", value.real);
+      if (value.is(Value::Kind::Integer) || value.is(Value::Kind::Real)) text += formatted("={}", value.real);
     }
   }
   return text;
@@ -193,7 +192,7 @@ OperatorRuns read_operator_runs(const Document& document) {
   OperatorRuns runs;
   runs.path = document.path;
   if (reader.string("schema").value_or("") != kOperatorRunsSchema) {
-    reader.fault("schema", fmt::format("measured operators have the schema \"{}\"", kOperatorRunsSchema));
+    reader.fault("schema", formatted("measured operators have the schema \"{}\"", kOperatorRunsSchema));
   }
   runs.device = reader.choice("device", {"cuda", "fake", "simulated"}).value_or("");
   const std::optional<std::string> level = reader.choice("level", {"kernel", "dispatch"});

@@ -1,9 +1,9 @@
 // The optimizer steps of "dsplan.operator_runs/1".
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "io/operators_receipt.h"
+
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -12,11 +12,11 @@ std::vector<std::string> lines_of(ObjectReader& reader, std::string_view key) {
   std::vector<std::string> lines;
   const Value* list = reader.array(key);
   if (list == nullptr) {
-    reader.fault(key, fmt::format("\"{}\" is missing", key));
+    reader.fault(key, formatted("\"{}\" is missing", key));
     return lines;
   }
   for (const Value& value : list->items) {
-    if (!value.is(Value::Kind::String)) reader.fault(value, fmt::format("\"{}\" lists strings", key));
+    if (!value.is(Value::Kind::String)) reader.fault(value, formatted("\"{}\" lists strings", key));
     lines.push_back(value.string);
   }
   sort_frees(lines);
@@ -27,7 +27,7 @@ OptimizerLog log_of(ObjectReader& reader, std::string_view key) {
   OptimizerLog log;
   const Value* part = reader.object(key);
   if (part == nullptr) {
-    reader.fault(key, fmt::format("\"{}\" is missing", key));
+    reader.fault(key, formatted("\"{}\" is missing", key));
     return log;
   }
   ObjectReader step(reader.document(), *part, reader.diagnostics());
@@ -72,7 +72,7 @@ void read_optimizer(ObjectReader& reader, Optimizer& optimizer) {
     optimizer.kind = static_cast<OptimizerKind>(k);
     known = true;
   }
-  if (!known) reader.fault("optimizer", fmt::format("no optimizer \"{}\"", kind));
+  if (!known) reader.fault("optimizer", formatted("no optimizer \"{}\"", kind));
   const std::string form = reader.choice("implementation", {"fused", "foreach", "for-loop"}).value_or("foreach");
   for (Implementation one : {Implementation::Fused, Implementation::Foreach, Implementation::ForLoop}) {
     if (name(one) == form) optimizer.implementation = one;
@@ -85,10 +85,10 @@ std::string title_of(const Value& entry) {
   std::string text;
   for (const auto& [key, offset, value] : entry.members) {
     if (value.is(Value::Kind::Array) || value.is(Value::Kind::Object)) continue;
-    text += fmt::format("{}{}=", text.empty() ? "" : " ", key);
+    text += formatted("{}{}=", text.empty() ? "" : " ", key);
     if (value.is(Value::Kind::String)) text += value.string;
     if (value.is(Value::Kind::Bool)) text += value.boolean ? "true" : "false";
-    if (value.is(Value::Kind::Integer) || value.is(Value::Kind::Real)) text += fmt::format("{}", value.real);
+    if (value.is(Value::Kind::Integer) || value.is(Value::Kind::Real)) text += formatted("{}", value.real);
   }
   return text;
 }

@@ -1,19 +1,19 @@
 #include "io/own_file.h"
 
-#include <fmt/format.h>
+#include "core/format.h"
 
 namespace dsplan {
 
 std::string read_head(ObjectReader& reader, std::string_view kind) {
   if (!reader.has("dsplan")) {
-    reader.fault("dsplan", fmt::format("\"dsplan\" is missing: our own files begin with \"dsplan\": {}", kFileVersion));
+    reader.fault("dsplan", formatted("\"dsplan\" is missing: our own files begin with \"dsplan\": {}", kFileVersion));
   } else if (const auto version = reader.integer("dsplan", 1, INT64_MAX); version && *version != kFileVersion) {
-    reader.fault("dsplan", fmt::format("file version {} is not known", *version),
-                 fmt::format("this dsplan reads version {}", kFileVersion));
+    reader.fault("dsplan", formatted("file version {} is not known", *version),
+                 formatted("this dsplan reads version {}", kFileVersion));
   }
   const std::optional<std::string> read = reader.string("kind");
   if (!reader.has("kind") || (read && *read != kind)) {
-    reader.fault("kind", fmt::format("\"kind\" must be \"{}\"", kind));
+    reader.fault("kind", formatted("\"kind\" must be \"{}\"", kind));
   }
   const std::optional<std::string> source = reader.string("source");
   if (!reader.has("source") || (source && source->empty())) {
@@ -24,8 +24,8 @@ std::string read_head(ObjectReader& reader, std::string_view kind) {
 
 void expect_object(const Document& document, std::string_view what) {
   if (document.root.is(Value::Kind::Object)) return;
-  throw Refusal({document.at(document.root.offset, fmt::format("{} must be an object", what),
-                             fmt::format("found {}", describe(document.root.kind)))});
+  throw Refusal({document.at(document.root.offset, formatted("{} must be an object", what),
+                             formatted("found {}", describe(document.root.kind)))});
 }
 
 }  // namespace dsplan

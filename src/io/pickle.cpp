@@ -1,12 +1,11 @@
 #include "io/pickle.h"
 
-#include <fmt/format.h>
-
 #include <array>
 #include <bit>
 #include <limits>
 #include <optional>
 
+#include "core/format.h"
 #include "io/json_parse.h"
 
 namespace dsplan {
@@ -124,10 +123,10 @@ class Unpickler {
   [[noreturn]] void refuse(unsigned char code) const {
     for (const RefusedOpcode& refused : kRefused) {
       if (refused.code != code) continue;
-      throw pickle_.at(opcode_, fmt::format("opcode {} is refused: {}", refused.name, refused.why),
+      throw pickle_.at(opcode_, formatted("opcode {} is refused: {}", refused.name, refused.why),
                        "dsplan reads None, numbers, strings, lists, tuples and dicts");
     }
-    fault(fmt::format("0x{:02x} is no opcode", code));
+    fault(formatted("0x{:02x} is no opcode", code));
   }
 
   // Reading.
@@ -146,7 +145,7 @@ class Unpickler {
   }
 
   PickleId add(Kind kind, std::int64_t number, std::uint32_t length = 0) {
-    if (pickle_.nodes.size() >= kMostPickleValues) fault(fmt::format("more than {} values", kMostPickleValues));
+    if (pickle_.nodes.size() >= kMostPickleValues) fault(formatted("more than {} values", kMostPickleValues));
     pickle_.nodes.push_back({number, opcode_, length, kind});
     return static_cast<PickleId>(pickle_.nodes.size() - 1);
   }
@@ -247,7 +246,7 @@ class Unpickler {
     for (std::size_t i = 0; i < items.size(); i += 2) {
       const Kind kind = pickle_.nodes[items[i]].kind;
       const bool hashable = kind != Kind::List && kind != Kind::Dict;
-      if (!hashable) fault(fmt::format("{} is no key of a dict", describe(kind)));
+      if (!hashable) fault(formatted("{} is no key of a dict", describe(kind)));
     }
   }
 
@@ -255,7 +254,7 @@ class Unpickler {
   void extend(Kind kind, std::size_t first) {
     if (first <= floor()) fault("a container is missing on the stack");
     const PickleNode& into = pickle_.nodes[stack_[first - 1]];
-    if (into.kind != kind) fault(fmt::format("{} where {} is needed", describe(into.kind), describe(kind)));
+    if (into.kind != kind) fault(formatted("{} where {} is needed", describe(into.kind), describe(kind)));
     const std::span<const PickleId> items = std::span(stack_).subspan(first);
     if (kind == Kind::Dict) keys_are_strings(items);
     references_ += items.size();
@@ -310,7 +309,7 @@ class Unpickler {
     switch (code) {
       case kProto: {
         const std::uint64_t protocol = little_endian(1);
-        if (protocol > 5) fault(fmt::format("protocol {}: dsplan reads 2 to 5", protocol));
+        if (protocol > 5) fault(formatted("protocol {}: dsplan reads 2 to 5", protocol));
         return true;
       }
       case kFrame: {
@@ -366,7 +365,7 @@ std::string_view Pickle::string(PickleId id) const {
 double Pickle::real(PickleId id) const { return std::bit_cast<double>(nodes[id].number); }
 
 Refusal Pickle::at(std::size_t offset, std::string message, std::string hint) const {
-  return {path, fmt::format("at byte {}: {}", offset, message), std::move(hint)};
+  return {path, formatted("at byte {}: {}", offset, message), std::move(hint)};
 }
 
 std::string_view describe(PickleNode::Kind kind) {

@@ -1,7 +1,6 @@
 #include "io/plan_file.h"
 
-#include <fmt/format.h>
-
+#include "core/format.h"
 #include "core/receipt.h"
 #include "io/kept_figures.h"
 #include "io/measured_file.h"
@@ -25,7 +24,7 @@ class Reader {
                           "calibration", "ranks", "time", "assumed"});
     for (const char* key : {"written", "model", "training", "ranks", "assumed"}) {
       if (document_.root.find(key) != nullptr && !reader.has(key)) {
-        reader.fault(key, fmt::format("\"{}\" must not be null", key));
+        reader.fault(key, formatted("\"{}\" must not be null", key));
       }
     }
     if (const Value* written = reader.object("written")) {
@@ -71,7 +70,7 @@ class Reader {
     StepTime time;
     const auto positive = [&](const char* key) {
       const double number = reader.number(key).value_or(0);
-      if (number < 0) reader.fault(key, fmt::format("\"{}\" must not be negative", key));
+      if (number < 0) reader.fault(key, formatted("\"{}\" must not be negative", key));
       return number;
     };
     time.total = positive("total");
@@ -107,8 +106,8 @@ class Reader {
     for (const char* key : {"deepspeed", "hardware", "cluster", "calibration", "env"}) {
       const Value* named = value.find(key);
       if (named == nullptr || named->is(Value::Kind::Null)) continue;
-      faults_.add(document_.at(named->offset, fmt::format("\"{}\" names a file, and a plan is whole", key),
-                               fmt::format("write the content beside \"training\", as \"{}\"", key)));
+      faults_.add(document_.at(named->offset, formatted("\"{}\" names a file, and a plan is whole", key),
+                               formatted("write the content beside \"training\", as \"{}\"", key)));
     }
   }
 
@@ -132,7 +131,7 @@ std::string time_text(const std::optional<StepTime>& time) {
     value.real = real;
     return canonical_json(value);
   };
-  return fmt::format(
+  return formatted(
       R"({{"total": {}, "low": {}, "high": {}, "tokens_per_second": {}, "calibrated": {}, "basis": {}}})",
       number(time->total), number(time->low), number(time->high), number(time->tokens_per_second), time->calibrated,
       detail::quoted(time->basis));
@@ -141,7 +140,7 @@ std::string time_text(const std::optional<StepTime>& time) {
 std::string assumed_text(const std::vector<ResolvedInput>& inputs) {
   std::string text = "[";
   for (const ResolvedInput& input : inputs) {
-    text += fmt::format("{}\n  {{\"name\": {}, \"value\": {}, \"reason\": {}}}", text.size() == 1 ? "" : ",",
+    text += formatted("{}\n  {{\"name\": {}, \"value\": {}, \"reason\": {}}}", text.size() == 1 ? "" : ",",
                         detail::quoted(input.name), detail::quoted(input.value), detail::quoted(input.reason));
   }
   return text + (inputs.empty() ? "]" : "\n ]");
@@ -162,9 +161,9 @@ SavedPlan read_plan(const Document& document) {
 
 std::string plan_json(const SavedPlan& plan) {
   const auto member = [](std::string_view key, const std::string& value) {
-    return fmt::format(" \"{}\": {},\n", key, value);
+    return formatted(" \"{}\": {},\n", key, value);
   };
-  std::string text = fmt::format("{{\n \"dsplan\": {},\n \"kind\": \"plan\",\n", kFileVersion);
+  std::string text = formatted("{{\n \"dsplan\": {},\n \"kind\": \"plan\",\n", kFileVersion);
   text += member("source", detail::quoted(plan.source));
   text += member("written", detail::versions_text(plan.written));
   text += member("fingerprint", detail::quoted(plan.fingerprint));
@@ -176,7 +175,7 @@ std::string plan_json(const SavedPlan& plan) {
   text += member("ranks", detail::ranks_text(plan.ranks));
   text += member("time", time_text(plan.time));
   text += member("assumed", assumed_text(plan.assumed));
-  text += fmt::format(" \"model\": {{\n  \"name\": {},\n  \"config\": {}\n }}\n}}\n", detail::quoted(plan.model_name),
+  text += formatted(" \"model\": {{\n  \"name\": {},\n  \"config\": {}\n }}\n}}\n", detail::quoted(plan.model_name),
                       part_text(plan.model, 2));
   return text;
 }

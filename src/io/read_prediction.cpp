@@ -1,9 +1,8 @@
 #include "io/read_prediction.h"
 
-#include <fmt/format.h>
-
 #include <array>
 
+#include "core/format.h"
 #include "io/measured_file.h"
 #include "io/own_file.h"
 

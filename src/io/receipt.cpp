@@ -1,10 +1,9 @@
 #include "io/receipt.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 
+#include "core/format.h"
 #include "core/sha256.h"
 #include "io/measured_file.h"
 #include "io/own_file.h"
@@ -97,13 +96,13 @@ class Reader {
                           {R::Outcome::Ran, R::Outcome::OutOfMemory, R::Outcome::Error});
     for (const char* key : {"level", "device", "ranks_are", "complete", "outcome"}) {
       if (const Value* value = reader.value().find(key); value != nullptr && value->is(Value::Kind::Null)) {
-        reader.fault(key, fmt::format("\"{}\" must not be null", key));
+        reader.fault(key, formatted("\"{}\" must not be null", key));
       }
     }
     into.complete = reader.boolean("complete").value_or(false);
     into.message = reader.string("message");
     if (into.complete && into.outcome != R::Outcome::Ran) {
-      reader.fault("complete", fmt::format("true, but the outcome is {}", name(into.outcome)));
+      reader.fault("complete", formatted("true, but the outcome is {}", name(into.outcome)));
     }
   }
 
@@ -130,7 +129,7 @@ class Reader {
         if (option.is(Value::Kind::String)) {
           into.options.push_back(option.string);
         } else {
-          reader.fault(option, fmt::format("an option must be a string, not {}", describe(option.kind)));
+          reader.fault(option, formatted("an option must be a string, not {}", describe(option.kind)));
         }
       }
     }
@@ -158,14 +157,14 @@ class Reader {
 
   bool is_object(const Value& value, std::string_view what) {
     if (value.is(Value::Kind::Object)) return true;
-    faults_.add(document_.at(value.offset, fmt::format("{} must be an object, not {}", what, describe(value.kind))));
+    faults_.add(document_.at(value.offset, formatted("{} must be an object, not {}", what, describe(value.kind))));
     return false;
   }
 
   std::string phase_name(ObjectReader& reader, std::string_view key) {
     const std::optional<std::string> read = reader.string(key);
     if (read && std::find(kPhases.begin(), kPhases.end(), *read) == kPhases.end()) {
-      reader.fault(key, fmt::format("no phase \"{}\"", *read), "phases are init, first_step, middle_steps, steady");
+      reader.fault(key, formatted("no phase \"{}\"", *read), "phases are init, first_step, middle_steps, steady");
     }
     return read.value_or("");
   }
@@ -178,7 +177,7 @@ class Reader {
       ObjectReader reader(document_, item, faults_);
       RankFigures figures = read_rank(reader, into.world);
       for (const RankFigures& other : into.ranks) {
-        if (other.rank == figures.rank) reader.fault("rank", fmt::format("rank {} stands twice", figures.rank));
+        if (other.rank == figures.rank) reader.fault("rank", formatted("rank {} stands twice", figures.rank));
       }
       if (into.complete && faults_.count() == faults) refuse_silence(reader, figures);
       into.ranks.push_back(std::move(figures));
@@ -251,7 +250,7 @@ class Reader {
       const std::string key = prefix + std::string(name(counter));
       const Value* value = reader.value().find(key);
       if (value == nullptr) {
-        faults_.add(document_.at(reader.value().offset, fmt::format("\"{}\" is missing", key)));
+        faults_.add(document_.at(reader.value().offset, formatted("\"{}\" is missing", key)));
         continue;
       }
       into[counter] = bytes(reader, kept(key));
@@ -280,7 +279,7 @@ class Reader {
       FigurePhase phase;
       phase.name = phase_name(reader, "name");
       for (const FigurePhase& other : into.phases) {
-        if (other.name == phase.name) reader.fault("name", fmt::format("phase \"{}\" stands twice", phase.name));
+        if (other.name == phase.name) reader.fault("name", formatted("phase \"{}\" stands twice", phase.name));
       }
       read_counters(reader, "peak_", kPeaks, phase.peak);
       phase.requested_total = bytes(reader, "requested_total");
@@ -305,7 +304,7 @@ class Reader {
       read_counters(reader, "", kAll, mark.at);
       for (const Counter counter : kPeaks) {
         if (mark.at[counter] && phase.peak[counter] && *mark.at[counter] > *phase.peak[counter]) {
-          reader.fault(name(counter), fmt::format("{} is above the phase's peak of {}", mark.at[counter]->value(),
+          reader.fault(name(counter), formatted("{} is above the phase's peak of {}", mark.at[counter]->value(),
                                                   phase.peak[counter]->value()));
         }
       }
@@ -342,7 +341,7 @@ class Reader {
   void refuse_silence(ObjectReader& reader, const RankFigures& figures) {
     const auto need_reason = [&](bool there, const std::string& path) {
       if (there || absence_of(figures.absent, path) != nullptr) return;
-      reader.fault("not_measured", fmt::format("{} is null, and \"not_measured\" does not say why", path));
+      reader.fault("not_measured", formatted("{} is null, and \"not_measured\" does not say why", path));
     };
     need_reason(figures.parameters_total.has_value(), "parameters.total");
     need_reason(figures.parameters_trainable.has_value(), "parameters.trainable");
@@ -354,10 +353,10 @@ class Reader {
       for (const FigurePhase& phase : figures.phases) {
         const bool peaks = counter != Counter::Process;
         if (peaks)
-          need_reason(phase.peak[counter].has_value(), fmt::format("memory.phases.{}.peak_{}", phase.name, text));
+          need_reason(phase.peak[counter].has_value(), formatted("memory.phases.{}.peak_{}", phase.name, text));
         const bool all = std::all_of(phase.marks.begin(), phase.marks.end(),
                                      [&](const FigureMark& mark) { return mark.at[counter].has_value(); });
-        need_reason(all, fmt::format("memory.phases.{}.marks.{}", phase.name, text));
+        need_reason(all, formatted("memory.phases.{}.marks.{}", phase.name, text));
       }
     }
     need_reason(figures.host.pinned.has_value(), "memory.host.pinned");

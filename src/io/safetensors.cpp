@@ -1,12 +1,11 @@
 #include "io/safetensors.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <unordered_map>
 
 #include "core/document.h"
+#include "core/format.h"
 #include "io/file.h"
 #include "io/json_parse.h"
 #include "io/text.h"
@@ -44,10 +43,10 @@ Document read_header(const std::string& path, std::int64_t& data_bytes) {
   std::uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | prefix[i];
   if (length > kLargestHeader) {
-    throw Refusal(path, fmt::format("its header claims {} bytes; safetensors allows {}", length, kLargestHeader));
+    throw Refusal(path, formatted("its header claims {} bytes; safetensors allows {}", length, kLargestHeader));
   }
   if (length > file.size() - 8) {
-    throw Refusal(path, fmt::format("its header claims {} bytes, but only {} follow", length, file.size() - 8));
+    throw Refusal(path, formatted("its header claims {} bytes, but only {} follow", length, file.size() - 8));
   }
   std::string text(static_cast<std::size_t>(length), '\0');
   for (std::size_t used = 0; used < text.size();) {
@@ -95,7 +94,7 @@ class HeaderReader {
 
   void tensor(const Member& member) {
     if (!member.value.is(Value::Kind::Object)) {
-      return fault(member.value.offset, fmt::format("tensor {} must be an object", detail::in_quotes(member.key)));
+      return fault(member.value.offset, formatted("tensor {} must be an object", detail::in_quotes(member.key)));
     }
     const std::size_t before = diagnostics_.count();
     ObjectReader reader(document_, member.value, diagnostics_);
@@ -105,7 +104,7 @@ class HeaderReader {
     header.dtype = required(reader, "dtype", Value::Kind::String) ? reader.string("dtype").value_or("") : "";
     const std::int64_t bits = safetensors_bits(header.dtype);
     if (bits == 0 && diagnostics_.count() == before) {
-      reader.fault("dtype", fmt::format("unknown safetensors type {}", detail::in_quotes(header.dtype)));
+      reader.fault("dtype", formatted("unknown safetensors type {}", detail::in_quotes(header.dtype)));
     }
     if (required(reader, "shape", Value::Kind::Array)) header.shape = integers(*reader.array("shape"), "a dimension");
     std::vector<std::int64_t> offsets;
@@ -125,9 +124,9 @@ class HeaderReader {
     const Value* value = reader.find(key);
     if (value != nullptr && value->is(kind)) return true;
     if (value == nullptr) {
-      reader.fault(reader.value(), fmt::format("\"{}\" is missing", key));
+      reader.fault(reader.value(), formatted("\"{}\" is missing", key));
     } else {
-      reader.fault(*value, fmt::format("\"{}\" must be {}, not {}", key, describe(kind), describe(value->kind)));
+      reader.fault(*value, formatted("\"{}\" must be {}, not {}", key, describe(kind), describe(value->kind)));
     }
     return false;
   }
@@ -137,7 +136,7 @@ class HeaderReader {
     list.reserve(array.items.size());
     for (const Value& item : array.items) {
       if (!item.is(Value::Kind::Integer) || item.integer < 0) {
-        fault(item.offset, fmt::format("{} must be an integer of 63 bits, not negative", what));
+        fault(item.offset, formatted("{} must be an integer of 63 bits, not negative", what));
         break;
       }
       list.push_back(item.integer);
@@ -150,10 +149,10 @@ class HeaderReader {
       reader.fault("shape", "the tensor's size overflows, or is not whole bytes");
     } else if (offsets[0] > offsets[1] || offsets[1] > data_bytes_) {
       reader.fault("data_offsets",
-                   fmt::format("data offsets must ascend and lie within the file's {} bytes of data", data_bytes_));
+                   formatted("data offsets must ascend and lie within the file's {} bytes of data", data_bytes_));
     } else if (offsets[1] - offsets[0] != header.bytes) {
       reader.fault("data_offsets",
-                   fmt::format("{} bytes of data, but type and shape make {}", offsets[1] - offsets[0], header.bytes));
+                   formatted("{} bytes of data, but type and shape make {}", offsets[1] - offsets[0], header.bytes));
     }
   }
 
@@ -165,7 +164,7 @@ class HeaderReader {
     for (const Span& span : spans_) {
       if (span.begin != covered) {
         fault(span.member->value.find("data_offsets")->offset,
-              fmt::format("data of {} starts at {}, but the data before it ends at {}",
+              formatted("data of {} starts at {}, but the data before it ends at {}",
                           detail::in_quotes(span.member->key), span.begin, covered));
       }
       covered = span.end;
@@ -175,7 +174,7 @@ class HeaderReader {
                         0,
                         0,
                         {},
-                        fmt::format("{} bytes follow the data of the last tensor", data_bytes_ - covered),
+                        formatted("{} bytes follow the data of the last tensor", data_bytes_ - covered),
                         {}});
     }
   }
@@ -228,7 +227,7 @@ std::vector<TensorHeader> read_sharded(const std::string& path) {
     const std::string file = folder.empty() ? shard : folder + "/" + shard;
     std::error_code failed;
     if (!std::filesystem::exists(file, failed)) {
-      diagnostics.add({file, 0, 0, {}, fmt::format("no such file, but {} names it", path), {}});
+      diagnostics.add({file, 0, 0, {}, formatted("no such file, but {} names it", path), {}});
       for (auto it = index.tensors.begin(); it != index.tensors.end();) {
         it = it->second->value.string == shard ? index.tensors.erase(it) : std::next(it);
       }
@@ -242,7 +241,7 @@ std::vector<TensorHeader> read_sharded(const std::string& path) {
              0,
              0,
              {},
-             fmt::format("tensor {} is not in the index's weight_map for this file", detail::in_quotes(header.name)),
+             formatted("tensor {} is not in the index's weight_map for this file", detail::in_quotes(header.name)),
              {}});
       } else {
         index.tensors.erase(named);
@@ -255,7 +254,7 @@ std::vector<TensorHeader> read_sharded(const std::string& path) {
   std::sort(lacking.begin(), lacking.end());  // All in one array: the order of the file.
   for (const Member* member : lacking) {
     diagnostics.add(
-        index.document.at(member->key_offset, fmt::format("tensor {} is not in {}", detail::in_quotes(member->key),
+        index.document.at(member->key_offset, formatted("tensor {} is not in {}", detail::in_quotes(member->key),
                                                           detail::in_quotes(member->value.string))));
   }
   diagnostics.throw_if_any();
@@ -302,7 +301,7 @@ std::vector<TensorHeader> read_safetensors(const std::vector<std::string>& paths
                      0,
                      0,
                      {},
-                     fmt::format("tensor {} is in {} too", detail::in_quotes(header.name), other->second->file),
+                     formatted("tensor {} is in {} too", detail::in_quotes(header.name), other->second->file),
                      {}});
   }
   diagnostics.throw_if_any();
@@ -318,7 +317,7 @@ std::vector<std::string> safetensors_files(const std::string& folder) {
     if (path.ends_with(".safetensors")) files.push_back(path);
     if (path.ends_with(kIndexSuffix)) indices.push_back(path);
   }
-  if (failed) throw Refusal(folder, fmt::format("cannot be read: {}", failed.message()));
+  if (failed) throw Refusal(folder, formatted("cannot be read: {}", failed.message()));
   std::sort(files.begin(), files.end());
   if (files.empty() || indices.empty()) return files;
   if (indices.size() == 1) return indices;

@@ -1,11 +1,10 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <unordered_map>
 
 #include "core/document.h"
 #include "core/error.h"
+#include "core/format.h"
 #include "io/json_parse.h"
 #include "io/pickle.h"
 #include "io/snapshot.h"
@@ -51,7 +50,7 @@ class SnapshotReader {
 
   void expect(PickleId id, Kind kind, std::string_view what) const {
     const Kind found = pickle_.node(id).kind;
-    if (found != kind) fault(id, fmt::format("{} must be {}, not {}", what, describe(kind), describe(found)));
+    if (found != kind) fault(id, formatted("{} must be {}, not {}", what, describe(kind), describe(found)));
   }
 
   // The last one wins, as in Python.
@@ -66,7 +65,7 @@ class SnapshotReader {
 
   PickleId need(PickleId dict, std::string_view key) const {
     const PickleId* found = find(dict, key);
-    if (found == nullptr) fault(dict, fmt::format("this dict has no \"{}\"", key), "is it a snapshot of PyTorch?");
+    if (found == nullptr) fault(dict, formatted("this dict has no \"{}\"", key), "is it a snapshot of PyTorch?");
     return *found;
   }
 
@@ -82,14 +81,14 @@ class SnapshotReader {
 
   Bytes bytes(PickleId dict, std::string_view key) const {
     const std::int64_t value = integer(dict, key);
-    if (value < 0) fault(need(dict, key), fmt::format("{} is negative", key));
-    if (value > kLargest) fault(need(dict, key), fmt::format("{} is larger than any device", key));
+    if (value < 0) fault(need(dict, key), formatted("{} is negative", key));
+    if (value > kLargest) fault(need(dict, key), formatted("{} is larger than any device", key));
     return Bytes(value);
   }
 
   Bytes grains(PickleId dict, std::string_view key) const {
     const Bytes value = bytes(dict, key);
-    if (value.value() % kGrain != 0) fault(need(dict, key), fmt::format("{} is no multiple of 512", key));
+    if (value.value() % kGrain != 0) fault(need(dict, key), formatted("{} is no multiple of 512", key));
     return value;
   }
 
@@ -107,7 +106,7 @@ class SnapshotReader {
   }
 
   void count_part(PickleId id) {
-    if (++parts_ > kMostParts) fault(id, fmt::format("more than {} segments, blocks, entries and frames", kMostParts));
+    if (++parts_ > kMostParts) fault(id, formatted("more than {} segments, blocks, entries and frames", kMostParts));
   }
 
   // A list of frames is shared by all that was made at one place, and is read once.
@@ -170,7 +169,7 @@ class SnapshotReader {
 
   void check_sum(PickleId id, std::string_view key, Bytes sum) const {
     if (find(id, key) == nullptr || bytes(id, key) == sum) return;
-    fault(need(id, key), fmt::format("{} is {}, but the blocks add up to {}", key, integer(id, key), sum.value()));
+    fault(need(id, key), formatted("{} is {}, but the blocks add up to {}", key, integer(id, key), sum.value()));
   }
 
   // Before PyTorch 2.1 blocks had no address: they follow each other.
@@ -187,7 +186,7 @@ class SnapshotReader {
     } else if (state == "active_pending_free" || state == "active_awaiting_free") {
       block.state = SnapshotBlock::State::PendingFree;
     } else if (state != "inactive") {
-      fault(need(id, "state"), fmt::format("{} is no state of a block", detail::in_quotes(state)));
+      fault(need(id, "state"), formatted("{} is no state of a block", detail::in_quotes(state)));
     }
     if (block.state != SnapshotBlock::State::Inactive) {
       block.requested = find(id, "requested_size") == nullptr ? block.size : bytes(id, "requested_size");
@@ -206,7 +205,7 @@ class SnapshotReader {
       const SnapshotSegment& before = snapshot_.segments[at - 1];
       const SnapshotSegment& segment = snapshot_.segments[at];
       if (before.device != segment.device || before.address + before.size <= segment.address) continue;
-      fault(need(pickle_.root, "segments"), fmt::format("two segments overlap at 0x{:x}", segment.address.value()));
+      fault(need(pickle_.root, "segments"), formatted("two segments overlap at 0x{:x}", segment.address.value()));
     }
   }
 

@@ -1,8 +1,7 @@
-#include <fmt/format.h>
-
 #include <optional>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "io/pickle.h"
 #include "io/snapshot.h"
 
@@ -51,7 +50,7 @@ class SnapshotWriter {
   void address(std::string_view key, Bytes value) {
     if (value.value() >= kLargestViewerNumber) {
       throw Refusal("snapshot",
-                    fmt::format("address 0x{:x} is beyond 2^53, where the public viewer loses digits", value.value()));
+                    formatted("address 0x{:x} is beyond 2^53, where the public viewer loses digits", value.value()));
     }
     field(key, value.value());
   }

@@ -1,9 +1,8 @@
 #include "io/space.h"
 
-#include <fmt/format.h>
-
 #include <string>
 
+#include "core/format.h"
 #include "io/own_file.h"
 #include "io/place.h"
 
@@ -21,7 +20,7 @@ void read_axis(const Document& document, Axis axis, const Value& list, Diagnosti
     } else if (item.is(Value::Kind::String)) {
       listed.values.push_back({item.string, place});
     } else {
-      faults.add(document.at(item.offset, fmt::format("a value of \"{}\" is a whole number or a word, not {}",
+      faults.add(document.at(item.offset, formatted("a value of \"{}\" is a whole number or a word, not {}",
                                                       name(axis), describe(item.kind))));
     }
   }

@@ -1,23 +1,22 @@
 #include "io/text.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "core/format.h"
 #include "io/file.h"
 
 namespace dsplan {
 namespace {
 
 std::string size_text(std::size_t bytes) {
-  return bytes % (std::size_t{1} << 20) == 0 ? fmt::format("{} MiB", bytes >> 20) : fmt::format("{} bytes", bytes);
+  return bytes % (std::size_t{1} << 20) == 0 ? formatted("{} MiB", bytes >> 20) : formatted("{} bytes", bytes);
 }
 
 }  // namespace
 
 std::string read_file(const std::string& path, std::size_t most) {
   const detail::File file(path);
-  const auto too_large = [&] { return Refusal(path, fmt::format("larger than {}", size_text(most))); };
+  const auto too_large = [&] { return Refusal(path, formatted("larger than {}", size_text(most))); };
   if (file.size() > most) throw too_large();
   // Files that grow, or that claim no size as in /proc, are read to their end but not beyond the limit.
   std::string text(std::min<std::size_t>(file.size(), most) + 1, '\0');

@@ -1,11 +1,10 @@
 #include "io/training_arguments.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 
+#include "core/format.h"
 #include "io/deepspeed.h"
 #include "io/deepspeed_values.h"
 #include "io/own_file.h"
@@ -111,9 +110,9 @@ struct Argument {
 
   [[nodiscard]] TrainingArguments& arguments() const { return *request.training_arguments; }
   void wrong(std::string_view wanted) const {
-    const std::string got = value.is(Value::Kind::String) ? fmt::format("\"{}\"", value.string.substr(0, 80))
+    const std::string got = value.is(Value::Kind::String) ? formatted("\"{}\"", value.string.substr(0, 80))
                                                           : std::string(describe(value.kind));
-    diagnostics.add(place.says(fmt::format("\"{}\" must be {}, not {}", key, wanted, got)));
+    diagnostics.add(place.says(formatted("\"{}\" must be {}, not {}", key, wanted, got)));
   }
   void not_modelled(When when, std::string feature) const {
     request.not_modelled.push_back({place, when, std::string(key), std::move(feature)});
@@ -125,7 +124,7 @@ struct Argument {
       return {};
     }
     if (*number < 1) {
-      diagnostics.add(place.says(fmt::format("\"{}\" must be at least 1, not {}", key, *number)));
+      diagnostics.add(place.says(formatted("\"{}\" must be at least 1, not {}", key, *number)));
       return {};
     }
     return {static_cast<std::int64_t>(*number), place};
@@ -294,7 +293,7 @@ bool apply_training_argument(std::string_view key, const Value& value, const Pla
   if (trainers && !request.training_arguments) request.training_arguments.emplace().place = place;
   if (inert) {
     request.notices.push_back(
-        {Notice::Kind::Inert, place, fmt::format("\"{}\" has no effect here: it changes no size", key), {}});
+        {Notice::Kind::Inert, place, formatted("\"{}\" has no effect here: it changes no size", key), {}});
   } else {
     known->apply({key, value, place, request, diagnostics});
   }
@@ -320,8 +319,8 @@ Request read_training_arguments(const Document& document) {
     }
     if (apply_training_argument(member.key, member.value, place, request, diagnostics)) continue;
     const std::string_view meant = nearest_training_argument(member.key);
-    std::string message = fmt::format("unknown argument \"{}\": without effect here", member.key);
-    if (!meant.empty()) message += fmt::format("; did you mean \"{}\"?", meant);
+    std::string message = formatted("unknown argument \"{}\": without effect here", member.key);
+    if (!meant.empty()) message += formatted("; did you mean \"{}\"?", meant);
     request.notices.push_back({Notice::Kind::Unknown, place_at(document, member.key_offset), std::move(message), {}});
   }
   diagnostics.throw_if_any();

@@ -1,11 +1,10 @@
 #include "io/training_file.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "core/format.h"
 #include "io/own_file.h"
 #include "io/place.h"
 
@@ -23,7 +22,7 @@ class SettingReader {
   void number(std::string_view key, Setting<double>& setting) {
     const auto read = reader_.number(key);
     if (read && *read < 0) {
-      reader_.fault(key, fmt::format("\"{}\" must not be negative", key));
+      reader_.fault(key, formatted("\"{}\" must not be negative", key));
     } else if (read) {
       setting = {*read, place(key)};
     }
@@ -59,7 +58,7 @@ void SettingReader::bytes(std::string_view key, Setting<Bytes>& setting) {
     if (const std::optional<Bytes> read = parse_bytes(value->string)) {
       setting = {*read, place(key)};
     } else {
-      reader_.fault(*value, fmt::format("\"{}\" is not a size", value->string), "write 70GiB, 512MiB or plain bytes");
+      reader_.fault(*value, formatted("\"{}\" is not a size", value->string), "write 70GiB, 512MiB or plain bytes");
     }
   } else if (const auto read = reader_.integer(key, 0, INT64_MAX)) {
     setting = {Bytes(*read), place(key)};
@@ -74,7 +73,7 @@ void SettingReader::texts(std::string_view key, Setting<std::vector<std::string>
     if (item.is(Value::Kind::String)) {
       read.push_back(item.string);
     } else {
-      reader_.fault(item, fmt::format("\"{}\" holds strings, not {}", key, describe(item.kind)));
+      reader_.fault(item, formatted("\"{}\" holds strings, not {}", key, describe(item.kind)));
     }
   }
   setting = {std::move(read), place(key)};
@@ -91,10 +90,10 @@ void SettingReader::numbers(std::string_view key, Setting<std::string>& setting)
     if (item.is(Value::Kind::Integer)) {
       read.push_back(item.integer);
     } else {
-      reader_.fault(item, fmt::format("\"{}\" holds whole numbers, not {}", key, describe(item.kind)));
+      reader_.fault(item, formatted("\"{}\" holds whole numbers, not {}", key, describe(item.kind)));
     }
   }
-  setting = {fmt::format("{}", fmt::join(read, ",")), place(key)};
+  setting = {formatted("{}", joined(read, ",")), place(key)};
 }
 
 void SettingReader::number_or_text(std::string_view key, Setting<std::string>& setting) {
@@ -156,12 +155,12 @@ void read_lora(ObjectReader& parent, Request& request) {
   settings.number("alpha", alpha);
   reader.refuse_unread("lora");
   std::vector<std::string> words;
-  if (r.given()) words.push_back(fmt::format("r={}", *r));
-  if (targets.given()) words.push_back(fmt::format("targets={}", fmt::join(*targets, "+")));
-  if (dtype.given()) words.push_back(fmt::format("dtype={}", *dtype));
-  if (dropout.given()) words.push_back(fmt::format("dropout={}", *dropout));
-  if (alpha.given()) words.push_back(fmt::format("alpha={}", *alpha));
-  request.lora = {fmt::format("{}", fmt::join(words, ",")), place};
+  if (r.given()) words.push_back(formatted("r={}", *r));
+  if (targets.given()) words.push_back(formatted("targets={}", joined(*targets, "+")));
+  if (dtype.given()) words.push_back(formatted("dtype={}", *dtype));
+  if (dropout.given()) words.push_back(formatted("dropout={}", *dropout));
+  if (alpha.given()) words.push_back(formatted("alpha={}", *alpha));
+  request.lora = {formatted("{}", joined(words, ",")), place};
 }
 
 void read_run(SettingReader& settings, Request& request) {
@@ -235,7 +234,7 @@ bool read_kept(ObjectReader& reader, const Value& mode, std::vector<Op>& kept) {
     if (!op) {
       std::vector<std::string_view> names;
       for (std::size_t at = 0; at < kOps; ++at) names.emplace_back(name(static_cast<Op>(at)));
-      reader.fault(mode, fmt::format("no operator \"{}\"", rest.substr(0, plus)),
+      reader.fault(mode, formatted("no operator \"{}\"", rest.substr(0, plus)),
                    did_you_mean(nearest(rest.substr(0, plus), names)));
       return false;
     }
@@ -257,7 +256,7 @@ std::optional<CheckpointEntry> read_entry(ObjectReader& reader, const Value& ite
   constexpr std::array<std::string_view, 4> kModes = {"recompute", "store", "reentrant", "non_reentrant"};
   const bool keeps = mode.starts_with(kKeep);
   if (!keeps && std::find(kModes.begin(), kModes.end(), mode) == kModes.end()) {
-    reader.fault(item.items[2], fmt::format("no mode \"{}\"", mode), kModesHint);
+    reader.fault(item.items[2], formatted("no mode \"{}\"", mode), kModesHint);
     return std::nullopt;
   }
   std::optional<CheckpointKind> kind;
@@ -272,7 +271,7 @@ std::optional<CheckpointEntry> read_entry(ObjectReader& reader, const Value& ite
                         {}};
   if (keeps && !read_kept(reader, item.items[2], entry.kept)) return std::nullopt;
   if (entry.first < 0 || entry.last < entry.first) {
-    reader.fault(item, fmt::format("layers {} to {} are no group", entry.first, entry.last));
+    reader.fault(item, formatted("layers {} to {} are no group", entry.first, entry.last));
     return std::nullopt;
   }
   return entry;
@@ -311,7 +310,7 @@ std::vector<CheckpointEntry> read_checkpoint_file(const Document& document) {
       if (!entry) continue;
       if (!entries.empty() && entry->first <= entries.back().last) {
         reader.fault(
-            item, fmt::format("layer {} is not above layer {} of the group before", entry->first, entries.back().last));
+            item, formatted("layer {} is not above layer {} of the group before", entry->first, entries.back().last));
       }
       entries.push_back(*entry);
     }
@@ -322,7 +321,7 @@ std::vector<CheckpointEntry> read_checkpoint_file(const Document& document) {
 }
 
 std::string checkpoint_file(const std::vector<CheckpointEntry>& entries, const std::string& source) {
-  std::string text = fmt::format("{{\"dsplan\": 1, \"kind\": \"checkpoint\", \"source\": {},\n \"groups\": [",
+  std::string text = formatted("{{\"dsplan\": 1, \"kind\": \"checkpoint\", \"source\": {},\n \"groups\": [",
                                  nlohmann::json(source).dump());
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const CheckpointEntry& entry = entries[i];
@@ -332,7 +331,7 @@ std::string checkpoint_file(const std::vector<CheckpointEntry>& entries, const s
     for (std::size_t k = 0; k < entry.kept.size(); ++k) {
       mode = (k == 0 ? std::string(kKeep) : mode + "+") + name(entry.kept[k]);
     }
-    text += fmt::format("{}\n  [{}, {}, \"{}\"]", i == 0 ? "" : ",", entry.first, entry.last, mode);
+    text += formatted("{}\n  [{}, {}, \"{}\"]", i == 0 ? "" : ",", entry.first, entry.last, mode);
   }
   return text + "]}\n";
 }

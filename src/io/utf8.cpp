@@ -1,10 +1,10 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
 #include "io/json_parse.h"
+
+#include "core/format.h"
 
 namespace dsplan::detail {
 namespace {
@@ -54,7 +54,7 @@ void refuse_bad_utf8(const Document& document) {
   const std::size_t at = bad_utf8(document.text);
   if (at == std::string_view::npos) return;
   const auto byte = static_cast<unsigned char>(document.text[at]);
-  throw Refusal({document.at(at, fmt::format("byte 0x{:02X} is not UTF-8 text", byte))});
+  throw Refusal({document.at(at, formatted("byte 0x{:02X} is not UTF-8 text", byte))});
 }
 
 std::size_t after_mark(std::string_view text) { return text.starts_with("\xEF\xBB\xBF") ? 3 : 0; }
@@ -74,8 +74,8 @@ std::string in_quotes(std::string_view text) {
 std::string found(std::string_view text, std::size_t offset) {
   if (offset >= text.size()) return "the end of the file";
   const auto lead = static_cast<unsigned char>(text[offset]);
-  if (lead < 0x20 || lead == 0x7F) return fmt::format("byte 0x{:02X}", lead);
-  return fmt::format("'{}'", text.substr(offset, std::max<std::size_t>(sequence(text, offset), 1)));
+  if (lead < 0x20 || lead == 0x7F) return formatted("byte 0x{:02X}", lead);
+  return formatted("'{}'", text.substr(offset, std::max<std::size_t>(sequence(text, offset), 1)));
 }
 
 }  // namespace dsplan::detail

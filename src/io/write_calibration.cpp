@@ -1,13 +1,12 @@
 #include "io/write_calibration.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "core/format.h"
 #include "io/own_file.h"
 
 namespace dsplan {
@@ -57,9 +56,9 @@ Json rows_of(const MeasuredMachine& machine) {
 Json environment_of(const MeasuredMachine& machine, const CalibratedFile& file) {
   const bool host = machine.backend == "host";
   const auto version = [](std::int32_t number) {
-    return number == 0 ? Json(nullptr) : Json(fmt::format("{}", number));
+    return number == 0 ? Json(nullptr) : Json(formatted("{}", number));
   };
-  return {{"gpu", host ? fmt::format("host ({})", file.processor) : machine.device},
+  return {{"gpu", host ? formatted("host ({})", file.processor) : machine.device},
           {"capacity_bytes", machine.memory.value()},
           {"driver", version(machine.driver)},
           {"cuda", version(machine.runtime)},
@@ -91,7 +90,7 @@ Json peaks(const MeasuredMachine& machine, const CalibratedFile& file) {
   std::map<std::string, double> tflops;
   if (file.like) tflops = file.like->tflops;
   for (const char* dtype : {"fp32", "bf16", "fp16"}) {
-    const double most = largest(machine, fmt::format("gemm:{}:", dtype));
+    const double most = largest(machine, formatted("gemm:{}:", dtype));
     if (most > 0 && !tflops.contains(dtype)) tflops[dtype] = most / 1e12;
   }
   Json object = Json::object();

@@ -1,9 +1,8 @@
 #include "io/write_chain.h"
 
-#include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
 
+#include "core/format.h"
 #include "io/own_file.h"
 #include "io/write_cells.h"
 
@@ -94,10 +93,10 @@ std::string chain_plan_json(const ChainPlan& plan, const Chain& chain) {
   // One segment or operation to a line: a chain has thousands.
   const auto lines = [](const Json& list) {
     std::string text;
-    for (const Json& row : list) text += fmt::format("{}\n    {}", text.empty() ? "" : ",", row.dump());
-    return text.empty() ? std::string("[]") : fmt::format("[{}\n  ]", text);
+    for (const Json& row : list) text += formatted("{}\n    {}", text.empty() ? "" : ",", row.dump());
+    return text.empty() ? std::string("[]") : formatted("[{}\n  ]", text);
   };
-  return fmt::format("{},\n  \"segments\": {},\n  \"operations\": {}\n}}\n", head.substr(0, head.size() - 2),
+  return formatted("{},\n  \"segments\": {},\n  \"operations\": {}\n}}\n", head.substr(0, head.size() - 2),
                      lines(segments_value(plan, chain)), lines(operations_value(plan, chain)));
 }
 
@@ -106,16 +105,16 @@ std::string chain_plan_csv(const ChainPlan& plan, const Chain& chain) {
   const Json value = figures(plan, chain);
   for (const auto& [key, item] : value.items()) {
     if (item.is_object()) {
-      for (const auto& [inner, part] : item.items()) text += fmt::format("{}.{},{}\n", key, inner, field(part));
+      for (const auto& [inner, part] : item.items()) text += formatted("{}.{},{}\n", key, inner, field(part));
     } else if (item.is_array()) {
-      text += fmt::format("{},{}\n", key, detail::quoted(in_words(item)));
+      text += formatted("{},{}\n", key, detail::quoted(in_words(item)));
     } else {
-      text += fmt::format("{},{}\n", key, field(item));
+      text += formatted("{},{}\n", key, field(item));
     }
   }
   const auto rows = [&text](std::string_view list, const Json& items) {
     std::size_t index = 0;
-    for (const Json& row : items) text += fmt::format("{}.{},{}\n", list, ++index, detail::quoted(in_words(row)));
+    for (const Json& row : items) text += formatted("{}.{},{}\n", list, ++index, detail::quoted(in_words(row)));
   };
   rows("segments", segments_value(plan, chain));
   rows("operations", operations_value(plan, chain));
@@ -123,19 +122,19 @@ std::string chain_plan_csv(const ChainPlan& plan, const Chain& chain) {
 }
 
 std::string chain_plan_markdown(const ChainPlan& plan, const Chain& chain) {
-  std::string text = fmt::format("## {}\n\n| figure | value |\n|:--|--:|\n", detail::cell(chain.name));
+  std::string text = formatted("## {}\n\n| figure | value |\n|:--|--:|\n", detail::cell(chain.name));
   const Json value = figures(plan, chain);
   for (const char* key : {"method", "feasible", "time", "time_without_recompute", "lower_bound", "gap", "budget_bytes",
                           "peak_bytes", "minimum_bytes"}) {
     const Json& item = value.at(key);
     const std::string shown = item.is_string() ? item.get<std::string>() : item.dump();
-    text += fmt::format("| {} | {} |\n", detail::cell(key), item.is_null() ? "-" : detail::cell(shown));
+    text += formatted("| {} | {} |\n", detail::cell(key), item.is_null() ? "-" : detail::cell(shown));
   }
   if (plan.segments.empty()) return text;
   text += "\n| stages | mode |\n|:--|:--|\n";
   for (const ChainSegment& segment : plan.segments) {
     const bool option = segment.option != kNoOption;
-    text += fmt::format("| {} to {} | {}{}{} |\n", segment.first, segment.last, detail::cell(name(segment.mode)),
+    text += formatted("| {} to {} | {}{}{} |\n", segment.first, segment.last, detail::cell(name(segment.mode)),
                         option ? " " : "",
                         option ? detail::cell(option_name(chain, segment.first, segment.option)) : std::string());
   }
@@ -163,12 +162,12 @@ std::string chain_json(const Chain& chain) {
     }
     stages.push_back(std::move(row));
   }
-  std::string text = fmt::format(
+  std::string text = formatted(
       "{{\n  \"dsplan\": {}, \"kind\": \"chain\", \"source\": {},\n  \"input_bytes\": {}, \"input_gradient\": {},\n"
       "  \"stages\": [",
       kFileVersion, Json(chain.source).dump(), chain.input.value(), chain.input_gradient.value());
   for (std::size_t i = 0; i < stages.size(); ++i)
-    text += fmt::format("{}\n    {}", i == 0 ? "" : ",", stages[i].dump());
+    text += formatted("{}\n    {}", i == 0 ? "" : ",", stages[i].dump());
   return text + "\n  ]\n}\n";
 }
 

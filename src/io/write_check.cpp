@@ -1,12 +1,10 @@
 #include "io/write_check.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "core/check_words.h"
+#include "core/format.h"
 #include "io/write_cells.h"
 
 namespace dsplan {
@@ -127,11 +125,11 @@ std::string escaped(std::string_view text) {
 }
 
 std::string junit_case(const CheckedBaseline& checked, const std::string& details) {
-  const std::string head = fmt::format("  <testcase classname=\"dsplan.check\" name=\"{}\"", escaped(checked.path));
+  const std::string head = formatted("  <testcase classname=\"dsplan.check\" name=\"{}\"", escaped(checked.path));
   const std::string_view word = state(checked);
   if (word == "agrees") return head + "/>\n";
   const char* element = word == "refused" ? "error" : "failure";
-  return head + fmt::format(">\n    <{0} message=\"{1}\">{2}</{0}>\n  </testcase>\n", element,
+  return head + formatted(">\n    <{0} message=\"{1}\">{2}</{0}>\n  </testcase>\n", element,
                             escaped(summary_words(checked)), escaped(details));
 }
 
@@ -162,8 +160,8 @@ std::string in_command(std::string_view text, bool property) {
 std::string annotation(const std::string& file, std::size_t line, std::size_t column, std::string_view title,
                        std::string_view message) {
   std::string where = "file=" + in_command(file, true);
-  if (line > 0) where += fmt::format(",line={},col={}", line, column);
-  return fmt::format("::error {},title={}::{}\n", where, in_command(title, true), in_command(message, false));
+  if (line > 0) where += formatted(",line={},col={}", line, column);
+  return formatted("::error {},title={}::{}\n", where, in_command(title, true), in_command(message, false));
 }
 
 std::string annotations(const CheckedBaseline& checked) {
@@ -175,7 +173,7 @@ std::string annotations(const CheckedBaseline& checked) {
                        in_a_file ? fault.message : fault.path + ": " + fault.message);
   }
   const RowCounts rows = counts(checked);
-  const std::string moved = fmt::format("{}", fmt::join(headlines(checked), "; "));
+  const std::string moved = formatted("{}", joined(headlines(checked), "; "));
   const std::string which = moved.empty() ? summary_words(checked) : moved;
   for (const SourceChange& change : checked.changes) {
     for (const KeyChange& key : change.keys) {
@@ -183,12 +181,12 @@ std::string annotations(const CheckedBaseline& checked) {
       const bool in_a_file = key.place.line > 0;
       text += annotation(in_a_file ? key.place.path : checked.path, in_a_file ? key.place.line : checked.place.line,
                          in_a_file ? key.place.column : checked.place.column, "Memory moved by your change",
-                         fmt::format("{}\n{}: {}", key_words(key), checked.path, which));
+                         formatted("{}\n{}: {}", key_words(key), checked.path, which));
     }
   }
   if (rows.newer > 0) {
     text += annotation(checked.path, checked.place.line, checked.place.column, "Memory moved by a newer dsplan",
-                       fmt::format("{}\n{}", fmt::join(newer_words(checked), "\n"), which));
+                       formatted("{}\n{}", joined(newer_words(checked), "\n"), which));
   }
   return text;
 }
@@ -196,7 +194,7 @@ std::string annotations(const CheckedBaseline& checked) {
 // ---- Markdown
 
 std::string row_cells(const CheckedBaseline& checked, const CheckedRow& row, std::int64_t rank) {
-  return fmt::format("| {} | {} | {} | {} | {} | {} | {} |\n", cell(checked.path), rank, cell(row.path),
+  return formatted("| {} | {} | {} | {} | {} | {} | {} |\n", cell(checked.path), rank, cell(row.path),
                      figure_words(row.stored), moved_words(row.stored, row.replayed),
                      moved_words(row.replayed, row.now), figure_words(row.now));
 }
@@ -206,19 +204,19 @@ constexpr const char* kTableHead =
     "|:--|--:|:--|--:|--:|--:|--:|\n";
 
 std::string markdown_of(const CheckedBaseline& checked) {
-  std::string text = fmt::format("\n### `{}`: {}\n\n{}\n", checked.path, state(checked), cell(summary_words(checked)));
+  std::string text = formatted("\n### `{}`: {}\n\n{}\n", checked.path, state(checked), cell(summary_words(checked)));
   if (!checked.refused.empty()) {
     text += "\n";
-    for (const Diagnostic& fault : checked.refused) text += fmt::format("- {}\n", cell(fault_words(fault)));
+    for (const Diagnostic& fault : checked.refused) text += formatted("- {}\n", cell(fault_words(fault)));
     return text;
   }
   if (!checked.changes.empty()) text += "\n";
   for (const SourceChange& change : checked.changes) {
-    for (const KeyChange& key : change.keys) text += fmt::format("- your change: {}\n", cell(key_words(key)));
+    for (const KeyChange& key : change.keys) text += formatted("- your change: {}\n", cell(key_words(key)));
   }
   const std::vector<std::string> newer = newer_words(checked);
   if (!newer.empty()) text += "\n";
-  for (const std::string& words : newer) text += fmt::format("- newer dsplan: {}\n", cell(words));
+  for (const std::string& words : newer) text += formatted("- newer dsplan: {}\n", cell(words));
   std::string main;
   std::string rest;
   for (const CheckedRank& rank : checked.ranks) {
@@ -229,7 +227,7 @@ std::string markdown_of(const CheckedBaseline& checked) {
   if (!main.empty()) text += "\n" + (kTableHead + main);
   if (!rest.empty()) {
     text +=
-        fmt::format("\n<details><summary>all other rows that moved</summary>\n\n{}{}\n</details>\n", kTableHead, rest);
+        formatted("\n<details><summary>all other rows that moved</summary>\n\n{}{}\n</details>\n", kTableHead, rest);
   }
   return text;
 }
@@ -248,10 +246,10 @@ std::string check_json(const std::vector<CheckedBaseline>& checked) {
 }
 
 std::string check_junit(const std::vector<CheckedBaseline>& checked, const std::vector<std::string>& details) {
-  const std::string totals = fmt::format("tests=\"{}\" failures=\"{}\" errors=\"{}\"", checked.size(),
+  const std::string totals = formatted("tests=\"{}\" failures=\"{}\" errors=\"{}\"", checked.size(),
                                          count(checked, "differs"), count(checked, "refused"));
   std::string text = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
-  text += fmt::format("<testsuites {0}>\n <testsuite name=\"dsplan check\" {0}>\n", totals);
+  text += formatted("<testsuites {0}>\n <testsuite name=\"dsplan check\" {0}>\n", totals);
   for (std::size_t i = 0; i < checked.size(); ++i) text += junit_case(checked[i], details[i]);
   return text + " </testsuite>\n</testsuites>\n";
 }
@@ -259,11 +257,11 @@ std::string check_junit(const std::vector<CheckedBaseline>& checked, const std::
 std::string check_github(const std::vector<CheckedBaseline>& checked) {
   std::string text;
   for (const CheckedBaseline& one : checked) text += annotations(one);
-  return text + fmt::format("::notice title=dsplan check::{}\n", in_command(totals_words(checked), false));
+  return text + formatted("::notice title=dsplan check::{}\n", in_command(totals_words(checked), false));
 }
 
 std::string check_markdown(const std::vector<CheckedBaseline>& checked) {
-  std::string text = fmt::format("## Memory and traffic: {}\n", totals_words(checked));
+  std::string text = formatted("## Memory and traffic: {}\n", totals_words(checked));
   for (const CheckedBaseline& one : checked) {
     if (state(one) != "agrees") text += markdown_of(one);
   }

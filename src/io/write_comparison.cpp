@@ -1,8 +1,6 @@
+#include "core/format.h"
 #include "io/write_comparison.h"
 #include "io/write_cells.h"
-
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <map>
 #include <nlohmann/json.hpp>
@@ -120,8 +118,8 @@ std::string comparisons_csv(const std::vector<ReceiptComparison>& comparisons) {
         const auto if_both = [&](std::int64_t value) {
           return is_said(row) && !verdict ? std::to_string(value) : std::string();
         };
-        const std::string why = row.note.empty() ? fmt::format("{}", fmt::join(row.reasons, "; ")) : row.note;
-        text += fmt::format("{},{},{},{},{},{},{},{},{},{},{}\n", quoted(comparison.receipt), rank.rank,
+        const std::string why = row.note.empty() ? formatted("{}", joined(row.reasons, "; ")) : row.note;
+        text += formatted("{},{},{},{},{},{},{},{},{},{},{}\n", quoted(comparison.receipt), rank.rank,
                             quoted(row.path), name(row.kind), verdict ? row.predicted_text : plain(row.predicted),
                             verdict ? row.measured_text : plain(row.measured), if_both(row.explained),
                             if_both(row.unexplained), if_both(row.tolerance), name(row.state), quoted(why));
@@ -138,14 +136,14 @@ std::string comparisons_markdown(const std::vector<ReceiptComparison>& compariso
       "|:--|--:|:--|--:|--:|--:|--:|:--|\n";
   for (const ReceiptComparison& comparison : comparisons) {
     if (comparison.refused) {
-      text += fmt::format("| {} | | | | | | | refused: {} |\n", cell(comparison.receipt), cell(*comparison.refused));
+      text += formatted("| {} | | | | | | | refused: {} |\n", cell(comparison.receipt), cell(*comparison.refused));
     }
     for (const RankComparison& rank : comparison.ranks) {
       for (const ComparedRow& row : rank.rows) {
         const bool differs = row.state == ComparedRow::State::Differs;
         if (!is_said(row) || (!stands_for_the_run(row) && !differs && row.explained == 0)) continue;
         const bool verdict = row.kind == RowKind::Verdict;
-        text += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} |\n", cell(comparison.receipt), rank.rank,
+        text += formatted("| {} | {} | {} | {} | {} | {} | {} | {} |\n", cell(comparison.receipt), rank.rank,
                             cell(row.path), verdict ? cell(row.predicted_text) : number(row.predicted),
                             verdict ? cell(row.measured_text) : number(row.measured),
                             row.explained == 0 ? "" : signed_number(row.explained),
@@ -159,11 +157,11 @@ std::string comparisons_markdown(const std::vector<ReceiptComparison>& compariso
       "|:--|:--|:--|--:|--:|--:|--:|--:|\n";
   for (const StratumRow& row : strata) {
     const bool enough = row.cases >= kLeastCases;
-    const std::string median = enough ? fmt::format("{:+.3f} %", row.median_percent) : "insufficient evidence";
-    const std::string worst = enough ? fmt::format("{:+.3f} %", row.worst_percent) : "";
+    const std::string median = enough ? formatted("{:+.3f} %", row.median_percent) : "insufficient evidence";
+    const std::string worst = enough ? formatted("{:+.3f} %", row.worst_percent) : "";
     const bool verdict = row.row == "verdict";
     text +=
-        fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} |\n", cell(row.stratum), name(row.device), cell(row.row),
+        formatted("| {} | {} | {} | {} | {} | {} | {} | {} |\n", cell(row.stratum), name(row.device), cell(row.row),
                     row.cases, row.equal, row.unexplained, verdict ? "" : median, verdict ? "" : worst);
   }
   return text;

@@ -1,10 +1,9 @@
 #include "io/write_csv.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 
+#include "core/format.h"
 #include "io/write_cells.h"
 #include "io/write_value.h"
 
@@ -42,7 +41,7 @@ class Writer {
     } else if (value.is_array()) {
       items(path, value);
     } else {
-      text_ += fmt::format("{},{},{}\n", rank_, quoted(path), scalar(value));
+      text_ += formatted("{},{},{}\n", rank_, quoted(path), scalar(value));
     }
   }
   [[nodiscard]] const std::string& text() const { return text_; }
@@ -64,10 +63,10 @@ class Writer {
         label += item.at(key).get_ref<const std::string&>();
       }
       if (keys.empty()) label = std::to_string(index++);
-      if (const int again = ++seen[label]; again > 1) label += fmt::format("#{}", again);
+      if (const int again = ++seen[label]; again > 1) label += formatted("#{}", again);
       for (const auto& [key, child] : item.items()) {
         const bool said = std::find(keys.begin(), keys.end(), key) != keys.end();
-        if (!said) write(fmt::format("{}.{}.{}", path, label, key), child);
+        if (!said) write(formatted("{}.{}.{}", path, label, key), child);
       }
     }
   }

@@ -1,10 +1,9 @@
 #include "io/write_deepspeed.h"
 
-#include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "io/deepspeed_keys.h"
 #include "io/write_value.h"
 
@@ -30,8 +29,8 @@ class Block {
                    0,
                    0,
                    {},
-                   fmt::format("{} cannot be said to DeepSpeed {}", value.dump(), training_.deepspeed.text()),
-                   fmt::format("it is there since {}", since.text())});
+                   formatted("{} cannot be said to DeepSpeed {}", value.dump(), training_.deepspeed.text()),
+                   formatted("it is there since {}", since.text())});
       return;
     }
     if (applies || value != usual) json_[key] = std::move(value);

@@ -1,10 +1,10 @@
 #include "io/write_html.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <iterator>
+
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -59,7 +59,7 @@ class Picture {
 
   std::string svg() {
     std::string text =
-        fmt::format(R"(<svg viewBox="0 -20 {:.0f} {:.0f}" role="img" aria-label="Bytes over the schedule">
+        formatted(R"(<svg viewBox="0 -20 {:.0f} {:.0f}" role="img" aria-label="Bytes over the schedule">
 )",
                     kWidth, kHeight + 40);
     add_bands(text);
@@ -81,7 +81,7 @@ class Picture {
   void add_bands(std::string& text) const {
     for (const TimelineSlice& slice : timeline_.slices) {
       if (slice.kind != TimelineSlice::Kind::Phase) continue;
-      fmt::format_to(std::back_inserter(text),
+      append_formatted(text,
                      "<rect x=\"{0:.2f}\" y=\"0\" width=\"{1:.2f}\" height=\"{2:.0f}\" class=\"band\"/>"
                      "<text x=\"{3:.2f}\" y=\"-6\">{4}</text>\n",
                      x(slice.begin), x(slice.end) - x(slice.begin), kHeight, x(slice.begin) + 4, spaced(slice.name));
@@ -91,14 +91,14 @@ class Picture {
   // Levels hold until the next point: steps.
   template <class Level>
   std::string steps(Level&& level) const {
-    std::string path = fmt::format("M0,{:.2f}", kHeight);
+    std::string path = formatted("M0,{:.2f}", kHeight);
     double before = kHeight;
     for (const TimelinePoint& point : points_) {
       const double now = y(level(point));
-      fmt::format_to(std::back_inserter(path), "L{0:.2f},{1:.2f}L{0:.2f},{2:.2f}", x(point.event), before, now);
+      append_formatted(path, "L{0:.2f},{1:.2f}L{0:.2f},{2:.2f}", x(point.event), before, now);
       before = now;
     }
-    return path + fmt::format("L{:.2f},{:.2f}", kWidth, before);
+    return path + formatted("L{:.2f},{:.2f}", kWidth, before);
   }
 
   // Everything up to and with this role, so that the roles drawn later cover what is below.
@@ -108,19 +108,19 @@ class Picture {
       for (std::size_t i = 0; i <= static_cast<std::size_t>(role); ++i) sum += point.by_role.bytes[i];
       return sum;
     });
-    fmt::format_to(std::back_inserter(text), "<path fill=\"{}\" d=\"{}L{:.2f},{:.2f}Z\"><title>{}</title></path>\n",
+    append_formatted(text, "<path fill=\"{}\" d=\"{}L{:.2f},{:.2f}Z\"><title>{}</title></path>\n",
                    kColours[static_cast<std::size_t>(role)], path, kWidth, kHeight, spaced(name(role)));
   }
 
   void add_reserved(std::string& text) const {
-    fmt::format_to(std::back_inserter(text), "<path class=\"reserved\" d=\"{}\"><title>reserved</title></path>\n",
+    append_formatted(text, "<path class=\"reserved\" d=\"{}\"><title>reserved</title></path>\n",
                    steps([](const TimelinePoint& point) { return point.reserved; }));
   }
 
   void add_peak(std::string& text) const {
     if (!prediction_.peak) return;
     const double at = x(prediction_.peak->event_index);
-    fmt::format_to(std::back_inserter(text),
+    append_formatted(text,
                    "<line class=\"peak\" x1=\"{0:.2f}\" x2=\"{0:.2f}\" y1=\"0\" y2=\"{1:.0f}\"/>\n", at, kHeight);
   }
 
@@ -145,24 +145,24 @@ std::string roles_table(const Prediction& p) {
   const auto cell = [](std::optional<Bytes> bytes) { return bytes ? human(*bytes) : std::string("unknown"); };
   for (std::size_t i = 0; i < kRoles; ++i) {
     const auto role = static_cast<Role>(i);
-    text += fmt::format(
+    text += formatted(
         "<tr><td><span class=\"swatch\" style=\"background:{}\"></span>{}</td><td>{}</td><td>{}</td></tr>\n",
         kColours[i], spaced(name(role)), human(p.persistent.by_role[role]),
         cell(p.peak ? std::optional(p.peak->by_role[role]) : std::nullopt));
   }
-  return text + fmt::format("<tr><td>total</td><td>{}</td><td>{}</td></tr></table>\n",
+  return text + formatted("<tr><td>total</td><td>{}</td><td>{}</td></tr></table>\n",
                             human(p.persistent.by_role.total()),
                             cell(p.peak ? std::optional(p.peak->requested) : std::nullopt));
 }
 
 std::string live_table(const Prediction& p) {
   if (!p.peak) return {};
-  std::string text = fmt::format(
+  std::string text = formatted(
       "<h2>Alive at the peak</h2>\n<p>{} at event {}: {}.</p>\n<table><tr><th>what</th><th>where</th><th>role</th>"
       "<th>bytes</th><th>count</th></tr>\n",
       human(p.peak->requested), p.peak->event_index, escaped(p.peak->event));
   for (const LiveBuffer& buffer : p.peak->live) {
-    text += fmt::format(
+    text += formatted(
         "<tr><td>{}</td><td class=\"text\">{}</td><td class=\"text\">{}</td><td>{}</td><td>{}</td></tr>\n",
         escaped(buffer.name), escaped(buffer.module), spaced(name(buffer.role)), human(buffer.bytes), buffer.count);
   }
@@ -173,7 +173,7 @@ std::string phases_table(const Prediction& p) {
   std::string text =
       "<h2>Phases</h2>\n<table><tr><th>phase</th><th>requested</th><th>allocated</th><th>reserved</th></tr>\n";
   for (const Phase& phase : p.phases) {
-    text += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n", spaced(phase.name),
+    text += formatted("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n", spaced(phase.name),
                         human(phase.peak_requested), human(phase.peak_allocated), human(phase.peak_reserved));
   }
   return text + "</table>\n";
@@ -185,7 +185,7 @@ std::string traffic_table(const Prediction& p) {
       "<h2>Traffic of one step</h2>\n<table><tr><th>collective</th><th>group</th><th>phase</th><th>calls</th>"
       "<th>payload</th><th>wire</th></tr>\n";
   for (const TrafficRow& row : *p.communication) {
-    text += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+    text += formatted("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
                         spaced(name(row.collective)), name(row.group), name(row.phase), row.calls, human(row.payload),
                         human(row.wire));
   }
@@ -195,8 +195,8 @@ std::string traffic_table(const Prediction& p) {
 std::string head(const Prediction& p, const Job& job) {
   const Training& t = job.training;
   const std::string runtime =
-      t.runtime == Runtime::DeepSpeed ? fmt::format("ZeRO stage {}", t.zero.stage) : std::string("PyTorch");
-  return fmt::format(
+      t.runtime == Runtime::DeepSpeed ? formatted("ZeRO stage {}", t.zero.stage) : std::string("PyTorch");
+  return formatted(
       "<h1>{}: {}</h1>\n<p>{}, {} ranks (rank {} is shown), {}, {}, micro-batch {} x {}, seq {}, checkpointing {}, "
       "attention {}.</p>\n<p>{}</p>\n",
       escaped(p.model), spaced(name(p.verdict)), runtime, p.world, p.rank, name(t.dtype), escaped(optimizer_text(t)),
@@ -207,7 +207,7 @@ std::string head(const Prediction& p, const Job& job) {
 
 std::string html_page(const Timeline& timeline, const Prediction& prediction, const Job& job) {
   std::string text = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n";
-  text += fmt::format("<title>dsplan: {}</title>\n", escaped(prediction.model));
+  text += formatted("<title>dsplan: {}</title>\n", escaped(prediction.model));
   text += kStyle;
   text += "</head>\n<body>\n" + head(prediction, job);
   text +=
@@ -215,7 +215,7 @@ std::string html_page(const Timeline& timeline, const Prediction& prediction, co
       "the peak of requested bytes.</p>\n";
   text += Picture(timeline, prediction).svg();
   text += roles_table(prediction) + live_table(prediction) + phases_table(prediction) + traffic_table(prediction);
-  text += fmt::format("<p>{} events, {}.</p>\n</body>\n</html>\n", timeline.events, escaped(prediction.fingerprint));
+  text += formatted("<p>{} events, {}.</p>\n</body>\n</html>\n", timeline.events, escaped(prediction.fingerprint));
   return text;
 }
 

@@ -1,9 +1,8 @@
 #include "io/write_json.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "core/format.h"
 #include "io/write_value.h"
 
 namespace dsplan {
@@ -218,7 +217,7 @@ Json memory_value(const Prediction& prediction) {
 // Estimates have no more digits than they deserve, and the same ones on every machine.
 double six_digits(double value) {
   if (value == 0) return 0;
-  return std::stod(fmt::format("{:.6g}", value));
+  return std::stod(formatted("{:.6g}", value));
 }
 
 Json time_value(const StepTime& time) {

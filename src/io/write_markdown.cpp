@@ -1,7 +1,6 @@
 #include "io/write_markdown.h"
 
-#include <fmt/format.h>
-
+#include "core/format.h"
 #include "io/write_cells.h"
 #include "io/write_json.h"
 
@@ -16,7 +15,7 @@ std::string memory_table(const Prediction& prediction) {
   std::string text = "| role | persistent | held for backward | at peak |\n|:--|--:|--:|--:|\n";
   const auto row = [&](std::string_view label, std::optional<Bytes> persistent, std::optional<Bytes> held,
                        std::optional<Bytes> peak) {
-    text += fmt::format("| {} | {} | {} | {} |\n", cell(label), size(persistent), size(held), size(peak));
+    text += formatted("| {} | {} | {} | {} |\n", cell(label), size(persistent), size(held), size(peak));
   };
   const auto part = [](const auto& from, const ByRole& roles, auto select) -> std::optional<Bytes> {
     return from ? std::optional<Bytes>(select(roles)) : std::nullopt;
@@ -50,7 +49,7 @@ std::string traffic_table(const std::vector<TrafficRow>& rows) {
   text += "|:--|:--|:--|:--|:--|--:|--:|--:|\n";
   for (const TrafficRow& row : rows) {
     text +=
-        fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} |\n", cell(name(row.collective)), name(row.group),
+        formatted("| {} | {} | {} | {} | {} | {} | {} | {} |\n", cell(name(row.collective)), name(row.group),
                     name(row.phase == Pass::Recompute ? Pass::Backward : row.phase), name(row.dtype),
                     row.kind == TrafficKind::Data ? "data" : "control", row.calls, human(row.payload), human(row.wire));
   }
@@ -58,14 +57,14 @@ std::string traffic_table(const std::vector<TrafficRow>& rows) {
 }
 
 std::string time_table(const StepTime& time) {
-  std::string text = fmt::format(
+  std::string text = formatted(
       "Time of one optimizer step, {}: {:.4g} s ({:.4g} to {:.4g} s), {:.4g} tokens/s, MFU {:.1f} %. {}.\n\n",
       time.calibrated ? "calibrated" : "estimated", time.total, time.low, time.high, time.tokens_per_second,
       100 * time.mfu, cell(time.basis));
   text += "| phase | seconds | compute | of it recomputed | launch | exposed | host | hidden |\n";
   text += "|:--|--:|--:|--:|--:|--:|--:|--:|\n";
   for (const PhaseTime& phase : time.phases) {
-    text += fmt::format("| {} | {:.4g} | {:.4g} | {:.4g} | {:.4g} | {:.4g} | {:.4g} | {:.4g} |\n", phase.name,
+    text += formatted("| {} | {:.4g} | {:.4g} | {:.4g} | {:.4g} | {:.4g} | {:.4g} | {:.4g} |\n", phase.name,
                         phase.total(), phase.compute, phase.recompute, phase.launch, phase.exposed, phase.host,
                         phase.hidden);
   }
@@ -73,12 +72,12 @@ std::string time_table(const StepTime& time) {
 }
 
 std::string section(const Prediction& prediction, const Job& job) {
-  std::string text = fmt::format("## {}, rank {} of {}\n\n**{}**", cell(prediction.model), prediction.rank,
+  std::string text = formatted("## {}, rank {} of {}\n\n**{}**", cell(prediction.model), prediction.rank,
                                  prediction.world, cell(name(prediction.verdict)));
   if (!prediction.verdict_reason.empty()) text += ": " + cell(prediction.verdict_reason);
   text += "\n\n" + memory_table(prediction);
   if (prediction.peak) {
-    text += fmt::format("\nPeak in {}: {}\n", cell(prediction.peak->phase), cell(prediction.peak->event));
+    text += formatted("\nPeak in {}: {}\n", cell(prediction.peak->phase), cell(prediction.peak->event));
   }
   if (prediction.communication && !prediction.communication->empty()) {
     text += "\nTraffic of one optimizer step:\n\n" + traffic_table(*prediction.communication);
@@ -87,13 +86,13 @@ std::string section(const Prediction& prediction, const Job& job) {
   if (const auto assumed = job.assumptions(); !assumed.empty()) {
     text += "\n| assumed | value | because | option |\n|:--|:--|:--|:--|\n";
     for (const ResolvedInput& input : assumed) {
-      text += fmt::format("| {} | {} | {} | {} |\n", cell(input.name), cell(input.value), cell(input.reason),
+      text += formatted("| {} | {} | {} | {} |\n", cell(input.name), cell(input.value), cell(input.reason),
                           cell(input.option));
     }
   }
   text += "\n| not modelled | because |\n|:--|:--|\n";
   for (const Absence& absence : all_absences(prediction, job)) {
-    text += fmt::format("| {} | {} |\n", cell(absence.what), cell(absence.why));
+    text += formatted("| {} | {} |\n", cell(absence.what), cell(absence.why));
   }
   return text;
 }

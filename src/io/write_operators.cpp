@@ -1,8 +1,8 @@
 #include "io/write_operators.h"
 
-#include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
+
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -22,8 +22,8 @@ std::string made_text(const std::vector<OperatorEntry::Made>& made) {
   for (std::size_t at = 0; at < made.size();) {
     std::size_t end = at;
     while (end < made.size() && made[end].what == made[at].what && made[end].kernel == made[at].kernel) ++end;
-    const std::string one = end - at > 1 ? fmt::format("{} x {}", end - at, made[at].what) : made[at].what;
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", made[at].kernel ? fmt::format("*{}*", one) : one);
+    const std::string one = end - at > 1 ? formatted("{} x {}", end - at, made[at].what) : made[at].what;
+    text += formatted("{}{}", text.empty() ? "" : ", ", made[at].kernel ? formatted("*{}*", one) : one);
     at = end;
   }
   return text.empty() ? "-" : text;
@@ -32,8 +32,8 @@ std::string made_text(const std::vector<OperatorEntry::Made>& made) {
 std::string saved_text(const OperatorEntry& entry) {
   std::string text;
   for (const OperatorEntry::Kept& kept : entry.saved) {
-    text += fmt::format("{}`{}` = {}{}", text.empty() ? "" : ", ", kept.name, kept.what,
-                        kept.when.empty() ? "" : fmt::format(" if {} needs a gradient", kept.when));
+    text += formatted("{}`{}` = {}{}", text.empty() ? "" : ", ", kept.name, kept.what,
+                        kept.when.empty() ? "" : formatted(" if {} needs a gradient", kept.when));
   }
   return text.empty() ? "-" : text;
 }
@@ -114,9 +114,9 @@ std::string operators_markdown(const std::vector<OperatorEntry>& entries) {
   for (const OperatorEntry& entry : entries) {
     std::string forward = entry.forward.empty() && !entry.unknown.empty() ? std::string() : made_text(entry.forward);
     if (!entry.unknown.empty())
-      forward += fmt::format("{}{}: not modelled", forward.empty() ? "" : ", ", entry.unknown);
-    text += fmt::format("| {}{} | {} | {} | {} | {} | {} | {} |\n", entry.name,
-                        entry.since.empty() ? "" : fmt::format(" (torch {})", entry.since), saved_text(entry), forward,
+      forward += formatted("{}{}: not modelled", forward.empty() ? "" : ", ", entry.unknown);
+    text += formatted("| {}{} | {} | {} | {} | {} | {} | {} |\n", entry.name,
+                        entry.since.empty() ? "" : formatted(" (torch {})", entry.since), saved_text(entry), forward,
                         made_text(entry.backward), entry.flops, entry.witness, entry.source);
   }
   return text;

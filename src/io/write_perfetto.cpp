@@ -1,10 +1,9 @@
 #include "io/write_perfetto.h"
 
-#include <fmt/format.h>
-
 #include <array>
 #include <iterator>
 
+#include "core/format.h"
 #include "io/kept_figures.h"
 
 namespace dsplan {
@@ -23,12 +22,11 @@ constexpr std::array kTracks = {Track{Kind::Phase, "phase"},    Track{Kind::Pass
 int track_of(Kind kind) { return static_cast<int>(kind) + 1; }
 
 void add_names(const Prediction& prediction, std::string& text) {
-  fmt::format_to(std::back_inserter(text), R"({{"ph":"M","pid":1,"name":"process_name","args":{{"name":{}}}}})",
-                 detail::quoted(fmt::format("{}, rank {} of {}", prediction.model, prediction.rank, prediction.world)));
+  append_formatted(text, R"({{"ph":"M","pid":1,"name":"process_name","args":{{"name":{}}}}})",
+                 detail::quoted(formatted("{}, rank {} of {}", prediction.model, prediction.rank, prediction.world)));
   for (const Track& track : kTracks) {
     const int id = track_of(track.kind);
-    fmt::format_to(
-        std::back_inserter(text),
+    append_formatted(text,
         ",\n{{\"ph\":\"M\",\"pid\":1,\"tid\":{0},\"name\":\"thread_name\",\"args\":{{\"name\":\"{1}\"}}}}"
         ",\n{{\"ph\":\"M\",\"pid\":1,\"tid\":{0},\"name\":\"thread_sort_index\",\"args\":{{\"sort_index\":{0}}}}}",
         id, track.name);
@@ -36,16 +34,15 @@ void add_names(const Prediction& prediction, std::string& text) {
 }
 
 void add_counters(const Timeline& timeline, std::string& text) {
-  const auto out = std::back_inserter(text);
   for (const TimelinePoint& point : timeline.points) {
-    fmt::format_to(out, ",\n{{\"ph\":\"C\",\"pid\":1,\"ts\":{},\"name\":\"requested bytes\",\"args\":{{", point.event);
+    append_formatted(text, ",\n{{\"ph\":\"C\",\"pid\":1,\"ts\":{},\"name\":\"requested bytes\",\"args\":{{", point.event);
     for (std::size_t i = 0; i < kRoles; ++i) {
       const auto role = static_cast<Role>(i);
-      fmt::format_to(out, "{}\"{}\":{}", i == 0 ? "" : ",", name(role), point.by_role[role].value());
+      append_formatted(text, "{}\"{}\":{}", i == 0 ? "" : ",", name(role), point.by_role[role].value());
     }
     text += "}}";
     for (const auto& [what, bytes] : {std::pair{"allocated", point.allocated}, std::pair{"reserved", point.reserved}}) {
-      fmt::format_to(out, ",\n{{\"ph\":\"C\",\"pid\":1,\"ts\":{},\"name\":\"{} bytes\",\"args\":{{\"bytes\":{}}}}}",
+      append_formatted(text, ",\n{{\"ph\":\"C\",\"pid\":1,\"ts\":{},\"name\":\"{} bytes\",\"args\":{{\"bytes\":{}}}}}",
                      point.event, what, bytes.value());
     }
   }
@@ -58,11 +55,11 @@ std::string perfetto_json(const Timeline& timeline, const Prediction& prediction
   add_names(prediction, text);
   add_counters(timeline, text);
   for (const TimelineSlice& slice : timeline.slices) {
-    fmt::format_to(std::back_inserter(text),
+    append_formatted(text,
                    ",\n{{\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{},\"dur\":{},\"name\":{}}}", track_of(slice.kind),
                    slice.begin, slice.end - slice.begin, detail::quoted(slice.name));
   }
-  text += fmt::format(
+  text += formatted(
       "\n],\n\"displayTimeUnit\":\"ns\",\n\"otherData\":{{\"schema\":\"dsplan.trace/1\",\"fingerprint\":{},"
       "\"axis\":\"one microsecond is one event of the schedule\"}}}}\n",
       detail::quoted(prediction.fingerprint));

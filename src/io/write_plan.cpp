@@ -1,11 +1,10 @@
 #include "io/write_plan.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <vector>
 
+#include "core/format.h"
 #include "io/write_cells.h"
 #include "io/write_value.h"
 
@@ -158,9 +157,9 @@ std::vector<std::string> cells(const Named& named) {
   made.push_back(std::to_string(row.grad_accum));
   made.push_back(std::to_string(row.seq));
   made.emplace_back(name(row.fate));
-  made.push_back(row.time ? fmt::format("{:.1f}", row.time->tokens_per_second) : "");
-  made.push_back(row.time ? fmt::format("{:.4g}", row.time->total) : "");
-  made.push_back(fmt::format("{:.4f}", named.speed));
+  made.push_back(row.time ? formatted("{:.1f}", row.time->tokens_per_second) : "");
+  made.push_back(row.time ? formatted("{:.4g}", row.time->total) : "");
+  made.push_back(formatted("{:.4f}", named.speed));
   made.push_back(text(row.least));
   made.push_back(text(row.process));
   made.push_back(text(row.missing));
@@ -197,18 +196,18 @@ std::string plan_answer_json(const PlanAnswer& answer) {
 }
 
 std::string plan_answer_csv(const PlanAnswer& answer) {
-  std::string text = fmt::format("{}\n", fmt::join(columns(), ","));
+  std::string text = formatted("{}\n", joined(columns(), ","));
   for (const Named& named : named_rows(answer)) {
     std::vector<std::string> row = cells(named);
     std::transform(row.begin(), row.end(), row.begin(), detail::quoted);
-    text += fmt::format("{}\n", fmt::join(row, ","));
+    text += formatted("{}\n", joined(row, ","));
   }
   return text;
 }
 
 std::string plan_answer_markdown(const PlanAnswer& answer) {
   const std::vector<std::string> names = columns();
-  std::string text = fmt::format("| {} |\n|{}\n", fmt::join(names, " | "), [&names] {
+  std::string text = formatted("| {} |\n|{}\n", joined(names, " | "), [&names] {
     std::string rule;
     for (std::size_t i = 0; i < names.size(); ++i) rule += "---|";
     return rule;
@@ -216,7 +215,7 @@ std::string plan_answer_markdown(const PlanAnswer& answer) {
   for (const Named& named : named_rows(answer)) {
     std::vector<std::string> row = cells(named);
     std::transform(row.begin(), row.end(), row.begin(), [](const std::string& one) { return detail::cell(one); });
-    text += fmt::format("| {} |\n", fmt::join(row, " | "));
+    text += formatted("| {} |\n", joined(row, " | "));
   }
   return text;
 }

@@ -1,11 +1,10 @@
 #include "io/write_training.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "io/own_file.h"
 #include "io/write_deepspeed.h"
 
@@ -65,7 +64,7 @@ Json optimizer_of(const Optimizer& optimizer) {
 }
 
 std::string loss_words(const Training& t) {
-  return t.loss == Loss::Chunked ? fmt::format("chunked:{}", t.loss_chunks) : std::string(name(t.loss));
+  return t.loss == Loss::Chunked ? formatted("chunked:{}", t.loss_chunks) : std::string(name(t.loss));
 }
 
 // What the DeepSpeed JSON says of a job that has one.
@@ -135,14 +134,14 @@ void add_machine(const Job& job, Json& json) {
 }  // namespace
 
 std::string checkpoint_words(const Checkpointing& c, std::int64_t layers) {
-  if (!c.modules.empty()) return fmt::format("modules:{}", fmt::join(c.modules, "+"));
+  if (!c.modules.empty()) return formatted("modules:{}", joined(c.modules, "+"));
   if (c.groups.empty()) return "none";
   if (c.text.starts_with("segments:") || c.text.starts_with("nth:")) return c.text;
   const std::int64_t size = equal_runs(c.groups, layers);
   const std::vector<Op>& kept = c.groups.front().kept;
   if (size == 1 && !kept.empty()) return "keep:" + kept_words(kept);
   if (size == 1) return "full";
-  if (size > 1 && kept.empty()) return fmt::format("every:{}", size);
+  if (size > 1 && kept.empty()) return formatted("every:{}", size);
   std::string text = "groups:";
   for (const CheckpointGroup& group : c.groups) {
     if (&group != &c.groups.front()) text += ",";

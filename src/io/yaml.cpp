@@ -1,8 +1,8 @@
-#include <fmt/format.h>
 #include <yaml.h>
 
 #include <optional>
 
+#include "core/format.h"
 #include "io/json_parse.h"
 #include "io/text.h"
 #include "io/yaml_scalar.h"
@@ -107,7 +107,7 @@ class Builder {
         }
         return true;
       case YAML_ALIAS_EVENT:
-        fault(at, fmt::format("alias *{} is not read here", view(event->data.alias.anchor)), "write the value again");
+        fault(at, formatted("alias *{} is not read here", view(event->data.alias.anchor)), "write the value again");
         return place(at, {});
       case YAML_SCALAR_EVENT: return scalar(at, event->data.scalar);
       case YAML_SEQUENCE_START_EVENT:
@@ -136,13 +136,13 @@ class Builder {
   }
 
   void judge_anchor(std::size_t at, const yaml_char_t* anchor) {
-    if (anchor != nullptr) fault(at, fmt::format("anchor &{} is not read here", view(anchor)));
+    if (anchor != nullptr) fault(at, formatted("anchor &{} is not read here", view(anchor)));
   }
 
   void judge_tag(std::size_t at, std::string_view tag, std::string_view expected) {
     if (tag.empty() || tag == "!") return;
     if (tag.starts_with(kStandard) && tag.substr(kStandard.size()) == expected) return;
-    fault(at, fmt::format("tag {} is not read here", detail::in_quotes(tag)));
+    fault(at, formatted("tag {} is not read here", detail::in_quotes(tag)));
   }
 
   template <typename ScalarData>
@@ -150,10 +150,10 @@ class Builder {
     const std::string_view text(reinterpret_cast<const char*>(data.value), data.length);
     judge_anchor(at, data.anchor);
     detail::Scalar read = resolve(at, text, data);
-    if (!read.refusal.empty()) fault(at, fmt::format("{} is {}", detail::in_quotes(text), read.refusal));
+    if (!read.refusal.empty()) fault(at, formatted("{} is {}", detail::in_quotes(text), read.refusal));
     if (!key_next_) return place(at, std::move(read.value));
     if (read.refusal.empty() && !read.value.is(Value::Kind::String)) {
-      fault(at, fmt::format("key {} is {} to YAML", detail::in_quotes(text), describe(read.value.kind)),
+      fault(at, formatted("key {} is {} to YAML", detail::in_quotes(text), describe(read.value.kind)),
             "put it in quotes");
     }
     stack_.back()->members.push_back({std::string(text), at, {}});
@@ -184,9 +184,9 @@ class Builder {
                        (name == "int" && (kind == Value::Kind::Integer || read.value.huge)) ||
                        (name == "float" && (kind == Value::Kind::Integer || kind == Value::Kind::Real));
     if (!known) {
-      fault(at, fmt::format("tag {} is not read here", detail::in_quotes(tag)));
+      fault(at, formatted("tag {} is not read here", detail::in_quotes(tag)));
     } else if (!meant && read.refusal.empty()) {
-      read.refusal = fmt::format("not what its tag !!{} says", name);
+      read.refusal = formatted("not what its tag !!{} says", name);
     }
     return read;
   }
@@ -197,7 +197,7 @@ class Builder {
       return false;
     }
     if (stack_.size() == kDeepest) {
-      fault(at, fmt::format("nested deeper than {} levels", kDeepest));
+      fault(at, formatted("nested deeper than {} levels", kDeepest));
       return false;
     }
     Value made;
@@ -228,9 +228,9 @@ class Builder {
     const bool reader = parser_->error == YAML_READER_ERROR;
     const std::size_t at = reader ? parser_->problem_offset : offsets_.of(parser_->problem_mark);
     const std::string_view problem = parser_->problem == nullptr ? "cannot be read" : parser_->problem;
-    std::string message = fmt::format("not YAML: {}", problem);
+    std::string message = formatted("not YAML: {}", problem);
     if (parser_->context != nullptr) {
-      message += fmt::format(" ({}, line {})", parser_->context, parser_->context_mark.line + 1);
+      message += formatted(" ({}, line {})", parser_->context, parser_->context_mark.line + 1);
     }
     const bool tab = at < document_->text.size() && document_->text[at] == '\t';
     fault(at, std::move(message), tab ? "indent with blanks, not with tabs" : "");
@@ -251,7 +251,7 @@ class Builder {
 
 Document parse_yaml(std::string path, std::string text) {
   if (text.size() > kLargestYaml) {
-    throw Refusal(std::move(path), fmt::format("larger than {} MiB, the most for YAML", kLargestYaml >> 20));
+    throw Refusal(std::move(path), formatted("larger than {} MiB, the most for YAML", kLargestYaml >> 20));
   }
   Document document{std::move(path), std::move(text), {}};
   detail::refuse_bad_utf8(document);

@@ -1,11 +1,11 @@
 #include "io/yaml_scalar.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+
+#include "core/format.h"
 
 namespace dsplan::detail {
 namespace {

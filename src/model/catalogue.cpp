@@ -1,10 +1,9 @@
 #include "model/catalogue.h"
 
-#include <fmt/format.h>
-
 #include <array>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "model/catalogue_rules.h"
 
 namespace dsplan {
@@ -313,8 +312,8 @@ void recipe_of(const Graph& graph, const Node& node, Recipe& recipe, const Catal
   recipe.clear();
   const Row& row = row_of(node.op);
   if (options.torch < row.since) {
-    throw Refusal(fmt::format("torch {}", options.torch.text()),
-                  fmt::format("has no operator \"{}\": it came with {}", name(node.op), row.since.text()));
+    throw Refusal(formatted("torch {}", options.torch.text()),
+                  formatted("has no operator \"{}\": it came with {}", name(node.op), row.since.text()));
   }
   Writer w(graph, node, recipe, row.pattern, options.torch);
   row.rule(w);

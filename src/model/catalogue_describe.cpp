@@ -1,9 +1,9 @@
 #include "model/catalogue_describe.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
+
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -177,8 +177,8 @@ std::string size_text(const Sample& sample, Bytes bytes, DType dtype) {
   for (const SampleTensor& one : sample.inputs) {
     if (text.empty() && one.shape.elements().value() == elements) text = one.name;
   }
-  if (text.empty()) text = fmt::format("{}", elements);
-  return dtype == sample.inputs[0].dtype ? text : fmt::format("{} ({})", text, name(dtype));
+  if (text.empty()) text = formatted("{}", elements);
+  return dtype == sample.inputs[0].dtype ? text : formatted("{} ({})", text, name(dtype));
 }
 
 // Which inputs must need a gradient for `saved` to be kept: those without which it is not.
@@ -192,7 +192,7 @@ std::string condition_of(Op op, const Sample& sample, const Saved& saved, const 
     recipe_of(graph, graph.nodes[0], recipe, options);
     const bool kept = std::any_of(recipe.saved.begin(), recipe.saved.end(),
                                   [&](const Saved& one) { return one.kind == saved.kind && one.index == saved.index; });
-    if (!kept) text += fmt::format("{}{}", text.empty() ? "" : " and ", sample.inputs[frozen].name);
+    if (!kept) text += formatted("{}{}", text.empty() ? "" : " and ", sample.inputs[frozen].name);
   }
   return text;
 }
@@ -253,7 +253,7 @@ std::vector<OperatorEntry> describe_catalogue(const CatalogueOptions& options) {
                                        {AttentionKernel::MemoryEfficient, "memory-efficient"},
                                        {AttentionKernel::CuDnn, "cuDNN"}}) {
       entries.push_back(describe(op, attention(kernel), options));
-      entries.back().name += fmt::format(" ({})", text);
+      entries.back().name += formatted(" ({})", text);
     }
   }
   return entries;

@@ -1,12 +1,12 @@
 #include "model/checkpoint_names.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <map>
 #include <string_view>
 #include <unordered_map>
+
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -31,7 +31,7 @@ Rules rules_of(const ModelSpec& model) {
 
 Dims dims_of(const Shape& shape) { return {shape.dims.begin(), shape.dims.begin() + shape.rank}; }
 
-std::string text(const Dims& dims) { return fmt::format("[{}]", fmt::join(dims, ", ")); }
+std::string text(const Dims& dims) { return formatted("[{}]", joined(dims, ", ")); }
 
 bool replace(std::string& name, std::string_view from, std::string_view to) {
   const std::size_t at = name.find(from);
@@ -86,7 +86,7 @@ void add_experts(std::vector<Expected>& list, const ModelSpec& model, ParameterI
   const auto& dims = parameter.shape.dims;
   for (std::int64_t expert = 0; expert < dims[0]; ++expert) {
     const auto add = [&](std::string_view leaf, std::int64_t out) {
-      list.push_back({fmt::format("{}.{}.{}.weight", base, expert, leaf), {out, dims[2]}, id});
+      list.push_back({formatted("{}.{}.{}.weight", base, expert, leaf), {out, dims[2]}, id});
     };
     if (fused) {
       add(mixtral ? "w1" : "gate_proj", dims[1] / 2);
@@ -144,11 +144,11 @@ class Comparer {
     report_dtypes();
     for (const auto& [kind, count] : counts_) {
       if (count > kMostLines) {
-        result_.differences.push_back(fmt::format("{}: {} more tensors", kind, count - kMostLines));
+        result_.differences.push_back(formatted("{}: {} more tensors", kind, count - kMostLines));
       }
     }
     if (passed_over_ > 0) {
-      result_.notes.push_back(fmt::format("{} tensors of the file are passed over on loading, {} among them",
+      result_.notes.push_back(formatted("{} tensors of the file are passed over on loading, {} among them",
                                           passed_over_, first_passed_over_));
     }
   }
@@ -159,7 +159,7 @@ class Comparer {
   // Of each kind of difference the first kMostLines are shown and the rest counted.
   static constexpr std::int64_t kMostLines = 20;
   void differ(std::string_view kind, std::string_view line) {
-    if (++counts_[kind] <= kMostLines) result_.differences.push_back(fmt::format("{}: {}", kind, line));
+    if (++counts_[kind] <= kMostLines) result_.differences.push_back(formatted("{}: {}", kind, line));
   }
 
   // The spellings under which a key of the file may be known.
@@ -201,17 +201,17 @@ class Comparer {
       return;
     }
     differ("unexpected",
-           fmt::format("{} {}{} is in the checkpoint, not in the model", tensor.name, text(tensor.shape), in(tensor)));
+           formatted("{} {}{} is in the checkpoint, not in the model", tensor.name, text(tensor.shape), in(tensor)));
   }
 
   static std::string in(const CheckpointTensor& tensor) {
-    return tensor.file.empty() ? std::string() : fmt::format(" in {}", tensor.file);
+    return tensor.file.empty() ? std::string() : formatted(" in {}", tensor.file);
   }
 
   void check_shape(const CheckpointTensor& tensor, const Dims& shape) {
     if (tensor.shape == shape) return;
     differ("shape",
-           fmt::format("{} is {}{}, {} by the config", tensor.name, text(tensor.shape), in(tensor), text(shape)));
+           formatted("{} is {}{}, {} by the config", tensor.name, text(tensor.shape), in(tensor), text(shape)));
   }
 
   void check_dtype(const CheckpointTensor& tensor) {
@@ -226,14 +226,14 @@ class Comparer {
       if (found_[i]) continue;
       if (expected.parameter != kNone && whole_[static_cast<std::size_t>(expected.parameter)]) continue;
       differ("missing",
-             fmt::format("{} {} is in the model, not in the checkpoint", expected.name, text(expected.shape)));
+             formatted("{} {} is in the model, not in the checkpoint", expected.name, text(expected.shape)));
     }
     for (const std::size_t i : tied_seen_) {
       const Parameter& tied = model_.parameters[i];
       const Parameter& source = model_.parameters[static_cast<std::size_t>(tied.tied_to)];
       const auto at = by_file_.find(file_name(model_, source.name));
       if (at == by_file_.end() || !found_[at->second]) continue;  // Under one name only: tied as the config says.
-      result_.notes.push_back(fmt::format(
+      result_.notes.push_back(formatted(
           "{} is in the file beside {}, to which the config ties it; if their values differ, transformers loads it "
           "untied",
           tied.name, source.name));
@@ -243,7 +243,7 @@ class Comparer {
   void report_dtypes() {
     for (const auto& [dtype, seen] : other_dtypes_) {
       result_.differences.push_back(
-          fmt::format("dtype: {} tensors are {} in the checkpoint, {} by the config; {} first", seen.first, dtype,
+          formatted("dtype: {} tensors are {} in the checkpoint, {} by the config; {} first", seen.first, dtype,
                       safetensors_name(*model_.stored_dtype), seen.second));
     }
   }

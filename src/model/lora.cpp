@@ -1,11 +1,10 @@
 #include "model/lora.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -33,16 +32,16 @@ std::optional<Number> number_in(const std::string& text) {
 std::optional<std::string> read_pair(const std::string& key, const std::string& value, Lora& lora) {
   if (key == "r") {
     lora.r = number_in<std::int64_t>(value).value_or(0);
-    if (lora.r < 1) return fmt::format("r must be a number from 1 on, not \"{}\"", value);
+    if (lora.r < 1) return formatted("r must be a number from 1 on, not \"{}\"", value);
   } else if (key == "targets") {
     lora.targets = split(value, '+');
     if (value.empty()) return "targets names no module";
   } else if (key == "dropout") {
     lora.dropout = number_in<double>(value).value_or(-1);
-    if (!(lora.dropout >= 0 && lora.dropout < 1)) return fmt::format("dropout must lie in [0, 1), not \"{}\"", value);
+    if (!(lora.dropout >= 0 && lora.dropout < 1)) return formatted("dropout must lie in [0, 1), not \"{}\"", value);
   } else if (key == "alpha") {
     const std::optional<double> alpha = number_in<double>(value);
-    if (!alpha) return fmt::format("alpha is a number, not \"{}\"", value);
+    if (!alpha) return formatted("alpha is a number, not \"{}\"", value);
     lora.alpha = *alpha;
   } else if (key == "dtype") {
     if (value == "fp32") {
@@ -54,10 +53,10 @@ std::optional<std::string> read_pair(const std::string& key, const std::string& 
     } else if (value == "model") {
       lora.dtype = std::nullopt;
     } else {
-      return fmt::format("dtype \"{}\" is none of fp32, bf16, fp16, model", value);
+      return formatted("dtype \"{}\" is none of fp32, bf16, fp16, model", value);
     }
   } else {
-    return fmt::format("\"{}\" is none of r, targets, dtype, dropout, alpha", key);
+    return formatted("\"{}\" is none of r, targets, dtype, dropout, alpha", key);
   }
   return std::nullopt;
 }
@@ -82,14 +81,14 @@ std::vector<bool> chosen_modules(const ModelSpec& model, const Lora& lora, const
       } else if (ends_with_module(module.path, target)) {
         chosen[at] = true;
         if (!is_linear(module)) {
-          diagnostics.add(place.says(fmt::format("LoRA on {}, a {}, is not modelled yet", module.path, module.type),
+          diagnostics.add(place.says(formatted("LoRA on {}, a {}, is not modelled yet", module.path, module.type),
                                      "Linear and Conv1D modules are"));
         }
       }
       any = any || chosen[at];
     }
     if (!any) {
-      diagnostics.add(place.says(fmt::format("LoRA target \"{}\" matches no module of {}", target, model.name),
+      diagnostics.add(place.says(formatted("LoRA target \"{}\" matches no module of {}", target, model.name),
                                  "a target is the end of a module's path, as q_proj"));
     }
   }
@@ -221,7 +220,7 @@ Lora parse_lora(const Setting<std::string>& text) {
     const std::string key = part.substr(0, equals);
     ranked = ranked || key == "r";
     const std::optional<std::string> wrong = equals == std::string::npos
-                                                 ? fmt::format("\"{}\" is not KEY=VALUE", part)
+                                                 ? formatted("\"{}\" is not KEY=VALUE", part)
                                                  : read_pair(key, part.substr(equals + 1), lora);
     if (wrong) diagnostics.add(text.place.says("LoRA: " + *wrong, "write it as r=8,targets=q_proj+v_proj"));
   }

@@ -1,9 +1,8 @@
 #include "planner/advice.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "core/format.h"
 #include "planner/advice_parts.h"
 #include "planner/footprint.h"
 #include "planner/predict.h"
@@ -33,7 +32,7 @@ void advise_bucket(const Job& job, Elements trainable, std::vector<Advice>& into
   if (!has_bucket(t) || job.parallelism.tp > 1 || t.zero.reduce_bucket_size <= trainable) return;
   const Bytes more = storage(t.zero.reduce_bucket_size - trainable, bucket_dtype(t)) * bucket_copies(t);
   into.push_back({"bucket_larger_than_model", kBucket, more,
-                  fmt::format("a bucket of {} elements is allocated whole, and the model trains {}: write {}{}",
+                  formatted("a bucket of {} elements is allocated whole, and the model trains {}: write {}{}",
                               grouped(t.zero.reduce_bucket_size.value()), grouped(trainable.value()),
                               grouped(trainable.value()), bucket_copies(t) > 1 ? " (two buckets)" : "")});
 }
@@ -69,7 +68,7 @@ void advise_accumulation(const ModelSpec& model, const Job& job, std::int64_t ra
   once.training.zero.stage = 1;
   into.push_back(
       {"stage2_accumulation", "zero_optimization.stage", second,
-       fmt::format("stage 2 reduces after each of the {} micro-batches, and holds a second gradient partition "
+       formatted("stage 2 reduces after each of the {} micro-batches, and holds a second gradient partition "
                    "from the second one on: {} sent by a rank and step, {} with stage 1",
                    t.grad_accum, human(wire_of_step(model, job)), human(wire_of_step(model, once)))});
 }
@@ -83,7 +82,7 @@ void advise_slots(const ModelSpec& model, const Job& job, std::vector<Advice>& i
   const std::int64_t elements = checked_mul(checked_mul(t.micro_batch, t.seq), model.dims.hidden) / job.parallelism.tp;
   into.push_back({"spare_checkpoints", "activation_checkpointing.number_checkpoints",
                   storage(Elements(elements), t.dtype) * (config.number_checkpoints - made),
-                  fmt::format("{} contiguous checkpoints are allocated at the first layer{}, and a forward takes {}",
+                  formatted("{} contiguous checkpoints are allocated at the first layer{}, and a forward takes {}",
                               config.number_checkpoints, config.cpu ? ", on the host" : "", made)});
 }
 
@@ -111,7 +110,7 @@ struct Comparison {
     const std::optional<Bytes> then = most(predict_asked(model, other));
     if (!then || *then >= now) return;
     advice.push_back({std::move(rule), std::move(key), now - *then,
-                      fmt::format("{}: the process peaks at {} instead of {}", text, human(*then), human(now))});
+                      formatted("{}: the process peaks at {} instead of {}", text, human(*then), human(now))});
   }
 };
 
@@ -125,7 +124,7 @@ void compare_stage(const Job& job, Comparison& comparison) {
   if (zero.stage == 3) other.training.zero.overlap_comm = false;  // The default of the others.
   comparison.against(
       std::move(other), "smaller_stage", "zero_optimization.stage",
-      fmt::format("stage 1 needs less than stage {}, whose buffers outweigh what it partitions", zero.stage));
+      formatted("stage 1 needs less than stage {}, whose buffers outweigh what it partitions", zero.stage));
 }
 
 void compare_scatter(const Job& job, Comparison& comparison) {
@@ -144,7 +143,7 @@ void compare_sub_groups(const Job& job, Comparison& comparison) {
   Job other = job;
   other.training.zero.sub_group_size = kSmaller;
   comparison.against(std::move(other), "sub_group_cast", "zero_optimization.sub_group_size",
-                     fmt::format("a step casts the gradients of a sub-group at once; with {} elements in each",
+                     formatted("a step casts the gradients of a sub-group at once; with {} elements in each",
                                  grouped(kSmaller.value())));
 }
 

@@ -1,12 +1,11 @@
 // Memory that offloading takes on the host for nothing (DeepSpeed runtime/swap_tensor/*.py; stage3.py,
 // _create_param_groups_fp16_flat_cpu_memory, _create_fp32_partitions). Costs are of one rank.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <string>
 #include <utility>
 
+#include "core/format.h"
 #include "planner/advice_parts.h"
 #include "planner/footprint.h"
 
@@ -34,7 +33,7 @@ void advise_parameters(const Job& job, const NvmeFootprint& files, std::vector<A
   const Bytes each = aligned(storage(offload.buffer_size, t.dtype), t.zero);
   if (files.largest_partition == Elements(0)) {
     into.push_back({"swap_buffers_unused", std::string(kParam) + "buffer_count", each * offload.buffer_count,
-                    fmt::format("{} buffers of {} elements are locked, and every partition is too small for a file (1 "
+                    formatted("{} buffers of {} elements are locked, and every partition is too small for a file (1 "
                                 "MiB, or aio.block_size if that is more): all of them stay in memory",
                                 offload.buffer_count, grouped(offload.buffer_size.value()))});
     return;
@@ -42,7 +41,7 @@ void advise_parameters(const Job& job, const NvmeFootprint& files, std::vector<A
   const Bytes enough = aligned(storage(files.largest_partition, t.dtype), t.zero);
   if (each > enough) {
     into.push_back({"swap_buffer_size", std::string(kParam) + "buffer_size", (each - enough) * offload.buffer_count,
-                    fmt::format("each of {} locked buffers holds one partition, the largest of which has {} elements: "
+                    formatted("each of {} locked buffers holds one partition, the largest of which has {} elements: "
                                 "write that instead of {}",
                                 offload.buffer_count, grouped(files.largest_partition.value()),
                                 grouped(offload.buffer_size.value()))});
@@ -56,11 +55,11 @@ void advise_flat(const Job& job, const NvmeFootprint& files, std::vector<Advice>
   const Bytes idle = pooled(storage(files.flat, t.dtype)) - pooled(storage(files.filled, t.dtype));
   into.push_back(
       {"max_in_cpu_idle", std::string(kParam) + "max_in_cpu", idle,
-       fmt::format("{} elements are pinned for partitions that stay on the host, and {}: write {}, or "
+       formatted("{} elements are pinned for partitions that stay on the host, and {}: write {}, or "
                    "smaller sub-groups",
                    grouped(files.flat.value()),
                    files.filled == Elements(0) ? std::string("not even the first sub-group fits")
-                                               : fmt::format("whole sub-groups fill {}", grouped(files.filled.value())),
+                                               : formatted("whole sub-groups fill {}", grouped(files.filled.value())),
                    grouped(files.filled.value()))});
 }
 
@@ -73,7 +72,7 @@ void advise_optimizer(const Job& job, const NvmeFootprint& files, std::vector<Ad
   const std::string key = std::string(kState) + "buffer_count";
   if (files.swapped_groups == 0) {
     into.push_back({"swap_buffers_unused", key, each * offload.buffer_count,
-                    fmt::format("{} buffers are locked, and every sub-group is too small for a file: the optimizer "
+                    formatted("{} buffers are locked, and every sub-group is too small for a file: the optimizer "
                                 "stays in memory",
                                 offload.buffer_count)});
     return;
@@ -83,7 +82,7 @@ void advise_optimizer(const Job& job, const NvmeFootprint& files, std::vector<Ad
   const std::int64_t need = tensors * std::min(sets, files.swapped_groups);
   if (offload.buffer_count <= need) return;
   into.push_back({"spare_swap_buffers", key, each * (offload.buffer_count - need),
-                  fmt::format("{} buffers of the largest sub-group ({} elements) are locked, and no more than {} are "
+                  formatted("{} buffers of the largest sub-group ({} elements) are locked, and no more than {} are "
                               "taken at a time",
                               offload.buffer_count, grouped(files.largest_group.value()), need)});
 }
@@ -101,7 +100,7 @@ void advise_ratio(const ModelSpec& model, const Job& job, std::vector<Advice>& i
   };
   if (device(job) == device(whole)) {
     into.push_back({"ratio_rounds", std::string(kState) + "ratio", Bytes(0),
-                    fmt::format("a ratio of {} leaves no sub-group on the device: it takes whole ones, and there are "
+                    formatted("a ratio of {} leaves no sub-group on the device: it takes whole ones, and there are "
                                 "too few; lower sub_group_size, now {}",
                                 ratio, grouped(t.zero.sub_group_size.value()))});
     return;
@@ -110,7 +109,7 @@ void advise_ratio(const ModelSpec& model, const Job& job, std::vector<Advice>& i
   none.training.zero.offload_optimizer.ratio = 0;
   if (ratio <= 0 || device(job) != device(none)) return;
   into.push_back({"ratio_rounds", std::string(kState) + "ratio", device(job),
-                  fmt::format("a ratio of {} leaves every sub-group on the device: it takes whole ones, and there are "
+                  formatted("a ratio of {} leaves every sub-group on the device: it takes whole ones, and there are "
                               "too few; lower sub_group_size, now {}",
                               ratio, grouped(t.zero.sub_group_size.value()))});
 }

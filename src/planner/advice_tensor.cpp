@@ -1,8 +1,8 @@
 // What tensor-parallel ranks keep that one of them, or none, would need (Megatron-LM; DeepSpeed
 // activation_checkpointing/checkpointing.py). Costs are of one rank, of weights in the model's dtype.
-#include <fmt/format.h>
-
 #include "planner/advice_parts.h"
+
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -41,12 +41,12 @@ void advise_split(const ModelSpec& model, const Job& job, std::vector<Advice>& i
   const DType dtype = job.training.dtype;
   if (vocabulary > Elements(0)) {
     into.push_back({"padded_vocabulary", "--tp", storage(vocabulary, dtype),
-                    fmt::format("embedding and head are padded to a multiple of {} rows, 128 for each of {} ranks",
+                    formatted("embedding and head are padded to a multiple of {} rows, 128 for each of {} ranks",
                                 tp * 128, tp)});
   }
   if (heads > Elements(0) && model.dims.kv_heads % tp != 0) {
     into.push_back({"replicated_key_values", "--tp", storage(heads, dtype),
-                    fmt::format("{} key-value heads do not divide by {} ranks: several of them keep the same one",
+                    formatted("{} key-value heads do not divide by {} ranks: several of them keep the same one",
                                 model.dims.kv_heads, tp)});
   }
 }

@@ -1,12 +1,11 @@
 #include "planner/choose_checkpoint.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <string>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "model/graphs/graphs.h"
 #include "planner/footprint.h"
 #include "planner/judge.h"
@@ -34,7 +33,7 @@ class Chooser {
         {0, 0, job.training.checkpoint.kind, job.training.checkpoint.preserve_rng_state}};
     like_.explain_fragmentation = like_.explain_advice = false;
     if (const auto obstacle = schedule_obstacle(model, like_)) {
-      throw Refusal("--checkpoint", fmt::format("auto needs a simulation, which is not modelled yet: {}", *obstacle));
+      throw Refusal("--checkpoint", formatted("auto needs a simulation, which is not modelled yet: {}", *obstacle));
     }
     const Graph graph = build_graph(model, graph_options(model, like_));
     const RecipeBook recipes(graph, job.training.level, CatalogueOptions{job.training.torch});
@@ -139,9 +138,9 @@ class Chooser {
     const std::string& text = job_.training.checkpoint.text;
     const std::string how = by_work_ ? "operations and bytes, as no rates are known" : "estimated times";
     const std::string which =
-        choice.fits ? fmt::format("the fastest of {} segmentations that fits", choice.choices)
-                    : fmt::format("none of {} segmentations fits, and this one takes least", choice.choices);
-    std::string said = fmt::format(
+        choice.fits ? formatted("the fastest of {} segmentations that fits", choice.choices)
+                    : formatted("none of {} segmentations fits, and this one takes least", choice.choices);
+    std::string said = formatted(
         "{}, {} simulated; by {} it computes {:.1f} % more, and no schedule in as much "
         "memory is more than {:.2f} % faster",
         which, choice.simulated, how, 100 * choice.longer, 100 * choice.gap);
@@ -152,7 +151,7 @@ class Chooser {
       input.reason = said;
     }
     job_.notices.push_back(
-        {Notice::Kind::Announcement, option("--checkpoint"), fmt::format("auto is {}: {}", text, said), {}});
+        {Notice::Kind::Announcement, option("--checkpoint"), formatted("auto is {}: {}", text, said), {}});
   }
 
   const ModelSpec& model_;

@@ -1,10 +1,9 @@
 #include "planner/compare.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "planner/compare_rows.h"
 
 namespace dsplan {
@@ -108,7 +107,7 @@ namespace {
 void explain(const KnownDifference& known, ReceiptComparison& into) {
   const auto rank = std::find_if(into.ranks.begin(), into.ranks.end(),
                                  [&](const RankComparison& one) { return one.rank == known.rank; });
-  if (rank == into.ranks.end()) refuse(known, fmt::format("\"{}\" has no rank {}", into.receipt, known.rank));
+  if (rank == into.ranks.end()) refuse(known, formatted("\"{}\" has no rank {}", into.receipt, known.rank));
   std::vector<ComparedRow*> matching;
   for (ComparedRow& row : rank->rows) {
     if (row.kind != RowKind::Verdict && detail::matches(known.row, row.path)) matching.push_back(&row);
@@ -116,7 +115,7 @@ void explain(const KnownDifference& known, ReceiptComparison& into) {
   if (matching.empty()) {
     std::vector<std::string_view> paths;
     for (const ComparedRow& row : rank->rows) paths.push_back(row.path);
-    refuse(known, fmt::format("\"{}\" has no row \"{}\"", into.receipt, known.row),
+    refuse(known, formatted("\"{}\" has no row \"{}\"", into.receipt, known.row),
            did_you_mean(nearest(known.row, paths)));
   }
   bool applies = false;
@@ -129,7 +128,7 @@ void explain(const KnownDifference& known, ReceiptComparison& into) {
     applies = true;
   }
   if (applies) return;
-  into.stale.push_back(fmt::format("{}, rank {}, {}: no such difference any more ({} bytes, {})", known.receipt,
+  into.stale.push_back(formatted("{}, rank {}, {}: no such difference any more ({} bytes, {})", known.receipt,
                                    known.rank, known.row, known.bytes, known.reason));
 }
 
@@ -147,7 +146,7 @@ std::string why_nothing(const Receipt& receipt, const std::vector<PredictedRank>
 const PredictedRank& prediction_of(std::int64_t rank, const std::vector<PredictedRank>& predicted) {
   const auto found = std::find_if(predicted.begin(), predicted.end(),
                                   [&](const PredictedRank& one) { return one.figures.rank == rank; });
-  DSPLAN_CHECK(found != predicted.end(), fmt::format("no prediction of rank {}", rank));
+  DSPLAN_CHECK(found != predicted.end(), formatted("no prediction of rank {}", rank));
   return *found;
 }
 
@@ -195,7 +194,7 @@ std::vector<std::string> strata_of(const Job& job, const ModelSpec& model) {
   const Training& training = job.training;
   std::vector<std::string> strata;
   if (training.runtime == Runtime::DeepSpeed) {
-    strata.push_back(fmt::format("ZeRO-{}", training.zero.stage));
+    strata.push_back(formatted("ZeRO-{}", training.zero.stage));
   } else {
     strata.emplace_back(job.parallelism.world > 1 ? "DDP" : "single GPU");
   }

@@ -1,10 +1,9 @@
 #include "planner/compare_rows.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 
+#include "core/format.h"
 #include "core/units.h"
 
 namespace dsplan {
@@ -30,7 +29,7 @@ bool matches(std::string_view pattern, std::string_view text) {
 }
 
 std::string traffic_path(const TrafficFigure& row) {
-  return fmt::format("communication.{}.{}.{}.{}.{}", row.collective, row.group, row.phase, row.dtype, row.kind);
+  return formatted("communication.{}.{}.{}.{}.{}", row.collective, row.group, row.phase, row.dtype, row.kind);
 }
 
 void RowMaker::counters(const std::string& prefix, const Counters& predicted, const Counters& measured,
@@ -100,13 +99,13 @@ void RowMaker::phases() {
 
 // Marks of one name are told apart by their order, as in the CSV of a prediction.
 void RowMaker::phase(const FigurePhase& predicted, const FigurePhase& measured) {
-  const std::string base = fmt::format("memory.phases.{}.", predicted.name);
+  const std::string base = formatted("memory.phases.{}.", predicted.name);
   const auto marks_of = [](const FigurePhase& phase) {
     std::vector<std::pair<std::string, const Counters*>> marks;
     std::map<std::string, int> seen;
     for (const FigureMark& mark : phase.marks) {
       const int again = ++seen[mark.name];
-      marks.emplace_back(again == 1 ? mark.name : fmt::format("{}#{}", mark.name, again), &mark.at);
+      marks.emplace_back(again == 1 ? mark.name : formatted("{}#{}", mark.name, again), &mark.at);
     }
     return marks;
   };
@@ -142,7 +141,7 @@ void RowMaker::phase(const FigurePhase& predicted, const FigurePhase& measured) 
 
 void RowMaker::host() {
   const auto row = [&](const char* what, const std::optional<Bytes>& p, const std::optional<Bytes>& m) {
-    add(fmt::format("memory.host.{}", what), RowKind::Host, value_of(p), value_of(m));
+    add(formatted("memory.host.{}", what), RowKind::Host, value_of(p), value_of(m));
   };
   row("pinned", predicted_.host.pinned, measured_.host.pinned);
   row("pageable", predicted_.host.pageable, measured_.host.pageable);

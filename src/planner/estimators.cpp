@@ -1,11 +1,10 @@
 #include "planner/estimators.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <vector>
 
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -14,12 +13,12 @@ std::int64_t gpus(const EstimatorInput& input) { return checked_mul(input.nodes,
 
 void require(const EstimatorInput& input, const Version& deepspeed) {
   if (deepspeed < kFirstEstimators) {
-    throw Refusal("--deepspeed-version", fmt::format("DeepSpeed {} has no memory estimators", deepspeed.text()),
-                  fmt::format("they came with {}", kFirstEstimators.text()));
+    throw Refusal("--deepspeed-version", formatted("DeepSpeed {} has no memory estimators", deepspeed.text()),
+                  formatted("they came with {}", kFirstEstimators.text()));
   }
   if (input.nodes < 1 || input.gpus_per_node < 1) {
     throw Refusal("estimator",
-                  fmt::format("{} nodes with {} GPUs each: both must be at least 1", input.nodes, input.gpus_per_node));
+                  formatted("{} nodes with {} GPUs each: both must be at least 1", input.nodes, input.gpus_per_node));
   }
   if (input.parameters < Elements(0) || input.largest_layer < Elements(0)) {
     throw Refusal("estimator", "parameter counts must not be negative");

@@ -1,11 +1,10 @@
 #include "planner/explain_log.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <tuple>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "planner/lowering/lower.h"
 #include "planner/report_details.h"
 #include "planner/schedule_of.h"
@@ -47,7 +46,7 @@ class Searcher {
       if (!candidate.prints_the_same && !finding.candidates.empty()) break;
       candidate.moment = describe_moment(schedule_, model_, candidate.event);
       if (one.index >= log_.marks.size() && !failed) {
-        candidate.moment = fmt::format("\"{}\", {}", message.title, candidate.moment);
+        candidate.moment = formatted("\"{}\", {}", message.title, candidate.moment);
       }
       const std::size_t before = candidate.event == 0 ? 0 : candidate.event - 1;
       candidate.live = group_live(schedule_, model_, live_after(schedule_, before));
@@ -89,7 +88,7 @@ class Searcher {
 
   static void compare(const std::optional<PrintedSize>& said, Bytes predicted, const char* what, LogCandidate& into) {
     if (!said || said->holds(predicted)) return;
-    into.apart.push_back(fmt::format("{} {}, predicted {}", what, said->text, human(predicted)));
+    into.apart.push_back(formatted("{} {}, predicted {}", what, said->text, human(predicted)));
   }
 
   LogCandidate request(const LogMessage& message, const AllocationMoment& moment) const {
@@ -171,7 +170,7 @@ Remedy judge(const Change& change, const ModelSpec& model, std::int64_t rank, By
   const Placement limited = place(schedule, options);
   remedy.outcome = limited.failed_event ? Remedy::Outcome::DoesNotFit : Remedy::Outcome::FitsWithRetries;
   if (limited.failed_event) {
-    remedy.note = fmt::format("{} missing at {}", human(limited.missing),
+    remedy.note = formatted("{} missing at {}", human(limited.missing),
                               describe_moment(schedule, model, *limited.failed_event));
   }
   return remedy;

@@ -1,7 +1,6 @@
 #include "planner/figure_rows.h"
 
-#include <fmt/format.h>
-
+#include "core/format.h"
 #include "planner/compare.h"
 #include "planner/compare_rows.h"
 
@@ -60,7 +59,7 @@ BaselineRank figure_rows(const Prediction& prediction) {
   rows.counters("memory.peak.", figures.peak, kCounters);
   if (prediction.peak) rows.roles("memory.peak.by_role.", prediction.peak->by_role);
   for (const FigurePhase& phase : figures.phases) {
-    rows.counters(fmt::format("memory.phases.{}.peak_", phase.name), phase.peak, kCounters - 1);
+    rows.counters(formatted("memory.phases.{}.peak_", phase.name), phase.peak, kCounters - 1);
   }
   rows.add("memory.host.pinned", figures.host.pinned);
   rows.add("memory.host.pageable", figures.host.pageable);

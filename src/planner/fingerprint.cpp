@@ -1,9 +1,8 @@
 // One hash of everything that determines bytes. The canonical text lists each input on a line of its own, in a fixed
 // order; a new input gets a new line, so that older fingerprints stay comparable as long as it has its default.
-#include <fmt/format.h>
-
 #include <iterator>
 
+#include "core/format.h"
 #include "core/sha256.h"
 #include "planner/library_workspaces.h"
 #include "planner/predict.h"
@@ -12,48 +11,47 @@ namespace dsplan {
 namespace {
 
 void add_model(const ModelSpec& model, std::string& text) {
-  const auto out = std::back_inserter(text);
-  fmt::format_to(out, "family {}\nclass {}\n", model.family, model.graph_class);
+  append_formatted(text, "family {}\nclass {}\n", model.family, model.graph_class);
   const Dimensions& d = model.dims;
-  fmt::format_to(out, "dims {} {} {} {} {} {} {} {} {} {} {}\n", d.layers, d.hidden, d.heads, d.kv_heads, d.head_dim,
+  append_formatted(text, "dims {} {} {} {} {} {} {} {} {} {} {}\n", d.layers, d.hidden, d.heads, d.kv_heads, d.head_dim,
                  d.ffn, d.vocab, d.max_positions, d.experts, d.experts_per_token, d.sliding_window);
-  fmt::format_to(out, "execution {} {} {} {} {} {} {}\n", d.rotary_fraction, d.attention_dropout, d.residual_dropout,
+  append_formatted(text, "execution {} {} {} {} {} {} {}\n", d.rotary_fraction, d.attention_dropout, d.residual_dropout,
                  d.embedding_dropout, d.attention_softcap, d.final_softcap, d.activation);
-  if (d.adapter_dropout > 0) fmt::format_to(out, "adapter dropout {}\n", d.adapter_dropout);
+  if (d.adapter_dropout > 0) append_formatted(text, "adapter dropout {}\n", d.adapter_dropout);
   for (const Parameter& p : model.parameters) {
     text += p.name;
-    for (std::uint8_t i = 0; i < p.shape.rank; ++i) fmt::format_to(out, " {}", p.shape.dims[i]);
-    if (p.tied_to != kNone) fmt::format_to(out, " = {}", p.tied_to);
-    if (p.dtype) fmt::format_to(out, " {}", name(*p.dtype));
+    for (std::uint8_t i = 0; i < p.shape.rank; ++i) append_formatted(text, " {}", p.shape.dims[i]);
+    if (p.tied_to != kNone) append_formatted(text, " = {}", p.tied_to);
+    if (p.dtype) append_formatted(text, " {}", name(*p.dtype));
     text += p.trainable ? "\n" : " frozen\n";
   }
   for (const ModelBuffer& b : model.buffers) {
-    fmt::format_to(out, "buffer {} {} {}\n", b.name, b.shape.elements().value(), name(b.dtype));
+    append_formatted(text, "buffer {} {} {}\n", b.name, b.shape.elements().value(), name(b.dtype));
   }
 }
 
 void add_zero(const Zero& z, std::string& text) {
-  fmt::format_to(std::back_inserter(text), "zero {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}\n", z.stage,
+  append_formatted(text, "zero {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}\n", z.stage,
                  z.contiguous_gradients, z.reduce_scatter, z.reduce_bucket_size.value(),
                  z.use_multi_rank_bucket_allreduce, z.overlap_comm, z.round_robin_gradients, z.sub_group_size.value(),
                  z.prefetch_bucket_size.value(), z.param_persistence_threshold.value(),
                  z.model_persistence_threshold.value(), z.max_live_parameters.value(), z.max_reuse_distance.value(),
                  z.gather_16bit_weights_on_model_save, name(z.offload_param.device), name(z.offload_optimizer.device));
   for (const Offload* o : {&z.offload_param, &z.offload_optimizer}) {
-    fmt::format_to(std::back_inserter(text), "offload {} {} {} {} {} {}\n", o->pin_memory, o->buffer_count,
+    append_formatted(text, "offload {} {} {} {} {} {}\n", o->pin_memory, o->buffer_count,
                    o->buffer_size.value(), o->max_in_cpu.value(), o->pipeline_read, o->pipeline_write);
   }
   // Since partial offload is modelled: what was before keeps its fingerprint.
   if (z.offload_optimizer.ratio < 1) {
-    fmt::format_to(std::back_inserter(text), "offload ratio {}\n", z.offload_optimizer.ratio);
+    append_formatted(text, "offload ratio {}\n", z.offload_optimizer.ratio);
   }
-  fmt::format_to(std::back_inserter(text), "aio {} {}\n", z.aio_block_size, z.aio_intra_op_parallelism);
+  append_formatted(text, "aio {} {}\n", z.aio_block_size, z.aio_intra_op_parallelism);
   if (z.stage < 3) return;
-  fmt::format_to(std::back_inserter(text), "fetch {} {} {} {} {} {} {}\n", z.all_reduce_for_fetch,
+  append_formatted(text, "fetch {} {} {} {} {} {} {}\n", z.all_reduce_for_fetch,
                  z.allgather_sequential, z.memory_efficient_linear, z.hpz_partition_size, z.quantized_weights,
                  z.module_granularity_threshold.value(),
-                 fmt::format("{} {} {}", fmt::join(z.leaf_classes, ","), fmt::join(z.leaf_names, ","),
-                             fmt::join(z.leaf_suffixes, ",")));
+                 formatted("{} {} {}", joined(z.leaf_classes, ","), joined(z.leaf_names, ","),
+                             joined(z.leaf_suffixes, ",")));
 }
 
 // Weight decay moves bytes only where it is added to a gradient.
@@ -66,42 +64,41 @@ bool adds_decay(const Training& t) {
 }
 
 void add_training(const Training& t, std::string& text) {
-  const auto out = std::back_inserter(text);
-  fmt::format_to(out, "runtime {}\ndtypes {} {} {} {}\n", name(t.runtime), name(t.dtype), name(t.grad_accum_dtype),
+  append_formatted(text, "runtime {}\ndtypes {} {} {} {}\n", name(t.runtime), name(t.dtype), name(t.grad_accum_dtype),
                  name(t.communication_dtype), name(t.master_dtype));
-  if (!t.seq_list.empty()) fmt::format_to(out, "lengths {}\n", fmt::join(t.seq_list, " "));
-  if (t.autocast) fmt::format_to(out, "autocast {}{}\n", name(*t.autocast), t.outputs_to_fp32 ? " outputs" : "");
-  fmt::format_to(out, "optimizer {} {} {}\n", name(t.optimizer.kind), name(t.optimizer.implementation),
+  if (!t.seq_list.empty()) append_formatted(text, "lengths {}\n", joined(t.seq_list, " "));
+  if (t.autocast) append_formatted(text, "autocast {}{}\n", name(*t.autocast), t.outputs_to_fp32 ? " outputs" : "");
+  append_formatted(text, "optimizer {} {} {}\n", name(t.optimizer.kind), name(t.optimizer.implementation),
                  t.optimizer.momentum > 0);
-  fmt::format_to(out, "batch {} {} {}\nclipping {} {}\n", t.micro_batch, t.grad_accum, t.seq, t.gradient_clipping > 0,
+  append_formatted(text, "batch {} {} {}\nclipping {} {}\n", t.micro_batch, t.grad_accum, t.seq, t.gradient_clipping > 0,
                  t.check_grad_overflow);
   if (t.immediate_grad_update) text += "immediate\n";
   text += "checkpoint";
   for (const CheckpointGroup& group : t.checkpoint.groups) {
-    fmt::format_to(out, " {}-{}", group.first, group.last);
+    append_formatted(text, " {}-{}", group.first, group.last);
     if (group.kind == CheckpointKind::Reentrant) text += " reentrant";
     if (group.kind == CheckpointKind::DeepSpeed) {
       const DeepSpeedCheckpointing& d = t.checkpoint.deepspeed;
-      fmt::format_to(out, " deepspeed {} {} {} {}", d.partition, d.cpu, d.contiguous, d.number_checkpoints);
+      append_formatted(text, " deepspeed {} {} {} {}", d.partition, d.cpu, d.contiguous, d.number_checkpoints);
     }
     if (!group.preserve_rng_state) text += " without rng";
-    for (Op op : group.kept) fmt::format_to(out, " keeps {}", name(op));
+    for (Op op : group.kept) append_formatted(text, " keeps {}", name(op));
   }
   for (const std::string& module : t.checkpoint.modules) {
-    fmt::format_to(out, " {} {} {}", module, name(t.checkpoint.kind), t.checkpoint.preserve_rng_state);
+    append_formatted(text, " {} {} {}", module, name(t.checkpoint.kind), t.checkpoint.preserve_rng_state);
   }
-  fmt::format_to(out, "\nattention {}\nloss {}\nloop {}\n", name(t.attention), static_cast<int>(t.loss),
+  append_formatted(text, "\nattention {}\nloss {}\nloop {}\n", name(t.attention), static_cast<int>(t.loss),
                  static_cast<int>(t.loop));
-  if (t.loss == Loss::Chunked) fmt::format_to(out, "loss chunks {}\n", t.loss_chunks);
+  if (t.loss == Loss::Chunked) append_formatted(text, "loss chunks {}\n", t.loss_chunks);
   if (t.level == Level::Dispatch) text += "level dispatch\n";
-  for (const std::string& glob : t.freeze) fmt::format_to(out, "freeze {}\n", glob);
-  fmt::format_to(out, "versions {} {} {}\n", t.torch.text(), t.transformers.text(), t.deepspeed.text());
+  for (const std::string& glob : t.freeze) append_formatted(text, "freeze {}\n", glob);
+  append_formatted(text, "versions {} {} {}\n", t.torch.text(), t.transformers.text(), t.deepspeed.text());
   add_zero(t.zero, text);
   if (adds_decay(t)) text += "weight_decay 1\n";
   if (t.optimizer.embeddings_32bit) text += "embeddings_32bit 1\n";
-  if (t.param_groups != ParamGroups::Single) fmt::format_to(out, "param_groups {}\n", name(t.param_groups));
+  if (t.param_groups != ParamGroups::Single) append_formatted(text, "param_groups {}\n", name(t.param_groups));
   const bool whole = t.runtime == Runtime::DeepSpeed && t.zero.stage == 3 && !t.under_zero_init();
-  if (whole || t.model_init == ModelInit::Host) fmt::format_to(out, "model_init {}\n", name(t.model_init));
+  if (whole || t.model_init == ModelInit::Host) append_formatted(text, "model_init {}\n", name(t.model_init));
   if (!t.zero_grad_to_none) text += "zero_grad_to_none 0\n";
   if (t.grad_scaler) text += "grad_scaler 1\n";
 }
@@ -114,13 +111,13 @@ std::string fingerprint(const ModelSpec& model, const Job& job) {
   add_model(model, text);
   add_training(job.training, text);
   const Parallelism& p = job.parallelism;
-  fmt::format_to(std::back_inserter(text), "ranks {} {} {} {} {}\n", p.world, p.gpus_per_node, p.tp, p.sp, p.ep);
+  append_formatted(text, "ranks {} {} {} {} {}\n", p.world, p.gpus_per_node, p.tp, p.sp, p.ep);
   if (job.allocator != AllocatorConfig{}) text += "allocator " + canonical(job.allocator) + "\n";
   if (job.stream_frees != StreamFrees::AtSync)
-    fmt::format_to(std::back_inserter(text), "frees {}\n", name(job.stream_frees));
+    append_formatted(text, "frees {}\n", name(job.stream_frees));
   if (job.placement == PlacementKind::Planned) text += "placement planned\n";
   if (const auto sizes = library_workspaces(job)) {
-    fmt::format_to(std::back_inserter(text), "workspaces {} {} {}\n", sizes->cublas.value(), sizes->cublaslt.value(),
+    append_formatted(text, "workspaces {} {} {}\n", sizes->cublas.value(), sizes->cublaslt.value(),
                    sizes->lt_per_call);
   }
   return "sha256:" + sha256(text);

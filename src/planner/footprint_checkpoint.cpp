@@ -1,12 +1,12 @@
 // What checkpoints around layers take, from the model's dimensions alone. T tokens of a micro-batch, H the hidden size,
 // b bytes of an element, P the ranks that share layers, K "number_checkpoints".
-#include <fmt/format.h>
-
 #include <array>
 #include <string_view>
 #include <vector>
 
 #include "planner/footprint.h"
+
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -74,13 +74,13 @@ std::string checkpoint_fault(const ModelSpec& model, const Job& job, const Sched
     const std::string_view label = buffer.label;
     for (const Rule& rule : kRules) {
       if (label == rule.label && !fits(buffer, rule)) {
-        return fmt::format("\"{}\" of {}, by formula {}", label, human(buffer.size), human(known.front().*rule.size));
+        return formatted("\"{}\" of {}, by formula {}", label, human(buffer.size), human(known.front().*rule.size));
       }
     }
     if (label != "argument of a checkpoint") continue;  // Whole again, or a part on its way there.
     const bool whole = fits(buffer, {label, &CheckpointFootprint::argument});
     if (whole || (gathers && fits(buffer, {label, &CheckpointFootprint::part}))) continue;
-    return fmt::format("\"{}\" of {}, by formula {}", label, human(buffer.size), human(known.front().argument));
+    return formatted("\"{}\" of {}, by formula {}", label, human(buffer.size), human(known.front().argument));
   }
   return {};
 }

@@ -1,16 +1,15 @@
 #include "planner/formulas.h"
 
-#include <fmt/format.h>
-
 #include <initializer_list>
 
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
 
 void require(bool good, const char* what, std::int64_t value, const char* rule) {
-  if (!good) throw Refusal(what, fmt::format("{} is {}, but must be {}", what, value, rule));
+  if (!good) throw Refusal(what, formatted("{} is {}, but must be {}", what, value, rule));
 }
 
 void require_plan(int stage, std::int64_t degree, std::int64_t model_parallel) {

@@ -1,11 +1,10 @@
 #include "planner/judge.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <utility>
 
+#include "core/format.h"
 #include "planner/nccl_memory.h"
 #include "planner/report_details.h"
 
@@ -63,7 +62,7 @@ void judge(const Schedule& schedule, const ModelSpec& model, const Job& job, con
   const bool fraction = job.allocator.memory_fraction.value_or(1) < 1;
   if (!fraction && most <= limit->limit) {
     p.verdict = Verdict::Fits;
-    p.verdict_reason = fmt::format("{} of {} left", human(limit->limit - most), human(*p.capacity));
+    p.verdict_reason = formatted("{} of {} left", human(limit->limit - most), human(*p.capacity));
     return;
   }
   PlacementOptions options = without_limit(job);
@@ -78,19 +77,19 @@ void judge(const Schedule& schedule, const ModelSpec& model, const Job& job, con
   }
   if (limited.failed_event) {
     p.verdict = Verdict::DoesNotFit;
-    p.verdict_reason = fmt::format("tried to allocate {}, {} missing, at {}", human(limited.failed_request),
+    p.verdict_reason = formatted("tried to allocate {}, {} missing, at {}", human(limited.failed_request),
                                    human(limited.missing), describe_moment(schedule, model, *limited.failed_event));
   } else if (limited.retries > 0) {
     p.verdict = Verdict::FitsWithRetries;
-    p.verdict_reason = fmt::format("the allocator gives its cache back {} times to fit, first at {}", limited.retries,
+    p.verdict_reason = formatted("the allocator gives its cache back {} times to fit, first at {}", limited.retries,
                                    describe_moment(schedule, model, *limited.first_retry));
     if (p.retries_low < p.retries) {
-      p.verdict_reason += fmt::format("; {} if frees that wait for another stream end at once",
-                                      p.retries_low == 0 ? "not at all" : fmt::format("{} times", p.retries_low));
+      p.verdict_reason += formatted("; {} if frees that wait for another stream end at once",
+                                      p.retries_low == 0 ? "not at all" : formatted("{} times", p.retries_low));
     }
   } else {
     p.verdict = Verdict::Fits;
-    p.verdict_reason = fmt::format("at most {} reserved under the allocator's limits", human(limited.peak.reserved));
+    p.verdict_reason = formatted("at most {} reserved under the allocator's limits", human(limited.peak.reserved));
   }
 }
 
@@ -105,12 +104,12 @@ void judge_files(const NodeMemory& node, const Job& job, HostMemory& host) {
     host.nvme_verdict_reason = "what files may take is not known: name --nvme-memory or a cluster that has it";
   } else if (node.nvme > *host.nvme_capacity) {
     host.nvme_verdict = Verdict::DoesNotFit;
-    host.nvme_verdict_reason = fmt::format("{} are missing for files on a node: {} ranks write {}",
+    host.nvme_verdict_reason = formatted("{} are missing for files on a node: {} ranks write {}",
                                            human(node.nvme - *host.nvme_capacity), node.ranks, human(node.nvme));
   } else {
     host.nvme_verdict = Verdict::Fits;
     host.nvme_verdict_reason =
-        fmt::format("{} of {} for files left", human(*host.nvme_capacity - node.nvme), human(*host.nvme_capacity));
+        formatted("{} of {} for files left", human(*host.nvme_capacity - node.nvme), human(*host.nvme_capacity));
   }
 }
 
@@ -132,14 +131,14 @@ void add_host(const HostMeter& meter, const NodeMemory& node, const Job& job, Pr
     host.verdict_reason = "the host's memory is not known: name --host-memory or a cluster that has it";
   } else if (*host.per_node > *host.capacity) {
     host.verdict = Verdict::DoesNotFit;
-    host.verdict_reason = fmt::format("{} of host memory are missing on a node: {} ranks take {}{}",
+    host.verdict_reason = formatted("{} of host memory are missing on a node: {} ranks take {}{}",
                                       human(*host.per_node - *host.capacity), node.ranks,
                                       human(*host.peak * node.ranks == *host.per_node ? *host.peak : *host.per_node),
                                       *host.peak * node.ranks == *host.per_node ? " each" : "");
   } else {
     host.verdict = Verdict::Fits;
     host.verdict_reason =
-        fmt::format("{} of {} of host memory left", human(*host.capacity - *host.per_node), human(*host.capacity));
+        formatted("{} of {} of host memory left", human(*host.capacity - *host.per_node), human(*host.capacity));
   }
   judge_files(node, job, host);
 }

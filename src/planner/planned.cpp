@@ -1,9 +1,8 @@
 #include "planner/planned.h"
 
-#include <fmt/format.h>
-
 #include <utility>
 
+#include "core/format.h"
 #include "planner/judge.h"
 #include "sim/arena.h"
 
@@ -32,9 +31,9 @@ void judge_planned(PlannedArena arena, Prediction& p) {
   if (const std::optional<VerdictLimit> limit = verdict_limit(p)) {
     const bool fits = arena.height <= limit->limit;
     p.verdict = fits ? Verdict::Fits : Verdict::DoesNotFit;
-    p.verdict_reason = fits ? fmt::format("{} of {} left beside the planned arena", human(limit->limit - arena.height),
+    p.verdict_reason = fits ? formatted("{} of {} left beside the planned arena", human(limit->limit - arena.height),
                                           human(*p.capacity))
-                            : fmt::format("the planned arena of {} is {} too large", human(arena.height),
+                            : formatted("the planned arena of {} is {} too large", human(arena.height),
                                           human(arena.height - limit->limit));
   }
   p.arena = std::move(arena);

@@ -1,13 +1,12 @@
 #include "planner/predict.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <map>
 #include <utility>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "model/graphs/graphs.h"
 #include "planner/advice.h"
 #include "planner/footprint.h"
@@ -79,11 +78,11 @@ void judge_states(const std::string& obstacle, Prediction& p) {
   if (p.capacity && least + p.reserve > *p.capacity) {
     p.verdict = Verdict::DoesNotFit;
     p.verdict_reason =
-        fmt::format("the persistent state alone needs {} more than there is", human(least + p.reserve - *p.capacity));
+        formatted("the persistent state alone needs {} more than there is", human(least + p.reserve - *p.capacity));
     return;
   }
   p.verdict = Verdict::Unknown;
-  p.verdict_reason = fmt::format("only the states are predicted: not modelled yet: {}", obstacle);
+  p.verdict_reason = formatted("only the states are predicted: not modelled yet: {}", obstacle);
 }
 
 // Traffic of a step in steady state, as far as it is of this part: the turn has none.
@@ -162,7 +161,7 @@ void list_what_is_missing(const ModelSpec& model, const Job& job, Prediction& p)
     p.not_modelled.push_back(
         {"workspace", "no device is named: the size of cuBLAS's and cuBLASLt's workspaces depends on it"});
   } else if (!library_workspaces(job)) {
-    p.not_modelled.push_back({"workspace", fmt::format("the libraries' workspaces on {}", job.hardware->architecture)});
+    p.not_modelled.push_back({"workspace", formatted("the libraries' workspaces on {}", job.hardware->architecture)});
   }
   if (!job.context) {
     p.not_modelled.push_back({"context", "no device is named: an uncalibrated 600 MiB stand for its CUDA context"});
@@ -219,13 +218,13 @@ Prediction predict_one(const ModelSpec& model, const Job& job, std::int64_t rank
     p.host.verdict_reason = "not modelled yet: " + *ground.obstacle;
     p.host.nvme_verdict_reason = p.host.verdict_reason;
     if (!formulas.batch_known) {
-      p.not_modelled.push_back({"memory.persistent.inputs", fmt::format("the batch of the {} family", model.family)});
+      p.not_modelled.push_back({"memory.persistent.inputs", formatted("the batch of the {} family", model.family)});
     }
     judge_states(*ground.obstacle, p);
     return p;
   }
   for (const char* what : ground.shapes->recipes.front().unknown()) {
-    p.not_modelled.push_back({"memory.peak.temporaries", fmt::format("{}: the GPU alone knows its size", what)});
+    p.not_modelled.push_back({"memory.peak.temporaries", formatted("{}: the GPU alone knows its size", what)});
   }
   const Schedule schedule = lower(model, job, *ground.shapes, job.parallelism.data_rank(rank));
   const std::optional<Window> only = window_named(job.phase);
@@ -275,7 +274,7 @@ std::int64_t rank_number(const Job& job) {
   const char* end = job.rank.data() + job.rank.size();
   const auto [stop, fault] = std::from_chars(job.rank.data(), end, rank);
   if (fault != std::errc() || stop != end || rank < 0 || rank >= job.parallelism.world) {
-    throw Refusal("--rank", fmt::format("must be \"all\", \"worst\" or a rank from 0 to {}, not \"{}\"",
+    throw Refusal("--rank", formatted("must be \"all\", \"worst\" or a rank from 0 to {}, not \"{}\"",
                                         job.parallelism.world - 1, job.rank));
   }
   return rank;
@@ -349,7 +348,7 @@ std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job) {
   }
   if (ranks_differ(job) && static_cast<std::int64_t>(ranks.size()) < job.parallelism.dp) {
     worst->not_modelled.push_back(
-        {"rank", fmt::format("the worst of {} ranks that keep the most gradient bytes; the other {} were not simulated",
+        {"rank", formatted("the worst of {} ranks that keep the most gradient bytes; the other {} were not simulated",
                              ranks.size(), job.parallelism.dp - static_cast<std::int64_t>(ranks.size()))});
   }
   predictions.push_back(std::move(*worst));

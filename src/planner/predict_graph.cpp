@@ -1,11 +1,10 @@
 #include "planner/predict_graph.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <iterator>
 
 #include "core/cluster.h"
+#include "core/format.h"
 #include "core/sha256.h"
 #include "planner/judge.h"
 #include "planner/lowering/lower_graph.h"
@@ -18,13 +17,12 @@ namespace {
 
 // Keys in order, without those that move no byte.
 void add_canonical(const Value& value, bool root, std::string& text) {
-  const auto out = std::back_inserter(text);
   switch (value.kind) {
     case Value::Kind::Null: text += "null"; return;
     case Value::Kind::Bool: text += value.boolean ? "true" : "false"; return;
-    case Value::Kind::Integer: fmt::format_to(out, "{}", value.integer); return;
-    case Value::Kind::Real: fmt::format_to(out, "{}", value.real); return;
-    case Value::Kind::String: fmt::format_to(out, "{}:{}", value.string.size(), value.string); return;
+    case Value::Kind::Integer: append_formatted(text, "{}", value.integer); return;
+    case Value::Kind::Real: append_formatted(text, "{}", value.real); return;
+    case Value::Kind::String: append_formatted(text, "{}:{}", value.string.size(), value.string); return;
     case Value::Kind::Array:
       text += '[';
       for (const Value& item : value.items) {
@@ -42,7 +40,7 @@ void add_canonical(const Value& value, bool root, std::string& text) {
   std::sort(members.begin(), members.end(), [](const Member* a, const Member* b) { return a->key < b->key; });
   text += '{';
   for (const Member* member : members) {
-    fmt::format_to(out, "{}:{}=", member->key.size(), member->key);
+    append_formatted(text, "{}:{}=", member->key.size(), member->key);
     add_canonical(member->value, false, text);
     text += ',';
   }
@@ -116,7 +114,7 @@ Prediction predict_graph(const OpGraph& file, const BuiltOpGraph& built, const G
   judge(schedule, built.model, plain, both, p);
   p.not_modelled.push_back({"time", "of a graph alone: a step also has an optimizer, ranks and micro-batches"});
   for (const char* what : recipes.unknown()) {
-    p.not_modelled.push_back({"memory.peak.temporaries", fmt::format("{}: the GPU alone knows its size", what)});
+    p.not_modelled.push_back({"memory.peak.temporaries", formatted("{}: the GPU alone knows its size", what)});
   }
   p.not_modelled.push_back({"memory.host", "of a graph alone"});
   p.host.verdict_reason = "not modelled of a graph alone";

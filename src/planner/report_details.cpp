@@ -1,11 +1,10 @@
 #include "planner/report_details.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <tuple>
 
+#include "core/format.h"
 #include "sim/memory.h"
 
 namespace dsplan {

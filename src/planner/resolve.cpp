@@ -1,9 +1,8 @@
 #include "planner/resolve.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "core/format.h"
 #include "model/lora.h"
 #include "planner/resolve/nvme.h"
 #include "planner/resolve/resolver.h"
@@ -59,7 +58,7 @@ void Resolver::fault(const Place& place, std::string message, std::string hint) 
 }
 
 void Resolver::not_modelled(const Place& place, std::string_view what) {
-  fault(place, fmt::format("{} is not modelled yet", what));
+  fault(place, formatted("{} is not modelled yet", what));
 }
 
 void Resolver::notice(Notice::Kind kind, const Place& place, std::string message, std::optional<Bytes> bytes) {
@@ -92,7 +91,7 @@ void judge_conditional_keys(Resolver& resolver) {
   const auto inert = [&resolver](const Place& place, const std::string& key, When when) {
     resolver.job.notices.push_back({Notice::Kind::Inert,
                                     place,
-                                    fmt::format("\"{}\" has no effect here: it needs {}", key, describe(when)),
+                                    formatted("\"{}\" has no effect here: it needs {}", key, describe(when)),
                                     {},
                                     "inert_key",
                                     key});
@@ -106,7 +105,7 @@ void judge_conditional_keys(Resolver& resolver) {
   const auto judge = [&](const NotModelled& item) {
     if (removed(item.key)) return;
     if (resolver.applies(item.when)) {
-      resolver.fault(item.place, fmt::format("\"{}\": {} is not modelled yet", item.key, item.feature));
+      resolver.fault(item.place, formatted("\"{}\": {} is not modelled yet", item.key, item.feature));
     } else {
       inert(item.place, item.key, item.when);
     }
@@ -126,9 +125,9 @@ void judge_strict(const Resolver& resolver) {
                      0,
                      0,
                      {},
-                     fmt::format("{} is assumed to be {} ({}), which --strict does not allow", input.name, input.value,
+                     formatted("{} is assumed to be {} ({}), which --strict does not allow", input.name, input.value,
                                  input.reason),
-                     fmt::format("give {}", input.option)});
+                     formatted("give {}", input.option)});
   }
   diagnostics.throw_if_any();
 }

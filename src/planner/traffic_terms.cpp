@@ -1,9 +1,8 @@
 #include "planner/traffic_terms.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "core/format.h"
 #include "planner/footprint.h"
 #include "planner/formulas.h"
 #include "sim/traffic.h"
@@ -34,7 +33,7 @@ class Terms {
     const bool sharded = training().runtime == Runtime::DeepSpeed && training().zero.stage == 3;
     const int stage = training().runtime == Runtime::DeepSpeed ? training().zero.stage : 0;
     // The paper trains everything in the model's dtype and takes one micro-batch per step.
-    terms_.push_back({fmt::format("the ZeRO paper, {} N", stage == 3 ? 3 : 2),
+    terms_.push_back({formatted("the ZeRO paper, {} N", stage == 3 ? 3 : 2),
                       sent(paper_traffic(all_, stage), training().dtype), "arXiv 1910.02054, section 7"});
     frozen(stage);
     communication_dtype(stage);
@@ -80,7 +79,7 @@ class Terms {
     if (training().communication_dtype == training().dtype) return;
     const std::int64_t passes = stage == 0 ? 2 : 1;
     const Elements moved = trained_ * passes;
-    add(fmt::format("gradients in {}", name(training().communication_dtype)),
+    add(formatted("gradients in {}", name(training().communication_dtype)),
         sent(moved, training().communication_dtype) - sent(moved, training().dtype),
         "they travel in the communication dtype, not in the model's");
   }
@@ -96,7 +95,7 @@ class Terms {
           "every rank receives all gradients and keeps its part (stage_1_and_2.py, average_tensor)");
     }
     if (reductions > 1) {
-      add(fmt::format("{} micro-batches", reductions), once * (reductions - 1),
+      add(formatted("{} micro-batches", reductions), once * (reductions - 1),
           "stage 2 reduces after each backward; stage 1 once per step");
     }
     if (to_owners) {
@@ -110,7 +109,7 @@ class Terms {
     const Bytes pass = sent(all_, training().dtype);
     const Bytes reduced = sent(trained_, training().communication_dtype);
     if (micro > 1) {
-      add(fmt::format("{} micro-batches", micro), (pass * 2 + reduced) * (micro - 1),
+      add(formatted("{} micro-batches", micro), (pass * 2 + reduced) * (micro - 1),
           "each of them may gather all parameters twice and reduces all gradients");
     }
     const Bytes forward = wire([](const TrafficRow& r) { return gathers_in(r, Pass::Forward); });
@@ -158,13 +157,13 @@ void add_tensor_parallel(const ModelSpec& model, const Job& job, const std::vect
     if (wire != Bytes(0)) terms.push_back({std::move(what), wire, why});
   };
   const std::int64_t layers = sums.forward_layers + sums.backward_layers;
-  add(Collective::AllReduce, fmt::format("tensor parallelism, {} hidden states in layers", layers),
+  add(Collective::AllReduce, formatted("tensor parallelism, {} hidden states in layers", layers),
       sums.hidden * layers, "two sums in forward and two in backward for each layer (arXiv 1909.08053, section 3)");
   add(Collective::AllReduce, "of the embedding's output and the head's input", sums.hidden * (1 + sums.head),
       "both are cut along the vocabulary");
   add(Collective::AllReduce, "of the loss", sums.loss,
       "the largest logit, the target's and the sum of exponentials, in fp32 for each token");
-  add(Collective::AllReduce, fmt::format("{} sums repeated by recomputation", sums.repeated),
+  add(Collective::AllReduce, formatted("{} sums repeated by recomputation", sums.repeated),
       sums.hidden * sums.repeated, "early stop leaves out the last one of a region where nothing behind it is saved");
   add(Collective::AllGather, "of partitioned checkpoints", sums.hidden * sums.gathered,
       "partition_activations: each argument is gathered in backward");

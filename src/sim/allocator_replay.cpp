@@ -1,11 +1,10 @@
 #include "sim/allocator_replay.h"
 
-#include <fmt/format.h>
-
 #include <iterator>
 #include <vector>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "sim/allocator.h"
 
 namespace dsplan {
@@ -77,7 +76,7 @@ class Replay {
 
   void row() {
     const AllocatorStatistics now = allocator_.statistics();
-    fmt::format_to(std::back_inserter(text_), "{},{},{},{},{},{},{},{}\n", now.allocated.value(), now.requested.value(),
+    append_formatted(text_, "{},{},{},{},{},{},{},{}\n", now.allocated.value(), now.requested.value(),
                    now.active.value(), now.reserved.value(), now.inactive_split.value(), now.segments, now.retries,
                    now.ooms);
   }

@@ -1,6 +1,6 @@
 #include "sim/snapshot_driver.h"
 
-#include <fmt/format.h>
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -16,9 +16,9 @@ bool gives_back(const SnapshotEntry& entry) {
 
 std::string in_words(const SnapshotEntry& entry) {
   if (entry.action == SnapshotEntry::Action::OutOfMemory) {
-    return fmt::format("oom: {} bytes asked for", grouped(entry.size.value()));
+    return formatted("oom: {} bytes asked for", grouped(entry.size.value()));
   }
-  return fmt::format("{} of {} bytes at 0x{:x}", name(entry.action), grouped(entry.size.value()),
+  return formatted("{} of {} bytes at 0x{:x}", name(entry.action), grouped(entry.size.value()),
                      entry.address.value());
 }
 
@@ -61,7 +61,7 @@ void* RecordedDriver::allocate(Bytes size) {
   if (entry == nullptr && end_entry_ < trace_.size() && trace_[end_entry_].action == Action::OutOfMemory)
     return nullptr;
   differ(here(), entry == nullptr ? "no new segment" : in_words(*entry),
-         fmt::format("segment_alloc of {} bytes", grouped(size.value())));
+         formatted("segment_alloc of {} bytes", grouped(size.value())));
   return nullptr;
 }
 

@@ -1,12 +1,11 @@
 #include "sim/snapshot_of.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <tuple>
 #include <unordered_map>
 
+#include "core/format.h"
 #include "sim/allocator_constants.h"
 #include "sim/snapshot_segments.h"
 
@@ -208,7 +207,7 @@ class Recorder : public Ignores<Compute, Communicate, Signal, Await, Enter, Exit
       const Module& m = model_.modules[static_cast<std::size_t>(module)];
       list.push_back({m.type, m.path.empty() ? model_.name : m.path, std::max(m.layer, 0)});
     }
-    list.push_back({fmt::format("{}, {}", whereabouts_.pass(), name(whereabouts_.stretch())), "dsplan",
+    list.push_back({formatted("{}, {}", whereabouts_.pass(), name(whereabouts_.stretch())), "dsplan",
                     whereabouts_.micro_batch() + 1});
     return list;
   }

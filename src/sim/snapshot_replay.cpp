@@ -1,13 +1,12 @@
 #include "sim/snapshot_replay.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "sim/allocator_constants.h"
 #include "sim/snapshot_driver.h"
 #include "sim/snapshot_segments.h"
@@ -80,7 +79,7 @@ class DeviceReplayer {
     const auto [at, added] = streams_.try_emplace(handle, static_cast<StreamIndex>(streams_.size()));
     if (added) {
       if (handles_.size() >= static_cast<std::size_t>(CachingAllocator::kMostStreams)) {
-        throw Refusal(path_, fmt::format("more than {} streams", CachingAllocator::kMostStreams));
+        throw Refusal(path_, formatted("more than {} streams", CachingAllocator::kMostStreams));
       }
       handles_.push_back(handle);
     }
@@ -205,7 +204,7 @@ class DeviceReplayer {
     if (left) {
       driver_.differ(*left, in_words(trace_[*left]), "the request is served from what is cached");
     } else if (allocator_.address(*block) != entry.address) {
-      driver_.differ(at, in_words(entry), fmt::format("placed at 0x{:x}", allocator_.address(*block).value()));
+      driver_.differ(at, in_words(entry), formatted("placed at 0x{:x}", allocator_.address(*block).value()));
     }
     live_[entry.address.value()] = *block;
     ++result_.allocations;
@@ -242,11 +241,11 @@ class DeviceReplayer {
 
   static std::string in_words(const SnapshotEntry& entry) { return dsplan::in_words(entry); }
   static std::string in_words(const SnapshotSegment& segment) {
-    return fmt::format("{} segment of {} bytes at 0x{:x}, stream {}", segment.large ? "large" : "small",
+    return formatted("{} segment of {} bytes at 0x{:x}, stream {}", segment.large ? "large" : "small",
                        grouped(segment.size.value()), segment.address.value(), segment.stream);
   }
   static std::string in_words(const SnapshotBlock& block) {
-    return fmt::format("{} block of {} bytes ({} requested) at 0x{:x}", name(block.state), grouped(block.size.value()),
+    return formatted("{} block of {} bytes ({} requested) at 0x{:x}", name(block.state), grouped(block.size.value()),
                        grouped(block.requested.value()), block.address.value());
   }
 
@@ -278,8 +277,8 @@ class DeviceReplayer {
       if (block != recorded.blocks[i]) return differ_at_the_end(in_words(recorded.blocks[i]), in_words(block));
     }
     if (recorded.blocks.size() != predicted.blocks.size()) {
-      differ_at_the_end(fmt::format("{} blocks in the {}", recorded.blocks.size(), in_words(recorded)),
-                        fmt::format("{} blocks", predicted.blocks.size()));
+      differ_at_the_end(formatted("{} blocks in the {}", recorded.blocks.size(), in_words(recorded)),
+                        formatted("{} blocks", predicted.blocks.size()));
     }
   }
 

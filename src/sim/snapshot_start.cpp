@@ -1,11 +1,10 @@
 #include "sim/snapshot_start.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <iterator>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "sim/allocator_constants.h"
 
 namespace dsplan {
@@ -39,7 +38,7 @@ class Undo {
 
   [[noreturn]] void contradiction(const SnapshotEntry& entry, const std::string& why) const {
     throw Refusal(path_,
-                  fmt::format("device {}, entry {} ({} of {} bytes at 0x{:x}) contradicts what follows: {}", device_,
+                  formatted("device {}, entry {} ({} of {} bytes at 0x{:x}) contradicts what follows: {}", device_,
                               at_, name(entry.action), entry.size.value(), entry.address.value(), why),
                   "was the history switched off in between, or recorded without some actions?");
   }
@@ -63,7 +62,7 @@ class Undo {
     const auto at = state_.live.find(entry.address.value());
     if (at == state_.live.end()) contradiction(entry, "nothing is there afterwards");
     if (at->second.requested != entry.size) {
-      contradiction(entry, fmt::format("{} bytes are there afterwards", at->second.requested.value()));
+      contradiction(entry, formatted("{} bytes are there afterwards", at->second.requested.value()));
     }
     state_.live.erase(at);
   }

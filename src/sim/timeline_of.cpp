@@ -1,7 +1,6 @@
 #include "sim/timeline_of.h"
 
-#include <fmt/format.h>
-
+#include "core/format.h"
 #include "sim/allocator_streams.h"
 
 namespace dsplan {
@@ -74,7 +73,7 @@ class Slices : public Ignores<Allocate, Release, Signal, Await> {
   void on(std::size_t at, const Mark& event) {
     // No module's pass goes on beyond a moment of the loop.
     for (const Kind kind : {Kind::Recomputation, Kind::Module}) close_all(kind, at);
-    const std::string batch = fmt::format(", micro-batch {}", event.micro_batch + 1);
+    const std::string batch = formatted(", micro-batch {}", event.micro_batch + 1);
     switch (event.moment) {
       case Moment::StretchBegins: return open(Kind::Phase, at, std::string(name(event.stretch)));
       case Moment::StretchEnds: return close_all(Kind::Phase, at + 1);

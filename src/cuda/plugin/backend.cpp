@@ -2,8 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include <fmt/format.h>
-
+#include "core/format.h"
 #include "core/graph.h"
 #include "core/program.h"
 #include "core/units.h"
@@ -28,7 +27,7 @@ std::string versions() {
   int of_runtime = 0;
   (void)cudaDriverGetVersion(&of_driver);
   (void)cudaRuntimeGetVersion(&of_runtime);
-  return fmt::format("driver {}, runtime {}", of_driver, of_runtime);
+  return formatted("driver {}, runtime {}", of_driver, of_runtime);
 }
 
 // Says what is missing, from the ground up: the driver, a device, this device, one that runs the kernels.
@@ -36,22 +35,22 @@ void find_device(int ordinal) {
   int of_driver = 0;
   check(cudaDriverGetVersion(&of_driver), "cudaDriverGetVersion");
   if (of_driver == 0) {
-    throw CudaFailure(DSPLAN_UNAVAILABLE, fmt::format("no usable CUDA device: no driver is loaded ({})", versions()));
+    throw CudaFailure(DSPLAN_UNAVAILABLE, formatted("no usable CUDA device: no driver is loaded ({})", versions()));
   }
   int devices = 0;
   if (const cudaError_t found = cudaGetDeviceCount(&devices); found != cudaSuccess) {
     (void)cudaGetLastError();
     throw CudaFailure(DSPLAN_UNAVAILABLE,
-                      fmt::format("no usable CUDA device: {} ({})", cudaGetErrorString(found), versions()));
+                      formatted("no usable CUDA device: {} ({})", cudaGetErrorString(found), versions()));
   }
   if (ordinal < 0 || ordinal >= devices) {
-    throw CudaFailure(DSPLAN_UNAVAILABLE, fmt::format("no CUDA device {}: there are {}", ordinal, devices));
+    throw CudaFailure(DSPLAN_UNAVAILABLE, formatted("no CUDA device {}: there are {}", ordinal, devices));
   }
   int major = 0;
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal), "cudaDeviceGetAttribute");
   if (major < kLeastMajor) {
     throw CudaFailure(DSPLAN_UNAVAILABLE,
-                      fmt::format("CUDA device {} has compute capability {}; the kernels need {}.0 or later", ordinal,
+                      formatted("CUDA device {} has compute capability {}; the kernels need {}.0 or later", ordinal,
                                   major, kLeastMajor));
   }
 }
@@ -112,7 +111,7 @@ dsplan_status devices(const dsplan_backend*, std::int32_t* count) {
   *count = asked == cudaSuccess ? found : 0;
   if (asked == cudaSuccess || asked == cudaErrorNoDevice) return DSPLAN_OK;
   (void)cudaGetLastError();
-  last_failure() = fmt::format("no usable CUDA device: {} ({})", cudaGetErrorString(asked), versions());
+  last_failure() = formatted("no usable CUDA device: {} ({})", cudaGetErrorString(asked), versions());
   return DSPLAN_UNAVAILABLE;
 }
 
@@ -217,7 +216,7 @@ dsplan_status combine_pieces(dsplan_device* handle, dsplan_reduction how, std::i
       return device.fail(DSPLAN_INVALID, "nothing to combine");
     }
     if (!combine(queue_of(device, stream), how, static_cast<DType>(dtype), target, pieces, piece_count, elements)) {
-      return device.fail(DSPLAN_UNSUPPORTED, fmt::format("such a reduction of {} pieces", piece_count));
+      return device.fail(DSPLAN_UNSUPPORTED, formatted("such a reduction of {} pieces", piece_count));
     }
     return dsplan_status{DSPLAN_OK};
   });

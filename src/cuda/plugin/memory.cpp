@@ -2,9 +2,9 @@
 // memory too, because kernels work on what a plan keeps on the host; it is counted as what was asked for.
 #include <cstdlib>
 
-#include <fmt/format.h>
-
 #include "cuda/plugin/device.h"
+
+#include "core/format.h"
 
 namespace dsplan::cuda {
 namespace {
@@ -17,7 +17,7 @@ std::size_t whole_pages(std::int64_t bytes) { return (static_cast<std::size_t>(b
 void* take_pageable(std::int64_t bytes) {
   void* memory = nullptr;
   if (::posix_memalign(&memory, kPage, whole_pages(bytes)) != 0) {
-    throw CudaFailure(DSPLAN_OUT_OF_MEMORY, fmt::format("the system gives no {} bytes", bytes));
+    throw CudaFailure(DSPLAN_OUT_OF_MEMORY, formatted("the system gives no {} bytes", bytes));
   }
   const cudaError_t registered = cudaHostRegister(memory, whole_pages(bytes), cudaHostRegisterPortable);
   if (registered != cudaSuccess) std::free(memory);
@@ -74,11 +74,11 @@ Range& pages_of(Device& device, void* range, std::int64_t offset, std::int64_t b
   const std::int64_t page = device.granularity;
   if (found == device.ranges.end() || offset < 0 || bytes <= 0 || bytes > found->second.bytes - offset ||
       offset % page != 0 || bytes % page != 0) {
-    throw CudaFailure(DSPLAN_INVALID, fmt::format("pages at {}, {} bytes, of no range", offset, bytes));
+    throw CudaFailure(DSPLAN_INVALID, formatted("pages at {}, {} bytes, of no range", offset, bytes));
   }
   for (std::int64_t each = offset; each < offset + bytes; each += page) {
     if (found->second.pages.contains(each) != mapped) {
-      throw CudaFailure(DSPLAN_INVALID, fmt::format("the page at {} is {}mapped", each, mapped ? "not " : ""));
+      throw CudaFailure(DSPLAN_INVALID, formatted("the page at {} is {}mapped", each, mapped ? "not " : ""));
     }
   }
   return found->second;
@@ -89,12 +89,12 @@ Range& pages_of(Device& device, void* range, std::int64_t offset, std::int64_t b
 dsplan_status allocate(dsplan_device* handle, dsplan_space space, std::int64_t bytes, void** memory) {
   return guarded(handle, [&](Device& device) {
     if (bytes <= 0 || space < DSPLAN_SPACE_DEVICE || space > DSPLAN_SPACE_PAGEABLE) {
-      return device.fail(DSPLAN_INVALID, fmt::format("{} bytes in space {}", bytes, space));
+      return device.fail(DSPLAN_INVALID, formatted("{} bytes in space {}", bytes, space));
     }
     void* taken = take(space, bytes);
     if (reinterpret_cast<std::uintptr_t>(taken) % kAlignment != 0) {
       (void)give_back(space, taken);
-      return device.fail(DSPLAN_DEVICE, fmt::format("{} bytes at {}: less than {} aligned", bytes, taken, kAlignment));
+      return device.fail(DSPLAN_DEVICE, formatted("{} bytes at {}: less than {} aligned", bytes, taken, kAlignment));
     }
     device.allocations[taken] = {space, bytes};
     *memory = taken;
@@ -107,7 +107,7 @@ dsplan_status release(dsplan_device* handle, dsplan_space space, void* memory, s
   return guarded(handle, [&](Device& device) {
     const auto found = device.allocations.find(memory);
     if (found == device.allocations.end() || found->second.space != space || found->second.bytes != bytes) {
-      return device.fail(DSPLAN_INVALID, fmt::format("{} bytes of space {} that were not allocated so", bytes, space));
+      return device.fail(DSPLAN_INVALID, formatted("{} bytes of space {} that were not allocated so", bytes, space));
     }
     device.drain();
     device.allocations.erase(found);

@@ -1,10 +1,9 @@
 #include "exec/calibrate/bench.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan::exec {
 namespace {
@@ -15,7 +14,7 @@ constexpr std::int64_t kMostCalls = 1000;
 
 std::string said_by(const RunFailure& failure) {
   const Failure& what = failure.failure();
-  return what.text.empty() ? std::string(failure.what()) : fmt::format("{}: {}", what.call, what.text);
+  return what.text.empty() ? std::string(failure.what()) : formatted("{}: {}", what.call, what.text);
 }
 
 }  // namespace
@@ -102,7 +101,7 @@ std::vector<std::int64_t> Bench::per_second(const std::vector<std::int64_t>& nan
 void Bench::rate(const std::string& name, MeasuredRow::Unit unit, std::int64_t amount, const std::string& how,
                  const std::function<void()>& work) {
   const std::vector<std::int64_t> nanoseconds = times(work);
-  add(name, unit, fmt::format("{}; {} samples, device events", how, nanoseconds.size()),
+  add(name, unit, formatted("{}; {} samples, device events", how, nanoseconds.size()),
       per_second(nanoseconds, amount));
 }
 

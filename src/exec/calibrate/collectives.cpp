@@ -1,10 +1,9 @@
 // Collectives between ranks that share this device: threads on a host, virtual ranks on one GPU. What they take says
 // nothing of any link between devices.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <vector>
 
+#include "core/format.h"
 #include "exec/calibrate/bench.h"
 #include "exec/ranks.h"
 #include "exec/threads.h"
@@ -65,12 +64,12 @@ void measure_collectives(Bench& bench) {
     for (const std::int64_t elements : {std::int64_t{1} << 20, std::int64_t{1} << 14}) {
       for (const Kind& kind : kKinds) {
         const std::int64_t bytes = 4 * elements;
-        const std::string row = fmt::format("collective_{}:{}:{}:{}", between, kind.name, ranks, bytes);
+        const std::string row = formatted("collective_{}:{}:{}:{}", between, kind.name, ranks, bytes);
         bench.row(row, [&] {
           const std::vector<std::int64_t> times =
               times_of(bench, kind.collective, ranks, elements, quick ? 3 : 7, elements > (1 << 16) ? 3 : 30);
           bench.add(row, Unit::BytesPerSecond,
-                    fmt::format("payload of one call in fp32, {} ranks of this one device; {} samples, wall clock",
+                    formatted("payload of one call in fp32, {} ranks of this one device; {} samples, wall clock",
                                 ranks, times.size()),
                     Bench::per_second(times, bytes));
         });

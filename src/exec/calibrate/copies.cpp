@@ -1,9 +1,9 @@
 // Copies within the device, and both ways between it and the host. Every byte is counted once.
-#include <fmt/format.h>
-
 #include <vector>
 
 #include "exec/calibrate/bench.h"
+
+#include "core/format.h"
 
 namespace dsplan::exec {
 namespace {
@@ -18,7 +18,7 @@ struct Place {
 
 void copy(Bench& bench, const char* kind, std::int64_t bytes, const Place& to, const Place& from,
           const std::string& how) {
-  const std::string row = fmt::format("copy_{}:{}", kind, bytes);
+  const std::string row = formatted("copy_{}:{}", kind, bytes);
   bench.row(row, [&] {
     bench.rate(row, Unit::BytesPerSecond, bytes, how,
                [&] { bench.device().copy(to.memory, to.space, from.memory, from.space, Bytes(bytes)); });
@@ -33,7 +33,7 @@ void measure_copies(Bench& bench) {
   if (bench.options().quick) sizes.erase(sizes.begin());
   Device& device = bench.device();
   for (const std::int64_t bytes : sizes) {
-    bench.row(fmt::format("copies of {} bytes", bytes), [&] {
+    bench.row(formatted("copies of {} bytes", bytes), [&] {
       const Held first(device, Space::Device, Bytes(bytes));
       const Held second(device, Space::Device, Bytes(bytes));
       const Held pinned(device, Space::Pinned, Bytes(bytes));

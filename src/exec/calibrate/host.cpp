@@ -1,11 +1,10 @@
 // What the host itself does for a plan: Adam over states that lie there, and files.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <barrier>
 #include <thread>
 #include <vector>
 
+#include "core/format.h"
 #include "core/program.h"
 #include "exec/calibrate/bench.h"
 #include "exec/host/host_backend.h"
@@ -102,13 +101,13 @@ std::vector<std::int64_t> steps_on_all_cores(int cores, std::int64_t elements, i
 
 void measure_adam(Bench& bench) {
   const std::int64_t elements = bench.options().quick ? std::int64_t{1} << 18 : std::int64_t{1} << 23;
-  const std::string row = fmt::format("host_adam:{}", elements);
+  const std::string row = formatted("host_adam:{}", elements);
   bench.row(row, [&] {
     const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
     const std::vector<std::int64_t> times = steps_on_all_cores(cores, elements, bench.options().quick ? 3 : 7);
     bench.add(
         row, Unit::ElementsPerSecond,
-        fmt::format("dsplan's own AdamW in fp32 on {} threads together; {} samples, wall clock", cores, times.size()),
+        formatted("dsplan's own AdamW in fp32 on {} threads together; {} samples, wall clock", cores, times.size()),
         Bench::per_second(times, elements));
   });
 }
@@ -117,7 +116,7 @@ void measure_adam(Bench& bench) {
 void measure_files(Bench& bench) {
   const std::int64_t bytes = bench.options().quick ? 4 << 20 : 256 << 20;
   Device& device = bench.device();
-  bench.row(fmt::format("files of {} bytes", bytes), [&] {
+  bench.row(formatted("files of {} bytes", bytes), [&] {
     const Held memory(device, Space::Pinned, Bytes(bytes));
     device.fill(memory.data(), Space::Pinned, 0x5a, memory.bytes());
     device.synchronize();
@@ -142,8 +141,8 @@ void measure_files(Bench& bench) {
     }
     device.remove_file(file);
     const char* how = "3 samples, wall clock; through the system's own cache of files";
-    bench.add(fmt::format("file_write:{}", bytes), Unit::BytesPerSecond, how, Bench::per_second(written, bytes));
-    bench.add(fmt::format("file_read:{}", bytes), Unit::BytesPerSecond, how, Bench::per_second(read, bytes));
+    bench.add(formatted("file_write:{}", bytes), Unit::BytesPerSecond, how, Bench::per_second(written, bytes));
+    bench.add(formatted("file_read:{}", bytes), Unit::BytesPerSecond, how, Bench::per_second(read, bytes));
   });
 }
 

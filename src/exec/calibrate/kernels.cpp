@@ -1,7 +1,7 @@
 // Kernels: what starting one takes, what only reads and writes, attention, products.
-#include <fmt/format.h>
-
 #include "exec/calibrate/operator.h"
+
+#include "core/format.h"
 
 namespace dsplan::exec {
 namespace {
@@ -18,13 +18,13 @@ void launches(Bench& bench) {
   bench.row("kernel", [&] {
     const std::vector<std::int64_t> times = bench.times([&] { least.forward(); });
     bench.add("kernel", Unit::Nanoseconds,
-              fmt::format("an addition of one element, many in a row; {} samples, device events", times.size()), times);
+              formatted("an addition of one element, many in a row; {} samples, device events", times.size()), times);
   });
   if (bench.device().synchronous()) return;
   bench.row("launch", [&] {
     const std::vector<std::int64_t> times = bench.host_times([&] { least.forward(); });
     bench.add("launch", Unit::Nanoseconds,
-              fmt::format("until the host has enqueued the same, without waiting; {} samples", times.size()), times);
+              formatted("until the host has enqueued the same, without waiting; {} samples", times.size()), times);
   });
 }
 
@@ -40,7 +40,7 @@ void elementwise(Bench& bench, DType dtype, std::int64_t elements) {
   constexpr std::int64_t kColumns = 1024;
   const Shape shape{elements / kColumns, kColumns};
   for (const Kind& kind : kKinds) {
-    const std::string row = fmt::format("elementwise:{}:{}:{}", kind.name, name(dtype), elements);
+    const std::string row = formatted("elementwise:{}:{}:{}", kind.name, name(dtype), elements);
     bench.row(row, [&] {
       std::vector<Shape> inputs(static_cast<std::size_t>(kind.operands), shape);
       if (kind.op == Op::LayerNorm) inputs[1] = inputs[2] = {kColumns};
@@ -59,7 +59,7 @@ struct Heads {
 // times as many.
 void attention(Bench& bench, DType dtype, const Heads& of) {
   const AttentionKernel kernel = dtype == DType::Float32 ? AttentionKernel::MemoryEfficient : AttentionKernel::Flash;
-  const std::string size = fmt::format("{}:{}x{}x{}x{}", name(dtype), of.batch, of.heads, of.tokens, of.width);
+  const std::string size = formatted("{}:{}x{}x{}x{}", name(dtype), of.batch, of.heads, of.tokens, of.width);
   const std::int64_t flops = 2 * of.batch * of.heads * of.tokens * of.tokens * of.width;
   bench.row("attention:" + size, [&] {
     const Shape shape{of.batch, of.heads, of.tokens, of.width};
@@ -88,7 +88,7 @@ constexpr std::array kOfDevices = {
     Sides{8192, 3072, 768},  Sides{4096, 512, 4096},   Sides{512, 512, 512},     Sides{256, 256, 256}};
 
 void product(Bench& bench, DType dtype, const Sides& of) {
-  const std::string row = fmt::format("gemm:{}:{}x{}x{}", name(dtype), of.m, of.n, of.k);
+  const std::string row = formatted("gemm:{}:{}x{}x{}", name(dtype), of.m, of.n, of.k);
   bench.row(row, [&] {
     Operator one(bench.device(), Op::Linear, dtype, {{of.m, of.k}, {of.n, of.k}}, {of.m, of.n});
     bench.rate(row, Unit::FlopPerSecond, 2 * of.m * of.n * of.k, "M x K times (N x K) transposed, random data",

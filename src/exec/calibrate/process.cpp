@@ -1,8 +1,8 @@
 // What a process holds on a device beside its own memory, by when it comes: with the device, with the first product,
 // with the first launch of the other kernels.
-#include <fmt/format.h>
-
 #include "exec/calibrate/operator.h"
+
+#include "core/format.h"
 
 namespace dsplan::exec {
 namespace {
@@ -36,7 +36,7 @@ void grows(Bench& bench, const std::string& name, std::int64_t& sum, const std::
     const Counted after = held_by(bench.device());
     if (after.bytes < 0 || after.of_process != before.of_process) return bench.failed(name, "nobody counts it here");
     const std::int64_t grown = after.bytes - before.bytes;
-    if (grown < 0) return bench.failed(name, fmt::format("shrank by {} bytes: somebody else is at work here", -grown));
+    if (grown < 0) return bench.failed(name, formatted("shrank by {} bytes: somebody else is at work here", -grown));
     bench.add(name, Unit::PlainBytes, how(bench, after), {grown});
     sum += grown;
   });

@@ -13,8 +13,7 @@
 #include <new>
 #include <string>
 
-#include <fmt/format.h>
-
+#include "core/format.h"
 #include "exec/host/host_device.h"
 
 namespace dsplan::exec {

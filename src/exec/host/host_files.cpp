@@ -6,15 +6,15 @@
 #include <cerrno>
 #include <cstring>
 
-#include <fmt/format.h>
-
 #include "exec/host/host_device.h"
+
+#include "core/format.h"
 
 namespace dsplan::exec {
 namespace {
 
 dsplan_status fail_file(dsplan_device* device, const char* what, const std::string& path, int error) {
-  return device->fail(DSPLAN_IO, fmt::format("{} {}: {}", what, path, std::strerror(error)));
+  return device->fail(DSPLAN_IO, formatted("{} {}: {}", what, path, std::strerror(error)));
 }
 
 // Moves all of it, however the system cuts it. `step(done)` moves some bytes and returns how many, or -1.

@@ -4,9 +4,9 @@
 #include <cstdlib>
 #include <cstring>
 
-#include <fmt/format.h>
-
 #include "exec/host/host_device.h"
+
+#include "core/format.h"
 
 namespace dsplan::exec {
 namespace {
@@ -36,7 +36,7 @@ void give_back(bool heap, void* memory, std::int64_t bytes) {
 
 dsplan_status out_of_memory(dsplan_device* device, std::int64_t bytes) {
   return device->fail(DSPLAN_OUT_OF_MEMORY,
-                      fmt::format("{} bytes asked for, {} of {} left", bytes,
+                      formatted("{} bytes asked for, {} of {} left", bytes,
                                   device->memory_bytes - device->device_bytes, device->memory_bytes));
 }
 
@@ -74,14 +74,14 @@ void join_neighbours(dsplan_device::Range& range, std::map<std::int64_t, std::in
 dsplan_status host_allocate(dsplan_device* device, dsplan_space space, std::int64_t bytes, void** memory) {
   return device->guarded([&] {
     if (bytes <= 0 || space < DSPLAN_SPACE_DEVICE || space > DSPLAN_SPACE_PAGEABLE) {
-      return device->fail(DSPLAN_INVALID, fmt::format("{} bytes in space {}", bytes, space));
+      return device->fail(DSPLAN_INVALID, formatted("{} bytes in space {}", bytes, space));
     }
     const bool on_device = space == DSPLAN_SPACE_DEVICE;
     if (on_device && bytes > device->memory_bytes - device->device_bytes) return out_of_memory(device, bytes);
     void* taken = take(device->backend.options().heap, bytes);
     if (taken == nullptr) {
       return device->fail(DSPLAN_OUT_OF_MEMORY,
-                          fmt::format("the system gives no {} bytes: {}", bytes, std::strerror(errno)));
+                          formatted("the system gives no {} bytes: {}", bytes, std::strerror(errno)));
     }
     device->allocations[taken] = {space, bytes};
     if (on_device) device->device_bytes += bytes;
@@ -94,7 +94,7 @@ dsplan_status host_release(dsplan_device* device, dsplan_space space, void* memo
   return device->guarded([&] {
     const auto found = device->allocations.find(memory);
     if (found == device->allocations.end() || found->second.space != space || found->second.bytes != bytes) {
-      return device->fail(DSPLAN_INVALID, fmt::format("{} bytes of space {} that were not allocated so", bytes, space));
+      return device->fail(DSPLAN_INVALID, formatted("{} bytes of space {} that were not allocated so", bytes, space));
     }
     device->allocations.erase(found);
     if (space == DSPLAN_SPACE_DEVICE) device->device_bytes -= bytes;
@@ -109,7 +109,7 @@ dsplan_status host_reserve(dsplan_device* device, std::int64_t bytes, void** ran
     void* made =
         ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (made == MAP_FAILED) {
-      return device->fail(DSPLAN_OUT_OF_MEMORY, fmt::format("no range of {} bytes: {}", bytes, std::strerror(errno)));
+      return device->fail(DSPLAN_OUT_OF_MEMORY, formatted("no range of {} bytes: {}", bytes, std::strerror(errno)));
     }
     device->ranges[made].bytes = bytes;
     *range = made;
@@ -135,12 +135,12 @@ dsplan_status host_map(dsplan_device* device, void* range, std::int64_t offset, 
     const auto found = device->ranges.find(range);
     if (found == device->ranges.end() || offset < 0 || bytes <= 0 || bytes > found->second.bytes - offset ||
         !whole(offset) || !whole(bytes) || any_mapped(found->second, offset, bytes)) {
-      return device->fail(DSPLAN_INVALID, fmt::format("pages at {}, {} bytes, cannot be mapped", offset, bytes));
+      return device->fail(DSPLAN_INVALID, formatted("pages at {}, {} bytes, cannot be mapped", offset, bytes));
     }
     if (bytes > device->memory_bytes - device->device_bytes) return out_of_memory(device, bytes);
     if (::mprotect(static_cast<char*>(range) + offset, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE) != 0) {
       return device->fail(DSPLAN_OUT_OF_MEMORY,
-                          fmt::format("{} bytes were not mapped: {}", bytes, std::strerror(errno)));
+                          formatted("{} bytes were not mapped: {}", bytes, std::strerror(errno)));
     }
     join_neighbours(found->second, found->second.mapped.emplace(offset, bytes).first);
     device->device_bytes += bytes;

@@ -1,10 +1,9 @@
 #include "exec/host/launch.h"
 
-#include <fmt/format.h>
-
 #include <exception>
 #include <string>
 
+#include "core/format.h"
 #include "core/program.h"
 #include "exec/host/args.h"
 
@@ -31,7 +30,7 @@ std::string called(const dsplan_launch& call) {
   const auto body = static_cast<Body>(call.body);
   if (call.body >= kBodies || call.op >= kOps) return "an unknown kernel";
   if (body != Body::Forward && body != Body::Backward) return name(body);
-  return fmt::format("{} {}, kernel {}", name(static_cast<Op>(call.op)), name(body), call.part);
+  return formatted("{} {}, kernel {}", name(static_cast<Op>(call.op)), name(body), call.part);
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // bert and roberta: post-norm encoders; the model is the encoder with its pooler, as the published counts have it.
-#include <fmt/format.h>
-
+#include "core/format.h"
 #include "model/families/builder.h"
 #include "model/families/family.h"
 
@@ -29,7 +28,7 @@ Bert read_bert(ConfigReader& config, std::string_view prefix, std::int64_t vocab
   d.attention_dropout = config.probability("attention_probs_dropout_prob", 0.1);
   bert.token_types = config.size("type_vocab_size", 2);
   if (config.flag("add_cross_attention", false)) {
-    config.fault("add_cross_attention", fmt::format("cross attention in {} is not modelled yet", prefix));
+    config.fault("add_cross_attention", formatted("cross attention in {} is not modelled yet", prefix));
   }
   config.require_divides("num_attention_heads", d.heads, "hidden_size", d.hidden);
   config.throw_if_any();
@@ -39,7 +38,7 @@ Bert read_bert(ConfigReader& config, std::string_view prefix, std::int64_t vocab
 
 void register_embeddings(ModelBuilder& b, const Bert& bert) {
   const Dimensions& d = bert.dims;
-  const auto embeddings = b.module("embeddings", fmt::format("{}Embeddings", bert.prefix));
+  const auto embeddings = b.module("embeddings", formatted("{}Embeddings", bert.prefix));
   const auto positions = [&] { b.embedding("position_embeddings", d.max_positions, d.hidden, Split::Replicated); };
   b.buffer("position_ids", {1, d.max_positions}, DType::Int64, false);
   b.buffer("token_type_ids", {1, d.max_positions}, DType::Int64, false);
@@ -61,7 +60,7 @@ void register_output(ModelBuilder& b, const std::string& type, std::int64_t out,
 
 void register_layer(ModelBuilder& b, const Bert& bert) {
   const Dimensions& d = bert.dims;
-  const auto named = [&](std::string_view rest) { return fmt::format("{}{}", bert.prefix, rest); };
+  const auto named = [&](std::string_view rest) { return formatted("{}{}", bert.prefix, rest); };
   {
     const auto attention = b.module("attention", named("Attention"));
     {
@@ -83,20 +82,20 @@ void register_layer(ModelBuilder& b, const Bert& bert) {
 
 ModelSpec build(const ConfigReader& config, const Bert& bert) {
   const Dimensions& d = bert.dims;
-  ModelBuilder b(config, fmt::format("{}Model", bert.prefix));
+  ModelBuilder b(config, formatted("{}Model", bert.prefix));
   register_embeddings(b, bert);
   {
-    const auto encoder = b.module("encoder", fmt::format("{}Encoder", bert.prefix));
+    const auto encoder = b.module("encoder", formatted("{}Encoder", bert.prefix));
     const auto list = b.module("layer", "ModuleList");
     for (std::int64_t i = 0; i < d.layers; ++i) {
-      const auto layer = b.layer(i, fmt::format("{}Layer", bert.prefix),
+      const auto layer = b.layer(i, formatted("{}Layer", bert.prefix),
                                  "attention(self(query key value) output(dense dropout LayerNorm)) "
                                  "intermediate(dense intermediate_act_fn) output(dense dropout LayerNorm)");
       register_layer(b, bert);
     }
   }
   {
-    const auto pooler = b.module("pooler", fmt::format("{}Pooler", bert.prefix));
+    const auto pooler = b.module("pooler", formatted("{}Pooler", bert.prefix));
     b.linear("dense", d.hidden, d.hidden, true, Cut::Whole);
     b.leaf("activation", "Tanh");
   }

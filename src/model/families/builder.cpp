@@ -1,10 +1,9 @@
 #include "model/families/builder.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "model/families.h"
 
 namespace dsplan {
@@ -88,7 +87,7 @@ ModelBuilder::Scope ModelBuilder::layer(std::int64_t index, std::string_view typ
   const ModuleId list = current_;
   if (layers_.empty()) before_layers_ = spec_.parameters.size();
   if (layers_.size() == 1) expect_more_layers();  // Here and not in close(), which a destructor calls.
-  const ModuleId id = open(fmt::format_int(index).c_str(), type);
+  const ModuleId id = open(std::to_string(index), type);
   spec_.modules.back().layer = static_cast<std::int32_t>(layers_.size());
   layers_.push_back({id, list, id, forward});
   return {*this, id};
@@ -108,7 +107,7 @@ ParameterId ModelBuilder::parameter(std::string_view leaf, const Shape& shape, S
   wraps |= __builtin_add_overflow(elements_, elements, &elements_);
   if (wraps) {
     config_->refuse_largest(
-        fmt::format("the model has 2^63 parameters or more: overflow at {} of shape {}", path_of(leaf), shape.text()));
+        formatted("the model has 2^63 parameters or more: overflow at {} of shape {}", path_of(leaf), shape.text()));
   }
   spec_.parameters.push_back({path_of(leaf), shape, current_, kNone, true, split, split_dim});
   return id;
@@ -172,7 +171,7 @@ ModuleId ModelBuilder::resolve(ModuleId from, std::string_view dotted) const {
     const std::size_t dot = dotted.find('.');
     const ModuleId next = spec_.child(from, dotted.substr(0, dot));
     DSPLAN_CHECK(next != kNone,
-                 fmt::format("a forward calls {} of {}", dotted, spec_.modules[static_cast<std::size_t>(from)].path));
+                 formatted("a forward calls {} of {}", dotted, spec_.modules[static_cast<std::size_t>(from)].path));
     if (dot == std::string_view::npos) return next;
     from = next;
     dotted.remove_prefix(dot + 1);

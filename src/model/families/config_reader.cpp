@@ -1,11 +1,10 @@
 #include "model/families/config_reader.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <utility>
 
+#include "core/format.h"
 #include "model/families.h"
 
 namespace dsplan {
@@ -85,7 +84,7 @@ void ConfigReader::refuse_largest(std::string message) const {
 void ConfigReader::check_tensors(std::int64_t tensors) const {
   if (tensors <= kMostTensors) return;
   throw Refusal({config_->at((layers_value_ == nullptr ? root() : *layers_value_).offset,
-                             fmt::format("the model has more than {} tensors", grouped(kMostTensors)))});
+                             formatted("the model has more than {} tensors", grouped(kMostTensors)))});
 }
 
 void ConfigReader::throw_if_any() const {
@@ -99,7 +98,7 @@ void ConfigReader::throw_if_any() const {
 }
 
 void ConfigReader::refuse_null(std::string_view key, std::string_view wanted) {
-  if (is_null(key)) fault(key, fmt::format("\"{}\" must be {}, not null", key, wanted));
+  if (is_null(key)) fault(key, formatted("\"{}\" must be {}, not null", key, wanted));
 }
 
 std::string_view ConfigReader::spelled(std::string_view key, std::string_view alias) {
@@ -109,7 +108,7 @@ std::string_view ConfigReader::spelled(std::string_view key, std::string_view al
   if (other == nullptr) return key;
   if (own == nullptr) return alias;
   if (own->kind != other->kind || own->integer != other->integer) {
-    fault(alias, fmt::format("\"{}\" contradicts \"{}\": both name the same attribute", alias, key));
+    fault(alias, formatted("\"{}\" contradicts \"{}\": both name the same attribute", alias, key));
   }
   return key;
 }
@@ -159,7 +158,7 @@ double ConfigReader::probability(std::string_view key, double fallback) {
   refuse_null(key, "a number");
   const std::optional<double> read = object_.number(key);
   if (read && !(*read >= 0 && *read <= 1)) {
-    fault(key, fmt::format("\"{}\" must be from 0 to 1, not {}", key, *read));
+    fault(key, formatted("\"{}\" must be from 0 to 1, not {}", key, *read));
     return fallback;
   }
   return read.value_or(fallback);
@@ -178,12 +177,12 @@ std::string ConfigReader::activation(std::string_view key, std::string_view fall
   const std::optional<std::string> read = object_.string(key);
   if (!read) return std::string(fallback);
   if (*read == "prelu" || *read == "xielu") {
-    fault(key, fmt::format("activation \"{}\" has parameters of its own and is not modelled yet", *read));
+    fault(key, formatted("activation \"{}\" has parameters of its own and is not modelled yet", *read));
     return std::string(fallback);
   }
   if (activation_class(*read).empty()) {
     const std::string_view meant = nearest(*read, activation_names());
-    fault(key, fmt::format("\"{}\" names no known activation: \"{}\"", key, *read), did_you_mean(meant));
+    fault(key, formatted("\"{}\" names no known activation: \"{}\"", key, *read), did_you_mean(meant));
     return std::string(fallback);
   }
   return *read;
@@ -195,7 +194,7 @@ std::vector<std::int64_t> ConfigReader::indices(std::string_view key, std::int64
   if (list == nullptr) return read;
   for (const Value& item : list->items) {
     if (!item.is(Value::Kind::Integer) || item.integer < 0 || item.integer >= layers) {
-      fault(item, fmt::format("\"{}\" must list layers from 0 to {}", key, layers - 1));
+      fault(item, formatted("\"{}\" must list layers from 0 to {}", key, layers - 1));
     } else {
       read.push_back(item.integer);
     }
@@ -213,7 +212,7 @@ std::optional<DType> ConfigReader::dtype() {
   if (bare == "float16") return DType::Float16;
   if (bare == "bfloat16") return DType::BFloat16;
   const std::string_view meant = nearest(bare, {"bfloat16", "float16", "float32", "float64"});
-  fault(key, fmt::format("\"{}\" must be one of float64, float32, float16, bfloat16, not \"{}\"", key, *read),
+  fault(key, formatted("\"{}\" must be one of float64, float32, float16, bfloat16, not \"{}\"", key, *read),
         did_you_mean(meant));
   return std::nullopt;
 }
@@ -231,7 +230,7 @@ double ConfigReader::rotary_share(std::string_view key, double fallback) {
   }
   const std::optional<double> read = object_.number(key);
   if (read && !(*read > 0 && *read <= 1)) {
-    fault(key, fmt::format("\"{}\" must be above 0 and at most 1, not {}", key, *read));
+    fault(key, formatted("\"{}\" must be above 0 and at most 1, not {}", key, *read));
     return fallback;
   }
   return read.value_or(fallback);
@@ -254,27 +253,27 @@ void ConfigReader::require_divides(std::string_view part_key, std::int64_t part,
   if (!sound(part_key) || !sound(whole_key) || whole % part == 0) return;
   const std::string_view origin = find(part_key) == nullptr ? " by default" : "";
   const std::string_view whole_origin = find(whole_key) == nullptr ? " (the default)" : "";
-  fault(part_key, fmt::format("\"{}\" is {}{}, which does not divide \"{}\" = {}{}", part_key, part, origin, whole_key,
+  fault(part_key, formatted("\"{}\" is {}{}, which does not divide \"{}\" = {}{}", part_key, part, origin, whole_key,
                               whole, whole_origin));
 }
 
 void ConfigReader::require_at_most(std::string_view part_key, std::int64_t part, std::string_view whole_key,
                                    std::int64_t whole) {
   if (!sound(part_key) || !sound(whole_key) || part <= whole) return;
-  fault(part_key, fmt::format("\"{}\" is {}, more than \"{}\" = {}", part_key, part, whole_key, whole));
+  fault(part_key, formatted("\"{}\" is {}, more than \"{}\" = {}", part_key, part, whole_key, whole));
 }
 
 std::int64_t ConfigReader::times(std::int64_t a, std::int64_t b) const {
   std::int64_t product = 0;
   if (__builtin_mul_overflow(a, b, &product)) {
-    refuse_largest(fmt::format("a size overflows 63 bits: {} * {}", a, b));
+    refuse_largest(formatted("a size overflows 63 bits: {} * {}", a, b));
   }
   return product;
 }
 
 std::int64_t ConfigReader::plus(std::int64_t a, std::int64_t b) const {
   std::int64_t sum = 0;
-  if (__builtin_add_overflow(a, b, &sum)) refuse_largest(fmt::format("a size overflows 63 bits: {} + {}", a, b));
+  if (__builtin_add_overflow(a, b, &sum)) refuse_largest(formatted("a size overflows 63 bits: {} + {}", a, b));
   return sum;
 }
 

@@ -1,11 +1,11 @@
 #include "model/families/decoder.h"
 
-#include <fmt/format.h>
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
 
-std::string joined(std::string_view prefix, std::string_view rest) { return fmt::format("{}{}", prefix, rest); }
+std::string joined(std::string_view prefix, std::string_view rest) { return formatted("{}{}", prefix, rest); }
 
 // The class names of one family, written once instead of once per layer.
 struct Names {
@@ -81,11 +81,11 @@ std::string layer_forward(const Decoder& decoder, bool with_experts) {
                                             "experts(act_fn) shared_expert_gate)";
   }
   if (decoder.sandwich_norms) {
-    return fmt::format(
+    return formatted(
         "input_layernorm {} post_attention_layernorm pre_feedforward_layernorm {} post_feedforward_layernorm",
         attention, mlp);
   }
-  return fmt::format("input_layernorm {} post_attention_layernorm {}", attention, mlp);
+  return formatted("input_layernorm {} post_attention_layernorm {}", attention, mlp);
 }
 
 ParameterId register_embedding(ModelBuilder& b, const Decoder& decoder) {
@@ -195,7 +195,7 @@ ModelSpec build_decoder(const ConfigReader& config, const Decoder& decoder) {
   if (decoder.tied) b.tie(head, embedding);
   std::string tables = "rotary_emb";
   for (std::size_t i = 1; i < decoder.rotary.size(); ++i) tables += " rotary_emb";  // Called once per kind.
-  ModelSpec spec = b.finish(fmt::format("model(embed_tokens {} layers* norm) lm_head", tables));
+  ModelSpec spec = b.finish(formatted("model(embed_tokens {} layers* norm) lm_head", tables));
   spec.dims = d;
   spec.dims.experts = decoder.experts.count;
   spec.dims.experts_per_token = decoder.experts.per_token;

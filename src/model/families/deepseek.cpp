@@ -1,8 +1,7 @@
 // deepseek_v2 and deepseek_v3: attention through low-rank latents (MLA), the first layers with a plain MLP and the
 // others with routed and shared experts. The multi-token-prediction layers of the published checkpoints are no part of
 // the model that transformers builds.
-#include <fmt/format.h>
-
+#include "core/format.h"
 #include "model/families/decoder.h"
 #include "model/families/family.h"
 
@@ -73,21 +72,21 @@ void register_attention(ModelBuilder& b, const DeepSeek& m, std::string_view typ
 void register_expert_block(ModelBuilder& b, const DeepSeek& m) {
   const Dimensions& d = m.dims;
   const auto block = b.module("mlp", m.block);
-  register_experts(b, fmt::format("{}Experts", m.prefix), d.experts, m.expert_ffn, d.hidden, d.activation);
+  register_experts(b, formatted("{}Experts", m.prefix), d.experts, m.expert_ffn, d.hidden, d.activation);
   {
-    const auto gate = b.module("gate", fmt::format("{}TopkRouter", m.prefix));
+    const auto gate = b.module("gate", formatted("{}TopkRouter", m.prefix));
     b.parameter("weight", {d.experts, d.hidden}, Split::Replicated);
     if (m.correction_bias) {
       b.buffer("e_score_correction_bias", {d.experts}, DType::Float32, true);
       b.count_buffer();
     }
   }
-  const auto shared = b.module("shared_experts", fmt::format("{}MLP", m.prefix));
+  const auto shared = b.module("shared_experts", formatted("{}MLP", m.prefix));
   register_gated_mlp(b, d.hidden, b.times(m.expert_ffn, m.shared), m.mlp_bias, d.activation);
 }
 
 std::string layer_forward(const DeepSeek& m, bool with_experts) {
-  return fmt::format(
+  return formatted(
       "input_layernorm self_attn({} kv_a_proj_with_mqa kv_a_layernorm kv_b_proj o_proj) post_attention_layernorm {}",
       m.query_rank == 0 ? "q_proj" : "q_a_proj q_a_layernorm q_b_proj",
       with_experts ? "mlp(gate experts(act_fn) shared_experts(gate_proj act_fn up_proj down_proj))" : kGatedMlpForward);
@@ -95,7 +94,7 @@ std::string layer_forward(const DeepSeek& m, bool with_experts) {
 
 ModelSpec build(const ConfigReader& config, const DeepSeek& m) {
   const Dimensions& d = m.dims;
-  const auto named = [&](std::string_view rest) { return fmt::format("{}{}", m.prefix, rest); };
+  const auto named = [&](std::string_view rest) { return formatted("{}{}", m.prefix, rest); };
   const std::string attention = named("Attention"), norm = named("RMSNorm"), layer_type = named("DecoderLayer"),
                     mlp_type = named("MLP");
   const std::string dense_forward = layer_forward(m, false);

@@ -1,7 +1,6 @@
 // falcon: query, key and value in one projection (one key-value head, some, or as many as heads), attention and MLP
 // side by side or not, one norm or two, biases or not.
-#include <fmt/format.h>
-
+#include "core/format.h"
 #include "model/families/builder.h"
 #include "model/families/family.h"
 
@@ -27,7 +26,7 @@ Norms read_norms(ConfigReader& config, bool new_architecture) {
   }
   if (norms > 2 || (norms == 2 && !new_architecture)) {
     config.fault("num_ln_in_parallel_attn",
-                 fmt::format("\"num_ln_in_parallel_attn\" must be {}, not {}",
+                 formatted("\"num_ln_in_parallel_attn\" must be {}, not {}",
                              new_architecture ? "1 or 2" : "1 without \"new_decoder_architecture\"", norms));
   }
   if (!parallel) return Norms::Sequential;
@@ -87,7 +86,7 @@ void register_layer(ModelBuilder& b, const Falcon& falcon) {
 
 // SDPA takes the attention dropout as an argument, so attention_dropout is never called.
 std::string layer_forward(const Falcon& falcon) {
-  return fmt::format("{} self_attention(query_key_value dense){} mlp(dense_h_to_4h act dense_4h_to_h)",
+  return formatted("{} self_attention(query_key_value dense){} mlp(dense_h_to_4h act dense_4h_to_h)",
                      falcon.norms == Norms::Two ? "ln_attn ln_mlp" : "input_layernorm",
                      falcon.norms == Norms::Sequential ? " post_attention_layernorm" : "");
 }

@@ -1,8 +1,7 @@
 #include "model/families.h"
 
-#include <fmt/format.h>
-
 #include "core/error.h"
+#include "core/format.h"
 #include "model/families/family.h"
 
 namespace dsplan {
@@ -51,19 +50,19 @@ void refuse_multimodal(const ConfigReader& config, std::string_view model_type) 
   const Value* inner = text->find("model_type");
   const std::string_view part =
       inner != nullptr && inner->is(Value::Kind::String) ? std::string_view(inner->string) : "";
-  config.refuse("model_type", fmt::format("multimodal models are not modelled yet: model_type \"{}\"", model_type),
+  config.refuse("model_type", formatted("multimodal models are not modelled yet: model_type \"{}\"", model_type),
                 part.empty() ? std::string("write its text_config, with a model_type, to a file of its own")
-                             : fmt::format("write its text_config (model_type \"{}\") to a file of its own", part));
+                             : formatted("write its text_config (model_type \"{}\") to a file of its own", part));
 }
 
 const Family& family_of(ConfigReader& config) {
   const Value* type = config.root().find("model_type");
   if (type == nullptr) {
     config.refuse("model_type", "\"model_type\" is missing: it names the family",
-                  fmt::format("known families: {}", fmt::join(family_names(), ", ")));
+                  formatted("known families: {}", joined(family_names(), ", ")));
   }
   if (!type->is(Value::Kind::String)) {
-    config.refuse("model_type", fmt::format("\"model_type\" must be a string, not {}", describe(type->kind)));
+    config.refuse("model_type", formatted("\"model_type\" must be a string, not {}", describe(type->kind)));
   }
   for (const Family& family : families()) {
     if (family.model_type == type->string) return family;
@@ -74,9 +73,9 @@ const Family& family_of(ConfigReader& config) {
                   "the text part alone is model_type \"gemma3_text\"");
   }
   const std::string_view meant = nearest(type->string, family_names());
-  config.refuse("model_type", fmt::format("unknown model family \"{}\"", type->string),
-                meant.empty() ? fmt::format("known families: {}", fmt::join(family_names(), ", "))
-                              : fmt::format("did you mean \"{}\"?", meant));
+  config.refuse("model_type", formatted("unknown model family \"{}\"", type->string),
+                meant.empty() ? formatted("known families: {}", joined(family_names(), ", "))
+                              : formatted("did you mean \"{}\"?", meant));
 }
 
 }  // namespace
@@ -84,7 +83,7 @@ const Family& family_of(ConfigReader& config) {
 ModelSpec build_model(const Document& config, std::string name) {
   if (!config.root.is(Value::Kind::Object)) {
     throw Refusal({config.at(config.root.offset,
-                             fmt::format("a model's config must be an object, not {}", describe(config.root.kind)))});
+                             formatted("a model's config must be an object, not {}", describe(config.root.kind)))});
   }
   ConfigReader reader(config);
   const Family& family = family_of(reader);

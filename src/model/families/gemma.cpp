@@ -1,9 +1,8 @@
 // gemma, gemma2 and the text part of gemma3: Decoders with a scaled embedding; the later two with norms on both sides
 // of attention and MLP, the last with one rotary table per kind of layer.
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "core/format.h"
 #include "model/families/decoder.h"
 #include "model/families/family.h"
 
@@ -21,7 +20,7 @@ std::vector<std::string> read_layer_kinds(ConfigReader& config, std::int64_t lay
     return kinds;
   }
   if (!given->is(Value::Kind::Array) || given->items.size() != static_cast<std::size_t>(layers)) {
-    config.fault(*given, fmt::format("\"layer_types\" must be an array of {} strings, one per layer", layers));
+    config.fault(*given, formatted("\"layer_types\" must be an array of {} strings, one per layer", layers));
     return kinds;
   }
   for (const Value& item : given->items) {

@@ -1,7 +1,6 @@
 // opt: learned positions with an offset of 2, biases and norms that can be switched off, and (350m) an embedding that
 // is narrower than the model.
-#include <fmt/format.h>
-
+#include "core/format.h"
 #include "model/families/builder.h"
 #include "model/families/family.h"
 
@@ -92,7 +91,7 @@ ModelSpec build_opt(ConfigReader& config) {
   const ParameterId head = b.linear("lm_head", d.vocab, opt.embedding, false, Cut::Vocabulary);
   if (opt.tied) b.tie(head, embedding);
   // The language model calls the decoder past OPTModel.
-  ModelSpec spec = b.finish(fmt::format("model.decoder(embed_tokens embed_positions{} layers*{}{}) lm_head",
+  ModelSpec spec = b.finish(formatted("model.decoder(embed_tokens embed_positions{} layers*{}{}) lm_head",
                                         projected ? " project_in" : "", opt.final_norm ? " final_layer_norm" : "",
                                         projected ? " project_out" : ""));
   spec.dims = d;

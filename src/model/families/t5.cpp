@@ -1,7 +1,6 @@
 // t5: an encoder and a decoder stack around one embedding; the first block of each holds the table of relative
 // positions. Checkpointable layers count through: encoder blocks, then decoder blocks.
-#include <fmt/format.h>
-
+#include "core/format.h"
 #include "model/families.h"
 #include "model/families/builder.h"
 #include "model/families/family.h"
@@ -24,7 +23,7 @@ void read_feed_forward(ConfigReader& config, T5& t5) {
   if (kind == "gated-gelu") t5.dims.activation = "gelu_new";
   if (activation_class(t5.dims.activation).empty()) {
     config.fault("feed_forward_proj",
-                 fmt::format("\"feed_forward_proj\" must be an activation or \"gated-\" and one, not \"{}\"", kind));
+                 formatted("\"feed_forward_proj\" must be an activation or \"gated-\" and one, not \"{}\"", kind));
   }
 }
 
@@ -85,7 +84,7 @@ void register_feed_forward(ModelBuilder& b, const T5& t5, bool decoder) {
 }
 
 std::string block_forward(const T5& t5, bool decoder, bool first) {
-  return fmt::format(
+  return formatted(
       "layer.0(layer_norm SelfAttention(q k v{} o) dropout){} layer.{}(layer_norm DenseReluDense({} dropout wo) "
       "dropout)",
       first ? " relative_attention_bias" : "", decoder ? " layer.1(layer_norm EncDecAttention(q k v o) dropout)" : "",
@@ -122,7 +121,7 @@ ModelSpec build_t5(ConfigReader& config) {
   const Dimensions& d = t5.dims;
   if (d.layers + t5.decoder_layers > kMostLayers) {
     config.refuse("num_decoder_layers",
-                  fmt::format("encoder and decoder together have more than {} layers", grouped(kMostLayers)));
+                  formatted("encoder and decoder together have more than {} layers", grouped(kMostLayers)));
   }
   const Forwards encoder{block_forward(t5, false, true), block_forward(t5, false, false)};
   const Forwards decoder{block_forward(t5, true, true), block_forward(t5, true, false)};

@@ -1,7 +1,6 @@
 // vit: patches through a convolution, a class token, learned positions, pre-norm layers; a classifier, or (where
 // `architectures` names ViTModel) a pooler.
-#include <fmt/format.h>
-
+#include "core/format.h"
 #include "model/families/builder.h"
 #include "model/families/family.h"
 
@@ -20,7 +19,7 @@ std::int64_t read_labels(ConfigReader& config) {
   const Value* names = config.find("id2label");
   if (names == nullptr) return config.count("num_labels", 2);
   if (!names->is(Value::Kind::Object)) {
-    config.fault(*names, fmt::format("\"id2label\" must be an object, not {}", describe(names->kind)));
+    config.fault(*names, formatted("\"id2label\" must be an object, not {}", describe(names->kind)));
     return 2;
   }
   return static_cast<std::int64_t>(names->members.size());
@@ -32,7 +31,7 @@ bool read_classifier(ConfigReader& config) {
   const std::string& name = classes->items.front().string;
   if (name != "ViTModel" && name != "ViTForImageClassification") {
     config.fault(classes->items.front(),
-                 fmt::format("\"{}\" is not modelled yet; ViTForImageClassification and ViTModel are", name));
+                 formatted("\"{}\" is not modelled yet; ViTForImageClassification and ViTModel are", name));
   }
   return name != "ViTModel";
 }
@@ -124,13 +123,13 @@ ModelSpec build_vit(ConfigReader& config) {
     } else {
       b.leaf("classifier", "Identity");
     }
-    forward = fmt::format("vit({}) classifier", kBodyForward);
+    forward = formatted("vit({}) classifier", kBodyForward);
   } else {
     register_body(b, vit);
     const auto pooler = b.module("pooler", "ViTPooler");
     b.linear("dense", vit.pooler, d.hidden, true, Cut::Whole);
     b.activation("activation", vit.pooler_activation);
-    forward = fmt::format("{} pooler(dense activation)", kBodyForward);
+    forward = formatted("{} pooler(dense activation)", kBodyForward);
   }
   ModelSpec spec = b.finish(forward);
   spec.dims = d;

@@ -1,10 +1,9 @@
 #include "model/graphs/builder.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan {
 
@@ -27,7 +26,7 @@ GraphBuilder::GraphBuilder(const ModelSpec& model, const GraphOptions& options)
 ModuleId GraphBuilder::child(ModuleId parent, std::string_view name) const {
   const ModuleId id = model_.child(parent, name);
   DSPLAN_CHECK(id != kNone,
-               fmt::format("{} has no child {}", model_.modules[static_cast<std::size_t>(parent)].path, name));
+               formatted("{} has no child {}", model_.modules[static_cast<std::size_t>(parent)].path, name));
   return id;
 }
 
@@ -104,7 +103,7 @@ TensorId GraphBuilder::buffer(std::string_view leaf) {
     }
     return buffer_tensors_[at];
   }
-  DSPLAN_CHECK(false, fmt::format("no buffer {}", leaf));
+  DSPLAN_CHECK(false, formatted("no buffer {}", leaf));
 }
 
 TensorId GraphBuilder::batch_input(Shape shape, DType dtype) {
@@ -124,7 +123,7 @@ NodeId GraphBuilder::add_node(Op op, std::initializer_list<TensorId> inputs, boo
     DSPLAN_CHECK(node.input_count < Node::kMostInputs, "too many inputs");
     const Tensor& tensor = graph_.tensor(input);
     DSPLAN_CHECK(references_[static_cast<std::size_t>(input)] > 0 || tensor.producer == kNone,
-                 fmt::format("{} reads a tensor that Python no longer holds", dsplan::name(op)));
+                 formatted("{} reads a tensor that Python no longer holds", dsplan::name(op)));
     graph_.operands.push_back(input);
     ++node.input_count;
     node.requires_grad = node.requires_grad || (differentiable && grad_enabled_ && tensor.requires_grad);
@@ -212,7 +211,7 @@ TensorId GraphBuilder::binary(Op op, TensorId a, TensorId b) {
     std::int64_t& dim = result.dims[result.rank - 1U - i];
     const std::int64_t with = other.dims[other.rank - 1U - i];
     DSPLAN_CHECK(dim == with || dim == 1 || with == 1,
-                 fmt::format("shapes {} and {} do not broadcast", left.text(), right.text()));
+                 formatted("shapes {} and {} do not broadcast", left.text(), right.text()));
     dim = std::max(dim, with);
   }
   const DType wide = bytes_per_element(dtype(a)) >= bytes_per_element(dtype(b)) ? dtype(a) : dtype(b);
@@ -389,7 +388,7 @@ Graph GraphBuilder::finish(TensorId loss) {
     const bool held = static_cast<TensorId>(id) == loss || std::find(graph_.batch.begin(), graph_.batch.end(),
                                                                      static_cast<TensorId>(id)) != graph_.batch.end();
     DSPLAN_CHECK(references_[id] == (held ? 1 : 0),
-                 fmt::format("tensor {} of {} ends with {} references", id,
+                 formatted("tensor {} of {} ends with {} references", id,
                              graph_.tensors[id].producer == kNone ? "nothing"
                                                                   : name(graph_.node(graph_.tensors[id].producer).op),
                              references_[id]));

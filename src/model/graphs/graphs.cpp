@@ -1,10 +1,9 @@
 #include "model/graphs/graphs.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -13,7 +12,7 @@ namespace {
 std::optional<std::string> version_obstacle(const ModelSpec& model, const Training& training) {
   if (training.transformers >= Version{5, 0, 0}) return std::nullopt;
   const bool llama = model.family == "llama" || model.family == "mistral" || model.family.starts_with("qwen");
-  if (!llama) return fmt::format("the {} family under transformers 4", model.family);
+  if (!llama) return formatted("the {} family under transformers 4", model.family);
   if (training.attention == Attention::Eager) return "eager attention under transformers 4";
   return std::nullopt;
 }
@@ -69,7 +68,7 @@ std::optional<std::string> attention_obstacle(const ModelSpec& model, const Trai
   if (model.dims.head_dim > 256 && model.dims.kv_heads != model.dims.heads) return "grouped heads wider than 256";
   // How flags become an added mask has changed between releases (convert_boolean_attn_mask).
   if ((windowed || training.attention == Attention::Math) && training.torch < kWitnessTorch) {
-    return fmt::format("a mask inside sdpa before torch {}", kWitnessTorch.text());
+    return formatted("a mask inside sdpa before torch {}", kWitnessTorch.text());
   }
   return kernel_obstacle(model, training);
 }
@@ -114,7 +113,7 @@ bool keeps_heads_grouped(Version transformers, Version torch) {
 }
 
 std::optional<std::string> graph_obstacle(const ModelSpec& model, const Training& training, std::int64_t tp) {
-  if (!model.has_graph) return fmt::format("the {} family has no operator graph yet", model.family);
+  if (!model.has_graph) return formatted("the {} family has no operator graph yet", model.family);
   if (tp > 1) {
     if (const auto parallel = parallel_obstacle(model, training)) return parallel;
     return obstacle_on_rank(tensor_parallel_part(model, tp), training);

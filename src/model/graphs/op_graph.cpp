@@ -1,10 +1,9 @@
 #include "model/graphs/op_graph.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <unordered_map>
 
+#include "core/format.h"
 #include "model/catalogue.h"
 #include "model/graphs/op_graph_builder.h"
 
@@ -56,14 +55,14 @@ void OpGraphBuilder::check_hold() {
         made = i;
     }
     if (made == file_.ops.size()) {
-      fault(hold.tensor, fmt::format("no operator of the top level makes \"{}\"", hold.tensor.text),
+      fault(hold.tensor, formatted("no operator of the top level makes \"{}\"", hold.tensor.text),
             names_.nearest_to(hold.tensor.text));
     } else if (hold.until >= static_cast<std::int64_t>(file_.ops.size())) {
       fault(hold.tensor,
-            fmt::format("there is no operator {}: they are numbered from 0 to {}", hold.until, file_.ops.size() - 1));
+            formatted("there is no operator {}: they are numbered from 0 to {}", hold.until, file_.ops.size() - 1));
     } else if (hold.until < static_cast<std::int64_t>(made)) {
       fault(hold.tensor,
-            fmt::format("\"{}\" is made by operator {}, after operator {}", hold.tensor.text, made, hold.until));
+            formatted("\"{}\" is made by operator {}, after operator {}", hold.tensor.text, made, hold.until));
     }
   }
 }
@@ -130,7 +129,7 @@ void OpGraphBuilder::run_op(const OpGraphOp& op) {
   if (op.no_grad) w_.set_grad_enabled(false);
   const bool enters =
       inside_ == Inside::Nothing && (op.kind == OpGraphOp::Kind::Operator || op.kind == OpGraphOp::Kind::Custom);
-  if (enters) w_.enter(add_module(fmt::format("operator {} ({})", top_, op.op.text), op.op.text));
+  if (enters) w_.enter(add_module(formatted("operator {} ({})", top_, op.op.text), op.op.text));
   try {
     if (op.kind == OpGraphOp::Kind::Checkpoint) {
       run_checkpoint(op);
@@ -172,13 +171,13 @@ bool OpGraphBuilder::look_up(const std::vector<OpGraphName>& names, Tensors& ten
 bool OpGraphBuilder::may_run(const OpGraphOp& op, const OpGraphRow& row) {
   if (op.inputs.size() < row.least || op.inputs.size() > row.most) {
     const std::string wanted =
-        row.least == row.most ? std::to_string(row.least) : fmt::format("{} to {}", row.least, row.most);
+        row.least == row.most ? std::to_string(row.least) : formatted("{} to {}", row.least, row.most);
     fault(op.op,
-          fmt::format("{} takes {} tensor{}, not {}", op.op.text, wanted, wanted == "1" ? "" : "s", op.inputs.size()));
+          formatted("{} takes {} tensor{}, not {}", op.op.text, wanted, wanted == "1" ? "" : "s", op.inputs.size()));
     return false;
   }
   if (op.in_place && !row.in_place) {
-    fault(op.op, fmt::format("{} has no in-place form", op.op.text));
+    fault(op.op, formatted("{} has no in-place form", op.op.text));
     return false;
   }
   return true;
@@ -189,7 +188,7 @@ void OpGraphBuilder::run_operator(const OpGraphOp& op) {
   if (row == nullptr) {
     std::string hint = did_you_mean(nearest(op.op.text, op_graph_operators()));
     if (hint.empty()) hint = "`dsplan show operators` lists them";
-    fault(op.op, fmt::format("no operator \"{}\"", op.op.text), std::move(hint));
+    fault(op.op, formatted("no operator \"{}\"", op.op.text), std::move(hint));
   }
   Tensors inputs;
   const bool known = look_up(op.inputs, inputs);
@@ -245,7 +244,7 @@ void OpGraphBuilder::check_in_place_result(OpCall& call, TensorId made) {
   recipe_of(w_.graph(), node, recipe);
   for (const Saved& saved : recipe.saved) {
     if (saved.kind == Saved::Kind::Input && saved.index == 0) {
-      call.not_modelled(fmt::format("{} in place, for which PyTorch keeps a copy of its input,", call.op.op.text));
+      call.not_modelled(formatted("{} in place, for which PyTorch keeps a copy of its input,", call.op.op.text));
     }
   }
 }
@@ -253,7 +252,7 @@ void OpGraphBuilder::check_in_place_result(OpCall& call, TensorId made) {
 void OpGraphBuilder::bind(OpCall& call, const Tensors& made) {
   const OpGraphOp& op = call.op;
   if (made.size() != op.outputs.size()) {
-    call.refuse(fmt::format("{} gives {} tensor{}, and {} are named", op.op.text, made.size(),
+    call.refuse(formatted("{} gives {} tensor{}, and {} are named", op.op.text, made.size(),
                             made.size() == 1 ? "" : "s", op.outputs.size()));
   }
   if (op.in_place && made[0] != call.in[0]) check_in_place_result(call, made[0]);

@@ -1,9 +1,9 @@
 #include "model/graphs/op_graph_call.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
+
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -51,19 +51,19 @@ void OpCall::give_up_if(std::size_t faults_before) {
 
 void OpCall::floating(std::size_t i) {
   if (is_floating(dtype(i))) return;
-  refuse_input(i, fmt::format("{} needs a floating-point tensor, and \"{}\" is {}", op.op.text, op.inputs[i].text,
+  refuse_input(i, formatted("{} needs a floating-point tensor, and \"{}\" is {}", op.op.text, op.inputs[i].text,
                               name(dtype(i))));
 }
 
 void OpCall::integer(std::size_t i) {
   if (dtype(i) == DType::Int64 || dtype(i) == DType::Int32) return;
-  refuse_input(i, fmt::format("{} takes indices of int64 or int32, and \"{}\" is {}", op.op.text, op.inputs[i].text,
+  refuse_input(i, formatted("{} takes indices of int64 or int32, and \"{}\" is {}", op.op.text, op.inputs[i].text,
                               name(dtype(i))));
 }
 
 void OpCall::same_dtype(std::size_t a, std::size_t b) {
   if (dtype(a) == dtype(b)) return;
-  refuse_input(b, fmt::format("{} takes tensors of one dtype, and \"{}\" is {}, \"{}\" is {}", op.op.text,
+  refuse_input(b, formatted("{} takes tensors of one dtype, and \"{}\" is {}, \"{}\" is {}", op.op.text,
                               op.inputs[a].text, name(dtype(a)), op.inputs[b].text, name(dtype(b))));
 }
 
@@ -73,7 +73,7 @@ std::int64_t OpCall::whole(std::string_view key, std::int64_t least, std::int64_
   const std::optional<std::int64_t> read = attributes.integer(key, least, most);
   give_up_if(before);
   if (read) return *read;
-  if (!fallback) refuse(fmt::format("{} needs \"{}\"", op.op.text, key));
+  if (!fallback) refuse(formatted("{} needs \"{}\"", op.op.text, key));
   return *fallback;
 }
 
@@ -82,7 +82,7 @@ double OpCall::number(std::string_view key, std::optional<double> fallback) {
   const std::optional<double> read = attributes.number(key);
   give_up_if(before);
   if (read) return *read;
-  if (!fallback) refuse(fmt::format("{} needs \"{}\"", op.op.text, key));
+  if (!fallback) refuse(formatted("{} needs \"{}\"", op.op.text, key));
   return *fallback;
 }
 
@@ -103,12 +103,12 @@ std::string OpCall::choice(std::string_view key, std::initializer_list<std::stri
 
 std::vector<std::int64_t> OpCall::wholes(std::string_view key) {
   const Value* value = attributes.find(key);
-  if (value == nullptr) refuse(fmt::format("{} needs \"{}\"", op.op.text, key));
+  if (value == nullptr) refuse(formatted("{} needs \"{}\"", op.op.text, key));
   if (value->is(Value::Kind::Integer)) return {value->integer};
-  if (!value->is(Value::Kind::Array)) refuse_key(key, fmt::format("\"{}\" must be a list of integers", key));
+  if (!value->is(Value::Kind::Array)) refuse_key(key, formatted("\"{}\" must be a list of integers", key));
   std::vector<std::int64_t> numbers;
   for (const Value& item : value->items) {
-    if (!item.is(Value::Kind::Integer)) refuse_at(item.offset, fmt::format("\"{}\" holds integers", key), {});
+    if (!item.is(Value::Kind::Integer)) refuse_at(item.offset, formatted("\"{}\" holds integers", key), {});
     numbers.push_back(item.integer);
   }
   return numbers;
@@ -126,11 +126,11 @@ std::vector<bool> OpCall::dimensions(std::string_view key, std::size_t rank) {
   const auto most = static_cast<std::int64_t>(std::max<std::size_t>(rank, 1));
   for (std::int64_t dim : wholes(key)) {
     if (dim < -most || dim >= most) {
-      refuse_key(key, fmt::format("\"{}\" must be from {} to {}, not {}", key, -most, most - 1, dim));
+      refuse_key(key, formatted("\"{}\" must be from {} to {}, not {}", key, -most, most - 1, dim));
     }
     if (rank == 0) continue;
     const auto at = static_cast<std::size_t>(dim < 0 ? dim + most : dim);
-    if (chosen[at]) refuse_key(key, fmt::format("dimension {} is named twice", dim));
+    if (chosen[at]) refuse_key(key, formatted("dimension {} is named twice", dim));
     chosen[at] = true;
   }
   return chosen;

@@ -1,7 +1,7 @@
 // Op-graphs: elementwise operators.
-#include <fmt/format.h>
-
 #include "model/graphs/op_graph_call.h"
+
+#include "core/format.h"
 
 namespace dsplan::op_graph_rules {
 namespace {
@@ -24,7 +24,7 @@ void lie_as(OpCall& call, TensorId out, TensorId x) {
 
 Tensors unary(OpCall& call, Op op) {
   if (op == Op::Neg || op == Op::Abs) {
-    if (call.dtype(0) == DType::Bool) call.refuse_input(0, fmt::format("{} does not take booleans", call.op.op.text));
+    if (call.dtype(0) == DType::Bool) call.refuse_input(0, formatted("{} does not take booleans", call.op.op.text));
   } else {
     call.floating(0);
   }
@@ -78,7 +78,7 @@ namespace {
 Shape common_shape(OpCall& call, std::size_t a, std::size_t b) {
   const std::optional<Shape> shape = broadcast(call.shape(a), call.shape(b));
   if (shape) return *shape;
-  call.refuse_input(b, fmt::format("shapes {} and {} do not broadcast", call.shape(a).text(), call.shape(b).text()));
+  call.refuse_input(b, formatted("shapes {} and {} do not broadcast", call.shape(a).text(), call.shape(b).text()));
 }
 
 DType common_dtype(OpCall& call, Op op) {
@@ -91,12 +91,12 @@ DType common_dtype(OpCall& call, Op op) {
 // What PyTorch refuses of x.op_(other).
 void check_in_place(OpCall& call, const Shape& result, DType dtype) {
   if (result != call.shape(0)) {
-    call.refuse_input(0, fmt::format("output with shape {} doesn't match the broadcast shape {}", call.shape(0).text(),
+    call.refuse_input(0, formatted("output with shape {} doesn't match the broadcast shape {}", call.shape(0).text(),
                                      result.text()));
   }
   if (is_floating(dtype) && !is_floating(call.dtype(0))) {
     call.refuse_input(
-        0, fmt::format("result type {} can't be cast to the desired output type {}", name(dtype), name(call.dtype(0))));
+        0, formatted("result type {} can't be cast to the desired output type {}", name(dtype), name(call.dtype(0))));
   }
 }
 
@@ -125,7 +125,7 @@ Tensors where(OpCall& call, Op op) {
   const std::optional<Shape> choices = broadcast(call.shape(1), call.shape(2));
   const std::optional<Shape> result = choices ? broadcast(*choices, call.shape(0)) : std::nullopt;
   if (!result) {
-    call.refuse(fmt::format("shapes {}, {} and {} do not broadcast", call.shape(0).text(), call.shape(1).text(),
+    call.refuse(formatted("shapes {}, {} and {} do not broadcast", call.shape(0).text(), call.shape(1).text(),
                             call.shape(2).text()));
   }
   const DType dtype = promoted(call.w.tensor(call.in[1]), call.w.tensor(call.in[2]));
@@ -147,7 +147,7 @@ Tensors prelu(OpCall& call, Op op) {
   const std::int64_t weights = call.shape(1).elements().value();
   const std::int64_t channels = call.shape(0).rank > 1 ? call.shape(0).dims[1] : 1;
   if (weights != 1 && weights != channels) {
-    call.refuse_input(1, fmt::format("{} weights for {} channels", weights, channels));
+    call.refuse_input(1, formatted("{} weights for {} channels", weights, channels));
   }
   return {call.w.make(op, call.shape(0), call.dtype(0), call.in)};
 }
@@ -166,7 +166,7 @@ Tensors dropout(OpCall& call, Op op) {
   call.floating(0);
   const double p = call.number("p", 0.5);
   if (p < 0 || p > 1) {
-    call.refuse_key("p", fmt::format("dropout probability has to be between 0 and 1, but got {}", p));
+    call.refuse_key("p", formatted("dropout probability has to be between 0 and 1, but got {}", p));
   }
   const bool training = call.flag("training", true);
   if (p == 0 || !training) return {call.in[0]};
@@ -185,7 +185,7 @@ Tensors glu(OpCall& call, Op op) {
   Shape shape = call.shape(0);
   const std::size_t dim = call.dimension("dim", shape.rank, -1);
   if (shape.rank == 0 || shape.dims[dim] % 2 != 0) {
-    call.refuse_input(0, fmt::format("glu halves dimension {} of {}", dim, shape.text()));
+    call.refuse_input(0, formatted("glu halves dimension {} of {}", dim, shape.text()));
   }
   shape.dims[dim] /= 2;
   const TensorId out = call.w.make(op, shape, call.dtype(0), call.in);

@@ -1,9 +1,9 @@
 // Op-graphs: what slides a window over images, and what makes them larger.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "model/graphs/op_graph_call.h"
+
+#include "core/format.h"
 
 namespace dsplan::op_graph_rules {
 namespace {
@@ -16,7 +16,7 @@ Pair pair(OpCall& call, std::string_view key, std::int64_t least, std::optional<
   const std::vector<std::int64_t> numbers = call.wholes(key);
   const bool fits = numbers.size() == 1 || numbers.size() == 2;
   if (!fits || *std::min_element(numbers.begin(), numbers.end()) < least) {
-    call.refuse_key(key, fmt::format("\"{}\" is one number or two, at least {}", key, least));
+    call.refuse_key(key, formatted("\"{}\" is one number or two, at least {}", key, least));
   }
   return {numbers.front(), numbers.back()};
 }
@@ -43,7 +43,7 @@ Pair places(OpCall& call, const Window& window, std::size_t blamed) {
 void images(OpCall& call) {
   call.floating(0);
   if (call.shape(0).rank == 4) return;
-  call.refuse_input(0, fmt::format("{} is modelled for a batch of images: four dimensions", call.op.op.text));
+  call.refuse_input(0, formatted("{} is modelled for a batch of images: four dimensions", call.op.op.text));
 }
 
 }  // namespace
@@ -61,10 +61,10 @@ Tensors conv2d(OpCall& call, Op op) {
                       pair(call, "dilation", 1, Pair{1, 1})};
   if (x.dims[1] % groups != 0 || weight.dims[0] % groups != 0 || weight.dims[1] != x.dims[1] / groups) {
     call.refuse_input(
-        1, fmt::format("weight {} in {} groups does not fit the channels of {}", weight.text(), groups, x.text()));
+        1, formatted("weight {} in {} groups does not fit the channels of {}", weight.text(), groups, x.text()));
   }
   if (call.in.size() == 3 && call.shape(2) != Shape{weight.dims[0]}) {
-    call.refuse_input(2, fmt::format("the bias of {} channels has shape {}", weight.dims[0], call.shape(2).text()));
+    call.refuse_input(2, formatted("the bias of {} channels has shape {}", weight.dims[0], call.shape(2).text()));
   }
   const Pair size = places(call, window, 1);
   return {call.w.make(op, Shape{x.dims[0], weight.dims[0], size[0], size[1]}, call.dtype(0), call.in)};

@@ -1,10 +1,9 @@
 // Op-graphs: what is left to say when the whole program stands: which nodes a backward pass will run, when the others
 // die, and whether an in-place operator has overwritten what one of them saved.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <unordered_map>
 
+#include "core/format.h"
 #include "model/catalogue.h"
 #include "model/graphs/op_graph_builder.h"
 
@@ -16,7 +15,7 @@ void OpGraphBuilder::finish() {
     const OpGraphNames::Found found = names_.look_up(name, file_.ops.size());
     if (found.unknown) continue;
     if (std::find(graph.outputs.begin(), graph.outputs.end(), found.tensor) != graph.outputs.end()) {
-      fault(name, fmt::format("\"{}\" is an output twice", name.text));
+      fault(name, formatted("\"{}\" is an output twice", name.text));
       continue;
     }
     graph.outputs.push_back(found.tensor);
@@ -123,7 +122,7 @@ void OpGraphBuilder::check_saved(const std::vector<bool>& wanted) {
         const Diagnostic saved = file_.document.at(places_[static_cast<std::size_t>(found->second)], {});
         fault(places_[static_cast<std::size_t>(id)],
               "one of the variables needed for gradient computation has been modified by an inplace operation",
-              fmt::format("the {} of line {} saved it", dsplan::name(graph.node(found->second).op), saved.line));
+              formatted("the {} of line {} saved it", dsplan::name(graph.node(found->second).op), saved.line));
       }
     }
     if (!wanted[static_cast<std::size_t>(id)]) continue;

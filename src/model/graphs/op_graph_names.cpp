@@ -1,9 +1,9 @@
 #include "model/graphs/op_graph_names.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
+
+#include "core/format.h"
 
 namespace dsplan {
 
@@ -27,8 +27,8 @@ void OpGraphNames::declare(const OpGraphName& name, std::size_t top, bool leaf, 
   const auto [place, fresh] = places_.try_emplace(name.text, Place{name.offset, top, leaf});
   if (fresh) return;
   const Diagnostic first = file_.document.at(place->second.offset, {});
-  diagnostics_.add(file_.document.at(name.offset, fmt::format("\"{}\" is defined twice", name.text),
-                                     fmt::format("first in line {}", first.line)));
+  diagnostics_.add(file_.document.at(name.offset, formatted("\"{}\" is defined twice", name.text),
+                                     formatted("first in line {}", first.line)));
 }
 
 void OpGraphNames::declare_ops(const std::vector<OpGraphOp>& ops, std::size_t top, bool outermost, Names& level) {
@@ -53,10 +53,10 @@ void OpGraphNames::declare_returned(const OpGraphOp& op, const Names& inside, Na
       const bool given = std::any_of(op.inputs.begin(), op.inputs.end(),
                                      [&](const OpGraphName& input) { return input.text == name.text; });
       diagnostics_.add(file_.document.at(
-          name.offset, given ? fmt::format("{} returning its input \"{}\" is not modelled yet", op.op.text, name.text)
-                             : fmt::format("\"{}\" is not made inside this {}", name.text, op.op.text)));
+          name.offset, given ? formatted("{} returning its input \"{}\" is not modelled yet", op.op.text, name.text)
+                             : formatted("\"{}\" is not made inside this {}", name.text, op.op.text)));
     } else if (!returned.insert(name.text).second) {
-      diagnostics_.add(file_.document.at(name.offset, fmt::format("\"{}\" is returned twice", name.text)));
+      diagnostics_.add(file_.document.at(name.offset, formatted("\"{}\" is returned twice", name.text)));
     }
     level.insert(name.text);
   }
@@ -111,17 +111,17 @@ OpGraphNames::Found OpGraphNames::look_up(const OpGraphName& name, std::size_t r
   std::string message;
   std::string hint;
   if (place == places_.end()) {
-    message = fmt::format("there is no tensor \"{}\"", name.text);
+    message = formatted("there is no tensor \"{}\"", name.text);
     hint = nearest_to(name.text);
   } else if (place->second.top > reader || (place->second.top == reader && place->second.offset >= name.offset)) {
     const bool cycle = needs(place->second.top, reader);
-    message = cycle ? fmt::format("a cycle: \"{}\" is made from what needs it here", name.text)
-                    : fmt::format("\"{}\" is used before it is made", name.text);
+    message = cycle ? formatted("a cycle: \"{}\" is made from what needs it here", name.text)
+                    : formatted("\"{}\" is used before it is made", name.text);
     const Diagnostic made = file_.document.at(place->second.offset, {});
-    hint = fmt::format("it is made in line {}", made.line);
+    hint = formatted("it is made in line {}", made.line);
   } else {
     message =
-        fmt::format("\"{}\" is made inside operator {} and is not among its outputs", name.text, place->second.top);
+        formatted("\"{}\" is made inside operator {} and is not among its outputs", name.text, place->second.top);
   }
   diagnostics_.add(file_.document.at(name.offset, std::move(message), std::move(hint)));
   return {kNone, true};

@@ -1,8 +1,8 @@
 // Op-graphs: softmax, normalisations and losses; those that PyTorch or transformers write out of other operators stand
 // here as those.
-#include <fmt/format.h>
-
 #include "model/graphs/op_graph_call.h"
+
+#include "core/format.h"
 
 namespace dsplan::op_graph_rules {
 namespace {
@@ -40,7 +40,7 @@ Tensors layer_norm(OpCall& call, Op op) {
   for (std::size_t i = 1; i < call.in.size(); ++i) {
     call.same_dtype(0, i);
     if (call.shape(i) != features) {
-      call.refuse_input(i, fmt::format("Expected weight to be of same shape as normalized_shape, but got {} and {}",
+      call.refuse_input(i, formatted("Expected weight to be of same shape as normalized_shape, but got {} and {}",
                                        call.shape(i).text(), features.text()));
     }
   }
@@ -81,7 +81,7 @@ Tensors rms_norm(OpCall& call, Op op) {
   const Shape features = last_of(call, 0);
   if (call.in.size() == 2) call.same_dtype(0, 1);
   if (call.in.size() == 2 && call.shape(1) != features) {
-    call.refuse_input(1, fmt::format("the weight of {} features has shape {}", features.text(), call.shape(1).text()));
+    call.refuse_input(1, formatted("the weight of {} features has shape {}", features.text(), call.shape(1).text()));
   }
   (void)call.number("eps", 1e-6);
   const std::string how = call.choice("implementation", {"fused", "huggingface"}, "fused");
@@ -115,7 +115,7 @@ Tensors batch_norm(OpCall& call, Op op) {
   for (std::size_t i = 1; i < call.in.size(); ++i) {
     call.floating(i);
     if (call.shape(i) != Shape{x.dims[1]}) {
-      call.refuse_input(i, fmt::format("{} channels, and shape {}", x.dims[1], call.shape(i).text()));
+      call.refuse_input(i, formatted("{} channels, and shape {}", x.dims[1], call.shape(i).text()));
     }
     if (i > 2 && call.w.tensor(call.in[i]).requires_grad) call.refuse_input(i, "running statistics have no gradient");
   }
@@ -138,7 +138,7 @@ Tensors loss(OpCall& call, Op op) {
   call.floating(0);
   call.same_dtype(0, 1);
   if (call.shape(0) != call.shape(1)) {
-    call.refuse_input(1, fmt::format("a target of shape {} for {}", call.shape(1).text(), call.shape(0).text()));
+    call.refuse_input(1, formatted("a target of shape {} for {}", call.shape(1).text(), call.shape(0).text()));
   }
   const Reduction reduction = reduction_of(call);
   const TensorId out = call.w.make(op, reduction == Reduction::None ? call.shape(0) : Shape{}, call.dtype(0), call.in);
@@ -153,7 +153,7 @@ TensorId nll(OpCall& call, TensorId log_probabilities) {
   if (rows.rank != 2) call.not_modelled("a loss of anything but [rows, classes]");
   if (call.dtype(1) != DType::Int64) call.refuse_input(1, "the target holds classes: int64");
   if (call.shape(1) != Shape{rows.dims[0]}) {
-    call.refuse_input(1, fmt::format("Expected input batch_size ({}) to match target batch_size ({})", rows.dims[0],
+    call.refuse_input(1, formatted("Expected input batch_size ({}) to match target batch_size ({})", rows.dims[0],
                                      call.shape(1).text()));
   }
   const Reduction reduction = reduction_of(call);
@@ -187,7 +187,7 @@ Tensors fused_linear_cross_entropy(OpCall& call, Op op) {
   const Shape& x = call.shape(0);
   const Shape& weight = call.shape(1);
   if (x.rank != 2 || weight.rank != 2 || x.dims[1] != weight.dims[1]) {
-    call.refuse_input(1, fmt::format("a weight of shape {} for rows of shape {}", weight.text(), x.text()));
+    call.refuse_input(1, formatted("a weight of shape {} for rows of shape {}", weight.text(), x.text()));
   }
   if (call.dtype(2) != DType::Int64) call.refuse_input(2, "the target holds classes: int64");
   if (call.shape(2) != Shape{x.dims[0]}) call.refuse_input(2, "a target for each row");

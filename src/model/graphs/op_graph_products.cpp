@@ -1,12 +1,12 @@
 // Op-graphs: products of matrices, convolution, attention. What PyTorch copies before a product stands here as a node:
 // the copy is what the product saves.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <utility>
 
 #include "model/graphs/op_graph_call.h"
+
+#include "core/format.h"
 
 namespace dsplan::op_graph_rules {
 namespace {
@@ -27,14 +27,14 @@ bool folds(const OpCall& call, TensorId x) {
 }
 
 void refuse_product(OpCall& call, std::size_t a, std::size_t b) {
-  call.refuse_input(b, fmt::format("mat1 and mat2 shapes cannot be multiplied ({} and {})", call.shape(a).text(),
+  call.refuse_input(b, formatted("mat1 and mat2 shapes cannot be multiplied ({} and {})", call.shape(a).text(),
                                    call.shape(b).text()));
 }
 
 Shape matrix_of(OpCall& call, std::size_t i) {
   if (call.shape(i).rank == 2) return call.shape(i);
   call.refuse_input(
-      i, fmt::format("\"{}\" must be a matrix, and has shape {}", call.op.inputs[i].text, call.shape(i).text()));
+      i, formatted("\"{}\" must be a matrix, and has shape {}", call.op.inputs[i].text, call.shape(i).text()));
 }
 
 // x against the last two dimensions of a weight, rows folded; a copy where they do not fold.
@@ -83,7 +83,7 @@ TensorId batched_product(OpCall& call, TensorId a, TensorId b) {
   }
   const std::optional<Shape> batch = broadcast(left_batch, right_batch);
   if (!batch) {
-    call.refuse(fmt::format("the batch dimensions of {} and {} do not broadcast", left.text(), right.text()));
+    call.refuse(formatted("the batch dimensions of {} and {} do not broadcast", left.text(), right.text()));
   }
   const TensorId first = batched(call, a, *batch);
   const TensorId second = batched(call, b, *batch);
@@ -110,7 +110,7 @@ Tensors linear(OpCall& call, Op) {
   if (call.in.size() == 2) return {folded(call, call.in[0], {call.in[1]}, features, Product::Transposed)};
   call.same_dtype(0, 2);
   if (call.shape(2) != Shape{features}) {
-    call.refuse_input(2, fmt::format("the bias of {} features has shape {}", features, call.shape(2).text()));
+    call.refuse_input(2, formatted("the bias of {} features has shape {}", features, call.shape(2).text()));
   }
   if (call.shape(0).rank == 2 || is_contiguous(call.shape(0), call.w.strides(call.in[0]))) {
     return {folded(call, call.in[0], {call.in[1], call.in[2]}, features, Product::Transposed)};
@@ -185,7 +185,7 @@ Tensors grouped_mm(OpCall& call, Op op) {
   if (x.dims[1] != weight.dims[1]) refuse_product(call, 0, 1);
   if (call.dtype(2) != DType::Int32) call.refuse_input(2, "Offsets have to be int32");
   if (call.shape(2) != Shape{weight.dims[0]}) {
-    call.refuse_input(2, fmt::format("{} groups have {} offsets", weight.dims[0], call.shape(2).text()));
+    call.refuse_input(2, formatted("{} groups have {} offsets", weight.dims[0], call.shape(2).text()));
   }
   return {call.w.make(op, Shape{x.dims[0], weight.dims[2]}, call.dtype(0), call.in)};
 }
@@ -293,20 +293,20 @@ Tensors attention(OpCall& call, Op op) {
   const Shape k = call.shape(1);
   if (k != call.shape(2)) call.not_modelled("attention whose keys and values differ in shape");
   if (q.dims[0] != k.dims[0] || q.dims[3] != k.dims[3] || q.dims[1] % k.dims[1] != 0) {
-    call.refuse_input(1, fmt::format("keys {} do not fit queries {}", k.text(), q.text()));
+    call.refuse_input(1, formatted("keys {} do not fit queries {}", k.text(), q.text()));
   }
   const bool grouped = q.dims[1] != k.dims[1];
   if (grouped && !call.flag("enable_gqa", false)) call.refuse_input(1, "fewer key heads need \"enable_gqa\": true");
   const double dropout = call.number("dropout_p", 0.0);
   if (dropout < 0 || dropout >= 1) call.refuse_key("dropout_p", "dropout probability has to be between 0 and 1");
   if (kernel == "math") return {math_attention(call, causal, dropout)};
-  if (dropout > 0) call.not_modelled(fmt::format("dropout in the {} kernel", kernel));
+  if (dropout > 0) call.not_modelled(formatted("dropout in the {} kernel", kernel));
   if (kernel == "eager") {
     if (causal || grouped) call.not_modelled("eager attention with a mask or grouped heads");
     return {eager_attention(call, call.in[0], call.in[1], call.in[2])};
   }
   if (call.dtype(0) != DType::Float16 && call.dtype(0) != DType::BFloat16 && kernel != "mem-efficient") {
-    call.refuse_input(0, fmt::format("the {} kernel takes half types only", kernel));
+    call.refuse_input(0, formatted("the {} kernel takes half types only", kernel));
   }
   if (q.dims[2] != k.dims[2]) call.not_modelled("attention of queries to a longer or shorter sequence");
   if (q.dims[3] % 8 != 0) call.not_modelled("a head size that is no multiple of 8");

@@ -1,9 +1,9 @@
 // Op-graphs: reductions, scans, and what picks elements by index.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "model/graphs/op_graph_call.h"
+
+#include "core/format.h"
 
 namespace dsplan::op_graph_rules {
 namespace {
@@ -20,7 +20,7 @@ Shape without(const Shape& from, const std::vector<bool>& chosen, bool keep) {
 
 // Values and int64 indices.
 Tensors with_indices(OpCall& call, Op op, const Shape& values, std::size_t dim) {
-  if (call.op.outputs.size() != 2) call.refuse(fmt::format("{} gives values and indices", call.op.op.text));
+  if (call.op.outputs.size() != 2) call.refuse(formatted("{} gives values and indices", call.op.op.text));
   const NodeId node = call.w.begin(op, call.in, is_floating(call.dtype(0)));
   const TensorId first = call.w.add_output(node, values, call.dtype(0));
   const TensorId second = call.w.add_output(node, values, DType::Int64, false);
@@ -117,7 +117,7 @@ Tensors gather(OpCall& call, Op op) {
   }
   for (std::size_t i = 0; i < call.shape(0).rank; ++i) {
     if (i != dim && call.shape(1).dims[i] > call.shape(0).dims[i]) {
-      call.refuse_input(1, fmt::format("index {} reaches beyond {} apart from dimension {}", call.shape(1).text(),
+      call.refuse_input(1, formatted("index {} reaches beyond {} apart from dimension {}", call.shape(1).text(),
                                        call.shape(0).text(), dim));
     }
   }

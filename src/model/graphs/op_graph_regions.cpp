@@ -1,9 +1,8 @@
 // Op-graphs: checkpoints and custom functions (torch/utils/checkpoint.py, torch/autograd/function.py).
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <unordered_set>
 
+#include "core/format.h"
 #include "model/catalogue.h"
 #include "model/graphs/op_graph_builder.h"
 
@@ -37,7 +36,7 @@ void OpGraphBuilder::run_plain(const OpGraphOp& op, bool with_gradients) {
   const Inside outside = inside_;
   w_.set_grad_enabled(enabled && with_gradients);
   inside_ = Inside::Checkpoint;
-  w_.enter(add_module(fmt::format("operator {} ({})", top_, op.op.text), op.op.text));
+  w_.enter(add_module(formatted("operator {} ({})", top_, op.op.text), op.op.text));
   run_ops(op.ops, texts_of(op.outputs));
   w_.exit();
   inside_ = outside;
@@ -58,7 +57,7 @@ bool OpGraphBuilder::captures(const OpGraphOp& op, std::vector<TensorId>& keywor
     if (found.unknown || w_.lies_in_leaf(found.tensor)) continue;
     if (op.reentrant && w_.tensor(found.tensor).requires_grad) {
       fault(*name,
-            fmt::format("a reentrant checkpoint reads \"{}\", which is not among its inputs: its backward would run on "
+            formatted("a reentrant checkpoint reads \"{}\", which is not among its inputs: its backward would run on "
                         "into the graph outside and free it",
                         name->text),
             "add it to \"inputs\"");
@@ -111,11 +110,11 @@ void OpGraphBuilder::check_reentrant_outputs(const OpGraphOp& op, const Tensors&
     const Tensor& tensor = w_.tensor(found.tensor);
     const bool view = std::any_of(arguments.begin(), arguments.end(),
                                   [&](TensorId id) { return w_.tensor(id).storage == tensor.storage; });
-    if (view) fault(name, fmt::format("{} returning a view of its input is not modelled yet", op.op.text));
+    if (view) fault(name, formatted("{} returning a view of its input is not modelled yet", op.op.text));
     if (tensor.requires_grad) continue;
     fault(name, outputs.size() == 1
                     ? std::string("none of output has requires_grad=True, this checkpoint() is not necessary")
-                    : fmt::format("a reentrant checkpoint whose output \"{}\" does not depend on what requires a "
+                    : formatted("a reentrant checkpoint whose output \"{}\" does not depend on what requires a "
                                   "gradient is not modelled yet",
                                   name.text));
   }
@@ -182,7 +181,7 @@ bool OpGraphBuilder::check_sequential(const OpGraphOp& op) {
   if (op.inputs.size() != 1) fault(op.op, "checkpoint_sequential passes one tensor from function to function");
   if (functions == 0) fault(op.op, "\"functions\" is empty");
   if (op.segments > static_cast<std::int64_t>(functions)) {
-    fault(op.op, fmt::format("{} segments of {} functions: range() arg 3 must not be zero", op.segments, functions));
+    fault(op.op, formatted("{} segments of {} functions: range() arg 3 must not be zero", op.segments, functions));
   }
   if (diagnostics_.count() != before) return false;
   // Each function reads what the one before returned, leaves, and what it makes itself.
@@ -199,7 +198,7 @@ bool OpGraphBuilder::check_sequential(const OpGraphOp& op) {
         return found.unknown || w_.is_leaf(found.tensor);
       }();
       if (is_leaf) continue;
-      fault(*name, fmt::format("a function reads its argument \"{}\" and leaves, not \"{}\"", passed, name->text));
+      fault(*name, formatted("a function reads its argument \"{}\" and leaves, not \"{}\"", passed, name->text));
     }
     if (function.back().outputs.size() != 1) {
       fault(function.back().op, "the last operator of a function makes what it returns: one tensor");
@@ -208,7 +207,7 @@ bool OpGraphBuilder::check_sequential(const OpGraphOp& op) {
     passed = function.back().outputs[0].text;
   }
   if (op.outputs.size() != 1 || op.outputs[0].text != passed) {
-    fault(op.op, fmt::format("the output is what the last function returns: \"{}\"", passed));
+    fault(op.op, formatted("the output is what the last function returns: \"{}\"", passed));
   }
   return diagnostics_.count() == before;
 }
@@ -235,7 +234,7 @@ void OpGraphBuilder::run_segment(const OpGraphOp& op, std::size_t first, std::si
   if (region) begin_region(arguments, {});
   inside_ = Inside::Checkpoint;
   w_.enter(
-      add_module(fmt::format("operator {} ({}, functions {} to {})", top_, op.op.text, first, end - 1), op.op.text));
+      add_module(formatted("operator {} ({}, functions {} to {})", top_, op.op.text, first, end - 1), op.op.text));
   for (std::size_t i = first; i < end; ++i) {
     const OpGraphName& result = op.functions[i].back().outputs[0];
     run_ops(op.functions[i], {result.text});
@@ -264,7 +263,7 @@ void OpGraphBuilder::run_custom(const OpGraphOp& op) {
   for (const OpGraphName* name : reads) {
     if (own.contains(name->text) || inner.contains(name->text)) continue;
     if (names_.exists(name->text)) {
-      fault(*name, fmt::format("a custom function sees only its inputs, and \"{}\" is none", name->text));
+      fault(*name, formatted("a custom function sees only its inputs, and \"{}\" is none", name->text));
     } else {
       (void)names_.look_up(*name, top_);
     }
@@ -334,7 +333,7 @@ void OpGraphBuilder::return_from_custom(const OpGraphOp& op, Tensors inputs, Nod
     if (inputs.size() <= Node::kMostInputs) saved_inputs |= std::uint64_t{1} << (input - inputs.begin());
   }
   if (inputs.size() > Node::kMostInputs || results.size() > Node::kMostInputs) {
-    fault(op.op, fmt::format("more than {} tensors in a custom function are not modelled", Node::kMostInputs));
+    fault(op.op, formatted("more than {} tensors in a custom function are not modelled", Node::kMostInputs));
     return;
   }
   const NodeId node = w_.begin(Op::Custom, inputs);

@@ -1,11 +1,11 @@
 // Op-graphs: which results a selective checkpoint keeps.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <string_view>
 #include <unordered_set>
 
 #include "model/graphs/op_graph_builder.h"
+
+#include "core/format.h"
 
 namespace dsplan {
 
@@ -20,16 +20,16 @@ std::vector<Op> OpGraphBuilder::kept_operators(const OpGraphOp& op) {
     const OpGraphRow* row = find_op_graph_row(name.text);
     if (row == nullptr) {
       const std::string_view meant = nearest(name.text, op_graph_operators());
-      fault(name, fmt::format("no operator \"{}\"", name.text), did_you_mean(meant));
+      fault(name, formatted("no operator \"{}\"", name.text), did_you_mean(meant));
     } else if (name.text == "linear" || name.text == "matmul") {
-      fault(name, fmt::format("{} is no operator of the dispatcher: its results cannot be kept", name.text),
+      fault(name, formatted("{} is no operator of the dispatcher: its results cannot be kept", name.text),
             name.text == "linear" ? "what it calls is \"mm\", with a bias \"addmm\""
                                   : "what it calls is \"bmm\" or \"mm\"");
     } else if (name.text == "addmm") {
       kept.push_back(Op::Linear);
     } else if (dsplan::name(row->op) != name.text) {
-      fault(name, fmt::format("{} is no operator of the dispatcher: its results cannot be kept", name.text),
-            fmt::format("what it calls is \"{}\"", dsplan::name(row->op)));
+      fault(name, formatted("{} is no operator of the dispatcher: its results cannot be kept", name.text),
+            formatted("what it calls is \"{}\"", dsplan::name(row->op)));
     } else {
       kept.push_back(row->op);
       if (row->op == Op::Bmm) kept.push_back(Op::Matmul);

@@ -1,11 +1,11 @@
 // Op-graphs: views, parts, joins and copies of tensors. A view is one wherever PyTorch makes one; reshape copies where
 // the strides do not allow a view.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "model/graphs/op_graph_call.h"
+
+#include "core/format.h"
 
 namespace dsplan::op_graph_rules {
 namespace {
@@ -14,21 +14,21 @@ namespace {
 Shape asked_shape(OpCall& call) {
   const std::vector<std::int64_t> dims = call.wholes("shape");
   if (dims.size() > Shape::kMostDims) {
-    call.refuse_key("shape", fmt::format("{} dimensions; at most {} are modelled", dims.size(), Shape::kMostDims));
+    call.refuse_key("shape", formatted("{} dimensions; at most {} are modelled", dims.size(), Shape::kMostDims));
   }
   Shape shape;
   std::int64_t known = 1;
   std::size_t open = Shape::kMostDims;
   const std::int64_t elements = call.shape(0).elements().value();
   const auto mismatch = [&] {
-    call.refuse_key("shape", fmt::format("shape {} does not hold the {} elements of \"{}\"", shape.text(), elements,
+    call.refuse_key("shape", formatted("shape {} does not hold the {} elements of \"{}\"", shape.text(), elements,
                                          call.op.inputs[0].text));
   };
   for (std::int64_t dim : dims) {
     if (dim == -1 && open == Shape::kMostDims) {
       open = shape.rank;
     } else if (dim < 1) {
-      call.refuse_key("shape", fmt::format("a dimension must be at least 1, not {}", dim), "one may be -1");
+      call.refuse_key("shape", formatted("a dimension must be at least 1, not {}", dim), "one may be -1");
     }
     shape.dims[shape.rank++] = dim;
     if (dim != -1 && __builtin_mul_overflow(known, dim, &known)) mismatch();
@@ -80,7 +80,7 @@ std::pair<std::int64_t, std::int64_t> bounds(OpCall& call, std::int64_t length) 
 
 Tensors parts(OpCall& call, std::size_t dim, const std::vector<std::int64_t>& sizes) {
   if (sizes.size() != call.op.outputs.size()) {
-    call.refuse(fmt::format("{} gives {} tensors, and {} names stand under \"outputs\"", call.op.op.text, sizes.size(),
+    call.refuse(formatted("{} gives {} tensors, and {} names stand under \"outputs\"", call.op.op.text, sizes.size(),
                             call.op.outputs.size()));
   }
   std::vector<Shape> shapes(sizes.size(), call.shape(0));
@@ -100,7 +100,7 @@ std::vector<std::int64_t> cut(std::int64_t length, std::int64_t size) {
 void needs_rank(OpCall& call, std::size_t least) {
   if (call.shape(0).rank >= least) return;
   call.refuse_input(
-      0, fmt::format("{} needs a tensor with at least {} dimension{}", call.op.op.text, least, least == 1 ? "" : "s"));
+      0, formatted("{} needs a tensor with at least {} dimension{}", call.op.op.text, least, least == 1 ? "" : "s"));
 }
 
 }  // namespace
@@ -145,7 +145,7 @@ Tensors permute(OpCall& call, Op) {
   const Shape& from = call.shape(0);
   const std::vector<std::int64_t> order = call.wholes("dims");
   if (order.size() != from.rank) {
-    call.refuse_key("dims", fmt::format("{} dimensions for a tensor with {}", order.size(), from.rank));
+    call.refuse_key("dims", formatted("{} dimensions for a tensor with {}", order.size(), from.rank));
   }
   (void)call.dimensions("dims", from.rank);  // Refuses what is out of range or named twice.
   Shape shape = from;
@@ -191,7 +191,7 @@ Tensors expand(OpCall& call, Op op) {
   const Shape& from = call.shape(0);
   const std::vector<std::int64_t> dims = call.wholes("shape");
   if (dims.size() > Shape::kMostDims || dims.size() < from.rank) {
-    call.refuse_key("shape", fmt::format("{} dimensions for a tensor with {}", dims.size(), from.rank));
+    call.refuse_key("shape", formatted("{} dimensions for a tensor with {}", dims.size(), from.rank));
   }
   const std::size_t added = dims.size() - from.rank;
   Shape shape;
@@ -201,7 +201,7 @@ Tensors expand(OpCall& call, Op op) {
     const std::int64_t old = i < added ? 1 : from.dims[i - added];
     shape.dims[i] = dims[i] == -1 && i >= added ? old : dims[i];
     if (shape.dims[i] < 1 || (old != 1 && shape.dims[i] != old)) {
-      call.refuse_key("shape", fmt::format("the expanded size ({}) must match the existing size ({}) at dimension {}",
+      call.refuse_key("shape", formatted("the expanded size ({}) must match the existing size ({}) at dimension {}",
                                            dims[i], old, i));
     }
     strides[i] = i < added || old != shape.dims[i] ? 0 : call.w.strides(call.in[0])[i - added];
@@ -216,7 +216,7 @@ Tensors slice(OpCall& call, Op op) {
   Shape shape = call.shape(0);
   const std::size_t dim = call.dimension("dim", shape.rank, 0);
   const auto [begin, end] = bounds(call, shape.dims[dim]);
-  if (begin >= end) call.refuse(fmt::format("nothing lies from {} to {}", begin, end));
+  if (begin >= end) call.refuse(formatted("nothing lies from {} to {}", begin, end));
   shape.dims[dim] = end - begin;
   const TensorId out = call.w.view(op, call.in[0], shape, call.w.strides(call.in[0]));
   call.w.latest().axis = static_cast<std::int8_t>(dim);
@@ -249,11 +249,11 @@ Tensors split(OpCall& call, Op) {
   const bool one = call.attributes.find("split_size")->is(Value::Kind::Integer);
   std::int64_t sum = 0;
   for (std::int64_t size : sizes) {
-    if (size < 1 || size > length) call.refuse_key("split_size", fmt::format("a part must be from 1 to {}", length));
+    if (size < 1 || size > length) call.refuse_key("split_size", formatted("a part must be from 1 to {}", length));
     sum += size;
   }
   if (one) return parts(call, dim, cut(length, sizes[0]));
-  if (sum != length) call.refuse_key("split_size", fmt::format("the parts add up to {}, not to {}", sum, length));
+  if (sum != length) call.refuse_key("split_size", formatted("the parts add up to {}, not to {}", sum, length));
   return parts(call, dim, sizes);
 }
 
@@ -271,7 +271,7 @@ Tensors unbind(OpCall& call, Op op) {
   const std::int64_t length = call.shape(0).dims[dim];
   if (length != static_cast<std::int64_t>(call.op.outputs.size())) {
     call.refuse(
-        fmt::format("unbind gives {} tensors, and {} names stand under \"outputs\"", length, call.op.outputs.size()));
+        formatted("unbind gives {} tensors, and {} names stand under \"outputs\"", length, call.op.outputs.size()));
   }
   Shape shape;
   Strides strides{};
@@ -314,7 +314,7 @@ Tensors cat(OpCall& call, Op op) {
     const std::int64_t length = other.rank == shape.rank ? other.dims[dim] : 0;
     if (other.rank == shape.rank) other.dims[dim] = shape.dims[dim];
     if (other != shape) {
-      call.refuse_input(i, fmt::format("sizes of tensors must match except in dimension {}: {} and {}", dim,
+      call.refuse_input(i, formatted("sizes of tensors must match except in dimension {}: {} and {}", dim,
                                        call.shape(0).text(), call.shape(i).text()));
     }
     shape.dims[dim] = checked_add(shape.dims[dim], length);
@@ -330,7 +330,7 @@ Tensors stack(OpCall& call, Op op) {
     call.same_dtype(0, i);
     if (call.shape(i) != one) {
       call.refuse_input(i,
-                        fmt::format("stack takes tensors of one shape: {} and {}", one.text(), call.shape(i).text()));
+                        formatted("stack takes tensors of one shape: {} and {}", one.text(), call.shape(i).text()));
     }
   }
   if (one.rank == Shape::kMostDims) call.not_modelled("a tensor with more than six dimensions");
@@ -370,7 +370,7 @@ Tensors repeat(OpCall& call, Op op) {
   shape.rank = static_cast<std::uint8_t>(sizes.size());
   const std::size_t added = sizes.size() - from.rank;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] < 1) call.refuse_key("repeats", fmt::format("a repetition must be at least 1, not {}", sizes[i]));
+    if (sizes[i] < 1) call.refuse_key("repeats", formatted("a repetition must be at least 1, not {}", sizes[i]));
     shape.dims[i] = checked_mul(sizes[i], i < added ? 1 : from.dims[i - added]);
   }
   return joined(call, op, shape);

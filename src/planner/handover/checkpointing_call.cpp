@@ -1,10 +1,9 @@
 #include "planner/handover/checkpointing_call.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "model/graphs/graphs.h"
 
 namespace dsplan {
@@ -53,21 +52,21 @@ std::string kept_list(const ModelSpec& model, const Job& job, const std::vector<
   for (const Op op : kept) {
     const std::vector<std::string> names = aten_names(op, job.training.attention);
     if (names.empty()) {
-      refuse(model, fmt::format("kept \"{}\": no operator of ATen stands for it alone", name(op)),
+      refuse(model, formatted("kept \"{}\": no operator of ATen stands for it alone", name(op)),
              "a policy function of your own can tell its calls apart");
     }
     for (const std::string& one : names) {
-      text += fmt::format("{}torch.ops.aten.{}.default", text.empty() ? "" : ", ", one);
+      text += formatted("{}torch.ops.aten.{}.default", text.empty() ? "" : ", ", one);
     }
   }
   return "[" + text + "]";
 }
 
 std::string options_of(const ModelSpec& model, const Job& job, const CheckpointGroup& group) {
-  std::string text = fmt::format("\"use_reentrant\": {}", truth(group.kind == CheckpointKind::Reentrant));
+  std::string text = formatted("\"use_reentrant\": {}", truth(group.kind == CheckpointKind::Reentrant));
   if (!group.preserve_rng_state) text += ", \"preserve_rng_state\": False";
   if (!group.kept.empty()) {
-    text += fmt::format(", \"context_fn\": functools.partial(create_selective_checkpoint_contexts, {})",
+    text += formatted(", \"context_fn\": functools.partial(create_selective_checkpoint_contexts, {})",
                         kept_list(model, job, group.kept));
   }
   return "{" + text + "}";
@@ -96,9 +95,9 @@ deepspeed.checkpointing.configure(mpu_=None, deepspeed_config="ds_config.json")
 
 std::string enabled_by_transformers(const ModelSpec& model, const Job& job, std::int64_t step) {
   const CheckpointGroup& group = job.training.checkpoint.groups.front();
-  const std::string nth = step > 1 ? fmt::format(", every_n_layers={}", step) : std::string();
+  const std::string nth = step > 1 ? formatted(", every_n_layers={}", step) : std::string();
   if (group.kind == CheckpointKind::DeepSpeed) {
-    return fmt::format(
+    return formatted(
         "{}model._set_gradient_checkpointing(enable=True, "
         "gradient_checkpointing_func=deepspeed.checkpointing.checkpoint{})\nmodel.enable_input_require_grads()\n",
         kConfigure, nth);
@@ -108,10 +107,10 @@ std::string enabled_by_transformers(const ModelSpec& model, const Job& job, std:
     text +=
         "import functools\n\nimport torch\nfrom torch.utils.checkpoint import create_selective_checkpoint_contexts\n\n";
   } else if (step == 1) {
-    text += fmt::format("# TrainingArguments: gradient_checkpointing=True, gradient_checkpointing_kwargs={}\n",
+    text += formatted("# TrainingArguments: gradient_checkpointing=True, gradient_checkpointing_kwargs={}\n",
                         options_of(model, job, group));
   }
-  return text + fmt::format("model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={}{})\n",
+  return text + formatted("model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={}{})\n",
                             options_of(model, job, group), nth);
 }
 
@@ -163,7 +162,7 @@ class Runs(torch.nn.ModuleList):
 
 std::string wrap_of(const ModelSpec& model, const Job& job, const CheckpointGroup& group) {
   if (group.kind == CheckpointKind::DeepSpeed) return "deepspeed.checkpointing.checkpoint";
-  return fmt::format("functools.partial(checkpoint, **{})", options_of(model, job, group));
+  return formatted("functools.partial(checkpoint, **{})", options_of(model, job, group));
 }
 
 std::string in_runs(const ModelSpec& model, const Job& job) {
@@ -179,20 +178,20 @@ std::string in_runs(const ModelSpec& model, const Job& job) {
   std::string text = deepspeed ? "" : "import functools\n\n";
   text += "import torch\n";
   if (!deepspeed) {
-    text += fmt::format("from torch.utils.checkpoint import checkpoint{}\n",
+    text += formatted("from torch.utils.checkpoint import checkpoint{}\n",
                         keeps ? ", create_selective_checkpoint_contexts" : "");
   } else {
     text += kConfigure;
   }
   const std::string path = path_of_layers(model);
   const std::size_t dot = path.rfind('.');
-  const std::string parent = dot == std::string::npos ? "model" : fmt::format("model.{}", path.substr(0, dot));
+  const std::string parent = dot == std::string::npos ? "model" : formatted("model.{}", path.substr(0, dot));
   const std::string leaf = dot == std::string::npos ? path : path.substr(dot + 1);
-  text += fmt::format("\n{0}\nlayers = Runs({1}.{2})\nlayers.runs = (\n", kRuns, parent, leaf);
+  text += formatted("\n{0}\nlayers = Runs({1}.{2})\nlayers.runs = (\n", kRuns, parent, leaf);
   for (const CheckpointGroup& group : groups) {
-    text += fmt::format("    ({}, {}, {}),\n", group.first, group.last, wrap_of(model, job, group));
+    text += formatted("    ({}, {}, {}),\n", group.first, group.last, wrap_of(model, job, group));
   }
-  text += fmt::format(")\n{}.{} = layers\nmodel.config.use_cache = False\n", parent, leaf);
+  text += formatted(")\n{}.{} = layers\nmodel.config.use_cache = False\n", parent, leaf);
   if (job.training.transformers >= Version{5, 0, 0}) text += "model.enable_input_require_grads()\n";
   return text;
 }
@@ -214,14 +213,14 @@ std::string around_modules(const ModelSpec& model, const Job& job) {
   }
   std::string names;
   for (const std::string& one : c.modules) {
-    if (one != "core_attn") names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", one);
+    if (one != "core_attn") names += formatted("{}\"{}\"", names.empty() ? "" : ", ", one);
   }
   std::string text = "import functools\n\nfrom torch.utils.checkpoint import checkpoint\n";
   if (core) text += "from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS\n";
-  text += fmt::format("\nagain = functools.partial(checkpoint, use_reentrant=False{})\n",
+  text += formatted("\nagain = functools.partial(checkpoint, use_reentrant=False{})\n",
                       c.preserve_rng_state ? "" : ", preserve_rng_state=False");
   if (!names.empty()) {
-    text += fmt::format(R"(names, done = {{{}}}, ()
+    text += formatted(R"(names, done = {{{}}}, ()
 for path, module in model.get_submodule("{}").named_modules():
     if path.rsplit(".", 1)[-1] in names and not path.startswith(done):
         module.forward = functools.partial(again, module.forward)
@@ -235,7 +234,7 @@ for path, module in model.get_submodule("{}").named_modules():
 
 std::string head(const ModelSpec& model, const Job& job) {
   const Checkpointing& c = job.training.checkpoint;
-  return fmt::format("# {}, checkpointing {}: torch {}, transformers {}\n", model.name, c.text,
+  return formatted("# {}, checkpointing {}: torch {}, transformers {}\n", model.name, c.text,
                      job.training.torch.text(), job.training.transformers.text());
 }
 

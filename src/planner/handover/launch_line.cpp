@@ -1,8 +1,7 @@
 #include "planner/handover/launch_line.h"
 
-#include <fmt/format.h>
-
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -14,12 +13,12 @@ void refuse_what_no_line_says(const ModelSpec& model, const Job& job) {
   };
   const Parallelism& p = job.parallelism;
   if (p.world % p.gpus_per_node != 0) {
-    refuse(fmt::format("{} ranks are no whole nodes of {}: no launch line says how the last one differs", p.world,
+    refuse(formatted("{} ranks are no whole nodes of {}: no launch line says how the last one differs", p.world,
                        p.gpus_per_node),
            "give --gpus-per-node");
   }
   if (p.tp * p.sp * p.ep > 1) {
-    refuse(fmt::format("tp = {}: tensor parallelism is started by the script's own arguments", p.tp));
+    refuse(formatted("tp = {}: tensor parallelism is started by the script's own arguments", p.tp));
   }
   if (job.placement == PlacementKind::Planned) {
     refuse("PyTorch lays out no arena beforehand", "leave --placement out, or `dsplan run` it");
@@ -28,17 +27,17 @@ void refuse_what_no_line_says(const ModelSpec& model, const Job& job) {
 }
 
 std::string environment(const Job& job) {
-  return job.allocator_conf.empty() ? "" : fmt::format("PYTORCH_CUDA_ALLOC_CONF={} ", job.allocator_conf);
+  return job.allocator_conf.empty() ? "" : formatted("PYTORCH_CUDA_ALLOC_CONF={} ", job.allocator_conf);
 }
 
 std::string by_deepspeed(const Parallelism& p) {
-  const std::string where = p.nodes > 1 ? fmt::format("--hostfile hostfile --num_nodes {} ", p.nodes) : std::string();
-  return fmt::format("deepspeed {}--num_gpus {} train.py --deepspeed ds_config.json", where, p.gpus_per_node);
+  const std::string where = p.nodes > 1 ? formatted("--hostfile hostfile --num_nodes {} ", p.nodes) : std::string();
+  return formatted("deepspeed {}--num_gpus {} train.py --deepspeed ds_config.json", where, p.gpus_per_node);
 }
 
 std::string by_accelerate(const Job& job) {
   const Parallelism& p = job.parallelism;
-  std::string text = fmt::format("accelerate launch --mixed_precision {} --num_processes {} --num_machines {}",
+  std::string text = formatted("accelerate launch --mixed_precision {} --num_processes {} --num_machines {}",
                                  name(*job.training.autocast), p.world, p.nodes);
   if (p.nodes > 1) text += " --machine_rank $NODE_RANK --main_process_ip $HEAD_NODE --main_process_port 29500";
   return text + " train.py";
@@ -46,9 +45,9 @@ std::string by_accelerate(const Job& job) {
 
 std::string by_torchrun(const Parallelism& p) {
   const std::string where =
-      p.nodes > 1 ? fmt::format("--nnodes {} --rdzv-backend c10d --rdzv-endpoint $HEAD_NODE:29500", p.nodes)
+      p.nodes > 1 ? formatted("--nnodes {} --rdzv-backend c10d --rdzv-endpoint $HEAD_NODE:29500", p.nodes)
                   : std::string("--standalone");
-  return fmt::format("torchrun {} --nproc-per-node {} train.py", where, p.gpus_per_node);
+  return formatted("torchrun {} --nproc-per-node {} train.py", where, p.gpus_per_node);
 }
 
 }  // namespace

@@ -1,8 +1,7 @@
 #include "planner/lowering/parameter_swapper.h"
 
-#include <fmt/format.h>
-
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan {
 
@@ -41,7 +40,7 @@ BufferRange ParameterSwapper::take(ParameterId parameter, Bytes bytes) {
   }
   if (free_.empty()) {
     throw Refusal("offload_param.buffer_count",
-                  fmt::format("{} swap buffers are too few: another partition is to be read", count_),
+                  formatted("{} swap buffers are too few: another partition is to be read", count_),
                   "DeepSpeed asserts that there is a buffer for each partition in flight or in use; give more");
   }
   of.bytes = bytes;

@@ -1,9 +1,9 @@
 // qwZ (zero_quantized_weights): partitions travel as int8 with one fp32 scale per group, and become fp16 again behind
 // the wire (partition_parameters.py, CUDAQuantizer; csrc/quantization).
-#include <fmt/format.h>
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "planner/lowering/stage3_runtime.h"
 
 namespace dsplan {
@@ -46,7 +46,7 @@ BufferId Stage3Runtime::quantize(const std::vector<ParameterId>& list, bool seco
   if (groups == 0) {
     throw Refusal(
         "zero_quantized_weights",
-        fmt::format("the partition of {}{} has {} elements, which DeepSpeed's quantizer cannot cut into groups "
+        formatted("the partition of {}{} has {} elements, which DeepSpeed's quantizer cannot cut into groups "
                     "of a multiple of 8 and at most {}",
                     model_.parameters[static_cast<std::size_t>(list.front())].name,
                     list.size() > 1 ? " with what is fetched beside it" : "", elements, kLargestGroup),

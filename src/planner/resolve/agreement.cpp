@@ -1,8 +1,8 @@
 // TrainingArguments against the DeepSpeed JSON, as transformers compares them: a key that is written as a value, not
 // "auto", must equal what TrainingArguments say, their defaults included (integrations/deepspeed.py, fill_match).
-#include <fmt/format.h>
-
 #include "planner/resolve/resolver.h"
+
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -12,7 +12,7 @@ void must_match(Resolver& resolver, const Setting<T>& written, std::string_view 
                 std::string_view argument) {
   if (!written.given() || *written == trainer) return;
   resolver.fault(written.place,
-                 fmt::format("\"{}\" is {} here, but TrainingArguments have {} = {}", key, *written, argument, trainer),
+                 formatted("\"{}\" is {} here, but TrainingArguments have {} = {}", key, *written, argument, trainer),
                  "transformers refuses the mismatch; \"auto\" takes TrainingArguments' value");
 }
 
@@ -38,8 +38,8 @@ void match_optimizer(Resolver& resolver, const TrainingArguments& arguments) {
   const std::vector<double> betas = {arguments.adam_beta1.value_or(0.9), arguments.adam_beta2.value_or(0.999)};
   if (!optimizer.betas.given() || *optimizer.betas == betas) return;
   resolver.fault(optimizer.betas.place,
-                 fmt::format("\"optimizer.params.betas\" is [{}] here, but TrainingArguments have [{}]",
-                             fmt::join(*optimizer.betas, ", "), fmt::join(betas, ", ")),
+                 formatted("\"optimizer.params.betas\" is [{}] here, but TrainingArguments have [{}]",
+                             joined(*optimizer.betas, ", "), joined(betas, ", ")),
                  "transformers refuses the mismatch; \"auto\" takes TrainingArguments' value");
 }
 

@@ -1,7 +1,7 @@
 // The allocator's conf, by PyTorch version, and when its waiting frees complete.
-#include <fmt/format.h>
-
 #include "planner/resolve/resolver.h"
+
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -31,7 +31,7 @@ void resolve_conf(Resolver& resolver) {
   resolver.job.allocator_conf = keys;
   if (!keys.empty()) resolver.given("allocator conf", keys, wished.place, "--alloc-conf");
   for (const std::string& key : reading.without_effect) {
-    resolver.notice(Notice::Kind::Inert, wished.place, fmt::format("{} moves no byte on the device", key));
+    resolver.notice(Notice::Kind::Inert, wished.place, formatted("{} moves no byte on the device", key));
   }
   // PyTorch collects garbage only under a limit (garbage_collect_cached_blocks: a fraction must have been set).
   const AllocatorConfig& conf = resolver.job.allocator;
@@ -45,7 +45,7 @@ void resolve_stream_frees(Resolver& resolver) {
   const Setting<std::string>& wished = resolver.request.stream_frees;
   if (!wished.given()) return;
   if (*wished != name(StreamFrees::AtSync) && *wished != name(StreamFrees::Immediate)) {
-    return resolver.fault(wished.place, fmt::format("stream-frees \"{}\" is neither at-sync nor immediate", *wished));
+    return resolver.fault(wished.place, formatted("stream-frees \"{}\" is neither at-sync nor immediate", *wished));
   }
   if (*wished == name(StreamFrees::Immediate)) resolver.job.stream_frees = StreamFrees::Immediate;
   resolver.given("stream frees", *wished, wished.place, "--stream-frees");
@@ -55,7 +55,7 @@ void resolve_placement(Resolver& resolver) {
   const Setting<std::string>& wished = resolver.request.placement;
   if (!wished.given()) return;
   if (*wished != "caching" && *wished != "planned") {
-    return resolver.fault(wished.place, fmt::format("placement \"{}\" is neither caching nor planned", *wished));
+    return resolver.fault(wished.place, formatted("placement \"{}\" is neither caching nor planned", *wished));
   }
   resolver.given("placement", *wished, wished.place, "--placement");
   if (*wished == "caching") return;

@@ -1,9 +1,9 @@
 // Ranks, nodes, and the batch triple.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "planner/resolve/resolver.h"
+
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -19,7 +19,7 @@ Setting<std::int64_t> prefer(Resolver& resolver, const Setting<std::int64_t>& wi
   if (!wished.given()) return written;
   if (written.given() && *written != *wished) {
     resolver.announce(written.place,
-                      fmt::format("\"{}\" {} gives way to {} of {}", key, *written, *wished, wished.place.text()));
+                      formatted("\"{}\" {} gives way to {} of {}", key, *written, *wished, wished.place.text()));
   }
   return wished;
 }
@@ -40,7 +40,7 @@ void resolve_degrees(Resolver& resolver) {
   if (tp.given()) resolver.given("tp", std::to_string(*tp), tp.place, "--tp");
   const Dimensions& dims = resolver.model.dims;
   const auto refuse = [&](std::string_view what, std::int64_t count) {
-    resolver.fault(tp.place, fmt::format("{} {} of {} cannot be cut into tp = {} equal parts", count, what,
+    resolver.fault(tp.place, formatted("{} {} of {} cannot be cut into tp = {} equal parts", count, what,
                                          resolver.model.name, parallelism.tp));
   };
   if (parallelism.tp == 1) return;
@@ -57,7 +57,7 @@ std::int64_t ranks_of_triple(Resolver& resolver, const Batch& batch) {
   const std::int64_t rows = checked_mul(*batch.micro, *batch.accum);
   if (*batch.train % rows != 0) {
     resolver.fault(batch.train.place,
-                   fmt::format("\"train_batch_size\" {} is no multiple of micro-batch {} x accumulation {}",
+                   formatted("\"train_batch_size\" {} is no multiple of micro-batch {} x accumulation {}",
                                *batch.train, *batch.micro, *batch.accum),
                    "DeepSpeed wants train_batch_size = micro-batch x accumulation x ranks");
     return 1;
@@ -77,13 +77,13 @@ void resolve_world(Resolver& resolver, const Batch& batch) {
     resolver.given("GPUs", std::to_string(p.world), request.gpus.place, "--gpus");
   } else if (nodes > 0 && per_node > 0) {
     p.world = checked_mul(nodes, per_node);
-    resolver.derived("GPUs", std::to_string(p.world), fmt::format("{} nodes of {}", nodes, per_node), "--gpus");
+    resolver.derived("GPUs", std::to_string(p.world), formatted("{} nodes of {}", nodes, per_node), "--gpus");
   } else if (const std::int64_t dp = ranks_of_triple(resolver, batch); dp > 0) {
     p.world = checked_mul(dp, model_ranks);
     resolver.derived("GPUs", std::to_string(p.world), "train_batch_size / (micro-batch x accumulation)", "--gpus");
   } else if (resolver.stage() >= 1) {
     p.world = model_ranks;
-    resolver.fault(option("--gpus"), fmt::format("ZeRO stage {} needs the number of GPUs", resolver.stage()),
+    resolver.fault(option("--gpus"), formatted("ZeRO stage {} needs the number of GPUs", resolver.stage()),
                    "give --gpus, a cluster, or train_batch_size, micro-batch and accumulation as numbers");
   } else {
     p.world = model_ranks;
@@ -91,7 +91,7 @@ void resolve_world(Resolver& resolver, const Batch& batch) {
   }
   if (p.world % model_ranks != 0) {
     resolver.fault(request.gpus.given() ? request.gpus.place : request.tp.place,
-                   fmt::format("{} GPUs cannot be cut into groups of tp x sp = {}", p.world, model_ranks));
+                   formatted("{} GPUs cannot be cut into groups of tp x sp = {}", p.world, model_ranks));
     p.world = model_ranks;
   }
   p.dp = p.world / model_ranks;
@@ -155,7 +155,7 @@ void complete(Resolver& resolver, const Batch& batch) {
   if (!batch.train.given() || decided_by_trainer(resolver)) return;
   if (const std::int64_t product = checked_mul(checked_mul(micro, accum), dp); product != *batch.train) {
     resolver.fault(batch.train.place,
-                   fmt::format("\"train_batch_size\" is {}, but micro-batch {} x accumulation {} x {} data-parallel "
+                   formatted("\"train_batch_size\" is {}, but micro-batch {} x accumulation {} x {} data-parallel "
                                "ranks is {}",
                                *batch.train, micro, accum, dp, product),
                    "DeepSpeed wants them equal");
@@ -170,7 +170,7 @@ void announce_automatic(Resolver& resolver) {
   const auto announce = [&resolver](const Setting<std::int64_t>& setting, std::string_view key) {
     if (!setting.is_auto) return;
     resolver.notice(Notice::Kind::Warning, setting.place,
-                    fmt::format("\"{}\" is \"auto\" without a training file or launch line: DeepSpeed itself does not "
+                    formatted("\"{}\" is \"auto\" without a training file or launch line: DeepSpeed itself does not "
                                 "start with it",
                                 key));
   };
@@ -181,7 +181,7 @@ void announce_automatic(Resolver& resolver) {
 
 bool positive(Resolver& resolver, const Setting<std::int64_t>& setting, std::string_view what) {
   if (setting.value_or(1) >= 1) return true;
-  resolver.fault(setting.place, fmt::format("{} must be at least 1, not {}", what, *setting));
+  resolver.fault(setting.place, formatted("{} must be at least 1, not {}", what, *setting));
   return false;
 }
 

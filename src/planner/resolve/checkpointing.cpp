@@ -1,13 +1,12 @@
 #include "planner/resolve/checkpointing.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <charconv>
 
 #include "core/document.h"
 #include "core/error.h"
+#include "core/format.h"
 #include "planner/resolve/chosen_layers.h"
 
 namespace dsplan {
@@ -30,7 +29,7 @@ std::optional<std::int64_t> factor(const Setting<std::string>& wished, std::stri
   std::int64_t k = 0;
   const auto [at, error] = std::from_chars(begin, end, k);
   if (error != std::errc() || at != end || k < 1) {
-    refuse(wished.place, fmt::format("\"{}\" needs a number of at least 1 after \"{}:\"", text, word));
+    refuse(wished.place, formatted("\"{}\" needs a number of at least 1 after \"{}:\"", text, word));
   }
   return k;
 }
@@ -63,7 +62,7 @@ std::optional<std::int64_t> layer_number(std::string_view text) {
 std::vector<CheckpointGroup> segments(const Setting<std::string>& wished, std::int64_t k, std::int64_t layers) {
   const std::int64_t size = layers / k;
   if (size == 0) {
-    refuse(wished.place, fmt::format("{} segments of {} layers", k, layers),
+    refuse(wished.place, formatted("{} segments of {} layers", k, layers),
            "checkpoint_sequential needs a layer for each segment");
   }
   return runs(size, size * (k - 1));
@@ -79,7 +78,7 @@ std::vector<CheckpointGroup> listed(const std::vector<CheckpointEntry>& entries,
   std::vector<CheckpointGroup> groups;
   for (const CheckpointEntry& entry : entries) {
     if (entry.last >= layers) {
-      refuse(entry.place, fmt::format("layer {} does not exist: the model has layers 0 to {}", entry.last, layers - 1));
+      refuse(entry.place, formatted("layer {} does not exist: the model has layers 0 to {}", entry.last, layers - 1));
     }
     if (!entry.recompute) continue;
     groups.push_back(group(entry.first, entry.last));
@@ -97,7 +96,7 @@ std::optional<std::vector<std::string>> words_after(const Setting<std::string>& 
   while (true) {
     const std::size_t plus = text.find('+');
     words.emplace_back(text.substr(0, plus));
-    if (words.back().empty()) refuse(wished.place, fmt::format("\"{}\" has an empty name", *wished));
+    if (words.back().empty()) refuse(wished.place, formatted("\"{}\" has an empty name", *wished));
     if (plus == std::string_view::npos) return words;
     text.remove_prefix(plus + 1);
   }
@@ -109,7 +108,7 @@ std::vector<Op> operators(const Setting<std::string>& wished, const std::vector<
   std::vector<Op> found;
   for (const std::string& word : words) {
     const std::optional<Op> op = operator_named(word);
-    if (!op) refuse(wished.place, fmt::format("no operator \"{}\"", word), did_you_mean(nearest(word, names)));
+    if (!op) refuse(wished.place, formatted("no operator \"{}\"", word), did_you_mean(nearest(word, names)));
     found.push_back(*op);
   }
   return found;
@@ -124,10 +123,10 @@ CheckpointGroup run_of_layers(const Setting<std::string>& wished, std::string_vi
   const std::optional<std::int64_t> first = layer_number(ends.front());
   const std::optional<std::int64_t> last = layer_number(ends.back());
   if (ends.size() > 2 || !first || !last || *last < *first) {
-    refuse(wished.place, fmt::format("\"{}\" is no run of layers", text), "write groups:0-3,4,5-7");
+    refuse(wished.place, formatted("\"{}\" is no run of layers", text), "write groups:0-3,4,5-7");
   }
   if (*last >= layers) {
-    refuse(wished.place, fmt::format("layer {} does not exist: the model has layers 0 to {}", *last, layers - 1));
+    refuse(wished.place, formatted("layer {} does not exist: the model has layers 0 to {}", *last, layers - 1));
   }
   CheckpointGroup one = group(*first, *last);
   one.kind = kind;
@@ -139,7 +138,7 @@ CheckpointGroup run_of_layers(const Setting<std::string>& wished, std::string_vi
     one.kind = CheckpointKind::NonReentrant;
     one.kept = operators(wished, words);
   } else if (equals != std::string_view::npos) {
-    refuse(wished.place, fmt::format("no mode \"{}\" of a run of layers", mode),
+    refuse(wished.place, formatted("no mode \"{}\" of a run of layers", mode),
            "modes are reentrant, non_reentrant, keep+OP+OP");
   }
   return one;
@@ -153,7 +152,7 @@ std::optional<std::vector<CheckpointGroup>> runs_of_layers(const Setting<std::st
   for (const std::string_view text : split(std::string_view(*wished).substr(kWord.size()), ',')) {
     groups.push_back(run_of_layers(wished, text, kind, layers));
     if (groups.size() < 2 || groups.back().first > groups[groups.size() - 2].last) continue;
-    refuse(wished.place, fmt::format("layer {} is not above layer {} of the run before", groups.back().first,
+    refuse(wished.place, formatted("layer {} is not above layer {} of the run before", groups.back().first,
                                      groups[groups.size() - 2].last));
   }
   return groups;
@@ -196,7 +195,7 @@ std::vector<std::string> modules_named(const Setting<std::string>& wished, const
     if (found.size() == before && has(word)) found.push_back(word);
     if (found.size() > before) continue;
     known.insert(known.end(), {"core_attn", "layernorm", "mlp", "moe"});
-    refuse(wished.place, fmt::format("no module \"{}\" in a layer of {}", word, model.name),
+    refuse(wished.place, formatted("no module \"{}\" in a layer of {}", word, model.name),
            did_you_mean(nearest(word, known)));
   }
   return found;
@@ -230,7 +229,7 @@ Checkpointing of_layers(const Request& request, const ModelSpec& model, Checkpoi
     return result;  // Chosen once everything else is known: planner/choose_checkpoint.h.
   } else {
     refuse(
-        wished.place, fmt::format("checkpointing \"{}\" is not known", text),
+        wished.place, formatted("checkpointing \"{}\" is not known", text),
         "it is one of none, full, every:K, segments:K, nth:K, groups:0-3,4, keep:OP+OP, modules:NAME+NAME, auto, or a "
         "file");
   }

@@ -1,7 +1,5 @@
 #include "planner/resolve/chosen_layers.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <string>
@@ -9,6 +7,7 @@
 
 #include "core/document.h"
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -46,12 +45,12 @@ class Reader {
     const std::size_t dash = text.find('-');
     const std::int64_t first = number(text.substr(0, dash), whole);
     const std::int64_t last = dash == std::string_view::npos ? first : number(text.substr(dash + 1), whole);
-    if (last < first || size < 1) refuse(fmt::format("\"{}\" is no run of layers", whole));
+    if (last < first || size < 1) refuse(formatted("\"{}\" is no run of layers", whole));
     if (last >= layers_) {
-      refuse(fmt::format("layer {} does not exist: the model has layers 0 to {}", last, layers_ - 1));
+      refuse(formatted("layer {} does not exist: the model has layers 0 to {}", last, layers_ - 1));
     }
     if (!groups_.empty() && first <= groups_.back().last) {
-      refuse(fmt::format("layer {} is not above layer {} of the run before", first, groups_.back().last));
+      refuse(formatted("layer {} is not above layer {} of the run before", first, groups_.back().last));
     }
     for (std::int64_t at = first; at <= last; at += size) {
       CheckpointGroup group;
@@ -70,7 +69,7 @@ class Reader {
       const std::size_t plus = text.find('+');
       const std::string_view word = text.substr(0, plus);
       const std::optional<Op> op = operator_named(word);
-      if (!op) refuse(fmt::format("no operator \"{}\"", word), did_you_mean(nearest(word, names)));
+      if (!op) refuse(formatted("no operator \"{}\"", word), did_you_mean(nearest(word, names)));
       found.push_back(*op);
       if (plus == std::string_view::npos) return found;
       text.remove_prefix(plus + 1);
@@ -81,7 +80,7 @@ class Reader {
     std::int64_t value = 0;
     const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || at != text.data() + text.size() || value < 0) {
-      refuse(fmt::format("\"{}\" is no run of layers", whole), "auto:0-27/7,28-31: layers 0 to 27 in checkpoints of 7");
+      refuse(formatted("\"{}\" is no run of layers", whole), "auto:0-27/7,28-31: layers 0 to 27 in checkpoints of 7");
     }
     return value;
   }

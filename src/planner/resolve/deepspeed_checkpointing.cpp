@@ -1,7 +1,7 @@
 // deepspeed.checkpointing.configure from the JSON (runtime/activation_checkpointing/checkpointing.py).
-#include <fmt/format.h>
-
 #include "planner/resolve/resolver.h"
+
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -12,10 +12,10 @@ void check_slots(Resolver& resolver, const ActivationCheckpointingInput& in, con
   if (slots < made) {
     resolver.fault(
         in.number_checkpoints.place,
-        fmt::format("{} contiguous checkpoints, but a forward makes {}: DeepSpeed fails with \"list index out "
+        formatted("{} contiguous checkpoints, but a forward makes {}: DeepSpeed fails with \"list index out "
                     "of range\" at the next one",
                     slots, made),
-        fmt::format("write at least {}", made));
+        formatted("write at least {}", made));
   }
 }
 
@@ -27,7 +27,7 @@ void check_division(Resolver& resolver, const Place& place) {
       checked_mul(checked_mul(training.micro_batch, training.seq), resolver.model.dims.hidden);
   if (elements % tp != 0) {
     resolver.fault(place,
-                   fmt::format("partition_activations: {} elements are not divisible by tp {}", grouped(elements), tp),
+                   formatted("partition_activations: {} elements are not divisible by tp {}", grouped(elements), tp),
                    "DeepSpeed asserts that they are");
   }
 }

@@ -1,10 +1,9 @@
 // Sequence length, attention kernel, loss, loop, frozen parameters, checkpointing.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <charconv>
 
+#include "core/format.h"
 #include "model/graphs/graphs.h"
 #include "planner/resolve/checkpointing.h"
 #include "planner/resolve/resolver.h"
@@ -22,10 +21,10 @@ void judge_positions(Resolver& resolver, std::int64_t seq, const Place& place) {
   if (most == 0 || seq <= most) return;
   if (has({"gpt2", "opt", "bert", "roberta", "vit"}, resolver.model.family)) {
     resolver.fault(place,
-                   fmt::format("seq {} is beyond the {} learned positions of {}", seq, most, resolver.model.name));
+                   formatted("seq {} is beyond the {} learned positions of {}", seq, most, resolver.model.name));
   } else {
     resolver.notice(Notice::Kind::Warning, place,
-                    fmt::format("seq {} is beyond max_position_embeddings = {}", seq, most));
+                    formatted("seq {} is beyond max_position_embeddings = {}", seq, most));
   }
 }
 
@@ -40,7 +39,7 @@ void resolve_seq(Resolver& resolver) {
   }
   training.seq = *wished;
   resolver.given("seq", std::to_string(*wished), wished.place, "--seq");
-  if (*wished < 1) return resolver.fault(wished.place, fmt::format("seq must be at least 1, not {}", *wished));
+  if (*wished < 1) return resolver.fault(wished.place, formatted("seq must be at least 1, not {}", *wished));
   judge_positions(resolver, *wished, wished.place);
 }
 
@@ -66,13 +65,13 @@ void resolve_seq_list(Resolver& resolver) {
   training.seq_list = lengths_in(*wished);
   if (training.seq_list.empty()) {
     training.seq = 1;
-    return resolver.fault(wished.place, fmt::format("\"{}\" is no list of lengths", *wished), "write it as 512,1024");
+    return resolver.fault(wished.place, formatted("\"{}\" is no list of lengths", *wished), "write it as 512,1024");
   }
   training.seq = *std::max_element(training.seq_list.begin(), training.seq_list.end());
   resolver.given("seq", *wished, wished.place, "--seq-list");
   if (resolver.request.seq.given()) {
     resolver.announce(resolver.request.seq.place,
-                      fmt::format("seq {} gives way to {}", *resolver.request.seq, wished.place.text()));
+                      formatted("seq {} gives way to {}", *resolver.request.seq, wished.place.text()));
   }
   judge_positions(resolver, training.seq, wished.place);
 }
@@ -121,11 +120,11 @@ void resolve_attention(Resolver& resolver) {
     const Kernel kernel = sdpa_kernel(resolver);
     training.attention = kernel.attention;
     return resolver.assumed("attention", std::string(name(kernel.attention)),
-                            fmt::format("transformers' default, sdpa, with {}", kernel.why), "--attention");
+                            formatted("transformers' default, sdpa, with {}", kernel.why), "--attention");
   }
   const std::string& text = *wished;
   if (text.starts_with("flash_attention") || text == "flex_attention" || text == "flash-2") {
-    return resolver.not_modelled(wished.place, fmt::format("attention \"{}\" (sdpa's own kernel is \"flash\")", text));
+    return resolver.not_modelled(wished.place, formatted("attention \"{}\" (sdpa's own kernel is \"flash\")", text));
   }
   if (text == "sdpa") training.attention = sdpa_kernel(resolver).attention;
   bool known = text == "sdpa";
@@ -135,7 +134,7 @@ void resolve_attention(Resolver& resolver) {
     known = true;
   }
   if (!known) {
-    return resolver.fault(wished.place, fmt::format("attention \"{}\" is not known", text),
+    return resolver.fault(wished.place, formatted("attention \"{}\" is not known", text),
                           "it is one of eager, math, flash, mem-efficient, sdpa");
   }
   resolver.given("attention", std::string(name(training.attention)), wished.place, "--attention");
@@ -144,7 +143,7 @@ void resolve_attention(Resolver& resolver) {
     resolver.fault(wished.place, "flash attention with fp32", "the kernel takes fp16 and bf16 only");
   }
   if (before_ampere(resolver)) {
-    resolver.fault(wished.place, fmt::format("flash attention on {}", resolver.hardware->name),
+    resolver.fault(wished.place, formatted("flash attention on {}", resolver.hardware->name),
                    "the kernel needs sm_80 or newer");
   }
 }
@@ -156,7 +155,7 @@ void resolve_given_loss(Resolver& resolver, const Setting<std::string>& wished) 
     const char* const end = text.data() + text.size();
     const auto [at, error] = std::from_chars(text.data() + 8, end, training.loss_chunks);
     if (error != std::errc() || at != end || training.loss_chunks < 1 || training.seq % training.loss_chunks != 0) {
-      return resolver.fault(wished.place, fmt::format("\"{}\" needs a number that divides seq {} after \"chunked:\"",
+      return resolver.fault(wished.place, formatted("\"{}\" needs a number that divides seq {} after \"chunked:\"",
                                                       text, training.seq));
     }
     training.loss = Loss::Chunked;
@@ -165,7 +164,7 @@ void resolve_given_loss(Resolver& resolver, const Setting<std::string>& wished) 
   } else if (text == "liger") {
     training.loss = Loss::Liger;
   } else if (text != "hf") {
-    return resolver.fault(wished.place, fmt::format("loss \"{}\" is not known", text),
+    return resolver.fault(wished.place, formatted("loss \"{}\" is not known", text),
                           "it is one of hf, native, chunked:N, liger");
   }
   resolver.given("loss", std::string(text), wished.place, "--loss");
@@ -181,7 +180,7 @@ void resolve_loss_and_loop(Resolver& resolver) {
   const Setting<std::string>& loop = resolver.request.loop;
   if (!loop.given()) return;
   if (*loop != "trainer" && *loop != "minimal") {
-    return resolver.fault(loop.place, fmt::format("loop \"{}\" is neither trainer nor minimal", *loop));
+    return resolver.fault(loop.place, formatted("loop \"{}\" is neither trainer nor minimal", *loop));
   }
   resolver.training().loop = *loop == "trainer" ? LoopKind::Trainer : LoopKind::Minimal;
   resolver.given("loop", *loop, loop.place, "--loop");
@@ -191,7 +190,7 @@ void resolve_level(Resolver& resolver) {
   const Setting<std::string>& level = resolver.request.level;
   if (!level.given()) return;
   if (*level != "kernel" && *level != "dispatch") {
-    return resolver.fault(level.place, fmt::format("level \"{}\" is neither kernel nor dispatch", *level));
+    return resolver.fault(level.place, formatted("level \"{}\" is neither kernel nor dispatch", *level));
   }
   resolver.training().level = *level == "dispatch" ? Level::Dispatch : Level::Kernel;
   resolver.given("level", *level, level.place, "--level");
@@ -207,7 +206,7 @@ void resolve_freeze(Resolver& resolver) {
     if (any) {
       resolver.training().freeze.push_back(glob);
     } else {
-      resolver.fault(wished.place, fmt::format("freeze \"{}\" matches no parameter of {}", glob, resolver.model.name));
+      resolver.fault(wished.place, formatted("freeze \"{}\" matches no parameter of {}", glob, resolver.model.name));
     }
   }
   const std::vector<std::string>& globs = resolver.training().freeze;
@@ -231,7 +230,7 @@ CheckpointKind checkpoint_kind(Resolver& resolver) {
     const bool reentrant = *wished == "reentrant";
     const bool deepspeed = *wished == "deepspeed";
     if (!reentrant && !deepspeed && *wished != "non_reentrant") {
-      resolver.fault(wished.place, fmt::format("no implementation \"{}\"", *wished),
+      resolver.fault(wished.place, formatted("no implementation \"{}\"", *wished),
                      "it is reentrant, non_reentrant or deepspeed");
     }
     if (deepspeed && !resolver.deepspeed()) {
@@ -249,7 +248,7 @@ CheckpointKind checkpoint_kind(Resolver& resolver) {
       resolver.training().transformers.major < 5 ? CheckpointKind::Reentrant : CheckpointKind::NonReentrant;
   if (used) {
     resolver.derived("checkpoint_impl", std::string(name(kind)),
-                     fmt::format("transformers {}", resolver.training().transformers.text()), "--checkpoint-impl");
+                     formatted("transformers {}", resolver.training().transformers.text()), "--checkpoint-impl");
   }
   return kind;
 }
@@ -259,7 +258,7 @@ void resolve_lora(Resolver& resolver) {
   if (!wished.given()) return;
   resolver.given("lora", *wished, wished.place, "--lora");
   if (!resolver.deepspeed()) return;
-  resolver.announce(wished.place, fmt::format("DeepSpeed casts the adapters to {}, as the whole model",
+  resolver.announce(wished.place, formatted("DeepSpeed casts the adapters to {}, as the whole model",
                                               name(resolver.job.training.dtype)));
 }
 

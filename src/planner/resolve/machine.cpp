@@ -1,10 +1,9 @@
 // Capacities, and what to report.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 
 #include "core/document.h"
+#include "core/format.h"
 #include "core/prediction.h"
 #include "planner/resolve/resolver.h"
 #include "sim/window.h"
@@ -18,16 +17,16 @@ void resolve_calibration(Resolver& resolver) {
   if (!said.given()) return;
   Job& job = resolver.job;
   if (!job.hardware) {
-    return resolver.fault(said.place, fmt::format("is of {}, and no device is named", said->gpu),
+    return resolver.fault(said.place, formatted("is of {}, and no device is named", said->gpu),
                           "name it with --hardware");
   }
   if (!same_device(said->gpu, job.hardware->name)) {
-    return resolver.fault(said.place, fmt::format("is of {}, and the job runs on {}", said->gpu, job.hardware->name),
+    return resolver.fault(said.place, formatted("is of {}, and the job runs on {}", said->gpu, job.hardware->name),
                           "a calibration holds for one model of device");
   }
   job.calibration = *said;
   const auto given = [&](const char* what, const std::optional<Bytes>& bytes) {
-    if (bytes) resolver.given(what, fmt::format("{} bytes", bytes->value()), said.place, "--calibration");
+    if (bytes) resolver.given(what, formatted("{} bytes", bytes->value()), said.place, "--calibration");
   };
   job.context = said->context;
   given("context", said->context);
@@ -49,7 +48,7 @@ void resolve_capacity(Resolver& resolver) {
   } else if (resolver.hardware != nullptr) {
     job.capacity = resolver.hardware->capacity;
     resolver.derived("capacity", human(*job.capacity),
-                     fmt::format("{}: what {} calls total", resolver.hardware->name,
+                     formatted("{}: what {} calls total", resolver.hardware->name,
                                  resolver.hardware->capacity_is_driver_figure ? "the driver" : "cudaMemGetInfo"),
                      "--capacity");
   }
@@ -71,7 +70,7 @@ void resolve_reserve(Resolver& resolver) {
   resolver.given("reserve", human(*wished), wished.place, "--reserve");
   if (job.capacity && *wished >= *job.capacity) {
     resolver.fault(wished.place,
-                   fmt::format("a reserve of {} leaves nothing of {}", human(*wished), human(*job.capacity)));
+                   formatted("a reserve of {} leaves nothing of {}", human(*wished), human(*job.capacity)));
   }
 }
 
@@ -107,7 +106,7 @@ void resolve_rank(Resolver& resolver) {
   const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), rank);
   const std::int64_t world = resolver.job.parallelism.world;
   if (error != std::errc() || at != text.data() + text.size() || rank < 0 || rank >= world) {
-    resolver.fault(wished.place, fmt::format("rank \"{}\" is none of 0 to {}, all, worst", text, world - 1));
+    resolver.fault(wished.place, formatted("rank \"{}\" is none of 0 to {}, all, worst", text, world - 1));
   }
 }
 
@@ -132,8 +131,8 @@ void resolve_phase(Resolver& resolver) {
                                                "forward", "turn",       "backward", "step",         "save"};
   const std::string_view meant = nearest(*wished, known);
   resolver.fault(
-      wished.place, fmt::format("phase \"{}\" is not known", *wished),
-      meant.empty() ? fmt::format("known are {}", fmt::join(known, ", ")) : fmt::format("did you mean \"{}\"?", meant));
+      wished.place, formatted("phase \"{}\" is not known", *wished),
+      meant.empty() ? formatted("known are {}", joined(known, ", ")) : formatted("did you mean \"{}\"?", meant));
 }
 
 }  // namespace

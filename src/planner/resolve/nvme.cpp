@@ -2,11 +2,10 @@
 // pipelined_optimizer_swapper,utils}.py.
 #include "planner/resolve/nvme.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <vector>
 
+#include "core/format.h"
 #include "core/model.h"
 
 namespace dsplan {
@@ -56,7 +55,7 @@ void check_parameters(Resolver& resolver) {
   }
   if (largest->elements <= zero.offload_param.buffer_size.value()) return;
   resolver.fault(place_of(block.buffer_size, block),
-                 fmt::format("\"buffer_size\" {} is less than the {} elements of {}'s partition",
+                 formatted("\"buffer_size\" {} is less than the {} elements of {}'s partition",
                              zero.offload_param.buffer_size.value(), largest->elements, largest->parameter->name),
                  "DeepSpeed asserts that a partition fits into a buffer; give at least as many, or more ranks");
 }
@@ -99,7 +98,7 @@ void check_optimizer(Resolver& resolver) {
   const std::int64_t need = tensors * std::min(wanted, groups);
   if (offload.buffer_count >= need) return;
   resolver.fault(place_of(block.buffer_count, block),
-                 fmt::format("\"buffer_count\" {} is less than the {} buffers that the optimizer takes at a time",
+                 formatted("\"buffer_count\" {} is less than the {} buffers that the optimizer takes at a time",
                              offload.buffer_count, need),
                  "DeepSpeed runs out of swap buffers; each sub-group takes one for its master, its gradient and each "
                  "state, and pipelining a further set");

@@ -1,9 +1,8 @@
 // The optimizer and gradient clipping.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "core/document.h"
+#include "core/format.h"
 #include "planner/resolve/resolver.h"
 
 namespace dsplan {
@@ -77,14 +76,14 @@ std::optional<Implementation> implementation_named(std::string_view text) {
 
 void unknown_name(Resolver& resolver, const Place& place, const std::string& text) {
   if (std::find(std::begin(kElsewhere), std::end(kElsewhere), lowered(text)) != std::end(kElsewhere)) {
-    return resolver.not_modelled(place, fmt::format("optimizer \"{}\"", text));
+    return resolver.not_modelled(place, formatted("optimizer \"{}\"", text));
   }
   std::vector<std::string_view> names;
   for (const Named& named : kNames) names.push_back(named.text);
   const std::string_view meant = nearest(text, names);
   resolver.fault(
-      place, fmt::format("optimizer \"{}\" is not known", text),
-      meant.empty() ? fmt::format("known are {}", fmt::join(names, ", ")) : fmt::format("did you mean \"{}\"?", meant));
+      place, formatted("optimizer \"{}\" is not known", text),
+      meant.empty() ? formatted("known are {}", joined(names, ", ")) : formatted("did you mean \"{}\"?", meant));
 }
 
 // transformers' names for bitsandbytes' 8-bit AdamW: its Trainer registers embeddings as 32-bit.
@@ -98,8 +97,8 @@ void check_implementation(Resolver& resolver, const Place& place, const Optimize
   if (free || optimizer.implementation == usual) return;
   if (unfused && optimizer.implementation != Implementation::Fused) return;
   resolver.fault(place,
-                 fmt::format("{} has no {} implementation", name(optimizer.kind), name(optimizer.implementation)),
-                 fmt::format("it is {}", name(usual)));
+                 formatted("{} has no {} implementation", name(optimizer.kind), name(optimizer.implementation)),
+                 formatted("it is {}", name(usual)));
 }
 
 // "adamw", "adamw:foreach", "adamw_torch_fused".
@@ -121,7 +120,7 @@ void by_request(Resolver& resolver) {
     const std::optional<Implementation> implementation = implementation_named(said);
     const Place& place = form.given() ? form.place : wished.place;
     if (!implementation) {
-      return resolver.fault(place, fmt::format("\"{}\" is none of fused, foreach, for-loop", said));
+      return resolver.fault(place, formatted("\"{}\" is none of fused, foreach, for-loop", said));
     }
     optimizer.implementation = *implementation;
     check_implementation(resolver, place, optimizer, at->implementation);
@@ -129,7 +128,7 @@ void by_request(Resolver& resolver) {
   if (resolver.request.momentum.given() && optimizer.kind != OptimizerKind::Sgd &&
       optimizer.kind != OptimizerKind::RmsProp) {
     resolver.fault(resolver.request.momentum.place,
-                   fmt::format("momentum belongs to sgd and rmsprop, not to {}", name(at->kind)));
+                   formatted("momentum belongs to sgd and rmsprop, not to {}", name(at->kind)));
   }
   resolver.given("optimizer", optimizer_text(resolver.training()), wished.place, "--optimizer");
 }
@@ -151,7 +150,7 @@ void by_json(Resolver& resolver, const OptimizerInput& in) {
   } else if (*in.type == "SGD") {
     optimizer = {OptimizerKind::Sgd, Implementation::Foreach, in.momentum.value_or(0), 0, false};
   } else {
-    return resolver.not_modelled(in.type.place, fmt::format("optimizer \"{}\"", *in.type));
+    return resolver.not_modelled(in.type.place, formatted("optimizer \"{}\"", *in.type));
   }
   optimizer.weight_decay = in.weight_decay.value_or(0);
   resolver.given("optimizer", optimizer_text(resolver.training()), in.type.place, "--optimizer");
@@ -165,7 +164,7 @@ bool request_wins(Resolver& resolver, const OptimizerInput* json) {
   const bool from_trainer =
       request.training_arguments && same_place(request.optimizer, request.training_arguments->optim);
   if (!from_trainer) {
-    resolver.announce(json->type.place, fmt::format("optimizer {} of the DeepSpeed JSON gives way to {}", *json->type,
+    resolver.announce(json->type.place, formatted("optimizer {} of the DeepSpeed JSON gives way to {}", *json->type,
                                                     request.optimizer.place.text()));
     return true;
   }
@@ -174,7 +173,7 @@ bool request_wins(Resolver& resolver, const OptimizerInput* json) {
                    "transformers allows one of the two");
   } else {
     resolver.announce(request.optimizer.place,
-                      fmt::format("\"optim\" gives way to {} of the DeepSpeed JSON", *json->type));
+                      formatted("\"optim\" gives way to {} of the DeepSpeed JSON", *json->type));
   }
   return false;
 }
@@ -189,11 +188,11 @@ void check_tested(Resolver& resolver, const Place& place, bool from_json) {
   const bool allowed = resolver.ds != nullptr && resolver.ds->allow_untested_optimizer.value_or(false);
   if (allowed || (!from_json && resolver.request.hugging_face_rules())) return;
   if (resolver.ds == nullptr) {
-    return resolver.announce(place, fmt::format("{} with ZeRO needs \"zero_allow_untested_optimizer\": true in the "
+    return resolver.announce(place, formatted("{} with ZeRO needs \"zero_allow_untested_optimizer\": true in the "
                                                 "DeepSpeed JSON",
                                                 name(kind)));
   }
-  resolver.fault(place, fmt::format("{} is an untested optimizer for ZeRO", name(kind)),
+  resolver.fault(place, formatted("{} is an untested optimizer for ZeRO", name(kind)),
                  "DeepSpeed wants \"zero_allow_untested_optimizer\": true");
 }
 
@@ -209,12 +208,12 @@ void check_combination(Resolver& resolver, const Place& place) {
     return resolver.not_modelled(resolver.ds->optimizer.torch_adam.place, "torch's Adam on the host");
   }
   if (kind != OptimizerKind::Adam && kind != OptimizerKind::AdamW && kind != OptimizerKind::Lion) {
-    resolver.fault(place, fmt::format("{} with an offloaded optimizer", name(kind)),
+    resolver.fault(place, formatted("{} with an offloaded optimizer", name(kind)),
                    "DeepSpeed offloads its own CPU Adam and CPU Lion only");
   }
   // stage3.py, DeepSpeedZeroOptimizer_Stage3.__init__.
   if (kind == OptimizerKind::Lion && training.zero.offload_optimizer.ratio < 1) {
-    resolver.fault(resolver.ds->offload_optimizer_ratio.place, fmt::format("{} with a partial offload", name(kind)),
+    resolver.fault(resolver.ds->offload_optimizer_ratio.place, formatted("{} with a partial offload", name(kind)),
                    "DeepSpeed asserts its own CPU Adam");
   }
 }
@@ -223,7 +222,7 @@ void check_combination(Resolver& resolver, const Place& place) {
 void check_unsplit(Resolver& resolver, const Place& place) {
   const OptimizerKind kind = resolver.training().optimizer.kind;
   if (kind == OptimizerKind::Adagrad || kind == OptimizerKind::RmsProp) {
-    resolver.not_modelled(place, fmt::format("{} under DeepSpeed", name(kind)));
+    resolver.not_modelled(place, formatted("{} under DeepSpeed", name(kind)));
   }
 }
 

@@ -1,7 +1,7 @@
 // Options that name something dsplan does not do yet. They are refused, never ignored.
-#include <fmt/format.h>
-
 #include "planner/resolve/resolver.h"
+
+#include "core/format.h"
 
 namespace dsplan {
 
@@ -14,10 +14,10 @@ void resolve_routing(Resolver& resolver) {
   if (!wished.given()) return;
   if (resolver.model.dims.experts == 0) {
     return resolver.fault(wished.place,
-                          fmt::format("routing \"{}\", but {} has no experts", *wished, resolver.model.name));
+                          formatted("routing \"{}\", but {} has no experts", *wished, resolver.model.name));
   }
   if (*wished != "balanced" && *wished != "worst") {
-    return resolver.not_modelled(wished.place, fmt::format("expert routing \"{}\"", *wished));
+    return resolver.not_modelled(wished.place, formatted("expert routing \"{}\"", *wished));
   }
   resolver.given("routing", *wished, wished.place, "--routing");
   resolver.announce(wished.place, "routing moves no byte: one grouped product takes the tokens of all experts");
@@ -31,7 +31,7 @@ void refuse_unmodelled_options(Resolver& resolver) {
     if (setting.given()) resolver.not_modelled(setting.place, what);
   };
   const auto refuse_degree = [&resolver](const Setting<std::int64_t>& degree, std::string_view what) {
-    if (degree.value_or(1) > 1) resolver.not_modelled(degree.place, fmt::format("{} = {}", what, *degree));
+    if (degree.value_or(1) > 1) resolver.not_modelled(degree.place, formatted("{} = {}", what, *degree));
   };
   resolve_routing(resolver);
   refuse(request.sweep, "a sweep");
@@ -40,7 +40,7 @@ void refuse_unmodelled_options(Resolver& resolver) {
   refuse_degree(request.ep, "expert parallelism, ep");
   if (resolver.deepspeed() && request.param_groups.value_or("single") != "single") {
     resolver.not_modelled(request.param_groups.place,
-                          fmt::format("param_groups \"{}\" under DeepSpeed", *request.param_groups));
+                          formatted("param_groups \"{}\" under DeepSpeed", *request.param_groups));
   }
 }
 

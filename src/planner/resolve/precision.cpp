@@ -1,20 +1,20 @@
 // Runtime, versions and dtypes.
-#include <fmt/format.h>
-
 #include "planner/resolve/resolver.h"
+
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
 
 Version resolve_version(Resolver& resolver, std::string_view what, const Setting<std::string>& setting,
                         const char* released) {
-  const std::string option = fmt::format("--{}-version", what);
+  const std::string option = formatted("--{}-version", what);
   std::optional<Version> version = Version::parse(setting.value_or(released));
   if (!version) {
-    resolver.fault(setting.place, fmt::format("\"{}\" is no version", *setting), "write it like 2.11.0, 2.11 or 2");
+    resolver.fault(setting.place, formatted("\"{}\" is no version", *setting), "write it like 2.11.0, 2.11 or 2");
     version = Version::parse(released);
   }
-  const std::string name = fmt::format("{} version", what);
+  const std::string name = formatted("{} version", what);
   if (setting.given()) {
     resolver.given(name, version->text(), setting.place, option);
   } else {
@@ -35,11 +35,11 @@ void say_what_transformers_does(Resolver& resolver) {
     form += ", and the queries are copied";
   }
   if (batch_has_mask(version)) form += "; the batch brings a mask of ones, as the collators make it";
-  resolver.notice(Notice::Kind::Announcement, place, fmt::format("transformers {}: {}", version.text(), form));
+  resolver.notice(Notice::Kind::Announcement, place, formatted("transformers {}: {}", version.text(), form));
   if (version >= Version{4, 53, 0}) return;
   resolver.notice(
       Notice::Kind::Warning, place,
-      fmt::format("transformers {} was not compared: 4.53 and 4.57 were. Taken are labels shifted by padding "
+      formatted("transformers {} was not compared: 4.53 and 4.57 were. Taken are labels shifted by padding "
                   "and no search for packed sequences",
                   version.text()));
 }
@@ -53,13 +53,13 @@ void resolve_stage(Resolver& resolver) {
     return;
   }
   if (*stage < 0 || *stage > 3) {
-    resolver.fault(stage.place, fmt::format("ZeRO stage {} does not exist", *stage), "DeepSpeed has stages 0 to 3");
+    resolver.fault(stage.place, formatted("ZeRO stage {} does not exist", *stage), "DeepSpeed has stages 0 to 3");
     return;
   }
   resolver.training().zero.stage = static_cast<int>(*stage);
   resolver.given("ZeRO stage", std::to_string(*stage), stage.place, "--zero-stage");
   if (wished.given() && written.given() && *wished != *written) {
-    resolver.announce(written.place, fmt::format("stage {} of the DeepSpeed JSON gives way to {} of {}", *written,
+    resolver.announce(written.place, formatted("stage {} of the DeepSpeed JSON gives way to {} of {}", *written,
                                                  *wished, wished.place.text()));
   }
 }
@@ -88,14 +88,14 @@ void dtype_by_request(Resolver& resolver) {
   const Setting<std::string>& wished = resolver.request.dtype;
   const std::optional<DType> dtype = dtype_named(*wished);
   if (!dtype) {
-    return resolver.fault(wished.place, fmt::format("dtype \"{}\" is none of bf16, fp16, fp32", *wished));
+    return resolver.fault(wished.place, formatted("dtype \"{}\" is none of bf16, fp16, fp32", *wished));
   }
   resolver.training().dtype = *dtype;
   resolver.given("dtype", std::string(name(*dtype)), wished.place, "--dtype");
   const Setting<bool>* enabled = enabled_precision(resolver.ds);
   if (enabled != nullptr && precision_of(enabled, *resolver.ds) != *dtype) {
     resolver.announce(enabled->place,
-                      fmt::format("{} of the DeepSpeed JSON gives way to {} of {}",
+                      formatted("{} of the DeepSpeed JSON gives way to {} of {}",
                                   name(precision_of(enabled, *resolver.ds)), name(*dtype), wished.place.text()));
   }
 }
@@ -171,7 +171,7 @@ void dtype_by_accelerate(Resolver& resolver) {
   const Setting<bool>* enabled = enabled_precision(resolver.ds);
   if (enabled == nullptr || precision_of(enabled, *resolver.ds) == dtype) return;
   resolver.fault(enabled->place,
-                 fmt::format("the DeepSpeed JSON enables {}, and the launch line {}",
+                 formatted("the DeepSpeed JSON enables {}, and the launch line {}",
                              name(precision_of(enabled, *resolver.ds)), *wished),
                  "accelerate refuses the mismatch");
 }
@@ -221,7 +221,7 @@ void resolve_autocast(Resolver& resolver) {
   if (wished.given()) {
     const std::optional<DType> dtype = dtype_named(*wished);
     if (*wished != "none" && (!dtype || *dtype == DType::Float32)) {
-      return resolver.fault(wished.place, fmt::format("autocast \"{}\" is none of bf16, fp16, none", *wished));
+      return resolver.fault(wished.place, formatted("autocast \"{}\" is none of bf16, fp16, none", *wished));
     }
     training.autocast = dtype;
     resolver.given("autocast", *wished, wished.place, "--autocast");
@@ -241,7 +241,7 @@ void resolve_autocast(Resolver& resolver) {
   if (training.autocast && training.dtype != DType::Float32 && training.dtype != *training.autocast) {
     resolver.not_modelled(
         wished.given() ? wished.place : (launched != nullptr ? launched->place : trained->place),
-        fmt::format("autocast in {} over weights in {}", name(*training.autocast), name(training.dtype)));
+        formatted("autocast in {} over weights in {}", name(*training.autocast), name(training.dtype)));
   }
 }
 
@@ -258,14 +258,14 @@ void resolve_accumulation(Resolver& resolver) {
   if (wished.given()) training.grad_accum_dtype = *wished;
   if (training.zero.stage == 0 && wished.given() && *wished != training.dtype) {
     resolver.fault(wished.place,
-                   fmt::format("accumulation in {} with weights in {} needs ZeRO", name(*wished), name(training.dtype)),
+                   formatted("accumulation in {} with weights in {} needs ZeRO", name(*wished), name(training.dtype)),
                    "DeepSpeed raises for this mix at stage 0");
   }
   const Setting<DType>& parameters = resolver.ds->param_dtype;
   if (parameters.given() && *parameters != training.dtype) {
     resolver.fault(
         parameters.place,
-        fmt::format("\"param_dtype\" is {}, but the weights are {}", name(*parameters), name(training.dtype)),
+        formatted("\"param_dtype\" is {}, but the weights are {}", name(*parameters), name(training.dtype)),
         "DeepSpeed wants it equal to the enabled precision");
   }
 }
@@ -280,10 +280,10 @@ void resolve_runtime(Resolver& resolver) {
   const Setting<std::string>& wished = request.runtime;
   if (wished.given()) {
     if (*wished != "pytorch" && *wished != "deepspeed") {
-      resolver.fault(wished.place, fmt::format("runtime \"{}\" is neither pytorch nor deepspeed", *wished));
+      resolver.fault(wished.place, formatted("runtime \"{}\" is neither pytorch nor deepspeed", *wished));
     } else if (*wished == "pytorch" && resolver.deepspeed()) {
       resolver.fault(wished.place,
-                     fmt::format("runtime pytorch contradicts {}", staged ? "the ZeRO stage" : "the DeepSpeed JSON"));
+                     formatted("runtime pytorch contradicts {}", staged ? "the ZeRO stage" : "the DeepSpeed JSON"));
     } else if (*wished == "deepspeed") {
       training.runtime = Runtime::DeepSpeed;
     }

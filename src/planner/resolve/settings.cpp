@@ -1,10 +1,10 @@
 // Keys of the training file that --set takes as well.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 
 #include "planner/resolve/resolver.h"
+
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -27,7 +27,7 @@ void refuse_other_keys(Resolver& resolver) {
   for (const std::string& pair : *resolver.request.set) {
     const std::string_view key = std::string_view(pair).substr(0, pair.find('='));
     if (pair.find('=') != std::string::npos && std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end()) continue;
-    resolver.not_modelled(resolver.request.set.place, fmt::format("setting \"{}\"", pair));
+    resolver.not_modelled(resolver.request.set.place, formatted("setting \"{}\"", pair));
   }
 }
 
@@ -36,7 +36,7 @@ void resolve_zero_grad(Resolver& resolver) {
   Setting<bool> wished = resolver.request.zero_grad_set_to_none;
   if (const Setting<std::string> said = set_of(resolver, "zero_grad_set_to_none"); said.given()) {
     if (*said != "true" && *said != "false") {
-      return resolver.fault(said.place, fmt::format("\"zero_grad_set_to_none={}\" is neither true nor false", *said));
+      return resolver.fault(said.place, formatted("\"zero_grad_set_to_none={}\" is neither true nor false", *said));
     }
     wished = {*said == "true", said.place};
   }
@@ -73,7 +73,7 @@ void resolve_model_init(Resolver& resolver) {
     training.model_init = one;
     return resolver.given("model_init", *wished, wished.place, "--training");
   }
-  resolver.fault(wished.place, fmt::format("model_init \"{}\" is none of zero_init, device and host", *wished));
+  resolver.fault(wished.place, formatted("model_init \"{}\" is none of zero_init, device and host", *wished));
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 // zero_optimization with defaults filled in (deepspeed-zero.md, sections 1, 4, 6, 7 and 12).
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "planner/resolve/resolver.h"
+
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -58,7 +58,7 @@ void fill_automatic(Resolver& resolver, const AutoRule& rule) {
     if (filled) {
       resolver.fault(
           place,
-          fmt::format("\"{}\" is \"auto\", but {} has no hidden size to derive it from", rule.key, resolver.model.name),
+          formatted("\"{}\" is \"auto\", but {} has no hidden size to derive it from", rule.key, resolver.model.name),
           "transformers raises here; write a number");
     }
     return;
@@ -66,14 +66,14 @@ void fill_automatic(Resolver& resolver, const AutoRule& rule) {
   if (filled) {
     rule.size = Elements(rule.of_hidden);
     return resolver.derived(std::string(rule.key), grouped(rule.of_hidden) + " elements",
-                            fmt::format("\"auto\" is {} in transformers", rule.rule), std::string(rule.key));
+                            formatted("\"auto\" is {} in transformers", rule.rule), std::string(rule.key));
   }
   resolver.derived(std::string(rule.key), grouped(fallback.value()) + " elements",
                    "DeepSpeed drops \"auto\" and takes its default", std::string(rule.key));
   if (!resolver.applies(When::Zero)) return;
   resolver.job.notices.push_back(
       {Notice::Kind::Announcement, place,
-       fmt::format("\"{}\" is \"auto\" and nobody fills it in: DeepSpeed takes {} elements, not the {} "
+       formatted("\"{}\" is \"auto\" and nobody fills it in: DeepSpeed takes {} elements, not the {} "
                    "({}) that transformers would",
                    rule.key, grouped(fallback.value()), grouped(rule.of_hidden), rule.rule),
        difference(resolver, rule, fallback), "auto_fallback", "zero_optimization." + std::string(rule.key)});
@@ -119,7 +119,7 @@ void announce_unit(Resolver& resolver, const Setting<std::int64_t>& size, std::s
   const std::int64_t copies = bucket && training.zero.stage < 3 && training.zero.overlap_comm ? 2 : 1;
   resolver.job.notices.push_back(
       {Notice::Kind::Warning, size.place,
-       fmt::format("\"{}\" counts elements, not bytes: {} of them take {}; for {} write {}", key, grouped(*size),
+       formatted("\"{}\" counts elements, not bytes: {} of them take {}; for {} write {}", key, grouped(*size),
                    human(taken), human(Bytes(*size)), grouped(*size / (taken.value() / *size))),
        (taken - Bytes(*size)) * copies, "wrong_unit", "zero_optimization." + std::string(key)});
 }
@@ -145,7 +145,7 @@ void announce_misread(Resolver& resolver, const DeepSpeedInput& ds) {
 void announce_dropped(Resolver& resolver, const ZeroInput& in) {
   const auto announce = [&resolver](const auto& setting, std::string_view key) {
     if (!setting.is_auto) return;
-    resolver.announce(setting.place, fmt::format("\"{}\" is \"auto\": DeepSpeed drops it and takes its default", key));
+    resolver.announce(setting.place, formatted("\"{}\" is \"auto\": DeepSpeed drops it and takes its default", key));
   };
   announce(in.stage, "stage");
   announce(in.contiguous_gradients, "contiguous_gradients");
@@ -185,7 +185,7 @@ void resolve_fetching(Resolver& resolver, const ZeroInput& in) {
   if (zero.stage == 3 && ranks % zero.hpz_partition_size != 0) {
     resolver.fault(
         in.hpz_partition_size.place,
-        fmt::format("\"zero_hpz_partition_size\" {} does not divide {} ranks", zero.hpz_partition_size, ranks),
+        formatted("\"zero_hpz_partition_size\" {} does not divide {} ranks", zero.hpz_partition_size, ranks),
         "DeepSpeed asserts that it does");
   }
 }
@@ -214,19 +214,19 @@ void resolve_offload(Resolver& resolver, const ZeroInput& in) {
   const Place& param = in.offload_param.device.place;
   const Place& optimizer = in.offload_optimizer.device.place;
   if (zero.offload_param.device != OffloadDevice::None && zero.stage != 3) {
-    resolver.fault(param, fmt::format("offload_param with ZeRO stage {}", zero.stage),
+    resolver.fault(param, formatted("offload_param with ZeRO stage {}", zero.stage),
                    "DeepSpeed offloads parameters with stage 3 only");
   }
   if (zero.offload_optimizer.device != OffloadDevice::None && zero.stage == 0) {
     resolver.fault(optimizer, "offload_optimizer with ZeRO stage 0", "DeepSpeed offloads with stages 1, 2 and 3 only");
   }
   if (zero.offload_optimizer.device == OffloadDevice::Nvme && zero.stage < 3) {
-    resolver.fault(optimizer, fmt::format("NVMe offload with ZeRO stage {}", zero.stage),
+    resolver.fault(optimizer, formatted("NVMe offload with ZeRO stage {}", zero.stage),
                    "DeepSpeed offloads to NVMe with stage 3 only");
   }
   const auto needs_path = [&resolver](const Offload& offload, const Place& place, std::string_view block) {
     if (offload.device != OffloadDevice::Nvme || !offload.nvme_path.empty()) return;
-    resolver.fault(place, fmt::format("{} to NVMe without \"nvme_path\"", block), "DeepSpeed asserts a path");
+    resolver.fault(place, formatted("{} to NVMe without \"nvme_path\"", block), "DeepSpeed asserts a path");
   };
   needs_path(zero.offload_param, param, "offload_param");
   needs_path(zero.offload_optimizer, optimizer, "offload_optimizer");
@@ -246,16 +246,16 @@ void resolve_ratio(Resolver& resolver, const DeepSpeedInput& ds) {
   Zero& zero = resolver.training().zero;
   const Version& version = resolver.job.training.deepspeed;
   if (version < Version{0, 12, 3}) {
-    return resolver.fault(ratio.place, fmt::format("unknown key \"ratio\": DeepSpeed {} forbids it", version.text()),
+    return resolver.fault(ratio.place, formatted("unknown key \"ratio\": DeepSpeed {} forbids it", version.text()),
                           "it is there since 0.12.3");
   }
   if (!(*ratio >= 0 && *ratio <= 1)) {
-    return resolver.fault(ratio.place, fmt::format("\"ratio\" must be from 0 to 1, not {}", *ratio));
+    return resolver.fault(ratio.place, formatted("\"ratio\" must be from 0 to 1, not {}", *ratio));
   }
   if (*ratio == 1) return;
   if (zero.stage != 3) {
     return resolver.fault(ratio.place,
-                          fmt::format("offload_optimizer \"ratio\" {} with ZeRO stage {}", *ratio, zero.stage),
+                          formatted("offload_optimizer \"ratio\" {} with ZeRO stage {}", *ratio, zero.stage),
                           "DeepSpeed offloads a part of the optimizer with stage 3 only");
   }
   if (zero.offload_optimizer.device == OffloadDevice::None) return;
@@ -293,12 +293,12 @@ void check_scaling(Resolver& resolver, const DeepSpeedInput& ds) {
   if (zero.stage < 2 || !zero.reduce_scatter) return;
   if (ds.prescale_gradients.value_or(false)) {
     resolver.fault(ds.prescale_gradients.place,
-                   fmt::format("\"prescale_gradients\" with reduce_scatter and ZeRO stage {}", zero.stage),
+                   formatted("\"prescale_gradients\" with reduce_scatter and ZeRO stage {}", zero.stage),
                    "DeepSpeed refuses the combination; set \"reduce_scatter\" to false");
   }
   if (ds.gradient_predivide_factor.value_or(1.0) != 1.0) {
     resolver.fault(ds.gradient_predivide_factor.place,
-                   fmt::format("\"gradient_predivide_factor\" {} with reduce_scatter and ZeRO stage {}",
+                   formatted("\"gradient_predivide_factor\" {} with reduce_scatter and ZeRO stage {}",
                                *ds.gradient_predivide_factor, zero.stage),
                    "DeepSpeed refuses the combination; set \"reduce_scatter\" to false");
   }
@@ -311,10 +311,10 @@ void check_grad_norm(Resolver& resolver, const DeepSpeedInput& ds) {
   const Zero& zero = training.zero;
   const Place& place = ds.compute_grad_norm.place;
   const auto refuse = [&](std::string_view beside) {
-    resolver.fault(place, fmt::format("\"compute_grad_norm\" false with {}", beside),
+    resolver.fault(place, formatted("\"compute_grad_norm\" false with {}", beside),
                    "DeepSpeed refuses the combination");
   };
-  if (zero.stage != 1 && zero.stage != 2) return refuse(fmt::format("ZeRO stage {}", zero.stage));
+  if (zero.stage != 1 && zero.stage != 2) return refuse(formatted("ZeRO stage {}", zero.stage));
   if (ds.gradient_clipping.value_or(1.0) > 0) return refuse("gradient clipping, which is on unless it is set to 0");
   if (zero.offload_optimizer.device != OffloadDevice::None) return refuse("an offloaded optimizer");
   if (zero.stage == 1 && training.dtype == DType::BFloat16 && training.grad_accum_dtype == DType::Float32) {
@@ -330,18 +330,18 @@ void check_rules_of_version(Resolver& resolver, const DeepSpeedInput& ds) {
   for (const ConditionalKey& key : ds.removed) {
     if (!removes) continue;
     resolver.fault(key.place,
-                   fmt::format("DeepSpeed {} no longer has \"{}\" and refuses the key", version.text(), key.key),
+                   formatted("DeepSpeed {} no longer has \"{}\" and refuses the key", version.text(), key.key),
                    "remove it");
   }
   for (const ConditionalKey& key : ds.added) {
     if (removes) continue;
-    resolver.fault(key.place, fmt::format("unknown key \"{}\": DeepSpeed {} forbids it", key.key, version.text()),
-                   fmt::format("it is there since {}", kRemovesKeys.text()));
+    resolver.fault(key.place, formatted("unknown key \"{}\": DeepSpeed {} forbids it", key.key, version.text()),
+                   formatted("it is there since {}", kRemovesKeys.text()));
   }
   const Setting<bool>& sequential = ds.zero.allgather_sequential;
   if (sequential.given() && version < Version{0, 18, 5}) {
     resolver.fault(sequential.place,
-                   fmt::format("unknown key \"stage3_allgather_sequential\": DeepSpeed {} forbids it", version.text()),
+                   formatted("unknown key \"stage3_allgather_sequential\": DeepSpeed {} forbids it", version.text()),
                    "it is there since 0.18.5");
   }
   if (removes && ds.zero.reduce_bucket_size.given() && *ds.zero.reduce_bucket_size == 0) {

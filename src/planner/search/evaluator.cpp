@@ -1,11 +1,10 @@
 #include "planner/search/evaluator.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "model/graphs/graphs.h"
 #include "planner/judge.h"
 #include "planner/lowering/lower.h"
@@ -78,7 +77,7 @@ void Evaluator::add_family(const Settings& settings) {
     const CandidateInputs made = inputs_of(inputs_, base, space_);
     family.job = resolve(inputs_.model, made.request, made.file(), inputs_.hardware, inputs_.cluster);
     if (const auto obstacle = schedule_obstacle(inputs_.model, family.job)) {
-      family.refusal = fmt::format("not modelled yet: {}", *obstacle);
+      family.refusal = formatted("not modelled yet: {}", *obstacle);
       return;
     }
     family.rates = Rates::of(family.job);
@@ -140,7 +139,7 @@ std::optional<Candidate> Evaluator::blank(std::size_t index, std::int64_t micro_
   if (!space_.global_batch) return one;
   const std::int64_t rows = checked_mul(micro_batch, families_[index].job.parallelism.dp);
   if (*space_.global_batch % rows != 0) {
-    refusal = fmt::format("a step of {} rows cannot be cut into equal micro-batches", *space_.global_batch);
+    refusal = formatted("a step of {} rows cannot be cut into equal micro-batches", *space_.global_batch);
     return std::nullopt;
   }
   one.grad_accum = *space_.global_batch / rows;

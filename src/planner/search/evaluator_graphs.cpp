@@ -1,9 +1,8 @@
 // What candidates of a search share: graphs with their times and sizes, and fronts of segmentations.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
+#include "core/format.h"
 #include "model/graphs/graphs.h"
 #include "planner/lowering/lower.h"
 #include "planner/search/evaluator.h"
@@ -17,7 +16,7 @@ namespace {
 std::string graph_key(const GraphOptions& options, const Job& job) {
   const bool all = std::find(options.trainable.begin(), options.trainable.end(), false) == options.trainable.end();
   const bool stage3 = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
-  std::string key = fmt::format("{} {} {} {} {} {} {} {} {} {}", job.parallelism.gpus_per_node, options.seq, options.tp,
+  std::string key = formatted("{} {} {} {} {} {} {} {} {} {}", job.parallelism.gpus_per_node, options.seq, options.tp,
                                 name(options.loss), options.loss_chunks, options.stage3_linear, options.narrow_tables,
                                 options.inputs_require_grad && !all, options.one_dtype,
                                 stage3 ? job.training.zero.reduce_bucket_size.value() : 0);
@@ -30,7 +29,7 @@ std::string graph_key(const GraphOptions& options, const Job& job) {
 
 PlanGraph& Evaluator::graph_of(const Job& job) {
   const GraphOptions options = graph_options(inputs_.model, job);
-  const std::string key = fmt::format("{} {}", options.micro_batch, graph_key(options, job));
+  const std::string key = formatted("{} {}", options.micro_batch, graph_key(options, job));
   const auto known = graphs_.made.find(key);
   if (known != graphs_.made.end()) return known->second;
   // Modules and arguments on the host are looked up in the graph itself.

@@ -1,10 +1,10 @@
 #include "planner/search/explain.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <utility>
+
+#include "core/format.h"
 
 namespace dsplan::detail {
 namespace {
@@ -70,7 +70,7 @@ PlanChange judged(Walk& walk, Axis axis, Candidate candidate, const PlanRow& pla
     row = walk.row(candidate);
   }
   if (fits(row.fate) && !listed(space, axis, row.settings[static_cast<std::size_t>(axis)])) {
-    row.reason = fmt::format("fits, and is not in the space: {} is {}", name(axis), space[axis].reason);
+    row.reason = formatted("fits, and is not in the space: {} is {}", name(axis), space[axis].reason);
   }
   return {{axis}, std::move(row), speed};
 }
@@ -202,7 +202,7 @@ const PlanFamily* least_states(const Evaluator& evaluator) {
 
 std::string layout(const PlanFamily& family) {
   const auto value = [&](Axis axis) { return family.settings[static_cast<std::size_t>(axis)]; };
-  return fmt::format("zero_stage {}, offload {}, tp {}", value(Axis::ZeroStage), value(Axis::Offload),
+  return formatted("zero_stage {}, offload {}, tp {}", value(Axis::ZeroStage), value(Axis::Offload),
                      value(Axis::TensorParallel));
 }
 
@@ -221,15 +221,15 @@ std::string what_would_do(const SearchInputs& inputs, const SearchSpace& space, 
     one[axis].values = all[axis].values = own_values(axis, inputs, Objective::TokensPerSecond);
     const Evaluator evaluator(inputs, one, 1);
     if (const PlanFamily* would = fitting(evaluator)) {
-      return fmt::format("; with {} they take {}", layout(*would), human(would->persistent));
+      return formatted("; with {} they take {}", layout(*would), human(would->persistent));
     }
   }
   const Evaluator evaluator(inputs, all, 1);
   const PlanFamily* would = fitting(evaluator);
-  if (would != nullptr) return fmt::format("; with {} they take {}", layout(*would), human(would->persistent));
+  if (would != nullptr) return formatted("; with {} they take {}", layout(*would), human(would->persistent));
   const PlanFamily* least = least_states(evaluator);
   if (least == nullptr) return {};
-  return fmt::format("; no stage would do: with {} they still take {}", layout(*least), human(least->persistent));
+  return formatted("; no stage would do: with {} they still take {}", layout(*least), human(least->persistent));
 }
 
 }  // namespace
@@ -240,7 +240,7 @@ std::string states_too_large(const SearchInputs& inputs, Walk& walk) {
   const Bytes limit = *least->job.capacity;
   if (least->persistent + least->beside <= limit) return {};
   const Footprint states = footprint(inputs.model, least->job);
-  std::string text = fmt::format(
+  std::string text = formatted(
       "the states alone take {} with {}: parameters {}, gradients and buffers {}, optimizer {}; {} are left for them",
       human(least->persistent), layout(*least), human(states.persistent[Role::Parameters]),
       human(states.persistent[Role::Gradients] + states.persistent[Role::RuntimeBuffers]),

@@ -1,11 +1,10 @@
 #include "planner/search/search.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "planner/search/explain.h"
 #include "planner/search/walk.h"
 
@@ -19,10 +18,10 @@ using detail::Walk;
 [[noreturn]] void refuse_impossible(const Walk& walk) {
   std::string reasons;
   for (const RefusalCount& one : walk.refusals()) {
-    reasons += fmt::format("{}{} ({})", reasons.empty() ? "" : "; ", one.why, one.count);
+    reasons += formatted("{}{} ({})", reasons.empty() ? "" : "; ", one.why, one.count);
     if (reasons.size() > 400) break;
   }
-  throw Refusal("the space", fmt::format("every combination is impossible: {}", reasons));
+  throw Refusal("the space", formatted("every combination is impossible: {}", reasons));
 }
 
 void take_counts(const Walk& walk, PlanAnswer& answer) {

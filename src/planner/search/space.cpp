@@ -1,13 +1,12 @@
 #include "planner/search/space.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <optional>
 #include <utility>
 
 #include "core/error.h"
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -149,22 +148,22 @@ std::string_view what_it_takes(Axis axis) {
 void take_list(const ListedAxis& listed, AxisValues& into, Diagnostics& faults) {
   if (into.pinned) {
     faults.add(listed.place.says(
-        fmt::format("\"{}\" is listed, and {} already says {}", name(listed.axis), into.reason, into.values.front()),
+        formatted("\"{}\" is listed, and {} already says {}", name(listed.axis), into.reason, into.values.front()),
         "leave one of the two out"));
     return;
   }
   into.values.clear();
   for (const Setting<std::string>& value : listed.values) {
     if (!takes(listed.axis, *value)) {
-      faults.add(value.place.says(fmt::format("{} cannot be \"{}\"", name(listed.axis), *value),
+      faults.add(value.place.says(formatted("{} cannot be \"{}\"", name(listed.axis), *value),
                                   std::string(what_it_takes(listed.axis))));
     } else if (std::find(into.values.begin(), into.values.end(), *value) != into.values.end()) {
-      faults.add(value.place.says(fmt::format("\"{}\" stands twice", *value)));
+      faults.add(value.place.says(formatted("\"{}\" stands twice", *value)));
     } else {
       into.values.push_back(*value);
     }
   }
-  if (listed.values.empty()) faults.add(listed.place.says(fmt::format("no value for {}", name(listed.axis))));
+  if (listed.values.empty()) faults.add(listed.place.says(formatted("no value for {}", name(listed.axis))));
   into.origin = Origin::Given;
   into.reason = listed.place.text();
 }
@@ -183,7 +182,7 @@ void take_batch(const SearchInputs& inputs, const ListedSpace& listed, SearchSpa
   if (listed.global_batch.given()) {
     space.global_batch = *listed.global_batch;
     if (ds != nullptr && ds->train_batch_size.given() && *ds->train_batch_size != *listed.global_batch) {
-      faults.add(listed.global_batch.place.says(fmt::format("a batch of {}, and {} says {}", *listed.global_batch,
+      faults.add(listed.global_batch.place.says(formatted("a batch of {}, and {} says {}", *listed.global_batch,
                                                             ds->train_batch_size.place.text(), *ds->train_batch_size),
                                                 "leave one of the two out"));
     }
@@ -232,7 +231,7 @@ SearchSpace space_of(const SearchInputs& inputs, const ListedSpace& listed, Obje
   for (const ListedAxis& axis : listed.axes) {
     bool& before = seen[static_cast<std::size_t>(axis.axis)];
     if (std::exchange(before, true)) {
-      faults.add(axis.place.says(fmt::format("\"{}\" is listed twice", name(axis.axis))));
+      faults.add(axis.place.says(formatted("\"{}\" is listed twice", name(axis.axis))));
       continue;
     }
     take_list(axis, space[axis.axis], faults);

@@ -1,10 +1,10 @@
 #include "planner/search/walk.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <set>
 #include <tuple>
+
+#include "core/format.h"
 
 namespace dsplan::detail {
 namespace {
@@ -22,7 +22,7 @@ std::vector<std::int64_t> ascending(const std::vector<std::string>& texts) {
 std::string groups_text(const Checkpointing& checkpoint) {
   std::string text = checkpoint.text;
   for (const CheckpointGroup& group : checkpoint.groups)
-    fmt::format_to(std::back_inserter(text), " {}-{}", group.first, group.last);
+    append_formatted(text, " {}-{}", group.first, group.last);
   return text;
 }
 
@@ -198,7 +198,7 @@ std::string Walk::key_of(const Candidate& candidate) const {
   std::string key;
   for (std::size_t i = 0; i + 2 < kAxes; ++i) key += evaluator_.families()[candidate.family].settings[i] + "|";
   const Training& training = evaluator_.families()[candidate.family].job.training;
-  return key + fmt::format("{}|{}|{}|{}|{}", candidate.micro_batch, candidate.grad_accum, training.seq,
+  return key + formatted("{}|{}|{}|{}|{}", candidate.micro_batch, candidate.grad_accum, training.seq,
                            inputs_.model.dims.layers, groups_text(*candidate.segmented));
 }
 

@@ -1,9 +1,8 @@
 // The segmentations of a model that no other one beats in time and memory.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "planner/segmentation/blocks.h"
 #include "planner/segmentation/flat.h"
 #include "planner/segmentation/from_model.h"
@@ -56,9 +55,9 @@ std::string checkpointing_text(const std::vector<CheckpointGroup>& groups) {
       ++next;
     }
     if (!text.empty()) text += ",";
-    text += group.first == groups[next - 1].last ? fmt::format("{}", group.first)
-                                                 : fmt::format("{}-{}", group.first, groups[next - 1].last);
-    if (length > 1) text += fmt::format("/{}", length);
+    text += group.first == groups[next - 1].last ? formatted("{}", group.first)
+                                                 : formatted("{}-{}", group.first, groups[next - 1].last);
+    if (length > 1) text += formatted("/{}", length);
     for (std::size_t i = 0; i < group.kept.size(); ++i)
       text += (i == 0 ? " keep:" : "+") + std::string(name(group.kept[i]));
     at = next;

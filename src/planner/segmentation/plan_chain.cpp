@@ -1,13 +1,12 @@
 #include "planner/segmentation/plan_chain.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <memory>
 
 #include "core/document.h"
 #include "core/error.h"
+#include "core/format.h"
 #include "planner/segmentation/baselines.h"
 #include "planner/segmentation/bound.h"
 #include "planner/segmentation/flat.h"
@@ -43,18 +42,18 @@ Method parsed(const std::string& text) {
   std::int64_t value = 0;
   const char* const end = text.data() + text.size();
   const auto [at, error] = std::from_chars(text.data() + colon + 1, end, value);
-  if (error != std::errc() || at != end) refuse(fmt::format("\"{}\" needs a whole number after the colon", text));
+  if (error != std::errc() || at != end) refuse(formatted("\"{}\" needs a whole number after the colon", text));
   method.parameter = value;
   return method;
 }
 
 void check_range(const Method& method, std::int64_t least, std::int64_t most) {
   if (!method.parameter || (*method.parameter >= least && *method.parameter <= most)) return;
-  refuse(fmt::format("{} takes a number from {} to {}, not {}", method.name, least, most, *method.parameter));
+  refuse(formatted("{} takes a number from {} to {}, not {}", method.name, least, most, *method.parameter));
 }
 
 void check_none(const Method& method) {
-  if (method.parameter) refuse(fmt::format("{} takes no number", method.name));
+  if (method.parameter) refuse(formatted("{} takes no number", method.name));
 }
 
 // What a method found, before the replay has seen it.
@@ -128,7 +127,7 @@ class FlatSolver : public Solver {
     if (stored.need <= capacity) plan = stored;
     const std::int64_t bound = std::min(answer.bound.value_or(0), plan.extra);
     const bool optimal = bound == plan.extra;
-    Found result = found(fmt::format("flat:{}", slots), std::move(plan));
+    Found result = found(formatted("flat:{}", slots), std::move(plan));
     result.optimal = optimal;
     result.bound = bound;
     return result;
@@ -170,7 +169,7 @@ class RuleSolver : public Solver {
     if (rule.least < 0) {
       check_none(method);
     } else if (rule.rule == Rule::Segments && k_ && *k_ > n) {
-      refuse(fmt::format("{} segments of {} stages", *k_, n), "checkpoint_sequential needs a stage for each segment");
+      refuse(formatted("{} segments of {} stages", *k_, n), "checkpoint_sequential needs a stage for each segment");
     } else {
       check_range(method, rule.least, INT64_MAX);
     }
@@ -180,7 +179,7 @@ class RuleSolver : public Solver {
     least_ = answer.least;
     if (!answer.best) return std::nullopt;
     const bool chosen = rule_.least >= 0;
-    return Found{chosen ? fmt::format("{}:{}", rule_.name, answer.best->k) : std::string(rule_.name),
+    return Found{chosen ? formatted("{}:{}", rule_.name, answer.best->k) : std::string(rule_.name),
                  answer.best->segments,
                  {},
                  {},
@@ -210,7 +209,7 @@ class RotorSolver : public Solver {
     const RotorMinimum& least = least_schedule();
     if (least.need > capacity) return std::nullopt;
     std::optional<RotorPlan> plan = rotor(costs_, capacity, rules_);
-    const std::string name = fmt::format("rotor:{}", rules_.slots);
+    const std::string name = formatted("rotor:{}", rules_.slots);
     if (!plan) return Found{name, {}, least.operations, {}, false, {}};
     return Found{name, {}, std::move(plan->operations), plan->extra, plan->exact, {}};
   }
@@ -236,8 +235,8 @@ std::unique_ptr<Solver> solver_of(const Chain& chain, const ChainCosts& costs, c
   std::vector<std::string_view> names{"flat", "selective", "uniform", "rotor"};
   for (const RuleRow& rule : rules()) names.push_back(rule.name);
   std::string hint = did_you_mean(nearest(method.name, names));
-  if (hint.empty()) hint = fmt::format("methods are {}", fmt::join(chain_methods(), ", "));
-  refuse(fmt::format("no method \"{}\"", method.name), std::move(hint));
+  if (hint.empty()) hint = formatted("methods are {}", joined(chain_methods(), ", "));
+  refuse(formatted("no method \"{}\"", method.name), std::move(hint));
 }
 
 }  // namespace
@@ -257,7 +256,7 @@ void take(const Chain& chain, Found found, ChainPlan& plan) {
   plan.segments = merged(found.segments);
   const ChainReplay run = replay(chain, plan.operations);
   const auto disagrees = [&] {
-    return fmt::format("{} on {}: replayed {} ticks and {} bytes", plan.method, chain.name, run.time.value(),
+    return formatted("{} on {}: replayed {} ticks and {} bytes", plan.method, chain.name, run.time.value(),
                        run.peak.value());
   };
   DSPLAN_CHECK(run.fault.empty(), run.fault);

@@ -1,9 +1,9 @@
 #include "planner/segmentation/replay.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
+
+#include "core/format.h"
 
 namespace dsplan {
 namespace {
@@ -36,7 +36,7 @@ class Machine {
       }
       if (!result_.fault.empty()) return result_;
     }
-    if (next_ != 0) say(fmt::format("the backward of stage {} is missing", next_));
+    if (next_ != 0) say(formatted("the backward of stage {} is missing", next_));
     return result_;
   }
 
@@ -46,7 +46,7 @@ class Machine {
   [[nodiscard]] Held& held(std::int32_t i) { return held_[static_cast<std::size_t>(i)]; }
 
   void say(const std::string& what) {
-    if (result_.fault.empty()) result_.fault = fmt::format("{} {}: {}", name(at_.step), at_.stage, what);
+    if (result_.fault.empty()) result_.fault = formatted("{} {}: {}", name(at_.step), at_.stage, what);
   }
 
   void step() {
@@ -111,7 +111,7 @@ class Machine {
     const std::int32_t i = at_.stage;
     Held& mine = held(i);
     Held& before = held(i - 1);
-    if (i != next_) return say(fmt::format("it is the turn of stage {}", next_));
+    if (i != next_) return say(formatted("it is the turn of stage {}", next_));
     if (!mine.tape) return say("what it reads was not saved");
     if (!before.output && !before.tape) return say("its input is not there");
     if (gathers_ && !mine.weights) return say("its weights are not gathered");

@@ -1,8 +1,8 @@
 #include "planner/segmentation/uniform.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include "core/format.h"
 
 namespace dsplan::detail {
 namespace {
@@ -31,8 +31,8 @@ std::string not_uniform(const Chain& chain) {
            stage.forward_temporary == first.forward_temporary && stage.backward_temporary == first.backward_temporary;
   };
   for (std::size_t i = 0; i < chain.stages.size(); ++i) {
-    if (!chain.stages[i].options.empty()) return fmt::format("stage {} has options", i + 1);
-    if (!same(chain.stages[i])) return fmt::format("stage {} differs from stage 1", i + 1);
+    if (!chain.stages[i].options.empty()) return formatted("stage {} has options", i + 1);
+    if (!same(chain.stages[i])) return formatted("stage {} differs from stage 1", i + 1);
   }
   if (chain.input_gradient != first.gradient) return "the gradient of the input differs from those of the stages";
   return {};

@@ -1,11 +1,10 @@
 #include "planner/time/rates.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "planner/time/links.h"
 #include "planner/time/machine.h"
 
@@ -160,7 +159,7 @@ Rates Rates::of(const Job& job, const TimeConstants& constants) {
   rates.host_adam_ = kHostAdam / ranks;
   rates.nvme_read_ = machine::nvme_read(job) * kGiga / ranks;
   rates.nvme_write_ = machine::nvme_write(job) * kGiga / ranks;
-  rates.basis_ = fmt::format("{} by its {}, efficiencies {}", hardware.name,
+  rates.basis_ = formatted("{} by its {}, efficiencies {}", hardware.name,
                              hardware.architecture == "host" ? "file" : "data sheet",
                              constants.fitted ? "fitted to published steps" : "not fitted for this architecture");
   if (job.calibration) rates.use(*job.calibration, job);

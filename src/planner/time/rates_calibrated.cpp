@@ -1,14 +1,12 @@
 // Rates that `dsplan calibrate` or tools/frameworks/constants measured (docs/receipts.md, dsplan.calibration/1) in
 // place of fitted ones.
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <map>
 #include <vector>
 
+#include "core/format.h"
 #include "planner/time/machine.h"
 #include "planner/time/rates.h"
 
@@ -33,7 +31,7 @@ bool take_number(std::string_view& text, std::int64_t& into) {
 constexpr std::int64_t kSmallest = 512;
 
 std::vector<MeasuredProduct> products(const Calibration& calibration, DType dtype, std::int64_t least) {
-  const std::string prefix = fmt::format("gemm:{}:", name(dtype));
+  const std::string prefix = formatted("gemm:{}:", name(dtype));
   std::vector<MeasuredProduct> result;
   for (const auto& [key, rate] : calibration.rates) {
     if (!key.starts_with(prefix)) continue;
@@ -127,7 +125,7 @@ bool Rates::use_kernels(const Calibration& calibration, DType dtype) {
   }
   std::vector<double> moved;
   for (const char* kind : {"add", "mul", "silu", "layer_norm", "softmax"}) {
-    const double rate = copy_rate(calibration, fmt::format("elementwise:{}:{}:", kind, name(dtype)));
+    const double rate = copy_rate(calibration, formatted("elementwise:{}:{}:", kind, name(dtype)));
     if (rate > 0) moved.push_back(rate);
   }
   // Each byte of a copy is read and written, and counted once.
@@ -137,7 +135,7 @@ bool Rates::use_kernels(const Calibration& calibration, DType dtype) {
     measured_.push_back("device memory");
   }
   const auto attention = [&](const char* pass, double& part) {
-    const double rate = fastest(calibration, fmt::format("{}:{}:", pass, name(dtype)));
+    const double rate = fastest(calibration, formatted("{}:{}:", pass, name(dtype)));
     if (rate > 0 && peak(dtype) > 0) part = rate / peak(dtype);
     return rate > 0;
   };
@@ -148,8 +146,8 @@ bool Rates::use_kernels(const Calibration& calibration, DType dtype) {
 
 void Rates::use_host(const Calibration& calibration, const Job& job) {
   const auto copies = [&](const char* kind) {
-    return slower(copy_rate(calibration, fmt::format("copy_h2d_{}:", kind)),
-                  copy_rate(calibration, fmt::format("copy_d2h_{}:", kind)));
+    return slower(copy_rate(calibration, formatted("copy_h2d_{}:", kind)),
+                  copy_rate(calibration, formatted("copy_d2h_{}:", kind)));
   };
   const auto take = [&](double rate, double share, double& into, const char* what) {
     if (rate <= 0) return;
@@ -167,7 +165,7 @@ void Rates::use_host(const Calibration& calibration, const Job& job) {
 // "collective_threads:all_reduce:4:1048576": by ranks and bytes.
 void Rates::use_threads(const Calibration& calibration) {
   for (const Collective kind : {Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter}) {
-    const std::string prefix = fmt::format("collective_threads:{}:", name(kind));
+    const std::string prefix = formatted("collective_threads:{}:", name(kind));
     std::map<std::int64_t, std::map<double, double>> by_ranks;
     for (const auto& [key, rate] : calibration.rates) {
       if (!key.starts_with(prefix)) continue;
@@ -193,7 +191,7 @@ void Rates::use(const Calibration& calibration, const Job& job) {
   if (measured_.empty()) return;
   // Kernels decide: with host copies alone the step is still an estimate.
   calibrated_ = products && memory;
-  basis_ = fmt::format("{} as measured ({}); the rest: {}", fmt::join(measured_, ", "), calibration.path, basis_);
+  basis_ = formatted("{} as measured ({}); the rest: {}", joined(measured_, ", "), calibration.path, basis_);
 }
 
 }  // namespace dsplan

@@ -1,9 +1,8 @@
 // Which rows of configs/hardware and configs/clusters a job needs.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <vector>
 
+#include "core/format.h"
 #include "planner/time/machine.h"
 #include "planner/time/rates.h"
 
@@ -25,14 +24,14 @@ class Missing {
 
  private:
   void hardware(bool there, std::string_view row, std::string_view why) {
-    if (!there) rows_.push_back(fmt::format("configs/hardware: {} has no \"{}\" rate ({})", hardware_.name, row, why));
+    if (!there) rows_.push_back(formatted("configs/hardware: {} has no \"{}\" rate ({})", hardware_.name, row, why));
   }
   void cluster(bool there, std::string_view row, std::string_view why) {
     if (there) return;
     if (job_.cluster) {
-      rows_.push_back(fmt::format("configs/clusters: {} has no \"{}\" ({})", job_.cluster->name, row, why));
+      rows_.push_back(formatted("configs/clusters: {} has no \"{}\" ({})", job_.cluster->name, row, why));
     } else {
-      rows_.push_back(fmt::format("no cluster is named, and with it no \"{}\" ({})", row, why));
+      rows_.push_back(formatted("no cluster is named, and with it no \"{}\" ({})", row, why));
     }
   }
 
