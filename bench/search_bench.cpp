@@ -8,13 +8,13 @@
 #include "io/locate.h"
 #include "io/machine_files.h"
 #include "model/families.h"
-#include "planner/search/search.h"
+#include "planner/plan/search.h"
 
 namespace dsplan {
 namespace {
 
-// Items are candidates. The argument is how many bucket sizes the space of Llama-3-8B on 8 GPUs has, so that the time of
-// one candidate is seen to stay the same, or fall, while their number grows.
+// Items are candidates. The argument is how many bucket sizes the space of Llama-3-8B on 8 GPUs has, so that the time
+// of one candidate is seen to stay the same, or fall, while their number grows.
 void search_a_space(benchmark::State& state) {
   const ModelFiles files = locate_model("llama-3-8b");
   const ModelSpec model = build_model(files.document, files.name);

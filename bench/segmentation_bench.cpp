@@ -3,9 +3,9 @@
 #include <benchmark/benchmark.h>
 
 #include "core/chain.h"
-#include "planner/segmentation/flat.h"
-#include "planner/segmentation/plan_chain.h"
-#include "planner/segmentation/rotor.h"
+#include "planner/plan/recompute/flat.h"
+#include "planner/plan/recompute/plan_chain.h"
+#include "planner/plan/recompute/rotor.h"
 
 namespace dsplan {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "planner/predict.h"
+#include "planner/predict/predict.h"
 #include "sim/memory.h"
 #include "sim/placement.h"
 #include "sim/traffic.h"

@@ -7,9 +7,9 @@
 #include "io/text.h"
 #include "model/families.h"
 #include "model/graphs/graphs.h"
-#include "planner/lowering/lower.h"
-#include "planner/lowering/recipes.h"
-#include "planner/resolve.h"
+#include "planner/lower/lower.h"
+#include "planner/lower/recipes.h"
+#include "planner/resolve/resolve.h"
 
 namespace dsplan {
 

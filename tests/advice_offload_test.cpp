@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "lowered.h"
-#include "planner/advice.h"
-#include "planner/footprint.h"
-#include "planner/predict.h"
+#include "planner/advise/advice.h"
+#include "planner/predict/footprint.h"
+#include "planner/predict/predict.h"
 
 using namespace dsplan;
 

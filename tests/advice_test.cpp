@@ -1,10 +1,10 @@
-#include "planner/advice.h"
+#include "planner/advise/advice.h"
 
 #include <doctest/doctest.h>
 
 #include "lowered.h"
-#include "planner/label_rules.h"
-#include "planner/predict.h"
+#include "planner/predict/label_rules.h"
+#include "planner/predict/predict.h"
 
 using namespace dsplan;
 

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "lowered.h"
-#include "planner/predict.h"
+#include "planner/predict/predict.h"
 
 using namespace dsplan;
 

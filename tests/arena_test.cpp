@@ -7,8 +7,8 @@
 #include <random>
 
 #include "lowered.h"
-#include "planner/planned.h"
-#include "planner/predict.h"
+#include "planner/predict/planned.h"
+#include "planner/predict/predict.h"
 
 using namespace dsplan;
 

@@ -8,7 +8,7 @@
 
 #include "core/audit.h"
 #include "lowered.h"
-#include "planner/footprint.h"
+#include "planner/predict/footprint.h"
 #include "sim/memory.h"
 
 namespace audited {

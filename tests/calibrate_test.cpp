@@ -13,12 +13,12 @@
 #include "exec/host/host_backend.h"
 #include "exec/host/kernels.h"
 #include "exec/watched_backend.h"
-#include "io/calibration.h"
 #include "io/machine_files.h"
 #include "io/text.h"
-#include "io/write_calibration.h"
 #include "lowered.h"
 #include "planner/time/rates.h"
+#include "report/calibration.h"
+#include "report/write_calibration.h"
 #include "run_binary.h"
 
 #include <nlohmann/json.hpp>

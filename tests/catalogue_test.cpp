@@ -9,9 +9,9 @@
 #include <sstream>
 
 #include "core/format.h"
-#include "io/write_operators.h"
 #include "model/catalogue_describe.h"
 #include "operator_cases.h"
+#include "report/write_operators.h"
 
 namespace dsplan {
 namespace {
@@ -131,7 +131,7 @@ TEST_CASE("what attention keeps, and its backward takes: the published table") {
         "_saved_unused"}},
       // With grouped heads dk and dv at all heads as well.
       {formatted(R"({{"op":"scaled_dot_product_attention","kernel":"flash","in":[{0},{1},{1}],"out":[{0}]}})", heads,
-                   grouped),
+                 grouped),
        q + 2 * 4 * 100 * 4 + 16 + 8,
        q + 2 * (q / 2) + 2 * 4 * 128 * 4 + 2 * 128 * 4 * 64 * 4 + 2 * q,
        {"_saved_query", "_saved_key", "_saved_value", "_saved_output", "_saved_logsumexp", "_saved_rng_state",

@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "io/chain.h"
 #include "io/text.h"
-#include "io/write_chain.h"
+#include "report/write_chain.h"
 
 using namespace dsplan;
 

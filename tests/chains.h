@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "core/chain.h"
-#include "planner/segmentation/costs.h"
-#include "planner/segmentation/plan_chain.h"
-#include "planner/segmentation/replay.h"
+#include "planner/plan/recompute/costs.h"
+#include "planner/plan/recompute/plan_chain.h"
+#include "planner/plan/recompute/replay.h"
 
 namespace dsplan::test {
 

@@ -1,10 +1,10 @@
 // Baselines: what moves a row and who moved it, and the file.
 #include <doctest/doctest.h>
 
-#include "core/baseline.h"
-#include "core/check_words.h"
-#include "io/baseline.h"
 #include "io/text.h"
+#include "report/baseline.h"
+#include "report/baseline_file.h"
+#include "report/check_words.h"
 #include "run_binary.h"
 
 using namespace dsplan;

@@ -8,9 +8,9 @@
 #include "io/training_file.h"
 #include "lowered.h"
 #include "model/graphs/graphs.h"
-#include "planner/choose_checkpoint.h"
-#include "planner/predict.h"
-#include "planner/segmentation/from_model.h"
+#include "planner/plan/choose_checkpoint.h"
+#include "planner/plan/recompute/from_model.h"
+#include "planner/predict/predict.h"
 #include "run_binary.h"
 
 using namespace dsplan;

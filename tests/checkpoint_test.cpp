@@ -6,8 +6,8 @@
 #include "core/format.h"
 #include "lowered.h"
 #include "model/graphs/graphs.h"
-#include "planner/lowering/lower.h"
-#include "planner/predict.h"
+#include "planner/lower/lower.h"
+#include "planner/predict/predict.h"
 #include "planner/resolve/checkpointing.h"
 #include "sim/memory.h"
 

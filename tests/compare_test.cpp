@@ -1,5 +1,5 @@
 // Predictions against receipts: equal where they should be, and each kind of row red once.
-#include "planner/compare.h"
+#include "report/compare.h"
 
 #include <doctest/doctest.h>
 #include <algorithm>
@@ -8,10 +8,10 @@
 
 #include "cli/repredict.h"
 #include "core/format.h"
-#include "io/receipt.h"
 #include "io/text.h"
-#include "planner/compare_rows.h"
-#include "planner/predict.h"
+#include "planner/predict/predict.h"
+#include "report/compare_rows.h"
+#include "report/receipt.h"
 #include "run_binary.h"
 
 using namespace dsplan;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/format.h"
-#include "planner/lowering/coordinator.h"
+#include "planner/lower/coordinator.h"
 
 namespace coordinating {
 

@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "coordinating.h"
-#include "planner/lowering/stage3_modules.h"
+#include "planner/lower/stage3_modules.h"
 
 using namespace coordinating;
 

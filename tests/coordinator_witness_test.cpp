@@ -7,9 +7,9 @@
 #include "core/format.h"
 #include "deepspeed_log.h"
 #include "model/graphs/graphs.h"
-#include "planner/lowering/coordinator.h"
-#include "planner/lowering/lower.h"
-#include "planner/lowering/stage3_modules.h"
+#include "planner/lower/coordinator.h"
+#include "planner/lower/lower.h"
+#include "planner/lower/stage3_modules.h"
 
 using namespace deepspeed_log;
 

@@ -14,9 +14,9 @@
 #include "lowered.h"
 #include "model/graphs/op_graph.h"
 #include "moves.h"
-#include "planner/lowering/lower_graph.h"
-#include "planner/predict.h"
-#include "planner/resolve.h"
+#include "planner/lower/lower_graph.h"
+#include "planner/predict/predict.h"
+#include "planner/resolve/resolve.h"
 #include "resolving.h"
 
 using namespace dsplan;

@@ -17,7 +17,7 @@
 #include "io/deepspeed.h"
 #include "io/text.h"
 #include "model/families.h"
-#include "planner/resolve.h"
+#include "planner/resolve/resolve.h"
 
 namespace deepspeed_log {
 
@@ -292,7 +292,7 @@ inline std::string first_difference(const Lines& witness, const Lines& ours) {
       formatted("the lists part at {} of {} (witness) and {} (dsplan):\n", at, witness.size(), ours.size());
   for (std::size_t i = at < 6 ? 0 : at - 6; i < at + 10; ++i) {
     text += formatted("  {} {:<40} | {}\n", i == at ? ">" : " ", i < witness.size() ? witness[i] : "",
-                        i < ours.size() ? ours[i] : "");
+                      i < ours.size() ? ours[i] : "");
   }
   return text;
 }

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "audited.h"
-#include "planner/footprint.h"
+#include "planner/predict/footprint.h"
 #include "running.h"
 #include "sim/host_memory.h"
 

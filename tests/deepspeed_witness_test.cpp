@@ -3,8 +3,8 @@
 #include "deepspeed_log.h"
 
 #include "model/graphs/graphs.h"
-#include "planner/lowering/lower.h"
-#include "planner/lowering/runtime.h"
+#include "planner/lower/lower.h"
+#include "planner/lower/runtime.h"
 
 using namespace deepspeed_log;
 

@@ -8,7 +8,7 @@
 #include "io/text.h"
 #include "model/families.h"
 #include "model/graphs/graphs.h"
-#include "planner/lowering/lower.h"
+#include "planner/lower/lower.h"
 
 using namespace dsplan;
 
@@ -102,7 +102,7 @@ std::size_t compare(const ModelSpec& model, const Job& job, std::int64_t rank) {
   while (at < shorter && schedule[at].bytes == tape[at].bytes) ++at;
   if (at == schedule.size() && at == tape.size()) return at;
   const std::string what = formatted("first difference at {} of {} and {}\nschedule:\n{}eager tape:\n{}", at,
-                                       schedule.size(), tape.size(), around(schedule, at), around(tape, at));
+                                     schedule.size(), tape.size(), around(schedule, at), around(tape, at));
   FAIL_CHECK(what);
   return 0;
 }
@@ -147,8 +147,8 @@ void check(const Case& c, const ModelSpec& model, const Job& job) {
   for (std::int64_t rank = 0; rank < c.world; ++rank) {
     const std::string title =
         formatted("{}: {}, stage {}, {} ranks, rank {}, accumulation {}, {} checkpoints, {}, batch {}, tp {}", c.name,
-                    c.model.name, c.stage, c.world, rank, c.accumulation, c.checkpoints.size(),
-                    c.fp32 ? "fp32" : "bf16", c.batch, c.tp);
+                  c.model.name, c.stage, c.world, rank, c.accumulation, c.checkpoints.size(), c.fp32 ? "fp32" : "bf16",
+                  c.batch, c.tp);
     CAPTURE(title);
     CHECK(compare(model, job, rank) > 100);
   }

@@ -6,8 +6,8 @@
 
 #include "cli/show.h"
 #include "core/error.h"
-#include "planner/estimators.h"
-#include "planner/formulas.h"
+#include "planner/predict/estimators.h"
+#include "planner/predict/formulas.h"
 
 using namespace dsplan;
 

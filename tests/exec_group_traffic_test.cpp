@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "planner/footprint.h"
+#include "planner/predict/footprint.h"
 #include "running.h"
 
 using namespace dsplan;

@@ -219,9 +219,9 @@ std::vector<Plan> plans_of(const ModelSpec& model, bool full) {
         for (std::size_t r = 0; r < std::size(kRuntimes); ++r) {
           if (stage < 0 && r > 1) continue;
           if (!full && (s + r + static_cast<std::size_t>(stage + 1)) % 4 != 0) continue;
-          Plan plan{formatted("{} stage {} ranks {} {} {}", model.family, stage, ranks, kSegments[s].name,
-                                kRuntimes[r].name),
-                    lowered::job(stage, ranks)};
+          Plan plan{
+              formatted("{} stage {} ranks {} {} {}", model.family, stage, ranks, kSegments[s].name, kRuntimes[r].name),
+              lowered::job(stage, ranks)};
           kSegments[s].apply(plan.job, layers);
           kRuntimes[r].apply(plan.job, layers);
           if (r == 4 && !offloads(plan.job)) continue;

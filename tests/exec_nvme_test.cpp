@@ -12,7 +12,7 @@ namespace {
 ModelSpec wide(std::int64_t width) {
   return running::model(formatted(R"({{"model_type": "gpt2", "n_embd": {}, "n_layer": 2, "n_head": 4,
     "n_positions": 16, "vocab_size": 97}})",
-                                    width)
+                                  width)
                             .c_str());
 }
 

@@ -73,14 +73,14 @@ void Walk::compare(const Node& node, const char* pass, const std::vector<Made>& 
     if (step.kind != RecipeStep::Kind::Make) continue;
     const dsplan::Slot& slot = recipe.slots[step.slot];
     const std::string told = formatted("{} {} {} bytes, {}, kernel {}", static_cast<int>(slot.kind),
-                                         slot.kind == SlotKind::Temporary ? 0 : slot.index, slot.bytes.value(),
-                                         dsplan::name(slot.dtype), part);
+                                       slot.kind == SlotKind::Temporary ? 0 : slot.index, slot.bytes.value(),
+                                       dsplan::name(slot.dtype), part);
     std::string made = "nothing";
     if (at < makes.size()) {
       const Made& one = makes[at];
       made = formatted("{} {} {} bytes, {}, kernel {}", static_cast<int>(one.kind),
-                         one.kind == SlotKind::Temporary ? 0 : one.index, one.what.bytes().value(),
-                         dsplan::name(one.what.dtype), one.part);
+                       one.kind == SlotKind::Temporary ? 0 : one.index, one.what.bytes().value(),
+                       dsplan::name(one.what.dtype), one.part);
     }
     ++at;
     ++compared_;

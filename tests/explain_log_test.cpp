@@ -8,7 +8,7 @@
 #include "core/format.h"
 #include "io/oom_log.h"
 #include "lowered.h"
-#include "planner/explain_log.h"
+#include "planner/advise/explain_log.h"
 #include "run_binary.h"
 #include "sim/allocation_log.h"
 #include "sim/placement.h"
@@ -24,8 +24,8 @@ std::string text_of(const std::optional<PrintedSize>& size) { return size ? size
 // request, capacity, free, process, allocated, reserved, unallocated, pools, allowed
 std::string fields(const LogMessage& m) {
   return formatted("{} | {} | {} | {} | {} | {} | {} | {} | {}", text_of(m.request), text_of(m.capacity),
-                     text_of(m.free), text_of(m.process), text_of(m.allocated), text_of(m.reserved),
-                     text_of(m.unallocated), text_of(m.pools), text_of(m.allowed));
+                   text_of(m.free), text_of(m.process), text_of(m.allocated), text_of(m.reserved),
+                   text_of(m.unallocated), text_of(m.pools), text_of(m.allowed));
 }
 
 std::string only(const std::string& log) {

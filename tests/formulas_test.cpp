@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "core/error.h"
-#include "planner/estimators.h"
-#include "planner/formulas.h"
+#include "planner/predict/estimators.h"
+#include "planner/predict/formulas.h"
 
 using namespace dsplan;
 

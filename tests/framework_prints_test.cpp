@@ -5,8 +5,8 @@
 #include "core/format.h"
 #include "io/oom_log.h"
 #include "lowered.h"
-#include "planner/explain_log.h"
-#include "planner/predict.h"
+#include "planner/advise/explain_log.h"
+#include "planner/predict/predict.h"
 #include "sim/allocation_log.h"
 #include "sim/placement.h"
 
@@ -123,8 +123,8 @@ TEST_CASE("a line of a log is looked up under its own title") {
   REQUIRE(log.prints.size() == schedule.prints.size());
   const auto found = [&](const std::string& title, const MarkMoment& says) {
     const std::string text = formatted("{}\nMA {} GB         Max_MA {} GB         CA {} GB         Max_CA {} GB\n",
-                                         title, rounded(says.allocated, 2), rounded(says.peak_allocated, 2),
-                                         rounded(says.reserved, 2), rounded(says.peak_reserved, 0));
+                                       title, rounded(says.allocated, 2), rounded(says.peak_allocated, 2),
+                                       rounded(says.reserved, 2), rounded(says.peak_reserved, 0));
     return find_in_schedule(read_oom_log("log", text), schedule, model, config).front();
   };
   for (std::size_t at = 0; at < log.prints.size(); ++at) {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "lowered.h"
-#include "planner/predict.h"
+#include "planner/predict/predict.h"
 #include "planner/resolve/checkpointing.h"
 #include "sim/host_memory.h"
 

@@ -15,8 +15,7 @@ namespace {
 // A folder of files that is gone when the test ends.
 struct Folder {
   std::string path;
-  Folder()
-      : path((std::filesystem::temp_directory_path() / formatted("dsplan-safetensors-{}", ::getpid())).string()) {
+  Folder() : path((std::filesystem::temp_directory_path() / formatted("dsplan-safetensors-{}", ::getpid())).string()) {
     std::filesystem::remove_all(path);
     std::filesystem::create_directory(path);
   }

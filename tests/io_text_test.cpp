@@ -212,7 +212,7 @@ TEST_CASE("text that is not UTF-8 is refused at its first bad byte") {
     for (std::size_t before = 0; before < 10; ++before) {
       const std::string text = "[\"" + std::string(before, 'a') + bytes + "\"]";
       const std::string expected = formatted("f:1:{}: error: byte 0x{:02X} is not UTF-8 text\n", before + 3,
-                                               static_cast<unsigned char>(bytes[0]));
+                                             static_cast<unsigned char>(bytes[0]));
       CHECK(refusal(parse_json, text).starts_with(expected));
     }
   }

@@ -3,7 +3,7 @@
 
 #include "lowered.h"
 #include "model/lora.h"
-#include "planner/predict.h"
+#include "planner/predict/predict.h"
 
 using namespace dsplan;
 

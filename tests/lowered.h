@@ -11,7 +11,7 @@
 #include "io/text.h"
 #include "model/families.h"
 #include "model/graphs/graphs.h"
-#include "planner/lowering/lower.h"
+#include "planner/lower/lower.h"
 
 namespace lowered {
 

@@ -11,13 +11,13 @@
 #include <sstream>
 
 #include "core/format.h"
-#include "io/operators_receipt.h"
 #include "io/text.h"
 #include "lowered.h"
 #include "lowering_judges.h"
-#include "planner/compare.h"
-#include "planner/compare_optimizers.h"
-#include "planner/judge.h"
+#include "planner/predict/judge.h"
+#include "report/compare.h"
+#include "report/compare_optimizers.h"
+#include "report/operators_receipt.h"
 
 using namespace dsplan;
 using namespace judging;
@@ -93,7 +93,7 @@ void add_checkpoints(std::vector<Case>& all) {
       job.training.checkpoint.groups.push_back({at, at, CheckpointKind::DeepSpeed, true});
     }
     all.push_back({formatted("DeepSpeed's checkpoints, partition {}, cpu {}, contiguous {}, version {}, tp {}",
-                               config.partition, config.cpu, config.contiguous, version.text(), tp),
+                             config.partition, config.cpu, config.contiguous, version.text(), tp),
                    kLlama, job, false});
   };
   for (const std::int64_t tp : {1, 2}) {
@@ -268,7 +268,7 @@ void labels_in(const std::string& text, std::set<std::string>& labels) {
 
 std::set<std::string> labels_of_sources() {
   std::set<std::string> labels;
-  for (const auto& entry : std::filesystem::directory_iterator(DSPLAN_SOURCE_DIR "/src/planner/lowering")) {
+  for (const auto& entry : std::filesystem::directory_iterator(DSPLAN_SOURCE_DIR "/src/planner/lower")) {
     std::ifstream file(entry.path());
     std::ostringstream text;
     text << file.rdbuf();

@@ -15,8 +15,8 @@
 #include "model/families.h"
 #include "model/graphs/graphs.h"
 #include "moves.h"
-#include "planner/lowering/lower.h"
-#include "planner/resolve.h"
+#include "planner/lower/lower.h"
+#include "planner/resolve/resolve.h"
 #include "recorder.h"
 
 using namespace dsplan;

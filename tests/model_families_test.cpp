@@ -36,23 +36,22 @@ std::string dot(const std::string& path) { return path.empty() ? "." : path; }
 std::vector<std::string> lines_of(const ModelSpec& model) {
   std::vector<std::string> lines{"class " + model.graph_class};
   for (const Parameter& p : model.parameters) {
-    std::string line = formatted("parameter {} {} {}", p.name, cross(p.shape),
-                                   model.modules[static_cast<std::size_t>(p.module)].type);
+    std::string line =
+        formatted("parameter {} {} {}", p.name, cross(p.shape), model.modules[static_cast<std::size_t>(p.module)].type);
     if (p.tied_to != kNone) line += " tied_to=" + model.parameters[static_cast<std::size_t>(p.tied_to)].name;
     if (!p.trainable) line += " requires_grad=0";
     lines.push_back(line);
   }
   for (const ModelBuffer& buffer : model.buffers) {
     lines.push_back(formatted("buffer {} {} {}", buffer.name, cross(buffer.shape),
-                                buffer.dtype == DType::Int64 ? "int64" : "float32"));
+                              buffer.dtype == DType::Int64 ? "int64" : "float32"));
   }
   for (const ModelBuffer& buffer : model.buffers) {
     if (buffer.follows_model_dtype) continue;
     lines.push_back(
         formatted("bf16_exception buffer {} {}", buffer.name, buffer.dtype == DType::Int64 ? "int64" : "float32"));
   }
-  for (const Module& module : model.modules)
-    lines.push_back(formatted("module {} {}", dot(module.path), module.type));
+  for (const Module& module : model.modules) lines.push_back(formatted("module {} {}", dot(module.path), module.type));
   for (std::size_t i = 0; i < model.calls.size(); ++i) {
     const ModuleCall& call = model.calls[i];
     const std::string path = dot(model.modules[static_cast<std::size_t>(call.module)].path);

@@ -5,7 +5,7 @@
 
 #include "core/audit.h"
 #include "lowered.h"
-#include "planner/predict.h"
+#include "planner/predict/predict.h"
 #include "resolving.h"
 
 using namespace dsplan;

@@ -81,7 +81,7 @@ inline std::string first_difference(const std::vector<Moves>& witness, const std
       formatted("the logs part at {} of {} (witness) and {} (dsplan):\n", at, witness.size(), ours.size());
   for (std::size_t i = at < kBefore ? 0 : at - kBefore; i < at + kAfter; ++i) {
     text += formatted("  {} {:<58} | {}\n", i == at ? ">" : " ", i < witness.size() ? witness[i].text() : "",
-                        i < ours.size() ? ours[i].text() : "");
+                      i < ours.size() ? ours[i].text() : "");
   }
   return text;
 }

@@ -9,7 +9,7 @@
 
 #include "exec/plugin.h"
 #include "launched.h"
-#include "planner/nccl_memory.h"
+#include "planner/predict/nccl_memory.h"
 
 using namespace dsplan::test;
 

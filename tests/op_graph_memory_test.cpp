@@ -10,8 +10,8 @@
 #include "core/format.h"
 #include "io/op_graph.h"
 #include "io/text.h"
-#include "planner/lowering/lower_graph.h"
-#include "planner/predict_graph.h"
+#include "planner/lower/lower_graph.h"
+#include "planner/predict/predict_graph.h"
 
 using namespace dsplan;
 
@@ -222,7 +222,7 @@ class Random {
     for (std::size_t i = 0; i < count; ++i) ops += (i == 0 ? "" : ", ") + one(inside, true);
     names_.push_back(inside.back());
     return formatted(R"({{"op": "checkpoint", "reentrant": {}, "inputs": ["{}"], "outputs": ["{}"], "ops": [{}]}})",
-                       reentrant, input, inside.back(), ops);
+                     reentrant, input, inside.back(), ops);
   }
 
   std::mt19937 random_;

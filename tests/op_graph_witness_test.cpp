@@ -13,7 +13,7 @@
 #include "io/text.h"
 #include "model/graphs/op_graph.h"
 #include "moves.h"
-#include "planner/lowering/lower_graph.h"
+#include "planner/lower/lower_graph.h"
 #include "sim/above_inputs.h"
 
 using namespace dsplan;

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "core/error.h"
-#include "io/operators_receipt.h"
 #include "io/text.h"
 #include "model/operator_words.h"
+#include "report/operators_receipt.h"
 
 namespace dsplan::testing {
 

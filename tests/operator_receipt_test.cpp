@@ -5,10 +5,10 @@
 
 #include "cli/report_operators.h"
 #include "core/format.h"
-#include "io/operators_receipt.h"
 #include "io/text.h"
-#include "io/write_operators.h"
-#include "planner/compare_operators.h"
+#include "report/compare_operators.h"
+#include "report/operators_receipt.h"
+#include "report/write_operators.h"
 #include "run_binary.h"
 
 namespace dsplan {

@@ -9,10 +9,10 @@
 
 #include "cli/report_operators.h"
 #include "core/format.h"
-#include "io/operators_receipt.h"
 #include "io/text.h"
 #include "model/catalogue.h"
-#include "planner/compare_operators.h"
+#include "report/compare_operators.h"
+#include "report/operators_receipt.h"
 
 namespace dsplan {
 namespace {

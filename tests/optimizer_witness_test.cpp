@@ -10,11 +10,11 @@
 
 #include "core/audit.h"
 #include "core/format.h"
-#include "io/operators_receipt.h"
 #include "io/text.h"
-#include "planner/compare_optimizers.h"
-#include "planner/lowering/runtime.h"
-#include "planner/lowering/runtime_base.h"
+#include "planner/lower/runtime.h"
+#include "planner/lower/runtime_base.h"
+#include "report/compare_optimizers.h"
+#include "report/operators_receipt.h"
 
 using namespace dsplan;
 using Json = nlohmann::json;

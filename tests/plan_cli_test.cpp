@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "chains.h"
-#include "io/write_chain.h"
+#include "report/write_chain.h"
 #include "run_binary.h"
 
 using namespace dsplan::test;

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "io/plan_file.h"
 #include "io/text.h"
+#include "report/plan_file.h"
 #include "run_binary.h"
 
 using namespace dsplan;

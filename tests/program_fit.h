@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/format.h"
-#include "planner/lowering/lower.h"
+#include "planner/lower/lower.h"
 
 namespace fitting {
 
@@ -73,12 +73,12 @@ inline std::string fault_of(const Executable& plan, const Task& task) {
     const std::int64_t to = raw ? bytes(writes) : written;
     if (from > to) {
       return formatted("a copy of {} {} into {} (\"{}\")", from, raw ? "bytes" : "elements", to,
-                         schedule.buffers[writes.front().buffer].label);
+                       schedule.buffers[writes.front().buffer].label);
     }
   }
   if (task.body == Body::Add && sum(schedule, read_alone(reads, writes), dtype) != written) {
     return formatted("{} elements are added to {} (\"{}\")", sum(schedule, read_alone(reads, writes), dtype), written,
-                       schedule.buffers[writes.front().buffer].label);
+                     schedule.buffers[writes.front().buffer].label);
   }
   if (task.body != Body::Update) return {};
   std::int64_t targets = 0;

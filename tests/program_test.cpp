@@ -7,7 +7,7 @@
 
 #include "core/format.h"
 #include "lowered.h"
-#include "planner/executable.h"
+#include "planner/predict/executable.h"
 #include "program_fit.h"
 
 using namespace dsplan;

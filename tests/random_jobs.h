@@ -135,8 +135,8 @@ inline Job random_job(Dice& dice, const ModelSpec& model) {
 inline std::string tell(const ModelSpec& model, const Job& job) {
   const Training& t = job.training;
   return formatted("{} runtime {} stage {} W {} tp {} g {} dtype {} groups {} bucket {} layers {}", model.family,
-                     name(t.runtime), t.zero.stage, job.parallelism.dp, job.parallelism.tp, t.grad_accum, name(t.dtype),
-                     t.checkpoint.groups.size(), t.zero.reduce_bucket_size.value(), model.dims.layers);
+                   name(t.runtime), t.zero.stage, job.parallelism.dp, job.parallelism.tp, t.grad_accum, name(t.dtype),
+                   t.checkpoint.groups.size(), t.zero.reduce_bucket_size.value(), model.dims.layers);
 }
 
 }  // namespace dsplan::test

@@ -5,11 +5,11 @@
 
 #include "core/calibration.h"
 #include "core/receipt.h"
-#include "io/calibration.h"
-#include "io/known_differences.h"
-#include "io/receipt.h"
 #include "io/text.h"
-#include "io/verdicts.h"
+#include "report/calibration.h"
+#include "report/known_differences.h"
+#include "report/receipt.h"
+#include "report/verdicts_file.h"
 #include "run_binary.h"
 
 using namespace dsplan;

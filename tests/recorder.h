@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "planner/lowering/emitter.h"
-#include "planner/lowering/recipes.h"
-#include "planner/lowering/tape.h"
+#include "planner/lower/emitter.h"
+#include "planner/lower/recipes.h"
+#include "planner/lower/tape.h"
 
 class Recorder final : public dsplan::TrainingRuntime {
  public:

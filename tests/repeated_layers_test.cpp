@@ -3,8 +3,8 @@
 #include <doctest/doctest.h>
 
 #include "model/graphs/graphs.h"
-#include "planner/lowering/lower.h"
-#include "planner/search/repeated_layers.h"
+#include "planner/lower/lower.h"
+#include "planner/plan/repeated_layers.h"
 #include "searching.h"
 
 using namespace dsplan;

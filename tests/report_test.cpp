@@ -6,9 +6,9 @@
 
 #include "cli/wrap.h"
 #include "core/format.h"
-#include "io/write_csv.h"
-#include "io/write_json.h"
-#include "io/write_markdown.h"
+#include "report/write_csv.h"
+#include "report/write_json.h"
+#include "report/write_markdown.h"
 #include "run_binary.h"
 
 using namespace dsplan;

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "lowered.h"
-#include "planner/resolve.h"
+#include "planner/resolve/resolve.h"
 
 using namespace dsplan;
 

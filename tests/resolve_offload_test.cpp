@@ -39,7 +39,7 @@ TEST_CASE("resolve: immediate_grad_update is BF16_Optimizer's alone, and was on 
   const auto job = [](const char* stage, const std::string& bf16, const char* version) {
     Given given{formatted(R"({{"bf16": {{"enabled": true{}}}, "data_types": {{"grad_accum_dtype": "fp32"}},
                                 "zero_optimization": {{"stage": {}}}}})",
-                            bf16, stage),
+                          bf16, stage),
                 gpus(2)};
     set(given.request.deepspeed_version, std::string(version), "--deepspeed-version");
     return run(given);

@@ -305,8 +305,7 @@ TEST_CASE("resolve: rules of DeepSpeed's configuration classes, by version") {
 
 TEST_CASE("resolve: what a key does not mean is a warning with its bytes") {
   const auto notice_of = [](const std::string& zero, const char* rule) -> std::optional<Notice> {
-    const Job job =
-        run({formatted(R"({{"bf16": {{"enabled": true}}, "zero_optimization": {{{}}}}})", zero), gpus(2)});
+    const Job job = run({formatted(R"({{"bf16": {{"enabled": true}}, "zero_optimization": {{{}}}}})", zero), gpus(2)});
     for (const Notice& notice : job.notices) {
       if (notice.rule == rule) return notice;
     }

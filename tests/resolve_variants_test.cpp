@@ -9,7 +9,7 @@
 #include "io/text.h"
 #include "io/training_arguments.h"
 #include "lowered.h"
-#include "planner/resolve.h"
+#include "planner/resolve/resolve.h"
 
 using namespace dsplan;
 

@@ -12,8 +12,8 @@
 #include "io/text.h"
 #include "io/training_arguments.h"
 #include "io/training_file.h"
-#include "planner/resolve.h"
 #include "planner/resolve/checkpointing.h"
+#include "planner/resolve/resolve.h"
 
 namespace resolving {
 

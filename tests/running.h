@@ -13,10 +13,10 @@
 #include "exec/host/kernels.h"
 #include "exec/run.h"
 #include "lowered.h"
-#include "planner/compare.h"
-#include "planner/executable.h"
-#include "planner/planned.h"
-#include "planner/predict.h"
+#include "planner/predict/executable.h"
+#include "planner/predict/planned.h"
+#include "planner/predict/predict.h"
+#include "report/compare.h"
 #include "run_binary.h"
 #include "sim/arena.h"
 #include "sim/memory.h"
@@ -160,7 +160,7 @@ inline std::string differences(const ModelSpec& model, const Job& of, bool plann
           row.kind == RowKind::Allocated || row.kind == RowKind::Active || row.kind == RowKind::Reserved;
       if (row.state != ComparedRow::State::Differs || (planned && blocks)) continue;
       text += formatted("rank {} {}: predicted {}, measured {}\n", rank.rank, row.path, row.predicted.value_or(-1),
-                          row.measured.value_or(-1));
+                        row.measured.value_or(-1));
     }
   }
   return text;

@@ -160,7 +160,7 @@ void collect_absences(std::string_view text, std::set<std::string>& found) {
     if (first == std::string_view::npos || text[open] != '{' || text[first] != '"') continue;
     const std::vector<std::string> literals = literals_within(text, open);
     found.insert(formatted("`{}`: {}", literals[0],
-                             literals.size() > 1 ? shown(literals[1]) : "the reason why there is no schedule"));
+                           literals.size() > 1 ? shown(literals[1]) : "the reason why there is no schedule"));
   }
 }
 
@@ -194,7 +194,7 @@ std::string refused_keys_table() {
   for (const DeepSpeedKey& key : deepspeed_keys()) {
     if (key.treatment != DeepSpeedKey::Treatment::NotModelled) continue;
     table += formatted("| `{}` | {} | {} |\n", key.path, key.note,
-                         key.when == When::Always ? std::string_view("always") : describe(key.when));
+                       key.when == When::Always ? std::string_view("always") : describe(key.when));
   }
   return table;
 }

@@ -1,6 +1,6 @@
 // The search: no shortcut changes its answer, what it chooses is the best of all that fit, and what it says of the
 // others is so.
-#include "planner/search/evaluator.h"
+#include "planner/plan/evaluator.h"
 #include "searching.h"
 
 using namespace dsplan;

@@ -15,9 +15,9 @@
 #include "io/machine_files.h"
 #include "model/families.h"
 #include "model/with_layers.h"
-#include "planner/predict.h"
-#include "planner/resolve.h"
-#include "planner/search/search.h"
+#include "planner/plan/search.h"
+#include "planner/predict/predict.h"
+#include "planner/resolve/resolve.h"
 
 namespace dsplan::test {
 

@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "chains.h"
-#include "planner/segmentation/flat.h"
+#include "planner/plan/recompute/flat.h"
 
 using namespace dsplan;
 using namespace dsplan::detail;

@@ -5,11 +5,11 @@
 
 #include "chains.h"
 #include "core/error.h"
-#include "planner/segmentation/bound.h"
-#include "planner/segmentation/flat.h"
-#include "planner/segmentation/plan_chain.h"
-#include "planner/segmentation/rotor.h"
-#include "planner/segmentation/uniform.h"
+#include "planner/plan/recompute/bound.h"
+#include "planner/plan/recompute/flat.h"
+#include "planner/plan/recompute/plan_chain.h"
+#include "planner/plan/recompute/rotor.h"
+#include "planner/plan/recompute/uniform.h"
 
 using namespace dsplan;
 using namespace dsplan::detail;

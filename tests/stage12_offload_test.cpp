@@ -4,7 +4,7 @@
 
 #include "core/audit.h"
 #include "lowered.h"
-#include "planner/predict.h"
+#include "planner/predict/predict.h"
 
 using namespace dsplan;
 

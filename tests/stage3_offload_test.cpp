@@ -6,8 +6,8 @@
 
 #include "audited.h"
 #include "lowered.h"
-#include "planner/footprint.h"
-#include "planner/predict.h"
+#include "planner/predict/footprint.h"
+#include "planner/predict/predict.h"
 #include "sim/host_memory.h"
 #include "sim/memory.h"
 

@@ -5,8 +5,8 @@
 #include <array>
 
 #include "audited.h"
-#include "planner/footprint.h"
-#include "planner/predict.h"
+#include "planner/predict/footprint.h"
+#include "planner/predict/predict.h"
 #include "running.h"
 #include "sim/host_memory.h"
 #include "sim/memory.h"

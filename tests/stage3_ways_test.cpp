@@ -8,8 +8,8 @@
 #include "io/text.h"
 #include "model/families.h"
 #include "model/graphs/graphs.h"
-#include "planner/footprint.h"
-#include "planner/lowering/lower.h"
+#include "planner/lower/lower.h"
+#include "planner/predict/footprint.h"
 #include "sim/memory.h"
 #include "sim/traffic.h"
 

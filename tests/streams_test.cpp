@@ -10,7 +10,7 @@
 #include "core/audit.h"
 #include "core/format.h"
 #include "lowered.h"
-#include "planner/predict.h"
+#include "planner/predict/predict.h"
 #include "sim/placement.h"
 
 using namespace dsplan;
@@ -245,21 +245,20 @@ TEST_CASE("what does not fit at the high end is tried at the low one, and both c
 TEST_CASE("the other end repeats what was asked at the first, to the same end as a replay of its own") {
   const auto told = [](const Placement& p) {
     const auto peaks = [](const PlacementPeaks& of) {
-      return formatted("{} {} {} at {};", of.allocated.value(), of.active.value(), of.reserved.value(),
-                         of.reserved_at);
+      return formatted("{} {} {} at {};", of.allocated.value(), of.active.value(), of.reserved.value(), of.reserved_at);
     };
     std::string text = formatted("{} retries, first {}, failed {}, {} {}, {}", p.retries, p.first_retry.value_or(0),
-                                   p.failed_event.value_or(0), p.failed_request.value(), p.missing.value(), p.waited);
+                                 p.failed_event.value_or(0), p.failed_request.value(), p.missing.value(), p.waited);
     text += peaks(p.peak);
     for (const PlacementPeaks& one : p.by_stretch) text += peaks(one);
     for (const PlacementMark& mark : p.marks) {
-      text += formatted("\n{}: {} {} {} ", mark.event, mark.allocated.value(), mark.active.value(),
-                          mark.reserved.value()) +
-              peaks(mark.since);
+      text +=
+          formatted("\n{}: {} {} {} ", mark.event, mark.allocated.value(), mark.active.value(), mark.reserved.value()) +
+          peaks(mark.since);
     }
     for (const PlacementPrint& print : p.prints) {
-      text += formatted("\n{} {} {} {}", print.allocated.value(), print.reserved.value(),
-                          print.peak_allocated.value(), print.peak_reserved.value());
+      text += formatted("\n{} {} {} {}", print.allocated.value(), print.reserved.value(), print.peak_allocated.value(),
+                        print.peak_reserved.value());
     }
     return text;
   };

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "planner/predict.h"
+#include "planner/predict/predict.h"
 #include "timing.h"
 
 namespace {

@@ -10,7 +10,7 @@
 #include "io/machine_files.h"
 #include "io/text.h"
 #include "model/families.h"
-#include "planner/lowering/lower.h"
+#include "planner/lower/lower.h"
 #include "planner/time/estimate.h"
 
 namespace time_rows {
@@ -75,11 +75,11 @@ ModelSpec model_of(const Row& row) {
           ? formatted(R"({{"model_type": "gpt2", "n_embd": {}, "n_layer": {}, "n_head": {}, "n_inner": {},
               "vocab_size": {}, "n_positions": {}, "activation_function": "gelu", "attn_pdrop": 0.0,
               "resid_pdrop": 0.0, "embd_pdrop": 0.0}})",
-                        row.hidden, row.layers, row.heads, row.ffn, row.vocab, row.seq)
+                      row.hidden, row.layers, row.heads, row.ffn, row.vocab, row.seq)
           : formatted(R"({{"model_type": "llama", "hidden_size": {}, "num_hidden_layers": {},
               "num_attention_heads": {}, "num_key_value_heads": {}, "intermediate_size": {}, "vocab_size": {},
               "max_position_embeddings": {}, "tie_word_embeddings": false}})",
-                        row.hidden, row.layers, row.heads, row.kv_heads, row.ffn, row.vocab, row.seq);
+                      row.hidden, row.layers, row.heads, row.kv_heads, row.ffn, row.vocab, row.seq);
   return build_model(parse_json(row.id, config), row.id);
 }
 

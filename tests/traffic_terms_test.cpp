@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "lowered.h"
-#include "planner/predict.h"
-#include "planner/traffic_terms.h"
+#include "planner/predict/predict.h"
+#include "planner/predict/traffic_terms.h"
 #include "sim/traffic.h"
 
 using namespace dsplan;

@@ -102,7 +102,7 @@ inline void note(const dsplan_launch& call, const std::string& what) {
   findings().kernels.insert({call.body, call.op, call.part});
   if (what.empty() || findings().faults.size() > 20) return;
   findings().faults.push_back(formatted("{} {} part {}: {}", name(static_cast<Op>(call.op)),
-                                          name(static_cast<Body>(call.body)), call.part, what));
+                                        name(static_cast<Body>(call.body)), call.part, what));
 }
 
 // On the device of a loaded backend: everything that a launch names is copied there and back.

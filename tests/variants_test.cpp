@@ -8,8 +8,8 @@
 #include "core/format.h"
 #include "lowered.h"
 #include "model/lora.h"
-#include "planner/footprint.h"
-#include "planner/predict.h"
+#include "planner/predict/footprint.h"
+#include "planner/predict/predict.h"
 #include "sim/memory.h"
 
 using namespace dsplan;

@@ -6,8 +6,8 @@
 
 #include "io/text.h"
 #include "lowered.h"
-#include "planner/predict.h"
-#include "planner/resolve.h"
+#include "planner/predict/predict.h"
+#include "planner/resolve/resolve.h"
 
 using namespace dsplan;
 

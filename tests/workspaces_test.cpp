@@ -5,9 +5,9 @@
 
 #include "core/audit.h"
 #include "lowered.h"
-#include "planner/footprint.h"
-#include "planner/library_workspaces.h"
-#include "planner/predict.h"
+#include "planner/predict/footprint.h"
+#include "planner/predict/library_workspaces.h"
+#include "planner/predict/predict.h"
 #include "sim/memory.h"
 
 using namespace dsplan;

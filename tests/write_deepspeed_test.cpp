@@ -2,9 +2,9 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "io/write_deepspeed.h"
-#include "io/write_training.h"
-#include "planner/predict.h"
+#include "planner/predict/predict.h"
+#include "report/export/write_deepspeed.h"
+#include "report/export/write_training.h"
 #include "resolving.h"
 
 using namespace resolving;

@@ -2,7 +2,6 @@
 
 #include "cli/sources.h"
 #include "core/format.h"
-#include "io/calibration.h"
 #include "io/deepspeed.h"
 #include "io/launch_line.h"
 #include "io/locate.h"
@@ -13,8 +12,9 @@
 #include "io/training_file.h"
 #include "model/checkpoint_names.h"
 #include "model/families.h"
-#include "planner/choose_checkpoint.h"
-#include "planner/resolve.h"
+#include "planner/plan/choose_checkpoint.h"
+#include "planner/resolve/resolve.h"
+#include "report/calibration.h"
 
 namespace dsplan {
 namespace {

@@ -18,7 +18,7 @@
 #include "exec/failure.h"
 #include "io/locate.h"
 #include "io/machine_files.h"
-#include "io/write_calibration.h"
+#include "report/write_calibration.h"
 
 namespace dsplan {
 namespace {
@@ -129,7 +129,7 @@ CalibratedFile describe(const MeasuredMachine& machine, const Said& said) {
   }
   file.name = name + "-calibrated";
   file.source = formatted("dsplan {} calibrate --backend {}{}, {} ({}), {}", DSPLAN_VERSION, machine.backend,
-                            said.quick ? " --quick" : "", machine.device, file.processor, file.recorded);
+                          said.quick ? " --quick" : "", machine.device, file.processor, file.recorded);
   if (file.like) file.source += formatted("; what is not measured: {} ({})", file.like->name, file.like->source);
   return file;
 }
@@ -167,7 +167,7 @@ int calibrate_command(const Words& words) {
     say(formatted("calibrate: not measured: {}: {}\n", each.name, each.why));
   }
   say(formatted("calibrate: {} rows measured, {} not{}\n", measured.rows.size(), measured.failed.size(),
-                  measured.interrupted ? "; interrupted" : ""));
+                measured.interrupted ? "; interrupted" : ""));
   output.add(calibrated_hardware_json(measured, describe(measured, said)));
   output.finish();
   return measured.interrupted ? kInterrupted : kDone;

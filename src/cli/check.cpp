@@ -12,9 +12,9 @@
 #include "cli/report_check.h"
 #include "cli/tolerances.h"
 #include "core/format.h"
-#include "io/baseline.h"
 #include "io/text.h"
-#include "io/write_check.h"
+#include "report/baseline_file.h"
+#include "report/write_check.h"
 
 namespace dsplan {
 namespace {
@@ -238,7 +238,7 @@ int add(const Words& words) {
   write_new(*result.renewed);
   Output output("");
   output.add(formatted("{}: written, {} rows of {} rank{}\n", *path, result.renewed->ranks.front().rows.size(),
-                         result.renewed->ranks.size(), result.renewed->ranks.size() == 1 ? "" : "s"));
+                       result.renewed->ranks.size(), result.renewed->ranks.size() == 1 ? "" : "s"));
   output.finish();
   return kDone;
 }

@@ -6,10 +6,10 @@
 #include "cli/sources.h"
 #include "core/format.h"
 #include "core/sha256.h"
-#include "io/baseline.h"
 #include "io/text.h"
-#include "planner/figure_rows.h"
-#include "planner/predict.h"
+#include "planner/predict/predict.h"
+#include "report/baseline_file.h"
+#include "report/figure_rows.h"
 
 namespace dsplan {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "cli/options.h"
-#include "core/baseline.h"
+#include "report/baseline.h"
 
 namespace dsplan {
 

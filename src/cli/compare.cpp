@@ -12,18 +12,18 @@
 #include "cli/saved_plan.h"
 #include "cli/tolerances.h"
 #include "core/format.h"
-#include "io/known_differences.h"
-#include "io/operators_receipt.h"
-#include "io/plan_file.h"
-#include "io/read_prediction.h"
-#include "io/receipt.h"
 #include "io/text.h"
-#include "io/verdicts.h"
-#include "io/write_comparison.h"
-#include "io/write_operators.h"
-#include "planner/compare.h"
-#include "planner/compare_operators.h"
-#include "planner/predict.h"
+#include "planner/predict/predict.h"
+#include "report/compare.h"
+#include "report/compare_operators.h"
+#include "report/known_differences.h"
+#include "report/operators_receipt.h"
+#include "report/plan_file.h"
+#include "report/read_prediction.h"
+#include "report/receipt.h"
+#include "report/verdicts_file.h"
+#include "report/write_comparison.h"
+#include "report/write_operators.h"
 
 namespace dsplan {
 namespace {
@@ -173,10 +173,10 @@ ReceiptComparison compare_saved(const CompareWords& said, const CompareTerms& te
   }
   for (const PredictedRank& rank : predicted) {
     if (rank.fingerprint == *receipt.inputs.fingerprint) continue;
-    throw Refusal(said.files[0],
-                  formatted("the fingerprints differ: predicted {}, measured {}", rank.fingerprint,
-                              *receipt.inputs.fingerprint),
-                  kAnew);
+    throw Refusal(
+        said.files[0],
+        formatted("the fingerprints differ: predicted {}, measured {}", rank.fingerprint, *receipt.inputs.fingerprint),
+        kAnew);
   }
   for (const RankFigures& measured : receipt.ranks) {
     const bool there = std::any_of(predicted.begin(), predicted.end(),

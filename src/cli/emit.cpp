@@ -13,12 +13,12 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "io/snapshot.h"
-#include "io/write_deepspeed.h"
-#include "io/write_html.h"
-#include "io/write_perfetto.h"
-#include "planner/handover/checkpointing_call.h"
-#include "planner/handover/launch_line.h"
-#include "planner/predict.h"
+#include "planner/predict/predict.h"
+#include "report/export/checkpointing_call.h"
+#include "report/export/launch_line.h"
+#include "report/export/write_deepspeed.h"
+#include "report/write_html.h"
+#include "report/write_perfetto.h"
 #include "sim/snapshot_of.h"
 #include "sim/timeline_of.h"
 
@@ -58,8 +58,8 @@ int emit_snapshot(const SimulateWords& said) {
   const Snapshot snapshot = snapshot_of(predicted.schedule, predicted.inputs.model, predicted.config, predicted.limit);
   output.add(write_snapshot(snapshot));
   output.finish();
-  say(formatted("{}: {} entries, {} segments; times count entries\n",
-                  *said.options.out, snapshot.traces.front().size(), snapshot.segments.size()));
+  say(formatted("{}: {} entries, {} segments; times count entries\n", *said.options.out, snapshot.traces.front().size(),
+                snapshot.segments.size()));
   return kDone;
 }
 
@@ -94,7 +94,7 @@ std::string deepspeed_text(const PlanParts& parts, const ModelSpec& model, const
   std::string text = parts.deepspeed ? deepspeed_json(model, job, parts.deepspeed->root) : deepspeed_json(model, job);
   if (!optimizer_in_deepspeed_json(job.training)) {
     say(formatted("note: DeepSpeed does not make {} by name: the script hands it to deepspeed.initialize\n",
-                    optimizer_text(job.training)));
+                  optimizer_text(job.training)));
   }
   return text;
 }

@@ -6,7 +6,7 @@
 
 #include "core/job.h"
 #include "core/model.h"
-#include "core/saved_plan.h"
+#include "report/saved_plan.h"
 
 namespace dsplan {
 

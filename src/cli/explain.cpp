@@ -10,8 +10,8 @@
 #include "core/format.h"
 #include "io/oom_log.h"
 #include "io/text.h"
-#include "io/write_reports.h"
-#include "planner/explain_log.h"
+#include "planner/advise/explain_log.h"
+#include "report/write_reports.h"
 #include "sim/allocator.h"
 
 namespace dsplan {
@@ -50,7 +50,7 @@ std::string in_words(const LogMessage& message) {
   std::string text = message.kind == LogMessage::Kind::OutOfMemory
                          ? formatted("line {}: out of memory, asked for {}", message.line, message.request->text)
                          : formatted("line {}: {}", message.line,
-                                       message.title.empty() ? "see_memory_usage" : "\"" + message.title + "\"");
+                                     message.title.empty() ? "see_memory_usage" : "\"" + message.title + "\"");
   text += size("allocated", message.allocated) + size("reserved", message.reserved) +
           size("reserved but unallocated", message.unallocated) + size("free", message.free) +
           size("peak allocated", message.peak_allocated);
@@ -63,14 +63,14 @@ std::string candidate_lines(const LogCandidate& candidate, bool failed, bool wit
   if (failed) {
     text += wrapped("    ",
                     formatted("asks for {} bytes when {} bytes are allocated; {} stay reserved when the "
-                                "cache is given back",
-                                grouped(candidate.request.value()), grouped(candidate.allocated.value()),
-                                glued(human(candidate.reserved))),
+                              "cache is given back",
+                              grouped(candidate.request.value()), grouped(candidate.allocated.value()),
+                              glued(human(candidate.reserved))),
                     4);
   } else {
     text += wrapped("    ",
                     formatted("{} bytes allocated, {} reserved", grouped(candidate.allocated.value()),
-                                grouped(candidate.reserved.value())),
+                              grouped(candidate.reserved.value())),
                     4);
   }
   for (const std::string& apart : candidate.apart) text += wrapped("    apart: ", apart, 11);
@@ -117,7 +117,7 @@ std::string remedy_lines(const Explanation& explanation) {
   }
   std::string text = "\n" + wrapped("",
                                     formatted("what would avoid it: the allocator may reserve {} ({})",
-                                                glued(human(*explanation.limit)), explanation.limit_from),
+                                              glued(human(*explanation.limit)), explanation.limit_from),
                                     2);
   for (const Remedy& remedy : explanation.remedies) {
     std::string said = std::string(outcome_in_words(remedy.outcome));
@@ -130,7 +130,7 @@ std::string remedy_lines(const Explanation& explanation) {
 
 std::string table(const Explanation& explanation) {
   std::string text = formatted("{}, rank {}: {} message{} about memory\n", explanation.model, explanation.rank,
-                                 explanation.findings.size(), explanation.findings.size() == 1 ? "" : "s");
+                               explanation.findings.size(), explanation.findings.size() == 1 ? "" : "s");
   for (const LogFinding& finding : explanation.findings) text += "\n" + finding_lines(finding);
   return text + remedy_lines(explanation);
 }

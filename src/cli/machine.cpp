@@ -94,7 +94,7 @@ std::string describe_cuda() {
   const Opened opened = open_once(*plugin.table);
   if (!opened.why.empty()) return formatted("not available: {} (plugin {})", opened.why, plugin.path);
   return formatted("{}, {}, driver {}, runtime {} (plugin {})", opened.info.name,
-                     human(Bytes(opened.info.memory_bytes)), opened.info.driver, opened.info.runtime, plugin.path);
+                   human(Bytes(opened.info.memory_bytes)), opened.info.driver, opened.info.runtime, plugin.path);
 }
 
 std::string describe_nccl() {

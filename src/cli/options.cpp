@@ -184,14 +184,13 @@ std::optional<Bytes> labelled_size(std::string_view option, std::string_view tex
   if (!bare) {
     if (const std::optional<Bytes> read = parse_bytes(text)) return read;
   }
-  diagnostics.add(
-      {std::string(option),
-       0,
-       0,
-       {},
-       bare ? formatted("\"{}\" is a size without a unit", text) : formatted("\"{}\" is not a size", text),
-       bare ? formatted("write {0}GiB (2^30), {0}GB (10^9) or {0}B", text)
-            : std::string("write 80GiB, 512MiB, 80GB or 1024B")});
+  diagnostics.add({std::string(option),
+                   0,
+                   0,
+                   {},
+                   bare ? formatted("\"{}\" is a size without a unit", text) : formatted("\"{}\" is not a size", text),
+                   bare ? formatted("write {0}GiB (2^30), {0}GB (10^9) or {0}B", text)
+                        : std::string("write 80GiB, 512MiB, 80GB or 1024B")});
   return std::nullopt;
 }
 
@@ -222,12 +221,8 @@ SimulateWords parse_simulate(std::string_view command, const Words& words, const
 
   Diagnostics diagnostics;
   if (!model)
-    diagnostics.add({formatted("dsplan {}", command),
-                     0,
-                     0,
-                     {},
-                     "MODEL is missing",
-                     "`dsplan show models` lists the bundled ones"});
+    diagnostics.add(
+        {formatted("dsplan {}", command), 0, 0, {}, "MODEL is missing", "`dsplan show models` lists the bundled ones"});
   for (std::size_t i = 0; i < kOptions.size(); ++i) {
     if (values[i]) take(kOptions[i], *values[i], result.options, diagnostics);
   }

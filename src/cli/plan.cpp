@@ -11,8 +11,8 @@
 #include "core/format.h"
 #include "io/chain.h"
 #include "io/locate.h"
-#include "io/write_chain.h"
-#include "planner/segmentation/plan_chain.h"
+#include "planner/plan/recompute/plan_chain.h"
+#include "report/write_chain.h"
 
 namespace dsplan {
 namespace {
@@ -112,7 +112,7 @@ int plan_for(const Chain& chain, const PlanWords& said) {
   const ChainPlan plan = plan_chain(chain, {said.method.value_or("flat"), budget});
   if (chain.times_rounded) {
     say(formatted("{}: note: the times have more digits than fit together; they are rounded to 1e{}\n", chain.name,
-                    -chain.digits));
+                  -chain.digits));
   }
   if (format == "json") {
     output.add(chain_plan_json(plan, chain));

@@ -18,11 +18,11 @@
 #include "io/locate.h"
 #include "io/space.h"
 #include "io/text.h"
-#include "io/write_plan.h"
 #include "model/families.h"
 #include "model/with_layers.h"
-#include "planner/resolve.h"
-#include "planner/search/search.h"
+#include "planner/plan/search.h"
+#include "planner/resolve/resolve.h"
+#include "report/write_plan.h"
 
 namespace dsplan {
 namespace {

@@ -21,7 +21,7 @@ bool PlanProgress::show(const SearchProgress& progress) {
   const double seconds = std::chrono::duration<double>(now - begin_).count();
   const double rate = seconds > 0 ? static_cast<double>(progress.simulated) / seconds : 0;
   std::string text = formatted("\r\033[K{} candidates, {} simulated, {:.0f} /s", grouped(progress.candidates),
-                                 grouped(progress.simulated), rate);
+                               grouped(progress.simulated), rate);
   if (progress.best != nullptr) text += formatted(", best {:.0f} tokens/s", progress.best->tokens_per_second());
   // Nobody knows when one will fit: this is the longest it can take.
   if (rate > 0 && progress.open > 0) {

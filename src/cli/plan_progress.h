@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "planner/search/search.h"
+#include "planner/plan/search.h"
 
 namespace dsplan {
 

@@ -2,9 +2,9 @@
 
 #include "cli/output.h"
 #include "core/error.h"
-#include "planner/judge.h"
-#include "planner/predict.h"
-#include "planner/schedule_of.h"
+#include "planner/predict/judge.h"
+#include "planner/predict/predict.h"
+#include "planner/predict/schedule_of.h"
 #include "sim/allocator.h"
 
 namespace dsplan {

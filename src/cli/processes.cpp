@@ -34,7 +34,7 @@ Processes::Processes(const MachineWords& words, std::chrono::milliseconds patien
 void Processes::expect(std::int64_t world) const {
   if (world == place_.ranks) return;
   throw Refusal("--ranks", formatted("{} launched {} process{}, and the plan is of {} rank{}", place_.launcher,
-                                       place_.ranks, place_.ranks == 1 ? "" : "es", world, world == 1 ? "" : "s"));
+                                     place_.ranks, place_.ranks == 1 ? "" : "es", world, world == 1 ? "" : "s"));
 }
 
 void Processes::agree(const std::vector<RunTerm>& terms) {

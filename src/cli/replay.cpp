@@ -13,7 +13,7 @@
 #include "io/pickle.h"
 #include "io/snapshot.h"
 #include "io/text.h"
-#include "io/write_reports.h"
+#include "report/write_reports.h"
 #include "sim/allocator_replay.h"
 #include "sim/snapshot_of.h"
 #include "sim/snapshot_replay.h"
@@ -54,7 +54,7 @@ std::string sizes_table(const DeviceReplay& device) {
   std::string text = formatted(kSizes, "bytes", "at the start", "at the end", "peak");
   const auto row = [&](const char* what, Bytes SnapshotSizes::*field) {
     text += formatted(kSizes, what, grouped((device.start.*field).value()), grouped((device.end.*field).value()),
-                        grouped((device.peaks.*field).value()));
+                      grouped((device.peaks.*field).value()));
   };
   row("allocated", &SnapshotSizes::allocated);
   row("requested", &SnapshotSizes::requested);
@@ -65,20 +65,20 @@ std::string sizes_table(const DeviceReplay& device) {
 
 std::string device_report(const DeviceReplay& device) {
   std::string text = formatted("device {}\n", device.device);
-  text += listed(
-      "  ",
-      {formatted("{} entries", grouped(static_cast<std::int64_t>(device.entries))),
-       formatted("{} allocations", grouped(device.allocations)), formatted("{} frees", grouped(device.frees)),
-       formatted("{} segment steps", grouped(device.segment_steps)),
-       formatted("{} out of memory", grouped(device.ooms)),
-       formatted("at the end {} segments of {} blocks", device.segments, device.blocks)},
-      4);
+  text +=
+      listed("  ",
+             {formatted("{} entries", grouped(static_cast<std::int64_t>(device.entries))),
+              formatted("{} allocations", grouped(device.allocations)), formatted("{} frees", grouped(device.frees)),
+              formatted("{} segment steps", grouped(device.segment_steps)),
+              formatted("{} out of memory", grouped(device.ooms)),
+              formatted("at the end {} segments of {} blocks", device.segments, device.blocks)},
+             4);
   text += sizes_table(device);
   if (device.releases > 0) {
     text += wrapped("  ",
                     formatted("cached memory was given back {} time{}: by empty_cache, or because the device "
-                                "had no more",
-                                device.releases, device.releases == 1 ? "" : "s"),
+                              "had no more",
+                              device.releases, device.releases == 1 ? "" : "s"),
                     4);
   }
   if (!device.difference) return text;
@@ -91,11 +91,11 @@ std::string device_report(const DeviceReplay& device) {
 
 std::string comparison_report(const SnapshotComparison& comparison) {
   std::string text = formatted("device {} against the prediction: {}\n", comparison.device,
-                                 comparison.equal() ? "equal" : "different");
+                               comparison.equal() ? "equal" : "different");
   text += formatted(kSizes, "bytes", "recorded", "predicted", "difference");
   const auto row = [&](const std::string& what, Bytes recorded, Bytes predicted) {
     text += formatted("  {:<18}{:>11}{:>17}{:>17}\n", what, grouped(recorded.value()), grouped(predicted.value()),
-                        grouped((predicted - recorded).value()));
+                      grouped((predicted - recorded).value()));
   };
   const auto both = [&](const char* what, Bytes SnapshotSizes::*field) {
     row(formatted("peak {}", what), comparison.recorded.*field, comparison.predicted.*field);
@@ -122,8 +122,7 @@ std::string table(const std::vector<DeviceReplay>& devices, const std::vector<Sn
 int replay_of_snapshot(const ReplayWords& said, std::string text) {
   const std::string format = said.format.value_or("table");
   if (format != "table" && format != "json") {
-    throw Refusal("--format", formatted("no format \"{}\" of a snapshot's report", format),
-                  "formats are table, json");
+    throw Refusal("--format", formatted("no format \"{}\" of a snapshot's report", format), "formats are table, json");
   }
   const Snapshot snapshot = read_snapshot(said.path, std::move(text));
   const std::vector<DeviceReplay> devices = replay_snapshot(snapshot, said.path);

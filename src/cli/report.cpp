@@ -6,7 +6,7 @@
 #include "cli/report_time.h"
 #include "cli/wrap.h"
 #include "core/format.h"
-#include "io/write_json.h"
+#include "report/write_json.h"
 
 namespace dsplan {
 namespace {
@@ -163,8 +163,8 @@ std::string traffic_in_full(const std::vector<TrafficRow>& rows) {
   for (const TrafficRow& row : rows) {
     text +=
         formatted(kRow, name(row.collective), name(row.group),
-                    name(row.phase == Pass::Recompute ? Pass::Backward : row.phase), name(row.dtype),
-                    row.kind == TrafficKind::Data ? "data" : "control", row.calls, human(row.payload), human(row.wire));
+                  name(row.phase == Pass::Recompute ? Pass::Backward : row.phase), name(row.dtype),
+                  row.kind == TrafficKind::Data ? "data" : "control", row.calls, human(row.payload), human(row.wire));
   }
   return text;
 }
@@ -282,10 +282,10 @@ std::string phase_table(const std::vector<Phase>& phases) {
   std::string text = "\n" + formatted(kRow, "peaks by phase", "requested", "allocated", "reserved", "asked in all");
   for (const Phase& phase : phases) {
     text += formatted(kRow, spaced(phase.name), human(phase.peak_requested), human(phase.peak_allocated),
-                        human(phase.peak_reserved), phase.requested_total ? human(*phase.requested_total) : "-");
+                      human(phase.peak_reserved), phase.requested_total ? human(*phase.requested_total) : "-");
     for (const PhasePart& part : phase.parts) {
       text += formatted(kRow, "  " + part.name, human(part.peak.requested), human(part.peak.allocated),
-                          human(part.peak.reserved), "-");
+                        human(part.peak.reserved), "-");
     }
   }
   return text;
@@ -344,10 +344,10 @@ std::string host_line(const HostMemory& host) {
   constexpr Bytes kWorthALine{1 << 20};
   if (!host.peak || (*host.peak < kWorthALine && host.verdict != Verdict::DoesNotFit)) return {};
   std::string text = formatted("host: pinned {} ({} requested), pageable {}; {} on a node", human(*host.pinned),
-                                 human(*host.pinned_requested), human(*host.pageable), human(*host.per_node));
+                               human(*host.pinned_requested), human(*host.pageable), human(*host.per_node));
   if (*host.nvme > Bytes(0)) {
     text += formatted("; files {}, {} on a node; each step reads {} and writes {}", human(*host.nvme),
-                        human(*host.nvme_per_node), human(*host.nvme_read), human(*host.nvme_written));
+                      human(*host.nvme_per_node), human(*host.nvme_read), human(*host.nvme_written));
     if (host.nvme_verdict != Verdict::Unknown) text += "; " + host.nvme_verdict_reason;
   }
   if (host.verdict != Verdict::Unknown) text += "; " + host.verdict_reason;
@@ -388,8 +388,8 @@ std::string report_ranks(const std::vector<Prediction>& predictions, const Job& 
   text += formatted(kRow, "rank", "persistent", "peak", "reserved", "process", "verdict");
   for (const Prediction& one : predictions) {
     text += formatted(kRow, one.rank, human(one.persistent.by_role.total()),
-                        one.peak ? human(one.peak->requested) : "-", one.peak ? size(one.peak->reserved) : "-",
-                        one.peak ? size(one.peak->process) : "-", spaced(name(one.verdict)));
+                      one.peak ? human(one.peak->requested) : "-", one.peak ? size(one.peak->reserved) : "-",
+                      one.peak ? size(one.peak->process) : "-", spaced(name(one.verdict)));
   }
   return text + "\n" + tail(worst, job);
 }

@@ -21,13 +21,13 @@ double percent_above(Ticks time, Ticks base) {
 std::string head(const ChainPlan& plan, const Chain& chain) {
   if (plan.feasible) {
     std::string text = formatted("fits: {} of {}, time {}", glued(human(*plan.peak)), glued(human(plan.budget)),
-                                   time_text(chain, *plan.time));
+                                 time_text(chain, *plan.time));
     if (*plan.time == *plan.lower_bound) return text + ": no schedule is faster";
     return text + formatted(": no schedule is more than {:.2f} % faster",
-                              100.0 - 100.0 * chain.time(*plan.lower_bound) / chain.time(*plan.time));
+                            100.0 - 100.0 * chain.time(*plan.lower_bound) / chain.time(*plan.time));
   }
-  return formatted("no plan fits: {} needs {}, {} more than the budget of {}", plan.method,
-                     glued(human(plan.minimum)), glued(human(plan.minimum - plan.budget)), glued(human(plan.budget)));
+  return formatted("no plan fits: {} needs {}, {} more than the budget of {}", plan.method, glued(human(plan.minimum)),
+                   glued(human(plan.minimum - plan.budget)), glued(human(plan.budget)));
 }
 
 std::string bytes_row(std::string_view label, Bytes bytes) {
@@ -105,8 +105,7 @@ std::string chain_report(const ChainPlan& plan, const Chain& chain, bool colour)
   std::string text =
       painted(wrapped("", head(plan, chain), 2), plan.feasible ? Verdict::Fits : Verdict::DoesNotFit, {colour, {}});
   const bool one = chain.stages.size() == 1;
-  std::vector<std::string> what{chain.name, formatted("{} stage{}", chain.stages.size(), one ? "" : "s"),
-                                plan.method};
+  std::vector<std::string> what{chain.name, formatted("{} stage{}", chain.stages.size(), one ? "" : "s"), plan.method};
   if (plan.feasible) what.emplace_back(formatted("{} operations", plan.operations.size()));
   text += listed("  ", what, 2) + "\n" + figures(plan, chain) + segments(plan, chain);
   if (!plan.feasible) text += "\n" + advice(plan);

@@ -4,8 +4,8 @@
 #include <map>
 
 #include "cli/wrap.h"
-#include "core/check_words.h"
 #include "core/format.h"
+#include "report/check_words.h"
 
 namespace dsplan {
 namespace {
@@ -21,7 +21,7 @@ std::string row_lines(const CheckedRow& row, const std::vector<SourceChange>& ch
     return text + formatted(" {} -> {}\n", figure_words(row.stored), figure_words(row.now)) + by_whom(row);
   }
   text += formatted(" {:>14} {:>13} {:>13} {:>14}\n", figure_words(row.stored), moved_words(row.stored, row.replayed),
-                      moved_words(row.replayed, row.now), figure_words(row.now));
+                    moved_words(row.replayed, row.now), figure_words(row.now));
   const std::vector<std::string> shares = shares_of(row, changes);
   if (!shares.empty()) text += listed("      ", shares, 6);
   if (row.within()) text += formatted("      within the tolerance of {}\n", grouped(row.tolerance));
@@ -29,8 +29,8 @@ std::string row_lines(const CheckedRow& row, const std::vector<SourceChange>& ch
 }
 
 std::string rank_lines(const CheckedRank& rank, const std::vector<SourceChange>& changes) {
-  std::string text = formatted("\n  {:<20} {:>14} {:>13} {:>13} {:>14}\n", formatted("rank {}", rank.now),
-                                 "baseline", "newer dsplan", "your change", "now");
+  std::string text = formatted("\n  {:<20} {:>14} {:>13} {:>13} {:>14}\n", formatted("rank {}", rank.now), "baseline",
+                               "newer dsplan", "your change", "now");
   if (rank.stored != rank.now) {
     text += wrapped("  note: ", formatted("the rank that is reported was {}, and is {}", rank.stored, rank.now), 4);
   }

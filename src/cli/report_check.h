@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/baseline.h"
+#include "report/baseline.h"
 
 namespace dsplan {
 

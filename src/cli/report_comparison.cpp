@@ -49,8 +49,8 @@ std::string counts_line(const RankComparison& rank) {
   std::map<State, int> counts;
   for (const ComparedRow& row : rank.rows) ++counts[row.state];
   return formatted("  rank {}: {} rows equal, {} within, {} differ, {} not measured, {} not predicted\n", rank.rank,
-                     counts[State::Equal], counts[State::Within], counts[State::Differs], counts[State::NotMeasured],
-                     counts[State::NotPredicted]);
+                   counts[State::Equal], counts[State::Within], counts[State::Differs], counts[State::NotMeasured],
+                   counts[State::NotPredicted]);
 }
 
 std::string rank_lines(const RankComparison& rank) {
@@ -63,8 +63,8 @@ std::string rank_lines(const RankComparison& rank) {
   std::map<std::string, std::vector<std::string>> unsaid;  // By the reason.
   for (const ComparedRow& row : rank.rows) {
     if (is_said(row) || !(stands_for_the_run(row) || row.path.starts_with("communication"))) continue;
-    unsaid[formatted("{}: {}", row.state == State::NotMeasured ? "not measured" : "not predicted", row.note)]
-        .push_back(row.path);
+    unsaid[formatted("{}: {}", row.state == State::NotMeasured ? "not measured" : "not predicted", row.note)].push_back(
+        row.path);
   }
   for (const auto& [why, paths] : unsaid) {
     const std::size_t colon = why.find(": ");
@@ -82,7 +82,7 @@ std::string_view verdict_of(const ReceiptComparison& comparison) {
 std::string receipt_lines(const ReceiptComparison& comparison) {
   std::string text = wrapped("",
                              formatted("{}: {} ({}, {})", comparison.receipt, verdict_of(comparison),
-                                         name(comparison.device), name(comparison.level)),
+                                       name(comparison.device), name(comparison.level)),
                              2);
   if (comparison.refused) text += wrapped("  ", *comparison.refused, 4);
   if (!comparison.complete) {
@@ -125,7 +125,7 @@ std::string strata_lines(const std::vector<StratumRow>& strata) {
       text += "\n";
     } else {
       text += formatted("{:>12}{:>12}\n", formatted("{:+.3f} %", row.median_percent),
-                          formatted("{:+.3f} %", row.worst_percent));
+                        formatted("{:+.3f} %", row.worst_percent));
     }
   }
   return text;
@@ -145,7 +145,7 @@ std::string report(const std::vector<ReceiptComparison>& comparisons, const std:
 
 std::string report(const VerdictCases& cases) {
   std::string text = formatted("{} verdicts put to the test on {}\n", cases.rows.size(),
-                                 cases.environment.gpu.value_or("no GPU that the file names"));
+                               cases.environment.gpu.value_or("no GPU that the file names"));
   text += formatted("  {:<20}{:>8}{:>16}\n", "predicted", "ran", "out of memory");
   for (const Verdict verdict : {Verdict::Fits, Verdict::FitsWithRetries, Verdict::DoesNotFit}) {
     std::map<Receipt::Outcome, int> counts;
@@ -153,13 +153,13 @@ std::string report(const VerdictCases& cases) {
       if (one.verdict == verdict) ++counts[one.outcome];
     }
     text += formatted("  {:<20}{:>8}{:>16}\n", name(verdict), counts[Receipt::Outcome::Ran],
-                        counts[Receipt::Outcome::OutOfMemory]);
+                      counts[Receipt::Outcome::OutOfMemory]);
   }
   for (const VerdictCase& one : cases.rows) {
     if (one.right()) continue;
     text += wrapped("  wrong: ",
-                    formatted("{} at {} permille of the need: {}, and it {}", one.name, one.permille,
-                                name(one.verdict), one.outcome == Receipt::Outcome::Ran ? "ran" : "ran out of memory"),
+                    formatted("{} at {} permille of the need: {}, and it {}", one.name, one.permille, name(one.verdict),
+                              one.outcome == Receipt::Outcome::Ran ? "ran" : "ran out of memory"),
                     4);
   }
   return text;

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "core/comparison.h"
-#include "core/verdicts.h"
+#include "report/comparison.h"
+#include "report/verdicts.h"
 
 namespace dsplan {
 

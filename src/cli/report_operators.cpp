@@ -17,7 +17,7 @@ std::string difference_text(const OperatorDifference& difference) {
 
 std::string row_text(const OperatorRow& row) {
   std::string text = formatted("\n{}: {} of {} cases equal{}\n", name(row.op), row.equal, row.cases,
-                                 row.failed > 0 ? formatted(", {} could not run", row.failed) : "");
+                               row.failed > 0 ? formatted(", {} could not run", row.failed) : "");
   for (std::size_t i = 0; i < row.differences.size() && i < kMostShown; ++i) {
     text += difference_text(row.differences[i]);
   }
@@ -52,11 +52,10 @@ std::string operators_report(const OperatorComparison& comparison) {
   }
   std::string text =
       formatted("{}: {} cases of {}, torch {}, {} level{}\n", rows_different == 0 ? "agrees" : "differs", cases,
-                  comparison.device, comparison.torch, comparison.level == RunLevel::Kernel ? "kernel" : "dispatch",
-                  comparison.complete ? "" : "; the run ended early");
+                comparison.device, comparison.torch, comparison.level == RunLevel::Kernel ? "kernel" : "dispatch",
+                comparison.complete ? "" : "; the run ended early");
   if (cases > 0) {
-    text +=
-        formatted("{} rows equal, {} different, {} without a case\n", equal.size(), rows_different, without.size());
+    text += formatted("{} rows equal, {} different, {} without a case\n", equal.size(), rows_different, without.size());
   }
   text += different + optimizers_text(comparison);
   if (cases > 0 && !without.empty()) text += "\n" + listed("without a case: ", without, 2);

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "core/operator_comparison.h"
+#include "report/operator_comparison.h"
 
 namespace dsplan {
 

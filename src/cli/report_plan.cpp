@@ -53,15 +53,15 @@ std::string head(const PlanAnswer& answer) {
     if (!answer.complete) return "no plan yet: the search was ended before one was found to fit";
     if (!answer.nearest) return "no plan fits";
     return formatted("no plan fits: {} are missing with {}", glued(human(answer.nearest->missing.value_or(Bytes(0)))),
-                       layout(*answer.nearest));
+                     layout(*answer.nearest));
   }
   const PlanRow& row = *answer.chosen;
   std::string text;
   if (answer.found) text = found_text(answer) + ": ";
   if (answer.objective == Objective::Gpus) text = formatted("{} GPUs are the fewest that do: ", row.world);
   text += formatted("{}{}, {}",
-                      answer.found || answer.objective == Objective::Gpus ? "" : "fastest that fits: ", layout(row),
-                      speed_text(row));
+                    answer.found || answer.objective == Objective::Gpus ? "" : "fastest that fits: ", layout(row),
+                    speed_text(row));
   if (!answer.complete) text += "; the search was ended before it was complete";
   return text;
 }
@@ -89,7 +89,7 @@ std::string time_rows(const StepTime& time) {
   std::string text =
       row_line(formatted("step ({})", kind(time)),
                formatted("{} ({} to {}), MFU {:.1f} %, HFU {:.1f} %", glued(seconds(time.total)),
-                           glued(seconds(time.low)), glued(seconds(time.high)), 100 * time.mfu, 100 * time.hfu));
+                         glued(seconds(time.low)), glued(seconds(time.high)), 100 * time.mfu, 100 * time.hfu));
   for (const PhaseTime& phase : time.phases) {
     std::vector<std::string> parts;
     const auto add = [&parts](const char* what, double value) {
@@ -110,9 +110,9 @@ std::string memory_rows(const PlanAnswer& answer) {
   const PlanRow& row = *answer.chosen;
   std::string text;
   if (row.fate == Fate::FitsWithRetries && row.process) {
-    text += row_line("process",
-                     formatted("{} on the worst rank, and {} of them given back in time: {}",
-                                 glued(human(*row.process)), glued(human(*row.process - answer.limit)), row.reason));
+    text += row_line(
+        "process", formatted("{} on the worst rank, and {} of them given back in time: {}", glued(human(*row.process)),
+                             glued(human(*row.process - answer.limit)), row.reason));
   } else if (row.process) {
     text += row_line("process",
                      formatted("{} of {} on the worst rank", glued(human(*row.process)), glued(human(answer.limit))));
@@ -127,9 +127,9 @@ std::string counts_rows(const PlanAnswer& answer) {
   const SearchCounts& counts = answer.counts;
   std::string text = row_line(
       "searched", formatted("{} candidates: {} impossible, {} too large by bound, {} slower than one that fits, {} "
-                              "simulated",
-                              grouped(counts.candidates), grouped(counts.refused), grouped(counts.bounded),
-                              grouped(counts.slower), grouped(counts.simulated)));
+                            "simulated",
+                            grouped(counts.candidates), grouped(counts.refused), grouped(counts.bounded),
+                            grouped(counts.slower), grouped(counts.simulated)));
   for (std::size_t i = 0; i < std::min<std::size_t>(3, answer.refusals.size()); ++i) {
     text += row_line(i == 0 ? "impossible" : "",
                      formatted("{}: {}", grouped(answer.refusals[i].count), answer.refusals[i].why));

@@ -25,16 +25,16 @@ std::string seconds_text(double seconds) {
 
 std::string time_report(const StepTime& time) {
   std::string text = formatted(kRow, time.calibrated ? "step, calibrated" : "step, estimated", "time", "compute",
-                                 "again", "exposed", "host", "hidden");
+                               "again", "exposed", "host", "hidden");
   for (const PhaseTime& phase : time.phases) {
-    text += formatted(kRow, phase.name, part(phase.total()), part(phase.compute + phase.launch),
-                        part(phase.recompute), part(phase.exposed), part(phase.host), part(phase.hidden));
+    text += formatted(kRow, phase.name, part(phase.total()), part(phase.compute + phase.launch), part(phase.recompute),
+                      part(phase.exposed), part(phase.host), part(phase.hidden));
   }
   const auto tokens = static_cast<std::int64_t>(std::llround(time.tokens_per_second));
   text += wrapped("  ",
                   formatted("together {} ({} to {}), {} tokens/s, MFU {:.1f} %, HFU {:.1f} %; {}",
-                              seconds_text(time.total), seconds_text(time.low), seconds_text(time.high),
-                              grouped(tokens), 100 * time.mfu, 100 * time.hfu, time.basis),
+                            seconds_text(time.total), seconds_text(time.low), seconds_text(time.high), grouped(tokens),
+                            100 * time.mfu, 100 * time.hfu, time.basis),
                   4);
   return text;
 }

@@ -10,8 +10,8 @@
 #include "io/training_arguments.h"
 #include "io/training_file.h"
 #include "model/families.h"
-#include "planner/compare.h"
-#include "planner/predict.h"
+#include "planner/predict/predict.h"
+#include "report/compare.h"
 
 namespace dsplan {
 namespace {
@@ -64,8 +64,8 @@ void take_device(const Receipt& receipt, Repredicted& into) {
       into.inputs.hardware
           ? formatted("device: {}, by the name {}", into.inputs.hardware->name, *receipt.environment.gpu)
           : formatted("device: none of configs/hardware is called {}; the libraries' workspaces are "
-                        "not predicted",
-                        receipt.environment.gpu.value_or("like nothing")));
+                      "not predicted",
+                      receipt.environment.gpu.value_or("like nothing")));
 }
 
 void take_level(const Receipt& receipt, const RepredictWords& words, Request& request) {
@@ -76,7 +76,7 @@ void take_level(const Receipt& receipt, const RepredictWords& words, Request& re
   if (words.level.value_or("dispatch") != "dispatch") {
     throw Refusal("--level",
                   formatted("\"{}\" was measured on {}: the dispatcher sees no kernel's own scratch", receipt.name,
-                              name(receipt.device)),
+                            name(receipt.device)),
                   "leave --level out");
   }
   lay(request.level, std::string("dispatch"), "device");
@@ -152,7 +152,7 @@ Repredicted repredict(const Receipt& receipt, const RepredictWords& words) {
   Job& job = result.job;
   if (job.parallelism.world != receipt.world) {
     throw Refusal(receipt.path, formatted("\"world_size\" is {}, and its inputs are for {} ranks", receipt.world,
-                                            job.parallelism.world));
+                                          job.parallelism.world));
   }
   if (receipt.ranks_are == Receipt::Ranks::FakeProcessGroup) job.communicators = Bytes(0);
   const std::string of_inputs = fingerprint(result.inputs.model, job);

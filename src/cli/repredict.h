@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "cli/assemble.h"
-#include "core/comparison.h"
 #include "core/receipt.h"
+#include "report/comparison.h"
 
 namespace dsplan {
 

@@ -19,13 +19,13 @@
 #include "core/format.h"
 #include "exec/run.h"
 #include "io/loss_scaling.h"
-#include "io/receipt.h"
-#include "planner/compare.h"
-#include "planner/executable.h"
-#include "planner/judge.h"
-#include "planner/nccl_memory.h"
-#include "planner/planned.h"
-#include "planner/predict.h"
+#include "planner/predict/executable.h"
+#include "planner/predict/judge.h"
+#include "planner/predict/nccl_memory.h"
+#include "planner/predict/planned.h"
+#include "planner/predict/predict.h"
+#include "report/compare.h"
+#include "report/receipt.h"
 
 namespace dsplan {
 namespace {
@@ -197,7 +197,7 @@ struct Prepared {
 void check_ranks(const RunWords& said, const Job& job) {
   if (!said.machine.processes() && job.parallelism.world > kMostRanks) {
     throw Refusal("--ranks", formatted("{} ranks are more threads than the {} that one host takes",
-                                         job.parallelism.world, kMostRanks));
+                                       job.parallelism.world, kMostRanks));
   }
   if (said.machine.backend != "host") refuse_on_devices(job, said.machine.backend);
 }
@@ -305,8 +305,7 @@ int run_command(const Words& words) {
   Inputs inputs = gather(said.inputs);
   const std::string format = inputs.request.format.value_or("table");
   if (format != "table" && format != "json") {
-    throw Refusal(
-        {inputs.request.format.place.says(formatted("no format \"{}\" of a run", format), "table or json")});
+    throw Refusal({inputs.request.format.place.says(formatted("no format \"{}\" of a run", format), "table or json")});
   }
   Output receipt_file(first ? inputs.request.out.value_or("/dev/null") : "/dev/null");
   const Prepared what = prepare(said, std::move(inputs), others);

@@ -1,11 +1,11 @@
 #include "cli/run_receipt.h"
 
 #include "core/format.h"
-#include "io/calibration.h"
 #include "io/locate.h"
-#include "io/plan_file.h"
-#include "io/receipt.h"
 #include "io/text.h"
+#include "report/calibration.h"
+#include "report/plan_file.h"
+#include "report/receipt.h"
 
 namespace dsplan {
 namespace {

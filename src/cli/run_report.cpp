@@ -16,16 +16,15 @@ void add_times(const exec::RankRun& rank, std::string& text) {
   if (rank.times.empty()) return;
   const exec::PhaseTime& last = rank.times.back();
   append_formatted(text,
-                 "last step of rank 0: forward {:.3f} s, backward {:.3f} s, optimizer {:.3f} s; of these {:.3f} s in "
-                 "collectives\n",
-                 seconds(last.forward), seconds(last.backward), seconds(last.step), seconds(last.communication));
+                   "last step of rank 0: forward {:.3f} s, backward {:.3f} s, optimizer {:.3f} s; of these {:.3f} s in "
+                   "collectives\n",
+                   seconds(last.forward), seconds(last.backward), seconds(last.step), seconds(last.communication));
 }
 
 void add_losses(const exec::RankRun& rank, std::string& text) {
   if (rank.losses.empty()) return;
-  append_formatted(text,
-                 "loss of rank 0: {:.6f} in the first micro-batch, {:.6f} in the last of {}\n", rank.losses.front(),
-                 rank.losses.back(), rank.losses.size());
+  append_formatted(text, "loss of rank 0: {:.6f} in the first micro-batch, {:.6f} in the last of {}\n",
+                   rank.losses.front(), rank.losses.back(), rank.losses.size());
 }
 
 void add_steps(const exec::RankRun& rank, std::string& text) {
@@ -33,7 +32,7 @@ void add_steps(const exec::RankRun& rank, std::string& text) {
   const auto skipped =
       std::count_if(rank.steps.begin(), rank.steps.end(), [](const auto& step) { return step.skipped; });
   append_formatted(text, "loss scale: {} in the first step, {} in the last of {}; {} left out\n",
-                 rank.steps.front().loss_scale, rank.steps.back().loss_scale, rank.steps.size(), skipped);
+                   rank.steps.front().loss_scale, rank.steps.back().loss_scale, rank.steps.size(), skipped);
 }
 
 std::string signed_bytes(std::int64_t bytes) { return (bytes < 0 ? "-" : "+") + human(Bytes(std::abs(bytes))); }
@@ -52,8 +51,8 @@ void add_process(const ProcessBytes& process, std::string& text) {
 
 // Beside the plan, and no row of it: connections come at the first calls, so that this is the smaller part.
 void add_communicators(const exec::RankRun& rank, Bytes predicted, std::string& text) {
-  append_formatted(text, "communicators of rank 0 as they were made: {} by formula, measured {}\n",
-                 human(predicted), rank.communicators ? human(*rank.communicators) : "not at all");
+  append_formatted(text, "communicators of rank 0 as they were made: {} by formula, measured {}\n", human(predicted),
+                   rank.communicators ? human(*rank.communicators) : "not at all");
 }
 
 }  // namespace
@@ -69,7 +68,7 @@ std::string report_run(const exec::RunResult& result, const Receipt& receipt, co
   }
   if (result.resident_growth >= 0) {
     append_formatted(text, "resident set: grew by {}, all ranks and libraries together\n",
-                   human(Bytes(result.resident_growth)));
+                     human(Bytes(result.resident_growth)));
   }
   if (receipt.process) add_process(*receipt.process, text);
   if (!result.message.empty()) text += result.message + "\n";

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "core/comparison.h"
 #include "core/receipt.h"
 #include "core/units.h"
 #include "exec/run.h"
+#include "report/comparison.h"
 
 namespace dsplan {
 

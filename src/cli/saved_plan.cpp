@@ -3,19 +3,19 @@
 #include <algorithm>
 
 #include "core/format.h"
-#include "io/calibration.h"
 #include "io/deepspeed.h"
 #include "io/launch_line.h"
 #include "io/locate.h"
 #include "io/machine_files.h"
-#include "io/plan_file.h"
 #include "io/text.h"
 #include "io/training_file.h"
-#include "io/write_deepspeed.h"
-#include "io/write_training.h"
 #include "model/families.h"
-#include "planner/figure_rows.h"
-#include "planner/predict.h"
+#include "planner/predict/predict.h"
+#include "report/calibration.h"
+#include "report/export/write_deepspeed.h"
+#include "report/export/write_training.h"
+#include "report/figure_rows.h"
+#include "report/plan_file.h"
 
 namespace dsplan {
 namespace {
@@ -94,7 +94,7 @@ std::string in_words(const std::vector<InputChange>& changes) {
 [[noreturn]] void refuse_stale(const SavedPlan& plan, const std::string& now) {
   throw Refusal({plan.fingerprint_place.says(
       formatted("the plan's own inputs resolve to {}: it was edited, or another dsplan wrote it (it says {})", now,
-                  plan.written.dsplan),
+                plan.written.dsplan),
       formatted("`dsplan emit {} --format plan --out NEW.json` writes it anew", plan.path))});
 }
 
@@ -181,7 +181,7 @@ std::string plan_file(const PlanParts& parts, const ModelSpec& model, const Job&
   }
   if (again != plan.fingerprint) {
     throw Refusal(model.name, formatted("no plan file can say this job: read again it resolves to {}, not {}", again,
-                                          plan.fingerprint));
+                                        plan.fingerprint));
   }
   return text;
 }
@@ -214,7 +214,7 @@ Inputs gather_plan(const SavedPlan& plan, const Sources& sources, const Simulate
         {Notice::Kind::Announcement,
          plan.fingerprint_place,
          formatted("what is said beside the plan changes it: {}; the plan's own figures are not of this job",
-                     in_words(changes_of(as_saved.inputs, job.inputs))),
+                   in_words(changes_of(as_saved.inputs, job.inputs))),
          {}});
   }
   return laid;

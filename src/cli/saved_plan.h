@@ -6,9 +6,9 @@
 
 #include "cli/assemble.h"
 #include "cli/options.h"
-#include "core/baseline.h"
 #include "core/prediction.h"
-#include "core/saved_plan.h"
+#include "report/baseline.h"
+#include "report/saved_plan.h"
 
 namespace dsplan {
 

@@ -9,8 +9,8 @@
 #include "core/model.h"
 #include "core/training.h"
 #include "core/units.h"
-#include "planner/estimators.h"
-#include "planner/formulas.h"
+#include "planner/predict/estimators.h"
+#include "planner/predict/formulas.h"
 
 namespace dsplan {
 

@@ -13,11 +13,11 @@
 #include "io/deepspeed.h"
 #include "io/locate.h"
 #include "io/text.h"
-#include "io/write_json.h"
-#include "io/write_operators.h"
 #include "model/catalogue_describe.h"
-#include "planner/footprint.h"
-#include "planner/resolve.h"
+#include "planner/predict/footprint.h"
+#include "planner/resolve/resolve.h"
+#include "report/write_json.h"
+#include "report/write_operators.h"
 
 namespace dsplan {
 namespace {
@@ -90,8 +90,8 @@ std::string estimator_configuration(int stage, EstimatorOffload offload) {
   if (offload != EstimatorOffload::None) zero += R"(, "offload_optimizer": {"device": "cpu"})";
   if (offload == EstimatorOffload::OptimizerAndParameters) zero += R"(, "offload_param": {"device": "cpu"})";
   return formatted(R"({{"bf16": {{"enabled": true}}, "train_micro_batch_size_per_gpu": 1, )"
-                     R"("optimizer": {{"type": "Adam"}}, "zero_optimization": {{{}}}}})",
-                     zero);
+                   R"("optimizer": {{"type": "Adam"}}, "zero_optimization": {{{}}}}})",
+                   zero);
 }
 
 std::string estimators(const Words& words) {

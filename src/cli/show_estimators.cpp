@@ -30,7 +30,7 @@ struct Row {
 
 std::string line(const Row& row, const OurStates& ours) {
   return formatted("{:<6}{:<17}{:<6}{:>12}{:>12}{:>12}{:>13}\n", row.stage, offload_name(row.offload), row.zero_init,
-                     row.older, row.newer, ours_text(ours, row.stage, row.offload), human(row.host));
+                   row.older, row.newer, ours_text(ours, row.stage, row.offload), human(row.host));
 }
 
 }  // namespace
@@ -38,15 +38,14 @@ std::string line(const Row& row, const OurStates& ours) {
 std::string show_estimators(const ModelSpec& model, const EstimatorQuery& query, const OurStates& ours) {
   const EstimatorInput input{total_elements(model), largest_layer(model), query.nodes, query.gpus_per_node};
   std::string text = formatted("{}: {} parameters, largest layer {}\n", model.name, grouped(input.parameters.value()),
-                                 grouped(input.largest_layer.value()));
-  text +=
-      formatted("{} node{} with {} GPU{} each; DeepSpeed's own estimators beside dsplan, states only\n\n",
-                  query.nodes, query.nodes == 1 ? "" : "s", query.gpus_per_node, query.gpus_per_node == 1 ? "" : "s");
+                               grouped(input.largest_layer.value()));
+  text += formatted("{} node{} with {} GPU{} each; DeepSpeed's own estimators beside dsplan, states only\n\n",
+                    query.nodes, query.nodes == 1 ? "" : "s", query.gpus_per_node, query.gpus_per_node == 1 ? "" : "s");
   const bool old = query.deepspeed < kZero2EstimatorChanged;
   text += formatted("{:<6}{:<17}{:<6}{:>12}{:>12}{:>12}{:>13}\n", "", "", "zero.", old ? "*<0.14.3" : "<0.14.3",
-                      old ? ">=0.14.3" : "*>=0.14.3", "dsplan", "host");
+                    old ? ">=0.14.3" : "*>=0.14.3", "dsplan", "host");
   text += formatted("{:<6}{:<17}{:<6}{:>12}{:>12}{:>12}{:>13}\n", "stage", "offload", "Init", "per GPU", "per GPU",
-                      "per GPU", "per node");
+                    "per GPU", "per node");
   for (EstimatorOffload offload : {EstimatorOffload::Optimizer, EstimatorOffload::None}) {
     const Estimate older = estimate_zero2(input, offload, kFirstEstimators);
     const Estimate newer = estimate_zero2(input, offload, kZero2EstimatorChanged);

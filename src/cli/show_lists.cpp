@@ -27,7 +27,7 @@ std::string show_models() {
   for (const std::string& name : list_bundled(Bundled::Model)) {
     const ModelSpec model = load_model(name, notices);
     text += formatted("{:<24}{:<14}{:>20}{}\n", model.name, model.family, grouped(total_elements(model).value()),
-                        model.has_graph ? "" : "  states only");
+                      model.has_graph ? "" : "  states only");
   }
   return text;
 }
@@ -47,7 +47,7 @@ std::string show_hardware() {
   for (const std::string& name : list_bundled(Bundled::Hardware)) {
     const Hardware one = load_hardware(name);
     text += formatted("{:<18}{:<10}{:>12}{:>12}{:>12.0f}{:>12.0f}\n", name, one.architecture, human(one.capacity),
-                        one.context ? human(*one.context) : "-", one.memory_gb_per_s, one.link_gb_per_s);
+                      one.context ? human(*one.context) : "-", one.memory_gb_per_s, one.link_gb_per_s);
   }
   return text + "\nmemory: what cudaMemGetInfo calls total, else the driver's figure\n";
 }
@@ -58,7 +58,7 @@ std::string show_clusters() {
   for (const std::string& name : list_bundled(Bundled::Cluster)) {
     const Cluster one = load_cluster(name);
     text += formatted("{:<18}{:<18}{:>12}{:>8}{:>16}\n", name, one.hardware, one.gpus_per_node, one.nodes,
-                        one.host_memory ? human(*one.host_memory) : "-");
+                      one.host_memory ? human(*one.host_memory) : "-");
   }
   return text;
 }
@@ -67,11 +67,11 @@ std::string show_operators(const std::vector<OperatorEntry>& entries) {
   std::string text = formatted("{:<34}{:<9}{}\n", "operator", "witness", "flops");
   for (const OperatorEntry& entry : entries) {
     text += formatted("{:<34}{:<9}{}{}\n", entry.name, entry.witness, entry.flops,
-                        entry.since.empty() ? "" : formatted("  (torch {})", entry.since));
+                      entry.since.empty() ? "" : formatted("  (torch {})", entry.since));
     std::vector<std::string> saved;
     for (const OperatorEntry::Kept& kept : entry.saved) {
       saved.push_back(formatted("{} = {}{}", kept.name.substr(kept.name.starts_with("_saved_") ? 7 : 0), kept.what,
-                                  kept.when.empty() ? "" : formatted(" if {} needs a gradient", kept.when)));
+                                kept.when.empty() ? "" : formatted(" if {} needs a gradient", kept.when)));
     }
     if (!saved.empty()) text += listed("  saved     ", saved, 12);
     if (!entry.forward.empty()) text += wrapped("  forward   ", joined(entry.forward), 12);
@@ -91,7 +91,7 @@ std::string show_assumptions(const std::vector<ResolvedInput>& inputs) {
   for (const ResolvedInput& input : inputs) {
     text += wrapped(formatted("{:<9}", name(input.origin)),
                     formatted("{} = {}  ({}{})", input.name, input.value, input.reason,
-                                input.origin == Origin::Assumed ? "; settled by " + input.option : ""),
+                              input.origin == Origin::Assumed ? "; settled by " + input.option : ""),
                     11);
   }
   return text;

@@ -7,11 +7,11 @@
 #include "cli/report.h"
 #include "cli/simulate_graph.h"
 #include "core/format.h"
-#include "io/write_csv.h"
-#include "io/write_json.h"
-#include "io/write_markdown.h"
-#include "planner/predict.h"
-#include "planner/saved_tensors.h"
+#include "planner/predict/predict.h"
+#include "planner/predict/saved_tensors.h"
+#include "report/write_csv.h"
+#include "report/write_json.h"
+#include "report/write_markdown.h"
 
 namespace dsplan {
 namespace {

@@ -12,9 +12,9 @@
 #include "io/locate.h"
 #include "io/machine_files.h"
 #include "io/op_graph.h"
-#include "io/write_csv.h"
-#include "io/write_json.h"
-#include "planner/predict_graph.h"
+#include "planner/predict/predict_graph.h"
+#include "report/write_csv.h"
+#include "report/write_json.h"
 
 namespace dsplan {
 namespace {
@@ -32,7 +32,7 @@ std::string seed_line(const OpGraph& file, const AboveInputs& above) {
     return python_number(static_cast<double>(bytes.value() - *file.seed_base) / static_cast<double>(1LL << 30));
   };
   return formatted("  as the seed script prints it: persistent {}\n{:>32}peak {}\n", printed(above.after_forward), "",
-                     printed(above.forward_peak));
+                   printed(above.forward_peak));
 }
 
 std::string above_table(const AboveInputs& above) {

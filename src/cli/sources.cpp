@@ -5,16 +5,16 @@
 
 #include "cli/saved_plan.h"
 #include "core/format.h"
-#include "io/calibration.h"
 #include "io/deepspeed.h"
 #include "io/launch_line.h"
 #include "io/locate.h"
 #include "io/machine_files.h"
-#include "io/plan_file.h"
 #include "io/text.h"
 #include "io/training_arguments.h"
 #include "io/training_file.h"
 #include "model/families.h"
+#include "report/calibration.h"
+#include "report/plan_file.h"
 
 namespace dsplan {
 namespace {

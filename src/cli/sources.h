@@ -6,7 +6,7 @@
 
 #include "cli/assemble.h"
 #include "cli/options.h"
-#include "core/baseline.h"
+#include "report/baseline.h"
 
 namespace dsplan {
 

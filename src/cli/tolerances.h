@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/comparison.h"
+#include "report/comparison.h"
 
 namespace dsplan {
 

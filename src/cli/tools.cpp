@@ -14,7 +14,7 @@ int doctor_command(const Words& words) {
   Output output("");
   output.add(formatted("dsplan        {}\n", DSPLAN_VERSION));
   output.add(formatted("modelled      torch {}, transformers {}, deepspeed {}\n", kTorchVersion, kTransformersVersion,
-                         kDeepSpeedVersion));
+                       kDeepSpeedVersion));
   const std::string data = data_dir();
   output.add(formatted("data          {} ({} models)\n", data, list_bundled(Bundled::Model).size()));
   output.add(formatted("CUDA          {}\n", describe_cuda()));

@@ -146,7 +146,7 @@ class ConfReader {
       if (value >= least) continue;
       at_ = at;
       fail(formatted("{} is {}, but must be at least {} (MiB), the size of a large segment", tokens_[at - 2].text,
-                       value.value() / kMebibyte, least.value() / kMebibyte));
+                     value.value() / kMebibyte, least.value() / kMebibyte));
     }
   }
   Bytes floored(std::string_view key) {
@@ -333,10 +333,10 @@ ConfPrefix conf_variable(std::string_view text, const Version& torch) {
 }
 
 std::string canonical(const AllocatorConfig& config) {
-  std::string text = formatted("split {} rounding {} segment {} gc {} expandable {} fraction {} divisions",
-                                 config.max_split_size.value(), config.max_non_split_rounding.value(),
-                                 config.large_segment_size.value(), config.garbage_collection_threshold,
-                                 config.expandable_segments, config.memory_fraction.value_or(1));
+  std::string text =
+      formatted("split {} rounding {} segment {} gc {} expandable {} fraction {} divisions",
+                config.max_split_size.value(), config.max_non_split_rounding.value(), config.large_segment_size.value(),
+                config.garbage_collection_threshold, config.expandable_segments, config.memory_fraction.value_or(1));
   for (const std::int64_t divisions : config.roundup_power2_divisions) text += formatted(" {}", divisions);
   return text;
 }

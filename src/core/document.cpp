@@ -158,8 +158,7 @@ std::optional<std::string> ObjectReader::choice(std::string_view key, std::initi
   std::optional<std::string> read = string(key);
   if (!read || std::find(choices.begin(), choices.end(), *read) != choices.end()) return read;
   const std::string_view meant = nearest(*read, std::vector<std::string_view>(choices));
-  fault(key, formatted("\"{}\" must be one of {}, not \"{}\"", key, joined(choices, ", "), *read),
-        did_you_mean(meant));
+  fault(key, formatted("\"{}\" must be one of {}, not \"{}\"", key, joined(choices, ", "), *read), did_you_mean(meant));
   return std::nullopt;
 }
 

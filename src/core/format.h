@@ -71,7 +71,8 @@ template <std::size_t Arguments>
 struct FormatPattern {
   template <std::size_t Size>
   consteval FormatPattern(const char (&text)[Size]) : text(text, Size - 1) {
-    if (arguments_of(std::string_view(text, Size - 1)) != Arguments) throw "the pattern takes another number of arguments";
+    if (arguments_of(std::string_view(text, Size - 1)) != Arguments)
+      throw "the pattern takes another number of arguments";
   }
   std::string_view text;
 };

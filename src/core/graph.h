@@ -1,6 +1,6 @@
 // The operator graph of one training forward, as the framework's eager code would issue it: operators in program
 // order, module boundaries, and the points at which Python lets go of a tensor. Made by model/graphs, read by
-// planner/lowering.
+// planner/lower.
 #pragma once
 
 #include <cstdint>

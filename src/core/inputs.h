@@ -191,7 +191,7 @@ struct DeepSpeedInput {
   Setting<bool> allow_untested_optimizer;
   Setting<std::int64_t> aio_block_size;
   Setting<std::int64_t> aio_intra_op_parallelism;
-  Setting<bool> compute_grad_norm;          // zero_optimization; stages 1 and 2 only.
+  Setting<bool> compute_grad_norm;  // zero_optimization; stages 1 and 2 only.
   Setting<double> offload_optimizer_ratio;
   OptimizerInput optimizer;
   ZeroInput zero;
@@ -331,9 +331,9 @@ void for_each_setting(A& a, B& b, Visit&& visit) {
       &Request::checkpoint_groups, &Request::checkpoint_impl, &Request::preserve_rng_state, &Request::attention,
       &Request::loss, &Request::loop, &Request::level, &Request::routing, &Request::alloc_conf, &Request::stream_frees,
       &Request::placement, &Request::deepspeed_version, &Request::torch_version, &Request::transformers_version,
-      &Request::host_memory, &Request::nvme_memory, &Request::capacity, &Request::reserve, &Request::rank, &Request::phase, &Request::strict,
-      &Request::set, &Request::sweep, &Request::format, &Request::out, &Request::nodes, &Request::torch_dtype,
-      &Request::mixed_precision);
+      &Request::host_memory, &Request::nvme_memory, &Request::capacity, &Request::reserve, &Request::rank,
+      &Request::phase, &Request::strict, &Request::set, &Request::sweep, &Request::format, &Request::out,
+      &Request::nodes, &Request::torch_dtype, &Request::mixed_precision);
 }
 
 // `above` wins wherever it says something. The order is: option over launch line over training file over

@@ -62,7 +62,7 @@ namespace {
 std::int64_t cut(const ModelSpec& model, const Parameter& parameter, std::int64_t whole, std::int64_t tp) {
   if (whole % tp != 0) {
     throw Refusal("--tp", formatted("{} of {} is {}, which {} tensor-parallel ranks do not divide", parameter.name,
-                                      model.name, whole, tp));
+                                    model.name, whole, tp));
   }
   return whole / tp;
 }
@@ -70,8 +70,8 @@ std::int64_t cut(const ModelSpec& model, const Parameter& parameter, std::int64_
 std::int64_t local_kv_heads(const ModelSpec& model, std::int64_t tp) {
   const std::int64_t kv = model.dims.kv_heads;
   if (kv % tp != 0 && tp % kv != 0) {
-    throw Refusal(
-        "--tp", formatted("{} key-value heads of {} neither divide nor are divided by tp = {}", kv, model.name, tp));
+    throw Refusal("--tp",
+                  formatted("{} key-value heads of {} neither divide nor are divided by tp = {}", kv, model.name, tp));
   }
   return std::max<std::int64_t>(1, kv / tp);
 }
@@ -87,7 +87,7 @@ Shape local_shape(const ModelSpec& model, const Parameter& parameter, std::int64
     case Split::Even:
       if (model.dims.heads % tp != 0) {
         throw Refusal("--tp", formatted("{} attention heads of {} are not divisible by tp = {}", model.dims.heads,
-                                          model.name, tp));
+                                        model.name, tp));
       }
       dim = cut(model, parameter, dim, tp);
       break;

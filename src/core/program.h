@@ -1,5 +1,5 @@
 // What an executor needs beside the schedule: which body each piece of work is, and on which tensors it works. Made by
-// planner/lowering on request, together with the schedule and in the same order; read by exec alone.
+// planner/lower on request, together with the schedule and in the same order; read by exec alone.
 //
 // A program says *what* is computed, never how large anything is: an executor's own operators size what they make from
 // what they are given, so that the schedule's sizes can be held against them.

@@ -1,5 +1,5 @@
 // The schedule: one rank's buffers and events in program order, for init, the first and the second optimizer step.
-// Lowering (planner/lowering) is the only maker of events; everyone else is a reader that rides on `replay`.
+// Lowering (planner/lower) is the only maker of events; everyone else is a reader that rides on `replay`.
 //
 // What an event says is meant to be judged: every buffer has contents with identities, every write says what it makes
 // and every read says what it expects to find, so that the auditor (core/audit.h) can tell a legal schedule from one

@@ -34,7 +34,7 @@ std::string human(Bytes bytes) {
   const char* sign = value < 0 ? "-" : "";
   if (unit == 0) return formatted("{}{} B", sign, size);
   return formatted("{}{:.2f} {}", sign, static_cast<double>(size) / static_cast<double>(1ULL << (10 * unit)),
-                     kUnits[unit]);
+                   kUnits[unit]);
 }
 
 std::string grouped(std::int64_t value) {

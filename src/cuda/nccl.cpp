@@ -21,9 +21,7 @@ void look_up(void* library, const char* name, Call*& into) {
   into = reinterpret_cast<Call*>(found);
 }
 
-std::string in_words(int version) {
-  return formatted("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-}
+std::string in_words(int version) { return formatted("{}.{}.{}", version / 10000, version / 100 % 100, version % 100); }
 
 NcclLibrary load() {
   const char* given = std::getenv("DSPLAN_NCCL_LIBRARY");
@@ -39,7 +37,7 @@ NcclLibrary load() {
   look_up(library, "ncclGetVersion", get_version);
   if (get_version(&made.version) != kNcclSuccess || made.version < kLeastVersion) {
     throw NcclFailure(DSPLAN_UNAVAILABLE, formatted("{} is NCCL {}; {} or later is needed", path,
-                                                      in_words(made.version), in_words(kLeastVersion)));
+                                                    in_words(made.version), in_words(kLeastVersion)));
   }
   look_up(library, "ncclGetUniqueId", made.get_unique_id);
   look_up(library, "ncclCommInitRankConfig", made.comm_init_rank_config);
@@ -165,7 +163,7 @@ void NcclCommunicator::settle(int result, const char* call) {
   if (result == kNcclSuccess) return;
   const char* more = library_.get_last_error(comm_);
   fail(status_of(result), formatted("{}: {}{}{}", call, library_.get_error_string(result),
-                                      more == nullptr || *more == '\0' ? "" : ": ", more == nullptr ? "" : more));
+                                    more == nullptr || *more == '\0' ? "" : ": ", more == nullptr ? "" : more));
 }
 
 void NcclCommunicator::check_alive() {

@@ -95,7 +95,7 @@ void Assembly::receive_all(Clock::time_point end) {
     if (milliseconds_left(end) == 0) {
       fail_meeting({DSPLAN_TIMEOUT, 0, kNoEvent, "rendezvous",
                     formatted("{} s for rank{} {}, at port {}", std::chrono::duration<double>(patience_).count(),
-                                missing.size() > 1 ? "s" : "", joined(missing, ", "), place_.port)});
+                              missing.size() > 1 ? "s" : "", joined(missing, ", "), place_.port)});
     }
     if (guest.open()) admit(std::move(guest), end, missing);
   }
@@ -115,7 +115,7 @@ void Assembly::admit(Socket guest, Clock::time_point end, std::vector<int>& miss
   if (ranks != place_.ranks || found == missing.end()) {
     Failure failure{DSPLAN_INVALID, 0, kNoEvent, "rendezvous",
                     formatted("rank {} of {} came, where there are {}{}", hello.rank, ranks, place_.ranks,
-                                ranks == place_.ranks ? ", for the second time" : "")};
+                              ranks == place_.ranks ? ", for the second time" : "")};
     (void)send_on(guest, {Word::Abort, 0, packed(failure)}, Clock::now() + kMoment);
     fail_meeting(std::move(failure));
   }
@@ -153,7 +153,7 @@ void Assembly::reach_rank_0(Clock::time_point end) {
     }
     if (milliseconds_left(end) == 0) {
       fail(DSPLAN_TIMEOUT, formatted("{} s for rank 0 at {}:{}: {}", std::chrono::duration<double>(patience_).count(),
-                                       place_.host, place_.port, why));
+                                     place_.host, place_.port, why));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
@@ -291,7 +291,7 @@ std::vector<Blob> Assembly::exchange(const Blob& own, const std::string& what) {
     lock.unlock();
     Failure failure{DSPLAN_TIMEOUT, rank(), kNoEvent, "rendezvous",
                     formatted("{} s for {} of rank {}", std::chrono::duration<double>(patience_).count(), what,
-                                joined(late, ", "))};
+                              joined(late, ", "))};
     abort(failure);
     throw RunFailure(std::move(failure));
   }

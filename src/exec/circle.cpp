@@ -38,7 +38,7 @@ void Circle::wait(std::unique_lock<std::mutex>& lock, int me, Done done, Needs n
       if (at != me && needs(at) && transport_.has_left(member(at))) {
         lose(lock, me, DSPLAN_INVALID,
              formatted("rank {} has finished, and takes no part in this call of group {}", member(at),
-                         dsplan::name(group_)));
+                       dsplan::name(group_)));
       }
     }
     if (late) {
@@ -62,7 +62,7 @@ std::string Circle::difference() const {
   for (std::size_t at = 1; at < seats_.size(); ++at) {
     if (agree(first, seats_[at].call)) continue;
     return formatted("the ranks of group {} disagree: {}, {}", dsplan::name(group_), describe(first, members_[0]),
-                       describe(seats_[at].call, members_[at]));
+                     describe(seats_[at].call, members_[at]));
   }
   return {};
 }
@@ -159,8 +159,8 @@ Circle::Mail Circle::receive(int me, int from) {
   const CollectiveCall& mine = seat(me).call;
   if (box.call.elements != mine.elements || box.call.dtype != mine.dtype) {
     lose(lock, me, DSPLAN_INVALID,
-         formatted("expects {} {} of rank {}, which sends {} {}", mine.elements, dsplan::name(mine.dtype),
-                     member(from), box.call.elements, dsplan::name(box.call.dtype)));
+         formatted("expects {} {} of rank {}, which sends {} {}", mine.elements, dsplan::name(mine.dtype), member(from),
+                   box.call.elements, dsplan::name(box.call.dtype)));
   }
   box.state = Mail::State::Copying;
   return box;

@@ -56,8 +56,8 @@ void validate(const CollectiveCall& call, int me, int ranks, int rank) {
 
 std::string describe(const CollectiveCall& call, int rank) {
   return formatted("rank {} calls {} of {} {} from root {}{}{}", rank, dsplan::name(call.kind), call.elements,
-                     dsplan::name(call.dtype), call.root, call.reduction == DSPLAN_MAX ? ", maximum" : "",
-                     call.event == kNoEvent ? "" : formatted(" at event {}", call.event));
+                   dsplan::name(call.dtype), call.root, call.reduction == DSPLAN_MAX ? ", maximum" : "",
+                   call.event == kNoEvent ? "" : formatted(" at event {}", call.event));
 }
 
 bool agree(const CollectiveCall& a, const CollectiveCall& b) {

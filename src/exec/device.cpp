@@ -8,8 +8,8 @@ Device::Device(const dsplan_backend& backend, const Options& options) : backend_
   if (backend.version != DSPLAN_BACKEND_VERSION || backend.size != sizeof(dsplan_backend)) {
     throw RunFailure({DSPLAN_UNAVAILABLE, rank_, kNoEvent, "open",
                       formatted("the backend speaks version {} of the interface in {} bytes, this dsplan version {} "
-                                  "in {}",
-                                  backend.version, backend.size, DSPLAN_BACKEND_VERSION, sizeof(dsplan_backend))});
+                                "in {}",
+                                backend.version, backend.size, DSPLAN_BACKEND_VERSION, sizeof(dsplan_backend))});
   }
   const dsplan_open how{sizeof(dsplan_open), options.ordinal, options.rank,
                         options.directory.empty() ? nullptr : options.directory.c_str()};

@@ -16,7 +16,7 @@ namespace {
                                 Bytes limit) {
   Failure failure{DSPLAN_OUT_OF_MEMORY, device.rank(), kNoEvent, "allocate",
                   formatted("buffer {} wants {} bytes; {} are taken of {}, {} are missing", id, requested.value(),
-                              reserved.value(), limit.value(), missing.value())};
+                            reserved.value(), limit.value(), missing.value())};
   failure.requested = requested;
   failure.missing = missing;
   throw RunFailure(std::move(failure));

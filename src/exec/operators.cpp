@@ -27,9 +27,9 @@ void check_inputs(const Call& call) {
   DSPLAN_CHECK(call.inputs.size() == call.node.input_count, place_of(call.graph, call.node) + " misses inputs");
   if (reads_any_layout(call.node.op)) return;
   for (std::size_t i = 0; i < call.inputs.size(); ++i) {
-    DSPLAN_CHECK(call.inputs[i].layout.is(call.graph.tensor(call.graph.input(call.node, i)).shape),
-                 formatted("{} reads input {} through a view that has to be copied first",
-                             place_of(call.graph, call.node), i));
+    DSPLAN_CHECK(
+        call.inputs[i].layout.is(call.graph.tensor(call.graph.input(call.node, i)).shape),
+        formatted("{} reads input {} through a view that has to be copied first", place_of(call.graph, call.node), i));
   }
 }
 

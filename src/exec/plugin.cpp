@@ -36,8 +36,8 @@ std::string unfit(const dsplan_backend* table) {
   if (table == nullptr) return "it has no table of functions";
   // The version comes first whatever the rest looks like.
   if (table->version != DSPLAN_BACKEND_VERSION || table->size != sizeof(dsplan_backend)) {
-    return formatted("it speaks version {} of the interface in {} bytes, this dsplan version {} in {}",
-                       table->version, table->size, DSPLAN_BACKEND_VERSION, sizeof(dsplan_backend));
+    return formatted("it speaks version {} of the interface in {} bytes, this dsplan version {} in {}", table->version,
+                     table->size, DSPLAN_BACKEND_VERSION, sizeof(dsplan_backend));
   }
   return {};
 }
@@ -84,7 +84,7 @@ Plugin load_plugin(const std::string& name) {
   }
   Plugin plugin;
   plugin.why = formatted("there is no {}; dsplan was built without it, or it was not installed along",
-                           joined(places, ", and no "));
+                         joined(places, ", and no "));
   return plugin;
 }
 

@@ -43,8 +43,8 @@ Runner::Runner(const RankPlan& plan, const RunSettings& settings, const MemoryMe
       taken_scale_(scale_.now()) {
   if (!can_step(settings.optimizer)) {
     throw Refusal("run", formatted("the step of {} cannot be executed yet: those of Adam, AdamW, SGD, Lion, Adagrad "
-                                     "and RMSprop can",
-                                     name(settings.optimizer)));
+                                   "and RMSprop can",
+                                   name(settings.optimizer)));
   }
   if (!plan.program.unknown_work.empty()) {
     throw Refusal("run", formatted("cannot be executed yet: {}", dsplan::joined(plan.program.unknown_work, "; ")));
@@ -124,8 +124,8 @@ void Runner::compare(std::size_t at) const {
     if (predicted.bytes[role] == measured.bytes[role]) continue;
     throw Parted(plan_.rank(), at,
                  formatted("{}: predicted {} B, measured {} B ({})", name(static_cast<Role>(role)),
-                             predicted.bytes[role].value(), measured.bytes[role].value(),
-                             describe_moment(plan_.schedule, plan_.model, at)));
+                           predicted.bytes[role].value(), measured.bytes[role].value(),
+                           describe_moment(plan_.schedule, plan_.model, at)));
   }
 }
 

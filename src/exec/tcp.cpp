@@ -151,7 +151,7 @@ void TcpTransport::move(std::vector<Outgoing> out, std::vector<Incoming> in, con
       late.erase(std::unique(late.begin(), late.end()), late.end());
       fail(DSPLAN_TIMEOUT, about,
            formatted("{} ms for rank {} of group {}", assembly_.patience().count(), joined(late, ", rank "),
-                       dsplan::name(group)));
+                     dsplan::name(group)));
     }
     for (std::size_t at = 0; at < out.size(); ++at) {
       if (wait[1 + at].revents != 0 && !push(out[at])) lose(out[at].rank, about, group);

@@ -68,7 +68,7 @@ void TcpCommunicator::agree_with(const CollectiveCall& call, const std::vector<i
     Failure failure{
         DSPLAN_INVALID, device_.rank(), call.event, std::string(dsplan::name(call.kind)),
         formatted("the ranks of group {} disagree: {}, {}{}", dsplan::name(group_), describe(call, device_.rank()),
-                    describe(said, other.rank), other.group == own.group ? "" : " in another group")};
+                  describe(said, other.rank), other.group == own.group ? "" : " in another group")};
     transport_.abort(failure);
     throw RunFailure(std::move(failure));
   }

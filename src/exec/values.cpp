@@ -142,7 +142,7 @@ void Values::define(const Task& task) {
     }
     const Described* what = wanted(task, made[i]);
     DSPLAN_CHECK(what != nullptr, formatted("{} of {} makes no such thing", name(task.body),
-                                              task.node == kNone ? "the runtime" : dsplan::name(node(task).op)));
+                                            task.node == kNone ? "the runtime" : dsplan::name(node(task).op)));
     tensor = TensorAt{buffer, Bytes(0), *what};
   }
 }

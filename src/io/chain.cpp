@@ -138,7 +138,7 @@ class ChainReader {
   void check_saved(ObjectReader& reader, Bytes saved, Bytes output) {
     if (saved >= output) return;
     reader.fault("saved", formatted("\"saved\" is {}, but it contains the stage's output of {} bytes", saved.value(),
-                                      output.value()));
+                                    output.value()));
   }
 
   Bytes bytes(ObjectReader& reader, std::string_view key) {

@@ -101,8 +101,8 @@ void check_loss_scaler(ReadContext& context, std::string_view path, const Member
   const bool scale = path == "fp16.loss_scale";
   if (is_auto(member.value)) return;
   if (member.value.is(Value::Kind::Bool)) {
-    return context.fault(
-        member.value, formatted("\"{}\" must be {}, not a boolean", member.key, scale ? "a number" : "an integer"));
+    return context.fault(member.value,
+                         formatted("\"{}\" must be {}, not a boolean", member.key, scale ? "a number" : "an integer"));
   }
   const Setting<double> read = number_setting(context, member.key, member.value);
   if (!read.given()) return;

@@ -63,7 +63,7 @@ JsonFault end_fault(const Progress& progress) {
   }
   return {last + 1,
           formatted("the file ends inside the {} opened on line {}", progress.in_object ? "object" : "array",
-                      line_of(progress.json, progress.opened)),
+                    line_of(progress.json, progress.opened)),
           {}};
 }
 

@@ -295,8 +295,7 @@ void LineReader::take_accelerate(const Word& word) {
     const std::string& text = *word.value;
     std::from_chars(text.data(), text.data() + text.size(), stage);
     if (text.size() != 1 || stage < 0 || stage > 3) {
-      diagnostics_.add(
-          place.says(formatted("ZeRO stage \"{}\" does not exist", text), "DeepSpeed has stages 0 to 3"));
+      diagnostics_.add(place.says(formatted("ZeRO stage \"{}\" does not exist", text), "DeepSpeed has stages 0 to 3"));
     } else {
       request_.zero_stage = {stage, place};
     }

@@ -62,7 +62,7 @@ Hardware read_hardware(const Document& document) {
   hardware.link_devices = reader.integer("link_devices", 2, 1 << 20).value_or(0);
   hardware.host_link_gb_per_s = rate(reader, "host_link_gb_per_s");
   hardware.multiprocessors = reader.integer("multiprocessors", 1, INT64_MAX).value_or(0);
-  (void)reader.object("calibration");  // io/calibration.h reads it.
+  (void)reader.object("calibration");  // report/calibration.h reads it.
   reader.refuse_unread("the hardware file");
   diagnostics.throw_if_any();
   return hardware;

@@ -12,7 +12,7 @@ namespace dsplan {
 // "torch_total_bytes", "context_bytes", "tflops": {"fp32", "tf32", "bf16", "fp16", "fp8"}, "memory_gb_per_s",
 // "link_gb_per_s", "host_link_gb_per_s", "multiprocessors"}. One of the two memory sizes is required: the capacity is
 // torch's total where it is known, else what the driver reports. Bytes are integers, rates are GB/s (10^9) in one
-// direction and TFLOP/s of dense matrices. "calibration" holds what `dsplan calibrate` measured (io/calibration.h).
+// direction and TFLOP/s of dense matrices. "calibration" holds what `dsplan calibrate` measured (report/calibration.h).
 [[nodiscard]] Hardware read_hardware(const Document& document);
 
 // Kind "cluster": {"dsplan": 1, "kind": "cluster", "source", "name", "hardware", "gpus_per_node", "nodes",

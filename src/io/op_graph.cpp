@@ -78,8 +78,7 @@ class GraphReader {
     const Value* shape = reader.array("shape");
     if (shape == nullptr) return;
     if (shape->items.size() > Shape::kMostDims) {
-      reader.fault(*shape,
-                   formatted("{} dimensions; at most {} are modelled", shape->items.size(), Shape::kMostDims));
+      reader.fault(*shape, formatted("{} dimensions; at most {} are modelled", shape->items.size(), Shape::kMostDims));
       return;
     }
     std::int64_t bytes = bytes_per_element(tensor.dtype);

@@ -165,7 +165,7 @@ class HeaderReader {
       if (span.begin != covered) {
         fault(span.member->value.find("data_offsets")->offset,
               formatted("data of {} starts at {}, but the data before it ends at {}",
-                          detail::in_quotes(span.member->key), span.begin, covered));
+                        detail::in_quotes(span.member->key), span.begin, covered));
       }
       covered = span.end;
     }
@@ -253,9 +253,9 @@ std::vector<TensorHeader> read_sharded(const std::string& path) {
   for (const auto& [name, member] : index.tensors) lacking.push_back(member);
   std::sort(lacking.begin(), lacking.end());  // All in one array: the order of the file.
   for (const Member* member : lacking) {
-    diagnostics.add(
-        index.document.at(member->key_offset, formatted("tensor {} is not in {}", detail::in_quotes(member->key),
-                                                          detail::in_quotes(member->value.string))));
+    diagnostics.add(index.document.at(
+        member->key_offset,
+        formatted("tensor {} is not in {}", detail::in_quotes(member->key), detail::in_quotes(member->value.string))));
   }
   diagnostics.throw_if_any();
   return all;

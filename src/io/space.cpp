@@ -20,8 +20,8 @@ void read_axis(const Document& document, Axis axis, const Value& list, Diagnosti
     } else if (item.is(Value::Kind::String)) {
       listed.values.push_back({item.string, place});
     } else {
-      faults.add(document.at(item.offset, formatted("a value of \"{}\" is a whole number or a word, not {}",
-                                                      name(axis), describe(item.kind))));
+      faults.add(document.at(item.offset, formatted("a value of \"{}\" is a whole number or a word, not {}", name(axis),
+                                                    describe(item.kind))));
     }
   }
   into.axes.push_back(std::move(listed));

@@ -322,7 +322,7 @@ std::vector<CheckpointEntry> read_checkpoint_file(const Document& document) {
 
 std::string checkpoint_file(const std::vector<CheckpointEntry>& entries, const std::string& source) {
   std::string text = formatted("{{\"dsplan\": 1, \"kind\": \"checkpoint\", \"source\": {},\n \"groups\": [",
-                                 nlohmann::json(source).dump());
+                               nlohmann::json(source).dump());
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const CheckpointEntry& entry = entries[i];
     std::string mode = entry.kind == CheckpointKind::Reentrant ? "reentrant" : "non_reentrant";

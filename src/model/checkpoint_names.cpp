@@ -149,7 +149,7 @@ class Comparer {
     }
     if (passed_over_ > 0) {
       result_.notes.push_back(formatted("{} tensors of the file are passed over on loading, {} among them",
-                                          passed_over_, first_passed_over_));
+                                        passed_over_, first_passed_over_));
     }
   }
 
@@ -225,8 +225,7 @@ class Comparer {
       const Expected& expected = expected_[i];
       if (found_[i]) continue;
       if (expected.parameter != kNone && whole_[static_cast<std::size_t>(expected.parameter)]) continue;
-      differ("missing",
-             formatted("{} {} is in the model, not in the checkpoint", expected.name, text(expected.shape)));
+      differ("missing", formatted("{} {} is in the model, not in the checkpoint", expected.name, text(expected.shape)));
     }
     for (const std::size_t i : tied_seen_) {
       const Parameter& tied = model_.parameters[i];
@@ -242,9 +241,8 @@ class Comparer {
 
   void report_dtypes() {
     for (const auto& [dtype, seen] : other_dtypes_) {
-      result_.differences.push_back(
-          formatted("dtype: {} tensors are {} in the checkpoint, {} by the config; {} first", seen.first, dtype,
-                      safetensors_name(*model_.stored_dtype), seen.second));
+      result_.differences.push_back(formatted("dtype: {} tensors are {} in the checkpoint, {} by the config; {} first",
+                                              seen.first, dtype, safetensors_name(*model_.stored_dtype), seen.second));
     }
   }
 

@@ -77,8 +77,8 @@ class Replay {
   void row() {
     const AllocatorStatistics now = allocator_.statistics();
     append_formatted(text_, "{},{},{},{},{},{},{},{}\n", now.allocated.value(), now.requested.value(),
-                   now.active.value(), now.reserved.value(), now.inactive_split.value(), now.segments, now.retries,
-                   now.ooms);
+                     now.active.value(), now.reserved.value(), now.inactive_split.value(), now.segments, now.retries,
+                     now.ooms);
   }
 
   const AllocatorTrace* trace_;

@@ -1,6 +1,6 @@
 // The memory meter: adds and subtracts buffer sizes while a schedule is replayed, in requested bytes and rounded to the
-// allocator's 512-byte blocks, by role, on the device; of the host it counts only what a phase asks for in all. It knows
-// nothing of models or of ZeRO.
+// allocator's 512-byte blocks, by role, on the device; of the host it counts only what a phase asks for in all. It
+// knows nothing of models or of ZeRO.
 #pragma once
 
 #include <optional>

@@ -18,8 +18,7 @@ std::string in_words(const SnapshotEntry& entry) {
   if (entry.action == SnapshotEntry::Action::OutOfMemory) {
     return formatted("oom: {} bytes asked for", grouped(entry.size.value()));
   }
-  return formatted("{} of {} bytes at 0x{:x}", name(entry.action), grouped(entry.size.value()),
-                     entry.address.value());
+  return formatted("{} of {} bytes at 0x{:x}", name(entry.action), grouped(entry.size.value()), entry.address.value());
 }
 
 void RecordedDriver::expect(std::size_t begin, std::size_t end) {

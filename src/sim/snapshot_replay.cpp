@@ -242,11 +242,11 @@ class DeviceReplayer {
   static std::string in_words(const SnapshotEntry& entry) { return dsplan::in_words(entry); }
   static std::string in_words(const SnapshotSegment& segment) {
     return formatted("{} segment of {} bytes at 0x{:x}, stream {}", segment.large ? "large" : "small",
-                       grouped(segment.size.value()), segment.address.value(), segment.stream);
+                     grouped(segment.size.value()), segment.address.value(), segment.stream);
   }
   static std::string in_words(const SnapshotBlock& block) {
     return formatted("{} block of {} bytes ({} requested) at 0x{:x}", name(block.state), grouped(block.size.value()),
-                       grouped(block.requested.value()), block.address.value());
+                     grouped(block.requested.value()), block.address.value());
   }
 
   void compare(const std::vector<SnapshotSegment>& predicted) {

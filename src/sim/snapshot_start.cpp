@@ -38,8 +38,8 @@ class Undo {
 
   [[noreturn]] void contradiction(const SnapshotEntry& entry, const std::string& why) const {
     throw Refusal(path_,
-                  formatted("device {}, entry {} ({} of {} bytes at 0x{:x}) contradicts what follows: {}", device_,
-                              at_, name(entry.action), entry.size.value(), entry.address.value(), why),
+                  formatted("device {}, entry {} ({} of {} bytes at 0x{:x}) contradicts what follows: {}", device_, at_,
+                            name(entry.action), entry.size.value(), entry.address.value(), why),
                   "was the history switched off in between, or recorded without some actions?");
   }
 

@@ -3,9 +3,9 @@
 #include "core/chain.h"
 #include "io/chain.h"
 #include "io/text.h"
-#include "io/write_chain.h"
-#include "planner/segmentation/plan_chain.h"
+#include "planner/plan/recompute/plan_chain.h"
 #include "property.h"
+#include "report/write_chain.h"
 
 using namespace dsplan;
 

@@ -2,7 +2,7 @@
 #include "io/deepspeed.h"
 #include "io/text.h"
 #include "model/families.h"
-#include "planner/resolve.h"
+#include "planner/resolve/resolve.h"
 #include "property.h"
 
 using namespace dsplan;

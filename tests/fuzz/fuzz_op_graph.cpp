@@ -3,7 +3,7 @@
 #include "io/op_graph.h"
 #include "io/text.h"
 #include "model/graphs/op_graph.h"
-#include "planner/lowering/lower_graph.h"
+#include "planner/lower/lower_graph.h"
 #include "property.h"
 
 using namespace dsplan;

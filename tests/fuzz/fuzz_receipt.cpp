@@ -1,13 +1,13 @@
 // The files of the measuring tools and saved predictions: refused, or read; never a crash. The first byte chooses the
 // reader. A receipt that was accepted is accepted again as it is written, with the same digest.
-#include "core/comparison.h"
-#include "io/calibration.h"
-#include "io/known_differences.h"
-#include "io/read_prediction.h"
-#include "io/receipt.h"
 #include "io/text.h"
-#include "io/verdicts.h"
 #include "property.h"
+#include "report/calibration.h"
+#include "report/comparison.h"
+#include "report/known_differences.h"
+#include "report/read_prediction.h"
+#include "report/receipt.h"
+#include "report/verdicts_file.h"
 
 using namespace dsplan;
 

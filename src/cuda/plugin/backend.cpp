@@ -51,7 +51,7 @@ void find_device(int ordinal) {
   if (major < kLeastMajor) {
     throw CudaFailure(DSPLAN_UNAVAILABLE,
                       formatted("CUDA device {} has compute capability {}; the kernels need {}.0 or later", ordinal,
-                                  major, kLeastMajor));
+                                major, kLeastMajor));
   }
 }
 

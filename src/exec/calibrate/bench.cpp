@@ -101,8 +101,7 @@ std::vector<std::int64_t> Bench::per_second(const std::vector<std::int64_t>& nan
 void Bench::rate(const std::string& name, MeasuredRow::Unit unit, std::int64_t amount, const std::string& how,
                  const std::function<void()>& work) {
   const std::vector<std::int64_t> nanoseconds = times(work);
-  add(name, unit, formatted("{}; {} samples, device events", how, nanoseconds.size()),
-      per_second(nanoseconds, amount));
+  add(name, unit, formatted("{}; {} samples, device events", how, nanoseconds.size()), per_second(nanoseconds, amount));
 }
 
 }  // namespace dsplan::exec

@@ -69,8 +69,8 @@ void measure_collectives(Bench& bench) {
           const std::vector<std::int64_t> times =
               times_of(bench, kind.collective, ranks, elements, quick ? 3 : 7, elements > (1 << 16) ? 3 : 30);
           bench.add(row, Unit::BytesPerSecond,
-                    formatted("payload of one call in fp32, {} ranks of this one device; {} samples, wall clock",
-                                ranks, times.size()),
+                    formatted("payload of one call in fp32, {} ranks of this one device; {} samples, wall clock", ranks,
+                              times.size()),
                     Bench::per_second(times, bytes));
         });
       }

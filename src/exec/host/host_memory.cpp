@@ -36,8 +36,8 @@ void give_back(bool heap, void* memory, std::int64_t bytes) {
 
 dsplan_status out_of_memory(dsplan_device* device, std::int64_t bytes) {
   return device->fail(DSPLAN_OUT_OF_MEMORY,
-                      formatted("{} bytes asked for, {} of {} left", bytes,
-                                  device->memory_bytes - device->device_bytes, device->memory_bytes));
+                      formatted("{} bytes asked for, {} of {} left", bytes, device->memory_bytes - device->device_bytes,
+                                device->memory_bytes));
 }
 
 bool whole(std::int64_t value) { return value % page_bytes() == 0; }
@@ -139,8 +139,7 @@ dsplan_status host_map(dsplan_device* device, void* range, std::int64_t offset, 
     }
     if (bytes > device->memory_bytes - device->device_bytes) return out_of_memory(device, bytes);
     if (::mprotect(static_cast<char*>(range) + offset, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE) != 0) {
-      return device->fail(DSPLAN_OUT_OF_MEMORY,
-                          formatted("{} bytes were not mapped: {}", bytes, std::strerror(errno)));
+      return device->fail(DSPLAN_OUT_OF_MEMORY, formatted("{} bytes were not mapped: {}", bytes, std::strerror(errno)));
     }
     join_neighbours(found->second, found->second.mapped.emplace(offset, bytes).first);
     device->device_bytes += bytes;

@@ -254,7 +254,7 @@ void ConfigReader::require_divides(std::string_view part_key, std::int64_t part,
   const std::string_view origin = find(part_key) == nullptr ? " by default" : "";
   const std::string_view whole_origin = find(whole_key) == nullptr ? " (the default)" : "";
   fault(part_key, formatted("\"{}\" is {}{}, which does not divide \"{}\" = {}{}", part_key, part, origin, whole_key,
-                              whole, whole_origin));
+                            whole, whole_origin));
 }
 
 void ConfigReader::require_at_most(std::string_view part_key, std::int64_t part, std::string_view whole_key,

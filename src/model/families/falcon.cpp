@@ -27,7 +27,7 @@ Norms read_norms(ConfigReader& config, bool new_architecture) {
   if (norms > 2 || (norms == 2 && !new_architecture)) {
     config.fault("num_ln_in_parallel_attn",
                  formatted("\"num_ln_in_parallel_attn\" must be {}, not {}",
-                             new_architecture ? "1 or 2" : "1 without \"new_decoder_architecture\"", norms));
+                           new_architecture ? "1 or 2" : "1 without \"new_decoder_architecture\"", norms));
   }
   if (!parallel) return Norms::Sequential;
   return norms == 2 ? Norms::Two : Norms::Shared;
@@ -87,8 +87,8 @@ void register_layer(ModelBuilder& b, const Falcon& falcon) {
 // SDPA takes the attention dropout as an argument, so attention_dropout is never called.
 std::string layer_forward(const Falcon& falcon) {
   return formatted("{} self_attention(query_key_value dense){} mlp(dense_h_to_4h act dense_4h_to_h)",
-                     falcon.norms == Norms::Two ? "ln_attn ln_mlp" : "input_layernorm",
-                     falcon.norms == Norms::Sequential ? " post_attention_layernorm" : "");
+                   falcon.norms == Norms::Two ? "ln_attn ln_mlp" : "input_layernorm",
+                   falcon.norms == Norms::Sequential ? " post_attention_layernorm" : "");
 }
 
 }  // namespace

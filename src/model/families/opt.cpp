@@ -92,8 +92,8 @@ ModelSpec build_opt(ConfigReader& config) {
   if (opt.tied) b.tie(head, embedding);
   // The language model calls the decoder past OPTModel.
   ModelSpec spec = b.finish(formatted("model.decoder(embed_tokens embed_positions{} layers*{}{}) lm_head",
-                                        projected ? " project_in" : "", opt.final_norm ? " final_layer_norm" : "",
-                                        projected ? " project_out" : ""));
+                                      projected ? " project_in" : "", opt.final_norm ? " final_layer_norm" : "",
+                                      projected ? " project_out" : ""));
   spec.dims = d;
   return spec;
 }

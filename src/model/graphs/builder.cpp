@@ -387,11 +387,11 @@ Graph GraphBuilder::finish(TensorId loss) {
   for (std::size_t id = 0; id < references_.size(); ++id) {
     const bool held = static_cast<TensorId>(id) == loss || std::find(graph_.batch.begin(), graph_.batch.end(),
                                                                      static_cast<TensorId>(id)) != graph_.batch.end();
-    DSPLAN_CHECK(references_[id] == (held ? 1 : 0),
-                 formatted("tensor {} of {} ends with {} references", id,
-                             graph_.tensors[id].producer == kNone ? "nothing"
-                                                                  : name(graph_.node(graph_.tensors[id].producer).op),
-                             references_[id]));
+    DSPLAN_CHECK(
+        references_[id] == (held ? 1 : 0),
+        formatted("tensor {} of {} ends with {} references", id,
+                  graph_.tensors[id].producer == kNone ? "nothing" : name(graph_.node(graph_.tensors[id].producer).op),
+                  references_[id]));
   }
   return std::move(graph_);
 }

@@ -253,7 +253,7 @@ void OpGraphBuilder::bind(OpCall& call, const Tensors& made) {
   const OpGraphOp& op = call.op;
   if (made.size() != op.outputs.size()) {
     call.refuse(formatted("{} gives {} tensor{}, and {} are named", op.op.text, made.size(),
-                            made.size() == 1 ? "" : "s", op.outputs.size()));
+                          made.size() == 1 ? "" : "s", op.outputs.size()));
   }
   if (op.in_place && made[0] != call.in[0]) check_in_place_result(call, made[0]);
   for (std::size_t i = 0; i < made.size(); ++i) {

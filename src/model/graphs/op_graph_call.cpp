@@ -52,19 +52,19 @@ void OpCall::give_up_if(std::size_t faults_before) {
 void OpCall::floating(std::size_t i) {
   if (is_floating(dtype(i))) return;
   refuse_input(i, formatted("{} needs a floating-point tensor, and \"{}\" is {}", op.op.text, op.inputs[i].text,
-                              name(dtype(i))));
+                            name(dtype(i))));
 }
 
 void OpCall::integer(std::size_t i) {
   if (dtype(i) == DType::Int64 || dtype(i) == DType::Int32) return;
   refuse_input(i, formatted("{} takes indices of int64 or int32, and \"{}\" is {}", op.op.text, op.inputs[i].text,
-                              name(dtype(i))));
+                            name(dtype(i))));
 }
 
 void OpCall::same_dtype(std::size_t a, std::size_t b) {
   if (dtype(a) == dtype(b)) return;
   refuse_input(b, formatted("{} takes tensors of one dtype, and \"{}\" is {}, \"{}\" is {}", op.op.text,
-                              op.inputs[a].text, name(dtype(a)), op.inputs[b].text, name(dtype(b))));
+                            op.inputs[a].text, name(dtype(a)), op.inputs[b].text, name(dtype(b))));
 }
 
 std::int64_t OpCall::whole(std::string_view key, std::int64_t least, std::int64_t most,

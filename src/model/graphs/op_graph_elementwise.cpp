@@ -91,8 +91,8 @@ DType common_dtype(OpCall& call, Op op) {
 // What PyTorch refuses of x.op_(other).
 void check_in_place(OpCall& call, const Shape& result, DType dtype) {
   if (result != call.shape(0)) {
-    call.refuse_input(0, formatted("output with shape {} doesn't match the broadcast shape {}", call.shape(0).text(),
-                                     result.text()));
+    call.refuse_input(
+        0, formatted("output with shape {} doesn't match the broadcast shape {}", call.shape(0).text(), result.text()));
   }
   if (is_floating(dtype) && !is_floating(call.dtype(0))) {
     call.refuse_input(
@@ -126,7 +126,7 @@ Tensors where(OpCall& call, Op op) {
   const std::optional<Shape> result = choices ? broadcast(*choices, call.shape(0)) : std::nullopt;
   if (!result) {
     call.refuse(formatted("shapes {}, {} and {} do not broadcast", call.shape(0).text(), call.shape(1).text(),
-                            call.shape(2).text()));
+                          call.shape(2).text()));
   }
   const DType dtype = promoted(call.w.tensor(call.in[1]), call.w.tensor(call.in[2]));
   return {call.w.make(op, *result, dtype, call.in, is_floating(dtype))};

@@ -120,8 +120,7 @@ OpGraphNames::Found OpGraphNames::look_up(const OpGraphName& name, std::size_t r
     const Diagnostic made = file_.document.at(place->second.offset, {});
     hint = formatted("it is made in line {}", made.line);
   } else {
-    message =
-        formatted("\"{}\" is made inside operator {} and is not among its outputs", name.text, place->second.top);
+    message = formatted("\"{}\" is made inside operator {} and is not among its outputs", name.text, place->second.top);
   }
   diagnostics_.add(file_.document.at(name.offset, std::move(message), std::move(hint)));
   return {kNone, true};

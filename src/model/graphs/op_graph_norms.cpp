@@ -41,7 +41,7 @@ Tensors layer_norm(OpCall& call, Op op) {
     call.same_dtype(0, i);
     if (call.shape(i) != features) {
       call.refuse_input(i, formatted("Expected weight to be of same shape as normalized_shape, but got {} and {}",
-                                       call.shape(i).text(), features.text()));
+                                     call.shape(i).text(), features.text()));
     }
   }
   (void)call.number("eps", 1e-5);
@@ -154,7 +154,7 @@ TensorId nll(OpCall& call, TensorId log_probabilities) {
   if (call.dtype(1) != DType::Int64) call.refuse_input(1, "the target holds classes: int64");
   if (call.shape(1) != Shape{rows.dims[0]}) {
     call.refuse_input(1, formatted("Expected input batch_size ({}) to match target batch_size ({})", rows.dims[0],
-                                     call.shape(1).text()));
+                                   call.shape(1).text()));
   }
   const Reduction reduction = reduction_of(call);
   const TensorId out = call.w.make(Op::NllLoss, reduction == Reduction::None ? Shape{rows.dims[0]} : Shape{},

@@ -28,7 +28,7 @@ bool folds(const OpCall& call, TensorId x) {
 
 void refuse_product(OpCall& call, std::size_t a, std::size_t b) {
   call.refuse_input(b, formatted("mat1 and mat2 shapes cannot be multiplied ({} and {})", call.shape(a).text(),
-                                   call.shape(b).text()));
+                                 call.shape(b).text()));
 }
 
 Shape matrix_of(OpCall& call, std::size_t i) {

@@ -118,7 +118,7 @@ Tensors gather(OpCall& call, Op op) {
   for (std::size_t i = 0; i < call.shape(0).rank; ++i) {
     if (i != dim && call.shape(1).dims[i] > call.shape(0).dims[i]) {
       call.refuse_input(1, formatted("index {} reaches beyond {} apart from dimension {}", call.shape(1).text(),
-                                       call.shape(0).text(), dim));
+                                     call.shape(0).text(), dim));
     }
   }
   const TensorId out = call.w.make(op, call.shape(1), call.dtype(0), call.in, is_floating(call.dtype(0)));

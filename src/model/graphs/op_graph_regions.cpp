@@ -58,8 +58,8 @@ bool OpGraphBuilder::captures(const OpGraphOp& op, std::vector<TensorId>& keywor
     if (op.reentrant && w_.tensor(found.tensor).requires_grad) {
       fault(*name,
             formatted("a reentrant checkpoint reads \"{}\", which is not among its inputs: its backward would run on "
-                        "into the graph outside and free it",
-                        name->text),
+                      "into the graph outside and free it",
+                      name->text),
             "add it to \"inputs\"");
       legal = false;
     }
@@ -115,8 +115,8 @@ void OpGraphBuilder::check_reentrant_outputs(const OpGraphOp& op, const Tensors&
     fault(name, outputs.size() == 1
                     ? std::string("none of output has requires_grad=True, this checkpoint() is not necessary")
                     : formatted("a reentrant checkpoint whose output \"{}\" does not depend on what requires a "
-                                  "gradient is not modelled yet",
-                                  name.text));
+                                "gradient is not modelled yet",
+                                name.text));
   }
 }
 
@@ -233,8 +233,7 @@ void OpGraphBuilder::run_segment(const OpGraphOp& op, std::size_t first, std::si
   const auto first_node = static_cast<NodeId>(w_.graph().nodes.size());
   if (region) begin_region(arguments, {});
   inside_ = Inside::Checkpoint;
-  w_.enter(
-      add_module(formatted("operator {} ({}, functions {} to {})", top_, op.op.text, first, end - 1), op.op.text));
+  w_.enter(add_module(formatted("operator {} ({}, functions {} to {})", top_, op.op.text, first, end - 1), op.op.text));
   for (std::size_t i = first; i < end; ++i) {
     const OpGraphName& result = op.functions[i].back().outputs[0];
     run_ops(op.functions[i], {result.text});

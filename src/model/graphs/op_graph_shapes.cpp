@@ -22,7 +22,7 @@ Shape asked_shape(OpCall& call) {
   const std::int64_t elements = call.shape(0).elements().value();
   const auto mismatch = [&] {
     call.refuse_key("shape", formatted("shape {} does not hold the {} elements of \"{}\"", shape.text(), elements,
-                                         call.op.inputs[0].text));
+                                       call.op.inputs[0].text));
   };
   for (std::int64_t dim : dims) {
     if (dim == -1 && open == Shape::kMostDims) {
@@ -81,7 +81,7 @@ std::pair<std::int64_t, std::int64_t> bounds(OpCall& call, std::int64_t length) 
 Tensors parts(OpCall& call, std::size_t dim, const std::vector<std::int64_t>& sizes) {
   if (sizes.size() != call.op.outputs.size()) {
     call.refuse(formatted("{} gives {} tensors, and {} names stand under \"outputs\"", call.op.op.text, sizes.size(),
-                            call.op.outputs.size()));
+                          call.op.outputs.size()));
   }
   std::vector<Shape> shapes(sizes.size(), call.shape(0));
   for (std::size_t i = 0; i < sizes.size(); ++i) shapes[i].dims[dim] = sizes[i];
@@ -202,7 +202,7 @@ Tensors expand(OpCall& call, Op op) {
     shape.dims[i] = dims[i] == -1 && i >= added ? old : dims[i];
     if (shape.dims[i] < 1 || (old != 1 && shape.dims[i] != old)) {
       call.refuse_key("shape", formatted("the expanded size ({}) must match the existing size ({}) at dimension {}",
-                                           dims[i], old, i));
+                                         dims[i], old, i));
     }
     strides[i] = i < added || old != shape.dims[i] ? 0 : call.w.strides(call.in[0])[i - added];
   }
@@ -315,7 +315,7 @@ Tensors cat(OpCall& call, Op op) {
     if (other.rank == shape.rank) other.dims[dim] = shape.dims[dim];
     if (other != shape) {
       call.refuse_input(i, formatted("sizes of tensors must match except in dimension {}: {} and {}", dim,
-                                       call.shape(0).text(), call.shape(i).text()));
+                                     call.shape(0).text(), call.shape(i).text()));
     }
     shape.dims[dim] = checked_add(shape.dims[dim], length);
   }
@@ -329,8 +329,7 @@ Tensors stack(OpCall& call, Op op) {
   for (std::size_t i = 1; i < call.in.size(); ++i) {
     call.same_dtype(0, i);
     if (call.shape(i) != one) {
-      call.refuse_input(i,
-                        formatted("stack takes tensors of one shape: {} and {}", one.text(), call.shape(i).text()));
+      call.refuse_input(i, formatted("stack takes tensors of one shape: {} and {}", one.text(), call.shape(i).text()));
     }
   }
   if (one.rank == Shape::kMostDims) call.not_modelled("a tensor with more than six dimensions");

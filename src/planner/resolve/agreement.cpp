@@ -39,7 +39,7 @@ void match_optimizer(Resolver& resolver, const TrainingArguments& arguments) {
   if (!optimizer.betas.given() || *optimizer.betas == betas) return;
   resolver.fault(optimizer.betas.place,
                  formatted("\"optimizer.params.betas\" is [{}] here, but TrainingArguments have [{}]",
-                             joined(*optimizer.betas, ", "), joined(betas, ", ")),
+                           joined(*optimizer.betas, ", "), joined(betas, ", ")),
                  "transformers refuses the mismatch; \"auto\" takes TrainingArguments' value");
 }
 

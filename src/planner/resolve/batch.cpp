@@ -41,7 +41,7 @@ void resolve_degrees(Resolver& resolver) {
   const Dimensions& dims = resolver.model.dims;
   const auto refuse = [&](std::string_view what, std::int64_t count) {
     resolver.fault(tp.place, formatted("{} {} of {} cannot be cut into tp = {} equal parts", count, what,
-                                         resolver.model.name, parallelism.tp));
+                                       resolver.model.name, parallelism.tp));
   };
   if (parallelism.tp == 1) return;
   if (dims.heads % parallelism.tp != 0) refuse("heads", dims.heads);
@@ -57,8 +57,8 @@ std::int64_t ranks_of_triple(Resolver& resolver, const Batch& batch) {
   const std::int64_t rows = checked_mul(*batch.micro, *batch.accum);
   if (*batch.train % rows != 0) {
     resolver.fault(batch.train.place,
-                   formatted("\"train_batch_size\" {} is no multiple of micro-batch {} x accumulation {}",
-                               *batch.train, *batch.micro, *batch.accum),
+                   formatted("\"train_batch_size\" {} is no multiple of micro-batch {} x accumulation {}", *batch.train,
+                             *batch.micro, *batch.accum),
                    "DeepSpeed wants train_batch_size = micro-batch x accumulation x ranks");
     return 1;
   }
@@ -156,8 +156,8 @@ void complete(Resolver& resolver, const Batch& batch) {
   if (const std::int64_t product = checked_mul(checked_mul(micro, accum), dp); product != *batch.train) {
     resolver.fault(batch.train.place,
                    formatted("\"train_batch_size\" is {}, but micro-batch {} x accumulation {} x {} data-parallel "
-                               "ranks is {}",
-                               *batch.train, micro, accum, dp, product),
+                             "ranks is {}",
+                             *batch.train, micro, accum, dp, product),
                    "DeepSpeed wants them equal");
     training.micro_batch = std::max<std::int64_t>(micro, 1);
     training.grad_accum = std::max<std::int64_t>(accum, 1);
@@ -171,8 +171,8 @@ void announce_automatic(Resolver& resolver) {
     if (!setting.is_auto) return;
     resolver.notice(Notice::Kind::Warning, setting.place,
                     formatted("\"{}\" is \"auto\" without a training file or launch line: DeepSpeed itself does not "
-                                "start with it",
-                                key));
+                              "start with it",
+                              key));
   };
   announce(ds.train_batch_size, "train_batch_size");
   announce(ds.micro_batch, "train_micro_batch_size_per_gpu");

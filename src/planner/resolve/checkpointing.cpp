@@ -153,7 +153,7 @@ std::optional<std::vector<CheckpointGroup>> runs_of_layers(const Setting<std::st
     groups.push_back(run_of_layers(wished, text, kind, layers));
     if (groups.size() < 2 || groups.back().first > groups[groups.size() - 2].last) continue;
     refuse(wished.place, formatted("layer {} is not above layer {} of the run before", groups.back().first,
-                                     groups[groups.size() - 2].last));
+                                   groups[groups.size() - 2].last));
   }
   return groups;
 }
@@ -226,7 +226,7 @@ Checkpointing of_layers(const Request& request, const ModelSpec& model, Checkpoi
   } else if (auto chosen = chosen_layers(wished, layers)) {
     result.groups = std::move(*chosen);
   } else if (text == "auto") {
-    return result;  // Chosen once everything else is known: planner/choose_checkpoint.h.
+    return result;  // Chosen once everything else is known: planner/plan/choose_checkpoint.h.
   } else {
     refuse(
         wished.place, formatted("checkpointing \"{}\" is not known", text),

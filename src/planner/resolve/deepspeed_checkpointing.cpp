@@ -10,12 +10,11 @@ void check_slots(Resolver& resolver, const ActivationCheckpointingInput& in, con
   const std::int64_t slots = checkpoint.deepspeed.number_checkpoints;
   const auto made = static_cast<std::int64_t>(checkpoint.groups.size());
   if (slots < made) {
-    resolver.fault(
-        in.number_checkpoints.place,
-        formatted("{} contiguous checkpoints, but a forward makes {}: DeepSpeed fails with \"list index out "
-                    "of range\" at the next one",
-                    slots, made),
-        formatted("write at least {}", made));
+    resolver.fault(in.number_checkpoints.place,
+                   formatted("{} contiguous checkpoints, but a forward makes {}: DeepSpeed fails with \"list index out "
+                             "of range\" at the next one",
+                             slots, made),
+                   formatted("write at least {}", made));
   }
 }
 

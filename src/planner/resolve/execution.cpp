@@ -20,8 +20,7 @@ void judge_positions(Resolver& resolver, std::int64_t seq, const Place& place) {
   const std::int64_t most = resolver.model.dims.max_positions;
   if (most == 0 || seq <= most) return;
   if (has({"gpt2", "opt", "bert", "roberta", "vit"}, resolver.model.family)) {
-    resolver.fault(place,
-                   formatted("seq {} is beyond the {} learned positions of {}", seq, most, resolver.model.name));
+    resolver.fault(place, formatted("seq {} is beyond the {} learned positions of {}", seq, most, resolver.model.name));
   } else {
     resolver.notice(Notice::Kind::Warning, place,
                     formatted("seq {} is beyond max_position_embeddings = {}", seq, most));
@@ -155,8 +154,8 @@ void resolve_given_loss(Resolver& resolver, const Setting<std::string>& wished) 
     const char* const end = text.data() + text.size();
     const auto [at, error] = std::from_chars(text.data() + 8, end, training.loss_chunks);
     if (error != std::errc() || at != end || training.loss_chunks < 1 || training.seq % training.loss_chunks != 0) {
-      return resolver.fault(wished.place, formatted("\"{}\" needs a number that divides seq {} after \"chunked:\"",
-                                                      text, training.seq));
+      return resolver.fault(
+          wished.place, formatted("\"{}\" needs a number that divides seq {} after \"chunked:\"", text, training.seq));
     }
     training.loss = Loss::Chunked;
   } else if (text == "native") {
@@ -259,7 +258,7 @@ void resolve_lora(Resolver& resolver) {
   resolver.given("lora", *wished, wished.place, "--lora");
   if (!resolver.deepspeed()) return;
   resolver.announce(wished.place, formatted("DeepSpeed casts the adapters to {}, as the whole model",
-                                              name(resolver.job.training.dtype)));
+                                            name(resolver.job.training.dtype)));
 }
 
 void resolve_checkpoint(Resolver& resolver) {

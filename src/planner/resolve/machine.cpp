@@ -49,7 +49,7 @@ void resolve_capacity(Resolver& resolver) {
     job.capacity = resolver.hardware->capacity;
     resolver.derived("capacity", human(*job.capacity),
                      formatted("{}: what {} calls total", resolver.hardware->name,
-                                 resolver.hardware->capacity_is_driver_figure ? "the driver" : "cudaMemGetInfo"),
+                               resolver.hardware->capacity_is_driver_figure ? "the driver" : "cudaMemGetInfo"),
                      "--capacity");
   }
   if (!job.capacity || job.context) return;

@@ -56,7 +56,7 @@ void check_parameters(Resolver& resolver) {
   if (largest->elements <= zero.offload_param.buffer_size.value()) return;
   resolver.fault(place_of(block.buffer_size, block),
                  formatted("\"buffer_size\" {} is less than the {} elements of {}'s partition",
-                             zero.offload_param.buffer_size.value(), largest->elements, largest->parameter->name),
+                           zero.offload_param.buffer_size.value(), largest->elements, largest->parameter->name),
                  "DeepSpeed asserts that a partition fits into a buffer; give at least as many, or more ranks");
 }
 
@@ -99,7 +99,7 @@ void check_optimizer(Resolver& resolver) {
   if (offload.buffer_count >= need) return;
   resolver.fault(place_of(block.buffer_count, block),
                  formatted("\"buffer_count\" {} is less than the {} buffers that the optimizer takes at a time",
-                             offload.buffer_count, need),
+                           offload.buffer_count, need),
                  "DeepSpeed runs out of swap buffers; each sub-group takes one for its master, its gradient and each "
                  "state, and pipelining a further set");
 }

@@ -96,8 +96,7 @@ void check_implementation(Resolver& resolver, const Place& place, const Optimize
   const bool unfused = optimizer.kind == OptimizerKind::Adagrad || optimizer.kind == OptimizerKind::RmsProp;
   if (free || optimizer.implementation == usual) return;
   if (unfused && optimizer.implementation != Implementation::Fused) return;
-  resolver.fault(place,
-                 formatted("{} has no {} implementation", name(optimizer.kind), name(optimizer.implementation)),
+  resolver.fault(place, formatted("{} has no {} implementation", name(optimizer.kind), name(optimizer.implementation)),
                  formatted("it is {}", name(usual)));
 }
 
@@ -165,7 +164,7 @@ bool request_wins(Resolver& resolver, const OptimizerInput* json) {
       request.training_arguments && same_place(request.optimizer, request.training_arguments->optim);
   if (!from_trainer) {
     resolver.announce(json->type.place, formatted("optimizer {} of the DeepSpeed JSON gives way to {}", *json->type,
-                                                    request.optimizer.place.text()));
+                                                  request.optimizer.place.text()));
     return true;
   }
   if (*request.optimizer == "adafactor") {
@@ -189,8 +188,8 @@ void check_tested(Resolver& resolver, const Place& place, bool from_json) {
   if (allowed || (!from_json && resolver.request.hugging_face_rules())) return;
   if (resolver.ds == nullptr) {
     return resolver.announce(place, formatted("{} with ZeRO needs \"zero_allow_untested_optimizer\": true in the "
-                                                "DeepSpeed JSON",
-                                                name(kind)));
+                                              "DeepSpeed JSON",
+                                              name(kind)));
   }
   resolver.fault(place, formatted("{} is an untested optimizer for ZeRO", name(kind)),
                  "DeepSpeed wants \"zero_allow_untested_optimizer\": true");

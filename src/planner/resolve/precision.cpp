@@ -37,11 +37,10 @@ void say_what_transformers_does(Resolver& resolver) {
   if (batch_has_mask(version)) form += "; the batch brings a mask of ones, as the collators make it";
   resolver.notice(Notice::Kind::Announcement, place, formatted("transformers {}: {}", version.text(), form));
   if (version >= Version{4, 53, 0}) return;
-  resolver.notice(
-      Notice::Kind::Warning, place,
-      formatted("transformers {} was not compared: 4.53 and 4.57 were. Taken are labels shifted by padding "
-                  "and no search for packed sequences",
-                  version.text()));
+  resolver.notice(Notice::Kind::Warning, place,
+                  formatted("transformers {} was not compared: 4.53 and 4.57 were. Taken are labels shifted by padding "
+                            "and no search for packed sequences",
+                            version.text()));
 }
 
 void resolve_stage(Resolver& resolver) {
@@ -60,7 +59,7 @@ void resolve_stage(Resolver& resolver) {
   resolver.given("ZeRO stage", std::to_string(*stage), stage.place, "--zero-stage");
   if (wished.given() && written.given() && *wished != *written) {
     resolver.announce(written.place, formatted("stage {} of the DeepSpeed JSON gives way to {} of {}", *written,
-                                                 *wished, wished.place.text()));
+                                               *wished, wished.place.text()));
   }
 }
 
@@ -96,7 +95,7 @@ void dtype_by_request(Resolver& resolver) {
   if (enabled != nullptr && precision_of(enabled, *resolver.ds) != *dtype) {
     resolver.announce(enabled->place,
                       formatted("{} of the DeepSpeed JSON gives way to {} of {}",
-                                  name(precision_of(enabled, *resolver.ds)), name(*dtype), wished.place.text()));
+                                name(precision_of(enabled, *resolver.ds)), name(*dtype), wished.place.text()));
   }
 }
 
@@ -172,7 +171,7 @@ void dtype_by_accelerate(Resolver& resolver) {
   if (enabled == nullptr || precision_of(enabled, *resolver.ds) == dtype) return;
   resolver.fault(enabled->place,
                  formatted("the DeepSpeed JSON enables {}, and the launch line {}",
-                             name(precision_of(enabled, *resolver.ds)), *wished),
+                           name(precision_of(enabled, *resolver.ds)), *wished),
                  "accelerate refuses the mismatch");
 }
 
@@ -263,10 +262,9 @@ void resolve_accumulation(Resolver& resolver) {
   }
   const Setting<DType>& parameters = resolver.ds->param_dtype;
   if (parameters.given() && *parameters != training.dtype) {
-    resolver.fault(
-        parameters.place,
-        formatted("\"param_dtype\" is {}, but the weights are {}", name(*parameters), name(training.dtype)),
-        "DeepSpeed wants it equal to the enabled precision");
+    resolver.fault(parameters.place,
+                   formatted("\"param_dtype\" is {}, but the weights are {}", name(*parameters), name(training.dtype)),
+                   "DeepSpeed wants it equal to the enabled precision");
   }
 }
 

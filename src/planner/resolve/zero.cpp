@@ -74,8 +74,8 @@ void fill_automatic(Resolver& resolver, const AutoRule& rule) {
   resolver.job.notices.push_back(
       {Notice::Kind::Announcement, place,
        formatted("\"{}\" is \"auto\" and nobody fills it in: DeepSpeed takes {} elements, not the {} "
-                   "({}) that transformers would",
-                   rule.key, grouped(fallback.value()), grouped(rule.of_hidden), rule.rule),
+                 "({}) that transformers would",
+                 rule.key, grouped(fallback.value()), grouped(rule.of_hidden), rule.rule),
        difference(resolver, rule, fallback), "auto_fallback", "zero_optimization." + std::string(rule.key)});
 }
 
@@ -120,7 +120,7 @@ void announce_unit(Resolver& resolver, const Setting<std::int64_t>& size, std::s
   resolver.job.notices.push_back(
       {Notice::Kind::Warning, size.place,
        formatted("\"{}\" counts elements, not bytes: {} of them take {}; for {} write {}", key, grouped(*size),
-                   human(taken), human(Bytes(*size)), grouped(*size / (taken.value() / *size))),
+                 human(taken), human(Bytes(*size)), grouped(*size / (taken.value() / *size))),
        (taken - Bytes(*size)) * copies, "wrong_unit", "zero_optimization." + std::string(key)});
 }
 
@@ -183,10 +183,9 @@ void resolve_fetching(Resolver& resolver, const ZeroInput& in) {
   const std::int64_t ranks = resolver.job.parallelism.dp;
   zero.hpz_partition_size = std::clamp<std::int64_t>(in.hpz_partition_size.value_or(1), 1, ranks);
   if (zero.stage == 3 && ranks % zero.hpz_partition_size != 0) {
-    resolver.fault(
-        in.hpz_partition_size.place,
-        formatted("\"zero_hpz_partition_size\" {} does not divide {} ranks", zero.hpz_partition_size, ranks),
-        "DeepSpeed asserts that it does");
+    resolver.fault(in.hpz_partition_size.place,
+                   formatted("\"zero_hpz_partition_size\" {} does not divide {} ranks", zero.hpz_partition_size, ranks),
+                   "DeepSpeed asserts that it does");
   }
 }
 
@@ -299,7 +298,7 @@ void check_scaling(Resolver& resolver, const DeepSpeedInput& ds) {
   if (ds.gradient_predivide_factor.value_or(1.0) != 1.0) {
     resolver.fault(ds.gradient_predivide_factor.place,
                    formatted("\"gradient_predivide_factor\" {} with reduce_scatter and ZeRO stage {}",
-                               *ds.gradient_predivide_factor, zero.stage),
+                             *ds.gradient_predivide_factor, zero.stage),
                    "DeepSpeed refuses the combination; set \"reduce_scatter\" to false");
   }
 }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "planner/lowering/lower.h"
+#include "planner/lower/lower.h"
 #include "planner/time/traffic.h"
 
 namespace dsplan {

@@ -7,7 +7,7 @@
 #include "core/job.h"
 #include "core/model.h"
 #include "core/prediction.h"
-#include "planner/lowering/lower.h"
+#include "planner/lower/lower.h"
 
 namespace dsplan {
 

@@ -159,9 +159,9 @@ Rates Rates::of(const Job& job, const TimeConstants& constants) {
   rates.host_adam_ = kHostAdam / ranks;
   rates.nvme_read_ = machine::nvme_read(job) * kGiga / ranks;
   rates.nvme_write_ = machine::nvme_write(job) * kGiga / ranks;
-  rates.basis_ = formatted("{} by its {}, efficiencies {}", hardware.name,
-                             hardware.architecture == "host" ? "file" : "data sheet",
-                             constants.fitted ? "fitted to published steps" : "not fitted for this architecture");
+  rates.basis_ =
+      formatted("{} by its {}, efficiencies {}", hardware.name, hardware.architecture == "host" ? "file" : "data sheet",
+                constants.fitted ? "fitted to published steps" : "not fitted for this architecture");
   if (job.calibration) rates.use(*job.calibration, job);
   return rates;
 }

@@ -1,5 +1,5 @@
 // What the data-parallel ranks of a job send each other and their hosts in one optimizer step, and how long it takes
-// alone: payloads as planner/footprint.h has them, cut into the calls that the runtime makes.
+// alone: payloads as planner/predict/footprint.h has them, cut into the calls that the runtime makes.
 #pragma once
 
 #include "core/job.h"

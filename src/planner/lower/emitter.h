@@ -1,0 +1,158 @@
+// Writes a schedule. The emitter counts references to buffers, so that a buffer is released when the last holder lets
+// go, and knows for every buffer which contents it holds and when it was last touched, so that each release carries
+// its reason and each read names what it expects. It knows nothing of models or of ZeRO.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/schedule.h"
+#include "planner/lower/recording.h"
+
+namespace dsplan {
+
+class Emitter {
+ public:
+  explicit Emitter(std::size_t events);
+
+  // A program is written beside the schedule. `recording` must outlive this; nullptr: none is.
+  void attach(Recording* recording) { recording_ = recording; }
+  [[nodiscard]] Recording* recording() const { return recording_; }
+  void states_of_update(std::size_t count) {
+    if (recording_ != nullptr) recording_->states(count);
+  }
+  void as(Body body) {
+    if (recording_ != nullptr) recording_->as(body);
+  }
+  // The index of the event that comes next.
+  [[nodiscard]] std::size_t next_event() const { return schedule_.events.size(); }
+
+  // The place and pass that following events carry.
+  void at(Pass pass, ModuleId module = kNone) {
+    pass_ = pass;
+    module_ = module;
+  }
+  [[nodiscard]] Pass pass() const { return pass_; }
+  [[nodiscard]] ModuleId module() const { return module_; }
+
+  // Streams. Everything is on the compute stream, and nothing waits, unless `use_streams` was called before.
+  void use_streams() { schedule_.several_streams = true; }
+  // What follows is allocated and enqueued on `stream`; returns the one before.
+  StreamId on_stream(StreamId stream) { return std::exchange(stream_, several() ? stream : kComputeStream); }
+  // What `waiter` is given from here on comes after all that `on` was given so far. Nothing is written where that is so
+  // already.
+  void wait(StreamId waiter, StreamId on);
+  // In two parts, for those who wait later; nullopt: nobody needs to.
+  [[nodiscard]] std::optional<ContentId> signal(StreamId on);
+  void await(std::optional<ContentId> signal, StreamId waiter);
+
+  // A new buffer with one reference.
+  BufferId allocate(Bytes bytes, DType dtype, Role role, Label label, ParameterId parameter = kNone,
+                    bool capacity = false, Space space = Space::Device);
+  void retain(BufferId buffer) { ++states_[buffer].references; }
+  // The last reference releases. `reason` is used only if something else has run since the last touch.
+  void release(BufferId buffer, Reason reason);
+  [[nodiscard]] std::int32_t references(BufferId buffer) const { return states_[buffer].references; }
+  [[nodiscard]] Bytes size(BufferId buffer) const { return schedule_.buffers[buffer].size; }
+  [[nodiscard]] Space space(BufferId buffer) const { return schedule_.buffers[buffer].space; }
+  [[nodiscard]] DType dtype(BufferId buffer) const { return schedule_.buffers[buffer].dtype; }
+  void set_role(BufferId buffer, Role role, Label label) {
+    schedule_.buffers[buffer].role = role;
+    schedule_.buffers[buffer].label = label;
+  }
+
+  // The buffer is a kernel's scratch: what is written there need not be read by anyone.
+  void mark_scratch(BufferId buffer) { schedule_.buffers[buffer].scratch = true; }
+
+  // It belongs to the logits or to what the loss makes of them.
+  void mark_of_loss(BufferId buffer) { schedule_.buffers[buffer].of_loss = true; }
+
+  // A piece of work is stated as: begin, reads, writes, then `compute` or `communicate`.
+  void begin();
+  void read(BufferId buffer);                              // Everything that it holds.
+  void read(BufferId buffer, Bytes offset, Bytes bytes);   // Exactly what lies there, which may be several contents.
+  void write(BufferId buffer);                             // All of it, as one content.
+  void write(BufferId buffer, Bytes offset, Bytes bytes);  // One piece; replaces what overlapped.
+  void compute(Label work);
+  void communicate(Collective collective, DType dtype, Bytes payload, TrafficKind kind = TrafficKind::Data,
+                   Group group = Group::DataParallel);
+
+  void enter(ModuleId module);
+  void exit(ModuleId module, bool abandoned = false);
+  void mark(Moment moment, Stretch stretch, std::int32_t micro_batch = 0);
+
+  // Here the framework would print what the allocator has.
+  void print(std::string text) { schedule_.prints.push_back({schedule_.events.size(), std::move(text)}); }
+
+  // Every optimizer step must write these bytes exactly once. Stated where a runtime lays out what it trains, apart
+  // from where it updates.
+  void promise_update(BufferId buffer, Bytes offset, Bytes bytes);
+
+  [[nodiscard]] Schedule finish();
+
+ private:
+  struct Piece {
+    ContentId content;
+    Bytes offset;
+    Bytes bytes;
+  };
+  struct State {
+    std::int32_t references = 0;
+    std::int32_t pieces = -1;          // Index into pieces_ once it holds more than one content.
+    Piece whole{0, Bytes(), Bytes()};  // The single content otherwise; content 0: nothing yet.
+    std::uint32_t last_touch = 0;      // Serial of the last work that read or wrote it.
+    StreamId stream = kComputeStream;  // That allocated it.
+  };
+
+  void touch(BufferId buffer, const Piece& piece);
+  ContentId begin_marker();
+  void promise_contents(BufferId buffer);
+  void end_work();
+  std::vector<Piece>& split(State& state);
+  static void insert(std::vector<Piece>& pieces, const Piece& made);
+
+  // How much of each stream's work someone knows to be behind him.
+  using Clock = std::array<std::uint32_t, kStreams>;
+  struct Given {
+    ContentId id = 0;
+    Clock behind{};
+  };
+  [[nodiscard]] bool several() const { return schedule_.several_streams; }
+  [[nodiscard]] bool is_behind(StreamId waiter, const Clock& what) const;
+
+  Schedule schedule_;
+  Recording* recording_ = nullptr;
+  std::vector<State> states_;
+  std::vector<std::vector<Piece>> pieces_;
+  ContentId next_content_ = 1;
+  ContentId cause_ = 0;       // First content that the latest work made, or the latest marker.
+  std::uint32_t serial_ = 0;  // Counts computes and communicates.
+  bool after_marker_ = true;
+  std::uint32_t reads_begin_ = 0;
+  std::uint32_t writes_begin_ = 0;
+  bool writing_ = false;
+  ContentId first_written_ = 0;
+  Pass pass_ = Pass::Setup;
+  ModuleId module_ = kNone;
+  StreamId stream_ = kComputeStream;
+  std::array<Clock, kStreams> behind_{};  // By stream; its own work included.
+  std::vector<Given> given_;              // Signals, ascending.
+};
+
+// What is emitted while it lives is on `stream`.
+class OnStream {
+ public:
+  OnStream(Emitter& emitter, StreamId stream) : emitter_(emitter), before_(emitter.on_stream(stream)) {}
+  ~OnStream() { emitter_.on_stream(before_); }
+  OnStream(const OnStream&) = delete;
+  OnStream& operator=(const OnStream&) = delete;
+
+ private:
+  Emitter& emitter_;
+  StreamId before_;
+};
+
+}  // namespace dsplan

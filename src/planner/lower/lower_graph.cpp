@@ -1,0 +1,95 @@
+#include "planner/lower/lower_graph.h"
+
+#include "planner/lower/tape.h"
+
+namespace dsplan {
+namespace {
+
+// Keeps the tensors of the file and their gradients. The first gradient of a leaf becomes `.grad`; what else comes is
+// added to it.
+class GraphRuntime final : public TrainingRuntime {
+ public:
+  GraphRuntime(const BuiltOpGraph& built, Emitter& emitter)
+      : built_(built), emitter_(emitter), leaves_(built.model.parameters.size(), kNoBuffer), gradients_(leaves_) {}
+
+  void initialise() override {
+    for (const Tensor& tensor : built_.graph.tensors) {
+      if (tensor.producer != kNone) continue;
+      const Storage& storage = built_.graph.storages[static_cast<std::size_t>(tensor.storage)];
+      const Role role = tensor.requires_grad ? Role::Parameters : Role::Inputs;
+      const BufferId buffer = emitter_.allocate(storage.bytes, tensor.dtype, role, "tensor", storage.parameter);
+      emitter_.begin();
+      emitter_.write(buffer);
+      emitter_.compute("make tensor");
+      leaves_[static_cast<std::size_t>(storage.parameter)] = buffer;
+    }
+  }
+
+  [[nodiscard]] ParameterPlace place(ParameterId parameter) const override {
+    const BufferId buffer = leaves_[static_cast<std::size_t>(parameter)];
+    return {buffer, Bytes(0), emitter_.size(buffer)};
+  }
+
+  [[nodiscard]] bool holds_gradient(ParameterId parameter) const override {
+    return gradients_[static_cast<std::size_t>(parameter)] != kNoBuffer;
+  }
+
+  void gradient_ready(ParameterId parameter, BufferId gradient) override {
+    accumulate_gradient(emitter_, gradients_[static_cast<std::size_t>(parameter)], gradient);
+  }
+
+  void step(bool) override {}
+
+ private:
+  const BuiltOpGraph& built_;
+  Emitter& emitter_;
+  std::vector<BufferId> leaves_;  // By ParameterId, as are the gradients.
+  std::vector<BufferId> gradients_;
+};
+
+// What is made of the outputs before they are let go of: one number, on the host.
+BufferId make_seed(Emitter& emitter, Tape& tape) {
+  const BufferId seed =
+      emitter.allocate(Bytes(4), DType::Float32, Role::Temporaries, "seed of backward", kNone, false, Space::Pageable);
+  emitter.mark_scratch(seed);
+  emitter.begin();
+  tape.read_outputs();
+  emitter.write(seed);
+  emitter.compute("read the outputs");
+  return seed;
+}
+
+}  // namespace
+
+Schedule lower_graph(const BuiltOpGraph& built, const RecipeBook& recipes, bool keep_outputs) {
+  Emitter emitter(built.graph.nodes.size() * 12 + built.model.parameters.size() * 4 + 64);
+  emitter.at(Pass::Setup);
+  emitter.mark(Moment::StretchBegins, Stretch::Init);
+  GraphRuntime runtime(built, emitter);
+  runtime.initialise();
+  emitter.mark(Moment::StretchEnds, Stretch::Init);
+
+  Tape tape(built.model, built.graph, recipes, built.checkpoint, emitter, runtime, {});
+  DeepSpeedCheckpoints deepspeed(built.checkpoint.deepspeed, true, 1, emitter);
+  tape.attach(deepspeed);
+  emitter.at(Pass::Forward);
+  emitter.mark(Moment::StretchBegins, Stretch::FirstStep);
+  emitter.mark(Moment::ForwardBegins, Stretch::FirstStep);
+  tape.forward();
+  emitter.at(Pass::Forward);
+  emitter.mark(Moment::ForwardEnds, Stretch::FirstStep);
+  const BufferId seed = make_seed(emitter, tape);
+  if (!keep_outputs) tape.drop_outputs();
+  emitter.at(Pass::Backward);
+  emitter.mark(Moment::BackwardBegins, Stretch::FirstStep);
+  if (built.has_gradient) {
+    tape.backward_from(seed);
+  } else {
+    emitter.release(seed, Reason::Loop);
+  }
+  emitter.mark(Moment::BackwardEnds, Stretch::FirstStep);
+  emitter.mark(Moment::StretchEnds, Stretch::FirstStep);
+  return emitter.finish();
+}
+
+}  // namespace dsplan

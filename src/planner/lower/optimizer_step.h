@@ -1,0 +1,82 @@
+// What `optimizer.step()` allocates and frees on the device, in the order of the library's own Python: state that is
+// made lazily in the first step, and temporaries with the lifetimes of the variables that hold them.
+//
+// Sources: torch 2.11 torch/optim/{adam,sgd,adagrad,rmsprop,_muon}.py, transformers 5.17 optimization.py (Adafactor),
+// bitsandbytes 0.50 optim/optimizer.py (Adam8bit, Lion). tests/witnesses/optimizers.json holds what they really do.
+// Multi-tensor and fused launches take no memory of their own (ATen/native/cuda/MultiTensorApply.cuh passes metadata as
+// kernel arguments); the scratch of a reduction over one large tensor (Adafactor, Muon) is not modelled.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "core/training.h"
+#include "planner/lower/emitter.h"
+
+namespace dsplan {
+
+// A parameter with its gradient, as the optimizer meets it.
+struct StepParameter {
+  ParameterId id = 0;
+  BufferId parameter = kNoBuffer;
+  BufferId gradient = kNoBuffer;  // kNoBuffer: `.grad` is None, and the parameter is passed over.
+  Shape shape;
+  DType dtype = DType::Float32;
+  bool hidden_matrix = false;  // A 2-D weight that is neither embedding nor head; only Muon cares.
+  bool embedding = false;      // The weight of an nn.Embedding; only 8-bit states care.
+  bool replicated = false;     // All tensor-parallel ranks have it alike; only norms care.
+};
+
+// Lists of tensors of one device and dtype, as _group_tensors_by_device_and_dtype returns them: in the reverse order of
+// first appearance (an unordered_map of few keys), each list in the order of the parameters.
+[[nodiscard]] std::vector<std::vector<StepParameter>> grouped_by_dtype(std::span<const StepParameter> parameters);
+
+// One optimizer object. `parameters` is the number of ParameterIds.
+class OptimizerStep {
+ public:
+  OptimizerStep(const Optimizer& optimizer, Emitter& emitter, std::size_t parameters);
+
+  // What the constructor makes: Adagrad's sums.
+  void construct(std::span<const StepParameter> parameters);
+  // One parameter group. Weight decay of AdamW and Muon is decoupled and takes nothing, as does that of bitsandbytes.
+  void step(std::span<const StepParameter> group, double weight_decay);
+  // The same with zeros as gradients, for the states that it makes; an executor leaves everything as it is.
+  void dummy_step(std::span<const StepParameter> group, double weight_decay);
+
+ private:
+  // A Python variable that holds tensors. Assigning to it lets go of what it held, after the new value was made.
+  using Variable = std::vector<BufferId>;
+  using Unit = std::span<const StepParameter>;
+
+  void adam(Unit group, Implementation form, bool adds_decay);
+  void sgd(Unit group, bool adds_decay);
+  void adagrad(Unit group, bool adds_decay);
+  void rmsprop(Unit group, bool adds_decay);
+  void muon(Unit group);
+  void adafactor(Unit group);
+  void bitsandbytes(Unit group);
+  void orthogonalise(const StepParameter& parameter, Variable& update);
+  void adafactor_scale(const StepParameter& parameter, Variable& update);
+  void adafactor_update(const StepParameter& parameter, Variable& update);
+
+  // What one launch works on: all tensors of a dtype, or one.
+  [[nodiscard]] static std::vector<std::vector<StepParameter>> units(Unit group, Implementation form);
+  void create_state(const StepParameter& parameter);
+  void create_maps();
+  [[nodiscard]] Variable make(std::vector<Bytes> sizes, DType dtype, Label label);
+  [[nodiscard]] Variable like(Unit unit, Label label);  // One tensor for each, of its shape and dtype.
+  [[nodiscard]] Variable one(Bytes size, DType dtype, Label label);
+  void assign(Variable& variable, Variable value);
+  void drop(Variable& variable);
+  void update(Unit unit, std::initializer_list<const Variable*> also_read);
+
+  const Optimizer& optimizer_;
+  Emitter& emitter_;
+  std::vector<Variable> states_;  // By ParameterId, as are the next.
+  std::vector<Variable> rms_;     // Adafactor's scalar, made anew in each step.
+  std::vector<bool> has_state_;
+  bool dummy_ = false;
+  Variable maps_;  // bitsandbytes: two maps of 256 values, shared by all 8-bit states.
+};
+
+}  // namespace dsplan

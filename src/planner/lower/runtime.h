@@ -1,0 +1,72 @@
+// The runtime is what a framework hangs around the plain training loop: it owns the parameters, takes the gradients,
+// talks to the other ranks and steps the optimizer. It attaches only to module boundaries, gradient-ready events and
+// the loop's own moments, never to operators.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/job.h"
+#include "core/model.h"
+#include "core/schedule.h"
+#include "planner/lower/emitter.h"
+
+namespace dsplan {
+
+// Where a parameter can be read now.
+struct ParameterPlace {
+  BufferId buffer = kNoBuffer;
+  Bytes offset;
+  Bytes bytes;
+};
+
+class TrainingRuntime {
+ public:
+  virtual ~TrainingRuntime() = default;
+
+  // All parameters in the host's memory, from where `initialise` moves them. Without it they are made on the device.
+  virtual void build_on_host() {}
+  // Everything that is there before the first batch.
+  virtual void initialise() = 0;
+  [[nodiscard]] virtual ParameterPlace place(ParameterId parameter) const = 0;
+
+  // A parameter's memory changes while the parameter stays: who keeps the memory keeps it past its release.
+  [[nodiscard]] virtual bool moves_parameters() const { return false; }
+
+  virtual void enter(ModuleId, Pass) {}
+  // In backward only where the module is given a tensor that wants a gradient: the hook hangs on that.
+  virtual void exit(ModuleId, Pass) {}
+  // The module whose input's gradient passes through the runtime's own function after everything inside, and only then
+  // meets other gradients, for an operator of the module given: itself, or one around it. kNone: there is none.
+  [[nodiscard]] virtual ModuleId wraps_input(ModuleId) const { return kNone; }
+  // The model's forward returns: its outputs are still there.
+  virtual void forward_returns() {}
+  virtual void forward_begins() {}
+  // `boundary`: the last micro-batch before the optimizer step.
+  virtual void backward_begins(bool /*boundary*/) {}
+  // `.grad` is there already: AccumulateGrad adds to it, and needs no gradient of its own
+  // (torch/csrc/autograd/functions/accumulate_grad.h).
+  [[nodiscard]] virtual bool holds_gradient(ParameterId) const { return false; }
+  // AccumulateGrad has run for `parameter`; the reference to `gradient` passes to the runtime.
+  virtual void gradient_ready(ParameterId parameter, BufferId gradient) = 0;
+  virtual void backward_ends(bool /*boundary*/) {}
+  // The optimizer step and zero_grad.
+  virtual void step(bool first) = 0;
+  // Saving the model, where that takes memory or traffic of its own. Afterwards all is as it was.
+  [[nodiscard]] virtual bool saves() const { return false; }
+  virtual void save() {}
+  // What the framework's own profiler has counted in the last micro-batch.
+  [[nodiscard]] virtual std::vector<FrameworkCount> counts() const { return {}; }
+};
+
+// tensor.to(device): `source`, in pageable memory, ends with the copy. Returns the copy, which is written whole.
+BufferId move_to_device(Emitter& emitter, BufferId source, Role role, Label label, ParameterId parameter = kNone);
+
+// AccumulateGrad: the first gradient becomes `held`; to what is there already the new one is added in place, and dies.
+void accumulate_gradient(Emitter& emitter, BufferId& held, BufferId gradient);
+
+// The runtime of `job` for data-parallel rank `rank`. Refuses what is not modelled yet, by name.
+[[nodiscard]] std::unique_ptr<TrainingRuntime> make_runtime(const Job& job, const ModelSpec& model, std::int64_t rank,
+                                                            Emitter& emitter);
+
+}  // namespace dsplan

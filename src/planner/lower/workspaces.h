@@ -1,0 +1,38 @@
+// Places the libraries' workspaces where PyTorch does: at the first matrix product of each thread. The training loop
+// multiplies on two threads, its own (forward) and autograd's (backward, and what is recomputed there).
+#pragma once
+
+#include <array>
+#include <optional>
+
+#include "core/graph.h"
+#include "planner/lower/emitter.h"
+#include "planner/predict/library_workspaces.h"
+
+namespace dsplan {
+
+class Workspaces {
+ public:
+  // Without sizes nothing is placed. `emitter` must outlive this.
+  Workspaces(std::optional<LibraryWorkspaces> sizes, Emitter& emitter) : sizes_(sizes), emitter_(emitter) {}
+
+  // Right before a kernel of `node` in the emitter's pass, with the kernel's outputs made.
+  void before_kernel(const Node& node) {
+    if (sizes_ && (node.op == Op::Linear || node.op == Op::Matmul)) before_product(node);
+  }
+
+ private:
+  struct Thread {
+    bool cublas = false;
+    bool cublaslt = false;
+  };
+
+  void before_product(const Node& node);
+  [[nodiscard]] BufferId make(Bytes bytes, Label label);
+
+  std::optional<LibraryWorkspaces> sizes_;
+  Emitter& emitter_;
+  std::array<Thread, 2> threads_{};  // The loop's, autograd's.
+};
+
+}  // namespace dsplan

@@ -1,0 +1,316 @@
+#include "planner/plan/evaluator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "core/format.h"
+#include "model/graphs/graphs.h"
+#include "planner/lower/lower.h"
+#include "planner/predict/judge.h"
+#include "planner/predict/predict.h"
+#include "planner/resolve/checkpointing.h"
+#include "planner/resolve/resolve.h"
+
+namespace dsplan::detail {
+namespace {
+
+std::string first_reason(const Refusal& refusal) {
+  const Diagnostic& first = refusal.diagnostics().front();
+  return first.message;
+}
+
+// What leaves the device when something is offloaded to the host's memory must be there: pools round it up.
+Bytes least_host(const ModelSpec& model, const Job& job, const Footprint& footprint_here) {
+  if (!offloads(job)) return Bytes(0);
+  Job kept = job;
+  kept.training.zero.offload_optimizer.device = OffloadDevice::None;
+  kept.training.zero.offload_param.device = OffloadDevice::None;
+  const Footprint there = footprint(model, kept);
+  Bytes moved;
+  const auto add = [&](Role role, OffloadDevice device) {
+    if (device != OffloadDevice::Cpu || there.persistent[role] <= footprint_here.persistent[role]) return;
+    moved += there.persistent[role] - footprint_here.persistent[role];
+  };
+  add(Role::Optimizer, job.training.zero.offload_optimizer.device);
+  add(Role::Parameters, job.training.zero.offload_param.device);
+  return moved * std::min(job.parallelism.world, job.parallelism.gpus_per_node);
+}
+
+Settings settings_of(const SearchSpace& space, const std::array<std::size_t, kAxes>& at) {
+  Settings settings;
+  for (std::size_t i = 0; i < kAxes; ++i) settings[i] = space.axes[i].values[at[i]];
+  return settings;
+}
+
+std::string& value(Settings& settings, Axis axis) { return settings[static_cast<std::size_t>(axis)]; }
+
+}  // namespace
+
+Evaluator::Evaluator(const SearchInputs& inputs, const SearchSpace& space, std::size_t thinned)
+    : inputs_(inputs), space_(space), thinned_(thinned), graphs_(inputs.graphs != nullptr ? *inputs.graphs : own_) {
+  // Odometer over all axes but micro-batch and checkpointing, which are the last two.
+  constexpr std::size_t kOuter = static_cast<std::size_t>(Axis::MicroBatch);
+  std::array<std::size_t, kAxes> at{};
+  while (true) {
+    add_family(settings_of(space, at));
+    std::size_t axis = kOuter;
+    while (axis > 0 && ++at[axis - 1] == space.axes[axis - 1].values.size()) at[--axis] = 0;
+    if (axis == 0) break;
+  }
+  for (const std::string& rows : space.axes[static_cast<std::size_t>(Axis::MicroBatch)].values) {
+    smallest_batch_ = std::min(smallest_batch_, number_in(rows).value_or(1));
+  }
+  for (const PlanFamily& family : families_) {
+    if (family.refusal.empty()) limit_ = std::max(limit_, family.job.capacity.value_or(Bytes(0)) - family.job.reserve);
+  }
+}
+
+void Evaluator::add_family(const Settings& settings) {
+  PlanFamily& family = families_.emplace_back();
+  family.settings = settings;
+  Settings base = settings;
+  value(base, Axis::MicroBatch) = "1";
+  std::string& checkpoint = value(base, Axis::Checkpoint);
+  if (!space_[Axis::Checkpoint].pinned) checkpoint = "full";
+  try {
+    const CandidateInputs made = inputs_of(inputs_, base, space_);
+    family.job = resolve(inputs_.model, made.request, made.file(), inputs_.hardware, inputs_.cluster);
+    if (const auto obstacle = schedule_obstacle(inputs_.model, family.job)) {
+      family.refusal = formatted("not modelled yet: {}", *obstacle);
+      return;
+    }
+    family.rates = Rates::of(family.job);
+    const Footprint states = footprint(inputs_.model, family.job);
+    family.persistent = states.persistent.total();
+    family.beside = context_of(family.job) + communicators_of(family.job) + family.job.reserve;
+    family.host = least_host(inputs_.model, family.job, states);
+    family.files = nvme_footprint(inputs_.model, family.job, 0).files *
+                   std::min(family.job.parallelism.world, family.job.parallelism.gpus_per_node);
+    family.host_unknown = offloads(family.job) && !family.job.host_memory;
+    family.job.rank = "worst";
+  } catch (const Refusal& refusal) {
+    family.refusal = first_reason(refusal);
+  }
+}
+
+double Evaluator::fastest(std::size_t index) {
+  PlanFamily& family = families_[index];
+  Training before = family.job.training;
+  double best = 0;
+  std::string ignored;
+  for (const std::string& rows : space_[Axis::MicroBatch].values) {
+    const std::optional<Candidate> one = blank(index, number_in(rows).value_or(1), ignored);
+    if (!one) continue;
+    Training& training = family.job.training;
+    training.micro_batch = one->micro_batch;
+    training.grad_accum = one->grad_accum;
+    training.checkpoint = before.checkpoint;
+    const PlanGraph& graph = graph_of(family.job);
+    training.checkpoint = {};
+    const StepTime time = estimate(inputs_.model, family.job, graph.graph, graph.times, *family.rates);
+    best = std::max(best, time.tokens_per_second);
+  }
+  family.job.training = std::move(before);
+  return best;
+}
+
+std::shared_ptr<const Checkpointing> Evaluator::segmentation(const PlanFamily& family, const std::string& text,
+                                                             std::string& refusal) const {
+  if (space_[Axis::Checkpoint].pinned) return std::make_shared<Checkpointing>(family.job.training.checkpoint);
+  Request request;
+  request.checkpoint = {text, Place{"--checkpoint", 0, 0, {}}};
+  request.preserve_rng_state = inputs_.request.preserve_rng_state;
+  try {
+    Checkpointing made = resolve_checkpointing(request, inputs_.model, family.job.training.checkpoint.kind);
+    made.deepspeed = family.job.training.checkpoint.deepspeed;
+    return std::make_shared<Checkpointing>(std::move(made));
+  } catch (const Refusal& fault) {
+    refusal = first_reason(fault);
+    return nullptr;
+  }
+}
+
+std::optional<Candidate> Evaluator::blank(std::size_t index, std::int64_t micro_batch, std::string& refusal) const {
+  Candidate one;
+  one.family = index;
+  one.micro_batch = micro_batch;
+  one.grad_accum = space_.grad_accum;
+  if (!space_.global_batch) return one;
+  const std::int64_t rows = checked_mul(micro_batch, families_[index].job.parallelism.dp);
+  if (*space_.global_batch % rows != 0) {
+    refusal = formatted("a step of {} rows cannot be cut into equal micro-batches", *space_.global_batch);
+    return std::nullopt;
+  }
+  one.grad_accum = *space_.global_batch / rows;
+  return one;
+}
+
+std::optional<Candidate> Evaluator::candidate(std::size_t index, std::int64_t micro_batch, std::string label,
+                                              const std::shared_ptr<const Checkpointing>& segmented, double speed,
+                                              std::string& refusal) {
+  PlanFamily& family = families_[index];
+  refusal = family.refusal;
+  if (!refusal.empty()) return std::nullopt;
+  std::optional<Candidate> one = blank(index, micro_batch, refusal);
+  if (!one) return std::nullopt;
+  one->checkpoint = std::move(label);
+  one->segmented = segmented;
+  const Training before = family.job.training;
+  family.job.training.micro_batch = micro_batch;
+  family.job.training.grad_accum = one->grad_accum;
+  family.job.training.checkpoint = *segmented;
+  one->graph = &graph_of(family.job);
+  one->time = estimate(inputs_.model, family.job, one->graph->graph, one->graph->times, *family.rates);
+  if (one->time->tokens_per_second > speed) judge_by_formula(family, *one, true);
+  family.job.training = before;
+  return one;
+}
+
+std::vector<Candidate> Evaluator::candidates(std::size_t index, std::int64_t micro_batch,
+                                             std::map<std::string, std::int64_t>& refusals) {
+  PlanFamily& family = families_[index];
+  Job& job = family.job;
+  std::string why_not;
+  const std::optional<Candidate> base = blank(index, micro_batch, why_not);
+  if (!base) {
+    ++refusals[why_not];
+    return {};
+  }
+  const Training before = job.training;
+  job.training.micro_batch = micro_batch;
+  job.training.grad_accum = base->grad_accum;
+  std::vector<Candidate> made;
+  for (const std::string& text : space_[Axis::Checkpoint].values) {
+    Candidate one = *base;
+    one.checkpoint = text;
+    std::string refusal;
+    if (text != "auto") one.segmented = segmentation(family, text, refusal);
+    if (!refusal.empty()) {
+      ++refusals[refusal];
+      continue;
+    }
+    job.training.checkpoint = one.segmented != nullptr ? *one.segmented : before.checkpoint;
+    one.graph = &graph_of(job);
+    if (one.segmented == nullptr) {
+      job.training.checkpoint.groups.clear();
+    }
+    judge_by_formula(family, one, false);
+    made.push_back(std::move(one));
+  }
+  job.training = before;
+  return made;
+}
+
+namespace {
+
+// With it nothing is kept but what every segmentation keeps: the loss's own tensors, and once each layer's.
+Checkpointing keeping_least(std::size_t layers) {
+  Checkpointing least;
+  least.kind = CheckpointKind::DeepSpeed;
+  least.deepspeed.cpu = true;
+  for (std::size_t at = 0; at < layers; ++at) {
+    const auto layer = static_cast<std::int32_t>(at);
+    least.groups.push_back({layer, layer, CheckpointKind::DeepSpeed});
+  }
+  return least;
+}
+
+}  // namespace
+
+void Evaluator::judge_by_formula(const PlanFamily& family, Candidate& candidate, bool always_time) const {
+  const Job& job = family.job;
+  const ActivationBytes& activations = activations_of(*candidate.graph, job);
+  const bool any = candidate.segmented == nullptr;
+  const Checkpointing least = any ? keeping_least(activations.stored.size()) : Checkpointing{};
+  const Checkpointing& checkpoint = any ? least : *candidate.segmented;
+  Bytes requested = family.persistent;
+  if (checkpoint.modules.empty()) {
+    requested = std::max(requested, least_peak(inputs_.model, job, family.persistent, activations, checkpoint));
+  }
+  candidate.least = requested + family.beside - job.reserve;
+  candidate.bounded = true;
+  if (!always_time && missing(candidate)) return;
+  candidate.time = estimate(inputs_.model, job, candidate.graph->graph, candidate.graph->times, *family.rates);
+}
+
+void Evaluator::add_time(Candidate& candidate) const {
+  if (candidate.time) return;
+  PlanFamily family = families_[candidate.family];
+  family.job = job_of(candidate);
+  judge_by_formula(family, candidate, true);
+}
+
+Job Evaluator::job_of(const Candidate& candidate) const {
+  Job job = families_[candidate.family].job;
+  job.training.micro_batch = candidate.micro_batch;
+  job.training.grad_accum = candidate.grad_accum;
+  job.training.checkpoint = candidate.segmented != nullptr ? *candidate.segmented : Checkpointing{};
+  return job;
+}
+
+// The formulas' rows are exact but for ZeRO-3's gathers, which are those of a job that keeps nothing: one that keeps
+// parameters from forward to backward leaves some of the latter out.
+Bytes Evaluator::least_wire(const Candidate& candidate) const {
+  const Job job = job_of(candidate);
+  Bytes sum;
+  for (const TrafficRow& row : traffic_formulas(inputs_.model, job)) {
+    const bool may_be_left_out =
+        job.training.zero.stage == 3 && row.phase == Pass::Backward && row.collective == Collective::AllGather;
+    const bool of_step = row.phase != Pass::Setup && row.phase != Pass::Save;
+    if (of_step && row.kind == TrafficKind::Data && !may_be_left_out) sum += row.wire;
+  }
+  return sum;
+}
+
+std::optional<Bytes> Evaluator::missing(const Candidate& candidate) const {
+  const PlanFamily& family = families_[candidate.family];
+  const Job& job = family.job;
+  const Bytes device = candidate.least + job.reserve;
+  if (job.capacity && device > *job.capacity) return device - *job.capacity;
+  if (job.host_memory && family.host > *job.host_memory) return family.host - *job.host_memory;
+  if (job.nvme_memory && family.files > *job.nvme_memory) return family.files - *job.nvme_memory;
+  return std::nullopt;
+}
+
+Simulated Evaluator::simulate(const Candidate& candidate) const {
+  const PlanFamily& family = families_[candidate.family];
+  Settings settings = family.settings;
+  value(settings, Axis::MicroBatch) = std::to_string(candidate.micro_batch);
+  value(settings, Axis::Checkpoint) = candidate.from_front ? candidate.segmented->text : candidate.checkpoint;
+  CandidateInputs made = inputs_of(inputs_, settings, space_);
+  made.request.rank = {"worst", Place{"the search", 0, 0, {}}};
+  Simulated result;
+  result.job = resolve(inputs_.model, made.request, made.file(), inputs_.hardware, inputs_.cluster);
+  result.prediction = std::move(predict_asked(inputs_.model, result.job).front());
+  const Prediction& p = result.prediction;
+  switch (p.verdict) {
+    case Verdict::Fits: result.fate = Fate::Fits; break;
+    case Verdict::FitsWithRetries: result.fate = surely_retries(p) ? Fate::FitsWithRetries : Fate::Fits; break;
+    case Verdict::DoesNotFit: result.fate = Fate::DoesNotFit; break;
+    case Verdict::Unknown: result.fate = Fate::Unknown; break;
+  }
+  result.reason = p.verdict_reason;
+  return result;
+}
+
+PlanRow Evaluator::row(const Candidate& candidate) const {
+  const PlanFamily& family = families_[candidate.family];
+  PlanRow row;
+  row.settings = family.settings;
+  value(row.settings, Axis::MicroBatch) = std::to_string(candidate.micro_batch);
+  value(row.settings, Axis::Checkpoint) = candidate.segmented != nullptr ? candidate.segmented->text : "auto";
+  row.world = family.job.parallelism.world;
+  row.dp = family.job.parallelism.dp;
+  row.grad_accum = candidate.grad_accum;
+  row.seq = family.job.training.seq;
+  if (candidate.bounded) row.least = candidate.least;
+  row.time = candidate.time;
+  if (const auto lacking = missing(candidate)) {
+    row.fate = Fate::Bounded;
+    row.missing = *lacking;
+  }
+  return row;
+}
+
+}  // namespace dsplan::detail

@@ -1,0 +1,188 @@
+#include "planner/plan/search.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "core/format.h"
+#include "planner/plan/explain.h"
+#include "planner/plan/walk.h"
+
+namespace dsplan {
+namespace {
+
+using detail::Verdicts;
+using detail::Walk;
+
+// Every combination is impossible: nobody's memory is at fault.
+[[noreturn]] void refuse_impossible(const Walk& walk) {
+  std::string reasons;
+  for (const RefusalCount& one : walk.refusals()) {
+    reasons += formatted("{}{} ({})", reasons.empty() ? "" : "; ", one.why, one.count);
+    if (reasons.size() > 400) break;
+  }
+  throw Refusal("the space", formatted("every combination is impossible: {}", reasons));
+}
+
+void take_counts(const Walk& walk, PlanAnswer& answer) {
+  answer.counts = walk.counts();
+  answer.refusals = walk.refusals();
+  answer.complete = !walk.interrupted();
+}
+
+// The fastest plan of a space, with everything around it.
+PlanAnswer fastest(const SearchInputs& inputs, SearchSpace space, const SearchOptions& options, Verdicts& verdicts) {
+  PlanAnswer answer;
+  answer.model = inputs.model.name;
+  answer.space = space;
+  answer.objective = options.objective;
+  Walk walk(inputs, std::move(space), options, verdicts);
+  answer.limit = walk.evaluator().limit();
+  walk.count();
+  take_counts(walk, answer);
+  if (walk.impossible() && answer.complete) refuse_impossible(walk);
+  const std::optional<std::size_t> best = walk.best();
+  if (best) {
+    const detail::Candidate& chosen = walk.open(*best);
+    const detail::Simulated& simulated = walk.verdict(chosen);
+    answer.chosen = walk.row(chosen);
+    answer.job = simulated.job;
+    answer.prediction = simulated.prediction;
+    answer.prediction->time = chosen.time;
+    answer.advice = simulated.prediction.advice;
+    answer.next = walk.after(*best, options.listed);
+    if (options.front) answer.front = walk.front();
+    if (options.explain) answer.neighbours = detail::neighbours_of(inputs, walk, chosen, options, verdicts);
+  } else if (!walk.interrupted()) {
+    answer.nearest = walk.nearest();
+    if (options.explain) {
+      answer.states = detail::states_too_large(inputs, walk);
+      answer.remedies = detail::remedies_for(inputs, walk, *answer.nearest, options, verdicts);
+    }
+  }
+  take_counts(walk, answer);
+  return answer;
+}
+
+// What an objective counts: its unit, where to begin, and where to end.
+struct Counted {
+  std::int64_t unit = 1;
+  std::int64_t start = 1;
+  std::int64_t most = 1;
+};
+
+Counted counted(const SearchInputs& inputs, Objective objective) {
+  constexpr std::int64_t kTokens = 64;
+  switch (objective) {
+    case Objective::MicroBatch: return {1, 1, 1 << 20};
+    case Objective::Seq: return {kTokens, 2048, std::int64_t{1} << 26};
+    default: return {1, std::max<std::int64_t>(1, inputs.model.dims.layers), 1 << 14};
+  }
+}
+
+// The same question with one count fixed.
+class Largest {
+  template <class Ask>
+  auto with(std::int64_t count, const Ask& ask) {
+    Request request = inputs_.request;
+    const Place here{"the search", 0, 0, {}};
+    if (options_.objective == Objective::Seq) request.seq = {count, here};
+    std::optional<ModelSpec> model;
+    if (options_.objective == Objective::Layers) model = options_.with_layers(count);
+    const SearchInputs changed{
+        model ? *model : inputs_.model,  request, inputs_.deepspeed, inputs_.hardware, inputs_.cluster,
+        model ? nullptr : inputs_.graphs};
+    SearchSpace space = space_of(changed, listed_, options_.objective);
+    if (options_.objective == Objective::MicroBatch) {
+      space[Axis::MicroBatch] = {{std::to_string(count)}, Origin::Derived, "what is sought", false};
+    }
+    return ask(changed, std::move(space));
+  }
+
+ public:
+  Largest(const SearchInputs& inputs, const ListedSpace& listed, const SearchOptions& options, Verdicts& verdicts)
+      : inputs_(inputs), listed_(listed), options_(options), verdicts_(verdicts) {}
+
+  // Doubles or halves to a count that fits beside one that does not, and cuts in two from there. 0: not even one unit.
+  std::int64_t find() {
+    const Counted limits = counted(inputs_, options_.objective);
+    std::int64_t low = 0;
+    std::int64_t high = limits.start;
+    while (high <= limits.most && fits(high)) {
+      low = high;
+      high *= 2;
+    }
+    if (low == 0) {
+      while (high > limits.unit && !fits(high)) high = std::max(limits.unit, high / 2 / limits.unit * limits.unit);
+      if (!fits(high)) return 0;
+      low = high;
+      high *= 2;
+    }
+    while (high - low > limits.unit && !interrupted_) {
+      const std::int64_t middle = low + (high - low) / limits.unit / 2 * limits.unit;
+      (fits(middle) ? low : high) = middle;
+    }
+    return low;
+  }
+
+  // The fastest with that count.
+  PlanAnswer answer(std::int64_t count) {
+    return with(count, [&](const SearchInputs& inputs, SearchSpace space) {
+      SearchOptions options = options_;
+      options.objective = Objective::TokensPerSecond;
+      PlanAnswer answer = fastest(inputs, std::move(space), options, verdicts_);
+      answer.objective = options_.objective;
+      answer.found = count;
+      answer.complete = answer.complete && !interrupted_;
+      answer.counts += probed_;
+      return answer;
+    });
+  }
+
+ private:
+  bool fits(std::int64_t count) {
+    const auto known = known_.find(count);
+    if (known != known_.end()) return known->second;
+    const bool any = with(count, [&](const SearchInputs& inputs, SearchSpace space) {
+      Walk walk(inputs, std::move(space), options_, verdicts_);
+      walk.count();
+      const bool found = walk.anything_fits();
+      probed_ += walk.counts();
+      interrupted_ |= walk.interrupted();
+      return found;
+    });
+    known_[count] = any;
+    return any;
+  }
+
+  const SearchInputs& inputs_;
+  const ListedSpace& listed_;
+  const SearchOptions& options_;
+  Verdicts& verdicts_;
+  std::map<std::int64_t, bool> known_;
+  SearchCounts probed_;
+  bool interrupted_ = false;
+};
+
+}  // namespace
+
+PlanAnswer search(const SearchInputs& asked, const ListedSpace& listed, const SearchOptions& options) {
+  Verdicts verdicts;
+  // Frozen layers are named one by one.
+  detail::SharedGraphs graphs;
+  if (options.few_layers && !asked.request.freeze.given()) {
+    graphs.few = detail::few_layers(asked.model, options.with_layers);
+  }
+  SearchInputs inputs = asked;
+  inputs.graphs = &graphs;
+  const bool counts = options.objective == Objective::MicroBatch || options.objective == Objective::Seq ||
+                      options.objective == Objective::Layers;
+  if (!counts) return fastest(inputs, space_of(inputs, listed, options.objective), options, verdicts);
+  Largest largest(inputs, listed, options, verdicts);
+  const std::int64_t count = largest.find();
+  PlanAnswer answer = largest.answer(std::max<std::int64_t>(count, 1));
+  if (count == 0) answer.found.reset();
+  return answer;
+}
+
+}  // namespace dsplan

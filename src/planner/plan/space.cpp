@@ -1,0 +1,338 @@
+#include "planner/plan/space.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <utility>
+
+#include "core/error.h"
+#include "core/format.h"
+
+namespace dsplan {
+namespace {
+
+constexpr const char* kAsGiven = "as given";
+constexpr std::int64_t kMostGpus = 4096;
+constexpr std::int64_t kMostTokens = 1 << 19;  // Of a micro-batch: there dsplan's own list ends.
+
+std::vector<std::string> powers_of_two(std::int64_t most) {
+  std::vector<std::string> values;
+  for (std::int64_t value = 1; value <= most; value *= 2) values.push_back(std::to_string(value));
+  return values;
+}
+
+std::int64_t per_node_of(const SearchInputs& inputs) {
+  if (inputs.request.gpus_per_node.given()) return *inputs.request.gpus_per_node;
+  return inputs.cluster != nullptr ? inputs.cluster->gpus_per_node : 8;
+}
+
+std::optional<std::int64_t> gpus_of(const SearchInputs& inputs) {
+  if (inputs.request.gpus.given()) return *inputs.request.gpus;
+  const std::int64_t nodes =
+      inputs.request.nodes.value_or(inputs.cluster != nullptr ? inputs.cluster->nodes : std::int64_t{0});
+  if (nodes > 0) return nodes * per_node_of(inputs);
+  return std::nullopt;
+}
+
+// Powers of two within a node, then of nodes: what schedulers hand out.
+std::vector<std::string> gpu_counts(const SearchInputs& inputs) {
+  const std::int64_t most = gpus_of(inputs).value_or(kMostGpus);
+  const std::int64_t per_node = per_node_of(inputs);
+  std::vector<std::string> values;
+  for (std::int64_t gpus = 1; gpus < per_node && gpus <= most; gpus *= 2) values.push_back(std::to_string(gpus));
+  for (std::int64_t gpus = per_node; gpus <= most; gpus *= 2) values.push_back(std::to_string(gpus));
+  return values;
+}
+
+std::int64_t most_rows(const SearchInputs& inputs) {
+  const std::int64_t seq = inputs.request.seq.value_or(2048);
+  return std::max<std::int64_t>(1, kMostTokens / std::max<std::int64_t>(1, seq));
+}
+
+// What a configuration of the user's own says of an axis: a value, and where it stands.
+struct Pin {
+  std::string value;
+  std::string where;
+};
+
+template <class T>
+std::optional<Pin> pin_of(const Setting<T>& setting, std::string value) {
+  if (!setting.mentioned()) return std::nullopt;
+  return Pin{std::move(value), setting.place.text()};
+}
+
+std::optional<Pin> gpus_pin(const SearchInputs& inputs, Objective objective) {
+  if (objective == Objective::Gpus) return std::nullopt;
+  const Request& request = inputs.request;
+  if (request.gpus.given()) return Pin{std::to_string(*request.gpus), request.gpus.place.text()};
+  if (const auto gpus = gpus_of(inputs)) {
+    return Pin{std::to_string(*gpus), inputs.cluster != nullptr ? inputs.cluster->name : "the launch line"};
+  }
+  return std::nullopt;
+}
+
+std::optional<Pin> stage_pin(const SearchInputs& inputs) {
+  const Request& request = inputs.request;
+  if (request.zero_stage.given()) return pin_of(request.zero_stage, std::to_string(*request.zero_stage));
+  if (request.runtime.given() && *request.runtime == "pytorch") return Pin{"pytorch", request.runtime.place.text()};
+  if (inputs.deepspeed == nullptr || !inputs.deepspeed->zero.stage.given()) return std::nullopt;
+  return pin_of(inputs.deepspeed->zero.stage, std::to_string(*inputs.deepspeed->zero.stage));
+}
+
+std::optional<Pin> offload_pin(const SearchInputs& inputs) {
+  if (inputs.deepspeed == nullptr) return std::nullopt;
+  const ZeroInput& zero = inputs.deepspeed->zero;
+  if (zero.offload_optimizer.present) return Pin{kAsGiven, zero.offload_optimizer.place.text()};
+  if (zero.offload_param.present) return Pin{kAsGiven, zero.offload_param.place.text()};
+  return std::nullopt;
+}
+
+std::optional<Pin> micro_batch_pin(const SearchInputs& inputs) {
+  const Request& request = inputs.request;
+  if (request.micro_batch.given()) return pin_of(request.micro_batch, std::to_string(*request.micro_batch));
+  if (inputs.deepspeed != nullptr && inputs.deepspeed->micro_batch.given()) {
+    return pin_of(inputs.deepspeed->micro_batch, std::to_string(*inputs.deepspeed->micro_batch));
+  }
+  if (request.training_arguments && request.training_arguments->per_device_train_batch_size.given()) {
+    const Setting<std::int64_t>& rows = request.training_arguments->per_device_train_batch_size;
+    return pin_of(rows, std::to_string(*rows));
+  }
+  return std::nullopt;
+}
+
+std::optional<Pin> pin(Axis axis, const SearchInputs& inputs, Objective objective) {
+  const Request& request = inputs.request;
+  switch (axis) {
+    case Axis::Gpus: return gpus_pin(inputs, objective);
+    case Axis::ZeroStage: return stage_pin(inputs);
+    case Axis::Offload: return offload_pin(inputs);
+    case Axis::TensorParallel:
+      return request.tp.given() ? pin_of(request.tp, std::to_string(*request.tp)) : std::nullopt;
+    case Axis::Loss: return request.loss.given() ? pin_of(request.loss, *request.loss) : std::nullopt;
+    case Axis::ReduceBucket:
+      if (inputs.deepspeed == nullptr) return std::nullopt;
+      return pin_of(inputs.deepspeed->zero.reduce_bucket_size, kAsGiven);
+    case Axis::MicroBatch: return objective == Objective::MicroBatch ? std::nullopt : micro_batch_pin(inputs);
+    case Axis::Checkpoint:
+      if (!request.checkpoint.given() || *request.checkpoint == "auto") return std::nullopt;
+      return pin_of(request.checkpoint, kAsGiven);
+  }
+  return std::nullopt;
+}
+
+bool takes(Axis axis, std::string_view value) {
+  const auto is_one_of = [&](std::initializer_list<std::string_view> words) {
+    return std::find(words.begin(), words.end(), value) != words.end();
+  };
+  switch (axis) {
+    case Axis::ZeroStage: return is_one_of({"0", "1", "2", "3", "pytorch"});
+    case Axis::Offload: return is_one_of({"none", "optimizer", "parameters", "optimizer+parameters"});
+    case Axis::Loss:
+      return is_one_of({"hf", "native", "liger"}) ||
+             (value.starts_with("chunked:") && number_in(value.substr(8)).value_or(0) >= 1);
+    case Axis::Checkpoint: return !value.empty();  // `resolve` knows them, with the model.
+    default: return number_in(value).value_or(0) >= 1;
+  }
+}
+
+std::string_view what_it_takes(Axis axis) {
+  switch (axis) {
+    case Axis::ZeroStage: return "it is one of 0, 1, 2, 3, pytorch";
+    case Axis::Offload:
+      return "it is one of none, optimizer, parameters, optimizer+parameters, all of them to the host's memory";
+    case Axis::Loss: return "it is one of hf, native, chunked:N, liger";
+    default: return "it is a whole number, 1 or more";
+  }
+}
+
+void take_list(const ListedAxis& listed, AxisValues& into, Diagnostics& faults) {
+  if (into.pinned) {
+    faults.add(listed.place.says(
+        formatted("\"{}\" is listed, and {} already says {}", name(listed.axis), into.reason, into.values.front()),
+        "leave one of the two out"));
+    return;
+  }
+  into.values.clear();
+  for (const Setting<std::string>& value : listed.values) {
+    if (!takes(listed.axis, *value)) {
+      faults.add(value.place.says(formatted("{} cannot be \"{}\"", name(listed.axis), *value),
+                                  std::string(what_it_takes(listed.axis))));
+    } else if (std::find(into.values.begin(), into.values.end(), *value) != into.values.end()) {
+      faults.add(value.place.says(formatted("\"{}\" stands twice", *value)));
+    } else {
+      into.values.push_back(*value);
+    }
+  }
+  if (listed.values.empty()) faults.add(listed.place.says(formatted("no value for {}", name(listed.axis))));
+  into.origin = Origin::Given;
+  into.reason = listed.place.text();
+}
+
+AxisValues unlisted(Axis axis, const SearchInputs& inputs, Objective objective) {
+  if (const std::optional<Pin> said = pin(axis, inputs, objective)) {
+    return {{said->value}, Origin::Given, said->where, true};
+  }
+  return {own_values(axis, inputs, objective), Origin::Assumed, "dsplan's own list", false};
+}
+
+// Accumulation is fixed, unless the batch of a whole step is: then it follows from the micro-batch.
+void take_batch(const SearchInputs& inputs, const ListedSpace& listed, SearchSpace& space, Diagnostics& faults) {
+  const Request& request = inputs.request;
+  const DeepSpeedInput* ds = inputs.deepspeed;
+  if (listed.global_batch.given()) {
+    space.global_batch = *listed.global_batch;
+    if (ds != nullptr && ds->train_batch_size.given() && *ds->train_batch_size != *listed.global_batch) {
+      faults.add(listed.global_batch.place.says(formatted("a batch of {}, and {} says {}", *listed.global_batch,
+                                                          ds->train_batch_size.place.text(), *ds->train_batch_size),
+                                                "leave one of the two out"));
+    }
+    return;
+  }
+  if (ds != nullptr && ds->train_batch_size.given()) {
+    space.global_batch = *ds->train_batch_size;
+  } else if (request.grad_accum.given()) {
+    space.grad_accum = *request.grad_accum;
+  } else if (ds != nullptr && ds->grad_accum.given()) {
+    space.grad_accum = *ds->grad_accum;
+  } else if (request.training_arguments) {
+    space.grad_accum = request.training_arguments->gradient_accumulation_steps.value_or(1);
+  }
+}
+
+}  // namespace
+
+std::optional<std::int64_t> number_in(std::string_view text) {
+  std::int64_t value = 0;
+  const auto [at, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (fault != std::errc() || at != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::vector<std::string> own_values(Axis axis, const SearchInputs& inputs, Objective objective) {
+  switch (axis) {
+    case Axis::Gpus: return gpu_counts(inputs);
+    case Axis::ZeroStage: return {"0", "1", "2", "3"};
+    case Axis::Offload: return {"none", "optimizer", "optimizer+parameters"};
+    case Axis::TensorParallel: return powers_of_two(std::min<std::int64_t>(8, per_node_of(inputs)));
+    case Axis::Loss: return {"hf"};
+    case Axis::ReduceBucket: return {"500000000", "50000000"};
+    case Axis::MicroBatch:
+      return objective == Objective::MicroBatch ? std::vector<std::string>{"1"} : powers_of_two(most_rows(inputs));
+    case Axis::Checkpoint: return {"none", "full", "auto"};
+  }
+  return {};
+}
+
+SearchSpace space_of(const SearchInputs& inputs, const ListedSpace& listed, Objective objective) {
+  Diagnostics faults;
+  SearchSpace space;
+  for (std::size_t i = 0; i < kAxes; ++i) space.axes[i] = unlisted(static_cast<Axis>(i), inputs, objective);
+  std::array<bool, kAxes> seen{};
+  for (const ListedAxis& axis : listed.axes) {
+    bool& before = seen[static_cast<std::size_t>(axis.axis)];
+    if (std::exchange(before, true)) {
+      faults.add(axis.place.says(formatted("\"{}\" is listed twice", name(axis.axis))));
+      continue;
+    }
+    take_list(axis, space[axis.axis], faults);
+  }
+  take_batch(inputs, listed, space, faults);
+  if (space[Axis::Gpus].values.empty() ||
+      (objective != Objective::Gpus && !space[Axis::Gpus].pinned && space[Axis::Gpus].origin == Origin::Assumed)) {
+    faults.add({"--gpus",
+                0,
+                0,
+                {},
+                "a search needs the number of GPUs",
+                "give --gpus, a cluster, or ask for the fewest with --minimize gpus"});
+  }
+  faults.throw_if_any();
+  return space;
+}
+
+namespace {
+
+const Place& chosen_here() {
+  static const Place place{"the search", 0, 0, {}};
+  return place;
+}
+
+template <class T>
+Setting<T> chosen(T value) {
+  return {std::move(value), chosen_here()};
+}
+
+void choose_offload(const std::string& value, DeepSpeedInput& ds) {
+  if (value == kAsGiven) return;
+  const auto block = [](bool wanted, OffloadInput& into) {
+    into = {};
+    if (!wanted) return;
+    into.present = true;
+    into.place = chosen_here();
+    into.device = chosen(OffloadDevice::Cpu);
+    into.pin_memory = chosen(true);
+  };
+  block(value.starts_with("optimizer"), ds.zero.offload_optimizer);
+  block(value.ends_with("parameters"), ds.zero.offload_param);
+}
+
+// A file of dsplan's own where the user has none. Without one DeepSpeed would train in fp32, where dsplan's default
+// is bf16.
+DeepSpeedInput file_for(const Request& request) {
+  DeepSpeedInput ds;
+  ds.path = "the search";
+  ds.place = chosen_here();
+  const std::string dtype = request.dtype.value_or("bf16");
+  if (dtype == "bf16") ds.bf16_enabled = chosen(true);
+  if (dtype == "fp16") ds.fp16_enabled = chosen(true);
+  return ds;
+}
+
+void choose_checkpoint(const std::string& value, Request& request) {
+  if (value == kAsGiven) return;
+  request.checkpoint = chosen(value);
+  request.checkpoint_groups = {};
+}
+
+}  // namespace
+
+CandidateInputs inputs_of(const SearchInputs& inputs, const Settings& settings, const SearchSpace& space) {
+  const auto value = [&](Axis axis) -> const std::string& { return settings[static_cast<std::size_t>(axis)]; };
+  CandidateInputs made;
+  made.request = inputs.request;
+  Request& request = made.request;
+  const std::string& stage = value(Axis::ZeroStage);
+  made.has_deepspeed = stage != "pytorch";
+  if (made.has_deepspeed) {
+    const bool own = inputs.deepspeed == nullptr && !request.inline_deepspeed;
+    made.deepspeed = inputs.deepspeed != nullptr ? *inputs.deepspeed
+                     : own                       ? file_for(request)
+                                                 : *request.inline_deepspeed;
+    DeepSpeedInput& ds = made.deepspeed;
+    request.zero_stage = chosen(number_in(stage).value_or(0));
+    ds.zero.present = true;
+    ds.zero.stage = {};
+    choose_offload(value(Axis::Offload), ds);
+    if (const auto bucket = number_in(value(Axis::ReduceBucket))) ds.zero.reduce_bucket_size = chosen(*bucket);
+    ds.train_batch_size = {};
+    ds.micro_batch = {};
+    ds.grad_accum = {};
+  } else {
+    request.zero_stage = {};
+  }
+  if (const auto gpus = number_in(value(Axis::Gpus))) request.gpus = chosen(*gpus);
+  request.tp = chosen(number_in(value(Axis::TensorParallel)).value_or(1));
+  if (inputs.request.loss.given() || value(Axis::Loss) != "hf") request.loss = chosen(value(Axis::Loss));
+  const std::int64_t rows = number_in(value(Axis::MicroBatch)).value_or(1);
+  request.micro_batch = chosen(rows);
+  std::int64_t accumulation = space.grad_accum;
+  if (space.global_batch) {
+    const std::int64_t dp = std::max<std::int64_t>(1, request.gpus.value_or(1) / *request.tp);
+    accumulation = std::max<std::int64_t>(1, *space.global_batch / (rows * dp));
+  }
+  request.grad_accum = chosen(accumulation);
+  choose_checkpoint(value(Axis::Checkpoint), request);
+  return made;
+}
+
+}  // namespace dsplan

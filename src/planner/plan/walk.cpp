@@ -1,0 +1,371 @@
+#include "planner/plan/walk.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "core/format.h"
+
+namespace dsplan::detail {
+namespace {
+
+std::vector<std::int64_t> ascending(const std::vector<std::string>& texts) {
+  std::vector<std::int64_t> numbers;
+  for (const std::string& text : texts) {
+    numbers.push_back(number_in(text).value_or(0));
+  }
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+// Everything that a simulation depends on, as far as candidates differ.
+std::string groups_text(const Checkpointing& checkpoint) {
+  std::string text = checkpoint.text;
+  for (const CheckpointGroup& group : checkpoint.groups) append_formatted(text, " {}-{}", group.first, group.last);
+  return text;
+}
+
+std::optional<Bytes> wire_of(const Prediction& prediction) {
+  if (!prediction.communication) return std::nullopt;
+  Bytes sum;
+  for (const TrafficRow& traffic : *prediction.communication) {
+    const bool of_step = traffic.phase != Pass::Setup && traffic.phase != Pass::Save;
+    if (of_step && traffic.kind == TrafficKind::Data) sum += traffic.wire;
+  }
+  return sum;
+}
+
+}  // namespace
+
+Walk::Walk(const SearchInputs& inputs, SearchSpace space, const SearchOptions& options, Verdicts& verdicts)
+    : inputs_(inputs),
+      space_(std::move(space)),
+      options_(options),
+      verdicts_(verdicts),
+      evaluator_(inputs_, space_, options.segmentations) {}
+
+bool Walk::go_on(const PlanRow* best) {
+  if (interrupted_) return false;
+  if (!options_.go_on) return true;
+  const auto open = static_cast<std::int64_t>(open_.size()) - counts_.simulated;
+  interrupted_ = !options_.go_on({counts_.candidates, counts_.simulated, std::max<std::int64_t>(0, open), best});
+  return !interrupted_;
+}
+
+void Walk::count_family(std::size_t index) {
+  const std::vector<std::int64_t> batches = ascending(space_[Axis::MicroBatch].values);
+  for (std::size_t at = 0; at < batches.size() && go_on(); ++at) {
+    std::map<std::string, std::int64_t> refused;
+    std::vector<Candidate> made = evaluator_.candidates(index, batches[at], refused);
+    for (const auto& [why, count] : refused) refuse(why, count);
+    counts_.candidates += static_cast<std::int64_t>(made.size());
+    const std::size_t before = open_.size();
+    for (Candidate& one : made) put(std::move(one));
+    // A larger micro-batch holds more of everything.
+    if (open_.size() > before || made.empty() || !options_.bounds) continue;
+    const auto rest = static_cast<std::int64_t>(made.size()) * static_cast<std::int64_t>(batches.size() - at - 1);
+    counts_.candidates += rest;
+    counts_.bounded += rest;
+    break;
+  }
+}
+
+void Walk::note_smallest(const Candidate& candidate) {
+  const auto known = std::find_if(smallest_.begin(), smallest_.end(),
+                                  [&](const Candidate& one) { return one.family == candidate.family; });
+  if (known == smallest_.end()) {
+    smallest_.push_back(candidate);
+  } else if (candidate.least < known->least) {
+    *known = candidate;
+  }
+}
+
+void Walk::put(Candidate candidate) {
+  note_smallest(candidate);
+  if (options_.bounds && evaluator_.missing(candidate)) {
+    ++counts_.bounded;
+    return;
+  }
+  evaluator_.add_time(candidate);
+  open_.push_back(std::move(candidate));
+  waiting_.push_back(open_.size() - 1);
+}
+
+void Walk::refuse(const std::string& why, std::int64_t count) {
+  refusals_[why] += count;
+  counts_.candidates += count;
+  counts_.refused += count;
+}
+
+void Walk::count() {
+  const auto each =
+      static_cast<std::int64_t>(space_[Axis::Checkpoint].values.size() * space_[Axis::MicroBatch].values.size());
+  for (std::size_t index = 0; index < evaluator_.families().size() && go_on(); ++index) {
+    const PlanFamily& family = evaluator_.families()[index];
+    if (!family.refusal.empty()) {
+      refuse(family.refusal, each);
+    } else if (family.host_unknown) {
+      refuse("offload without a known host: name --host-memory or a cluster that has it", each);
+    } else if (family.files > Bytes(0) && !family.job.nvme_memory) {
+      refuse("files without a known disk: name --nvme-memory or a cluster that has it", each);
+    } else {
+      unopened_.push_back({family.job.parallelism.world, evaluator_.fastest(index), index});
+    }
+  }
+  const bool ranks_first = options_.objective == Objective::Gpus;
+  std::stable_sort(unopened_.begin(), unopened_.end(), [ranks_first](const Unopened& a, const Unopened& b) {
+    if (ranks_first && a.ranks != b.ranks) return a.ranks > b.ranks;
+    return a.speed != b.speed ? a.speed < b.speed : a.family > b.family;
+  });
+}
+
+void Walk::open_all() {
+  while (!unopened_.empty() && go_on()) {
+    count_family(unopened_.back().family);
+    unopened_.pop_back();
+  }
+}
+
+void Walk::open_families() {
+  if (!opens_) return;
+  const auto later = [this](std::size_t a, std::size_t b) { return comes_later(a, b); };
+  const bool ranks_first = options_.objective == Objective::Gpus;
+  while (!unopened_.empty()) {
+    const Unopened& next = unopened_.back();
+    if (!waiting_.empty()) {
+      const Candidate& top = open_[waiting_.front()];
+      const std::int64_t ranks = evaluator_.families()[top.family].job.parallelism.world;
+      const bool later_ranks = ranks_first && next.ranks > ranks;
+      const bool same_ranks = !ranks_first || next.ranks == ranks;
+      if (later_ranks || (same_ranks && next.speed < top.time->tokens_per_second)) return;
+    }
+    if (!go_on()) return;
+    const std::size_t family = next.family;
+    unopened_.pop_back();
+    count_family(family);
+    std::make_heap(waiting_.begin(), waiting_.end(), later);
+  }
+}
+
+bool Walk::comes_later(std::size_t a, std::size_t b) const {
+  const Candidate& first = open_[a];
+  const Candidate& second = open_[b];
+  if (options_.objective == Objective::Gpus) {
+    const std::int64_t ranks = evaluator_.families()[first.family].job.parallelism.world;
+    const std::int64_t others = evaluator_.families()[second.family].job.parallelism.world;
+    if (ranks != others) return ranks > others;
+  }
+  const double speed = first.time->tokens_per_second;
+  const double other = second.time->tokens_per_second;
+  return speed != other ? speed < other : a > b;
+}
+
+std::optional<std::size_t> Walk::next() {
+  const auto later = [this](std::size_t a, std::size_t b) { return comes_later(a, b); };
+  while (true) {
+    open_families();
+    if (waiting_.empty()) return std::nullopt;
+    std::pop_heap(waiting_.begin(), waiting_.end(), later);
+    const std::size_t index = waiting_.back();
+    waiting_.pop_back();
+    if (open_[index].segmented != nullptr) return index;
+    // None of those that it stands for is faster than it, so that the order stays.
+    std::vector<Candidate> made = evaluator_.expanded(open_[index]);
+    counts_.candidates += static_cast<std::int64_t>(made.size()) - 1;
+    for (Candidate& one : made) {
+      const std::size_t before = waiting_.size();
+      put(std::move(one));
+      if (waiting_.size() > before) std::push_heap(waiting_.begin(), waiting_.end(), later);
+    }
+  }
+}
+
+std::vector<Candidate> Walk::segmentations(std::size_t family, std::int64_t micro_batch) {
+  std::map<std::string, std::int64_t> refused;
+  std::vector<Candidate> all;
+  for (Candidate& one : evaluator_.candidates(family, micro_batch, refused)) {
+    if (one.segmented != nullptr) {
+      all.push_back(std::move(one));
+      continue;
+    }
+    for (Candidate& written : evaluator_.expanded(one)) all.push_back(std::move(written));
+  }
+  return all;
+}
+
+std::string Walk::key_of(const Candidate& candidate) const {
+  std::string key;
+  for (std::size_t i = 0; i + 2 < kAxes; ++i) key += evaluator_.families()[candidate.family].settings[i] + "|";
+  const Training& training = evaluator_.families()[candidate.family].job.training;
+  return key + formatted("{}|{}|{}|{}|{}", candidate.micro_batch, candidate.grad_accum, training.seq,
+                         inputs_.model.dims.layers, groups_text(*candidate.segmented));
+}
+
+const Simulated& Walk::verdict(const Candidate& candidate) {
+  std::shared_ptr<const Simulated>& known = verdicts_[key_of(candidate)];
+  if (known == nullptr) {
+    known = std::make_shared<Simulated>(evaluator_.simulate(candidate));
+    ++counts_.simulated;
+  }
+  return *known;
+}
+
+PlanRow Walk::row(const Candidate& candidate) const {
+  PlanRow row = evaluator_.row(candidate);
+  const auto known = verdicts_.find(key_of(candidate));
+  if (known == verdicts_.end()) return row;
+  const Simulated& simulated = *known->second;
+  const Prediction& p = simulated.prediction;
+  row.fate = simulated.fate;
+  row.reason = simulated.reason;
+  row.missing.reset();
+  // When frees end that wait for other streams is not known. What does not fit at their high end may at their low one.
+  if (p.peak) row.process = p.peak->process;
+  const bool ends = p.peak && p.peak->process_high && p.peak->reserved && p.peak->reserved_low;
+  if (ends && p.verdict != Verdict::Fits) {
+    row.process = *p.peak->reserved_low + (*p.peak->process_high - *p.peak->reserved);
+  }
+  const Bytes need = row.process.value_or(Bytes(0)) + p.reserve;
+  if (simulated.fate == Fate::DoesNotFit && p.capacity && need > *p.capacity) row.missing = need - *p.capacity;
+  if (p.host.verdict == Verdict::DoesNotFit && !row.missing) row.missing = *p.host.per_node - *p.host.capacity;
+  row.host = p.host.per_node;
+  if (p.host.nvme_verdict == Verdict::DoesNotFit && !row.missing) {
+    row.missing = *p.host.nvme_per_node - *p.host.nvme_capacity;
+  }
+  row.nvme = p.host.nvme_per_node;
+  row.wire = wire_of(p);
+  return row;
+}
+
+std::optional<std::size_t> Walk::best() {
+  std::optional<std::size_t> clean;
+  std::optional<std::size_t> retrying;
+  const auto world = [this](std::size_t index) {
+    return evaluator_.families()[open_[index].family].job.parallelism.world;
+  };
+  while (go_on()) {
+    if (options_.stop_early && clean) break;
+    const std::optional<std::size_t> index = next();
+    if (!index) break;
+    const bool more_ranks = options_.objective == Objective::Gpus && retrying && world(*index) > world(*retrying);
+    if (options_.stop_early && more_ranks) break;
+    judged_.push_back(*index);
+    const Fate fate = verdict(open_[*index]).fate;
+    if (fate == Fate::Fits && !clean && !more_ranks) clean = index;
+    if (fate == Fate::FitsWithRetries && !retrying) retrying = index;
+  }
+  return clean ? clean : retrying;
+}
+
+// Those of least memory first; `auto` is written out when its own bound is reached, as none of its plans is below it.
+bool Walk::anything_fits() {
+  open_all();
+  const auto later = [this](std::size_t a, std::size_t b) { return open_[a].least > open_[b].least; };
+  std::make_heap(waiting_.begin(), waiting_.end(), later);
+  while (!waiting_.empty() && go_on()) {
+    std::pop_heap(waiting_.begin(), waiting_.end(), later);
+    const std::size_t index = waiting_.back();
+    waiting_.pop_back();
+    if (open_[index].segmented != nullptr) {
+      if (fits(verdict(open_[index]).fate)) return true;
+      continue;
+    }
+    for (Candidate& one : evaluator_.expanded(open_[index])) {
+      const std::size_t before = waiting_.size();
+      put(std::move(one));
+      if (waiting_.size() > before) std::push_heap(waiting_.begin(), waiting_.end(), later);
+    }
+  }
+  return false;
+}
+
+std::vector<PlanRow> Walk::front() {
+  std::vector<PlanRow> front;
+  waiting_.insert(waiting_.end(), judged_.begin(), judged_.end());
+  std::make_heap(waiting_.begin(), waiting_.end(), [this](std::size_t a, std::size_t b) { return comes_later(a, b); });
+  for (std::optional<std::size_t> index = next(); index; index = next()) {
+    const Candidate& one = open_[*index];
+    // In order of speed: what is there already is at least as fast.
+    std::optional<Bytes> least_wire;
+    const bool beaten = std::any_of(front.begin(), front.end(), [&](const PlanRow& row) {
+      if (!options_.stop_early || *row.process > one.least) return false;
+      if (!least_wire) least_wire = evaluator_.least_wire(one);
+      return *row.wire <= *least_wire;
+    });
+    if (beaten) continue;
+    if (!go_on(front.empty() ? nullptr : &front.front())) break;
+    if (!fits(verdict(one).fate)) continue;
+    PlanRow row = this->row(one);
+    const bool dominated = std::any_of(front.begin(), front.end(), [&](const PlanRow& other) {
+      return *other.process <= *row.process && *other.wire <= *row.wire;
+    });
+    if (dominated) continue;
+    // Only one that is just as fast can be beaten by a later one.
+    std::erase_if(front, [&](const PlanRow& other) {
+      return other.tokens_per_second() <= row.tokens_per_second() && *row.process <= *other.process &&
+             *row.wire <= *other.wire;
+    });
+    front.push_back(std::move(row));
+  }
+  return front;
+}
+
+std::optional<PlanRow> Walk::nearest() {
+  constexpr std::size_t kTried = 3;
+  std::stable_sort(smallest_.begin(), smallest_.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.least < b.least; });
+  std::optional<PlanRow> nearest;
+  for (std::size_t i = 0; i < std::min(kTried, smallest_.size()); ++i) {
+    Candidate one = smallest_[i];
+    if (one.segmented == nullptr) {
+      const std::vector<Candidate> made = evaluator_.expanded(one);
+      if (made.empty()) continue;
+      one = *std::min_element(made.begin(), made.end(),
+                              [](const Candidate& a, const Candidate& b) { return a.least < b.least; });
+    }
+    evaluator_.add_time(one);
+    (void)verdict(one);
+    PlanRow row = this->row(one);
+    if (!nearest || row.missing.value_or(Bytes(0)) < nearest->missing.value_or(Bytes(0))) nearest = std::move(row);
+  }
+  return nearest;
+}
+
+std::vector<PlanRow> Walk::after(std::size_t best, std::size_t most) {
+  const auto layout = [this](const Candidate& one) {
+    const Settings& s = evaluator_.families()[one.family].settings;
+    return std::tuple(s[static_cast<std::size_t>(Axis::ZeroStage)], s[static_cast<std::size_t>(Axis::Offload)],
+                      s[static_cast<std::size_t>(Axis::TensorParallel)], one.micro_batch);
+  };
+  std::set<decltype(layout(open_.front()))> seen{layout(open_[best])};
+  std::vector<PlanRow> rows;
+  std::vector<std::size_t> taken;
+  opens_ = false;
+  while (rows.size() < most) {
+    const std::optional<std::size_t> index = next();
+    if (!index) break;
+    taken.push_back(*index);
+    if (seen.insert(layout(open_[*index])).second) rows.push_back(row(open_[*index]));
+  }
+  opens_ = true;
+  waiting_.insert(waiting_.end(), taken.begin(), taken.end());  // A front may want them.
+  return rows;
+}
+
+SearchCounts Walk::counts() const {
+  SearchCounts counts = counts_;
+  counts.candidates += static_cast<std::int64_t>(unopened_.size() * space_[Axis::Checkpoint].values.size() *
+                                                 space_[Axis::MicroBatch].values.size());
+  counts.slower = counts.candidates - counts.refused - counts.bounded - static_cast<std::int64_t>(judged_.size());
+  return counts;
+}
+
+std::vector<RefusalCount> Walk::refusals() const {
+  std::vector<RefusalCount> all;
+  for (const auto& [why, count] : refusals_) all.push_back({why, count});
+  std::stable_sort(all.begin(), all.end(),
+                   [](const RefusalCount& a, const RefusalCount& b) { return a.count > b.count; });
+  return all;
+}
+
+}  // namespace dsplan::detail

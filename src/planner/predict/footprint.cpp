@@ -1,0 +1,395 @@
+#include "planner/predict/footprint.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "planner/predict/library_workspaces.h"
+
+namespace dsplan {
+namespace {
+
+struct Counted {
+  std::int64_t elements;  // On this tensor-parallel rank.
+  Shape shape;
+  bool trained;
+  bool hidden_matrix;
+  bool embedding;
+  DType dtype;
+};
+
+bool is_trained(const Parameter& parameter, const Training& training) {
+  if (!parameter.trainable) return false;
+  for (const std::string& glob : training.freeze) {
+    if (glob_matches(glob, parameter.name)) return false;
+  }
+  return true;
+}
+
+std::vector<Counted> count(const ModelSpec& model, const Job& job) {
+  std::vector<Counted> counted;
+  for (const Parameter& parameter : model.parameters) {
+    if (parameter.tied_to != kNone) continue;
+    const Shape local = local_shape(model, parameter, job.parallelism.tp);
+    const bool in_layer = model.modules[static_cast<std::size_t>(parameter.module)].layer != kNone;
+    counted.push_back({local.elements().value(), local, is_trained(parameter, job.training),
+                       in_layer && local.rank == 2 && parameter.split != Split::Vocabulary,
+                       model.modules[static_cast<std::size_t>(parameter.module)].type == "Embedding",
+                       job.training.dtype_of(parameter)});
+  }
+  return counted;
+}
+
+// Bytes of optimizer state for one tensor. Adam keeps two moments, SGD a momentum if asked, Lion and Adagrad one,
+// RMSprop one and a momentum if asked; Adafactor a row and a column vector in fp32; 8-bit Adam 2 n + 8 ceil(n / 256)
+// from 4,096 elements on, else 8 n.
+Bytes state_bytes(const Optimizer& optimizer, const Shape& shape, DType dtype, bool hidden_matrix) {
+  const std::int64_t n = shape.elements().value();
+  const Bytes one = storage(Elements(n), dtype);
+  switch (optimizer.kind) {
+    case OptimizerKind::Adam:
+    case OptimizerKind::AdamW: return one * 2;
+    case OptimizerKind::Sgd: return optimizer.momentum > 0 ? one : Bytes(0);
+    case OptimizerKind::Lion:
+    case OptimizerKind::Adagrad: return one;
+    case OptimizerKind::RmsProp: return optimizer.momentum > 0 ? one * 2 : one;
+    case OptimizerKind::Muon: return hidden_matrix ? one : one * 2;
+    case OptimizerKind::Adam8bit:
+      return n < 4096 ? Bytes(checked_mul(n, 8)) : Bytes(checked_mul(n, 2)) + div_ceil(Bytes(n), 256) * 8;
+    case OptimizerKind::Adafactor: break;
+  }
+  if (shape.rank < 2) return Bytes(checked_mul(n, 4));
+  return Bytes(4) * (n / shape.dims[shape.rank - 1U] + n / shape.dims[shape.rank - 2U]);
+}
+
+Bytes flat_state(const Training& training, std::int64_t elements) {
+  return elements == 0 ? Bytes(0) : state_bytes(training.optimizer, Shape{elements}, training.master_dtype, false);
+}
+
+// Separate tensors under plain PyTorch: torch's fused Adam counts its steps on the device, four bytes per parameter;
+// Adafactor keeps an fp32 scalar (RMS) for each; bitsandbytes keeps 32-bit states in fp32, and two maps of 256 values
+// beside 8-bit ones.
+Bytes pytorch_state(const Optimizer& optimizer, const std::vector<Counted>& parameters) {
+  const bool adam = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW;
+  const bool scalar =
+      (adam && optimizer.implementation == Implementation::Fused) || optimizer.kind == OptimizerKind::Adafactor;
+  Bytes sum;
+  bool quantised = false;
+  for (const Counted& p : parameters) {
+    if (!p.trained) continue;
+    const bool wide = optimizer.embeddings_32bit && p.embedding;
+    if (optimizer.kind == OptimizerKind::Lion) {
+      sum += Bytes(checked_mul(p.elements, 4));
+    } else if (optimizer.kind == OptimizerKind::Adam8bit && wide) {
+      sum += Bytes(checked_mul(p.elements, 8));
+    } else {
+      sum += state_bytes(optimizer, p.shape, p.dtype, p.hidden_matrix);
+      quantised |= optimizer.kind == OptimizerKind::Adam8bit && p.elements >= 4096;
+    }
+    if (scalar) sum += Bytes(4);
+  }
+  return quantised ? sum + Bytes(2048) : sum;
+}
+
+// And DeepSpeed's base optimizer in fp32.
+Bytes separate_state(const Training& training, const std::vector<Counted>& parameters) {
+  if (training.runtime == Runtime::PyTorch) return pytorch_state(training.optimizer, parameters);
+  Bytes sum;
+  for (const Counted& p : parameters) {
+    if (p.trained) sum += state_bytes(training.optimizer, p.shape, p.dtype, p.hidden_matrix);
+  }
+  return sum;
+}
+
+std::int64_t sum_of(const std::vector<Counted>& parameters, bool trained) {
+  std::int64_t sum = 0;
+  for (const Counted& p : parameters) {
+    if (p.trained == trained) sum = checked_add(sum, p.elements);
+  }
+  return sum;
+}
+
+Bytes bytes_of(const std::vector<Counted>& parameters, bool trained) {
+  Bytes sum;
+  for (const Counted& p : parameters) {
+    if (p.trained == trained) sum += storage(Elements(p.elements), p.dtype);
+  }
+  return sum;
+}
+
+void plain(const Job& job, const std::vector<Counted>& parameters, Footprint& result) {
+  const Training& t = job.training;
+  const Bytes trained = bytes_of(parameters, true);
+  result.persistent[Role::Parameters] = trained + bytes_of(parameters, false);
+  result.persistent[Role::Optimizer] = separate_state(t, parameters);
+  result.states.gradients = trained;
+  if (t.runtime != Runtime::PyTorch) return;
+  // DistributedDataParallel keeps buckets as large as the gradients.
+  if (job.parallelism.dp > 1) result.persistent[Role::RuntimeBuffers] = trained;
+  if (!t.zero_grad_to_none) result.persistent[Role::Gradients] = trained;
+  // The Trainer holds the latest norm for its log; GradScaler a scale and a counter.
+  const bool norm = t.gradient_clipping > 0 && t.loop == LoopKind::Trainer && trained > Bytes(0);
+  if (norm) result.persistent[Role::Temporaries] = Bytes(bytes_per_element(t.dtype));
+  if (t.grad_scaler) result.persistent[Role::Optimizer] += Bytes(8);
+}
+
+// FP16_UnfusedOptimizer, for all that is no FusedAdam: masters and states of each parameter
+// (fp16/unfused_optimizer.py).
+bool is_unfused(const Training& t) {
+  const bool adam = t.optimizer.kind == OptimizerKind::Adam || t.optimizer.kind == OptimizerKind::AdamW;
+  return t.zero.stage == 0 && t.dtype != DType::Float32 &&
+         !(adam && t.optimizer.implementation == Implementation::Fused);
+}
+
+Bytes unfused_optimizer(const Training& t, std::vector<Counted> parameters) {
+  for (Counted& p : parameters) p.dtype = t.master_dtype;
+  return bytes_of(parameters, true) + pytorch_state(t.optimizer, parameters);
+}
+
+// FP16_Optimizer: flat 16-bit copy, flat master, states (fp16/fused_optimizer.py).
+void stage0(const Job& job, const std::vector<Counted>& parameters, Footprint& result) {
+  const Training& t = job.training;
+  if (t.dtype == DType::Float32) return plain(job, parameters, result);
+  const std::int64_t n = sum_of(parameters, true);
+  result.persistent[Role::Parameters] =
+      storage(Elements(n), t.dtype) + storage(Elements(sum_of(parameters, false)), t.dtype);
+  result.persistent[Role::Optimizer] =
+      is_unfused(t) ? unfused_optimizer(t, parameters) : storage(Elements(n), t.master_dtype) + flat_state(t, n);
+  result.states.gradients = storage(Elements(n), t.dtype);
+}
+
+// Npad = ceil(N / 2W) * 2W, S = Npad / W (stage_1_and_2.py, nccl_start_alignment_factor). With the optimizer on the
+// host the device keeps the flat parameters and one scratch as large as the largest parameter.
+void stage12(const Job& job, const std::vector<Counted>& parameters, Footprint& result) {
+  const Training& t = job.training;
+  const std::int64_t n = sum_of(parameters, true);
+  const std::int64_t ranks = job.parallelism.dp;
+  const Elements padded = round_up(Elements(n), checked_mul(2, ranks));
+  const Elements part = div_floor(padded, ranks);
+  result.persistent[Role::Parameters] =
+      storage(padded, t.dtype) + storage(Elements(sum_of(parameters, false)), t.dtype);
+  if (t.zero.offload_optimizer.device != OffloadDevice::None) {
+    std::int64_t largest = 0;
+    for (const Counted& p : parameters) largest = p.trained ? std::max(largest, p.elements) : largest;
+    result.persistent[Role::RuntimeBuffers] = storage(Elements(largest), t.dtype);
+    return;
+  }
+  result.persistent[Role::Optimizer] = storage(part, t.master_dtype) + flat_state(t, part.value());
+  if (t.zero.stage == 2) {
+    // Sums in another dtype are a partition of their own since 0.19.8; before, ZeRO-2 kept the model's, whatever was
+    // asked.
+    result.states.gradients = storage(part, t.deepspeed < Version{0, 19, 8} ? t.dtype : t.grad_accum_dtype);
+    return;
+  }
+  result.states.gradients = storage(Elements(n), t.grad_accum_dtype);
+  if (t.dtype == DType::BFloat16 && t.grad_accum_dtype == DType::Float32) {
+    // BF16_Optimizer: a full accumulation buffer on every rank, zeroed and never freed (bf16_optimizer.py).
+    result.persistent[Role::Gradients] = storage(padded, t.grad_accum_dtype);
+    result.states.gradients = result.persistent[Role::Gradients];
+  }
+}
+
+// Elements of each sub-group of ZeRO-3: parameters until sub_group_size is reached (stage3.py,
+// _create_fp16_sub_groups).
+std::vector<std::int64_t> sub_groups(const Job& job, const std::vector<Counted>& parameters) {
+  const std::int64_t ranks = job.parallelism.dp;
+  std::vector<std::int64_t> groups;
+  std::int64_t group = 0;
+  for (const Counted& p : parameters) {
+    if (!p.trained) continue;
+    group += (p.elements + ranks - 1) / ranks;
+    if (group < job.training.zero.sub_group_size.value()) continue;
+    groups.push_back(group);
+    group = 0;
+  }
+  if (group > 0) groups.push_back(group);
+  return groups;
+}
+
+// Of an optimizer that is partly on the host: sub-groups of the device have master, gradient and states there. The
+// backup optimizer keeps the element that it was made with where there are none, and until 0.13.3 FusedAdam's int32.
+void partial_optimizer(const Job& job, const std::vector<Counted>& parameters, Footprint& result) {
+  const Training& t = job.training;
+  const double ratio = t.zero.offload_optimizer.ratio;
+  if (ratio == 1) return;
+  const std::vector<std::int64_t> groups = sub_groups(job, parameters);
+  const auto count = static_cast<double>(groups.size());
+  const bool host_first = t.deepspeed < Version{0, 18, 0};
+  const auto begin = host_first ? static_cast<std::size_t>(ratio * count) : 0;
+  const auto end = host_first ? groups.size() : static_cast<std::size_t>((1 - ratio) * count);
+  for (std::size_t at = begin; at < end; ++at) {
+    const Bytes master = storage(Elements(groups[at]), t.master_dtype);
+    result.persistent[Role::Gradients] += master;
+    result.persistent[Role::Optimizer] += master + flat_state(t, groups[at]);
+  }
+  result.states.gradients = result.persistent[Role::Gradients];
+  if (begin == end) result.persistent[Role::Temporaries] += Bytes(bytes_per_element(t.dtype));
+  if (t.deepspeed < Version{0, 13, 3}) result.persistent[Role::Temporaries] += Bytes(4);
+}
+
+// P = ceil(n / W) per parameter; persistent small parameters are whole besides (partition_parameters.py,
+// parameter_offload.py). The bucket is never freed.
+void stage3(const Job& job, const std::vector<Counted>& parameters, Footprint& result) {
+  const Training& t = job.training;
+  const std::int64_t ranks = job.parallelism.dp;
+  std::int64_t trained = 0;
+  std::int64_t frozen = 0;
+  std::int64_t whole = 0;
+  std::int64_t counted = 0;
+  std::int64_t persistent = 0;
+  std::int64_t shards = 0;  // hpZ's, of what is frozen: the step drops those of what it changes.
+  const std::int64_t inside = t.zero.hpz_partition_size;
+  for (const Counted& p : parameters) {
+    const std::int64_t part = (p.elements + ranks - 1) / ranks;
+    (p.trained ? trained : frozen) += part;
+    if (inside > 1 && !p.trained) shards += part * ranks / inside;
+    if (p.elements > t.zero.param_persistence_threshold.value()) continue;
+    if (checked_add(counted, p.elements) > t.zero.model_persistence_threshold.value()) continue;
+    counted += p.elements;
+    ++persistent;
+    whole += part * ranks;
+  }
+  // A single rank has nothing to gather: several persistent parameters are their partitions; one alone is copied.
+  const bool parameters_away = t.zero.offload_param.device != OffloadDevice::None;
+  if (ranks == 1 && persistent != 1 && !t.zero.allgather_sequential && !parameters_away) whole = 0;
+  const bool optimizer_away = t.zero.offload_optimizer.device != OffloadDevice::None;
+  if (!parameters_away) result.persistent[Role::Parameters] = storage(Elements(trained + frozen + shards), t.dtype);
+  result.persistent[Role::RuntimeBuffers] = storage(Elements(whole), t.dtype);
+  if (trained == 0) return;
+  if (t.zero.contiguous_gradients) {
+    result.persistent[Role::RuntimeBuffers] += storage(t.zero.reduce_bucket_size, t.communication_dtype);
+  }
+  if (optimizer_away) return partial_optimizer(job, parameters, result);
+  result.persistent[Role::Gradients] = storage(Elements(trained), t.grad_accum_dtype);
+  result.states.gradients = result.persistent[Role::Gradients];
+  // A copy of its own even where parameters are fp32 already.
+  result.persistent[Role::Optimizer] = storage(Elements(trained), t.master_dtype);
+  // States are kept by sub-group; only block-wise 8-bit scales can tell.
+  for (const std::int64_t group : sub_groups(job, parameters))
+    result.persistent[Role::Optimizer] += flat_state(t, group);
+}
+
+// A weight of two dimensions beside a bias is a product with a bias. Under ZeRO-3, DeepSpeed replaces
+// nn.functional.linear by a function that adds the bias apart; GPT-2's Conv1D calls addmm itself.
+bool multiplies_with_bias(const ModelSpec& model, const Job& job) {
+  const Training& t = job.training;
+  if (t.runtime == Runtime::DeepSpeed && t.zero.stage == 3 && model.family != "gpt2") return false;
+  return std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& bias) {
+    return bias.shape.rank == 1 && bias.name.ends_with(".bias") &&
+           std::any_of(model.parameters.begin(), model.parameters.end(),
+                       [&](const Parameter& weight) { return weight.module == bias.module && weight.shape.rank == 2; });
+  });
+}
+
+// cuBLAS on the loop's thread and on autograd's; cuBLASLt where a product with a bias runs: forward, and autograd's
+// thread if layers are recomputed there.
+void add_workspaces(const ModelSpec& model, const Job& job, Footprint& result) {
+  const std::optional<LibraryWorkspaces> sizes = library_workspaces(job);
+  if (!sizes) return;
+  const bool backward = result.parameters_trainable > Elements(0);
+  const std::vector<CheckpointGroup>& groups = job.training.checkpoint.groups;
+  const bool recomputes = backward && std::any_of(groups.begin(), groups.end(), [](const CheckpointGroup& group) {
+                            return std::find(group.kept.begin(), group.kept.end(), Op::Linear) == group.kept.end();
+                          });
+  Bytes& workspace = result.persistent[Role::Workspace];
+  workspace = sizes->cublas * (backward ? 2 : 1);
+  if (!sizes->lt_per_call && multiplies_with_bias(model, job)) workspace += sizes->cublaslt * (recomputes ? 2 : 1);
+}
+
+// input_ids and labels, int64; the collators of transformers 4.53 to 4.57 give a mask as well.
+bool add_batch(const ModelSpec& model, const Training& training, Footprint& result) {
+  const bool causal = model.graph_class.ends_with("ForCausalLM") || model.graph_class.ends_with("LMHeadModel");
+  if (!causal) return false;
+  const Elements tokens(checked_mul(training.micro_batch, training.seq_of(training.steps() * training.grad_accum - 1)));
+  result.persistent[Role::Inputs] = storage(tokens, DType::Int64) * (batch_has_mask(training.transformers) ? 3 : 2);
+  return true;
+}
+
+// FusedAdam's int32 for overflows, and the wrapper's norm, an fp32 scalar (the base optimizer alone, in fp32 without
+// ZeRO, keeps none, and FP16_UnfusedOptimizer's is a number of Python's). ZeRO-3's norm is fp64, and it keeps a flag of
+// its own. With the optimizer on the host there is no FusedAdam.
+void add_scalars(const Job& job, Footprint& result) {
+  const Training& t = job.training;
+  const bool offloaded = t.zero.offload_optimizer.device != OffloadDevice::None;
+  if (result.parameters_trainable == Elements(0)) return;
+  if (t.zero.stage == 3) result.persistent[Role::Temporaries] += Bytes(1);  // Of a barrier.
+  if (offloaded) return;
+  const bool adam = t.optimizer.kind == OptimizerKind::Adam || t.optimizer.kind == OptimizerKind::AdamW;
+  if (adam && t.optimizer.implementation == Implementation::Fused) result.persistent[Role::Temporaries] += Bytes(4);
+  if (t.zero.stage == 3) {
+    result.persistent[Role::Temporaries] += Bytes(8 + 1);
+  } else if (t.zero.stage > 0 || (t.dtype != DType::Float32 && !is_unfused(t))) {
+    result.persistent[Role::Temporaries] += Bytes(4);
+  }
+}
+
+}  // namespace
+
+std::vector<Elements> kept_gradients(const ModelSpec& model, const Job& job) {
+  const std::int64_t ranks = job.parallelism.dp;
+  std::vector<Counted> trained = count(model, job);
+  std::erase_if(trained, [](const Counted& p) { return !p.trained; });
+  if (job.training.zero.round_robin_gradients) {
+    std::vector<Counted> order;
+    for (std::int64_t first = 0; first < ranks; ++first) {
+      for (std::size_t i = static_cast<std::size_t>(first); i < trained.size(); i += static_cast<std::size_t>(ranks)) {
+        order.push_back(trained[i]);
+      }
+    }
+    trained = std::move(order);
+  }
+  const std::int64_t part = round_up(Elements(sum_of(trained, true)), checked_mul(2, ranks)).value() / ranks;
+  std::vector<Elements> kept(static_cast<std::size_t>(ranks));
+  const bool sums = job.training.grad_accum_dtype != job.training.dtype;
+  if (sums && job.training.deepspeed >= Version{0, 19, 8}) {  // They hold the partition and no more.
+    std::fill(kept.begin(), kept.end(), Elements(part));
+    return kept;
+  }
+  std::int64_t offset = 0;
+  for (const Counted& p : trained) {
+    if (p.elements == 0) continue;
+    for (std::int64_t r = offset / part; r <= (offset + p.elements - 1) / part; ++r) {
+      kept[static_cast<std::size_t>(r)] += Elements(p.elements);
+    }
+    offset += p.elements;
+  }
+  return kept;
+}
+
+Footprint footprint(const ModelSpec& model, const Job& job) {
+  Footprint result;
+  for (const Parameter& parameter : model.parameters) {
+    if (parameter.tied_to == kNone && is_trained(parameter, job.training)) {
+      result.parameters_trainable += parameter.shape.elements();
+    }
+  }
+  result.parameters_total = total_elements(model);
+  const std::vector<Counted> parameters = count(model, job);
+  if (job.training.runtime == Runtime::DeepSpeed && job.training.optimizer.kind == OptimizerKind::Muon) {
+    throw Refusal("--optimizer",
+                  "Muon under DeepSpeed is not modelled yet: neither its states nor its step are Adam's");
+  }
+  if (job.training.runtime == Runtime::PyTorch) {
+    plain(job, parameters, result);
+  } else if (job.training.zero.stage == 0 && job.training.grad_accum_dtype == job.training.dtype) {
+    stage0(job, parameters, result);  // Else, before 0.17.6, BF16_Optimizer.
+  } else if (job.training.zero.stage < 3) {
+    stage12(job, parameters, result);
+  } else {
+    stage3(job, parameters, result);
+  }
+  for (const ModelBuffer& buffer : model.buffers) {
+    if (!buffer_exists(buffer, job.training.transformers)) continue;
+    DType type = buffer.follows_model_dtype ? job.training.dtype : buffer.dtype;
+    // zero.Init makes every floating-point tensor in the model's dtype.
+    if (job.training.under_zero_init() && type == DType::Float32) type = job.training.dtype;
+    result.persistent[Role::ModuleBuffers] += storage(buffer.shape.elements(), type);
+  }
+  if (job.training.runtime == Runtime::DeepSpeed) add_scalars(job, result);
+  add_workspaces(model, job, result);
+  result.batch_known = add_batch(model, job.training, result);
+  result.states.parameters = result.persistent[Role::Parameters];
+  result.states.optimizer = result.persistent[Role::Optimizer];
+  return result;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,88 @@
+// What checkpoints around layers take, from the model's dimensions alone. T tokens of a micro-batch, H the hidden size,
+// b bytes of an element, P the ranks that share layers, K "number_checkpoints".
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "planner/predict/footprint.h"
+
+#include "core/format.h"
+
+namespace dsplan {
+namespace {
+
+// torch.get_rng_state(): the Mersenne twister's 624 words and its caches. torch.cuda.get_rng_state(): seed and offset.
+constexpr std::int64_t kTwister = 5056;
+constexpr std::int64_t kSeedAndOffset = 2 * 8;
+constexpr std::int64_t kPage = 4096;
+constexpr std::int64_t kIndex = 8;
+constexpr std::int64_t kHiddenDimensions = 3;  // Rows, tokens, H.
+
+struct Rule {
+  std::string_view label;
+  Bytes CheckpointFootprint::*size;
+};
+
+// `slot`: of a part, since arguments are stored as parts; without partitioning a part is the whole.
+constexpr std::array kRules = {
+    Rule{"random state of the host", &CheckpointFootprint::host_random},
+    Rule{"random state of the device", &CheckpointFootprint::device_random},
+    Rule{"partition of an argument", &CheckpointFootprint::part},
+    Rule{"contiguous checkpoint", &CheckpointFootprint::part},
+    Rule{"argument on the host", &CheckpointFootprint::part},
+    Rule{"index of pages", &CheckpointFootprint::page_index},
+    Rule{"sizes of arguments", &CheckpointFootprint::shape_note},
+    Rule{"pinned copy of an argument", &CheckpointFootprint::argument},
+    Rule{"emptied argument", &CheckpointFootprint::emptied},
+};
+
+std::vector<std::int64_t> lengths(const Training& training) {
+  return training.seq_list.empty() ? std::vector<std::int64_t>{training.seq} : training.seq_list;
+}
+
+}  // namespace
+
+CheckpointFootprint checkpoint_footprint(const ModelSpec& model, const Job& job, std::int64_t seq) {
+  const Training& t = job.training;
+  const DeepSpeedCheckpointing& config = t.checkpoint.deepspeed;
+  const std::int64_t tokens = checked_mul(t.micro_batch, seq);
+  CheckpointFootprint result;
+  result.argument = storage(Elements(checked_mul(tokens, model.dims.hidden)), t.dtype);
+  result.part = config.partition ? Bytes(result.argument.value() / job.parallelism.tp) : result.argument;
+  result.page_index = Bytes(kIndex * ((result.part.value() + kPage - 1) / kPage));
+  // One note for all slots of a position, or one for each argument.
+  result.shape_note = Bytes(kIndex * kHiddenDimensions * (config.contiguous ? config.number_checkpoints : 1));
+  result.emptied = Bytes(4);  // torch.empty([]), in torch's default dtype.
+  result.host_random = Bytes(kTwister);
+  result.device_random = Bytes(kSeedAndOffset);
+  return result;
+}
+
+std::string checkpoint_fault(const ModelSpec& model, const Job& job, const Schedule& schedule) {
+  const Checkpointing& checkpoint = job.training.checkpoint;
+  if (checkpoint.groups.empty() || !checkpoint.modules.empty()) return {};
+  std::vector<CheckpointFootprint> known;
+  for (const std::int64_t seq : lengths(job.training)) known.push_back(checkpoint_footprint(model, job, seq));
+  const auto fits = [&](const Buffer& buffer, const Rule& rule) {
+    for (const CheckpointFootprint& one : known) {
+      if (one.*rule.size == buffer.size) return true;
+    }
+    return false;
+  };
+  const bool gathers = checkpoint.by_deepspeed() && checkpoint.deepspeed.partition;
+  for (const Buffer& buffer : schedule.buffers) {
+    const std::string_view label = buffer.label;
+    for (const Rule& rule : kRules) {
+      if (label == rule.label && !fits(buffer, rule)) {
+        return formatted("\"{}\" of {}, by formula {}", label, human(buffer.size), human(known.front().*rule.size));
+      }
+    }
+    if (label != "argument of a checkpoint") continue;  // Whole again, or a part on its way there.
+    const bool whole = fits(buffer, {label, &CheckpointFootprint::argument});
+    if (whole || (gathers && fits(buffer, {label, &CheckpointFootprint::part}))) continue;
+    return formatted("\"{}\" of {}, by formula {}", label, human(buffer.size), human(known.front().argument));
+  }
+  return {};
+}
+
+}  // namespace dsplan

@@ -1,0 +1,156 @@
+#include "planner/predict/saved_tensors.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "model/graphs/graphs.h"
+#include "planner/lower/lower.h"
+#include "planner/predict/report_details.h"
+
+namespace dsplan {
+namespace {
+
+class Lister {
+ public:
+  Lister(const ModelSpec& model, const Graph& graph, const RecipeBook& recipes, std::span<const std::string> names)
+      : model_(model), graph_(graph), recipes_(recipes), names_(names), seen_(graph.storages.size(), false) {
+    find_wanted();
+  }
+
+  std::vector<SavedTensor> list(const Checkpointing& checkpoint) {
+    const CheckpointGroup* group = nullptr;
+    auto next = checkpoint.groups.begin();
+    for (const Instruction& instruction : graph_.program) {
+      if (instruction.kind == Instruction::Kind::RegionBegins && next != checkpoint.groups.end() &&
+          instruction.id == next->first) {
+        group = &*next++;
+        add_closure(graph_.regions[static_cast<std::size_t>(instruction.id)]);
+      } else if (instruction.kind == Instruction::Kind::RegionEnds && group != nullptr &&
+                 instruction.id == group->last) {
+        group = nullptr;
+      } else if (instruction.kind == Instruction::Kind::Run) {
+        group == nullptr ? add_node(instruction.id) : add_kept(instruction.id, *group);
+      }
+    }
+    return std::move(rows_);
+  }
+
+ private:
+  void find_wanted() {
+    std::vector<bool> tensors(graph_.tensors.size(), false);
+    if (graph_.loss != kNone) tensors[static_cast<std::size_t>(graph_.loss)] = true;
+    for (TensorId id : graph_.outputs) tensors[static_cast<std::size_t>(id)] = graph_.tensor(id).requires_grad;
+    wanted_.assign(graph_.nodes.size(), false);
+    for (std::size_t id = graph_.nodes.size(); id-- > 0;) {
+      const Node& node = graph_.nodes[id];
+      if (!node.requires_grad) continue;
+      for (TensorId out : graph_.out(node)) wanted_[id] = wanted_[id] || tensors[static_cast<std::size_t>(out)];
+      if (!wanted_[id]) continue;
+      for (TensorId input : graph_.in(node)) {
+        if (graph_.tensor(input).requires_grad) tensors[static_cast<std::size_t>(input)] = true;
+      }
+    }
+  }
+
+  [[nodiscard]] std::string name_of(TensorId id) const {
+    return static_cast<std::size_t>(id) < names_.size() ? names_[static_cast<std::size_t>(id)] : std::string();
+  }
+
+  void add(SavedTensor row) {
+    const auto key = std::make_tuple(row.node, row.module, row.name, row.tensor, row.bytes.value(), row.storage);
+    const auto [at, fresh] = index_.try_emplace(key, rows_.size());
+    if (fresh) {
+      rows_.push_back(std::move(row));
+      return;
+    }
+    SavedTensor& held = rows_[at->second];
+    ++held.count;
+    held.counted += row.counted;
+  }
+
+  void add_tensor(std::string node, ModuleId module, std::string name, TensorId id) {
+    const auto storage = static_cast<std::size_t>(graph_.tensor(id).storage);
+    SavedTensor row;
+    row.node = std::move(node);
+    row.module = in_every_layer(model_, module);
+    row.name = std::move(name);
+    row.tensor = name_of(id);
+    row.bytes = graph_.storages[storage].bytes;
+    const bool resident = graph_.storages[storage].parameter != kNone || graph_.storages[storage].buffer != kNone;
+    row.storage = resident         ? SavedTensor::Storage::Parameter
+                  : seen_[storage] ? SavedTensor::Storage::Shared
+                                   : SavedTensor::Storage::Own;
+    if (row.storage == SavedTensor::Storage::Own) row.counted = row.bytes;
+    seen_[storage] = true;
+    add(std::move(row));
+  }
+
+  void add_extra(const char* node, ModuleId module, std::string name, Bytes bytes) {
+    SavedTensor row;
+    row.node = node;
+    row.module = in_every_layer(model_, module);
+    row.name = std::move(name);
+    row.bytes = row.counted = bytes;
+    add(std::move(row));
+  }
+
+  void add_node(NodeId id) {
+    if (!wanted_[static_cast<std::size_t>(id)]) return;
+    const Node& node = graph_.node(id);
+    for (const Saved& saved : recipes_.saved(id)) {
+      if (saved.kind == Saved::Kind::Input) {
+        add_tensor(name(node.op), node.module, saved.name, graph_.input(node, saved.index));
+      } else if (saved.kind == Saved::Kind::Output) {
+        add_tensor(name(node.op), node.module, saved.name, graph_.output(node, saved.index));
+      } else {
+        for (const Slot& slot : recipes_.slots(id)) {
+          if (slot.kind != SlotKind::Extra || slot.index != saved.index) continue;
+          add_extra(name(node.op), node.module, saved.name, slot.bytes);
+        }
+      }
+    }
+  }
+
+  void add_closure(const Region& region) {
+    for (TensorId id : region.arguments) add_tensor("checkpoint", kNone, "argument", id);
+    for (TensorId id : region.keywords) add_tensor("checkpoint", kNone, "keyword", id);
+  }
+
+  void add_kept(NodeId id, const CheckpointGroup& group) {
+    const Node& node = graph_.node(id);
+    if (recipes_.entry(id).alias || std::find(group.kept.begin(), group.kept.end(), node.op) == group.kept.end())
+      return;
+    for (const Slot& slot : recipes_.slots(id)) {
+      if (slot.kind == SlotKind::Output) add_tensor("checkpoint", node.module, "kept", graph_.output(node, slot.index));
+      if (slot.kind == SlotKind::Extra) add_extra("checkpoint", node.module, "kept", slot.bytes);
+    }
+  }
+
+  const ModelSpec& model_;
+  const Graph& graph_;
+  const RecipeBook& recipes_;
+  std::span<const std::string> names_;
+  std::vector<bool> seen_;    // By storage.
+  std::vector<bool> wanted_;  // By node.
+  std::vector<SavedTensor> rows_;
+  std::map<std::tuple<std::string, std::string, std::string, std::string, std::int64_t, SavedTensor::Storage>,
+           std::size_t>
+      index_;
+};
+
+}  // namespace
+
+std::vector<SavedTensor> saved_tensors(const ModelSpec& model, const Graph& graph, const RecipeBook& recipes,
+                                       const Checkpointing& checkpoint, std::span<const std::string> names) {
+  return Lister(model, graph, recipes, names).list(checkpoint);
+}
+
+std::vector<SavedTensor> saved_tensors(const ModelSpec& model, const Job& job) {
+  if (schedule_obstacle(model, job)) return {};
+  const Graph graph = build_graph(model, graph_options(model, job));
+  const RecipeBook recipes(graph, job.training.level, CatalogueOptions{job.training.torch});
+  return saved_tensors(model, graph, recipes, checkpointing_of(job.training, graph), {});
+}
+
+}  // namespace dsplan

@@ -1,0 +1,135 @@
+#include "planner/resolve/resolve.h"
+
+#include <algorithm>
+
+#include "core/format.h"
+#include "model/lora.h"
+#include "planner/resolve/nvme.h"
+#include "planner/resolve/resolver.h"
+
+namespace dsplan {
+
+ModelSpec model_of(ModelSpec model, const Request& request) {
+  if (!request.lora.given()) return model;
+  return with_adapters(model, parse_lora(request.lora), request.lora.place);
+}
+
+Job resolve(const ModelSpec& model, const Request& request, const DeepSpeedInput* deepspeed, const Hardware* hardware,
+            const Cluster* cluster) {
+  const DeepSpeedInput* ds = deepspeed;
+  if (ds == nullptr && request.inline_deepspeed) ds = &*request.inline_deepspeed;
+  Resolver resolver{model, request, ds, hardware, cluster, {}, {}};
+  refuse_unmodelled_options(resolver);
+  resolve_runtime(resolver);
+  resolve_precision(resolver);
+  resolve_ranks_and_batch(resolver);
+  resolve_zero(resolver);
+  resolve_optimizer(resolver);
+  resolve_execution(resolver);
+  resolve_settings(resolver);
+  resolve_machine(resolver);
+  check_nvme_buffers(resolver);
+  resolve_allocator(resolver);
+  check_training_arguments(resolver);
+  judge_conditional_keys(resolver);
+  resolver.diagnostics.throw_if_any();
+  if (request.strict.value_or(false)) judge_strict(resolver);
+  resolver.job.notices.insert(resolver.job.notices.begin(), request.notices.begin(), request.notices.end());
+  if (ds != nullptr) {
+    resolver.job.notices.insert(resolver.job.notices.begin(), ds->notices.begin(), ds->notices.end());
+  }
+  return std::move(resolver.job);
+}
+
+void Resolver::given(std::string name, std::string value, const Place& place, std::string option) {
+  job.inputs.push_back({std::move(name), std::move(value), Origin::Given, place.text(), std::move(option)});
+}
+
+void Resolver::derived(std::string name, std::string value, std::string reason, std::string option) {
+  job.inputs.push_back({std::move(name), std::move(value), Origin::Derived, std::move(reason), std::move(option)});
+}
+
+void Resolver::assumed(std::string name, std::string value, std::string reason, std::string option) {
+  job.inputs.push_back({std::move(name), std::move(value), Origin::Assumed, std::move(reason), std::move(option)});
+}
+
+void Resolver::fault(const Place& place, std::string message, std::string hint) {
+  diagnostics.add(place.says(std::move(message), std::move(hint)));
+}
+
+void Resolver::not_modelled(const Place& place, std::string_view what) {
+  fault(place, formatted("{} is not modelled yet", what));
+}
+
+void Resolver::notice(Notice::Kind kind, const Place& place, std::string message, std::optional<Bytes> bytes) {
+  job.notices.push_back({kind, place, std::move(message), bytes});
+}
+
+bool Resolver::applies(When when) const {
+  const Zero& zero = job.training.zero;
+  const bool zero_runs = deepspeed() && zero.stage >= 1;
+  switch (when) {
+    case When::Always: return true;
+    case When::PyTorch: return !deepspeed();
+    case When::Zero: return zero_runs;
+    case When::Stage12: return zero_runs && zero.stage <= 2;
+    case When::Stage3: return zero_runs && zero.stage == 3;
+    case When::CpuAdam: return zero_runs && zero.offload_optimizer.device != OffloadDevice::None;
+    case When::ParamOffload: return zero_runs && zero.offload_param.device != OffloadDevice::None;
+    case When::Nvme:
+      return zero_runs &&
+             (zero.offload_optimizer.device == OffloadDevice::Nvme || zero.offload_param.device == OffloadDevice::Nvme);
+    case When::Muon: return job.training.optimizer.kind == OptimizerKind::Muon;
+    case When::Bf16: return job.training.dtype == DType::BFloat16;
+    case When::Fp16: return job.training.dtype == DType::Float16;
+    case When::DeepSpeedCheckpointing: return job.training.checkpoint.by_deepspeed();
+  }
+  return true;
+}
+
+void judge_conditional_keys(Resolver& resolver) {
+  const auto inert = [&resolver](const Place& place, const std::string& key, When when) {
+    resolver.job.notices.push_back({Notice::Kind::Inert,
+                                    place,
+                                    formatted("\"{}\" has no effect here: it needs {}", key, describe(when)),
+                                    {},
+                                    "inert_key",
+                                    key});
+  };
+  // What this version refuses anyway (resolve/zero.cpp) is not refused twice.
+  const auto removed = [&resolver](const std::string& key) {
+    if (resolver.ds == nullptr || resolver.job.training.deepspeed < kRemovesKeys) return false;
+    const std::vector<ConditionalKey>& gone = resolver.ds->removed;
+    return std::any_of(gone.begin(), gone.end(), [&key](const ConditionalKey& one) { return one.key == key; });
+  };
+  const auto judge = [&](const NotModelled& item) {
+    if (removed(item.key)) return;
+    if (resolver.applies(item.when)) {
+      resolver.fault(item.place, formatted("\"{}\": {} is not modelled yet", item.key, item.feature));
+    } else {
+      inert(item.place, item.key, item.when);
+    }
+  };
+  for (const NotModelled& item : resolver.request.not_modelled) judge(item);
+  if (resolver.ds == nullptr) return;
+  for (const NotModelled& item : resolver.ds->not_modelled) judge(item);
+  for (const ConditionalKey& key : resolver.ds->conditional) {
+    if (!resolver.applies(key.when)) inert(key.place, key.key, key.when);
+  }
+}
+
+void judge_strict(const Resolver& resolver) {
+  Diagnostics diagnostics;
+  for (const ResolvedInput& input : resolver.job.assumptions()) {
+    diagnostics.add(
+        {input.option,
+         0,
+         0,
+         {},
+         formatted("{} is assumed to be {} ({}), which --strict does not allow", input.name, input.value, input.reason),
+         formatted("give {}", input.option)});
+  }
+  diagnostics.throw_if_any();
+}
+
+}  // namespace dsplan

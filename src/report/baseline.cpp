@@ -1,0 +1,260 @@
+#include "report/baseline.h"
+
+#include <algorithm>
+
+#include "core/format.h"
+#include "core/receipt.h"
+
+namespace dsplan {
+namespace {
+
+std::string shown(const Value& value) {
+  constexpr std::size_t kMost = 60;
+  std::string text = canonical_json(value);
+  if (text.size() <= kMost) return text;
+  std::size_t end = kMost;
+  while ((static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;  // Not within a character.
+  return text.substr(0, end) + "...";
+}
+
+Place place_of(const Document& document, std::size_t offset) {
+  Diagnostic at = document.at(offset, {});
+  return {std::move(at.path), at.line, at.column, std::move(at.source_line)};
+}
+
+class Differences {
+ public:
+  explicit Differences(const Document& after) : after_(after) {}
+
+  void visit(const std::string& key, const Value& before, const Value& now, std::size_t offset) {
+    if (before.is(Value::Kind::Object) && now.is(Value::Kind::Object)) return visit_members(key, before, now);
+    const bool lists = before.is(Value::Kind::Array) && now.is(Value::Kind::Array);
+    if (lists && before.items.size() == now.items.size()) {
+      for (std::size_t i = 0; i < now.items.size(); ++i) {
+        visit(formatted("{}[{}]", key, i), before.items[i], now.items[i], now.items[i].offset);
+      }
+      return;
+    }
+    if (canonical_json(before) != canonical_json(now)) add(key, shown(before), shown(now), offset);
+  }
+
+  [[nodiscard]] std::vector<KeyChange> all() && { return std::move(changes_); }
+
+ private:
+  void visit_members(const std::string& key, const Value& before, const Value& now) {
+    const std::string base = key.empty() ? key : key + ".";
+    for (const Member& member : now.members) {
+      if (const Value* was = before.find(member.key)) {
+        visit(base + member.key, *was, member.value, member.key_offset);
+      } else {
+        add(base + member.key, {}, shown(member.value), member.key_offset);
+      }
+    }
+    for (const Member& member : before.members) {
+      if (now.find(member.key) == nullptr) add(base + member.key, shown(member.value), {}, now.offset);
+    }
+  }
+
+  void add(std::string key, std::string before, std::string now, std::size_t offset) {
+    changes_.push_back({std::move(key), std::move(before), std::move(now), place_of(after_, offset)});
+  }
+
+  const Document& after_;
+  std::vector<KeyChange> changes_;
+};
+
+const FigureRow* find_row(const BaselineRank* rank, std::string_view path) {
+  if (rank == nullptr) return nullptr;
+  const auto found =
+      std::find_if(rank->rows.begin(), rank->rows.end(), [&](const FigureRow& row) { return row.path == path; });
+  return found == rank->rows.end() ? nullptr : &*found;
+}
+
+FigureValue value_in(const BaselineRank* rank, std::string_view path) {
+  if (const FigureRow* row = find_row(rank, path)) return row->value;
+  // A row "communication" stands for traffic that is not predicted at all.
+  const bool silent = rank == nullptr || find_row(rank, "communication") != nullptr;
+  if (path.starts_with("communication.") && !silent) return {0, {}};
+  return {};
+}
+
+bool beyond(const FigureValue& before, const FigureValue& after, std::int64_t tolerance) {
+  if (before == after) return false;
+  const std::optional<std::int64_t> by = difference(before, after);
+  return !by || *by > tolerance || *by < -tolerance;
+}
+
+// All sides of one rank; those that lack it are null.
+struct Sides {
+  const BaselineRank* stored = nullptr;
+  const BaselineRank* replayed = nullptr;
+  const BaselineRank* now = nullptr;
+  std::vector<const BaselineRank*> alone;  // Null: refused.
+};
+
+CheckedRow checked_row(const std::string& path, const Sides& sides, const Tolerances& tolerances) {
+  CheckedRow row;
+  row.path = path;
+  row.kind = kind_of_row(path).value_or(RowKind::Requested);
+  row.stored = value_in(sides.stored, path);
+  row.replayed = value_in(sides.replayed, path);
+  row.now = value_in(sides.now, path);
+  for (const BaselineRank* alone : sides.alone) {
+    row.by_source.push_back(alone == nullptr ? std::nullopt : difference(row.replayed, value_in(alone, path)));
+  }
+  // A gate has no tolerance but what it is given.
+  const auto allowed = tolerances.by_kind.find(row.kind);
+  if (allowed != tolerances.by_kind.end()) row.tolerance = allowed->second.of(row.stored.number.value_or(0));
+  row.newer = beyond(row.stored, row.replayed, row.tolerance);
+  row.yours = beyond(row.replayed, row.now, row.tolerance);
+  return row;
+}
+
+// The rows of today in their order, then those that only older sides have.
+CheckedRank checked_rank(const Sides& sides, const Tolerances& tolerances) {
+  CheckedRank rank;
+  std::vector<std::string> paths;
+  for (const BaselineRank* side : {sides.now, sides.replayed, sides.stored}) {
+    if (side == nullptr) continue;
+    for (const FigureRow& row : side->rows) {
+      if (std::find(paths.begin(), paths.end(), row.path) == paths.end()) paths.push_back(row.path);
+    }
+  }
+  const BaselineRank* any = sides.now != nullptr        ? sides.now
+                            : sides.replayed != nullptr ? sides.replayed
+                                                        : sides.stored;
+  rank.now = any->rank;
+  rank.stored = sides.stored == nullptr ? any->rank : sides.stored->rank;
+  for (const std::string& path : paths) rank.rows.push_back(checked_row(path, sides, tolerances));
+  return rank;
+}
+
+const BaselineRank* find_rank(const FiguresOfRanks& ranks, std::int64_t rank, bool single) {
+  if (single && !ranks.empty()) return &ranks.front();
+  const auto found =
+      std::find_if(ranks.begin(), ranks.end(), [&](const BaselineRank& one) { return one.rank == rank; });
+  return found == ranks.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+std::string_view name(SourceKind kind) {
+  switch (kind) {
+    case SourceKind::Model: return "model";
+    case SourceKind::DeepSpeed: return "deepspeed";
+    case SourceKind::Training: return "training";
+    case SourceKind::Checkpoint: return "checkpoint";
+    case SourceKind::Hardware: return "hardware";
+    case SourceKind::Cluster: return "cluster";
+    case SourceKind::Calibration: return "calibration";
+    case SourceKind::Command: return "command";
+  }
+  return "?";
+}
+
+std::optional<RowKind> kind_of_row(std::string_view path) {
+  if (path == "verdict") return RowKind::Verdict;
+  if (path.starts_with("parameters.")) return RowKind::Parameters;
+  if (path.starts_with("memory.host.")) return RowKind::Host;
+  std::string_view last = path.substr(path.rfind('.') + 1);
+  if (path.starts_with("communication")) {
+    if (last == "payload_bytes") return RowKind::Payload;
+    return last == "wire_bytes" ? RowKind::Wire : RowKind::Calls;
+  }
+  if (!path.starts_with("memory.")) return std::nullopt;
+  if (last == "allocations") return RowKind::Calls;
+  if (last == "host_requested_total") return RowKind::Host;
+  if (last.starts_with("peak_")) last.remove_prefix(5);
+  for (const RowKind kind : {RowKind::Allocated, RowKind::Active, RowKind::Reserved, RowKind::Process}) {
+    if (last == name(kind)) return kind;
+  }
+  return RowKind::Requested;  // By role, too.
+}
+
+std::vector<KeyChange> changes_of(const Document& before, const Document& after) {
+  Differences differences(after);
+  differences.visit({}, before.root, after.root, after.root.offset);
+  return std::move(differences).all();
+}
+
+std::vector<InputChange> changes_of(const std::vector<ResolvedInput>& before, const std::vector<ResolvedInput>& after) {
+  const auto find = [](const std::vector<ResolvedInput>& list, const std::string& name) {
+    const auto found =
+        std::find_if(list.begin(), list.end(), [&](const ResolvedInput& one) { return one.name == name; });
+    return found == list.end() ? nullptr : &*found;
+  };
+  std::vector<InputChange> changes;
+  for (const ResolvedInput& now : after) {
+    const ResolvedInput* was = find(before, now.name);
+    if (was == nullptr || was->value != now.value) {
+      changes.push_back({now.name, was == nullptr ? std::string() : was->value, now.value, now.reason});
+    }
+  }
+  for (const ResolvedInput& was : before) {
+    if (find(after, was.name) == nullptr) changes.push_back({was.name, was.value, {}, {}});
+  }
+  return changes;
+}
+
+std::optional<std::int64_t> difference(const FigureValue& before, const FigureValue& after) {
+  if (!before.number || !after.number) return std::nullopt;
+  return checked_add(*after.number, -*before.number);
+}
+
+RowCounts counts(const CheckedBaseline& checked) {
+  RowCounts counts;
+  for (const CheckedRank& rank : checked.ranks) {
+    for (const CheckedRow& row : rank.rows) {
+      ++counts.rows;
+      counts.newer += row.newer ? 1 : 0;
+      counts.yours += row.yours ? 1 : 0;
+      counts.within += row.within() ? 1 : 0;
+    }
+  }
+  return counts;
+}
+
+bool differs(const CheckedBaseline& checked) {
+  const RowCounts rows = counts(checked);
+  return rows.newer > 0 || rows.yours > 0;
+}
+
+std::string_view state(const CheckedBaseline& checked) {
+  if (!checked.refused.empty()) return "refused";
+  return differs(checked) ? "differs" : "agrees";
+}
+
+bool stands_for_the_run(const CheckedRow& row) {
+  constexpr std::array<std::string_view, 8> kPaths = {"verdict",
+                                                      "memory.persistent.requested",
+                                                      "memory.persistent.allocated",
+                                                      "memory.peak.requested",
+                                                      "memory.peak.allocated",
+                                                      "memory.peak.active",
+                                                      "memory.peak.reserved",
+                                                      "memory.peak.process"};
+  return std::find(kPaths.begin(), kPaths.end(), row.path) != kPaths.end();
+}
+
+std::vector<CheckedRank> lay_over(const FiguresOfRanks& stored, const FiguresOfRanks& replayed,
+                                  const FiguresOfRanks& now, const std::vector<std::optional<FiguresOfRanks>>& alone,
+                                  const Tolerances& tolerances) {
+  const bool single = stored.size() == 1 && replayed.size() == 1 && now.size() == 1;
+  std::vector<std::int64_t> numbers;
+  for (const FiguresOfRanks* side : {&now, &replayed, &stored}) {
+    for (const BaselineRank& rank : *side) {
+      const bool known = std::find(numbers.begin(), numbers.end(), rank.rank) != numbers.end();
+      if (!known && !(single && !numbers.empty())) numbers.push_back(rank.rank);
+    }
+  }
+  std::vector<CheckedRank> ranks;
+  for (const std::int64_t number : numbers) {
+    Sides sides{
+        find_rank(stored, number, single), find_rank(replayed, number, single), find_rank(now, number, single), {}};
+    for (const auto& one : alone) sides.alone.push_back(one ? find_rank(*one, number, single) : nullptr);
+    ranks.push_back(checked_rank(sides, tolerances));
+  }
+  return ranks;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,58 @@
+#include "report/comparison.h"
+
+#include <algorithm>
+
+namespace dsplan {
+
+std::string_view name(RowKind kind) {
+  switch (kind) {
+    case RowKind::Requested: return "requested";
+    case RowKind::Allocated: return "allocated";
+    case RowKind::Active: return "active";
+    case RowKind::Reserved: return "reserved";
+    case RowKind::Process: return "process";
+    case RowKind::Host: return "host";
+    case RowKind::Calls: return "calls";
+    case RowKind::Payload: return "payload";
+    case RowKind::Wire: return "wire";
+    case RowKind::Parameters: return "parameters";
+    case RowKind::Verdict: return "verdict";
+  }
+  return "?";
+}
+
+std::string_view name(ComparedRow::State state) {
+  switch (state) {
+    case ComparedRow::State::Equal: return "equal";
+    case ComparedRow::State::Within: return "within";
+    case ComparedRow::State::Differs: return "differs";
+    case ComparedRow::State::NotMeasured: return "not_measured";
+    case ComparedRow::State::NotPredicted: return "not_predicted";
+  }
+  return "?";
+}
+
+std::int64_t Tolerance::of(std::int64_t measured) const {
+  // In two parts, so that a large value does not overflow on the way; permille is at most 1000.
+  return checked_add(bytes, measured / 1000 * permille + measured % 1000 * permille / 1000);
+}
+
+Tolerance Tolerances::of(RowKind kind) const {
+  if (const auto found = by_kind.find(kind); found != by_kind.end()) return found->second;
+  const bool of_the_allocator = kind == RowKind::Reserved || kind == RowKind::Process;
+  return of_the_allocator ? Tolerance{0, 10} : Tolerance{};
+}
+
+bool differs(const ReceiptComparison& comparison) {
+  return std::any_of(comparison.ranks.begin(), comparison.ranks.end(), [](const RankComparison& rank) {
+    return std::any_of(rank.rows.begin(), rank.rows.end(),
+                       [](const ComparedRow& row) { return row.state == ComparedRow::State::Differs; });
+  });
+}
+
+bool differs(const std::vector<ReceiptComparison>& comparisons) {
+  return std::any_of(comparisons.begin(), comparisons.end(),
+                     [](const ReceiptComparison& comparison) { return differs(comparison); });
+}
+
+}  // namespace dsplan

@@ -1,0 +1,173 @@
+#include "report/export/write_training.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/format.h"
+#include "io/own_file.h"
+#include "report/export/write_deepspeed.h"
+
+namespace dsplan {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const ResolvedInput* input_of(const Job& job, std::string_view name) {
+  const auto at =
+      std::find_if(job.inputs.begin(), job.inputs.end(), [&](const ResolvedInput& one) { return one.name == name; });
+  return at == job.inputs.end() ? nullptr : &*at;
+}
+
+bool given(const Job& job, std::string_view name) {
+  const ResolvedInput* input = input_of(job, name);
+  return input != nullptr && input->origin == Origin::Given;
+}
+
+std::string kept_words(const std::vector<Op>& kept) {
+  std::string text;
+  for (const Op op : kept) text += (text.empty() ? "" : "+") + std::string(name(op));
+  return text;
+}
+
+bool alike(const CheckpointGroup& a, const CheckpointGroup& b) { return a.kind == b.kind && a.kept == b.kept; }
+
+// The K of groups of K layers from the first to the last layer, the last group possibly shorter.
+std::int64_t equal_runs(const std::vector<CheckpointGroup>& groups, std::int64_t layers) {
+  const std::int64_t size = groups.front().last - groups.front().first + 1;
+  std::int64_t next = 0;
+  for (const CheckpointGroup& group : groups) {
+    if (group.first != next || !alike(group, groups.front())) return 0;
+    if (group.last != std::min(next + size, layers) - 1) return 0;
+    next = group.last + 1;
+  }
+  return next == layers ? size : 0;
+}
+
+std::string group_words(const CheckpointGroup& group, CheckpointKind usual) {
+  std::string text = std::to_string(group.first);
+  if (group.last != group.first) text += "-" + std::to_string(group.last);
+  if (!group.kept.empty()) return text + "=keep+" + kept_words(group.kept);
+  return group.kind == usual ? text : text + "=" + std::string(name(group.kind));
+}
+
+std::string optimizer_name(const Optimizer& optimizer) {
+  return optimizer.embeddings_32bit ? "adamw_bnb_8bit" : std::string(name(optimizer.kind));
+}
+
+Json optimizer_of(const Optimizer& optimizer) {
+  Json json = {{"name", optimizer_name(optimizer)}, {"implementation", std::string(name(optimizer.implementation))}};
+  const bool has_momentum = optimizer.kind == OptimizerKind::Sgd || optimizer.kind == OptimizerKind::RmsProp;
+  if (has_momentum) json["momentum"] = optimizer.momentum;
+  if (optimizer.weight_decay != 0) json["weight_decay"] = optimizer.weight_decay;
+  return json;
+}
+
+std::string loss_words(const Training& t) {
+  return t.loss == Loss::Chunked ? formatted("chunked:{}", t.loss_chunks) : std::string(name(t.loss));
+}
+
+// What the DeepSpeed JSON says of a job that has one.
+void add_pytorch(const Training& t, Json& json) {
+  json["runtime"] = "pytorch";
+  json["micro_batch"] = t.micro_batch;
+  json["grad_accum"] = t.grad_accum;
+  json["dtype"] = std::string(name(t.dtype));
+  if (!t.autocast) {
+    json["autocast"] = "none";
+  } else if (t.outputs_to_fp32) {
+    json["mixed_precision"] = std::string(name(*t.autocast));
+  } else {
+    json["autocast"] = std::string(name(*t.autocast));
+  }
+  json["optimizer"] = optimizer_of(t.optimizer);
+  json["param_groups"] = std::string(name(t.param_groups));
+  json["zero_grad_set_to_none"] = t.zero_grad_to_none;
+  json["max_grad_norm"] = t.gradient_clipping;
+}
+
+void add_checkpointing(const Checkpointing& c, std::int64_t layers, Json& json) {
+  json["checkpoint"] = checkpoint_words(c, layers);
+  if (c.groups.empty() && c.modules.empty()) return;
+  const CheckpointKind kind = c.groups.empty() ? c.kind : c.groups.front().kind;
+  json["checkpoint_impl"] = std::string(name(kind));
+  json["preserve_rng_state"] = c.groups.empty() ? c.preserve_rng_state : c.groups.front().preserve_rng_state;
+}
+
+void add_execution(const ModelSpec& model, const Job& job, Json& json) {
+  const Training& t = job.training;
+  if (t.seq_list.empty()) {
+    json["seq"] = t.seq;
+  } else {
+    json["seq_list"] = t.seq_list;
+  }
+  if (const ResolvedInput* lora = input_of(job, "lora")) json["lora"] = lora->value;
+  if (!t.freeze.empty()) json["freeze"] = t.freeze;
+  json["attention"] = std::string(name(t.attention));
+  json["loss"] = loss_words(t);
+  json["loop"] = t.loop == LoopKind::Trainer ? "trainer" : "minimal";
+  add_checkpointing(t.checkpoint, model.dims.layers, json);
+  json["model_init"] = std::string(name(t.model_init));
+  if (t.level == Level::Dispatch) json["level"] = "dispatch";
+  if (const ResolvedInput* routing = input_of(job, "routing")) json["routing"] = routing->value;
+}
+
+void add_machine(const Job& job, Json& json) {
+  if (!job.allocator_conf.empty()) json["allocator_conf"] = job.allocator_conf;
+  if (job.stream_frees != StreamFrees::AtSync) json["stream_frees"] = std::string(name(job.stream_frees));
+  if (job.placement == PlacementKind::Planned) json["placement"] = "planned";
+  const Training& t = job.training;
+  json["torch_version"] = t.torch.text();
+  json["transformers_version"] = t.transformers.text();
+  if (t.runtime == Runtime::DeepSpeed) json["deepspeed_version"] = t.deepspeed.text();
+  if (job.capacity && (given(job, "capacity") || !job.hardware)) json["capacity"] = job.capacity->value();
+  if (job.reserve != Bytes(0)) json["reserve"] = job.reserve.value();
+  if (job.host_memory && (given(job, "host memory per node") || !job.cluster)) {
+    json["host_memory"] = job.host_memory->value();
+  }
+  if (job.nvme_memory && (given(job, "NVMe memory per node") || !job.cluster)) {
+    json["nvme_memory"] = job.nvme_memory->value();
+  }
+  if (job.rank != "worst") json["rank"] = job.rank;
+}
+
+}  // namespace
+
+std::string checkpoint_words(const Checkpointing& c, std::int64_t layers) {
+  if (!c.modules.empty()) return formatted("modules:{}", joined(c.modules, "+"));
+  if (c.groups.empty()) return "none";
+  if (c.text.starts_with("segments:") || c.text.starts_with("nth:")) return c.text;
+  const std::int64_t size = equal_runs(c.groups, layers);
+  const std::vector<Op>& kept = c.groups.front().kept;
+  if (size == 1 && !kept.empty()) return "keep:" + kept_words(kept);
+  if (size == 1) return "full";
+  if (size > 1 && kept.empty()) return formatted("every:{}", size);
+  std::string text = "groups:";
+  for (const CheckpointGroup& group : c.groups) {
+    if (&group != &c.groups.front()) text += ",";
+    text += group_words(group, c.groups.front().kind);
+  }
+  return text;
+}
+
+std::string training_json(const ModelSpec& model, const Job& job, const std::string& source) {
+  const Training& t = job.training;
+  if (t.grad_scaler) throw Refusal(model.name, "torch.amp.GradScaler has no key in a training file yet");
+  Json json = {{"dsplan", kFileVersion}, {"kind", "training"}, {"source", source}};
+  if (t.runtime == Runtime::PyTorch) {
+    add_pytorch(t, json);
+  } else if (!optimizer_in_deepspeed_json(t)) {
+    json["optimizer"] = optimizer_of(t.optimizer);
+  }
+  const Parallelism& p = job.parallelism;
+  json["gpus"] = p.world;
+  json["gpus_per_node"] = p.gpus_per_node;
+  json["tp"] = p.tp;
+  json["sp"] = p.sp;
+  json["ep"] = p.ep;
+  add_execution(model, job, json);
+  add_machine(job, json);
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace dsplan

@@ -1,0 +1,90 @@
+#include "report/write_csv.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/format.h"
+#include "report/write_cells.h"
+#include "report/write_value.h"
+
+namespace dsplan {
+namespace {
+
+using detail::Json;
+using detail::quoted;
+
+std::string scalar(const Json& value) {
+  if (value.is_null()) return {};
+  if (value.is_string()) return quoted(value.get_ref<const std::string&>());
+  return value.dump();
+}
+
+// The keys that name an item of a list, and that its own rows then need not repeat.
+const std::vector<std::string>& naming_keys(const std::string& list) {
+  static const std::vector<std::string> kTraffic = {"collective", "group", "phase", "dtype", "kind"};
+  static const std::vector<std::string> kName = {"name"};
+  static const std::vector<std::string> kNone;
+  if (list == "communication") return kTraffic;
+  if (list == "memory.phases" || list == "time.phases" || list.ends_with(".marks") ||
+      list.ends_with(".see_memory_usage") || list.ends_with(".parts") || list == "assumptions")
+    return kName;
+  return kNone;
+}
+
+class Writer {
+ public:
+  explicit Writer(std::int64_t rank) : rank_(rank) {}
+
+  void write(const std::string& path, const Json& value) {
+    if (value.is_object()) {
+      for (const auto& [key, child] : value.items()) write(path.empty() ? key : path + "." + key, child);
+    } else if (value.is_array()) {
+      items(path, value);
+    } else {
+      text_ += formatted("{},{},{}\n", rank_, quoted(path), scalar(value));
+    }
+  }
+  [[nodiscard]] const std::string& text() const { return text_; }
+
+ private:
+  void items(const std::string& path, const Json& list) {
+    // The last part of a path says which list it is, wherever in the tree its parent was named.
+    const std::size_t dot = path.rfind('.');
+    const std::string kind = path.ends_with(".marks") || path.ends_with(".see_memory_usage") || path.ends_with(".parts")
+                                 ? path.substr(dot)
+                                 : path;
+    const std::vector<std::string>& keys = naming_keys(kind);
+    std::map<std::string, int> seen;
+    std::size_t index = 0;
+    for (const Json& item : list) {
+      std::string label;
+      for (const std::string& key : keys) {
+        if (!label.empty()) label += '.';
+        label += item.at(key).get_ref<const std::string&>();
+      }
+      if (keys.empty()) label = std::to_string(index++);
+      if (const int again = ++seen[label]; again > 1) label += formatted("#{}", again);
+      for (const auto& [key, child] : item.items()) {
+        const bool said = std::find(keys.begin(), keys.end(), key) != keys.end();
+        if (!said) write(formatted("{}.{}.{}", path, label, key), child);
+      }
+    }
+  }
+
+  std::int64_t rank_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string predictions_csv(const std::vector<Prediction>& predictions, const Job& job) {
+  std::string text = "rank,path,value\n";
+  for (const Prediction& prediction : predictions) {
+    Writer writer(prediction.rank);
+    writer.write({}, detail::prediction_value(prediction, job));
+    text += writer.text();
+  }
+  return text;
+}
+
+}  // namespace dsplan
