@@ -16,7 +16,7 @@ namespace {
 Schedule legal() {
   Schedule s;
   s.world = s.dp = 2;
-  s.buffers = {Buffer{Bytes(8), "weight"}, Buffer{Bytes(8), "result"}};
+  s.buffers = {Buffer{.size = Bytes(8), .label = "weight"}, Buffer{.size = Bytes(8), .label = "result"}};
   const Bytes none;
   const Bytes all(8);
   s.accesses = {{0, 2, none, all}, {0, 2, none, all}, {1, 4, none, all}, {1, 4, none, all},

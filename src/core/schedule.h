@@ -56,6 +56,9 @@ enum class Pass : std::uint8_t { Setup, Forward, Recompute, Backward, Step, Save
 // What a buffer is, for people: "saved input of linear". Points to a string literal, so that labels cost nothing.
 using Label = const char*;
 
+// The framework's file and function that makes it: "zero/stage3.py, _create_fp32_partitions". A literal likewise.
+using Source = const char*;
+
 // Where a buffer lives. Host buffers and files count in the host's ledger, never in the device's. Locked: page-locked
 // by DeepSpeed itself to the byte, where Pinned comes from PyTorch's pool.
 enum class Space : std::uint8_t { Device, Pinned, Locked, Pageable, Nvme };
@@ -63,6 +66,7 @@ enum class Space : std::uint8_t { Device, Pinned, Locked, Pageable, Nvme };
 struct Buffer {
   Bytes size;  // Requested bytes; > 0.
   Label label = "";
+  Source source = "";             // Empty where an operator's own recipe says it.
   ModuleId module = kNone;        // Where it belongs, if anywhere.
   ParameterId parameter = kNone;  // The parameter it holds a part of, if one.
   DType dtype = DType::Float32;

@@ -35,6 +35,12 @@ BufferId Emitter::allocate(Bytes bytes, DType dtype, Role role, Label label, Par
   return id;
 }
 
+BufferId Emitter::allocate(Bytes bytes, DType dtype, const What& what, ParameterId parameter, Space space) {
+  const BufferId made = allocate(bytes, dtype, what.role, what.label, parameter, what.capacity, space);
+  schedule_.buffers[made].source = what.source;
+  return made;
+}
+
 void Emitter::release(BufferId buffer, Reason reason) {
   State& state = states_[buffer];
   DSPLAN_CHECK(state.references > 0, std::string("released twice: ") + schedule_.buffers[buffer].label);

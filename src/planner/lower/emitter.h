@@ -14,6 +14,14 @@
 
 namespace dsplan {
 
+// What a buffer is: its role, its name for people, and who makes it.
+struct What {
+  Role role = Role::Temporaries;
+  Label label = "";
+  Source source = "";
+  bool capacity = false;  // Need not be filled (core/schedule.h).
+};
+
 class Emitter {
  public:
   explicit Emitter(std::size_t events);
@@ -52,6 +60,8 @@ class Emitter {
   // A new buffer with one reference.
   BufferId allocate(Bytes bytes, DType dtype, Role role, Label label, ParameterId parameter = kNone,
                     bool capacity = false, Space space = Space::Device);
+  BufferId allocate(Bytes bytes, DType dtype, const What& what, ParameterId parameter = kNone,
+                    Space space = Space::Device);
   void retain(BufferId buffer) { ++states_[buffer].references; }
   // The last reference releases. `reason` is used only if something else has run since the last touch.
   void release(BufferId buffer, Reason reason);
@@ -77,6 +87,10 @@ class Emitter {
   void write(BufferId buffer);                             // All of it, as one content.
   void write(BufferId buffer, Bytes offset, Bytes bytes);  // One piece; replaces what overlapped.
   void compute(Label work);
+  void compute(Body body, Label work) {
+    as(body);
+    compute(work);
+  }
   void communicate(Collective collective, DType dtype, Bytes payload, TrafficKind kind = TrafficKind::Data,
                    Group group = Group::DataParallel);
 
