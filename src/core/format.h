@@ -70,8 +70,8 @@ consteval std::size_t arguments_of(std::string_view pattern) {
 template <std::size_t Arguments>
 struct FormatPattern {
   template <std::size_t Size>
-  consteval FormatPattern(const char (&text)[Size]) : text(text, Size - 1) {
-    if (arguments_of(std::string_view(text, Size - 1)) != Arguments)
+  consteval FormatPattern(const char (&literal)[Size]) : text(literal, Size - 1) {
+    if (arguments_of(text) != Arguments)
       throw "the pattern takes another number of arguments";
   }
   std::string_view text;
