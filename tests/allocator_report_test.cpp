@@ -55,7 +55,8 @@ TEST_CASE("the verdict's replay runs under the conf: a fraction refuses") {
   const Job job = job_on(8LL << 30);
   const Bytes reserved = *predicted(job).peak->reserved;
   const auto fraction_of = [&](Bytes bytes) {
-    return formatted("per_process_memory_fraction:{}", static_cast<double>(bytes.value()) / (8.0 * (1LL << 30)));
+    return dsplan::formatted("per_process_memory_fraction:{}",
+                             static_cast<double>(bytes.value()) / (8.0 * (1LL << 30)));
   };
   const Prediction small = predicted(with_conf(job, fraction_of(Bytes(reserved.value() / 4))));
   CHECK(small.verdict == Verdict::DoesNotFit);
@@ -76,7 +77,7 @@ TEST_CASE("a run that only fits by giving its cache back says so, and where it f
   const Prediction plain = predict(llama, job, 0);
   REQUIRE(plain.verdict == Verdict::Fits);
   const double limit = static_cast<double>(plain.peak->reserved->value() - (1LL << 30));
-  const std::string fraction = formatted("per_process_memory_fraction:{}", limit / 0x1.4p36);
+  const std::string fraction = dsplan::formatted("per_process_memory_fraction:{}", limit / 0x1.4p36);
   const Prediction tight = predict(llama, with_conf(job, fraction), 0);
   CHECK(tight.verdict == Verdict::FitsWithRetries);
   CHECK(tight.retries > 0);

@@ -150,7 +150,7 @@ const Breakage kBreakages[] = {
 
 std::string texts(const std::vector<Finding>& findings) {
   std::string all;
-  for (const Finding& finding : findings) all += formatted("{}: {}\n", finding.event, finding.text);
+  for (const Finding& finding : findings) all += dsplan::formatted("{}: {}\n", finding.event, finding.text);
   return all;
 }
 

@@ -72,9 +72,11 @@ void expect(std::span<const Published> rows) {
 TEST_CASE("what is kept and what backward takes: the published table") {
   const std::string x = R"("bf16[64,32]*")";
   const auto one = [&](const char* op, const std::string& more = "") {
-    return formatted(R"({{"op":"{}"{},"in":[{}],"out":[{}]}})", op, more, x, x);
+    return dsplan::formatted(R"({{"op":"{}"{},"in":[{}],"out":[{}]}})", op, more, x, x);
   };
-  const auto two = [&](const char* op) { return formatted(R"({{"op":"{}","in":[{},{}],"out":[{}]}})", op, x, x, x); };
+  const auto two = [&](const char* op) {
+    return dsplan::formatted(R"({{"op":"{}","in":[{},{}],"out":[{}]}})", op, x, x, x);
+  };
   const std::string half = R"(,"in":["bf16[64,32]*"],"out":["fp32[64,32]*"]})";
   const Published rows[] = {
       {two("add"), 0, 0, {}},
@@ -124,19 +126,20 @@ TEST_CASE("what attention keeps, and its backward takes: the published table") {
   const std::int64_t q = 2 * 4 * 100 * 64 * 2;
   const Published rows[] = {
       // Flash: dq, dk, dv, softmax_d [B, H, Sq^128], dq_accum [B, Sq^128, H, D]; two tensors of random state.
-      {formatted(R"({{"op":"scaled_dot_product_attention","kernel":"flash","in":[{0},{0},{0}],"out":[{0}]}})", heads),
+      {dsplan::formatted(R"({{"op":"scaled_dot_product_attention","kernel":"flash","in":[{0},{0},{0}],"out":[{0}]}})",
+                         heads),
        q + 2 * 4 * 100 * 4 + 16 + 8,
        3 * q + 2 * 4 * 128 * 4 + 2 * 128 * 4 * 64 * 4,
        {"_saved_query", "_saved_key", "_saved_value", "_saved_output", "_saved_logsumexp", "_saved_rng_state",
         "_saved_unused"}},
       // With grouped heads dk and dv at all heads as well.
-      {formatted(R"({{"op":"scaled_dot_product_attention","kernel":"flash","in":[{0},{1},{1}],"out":[{0}]}})", heads,
-                 grouped),
+      {dsplan::formatted(R"({{"op":"scaled_dot_product_attention","kernel":"flash","in":[{0},{1},{1}],"out":[{0}]}})",
+                         heads, grouped),
        q + 2 * 4 * 100 * 4 + 16 + 8,
        q + 2 * (q / 2) + 2 * 4 * 128 * 4 + 2 * 128 * 4 * 64 * 4 + 2 * q,
        {"_saved_query", "_saved_key", "_saved_value", "_saved_output", "_saved_logsumexp", "_saved_rng_state",
         "_saved_unused"}},
-      {formatted(
+      {dsplan::formatted(
            R"({{"op":"scaled_dot_product_attention","kernel":"memory_efficient","in":[{0},{0},{0}],"out":[{0}]}})",
            heads),
        q + 2 * 4 * 128 * 4 + 8 + 8,
@@ -150,9 +153,9 @@ TEST_CASE("what attention keeps, and its backward takes: the published table") {
 TEST_CASE("rows that depend on the version of torch") {
   const Version older{2, 6, 0};
   const auto flash = [](int head_dim, Version torch) {
-    const std::string q = formatted("\"bf16[1,2,128,{}]*\"", head_dim);
+    const std::string q = dsplan::formatted("\"bf16[1,2,128,{}]*\"", head_dim);
     return figures_of(
-        testing::graph_of(json::parse(formatted(
+        testing::graph_of(json::parse(dsplan::formatted(
             R"({{"op":"scaled_dot_product_attention","kernel":"flash","in":[{0},{0},{0}],"out":[{0}]}})", q))),
         {torch});
   };
@@ -213,7 +216,7 @@ TEST_CASE("docs/operators.md is what the catalogue says") {
   REQUIRE(to != std::string::npos);
   std::string generated = operators_markdown(describe_catalogue()) + "\n## Written as several operators\n\n" +
                           "| name | parts |\n|---|---|\n";
-  for (const Composite& one : composites()) generated += formatted("| {} | {} |\n", one.name, one.parts);
+  for (const Composite& one : composites()) generated += dsplan::formatted("| {} | {} |\n", one.name, one.parts);
   const std::string expected = text.substr(0, from + begin.size()) + generated + text.substr(to);
   if (std::getenv("DSPLAN_UPDATE_DOCS") != nullptr) {
     std::ofstream(path, std::ios::binary) << expected;

@@ -169,7 +169,7 @@ TEST_CASE("auto works for each family and says what it chose") {
       REQUIRE(choice.has_value());
       INFO(model.name, " stage ", stage, " ", job.training.checkpoint.text);
       CHECK(job.inputs.back().value == job.training.checkpoint.text);
-      CHECK(job.inputs.back().reason.find(formatted("{} simulated", choice->simulated)) != std::string::npos);
+      CHECK(job.inputs.back().reason.find(dsplan::formatted("{} simulated", choice->simulated)) != std::string::npos);
       CHECK(job.notices.back().message.starts_with("auto is " + job.training.checkpoint.text));
       const Verdict verdict = predict_asked(model, job).front().verdict;
       CHECK((verdict == Verdict::Fits) == choice->fits);

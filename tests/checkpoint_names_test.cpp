@@ -129,8 +129,9 @@ TEST_CASE("spellings that loading accepts agree too") {
        [](auto& file) {
          std::erase_if(file, [](const CheckpointTensor& t) { return t.name.find(".experts.") != std::string::npos; });
          for (const int layer : {0, 1}) {
-           file.push_back({formatted("model.layers.{}.mlp.experts.gate_up_proj", layer), "BF16", {4, 96, 32}, ""});
-           file.push_back({formatted("model.layers.{}.mlp.experts.down_proj", layer), "BF16", {4, 32, 48}, ""});
+           file.push_back(
+               {dsplan::formatted("model.layers.{}.mlp.experts.gate_up_proj", layer), "BF16", {4, 96, 32}, ""});
+           file.push_back({dsplan::formatted("model.layers.{}.mlp.experts.down_proj", layer), "BF16", {4, 32, 48}, ""});
          }
        },
        {}},
@@ -177,7 +178,7 @@ TEST_CASE("differences are listed with both sides") {
 TEST_CASE("an unrelated checkpoint is summed up") {
   const ModelSpec model = witness_model("llama-gqa");
   std::vector<CheckpointTensor> file;
-  for (int i = 0; i < 1000; ++i) file.push_back({formatted("t{}", i), "BF16", {1}, ""});
+  for (int i = 0; i < 1000; ++i) file.push_back({dsplan::formatted("t{}", i), "BF16", {1}, ""});
   const std::vector<std::string> lines = compare_checkpoint(model, file).differences;
   CHECK(lines.size() == 42);  // 20 and 20 shown, one line for the rest of each
   CHECK(lines[40] == "missing: 1 more tensors");

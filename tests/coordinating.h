@@ -32,7 +32,7 @@ inline std::string text(const Coordinator& c) {
   std::string out;
   const auto add = [&](const std::string& part) { out += (out.empty() ? "" : ", ") + part; };
   for (const Coordinator::Action& action : c.actions()) {
-    const std::string ids = formatted("{}", joined(action.parameters, "+"));
+    const std::string ids = dsplan::formatted("{}", dsplan::joined(action.parameters, "+"));
     switch (action.act) {
       case Coordinator::Act::Gather:
         add((action.at_once     ? "at once "

@@ -52,12 +52,12 @@ class Driven {
       } else if (word[0] == "enter" || word[0] == "enter_backward") {
         const bool backward = word[0] == "enter_backward";
         coordinator_.enter(module(word[1]), backward ? Coordinator::Hook::Backward : forward_hook());
-        out_.push_back(formatted("{} {} {}", word[0], word[1], mode()));
+        out_.push_back(dsplan::formatted("{} {} {}", word[0], word[1], mode()));
         add();
       } else if (word[0] == "leave" || word[0] == "leave_backward") {
         const bool backward = word[0] == "leave_backward";
         coordinator_.exit(module(word[1]), backward ? Coordinator::Hook::Backward : forward_hook());
-        out_.push_back(formatted("{} {}", word[0], word[1]));
+        out_.push_back(dsplan::formatted("{} {}", word[0], word[1]));
         add();
       } else if (word[0] == "release_all") {
         coordinator_.release_all();
@@ -74,7 +74,7 @@ class Driven {
     for (const std::string& line : log) {
       std::vector<std::string> word = words(line);
       if (word[0].starts_with("enter")) {
-        out.push_back(formatted("{} {} {}", word[0], word[1], word[2]));
+        out.push_back(dsplan::formatted("{} {} {}", word[0], word[1], word[2]));
       } else if (word[0].starts_with("leave") || word[0] == "fetch" || word[0] == "prefetch" || word[0] == "wait" ||
                  word[0] == "release" || word[0] == "release_all" || word[0] == "clean") {
         out.push_back(line);
@@ -167,7 +167,7 @@ class Driven {
     std::vector<int> numbers;
     for (ParameterId id : ids) numbers.push_back(numbers_[static_cast<std::size_t>(id)]);
     std::sort(numbers.begin(), numbers.end());
-    return formatted("{}", joined(numbers, ","));
+    return dsplan::formatted("{}", dsplan::joined(numbers, ","));
   }
 
   void add() {
@@ -240,7 +240,7 @@ Lines construction_of(const Lines& log) {
         if (sizes.contains(number)) out.free("freed " + sizes[number]);
       }
     } else if (word[0] == "c") {
-      out.line(formatted("{} {}", word[1], std::stoll(word[3]) * bytes_of(word[2])));
+      out.line(dsplan::formatted("{} {}", word[1], std::stoll(word[3]) * bytes_of(word[2])));
     }
   }
   return out.take();
@@ -254,13 +254,13 @@ class Construction : public Ignores<Compute, Signal, Await, Enter, Exit> {
 
   using Ignores<Compute, Signal, Await, Enter, Exit>::on;
   void on(std::size_t, const Allocate& event) {
-    if (logged(event.buffer) && !is_users(event.buffer)) out_.line(formatted("made {}", size(event.buffer)));
+    if (logged(event.buffer) && !is_users(event.buffer)) out_.line(dsplan::formatted("made {}", size(event.buffer)));
   }
   void on(std::size_t, const Release& event) {
-    if (logged(event.buffer) && !staging(event.buffer)) out_.free(formatted("freed {}", size(event.buffer)));
+    if (logged(event.buffer) && !staging(event.buffer)) out_.free(dsplan::formatted("freed {}", size(event.buffer)));
   }
   void on(std::size_t, const Communicate& event) {
-    if (!over_) out_.line(formatted("{} {}", dsplan::name(event.collective), event.payload.value()));
+    if (!over_) out_.line(dsplan::formatted("{} {}", dsplan::name(event.collective), event.payload.value()));
   }
   void on(std::size_t, const Mark& event) { over_ = over_ || event.stretch != Stretch::Init; }
   [[nodiscard]] Lines take() { return out_.take(); }

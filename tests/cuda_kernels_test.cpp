@@ -337,8 +337,8 @@ TEST_CASE("no kernel is left that was not compared") {
                       [&](const auto& at) { return std::get<0>(at) == body && std::get<1>(at) == op; })) {
         continue;
       }
-      missing += nodes ? formatted("{} {}, ", name(static_cast<Op>(op)), name(static_cast<Body>(body)))
-                       : formatted("{}, ", name(static_cast<Body>(body)));
+      missing += nodes ? dsplan::formatted("{} {}, ", name(static_cast<Op>(op)), name(static_cast<Body>(body)))
+                       : dsplan::formatted("{}, ", name(static_cast<Body>(body)));
     }
   }
   CHECK(missing == "");

@@ -41,7 +41,7 @@ std::string nested(std::string path, const std::string& value) {
   while (!path.empty()) {
     const std::size_t dot = path.rfind('.');
     const std::string key = dot == std::string::npos ? path : path.substr(dot + 1);
-    text = formatted("{{\"{}\": {}}}", key, text);
+    text = dsplan::formatted("{{\"{}\": {}}}", key, text);
     path = dot == std::string::npos ? "" : path.substr(0, dot);
   }
   return text;
@@ -207,7 +207,7 @@ TEST_CASE("deepspeed: each row does what it says") {
       CHECK(read(nested(path, "null")).not_modelled.empty());
     } else if (key.treatment == DeepSpeedKey::Treatment::Inert) {
       const DeepSpeedInput input = read(nested(path, "2"));
-      CHECK(noticed(input, Notice::Kind::Inert, formatted("\"{}\" has no effect here", path)));
+      CHECK(noticed(input, Notice::Kind::Inert, dsplan::formatted("\"{}\" has no effect here", path)));
       CHECK(input.not_modelled.empty());
     } else if (key.treatment == DeepSpeedKey::Treatment::Honoured && path != "optimizer.params.max_grad_norm") {
       // An honoured key reads null as absent and says nothing; a nonsensical value is a fault or is kept.

@@ -152,12 +152,12 @@ inline Lines moves_of(const Lines& log, int steps) {
     const std::vector<std::string> word = words(text);
     const char first = text[0];
     if (first == '#') {
-      if (text == formatted("# end {}", steps - 1)) break;
+      if (text == dsplan::formatted("# end {}", steps - 1)) break;
       if (word[1] != "construct" && word[1] != "end") out.line(text);
     } else if (first == '+') {
       if (is_bookkeeping(word[3], word[4])) continue;
-      storages[word[0].substr(1)] = formatted("free {} {}", word[1], word[2]);
-      out.line(formatted("alloc {} {}", word[1], word[2]));
+      storages[word[0].substr(1)] = dsplan::formatted("free {} {}", word[1], word[2]);
+      out.line(dsplan::formatted("alloc {} {}", word[1], word[2]));
     } else if (first == 'p' && word.size() == 4) {
       storages[word[0].substr(1)] = "free parameter " + word[3];
     } else if (first == 'g') {
@@ -168,12 +168,12 @@ inline Lines moves_of(const Lines& log, int steps) {
         if (storages.contains(number)) out.free(storages[number]);
       }
     } else if (word[0] == "read" || word[0] == "write") {
-      out.line(formatted("{} {}", word[0], word[1]));
+      out.line(dsplan::formatted("{} {}", word[0], word[1]));
     } else if (word[0] == "c") {
       const std::int64_t bytes = std::stoll(word[3]) * bytes_of(word[2]);
       // DeepSpeed broadcasts bytes.
-      out.line(word[1] == "broadcast" ? formatted("broadcast {}", bytes)
-                                      : formatted("{} {} {}", word[1], word[2], bytes));
+      out.line(word[1] == "broadcast" ? dsplan::formatted("broadcast {}", bytes)
+                                      : dsplan::formatted("{} {} {}", word[1], word[2], bytes));
     }
   }
   return out.take();
@@ -192,20 +192,20 @@ class Ours {
     if (is_gradient(buffer)) ++gradients_[buffer.parameter];
     if (is_own(buffer)) {
       own_.insert(event.buffer);
-      out_.line(formatted("alloc {} {}", buffer.size.value(), dsplan::name(buffer.dtype)));
+      out_.line(dsplan::formatted("alloc {} {}", buffer.size.value(), dsplan::name(buffer.dtype)));
     }
   }
   void on(std::size_t, const Release& event) {
     const Buffer& buffer = schedule_.buffers[event.buffer];
     if (own_.contains(event.buffer)) {
-      out_.free(formatted("free {} {}", buffer.size.value(), dsplan::name(buffer.dtype)));
+      out_.free(dsplan::formatted("free {} {}", buffer.size.value(), dsplan::name(buffer.dtype)));
     } else if (is_gradient(buffer)) {
       // What is added to another of its kind and goes was never `.grad` itself.
       const bool other = --gradients_[buffer.parameter] > 0;
       const bool added = work_ == "accumulate gradient" || work_ == "add" || work_ == "clone";
-      if (!other || !added) out_.free(formatted("free gradient {}", number(buffer)));
+      if (!other || !added) out_.free(dsplan::formatted("free gradient {}", number(buffer)));
     } else if (buffer.parameter != kNone && buffer.role == Role::Parameters) {
-      out_.free(formatted("free parameter {}", number(buffer)));
+      out_.free(dsplan::formatted("free parameter {}", number(buffer)));
     }
   }
   void on(std::size_t, const Compute& event) {
@@ -213,7 +213,7 @@ class Ours {
     const auto moved = [&](Span span, const char* what) {
       for (const Access& access : schedule_.range(span)) {
         if (schedule_.buffers[access.buffer].space != Space::Nvme) continue;
-        out_.line(formatted("{} {}", what, access.bytes.value()));
+        out_.line(dsplan::formatted("{} {}", what, access.bytes.value()));
       }
     };
     moved(event.reads, "read");
@@ -225,21 +225,21 @@ class Ours {
   void on(std::size_t, const Exit&) {}
   void on(std::size_t, const Communicate& event) {
     if (event.collective == Collective::Broadcast) {
-      out_.line(formatted("broadcast {}", event.payload.value()));
+      out_.line(dsplan::formatted("broadcast {}", event.payload.value()));
     } else {
-      out_.line(
-          formatted("{} {} {}", dsplan::name(event.collective), dsplan::name(event.dtype), event.payload.value()));
+      out_.line(dsplan::formatted("{} {} {}", dsplan::name(event.collective), dsplan::name(event.dtype),
+                                  event.payload.value()));
     }
   }
   void on(std::size_t, const Mark& event) {
     if (event.stretch == Stretch::Init) return;
     const int step = event.stretch == Stretch::FirstStep ? 0 : 1;
     switch (event.moment) {
-      case Moment::ForwardBegins: out_.line(formatted("# forward {}.{}", step, event.micro_batch)); break;
-      case Moment::BackwardBegins: out_.line(formatted("# backward {}.{}", step, event.micro_batch)); break;
+      case Moment::ForwardBegins: out_.line(dsplan::formatted("# forward {}.{}", step, event.micro_batch)); break;
+      case Moment::BackwardBegins: out_.line(dsplan::formatted("# backward {}.{}", step, event.micro_batch)); break;
       case Moment::StepBegins:
         stepping_ = true;
-        out_.line(formatted("# step {}", step));
+        out_.line(dsplan::formatted("# step {}", step));
         break;
       case Moment::StepEnds: stepping_ = false; break;
       case Moment::StretchBegins: setup_ = false; break;
@@ -289,10 +289,10 @@ inline std::string first_difference(const Lines& witness, const Lines& ours) {
   while (at < witness.size() && at < ours.size() && witness[at] == ours[at]) ++at;
   if (at == witness.size() && at == ours.size()) return {};
   std::string text =
-      formatted("the lists part at {} of {} (witness) and {} (dsplan):\n", at, witness.size(), ours.size());
+      dsplan::formatted("the lists part at {} of {} (witness) and {} (dsplan):\n", at, witness.size(), ours.size());
   for (std::size_t i = at < 6 ? 0 : at - 6; i < at + 10; ++i) {
-    text += formatted("  {} {:<40} | {}\n", i == at ? ">" : " ", i < witness.size() ? witness[i] : "",
-                      i < ours.size() ? ours[i] : "");
+    text += dsplan::formatted("  {} {:<40} | {}\n", i == at ? ">" : " ", i < witness.size() ? witness[i] : "",
+                              i < ours.size() ? ours[i] : "");
   }
   return text;
 }

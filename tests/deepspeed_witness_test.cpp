@@ -217,7 +217,7 @@ Lines arrivals_and_reductions(const Schedule& schedule, const std::vector<int>& 
     if (const auto* made = std::get_if<Allocate>(&event)) {
       const Buffer& buffer = schedule.buffers[made->buffer];
       if (buffer.role == Role::Gradients && buffer.parameter != kNone) {
-        out.push_back(formatted("gradient {}", numbers.at(static_cast<std::size_t>(buffer.parameter))));
+        out.push_back(dsplan::formatted("gradient {}", numbers.at(static_cast<std::size_t>(buffer.parameter))));
       }
     }
     if (const auto* sent = std::get_if<Communicate>(&event)) out.emplace_back(name(sent->collective));

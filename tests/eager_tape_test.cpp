@@ -51,7 +51,7 @@ struct DeviceLog : Ignores<Communicate, Signal, Await, Enter, Exit> {
   void add(BufferId id, std::int64_t sign) {
     const Buffer& buffer = schedule.buffers[id];
     if (buffer.space != Space::Device) return;
-    changes.push_back({sign * buffer.size.value(), formatted("{} (after {})", buffer.label, last)});
+    changes.push_back({sign * buffer.size.value(), dsplan::formatted("{} (after {})", buffer.label, last)});
   }
 
   const Schedule& schedule;
@@ -86,7 +86,7 @@ void order_frees(std::vector<Change>& changes) {
 std::string around(const std::vector<Change>& changes, std::size_t at) {
   std::string text;
   for (std::size_t k = at > 8 ? at - 8 : 0; k < std::min(changes.size(), at + 8); ++k) {
-    text += formatted("{} {} {:+} {}\n", k == at ? ">>" : "  ", k, changes[k].bytes, changes[k].doing);
+    text += dsplan::formatted("{} {} {:+} {}\n", k == at ? ">>" : "  ", k, changes[k].bytes, changes[k].doing);
   }
   return text;
 }
@@ -101,8 +101,8 @@ std::size_t compare(const ModelSpec& model, const Job& job, std::int64_t rank) {
   std::size_t at = 0;
   while (at < shorter && schedule[at].bytes == tape[at].bytes) ++at;
   if (at == schedule.size() && at == tape.size()) return at;
-  const std::string what = formatted("first difference at {} of {} and {}\nschedule:\n{}eager tape:\n{}", at,
-                                     schedule.size(), tape.size(), around(schedule, at), around(tape, at));
+  const std::string what = dsplan::formatted("first difference at {} of {} and {}\nschedule:\n{}eager tape:\n{}", at,
+                                             schedule.size(), tape.size(), around(schedule, at), around(tape, at));
   FAIL_CHECK(what);
   return 0;
 }
@@ -146,9 +146,9 @@ Job job_of(const Case& c) {
 void check(const Case& c, const ModelSpec& model, const Job& job) {
   for (std::int64_t rank = 0; rank < c.world; ++rank) {
     const std::string title =
-        formatted("{}: {}, stage {}, {} ranks, rank {}, accumulation {}, {} checkpoints, {}, batch {}, tp {}", c.name,
-                  c.model.name, c.stage, c.world, rank, c.accumulation, c.checkpoints.size(), c.fp32 ? "fp32" : "bf16",
-                  c.batch, c.tp);
+        dsplan::formatted("{}: {}, stage {}, {} ranks, rank {}, accumulation {}, {} checkpoints, {}, batch {}, tp {}",
+                          c.name, c.model.name, c.stage, c.world, rank, c.accumulation, c.checkpoints.size(),
+                          c.fp32 ? "fp32" : "bf16", c.batch, c.tp);
     CAPTURE(title);
     CHECK(compare(model, job, rank) > 100);
   }

@@ -76,7 +76,7 @@ void fail_call(const ModelSpec& model, const Job& job, const ExecutableRanks& pl
   tally.on_files += on_file(tried.failed) ? 1 : 0;
   CHECK(tried.result.outcome == Receipt::Outcome::Error);
   CHECK(tried.result.message.find(tried.failed) != std::string::npos);
-  CHECK(tried.result.message.starts_with(formatted("rank {}", rank)));
+  CHECK(tried.result.message.starts_with(dsplan::formatted("rank {}", rank)));
   if (k >= kBeforeEvents) CHECK(tried.result.message.find("event ") != std::string::npos);
 }
 

@@ -45,7 +45,7 @@ std::set<std::string> check_rank(const ModelSpec& model, const Job& job, const R
   }
   for (const TrafficRow& row : traffic_formulas(model, job)) {
     const std::string key =
-        formatted("{} {} {} {}", name(row.group), name(row.collective), name(row.phase), name(row.dtype));
+        dsplan::formatted("{} {} {} {}", name(row.group), name(row.collective), name(row.phase), name(row.dtype));
     CAPTURE(key);
     CHECK(sums[key] == row.payload.value());
   }

@@ -170,9 +170,9 @@ void add_ways(const ModelSpec& model, bool full, std::vector<Plan>& plans) {
         for (const std::size_t s : {0U, 1U}) {
           const std::size_t turn = w + s + static_cast<std::size_t>(stage + 1 + ranks / 4);
           if (!full && turn % 4 != 0) continue;
-          Plan plan{
-              formatted("{} stage {} ranks {} {} {}", model.family, stage, ranks, kSegments[s].name, kWays[w].name),
-              lowered::job(stage, ranks)};
+          Plan plan{dsplan::formatted("{} stage {} ranks {} {} {}", model.family, stage, ranks, kSegments[s].name,
+                                      kWays[w].name),
+                    lowered::job(stage, ranks)};
           plan.job.training.zero.param_persistence_threshold = Elements(40);
           plan.job.training.zero.prefetch_bucket_size = Elements(turn % 2 == 0 ? 4000 : 0);
           kSegments[s].apply(plan.job, layers);
@@ -195,7 +195,7 @@ void add_tensor_parallel(const ModelSpec& model, bool full, std::vector<Plan>& p
       for (const std::int64_t dp : full ? std::vector<std::int64_t>{1, 2, 3} : std::vector<std::int64_t>{2}) {
         for (std::size_t s = 0; s < std::size(kSegments); ++s) {
           if (!full && (s + static_cast<std::size_t>(stage + 1 + tp)) % 4 != 0) continue;
-          Plan plan{formatted("{} stage {} tp {} dp {} {}", model.family, stage, tp, dp, kSegments[s].name),
+          Plan plan{dsplan::formatted("{} stage {} tp {} dp {} {}", model.family, stage, tp, dp, kSegments[s].name),
                     lowered::job(stage, dp)};
           plan.job.parallelism.tp = tp;
           plan.job.parallelism.world = dp * tp;
@@ -219,9 +219,9 @@ std::vector<Plan> plans_of(const ModelSpec& model, bool full) {
         for (std::size_t r = 0; r < std::size(kRuntimes); ++r) {
           if (stage < 0 && r > 1) continue;
           if (!full && (s + r + static_cast<std::size_t>(stage + 1)) % 4 != 0) continue;
-          Plan plan{
-              formatted("{} stage {} ranks {} {} {}", model.family, stage, ranks, kSegments[s].name, kRuntimes[r].name),
-              lowered::job(stage, ranks)};
+          Plan plan{dsplan::formatted("{} stage {} ranks {} {} {}", model.family, stage, ranks, kSegments[s].name,
+                                      kRuntimes[r].name),
+                    lowered::job(stage, ranks)};
           kSegments[s].apply(plan.job, layers);
           kRuntimes[r].apply(plan.job, layers);
           if (r == 4 && !offloads(plan.job)) continue;

@@ -167,11 +167,12 @@ void check_close(const Distances& far, double limit) {
 // A mask of a window over the keys, which no witness has: two ways to compute it must agree, and the window must
 // matter.
 std::vector<double> windowed_gradients(bool eager, int window) {
-  const ModelSpec model = build_model(parse_json("mistral", formatted(R"({{"model_type": "mistral", "vocab_size": 19,
+  const ModelSpec model =
+      build_model(parse_json("mistral", dsplan::formatted(R"({{"model_type": "mistral", "vocab_size": 19,
     "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 16, "sliding_window": {}}})",
-                                                                      window)),
-                                      "mistral");
+                                                          window)),
+                  "mistral");
   const Graph graph = build_graph(model, options_of(eager ? "eager" : "efficient", DType::Float32));
   walking::Walk walk(graph, true);
   fill(walk, graph, model);

@@ -10,9 +10,9 @@ namespace {
 
 // Matrices that are large enough to be swapped: a megabyte or more of each partition.
 ModelSpec wide(std::int64_t width) {
-  return running::model(formatted(R"({{"model_type": "gpt2", "n_embd": {}, "n_layer": 2, "n_head": 4,
+  return running::model(dsplan::formatted(R"({{"model_type": "gpt2", "n_embd": {}, "n_layer": 2, "n_head": 4,
     "n_positions": 16, "vocab_size": 97}})",
-                                  width)
+                                          width)
                             .c_str());
 }
 

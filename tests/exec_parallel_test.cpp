@@ -16,15 +16,15 @@ namespace {
 
 // A vocabulary that four ranks divide without padding: words behind its end would take part in the loss.
 ModelSpec gpt2(double attention, double residual) {
-  return running::model(formatted(R"({{"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4,
+  return running::model(dsplan::formatted(R"({{"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4,
     "n_positions": 32, "vocab_size": 512, "attn_pdrop": {}, "resid_pdrop": {}, "embd_pdrop": {}}})",
-                                  attention, residual, residual)
+                                          attention, residual, residual)
                             .c_str());
 }
 ModelSpec llama(int heads_of_keys) {
-  return running::model(formatted(R"({{"model_type": "llama", "hidden_size": 32, "intermediate_size": 48,
+  return running::model(dsplan::formatted(R"({{"model_type": "llama", "hidden_size": 32, "intermediate_size": 48,
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": {}, "vocab_size": 512}})",
-                                  heads_of_keys)
+                                          heads_of_keys)
                             .c_str());
 }
 

@@ -25,9 +25,9 @@ std::vector<Variant> variants() {
     for (const DType dtype : {DType::Float32, DType::BFloat16, DType::Float16}) {
       for (const char* attention : {"flash", "efficient", "math", "eager"}) {
         for (const Loss loss : {Loss::HuggingFace, Loss::Native, Loss::Chunked}) {
-          Variant variant{
-              formatted("batch {}, {}, {} attention, loss {}", batch, name(dtype), attention, static_cast<int>(loss)),
-              {}};
+          Variant variant{dsplan::formatted("batch {}, {}, {} attention, loss {}", batch, name(dtype), attention,
+                                            static_cast<int>(loss)),
+                          {}};
           variant.options.micro_batch = batch;
           variant.options.seq = 24;
           variant.options.dtype = dtype;
@@ -59,7 +59,7 @@ std::vector<std::string> faults_of(const ModelSpec& model, const GraphOptions& o
 }
 
 ModelSpec tiny(const char* type, const char* more) {
-  return build_model(parse_json(type, formatted(R"({{"model_type": "{}", {}}})", type, more)), type);
+  return build_model(parse_json(type, dsplan::formatted(R"({{"model_type": "{}", {}}})", type, more)), type);
 }
 
 std::vector<ModelSpec> models() {
@@ -76,7 +76,7 @@ std::vector<ModelSpec> models() {
     "num_attention_heads": 2, "vocab_size": 97, "attention_bias": true, "attention_dropout": 0.1)"));
   all.push_back(tiny("qwen2", llama));
   all.push_back(tiny("qwen3", llama));
-  all.push_back(tiny("mistral", formatted(R"({}, "sliding_window": 16)", llama).c_str()));
+  all.push_back(tiny("mistral", dsplan::formatted(R"({}, "sliding_window": 16)", llama).c_str()));
   return all;
 }
 
@@ -108,10 +108,10 @@ std::string unnoticed(const Graph& graph, std::size_t& changed) {
       walk.forward();
       walk.backward();
       ++changed;
-      if (walk.faults().empty()) missed.push_back(formatted("{}, slot {}", name(node.op), slot));
+      if (walk.faults().empty()) missed.push_back(dsplan::formatted("{}, slot {}", name(node.op), slot));
     }
   }
-  return formatted("{}", joined(missed, "; "));
+  return dsplan::formatted("{}", dsplan::joined(missed, "; "));
 }
 
 }  // namespace

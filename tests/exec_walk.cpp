@@ -72,21 +72,22 @@ void Walk::compare(const Node& node, const char* pass, const std::vector<Made>& 
     if (step.kind == RecipeStep::Kind::Kernel) ++part;
     if (step.kind != RecipeStep::Kind::Make) continue;
     const dsplan::Slot& slot = recipe.slots[step.slot];
-    const std::string told = formatted("{} {} {} bytes, {}, kernel {}", static_cast<int>(slot.kind),
-                                       slot.kind == SlotKind::Temporary ? 0 : slot.index, slot.bytes.value(),
-                                       dsplan::name(slot.dtype), part);
+    const std::string told = dsplan::formatted("{} {} {} bytes, {}, kernel {}", static_cast<int>(slot.kind),
+                                               slot.kind == SlotKind::Temporary ? 0 : slot.index, slot.bytes.value(),
+                                               dsplan::name(slot.dtype), part);
     std::string made = "nothing";
     if (at < makes.size()) {
       const Made& one = makes[at];
-      made = formatted("{} {} {} bytes, {}, kernel {}", static_cast<int>(one.kind),
-                       one.kind == SlotKind::Temporary ? 0 : one.index, one.what.bytes().value(),
-                       dsplan::name(one.what.dtype), one.part);
+      made = dsplan::formatted("{} {} {} bytes, {}, kernel {}", static_cast<int>(one.kind),
+                               one.kind == SlotKind::Temporary ? 0 : one.index, one.what.bytes().value(),
+                               dsplan::name(one.what.dtype), one.part);
     }
     ++at;
     ++compared_;
-    if (told != made) faults_.push_back(formatted("{}, {}: catalogue {}, exec {}", place(node), pass, told, made));
+    if (told != made)
+      faults_.push_back(dsplan::formatted("{}, {}: catalogue {}, exec {}", place(node), pass, told, made));
   }
-  if (at < makes.size()) faults_.push_back(formatted("{}, {}: exec makes more", place(node), pass));
+  if (at < makes.size()) faults_.push_back(dsplan::formatted("{}, {}: exec makes more", place(node), pass));
 }
 
 void Walk::launch_parts(const Node& node, Body body, const std::vector<Held>& inputs, std::vector<Made1>& made,
@@ -117,7 +118,7 @@ void Walk::launch_parts(const Node& node, Body body, const std::vector<Held>& in
     call.random = {seed * 1000 + static_cast<std::uint64_t>(&node - graph_.nodes.data()), 0,
                    graph_.batch.empty() ? 1 : graph_.tensor(graph_.batch[0]).shape.dims[0]};
     if (launcher(call) != 0) {
-      faults_.push_back(formatted("{}: {}", place(node), dsplan::exec::host::launch_error()));
+      faults_.push_back(dsplan::formatted("{}: {}", place(node), dsplan::exec::host::launch_error()));
     }
   }
 }
@@ -194,7 +195,7 @@ void Walk::run_backward(NodeId id) {
   for (std::size_t i = 0; i < kept.size(); ++i) {
     const bool same = static_cast<int>(kept[i].kind) == static_cast<int>(recipe.saved[i].kind) &&
                       kept[i].index == recipe.saved[i].index;
-    if (!same) faults_.push_back(formatted("{} saves something else in place {}", place(node), i));
+    if (!same) faults_.push_back(dsplan::formatted("{} saves something else in place {}", place(node), i));
     Held held;
     if (kept[i].kind == dsplan::exec::Kept::Kind::Input) held = value(graph_.input(node, kept[i].index));
     if (kept[i].kind == dsplan::exec::Kept::Kind::Output) held = value(graph_.output(node, kept[i].index));

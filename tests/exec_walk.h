@@ -90,7 +90,7 @@ class Walk {
                     const std::vector<Made>& makes);
   void accumulate(TensorId tensor, Held gradient);
   [[nodiscard]] std::string place(const Node& node) const {
-    return formatted("node {} ({})", &node - graph_.nodes.data(), dsplan::name(node.op));
+    return dsplan::formatted("node {} ({})", &node - graph_.nodes.data(), dsplan::name(node.op));
   }
   [[nodiscard]] dsplan::Recipe recipe_for(const Node& node) const {
     dsplan::Recipe recipe;

@@ -23,9 +23,9 @@ std::string text_of(const std::optional<PrintedSize>& size) { return size ? size
 
 // request, capacity, free, process, allocated, reserved, unallocated, pools, allowed
 std::string fields(const LogMessage& m) {
-  return formatted("{} | {} | {} | {} | {} | {} | {} | {} | {}", text_of(m.request), text_of(m.capacity),
-                   text_of(m.free), text_of(m.process), text_of(m.allocated), text_of(m.reserved),
-                   text_of(m.unallocated), text_of(m.pools), text_of(m.allowed));
+  return dsplan::formatted("{} | {} | {} | {} | {} | {} | {} | {} | {}", text_of(m.request), text_of(m.capacity),
+                           text_of(m.free), text_of(m.process), text_of(m.allocated), text_of(m.reserved),
+                           text_of(m.unallocated), text_of(m.pools), text_of(m.allowed));
 }
 
 std::string only(const std::string& log) {
@@ -37,10 +37,10 @@ std::string only(const std::string& log) {
 // As PyTorch's format_size prints it.
 std::string printed(Bytes bytes) {
   const auto value = static_cast<double>(bytes.value());
-  if (bytes.value() <= 1024) return formatted("{} bytes", bytes.value());
-  if (bytes.value() <= 1024 * 1024) return formatted("{:.2f} KiB", value / 1024);
-  if (bytes.value() <= 1024 * 1024 * 1024) return formatted("{:.2f} MiB", value / 1048576);
-  return formatted("{:.2f} GiB", value / 1073741824);
+  if (bytes.value() <= 1024) return dsplan::formatted("{} bytes", bytes.value());
+  if (bytes.value() <= 1024 * 1024) return dsplan::formatted("{:.2f} KiB", value / 1024);
+  if (bytes.value() <= 1024 * 1024 * 1024) return dsplan::formatted("{:.2f} MiB", value / 1048576);
+  return dsplan::formatted("{:.2f} GiB", value / 1073741824);
 }
 
 struct Wording {
@@ -179,7 +179,7 @@ TEST_CASE("an event is found again by what PyTorch would print of it") {
   for (std::size_t at = 0; at < log.allocations.size(); at += 37) {
     const AllocationMoment& moment = log.allocations[at];
     const Bytes reserved = reserved_when_emptied(schedule, config, moment.event);
-    const std::string text = formatted(
+    const std::string text = dsplan::formatted(
         "Tried to allocate {}. GPU 0 has a total capacity of 1.00 GiB of which 0 bytes is free. Of the allocated "
         "memory "
         "{} is allocated by PyTorch, and {} is reserved by PyTorch but unallocated.",

@@ -36,7 +36,7 @@ const Names kModel = {"DeepSpeed Engine: After args sanity test",
 
 // As DeepSpeed rounds it, in GiB.
 std::string rounded(Bytes bytes, int decimals) {
-  return formatted("{:.{}f}", static_cast<double>(bytes.value()) / 1073741824.0, decimals);
+  return dsplan::formatted("{:.{}f}", static_cast<double>(bytes.value()) / 1073741824.0, decimals);
 }
 
 }  // namespace
@@ -122,9 +122,9 @@ TEST_CASE("a line of a log is looked up under its own title") {
   const AllocationLog log = allocation_log(schedule, config);
   REQUIRE(log.prints.size() == schedule.prints.size());
   const auto found = [&](const std::string& title, const MarkMoment& says) {
-    const std::string text = formatted("{}\nMA {} GB         Max_MA {} GB         CA {} GB         Max_CA {} GB\n",
-                                       title, rounded(says.allocated, 2), rounded(says.peak_allocated, 2),
-                                       rounded(says.reserved, 2), rounded(says.peak_reserved, 0));
+    const std::string text = dsplan::formatted(
+        "{}\nMA {} GB         Max_MA {} GB         CA {} GB         Max_CA {} GB\n", title, rounded(says.allocated, 2),
+        rounded(says.peak_allocated, 2), rounded(says.reserved, 2), rounded(says.peak_reserved, 0));
     return find_in_schedule(read_oom_log("log", text), schedule, model, config).front();
   };
   for (std::size_t at = 0; at < log.prints.size(); ++at) {

@@ -48,7 +48,7 @@ std::vector<std::string> calls_of_graph(const ModelSpec& model) {
   std::vector<std::string> calls;
   for (std::size_t i = 0; i < marks.size(); ++i) {
     const std::string& path = model.modules[static_cast<std::size_t>(marks[i].second)].path;
-    calls.push_back(formatted("{} {}", marks[i].first ? "enter" : "exit", path.empty() ? "." : path));
+    calls.push_back(dsplan::formatted("{} {}", marks[i].first ? "enter" : "exit", path.empty() ? "." : path));
   }
   return calls;
 }
@@ -57,7 +57,7 @@ std::vector<std::string> calls_of_spec(const ModelSpec& model) {
   std::vector<std::string> calls;
   for (const ModuleCall& call : model.calls) {
     const std::string& path = model.modules[static_cast<std::size_t>(call.module)].path;
-    calls.push_back(formatted("{} {}", call.enter ? "enter" : "exit", path.empty() ? "." : path));
+    calls.push_back(dsplan::formatted("{} {}", call.enter ? "enter" : "exit", path.empty() ? "." : path));
   }
   return calls;
 }

@@ -44,9 +44,9 @@ TEST_CASE("Hjson values keep their place in the original text") {
   const std::string text = "# head\nstage: 3 // three\n'k': 'it\\'s'\nlist: [ a b\n  2 ]";
   const Document document = parse_hjson("f", text);
   CHECK(show(document.root) ==
-        formatted("{{\"stage\"@{}: 3@{}, \"k\"@{}: \"it's\"@{}, \"list\"@{}: [\"a b\"@{}, 2@{}]@{}}}@7",
-                  text.find("stage"), text.find("3 //"), text.find("'k'"), text.find("'it"), text.find("list"),
-                  text.find("a b"), text.find("2 ]"), text.find("[ a")));
+        dsplan::formatted("{{\"stage\"@{}: 3@{}, \"k\"@{}: \"it's\"@{}, \"list\"@{}: [\"a b\"@{}, 2@{}]@{}}}@7",
+                          text.find("stage"), text.find("3 //"), text.find("'k'"), text.find("'it"), text.find("list"),
+                          text.find("a b"), text.find("2 ]"), text.find("[ a")));
 }
 
 TEST_CASE("Hjson faults") {

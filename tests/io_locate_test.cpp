@@ -18,7 +18,7 @@ namespace {
 // A folder of files that is gone when the test ends.
 struct Tree {
   std::string path;
-  Tree() : path((fs::temp_directory_path() / formatted("dsplan-locate-{}", ::getpid())).string()) {
+  Tree() : path((fs::temp_directory_path() / dsplan::formatted("dsplan-locate-{}", ::getpid())).string()) {
     fs::remove_all(path);
     fs::create_directory(path);
   }
@@ -144,7 +144,8 @@ TEST_CASE("files and folders") {
   const std::pair<const char*, ModelFiles::Kind> kinds[] = {
       {"graph", ModelFiles::Kind::OpGraph}, {"chain", ModelFiles::Kind::Chain}, {"plan", ModelFiles::Kind::Plan}};
   for (const auto& [kind, expected] : kinds) {
-    const ModelFiles ours = locate_model(data.write("x.json", formatted(R"({{"dsplan": 1, "kind": "{}"}})", kind)));
+    const ModelFiles ours =
+        locate_model(data.write("x.json", dsplan::formatted(R"({{"dsplan": 1, "kind": "{}"}})", kind)));
     CHECK(ours.name == "x");
     CHECK(ours.kind == expected);
   }

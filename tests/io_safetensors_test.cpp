@@ -15,7 +15,9 @@ namespace {
 // A folder of files that is gone when the test ends.
 struct Folder {
   std::string path;
-  Folder() : path((std::filesystem::temp_directory_path() / formatted("dsplan-safetensors-{}", ::getpid())).string()) {
+  Folder()
+      : path((std::filesystem::temp_directory_path() / dsplan::formatted("dsplan-safetensors-{}", ::getpid()))
+                 .string()) {
     std::filesystem::remove_all(path);
     std::filesystem::create_directory(path);
   }
@@ -41,12 +43,12 @@ std::string packed(const std::string& header, std::size_t data) {
 }
 
 std::string tensor(const std::string& dtype, const std::string& shape, int begin, int end) {
-  return formatted(R"({{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})", dtype, shape, begin, end);
+  return dsplan::formatted(R"({{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})", dtype, shape, begin, end);
 }
 
 std::string first_message(const std::vector<std::string>& paths) {
   try {
-    return formatted("{} tensors", read_safetensors(paths).size());
+    return dsplan::formatted("{} tensors", read_safetensors(paths).size());
   } catch (const Refusal& refused) {
     return refused.diagnostics().front().message;
   }

@@ -27,8 +27,8 @@ inline std::string show(const Value& value) {
   switch (value.kind) {
     case Value::Kind::Null: text = "null"; break;
     case Value::Kind::Bool: text = value.boolean ? "true" : "false"; break;
-    case Value::Kind::Integer: text = formatted("{}", value.integer); break;
-    case Value::Kind::Real: text = formatted("{:.1e}{}", value.real, value.huge ? "!" : ""); break;
+    case Value::Kind::Integer: text = dsplan::formatted("{}", value.integer); break;
+    case Value::Kind::Real: text = dsplan::formatted("{:.1e}{}", value.real, value.huge ? "!" : ""); break;
     case Value::Kind::String: text = '"' + value.string + '"'; break;
     case Value::Kind::Array:
       for (const Value& item : value.items) text += (text.empty() ? "" : ", ") + show(item);
@@ -36,13 +36,13 @@ inline std::string show(const Value& value) {
       break;
     case Value::Kind::Object:
       for (const Member& member : value.members) {
-        text +=
-            formatted("{}\"{}\"@{}: {}", text.empty() ? "" : ", ", member.key, member.key_offset, show(member.value));
+        text += dsplan::formatted("{}\"{}\"@{}: {}", text.empty() ? "" : ", ", member.key, member.key_offset,
+                                  show(member.value));
       }
       text = '{' + text + '}';
       break;
   }
-  return formatted("{}@{}", text, value.offset);
+  return dsplan::formatted("{}@{}", text, value.offset);
 }
 
 // The value without its offsets.

@@ -20,7 +20,7 @@ namespace {
 struct Scratch {
   std::string path;
   explicit Scratch(const std::string& name)
-      : path((std::filesystem::temp_directory_path() / formatted("dsplan-{}-{}", ::getpid(), name)).string()) {}
+      : path((std::filesystem::temp_directory_path() / dsplan::formatted("dsplan-{}-{}", ::getpid(), name)).string()) {}
   ~Scratch() { std::filesystem::remove_all(path); }
   void write(const std::string& text) const {
     std::FILE* file = std::fopen(path.c_str(), "wb");
@@ -71,10 +71,10 @@ std::string random_json(std::mt19937& random, int depth, std::string& out) {
       if (i > 0) out += ',', shown += ", ";
       if (object) {
         blanks();
-        shown += formatted("\"k{}", i);
+        shown += dsplan::formatted("\"k{}", i);
         const std::size_t key_at = out.size();
-        out += formatted("\"k{}\"", i);
-        shown += formatted("\"@{}: ", key_at);
+        out += dsplan::formatted("\"k{}\"", i);
+        shown += dsplan::formatted("\"@{}: ", key_at);
         blanks();
         out += ':';
       }
@@ -84,7 +84,7 @@ std::string random_json(std::mt19937& random, int depth, std::string& out) {
     out += object ? '}' : ']';
     shown = (object ? '{' : '[') + shown + (object ? '}' : ']');
   }
-  const std::string placed = formatted("{}@{}", shown, at);
+  const std::string placed = dsplan::formatted("{}@{}", shown, at);
   blanks();
   return placed;
 }
@@ -211,8 +211,8 @@ TEST_CASE("text that is not UTF-8 is refused at its first bad byte") {
     // At any distance from the start, since eight plain characters are judged at once.
     for (std::size_t before = 0; before < 10; ++before) {
       const std::string text = "[\"" + std::string(before, 'a') + bytes + "\"]";
-      const std::string expected = formatted("f:1:{}: error: byte 0x{:02X} is not UTF-8 text\n", before + 3,
-                                             static_cast<unsigned char>(bytes[0]));
+      const std::string expected = dsplan::formatted("f:1:{}: error: byte 0x{:02X} is not UTF-8 text\n", before + 3,
+                                                     static_cast<unsigned char>(bytes[0]));
       CHECK(refusal(parse_json, text).starts_with(expected));
     }
   }

@@ -53,7 +53,7 @@ TEST_CASE("YAML values know their byte offsets, also after wide characters") {
   const Document document = parse_yaml("f", text);
   CHECK(
       show(document.root) ==
-      formatted(
+      dsplan::formatted(
           "{{\"é\"@{0}: \"x\"@{1}, \"b\"@{2}: [\"é\"@{3}, 2@{4}]@{5}, \"c\"@{6}: [{{\"d\"@{7}: 1@{8}}}@{7}]@{9}}}@{0}",
           text.find("\"é"), text.find("x\n"), text.find("b:"), text.find("é,"), text.find("2]"), text.find("[é"),
           text.find("c:"), text.find("d:"), text.find("1\n"), text.find("- d")));

@@ -77,7 +77,7 @@ struct Variants {
 
   template <class Change>
   void add(const std::string& name, Change change) {
-    Case made{formatted("stage {} ranks {} {}", stage, ranks, name), job(stage, ranks)};
+    Case made{dsplan::formatted("stage {} ranks {} {}", stage, ranks, name), job(stage, ranks)};
     change(made.job);
     cases.push_back(std::move(made));
   }

@@ -24,7 +24,7 @@ namespace judging {
 using namespace dsplan;
 
 inline std::string rule_of(const Buffer& buffer) {
-  return formatted("{} ({}, space {})", buffer.label, name(buffer.role), static_cast<int>(buffer.space));
+  return dsplan::formatted("{} ({}, space {})", buffer.label, name(buffer.role), static_cast<int>(buffer.space));
 }
 
 // Buffers that runtimes ask for: operators are held against the executor's own (exec_sizes_test.cpp).
@@ -44,7 +44,9 @@ inline std::map<std::string, std::vector<BufferId>> rules_of(const Executable& p
   return rules;
 }
 
-inline std::string change_of(const std::string& rule, std::int64_t by) { return formatted("{:+} {}", by, rule); }
+inline std::string change_of(const std::string& rule, std::int64_t by) {
+  return dsplan::formatted("{:+} {}", by, rule);
+}
 
 inline bool same_steps(const OptimizerLogs& ours, const OptimizerLogs& theirs) {
   for (std::size_t at = 0; at < ours.size(); ++at) {

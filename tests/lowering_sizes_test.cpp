@@ -92,8 +92,8 @@ void add_checkpoints(std::vector<Case>& all) {
     for (std::int32_t at = 0; at < 3; ++at) {
       job.training.checkpoint.groups.push_back({at, at, CheckpointKind::DeepSpeed, true});
     }
-    all.push_back({formatted("DeepSpeed's checkpoints, partition {}, cpu {}, contiguous {}, version {}, tp {}",
-                             config.partition, config.cpu, config.contiguous, version.text(), tp),
+    all.push_back({dsplan::formatted("DeepSpeed's checkpoints, partition {}, cpu {}, contiguous {}, version {}, tp {}",
+                                     config.partition, config.cpu, config.contiguous, version.text(), tp),
                    kLlama, job, false});
   };
   for (const std::int64_t tp : {1, 2}) {
@@ -106,7 +106,7 @@ void add_checkpoints(std::vector<Case>& all) {
   for (const CheckpointKind kind : {CheckpointKind::NonReentrant, CheckpointKind::Reentrant}) {
     Job job = small(3, 2);
     for (std::int32_t at = 0; at < 3; ++at) job.training.checkpoint.groups.push_back({at, at, kind, true});
-    all.push_back({formatted("checkpoints, {}", name(kind)), kLlama, job, false});
+    all.push_back({dsplan::formatted("checkpoints, {}", name(kind)), kLlama, job, false});
   }
 }
 
@@ -131,7 +131,7 @@ void add_files(std::vector<Case>& all) {
     }
     if (form == 5) lowered::set_dtype(job, DType::Float32);
     if (form == 5) job.training.attention = Attention::MemoryEfficient;
-    all.push_back({formatted("files, form {}", form), kWide, job, false});
+    all.push_back({dsplan::formatted("files, form {}", form), kWide, job, false});
   }
 }
 
@@ -146,7 +146,7 @@ void add_ways_of_gathering(std::vector<Case>& all) {
         job.training.zero.allgather_sequential = sequential;
         job.training.zero.param_persistence_threshold = Elements(40);
         all.push_back(
-            {formatted("hpZ {}, qwZ {}, one by one {}", secondary, quantized, sequential), kEven, job, false});
+            {dsplan::formatted("hpZ {}, qwZ {}, one by one {}", secondary, quantized, sequential), kEven, job, false});
       }
     }
   }
@@ -220,7 +220,7 @@ std::vector<Case> cases() {
   const auto add = [&](int stage, bool tape, auto change) {
     Job job = small(stage, 2);
     change(job);
-    all.push_back({formatted("stage {}, case {}", stage, all.size()), kGpt2, job, tape});
+    all.push_back({dsplan::formatted("stage {}, case {}", stage, all.size()), kGpt2, job, tape});
   };
   for (int stage = -1; stage <= 3; ++stage) {
     add(stage, true, [](Job&) {});

@@ -65,7 +65,7 @@ class Steps {
     peak_ = std::max(peak_, live_);
     const std::string where =
         buffer.module == kNone ? "" : model_.modules[static_cast<std::size_t>(buffer.module)].path;
-    if (begun_) log.push_back({{buffer.size.value()}, {}, formatted("{} ({})", buffer.label, where)});
+    if (begun_) log.push_back({{buffer.size.value()}, {}, dsplan::formatted("{} ({})", buffer.label, where)});
   }
   void on(std::size_t, const Release& event) {
     const Buffer& buffer = schedule_.buffers[event.buffer];

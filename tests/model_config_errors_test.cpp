@@ -12,7 +12,7 @@ namespace {
 std::string refusal(const std::string& text) {
   try {
     const ModelSpec model = build_model(parse_json("config.json", text), "config");
-    return formatted("accepted: {} parameters", total_elements(model).value());
+    return dsplan::formatted("accepted: {} parameters", total_elements(model).value());
   } catch (const Refusal& refused) {
     return refused.what();
   }

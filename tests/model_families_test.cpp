@@ -27,7 +27,7 @@ ModelSpec model_of(const fs::path& config) {
 
 std::string cross(const Shape& shape) {
   if (shape.rank == 0) return "scalar";
-  return formatted("{}", joined(shape.dims.begin(), shape.dims.begin() + shape.rank, "x"));
+  return dsplan::formatted("{}", dsplan::joined(shape.dims.begin(), shape.dims.begin() + shape.rank, "x"));
 }
 
 std::string dot(const std::string& path) { return path.empty() ? "." : path; }
@@ -36,22 +36,23 @@ std::string dot(const std::string& path) { return path.empty() ? "." : path; }
 std::vector<std::string> lines_of(const ModelSpec& model) {
   std::vector<std::string> lines{"class " + model.graph_class};
   for (const Parameter& p : model.parameters) {
-    std::string line =
-        formatted("parameter {} {} {}", p.name, cross(p.shape), model.modules[static_cast<std::size_t>(p.module)].type);
+    std::string line = dsplan::formatted("parameter {} {} {}", p.name, cross(p.shape),
+                                         model.modules[static_cast<std::size_t>(p.module)].type);
     if (p.tied_to != kNone) line += " tied_to=" + model.parameters[static_cast<std::size_t>(p.tied_to)].name;
     if (!p.trainable) line += " requires_grad=0";
     lines.push_back(line);
   }
   for (const ModelBuffer& buffer : model.buffers) {
-    lines.push_back(formatted("buffer {} {} {}", buffer.name, cross(buffer.shape),
-                              buffer.dtype == DType::Int64 ? "int64" : "float32"));
+    lines.push_back(dsplan::formatted("buffer {} {} {}", buffer.name, cross(buffer.shape),
+                                      buffer.dtype == DType::Int64 ? "int64" : "float32"));
   }
   for (const ModelBuffer& buffer : model.buffers) {
     if (buffer.follows_model_dtype) continue;
-    lines.push_back(
-        formatted("bf16_exception buffer {} {}", buffer.name, buffer.dtype == DType::Int64 ? "int64" : "float32"));
+    lines.push_back(dsplan::formatted("bf16_exception buffer {} {}", buffer.name,
+                                      buffer.dtype == DType::Int64 ? "int64" : "float32"));
   }
-  for (const Module& module : model.modules) lines.push_back(formatted("module {} {}", dot(module.path), module.type));
+  for (const Module& module : model.modules)
+    lines.push_back(dsplan::formatted("module {} {}", dot(module.path), module.type));
   for (std::size_t i = 0; i < model.calls.size(); ++i) {
     const ModuleCall& call = model.calls[i];
     const std::string path = dot(model.modules[static_cast<std::size_t>(call.module)].path);
@@ -185,7 +186,7 @@ TEST_CASE("every bundled model has the parameters that transformers gives it: co
     std::int64_t tensors = 0;
     for (const Parameter& p : model.parameters) {
       if (p.tied_to != kNone) continue;
-      text += formatted("{}{} {}", tensors == 0 ? "" : "\n", p.name, cross(p.shape));
+      text += dsplan::formatted("{}{} {}", tensors == 0 ? "" : "\n", p.name, cross(p.shape));
       ++tensors;
     }
     // transformers counts parameters alone; the published count of DeepSeek-V3 has the routers' correction biases too.
@@ -208,7 +209,7 @@ TEST_CASE("layers are numbered through, and everything inside a layer carries it
   for (const Module& module : llama.modules) {
     const bool inside = module.path.starts_with("model.layers.");
     CHECK((module.layer != kNone) == inside);
-    if (inside) CHECK(module.path.starts_with(formatted("model.layers.{}", module.layer)));
+    if (inside) CHECK(module.path.starts_with(dsplan::formatted("model.layers.{}", module.layer)));
     last = std::max(last, module.layer);
   }
   CHECK(last == 31);

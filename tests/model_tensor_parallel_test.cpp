@@ -13,7 +13,7 @@ using namespace dsplan;
 namespace {
 
 ModelSpec bundled(const std::string& name) {
-  const std::string path = formatted("{}/models/{}.json", DSPLAN_SOURCE_DIR, name);
+  const std::string path = dsplan::formatted("{}/models/{}.json", DSPLAN_SOURCE_DIR, name);
   return build_model(parse_json(path, read_file(path)), name);
 }
 

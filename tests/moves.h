@@ -19,7 +19,8 @@ struct Moves {
   std::string what;
 
   [[nodiscard]] std::string text() const {
-    return formatted("+{} {}{}{}", joined(made, ","), what, freed.empty() ? "" : " -", joined(freed, ","));
+    return dsplan::formatted("+{} {}{}{}", dsplan::joined(made, ","), what, freed.empty() ? "" : " -",
+                             dsplan::joined(freed, ","));
   }
   void sort() {
     std::sort(made.begin(), made.end());
@@ -78,10 +79,10 @@ inline std::string first_difference(const std::vector<Moves>& witness, const std
   }
   if (at == witness.size() && at == ours.size()) return {};
   std::string text =
-      formatted("the logs part at {} of {} (witness) and {} (dsplan):\n", at, witness.size(), ours.size());
+      dsplan::formatted("the logs part at {} of {} (witness) and {} (dsplan):\n", at, witness.size(), ours.size());
   for (std::size_t i = at < kBefore ? 0 : at - kBefore; i < at + kAfter; ++i) {
-    text += formatted("  {} {:<58} | {}\n", i == at ? ">" : " ", i < witness.size() ? witness[i].text() : "",
-                      i < ours.size() ? ours[i].text() : "");
+    text += dsplan::formatted("  {} {:<58} | {}\n", i == at ? ">" : " ", i < witness.size() ? witness[i].text() : "",
+                              i < ours.size() ? ours[i].text() : "");
   }
   return text;
 }

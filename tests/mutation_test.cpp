@@ -230,7 +230,8 @@ std::vector<Ranks> groups() {
   const auto add = [&](const ModelSpec& model, int stage, std::int64_t ranks, auto change) {
     Job job = lowered::job(stage, ranks);
     change(job);
-    made.push_back({formatted("{} stage {} ranks {}", model.name, stage, ranks), lowered::all_ranks(model, job)});
+    made.push_back(
+        {dsplan::formatted("{} stage {} ranks {}", model.name, stage, ranks), lowered::all_ranks(model, job)});
   };
   const auto small = [](Job& job) {
     job.training.zero.reduce_bucket_size = Elements(20'000);
@@ -325,16 +326,16 @@ TEST_CASE("a schedule that is wrong in one event is caught") {
   int total = 0;
   std::set<std::string> survived;
   for (const auto& [kind, score] : scores) {
-    std::fputs(formatted("  {:26} {:6} of {:6} caught\n", kind, score.caught, score.total).c_str(), stdout);
+    std::fputs(dsplan::formatted("  {:26} {:6} of {:6} caught\n", kind, score.caught, score.total).c_str(), stdout);
     caught += score.caught;
     total += score.total;
     for (const auto& [survivor, count] : score.survivors) {
-      std::fputs(formatted("  {:26}   {} x {}\n", "", count, survivor).c_str(), stdout);
+      std::fputs(dsplan::formatted("  {:26}   {} x {}\n", "", count, survivor).c_str(), stdout);
       survived.insert(survivor);
       CHECK_MESSAGE(kLegalSurvivors.contains(survivor), kind << " survives " << survivor);
     }
   }
-  std::fputs(formatted("  mutants caught: {} of {}\n", caught, total).c_str(), stdout);
+  std::fputs(dsplan::formatted("  mutants caught: {} of {}\n", caught, total).c_str(), stdout);
   CHECK(survived == kLegalSurvivors);  // The list holds nothing that is caught after all.
   CHECK(total > 10'000);
 }

@@ -113,7 +113,7 @@ TEST_CASE("what the nodes save is what is held for backward") {
 
 TEST_CASE("saved tensors have PyTorch's names, and shared ones count once") {
   const auto row = [](const SavedTensor& s) {
-    return formatted("{} {} {} {} {}", s.node, s.name, s.tensor, s.counted.value(), name(s.storage));
+    return dsplan::formatted("{} {} {} {} {}", s.node, s.name, s.tensor, s.counted.value(), name(s.storage));
   };
   const auto rows = [&](const char* name) {
     std::vector<std::string> texts;
@@ -196,7 +196,7 @@ class Random {
 
  private:
   std::size_t pick(std::size_t below) { return random_() % below; }
-  std::string fresh() { return formatted("t{}", next_++); }
+  std::string fresh() { return dsplan::formatted("t{}", next_++); }
 
   std::string one(std::vector<std::string>& from, bool chained) {
     constexpr std::array kUnary = {"exp", "sigmoid", "relu", "gelu", "neg", "tanh", "silu"};
@@ -206,12 +206,14 @@ class Random {
     const std::string out = fresh();
     std::string text;
     switch (pick(3)) {
-      case 0: text = formatted(R"("op": "{}", "inputs": ["{}"])", kUnary[pick(kUnary.size())], a); break;
-      case 1: text = formatted(R"("op": "{}", "inputs": ["{}", "{}"])", kBinary[pick(kBinary.size())], a, b); break;
-      default: text = formatted(R"("op": "linear", "inputs": ["{}", "w"])", a); break;
+      case 0: text = dsplan::formatted(R"("op": "{}", "inputs": ["{}"])", kUnary[pick(kUnary.size())], a); break;
+      case 1:
+        text = dsplan::formatted(R"("op": "{}", "inputs": ["{}", "{}"])", kBinary[pick(kBinary.size())], a, b);
+        break;
+      default: text = dsplan::formatted(R"("op": "linear", "inputs": ["{}", "w"])", a); break;
     }
     from.push_back(out);
-    return formatted(R"({{{}, "output": "{}"}})", text, out);
+    return dsplan::formatted(R"({{{}, "output": "{}"}})", text, out);
   }
 
   std::string checkpoint(bool reentrant) {
@@ -221,8 +223,9 @@ class Random {
     const std::size_t count = 1 + pick(4);
     for (std::size_t i = 0; i < count; ++i) ops += (i == 0 ? "" : ", ") + one(inside, true);
     names_.push_back(inside.back());
-    return formatted(R"({{"op": "checkpoint", "reentrant": {}, "inputs": ["{}"], "outputs": ["{}"], "ops": [{}]}})",
-                     reentrant, input, inside.back(), ops);
+    return dsplan::formatted(
+        R"({{"op": "checkpoint", "reentrant": {}, "inputs": ["{}"], "outputs": ["{}"], "ops": [{}]}})", reentrant,
+        input, inside.back(), ops);
   }
 
   std::mt19937 random_;

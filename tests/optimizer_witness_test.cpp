@@ -52,7 +52,8 @@ void check(const Json& c) {
   CHECK(comparison.optimizer_cases == 1);
   std::string text;
   for (const OperatorDifference& one : comparison.optimizer_differences) {
-    text += formatted("\n{} {}\n  predicted {}\n  measured  {}", one.title, one.part, one.predicted, one.measured);
+    text +=
+        dsplan::formatted("\n{} {}\n  predicted {}\n  measured  {}", one.title, one.part, one.predicted, one.measured);
   }
   CHECK_MESSAGE(comparison.optimizers_equal == 1, text);
 }
@@ -64,7 +65,7 @@ ModelSpec model_of(const Json& c) {
   model.modules = {{"", "Root", kNone, kNone}, {"h.0", "Linear", 0, 0}, {"embed", "Embedding", 0, kNone}};
   for (const Json& p : c.at("parameters")) {
     Parameter made;
-    made.name = formatted("p{}", model.parameters.size());
+    made.name = dsplan::formatted("p{}", model.parameters.size());
     made.shape.rank = static_cast<std::uint8_t>(p.at("shape").size());
     for (std::size_t i = 0; i < p.at("shape").size(); ++i) made.shape.dims[i] = p.at("shape")[i];
     made.module = c.value("embedding", -1) == static_cast<int>(model.parameters.size()) ? 2 : 1;
@@ -110,7 +111,8 @@ void check_runtime(const Json& c, bool to_none) {
   for (std::size_t i = 0; i < 2; ++i) {
     std::vector<std::string> expected = c.at(i == 0 ? "first" : "second").at("log").get<std::vector<std::string>>();
     for (const Parameter& p : model.parameters) {
-      if (to_none) expected.push_back(formatted("-{}", storage(p.shape.elements(), job.training.dtype).value()));
+      if (to_none)
+        expected.push_back(dsplan::formatted("-{}", storage(p.shape.elements(), job.training.dtype).value()));
     }
     sort_frees(expected);
     std::int64_t live = 0;

@@ -60,7 +60,7 @@ inline std::string fault_of(const Executable& plan, const Task& task) {
     for (const ByteRange& range : ranges) {
       if (range.buffer == kNoBuffer) continue;
       if (range.offset < Bytes(0) || range.offset + range.bytes > schedule.buffers[range.buffer].size) {
-        return formatted("{} leaves its buffer \"{}\"", name(task.body), schedule.buffers[range.buffer].label);
+        return dsplan::formatted("{} leaves its buffer \"{}\"", name(task.body), schedule.buffers[range.buffer].label);
       }
     }
   }
@@ -72,20 +72,20 @@ inline std::string fault_of(const Executable& plan, const Task& task) {
     const std::int64_t from = raw ? bytes(reads) : sum(schedule, reads, dtype);
     const std::int64_t to = raw ? bytes(writes) : written;
     if (from > to) {
-      return formatted("a copy of {} {} into {} (\"{}\")", from, raw ? "bytes" : "elements", to,
-                       schedule.buffers[writes.front().buffer].label);
+      return dsplan::formatted("a copy of {} {} into {} (\"{}\")", from, raw ? "bytes" : "elements", to,
+                               schedule.buffers[writes.front().buffer].label);
     }
   }
   if (task.body == Body::Add && sum(schedule, read_alone(reads, writes), dtype) != written) {
-    return formatted("{} elements are added to {} (\"{}\")", sum(schedule, read_alone(reads, writes), dtype), written,
-                     schedule.buffers[writes.front().buffer].label);
+    return dsplan::formatted("{} elements are added to {} (\"{}\")", sum(schedule, read_alone(reads, writes), dtype),
+                             written, schedule.buffers[writes.front().buffer].label);
   }
   if (task.body != Body::Update) return {};
   std::int64_t targets = 0;
   for (std::size_t at = 0; at < writes.size(); at += task.part + 1U) targets += elements(schedule, writes[at], dtype);
   const std::int64_t gradients = sum(schedule, read_alone(reads, writes), DType::Float32);
   if (gradients == targets) return {};
-  return formatted("{} elements are updated with {} gradients", targets, gradients);
+  return dsplan::formatted("{} elements are updated with {} gradients", targets, gradients);
 }
 
 }  // namespace fitting

@@ -31,7 +31,7 @@ void check(const std::string& name, const Executable& plan, const Schedule& plai
       tasks += silent ? 0 : 1;
       if (const std::string fault = fitting::fault_of(plan, task); !fault.empty()) faults.insert(fault);
     }
-    if (tasks != (work ? 1 : 0)) faults.insert(formatted("event {}: {} tasks", at, tasks));
+    if (tasks != (work ? 1 : 0)) faults.insert(dsplan::formatted("event {}: {} tasks", at, tasks));
   }
   CHECK(next == plan.program.tasks.size());
   for (const std::string& fault : faults) FAIL_CHECK(fault);
@@ -45,7 +45,7 @@ void check_variants(const ModelSpec& model, int stage, std::int64_t ranks, Unkno
     const Shapes shapes = build_shapes(model, one.job);
     for (std::int64_t rank = 0; rank < ranks; ++rank) {
       const Executable plan = lower_to_execute(model, one.job, shapes, rank, one.job.training.steps());
-      check(formatted("{} {} stage {} rank {}/{}", model.family, one.name, stage, rank, ranks), plan,
+      check(dsplan::formatted("{} {} stage {} rank {}/{}", model.family, one.name, stage, rank, ranks), plan,
             lower(model, one.job, shapes, rank));
       for (const char* work : plan.program.unknown_work) unknown[work].insert(one.name);
     }
@@ -70,7 +70,7 @@ TEST_CASE("every variant's program fits its schedule") {
   // Adafactor: refused by name where it is asked for.
   const std::set<std::string> refused = {"root mean square"};
   for (const auto& [work, variants] : unknown) {
-    CAPTURE(formatted("{}", joined(variants, ", ")));
+    CAPTURE(dsplan::formatted("{}", dsplan::joined(variants, ", ")));
     CHECK_MESSAGE(refused.contains(work), work);
   }
 }

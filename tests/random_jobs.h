@@ -40,12 +40,12 @@ inline std::string random_config(Dice& dice) {
   const std::int64_t vocab = dice.from(11, 999);
   const bool tied = dice.coin();
   if (std::string_view(family) == "gpt2") {
-    return formatted(
+    return dsplan::formatted(
         R"({{"model_type": "gpt2", "n_layer": {}, "n_embd": {}, "n_head": {}, "vocab_size": {}, "n_positions": 64,
             "resid_pdrop": {}, "embd_pdrop": {}, "attn_pdrop": 0.1, "tie_word_embeddings": {}}})",
         layers, heads * head_dim, heads, vocab, dice.coin() ? 0.1 : 0.0, dice.coin() ? 0.1 : 0.0, tied);
   }
-  return formatted(
+  return dsplan::formatted(
       R"({{"model_type": "{}", "num_hidden_layers": {}, "hidden_size": {}, "num_attention_heads": {},
           "num_key_value_heads": {}, "head_dim": {}, "intermediate_size": {}, "vocab_size": {},
           "max_position_embeddings": 64, "sliding_window": null, "num_local_experts": {}, "num_experts_per_tok": 2,
@@ -134,9 +134,10 @@ inline Job random_job(Dice& dice, const ModelSpec& model) {
 
 inline std::string tell(const ModelSpec& model, const Job& job) {
   const Training& t = job.training;
-  return formatted("{} runtime {} stage {} W {} tp {} g {} dtype {} groups {} bucket {} layers {}", model.family,
-                   name(t.runtime), t.zero.stage, job.parallelism.dp, job.parallelism.tp, t.grad_accum, name(t.dtype),
-                   t.checkpoint.groups.size(), t.zero.reduce_bucket_size.value(), model.dims.layers);
+  return dsplan::formatted("{} runtime {} stage {} W {} tp {} g {} dtype {} groups {} bucket {} layers {}",
+                           model.family, name(t.runtime), t.zero.stage, job.parallelism.dp, job.parallelism.tp,
+                           t.grad_accum, name(t.dtype), t.checkpoint.groups.size(), t.zero.reduce_bucket_size.value(),
+                           model.dims.layers);
 }
 
 }  // namespace dsplan::test

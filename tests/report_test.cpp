@@ -164,7 +164,8 @@ TEST_CASE("JSON keeps integers whole and names each null") {
   const std::vector<std::string> expected = {
       "memory.host", "context_bytes", "communicators_bytes", "memory.peak.reserved_low", "memory.peak.process_high",
       "time"};
-  CHECK(formatted("{}", joined(missing, " ")) == formatted("{}", joined(expected, " ")));
+  CHECK(dsplan::formatted("{}", dsplan::joined(missing, " ")) ==
+        dsplan::formatted("{}", dsplan::joined(expected, " ")));
 }
 
 TEST_CASE("absent parts are null in JSON, empty in CSV, a dash in Markdown") {

@@ -10,7 +10,7 @@ namespace {
 
 // Llama-3-8B: the embedding has 525,336,576 elements.
 std::string refused(std::int64_t ranks, const std::string& blocks) {
-  Given given{formatted(R"({{"zero_optimization": {{"stage": 3, {}}}}})", blocks), gpus(ranks)};
+  Given given{dsplan::formatted(R"({{"zero_optimization": {{"stage": 3, {}}}}})", blocks), gpus(ranks)};
   given.model = lowered::bundled("llama-3-8b");
   return refusal(given);
 }

@@ -11,7 +11,7 @@ using namespace resolving;
 
 TEST_CASE("resolve: partial offload of the optimizer, and where DeepSpeed has none") {
   const auto zero = [](const std::string& inside, const std::string& outside = "") {
-    return Given{formatted("{{{}\"zero_optimization\": {{{}}}}}", outside, inside), gpus(2)};
+    return Given{dsplan::formatted("{{{}\"zero_optimization\": {{{}}}}}", outside, inside), gpus(2)};
   };
   const auto job = [&](const std::string& more, const char* version = "0.19.8", const char* top = "") {
     Given given = zero(R"("stage": 3, "offload_optimizer": {"device": "cpu")" + more + "}", top);
@@ -37,9 +37,9 @@ TEST_CASE("resolve: partial offload of the optimizer, and where DeepSpeed has no
 
 TEST_CASE("resolve: immediate_grad_update is BF16_Optimizer's alone, and was on by default for a while") {
   const auto job = [](const char* stage, const std::string& bf16, const char* version) {
-    Given given{formatted(R"({{"bf16": {{"enabled": true{}}}, "data_types": {{"grad_accum_dtype": "fp32"}},
+    Given given{dsplan::formatted(R"({{"bf16": {{"enabled": true{}}}, "data_types": {{"grad_accum_dtype": "fp32"}},
                                 "zero_optimization": {{"stage": {}}}}})",
-                          bf16, stage),
+                                  bf16, stage),
                 gpus(2)};
     set(given.request.deepspeed_version, std::string(version), "--deepspeed-version");
     return run(given);

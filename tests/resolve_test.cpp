@@ -235,7 +235,7 @@ TEST_CASE("resolve: zero_optimization's defaults and values") {
 
 TEST_CASE("resolve: combinations that DeepSpeed rejects") {
   const auto zero = [](const std::string& inside, const std::string& outside = "") {
-    return Given{formatted("{{{}\"zero_optimization\": {{{}}}}}", outside, inside), gpus(2)};
+    return Given{dsplan::formatted("{{{}\"zero_optimization\": {{{}}}}}", outside, inside), gpus(2)};
   };
   says(zero(R"("stage": 2, "offload_param": {"device": "cpu"})"), "offload_param with ZeRO stage 2");
   says(zero(R"("stage": 0, "offload_optimizer": {"device": "cpu"})"), "offload_optimizer with ZeRO stage 0");
@@ -294,7 +294,7 @@ TEST_CASE("resolve: rules of DeepSpeed's configuration classes, by version") {
        "\"ratio\" 0.5 with ZeRO stage 2"},
   };
   for (const Row& row : rows) {
-    Given given{formatted("{{{}\"zero_optimization\": {{{}}}}}", row.top, row.zero), gpus(2)};
+    Given given{dsplan::formatted("{{{}\"zero_optimization\": {{{}}}}}", row.top, row.zero), gpus(2)};
     set(given.request.deepspeed_version, std::string("0.19.6"), "--deepspeed-version");
     INFO(given.deepspeed);
     says(given, row.before);
@@ -305,7 +305,8 @@ TEST_CASE("resolve: rules of DeepSpeed's configuration classes, by version") {
 
 TEST_CASE("resolve: what a key does not mean is a warning with its bytes") {
   const auto notice_of = [](const std::string& zero, const char* rule) -> std::optional<Notice> {
-    const Job job = run({formatted(R"({{"bf16": {{"enabled": true}}, "zero_optimization": {{{}}}}})", zero), gpus(2)});
+    const Job job =
+        run({dsplan::formatted(R"({{"bf16": {{"enabled": true}}, "zero_optimization": {{{}}}}})", zero), gpus(2)});
     for (const Notice& notice : job.notices) {
       if (notice.rule == rule) return notice;
     }
@@ -332,7 +333,7 @@ TEST_CASE("resolve: what a key does not mean is a warning with its bytes") {
 
 TEST_CASE("resolve: optimizers") {
   const auto of = [](const std::string& block) {
-    return run({formatted("{{\"optimizer\": {}}}", block), gpus(1)}).training.optimizer;
+    return run({dsplan::formatted("{{\"optimizer\": {}}}", block), gpus(1)}).training.optimizer;
   };
   CHECK(of(R"({"type": "Adam"})").kind == OptimizerKind::AdamW);
   CHECK(of(R"({"type": "Adam", "params": {"adam_w_mode": false}})").kind == OptimizerKind::Adam);
@@ -489,7 +490,7 @@ TEST_CASE("resolve: what is not modelled yet is refused by name, where it would 
   for (const Row& row : rows) {
     Given given;
     set(given.request.*row.setting, std::string(row.value), row.name);
-    says(given, formatted("{}: error: {}", row.name, row.said));
+    says(given, dsplan::formatted("{}: error: {}", row.name, row.said));
     says(given, "is not modelled yet");
   }
   for (const auto& [name, degree] : {std::pair{"--sp", &Request::sp}, std::pair{"--ep", &Request::ep}}) {

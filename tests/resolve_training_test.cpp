@@ -38,7 +38,7 @@ TEST_CASE("resolve: checkpointing words become groups") {
     ModelSpec model;
     model.dims.layers = layers;
     for (const CheckpointGroup& group : resolve_checkpointing(request, model, CheckpointKind::NonReentrant).groups) {
-      all += formatted("{}-{} ", group.first, group.last);
+      all += dsplan::formatted("{}-{} ", group.first, group.last);
     }
     return all;
   };

@@ -159,8 +159,8 @@ inline std::string differences(const ModelSpec& model, const Job& of, bool plann
       const bool blocks =
           row.kind == RowKind::Allocated || row.kind == RowKind::Active || row.kind == RowKind::Reserved;
       if (row.state != ComparedRow::State::Differs || (planned && blocks)) continue;
-      text += formatted("rank {} {}: predicted {}, measured {}\n", rank.rank, row.path, row.predicted.value_or(-1),
-                        row.measured.value_or(-1));
+      text += dsplan::formatted("rank {} {}: predicted {}, measured {}\n", rank.rank, row.path,
+                                row.predicted.value_or(-1), row.measured.value_or(-1));
     }
   }
   return text;

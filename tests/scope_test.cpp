@@ -107,7 +107,7 @@ void collect_calls(std::string_view text, std::set<std::string>& found) {
   }
 }
 
-// `return "...";` and `return formatted("...", ...)` of the functions whose name ends in _obstacle.
+// `return "...";` and `return dsplan::formatted("...", ...)` of the functions whose name ends in _obstacle.
 void collect_obstacles(std::string_view text, std::set<std::string>& found) {
   constexpr std::string_view kReturn = "return ";
   for (std::size_t at = text.find("_obstacle("); at != std::string_view::npos; at = text.find("_obstacle(", at + 1)) {
@@ -147,7 +147,7 @@ void collect_commands(std::string_view text, std::set<std::string>& found) {
   for (std::size_t at = text.find(kRow); at != std::string_view::npos; at = text.find(kRow, at + 1)) {
     std::size_t quote = at + kRow.size() - 1;
     const std::string command = literal(text, quote);
-    if (text.substr(quote).starts_with(", nullptr")) found.insert(formatted("`dsplan {}`", command));
+    if (text.substr(quote).starts_with(", nullptr")) found.insert(dsplan::formatted("`dsplan {}`", command));
   }
 }
 
@@ -159,8 +159,8 @@ void collect_absences(std::string_view text, std::set<std::string>& found) {
     const std::size_t first = text.find_first_not_of(" \n", open + 1);
     if (first == std::string_view::npos || text[open] != '{' || text[first] != '"') continue;
     const std::vector<std::string> literals = literals_within(text, open);
-    found.insert(formatted("`{}`: {}", literals[0],
-                           literals.size() > 1 ? shown(literals[1]) : "the reason why there is no schedule"));
+    found.insert(dsplan::formatted("`{}`: {}", literals[0],
+                                   literals.size() > 1 ? shown(literals[1]) : "the reason why there is no schedule"));
   }
 }
 
@@ -176,15 +176,16 @@ std::string table_of(std::string_view head, std::initializer_list<Collect> colle
     for (const Collect collect : collectors) collect(text, found);
     for (const std::string& what : found) rows[what].insert(fs::relative(entry.path(), kRoot / "src").generic_string());
   }
-  std::string table = formatted("| {} | by |\n|---|---|\n", head);
-  for (const auto& [what, files] : rows) table += formatted("| {} | `{}` |\n", what, joined(files, "`, `"));
+  std::string table = dsplan::formatted("| {} | by |\n|---|---|\n", head);
+  for (const auto& [what, files] : rows)
+    table += dsplan::formatted("| {} | `{}` |\n", what, dsplan::joined(files, "`, `"));
   return table;
 }
 
 std::string families_table() {
   std::string table = "| model_type | parameters and states | activations, peak, traffic |\n|---|---|---|\n";
   for (const Family& family : families()) {
-    table += formatted("| {} | exact | {} |\n", family.model_type, family.has_graph ? "modelled" : "null");
+    table += dsplan::formatted("| {} | exact | {} |\n", family.model_type, family.has_graph ? "modelled" : "null");
   }
   return table;
 }
@@ -193,8 +194,8 @@ std::string refused_keys_table() {
   std::string table = "| key | what | when |\n|---|---|---|\n";
   for (const DeepSpeedKey& key : deepspeed_keys()) {
     if (key.treatment != DeepSpeedKey::Treatment::NotModelled) continue;
-    table += formatted("| `{}` | {} | {} |\n", key.path, key.note,
-                       key.when == When::Always ? std::string_view("always") : describe(key.when));
+    table += dsplan::formatted("| `{}` | {} | {} |\n", key.path, key.note,
+                               key.when == When::Always ? std::string_view("always") : describe(key.when));
   }
   return table;
 }
@@ -206,13 +207,14 @@ std::string inert_keys_table() {
     if (key.treatment == DeepSpeedKey::Treatment::Inert) by_reason[key.note].push_back(key.path);
   }
   std::string table = "| why it changes nothing | keys |\n|---|---|\n";
-  for (const auto& [reason, keys] : by_reason) table += formatted("| {} | `{}` |\n", reason, joined(keys, "`, `"));
+  for (const auto& [reason, keys] : by_reason)
+    table += dsplan::formatted("| {} | `{}` |\n", reason, dsplan::joined(keys, "`, `"));
   return table;
 }
 
 // Replaces what stands between `<!-- generated: NAME -->` and `<!-- end -->`.
 void put(std::string& page, const std::string& name, const std::string& content) {
-  const std::string begin = formatted("<!-- generated: {} -->\n", name);
+  const std::string begin = dsplan::formatted("<!-- generated: {} -->\n", name);
   const std::size_t from = page.find(begin);
   REQUIRE_MESSAGE(from != std::string::npos, name);
   const std::size_t to = page.find("<!-- end -->", from);
@@ -232,7 +234,8 @@ std::string first_difference(const std::string& expected, const std::string& act
     if (!more_left && !more_right) return "none";
     if (!more_left) left = "(end)";
     if (!more_right) right = "(end)";
-    if (left != right) return formatted("line {}:\n  the code says  {}\n  the page says  {}", line, left, right);
+    if (left != right)
+      return dsplan::formatted("line {}:\n  the code says  {}\n  the page says  {}", line, left, right);
   }
 }
 
@@ -263,7 +266,7 @@ TEST_CASE("the collectors see each way to refuse") {
   const std::array rows = std::to_array<Row>({
       {collect_calls, R"(resolver.not_modelled(place, "hpZ");)", {"hpZ"}},
       {collect_calls,
-       R"(return resolver.not_modelled((a ? b : c).place, formatted("loss \"{}\"", *loss));)",
+       R"(return resolver.not_modelled((a ? b : c).place, dsplan::formatted("loss \"{}\"", *loss));)",
        {"loss \"...\""}},
       {collect_calls, R"(refuse_value(request.placement, "planned", "planned placement");)", {"planned placement"}},
       {collect_calls, R"(refuse_if_set(a, When::Always, "FSDP");)", {"FSDP"}},

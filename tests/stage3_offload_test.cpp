@@ -73,7 +73,7 @@ TEST_CASE("ZeRO-3 offload: schedules are legal, and the device holds what the fo
       std::vector<lowered::Case> cases = lowered::variants(3, ranks, static_cast<std::int32_t>(model.dims.layers));
       for (bool Zero::*way :
            {&Zero::gather_16bit_weights_on_model_save, &Zero::allgather_sequential, &Zero::all_reduce_for_fetch}) {
-        cases.push_back({formatted("another way of gathering, ranks {}", ranks), lowered::job(3, ranks)});
+        cases.push_back({dsplan::formatted("another way of gathering, ranks {}", ranks), lowered::job(3, ranks)});
         cases.back().job.training.zero.*way = true;
         cases.back().job.training.zero.param_persistence_threshold = Elements(100);
       }

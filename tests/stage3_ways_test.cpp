@@ -124,7 +124,7 @@ TEST_CASE("stage 3: every way of fetching makes legal schedules whose persistent
               if (other == 3) group.kind = CheckpointKind::Reentrant;
             }
           });
-          const std::string title = formatted("{} {} world {} other {}", model.family, way.name, world, other);
+          const std::string title = dsplan::formatted("{} {} world {} other {}", model.family, way.name, world, other);
           CAPTURE(title);
           if (other == 3 && job.training.checkpoint.groups.empty()) continue;
           const Schedule schedule = schedule_of(model, job, world - 1);

@@ -34,14 +34,14 @@ std::vector<std::string> story(const Schedule& schedule) {
   for (const Event& event : schedule.events) {
     if (const auto* made = std::get_if<Allocate>(&event)) {
       const Buffer& buffer = schedule.buffers[made->buffer];
-      list.push_back(formatted("+{} {}", buffer.size.value(), buffer.label));
+      list.push_back(dsplan::formatted("+{} {}", buffer.size.value(), buffer.label));
     } else if (const auto* gone = std::get_if<Release>(&event)) {
       const Buffer& buffer = schedule.buffers[gone->buffer];
-      list.push_back(formatted("-{} {}", buffer.size.value(), buffer.label));
+      list.push_back(dsplan::formatted("-{} {}", buffer.size.value(), buffer.label));
     } else if (const auto* work = std::get_if<Compute>(&event)) {
       list.emplace_back(work->work);
     } else if (const auto* sent = std::get_if<Communicate>(&event)) {
-      list.push_back(formatted("{} {}", name(sent->collective), sent->payload.value()));
+      list.push_back(dsplan::formatted("{} {}", name(sent->collective), sent->payload.value()));
     }
   }
   return list;
@@ -245,20 +245,22 @@ TEST_CASE("what does not fit at the high end is tried at the low one, and both c
 TEST_CASE("the other end repeats what was asked at the first, to the same end as a replay of its own") {
   const auto told = [](const Placement& p) {
     const auto peaks = [](const PlacementPeaks& of) {
-      return formatted("{} {} {} at {};", of.allocated.value(), of.active.value(), of.reserved.value(), of.reserved_at);
+      return dsplan::formatted("{} {} {} at {};", of.allocated.value(), of.active.value(), of.reserved.value(),
+                               of.reserved_at);
     };
-    std::string text = formatted("{} retries, first {}, failed {}, {} {}, {}", p.retries, p.first_retry.value_or(0),
-                                 p.failed_event.value_or(0), p.failed_request.value(), p.missing.value(), p.waited);
+    std::string text =
+        dsplan::formatted("{} retries, first {}, failed {}, {} {}, {}", p.retries, p.first_retry.value_or(0),
+                          p.failed_event.value_or(0), p.failed_request.value(), p.missing.value(), p.waited);
     text += peaks(p.peak);
     for (const PlacementPeaks& one : p.by_stretch) text += peaks(one);
     for (const PlacementMark& mark : p.marks) {
-      text +=
-          formatted("\n{}: {} {} {} ", mark.event, mark.allocated.value(), mark.active.value(), mark.reserved.value()) +
-          peaks(mark.since);
+      text += dsplan::formatted("\n{}: {} {} {} ", mark.event, mark.allocated.value(), mark.active.value(),
+                                mark.reserved.value()) +
+              peaks(mark.since);
     }
     for (const PlacementPrint& print : p.prints) {
-      text += formatted("\n{} {} {} {}", print.allocated.value(), print.reserved.value(), print.peak_allocated.value(),
-                        print.peak_reserved.value());
+      text += dsplan::formatted("\n{} {} {} {}", print.allocated.value(), print.reserved.value(),
+                                print.peak_allocated.value(), print.peak_reserved.value());
     }
     return text;
   };

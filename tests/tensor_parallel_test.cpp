@@ -16,16 +16,16 @@ using namespace dsplan;
 namespace {
 
 ModelSpec family(const char* name, const char* more = "") {
-  return lowered::inlined(name, formatted(R"({{"model_type": "{}", "num_hidden_layers": 3, "hidden_size": 32,
+  return lowered::inlined(name, dsplan::formatted(R"({{"model_type": "{}", "num_hidden_layers": 3, "hidden_size": 32,
     "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 8, "intermediate_size": 48, "vocab_size": 97,
     "max_position_embeddings": 64, "sliding_window": null{}}})",
-                                          name, more));
+                                                  name, more));
 }
 
 ModelSpec gpt2(double dropout) {
-  return lowered::inlined("gpt2", formatted(R"({{"model_type": "gpt2", "n_layer": 3, "n_embd": 32, "n_head": 4,
+  return lowered::inlined("gpt2", dsplan::formatted(R"({{"model_type": "gpt2", "n_layer": 3, "n_embd": 32, "n_head": 4,
     "vocab_size": 97, "n_positions": 64, "resid_pdrop": {0}, "embd_pdrop": {0}, "attn_pdrop": {0}}})",
-                                            dropout));
+                                                    dropout));
 }
 
 std::vector<ModelSpec> families() {

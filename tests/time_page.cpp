@@ -121,7 +121,7 @@ Not modelled: torch.compile, CUDA graphs, tf32, the first
 step, evaluation, saving, data loading, other jobs on the network, clocks that fall under load.
 )";
 
-std::string percent(double part) { return formatted("{:.1f} %", 100 * part); }
+std::string percent(double part) { return dsplan::formatted("{:.1f} %", 100 * part); }
 
 std::string joined(const std::set<std::string>& names) {
   std::string text;
@@ -131,9 +131,10 @@ std::string joined(const std::set<std::string>& names) {
 
 std::string row_of(const std::string& label, const std::vector<const Judged*>& rows) {
   const Summary s = summary(rows);
-  if (s.n < kEvidence) return formatted("| {} | {} | insufficient evidence | | | | |\n", label, s.n);
-  return formatted("| {} | {} | {} | {} | {:.2f} | {} | {:.0f} % |\n", label, s.n, percent(s.median), percent(s.p90),
-                   s.bias, s.constant > 0 ? percent(s.constant) : "none fitted", 100 * s.inside);
+  if (s.n < kEvidence) return dsplan::formatted("| {} | {} | insufficient evidence | | | | |\n", label, s.n);
+  return dsplan::formatted("| {} | {} | {} | {} | {:.2f} | {} | {:.0f} % |\n", label, s.n, percent(s.median),
+                           percent(s.p90), s.bias, s.constant > 0 ? percent(s.constant) : "none fitted",
+                           100 * s.inside);
 }
 
 std::string table(const std::vector<Judged>& judged, bool train) {
@@ -144,8 +145,9 @@ std::string table(const std::vector<Judged>& judged, bool train) {
     by_gpu[one.gpu].push_back(&one);
     by_source[one.one->row.source + ", " + one.gpu].push_back(&one);
   }
-  std::string text = formatted("| {} | n | median | p90 | bias | constant | inside |\n|:--|--:|--:|--:|--:|--:|--:|\n",
-                               train ? "fitted to" : "held out");
+  std::string text =
+      dsplan::formatted("| {} | n | median | p90 | bias | constant | inside |\n|:--|--:|--:|--:|--:|--:|--:|\n",
+                        train ? "fitted to" : "held out");
   for (const auto& [gpu, rows] : by_gpu) text += row_of("**" + gpu + "**", rows);
   for (const auto& [source, rows] : by_source) text += row_of(source, rows);
   return text + "\n";
@@ -156,9 +158,9 @@ std::string constants() {
   text += "|:--|--:|--:|--:|--:|--:|:--|:--|\n";
   for (const std::string_view architecture : dsplan::known_architectures()) {
     const dsplan::TimeConstants c = dsplan::time_constants(architecture);
-    text += formatted("| {} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} to {:.2f} | {} |\n", architecture,
-                      c.product, c.attention, c.attention_backward, c.memory, c.overlap, c.low, c.high,
-                      c.fitted ? "fitted" : "not fitted");
+    text += dsplan::formatted("| {} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} to {:.2f} | {} |\n",
+                              architecture, c.product, c.attention, c.attention_backward, c.memory, c.overlap, c.low,
+                              c.high, c.fitted ? "fitted" : "not fitted");
   }
   return text;
 }
@@ -170,8 +172,8 @@ std::string page(const std::vector<Judged>& judged, const std::string& example) 
   std::set<std::string> held;
   for (const Judged& one : judged) (one.one->row.train ? train : held).insert(one.one->row.source);
   const double overlap = dsplan::time_constants("sm_80").overlap;
-  return formatted_as(kHead, std::array<FormatArgument, 6>{example, 100 * overlap, judged.size(), joined(train),
-                                                           joined(held), constants()}) +
+  return dsplan::formatted_as(kHead, std::array<dsplan::FormatArgument, 6>{example, 100 * overlap, judged.size(),
+                                                                           joined(train), joined(held), constants()}) +
          table(judged, false) + table(judged, true) + kTail;
 }
 

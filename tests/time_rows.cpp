@@ -72,14 +72,14 @@ Row row_of(const std::map<std::string, std::string>& cell) {
 ModelSpec model_of(const Row& row) {
   const std::string config =
       row.family == "gpt"
-          ? formatted(R"({{"model_type": "gpt2", "n_embd": {}, "n_layer": {}, "n_head": {}, "n_inner": {},
+          ? dsplan::formatted(R"({{"model_type": "gpt2", "n_embd": {}, "n_layer": {}, "n_head": {}, "n_inner": {},
               "vocab_size": {}, "n_positions": {}, "activation_function": "gelu", "attn_pdrop": 0.0,
               "resid_pdrop": 0.0, "embd_pdrop": 0.0}})",
-                      row.hidden, row.layers, row.heads, row.ffn, row.vocab, row.seq)
-          : formatted(R"({{"model_type": "llama", "hidden_size": {}, "num_hidden_layers": {},
+                              row.hidden, row.layers, row.heads, row.ffn, row.vocab, row.seq)
+          : dsplan::formatted(R"({{"model_type": "llama", "hidden_size": {}, "num_hidden_layers": {},
               "num_attention_heads": {}, "num_key_value_heads": {}, "intermediate_size": {}, "vocab_size": {},
               "max_position_embeddings": {}, "tie_word_embeddings": false}})",
-                      row.hidden, row.layers, row.heads, row.kv_heads, row.ffn, row.vocab, row.seq);
+                              row.hidden, row.layers, row.heads, row.kv_heads, row.ffn, row.vocab, row.seq);
   return build_model(parse_json(row.id, config), row.id);
 }
 

@@ -92,7 +92,7 @@ inline std::string difference(const std::vector<double>& ours, const std::vector
   for (std::size_t i = 0; i < ours.size(); ++i) {
     const bool both_none = std::isnan(ours[i]) && std::isnan(theirs[i]);
     if (both_none || ours[i] == theirs[i] || std::abs(ours[i] - theirs[i]) <= allowed(dtype) * largest) continue;
-    return formatted("element {}: {} on the device, {} on the host", i, ours[i], theirs[i]);
+    return dsplan::formatted("element {}: {} on the device, {} on the host", i, ours[i], theirs[i]);
   }
   return {};
 }
@@ -101,8 +101,8 @@ inline void note(const dsplan_launch& call, const std::string& what) {
   const std::lock_guard lock(findings().mutex);
   findings().kernels.insert({call.body, call.op, call.part});
   if (what.empty() || findings().faults.size() > 20) return;
-  findings().faults.push_back(formatted("{} {} part {}: {}", name(static_cast<Op>(call.op)),
-                                        name(static_cast<Body>(call.body)), call.part, what));
+  findings().faults.push_back(dsplan::formatted("{} {} part {}: {}", name(static_cast<Op>(call.op)),
+                                                name(static_cast<Body>(call.body)), call.part, what));
 }
 
 // On the device of a loaded backend: everything that a launch names is copied there and back.
@@ -203,7 +203,7 @@ inline int launch(const dsplan_launch& call) {
   const int code = host::launch(call);
   for (std::size_t i = 0; i < ours.size() && fault.empty(); ++i) {
     fault = difference(ours[i], values_of(tensors[i]), host::dtype_of(tensors[i]));
-    if (!fault.empty()) fault = formatted("tensor {}, {}", i, fault);
+    if (!fault.empty()) fault = dsplan::formatted("tensor {}, {}", i, fault);
   }
   note(call, fault);
   return code;

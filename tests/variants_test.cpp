@@ -24,7 +24,7 @@ ModelSpec adapted(const std::string& name, const std::string& text) {
 void check(const ModelSpec& model, const Job& job) {
   const Shapes shapes = build_shapes(model, job);
   const Schedule schedule = lower(model, job, shapes, 0);
-  for (const Finding& finding : audit(schedule)) FAIL_CHECK(formatted("{}: {}", finding.event, finding.text));
+  for (const Finding& finding : audit(schedule)) FAIL_CHECK(dsplan::formatted("{}: {}", finding.event, finding.text));
   MemoryMeter meter(schedule);
   replay(schedule, meter);
   CHECK(meter.by_role() == footprint(model, job).persistent);

@@ -87,7 +87,7 @@ TEST_CASE("Llama-3-8B's published peak under the versions that it was taken with
   const Prediction prediction = predict(model, job_with(model, "2.6", "4"), 0);
   REQUIRE(prediction.peak);
   const double gib = static_cast<double>(prediction.peak->requested.value()) / (1024.0 * 1024.0 * 1024.0);
-  CHECK(formatted("{:.3f}", gib) == "76.887");
+  CHECK(dsplan::formatted("{:.3f}", gib) == "76.887");
 }
 
 TEST_CASE("the flash kernel's backward rounds wide heads to 32 before torch 2.7, to 64 since") {

@@ -11,8 +11,8 @@ namespace {
 
 // The input as a file in memory, or as near to one as the system has.
 const std::string& scratch() {
-  static const std::string path =
-      formatted("{}/dsplan-fuzz-{}.safetensors", ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", ::getpid());
+  static const std::string path = dsplan::formatted("{}/dsplan-fuzz-{}.safetensors",
+                                                    ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", ::getpid());
   return path;
 }
 

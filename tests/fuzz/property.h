@@ -41,7 +41,7 @@ inline void write_string(const std::string& text, std::string& out) {
   out += '"';
   for (const char c : text) {
     if (static_cast<unsigned char>(c) < 0x20) {
-      out += formatted("\\u{:04x}", static_cast<unsigned>(c));
+      out += dsplan::formatted("\\u{:04x}", static_cast<unsigned>(c));
     } else {
       if (c == '"' || c == '\\') out += '\\';
       out += c;
@@ -51,9 +51,9 @@ inline void write_string(const std::string& text, std::string& out) {
 }
 
 inline std::string real(const Value& value) {
-  if (!value.huge) return formatted("{:.17e}", value.real);
+  if (!value.huge) return dsplan::formatted("{:.17e}", value.real);
   // -2^63 itself fits in 63 bits and a sign; its neighbours below round to the same double.
-  return value.real == -0x1p63 ? "-9223372036854775809" : formatted("{:.0f}", value.real);
+  return value.real == -0x1p63 ? "-9223372036854775809" : dsplan::formatted("{:.0f}", value.real);
 }
 
 // The value as compact strict JSON. Reals keep 18 digits, so that reading gives them back.
@@ -61,7 +61,7 @@ inline void write_json(const Value& value, std::string& out) {
   switch (value.kind) {
     case Value::Kind::Null: out += "null"; return;
     case Value::Kind::Bool: out += value.boolean ? "true" : "false"; return;
-    case Value::Kind::Integer: out += formatted("{}", value.integer); return;
+    case Value::Kind::Integer: out += dsplan::formatted("{}", value.integer); return;
     case Value::Kind::Real: out += real(value); return;
     case Value::Kind::String: write_string(value.string, out); return;
     case Value::Kind::Array:
