@@ -88,10 +88,16 @@ target_compile_options(dsplan_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-rel
                        -Xcompiler=-Wall,-Wextra>)
 target_link_libraries(dsplan_cuda PRIVATE CUDA::cudart_static CUDA::cublasLt ${CMAKE_DL_LIBS})
 target_link_options(dsplan_cuda PRIVATE -Wl,--no-undefined)
+# What ptxas says of registers and spills is kept beside each object, for the test cuda_kernels_fit. A list, so that no
+# empty argument stands for a ccache that is not there.
+set(dsplan_cuda_launcher sh ${CMAKE_SOURCE_DIR}/cmake/keep_ptxas_log.sh ${CMAKE_CXX_COMPILER_LAUNCHER})
 set_target_properties(dsplan_cuda PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_RUNTIME_LIBRARY Static
   POSITION_INDEPENDENT_CODE ON CUDA_VISIBILITY_PRESET hidden INSTALL_RPATH_USE_LINK_PATH ON
-  # What ptxas says of registers and spills is kept beside each object, for the test cuda_kernels_fit.
-  CUDA_COMPILER_LAUNCHER "sh;${CMAKE_SOURCE_DIR}/cmake/keep_ptxas_log.sh;${CMAKE_CXX_COMPILER_LAUNCHER}")
-install(TARGETS dsplan_cuda LIBRARY DESTINATION lib/dsplan)  # Where src/exec/plugin.cpp looks.
+  CUDA_COMPILER_LAUNCHER "${dsplan_cuda_launcher}")
+# Where src/exec/plugin.cpp looks. Optional: tools/run builds the program alone, and that much can be installed.
+install(TARGETS dsplan_cuda LIBRARY DESTINATION lib/dsplan OPTIONAL)
+install(CODE "if(NOT EXISTS \"$<TARGET_FILE:dsplan_cuda>\")
+  message(STATUS \"CUDA plugin: not built, so not installed (build the target dsplan_cuda first)\")
+endif()")
 set(DSPLAN_HAVE_CUDA ON)
 message(STATUS "CUDA plugin: nvcc ${CMAKE_CUDA_COMPILER_VERSION}, for ${CMAKE_CUDA_ARCHITECTURES}; header of NCCL: ${NCCL_VERSION}")

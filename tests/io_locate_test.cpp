@@ -125,6 +125,8 @@ TEST_CASE("unknown names are refused with the nearest one and how to list them")
   }
   const Variable wrong("DSPLAN_DATA", data.path + "/missing");
   CHECK(refusal("gpt2") == "DSPLAN_DATA: error: \"" + data.path + "/missing\" is not a folder\n");
+  const Variable empty("DSPLAN_DATA", data.path + "/data/configs");
+  CHECK(refusal("gpt2") == "DSPLAN_DATA: error: \"" + data.path + "/data/configs\" holds no models/\n");
 }
 
 TEST_CASE("files and folders") {

@@ -165,13 +165,14 @@ constexpr std::array kShowTopics = {
 };
 
 std::string list_of(const std::string& topic) {
+  if (topic == "schema") return prediction_schema();
+  (void)data_dir();  // Where there is none it refuses: an empty list would be no answer.
   if (topic == "models") return show_models();
   if (topic == "graphs") return show_graphs();
   if (topic == "hardware") return show_hardware();
   if (topic == "clusters") return show_clusters();
   if (topic == "deepspeed") return names_of(Bundled::DeepSpeed);
-  if (topic == "training") return names_of(Bundled::Training);
-  return prediction_schema();
+  return names_of(Bundled::Training);
 }
 
 std::string topics_text() {

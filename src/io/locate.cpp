@@ -56,13 +56,28 @@ Place place(Bundled kind) {
   return {};
 }
 
-std::string folder_of(Bundled kind) { return formatted("{}/{}", data_dir(), place(kind).folder); }
+std::string folder_of(Bundled kind) {
+  const std::optional<std::string> data = find_data_dir();
+  return data ? formatted("{}/{}", *data, place(kind).folder) : std::string();
+}
+
+// Where the data may lie, the first choice first.
+std::vector<std::string> data_dirs() {
+  std::vector<std::string> folders;
+  std::error_code failed;
+  const fs::path executable = fs::read_symlink("/proc/self/exe", failed);
+  if (!failed) folders.push_back((executable.parent_path().parent_path() / "share" / "dsplan").string());
+  folders.emplace_back(DSPLAN_SOURCE_DIR);
+  return folders;
+}
 
 // The bundled name that `argument` means, or "".
 std::string bundled_name(Bundled kind, const std::string& argument) {
   // The usual case needs no look into the folder.
   const bool plain = !argument.empty() && argument.find('/') == std::string::npos;
-  if (plain && exists(formatted("{}/{}.json", folder_of(kind), argument))) return argument;
+  const std::string folder = folder_of(kind);
+  if (folder.empty()) return {};
+  if (plain && exists(formatted("{}/{}.json", folder, argument))) return argument;
   const std::string wanted = lower(argument);
   for (std::string& name : list_bundled(kind)) {
     if (lower(name) == wanted) return std::move(name);
@@ -188,18 +203,22 @@ std::optional<ModelFiles> from_cache(const std::string& argument) {
 
 }  // namespace
 
-std::string data_dir() {
+std::optional<std::string> find_data_dir() {
   if (std::string chosen = environment("DSPLAN_DATA"); !chosen.empty()) {
     if (!is_folder(chosen)) throw Refusal("DSPLAN_DATA", formatted("\"{}\" is not a folder", chosen));
+    if (!is_folder(chosen + "/models")) throw Refusal("DSPLAN_DATA", formatted("\"{}\" holds no models/", chosen));
     return chosen;
   }
-  std::error_code failed;
-  const fs::path executable = fs::read_symlink("/proc/self/exe", failed);
-  if (!failed) {
-    std::string installed = (executable.parent_path().parent_path() / "share" / "dsplan").string();
-    if (is_folder(installed + "/models")) return installed;
+  for (std::string& folder : data_dirs()) {
+    if (is_folder(folder + "/models")) return std::move(folder);
   }
-  return DSPLAN_SOURCE_DIR;
+  return std::nullopt;
+}
+
+std::string data_dir() {
+  if (std::optional<std::string> found = find_data_dir()) return *std::move(found);
+  throw Refusal("dsplan", formatted("its models/ and configs/ are missing; looked in {}", joined(data_dirs(), " and ")),
+                "copy them to the first of these, or name their folder in DSPLAN_DATA");
 }
 
 std::vector<std::string> list_bundled(Bundled kind) {
@@ -226,6 +245,7 @@ ModelFiles locate_model(const std::string& argument) {
   if (exists(argument)) return from_file(name_of(argument), argument);
   if (looks_like_a_path(argument)) throw Refusal(argument, "no such file or folder");
   if (std::optional<ModelFiles> cached = from_cache(argument)) return std::move(*cached);
+  (void)data_dir();  // Without data no name is bundled, and that is the news.
   std::vector<std::string> names = list_bundled(Bundled::Model);
   for (std::string& graph : list_bundled(Bundled::Graph)) names.push_back(std::move(graph));
   throw Refusal(argument, "no bundled model, file, folder, or model in the local Hugging Face cache has this name",
@@ -237,6 +257,7 @@ std::string locate_bundled(Bundled kind, const std::string& argument) {
   if (!name.empty()) return formatted("{}/{}.json", folder_of(kind), name);
   if (is_folder(argument)) throw Refusal(argument, "is a folder", "name a file in it");
   if (exists(argument)) return argument;
+  (void)data_dir();
   throw Refusal(argument, formatted("no bundled {} and no file has this name", place(kind).noun),
                 suggestion(argument, list_bundled(kind), place(kind).listing));
 }

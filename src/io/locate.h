@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,11 +12,13 @@ namespace dsplan {
 
 enum class Bundled : std::uint8_t { Model, Graph, Hardware, Cluster, DeepSpeed, Training };
 
-// The folder that holds models/ and configs/: $DSPLAN_DATA if set (refused where that is no folder), else
-// ../share/dsplan beside the executable's folder, else the source tree that dsplan was built from.
+// The folder that holds models/ and configs/: $DSPLAN_DATA if set (refused where that is no folder, or holds no
+// models/), else ../share/dsplan beside the executable's folder, else the source tree that dsplan was built from.
+// `data_dir` refuses where none of them is there, and says where it looked: a binary that was copied alone.
+[[nodiscard]] std::optional<std::string> find_data_dir();
 [[nodiscard]] std::string data_dir();
 
-// The names of the bundled files of a kind (stems of *.json), sorted.
+// The names of the bundled files of a kind (stems of *.json), sorted; empty where there is no data.
 [[nodiscard]] std::vector<std::string> list_bundled(Bundled kind);
 
 // Whether `argument` is such a name (letter case does not matter): it then means dsplan's own file, whatever lies in
