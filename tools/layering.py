@@ -7,7 +7,11 @@
 
 Checked: who includes whom; which third-party header is used where; that only the command line prints and exits; that
 the readers of schedules know nothing of ZeRO; that only lowering makes events; that the pages name files that exist;
-sizes of functions and files. Standard library only.
+how large and tangled functions, classes, folders and lists of includes are. Standard library only.
+
+A function's complexity counts what a reader has to keep in mind, as cognitive complexity does: one for each `if`, `for`,
+`while`, `do`, `switch`, `catch` and `?:`, and one more for each of these, or lambda, that it stands in; one for each
+`else`; one for each run of `&&` or of `||` in a condition.
 """
 import pathlib
 import re
@@ -52,8 +56,14 @@ MAKES_EVENTS = re.compile(r"events\.(push_back|emplace_back|insert)\b")
 
 NAMES_A_PATH = re.compile(r"(?<![\w/.-])(?:src|tests|tools|bench|docs|configs|models|cmake)/[\w.*/-]*\w")
 
-MOST_FUNCTION_LINES = 70
-MOST_FILE_LINES = 400
+# What is measured: its unit, and how much of it is fine.
+LIMITS = {
+    "function": ("lines", 70),
+    "complexity": ("points of complexity", 25),
+    "class": ("methods", 15),
+    "folder": ("files", 40),
+    "includes": ("includes", 25),
+}
 RATCHET = "tools/ratchet.txt"
 FUNCTION_KEYWORDS = re.compile(r"^(if|for|while|switch|catch|do|else|try|return)\b")
 
@@ -68,10 +78,15 @@ def blank_out(text):
     return pattern.sub(blank, text)
 
 
-def functions(text):
-    """(name, first line, lines) of every outermost function body of a C++ file."""
-    code = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", lambda m: re.sub(r"[^\n]", " ", m.group(0)), blank_out(text),
+def code_of(text):
+    """The text with the preprocessor's lines blanked, too."""
+    return re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", lambda m: re.sub(r"[^\n]", " ", m.group(0)), blank_out(text),
                   flags=re.M)
+
+
+def functions(text):
+    """(name, lines, body) of every outermost function of a C++ file; `text` is what `code_of` gave."""
+    code = text
     found = []
     scopes = []  # "container" or ("function", name, line)
     start = 0    # Where the current declaration began.
@@ -81,7 +96,7 @@ def functions(text):
             inside = any(scope != "container" for scope in scopes)
             if not inside and is_function(head):
                 first = code.count("\n", 0, start + len(code[start:at]) - len(code[start:at].lstrip())) + 1
-                scopes.append((name_of(head), first))
+                scopes.append((name_of(head), first, at + 1))
             elif inside or not is_braced_value(head):
                 scopes.append("inner" if inside else "container")
             else:
@@ -91,8 +106,8 @@ def functions(text):
         elif character == "}":
             scope = scopes.pop() if scopes else "container"
             if isinstance(scope, tuple):
-                name, first = scope
-                found.append((name, first, code.count("\n", 0, at) + 2 - first))
+                name, first, body = scope
+                found.append((name, code.count("\n", 0, at) + 2 - first, code[body:at]))
             if scope != "value":
                 start = at + 1
         elif character == ";" and not (scopes and scopes[-1] == "value"):
@@ -120,6 +135,123 @@ def name_of(head):
     if name == "TEST_CASE":
         return "TEST_CASE"
     return re.sub(r"\s+", "", name)
+
+
+class Complexity:
+    """Reads one function's body, statement by statement, and adds up its points."""
+    TOKEN = re.compile(r"[A-Za-z_]\w*|::|->|\|\||(?<=\s)&&|[{}()\[\];:?,]")
+
+    def __init__(self, body):
+        self.tokens = self.TOKEN.findall(body)
+        self.at = 0
+        self.points = 0
+        while self.at < len(self.tokens):
+            self.statement(0)
+
+    def next(self):
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+
+    def take(self, *words):
+        if self.next() not in words:
+            return False
+        self.at += 1
+        return True
+
+    def statement(self, depth):
+        word = self.next()
+        if word in ("if", "for", "while", "switch", "catch"):
+            self.points += 1 + depth
+            self.structure(depth)
+        elif self.take("do"):
+            self.points += 1 + depth
+            self.statement(depth + 1)
+            self.take("while")
+            self.expression(depth)
+        elif self.take("try"):
+            self.statement(depth)
+        elif self.take("{"):
+            self.block(depth)
+        elif self.take("case", "default"):
+            while self.at < len(self.tokens) and not self.take(":"):
+                self.at += 1
+        else:
+            self.expression(depth)
+
+    def structure(self, depth):
+        word = self.next()
+        self.at += 1
+        self.take("constexpr")
+        if self.take("("):
+            self.inside(depth, ")")
+        self.statement(depth + 1)
+        if word == "if" and self.take("else"):
+            self.points += 1
+            if self.next() == "if":
+                self.structure(depth)
+            else:
+                self.statement(depth + 1)
+
+    def block(self, depth):
+        while self.at < len(self.tokens) and not self.take("}"):
+            self.statement(depth)
+
+    def expression(self, depth):
+        self.inside(depth, ";")
+
+    def inside(self, depth, end):
+        """Up to and with `end`: conditions cost, and so does what lambdas hold. A "}" that closes a block stays."""
+        last = ""
+        while self.at < len(self.tokens):
+            word = self.next()
+            if word == "}" and end == ";":
+                return
+            before = self.tokens[self.at - 1] if self.at else ""
+            self.at += 1
+            if word == end:
+                return
+            if word == "?":
+                self.points += 1 + depth
+            elif word in ("&&", "||"):
+                self.points += word != last
+                last = word
+            elif word in (";", ","):
+                last = ""
+            elif word in ("(", "["):
+                self.inside(depth, {"(": ")", "[": "]"}[word])
+            elif word == "{":
+                if before in (")", "]", "mutable", "noexcept") or self.tokens[max(0, self.at - 3)] == "->":
+                    self.block(depth + 1)
+                else:
+                    self.inside(depth, "}")
+
+
+def closing(code, opened):
+    depth = 0
+    for at in range(opened, len(code)):
+        depth += {"{": 1, "}": -1}.get(code[at], 0)
+        if depth == 0:
+            return at
+    return len(code)
+
+
+def classes(code):
+    """(name, methods) of every class of a C++ file; what `code_of` gave. Constructors, destructors and operators are none."""
+    head = re.compile(r"\b(?<!enum )(?:class|struct)\s+(?:alignas\([^)]*\)\s*)?([\w:]+)(?:\s+final)?(?:\s*:[^;{}()]*)?\s*\{")
+    for match in head.finditer(code):
+        name = match.group(1).split("::")[-1]
+        body = code[match.end():closing(code, match.end() - 1)]
+        # What stands in braces becomes the end of a declaration, what stands in angle brackets goes.
+        while re.search(r"\{[^{}]*\}", body):
+            body = re.sub(r"\{[^{}]*\}", ";", body)
+        while re.search(r"<[^<>;]*>", body):
+            body = re.sub(r"<[^<>;]*>", " ", body)
+        body = re.sub(r"\[\[.*?\]\]|\b(public|private|protected)\s*:(?!:)|\b(alignas|noexcept|explicit)\s*\([^()]*\)", " ", body)
+        methods = 0
+        for declaration in body.split(";"):
+            words = re.match(r"\s*(?!using\b|friend\b|typedef\b|static_assert\b|enum\b)[^=()]*?(~?\w+)\s*\(", declaration)
+            if words and "operator" not in declaration and words.group(1).lstrip("~") != name:
+                methods += 1
+        yield name, methods
 
 
 class Tree:
@@ -185,18 +317,29 @@ def check_pages(tree, faults):
                     faults.append(f"{name}:{number}: the link to {link} leads nowhere")
 
 
-def sizes(tree):
-    """What is larger than allowed: {("file", path, ""): lines, ("function", path, name): lines}."""
-    large = {}
+def measures(tree):
+    """{(kind of LIMITS, path, name): figure} of everything that is measured; of two with one name, the larger."""
+    found = {}
+
+    def note(kind, path, name, figure):
+        found[kind, path, name] = max(figure, found.get((kind, path, name), 0))
+
     for path, text in tree.sources("src", "tests", "bench"):
-        lines = len(text.splitlines())
-        if lines > MOST_FILE_LINES:
-            large["file", path, "-"] = lines
-        for name, _, length in functions(text):
-            if length > MOST_FUNCTION_LINES:
-                key = ("function", path, name)
-                large[key] = max(length, large.get(key, 0))
-    return large
+        code = code_of(text)
+        folder = path.rsplit("/", 1)[0]
+        note("folder", folder, "-", found.get(("folder", folder, "-"), 0) + 1)
+        note("includes", path, "-", len(re.findall(r"^\s*#\s*include\b", text, re.M)))
+        for name, lines, body in functions(code):
+            note("function", path, name, lines)
+            note("complexity", path, name, Complexity(body).points)
+        for name, methods in classes(code):
+            note("class", path, name, methods)
+    return found
+
+
+def sizes(tree):
+    """What is larger than LIMITS allow."""
+    return {key: figure for key, figure in measures(tree).items() if figure > LIMITS[key[0]][1]}
 
 
 def read_ratchet(tree):
@@ -211,12 +354,12 @@ def read_ratchet(tree):
 
 def check_sizes(tree, faults):
     listed = read_ratchet(tree)
-    for key, lines in sorted(sizes(tree).items()):
+    for key, figure in sorted(sizes(tree).items()):
         kind, path, name = key
-        most = listed.get(key, MOST_FILE_LINES if kind == "file" else MOST_FUNCTION_LINES)
-        if lines > most:
-            what = path if kind == "file" else f"{path}: {name}"
-            faults.append(f"{what}: {lines} lines; at most {most}")
+        unit, limit = LIMITS[kind]
+        most = listed.get(key, limit)
+        if figure > most:
+            faults.append(f"{path}{'' if name == '-' else ': ' + name}: {figure} {unit}; at most {most}")
 
 
 def tighten(tree):
