@@ -223,6 +223,13 @@ class Mutator {
   std::map<std::string, Score>& scores_;
 };
 
+// Large enough that sub-groups and partitions go to files.
+ModelSpec large_llama() {
+  return lowered::inlined("llama", R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 4500, "hidden_size": 504, "intermediate_size": 2081, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": false})");
+}
+
 std::vector<Ranks> groups() {
   std::vector<Ranks> made;
   const ModelSpec gpt2 = lowered::bundled("tiny-gpt2");
@@ -276,11 +283,7 @@ std::vector<Ranks> groups() {
   cut(gpt2, 1);
   cut(llama, 3);
   add(llama, 3, 1, [](Job& job) { job.training.optimizer.kind = OptimizerKind::Adam8bit; });
-  // Large enough that sub-groups and partitions go to files.
-  const ModelSpec large = lowered::inlined("llama", R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],
-    "vocab_size": 4500, "hidden_size": 504, "intermediate_size": 2081, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": false})");
-  add(large, 3, 2, [](Job& job) {
+  add(large_llama(), 3, 2, [](Job& job) {
     Zero& zero = job.training.zero;
     zero.reduce_bucket_size = Elements(2'500'000);
     zero.prefetch_bucket_size = Elements(100);
