@@ -7,6 +7,7 @@
 #include "core/format.h"
 #include "planner/predict/nccl_memory.h"
 #include "planner/predict/report_details.h"
+#include "planner/zero/zero_facts.h"
 
 namespace dsplan {
 
@@ -143,12 +144,6 @@ void add_host(const HostMeter& meter, const NodeMemory& node, const Job& job, Pr
   judge_files(node, job, host);
 }
 
-bool offloads(const Job& job) {
-  const Zero& zero = job.training.zero;
-  return job.training.runtime == Runtime::DeepSpeed &&
-         (zero.offload_optimizer.device != OffloadDevice::None || zero.offload_param.device != OffloadDevice::None);
-}
-
 void judge_host(const Job& job, Prediction& p) {
   const auto refute = [&p](Verdict verdict, const std::string& reason) {
     p.verdict = verdict;
@@ -158,7 +153,7 @@ void judge_host(const Job& job, Prediction& p) {
   if (p.verdict == Verdict::DoesNotFit) return;
   if (host.verdict == Verdict::DoesNotFit) return refute(host.verdict, host.verdict_reason);
   if (host.nvme_verdict == Verdict::DoesNotFit) return refute(host.nvme_verdict, host.nvme_verdict_reason);
-  if (offloads(job) && host.verdict == Verdict::Unknown) return refute(host.verdict, host.verdict_reason);
+  if (offloads(job.training) && host.verdict == Verdict::Unknown) return refute(host.verdict, host.verdict_reason);
   if (host.nvme_verdict == Verdict::Unknown) refute(host.nvme_verdict, host.nvme_verdict_reason);
 }
 

@@ -48,9 +48,6 @@ void add_host(const HostMeter& meter, const NodeMemory& node, const Job& job, Pr
   return p.verdict == Verdict::FitsWithRetries && p.retries_low > 0;
 }
 
-// Whether a job keeps states on the host or in files.
-[[nodiscard]] bool offloads(const Job& job);
-
 // Makes the verdicts of p.host part of p.verdict: a host or a disk that is too small refutes the job; one of unknown
 // size leaves the verdict of a job that keeps something there unknown, unless something else refutes it.
 void judge_host(const Job& job, Prediction& p);

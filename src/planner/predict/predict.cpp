@@ -19,6 +19,7 @@
 #include "planner/predict/report_details.h"
 #include "planner/predict/traffic_terms.h"
 #include "planner/time/predicted.h"
+#include "planner/zero/zero_facts.h"
 #include "sim/memory.h"
 #include "sim/placement.h"
 #include "sim/traffic.h"
@@ -134,11 +135,6 @@ void add_recording(std::vector<Phase>& phases) {
   phases.insert(first + 1, std::move(*record));
 }
 
-bool ranks_differ(const Job& job) {
-  const Training& t = job.training;
-  return t.runtime == Runtime::DeepSpeed && (t.zero.stage == 1 || t.zero.stage == 2) && job.parallelism.dp > 1;
-}
-
 void list_tensor_parallel(const ModelSpec& model, const Job& job, Prediction& p) {
   const Training& t = job.training;
   if (job.parallelism.tp == 1) return;
@@ -170,7 +166,7 @@ void list_what_is_missing(const ModelSpec& model, const Job& job, Prediction& p)
     p.not_modelled.push_back({"eval", "forwards without gradients between steps; under ZeRO-3 they break the trace"});
     p.not_modelled.push_back({"resume", "loading a checkpoint, in which its tensors stand beside the engine's"});
   }
-  if (ranks_differ(job) && job.parallelism.nodes > 1 &&
+  if (ranks_differ(job.training, job.parallelism) && job.parallelism.nodes > 1 &&
       job.training.zero.offload_optimizer.device != OffloadDevice::None) {
     p.not_modelled.push_back({"memory.host.per_node", "ranks differ, and so do nodes: it is that of this rank's node"});
   }
@@ -185,7 +181,8 @@ NodeMemory node_of(const ModelSpec& model, const Job& job, std::int64_t rank, co
   const std::int64_t first = rank / parallel.gpus_per_node * parallel.gpus_per_node;
   const std::int64_t end = std::min(parallel.world, first + parallel.gpus_per_node);
   node.ranks = end - first;
-  const bool alike = !ranks_differ(job) || job.training.zero.offload_optimizer.device == OffloadDevice::None;
+  const bool alike =
+      !ranks_differ(job.training, job.parallelism) || job.training.zero.offload_optimizer.device == OffloadDevice::None;
   if (alike) {
     // A last node need not be full: what is judged is one that is.
     node.ranks = std::min(parallel.world, parallel.gpus_per_node);
@@ -287,7 +284,7 @@ constexpr std::int64_t kAllRanks = 16;
 constexpr std::size_t kCandidates = 8;
 
 std::vector<std::int64_t> candidates(const ModelSpec& model, const Job& job) {
-  if (!ranks_differ(job)) return {0};
+  if (!ranks_differ(job.training, job.parallelism)) return {0};
   std::vector<std::int64_t> ranks(static_cast<std::size_t>(job.parallelism.dp));
   for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r] = static_cast<std::int64_t>(r);
   if (job.parallelism.dp <= kAllRanks) return ranks;
@@ -325,7 +322,7 @@ std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job) {
     return predictions;
   }
   if (job.rank == "all") {
-    const bool alike = !ranks_differ(job);
+    const bool alike = !ranks_differ(job.training, job.parallelism);
     for (std::int64_t rank = 0; rank < job.parallelism.world; ++rank) {
       // Ranks that share each layer do the same.
       const std::int64_t model_ranks = job.parallelism.tp * job.parallelism.sp;
@@ -346,7 +343,7 @@ std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job) {
         predict_one(model, job, rank * job.parallelism.tp * job.parallelism.sp, ground, formulas, hash);
     if (!worst || badness(candidate) > badness(*worst)) worst = std::move(candidate);
   }
-  if (ranks_differ(job) && static_cast<std::int64_t>(ranks.size()) < job.parallelism.dp) {
+  if (ranks_differ(job.training, job.parallelism) && static_cast<std::int64_t>(ranks.size()) < job.parallelism.dp) {
     worst->not_modelled.push_back(
         {"rank", formatted("the worst of {} ranks that keep the most gradient bytes; the other {} were not simulated",
                            ranks.size(), job.parallelism.dp - static_cast<std::int64_t>(ranks.size()))});
