@@ -19,11 +19,10 @@
 #include "core/format.h"
 #include "exec/run.h"
 #include "io/loss_scaling.h"
-#include "planner/predict/executable.h"
-#include "planner/predict/judge.h"
-#include "planner/predict/nccl_memory.h"
-#include "planner/predict/planned.h"
+#include "planner/predict/allocation.h"
+#include "planner/predict/library_memory.h"
 #include "planner/predict/predict.h"
+#include "planner/predict/schedules.h"
 #include "report/compare.h"
 #include "report/receipt.h"
 
@@ -157,7 +156,7 @@ std::vector<exec::MemoryOptions> memory_of(const Job& job, const std::vector<Exe
     const Prediction& p = predictions[rank];
     own.config = job.allocator;
     own.stream_frees = job.stream_frees;
-    if (const std::optional<VerdictLimit> limit = verdict_limit(p)) {
+    if (const std::optional<VerdictLimit> limit = verdict_limit(device_room(p))) {
       own.limit = limit->limit;
       own.device = limit->device;
     }

@@ -1,4 +1,4 @@
-#include "planner/predict/report_details.h"
+#include "planner/predict/live_buffers.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-// The plans of all ranks as an executor takes them.
+// Schedules of a job for whoever looks at their events or carries them out.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,15 @@
 
 #include "core/job.h"
 #include "core/model.h"
+#include "core/schedule.h"
 #include "planner/lower/lower.h"
 
 namespace dsplan {
 
+// Of one rank, 0 <= rank < world. Refuses, under `what`, a job for which no schedule can be made yet.
+[[nodiscard]] Schedule schedule_of(const ModelSpec& model, const Job& job, std::int64_t rank, const std::string& what);
+
+// The plans of all ranks as an executor takes them.
 struct ExecutableRanks {
   std::vector<Shapes> shapes;     // Whose graphs the programs name: by tensor-parallel rank.
   std::vector<Executable> ranks;  // All of them; those that share layers are neighbours.

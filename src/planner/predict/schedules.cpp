@@ -1,4 +1,4 @@
-#include "planner/predict/executable.h"
+#include "planner/predict/schedules.h"
 
 #include "core/error.h"
 
@@ -21,6 +21,13 @@ void refuse_what_cannot_run(const ModelSpec& model, const Job& job, const std::s
 }
 
 }  // namespace
+
+Schedule schedule_of(const ModelSpec& model, const Job& job, std::int64_t rank, const std::string& what) {
+  if (const auto obstacle = schedule_obstacle(model, job)) {
+    throw Refusal(what, "needs a schedule, and none can be made for this job yet: " + *obstacle);
+  }
+  return lower(model, job, build_shapes(model, job), job.parallelism.data_rank(rank));
+}
 
 ExecutableRanks executables_of(const ModelSpec& model, const Job& job, std::int64_t steps, const std::string& what) {
   refuse_what_cannot_run(model, job, what);

@@ -1,11 +1,82 @@
-#include "planner/predict/fragmentation.h"
+#include "planner/predict/allocation.h"
 
 #include <algorithm>
+#include <utility>
 
-#include "planner/predict/report_details.h"
+#include "planner/predict/library_memory.h"
+#include "planner/predict/live_buffers.h"
+#include "sim/arena.h"
 #include "sim/fragmentation.h"
 
 namespace dsplan {
+
+DeviceRoom device_room(const Job& job) { return {job.capacity, context_of(job), communicators_of(job), job.reserve}; }
+
+DeviceRoom device_room(const Prediction& p) {
+  return {p.capacity, p.context.value_or(Bytes(0)), p.communicators.value_or(Bytes(0)), p.reserve};
+}
+
+std::optional<VerdictLimit> verdict_limit(const DeviceRoom& room) {
+  if (!room.capacity) return std::nullopt;
+  const Bytes taken = room.beside() + room.reserve;
+  return VerdictLimit{taken < *room.capacity ? *room.capacity - taken : Bytes(0), *room.capacity};
+}
+
+PlacementOptions without_limit(const Job& job) {
+  PlacementOptions options;
+  options.config = job.allocator;
+  options.config.memory_fraction.reset();  // A limit, too.
+  options.frees = job.stream_frees;
+  return options;
+}
+
+namespace {
+
+PlacementPeaks peaks_of(const Schedule& schedule, const Placement& placement, const std::optional<Window>& only) {
+  if (!only) return placement.peak;
+  if (!only->part && !only->recording) return placement.by_stretch[static_cast<std::size_t>(only->stretch)];
+  PlacementPeaks most;
+  WindowWalk walk(*only);
+  bool inside = false;
+  for (const PlacementMark& mark : placement.marks) {
+    if (inside) {
+      most.allocated = std::max(most.allocated, mark.since.allocated);
+      most.active = std::max(most.active, mark.since.active);
+      if (mark.since.reserved > most.reserved) {
+        most.reserved = mark.since.reserved;
+        most.reserved_at = mark.since.reserved_at;
+      }
+    }
+    inside = walk.inside_after(std::get<Mark>(schedule.events[mark.event]));
+  }
+  return most;
+}
+
+}  // namespace
+
+BothEnds ends_of(const Schedule& schedule, const BothPlacements& both, const PlacementOptions& options,
+                 const std::optional<Window>& only) {
+  const PlacementPeaks asked = peaks_of(schedule, both.asked, only);
+  if (!both.other) return {asked, asked, asked};
+  const PlacementPeaks other = peaks_of(schedule, *both.other, only);
+  return options.frees == StreamFrees::AtSync ? BothEnds{asked, asked, other} : BothEnds{asked, other, asked};
+}
+
+PlannedArena plan_arena(const Schedule& schedule, Bytes reserved) {
+  const Lives lives = lives_of(schedule);
+  const Layout layout = pack(lives.intervals);
+  PlannedArena arena;
+  arena.height = layout.height;
+  arena.lower_bound = layout.lower_bound;
+  arena.reserved = reserved;
+  arena.buffers = lives.buffers.size();
+  arena.offsets.assign(schedule.buffers.size(), -1);
+  for (std::size_t at = 0; at < lives.buffers.size(); ++at) {
+    arena.offsets[lives.buffers[at]] = layout.offsets[at].value();
+  }
+  return arena;
+}
+
 namespace {
 
 constexpr std::size_t kMostSegments = 20;
@@ -39,7 +110,7 @@ constexpr Trial kTrials[] = {
     {"per_process_memory_fraction:0.95,garbage_collection_threshold:0.8", {2, 10, 0}, true},
 };
 
-bool fits(const Schedule& schedule, PlacementOptions options, const VerdictLimit& limit) {
+bool fits_under(const Schedule& schedule, PlacementOptions options, const VerdictLimit& limit) {
   options.limit = limit.limit;
   options.device = limit.device;
   return !place(schedule, options).failed_event;
@@ -60,7 +131,7 @@ std::optional<AllocatorRemedy> tried(const Trial& trial, const Schedule& schedul
   const Placement placement = place(schedule, other);
   if (placement.failed_event && trial.needs_limit) return std::nullopt;  // How far it would have gone is not known.
   remedy.reserved = placement.peak.reserved;
-  if (limit) remedy.fits = fits(schedule, other, *limit);
+  if (limit) remedy.fits = fits_under(schedule, other, *limit);
   return remedy;
 }
 

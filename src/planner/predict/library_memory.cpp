@@ -1,4 +1,4 @@
-#include "planner/predict/library_workspaces.h"
+#include "planner/predict/library_memory.h"
 
 #include <charconv>
 
@@ -8,6 +8,9 @@ namespace {
 constexpr Bytes kLarge{32LL << 20};
 constexpr Bytes kUsual{2 * 4096 * 1024 + 8 * 16 * 1024};
 constexpr Bytes kLt{1 << 20};
+
+// One communicator whose calls go around rings, with the most channels: the high end.
+constexpr Bytes kCommunicator = nccl_tables(kNcclChannels) + nccl_ring(kNcclChannels);
 
 // "sm_90" -> 9, "sm_103" -> 10.
 std::optional<int> major_capability(std::string_view architecture) {
@@ -36,6 +39,14 @@ std::optional<LibraryWorkspaces> library_workspaces(const Job& job) {
     sizes.cublaslt = job.calibration->cublaslt_workspace.value_or(sizes.cublaslt);
   }
   return sizes;
+}
+
+Bytes context_of(const Job& job) { return job.context.value_or(kUncalibratedContext); }
+
+Bytes communicators_of(const Job& job) {
+  const Parallelism& parallel = job.parallelism;
+  const std::int64_t groups = (parallel.dp > 1 ? 1 : 0) + (parallel.tp * parallel.sp > 1 ? 1 : 0);
+  return job.communicators.value_or(kCommunicator * groups);
 }
 
 }  // namespace dsplan
