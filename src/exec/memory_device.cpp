@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "exec/memory_spaces.h"
-#include "exec/signals.h"
+#include "exec/stream_events.h"
 #include "sim/allocator_streams.h"
 
 namespace dsplan::exec {

@@ -38,7 +38,7 @@ Runner::Runner(const RankPlan& plan, const RunSettings& settings, const MemoryMe
       observer_(observer),
       values_(plan.graphs, plan.program),
       clock_(device),
-      signals_(device, plan.schedule),
+      stream_events_(device, plan.schedule),
       scale_(settings.loss_scaling),
       taken_scale_(scale_.now()) {
   if (!can_step(settings.optimizer)) {
@@ -144,7 +144,7 @@ void Runner::on(std::size_t at, const Compute& event) {
 void Runner::on(std::size_t at, const Signal& event) {
   arrive(at);
   memory_.signal(event);
-  signals_.give(event);
+  stream_events_.give(event);
 }
 
 void Runner::on(std::size_t at, const Await& event) {
@@ -152,7 +152,7 @@ void Runner::on(std::size_t at, const Await& event) {
   // How long the compute stream stands still is communication that nothing hides.
   const bool stands = event.waiter == kComputeStream && !device_.synchronous();
   if (stands) clock_.begin(kComputeStream);
-  signals_.wait(event);
+  stream_events_.wait(event);
   if (stands) clock_.end(kComputeStream);
   memory_.await(event);
 }

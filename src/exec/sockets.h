@@ -31,15 +31,23 @@ class Socket {
   int descriptor_;
 };
 
-// On all addresses of this machine, IPv6 and IPv4; port 0: any free one. Not open: `why` says it.
-[[nodiscard]] Socket listen_on(int port, std::string& why);
+// Who can connect: processes of this machine alone (127.0.0.1, or ::1 where there is no such address), or whoever
+// reaches any of its addresses, IPv6 and IPv4.
+enum class Reach { Loopback, Everywhere };
+// Port 0: any free one. Not open: `why` says it.
+[[nodiscard]] Socket listen_on(Reach reach, int port, std::string& why);
 [[nodiscard]] int port_of(const Socket& listening);
 // Who connects next; not open where nobody did until `end`.
 [[nodiscard]] Socket accept_from(const Socket& listening, Clock::time_point end);
 // One attempt. Not open: `why` says it.
 [[nodiscard]] Socket connect_to(const std::string& host, int port, Clock::time_point end, std::string& why);
-// This machine's address as the other side of a connection sees it: what third parties can reach, too.
-[[nodiscard]] std::string own_address(const Socket& connection);
+// The same to who listens with this reach on this machine, or at `host`.
+[[nodiscard]] Socket connect_to(Reach reach, const std::string& host, int port, Clock::time_point end,
+                                std::string& why);
+// This machine's address as the other side of a connection sees it: what third parties can reach, too; of a listening
+// socket the address that it listens at. In numbers.
+[[nodiscard]] std::string own_address(const Socket& socket);
+[[nodiscard]] std::string other_address(const Socket& connection);
 
 // All of it, or false: the other side went away, or time is over.
 [[nodiscard]] bool receive(const Socket& from, void* into, std::size_t bytes, Clock::time_point end);

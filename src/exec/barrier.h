@@ -14,7 +14,7 @@ namespace dsplan::exec {
 
 class ThreadTransport;
 
-class Circle {
+class Barrier {
  public:
   // What a rank shows the others while a call is open.
   struct Seat {
@@ -24,7 +24,7 @@ class Circle {
     std::vector<std::int64_t> taken;     // Bytes that it took from each rank in this call.
   };
   // A message from one rank to another, in the order of sending. At most one is under way.
-  struct Mail {
+  struct Message {
     enum class State : std::uint8_t { Empty, Waiting, Copying, Taken };
     State state = State::Empty;
     CollectiveCall call;
@@ -33,7 +33,7 @@ class Circle {
     std::int64_t bytes = 0;
   };
 
-  Circle(ThreadTransport& transport, Group group, std::vector<int> members);
+  Barrier(ThreadTransport& transport, Group group, std::vector<int> members);
 
   [[nodiscard]] Group group() const { return group_; }
   [[nodiscard]] int size() const { return static_cast<int>(members_.size()); }
@@ -57,7 +57,7 @@ class Circle {
   std::int64_t await_taken(int me, int to, dsplan_event*& copied);
   void collect(int me, int to) noexcept;
   // Waits for a message from `from`, which stays until `take` is called.
-  [[nodiscard]] Mail receive(int me, int from);
+  [[nodiscard]] Message receive(int me, int from);
   void take(int me, int from, dsplan_event* copied, std::int64_t bytes) noexcept;
   // The sender has seen `copied`.
   void await_collected(int me, int from);
@@ -65,12 +65,12 @@ class Circle {
   void wake() noexcept;
 
  private:
-  [[nodiscard]] Mail& mail(int from, int to) {
-    return mails_[static_cast<std::size_t>(from) * members_.size() + static_cast<std::size_t>(to)];
+  [[nodiscard]] Message& message(int from, int to) {
+    return messages_[static_cast<std::size_t>(from) * members_.size() + static_cast<std::size_t>(to)];
   }
   [[nodiscard]] std::string difference() const;
   [[nodiscard]] std::string missing() const;
-  // Until `done()`; throws where the run is lost, a rank that `needs(rank)` has left, or patience ends.
+  // Until `done()`; throws where the run is lost, a rank that `needs(rank)` has left, or timeout ends.
   template <class Done, class Needs>
   void wait(std::unique_lock<std::mutex>& lock, int me, Done done, Needs needs);
   void arrive(int me, bool opens);
@@ -83,7 +83,7 @@ class Circle {
   std::condition_variable changed_;
   std::vector<Seat> seats_;
   std::vector<bool> here_;
-  std::vector<Mail> mails_;
+  std::vector<Message> messages_;
   int arrived_ = 0;
   std::uint64_t round_ = 0;
   int inside_ = 0;  // Ranks in the open call.

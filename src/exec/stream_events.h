@@ -14,12 +14,12 @@
 
 namespace dsplan::exec {
 
-class Signals {
+class StreamEvents {
  public:
-  Signals(Device& device, const Schedule& schedule);
-  ~Signals();
-  Signals(const Signals&) = delete;
-  Signals& operator=(const Signals&) = delete;
+  StreamEvents(Device& device, const Schedule& schedule);
+  ~StreamEvents();
+  StreamEvents(const StreamEvents&) = delete;
+  StreamEvents& operator=(const StreamEvents&) = delete;
 
   void give(const Signal& event);
   void wait(const Await& event);

@@ -1,4 +1,4 @@
-#include "exec/circle.h"
+#include "exec/barrier.h"
 
 #include "core/format.h"
 #include "exec/collective_calls.h"
@@ -6,18 +6,18 @@
 
 namespace dsplan::exec {
 
-Circle::Circle(ThreadTransport& transport, Group group, std::vector<int> members)
+Barrier::Barrier(ThreadTransport& transport, Group group, std::vector<int> members)
     : transport_(transport),
       group_(group),
       members_(std::move(members)),
       seats_(members_.size()),
       here_(members_.size(), false),
-      mails_(members_.size() * members_.size()) {
+      messages_(members_.size() * members_.size()) {
   for (Seat& each : seats_) each.taken.assign(members_.size(), 0);
 }
 
-// The lock is let go first: whoever aborts takes those of all circles.
-void Circle::lose(std::unique_lock<std::mutex>& lock, int me, dsplan_status status, std::string text) {
+// The lock is let go first: whoever aborts takes those of all barriers.
+void Barrier::lose(std::unique_lock<std::mutex>& lock, int me, dsplan_status status, std::string text) {
   const CollectiveCall& call = seat(me).call;
   Failure failure{status, member(me), call.event, std::string(dsplan::name(call.kind)), std::move(text)};
   lock.unlock();
@@ -26,8 +26,8 @@ void Circle::lose(std::unique_lock<std::mutex>& lock, int me, dsplan_status stat
 }
 
 template <class Done, class Needs>
-void Circle::wait(std::unique_lock<std::mutex>& lock, int me, Done done, Needs needs) {
-  const auto deadline = std::chrono::steady_clock::now() + transport_.patience();
+void Barrier::wait(std::unique_lock<std::mutex>& lock, int me, Done done, Needs needs) {
+  const auto deadline = std::chrono::steady_clock::now() + transport_.timeout();
   bool late = false;
   while (!done()) {
     if (transport_.aborted()) {
@@ -43,13 +43,13 @@ void Circle::wait(std::unique_lock<std::mutex>& lock, int me, Done done, Needs n
     }
     if (late) {
       lose(lock, me, DSPLAN_TIMEOUT,
-           formatted("{} ms for {} of group {}", transport_.patience().count(), missing(), dsplan::name(group_)));
+           formatted("{} ms for {} of group {}", transport_.timeout().count(), missing(), dsplan::name(group_)));
     }
     late = changed_.wait_until(lock, deadline) == std::cv_status::timeout;
   }
 }
 
-std::string Circle::missing() const {
+std::string Barrier::missing() const {
   std::string list;
   for (std::size_t at = 0; at < members_.size(); ++at) {
     if (!here_[at]) list += formatted("{}rank {}", list.empty() ? "" : ", ", members_[at]);
@@ -57,7 +57,7 @@ std::string Circle::missing() const {
   return list.empty() ? "a rank" : list;
 }
 
-std::string Circle::difference() const {
+std::string Barrier::difference() const {
   const CollectiveCall& first = seats_[0].call;
   for (std::size_t at = 1; at < seats_.size(); ++at) {
     if (agree(first, seats_[at].call)) continue;
@@ -67,7 +67,7 @@ std::string Circle::difference() const {
   return {};
 }
 
-void Circle::arrive(int me, bool opens) {
+void Barrier::arrive(int me, bool opens) {
   std::unique_lock lock(mutex_);
   if (opens && transport_.aborted())
     wait(
@@ -92,52 +92,52 @@ void Circle::arrive(int me, bool opens) {
   changed_.notify_all();
 }
 
-void Circle::open(int me) { arrive(me, true); }
-void Circle::meet(int me) { arrive(me, false); }
+void Barrier::open(int me) { arrive(me, true); }
+void Barrier::meet(int me) { arrive(me, false); }
 
-void Circle::await_turn(int me, int turn) {
+void Barrier::await_turn(int me, int turn) {
   std::unique_lock lock(mutex_);
   wait(
       lock, me, [&] { return passed_ >= turn; }, [](int) { return false; });
 }
 
-void Circle::pass_turn() {
+void Barrier::pass_turn() {
   const std::lock_guard lock(mutex_);
   ++passed_;
   changed_.notify_all();
 }
 
-void Circle::close(bool wait_for_all) noexcept {
+void Barrier::close(bool wait_for_all) noexcept {
   std::unique_lock lock(mutex_);
   if (--inside_ == 0) changed_.notify_all();
   if (wait_for_all) changed_.wait(lock, [&] { return inside_ == 0; });
 }
 
-void Circle::wait_until_closed() noexcept {
+void Barrier::wait_until_closed() noexcept {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return inside_ == 0; });
 }
 
-void Circle::send(int me, int to, dsplan_event* ready) {
+void Barrier::send(int me, int to, dsplan_event* ready) {
   std::unique_lock lock(mutex_);
-  Mail& box = mail(me, to);
+  Message& box = message(me, to);
   wait(
-      lock, me, [&] { return box.state == Mail::State::Empty; }, [&](int at) { return at == to; });
-  box = {Mail::State::Waiting, seat(me).call, ready, nullptr, 0};
+      lock, me, [&] { return box.state == Message::State::Empty; }, [&](int at) { return at == to; });
+  box = {Message::State::Waiting, seat(me).call, ready, nullptr, 0};
   changed_.notify_all();
 }
 
-std::int64_t Circle::await_taken(int me, int to, dsplan_event*& copied) {
+std::int64_t Barrier::await_taken(int me, int to, dsplan_event*& copied) {
   std::unique_lock lock(mutex_);
-  Mail& box = mail(me, to);
+  Message& box = message(me, to);
   try {
     wait(
-        lock, me, [&] { return box.state == Mail::State::Taken; },
-        [&](int at) { return at == to && box.state == Mail::State::Waiting; });
+        lock, me, [&] { return box.state == Message::State::Taken; },
+        [&](int at) { return at == to && box.state == Message::State::Waiting; });
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
-    changed_.wait(lock, [&] { return box.state != Mail::State::Copying; });
-    box.state = Mail::State::Empty;
+    changed_.wait(lock, [&] { return box.state != Message::State::Copying; });
+    box.state = Message::State::Empty;
     changed_.notify_all();
     throw;
   }
@@ -145,45 +145,45 @@ std::int64_t Circle::await_taken(int me, int to, dsplan_event*& copied) {
   return box.bytes;
 }
 
-void Circle::collect(int me, int to) noexcept {
+void Barrier::collect(int me, int to) noexcept {
   const std::lock_guard lock(mutex_);
-  mail(me, to).state = Mail::State::Empty;
+  message(me, to).state = Message::State::Empty;
   changed_.notify_all();
 }
 
-Circle::Mail Circle::receive(int me, int from) {
+Barrier::Message Barrier::receive(int me, int from) {
   std::unique_lock lock(mutex_);
-  Mail& box = mail(from, me);
+  Message& box = message(from, me);
   wait(
-      lock, me, [&] { return box.state == Mail::State::Waiting; }, [&](int at) { return at == from; });
+      lock, me, [&] { return box.state == Message::State::Waiting; }, [&](int at) { return at == from; });
   const CollectiveCall& mine = seat(me).call;
   if (box.call.elements != mine.elements || box.call.dtype != mine.dtype) {
     lose(lock, me, DSPLAN_INVALID,
          formatted("expects {} {} of rank {}, which sends {} {}", mine.elements, dsplan::name(mine.dtype), member(from),
                    box.call.elements, dsplan::name(box.call.dtype)));
   }
-  box.state = Mail::State::Copying;
+  box.state = Message::State::Copying;
   return box;
 }
 
-void Circle::take(int me, int from, dsplan_event* copied, std::int64_t bytes) noexcept {
+void Barrier::take(int me, int from, dsplan_event* copied, std::int64_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
-  Mail& box = mail(from, me);
-  box.state = Mail::State::Taken;
+  Message& box = message(from, me);
+  box.state = Message::State::Taken;
   box.copied = copied;
   box.bytes = bytes;
   changed_.notify_all();
 }
 
-void Circle::await_collected(int me, int from) {
+void Barrier::await_collected(int me, int from) {
   std::unique_lock lock(mutex_);
-  const Mail& box = mail(from, me);
+  const Message& box = message(from, me);
   wait(
-      lock, me, [&] { return box.state != Mail::State::Taken; }, [](int) { return false; });
+      lock, me, [&] { return box.state != Message::State::Taken; }, [](int) { return false; });
 }
 
 // The lock in between: nobody is between looking and going to sleep.
-void Circle::wake() noexcept {
+void Barrier::wake() noexcept {
   const std::lock_guard lock(mutex_);
   changed_.notify_all();
 }

@@ -1,4 +1,4 @@
-#include "exec/signals.h"
+#include "exec/stream_events.h"
 
 #include <algorithm>
 #include <iterator>
@@ -6,19 +6,19 @@
 
 namespace dsplan::exec {
 
-Signals::Signals(Device& device, const Schedule& schedule) : device_(device) {
+StreamEvents::StreamEvents(Device& device, const Schedule& schedule) : device_(device) {
   if (device.synchronous()) return;
   for (const Event& event : schedule.events) {
     if (const auto* await = std::get_if<Await>(&event)) ++given_[await->signal].awaits;
   }
 }
 
-Signals::~Signals() {
+StreamEvents::~StreamEvents() {
   for (const auto& [id, given] : given_) device_.destroy_event(given.event);
   for (dsplan_event* event : free_) device_.destroy_event(event);
 }
 
-void Signals::give(const Signal& event) {
+void StreamEvents::give(const Signal& event) {
   const auto found = given_.find(event.id);
   if (found == given_.end()) return;
   if (free_.empty()) free_.push_back(device_.create_event());
@@ -28,7 +28,7 @@ void Signals::give(const Signal& event) {
 }
 
 // A stream waits for what the event was when it was told to: the event may be recorded anew at once.
-void Signals::wait(const Await& event) {
+void StreamEvents::wait(const Await& event) {
   const auto found = given_.find(event.signal);
   if (found == given_.end()) return;
   if (event.waiter == kHostWaits) {
