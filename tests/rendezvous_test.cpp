@@ -115,7 +115,7 @@ TEST_CASE("what tells a run's processes from others, and that no run over severa
   std::map<std::string, std::string> several{
       {"RANK", "0"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "4"}, {"MASTER_ADDR", "node-a"}};
   const std::string why = refusal(several);
-  CHECK_MESSAGE(why.find("DSPLAN_RUN_KEY: is not set, and torchrun gives the run no identity") == 0, why);
+  CHECK_MESSAGE(why.find("DSPLAN_RUN_KEY: error: is not set, and torchrun gives the run no identity") == 0, why);
   several["TORCHELASTIC_RUN_ID"] = "none";  // What torchrun says where nobody says anything.
   several["DSPLAN_RUN_KEY"] = "";
   CHECK(refusal(several) == why);

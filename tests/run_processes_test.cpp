@@ -214,6 +214,6 @@ TEST_CASE("a wrong key on one rank is told on both sides, in time; without any a
                      [](int, std::string&, Variables& variables) { variables["MASTER_ADDR"] = "node-a"; });
   for (const auto& each : open) {
     CHECK(each->end() == 2);
-    CHECK_MESSAGE(has(each->err(), "DSPLAN_RUN_KEY: is not set"), each->err());
+    CHECK_MESSAGE(has(each->err(), "DSPLAN_RUN_KEY: error: is not set"), each->err());
   }
 }

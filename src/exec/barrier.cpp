@@ -10,15 +10,15 @@ Barrier::Barrier(ThreadTransport& transport, Group group, std::vector<int> membe
     : transport_(transport),
       group_(group),
       members_(std::move(members)),
-      seats_(members_.size()),
+      slots_(members_.size()),
       here_(members_.size(), false),
       messages_(members_.size() * members_.size()) {
-  for (Seat& each : seats_) each.taken.assign(members_.size(), 0);
+  for (Slot& each : slots_) each.taken.assign(members_.size(), 0);
 }
 
 // The lock is let go first: whoever aborts takes those of all barriers.
 void Barrier::lose(std::unique_lock<std::mutex>& lock, int me, dsplan_status status, std::string text) {
-  const CollectiveCall& call = seat(me).call;
+  const CollectiveCall& call = slot(me).call;
   Failure failure{status, member(me), call.event, std::string(dsplan::name(call.kind)), std::move(text)};
   lock.unlock();
   transport_.abort(failure);
@@ -58,18 +58,18 @@ std::string Barrier::missing() const {
 }
 
 std::string Barrier::difference() const {
-  const CollectiveCall& first = seats_[0].call;
-  for (std::size_t at = 1; at < seats_.size(); ++at) {
-    if (agree(first, seats_[at].call)) continue;
+  const CollectiveCall& first = slots_[0].call;
+  for (std::size_t at = 1; at < slots_.size(); ++at) {
+    if (agree(first, slots_[at].call)) continue;
     return formatted("the ranks of group {} disagree: {}, {}", dsplan::name(group_), describe(first, members_[0]),
-                     describe(seats_[at].call, members_[at]));
+                     describe(slots_[at].call, members_[at]));
   }
   return {};
 }
 
-void Barrier::arrive(int me, bool opens) {
+void Barrier::arrive(int me, bool enters) {
   std::unique_lock lock(mutex_);
-  if (opens && transport_.aborted())
+  if (enters && transport_.aborted())
     wait(
         lock, me, [] { return false; }, [](int) { return false; });
   const std::uint64_t round = round_;
@@ -80,7 +80,7 @@ void Barrier::arrive(int me, bool opens) {
         lock, me, [&] { return round_ != round; }, [&](int at) { return !here_[static_cast<std::size_t>(at)]; });
     return;
   }
-  if (opens) {
+  if (enters) {
     std::string wrong = difference();
     if (!wrong.empty()) lose(lock, me, DSPLAN_INVALID, std::move(wrong));
     inside_ = size();
@@ -92,8 +92,8 @@ void Barrier::arrive(int me, bool opens) {
   changed_.notify_all();
 }
 
-void Barrier::open(int me) { arrive(me, true); }
-void Barrier::meet(int me) { arrive(me, false); }
+void Barrier::enter(int me) { arrive(me, true); }
+void Barrier::arrive_and_wait(int me) { arrive(me, false); }
 
 void Barrier::await_turn(int me, int turn) {
   std::unique_lock lock(mutex_);
@@ -107,79 +107,79 @@ void Barrier::pass_turn() {
   changed_.notify_all();
 }
 
-void Barrier::close(bool wait_for_all) noexcept {
+void Barrier::exit(bool wait_for_all) noexcept {
   std::unique_lock lock(mutex_);
   if (--inside_ == 0) changed_.notify_all();
   if (wait_for_all) changed_.wait(lock, [&] { return inside_ == 0; });
 }
 
-void Barrier::wait_until_closed() noexcept {
+void Barrier::wait_until_empty() noexcept {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return inside_ == 0; });
 }
 
 void Barrier::send(int me, int to, dsplan_event* ready) {
   std::unique_lock lock(mutex_);
-  Message& box = message(me, to);
+  Message& message = message_between(me, to);
   wait(
-      lock, me, [&] { return box.state == Message::State::Empty; }, [&](int at) { return at == to; });
-  box = {Message::State::Waiting, seat(me).call, ready, nullptr, 0};
+      lock, me, [&] { return message.state == Message::State::Empty; }, [&](int at) { return at == to; });
+  message = {Message::State::Waiting, slot(me).call, ready, nullptr, 0};
   changed_.notify_all();
 }
 
 std::int64_t Barrier::await_taken(int me, int to, dsplan_event*& copied) {
   std::unique_lock lock(mutex_);
-  Message& box = message(me, to);
+  Message& message = message_between(me, to);
   try {
     wait(
-        lock, me, [&] { return box.state == Message::State::Taken; },
-        [&](int at) { return at == to && box.state == Message::State::Waiting; });
+        lock, me, [&] { return message.state == Message::State::Taken; },
+        [&](int at) { return at == to && message.state == Message::State::Waiting; });
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
-    changed_.wait(lock, [&] { return box.state != Message::State::Copying; });
-    box.state = Message::State::Empty;
+    changed_.wait(lock, [&] { return message.state != Message::State::Copying; });
+    message.state = Message::State::Empty;
     changed_.notify_all();
     throw;
   }
-  copied = box.copied;
-  return box.bytes;
+  copied = message.copied;
+  return message.bytes;
 }
 
 void Barrier::collect(int me, int to) noexcept {
   const std::lock_guard lock(mutex_);
-  message(me, to).state = Message::State::Empty;
+  message_between(me, to).state = Message::State::Empty;
   changed_.notify_all();
 }
 
 Barrier::Message Barrier::receive(int me, int from) {
   std::unique_lock lock(mutex_);
-  Message& box = message(from, me);
+  Message& message = message_between(from, me);
   wait(
-      lock, me, [&] { return box.state == Message::State::Waiting; }, [&](int at) { return at == from; });
-  const CollectiveCall& mine = seat(me).call;
-  if (box.call.elements != mine.elements || box.call.dtype != mine.dtype) {
+      lock, me, [&] { return message.state == Message::State::Waiting; }, [&](int at) { return at == from; });
+  const CollectiveCall& mine = slot(me).call;
+  if (message.call.elements != mine.elements || message.call.dtype != mine.dtype) {
     lose(lock, me, DSPLAN_INVALID,
          formatted("expects {} {} of rank {}, which sends {} {}", mine.elements, dsplan::name(mine.dtype), member(from),
-                   box.call.elements, dsplan::name(box.call.dtype)));
+                   message.call.elements, dsplan::name(message.call.dtype)));
   }
-  box.state = Message::State::Copying;
-  return box;
+  message.state = Message::State::Copying;
+  return message;
 }
 
 void Barrier::take(int me, int from, dsplan_event* copied, std::int64_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
-  Message& box = message(from, me);
-  box.state = Message::State::Taken;
-  box.copied = copied;
-  box.bytes = bytes;
+  Message& message = message_between(from, me);
+  message.state = Message::State::Taken;
+  message.copied = copied;
+  message.bytes = bytes;
   changed_.notify_all();
 }
 
 void Barrier::await_collected(int me, int from) {
   std::unique_lock lock(mutex_);
-  const Message& box = message(from, me);
+  const Message& message = message_between(from, me);
   wait(
-      lock, me, [&] { return box.state != Message::State::Taken; }, [](int) { return false; });
+      lock, me, [&] { return message.state != Message::State::Taken; }, [](int) { return false; });
 }
 
 // The lock in between: nobody is between looking and going to sleep.

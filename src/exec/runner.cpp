@@ -143,8 +143,8 @@ void Runner::on(std::size_t at, const Compute& event) {
 
 void Runner::on(std::size_t at, const Signal& event) {
   arrive(at);
-  memory_.signal(event);
-  stream_events_.give(event);
+  memory_.record_event(event);
+  stream_events_.record(event);
 }
 
 void Runner::on(std::size_t at, const Await& event) {
@@ -154,7 +154,7 @@ void Runner::on(std::size_t at, const Await& event) {
   if (stands) clock_.begin(kComputeStream);
   stream_events_.wait(event);
   if (stands) clock_.end(kComputeStream);
-  memory_.await(event);
+  memory_.wait_event(event);
 }
 
 // So that a clock on the host tells the time of work, and a failure the pass in which it happened.

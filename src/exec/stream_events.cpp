@@ -9,18 +9,18 @@ namespace dsplan::exec {
 StreamEvents::StreamEvents(Device& device, const Schedule& schedule) : device_(device) {
   if (device.synchronous()) return;
   for (const Event& event : schedule.events) {
-    if (const auto* await = std::get_if<Await>(&event)) ++given_[await->signal].awaits;
+    if (const auto* await = std::get_if<Await>(&event)) ++recorded_[await->signal].waits;
   }
 }
 
 StreamEvents::~StreamEvents() {
-  for (const auto& [id, given] : given_) device_.destroy_event(given.event);
+  for (const auto& [id, recorded] : recorded_) device_.destroy_event(recorded.event);
   for (dsplan_event* event : free_) device_.destroy_event(event);
 }
 
-void StreamEvents::give(const Signal& event) {
-  const auto found = given_.find(event.id);
-  if (found == given_.end()) return;
+void StreamEvents::record(const Signal& event) {
+  const auto found = recorded_.find(event.id);
+  if (found == recorded_.end()) return;
   if (free_.empty()) free_.push_back(device_.create_event());
   found->second.event = free_.back();
   free_.pop_back();
@@ -29,16 +29,16 @@ void StreamEvents::give(const Signal& event) {
 
 // A stream waits for what the event was when it was told to: the event may be recorded anew at once.
 void StreamEvents::wait(const Await& event) {
-  const auto found = given_.find(event.signal);
-  if (found == given_.end()) return;
+  const auto found = recorded_.find(event.signal);
+  if (found == recorded_.end()) return;
   if (event.waiter == kHostWaits) {
     device_.synchronize_event(found->second.event);
   } else {
     device_.wait(event.waiter, found->second.event);
   }
-  if (--found->second.awaits > 0) return;
+  if (--found->second.waits > 0) return;
   free_.push_back(std::exchange(found->second.event, nullptr));
-  given_.erase(found);
+  recorded_.erase(found);
 }
 
 PlaceOrder::~PlaceOrder() {

@@ -1,4 +1,4 @@
-// What the schedule's signals and awaits are on a device: events that are recorded on streams and waited for. Nothing
+// The events that a schedule records on streams and waits for, on a device. Nothing
 // where every call has done its work when it returns.
 #pragma once
 
@@ -21,17 +21,17 @@ class StreamEvents {
   StreamEvents(const StreamEvents&) = delete;
   StreamEvents& operator=(const StreamEvents&) = delete;
 
-  void give(const Signal& event);
+  void record(const Signal& event);
   void wait(const Await& event);
 
  private:
-  struct Given {
+  struct Recorded {
     dsplan_event* event = nullptr;
-    std::int32_t awaits = 0;  // To come; then the event serves another signal.
+    std::int32_t waits = 0;  // To come; then the event is recorded anew.
   };
 
   Device& device_;
-  std::unordered_map<ContentId, Given> given_;  // Of those that somebody waits for.
+  std::unordered_map<ContentId, Recorded> recorded_;  // Of those that somebody waits for.
   std::vector<dsplan_event*> free_;
 };
 

@@ -12,15 +12,15 @@ class ThreadCommunicator : public Communicator {
  public:
   ThreadCommunicator(ThreadTransport& transport, Barrier& barrier, int me, Device& device)
       : transport_(transport), barrier_(barrier), me_(me), device_(device) {
-    Barrier::Seat& seat = barrier_.seat(me_);
-    for (dsplan_event*& event : seat.met) event = device_.create_event();
-    seat.passed = device_.create_event();
+    Barrier::Slot& slot = barrier_.slot(me_);
+    for (dsplan_event*& event : slot.arrived) event = device_.create_event();
+    slot.passed = device_.create_event();
   }
   ~ThreadCommunicator() override {
-    barrier_.wait_until_closed();
-    Barrier::Seat& seat = barrier_.seat(me_);
-    for (dsplan_event* event : seat.met) device_.destroy_event(event);
-    device_.destroy_event(seat.passed);
+    barrier_.wait_until_empty();
+    Barrier::Slot& slot = barrier_.slot(me_);
+    for (dsplan_event* event : slot.arrived) device_.destroy_event(event);
+    device_.destroy_event(slot.passed);
   }
 
   [[nodiscard]] int rank() const override { return me_; }
@@ -47,7 +47,7 @@ class ThreadCommunicator : public Communicator {
   void combine(const CollectiveCall& call, void* to, std::int64_t begin, std::int64_t length);
   void lose(const CollectiveCall& call, Failure failure);
 
-  [[nodiscard]] const CollectiveCall& theirs(int rank) const { return barrier_.seat(rank).call; }
+  [[nodiscard]] const CollectiveCall& theirs(int rank) const { return barrier_.slot(rank).call; }
   [[nodiscard]] std::int64_t bytes(std::int64_t elements, const CollectiveCall& call) const {
     return elements * bytes_per_element(call.dtype);
   }
@@ -62,7 +62,7 @@ class ThreadCommunicator : public Communicator {
   Barrier& barrier_;
   int me_;
   Device& device_;
-  unsigned meetings_ = 0;
+  unsigned rounds_ = 0;
   std::vector<const void*> pieces_;
 };
 
@@ -70,17 +70,17 @@ CallRecord ThreadCommunicator::run(const CollectiveCall& call) {
   validate(call, me_, ranks(), device_.rank());
   CallRecord record{
       call.kind, barrier_.group(), call.dtype, call.elements, storage(Elements(call.elements), call.dtype), Bytes(0)};
-  Barrier::Seat& seat = barrier_.seat(me_);
-  seat.call = call;
+  Barrier::Slot& slot = barrier_.slot(me_);
+  slot.call = call;
   if (call.kind == Collective::SendRecv) {
     record.sent = exchange(call);
     return record;
   }
-  device_.record(seat.met[meetings_ % 2], call.stream);
-  barrier_.open(me_);
+  device_.record(slot.arrived[rounds_ % 2], call.stream);
+  barrier_.enter(me_);
   try {
     // Only now: before, others may still be adding up the last call's.
-    seat.taken.assign(seat.taken.size(), 0);
+    slot.taken.assign(slot.taken.size(), 0);
     carry_out(call);
     fence(call);
   } catch (const RunFailure& failure) {
@@ -92,10 +92,10 @@ CallRecord ThreadCommunicator::run(const CollectiveCall& call) {
   }
   Bytes sent;
   for (int rank = 0; rank < ranks(); ++rank) {
-    sent += Bytes(barrier_.seat(rank).taken[static_cast<std::size_t>(me_)]);
+    sent += Bytes(barrier_.slot(rank).taken[static_cast<std::size_t>(me_)]);
   }
   record.sent = sent;
-  barrier_.close(false);
+  barrier_.exit(false);
   return record;
 }
 
@@ -112,15 +112,15 @@ void ThreadCommunicator::lose(const CollectiveCall& call, Failure failure) {
   } catch (const RunFailure&) {
     // The first failure is the one that is told.
   }
-  barrier_.close(true);
+  barrier_.exit(true);
 }
 
 void ThreadCommunicator::fence(const CollectiveCall& call) {
-  ++meetings_;
-  device_.record(barrier_.seat(me_).met[meetings_ % 2], call.stream);
-  barrier_.meet(me_);
+  ++rounds_;
+  device_.record(barrier_.slot(me_).arrived[rounds_ % 2], call.stream);
+  barrier_.arrive_and_wait(me_);
   for (int rank = 0; rank < ranks(); ++rank) {
-    if (rank != me_) device_.wait(call.stream, barrier_.seat(rank).met[meetings_ % 2]);
+    if (rank != me_) device_.wait(call.stream, barrier_.slot(rank).arrived[rounds_ % 2]);
   }
 }
 
@@ -128,7 +128,7 @@ void ThreadCommunicator::pull(const CollectiveCall& call, void* to, const void* 
                               int from) {
   if (elements == 0 || to == source) return;
   device_.copy(to, Space::Device, source, Space::Device, Bytes(bytes(elements, call)), call.stream);
-  if (from != me_) barrier_.seat(me_).taken[static_cast<std::size_t>(from)] += bytes(elements, call);
+  if (from != me_) barrier_.slot(me_).taken[static_cast<std::size_t>(from)] += bytes(elements, call);
 }
 
 void ThreadCommunicator::combine(const CollectiveCall& call, void* to, std::int64_t begin, std::int64_t length) {
@@ -137,13 +137,13 @@ void ThreadCommunicator::combine(const CollectiveCall& call, void* to, std::int6
   for (int rank = 0; rank < ranks(); ++rank) pieces_.push_back(at(theirs(rank).input, begin, call));
   device_.combine(call.reduction, call.dtype, to, pieces_, length, call.stream);
   for (int rank = 0; rank < ranks(); ++rank) {
-    if (rank != me_) barrier_.seat(me_).taken[static_cast<std::size_t>(rank)] += bytes(length, call);
+    if (rank != me_) barrier_.slot(me_).taken[static_cast<std::size_t>(rank)] += bytes(length, call);
   }
 }
 
 void ThreadCommunicator::carry_out(const CollectiveCall& call) {
   for (int rank = 0; rank < ranks(); ++rank) {
-    if (rank != me_) device_.wait(call.stream, barrier_.seat(rank).met[meetings_ % 2]);
+    if (rank != me_) device_.wait(call.stream, barrier_.slot(rank).arrived[rounds_ % 2]);
   }
   switch (call.kind) {
     case Collective::AllReduce: return all_reduce(call);
@@ -191,11 +191,11 @@ void ThreadCommunicator::broadcast(const CollectiveCall& call) {
   } else {
     const int before = (me_ - 1 + ranks()) % ranks();
     barrier_.await_turn(me_, place);
-    device_.wait(call.stream, barrier_.seat(before).passed);
+    device_.wait(call.stream, barrier_.slot(before).passed);
     const CollectiveCall& from = theirs(before);
     pull(call, call.output, place == 1 ? from.input : from.output, call.elements, before);
   }
-  device_.record(barrier_.seat(me_).passed, call.stream);
+  device_.record(barrier_.slot(me_).passed, call.stream);
   barrier_.pass_turn();
 }
 
@@ -213,10 +213,10 @@ void ThreadCommunicator::all_to_all(const CollectiveCall& call) {
 
 // Sends first and receives then, so that two ranks may exchange; the sender waits for its own message last.
 Bytes ThreadCommunicator::exchange(const CollectiveCall& call) {
-  Barrier::Seat& seat = barrier_.seat(me_);
+  Barrier::Slot& slot = barrier_.slot(me_);
   if (call.to != kNobody) {
-    device_.record(seat.met[0], call.stream);
-    barrier_.send(me_, call.to, seat.met[0]);
+    device_.record(slot.arrived[0], call.stream);
+    barrier_.send(me_, call.to, slot.arrived[0]);
   }
   std::exception_ptr trouble;
   if (call.from != kNobody) {
@@ -250,21 +250,21 @@ std::int64_t ThreadCommunicator::await_sent(const CollectiveCall& call, std::exc
 
 void ThreadCommunicator::receive(const CollectiveCall& call) {
   const Barrier::Message message = barrier_.receive(me_, call.from);
-  Barrier::Seat& seat = barrier_.seat(me_);
+  Barrier::Slot& slot = barrier_.slot(me_);
   try {
     device_.wait(call.stream, message.ready);
     const std::int64_t size = bytes(call.elements, call);
     if (size > 0) {
       device_.copy(call.output, Space::Device, message.call.input, Space::Device, Bytes(size), call.stream);
     }
-    device_.record(seat.passed, call.stream);
-    barrier_.take(me_, call.from, seat.passed, size);
+    device_.record(slot.passed, call.stream);
+    barrier_.take(me_, call.from, slot.passed, size);
   } catch (const RunFailure& failure) {
     Failure told = failure.failure();
     told.rank = device_.rank();
     if (told.event == kNoEvent) told.event = call.event;
     transport_.abort(told);
-    barrier_.take(me_, call.from, seat.passed, 0);
+    barrier_.take(me_, call.from, slot.passed, 0);
     throw;
   }
 }
