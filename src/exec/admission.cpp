@@ -12,7 +12,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/sha256.h"
-#include "exec/message.h"
+#include "exec/sockets.h"
 
 namespace dsplan::exec {
 namespace {

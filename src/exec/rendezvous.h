@@ -18,7 +18,7 @@
 #include "exec/admission.h"
 #include "exec/failure.h"
 #include "exec/launch_place.h"
-#include "exec/message.h"
+#include "exec/sockets.h"
 
 namespace dsplan::exec {
 

@@ -2,8 +2,8 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "exec/data.h"
 #include "exec/parallel.h"
-#include "exec/random_keys.h"
 
 namespace dsplan::exec {
 
@@ -174,16 +174,7 @@ void Runner::on(std::size_t at, const Mark& event) {
 }
 
 dsplan_tensor Runner::tensor_of(const TensorAt& at) const {
-  dsplan_tensor tensor{};
-  std::byte* base = memory_.pointer(at.buffer);
-  tensor.data = base + at.offset.value();
-  tensor.dtype = static_cast<std::int32_t>(at.what.dtype);
-  tensor.rank = at.what.layout.rank;
-  for (std::size_t i = 0; i < at.what.layout.rank; ++i) {
-    tensor.dims[i] = at.what.layout.dims[i];
-    tensor.strides[i] = at.what.layout.strides[i];
-  }
-  return tensor;
+  return tensor_at(memory_.pointer(at.buffer) + at.offset.value(), at.what);
 }
 
 // Dropout of one operator in one micro-batch of all ranks together.

@@ -1,10 +1,13 @@
-// TCP connections between the processes of a run, each call with a time by which it returns.
+// TCP connections between the processes of a run and messages over them, each call with a time by which it returns.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
+
+#include "exec/packing.h"
 
 namespace dsplan::exec {
 
@@ -52,5 +55,22 @@ enum class Reach { Loopback, Everywhere };
 // All of it, or false: the other side went away, or time is over.
 [[nodiscard]] bool receive(const Socket& from, void* into, std::size_t bytes, Clock::time_point end);
 [[nodiscard]] bool send_all(const Socket& to, const void* from, std::size_t bytes, Clock::time_point end);
+
+// Rank 0 is to find out who is missing before others give up on it.
+inline constexpr std::chrono::seconds kGrace{5};
+// How long a stranger, or a process that does not read, holds the others up.
+inline constexpr std::chrono::seconds kMoment{2};
+
+// One message between two processes of a run that have admitted each other (exec/admission.h).
+struct Message {
+  enum class Kind : std::uint32_t { Start, Give, All, Report, Announce, Abort, Leave, Bye };
+  Kind kind = Kind::Bye;
+  int rank = 0;  // That it is about.
+  Blob bytes;
+};
+
+// False: the connection is over, time is, or what comes is no message.
+[[nodiscard]] bool send_message(const Socket& socket, const Message& message, Clock::time_point end);
+[[nodiscard]] bool receive_message(const Socket& socket, Message& message, Clock::time_point end);
 
 }  // namespace dsplan::exec
