@@ -1,10 +1,7 @@
 // Processes that find each other: what launchers say of them, how they meet, and how each learns of what becomes of the
 // others. No device is needed.
 #include <doctest/doctest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <map>
 #include <string>
@@ -17,7 +14,7 @@
 #include "exec/failure.h"
 #include "exec/launch_place.h"
 #include "exec/rendezvous.h"
-#include "strangers.h"
+#include "meeting.h"
 
 using namespace dsplan;
 using namespace dsplan::test;
@@ -39,32 +36,6 @@ std::string refusal(const std::map<std::string, std::string>& variables) {
     return refused.what();
   }
   return "nothing";
-}
-
-// Apart for test runs that go on at the same time; the same for the processes of one.
-const int first_port = 20000 + static_cast<int>(::getpid()) % 20000;
-
-exec::LaunchPlace place(int rank, int ranks, int which) {
-  exec::LaunchPlace made;
-  made.rank = rank;
-  made.ranks = ranks;
-  made.host = "localhost";
-  made.port = first_port + which;
-  return made;
-}
-
-// Runs `body` in a process of its own; what it returns is the exit code.
-template <class Body>
-pid_t start(const Body& body) {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(body());
-  return child;
-}
-
-int end_of(pid_t child) {
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 }  // namespace
@@ -192,20 +163,6 @@ TEST_CASE("where rank 0 is, and at which port it listens") {
 namespace {
 
 exec::Blob blob(const std::string& text) { return exec::packed(text); }
-
-// What a process says when it fails to meet the others, or the failure that reaches it within `body`.
-template <class Body>
-std::string failure_of(const exec::LaunchPlace& where, std::chrono::milliseconds timeout, const Body& body) {
-  try {
-    exec::Rendezvous rendezvous(where, timeout);
-    body(rendezvous);
-    return rendezvous.first_failure() ? exec::describe(*rendezvous.first_failure()) : "none";
-  } catch (const exec::RunFailure& failure) {
-    return failure.what();
-  }
-}
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 
@@ -336,93 +293,4 @@ TEST_CASE("a process that stands still is waited for as long as was said") {
       failure_of(place(0, 2, 6), 200ms, [](exec::Rendezvous& rendezvous) { (void)rendezvous.exchange({}, "a sign"); });
   CHECK_MESSAGE(has(text, "rank 0, rendezvous: timed out: 0.2 s for a sign of rank 1"), text);
   CHECK(end_of(still) == 0);
-}
-
-namespace {
-
-exec::LaunchPlace place_of(const std::string& identity, int rank, int ranks, int which) {
-  exec::LaunchPlace made = place(rank, ranks, which);
-  made.identity = identity;
-  made.identity_source = "DSPLAN_RUN_KEY";
-  return made;
-}
-
-}  // namespace
-
-TEST_CASE("strangers at the door of a run are dropped and counted, and all ranks meet") {
-  for (const bool local : {true, false}) {
-    const auto at = [&](int rank) {
-      exec::LaunchPlace made = place_of("ours", rank, 2, 7);
-      made.local = local;
-      return made;
-    };
-    const pid_t late = start([&] {
-      const auto addresses = listening_at(first_port + 7);
-      if (addresses.size() != 1 || (addresses[0] == kLoopbackInKernel) != local) return 2;
-      const auto open = knock_in_all_ways(first_port + 7);
-      std::vector<exec::Socket> flood;
-      for (int one = 0; one < 300; ++one) flood.push_back(knock(first_port + 7, ""));
-      return has(failure_of(at(1), 20s, [](exec::Rendezvous&) {}), "none") ? 0 : 1;
-    });
-    {
-      exec::Rendezvous rendezvous(at(0), 20s);
-      CHECK(rendezvous.strangers() == kWaysToKnock + 300);
-    }
-    CHECK(end_of(late) == 0);
-  }
-}
-
-TEST_CASE("a stranger that says nothing keeps no rank waiting, and is dropped in time") {
-  std::vector<exec::Socket> silent;
-  const pid_t first = start([] {
-    const std::string text = failure_of(place_of("ours", 0, 2, 8), 3s, [](exec::Rendezvous&) {});
-    return has(text, "timed out: 3 s for rank 1, at port ") &&
-                   has(text, "; 2 connections were not of this run (identity ") &&
-                   has(text, " of DSPLAN_RUN_KEY), the last from 127.0.0.1: it said half of who it is")
-               ? 0
-               : 1;
-  });
-  REQUIRE(listening_at(first_port + 8).size() == 1);
-  silent.push_back(knock(first_port + 8, ""));
-  silent.push_back(knock(first_port + 8, "dsplan 3"));
-  CHECK(end_of(first) == 0);
-}
-
-TEST_CASE("two runs at one port do not mix") {
-  const pid_t other_host = start([] {
-    (void)listening_at(first_port + 9);
-    return has(failure_of(place_of("theirs", 0, 2, 9), 5s, [](exec::Rendezvous&) {}), "Address already in use") ? 0 : 1;
-  });
-  const pid_t other = start([] {
-    const std::string text = failure_of(place_of("theirs", 1, 2, 9), 20s, [](exec::Rendezvous&) {});
-    return has(text, "rank 1, rendezvous: invalid call: rank 0 at localhost:") &&
-                   has(text, " is of another run: rank 1 has identity ")
-               ? 0
-               : 1;
-  });
-  const pid_t ours = start([&] {
-    std::this_thread::sleep_for(500ms);
-    return has(failure_of(place_of("ours", 1, 2, 9), 20s, [](exec::Rendezvous&) {}), "none") ? 0 : 1;
-  });
-  exec::Rendezvous rendezvous(place_of("ours", 0, 2, 9), 20s);
-  CHECK(rendezvous.strangers() == 1);
-  for (const pid_t each : {other_host, other, ours}) CHECK(end_of(each) == 0);
-}
-
-TEST_CASE("a rank does not follow whoever took the port of its rank 0") {
-  std::string why;
-  const exec::Socket thief = exec::listen_on(exec::Reach::Loopback, first_port + 10, why);
-  REQUIRE_MESSAGE(thief.open(), why);
-  // It knows the protocol, and says back what it is told.
-  const pid_t answering = start([&] {
-    const exec::Socket guest = exec::accept_from(thief, exec::Clock::now() + 5s);
-    std::array<char, 80> hello{};
-    return exec::receive(guest, hello.data(), hello.size(), exec::Clock::now() + 5s) &&
-                   exec::send_all(guest, hello.data(), 72, exec::Clock::now() + 1s)
-               ? 0
-               : 1;
-  });
-  const std::string text = failure_of(place_of("ours", 1, 2, 10), 5s, [](exec::Rendezvous&) {});
-  CHECK_MESSAGE(has(text, "is of another run"), text);
-  CHECK(end_of(answering) == 0);
 }
