@@ -77,19 +77,30 @@ inline Watched* watched(dsplan_device* device) { return reinterpret_cast<Watched
 inline const Watched* watched(const dsplan_device* device) { return reinterpret_cast<const Watched*>(device); }
 
 // The names of the calls, so that one can be a template argument.
-#define DSPLAN_FORWARDED_CALLS(X)                                                                                    \
-  X(info)                                                                                                            \
-  X(usage)                                                                                                           \
-  X(allocate)                                                                                                        \
-  X(release)                                                                                                         \
-  X(reserve)                                                                                                         \
-  X(unreserve)                                                                                                       \
-  X(map)                                                                                                             \
-  X(unmap)                                                                                                           \
-  X(file_create) X(file_write) X(file_read) X(file_remove) X(copy) X(fill) X(combine) X(stream_create)               \
-      X(stream_destroy) X(stream_synchronize) X(event_create) X(event_destroy) X(event_record) X(event_wait)         \
-          X(event_synchronize) X(event_query) X(event_elapsed) X(launch) X(workspace) X(comm_create) X(comm_destroy) \
-              X(comm_run) X(comm_memory)
+#define DSPLAN_FORWARDED_CALLS(X)                                                                          \
+  X(info)                                                                                                  \
+  X(usage)                                                                                                 \
+  X(allocate)                                                                                              \
+  X(release)                                                                                               \
+  X(reserve)                                                                                               \
+  X(unreserve)                                                                                             \
+  X(map)                                                                                                   \
+  X(unmap)                                                                                                 \
+  X(file_create)                                                                                           \
+  X(file_write)                                                                                            \
+  X(file_read)                                                                                             \
+  X(file_remove)                                                                                           \
+  X(copy)                                                                                                  \
+  X(fill)                                                                                                  \
+  X(combine)                                                                                               \
+  X(stream_create)                                                                                         \
+  X(stream_destroy)                                                                                        \
+  X(stream_synchronize)                                                                                    \
+  X(event_create)                                                                                          \
+  X(event_destroy)                                                                                         \
+  X(event_record)                                                                                          \
+  X(event_wait) X(event_synchronize) X(event_query) X(event_elapsed) X(launch) X(workspace) X(comm_create) \
+      X(comm_destroy) X(comm_run) X(comm_memory)
 
 #define DSPLAN_NAME_OF(call) inline constexpr char kName_##call[] = #call;
 DSPLAN_FORWARDED_CALLS(DSPLAN_NAME_OF)
