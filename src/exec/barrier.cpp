@@ -1,4 +1,4 @@
-#include "exec/circle.h"
+#include "exec/barrier.h"
 
 #include "core/format.h"
 #include "exec/collective_calls.h"
@@ -6,19 +6,19 @@
 
 namespace dsplan::exec {
 
-Circle::Circle(ThreadTransport& transport, Group group, std::vector<int> members)
+Barrier::Barrier(ThreadTransport& transport, Group group, std::vector<int> members)
     : transport_(transport),
       group_(group),
       members_(std::move(members)),
-      seats_(members_.size()),
+      slots_(members_.size()),
       here_(members_.size(), false),
-      mails_(members_.size() * members_.size()) {
-  for (Seat& each : seats_) each.taken.assign(members_.size(), 0);
+      messages_(members_.size() * members_.size()) {
+  for (Slot& each : slots_) each.taken.assign(members_.size(), 0);
 }
 
-// The lock is let go first: whoever aborts takes those of all circles.
-void Circle::lose(std::unique_lock<std::mutex>& lock, int me, dsplan_status status, std::string text) {
-  const CollectiveCall& call = seat(me).call;
+// The lock is let go first: whoever aborts takes those of all barriers.
+void Barrier::lose(std::unique_lock<std::mutex>& lock, int me, dsplan_status status, std::string text) {
+  const CollectiveCall& call = slot(me).call;
   Failure failure{status, member(me), call.event, std::string(dsplan::name(call.kind)), std::move(text)};
   lock.unlock();
   transport_.abort(failure);
@@ -26,8 +26,8 @@ void Circle::lose(std::unique_lock<std::mutex>& lock, int me, dsplan_status stat
 }
 
 template <class Done, class Needs>
-void Circle::wait(std::unique_lock<std::mutex>& lock, int me, Done done, Needs needs) {
-  const auto deadline = std::chrono::steady_clock::now() + transport_.patience();
+void Barrier::wait(std::unique_lock<std::mutex>& lock, int me, Done done, Needs needs) {
+  const auto deadline = std::chrono::steady_clock::now() + transport_.timeout();
   bool late = false;
   while (!done()) {
     if (transport_.aborted()) {
@@ -43,13 +43,13 @@ void Circle::wait(std::unique_lock<std::mutex>& lock, int me, Done done, Needs n
     }
     if (late) {
       lose(lock, me, DSPLAN_TIMEOUT,
-           formatted("{} ms for {} of group {}", transport_.patience().count(), missing(), dsplan::name(group_)));
+           formatted("{} ms for {} of group {}", transport_.timeout().count(), missing(), dsplan::name(group_)));
     }
     late = changed_.wait_until(lock, deadline) == std::cv_status::timeout;
   }
 }
 
-std::string Circle::missing() const {
+std::string Barrier::missing() const {
   std::string list;
   for (std::size_t at = 0; at < members_.size(); ++at) {
     if (!here_[at]) list += formatted("{}rank {}", list.empty() ? "" : ", ", members_[at]);
@@ -57,19 +57,19 @@ std::string Circle::missing() const {
   return list.empty() ? "a rank" : list;
 }
 
-std::string Circle::difference() const {
-  const CollectiveCall& first = seats_[0].call;
-  for (std::size_t at = 1; at < seats_.size(); ++at) {
-    if (agree(first, seats_[at].call)) continue;
+std::string Barrier::difference() const {
+  const CollectiveCall& first = slots_[0].call;
+  for (std::size_t at = 1; at < slots_.size(); ++at) {
+    if (agree(first, slots_[at].call)) continue;
     return formatted("the ranks of group {} disagree: {}, {}", dsplan::name(group_), describe(first, members_[0]),
-                     describe(seats_[at].call, members_[at]));
+                     describe(slots_[at].call, members_[at]));
   }
   return {};
 }
 
-void Circle::arrive(int me, bool opens) {
+void Barrier::arrive(int me, bool enters) {
   std::unique_lock lock(mutex_);
-  if (opens && transport_.aborted())
+  if (enters && transport_.aborted())
     wait(
         lock, me, [] { return false; }, [](int) { return false; });
   const std::uint64_t round = round_;
@@ -80,7 +80,7 @@ void Circle::arrive(int me, bool opens) {
         lock, me, [&] { return round_ != round; }, [&](int at) { return !here_[static_cast<std::size_t>(at)]; });
     return;
   }
-  if (opens) {
+  if (enters) {
     std::string wrong = difference();
     if (!wrong.empty()) lose(lock, me, DSPLAN_INVALID, std::move(wrong));
     inside_ = size();
@@ -92,98 +92,98 @@ void Circle::arrive(int me, bool opens) {
   changed_.notify_all();
 }
 
-void Circle::open(int me) { arrive(me, true); }
-void Circle::meet(int me) { arrive(me, false); }
+void Barrier::enter(int me) { arrive(me, true); }
+void Barrier::arrive_and_wait(int me) { arrive(me, false); }
 
-void Circle::await_turn(int me, int turn) {
+void Barrier::await_turn(int me, int turn) {
   std::unique_lock lock(mutex_);
   wait(
       lock, me, [&] { return passed_ >= turn; }, [](int) { return false; });
 }
 
-void Circle::pass_turn() {
+void Barrier::pass_turn() {
   const std::lock_guard lock(mutex_);
   ++passed_;
   changed_.notify_all();
 }
 
-void Circle::close(bool wait_for_all) noexcept {
+void Barrier::exit(bool wait_for_all) noexcept {
   std::unique_lock lock(mutex_);
   if (--inside_ == 0) changed_.notify_all();
   if (wait_for_all) changed_.wait(lock, [&] { return inside_ == 0; });
 }
 
-void Circle::wait_until_closed() noexcept {
+void Barrier::wait_until_empty() noexcept {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return inside_ == 0; });
 }
 
-void Circle::send(int me, int to, dsplan_event* ready) {
+void Barrier::send(int me, int to, dsplan_event* ready) {
   std::unique_lock lock(mutex_);
-  Mail& box = mail(me, to);
+  Message& message = message_between(me, to);
   wait(
-      lock, me, [&] { return box.state == Mail::State::Empty; }, [&](int at) { return at == to; });
-  box = {Mail::State::Waiting, seat(me).call, ready, nullptr, 0};
+      lock, me, [&] { return message.state == Message::State::Empty; }, [&](int at) { return at == to; });
+  message = {Message::State::Waiting, slot(me).call, ready, nullptr, 0};
   changed_.notify_all();
 }
 
-std::int64_t Circle::await_taken(int me, int to, dsplan_event*& copied) {
+std::int64_t Barrier::await_taken(int me, int to, dsplan_event*& copied) {
   std::unique_lock lock(mutex_);
-  Mail& box = mail(me, to);
+  Message& message = message_between(me, to);
   try {
     wait(
-        lock, me, [&] { return box.state == Mail::State::Taken; },
-        [&](int at) { return at == to && box.state == Mail::State::Waiting; });
+        lock, me, [&] { return message.state == Message::State::Taken; },
+        [&](int at) { return at == to && message.state == Message::State::Waiting; });
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
-    changed_.wait(lock, [&] { return box.state != Mail::State::Copying; });
-    box.state = Mail::State::Empty;
+    changed_.wait(lock, [&] { return message.state != Message::State::Copying; });
+    message.state = Message::State::Empty;
     changed_.notify_all();
     throw;
   }
-  copied = box.copied;
-  return box.bytes;
+  copied = message.copied;
+  return message.bytes;
 }
 
-void Circle::collect(int me, int to) noexcept {
+void Barrier::collect(int me, int to) noexcept {
   const std::lock_guard lock(mutex_);
-  mail(me, to).state = Mail::State::Empty;
+  message_between(me, to).state = Message::State::Empty;
   changed_.notify_all();
 }
 
-Circle::Mail Circle::receive(int me, int from) {
+Barrier::Message Barrier::receive(int me, int from) {
   std::unique_lock lock(mutex_);
-  Mail& box = mail(from, me);
+  Message& message = message_between(from, me);
   wait(
-      lock, me, [&] { return box.state == Mail::State::Waiting; }, [&](int at) { return at == from; });
-  const CollectiveCall& mine = seat(me).call;
-  if (box.call.elements != mine.elements || box.call.dtype != mine.dtype) {
+      lock, me, [&] { return message.state == Message::State::Waiting; }, [&](int at) { return at == from; });
+  const CollectiveCall& mine = slot(me).call;
+  if (message.call.elements != mine.elements || message.call.dtype != mine.dtype) {
     lose(lock, me, DSPLAN_INVALID,
          formatted("expects {} {} of rank {}, which sends {} {}", mine.elements, dsplan::name(mine.dtype), member(from),
-                   box.call.elements, dsplan::name(box.call.dtype)));
+                   message.call.elements, dsplan::name(message.call.dtype)));
   }
-  box.state = Mail::State::Copying;
-  return box;
+  message.state = Message::State::Copying;
+  return message;
 }
 
-void Circle::take(int me, int from, dsplan_event* copied, std::int64_t bytes) noexcept {
+void Barrier::take(int me, int from, dsplan_event* copied, std::int64_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
-  Mail& box = mail(from, me);
-  box.state = Mail::State::Taken;
-  box.copied = copied;
-  box.bytes = bytes;
+  Message& message = message_between(from, me);
+  message.state = Message::State::Taken;
+  message.copied = copied;
+  message.bytes = bytes;
   changed_.notify_all();
 }
 
-void Circle::await_collected(int me, int from) {
+void Barrier::await_collected(int me, int from) {
   std::unique_lock lock(mutex_);
-  const Mail& box = mail(from, me);
+  const Message& message = message_between(from, me);
   wait(
-      lock, me, [&] { return box.state != Mail::State::Taken; }, [](int) { return false; });
+      lock, me, [&] { return message.state != Message::State::Taken; }, [](int) { return false; });
 }
 
 // The lock in between: nobody is between looking and going to sleep.
-void Circle::wake() noexcept {
+void Barrier::wake() noexcept {
   const std::lock_guard lock(mutex_);
   changed_.notify_all();
 }

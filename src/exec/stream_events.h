@@ -1,4 +1,4 @@
-// What the schedule's signals and awaits are on a device: events that are recorded on streams and waited for. Nothing
+// The events that a schedule records on streams and waits for, on a device. Nothing
 // where every call has done its work when it returns.
 #pragma once
 
@@ -14,24 +14,24 @@
 
 namespace dsplan::exec {
 
-class Signals {
+class StreamEvents {
  public:
-  Signals(Device& device, const Schedule& schedule);
-  ~Signals();
-  Signals(const Signals&) = delete;
-  Signals& operator=(const Signals&) = delete;
+  StreamEvents(Device& device, const Schedule& schedule);
+  ~StreamEvents();
+  StreamEvents(const StreamEvents&) = delete;
+  StreamEvents& operator=(const StreamEvents&) = delete;
 
-  void give(const Signal& event);
+  void record(const Signal& event);
   void wait(const Await& event);
 
  private:
-  struct Given {
+  struct Recorded {
     dsplan_event* event = nullptr;
-    std::int32_t awaits = 0;  // To come; then the event serves another signal.
+    std::int32_t waits = 0;  // To come; then the event is recorded anew.
   };
 
   Device& device_;
-  std::unordered_map<ContentId, Given> given_;  // Of those that somebody waits for.
+  std::unordered_map<ContentId, Recorded> recorded_;  // Of those that somebody waits for.
   std::vector<dsplan_event*> free_;
 };
 
@@ -60,6 +60,33 @@ class PlaceOrder {
   std::vector<StreamSet> users_;   // By buffer.
   std::map<Bytes, Place> places_;  // Left, by their beginning; disjoint.
   std::vector<dsplan_event*> events_;
+};
+
+// The time that work takes on a device which only enqueues it: between pairs of events, added up once it has happened.
+class StreamClock {
+ public:
+  explicit StreamClock(Device& device) : device_(device) {}
+  ~StreamClock();
+  StreamClock(const StreamClock&) = delete;
+  StreamClock& operator=(const StreamClock&) = delete;
+
+  // Around what is enqueued on one stream, in turns.
+  void begin(StreamId stream);
+  void end(StreamId stream);
+  // Adds what is between the pairs so far; all of it must have happened.
+  void settle();
+  [[nodiscard]] std::int64_t nanoseconds() const { return nanoseconds_; }
+
+ private:
+  struct Pair {
+    dsplan_event* begin = nullptr;
+    dsplan_event* end = nullptr;
+  };
+
+  Device& device_;
+  std::vector<Pair> pairs_;  // The first `used_` have been recorded.
+  std::size_t used_ = 0;
+  std::int64_t nanoseconds_ = 0;
 };
 
 }  // namespace dsplan::exec

@@ -1,4 +1,4 @@
-#include "exec/signals.h"
+#include "exec/stream_events.h"
 
 #include <algorithm>
 #include <iterator>
@@ -6,21 +6,21 @@
 
 namespace dsplan::exec {
 
-Signals::Signals(Device& device, const Schedule& schedule) : device_(device) {
+StreamEvents::StreamEvents(Device& device, const Schedule& schedule) : device_(device) {
   if (device.synchronous()) return;
   for (const Event& event : schedule.events) {
-    if (const auto* await = std::get_if<Await>(&event)) ++given_[await->signal].awaits;
+    if (const auto* await = std::get_if<Await>(&event)) ++recorded_[await->signal].waits;
   }
 }
 
-Signals::~Signals() {
-  for (const auto& [id, given] : given_) device_.destroy_event(given.event);
+StreamEvents::~StreamEvents() {
+  for (const auto& [id, recorded] : recorded_) device_.destroy_event(recorded.event);
   for (dsplan_event* event : free_) device_.destroy_event(event);
 }
 
-void Signals::give(const Signal& event) {
-  const auto found = given_.find(event.id);
-  if (found == given_.end()) return;
+void StreamEvents::record(const Signal& event) {
+  const auto found = recorded_.find(event.id);
+  if (found == recorded_.end()) return;
   if (free_.empty()) free_.push_back(device_.create_event());
   found->second.event = free_.back();
   free_.pop_back();
@@ -28,17 +28,17 @@ void Signals::give(const Signal& event) {
 }
 
 // A stream waits for what the event was when it was told to: the event may be recorded anew at once.
-void Signals::wait(const Await& event) {
-  const auto found = given_.find(event.signal);
-  if (found == given_.end()) return;
+void StreamEvents::wait(const Await& event) {
+  const auto found = recorded_.find(event.signal);
+  if (found == recorded_.end()) return;
   if (event.waiter == kHostWaits) {
     device_.synchronize_event(found->second.event);
   } else {
     device_.wait(event.waiter, found->second.event);
   }
-  if (--found->second.awaits > 0) return;
+  if (--found->second.waits > 0) return;
   free_.push_back(std::exchange(found->second.event, nullptr));
-  given_.erase(found);
+  recorded_.erase(found);
 }
 
 PlaceOrder::~PlaceOrder() {
@@ -79,6 +79,29 @@ void PlaceOrder::take(Bytes begin, Bytes end, StreamId stream) {
 void PlaceOrder::leave(BufferId id, Bytes begin, Bytes end) {
   if (device_.synchronous() || id >= users_.size()) return;
   places_[begin] = {end, std::exchange(users_[id], StreamSet{0})};
+}
+
+StreamClock::~StreamClock() {
+  for (const Pair& pair : pairs_) {
+    device_.destroy_event(pair.begin);
+    device_.destroy_event(pair.end);
+  }
+}
+
+void StreamClock::begin(StreamId stream) {
+  if (used_ == pairs_.size()) {
+    pairs_.emplace_back();
+    pairs_.back().begin = device_.create_event();
+    pairs_.back().end = device_.create_event();
+  }
+  device_.record(pairs_[used_].begin, stream);
+}
+
+void StreamClock::end(StreamId stream) { device_.record(pairs_[used_++].end, stream); }
+
+void StreamClock::settle() {
+  for (std::size_t at = 0; at < used_; ++at) nanoseconds_ += device_.elapsed(pairs_[at].begin, pairs_[at].end);
+  used_ = 0;
 }
 
 }  // namespace dsplan::exec

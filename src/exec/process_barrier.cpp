@@ -1,11 +1,11 @@
-#include "exec/stand_still.h"
+#include "exec/process_barrier.h"
 
 #include <chrono>
 #include <utility>
 
 namespace dsplan::exec {
 
-void StandStill::at(const std::string& moment, Device& device, Bytes reserved) {
+void ProcessBarrier::at(const std::string& moment, Device& device, Bytes reserved) {
   if (!device.synchronous()) device.synchronize();
   std::unique_lock lock(mutex_);
   reserved_ += reserved;

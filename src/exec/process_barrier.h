@@ -13,9 +13,9 @@
 
 namespace dsplan::exec {
 
-class StandStill {
+class ProcessBarrier {
  public:
-  StandStill(int ranks, const Transport& transport) : ranks_(ranks), transport_(transport) {}
+  ProcessBarrier(int ranks, const Transport& transport) : ranks_(ranks), transport_(transport) {}
 
   // Every rank comes, with what its allocator has taken; the last one looks at its device, then all go on. If the run
   // is lost meanwhile, whoever waits goes on, and nothing is noted.
