@@ -46,6 +46,9 @@ TEST_CASE("advice: a bucket beyond the model costs what it is too large, once pe
       {3, true, true, 1'000'000'000, 2 * (1'000'000'000 - trained)},
       {2, false, true, trained, -1},
       {2, false, false, 1'000'000'000, -1},
+      {3, true, false, 1'000'000'000, -1},
+      // The second bucket of overlap_comm alone.
+      {2, true, false, 1'000'000'000, 2 * (1'000'000'000 - trained)},
       {0, false, true, 1'000'000'000, -1},
       {-1, false, true, 1'000'000'000, -1},
   };
@@ -61,7 +64,7 @@ TEST_CASE("advice: a bucket beyond the model costs what it is too large, once pe
     if (found == nullptr) continue;
     CHECK(found->costs == Bytes(row.costs));
     CHECK(found->key == "zero_optimization.reduce_bucket_size");
-    const bool second = row.overlap && row.stage < 3;
+    const bool second = row.overlap && row.contiguous && row.stage < 3;
     CHECK((find(advice, "overlap_second_bucket") != nullptr) == second);
     if (second) CHECK(find(advice, "overlap_second_bucket")->costs == Bytes(2'000'000'000));
   }
@@ -88,6 +91,11 @@ TEST_CASE("advice: stage 2 with accumulation holds a second partition and sends 
   REQUIRE(found != nullptr);
   CHECK(found->costs > Bytes(0));
   CHECK(found->text.find("after each of the 4 micro-batches") != std::string::npos);
+  // Sums in fp32 are the partition and no more, four bytes each.
+  job.training.grad_accum_dtype = DType::Float32;
+  const Prediction p = predict_asked(lowered::bundled("tiny-llama"), job).front();
+  REQUIRE(find(p.advice, "stage2_accumulation") != nullptr);
+  CHECK(find(p.advice, "stage2_accumulation")->costs == p.states.gradients);
   // What the schedules of both send, as the report has it.
   const auto sent = [&](int stage) {
     Job one = job;

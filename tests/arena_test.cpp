@@ -7,7 +7,7 @@
 #include <random>
 
 #include "lowered.h"
-#include "planner/predict/planned.h"
+#include "planner/predict/allocation.h"
 #include "planner/predict/predict.h"
 
 using namespace dsplan;

@@ -12,7 +12,6 @@
 #include "exec/failure.h"
 #include "exec/host/host_backend.h"
 #include "exec/host/kernels.h"
-#include "exec/watched_backend.h"
 #include "io/machine_files.h"
 #include "io/text.h"
 #include "lowered.h"
@@ -21,6 +20,7 @@
 #include "report/calibration.h"
 #include "report/write_calibration.h"
 #include "run_binary.h"
+#include "watched_backend.h"
 
 #include <nlohmann/json.hpp>
 

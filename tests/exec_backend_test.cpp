@@ -21,7 +21,7 @@
 #include "exec/host/host_backend.h"
 #include "exec/host/narrow_floats.h"
 #include "exec/memory.h"
-#include "exec/watched_backend.h"
+#include "watched_backend.h"
 
 extern "C" std::size_t dsplan_c_sizes(int which);
 

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <random>
 
-#include "exec/watched_backend.h"
 #include "running.h"
+#include "watched_backend.h"
 
 using namespace dsplan;
 

@@ -12,7 +12,7 @@
 #include "core/program.h"
 #include "exec/bodies/philox.h"
 #include "exec/host/gemm.h"
-#include "exec/host/launch.h"
+#include "exec/host/kernels.h"
 #include "exec/host/strided.h"
 
 namespace dsplan {

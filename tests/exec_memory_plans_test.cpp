@@ -7,7 +7,7 @@
 
 #include "exec/host/host_backend.h"
 #include "lowered.h"
-#include "planner/predict/planned.h"
+#include "planner/predict/allocation.h"
 #include "replayed.h"
 #include "sim/host_memory.h"
 #include "sim/memory.h"

@@ -19,6 +19,7 @@
 #include "exec/ranks.h"
 #include "exec/tcp.h"
 #include "exec/threads.h"
+#include "strangers.h"
 
 using namespace dsplan;
 using namespace dsplan::exec;
@@ -82,8 +83,8 @@ int next_port() {
 }
 
 // Each rank in a thread with connections of its own, as if it were a process. What each ended with.
-std::vector<std::string> with_connections(int ranks, std::chrono::milliseconds patience,
-                                          const std::function<void(int, Assembly&, TcpTransport&)>& body) {
+std::vector<std::string> with_connections(int ranks, std::chrono::milliseconds timeout,
+                                          const std::function<void(int, Rendezvous&, TcpTransport&)>& body) {
   std::vector<std::string> ends(static_cast<std::size_t>(ranks));
   const int port = next_port();
   std::vector<std::jthread> threads;
@@ -95,10 +96,10 @@ std::vector<std::string> with_connections(int ranks, std::chrono::milliseconds p
       place.host = "localhost";
       place.port = port;
       try {
-        Assembly assembly(place, patience);
-        TcpTransport transport(assembly);
+        Rendezvous rendezvous(place, timeout);
+        TcpTransport transport(rendezvous);
         transport.divide(Group::DataParallel, all_of(ranks));
-        body(rank, assembly, transport);
+        body(rank, rendezvous, transport);
         transport.leave(rank);
       } catch (const std::exception& error) {
         ends[static_cast<std::size_t>(rank)] = error.what();
@@ -112,7 +113,7 @@ std::vector<std::string> with_connections(int ranks, std::chrono::milliseconds p
 std::vector<std::vector<Result>> over_connections(const std::vector<Case>& cases, int ranks) {
   std::vector<std::vector<Result>> results(static_cast<std::size_t>(ranks));
   HostBackend host;
-  const auto ends = with_connections(ranks, 60s, [&](int rank, Assembly&, TcpTransport& transport) {
+  const auto ends = with_connections(ranks, 60s, [&](int rank, Rendezvous&, TcpTransport& transport) {
     Device device(host.table(), {rank, 0, ""});
     const auto group = transport.connect(Group::DataParallel, device);
     for (const Case& c : cases) results[static_cast<std::size_t>(rank)].push_back(play(c, rank, *group));
@@ -199,19 +200,19 @@ TEST_CASE("every collective, dtype and number of ranks: the bits and the bytes s
 
 TEST_CASE("what ranks do wrongly over connections ends the run on all of them, and is named") {
   HostBackend host;
-  const auto calls = [&](const std::function<void(int, Communicator&, Assembly&)>& body,
-                         std::chrono::milliseconds patience = 20s) {
-    return with_connections(3, patience, [&](int rank, Assembly& assembly, TcpTransport& transport) {
+  const auto calls = [&](const std::function<void(int, Communicator&, Rendezvous&)>& body,
+                         std::chrono::milliseconds timeout = 20s) {
+    return with_connections(3, timeout, [&](int rank, Rendezvous& rendezvous, TcpTransport& transport) {
       Device device(host.table(), {rank, 0, ""});
       const auto group = transport.connect(Group::DataParallel, device);
-      body(rank, *group, assembly);
+      body(rank, *group, rendezvous);
     });
   };
   float value = 1;
   CollectiveCall sum{Collective::AllReduce, DType::Float32, DSPLAN_SUM, 1, &value, &value};
   sum.event = 41;
   SUBCASE("another size") {
-    const auto ends = calls([&](int rank, Communicator& group, Assembly&) {
+    const auto ends = calls([&](int rank, Communicator& group, Rendezvous&) {
       std::vector<float> values(16);
       CollectiveCall call = sum;
       call.elements = rank == 2 ? 9 : 8;
@@ -222,7 +223,7 @@ TEST_CASE("what ranks do wrongly over connections ends the run on all of them, a
     CHECK_MESSAGE(all_have(ends, "rank 2 calls all_reduce of 9 fp32 from root 0 at event 41"), ends[0]);
   }
   SUBCASE("one call too few") {
-    const auto ends = calls([&](int rank, Communicator& group, Assembly&) {
+    const auto ends = calls([&](int rank, Communicator& group, Rendezvous&) {
       float own = 1;
       CollectiveCall call = sum;
       call.input = call.output = &own;
@@ -234,7 +235,7 @@ TEST_CASE("what ranks do wrongly over connections ends the run on all of them, a
   }
   SUBCASE("a rank that does not come") {
     const auto ends = calls(
-        [&](int rank, Communicator& group, Assembly&) {
+        [&](int rank, Communicator& group, Rendezvous&) {
           float own = 1;
           CollectiveCall call = sum;
           call.input = call.output = &own;
@@ -242,18 +243,48 @@ TEST_CASE("what ranks do wrongly over connections ends the run on all of them, a
           (void)group.run(call);
         },
         200ms);
-    CHECK_MESSAGE(all_have(ends, "waited in vain: 200 ms for rank 1 of group dp"), ends[0]);
+    CHECK_MESSAGE(all_have(ends, "timed out: 200 ms for rank 1 of group dp"), ends[0]);
   }
   SUBCASE("a rank that fails") {
-    const auto ends = calls([&](int rank, Communicator& group, Assembly& assembly) {
+    const auto ends = calls([&](int rank, Communicator& group, Rendezvous& rendezvous) {
       float own = 1;
       CollectiveCall call = sum;
       call.input = call.output = &own;
-      if (rank == 2) assembly.abort({DSPLAN_OUT_OF_MEMORY, 2, 17, "allocate", "1 B too many"});
+      if (rank == 2) rendezvous.abort({DSPLAN_OUT_OF_MEMORY, 2, 17, "allocate", "1 B too many"});
       (void)group.run(call);
     });
-    CHECK_MESSAGE(all_have(ends, "broken off: rank 2, event 17, allocate: out of memory: 1 B too many"), ends[0]);
+    CHECK_MESSAGE(all_have(ends, "aborted: rank 2, event 17, allocate: out of memory: 1 B too many"), ends[0]);
   }
+}
+
+TEST_CASE("strangers at the ports between ranks are dropped and counted") {
+  LaunchPlace place;
+  place.ranks = 2;
+  place.host = "localhost";
+  place.port = next_port();
+  place.identity = "ours";
+  std::int64_t strangers = -1;
+  std::jthread first([&, place] {
+    Rendezvous rendezvous(place, 20s);
+    TcpTransport transport(rendezvous);
+    strangers = rendezvous.strangers();
+  });
+  // The other rank, by hand: it learns where rank 0 listens, and strangers come there before it does.
+  place.rank = 1;
+  Rendezvous rendezvous(place, 20s);
+  const std::vector<Blob> all = rendezvous.exchange(packed(rendezvous.address(), std::int32_t{0}), "the address");
+  std::string host;
+  std::int32_t port = 0;
+  Unpacker(all.front())(host, port);
+  CHECK(host == "127.0.0.1");
+  CHECK(test::listening_at(port) == std::vector<std::string>{test::kLoopbackInKernel});
+  const auto open = test::knock_in_all_ways(port);
+  std::string why;
+  const Clock::time_point end = Clock::now() + 20s;
+  const Socket own = connect_to(host, port, end, why);
+  CHECK(introduce(own, place, "rank 0", end, why));
+  first.join();
+  CHECK(strangers == test::kWaysToKnock);
 }
 
 TEST_CASE("what a rank measured goes through bytes and is the same") {
@@ -287,6 +318,7 @@ TEST_CASE("what a rank measured goes through bytes and is the same") {
   report.run.steps = {{1024, true}};
   report.parted = 77;
   report.parted_text = "parted";
+  report.strangers = 3;
   const auto again = unpacked<Report>(packed(report));
   const RankFigures& g = again.run.figures;
   CHECK(g.rank == 3);
@@ -316,6 +348,7 @@ TEST_CASE("what a rank measured goes through bytes and is the same") {
   CHECK(again.run.steps.at(0).skipped);
   CHECK(again.parted == report.parted);
   CHECK(again.parted_text == "parted");
+  CHECK(again.strangers == 3);
   // Cut short, or too long: said, not guessed.
   Blob bytes = packed(report);
   bytes.pop_back();

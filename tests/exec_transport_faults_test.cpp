@@ -8,7 +8,7 @@
 #include "exec/host/host_backend.h"
 #include "exec/ranks.h"
 #include "exec/threads.h"
-#include "exec/watched_backend.h"
+#include "watched_backend.h"
 
 using namespace dsplan;
 using namespace dsplan::exec;

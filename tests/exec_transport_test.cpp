@@ -177,9 +177,9 @@ namespace {
 
 // Runs `body(rank, device, group)` on `ranks` ranks of the host, and tells the first failure.
 template <class Body>
-RanksOutcome on_ranks(int ranks, Body body, std::chrono::milliseconds patience = std::chrono::seconds(60)) {
+RanksOutcome on_ranks(int ranks, Body body, std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
   HostBackend host;
-  ThreadTransport transport(ranks, patience);
+  ThreadTransport transport(ranks, timeout);
   transport.divide(Group::DataParallel, all_of(ranks));
   RanksOutcome outcome = run_ranks(ranks, transport, [&](RankScope& scope) {
     Device device(host.table(), {scope.rank, 0, ""});
@@ -303,7 +303,7 @@ TEST_CASE("what one rank calls wrongly ends the run on all, and is named") {
           (void)group.run({Collective::AllReduce, DType::Float32, DSPLAN_SUM, 1, &value, &value});
         },
         std::chrono::milliseconds(30));
-    CHECK(first_text(outcome).find("rank 0, all_reduce: waited in vain: 30 ms for rank 1") != std::string::npos);
+    CHECK(first_text(outcome).find("rank 0, all_reduce: timed out: 30 ms for rank 1") != std::string::npos);
   }
   SUBCASE("a rank that throws something of its own") {
     const RanksOutcome outcome = on_ranks(4, [&](RankScope& scope, Device&, Communicator& group) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "exec/host/launch.h"
+#include "exec/host/kernels.h"
 #include "exec/host/strided.h"
 
 namespace walking {

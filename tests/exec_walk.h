@@ -11,7 +11,7 @@
 
 #include "core/format.h"
 #include "core/graph.h"
-#include "exec/host/launch.h"
+#include "exec/host/kernels.h"
 #include "exec/operators.h"
 #include "model/catalogue.h"
 

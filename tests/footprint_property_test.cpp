@@ -9,7 +9,7 @@
 #include "model/graphs/graphs.h"
 #include "planner/lower/lower.h"
 #include "planner/predict/footprint.h"
-#include "planner/predict/report_details.h"
+#include "planner/predict/live_buffers.h"
 #include "random_jobs.h"
 #include "sim/memory.h"
 #include "sim/placement.h"

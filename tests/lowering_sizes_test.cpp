@@ -15,7 +15,7 @@
 #include "lowered.h"
 #include "lowering_judges.h"
 #include "paths.h"
-#include "planner/predict/judge.h"
+#include "planner/predict/verdict.h"
 #include "report/compare.h"
 #include "report/compare_optimizers.h"
 #include "report/operators_receipt.h"
@@ -291,8 +291,7 @@ RankFigures carried_out(const Executable& plan) {
   measured.phases = meter.phases();
   measured.persistent.by_role = meter.by_role();
   measured.communication = traffic.rows(schedule.dp, schedule.dp_inside, schedule.tp);
-  Job nowhere;
-  add_host(host, {}, nowhere, measured);
+  measured.host = host_of(host, NodeMemory{}, Job{});
   return figures_of(measured).figures;
 }
 

@@ -10,7 +10,7 @@
 #include "exec/plugin.h"
 #include "launched.h"
 #include "paths.h"
-#include "planner/predict/nccl_memory.h"
+#include "planner/predict/library_memory.h"
 
 using namespace dsplan::test;
 
@@ -111,7 +111,7 @@ TEST_CASE("a rank that is killed, and one that stands still, within NCCL's calls
     CHECK_MESSAGE(has(all[0]->out(), "rank 1, process: not available: it ended without a word"), all[0]->out());
   }
   {
-    auto all = endless(folder, 2, line + " --patience 2", where);
+    auto all = endless(folder, 2, line + " --timeout 2", where);
     all[1]->kill(SIGSTOP);
     CHECK(all[0]->end(60s) == 6);
     CHECK_MESSAGE(has(all[0]->out(), "2 s for the other ranks of 2"), all[0]->out());

@@ -9,8 +9,8 @@
 #include <set>
 
 #include "cuda/nvml.h"
+#include "exec/process_barrier.h"
 #include "exec/ranks.h"
-#include "exec/stand_still.h"
 #include "exec/threads.h"
 #include "paths.h"
 #include "run_binary.h"
@@ -120,7 +120,7 @@ TEST_CASE("a receipt whose remainder is not what its rows leave is refused") {
 TEST_CASE("ranks stand still together, and go on where one of them is lost") {
   const exec::HostBackend host;
   exec::ThreadTransport transport(3);
-  exec::StandStill still(3, transport);
+  exec::ProcessBarrier still(3, transport);
   const exec::RanksOutcome outcome = exec::run_ranks(3, transport, [&](exec::RankScope& scope) {
     exec::Device device(host.table(), {scope.rank, 0, {}});
     still.at("opened", device, Bytes(100 * (scope.rank + 1)));

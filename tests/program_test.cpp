@@ -7,7 +7,7 @@
 
 #include "core/format.h"
 #include "lowered.h"
-#include "planner/predict/executable.h"
+#include "planner/predict/schedules.h"
 #include "program_fit.h"
 
 using namespace dsplan;

@@ -98,7 +98,7 @@ TEST_CASE("what cannot be run is refused by name, before anything starts") {
       {"--transport mpi", "no transport \"mpi\""},
       {"--transport nccl", "its ranks are processes, each with a GPU; the backend is host"},
       {"--transport tcp", "nobody launched this process as one rank of several"},
-      {"--patience 3", "nobody waits for other processes here"},
+      {"--timeout 3", "nobody waits for other processes here"},
       {"--steps 1", "1 steps: from 2"},
       {"--ranks 65 --zero-stage 1", "65 ranks are more threads than the 64"},
       {"--ranks 2 --gpus 2", "says what --gpus says already"},

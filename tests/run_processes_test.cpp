@@ -10,6 +10,7 @@
 #include "exec/sockets.h"
 #include "launched.h"
 #include "paths.h"
+#include "strangers.h"
 
 using namespace dsplan::test;
 
@@ -134,10 +135,10 @@ TEST_CASE("a rank that is killed ends the others at once, and is named") {
 
 TEST_CASE("a rank that stands still is waited for as long as was said") {
   const Folder folder;
-  auto all = endless(folder, 2, kEndless + " --patience 2");
+  auto all = endless(folder, 2, kEndless + " --timeout 2");
   all[1]->kill(SIGSTOP);
   CHECK_MESSAGE(all[0]->end(60s) == 6, all[0]->err());
-  CHECK_MESSAGE(has(all[0]->out(), "waited in vain: 2000 ms for rank 1 of group dp"), all[0]->out());
+  CHECK_MESSAGE(has(all[0]->out(), "timed out: 2000 ms for rank 1 of group dp"), all[0]->out());
   all[1]->kill(SIGCONT);
   CHECK(all[1]->end(60s) == 6);
 }
@@ -152,23 +153,67 @@ TEST_CASE("Ctrl-C on one rank ends all of them with what there is") {
 
 TEST_CASE("a rank that never comes, and a port in use") {
   const Folder folder;
-  const std::string line = kRun + "--transport tcp --ranks 2 --zero-stage 1 --patience 0.5";
+  const std::string line = kRun + "--transport tcp --ranks 2 --zero-stage 1 --timeout 0.5";
   const int port = next_port();
   {
     Process only(folder, "only", line, torchrun(0, 2, port));
     CHECK(only.end() == 6);
-    CHECK_MESSAGE(has(only.err(), "waited in vain: 0.5 s for rank 1, at port"), only.err());
+    CHECK_MESSAGE(has(only.err(), "timed out: 0.5 s for rank 1, at port"), only.err());
     Process other(folder, "other", line, torchrun(1, 2, port));
     CHECK(other.end() == 6);
-    CHECK_MESSAGE(has(other.err(), "waited in vain: 0.5 s for rank 0 at localhost:"), other.err());
+    CHECK_MESSAGE(has(other.err(), "timed out: 0.5 s for rank 0 at localhost:"), other.err());
   }
   std::string why;
-  const dsplan::exec::Socket stranger = dsplan::exec::listen_on(port, why);
+  const dsplan::exec::Socket stranger = dsplan::exec::listen_on(dsplan::exec::Reach::Loopback, port, why);
   REQUIRE_MESSAGE(stranger.open(), why);
   Process first(folder, "first", line, torchrun(0, 2, port));
   Process second(folder, "second", line, torchrun(1, 2, port));
   CHECK(first.end() == 6);
   CHECK_MESSAGE(has(first.err(), "port " + std::to_string(port) + ": Address already in use"), first.err());
   CHECK(second.end() == 6);
-  CHECK_MESSAGE(has(second.err(), "what answers there is no rank 0 of a run"), second.err());
+  CHECK_MESSAGE(has(second.err(), "what answers there is no rank of a run"), second.err());
+}
+
+TEST_CASE("a local run listens on the loopback alone; strangers there are dropped, counted and reported") {
+  const Folder folder;
+  const std::string line = kRun + "--transport tcp --ranks 2 --zero-stage 1 --out receipt.json";
+  const int port = next_port();
+  Process first(folder, "first", line, torchrun(0, 2, port));
+  const std::vector<std::string> addresses = listening_at(port);
+  REQUIRE(addresses.size() == 1);
+  CHECK(addresses[0] == kLoopbackInKernel);
+  const auto open = knock_in_all_ways(port);
+  Process second(folder, "second", line, torchrun(1, 2, port));
+  CHECK_MESSAGE(first.end() == 0, first.err() << first.out());
+  CHECK_MESSAGE(second.end() == 0, second.err());
+  const std::string count = "strangers: " + std::to_string(kWaysToKnock) + " connections were not of this run";
+  CHECK_MESSAGE(has(first.out(), count), first.out());
+  CHECK(has(first.out(), "tiny-llama-run: agrees (host, tcp)"));
+  CHECK(Json::parse(slurp(folder / "receipt.json"))["complete"] == true);
+}
+
+TEST_CASE("a wrong key on one rank is told on both sides, in time; without any a run over machines is refused") {
+  const Folder folder;
+  const std::string line = kRun + "--transport tcp --ranks 2 --zero-stage 1 --timeout 2";
+  int port = 0;
+  auto all = launch(folder, torchrun, 2, line, [&](int rank, std::string&, Variables& variables) {
+    port = std::stoi(variables["MASTER_PORT"]);
+    variables["DSPLAN_RUN_KEY"] = rank == 0 ? "one" : "another";
+  });
+  CHECK(all[0]->end(30s) == 6);
+  CHECK_MESSAGE(has(all[0]->err(), "timed out: 2 s for rank 1, at port " + std::to_string(port) +
+                                       "; 1 connection was not of this run (identity "),
+                all[0]->err());
+  CHECK(has(all[0]->err(), " of DSPLAN_RUN_KEY), the last from 127.0.0.1: its run has another identity"));
+  CHECK(all[1]->end(30s) == 2);
+  CHECK_MESSAGE(has(all[1]->err(), "rank 0 at localhost:" + std::to_string(port) +
+                                       " is of another run: rank 1 has "
+                                       "identity "),
+                all[1]->err());
+  auto open = launch(folder, torchrun, 2, line,
+                     [](int, std::string&, Variables& variables) { variables["MASTER_ADDR"] = "node-a"; });
+  for (const auto& each : open) {
+    CHECK(each->end() == 2);
+    CHECK_MESSAGE(has(each->err(), "DSPLAN_RUN_KEY: error: is not set"), each->err());
+  }
 }

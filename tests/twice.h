@@ -18,7 +18,7 @@
 #include "core/program.h"
 #include "cuda/launch.h"
 #include "exec/device.h"
-#include "exec/host/launch.h"
+#include "exec/host/kernels.h"
 #include "exec/host/strided.h"
 #include "exec/plugin.h"
 

@@ -6,7 +6,7 @@
 #include "core/audit.h"
 #include "lowered.h"
 #include "planner/predict/footprint.h"
-#include "planner/predict/library_workspaces.h"
+#include "planner/predict/library_memory.h"
 #include "planner/predict/predict.h"
 #include "sim/memory.h"
 

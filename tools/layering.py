@@ -49,6 +49,8 @@ CONFINED = {
 }
 # Headers that show a confined library: only sources of their own room may include them.
 PRIVATE = {"report/write_value.h": r"src/report/.*\.cpp"}
+# A second derivation is worth what it does not share: what those files may not reach, by any chain of includes.
+INDEPENDENT = {r"src/planner/predict/footprint.*": r"planner/(zero|lower)/.*"}
 PRINTS_OR_EXITS = re.compile(
     r"\bstd::(cout|cerr|clog|exit|_Exit|quick_exit|printf|puts)\b|\bfmt::print\b|\bf?printf\s*\(|\bf?puts\s*\(|"
     r"(^|[;{})]|(?<!\w)::)\s*_?exit\s*\(")
@@ -292,6 +294,21 @@ def check_includes(tree, faults):
                 faults.append(f"{path}:{number}: {room} must not include {other}")
 
 
+def check_independence(tree, faults):
+    texts = dict(tree.sources("src"))
+    for path in texts:
+        banned = [target for source, target in INDEPENDENT.items() if re.fullmatch(source, path)]
+        seen, ahead = set(), [path] if banned else []
+        while ahead:
+            at = ahead.pop()
+            for target in re.findall(r'^\s*#\s*include\s*"([^"]+)"', texts.get(at, ""), flags=re.M):
+                if any(re.fullmatch(one, target) for one in banned):
+                    faults.append(f'{path}: derives for itself, and must not reach "{target}" ({at})')
+                elif target not in seen:
+                    seen.add(target)
+                    ahead.append("src/" + target)
+
+
 def check_words(tree, faults):
     for path, text in tree.sources("src"):
         room = path.split("/")[1]
@@ -375,7 +392,7 @@ def tighten(tree):
 def check(root):
     tree = Tree(root)
     faults = []
-    for rule in (check_includes, check_words, check_pages, check_sizes):
+    for rule in (check_includes, check_independence, check_words, check_pages, check_sizes):
         rule(tree, faults)
     return faults
 
@@ -394,6 +411,8 @@ def self_test():
         ("src/core/a.cpp", "#include <CLI/CLI.hpp>\n", "belongs into"),
         ("src/cli/a.cpp", "#include <doctest/doctest.h>\n", "belongs into"),
         ("src/cli/a.cpp", '#include "report/write_value.h"\n', "belongs into"),
+        ("src/planner/predict/footprint_a.cpp", '#include "planner/zero/zero_facts.h"\n', "must not reach"),
+        ("src/planner/predict/footprint.cpp", '#include "planner/lower/a.h"\n', "must not reach"),
         ("src/attic/a.cpp", "\n", "is no room"),
         ("src/core/a.cpp", "void f() { std::exit(1); }\n", "only src/cli prints or exits"),
         ("src/io/a.cpp", "void f() {\n  exit(1);\n}\n", "only src/cli prints or exits"),
@@ -420,6 +439,7 @@ def self_test():
         ("src/cli/a.cpp", '#include <CLI/CLI.hpp>\n#include "io/b.h"\nint main() { std::exit(0); }\n'),
         ("src/io/a.cpp", "#include <nlohmann/json.hpp>\n// std::exit(1), fmt::print\n"),
         ("tests/a.cpp", "#include <nlohmann/json.hpp>\n"),
+        ("src/planner/advise/footprint.cpp", '#include "planner/zero/zero_facts.h"\n'),
         ("src/core/a.h", "struct R {\n  virtual void exit(int) {}\n};\nvoid f(R& r) { r.exit(1); }\n"),
         ("src/sim/a.cpp", '// ZeroStage\nconst char* t = "zero.stage";\n'),
         ("src/core/a.cpp", "constexpr int kTable[] = {\n" + "  1,\n" * 90 + "};\nint f() { return 1; }\n"),

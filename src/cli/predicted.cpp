@@ -2,9 +2,9 @@
 
 #include "cli/output.h"
 #include "core/error.h"
-#include "planner/predict/judge.h"
+#include "planner/predict/allocation.h"
 #include "planner/predict/predict.h"
-#include "planner/predict/schedule_of.h"
+#include "planner/predict/schedules.h"
 #include "sim/allocator.h"
 
 namespace dsplan {
@@ -20,7 +20,7 @@ Predicted predicted_schedule(const SimulateWords& words, const std::string& what
   result.prediction = predict_asked(result.inputs.model, result.job).front();
   result.schedule = schedule_of(result.inputs.model, result.job, result.prediction.rank, what);
   result.config = allocator_config(result.job);
-  const std::optional<VerdictLimit> limit = verdict_limit(result.prediction);
+  const std::optional<VerdictLimit> limit = verdict_limit(device_room(result.prediction));
   result.limit = limit ? limit->limit : CachingAllocator::kUnlimited;
   return result;
 }

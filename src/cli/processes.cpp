@@ -21,8 +21,7 @@ namespace {
 
 }  // namespace
 
-Processes::Processes(const MachineWords& words, std::chrono::milliseconds patience)
-    : words_(words), patience_(patience) {
+Processes::Processes(const MachineWords& words, std::chrono::milliseconds timeout) : words_(words), timeout_(timeout) {
   const std::optional<exec::LaunchPlace> place = exec::launch_place([](const char* name) { return std::getenv(name); });
   if (!place) {
     throw Refusal("--transport " + *words.transport, "nobody launched this process as one rank of several",
@@ -40,7 +39,7 @@ void Processes::expect(std::int64_t world) const {
 void Processes::agree(const std::vector<RunTerm>& terms) {
   std::vector<std::string> own;
   for (const RunTerm& term : terms) own.push_back(term.value);
-  const std::vector<exec::Blob> all = assembly_->exchange(exec::packed(own), "the words");
+  const std::vector<exec::Blob> all = rendezvous_->exchange(exec::packed(own), "the words");
   const auto of_first = exec::unpacked<std::vector<std::string>>(all.front());
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     const auto theirs = exec::unpacked<std::vector<std::string>>(all[rank]);
@@ -54,7 +53,7 @@ void Processes::agree(const std::vector<RunTerm>& terms) {
 
 int Processes::together(const std::vector<RunTerm>& terms, const std::function<int()>& body) {
   try {
-    assembly_ = std::make_unique<exec::Assembly>(place_, patience_);
+    rendezvous_ = std::make_unique<exec::Rendezvous>(place_, timeout_);
     agree(terms);
   } catch (const exec::RunFailure& failure) {
     tell(failure.failure(), words_);
@@ -63,32 +62,33 @@ int Processes::together(const std::vector<RunTerm>& terms, const std::function<i
   try {
     code = body();
   } catch (const exec::RunFailure& failure) {
-    assembly_->abort(failure.failure());
+    rendezvous_->abort(failure.failure());
     tell(failure.failure(), words_);
   } catch (const std::exception& error) {
     const bool missing = dynamic_cast<const Unavailable*>(&error) != nullptr;
-    assembly_->abort({missing ? DSPLAN_UNAVAILABLE : DSPLAN_INVALID, place_.rank, exec::kNoEvent, "run", error.what()});
+    rendezvous_->abort(
+        {missing ? DSPLAN_UNAVAILABLE : DSPLAN_INVALID, place_.rank, exec::kNoEvent, "run", error.what()});
     throw;
   }
   // Nobody ends before rank 0 has written what there is: launchers end all ranks when one has ended badly.
   if (first()) {
-    assembly_->tell(exec::packed(code));
+    rendezvous_->announce(exec::packed(code));
     return code;
   }
-  const std::optional<exec::Blob> word = assembly_->hear();
+  const std::optional<exec::Blob> word = rendezvous_->await_announcement();
   if (word) return exec::unpacked<int>(*word);
-  if (const std::optional<exec::Failure> failure = assembly_->first_failure()) say(exec::describe(*failure) + "\n");
+  if (const std::optional<exec::Failure> failure = rendezvous_->first_failure()) say(exec::describe(*failure) + "\n");
   return code == kDone ? kUnavailable : code;
 }
 
 std::unique_ptr<exec::Transport> Processes::transport(const dsplan_backend& backend) {
-  if (*words_.transport == "tcp") return std::make_unique<exec::TcpTransport>(*assembly_);
-  return std::make_unique<exec::LibraryTransport>(*assembly_, backend, words_.most_blocks);
+  if (*words_.transport == "tcp") return std::make_unique<exec::TcpTransport>(*rendezvous_);
+  return std::make_unique<exec::LibraryTransport>(*rendezvous_, backend, words_.most_blocks);
 }
 
 exec::RunResult Processes::run(const exec::RankPlan& plan, const exec::RunOptions& options) {
   const std::unique_ptr<exec::Transport> carries = transport(*options.backend);
-  return exec::run_process(plan, options, *assembly_, *carries);
+  return exec::run_process(plan, options, *rendezvous_, *carries);
 }
 
 }  // namespace dsplan

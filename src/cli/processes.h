@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cli/machine.h"
-#include "exec/assembly.h"
+#include "exec/rendezvous.h"
 #include "exec/run.h"
 
 namespace dsplan {
@@ -24,7 +24,7 @@ struct RunTerm {
 class Processes {
  public:
   // From the launcher's variables. Refuses where nobody launched this process as a rank.
-  Processes(const MachineWords& words, std::chrono::milliseconds patience);
+  Processes(const MachineWords& words, std::chrono::milliseconds timeout);
 
   [[nodiscard]] int rank() const { return place_.rank; }
   [[nodiscard]] int local_rank() const { return place_.local_rank; }
@@ -44,9 +44,9 @@ class Processes {
   [[nodiscard]] std::unique_ptr<exec::Transport> transport(const dsplan_backend& backend);
 
   MachineWords words_;
-  std::chrono::milliseconds patience_;
+  std::chrono::milliseconds timeout_;
   exec::LaunchPlace place_;
-  std::unique_ptr<exec::Assembly> assembly_;
+  std::unique_ptr<exec::Rendezvous> rendezvous_;
 };
 
 }  // namespace dsplan

@@ -19,11 +19,10 @@
 #include "core/format.h"
 #include "exec/run.h"
 #include "io/loss_scaling.h"
-#include "planner/predict/executable.h"
-#include "planner/predict/judge.h"
-#include "planner/predict/nccl_memory.h"
-#include "planner/predict/planned.h"
+#include "planner/predict/allocation.h"
+#include "planner/predict/library_memory.h"
 #include "planner/predict/predict.h"
+#include "planner/predict/schedules.h"
 #include "report/compare.h"
 #include "report/receipt.h"
 
@@ -31,7 +30,7 @@ namespace dsplan {
 namespace {
 
 constexpr std::int64_t kMostSteps = 10'000;
-constexpr double kMostPatience = 7 * 24 * 3600.0;
+constexpr double kLongestTimeout = 7 * 24 * 3600.0;
 
 // Ctrl-C: the run ends at the next mark of each rank, and its receipt says what there is. A second one ends dsplan.
 std::atomic<bool> stop_asked{false};
@@ -50,7 +49,7 @@ struct RunWords {
   std::int64_t steps = 2;
   std::uint64_t seed = 0;
   double learning_rate = 1e-3;
-  std::chrono::milliseconds patience = std::chrono::minutes(10);
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
 double positive(const char* name, const std::string& text, Diagnostics& faults) {
@@ -66,7 +65,7 @@ double positive(const char* name, const std::string& text, Diagnostics& faults) 
 
 RunWords parse(const Words& words) {
   RunWords said;
-  std::optional<std::string> backend, ranks, transport, steps, seed, rate, patience, blocks;
+  std::optional<std::string> backend, ranks, transport, steps, seed, rate, timeout, blocks;
   CommandExtras extras;
   extras.description = "Executes one configuration and measures it.";
   extras.footer = kFooter;
@@ -78,7 +77,7 @@ RunWords parse(const Words& words) {
     line.option("--seed", "N", "Of initial values and dropout", seed);
     line.option("--learning-rate", "X", "Of the optimizer; 0.001 by default", rate);
     line.option("--nccl-max-ctas", "N", "Blocks of a GPU for one call of NCCL", blocks);
-    line.option("--patience", "SECONDS", "For other processes; 600 by default", patience);
+    line.option("--timeout", "SECONDS", "For other processes; 600 by default", timeout);
   };
   said.inputs = parse_simulate("run", words, extras);
   Diagnostics faults;
@@ -98,10 +97,10 @@ RunWords parse(const Words& words) {
   if (blocks && (said.machine.most_blocks < 1 || said.machine.most_blocks > 64)) {
     fault("--nccl-max-ctas", "from 1 to 64");  // NCCL's own limits of maxCTAs.
   }
-  if (patience && !said.machine.processes()) fault("--patience", "nobody waits for other processes here");
-  if (patience) {
-    const double seconds = std::min(positive("--patience", *patience, faults), kMostPatience);
-    said.patience = std::chrono::milliseconds(std::max<std::int64_t>(std::llround(seconds * 1000), 1));
+  if (timeout && !said.machine.processes()) fault("--timeout", "nobody waits for other processes here");
+  if (timeout) {
+    const double seconds = std::min(positive("--timeout", *timeout, faults), kLongestTimeout);
+    said.timeout = std::chrono::milliseconds(std::max<std::int64_t>(std::llround(seconds * 1000), 1));
   }
   if (ranks && said.inputs.options.gpus.given()) fault("--ranks", "says what --gpus says already");
   if (ranks && !said.inputs.options.gpus.given()) {
@@ -157,7 +156,7 @@ std::vector<exec::MemoryOptions> memory_of(const Job& job, const std::vector<Exe
     const Prediction& p = predictions[rank];
     own.config = job.allocator;
     own.stream_frees = job.stream_frees;
-    if (const std::optional<VerdictLimit> limit = verdict_limit(p)) {
+    if (const std::optional<VerdictLimit> limit = verdict_limit(device_room(p))) {
       own.limit = limit->limit;
       own.device = limit->device;
     }
@@ -299,7 +298,7 @@ int conclude(const exec::RunResult& result, const RunWords& said, const Prepared
 int run_command(const Words& words) {
   const RunWords said = parse(words);
   std::optional<Processes> processes;
-  if (said.machine.processes()) processes.emplace(said.machine, said.patience);
+  if (said.machine.processes()) processes.emplace(said.machine, said.timeout);
   Processes* others = processes ? &*processes : nullptr;
   const bool first = others == nullptr || others->first();
   Inputs inputs = gather(said.inputs);

@@ -71,6 +71,10 @@ std::string report_run(const exec::RunResult& result, const Receipt& receipt, co
                      human(Bytes(result.resident_growth)));
   }
   if (receipt.process) add_process(*receipt.process, text);
+  if (result.strangers > 0) {
+    append_formatted(text, "strangers: {} connection{} not of this run, and dropped\n", result.strangers,
+                     result.strangers == 1 ? " was" : "s were");
+  }
   if (!result.message.empty()) text += result.message + "\n";
   return text + report({comparison}, {});
 }

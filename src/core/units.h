@@ -16,6 +16,11 @@ namespace dsplan {
   if (__builtin_add_overflow(a, b, &sum)) overflow("addition");
   return sum;
 }
+[[nodiscard]] constexpr std::int64_t checked_sub(std::int64_t a, std::int64_t b) {
+  std::int64_t difference = 0;
+  if (__builtin_sub_overflow(a, b, &difference)) overflow("subtraction");
+  return difference;
+}
 [[nodiscard]] constexpr std::int64_t checked_mul(std::int64_t a, std::int64_t b) {
   std::int64_t product = 0;
   if (__builtin_mul_overflow(a, b, &product)) overflow("multiplication");
@@ -32,7 +37,7 @@ class Count {
 
   friend constexpr auto operator<=>(Count, Count) = default;
   friend constexpr Count operator+(Count a, Count b) { return Count(checked_add(a.value_, b.value_)); }
-  friend constexpr Count operator-(Count a, Count b) { return Count(checked_add(a.value_, -b.value_)); }
+  friend constexpr Count operator-(Count a, Count b) { return Count(checked_sub(a.value_, b.value_)); }
   friend constexpr Count operator*(Count a, std::int64_t k) { return Count(checked_mul(a.value_, k)); }
   friend constexpr Count operator*(std::int64_t k, Count a) { return a * k; }
   constexpr Count& operator+=(Count other) { return *this = *this + other; }
@@ -48,7 +53,7 @@ using Elements = Count<struct ElementsTag>;
 // Division is only by name, so that padding of shards is visible where it happens. divisor >= 1.
 template <class Tag>
 [[nodiscard]] constexpr Count<Tag> div_ceil(Count<Tag> a, std::int64_t divisor) {
-  return Count<Tag>((a.value() + (divisor - 1)) / divisor);
+  return Count<Tag>(a.value() / divisor + (a.value() % divisor > 0 ? 1 : 0));
 }
 template <class Tag>
 [[nodiscard]] constexpr Count<Tag> div_floor(Count<Tag> a, std::int64_t divisor) {

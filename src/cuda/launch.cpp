@@ -2,7 +2,6 @@
 
 #include <stdexcept>
 
-#include "core/format.h"
 #include "core/program.h"
 #include "cuda/kernels.h"
 
@@ -20,13 +19,6 @@ bool run(const dsplan_launch& call, const Queue& queue) {
   return false;
 }
 
-std::string called(const dsplan_launch& call) {
-  const auto body = static_cast<Body>(call.body);
-  if (call.body >= kBodies || call.op >= kOps) return "an unknown kernel";
-  if (body != Body::Forward && body != Body::Backward) return name(body);
-  return formatted("{} {}, kernel {}", name(static_cast<Op>(call.op)), name(body), call.part);
-}
-
 }  // namespace
 
 void launch(const dsplan_launch& call, const Queue& queue) {
@@ -34,9 +26,9 @@ void launch(const dsplan_launch& call, const Queue& queue) {
   try {
     if (run(call, queue)) return;
   } catch (const exec::host::Fault& fault) {
-    throw std::runtime_error(called(call) + ": " + fault.text);
+    throw std::runtime_error(exec::host::called(call) + ": " + fault.text);
   }
-  throw std::runtime_error(called(call) + ": the device has no such kernel");
+  throw std::runtime_error(exec::host::called(call) + ": the device has no such kernel");
 }
 
 }  // namespace dsplan::cuda

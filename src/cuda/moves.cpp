@@ -2,19 +2,19 @@
 #include <algorithm>
 
 #include "cuda/kernels.h"
-#include "exec/host/seen.h"
+#include "exec/host/args.h"
 
 namespace dsplan::cuda {
 namespace {
 
 using dsplan::ViewStep;
 using exec::Layout;
-using exec::Seen;
+using exec::OffsetLayout;
 using exec::host::corner;
 using exec::host::layout_of;
 using exec::host::narrowed;
-using exec::host::seen_as;
 using exec::host::steps_of;
+using exec::host::with_layout;
 
 // Adds up what stands for repeated elements: dimensions of `to` whose stride is 0 go, `from` has them all.
 void sum_repeated(const Queue& queue, const dsplan_tensor& from, const dsplan_tensor& to) {
@@ -30,23 +30,23 @@ void view_backward(const Args& args, const Queue& queue) {
   const dsplan_tensor& to = args.gradient(0);
   const dsplan_tensor& from = args.gradient_of();
   const std::vector<ViewStep> steps = steps_of(args);
-  const std::optional<Seen> seen = exec::apply_steps(layout_of(to), steps);
+  const std::optional<OffsetLayout> seen = exec::apply_steps(layout_of(to), steps);
   expect(seen.has_value(), "the view of the gradient is none");
   const bool repeats = std::ranges::any_of(
       steps, [](const ViewStep& step) { return step.kind == ViewStep::Kind::Repeat && step.length > 1; });
-  const dsplan_tensor target = seen_as(to, seen->layout, seen->offset);
+  const dsplan_tensor target = with_layout(to, seen->layout, seen->offset);
   if (!repeats) return copy_in_order(queue, from, target);
   const std::optional<Layout> apart = exec::reshaped(layout_of(from), seen->layout.extents());
   expect(apart.has_value(), "a gradient of repeated elements does not come apart");
-  sum_repeated(queue, seen_as(from, *apart, 0), target);
+  sum_repeated(queue, with_layout(from, *apart, 0), target);
 }
 
 void slice_backward(const Args& args, const Queue& queue) {
   const dsplan_tensor& to = args.gradient(0);
   fill(queue, to, 0);
-  const std::optional<Seen> seen = exec::apply_steps(layout_of(to), steps_of(args));
+  const std::optional<OffsetLayout> seen = exec::apply_steps(layout_of(to), steps_of(args));
   expect(seen.has_value(), "a slice is none");
-  copy_in_order(queue, args.gradient_of(), seen_as(to, seen->layout, seen->offset));
+  copy_in_order(queue, args.gradient_of(), with_layout(to, seen->layout, seen->offset));
 }
 
 // Zeros, one after another, for the outputs of which no gradient comes; then the parts side by side.

@@ -149,12 +149,12 @@ void NcclCommunicator::fail(dsplan_status status, const std::string& text) {
 
 // Calls return before they are done. Until they are nothing may be enqueued.
 void NcclCommunicator::settle(int result, const char* call) {
-  const auto end = std::chrono::steady_clock::now() + patience();
+  const auto end = std::chrono::steady_clock::now() + timeout();
   while (result == kNcclInProgress) {
-    if (given_up()) fail(DSPLAN_ABORTED, formatted("{}: broken off", call));
+    if (given_up()) fail(DSPLAN_ABORTED, formatted("{}: aborted", call));
     if (std::chrono::steady_clock::now() > end) {
       fail(DSPLAN_TIMEOUT,
-           formatted("{}: {} s for the other ranks of {}", call, seconds(group_.patience), group_.ranks));
+           formatted("{}: {} s for the other ranks of {}", call, seconds(group_.timeout), group_.ranks));
     }
     std::this_thread::sleep_for(std::chrono::microseconds(20));
     const int asked = library_.comm_get_async_error(comm_, &result);
@@ -168,7 +168,7 @@ void NcclCommunicator::settle(int result, const char* call) {
 
 void NcclCommunicator::check_alive() {
   const std::lock_guard lock(calling_);
-  if (given_up() || comm_ == nullptr) fail(DSPLAN_ABORTED, "the communicator was broken off");
+  if (given_up() || comm_ == nullptr) fail(DSPLAN_ABORTED, "the communicator was aborted");
   int state = kNcclSuccess;
   const int asked = library_.comm_get_async_error(comm_, &state);
   settle(asked == kNcclSuccess ? state : asked, "ncclCommGetAsyncError");
@@ -181,7 +181,7 @@ void NcclCommunicator::run(const dsplan_collective& call, void* stream) {
   const bool flags = static_cast<DType>(call.dtype) == DType::Bool;
   const int how = call.reduction == DSPLAN_MAX || flags ? 2 : 0;  // ncclMax, ncclSum.
   const std::lock_guard lock(calling_);
-  if (given_up() || comm_ == nullptr) fail(DSPLAN_ABORTED, "the communicator was broken off");
+  if (given_up() || comm_ == nullptr) fail(DSPLAN_ABORTED, "the communicator was aborted");
   collective(call, type, how, stream);
 }
 
@@ -230,15 +230,15 @@ void NcclCommunicator::point_to_point(const dsplan_collective& call, int type, v
 void wait_with(const std::vector<std::unique_ptr<NcclCommunicator>>& communicators, const std::function<bool()>& done) {
   const auto began = std::chrono::steady_clock::now();
   while (!done()) {
-    std::chrono::nanoseconds patience = std::chrono::nanoseconds::max();
+    std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max();
     for (const auto& each : communicators) {
       each->check_alive();
-      patience = std::min(patience, each->patience());
+      timeout = std::min(timeout, each->timeout());
     }
-    if (std::chrono::steady_clock::now() - began > patience) {
+    if (std::chrono::steady_clock::now() - began > timeout) {
       for (const auto& each : communicators) each->abort();
       throw NcclFailure(DSPLAN_TIMEOUT,
-                        formatted("{} s for work on the device, collectives among it", seconds(patience.count())));
+                        formatted("{} s for work on the device, collectives among it", seconds(timeout.count())));
     }
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }

@@ -99,7 +99,7 @@ class NcclCommunicator {
   void check_alive();
   // By any thread: whoever waits for this communicator's work gets it back.
   void abort() noexcept;
-  [[nodiscard]] std::chrono::nanoseconds patience() const { return std::chrono::nanoseconds(group_.patience); }
+  [[nodiscard]] std::chrono::nanoseconds timeout() const { return std::chrono::nanoseconds(group_.timeout); }
 
  private:
   void collective(const dsplan_collective& call, int type, int how, void* stream);
@@ -118,7 +118,7 @@ class NcclCommunicator {
 };
 
 // Repeats `done` until it is true. Throws NcclFailure where one of the communicators was aborted or failed, or where
-// their patience ends; then all of them are aborted.
+// their timeout ends; then all of them are aborted.
 void wait_with(const std::vector<std::unique_ptr<NcclCommunicator>>& communicators, const std::function<bool()>& done);
 
 }  // namespace dsplan::cuda

@@ -136,7 +136,7 @@ typedef struct dsplan_group {
   int32_t rank;        /* Within the group. */
   int32_t ranks;       /* Of the group. */
   int32_t most_blocks; /* Of a GPU that one call may occupy, and with them the library's channels; 0: as it likes. */
-  int64_t patience;    /* Nanoseconds that a rank waits for another, in a call or for its work: DSPLAN_TIMEOUT. */
+  int64_t timeout;     /* Nanoseconds that a rank waits for another, in a call or for its work: DSPLAN_TIMEOUT. */
   const volatile int32_t* give_up; /* Looked at while others are waited for; not 0: DSPLAN_ABORTED. */
 } dsplan_group;
 
@@ -221,7 +221,7 @@ typedef struct dsplan_backend {
    * `comm_create` returns when all have called it. Neither of the first two needs a device.
    *
    * `comm_run` enqueues. While a device has communicators, `stream_synchronize` and `event_synchronize` wait no longer
-   * than their patience, and return DSPLAN_ABORTED after `comm_abort`, which any thread may call. `comm_destroy` also
+   * than their timeout, and return DSPLAN_ABORTED after `comm_abort`, which any thread may call. `comm_destroy` also
    * takes what was aborted. `comm_memory`: what the library says that it has taken on the device for it, or -1. */
   dsplan_status (*comm_library)(const struct dsplan_backend* self, char* text, uint32_t bytes);
   dsplan_status (*comm_id)(const struct dsplan_backend* self, void* id);

@@ -13,8 +13,8 @@ std::string_view name(dsplan_status status) {
     case DSPLAN_IO: return "input or output failed";
     case DSPLAN_DEVICE: return "device failed";
     case DSPLAN_UNAVAILABLE: return "not available";
-    case DSPLAN_ABORTED: return "broken off";
-    case DSPLAN_TIMEOUT: return "waited in vain";
+    case DSPLAN_ABORTED: return "aborted";
+    case DSPLAN_TIMEOUT: return "timed out";
     default: return "unknown status";
   }
 }

@@ -26,6 +26,12 @@ struct Failure {
   Bytes missing{};               // and how far what it needed exceeded what was left.
 };
 
+// As bytes for another process (exec/packing.h).
+template <class Archive>
+void fields(Archive& archive, Failure& failure) {
+  archive(failure.status, failure.rank, failure.event, failure.call, failure.text, failure.requested, failure.missing);
+}
+
 [[nodiscard]] std::string_view name(dsplan_status status);  // "out of memory"
 // "rank 1, event 17: copy: out of memory: ..."
 [[nodiscard]] std::string describe(const Failure& failure);

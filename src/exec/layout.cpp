@@ -160,4 +160,16 @@ std::optional<Layout> reshaped(const Layout& from, std::span<const std::int64_t>
 
 Bytes Described::bytes() const { return storage(Elements(layout.elements()), dtype); }
 
+dsplan_tensor tensor_at(void* data, const Described& what) {
+  dsplan_tensor tensor{};
+  tensor.data = data;
+  tensor.dtype = static_cast<std::int32_t>(what.dtype);
+  tensor.rank = what.layout.rank;
+  for (std::size_t d = 0; d < what.layout.rank; ++d) {
+    tensor.dims[d] = what.layout.dims[d];
+    tensor.strides[d] = what.layout.strides[d];
+  }
+  return tensor;
+}
+
 }  // namespace dsplan::exec

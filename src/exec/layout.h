@@ -47,6 +47,9 @@ struct Described {
   [[nodiscard]] Bytes bytes() const;  // Of the storage that a dense tensor of this description fills.
 };
 
+// Such a tensor at `data`, as kernels take it.
+[[nodiscard]] dsplan_tensor tensor_at(void* data, const Described& what);
+
 // A view: where it begins, in elements from the first of what it is a view of, and how it lies there.
 struct Viewed {
   std::int64_t offset = 0;

@@ -54,18 +54,18 @@ class LibraryCommunicator : public Communicator {
   dsplan_communicator* communicator_;
 };
 
-LibraryTransport::LibraryTransport(Assembly& assembly, const dsplan_backend& backend, int most_blocks)
-    : assembly_(assembly), backend_(backend), most_blocks_(most_blocks) {
+LibraryTransport::LibraryTransport(Rendezvous& rendezvous, const dsplan_backend& backend, int most_blocks)
+    : rendezvous_(rendezvous), backend_(backend), most_blocks_(most_blocks) {
   char text[256] = "";
   if (backend.comm_library == nullptr || backend.comm_library(&backend, text, sizeof text) != DSPLAN_OK) {
-    throw RunFailure({DSPLAN_UNAVAILABLE, assembly.rank(), kNoEvent, "communicators",
+    throw RunFailure({DSPLAN_UNAVAILABLE, rendezvous.rank(), kNoEvent, "communicators",
                       backend.comm_library == nullptr ? "this backend has no library for them"
                                                       : backend.last_error(&backend, nullptr)});
   }
-  assembly_.on_failure([this] { break_off(); });
+  rendezvous_.failure().on_set([this] { break_off(); });
 }
 
-LibraryTransport::~LibraryTransport() { assembly_.on_failure({}); }
+LibraryTransport::~LibraryTransport() { rendezvous_.failure().on_set({}); }
 
 void LibraryTransport::divide(Group group, std::vector<std::vector<int>> groups) { groups_[group] = std::move(groups); }
 
@@ -73,7 +73,7 @@ void LibraryTransport::divide(Group group, std::vector<std::vector<int>> groups)
 std::unique_ptr<Communicator> LibraryTransport::connect(Group group, Device& device) {
   const auto found = groups_.find(group);
   if (found == groups_.end()) return alone(group, device);
-  const int me = assembly_.rank();
+  const int me = rendezvous_.rank();
   const auto members = std::find_if(found->second.begin(), found->second.end(), [&](const std::vector<int>& each) {
     return std::find(each.begin(), each.end(), me) != each.end();
   });
@@ -85,7 +85,7 @@ std::unique_ptr<Communicator> LibraryTransport::connect(Group group, Device& dev
       throw RunFailure({status, me, kNoEvent, "comm_id", backend_.last_error(&backend_, nullptr)});
     }
   }
-  const std::vector<Blob> ids = assembly_.exchange(own, "the id of group " + std::string(dsplan::name(group)));
+  const std::vector<Blob> ids = rendezvous_.exchange(own, "the id of group " + std::string(dsplan::name(group)));
   if (members->size() == 1) return alone(group, device);
   const Blob& id = ids[static_cast<std::size_t>(members->front())];
   if (id.size() != DSPLAN_COMMUNICATOR_ID_BYTES) throw Garbled();
@@ -94,7 +94,7 @@ std::unique_ptr<Communicator> LibraryTransport::connect(Group group, Device& dev
       static_cast<std::int32_t>(std::find(members->begin(), members->end(), me) - members->begin()),
       static_cast<std::int32_t>(members->size()),
       most_blocks_,
-      std::chrono::duration_cast<std::chrono::nanoseconds>(assembly_.patience()).count(),
+      std::chrono::duration_cast<std::chrono::nanoseconds>(rendezvous_.timeout()).count(),
       reinterpret_cast<const volatile std::int32_t*>(&give_up_)};
   dsplan_communicator* made = nullptr;
   const dsplan_usage before = device.usage();
@@ -128,15 +128,15 @@ void LibraryTransport::forget(dsplan_communicator* communicator) noexcept {
 
 void LibraryTransport::lose(const RunFailure& failure, const CollectiveCall& about) {
   Failure told = failure.failure();
-  told.rank = assembly_.rank();
+  told.rank = rendezvous_.rank();
   if (about.event != kNoEvent) told.event = about.event;
   // A library notices that another process is gone before that one's word, or its end, has arrived here.
-  if (told.status == DSPLAN_ABORTED || told.status == DSPLAN_UNAVAILABLE) assembly_.await_failure();
-  if (const std::optional<Failure> first = assembly_.first_failure()) {
+  if (told.status == DSPLAN_ABORTED || told.status == DSPLAN_UNAVAILABLE) rendezvous_.await_failure();
+  if (const std::optional<Failure> first = rendezvous_.first_failure()) {
     told.status = DSPLAN_ABORTED;
     told.text = describe(*first);
   } else {
-    assembly_.abort(told);
+    rendezvous_.abort(told);
   }
   throw RunFailure(std::move(told));
 }

@@ -2,7 +2,8 @@
 // (comm_* of exec/backend.h: NCCL). Each group is a communicator of its own. The order of sums and what goes over the
 // wire are the library's; what was sent is therefore not counted.
 //
-// A failure anywhere breaks all communicators off (exec/assembly.h), so that whoever waits on its device gets it back.
+// A failure anywhere breaks all communicators off (exec/rendezvous.h), so that whoever waits on its device gets it
+// back.
 #pragma once
 
 #include <atomic>
@@ -11,7 +12,7 @@
 #include <mutex>
 #include <vector>
 
-#include "exec/assembly.h"
+#include "exec/rendezvous.h"
 #include "exec/transport.h"
 
 namespace dsplan::exec {
@@ -20,15 +21,15 @@ class LibraryTransport : public Transport {
  public:
   // `most_blocks`: of a GPU that one call may occupy; 0: as the library likes. Throws RunFailure
   // (DSPLAN_UNAVAILABLE) where the backend has no such library.
-  LibraryTransport(Assembly& assembly, const dsplan_backend& backend, int most_blocks);
+  LibraryTransport(Rendezvous& rendezvous, const dsplan_backend& backend, int most_blocks);
   ~LibraryTransport() override;
 
   void divide(Group group, std::vector<std::vector<int>> groups) override;
   // Collective over all ranks, in the same order on each.
   [[nodiscard]] std::unique_ptr<Communicator> connect(Group group, Device& device) override;
-  void abort(const Failure& failure) noexcept override { assembly_.abort(failure); }
-  [[nodiscard]] std::optional<Failure> first_failure() const override { return assembly_.first_failure(); }
-  void leave(int) noexcept override { assembly_.leave(); }
+  void abort(const Failure& failure) noexcept override { rendezvous_.abort(failure); }
+  [[nodiscard]] std::optional<Failure> first_failure() const override { return rendezvous_.first_failure(); }
+  void leave(int) noexcept override { rendezvous_.leave(); }
   [[nodiscard]] std::optional<Bytes> communicator_bytes() const override { return taken_; }
 
  private:
@@ -38,7 +39,7 @@ class LibraryTransport : public Transport {
   [[noreturn]] void lose(const RunFailure& failure, const CollectiveCall& about);
   void forget(dsplan_communicator* communicator) noexcept;
 
-  Assembly& assembly_;
+  Rendezvous& rendezvous_;
   const dsplan_backend& backend_;
   int most_blocks_;
   std::map<Group, std::vector<std::vector<int>>> groups_;

@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "exec/memory_spaces.h"
-#include "exec/signals.h"
+#include "exec/stream_events.h"
 #include "sim/allocator_streams.h"
 
 namespace dsplan::exec {
@@ -126,8 +126,8 @@ class CachingSpace : public DeviceSpace {
   void work(StreamId stream, std::span<const Access> reads, std::span<const Access> writes) override {
     streams_.work(stream, reads, writes);
   }
-  void signal(const Signal& event) override { streams_.signal(event); }
-  void await(const Await& event) override { streams_.await(event); }
+  void record_event(const Signal& event) override { streams_.signal(event); }
+  void wait_event(const Await& event) override { streams_.await(event); }
 
   // What the allocator believes to have and what the backend gave are two sums.
   [[nodiscard]] AllocatorStatistics statistics() const override {

@@ -37,7 +37,7 @@ void check_inputs(const Call& call) {
   throw InternalError(place_of(call.graph, call.node) + ": no strides can show this view of what it is given");
 }
 
-Seen stepped(const Call& call, const Layout& from) {
+OffsetLayout stepped(const Call& call, const Layout& from) {
   const std::span<const ViewStep> steps = call.graph.steps(call.node);
   if (steps.empty()) {
     // What is no view at all is only allowed where the next operator copies it: then the steps say so.
@@ -45,7 +45,7 @@ Seen stepped(const Call& call, const Layout& from) {
     if (!to) no_view(call);
     return {0, *to};
   }
-  const std::optional<Seen> seen = apply_steps(from, steps);
+  const std::optional<OffsetLayout> seen = apply_steps(from, steps);
   if (!seen) no_view(call);
   return *seen;
 }
@@ -56,7 +56,7 @@ std::vector<Viewed> split_views(const Call& call) {
   const auto axis = static_cast<std::size_t>(call.node.axis);
   for (const TensorId out : call.graph.out(call.node)) {
     const std::int64_t length = call.graph.tensor(out).shape.dims[axis];
-    const Seen part = narrowed(call.inputs[0].layout, axis, start, length);
+    const OffsetLayout part = narrowed(call.inputs[0].layout, axis, start, length);
     views.push_back({part.offset, {call.inputs[0].dtype, part.layout}});
     start += length;
   }
@@ -67,7 +67,7 @@ Viewed joined_part(const Call& call, std::size_t input, const Described& gradien
   const auto axis = static_cast<std::size_t>(call.node.axis);
   std::int64_t start = 0;
   for (std::size_t i = 0; i < input; ++i) start += call.inputs[i].layout.dims[axis];
-  const Seen part = narrowed(gradient.layout, axis, start, call.inputs[input].layout.dims[axis]);
+  const OffsetLayout part = narrowed(gradient.layout, axis, start, call.inputs[input].layout.dims[axis]);
   if (!std::ranges::equal(part.layout.extents(), call.inputs[input].layout.extents())) no_view(call);
   return {part.offset, {gradient.dtype, part.layout}};
 }
@@ -132,7 +132,7 @@ std::vector<Viewed> forward_view(const Call& call) {
   check_inputs(call);
   if (call.node.op == Op::Split) return split_views(call);
   if (call.node.in_place || call.node.op == Op::Detach) return {{0, call.inputs[0]}};
-  const Seen seen = stepped(call, call.inputs[0].layout);
+  const OffsetLayout seen = stepped(call, call.inputs[0].layout);
   return {{seen.offset, {call.inputs[0].dtype, seen.layout}}};
 }
 

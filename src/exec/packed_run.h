@@ -14,6 +14,7 @@ struct Report {
   RankRun run;
   std::optional<std::size_t> parted;
   std::string parted_text;
+  std::int64_t strangers = 0;  // As of Rendezvous::strangers.
 };
 
 // Each member of what a rank measured. A member that is added to one of these structs is added here: a test takes full
@@ -62,7 +63,7 @@ void fields(Archive& archive, RankRun& run) {
 }
 template <class Archive>
 void fields(Archive& archive, Report& report) {
-  archive(report.run, report.parted, report.parted_text);
+  archive(report.run, report.parted, report.parted_text, report.strangers);
 }
 
 }  // namespace dsplan::exec

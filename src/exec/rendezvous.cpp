@@ -1,109 +1,262 @@
 #include "exec/rendezvous.h"
 
-#include <array>
-#include <charconv>
-#include <string_view>
-#include <system_error>
+#include <poll.h>
+#include <unistd.h>
 
-#include "core/error.h"
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
 #include "core/format.h"
 
 namespace dsplan::exec {
 namespace {
 
-// What the launchers call rank, number of ranks, rank on the node and number on the node.
-struct Launcher {
-  const char* name;
-  const char* rank;
-  const char* ranks;
-  const char* local_rank;
-  const char* local_ranks;  // nullptr: it does not say.
-};
-constexpr std::array kLaunchers = {
-    Launcher{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
-    Launcher{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-             "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    Launcher{"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr},
-    Launcher{"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-};
-
-int number(const Variables& variable, const char* name, int least, int most = 1 << 20) {
-  const char* text = variable(name);
-  if (text == nullptr) throw Refusal(name, "is not set, though the launcher's other variables are");
-  int value = 0;
-  const std::string_view all(text);
-  const auto [end, error] = std::from_chars(all.data(), all.data() + all.size(), value);
-  if (error != std::errc() || end != all.data() + all.size() || value < least || value > most) {
-    throw Refusal(name, formatted("\"{}\" is no number from {} to {}", text, least, most));
-  }
-  return value;
-}
-
-// Whether all ranks are on this node, as far as the launcher says.
-bool on_one_node(const Variables& variable, const Launcher& launcher, int ranks) {
-  if (launcher.local_ranks != nullptr && variable(launcher.local_ranks) != nullptr) {
-    return number(variable, launcher.local_ranks, 1) == ranks;
-  }
-  const char* nodes = variable("SLURM_NNODES");
-  return nodes != nullptr && std::string_view(nodes) == "1";
-}
-
-// "node[03-05,07],login" -> "node03": the first name of a list as Slurm writes it.
-std::string first_node(std::string_view list) {
-  const std::size_t bracket = list.find('[');
-  const std::size_t comma = list.find(',');
-  if (comma < bracket || bracket == std::string_view::npos) return std::string(list.substr(0, comma));
-  const std::size_t end = list.find_first_of(",-]", bracket);
-  if (end == std::string_view::npos) return {};
-  return std::string(list.substr(0, bracket)) + std::string(list.substr(bracket + 1, end - bracket - 1));
-}
-
-// nullopt: nobody says it.
-std::optional<std::string> host_of_rank_0(const Variables& variable, const Launcher& launcher, int ranks) {
-  if (const char* host = variable("MASTER_ADDR"); host != nullptr) return host;
-  if (ranks == 1 || on_one_node(variable, launcher, ranks)) return "localhost";
-  if (std::string_view(launcher.name) != "Slurm") return std::nullopt;
-  for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"}) {
-    const char* list = variable(name);
-    if (list == nullptr) continue;
-    if (std::string first = first_node(list); !first.empty()) return first;
-  }
-  return std::nullopt;
-}
-
-int port_of(const Variables& variable, int usual) {
-  constexpr int kLast = 65535;
-  if (variable("DSPLAN_PORT") != nullptr) return number(variable, "DSPLAN_PORT", 1, kLast);
-  if (variable("MASTER_PORT") == nullptr) return usual;
-  const char* store = variable("TORCHELASTIC_USE_AGENT_STORE");
-  const bool taken = store != nullptr && std::string_view(store) == "True";
-  return number(variable, "MASTER_PORT", 1, taken ? kLast - 1 : kLast) + (taken ? 1 : 0);
+void open_pipe(int (&ends)[2]) {
+  if (::pipe(ends) == 0) return;
+  throw RunFailure({DSPLAN_UNAVAILABLE, -1, kNoEvent, "rendezvous", std::strerror(errno)});
 }
 
 }  // namespace
 
-std::optional<LaunchPlace> launch_place(const Variables& variable) {
-  for (const Launcher& launcher : kLaunchers) {
-    if (variable(launcher.rank) == nullptr) continue;
-    LaunchPlace place;
-    place.launcher = launcher.name;
-    place.rank = number(variable, launcher.rank, 0);
-    place.ranks = number(variable, launcher.ranks, 1);
-    place.local_rank = number(variable, launcher.local_rank, 0);
-    if (place.rank >= place.ranks) {
-      throw Refusal(launcher.rank, formatted("rank {} of {} ranks", place.rank, place.ranks));
-    }
-    const std::optional<std::string> host = host_of_rank_0(variable, launcher, place.ranks);
-    if (!host) {
-      throw Refusal("MASTER_ADDR",
-                    formatted("is not set, and {} does not say that all ranks are on one node", launcher.name),
-                    "the host name of rank 0");
-    }
-    place.host = *host;
-    place.port = port_of(variable, place.port);
-    return place;
+FirstFailure::FirstFailure() { open_pipe(pipe_); }
+
+FirstFailure::~FirstFailure() {
+  for (const int end : pipe_) ::close(end);
+}
+
+bool FirstFailure::set(const Failure& failure) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (first_) return false;
+    first_ = failure;
+    (void)!::write(pipe_[1], "x", 1);
   }
-  return std::nullopt;
+  const std::lock_guard lock(calling_);
+  if (call_) call_();
+  return true;
+}
+
+std::optional<Failure> FirstFailure::get() const {
+  const std::lock_guard lock(mutex_);
+  return first_;
+}
+
+void FirstFailure::on_set(std::function<void()> call) {
+  const std::lock_guard lock(calling_);
+  call_ = std::move(call);
+  if (call_ && get()) call_();
+}
+
+Rendezvous::Rendezvous(LaunchPlace place, std::chrono::milliseconds timeout)
+    : place_(std::move(place)), timeout_(timeout), peers_(static_cast<std::size_t>(place_.ranks)) {
+  Meeting meeting = meet(place_, timeout);
+  address_ = std::move(meeting.address);
+  strangers_ = meeting.strangers;
+  for (std::size_t rank = 0; rank < peers_.size(); ++rank) peers_[rank].socket = std::move(meeting.connections[rank]);
+  open_pipe(stop_);
+  listener_ = std::thread([this] { listen(); });
+}
+
+Rendezvous::~Rendezvous() {
+  pass_on({Kind::Bye, rank(), {}});
+  (void)!::write(stop_[1], "x", 1);
+  listener_.join();
+  for (const int end : stop_) ::close(end);
+}
+
+// The listening thread.
+void Rendezvous::listen() {
+  for (;;) {
+    std::vector<pollfd> wait{{stop_[0], POLLIN, 0}};
+    std::vector<int> who{-1};
+    for (int rank = 0; rank < ranks(); ++rank) {
+      const Peer& peer = peers_[static_cast<std::size_t>(rank)];
+      if (!peer.socket.open() || peer.gone) continue;  // `gone` is this thread's to set.
+      wait.push_back({peer.socket.get(), POLLIN, 0});
+      who.push_back(rank);
+    }
+    if (::poll(wait.data(), wait.size(), -1) < 0) continue;
+    if (wait[0].revents != 0) return;
+    for (std::size_t at = 1; at < wait.size(); ++at) {
+      if (wait[at].revents == 0) continue;
+      if (!receive_from(who[at])) lose(who[at]);
+    }
+  }
+}
+
+// False: the connection is over, or says what nobody understands.
+bool Rendezvous::receive_from(int rank) {
+  try {
+    Message message;
+    if (!receive_message(peers_[static_cast<std::size_t>(rank)].socket, message, Clock::now() + kGrace)) return false;
+    take(rank, std::move(message));
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+void Rendezvous::take(int from, Message message) {
+  std::unique_lock lock(mutex_);
+  Peer& peer = peers_[static_cast<std::size_t>(from)];
+  switch (message.kind) {
+    case Kind::Give: peer.given.push_back(std::move(message.bytes)); break;
+    case Kind::Report: peer.report = std::move(message.bytes); break;
+    case Kind::Announce: announced_ = std::move(message.bytes); break;
+    case Kind::All: all_.push_back(unpacked<std::vector<Blob>>(message.bytes)); break;
+    case Kind::Bye: peer.said_bye = true; break;
+    case Kind::Abort: {
+      lock.unlock();
+      if (note(unpacked<Failure>(message.bytes)) && rank() == 0) pass_on({Kind::Abort, 0, std::move(message.bytes)});
+      return;
+    }
+    case Kind::Leave:
+      if (message.rank >= 0 && message.rank < ranks()) peers_[static_cast<std::size_t>(message.rank)].left = true;
+      if (rank() == 0) {
+        lock.unlock();
+        pass_on(message);
+      }
+      break;
+    case Kind::Start: break;  // Nobody says that here.
+  }
+  changed_.notify_all();
+}
+
+// The connection to `who` is over. Without a good-bye its process has ended, or its machine.
+void Rendezvous::lose(int who) {
+  bool expected = false;
+  {
+    const std::lock_guard lock(mutex_);
+    Peer& peer = peers_[static_cast<std::size_t>(who)];
+    peer.gone = true;
+    expected = peer.said_bye;
+  }
+  if (!expected) {
+    Failure failure{DSPLAN_UNAVAILABLE, who, kNoEvent, "process", "it ended without a word"};
+    if (note(failure) && rank() == 0) pass_on({Kind::Abort, 0, packed(failure)});
+  }
+  changed_.notify_all();
+}
+
+// False: there was one before. The lock in between: nobody is between looking and going to sleep.
+bool Rendezvous::note(const Failure& failure) {
+  if (!failure_.set(failure)) return false;
+  { const std::lock_guard lock(mutex_); }
+  changed_.notify_all();
+  return true;
+}
+
+bool Rendezvous::send(int to, const Message& message) noexcept {
+  try {
+    const Peer& peer = peers_[static_cast<std::size_t>(to)];
+    const std::lock_guard lock(sending_);
+    return peer.socket.open() && send_message(peer.socket, message, Clock::now() + kGrace);
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+// From rank 0 to all others, from others to rank 0.
+void Rendezvous::pass_on(const Message& message) noexcept {
+  for (int to = 0; to < ranks(); ++to) {
+    if (to != rank() && (rank() == 0 || to == 0)) (void)send(to, message);
+  }
+}
+
+void Rendezvous::rethrow_first() const {
+  throw RunFailure({DSPLAN_ABORTED, rank(), kNoEvent, "rendezvous", describe(*failure_.get())});
+}
+
+std::vector<Blob> Rendezvous::exchange(const Blob& own, const std::string& what) {
+  if (ranks() == 1) return {own};
+  const Clock::time_point end = Clock::now() + timeout_ + (rank() == 0 ? std::chrono::seconds(0) : kGrace);
+  if (rank() != 0) (void)send(0, {Kind::Give, rank(), own});
+  std::unique_lock lock(mutex_);
+  const auto missing = [&] {
+    std::vector<int> list;
+    for (int at = 1; at < ranks(); ++at) {
+      if (peers_[static_cast<std::size_t>(at)].given.empty()) list.push_back(at);
+    }
+    return list;
+  };
+  const auto done = [&] { return rank() == 0 ? missing().empty() : !all_.empty(); };
+  const bool came = changed_.wait_until(lock, end, [&] { return failure_.get() || done(); });
+  if (failure_.get()) rethrow_first();
+  if (!came) {
+    const std::vector<int> late = rank() == 0 ? missing() : std::vector<int>{0};
+    lock.unlock();
+    Failure failure{
+        DSPLAN_TIMEOUT, rank(), kNoEvent, "rendezvous",
+        formatted("{} s for {} of rank {}", std::chrono::duration<double>(timeout_).count(), what, joined(late, ", "))};
+    abort(failure);
+    throw RunFailure(std::move(failure));
+  }
+  std::vector<Blob> result;
+  if (rank() != 0) {
+    result = std::move(all_.front());
+    all_.erase(all_.begin());
+    return result;
+  }
+  result.push_back(own);
+  for (int at = 1; at < ranks(); ++at) {
+    std::vector<Blob>& given = peers_[static_cast<std::size_t>(at)].given;
+    result.push_back(std::move(given.front()));
+    given.erase(given.begin());
+  }
+  lock.unlock();
+  pass_on({Kind::All, 0, packed(result)});
+  return result;
+}
+
+std::vector<std::optional<Blob>> Rendezvous::gather(const Blob& own) {
+  if (rank() != 0) {
+    (void)send(0, {Kind::Report, rank(), own});
+    return {};
+  }
+  std::unique_lock lock(mutex_);
+  (void)changed_.wait_for(lock, timeout_, [&] {
+    return std::all_of(peers_.begin() + 1, peers_.end(), [](const Peer& peer) { return peer.report || peer.gone; });
+  });
+  std::vector<std::optional<Blob>> result{own};
+  for (std::size_t at = 1; at < peers_.size(); ++at) result.push_back(peers_[at].report);
+  return result;
+}
+
+void Rendezvous::announce(const Blob& bytes) noexcept { pass_on({Kind::Announce, 0, bytes}); }
+
+std::optional<Blob> Rendezvous::await_announcement() {
+  std::unique_lock lock(mutex_);
+  (void)changed_.wait_for(lock, timeout_ + kGrace, [&] { return announced_.has_value() || peers_[0].gone; });
+  return announced_;
+}
+
+void Rendezvous::abort(const Failure& failure) noexcept {
+  try {
+    if (note(failure)) pass_on({Kind::Abort, rank(), packed(failure)});
+  } catch (const std::exception&) {
+    // No memory to say it: this process ends, and the others notice that.
+  }
+}
+
+void Rendezvous::leave() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    peers_[static_cast<std::size_t>(rank())].left = true;
+  }
+  pass_on({Kind::Leave, rank(), {}});
+}
+
+bool Rendezvous::has_left(int rank) const {
+  const std::lock_guard lock(mutex_);
+  return peers_[static_cast<std::size_t>(rank)].left;
+}
+
+void Rendezvous::await_failure(int rank) const {
+  std::unique_lock lock(mutex_);
+  (void)changed_.wait_for(lock, kMoment,
+                          [&] { return failure_.get() || (rank >= 0 && peers_[static_cast<std::size_t>(rank)].left); });
 }
 
 }  // namespace dsplan::exec

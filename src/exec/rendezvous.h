@@ -1,27 +1,125 @@
-// Which process of a run this is, as common launchers say it.
+// The processes of a run together: they meet at rank 0 (exec/admission.h), hand each other a few bytes, and learn of
+// each other's failures while the run goes on. Each holds one connection to rank 0, which passes on what concerns all;
+// a thread in each process listens. Data go elsewhere (exec/tcp.h, or a backend's own communicators).
+//
+// Nobody waits for ever: whoever does not come within `timeout` is named, a process that ends without a word is
+// noticed by its connection, and the first failure of any rank reaches all.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
+#include <vector>
+
+#include "exec/admission.h"
+#include "exec/failure.h"
+#include "exec/launch_place.h"
+#include "exec/sockets.h"
 
 namespace dsplan::exec {
 
-struct LaunchPlace {
-  int rank = 0;
-  int ranks = 1;
-  int local_rank = 0;    // On its node: which of the node's devices.
-  std::string host;      // Of rank 0.
-  int port = 29500;      // Where rank 0 listens.
-  std::string launcher;  // "torchrun", "Open MPI", "Slurm", "PMI"
+// The first failure of any rank, for whoever must hear of it. From any thread.
+class FirstFailure {
+ public:
+  FirstFailure();
+  ~FirstFailure();
+  FirstFailure(const FirstFailure&) = delete;
+  FirstFailure& operator=(const FirstFailure&) = delete;
+
+  // False: there was one before, which stays.
+  bool set(const Failure& failure);
+  [[nodiscard]] std::optional<Failure> get() const;
+  // Readable from the first failure on; for poll.
+  [[nodiscard]] int descriptor() const { return pipe_[0]; }
+  // Called by whichever thread sets it; at once where it is set. With none: nothing is called any more when this
+  // returns.
+  void on_set(std::function<void()> call);
+
+ private:
+  int pipe_[2] = {-1, -1};  // It is never read.
+  mutable std::mutex mutex_;
+  std::optional<Failure> first_;
+  std::mutex calling_;  // Of the next; taken before the other.
+  std::function<void()> call_;
 };
 
-using Variables = std::function<const char*(const char*)>;
-// From the environment: RANK, WORLD_SIZE, LOCAL_RANK of torchrun; OMPI_COMM_WORLD_RANK and kin of Open MPI's mpirun;
-// SLURM_PROCID and kin of srun; PMI_RANK and kin of Hydra's mpiexec; in this order. MASTER_ADDR says where rank 0 is;
-// without it Slurm's list of nodes does, or rank 0 must be on this node. Rank 0 listens at DSPLAN_PORT, else at
-// MASTER_PORT, else at 29500; at the port after MASTER_PORT where torchrun's own store already listens there
-// (TORCHELASTIC_USE_AGENT_STORE). nullopt: nobody launched this. Refuses what is half there.
-[[nodiscard]] std::optional<LaunchPlace> launch_place(const Variables& variable);
+class Rendezvous {
+ public:
+  // Collective: returns when all ranks have come. Throws what `meet` throws.
+  Rendezvous(LaunchPlace place, std::chrono::milliseconds timeout);
+  ~Rendezvous();
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
+
+  [[nodiscard]] const LaunchPlace& place() const { return place_; }
+  [[nodiscard]] int rank() const { return place_.rank; }
+  [[nodiscard]] int ranks() const { return place_.ranks; }
+  [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }
+  // Where others reach this process.
+  [[nodiscard]] const std::string& address() const { return address_; }
+  // Connections to this process that were not of this run, and were dropped; by the rank's own thread.
+  [[nodiscard]] std::int64_t strangers() const { return strangers_; }
+  void count_strangers(std::int64_t more) { strangers_ += more; }
+
+  // Collective, in the same order on all ranks: everybody's bytes, by rank. Throws the first failure of any rank as
+  // DSPLAN_ABORTED, DSPLAN_TIMEOUT where `what` of a rank does not come.
+  [[nodiscard]] std::vector<Blob> exchange(const Blob& own, const std::string& what);
+  // The last things, also after a failure. `gather`: rank 0 gets the bytes of all that are still there; the others send
+  // theirs and get nothing. `announce` is rank 0's last message to all, which the others wait for; nullopt: rank 0 is
+  // gone.
+  [[nodiscard]] std::vector<std::optional<Blob>> gather(const Blob& own);
+  void announce(const Blob& bytes) noexcept;
+  [[nodiscard]] std::optional<Blob> await_announcement();
+
+  // The run is lost: all ranks learn of it. The first failure stays. From any thread.
+  void abort(const Failure& failure) noexcept;
+  [[nodiscard]] std::optional<Failure> first_failure() const { return failure_.get(); }
+  [[nodiscard]] FirstFailure& failure() { return failure_; }
+  // This rank makes no more calls; others learn of it.
+  void leave() noexcept;
+  [[nodiscard]] bool has_left(int rank) const;
+  // Waits a moment for the first failure of any rank, or until `rank` has left; -1: for the failure alone.
+  void await_failure(int rank = -1) const;
+
+ private:
+  using Kind = Message::Kind;
+  // What is known of one rank; rank 0 has a connection to each, the others to rank 0 alone.
+  struct Peer {
+    Socket socket;
+    std::vector<Blob> given;
+    std::optional<Blob> report;
+    bool left = false;
+    bool gone = false;
+    bool said_bye = false;
+  };
+
+  [[noreturn]] void rethrow_first() const;
+  void listen();
+  [[nodiscard]] bool receive_from(int rank);
+  void take(int from, Message message);
+  void lose(int rank);
+  bool note(const Failure& failure);
+  void pass_on(const Message& message) noexcept;
+  bool send(int to, const Message& message) noexcept;
+
+  LaunchPlace place_;
+  std::chrono::milliseconds timeout_;
+  std::string address_;
+  std::int64_t strangers_ = 0;
+  std::vector<Peer> peers_;  // By rank.
+  FirstFailure failure_;
+  int stop_[2] = {-1, -1};  // A pipe that is never read: ends the listening thread.
+
+  mutable std::mutex mutex_;  // Of what follows, and of what is known of peers.
+  mutable std::condition_variable changed_;
+  std::vector<std::vector<Blob>> all_;
+  std::optional<Blob> announced_;
+  std::mutex sending_;
+  std::thread listener_;
+};
 
 }  // namespace dsplan::exec

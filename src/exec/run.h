@@ -10,9 +10,9 @@
 
 #include "core/process_bytes.h"
 #include "core/receipt.h"
-#include "exec/assembly.h"
 #include "exec/measure.h"
 #include "exec/memory.h"
+#include "exec/rendezvous.h"
 #include "exec/runner.h"
 #include "exec/settings.h"
 
@@ -50,16 +50,17 @@ struct RunResult {
   std::vector<ProcessMoment> process;  // As far as all ranks came.
   std::string message;                 // Of the first failure, with rank, event and call.
   std::optional<std::size_t> parted;   // The event at which prediction and measurement part.
+  std::int64_t strangers = 0;          // Connections to ranks that were not of this run, and were dropped.
 };
 
 // `plans`: of ranks 0, 1, ...; those that share layers are neighbours. Refuses (Refusal) what cannot be executed before
 // anything starts; every other way to end is a result.
 [[nodiscard]] RunResult run(const std::vector<RankPlan>& plans, const RunOptions& options);
 
-// This process's rank of a run whose other ranks are the other processes of `assembly`; `plan` is of that rank, and
+// This process's rank of a run whose other ranks are the other processes of `rendezvous`; `plan` is of that rank, and
 // `transport` carries its collectives. Rank 0 gets what all of them measured, as far as their processes came; the
 // others what they measured themselves. The message is of the first failure of any rank.
-[[nodiscard]] RunResult run_process(const RankPlan& plan, const RunOptions& options, Assembly& assembly,
+[[nodiscard]] RunResult run_process(const RankPlan& plan, const RunOptions& options, Rendezvous& rendezvous,
                                     Transport& transport);
 
 }  // namespace dsplan::exec

@@ -2,8 +2,8 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "exec/data.h"
 #include "exec/parallel.h"
-#include "exec/random_keys.h"
 
 namespace dsplan::exec {
 
@@ -38,7 +38,7 @@ Runner::Runner(const RankPlan& plan, const RunSettings& settings, const MemoryMe
       observer_(observer),
       values_(plan.graphs, plan.program),
       clock_(device),
-      signals_(device, plan.schedule),
+      stream_events_(device, plan.schedule),
       scale_(settings.loss_scaling),
       taken_scale_(scale_.now()) {
   if (!can_step(settings.optimizer)) {
@@ -143,8 +143,8 @@ void Runner::on(std::size_t at, const Compute& event) {
 
 void Runner::on(std::size_t at, const Signal& event) {
   arrive(at);
-  memory_.signal(event);
-  signals_.give(event);
+  memory_.record_event(event);
+  stream_events_.record(event);
 }
 
 void Runner::on(std::size_t at, const Await& event) {
@@ -152,9 +152,9 @@ void Runner::on(std::size_t at, const Await& event) {
   // How long the compute stream stands still is communication that nothing hides.
   const bool stands = event.waiter == kComputeStream && !device_.synchronous();
   if (stands) clock_.begin(kComputeStream);
-  signals_.wait(event);
+  stream_events_.wait(event);
   if (stands) clock_.end(kComputeStream);
-  memory_.await(event);
+  memory_.wait_event(event);
 }
 
 // So that a clock on the host tells the time of work, and a failure the pass in which it happened.
@@ -174,16 +174,7 @@ void Runner::on(std::size_t at, const Mark& event) {
 }
 
 dsplan_tensor Runner::tensor_of(const TensorAt& at) const {
-  dsplan_tensor tensor{};
-  std::byte* base = memory_.pointer(at.buffer);
-  tensor.data = base + at.offset.value();
-  tensor.dtype = static_cast<std::int32_t>(at.what.dtype);
-  tensor.rank = at.what.layout.rank;
-  for (std::size_t i = 0; i < at.what.layout.rank; ++i) {
-    tensor.dims[i] = at.what.layout.dims[i];
-    tensor.strides[i] = at.what.layout.strides[i];
-  }
-  return tensor;
+  return tensor_at(memory_.pointer(at.buffer) + at.offset.value(), at.what);
 }
 
 // Dropout of one operator in one micro-batch of all ranks together.

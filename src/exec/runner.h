@@ -15,15 +15,14 @@
 #include "core/model.h"
 #include "core/program.h"
 #include "core/schedule.h"
-#include "exec/batch.h"
-#include "exec/communicators.h"
+#include "exec/data.h"
 #include "exec/device.h"
 #include "exec/flat.h"
 #include "exec/loss_scale.h"
 #include "exec/memory.h"
 #include "exec/settings.h"
-#include "exec/signals.h"
-#include "exec/stream_clock.h"
+#include "exec/stream_events.h"
+#include "exec/transport.h"
 #include "exec/values.h"
 #include "sim/memory.h"
 
@@ -170,7 +169,7 @@ class Runner : public Ignores<Enter, Exit> {
   std::vector<Sent> sent_;
   std::int64_t communicating_ = 0;
   StreamClock clock_;
-  Signals signals_;
+  StreamEvents stream_events_;
   std::byte* registers_ = nullptr;  // Of the device, the executor's own: not among the plan's bytes.
   double squares_ = 0;              // Of the norm of all ranks' gradients.
   double pending_ = 0;              // This rank's part, not yet with the others.

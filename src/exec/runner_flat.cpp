@@ -5,9 +5,8 @@
 
 #include "core/error.h"
 #include "core/format.h"
-#include "exec/initial.h"
+#include "exec/data.h"
 #include "exec/parallel.h"
-#include "exec/random_keys.h"
 #include "exec/runner.h"
 #include "exec/scalars.h"
 

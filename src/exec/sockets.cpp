@@ -55,6 +55,19 @@ int connect_one(int descriptor, const addrinfo& address, Clock::time_point end) 
   return 0;
 }
 
+// Of one end of a connection, in numbers.
+std::string address_of(const Socket& socket, int (*end_of)(int, sockaddr*, socklen_t*), const char* unknown) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  std::array<char, NI_MAXHOST> text{};
+  auto* end = reinterpret_cast<sockaddr*>(&address);
+  if (end_of(socket.get(), end, &size) != 0 ||
+      ::getnameinfo(end, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
+    return unknown;
+  }
+  return text.data();
+}
+
 }  // namespace
 
 int milliseconds_left(Clock::time_point end) {
@@ -79,10 +92,11 @@ void Socket::end_sending() noexcept {
   if (descriptor_ >= 0) (void)::shutdown(descriptor_, SHUT_WR);
 }
 
-Socket listen_on(int port, std::string& why) {
-  // Where a machine has no IPv6 its other addresses do.
-  for (const int family : {AF_INET6, AF_INET}) {
-    Socket socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+Socket listen_on(Reach reach, int port, std::string& why) {
+  // Where a machine lacks one family the other does.
+  const bool loopback = reach == Reach::Loopback;
+  for (const int family : {loopback ? AF_INET : AF_INET6, loopback ? AF_INET6 : AF_INET}) {
+    Socket socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket.open()) {
       why = std::strerror(errno);
       continue;
@@ -92,10 +106,11 @@ Socket listen_on(int port, std::string& why) {
     (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     sockaddr_in6 six{};
     six.sin6_family = AF_INET6;
-    six.sin6_addr = in6addr_any;
+    six.sin6_addr = loopback ? in6addr_loopback : in6addr_any;
     six.sin6_port = htons(static_cast<std::uint16_t>(port));
     sockaddr_in four{};
     four.sin_family = AF_INET;
+    four.sin_addr.s_addr = htonl(loopback ? INADDR_LOOPBACK : INADDR_ANY);
     four.sin_port = htons(static_cast<std::uint16_t>(port));
     if (family == AF_INET6) (void)::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
     const auto* address =
@@ -148,17 +163,15 @@ Socket connect_to(const std::string& host, int port, Clock::time_point end, std:
   return reached;
 }
 
-std::string own_address(const Socket& connection) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  std::array<char, NI_MAXHOST> text{};
-  const auto* own = reinterpret_cast<const sockaddr*>(&address);
-  if (::getsockname(connection.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
-      ::getnameinfo(own, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
-    return "localhost";
-  }
-  return text.data();
+Socket connect_to(Reach reach, const std::string& host, int port, Clock::time_point end, std::string& why) {
+  if (reach == Reach::Everywhere) return connect_to(host, port, end, why);
+  Socket reached = connect_to("127.0.0.1", port, end, why);
+  std::string ignored;
+  return reached.open() ? std::move(reached) : connect_to("::1", port, end, ignored);
 }
+
+std::string own_address(const Socket& socket) { return address_of(socket, ::getsockname, "localhost"); }
+std::string other_address(const Socket& connection) { return address_of(connection, ::getpeername, "nowhere"); }
 
 bool receive(const Socket& from, void* into, std::size_t bytes, Clock::time_point end) {
   auto* at = static_cast<char*>(into);
@@ -184,6 +197,38 @@ bool send_all(const Socket& to, const void* from, std::size_t bytes, Clock::time
     bytes -= static_cast<std::size_t>(sent);
   }
   return true;
+}
+
+namespace {
+
+constexpr std::uint64_t kMostMessageBytes = 64ULL << 20;
+
+struct MessageHeader {
+  std::uint32_t kind = 0;
+  std::int32_t rank = 0;
+  std::uint64_t bytes = 0;
+};
+
+}  // namespace
+
+bool send_message(const Socket& socket, const Message& message, Clock::time_point end) {
+  const MessageHeader header{static_cast<std::uint32_t>(message.kind), message.rank, message.bytes.size()};
+  Blob bytes(sizeof header + message.bytes.size());
+  std::memcpy(bytes.data(), &header, sizeof header);
+  std::copy(message.bytes.begin(), message.bytes.end(), bytes.begin() + sizeof header);
+  return send_all(socket, bytes.data(), bytes.size(), end);
+}
+
+bool receive_message(const Socket& socket, Message& message, Clock::time_point end) {
+  MessageHeader header;
+  if (!receive(socket, &header, sizeof header, end) || header.bytes > kMostMessageBytes ||
+      header.kind > static_cast<std::uint32_t>(Message::Kind::Bye)) {
+    return false;
+  }
+  message.kind = static_cast<Message::Kind>(header.kind);
+  message.rank = header.rank;
+  message.bytes.resize(header.bytes);
+  return receive(socket, message.bytes.data(), message.bytes.size(), end);
 }
 
 }  // namespace dsplan::exec

@@ -12,8 +12,6 @@
 namespace dsplan::exec {
 namespace {
 
-constexpr std::int32_t kGreeting = 0x64737031;  // "dsp1"
-
 struct Address {
   std::string host;
   std::int32_t port = 0;
@@ -25,45 +23,49 @@ void fields(Archive& archive, Address& address) {
 
 }  // namespace
 
-TcpTransport::TcpTransport(Assembly& assembly)
-    : assembly_(assembly), peers_(static_cast<std::size_t>(assembly.ranks())) {
-  if (assembly.ranks() > 1) meet_peers();
+TcpTransport::TcpTransport(Rendezvous& rendezvous)
+    : rendezvous_(rendezvous), peers_(static_cast<std::size_t>(rendezvous.ranks())) {
+  if (rendezvous.ranks() > 1) meet_peers();
 }
 
 // Each listens, all learn where, and of every two the later connects.
 void TcpTransport::meet_peers() {
   const auto fail_here = [&](dsplan_status status, std::string text) {
-    Failure failure{status, assembly_.rank(), kNoEvent, "connect", std::move(text)};
-    assembly_.abort(failure);
+    Failure failure{status, rendezvous_.rank(), kNoEvent, "connect", std::move(text)};
+    rendezvous_.abort(failure);
     throw RunFailure(std::move(failure));
   };
   std::string why;
-  const Socket door = listen_on(0, why);
-  if (!door.open()) fail_here(DSPLAN_UNAVAILABLE, "no port: " + why);
-  const std::vector<Blob> all = assembly_.exchange(packed(Address{assembly_.address(), port_of(door)}), "the address");
-  const Clock::time_point end = Clock::now() + assembly_.patience();
-  const std::int32_t own[2] = {kGreeting, assembly_.rank()};
-  for (int rank = 0; rank < assembly_.rank(); ++rank) {
+  Listener listener(rendezvous_.place(), 0, why);
+  if (!listener.open()) fail_here(DSPLAN_UNAVAILABLE, "no port: " + why);
+  const Address own{rendezvous_.address(), port_of(listener.socket())};
+  const std::vector<Blob> all = rendezvous_.exchange(packed(own), "the address");
+  const Clock::time_point end = Clock::now() + rendezvous_.timeout();
+  for (int rank = 0; rank < rendezvous_.rank(); ++rank) {
     const auto address = unpacked<Address>(all[static_cast<std::size_t>(rank)]);
+    const std::string there = formatted("rank {} at {}:{}", rank, address.host, address.port);
     Socket& peer = peers_[static_cast<std::size_t>(rank)];
-    while (!peer.open() && milliseconds_left(end) > 0 && !assembly_.first_failure()) {
-      peer = connect_to(address.host, address.port, end, why);
+    while (!peer.open() && milliseconds_left(end) > 0 && !rendezvous_.first_failure()) {
+      Socket attempt = connect_to(address.host, address.port, end, why);
+      if (attempt.open() && introduce(attempt, rendezvous_.place(), there, end, why)) peer = std::move(attempt);
     }
-    if (!peer.open() || !send_all(peer, own, sizeof own, end)) {
-      fail_here(DSPLAN_UNAVAILABLE, formatted("rank {} at {}:{}: {}", rank, address.host, address.port, why));
-    }
+    if (!peer.open()) fail_here(DSPLAN_UNAVAILABLE, there + ": " + why);
   }
-  for (int missing = assembly_.ranks() - 1 - assembly_.rank(); missing > 0;) {
-    Socket guest = accept_from(door, std::min(end, Clock::now() + std::chrono::milliseconds(200)));
-    if (assembly_.first_failure()) (void)assembly_.exchange({}, "");  // Throws it.
-    if (milliseconds_left(end) == 0) fail_here(DSPLAN_TIMEOUT, formatted("{} ranks did not connect", missing));
-    std::int32_t theirs[2] = {};
-    if (!guest.open() || !receive(guest, theirs, sizeof theirs, std::min(end, Clock::now() + std::chrono::seconds(2))))
-      continue;
-    if (theirs[0] != kGreeting || theirs[1] <= assembly_.rank() || theirs[1] >= assembly_.ranks()) continue;
-    peers_[static_cast<std::size_t>(theirs[1])] = std::move(guest);
+  for (int missing = rendezvous_.ranks() - 1 - rendezvous_.rank(); missing > 0;) {
+    std::optional<Listener::Guest> guest =
+        listener.accept(std::min(end, Clock::now() + std::chrono::milliseconds(200)));
+    if (rendezvous_.first_failure()) (void)rendezvous_.exchange({}, "");  // Throws it.
+    if (milliseconds_left(end) == 0) {
+      fail_here(DSPLAN_TIMEOUT, formatted("{} ranks did not connect{}", missing, listener.describe_strangers()));
+    }
+    if (!guest || guest->rank <= rendezvous_.rank() || guest->rank >= rendezvous_.ranks()) continue;
+    Socket& peer = peers_[static_cast<std::size_t>(guest->rank)];
+    if (peer.open()) continue;
+    peer = std::move(guest->socket);
     --missing;
   }
+  listener.close();
+  rendezvous_.count_strangers(listener.strangers());
 }
 
 void TcpTransport::divide(Group group, std::vector<std::vector<int>> groups) { groups_[group] = std::move(groups); }
@@ -76,7 +78,7 @@ std::unique_ptr<Communicator> TcpTransport::connect(Group group, Device& device)
   const auto found = groups_.find(group);
   if (found == groups_.end()) return alone(group, device);
   for (const std::vector<int>& members : found->second) {
-    const auto me = std::find(members.begin(), members.end(), assembly_.rank());
+    const auto me = std::find(members.begin(), members.end(), rendezvous_.rank());
     if (me == members.end()) continue;
     if (members.size() == 1) return alone(group, device);
     return std::make_unique<TcpCommunicator>(*this, group, members, static_cast<int>(me - members.begin()), device);
@@ -86,22 +88,22 @@ std::unique_ptr<Communicator> TcpTransport::connect(Group group, Device& device)
 
 // Whoever still waits for this rank reads to the end of what it sent, and then that it has left.
 void TcpTransport::leave(int rank) noexcept {
-  if (rank != assembly_.rank()) return;
-  assembly_.leave();
+  if (rank != rendezvous_.rank()) return;
+  rendezvous_.leave();
   for (Socket& peer : peers_) peer.end_sending();
 }
 
 void TcpTransport::fail(dsplan_status status, const CollectiveCall& about, std::string text) {
-  Failure failure{status, assembly_.rank(), about.event, std::string(dsplan::name(about.kind)), std::move(text)};
-  if (status != DSPLAN_ABORTED) assembly_.abort(failure);
+  Failure failure{status, rendezvous_.rank(), about.event, std::string(dsplan::name(about.kind)), std::move(text)};
+  if (status != DSPLAN_ABORTED) rendezvous_.abort(failure);
   throw RunFailure(std::move(failure));
 }
 
 // The connection to `rank` is over: it has failed, or left, or its process is no more.
 void TcpTransport::lose(int rank, const CollectiveCall& about, Group group) {
-  assembly_.await_word_of(rank);
-  if (const std::optional<Failure> first = assembly_.first_failure()) fail(DSPLAN_ABORTED, about, describe(*first));
-  if (assembly_.has_left(rank)) {
+  rendezvous_.await_failure(rank);
+  if (const std::optional<Failure> first = rendezvous_.first_failure()) fail(DSPLAN_ABORTED, about, describe(*first));
+  if (rendezvous_.has_left(rank)) {
     fail(DSPLAN_INVALID, about,
          formatted("rank {} has finished, and takes no part in this call of group {}", rank, dsplan::name(group)));
   }
@@ -134,13 +136,13 @@ void TcpTransport::move(std::vector<Outgoing> out, std::vector<Incoming> in, con
   std::erase_if(in, done);
   std::vector<pollfd> wait;
   while (!out.empty() || !in.empty()) {
-    wait.assign(1, {assembly_.alarm(), POLLIN, 0});
+    wait.assign(1, {rendezvous_.failure().descriptor(), POLLIN, 0});
     for (const Outgoing& each : out) wait.push_back({peers_[static_cast<std::size_t>(each.rank)].get(), POLLOUT, 0});
     for (const Incoming& each : in) wait.push_back({peers_[static_cast<std::size_t>(each.rank)].get(), POLLIN, 0});
-    const int ready = ::poll(wait.data(), wait.size(), static_cast<int>(assembly_.patience().count()));
+    const int ready = ::poll(wait.data(), wait.size(), static_cast<int>(rendezvous_.timeout().count()));
     if (ready < 0 && errno == EINTR) continue;
     if (wait[0].revents != 0) {
-      const std::optional<Failure> first = assembly_.first_failure();
+      const std::optional<Failure> first = rendezvous_.first_failure();
       fail(DSPLAN_ABORTED, about, first ? describe(*first) : "");
     }
     if (ready == 0) {
@@ -150,7 +152,7 @@ void TcpTransport::move(std::vector<Outgoing> out, std::vector<Incoming> in, con
       std::sort(late.begin(), late.end());
       late.erase(std::unique(late.begin(), late.end()), late.end());
       fail(DSPLAN_TIMEOUT, about,
-           formatted("{} ms for rank {} of group {}", assembly_.patience().count(), joined(late, ", rank "),
+           formatted("{} ms for rank {} of group {}", rendezvous_.timeout().count(), joined(late, ", rank "),
                      dsplan::name(group)));
     }
     for (std::size_t at = 0; at < out.size(); ++at) {

@@ -4,14 +4,14 @@
 // rank.
 //
 // A call begins when all ranks of the group have said what they call, and ends for a rank when it has what it needs and
-// has handed over what it gives. A failure anywhere ends all waits (exec/assembly.h).
+// has handed over what it gives. A failure anywhere ends all waits (exec/rendezvous.h).
 #pragma once
 
 #include <map>
 #include <memory>
 #include <vector>
 
-#include "exec/assembly.h"
+#include "exec/rendezvous.h"
 #include "exec/sockets.h"
 #include "exec/transport.h"
 
@@ -20,13 +20,13 @@ namespace dsplan::exec {
 class TcpTransport : public Transport {
  public:
   // Collective: connects every two processes. Throws RunFailure.
-  explicit TcpTransport(Assembly& assembly);
+  explicit TcpTransport(Rendezvous& rendezvous);
 
   void divide(Group group, std::vector<std::vector<int>> groups) override;
   // Refuses (RunFailure, DSPLAN_UNSUPPORTED) a device whose memory the host cannot read.
   [[nodiscard]] std::unique_ptr<Communicator> connect(Group group, Device& device) override;
-  void abort(const Failure& failure) noexcept override { assembly_.abort(failure); }
-  [[nodiscard]] std::optional<Failure> first_failure() const override { return assembly_.first_failure(); }
+  void abort(const Failure& failure) noexcept override { rendezvous_.abort(failure); }
+  [[nodiscard]] std::optional<Failure> first_failure() const override { return rendezvous_.first_failure(); }
   void leave(int rank) noexcept override;
 
   // What goes to a rank and what comes from it at the same time; at most one of each to and from a rank.
@@ -41,7 +41,7 @@ class TcpTransport : public Transport {
     std::int64_t bytes = 0;
   };
   // All of it. Throws RunFailure where a rank is gone or has left, another failed, or nothing moves for as long as the
-  // assembly's patience; `about` is what the message is told of.
+  // rendezvous's timeout; `about` is what the message is told of.
   void move(std::vector<Outgoing> out, std::vector<Incoming> in, const CollectiveCall& about, Group group);
 
  private:
@@ -51,7 +51,7 @@ class TcpTransport : public Transport {
   [[noreturn]] void lose(int rank, const CollectiveCall& about, Group group);
   [[noreturn]] void fail(dsplan_status status, const CollectiveCall& about, std::string text);
 
-  Assembly& assembly_;
+  Rendezvous& rendezvous_;
   std::vector<Socket> peers_;  // By rank.
   std::map<Group, std::vector<std::vector<int>>> groups_;
 };

@@ -2,7 +2,7 @@
 
 #include "core/error.h"
 #include "core/format.h"
-#include "exec/circle.h"
+#include "exec/barrier.h"
 #include "exec/collective_calls.h"
 
 namespace dsplan::exec {
@@ -10,21 +10,21 @@ namespace {
 
 class ThreadCommunicator : public Communicator {
  public:
-  ThreadCommunicator(ThreadTransport& transport, Circle& circle, int me, Device& device)
-      : transport_(transport), circle_(circle), me_(me), device_(device) {
-    Circle::Seat& seat = circle_.seat(me_);
-    for (dsplan_event*& event : seat.met) event = device_.create_event();
-    seat.passed = device_.create_event();
+  ThreadCommunicator(ThreadTransport& transport, Barrier& barrier, int me, Device& device)
+      : transport_(transport), barrier_(barrier), me_(me), device_(device) {
+    Barrier::Slot& slot = barrier_.slot(me_);
+    for (dsplan_event*& event : slot.arrived) event = device_.create_event();
+    slot.passed = device_.create_event();
   }
   ~ThreadCommunicator() override {
-    circle_.wait_until_closed();
-    Circle::Seat& seat = circle_.seat(me_);
-    for (dsplan_event* event : seat.met) device_.destroy_event(event);
-    device_.destroy_event(seat.passed);
+    barrier_.wait_until_empty();
+    Barrier::Slot& slot = barrier_.slot(me_);
+    for (dsplan_event* event : slot.arrived) device_.destroy_event(event);
+    device_.destroy_event(slot.passed);
   }
 
   [[nodiscard]] int rank() const override { return me_; }
-  [[nodiscard]] int ranks() const override { return circle_.size(); }
+  [[nodiscard]] int ranks() const override { return barrier_.size(); }
   CallRecord run(const CollectiveCall& call) override;
 
  private:
@@ -47,7 +47,7 @@ class ThreadCommunicator : public Communicator {
   void combine(const CollectiveCall& call, void* to, std::int64_t begin, std::int64_t length);
   void lose(const CollectiveCall& call, Failure failure);
 
-  [[nodiscard]] const CollectiveCall& theirs(int rank) const { return circle_.seat(rank).call; }
+  [[nodiscard]] const CollectiveCall& theirs(int rank) const { return barrier_.slot(rank).call; }
   [[nodiscard]] std::int64_t bytes(std::int64_t elements, const CollectiveCall& call) const {
     return elements * bytes_per_element(call.dtype);
   }
@@ -59,28 +59,28 @@ class ThreadCommunicator : public Communicator {
   }
 
   ThreadTransport& transport_;
-  Circle& circle_;
+  Barrier& barrier_;
   int me_;
   Device& device_;
-  unsigned meetings_ = 0;
+  unsigned rounds_ = 0;
   std::vector<const void*> pieces_;
 };
 
 CallRecord ThreadCommunicator::run(const CollectiveCall& call) {
   validate(call, me_, ranks(), device_.rank());
-  CallRecord record{call.kind, circle_.group(), call.dtype, call.elements, storage(Elements(call.elements), call.dtype),
-                    Bytes(0)};
-  Circle::Seat& seat = circle_.seat(me_);
-  seat.call = call;
+  CallRecord record{
+      call.kind, barrier_.group(), call.dtype, call.elements, storage(Elements(call.elements), call.dtype), Bytes(0)};
+  Barrier::Slot& slot = barrier_.slot(me_);
+  slot.call = call;
   if (call.kind == Collective::SendRecv) {
     record.sent = exchange(call);
     return record;
   }
-  device_.record(seat.met[meetings_ % 2], call.stream);
-  circle_.open(me_);
+  device_.record(slot.arrived[rounds_ % 2], call.stream);
+  barrier_.enter(me_);
   try {
     // Only now: before, others may still be adding up the last call's.
-    seat.taken.assign(seat.taken.size(), 0);
+    slot.taken.assign(slot.taken.size(), 0);
     carry_out(call);
     fence(call);
   } catch (const RunFailure& failure) {
@@ -92,10 +92,10 @@ CallRecord ThreadCommunicator::run(const CollectiveCall& call) {
   }
   Bytes sent;
   for (int rank = 0; rank < ranks(); ++rank) {
-    sent += Bytes(circle_.seat(rank).taken[static_cast<std::size_t>(me_)]);
+    sent += Bytes(barrier_.slot(rank).taken[static_cast<std::size_t>(me_)]);
   }
   record.sent = sent;
-  circle_.close(false);
+  barrier_.exit(false);
   return record;
 }
 
@@ -112,15 +112,15 @@ void ThreadCommunicator::lose(const CollectiveCall& call, Failure failure) {
   } catch (const RunFailure&) {
     // The first failure is the one that is told.
   }
-  circle_.close(true);
+  barrier_.exit(true);
 }
 
 void ThreadCommunicator::fence(const CollectiveCall& call) {
-  ++meetings_;
-  device_.record(circle_.seat(me_).met[meetings_ % 2], call.stream);
-  circle_.meet(me_);
+  ++rounds_;
+  device_.record(barrier_.slot(me_).arrived[rounds_ % 2], call.stream);
+  barrier_.arrive_and_wait(me_);
   for (int rank = 0; rank < ranks(); ++rank) {
-    if (rank != me_) device_.wait(call.stream, circle_.seat(rank).met[meetings_ % 2]);
+    if (rank != me_) device_.wait(call.stream, barrier_.slot(rank).arrived[rounds_ % 2]);
   }
 }
 
@@ -128,7 +128,7 @@ void ThreadCommunicator::pull(const CollectiveCall& call, void* to, const void* 
                               int from) {
   if (elements == 0 || to == source) return;
   device_.copy(to, Space::Device, source, Space::Device, Bytes(bytes(elements, call)), call.stream);
-  if (from != me_) circle_.seat(me_).taken[static_cast<std::size_t>(from)] += bytes(elements, call);
+  if (from != me_) barrier_.slot(me_).taken[static_cast<std::size_t>(from)] += bytes(elements, call);
 }
 
 void ThreadCommunicator::combine(const CollectiveCall& call, void* to, std::int64_t begin, std::int64_t length) {
@@ -137,13 +137,13 @@ void ThreadCommunicator::combine(const CollectiveCall& call, void* to, std::int6
   for (int rank = 0; rank < ranks(); ++rank) pieces_.push_back(at(theirs(rank).input, begin, call));
   device_.combine(call.reduction, call.dtype, to, pieces_, length, call.stream);
   for (int rank = 0; rank < ranks(); ++rank) {
-    if (rank != me_) circle_.seat(me_).taken[static_cast<std::size_t>(rank)] += bytes(length, call);
+    if (rank != me_) barrier_.slot(me_).taken[static_cast<std::size_t>(rank)] += bytes(length, call);
   }
 }
 
 void ThreadCommunicator::carry_out(const CollectiveCall& call) {
   for (int rank = 0; rank < ranks(); ++rank) {
-    if (rank != me_) device_.wait(call.stream, circle_.seat(rank).met[meetings_ % 2]);
+    if (rank != me_) device_.wait(call.stream, barrier_.slot(rank).arrived[rounds_ % 2]);
   }
   switch (call.kind) {
     case Collective::AllReduce: return all_reduce(call);
@@ -190,13 +190,13 @@ void ThreadCommunicator::broadcast(const CollectiveCall& call) {
     if (call.output != nullptr) pull(call, call.output, call.input, call.elements, me_);
   } else {
     const int before = (me_ - 1 + ranks()) % ranks();
-    circle_.await_turn(me_, place);
-    device_.wait(call.stream, circle_.seat(before).passed);
+    barrier_.await_turn(me_, place);
+    device_.wait(call.stream, barrier_.slot(before).passed);
     const CollectiveCall& from = theirs(before);
     pull(call, call.output, place == 1 ? from.input : from.output, call.elements, before);
   }
-  device_.record(circle_.seat(me_).passed, call.stream);
-  circle_.pass_turn();
+  device_.record(barrier_.slot(me_).passed, call.stream);
+  barrier_.pass_turn();
 }
 
 void ThreadCommunicator::reduce(const CollectiveCall& call) {
@@ -213,10 +213,10 @@ void ThreadCommunicator::all_to_all(const CollectiveCall& call) {
 
 // Sends first and receives then, so that two ranks may exchange; the sender waits for its own message last.
 Bytes ThreadCommunicator::exchange(const CollectiveCall& call) {
-  Circle::Seat& seat = circle_.seat(me_);
+  Barrier::Slot& slot = barrier_.slot(me_);
   if (call.to != kNobody) {
-    device_.record(seat.met[0], call.stream);
-    circle_.send(me_, call.to, seat.met[0]);
+    device_.record(slot.arrived[0], call.stream);
+    barrier_.send(me_, call.to, slot.arrived[0]);
   }
   std::exception_ptr trouble;
   if (call.from != kNobody) {
@@ -230,7 +230,7 @@ Bytes ThreadCommunicator::exchange(const CollectiveCall& call) {
   }
   const std::int64_t sent = call.to == kNobody ? 0 : await_sent(call, trouble);
   if (trouble) std::rethrow_exception(trouble);
-  if (call.from != kNobody) circle_.await_collected(me_, call.from);
+  if (call.from != kNobody) barrier_.await_collected(me_, call.from);
   return Bytes(sent);
 }
 
@@ -239,40 +239,40 @@ std::int64_t ThreadCommunicator::await_sent(const CollectiveCall& call, std::exc
   dsplan_event* copied = nullptr;
   std::int64_t sent = 0;
   try {
-    sent = circle_.await_taken(me_, call.to, copied);
+    sent = barrier_.await_taken(me_, call.to, copied);
     if (!trouble) device_.wait(call.stream, copied);
   } catch (...) {
     if (!trouble) trouble = std::current_exception();
   }
-  if (copied != nullptr) circle_.collect(me_, call.to);
+  if (copied != nullptr) barrier_.collect(me_, call.to);
   return sent;
 }
 
 void ThreadCommunicator::receive(const CollectiveCall& call) {
-  const Circle::Mail mail = circle_.receive(me_, call.from);
-  Circle::Seat& seat = circle_.seat(me_);
+  const Barrier::Message message = barrier_.receive(me_, call.from);
+  Barrier::Slot& slot = barrier_.slot(me_);
   try {
-    device_.wait(call.stream, mail.ready);
+    device_.wait(call.stream, message.ready);
     const std::int64_t size = bytes(call.elements, call);
     if (size > 0) {
-      device_.copy(call.output, Space::Device, mail.call.input, Space::Device, Bytes(size), call.stream);
+      device_.copy(call.output, Space::Device, message.call.input, Space::Device, Bytes(size), call.stream);
     }
-    device_.record(seat.passed, call.stream);
-    circle_.take(me_, call.from, seat.passed, size);
+    device_.record(slot.passed, call.stream);
+    barrier_.take(me_, call.from, slot.passed, size);
   } catch (const RunFailure& failure) {
     Failure told = failure.failure();
     told.rank = device_.rank();
     if (told.event == kNoEvent) told.event = call.event;
     transport_.abort(told);
-    circle_.take(me_, call.from, seat.passed, 0);
+    barrier_.take(me_, call.from, slot.passed, 0);
     throw;
   }
 }
 
 }  // namespace
 
-ThreadTransport::ThreadTransport(int ranks, std::chrono::milliseconds patience)
-    : ranks_(ranks), patience_(patience), left_(static_cast<std::size_t>(ranks)) {
+ThreadTransport::ThreadTransport(int ranks, std::chrono::milliseconds timeout)
+    : ranks_(ranks), timeout_(timeout), left_(static_cast<std::size_t>(ranks)) {
   DSPLAN_CHECK(ranks > 0, "a run without ranks");
 }
 
@@ -286,20 +286,20 @@ void ThreadTransport::divide(Group group, std::vector<std::vector<int>> groups) 
                    "each rank is in exactly one group of a kind");
     }
   }
-  std::vector<std::unique_ptr<Circle>>& circles = circles_[group];
-  DSPLAN_CHECK(circles.empty(), "a kind of group is divided once");
+  std::vector<std::unique_ptr<Barrier>>& barriers = barriers_[group];
+  DSPLAN_CHECK(barriers.empty(), "a kind of group is divided once");
   for (std::vector<int>& members : groups)
-    circles.push_back(std::make_unique<Circle>(*this, group, std::move(members)));
+    barriers.push_back(std::make_unique<Barrier>(*this, group, std::move(members)));
 }
 
 std::unique_ptr<Communicator> ThreadTransport::connect(Group group, Device& device) {
-  const auto found = circles_.find(group);
-  if (found == circles_.end()) return alone(group, device);
-  for (const std::unique_ptr<Circle>& circle : found->second) {
-    for (int at = 0; at < circle->size(); ++at) {
-      if (circle->member(at) != device.rank()) continue;
-      if (circle->size() == 1) return alone(group, device);
-      return std::make_unique<ThreadCommunicator>(*this, *circle, at, device);
+  const auto found = barriers_.find(group);
+  if (found == barriers_.end()) return alone(group, device);
+  for (const std::unique_ptr<Barrier>& barrier : found->second) {
+    for (int at = 0; at < barrier->size(); ++at) {
+      if (barrier->member(at) != device.rank()) continue;
+      if (barrier->size() == 1) return alone(group, device);
+      return std::make_unique<ThreadCommunicator>(*this, *barrier, at, device);
     }
   }
   check_failed("each rank is in a group of each kind", __FILE__, __LINE__, std::string(dsplan::name(group)));
@@ -326,8 +326,8 @@ void ThreadTransport::leave(int rank) noexcept {
 }
 
 void ThreadTransport::wake_all() noexcept {
-  for (const auto& [group, circles] : circles_) {
-    for (const std::unique_ptr<Circle>& circle : circles) circle->wake();
+  for (const auto& [group, barriers] : barriers_) {
+    for (const std::unique_ptr<Barrier>& barrier : barriers) barrier->wake();
   }
 }
 

@@ -19,12 +19,12 @@
 
 namespace dsplan::exec {
 
-class Circle;  // One group: where its ranks meet. Private to threads.cpp.
+class Barrier;  // One group: where its ranks meet. Private to threads.cpp.
 
 class ThreadTransport : public Transport {
  public:
-  // `patience`: how long a rank waits for another before it gives the run up.
-  explicit ThreadTransport(int ranks, std::chrono::milliseconds patience = std::chrono::minutes(10));
+  // `timeout`: how long a rank waits for another before it gives the run up.
+  explicit ThreadTransport(int ranks, std::chrono::milliseconds timeout = std::chrono::minutes(10));
   ~ThreadTransport() override;
   ThreadTransport(const ThreadTransport&) = delete;
   ThreadTransport& operator=(const ThreadTransport&) = delete;
@@ -37,14 +37,14 @@ class ThreadTransport : public Transport {
 
   [[nodiscard]] bool aborted() const { return aborted_.load(std::memory_order_acquire); }
   [[nodiscard]] bool has_left(int rank) const { return left_[static_cast<std::size_t>(rank)].load(); }
-  [[nodiscard]] std::chrono::milliseconds patience() const { return patience_; }
+  [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }
 
  private:
   void wake_all() noexcept;
 
   int ranks_;
-  std::chrono::milliseconds patience_;
-  std::map<Group, std::vector<std::unique_ptr<Circle>>> circles_;
+  std::chrono::milliseconds timeout_;
+  std::map<Group, std::vector<std::unique_ptr<Barrier>>> barriers_;
   std::vector<std::atomic<bool>> left_;
   std::atomic<bool> aborted_{false};
   mutable std::mutex mutex_;  // Of the next.

@@ -13,11 +13,13 @@
 // each but the root.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "core/error.h"
 #include "core/schedule.h"
 #include "core/units.h"
 #include "exec/backend.h"
@@ -93,6 +95,20 @@ class Transport {
   [[nodiscard]] virtual std::optional<Bytes> communicator_bytes() const { return std::nullopt; }
   // `rank` makes no more calls: whoever waits for it fails instead of waiting for ever.
   virtual void leave(int rank) noexcept = 0;
+};
+
+// A rank's ends of all the groups that it is in.
+class Communicators {
+ public:
+  void add(Group group, std::unique_ptr<Communicator> end) { ends_[static_cast<std::size_t>(group)] = std::move(end); }
+  // InternalError where the rank is in no such group.
+  [[nodiscard]] Communicator& of(Group group) {
+    DSPLAN_CHECK(ends_[static_cast<std::size_t>(group)] != nullptr, "a collective of a group that was not formed");
+    return *ends_[static_cast<std::size_t>(group)];
+  }
+
+ private:
+  std::array<std::unique_ptr<Communicator>, 6> ends_{};  // By Group.
 };
 
 }  // namespace dsplan::exec

@@ -37,15 +37,15 @@ void follow(std::vector<std::int64_t>& dims, const ViewStep& step) {
 
 }  // namespace
 
-Seen narrowed(const Layout& from, std::size_t dim, std::int64_t start, std::int64_t length) {
+OffsetLayout narrowed(const Layout& from, std::size_t dim, std::int64_t start, std::int64_t length) {
   DSPLAN_CHECK(dim < from.rank && start >= 0 && start + length <= from.dims[dim], "a part lies outside its tensor");
-  Seen seen{start * from.strides[dim], from};
+  OffsetLayout seen{start * from.strides[dim], from};
   seen.layout.dims[dim] = length;
   return seen;
 }
 
-std::optional<Seen> apply_steps(const Layout& from, std::span<const ViewStep> steps) {
-  Seen seen{0, from};
+std::optional<OffsetLayout> apply_steps(const Layout& from, std::span<const ViewStep> steps) {
+  OffsetLayout seen{0, from};
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const ViewStep& step = steps[i];
     switch (step.kind) {
@@ -60,7 +60,7 @@ std::optional<Seen> apply_steps(const Layout& from, std::span<const ViewStep> st
       }
       case ViewStep::Kind::Swap: seen.layout = swapped(seen.layout, step.a, step.b); break;
       case ViewStep::Kind::Narrow: {
-        const Seen part = narrowed(seen.layout, dimension(seen.layout, step.a), step.start, step.length);
+        const OffsetLayout part = narrowed(seen.layout, dimension(seen.layout, step.a), step.start, step.length);
         seen = {seen.offset + part.offset, part.layout};
         break;
       }

@@ -10,7 +10,7 @@
 
 namespace dsplan::exec {
 
-struct Seen {
+struct OffsetLayout {
   std::int64_t offset = 0;  // Of its first element, in elements.
   Layout layout;
 };
@@ -18,13 +18,13 @@ struct Seen {
 // What the steps make of a tensor that lies like `from`. Where the last step is a reshape that this layout does not
 // allow without a copy, it is left out: the dimensions are then not the view's, but the elements stand in its order,
 // and the copy that must follow reads them in that order. nullopt: no such view.
-[[nodiscard]] std::optional<Seen> apply_steps(const Layout& from, std::span<const ViewStep> steps);
+[[nodiscard]] std::optional<OffsetLayout> apply_steps(const Layout& from, std::span<const ViewStep> steps);
 
 // The gradient of what the steps start from (of dimensions `dims`), as a view of the gradient of their result: only of
 // reshapes and swaps. nullopt where this layout does not allow it.
 [[nodiscard]] std::optional<Layout> undo_steps(const Layout& gradient, std::span<const std::int64_t> dims,
                                                std::span<const ViewStep> steps);
 
-[[nodiscard]] Seen narrowed(const Layout& from, std::size_t dim, std::int64_t start, std::int64_t length);
+[[nodiscard]] OffsetLayout narrowed(const Layout& from, std::size_t dim, std::int64_t start, std::int64_t length);
 
 }  // namespace dsplan::exec

@@ -30,7 +30,7 @@ def launch(program, ranks, words, seconds, each=lambda rank: {}):
     for rank in range(ranks):
         own = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "MASTER_ADDR": "localhost",
                "MASTER_PORT": str(port), **each(rank)}
-        line = [program, "run", *words.split(), "--ranks", str(ranks), "--patience", str(max(5, int(seconds) - 10))]
+        line = [program, "run", *words.split(), "--ranks", str(ranks), "--timeout", str(max(5, int(seconds) - 10))]
         processes.append(subprocess.Popen(line, env={**os.environ, **own}, cwd=ROOT, text=True, stdout=subprocess.PIPE,
                                           stderr=subprocess.STDOUT))
     until = time.monotonic() + seconds

@@ -68,7 +68,7 @@ struct Device {
   void drain() {
     for (const auto& each : streams) synchronize(each->handle);
   }
-  // Work that waits for other ranks is waited for as long as their patience, and no longer than they live.
+  // Work that waits for other ranks is waited for as long as their timeout, and no longer than they live.
   void synchronize(cudaStream_t stream) const {
     if (communicators.empty()) return check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
     wait_with(communicators, [&] {

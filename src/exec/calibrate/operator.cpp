@@ -63,17 +63,7 @@ std::vector<Operator::Named> Operator::make_all(const std::vector<Made>& made) {
   return all;
 }
 
-dsplan_tensor Operator::raw(const Tensor& tensor) {
-  dsplan_tensor result{};
-  result.data = tensor.memory->data();
-  result.dtype = static_cast<std::int32_t>(tensor.what.dtype);
-  result.rank = tensor.what.layout.rank;
-  for (std::size_t i = 0; i < tensor.what.layout.rank; ++i) {
-    result.dims[i] = tensor.what.layout.dims[i];
-    result.strides[i] = tensor.what.layout.strides[i];
-  }
-  return result;
-}
+dsplan_tensor Operator::raw(const Tensor& tensor) { return tensor_at(tensor.memory->data(), tensor.what); }
 
 // Every kernel of the operator, in order, as the runner launches them.
 void Operator::launch(Body body, const std::vector<dsplan_tensor>& in, const std::vector<Named>& made) {

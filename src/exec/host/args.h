@@ -3,12 +3,15 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "core/graph.h"
 #include "core/program.h"
 #include "exec/attributes.h"
 #include "exec/backend.h"
 #include "exec/host/strided.h"
+#include "exec/views.h"
 
 namespace dsplan::exec::host {
 
@@ -78,5 +81,17 @@ bool run_flat(const dsplan_launch& call);         // flat.cpp: bodies that work 
 void sum_to(const dsplan_tensor& from, const dsplan_tensor& to, double scale = 1);
 // Element by element in logical order, whatever the dimensions of both: as many elements.
 void copy_in_order(const dsplan_tensor& from, const dsplan_tensor& to);
+
+// "gelu backward, kernel 1": for messages.
+[[nodiscard]] std::string called(const dsplan_launch& call);
+
+// Tensors of a launch through views.
+[[nodiscard]] Layout layout_of(const dsplan_tensor& tensor);
+// The same memory in another layout, `offset` elements further on.
+[[nodiscard]] dsplan_tensor with_layout(const dsplan_tensor& tensor, const Layout& layout, std::int64_t offset);
+// The steps of a view, as the launch encodes them.
+[[nodiscard]] std::vector<ViewStep> steps_of(const Args& args);
+// The part of `whole` that has the dimensions of `of`: what stands first in each dimension.
+[[nodiscard]] dsplan_tensor corner(dsplan_tensor whole, const dsplan_tensor& of);
 
 }  // namespace dsplan::exec::host

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "exec/host/args.h"
-#include "exec/host/seen.h"
 
 namespace dsplan::exec::host {
 namespace {
@@ -25,23 +24,23 @@ void view_backward(const Args& args) {
   const dsplan_tensor& to = args.gradient(0);
   const dsplan_tensor& from = args.gradient_of();
   expect_dims(to, dims_of(to), "the gradient");
-  const std::optional<Seen> seen = apply_steps(layout_of(to), steps_of(args));
+  const std::optional<OffsetLayout> seen = apply_steps(layout_of(to), steps_of(args));
   expect(seen.has_value(), "the view of the gradient is none");
   const bool repeats = std::ranges::any_of(
       steps_of(args), [](const ViewStep& step) { return step.kind == ViewStep::Kind::Repeat && step.length > 1; });
-  const dsplan_tensor target = seen_as(to, seen->layout, seen->offset);
+  const dsplan_tensor target = with_layout(to, seen->layout, seen->offset);
   if (!repeats) return copy_in_order(from, target);
   const std::optional<Layout> apart = reshaped(layout_of(from), seen->layout.extents());
   expect(apart.has_value(), "a gradient of repeated elements does not come apart");
-  sum_repeated(seen_as(from, *apart, 0), target);
+  sum_repeated(with_layout(from, *apart, 0), target);
 }
 
 void slice_backward(const Args& args) {
   const dsplan_tensor& to = args.gradient(0);
   zero(to);
-  const std::optional<Seen> seen = apply_steps(layout_of(to), steps_of(args));
+  const std::optional<OffsetLayout> seen = apply_steps(layout_of(to), steps_of(args));
   expect(seen.has_value(), "a slice is none");
-  copy_in_order(args.gradient_of(), seen_as(to, seen->layout, seen->offset));
+  copy_in_order(args.gradient_of(), with_layout(to, seen->layout, seen->offset));
 }
 
 // Zeros, one after another, for the outputs of which no gradient comes; then the parts side by side.

@@ -6,6 +6,7 @@
 #include "planner/advise/advice_parts.h"
 #include "planner/predict/footprint.h"
 #include "planner/predict/predict.h"
+#include "planner/zero/zero_facts.h"
 #include "sim/traffic.h"
 
 namespace dsplan {
@@ -13,33 +14,21 @@ namespace {
 
 constexpr const char* kBucket = "zero_optimization.reduce_bucket_size";
 
-// BF16_Optimizer keeps flat gradients and no bucket (engine.py, _do_optimizer_sanity_check).
-bool has_bucket(const Training& t) {
-  if (t.runtime != Runtime::DeepSpeed || t.zero.stage == 0) return false;
-  if (t.zero.stage == 3) return true;
-  const bool flat = t.zero.stage == 1 && t.dtype == DType::BFloat16 && t.grad_accum_dtype == DType::Float32 &&
-                    t.zero.offload_optimizer.device == OffloadDevice::None;
-  return t.zero.contiguous_gradients && !flat;
-}
-
-DType bucket_dtype(const Training& t) { return t.zero.stage == 3 ? t.communication_dtype : t.dtype; }
-
-std::int64_t bucket_copies(const Training& t) { return t.zero.stage < 3 && t.zero.overlap_comm ? 2 : 1; }
-
 // One bucket of as many elements as there are to reduce holds all that this one ever does.
 void advise_bucket(const Job& job, Elements trainable, std::vector<Advice>& into) {
   const Training& t = job.training;
-  if (!has_bucket(t) || job.parallelism.tp > 1 || t.zero.reduce_bucket_size <= trainable) return;
-  const Bytes more = storage(t.zero.reduce_bucket_size - trainable, bucket_dtype(t)) * bucket_copies(t);
+  const std::int64_t buckets = bucket_count(t);
+  if (buckets == 0 || job.parallelism.tp > 1 || t.zero.reduce_bucket_size <= trainable) return;
+  const Bytes more = storage(t.zero.reduce_bucket_size - trainable, bucket_dtype(t)) * buckets;
   into.push_back({"bucket_larger_than_model", kBucket, more,
                   formatted("a bucket of {} elements is allocated whole, and the model trains {}: write {}{}",
                             grouped(t.zero.reduce_bucket_size.value()), grouped(trainable.value()),
-                            grouped(trainable.value()), bucket_copies(t) > 1 ? " (two buckets)" : "")});
+                            grouped(trainable.value()), buckets > 1 ? " (two buckets)" : "")});
 }
 
 void advise_overlap(const Job& job, std::vector<Advice>& into) {
   const Training& t = job.training;
-  if (!has_bucket(t) || bucket_copies(t) < 2) return;
+  if (bucket_count(t) < 2) return;
   into.push_back({"overlap_second_bucket", "zero_optimization.overlap_comm",
                   storage(t.zero.reduce_bucket_size, bucket_dtype(t)),
                   "overlapping fills a second bucket of reduce_bucket_size elements while the first is reduced"});
@@ -63,7 +52,7 @@ void advise_accumulation(const ModelSpec& model, const Job& job, std::int64_t ra
   if (t.runtime != Runtime::DeepSpeed || t.zero.stage != 2 || t.grad_accum < 2 || job.parallelism.tp > 1) return;
   if (t.zero.offload_optimizer.device != OffloadDevice::None) return;
   const std::vector<Elements> kept = kept_gradients(model, job);
-  const Bytes second = storage(kept[static_cast<std::size_t>(job.parallelism.data_rank(rank))], t.dtype);
+  const Bytes second = storage(kept[static_cast<std::size_t>(job.parallelism.data_rank(rank))], kept_dtype(t));
   Job once = job;
   once.training.zero.stage = 1;
   into.push_back({"stage2_accumulation", "zero_optimization.stage", second,
@@ -128,7 +117,7 @@ void compare_stage(const Job& job, Comparison& comparison) {
 
 void compare_scatter(const Job& job, Comparison& comparison) {
   const Zero& zero = job.training.zero;
-  if (zero.stage == 3 || !zero.reduce_scatter || !has_bucket(job.training)) return;
+  if (zero.stage == 3 || !zero.reduce_scatter || bucket_count(job.training) == 0) return;
   Job other = job;
   other.training.zero.reduce_scatter = false;
   comparison.against(std::move(other), "reduce_scatter_copy", "zero_optimization.reduce_scatter",

@@ -8,16 +8,13 @@
 #include "core/format.h"
 #include "planner/advise/advice_parts.h"
 #include "planner/predict/footprint.h"
+#include "planner/zero/zero_facts.h"
 
 namespace dsplan {
 namespace {
 
 constexpr const char* kParam = "zero_optimization.offload_param.";
 constexpr const char* kState = "zero_optimization.offload_optimizer.";
-
-Bytes aligned(Bytes bytes, const Zero& zero) {
-  return round_up(bytes, checked_mul(1024, zero.aio_intra_op_parallelism));
-}
 
 // PyTorch's pool of pinned memory takes powers of two.
 Bytes pooled(Bytes bytes) {
@@ -30,7 +27,7 @@ void advise_parameters(const Job& job, const NvmeFootprint& files, std::vector<A
   const Training& t = job.training;
   const Offload& offload = t.zero.offload_param;
   if (offload.device != OffloadDevice::Nvme || offload.buffer_count == 0) return;
-  const Bytes each = aligned(storage(offload.buffer_size, t.dtype), t.zero);
+  const Bytes each = SwapRules(t.zero).aligned(storage(offload.buffer_size, t.dtype));
   if (files.largest_partition == Elements(0)) {
     into.push_back({"swap_buffers_unused", std::string(kParam) + "buffer_count", each * offload.buffer_count,
                     formatted("{} buffers of {} elements are locked, and every partition is too small for a file (1 "
@@ -38,7 +35,7 @@ void advise_parameters(const Job& job, const NvmeFootprint& files, std::vector<A
                               offload.buffer_count, grouped(offload.buffer_size.value()))});
     return;
   }
-  const Bytes enough = aligned(storage(files.largest_partition, t.dtype), t.zero);
+  const Bytes enough = SwapRules(t.zero).aligned(storage(files.largest_partition, t.dtype));
   if (each > enough) {
     into.push_back({"swap_buffer_size", std::string(kParam) + "buffer_size", (each - enough) * offload.buffer_count,
                     formatted("each of {} locked buffers holds one partition, the largest of which has {} elements: "
@@ -68,7 +65,7 @@ void advise_optimizer(const Job& job, const NvmeFootprint& files, std::vector<Ad
   const Training& t = job.training;
   const Offload& offload = t.zero.offload_optimizer;
   if (offload.device != OffloadDevice::Nvme) return;
-  const Bytes each = aligned(storage(files.largest_group, t.master_dtype), t.zero);
+  const Bytes each = SwapRules(t.zero).aligned(storage(files.largest_group, t.master_dtype));
   const std::string key = std::string(kState) + "buffer_count";
   if (files.swapped_groups == 0) {
     into.push_back({"swap_buffers_unused", key, each * offload.buffer_count,
@@ -77,9 +74,7 @@ void advise_optimizer(const Job& job, const NvmeFootprint& files, std::vector<Ad
                               offload.buffer_count)});
     return;
   }
-  const std::int64_t tensors = t.optimizer.kind == OptimizerKind::Lion ? 3 : 4;
-  const std::int64_t sets = 1 + (offload.pipeline_read ? 1 : 0) + (offload.pipeline_write ? 1 : 0);
-  const std::int64_t need = tensors * std::min(sets, files.swapped_groups);
+  const std::int64_t need = swap_buffers_taken(t, files.swapped_groups);
   if (offload.buffer_count <= need) return;
   into.push_back({"spare_swap_buffers", key, each * (offload.buffer_count - need),
                   formatted("{} buffers of the largest sub-group ({} elements) are locked, and no more than {} are "

@@ -22,8 +22,9 @@ class Bf16Runtime final : public RuntimeBase {
       offset_.push_back(elements_);
       elements_ = checked_add(elements_, leaf.elements);
     }
-    padded_ = round_up(Elements(elements_), checked_mul(2, world())).value();
-    partition_ = padded_ / world();
+    const FlatPartition cut = flat_partition(Elements(elements_), world());
+    padded_ = cut.padded.value();
+    partition_ = cut.own.value();
   }
 
   void initialise() override {

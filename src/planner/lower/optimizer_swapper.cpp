@@ -11,10 +11,6 @@ namespace dsplan {
 // (optimizer_utils.py, _retrieve_unswapped_grad_partitions).
 constexpr Version kKeepsUntilWritten{0, 19, 8};
 
-SwapRules::SwapRules(const Zero& zero)
-    : least(std::max<std::int64_t>(1LL << 20, zero.aio_block_size)),
-      unit(checked_mul(1024, zero.aio_intra_op_parallelism)) {}
-
 OptimizerSwapper::OptimizerSwapper(const Training& training, const std::vector<Bytes>& groups, Emitter& emitter)
     : rules_(training.zero),
       type_(training.master_dtype),

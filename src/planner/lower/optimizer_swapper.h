@@ -16,17 +16,9 @@
 #include "core/training.h"
 #include "planner/lower/emitter.h"
 #include "planner/lower/runtime_base.h"
+#include "planner/zero/zero_facts.h"
 
 namespace dsplan {
-
-// What may be swapped, and in which pieces (swap_tensor/utils.py: MIN_AIO_BYTES, AIO_ALIGNED_BYTES).
-struct SwapRules {
-  explicit SwapRules(const Zero& zero);
-  Bytes least;  // What is smaller stays in memory.
-  Bytes unit;   // Files and buffers are multiples of it.
-  [[nodiscard]] bool swaps(Bytes bytes) const { return bytes >= least; }
-  [[nodiscard]] Bytes aligned(Bytes bytes) const { return round_up(bytes, unit.value()); }
-};
 
 // Part of a buffer, for copies.
 struct BufferRange {

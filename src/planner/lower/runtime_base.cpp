@@ -353,18 +353,6 @@ void RuntimeBase::write_all(const std::vector<BufferId>& buffers) {
   for (BufferId buffer : buffers) emitter_.write(buffer);
 }
 
-bool uses_bf16_optimizer(const Training& training) {
-  return training.runtime == Runtime::DeepSpeed && training.zero.stage == 1 && training.dtype == DType::BFloat16 &&
-         training.grad_accum_dtype == DType::Float32 && training.zero.offload_optimizer.device == OffloadDevice::None;
-}
-
-bool uses_unfused_wrapper(const Training& training) {
-  const Optimizer& optimizer = training.optimizer;
-  const bool adam = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW;
-  return training.runtime == Runtime::DeepSpeed && training.zero.stage == 0 && training.dtype != DType::Float32 &&
-         !(adam && optimizer.implementation == Implementation::Fused);
-}
-
 std::unique_ptr<TrainingRuntime> make_runtime(const Job& job, const ModelSpec& model, std::int64_t rank,
                                               Emitter& emitter) {
   if (job.training.runtime == Runtime::PyTorch) return make_pytorch_runtime(job, model, rank, emitter);

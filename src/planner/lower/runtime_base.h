@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "planner/lower/runtime.h"
+#include "planner/zero/zero_facts.h"
 
 namespace dsplan {
 
@@ -145,14 +146,6 @@ class RuntimeBase : public TrainingRuntime {
   std::vector<BufferId> norms_of_step_;
   BufferId norm_ = kNoBuffer;
 };
-
-// ZeRO-1, bf16 and sums in fp32: another optimizer of DeepSpeed's, BF16_Optimizer (engine.py,
-// _configure_zero_optimizer).
-[[nodiscard]] bool uses_bf16_optimizer(const Training& training);
-
-// 16 bit without ZeRO: FP16_Optimizer is for FusedAdam; others get one master for each parameter (engine.py,
-// _configure_fp16_optimizer).
-[[nodiscard]] bool uses_unfused_wrapper(const Training& training);
 
 // One constructor each; make_runtime chooses.
 [[nodiscard]] std::unique_ptr<TrainingRuntime> make_pytorch_runtime(const Job&, const ModelSpec&, std::int64_t rank,

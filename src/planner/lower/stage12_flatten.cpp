@@ -8,7 +8,7 @@ namespace dsplan {
 // Since 0.18.7 on the device, where there is room for both; before, through the host.
 void Stage12Runtime::flatten_parameters() {
   const std::int64_t elements = offset_.back() + trained_.back().elements;
-  if (training().deepspeed < kFlattensOnDevice) return flatten_on_host(elements);
+  if (!flattens_on_device(training())) return flatten_on_host(elements);
   const char* device = training().deepspeed < Version{0, 19, 0} ? "GPU" : "cuda";
   flat_ = flatten_trained(whole_, elements, padded_,
                           {std::string("After flattening param group 0 on ") + device,

@@ -13,14 +13,14 @@ Stage12Runtime::Stage12Runtime(const Job& job, const ModelSpec& model, std::int6
     : RuntimeBase(job, model, rank, emitter),
       whole_(model.parameters.size(), kNoBuffer),
       held_(model.parameters.size(), kNoBuffer) {
-  sums_partition_ = training().grad_accum_dtype != dtype() && training().deepspeed >= kSumsOfPartition;
+  sums_partition_ = sums_partition(training());
   widens_ = sums_partition_ && zero().stage == 1;
   own_.resize(trained_.size(), kNoBuffer);
-  staged_ = widens_ ? training().grad_accum_dtype : dtype();
+  staged_ = bucket_dtype(training());
   lay_out();
 }
 
-// Order in the flat buffer (round-robin re-orders it), offsets, padding to 2 * W (nccl_start_alignment_factor).
+// Order in the flat buffer (round-robin re-orders it) and offsets.
 void Stage12Runtime::lay_out() {
   if (zero().round_robin_gradients) {
     std::vector<Leaf> order;
@@ -37,8 +37,9 @@ void Stage12Runtime::lay_out() {
     offset_.push_back(sum);
     sum = checked_add(sum, leaf.elements);
   }
-  padded_ = round_up(Elements(sum), checked_mul(2, world())).value();
-  partition_ = padded_ / world();
+  const FlatPartition cut = flat_partition(Elements(sum), world());
+  padded_ = cut.padded.value();
+  partition_ = cut.own.value();
   const std::int64_t first = rank() * partition_;
   for (std::size_t i = 0; i < trained_.size(); ++i) {
     const bool mine = offset_[i] < first + partition_ && offset_[i] + trained_[i].elements > first;

@@ -15,11 +15,9 @@
 
 namespace dsplan {
 
-// has_inf_or_nan without copies (#8325); and what 0.19.8 changed in reductions.
+// has_inf_or_nan without copies (#8325).
 inline constexpr Version kScanWithoutCopies{0, 19, 6};
-inline constexpr Version kSumsOfPartition{0, 19, 8};
-// Parameters are flattened where they are; sums of offloaded gradients only where another micro-batch needs them.
-inline constexpr Version kFlattensOnDevice{0, 18, 7};
+// Sums of offloaded gradients only where another micro-batch needs them.
 inline constexpr Version kSumsWhereNeeded{0, 19, 0};
 
 class Stage12Runtime : public RuntimeBase {

@@ -7,7 +7,7 @@
 
 #include "core/graph.h"
 #include "planner/lower/emitter.h"
-#include "planner/predict/library_workspaces.h"
+#include "planner/predict/library_memory.h"
 
 namespace dsplan {
 

@@ -12,8 +12,9 @@
 #include "planner/plan/recompute/costs.h"
 #include "planner/plan/recompute/from_model.h"
 #include "planner/predict/footprint.h"
-#include "planner/predict/judge.h"
+#include "planner/predict/library_memory.h"
 #include "planner/predict/predict.h"
+#include "planner/predict/verdict.h"
 #include "planner/time/graph_times.h"
 #include "planner/time/rates.h"
 

@@ -7,10 +7,12 @@
 #include "core/format.h"
 #include "model/graphs/graphs.h"
 #include "planner/lower/lower.h"
-#include "planner/predict/judge.h"
+#include "planner/predict/library_memory.h"
 #include "planner/predict/predict.h"
+#include "planner/predict/verdict.h"
 #include "planner/resolve/checkpointing.h"
 #include "planner/resolve/resolve.h"
+#include "planner/zero/zero_facts.h"
 
 namespace dsplan::detail {
 namespace {
@@ -22,7 +24,7 @@ std::string first_reason(const Refusal& refusal) {
 
 // What leaves the device when something is offloaded to the host's memory must be there: pools round it up.
 Bytes least_host(const ModelSpec& model, const Job& job, const Footprint& footprint_here) {
-  if (!offloads(job)) return Bytes(0);
+  if (!offloads(job.training)) return Bytes(0);
   Job kept = job;
   kept.training.zero.offload_optimizer.device = OffloadDevice::None;
   kept.training.zero.offload_param.device = OffloadDevice::None;
@@ -87,7 +89,7 @@ void Evaluator::add_family(const Settings& settings) {
     family.host = least_host(inputs_.model, family.job, states);
     family.files = nvme_footprint(inputs_.model, family.job, 0).files *
                    std::min(family.job.parallelism.world, family.job.parallelism.gpus_per_node);
-    family.host_unknown = offloads(family.job) && !family.job.host_memory;
+    family.host_unknown = offloads(family.job.training) && !family.job.host_memory;
     family.job.rank = "worst";
   } catch (const Refusal& refusal) {
     family.refusal = first_reason(refusal);

@@ -4,7 +4,7 @@
 
 #include "core/format.h"
 #include "core/sha256.h"
-#include "planner/predict/library_workspaces.h"
+#include "planner/predict/library_memory.h"
 #include "planner/predict/predict.h"
 
 namespace dsplan {

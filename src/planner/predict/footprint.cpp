@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "planner/predict/library_workspaces.h"
+#include "planner/predict/library_memory.h"
 
 namespace dsplan {
 namespace {

@@ -13,7 +13,4 @@ namespace dsplan {
 // yet gets its optimizer's file; empty for what an operator makes.
 [[nodiscard]] std::string_view rule_of(std::string_view label, Role role, const Training& training);
 
-// Fills LiveBuffer::rule of everything that `p` lists.
-void name_rules(const Training& training, Prediction& p);
-
 }  // namespace dsplan

@@ -1,15 +1,18 @@
 #include "planner/predict/predict_graph.h"
 
 #include <algorithm>
-#include <iterator>
+#include <memory>
+#include <utility>
 
 #include "core/cluster.h"
 #include "core/format.h"
 #include "core/sha256.h"
 #include "planner/lower/lower_graph.h"
-#include "planner/predict/judge.h"
-#include "planner/predict/report_details.h"
+#include "planner/predict/live_buffers.h"
+#include "planner/predict/phases.h"
 #include "planner/predict/saved_tensors.h"
+#include "planner/predict/sections.h"
+#include "planner/predict/verdict.h"
 #include "sim/above_inputs.h"
 
 namespace dsplan {
@@ -60,70 +63,128 @@ HeldForBackward held(const Schedule& schedule, const ModelSpec& model) {
   return held_in(schedule, model, list);
 }
 
-void count_leaves(const BuiltOpGraph& built, Prediction& p) {
+// What the prediction of an op-graph is drawn from, const once it is gathered.
+struct GraphEvidence {
+  const OpGraph& file;
+  const BuiltOpGraph& built;
+  const GraphMachine& machine;
+  DeviceRoom room;
+  Job plain;  // PyTorch's own allocator with its defaults.
+  RecipeBook recipes;
+  std::unique_ptr<const Readings> readings;
+  AboveInputs above;
+};
+
+GraphEvidence gather_graph(const OpGraph& file, const BuiltOpGraph& built, const GraphMachine& machine) {
+  const DeviceRoom room{machine.capacity, machine.context.value_or(kUncalibratedContext), Bytes(0), machine.reserve};
+  RecipeBook recipes(built.graph);
+  auto readings = std::make_unique<const Readings>(lower_graph(built, recipes, file.keep_outputs), Job{}, std::nullopt);
+  AboveInputsMeter above(readings->schedule);
+  replay(readings->schedule, above);
+  return {file, built, machine, room, {}, std::move(recipes), std::move(readings), above.figures()};
+}
+
+std::string fingerprint_of(const OpGraph& file) {
+  std::string text = "dsplan op-graph 1\n";
+  add_canonical(file.document.root, true, text);
+  return "sha256:" + sha256(text);
+}
+
+// The tensors of the file that nothing computes.
+Elements count_leaves(const BuiltOpGraph& built, bool trainable_only) {
+  Elements sum;
   for (const Tensor& tensor : built.graph.tensors) {
-    if (tensor.producer != kNone) continue;
-    const Bytes bytes = storage(tensor.shape.elements(), tensor.dtype);
-    p.parameters_total += tensor.shape.elements();
-    if (!tensor.requires_grad) continue;
-    p.parameters_trainable += tensor.shape.elements();
-    p.states.parameters += bytes;
+    if (tensor.producer == kNone && (tensor.requires_grad || !trainable_only)) sum += tensor.shape.elements();
   }
+  return sum;
+}
+
+States graph_states_of(const GraphEvidence& evidence) {
+  States states;
+  for (const Tensor& tensor : evidence.built.graph.tensors) {
+    if (tensor.producer == kNone && tensor.requires_grad) {
+      states.parameters += storage(tensor.shape.elements(), tensor.dtype);
+    }
+  }
+  states.gradients = evidence.readings->memory.by_role()[Role::Gradients];
+  return states;
+}
+
+AboveInputs above_inputs_of(const GraphEvidence& evidence) {
+  AboveInputs above = evidence.above;
+  if (evidence.built.has_gradient) return above;
+  above.backward_peak.reset();
+  above.after_backward.reset();
+  return above;
+}
+
+HostMemory no_host() {
+  HostMemory host;
+  host.verdict_reason = "not modelled of a graph alone";
+  host.nvme_verdict_reason = host.verdict_reason;
+  return host;
+}
+
+std::vector<Absence> absences_of(const GraphEvidence& evidence) {
+  std::vector<Absence> not_modelled;
+  if (!evidence.built.has_gradient) {
+    for (const char* what : {"above_inputs.backward_peak", "above_inputs.after_backward"}) {
+      not_modelled.push_back({what, "no output requires a gradient: there is no backward"});
+    }
+  }
+  not_modelled.push_back({"time", "of a graph alone: a step also has an optimizer, ranks and micro-batches"});
+  for (const char* what : evidence.recipes.unknown()) {
+    not_modelled.push_back({"memory.peak.temporaries", formatted("{}: the GPU alone knows its size", what)});
+  }
+  not_modelled.push_back({"memory.host", "of a graph alone"});
+  not_modelled.push_back({"workspace", "the libraries' workspaces are left out of a graph's figures"});
+  if (!evidence.machine.context) {
+    not_modelled.push_back({"context", "no device is named: an uncalibrated 600 MiB stand for its CUDA context"});
+  }
+  return not_modelled;
 }
 
 }  // namespace
 
 Prediction predict_graph(const OpGraph& file, const BuiltOpGraph& built, const GraphMachine& machine) {
-  Prediction p;
-  std::string text = "dsplan op-graph 1\n";
-  add_canonical(file.document.root, true, text);
-  p.fingerprint = "sha256:" + sha256(text);
-  p.model = file.name;
-  count_leaves(built, p);
-  p.capacity = machine.capacity;
-  p.context = machine.context.value_or(kUncalibratedContext);
-  p.communicators = Bytes(0);
-  p.reserve = machine.reserve;
-
-  const RecipeBook recipes(built.graph);
-  const Schedule schedule = lower_graph(built, recipes, file.keep_outputs);
-  MemoryMeter meter(schedule);
-  AboveInputsMeter above(schedule);
-  replay(schedule, meter, above);
-  const Job plain;  // PyTorch's own allocator with its defaults.
-  const PlacementOptions options = without_limit(plain);
-  const BothPlacements both = place_both(schedule, options);
-  p.events = schedule.events.size();
-  p.buffers = schedule.buffers.size();
-  p.persistent.by_role = meter.by_role();
-  p.persistent.allocated = meter.allocated();
-  p.states.gradients = meter.by_role()[Role::Gradients];
-  p.phases = with_allocator(meter.phases(), schedule, both.asked);
-  p.communication.emplace();
-  p.held_for_backward = held(schedule, built.model);
-  p.saved = saved_tensors(built.model, built.graph, recipes, built.checkpoint, built.names);
-  p.above_inputs = above.figures();
-  if (!built.has_gradient) {
-    p.above_inputs->backward_peak.reset();
-    p.above_inputs->after_backward.reset();
-    for (const char* what : {"above_inputs.backward_peak", "above_inputs.after_backward"}) {
-      p.not_modelled.push_back({what, "no output requires a gradient: there is no backward"});
-    }
-  }
-  add_peak(schedule, built.model, plain, meter, ends_of(schedule, both, options, std::nullopt), p);
-  judge(schedule, built.model, plain, both, p);
-  p.not_modelled.push_back({"time", "of a graph alone: a step also has an optimizer, ranks and micro-batches"});
-  for (const char* what : recipes.unknown()) {
-    p.not_modelled.push_back({"memory.peak.temporaries", formatted("{}: the GPU alone knows its size", what)});
-  }
-  p.not_modelled.push_back({"memory.host", "of a graph alone"});
-  p.host.verdict_reason = "not modelled of a graph alone";
-  p.host.nvme_verdict_reason = p.host.verdict_reason;
-  p.not_modelled.push_back({"workspace", "the libraries' workspaces are left out of a graph's figures"});
-  if (!machine.context) {
-    p.not_modelled.push_back({"context", "no device is named: an uncalibrated 600 MiB stand for its CUDA context"});
-  }
-  return p;
+  const GraphEvidence evidence = gather_graph(file, built, machine);
+  const Readings& readings = *evidence.readings;
+  Judgement judged = judge(readings, built.model, evidence.plain, evidence.room);
+  return {
+      .fingerprint = fingerprint_of(file),
+      .model = file.name,
+      .rank = 0,
+      .world = 1,
+      .parameters_total = count_leaves(built, false),
+      .parameters_trainable = count_leaves(built, true),
+      .states = graph_states_of(evidence),
+      .persistent = {readings.memory.by_role(), readings.memory.allocated()},
+      .held_for_backward = held(readings.schedule, built.model),
+      .saved = saved_tensors(built.model, built.graph, evidence.recipes, built.checkpoint, built.names),
+      .above_inputs = above_inputs_of(evidence),
+      .peak = peak_in(readings, built.model, evidence.room, std::nullopt),
+      .loss_spike = std::nullopt,
+      .fragmentation = std::nullopt,
+      .arena = std::nullopt,
+      .advice = {},
+      .phases = with_allocator(readings.memory.phases(), readings.schedule, readings.placements.asked),
+      .host = no_host(),
+      .communication = std::vector<TrafficRow>(),
+      .traffic_terms = {},
+      .time = std::nullopt,
+      .fetches = {},
+      .capacity = evidence.room.capacity,
+      .context = evidence.room.context,
+      .communicators = evidence.room.communicators,
+      .reserve = evidence.room.reserve,
+      .verdict = judged.verdict,
+      .verdict_reason = std::move(judged.reason),
+      .retries = judged.retries,
+      .retries_low = judged.retries_low,
+      .events = readings.schedule.events.size(),
+      .buffers = readings.schedule.buffers.size(),
+      .not_modelled = absences_of(evidence),
+  };
 }
 
 }  // namespace dsplan

@@ -6,7 +6,7 @@
 
 #include "model/graphs/graphs.h"
 #include "planner/lower/lower.h"
-#include "planner/predict/report_details.h"
+#include "planner/predict/live_buffers.h"
 
 namespace dsplan {
 namespace {

@@ -1,10 +1,9 @@
 #include "planner/predict/traffic_terms.h"
 
-#include <algorithm>
-
 #include "core/format.h"
 #include "planner/predict/footprint.h"
 #include "planner/predict/formulas.h"
+#include "planner/zero/zero_facts.h"
 #include "sim/traffic.h"
 
 namespace dsplan {
@@ -19,13 +18,9 @@ bool of_data(const TrafficRow& row) {
 class Terms {
  public:
   Terms(const ModelSpec& model, const Job& job, const std::vector<TrafficRow>& rows) : job_(job), rows_(rows) {
-    for (const Parameter& p : model.parameters) {
-      const auto matches = [&](const std::string& glob) { return glob_matches(glob, p.name); };
-      if (p.tied_to != kNone) continue;
-      const bool trained = p.trainable && std::none_of(training().freeze.begin(), training().freeze.end(), matches);
-      const Elements local = local_shape(model, p, job.parallelism.tp).elements();
-      all_ += local;
-      if (trained) trained_ += local;
+    for (const RankParameter& one : rank_parameters(model, job)) {
+      all_ += one.elements;
+      if (one.trained) trained_ += one.elements;
     }
   }
 
@@ -40,7 +35,7 @@ class Terms {
     if (sharded) {
       gathers();
     } else if (stage > 0) {
-      reduces(stage);
+      reduces();
     }
     Bytes rest = wire(nullptr);
     for (const TrafficTerm& term : terms_) rest -= term.wire;
@@ -85,10 +80,10 @@ class Terms {
   }
 
   // Stages 1 and 2.
-  void reduces(int stage) {
+  void reduces() {
     const DType type = training().communication_dtype;
-    const bool to_owners = training().zero.reduce_scatter && !training().zero.use_multi_rank_bucket_allreduce;
-    const std::int64_t reductions = stage == 2 ? training().grad_accum : 1;
+    const bool to_owners = reduces_to_owners(training());
+    const std::int64_t reductions = reductions_per_step(training());
     const Bytes once = sent(trained_, type);
     if (!to_owners) {
       add("all-reduce for reduce-scatter", once * reductions,

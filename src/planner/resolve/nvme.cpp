@@ -7,31 +7,10 @@
 
 #include "core/format.h"
 #include "core/model.h"
+#include "planner/zero/zero_facts.h"
 
 namespace dsplan {
 namespace {
-
-// swap_tensor/utils.py, MIN_AIO_BYTES: what is smaller stays in memory.
-std::int64_t least_bytes(const Zero& zero) { return std::max<std::int64_t>(1LL << 20, zero.aio_block_size); }
-
-struct Partition {
-  const Parameter* parameter = nullptr;
-  std::int64_t elements = 0;
-  bool trained = true;
-};
-
-std::vector<Partition> partitions_of(const Resolver& resolver) {
-  const Training& training = resolver.job.training;
-  std::vector<Partition> list;
-  for (const Parameter& parameter : resolver.model.parameters) {
-    if (parameter.tied_to != kNone) continue;
-    const bool frozen = std::any_of(training.freeze.begin(), training.freeze.end(),
-                                    [&](const std::string& glob) { return glob_matches(glob, parameter.name); });
-    const Elements whole = local_shape(resolver.model, parameter, resolver.job.parallelism.tp).elements();
-    list.push_back({&parameter, div_ceil(whole, resolver.job.parallelism.dp).value(), parameter.trainable && !frozen});
-  }
-  return list;
-}
 
 const Place& place_of(const Setting<std::int64_t>& size, const OffloadInput& block) {
   return size.mentioned() ? size.place : block.device.place;
@@ -41,46 +20,40 @@ const Place& place_of(const Setting<std::int64_t>& size, const OffloadInput& blo
 void check_parameters(Resolver& resolver) {
   const Zero& zero = resolver.job.training.zero;
   const OffloadInput& block = resolver.ds->zero.offload_param;
-  const std::int64_t width = bytes_per_element(resolver.job.training.dtype);
-  const Partition* largest = nullptr;
-  const std::vector<Partition> all = partitions_of(resolver);
-  for (const Partition& one : all) {
-    if (checked_mul(one.elements, width) < least_bytes(zero)) continue;
-    if (largest == nullptr || one.elements > largest->elements) largest = &one;
+  const SwapRules rules(zero);
+  const Parameter* whose = nullptr;
+  Elements largest;
+  for (const RankParameter& one : rank_parameters(resolver.model, resolver.job)) {
+    const Elements shard = shard_of(one.elements, resolver.job.parallelism.dp);
+    if (!rules.swaps(storage(shard, resolver.job.training.dtype)) || shard <= largest) continue;
+    whose = one.parameter;
+    largest = shard;
   }
-  if (largest == nullptr) return;
+  if (whose == nullptr) return;
   if (zero.offload_param.buffer_count == 0) {
     resolver.fault(block.buffer_count.place, "parameters on NVMe without a buffer",
                    "DeepSpeed asserts that there is one for each partition in flight");
   }
-  if (largest->elements <= zero.offload_param.buffer_size.value()) return;
+  if (largest <= zero.offload_param.buffer_size) return;
   resolver.fault(place_of(block.buffer_size, block),
                  formatted("\"buffer_size\" {} is less than the {} elements of {}'s partition",
-                           zero.offload_param.buffer_size.value(), largest->elements, largest->parameter->name),
+                           zero.offload_param.buffer_size.value(), largest.value(), whose->name),
                  "DeepSpeed asserts that a partition fits into a buffer; give at least as many, or more ranks");
 }
 
-// Sub-groups that are swapped (stage3.py, _create_fp16_sub_groups and _swappable_optimizer_subgroup).
+// Sub-groups that are swapped (stage3.py, _swappable_optimizer_subgroup).
 std::int64_t swapped_groups(const Resolver& resolver) {
   const Training& training = resolver.job.training;
-  const std::int64_t width = bytes_per_element(training.master_dtype);
-  std::int64_t swapped = 0;
-  std::int64_t filled = 0;
-  const auto close = [&] {
-    if (filled > 0 && checked_mul(filled, width) >= least_bytes(training.zero)) ++swapped;
-    filled = 0;
-  };
-  for (const Partition& one : partitions_of(resolver)) {
-    if (!one.trained) continue;
-    filled = checked_add(filled, one.elements);
-    if (filled >= training.zero.sub_group_size.value()) close();
+  std::vector<Elements> shards;
+  for (const RankParameter& one : rank_parameters(resolver.model, resolver.job)) {
+    if (one.trained) shards.push_back(shard_of(one.elements, resolver.job.parallelism.dp));
   }
-  close();
-  return swapped;
+  const std::vector<Elements> groups = sub_groups(shards, training.zero.sub_group_size);
+  const SwapRules rules(training.zero);
+  return std::count_if(groups.begin(), groups.end(),
+                       [&](Elements group) { return rules.swaps(storage(group, training.master_dtype)); });
 }
 
-// A sub-group takes a buffer for its master, its gradient and each of its states. What is read ahead takes another
-// set, and so does what is still being written.
 void check_optimizer(Resolver& resolver) {
   const Training& training = resolver.job.training;
   const Offload& offload = training.zero.offload_optimizer;
@@ -91,11 +64,7 @@ void check_optimizer(Resolver& resolver) {
                    "DeepSpeed looks at the first of them when it makes them");
   }
   if (groups == 0 || offload.buffer_count == 0) return;
-  const bool one_state =
-      training.optimizer.kind == OptimizerKind::Lion || training.optimizer.kind == OptimizerKind::Adagrad;
-  const std::int64_t tensors = one_state ? 3 : 4;
-  const std::int64_t wanted = 1 + (offload.pipeline_read ? 1 : 0) + (offload.pipeline_write ? 1 : 0);
-  const std::int64_t need = tensors * std::min(wanted, groups);
+  const std::int64_t need = swap_buffers_taken(training, groups);
   if (offload.buffer_count >= need) return;
   resolver.fault(place_of(block.buffer_count, block),
                  formatted("\"buffer_count\" {} is less than the {} buffers that the optimizer takes at a time",

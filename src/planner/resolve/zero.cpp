@@ -1,9 +1,9 @@
 // zero_optimization with defaults filled in (deepspeed-zero.md, sections 1, 4, 6, 7 and 12).
 #include <algorithm>
 
-#include "planner/resolve/resolver.h"
-
 #include "core/format.h"
+#include "planner/resolve/resolver.h"
+#include "planner/zero/zero_facts.h"
 
 namespace dsplan {
 namespace {
@@ -19,18 +19,14 @@ struct AutoRule {
   std::string_view rule;  // "h * h"
 };
 
-DType buffer_dtype(const Training& training) {
-  return training.zero.stage == 3 ? training.communication_dtype : training.dtype;
-}
-
-// Bytes of the parameters that stage 3 keeps whole with this threshold (section 6.3), aligned size.
+// Bytes of the parameters that stage 3 keeps whole with this threshold (section 6.3).
 Bytes persistent_bytes(const Resolver& resolver, Elements threshold) {
   const std::int64_t dp = resolver.job.parallelism.dp;
   Elements kept;
   for (const Parameter& parameter : resolver.model.parameters) {
     if (parameter.tied_to != kNone) continue;
     const Elements size = parameter.shape.elements();
-    if (size <= threshold) kept += round_up(size, dp);
+    if (may_persist(size, threshold)) kept += gathered_of(size, dp);
   }
   return storage(kept, resolver.job.training.dtype);
 }
@@ -44,9 +40,8 @@ Bytes difference(const Resolver& resolver, const AutoRule& rule, Elements fallba
     return persistent_bytes(resolver, fallback) - persistent_bytes(resolver, wished);
   }
   const bool bucket = rule.key == "reduce_bucket_size";
-  const std::int64_t copies = bucket && training.zero.stage < 3 && training.zero.overlap_comm ? 2 : 1;
-  const DType dtype = bucket ? buffer_dtype(training) : training.dtype;
-  return storage(fallback - wished, dtype) * copies;
+  return storage(fallback - wished, bucket ? bucket_dtype(training) : training.dtype) *
+         (bucket ? bucket_count(training) : 1);
 }
 
 void fill_automatic(Resolver& resolver, const AutoRule& rule) {
@@ -114,9 +109,8 @@ void announce_unit(Resolver& resolver, const Setting<std::int64_t>& size, std::s
   if (*size == checked_mul(hidden, hidden)) return;
   const Training& training = resolver.job.training;
   const bool bucket = key == "reduce_bucket_size";
-  const DType dtype = bucket ? buffer_dtype(training) : training.dtype;
-  const Bytes taken = storage(Elements(*size), dtype);
-  const std::int64_t copies = bucket && training.zero.stage < 3 && training.zero.overlap_comm ? 2 : 1;
+  const Bytes taken = storage(Elements(*size), bucket ? bucket_dtype(training) : training.dtype);
+  const std::int64_t copies = bucket ? bucket_count(training) : 1;
   resolver.job.notices.push_back(
       {Notice::Kind::Warning, size.place,
        formatted("\"{}\" counts elements, not bytes: {} of them take {}; for {} write {}", key, grouped(*size),
@@ -271,9 +265,7 @@ void resolve_immediate_updates(Resolver& resolver) {
   const Version& version = training.deepspeed;
   const Setting<bool> wished = resolver.ds != nullptr ? resolver.ds->bf16_immediate_grad_update : Setting<bool>();
   const bool usual = version >= Version{0, 16, 5} && version < Version{0, 17, 1};
-  const bool used = training.zero.stage <= 1 && training.dtype == DType::BFloat16 &&
-                    training.grad_accum_dtype == DType::Float32 &&
-                    training.zero.offload_optimizer.device == OffloadDevice::None && version >= Version{0, 13, 3};
+  const bool used = uses_bf16_optimizer(training) && version >= Version{0, 13, 3};
   training.immediate_grad_update = used && wished.value_or(usual);
   if (wished.value_or(false) && !used && training.dtype == DType::BFloat16) {
     resolver.notice(Notice::Kind::Inert, wished.place,
@@ -316,7 +308,7 @@ void check_grad_norm(Resolver& resolver, const DeepSpeedInput& ds) {
   if (zero.stage != 1 && zero.stage != 2) return refuse(formatted("ZeRO stage {}", zero.stage));
   if (ds.gradient_clipping.value_or(1.0) > 0) return refuse("gradient clipping, which is on unless it is set to 0");
   if (zero.offload_optimizer.device != OffloadDevice::None) return refuse("an offloaded optimizer");
-  if (zero.stage == 1 && training.dtype == DType::BFloat16 && training.grad_accum_dtype == DType::Float32) {
+  if (uses_bf16_optimizer(training)) {
     return refuse("bf16, fp32 accumulation and ZeRO stage 1");
   }
   resolver.not_modelled(place, "a step without the gradient norm");

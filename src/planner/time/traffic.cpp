@@ -1,34 +1,36 @@
 #include "planner/time/traffic.h"
 
 #include <algorithm>
-#include <cmath>
+
+#include "planner/zero/zero_facts.h"
 
 namespace dsplan {
 namespace {
 
 // torch.nn.parallel.DistributedDataParallel's bucket_cap_mb.
-constexpr double kDdpBucket = 25.0 * 1024 * 1024;
+constexpr Bytes kDdpBucket{25LL << 20};
 // A step's own collectives of a few bytes (overflow, norm), each with a host that waits for it.
 constexpr double kControlCalls = 2;
+constexpr Bytes kControlBytes{4};
+// Seconds between two kernels of an operation that runs tensor by tensor.
+constexpr double kNextTensor = 2e-6;
 
 // What a rank's parameters are, as the formulas need it.
 struct Totals {
-  double elements = 0;  // Each once.
-  double trained = 0;
-  double gathered = 0;    // What modules ask for in one pass; those that persist are not among them.
-  double modules = 0;     // That ask.
-  double persistent = 0;  // Of `elements`.
-  double largest = 0;     // Of one part.
-  double tensors = 0;
+  Elements trained;          // Each once.
+  Elements gathered;         // What modules ask for in one pass; those that persist are not among them.
+  std::int64_t modules = 0;  // That ask.
+  Elements persistent;       // What stays whole, each once.
+  Elements largest;          // Of one part.
+  std::int64_t tensors = 0;
 };
 
 void take(const PartParameters& part, const Zero& zero, bool region, Totals& totals) {
-  double own = 0;
+  Elements own;
   for (const SizeCount& size : part.sizes) {
-    const double all = static_cast<double>(size.elements.value()) * static_cast<double>(size.count);
-    const bool persists = zero.stage == 3 && size.elements <= zero.param_persistence_threshold;
+    const Elements all = size.elements * size.count;
+    const bool persists = zero.stage == 3 && may_persist(size.elements, zero.param_persistence_threshold);
     if (!size.again) {
-      totals.elements += all;
       if (size.trained) totals.trained += all;
       if (persists) totals.persistent += all;
     }
@@ -36,8 +38,8 @@ void take(const PartParameters& part, const Zero& zero, bool region, Totals& tot
   }
   totals.gathered += own;
   if (region) totals.largest = std::max(totals.largest, own);
-  totals.modules += static_cast<double>(part.modules);
-  totals.tensors += static_cast<double>(part.tensors);
+  totals.modules += part.modules;
+  totals.tensors += part.tensors;
 }
 
 Totals totals_of(const GraphTimes& times, const Zero& zero) {
@@ -48,47 +50,49 @@ Totals totals_of(const GraphTimes& times, const Zero& zero) {
   return totals;
 }
 
-// State tensors that the optimizer keeps beside the weights, and passes over everything that it makes.
+// State tensors that the optimizer keeps beside the weights, in tenths of them; and passes over everything that it
+// makes, in halves.
 struct OptimizerShape {
-  double states;
-  double passes;
+  std::int64_t states10;
+  std::int64_t passes2;
 };
 
 OptimizerShape shape_of(const Optimizer& optimizer) {
   // Separate kernels read and write their operands each time: about a dozen for Adam.
-  const double apart = optimizer.implementation == Implementation::Fused ? 1 : 2.5;
+  const std::int64_t apart = optimizer.implementation == Implementation::Fused ? 2 : 5;
   switch (optimizer.kind) {
     case OptimizerKind::Adam:
-    case OptimizerKind::AdamW: return {2, apart};
-    case OptimizerKind::Sgd: return {optimizer.momentum > 0 ? 1.0 : 0.0, apart};
+    case OptimizerKind::AdamW: return {20, apart};
+    case OptimizerKind::Sgd: return {optimizer.momentum > 0 ? 10 : 0, apart};
     case OptimizerKind::Lion:
-    case OptimizerKind::Adagrad: return {1, apart};
-    case OptimizerKind::RmsProp: return {optimizer.momentum > 0 ? 2.0 : 1.0, apart};
-    case OptimizerKind::Adam8bit: return {0.5, 1};
-    case OptimizerKind::Adafactor: return {0.1, 4};
-    case OptimizerKind::Muon: return {1, 4};
+    case OptimizerKind::Adagrad: return {10, apart};
+    case OptimizerKind::RmsProp: return {optimizer.momentum > 0 ? 20 : 10, apart};
+    case OptimizerKind::Adam8bit: return {5, 2};
+    case OptimizerKind::Adafactor: return {1, 8};
+    case OptimizerKind::Muon: return {10, 8};
   }
-  return {2, apart};
+  return {20, apart};
 }
 
+// Sizes are whole bytes; they become seconds at the rates alone.
 class Traffic {
  public:
   Traffic(const Job& job, const GraphTimes& times, const Rates& rates)
-      : job_(job), t_(job.training), zero_(t_.zero), rates_(rates), totals_(totals_of(times, zero_)) {
-    dp_ = static_cast<double>(job.parallelism.dp);
-    micro_ = static_cast<double>(t_.grad_accum);
-    width_ = static_cast<double>(bytes_per_element(t_.dtype));
-    sent_ = static_cast<double>(bytes_per_element(t_.communication_dtype));
-    deepspeed_ = t_.runtime == Runtime::DeepSpeed;
-  }
+      : t_(job.training),
+        zero_(t_.zero),
+        rates_(rates),
+        totals_(totals_of(times, zero_)),
+        ranks_(job.parallelism.dp),
+        micro_(static_cast<double>(t_.grad_accum)),
+        deepspeed_(t_.runtime == Runtime::DeepSpeed) {}
 
   DataTraffic run() {
-    if (totals_.trained == 0 && zero_.stage < 3) return out_;
+    if (totals_.trained == Elements(0) && zero_.stage < 3) return out_;
     if (!deepspeed_) {
       data_parallel();
     } else if (zero_.stage == 0) {
-      out_.step += calls(Collective::AllReduce, totals_.trained * sent_, bucket() * sent_);
-      out_.accumulate = added(totals_.trained * width_, micro_ - 1);
+      out_.step += calls(Collective::AllReduce, sent(totals_.trained), sent(bucket()));
+      out_.accumulate = added(weights(totals_.trained));
     } else if (zero_.stage < 3) {
       sharded_gradients();
     } else {
@@ -99,89 +103,93 @@ class Traffic {
   }
 
  private:
-  [[nodiscard]] double bucket() const { return std::max(1.0, static_cast<double>(zero_.reduce_bucket_size.value())); }
-  [[nodiscard]] double memory(double bytes) const { return rates_.memory(Bytes(static_cast<std::int64_t>(bytes))); }
-  [[nodiscard]] double one(Collective collective, double payload, Group group = Group::DataParallel) const {
-    return rates_.collective(collective, group, Bytes(static_cast<std::int64_t>(payload)));
+  // Of parameters or gradients in the model's dtype, and of gradients that travel.
+  [[nodiscard]] Bytes weights(Elements elements) const { return storage(elements, t_.dtype); }
+  [[nodiscard]] Bytes sent(Elements elements) const { return storage(elements, t_.communication_dtype); }
+  // Of a rank, where all ranks share something alike.
+  [[nodiscard]] Bytes share(Bytes bytes) const { return div_floor(bytes, ranks_); }
+  [[nodiscard]] Elements bucket() const { return std::max(Elements(1), zero_.reduce_bucket_size); }
+  [[nodiscard]] double one(Collective collective, Bytes payload, Group group = Group::DataParallel) const {
+    return rates_.collective(collective, group, payload);
   }
   // A payload in calls of at most `most` bytes.
-  [[nodiscard]] double calls(Collective collective, double payload, double most,
+  [[nodiscard]] double calls(Collective collective, Bytes payload, Bytes most,
                              Group group = Group::DataParallel) const {
-    if (dp_ == 1 || payload <= 0) return 0;
-    const double count = std::max(1.0, std::ceil(payload / std::max(most, 1.0)));
-    return count * one(collective, payload / count, group);
+    if (ranks_ == 1 || payload <= Bytes(0)) return 0;
+    const std::int64_t count = div_ceil(payload, std::max(most, Bytes(1)).value()).value();
+    return static_cast<double>(count) * one(collective, div_floor(payload, count), group);
   }
-  // Two tensors read and one written, `times` over.
-  [[nodiscard]] double added(double bytes, double times) const {
-    return times <= 0 ? 0 : times * (memory(bytes * 3) + totals_.tensors * 2e-6);
+  // Gradients of the micro-batches after the first: two tensors read and one written.
+  [[nodiscard]] double added(Bytes bytes) const {
+    const double times = micro_ - 1;
+    return times <= 0 ? 0 : times * (rates_.memory(bytes * 3) + static_cast<double>(totals_.tensors) * kNextTensor);
   }
 
   void data_parallel() {
-    const double payload = totals_.trained * width_;
-    out_.accumulate = added(payload, micro_ - 1);
-    if (dp_ == 1) return;
+    const Bytes payload = weights(totals_.trained);
+    out_.accumulate = added(payload);
+    if (ranks_ == 1) return;
     out_.beside = true;
     out_.backward = calls(Collective::AllReduce, payload, kDdpBucket);
     out_.backward_last = one(Collective::AllReduce, std::min(payload, kDdpBucket));
-    out_.accumulate += memory(payload * 2) * 2;  // Into the buckets and back.
+    out_.accumulate += rates_.memory(payload * 2) * 2;  // Into the buckets and back.
   }
 
   // ZeRO-1 and 2: buckets of all gradients, reduced in full; a gather of what each rank has updated.
   void sharded_gradients() {
-    const double payload = totals_.trained * sent_;
-    const double most = bucket() * sent_;
-    const bool to_owners = zero_.contiguous_gradients && zero_.reduce_scatter && !zero_.use_multi_rank_bucket_allreduce;
-    const Collective how = to_owners ? Collective::Reduce : Collective::AllReduce;
-    const double rounds = zero_.stage == 2 ? micro_ : 1;
+    const Bytes payload = sent(totals_.trained);
+    const Bytes most = sent(bucket());
+    const Collective how = reduces_to_owners(t_) ? Collective::Reduce : Collective::AllReduce;
+    const auto rounds = static_cast<double>(reductions_per_step(t_));
+    const Bytes all = weights(totals_.trained);
     out_.beside = zero_.overlap_comm;
     out_.backward = rounds * calls(how, payload, most);
-    out_.backward_last = rounds * (dp_ > 1 ? one(how, std::min(payload, most)) : 0);
-    out_.step += calls(Collective::AllGather, totals_.trained * width_, 5e8 * width_);
-    out_.accumulate = micro_ * memory(totals_.trained * width_ * 2) + added(totals_.trained * width_ / dp_, micro_ - 1);
-    if (zero_.offload_optimizer.device == OffloadDevice::None) return;
-    out_.backward_host = rounds * copy(totals_.trained * width_ / dp_);
+    out_.backward_last = rounds * (ranks_ > 1 ? one(how, std::min(payload, most)) : 0);
+    out_.step += calls(Collective::AllGather, all, weights(kGatherBucket));
+    out_.accumulate = micro_ * rates_.memory(all * 2) + added(share(all));
+    if (!offloads_optimizer(t_)) return;
+    out_.backward_host = rounds * copy(share(all));
     out_.host_beside = zero_.overlap_comm;
   }
 
   // ZeRO-3: every module's parameters before it runs, in forward and again in backward; each gradient to its owner.
   void sharded_parameters() {
-    const double window = static_cast<double>(std::min(zero_.max_live_parameters, zero_.max_reuse_distance).value());
+    const Elements window = std::min(zero_.max_live_parameters, zero_.max_reuse_distance);
     // What forward used last is still there when backward begins.
-    const double kept = std::min(totals_.gathered, window / 2);
-    const double ahead = static_cast<double>(zero_.prefetch_bucket_size.value());
-    const double module = totals_.modules > 0 ? totals_.gathered / totals_.modules : totals_.gathered;
+    const Elements kept = std::min(totals_.gathered, div_floor(window, 2));
+    const Elements ahead = zero_.prefetch_bucket_size;
+    const Elements module = div_ceil(totals_.gathered, std::max<std::int64_t>(totals_.modules, 1));
     // Quantized weights travel as bytes.
-    const double width = zero_.quantized_weights ? 1 : width_;
-    const double most = std::max({module, ahead, 1.0}) * width;
+    const DType type = zero_.quantized_weights ? DType::Int8 : t_.dtype;
+    const Bytes most = storage(std::max({module, ahead, Elements(1)}), type);
+    const Bytes all = storage(totals_.gathered, type);
     // A recomputed layer's parameters stay for its backward, where the window holds a layer.
     const bool twice = !t_.checkpoint.groups.empty() && window < totals_.largest;
     // Secondary shards (hpZ) bring backward's parameters from the ranks nearby.
     const Group near = zero_.hpz_partition_size > 1 ? Group::DataParallelInside : Group::DataParallel;
-    const double first = calls(Collective::AllGather, totals_.gathered * width, most);
-    const double again = calls(Collective::AllGather, (totals_.gathered - kept) * width, most, near) +
-                         (twice ? calls(Collective::AllGather, totals_.gathered * width, most, near) : 0);
-    const double scattered = calls(Collective::ReduceScatter, totals_.trained * sent_, bucket() * sent_);
-    const bool prefetches = zero_.overlap_comm && ahead > 0;
+    const double first = calls(Collective::AllGather, all, most);
+    const double again = calls(Collective::AllGather, all - storage(kept, type), most, near) +
+                         (twice ? calls(Collective::AllGather, all, most, near) : 0);
+    const double scattered = calls(Collective::ReduceScatter, sent(totals_.trained), sent(bucket()));
+    const bool prefetches = zero_.overlap_comm && ahead > Elements(0);
     out_.beside = zero_.overlap_comm;
     out_.forward = micro_ * first;
-    out_.forward_first =
-        prefetches ? micro_ * one(Collective::AllGather, std::min(totals_.gathered * width, most)) : out_.forward;
-    const double last = dp_ > 1 ? one(Collective::ReduceScatter, std::min(totals_.trained, bucket()) * sent_) : 0;
+    out_.forward_first = prefetches ? micro_ * one(Collective::AllGather, std::min(all, most)) : out_.forward;
+    const double last = ranks_ > 1 ? one(Collective::ReduceScatter, sent(std::min(totals_.trained, bucket()))) : 0;
     out_.backward = micro_ * (again + scattered);
     out_.backward_last = micro_ * (prefetches ? last : last + again);
-    out_.step += calls(Collective::AllGather, totals_.persistent * width_, INFINITY);
-    out_.accumulate = micro_ * memory(totals_.trained * width_ * 2) + added(totals_.trained * width_ / dp_, micro_ - 1);
+    const Bytes whole = weights(totals_.persistent);
+    out_.step += calls(Collective::AllGather, whole, whole);
+    const Bytes trained = weights(totals_.trained);
+    out_.accumulate = micro_ * rates_.memory(trained * 2) + added(share(trained));
     sharded_on_host(twice);
   }
 
   void sharded_on_host(bool twice) {
     out_.host_beside = zero_.overlap_comm;
-    if (zero_.offload_optimizer.device != OffloadDevice::None) {
-      out_.backward_host += micro_ * copy(totals_.trained * width_ / dp_);
-    }
+    if (offloads_optimizer(t_)) out_.backward_host += micro_ * copy(share(weights(totals_.trained)));
     if (zero_.offload_param.device == OffloadDevice::None) return;
-    const double shard = totals_.gathered * width_ / dp_;
-    const Bytes fetch(static_cast<std::int64_t>(shard));
+    const Bytes fetch = share(weights(totals_.gathered));
     const bool files = zero_.offload_param.device == OffloadDevice::Nvme;
     const double fetched =
         rates_.host_copy(fetch, zero_.offload_param.pin_memory) + (files ? rates_.nvme(fetch, false) : 0);
@@ -189,66 +197,60 @@ class Traffic {
     out_.backward_host += micro_ * fetched * (twice ? 2 : 1);
   }
 
-  [[nodiscard]] double copy(double bytes) const {
-    return rates_.host_copy(Bytes(static_cast<std::int64_t>(bytes)), zero_.offload_optimizer.pin_memory);
-  }
+  [[nodiscard]] double copy(Bytes bytes) const { return rates_.host_copy(bytes, zero_.offload_optimizer.pin_memory); }
 
   void optimizer() {
     const bool sharded = deepspeed_ && zero_.stage > 0;
-    const double own = totals_.trained / (sharded ? dp_ : 1);
-    const bool away = sharded && zero_.offload_optimizer.device != OffloadDevice::None;
-    if (away) {
-      const double share = device_share(own);
-      if (share > 0) device_optimizer(own * share);
-      return host_optimizer(own * (1 - share));
+    const Elements own = sharded ? div_floor(totals_.trained, ranks_) : totals_.trained;
+    if (sharded && offloads_optimizer(t_)) {
+      const Elements device = on_device(own);
+      if (device > Elements(0)) device_optimizer(device);
+      return host_optimizer(own - device);
     }
     device_optimizer(own);
-    if (deepspeed_ && dp_ > 1) out_.step += kControlCalls * one(Collective::AllReduce, 4);
+    if (deepspeed_ && ranks_ > 1) out_.step += kControlCalls * one(Collective::AllReduce, kControlBytes);
   }
 
-  // What share of the sub-groups a partial offload leaves on the device, sub-groups taken as equal.
-  [[nodiscard]] double device_share(double own) const {
-    const double ratio = zero_.offload_optimizer.ratio;
-    if (ratio == 1) return 0;
-    const double groups = std::max(1.0, std::ceil(own / static_cast<double>(zero_.sub_group_size.value())));
-    const bool host_first = t_.deepspeed < Version{0, 18, 0};
-    return (host_first ? groups - std::floor(ratio * groups) : std::floor((1 - ratio) * groups)) / groups;
+  // What a partial offload leaves on the device, sub-groups taken as equal.
+  [[nodiscard]] Elements on_device(Elements own) const {
+    if (zero_.offload_optimizer.ratio == 1) return Elements(0);
+    const std::int64_t size = std::max(zero_.sub_group_size, Elements(1)).value();
+    const std::int64_t groups = std::max<std::int64_t>(div_ceil(own, size).value(), 1);
+    const GroupRange device = groups_on_device(t_, static_cast<std::size_t>(groups));
+    return div_floor(own * static_cast<std::int64_t>(device.end - device.begin), groups);
   }
 
-  void device_optimizer(double own) {
+  void device_optimizer(Elements own) {
     const OptimizerShape shape = shape_of(t_.optimizer);
     const bool masters = deepspeed_ && t_.dtype != DType::Float32;
-    const auto master = static_cast<double>(bytes_per_element(masters ? t_.master_dtype : t_.dtype));
-    // Weights and states are read and written, the gradient read.
-    double bytes = own * shape.passes * (master * (2 + 2 * shape.states) + master);
+    const Bytes master = storage(own, masters ? t_.master_dtype : t_.dtype);
+    // Weights and states are read and written, the gradient read: 3 + 2 `states` of a master, `passes` times.
+    Bytes moved = div_floor(master * (shape.passes2 * (30 + 2 * shape.states10)), 20);
     // The gradient comes in the working type and is made a master's; the weights go back.
-    if (masters) bytes += own * (2 * width_ + 2 * master);
-    if (t_.gradient_clipping > 0 || deepspeed_) bytes += own * 2 * master;
-    out_.step_device = memory(bytes);
+    if (masters) moved += (weights(own) + master) * 2;
+    if (t_.gradient_clipping > 0 || deepspeed_) moved += master * 2;
+    out_.step_device = rates_.memory(moved);
   }
 
-  void host_optimizer(double own) {
-    out_.step_host = rates_.host_optimizer(Elements(static_cast<std::int64_t>(own)));
+  void host_optimizer(Elements own) {
+    out_.step_host = rates_.host_optimizer(own);
     // The new weights go to the device, in their own type.
-    out_.step_host += copy(own * width_);
+    out_.step_host += copy(weights(own));
     if (zero_.offload_optimizer.device != OffloadDevice::Nvme) return;
     // Masters, both moments and gradients, read and written.
-    const Bytes files(static_cast<std::int64_t>(own * 16));
+    const Bytes files = storage(own, DType::Float32) * 4;
     const double read = rates_.nvme(files, false);
     const double written = rates_.nvme(files, true);
     out_.step_host += zero_.offload_optimizer.pipeline_read ? std::max(0.0, read - out_.step_host) : read;
     out_.step_host += zero_.offload_optimizer.pipeline_write ? written / 2 : written;
   }
 
-  const Job& job_;
   const Training& t_;
   const Zero& zero_;
   const Rates& rates_;
   Totals totals_;
-  double dp_ = 1;
+  std::int64_t ranks_ = 1;
   double micro_ = 1;
-  double width_ = 2;
-  double sent_ = 2;
   bool deepspeed_ = false;
   DataTraffic out_;
 };

@@ -1,8 +1,8 @@
 // The least that a rank's peak can be: for each moment, what must be alive then. What is uncertain counts nothing.
 #include <algorithm>
 
-#include "planner/lower/runtime_base.h"
 #include "planner/plan/recompute/from_model.h"
+#include "planner/zero/zero_facts.h"
 
 namespace dsplan {
 namespace {
@@ -14,19 +14,14 @@ constexpr Bytes kScalars{64};
 class Held {
  public:
   Held(const Job& job, const ActivationBytes& activations) : t_(job.training), a_(activations) {
-    const std::int64_t ranks = job.parallelism.dp;
-    const std::int64_t padded = round_up(activations.trained, checked_mul(2, ranks)).value();
-    // The last rank's partition may end in padding.
-    own_ = Elements(std::max<std::int64_t>(padded / ranks - 2 * ranks, 0));
+    own_ = flat_partition(activations.trained, job.parallelism.dp).filled;
     deepspeed_ = t_.runtime == Runtime::DeepSpeed;
-    flat_ = deepspeed_ && (t_.zero.stage == 1 || t_.zero.stage == 2);
-    bf16_ = deepspeed_ && uses_bf16_optimizer(t_);
-    sums_ = flat_ && !bf16_ && t_.grad_accum_dtype != t_.dtype && t_.deepspeed >= Version{0, 19, 8};
-    offloaded_ = flat_ && t_.zero.offload_optimizer.device != OffloadDevice::None;
-    if (flat_ && !bf16_) {
-      const DType staged = sums_ && t_.zero.stage == 1 ? t_.grad_accum_dtype : t_.dtype;
-      const int buckets = (t_.zero.contiguous_gradients ? 1 : 0) + (t_.zero.overlap_comm ? 1 : 0);
-      bucket_ = activations.trained > Elements(0) ? storage(t_.zero.reduce_bucket_size, staged) * buckets : Bytes(0);
+    flat_ = uses_flat_partitions(t_);
+    bf16_ = uses_bf16_optimizer(t_);
+    sums_ = sums_partition(t_);
+    offloaded_ = offloads_optimizer(t_);
+    if (flat_ && activations.trained > Elements(0)) {
+      bucket_ = storage(t_.zero.reduce_bucket_size, bucket_dtype(t_)) * bucket_count(t_);
     }
   }
 
@@ -48,7 +43,7 @@ class Held {
     // All casts; in the flat wrapper what they are made of besides.
     if (t_.zero.stage == 0) return a_.gradients + wide * (uses_unfused_wrapper(t_) ? 1 : 2);
     if (!flat_ || offloaded_) return Bytes(0);
-    const DType kept = sums_ ? t_.grad_accum_dtype : t_.dtype;
+    const DType kept = kept_dtype(t_);
     const Bytes own = storage(own_, kept);
     const bool second = t_.zero.stage == 2 && !(sums_ && accumulates());  // That of this micro-batch.
     const Bytes after_backward = accumulated() + bucket_ + (second ? own : Bytes(0));
@@ -69,14 +64,14 @@ class Held {
       return widened ? div_floor(bytes, bytes_per_element(t_.dtype)) * bytes_per_element(t_.grad_accum_dtype) : bytes;
     };
     // With overlap ZeRO-1's last micro-batch puts each gradient into the bucket at once.
-    if (flat_ && !bf16_ && t_.zero.overlap_comm) return t_.grad_accum > 2 ? wide(a_.gradients) : Bytes(0);
+    if (flat_ && t_.zero.overlap_comm) return t_.grad_accum > 2 ? wide(a_.gradients) : Bytes(0);
     return wide(accumulates() ? a_.gradients : before);
   }
 
   // ZeRO-2: the own partition's gradients of the micro-batches before.
   [[nodiscard]] Bytes accumulated() const {
     if (!flat_ || t_.zero.stage != 2 || offloaded_ || !accumulates()) return Bytes(0);
-    return storage(own_, sums_ ? t_.grad_accum_dtype : t_.dtype);
+    return storage(own_, kept_dtype(t_));
   }
 
   const Training& t_;
@@ -84,8 +79,8 @@ class Held {
   Elements own_;
   Bytes bucket_;
   bool deepspeed_ = false;
-  bool flat_ = false;  // ZeRO-1 or 2.
-  bool bf16_ = false;  // BF16_Optimizer.
+  bool flat_ = false;  // ZeRO-1 or 2, without BF16_Optimizer.
+  bool bf16_ = false;
   bool sums_ = false;  // Gradients are summed in another dtype.
   bool offloaded_ = false;
 };
@@ -175,8 +170,7 @@ Bytes least_of_init(const Job& job, const ActivationBytes& a) {
   const Bytes whole = storage(a.parameters, t.dtype);
   if (t.runtime == Runtime::PyTorch || t.zero.stage == 0) return Bytes(0);
   if (t.zero.stage == 3) return t.model_init == ModelInit::Device ? whole : Bytes(0);
-  const bool on_host = t.deepspeed < Version{0, 18, 7} && !uses_bf16_optimizer(t);
-  return on_host ? Bytes(0) : whole + storage(a.trained, t.dtype);
+  return flattens_on_device(t) ? whole + storage(a.trained, t.dtype) : Bytes(0);
 }
 
 }  // namespace

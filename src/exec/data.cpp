@@ -1,0 +1,59 @@
+#include "exec/data.h"
+
+#include "core/error.h"
+
+#include <cmath>
+
+namespace dsplan::exec {
+namespace {
+
+// Written for this purpose: repetitive on purpose, so that a few steps of a tiny model learn something of it.
+constexpr const char* kText =
+    "A plan is a promise about memory. The parameters are there before the first batch, the gradients come and go, "
+    "the moments come with the first step and stay. Between forward and backward the activations wait: each layer "
+    "keeps what its backward will read, and lets go of it when it has read it. A checkpoint keeps less and computes "
+    "more. A shard keeps its part and asks the others for theirs. A bucket fills, is reduced, is emptied, fills again. "
+    "What is gathered is used and let go. What is used again soon is kept a little longer. Every byte has an owner, "
+    "every owner has a reason, and every reason can be read. The planner says how much; the executor shows how much; "
+    "where the two part, one of them is wrong, and the first event at which they part says which. ";
+
+}  // namespace
+
+Text::Text() : Text(kText) {}
+
+Text::Text(std::string text) : text_(std::move(text)) {
+  DSPLAN_CHECK(text_.size() >= 2, "a text of at least two bytes");
+}
+
+std::vector<std::int64_t> Text::tokens(std::int64_t sample, std::int64_t length, std::int64_t vocabulary) const {
+  // A step that has no factor in common with most lengths: samples begin all over the text.
+  constexpr std::int64_t kStep = 37;
+  std::vector<std::int64_t> ids;
+  const auto size = static_cast<std::int64_t>(text_.size());
+  for (std::int64_t i = 0; i < length; ++i) {
+    const auto byte = static_cast<unsigned char>(text_[static_cast<std::size_t>((sample * kStep + i) % size)]);
+    ids.push_back(byte % vocabulary);
+  }
+  return ids;
+}
+
+Initial initial_of(const ModelSpec& model, ParameterId parameter) {
+  const Parameter& p = model.parameters[static_cast<std::size_t>(parameter)];
+  const std::string& type = model.modules[static_cast<std::size_t>(p.module)].type;
+  if (p.name.ends_with("bias") || p.name.find("lora_B") != std::string::npos) return Initial::Zeros;
+  return type.find("Norm") != std::string::npos ? Initial::Ones : Initial::Normal;
+}
+
+std::vector<double> values_of(const ModelSpec& model, const ModelBuffer& buffer) {
+  if (!buffer.name.ends_with("inv_freq")) {
+    throw Refusal("run", "buffer \"" + buffer.name + "\" cannot be filled yet: only rotary frequencies can");
+  }
+  const std::int64_t count = buffer.shape.elements().value();
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < count; ++i) {
+    values.push_back(std::pow(model.dims.rotary_base, -static_cast<double>(i) / static_cast<double>(count)));
+  }
+  return values;
+}
+
+}  // namespace dsplan::exec

@@ -1,0 +1,89 @@
+#include "planner/predict/evidence.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "planner/predict/predict.h"
+#include "planner/zero/zero_facts.h"
+
+namespace dsplan {
+
+Readings::Readings(Schedule made, const Job& job, const std::optional<Window>& window)
+    : schedule(std::move(made)),
+      only(window),
+      memory(schedule, only),
+      host(schedule),
+      options(without_limit(job)),
+      placements(place_both(schedule, options)),
+      ends(ends_of(schedule, placements, options, only)) {
+  replay(schedule, memory, traffic, host);
+}
+
+SharedEvidence::SharedEvidence(const ModelSpec& of, const Job& resolved)
+    : model(of),
+      job(resolved),
+      fingerprint(dsplan::fingerprint(of, resolved)),
+      formulas(footprint(of, resolved)),
+      room(device_room(resolved)),
+      obstacle(schedule_obstacle(of, resolved)) {
+  DSPLAN_CHECK(job.training.checkpoint.text != "auto", "a segmentation that nobody has chosen");
+  if (obstacle) return;
+  shapes.emplace(build_shapes(model, job));
+  time = time_of(model, job, *shapes);
+}
+
+namespace {
+
+void check_derivations(const SharedEvidence& shared, std::int64_t rank, const Readings& readings) {
+  DSPLAN_CHECK(readings.memory.by_role() == shared.formulas.persistent,
+               "persistent bytes by schedule and by formula differ");
+  DSPLAN_CHECK(rank != 0 || readings.host.nvme_peak() == nvme_footprint(shared.model, shared.job, rank).files,
+               "files by schedule and by formula differ");
+  const std::string checkpoint = checkpoint_fault(shared.model, shared.job, readings.schedule);
+  DSPLAN_CHECK(checkpoint.empty(), "what checkpoints take by schedule and by formula differs: " + checkpoint);
+}
+
+// All ranks of `rank`'s node. Where ranks differ each of them is simulated, once.
+NodeMemory node_of(const SharedEvidence& shared, std::int64_t rank, const HostMeter& own, HostPeaks& known) {
+  const Parallelism& parallel = shared.job.parallelism;
+  const Training& training = shared.job.training;
+  if (!ranks_differ(training, parallel) || !offloads_optimizer(training)) {
+    // A last node need not be full: what is judged is one that is.
+    const std::int64_t ranks = std::min(parallel.world, parallel.gpus_per_node);
+    return {ranks, own.peak() * ranks, own.nvme_peak() * ranks};
+  }
+  const std::int64_t first = rank / parallel.gpus_per_node * parallel.gpus_per_node;
+  const std::int64_t end = std::min(parallel.world, first + parallel.gpus_per_node);
+  known.emplace(rank % parallel.dp, std::pair(own.peak(), own.nvme_peak()));
+  NodeMemory node{end - first, Bytes(0), Bytes(0)};
+  for (std::int64_t other = first; other < end; ++other) {
+    const std::int64_t data_rank = other % parallel.dp;
+    auto seen = known.find(data_rank);
+    if (seen == known.end()) {
+      const Schedule schedule = lower(shared.model, shared.job, *shared.shapes, data_rank);
+      HostMeter meter(schedule);
+      replay(schedule, meter);
+      seen = known.emplace(data_rank, std::pair(meter.peak(), meter.nvme_peak())).first;
+    }
+    node.peak += seen->second.first;
+    node.nvme += seen->second.second;
+  }
+  return node;
+}
+
+}  // namespace
+
+Evidence gather(const SharedEvidence& shared, std::int64_t rank, HostPeaks& known) {
+  if (shared.obstacle) return {shared, rank, nullptr, {}, {}};
+  const Job& job = shared.job;
+  Schedule schedule = lower(shared.model, job, *shared.shapes, job.parallelism.data_rank(rank));
+  auto readings = std::make_unique<const Readings>(std::move(schedule), job, window_named(job.phase));
+  check_derivations(shared, rank, *readings);
+  std::vector<TrafficRow> traffic =
+      readings->traffic.rows(job.parallelism.dp, readings->schedule.dp_inside, job.parallelism.tp);
+  const NodeMemory node = node_of(shared, rank, readings->host, known);
+  return {shared, rank, std::move(readings), std::move(traffic), node};
+}
+
+}  // namespace dsplan

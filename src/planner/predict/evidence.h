@@ -1,0 +1,81 @@
+// What a prediction is drawn from. It is gathered once and const afterwards: sections.h reads it section by section,
+// verdict.h comes last, predict.cpp puts them together.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/job.h"
+#include "core/model.h"
+#include "core/prediction.h"
+#include "core/schedule.h"
+#include "planner/lower/lower.h"
+#include "planner/predict/allocation.h"
+#include "planner/predict/footprint.h"
+#include "planner/time/predicted.h"
+#include "sim/host_memory.h"
+#include "sim/memory.h"
+#include "sim/placement.h"
+#include "sim/traffic.h"
+#include "sim/window.h"
+
+namespace dsplan {
+
+// One schedule, and what its readers read off it: the meters in one walk, and the allocator, without a limit.
+struct Readings {
+  // `only`: peaks are those within that window.
+  Readings(Schedule made, const Job& job, const std::optional<Window>& only);
+  Readings(const Readings&) = delete;
+  Readings& operator=(const Readings&) = delete;
+
+  Schedule schedule;
+  std::optional<Window> only;
+  MemoryMeter memory;
+  TrafficMeter traffic;
+  HostMeter host;
+  PlacementOptions options;
+  BothPlacements placements;
+  BothEnds ends;
+};
+
+// What all ranks of a job share: neither the formulas nor the graph depend on the rank.
+struct SharedEvidence {
+  SharedEvidence(const ModelSpec& model, const Job& job);
+
+  const ModelSpec& model;
+  const Job& job;
+  std::string fingerprint;
+  Footprint formulas;
+  DeviceRoom room;
+  std::optional<std::string> obstacle;  // Why there is no schedule.
+  std::optional<Shapes> shapes;         // Else the graph.
+  TimeAnswer time;
+};
+
+// What the ranks of one node need together.
+struct NodeMemory {
+  std::int64_t ranks = 0;
+  Bytes peak;
+  Bytes nvme;
+};
+
+// Peaks of data-parallel ranks on their hosts, memory and files, of those that were simulated.
+using HostPeaks = std::map<std::int64_t, std::pair<Bytes, Bytes>>;
+
+struct Evidence {
+  const SharedEvidence& shared;
+  std::int64_t rank = 0;
+  std::unique_ptr<const Readings> readings;  // Null: there is no schedule, and `shared.obstacle` says why.
+  std::vector<TrafficRow> traffic;           // Of all phases.
+  NodeMemory node;                           // That of the rank.
+};
+
+// Checks what schedule and formulas must agree on. Where ranks differ those of the rank's node are simulated too,
+// unless they are among `known`, which grows.
+[[nodiscard]] Evidence gather(const SharedEvidence& shared, std::int64_t rank, HostPeaks& known);
+
+}  // namespace dsplan

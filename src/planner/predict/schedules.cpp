@@ -1,0 +1,44 @@
+#include "planner/predict/schedules.h"
+
+#include "core/error.h"
+
+namespace dsplan {
+namespace {
+
+void refuse_what_cannot_run(const ModelSpec& model, const Job& job, const std::string& what) {
+  const auto refuse = [&](const std::string& reason) { throw Refusal(what, "cannot be executed yet: " + reason); };
+  if (const auto obstacle = schedule_obstacle(model, job)) refuse(*obstacle);
+  // Each would have a part of what the head's gradients are, and frameworks do not agree on how the parts meet
+  // (docs/tensor-parallelism.md).
+  if (model.dims.kv_heads % job.parallelism.tp != 0) refuse("key-value heads that tensor-parallel ranks share");
+  if (model.family != "gpt2" && model.family != "llama") refuse("the " + model.family + " family");
+  if (job.training.level == Level::Dispatch) {
+    refuse("--level dispatch, which leaves out the memory that kernels work in");
+  }
+  // Where random state lies on the host, and the rows that attention keeps are rounded otherwise.
+  const bool fused = job.training.attention == Attention::Flash || job.training.attention == Attention::MemoryEfficient;
+  if (fused && job.training.torch < Version{2, 7, 0}) refuse("the fused attention of PyTorch before 2.7");
+}
+
+}  // namespace
+
+Schedule schedule_of(const ModelSpec& model, const Job& job, std::int64_t rank, const std::string& what) {
+  if (const auto obstacle = schedule_obstacle(model, job)) {
+    throw Refusal(what, "needs a schedule, and none can be made for this job yet: " + *obstacle);
+  }
+  return lower(model, job, build_shapes(model, job), job.parallelism.data_rank(rank));
+}
+
+ExecutableRanks executables_of(const ModelSpec& model, const Job& job, std::int64_t steps, const std::string& what) {
+  refuse_what_cannot_run(model, job, what);
+  ExecutableRanks result;
+  const std::int64_t sharing = job.parallelism.tp;
+  for (std::int64_t part = 0; part < sharing; ++part) result.shapes.push_back(build_shapes(model, job, part));
+  for (std::int64_t rank = 0; rank < job.parallelism.dp * sharing; ++rank) {
+    const Shapes& shapes = result.shapes[static_cast<std::size_t>(rank % sharing)];
+    result.ranks.push_back(lower_to_execute(model, job, shapes, rank / sharing, steps, rank % sharing));
+  }
+  return result;
+}
+
+}  // namespace dsplan

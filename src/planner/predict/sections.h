@@ -1,0 +1,33 @@
+// The sections of a prediction: each is a function of the evidence and of nothing else. One that is absent has its
+// reason in `absences_of`.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "core/prediction.h"
+#include "planner/predict/evidence.h"
+
+namespace dsplan {
+
+[[nodiscard]] Persistent persistent_of(const Evidence& evidence);
+[[nodiscard]] std::optional<HeldForBackward> held_of(const Evidence& evidence);
+[[nodiscard]] std::optional<Peak> peak_of(const Evidence& evidence, const std::optional<PlannedArena>& arena);
+[[nodiscard]] std::optional<LossSpike> loss_spike_of(const Evidence& evidence);
+// Only where they were asked for.
+[[nodiscard]] std::optional<Fragmentation> fragmentation_of(const Evidence& evidence);
+[[nodiscard]] std::optional<PlannedArena> arena_of(const Evidence& evidence);
+[[nodiscard]] std::vector<Phase> phases_of(const Evidence& evidence);
+[[nodiscard]] std::optional<std::vector<TrafficRow>> communication_of(const Evidence& evidence);
+[[nodiscard]] std::vector<TrafficTerm> terms_of(const Evidence& evidence);
+[[nodiscard]] std::vector<Absence> absences_of(const Evidence& evidence);
+
+// Whether --phase does. A part of a step is of the second one.
+[[nodiscard]] bool leaves_second_step_out(const Evidence& evidence);
+
+// When the peak is, what is alive then, and what the allocator and the process make of it; with `arena`, that in the
+// allocator's place.
+[[nodiscard]] Peak peak_in(const Readings& readings, const ModelSpec& model, const DeviceRoom& room,
+                           const std::optional<PlannedArena>& arena);
+
+}  // namespace dsplan
