@@ -15,6 +15,7 @@
 #include "lowered.h"
 #include "lowering_judges.h"
 #include "paths.h"
+#include "planner/lower/unsupported.h"
 #include "planner/predict/judge.h"
 #include "report/compare.h"
 #include "report/compare_optimizers.h"
@@ -322,7 +323,7 @@ TEST_CASE("a change of any size rule of the lowering is noticed") {
   std::size_t changes = 0;
   for (const Case& one : cases()) {
     const ModelSpec model = lowered::inlined("model", one.model);
-    if (schedule_obstacle(model, one.job).has_value()) continue;
+    if (unsupported(model, one.job).has_value()) continue;
     const Shapes shapes = build_shapes(model, one.job);
     const std::int64_t rank = one.first ? 0 : one.job.parallelism.dp - 1;
     const Executable plan = lower_to_execute(model, one.job, shapes, rank, 2);

@@ -1,13 +1,14 @@
 #include "planner/predict/executable.h"
 
 #include "core/error.h"
+#include "planner/lower/unsupported.h"
 
 namespace dsplan {
 namespace {
 
 void refuse_what_cannot_run(const ModelSpec& model, const Job& job, const std::string& what) {
   const auto refuse = [&](const std::string& reason) { throw Refusal(what, "cannot be executed yet: " + reason); };
-  if (const auto obstacle = schedule_obstacle(model, job)) refuse(*obstacle);
+  if (const auto obstacle = unsupported(model, job)) refuse(*obstacle);
   // Each would have a part of what the head's gradients are, and frameworks do not agree on how the parts meet
   // (docs/tensor-parallelism.md).
   if (model.dims.kv_heads % job.parallelism.tp != 0) refuse("key-value heads that tensor-parallel ranks share");

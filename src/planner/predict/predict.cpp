@@ -10,6 +10,7 @@
 #include "model/graphs/graphs.h"
 #include "planner/advise/advice.h"
 #include "planner/lower/lower.h"
+#include "planner/lower/unsupported.h"
 #include "planner/predict/footprint.h"
 #include "planner/predict/fragmentation.h"
 #include "planner/predict/judge.h"
@@ -38,7 +39,7 @@ struct Ground {
 Ground prepare(const ModelSpec& model, const Job& job) {
   DSPLAN_CHECK(job.training.checkpoint.text != "auto", "a segmentation that nobody has chosen");
   Ground ground;
-  ground.obstacle = schedule_obstacle(model, job);
+  ground.obstacle = unsupported(model, job);
   if (ground.obstacle) return ground;
   ground.shapes.emplace(build_shapes(model, job));
   ground.time = time_of(model, job, *ground.shapes);

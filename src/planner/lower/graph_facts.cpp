@@ -1,0 +1,134 @@
+#include "planner/lower/graph_facts.h"
+
+#include <algorithm>
+#include <span>
+
+namespace dsplan {
+
+GraphFacts::GraphFacts(const ModelSpec& model, const Graph& graph, const RecipeBook& recipes)
+    : model_(model),
+      graph_(graph),
+      recipes_(recipes),
+      wanted_(graph.tensors.size(), false),
+      read_(graph.storages.size(), false),
+      called_(model.modules.size(), false),
+      has_gradient_(model.modules.size(), false),
+      ends_(model.modules.size(), false) {
+  for (const Instruction& instruction : graph.program) {
+    if (instruction.kind == Instruction::Kind::Enter) called_[static_cast<std::size_t>(instruction.id)] = true;
+  }
+  find_head();
+  find_wanted();
+  find_read();
+  find_beginnings();
+  find_passing();
+  find_ends();
+}
+
+bool GraphFacts::lies_in(ModuleId module, ModuleId outer) const {
+  while (module != kNone && module != outer) module = parent(module);
+  return module == outer;
+}
+
+ModuleId GraphFacts::called(ModuleId module) const {
+  while (module != kNone && !called_[static_cast<std::size_t>(module)]) module = parent(module);
+  return module;
+}
+
+bool GraphFacts::is_wanted(const Node& node) const {
+  const std::span<const TensorId> out = graph_.out(node);
+  return node.requires_grad &&
+         std::any_of(out.begin(), out.end(), [&](TensorId id) { return wanted_[static_cast<std::size_t>(id)]; });
+}
+
+void GraphFacts::find_head() {
+  if (graph_.loss == kNone) return;
+  const ModuleId outermost = graph_.node(graph_.tensor(graph_.loss).producer).module;  // Adapters wrap the model.
+  for (std::size_t at = graph_.nodes.size(); at > 0 && head_ == kNone; --at) {
+    if (graph_.nodes[at - 1].module != outermost) head_ = static_cast<NodeId>(at - 1);
+  }
+}
+
+// From the loss, or the outputs, against the program's order.
+void GraphFacts::find_wanted() {
+  if (graph_.loss != kNone) wanted_[static_cast<std::size_t>(graph_.loss)] = true;
+  for (TensorId output : graph_.outputs) {
+    if (graph_.tensor(output).requires_grad) wanted_[static_cast<std::size_t>(output)] = true;
+  }
+  for (auto at = graph_.nodes.rbegin(); at != graph_.nodes.rend(); ++at) {
+    if (!is_wanted(*at)) continue;
+    for (TensorId input : graph_.in(*at)) {
+      if (graph_.tensor(input).requires_grad) wanted_[static_cast<std::size_t>(input)] = true;
+    }
+  }
+}
+
+void GraphFacts::find_read() {
+  const auto mark = [&](TensorId id) { read_[static_cast<std::size_t>(graph_.tensor(id).storage)] = true; };
+  if (graph_.loss != kNone) mark(graph_.loss);
+  for (TensorId output : graph_.outputs) mark(output);
+  for (NodeId id = 0; id < static_cast<NodeId>(graph_.nodes.size()); ++id) {
+    const Node& node = graph_.node(id);
+    if (!recipes_.entry(id).alias) {
+      for (TensorId input : graph_.in(node)) mark(input);
+    }
+    if (!is_wanted(node)) continue;
+    for (const Saved& saved : recipes_.saved(id)) {
+      if (saved.kind == Saved::Kind::Input) mark(graph_.input(node, saved.index));
+      if (saved.kind == Saved::Kind::Output) mark(graph_.output(node, saved.index));
+    }
+  }
+}
+
+void GraphFacts::find_beginnings() {
+  for (const Instruction& instruction : graph_.program) {
+    if (instruction.kind != Instruction::Kind::Run) continue;
+    const Node& node = graph_.node(instruction.id);
+    if (!is_wanted(node)) continue;
+    for (ModuleId module = node.module; module != kNone && !has_gradient(module); module = parent(module)) {
+      has_gradient_[static_cast<std::size_t>(module)] = true;
+    }
+  }
+}
+
+// A module without operators, as a dropout of probability 0, hands on what the next one reads.
+void GraphFacts::find_passing() {
+  std::vector<ModuleId> passing;
+  bool empty = false;
+  for (const Instruction& instruction : graph_.program) {
+    if (instruction.kind == Instruction::Kind::Enter) {
+      empty = true;
+    } else if (instruction.kind == Instruction::Kind::Exit && empty) {
+      passing.push_back(instruction.id);
+      empty = false;
+    } else if (instruction.kind == Instruction::Kind::Run) {
+      empty = false;
+      const Node& node = graph_.node(instruction.id);
+      const std::span<const TensorId> in = graph_.in(node);
+      const bool wanted = is_wanted(node) && std::any_of(in.begin(), in.end(), [&](TensorId id) {
+                            return graph_.tensor(id).requires_grad && graph_.tensor(id).producer != kNone;
+                          });
+      for (ModuleId module : passing) {
+        has_gradient_[static_cast<std::size_t>(module)] = wanted;
+        ends_[static_cast<std::size_t>(module)] = wanted;
+      }
+      passing.clear();
+    }
+  }
+}
+
+void GraphFacts::find_ends() {
+  for (const Node& node : graph_.nodes) {
+    if (!is_wanted(node)) continue;
+    for (TensorId input : graph_.in(node)) {
+      const Tensor& tensor = graph_.tensor(input);
+      if (!tensor.requires_grad || tensor.producer == kNone) continue;
+      const ModuleId made_in = graph_.node(tensor.producer).module;
+      for (ModuleId module = node.module; module != kNone && !lies_in(made_in, module); module = parent(module)) {
+        ends_[static_cast<std::size_t>(module)] = true;
+      }
+    }
+  }
+}
+
+}  // namespace dsplan
