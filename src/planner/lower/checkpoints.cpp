@@ -40,7 +40,7 @@ Checkpoint Checkpoints::found(const CheckpointGroup& group, std::uint32_t begin,
     of_node_[static_cast<std::size_t>(node)] = static_cast<std::int16_t>(all_.size());
     if (on_.recipes.saved(node).empty()) continue;
     // Nobody asks the others for a gradient; early stop waits for all.
-    if (checkpoint.first_saver == kNone && on_.facts.is_wanted(graph_.node(node))) checkpoint.first_saver = node;
+    if (checkpoint.first_saver == kNone && on_.facts.is_wanted(node)) checkpoint.first_saver = node;
     checkpoint.last_saver = node;
   }
   const Region& asked = graph_.regions[static_cast<std::size_t>(group.first)];
@@ -61,10 +61,11 @@ void Checkpoints::find_boundary(Checkpoint& checkpoint) {
   std::vector<bool> seen(graph_.tensors.size(), false);
   for (std::uint32_t at = checkpoint.begin; at < checkpoint.end; ++at) {
     if (graph_.program[at].kind != Instruction::Kind::Run) continue;
-    const Node& node = graph_.node(graph_.program[at].id);
+    const NodeId id = graph_.program[at].id;
+    const Node& node = graph_.node(id);
     for (TensorId input : graph_.in(node)) {
       const auto index = static_cast<std::size_t>(input);
-      if (made[index] || seen[index] || !graph_.tensor(input).requires_grad || !on_.facts.is_wanted(node)) continue;
+      if (made[index] || seen[index] || !graph_.tensor(input).requires_grad || !on_.facts.is_wanted(id)) continue;
       checkpoint.externals.push_back(input);
       seen[index] = true;
     }

@@ -102,11 +102,6 @@ void Emitter::end_compute(Label work) {
       Compute{work, module_, stream_, pass_, {reads_begin_, writes_begin_}, {writes_begin_, end}});
 }
 
-void Emitter::compute(Body body, Label work) {
-  if (recording_ != nullptr) recording_->end_work(body, next_event());
-  end_compute(work);
-}
-
 void Emitter::compute_unexecutable(Label work) {
   if (recording_ != nullptr) recording_->end_unexecutable(work, next_event());
   end_compute(work);

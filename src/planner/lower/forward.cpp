@@ -75,8 +75,8 @@ void Forward::run_operator(NodeId id, bool saves) {
     if (recomputing_) alive_.push_back(out);
   }
   if (!graph_.leaves.empty() && !recomputing_) on_.storages.hold_leaves(id);
-  // The holder of what no gradient is asked for is gone when a checkpoint is computed again.
-  const bool unasked = recomputing_ && checkpoint != nullptr && !checkpoint->reentrant && !on_.facts.is_wanted(node);
+  // The holder of what no gradient is asked for is gone when a checkpoint is recomputed.
+  const bool unasked = recomputing_ && checkpoint != nullptr && !checkpoint->reentrant && !on_.facts.is_wanted(id);
   if (saves && !unasked) save(id, made);
   // By-products belong to the autograd node alone: without one to keep them they die with the operator.
   for (std::size_t at = 0; at < slots.size(); ++at) {
@@ -144,7 +144,7 @@ void Forward::launch(NodeId id, const std::vector<BufferId>& made, std::size_t f
 
 void Forward::stop_before(NodeId node) {
   slots_.clear();
-  if (on_.facts.is_wanted(graph_.node(node))) save(node, slots_);
+  if (on_.facts.is_wanted(node)) save(node, slots_);
 }
 
 void Forward::save(NodeId id, const std::vector<BufferId>& made) {

@@ -1,5 +1,5 @@
 // Runs the graph's program forward: operators by their recipes, Python's variables with their ends, module boundaries,
-// and what autograd's nodes save. A recomputation runs a stretch of the same program again.
+// and what autograd's nodes save. A recomputation runs a part of the same program once more.
 #pragma once
 
 #include <vector>
@@ -16,7 +16,7 @@ class Forward {
   // Instructions [begin, end). `saves`: nodes hold what backward needs; in a checkpoint's first forward none does.
   void run(std::uint32_t begin, std::uint32_t end, bool saves);
 
-  // From here on a stretch is computed again. `detaches`: what is saved is detached, as the hooks of the non-reentrant
+  // From here on a checkpoint is recomputed. `detaches`: what is saved is detached, as the hooks of the non-reentrant
   // form do it. Drops concern only what is made there: what came in from outside is the checkpoint's.
   void begin_recompute(bool detaches);
   // What its variables hold when it has returned or was left, in the order in which it was made.

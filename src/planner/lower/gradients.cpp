@@ -49,9 +49,8 @@ void Gradients::count_uses(const std::vector<Checkpoint>& checkpoints) {
   }
   for (const Instruction& instruction : graph_.program) {
     if (instruction.kind != Instruction::Kind::Run || inside[static_cast<std::size_t>(instruction.id)]) continue;
-    const Node& node = graph_.node(instruction.id);
-    if (!on_.facts.is_wanted(node)) continue;
-    for (TensorId input : graph_.in(node)) count(input);
+    if (!on_.facts.is_wanted(instruction.id)) continue;
+    for (TensorId input : graph_.in(graph_.node(instruction.id))) count(input);
   }
 }
 
@@ -170,9 +169,9 @@ void Gradients::count_nested_uses(const Checkpoint& checkpoint) {
   for (TensorId external : checkpoint.externals) nested_uses_[static_cast<std::size_t>(external)] = 0;
   for (std::uint32_t at = checkpoint.begin; at < checkpoint.end; ++at) {
     if (graph_.program[at].kind != Instruction::Kind::Run) continue;
-    const Node& node = graph_.node(graph_.program[at].id);
-    if (!on_.facts.is_wanted(node)) continue;
-    for (TensorId input : graph_.in(node)) ++nested_uses_[static_cast<std::size_t>(input)];
+    const NodeId id = graph_.program[at].id;
+    if (!on_.facts.is_wanted(id)) continue;
+    for (TensorId input : graph_.in(graph_.node(id))) ++nested_uses_[static_cast<std::size_t>(input)];
   }
 }
 

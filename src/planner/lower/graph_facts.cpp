@@ -9,7 +9,7 @@ GraphFacts::GraphFacts(const ModelSpec& model, const Graph& graph, const RecipeB
     : model_(model),
       graph_(graph),
       recipes_(recipes),
-      wanted_(graph.tensors.size(), false),
+      wanted_(graph.nodes.size(), false),
       read_(graph.storages.size(), false),
       called_(model.modules.size(), false),
       has_gradient_(model.modules.size(), false),
@@ -35,12 +35,6 @@ ModuleId GraphFacts::called(ModuleId module) const {
   return module;
 }
 
-bool GraphFacts::is_wanted(const Node& node) const {
-  const std::span<const TensorId> out = graph_.out(node);
-  return node.requires_grad &&
-         std::any_of(out.begin(), out.end(), [&](TensorId id) { return wanted_[static_cast<std::size_t>(id)]; });
-}
-
 void GraphFacts::find_head() {
   if (graph_.loss == kNone) return;
   const ModuleId outermost = graph_.node(graph_.tensor(graph_.loss).producer).module;  // Adapters wrap the model.
@@ -51,14 +45,19 @@ void GraphFacts::find_head() {
 
 // From the loss, or the outputs, against the program's order.
 void GraphFacts::find_wanted() {
-  if (graph_.loss != kNone) wanted_[static_cast<std::size_t>(graph_.loss)] = true;
+  std::vector<bool> wanted(graph_.tensors.size(), false);
+  if (graph_.loss != kNone) wanted[static_cast<std::size_t>(graph_.loss)] = true;
   for (TensorId output : graph_.outputs) {
-    if (graph_.tensor(output).requires_grad) wanted_[static_cast<std::size_t>(output)] = true;
+    if (graph_.tensor(output).requires_grad) wanted[static_cast<std::size_t>(output)] = true;
   }
-  for (auto at = graph_.nodes.rbegin(); at != graph_.nodes.rend(); ++at) {
-    if (!is_wanted(*at)) continue;
-    for (TensorId input : graph_.in(*at)) {
-      if (graph_.tensor(input).requires_grad) wanted_[static_cast<std::size_t>(input)] = true;
+  for (std::size_t at = graph_.nodes.size(); at-- > 0;) {
+    const Node& node = graph_.nodes[at];
+    const std::span<const TensorId> out = graph_.out(node);
+    wanted_[at] = node.requires_grad && std::any_of(out.begin(), out.end(),
+                                                    [&](TensorId id) { return wanted[static_cast<std::size_t>(id)]; });
+    if (!wanted_[at]) continue;
+    for (TensorId input : graph_.in(node)) {
+      if (graph_.tensor(input).requires_grad) wanted[static_cast<std::size_t>(input)] = true;
     }
   }
 }
@@ -72,7 +71,7 @@ void GraphFacts::find_read() {
     if (!recipes_.entry(id).alias) {
       for (TensorId input : graph_.in(node)) mark(input);
     }
-    if (!is_wanted(node)) continue;
+    if (!is_wanted(id)) continue;
     for (const Saved& saved : recipes_.saved(id)) {
       if (saved.kind == Saved::Kind::Input) mark(graph_.input(node, saved.index));
       if (saved.kind == Saved::Kind::Output) mark(graph_.output(node, saved.index));
@@ -83,9 +82,9 @@ void GraphFacts::find_read() {
 void GraphFacts::find_beginnings() {
   for (const Instruction& instruction : graph_.program) {
     if (instruction.kind != Instruction::Kind::Run) continue;
-    const Node& node = graph_.node(instruction.id);
-    if (!is_wanted(node)) continue;
-    for (ModuleId module = node.module; module != kNone && !has_gradient(module); module = parent(module)) {
+    if (!is_wanted(instruction.id)) continue;
+    const ModuleId runs_in = graph_.node(instruction.id).module;
+    for (ModuleId module = runs_in; module != kNone && !has_gradient(module); module = parent(module)) {
       has_gradient_[static_cast<std::size_t>(module)] = true;
     }
   }
@@ -105,7 +104,7 @@ void GraphFacts::find_passing() {
       empty = false;
       const Node& node = graph_.node(instruction.id);
       const std::span<const TensorId> in = graph_.in(node);
-      const bool wanted = is_wanted(node) && std::any_of(in.begin(), in.end(), [&](TensorId id) {
+      const bool wanted = is_wanted(instruction.id) && std::any_of(in.begin(), in.end(), [&](TensorId id) {
                             return graph_.tensor(id).requires_grad && graph_.tensor(id).producer != kNone;
                           });
       for (ModuleId module : passing) {
@@ -118,8 +117,9 @@ void GraphFacts::find_passing() {
 }
 
 void GraphFacts::find_ends() {
-  for (const Node& node : graph_.nodes) {
-    if (!is_wanted(node)) continue;
+  for (NodeId id = 0; id < static_cast<NodeId>(graph_.nodes.size()); ++id) {
+    if (!is_wanted(id)) continue;
+    const Node& node = graph_.node(id);
     for (TensorId input : graph_.in(node)) {
       const Tensor& tensor = graph_.tensor(input);
       if (!tensor.requires_grad || tensor.producer == kNone) continue;

@@ -4,7 +4,7 @@
 
 namespace dsplan {
 
-std::vector<TensorId> Recomputation::run_again(const Checkpoint& checkpoint) {
+std::vector<TensorId> Recomputation::run_function(const Checkpoint& checkpoint) {
   forward_.begin_recompute(!checkpoint.reentrant);
   entered_.clear();
   for (std::uint32_t at = checkpoint.begin; at <= checkpoint.end; ++at) {
@@ -29,7 +29,7 @@ void Recomputation::unpack(Checkpoint& checkpoint) {
   const Pass before = emitter.pass();
   const ModuleId module = emitter.module();
   emitter.at(Pass::Recompute, module);
-  const std::vector<TensorId> alive = run_again(checkpoint);
+  const std::vector<TensorId> alive = run_function(checkpoint);
   // The frames are unwound.
   for (auto at = alive.rbegin(); at != alive.rend(); ++at) {
     emitter.release(on_.storages.of(*at), Reason::PythonFrame);
@@ -52,7 +52,7 @@ void Recomputation::begin_nested(Checkpoint& checkpoint) {
   checkpoint.nested = true;
   checkpoints_.restore_arguments(checkpoint);
   emitter.at(Pass::Recompute, emitter.module());
-  const std::vector<TensorId> alive = run_again(checkpoint);
+  const std::vector<TensorId> alive = run_function(checkpoint);
   emitter.at(Pass::Backward, emitter.module());
   // The function returns: what it hands out lives on in the frame, its own variables do not.
   for (TensorId tensor : alive) {

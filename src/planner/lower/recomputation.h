@@ -24,13 +24,13 @@ class Recomputation {
 
  private:
   // The function runs, and its nodes keep what they save. Returns what its variables still hold.
-  [[nodiscard]] std::vector<TensorId> run_again(const Checkpoint& checkpoint);
+  [[nodiscard]] std::vector<TensorId> run_function(const Checkpoint& checkpoint);
 
   TapeContext& on_;
   Checkpoints& checkpoints_;
   Forward& forward_;
   Gradients& gradients_;
-  std::vector<ModuleId> entered_;  // By the latest run_again, and not yet left.
+  std::vector<ModuleId> entered_;  // By the latest run_function, and not yet left.
 };
 
 }  // namespace dsplan
