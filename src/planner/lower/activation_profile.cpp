@@ -48,9 +48,8 @@ class SilentRuntime final : public TrainingRuntime {
     for (const Leaf& leaf : own_[static_cast<std::size_t>(module)]) {
       BufferId& buffer = gathered_[static_cast<std::size_t>(leaf.id)];
       if (buffer != kNoBuffer) continue;
-      buffer = emitter_.allocate(
-          storage(Elements(leaf.elements), leaf.dtype), leaf.dtype,
-          {Role::RuntimeBuffers, "gathered parameter", "zero/partition_parameters.py, all_gather_coalesced"});
+      buffer = emitter_.allocate(storage(Elements(leaf.elements), leaf.dtype), leaf.dtype,
+                                 {Role::RuntimeBuffers, "gathered parameter"});
     }
   }
   // What the trace shows to come back next is kept: at the least the parameters of the last module of a forward.
