@@ -4,16 +4,13 @@
 #include <array>
 #include <charconv>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "core/format.h"
+#include "io/json_text.h"
 #include "io/own_file.h"
 
 namespace dsplan {
 namespace {
-
-using Json = nlohmann::ordered_json;
-using Unit = MeasuredRow::Unit;
 
 // The largest value of rows that begin so; 0: there is none.
 double largest(const MeasuredMachine& machine, std::string_view prefix) {
@@ -93,7 +90,7 @@ Json peaks(const MeasuredMachine& machine, const CalibratedFile& file) {
   }
   Json object = Json::object();
   for (const char* dtype : {"fp32", "tf32", "bf16", "fp16", "fp8"}) {
-    if (const auto found = tflops.find(dtype); found != tflops.end()) object[dtype] = found->second;
+    if (const auto found = tflops.find(dtype); found != tflops.end()) object.set(dtype, found->second);
   }
   return object;
 }
@@ -103,26 +100,26 @@ Json peaks(const MeasuredMachine& machine, const CalibratedFile& file) {
 std::string calibrated_hardware_json(const MeasuredMachine& machine, const CalibratedFile& file) {
   const bool host = machine.backend == "host";
   Json json = {{"dsplan", kFileVersion}, {"kind", "hardware"}, {"name", file.name}, {"source", file.source}};
-  json["architecture"] = host ? "host" : file.like ? file.like->architecture : "unknown";
-  json[host ? "driver_memory_bytes" : "torch_total_bytes"] = machine.memory.value();
-  if (const MeasuredRow* context = machine.find("context")) json["context_bytes"] = context->value();
-  if (Json tflops = peaks(machine, file); !tflops.empty()) json["tflops"] = std::move(tflops);
+  json.set("architecture", host ? "host" : file.like ? file.like->architecture : "unknown");
+  json.set(host ? "driver_memory_bytes" : "torch_total_bytes", machine.memory);
+  if (const MeasuredRow* context = machine.find("context")) json.set("context_bytes", context->value());
+  if (Json tflops = peaks(machine, file); !tflops.value().members.empty()) json.set("tflops", std::move(tflops));
   const auto rate = [&](const char* key, double measured, double told) {
     const double bytes_per_s = measured > 0 ? measured / 1e9 : told;
-    if (bytes_per_s > 0) json[key] = bytes_per_s;
+    if (bytes_per_s > 0) json.set(key, bytes_per_s);
   };
   const auto told = [&](double Hardware::*member) { return file.like ? (*file.like).*member : 0; };
   rate("memory_gb_per_s", 2 * of_largest_size(machine, "copy_d2d:"), told(&Hardware::memory_gb_per_s));
   // Between threads; virtual ranks of one GPU say nothing of links between GPUs.
   rate("link_gb_per_s", of_largest_size(machine, "collective_threads:all_gather:"), told(&Hardware::link_gb_per_s));
-  if (file.like && file.like->link_devices > 0) json["link_devices"] = file.like->link_devices;
+  if (file.like && file.like->link_devices > 0) json.set("link_devices", file.like->link_devices);
   const double up = of_largest_size(machine, "copy_h2d_pinned:");
   const double down = of_largest_size(machine, "copy_d2h_pinned:");
   rate("host_link_gb_per_s", std::min(up, down), told(&Hardware::host_link_gb_per_s));
-  if (host) json["multiprocessors"] = 1;  // A rank is one thread.
-  if (file.like && file.like->multiprocessors > 0) json["multiprocessors"] = file.like->multiprocessors;
-  json["calibration"] = calibration_of(machine, file);
-  return json.dump(2) + "\n";
+  if (host) json.set("multiprocessors", 1);  // A rank is one thread.
+  if (file.like && file.like->multiprocessors > 0) json.set("multiprocessors", file.like->multiprocessors);
+  json.set("calibration", calibration_of(machine, file));
+  return json_text(json, 2) + "\n";
 }
 
 }  // namespace dsplan

@@ -1,9 +1,9 @@
 #include "report/write_check.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "core/format.h"
+#include "io/json_text.h"
 #include "report/check_words.h"
 #include "report/write_cells.h"
 
@@ -11,16 +11,12 @@ namespace dsplan {
 namespace {
 
 using detail::cell;
-using Json = nlohmann::ordered_json;
-
 // ---- JSON
 
 Json figure(const FigureValue& value) {
   if (value.number) return *value.number;
   return value.text.empty() ? Json(nullptr) : Json(value.text);
 }
-
-Json number(const std::optional<std::int64_t>& value) { return value ? Json(*value) : Json(nullptr); }
 
 Json value_of(const BaselineVersions& versions) {
   return {{"dsplan", versions.dsplan},
@@ -46,22 +42,22 @@ Json value_of(const SourceChange& change) {
     one.update(value_of(key.place));
     keys.push_back(std::move(one));
   }
-  return {{"source", std::string(name(change.kind))},
+  return {{"source", name(change.kind)},
           {"name", change.name},
           {"keys", std::move(keys)},
-          {"refused_alone", change.refused_alone ? Json(*change.refused_alone) : Json(nullptr)}};
+          {"refused_alone", change.refused_alone}};
 }
 
 Json value_of(const CheckedRow& row) {
   Json shares = Json::array();
-  for (const auto& share : row.by_source) shares.push_back(number(share));
+  for (const auto& share : row.by_source) shares.push_back(share);
   return {{"row", row.path},
-          {"kind", std::string(name(row.kind))},
+          {"kind", name(row.kind)},
           {"baseline", figure(row.stored)},
           {"replayed", figure(row.replayed)},
           {"now", figure(row.now)},
-          {"newer_dsplan", number(difference(row.stored, row.replayed))},
-          {"your_change", number(difference(row.replayed, row.now))},
+          {"newer_dsplan", difference(row.stored, row.replayed)},
+          {"your_change", difference(row.replayed, row.now)},
           {"by_change", std::move(shares)},
           {"tolerance", row.tolerance},
           {"moved_by_newer_dsplan", row.newer},
@@ -242,7 +238,7 @@ std::string check_json(const std::vector<CheckedBaseline>& checked) {
                       {"differ", count(checked, "differs")},
                       {"refused", count(checked, "refused")},
                       {"baselines", std::move(list)}};
-  return value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(value, 2) + "\n";
 }
 
 std::string check_junit(const std::vector<CheckedBaseline>& checked, const std::vector<std::string>& details) {
