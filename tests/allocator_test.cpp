@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "io/allocator_trace.h"
+#include "paths.h"
 #include "sim/allocator.h"
 #include "sim/allocator_replay.h"
 
@@ -44,7 +45,7 @@ std::string first_difference(const std::string& ours, const std::string& theirs)
 
 TEST_CASE("the recorded traces give PyTorch's own statistics, byte for byte") {
   std::size_t count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(DSPLAN_SOURCE_DIR "/tests/data/allocator")) {
+  for (const auto& entry : std::filesystem::directory_iterator(test_paths::source_dir() + "/tests/data/allocator")) {
     if (entry.path().extension() != ".trace") continue;
     CAPTURE(entry.path().filename().string());
     const std::string ours = replay_csv(read_allocator_trace(entry.path().string(), slurp(entry.path())));

@@ -16,6 +16,7 @@
 #include "io/machine_files.h"
 #include "io/text.h"
 #include "lowered.h"
+#include "paths.h"
 #include "planner/time/rates.h"
 #include "report/calibration.h"
 #include "report/write_calibration.h"
@@ -248,7 +249,7 @@ TEST_CASE("the command writes a file that simulate, plan and run take") {
   REQUIRE_MESSAGE(made.code == 0, made.err);
   CHECK(made.out.empty());
   CHECK(has(made.err, "calibrate: products\n"));
-  const std::string tiny = std::string(DSPLAN_SOURCE_DIR) + "/models/tiny-llama.json --seq 32 --dtype fp32 ";
+  const std::string tiny = test_paths::source_dir() + "/models/tiny-llama.json --seq 32 --dtype fp32 ";
   const Ran simulated = run_binary(folder, split("simulate " + tiny + "--hardware mine.json --format json"));
   REQUIRE_MESSAGE(simulated.code == 0, simulated.err);
   const Json said = Json::parse(simulated.out);
@@ -298,7 +299,7 @@ TEST_CASE("Ctrl-C leaves a file that is whole and says that it is not complete")
   if (child == 0) {
     if (::chdir(folder.path().c_str()) != 0) ::_exit(99);
     ::dup2(::open("err", O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
-    ::execl(DSPLAN_BINARY, DSPLAN_BINARY, "calibrate", "--out", "mine.json", nullptr);
+    ::execl(test_paths::binary(), test_paths::binary(), "calibrate", "--out", "mine.json", nullptr);
     ::_exit(98);
   }
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);

@@ -11,6 +11,7 @@
 #include "core/format.h"
 #include "model/catalogue_describe.h"
 #include "operator_cases.h"
+#include "paths.h"
 #include "report/write_operators.h"
 
 namespace dsplan {
@@ -205,7 +206,7 @@ TEST_CASE("every operator has a name of its own that finds it") {
 }
 
 TEST_CASE("docs/operators.md is what the catalogue says") {
-  const std::string path = DSPLAN_SOURCE_DIR "/docs/operators.md";
+  const std::string path = test_paths::source_dir() + "/docs/operators.md";
   std::ostringstream page;
   page << std::ifstream(path, std::ios::binary).rdbuf();
   const std::string begin = "<!-- generated: operators -->\n";

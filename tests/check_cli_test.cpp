@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "paths.h"
 #include "run_binary.h"
 
 using namespace dsplan::test;
@@ -11,7 +12,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::string kRoot = DSPLAN_SOURCE_DIR;
+const std::string kRoot = test_paths::source_dir();
 
 const std::string kDeepSpeed = R"({
   "train_micro_batch_size_per_gpu": 1,

@@ -10,13 +10,14 @@
 #include "io/text.h"
 #include "model/checkpoint_names.h"
 #include "model/families.h"
+#include "paths.h"
 
 using namespace dsplan;
 namespace fs = std::filesystem;
 
 namespace {
 
-const fs::path kWitnesses = fs::path(DSPLAN_SOURCE_DIR) / "tests" / "witnesses" / "parameters";
+const fs::path kWitnesses = fs::path(test_paths::source_dir()) / "tests" / "witnesses" / "parameters";
 
 ModelSpec witness_model(const std::string& name) {
   const std::string path = (kWitnesses / (name + ".json")).string();

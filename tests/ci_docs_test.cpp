@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "paths.h"
 #include "run_binary.h"
 
 using namespace dsplan::test;
@@ -11,11 +12,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::string kDocs = std::string(DSPLAN_SOURCE_DIR) + "/docs";
+const std::string kDocs = test_paths::source_dir() + "/docs";
 
 std::string output_of(const Folder& folder, const std::string& command) {
   const std::string out = folder / ".printed";
-  const std::string path = fs::path(DSPLAN_BINARY).parent_path().string();
+  const std::string path = fs::path(test_paths::binary()).parent_path().string();
   const std::string line = "cd '" + folder.path() + "/ci' && PATH='" + path +
                            "':\"$PATH\" NO_COLOR=1 && export PATH && { " + command + "\n} > '" + out + "' 2> /dev/null";
   const int status = std::system(line.c_str());

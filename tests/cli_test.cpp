@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "paths.h"
 #include "run_binary.h"
 
 using namespace dsplan::test;
@@ -170,7 +171,7 @@ TEST_CASE("the lists of `show` fit 80 columns") {
 
 TEST_CASE("replay prints the expected CSV byte for byte") {
   const Folder folder;
-  const std::string data = std::string(DSPLAN_SOURCE_DIR) + "/tests/data/allocator/";
+  const std::string data = test_paths::source_dir() + "/tests/data/allocator/";
   for (const char* name : {"g01-small-large", "g12-out-of-memory", "random-03"}) {
     const Ran ran = run_binary(folder, {"replay", data + name + ".trace"});
     CHECK(ran.code == 0);

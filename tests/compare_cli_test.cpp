@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "paths.h"
 #include "run_binary.h"
 
 using namespace dsplan::test;
@@ -10,7 +11,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-const std::string kGolden = std::string(DSPLAN_SOURCE_DIR) + "/tests/golden/receipts/v1/";
+const std::string kGolden = test_paths::source_dir() + "/tests/golden/receipts/v1/";
 
 Json load(const std::string& path) { return Json::parse(slurp(path)); }
 

@@ -1,5 +1,6 @@
 // Predictions against receipts: equal where they should be, and each kind of row red once.
 #include "report/compare.h"
+#include "paths.h"
 
 #include <doctest/doctest.h>
 #include <algorithm>
@@ -19,7 +20,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-const std::string kRoot = DSPLAN_SOURCE_DIR;
+const std::string kRoot = test_paths::source_dir();
 const std::string kReceipts = kRoot + "/tests/data/receipts/pytorch";
 const std::string kMade = kRoot + "/tests/golden/receipts/v1/made-ddp.json";
 

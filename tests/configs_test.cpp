@@ -8,6 +8,7 @@
 #include "io/machine_files.h"
 #include "io/text.h"
 #include "io/training_file.h"
+#include "paths.h"
 
 using namespace dsplan;
 
@@ -16,7 +17,7 @@ namespace {
 template <class Visit>
 int each_file(const std::string& folder, Visit visit) {
   int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(DSPLAN_SOURCE_DIR) + "/configs/" + folder)) {
+  for (const auto& entry : std::filesystem::directory_iterator(test_paths::source_dir() + "/configs/" + folder)) {
     INFO(entry.path().string());
     visit(entry.path().string(), entry.path().stem().string());
     ++count;

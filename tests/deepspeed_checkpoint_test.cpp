@@ -14,6 +14,7 @@
 #include "lowered.h"
 #include "model/graphs/op_graph.h"
 #include "moves.h"
+#include "paths.h"
 #include "planner/lower/lower_graph.h"
 #include "planner/predict/predict.h"
 #include "planner/resolve/resolve.h"
@@ -26,7 +27,7 @@ using Json = nlohmann::ordered_json;
 namespace {
 
 Json witnesses() {
-  std::ifstream file(DSPLAN_SOURCE_DIR "/tests/witnesses/deepspeed_checkpointing.json");
+  std::ifstream file(test_paths::source_dir() + "/tests/witnesses/deepspeed_checkpointing.json");
   return Json::parse(file);
 }
 

@@ -8,6 +8,7 @@
 #include "io/deepspeed.h"
 #include "io/deepspeed_keys.h"
 #include "io/text.h"
+#include "paths.h"
 
 using namespace dsplan;
 
@@ -25,7 +26,7 @@ std::string refusal(const std::string& text) {
 }
 
 DeepSpeedInput case_file(const std::string& name) {
-  const std::string path = std::string(DSPLAN_SOURCE_DIR) + "/tests/data/deepspeed/" + name;
+  const std::string path = test_paths::source_dir() + "/tests/data/deepspeed/" + name;
   return read_deepspeed(parse_hjson(path, read_file(path)));
 }
 

@@ -17,6 +17,7 @@
 #include "io/deepspeed.h"
 #include "io/text.h"
 #include "model/families.h"
+#include "paths.h"
 #include "planner/resolve/resolve.h"
 
 namespace deepspeed_log {
@@ -25,7 +26,7 @@ using namespace dsplan;
 using Lines = std::vector<std::string>;
 namespace fs = std::filesystem;
 
-inline const fs::path kFolder = fs::path(DSPLAN_SOURCE_DIR) / "tests" / "witnesses" / "deepspeed";
+inline const fs::path kFolder = fs::path(test_paths::source_dir()) / "tests" / "witnesses" / "deepspeed";
 
 struct Run {
   std::string name;

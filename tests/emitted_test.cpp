@@ -9,6 +9,7 @@
 #include "io/launch_line.h"
 #include "io/text.h"
 #include "model/families.h"
+#include "paths.h"
 #include "planner/resolve/checkpointing.h"
 #include "run_binary.h"
 
@@ -18,7 +19,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-const std::string kRoot = DSPLAN_SOURCE_DIR;
+const std::string kRoot = test_paths::source_dir();
 
 Json witness(const std::string& name) { return Json::parse(slurp(kRoot + "/tests/witnesses/" + name)); }
 

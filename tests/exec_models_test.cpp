@@ -12,6 +12,7 @@
 #include "io/text.h"
 #include "model/families.h"
 #include "model/graphs/graphs.h"
+#include "paths.h"
 
 namespace dsplan {
 namespace {
@@ -19,7 +20,7 @@ namespace {
 using Values = std::map<std::string, std::vector<double>>;
 
 Values witnessed(const char* name) {
-  std::ifstream file(std::string(DSPLAN_SOURCE_DIR "/tests/witnesses/exec/") + name);
+  std::ifstream file(std::string(test_paths::source_dir() + "/tests/witnesses/exec/") + name);
   REQUIRE(file.good());
   Values values;
   for (std::string line; std::getline(file, line);) {

@@ -9,6 +9,7 @@
 
 #include "core/format.h"
 #include "exec_walk.h"
+#include "paths.h"
 #include "small_graphs.h"
 
 namespace dsplan {
@@ -74,7 +75,7 @@ void check_gradients(const Case& test) {
 using Values = std::map<std::string, std::vector<double>>;
 
 Values witnessed() {
-  std::ifstream file(DSPLAN_SOURCE_DIR "/tests/witnesses/exec/operators.txt");
+  std::ifstream file(test_paths::source_dir() + "/tests/witnesses/exec/operators.txt");
   REQUIRE(file.good());
   Values values;
   for (std::string line; std::getline(file, line);) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "paths.h"
 #include "planner/predict/estimators.h"
 #include "planner/predict/formulas.h"
 
@@ -281,7 +282,7 @@ std::optional<Figure> figure(const Fields& row) {
 }  // namespace
 
 TEST_CASE("each published row is given by a formula, or no formula gives it and it says why") {
-  const std::vector<Fields> rows = read_rows(DSPLAN_SOURCE_DIR "/tests/data/published-formulas.csv");
+  const std::vector<Fields> rows = read_rows(test_paths::source_dir() + "/tests/data/published-formulas.csv");
   CHECK(rows.size() == 165);
   std::size_t given = 0;
   for (const Fields& row : rows) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "paths.h"
 #include "run_binary.h"
 
 using namespace dsplan::test;
@@ -11,7 +12,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::string golden_folder() { return std::string(DSPLAN_SOURCE_DIR) + "/tests/golden"; }
+std::string golden_folder() { return test_paths::source_dir() + "/tests/golden"; }
 
 std::vector<std::string> cases() {
   std::vector<std::string> names;

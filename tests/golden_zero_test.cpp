@@ -8,6 +8,7 @@
 #include "io/text.h"
 #include "model/families.h"
 #include "model/graphs/graphs.h"
+#include "paths.h"
 #include "planner/lower/emitter.h"
 #include "planner/lower/lower.h"
 #include "planner/lower/runtime.h"
@@ -112,7 +113,7 @@ Bytes wire_of(const Schedule& schedule) {
 using List = std::vector<std::int64_t>;
 
 ModelSpec llama3() {
-  return build_model(read_document(std::string(DSPLAN_SOURCE_DIR) + "/models/llama-3-8b.json"), "llama-3-8b");
+  return build_model(read_document(test_paths::source_dir() + "/models/llama-3-8b.json"), "llama-3-8b");
 }
 
 Job llama_job(int stage) {

@@ -10,6 +10,7 @@
 #include "io/text.h"
 #include "model/families.h"
 #include "model/graphs/graphs.h"
+#include "paths.h"
 #include "recorder.h"
 
 using namespace dsplan;
@@ -17,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const fs::path kWitnesses = fs::path(DSPLAN_SOURCE_DIR) / "tests" / "witnesses" / "parameters";
+const fs::path kWitnesses = fs::path(test_paths::source_dir()) / "tests" / "witnesses" / "parameters";
 
 std::vector<std::string> gradient_order(const ModelSpec& model, const Checkpointing& checkpointing) {
   GraphOptions options;

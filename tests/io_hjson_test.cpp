@@ -4,6 +4,7 @@
 
 #include "io/text.h"
 #include "io_show.h"
+#include "paths.h"
 
 using namespace dsplan;
 using Kind = Value::Kind;
@@ -81,7 +82,7 @@ TEST_CASE("Hjson faults") {
 }
 
 TEST_CASE("DeepSpeed's own samples, with comments and trailing commas") {
-  const std::string folder = DSPLAN_SOURCE_DIR "/tests/data/deepspeed/";
+  const std::string folder = test_paths::source_dir() + "/tests/data/deepspeed/";
   const auto read = [&](const std::string& name) { return parse_hjson(name, read_file(folder + name)); };
   const Document fp16 = read("overview-fp16.json");
   CHECK(fp16.root.find("train_batch_size")->integer == 512);

@@ -9,6 +9,7 @@
 #include "io/locate.h"
 
 #include "core/format.h"
+#include "paths.h"
 
 using namespace dsplan;
 namespace fs = std::filesystem;
@@ -192,5 +193,5 @@ TEST_CASE("the local Hugging Face cache") {
 
 TEST_CASE("without DSPLAN_DATA the source tree is found") {
   const Variable none("DSPLAN_DATA", "");
-  CHECK(data_dir() == DSPLAN_SOURCE_DIR);
+  CHECK(data_dir() == test_paths::source_dir());
 }

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "paths.h"
 #include "run_binary.h"
 
 namespace dsplan::test {
@@ -60,13 +61,13 @@ class Process {
     child_ = ::fork();
     if (child_ != 0) return;
     for (const auto& [key, value] : variables) ::setenv(key.c_str(), value.c_str(), 1);
-    std::vector<char*> arguments{const_cast<char*>(DSPLAN_BINARY)};
+    std::vector<char*> arguments{const_cast<char*>(test_paths::binary())};
     for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
     arguments.push_back(nullptr);
     if (::chdir(folder.path().c_str()) != 0) ::_exit(99);
     ::dup2(::open(out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 1);
     ::dup2(::open(err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
-    ::execv(DSPLAN_BINARY, arguments.data());
+    ::execv(test_paths::binary(), arguments.data());
     ::_exit(98);
   }
   ~Process() {

@@ -11,6 +11,7 @@
 #include "io/text.h"
 #include "model/families.h"
 #include "model/graphs/graphs.h"
+#include "paths.h"
 #include "planner/lower/lower.h"
 
 namespace lowered {
@@ -21,7 +22,7 @@ struct Case {
 };
 
 inline dsplan::ModelSpec bundled(const std::string& name) {
-  return dsplan::build_model(dsplan::read_document(DSPLAN_SOURCE_DIR "/models/" + name + ".json"), name);
+  return dsplan::build_model(dsplan::read_document(test_paths::source_dir() + "/models/" + name + ".json"), name);
 }
 
 inline dsplan::ModelSpec inlined(const std::string& name, const std::string& config) {

@@ -14,6 +14,7 @@
 #include "io/text.h"
 #include "lowered.h"
 #include "lowering_judges.h"
+#include "paths.h"
 #include "planner/predict/judge.h"
 #include "report/compare.h"
 #include "report/compare_optimizers.h"
@@ -37,7 +38,7 @@ constexpr const char* kEven = R"({"model_type": "llama", "architectures": ["Llam
 
 // By rule and direction, what PyTorch's own steps notice (tests/witnesses/optimizers.json: dtypes and bytes in order).
 std::set<std::string> noticed_by_witness() {
-  const Document document = read_document(DSPLAN_SOURCE_DIR "/tests/witnesses/optimizers.json");
+  const Document document = read_document(test_paths::source_dir() + "/tests/witnesses/optimizers.json");
   Diagnostics diagnostics;
   std::set<std::string> noticed;
   for (const Value& one : document.root.find("cases")->items) {
@@ -268,7 +269,7 @@ void labels_in(const std::string& text, std::set<std::string>& labels) {
 
 std::set<std::string> labels_of_sources() {
   std::set<std::string> labels;
-  for (const auto& entry : std::filesystem::directory_iterator(DSPLAN_SOURCE_DIR "/src/planner/lower")) {
+  for (const auto& entry : std::filesystem::directory_iterator(test_paths::source_dir() + "/src/planner/lower")) {
     std::ifstream file(entry.path());
     std::ostringstream text;
     text << file.rdbuf();

@@ -15,6 +15,7 @@
 #include "model/families.h"
 #include "model/graphs/graphs.h"
 #include "moves.h"
+#include "paths.h"
 #include "planner/lower/lower.h"
 #include "planner/resolve/resolve.h"
 #include "recorder.h"
@@ -26,7 +27,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-const fs::path kWitnesses = fs::path(DSPLAN_SOURCE_DIR) / "tests" / "witnesses" / "memory";
+const fs::path kWitnesses = fs::path(test_paths::source_dir()) / "tests" / "witnesses" / "memory";
 
 std::vector<Moves> read_log(const fs::path& path) {
   std::ifstream file(path);

@@ -13,13 +13,14 @@
 #include "core/sha256.h"
 #include "io/text.h"
 #include "model/families.h"
+#include "paths.h"
 
 using namespace dsplan;
 namespace fs = std::filesystem;
 
 namespace {
 
-const fs::path kTests = fs::path(DSPLAN_SOURCE_DIR) / "tests";
+const fs::path kTests = fs::path(test_paths::source_dir()) / "tests";
 
 ModelSpec model_of(const fs::path& config) {
   return build_model(parse_json(config.string(), read_file(config.string())), config.stem().string());
@@ -121,7 +122,7 @@ std::vector<std::map<std::string, std::string>> read_csv(const fs::path& path) {
 }
 
 ModelSpec bundled(const std::string& name) {
-  return model_of(fs::path(DSPLAN_SOURCE_DIR) / "models" / (name + ".json"));
+  return model_of(fs::path(test_paths::source_dir()) / "models" / (name + ".json"));
 }
 
 std::string last_part(const std::string& id) { return id.substr(id.rfind('/') + 1); }
@@ -130,7 +131,7 @@ std::string last_part(const std::string& id) { return id.substr(id.rfind('/') + 
 std::string bundled_name(const std::string& fact) {
   const bool text_part = fact.ends_with(" (text part)");
   const std::string id = last_part(fact.substr(0, fact.find(" (")));
-  for (const auto& row : read_csv(fs::path(DSPLAN_SOURCE_DIR) / "models" / "index.csv")) {
+  for (const auto& row : read_csv(fs::path(test_paths::source_dir()) / "models" / "index.csv")) {
     if (last_part(row.at("hub_id")) == id && row.at("name").ends_with("-text") == text_part) return row.at("name");
   }
   return {};
@@ -196,7 +197,7 @@ TEST_CASE("every bundled model has the parameters that transformers gives it: co
     CHECK(tensors == std::stoll(row.at("tensors")));
     CHECK(sha256(text) == row.at("sha256"));
   }
-  for (const auto& entry : fs::directory_iterator(fs::path(DSPLAN_SOURCE_DIR) / "models")) {
+  for (const auto& entry : fs::directory_iterator(fs::path(test_paths::source_dir()) / "models")) {
     if (entry.path().extension() != ".json") continue;
     CAPTURE(entry.path().string());
     CHECK(seen.contains(entry.path().stem().string()));

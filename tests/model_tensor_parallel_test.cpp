@@ -7,13 +7,14 @@
 #include "core/model.h"
 #include "io/text.h"
 #include "model/families.h"
+#include "paths.h"
 
 using namespace dsplan;
 
 namespace {
 
 ModelSpec bundled(const std::string& name) {
-  const std::string path = dsplan::formatted("{}/models/{}.json", DSPLAN_SOURCE_DIR, name);
+  const std::string path = dsplan::formatted("{}/models/{}.json", test_paths::source_dir(), name);
   return build_model(parse_json(path, read_file(path)), name);
 }
 

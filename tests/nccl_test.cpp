@@ -9,6 +9,7 @@
 
 #include "exec/plugin.h"
 #include "launched.h"
+#include "paths.h"
 #include "planner/predict/nccl_memory.h"
 
 using namespace dsplan::test;
@@ -19,8 +20,8 @@ using Json = nlohmann::json;
 
 const std::string kBackend = DSPLAN_TEST_BACKENDS "/libdsplan_backend_on_host.so";
 const std::string kLibrary = DSPLAN_TEST_BACKENDS "/libdsplan_fake_nccl.so";
-const std::string kRun = "run " + std::string(DSPLAN_SOURCE_DIR) +
-                         "/models/tiny-llama.json --micro-batch 1 --seq 16 --dtype bf16 --backend cuda ";
+const std::string kRun =
+    "run " + test_paths::source_dir() + "/models/tiny-llama.json --micro-batch 1 --seq 16 --dtype bf16 --backend cuda ";
 
 auto launched(const Folder& folder, int ranks, const std::string& line, const Variables& more = {}) {
   return launch(folder, torchrun, ranks, kRun + line + " --transport nccl --ranks " + std::to_string(ranks),

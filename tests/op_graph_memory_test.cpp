@@ -10,6 +10,7 @@
 #include "core/format.h"
 #include "io/op_graph.h"
 #include "io/text.h"
+#include "paths.h"
 #include "planner/lower/lower_graph.h"
 #include "planner/predict/predict_graph.h"
 
@@ -32,7 +33,7 @@ Ran run(OpGraph file) {
 }
 
 Ran bundled(const std::string& name) {
-  return run(read_op_graph(read_document(DSPLAN_SOURCE_DIR "/models/graphs/" + name + ".json"), name));
+  return run(read_op_graph(read_document(test_paths::source_dir() + "/models/graphs/" + name + ".json"), name));
 }
 
 Ran inlined(const std::string& tensors, const std::string& ops, const std::string& outputs,

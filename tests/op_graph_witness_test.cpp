@@ -13,6 +13,7 @@
 #include "io/text.h"
 #include "model/graphs/op_graph.h"
 #include "moves.h"
+#include "paths.h"
 #include "planner/lower/lower_graph.h"
 #include "sim/above_inputs.h"
 
@@ -23,8 +24,8 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-const fs::path kWitnesses = fs::path(DSPLAN_SOURCE_DIR) / "tests" / "witnesses" / "op_graphs";
-const fs::path kBundled = fs::path(DSPLAN_SOURCE_DIR) / "models" / "graphs";
+const fs::path kWitnesses = fs::path(test_paths::source_dir()) / "tests" / "witnesses" / "op_graphs";
+const fs::path kBundled = fs::path(test_paths::source_dir()) / "models" / "graphs";
 
 struct Known {
   const char* name;

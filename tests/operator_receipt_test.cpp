@@ -6,6 +6,7 @@
 #include "cli/report_operators.h"
 #include "core/format.h"
 #include "io/text.h"
+#include "paths.h"
 #include "report/compare_operators.h"
 #include "report/operators_receipt.h"
 #include "report/write_operators.h"
@@ -16,7 +17,7 @@ namespace {
 
 const OperatorRuns& made_up() {
   static const OperatorRuns runs =
-      read_operator_runs(read_document(DSPLAN_SOURCE_DIR "/tests/data/operators/cuda.json"));
+      read_operator_runs(read_document(test_paths::source_dir() + "/tests/data/operators/cuda.json"));
   return runs;
 }
 
@@ -137,8 +138,8 @@ TEST_CASE("the report names what differs with both sides, and what may be marked
 }
 
 TEST_CASE("dsplan compare knows a file of measured operators by its schema") {
-  const std::string witness = DSPLAN_SOURCE_DIR "/tests/witnesses/operators.json";
-  const std::string made = DSPLAN_SOURCE_DIR "/tests/data/operators/cuda.json";
+  const std::string witness = test_paths::source_dir() + "/tests/witnesses/operators.json";
+  const std::string made = test_paths::source_dir() + "/tests/data/operators/cuda.json";
   const test::Folder folder;
   const test::Ran equal = test::run_binary(folder, {"compare", witness});
   CHECK(equal.code == 0);

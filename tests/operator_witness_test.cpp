@@ -11,6 +11,7 @@
 #include "core/format.h"
 #include "io/text.h"
 #include "model/catalogue.h"
+#include "paths.h"
 #include "report/compare_operators.h"
 #include "report/operators_receipt.h"
 
@@ -21,7 +22,7 @@ OperatorRuns runs_of(const std::string& path) { return read_operator_runs(read_d
 
 std::vector<OperatorRuns> receipts() {
   std::vector<OperatorRuns> files;
-  const std::filesystem::path folder = DSPLAN_SOURCE_DIR "/tests/receipts";
+  const std::filesystem::path folder = test_paths::source_dir() + "/tests/receipts";
   if (!std::filesystem::exists(folder)) return files;
   // One folder per GPU, and in it one per kind of file.
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
@@ -36,7 +37,7 @@ std::vector<OperatorRuns> receipts() {
 }  // namespace
 
 TEST_CASE("every row equals torch at dispatch level, or says that nobody has confirmed it") {
-  const OperatorRuns witness = runs_of(DSPLAN_SOURCE_DIR "/tests/witnesses/operators.json");
+  const OperatorRuns witness = runs_of(test_paths::source_dir() + "/tests/witnesses/operators.json");
   CHECK(witness.runs.size() > 3000);
   const OperatorComparison comparison = compare_operators(std::vector{witness});
   CHECK_MESSAGE(!comparison.differs(), operators_report(comparison));

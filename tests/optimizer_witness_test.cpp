@@ -11,6 +11,7 @@
 #include "core/audit.h"
 #include "core/format.h"
 #include "io/text.h"
+#include "paths.h"
 #include "planner/lower/runtime.h"
 #include "planner/lower/runtime_base.h"
 #include "report/compare_optimizers.h"
@@ -22,7 +23,7 @@ using Json = nlohmann::json;
 namespace {
 
 const Json& witness() {
-  static const Json data = Json::parse(std::ifstream(DSPLAN_SOURCE_DIR "/tests/witnesses/optimizers.json"));
+  static const Json data = Json::parse(std::ifstream(test_paths::source_dir() + "/tests/witnesses/optimizers.json"));
   return data;
 }
 

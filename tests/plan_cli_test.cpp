@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "chains.h"
+#include "paths.h"
 #include "report/write_chain.h"
 #include "run_binary.h"
 
@@ -182,7 +183,7 @@ TEST_CASE("times that were rounded are said to be") {
 }
 
 TEST_CASE("docs/segmentation.md shows what its commands print") {
-  const std::string path = DSPLAN_SOURCE_DIR "/docs/segmentation.md";
+  const std::string path = test_paths::source_dir() + "/docs/segmentation.md";
   std::string page = slurp(path);
   // Each command stands alone in a fenced block; the next one is its output. The chain is the first block of all.
   const std::string fence = "\n```\n";

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "io/text.h"
+#include "paths.h"
 #include "report/plan_file.h"
 #include "run_binary.h"
 
@@ -16,7 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::string kRoot = DSPLAN_SOURCE_DIR;
+const std::string kRoot = test_paths::source_dir();
 const std::string kPlans = kRoot + "/tests/golden/plans";
 
 const std::string kZero3 = "tiny-llama --zero-stage 3 --gpus 4 --hardware h100-sxm --seq 64";

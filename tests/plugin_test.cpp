@@ -8,6 +8,7 @@
 
 #include "exec/device.h"
 #include "exec/plugin.h"
+#include "paths.h"
 #include "run_binary.h"
 
 using namespace dsplan;
@@ -36,7 +37,7 @@ std::string why(const std::string& name) {
   return plugin.why;
 }
 
-const std::string kRun = "run " + std::string(DSPLAN_SOURCE_DIR) +
+const std::string kRun = "run " + test_paths::source_dir() +
                          "/models/tiny-llama.json --micro-batch 1 --seq 16 --dtype bf16 --ranks 2 --zero-stage 3 ";
 
 }  // namespace
@@ -55,7 +56,7 @@ TEST_CASE("every other library is refused with its reason") {
   CHECK(has(why("other_version"), "it speaks version 3 of the interface in "));
   CHECK(has(why("no_symbol"), "it is no backend of dsplan: it has no dsplan_backend_table"));
   CHECK(has(why("missing"), "No such file"));
-  const std::string text = std::string(DSPLAN_SOURCE_DIR) + "/CMakeLists.txt";
+  const std::string text = test_paths::source_dir() + "/CMakeLists.txt";
   const exec::Plugin plugin = exec::load_plugin_from(text);
   CHECK(plugin.table == nullptr);
   CHECK(plugin.why.rfind(text + ": ", 0) == 0);

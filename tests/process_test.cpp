@@ -12,6 +12,7 @@
 #include "exec/ranks.h"
 #include "exec/stand_still.h"
 #include "exec/threads.h"
+#include "paths.h"
 #include "run_binary.h"
 #include "running.h"
 
@@ -32,7 +33,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 constexpr std::int64_t kContext = 500LL << 20;
 constexpr std::int64_t kLibrary = 9LL << 20;
 
-const std::string kRun = "run " + std::string(DSPLAN_SOURCE_DIR) +
+const std::string kRun = "run " + test_paths::source_dir() +
                          "/models/tiny-llama.json --micro-batch 1 --seq 16 --dtype bf16 --backend cuda --out r.json ";
 
 }  // namespace
@@ -104,8 +105,8 @@ TEST_CASE("context, library and kernels are rows from another run, and what is l
 
 TEST_CASE("a receipt whose remainder is not what its rows leave is refused") {
   const Folder folder;
-  const Ran ran = run_binary(
-      folder, split("run " + std::string(DSPLAN_SOURCE_DIR) + "/models/tiny-llama.json --seq 16 --out r.json"));
+  const Ran ran =
+      run_binary(folder, split("run " + test_paths::source_dir() + "/models/tiny-llama.json --seq 16 --out r.json"));
   REQUIRE_MESSAGE(ran.code == 0, ran.err);
   Json receipt = Json::parse(slurp(folder / "r.json"));
   CHECK(receipt["process"]["moments"][1]["device_used"].is_null());  // A host counts no device.

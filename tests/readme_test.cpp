@@ -10,9 +10,11 @@
 #include <sstream>
 #include <string>
 
+#include "paths.h"
+
 namespace {
 
-const std::filesystem::path kReadme = std::filesystem::path(DSPLAN_SOURCE_DIR) / "README.md";
+const std::filesystem::path kReadme = std::filesystem::path(test_paths::source_dir()) / "README.md";
 
 std::string slurp(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -24,8 +26,8 @@ std::string slurp(const std::filesystem::path& path) {
 
 // Standard output of `dsplan ARGUMENTS`, run in the root of the tree as the README says; it must succeed.
 std::string output_of(const std::string& arguments) {
-  const std::string command =
-      "cd '" DSPLAN_SOURCE_DIR "' && env -u DSPLAN_DATA NO_COLOR=1 '" DSPLAN_BINARY "' " + arguments;
+  const std::string command = "cd '" + test_paths::source_dir() + "' && env -u DSPLAN_DATA NO_COLOR=1 '" +
+                              test_paths::binary() + "' " + arguments;
   FILE* pipe = popen(command.c_str(), "r");
   REQUIRE(pipe != nullptr);
   std::string text;

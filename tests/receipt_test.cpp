@@ -6,6 +6,7 @@
 #include "core/calibration.h"
 #include "core/receipt.h"
 #include "io/text.h"
+#include "paths.h"
 #include "report/calibration.h"
 #include "report/known_differences.h"
 #include "report/receipt.h"
@@ -16,7 +17,7 @@ using namespace dsplan;
 
 namespace {
 
-const std::string kRoot = DSPLAN_SOURCE_DIR;
+const std::string kRoot = test_paths::source_dir();
 const std::string kGolden = kRoot + "/tests/golden/receipts/v1/";
 
 // The first of `from` in the text becomes `to`; it must be there.

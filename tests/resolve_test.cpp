@@ -1,3 +1,4 @@
+#include "paths.h"
 #include "resolving.h"
 
 using namespace dsplan;
@@ -601,7 +602,7 @@ TEST_CASE("resolve: an offloaded stage 2 gathers its gradients") {
 
 TEST_CASE("resolve: the overview files") {
   const auto at = [](const std::string& name, const Request& request) {
-    const std::string path = std::string(DSPLAN_SOURCE_DIR) + "/tests/data/deepspeed/" + name;
+    const std::string path = test_paths::source_dir() + "/tests/data/deepspeed/" + name;
     const DeepSpeedInput ds = read_deepspeed(parse_hjson(path, read_file(path)));
     return resolve(small_model(), request, &ds, nullptr, nullptr).training;
   };

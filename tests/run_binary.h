@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "paths.h"
+
 namespace dsplan::test {
 
 inline std::string slurp(const std::string& path) {
@@ -57,7 +59,7 @@ inline Ran run_binary(const Folder& folder, const std::vector<std::string>& word
   const std::string err = folder / ".err";
   const pid_t child = ::fork();
   if (child == 0) {
-    std::vector<char*> arguments{const_cast<char*>(DSPLAN_BINARY)};
+    std::vector<char*> arguments{const_cast<char*>(test_paths::binary())};
     for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
     arguments.push_back(nullptr);
     if (::chdir(folder.path().c_str()) != 0) ::_exit(99);
@@ -69,7 +71,7 @@ inline Ran run_binary(const Folder& folder, const std::vector<std::string>& word
       ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 1);
     }
     ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
-    ::execv(DSPLAN_BINARY, arguments.data());
+    ::execv(test_paths::binary(), arguments.data());
     ::_exit(98);
   }
   int status = 0;

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "paths.h"
 #include "run_binary.h"
 
 using namespace dsplan::test;
@@ -13,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-const std::string kModel = std::string(DSPLAN_SOURCE_DIR) + "/models/tiny-llama.json";
+const std::string kModel = test_paths::source_dir() + "/models/tiny-llama.json";
 
 Ran run(const Folder& folder, const std::string& words) {
   return run_binary(folder, split("run " + kModel + " --micro-batch 1 --seq 16 --dtype bf16 " + words));

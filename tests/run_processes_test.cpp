@@ -9,6 +9,7 @@
 
 #include "exec/sockets.h"
 #include "launched.h"
+#include "paths.h"
 
 using namespace dsplan::test;
 
@@ -16,7 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-const std::string kModel = std::string(DSPLAN_SOURCE_DIR) + "/models/tiny-llama.json";
+const std::string kModel = test_paths::source_dir() + "/models/tiny-llama.json";
 const std::string kRun = "run " + kModel + " --micro-batch 1 --seq 16 --dtype bf16 ";
 
 const std::string kEndless = "run " + kModel + " --micro-batch 2 --seq 128 --dtype bf16 --transport tcp --zero-stage 1";

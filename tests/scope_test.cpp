@@ -16,13 +16,14 @@
 #include "core/format.h"
 #include "io/deepspeed_keys.h"
 #include "model/families/family.h"
+#include "paths.h"
 
 namespace dsplan {
 namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kRoot = DSPLAN_SOURCE_DIR;
+const fs::path kRoot = test_paths::source_dir();
 const fs::path kPage = kRoot / "docs" / "scope.md";
 
 std::string slurp(const fs::path& path) {

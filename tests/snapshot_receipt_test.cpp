@@ -7,6 +7,7 @@
 #include "io/pickle.h"
 #include "io/snapshot.h"
 #include "io/text.h"
+#include "paths.h"
 #include "sim/snapshot_replay.h"
 
 namespace dsplan {
@@ -25,7 +26,7 @@ std::string unexplained(const std::string& path) {
 }  // namespace
 
 TEST_CASE("real snapshots are explained to the last block") {
-  const std::filesystem::path folder = DSPLAN_SOURCE_DIR "/tests/receipts";
+  const std::filesystem::path folder = test_paths::source_dir() + "/tests/receipts";
   if (!std::filesystem::exists(folder)) return;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
     if (entry.path().extension() != ".pickle") continue;
@@ -35,8 +36,9 @@ TEST_CASE("real snapshots are explained to the last block") {
 }
 
 TEST_CASE("a block that lies elsewhere is told apart from one that is in its place") {
-  CHECK(unexplained(DSPLAN_SOURCE_DIR "/tests/data/snapshots/run-protocol4.pickle").empty());
-  CHECK(unexplained(DSPLAN_SOURCE_DIR "/tests/data/snapshots/run-moved.pickle").find("placed at") != std::string::npos);
+  CHECK(unexplained(test_paths::source_dir() + "/tests/data/snapshots/run-protocol4.pickle").empty());
+  CHECK(unexplained(test_paths::source_dir() + "/tests/data/snapshots/run-moved.pickle").find("placed at") !=
+        std::string::npos);
 }
 
 }  // namespace dsplan

@@ -7,6 +7,7 @@
 
 #include "io/snapshot.h"
 #include "lowered.h"
+#include "paths.h"
 #include "run_binary.h"
 #include "sim/placement.h"
 #include "sim/snapshot_of.h"
@@ -19,7 +20,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-const std::string kData = std::string(DSPLAN_SOURCE_DIR) + "/tests/data/snapshots/";
+const std::string kData = test_paths::source_dir() + "/tests/data/snapshots/";
 
 Snapshot recorded(const std::string& name) { return read_snapshot(name, slurp(kData + name)); }
 

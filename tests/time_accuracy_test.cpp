@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "paths.h"
 #include "run_binary.h"
 #include "time_accuracy.h"
 
@@ -18,7 +19,7 @@ using namespace time_accuracy;
 const std::vector<time_rows::Case>& cases() {
   static const std::vector<time_rows::Case> all = [] {
     std::vector<time_rows::Case> made;
-    for (const time_rows::Row& row : time_rows::read(DSPLAN_SOURCE_DIR "/tests/data/step-times.csv")) {
+    for (const time_rows::Row& row : time_rows::read(test_paths::source_dir() + "/tests/data/step-times.csv")) {
       made.push_back(time_rows::make(row));
     }
     return made;
@@ -72,7 +73,7 @@ TEST_CASE("held-out steps: the median error stays below what is recorded") {
 }
 
 TEST_CASE("docs/time.md is what its data say") {
-  const std::string path = DSPLAN_SOURCE_DIR "/docs/time.md";
+  const std::string path = test_paths::source_dir() + "/docs/time.md";
   const std::string anew = page(judge(cases()), example());
   if (std::getenv("DSPLAN_UPDATE_DOCS") != nullptr) dsplan::test::spill(path, anew);
   CHECK_MESSAGE(dsplan::test::slurp(path) == anew,

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "paths.h"
 #include "run_binary.h"
 
 using namespace dsplan::test;
@@ -12,7 +13,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-const std::string kRoot = DSPLAN_SOURCE_DIR;
+const std::string kRoot = test_paths::source_dir();
 
 Ran simulate(const Folder& folder, const std::string& words) {
   Ran ran = run_binary(folder, split("simulate " + words));
