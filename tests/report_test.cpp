@@ -7,7 +7,7 @@
 #include "cli/wrap.h"
 #include "core/format.h"
 #include "report/write_csv.h"
-#include "report/write_json.h"
+#include "report/prediction_file.h"
 #include "report/write_markdown.h"
 #include "run_binary.h"
 

@@ -19,7 +19,7 @@
 #include "report/known_differences.h"
 #include "report/operators_receipt.h"
 #include "report/plan_file.h"
-#include "report/read_prediction.h"
+#include "report/prediction_file.h"
 #include "report/receipt.h"
 #include "report/verdicts_file.h"
 #include "report/write_comparison.h"

@@ -16,7 +16,7 @@
 #include "model/catalogue_describe.h"
 #include "planner/predict/footprint.h"
 #include "planner/resolve/resolve.h"
-#include "report/write_json.h"
+#include "report/prediction_file.h"
 #include "report/write_operators.h"
 
 namespace dsplan {

@@ -10,7 +10,7 @@
 #include "planner/predict/predict.h"
 #include "planner/predict/saved_tensors.h"
 #include "report/write_csv.h"
-#include "report/write_json.h"
+#include "report/prediction_file.h"
 #include "report/write_markdown.h"
 
 namespace dsplan {

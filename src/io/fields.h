@@ -29,7 +29,9 @@ namespace dsplan {
 
 struct Key {
   Key(const char* said) : name(said) {}
-  Key(std::string_view said) : name(said) {}  // It outlives the object that it stands in.
+  // It outlives the object that it stands in.
+  Key(std::string_view said) : name(said) {}
+  Key(const std::string& said) : name(said) {}
   // A key that only some files have.
   [[nodiscard]] static Key if_there(std::string_view said, bool written) {
     Key key(said);
@@ -77,8 +79,8 @@ class FieldVisitor {
   // The object that is being read; nullptr where nothing is read.
   [[nodiscard]] virtual ObjectReader* reader() { return nullptr; }
   virtual void scalar(const Key& key, Scalar& scalar) = 0;
-  // A part that somebody else describes, whole; null where it is absent.
-  virtual void document(const Key& key, std::optional<Document>& part) = 0;
+  // A part that somebody else describes: `part` is written whole, nullptr as null. What was read, or nullptr.
+  virtual const Value* document(const Key& key, const Value* part) = 0;
   // Whether members come next; then `close_object` ends them.
   virtual bool open_object(const Key& key, const Nested& part) = 0;
   virtual void close_object(std::string_view what) = 0;
@@ -157,17 +159,22 @@ class Fields {
   void constant(const Key& key, std::string_view word);
   template <class T>
   void derived(const Key& key, const T& value, std::int64_t least = 0);
-  void document(const Key& key, std::optional<Document>& part) { visitor_.document(key, part); }
+  // A part that somebody else describes, whole; as read it still points into its file.
+  void document(const Key& key, std::optional<Document>& part);
+  // One that must be there, and be what `whole` says: "the whole file".
+  void document(const Key& key, Document& part, std::string_view whole = {});
   void texts(const Key& key, std::vector<std::string>& texts, std::string_view what);
 
   // An object whose members `members` names.
   template <class Members>
   void object(const Key& key, const Nested& part, Members&& members);
-  template <class T>
-  void object(const Key& key, std::optional<T>& member, Nested part);
+  template <class T, class Members>
+  void object(const Key& key, std::optional<T>& member, Nested part, Members&& members);
   // A list of objects, whose members `each` names.
   template <class T, class Each>
   void list(const Key& key, std::vector<T>& items, const Nested& part, Each&& each);
+  template <class T, class Each>
+  void list(const Key& key, std::optional<std::vector<T>>& items, Nested part, Each&& each);
 
  private:
   FieldVisitor& visitor_;
@@ -240,13 +247,13 @@ void Fields::object(const Key& key, const Nested& part, Members&& members) {
   visitor_.close_object(part.what);
 }
 
-template <class T>
-void Fields::object(const Key& key, std::optional<T>& member, Nested part) {
+template <class T, class Members>
+void Fields::object(const Key& key, std::optional<T>& member, Nested part, Members&& members) {
   part.nullable = key.always;
   part.there = member.has_value();
   if (!visitor_.open_object(key, part)) return;
   if (!member) member.emplace();
-  describe(*this, *member);
+  members(*member);
   visitor_.close_object(part.what);
 }
 
@@ -261,6 +268,16 @@ void Fields::list(const Key& key, std::vector<T>& items, const Nested& part, Eac
     visitor_.close_object(part.what);
   }
   visitor_.close_list();
+}
+
+template <class T, class Each>
+void Fields::list(const Key& key, std::optional<std::vector<T>>& items, Nested part, Each&& each) {
+  part.nullable = key.always;
+  part.there = items.has_value();
+  if (items) return list(key, *items, part, each);
+  std::vector<T> made;
+  list(key, made, part, each);
+  if (reader() != nullptr && reader()->array(key.name) != nullptr) items = std::move(made);
 }
 
 }  // namespace dsplan

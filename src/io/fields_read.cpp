@@ -25,14 +25,8 @@ class FieldReader : public FieldVisitor {
     scalar.value = std::move(read);
   }
 
-  void document(const Key& key, std::optional<Document>& part) override {
-    (void)present(key, true);
-    const Value* object = reader()->object(key.name);
-    if (object == nullptr) {
-      part.reset();
-    } else {
-      part = Document{document_.path, document_.text, *object};
-    }
+  const Value* document(const Key& key, const Value*) override {
+    return present(key, true) ? reader()->object(key.name) : nullptr;
   }
 
   bool open_object(const Key& key, const Nested& part) override {
@@ -113,7 +107,8 @@ class FieldReader : public FieldVisitor {
       default: break;
     }
     std::optional<std::string> read = object.string(key.name);
-    if (read && !scalar.words.empty() && std::find(scalar.words.begin(), scalar.words.end(), *read) == scalar.words.end()) {
+    if (read && !scalar.words.empty() &&
+        std::find(scalar.words.begin(), scalar.words.end(), *read) == scalar.words.end()) {
       object.fault(key.name,
                    formatted("\"{}\" must be one of {}, not \"{}\"", key.name, joined(scalar.words, ", "), *read),
                    did_you_mean(nearest(*read, scalar.words)));
@@ -158,6 +153,24 @@ void Fields::word(const Key& key, std::string& text, std::vector<std::string_vie
   detail::AsScalar<std::string>::put(text, scalar.value);
   visitor_.scalar(key, scalar);
   if (reader() != nullptr) text = scalar.value.string;
+}
+
+void Fields::document(const Key& key, std::optional<Document>& part) {
+  const Value* read = visitor_.document(key, part ? &part->root : nullptr);
+  if (reader() == nullptr) return;
+  part.reset();
+  if (read != nullptr) part = Document{reader()->document().path, reader()->document().text, *read};
+}
+
+void Fields::document(const Key& key, Document& part, std::string_view whole) {
+  const Value* read = visitor_.document(key, &part.root);
+  ObjectReader* object = reader();
+  if (object == nullptr) return;
+  if (read != nullptr) {
+    part = {object->document().path, object->document().text, *read};
+  } else if (object->value().find(key.name) != nullptr && !object->has(key.name)) {
+    object->fault(key.name, formatted("\"{}\" must {}{}", key.name, whole.empty() ? "not be null" : "be ", whole));
+  }
 }
 
 void Fields::constant(const Key& key, std::string_view word) {

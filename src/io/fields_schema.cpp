@@ -39,8 +39,9 @@ class SchemaMaker : public FieldVisitor {
   SchemaMaker() { objects_.emplace_back(); }
 
   void scalar(const Key& key, Scalar& scalar) override { add(key, type_of(scalar)); }
-  void document(const Key& key, std::optional<Document>&) override {
+  const Value* document(const Key& key, const Value*) override {
     add(key, {{"type", type_of(Value::Kind::Object, true)}});
+    return nullptr;
   }
   bool open_object(const Key& key, const Nested& part) override {
     open_.push_back({key, part.nullable, false});

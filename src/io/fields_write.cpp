@@ -43,10 +43,14 @@ class FieldWriter : public FieldVisitor {
     if (layout_.kept && scalar.value.is(Value::Kind::Real)) return text_.raw(canonical_json(scalar.value));
     text_.value(scalar.value);
   }
-  void document(const Key& key, std::optional<Document>& part) override {
+  const Value* document(const Key& key, const Value* part) override {
     text_.key(key.name);
-    if (!part) return text_.null();
-    layout_.kept ? add_kept(part->root, text_) : text_.value(part->root);
+    if (part == nullptr) {
+      text_.null();
+    } else {
+      layout_.kept ? add_kept(*part, text_) : text_.value(*part);
+    }
+    return nullptr;
   }
   bool open_object(const Key& key, const Nested& part) override { return key.written && open(key, part, '{'); }
   void close_object(std::string_view) override { text_.close(); }
@@ -92,8 +96,9 @@ class NullFinder : public FieldVisitor {
   void scalar(const Key& key, Scalar& scalar) override {
     if (key.written && scalar.value.is(Value::Kind::Null)) add(key);
   }
-  void document(const Key& key, std::optional<Document>& part) override {
-    if (!part) add(key);
+  const Value* document(const Key& key, const Value* part) override {
+    if (part == nullptr) add(key);
+    return nullptr;
   }
   bool open_object(const Key& key, const Nested& part) override {
     if (!key.written) return false;

@@ -253,6 +253,8 @@ void Json::update(Json other) {
   for (Member& member : other.value_.members) set(member.key, Json(member.value));
 }
 
+bool operator==(const Json& a, const Json& b) { return json_text(a) == json_text(b); }
+
 std::string json_text(const Value& value, int indent) {
   JsonText text(indent);
   text.value(value);

@@ -90,6 +90,9 @@ class Json {
 
   [[nodiscard]] const Value& value() const { return value_; }
   [[nodiscard]] bool is_null() const { return value_.is(Value::Kind::Null); }
+  [[nodiscard]] bool empty() const { return value_.items.empty() && value_.members.empty(); }
+  // Written alike.
+  friend bool operator==(const Json& a, const Json& b);
 
  private:
   struct Integer {

@@ -8,6 +8,7 @@
 
 #include "core/document.h"
 #include "core/receipt.h"
+#include "io/fields.h"
 
 namespace dsplan::detail {
 
@@ -17,7 +18,7 @@ void need(ObjectReader& reader, std::initializer_list<std::string_view> keys);
 // A number of bytes from 0; null stays absent.
 [[nodiscard]] std::optional<Bytes> bytes(ObjectReader& reader, std::string_view key);
 
-[[nodiscard]] ReceiptEnvironment read_environment(const Document& document, const Value& value, Diagnostics& faults);
+void describe_environment(Fields& fields, ReceiptEnvironment& environment);
 
 // The file's "source" and "environment", beside a "schema" that must be `schema`.
 struct MeasuredHead {

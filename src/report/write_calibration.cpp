@@ -103,7 +103,7 @@ std::string calibrated_hardware_json(const MeasuredMachine& machine, const Calib
   json.set("architecture", host ? "host" : file.like ? file.like->architecture : "unknown");
   json.set(host ? "driver_memory_bytes" : "torch_total_bytes", machine.memory);
   if (const MeasuredRow* context = machine.find("context")) json.set("context_bytes", context->value());
-  if (Json tflops = peaks(machine, file); !tflops.value().members.empty()) json.set("tflops", std::move(tflops));
+  if (Json tflops = peaks(machine, file); !tflops.empty()) json.set("tflops", std::move(tflops));
   const auto rate = [&](const char* key, double measured, double told) {
     const double bytes_per_s = measured > 0 ? measured / 1e9 : told;
     if (bytes_per_s > 0) json.set(key, bytes_per_s);

@@ -4,19 +4,19 @@
 #include <map>
 
 #include "core/format.h"
+#include "io/json_text.h"
+#include "io/text.h"
+#include "report/prediction_file.h"
 #include "report/write_cells.h"
-#include "report/write_value.h"
 
 namespace dsplan {
 namespace {
 
-using detail::Json;
 using detail::quoted;
 
-std::string scalar(const Json& value) {
-  if (value.is_null()) return {};
-  if (value.is_string()) return quoted(value.get_ref<const std::string&>());
-  return value.dump();
+std::string scalar(const Value& value) {
+  if (value.is(Value::Kind::Null)) return {};
+  return value.is(Value::Kind::String) ? quoted(value.string) : json_text(value);
 }
 
 // The keys that name an item of a list, and that its own rows then need not repeat.
@@ -35,10 +35,10 @@ class Writer {
  public:
   explicit Writer(std::int64_t rank) : rank_(rank) {}
 
-  void write(const std::string& path, const Json& value) {
-    if (value.is_object()) {
-      for (const auto& [key, child] : value.items()) write(path.empty() ? key : path + "." + key, child);
-    } else if (value.is_array()) {
+  void write(const std::string& path, const Value& value) {
+    if (value.is(Value::Kind::Object)) {
+      for (const Member& child : value.members) write(path.empty() ? child.key : path + "." + child.key, child.value);
+    } else if (value.is(Value::Kind::Array)) {
       items(path, value);
     } else {
       text_ += formatted("{},{},{}\n", rank_, quoted(path), scalar(value));
@@ -47,7 +47,7 @@ class Writer {
   [[nodiscard]] const std::string& text() const { return text_; }
 
  private:
-  void items(const std::string& path, const Json& list) {
+  void items(const std::string& path, const Value& list) {
     // The last part of a path says which list it is, wherever in the tree its parent was named.
     const std::size_t dot = path.rfind('.');
     const std::string kind = path.ends_with(".marks") || path.ends_with(".see_memory_usage") || path.ends_with(".parts")
@@ -56,17 +56,17 @@ class Writer {
     const std::vector<std::string>& keys = naming_keys(kind);
     std::map<std::string, int> seen;
     std::size_t index = 0;
-    for (const Json& item : list) {
+    for (const Value& item : list.items) {
       std::string label;
       for (const std::string& key : keys) {
         if (!label.empty()) label += '.';
-        label += item.at(key).get_ref<const std::string&>();
+        label += item.find(key)->string;
       }
       if (keys.empty()) label = std::to_string(index++);
       if (const int again = ++seen[label]; again > 1) label += formatted("#{}", again);
-      for (const auto& [key, child] : item.items()) {
-        const bool said = std::find(keys.begin(), keys.end(), key) != keys.end();
-        if (!said) write(formatted("{}.{}.{}", path, label, key), child);
+      for (const Member& child : item.members) {
+        const bool said = std::find(keys.begin(), keys.end(), child.key) != keys.end();
+        if (!said) write(formatted("{}.{}.{}", path, label, child.key), child.value);
       }
     }
   }
@@ -81,7 +81,7 @@ std::string predictions_csv(const std::vector<Prediction>& predictions, const Jo
   std::string text = "rank,path,value\n";
   for (const Prediction& prediction : predictions) {
     Writer writer(prediction.rank);
-    writer.write({}, detail::prediction_value(prediction, job));
+    writer.write({}, parse_json({}, prediction_json(prediction, job)).root);  // The rows are the JSON's.
     text += writer.text();
   }
   return text;

@@ -1,8 +1,8 @@
 #include "report/write_markdown.h"
 
 #include "core/format.h"
+#include "report/prediction_file.h"
 #include "report/write_cells.h"
-#include "report/write_json.h"
 
 namespace dsplan {
 namespace {
@@ -91,7 +91,7 @@ std::string section(const Prediction& prediction, const Job& job) {
     }
   }
   text += "\n| not modelled | because |\n|:--|:--|\n";
-  for (const Absence& absence : all_absences(prediction, job)) {
+  for (const Absence& absence : all_absences(prediction)) {
     text += formatted("| {} | {} |\n", cell(absence.what), cell(absence.why));
   }
   return text;

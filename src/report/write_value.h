@@ -4,14 +4,10 @@
 #include <nlohmann/json.hpp>
 
 #include "core/document.h"
-#include "core/job.h"
-#include "core/prediction.h"
 
 namespace dsplan::detail {
 
 using Json = nlohmann::ordered_json;
-
-[[nodiscard]] Json prediction_value(const Prediction& prediction, const Job& job);
 
 // A parsed document's value, with the order of its keys.
 [[nodiscard]] inline Json json_of(const Value& value) {
