@@ -19,7 +19,6 @@
 #include "paths.h"
 #include "planner/time/rates.h"
 #include "report/calibration.h"
-#include "report/write_calibration.h"
 #include "run_binary.h"
 
 #include <nlohmann/json.hpp>

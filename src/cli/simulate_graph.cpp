@@ -13,8 +13,8 @@
 #include "io/machine_files.h"
 #include "io/op_graph.h"
 #include "planner/predict/predict_graph.h"
-#include "report/write_csv.h"
 #include "report/prediction_file.h"
+#include "report/prediction_tables.h"
 
 namespace dsplan {
 namespace {

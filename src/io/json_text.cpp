@@ -240,6 +240,7 @@ void Json::push_back(Json item) {
 }
 
 void Json::set(std::string_view key, Json value) {
+  if (is_null()) value_.kind = Value::Kind::Object;
   DSPLAN_CHECK(value_.is(Value::Kind::Object), "a member of what is no object");
   for (Member& member : value_.members) {
     if (member.key != key) continue;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "core/document.h"
@@ -77,13 +78,14 @@ class Json {
   Json(Count<Tag> count) : Json(count.value()) {}
   // Null where it is absent.
   template <class T>
-  Json(const std::optional<T>& value) : Json(value ? Json(*value) : Json()) {}
+  requires std::is_constructible_v<Json, const T&> Json(const std::optional<T>& value)
+      : Json(value ? Json(*value) : Json()) {}
 
   [[nodiscard]] static Json array(std::initializer_list<Json> items = {});
   [[nodiscard]] static Json object() { return std::initializer_list<Pair>(); }
 
   void push_back(Json item);
-  // Replaces the member of that name, or adds it at the end.
+  // Replaces the member of that name, or adds it at the end. What is null becomes an object.
   void set(std::string_view key, Json value);
   // All members of another object, one by one.
   void update(Json other);

@@ -31,17 +31,11 @@ void describe_environment(Fields& fields, ReceiptEnvironment& environment) {
   fields("recorded", environment.recorded);
 }
 
-MeasuredHead read_measured_head(ObjectReader& reader, std::string_view schema) {
-  need(reader, {"schema", "source", "environment"});
-  const std::optional<std::string> said = reader.string("schema");
-  if (said && *said != schema) reader.fault("schema", formatted("\"schema\" must be \"{}\"", schema));
-  MeasuredHead head;
-  head.source = reader.string("source").value_or("");
-  if (const Value* environment = reader.object("environment")) {
-    read_fields(reader.document(), *environment, "an environment", reader.diagnostics(),
-                [&](Fields& fields) { describe_environment(fields, head.environment); });
-  }
-  return head;
+void describe_measured_head(Fields& fields, std::string_view schema, std::string& source,
+                            ReceiptEnvironment& environment) {
+  fields.constant("schema", schema);
+  fields("source", source);
+  fields.object("environment", {"an environment"}, [&] { describe_environment(fields, environment); });
 }
 
 bool is_object(const Document& document, const Value& item, std::string_view what, Diagnostics& faults) {

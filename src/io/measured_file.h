@@ -19,13 +19,9 @@ void need(ObjectReader& reader, std::initializer_list<std::string_view> keys);
 [[nodiscard]] std::optional<Bytes> bytes(ObjectReader& reader, std::string_view key);
 
 void describe_environment(Fields& fields, ReceiptEnvironment& environment);
-
-// The file's "source" and "environment", beside a "schema" that must be `schema`.
-struct MeasuredHead {
-  std::string source;
-  ReceiptEnvironment environment;
-};
-[[nodiscard]] MeasuredHead read_measured_head(ObjectReader& reader, std::string_view schema);
+// "schema", which must be `schema`, "source" and "environment".
+void describe_measured_head(Fields& fields, std::string_view schema, std::string& source,
+                            ReceiptEnvironment& environment);
 
 // Whether `item` is an object; a fault where it is not.
 [[nodiscard]] bool is_object(const Document& document, const Value& item, std::string_view what, Diagnostics& faults);

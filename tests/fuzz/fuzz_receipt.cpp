@@ -7,7 +7,7 @@
 #include "report/known_differences.h"
 #include "report/prediction_file.h"
 #include "report/receipt.h"
-#include "report/verdicts_file.h"
+#include "report/verdicts.h"
 
 using namespace dsplan;
 

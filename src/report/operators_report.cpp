@@ -1,4 +1,4 @@
-#include "report/write_operators.h"
+#include "report/operators_report.h"
 
 #include "core/format.h"
 #include "io/json_text.h"

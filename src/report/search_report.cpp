@@ -1,4 +1,4 @@
-#include "report/write_plan.h"
+#include "report/search_report.h"
 
 #include <algorithm>
 #include <charconv>
@@ -7,8 +7,8 @@
 #include "core/format.h"
 #include "io/json_text.h"
 #include "io/text.h"
+#include "report/cells.h"
 #include "report/prediction_file.h"
-#include "report/write_cells.h"
 
 namespace dsplan {
 namespace {

@@ -1,4 +1,4 @@
-#include "report/write_reports.h"
+#include "report/replay_report.h"
 
 #include "io/json_text.h"
 

@@ -1,4 +1,4 @@
-#include "report/write_html.h"
+#include "report/prediction_html.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "report/write_perfetto.h"
+#include "report/perfetto.h"
 
 #include <array>
 #include <iterator>

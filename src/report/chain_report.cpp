@@ -1,9 +1,9 @@
-#include "report/write_chain.h"
+#include "report/chain_report.h"
 
 #include "core/format.h"
 #include "io/json_text.h"
 #include "io/own_file.h"
-#include "report/write_cells.h"
+#include "report/cells.h"
 
 namespace dsplan {
 namespace {

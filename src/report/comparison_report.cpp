@@ -1,10 +1,10 @@
-#include "report/write_comparison.h"
+#include "report/comparison_report.h"
 
 #include <map>
 
 #include "core/format.h"
 #include "io/json_text.h"
-#include "report/write_cells.h"
+#include "report/cells.h"
 
 namespace dsplan {
 namespace {

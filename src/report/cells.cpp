@@ -1,4 +1,4 @@
-#include "report/write_cells.h"
+#include "report/cells.h"
 
 namespace dsplan::detail {
 
