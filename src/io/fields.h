@@ -46,7 +46,7 @@ struct Key {
 };
 
 // One value that is neither object nor list.
-struct Scalar {
+struct FieldValue {
   Value::Kind type = Value::Kind::Null;  // Bool, Integer, Real or String.
   bool nullable = false;
   bool derived = false;
@@ -78,7 +78,7 @@ class FieldVisitor {
 
   // The object that is being read; nullptr where nothing is read.
   [[nodiscard]] virtual ObjectReader* reader() { return nullptr; }
-  virtual void scalar(const Key& key, Scalar& scalar) = 0;
+  virtual void scalar(const Key& key, FieldValue& scalar) = 0;
   // A part that somebody else describes: `part` is written whole, nullptr as null. What was read, or nullptr.
   virtual const Value* document(const Key& key, const Value* part) = 0;
   // Whether members come next; then `close_object` ends them.
@@ -206,7 +206,7 @@ template <class T>
 
 template <class T>
 void Fields::operator()(const Key& key, T& member, std::int64_t least, std::int64_t most) {
-  Scalar scalar;
+  FieldValue scalar;
   scalar.type = detail::AsScalar<T>::kType;
   scalar.nullable = detail::kOptional<T>;
   scalar.least = least;
@@ -218,7 +218,7 @@ void Fields::operator()(const Key& key, T& member, std::int64_t least, std::int6
 
 template <class E>
 void Fields::named(const Key& key, E& value, std::initializer_list<E> all, bool open) {
-  Scalar scalar;
+  FieldValue scalar;
   scalar.type = Value::Kind::String;
   scalar.open = open;
   for (const E one : all) scalar.words.push_back(name(one));
@@ -231,7 +231,7 @@ void Fields::named(const Key& key, E& value, std::initializer_list<E> all, bool 
 
 template <class T>
 void Fields::derived(const Key& key, const T& value, std::int64_t least) {
-  Scalar scalar;
+  FieldValue scalar;
   scalar.type = detail::AsScalar<T>::kType;
   scalar.nullable = detail::kOptional<T>;
   scalar.derived = true;

@@ -18,7 +18,7 @@ class FieldReader : public FieldVisitor {
 
   [[nodiscard]] ObjectReader* reader() override { return &objects_.back(); }
 
-  void scalar(const Key& key, Scalar& scalar) override {
+  void scalar(const Key& key, FieldValue& scalar) override {
     Value read;
     const bool there = present(key, scalar.nullable);
     if (there && !scalar.derived) take(key, scalar, read);
@@ -89,7 +89,7 @@ class FieldReader : public FieldVisitor {
     return false;
   }
 
-  void take(const Key& key, const Scalar& scalar, Value& into) {
+  void take(const Key& key, const FieldValue& scalar, Value& into) {
     ObjectReader& object = *reader();
     const auto keep = [&](auto read, auto Value::*member) {
       if (!read) return;
@@ -147,7 +147,7 @@ void Fields::text_or_null(const Key& key, std::string& text) {
 }
 
 void Fields::word(const Key& key, std::string& text, std::vector<std::string_view> words) {
-  Scalar scalar;
+  FieldValue scalar;
   scalar.type = Value::Kind::String;
   scalar.words = std::move(words);
   detail::AsScalar<std::string>::put(text, scalar.value);

@@ -22,7 +22,7 @@ Json type_of(Value::Kind type, bool nullable) {
   return nullable ? Json::array({type_name(type), "null"}) : Json(type_name(type));
 }
 
-Json type_of(const Scalar& scalar) {
+Json type_of(const FieldValue& scalar) {
   if (!scalar.words.empty() && !scalar.open) {
     Json words = Json::array();
     for (const std::string_view word : scalar.words) words.push_back(word);
@@ -38,7 +38,7 @@ class SchemaMaker : public FieldVisitor {
  public:
   SchemaMaker() { objects_.emplace_back(); }
 
-  void scalar(const Key& key, Scalar& scalar) override { add(key, type_of(scalar)); }
+  void scalar(const Key& key, FieldValue& scalar) override { add(key, type_of(scalar)); }
   const Value* document(const Key& key, const Value*) override {
     add(key, {{"type", type_of(Value::Kind::Object, true)}});
     return nullptr;

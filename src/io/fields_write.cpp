@@ -37,7 +37,7 @@ class FieldWriter : public FieldVisitor {
  public:
   explicit FieldWriter(Layout layout) : layout_(layout), text_(layout.indent) {}
 
-  void scalar(const Key& key, Scalar& scalar) override {
+  void scalar(const Key& key, FieldValue& scalar) override {
     if (!key.written) return;
     text_.key(key.name);
     if (layout_.kept && scalar.value.is(Value::Kind::Real)) return text_.raw(canonical_json(scalar.value));
@@ -93,7 +93,7 @@ class FieldWriter : public FieldVisitor {
 // Lists are most of a prediction, and nulls inside of them are not looked for.
 class NullFinder : public FieldVisitor {
  public:
-  void scalar(const Key& key, Scalar& scalar) override {
+  void scalar(const Key& key, FieldValue& scalar) override {
     if (key.written && scalar.value.is(Value::Kind::Null)) add(key);
   }
   const Value* document(const Key& key, const Value* part) override {

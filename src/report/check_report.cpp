@@ -10,10 +10,6 @@ namespace dsplan {
 
 namespace {
 
-std::string signed_number(std::int64_t value) {
-  return value < 0 ? "-" + grouped(-value) : (value > 0 ? "+" : "") + grouped(value);
-}
-
 std::string or_none(const std::string& text) { return text.empty() ? "(none)" : text; }
 
 }  // namespace
@@ -26,7 +22,7 @@ std::string figure_words(const FigureValue& value) {
 std::string moved_words(const FigureValue& before, const FigureValue& after) {
   if (before == after) return "0";
   const std::optional<std::int64_t> by = difference(before, after);
-  return by ? signed_number(*by) : "moved";
+  return by ? detail::signed_number(*by) : "moved";
 }
 
 std::string by_whom(const CheckedRow& row) {
@@ -47,9 +43,9 @@ std::vector<std::string> shares_of(const CheckedRow& row, const std::vector<Sour
     const std::optional<std::int64_t> share = row.by_source[i];
     all = all && share.has_value();
     if (share) rest = checked_add(rest, -*share);
-    if (share && *share != 0) shares.push_back(formatted("{} {}", changes[i].name, signed_number(*share)));
+    if (share && *share != 0) shares.push_back(formatted("{} {}", changes[i].name, detail::signed_number(*share)));
   }
-  if (rest != 0) shares.push_back(formatted("{} {}", all ? "together" : "the others", signed_number(rest)));
+  if (rest != 0) shares.push_back(formatted("{} {}", all ? "together" : "the others", detail::signed_number(rest)));
   return shares;
 }
 

@@ -11,6 +11,7 @@ namespace {
 
 using detail::cell;
 using detail::quoted;
+using detail::signed_number;
 
 bool is_said(const ComparedRow& row) {
   return row.state != ComparedRow::State::NotMeasured && row.state != ComparedRow::State::NotPredicted;
@@ -72,13 +73,7 @@ Json value_of(const StratumRow& row) {
           {"evidence", row.cases >= kLeastCases ? "sufficient" : "insufficient"}};
 }
 
-std::string text_of(const Json& value) { return json_text(value, 2) + "\n"; }
-
 std::string number(const std::optional<std::int64_t>& value) { return value ? grouped(*value) : "-"; }
-
-std::string signed_number(std::int64_t value) {
-  return value < 0 ? "-" + grouped(-value) : (value > 0 ? "+" : "") + grouped(value);
-}
 
 bool stands_for_the_run(const ComparedRow& row) {
   return row.path.starts_with("memory.peak.") || row.path.starts_with("memory.persistent.") || row.path == "verdict";
@@ -91,10 +86,11 @@ std::string comparisons_json(const std::vector<ReceiptComparison>& comparisons, 
   for (const ReceiptComparison& comparison : comparisons) receipts.push_back(value_of(comparison));
   Json by_stratum = Json::array();
   for (const StratumRow& row : strata) by_stratum.push_back(value_of(row));
-  return text_of({{"schema", "dsplan.comparison/1"},
-                  {"differs", differs(comparisons)},
-                  {"receipts", std::move(receipts)},
-                  {"strata", std::move(by_stratum)}});
+  const Json value = {{"schema", "dsplan.comparison/1"},
+                      {"differs", differs(comparisons)},
+                      {"receipts", std::move(receipts)},
+                      {"strata", std::move(by_stratum)}};
+  return json_text(value, 2) + "\n";
 }
 
 std::string comparisons_csv(const std::vector<ReceiptComparison>& comparisons) {
@@ -172,12 +168,10 @@ std::string verdicts_json(const VerdictCases& cases) {
   for (const VerdictCase& one : cases.rows) {
     if (!one.right()) wrong.push_back({{"name", one.name}, {"factor_permille", one.permille}});
   }
-  return text_of({{"schema", "dsplan.confusion/1"},
-                  {"source", cases.source},
-                  {"cases", cases.rows.size()},
-                  {"right", right},
-                  {"matrix", std::move(rows)},
-                  {"wrong", std::move(wrong)}});
+  const Json value = {{"schema", "dsplan.confusion/1"}, {"source", cases.source},
+                      {"cases", cases.rows.size()},     {"right", right},
+                      {"matrix", std::move(rows)},      {"wrong", std::move(wrong)}};
+  return json_text(value, 2) + "\n";
 }
 
 }  // namespace dsplan
