@@ -27,9 +27,11 @@ bool any(const Counters& counters) {
 }
 
 void refuse_other_phases(Fields& fields, const char* key, const std::string& phase) {
-  constexpr std::array<std::string_view, 4> kNames = {"init", "first_step", "middle_steps", "steady"};
+  constexpr std::array<std::string_view, 4> kPhaseNames = {"init", "first_step", "middle_steps", "steady"};
   ObjectReader* reader = fields.reader();
-  if (reader == nullptr || !reader->has(key) || std::find(kNames.begin(), kNames.end(), phase) != kNames.end()) return;
+  if (reader == nullptr || !reader->has(key) ||
+      std::find(kPhaseNames.begin(), kPhaseNames.end(), phase) != kPhaseNames.end())
+    return;
   reader->fault(key, formatted("no phase \"{}\"", phase), "phases are init, first_step, middle_steps, steady");
 }
 
