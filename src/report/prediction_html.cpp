@@ -1,4 +1,4 @@
-#include "report/write_html.h"
+#include "report/prediction_html.h"
 
 #include <algorithm>
 #include <array>
@@ -15,7 +15,7 @@ constexpr std::size_t kColumns = 1000;
 constexpr std::array<const char*, kRoles> kColours = {"#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951",
                                                       "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0"};
 
-std::string escaped(std::string_view text) {
+std::string in_html(std::string_view text) {
   std::string safe;
   for (const char c : text) {
     switch (c) {
@@ -159,11 +159,11 @@ std::string live_table(const Prediction& p) {
   std::string text = formatted(
       "<h2>Alive at the peak</h2>\n<p>{} at event {}: {}.</p>\n<table><tr><th>what</th><th>where</th><th>role</th>"
       "<th>bytes</th><th>count</th></tr>\n",
-      human(p.peak->requested), p.peak->event_index, escaped(p.peak->event));
+      human(p.peak->requested), p.peak->event_index, in_html(p.peak->event));
   for (const LiveBuffer& buffer : p.peak->live) {
     text += formatted(
         "<tr><td>{}</td><td class=\"text\">{}</td><td class=\"text\">{}</td><td>{}</td><td>{}</td></tr>\n",
-        escaped(buffer.name), escaped(buffer.module), spaced(name(buffer.role)), human(buffer.bytes), buffer.count);
+        in_html(buffer.name), in_html(buffer.module), spaced(name(buffer.role)), human(buffer.bytes), buffer.count);
   }
   return text + "</table>\n";
 }
@@ -198,15 +198,15 @@ std::string head(const Prediction& p, const Job& job) {
   return formatted(
       "<h1>{}: {}</h1>\n<p>{}, {} ranks (rank {} is shown), {}, {}, micro-batch {} x {}, seq {}, checkpointing {}, "
       "attention {}.</p>\n<p>{}</p>\n",
-      escaped(p.model), spaced(name(p.verdict)), runtime, p.world, p.rank, name(t.dtype), escaped(optimizer_text(t)),
-      t.micro_batch, t.grad_accum, t.seq, escaped(t.checkpoint.text), name(t.attention), escaped(p.verdict_reason));
+      in_html(p.model), spaced(name(p.verdict)), runtime, p.world, p.rank, name(t.dtype), in_html(optimizer_text(t)),
+      t.micro_batch, t.grad_accum, t.seq, in_html(t.checkpoint.text), name(t.attention), in_html(p.verdict_reason));
 }
 
 }  // namespace
 
 std::string html_page(const Timeline& timeline, const Prediction& prediction, const Job& job) {
   std::string text = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n";
-  text += formatted("<title>dsplan: {}</title>\n", escaped(prediction.model));
+  text += formatted("<title>dsplan: {}</title>\n", in_html(prediction.model));
   text += kStyle;
   text += "</head>\n<body>\n" + head(prediction, job);
   text +=
@@ -214,7 +214,7 @@ std::string html_page(const Timeline& timeline, const Prediction& prediction, co
       "the peak of requested bytes.</p>\n";
   text += Picture(timeline, prediction).svg();
   text += roles_table(prediction) + live_table(prediction) + phases_table(prediction) + traffic_table(prediction);
-  text += formatted("<p>{} events, {}.</p>\n</body>\n</html>\n", timeline.events, escaped(prediction.fingerprint));
+  text += formatted("<p>{} events, {}.</p>\n</body>\n</html>\n", timeline.events, in_html(prediction.fingerprint));
   return text;
 }
 

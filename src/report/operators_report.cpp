@@ -1,13 +1,10 @@
-#include "report/write_operators.h"
-
-#include <nlohmann/json.hpp>
+#include "report/operators_report.h"
 
 #include "core/format.h"
+#include "io/json_text.h"
 
 namespace dsplan {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 Json made_value(const std::vector<OperatorEntry::Made>& made) {
   Json list = Json::array();
@@ -72,7 +69,7 @@ std::string operators_json(const std::vector<OperatorEntry>& entries, const std:
                     {"source", entry.source}});
   }
   const Json value = {{"schema", "dsplan.operators/1"}, {"torch", torch}, {"operators", std::move(list)}};
-  return value.dump(2) + "\n";
+  return json_text(value, 2) + "\n";
 }
 
 std::string operator_comparison_json(const OperatorComparison& comparison) {
@@ -104,7 +101,7 @@ std::string operator_comparison_json(const OperatorComparison& comparison) {
                       {"optimizers", optimizers},
                       {"without_case", std::move(without)},
                       {"confirmed", std::move(confirmed)}};
-  return value.dump(2) + "\n";
+  return json_text(value, 2) + "\n";
 }
 
 std::string operators_markdown(const std::vector<OperatorEntry>& entries) {

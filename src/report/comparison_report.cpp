@@ -1,21 +1,17 @@
-#include "report/write_comparison.h"
-#include "core/format.h"
-#include "report/write_cells.h"
+#include "report/comparison_report.h"
 
 #include <map>
-#include <nlohmann/json.hpp>
+
+#include "core/format.h"
+#include "io/json_text.h"
+#include "report/cells.h"
 
 namespace dsplan {
 namespace {
 
 using detail::cell;
 using detail::quoted;
-
-using Json = nlohmann::ordered_json;
-
-Json optional(const std::optional<std::int64_t>& value) { return value ? Json(*value) : Json(nullptr); }
-
-Json text_or_null(const std::optional<std::string>& text) { return text ? Json(*text) : Json(nullptr); }
+using detail::signed_number;
 
 bool is_said(const ComparedRow& row) {
   return row.state != ComparedRow::State::NotMeasured && row.state != ComparedRow::State::NotPredicted;
@@ -25,14 +21,14 @@ Json value_of(const ComparedRow& row) {
   const bool verdict = row.kind == RowKind::Verdict;
   const bool both = is_said(row) && !verdict;
   return {{"row", row.path},
-          {"kind", std::string(name(row.kind))},
-          {"predicted", verdict ? Json(row.predicted_text) : optional(row.predicted)},
-          {"measured", verdict ? Json(row.measured_text) : optional(row.measured)},
+          {"kind", name(row.kind)},
+          {"predicted", verdict ? Json(row.predicted_text) : Json(row.predicted)},
+          {"measured", verdict ? Json(row.measured_text) : Json(row.measured)},
           {"explained", both ? Json(row.explained) : Json(nullptr)},
           {"by", row.reasons},
           {"unexplained", both ? Json(row.unexplained) : Json(nullptr)},
           {"tolerance", both ? Json(row.tolerance) : Json(nullptr)},
-          {"state", std::string(name(row.state))},
+          {"state", name(row.state)},
           {"note", row.note}};
 }
 
@@ -46,7 +42,7 @@ Json value_of(const RankComparison& rank) {
   Json states = Json::object();
   for (const auto state : {ComparedRow::State::Equal, ComparedRow::State::Within, ComparedRow::State::Differs,
                            ComparedRow::State::NotMeasured, ComparedRow::State::NotPredicted}) {
-    states[std::string(name(state))] = counts[state];
+    states.set(name(state), counts[state]);
   }
   return {{"rank", rank.rank}, {"counts", std::move(states)}, {"rows", std::move(rows)}};
 }
@@ -54,28 +50,20 @@ Json value_of(const RankComparison& rank) {
 Json value_of(const ReceiptComparison& comparison) {
   Json ranks = Json::array();
   for (const RankComparison& rank : comparison.ranks) ranks.push_back(value_of(rank));
-  return {{"receipt", comparison.receipt},
-          {"path", comparison.path},
-          {"source", comparison.source},
-          {"level", std::string(name(comparison.level))},
-          {"device", std::string(name(comparison.device))},
-          {"part", std::string(name(comparison.part))},
-          {"strata", comparison.strata},
-          {"fingerprint", comparison.fingerprint},
-          {"complete", comparison.complete},
-          {"outcome", std::string(name(comparison.outcome))},
-          {"verdict", std::string(name(comparison.verdict))},
-          {"refused", text_or_null(comparison.refused)},
-          {"differs", differs(comparison)},
-          {"notes", comparison.notes},
-          {"stale", comparison.stale},
-          {"ranks", std::move(ranks)}};
+  return {{"receipt", comparison.receipt},       {"path", comparison.path},
+          {"source", comparison.source},         {"level", name(comparison.level)},
+          {"device", name(comparison.device)},   {"part", name(comparison.part)},
+          {"strata", comparison.strata},         {"fingerprint", comparison.fingerprint},
+          {"complete", comparison.complete},     {"outcome", name(comparison.outcome)},
+          {"verdict", name(comparison.verdict)}, {"refused", comparison.refused},
+          {"differs", differs(comparison)},      {"notes", comparison.notes},
+          {"stale", comparison.stale},           {"ranks", std::move(ranks)}};
 }
 
 Json value_of(const StratumRow& row) {
   const bool enough = row.cases >= kLeastCases && row.row != "verdict";
   return {{"stratum", row.stratum},
-          {"device", std::string(name(row.device))},
+          {"device", name(row.device)},
           {"row", row.row},
           {"cases", row.cases},
           {"equal", row.equal},
@@ -85,13 +73,7 @@ Json value_of(const StratumRow& row) {
           {"evidence", row.cases >= kLeastCases ? "sufficient" : "insufficient"}};
 }
 
-std::string text_of(const Json& value) { return value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
-
 std::string number(const std::optional<std::int64_t>& value) { return value ? grouped(*value) : "-"; }
-
-std::string signed_number(std::int64_t value) {
-  return value < 0 ? "-" + grouped(-value) : (value > 0 ? "+" : "") + grouped(value);
-}
 
 bool stands_for_the_run(const ComparedRow& row) {
   return row.path.starts_with("memory.peak.") || row.path.starts_with("memory.persistent.") || row.path == "verdict";
@@ -100,12 +82,15 @@ bool stands_for_the_run(const ComparedRow& row) {
 }  // namespace
 
 std::string comparisons_json(const std::vector<ReceiptComparison>& comparisons, const std::vector<StratumRow>& strata) {
-  Json value = {{"schema", "dsplan.comparison/1"}, {"differs", differs(comparisons)}};
-  value["receipts"] = Json::array();
-  for (const ReceiptComparison& comparison : comparisons) value["receipts"].push_back(value_of(comparison));
-  value["strata"] = Json::array();
-  for (const StratumRow& row : strata) value["strata"].push_back(value_of(row));
-  return text_of(value);
+  Json receipts = Json::array();
+  for (const ReceiptComparison& comparison : comparisons) receipts.push_back(value_of(comparison));
+  Json by_stratum = Json::array();
+  for (const StratumRow& row : strata) by_stratum.push_back(value_of(row));
+  const Json value = {{"schema", "dsplan.comparison/1"},
+                      {"differs", differs(comparisons)},
+                      {"receipts", std::move(receipts)},
+                      {"strata", std::move(by_stratum)}};
+  return json_text(value, 2) + "\n";
 }
 
 std::string comparisons_csv(const std::vector<ReceiptComparison>& comparisons) {
@@ -175,7 +160,7 @@ std::string verdicts_json(const VerdictCases& cases) {
     if (one.right()) ++right;
   }
   for (const Verdict verdict : {Verdict::Fits, Verdict::FitsWithRetries, Verdict::DoesNotFit}) {
-    rows.push_back({{"predicted", std::string(name(verdict))},
+    rows.push_back({{"predicted", name(verdict)},
                     {"ran", counts[{verdict, Receipt::Outcome::Ran}]},
                     {"out_of_memory", counts[{verdict, Receipt::Outcome::OutOfMemory}]}});
   }
@@ -183,12 +168,10 @@ std::string verdicts_json(const VerdictCases& cases) {
   for (const VerdictCase& one : cases.rows) {
     if (!one.right()) wrong.push_back({{"name", one.name}, {"factor_permille", one.permille}});
   }
-  return text_of({{"schema", "dsplan.confusion/1"},
-                  {"source", cases.source},
-                  {"cases", cases.rows.size()},
-                  {"right", right},
-                  {"matrix", std::move(rows)},
-                  {"wrong", std::move(wrong)}});
+  const Json value = {{"schema", "dsplan.confusion/1"}, {"source", cases.source},
+                      {"cases", cases.rows.size()},     {"right", right},
+                      {"matrix", std::move(rows)},      {"wrong", std::move(wrong)}};
+  return json_text(value, 2) + "\n";
 }
 
 }  // namespace dsplan

@@ -1,19 +1,17 @@
-#include "report/write_plan.h"
+#include "report/search_report.h"
 
 #include <algorithm>
 #include <charconv>
 #include <vector>
 
 #include "core/format.h"
-#include "report/write_cells.h"
-#include "report/write_value.h"
+#include "io/json_text.h"
+#include "io/text.h"
+#include "report/cells.h"
+#include "report/prediction_file.h"
 
 namespace dsplan {
 namespace {
-
-using detail::Json;
-
-Json bytes(const std::optional<Bytes>& value) { return value ? Json(value->value()) : Json(nullptr); }
 
 // Numbers as numbers, words as words.
 Json setting(const std::string& text) {
@@ -24,40 +22,36 @@ Json setting(const std::string& text) {
 
 Json settings(const PlanRow& row) {
   Json value = Json::object();
-  for (std::size_t i = 0; i < kAxes; ++i) value[std::string(name(static_cast<Axis>(i)))] = setting(row.settings[i]);
-  value["grad_accum"] = row.grad_accum;
-  value["seq"] = row.seq;
+  for (std::size_t i = 0; i < kAxes; ++i) value.set(name(static_cast<Axis>(i)), setting(row.settings[i]));
+  value.set("grad_accum", row.grad_accum);
+  value.set("seq", row.seq);
   return value;
 }
 
 Json time_of(const std::optional<StepTime>& time) {
   if (!time) return nullptr;
-  Json value;
-  value["total_s"] = time->total;
-  value["low_s"] = time->low;
-  value["high_s"] = time->high;
-  value["tokens_per_second"] = time->tokens_per_second;
-  value["mfu"] = time->mfu;
-  value["hfu"] = time->hfu;
-  value["kind"] = time->calibrated ? "calibrated" : "estimated";
-  return value;
+  return {{"total_s", time->total},
+          {"low_s", time->low},
+          {"high_s", time->high},
+          {"tokens_per_second", time->tokens_per_second},
+          {"mfu", time->mfu},
+          {"hfu", time->hfu},
+          {"kind", time->calibrated ? "calibrated" : "estimated"}};
 }
 
 Json row_value(const PlanRow& row) {
-  Json value;
-  value["settings"] = settings(row);
-  value["world_size"] = row.world;
-  value["dp"] = row.dp;
-  value["fate"] = name(row.fate);
-  value["reason"] = row.reason;
-  value["time"] = time_of(row.time);
-  value["least_process_bytes"] = bytes(row.least);
-  value["process_bytes"] = bytes(row.process);
-  value["missing_bytes"] = bytes(row.missing);
-  value["host_bytes_per_node"] = bytes(row.host);
-  value["nvme_bytes_per_node"] = bytes(row.nvme);
-  value["wire_bytes_per_step"] = bytes(row.wire);
-  return value;
+  return {{"settings", settings(row)},
+          {"world_size", row.world},
+          {"dp", row.dp},
+          {"fate", name(row.fate)},
+          {"reason", row.reason},
+          {"time", time_of(row.time)},
+          {"least_process_bytes", row.least},
+          {"process_bytes", row.process},
+          {"missing_bytes", row.missing},
+          {"host_bytes_per_node", row.host},
+          {"nvme_bytes_per_node", row.nvme},
+          {"wire_bytes_per_step", row.wire}};
 }
 
 Json rows_value(const std::vector<PlanRow>& rows) {
@@ -69,10 +63,9 @@ Json rows_value(const std::vector<PlanRow>& rows) {
 Json changes_value(const std::vector<PlanChange>& changes) {
   Json value = Json::array();
   for (const PlanChange& change : changes) {
-    Json one;
-    one["changed"] = Json::array();
-    for (const Axis axis : change.axes) one["changed"].push_back(name(axis));
-    one["speed"] = change.speed;
+    Json axes = Json::array();
+    for (const Axis axis : change.axes) axes.push_back(name(axis));
+    Json one = {{"changed", std::move(axes)}, {"speed", change.speed}};
     one.update(row_value(change.row));
     value.push_back(std::move(one));
   }
@@ -83,36 +76,27 @@ Json space_value(const SearchSpace& space) {
   Json value = Json::object();
   for (std::size_t i = 0; i < kAxes; ++i) {
     const AxisValues& axis = space.axes[i];
-    Json one;
-    one["values"] = Json::array();
-    for (const std::string& text : axis.values) one["values"].push_back(setting(text));
-    one["origin"] = name(axis.origin);
-    one["reason"] = axis.reason;
-    value[std::string(name(static_cast<Axis>(i)))] = std::move(one);
+    Json values = Json::array();
+    for (const std::string& text : axis.values) values.push_back(setting(text));
+    value.set(name(static_cast<Axis>(i)),
+              {{"values", std::move(values)}, {"origin", name(axis.origin)}, {"reason", axis.reason}});
   }
-  value["global_batch"] = space.global_batch ? Json(*space.global_batch) : Json(nullptr);
+  value.set("global_batch", space.global_batch);
   return value;
 }
 
 Json counts_value(const PlanAnswer& answer) {
   const SearchCounts& counts = answer.counts;
-  Json value;
-  value["candidates"] = counts.candidates;
-  value["impossible"] = counts.refused;
-  value["too_large_by_bound"] = counts.bounded;
-  value["slower"] = counts.slower;
-  value["simulated"] = counts.simulated;
-  value["why_impossible"] = Json::array();
-  for (const RefusalCount& one : answer.refusals) {
-    value["why_impossible"].push_back({{"why", one.why}, {"count", one.count}});
-  }
-  return value;
+  Json why = Json::array();
+  for (const RefusalCount& one : answer.refusals) why.push_back({{"why", one.why}, {"count", one.count}});
+  return {{"candidates", counts.candidates}, {"impossible", counts.refused},  {"too_large_by_bound", counts.bounded},
+          {"slower", counts.slower},         {"simulated", counts.simulated}, {"why_impossible", std::move(why)}};
 }
 
 Json advice_value(const std::vector<Advice>& advice) {
   Json value = Json::array();
   for (const Advice& one : advice) {
-    value.push_back({{"rule", one.rule}, {"key", one.key}, {"costs_bytes", one.costs.value()}, {"text", one.text}});
+    value.push_back({{"rule", one.rule}, {"key", one.key}, {"costs_bytes", one.costs}, {"text", one.text}});
   }
   return value;
 }
@@ -171,28 +155,30 @@ std::vector<std::string> cells(const Named& named) {
 }  // namespace
 
 std::string plan_answer_json(const PlanAnswer& answer) {
-  Json value;
-  value["schema"] = "dsplan.search/1";
-  value["model"] = answer.model;
-  value["objective"] = name(answer.objective);
-  value["found"] = answer.found ? Json(*answer.found) : Json(nullptr);
-  value["feasible"] = answer.chosen.has_value();
-  value["complete"] = answer.complete;
-  value["budget_bytes"] = bytes(answer.budget);
-  value["limit_bytes"] = answer.limit.value();
-  value["space"] = space_value(answer.space);
-  value["counts"] = counts_value(answer);
-  value["chosen"] = answer.chosen ? row_value(*answer.chosen) : Json(nullptr);
-  value["prediction"] =
-      answer.prediction && answer.job ? detail::prediction_value(*answer.prediction, *answer.job) : Json(nullptr);
-  value["next"] = rows_value(answer.next);
-  value["neighbours"] = changes_value(answer.neighbours);
-  value["front"] = rows_value(answer.front);
-  value["nearest"] = answer.nearest ? row_value(*answer.nearest) : Json(nullptr);
-  value["states"] = answer.states;
-  value["remedies"] = changes_value(answer.remedies);
-  value["advice"] = advice_value(answer.advice);
-  return value.dump(2) + "\n";
+  Json prediction;
+  if (answer.prediction && answer.job) {
+    prediction = parse_json({}, prediction_json(*answer.prediction, *answer.job)).root;
+  }
+  const Json value = {{"schema", "dsplan.search/1"},
+                      {"model", answer.model},
+                      {"objective", name(answer.objective)},
+                      {"found", answer.found},
+                      {"feasible", answer.chosen.has_value()},
+                      {"complete", answer.complete},
+                      {"budget_bytes", answer.budget},
+                      {"limit_bytes", answer.limit},
+                      {"space", space_value(answer.space)},
+                      {"counts", counts_value(answer)},
+                      {"chosen", answer.chosen ? row_value(*answer.chosen) : Json()},
+                      {"prediction", std::move(prediction)},
+                      {"next", rows_value(answer.next)},
+                      {"neighbours", changes_value(answer.neighbours)},
+                      {"front", rows_value(answer.front)},
+                      {"nearest", answer.nearest ? row_value(*answer.nearest) : Json()},
+                      {"states", answer.states},
+                      {"remedies", changes_value(answer.remedies)},
+                      {"advice", advice_value(answer.advice)}};
+  return json_text(value, 2) + "\n";
 }
 
 std::string plan_answer_csv(const PlanAnswer& answer) {

@@ -1,6 +1,7 @@
-// Text as one field of a table: what the writers of CSV and of Markdown share.
+// Text and numbers as one field of a table: what the writers of CSV and of Markdown share.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -11,5 +12,8 @@ namespace dsplan::detail {
 
 // A cell of a Markdown table: it must neither end the cell nor become a tag.
 [[nodiscard]] std::string cell(std::string_view text);
+
+// "+1,234", "-1,234", "0".
+[[nodiscard]] std::string signed_number(std::int64_t value);
 
 }  // namespace dsplan::detail

@@ -1,11 +1,9 @@
-#include "report/write_reports.h"
+#include "report/replay_report.h"
 
-#include "report/write_value.h"
+#include "io/json_text.h"
 
 namespace dsplan {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 Json value_of(const SnapshotSizes& sizes) {
   return {{"allocated", sizes.allocated.value()},
@@ -16,9 +14,7 @@ Json value_of(const SnapshotSizes& sizes) {
 
 Json value_of(const std::optional<SnapshotDifference>& difference) {
   if (!difference) return nullptr;
-  return {{"entry", difference->entry ? Json(*difference->entry) : Json(nullptr)},
-          {"recorded", difference->recorded},
-          {"predicted", difference->predicted}};
+  return {{"entry", difference->entry}, {"recorded", difference->recorded}, {"predicted", difference->predicted}};
 }
 
 Json value_of(const DeviceReplay& device) {
@@ -56,20 +52,20 @@ Json value_of(const LogMessage& message) {
   Json value = {
       {"kind", failed ? "out_of_memory" : "see_memory_usage"}, {"line", message.line}, {"times", message.times}};
   if (failed) {
-    value["request"] = value_of(message.request);
-    value["capacity"] = value_of(message.capacity);
-    value["free"] = value_of(message.free);
-    value["process"] = value_of(message.process);
-    value["unallocated"] = value_of(message.unallocated);
-    value["private_pools"] = value_of(message.pools);
-    value["allowed"] = value_of(message.allowed);
+    value.set("request", value_of(message.request));
+    value.set("capacity", value_of(message.capacity));
+    value.set("free", value_of(message.free));
+    value.set("process", value_of(message.process));
+    value.set("unallocated", value_of(message.unallocated));
+    value.set("private_pools", value_of(message.pools));
+    value.set("allowed", value_of(message.allowed));
   } else {
-    value["title"] = message.title;
-    value["peak_allocated"] = value_of(message.peak_allocated);
-    value["peak_reserved"] = value_of(message.peak_reserved);
+    value.set("title", message.title);
+    value.set("peak_allocated", value_of(message.peak_allocated));
+    value.set("peak_reserved", value_of(message.peak_reserved));
   }
-  value["allocated"] = value_of(message.allocated);
-  value["reserved"] = value_of(message.reserved);
+  value.set("allocated", value_of(message.allocated));
+  value.set("reserved", value_of(message.reserved));
   return value;
 }
 
@@ -78,7 +74,7 @@ Json value_of(const LogCandidate& candidate, bool failed) {
   for (const LiveBuffer& buffer : candidate.live) {
     live.push_back({{"name", buffer.name},
                     {"module", buffer.module},
-                    {"role", std::string(name(buffer.role))},
+                    {"role", name(buffer.role)},
                     {"bytes", buffer.bytes.value()},
                     {"count", buffer.count}});
   }
@@ -89,12 +85,12 @@ Json value_of(const LogCandidate& candidate, bool failed) {
                 {"allocated", candidate.allocated.value()},
                 {"reserved", candidate.reserved.value()}};
   if (failed) {
-    value["request"] = candidate.request.value();
+    value.set("request", candidate.request.value());
   } else {
-    value["peak_allocated"] = candidate.peak_allocated.value();
-    value["peak_reserved"] = candidate.peak_reserved.value();
+    value.set("peak_allocated", candidate.peak_allocated.value());
+    value.set("peak_reserved", candidate.peak_reserved.value());
   }
-  value["live"] = std::move(live);
+  value.set("live", std::move(live));
   return value;
 }
 
@@ -111,9 +107,9 @@ std::string replay_json(const std::vector<DeviceReplay>& devices, const std::vec
   if (!comparisons.empty()) {
     Json beside = Json::array();
     for (const SnapshotComparison& comparison : comparisons) beside.push_back(value_of(comparison));
-    report["against"] = std::move(beside);
+    report.set("against", std::move(beside));
   }
-  return report.dump(2) + "\n";
+  return json_text(report, 2) + "\n";
 }
 
 std::string explanation_json(const Explanation& explanation) {
@@ -128,19 +124,15 @@ std::string explanation_json(const Explanation& explanation) {
   Json remedies = Json::array();
   for (const Remedy& remedy : explanation.remedies) {
     remedies.push_back({{"change", remedy.change},
-                        {"outcome", std::string(name(remedy.outcome))},
-                        {"peak_reserved", remedy.reserved ? Json(remedy.reserved->value()) : Json(nullptr)},
+                        {"outcome", name(remedy.outcome)},
+                        {"peak_reserved", remedy.reserved},
                         {"note", remedy.note}});
   }
-  const Json report = {{"schema", "dsplan.explain/1"},
-                       {"fingerprint", explanation.fingerprint},
-                       {"model", explanation.model},
-                       {"rank", explanation.rank},
-                       {"findings", std::move(findings)},
-                       {"limit", explanation.limit ? Json(explanation.limit->value()) : Json(nullptr)},
-                       {"limit_from", explanation.limit_from},
-                       {"remedies", std::move(remedies)}};
-  return report.dump(2) + "\n";
+  const Json report = {{"schema", "dsplan.explain/1"},         {"fingerprint", explanation.fingerprint},
+                       {"model", explanation.model},           {"rank", explanation.rank},
+                       {"findings", std::move(findings)},      {"limit", explanation.limit},
+                       {"limit_from", explanation.limit_from}, {"remedies", std::move(remedies)}};
+  return json_text(report, 2) + "\n";
 }
 
 }  // namespace dsplan

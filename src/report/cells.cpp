@@ -1,4 +1,6 @@
-#include "report/write_cells.h"
+#include "report/cells.h"
+
+#include "core/units.h"
 
 namespace dsplan::detail {
 
@@ -19,6 +21,10 @@ std::string cell(std::string_view text) {
     result += c == '\n' ? ' ' : c;
   }
   return result;
+}
+
+std::string signed_number(std::int64_t value) {
+  return value < 0 ? "-" + grouped(-value) : (value > 0 ? "+" : "") + grouped(value);
 }
 
 }  // namespace dsplan::detail

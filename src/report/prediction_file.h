@@ -1,11 +1,13 @@
-// Predictions as JSON (interface.md, "JSON of simulate"), and the schema of that JSON.
+// Predictions as JSON (interface.md, "JSON of simulate"): written, read back, and the schema of that JSON.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "core/document.h"
 #include "core/job.h"
 #include "core/prediction.h"
+#include "report/comparison.h"
 
 namespace dsplan {
 
@@ -16,9 +18,13 @@ namespace dsplan {
 
 // What the JSON's nulls are missing: the prediction's own entries, and one for every other null, so that none is
 // silent.
-[[nodiscard]] std::vector<Absence> all_absences(const Prediction& prediction, const Job& job);
+[[nodiscard]] std::vector<Absence> all_absences(const Prediction& prediction);
 
 // The JSON Schema (draft 2020-12) that every "dsplan.prediction/1" obeys: each object lists all its keys.
 [[nodiscard]] std::string prediction_schema();
+
+// "dsplan.prediction/1", or the ranks of "dsplan.predictions/1": what a receipt can be held against. Faults: another
+// schema, missing and unknown keys, wrong types, negative bytes.
+[[nodiscard]] std::vector<PredictedRank> read_predictions(const Document& document);
 
 }  // namespace dsplan

@@ -1,10 +1,10 @@
-#include "report/write_perfetto.h"
+#include "report/perfetto.h"
 
 #include <array>
 #include <iterator>
 
 #include "core/format.h"
-#include "report/kept_figures.h"
+#include "io/json_text.h"
 
 namespace dsplan {
 namespace {
@@ -23,7 +23,7 @@ int track_of(Kind kind) { return static_cast<int>(kind) + 1; }
 
 void add_names(const Prediction& prediction, std::string& text) {
   append_formatted(text, R"({{"ph":"M","pid":1,"name":"process_name","args":{{"name":{}}}}})",
-                   detail::quoted(formatted("{}, rank {} of {}", prediction.model, prediction.rank, prediction.world)));
+                   json_text(formatted("{}, rank {} of {}", prediction.model, prediction.rank, prediction.world)));
   for (const Track& track : kTracks) {
     const int id = track_of(track.kind);
     append_formatted(
@@ -58,12 +58,12 @@ std::string perfetto_json(const Timeline& timeline, const Prediction& prediction
   add_counters(timeline, text);
   for (const TimelineSlice& slice : timeline.slices) {
     append_formatted(text, ",\n{{\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{},\"dur\":{},\"name\":{}}}",
-                     track_of(slice.kind), slice.begin, slice.end - slice.begin, detail::quoted(slice.name));
+                     track_of(slice.kind), slice.begin, slice.end - slice.begin, json_text(slice.name));
   }
   text += formatted(
       "\n],\n\"displayTimeUnit\":\"ns\",\n\"otherData\":{{\"schema\":\"dsplan.trace/1\",\"fingerprint\":{},"
       "\"axis\":\"one microsecond is one event of the schedule\"}}}}\n",
-      detail::quoted(prediction.fingerprint));
+      json_text(prediction.fingerprint));
   return text;
 }
 

@@ -1,15 +1,12 @@
-#include "report/write_chain.h"
-
-#include <nlohmann/json.hpp>
+#include "report/chain_report.h"
 
 #include "core/format.h"
+#include "io/json_text.h"
 #include "io/own_file.h"
-#include "report/write_cells.h"
+#include "report/cells.h"
 
 namespace dsplan {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // Whole times without a point, as the file has them.
 Json time_value(const Chain& chain, Ticks ticks) {
@@ -22,8 +19,6 @@ Json time_value(const Chain& chain, const std::optional<Ticks>& ticks) {
   return ticks ? time_value(chain, *ticks) : Json(nullptr);
 }
 
-Json bytes_value(const std::optional<Bytes>& bytes) { return bytes ? Json(bytes->value()) : Json(nullptr); }
-
 const std::string& option_name(const Chain& chain, std::int32_t stage, std::int32_t option) {
   return chain.stages[static_cast<std::size_t>(stage - 1)].options[static_cast<std::size_t>(option)].name;
 }
@@ -31,7 +26,7 @@ const std::string& option_name(const Chain& chain, std::int32_t stage, std::int3
 Json segments_value(const ChainPlan& plan, const Chain& chain) {
   Json list = Json::array();
   for (const ChainSegment& segment : plan.segments) {
-    Json row = {segment.first, segment.last, name(segment.mode)};
+    Json row = Json::array({segment.first, segment.last, name(segment.mode)});
     if (segment.option != kNoOption) row.push_back(option_name(chain, segment.first, segment.option));
     list.push_back(std::move(row));
   }
@@ -41,7 +36,7 @@ Json segments_value(const ChainPlan& plan, const Chain& chain) {
 Json operations_value(const ChainPlan& plan, const Chain& chain) {
   Json list = Json::array();
   for (const ChainOperation& operation : plan.operations) {
-    Json row = {name(operation.step), operation.stage};
+    Json row = Json::array({name(operation.step), operation.stage});
     if (operation.option != kNoOption) row.push_back(option_name(chain, operation.stage, operation.option));
     list.push_back(std::move(row));
   }
@@ -64,36 +59,36 @@ Json figures(const ChainPlan& plan, const Chain& chain) {
           {"optimal", plan.feasible ? Json(plan.optimal) : Json(nullptr)},
           {"method_bound", time_value(chain, plan.method_bound)},
           {"budget_bytes", plan.budget.value()},
-          {"peak_bytes", bytes_value(plan.peak)},
+          {"peak_bytes", plan.peak},
           {"minimum_bytes", plan.minimum.value()},
           {"memory_bound", {{"bytes", plan.memory_bound.value()}, {"stage", plan.culprit}}},
           {"times_rounded", chain.times_rounded},
           {"fitting", plan.fitting}};
 }
 
-std::string in_words(const Json& row) {
+std::string in_words(const Value& value) {
+  if (value.is(Value::Kind::String)) return value.string;
+  if (!value.is(Value::Kind::Array)) return json_text(value);
   std::string text;
-  for (const Json& item : row) {
-    if (!text.empty()) text += ' ';
-    text += item.is_string() ? item.get<std::string>() : item.dump();
-  }
+  for (const Value& item : value.items) text += (text.empty() ? "" : " ") + in_words(item);
   return text;
 }
 
-std::string field(const Json& value) {
-  if (value.is_null()) return {};
-  return detail::quoted(value.is_string() ? value.get<std::string>() : in_words(Json::array({value})));
+std::string field(const Value& value) {
+  return value.is(Value::Kind::Null) ? std::string() : detail::quoted(in_words(value));
 }
 
 }  // namespace
 
 std::string chain_plan_json(const ChainPlan& plan, const Chain& chain) {
   Json value = figures(plan, chain);
-  const std::string head = value.dump(2);
+  const std::string head = json_text(value, 2);
   // One segment or operation to a line: a chain has thousands.
   const auto lines = [](const Json& list) {
     std::string text;
-    for (const Json& row : list) text += formatted("{}\n    {}", text.empty() ? "" : ",", row.dump());
+    for (const Value& row : list.value().items) {
+      text += formatted("{}\n    {}", text.empty() ? "" : ",", json_text(row));
+    }
     return text.empty() ? std::string("[]") : formatted("[{}\n  ]", text);
   };
   return formatted("{},\n  \"segments\": {},\n  \"operations\": {}\n}}\n", head.substr(0, head.size() - 2),
@@ -103,18 +98,16 @@ std::string chain_plan_json(const ChainPlan& plan, const Chain& chain) {
 std::string chain_plan_csv(const ChainPlan& plan, const Chain& chain) {
   std::string text = "path,value\n";
   const Json value = figures(plan, chain);
-  for (const auto& [key, item] : value.items()) {
-    if (item.is_object()) {
-      for (const auto& [inner, part] : item.items()) text += formatted("{}.{},{}\n", key, inner, field(part));
-    } else if (item.is_array()) {
-      text += formatted("{},{}\n", key, detail::quoted(in_words(item)));
-    } else {
-      text += formatted("{},{}\n", key, field(item));
+  for (const Member& member : value.value().members) {
+    if (!member.value.is(Value::Kind::Object)) text += formatted("{},{}\n", member.key, field(member.value));
+    for (const Member& part : member.value.members) {
+      text += formatted("{}.{},{}\n", member.key, part.key, field(part.value));
     }
   }
   const auto rows = [&text](std::string_view list, const Json& items) {
     std::size_t index = 0;
-    for (const Json& row : items) text += formatted("{}.{},{}\n", list, ++index, detail::quoted(in_words(row)));
+    for (const Value& row : items.value().items)
+      text += formatted("{}.{},{}\n", list, ++index, detail::quoted(in_words(row)));
   };
   rows("segments", segments_value(plan, chain));
   rows("operations", operations_value(plan, chain));
@@ -126,9 +119,9 @@ std::string chain_plan_markdown(const ChainPlan& plan, const Chain& chain) {
   const Json value = figures(plan, chain);
   for (const char* key : {"method", "feasible", "time", "time_without_recompute", "lower_bound", "gap", "budget_bytes",
                           "peak_bytes", "minimum_bytes"}) {
-    const Json& item = value.at(key);
-    const std::string shown = item.is_string() ? item.get<std::string>() : item.dump();
-    text += formatted("| {} | {} |\n", detail::cell(key), item.is_null() ? "-" : detail::cell(shown));
+    const Value& item = *value.value().find(key);
+    text +=
+        formatted("| {} | {} |\n", detail::cell(key), item.is(Value::Kind::Null) ? "-" : detail::cell(in_words(item)));
   }
   if (plan.segments.empty()) return text;
   text += "\n| stages | mode |\n|:--|:--|\n";
@@ -151,22 +144,25 @@ std::string chain_json(const Chain& chain) {
                 {"backward_time", time_value(chain, stage.backward_time)},
                 {"forward_temporary", stage.forward_temporary.value()},
                 {"backward_temporary", stage.backward_temporary.value()}};
-    if (stage.gathered > Bytes(0)) row["gathered"] = stage.gathered.value();
-    if (stage.gather_time > Ticks(0)) row["gather_time"] = time_value(chain, stage.gather_time);
+    if (stage.gathered > Bytes(0)) row.set("gathered", stage.gathered);
+    if (stage.gather_time > Ticks(0)) row.set("gather_time", time_value(chain, stage.gather_time));
+    Json options = Json::array();
     for (const ChainOption& option : stage.options) {
-      row["options"].push_back({{"name", option.name},
-                                {"saved", option.saved.value()},
-                                {"time", time_value(chain, option.time)},
-                                {"forward_temporary", option.forward_temporary.value()},
-                                {"backward_temporary", option.backward_temporary.value()}});
+      options.push_back({{"name", option.name},
+                         {"saved", option.saved.value()},
+                         {"time", time_value(chain, option.time)},
+                         {"forward_temporary", option.forward_temporary.value()},
+                         {"backward_temporary", option.backward_temporary.value()}});
     }
+    if (!stage.options.empty()) row.set("options", std::move(options));
     stages.push_back(std::move(row));
   }
   std::string text = formatted(
       "{{\n  \"dsplan\": {}, \"kind\": \"chain\", \"source\": {},\n  \"input_bytes\": {}, \"input_gradient\": {},\n"
       "  \"stages\": [",
-      kFileVersion, Json(chain.source).dump(), chain.input.value(), chain.input_gradient.value());
-  for (std::size_t i = 0; i < stages.size(); ++i) text += formatted("{}\n    {}", i == 0 ? "" : ",", stages[i].dump());
+      kFileVersion, json_text(Json(chain.source)), chain.input.value(), chain.input_gradient.value());
+  const std::vector<Value>& rows = stages.value().items;
+  for (std::size_t i = 0; i < rows.size(); ++i) text += formatted("{}\n    {}", i == 0 ? "" : ",", json_text(rows[i]));
   return text + "\n  ]\n}\n";
 }
 
