@@ -18,7 +18,6 @@
 #include "paths.h"
 #include "planner/time/rates.h"
 #include "report/calibration.h"
-#include "report/write_calibration.h"
 #include "run_binary.h"
 #include "watched_backend.h"
 

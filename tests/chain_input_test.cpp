@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "io/chain.h"
 #include "io/text.h"
-#include "report/write_chain.h"
+#include "report/chain_report.h"
 
 using namespace dsplan;
 

@@ -4,7 +4,7 @@
 #include "io/text.h"
 #include "report/baseline.h"
 #include "report/baseline_file.h"
-#include "report/check_words.h"
+#include "report/check_report.h"
 #include "run_binary.h"
 
 using namespace dsplan;

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "audited.h"
+#include "planner/lower/unsupported.h"
 #include "planner/predict/footprint.h"
 #include "running.h"
 #include "sim/host_memory.h"
@@ -12,7 +13,7 @@ using namespace dsplan;
 namespace {
 
 std::string obstacle(const Job& job, const char* model = "tiny-llama") {
-  return schedule_obstacle(lowered::bundled(model), job).value_or("");
+  return unsupported(lowered::bundled(model), job).value_or("");
 }
 
 Job at(Job job, int minor, int patch) {
@@ -234,8 +235,8 @@ TEST_CASE("immediate_grad_update: added and let go of at once, since 0.19.8") {
   const Bytes late = backward(job);
   const std::vector<double> numbers = losses(model, job);
   job.training.immediate_grad_update = true;
-  CHECK(schedule_obstacle(model, at(job, 19, 7)).value_or("") == "immediate gradient updates before DeepSpeed 0.19.8");
-  CHECK(!schedule_obstacle(model, job));
+  CHECK(unsupported(model, at(job, 19, 7)).value_or("") == "immediate gradient updates before DeepSpeed 0.19.8");
+  CHECK(!unsupported(model, job));
   CHECK(backward(job) < late);
   CHECK(losses(model, job) == numbers);
 }

@@ -5,6 +5,7 @@
 #include "model/graphs/graphs.h"
 #include "planner/lower/lower.h"
 #include "planner/lower/runtime.h"
+#include "planner/lower/unsupported.h"
 
 using namespace deepspeed_log;
 
@@ -35,7 +36,7 @@ void compare(const std::string& name) {
   // What torch takes on a CPU.
   Optimizer& optimizer = job.training.optimizer;
   if (optimizer.implementation == Implementation::Foreach) optimizer.implementation = Implementation::ForLoop;
-  const auto obstacle = schedule_obstacle(model, job);
+  const auto obstacle = unsupported(model, job);
   CHECK_MESSAGE(!obstacle, name, ": ", obstacle.value_or(""));
   if (obstacle) return;
   const Graph graph = build_graph(model, graph_options(model, job));
@@ -168,14 +169,14 @@ TEST_CASE("versions of DeepSpeed: both sides of each switch below ZeRO-3") {
   const Run llama = read_run("z2-llama-sums-fp32");
   const ModelSpec real = model_of_witness(llama);
   Job sums = job_of_witness(llama, real);
-  CHECK(!schedule_obstacle(real, sums));
+  CHECK(!unsupported(real, sums));
   // Before, ZeRO-2 kept 16 bits all the same (deepspeed_versions_test.cpp), and ZeRO-1 has no schedule.
   sums.training.deepspeed = Version{0, 19, 7};
-  CHECK(!schedule_obstacle(real, sums));
+  CHECK(!unsupported(real, sums));
   Job once = job_of_witness(read_run("z1-llama-fp16-sums-fp32"), real);
-  CHECK(!schedule_obstacle(real, once));
+  CHECK(!unsupported(real, once));
   once.training.deepspeed = Version{0, 19, 7};
-  CHECK(schedule_obstacle(real, once).has_value());
+  CHECK(unsupported(real, once).has_value());
 }
 
 TEST_CASE("a bucket is there from the first gradient on, not from the first that is copied") {
@@ -268,11 +269,11 @@ TEST_CASE("versions of DeepSpeed: parameters are flattened through the host befo
   const Run llama = read_run("z2-llama");
   const ModelSpec real = model_of_witness(llama);
   Job old = job_of_witness(llama, real);
-  CHECK(!schedule_obstacle(real, old));
+  CHECK(!unsupported(real, old));
   old.training.deepspeed = Version{0, 12, 4};
-  CHECK(!schedule_obstacle(real, old));
+  CHECK(!unsupported(real, old));
   old.training.deepspeed = Version{0, 12, 3};
-  CHECK(schedule_obstacle(real, old) == "weights gathered in shards before DeepSpeed 0.12.4");
+  CHECK(unsupported(real, old) == "weights gathered in shards before DeepSpeed 0.12.4");
 }
 
 TEST_CASE("versions of DeepSpeed: 0.17.2 alone sends every gradient behind the first full bucket by itself") {
@@ -296,10 +297,10 @@ TEST_CASE("a model that is given to ZeRO-3 whole") {
   const ModelSpec model = model_of_witness(witness);
   Job job = job_of_witness(witness, model);
   CHECK(job.training.model_init == ModelInit::Device);
-  CHECK(!schedule_obstacle(model, job));
+  CHECK(!unsupported(model, job));
   // Until 0.19.4 PyTorch's own linear function ran then, and its views of the weights.
   job.training.deepspeed = Version{0, 19, 3};
-  CHECK(schedule_obstacle(model, job) == "a model built outside zero.Init before DeepSpeed 0.19.4");
+  CHECK(unsupported(model, job) == "a model built outside zero.Init before DeepSpeed 0.19.4");
   job.training.model_init = ModelInit::ZeroInit;
-  CHECK(!schedule_obstacle(model, job));
+  CHECK(!unsupported(model, job));
 }

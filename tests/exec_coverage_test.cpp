@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "model/lora.h"
+#include "planner/lower/unsupported.h"
 #include "running.h"
 
 using namespace dsplan;
@@ -280,7 +281,7 @@ TEST_CASE("what is predicted is run with every row equal, or refused by name") {
       const std::string name = asked.name;
       CAPTURE(name);
       CAPTURE(model.family);
-      REQUIRE_FALSE(schedule_obstacle(model, job).has_value());
+      REQUIRE_FALSE(unsupported(model, job).has_value());
       const std::string outcome = outcome_of(model, job, rows);
       if (asked.refused != nullptr) {
         CHECK_MESSAGE(outcome.starts_with("refused: "), outcome);

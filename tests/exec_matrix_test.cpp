@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "planner/lower/unsupported.h"
 #include "running.h"
 
 using namespace dsplan;
@@ -177,7 +178,7 @@ void add_ways(const ModelSpec& model, bool full, std::vector<Plan>& plans) {
           plan.job.training.zero.prefetch_bucket_size = Elements(turn % 2 == 0 ? 4000 : 0);
           kSegments[s].apply(plan.job, layers);
           kWays[w].apply(plan.job);
-          if (schedule_obstacle(model, plan.job)) continue;  // Not predicted either.
+          if (unsupported(model, plan.job)) continue;  // Not predicted either.
           plan.planned = turn % 3 == 2;
           plans.push_back(std::move(plan));
         }

@@ -8,6 +8,7 @@
 #include "model/families.h"
 #include "model/graphs/graphs.h"
 #include "planner/lower/lower.h"
+#include "planner/lower/unsupported.h"
 #include "planner/predict/footprint.h"
 #include "planner/predict/live_buffers.h"
 #include "random_jobs.h"
@@ -110,7 +111,7 @@ TEST_CASE("schedule and formulas agree over random models, stages, worlds, accum
     Dice dice(seed);
     const ModelSpec model = build_model(parse_json("config.json", random_config(dice)), "random");
     const Job job = random_job(dice, model);
-    if (schedule_obstacle(model, job)) continue;
+    if (unsupported(model, job)) continue;
     INFO("seed ", seed, ": ", tell(model, job));
     const Graph graph = build_graph(model, graph_options(model, job));
     const RecipeBook recipes(graph);

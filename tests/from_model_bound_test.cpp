@@ -8,6 +8,7 @@
 #include "model/families.h"
 #include "model/graphs/graphs.h"
 #include "planner/lower/lower.h"
+#include "planner/lower/unsupported.h"
 #include "planner/plan/recompute/from_model.h"
 #include "planner/predict/footprint.h"
 #include "planner/predict/saved_tensors.h"
@@ -120,7 +121,7 @@ TEST_CASE("the least peak is never more than the simulated one, and nearly all o
     const ModelSpec model = build_model(parse_json("random", random_config(dice)), "random");
     Job job = random_job(dice, model);
     vary(dice, model, job);
-    if (schedule_obstacle(model, job)) continue;
+    if (unsupported(model, job)) continue;
     const Case one(model, job);
     std::string where;
     const Bytes bound = one.bound();
@@ -174,7 +175,7 @@ TEST_CASE("what regions keep adds up to what autograd saves") {
     Job job = random_job(dice, model);
     job.training.freeze.clear();
     vary(dice, model, job);
-    if (schedule_obstacle(model, job)) continue;
+    if (unsupported(model, job)) continue;
     const auto layers = static_cast<std::int32_t>(model.dims.layers);
     for (std::int32_t every = 0; every <= layers; ++every) {
       job.training.checkpoint = {};

@@ -17,6 +17,7 @@
 #include "moves.h"
 #include "paths.h"
 #include "planner/lower/lower.h"
+#include "planner/lower/unsupported.h"
 #include "planner/resolve/resolve.h"
 #include "recorder.h"
 
@@ -188,7 +189,7 @@ TEST_CASE("dispatch level equals real PyTorch and transformers to the byte") {
     const std::string name = path.stem().string();
     INFO(name);
     const Case made = read_case(path);
-    CHECK(schedule_obstacle(made.model, made.job) == std::nullopt);
+    CHECK(unsupported(made.model, made.job) == std::nullopt);
     const Graph graph = build_graph(made.model, graph_options(made.model, made.job));
     CHECK(ready_order(made.model, graph, made.job.training.checkpoint) ==
           made.witness["ready"].get<std::vector<std::string>>());

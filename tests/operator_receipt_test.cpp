@@ -9,7 +9,7 @@
 #include "paths.h"
 #include "report/compare_operators.h"
 #include "report/operators_receipt.h"
-#include "report/write_operators.h"
+#include "report/operators_report.h"
 #include "run_binary.h"
 
 namespace dsplan {

@@ -6,7 +6,7 @@
 
 #include "chains.h"
 #include "paths.h"
-#include "report/write_chain.h"
+#include "report/chain_report.h"
 #include "run_binary.h"
 
 using namespace dsplan::test;

@@ -10,7 +10,7 @@
 #include "report/calibration.h"
 #include "report/known_differences.h"
 #include "report/receipt.h"
-#include "report/verdicts_file.h"
+#include "report/verdicts.h"
 #include "run_binary.h"
 
 using namespace dsplan;

@@ -6,9 +6,8 @@
 
 #include "cli/wrap.h"
 #include "core/format.h"
-#include "report/write_csv.h"
-#include "report/write_json.h"
-#include "report/write_markdown.h"
+#include "report/prediction_tables.h"
+#include "report/prediction_file.h"
 #include "run_binary.h"
 
 using namespace dsplan;

@@ -108,10 +108,10 @@ void collect_calls(std::string_view text, std::set<std::string>& found) {
   }
 }
 
-// `return "...";` and `return dsplan::formatted("...", ...)` of the functions whose name ends in _obstacle.
-void collect_obstacles(std::string_view text, std::set<std::string>& found) {
+// `return "...";` and `return dsplan::formatted("...", ...)` of the functions whose name ends in `name`.
+void collect_reasons(std::string_view name, std::string_view text, std::set<std::string>& found) {
   constexpr std::string_view kReturn = "return ";
-  for (std::size_t at = text.find("_obstacle("); at != std::string_view::npos; at = text.find("_obstacle(", at + 1)) {
+  for (std::size_t at = text.find(name); at != std::string_view::npos; at = text.find(name, at + 1)) {
     const std::size_t open = text.find_first_of("{;", at);
     if (open == std::string_view::npos || text[open] == ';') continue;
     const std::string_view body = text.substr(open, text.find("\n}\n", open) - open);
@@ -121,6 +121,11 @@ void collect_obstacles(std::string_view text, std::set<std::string>& found) {
       if (quote != std::string_view::npos) found.insert(shown(literal(statement, quote)));
     }
   }
+}
+
+void collect_obstacles(std::string_view text, std::set<std::string>& found) {
+  collect_reasons("_obstacle(", text, found);
+  collect_reasons("unsupported(", text, found);
 }
 
 // Any other message that says so in words.
@@ -276,6 +281,7 @@ TEST_CASE("the collectors see each way to refuse") {
        {}},
       {collect_calls, R"(refuse(request.lora, "LoRA"); refuse("torch.compile");)", {"LoRA", "torch.compile"}},
       {collect_obstacles, "std::optional<std::string> x_obstacle(int a) {\n  if (a) return \"eager\";\n}\n", {"eager"}},
+      {collect_obstacles, "std::optional<std::string> unsupported(int a) {\n  return \"sp\";\n}\n", {"sp"}},
       {collect_obstacles, "if (x_obstacle(a)) return \"no\";\n", {}},
       {collect_messages,
        "f(\"cross attention is not \"\n  \"modelled yet\");",

@@ -4,6 +4,7 @@
 
 #include "core/audit.h"
 #include "lowered.h"
+#include "planner/lower/unsupported.h"
 #include "planner/predict/predict.h"
 
 using namespace dsplan;
@@ -90,13 +91,13 @@ TEST_CASE("versions of DeepSpeed: both sides of each switch under offload") {
   CHECK(made(now, "master weights", Space::Pinned) == 1);
   CHECK(made(now, "master weights", Space::Pageable) == 1);
   job.training.deepspeed = Version{0, 19, 0};
-  CHECK(!schedule_obstacle(model, job));
+  CHECK(!unsupported(model, job));
   job.training.deepspeed = Version{0, 17, 0};
-  CHECK(!schedule_obstacle(model, job));
+  CHECK(!unsupported(model, job));
   job.training.deepspeed = Version{0, 14, 4};
-  CHECK(!schedule_obstacle(model, job));
+  CHECK(!unsupported(model, job));
   job.training.deepspeed = Version{0, 14, 3};
-  CHECK(schedule_obstacle(model, job) == "optimizer offload below ZeRO-3 before DeepSpeed 0.14.4");
+  CHECK(unsupported(model, job) == "optimizer offload below ZeRO-3 before DeepSpeed 0.14.4");
 }
 
 TEST_CASE("an unknown host leaves the verdict of an offloaded job open; a known one decides it") {

@@ -7,6 +7,7 @@
 #include "audited.h"
 #include "core/error.h"
 #include "lowered.h"
+#include "planner/lower/unsupported.h"
 #include "planner/predict/footprint.h"
 #include "planner/predict/predict.h"
 #include "sim/host_memory.h"
@@ -64,7 +65,7 @@ TEST_CASE("ZeRO-3 on NVMe: what DeepSpeed makes, reads, writes, gathers and redu
     const Run witness = read_run(name);
     const ModelSpec model = model_of_witness(witness);
     const Job job = job_of_witness(witness, model);
-    REQUIRE(!schedule_obstacle(model, job));
+    REQUIRE(!unsupported(model, job));
     const Graph graph = build_graph(model, graph_options(model, job));
     const std::vector<int> numbers = numbers_of(witness, model);
     for (std::size_t rank = 0; rank < witness.ranks.size(); ++rank) {
@@ -159,7 +160,7 @@ TEST_CASE("ZeRO-3 on NVMe: schedules are legal, and device, files and locked mem
       if (kind != OptimizerKind::AdamW && kind != OptimizerKind::Lion) continue;
       const Way& way = kWays[at % kWays.size()];
       const Job job = on_nvme(c.job, way);
-      if (schedule_obstacle(model, job)) continue;
+      if (unsupported(model, job)) continue;
       CAPTURE(c.name);
       CAPTURE(at % kWays.size());
       const std::vector<Schedule> schedules = audited::ranks(model, job, audited::kStates);
@@ -282,14 +283,14 @@ TEST_CASE("ZeRO-3 on NVMe: where DeepSpeed stops at an assertion, and what has n
 
   job = on_nvme(lowered::job(3, 4), {false, true});
   job.training.zero.hpz_partition_size = 2;
-  CHECK(schedule_obstacle(model, job) ==
+  CHECK(unsupported(model, job) ==
         "parameter offload to NVMe with secondary shards (hpZ), which DeepSpeed cannot make either");
   for (const bool parameters : {false, true}) {
     job = on_nvme(lowered::job(3, 4), {!parameters, parameters});
-    CHECK(!schedule_obstacle(model, job));
+    CHECK(!unsupported(model, job));
     job.training.deepspeed = Version{0, 19, 4};
-    CHECK(!schedule_obstacle(model, job));
+    CHECK(!unsupported(model, job));
     job.training.deepspeed = Version{0, 19, 3};
-    CHECK(schedule_obstacle(model, job) == "offload to NVMe before DeepSpeed 0.19.4");
+    CHECK(unsupported(model, job) == "offload to NVMe before DeepSpeed 0.19.4");
   }
 }

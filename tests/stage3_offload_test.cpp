@@ -6,6 +6,7 @@
 
 #include "audited.h"
 #include "lowered.h"
+#include "planner/lower/unsupported.h"
 #include "planner/predict/footprint.h"
 #include "planner/predict/predict.h"
 #include "sim/host_memory.h"
@@ -48,7 +49,7 @@ TEST_CASE("ZeRO-3 offload: what DeepSpeed makes, gathers and reduces, event for 
     const Run witness = read_run(name);
     const ModelSpec model = model_of_witness(witness);
     const Job job = job_of_witness(witness, model);
-    REQUIRE(!schedule_obstacle(model, job));
+    REQUIRE(!unsupported(model, job));
     const Graph graph = build_graph(model, graph_options(model, job));
     const std::vector<int> numbers = numbers_of(witness, model);
     for (std::size_t rank = 0; rank < witness.ranks.size(); ++rank) {
@@ -192,7 +193,7 @@ TEST_CASE("ZeRO-3 offload: secondary shards lie on the host, and partitions are 
   for (const bool pin : {false, true}) {
     Job job = offloaded(lowered::job(3, 4), Away::Both, pin);
     job.training.zero.hpz_partition_size = 2;
-    CHECK(!schedule_obstacle(model, job));
+    CHECK(!unsupported(model, job));
     const Schedule schedule = lowered::all_ranks(model, job).front();
     CHECK(audit(schedule).empty());
     std::size_t shards = 0;

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "audited.h"
+#include "planner/lower/unsupported.h"
 #include "planner/predict/footprint.h"
 #include "planner/predict/predict.h"
 #include "running.h"
@@ -197,7 +198,7 @@ TEST_CASE("partial offload: what DeepSpeed makes, gathers and reduces, event for
     const ModelSpec model = model_of_witness(witness);
     const Job job = job_of_witness(witness, model);
     REQUIRE(job.training.zero.offload_optimizer.ratio < 1);
-    REQUIRE(!schedule_obstacle(model, job));
+    REQUIRE(!unsupported(model, job));
     const Graph graph = build_graph(model, graph_options(model, job));
     const std::vector<int> numbers = numbers_of(witness, model);
     for (std::size_t rank = 0; rank < witness.ranks.size(); ++rank) {

@@ -6,6 +6,7 @@
 #include "core/audit.h"
 #include "core/format.h"
 #include "lowered.h"
+#include "planner/lower/unsupported.h"
 #include "planner/predict/footprint.h"
 #include "planner/predict/predict.h"
 #include "sim/memory.h"
@@ -42,7 +43,7 @@ Job job_of(int stage, std::int64_t tp, std::int64_t dp = 1) {
 }
 
 Schedule scheduled(const ModelSpec& model, const Job& job) {
-  REQUIRE_FALSE(schedule_obstacle(model, job).has_value());
+  REQUIRE_FALSE(unsupported(model, job).has_value());
   return lower(model, job, build_shapes(model, job), 0);
 }
 
@@ -329,8 +330,8 @@ TEST_CASE("tensor parallelism: what is not modelled is refused by name") {
   for (const Row& row : rows) {
     Job job = job_of(-1, 2);
     row.change(job);
-    CHECK(schedule_obstacle(row.model, job).value_or("none") == row.reason);
+    CHECK(unsupported(row.model, job).value_or("none") == row.reason);
     job.parallelism.tp = job.parallelism.world = 1;
-    CHECK(schedule_obstacle(row.model, job).value_or("none") != row.reason);
+    CHECK(unsupported(row.model, job).value_or("none") != row.reason);
   }
 }

@@ -18,7 +18,7 @@
 #include "exec/failure.h"
 #include "io/locate.h"
 #include "io/machine_files.h"
-#include "report/write_calibration.h"
+#include "report/calibration.h"
 
 namespace dsplan {
 namespace {

@@ -14,7 +14,7 @@
 #include "core/format.h"
 #include "io/text.h"
 #include "report/baseline_file.h"
-#include "report/write_check.h"
+#include "report/check_report.h"
 
 namespace dsplan {
 namespace {

@@ -9,7 +9,7 @@
 #include "io/text.h"
 #include "planner/predict/predict.h"
 #include "report/baseline_file.h"
-#include "report/figure_rows.h"
+#include "report/kept_figures.h"
 
 namespace dsplan {
 namespace {

@@ -16,14 +16,14 @@
 #include "planner/predict/predict.h"
 #include "report/compare.h"
 #include "report/compare_operators.h"
+#include "report/comparison_report.h"
 #include "report/known_differences.h"
 #include "report/operators_receipt.h"
+#include "report/operators_report.h"
 #include "report/plan_file.h"
-#include "report/read_prediction.h"
+#include "report/prediction_file.h"
 #include "report/receipt.h"
-#include "report/verdicts_file.h"
-#include "report/write_comparison.h"
-#include "report/write_operators.h"
+#include "report/verdicts.h"
 
 namespace dsplan {
 namespace {

@@ -17,8 +17,8 @@
 #include "report/export/checkpointing_call.h"
 #include "report/export/launch_line.h"
 #include "report/export/write_deepspeed.h"
-#include "report/write_html.h"
-#include "report/write_perfetto.h"
+#include "report/perfetto.h"
+#include "report/prediction_html.h"
 #include "sim/snapshot_of.h"
 #include "sim/timeline_of.h"
 

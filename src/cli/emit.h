@@ -6,7 +6,7 @@
 
 #include "core/job.h"
 #include "core/model.h"
-#include "report/saved_plan.h"
+#include "report/plan_file.h"
 
 namespace dsplan {
 

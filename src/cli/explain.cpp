@@ -11,7 +11,7 @@
 #include "io/oom_log.h"
 #include "io/text.h"
 #include "planner/advise/explain_log.h"
-#include "report/write_reports.h"
+#include "report/replay_report.h"
 #include "sim/allocator.h"
 
 namespace dsplan {

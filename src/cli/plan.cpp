@@ -12,7 +12,7 @@
 #include "io/chain.h"
 #include "io/locate.h"
 #include "planner/plan/recompute/plan_chain.h"
-#include "report/write_chain.h"
+#include "report/chain_report.h"
 
 namespace dsplan {
 namespace {

@@ -22,7 +22,7 @@
 #include "model/with_layers.h"
 #include "planner/plan/search.h"
 #include "planner/resolve/resolve.h"
-#include "report/write_plan.h"
+#include "report/search_report.h"
 
 namespace dsplan {
 namespace {

@@ -13,7 +13,7 @@
 #include "io/pickle.h"
 #include "io/snapshot.h"
 #include "io/text.h"
-#include "report/write_reports.h"
+#include "report/replay_report.h"
 #include "sim/allocator_replay.h"
 #include "sim/snapshot_of.h"
 #include "sim/snapshot_replay.h"

@@ -6,7 +6,7 @@
 #include "cli/report_time.h"
 #include "cli/wrap.h"
 #include "core/format.h"
-#include "report/write_json.h"
+#include "report/prediction_file.h"
 
 namespace dsplan {
 namespace {
@@ -207,7 +207,7 @@ std::string tail(const Prediction& prediction, const Job& job) {
   std::vector<std::string> assumed;
   for (const ResolvedInput& input : job.assumptions()) assumed.push_back(input.name + "=" + input.value);
   std::vector<std::string> missing;
-  for (const Absence& absence : all_absences(prediction, job)) missing.push_back(absence.what);
+  for (const Absence& absence : all_absences(prediction)) missing.push_back(absence.what);
   return listed("assumed: ", assumed, 2) + listed("not modelled: ", missing, 2);
 }
 

@@ -5,7 +5,7 @@
 
 #include "cli/wrap.h"
 #include "core/format.h"
-#include "report/check_words.h"
+#include "report/check_report.h"
 
 namespace dsplan {
 namespace {

@@ -14,7 +14,7 @@
 #include "report/calibration.h"
 #include "report/export/write_deepspeed.h"
 #include "report/export/write_training.h"
-#include "report/figure_rows.h"
+#include "report/kept_figures.h"
 #include "report/plan_file.h"
 
 namespace dsplan {

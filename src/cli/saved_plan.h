@@ -8,7 +8,7 @@
 #include "cli/options.h"
 #include "core/prediction.h"
 #include "report/baseline.h"
-#include "report/saved_plan.h"
+#include "report/plan_file.h"
 
 namespace dsplan {
 

@@ -16,8 +16,8 @@
 #include "model/catalogue_describe.h"
 #include "planner/predict/footprint.h"
 #include "planner/resolve/resolve.h"
-#include "report/write_json.h"
-#include "report/write_operators.h"
+#include "report/operators_report.h"
+#include "report/prediction_file.h"
 
 namespace dsplan {
 namespace {

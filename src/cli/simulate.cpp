@@ -9,9 +9,8 @@
 #include "core/format.h"
 #include "planner/predict/predict.h"
 #include "planner/predict/saved_tensors.h"
-#include "report/write_csv.h"
-#include "report/write_json.h"
-#include "report/write_markdown.h"
+#include "report/prediction_file.h"
+#include "report/prediction_tables.h"
 
 namespace dsplan {
 namespace {

@@ -13,8 +13,8 @@
 #include "io/machine_files.h"
 #include "io/op_graph.h"
 #include "planner/predict/predict_graph.h"
-#include "report/write_csv.h"
-#include "report/write_json.h"
+#include "report/prediction_file.h"
+#include "report/prediction_tables.h"
 
 namespace dsplan {
 namespace {
@@ -65,7 +65,7 @@ std::string table(const OpGraph& file, const Prediction& p, const ReportStyle& s
   if (asked(Topic::Peak)) text += "\n" + explained(p);
   if (asked(Topic::Saved)) text += "\n" + saved_table(*p.saved);
   std::vector<std::string> missing;
-  for (const Absence& absence : all_absences(p, Job{})) missing.push_back(absence.what);
+  for (const Absence& absence : all_absences(p)) missing.push_back(absence.what);
   return text + "\n" + listed("not modelled: ", missing, 2);
 }
 

@@ -16,37 +16,26 @@ std::optional<Bytes> bytes(ObjectReader& reader, std::string_view key) {
   return read ? std::optional(Bytes(*read)) : std::nullopt;
 }
 
-ReceiptEnvironment read_environment(const Document& document, const Value& value, Diagnostics& faults) {
-  ObjectReader reader(document, value, faults);
-  need(reader, {"gpu", "capacity_bytes", "driver", "cuda", "python", "torch", "transformers", "deepspeed", "peft",
-                "allocator_conf", "limit_bytes", "recorded"});
-  ReceiptEnvironment into;
-  into.gpu = reader.string("gpu");
-  into.capacity = bytes(reader, "capacity_bytes");
-  into.driver = reader.string("driver");
-  into.cuda = reader.string("cuda");
-  into.python = reader.string("python");
-  into.torch = reader.string("torch");
-  into.transformers = reader.string("transformers");
-  into.deepspeed = reader.string("deepspeed");
-  into.peft = reader.string("peft");
-  into.allocator_conf = reader.string("allocator_conf").value_or("");
-  into.limit = bytes(reader, "limit_bytes");
-  into.recorded = reader.string("recorded").value_or("");
-  reader.refuse_unread("an environment");
-  return into;
+void describe_environment(Fields& fields, ReceiptEnvironment& environment) {
+  fields("gpu", environment.gpu);
+  fields("capacity_bytes", environment.capacity);
+  fields("driver", environment.driver);
+  fields("cuda", environment.cuda);
+  fields("python", environment.python);
+  fields("torch", environment.torch);
+  fields("transformers", environment.transformers);
+  fields("deepspeed", environment.deepspeed);
+  fields("peft", environment.peft);
+  fields("allocator_conf", environment.allocator_conf);
+  fields("limit_bytes", environment.limit);
+  fields("recorded", environment.recorded);
 }
 
-MeasuredHead read_measured_head(ObjectReader& reader, std::string_view schema) {
-  need(reader, {"schema", "source", "environment"});
-  const std::optional<std::string> said = reader.string("schema");
-  if (said && *said != schema) reader.fault("schema", formatted("\"schema\" must be \"{}\"", schema));
-  MeasuredHead head;
-  head.source = reader.string("source").value_or("");
-  if (const Value* environment = reader.object("environment")) {
-    head.environment = read_environment(reader.document(), *environment, reader.diagnostics());
-  }
-  return head;
+void describe_measured_head(Fields& fields, std::string_view schema, std::string& source,
+                            ReceiptEnvironment& environment) {
+  fields.constant("schema", schema);
+  fields("source", source);
+  fields.object("environment", {"an environment"}, [&] { describe_environment(fields, environment); });
 }
 
 bool is_object(const Document& document, const Value& item, std::string_view what, Diagnostics& faults) {

@@ -8,6 +8,7 @@
 
 #include "core/document.h"
 #include "core/receipt.h"
+#include "io/fields.h"
 
 namespace dsplan::detail {
 
@@ -17,14 +18,10 @@ void need(ObjectReader& reader, std::initializer_list<std::string_view> keys);
 // A number of bytes from 0; null stays absent.
 [[nodiscard]] std::optional<Bytes> bytes(ObjectReader& reader, std::string_view key);
 
-[[nodiscard]] ReceiptEnvironment read_environment(const Document& document, const Value& value, Diagnostics& faults);
-
-// The file's "source" and "environment", beside a "schema" that must be `schema`.
-struct MeasuredHead {
-  std::string source;
-  ReceiptEnvironment environment;
-};
-[[nodiscard]] MeasuredHead read_measured_head(ObjectReader& reader, std::string_view schema);
+void describe_environment(Fields& fields, ReceiptEnvironment& environment);
+// "schema", which must be `schema`, "source" and "environment".
+void describe_measured_head(Fields& fields, std::string_view schema, std::string& source,
+                            ReceiptEnvironment& environment);
 
 // Whether `item` is an object; a fault where it is not.
 [[nodiscard]] bool is_object(const Document& document, const Value& item, std::string_view what, Diagnostics& faults);

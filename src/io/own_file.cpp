@@ -22,6 +22,24 @@ std::string read_head(ObjectReader& reader, std::string_view kind) {
   return source.value_or("");
 }
 
+void describe_head(Fields& fields, std::string_view kind, std::string& source) {
+  if (ObjectReader* reader = fields.reader()) {
+    source = read_head(*reader, kind);
+    reader->diagnostics().throw_if_any();
+    return;
+  }
+  std::int64_t version = kFileVersion;
+  fields("dsplan", version);
+  fields.constant("kind", kind);
+  fields("source", source);
+}
+
+bool is_kind(const Document& document, std::string_view kind) {
+  if (!document.root.is(Value::Kind::Object) || document.root.find("dsplan") == nullptr) return false;
+  const Value* said = document.root.find("kind");
+  return said != nullptr && said->is(Value::Kind::String) && said->string == kind;
+}
+
 void expect_object(const Document& document, std::string_view what) {
   if (document.root.is(Value::Kind::Object)) return;
   throw Refusal({document.at(document.root.offset, formatted("{} must be an object", what),

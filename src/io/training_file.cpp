@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 
 #include "core/format.h"
+#include "io/json_text.h"
 #include "io/own_file.h"
 #include "io/place.h"
 
@@ -321,8 +321,8 @@ std::vector<CheckpointEntry> read_checkpoint_file(const Document& document) {
 }
 
 std::string checkpoint_file(const std::vector<CheckpointEntry>& entries, const std::string& source) {
-  std::string text = formatted("{{\"dsplan\": 1, \"kind\": \"checkpoint\", \"source\": {},\n \"groups\": [",
-                               nlohmann::json(source).dump());
+  std::string text =
+      formatted("{{\"dsplan\": 1, \"kind\": \"checkpoint\", \"source\": {},\n \"groups\": [", json_text(Json(source)));
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const CheckpointEntry& entry = entries[i];
     std::string mode = entry.kind == CheckpointKind::Reentrant ? "reentrant" : "non_reentrant";

@@ -3,14 +3,18 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <map>
 #include <vector>
 
 #include "core/format.h"
+#include "io/fields.h"
+#include "io/json_text.h"
 #include "io/measured_file.h"
 #include "io/own_file.h"
 #include "io/text.h"
 
 namespace dsplan {
+
 namespace {
 
 constexpr std::array<std::string_view, 12> kNames = {"context",
@@ -57,17 +61,17 @@ void take(const std::string& name, Bytes value, Calibration& into) {
   if (const auto ranks = communicator_ranks(name)) into.communicators[*ranks] = value;
 }
 
-void read_row(ObjectReader& reader, std::vector<std::string>& seen, Calibration& into) {
+// `name` is one of `rows`: those before it are named.
+void read_row(ObjectReader& reader, const std::vector<std::string>& rows, std::string& name, Calibration& into) {
   detail::need(reader, {"name", "value", "unit", "how", "samples"});
-  const std::string name = reader.string("name").value_or("");
+  name = reader.string("name").value_or("");
   if (!is_known(name)) {
     reader.fault("name", formatted("no constant \"{}\"", name),
                  did_you_mean(nearest(name, {kNames.begin(), kNames.end()})));
   }
-  if (std::find(seen.begin(), seen.end(), name) != seen.end()) {
+  if (std::find(rows.data(), static_cast<const std::string*>(&name), name) != &name) {
     reader.fault("name", formatted("\"{}\" stands twice", name));
   }
-  seen.push_back(name);
   const std::optional<std::string> unit =
       reader.choice("unit", {"bytes", "ns", "bytes_per_s", "flop_per_s", "elements_per_s"});
   (void)reader.string("how");
@@ -81,32 +85,32 @@ void read_row(ObjectReader& reader, std::vector<std::string>& seen, Calibration&
     if (unit && *unit != "ns") into.rates[name] = *value;
     if (unit && *unit == "ns" && repeated) into.rates[name] = 1e9 / *value;
   }
-  reader.refuse_unread("a row of a calibration");
+}
+
+// What says how the measuring went is for people.
+void describe_measuring(ObjectReader& reader) {
+  for (const char* key : {"name", "device"}) (void)reader.string(key);
+  (void)reader.boolean("complete");
+  (void)reader.array("failed");
 }
 
 Calibration read(const Document& document, const Value& value) {
   Diagnostics faults;
   if (!detail::is_object(document, value, "a calibration", faults)) faults.throw_if_any();
-  ObjectReader reader(document, value, faults);
   Calibration calibration;
   calibration.path = document.path;
-  const detail::MeasuredHead head = detail::read_measured_head(reader, "dsplan.calibration/1");
-  calibration.gpu = head.environment.gpu.value_or("");
-  if (calibration.gpu.empty()) reader.fault("environment", "a calibration says of which GPU it is: \"gpu\"");
-  detail::need(reader, {"rows"});
-  // What says how the measuring went is for people.
-  for (const char* key : {"name", "device"}) (void)reader.string(key);
-  (void)reader.boolean("complete");
-  (void)reader.array("failed");
-  std::vector<std::string> seen;
-  if (const Value* rows = reader.array("rows")) {
-    for (const Value& item : rows->items) {
-      if (!detail::is_object(document, item, "a row", faults)) continue;
-      ObjectReader row(document, item, faults);
-      read_row(row, seen, calibration);
-    }
-  }
-  reader.refuse_unread("a calibration");
+  read_fields(document, value, "a calibration", faults, [&](Fields& fields) {
+    ObjectReader& reader = *fields.reader();
+    std::string source;
+    ReceiptEnvironment environment;
+    detail::describe_measured_head(fields, "dsplan.calibration/1", source, environment);
+    calibration.gpu = environment.gpu.value_or("");
+    if (calibration.gpu.empty()) reader.fault("environment", "a calibration says of which GPU it is: \"gpu\"");
+    describe_measuring(reader);
+    std::vector<std::string> rows;  // Their names.
+    fields.list("rows", rows, {"a row of a calibration"},
+                [&](std::string& name) { read_row(*fields.reader(), rows, name, calibration); });
+  });
   faults.throw_if_any();
   return calibration;
 }
@@ -149,6 +153,112 @@ std::vector<ProcessRow> calibrated_rows(const std::string& path) {
   const auto is = [](const char* what) { return [what](const ProcessRow& row) { return row.what == what; }; };
   if (std::any_of(rows.begin(), rows.end(), is("context:opened"))) std::erase_if(rows, is("context"));
   return rows;
+}
+
+namespace {
+
+// The largest value of rows that begin so; 0: there is none.
+double largest(const MeasuredMachine& machine, std::string_view prefix) {
+  double most = 0;
+  for (const MeasuredRow& row : machine.rows) {
+    if (row.name.starts_with(prefix)) most = std::max(most, static_cast<double>(row.value()));
+  }
+  return most;
+}
+
+// Of the rows that begin so the one of the largest size, which the name ends with: no cache holds that. 0: there is
+// none.
+double of_largest_size(const MeasuredMachine& machine, std::string_view prefix) {
+  std::int64_t most = -1;
+  double value = 0;
+  for (const MeasuredRow& row : machine.rows) {
+    if (!row.name.starts_with(prefix)) continue;
+    std::int64_t size = 0;
+    const char* end = row.name.data() + row.name.size();
+    const auto [at, error] = std::from_chars(row.name.data() + row.name.rfind(':') + 1, end, size);
+    if (error != std::errc() || at != end || size <= most) continue;
+    most = size;
+    value = static_cast<double>(row.value());
+  }
+  return value;
+}
+
+Json rows_of(const MeasuredMachine& machine) {
+  Json rows = Json::array();
+  for (const MeasuredRow& row : machine.rows) {
+    rows.push_back({{"name", row.name},
+                    {"value", row.value()},
+                    {"unit", name(row.unit)},
+                    {"how", row.how},
+                    {"samples", row.samples}});
+  }
+  return rows;
+}
+
+Json environment_of(const MeasuredMachine& machine, const CalibratedFile& file) {
+  ReceiptEnvironment environment;
+  environment.gpu = machine.backend == "host" ? formatted("host ({})", file.processor) : machine.device;
+  environment.capacity = machine.memory;
+  if (machine.driver != 0) environment.driver = formatted("{}", machine.driver);
+  if (machine.runtime != 0) environment.cuda = formatted("{}", machine.runtime);
+  environment.recorded = file.recorded;
+  const auto describe = [&](Fields& fields) { detail::describe_environment(fields, environment); };
+  return parse_json({}, written(describe)).root;
+}
+
+Json calibration_of(const MeasuredMachine& machine, const CalibratedFile& file) {
+  Json failed = Json::array();
+  for (const NotMeasured& each : machine.failed) failed.push_back({{"name", each.name}, {"message", each.why}});
+  return {{"schema", "dsplan.calibration/1"},
+          {"source", file.source},
+          {"name", file.name},
+          {"device", machine.backend},
+          {"complete", machine.failed.empty() && !machine.interrupted},
+          {"environment", environment_of(machine, file)},
+          {"rows", rows_of(machine)},
+          {"failed", std::move(failed)}};
+}
+
+// Peaks: the data sheet's where it is known, else the fastest product.
+Json peaks(const MeasuredMachine& machine, const CalibratedFile& file) {
+  std::map<std::string, double> tflops;
+  if (file.like) tflops = file.like->tflops;
+  for (const char* dtype : {"fp32", "bf16", "fp16"}) {
+    const double most = largest(machine, formatted("gemm:{}:", dtype));
+    if (most > 0 && !tflops.contains(dtype)) tflops[dtype] = most / 1e12;
+  }
+  Json object = Json::object();
+  for (const char* dtype : {"fp32", "tf32", "bf16", "fp16", "fp8"}) {
+    if (const auto found = tflops.find(dtype); found != tflops.end()) object.set(dtype, found->second);
+  }
+  return object;
+}
+
+}  // namespace
+
+std::string calibrated_hardware_json(const MeasuredMachine& machine, const CalibratedFile& file) {
+  const bool host = machine.backend == "host";
+  Json json = {{"dsplan", kFileVersion}, {"kind", "hardware"}, {"name", file.name}, {"source", file.source}};
+  json.set("architecture", host ? "host" : file.like ? file.like->architecture : "unknown");
+  json.set(host ? "driver_memory_bytes" : "torch_total_bytes", machine.memory);
+  if (const MeasuredRow* context = machine.find("context")) json.set("context_bytes", context->value());
+  if (Json tflops = peaks(machine, file); !tflops.empty()) json.set("tflops", std::move(tflops));
+  const auto rate = [&](const char* key, double measured, double told) {
+    const double bytes_per_s = measured > 0 ? measured / 1e9 : told;
+    if (bytes_per_s > 0) json.set(key, bytes_per_s);
+  };
+  const auto told = [&](double Hardware::*member) { return file.like ? (*file.like).*member : 0; };
+  rate("memory_gb_per_s", 2 * of_largest_size(machine, "copy_d2d:"), told(&Hardware::memory_gb_per_s));
+  // Between threads; virtual ranks of one GPU say nothing of links between GPUs.
+  rate("link_gb_per_s", of_largest_size(machine, "collective_threads:all_gather:"), told(&Hardware::link_gb_per_s));
+  if (file.like && file.like->link_devices > 0) json.set("link_devices", file.like->link_devices);
+  const double up = of_largest_size(machine, "copy_h2d_pinned:");
+  const double down = of_largest_size(machine, "copy_d2h_pinned:");
+  rate("host_link_gb_per_s", std::min(up, down), told(&Hardware::host_link_gb_per_s));
+  if (host) json.set("multiprocessors", 1);  // A rank is one thread.
+  if (file.like && file.like->multiprocessors > 0) json.set("multiprocessors", file.like->multiprocessors);
+  json.set("calibration", calibration_of(machine, file));
+  return json_text(json, 2) + "\n";
 }
 
 }  // namespace dsplan

@@ -1,4 +1,4 @@
-// Measured constants of one device (docs/receipts.md, "dsplan.calibration/1").
+// Measured constants of one device (docs/receipts.md, "dsplan.calibration/1"): read, and written by `dsplan calibrate`.
 #pragma once
 
 #include <optional>
@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "core/calibration.h"
+#include "core/cluster.h"
 #include "core/document.h"
+#include "core/measured_machine.h"
 #include "core/process_bytes.h"
 
 namespace dsplan {
@@ -21,5 +23,19 @@ namespace dsplan {
 // What a process was measured to hold beside its own memory: the rows in bytes of the calibration that stands in this
 // file, or in the hardware file or the plan that it is. `context` is left out where its parts are there.
 [[nodiscard]] std::vector<ProcessRow> calibrated_rows(const std::string& path);
+
+// The hardware file of `dsplan calibrate`: a file of kind "hardware" (io/machine_files.h) that holds, under
+// "calibration", what was measured. `--hardware` and `--calibration` both take it.
+struct CalibratedFile {
+  std::string name;    // Of the hardware.
+  std::string source;  // Program, machine and date.
+  std::string recorded;
+  std::string processor;  // Of the host: "Intel(R) Xeon(R) ..."
+  // Figures of the same model of device in configs/hardware, in the place of what nothing measures (multiprocessors,
+  // links, peaks by the data sheet).
+  std::optional<Hardware> like;
+};
+
+[[nodiscard]] std::string calibrated_hardware_json(const MeasuredMachine& machine, const CalibratedFile& file);
 
 }  // namespace dsplan

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "model/catalogue.h"
 #include "model/operator_words.h"
 #include "report/compare_optimizers.h"
@@ -19,12 +20,6 @@ std::vector<std::string> split(const std::string& text) {
     at = end + 1;
   }
   return words;
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-  return text;
 }
 
 bool is_temporary(const std::string& word) { return word.starts_with("+t:") || word.starts_with("-t:"); }
@@ -54,9 +49,9 @@ void compare(const OperatorRun& run, RunLevel level, const CatalogueOptions& opt
         {kind_of(predicted, measured, recipe.unknown != nullptr), run.title, what, predicted, measured});
   };
   part("forward", ours.forward, run.words.forward);
-  part("saved", joined(ours.saved), joined(run.words.saved));
+  part("saved", formatted("{}", joined(ours.saved, " ")), formatted("{}", joined(run.words.saved, " ")));
   if (!run.artefact) part("backward", ours.backward, run.words.backward);
-  part("passes", joined(ours.passes), joined(run.words.passes));
+  part("passes", formatted("{}", joined(ours.passes, " ")), formatted("{}", joined(run.words.passes, " ")));
   ++row.cases;
   row.artefact |= run.artefact;
   if (row.differences.size() == before) ++row.equal;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/format.h"
 #include "planner/lower/gradient_scaling.h"
 #include "planner/lower/optimizer_step.h"
 
@@ -117,12 +118,6 @@ OptimizerLogs zero_grad_logs(const OptimizerRun& run) {
   return logs;
 }
 
-std::string joined(const std::vector<std::string>& lines) {
-  std::string text;
-  for (const std::string& line : lines) text += (text.empty() ? "" : ", ") + line;
-  return text;
-}
-
 }  // namespace
 
 Schedule optimizer_schedule(const OptimizerRun& run, RunLevel level) { return Bench(run, level).finish(); }
@@ -174,8 +169,8 @@ void compare_optimizers(const OperatorRuns& file, OperatorComparison& comparison
     const OptimizerLogs ours = predicted_logs(run, file.level);
     const std::size_t before = comparison.optimizer_differences.size();
     for (std::size_t i = 0; i < ours.size(); ++i) {
-      std::string predicted = joined(ours[i].lines);
-      std::string measured = joined(run.logs[i].lines);
+      std::string predicted = formatted("{}", joined(ours[i].lines, ", "));
+      std::string measured = formatted("{}", joined(run.logs[i].lines, ", "));
       const bool same_peak = i == 0 || ours[i].peak == run.logs[i].peak ||
                              run.action == OptimizerRun::Action::ZeroGrad;  // Counts what was there before.
       if (predicted == measured && same_peak) continue;

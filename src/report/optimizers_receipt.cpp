@@ -81,7 +81,7 @@ void read_optimizer(ObjectReader& reader, Optimizer& optimizer) {
   optimizer.weight_decay = reader.number("weight_decay").value_or(0);
 }
 
-std::string title_of(const Value& entry) {
+std::string title_of_step(const Value& entry) {
   std::string text;
   for (const auto& [key, offset, value] : entry.members) {
     if (value.is(Value::Kind::Array) || value.is(Value::Kind::Object)) continue;
@@ -106,7 +106,7 @@ OptimizerRun read_optimizer_run(const Document& document, const Value& entry, Di
   if (action == "clip") run.action = OptimizerRun::Action::Clip;
   if (action == "zero_grad") run.action = OptimizerRun::Action::ZeroGrad;
   if (action == "grad_scaler") run.action = OptimizerRun::Action::LossScaler;
-  run.title = title_of(entry);
+  run.title = title_of_step(entry);
   read_optimizer(reader, run.optimizer);
   read_parameters(reader, run);
   run.embedding = reader.integer("embedding", 0, INT64_MAX).value_or(-1);

@@ -5,376 +5,268 @@
 
 #include "core/format.h"
 #include "core/sha256.h"
+#include "io/fields.h"
 #include "io/measured_file.h"
 #include "io/own_file.h"
 
 namespace dsplan {
 namespace {
 
-constexpr std::array<std::string_view, 4> kPhases = {"init", "first_step", "middle_steps", "steady"};
-constexpr std::array<Counter, 4> kPeaks = {Counter::Requested, Counter::Allocated, Counter::Active, Counter::Reserved};
 constexpr std::array<Counter, 5> kAll = {Counter::Requested, Counter::Allocated, Counter::Active, Counter::Reserved,
                                          Counter::Process};
+constexpr std::array<std::string_view, 4> kPeakKeys = {"peak_requested", "peak_allocated", "peak_active",
+                                                       "peak_reserved"};
+constexpr std::size_t kPersistent = 2;
 
-class Reader {
- public:
-  explicit Reader(const Document& document) : document_(document) {}
+void describe_counters(Fields& fields, Counters& counters, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) fields(name(kAll[i]), counters[kAll[i]]);
+}
 
-  Receipt read() {
-    ObjectReader reader(document_, document_.root, faults_);
-    Receipt receipt;
-    receipt.path = document_.path;
-    need(reader, {"schema", "source", "name", "level", "device", "ranks_are", "complete", "outcome", "message",
-                  "environment", "inputs", "world_size", "ranks", "samples"});
-    (void)reader.choice("schema", {"dsplan.receipt/1"});
-    receipt.source = reader.string("source").value_or("");
-    receipt.name = reader.string("name").value_or("");
-    if (receipt.name.empty() || receipt.name.find_first_of("/*") != std::string::npos) {
-      reader.fault("name", "\"name\" must be a file's name without \"/\" and \"*\"");
-    }
-    read_kind(reader, receipt);
-    if (const Value* environment = reader.object("environment"))
-      receipt.environment = detail::read_environment(document_, *environment, faults_);
-    if (const Value* inputs = reader.object("inputs")) receipt.inputs = read_inputs(*inputs);
-    receipt.world = reader.integer("world_size", 1, 1 << 24).value_or(1);
-    if (const Value* ranks = reader.array("ranks")) read_ranks(*ranks, receipt);
-    if (const Value* samples = reader.array("samples")) read_samples(*samples, receipt);
-    if (const Value* process = reader.object("process")) receipt.process = read_process(*process);
-    reader.refuse_unread("a receipt");
-    faults_.throw_if_any();
-    return receipt;
-  }
+bool any(const Counters& counters) {
+  return std::any_of(counters.bytes.begin(), counters.bytes.end(), [](const auto& bytes) { return bytes.has_value(); });
+}
 
- private:
-  static void need(ObjectReader& reader, std::initializer_list<std::string_view> keys) { detail::need(reader, keys); }
-  template <class T>
-  static T chosen(const std::optional<std::string>& word, std::initializer_list<T> values) {
-    for (const T value : values) {
-      if (word && *word == name(value)) return value;
-    }
-    return *values.begin();
-  }
+void refuse_other_phases(Fields& fields, const char* key, const std::string& phase) {
+  constexpr std::array<std::string_view, 4> kPhaseNames = {"init", "first_step", "middle_steps", "steady"};
+  ObjectReader* reader = fields.reader();
+  if (reader == nullptr || !reader->has(key) ||
+      std::find(kPhaseNames.begin(), kPhaseNames.end(), phase) != kPhaseNames.end())
+    return;
+  reader->fault(key, formatted("no phase \"{}\"", phase), "phases are init, first_step, middle_steps, steady");
+}
 
-  ProcessBytes read_process(const Value& value) {
-    ObjectReader reader(document_, value, faults_);
-    need(reader, {"moments", "rows", "unexplained"});
-    ProcessBytes process;
-    const auto each = [&](const char* key, auto&& read) {
-      const Value* list = reader.array(key);
-      for (const Value& item : list == nullptr ? std::vector<Value>() : list->items) {
-        if (!detail::is_object(document_, item, key, faults_)) continue;
-        ObjectReader one(document_, item, faults_);
-        read(one);
-        one.refuse_unread(key);
-      }
-    };
-    each("moments", [&](ObjectReader& one) {
-      need(one, {"name", "device_used", "process", "reserved"});
-      process.moments.push_back({one.string("name").value_or(""), detail::bytes(one, "device_used"),
-                                 detail::bytes(one, "process"), detail::bytes(one, "reserved").value_or(Bytes(0))});
-    });
-    each("rows", [&](ObjectReader& one) {
-      need(one, {"what", "bytes", "from"});
-      process.rows.push_back({one.string("what").value_or(""), detail::bytes(one, "bytes").value_or(Bytes(0)),
-                              one.string("from").value_or("")});
-    });
-    const std::optional<std::int64_t> said = reader.integer("unexplained", INT64_MIN, INT64_MAX);
-    if (said != process.unexplained()) reader.fault("unexplained", "is not what moments and rows leave over");
-    reader.refuse_unread("what a process holds");
-    return process;
-  }
+// Of the items of a list, this one says again what another said before it.
+template <class T, class Same>
+bool stands_twice(const std::vector<T>& items, const T& item, Same&& same) {
+  return std::any_of(items.data(), &item, [&](const T& other) { return same(other, item); });
+}
 
-  void read_kind(ObjectReader& reader, Receipt& into) {
-    using R = Receipt;
-    into.level = chosen(reader.choice("level", {"threads", "virtual", "nccl", "tcp", "framework"}),
-                        {R::Level::Framework, R::Level::Threads, R::Level::Virtual, R::Level::Nccl, R::Level::Tcp});
-    into.device = chosen(reader.choice("device", {"cuda", "cpu", "fake", "host"}),
-                         {R::Device::Cuda, R::Device::Cpu, R::Device::Fake, R::Device::Host});
-    into.ranks_are = chosen(reader.choice("ranks_are", {"process", "fake_process_group"}),
-                            {R::Ranks::Process, R::Ranks::FakeProcessGroup});
-    into.outcome = chosen(reader.choice("outcome", {"ran", "out_of_memory", "error"}),
-                          {R::Outcome::Ran, R::Outcome::OutOfMemory, R::Outcome::Error});
-    for (const char* key : {"level", "device", "ranks_are", "complete", "outcome"}) {
-      if (const Value* value = reader.value().find(key); value != nullptr && value->is(Value::Kind::Null)) {
-        reader.fault(key, formatted("\"{}\" must not be null", key));
-      }
-    }
-    into.complete = reader.boolean("complete").value_or(false);
-    into.message = reader.string("message");
-    if (into.complete && into.outcome != R::Outcome::Ran) {
-      reader.fault("complete", formatted("true, but the outcome is {}", name(into.outcome)));
-    }
-  }
-
-  static std::optional<Bytes> bytes(ObjectReader& reader, std::string_view key) { return detail::bytes(reader, key); }
-
-  std::optional<Document> part(ObjectReader& reader, std::string_view key) {
-    const Value* value = reader.object(key);
-    return value == nullptr ? std::nullopt : std::optional(Document{document_.path, document_.text, *value});
-  }
-
-  ReceiptInputs read_inputs(const Value& value) {
-    ObjectReader reader(document_, value, faults_);
-    need(reader, {"model", "deepspeed", "training", "training_arguments", "options", "fingerprint"});
-    ReceiptInputs into;
-    into.model = part(reader, "model");
-    if (!into.model && !reader.has("model") && value.find("model") != nullptr) {
-      reader.fault("model", "\"model\" must be the whole config.json");
-    }
-    into.deepspeed = part(reader, "deepspeed");
-    into.training = part(reader, "training");
-    into.training_arguments = part(reader, "training_arguments");
-    if (const Value* options = reader.array("options")) {
-      for (const Value& option : options->items) {
-        if (option.is(Value::Kind::String)) {
-          into.options.push_back(option.string);
-        } else {
-          reader.fault(option, formatted("an option must be a string, not {}", describe(option.kind)));
-        }
-      }
-    }
-    into.fingerprint = reader.string("fingerprint");
-    reader.refuse_unread("a receipt's inputs");
-    Value configuration = value;
-    std::erase_if(configuration.members, [](const Member& member) { return member.key == "fingerprint"; });
-    into.digest = sha256(canonical_json(configuration));
-    return into;
-  }
-
-  void read_samples(const Value& list, Receipt& into) {
-    for (const Value& item : list.items) {
-      if (!is_object(item, "a sample")) continue;
-      ObjectReader reader(document_, item, faults_);
-      need(reader, {"phase", "rank", "step_ns"});
-      ReceiptSample sample;
-      sample.phase = phase_name(reader, "phase");
-      sample.rank = reader.integer("rank", 0, into.world - 1).value_or(0);
-      sample.step_ns = reader.integer("step_ns", 0, INT64_MAX);
-      reader.refuse_unread("a sample");
-      into.samples.push_back(std::move(sample));
-    }
-  }
-
-  bool is_object(const Value& value, std::string_view what) {
-    if (value.is(Value::Kind::Object)) return true;
-    faults_.add(document_.at(value.offset, formatted("{} must be an object, not {}", what, describe(value.kind))));
-    return false;
-  }
-
-  std::string phase_name(ObjectReader& reader, std::string_view key) {
-    const std::optional<std::string> read = reader.string(key);
-    if (read && std::find(kPhases.begin(), kPhases.end(), *read) == kPhases.end()) {
-      reader.fault(key, formatted("no phase \"{}\"", *read), "phases are init, first_step, middle_steps, steady");
-    }
-    return read.value_or("");
-  }
-
-  void read_ranks(const Value& list, Receipt& into) {
-    if (into.complete && list.items.empty()) faults_.add(document_.at(list.offset, "a complete receipt has ranks"));
-    for (const Value& item : list.items) {
-      if (!is_object(item, "a rank")) continue;
-      const std::size_t faults = faults_.count();
-      ObjectReader reader(document_, item, faults_);
-      RankFigures figures = read_rank(reader, into.world);
-      for (const RankFigures& other : into.ranks) {
-        if (other.rank == figures.rank) reader.fault("rank", formatted("rank {} stands twice", figures.rank));
-      }
-      if (into.complete && faults_.count() == faults) refuse_silence(reader, figures);
-      into.ranks.push_back(std::move(figures));
-    }
-  }
-
-  RankFigures read_rank(ObjectReader& reader, std::int64_t world) {
-    RankFigures into;
-    need(reader, {"rank", "parameters", "memory", "communication", "snapshot", "not_measured"});
-    into.rank = reader.integer("rank", 0, world - 1).value_or(0);
-    if (const Value* value = reader.object("parameters")) {
-      ObjectReader parameters(document_, *value, faults_);
-      need(parameters, {"total", "trainable"});
-      if (const auto total = parameters.integer("total", 0, INT64_MAX)) into.parameters_total = Elements(*total);
-      if (const auto some = parameters.integer("trainable", 0, INT64_MAX)) into.parameters_trainable = Elements(*some);
-      parameters.refuse_unread("a rank's parameters");
-    }
-    if (const Value* memory = reader.object("memory")) read_memory(*memory, into);
-    if (const Value* rows = reader.array("communication")) into.communication = read_communication(*rows);
-    into.snapshot = reader.string("snapshot").value_or("");
-    if (const Value* rows = reader.array("not_measured")) read_absent(*rows, into);
-    reader.refuse_unread("a rank of a receipt");
-    return into;
-  }
-
-  void read_absent(const Value& rows, RankFigures& into) {
-    for (const Value& item : rows.items) {
-      if (!is_object(item, "an entry of \"not_measured\"")) continue;
-      ObjectReader reader(document_, item, faults_);
-      need(reader, {"what", "why"});
-      into.absent.push_back({reader.string("what").value_or(""), reader.string("why").value_or("")});
-      reader.refuse_unread("an entry of \"not_measured\"");
-    }
-  }
-
-  void read_memory(const Value& value, RankFigures& into) {
-    ObjectReader reader(document_, value, faults_);
-    need(reader, {"persistent", "peak", "phases", "host"});
-    if (const Value* found = reader.object("persistent")) {
-      ObjectReader persistent(document_, *found, faults_);
-      read_counters(persistent, "", {Counter::Requested, Counter::Allocated}, into.persistent);
-      persistent.refuse_unread("\"persistent\"");
-    }
-    if (const Value* found = reader.object("peak")) {
-      ObjectReader peak(document_, *found, faults_);
-      read_counters(peak, "", kAll, into.peak);
-      need(peak, {"phase"});
-      into.peak_phase = phase_name(peak, "phase");
-      peak.refuse_unread("\"peak\"");
-    }
-    if (const Value* found = reader.object("host")) {
-      ObjectReader host(document_, *found, faults_);
-      need(host, {"pinned", "pageable", "peak", "per_node"});
-      into.host.pinned = bytes(host, "pinned");
-      into.host.pageable = bytes(host, "pageable");
-      into.host.peak = bytes(host, "peak");
-      into.host.per_node = bytes(host, "per_node");
-      into.host.nvme = bytes(host, "nvme");  // Only where there are files.
-      into.host.nvme_read = bytes(host, "nvme_read");
-      into.host.nvme_written = bytes(host, "nvme_written");
-      host.refuse_unread("\"host\"");
-    }
-    if (const Value* phases = reader.array("phases")) read_phases(*phases, into);
-    reader.refuse_unread("a rank's memory");
-  }
-
-  template <class List>
-  void read_counters(ObjectReader& reader, const std::string& prefix, const List& which, Counters& into) {
-    for (const Counter counter : which) {
-      const std::string key = prefix + std::string(name(counter));
-      const Value* value = reader.value().find(key);
-      if (value == nullptr) {
-        faults_.add(document_.at(reader.value().offset, formatted("\"{}\" is missing", key)));
-        continue;
-      }
-      into[counter] = bytes(reader, kept(key));
-    }
-  }
-  void read_counters(ObjectReader& reader, const std::string& prefix, std::initializer_list<Counter> which,
-                     Counters& into) {
-    read_counters(reader, prefix, std::vector<Counter>(which), into);
-  }
-
-  // ObjectReader remembers views of the keys that it was asked for.
-  std::string_view kept(const std::string& key) {
+// A phase's peak is above its marks, or no measurement. Whoever reads `phase` has just read all of it.
+void refuse_marks_above_peak(ObjectReader& reader, const FigurePhase& phase) {
+  const Value* marks = reader.array("marks");
+  for (std::size_t i = 0; i < phase.marks.size(); ++i) {
     for (const Counter counter : kAll) {
-      if (key == name(counter)) return name(counter);
+      const std::optional<Bytes>& at = phase.marks[i].at[counter];
+      if (!at || !phase.peak[counter] || *at <= *phase.peak[counter]) continue;
+      ObjectReader mark(reader.document(), marks->items[i], reader.diagnostics());
+      mark.fault(name(counter),
+                 formatted("{} is above the phase's peak of {}", at->value(), phase.peak[counter]->value()));
     }
-    constexpr std::array<std::string_view, 4> kPeakKeys = {"peak_requested", "peak_allocated", "peak_active",
-                                                           "peak_reserved"};
-    return *std::find(kPeakKeys.begin(), kPeakKeys.end(), key);
   }
+}
 
-  void read_phases(const Value& list, RankFigures& into) {
-    for (const Value& item : list.items) {
-      if (!is_object(item, "a phase")) continue;
-      ObjectReader reader(document_, item, faults_);
-      need(reader, {"name", "marks"});
-      FigurePhase phase;
-      phase.name = phase_name(reader, "name");
-      for (const FigurePhase& other : into.phases) {
-        if (other.name == phase.name) reader.fault("name", formatted("phase \"{}\" stands twice", phase.name));
+void describe_phase(Fields& fields, FigurePhase& phase) {
+  fields("name", phase.name);
+  refuse_other_phases(fields, "name", phase.name);
+  fields.list("marks", phase.marks, {"a mark"}, [&](FigureMark& mark) {
+    fields.word("name", mark.name,
+                {"begin", "before batch", "before forward", "after forward", "before backward", "after backward",
+                 "before step", "after step", "end"});
+    describe_counters(fields, mark.at, kCounters);
+  });
+  for (std::size_t i = 0; i < kPeakKeys.size(); ++i) fields(kPeakKeys[i], phase.peak[kAll[i]]);
+  fields(Key::if_there("requested_total", phase.requested_total.has_value()), phase.requested_total);
+  fields(Key::if_there("allocations", phase.allocations.has_value()), phase.allocations);
+  fields(Key::if_there("host_requested_total", phase.host_requested_total.has_value()), phase.host_requested_total);
+  if (ObjectReader* reader = fields.reader()) refuse_marks_above_peak(*reader, phase);
+}
+
+void describe_host(Fields& fields, HostMemory& host) {
+  const bool files = host.nvme.value_or(Bytes(0)) > Bytes(0);
+  const bool any = host.pinned || host.pageable || host.peak || host.per_node || files;
+  fields.object("host", {"\"host\"", Line::Own, true, any}, [&] {
+    fields("pinned", host.pinned);
+    fields("pageable", host.pageable);
+    fields("peak", host.peak);
+    fields("per_node", host.per_node);
+    fields(Key::if_there("nvme", files), host.nvme);
+    fields(Key::if_there("nvme_read", files), host.nvme_read);
+    fields(Key::if_there("nvme_written", files), host.nvme_written);
+  });
+}
+
+// A part of which nothing was measured is null.
+void describe_memory(Fields& fields, RankFigures& rank) {
+  fields.object("persistent", {"\"persistent\"", Line::Own, true, any(rank.persistent)},
+                [&] { describe_counters(fields, rank.persistent, kPersistent); });
+  fields.object("peak", {"\"peak\"", Line::Own, true, any(rank.peak) || !rank.peak_phase.empty()}, [&] {
+    describe_counters(fields, rank.peak, kCounters);
+    fields.text_or_null("phase", rank.peak_phase);
+    refuse_other_phases(fields, "phase", rank.peak_phase);
+  });
+  fields.list("phases", rank.phases, {"a phase"}, [&](FigurePhase& phase) {
+    describe_phase(fields, phase);
+    const auto same = [](const FigurePhase& a, const FigurePhase& b) { return a.name == b.name; };
+    if (fields.reader() != nullptr && stands_twice(rank.phases, phase, same)) {
+      fields.reader()->fault("name", formatted("phase \"{}\" stands twice", phase.name));
+    }
+  });
+  describe_host(fields, rank.host);
+}
+
+void describe_row(Fields& fields, TrafficFigure& row) {
+  fields.word("collective", row.collective,
+              {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "send_recv"});
+  fields.word("group", row.group, {"dp", "tp", "sp", "ep", "dp_intra", "dp_inter"});
+  fields.word("phase", row.phase, {"init", "forward", "backward", "step", "save"});
+  fields("dtype", row.dtype);
+  fields.word("kind", row.kind, {"data", "control"});
+  fields("calls", row.calls);
+  fields("payload_bytes", row.payload);
+  fields("wire_bytes", row.wire);
+}
+
+// The paths of what a rank has no figure of.
+std::vector<std::string> silent_paths(const RankFigures& figures) {
+  std::vector<std::string> paths;
+  const auto add = [&](bool there, std::string path) {
+    if (!there) paths.push_back(std::move(path));
+  };
+  add(figures.parameters_total.has_value(), "parameters.total");
+  add(figures.parameters_trainable.has_value(), "parameters.trainable");
+  for (std::size_t i = 0; i < kCounters; ++i) {
+    const Counter counter = kAll[i];
+    const std::string text(name(counter));
+    add(figures.peak[counter].has_value(), "memory.peak." + text);
+    if (i < kPersistent) add(figures.persistent[counter].has_value(), "memory.persistent." + text);
+    for (const FigurePhase& phase : figures.phases) {
+      if (counter != Counter::Process) {
+        add(phase.peak[counter].has_value(), formatted("memory.phases.{}.peak_{}", phase.name, text));
       }
-      read_counters(reader, "peak_", kPeaks, phase.peak);
-      phase.requested_total = bytes(reader, "requested_total");
-      phase.allocations = reader.integer("allocations", 0, INT64_MAX);
-      phase.host_requested_total = bytes(reader, "host_requested_total");
-      if (const Value* marks = reader.array("marks")) read_marks(*marks, phase);
-      reader.refuse_unread("a phase");
-      into.phases.push_back(std::move(phase));
+      const bool all = std::all_of(phase.marks.begin(), phase.marks.end(),
+                                   [&](const FigureMark& mark) { return mark.at[counter].has_value(); });
+      add(all, formatted("memory.phases.{}.marks.{}", phase.name, text));
     }
   }
+  add(figures.host.pinned.has_value(), "memory.host.pinned");
+  add(figures.host.pageable.has_value(), "memory.host.pageable");
+  add(figures.host.peak.has_value(), "memory.host.peak");
+  add(figures.host.per_node.has_value(), "memory.host.per_node");
+  add(figures.communication.has_value(), "communication");
+  return paths;
+}
 
-  void read_marks(const Value& list, FigurePhase& phase) {
-    for (const Value& item : list.items) {
-      if (!is_object(item, "a mark")) continue;
-      ObjectReader reader(document_, item, faults_);
-      need(reader, {"name"});
-      FigureMark mark;
-      mark.name = reader
-                      .choice("name", {"begin", "before batch", "before forward", "after forward", "before backward",
-                                       "after backward", "before step", "after step", "end"})
-                      .value_or("");
-      read_counters(reader, "", kAll, mark.at);
-      for (const Counter counter : kPeaks) {
-        if (mark.at[counter] && phase.peak[counter] && *mark.at[counter] > *phase.peak[counter]) {
-          reader.fault(name(counter), formatted("{} is above the phase's peak of {}", mark.at[counter]->value(),
-                                                phase.peak[counter]->value()));
-        }
-      }
-      reader.refuse_unread("a mark");
-      phase.marks.push_back(std::move(mark));
+void describe_rank(Fields& fields, RankFigures& rank, std::int64_t world) {
+  fields("rank", rank.rank, 0, world - 1);
+  fields.object("parameters", {"a rank's parameters"}, [&] {
+    fields("total", rank.parameters_total);
+    fields("trainable", rank.parameters_trainable);
+  });
+  fields.object("memory", {"a rank's memory"}, [&] { describe_memory(fields, rank); });
+  fields.list("communication", rank.communication, {"a row of \"communication\""},
+              [&](TrafficFigure& row) { describe_row(fields, row); });
+  fields.text_or_null("snapshot", rank.snapshot);
+  fields.list("not_measured", rank.absent, {"an entry of \"not_measured\""}, [&](Absence& absence) {
+    fields("what", absence.what);
+    fields("why", absence.why);
+  });
+}
+
+void describe_ranks(Fields& fields, Receipt& receipt) {
+  fields.list("ranks", receipt.ranks, {"a rank of a receipt"}, [&](RankFigures& rank) {
+    const std::size_t faults = fields.reader() == nullptr ? 0 : fields.reader()->diagnostics().count();
+    describe_rank(fields, rank, receipt.world);
+    ObjectReader* reader = fields.reader();
+    if (reader == nullptr) return;
+    const auto same = [](const RankFigures& a, const RankFigures& b) { return a.rank == b.rank; };
+    if (stands_twice(receipt.ranks, rank, same)) {
+      reader->fault("rank", formatted("rank {} stands twice", rank.rank));
     }
-  }
-
-  std::vector<TrafficFigure> read_communication(const Value& list) {
-    std::vector<TrafficFigure> rows;
-    for (const Value& item : list.items) {
-      if (!is_object(item, "a row of \"communication\"")) continue;
-      ObjectReader reader(document_, item, faults_);
-      need(reader, {"collective", "group", "phase", "dtype", "kind", "calls", "payload_bytes", "wire_bytes"});
-      TrafficFigure row;
-      row.collective = reader
-                           .choice("collective", {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce",
-                                                  "all_to_all", "send_recv"})
-                           .value_or("");
-      row.group = reader.choice("group", {"dp", "tp", "sp", "ep", "dp_intra", "dp_inter"}).value_or("");
-      row.phase = reader.choice("phase", {"init", "forward", "backward", "step", "save"}).value_or("");
-      row.dtype = reader.string("dtype").value_or("");
-      row.kind = reader.choice("kind", {"data", "control"}).value_or("");
-      row.calls = reader.integer("calls", 0, INT64_MAX);
-      row.payload = bytes(reader, "payload_bytes");
-      row.wire = bytes(reader, "wire_bytes");
-      reader.refuse_unread("a row of \"communication\"");
-      rows.push_back(std::move(row));
+    // Every null of a complete receipt has its reason.
+    if (!receipt.complete || reader->diagnostics().count() != faults) return;
+    for (const std::string& path : silent_paths(rank)) {
+      if (absence_of(rank.absent, path) != nullptr) continue;
+      reader->fault("not_measured", formatted("{} is null, and \"not_measured\" does not say why", path));
     }
-    return rows;
+  });
+  if (fields.reader() != nullptr && receipt.complete && receipt.ranks.empty()) {
+    fields.reader()->fault("ranks", "a complete receipt has ranks");
   }
+}
 
-  // Every null of a complete receipt has its reason.
-  void refuse_silence(ObjectReader& reader, const RankFigures& figures) {
-    const auto need_reason = [&](bool there, const std::string& path) {
-      if (there || absence_of(figures.absent, path) != nullptr) return;
-      reader.fault("not_measured", formatted("{} is null, and \"not_measured\" does not say why", path));
-    };
-    need_reason(figures.parameters_total.has_value(), "parameters.total");
-    need_reason(figures.parameters_trainable.has_value(), "parameters.trainable");
-    for (const Counter counter : kAll) {
-      const std::string text(name(counter));
-      need_reason(figures.peak[counter].has_value(), "memory.peak." + text);
-      if (counter <= Counter::Allocated)
-        need_reason(figures.persistent[counter].has_value(), "memory.persistent." + text);
-      for (const FigurePhase& phase : figures.phases) {
-        const bool peaks = counter != Counter::Process;
-        if (peaks)
-          need_reason(phase.peak[counter].has_value(), formatted("memory.phases.{}.peak_{}", phase.name, text));
-        const bool all = std::all_of(phase.marks.begin(), phase.marks.end(),
-                                     [&](const FigureMark& mark) { return mark.at[counter].has_value(); });
-        need_reason(all, formatted("memory.phases.{}.marks.{}", phase.name, text));
-      }
-    }
-    need_reason(figures.host.pinned.has_value(), "memory.host.pinned");
-    need_reason(figures.host.pageable.has_value(), "memory.host.pageable");
-    need_reason(figures.host.peak.has_value(), "memory.host.peak");
-    need_reason(figures.host.per_node.has_value(), "memory.host.per_node");
-    need_reason(figures.communication.has_value(), "communication");
+void describe_inputs(Fields& fields, ReceiptInputs& inputs) {
+  fields.document("model", inputs.model);
+  fields.document("deepspeed", inputs.deepspeed);
+  fields.document("training", inputs.training);
+  fields.document("training_arguments", inputs.training_arguments);
+  fields.texts("options", inputs.options, "an option");
+  fields("fingerprint", inputs.fingerprint);
+  ObjectReader* reader = fields.reader();
+  if (reader == nullptr) return;
+  if (!inputs.model && !reader->has("model")) reader->fault("model", "\"model\" must be the whole config.json");
+  Value configuration = reader->value();
+  std::erase_if(configuration.members, [](const Member& member) { return member.key == "fingerprint"; });
+  inputs.digest = sha256(canonical_json(configuration));
+}
+
+void describe_process(Fields& fields, ProcessBytes& process) {
+  fields.list("moments", process.moments, {"a moment"}, [&](ProcessMoment& moment) {
+    fields("name", moment.name);
+    fields("device_used", moment.device_used);
+    fields("process", moment.process);
+    fields("reserved", moment.reserved);
+  });
+  fields.list("rows", process.rows, {"a row of what a process holds"}, [&](ProcessRow& row) {
+    fields("what", row.what);
+    fields("bytes", row.bytes);
+    fields("from", row.from);
+  });
+  fields.derived("unexplained", process.unexplained(), INT64_MIN);
+  ObjectReader* reader = fields.reader();
+  if (reader != nullptr && reader->integer("unexplained", INT64_MIN, INT64_MAX) != process.unexplained()) {
+    reader->fault("unexplained", "is not what moments and rows leave over");
   }
+}
 
-  const Document& document_;
-  Diagnostics faults_;
-};
+void describe_run(Fields& fields, Receipt& receipt) {
+  using R = Receipt;
+  fields.constant("schema", "dsplan.receipt/1");
+  fields("source", receipt.source);
+  fields("name", receipt.name);
+  if (fields.reader() != nullptr && (receipt.name.empty() || receipt.name.find_first_of("/*") != std::string::npos)) {
+    fields.reader()->fault("name", "\"name\" must be a file's name without \"/\" and \"*\"");
+  }
+  fields.named("level", receipt.level,
+               {R::Level::Threads, R::Level::Virtual, R::Level::Nccl, R::Level::Tcp, R::Level::Framework});
+  fields.named("device", receipt.device, {R::Device::Cuda, R::Device::Cpu, R::Device::Fake, R::Device::Host});
+  fields.named("ranks_are", receipt.ranks_are, {R::Ranks::Process, R::Ranks::FakeProcessGroup});
+  fields("complete", receipt.complete);
+  fields.named("outcome", receipt.outcome, {R::Outcome::Ran, R::Outcome::OutOfMemory, R::Outcome::Error});
+  fields("message", receipt.message);
+  if (fields.reader() != nullptr && receipt.complete && receipt.outcome != R::Outcome::Ran) {
+    fields.reader()->fault("complete", formatted("true, but the outcome is {}", name(receipt.outcome)));
+  }
+}
+
+void describe_receipt(Fields& fields, Receipt& receipt) {
+  describe_run(fields, receipt);
+  fields.object("environment", {"an environment"}, [&] { detail::describe_environment(fields, receipt.environment); });
+  fields.object("inputs", {"a receipt's inputs"}, [&] { describe_inputs(fields, receipt.inputs); });
+  fields("world_size", receipt.world, 1, 1 << 24);
+  if (fields.reader() != nullptr) receipt.world = std::max<std::int64_t>(receipt.world, 1);
+  describe_ranks(fields, receipt);
+  fields.list("samples", receipt.samples, {"a sample"}, [&](ReceiptSample& sample) {
+    fields("phase", sample.phase);
+    refuse_other_phases(fields, "phase", sample.phase);
+    fields("rank", sample.rank, 0, receipt.world - 1);
+    fields("step_ns", sample.step_ns);
+  });
+  fields.object(Key::if_there("process", receipt.process.has_value()), receipt.process, {"what a process holds"},
+                [&](ProcessBytes& process) { describe_process(fields, process); });
+}
 
 }  // namespace
 
 Receipt read_receipt(const Document& document) {
   expect_object(document, "a receipt");
-  return Reader(document).read();
+  Receipt receipt;
+  receipt.path = document.path;
+  read_fields(document, "a receipt", [&](Fields& fields) { describe_receipt(fields, receipt); });
+  return receipt;
+}
+
+std::string receipt_json(const Receipt& receipt) {
+  return written([&](Fields& fields) { describe_receipt(fields, described(receipt)); }, {1});
 }
 
 }  // namespace dsplan

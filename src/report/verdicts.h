@@ -1,10 +1,12 @@
-// Verdicts that were put to the test: a job run under a limit a little above and a little below its predicted need.
+// Verdicts that were put to the test ("dsplan.verdicts/1", docs/receipts.md): a job run under a limit a little above
+// and a little below its predicted need.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "core/document.h"
 #include "core/prediction.h"
 #include "core/receipt.h"
 
@@ -27,5 +29,8 @@ struct VerdictCases {
   ReceiptEnvironment environment;
   std::vector<VerdictCase> rows;
 };
+
+// Faults: another schema, missing and unknown keys, words that are no verdict and no outcome.
+[[nodiscard]] VerdictCases read_verdicts(const Document& document);
 
 }  // namespace dsplan

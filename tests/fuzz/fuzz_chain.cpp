@@ -5,7 +5,7 @@
 #include "io/text.h"
 #include "planner/plan/recompute/plan_chain.h"
 #include "property.h"
-#include "report/write_chain.h"
+#include "report/chain_report.h"
 
 using namespace dsplan;
 

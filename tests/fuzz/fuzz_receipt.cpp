@@ -5,9 +5,9 @@
 #include "report/calibration.h"
 #include "report/comparison.h"
 #include "report/known_differences.h"
-#include "report/read_prediction.h"
+#include "report/prediction_file.h"
 #include "report/receipt.h"
-#include "report/verdicts_file.h"
+#include "report/verdicts.h"
 
 using namespace dsplan;
 

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "planner/lower/lower.h"
+#include "planner/lower/unsupported.h"
 #include "planner/predict/live_buffers.h"
 #include "planner/predict/schedules.h"
 #include "sim/allocation_log.h"
@@ -152,7 +153,7 @@ std::optional<Bytes> limit_in(const LogMessage& message) {
 
 Remedy judge(const Change& change, const ModelSpec& model, std::int64_t rank, Bytes limit) {
   Remedy remedy{change.text, Remedy::Outcome::NotModelled, std::nullopt, {}};
-  if (const auto obstacle = schedule_obstacle(model, change.job)) {
+  if (const auto obstacle = unsupported(model, change.job)) {
     remedy.note = *obstacle;
     return remedy;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "planner/lower/eager.h"
 #include "planner/lower/runtime_base.h"
 #include "planner/lower/tape.h"
 
@@ -29,12 +30,10 @@ class SilentRuntime final : public TrainingRuntime {
 
   void initialise() override {
     for (const Leaf& leaf : leaves_) {
-      const BufferId buffer =
-          emitter_.allocate(storage(Elements(leaf.elements), leaf.dtype), leaf.dtype, Role::Parameters, "parameter");
-      emitter_.begin();
-      emitter_.write(buffer);
-      emitter_.compute("load parameter");
-      places_[static_cast<std::size_t>(leaf.id)] = buffer;
+      Variable parameter = Eager(emitter_).empty(storage(Elements(leaf.elements), leaf.dtype), leaf.dtype,
+                                                 {Role::Parameters, "parameter"});
+      Work(emitter_).write(parameter).run(Body::LoadParameter, "load parameter");
+      places_[static_cast<std::size_t>(leaf.id)] = parameter.hand_over();
     }
   }
   [[nodiscard]] ParameterPlace place(ParameterId parameter) const override {
@@ -49,8 +48,8 @@ class SilentRuntime final : public TrainingRuntime {
     for (const Leaf& leaf : own_[static_cast<std::size_t>(module)]) {
       BufferId& buffer = gathered_[static_cast<std::size_t>(leaf.id)];
       if (buffer != kNoBuffer) continue;
-      buffer = emitter_.allocate(storage(Elements(leaf.elements), leaf.dtype), leaf.dtype, Role::RuntimeBuffers,
-                                 "gathered parameter");
+      buffer = emitter_.allocate(storage(Elements(leaf.elements), leaf.dtype), leaf.dtype,
+                                 {Role::RuntimeBuffers, "gathered parameter"});
     }
   }
   // What the trace shows to come back next is kept: at the least the parameters of the last module of a forward.
@@ -235,13 +234,12 @@ ActivationProfile profile_activations(const ModelSpec& model, const Job& job, co
       buffers.push_back(kNoBuffer);
       continue;
     }
-    buffers.push_back(
-        emitter.allocate(storage(buffer.shape.elements(), buffer.dtype), buffer.dtype, Role::ModuleBuffers, "buffer"));
-    emitter.begin();
-    emitter.write(buffers.back());
-    emitter.compute("load buffer");
+    Variable table = Eager(emitter).empty(storage(buffer.shape.elements(), buffer.dtype), buffer.dtype,
+                                          {Role::ModuleBuffers, "buffer"});
+    Work(emitter).write(table).run(Body::LoadBuffer, "load buffer");
+    buffers.push_back(table.hand_over());
   }
-  Tape tape(model, graph, recipes, checkpoint, emitter, runtime, std::move(buffers));
+  Tape tape(model, graph, recipes, checkpoint, emitter, runtime, buffers);
   tape.make_batch();
   emitter.mark(Moment::ForwardBegins, Stretch::FirstStep);
   tape.forward();

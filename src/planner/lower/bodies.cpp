@@ -131,10 +131,12 @@ static_assert(sorted(), "the rows are found by bisection");
 
 }  // namespace
 
-std::optional<Body> body_of_work(std::string_view work) {
-  const auto* row = std::lower_bound(std::begin(kRows), std::end(kRows), work,
-                                     [](const Row& r, std::string_view wanted) { return r.work < wanted; });
-  if (row == std::end(kRows) || row->work != work) return std::nullopt;
+std::optional<Body> Recording::body_of(Label work) const {
+  if (said_) return said_;
+  const std::string_view wanted = work;
+  const auto* row = std::lower_bound(std::begin(kRows), std::end(kRows), wanted,
+                                     [](const Row& r, std::string_view label) { return r.work < label; });
+  if (row == std::end(kRows) || row->work != wanted) return std::nullopt;
   return row->body;
 }
 

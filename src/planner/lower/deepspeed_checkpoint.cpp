@@ -10,8 +10,15 @@ namespace {
 
 constexpr std::uint64_t kStash = 2;
 constexpr std::size_t kPool = 64;
-constexpr Bytes kPage{4096};
-constexpr Bytes kIndex{8};  // Of one element, int64.
+constexpr Bytes kHostPage{4096};
+constexpr Bytes kIndexBytes{8};  // Of one element, int64.
+
+constexpr Source kForward = "activation_checkpointing/checkpointing.py, CheckpointFunction.forward";
+constexpr Source kPartitions = "activation_checkpointing/checkpointing.py, partition_activations";
+constexpr Source kEmpties = "activation_checkpointing/checkpointing.py, get_partitioned_activations_for_backward";
+constexpr Source kEngine = "activation_checkpointing/offload_activations.py, _ActivationOffloadEngine";
+constexpr What kArgument{Role::Activations, "argument of a checkpoint",
+                         "activation_checkpointing/checkpointing.py, CheckpointFunction.backward"};
 
 }  // namespace
 
@@ -32,15 +39,12 @@ void ActivationOffload::start(std::uint64_t token, BufferId argument, std::uint6
     emitter_.release(stash_.begin()->second.argument, Reason::CheckpointFrame);
     stash_.erase(stash_.begin());
   }
-  emitter_.wait(kCopyStream, kComputeStream);
+  emitter_.wait_stream(kCopyStream, kComputeStream);
   const OnStream stream(emitter_, kCopyStream);
   const BufferId host = host_buffer(argument);
-  emitter_.begin();
-  emitter_.read(argument);
-  emitter_.write(host);
-  emitter_.compute("copy argument to host");
+  Eager(emitter_).copy(host, argument, "copy argument to host");
   tracked_[token] = host;
-  stash_[token] = {argument, emitter_.signal(kCopyStream)};
+  stash_[token] = {argument, emitter_.record_event(kCopyStream)};
 }
 
 // Pooled by shape and dtype; all arguments of a run have one size for each shape.
@@ -52,8 +56,8 @@ BufferId ActivationOffload::host_buffer(BufferId like) {
     pool_.erase(std::next(fits).base());
     return host;
   }
-  return emitter_.allocate(emitter_.size(like), DType::UInt8, Role::Activations, "pinned copy of an argument", kNone,
-                           false, Space::Pinned);
+  const What what{Role::Activations, "pinned copy of an argument", kEngine};
+  return emitter_.allocate(emitter_.size(like), DType::UInt8, what, kNone, Space::Pinned);
 }
 
 void ActivationOffload::pool(BufferId host) {
@@ -71,89 +75,78 @@ BufferId ActivationOffload::restore(std::uint64_t token) {
   tracked_.erase(token);
   if (const auto held = stash_.find(token); held != stash_.end()) {
     const BufferId argument = held->second.argument;
-    emitter_.await(held->second.copied, kComputeStream);
+    emitter_.wait_event(kComputeStream, held->second.copied);
     stash_.erase(held);
     emitter_.mark_scratch(host);  // The copy was for nothing.
     pool(host);
     return argument;
   }
   const BufferId argument = bring_back(host);
-  emitter_.wait(kComputeStream, kCopyStream);
+  emitter_.wait_stream(kComputeStream, kCopyStream);
   pool(host);
   return argument;
 }
 
 BufferId ActivationOffload::bring_back(BufferId host) {
   const OnStream stream(emitter_, kCopyStream);
-  const BufferId argument =
-      emitter_.allocate(emitter_.size(host), DType::UInt8, Role::Activations, "argument of a checkpoint");
-  emitter_.begin();
-  emitter_.read(host);
-  emitter_.write(argument);
-  emitter_.compute("copy argument to device");
-  return argument;
+  Variable argument = Eager(emitter_).empty(emitter_.size(host), DType::UInt8, kArgument);
+  Eager(emitter_).copy(argument, host, "copy argument to device");
+  return argument.hand_over();
 }
 
-BufferId DeepSpeedCheckpoints::copy(BufferId from, Space space, Role role, Label label, Label work) {
-  const BufferId made = emitter_.allocate(emitter_.size(from), DType::UInt8, role, label, kNone, false, space);
-  emitter_.begin();
-  emitter_.read(from);
-  emitter_.write(made);
-  emitter_.compute(work);
-  return made;
+BufferId DeepSpeedCheckpoints::to_host(BufferId from) {
+  Eager eager(emitter_);
+  Variable made = eager.empty(emitter_.size(from), DType::UInt8, {Role::Activations, "argument on the host", kForward},
+                              kNone, Space::Pageable);
+  eager.copy(made, from, "copy argument to host");
+  return made.hand_over();
 }
 
 // With a model-parallel size of 1 the slice is the whole argument, cloned. The first rank's slice stands for all.
-BufferId DeepSpeedCheckpoints::partition_of(BufferId argument) {
+Variable DeepSpeedCheckpoints::partition_of(BufferId argument) {
   const Bytes bytes = div_floor(emitter_.size(argument), ranks_);
-  const BufferId part =
-      emitter_.allocate(bytes, emitter_.dtype(argument), Role::Activations, "partition of an argument");
-  emitter_.begin();
-  emitter_.read(argument, Bytes(0), bytes);
-  emitter_.write(part);
-  if (Recording* recording = emitter_.recording(); recording != nullptr) {
-    recording->reads({{argument, bytes * recording->tensor_rank(), bytes}});
-  }
-  emitter_.compute("clone");
+  Variable part = Eager(emitter_).empty(bytes, emitter_.dtype(argument),
+                                        {Role::Activations, "partition of an argument", kPartitions});
+  Work clone(emitter_);
+  clone.read({argument, Bytes(0), bytes}).write(part);
+  clone.really_reads({{argument, bytes * tensor_rank(), bytes}}).run(Body::Copy, "clone");
   return part;
+}
+
+std::int64_t DeepSpeedCheckpoints::tensor_rank() const {
+  const Recording* recording = emitter_.recording();
+  return recording == nullptr ? 0 : recording->tensor_rank();
 }
 
 // gather_partitioned_activations: this rank's slice is copied to its place in zeros of the whole size, of which nobody
 // reads one, and the others' are gathered around it.
 BufferId DeepSpeedCheckpoints::gather(BufferId part, DType dtype) {
   const Bytes share = emitter_.size(part);
-  const BufferId whole = emitter_.allocate(share * ranks_, dtype, Role::Activations, "argument of a checkpoint");
-  emitter_.begin();
-  emitter_.read(part);
-  emitter_.write(whole, Bytes(0), share);
-  Recording* recording = emitter_.recording();
-  const Bytes place = recording == nullptr ? Bytes(0) : share * recording->tensor_rank();
-  if (recording != nullptr) recording->writes({{whole, place, share}});
-  emitter_.compute("copy partition to its place");
-  emitter_.begin();
-  emitter_.read(whole, Bytes(0), share);
-  emitter_.write(whole);
-  if (recording != nullptr) recording->reads({{whole, place, share}});
-  emitter_.communicate(Collective::AllGather, dtype, emitter_.size(whole), TrafficKind::Data, Group::TensorParallel);
-  return whole;
+  Variable whole = Eager(emitter_).empty(share * ranks_, dtype, kArgument);
+  const Part first(whole.id(), Bytes(0), share);  // The first rank's place stands for all.
+  const ByteRange place{whole.id(), share * tensor_rank(), share};
+  Work(emitter_).read(part).write(first).really_writes({place}).run(Body::Copy, "copy partition to its place");
+  Work gather(emitter_);
+  gather.read(first).write(whole).really_reads({place});
+  gather.collective(Collective::AllGather, dtype, emitter_.size(whole.id()), Group::TensorParallel);
+  return whole.hand_over();
 }
 
 DeepSpeedCheckpoints::Stored DeepSpeedCheckpoints::store(BufferId argument, std::size_t position) {
   Stored one;
   if (config_.partition) {
-    const BufferId part = partition_of(argument);
+    Variable part = partition_of(argument);
     arguments_stored();
     if (config_.contiguous) {
-      one.kept = take_slot(part, position);
-      frame_ = part;
+      one.kept = take_slot(part.id(), position);
+      frame_ = part.hand_over();
     } else if (config_.cpu) {
-      one.kept = copy(part, Space::Pageable, Role::Activations, "argument on the host", "copy argument to host");
-      emitter_.release(part, Reason::PythonFrame);
+      one.kept = to_host(part.id());
     } else {
-      one.kept = part;
+      one.kept = part.hand_over();
     }
   } else if (config_.cpu && !asynchronous_) {
-    one.kept = copy(argument, Space::Pageable, Role::Activations, "argument on the host", "copy argument to host");
+    one.kept = to_host(argument);
   }
   return one;
 }
@@ -170,25 +163,21 @@ BufferId DeepSpeedCheckpoints::take_slot(BufferId part, std::size_t position) {
   if (position >= slots_.size()) slots_.resize(position + 1);
   Slots& slots = slots_[position];
   if (slots.buffers.empty()) {
+    const What what{Role::RuntimeBuffers, "contiguous checkpoint", kPartitions, true};
     for (std::int64_t i = 0; i < config_.number_checkpoints; ++i) {
-      slots.buffers.push_back(emitter_.allocate(emitter_.size(part), DType::UInt8, Role::RuntimeBuffers,
-                                                "contiguous checkpoint", kNone, true, space));
+      slots.buffers.push_back(emitter_.allocate(emitter_.size(part), DType::UInt8, what, kNone, space));
     }
   }
   DSPLAN_CHECK(slots.taken < slots.buffers.size(), "more checkpoints than slots, which resolve refuses");
   const BufferId slot = slots.buffers[slots.taken++];
-  const std::int64_t pages = (emitter_.size(part).value() + kPage.value() - 1) / kPage.value();
-  const BufferId index =
-      emitter_.allocate(kIndex * pages, DType::Int64, Role::Temporaries, "index of pages", kNone, false, space);
-  emitter_.mark_scratch(index);
-  emitter_.begin();
-  emitter_.write(index);
-  emitter_.compute("touch pages");
-  emitter_.release(index, Reason::LastUse);
-  emitter_.begin();
-  emitter_.read(part);
-  emitter_.write(slot);
-  emitter_.compute("copy argument to slot");
+  const std::int64_t pages = (emitter_.size(part).value() + kHostPage.value() - 1) / kHostPage.value();
+  Eager eager(emitter_);
+  Variable index =
+      eager.empty(kIndexBytes * pages, DType::Int64, {Role::Temporaries, "index of pages", kPartitions}, kNone, space);
+  emitter_.mark_scratch(index.id());
+  eager.work().write(index).run(Body::Nothing, "touch pages");
+  index.reset(Reason::LastUse);
+  eager.copy(slot, part, "copy argument to slot");
   emitter_.retain(slot);
   return slot;
 }
@@ -199,8 +188,8 @@ void DeepSpeedCheckpoints::note_sizes(Stored& one, std::size_t position, std::si
     one.sizes = slots_[position].sizes;
     return emitter_.retain(one.sizes);
   }
-  one.sizes = emitter_.allocate(kIndex * (static_cast<std::int64_t>(rank) * count), DType::Int64, Role::Activations,
-                                "sizes of arguments", kNone, true, Space::Pageable);
+  one.sizes = emitter_.allocate(kIndexBytes * (static_cast<std::int64_t>(rank) * count), DType::Int64,
+                                {Role::Activations, "sizes of arguments", kEmpties, true}, kNone, Space::Pageable);
   emitter_.mark_scratch(one.sizes);
   if (!config_.contiguous) return;
   slots_[position].sizes = one.sizes;
@@ -226,10 +215,10 @@ BufferId DeepSpeedCheckpoints::restore(Stored& one) {
   if (one.token != 0) return engine_.restore(one.token);
   const BufferId kept = std::exchange(one.kept, kNoBuffer);
   if (!config_.cpu) return kept;
-  const BufferId argument =
-      copy(kept, Space::Device, Role::Activations, "argument of a checkpoint", "copy argument to device");
+  Variable argument = Eager(emitter_).empty(emitter_.size(kept), DType::UInt8, kArgument);
+  Eager(emitter_).copy(argument, kept, "copy argument to device");
   emitter_.release(kept, Reason::LastUse);
-  return argument;
+  return argument.hand_over();
 }
 
 void DeepSpeedCheckpoints::forget(Stored& one) {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/training.h"
-#include "planner/lower/emitter.h"
+#include "planner/lower/eager.h"
 
 namespace dsplan {
 
@@ -42,7 +42,7 @@ class ActivationOffload {
   std::map<std::uint64_t, BufferId> kept_;  // On the device, not yet under way.
   struct Leaving {
     BufferId argument = kNoBuffer;
-    std::optional<ContentId> copied;  // The signal behind its copy.
+    std::optional<ContentId> copied;  // The event behind its copy.
   };
   std::map<std::uint64_t, Leaving> stash_;     // On the device, with a copy under way.
   std::map<std::uint64_t, BufferId> tracked_;  // On the host.
@@ -87,8 +87,9 @@ class DeepSpeedCheckpoints {
   void forget(Stored& one);
 
  private:
-  [[nodiscard]] BufferId copy(BufferId from, Space space, Role role, Label label, Label work);
-  [[nodiscard]] BufferId partition_of(BufferId argument);
+  [[nodiscard]] BufferId to_host(BufferId from);
+  [[nodiscard]] Variable partition_of(BufferId argument);
+  [[nodiscard]] std::int64_t tensor_rank() const;  // That a recording is of.
   [[nodiscard]] BufferId take_slot(BufferId part, std::size_t position);
   void note_sizes(Stored& one, std::size_t position, std::size_t rank);
 

@@ -59,7 +59,7 @@ class Variable {
   Reason reason_ = Reason::PythonFrame;
 };
 
-// A piece of work that no verb says: reads first, then writes, then `run`, `collective` or `control`.
+// A piece of work that no verb says: reads first, then writes, then what ends it: `run`, `collective` or `control`.
 class Work {
  public:
   explicit Work(Emitter& emitter) : emitter_(emitter) { emitter_.begin(); }
@@ -76,6 +76,8 @@ class Work {
   Work& root(std::int64_t rank);
 
   void run(Body body, Label work) { emitter_.compute(body, work); }
+  // No executor can do it yet: a program that holds such work is refused by this name.
+  void run_unexecutable(Label work) { emitter_.compute_unexecutable(work); }
   void collective(Collective kind, DType dtype, Bytes payload, Group group = Group::DataParallel) {
     emitter_.communicate(kind, dtype, payload, TrafficKind::Data, group);
   }

@@ -3,13 +3,14 @@
 // its reason and each read names what it expects. It knows nothing of models or of ZeRO.
 #pragma once
 
-#include <array>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/schedule.h"
+#include "planner/lower/contents.h"
+#include "planner/lower/happens_before.h"
 #include "planner/lower/recording.h"
 
 namespace dsplan {
@@ -29,11 +30,9 @@ class Emitter {
   // A program is written beside the schedule. `recording` must outlive this; nullptr: none is.
   void attach(Recording* recording) { recording_ = recording; }
   [[nodiscard]] Recording* recording() const { return recording_; }
+  // Of the update under way: how many states stand behind each target.
   void states_of_update(std::size_t count) {
     if (recording_ != nullptr) recording_->states(count);
-  }
-  void as(Body body) {
-    if (recording_ != nullptr) recording_->as(body);
   }
   // The index of the event that comes next.
   [[nodiscard]] std::size_t next_event() const { return schedule_.events.size(); }
@@ -50,16 +49,14 @@ class Emitter {
   void use_streams() { schedule_.several_streams = true; }
   // What follows is allocated and enqueued on `stream`; returns the one before.
   StreamId on_stream(StreamId stream) { return std::exchange(stream_, several() ? stream : kComputeStream); }
-  // What `waiter` is given from here on comes after all that `on` was given so far. Nothing is written where that is so
-  // already.
-  void wait(StreamId waiter, StreamId on);
-  // In two parts, for those who wait later; nullopt: nobody needs to.
-  [[nodiscard]] std::optional<ContentId> signal(StreamId on);
-  void await(std::optional<ContentId> signal, StreamId waiter);
+  // waiter.wait_stream(on), or torch.cuda.synchronize where the waiter is kHostWaits: what `waiter` is given from here
+  // on comes after all that `on` was given so far. Nothing is written where that is so already.
+  void wait_stream(StreamId waiter, StreamId on);
+  // In two parts, for those who wait later: event.record(on) and waiter.wait_event(event). nullopt: nobody needs to.
+  [[nodiscard]] std::optional<ContentId> record_event(StreamId on);
+  void wait_event(StreamId waiter, std::optional<ContentId> event);
 
   // A new buffer with one reference.
-  BufferId allocate(Bytes bytes, DType dtype, Role role, Label label, ParameterId parameter = kNone,
-                    bool capacity = false, Space space = Space::Device);
   BufferId allocate(Bytes bytes, DType dtype, const What& what, ParameterId parameter = kNone,
                     Space space = Space::Device);
   void retain(BufferId buffer) { ++states_[buffer].references; }
@@ -69,10 +66,8 @@ class Emitter {
   [[nodiscard]] Bytes size(BufferId buffer) const { return schedule_.buffers[buffer].size; }
   [[nodiscard]] Space space(BufferId buffer) const { return schedule_.buffers[buffer].space; }
   [[nodiscard]] DType dtype(BufferId buffer) const { return schedule_.buffers[buffer].dtype; }
-  void set_role(BufferId buffer, Role role, Label label) {
-    schedule_.buffers[buffer].role = role;
-    schedule_.buffers[buffer].label = label;
-  }
+  // It is something else from here on.
+  void rename(BufferId buffer, const What& what);
 
   // The buffer is a kernel's scratch: what is written there need not be read by anyone.
   void mark_scratch(BufferId buffer) { schedule_.buffers[buffer].scratch = true; }
@@ -80,17 +75,20 @@ class Emitter {
   // It belongs to the logits or to what the loss makes of them.
   void mark_of_loss(BufferId buffer) { schedule_.buffers[buffer].of_loss = true; }
 
-  // A piece of work is stated as: begin, reads, writes, then `compute` or `communicate`.
+  // A piece of work is stated as: begin, reads, writes, then one of the four that end it.
   void begin();
   void read(BufferId buffer);                              // Everything that it holds.
   void read(BufferId buffer, Bytes offset, Bytes bytes);   // Exactly what lies there, which may be several contents.
   void write(BufferId buffer);                             // All of it, as one content.
   void write(BufferId buffer, Bytes offset, Bytes bytes);  // One piece; replaces what overlapped.
-  void compute(Label work);
+  // `body` is what an executor does, `work` the name for people. The bodies that work on values (core/program.h) take
+  // them from Recording::on_values, which was called before; the others take what is read and written, as flat ranges.
   void compute(Body body, Label work) {
-    as(body);
-    compute(work);
+    if (recording_ != nullptr) recording_->end_work(body, next_event());
+    end_compute(work);
   }
+  // No executor can do it yet: a program that holds such work is refused by its name.
+  void compute_unexecutable(Label work);
   void communicate(Collective collective, DType dtype, Bytes payload, TrafficKind kind = TrafficKind::Data,
                    Group group = Group::DataParallel);
 
@@ -107,40 +105,40 @@ class Emitter {
 
   [[nodiscard]] Schedule finish();
 
+  // The words of runtimes that are not written in the vocabulary of eager.h yet. What makes a buffer says no source,
+  // and work without a body gets that of its label (bodies.cpp), unless `as` has said another.
+  BufferId allocate(Bytes bytes, DType dtype, Role role, Label label, ParameterId parameter = kNone,
+                    bool capacity = false, Space space = Space::Device) {
+    return allocate(bytes, dtype, What{role, label, "", capacity}, parameter, space);
+  }
+  void set_role(BufferId buffer, Role role, Label label) { rename(buffer, {role, label}); }
+  void as(Body body) {
+    if (recording_ != nullptr) recording_->as(body);
+  }
+  void compute(Label work);
+  void wait(StreamId waiter, StreamId on) { wait_stream(waiter, on); }
+  [[nodiscard]] std::optional<ContentId> signal(StreamId on) { return record_event(on); }
+  void await(std::optional<ContentId> event, StreamId waiter) { wait_event(waiter, event); }
+
  private:
-  struct Piece {
-    ContentId content;
-    Bytes offset;
-    Bytes bytes;
-  };
   struct State {
     std::int32_t references = 0;
-    std::int32_t pieces = -1;          // Index into pieces_ once it holds more than one content.
-    Piece whole{0, Bytes(), Bytes()};  // The single content otherwise; content 0: nothing yet.
-    std::uint32_t last_touch = 0;      // Serial of the last work that read or wrote it.
+    std::uint32_t last_touch = 0;  // Serial of the last work that read or wrote it.
+    Contents::Held held;
     StreamId stream = kComputeStream;  // That allocated it.
   };
 
-  void touch(BufferId buffer, const Piece& piece);
+  void touch(BufferId buffer, const Contents::Piece& piece);
   ContentId begin_marker();
-  void promise_contents(BufferId buffer);
   void end_work();
-  std::vector<Piece>& split(State& state);
-  static void insert(std::vector<Piece>& pieces, const Piece& made);
-
-  // How much of each stream's work someone knows to be behind him.
-  using Clock = std::array<std::uint32_t, kStreams>;
-  struct Given {
-    ContentId id = 0;
-    Clock behind{};
-  };
+  void end_compute(Label work);
   [[nodiscard]] bool several() const { return schedule_.several_streams; }
-  [[nodiscard]] bool is_behind(StreamId waiter, const Clock& what) const;
 
   Schedule schedule_;
   Recording* recording_ = nullptr;
-  std::vector<State> states_;
-  std::vector<std::vector<Piece>> pieces_;
+  std::vector<State> states_;  // By buffer.
+  Contents contents_;
+  HappensBefore order_;
   ContentId next_content_ = 1;
   ContentId cause_ = 0;       // First content that the latest work made, or the latest marker.
   std::uint32_t serial_ = 0;  // Counts computes and communicates.
@@ -152,8 +150,6 @@ class Emitter {
   Pass pass_ = Pass::Setup;
   ModuleId module_ = kNone;
   StreamId stream_ = kComputeStream;
-  std::array<Clock, kStreams> behind_{};  // By stream; its own work included.
-  std::vector<Given> given_;              // Signals, ascending.
 };
 
 // What is emitted while it lives is on `stream`.

@@ -1,5 +1,6 @@
 #include "planner/lower/lower_graph.h"
 
+#include "planner/lower/eager.h"
 #include "planner/lower/tape.h"
 
 namespace dsplan {
@@ -17,11 +18,9 @@ class GraphRuntime final : public TrainingRuntime {
       if (tensor.producer != kNone) continue;
       const Storage& storage = built_.graph.storages[static_cast<std::size_t>(tensor.storage)];
       const Role role = tensor.requires_grad ? Role::Parameters : Role::Inputs;
-      const BufferId buffer = emitter_.allocate(storage.bytes, tensor.dtype, role, "tensor", storage.parameter);
-      emitter_.begin();
-      emitter_.write(buffer);
-      emitter_.compute("make tensor");
-      leaves_[static_cast<std::size_t>(storage.parameter)] = buffer;
+      Variable made = Eager(emitter_).empty(storage.bytes, tensor.dtype, {role, "tensor"}, storage.parameter);
+      Work(emitter_).write(made).run(Body::LoadParameter, "make tensor");
+      leaves_[static_cast<std::size_t>(storage.parameter)] = made.hand_over();
     }
   }
 
@@ -48,14 +47,13 @@ class GraphRuntime final : public TrainingRuntime {
 };
 
 // What is made of the outputs before they are let go of: one number, on the host.
-BufferId make_seed(Emitter& emitter, Tape& tape) {
-  const BufferId seed =
-      emitter.allocate(Bytes(4), DType::Float32, Role::Temporaries, "seed of backward", kNone, false, Space::Pageable);
-  emitter.mark_scratch(seed);
-  emitter.begin();
+Variable make_seed(Emitter& emitter, Tape& tape) {
+  Variable seed =
+      Eager(emitter).empty(Bytes(4), DType::Float32, {Role::Temporaries, "seed of backward"}, kNone, Space::Pageable);
+  emitter.mark_scratch(seed.id());
+  Work look(emitter);
   tape.read_outputs();
-  emitter.write(seed);
-  emitter.compute("read the outputs");
+  look.write(seed).run(Body::Nothing, "read the outputs");
   return seed;
 }
 
@@ -78,14 +76,14 @@ Schedule lower_graph(const BuiltOpGraph& built, const RecipeBook& recipes, bool 
   tape.forward();
   emitter.at(Pass::Forward);
   emitter.mark(Moment::ForwardEnds, Stretch::FirstStep);
-  const BufferId seed = make_seed(emitter, tape);
+  Variable seed = make_seed(emitter, tape);
   if (!keep_outputs) tape.drop_outputs();
   emitter.at(Pass::Backward);
   emitter.mark(Moment::BackwardBegins, Stretch::FirstStep);
   if (built.has_gradient) {
-    tape.backward_from(seed);
+    tape.backward_from(seed.hand_over());
   } else {
-    emitter.release(seed, Reason::Loop);
+    seed.reset(Reason::Loop);
   }
   emitter.mark(Moment::BackwardEnds, Stretch::FirstStep);
   emitter.mark(Moment::StretchEnds, Stretch::FirstStep);

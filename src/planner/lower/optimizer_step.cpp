@@ -204,7 +204,7 @@ void OptimizerStep::adafactor_scale(const StepParameter& p, Variable& direction)
   emitter_.mark_scratch(rms);  // Only a scaled learning rate reads it.
   emitter_.begin();
   emitter_.write(rms);
-  emitter_.compute("root mean square");
+  emitter_.compute_unexecutable("root mean square");
   assign(rms_[static_cast<std::size_t>(p.id)], {rms});
   drop(norm);
   Variable square = one(wide, DType::Float32, "squared gradient");

@@ -1,6 +1,9 @@
 #include "planner/lower/recording.h"
 
 #include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "core/error.h"
 
@@ -29,11 +32,10 @@ Task Recording::task_of(Body body, NodeId node, std::uint8_t part, std::span<con
   return task;
 }
 
-void Recording::task(Body body, NodeId node, std::uint8_t part, std::span<const ValueId> in,
-                     std::span<const MadeValue> made) {
-  DSPLAN_CHECK(!on_values_, "one piece of work, two bodies");
-  pending_ = task_of(body, node, part, in, made);
-  on_values_ = true;
+void Recording::on_values(NodeId node, std::uint8_t part, std::span<const ValueId> in,
+                          std::span<const MadeValue> made) {
+  DSPLAN_CHECK(!on_values_, "one piece of work, described twice");
+  on_values_ = task_of(Body::Nothing, node, part, in, made);
 }
 
 void Recording::silent(Body body, NodeId node, std::uint8_t part, std::span<const ValueId> in,
@@ -45,7 +47,7 @@ void Recording::silent(Body body, NodeId node, std::uint8_t part, std::span<cons
 }
 
 void Recording::begin_work() {
-  on_values_ = false;
+  on_values_.reset();
   said_.reset();
   root_ = 0;
   states_ = 0;
@@ -70,22 +72,20 @@ void Recording::flat(Body body, std::size_t event) {
   program_.tasks.push_back(task);
 }
 
-void Recording::end_work(Label work, std::size_t event) {
-  if (on_values_) {
-    pending_.event = static_cast<std::uint32_t>(event);
-    program_.tasks.push_back(pending_);
-    on_values_ = false;
-    return;
-  }
-  const std::optional<Body> body = said_ ? said_ : body_of_work(work);
-  if (!body) {
-    const auto known = std::find_if(program_.unknown_work.begin(), program_.unknown_work.end(),
-                                    [&](Label other) { return std::string_view(other) == work; });
-    if (known == program_.unknown_work.end()) program_.unknown_work.push_back(work);
-  }
-  flat(body.value_or(Body::Nothing), event);
+void Recording::end_work(Body body, std::size_t event) {
+  DSPLAN_CHECK(works_on_values(body) == on_values_.has_value(),
+               std::string("a body without its values: ") + name(body));
+  if (!on_values_) return flat(body, event);
+  on_values_->body = body;
+  on_values_->event = static_cast<std::uint32_t>(event);
+  program_.tasks.push_back(*std::exchange(on_values_, std::nullopt));
 }
 
-void Recording::end_collective(std::size_t event) { flat(Body::Collective, event); }
+void Recording::end_unexecutable(Label work, std::size_t event) {
+  const auto known = std::find_if(program_.unknown_work.begin(), program_.unknown_work.end(),
+                                  [&](Label other) { return std::string_view(other) == work; });
+  if (known == program_.unknown_work.end()) program_.unknown_work.push_back(work);
+  flat(Body::Nothing, event);
+}
 
 }  // namespace dsplan

@@ -26,9 +26,9 @@ class Recording {
   [[nodiscard]] ValueId made_in(BufferId buffer);
   [[nodiscard]] ValueId viewed() { return made_in(kNoBuffer); }
 
-  // The work under way is `body` on these tensors. Otherwise `end_work` finds the body by the work's label and takes
-  // what is read and written as flat ranges.
-  void task(Body body, NodeId node, std::uint8_t part, std::span<const ValueId> in, std::span<const MadeValue> made);
+  // The work under way is on these tensors; its body, which is one of those that work on values, comes at its end. Work
+  // of which nobody says so is on flat ranges: what is read and written.
+  void on_values(NodeId node, std::uint8_t part, std::span<const ValueId> in, std::span<const MadeValue> made);
   // Something that takes no event happens before the next one.
   void silent(Body body, NodeId node, std::uint8_t part, std::span<const ValueId> in, std::span<const MadeValue> made,
               ParameterId parameter, std::size_t event);
@@ -36,9 +36,8 @@ class Recording {
   void loss(ValueId value, std::size_t event) { program_.losses.push_back({static_cast<std::uint32_t>(event), value}); }
   void module_buffers(std::vector<BufferId> buffers) { program_.module_buffers = std::move(buffers); }
 
-  // About the work under way: its body, whatever its label says; which stretches it really reads or writes, where the
-  // schedule names whole buffers; and the rank that a broadcast comes from or a reduction goes to.
-  void as(Body body) { said_ = body; }
+  // About the work under way: which stretches it really reads or writes, where the schedule names whole buffers; and
+  // the rank that a broadcast comes from or a reduction goes to.
   void reads(std::vector<ByteRange> ranges) { reads_ = std::move(ranges); }
   void writes(std::vector<ByteRange> ranges) { writes_ = std::move(ranges); }
   void root(std::int64_t rank) { root_ = static_cast<std::int32_t>(rank); }
@@ -52,8 +51,14 @@ class Recording {
   void begin_work();
   void read(const ByteRange& range) { reads_.push_back(range); }
   void write(const ByteRange& range) { writes_.push_back(range); }
-  void end_work(Label work, std::size_t event);
-  void end_collective(std::size_t event);
+  void end_work(Body body, std::size_t event);
+  void end_unexecutable(Label work, std::size_t event);
+  void end_collective(std::size_t event) { flat(Body::Collective, event); }
+
+  // Of work that ends without its body: what `as` has said, or what bodies.cpp knows of the label. nullopt: it cannot
+  // be executed yet.
+  void as(Body body) { said_ = body; }
+  [[nodiscard]] std::optional<Body> body_of(Label work) const;
 
   [[nodiscard]] Program finish() { return std::move(program_); }
 
@@ -66,16 +71,12 @@ class Recording {
   std::int64_t tensor_rank_;
   Program program_;
   std::uint8_t graph_ = 0;
-  bool on_values_ = false;  // The work under way has been described by `task`.
-  Task pending_;
+  std::optional<Task> on_values_;  // The work under way, where it has been described so.
   std::optional<Body> said_;
   std::int32_t root_ = 0;
   std::uint8_t states_ = 0;
   std::vector<ByteRange> reads_;
   std::vector<ByteRange> writes_;
 };
-
-// What work on flat ranges does, by the words under which runtimes emit it; nullopt: it cannot be executed yet.
-[[nodiscard]] std::optional<Body> body_of_work(std::string_view work);
 
 }  // namespace dsplan

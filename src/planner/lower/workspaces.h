@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "core/graph.h"
-#include "planner/lower/emitter.h"
+#include "planner/lower/eager.h"
 #include "planner/predict/library_memory.h"
 
 namespace dsplan {
@@ -28,7 +28,7 @@ class Workspaces {
   };
 
   void before_product(const Node& node);
-  [[nodiscard]] BufferId make(Bytes bytes, Label label);
+  [[nodiscard]] Variable make(Bytes bytes, Label label);
 
   std::optional<LibraryWorkspaces> sizes_;
   Emitter& emitter_;

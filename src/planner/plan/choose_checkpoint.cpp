@@ -8,6 +8,7 @@
 #include "core/format.h"
 #include "model/graphs/graphs.h"
 #include "planner/lower/lower.h"
+#include "planner/lower/unsupported.h"
 #include "planner/plan/recompute/bound.h"
 #include "planner/plan/recompute/costs.h"
 #include "planner/plan/recompute/from_model.h"
@@ -33,7 +34,7 @@ class Chooser {
     like_.training.checkpoint.groups = {
         {0, 0, job.training.checkpoint.kind, job.training.checkpoint.preserve_rng_state}};
     like_.explain_fragmentation = like_.explain_advice = false;
-    if (const auto obstacle = schedule_obstacle(model, like_)) {
+    if (const auto obstacle = unsupported(model, like_)) {
       throw Refusal("--checkpoint", formatted("auto needs a simulation, which is not modelled yet: {}", *obstacle));
     }
     const Graph graph = build_graph(model, graph_options(model, like_));

@@ -7,6 +7,7 @@
 #include "core/format.h"
 #include "model/graphs/graphs.h"
 #include "planner/lower/lower.h"
+#include "planner/lower/unsupported.h"
 #include "planner/predict/library_memory.h"
 #include "planner/predict/predict.h"
 #include "planner/predict/verdict.h"
@@ -78,7 +79,7 @@ void Evaluator::add_family(const Settings& settings) {
   try {
     const CandidateInputs made = inputs_of(inputs_, base, space_);
     family.job = resolve(inputs_.model, made.request, made.file(), inputs_.hardware, inputs_.cluster);
-    if (const auto obstacle = schedule_obstacle(inputs_.model, family.job)) {
+    if (const auto obstacle = unsupported(inputs_.model, family.job)) {
       family.refusal = formatted("not modelled yet: {}", *obstacle);
       return;
     }

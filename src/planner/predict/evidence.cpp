@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "planner/lower/unsupported.h"
 #include "planner/predict/predict.h"
 #include "planner/zero/zero_facts.h"
 
@@ -26,7 +27,7 @@ SharedEvidence::SharedEvidence(const ModelSpec& of, const Job& resolved)
       fingerprint(dsplan::fingerprint(of, resolved)),
       formulas(footprint(of, resolved)),
       room(device_room(resolved)),
-      obstacle(schedule_obstacle(of, resolved)) {
+      obstacle(unsupported(of, resolved)) {
   DSPLAN_CHECK(job.training.checkpoint.text != "auto", "a segmentation that nobody has chosen");
   if (obstacle) return;
   shapes.emplace(build_shapes(model, job));

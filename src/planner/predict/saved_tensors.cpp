@@ -6,6 +6,7 @@
 
 #include "model/graphs/graphs.h"
 #include "planner/lower/lower.h"
+#include "planner/lower/unsupported.h"
 #include "planner/predict/live_buffers.h"
 
 namespace dsplan {
@@ -147,7 +148,7 @@ std::vector<SavedTensor> saved_tensors(const ModelSpec& model, const Graph& grap
 }
 
 std::vector<SavedTensor> saved_tensors(const ModelSpec& model, const Job& job) {
-  if (schedule_obstacle(model, job)) return {};
+  if (unsupported(model, job)) return {};
   const Graph graph = build_graph(model, graph_options(model, job));
   const RecipeBook recipes(graph, job.training.level, CatalogueOptions{job.training.torch});
   return saved_tensors(model, graph, recipes, checkpointing_of(job.training, graph), {});

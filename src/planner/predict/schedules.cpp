@@ -1,13 +1,14 @@
 #include "planner/predict/schedules.h"
 
 #include "core/error.h"
+#include "planner/lower/unsupported.h"
 
 namespace dsplan {
 namespace {
 
 void refuse_what_cannot_run(const ModelSpec& model, const Job& job, const std::string& what) {
   const auto refuse = [&](const std::string& reason) { throw Refusal(what, "cannot be executed yet: " + reason); };
-  if (const auto obstacle = schedule_obstacle(model, job)) refuse(*obstacle);
+  if (const auto obstacle = unsupported(model, job)) refuse(*obstacle);
   // Each would have a part of what the head's gradients are, and frameworks do not agree on how the parts meet
   // (docs/tensor-parallelism.md).
   if (model.dims.kv_heads % job.parallelism.tp != 0) refuse("key-value heads that tensor-parallel ranks share");
@@ -23,7 +24,7 @@ void refuse_what_cannot_run(const ModelSpec& model, const Job& job, const std::s
 }  // namespace
 
 Schedule schedule_of(const ModelSpec& model, const Job& job, std::int64_t rank, const std::string& what) {
-  if (const auto obstacle = schedule_obstacle(model, job)) {
+  if (const auto obstacle = unsupported(model, job)) {
     throw Refusal(what, "needs a schedule, and none can be made for this job yet: " + *obstacle);
   }
   return lower(model, job, build_shapes(model, job), job.parallelism.data_rank(rank));

@@ -1,16 +1,12 @@
 #include "report/export/write_deepspeed.h"
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
 #include "core/format.h"
 #include "io/deepspeed_keys.h"
-#include "report/write_value.h"
+#include "io/json_text.h"
 
 namespace dsplan {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr Version kAlways{0, 0, 0};
 constexpr Version kComputeGradNorm{0, 19, 7};  // compute_grad_norm and parameter_alignment.
@@ -29,14 +25,14 @@ class Block {
                    0,
                    0,
                    {},
-                   formatted("{} cannot be said to DeepSpeed {}", value.dump(), training_.deepspeed.text()),
+                   formatted("{} cannot be said to DeepSpeed {}", json_text(value), training_.deepspeed.text()),
                    formatted("it is there since {}", since.text())});
       return;
     }
-    if (applies || value != usual) json_[key] = std::move(value);
+    if (applies || value != usual) json_.set(key, std::move(value));
   }
   // What every version has.
-  void add(const char* key, Json value) { json_[key] = std::move(value); }
+  void add(const char* key, Json value) { json_.set(key, std::move(value)); }
 
   [[nodiscard]] bool empty() const { return json_.empty(); }
   [[nodiscard]] Json take() && { return std::move(json_); }
@@ -148,20 +144,20 @@ Json optimizer_block(const Training& t) {
     case OptimizerKind::AdamW:
       if (!offloaded && o.implementation == Implementation::ForLoop) return nullptr;
       type = o.kind == OptimizerKind::AdamW ? "AdamW" : "Adam";
-      params["torch_adam"] = !offloaded && o.implementation == Implementation::Foreach;
-      params["adam_w_mode"] = o.kind == OptimizerKind::AdamW;
-      if (offloaded) params["fp32_optimizer_states"] = true;
+      params.set("torch_adam", !offloaded && o.implementation == Implementation::Foreach);
+      params.set("adam_w_mode", o.kind == OptimizerKind::AdamW);
+      if (offloaded) params.set("fp32_optimizer_states", true);
       break;
     case OptimizerKind::Lion: type = "Lion"; break;
     case OptimizerKind::Muon: type = "Muon"; break;
     case OptimizerKind::Sgd:
       if (o.implementation != Implementation::Foreach) return nullptr;
       type = "SGD";
-      params["momentum"] = o.momentum;
+      params.set("momentum", o.momentum);
       break;
     default: return nullptr;
   }
-  if (o.weight_decay > 0) params["weight_decay"] = o.weight_decay;
+  if (o.weight_decay > 0) params.set("weight_decay", o.weight_decay);
   return {{"type", type}, {"params", std::move(params)}};
 }
 
@@ -189,7 +185,7 @@ Json activation_block(const Training& t) {
   Json block = {{"partition_activations", c.partition},
                 {"cpu_checkpointing", c.cpu},
                 {"contiguous_memory_optimization", c.contiguous}};
-  if (c.number_checkpoints > 0) block["number_checkpoints"] = c.number_checkpoints;
+  if (c.number_checkpoints > 0) block.set("number_checkpoints", c.number_checkpoints);
   return block;
 }
 
@@ -208,25 +204,25 @@ Json complete(const ModelSpec& model, const Job& job) {
   }
   Diagnostics faults;
   Json json;
-  json["train_batch_size"] = checked_mul(checked_mul(t.micro_batch, t.grad_accum), job.parallelism.dp);
-  json["train_micro_batch_size_per_gpu"] = t.micro_batch;
-  json["gradient_accumulation_steps"] = t.grad_accum;
-  json["gradient_clipping"] = t.gradient_clipping;
-  json["bf16"] = bf16_block(t, faults);
-  json["fp16"] = fp16_block(t, faults);
-  json["communication_data_type"] = short_name(t.communication_dtype);
+  json.set("train_batch_size", checked_mul(checked_mul(t.micro_batch, t.grad_accum), job.parallelism.dp));
+  json.set("train_micro_batch_size_per_gpu", t.micro_batch);
+  json.set("gradient_accumulation_steps", t.grad_accum);
+  json.set("gradient_clipping", t.gradient_clipping);
+  json.set("bf16", bf16_block(t, faults));
+  json.set("fp16", fp16_block(t, faults));
+  json.set("communication_data_type", short_name(t.communication_dtype));
   // At stage 0 the engine raises for any other than the model's own, and takes that by itself.
   if (t.zero.stage > 0 || t.grad_accum_dtype == t.dtype) {
-    json["data_types"] = {{"grad_accum_dtype", short_name(t.grad_accum_dtype)}};
+    json.set("data_types", {{"grad_accum_dtype", short_name(t.grad_accum_dtype)}});
   }
-  if (Json optimizer = optimizer_block(t); !optimizer.is_null()) json["optimizer"] = std::move(optimizer);
-  if (untested(t)) json["zero_allow_untested_optimizer"] = true;
-  json["zero_optimization"] = zero_block(t, faults);
+  if (Json optimizer = optimizer_block(t); !optimizer.is_null()) json.set("optimizer", std::move(optimizer));
+  if (untested(t)) json.set("zero_allow_untested_optimizer", true);
+  json.set("zero_optimization", zero_block(t, faults));
   if (on_nvme(t.zero) || t.zero.aio_block_size != Zero{}.aio_block_size ||
       t.zero.aio_intra_op_parallelism != Zero{}.aio_intra_op_parallelism) {
-    json["aio"] = {{"block_size", t.zero.aio_block_size}, {"intra_op_parallelism", t.zero.aio_intra_op_parallelism}};
+    json.set("aio", {{"block_size", t.zero.aio_block_size}, {"intra_op_parallelism", t.zero.aio_intra_op_parallelism}});
   }
-  if (t.checkpoint.by_deepspeed()) json["activation_checkpointing"] = activation_block(t);
+  if (t.checkpoint.by_deepspeed()) json.set("activation_checkpointing", activation_block(t));
   faults.throw_if_any();
   return json;
 }
@@ -247,17 +243,22 @@ void keep_own(const Value& own, const std::string& above, Json& into) {
   for (const Member& member : own.members) {
     const std::string path = above.empty() ? member.key : above + "." + member.key;
     if (member.value.is(Value::Kind::Null)) continue;
+    const Value* kept = into.value().find(member.key);
     const DeepSpeedKey* key = find_deepspeed_key(path);
     const bool block = key != nullptr && key->treatment == DeepSpeedKey::Treatment::Block;
     if (block && member.value.is(Value::Kind::Object)) {
-      if (into.contains(member.key)) keep_own(member.value, path, into[member.key]);
+      if (kept != nullptr) {
+        Json inner = *kept;
+        keep_own(member.value, path, inner);
+        into.set(member.key, std::move(inner));
+      }
       continue;
     }
-    if (!into.contains(member.key) && may_stay(path)) into[member.key] = detail::json_of(member.value);
+    if (kept == nullptr && may_stay(path)) into.set(member.key, member.value);
   }
 }
 
-std::string text_of(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
+std::string text_of(const Json& json) { return json_text(json, 2) + "\n"; }
 
 }  // namespace
 

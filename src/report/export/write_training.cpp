@@ -1,17 +1,15 @@
 #include "report/export/write_training.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/format.h"
+#include "io/json_text.h"
 #include "io/own_file.h"
 #include "report/export/write_deepspeed.h"
 
 namespace dsplan {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 const ResolvedInput* input_of(const Job& job, std::string_view name) {
   const auto at =
@@ -56,10 +54,10 @@ std::string optimizer_name(const Optimizer& optimizer) {
 }
 
 Json optimizer_of(const Optimizer& optimizer) {
-  Json json = {{"name", optimizer_name(optimizer)}, {"implementation", std::string(name(optimizer.implementation))}};
+  Json json = {{"name", optimizer_name(optimizer)}, {"implementation", name(optimizer.implementation)}};
   const bool has_momentum = optimizer.kind == OptimizerKind::Sgd || optimizer.kind == OptimizerKind::RmsProp;
-  if (has_momentum) json["momentum"] = optimizer.momentum;
-  if (optimizer.weight_decay != 0) json["weight_decay"] = optimizer.weight_decay;
+  if (has_momentum) json.set("momentum", optimizer.momentum);
+  if (optimizer.weight_decay != 0) json.set("weight_decay", optimizer.weight_decay);
   return json;
 }
 
@@ -69,66 +67,66 @@ std::string loss_words(const Training& t) {
 
 // What the DeepSpeed JSON says of a job that has one.
 void add_pytorch(const Training& t, Json& json) {
-  json["runtime"] = "pytorch";
-  json["micro_batch"] = t.micro_batch;
-  json["grad_accum"] = t.grad_accum;
-  json["dtype"] = std::string(name(t.dtype));
+  json.set("runtime", "pytorch");
+  json.set("micro_batch", t.micro_batch);
+  json.set("grad_accum", t.grad_accum);
+  json.set("dtype", name(t.dtype));
   if (!t.autocast) {
-    json["autocast"] = "none";
+    json.set("autocast", "none");
   } else if (t.outputs_to_fp32) {
-    json["mixed_precision"] = std::string(name(*t.autocast));
+    json.set("mixed_precision", name(*t.autocast));
   } else {
-    json["autocast"] = std::string(name(*t.autocast));
+    json.set("autocast", name(*t.autocast));
   }
-  json["optimizer"] = optimizer_of(t.optimizer);
-  json["param_groups"] = std::string(name(t.param_groups));
-  json["zero_grad_set_to_none"] = t.zero_grad_to_none;
-  json["max_grad_norm"] = t.gradient_clipping;
+  json.set("optimizer", optimizer_of(t.optimizer));
+  json.set("param_groups", name(t.param_groups));
+  json.set("zero_grad_set_to_none", t.zero_grad_to_none);
+  json.set("max_grad_norm", t.gradient_clipping);
 }
 
 void add_checkpointing(const Checkpointing& c, std::int64_t layers, Json& json) {
-  json["checkpoint"] = checkpoint_words(c, layers);
+  json.set("checkpoint", checkpoint_words(c, layers));
   if (c.groups.empty() && c.modules.empty()) return;
   const CheckpointKind kind = c.groups.empty() ? c.kind : c.groups.front().kind;
-  json["checkpoint_impl"] = std::string(name(kind));
-  json["preserve_rng_state"] = c.groups.empty() ? c.preserve_rng_state : c.groups.front().preserve_rng_state;
+  json.set("checkpoint_impl", name(kind));
+  json.set("preserve_rng_state", c.groups.empty() ? c.preserve_rng_state : c.groups.front().preserve_rng_state);
 }
 
 void add_execution(const ModelSpec& model, const Job& job, Json& json) {
   const Training& t = job.training;
   if (t.seq_list.empty()) {
-    json["seq"] = t.seq;
+    json.set("seq", t.seq);
   } else {
-    json["seq_list"] = t.seq_list;
+    json.set("seq_list", t.seq_list);
   }
-  if (const ResolvedInput* lora = input_of(job, "lora")) json["lora"] = lora->value;
-  if (!t.freeze.empty()) json["freeze"] = t.freeze;
-  json["attention"] = std::string(name(t.attention));
-  json["loss"] = loss_words(t);
-  json["loop"] = t.loop == LoopKind::Trainer ? "trainer" : "minimal";
+  if (const ResolvedInput* lora = input_of(job, "lora")) json.set("lora", lora->value);
+  if (!t.freeze.empty()) json.set("freeze", t.freeze);
+  json.set("attention", name(t.attention));
+  json.set("loss", loss_words(t));
+  json.set("loop", t.loop == LoopKind::Trainer ? "trainer" : "minimal");
   add_checkpointing(t.checkpoint, model.dims.layers, json);
-  json["model_init"] = std::string(name(t.model_init));
-  if (t.level == Level::Dispatch) json["level"] = "dispatch";
-  if (const ResolvedInput* routing = input_of(job, "routing")) json["routing"] = routing->value;
+  json.set("model_init", name(t.model_init));
+  if (t.level == Level::Dispatch) json.set("level", "dispatch");
+  if (const ResolvedInput* routing = input_of(job, "routing")) json.set("routing", routing->value);
 }
 
 void add_machine(const Job& job, Json& json) {
-  if (!job.allocator_conf.empty()) json["allocator_conf"] = job.allocator_conf;
-  if (job.stream_frees != StreamFrees::AtSync) json["stream_frees"] = std::string(name(job.stream_frees));
-  if (job.placement == PlacementKind::Planned) json["placement"] = "planned";
+  if (!job.allocator_conf.empty()) json.set("allocator_conf", job.allocator_conf);
+  if (job.stream_frees != StreamFrees::AtSync) json.set("stream_frees", name(job.stream_frees));
+  if (job.placement == PlacementKind::Planned) json.set("placement", "planned");
   const Training& t = job.training;
-  json["torch_version"] = t.torch.text();
-  json["transformers_version"] = t.transformers.text();
-  if (t.runtime == Runtime::DeepSpeed) json["deepspeed_version"] = t.deepspeed.text();
-  if (job.capacity && (given(job, "capacity") || !job.hardware)) json["capacity"] = job.capacity->value();
-  if (job.reserve != Bytes(0)) json["reserve"] = job.reserve.value();
+  json.set("torch_version", t.torch.text());
+  json.set("transformers_version", t.transformers.text());
+  if (t.runtime == Runtime::DeepSpeed) json.set("deepspeed_version", t.deepspeed.text());
+  if (job.capacity && (given(job, "capacity") || !job.hardware)) json.set("capacity", job.capacity->value());
+  if (job.reserve != Bytes(0)) json.set("reserve", job.reserve.value());
   if (job.host_memory && (given(job, "host memory per node") || !job.cluster)) {
-    json["host_memory"] = job.host_memory->value();
+    json.set("host_memory", job.host_memory->value());
   }
   if (job.nvme_memory && (given(job, "NVMe memory per node") || !job.cluster)) {
-    json["nvme_memory"] = job.nvme_memory->value();
+    json.set("nvme_memory", job.nvme_memory->value());
   }
-  if (job.rank != "worst") json["rank"] = job.rank;
+  if (job.rank != "worst") json.set("rank", job.rank);
 }
 
 }  // namespace
@@ -157,17 +155,17 @@ std::string training_json(const ModelSpec& model, const Job& job, const std::str
   if (t.runtime == Runtime::PyTorch) {
     add_pytorch(t, json);
   } else if (!optimizer_in_deepspeed_json(t)) {
-    json["optimizer"] = optimizer_of(t.optimizer);
+    json.set("optimizer", optimizer_of(t.optimizer));
   }
   const Parallelism& p = job.parallelism;
-  json["gpus"] = p.world;
-  json["gpus_per_node"] = p.gpus_per_node;
-  json["tp"] = p.tp;
-  json["sp"] = p.sp;
-  json["ep"] = p.ep;
+  json.set("gpus", p.world);
+  json.set("gpus_per_node", p.gpus_per_node);
+  json.set("tp", p.tp);
+  json.set("sp", p.sp);
+  json.set("ep", p.ep);
   add_execution(model, job, json);
   add_machine(job, json);
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json, 1) + "\n";
 }
 
 }  // namespace dsplan

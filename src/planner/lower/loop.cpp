@@ -1,0 +1,146 @@
+#include "planner/lower/loop.h"
+
+#include <utility>
+
+#include "planner/lower/runtime_base.h"
+#include "planner/zero/zero_facts.h"
+
+namespace dsplan {
+namespace {
+
+// zero.Init wraps the constructors of tensors, so that tables come in the model's dtype; elsewhere DeepSpeed leaves
+// them as they are (partition_parameters.py, zero_wrapper_for_fp_tensor_constructor).
+DType made_in(const ModelBuffer& buffer, const Training& training) {
+  const bool wrapped = training.under_zero_init() && buffer.dtype == DType::Float32;
+  return buffer.follows_model_dtype || wrapped ? training.dtype : buffer.dtype;
+}
+
+}  // namespace
+
+// If the model is made in the host's memory, all of it is; its buffers are moved, the parameters will be.
+std::vector<BufferId> Loop::init() {
+  emitter_.at(Pass::Setup);
+  emitter_.mark(Moment::StretchBegins, Stretch::Init);
+  const bool on_host = job_.training.model_init == ModelInit::Host;
+  std::vector<BufferId> buffers = make_buffers(on_host ? Space::Pageable : Space::Device);
+  if (Recording* recording = emitter_.recording()) recording->module_buffers(buffers);
+  if (on_host) {
+    runtime_.build_on_host();
+    for (BufferId& buffer : buffers) {
+      if (buffer != kNoBuffer) buffer = move_to_device(emitter_, buffer, Role::ModuleBuffers, "buffer");
+    }
+  }
+  runtime_.initialise();
+  emitter_.mark(Moment::StretchEnds, Stretch::Init);
+  return buffers;
+}
+
+void Loop::run(std::int64_t steps, const TapeOf& tape_of) {
+  const std::int64_t predicted = job_.training.steps();
+  train_step(Stretch::FirstStep, tape_of);
+  for (std::int64_t k = 2; k < predicted; ++k) train_step(Stretch::MiddleStep, tape_of);
+  train_step(Stretch::SecondStep, tape_of);
+  for (std::int64_t k = predicted; k < steps; ++k) train_step(Stretch::MiddleStep, tape_of);
+  if (runtime_.saves()) save();
+}
+
+void Loop::train_step(Stretch stretch, const TapeOf& tape_of) {
+  stretch_ = stretch;
+  emitter_.mark(Moment::StretchBegins, stretch);
+  for (micro_batch_ = 0; micro_batch_ < job_.training.grad_accum; ++micro_batch_) {
+    Tape& tape = tape_of(batches_++);
+    make_batch(tape);
+    forward(tape);
+    backward(tape);
+    print("Engine before step");  // engine.step() is called for every micro-batch, and does nothing before the last.
+    if (!is_boundary()) print("Engine after step");
+  }
+  step();
+  emitter_.mark(Moment::StretchEnds, stretch);
+}
+
+void Loop::make_batch(Tape& tape) {
+  emitter_.at(Pass::Forward);
+  mark(Moment::MicroBatchBegins);
+  tape.make_batch();
+  if (held_ != nullptr && held_ != &tape) held_->drop_batch();
+  held_ = &tape;
+}
+
+void Loop::forward(Tape& tape) {
+  print("Engine before forward");
+  runtime_.forward_begins();
+  mark(Moment::ForwardBegins);
+  tape.forward();
+  mark(Moment::ForwardEnds);
+}
+
+void Loop::backward(Tape& tape) {
+  emitter_.at(Pass::Backward);
+  mark(Moment::BackwardBegins);
+  std::vector<Variable> scaled = scale_loss(tape.loss());
+  print("Engine before backward");
+  runtime_.backward_begins(is_boundary());
+  tape.backward();
+  emitter_.at(Pass::Backward);
+  runtime_.backward_ends(is_boundary());  // A framework's backward() reduces before it returns to the loop.
+  print("Engine after backward");
+  for (Variable& loss : scaled) loss.reset();
+  tape.drop_loss();
+  mark(Moment::BackwardEnds);
+}
+
+void Loop::step() {
+  emitter_.at(Pass::Step);
+  emitter_.mark(Moment::StepBegins, stretch_);
+  runtime_.step(stretch_ == Stretch::FirstStep);  // And zero_grad.
+  print("Engine after step");
+  emitter_.mark(Moment::StepEnds, stretch_);
+}
+
+void Loop::save() {
+  emitter_.at(Pass::Save);
+  emitter_.mark(Moment::StretchBegins, Stretch::Save);
+  runtime_.save();
+  emitter_.mark(Moment::StretchEnds, Stretch::Save);
+}
+
+// Whole on every rank.
+std::vector<BufferId> Loop::make_buffers(Space space) {
+  std::vector<BufferId> made;
+  for (const ModelBuffer& buffer : model_.buffers) {
+    if (!buffer_exists(buffer, job_.training.transformers)) {
+      made.push_back(kNoBuffer);
+      continue;
+    }
+    const DType dtype = made_in(buffer, job_.training);
+    Variable table = Eager(emitter_).empty(storage(buffer.shape.elements(), dtype), dtype,
+                                           {Role::ModuleBuffers, "buffer"}, kNone, space);
+    Work(emitter_).write(table).run(Body::LoadBuffer, "load buffer");
+    made.push_back(table.hand_over());
+  }
+  return made;
+}
+
+// engine.backward: the loss by the number of micro-batches, and under ZeRO times the loss scale, whatever the two are;
+// BF16_Optimizer has no loss scale. Both stay until it returns.
+std::vector<Variable> Loop::scale_loss(BufferId loss) {
+  std::vector<Variable> made;
+  if (job_.training.runtime != Runtime::DeepSpeed) return made;
+  Eager eager(emitter_);
+  made.push_back(
+      eager.clone(loss, {Role::Temporaries, "loss by micro-batches", "engine.py, backward"}, "loss by micro-batches"));
+  if (job_.training.zero.stage > 0 && !uses_bf16_optimizer(job_.training)) {
+    made.push_back(
+        eager.clone(made.back(), {Role::Temporaries, "scaled loss", "fp16/loss_scaler.py, scale_loss"}, "scaled loss"));
+  }
+  emitter_.mark_scratch(made.back().id());
+  return made;
+}
+
+// Where DeepSpeed's engine calls see_memory_usage.
+void Loop::print(const char* text) {
+  if (job_.training.runtime == Runtime::DeepSpeed) emitter_.print(text);
+}
+
+}  // namespace dsplan

@@ -1,0 +1,66 @@
+#include "planner/lower/shapes.h"
+
+#include <algorithm>
+
+#include "model/graphs/graphs.h"
+#include "planner/lower/runtime_base.h"
+
+namespace dsplan {
+
+GraphOptions graph_options(const ModelSpec& model, const Job& job) {
+  GraphOptions options;
+  options.micro_batch = job.training.micro_batch;
+  options.seq = job.training.seq;
+  options.dtype = job.training.dtype;
+  options.one_dtype = job.training.runtime == Runtime::DeepSpeed;
+  options.autocast = job.training.autocast;
+  options.outputs_to_fp32 = job.training.outputs_to_fp32;
+  options.attention =
+      job.training.attention == Attention::MemoryEfficient ? AttentionKernel::MemoryEfficient : AttentionKernel::Flash;
+  options.eager_attention = job.training.attention == Attention::Eager;
+  options.math_attention = job.training.attention == Attention::Math;
+  options.loss = job.training.loss;
+  options.loss_chunks = job.training.loss_chunks;
+  options.torch = job.training.torch;
+  options.transformers = job.training.transformers;
+  // PreTrainedModel.gradient_checkpointing_enable does so for whatever it embeds, since transformers 5.
+  options.inputs_require_grad =
+      !job.training.checkpoint.groups.empty() && job.training.transformers >= Version{5, 0, 0};
+  options.narrow_tables = job.training.under_zero_init();
+  options.tp = job.parallelism.tp;
+  options.stage3_linear = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
+  options.checkpointed_modules = job.training.checkpoint.modules;
+  options.trainable.assign(model.parameters.size(), false);
+  for (const Leaf& leaf : leaves_of(model, job.training)) {
+    options.trainable[static_cast<std::size_t>(leaf.id)] = leaf.trainable;
+  }
+  return options;
+}
+
+Checkpointing checkpointing_of(const Training& training, const Graph& graph) {
+  Checkpointing result = training.checkpoint;
+  if (result.modules.empty()) return result;
+  for (std::size_t at = 0; at < graph.regions.size(); ++at) {
+    const auto id = static_cast<std::int32_t>(at);
+    result.groups.push_back({id, id, result.kind, result.preserve_rng_state});
+  }
+  return result;
+}
+
+Shapes build_shapes(const ModelSpec& model, const Job& job, std::int64_t tensor_rank) {
+  Shapes shapes;
+  shapes.lengths = job.training.seq_list;
+  if (shapes.lengths.empty()) shapes.lengths.push_back(job.training.seq);
+  std::sort(shapes.lengths.begin(), shapes.lengths.end());
+  shapes.lengths.erase(std::unique(shapes.lengths.begin(), shapes.lengths.end()), shapes.lengths.end());
+  GraphOptions options = graph_options(model, job);
+  options.tp_rank = tensor_rank;
+  for (std::int64_t length : shapes.lengths) {
+    options.seq = length;
+    shapes.graphs.push_back(build_graph(model, options));
+    shapes.recipes.emplace_back(shapes.graphs.back(), job.training.level, CatalogueOptions{job.training.torch});
+  }
+  return shapes;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,29 @@
+// The graphs of a job: what of it they depend on, one for each sequence length, and where its checkpoints lie in them.
+#pragma once
+
+#include <vector>
+
+#include "core/graph.h"
+#include "core/job.h"
+#include "core/model.h"
+#include "model/graphs/builder.h"
+#include "planner/lower/recipes.h"
+
+namespace dsplan {
+
+// What the graph of this job depends on.
+[[nodiscard]] GraphOptions graph_options(const ModelSpec& model, const Job& job);
+
+// Training::checkpoint with its groups: those around modules are known once the graph is.
+[[nodiscard]] Checkpointing checkpointing_of(const Training& training, const Graph& graph);
+
+// The graphs of a job, one for each length of Training::seq_list (without a list: one), with their recipes.
+struct Shapes {
+  std::vector<std::int64_t> lengths;
+  std::vector<Graph> graphs;
+  std::vector<RecipeBook> recipes;
+};
+// `tensor_rank`: of those that share each layer; numbers of operators depend on it, no byte does.
+[[nodiscard]] Shapes build_shapes(const ModelSpec& model, const Job& job, std::int64_t tensor_rank = 0);
+
+}  // namespace dsplan

@@ -1,0 +1,72 @@
+#include "planner/lower/unsupported.h"
+
+#include "model/graphs/graphs.h"
+#include "planner/lower/runtime_base.h"
+#include "planner/zero/zero_facts.h"
+#include "planner/lower/stage3_offload.h"
+
+namespace dsplan {
+namespace {
+
+// Sums of gradients in another dtype than the model's, below ZeRO-3.
+std::optional<std::string> accumulation_unsupported(const Training& training) {
+  const Zero& zero = training.zero;
+  if (zero.stage == 0 || zero.stage == 3 || training.grad_accum_dtype == training.dtype) return std::nullopt;
+  if (uses_bf16_optimizer(training)) return std::nullopt;
+  if (training.grad_accum_dtype != DType::Float32) return "gradient accumulation in less than fp32";
+  if (training.deepspeed < Version{0, 19, 8}) {
+    // ZeRO-2 kept 16 bits whatever was asked for. ZeRO-1 summed each rank's own gradients in fp32, and reduced casts
+    // that it then let go of.
+    if (zero.stage == 2) return std::nullopt;
+    return "gradient accumulation in fp32 with ZeRO-1 before DeepSpeed 0.19.8";
+  }
+  if (!zero.contiguous_gradients) return "gradient accumulation in fp32 without contiguous_gradients";
+  return std::nullopt;
+}
+
+std::optional<std::string> offload_unsupported(const Training& training) {
+  if (training.zero.stage == 3) {
+    // Since 0.19.4 Init(module=...) replaces nn.functional.linear too (#8189). PyTorch's own keeps a view of the weight
+    // for backward, and with it what was gathered.
+    if (!training.under_zero_init() && training.deepspeed < Version{0, 19, 4}) {
+      return "a model built outside zero.Init before DeepSpeed 0.19.4";
+    }
+    return stage3_offload_obstacle(training);
+  }
+  if (training.zero.offload_optimizer.device == OffloadDevice::None) return std::nullopt;
+  if (training.deepspeed < Version{0, 14, 4}) return "optimizer offload below ZeRO-3 before DeepSpeed 0.14.4";
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> unsupported(const ModelSpec& model, const Job& job) {
+  const Training& training = job.training;
+  if (const auto graph = graph_obstacle(model, training, job.parallelism.tp)) return graph;
+  if (model.causal != 0 && !training.checkpoint.groups.empty() && training.transformers < Version{5, 0, 0}) {
+    return "checkpointed adapters under transformers 4";
+  }
+  if (job.parallelism.tp > 1 && training.zero.hpz_partition_size > 1) {
+    return "zero_hpz_partition_size under tensor parallelism";
+  }
+  if (job.parallelism.sp > 1) return "sequence parallelism";
+  if (job.parallelism.ep > 1) return "expert parallelism";
+  if (training.runtime == Runtime::DeepSpeed) {
+    if (const auto offload = offload_unsupported(training)) return offload;
+    if (training.zero.stage == 0 && training.grad_accum_dtype != training.dtype) {
+      return "bf16 without ZeRO before DeepSpeed 0.17.6 (BF16_Optimizer)";
+    }
+    // Before, the 16-bit gradients that had been added to the sums stayed until the step.
+    if (training.immediate_grad_update && uses_bf16_optimizer(training) && training.deepspeed < Version{0, 19, 8}) {
+      return "immediate gradient updates before DeepSpeed 0.19.8";
+    }
+    if (const auto other = accumulation_unsupported(training)) return other;
+    const bool gathers_after_step = training.zero.stage == 1 || training.zero.stage == 2;
+    if (gathers_after_step && job.parallelism.dp > 1 && training.deepspeed < Version{0, 12, 4}) {
+      return "weights gathered in shards before DeepSpeed 0.12.4";
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace dsplan

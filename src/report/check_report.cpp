@@ -1,0 +1,375 @@
+#include "report/check_report.h"
+
+#include <algorithm>
+
+#include "core/format.h"
+#include "io/json_text.h"
+#include "report/cells.h"
+
+namespace dsplan {
+
+namespace {
+
+std::string or_none(const std::string& text) { return text.empty() ? "(none)" : text; }
+
+}  // namespace
+
+std::string figure_words(const FigureValue& value) {
+  if (value.number) return grouped(*value.number);
+  return value.text.empty() ? "-" : value.text;
+}
+
+std::string moved_words(const FigureValue& before, const FigureValue& after) {
+  if (before == after) return "0";
+  const std::optional<std::int64_t> by = difference(before, after);
+  return by ? detail::signed_number(*by) : "moved";
+}
+
+std::string by_whom(const CheckedRow& row) {
+  if (!row.moved()) return {};
+  const char* who = row.newer && row.yours ? "a newer dsplan and your change"
+                    : row.newer            ? "a newer dsplan"
+                                           : "your change";
+  return formatted("      moved by {}\n", who);
+}
+
+std::vector<std::string> shares_of(const CheckedRow& row, const std::vector<SourceChange>& changes) {
+  std::vector<std::string> shares;
+  const std::optional<std::int64_t> whole = difference(row.replayed, row.now);
+  if (changes.size() < 2 || !whole || *whole == 0) return shares;
+  std::int64_t rest = *whole;
+  bool all = true;
+  for (std::size_t i = 0; i < changes.size() && i < row.by_source.size(); ++i) {
+    const std::optional<std::int64_t> share = row.by_source[i];
+    all = all && share.has_value();
+    if (share) rest = checked_add(rest, -*share);
+    if (share && *share != 0) shares.push_back(formatted("{} {}", changes[i].name, detail::signed_number(*share)));
+  }
+  if (rest != 0) shares.push_back(formatted("{} {}", all ? "together" : "the others", detail::signed_number(rest)));
+  return shares;
+}
+
+std::string key_words(const KeyChange& key) {
+  const std::string where = key.place.text();
+  const std::string what = key.key.empty() ? std::string() : key.key + ": ";
+  return formatted("{}: {}{} -> {}", where, what, or_none(key.before), or_none(key.after));
+}
+
+std::string input_words(const InputChange& input) {
+  const std::string why = input.reason.empty() ? std::string() : formatted(" ({})", input.reason);
+  return formatted("{}: {} -> {}{}", input.name, or_none(input.before), or_none(input.after), why);
+}
+
+std::vector<std::string> newer_words(const CheckedBaseline& checked) {
+  std::vector<std::string> words;
+  const bool moved = counts(checked).newer > 0 || !checked.newer_inputs.empty() || checked.model_differs;
+  if (!moved) return words;
+  if (checked.written.dsplan != checked.here.dsplan) {
+    words.push_back(formatted("the baseline is by dsplan {}, this is {}", checked.written.dsplan, checked.here.dsplan));
+  } else {
+    words.push_back(formatted("the baseline is by dsplan {} too: by another build of it, or edited by hand",
+                              checked.written.dsplan));
+  }
+  if (checked.model_differs) words.emplace_back("its model is not the one whose hash the baseline holds");
+  for (const InputChange& input : checked.newer_inputs) words.push_back(input_words(input));
+  return words;
+}
+
+std::string summary_words(const CheckedBaseline& checked) {
+  if (!checked.refused.empty()) return fault_words(checked.refused.front());
+  const RowCounts rows = counts(checked);
+  std::string text =
+      rows.newer == 0 && rows.yours == 0
+          ? formatted("{} rows agree", rows.rows)
+          : formatted("of {} rows your change moved {}, a newer dsplan {}", rows.rows, rows.yours, rows.newer);
+  if (rows.within > 0) text += formatted("; {} within the tolerance", rows.within);
+  return text;
+}
+
+std::string totals_words(const std::vector<CheckedBaseline>& checked) {
+  const auto count = [&](std::string_view word) {
+    return std::count_if(checked.begin(), checked.end(),
+                         [&](const CheckedBaseline& one) { return state(one) == word; });
+  };
+  return formatted("{} baseline{}: {} agree, {} differ, {} refused", checked.size(), checked.size() == 1 ? "" : "s",
+                   count("agrees"), count("differs"), count("refused"));
+}
+
+std::string fault_words(const Diagnostic& fault) {
+  const Place place{fault.path, fault.line, fault.column, {}};
+  return formatted("{}: {}{}{}", place.text(), fault.message, fault.hint.empty() ? "" : "; ", fault.hint);
+}
+
+std::vector<std::string> headlines(const CheckedBaseline& checked) {
+  std::vector<std::string> lines;
+  for (const CheckedRank& rank : checked.ranks) {
+    for (const CheckedRow& row : rank.rows) {
+      if (!row.moved() || !stands_for_the_run(row)) continue;
+      const std::string name = row.path.starts_with("memory.") ? row.path.substr(7) : row.path;
+      const std::string by = row.kind == RowKind::Verdict
+                                 ? formatted("{} -> {}", figure_words(row.stored), figure_words(row.now))
+                                 : moved_words(row.stored, row.now);
+      lines.push_back(formatted("{} {}", name, by));
+    }
+    if (!lines.empty()) break;  // The first rank stands for the others here.
+  }
+  return lines;
+}
+
+namespace {
+
+using detail::cell;
+// ---- JSON
+
+Json figure(const FigureValue& value) {
+  if (value.number) return *value.number;
+  return value.text.empty() ? Json(nullptr) : Json(value.text);
+}
+
+Json value_of(const BaselineVersions& versions) {
+  return {{"dsplan", versions.dsplan},
+          {"torch", versions.torch},
+          {"transformers", versions.transformers},
+          {"deepspeed", versions.deepspeed}};
+}
+
+Json value_of(const Place& place) { return {{"file", place.path}, {"line", place.line}, {"column", place.column}}; }
+
+Json value_of(const std::vector<InputChange>& changes) {
+  Json list = Json::array();
+  for (const InputChange& one : changes) {
+    list.push_back({{"name", one.name}, {"before", one.before}, {"after", one.after}, {"reason", one.reason}});
+  }
+  return list;
+}
+
+Json value_of(const SourceChange& change) {
+  Json keys = Json::array();
+  for (const KeyChange& key : change.keys) {
+    Json one = {{"key", key.key}, {"before", key.before}, {"after", key.after}};
+    one.update(value_of(key.place));
+    keys.push_back(std::move(one));
+  }
+  return {{"source", name(change.kind)},
+          {"name", change.name},
+          {"keys", std::move(keys)},
+          {"refused_alone", change.refused_alone}};
+}
+
+Json value_of(const CheckedRow& row) {
+  Json shares = Json::array();
+  for (const auto& share : row.by_source) shares.push_back(share);
+  return {{"row", row.path},
+          {"kind", name(row.kind)},
+          {"baseline", figure(row.stored)},
+          {"replayed", figure(row.replayed)},
+          {"now", figure(row.now)},
+          {"newer_dsplan", difference(row.stored, row.replayed)},
+          {"your_change", difference(row.replayed, row.now)},
+          {"by_change", std::move(shares)},
+          {"tolerance", row.tolerance},
+          {"moved_by_newer_dsplan", row.newer},
+          {"moved_by_your_change", row.yours}};
+}
+
+Json value_of(const CheckedBaseline& checked) {
+  Json changes = Json::array();
+  for (const SourceChange& change : checked.changes) changes.push_back(value_of(change));
+  Json ranks = Json::array();
+  for (const CheckedRank& rank : checked.ranks) {
+    Json rows = Json::array();
+    for (const CheckedRow& row : rank.rows) rows.push_back(value_of(row));
+    ranks.push_back({{"rank", rank.now}, {"rank_in_baseline", rank.stored}, {"rows", std::move(rows)}});
+  }
+  Json refused = Json::array();
+  for (const Diagnostic& fault : checked.refused) {
+    Json one = value_of(Place{fault.path, fault.line, fault.column, {}});
+    one.update(Json{{"message", fault.message}, {"hint", fault.hint}});
+    refused.push_back(std::move(one));
+  }
+  const RowCounts rows = counts(checked);
+  return {{"baseline", checked.path},
+          {"state", std::string(state(checked))},
+          {"written", value_of(checked.written)},
+          {"here", value_of(checked.here)},
+          {"rows", rows.rows},
+          {"moved_by_newer_dsplan", rows.newer},
+          {"moved_by_your_change", rows.yours},
+          {"within_tolerance", rows.within},
+          {"model_differs", checked.model_differs},
+          {"inputs_by_newer_dsplan", value_of(checked.newer_inputs)},
+          {"inputs_by_your_change", value_of(checked.your_inputs)},
+          {"changes", std::move(changes)},
+          {"refused", std::move(refused)},
+          {"ranks", std::move(ranks)}};
+}
+
+std::size_t count(const std::vector<CheckedBaseline>& checked, std::string_view word) {
+  return static_cast<std::size_t>(
+      std::count_if(checked.begin(), checked.end(), [&](const CheckedBaseline& one) { return state(one) == word; }));
+}
+
+// ---- JUnit
+
+// What XML 1.0 does not allow at all becomes a question mark.
+std::string escaped(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    switch (c) {
+      case '&': result += "&amp;"; break;
+      case '<': result += "&lt;"; break;
+      case '>': result += "&gt;"; break;
+      case '"': result += "&quot;"; break;
+      case '\n':
+      case '\t': result += c; break;
+      default: result += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
+    }
+  }
+  return result;
+}
+
+std::string junit_case(const CheckedBaseline& checked, const std::string& details) {
+  const std::string head = formatted("  <testcase classname=\"dsplan.check\" name=\"{}\"", escaped(checked.path));
+  const std::string_view word = state(checked);
+  if (word == "agrees") return head + "/>\n";
+  const char* element = word == "refused" ? "error" : "failure";
+  return head + formatted(">\n    <{0} message=\"{1}\">{2}</{0}>\n  </testcase>\n", element,
+                          escaped(summary_words(checked)), escaped(details));
+}
+
+// ---- GitHub's workflow commands
+
+// A message ends its line; a property also ends at a colon or comma
+// (docs.github.com, "Workflow commands for GitHub Actions", and actions/toolkit, command.ts).
+std::string in_command(std::string_view text, bool property) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '%') {
+      result += "%25";
+    } else if (c == '\r') {
+      result += "%0D";
+    } else if (c == '\n') {
+      result += "%0A";
+    } else if (property && c == ':') {
+      result += "%3A";
+    } else if (property && c == ',') {
+      result += "%2C";
+    } else {
+      result += c;
+    }
+  }
+  return result;
+}
+
+std::string annotation(const std::string& file, std::size_t line, std::size_t column, std::string_view title,
+                       std::string_view message) {
+  std::string where = "file=" + in_command(file, true);
+  if (line > 0) where += formatted(",line={},col={}", line, column);
+  return formatted("::error {},title={}::{}\n", where, in_command(title, true), in_command(message, false));
+}
+
+std::string annotations(const CheckedBaseline& checked) {
+  std::string text;
+  for (const Diagnostic& fault : checked.refused) {
+    const bool in_a_file = fault.line > 0;
+    text += annotation(in_a_file ? fault.path : checked.path, in_a_file ? fault.line : checked.place.line,
+                       in_a_file ? fault.column : checked.place.column, "Memory prediction refused",
+                       in_a_file ? fault.message : fault.path + ": " + fault.message);
+  }
+  const RowCounts rows = counts(checked);
+  const std::string moved = formatted("{}", joined(headlines(checked), "; "));
+  const std::string which = moved.empty() ? summary_words(checked) : moved;
+  for (const SourceChange& change : checked.changes) {
+    for (const KeyChange& key : change.keys) {
+      if (rows.yours == 0) continue;
+      const bool in_a_file = key.place.line > 0;
+      text += annotation(in_a_file ? key.place.path : checked.path, in_a_file ? key.place.line : checked.place.line,
+                         in_a_file ? key.place.column : checked.place.column, "Memory moved by your change",
+                         formatted("{}\n{}: {}", key_words(key), checked.path, which));
+    }
+  }
+  if (rows.newer > 0) {
+    text += annotation(checked.path, checked.place.line, checked.place.column, "Memory moved by a newer dsplan",
+                       formatted("{}\n{}", joined(newer_words(checked), "\n"), which));
+  }
+  return text;
+}
+
+// ---- Markdown
+
+std::string row_cells(const CheckedBaseline& checked, const CheckedRow& row, std::int64_t rank) {
+  return formatted("| {} | {} | {} | {} | {} | {} | {} |\n", cell(checked.path), rank, cell(row.path),
+                   figure_words(row.stored), moved_words(row.stored, row.replayed), moved_words(row.replayed, row.now),
+                   figure_words(row.now));
+}
+
+constexpr const char* kTableHead =
+    "| baseline | rank | row | was | newer dsplan | your change | now |\n"
+    "|:--|--:|:--|--:|--:|--:|--:|\n";
+
+std::string markdown_of(const CheckedBaseline& checked) {
+  std::string text = formatted("\n### `{}`: {}\n\n{}\n", checked.path, state(checked), cell(summary_words(checked)));
+  if (!checked.refused.empty()) {
+    text += "\n";
+    for (const Diagnostic& fault : checked.refused) text += formatted("- {}\n", cell(fault_words(fault)));
+    return text;
+  }
+  if (!checked.changes.empty()) text += "\n";
+  for (const SourceChange& change : checked.changes) {
+    for (const KeyChange& key : change.keys) text += formatted("- your change: {}\n", cell(key_words(key)));
+  }
+  const std::vector<std::string> newer = newer_words(checked);
+  if (!newer.empty()) text += "\n";
+  for (const std::string& words : newer) text += formatted("- newer dsplan: {}\n", cell(words));
+  std::string main;
+  std::string rest;
+  for (const CheckedRank& rank : checked.ranks) {
+    for (const CheckedRow& row : rank.rows) {
+      if (row.moved()) (stands_for_the_run(row) ? main : rest) += row_cells(checked, row, rank.now);
+    }
+  }
+  if (!main.empty()) text += "\n" + (kTableHead + main);
+  if (!rest.empty()) {
+    text +=
+        formatted("\n<details><summary>all other rows that moved</summary>\n\n{}{}\n</details>\n", kTableHead, rest);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string check_json(const std::vector<CheckedBaseline>& checked) {
+  Json list = Json::array();
+  for (const CheckedBaseline& one : checked) list.push_back(value_of(one));
+  const Json value = {{"schema", "dsplan.check/1"},
+                      {"agree", count(checked, "agrees")},
+                      {"differ", count(checked, "differs")},
+                      {"refused", count(checked, "refused")},
+                      {"baselines", std::move(list)}};
+  return json_text(value, 2) + "\n";
+}
+
+std::string check_junit(const std::vector<CheckedBaseline>& checked, const std::vector<std::string>& details) {
+  const std::string totals = formatted("tests=\"{}\" failures=\"{}\" errors=\"{}\"", checked.size(),
+                                       count(checked, "differs"), count(checked, "refused"));
+  std::string text = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
+  text += formatted("<testsuites {0}>\n <testsuite name=\"dsplan check\" {0}>\n", totals);
+  for (std::size_t i = 0; i < checked.size(); ++i) text += junit_case(checked[i], details[i]);
+  return text + " </testsuite>\n</testsuites>\n";
+}
+
+std::string check_github(const std::vector<CheckedBaseline>& checked) {
+  std::string text;
+  for (const CheckedBaseline& one : checked) text += annotations(one);
+  return text + formatted("::notice title=dsplan check::{}\n", in_command(totals_words(checked), false));
+}
+
+std::string check_markdown(const std::vector<CheckedBaseline>& checked) {
+  std::string text = formatted("## Memory and traffic: {}\n", totals_words(checked));
+  for (const CheckedBaseline& one : checked) {
+    if (state(one) != "agrees") text += markdown_of(one);
+  }
+  return text;
+}
+
+}  // namespace dsplan
