@@ -325,7 +325,7 @@ void check_grad_norm(Resolver& resolver, const DeepSpeedInput& ds) {
 // What DeepSpeed's configuration classes refuse by themselves (runtime/config.py, runtime/zero/config.py).
 void check_rules_of_version(Resolver& resolver, const DeepSpeedInput& ds) {
   const Version& version = resolver.job.training.deepspeed;
-  const bool removes = version >= kRemovesKeys;
+  const bool removes = version >= kRulesOfKeys;
   for (const ConditionalKey& key : ds.removed) {
     if (!removes) continue;
     resolver.fault(key.place,
@@ -335,7 +335,7 @@ void check_rules_of_version(Resolver& resolver, const DeepSpeedInput& ds) {
   for (const ConditionalKey& key : ds.added) {
     if (removes) continue;
     resolver.fault(key.place, formatted("unknown key \"{}\": DeepSpeed {} forbids it", key.key, version.text()),
-                   formatted("it is there since {}", kRemovesKeys.text()));
+                   formatted("it is there since {}", kRulesOfKeys.text()));
   }
   const Setting<bool>& sequential = ds.zero.allgather_sequential;
   if (sequential.given() && version < Version{0, 18, 5}) {
