@@ -8,12 +8,17 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "core/field_count.h"
 #include "core/format.h"
+#include "io/deepspeed.h"
+#include "io/text.h"
+#include "lowered.h"
 #include "planner/predict/predict.h"
+#include "planner/resolve/resolve.h"
 
 namespace dsplan {
 namespace {
@@ -90,6 +95,33 @@ struct Change {
   template <class Enumeration>
   void operator()(Enumeration* field) const {
     *field = static_cast<Enumeration>(*field == Enumeration{} ? 1 : 0);
+  }
+};
+
+// Says another value than the job has.
+struct Say {
+  template <class Said, class Field>
+  void operator()(Setting<Said>* said, const Field* now) const {
+    if constexpr (std::is_same_v<Said, bool> && std::is_same_v<Field, bool>) *said = {!*now, option("test")};
+    if constexpr (std::is_same_v<Said, std::int64_t>) *said = {2, option("test")};
+    if constexpr (std::is_same_v<Said, double>) *said = {0.5, option("test")};
+    if constexpr (std::is_same_v<Said, std::string>) *said = {"x", option("test")};
+    if constexpr (std::is_same_v<Said, std::vector<std::string>>) *said = {{"x"}, option("test")};
+    if constexpr (std::is_same_v<Said, OffloadDevice> && std::is_same_v<Field, OffloadDevice>) {
+      *said = {*now == OffloadDevice::Cpu ? OffloadDevice::None : OffloadDevice::Cpu, option("test")};
+    }
+  }
+};
+struct Differs {
+  template <class T>
+  static constexpr bool kSaid =
+      std::is_same_v<T, bool> || std::is_same_v<T, std::int64_t> || std::is_same_v<T, double> ||
+      std::is_same_v<T, Elements> || std::is_same_v<T, std::string> || std::is_same_v<T, std::vector<std::string>> ||
+      std::is_same_v<T, OffloadDevice>;
+  template <class A, class B>
+  bool operator()(const A* a, const B* b) const {
+    if constexpr (std::is_same_v<A, B> && kSaid<A>) return !(*a == *b);
+    return false;
   }
 };
 
@@ -181,6 +213,28 @@ TEST_CASE("settings: each field that a DeepSpeed JSON fills has one row") {
                           part("ActivationCheckpointingInput", in.activation_checkpointing, 2),
                           part("ZeroInput", in.zero, 5), part("offload_param", in.zero.offload_param, 4),
                           part("offload_optimizer", in.zero.offload_optimizer, 4)});
+}
+
+TEST_CASE("settings: what a DeepSpeed JSON says in a plain key reaches its field of the job") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  const DeepSpeedInput base = read_deepspeed(parse_hjson("ds.json", R"({"train_micro_batch_size_per_gpu": 1,
+      "bf16": {"enabled": true}, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}})"));
+  Request request;
+  request.gpus = {4, option("--gpus")};
+  request.seq = {16, option("--seq")};
+  const Job job = resolve(model, request, &base, nullptr, nullptr);
+  int rows = 0;
+  for (const SettingRow& row : settings()) {
+    const bool plain = row.json.path.starts_with("zero_optimization.") || row.json.path.starts_with("aio.");
+    if (!plain || !row.json.field || !row.job.field || row.json.path == "zero_optimization.stage") continue;
+    INFO(row.json.path);
+    DeepSpeedInput in = base;
+    std::visit(Say{}, row.json.field.of(in), row.job.field.of(job));
+    const Job other = resolve(model, request, &in, nullptr, nullptr);
+    CHECK(std::visit(Differs{}, row.job.field.of(other), row.job.field.of(job)));
+    ++rows;
+  }
+  CHECK(rows == 36);
 }
 
 TEST_CASE("settings: each setting of a request has one row") {
