@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "core/format.h"
+#include "core/settings.h"
 #include "io/deepspeed.h"
-#include "io/deepspeed_keys.h"
 #include "io/text.h"
 #include "paths.h"
 
@@ -178,7 +178,9 @@ std::string telling_value(const std::string& path) {
 
 TEST_CASE("deepspeed: every key that matters has exactly one row, and the treatment it is promised") {
   std::set<std::string_view> seen;
-  for (const DeepSpeedKey& key : deepspeed_keys()) {
+  for (const SettingRow& row : dsplan::settings()) {
+    const DeepSpeedKey& key = row.json;
+    if (key.path.empty()) continue;
     INFO(key.path);
     CHECK(seen.insert(key.path).second);
     const bool silent =
@@ -188,15 +190,17 @@ TEST_CASE("deepspeed: every key that matters has exactly one row, and the treatm
   for (const Expected& expected : kKeysThatMatter) {
     for (const std::string& path : expected.paths) {
       INFO(path);
-      const DeepSpeedKey* key = find_deepspeed_key(path);
-      REQUIRE(key != nullptr);
-      CHECK(key->treatment == expected.treatment);
+      const SettingRow* row = find_deepspeed_key(path);
+      REQUIRE(row != nullptr);
+      CHECK(row->json.treatment == expected.treatment);
     }
   }
 }
 
 TEST_CASE("deepspeed: each row does what it says") {
-  for (const DeepSpeedKey& key : deepspeed_keys()) {
+  for (const SettingRow& row : dsplan::settings()) {
+    const DeepSpeedKey& key = row.json;
+    if (key.path.empty()) continue;
     const std::string path(key.path);
     INFO(path);
     if (key.treatment == DeepSpeedKey::Treatment::NotModelled) {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/format.h"
-#include "io/deepspeed_keys.h"
+#include "core/settings.h"
 #include "model/families/family.h"
 #include "paths.h"
 
@@ -198,8 +198,9 @@ std::string families_table() {
 
 std::string refused_keys_table() {
   std::string table = "| key | what | when |\n|---|---|---|\n";
-  for (const DeepSpeedKey& key : deepspeed_keys()) {
-    if (key.treatment != DeepSpeedKey::Treatment::NotModelled) continue;
+  for (const SettingRow& row : settings()) {
+    const DeepSpeedKey& key = row.json;
+    if (key.path.empty() || key.treatment != DeepSpeedKey::Treatment::NotModelled) continue;
     table += dsplan::formatted("| `{}` | {} | {} |\n", key.path, key.note,
                                key.when == When::Always ? std::string_view("always") : describe(key.when));
   }
@@ -209,8 +210,9 @@ std::string refused_keys_table() {
 // One row for each reason.
 std::string inert_keys_table() {
   std::map<std::string_view, std::vector<std::string_view>> by_reason;
-  for (const DeepSpeedKey& key : deepspeed_keys()) {
-    if (key.treatment == DeepSpeedKey::Treatment::Inert) by_reason[key.note].push_back(key.path);
+  for (const SettingRow& row : settings()) {
+    const DeepSpeedKey& key = row.json;
+    if (!key.path.empty() && key.treatment == DeepSpeedKey::Treatment::Inert) by_reason[key.note].push_back(key.path);
   }
   std::string table = "| why it changes nothing | keys |\n|---|---|\n";
   for (const auto& [reason, keys] : by_reason)

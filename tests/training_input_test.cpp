@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/format.h"
+#include "core/settings.h"
 #include "io/text.h"
 #include "io/training_arguments.h"
 #include "io/training_file.h"
@@ -73,7 +74,7 @@ TEST_CASE("training file: every option has a key") {
   // Those that no training file can name: itself, and what only a launch line or TrainingArguments know, and what is in
   // files.
   int absent = 0;
-  for_each_setting(request, request, [&](const auto& setting, const auto&) { absent += setting.given() ? 0 : 1; });
+  visit_settings(request, request, [&](const auto& setting, const auto&) { absent += setting.given() ? 0 : 1; });
   CHECK(absent == 6);
   CHECK(!request.training.given());
   CHECK(!request.checkpoint_groups.given());

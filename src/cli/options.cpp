@@ -6,67 +6,19 @@
 #include <variant>
 
 #include "core/format.h"
+#include "core/settings.h"
 
 namespace dsplan {
 namespace {
 
-using Text = Setting<std::string> Request::*;
-using Number = Setting<std::int64_t> Request::*;
-using Size = Setting<Bytes> Request::*;
-
-struct OptionRow {
-  const char* name;
-  const char* type;
-  std::variant<Text, Number, Size> field;
-  const char* help;
-};
-
-// One row per option that takes one value. The order is that of --help.
-constexpr std::array kOptions = {
-    OptionRow{"--deepspeed", "FILE", &Request::deepspeed, "DeepSpeed JSON, or a bundled name"},
-    OptionRow{"--training", "FILE", &Request::training, "Training file or TrainingArguments"},
-    OptionRow{"--hardware", "NAME|FILE", &Request::hardware, "One device: `dsplan show hardware`"},
-    OptionRow{"--cluster", "NAME|FILE", &Request::cluster, "Nodes and devices: `dsplan show clusters`"},
-    OptionRow{"--calibration", "FILE", &Request::calibration, "Measured figures of the device"},
-    OptionRow{"--gpus", "N", &Request::gpus, "All ranks"},
-    OptionRow{"--gpus-per-node", "N", &Request::gpus_per_node, "Ranks per node"},
-    OptionRow{"--tp", "N", &Request::tp, "Tensor-parallel ranks"},
-    OptionRow{"--sp", "N", &Request::sp, "Sequence-parallel ranks"},
-    OptionRow{"--ep", "N", &Request::ep, "Expert-parallel ranks"},
-    OptionRow{"--zero-stage", "0|1|2|3", &Request::zero_stage, "ZeRO stage"},
-    OptionRow{"--runtime", "NAME", &Request::runtime, "pytorch or deepspeed"},
-    OptionRow{"--micro-batch", "N", &Request::micro_batch, "Rows per rank and forward"},
-    OptionRow{"--grad-accum", "N", &Request::grad_accum, "Micro-batches per optimizer step"},
-    OptionRow{"--seq", "N", &Request::seq, "Tokens per row"},
-    OptionRow{"--seq-list", "LIST", &Request::seq_list, "Lengths that micro-batches take in turn"},
-    OptionRow{"--dtype", "bf16|fp16|fp32", &Request::dtype, "Type of the working parameters"},
-    OptionRow{"--autocast", "bf16|fp16", &Request::autocast, "torch.autocast around the forward, or none"},
-    OptionRow{"--lora", "SPEC", &Request::lora, "r=8,targets=q_proj+v_proj,dtype=fp32"},
-    OptionRow{"--checkpoint", "MODE|FILE", &Request::checkpoint, "none, full, every:K, keep:OP+OP, ..., FILE"},
-    OptionRow{"--checkpoint-impl", "KIND", &Request::checkpoint_impl, "reentrant or non_reentrant"},
-    OptionRow{"--attention", "KIND", &Request::attention, "eager, math, flash, mem-efficient or sdpa"},
-    OptionRow{"--loss", "KIND", &Request::loss, "hf, native, chunked:N or liger"},
-    OptionRow{"--optimizer", "NAME[:IMPL]", &Request::optimizer, "adamw:fused, sgd:foreach, lion, ..."},
-    OptionRow{"--level", "kernel|dispatch", &Request::level, "dispatch: without temporaries inside kernels"},
-    OptionRow{"--routing", "RULE", &Request::routing, "Tokens of experts: balanced or worst"},
-    OptionRow{"--loop", "trainer|minimal", &Request::loop, "The training loop that holds batch and loss"},
-    OptionRow{"--alloc-conf", "CONF", &Request::alloc_conf, "The keys of PYTORCH_CUDA_ALLOC_CONF"},
-    OptionRow{"--stream-frees", "WHEN", &Request::stream_frees, "Waiting frees: at-sync or immediate"},
-    OptionRow{"--placement", "KIND", &Request::placement, "caching or planned"},
-    OptionRow{"--deepspeed-version", "V", &Request::deepspeed_version, "Version of DeepSpeed"},
-    OptionRow{"--torch-version", "V", &Request::torch_version, "Version of PyTorch"},
-    OptionRow{"--transformers-version", "V", &Request::transformers_version, "Version of transformers"},
-    OptionRow{"--env", "FILE", &Request::env, "pip freeze (not modelled yet)"},
-    OptionRow{"--host-memory", "SIZE", &Request::host_memory, "Host memory of one node, such as 512GiB"},
-    OptionRow{"--nvme-memory", "SIZE", &Request::nvme_memory, "What files of one node may take, such as 8TB"},
-    OptionRow{"--capacity", "SIZE", &Request::capacity, "Memory of one device, such as 80GiB"},
-    OptionRow{"--reserve", "SIZE", &Request::reserve, "Kept free on each device, such as 1GiB"},
-    OptionRow{"--rank", "R|all|worst", &Request::rank, "Which rank to report"},
-    OptionRow{"--phase", "NAME", &Request::phase, "Peaks of init, steady, forward, record, ..."},
-    OptionRow{"--sweep", "KEY=A:B", &Request::sweep, "Several values (not modelled yet)"},
-    OptionRow{"--format", "table|json|csv|md", &Request::format, "How to print; csv: rank,path,value"},
-    OptionRow{"--out", "FILE", &Request::out, "Print to a file, which appears when complete"},
-};
+// The rows that --help shows, in its order.
+std::vector<const RequestColumn*> option_rows() {
+  std::vector<const RequestColumn*> rows;
+  for (const SettingRow& row : settings()) {
+    if (row.request.option != nullptr) rows.push_back(&row.request);
+  }
+  return rows;
+}
 
 constexpr const char* kFooter =
     "After \"--\" comes the command that starts the job (torchrun, ...).\n"
@@ -92,13 +44,14 @@ Words with_topics(const Words& words, std::size_t end) {
   return result;
 }
 
-void take(const OptionRow& row, const std::string& text, Request& request, Diagnostics& diagnostics) {
-  if (const auto* field = std::get_if<Text>(&row.field)) {
-    request.*(*field) = {text, option(row.name)};
-  } else if (const auto* number = std::get_if<Number>(&row.field)) {
-    if (const auto read = whole_number(row.name, text, diagnostics)) request.*(*number) = {*read, option(row.name)};
-  } else if (const auto read = labelled_size(row.name, text, diagnostics)) {
-    request.*std::get<Size>(row.field) = {*read, option(row.name)};
+void take(const RequestColumn& row, const std::string& text, Request& request, Diagnostics& diagnostics) {
+  const RequestAccess::Write field = row.field.of(request);
+  if (const auto* said = std::get_if<Setting<std::string>*>(&field)) {
+    **said = {text, option(row.option)};
+  } else if (const auto* number = std::get_if<Setting<std::int64_t>*>(&field)) {
+    if (const auto read = whole_number(row.option, text, diagnostics)) **number = {*read, option(row.option)};
+  } else if (const auto read = labelled_size(row.option, text, diagnostics)) {
+    *std::get<Setting<Bytes>*>(field) = {*read, option(row.option)};
   }
 }
 
@@ -123,35 +76,29 @@ void take_topics(const std::vector<std::string>& texts, SimulateWords& into, Dia
   }
 }
 
-// What says what to report, or names a file that a receipt holds itself.
-bool stays_behind(std::string_view name) {
-  constexpr std::array<std::string_view, 7> kBehind = {"--deepspeed", "--training", "--rank", "--phase",
-                                                       "--sweep",     "--format",   "--out"};
-  return std::find(kBehind.begin(), kBehind.end(), name) != kBehind.end();
-}
-
-void put(const OptionRow& row, const Request& request, Words& words) {
+void put(const RequestColumn& row, const Request& request, Words& words) {
+  const RequestAccess::Read field = row.field.of(request);
   std::string text;
-  if (const auto* field = std::get_if<Text>(&row.field)) {
-    if (!(request.**field).given()) return;
-    text = *(request.**field);
-  } else if (const auto* number = std::get_if<Number>(&row.field)) {
-    if (!(request.**number).given()) return;
-    text = std::to_string(*(request.**number));
+  if (const auto* said = std::get_if<const Setting<std::string>*>(&field)) {
+    if (!(*said)->given()) return;
+    text = ***said;
+  } else if (const auto* number = std::get_if<const Setting<std::int64_t>*>(&field)) {
+    if (!(*number)->given()) return;
+    text = std::to_string(***number);
   } else {
-    const auto& size = request.*std::get<Size>(row.field);
+    const Setting<Bytes>& size = *std::get<const Setting<Bytes>*>(field);
     if (!size.given()) return;
     text = formatted("{}B", (*size).value());
   }
-  words.insert(words.end(), {row.name, std::move(text)});
+  words.insert(words.end(), {row.option, std::move(text)});
 }
 
 }  // namespace
 
 Words words_of(const SimulateWords& said) {
   Words words;
-  for (const OptionRow& row : kOptions) {
-    if (!stays_behind(row.name)) put(row, said.options, words);
+  for (const RequestColumn* row : option_rows()) {
+    if (!row->stays_behind) put(*row, said.options, words);
   }
   const auto repeat = [&](const char* name, const Setting<std::vector<std::string>>& list) {
     if (!list.given()) return;
@@ -203,14 +150,15 @@ SimulateWords parse_simulate(std::string_view command, const Words& words, const
   CommandLine line(formatted("dsplan {}", command), extras.description,
                    extras.footer.empty() ? std::string(kFooter) : extras.footer);
   std::optional<std::string> model;
-  std::array<std::optional<std::string>, kOptions.size()> values;
+  const std::vector<const RequestColumn*> rows = option_rows();
+  std::vector<std::optional<std::string>> values(rows.size());
   std::vector<std::string> freeze, set, topics;
   std::optional<std::string> diff;
   bool strict = false;
   line.positional("MODEL", "Bundled name, config.json, folder, cached id", model);
   if (extras.add) extras.add(line);
-  for (std::size_t i = 0; i < kOptions.size(); ++i) {
-    line.option(kOptions[i].name, kOptions[i].type, kOptions[i].help, values[i]);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    line.option(rows[i]->option, rows[i]->type, rows[i]->help, values[i]);
   }
   line.list("--freeze", "GLOB", "Parameters without gradients; may be repeated", freeze);
   line.list("--set", "KEY=VALUE", "zero_grad_set_to_none or model_init", set);
@@ -223,8 +171,8 @@ SimulateWords parse_simulate(std::string_view command, const Words& words, const
   if (!model)
     diagnostics.add(
         {formatted("dsplan {}", command), 0, 0, {}, "MODEL is missing", "`dsplan show models` lists the bundled ones"});
-  for (std::size_t i = 0; i < kOptions.size(); ++i) {
-    if (values[i]) take(kOptions[i], *values[i], result.options, diagnostics);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (values[i]) take(*rows[i], *values[i], result.options, diagnostics);
   }
   take_topics(topics, result, diagnostics);
   if (diff) diagnostics.add({"--diff", 0, 0, {}, "comparing two predictions is not modelled yet", {}});

@@ -9,6 +9,7 @@
 #include "cli/report_chain.h"
 #include "core/error.h"
 #include "core/format.h"
+#include "core/settings.h"
 #include "io/chain.h"
 #include "io/locate.h"
 #include "planner/plan/recompute/plan_chain.h"
@@ -52,7 +53,7 @@ PlanWords parse_plan(const Words& words) {
 void refuse_what_means_nothing(const PlanWords& plan, Diagnostics& diagnostics) {
   constexpr std::array<std::string_view, 2> kMeaningful = {"--format", "--out"};
   const Request nothing;
-  for_each_setting(plan.said.options, nothing, [&](const auto& setting, const auto&) {
+  visit_settings(plan.said.options, nothing, [&](const auto& setting, const auto&) {
     if (!setting.given()) return;
     if (std::find(kMeaningful.begin(), kMeaningful.end(), setting.place.text()) != kMeaningful.end()) return;
     diagnostics.add(setting.place.says("has no meaning for a chain"));

@@ -9,6 +9,7 @@
 #include "cli/wrap.h"
 #include "core/cluster.h"
 #include "core/format.h"
+#include "core/settings.h"
 #include "io/locate.h"
 #include "io/machine_files.h"
 #include "io/op_graph.h"
@@ -73,7 +74,7 @@ void refuse_what_means_nothing(const SimulateWords& said, Diagnostics& diagnosti
   constexpr std::array<std::string_view, 6> kMeaningful = {"--hardware", "--capacity", "--reserve",
                                                            "--format",   "--out",      "--strict"};
   const Request nothing;
-  for_each_setting(said.options, nothing, [&](const auto& setting, const auto&) {
+  visit_settings(said.options, nothing, [&](const auto& setting, const auto&) {
     if (!setting.given()) return;
     if (std::find(kMeaningful.begin(), kMeaningful.end(), setting.place.text()) != kMeaningful.end()) return;
     diagnostics.add(setting.place.says("has no meaning for an op-graph"));

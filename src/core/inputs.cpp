@@ -1,6 +1,7 @@
 #include "core/inputs.h"
 
-#include <type_traits>
+#include "core/field_count.h"
+#include "core/settings.h"
 
 namespace dsplan {
 
@@ -43,6 +44,7 @@ void prefer(Setting<T>& below, const Setting<T>& above) {
 }
 
 TrainingArguments lay(const TrainingArguments& below, const TrainingArguments& above) {
+  static_assert(field_count<TrainingArguments>() == 14, "each field is laid over the other here");
   TrainingArguments all = below;
   all.place = above.place;
   prefer(all.per_device_train_batch_size, above.per_device_train_batch_size);
@@ -117,7 +119,7 @@ Request overlay(const Request& below, const Request& above) {
   }
   if (above.checkpoint.mentioned()) all.checkpoint_groups = {};
   if (above.calibration.mentioned()) all.measured = {};
-  for_each_setting(all, above, [](auto& mine, const auto& theirs) { prefer(mine, theirs); });
+  visit_settings(all, above, [](auto& mine, const auto& theirs) { prefer(mine, theirs); });
   all.has_training_file = below.has_training_file || above.has_training_file;
   all.has_launch_line = below.has_launch_line || above.has_launch_line;
   if (above.training_arguments) {

@@ -113,7 +113,6 @@ struct ZeroInput {
   Setting<bool> gather_16bit_weights_on_model_save;
   Setting<bool> all_reduce_for_fetch;
   Setting<bool> allgather_sequential;
-  Setting<bool> memory_efficient_linear;
   Setting<std::int64_t> hpz_partition_size;
   Setting<bool> quantized_weights;
   Setting<std::int64_t> module_granularity_threshold;
@@ -235,7 +234,7 @@ struct TrainingArguments {
 
 // Everything that a training file, TrainingArguments, a launch line and the options can say. Each of them makes one
 // Request; `overlay` lays them over each other. Field comments name the option and, where it differs, the key of the
-// training file.
+// training file; the table in core/settings.h has a row for each field.
 struct Request {
   // Files, opened by whoever has the file system.
   Setting<std::string> deepspeed;    // --deepspeed
@@ -316,25 +315,6 @@ struct Request {
     return has_training_file || has_launch_line || training_arguments.has_value();
   }
 };
-
-// Calls visit(a.field, b.field) for every Setting of two Requests; the one list of fields that cannot go stale
-// unnoticed, because overlay and the tests go through it.
-template <class A, class B, class Visit>
-void for_each_setting(A& a, B& b, Visit&& visit) {
-  const auto all = [&](auto... fields) { (visit(a.*fields, b.*fields), ...); };
-  all(&Request::deepspeed, &Request::training, &Request::hardware, &Request::cluster, &Request::env,
-      &Request::calibration, &Request::measured, &Request::gpus, &Request::gpus_per_node, &Request::tp, &Request::sp,
-      &Request::ep, &Request::runtime, &Request::zero_stage, &Request::micro_batch, &Request::grad_accum, &Request::seq,
-      &Request::seq_list, &Request::dtype, &Request::autocast, &Request::optimizer, &Request::implementation,
-      &Request::momentum, &Request::weight_decay, &Request::param_groups, &Request::model_init,
-      &Request::zero_grad_set_to_none, &Request::max_grad_norm, &Request::freeze, &Request::lora, &Request::checkpoint,
-      &Request::checkpoint_groups, &Request::checkpoint_impl, &Request::preserve_rng_state, &Request::attention,
-      &Request::loss, &Request::loop, &Request::level, &Request::routing, &Request::alloc_conf, &Request::stream_frees,
-      &Request::placement, &Request::deepspeed_version, &Request::torch_version, &Request::transformers_version,
-      &Request::host_memory, &Request::nvme_memory, &Request::capacity, &Request::reserve, &Request::rank,
-      &Request::phase, &Request::strict, &Request::set, &Request::sweep, &Request::format, &Request::out,
-      &Request::nodes, &Request::torch_dtype, &Request::mixed_precision);
-}
 
 // `above` wins wherever it says something. The order is: option over launch line over training file over
 // TrainingArguments; the DeepSpeed JSON lies below all of them and is not a Request. An optimizer's name carries its

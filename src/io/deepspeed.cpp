@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/format.h"
-#include "io/deepspeed_keys.h"
 #include "io/deepspeed_reader.h"
 #include "io/deepspeed_values.h"
 #include "io/place.h"
@@ -14,123 +13,54 @@ namespace {
 
 constexpr std::string_view kZero = "zero_optimization";
 
-// One name or a list of them (deepspeed/runtime/zero/leaf_module_config.py).
-template <auto... Path>
-void take_names(Reader& reader, std::string_view key, const Value& value) {
-  if (value.is(Value::Kind::Null)) return;
-  std::vector<std::string> names;
-  if (value.is(Value::Kind::String)) names.push_back(value.string);
-  for (const Value& item : value.items) {
-    if (item.is(Value::Kind::String)) names.push_back(item.string);
-  }
-  const bool list = value.is(Value::Kind::Array) && names.size() == value.items.size();
-  if (!list && !value.is(Value::Kind::String)) {
-    reader.context.fault(value, formatted("\"{}\" must be a name or an array of names", key));
-    return;
-  }
-  reach<Path...>(reader.input) = {std::move(names), reader.context.place(value)};
-}
-
-constexpr auto kInputZero = &DeepSpeedInput::zero;
-constexpr auto kActivation = &DeepSpeedInput::activation_checkpointing;
-constexpr auto kInputOptimizer = &DeepSpeedInput::optimizer;
-constexpr auto kParam = &ZeroInput::offload_param;
-constexpr auto kState = &ZeroInput::offload_optimizer;
-
-constexpr Honoured kTop[] = {
-    {"train_batch_size", take_count<1, &DeepSpeedInput::train_batch_size>},
-    {"train_micro_batch_size_per_gpu", take_count<1, &DeepSpeedInput::micro_batch>},
-    {"gradient_accumulation_steps", take_count<1, &DeepSpeedInput::grad_accum>},
-    {"gradient_clipping", take_number<&DeepSpeedInput::gradient_clipping>},
+// Keys with a rule of their own; they are few.
+struct Special {
+  std::string_view path;
+  void (*take)(Reader&, std::string_view key, const Value& value);
+};
+constexpr Special kSpecial[] = {
     {"communication_data_type", take_communication_dtype},
-    {"prescale_gradients", take_flag<&DeepSpeedInput::prescale_gradients>},
-    {"gradient_predivide_factor", take_number<&DeepSpeedInput::gradient_predivide_factor>},
     {"gradient_allreduce_op", take_allreduce_op},
-    {"zero_allow_untested_optimizer", take_flag<&DeepSpeedInput::allow_untested_optimizer>},
     {"bfloat16", take_old_bf16},
-    {"bf16.enabled", take_flag<&DeepSpeedInput::bf16_enabled>},
-    {"bf16.check_grad_overflow", take_flag<&DeepSpeedInput::bf16_check_grad_overflow>},
-    {"bf16.immediate_grad_update", take_flag<&DeepSpeedInput::bf16_immediate_grad_update>},
-    {"fp16.enabled", take_flag<&DeepSpeedInput::fp16_enabled>},
-    {"data_types.grad_accum_dtype", take_dtype<&DeepSpeedInput::grad_accum_dtype>},
-    {"data_types.param_dtype", take_dtype<&DeepSpeedInput::param_dtype>},
-    {"aio.block_size", take_count<1, &DeepSpeedInput::aio_block_size>},
-    {"aio.intra_op_parallelism", take_count<1, &DeepSpeedInput::aio_intra_op_parallelism>},
-    {"optimizer.type", take_text<kInputOptimizer, &OptimizerInput::type>},
-    {"optimizer.params.torch_adam", take_flag<kInputOptimizer, &OptimizerInput::torch_adam>},
-    {"optimizer.params.adam_w_mode", take_flag<kInputOptimizer, &OptimizerInput::adam_w_mode>},
-    {"optimizer.params.momentum", take_number<kInputOptimizer, &OptimizerInput::momentum>},
-    {"optimizer.params.lr", take_number<kInputOptimizer, &OptimizerInput::learning_rate>},
-    {"optimizer.params.betas", take_betas},
-    {"optimizer.params.eps", take_number<kInputOptimizer, &OptimizerInput::epsilon>},
-    {"optimizer.params.weight_decay", take_number<kInputOptimizer, &OptimizerInput::weight_decay>},
     {"optimizer.params.max_grad_norm", refuse_max_grad_norm},
-    {"activation_checkpointing.partition_activations",
-     take_flag<kActivation, &ActivationCheckpointingInput::partition_activations>},
-    {"activation_checkpointing.cpu_checkpointing",
-     take_flag<kActivation, &ActivationCheckpointingInput::cpu_checkpointing>},
-    {"activation_checkpointing.contiguous_memory_optimization",
-     take_flag<kActivation, &ActivationCheckpointingInput::contiguous_memory_optimization>},
-    {"activation_checkpointing.number_checkpoints",
-     take_count<1, kActivation, &ActivationCheckpointingInput::number_checkpoints>},
+    {"zero_optimization.stage", take_stage},
+    {"zero_optimization.stage3_gather_fp16_weights_on_model_save", take_legacy_gather},
+    {"zero_optimization.legacy_stage1", refuse_legacy_stage1},
+    {"zero_optimization.cpu_offload",
+     [](Reader& reader, std::string_view key, const Value& value) {
+       take_legacy_offload(reader, reader.input.zero.offload_optimizer, key, value);
+     }},
+    {"zero_optimization.cpu_offload_param",
+     [](Reader& reader, std::string_view key, const Value& value) {
+       take_legacy_offload(reader, reader.input.zero.offload_param, key, value);
+     }},
 };
 
-// Below "zero_optimization.".
-constexpr Honoured kZeroKeys[] = {
-    {"stage", take_stage},
-    {"contiguous_gradients", take_flag<kInputZero, &ZeroInput::contiguous_gradients>},
-    {"reduce_scatter", take_flag<kInputZero, &ZeroInput::reduce_scatter>},
-    {"reduce_bucket_size", take_count<0, kInputZero, &ZeroInput::reduce_bucket_size>},
-    {"use_multi_rank_bucket_allreduce", take_flag<kInputZero, &ZeroInput::use_multi_rank_bucket_allreduce>},
-    {"overlap_comm", take_flag<kInputZero, &ZeroInput::overlap_comm>},
-    {"round_robin_gradients", take_flag<kInputZero, &ZeroInput::round_robin_gradients>},
-    {"sub_group_size", take_count<0, kInputZero, &ZeroInput::sub_group_size>},
-    {"stage3_prefetch_bucket_size", take_count<0, kInputZero, &ZeroInput::prefetch_bucket_size>},
-    {"stage3_param_persistence_threshold", take_count<0, kInputZero, &ZeroInput::param_persistence_threshold>},
-    {"stage3_model_persistence_threshold", take_count<0, kInputZero, &ZeroInput::model_persistence_threshold>},
-    {"stage3_max_live_parameters", take_count<0, kInputZero, &ZeroInput::max_live_parameters>},
-    {"stage3_max_reuse_distance", take_count<0, kInputZero, &ZeroInput::max_reuse_distance>},
-    {"stage3_gather_16bit_weights_on_model_save",
-     take_flag<kInputZero, &ZeroInput::gather_16bit_weights_on_model_save>},
-    {"stage3_gather_fp16_weights_on_model_save", take_legacy_gather},
-    {"stage3_use_all_reduce_for_fetch_params", take_flag<kInputZero, &ZeroInput::all_reduce_for_fetch>},
-    {"stage3_allgather_sequential", take_flag<kInputZero, &ZeroInput::allgather_sequential>},
-    {"stage3_module_granularity_threshold", take_count<0, kInputZero, &ZeroInput::module_granularity_threshold>},
-    {"zero_hpz_partition_size", take_count<0, kInputZero, &ZeroInput::hpz_partition_size>},
-    {"zero_quantized_weights", take_flag<kInputZero, &ZeroInput::quantized_weights>},
-    {"leaf_module.classes", take_names<kInputZero, &ZeroInput::leaf_classes>},
-    {"leaf_module.names", take_names<kInputZero, &ZeroInput::leaf_names>},
-    {"leaf_module.name_suffixes", take_names<kInputZero, &ZeroInput::leaf_suffixes>},
-    {"legacy_stage1", refuse_legacy_stage1},
-    {"compute_grad_norm", take_flag<&DeepSpeedInput::compute_grad_norm>},
-    {"cpu_offload", take_legacy_offload<kState>},
-    {"cpu_offload_param", take_legacy_offload<kParam>},
-    {"offload_param.device", take_device<kParam>},
-    {"offload_param.nvme_path", take_text<kInputZero, kParam, &OffloadInput::nvme_path>},
-    {"offload_param.pin_memory", take_flag<kInputZero, kParam, &OffloadInput::pin_memory>},
-    {"offload_param.buffer_count", take_count<0, kInputZero, kParam, &OffloadInput::buffer_count>},
-    {"offload_param.buffer_size", take_count<0, kInputZero, kParam, &OffloadInput::buffer_size>},
-    {"offload_param.max_in_cpu", take_count<0, kInputZero, kParam, &OffloadInput::max_in_cpu>},
-    {"offload_optimizer.device", take_device<kState>},
-    {"offload_optimizer.nvme_path", take_text<kInputZero, kState, &OffloadInput::nvme_path>},
-    {"offload_optimizer.pin_memory", take_flag<kInputZero, kState, &OffloadInput::pin_memory>},
-    {"offload_optimizer.buffer_count", take_count<0, kInputZero, kState, &OffloadInput::buffer_count>},
-    {"offload_optimizer.pipeline_read", take_flag<kInputZero, kState, &OffloadInput::pipeline_read>},
-    {"offload_optimizer.pipeline_write", take_flag<kInputZero, kState, &OffloadInput::pipeline_write>},
-    {"offload_optimizer.ratio", take_number<&DeepSpeedInput::offload_optimizer_ratio>},
-};
+// What a field of its type takes.
+struct TakePlain {
+  Reader& reader;
+  const DeepSpeedKey& row;
+  std::string_view key;
+  const Value& value;
 
-Take find_take(std::string_view path) {
-  const auto in = [&path](const auto& table) -> Take {
-    const auto at = std::find_if(std::begin(table), std::end(table), [&](const Honoured& h) { return h.path == path; });
-    return at == std::end(table) ? nullptr : at->take;
-  };
-  if (path.starts_with("zero_optimization.")) {
-    path.remove_prefix(kZero.size() + 1);
-    return in(kZeroKeys);
+  void operator()(Setting<bool>* field) const { *field = boolean_setting(reader.context, key, value); }
+  void operator()(Setting<std::int64_t>* field) const {
+    *field = integer_setting(reader.context, key, value, row.least);
   }
-  return in(kTop);
-}
+  void operator()(Setting<double>* field) const {
+    Setting<double> read = number_setting(reader.context, key, value);
+    if (read.given() && *read < 0) {
+      reader.context.fault(value, formatted("\"{}\" must not be negative", key));
+    } else {
+      *field = std::move(read);
+    }
+  }
+  void operator()(Setting<std::string>* field) const { *field = string_setting(reader.context, key, value); }
+  void operator()(Setting<DType>* field) const { *field = dtype_setting(reader.context, key, value); }
+  void operator()(Setting<OffloadDevice>* field) const { take_device(reader, *field, key, value); }
+  void operator()(Setting<std::vector<std::string>>* field) const { take_names(reader, *field, key, value); }
+  void operator()(Setting<std::vector<double>>* field) const { take_numbers(reader, *field, key, value); }
+};
 
 std::string joined(std::string_view block, std::string_view key) {
   return block.empty() ? std::string(key) : formatted("{}.{}", block, key);
@@ -150,14 +80,17 @@ std::string canonical(std::string_view block, std::string_view key) {
 
 void Reader::unknown(std::string_view block, const Member& member) {
   std::vector<std::string_view> siblings;
-  for (const DeepSpeedKey& key : deepspeed_keys()) {
+  for (const SettingRow& row : settings()) {
+    const DeepSpeedKey& key = row.json;
+    if (key.path.empty()) continue;
     const std::size_t dot = key.path.rfind('.');
     const std::string_view parent = dot == std::string_view::npos ? std::string_view() : key.path.substr(0, dot);
     if (parent == block) siblings.push_back(dot == std::string_view::npos ? key.path : key.path.substr(dot + 1));
   }
   const std::string_view meant = nearest(member.key, siblings);
   std::string hint = did_you_mean(meant);
-  if (deepspeed_forbids_unknown(block)) {
+  const SettingRow* const around = find_deepspeed_key(block);
+  if (around != nullptr && around->json.strict) {
     context.diagnostics.add(context.document.at(
         member.key_offset, formatted("unknown key \"{}\" in {}: DeepSpeed forbids it", member.key, block),
         std::move(hint)));
@@ -170,7 +103,7 @@ void Reader::unknown(std::string_view block, const Member& member) {
 }
 
 void Reader::not_modelled(const DeepSpeedKey& key, const Member& member) {
-  if (is_harmless(key.path, member.value)) return;
+  if (is_harmless(key, member.value)) return;
   input.not_modelled.push_back({context.place(member.value), key.when, std::string(key.path), std::string(key.note)});
 }
 
@@ -186,9 +119,14 @@ void Reader::inert(const DeepSpeedKey& key, const Member& member) {
 }
 
 void Reader::honour(const DeepSpeedKey& key, const Member& member) {
-  const Take take = find_take(key.path);
-  DSPLAN_CHECK(take != nullptr, std::string(key.path) + " is marked honoured and nobody reads it");
-  take(*this, member.key, member.value);
+  const auto at =
+      std::find_if(std::begin(kSpecial), std::end(kSpecial), [&](const Special& one) { return one.path == key.path; });
+  if (at != std::end(kSpecial)) {
+    at->take(*this, member.key, member.value);
+  } else {
+    DSPLAN_CHECK(key.field, std::string(key.path) + " is marked honoured and nobody reads it");
+    std::visit(TakePlain{*this, key, member.key, member.value}, key.field.of(input));
+  }
   if (key.when != When::Always && !member.value.is(Value::Kind::Null)) {
     input.conditional.push_back({place_at(context.document, member.key_offset), key.when, std::string(key.path)});
   }
@@ -221,16 +159,17 @@ void Reader::enter(const DeepSpeedKey& key, const Value& value) {
 
 void Reader::member(std::string_view block, const Member& member) {
   const std::string path = canonical(block, member.key);
-  const DeepSpeedKey* const key = find_deepspeed_key(path);
-  if (key == nullptr) return unknown(block, member);
+  const SettingRow* const row = find_deepspeed_key(path);
+  if (row == nullptr) return unknown(block, member);
+  const DeepSpeedKey& key = row->json;
   const ConditionalKey here{place_at(context.document, member.key_offset), When::Always, path};
-  if (deepspeed_removed(path)) input.removed.push_back(here);
-  if (deepspeed_added(path)) input.added.push_back(here);
-  switch (key->treatment) {
-    case DeepSpeedKey::Treatment::Honoured: return honour(*key, member);
-    case DeepSpeedKey::Treatment::NotModelled: return not_modelled(*key, member);
-    case DeepSpeedKey::Treatment::Inert: return inert(*key, member);
-    case DeepSpeedKey::Treatment::Block: return enter(*key, member.value);
+  if (key.removed != Version{}) input.removed.push_back(here);
+  if (key.since >= kRulesOfKeys) input.added.push_back(here);
+  switch (key.treatment) {
+    case DeepSpeedKey::Treatment::Honoured: return honour(key, member);
+    case DeepSpeedKey::Treatment::NotModelled: return not_modelled(key, member);
+    case DeepSpeedKey::Treatment::Inert: return inert(key, member);
+    case DeepSpeedKey::Treatment::Block: return enter(key, member.value);
   }
 }
 

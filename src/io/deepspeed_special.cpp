@@ -14,12 +14,38 @@ void take_stage(Reader& reader, std::string_view key, const Value& value) {
   reader.input.zero.stage = stage;
 }
 
-void take_betas(Reader& reader, std::string_view key, const Value& value) {
+void take_device(Reader& reader, Setting<OffloadDevice>& field, std::string_view key, const Value& value) {
+  const Setting<std::string> device = string_setting(reader.context, key, value);
+  if (!device.given() || *device == "auto") return;
+  for (const OffloadDevice one : {OffloadDevice::None, OffloadDevice::Cpu, OffloadDevice::Nvme}) {
+    if (*device == name(one)) field = {one, device.place};
+  }
+  if (!field.given()) {
+    reader.context.fault(value, formatted("\"{}\" must be one of none, cpu, nvme, not \"{}\"", key, *device));
+  }
+}
+
+// deepspeed/runtime/zero/leaf_module_config.py.
+void take_names(Reader& reader, Setting<std::vector<std::string>>& field, std::string_view key, const Value& value) {
   if (value.is(Value::Kind::Null)) return;
-  Setting<std::vector<double>>& betas = reader.input.optimizer.betas;
+  std::vector<std::string> names;
+  if (value.is(Value::Kind::String)) names.push_back(value.string);
+  for (const Value& item : value.items) {
+    if (item.is(Value::Kind::String)) names.push_back(item.string);
+  }
+  const bool list = value.is(Value::Kind::Array) && names.size() == value.items.size();
+  if (!list && !value.is(Value::Kind::String)) {
+    reader.context.fault(value, formatted("\"{}\" must be a name or an array of names", key));
+    return;
+  }
+  field = {std::move(names), reader.context.place(value)};
+}
+
+void take_numbers(Reader& reader, Setting<std::vector<double>>& field, std::string_view key, const Value& value) {
+  if (value.is(Value::Kind::Null)) return;
   if (is_auto(value)) {
-    betas.is_auto = true;
-    betas.place = reader.context.place(value);
+    field.is_auto = true;
+    field.place = reader.context.place(value);
     return;
   }
   std::vector<double> read;
@@ -30,7 +56,19 @@ void take_betas(Reader& reader, std::string_view key, const Value& value) {
     reader.context.fault(value, formatted("\"{}\" must be an array of numbers", key));
     return;
   }
-  betas = {std::move(read), reader.context.place(value)};
+  field = {std::move(read), reader.context.place(value)};
+}
+
+void take_legacy_offload(Reader& reader, OffloadInput& block, std::string_view key, const Value& value) {
+  const Setting<bool> flag = boolean_setting(reader.context, key, value);
+  if (!flag.given()) return;
+  if (block.present) {
+    reader.context.fault(value, formatted("the deprecated \"{}\" stands beside its successor", key),
+                         "DeepSpeed takes one of the two");
+    return;
+  }
+  if (*flag) block.device = {OffloadDevice::Cpu, flag.place};
+  reader.input.notices.push_back({Notice::Kind::Warning, flag.place, formatted("\"{}\" is deprecated", key), {}});
 }
 
 // The engine raises for it (deepspeed/runtime/engine.py, _configure_basic_optimizer).
@@ -113,6 +151,29 @@ void check_loss_scaler(ReadContext& context, std::string_view path, const Member
 }
 
 }  // namespace
+
+bool is_harmless(const DeepSpeedKey& key, const Value& value) {
+  struct Neutral {
+    std::string_view path;
+    double most;
+  };
+  constexpr Neutral kAtMost[] = {{"sequence_parallel_size", 1}, {"zero_optimization.mics_shard_size", 0}};
+  if (value.is(Value::Kind::Null) || is_auto(value)) return true;
+  for (const Neutral& neutral : kAtMost) {
+    if (neutral.path == key.path) return lax_number(value).value_or(neutral.most + 1) <= neutral.most;
+  }
+  if (const std::optional<bool> flag = lax_boolean(value)) return *flag == key.on;
+  if (value.is(Value::Kind::Object)) {
+    if (value.members.empty()) return true;
+    if (key.path == "tensor_parallel") {
+      const Value* size = value.find("autotp_size");
+      return size == nullptr || lax_number(*size).value_or(2) <= 1;
+    }
+    const Value* enabled = value.find("enabled");
+    return enabled != nullptr && !lax_boolean(*enabled).value_or(true);
+  }
+  return value.is(Value::Kind::Array) && value.items.empty();
+}
 
 void check_inert(ReadContext& context, std::string_view path, const Member& member) {
   if (path == "zero_optimization.allgather_bucket_size") {

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/format.h"
+#include "core/settings.h"
 #include "io/json_text.h"
 #include "io/own_file.h"
 #include "io/place.h"
@@ -16,6 +17,8 @@ class SettingReader {
  public:
   explicit SettingReader(ObjectReader& reader) : reader_(reader) {}
 
+  // What the table says of a key (core/settings.h). `key` is its name in this object.
+  void take(const RequestColumn& column, std::string_view key, Request& request);
   void count(std::string_view key, Setting<std::int64_t>& setting, std::int64_t least = 1) {
     if (const auto read = reader_.integer(key, least, INT64_MAX)) setting = {*read, place(key)};
   }
@@ -27,17 +30,12 @@ class SettingReader {
       setting = {*read, place(key)};
     }
   }
-  void flag(std::string_view key, Setting<bool>& setting) {
-    if (const auto read = reader_.boolean(key)) setting = {*read, place(key)};
-  }
-  void text(std::string_view key, Setting<std::string>& setting) {
-    if (const auto read = reader_.string(key)) setting = {*read, place(key)};
-  }
-  void choice(std::string_view key, Setting<std::string>& setting, std::initializer_list<std::string_view> choices) {
-    if (const auto read = reader_.choice(key, choices)) setting = {*read, place(key)};
-  }
+  // `choices`: "bf16|fp16"; empty: any text.
+  void text(std::string_view key, Setting<std::string>& setting, std::string_view choices = {});
   void bytes(std::string_view key, Setting<Bytes>& setting);
   void texts(std::string_view key, Setting<std::vector<std::string>>& setting);
+
+ private:
   // A number or a text, kept as text.
   void number_or_text(std::string_view key, Setting<std::string>& setting);
   // [512, 1024] or "512,1024", kept as the latter.
@@ -47,9 +45,39 @@ class SettingReader {
     return place_at(reader_.document(), value == nullptr ? reader_.value().offset : value->offset);
   }
 
- private:
   ObjectReader& reader_;
 };
+
+void SettingReader::text(std::string_view key, Setting<std::string>& setting, std::string_view choices) {
+  const std::optional<std::string> read = reader_.string(key);
+  if (!read) return;
+  std::vector<std::string_view> words;
+  while (!choices.empty()) {
+    const std::size_t end = std::min(choices.find('|'), choices.size());
+    words.push_back(choices.substr(0, end));
+    choices.remove_prefix(std::min(end + 1, choices.size()));
+  }
+  if (words.empty() || std::find(words.begin(), words.end(), *read) != words.end()) {
+    setting = {*read, place(key)};
+  } else {
+    reader_.fault(key, formatted("\"{}\" must be one of {}, not \"{}\"", key, joined(words, ", "), *read),
+                  did_you_mean(nearest(*read, words)));
+  }
+}
+
+void SettingReader::take(const RequestColumn& column, std::string_view key, Request& request) {
+  const RequestAccess::Write field = column.field.of(request);
+  if (Setting<std::string>* const* said = std::get_if<Setting<std::string>*>(&field)) {
+    if (key == "rank") return number_or_text(key, **said);
+    if (key == "seq_list") return numbers(key, **said);
+    return text(key, **said, column.choices);
+  }
+  if (const auto* number_at = std::get_if<Setting<std::int64_t>*>(&field)) return count(key, **number_at, column.least);
+  if (const auto* real_at = std::get_if<Setting<double>*>(&field)) return number(key, **real_at);
+  if (const auto* size_at = std::get_if<Setting<Bytes>*>(&field)) return bytes(key, **size_at);
+  if (const auto* list_at = std::get_if<Setting<std::vector<std::string>>*>(&field)) return texts(key, **list_at);
+  if (const auto read = reader_.boolean(key)) *std::get<Setting<bool>*>(field) = {*read, place(key)};
+}
 
 void SettingReader::bytes(std::string_view key, Setting<Bytes>& setting) {
   const Value* value = reader_.find(key);
@@ -106,6 +134,8 @@ void SettingReader::number_or_text(std::string_view key, Setting<std::string>& s
   }
 }
 
+constexpr std::string_view kInOptimizer = "optimizer.";
+
 // "optimizer": "adamw:fused" or {"name": "adamw", "implementation": "fused", "momentum": 0.9, "weight_decay": 0.1}.
 void read_optimizer(ObjectReader& parent, Request& request) {
   const Value* value = parent.find("optimizer");
@@ -117,10 +147,11 @@ void read_optimizer(ObjectReader& parent, Request& request) {
   if (parent.object("optimizer") == nullptr) return;
   ObjectReader reader(parent.document(), *value, parent.diagnostics());
   SettingReader settings(reader);
-  settings.text("name", request.optimizer);
-  settings.choice("implementation", request.implementation, {"fused", "foreach", "for-loop"});
-  settings.number("momentum", request.momentum);
-  settings.number("weight_decay", request.weight_decay);
+  for (const SettingRow& row : dsplan::settings()) {
+    if (row.request.key.starts_with(kInOptimizer)) {
+      settings.take(row.request, row.request.key.substr(kInOptimizer.size()), request);
+    }
+  }
   if (!reader.has("name")) reader.fault("name", "\"name\" is missing: which optimizer?");
   reader.refuse_unread("optimizer");
 }
@@ -150,7 +181,7 @@ void read_lora(ObjectReader& parent, Request& request) {
   } else {
     settings.texts("targets", targets);
   }
-  settings.choice("dtype", dtype, {"fp32", "bf16", "fp16", "model"});
+  settings.text("dtype", dtype, "fp32|bf16|fp16|model");
   settings.number("dropout", dropout);
   settings.number("alpha", alpha);
   reader.refuse_unread("lora");
@@ -161,64 +192,6 @@ void read_lora(ObjectReader& parent, Request& request) {
   if (dropout.given()) words.push_back(formatted("dropout={}", *dropout));
   if (alpha.given()) words.push_back(formatted("alpha={}", *alpha));
   request.lora = {formatted("{}", joined(words, ",")), place};
-}
-
-void read_run(SettingReader& settings, Request& request) {
-  settings.choice("runtime", request.runtime, {"pytorch", "deepspeed"});
-  settings.count("zero_stage", request.zero_stage, 0);
-  settings.count("gpus", request.gpus);
-  settings.count("gpus_per_node", request.gpus_per_node);
-  settings.count("tp", request.tp);
-  settings.count("sp", request.sp);
-  settings.count("ep", request.ep);
-  settings.count("micro_batch", request.micro_batch);
-  settings.count("grad_accum", request.grad_accum);
-  settings.count("seq", request.seq);
-  settings.numbers("seq_list", request.seq_list);
-  settings.choice("dtype", request.dtype, {"bf16", "fp16", "fp32"});
-  settings.choice("autocast", request.autocast, {"none", "bf16", "fp16"});
-  settings.choice("mixed_precision", request.mixed_precision, {"bf16", "fp16"});
-  settings.choice("param_groups", request.param_groups, {"single", "decay"});
-  settings.choice("model_init", request.model_init, {"zero_init", "device", "host"});
-  settings.flag("zero_grad_set_to_none", request.zero_grad_set_to_none);
-  settings.number("max_grad_norm", request.max_grad_norm);
-  settings.texts("freeze", request.freeze);
-  settings.text("loss", request.loss);
-  settings.text("attention", request.attention);
-  settings.text("checkpoint", request.checkpoint);
-  settings.choice("checkpoint_impl", request.checkpoint_impl, {"reentrant", "non_reentrant", "deepspeed"});
-  settings.flag("preserve_rng_state", request.preserve_rng_state);
-  settings.choice("level", request.level, {"kernel", "dispatch"});
-  settings.choice("loop", request.loop, {"trainer", "minimal"});
-  settings.text("routing", request.routing);
-}
-
-void read_machine(SettingReader& settings, Request& request) {
-  settings.text("deepspeed", request.deepspeed);
-  settings.text("hardware", request.hardware);
-  settings.text("cluster", request.cluster);
-  settings.text("calibration", request.calibration);
-  settings.text("env", request.env);
-  settings.text("allocator_conf", request.alloc_conf);
-  settings.choice("stream_frees", request.stream_frees, {"at-sync", "immediate"});
-  settings.choice("placement", request.placement, {"caching", "planned"});
-  settings.text("deepspeed_version", request.deepspeed_version);
-  settings.text("torch_version", request.torch_version);
-  settings.text("transformers_version", request.transformers_version);
-  settings.bytes("host_memory", request.host_memory);
-  settings.bytes("nvme_memory", request.nvme_memory);
-  settings.bytes("capacity", request.capacity);
-  settings.bytes("reserve", request.reserve);
-}
-
-void read_report(SettingReader& settings, Request& request) {
-  settings.number_or_text("rank", request.rank);
-  settings.text("phase", request.phase);
-  settings.flag("strict", request.strict);
-  settings.texts("set", request.set);
-  settings.text("sweep", request.sweep);
-  settings.choice("format", request.format, {"table", "json", "csv", "md"});
-  settings.text("out", request.out);
 }
 
 constexpr std::string_view kKeep = "keep:";
@@ -287,9 +260,10 @@ Request read_training_file(const Document& document) {
   Request request;
   request.has_training_file = true;
   SettingReader settings(reader);
-  read_run(settings, request);
-  read_machine(settings, request);
-  read_report(settings, request);
+  for (const SettingRow& row : dsplan::settings()) {
+    const std::string_view key = row.request.key;
+    if (!key.empty() && key != "lora" && !key.starts_with(kInOptimizer)) settings.take(row.request, key, request);
+  }
   read_optimizer(reader, request);
   read_lora(reader, request);
   reader.refuse_unread("the training file");

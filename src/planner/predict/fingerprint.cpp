@@ -1,8 +1,12 @@
-// One hash of everything that determines bytes. The canonical text lists each input on a line of its own, in a fixed
-// order; a new input gets a new line, so that older fingerprints stay comparable as long as it has its default.
-#include <iterator>
+// One hash of everything that determines bytes. Which fields of a job those are says the table in core/settings.h; here
+// stand the lines of the canonical text. A new input gets a line of its own, which is there only where it differs from
+// its default: older fingerprints stay comparable.
+#include <algorithm>
+#include <array>
+#include <variant>
 
 #include "core/format.h"
+#include "core/settings.h"
 #include "core/sha256.h"
 #include "planner/predict/library_memory.h"
 #include "planner/predict/predict.h"
@@ -30,29 +34,6 @@ void add_model(const ModelSpec& model, std::string& text) {
   }
 }
 
-void add_zero(const Zero& z, std::string& text) {
-  append_formatted(text, "zero {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}\n", z.stage, z.contiguous_gradients,
-                   z.reduce_scatter, z.reduce_bucket_size.value(), z.use_multi_rank_bucket_allreduce, z.overlap_comm,
-                   z.round_robin_gradients, z.sub_group_size.value(), z.prefetch_bucket_size.value(),
-                   z.param_persistence_threshold.value(), z.model_persistence_threshold.value(),
-                   z.max_live_parameters.value(), z.max_reuse_distance.value(), z.gather_16bit_weights_on_model_save,
-                   name(z.offload_param.device), name(z.offload_optimizer.device));
-  for (const Offload* o : {&z.offload_param, &z.offload_optimizer}) {
-    append_formatted(text, "offload {} {} {} {} {} {}\n", o->pin_memory, o->buffer_count, o->buffer_size.value(),
-                     o->max_in_cpu.value(), o->pipeline_read, o->pipeline_write);
-  }
-  // Since partial offload is modelled: what was before keeps its fingerprint.
-  if (z.offload_optimizer.ratio < 1) {
-    append_formatted(text, "offload ratio {}\n", z.offload_optimizer.ratio);
-  }
-  append_formatted(text, "aio {} {}\n", z.aio_block_size, z.aio_intra_op_parallelism);
-  if (z.stage < 3) return;
-  append_formatted(
-      text, "fetch {} {} {} {} {} {} {}\n", z.all_reduce_for_fetch, z.allgather_sequential, z.memory_efficient_linear,
-      z.hpz_partition_size, z.quantized_weights, z.module_granularity_threshold.value(),
-      formatted("{} {} {}", joined(z.leaf_classes, ","), joined(z.leaf_names, ","), joined(z.leaf_suffixes, ",")));
-}
-
 // Weight decay moves bytes only where it is added to a gradient.
 bool adds_decay(const Training& t) {
   const OptimizerKind kind = t.optimizer.kind;
@@ -62,44 +43,165 @@ bool adds_decay(const Training& t) {
          t.runtime == Runtime::PyTorch;
 }
 
-void add_training(const Training& t, std::string& text) {
-  append_formatted(text, "runtime {}\ndtypes {} {} {} {}\n", name(t.runtime), name(t.dtype), name(t.grad_accum_dtype),
-                   name(t.communication_dtype), name(t.master_dtype));
-  if (!t.seq_list.empty()) append_formatted(text, "lengths {}\n", joined(t.seq_list, " "));
-  if (t.autocast) append_formatted(text, "autocast {}{}\n", name(*t.autocast), t.outputs_to_fp32 ? " outputs" : "");
-  append_formatted(text, "optimizer {} {} {}\n", name(t.optimizer.kind), name(t.optimizer.implementation),
-                   t.optimizer.momentum > 0);
-  append_formatted(text, "batch {} {} {}\nclipping {} {}\n", t.micro_batch, t.grad_accum, t.seq,
-                   t.gradient_clipping > 0, t.check_grad_overflow);
-  if (t.immediate_grad_update) text += "immediate\n";
+// "0-3 deepspeed true false false 0 without rng keeps aten::mm".
+void add_checkpointing(const Job& job, std::string& text) {
+  const Checkpointing& c = job.training.checkpoint;
   text += "checkpoint";
-  for (const CheckpointGroup& group : t.checkpoint.groups) {
-    append_formatted(text, " {}-{}", group.first, group.last);
-    if (group.kind == CheckpointKind::Reentrant) text += " reentrant";
-    if (group.kind == CheckpointKind::DeepSpeed) {
-      const DeepSpeedCheckpointing& d = t.checkpoint.deepspeed;
+  for (const CheckpointGroup& group : c.groups) {
+    const auto& [first, last, kind, preserve_rng_state, kept] = group;  // A field more does not compile: say it here.
+    append_formatted(text, " {}-{}", first, last);
+    if (kind == CheckpointKind::Reentrant) text += " reentrant";
+    if (kind == CheckpointKind::DeepSpeed) {
+      const DeepSpeedCheckpointing& d = c.deepspeed;
       append_formatted(text, " deepspeed {} {} {} {}", d.partition, d.cpu, d.contiguous, d.number_checkpoints);
     }
-    if (!group.preserve_rng_state) text += " without rng";
-    for (Op op : group.kept) append_formatted(text, " keeps {}", name(op));
+    if (!preserve_rng_state) text += " without rng";
+    for (const Op op : kept) append_formatted(text, " keeps {}", name(op));
   }
-  for (const std::string& module : t.checkpoint.modules) {
-    append_formatted(text, " {} {} {}", module, name(t.checkpoint.kind), t.checkpoint.preserve_rng_state);
+  for (const std::string& module : c.modules) {
+    append_formatted(text, " {} {} {}", module, name(c.kind), c.preserve_rng_state);
   }
-  append_formatted(text, "\nattention {}\nloss {}\nloop {}\n", name(t.attention), static_cast<int>(t.loss),
-                   static_cast<int>(t.loop));
-  if (t.loss == Loss::Chunked) append_formatted(text, "loss chunks {}\n", t.loss_chunks);
-  if (t.level == Level::Dispatch) text += "level dispatch\n";
-  for (const std::string& glob : t.freeze) append_formatted(text, "freeze {}\n", glob);
-  append_formatted(text, "versions {} {} {}\n", t.torch.text(), t.transformers.text(), t.deepspeed.text());
-  add_zero(t.zero, text);
-  if (adds_decay(t)) text += "weight_decay 1\n";
-  if (t.optimizer.embeddings_32bit) text += "embeddings_32bit 1\n";
-  if (t.param_groups != ParamGroups::Single) append_formatted(text, "param_groups {}\n", name(t.param_groups));
-  const bool whole = t.runtime == Runtime::DeepSpeed && t.zero.stage == 3 && !t.under_zero_init();
-  if (whole || t.model_init == ModelInit::Host) append_formatted(text, "model_init {}\n", name(t.model_init));
-  if (!t.zero_grad_to_none) text += "zero_grad_to_none 0\n";
-  if (t.grad_scaler) text += "grad_scaler 1\n";
+  text += "\n";
+}
+
+void add_autocast(const Job& job, std::string& text) {
+  const Training& t = job.training;
+  append_formatted(text, "autocast {}{}\n", name(*t.autocast), t.outputs_to_fp32 ? " outputs" : "");
+}
+
+void add_frozen(const Job& job, std::string& text) {
+  for (const std::string& glob : job.training.freeze) append_formatted(text, "freeze {}\n", glob);
+}
+
+void add_workspaces(const Job& job, std::string& text) {
+  const auto sizes = library_workspaces(job);
+  append_formatted(text, "workspaces {} {} {}\n", sizes->cublas.value(), sizes->cublaslt.value(), sizes->lt_per_call);
+}
+
+// How a line is written: its word and then its fields in the order of their places; the words alone, where the line
+// being there says it all; or as `own` does.
+struct CanonicalLine {
+  using Own = void (*)(const Job&, std::string&);
+  Line line;
+  std::string_view words = {};
+  bool (*there)(const Job&) = [](const Job&) { return true; };
+  bool alone = false;
+  Own own = nullptr;
+};
+
+// The text is older than the table of settings, and stays: fingerprints in plans and receipts are compared with
+// today's. So lines stand in the order in which they came, several fields share one, and what came later has a line
+// that is there only where it differs from its default.
+constexpr CanonicalLine kLines[] = {
+    {Line::Runtime, "runtime"},
+    {Line::Dtypes, "dtypes"},
+    {Line::Lengths, "lengths", [](const Job& j) { return !j.training.seq_list.empty(); }},
+    {.line = Line::Autocast,
+     .there = [](const Job& j) { return j.training.autocast.has_value(); },
+     .own = add_autocast},
+    {Line::Optimizer, "optimizer"},
+    {Line::Batch, "batch"},
+    {Line::Clipping, "clipping"},
+    {Line::Immediate, "immediate", [](const Job& j) { return j.training.immediate_grad_update; }, true},
+    {.line = Line::Checkpoint, .own = add_checkpointing},
+    {Line::Attention, "attention"},
+    {Line::Loss, "loss"},
+    {Line::Loop, "loop"},
+    {Line::LossChunks, "loss chunks", [](const Job& j) { return j.training.loss == Loss::Chunked; }},
+    {Line::Level, "level dispatch", [](const Job& j) { return j.training.level == Level::Dispatch; }, true},
+    {.line = Line::Freeze, .own = add_frozen},
+    {Line::Versions, "versions"},
+    {Line::Zero, "zero"},
+    {Line::OffloadParam, "offload"},
+    {Line::OffloadOptimizer, "offload"},
+    {.line = Line::OffloadRatio,
+     .there = [](const Job& j) { return j.training.zero.offload_optimizer.ratio < 1; },
+     .own =
+         [](const Job& j, std::string& text) {
+           append_formatted(text, "offload ratio {}\n", j.training.zero.offload_optimizer.ratio);
+         }},
+    {Line::Aio, "aio"},
+    {Line::Fetch, "fetch", [](const Job& j) { return j.training.zero.stage >= 3; }},
+    {Line::WeightDecay, "weight_decay 1", [](const Job& j) { return adds_decay(j.training); }, true},
+    {Line::Embeddings32bit, "embeddings_32bit 1", [](const Job& j) { return j.training.optimizer.embeddings_32bit; },
+     true},
+    {Line::ParamGroups, "param_groups", [](const Job& j) { return j.training.param_groups != ParamGroups::Single; }},
+    {Line::ModelInit, "model_init",
+     [](const Job& j) {
+       const Training& t = j.training;
+       const bool whole = t.runtime == Runtime::DeepSpeed && t.zero.stage == 3 && !t.under_zero_init();
+       return whole || t.model_init == ModelInit::Host;
+     }},
+    {Line::ZeroGrad, "zero_grad_to_none 0", [](const Job& j) { return !j.training.zero_grad_to_none; }, true},
+    {Line::GradScaler, "grad_scaler 1", [](const Job& j) { return j.training.grad_scaler; }, true},
+    {Line::Ranks, "ranks"},
+    {.line = Line::Allocator,
+     .there = [](const Job& j) { return j.allocator != AllocatorConfig{}; },
+     .own = [](const Job& j, std::string& text) { text += "allocator " + canonical(j.allocator) + "\n"; }},
+    {Line::Frees, "frees", [](const Job& j) { return j.stream_frees != StreamFrees::AtSync; }},
+    {Line::Placement, "placement planned", [](const Job& j) { return j.placement == PlacementKind::Planned; }, true},
+    {.line = Line::Workspaces,
+     .there = [](const Job& j) { return library_workspaces(j).has_value(); },
+     .own = add_workspaces},
+};
+
+// A field as one word of its line.
+struct AddWord {
+  std::string& text;
+
+  void operator()(const bool* field) const { append_formatted(text, " {}", *field); }
+  void operator()(const int* field) const { append_formatted(text, " {}", *field); }
+  void operator()(const std::int64_t* field) const { append_formatted(text, " {}", *field); }
+  // Of a momentum and of a clipping norm only whether there is one moves bytes.
+  void operator()(const double* field) const { append_formatted(text, " {}", *field > 0); }
+  void operator()(const Elements* field) const { append_formatted(text, " {}", field->value()); }
+  void operator()(const Version* field) const { append_formatted(text, " {}", field->text()); }
+  void operator()(const std::vector<std::string>* field) const { append_formatted(text, " {}", joined(*field, ",")); }
+  void operator()(const std::vector<std::int64_t>* field) const { append_formatted(text, " {}", joined(*field, " ")); }
+  void operator()(const Loss* field) const { append_formatted(text, " {}", static_cast<int>(*field)); }
+  void operator()(const LoopKind* field) const { append_formatted(text, " {}", static_cast<int>(*field)); }
+  template <class Named>
+  void operator()(const Named* field) const {
+    if constexpr (requires { std::string_view(name(*field)); }) {
+      append_formatted(text, " {}", name(*field));
+    } else {
+      DSPLAN_CHECK(false, "a field of this type has no word on a line of several");
+    }
+  }
+};
+
+using RowsOfLines = std::array<std::vector<const JobColumn*>, static_cast<std::size_t>(Line::Workspaces) + 1>;
+
+// The fields of each line, in the order of their places.
+const RowsOfLines& rows_of_lines() {
+  static const RowsOfLines kRows = [] {
+    RowsOfLines rows;
+    for (const SettingRow& row : settings()) {
+      if (row.job.line != Line::None) rows[static_cast<std::size_t>(row.job.line)].push_back(&row.job);
+    }
+    for (auto& line : rows) {
+      std::sort(line.begin(), line.end(), [](const JobColumn* a, const JobColumn* b) { return a->at < b->at; });
+    }
+    return rows;
+  }();
+  return kRows;
+}
+
+void add_job(const Job& job, std::string& text) {
+  for (const CanonicalLine& line : kLines) {
+    if (!line.there(job)) continue;
+    if (line.own != nullptr) {
+      line.own(job, text);
+      continue;
+    }
+    text += line.words;
+    if (!line.alone) {
+      for (const JobColumn* row : rows_of_lines()[static_cast<std::size_t>(line.line)]) {
+        std::visit(AddWord{text}, row->field.of(job));
+      }
+    }
+    text += "\n";
+  }
 }
 
 }  // namespace
@@ -108,15 +210,7 @@ std::string fingerprint(const ModelSpec& model, const Job& job) {
   std::string text = "dsplan fingerprint 1\n";
   text.reserve(model.parameters.size() * 72 + 4096);
   add_model(model, text);
-  add_training(job.training, text);
-  const Parallelism& p = job.parallelism;
-  append_formatted(text, "ranks {} {} {} {} {}\n", p.world, p.gpus_per_node, p.tp, p.sp, p.ep);
-  if (job.allocator != AllocatorConfig{}) text += "allocator " + canonical(job.allocator) + "\n";
-  if (job.stream_frees != StreamFrees::AtSync) append_formatted(text, "frees {}\n", name(job.stream_frees));
-  if (job.placement == PlacementKind::Planned) text += "placement planned\n";
-  if (const auto sizes = library_workspaces(job)) {
-    append_formatted(text, "workspaces {} {} {}\n", sizes->cublas.value(), sizes->cublaslt.value(), sizes->lt_per_call);
-  }
+  add_job(job, text);
   return "sha256:" + sha256(text);
 }
 

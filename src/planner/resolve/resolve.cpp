@@ -98,7 +98,7 @@ void judge_conditional_keys(Resolver& resolver) {
   };
   // What this version refuses anyway (resolve/zero.cpp) is not refused twice.
   const auto removed = [&resolver](const std::string& key) {
-    if (resolver.ds == nullptr || resolver.job.training.deepspeed < kRemovesKeys) return false;
+    if (resolver.ds == nullptr || resolver.job.training.deepspeed < kRulesOfKeys) return false;
     const std::vector<ConditionalKey>& gone = resolver.ds->removed;
     return std::any_of(gone.begin(), gone.end(), [&key](const ConditionalKey& one) { return one.key == key; });
   };

@@ -8,12 +8,9 @@
 #include "core/inputs.h"
 #include "core/job.h"
 #include "core/model.h"
+#include "core/settings.h"
 
 namespace dsplan {
-
-// deepspeed/runtime/config.py: the first version that refuses keys of removed features, knows compute_grad_norm and
-// wants a reduce bucket of more than nothing (0.19.6 does not, 0.19.8 does).
-inline constexpr Version kRemovesKeys{0, 19, 7};
 
 struct Resolver {
   const ModelSpec& model;

@@ -1,5 +1,8 @@
 // zero_optimization with defaults filled in (deepspeed-zero.md, sections 1, 4, 6, 7 and 12).
 #include <algorithm>
+#include <array>
+#include <type_traits>
+#include <variant>
 
 #include "core/format.h"
 #include "planner/resolve/resolver.h"
@@ -74,18 +77,8 @@ void fill_automatic(Resolver& resolver, const AutoRule& rule) {
        difference(resolver, rule, fallback), "auto_fallback", "zero_optimization." + std::string(rule.key)});
 }
 
-void fill_sizes(Resolver& resolver, const ZeroInput& in) {
+void fill_automatic_sizes(Resolver& resolver, const ZeroInput& in) {
   Zero& zero = resolver.training().zero;
-  const auto take = [](Elements& size, const Setting<std::int64_t>& setting) {
-    if (setting.given()) size = Elements(*setting);
-  };
-  take(zero.reduce_bucket_size, in.reduce_bucket_size);
-  take(zero.sub_group_size, in.sub_group_size);
-  take(zero.prefetch_bucket_size, in.prefetch_bucket_size);
-  take(zero.param_persistence_threshold, in.param_persistence_threshold);
-  take(zero.model_persistence_threshold, in.model_persistence_threshold);
-  take(zero.max_live_parameters, in.max_live_parameters);
-  take(zero.max_reuse_distance, in.max_reuse_distance);
   const std::int64_t hidden = resolver.model.dims.hidden;
   const std::int64_t square = checked_mul(hidden, hidden);
   // Python computes 0.9 * h * h in double precision and truncates.
@@ -136,43 +129,45 @@ void announce_misread(Resolver& resolver, const DeepSpeedInput& ds) {
 }
 
 // The rest of the block has no rule in transformers: "auto" ends as DeepSpeed's default there as well.
-void announce_dropped(Resolver& resolver, const ZeroInput& in) {
-  const auto announce = [&resolver](const auto& setting, std::string_view key) {
-    if (!setting.is_auto) return;
-    resolver.announce(setting.place, formatted("\"{}\" is \"auto\": DeepSpeed drops it and takes its default", key));
-  };
-  announce(in.stage, "stage");
-  announce(in.contiguous_gradients, "contiguous_gradients");
-  announce(in.reduce_scatter, "reduce_scatter");
-  announce(in.use_multi_rank_bucket_allreduce, "use_multi_rank_bucket_allreduce");
-  announce(in.overlap_comm, "overlap_comm");
-  announce(in.round_robin_gradients, "round_robin_gradients");
-  announce(in.sub_group_size, "sub_group_size");
-  announce(in.model_persistence_threshold, "stage3_model_persistence_threshold");
-  announce(in.max_live_parameters, "stage3_max_live_parameters");
-  announce(in.max_reuse_distance, "stage3_max_reuse_distance");
-  announce(in.gather_16bit_weights_on_model_save, "stage3_gather_16bit_weights_on_model_save");
-  announce(in.all_reduce_for_fetch, "stage3_use_all_reduce_for_fetch_params");
-  announce(in.allgather_sequential, "stage3_allgather_sequential");
-  announce(in.hpz_partition_size, "zero_hpz_partition_size");
-  announce(in.quantized_weights, "zero_quantized_weights");
-  announce(in.module_granularity_threshold, "stage3_module_granularity_threshold");
+void announce_dropped(Resolver& resolver, const DeepSpeedInput& ds) {
+  constexpr std::string_view kBlock = "zero_optimization.";
+  constexpr std::array<std::string_view, 3> kFilled = {"reduce_bucket_size", "stage3_prefetch_bucket_size",
+                                                       "stage3_param_persistence_threshold"};
+  for (const SettingRow& row : settings()) {
+    if (!row.json.field || !row.job.field || !row.json.path.starts_with(kBlock)) continue;
+    const std::string_view key = row.json.path.substr(kBlock.size());
+    const bool below = key.find('.') != std::string_view::npos;
+    if (below || std::find(kFilled.begin(), kFilled.end(), key) != kFilled.end()) continue;
+    std::visit(
+        [&](const auto* setting) {
+          if (!setting->is_auto) return;
+          resolver.announce(setting->place,
+                            formatted("\"{}\" is \"auto\": DeepSpeed drops it and takes its default", key));
+        },
+        row.json.field.of(ds));
+  }
 }
 
-// DEFAULT_LEAF_MODULE_CLASSES (deepspeed/runtime/zero/leaf_module_config.py).
-constexpr const char* kLeafClasses[] = {"transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock",
-                                        "transformers.models.qwen2_moe.modeling_qwen2_moe.Qwen2MoeSparseMoeBlock",
-                                        "transformers.models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock"};
+// Keys of zero_optimization and aio whose value is taken as it stands.
+void take_plain_values(Resolver& resolver, const DeepSpeedInput& ds) {
+  for (const SettingRow& row : settings()) {
+    const bool ours = row.json.path.starts_with("zero_optimization.") || row.json.path.starts_with("aio.");
+    if (!ours || !row.json.field || !row.job.field) continue;
+    std::visit(
+        [](const auto* said, auto* field) {
+          using Said = std::remove_cvref_t<decltype(**said)>;
+          using Field = std::remove_pointer_t<decltype(field)>;
+          constexpr bool kSize = std::is_same_v<Said, std::int64_t> && std::is_same_v<Field, Elements>;
+          if constexpr (std::is_same_v<Said, Field> || kSize) {
+            if (said->given()) *field = Field(**said);
+          }
+        },
+        row.json.field.of(ds), row.job.field.of(resolver.job));
+  }
+}
 
 void resolve_fetching(Resolver& resolver, const ZeroInput& in) {
   Zero& zero = resolver.training().zero;
-  zero.all_reduce_for_fetch = in.all_reduce_for_fetch.value_or(false);
-  zero.allgather_sequential = in.allgather_sequential.value_or(false);
-  zero.quantized_weights = in.quantized_weights.value_or(false);
-  zero.module_granularity_threshold = Elements(in.module_granularity_threshold.value_or(0));
-  if (in.leaf_classes.given()) zero.leaf_classes = *in.leaf_classes;
-  zero.leaf_names = in.leaf_names.value_or({});
-  zero.leaf_suffixes = in.leaf_suffixes.value_or({});
   // min(size, world), which must divide the world (utils/groups.py, _create_zero_param_parallel_group).
   const std::int64_t ranks = resolver.job.parallelism.dp;
   zero.hpz_partition_size = std::clamp<std::int64_t>(in.hpz_partition_size.value_or(1), 1, ranks);
@@ -183,27 +178,8 @@ void resolve_fetching(Resolver& resolver, const ZeroInput& in) {
   }
 }
 
-// Of offload_param, where offload_optimizer has 4 (runtime/zero/offload_config.py).
-constexpr std::int64_t kParamBuffers = 5;
-
-// pin_memory is true by default since 0.19.5 (section 1).
-Offload offload_of(const Resolver& resolver, const OffloadInput& in, std::int64_t buffers) {
-  Offload offload;
-  offload.device = in.device.value_or(OffloadDevice::None);
-  offload.pin_memory = in.pin_memory.value_or(resolver.job.training.deepspeed >= Version{0, 19, 5});
-  offload.nvme_path = in.nvme_path.value_or("");
-  offload.buffer_count = in.buffer_count.value_or(buffers);
-  offload.buffer_size = Elements(in.buffer_size.value_or(offload.buffer_size.value()));
-  offload.max_in_cpu = Elements(in.max_in_cpu.value_or(offload.max_in_cpu.value()));
-  offload.pipeline_read = in.pipeline_read.value_or(false);
-  offload.pipeline_write = in.pipeline_write.value_or(false);
-  return offload;
-}
-
 void resolve_offload(Resolver& resolver, const ZeroInput& in) {
   Zero& zero = resolver.training().zero;
-  zero.offload_param = offload_of(resolver, in.offload_param, kParamBuffers);
-  zero.offload_optimizer = offload_of(resolver, in.offload_optimizer, 4);
   const Place& param = in.offload_param.device.place;
   const Place& optimizer = in.offload_optimizer.device.place;
   if (zero.offload_param.device != OffloadDevice::None && zero.stage != 3) {
@@ -237,6 +213,7 @@ void resolve_ratio(Resolver& resolver, const DeepSpeedInput& ds) {
   const Setting<double>& ratio = ds.offload_optimizer_ratio;
   if (!ratio.given()) return;
   Zero& zero = resolver.training().zero;
+  zero.offload_optimizer.ratio = 1;
   const Version& version = resolver.job.training.deepspeed;
   if (version < Version{0, 12, 3}) {
     return resolver.fault(ratio.place, formatted("unknown key \"ratio\": DeepSpeed {} forbids it", version.text()),
@@ -317,7 +294,7 @@ void check_grad_norm(Resolver& resolver, const DeepSpeedInput& ds) {
 // What DeepSpeed's configuration classes refuse by themselves (runtime/config.py, runtime/zero/config.py).
 void check_rules_of_version(Resolver& resolver, const DeepSpeedInput& ds) {
   const Version& version = resolver.job.training.deepspeed;
-  const bool removes = version >= kRemovesKeys;
+  const bool removes = version >= kRulesOfKeys;
   for (const ConditionalKey& key : ds.removed) {
     if (!removes) continue;
     resolver.fault(key.place,
@@ -327,7 +304,7 @@ void check_rules_of_version(Resolver& resolver, const DeepSpeedInput& ds) {
   for (const ConditionalKey& key : ds.added) {
     if (removes) continue;
     resolver.fault(key.place, formatted("unknown key \"{}\": DeepSpeed {} forbids it", key.key, version.text()),
-                   formatted("it is there since {}", kRemovesKeys.text()));
+                   formatted("it is there since {}", kRulesOfKeys.text()));
   }
   const Setting<bool>& sequential = ds.zero.allgather_sequential;
   if (sequential.given() && version < Version{0, 18, 5}) {
@@ -346,31 +323,17 @@ void check_rules_of_version(Resolver& resolver, const DeepSpeedInput& ds) {
 void resolve_zero(Resolver& resolver) {
   if (!resolver.deepspeed()) return;
   Zero& zero = resolver.training().zero;
-  zero.overlap_comm = zero.stage == 3;
-  zero.leaf_classes.assign(std::begin(kLeafClasses), std::end(kLeafClasses));
-  // One all-reduce per bucket since 0.12.4; before that one reduce per owner (section 1).
-  zero.use_multi_rank_bucket_allreduce = resolver.training().deepspeed >= Version{0, 12, 4};
-  zero.offload_param.pin_memory = zero.offload_optimizer.pin_memory =
-      resolver.training().deepspeed >= Version{0, 19, 5};
-  zero.offload_param.buffer_count = kParamBuffers;
+  zero = usual_zero(resolver.training().deepspeed, zero.stage);
   if (resolver.ds == nullptr) return resolve_immediate_updates(resolver);
   const DeepSpeedInput& ds = *resolver.ds;
   const ZeroInput& in = ds.zero;
-  zero.contiguous_gradients = in.contiguous_gradients.value_or(true);
-  zero.reduce_scatter = in.reduce_scatter.value_or(true);
-  zero.use_multi_rank_bucket_allreduce =
-      in.use_multi_rank_bucket_allreduce.value_or(zero.use_multi_rank_bucket_allreduce);
-  zero.overlap_comm = in.overlap_comm.value_or(zero.overlap_comm);
-  zero.round_robin_gradients = in.round_robin_gradients.value_or(false);
-  zero.gather_16bit_weights_on_model_save = in.gather_16bit_weights_on_model_save.value_or(false);
-  zero.aio_block_size = ds.aio_block_size.value_or(zero.aio_block_size);
-  zero.aio_intra_op_parallelism = ds.aio_intra_op_parallelism.value_or(zero.aio_intra_op_parallelism);
+  take_plain_values(resolver, ds);
   resolve_offload(resolver, in);
   resolve_ratio(resolver, ds);
   resolve_immediate_updates(resolver);
   resolve_fetching(resolver, in);
-  fill_sizes(resolver, in);
-  announce_dropped(resolver, in);
+  fill_automatic_sizes(resolver, in);
+  announce_dropped(resolver, ds);
   announce_misread(resolver, ds);
   check_scaling(resolver, ds);
   check_rules_of_version(resolver, ds);

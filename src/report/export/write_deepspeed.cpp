@@ -2,43 +2,93 @@
 
 #include "core/error.h"
 #include "core/format.h"
-#include "io/deepspeed_keys.h"
+#include "core/settings.h"
 #include "io/json_text.h"
 
 namespace dsplan {
 namespace {
 
-constexpr Version kAlways{0, 0, 0};
-constexpr Version kComputeGradNorm{0, 19, 7};  // compute_grad_norm and parameter_alignment.
+// A field of a job as a value of the JSON.
+struct AsJson {
+  Json operator()(const Elements* field) const { return field->value(); }
+  Json operator()(const DType* field) const { return std::string(name(*field)); }
+  template <class Plain>
+  Json operator()(const Plain* field) const {
+    if constexpr (std::is_constructible_v<Json, Plain> && !std::is_enum_v<Plain>) {
+      return *field;
+    } else {
+      DSPLAN_CHECK(false, "a field of this type is no value of a DeepSpeed JSON");
+    }
+  }
+};
+
+// What DeepSpeed takes where the JSON is silent.
+Job usual_job(const Training& t) {
+  Job usual;
+  usual.training.zero = usual_zero(t.deepspeed, t.zero.stage);
+  // On since 0.19.3 (runtime/precision_config.py); nobody reads it without bf16.
+  usual.training.check_grad_overflow =
+      t.dtype == DType::BFloat16 ? t.deepspeed >= Version{0, 19, 3} : t.check_grad_overflow;
+  return usual;
+}
+
+bool has_meaning(When when, const DeepSpeedKey& key, const Training& t) {
+  const Zero& zero = t.zero;
+  switch (when) {
+    case When::Zero: return zero.stage >= 1;
+    case When::Stage12: return zero.stage == 1 || zero.stage == 2;
+    case When::Stage3: return zero.stage == 3;
+    case When::CpuAdam: return zero.offload_optimizer.device != OffloadDevice::None;
+    case When::ParamOffload: return zero.offload_param.device != OffloadDevice::None;
+    case When::Nvme: {  // Of the block that the key stands in.
+      const bool params = key.path.starts_with("zero_optimization.offload_param.");
+      return (params ? zero.offload_param : zero.offload_optimizer).device == OffloadDevice::Nvme;
+    }
+    case When::Bf16: return t.dtype == DType::BFloat16;
+    case When::Fp16: return t.dtype == DType::Float16;
+    default: return true;
+  }
+}
 
 // One object of the configuration, key by key.
 class Block {
  public:
-  Block(const Training& training, std::string path, Diagnostics& faults)
-      : training_(training), path_(std::move(path)), faults_(faults) {}
+  Block(const Job& job, std::string path, Diagnostics& faults) : job_(job), path_(std::move(path)), faults_(faults) {}
 
-  // A key of DeepSpeed's since `since`; `usual` is what DeepSpeed takes where it is missing.
-  void add(const char* key, Json value, const Json& usual, bool applies, Version since = kAlways) {
-    if (training_.deepspeed < since) {
-      if (value == usual) return;
-      faults_.add({path_ + "." + key,
-                   0,
-                   0,
-                   {},
-                   formatted("{} cannot be said to DeepSpeed {}", json_text(value), training_.deepspeed.text()),
-                   formatted("it is there since {}", since.text())});
-      return;
+  // The keys of this block that the table has written: where they have a meaning, and where they differ from what
+  // DeepSpeed takes anyway.
+  void add_rows() {
+    const Training& t = job_.training;
+    const Job usual = usual_job(t);
+    for (const SettingRow& row : settings()) {
+      const DeepSpeedKey& key = row.json;
+      if (!key.written || key.path.substr(0, key.path.rfind('.')) != path_) continue;
+      const Json value = row.job.field ? std::visit(AsJson{}, row.job.field.of(job_)) : Json(key.on);
+      const Json silent = row.job.field ? std::visit(AsJson{}, row.job.field.of(usual)) : Json(key.on);
+      if (t.deepspeed < key.since) {
+        if (value != silent) refuse(key, value);
+      } else if (value != silent || (has_meaning(key.when, key, t) && has_meaning(key.written_when, key, t))) {
+        add(std::string(key.path.substr(path_.size() + 1)), value);
+      }
     }
-    if (applies || value != usual) json_.set(key, std::move(value));
   }
   // What every version has.
-  void add(const char* key, Json value) { json_.set(key, std::move(value)); }
+  void add(const std::string& key, Json value) { json_.set(key, std::move(value)); }
 
   [[nodiscard]] bool empty() const { return json_.empty(); }
   [[nodiscard]] Json take() && { return std::move(json_); }
 
  private:
-  const Training& training_;
+  void refuse(const DeepSpeedKey& key, const Json& value) {
+    faults_.add({std::string(key.path),
+                 0,
+                 0,
+                 {},
+                 formatted("{} cannot be said to DeepSpeed {}", json_text(value), job_.training.deepspeed.text()),
+                 formatted("it is there since {}", key.since.text())});
+  }
+
+  const Job& job_;
   std::string path_;
   Diagnostics& faults_;
   Json json_ = Json::object();
@@ -52,84 +102,27 @@ bool on_nvme(const Zero& zero) {
   return zero.offload_param.device == OffloadDevice::Nvme || zero.offload_optimizer.device == OffloadDevice::Nvme;
 }
 
-// pin_memory is on by default since 0.19.5 (runtime/zero/offload_config.py).
-bool usual_pin(const Training& t) { return t.deepspeed >= Version{0, 19, 5}; }
-
-void add_offload_param(const Training& t, Diagnostics& faults, Block& zero) {
-  const Offload& o = t.zero.offload_param;
-  const bool on = o.device != OffloadDevice::None;
-  const bool nvme = o.device == OffloadDevice::Nvme;
-  Block block(t, "zero_optimization.offload_param", faults);
-  if (on) block.add("device", std::string(name(o.device)));
-  if (!o.nvme_path.empty()) block.add("nvme_path", o.nvme_path);
-  block.add("pin_memory", o.pin_memory, usual_pin(t), on);
-  block.add("buffer_count", o.buffer_count, 5, nvme);
-  block.add("buffer_size", o.buffer_size.value(), 100'000'000, nvme);
-  block.add("max_in_cpu", o.max_in_cpu.value(), 1'000'000'000, nvme);
-  if (!block.empty()) zero.add("offload_param", std::move(block).take());
+void add_offload(const Job& job, const Offload& offload, const std::string& name_of_block, Diagnostics& faults,
+                 Block& zero) {
+  Block block(job, "zero_optimization." + name_of_block, faults);
+  if (offload.device != OffloadDevice::None) block.add("device", std::string(name(offload.device)));
+  if (!offload.nvme_path.empty()) block.add("nvme_path", offload.nvme_path);
+  block.add_rows();
+  if (!block.empty()) zero.add(name_of_block, std::move(block).take());
 }
 
-void add_offload_optimizer(const Training& t, Diagnostics& faults, Block& zero) {
-  const Offload& o = t.zero.offload_optimizer;
-  const bool on = o.device != OffloadDevice::None;
-  const bool nvme = o.device == OffloadDevice::Nvme;
-  Block block(t, "zero_optimization.offload_optimizer", faults);
-  if (on) block.add("device", std::string(name(o.device)));
-  if (!o.nvme_path.empty()) block.add("nvme_path", o.nvme_path);
-  block.add("pin_memory", o.pin_memory, usual_pin(t), on);
-  block.add("buffer_count", o.buffer_count, 4, nvme);
-  block.add("pipeline_read", o.pipeline_read, false, nvme);
-  block.add("pipeline_write", o.pipeline_write, false, nvme);
-  block.add("fast_init", false, false, nvme);
-  block.add("ratio", o.ratio, 1.0, on && t.zero.stage == 3, {0, 12, 3});
-  block.add("super_offload", false, false, on && t.zero.stage == 3, {0, 18, 0});
-  if (!block.empty()) zero.add("offload_optimizer", std::move(block).take());
-}
-
-void add_stage3(const Training& t, Diagnostics& faults, Block& block) {
+Json zero_block(const Job& job, Diagnostics& faults) {
+  const Training& t = job.training;
   const Zero& z = t.zero;
-  const bool on = z.stage == 3;
-  block.add("sub_group_size", z.sub_group_size.value(), 1'000'000'000, on);
-  block.add("stage3_prefetch_bucket_size", z.prefetch_bucket_size.value(), 50'000'000, on);
-  block.add("stage3_param_persistence_threshold", z.param_persistence_threshold.value(), 100'000, on);
-  block.add("stage3_model_persistence_threshold", z.model_persistence_threshold.value(), INT64_MAX, on);
-  block.add("stage3_max_live_parameters", z.max_live_parameters.value(), 1'000'000'000, on);
-  block.add("stage3_max_reuse_distance", z.max_reuse_distance.value(), 1'000'000'000, on);
-  block.add("stage3_gather_16bit_weights_on_model_save", z.gather_16bit_weights_on_model_save, false, on);
-  block.add("stage3_use_all_reduce_for_fetch_params", z.all_reduce_for_fetch, false, on, {0, 14, 3});
-  block.add("stage3_allgather_sequential", z.allgather_sequential, false, on, {0, 18, 5});
-  block.add("stage3_module_granularity_threshold", z.module_granularity_threshold.value(), 0, on, {0, 16, 0});
-  block.add("memory_efficient_linear", z.memory_efficient_linear, true, on, {0, 9, 0});
-  block.add("zero_hpz_partition_size", z.hpz_partition_size, 1, on, {0, 10, 0});
-  block.add("zero_quantized_weights", z.quantized_weights, false, on, {0, 10, 0});
-  block.add("zero_quantized_nontrainable_weights", false, false, on, {0, 10, 2});
-  block.add("zero_quantized_gradients", false, false, on, {0, 10, 0});
-  if (!on || t.deepspeed < Version{0, 18, 0}) return;
-  Block leaves(t, "zero_optimization.leaf_module", faults);
-  leaves.add("classes", z.leaf_classes);
-  leaves.add("names", z.leaf_names);
-  leaves.add("name_suffixes", z.leaf_suffixes);
-  block.add("leaf_module", std::move(leaves).take());
-}
-
-Json zero_block(const Training& t, Diagnostics& faults) {
-  const Zero& z = t.zero;
-  const bool any = z.stage >= 1;
-  const bool one_or_two = z.stage == 1 || z.stage == 2;
-  Block block(t, "zero_optimization", faults);
+  Block block(job, "zero_optimization", faults);
   block.add("stage", z.stage);
-  block.add("contiguous_gradients", z.contiguous_gradients, true, any);
-  block.add("reduce_scatter", z.reduce_scatter, true, any);
-  block.add("reduce_bucket_size", z.reduce_bucket_size.value(), 500'000'000, any);
-  block.add("use_multi_rank_bucket_allreduce", z.use_multi_rank_bucket_allreduce, t.deepspeed >= Version{0, 12, 4},
-            one_or_two, {0, 12, 4});
-  block.add("overlap_comm", z.overlap_comm, z.stage == 3, any);
-  block.add("round_robin_gradients", z.round_robin_gradients, false, one_or_two);
-  block.add("compute_grad_norm", true, true, one_or_two, kComputeGradNorm);
-  block.add("parameter_alignment", false, false, one_or_two, kComputeGradNorm);
-  add_stage3(t, faults, block);
-  add_offload_param(t, faults, block);
-  add_offload_optimizer(t, faults, block);
+  block.add_rows();
+  if (z.stage == 3 && t.deepspeed >= Version{0, 18, 0}) {
+    block.add("leaf_module",
+              {{"classes", z.leaf_classes}, {"names", z.leaf_names}, {"name_suffixes", z.leaf_suffixes}});
+  }
+  add_offload(job, z.offload_param, "offload_param", faults, block);
+  add_offload(job, z.offload_optimizer, "offload_optimizer", faults, block);
   return std::move(block).take();
 }
 
@@ -161,22 +154,11 @@ Json optimizer_block(const Training& t) {
   return {{"type", type}, {"params", std::move(params)}};
 }
 
-Json bf16_block(const Training& t, Diagnostics& faults) {
-  const bool on = t.dtype == DType::BFloat16;
-  Block block(t, "bf16", faults);
-  block.add("enabled", on);
-  if (on) block.add("check_grad_overflow", t.check_grad_overflow, t.deepspeed >= Version{0, 19, 3}, on, {0, 17, 1});
-  block.add("immediate_grad_update", t.immediate_grad_update, false, on, {0, 17, 1});
-  block.add("bf16_master_weights_and_grads", false, false, on, {0, 18, 3});
-  block.add("bf16_optimizer_states", false, false, on, {0, 18, 3});
-  return std::move(block).take();
-}
-
-Json fp16_block(const Training& t, Diagnostics& faults) {
-  const bool on = t.dtype == DType::Float16;
-  Block block(t, "fp16", faults);
-  block.add("enabled", on);
-  block.add("fp16_master_weights_and_grads", false, false, on, {0, 17, 1});
+// bf16 or fp16.
+Json precision_block(const Job& job, const std::string& path, DType dtype, Diagnostics& faults) {
+  Block block(job, path, faults);
+  block.add("enabled", job.training.dtype == dtype);
+  block.add_rows();
   return std::move(block).take();
 }
 
@@ -208,8 +190,8 @@ Json complete(const ModelSpec& model, const Job& job) {
   json.set("train_micro_batch_size_per_gpu", t.micro_batch);
   json.set("gradient_accumulation_steps", t.grad_accum);
   json.set("gradient_clipping", t.gradient_clipping);
-  json.set("bf16", bf16_block(t, faults));
-  json.set("fp16", fp16_block(t, faults));
+  json.set("bf16", precision_block(job, "bf16", DType::BFloat16, faults));
+  json.set("fp16", precision_block(job, "fp16", DType::Float16, faults));
   json.set("communication_data_type", short_name(t.communication_dtype));
   // At stage 0 the engine raises for any other than the model's own, and takes that by itself.
   if (t.zero.stage > 0 || t.grad_accum_dtype == t.dtype) {
@@ -217,7 +199,7 @@ Json complete(const ModelSpec& model, const Job& job) {
   }
   if (Json optimizer = optimizer_block(t); !optimizer.is_null()) json.set("optimizer", std::move(optimizer));
   if (untested(t)) json.set("zero_allow_untested_optimizer", true);
-  json.set("zero_optimization", zero_block(t, faults));
+  json.set("zero_optimization", zero_block(job, faults));
   if (on_nvme(t.zero) || t.zero.aio_block_size != Zero{}.aio_block_size ||
       t.zero.aio_intra_op_parallelism != Zero{}.aio_intra_op_parallelism) {
     json.set("aio", {{"block_size", t.zero.aio_block_size}, {"intra_op_parallelism", t.zero.aio_intra_op_parallelism}});
@@ -235,8 +217,8 @@ bool may_stay(std::string_view path) {
   for (const std::string_view one : kHyper) {
     if (one == path) return true;
   }
-  const DeepSpeedKey* key = find_deepspeed_key(path);
-  return key != nullptr && key->treatment == DeepSpeedKey::Treatment::Inert;
+  const SettingRow* row = find_deepspeed_key(path);
+  return row != nullptr && row->json.treatment == DeepSpeedKey::Treatment::Inert;
 }
 
 void keep_own(const Value& own, const std::string& above, Json& into) {
@@ -244,8 +226,8 @@ void keep_own(const Value& own, const std::string& above, Json& into) {
     const std::string path = above.empty() ? member.key : above + "." + member.key;
     if (member.value.is(Value::Kind::Null)) continue;
     const Value* kept = into.value().find(member.key);
-    const DeepSpeedKey* key = find_deepspeed_key(path);
-    const bool block = key != nullptr && key->treatment == DeepSpeedKey::Treatment::Block;
+    const SettingRow* row = find_deepspeed_key(path);
+    const bool block = row != nullptr && row->json.treatment == DeepSpeedKey::Treatment::Block;
     if (block && member.value.is(Value::Kind::Object)) {
       if (kept != nullptr) {
         Json inner = *kept;
