@@ -160,7 +160,9 @@ std::string_view rule_of(std::string_view label, Role role, const Training& trai
 
 void name_rules(const Training& training, Prediction& p) {
   const auto fill = [&training](std::vector<LiveBuffer>& list) {
-    for (LiveBuffer& buffer : list) buffer.rule = rule_of(buffer.name, buffer.role, training);
+    for (LiveBuffer& buffer : list) {
+      if (buffer.rule.empty()) buffer.rule = rule_of(buffer.name, buffer.role, training);
+    }
   };
   if (p.peak) fill(p.peak->live);
   if (p.held_for_backward) fill(p.held_for_backward->largest);
