@@ -15,7 +15,7 @@ namespace dsplan {
 namespace {
 
 // --explain names ZeRO-1's file for both of its optimizers.
-constexpr Source kInit = "zero/stage_1_and_2.py, DeepSpeedZeroOptimizer.__init__";
+constexpr Source kZero1Constructor = "zero/stage_1_and_2.py, DeepSpeedZeroOptimizer.__init__";
 
 class Bf16Runtime final : public RuntimeBase {
  public:
@@ -24,7 +24,7 @@ class Bf16Runtime final : public RuntimeBase {
         layout_(trained_, checked_mul(2, world()), world(), rank),
         parameters_(emitter, layout_, dtype(), model.parameters.size()),
         lp_grads_(emitter, model.parameters.size()),
-        optimizer_(emitter, job.training, kInit) {}
+        optimizer_(emitter, job.training, kZero1Constructor) {}
 
   // __init__ and _setup_for_real_optimizer.
   void initialise() override {
@@ -34,7 +34,7 @@ class Bf16Runtime final : public RuntimeBase {
     print("begin bf16_optimizer");
     print("before initializing group 0");
     parameters_.flatten();
-    optimizer_.create_master(parameters_.partition(), {Role::Temporaries, "clone of the partition", kInit},
+    optimizer_.create_master(parameters_.partition(), {Role::Temporaries, "clone of the partition", kZero1Constructor},
                              "clone partition");
     sums_ = eager_.zeros(in_sums(layout_.padded), training().grad_accum_dtype, {Role::Gradients, "sums of gradients"},
                          "zero sums of gradients");

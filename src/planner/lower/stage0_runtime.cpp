@@ -6,7 +6,6 @@
 #include <memory>
 #include <utility>
 
-#include "core/error.h"
 #include "planner/lower/flat_layout.h"
 #include "planner/lower/flat_optimizer.h"
 #include "planner/lower/optimizer_step.h"

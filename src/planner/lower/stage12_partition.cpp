@@ -7,7 +7,7 @@ namespace dsplan {
 namespace {
 
 constexpr Source kConstructor = "zero/stage_1_and_2.py, DeepSpeedZeroOptimizer.__init__";
-constexpr Source kStep = "zero/stage_1_and_2.py, step";
+constexpr Source kZeroStep = "zero/stage_1_and_2.py, step";
 
 class PartitionOnDevice final : public OwnPartition {
  public:
@@ -165,14 +165,14 @@ class PartitionOnDevice final : public OwnPartition {
                                   [this](BufferId part) { return eager_.emitter().dtype(part) == DType::Float32; });
     const DType type = wide ? DType::Float32 : facts_.training.dtype;
     Variable flat =
-        eager_.empty(storage(Elements(layout_.partition), type), type, {Role::Temporaries, "flat gradient", kStep});
+        eager_.empty(storage(Elements(layout_.partition), type), type, {Role::Temporaries, "flat gradient", kZeroStep});
     eager_.work().read(parts).write(flat).really_reads(ranges_in(parts)).run(Body::Copy, "flatten gradient");
     return flat;
   }
 
   [[nodiscard]] Variable cast_to_master(const Variable& flat) {
     Variable cast = eager_.empty(facts_.in_master_dtype(layout_.partition), facts_.training.master_dtype,
-                                 {Role::Temporaries, "gradient in master dtype", kStep});
+                                 {Role::Temporaries, "gradient in master dtype", kZeroStep});
     Work work = eager_.work();
     work.read(flat).write(cast);
     if (eager_.emitter().size(flat.id()) != facts_.in_model_dtype(layout_.partition)) {

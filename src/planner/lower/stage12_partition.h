@@ -1,5 +1,5 @@
 // A rank's own partition under ZeRO-1 and ZeRO-2: what is kept of reduced gradients, and the optimizer over it. On the
-// device here; on the host in stage12_host.h.
+// device here; on the host in stage12_host.cpp.
 #pragma once
 
 #include <memory>
