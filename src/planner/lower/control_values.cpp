@@ -71,13 +71,13 @@ Squares ControlValues::squares_of(const std::vector<BufferId>& gradients,
 }
 
 Variable HeldNorms::made(DType type, BufferId gradient) {
-  constexpr Label kLabel = "global gradient norm";
-  Variable norm = eager_.scratch(Bytes(bytes_per_element(type)), type, {Role::Temporaries, kLabel});
+  constexpr What kNorm{Role::Temporaries, "global gradient norm"};
+  Variable norm = eager_.scratch(Bytes(bytes_per_element(type)), type, kNorm);
   Work work = eager_.work();
   work.write(norm);
   if (gradient != kNoBuffer) work.really_reads({{gradient, Bytes(0), eager_.emitter().size(gradient)}});
   // Without a gradient it is a copy of a number that nobody reads.
-  work.run(gradient != kNoBuffer ? Body::SquareSum : Body::Nothing, kLabel);
+  work.run(gradient != kNoBuffer ? Body::SquareSum : Body::Nothing, kNorm.label);
   return norm;
 }
 
