@@ -6,187 +6,122 @@
 // the boundary the sum is all-reduced in one piece.
 #include <utility>
 
-#include "core/error.h"
+#include "planner/lower/flat_optimizer.h"
+#include "planner/lower/flat_parameters.h"
 #include "planner/lower/runtime_base.h"
+#include "planner/lower/separate_gradients.h"
 
 namespace dsplan {
 namespace {
+
+// --explain names ZeRO-1's file for both of its optimizers.
+constexpr Source kZero1Constructor = "zero/stage_1_and_2.py, DeepSpeedZeroOptimizer.__init__";
 
 class Bf16Runtime final : public RuntimeBase {
  public:
   Bf16Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter)
       : RuntimeBase(job, model, rank, emitter),
-        whole_(model.parameters.size(), kNoBuffer),
-        held_(model.parameters.size(), kNoBuffer) {
-    for (const Leaf& leaf : trained_) {
-      offset_.push_back(elements_);
-      elements_ = checked_add(elements_, leaf.elements);
-    }
-    const FlatPartition cut = flat_partition(Elements(elements_), world());
-    padded_ = cut.padded.value();
-    partition_ = cut.own.value();
-  }
+        layout_(trained_, world(), rank),
+        parameters_(emitter, layout_, dtype(), model.parameters.size()),
+        lp_grads_(emitter, model.parameters.size()),
+        optimizer_(emitter, job.training, kZero1Constructor) {}
 
+  // __init__ and _setup_for_real_optimizer.
   void initialise() override {
-    whole_ = load_model("parameter");
+    parameters_.take(loading_.give_to_engine("parameter"));
     if (trained_.empty()) return;
     make_overflow_buffer();
     print("begin bf16_optimizer");
     print("before initializing group 0");
-    flat_ = flatten_trained(whole_, elements_, padded_);
-    create_master();
-    sums_ = emitter_.allocate(in_sums(padded_), training().grad_accum_dtype, Role::Gradients, "sums of gradients");
-    emitter_.begin();
-    emitter_.write(sums_);
-    emitter_.compute("zero sums of gradients");
+    parameters_.flatten();
+    optimizer_.create_master(parameters_.partition(), {Role::Temporaries, "clone of the partition", kZero1Constructor},
+                             "clone partition");
+    sums_ = eager_.zeros(in_sums(layout_.padded), training().grad_accum_dtype, {Role::Gradients, "sums of gradients"},
+                         "zero sums of gradients");
     print("after initializing group 0");
     print("end bf16_ optimizer");
-    emitter_.promise_update(flat_, in_model_dtype(checked_mul(rank(), partition_)), in_model_dtype(partition_));
-    emitter_.promise_update(master_, Bytes(0), emitter_.size(master_));
+    const Part own = parameters_.partition();
+    emitter_.promise_update(own.buffer, own.offset, own.bytes);
+    emitter_.promise_update(optimizer_.master(), Bytes(0), emitter_.size(optimizer_.master()));
   }
 
-  [[nodiscard]] ParameterPlace place(ParameterId parameter) const override {
-    const BufferId buffer = whole_[at(parameter)];
-    if (buffer != kNoBuffer) return {buffer, Bytes(0), emitter_.size(buffer)};
-    const auto i = static_cast<std::size_t>(trained_index_[at(parameter)]);
-    return {flat_, in_model_dtype(offset_[i]), in_model_dtype(trained_[i].elements)};
-  }
+  [[nodiscard]] ParameterPlace place(ParameterId parameter) const override { return parameters_.place(parameter); }
 
-  [[nodiscard]] bool holds_gradient(ParameterId parameter) const override { return held_[at(parameter)] != kNoBuffer; }
-  // `.grad` was zeroed in place after it had been added to the sums.
+  [[nodiscard]] bool holds_gradient(ParameterId parameter) const override { return lp_grads_.holds(parameter); }
+
+  // `.grad` was zeroed in place after it had been added to the sums: what is there already counts as nothing.
   void gradient_ready(ParameterId parameter, BufferId gradient) override {
     if (training().immediate_grad_update) {  // accumulate_hp_grads_and_remove_lp
-      add_to_sums(static_cast<std::size_t>(trained_index_[at(parameter)]), gradient);
-      return emitter_.release(gradient, Reason::GradientHeld);
+      const Variable lp_grad(emitter_, gradient, Reason::GradientHeld);
+      return update_hp_grad(layout_.index_of(parameter), lp_grad.id());
     }
-    const BufferId held = held_[at(parameter)];
-    if (held == kNoBuffer || emitter_.recording() == nullptr) return accumulate(held_[at(parameter)], gradient);
-    emitter_.begin();
-    emitter_.read(held);
-    emitter_.read(gradient);
-    emitter_.write(held);
-    emitter_.as(Body::Copy);
-    emitter_.recording()->reads({{gradient, Bytes(0), emitter_.size(gradient)}});
-    emitter_.compute("accumulate gradient");
-    emitter_.release(gradient, Reason::LastUse);
+    if (!lp_grads_.holds(parameter) || emitter_.recording() == nullptr) {
+      return lp_grads_.accumulate(parameter, gradient);
+    }
+    const Variable added(emitter_, gradient);
+    const BufferId held = lp_grads_[parameter];
+    eager_.work()
+        .read(held)
+        .read(added)
+        .write(held)
+        .really_reads({{gradient, Bytes(0), emitter_.size(gradient)}})
+        .run(Body::Copy, "accumulate gradient");
   }
 
+  // update_hp_grads, then the engine's allreduce_gradients.
   void backward_ends(bool boundary) override {
     for (std::size_t i = 0; i < trained_.size(); ++i) {
-      if (held_[at(trained_[i].id)] != kNoBuffer) add_to_sums(i, held_[at(trained_[i].id)]);
+      if (lp_grads_.holds(trained_[i].id)) update_hp_grad(i, lp_grads_[trained_[i].id]);
     }
-    if (boundary && !trained_.empty()) reduce();
+    if (boundary && !trained_.empty() && world() > 1) allreduce_bucket();
   }
 
   // The norm is taken over views of the sums, and every data-parallel rank has them all.
   void step(bool first) override {
     if (trained_.empty()) return;
-    tensor_parallel_control(Bytes(4), "gradient norm", squares_of(sums_));
-    hold_norm(DType::Float32, tensor_ranks() == 1 ? sums_ : kNoBuffer);
-    if (first) create_flat_state(partition_, state_);
-    emitter_.begin();
-    emitter_.read(master_);
-    emitter_.read(sums_, in_sums(checked_mul(rank(), partition_)), in_sums(partition_));
-    read_all(state_);
-    emitter_.write(master_);
-    write_all(state_);
-    emitter_.states_of_update(state_.size());
-    emitter_.compute("optimizer update");
-    const Bytes begin = in_model_dtype(checked_mul(rank(), partition_));
-    emitter_.begin();
-    emitter_.read(master_);
-    emitter_.write(flat_, begin, in_model_dtype(partition_));
-    emitter_.compute("copy master to parameters");
-    if (world() > 1) {
-      emitter_.begin();
-      emitter_.read(flat_, begin, in_model_dtype(partition_));
-      emitter_.write(flat_);
-      emitter_.communicate(Collective::AllGather, dtype(), in_model_dtype(padded_));
-    }
-    emitter_.begin();
-    emitter_.write(sums_);
-    emitter_.compute("zero sums of gradients");
-    for (const Leaf& leaf : trained_) {
-      BufferId& held = held_[at(leaf.id)];
-      if (held != kNoBuffer) emitter_.release(std::exchange(held, kNoBuffer), Reason::GradientHeld);
-    }
+    control_.tensor_parallel(Bytes(4),
+                             {Role::Temporaries, "gradient norm", "zero/stage_1_and_2.py, get_grad_norm_direct"},
+                             control_.squares_of(sums_.id(), trained_));
+    norms_.replace(DType::Float32, tensor_ranks() == 1 ? sums_.id() : kNoBuffer);
+    if (first) optimizer_.create_states();
+    optimizer_.step({sums_.id(), in_sums(layout_.begin()), in_sums(layout_.partition)});
+    optimizer_.copy_master_to(parameters_.partition());  // update_lp_params
+    parameters_.all_gather();
+    eager_.zero(sums_, "zero sums of gradients");  // clear_hp_grads
+    lp_grads_.drop(trained_);
   }
 
  private:
-  [[nodiscard]] static std::size_t at(ParameterId parameter) { return static_cast<std::size_t>(parameter); }
   [[nodiscard]] Bytes in_sums(std::int64_t elements) const {
     return storage(Elements(elements), training().grad_accum_dtype);
   }
 
-  void create_master() {
-    const BufferId clone =
-        emitter_.allocate(in_model_dtype(partition_), dtype(), Role::Temporaries, "clone of the partition");
-    emitter_.begin();
-    emitter_.read(flat_, in_model_dtype(checked_mul(rank(), partition_)), in_model_dtype(partition_));
-    emitter_.write(clone);
-    emitter_.compute("clone partition");
-    master_ =
-        emitter_.allocate(in_master_dtype(partition_), training().master_dtype, Role::Optimizer, "master weights");
-    emitter_.begin();
-    emitter_.read(clone);
-    emitter_.write(master_);
-    emitter_.compute("cast to master");
-    emitter_.release(clone, Reason::LastUse);
-  }
-
-  // _update_hp_grad: a cast, added; then `.grad` is zeroed in place.
-  void add_to_sums(std::size_t index, BufferId gradient) {
-    const Bytes begin = in_sums(offset_[index]);
-    const Bytes bytes = in_sums(trained_[index].elements);
-    const BufferId cast =
-        emitter_.allocate(bytes, training().grad_accum_dtype, Role::RuntimeBuffers, "gradient in accumulation dtype");
-    emitter_.begin();
-    emitter_.read(gradient);
-    emitter_.write(cast);
-    emitter_.compute("cast gradient");
-    emitter_.begin();
-    emitter_.read(cast);
-    emitter_.read(sums_, begin, bytes);
-    emitter_.write(sums_, begin, bytes);
-    emitter_.compute("add to sums of gradients");
-    emitter_.release(cast, Reason::LastUse);
+  // _update_hp_grad: hp_grad.data.add_(lp.grad.data.to(hp_grad.dtype))
+  void update_hp_grad(std::size_t index, BufferId lp_grad) {
+    const Part hp_grad(sums_.id(), in_sums(layout_.offset[index]), in_sums(trained_[index].elements));
+    const Variable cast =
+        eager_.cast(lp_grad, training().grad_accum_dtype,
+                    {Role::RuntimeBuffers, "gradient in accumulation dtype", "zero/stage_1_and_2.py"}, "cast gradient");
+    eager_.add(hp_grad, cast, "add to sums of gradients");
   }
 
   // engine.py, allreduce_bucket over the one flat tensor of the group.
-  void reduce() {
-    if (world() == 1) return;
+  void allreduce_bucket() {
     const DType type = training().communication_dtype;
-    BufferId sent = sums_;
-    if (type != training().grad_accum_dtype) {
-      sent = emitter_.allocate(storage(Elements(padded_), type), type, Role::RuntimeBuffers,
-                               "gradients in communication dtype");
-      emitter_.begin();
-      emitter_.read(sums_);
-      emitter_.write(sent);
-      emitter_.compute("cast gradients");
-    }
-    emitter_.begin();
-    emitter_.read(sent);
-    emitter_.write(sent);
-    emitter_.communicate(Collective::AllReduce, type, emitter_.size(sent));
-    if (sent == sums_) return;
-    emitter_.begin();
-    emitter_.read(sent);
-    emitter_.write(sums_);
-    emitter_.compute("copy reduced gradients back");
-    emitter_.release(sent, Reason::LastUse);
+    if (type == training().grad_accum_dtype) return eager_.all_reduce(sums_, world());
+    const Variable cast = eager_.cast(
+        sums_, type,
+        {Role::RuntimeBuffers, "gradients in communication dtype", "zero/stage_1_and_2.py, allreduce_bucket"},
+        "cast gradients");
+    eager_.all_reduce(cast, world());
+    eager_.copy(sums_, cast, "copy reduced gradients back");
   }
 
-  std::vector<BufferId> whole_;  // By ParameterId, as is the next.
-  std::vector<BufferId> held_;
-  std::vector<std::int64_t> offset_;  // By index into trained_.
-  std::int64_t elements_ = 0;
-  std::int64_t padded_ = 0;
-  std::int64_t partition_ = 0;
-  BufferId flat_ = kNoBuffer;
-  BufferId master_ = kNoBuffer;
-  BufferId sums_ = kNoBuffer;
-  std::vector<BufferId> state_;
+  FlatLayout layout_;
+  FlatParameters parameters_;
+  SeparateGradients lp_grads_;
+  FlatOptimizer optimizer_;
+  Variable sums_;  // fp32_groups_gradients_flat
 };
 
 }  // namespace

@@ -30,6 +30,29 @@ Variable Variable::share() const {
   return {*emitter_, buffer_, reason_};
 }
 
+Variables& Variables::operator=(Variables&& other) noexcept(false) {
+  if (this == &other) return *this;
+  const Variables before(std::move(*this));
+  emitter_ = other.emitter_;
+  buffers_ = std::exchange(other.buffers_, {});
+  reason_ = other.reason_;
+  return *this;
+}
+
+Variables::~Variables() noexcept(false) {
+  if (std::uncaught_exceptions() == 0) reset();
+}
+
+void Variables::append(Variable made) {
+  emitter_ = made.emitter_;
+  reason_ = made.reason_;
+  buffers_.push_back(made.hand_over());
+}
+
+void Variables::reset(Reason reason) {
+  for (const BufferId buffer : std::exchange(buffers_, {})) emitter_->release(buffer, reason);
+}
+
 Work& Work::read(const Part& part) {
   part.whole ? emitter_.read(part.buffer) : emitter_.read(part.buffer, part.offset, part.bytes);
   return *this;
@@ -76,6 +99,12 @@ Variable Eager::empty(Bytes bytes, DType dtype, What what, ParameterId parameter
   return {emitter_, emitter_.allocate(bytes, dtype, what, parameter, space)};
 }
 
+Variable Eager::scratch(Bytes bytes, DType dtype, What what, Space space) {
+  Variable made = empty(bytes, dtype, what, kNone, space);
+  emitter_.mark_scratch(made.id());
+  return made;
+}
+
 Variable Eager::zeros(Bytes bytes, DType dtype, What what, Label work, ParameterId parameter, Space space) {
   Variable made = empty(bytes, dtype, what, parameter, space);
   zero(made, work);
@@ -108,6 +137,8 @@ void Eager::split(std::span<const BufferId> parts, const Part& from, Label work)
 }
 
 void Eager::zero(const Part& part, Label work) { this->work().write(part).run(Body::Clear, work); }
+
+void Eager::zero(std::span<const BufferId> whole, Label work) { this->work().write(whole).run(Body::Clear, work); }
 
 void Eager::add(const Part& to, const Part& from, Label work) {
   this->work().read(to).read(from).write(to).run(Body::Add, work);

@@ -30,6 +30,8 @@ struct Part {
 
 // A variable of the framework's. Moves like a unique_ptr; `reason` is why it outlives its last reader where it does
 // (core/schedule.h). A schedule is written to its end or thrown away, so that scopes may end by an exception too.
+// Attributes of objects (`self.x`) are members: what they hold when the schedule is finished survives it, and that they
+// let go of it afterwards is written nowhere.
 class Variable {
  public:
   Variable() = default;  // None
@@ -50,16 +52,45 @@ class Variable {
   [[nodiscard]] Variable share() const;                                             // Another variable for the same.
 
   [[nodiscard]] BufferId id() const { return buffer_; }
-  operator Part() const { return buffer_; }  // NOLINT(google-explicit-constructor)
+  [[nodiscard]] Emitter& emitter() const { return *emitter_; }  // Not of None.
+  operator Part() const { return buffer_; }                     // NOLINT(google-explicit-constructor)
   explicit operator bool() const { return buffer_ != kNoBuffer; }
 
  private:
+  friend class Variables;
   Emitter* emitter_ = nullptr;
   BufferId buffer_ = kNoBuffer;
   Reason reason_ = Reason::PythonFrame;
 };
 
-// A piece of work that no verb says: reads first, then writes, then what ends it: `run`, `collective` or `control`.
+// A Python list of tensors: they go in the list's order, when the list is reset, assigned or leaves its scope.
+class Variables {
+ public:
+  Variables() = default;
+  Variables(Variables&& other) noexcept
+      : emitter_(other.emitter_), buffers_(std::exchange(other.buffers_, {})), reason_(other.reason_) {}
+  Variables& operator=(Variables&& other) noexcept(false);  // What it held goes when the new value is there.
+  Variables(const Variables&) = delete;
+  Variables& operator=(const Variables&) = delete;
+  ~Variables() noexcept(false);
+
+  void append(Variable made);  // Its reason becomes the list's.
+  void reset() { reset(reason_); }
+  void reset(Reason reason);
+  [[nodiscard]] std::vector<BufferId> hand_over() { return std::exchange(buffers_, {}); }
+
+  [[nodiscard]] const std::vector<BufferId>& ids() const { return buffers_; }
+  [[nodiscard]] bool empty() const { return buffers_.empty(); }
+  [[nodiscard]] std::size_t size() const { return buffers_.size(); }
+  operator std::span<const BufferId>() const { return buffers_; }  // NOLINT(google-explicit-constructor)
+
+ private:
+  Emitter* emitter_ = nullptr;
+  std::vector<BufferId> buffers_;
+  Reason reason_ = Reason::PythonFrame;
+};
+
+// A piece of work that no verb says: reads first, then writes, then `run`, `collective` or `control`.
 class Work {
  public:
   explicit Work(Emitter& emitter) : emitter_(emitter) { emitter_.begin(); }
@@ -96,6 +127,8 @@ class Eager {
   // torch.empty. `module` and pass are the emitter's; `space` is where it lies.
   [[nodiscard]] Variable empty(Bytes bytes, DType dtype, What what, ParameterId parameter = kNone,
                                Space space = Space::Device);
+  // The same for what need not be read by anyone: a kernel's scratch, a scalar that becomes the host's number.
+  [[nodiscard]] Variable scratch(Bytes bytes, DType dtype, What what, Space space = Space::Device);
   // torch.zeros: made and filled.
   [[nodiscard]] Variable zeros(Bytes bytes, DType dtype, What what, Label work, ParameterId parameter = kNone,
                                Space space = Space::Device);
@@ -110,6 +143,7 @@ class Eager {
   void concatenate(const Part& to, std::span<const BufferId> parts, Label work);
   void split(std::span<const BufferId> parts, const Part& from, Label work);
   void zero(const Part& part, Label work);
+  void zero(std::span<const BufferId> whole, Label work);  // By one launch.
   // to += from
   void add(const Part& to, const Part& from, Label work);
 
@@ -122,7 +156,7 @@ class Eager {
   void broadcast(const Part& part, std::int64_t from_rank, std::int64_t ranks, Group group = Group::DataParallel);
 
   [[nodiscard]] Work work() { return Work(emitter_); }
-  [[nodiscard]] Emitter& emitter() { return emitter_; }
+  [[nodiscard]] Emitter& emitter() const { return emitter_; }
 
  private:
   [[nodiscard]] Bytes bytes_of(const Part& part) const;

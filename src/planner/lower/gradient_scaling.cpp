@@ -1,6 +1,8 @@
 #include "planner/lower/gradient_scaling.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 namespace dsplan {
 namespace {
@@ -14,8 +16,6 @@ std::vector<StepParameter> with_gradient(std::span<const StepParameter> paramete
   return kept;
 }
 
-Bytes scalar_of(DType dtype) { return storage(Elements(1), dtype); }
-
 }  // namespace
 
 DType norm_dtype(std::span<const StepParameter> parameters) {
@@ -26,182 +26,138 @@ DType norm_dtype(std::span<const StepParameter> parameters) {
   return dtype;
 }
 
-void GradientClip::drop(BufferId& buffer) {
-  if (buffer != kNoBuffer) emitter_.release(buffer, Reason::PythonFrame);
-  buffer = kNoBuffer;
-}
-
-BufferId GradientClip::scalar(Bytes size, DType dtype, Label label, Body body) {
-  const BufferId made = emitter_.allocate(size, dtype, Role::Temporaries, label);
-  emitter_.mark_scratch(made);
-  emitter_.begin();
-  emitter_.write(made);
-  emitter_.as(body);  // Clear: `run` does the arithmetic.
-  emitter_.compute(label);
+// `run` and its clipping kernels do the arithmetic: for an executor the scalars on the way are zeros.
+Variable GradientClip::scalars(std::int64_t count, DType dtype, Label label, Body body) {
+  Variable made = eager_.scratch(storage(Elements(count), dtype), dtype, {Role::Temporaries, label});
+  eager_.work().write(made).run(body, label);
   return made;
 }
 
 // _foreach_norm: per-chunk sums of all tensors in one scratch, which only the kernel sees, then a scalar for each
-// tensor.
-std::vector<BufferId> GradientClip::norms(std::span<const StepParameter> group) {
+// tensor. What all tensor-parallel ranks have alike counts once.
+void GradientClip::foreach_norm(std::span<const StepParameter> group, Variables& norms) {
   std::int64_t chunks = 0;
   for (const StepParameter& p : group) chunks = std::max(chunks, (p.shape.elements().value() + kChunk - 1) / kChunk);
   const auto count = static_cast<std::int64_t>(group.size());
-  BufferId sums = kNoBuffer;
+  Variable sums;
   if (level_ == Level::Kernel) {
-    sums = emitter_.allocate(storage(Elements(checked_mul(count, chunks)), DType::Float32), DType::Float32,
-                             Role::Temporaries, "sums of squares by chunk");
-    emitter_.mark_scratch(sums);
+    sums = eager_.scratch(storage(Elements(checked_mul(count, chunks)), DType::Float32), DType::Float32,
+                          {Role::Temporaries, "sums of squares by chunk"});
   }
   std::vector<BufferId> made;
   for (const StepParameter& p : group) {
-    made.push_back(emitter_.allocate(scalar_of(p.dtype), p.dtype, Role::Temporaries, "norm of a gradient"));
-    emitter_.mark_scratch(made.back());
+    norms.append(eager_.scratch(storage(Elements(1), p.dtype), p.dtype, {Role::Temporaries, "norm of a gradient"}));
+    made.push_back(norms.ids().back());
   }
-  emitter_.begin();
-  for (const StepParameter& p : group) emitter_.read(p.gradient);
-  if (sums != kNoBuffer) emitter_.write(sums);
-  for (BufferId norm : made) emitter_.write(norm);
-  emitter_.as(Body::SquareSum);
-  record_squares(group);
-  emitter_.compute("norms of gradients");
-  if (sums != kNoBuffer) emitter_.release(sums, Reason::LastUse);
-  return made;
+  Work work = eager_.work();
+  for (const StepParameter& p : group) work.read(p.gradient);
+  if (sums) work.write(sums);
+  work.write(made);
+  if (const Recording* recording = eager_.emitter().recording(); recording != nullptr && recording->tensor_rank() > 0) {
+    std::vector<ByteRange> own;
+    for (const StepParameter& p : group) {
+      if (!p.replicated) own.push_back({p.gradient, Bytes(0), eager_.emitter().size(p.gradient)});
+    }
+    work.really_reads(std::move(own));
+  }
+  work.run(Body::SquareSum, "norms of gradients");
 }
 
-// What all tensor-parallel ranks have alike counts once.
-void GradientClip::record_squares(std::span<const StepParameter> group) {
-  Recording* recording = emitter_.recording();
-  if (recording == nullptr || recording->tensor_rank() == 0) return;
-  std::vector<ByteRange> own;
-  for (const StepParameter& p : group) {
-    if (!p.replicated) own.push_back({p.gradient, Bytes(0), emitter_.size(p.gradient)});
-  }
-  recording->reads(std::move(own));
-}
-
-BufferId GradientClip::total_norm(std::span<const StepParameter> parameters, DType& dtype) {
-  std::vector<BufferId> parts;
-  for (const auto& group : grouped_by_dtype(parameters)) {
-    const std::vector<BufferId> made = norms(group);
-    parts.insert(parts.end(), made.begin(), made.end());
-  }
-  dtype = norm_dtype(parameters);
-  BufferId stacked = scalar(storage(Elements(static_cast<std::int64_t>(parts.size())), dtype), dtype, "stacked norms");
-  const BufferId total = scalar(scalar_of(dtype), dtype, "total norm", tensor_ranks_ > 1 ? Body::Norm : Body::Clear);
-  drop(stacked);
-  for (BufferId part : parts) emitter_.release(part, Reason::PythonFrame);
-  return total;
-}
-
-void GradientClip::forget() {
-  if (norm_ != kNoBuffer) emitter_.release(norm_, Reason::Loop);
-  norm_ = kNoBuffer;
+Variable GradientClip::get_total_norm(std::span<const StepParameter> parameters, DType dtype) {
+  Variables norms;
+  for (const auto& group : grouped_by_dtype(parameters)) foreach_norm(group, norms);
+  const Variable stacked = scalars(static_cast<std::int64_t>(norms.size()), dtype, "stacked norms");
+  return scalars(1, dtype, "total norm", tensor_ranks_ > 1 ? Body::Norm : Body::Clear);
 }
 
 void GradientClip::run(std::span<const StepParameter> all, bool keep) {
   const std::vector<StepParameter> parameters = with_gradient(all);
   if (parameters.empty()) return;
-  DType dtype = DType::Float32;
-  BufferId total = total_norm(parameters, dtype);
+  const DType dtype = norm_dtype(parameters);
+  Variable total_norm = get_total_norm(parameters, dtype);
   if (tensor_ranks_ > 1) {
-    emitter_.begin();
-    emitter_.read(total);
-    emitter_.write(total);
-    emitter_.communicate(Collective::AllReduce, dtype, emitter_.size(total), TrafficKind::Control,
-                         Group::TensorParallel);
+    eager_.work()
+        .read(total_norm)
+        .write(total_norm)
+        .control(Collective::AllReduce, dtype, storage(Elements(1), dtype), Group::TensorParallel);
   }
-  // max_norm / (total + 1e-6) is a sum, a reciprocal and a product.
-  BufferId sum = scalar(scalar_of(dtype), dtype, "clip coefficient");
-  BufferId reciprocal = scalar(scalar_of(dtype), dtype, "clip coefficient");
-  BufferId coefficient = scalar(scalar_of(dtype), dtype, "clip coefficient");
-  drop(sum);
-  drop(reciprocal);
-  BufferId clamped = scalar(scalar_of(dtype), dtype, "clip coefficient");
+  // max_norm / (total_norm + 1e-6) is a sum, a reciprocal and a product.
+  Variable sum = scalars(1, dtype, "clip coefficient");
+  Variable reciprocal = scalars(1, dtype, "clip coefficient");
+  Variable clip_coef = scalars(1, dtype, "clip coefficient");
+  sum.reset();
+  reciprocal.reset();
+  Variable clip_coef_clamped = scalars(1, dtype, "clip coefficient");
   for (const auto& group : grouped_by_dtype(parameters)) {
-    emitter_.begin();
-    for (const StepParameter& p : group) emitter_.read(p.gradient);
-    emitter_.read(clamped);
-    for (const StepParameter& p : group) emitter_.write(p.gradient);
-    emitter_.as(Body::Clip);
-    emitter_.compute("clip gradients");
+    Work multiply = eager_.work();
+    for (const StepParameter& p : group) multiply.read(p.gradient);
+    multiply.read(clip_coef_clamped);
+    for (const StepParameter& p : group) multiply.write(p.gradient);
+    multiply.run(Body::Clip, "clip gradients");
   }
-  drop(coefficient);
-  drop(clamped);
-  if (keep) {
-    norm_ = total;
-  } else {
-    drop(total);
-  }
+  clip_coef.reset();
+  clip_coef_clamped.reset();
+  if (keep) norm_ = std::move(total_norm);
 }
 
-void LossScaler::drop(BufferId& buffer) {
-  if (buffer != kNoBuffer) emitter_.release(buffer, Reason::PythonFrame);
-  buffer = kNoBuffer;
-}
-
-BufferId LossScaler::scalar(Bytes size, DType dtype, Role role, Label label) {
-  const BufferId made = emitter_.allocate(size, dtype, role, label);
-  emitter_.mark_scratch(made);  // Who reads a scalar is not told.
-  emitter_.begin();
-  emitter_.write(made);
-  emitter_.compute(label);
+Variable LossScaler::scalar(DType dtype, What what, Body body) {
+  Variable made = eager_.scratch(storage(Elements(1), dtype), dtype, what);  // Who reads a scalar is not told.
+  eager_.work().write(made).run(body, what.label);
   return made;
 }
 
 void LossScaler::scale() {
-  if (scale_ == kNoBuffer) {
-    scale_ = scalar(Bytes(4), DType::Float32, Role::Optimizer, "loss scale");
-    growth_tracker_ = scalar(Bytes(4), DType::Int32, Role::Optimizer, "growth tracker");
+  if (!scale_) {  // _lazy_init_scale_growth_tracker
+    scale_ = scalar(DType::Float32, {Role::Optimizer, "loss scale"});
+    growth_tracker_ = scalar(DType::Int32, {Role::Optimizer, "growth tracker"});
   }
-  scaled_loss_ = scalar(Bytes(4), DType::Float32, Role::Temporaries, "scaled loss");
+  scaled_loss_ =
+      scalar(DType::Float32, {Role::Temporaries, "scaled loss", "fp16/loss_scaler.py, scale_loss"}, Body::Copy);
 }
-
-void LossScaler::backward_done() { drop(scaled_loss_); }
 
 // _unscale_grads_ copies both scalars to each device that holds gradients.
-void LossScaler::check(std::span<const StepParameter> parameters, BufferId& inverse) {
-  BufferId found = scalar(Bytes(4), DType::Float32, Role::Temporaries, "found inf");
-  found_inf_ = scalar(Bytes(4), DType::Float32, Role::Temporaries, "found inf");
-  BufferId copy = scalar(Bytes(4), DType::Float32, Role::Temporaries, "inverse of the loss scale");
+void LossScaler::unscale_grads(std::span<const StepParameter> parameters, Variable inv_scale) {
+  Variable found_inf = scalar(DType::Float32, {Role::Temporaries, "found inf"});
+  found_inf_ = scalar(DType::Float32, {Role::Temporaries, "found inf"});
+  Variable inv_scale_here = scalar(DType::Float32, {Role::Temporaries, "inverse of the loss scale"});
   for (const auto& group : grouped_by_dtype(with_gradient(parameters))) {
-    emitter_.begin();
-    for (const StepParameter& p : group) emitter_.read(p.gradient);
-    for (const StepParameter& p : group) emitter_.write(p.gradient);
-    emitter_.compute("unscale gradients");
+    Work unscale = eager_.work();
+    for (const StepParameter& p : group) unscale.read(p.gradient);
+    for (const StepParameter& p : group) unscale.write(p.gradient);
+    unscale.run(Body::Unscale, "unscale gradients");
   }
-  drop(copy);
-  drop(found);
-  drop(inverse);
+  inv_scale_here.reset();
+  found_inf.reset();
+  inv_scale.reset();
 }
 
+// self._scale.double().reciprocal().float()
 void LossScaler::unscale(std::span<const StepParameter> parameters) {
-  BufferId wide = scalar(Bytes(8), DType::Float64, Role::Temporaries, "loss scale in fp64");
-  BufferId reciprocal = scalar(Bytes(8), DType::Float64, Role::Temporaries, "inverse of the loss scale");
-  drop(wide);
-  BufferId inverse = scalar(Bytes(4), DType::Float32, Role::Temporaries, "inverse of the loss scale");
-  drop(reciprocal);
-  check(parameters, inverse);
+  Variable wide = scalar(DType::Float64, {Role::Temporaries, "loss scale in fp64"});
+  Variable reciprocal = scalar(DType::Float64, {Role::Temporaries, "inverse of the loss scale"});
+  wide.reset();
+  Variable inv_scale = scalar(DType::Float32, {Role::Temporaries, "inverse of the loss scale"});
+  reciprocal.reset();
+  unscale_grads(parameters, std::move(inv_scale));
 }
 
 void LossScaler::before_step(std::span<const StepParameter> parameters, bool fused) {
-  const bool unscaled = found_inf_ != kNoBuffer;
+  const bool unscaled = static_cast<bool>(found_inf_);
   if (!fused) {
     if (!unscaled) unscale(parameters);
     return;
   }
-  if (!unscaled) {
-    BufferId ones = scalar(Bytes(4), DType::Float32, Role::Temporaries, "inverse of the loss scale");
-    check(parameters, ones);
+  if (!unscaled) {  // _check_inf_per_device
+    unscale_grads(parameters, scalar(DType::Float32, {Role::Temporaries, "inverse of the loss scale"}));
   }
-  found_sum_ = scalar(Bytes(4), DType::Float32, Role::Temporaries, "found inf");
-  if (!unscaled) handed_scale_ = scalar(Bytes(4), DType::Float32, Role::Temporaries, "loss scale");
+  found_sum_ = scalar(DType::Float32, {Role::Temporaries, "found inf"});
+  if (!unscaled) handed_scale_ = scalar(DType::Float32, {Role::Temporaries, "loss scale"});
 }
 
 void LossScaler::after_step() {
-  drop(handed_scale_);
-  drop(found_sum_);
-  drop(found_inf_);
+  handed_scale_.reset();
+  found_sum_.reset();
+  found_inf_.reset();
 }
 
 }  // namespace dsplan

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "planner/lower/emitter.h"
+#include "planner/lower/eager.h"
 #include "planner/lower/optimizer_step.h"
 
 namespace dsplan {
@@ -18,24 +18,22 @@ namespace dsplan {
 class GradientClip {
  public:
   GradientClip(Emitter& emitter, Level level, std::int64_t tensor_ranks = 1)
-      : emitter_(emitter), level_(level), tensor_ranks_(tensor_ranks) {}
+      : eager_(emitter), level_(level), tensor_ranks_(tensor_ranks) {}
 
   // The caller lets go of the norm that it kept.
-  void forget();
+  void forget() { norm_.reset(Reason::Loop); }
   // `keep`: the caller holds the norm until the next step, as Hugging Face's Trainer does for its log.
   void run(std::span<const StepParameter> parameters, bool keep);
 
  private:
-  [[nodiscard]] std::vector<BufferId> norms(std::span<const StepParameter> group);
-  void record_squares(std::span<const StepParameter> group);
-  [[nodiscard]] BufferId scalar(Bytes size, DType dtype, Label label, Body body = Body::Clear);
-  [[nodiscard]] BufferId total_norm(std::span<const StepParameter> parameters, DType& dtype);
-  void drop(BufferId& buffer);
+  [[nodiscard]] Variable get_total_norm(std::span<const StepParameter> parameters, DType dtype);
+  void foreach_norm(std::span<const StepParameter> group, Variables& norms);
+  [[nodiscard]] Variable scalars(std::int64_t count, DType dtype, Label label, Body body = Body::Clear);
 
-  Emitter& emitter_;
+  Eager eager_;
   Level level_;
   std::int64_t tensor_ranks_;
-  BufferId norm_ = kNoBuffer;
+  Variable norm_;
 };
 
 // The dtype of the total norm: that of all gradients, fp32 where they differ.
@@ -45,27 +43,26 @@ class GradientClip {
 // unscale (only where gradients are clipped), before_step, after_step.
 class LossScaler {
  public:
-  explicit LossScaler(Emitter& emitter) : emitter_(emitter) {}
+  explicit LossScaler(Emitter& emitter) : eager_(emitter) {}
 
   void scale();
-  void backward_done();
+  void backward_done() { scaled_loss_.reset(); }
   void unscale(std::span<const StepParameter> parameters);
   // `fused`: the optimizer's own kernel unscales and looks for infinities.
   void before_step(std::span<const StepParameter> parameters, bool fused);
   void after_step();
 
  private:
-  [[nodiscard]] BufferId scalar(Bytes size, DType dtype, Role role, Label label);
-  void drop(BufferId& buffer);
-  void check(std::span<const StepParameter> parameters, BufferId& inverse);
+  [[nodiscard]] Variable scalar(DType dtype, What what, Body body = Body::Clear);
+  void unscale_grads(std::span<const StepParameter> parameters, Variable inv_scale);
 
-  Emitter& emitter_;
-  BufferId scale_ = kNoBuffer;  // Made by the first loss, kept for ever, as is the next.
-  BufferId growth_tracker_ = kNoBuffer;
-  BufferId scaled_loss_ = kNoBuffer;
-  BufferId found_inf_ = kNoBuffer;  // Until update().
-  BufferId found_sum_ = kNoBuffer;  // Attributes of a fused optimizer during its step, as is the next.
-  BufferId handed_scale_ = kNoBuffer;
+  Eager eager_;
+  Variable scale_;  // Made by the first loss, kept for ever, as is the next.
+  Variable growth_tracker_;
+  Variable scaled_loss_;
+  Variable found_inf_;  // Until update().
+  Variable found_sum_;  // Attributes of a fused optimizer during its step, as is the next.
+  Variable handed_scale_;
 };
 
 }  // namespace dsplan

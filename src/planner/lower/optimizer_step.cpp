@@ -17,8 +17,13 @@ std::vector<std::vector<StepParameter>> grouped_by_dtype(std::span<const StepPar
   return groups;
 }
 
-OptimizerStep::OptimizerStep(const Optimizer& optimizer, Emitter& emitter, std::size_t parameters)
-    : optimizer_(optimizer), emitter_(emitter), states_(parameters), rms_(parameters), has_state_(parameters, false) {}
+OptimizerStep::OptimizerStep(const Optimizer& optimizer, Emitter& emitter, std::size_t parameters, StepSources sources)
+    : optimizer_(optimizer),
+      eager_(emitter),
+      sources_(sources),
+      states_(parameters),
+      rms_(parameters),
+      has_state_(parameters, false) {}
 
 void OptimizerStep::construct(Unit parameters) {
   if (optimizer_.kind != OptimizerKind::Adagrad) return;
@@ -60,27 +65,25 @@ std::vector<std::vector<StepParameter>> OptimizerStep::units(Unit group, Impleme
 // roots until the next dtype's does.
 void OptimizerStep::adam(Unit group, Implementation form, bool adds_decay) {
   for (const StepParameter& parameter : group) create_state(parameter);
-  Variable gradient;
-  Variable denominator;
+  Variables denominator;
+  Variables gradient;
   for (const auto& unit : units(group, form)) {
-    drop(gradient);
+    gradient.reset();
     if (form == Implementation::Fused) {
       update(unit, {});
       continue;
     }
     if (adds_decay) gradient = like(unit, "gradient with weight decay");
-    if (form == Implementation::Foreach) drop(gradient);
-    Variable root = like(unit, "square root of exp_avg_sq");
+    if (form == Implementation::Foreach) gradient.reset();
+    Variables root = like(unit, "square root of exp_avg_sq", sources_.root);
     if (form == Implementation::ForLoop) {
-      Variable quotient = like(unit, "denominator");
-      drop(root);
+      Variables quotient = like(unit, "denominator");
+      root.reset();
       root = std::move(quotient);
     }
-    assign(denominator, std::move(root));
+    denominator = std::move(root);
     update(unit, {&denominator});
   }
-  drop(gradient);
-  drop(denominator);
 }
 
 // The first momentum is a copy of the gradient, made when its turn comes; the fused form makes all of them before.
@@ -89,46 +92,40 @@ void OptimizerStep::sgd(Unit group, bool adds_decay) {
     for (const StepParameter& parameter : group) create_state(parameter);
   }
   for (const auto& unit : units(group, optimizer_.implementation)) {
-    Variable gradient;
+    Variables gradient;
     if (adds_decay && optimizer_.implementation != Implementation::Fused) {
       gradient = like(unit, "gradient with weight decay");
     }
     for (const StepParameter& parameter : unit) create_state(parameter);
     update(unit, {&gradient});
-    drop(gradient);
   }
 }
 
 void OptimizerStep::adagrad(Unit group, bool adds_decay) {
   const bool foreach = optimizer_.implementation == Implementation::Foreach;
-  Variable gradient;
-  Variable root;
-  Variable numerator;
+  Variables numerator;
+  Variables root;
+  Variables gradient;
   for (const auto& unit : units(group, optimizer_.implementation)) {
-    drop(gradient);
+    gradient.reset();
     if (adds_decay) gradient = like(unit, "gradient with weight decay");
-    assign(root, like(unit, "square root of sum"));
-    if (foreach && adds_decay) assign(numerator, std::exchange(gradient, {}));
-    if (foreach && !adds_decay) assign(numerator, like(unit, "numerator"));
+    root = like(unit, "square root of sum");
+    if (foreach && adds_decay) numerator = std::move(gradient);
+    if (foreach && !adds_decay) numerator = like(unit, "numerator");
     update(unit, {&gradient, &root, &numerator});
   }
-  drop(gradient);
-  drop(root);
-  drop(numerator);
 }
 
 void OptimizerStep::rmsprop(Unit group, bool adds_decay) {
   for (const StepParameter& parameter : group) create_state(parameter);
-  Variable gradient;
-  Variable root;
+  Variables root;
+  Variables gradient;
   for (const auto& unit : units(group, optimizer_.implementation)) {
-    drop(gradient);
+    gradient.reset();
     if (adds_decay) gradient = like(unit, "gradient with weight decay");
-    assign(root, like(unit, "square root of square_avg"));
+    root = like(unit, "square root of square_avg");
     update(unit, {&gradient, &root});
   }
-  drop(gradient);
-  drop(root);
 }
 
 // torch.optim.Muon takes matrices only. What is left goes through a torch.optim.AdamW in its usual form, foreach.
@@ -137,93 +134,90 @@ void OptimizerStep::muon(Unit group) {
   std::vector<StepParameter> others;
   for (const StepParameter& p : group) (p.hidden_matrix ? hidden : others).push_back(p);
   for (const StepParameter& parameter : hidden) create_state(parameter);
-  Variable direction;
+  Variables direction;
   for (const StepParameter& parameter : hidden) {
-    assign(direction, like({&parameter, 1}, "update"));
+    direction = like({&parameter, 1}, "update");
     orthogonalise(parameter, direction);
     update({&parameter, 1}, {&direction});
   }
-  drop(direction);
+  direction.reset();
   adam(others, Implementation::Foreach, false);
 }
 
 // _zeropower_via_newtonschulz: five iterations in bf16; X X^T has the smaller of the two dimensions.
-void OptimizerStep::orthogonalise(const StepParameter& parameter, Variable& update) {
+void OptimizerStep::orthogonalise(const StepParameter& parameter, Variables& update) {
   constexpr int kIterations = 5;
   const Bytes whole = storage(parameter.shape.elements(), DType::BFloat16);
   const std::int64_t smaller = std::min(parameter.shape.dims[0], parameter.shape.dims[1]);
   const Bytes gram = storage(Elements(checked_mul(smaller, smaller)), DType::BFloat16);
   const Bytes scalar(2);
-  Variable orthogonal;
+  Variables orthogonal;
   if (parameter.dtype != DType::BFloat16) orthogonal = one(whole, DType::BFloat16, "update in bf16");
-  Variable norm = one(scalar, DType::BFloat16, "norm");
-  Variable clamped = one(scalar, DType::BFloat16, "norm");
-  drop(norm);
-  drop(clamped);
-  Variable product;
-  Variable polynomial;
+  Variables norm = one(scalar, DType::BFloat16, "norm");
+  Variables clamped = one(scalar, DType::BFloat16, "norm");
+  norm.reset();
+  clamped.reset();
+  Variables polynomial;
+  Variables product;
   for (int i = 0; i < kIterations; ++i) {
-    assign(product, one(gram, DType::BFloat16, "X X^T"));
-    assign(polynomial, one(gram, DType::BFloat16, "polynomial of X X^T"));
-    assign(orthogonal, one(whole, DType::BFloat16, "orthogonalised update"));
+    product = one(gram, DType::BFloat16, "X X^T");
+    polynomial = one(gram, DType::BFloat16, "polynomial of X X^T");
+    orthogonal = one(whole, DType::BFloat16, "orthogonalised update");
   }
-  drop(product);
-  drop(polynomial);
-  assign(update, std::move(orthogonal));
+  product.reset();
+  polynomial.reset();
+  update = std::move(orthogonal);
 }
 
 // 16-bit gradients and parameters are worked on in fp32 copies, which live until the next parameter's turn.
 void OptimizerStep::adafactor(Unit group) {
-  Variable gradient;
-  Variable parameter;
-  Variable direction;
+  Variables direction;
+  Variables parameter;
+  Variables gradient;
   for (const StepParameter& p : group) {
     const Bytes wide = storage(p.shape.elements(), DType::Float32);
     const bool half = p.dtype == DType::Float16 || p.dtype == DType::BFloat16;
-    drop(gradient);
+    gradient.reset();
     if (half) gradient = one(wide, DType::Float32, "gradient in fp32");
     create_state(p);
-    drop(parameter);
+    parameter.reset();
     if (half) parameter = one(wide, DType::Float32, "parameter in fp32");
     adafactor_scale(p, direction);
-    Variable negated = one(wide, DType::Float32, "negated update");
+    Variables negated = one(wide, DType::Float32, "negated update");
     update({&p, 1}, {&gradient, &parameter, &direction, &negated});
-    drop(negated);
   }
-  drop(gradient);
-  drop(parameter);
-  drop(direction);
 }
 
 // From the parameter's root mean square to the clipped update.
-void OptimizerStep::adafactor_scale(const StepParameter& p, Variable& direction) {
+void OptimizerStep::adafactor_scale(const StepParameter& p, Variables& direction) {
   const Bytes wide = storage(p.shape.elements(), DType::Float32);
   const Bytes scalar(4);
-  Variable norm = one(scalar, DType::Float32, "norm");
-  const BufferId rms = emitter_.allocate(scalar, DType::Float32, Role::Optimizer, "RMS", p.id);
-  emitter_.mark_scratch(rms);  // Only a scaled learning rate reads it.
-  emitter_.begin();
-  emitter_.write(rms);
-  emitter_.compute_unexecutable("root mean square");
-  assign(rms_[static_cast<std::size_t>(p.id)], {rms});
-  drop(norm);
-  Variable square = one(wide, DType::Float32, "squared gradient");
-  Variable added = one(wide, DType::Float32, "update");
-  drop(square);
-  assign(direction, std::move(added));
+  Variables norm = one(scalar, DType::Float32, "norm");
+  Variable rms = eager_.empty(scalar, DType::Float32, {Role::Optimizer, "RMS", sources_.state}, p.id);
+  eager_.emitter().mark_scratch(rms.id());  // Only a scaled learning rate reads it.
+  eager_.work().write(rms).run_unexecutable("root mean square");
+  rms_[static_cast<std::size_t>(p.id)] = std::move(rms);
+  norm.reset();
+  Variables square = one(wide, DType::Float32, "squared gradient");
+  Variables added = one(wide, DType::Float32, "update");
+  square.reset();
+  direction = std::move(added);
   adafactor_update(p, direction);
   norm = one(scalar, DType::Float32, "norm");
-  Variable ratio = one(scalar, DType::Float32, "root mean square");
-  drop(norm);
-  Variable threshold = one(scalar, DType::Float32, "clip coefficient");
-  drop(ratio);
-  drop(threshold);
+  Variables ratio = one(scalar, DType::Float32, "root mean square");
+  norm.reset();
+  Variables threshold = one(scalar, DType::Float32, "clip coefficient");
+  ratio.reset();
+  threshold.reset();
 }
 
 // Matrices: means over rows and columns, then the outer product of two roots; vectors: one root.
-void OptimizerStep::adafactor_update(const StepParameter& p, Variable& direction) {
+void OptimizerStep::adafactor_update(const StepParameter& p, Variables& direction) {
   const Bytes wide = storage(p.shape.elements(), DType::Float32);
-  if (p.shape.rank < 2) return assign(direction, one(wide, DType::Float32, "update"));
+  if (p.shape.rank < 2) {
+    direction = one(wide, DType::Float32, "update");
+    return;
+  }
   const std::int64_t last = p.shape.dims[p.shape.rank - 1U];
   const std::int64_t second = p.shape.dims[p.shape.rank - 2U];
   const std::int64_t elements = p.shape.elements().value();
@@ -231,17 +225,16 @@ void OptimizerStep::adafactor_update(const StepParameter& p, Variable& direction
   const Bytes column = storage(Elements(elements / second), DType::Float32);
   const Bytes row_means = storage(Elements(elements / last / second), DType::Float32);
   for (const Bytes mean : {row, column}) {
-    Variable made = one(mean, DType::Float32, "mean of update");
-    drop(made);
+    const Variables made = one(mean, DType::Float32, "mean of update");
   }
-  Variable mean = one(row_means, DType::Float32, "mean of rows");
-  Variable rows = one(row, DType::Float32, "row factor");
-  drop(mean);
-  Variable columns = one(column, DType::Float32, "column factor");
-  Variable product = one(wide, DType::Float32, "update");
-  drop(rows);
-  drop(columns);
-  assign(direction, std::move(product));
+  Variables mean = one(row_means, DType::Float32, "mean of rows");
+  Variables rows = one(row, DType::Float32, "row factor");
+  mean.reset();
+  Variables columns = one(column, DType::Float32, "column factor");
+  Variables product = one(wide, DType::Float32, "update");
+  rows.reset();
+  columns.reset();
+  direction = std::move(product);
 }
 
 // Each parameter's state is made right before its own kernel; the kernels take nothing.
@@ -255,11 +248,9 @@ void OptimizerStep::bitsandbytes(Unit group) {
 void OptimizerStep::create_maps() {
   if (!maps_.empty()) return;
   for (Label label : {"quantisation map of exp_avg", "quantisation map of exp_avg_sq"}) {
-    maps_.push_back(emitter_.allocate(Bytes(1024), DType::Float32, Role::Optimizer, label));
+    maps_.append(eager_.empty(Bytes(1024), DType::Float32, {Role::Optimizer, label, sources_.state}));
   }
-  emitter_.begin();
-  for (BufferId map : maps_) emitter_.write(map);
-  emitter_.compute("create optimizer state");
+  eager_.zero(maps_, "create optimizer state");
 }
 
 void OptimizerStep::create_state(const StepParameter& parameter) {
@@ -272,73 +263,52 @@ void OptimizerStep::create_state(const StepParameter& parameter) {
                                      [](const StateTensor& tensor) { return tensor.dtype == DType::UInt8; });
   if (quantised) create_maps();
   for (const StateTensor& tensor : tensors) {
-    states_[at].push_back(emitter_.allocate(tensor.bytes, tensor.dtype, Role::Optimizer, tensor.label, parameter.id));
+    states_[at].append(
+        eager_.empty(tensor.bytes, tensor.dtype, {Role::Optimizer, tensor.label, sources_.state}, parameter.id));
   }
-  if (states_[at].empty()) return;
-  emitter_.begin();
-  for (BufferId state : states_[at]) emitter_.write(state);
-  emitter_.compute("create optimizer state");
+  if (!states_[at].empty()) eager_.zero(states_[at], "create optimizer state");
 }
 
-OptimizerStep::Variable OptimizerStep::make(std::vector<Bytes> sizes, DType dtype, Label label) {
-  Variable made;
-  for (Bytes size : sizes) {
-    made.push_back(emitter_.allocate(size, dtype, Role::Temporaries, label));
-    emitter_.mark_scratch(made.back());
-  }
-  emitter_.begin();
-  for (BufferId buffer : made) emitter_.write(buffer);
-  emitter_.as(Body::Clear);  // `update` does the arithmetic.
-  emitter_.compute(label);
+// `update` does the arithmetic: for an executor intermediate results are zeros.
+Variables OptimizerStep::make(std::vector<Bytes> sizes, DType dtype, What what) {
+  Variables made;
+  for (Bytes size : sizes) made.append(eager_.scratch(size, dtype, what));
+  eager_.zero(made, what.label);
   return made;
 }
 
-OptimizerStep::Variable OptimizerStep::like(Unit unit, Label label) {
+Variables OptimizerStep::like(Unit unit, Label label, Source source) {
   std::vector<Bytes> sizes;
   for (const StepParameter& p : unit) sizes.push_back(storage(p.shape.elements(), p.dtype));
-  return make(std::move(sizes), unit.front().dtype, label);
+  return make(std::move(sizes), unit.front().dtype, {Role::Temporaries, label, source});
 }
 
-OptimizerStep::Variable OptimizerStep::one(Bytes size, DType dtype, Label label) { return make({size}, dtype, label); }
-
-void OptimizerStep::assign(Variable& variable, Variable value) {
-  drop(variable);
-  variable = std::move(value);
+Variables OptimizerStep::one(Bytes size, DType dtype, Label label) {
+  return make({size}, dtype, {Role::Temporaries, label});
 }
 
-void OptimizerStep::drop(Variable& variable) {
-  for (BufferId buffer : variable) emitter_.release(buffer, Reason::PythonFrame);
-  variable.clear();
-}
-
-void OptimizerStep::update(Unit unit, std::initializer_list<const Variable*> also_read) {
-  emitter_.begin();
-  for (const StepParameter& p : unit) {
-    emitter_.read(p.parameter);
-    emitter_.read(p.gradient);
-    const Variable& state = states_[static_cast<std::size_t>(p.id)];
-    for (BufferId buffer : state) emitter_.read(buffer);
-  }
-  for (BufferId buffer : maps_) emitter_.read(buffer);
-  for (const Variable* variable : also_read) {
-    for (BufferId buffer : *variable) emitter_.read(buffer);
-  }
-  for (const StepParameter& p : unit) {
-    emitter_.write(p.parameter);
-    for (BufferId buffer : states_[static_cast<std::size_t>(p.id)]) emitter_.write(buffer);
-  }
-  if (Recording* recording = emitter_.recording()) {
+void OptimizerStep::update(Unit unit, std::initializer_list<const Variables*> also_read) {
+  const auto states = [&](const StepParameter& p) -> const Variables& {
+    return states_[static_cast<std::size_t>(p.id)];
+  };
+  Work work = eager_.work();
+  for (const StepParameter& p : unit) work.read(p.parameter).read(p.gradient).read(states(p));
+  work.read(maps_);
+  for (const Variables* variable : also_read) work.read(*variable);
+  for (const StepParameter& p : unit) work.write(p.parameter).write(states(p));
+  if (eager_.emitter().recording() != nullptr) {
     std::vector<ByteRange> reads;  // Without intermediate results.
-    const auto read = [&](BufferId buffer) { reads.push_back({buffer, Bytes(0), emitter_.size(buffer)}); };
+    const auto read = [&](BufferId buffer) { reads.push_back({buffer, Bytes(0), eager_.emitter().size(buffer)}); };
     for (const StepParameter& p : unit) {
       read(p.parameter);
       read(p.gradient);
-      for (BufferId buffer : states_[static_cast<std::size_t>(p.id)]) read(buffer);
+      for (BufferId buffer : states(p).ids()) read(buffer);
     }
-    recording->reads(std::move(reads));
+    work.really_reads(std::move(reads));
   }
-  emitter_.states_of_update(states_[static_cast<std::size_t>(unit.front().id)].size());
-  emitter_.compute(dummy_ ? "dummy optimizer step" : "optimizer update");
+  work.states(states(unit.front()).size());
+  if (dummy_) return work.run(Body::Nothing, "dummy optimizer step");
+  work.run(Body::Update, "optimizer update");
 }
 
 }  // namespace dsplan

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/training.h"
-#include "planner/lower/emitter.h"
+#include "planner/lower/eager.h"
 
 namespace dsplan {
 
@@ -31,10 +31,16 @@ struct StepParameter {
 // first appearance (an unordered_map of few keys), each list in the order of the parameters.
 [[nodiscard]] std::vector<std::vector<StepParameter>> grouped_by_dtype(std::span<const StepParameter> parameters);
 
+// Where the library's code makes what a step needs (core/schedule.h); empty where that is not said.
+struct StepSources {
+  Source state = "";
+  Source root = "";  // The square root that Adam divides by.
+};
+
 // One optimizer object. `parameters` is the number of ParameterIds.
 class OptimizerStep {
  public:
-  OptimizerStep(const Optimizer& optimizer, Emitter& emitter, std::size_t parameters);
+  OptimizerStep(const Optimizer& optimizer, Emitter& emitter, std::size_t parameters, StepSources sources = {});
 
   // What the constructor makes: Adagrad's sums.
   void construct(std::span<const StepParameter> parameters);
@@ -44,8 +50,6 @@ class OptimizerStep {
   void dummy_step(std::span<const StepParameter> group, double weight_decay);
 
  private:
-  // A Python variable that holds tensors. Assigning to it lets go of what it held, after the new value was made.
-  using Variable = std::vector<BufferId>;
   using Unit = std::span<const StepParameter>;
 
   void adam(Unit group, Implementation form, bool adds_decay);
@@ -55,28 +59,27 @@ class OptimizerStep {
   void muon(Unit group);
   void adafactor(Unit group);
   void bitsandbytes(Unit group);
-  void orthogonalise(const StepParameter& parameter, Variable& update);
-  void adafactor_scale(const StepParameter& parameter, Variable& update);
-  void adafactor_update(const StepParameter& parameter, Variable& update);
+  void orthogonalise(const StepParameter& parameter, Variables& update);
+  void adafactor_scale(const StepParameter& parameter, Variables& update);
+  void adafactor_update(const StepParameter& parameter, Variables& update);
 
   // What one launch works on: all tensors of a dtype, or one.
   [[nodiscard]] static std::vector<std::vector<StepParameter>> units(Unit group, Implementation form);
   void create_state(const StepParameter& parameter);
   void create_maps();
-  [[nodiscard]] Variable make(std::vector<Bytes> sizes, DType dtype, Label label);
-  [[nodiscard]] Variable like(Unit unit, Label label);  // One tensor for each, of its shape and dtype.
-  [[nodiscard]] Variable one(Bytes size, DType dtype, Label label);
-  void assign(Variable& variable, Variable value);
-  void drop(Variable& variable);
-  void update(Unit unit, std::initializer_list<const Variable*> also_read);
+  [[nodiscard]] Variables make(std::vector<Bytes> sizes, DType dtype, What what);
+  [[nodiscard]] Variables like(Unit unit, Label label, Source source = "");  // One for each, of its shape and dtype.
+  [[nodiscard]] Variables one(Bytes size, DType dtype, Label label);
+  void update(Unit unit, std::initializer_list<const Variables*> also_read);
 
   const Optimizer& optimizer_;
-  Emitter& emitter_;
-  std::vector<Variable> states_;  // By ParameterId, as are the next.
-  std::vector<Variable> rms_;     // Adafactor's scalar, made anew in each step.
+  Eager eager_;
+  StepSources sources_;
+  std::vector<Variables> states_;  // By ParameterId, as are the next.
+  std::vector<Variable> rms_;      // Adafactor's scalar, made anew in each step.
   std::vector<bool> has_state_;
   bool dummy_ = false;
-  Variable maps_;  // bitsandbytes: two maps of 256 values, shared by all 8-bit states.
+  Variables maps_;  // bitsandbytes: two maps of 256 values, shared by all 8-bit states.
 };
 
 }  // namespace dsplan

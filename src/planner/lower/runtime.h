@@ -9,7 +9,7 @@
 #include "core/job.h"
 #include "core/model.h"
 #include "core/schedule.h"
-#include "planner/lower/emitter.h"
+#include "planner/lower/eager.h"
 
 namespace dsplan {
 
@@ -22,7 +22,7 @@ struct ParameterPlace {
 
 class TrainingRuntime {
  public:
-  virtual ~TrainingRuntime() = default;
+  virtual ~TrainingRuntime() noexcept(false) = default;
 
   // All parameters in the host's memory, from where `initialise` moves them. Without it they are made on the device.
   virtual void build_on_host() {}
@@ -63,6 +63,7 @@ class TrainingRuntime {
 BufferId move_to_device(Emitter& emitter, BufferId source, Role role, Label label, ParameterId parameter = kNone);
 
 // AccumulateGrad: the first gradient becomes `held`; to what is there already the new one is added in place, and dies.
+void accumulate_gradient(Variable& grad, Variable gradient);
 void accumulate_gradient(Emitter& emitter, BufferId& held, BufferId gradient);
 
 // The runtime of `job` for data-parallel rank `rank`. Refuses what is not modelled yet, by name.

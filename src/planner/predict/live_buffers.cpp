@@ -66,7 +66,11 @@ std::vector<LiveBuffer> group_live(const Schedule& schedule, const ModelSpec& mo
   // Names are made once per module, not per buffer.
   std::vector<std::string> names(model.modules.size() + 1);
   std::vector<bool> named(model.modules.size() + 1, false);
-  std::map<Key, std::int64_t> groups;
+  struct Alike {
+    std::int64_t count = 0;
+    std::string_view rule;  // Who makes them; the first that says so speaks for all.
+  };
+  std::map<Key, Alike> groups;
   for (BufferId id : live) {
     const Buffer& buffer = schedule.buffers[id];
     const ModuleId module = module_of(model, buffer);
@@ -75,12 +79,14 @@ std::vector<LiveBuffer> group_live(const Schedule& schedule, const ModelSpec& mo
       names[slot] = in_every_layer(model, module);
       named[slot] = true;
     }
-    ++groups[{buffer.label, names[slot], buffer.role, buffer.size.value()}];
+    Alike& alike = groups[{buffer.label, names[slot], buffer.role, buffer.size.value()}];
+    ++alike.count;
+    if (alike.rule.empty()) alike.rule = buffer.source;
   }
   std::vector<LiveBuffer> rows;
-  for (const auto& [key, count] : groups) {
+  for (const auto& [key, alike] : groups) {
     const auto& [label, module, role, size] = key;
-    rows.push_back({std::string(label), module, role, Bytes(size), count});
+    rows.push_back({std::string(label), module, role, Bytes(size), alike.count, std::string(alike.rule)});
   }
   std::stable_sort(rows.begin(), rows.end(),
                    [](const LiveBuffer& a, const LiveBuffer& b) { return a.bytes * a.count > b.bytes * b.count; });

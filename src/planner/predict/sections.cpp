@@ -19,7 +19,9 @@ const std::optional<Window>& window_of(const Evidence& evidence) {
 
 // Each buffer with the place of the framework's code that makes it.
 std::vector<LiveBuffer> with_rules(std::vector<LiveBuffer> list, const Training& training) {
-  for (LiveBuffer& buffer : list) buffer.rule = rule_of(buffer.name, buffer.role, training);
+  for (LiveBuffer& buffer : list) {
+    if (buffer.rule.empty()) buffer.rule = rule_of(buffer.name, buffer.role, training);
+  }
   return list;
 }
 
