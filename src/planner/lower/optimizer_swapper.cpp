@@ -11,6 +11,14 @@ namespace dsplan {
 // (optimizer_utils.py, _retrieve_unswapped_grad_partitions).
 constexpr Version kKeepsUntilWritten{0, 19, 8};
 
+// What lies on the device is the backup optimizer's (stage3.py, partial offload).
+Source maker_of_states(const Training& training) {
+  const Offload& offload = training.zero.offload_optimizer;
+  if (offload.device == OffloadDevice::None) return "deepspeed/ops/adam/fused_adam.py, FusedAdam.step";
+  if (offload.ratio < 1 && training.deepspeed >= Version{0, 13, 3}) return "torch/optim/adam.py, AdamW.step";
+  return "deepspeed/ops/adam/cpu_adam.py, DeepSpeedCPUAdam.step";
+}
+
 SwapRules::SwapRules(const Zero& zero)
     : least(std::max<std::int64_t>(1LL << 20, zero.aio_block_size)),
       unit(checked_mul(1024, zero.aio_intra_op_parallelism)) {}
@@ -18,10 +26,11 @@ SwapRules::SwapRules(const Zero& zero)
 OptimizerSwapper::OptimizerSwapper(const Training& training, const std::vector<Bytes>& groups, Emitter& emitter)
     : rules_(training.zero),
       type_(training.master_dtype),
+      maker_of_states_(maker_of_states(training)),
       read_(training.zero.offload_optimizer.pipeline_read),
       write_(training.zero.offload_optimizer.pipeline_write),
       drops_when_read_(training.deepspeed < kKeepsUntilWritten),
-      emitter_(emitter),
+      eager_(emitter),
       count_(static_cast<std::size_t>(training.zero.offload_optimizer.buffer_count)) {
   for (const Bytes bytes : groups) {
     groups_.emplace_back().bytes = bytes;
@@ -36,8 +45,10 @@ bool OptimizerSwapper::swaps_any() const {
 // SwapBufferManager: of the largest sub-group, whether that is swapped or not.
 void OptimizerSwapper::make_buffers() {
   for (std::size_t at = 0; at < count_; ++at) {
-    buffers_.push_back(
-        emitter_.allocate(largest_, type_, Role::RuntimeBuffers, "swap buffer", kNone, true, Space::Locked));
+    buffers_.push_back(eager_.empty(
+        largest_, type_,
+        {Role::RuntimeBuffers, "swap buffer", "swap_tensor/utils.py, SwapBufferManager.__init__", /*capacity=*/true},
+        kNone, Space::Locked));
     free_.push_back(at);
   }
 }
@@ -54,16 +65,41 @@ void OptimizerSwapper::give_back(std::vector<std::size_t>& buffers) {
   buffers.clear();
 }
 
-BufferId OptimizerSwapper::make_file(Bytes bytes, Label label) {
-  return emitter_.allocate(rules_.aligned(bytes), type_, Role::Optimizer, label, kNone, false, Space::Nvme);
+Variable OptimizerSwapper::make_file(Bytes bytes, Label label, Source source) {
+  return eager_.empty(rules_.aligned(bytes), type_, {Role::Optimizer, label, source}, kNone, Space::Nvme);
 }
 
-// A file is written up to its aligned end.
-void OptimizerSwapper::write_file(BufferId from, Bytes bytes, BufferId file) {
-  emitter_.begin();
-  emitter_.read(from, Bytes(0), bytes);
-  emitter_.write(file);
-  emitter_.compute("write to NVMe");
+void OptimizerSwapper::make_state_file(Group& group, std::size_t buffer) {
+  group.state_files.push_back(
+      make_file(group.bytes, "optimizer state in a file", "swap_tensor/optimizer_utils.py, add_state_tensors"));
+  write_file(group.state_files.back(), part(buffer, group.bytes));
+}
+
+// A file is read whole, and written up to its aligned end.
+void OptimizerSwapper::read_file(const Part& to, const Variable& file) {
+  eager_.work().read(file).write(to).run(Body::FileRead, "read from NVMe");
+}
+
+void OptimizerSwapper::write_file(const Part& file, const Part& from) {
+  eager_.work().read(from).write(file).run(Body::FileWrite, "write to NVMe");
+}
+
+// initialize_parameters: as many at a time as there are buffers.
+void OptimizerSwapper::initialise(const std::vector<Weights>& groups) {
+  std::vector<std::size_t> all = take(free_.size());
+  for (std::size_t first = 0; first < groups.size(); first += all.size()) {
+    const std::size_t last = std::min(groups.size(), first + all.size());
+    for (std::size_t at = first; at < last; ++at) {
+      eager_.copy_across(part(all[at - first], groups_[groups[at].group].bytes), groups[at].weights, "cast to master");
+    }
+    for (std::size_t at = first; at < last; ++at) {
+      Group& group = groups_[groups[at].group];
+      group.file =
+          make_file(group.bytes, "master weights in a file", "swap_tensor/optimizer_utils.py, _initialize_parameters");
+      write_file(group.file, part(all[at - first], group.bytes));
+    }
+  }
+  give_back(all);
 }
 
 // _create_next_swappable_fp32_groups.
@@ -92,77 +128,61 @@ void OptimizerSwapper::read_in(std::size_t index) {
   Group& group = groups_[index];
   const bool graded = !group.gradients.empty() || !group.kept.empty();
   group.buffers = take(1 + group.state_files.size() + (graded ? 1 : 0));
-  for (BufferId state : std::exchange(group.pageable, {})) emitter_.release(state, Reason::PythonFrame);
-  for (std::size_t at = 0; at <= group.state_files.size(); ++at) {
-    emitter_.begin();
-    emitter_.read(at == 0 ? group.file : group.state_files[at - 1]);
-    emitter_.write(buffers_[group.buffers[at]], Bytes(0), group.bytes);
-    emitter_.compute("read from NVMe");
+  let_go(group.pageable);
+  read_file(part(group.buffers.front(), group.bytes), group.file);
+  for (std::size_t at = 0; at < group.state_files.size(); ++at) {
+    read_file(part(group.buffers[at + 1], group.bytes), group.state_files[at]);
   }
-  if (graded) read_gradients(group, buffers_[group.buffers.back()]);
+  if (graded) read_gradients(group, group.buffers.back());
 }
 
-void OptimizerSwapper::read_gradients(Group& group, BufferId into) {
+void OptimizerSwapper::read_gradients(Group& group, std::size_t into) {
+  const BufferId buffer = buffers_[into].id();
   for (const Bytes offset : group.gradient_offsets) {
     const Piece& piece = group.gradients.at(offset);
-    emitter_.begin();
-    emitter_.read(piece.file);
-    emitter_.write(into, offset, piece.bytes);
-    emitter_.compute("read from NVMe");
+    read_file(Part(buffer, offset, piece.bytes), piece.file);
   }
   for (const auto& [offset, kept] : group.kept) {
-    emitter_.begin();
-    emitter_.read(kept.tensor, kept.from, kept.bytes);
-    emitter_.write(into, offset, kept.bytes);
-    emitter_.compute("copy gradient to host");
+    eager_.copy(Part(buffer, offset, kept.bytes), Part(kept.tensor.id(), kept.from, kept.bytes),
+                "copy gradient to host");
   }
   if (!drops_when_read_) return;
-  for (auto& [offset, kept] : group.kept) {
-    emitter_.release(std::exchange(kept.tensor, kNoBuffer), Reason::GradientHeld);
-  }
+  for (auto& [offset, kept] : group.kept) kept.tensor.reset(Reason::GradientHeld);
 }
 
-BufferRange OptimizerSwapper::master(std::size_t group) const {
-  return {buffers_[groups_[group].buffers.front()], Bytes(0), groups_[group].bytes, type_};
+Part OptimizerSwapper::master(std::size_t group) const {
+  return part(groups_[group].buffers.front(), groups_[group].bytes);
 }
 
 // DeepSpeedCPUAdam.step, on what was read; the gradient where there is one, padding left out.
 void OptimizerSwapper::update(std::size_t index, const std::vector<StateTensor>& states) {
   Group& group = groups_[index];
-  if (group.labels.empty() && !states.empty()) {
-    for (const StateTensor& state : states) {
-      group.labels.push_back(state.label);
-      group.pageable.push_back(
-          emitter_.allocate(state.bytes, state.dtype, Role::Optimizer, state.label, kNone, false, Space::Pageable));
-    }
-    emitter_.begin();
-    for (BufferId state : group.pageable) emitter_.write(state);
-    emitter_.compute("create optimizer state");
+  if (group.states == 0 && !states.empty()) create_states(group, states);
+  std::vector<Part> targets = {master(index)};
+  for (const Variable& state : group.pageable) targets.emplace_back(state.id(), Bytes(0), eager_.bytes_of(state));
+  for (std::size_t at = 1; at <= group.state_files.size(); ++at) {
+    targets.push_back(part(group.buffers[at], group.bytes));
   }
-  const auto each_state = [&](auto&& visit) {
-    for (BufferId state : group.pageable) visit(state);
-    for (std::size_t at = 1; at <= group.state_files.size(); ++at) visit(buffers_[group.buffers[at]]);
-  };
-  const auto used = [&](BufferId state) { return group.pageable.empty() ? group.bytes : emitter_.size(state); };
-  emitter_.begin();
-  emitter_.read(buffers_[group.buffers.front()], Bytes(0), group.bytes);
-  each_state([&](BufferId state) { emitter_.read(state, Bytes(0), used(state)); });
-  for (const auto& [offset, piece] : group.gradients) {
-    emitter_.read(buffers_[group.buffers.back()], offset, piece.bytes);
+  Work update = eager_.work().read(targets);
+  const BufferId gradients = buffers_[group.buffers.back()].id();
+  for (const auto& [offset, piece] : group.gradients) update.read(Part(gradients, offset, piece.bytes));
+  for (const auto& [offset, kept] : group.kept) update.read(Part(gradients, offset, kept.bytes));
+  for (const Part& target : targets) update.write(target);
+  update.really_reads(gradients_in_order(group)).states(group.states);
+  update.run(Body::Update, "optimizer update on the host");
+}
+
+void OptimizerSwapper::create_states(Group& group, const std::vector<StateTensor>& states) {
+  for (const StateTensor& state : states) {
+    group.pageable.push_back(eager_.empty(state.bytes, state.dtype, {Role::Optimizer, state.label, maker_of_states_},
+                                          kNone, Space::Pageable));
   }
-  for (const auto& [offset, kept] : group.kept) {
-    emitter_.read(buffers_[group.buffers.back()], offset, kept.bytes);
-  }
-  emitter_.write(buffers_[group.buffers.front()], Bytes(0), group.bytes);
-  each_state([&](BufferId state) { emitter_.write(state, Bytes(0), used(state)); });
-  record_update(group);
-  emitter_.compute("optimizer update on the host");
+  group.states = states.size();
+  eager_.work().write(group.pageable).run(Body::Clear, "create optimizer state");
 }
 
 // For an executor: gradients one after another, with zeros where there is only padding.
-void OptimizerSwapper::record_update(const Group& group) {
-  Recording* recording = emitter_.recording();
-  if (recording == nullptr) return;
+std::vector<ByteRange> OptimizerSwapper::gradients_in_order(const Group& group) const {
   std::map<Bytes, Bytes> gradients;
   for (const auto& [offset, piece] : group.gradients) gradients.emplace(offset, piece.bytes);
   for (const auto& [offset, kept] : group.kept) gradients.emplace(offset, kept.bytes);
@@ -170,12 +190,11 @@ void OptimizerSwapper::record_update(const Group& group) {
   Bytes end;
   for (const auto& [offset, bytes] : gradients) {
     if (offset > end) reads.push_back({kNoBuffer, Bytes(0), offset - end});
-    reads.push_back({buffers_[group.buffers.back()], offset, bytes});
+    reads.push_back({buffers_[group.buffers.back()].id(), offset, bytes});
     end = offset + bytes;
   }
   if (group.bytes > end) reads.push_back({kNoBuffer, Bytes(0), group.bytes - end});
-  recording->reads(std::move(reads));
-  recording->states(group.labels.size());
+  return reads;
 }
 
 void OptimizerSwapper::swap_out(std::size_t index) {
@@ -186,7 +205,7 @@ void OptimizerSwapper::swap_out(std::size_t index) {
   }
   write_states(group);
   if (!pipelines()) {
-    for (BufferId state : std::exchange(group.pageable, {})) emitter_.release(state, Reason::PythonFrame);
+    let_go(group.pageable);
     give_back(group.buffers);
     release_kept(group);
     return;
@@ -203,9 +222,9 @@ void OptimizerSwapper::complete_write() { give_back(written_); }
 void OptimizerSwapper::write_states(Group& group) {
   const bool made = !group.pageable.empty() && group.state_files.empty();
   const auto write_back = [&] {
-    write_file(buffers_[group.buffers.front()], group.bytes, group.file);
-    for (std::size_t at = 1; at <= group.state_files.size(); ++at) {
-      write_file(buffers_[group.buffers[at]], group.bytes, group.state_files[at - 1]);
+    write_file(group.file, part(group.buffers.front(), group.bytes));
+    for (std::size_t at = 0; at < group.state_files.size(); ++at) {
+      write_file(group.state_files[at], part(group.buffers[at + 1], group.bytes));
     }
   };
   if (!made) return write_back();
@@ -215,16 +234,10 @@ void OptimizerSwapper::write_states(Group& group) {
   }
   const std::vector<std::size_t> taken = take(group.pageable.size());
   for (std::size_t at = 0; at < taken.size(); ++at) {
-    emitter_.begin();
-    emitter_.read(group.pageable[at]);
-    emitter_.write(buffers_[taken[at]], Bytes(0), group.bytes);
-    emitter_.compute("copy state to swap buffer");
+    eager_.copy(part(taken[at], group.bytes), group.pageable[at], "copy state to swap buffer");
   }
   write_back();
-  for (std::size_t at = 0; at < taken.size(); ++at) {
-    group.state_files.push_back(make_file(group.bytes, "optimizer state in a file"));
-    write_file(buffers_[taken[at]], group.bytes, group.state_files.back());
-  }
+  for (const std::size_t buffer : taken) make_state_file(group, buffer);
   group.buffers.insert(group.buffers.end(), taken.begin(), taken.end());
 }
 
@@ -234,59 +247,50 @@ void OptimizerSwapper::write_new_states(Group& group) {
   for (std::size_t first = 0; first < group.pageable.size(); first += taken.size()) {
     const std::size_t last = std::min(group.pageable.size(), first + taken.size());
     for (std::size_t at = first; at < last; ++at) {
-      emitter_.begin();
-      emitter_.read(group.pageable[at]);
-      emitter_.write(buffers_[taken[at - first]], Bytes(0), group.bytes);
-      emitter_.compute("copy state to swap buffer");
+      eager_.copy(part(taken[at - first], group.bytes), group.pageable[at], "copy state to swap buffer");
     }
-    for (std::size_t at = first; at < last; ++at) {
-      group.state_files.push_back(make_file(group.bytes, "optimizer state in a file"));
-      write_file(buffers_[taken[at - first]], group.bytes, group.state_files.back());
-    }
+    for (std::size_t at = first; at < last; ++at) make_state_file(group, taken[at - first]);
   }
   group.buffers.insert(group.buffers.end(), taken.begin(), taken.end());
 }
 
 void OptimizerSwapper::release_kept(Group& group) {
-  for (const auto& [offset, kept] : std::exchange(group.kept, {})) {
-    if (kept.tensor != kNoBuffer) emitter_.release(kept.tensor, Reason::GradientHeld);
-  }
+  for (auto& [offset, kept] : group.kept) kept.tensor.reset(Reason::GradientHeld);
+  group.kept.clear();
 }
 
-void OptimizerSwapper::keep(Group& group, Bytes offset, const Kept& kept) {
-  emitter_.retain(kept.tensor);
-  const auto [place, fresh] = group.kept.emplace(offset, kept);
-  if (fresh) return;
-  if (place->second.tensor != kNoBuffer) emitter_.release(place->second.tensor, Reason::GradientHeld);
-  place->second = kept;
+void OptimizerSwapper::keep(Group& group, Bytes offset, Kept kept) {
+  Kept& place = group.kept[offset];
+  place.tensor.reset(Reason::GradientHeld);
+  place = std::move(kept);
 }
 
 // _adjust_for_misaligned_lengths: what is too small is kept, and so is the tail of what is not.
 void OptimizerSwapper::swap_out_gradients(std::size_t index, const std::vector<Gradient>& gradients) {
   Group& group = groups_[index];
-  std::vector<Gradient> large;
+  std::vector<std::pair<Bytes, Part>> large;  // By offset in the sub-group.
   for (const Gradient& gradient : gradients) {
     if (!rules_.swaps(gradient.bytes)) {
-      keep(group, gradient.offset, {gradient.bytes, Bytes(0), gradient.tensor});
+      keep(group, gradient.offset, {gradient.bytes, Bytes(0), gradient.tensor.share()});
       continue;
     }
     const Bytes tail(gradient.bytes.value() % rules_.unit.value());
     const Bytes whole = gradient.bytes - tail;
-    large.push_back({gradient.offset, whole, gradient.tensor});
+    large.emplace_back(gradient.offset, Part(gradient.tensor.id(), Bytes(0), whole));
     if (tail == Bytes(0)) continue;
     DSPLAN_CHECK(!rules_.swaps(tail), "a tail is swapped");
-    keep(group, gradient.offset + whole, {tail, whole, gradient.tensor});
+    keep(group, gradient.offset + whole, {tail, whole, gradient.tensor.share()});
   }
-  for (const Gradient& gradient : large) gather_gradient(group, gradient);
+  for (const auto& [offset, gradient] : large) gather_gradient(group, offset, gradient);
 }
 
-void OptimizerSwapper::gather_gradient(Group& group, const Gradient& gradient) {
+void OptimizerSwapper::gather_gradient(Group& group, Bytes offset, const Part& gradient) {
   if (gathering_.empty()) {
     gathering_ = take(free_.size());
     empty_ = gathering_;
   }
-  const auto [place, fresh] = group.gradients.emplace(gradient.offset, Piece{gradient.bytes, kNoBuffer});
-  if (fresh) group.gradient_offsets.push_back(gradient.offset);
+  const auto [place, fresh] = group.gradients.try_emplace(offset);
+  if (fresh) group.gradient_offsets.push_back(offset);
   if (current_ && filled_ + gradient.bytes > largest_) {
     submit_gathered();
     if (empty_.empty()) empty_ = gathering_;  // All are waited for.
@@ -296,21 +300,18 @@ void OptimizerSwapper::gather_gradient(Group& group, const Gradient& gradient) {
     empty_.pop_back();
     filled_ = Bytes(0);
   }
-  if (fresh) place->second.file = make_file(gradient.bytes, "gradient in a file");
-  emitter_.begin();
-  emitter_.read(gradient.tensor, Bytes(0), gradient.bytes);
-  emitter_.write(buffers_[*current_], filled_, gradient.bytes);
-  emitter_.compute("copy gradient to host");
+  if (fresh) {
+    place->second = {gradient.bytes, make_file(gradient.bytes, "gradient in a file",
+                                               "swap_tensor/optimizer_utils.py, _swap_out_gradients")};
+  }
+  eager_.copy(Part(buffers_[*current_].id(), filled_, gradient.bytes), gradient, "copy gradient to host");
   gathered_.push_back({place->second.file, filled_, gradient.bytes});
   filled_ += gradient.bytes;
 }
 
 void OptimizerSwapper::submit_gathered() {
   for (const Gathered& one : std::exchange(gathered_, {})) {
-    emitter_.begin();
-    emitter_.read(buffers_[*current_], one.offset, one.bytes);
-    emitter_.write(one.file);
-    emitter_.compute("write to NVMe");
+    write_file(one.file, Part(buffers_[*current_].id(), one.offset, one.bytes));
   }
   current_.reset();
 }

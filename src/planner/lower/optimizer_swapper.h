@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/training.h"
-#include "planner/lower/emitter.h"
+#include "planner/lower/eager.h"
 #include "planner/lower/runtime_base.h"
 
 namespace dsplan {
@@ -28,13 +28,8 @@ struct SwapRules {
   [[nodiscard]] Bytes aligned(Bytes bytes) const { return round_up(bytes, unit.value()); }
 };
 
-// Part of a buffer, for copies.
-struct BufferRange {
-  BufferId buffer = kNoBuffer;
-  Bytes offset;
-  Bytes bytes;
-  DType dtype = DType::Float32;
-};
+// Who makes the optimizer's states.
+[[nodiscard]] Source maker_of_states(const Training& training);
 
 class OptimizerSwapper {
  public:
@@ -42,7 +37,7 @@ class OptimizerSwapper {
   struct Gradient {
     Bytes offset;
     Bytes bytes;
-    BufferId tensor = kNoBuffer;
+    Variable tensor;
   };
 
   // `groups`: bytes of each sub-group's master.
@@ -52,41 +47,40 @@ class OptimizerSwapper {
   [[nodiscard]] bool swaps_any() const;
 
   void make_buffers();
-  // Copies of `from` become the masters' files; `copy` states one copy into a buffer.
-  struct Source {
+  // Copies of `weights`, cast, become the masters' files.
+  struct Weights {
     std::size_t group = 0;
-    BufferRange from;
+    Part weights;
   };
-  template <class Copy>
-  void initialise(const std::vector<Source>& sources, Copy copy);
+  void initialise(const std::vector<Weights>& groups);
 
   void swap_in(std::size_t group);
   void swap_out(std::size_t group);
-  // In the order of the gradients' reduction; the tensors are retained as long as files do not stand in for them.
+  // In the order of the gradients' reduction; the tensors are shared as long as files do not stand in for them.
   void swap_out_gradients(std::size_t group, const std::vector<Gradient>& gradients);
 
   // Within a swap-in and a swap-out.
-  [[nodiscard]] BufferRange master(std::size_t group) const;
+  [[nodiscard]] Part master(std::size_t group) const;
   // The update of the master; the first one makes `states`, which swapping out takes over.
   void update(std::size_t group, const std::vector<StateTensor>& states);
-  [[nodiscard]] BufferId master_file(std::size_t group) const { return groups_[group].file; }
+  [[nodiscard]] const Variable& master_file(std::size_t group) const { return groups_[group].file; }
 
  private:
   struct Piece {
     Bytes bytes;
-    BufferId file = kNoBuffer;
+    Variable file;
   };
   struct Kept {
     Bytes bytes;
     Bytes from;  // Of the tensor.
-    BufferId tensor = kNoBuffer;
+    Variable tensor;
   };
   struct Group {
     Bytes bytes;
-    BufferId file = kNoBuffer;
-    std::vector<Label> labels;            // Of the states.
-    std::vector<BufferId> state_files;    // Once they were written.
-    std::vector<BufferId> pageable;       // States as the first step made them.
+    Variable file;
+    std::size_t states = 0;               // How many the first step made.
+    std::vector<Variable> state_files;    // Once they were written.
+    std::vector<Variable> pageable;       // States as the first step made them.
     std::vector<Bytes> gradient_offsets;  // In the order in which they first came.
     std::map<Bytes, Piece> gradients;     // In files, by offset in the group.
     std::map<Bytes, Kept> kept;           // In memory.
@@ -94,38 +88,45 @@ class OptimizerSwapper {
   };
   // AsyncTensorSwapper: gradients are gathered in a buffer until it is full.
   struct Gathered {
-    BufferId file = kNoBuffer;
+    Part file;
     Bytes offset;
     Bytes bytes;
   };
 
   [[nodiscard]] bool pipelines() const { return read_ || write_; }
   [[nodiscard]] std::optional<std::size_t> next(std::size_t group) const;
-  BufferId make_file(Bytes bytes, Label label);
+  [[nodiscard]] Variable make_file(Bytes bytes, Label label, Source source);
+  void make_state_file(Group& group, std::size_t buffer);
   std::vector<std::size_t> take(std::size_t count);
   void give_back(std::vector<std::size_t>& buffers);
   void read_in(std::size_t group);
-  void read_gradients(Group& group, BufferId into);
-  void write_file(BufferId from, Bytes bytes, BufferId file);
-  void record_update(const Group& group);
+  void read_gradients(Group& group, std::size_t into);
+  void create_states(Group& group, const std::vector<StateTensor>& states);
+  [[nodiscard]] std::vector<ByteRange> gradients_in_order(const Group& group) const;
   void write_states(Group& group);
   void write_new_states(Group& group);
   void complete_write();
   void release_kept(Group& group);
-  void keep(Group& group, Bytes offset, const Kept& kept);
-  void gather_gradient(Group& group, const Gradient& gradient);
+  void keep(Group& group, Bytes offset, Kept kept);
+  void gather_gradient(Group& group, Bytes offset, const Part& gradient);
   void submit_gathered();
   void flush_gradients();
 
+  // The beginning of a swap buffer.
+  [[nodiscard]] Part part(std::size_t buffer, Bytes bytes) const { return {buffers_[buffer].id(), Bytes(0), bytes}; }
+  void read_file(const Part& to, const Variable& file);
+  void write_file(const Part& file, const Part& from);
+
   SwapRules rules_;
   DType type_;
+  Source maker_of_states_;
   bool read_;
   bool write_;
   bool drops_when_read_;
-  Emitter& emitter_;
+  Eager eager_;
   std::vector<Group> groups_;
   Bytes largest_;
-  std::vector<BufferId> buffers_;
+  std::vector<Variable> buffers_;
   std::size_t count_ = 0;
   std::vector<std::size_t> free_;
   std::optional<std::size_t> ahead_;    // Being read while another is updated.
@@ -136,23 +137,5 @@ class OptimizerSwapper {
   std::vector<Gathered> gathered_;  // In the current one.
   Bytes filled_;
 };
-
-template <class Copy>
-void OptimizerSwapper::initialise(const std::vector<Source>& sources, Copy copy) {
-  std::vector<std::size_t> all = take(free_.size());
-  for (std::size_t first = 0; first < sources.size(); first += all.size()) {
-    const std::size_t last = std::min(sources.size(), first + all.size());
-    for (std::size_t at = first; at < last; ++at) {
-      const Source& source = sources[at];
-      copy(source.from, BufferRange{buffers_[all[at - first]], Bytes(0), groups_[source.group].bytes, type_});
-    }
-    for (std::size_t at = first; at < last; ++at) {
-      Group& group = groups_[sources[at].group];
-      group.file = make_file(group.bytes, "master weights in a file");
-      write_file(buffers_[all[at - first]], group.bytes, group.file);
-    }
-  }
-  give_back(all);
-}
 
 }  // namespace dsplan

@@ -31,13 +31,13 @@ void Stage3Runtime::build_in_pieces() {
   }
   struct Open {
     ModuleId module;
-    std::vector<std::pair<Leaf, BufferId>> whole;
+    std::vector<std::pair<Leaf, Variable>> whole;
   };
   std::vector<Open> open;
   tied_.reserve(model_.parameters.size() - leaves_.size());
   const auto close = [&] {
-    for (const auto& [leaf, whole] : open.back().whole) {
-      cut(leaf, is_tied(leaf) ? tied_.emplace_back() : piece(leaf.id), whole);
+    for (auto& [leaf, whole] : open.back().whole) {
+      cut(leaf, is_tied(leaf) ? tied_.emplace_back() : piece(leaf.id), std::move(whole));
     }
     open.pop_back();
   };
@@ -48,7 +48,7 @@ void Stage3Runtime::build_in_pieces() {
     for (const ParameterId id : own[at]) {
       const Parameter& parameter = model_.parameters[static_cast<std::size_t>(id)];
       const Leaf leaf{id, parameter.shape.elements().value(), true, training().dtype_of(parameter)};
-      open.back().whole.emplace_back(leaf, load_whole(leaf, "whole parameter"));
+      open.back().whole.emplace_back(leaf, Variable(emitter_, load_whole(leaf, "whole parameter")));
     }
   }
   while (!open.empty()) close();
@@ -64,48 +64,48 @@ void Stage3Runtime::begin_wrapper() {
 void Stage3Runtime::cut_whole_model() {
   const std::vector<BufferId> whole = load_model("whole parameter");
   begin_wrapper();
-  for (const Leaf& leaf : leaves_) cut(leaf, piece(leaf.id), whole[static_cast<std::size_t>(leaf.id)]);
+  for (const Leaf& leaf : leaves_)
+    cut(leaf, piece(leaf.id), Variable(emitter_, whole[static_cast<std::size_t>(leaf.id)]));
 }
 
-void Stage3Runtime::cut(const Leaf& leaf, Piece& of, BufferId whole) {
+// partition: this rank's part, zeros behind the parameter's end.
+void Stage3Runtime::cut(const Leaf& leaf, Piece& of, Variable whole) {
   of.elements = leaf.elements;
   of.part = div_ceil(Elements(leaf.elements), world()).value();
-  broadcast(whole);
-  if (inside() > 1) {
-    of.full = whole;
-    make_secondary(of);
-    of.full = kNoBuffer;
-  }
+  broadcast(whole.id());
+  if (inside() > 1) make_secondary(of, whole);
   const bool swaps = files_ && files_->swaps(in_model_dtype(of.part));
-  if (swaps && !is_tied(leaf)) return partition_into_file(of, whole);
-  // A tied tensor's file, which nobody reads, is left out.
-  if (swaps) return emitter_.release(whole, Reason::PythonFrame);
-  if (parameters_away()) {
-    of.own = make_on_host(in_model_dtype(of.part), dtype(), Role::Parameters, "parameter partition",
-                          zero().offload_param.pin_memory, leaf.id);
-  } else {
-    of.own = emitter_.allocate(in_model_dtype(of.part), dtype(), Role::Parameters, "parameter partition", leaf.id);
-  }
-  emitter_.begin();
-  emitter_.read(whole);
-  emitter_.write(of.own);
-  if (emitter_.recording() != nullptr) {
-    const std::int64_t from = std::min(of.elements, checked_mul(of.part, rank()));
-    const Bytes real = in_model_dtype(std::min(of.part, of.elements - from));
-    emitter_.recording()->reads({{whole, in_model_dtype(from), real}});
-  }
-  emitter_.compute("partition parameter");
-  emitter_.release(whole, Reason::LastUse);
+  if (swaps && !is_tied(leaf)) return partition_into_file(of, std::move(whole));
+  if (swaps) return;  // A tied tensor's file, which nobody reads, is left out.
+  const What what{Role::Parameters, "parameter partition", "zero/partition_parameters.py, _partition_param"};
+  of.own = parameters_away()
+               ? make_on_host(in_model_dtype(of.part), dtype(), what, zero().offload_param.pin_memory, leaf.id)
+               : eager_.empty(in_model_dtype(of.part), dtype(), what, leaf.id);
+  cut_into(of.own, of, whole);
+}
+
+void Stage3Runtime::cut_into(const Part& partition, const Piece& of, const Variable& whole) {
+  const Real mine = real(of);
+  eager_.work()
+      .read(whole)
+      .write(partition)
+      .really_reads({{whole.id(), in_model_dtype(mine.from), in_model_dtype(mine.elements)}})
+      .run(Body::Copy, "partition parameter");
+}
+
+Stage3Runtime::Real Stage3Runtime::real(const Piece& of) const {
+  const std::int64_t from = std::min(of.elements, checked_mul(of.part, rank()));
+  return {from, std::min(of.part, of.elements - from)};
 }
 
 // The parameter that was tied away holds functions that hold it, so that its partition ends when Python collects
 // garbage: at the latest where partitions are moved into one buffer (zero/utils.py, defragment).
 void Stage3Runtime::drop_tied() {
   for (Piece& of : tied_) {
-    for (const BufferId buffer : {of.own, of.secondary}) {
-      if (buffer == kNoBuffer) continue;
-      emitter_.mark_scratch(buffer);
-      emitter_.release(buffer, Reason::PythonFrame);
+    for (Variable* variable : {&of.own, &of.secondary}) {
+      if (!*variable) continue;
+      variable->mark_scratch();
+      variable->reset();
     }
   }
   tied_.clear();
@@ -114,13 +114,12 @@ void Stage3Runtime::drop_tied() {
 // torch.distributed.barrier on a communicator of GPUs makes one byte on the device and holds it, in a static variable,
 // until the next barrier (torch/csrc/distributed/c10d/ProcessGroup.hpp).
 void Stage3Runtime::pass_barrier() {
-  const BufferId before = std::exchange(
-      barrier_, emitter_.allocate(Bytes(1), DType::UInt8, Role::Temporaries, "tensor of a barrier", kNone));
-  emitter_.mark_scratch(barrier_);
-  emitter_.begin();
-  emitter_.write(barrier_);
-  emitter_.compute("barrier");
-  if (before != kNoBuffer) emitter_.release(before, Reason::PythonFrame);
+  Variable tensor =
+      eager_.empty(Bytes(1), DType::UInt8,
+                   {Role::Temporaries, "tensor of a barrier", "torch/csrc/distributed/c10d/ProcessGroup.hpp, barrier"});
+  tensor.mark_scratch();
+  eager_.zero(tensor, "barrier");
+  barrier_ = std::move(tensor);
 }
 
 }  // namespace dsplan

@@ -37,19 +37,10 @@ void Stage3Runtime::make_optimizer_buffers() {
 }
 
 // _partition_param: through a buffer into the file, where the sub-group may take it from again.
-void Stage3Runtime::partition_into_file(Piece& of, BufferId whole) {
+void Stage3Runtime::partition_into_file(Piece& of, Variable whole) {
   const ParameterId id = id_of(of);
-  const Range to = files_->take(id, in_model_dtype(of.part));
-  emitter_.begin();
-  emitter_.read(whole);
-  emitter_.write(to.buffer, to.offset, to.bytes);
-  if (Recording* recording = emitter_.recording(); recording != nullptr) {
-    const std::int64_t from = std::min(of.elements, checked_mul(of.part, rank()));
-    const std::int64_t real = std::min(of.part, of.elements - from);
-    recording->reads({{whole, in_model_dtype(from), in_model_dtype(real)}});
-  }
-  emitter_.compute("partition parameter");
-  emitter_.release(whole, Reason::LastUse);
+  cut_into(files_->take(id, in_model_dtype(of.part)), of, whole);
+  whole.reset();
   files_->write(id);
   files_->give_back(id);
 }
@@ -57,13 +48,10 @@ void Stage3Runtime::partition_into_file(Piece& of, BufferId whole) {
 // What was in a file stays there as well, and is not read again.
 void Stage3Runtime::move_to_flat(Piece& of) {
   of.in_flat = true;
-  const Range to{flat_, in_model_dtype(of.offset), in_model_dtype(of.part), dtype()};
-  if (of.own == kNoBuffer) return files_->read_into(id_of(of), to, true);
-  emitter_.begin();
-  emitter_.read(of.own);
-  emitter_.write(to.buffer, to.offset, to.bytes);
-  emitter_.compute("move partition to flat buffer");
-  emitter_.release(std::exchange(of.own, kNoBuffer), Reason::LastUse);
+  const Part to = partition(of);
+  if (!of.own) return files_->read_into(id_of(of), to, true);
+  eager_.copy(to, of.own, "move partition to flat buffer");
+  of.own.reset();
 }
 
 // reserve_partitioned_swap_space, of the sub-group with the most elements, whichever lie in files. What is passed are
@@ -80,15 +68,15 @@ void Stage3Runtime::reserve_for_updates() {
 }
 
 // _swap_in_sub_group_to_flat_buffer: a tensor that becomes the master, or its source.
-BufferId Stage3Runtime::master_from_pieces(const SubGroup& group) {
-  const DType type = training().master_dtype;
-  const BufferId made = emitter_.allocate(in_master_dtype(group.elements), type, Role::Optimizer, "master weights",
-                                          kNone, false, optimizer_away() ? Space::Pageable : Space::Device);
+Variable Stage3Runtime::master_from_pieces(const SubGroup& group) {
+  Variable made = eager_.empty(in_master_dtype(group.elements), training().master_dtype,
+                               {Role::Optimizer, "master weights", "zero/stage3.py, _create_fp32_partitions"}, kNone,
+                               optimizer_away() ? Space::Pageable : Space::Device);
   for (std::size_t at = group.begin; at < group.end; ++at) {
     const Piece& of = piece(trained_[at].id);
     read_missing({trained_[at].id});
-    const Range to{made, in_master_dtype(of.offset - group.offset), in_master_dtype(of.part), type};
-    copy(partition_range(of), to, "cast to master");
+    eager_.copy_across(Part(made.id(), in_master_dtype(of.offset - group.offset), in_master_dtype(of.part)),
+                       partition(of), "cast to master");
     drop_read(trained_[at].id);
   }
   return made;
@@ -96,40 +84,35 @@ BufferId Stage3Runtime::master_from_pieces(const SubGroup& group) {
 
 // _create_fp32_partitions, of what does not lie in the flat buffer or goes to NVMe.
 void Stage3Runtime::initialise_swapped_masters() {
-  const auto write = [&](const std::vector<OptimizerSwapper::Source>& sources) {
-    optimizer_->initialise(sources, [&](const Range& from, const Range& to) { copy(from, to, "cast to master"); });
-  };
-  std::vector<OptimizerSwapper::Source> flat;
-  BufferId before = kNoBuffer;
+  std::vector<OptimizerSwapper::Weights> flat;
+  Variable before;
   for (SubGroup& group : groups_) {
     if (group.in_flat) {
-      const Range from{flat_, in_model_dtype(group.offset), in_model_dtype(group.elements), dtype()};
-      if (swapped(group)) flat.push_back({index_of(group), from});
+      if (swapped(group)) flat.push_back({index_of(group), in_flat(group)});
       continue;
     }
-    const BufferId made = master_from_pieces(group);
-    if (before != kNoBuffer) emitter_.release(std::exchange(before, kNoBuffer), Reason::PythonFrame);
+    Variable made = master_from_pieces(group);
+    before.reset();
     if (!swapped(group)) {
-      group.master = made;
+      group.master = std::move(made);
       continue;
     }
-    write({{index_of(group), {made, Bytes(0), emitter_.size(made), training().master_dtype}}});
-    before = made;
+    optimizer_->initialise({{index_of(group), made}});
+    before = std::move(made);
   }
-  if (!flat.empty()) write(flat);
-  if (before != kNoBuffer) emitter_.release(before, Reason::PythonFrame);
+  if (!flat.empty()) optimizer_->initialise(flat);
 }
 
-Stage3Runtime::Range Stage3Runtime::master_of(const SubGroup& group) const {
+Part Stage3Runtime::master_of(const SubGroup& group) const {
   if (swapped(group)) return optimizer_->master(index_of(group));
-  return {group.master, Bytes(0), in_master_dtype(group.elements), training().master_dtype};
+  return {group.master.id(), Bytes(0), in_master_dtype(group.elements)};
 }
 
 // Where the partition lies in memory.
-Stage3Runtime::Range Stage3Runtime::partition_range(const Piece& of) const {
-  if (of.in_flat) return {flat_, in_model_dtype(of.offset), in_model_dtype(of.part), dtype()};
-  if (of.own == kNoBuffer) return files_->buffer(id_of(of));
-  return {of.own, Bytes(0), in_model_dtype(of.part), dtype()};
+Part Stage3Runtime::partition(const Piece& of) const {
+  if (of.in_flat) return {flat_.id(), in_model_dtype(of.offset), in_model_dtype(of.part)};
+  if (!of.own) return files_->buffer(id_of(of));
+  return {of.own.id(), Bytes(0), in_model_dtype(of.part)};
 }
 
 // _ensure_availability_of_partitioned_params.
@@ -146,44 +129,42 @@ void Stage3Runtime::drop_read(ParameterId id) {
 // _partitioned_params_swap_out: first what lies in memory, then the files.
 void Stage3Runtime::write_partitions(const SubGroup& group) {
   std::vector<ParameterId> in_files;
-  std::vector<Range> from;
+  std::vector<Part> from;
   for (std::size_t at = group.begin; at < group.end; ++at) {
     const Piece& of = piece(trained_[at].id);
-    Range part = master_of(group);
+    Part part = master_of(group);
     part.offset += in_master_dtype(of.offset - group.offset);
     part.bytes = in_master_dtype(of.part);
     if (!of.in_file) {
-      copy(part, partition_range(of), "copy master to partitions");
+      eager_.copy_across(partition(of), part, "copy master to partitions");
       continue;
     }
     in_files.push_back(trained_[at].id);
     from.push_back(part);
   }
-  files_->write_updates(in_files, from, [&](const Range& a, const Range& b) { copy(a, b, "cast to partitions"); });
+  files_->write_updates(in_files, from);
 }
 
 void Stage3Runtime::swap_out_gradients() {
   for (const auto& [group, gradients] : swapped_gradients_) optimizer_->swap_out_gradients(group, gradients);
-  for (const auto& [group, gradients] : std::exchange(swapped_gradients_, {})) {
-    for (const OptimizerSwapper::Gradient& gradient : gradients) {
-      emitter_.release(gradient.tensor, Reason::PythonFrame);
-    }
+  for (auto& [group, gradients] : swapped_gradients_) {
+    for (OptimizerSwapper::Gradient& gradient : gradients) gradient.tensor.reset();
   }
+  swapped_gradients_.clear();
 }
 
 void Stage3Runtime::promise_updates() {
+  const auto promise = [&](const Part& part) {
+    emitter_.promise_update(part.buffer, part.offset, eager_.bytes_of(part));
+  };
   for (const SubGroup& group : groups_) {
-    const BufferId master = swapped(group) ? optimizer_->master_file(index_of(group)) : group.master;
-    if (master != kNoBuffer) emitter_.promise_update(master, Bytes(0), emitter_.size(master));
+    if (const Variable& master = swapped(group) ? optimizer_->master_file(index_of(group)) : group.master) {
+      promise(master);
+    }
   }
   for (const Leaf& leaf : trained_) {
     const Piece& of = piece(leaf.id);
-    if (of.in_file) {
-      emitter_.promise_update(files_->file(leaf.id), Bytes(0), emitter_.size(files_->file(leaf.id)));
-    } else {
-      const Range range = partition_range(of);
-      emitter_.promise_update(range.buffer, range.offset, range.bytes);
-    }
+    promise(of.in_file ? Part(files_->file(leaf.id)) : partition(of));
   }
 }
 

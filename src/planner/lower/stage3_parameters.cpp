@@ -19,12 +19,12 @@ Coordinator::Hook hook_of(Pass pass) {
 ParameterPlace Stage3Runtime::place(ParameterId parameter) const {
   const Piece& of = piece(parameter);
   if (of.aliased) {
-    if (!of.trained) return {of.own, Bytes(0), in_model_dtype(of.elements)};
-    return {flat_, in_model_dtype(of.offset), in_model_dtype(of.elements)};
+    if (!of.trained) return {of.own.id(), Bytes(0), in_model_dtype(of.elements)};
+    return {flat_.id(), in_model_dtype(of.offset), in_model_dtype(of.elements)};
   }
-  DSPLAN_CHECK(of.full != kNoBuffer, "a parameter is used while it is partitioned: " +
-                                         model_.parameters[static_cast<std::size_t>(parameter)].name);
-  return {of.full, of.full_offset, in_model_dtype(of.elements)};
+  DSPLAN_CHECK(of.full, "a parameter is used while it is partitioned: " +
+                            model_.parameters[static_cast<std::size_t>(parameter)].name);
+  return {of.full.id(), of.full_offset, in_model_dtype(of.elements)};
 }
 
 void Stage3Runtime::forward_begins() {
@@ -39,19 +39,14 @@ void Stage3Runtime::compare_trace() {
   for (std::int64_t length : coordinator_.compared_lists()) {
     for (std::int64_t numbers : {std::int64_t{1}, length}) {
       if (numbers == 0) continue;
-      const BufferId list = emitter_.allocate(storage(Elements(numbers), DType::Int64), DType::Int64, Role::Temporaries,
-                                              "trace to compare");
-      emitter_.mark_scratch(list);
-      emitter_.begin();
-      emitter_.write(list);
-      emitter_.compute("copy trace to device");
+      Variable list = eager_.empty(storage(Elements(numbers), DType::Int64), DType::Int64,
+                                   {Role::Temporaries, "trace to compare", ""});
+      list.mark_scratch();
+      eager_.zero(list, "copy trace to device");
       if (world() > 1) {
-        emitter_.begin();
-        emitter_.read(list);
-        emitter_.write(list);
-        emitter_.communicate(Collective::Broadcast, DType::Int64, emitter_.size(list), TrafficKind::Control);
+        eager_.work().read(list).write(list).control(Collective::Broadcast, DType::Int64, eager_.bytes_of(list));
       }
-      emitter_.release(list, Reason::PythonFrame);
+      list.reset();
       emitter_.wait(kHostWaits, kComputeStream);
     }
   }
@@ -128,7 +123,9 @@ void Stage3Runtime::launch(const Coordinator::Action& action) {
     if (!single) return launch_quantized(call.parameters, action.secondary, call);
     for (ParameterId id : action.parameters) launch_quantized({id}, action.secondary, call);
   } else if (single) {
-    for (ParameterId id : action.parameters) launch_single(id, action.secondary, call);
+    for (ParameterId id : action.parameters) {
+      if (Variable brought = gather_alone(id, action.secondary)) call.sent.push_back(std::move(brought));
+    }
   } else if (zero().all_reduce_for_fetch && !action.secondary) {
     launch_all_reduce(call);
   } else {
@@ -136,84 +133,77 @@ void Stage3Runtime::launch(const Coordinator::Action& action) {
   }
 }
 
+void Stage3Runtime::make_full(ParameterId id, std::int64_t elements) {
+  piece(id).full = eager_.empty(
+      in_model_dtype(elements), dtype(),
+      {Role::RuntimeBuffers, "gathered parameter", "zero/partition_parameters.py, all_gather_coalesced"}, id);
+  piece(id).full_offset = Bytes(0);
+}
+
 // Into a tensor of its own, of which the parameter is a view. Returns the copy of the partition that it was brought to
 // the device in, if one was made.
-BufferId Stage3Runtime::gather_alone(ParameterId id, bool secondary) {
-  Piece& of = piece(id);
-  of.full = emitter_.allocate(in_model_dtype(aligned(of)), dtype(), Role::RuntimeBuffers, "gathered parameter", id);
-  of.full_offset = Bytes(0);
-  const BufferId brought = bring(of, secondary);
-  emitter_.begin();
-  read_partition(of, secondary, brought);
-  emitter_.write(of.full);
-  gather(secondary, dtype(), emitter_.size(of.full));
+Variable Stage3Runtime::gather_alone(ParameterId id, bool secondary) {
+  const Piece& of = piece(id);
+  make_full(id, aligned(of));
+  Variable brought = bring(of, secondary);
+  all_gather(of.full, brought ? brought : sent(of, secondary), secondary);
   return brought;
 }
 
-void Stage3Runtime::launch_single(ParameterId id, bool secondary, Call& call) {
-  const BufferId brought = gather_alone(id, secondary);
-  if (brought != kNoBuffer) call.sent.push_back(brought);
-}
-
+// _all_gather_coalesced.
 void Stage3Runtime::launch_coalesced(bool secondary, Call& call) {
   std::int64_t elements = 0;
   for (ParameterId id : call.parameters) elements = checked_add(elements, aligned(piece(id)));
-  const BufferId flat = emitter_.allocate(in_model_dtype(elements), dtype(), Role::RuntimeBuffers, "gather buffer");
-  std::vector<BufferId> brought;
-  for (ParameterId id : call.parameters) brought.push_back(bring(piece(id), secondary));
-  emitter_.begin();
-  for (std::size_t at = 0; at < brought.size(); ++at) {
-    read_partition(piece(call.parameters[at]), secondary, brought[at]);
+  Variable flat =
+      eager_.empty(in_model_dtype(elements), dtype(),
+                   {Role::RuntimeBuffers, "gather buffer", "zero/partition_parameters.py, _all_gather_coalesced"});
+  std::vector<Variable> brought;
+  std::vector<Part> parts;
+  for (ParameterId id : call.parameters) {
+    brought.push_back(bring(piece(id), secondary));
+    parts.push_back(brought.back() ? brought.back() : sent(piece(id), secondary));
   }
-  emitter_.write(flat);
-  gather(secondary, dtype(), emitter_.size(flat));
-  for (BufferId buffer : brought) {
-    if (buffer != kNoBuffer) emitter_.release(buffer, Reason::LastUse);
-  }
+  all_gather(flat, parts, secondary);
+  let_go(brought);
   call.copies = true;
   call.secondary = secondary;
-  call.held.push_back(flat);
+  call.held.push_back(std::move(flat));
 }
 
 // Each rank puts its part among zeros, and all are summed; the parameters are views of the sum.
 void Stage3Runtime::launch_all_reduce(Call& call) {
   std::int64_t elements = 0;
   for (ParameterId id : call.parameters) elements = checked_add(elements, aligned(piece(id)));
-  const BufferId flat = emitter_.allocate(in_model_dtype(elements), dtype(), Role::RuntimeBuffers, "gather buffer");
-  emitter_.begin();
-  for (ParameterId id : call.parameters) read_partition(piece(id), false);
-  emitter_.write(flat);
-  record_among_zeros(call);
-  emitter_.compute("zero and copy partitions");
-  emitter_.begin();
-  emitter_.read(flat);
-  emitter_.write(flat);
-  emitter_.communicate(Collective::AllReduce, dtype(), emitter_.size(flat));
+  const Variable flat =
+      eager_.empty(in_model_dtype(elements), dtype(),
+                   {Role::RuntimeBuffers, "gather buffer", "zero/partition_parameters.py, _all_gather_coalesced"});
+  Work copy = eager_.work();
+  for (ParameterId id : call.parameters) copy.read(partition(piece(id)));
+  copy.write(flat).really_reads(among_zeros(call)).run(Body::Copy, "zero and copy partitions");
+  eager_.all_reduce(flat, world());
   Bytes offset;
   for (ParameterId id : call.parameters) {
     Piece& of = piece(id);
-    of.full = flat;
+    of.full = flat.share();
     of.full_offset = offset;
     offset += in_model_dtype(aligned(of));
-    if (id != call.parameters.front()) emitter_.retain(flat);
   }
 }
 
 // For an executor: of each parameter this rank's part, where it belongs, and zeros around it.
-void Stage3Runtime::record_among_zeros(const Call& call) {
-  Recording* recording = emitter_.recording();
-  if (recording == nullptr) return;
+std::vector<ByteRange> Stage3Runtime::among_zeros(const Call& call) const {
   std::vector<ByteRange> ranges;
+  if (emitter_.recording() == nullptr) return ranges;
   const auto zeros = [&](std::int64_t parts, Bytes part) {
     if (parts > 0) ranges.push_back({kNoBuffer, Bytes(0), part * parts});
   };
   for (ParameterId id : call.parameters) {
-    const Range own = partition_range(piece(id));
+    const Part own = partition(piece(id));
     zeros(rank(), own.bytes);
     ranges.push_back({own.buffer, own.offset, own.bytes});
     zeros(world() - rank() - 1, own.bytes);
   }
-  recording->reads(std::move(ranges));
+  return ranges;
 }
 
 // Once for a call: every parameter of it gets a tensor of its own.
@@ -221,8 +211,7 @@ void Stage3Runtime::wait(ParameterId id) {
   const auto number = static_cast<std::size_t>(piece(id).call);
   Call& call = calls_[number];
   if (std::exchange(call.waited, true)) return;
-  for (BufferId buffer : call.sent) emitter_.release(buffer, Reason::PythonFrame);
-  call.sent.clear();
+  let_go(call.sent);
   if (!call.quantized.empty()) {
     if (call.copies) return dequantize_coalesced(call);
     for (std::size_t index = 0; index < call.parameters.size(); ++index) {
@@ -231,27 +220,21 @@ void Stage3Runtime::wait(ParameterId id) {
     return;
   }
   if (!call.copies) return;
-  for (ParameterId member : call.parameters) {
-    Piece& of = piece(member);
-    of.full =
-        emitter_.allocate(in_model_dtype(of.elements), dtype(), Role::RuntimeBuffers, "gathered parameter", member);
-    of.full_offset = Bytes(0);
-  }
-  emitter_.begin();
-  emitter_.read(call.held.front());
-  for (ParameterId member : call.parameters) emitter_.write(piece(member).full);
-  record_coalesced(call, call.held.front());
-  emitter_.compute("copy gathered parameters");
+  for (ParameterId member : call.parameters) make_full(member, piece(member).elements);
+  const Variable& flat = call.held.front();
+  Work copy = eager_.work().read(flat);
+  for (ParameterId member : call.parameters) copy.write(piece(member).full);
+  copy.really_reads(coalesced(call, flat)).run(Body::Copy, "copy gathered parameters");
 }
 
 // A gather buffer holds, rank by rank, the partitions of all: where those of `wanted` are, or of each where it is
 // kNone.
-void Stage3Runtime::record_coalesced(const Call& call, BufferId flat, ParameterId wanted) {
-  if (emitter_.recording() == nullptr) return;
-  const DType type = emitter_.dtype(flat);
+std::vector<ByteRange> Stage3Runtime::coalesced(const Call& call, const Variable& flat, ParameterId wanted) const {
+  std::vector<ByteRange> ranges;
+  if (emitter_.recording() == nullptr) return ranges;
+  const DType type = emitter_.dtype(flat.id());
   std::int64_t all = 0;
   for (ParameterId member : call.parameters) all += aligned(piece(member)) / ranks_of(call);
-  std::vector<ByteRange> ranges;
   std::int64_t before = 0;
   for (ParameterId member : call.parameters) {
     const Piece& of = piece(member);
@@ -259,65 +242,54 @@ void Stage3Runtime::record_coalesced(const Call& call, BufferId flat, ParameterI
     const bool reads = wanted == kNone || wanted == member;
     for (std::int64_t from = 0, r = 0; reads && from < of.elements; from += part, ++r) {
       const std::int64_t count = std::min(part, of.elements - from);
-      ranges.push_back({flat, storage(Elements(checked_mul(r, all) + before), type), storage(Elements(count), type)});
+      ranges.push_back(
+          {flat.id(), storage(Elements(checked_mul(r, all) + before), type), storage(Elements(count), type)});
     }
     before += part;
   }
-  emitter_.recording()->reads(std::move(ranges));
+  return ranges;
 }
 
 void Stage3Runtime::forget(ParameterId id) {
   Call& call = calls_[static_cast<std::size_t>(std::exchange(piece(id).call, -1))];
   if (--call.left > 0) return;
-  for (BufferId buffer : call.held) emitter_.release(buffer, Reason::CoalescedBatch);
-  call.held.clear();
+  let_go(call.held, Reason::CoalescedBatch);
 }
 
 void Stage3Runtime::release(ParameterId id) {
   Piece& of = piece(id);
-  if (inside() > 1) make_secondary(of);
+  if (inside() > 1) make_secondary(of, Part(of.full.id(), of.full_offset, in_model_dtype(aligned(of))));
   of.aliased = false;
-  release_full(of, Reason::ModuleExit);
-}
-
-void Stage3Runtime::release_full(Piece& of, Reason reason) {
-  if (of.full != kNoBuffer) emitter_.release(std::exchange(of.full, kNoBuffer), reason);
+  of.full.reset(Reason::ModuleExit);
 }
 
 // _partition_param_sec: this rank's part of the parameter among the ranks inside, zeros behind its end.
-void Stage3Runtime::make_secondary(Piece& of) {
-  if (of.secondary != kNoBuffer) return;
+void Stage3Runtime::make_secondary(Piece& of, const Part& whole) {
+  if (of.secondary) return;
   const std::int64_t part = aligned(of) / inside();
   const std::int64_t from = std::min(of.elements, checked_mul(part, rank() % inside()));
   const std::int64_t real = std::min(part, of.elements - from);
-  if (parameters_away()) {
-    of.secondary = make_on_host(in_model_dtype(part), dtype(), Role::Parameters, "secondary shard",
-                                zero().offload_param.pin_memory);
-  } else {
-    of.secondary = emitter_.allocate(in_model_dtype(part), dtype(), Role::Parameters, "secondary shard");
+  const What what{Role::Parameters, "secondary shard", ""};
+  of.secondary = parameters_away() ? make_on_host(in_model_dtype(part), dtype(), what, zero().offload_param.pin_memory)
+                                   : eager_.empty(in_model_dtype(part), dtype(), what);
+  Work cut = eager_.work();
+  if (whole.buffer != kNoBuffer) {
+    cut.read(Part(whole.buffer, whole.offset + in_model_dtype(from), in_model_dtype(real)));
   }
-  emitter_.begin();
-  if (of.full != kNoBuffer) emitter_.read(of.full, of.full_offset + in_model_dtype(from), in_model_dtype(real));
-  emitter_.write(of.secondary);
-  emitter_.as(Body::Copy);
-  emitter_.compute("cut secondary shard");
+  cut.write(of.secondary).run(Body::Copy, "cut secondary shard");
   emitter_.wait(kHostWaits, kComputeStream);  // "temporary fix to avoid the issue that 2nd tensor all-gather happens".
 }
 
 // invalidate_secondary_tensor: of what the optimizer has changed.
 void Stage3Runtime::drop_secondary() {
-  for (const Leaf& leaf : trained_) {
-    Piece& of = piece(leaf.id);
-    if (of.secondary != kNoBuffer) emitter_.release(std::exchange(of.secondary, kNoBuffer), Reason::PythonFrame);
-  }
+  for (const Leaf& leaf : trained_) piece(leaf.id).secondary.reset();
   coordinator_.drop_secondary_shards();
 }
 
 // param.all_gather(), of one: a tensor of its own whatever the number of ranks.
 void Stage3Runtime::gather_whole(ParameterId id) {
   read_missing({id});
-  const BufferId brought = gather_alone(id, false);
-  if (brought != kNoBuffer) emitter_.release(brought, Reason::LastUse);
+  (void)gather_alone(id, false);
   synchronize();
 }
 
@@ -332,44 +304,27 @@ void Stage3Runtime::gather_in_place(const std::vector<ParameterId>& list) {
     for (ParameterId id : list) bring_whole(id);
     return synchronize();
   }
-  std::vector<BufferId> brought;
+  std::vector<Variable> brought;
   for (ParameterId id : list) brought.push_back(bring(piece(id)));
-  for (ParameterId id : list) {
-    Piece& of = piece(id);
-    of.full = emitter_.allocate(in_model_dtype(aligned(of)), dtype(), Role::RuntimeBuffers, "gathered parameter", id);
-    of.full_offset = Bytes(0);
-  }
+  for (ParameterId id : list) make_full(id, aligned(piece(id)));
   for (std::size_t at = 0; at < list.size(); ++at) {
     const Piece& of = piece(list[at]);
-    emitter_.begin();
-    read_partition(of, false, brought[at]);
-    emitter_.write(of.full);
-    gather(false, dtype(), emitter_.size(of.full));
+    all_gather(of.full, brought[at] ? brought[at] : partition(of), false);
   }
-  for (BufferId buffer : brought) {
-    if (buffer != kNoBuffer) emitter_.release(buffer, Reason::PythonFrame);
-  }
+  let_go(brought);
   synchronize();
 }
 
-void Stage3Runtime::gather(bool secondary, DType type, Bytes payload) {
-  if (world() == 1) return emitter_.compute("local copy");
+void Stage3Runtime::all_gather(const Part& to, std::span<const Part> from, bool secondary) {
   Group group = Group::DataParallel;
   if (inside() > 1) {
     group = secondary || inside() == world() ? Group::DataParallelInside : Group::DataParallelBetween;
   }
-  emitter_.communicate(Collective::AllGather, type, payload, TrafficKind::Data, group);
+  eager_.all_gather(to, from, world(), group);
 }
 
-void Stage3Runtime::read_partition(const Piece& of, bool secondary, BufferId brought) {
-  if (brought != kNoBuffer) {
-    emitter_.read(brought);
-  } else if (secondary) {
-    emitter_.read(of.secondary);
-  } else {
-    const Range range = partition_range(of);
-    emitter_.read(range.buffer, range.offset, range.bytes);
-  }
+Part Stage3Runtime::sent(const Piece& of, bool secondary) const {
+  return secondary ? Part(of.secondary) : partition(of);
 }
 
 }  // namespace dsplan

@@ -32,56 +32,46 @@ void Stage3Runtime::divide_groups() {
 void Stage3Runtime::make_backup() {
   if (!partial()) return;
   const auto make = [&](DType type) {
-    const BufferId made =
-        emitter_.allocate(Bytes(bytes_per_element(type)), type, Role::Temporaries, "parameter of the backup optimizer");
-    emitter_.mark_scratch(made);
-    emitter_.begin();
-    if (backup_ != kNoBuffer) emitter_.read(backup_);
-    emitter_.write(made);
-    emitter_.as(Body::Clear);
-    emitter_.compute("parameter of the backup optimizer");
-    if (backup_ != kNoBuffer) emitter_.release(backup_, Reason::LastUse);
-    backup_ = made;
+    Variable made = eager_.empty(Bytes(bytes_per_element(type)), type,
+                                 {Role::Temporaries, "parameter of the backup optimizer",
+                                  "zero/stage3.py, DeepSpeedZeroOptimizer_Stage3.__init__"});
+    made.mark_scratch();
+    Work work = eager_.work();
+    if (backup_) work.read(backup_);
+    work.write(made).run(Body::Clear, "parameter of the backup optimizer");
+    backup_ = std::move(made);
   };
   make(DType::Float32);
   if (dtype() != DType::Float32) make(dtype());
   if (training().deepspeed >= kTorchBackup) return;
-  const BufferId flag = emitter_.allocate(Bytes(4), DType::Int32, Role::Temporaries, "overflow buffer of FusedAdam");
-  emitter_.mark_scratch(flag);
-  emitter_.begin();
-  emitter_.write(flag);
-  emitter_.compute("zero overflow buffer");
+  Variable flag = eager_.empty(Bytes(4), DType::Int32, {Role::Temporaries, "overflow buffer of FusedAdam", ""});
+  flag.mark_scratch();
+  eager_.zero(flag, "zero overflow buffer");
+  (void)flag.hand_over();  // It stays.
 }
 
 // A copy of the zeros that were made on the host, which the variable holds until the next sub-group's are there.
-void Stage3Runtime::create_device_gradient(SubGroup& group) {
-  const DType type = training().master_dtype;
-  const Bytes bytes = in_master_dtype(group.elements);
-  passing_ = std::exchange(group.gradient,
-                           emitter_.allocate(bytes, type, Role::Gradients, "gradient for the device's optimizer"));
-  emitter_.mark_scratch(group.gradient);
-  copy({passing_, Bytes(0), bytes, type}, {group.gradient, Bytes(0), bytes, type}, "copy gradient to device");
-}
-
-void Stage3Runtime::drop_passing() {
-  if (passing_ != kNoBuffer) emitter_.release(std::exchange(passing_, kNoBuffer), Reason::PythonFrame);
+void Stage3Runtime::create_device_gradient(SubGroup& group, Variable& passing) {
+  passing = std::move(group.gradient);
+  group.gradient = eager_.empty(
+      in_master_dtype(group.elements), training().master_dtype,
+      {Role::Gradients, "gradient for the device's optimizer", "zero/stage3.py, initialize_optimizer_states"});
+  group.gradient.mark_scratch();
+  eager_.copy(group.gradient, passing, "copy gradient to device");
 }
 
 void Stage3Runtime::update_here(SubGroup& group, bool first) {
-  if (backup_ != kNoBuffer) emitter_.release(std::exchange(backup_, kNoBuffer), Reason::PythonFrame);
-  if (first) create_flat_state(group.elements, group.state);
-  BufferId root = kNoBuffer;
+  backup_.reset();
+  if (first) create_state(group, Space::Device);
+  Variable root;
   if (training().deepspeed >= kTorchBackup) {
-    root = emitter_.allocate(in_master_dtype(group.elements), training().master_dtype, Role::Temporaries,
-                             "square root of exp_avg_sq");
-    emitter_.mark_scratch(root);
-    emitter_.begin();
-    emitter_.write(root);
-    emitter_.as(Body::Clear);  // The update does the arithmetic.
-    emitter_.compute("square root of exp_avg_sq");
+    root = eager_.empty(in_master_dtype(group.elements), training().master_dtype,
+                        {Role::Temporaries, "square root of exp_avg_sq", "torch/optim/adam.py, _multi_tensor_adam"});
+    root.mark_scratch();
+    eager_.zero(root, "square root of exp_avg_sq");  // The update does the arithmetic.
   }
-  update_master(group, "optimizer update");
-  if (root != kNoBuffer) emitter_.release(root, Reason::PythonFrame);
+  update_master(group, group.gradient, "optimizer update");
+  root.reset();
   copy_to_partitions(group);
 }
 

@@ -25,6 +25,7 @@ Coordinator coordinator_for(const Zero& zero, const ModelSpec& model, std::vecto
 
 Stage3Runtime::Stage3Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter)
     : RuntimeBase(job, model, rank, emitter),
+      eager_(emitter),
       pieces_(model.parameters.size()),
       coordinator_({}, {}, {}),
       wraps_(model.modules.size(), kNone),
@@ -52,6 +53,8 @@ Stage3Runtime::Stage3Runtime(const Job& job, const ModelSpec& model, std::int64_
   }
 }
 
+Stage3Runtime::~Stage3Runtime() noexcept = default;
+
 // Partitions, persistence (parameter_offload.py, mark_persistent_parameters) and sub-groups.
 void Stage3Runtime::lay_out() {
   std::int64_t persistent = 0;
@@ -75,8 +78,10 @@ void Stage3Runtime::lay_out() {
     group.elements += pieces_[static_cast<std::size_t>(trained_[i].id)].part;
     group.end = i + 1;
     if (group.elements < zero().sub_group_size.value() && i + 1 < trained_.size()) continue;
-    groups_.push_back(group);
-    group = SubGroup{i + 1, i + 1, group.offset + group.elements, 0, true, false, kNoBuffer, {}};
+    const std::int64_t next = group.offset + group.elements;
+    groups_.push_back(std::exchange(group, SubGroup()));
+    group.begin = group.end = i + 1;
+    group.offset = next;
   }
   divide_groups();
 }
@@ -103,8 +108,9 @@ void Stage3Runtime::initialise() {
   pass_barrier();
   const DType sent = training().communication_dtype;
   if (zero().contiguous_gradients) {
-    bucket_ = emitter_.allocate(storage(zero().reduce_bucket_size, sent), sent, Role::RuntimeBuffers, "gradient bucket",
-                                kNone, true);
+    bucket_ = eager_.empty(
+        storage(zero().reduce_bucket_size, sent), sent,
+        {Role::RuntimeBuffers, "gradient bucket", "zero/stage3.py, _setup_for_real_optimizer", /*capacity=*/true});
   }
   gradients_ = make_gradient_partitions();
   print("After Set Grad positions");
@@ -115,45 +121,43 @@ void Stage3Runtime::initialise() {
 
 // inf_or_nan_tracker, of the constructor: where the optimizer is.
 void Stage3Runtime::make_overflow_tracker() {
-  const Space space = optimizer_away() ? Space::Pageable : Space::Device;
-  const BufferId flag =
-      emitter_.allocate(Bytes(1), DType::Bool, Role::Temporaries, "overflow tracker", kNone, false, space);
-  emitter_.mark_scratch(flag);
-  emitter_.begin();
-  emitter_.write(flag);
-  emitter_.compute("zero overflow tracker");
+  Variable flag =
+      eager_.empty(Bytes(1), DType::Bool,
+                   {Role::Temporaries, "overflow tracker", "zero/stage3.py, DeepSpeedZeroOptimizer_Stage3.__init__"},
+                   kNone, optimizer_away() ? Space::Pageable : Space::Device);
+  flag.mark_scratch();
+  eager_.zero(flag, "zero overflow tracker");
+  (void)flag.hand_over();  // It stays.
 }
 
 // initialize_optimizer_states: a gradient of the largest sub-group, dropped at the end.
 void Stage3Runtime::zero_gradients() {
   std::int64_t largest = 0;
   for (const SubGroup& group : groups_) largest = std::max(largest, group.elements);
-  const Space space = optimizer_away() ? Space::Pageable : Space::Device;
-  const BufferId zeros = emitter_.allocate(in_master_dtype(largest), training().master_dtype, Role::Temporaries,
-                                           "zero gradients of initialize_optimizer_states", kNone, false, space);
-  emitter_.mark_scratch(zeros);
-  emitter_.begin();
-  emitter_.write(zeros);
-  emitter_.compute("zero gradients");
+  const Variable zeros = eager_.empty(in_master_dtype(largest), training().master_dtype,
+                                      {Role::Temporaries, "zero gradients of initialize_optimizer_states",
+                                       "zero/stage3.py, initialize_optimizer_states"},
+                                      kNone, optimizer_away() ? Space::Pageable : Space::Device);
+  zeros.mark_scratch();
+  eager_.zero(zeros, "zero gradients");
+  Variable passing;  // The host's copy of the gradient of a sub-group of the device.
   for (SubGroup& group : groups_) {
     if (swapped(group)) {
       optimizer_->swap_in(index_of(group));
     } else if (optimizer_away()) {
-      create_host_gradient(group);
+      create_host_gradient(group, passing);
     }
     if (!group.in_flat) write_partitions(group);
     if (swapped(group)) optimizer_->swap_out(index_of(group));
   }
-  drop_passing();
-  emitter_.release(zeros, Reason::PythonFrame);
 }
 
 // create_reduce_and_remove_grad_hooks: a hook can only be put on a parameter that is whole.
 void Stage3Runtime::create_hooks() {
   for (const Leaf& leaf : trained_) {
     gather_whole(leaf.id);
-    emitter_.mark_scratch(piece(leaf.id).full);
-    release_full(piece(leaf.id), Reason::PythonFrame);
+    piece(leaf.id).full.mark_scratch();
+    piece(leaf.id).full.reset();
     drop_read(leaf.id);
   }
 }
@@ -164,67 +168,47 @@ void Stage3Runtime::gather_partitions_in_one_buffer() {
     gather_partitions_on_host();
     return drop_tied();
   }
-  std::vector<BufferId> parts;
+  std::vector<Variable> parts;
   for (const Leaf& leaf : trained_) {
-    parts.push_back(std::exchange(piece(leaf.id).own, kNoBuffer));
+    parts.push_back(std::move(piece(leaf.id).own));
     piece(leaf.id).in_flat = true;
   }
-  const BufferId staging = emitter_.allocate(in_model_dtype(partition_), dtype(), Role::Parameters,
-                                             "staging of parameter partitions", kNone, false, Space::Pageable);
-  emitter_.begin();
-  read_all(parts);
-  emitter_.write(staging);
-  emitter_.compute("copy partitions to host");
-  for (BufferId part : parts) emitter_.release(part, Reason::LastUse);
+  const Variable staging = eager_.empty(
+      in_model_dtype(partition_), dtype(),
+      {Role::Parameters, "staging of parameter partitions", "zero/utils.py, defragment"}, kNone, Space::Pageable);
+  eager_.work().read(parts).write(staging).run(Body::Copy, "copy partitions to host");
+  let_go(parts);
   drop_tied();
-  flat_ = emitter_.allocate(in_model_dtype(partition_), dtype(), Role::Parameters, "parameter partitions");
-  emitter_.begin();
-  emitter_.read(staging);
-  emitter_.write(flat_);
-  emitter_.compute("copy partitions to device");
-  emitter_.release(staging, Reason::LastUse);
+  flat_ = eager_.empty(
+      in_model_dtype(partition_), dtype(),
+      {Role::Parameters, "parameter partitions", "zero/stage3.py, _create_fp16_partitions_with_defragmentation"});
+  eager_.copy(flat_, staging, "copy partitions to device");
+}
+
+// _create_fp32_partitions.
+void Stage3Runtime::create_masters() {
+  Variable cast;  // Of the sub-group before.
+  for (SubGroup& group : groups_) {
+    if (group.in_flat && !swapped(group)) create_master(group, cast);
+  }
+  initialise_swapped_masters();
 }
 
 // to(fp32), where that changes the dtype, and then a clone; the cast before is let go of by the next. The branch that
 // would take fp32 partitions as they are asks whether a torch.device equals a string, which it never does.
-void Stage3Runtime::create_masters() {
-  const auto let_go = [&] {
-    if (cast_ != kNoBuffer) emitter_.release(std::exchange(cast_, kNoBuffer), Reason::PythonFrame);
-  };
-  for (SubGroup& group : groups_) {
-    if (!group.in_flat || swapped(group)) continue;
-    const BufferId cast = create_master(group);
-    let_go();
-    cast_ = cast;
+void Stage3Runtime::create_master(SubGroup& group, Variable& cast) {
+  if (optimizer_away() || parameters_away()) return create_master_elsewhere(group, cast);
+  const DType type = training().master_dtype;
+  Part weights = in_flat(group);
+  if (type != dtype()) {
+    cast =
+        eager_.cast(weights, type,
+                    {Role::Temporaries, "master weights before the clone", "zero/stage3.py, _create_fp32_partitions"},
+                    "cast to master");
+    weights = cast;
   }
-  initialise_swapped_masters();
-  let_go();
-}
-
-// The cast is still there.
-BufferId Stage3Runtime::create_master(SubGroup& group) {
-  if (optimizer_away() || parameters_away()) return create_master_elsewhere(group);
-  BufferId cast = kNoBuffer;
-  if (training().master_dtype != dtype()) {
-    cast = emitter_.allocate(in_master_dtype(group.elements), training().master_dtype, Role::Temporaries,
-                             "master weights before the clone");
-    emitter_.begin();
-    emitter_.read(flat_, in_model_dtype(group.offset), in_model_dtype(group.elements));
-    emitter_.write(cast);
-    emitter_.compute("cast to master");
-    if (cast_ != kNoBuffer) emitter_.release(std::exchange(cast_, kNoBuffer), Reason::PythonFrame);
-  }
-  group.master =
-      emitter_.allocate(in_master_dtype(group.elements), training().master_dtype, Role::Optimizer, "master weights");
-  emitter_.begin();
-  if (cast != kNoBuffer) {
-    emitter_.read(cast);
-  } else {
-    emitter_.read(flat_, in_model_dtype(group.offset), in_model_dtype(group.elements));
-  }
-  emitter_.write(group.master);
-  emitter_.compute("clone master");
-  return cast;
+  group.master = eager_.clone(weights, {Role::Optimizer, "master weights", "zero/stage3.py, _create_fp32_partitions"},
+                              "clone master");
 }
 
 std::unique_ptr<TrainingRuntime> make_stage3_runtime(const Job& job, const ModelSpec& model, std::int64_t rank,

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "planner/lower/coordinator.h"
+#include "planner/lower/eager.h"
 #include "planner/lower/optimizer_swapper.h"
 #include "planner/lower/parameter_swapper.h"
 #include "planner/lower/runtime_base.h"
@@ -23,6 +24,7 @@ namespace dsplan {
 class Stage3Runtime final : public RuntimeBase {
  public:
   Stage3Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
+  ~Stage3Runtime() noexcept override;
 
   void initialise() override;
   [[nodiscard]] ParameterPlace place(ParameterId parameter) const override;
@@ -49,15 +51,15 @@ class Stage3Runtime final : public RuntimeBase {
     std::int64_t offset = 0;  // In the flat partition; trained parameters only.
     bool persistent = false;
     bool trained = false;
-    bool in_flat = false;            // Its partition is part of the flat buffer.
-    bool in_file = false;            // Its partition is on NVMe, and in memory only while it is needed.
-    bool aliased = false;            // Available where it lies: a single rank has nothing to gather.
-    BufferId own = kNoBuffer;        // Frozen: the partition's own tensor.
-    BufferId full = kNoBuffer;       // Gathered,
-    Bytes full_offset;               // from here on.
-    BufferId secondary = kNoBuffer;  // hpZ.
-    BufferId held = kNoBuffer;       // A leaf module's gradient, until the module's backward is over.
-    std::int32_t call = -1;          // The gather under way that brings it.
+    bool in_flat = false;       // Its partition is part of the flat buffer.
+    bool in_file = false;       // Its partition is on NVMe, and in memory only while it is needed.
+    bool aliased = false;       // Available where it lies: a single rank has nothing to gather.
+    Variable own;               // Frozen: the partition's own tensor.
+    Variable full;              // Gathered,
+    Bytes full_offset;          // from here on.
+    Variable secondary;         // hpZ.
+    BufferId held = kNoBuffer;  // A leaf module's gradient, until the module's backward is over.
+    std::int32_t call = -1;     // The gather under way that brings it.
   };
   // A gather that was launched: what its handle holds.
   struct Call {
@@ -66,8 +68,8 @@ class Stage3Runtime final : public RuntimeBase {
     bool waited = false;
     bool copies = false;              // They are copied out of `flat`.
     bool secondary = false;           // Gathered from secondary shards, of the ranks inside.
-    std::vector<BufferId> held;       // Until the last one has been asked for; flat first.
-    std::vector<BufferId> sent;       // Until the collective is over.
+    std::vector<Variable> held;       // Until the last one has been asked for; flat first.
+    std::vector<Variable> sent;       // Until the collective is over.
     std::vector<BufferId> quantized;  // qwZ: what each parameter, or all of them, arrives in,
     std::vector<BufferId> scales;     // with its scales.
   };
@@ -76,17 +78,16 @@ class Stage3Runtime final : public RuntimeBase {
     std::size_t end = 0;
     std::int64_t offset = 0;
     std::int64_t elements = 0;
-    bool in_flat = true;          // Its parameters are in the flat buffer; else each lies where it was made.
-    bool away = false;            // The optimizer on the host or in files updates it.
-    BufferId master = kNoBuffer;  // kNoBuffer: the parameters themselves, or in a file.
-    std::vector<BufferId> state;
-    BufferId gradient = kNoBuffer;  // In master dtype, where it is updated; kNoBuffer without offload.
+    bool in_flat = true;  // Its parameters are in the flat buffer; else each lies where it was made.
+    bool away = false;    // The optimizer on the host or in files updates it.
+    Variable master;      // None: in a file.
+    std::vector<Variable> state;
+    Variable gradient;  // In master dtype, where it is updated; None without offload.
   };
-  using Range = BufferRange;
   struct Entry {
     std::size_t parameter;
     std::int64_t offset;
-    BufferId own;
+    Variable own;
   };
 
   [[nodiscard]] Piece& piece(ParameterId id) { return pieces_[static_cast<std::size_t>(id)]; }
@@ -94,17 +95,18 @@ class Stage3Runtime final : public RuntimeBase {
   [[nodiscard]] std::int64_t aligned(const Piece& of) const { return checked_mul(of.part, world()); }
   [[nodiscard]] std::int64_t inside() const { return zero().hpz_partition_size; }
 
-  struct Source {
-    BufferId buffer = kNoBuffer;
-    Bytes offset;
-    Bytes bytes;
+  // Elements of the partition that are real on this rank, from where on in the parameter.
+  struct Real {
+    std::int64_t from = 0;
+    std::int64_t elements = 0;
   };
+  [[nodiscard]] Real real(const Piece& of) const;
 
   // stage3_runtime.cpp
   void lay_out();
   void gather_partitions_in_one_buffer();
   void create_masters();
-  BufferId create_master(SubGroup& group);
+  void create_master(SubGroup& group, Variable& cast);
   void make_overflow_tracker();
   void zero_gradients();
   void create_hooks();
@@ -114,7 +116,8 @@ class Stage3Runtime final : public RuntimeBase {
   void build_in_pieces();
   void begin_wrapper();
   void cut_whole_model();
-  void cut(const Leaf& leaf, Piece& of, BufferId whole);
+  void cut(const Leaf& leaf, Piece& of, Variable whole);
+  void cut_into(const Part& partition, const Piece& of, const Variable& whole);
   [[nodiscard]] bool is_tied(const Leaf& leaf) const {
     return model_.parameters[static_cast<std::size_t>(leaf.id)].tied_to != kNone;
   }
@@ -126,58 +129,56 @@ class Stage3Runtime final : public RuntimeBase {
   void apply(From from = From::Elsewhere);
   void act(const Coordinator::Action& action);
   void launch(const Coordinator::Action& action);
-  BufferId gather_alone(ParameterId id, bool secondary);
-  void launch_single(ParameterId id, bool secondary, Call& call);
+  void make_full(ParameterId id, std::int64_t elements);
+  Variable gather_alone(ParameterId id, bool secondary);
   void launch_coalesced(bool secondary, Call& call);
   void launch_all_reduce(Call& call);
   void wait(ParameterId id);
   void forget(ParameterId id);
   void release(ParameterId id);
-  void make_secondary(Piece& of);
+  void make_secondary(Piece& of, const Part& whole);
   void drop_secondary();
   void gather_whole(ParameterId id);
   void gather_in_place(const std::vector<ParameterId>& list);
-  void gather(bool secondary, DType type, Bytes payload);
-  void read_partition(const Piece& of, bool secondary, BufferId brought = kNoBuffer);
-  void release_full(Piece& of, Reason reason);
+  void all_gather(const Part& to, std::span<const Part> from, bool secondary);
+  void all_gather(const Part& to, const Part& from, bool secondary) { all_gather(to, {&from, 1}, secondary); }
+  // What a rank sends: its partition, or its secondary shard; where it was brought to the device that copy.
+  [[nodiscard]] Part sent(const Piece& of, bool secondary) const;
   void compare_trace();
   void synchronize();
 
   // stage3_quantized.cpp
-  BufferId quantize(const std::vector<ParameterId>& list, bool secondary, Call& call);
+  void quantize(const std::vector<ParameterId>& list, bool secondary, Call& call);
   void launch_quantized(const std::vector<ParameterId>& list, bool secondary, Call& call);
-  BufferId gathered(ParameterId id, DType type);
-  void take_half(ParameterId id, BufferId half);
+  void take_half(ParameterId id, Variable half);
   void dequantize_single(ParameterId id, std::size_t index, Call& call);
   void dequantize_coalesced(Call& call);
 
   // stage3_offload.cpp
   [[nodiscard]] bool optimizer_away() const { return zero().offload_optimizer.device != OffloadDevice::None; }
   [[nodiscard]] bool parameters_away() const { return zero().offload_param.device != OffloadDevice::None; }
-  BufferId make_on_host(Bytes bytes, DType type, Role role, Label label, bool pinned, ParameterId parameter = kNone,
-                        bool capacity = false);
-  void copy(const Range& from, const Range& to, Label work);
-  void copy_across(const Range& from, const Range& to, bool to_host, Label work);
+  Variable make_on_host(Bytes bytes, DType type, const What& what, bool pinned, ParameterId parameter = kNone);
   void gather_partitions_on_host();
-  BufferId create_master_elsewhere(SubGroup& group);
-  void create_host_gradient(SubGroup& group);
-  BufferId make_gradient_partitions();
-  BufferId bring(const Piece& of, bool secondary = false);
+  void create_master_elsewhere(SubGroup& group, Variable& cast);
+  void create_host_gradient(SubGroup& group, Variable& passing);
+  Variable make_gradient_partitions();
+  Variable bring(const Piece& of, bool secondary = false);
   void bring_whole(ParameterId id);
-  void offload_gradients(const std::vector<Source>& sources);
-  BufferId accumulate_on_host(const Entry& entry, BufferId source, Bytes offset, std::int64_t elements);
-  void pass_boundary(const Entry& entry, BufferId gradient, std::int64_t elements);
+  void offload_gradients(const std::vector<Part>& sources);
+  Variable accumulate_on_host(const Entry& entry, const Part& source);
+  void pass_boundary(const Entry& entry, const Variable& gradient);
+  void measure_at_boundary(const Entry& entry, const Variable& gradient);
   void measure_on_host();
   void update_on_host(SubGroup& group, bool first);
-  void update_master(const SubGroup& group, Label work);
+  void create_state(SubGroup& group, Space space);
+  void update_master(const SubGroup& group, const Part& gradient, Label work);
   void copy_to_partitions(const SubGroup& group);
 
   // stage3_partial.cpp
   [[nodiscard]] bool partial() const { return optimizer_away() && zero().offload_optimizer.ratio < 1; }
   void divide_groups();
   void make_backup();
-  void create_device_gradient(SubGroup& group);
-  void drop_passing();
+  void create_device_gradient(SubGroup& group, Variable& passing);
   void update_here(SubGroup& group, bool first);
 
   // stage3_nvme.cpp
@@ -190,13 +191,16 @@ class Stage3Runtime final : public RuntimeBase {
   [[nodiscard]] std::int64_t flat_elements() const;
   void lay_out_files();
   void make_optimizer_buffers();
-  void partition_into_file(Piece& of, BufferId whole);
+  void partition_into_file(Piece& of, Variable whole);
   void move_to_flat(Piece& of);
   void reserve_for_updates();
-  BufferId master_from_pieces(const SubGroup& group);
+  Variable master_from_pieces(const SubGroup& group);
   void initialise_swapped_masters();
-  [[nodiscard]] Range master_of(const SubGroup& group) const;
-  [[nodiscard]] Range partition_range(const Piece& of) const;
+  [[nodiscard]] Part in_flat(const SubGroup& group) const {
+    return {flat_.id(), in_model_dtype(group.offset), in_model_dtype(group.elements)};
+  }
+  [[nodiscard]] Part master_of(const SubGroup& group) const;
+  [[nodiscard]] Part partition(const Piece& of) const;
   void read_missing(const std::vector<ParameterId>& list);
   void drop_read(ParameterId id);
   void write_partitions(const SubGroup& group);
@@ -204,24 +208,25 @@ class Stage3Runtime final : public RuntimeBase {
   void promise_updates();
 
   // stage3_gradients.cpp
-  void reduce_ready(std::size_t index, BufferId gradient);
+  void reduce_ready(std::size_t index, Variable gradient);
   void reduce_leaf(ModuleId module);
   void flush();
   void reduce_in_bucket();
   void reduce_scattered();
-  std::vector<BufferId> cast_own_gradients();
+  std::vector<Variable> cast_own_gradients();
   [[nodiscard]] const Piece& piece_of(const Entry& entry) const;
-  // Elements of `entry`'s partition that are real on this rank.
-  [[nodiscard]] std::int64_t real_part(const Entry& entry) const;
-  void join(BufferId tensor);
+  [[nodiscard]] Part in_gradients(const Piece& of) const;
+  [[nodiscard]] Part in_bucket(const Entry& entry) const;
+  void interleave(const Variable& tensor);
   // For an executor: which bytes go where.
-  void record_interleaved();
-  void record_partitions(const std::vector<Source>& sources);
-  void record_coalesced(const Call& call, BufferId flat, ParameterId wanted = kNone);
-  void record_among_zeros(const Call& call);
+  [[nodiscard]] std::vector<ByteRange> interleaved() const;
+  [[nodiscard]] std::vector<ByteRange> padded(const std::vector<Part>& sources) const;
+  [[nodiscard]] std::vector<ByteRange> coalesced(const Call& call, const Variable& flat,
+                                                 ParameterId wanted = kNone) const;
+  [[nodiscard]] std::vector<ByteRange> among_zeros(const Call& call) const;
   [[nodiscard]] std::int64_t ranks_of(const Call& call) const { return call.secondary ? inside() : world(); }
-  void take_scattered(BufferId tensor, Bytes mine, bool drop);
-  void add_to_partition(const std::vector<Source>& sources);
+  void take_scattered(Part mine, Variable interleaved);
+  void add_to_partition(const std::vector<Part>& sources);
   void clear_entries();
 
   // stage3_step.cpp
@@ -229,18 +234,15 @@ class Stage3Runtime final : public RuntimeBase {
   void measure_norm(const SubGroup& group);
   void scan_overflow();
   void update(SubGroup& group, bool first);
-  void apply_update(SubGroup& group, BufferId gradient, Bytes from, Bytes bytes);
-  BufferId cast_gradient(const SubGroup& group, BufferId flat, Bytes from, Bytes bytes);
   void gather_persistent();
   void cut_again(Piece& of);
-  void save_module(const std::vector<ParameterId>& list, std::vector<BufferId>& host, std::vector<bool>& saved);
+  void save_module(const std::vector<ParameterId>& list, std::vector<Variable>& host, std::vector<bool>& saved);
 
+  Eager eager_;
   std::vector<Piece> pieces_;  // By ParameterId.
   std::vector<Piece> tied_;    // Partitions of tensors that were tied to others since.
-  BufferId barrier_ = kNoBuffer;
-  BufferId cast_ = kNoBuffer;     // Of the sub-group before, while masters are made.
-  BufferId backup_ = kNoBuffer;   // What the device's own optimizer was made with, until it is given something else.
-  BufferId passing_ = kNoBuffer;  // The host's copy of the gradient of a sub-group of the device, at initialisation.
+  Variable barrier_;
+  Variable backup_;  // What the device's own optimizer was made with, until it is given something else.
   Coordinator coordinator_;
   std::vector<ModuleId> wraps_;      // By module.
   std::vector<bool> carries_hooks_;  // By module.
@@ -249,9 +251,9 @@ class Stage3Runtime final : public RuntimeBase {
   std::vector<Call> calls_;
   std::vector<SubGroup> groups_;
   std::int64_t partition_ = 0;  // S.
-  BufferId flat_ = kNoBuffer;
-  BufferId gradients_ = kNoBuffer;
-  BufferId bucket_ = kNoBuffer;
+  Variable flat_;
+  Variable gradients_;
+  Variable bucket_;
   std::vector<Entry> entries_;
   std::int64_t filled_ = 0;
   std::deque<std::optional<ContentId>> reductions_;  // Signals behind those under way, oldest first.
@@ -260,7 +262,7 @@ class Stage3Runtime final : public RuntimeBase {
   // Gradients that this reduction hands to it, by sub-group in the order of the first.
   std::vector<std::pair<std::size_t, std::vector<OptimizerSwapper::Gradient>>> swapped_gradients_;
   bool boundary_ = false;        // This is the last micro-batch before the step.
-  std::vector<BufferId> norms_;  // Offloaded optimizer: one of each gradient, from the boundary to the step's end.
+  std::vector<Variable> norms_;  // Offloaded optimizer: one of each gradient, from the boundary to the step's end.
   bool accumulating_ = false;    // A later micro-batch adds to the partitions; the first overwrites them.
 };
 

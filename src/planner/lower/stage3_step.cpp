@@ -14,7 +14,7 @@ void Stage3Runtime::step(bool first) {
     measure_gradients();
     for (SubGroup& group : groups_) update(group, first);
   }
-  for (BufferId norm : std::exchange(norms_, {})) emitter_.release(norm, Reason::PythonFrame);
+  let_go(norms_);
   gather_persistent();
   drop_secondary();
   print("After zero_optimizer step");
@@ -39,25 +39,21 @@ void Stage3Runtime::measure_gradients() {
 // has_overflow, fp16 only: isinf of the whole gradient buffer, which compares absolute values, then isnan, where
 // that buffer is.
 void Stage3Runtime::scan_overflow() {
-  const DType kept = training().grad_accum_dtype;
   const Space space = optimizer_away() ? Space::Pageable : Space::Device;
-  const auto make = [&](DType type, BufferId from, Label label) {
-    const BufferId made =
-        emitter_.allocate(storage(Elements(partition_), type), type, Role::Temporaries, label, kNone, false, space);
-    emitter_.mark_scratch(made);
-    emitter_.begin();
-    emitter_.read(from);
-    emitter_.write(made);
-    emitter_.compute(label);
+  const auto make = [&](DType type, const Variable& from, Body body, Label label, Source source) {
+    Variable made =
+        eager_.empty(storage(Elements(partition_), type), type, {Role::Temporaries, label, source}, kNone, space);
+    made.mark_scratch();
+    eager_.work().read(from).write(made).run(body, label);
     return made;
   };
   {
     const OnStream stream(emitter_, reduce_stream());
-    const BufferId absolute = make(kept, gradients_, "absolute gradients");
-    const BufferId infinite = make(DType::Bool, absolute, "overflow scan");
-    emitter_.release(absolute, Reason::LastUse);
-    emitter_.release(infinite, Reason::LastUse);
-    emitter_.release(make(DType::Bool, gradients_, "overflow scan"), Reason::LastUse);
+    Variable absolute = make(training().grad_accum_dtype, gradients_, Body::Copy, "absolute gradients", "");
+    Variable scan = make(DType::Bool, absolute, Body::OverflowScan, "overflow scan", "zero/stage3.py, has_overflow");
+    absolute.reset();
+    scan.reset();
+    scan = make(DType::Bool, gradients_, Body::OverflowScan, "overflow scan", "zero/stage3.py, has_overflow");
   }
   emitter_.wait(kComputeStream, reduce_stream());
   control_all_reduce(Bytes(1), "overflow flag");
@@ -65,39 +61,24 @@ void Stage3Runtime::scan_overflow() {
 
 // get_grad_norm_direct: one partition at a time in fp64, then all the norms and their squares.
 void Stage3Runtime::measure_norm(const SubGroup& group) {
-  const DType kept = training().grad_accum_dtype;
   for (std::size_t index = group.begin; index < group.end; ++index) {
     const Piece& of = piece(trained_[index].id);
-    const BufferId wide = emitter_.allocate(storage(Elements(of.part), DType::Float64), DType::Float64,
-                                            Role::Temporaries, "gradient norm");
-    emitter_.mark_scratch(wide);
-    emitter_.begin();
-    emitter_.read(gradients_, storage(Elements(of.offset), kept), storage(Elements(of.part), kept));
-    emitter_.write(wide);
-    emitter_.as(Body::SquareSum);
+    const Variable wide = eager_.empty(storage(Elements(of.part), DType::Float64), DType::Float64,
+                                       {Role::Temporaries, "gradient norm", "zero/stage3.py, get_grad_norm_direct"});
+    wide.mark_scratch();
+    Work norm = eager_.work().read(in_gradients(of)).write(wide);
     record_squares(trained_[index].id);
-    emitter_.compute("gradient norm");
-    emitter_.release(wide, Reason::LastUse);
+    norm.run(Body::SquareSum, "gradient norm");
   }
-  const Bytes norms = storage(Elements(static_cast<std::int64_t>(group.end - group.begin)), DType::Float64);
-  const auto make = [&] {
-    const BufferId made = emitter_.allocate(norms, DType::Float64, Role::Temporaries, "gradient norms");
-    emitter_.mark_scratch(made);
-    return made;
-  };
-  const BufferId stacked = make();
-  emitter_.begin();
-  emitter_.write(stacked);
-  emitter_.as(Body::Clear);
-  emitter_.compute("stack norms");
-  const BufferId squares = make();
-  emitter_.begin();
-  emitter_.read(stacked);
-  emitter_.write(squares);
-  emitter_.as(Body::Clear);
-  emitter_.compute("square norms");
-  emitter_.release(squares, Reason::PythonFrame);
-  emitter_.release(stacked, Reason::PythonFrame);
+  {
+    const Bytes norms = storage(Elements(static_cast<std::int64_t>(group.end - group.begin)), DType::Float64);
+    const Variable stacked = eager_.empty(norms, DType::Float64, {Role::Temporaries, "gradient norms", ""});
+    stacked.mark_scratch();
+    eager_.zero(stacked, "stack norms");
+    const Variable squares = eager_.empty(norms, DType::Float64, {Role::Temporaries, "gradient norms", ""});
+    squares.mark_scratch();
+    eager_.work().read(stacked).write(squares).run(Body::Clear, "square norms");
+  }
   control_all_reduce(Bytes(8), "gradient norm");
 }
 
@@ -111,62 +92,25 @@ void Stage3Runtime::update(SubGroup& group, bool first) {
     return print("After release optimizer sub group " + number);
   }
   const DType accumulate = training().grad_accum_dtype;
-  const Bytes from = storage(Elements(group.offset), accumulate);
-  const Bytes bytes = storage(Elements(group.elements), accumulate);
-  BufferId gradient = kNoBuffer;  // kNoBuffer: the partition itself serves.
+  Part gradient(gradients_.id(), storage(Elements(group.offset), accumulate),
+                storage(Elements(group.elements), accumulate));
+  Variable made;  // None: the partition itself serves.
   if (group.end - group.begin > 1) {
-    gradient = emitter_.allocate(bytes, accumulate, Role::Temporaries, "flat gradient");
-    emitter_.begin();
-    emitter_.read(gradients_, from, bytes);
-    emitter_.write(gradient);
-    emitter_.compute("flatten gradient");
+    made = eager_.clone(gradient, {Role::Temporaries, "flat gradient", "zero/stage3.py, step"}, "flatten gradient");
+    gradient = made;
   }
-  if (accumulate != training().master_dtype) gradient = cast_gradient(group, gradient, from, bytes);
+  if (accumulate != training().master_dtype) {
+    made = eager_.cast(gradient, training().master_dtype,
+                       {Role::Temporaries, "gradient in master dtype", "zero/stage3.py, step"}, "cast gradient");
+    gradient = made;
+  }
   print("After prepare optimizer sub group " + number);
-  if (first) create_flat_state(group.elements, group.state);
-  apply_update(group, gradient, from, bytes);
+  if (first) create_state(group, Space::Device);
+  update_master(group, gradient, "optimizer update");
+  copy_to_partitions(group);
   print("Before release optimizer sub group " + number);
-  if (gradient != kNoBuffer) emitter_.release(gradient, Reason::GradientHeld);
+  made.reset(Reason::GradientHeld);
   print("After release optimizer sub group " + number);
-}
-
-void Stage3Runtime::apply_update(SubGroup& group, BufferId gradient, Bytes from, Bytes bytes) {
-  emitter_.begin();
-  if (group.master != kNoBuffer) {
-    emitter_.read(group.master);
-  } else {
-    emitter_.read(flat_, in_model_dtype(group.offset), in_model_dtype(group.elements));
-  }
-  if (gradient != kNoBuffer) {
-    emitter_.read(gradient);
-  } else {
-    emitter_.read(gradients_, from, bytes);
-  }
-  read_all(group.state);
-  if (group.master != kNoBuffer) {
-    emitter_.write(group.master);
-  } else {
-    emitter_.write(flat_, in_model_dtype(group.offset), in_model_dtype(group.elements));
-  }
-  write_all(group.state);
-  emitter_.states_of_update(group.state.size());
-  emitter_.compute("optimizer update");
-  if (group.master != kNoBuffer) copy_to_partitions(group);
-}
-
-BufferId Stage3Runtime::cast_gradient(const SubGroup& group, BufferId flat, Bytes from, Bytes bytes) {
-  const BufferId cast = emitter_.allocate(in_master_dtype(group.elements), training().master_dtype, Role::Temporaries,
-                                          "gradient in master dtype");
-  emitter_.begin();
-  if (flat != kNoBuffer) {
-    emitter_.read(flat);
-  } else {
-    emitter_.read(gradients_, from, bytes);
-  }
-  emitter_.write(cast);
-  emitter_.compute("cast gradient");
-  if (flat != kNoBuffer) emitter_.release(flat, Reason::LastUse);
-  return cast;
 }
 
 // stage3_gather_16bit_weights_on_model_save (engine.py, _zero3_consolidated_16bit_state_dict): every rank gathers one
@@ -176,7 +120,7 @@ bool Stage3Runtime::saves() const { return zero().gather_16bit_weights_on_model_
 void Stage3Runtime::save() {
   coordinator_.release_all();
   apply();
-  std::vector<BufferId> host;
+  std::vector<Variable> host;
   std::vector<bool> saved(pieces_.size(), false);
   for (std::size_t module = 0; module < model_.modules.size(); ++module) {
     std::vector<ParameterId> own = coordinator_.module(static_cast<ModuleId>(module)).own;
@@ -185,51 +129,41 @@ void Stage3Runtime::save() {
   }
   drop_secondary();
   gather_persistent();
-  for (BufferId buffer : host) emitter_.release(buffer, Reason::PythonFrame);
+  let_go(host);
 }
 
-void Stage3Runtime::save_module(const std::vector<ParameterId>& list, std::vector<BufferId>& host,
+void Stage3Runtime::save_module(const std::vector<ParameterId>& list, std::vector<Variable>& host,
                                 std::vector<bool>& saved) {
   gather_in_place(list);
+  const auto whole = [&](ParameterId id) {
+    const ParameterPlace at = place(id);
+    return Part(at.buffer, at.offset, at.bytes);
+  };
   for (ParameterId id : list) {
     if (rank() != 0 || saved[static_cast<std::size_t>(id)]) continue;
     saved[static_cast<std::size_t>(id)] = true;  // A tied weight is there under its other name.
-    host.push_back(emitter_.allocate(in_model_dtype(piece(id).elements), dtype(), Role::Parameters, "weight to save",
-                                     id, false, Space::Pageable));
-    emitter_.mark_scratch(host.back());
-    emitter_.begin();
-    const ParameterPlace whole = place(id);
-    emitter_.read(whole.buffer, whole.offset, whole.bytes);
-    emitter_.write(host.back());
-    emitter_.compute("copy weight to host");
+    host.push_back(eager_.empty(in_model_dtype(piece(id).elements), dtype(), {Role::Parameters, "weight to save", ""},
+                                id, Space::Pageable));
+    host.back().mark_scratch();
+    eager_.copy(host.back(), whole(id), "copy weight to host");
   }
-  for (ParameterId id : list) {
-    const ParameterPlace whole = place(id);
-    if (world() == 1) continue;
-    emitter_.begin();
-    emitter_.read(whole.buffer, whole.offset, whole.bytes);
-    emitter_.write(whole.buffer, whole.offset, whole.bytes);
-    emitter_.communicate(Collective::Broadcast, dtype(), whole.bytes);
-  }
+  for (ParameterId id : list) eager_.broadcast(whole(id), 0, world());
   for (ParameterId id : list) {
     Piece& of = piece(id);
-    if (inside() > 1) make_secondary(of);
-    if (of.full != kNoBuffer) cut_again(of);
+    if (inside() > 1) make_secondary(of, Part(of.full.id(), of.full_offset, in_model_dtype(aligned(of))));
+    if (of.full) cut_again(of);
     of.aliased = false;
-    release_full(of, Reason::PythonFrame);
+    of.full.reset();
     drop_read(id);
   }
 }
 
 // _partition_param, has_been_updated: this rank's part of what it holds, padding as it was.
 void Stage3Runtime::cut_again(Piece& of) {
-  const std::int64_t from = std::min(of.elements, checked_mul(of.part, rank()));
-  const std::int64_t real = std::min(of.part, of.elements - from);
-  emitter_.begin();
-  emitter_.read(of.full, of.full_offset + in_model_dtype(from), in_model_dtype(real));
-  const Range to = partition_range(of);
-  emitter_.write(to.buffer, to.offset, to.bytes);
-  emitter_.compute("partition parameter");
+  const Real mine = real(of);
+  eager_.copy(partition(of),
+              Part(of.full.id(), of.full_offset + in_model_dtype(mine.from), in_model_dtype(mine.elements)),
+              "partition parameter");
   if (of.in_file) files_->write(id_of(of));
 }
 
