@@ -101,6 +101,15 @@ Variable Eager::empty(Bytes bytes, DType dtype, What what, ParameterId parameter
   return {emitter_, emitter_.allocate(bytes, dtype, what, parameter, space)};
 }
 
+Variable Eager::empty_on_host(Bytes bytes, DType dtype, What what, bool pinned, ParameterId parameter) {
+  if (!pinned) return empty(bytes, dtype, what, parameter, Space::Pageable);
+  const Variable source = empty(bytes, dtype, {what.role, "tensor before it is pinned", ""}, kNone, Space::Pageable);
+  source.mark_scratch();
+  Variable made = empty(bytes, dtype, what, parameter, Space::Pinned);
+  zero(source, "pin tensor");
+  return made;
+}
+
 Variable Eager::zeros(Bytes bytes, DType dtype, What what, Label work, ParameterId parameter, Space space) {
   Variable made = empty(bytes, dtype, what, parameter, space);
   zero(made, work);

@@ -102,6 +102,9 @@ class Eager {
   // torch.empty. `module` and pass are the emitter's; `space` is where it lies.
   [[nodiscard]] Variable empty(Bytes bytes, DType dtype, What what, ParameterId parameter = kNone,
                                Space space = Space::Device);
+  // torch.empty on the host, pinned if asked: that makes it in pageable memory and copies it (DeepSpeed
+  // accelerator/abstract_accelerator.py, pin_memory).
+  [[nodiscard]] Variable empty_on_host(Bytes bytes, DType dtype, What what, bool pinned, ParameterId parameter = kNone);
   // torch.zeros: made and filled.
   [[nodiscard]] Variable zeros(Bytes bytes, DType dtype, What what, Label work, ParameterId parameter = kNone,
                                Space space = Space::Device);

@@ -7,8 +7,8 @@
 #include "core/error.h"
 #include "model/graphs/graphs.h"
 #include "planner/lower/runtime_base.h"
-#include "planner/lower/stage3_offload.h"
 #include "planner/lower/tape.h"
+#include "planner/lower/zero3.h"
 
 namespace dsplan {
 namespace {

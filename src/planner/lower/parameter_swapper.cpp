@@ -61,14 +61,6 @@ Part ParameterSwapper::buffer(ParameterId parameter) const {
   return {pool_.id(), buffer_bytes_ * of.slot, of.bytes};
 }
 
-void ParameterSwapper::read_file(const Part& to, const Variable& file) {
-  eager_.work().read(file).write(to).run(Body::FileRead, "read from NVMe");
-}
-
-void ParameterSwapper::write_file(const Variable& file, const Part& from) {
-  eager_.work().read(from).write(file).run(Body::FileWrite, "write to NVMe");
-}
-
 void ParameterSwapper::write(ParameterId parameter) {
   File& of = at(parameter);
   if (!of.file) {
@@ -77,20 +69,20 @@ void ParameterSwapper::write(ParameterId parameter) {
                             "swap_tensor/partitioned_param_swapper.py, swap_out_and_release"},
                            parameter, Space::Nvme);
   }
-  write_file(of.file, buffer(parameter));
+  write_file(eager_, of.file, buffer(parameter));
 }
 
 void ParameterSwapper::read(ParameterId parameter) {
   const File& of = at(parameter);
-  read_file(take(parameter, of.bytes), of.file);
+  read_file(eager_, take(parameter, of.bytes), of.file);
 }
 
 // swap_into_buffer.
 void ParameterSwapper::read_into(ParameterId parameter, const Part& to, bool pinned) {
   const File& of = at(parameter);
-  if (pinned && to.bytes == rules_.aligned(to.bytes)) return read_file(to, of.file);
+  if (pinned && to.bytes == rules_.aligned(to.bytes)) return read_file(eager_, to, of.file);
   const Part through = take(parameter, to.bytes);
-  read_file(through, of.file);
+  read_file(eager_, through, of.file);
   eager_.copy(to, through, "move partition to flat buffer");
   give_back(parameter);
 }
@@ -113,7 +105,8 @@ void ParameterSwapper::write_updates(const std::vector<ParameterId>& parameters,
     eager_.copy_across(places.back(), from[index], "cast to partitions");
     offset += rules_.aligned(places.back().bytes);
   }
-  for (std::size_t index = 0; index < parameters.size(); ++index) write_file(at(parameters[index]).file, places[index]);
+  for (std::size_t index = 0; index < parameters.size(); ++index)
+    write_file(eager_, at(parameters[index]).file, places[index]);
 }
 
 }  // namespace dsplan

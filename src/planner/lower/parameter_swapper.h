@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "planner/lower/optimizer_swapper.h"
+#include "planner/lower/swap_buffers.h"
 
 namespace dsplan {
 
@@ -46,8 +46,6 @@ class ParameterSwapper {
 
   [[nodiscard]] File& at(ParameterId parameter) { return files_[static_cast<std::size_t>(parameter)]; }
   [[nodiscard]] const File& at(ParameterId parameter) const { return files_[static_cast<std::size_t>(parameter)]; }
-  void read_file(const Part& to, const Variable& file);
-  void write_file(const Variable& file, const Part& from);
 
   SwapRules rules_;
   DType type_;
