@@ -80,8 +80,9 @@ void ParameterGathers::launch_all_reduce(Gather& gather) {
 }
 
 // For an executor: of each parameter this rank's part, where it belongs, and zeros around it.
-std::vector<ByteRange> ParameterGathers::among_zeros(const Gather& gather, const std::vector<Part>& parts) const {
+std::vector<ByteRange> ParameterGathers::among_zeros(const Gather& gather, const std::vector<Part>& parts) {
   std::vector<ByteRange> ranges;
+  if (eager_.emitter().recording() == nullptr) return ranges;
   const auto zeros = [&](std::int64_t count, Bytes part) {
     if (count > 0) ranges.push_back({kNoBuffer, Bytes(0), part * count});
   };

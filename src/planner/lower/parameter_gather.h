@@ -42,7 +42,7 @@ class ParameterGathers {
   void copy_out(const Gather& gather);
   [[nodiscard]] std::int64_t elements_of(const Gather& gather) const;
   [[nodiscard]] Variable make_flat(const Gather& gather);
-  [[nodiscard]] std::vector<ByteRange> among_zeros(const Gather& gather, const std::vector<Part>& parts) const;
+  [[nodiscard]] std::vector<ByteRange> among_zeros(const Gather& gather, const std::vector<Part>& parts);
 
   const Training& training_;
   const Sharding& sharding_;

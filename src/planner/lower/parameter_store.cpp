@@ -123,7 +123,7 @@ void ParameterStore::release(ParameterId id, Reason reason) {
   at(id).full.reset(reason);
 }
 
-void ParameterStore::forget(ParameterId id) { at(id).full.reset(); }
+void ParameterStore::drop_full(ParameterId id) { at(id).full.reset(); }
 
 // _partition_param, has_been_updated: this rank's part of what it holds, padding as it was.
 void ParameterStore::partition_again(ParameterId id) {

@@ -46,7 +46,7 @@ class ParameterStore {
   void release(ParameterId id, Reason reason);
   void partition_again(ParameterId id);
   // What was gathered goes, and leaves nothing.
-  void forget(ParameterId id);
+  void drop_full(ParameterId id);
   // Of what the optimizer has changed.
   void drop_secondary();
 

@@ -15,7 +15,6 @@ class ParameterSwapper {
   ParameterSwapper(const Zero& zero, DType type, std::size_t parameters, Emitter& emitter);
 
   [[nodiscard]] bool swaps(Bytes partition) const { return rules_.swaps(partition); }
-  [[nodiscard]] std::int64_t buffers() const { return count_; }
 
   void make_pool();
   // A buffer for a partition of `bytes`. Refuses where DeepSpeed's assertions do: none is free, or it has one already.

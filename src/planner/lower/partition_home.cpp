@@ -162,17 +162,20 @@ void NvmeHome::wrote(ParameterId id) {
 // _partitioned_params_swap_out: first what lies in memory, then the files.
 void NvmeHome::write(const SubGroup& group, const Part& master) {
   if (group.in_flat) return HostHome::write(group, master);
+  const DType type = training_.master_dtype;
   std::vector<ParameterId> in_files;
   std::vector<Part> from;
   for (std::size_t at = group.begin; at < group.end; ++at) {
     const ParameterId id = sharding_.trained()[at].id;
     const Shard& of = sharding_.of(id);
-    if (!of.in_file) {
-      eager_.copy_across(partition(id), of_master(group, master, of), "copy master to partitions");
-      continue;
+    const Part part(master.buffer, master.offset + storage(Elements(of.offset - group.offset), type),
+                    storage(Elements(of.part), type));
+    if (of.in_file) {
+      in_files.push_back(id);
+      from.push_back(part);
+    } else {
+      eager_.copy_across(partition(id), part, "copy master to partitions");
     }
-    in_files.push_back(id);
-    from.push_back(of_master(group, master, of));
   }
   files_.write_updates(in_files, from);
 }
@@ -228,11 +231,6 @@ Part PartitionHome::in_flat(const SubGroup& group) const {
 }
 
 Part PartitionHome::in_flat(const Shard& of) const { return {flat_.id(), bytes(of.offset), bytes(of.part)}; }
-
-Part PartitionHome::of_master(const SubGroup& group, const Part& master, const Shard& of) const {
-  return {master.buffer, master.offset + storage(Elements(of.offset - group.offset), training_.master_dtype),
-          storage(Elements(of.part), training_.master_dtype)};
-}
 
 Variable PartitionHome::bring(const Part& partition) {
   if (!away()) return {};

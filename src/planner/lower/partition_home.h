@@ -51,7 +51,6 @@ class PartitionHome {
  protected:
   void cut_into(const Part& partition, const Shard& of, const Variable& whole);
   [[nodiscard]] Part in_flat(const Shard& of) const;
-  [[nodiscard]] Part of_master(const SubGroup& group, const Part& master, const Shard& of) const;
   [[nodiscard]] Bytes bytes(std::int64_t elements) const { return storage(Elements(elements), training_.dtype); }
 
   const Training& training_;

@@ -175,7 +175,7 @@ void Zero3Runtime::create_hooks() {
   for (const Leaf& leaf : trained_) {
     store_.gather_whole(leaf.id);
     emitter_.mark_scratch(store_.place(leaf.id).buffer);
-    store_.forget(leaf.id);
+    store_.drop_full(leaf.id);
     home_->drop(leaf.id);
   }
 }
