@@ -248,19 +248,39 @@ std::vector<Case> cases() {
   return all;
 }
 
-// What a call of one of these, in the sources of the lowering, names its buffer by: all string literals among its
-// arguments.
+// The literal that begins at or behind `at` with nothing but spaces before it; empty where something else does.
+std::string literal_at(const std::string& text, std::size_t at) {
+  at = text.find_first_not_of(" \n", at);
+  if (at == std::string::npos || text[at] != '"') return {};
+  return text.substr(at + 1, text.find('"', at + 1) - at - 1);
+}
+
+// What the sources of the lowering name buffers by: the literal behind a role, and where a helper adds the role, all
+// literals among its arguments outside of braces.
 void labels_in(const std::string& text, std::set<std::string>& labels) {
+  for (const std::string before : {"Role::", ".label ="}) {
+    for (std::size_t at = text.find(before); at != std::string::npos; at = text.find(before, at + 1)) {
+      const std::size_t comma =
+          text.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", at + before.size());
+      const bool role = before == "Role::";
+      if (role && (comma == std::string::npos || text[comma] != ',')) continue;
+      const std::string label = literal_at(text, role ? comma + 1 : at + before.size());
+      if (!label.empty()) labels.insert(label);
+    }
+  }
   for (const char* call :
-       {"allocate(", "make_on_host(", "make_file(", " like(", " one(", "stash(", " make(", "scalar("}) {
+       {"allocate(", "make_on_host(", "make_file(", " like(", " one(", "stash(", " make(", "scalars("}) {
     for (std::size_t at = text.find(call); at != std::string::npos; at = text.find(call, at + 1)) {
       int depth = 0;
+      int braces = 0;
       for (std::size_t i = text.find('(', at); i < text.size(); ++i) {
         if (text[i] == '(') ++depth;
+        if (text[i] == '{') ++braces;
+        if (text[i] == '}') --braces;
         if (text[i] == ')' && --depth == 0) break;
         if (text[i] != '"') continue;
         const std::size_t end = text.find('"', i + 1);
-        labels.insert(text.substr(i + 1, end - i - 1));
+        if (braces == 0) labels.insert(text.substr(i + 1, end - i - 1));
         i = end;
       }
     }

@@ -163,21 +163,21 @@ void GradientPartitions::square(const Part& gradient, std::int64_t elements, con
 void GradientPartitions::scan_overflow() {
   const StreamId reduce = training_.zero.overlap_comm ? kReduceStream : kComputeStream;
   const Space there = eager_.emitter().space(gradients_.id());
-  const auto make = [&](DType type, const Variable& from, Body body, Label label, Source source) {
-    Variable made =
-        eager_.empty(storage(Elements(sharding_.partition()), type), type, {Role::Temporaries, label, source}, kNone,
-                     there == Space::Device ? Space::Device : Space::Pageable);
+  const auto make = [&](DType type, const Variable& from, Body body, const What& what) {
+    Variable made = eager_.empty(storage(Elements(sharding_.partition()), type), type, what, kNone,
+                                 there == Space::Device ? Space::Device : Space::Pageable);
     made.mark_scratch();
-    eager_.work().read(from).write(made).run(body, label);
+    eager_.work().read(from).write(made).run(body, what.label);
     return made;
   };
   {
     const OnStream stream(eager_.emitter(), reduce);
-    Variable absolute = make(kept(), gradients_, Body::Copy, "absolute gradients", "");
-    Variable scan = make(DType::Bool, absolute, Body::OverflowScan, "overflow scan", "zero/stage3.py, has_overflow");
+    const What what{Role::Temporaries, "overflow scan", "zero/stage3.py, has_overflow"};
+    Variable absolute = make(kept(), gradients_, Body::Copy, {Role::Temporaries, "absolute gradients", ""});
+    Variable scan = make(DType::Bool, absolute, Body::OverflowScan, what);
     absolute.reset();
     scan.reset();
-    scan = make(DType::Bool, gradients_, Body::OverflowScan, "overflow scan", "zero/stage3.py, has_overflow");
+    scan = make(DType::Bool, gradients_, Body::OverflowScan, what);
   }
   eager_.emitter().wait(kComputeStream, reduce);
 }

@@ -38,13 +38,13 @@ OptimizerSwapper::OptimizerSwapper(const Training& training, const std::vector<B
   for (const Bytes bytes : groups) groups_.emplace_back().bytes = bytes;
 }
 
-Variable OptimizerSwapper::make_file(Bytes bytes, Label label, Source source) {
-  return eager_.empty(rules_.aligned(bytes), type_, {Role::Optimizer, label, source}, kNone, Space::Nvme);
+Variable OptimizerSwapper::make_file(Bytes bytes, const What& what) {
+  return eager_.empty(rules_.aligned(bytes), type_, what, kNone, Space::Nvme);
 }
 
 void OptimizerSwapper::make_state_file(Group& group, std::size_t buffer) {
-  group.state_files.push_back(
-      make_file(group.bytes, "optimizer state in a file", "swap_tensor/optimizer_utils.py, add_state_tensors"));
+  group.state_files.push_back(make_file(group.bytes, {Role::Optimizer, "optimizer state in a file",
+                                                      "swap_tensor/optimizer_utils.py, add_state_tensors"}));
   write_file(eager_, group.state_files.back(), buffers_.part(buffer, group.bytes));
 }
 
@@ -59,8 +59,8 @@ void OptimizerSwapper::initialise(const std::vector<Weights>& groups) {
     }
     for (std::size_t at = first; at < last; ++at) {
       Group& group = groups_[groups[at].group];
-      group.file =
-          make_file(group.bytes, "master weights in a file", "swap_tensor/optimizer_utils.py, _initialize_parameters");
+      group.file = make_file(group.bytes, {Role::Optimizer, "master weights in a file",
+                                           "swap_tensor/optimizer_utils.py, _initialize_parameters"});
       write_file(eager_, group.file, buffers_.part(all[at - first], group.bytes));
     }
   }

@@ -55,7 +55,7 @@ class OptimizerSwapper {
 
   [[nodiscard]] bool pipelines() const { return read_ || write_; }
   [[nodiscard]] std::optional<std::size_t> next(std::size_t group) const;
-  [[nodiscard]] Variable make_file(Bytes bytes, Label label, Source source);
+  [[nodiscard]] Variable make_file(Bytes bytes, const What& what);
   void make_state_file(Group& group, std::size_t buffer);
   void read_in(std::size_t group);
   void create_states(Group& group, const std::vector<StateTensor>& states);

@@ -44,6 +44,7 @@ class HostHome : public PartitionHome {
 
  protected:
   virtual void move_to_flat(ParameterId id);
+  virtual void reserve_for_updates() {}
 };
 
 // _create_param_groups_fp16_flat_cpu_memory and _move_to_flat_buffer: one buffer, pinned whatever pin_memory says. Of
@@ -66,6 +67,7 @@ void HostHome::join() {
   for (const Leaf& leaf : sharding_.trained()) {
     if (sharding_.of(leaf.id).in_flat) move_to_flat(leaf.id);
   }
+  reserve_for_updates();
   drop_tied();
 }
 
@@ -84,7 +86,6 @@ class NvmeHome final : public HostHome {
   void prepare() override { files_.make_pool(); }
   void cut(ParameterId id, Variable whole) override;
   void cut_tied(const Shard& of, ParameterId id, Variable whole) override;
-  void join() override;
   [[nodiscard]] Part partition(ParameterId id) const override;
   void read(ParameterId id) override { files_.read(id); }
   void read_missing(const std::vector<ParameterId>& list) override;
@@ -95,7 +96,7 @@ class NvmeHome final : public HostHome {
 
  private:
   void move_to_flat(ParameterId id) override;
-  void reserve_for_updates();
+  void reserve_for_updates() override;
 
   ParameterSwapper files_;
 };
@@ -113,11 +114,6 @@ void NvmeHome::cut(ParameterId id, Variable whole) {
 // A tied tensor's file, which nobody reads, is left out.
 void NvmeHome::cut_tied(const Shard& of, ParameterId id, Variable whole) {
   if (!files_.swaps(bytes(of.part))) HostHome::cut_tied(of, id, std::move(whole));
-}
-
-void NvmeHome::join() {
-  HostHome::join();
-  reserve_for_updates();
 }
 
 // What was in a file stays there as well, and is not read again.
