@@ -9,7 +9,7 @@
 #include "model/graphs/graphs.h"
 #include "planner/lower/coordinator.h"
 #include "planner/lower/lower.h"
-#include "planner/lower/stage3_modules.h"
+#include "planner/lower/hooked_modules.h"
 
 using namespace deepspeed_log;
 

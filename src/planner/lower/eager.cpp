@@ -53,6 +53,16 @@ void Variables::reset(Reason reason) {
   for (const BufferId buffer : std::exchange(buffers_, {})) emitter_->release(buffer, reason);
 }
 
+void let_go(std::vector<Variable>& list) {
+  for (Variable& variable : list) variable.reset();
+  list.clear();
+}
+
+void let_go(std::vector<Variable>& list, Reason reason) {
+  for (Variable& variable : list) variable.reset(reason);
+  list.clear();
+}
+
 Work& Work::read(const Part& part) {
   part.whole ? emitter_.read(part.buffer) : emitter_.read(part.buffer, part.offset, part.bytes);
   return *this;
@@ -63,6 +73,16 @@ Work& Work::read(std::span<const BufferId> whole) {
   return *this;
 }
 
+Work& Work::read(std::span<const Part> parts) {
+  for (const Part& part : parts) read(part);
+  return *this;
+}
+
+Work& Work::read(std::span<const Variable> whole) {
+  for (const Variable& variable : whole) emitter_.read(variable.id());
+  return *this;
+}
+
 Work& Work::write(const Part& part) {
   part.whole ? emitter_.write(part.buffer) : emitter_.write(part.buffer, part.offset, part.bytes);
   return *this;
@@ -70,6 +90,11 @@ Work& Work::write(const Part& part) {
 
 Work& Work::write(std::span<const BufferId> whole) {
   for (const BufferId buffer : whole) emitter_.write(buffer);
+  return *this;
+}
+
+Work& Work::write(std::span<const Variable> whole) {
+  for (const Variable& variable : whole) emitter_.write(variable.id());
   return *this;
 }
 
@@ -105,6 +130,15 @@ Variable Eager::scratch(Bytes bytes, DType dtype, What what, Space space) {
   return made;
 }
 
+Variable Eager::empty_on_host(Bytes bytes, DType dtype, What what, bool pinned, ParameterId parameter) {
+  if (!pinned) return empty(bytes, dtype, what, parameter, Space::Pageable);
+  const Variable source = empty(bytes, dtype, {what.role, "tensor before it is pinned", ""}, kNone, Space::Pageable);
+  source.mark_scratch();
+  Variable made = empty(bytes, dtype, what, parameter, Space::Pinned);
+  zero(source, "pin tensor");
+  return made;
+}
+
 Variable Eager::zeros(Bytes bytes, DType dtype, What what, Label work, ParameterId parameter, Space space) {
   Variable made = empty(bytes, dtype, what, parameter, space);
   zero(made, work);
@@ -128,6 +162,17 @@ void Eager::copy(const Part& to, const Part& from, Label work) {
   this->work().read(from).write(to).run(Body::Copy, work);
 }
 
+void Eager::copy_across(const Part& to, const Part& from, Label work) {
+  const bool to_host = emitter_.space(from.buffer) == Space::Device;
+  const bool crosses = to_host != (emitter_.space(to.buffer) == Space::Device);
+  if (!crosses || emitter_.dtype(from.buffer) == emitter_.dtype(to.buffer)) return copy(to, from, work);
+  const Part& like = to_host ? from : to;
+  const Variable staging = empty(bytes_of(like), emitter_.dtype(like.buffer),
+                                 {Role::Temporaries, "staging of a copy", ""}, kNone, Space::Pageable);
+  copy(staging, from, to_host ? "copy to host" : "convert on the host");
+  copy(to, staging, work);
+}
+
 void Eager::concatenate(const Part& to, std::span<const BufferId> parts, Label work) {
   this->work().read(parts).write(to).run(Body::Copy, work);
 }
@@ -145,6 +190,10 @@ void Eager::add(const Part& to, const Part& from, Label work) {
 }
 
 void Eager::all_gather(const Part& to, const Part& from, std::int64_t ranks, Group group) {
+  all_gather(to, std::span<const Part>(&from, 1), ranks, group);
+}
+
+void Eager::all_gather(const Part& to, std::span<const Part> from, std::int64_t ranks, Group group) {
   Work gather = work().read(from).write(to);
   if (ranks == 1) return gather.run(Body::Copy, "local copy");
   gather.collective(Collective::AllGather, emitter_.dtype(to.buffer), bytes_of(to), group);

@@ -50,6 +50,7 @@ class Variable {
   void reset(Reason reason);  // The same, for another reason than the variable's own.
   [[nodiscard]] BufferId hand_over() { return std::exchange(buffer_, kNoBuffer); }  // Someone else holds it now.
   [[nodiscard]] Variable share() const;                                             // Another variable for the same.
+  void mark_scratch() const { emitter_->mark_scratch(buffer_); }  // What is written there need not be read by anyone.
 
   [[nodiscard]] BufferId id() const { return buffer_; }
   [[nodiscard]] Emitter& emitter() const { return *emitter_; }  // Not of None.
@@ -90,14 +91,21 @@ class Variables {
   Reason reason_ = Reason::PythonFrame;
 };
 
+// A list of variables goes: one after another, in its order.
+void let_go(std::vector<Variable>& list);
+void let_go(std::vector<Variable>& list, Reason reason);
+
 // A piece of work that no verb says: reads first, then writes, then `run`, `collective` or `control`.
 class Work {
  public:
   explicit Work(Emitter& emitter) : emitter_(emitter) { emitter_.begin(); }
   Work& read(const Part& part);
   Work& read(std::span<const BufferId> whole);
+  Work& read(std::span<const Part> parts);
+  Work& read(std::span<const Variable> whole);
   Work& write(const Part& part);
   Work& write(std::span<const BufferId> whole);
+  Work& write(std::span<const Variable> whole);
   // What an executor really reads or writes, where the schedule names more (core/program.h).
   Work& really_reads(std::vector<ByteRange> ranges);
   Work& really_writes(std::vector<ByteRange> ranges);
@@ -129,6 +137,9 @@ class Eager {
                                Space space = Space::Device);
   // The same for what need not be read by anyone: a kernel's scratch, a scalar that becomes the host's number.
   [[nodiscard]] Variable scratch(Bytes bytes, DType dtype, What what, Space space = Space::Device);
+  // torch.empty on the host, pinned if asked: that makes it in pageable memory and copies it (DeepSpeed
+  // accelerator/abstract_accelerator.py, pin_memory).
+  [[nodiscard]] Variable empty_on_host(Bytes bytes, DType dtype, What what, bool pinned, ParameterId parameter = kNone);
   // torch.zeros: made and filled.
   [[nodiscard]] Variable zeros(Bytes bytes, DType dtype, What what, Label work, ParameterId parameter = kNone,
                                Space space = Space::Device);
@@ -139,6 +150,9 @@ class Eager {
 
   // to.copy_(from): element by element, converted where dtypes differ, across spaces where they lie in two.
   void copy(const Part& to, const Part& from, Label work);
+  // The same where the host waits for it. Between host and device a copy that changes the dtype converts on the host,
+  // through a tensor of its own (torch: aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda).
+  void copy_across(const Part& to, const Part& from, Label work);
   // torch.cat(parts, out=to); and back into several.
   void concatenate(const Part& to, std::span<const BufferId> parts, Label work);
   void split(std::span<const BufferId> parts, const Part& from, Label work);
@@ -150,6 +164,7 @@ class Eager {
   // Collectives in PyTorch's words. A group of one rank has no traffic: all_gather and reduce_scatter are local copies
   // there, the others nothing at all. Payload is the full logical buffer, as in nccl-tests.
   void all_gather(const Part& to, const Part& from, std::int64_t ranks, Group group = Group::DataParallel);
+  void all_gather(const Part& to, std::span<const Part> from, std::int64_t ranks, Group group = Group::DataParallel);
   void reduce_scatter(const Part& to, const Part& from, std::int64_t ranks, Group group = Group::DataParallel);
   void all_reduce(const Part& part, std::int64_t ranks, Group group = Group::DataParallel);
   void reduce(const Part& part, std::int64_t to_rank, std::int64_t ranks, Group group = Group::DataParallel);
@@ -159,8 +174,10 @@ class Eager {
   [[nodiscard]] Emitter& emitter() const { return emitter_; }
 
  private:
+  [[nodiscard]] Emitter& emitter() { return emitter_; }
   [[nodiscard]] Bytes bytes_of(const Part& part) const;
 
+ private:
   Emitter& emitter_;
 };
 

@@ -10,27 +10,28 @@ ParameterSwapper::ParameterSwapper(const Zero& zero, DType type, std::size_t par
       type_(type),
       count_(zero.offload_param.buffer_count),
       buffer_bytes_(rules_.aligned(storage(zero.offload_param.buffer_size, type))),
-      emitter_(emitter),
+      eager_(emitter),
       files_(parameters) {}
 
 // An ordinary tensor gives the size and the dtype of the one that is locked.
 void ParameterSwapper::make_pool() {
   const Bytes bytes = buffer_bytes_ * count_;
   if (bytes == Bytes(0)) return;
-  const BufferId like = emitter_.allocate(bytes, type_, Role::RuntimeBuffers, "swap buffers before they are locked",
-                                          kNone, true, Space::Pageable);
-  pool_ =
-      emitter_.allocate(bytes, type_, Role::RuntimeBuffers, "swap buffers of parameters", kNone, true, Space::Locked);
-  emitter_.mark_scratch(like);
-  emitter_.begin();
-  emitter_.write(like, Bytes(0), Bytes(bytes_per_element(type_)));
-  emitter_.compute("make swap buffers");
-  emitter_.release(like, Reason::LastUse);
+  const Variable like = eager_.empty(bytes, type_,
+                                     {Role::RuntimeBuffers, "swap buffers before they are locked",
+                                      "swap_tensor/partitioned_param_swapper.py, _configure_aio", /*capacity=*/true},
+                                     kNone, Space::Pageable);
+  pool_ = eager_.empty(bytes, type_,
+                       {Role::RuntimeBuffers, "swap buffers of parameters",
+                        "swap_tensor/partitioned_param_swapper.py, _configure_aio", /*capacity=*/true},
+                       kNone, Space::Locked);
+  like.mark_scratch();
+  eager_.zero(Part(like.id(), Bytes(0), Bytes(bytes_per_element(type_))), "make swap buffers");
   for (std::int64_t at = 0; at < count_; ++at) free_.push_back(at);
 }
 
-BufferRange ParameterSwapper::take(ParameterId parameter, Bytes bytes) {
-  File& of = files_[static_cast<std::size_t>(parameter)];
+Part ParameterSwapper::take(ParameterId parameter, Bytes bytes) {
+  File& of = at(parameter);
   if (of.slot >= 0) {
     throw Refusal("offload_param",
                   "the coordinator reads one partition ahead for two of its uses, and DeepSpeed asserts that a "
@@ -50,65 +51,62 @@ BufferRange ParameterSwapper::take(ParameterId parameter, Bytes bytes) {
 }
 
 void ParameterSwapper::give_back(ParameterId parameter) {
-  File& of = files_[static_cast<std::size_t>(parameter)];
+  File& of = at(parameter);
   free_.push_back(of.slot);
   of.slot = -1;
 }
 
-BufferRange ParameterSwapper::buffer(ParameterId parameter) const {
-  const File& of = files_[static_cast<std::size_t>(parameter)];
-  return {pool_, buffer_bytes_ * of.slot, of.bytes, type_};
-}
-
-void ParameterSwapper::copy_from_file(const File& of, const BufferRange& to) {
-  emitter_.begin();
-  emitter_.read(of.buffer);
-  emitter_.write(to.buffer, to.offset, to.bytes);
-  emitter_.compute("read from NVMe");
-}
-
-void ParameterSwapper::copy_to_file(const File& of, BufferId from, Bytes offset) {
-  emitter_.begin();
-  emitter_.read(from, offset, of.bytes);
-  emitter_.write(of.buffer);
-  emitter_.compute("write to NVMe");
+Part ParameterSwapper::buffer(ParameterId parameter) const {
+  const File& of = at(parameter);
+  return {pool_.id(), buffer_bytes_ * of.slot, of.bytes};
 }
 
 void ParameterSwapper::write(ParameterId parameter) {
-  File& of = files_[static_cast<std::size_t>(parameter)];
-  if (of.buffer == kNoBuffer) {
-    of.buffer = emitter_.allocate(rules_.aligned(of.bytes), type_, Role::Parameters, "parameter partition in a file",
-                                  parameter, false, Space::Nvme);
+  File& of = at(parameter);
+  if (!of.file) {
+    of.file = eager_.empty(rules_.aligned(of.bytes), type_,
+                           {Role::Parameters, "parameter partition in a file",
+                            "swap_tensor/partitioned_param_swapper.py, swap_out_and_release"},
+                           parameter, Space::Nvme);
   }
-  const BufferRange from = buffer(parameter);
-  copy_to_file(of, from.buffer, from.offset);
+  write_file(eager_, of.file, buffer(parameter));
 }
 
 void ParameterSwapper::read(ParameterId parameter) {
-  const File& of = files_[static_cast<std::size_t>(parameter)];
-  copy_from_file(of, take(parameter, of.bytes));
+  const File& of = at(parameter);
+  read_file(eager_, take(parameter, of.bytes), of.file);
 }
 
 // swap_into_buffer.
-void ParameterSwapper::read_into(ParameterId parameter, const BufferRange& to, bool pinned) {
-  const File& of = files_[static_cast<std::size_t>(parameter)];
-  if (pinned && to.bytes == rules_.aligned(to.bytes)) return copy_from_file(of, to);
-  const BufferRange through = take(parameter, to.bytes);
-  copy_from_file(of, through);
-  emitter_.begin();
-  emitter_.read(through.buffer, through.offset, through.bytes);
-  emitter_.write(to.buffer, to.offset, to.bytes);
-  emitter_.compute("move partition to flat buffer");
+void ParameterSwapper::read_into(ParameterId parameter, const Part& to, bool pinned) {
+  const File& of = at(parameter);
+  if (pinned && to.bytes == rules_.aligned(to.bytes)) return read_file(eager_, to, of.file);
+  const Part through = take(parameter, to.bytes);
+  read_file(eager_, through, of.file);
+  eager_.copy(to, through, "move partition to flat buffer");
   give_back(parameter);
 }
 
 void ParameterSwapper::reserve_for_updates(Bytes bytes) {
-  updates_ = emitter_.allocate(bytes, type_, Role::RuntimeBuffers, "swap buffer of new parameters", kNone, true,
-                               Space::Locked);
-  emitter_.mark_scratch(updates_);  // Zeros, which nobody reads.
-  emitter_.begin();
-  emitter_.write(updates_);
-  emitter_.compute("make swap buffers");
+  updates_ = eager_.empty(bytes, type_,
+                          {Role::RuntimeBuffers, "swap buffer of new parameters",
+                           "swap_tensor/partitioned_param_swapper.py, reserve_partitioned_swap_space",
+                           /*capacity=*/true},
+                          kNone, Space::Locked);
+  updates_.mark_scratch();  // Zeros, which nobody reads.
+  eager_.zero(updates_, "make swap buffers");
+}
+
+void ParameterSwapper::write_updates(const std::vector<ParameterId>& parameters, const std::vector<Part>& from) {
+  std::vector<Part> places;
+  Bytes offset;
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    places.emplace_back(updates_.id(), offset, at(parameters[index]).bytes);
+    eager_.copy_across(places.back(), from[index], "cast to partitions");
+    offset += rules_.aligned(places.back().bytes);
+  }
+  for (std::size_t index = 0; index < parameters.size(); ++index)
+    write_file(eager_, at(parameters[index]).file, places[index]);
 }
 
 }  // namespace dsplan

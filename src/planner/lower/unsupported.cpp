@@ -2,8 +2,8 @@
 
 #include "model/graphs/graphs.h"
 #include "planner/lower/runtime_base.h"
+#include "planner/lower/zero3.h"
 #include "planner/zero/zero_facts.h"
-#include "planner/lower/stage3_offload.h"
 
 namespace dsplan {
 namespace {

@@ -1,4 +1,4 @@
-// What ZeRO-3 cannot be offloaded with. The offload itself is Stage3Runtime's (stage3_offload.cpp, stage3_nvme.cpp).
+// ZeRO-3 (DeepSpeed runtime/zero/stage3.py), whose runtime `make_runtime` makes.
 #pragma once
 
 #include <optional>

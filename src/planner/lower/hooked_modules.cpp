@@ -1,4 +1,4 @@
-#include "planner/lower/stage3_modules.h"
+#include "planner/lower/hooked_modules.h"
 
 #include <algorithm>
 #include <limits>
