@@ -58,12 +58,12 @@ struct FieldValue {
 };
 
 // How the members of an object stand in files that people read: on one line, or each on its own.
-enum class Line : std::uint8_t { Own, Same };
+enum class FieldLine : std::uint8_t { Own, Same };
 
 // An object or a list under a key.
 struct Nested {
   std::string_view what;  // For a fault: "a rank of a receipt".
-  Line line = Line::Own;
+  FieldLine line = FieldLine::Own;
   bool nullable = false;
   bool there = true;  // When writing: it is not null.
 };

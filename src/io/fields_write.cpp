@@ -56,11 +56,11 @@ class FieldWriter : public FieldVisitor {
   void close_object(std::string_view) override { text_.close(); }
   std::optional<std::size_t> open_list(const Key& key, const Nested& part, std::size_t size) override {
     word_ = {};
-    if (!key.written || !open(key, {part.what, Line::Own, part.nullable, part.there}, '[')) return std::nullopt;
+    if (!key.written || !open(key, {part.what, FieldLine::Own, part.nullable, part.there}, '[')) return std::nullopt;
     return size;
   }
   bool open_item(const Nested& part) override {
-    text_.open('{', part.line == Line::Same && layout_.kept);
+    text_.open('{', part.line == FieldLine::Same && layout_.kept);
     return true;
   }
   void item(std::string& text, std::string_view) override {
@@ -81,7 +81,7 @@ class FieldWriter : public FieldVisitor {
       text_.null();
       return false;
     }
-    text_.open(bracket, part.line == Line::Same && layout_.kept);
+    text_.open(bracket, part.line == FieldLine::Same && layout_.kept);
     return true;
   }
 

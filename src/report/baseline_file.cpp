@@ -39,7 +39,7 @@ void describe_inputs(Fields& fields, Sources& inputs) {
   for (const SourceKind kind : kFiles) {
     const std::string what = formatted("the {} file of a baseline", name(kind));
     const bool bundled = inputs[kind] && inputs[kind]->bundled;
-    fields.object(name(kind), inputs[kind], {what, bundled ? Line::Same : Line::Own},
+    fields.object(name(kind), inputs[kind], {what, bundled ? FieldLine::Same : FieldLine::Own},
                   [&](SourceFile& file) { describe_file(fields, file, kind); });
   }
   ObjectReader* reader = fields.reader();
@@ -57,7 +57,7 @@ void describe_baseline(Fields& fields, Baseline& baseline) {
   fields("fingerprint", baseline.fingerprint);
   fields("model_sha256", baseline.model_sha256);
   detail::describe_ranks(fields, baseline.ranks, "a rank of a baseline");
-  fields.list("resolved", baseline.resolved, {"a resolved input", Line::Same}, [&](ResolvedInput& input) {
+  fields.list("resolved", baseline.resolved, {"a resolved input", FieldLine::Same}, [&](ResolvedInput& input) {
     fields("name", input.name);
     fields("value", input.value);
     fields.named("origin", input.origin, {Origin::Given, Origin::Derived, Origin::Assumed});

@@ -100,7 +100,7 @@ void describe_rows(Fields& fields, std::vector<FigureRow>& rows) {
 }  // namespace
 
 void describe_versions(Fields& fields, BaselineVersions& versions) {
-  fields.object("written", {"\"written\"", Line::Same}, [&] {
+  fields.object("written", {"\"written\"", FieldLine::Same}, [&] {
     fields("dsplan", versions.dsplan);
     fields("torch", versions.torch);
     fields("transformers", versions.transformers);
@@ -109,7 +109,7 @@ void describe_versions(Fields& fields, BaselineVersions& versions) {
 }
 
 void describe_ranks(Fields& fields, std::vector<BaselineRank>& ranks, std::string_view what) {
-  fields.list("ranks", ranks, {what, Line::Same}, [&](BaselineRank& rank) {
+  fields.list("ranks", ranks, {what, FieldLine::Same}, [&](BaselineRank& rank) {
     fields("rank", rank.rank);
     const bool twice = std::any_of(ranks.data(), &rank, [&](const BaselineRank& one) { return one.rank == rank.rank; });
     if (fields.reader() != nullptr && twice) {

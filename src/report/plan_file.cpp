@@ -40,9 +40,9 @@ void describe_plan(Fields& fields, SavedPlan& plan) {
   fields.document("cluster", plan.cluster);
   fields.document("calibration", plan.calibration);
   detail::describe_ranks(fields, plan.ranks, "a rank of a plan");
-  const Nested on_one_line{"the time of a plan", Line::Same};
+  const Nested on_one_line{"the time of a plan", FieldLine::Same};
   fields.object("time", plan.time, on_one_line, [&](StepTime& time) { describe_time(fields, time); });
-  fields.list("assumed", plan.assumed, {"an assumed input", Line::Same}, [&](ResolvedInput& input) {
+  fields.list("assumed", plan.assumed, {"an assumed input", FieldLine::Same}, [&](ResolvedInput& input) {
     fields("name", input.name);
     fields("value", input.value);
     fields("reason", input.reason);

@@ -200,7 +200,7 @@ void describe_memory(Fields& fields, Prediction& prediction) {
                 {"fragmentation"}, [&](Fragmentation& of) { describe(fields, of); });
   fields.object(Key::if_there("planned", prediction.arena.has_value()), prediction.arena, {"a planned arena"},
                 [&](PlannedArena& of) { describe(fields, of); });
-  fields.list("phases", prediction.phases, {"a phase", Line::Own, true, !prediction.phases.empty()},
+  fields.list("phases", prediction.phases, {"a phase", FieldLine::Own, true, !prediction.phases.empty()},
               [&](Phase& phase) { describe(fields, phase); });
   fields.object("host", {"host memory"}, [&] { describe(fields, prediction.host); });
 }

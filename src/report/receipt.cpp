@@ -74,7 +74,7 @@ void describe_phase(Fields& fields, FigurePhase& phase) {
 void describe_host(Fields& fields, HostMemory& host) {
   const bool files = host.nvme.value_or(Bytes(0)) > Bytes(0);
   const bool any = host.pinned || host.pageable || host.peak || host.per_node || files;
-  fields.object("host", {"\"host\"", Line::Own, true, any}, [&] {
+  fields.object("host", {"\"host\"", FieldLine::Own, true, any}, [&] {
     fields("pinned", host.pinned);
     fields("pageable", host.pageable);
     fields("peak", host.peak);
@@ -87,9 +87,9 @@ void describe_host(Fields& fields, HostMemory& host) {
 
 // A part of which nothing was measured is null.
 void describe_memory(Fields& fields, RankFigures& rank) {
-  fields.object("persistent", {"\"persistent\"", Line::Own, true, any(rank.persistent)},
+  fields.object("persistent", {"\"persistent\"", FieldLine::Own, true, any(rank.persistent)},
                 [&] { describe_counters(fields, rank.persistent, kPersistent); });
-  fields.object("peak", {"\"peak\"", Line::Own, true, any(rank.peak) || !rank.peak_phase.empty()}, [&] {
+  fields.object("peak", {"\"peak\"", FieldLine::Own, true, any(rank.peak) || !rank.peak_phase.empty()}, [&] {
     describe_counters(fields, rank.peak, kCounters);
     fields.text_or_null("phase", rank.peak_phase);
     refuse_other_phases(fields, "phase", rank.peak_phase);

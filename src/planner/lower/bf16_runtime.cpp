@@ -9,6 +9,7 @@
 #include "planner/lower/flat_optimizer.h"
 #include "planner/lower/flat_parameters.h"
 #include "planner/lower/runtime_base.h"
+#include "planner/zero/zero_facts.h"
 #include "planner/lower/separate_gradients.h"
 
 namespace dsplan {
@@ -21,7 +22,7 @@ class Bf16Runtime final : public RuntimeBase {
  public:
   Bf16Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter)
       : RuntimeBase(job, model, rank, emitter),
-        layout_(trained_, world(), rank),
+        layout_(trained_, flat_alignment(world()), world(), rank),
         parameters_(emitter, layout_, dtype(), model.parameters.size()),
         lp_grads_(emitter, model.parameters.size()),
         optimizer_(emitter, job.training, kZero1Constructor) {}

@@ -172,9 +172,6 @@ class Eager {
 
   [[nodiscard]] Work work() { return Work(emitter_); }
   [[nodiscard]] Emitter& emitter() const { return emitter_; }
-
- private:
-  [[nodiscard]] Emitter& emitter() { return emitter_; }
   [[nodiscard]] Bytes bytes_of(const Part& part) const;
 
  private:

@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "core/units.h"
-#include "planner/zero/zero_facts.h"
 
 namespace dsplan {
 
-FlatLayout::FlatLayout(std::vector<NamedParameter> parameters, std::int64_t parts, std::int64_t own)
+FlatLayout::FlatLayout(std::vector<NamedParameter> parameters, std::int64_t alignment, std::int64_t parts,
+                       std::int64_t own)
     : order(std::move(parameters)), ranks(parts), rank(own) {
   for (const NamedParameter& parameter : order) {
     if (at(parameter.id) >= index.size()) index.resize(at(parameter.id) + 1, 0);
@@ -16,9 +16,8 @@ FlatLayout::FlatLayout(std::vector<NamedParameter> parameters, std::int64_t part
     offset.push_back(elements);
     elements = checked_add(elements, parameter.elements);
   }
-  const FlatPartition cut = flat_partition(Elements(elements), ranks);
-  padded = cut.padded.value();
-  partition = cut.own.value();
+  padded = round_up(Elements(elements), alignment).value();
+  partition = padded / ranks;
   const std::int64_t end = begin() + partition;
   for (std::size_t i = 0; i < order.size(); ++i) {
     const std::int64_t from = std::max(offset[i], begin());

@@ -20,8 +20,8 @@ struct FlatLayout {
     std::int64_t count = 0;
   };
 
-  // In the order of `order`; padded and cut into `ranks` partitions as zero_facts.h says.
-  FlatLayout(std::vector<NamedParameter> order, std::int64_t ranks, std::int64_t rank);
+  // In the order of `order`; padded to `alignment` elements, a multiple of `ranks`, and cut into as many partitions.
+  FlatLayout(std::vector<NamedParameter> order, std::int64_t alignment, std::int64_t ranks, std::int64_t rank);
 
   // The first element of this rank's partition.
   [[nodiscard]] std::int64_t begin() const { return rank * partition; }

@@ -7,7 +7,8 @@ namespace dsplan {
 Stage12Facts::Stage12Facts(const Training& settings, const std::vector<NamedParameter>& trained, std::int64_t ranks,
                            std::int64_t rank)
     : training(settings),
-      layout(settings.zero.round_robin_gradients ? dealt_out(trained, ranks) : trained, ranks, rank),
+      layout(settings.zero.round_robin_gradients ? dealt_out(trained, ranks) : trained, flat_alignment(ranks), ranks,
+             rank),
       sums_partition(dsplan::sums_partition(settings)),
       widens(sums_partition && settings.zero.stage == 1),
       bucket_dtype(dsplan::bucket_dtype(settings)) {}

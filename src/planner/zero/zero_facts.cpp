@@ -57,8 +57,10 @@ std::vector<RankParameter> rank_parameters(const ModelSpec& model, const Job& jo
   return list;
 }
 
+std::int64_t flat_alignment(std::int64_t ranks) { return checked_mul(2, ranks); }
+
 FlatPartition flat_partition(Elements trained, std::int64_t ranks) {
-  const std::int64_t alignment = checked_mul(2, ranks);
+  const std::int64_t alignment = flat_alignment(ranks);
   const Elements padded = round_up(trained, alignment);
   const Elements own = div_floor(padded, ranks);
   return {padded, own, std::max(own - Elements(alignment), Elements(0))};

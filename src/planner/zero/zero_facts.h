@@ -42,6 +42,7 @@ struct RankParameter {
 [[nodiscard]] std::vector<RankParameter> rank_parameters(const ModelSpec& model, const Job& job);
 
 // A flat buffer is padded to 2 W elements (stage_1_and_2.py and bf16_optimizer.py, nccl_start_alignment_factor).
+[[nodiscard]] std::int64_t flat_alignment(std::int64_t ranks);
 struct FlatPartition {
   Elements padded;  // All of it.
   Elements own;     // One rank's.
