@@ -127,7 +127,7 @@ TEST_CASE("one part of the steady step, or the micro-batch that records: its own
     return std::find_if(phases.begin(), phases.end(), [&](const Phase& phase) { return phase.name == name; });
   };
   const Phase& steady = *named(whole.phases, "steady");
-  const std::map<std::string, std::size_t> marks{{"forward", 6}, {"turn", 4}, {"backward", 4}, {"step", 2}};
+  const std::map<std::string, std::size_t> marks{{"forward", 6}, {"outputs_released", 4}, {"backward", 4}, {"step", 2}};
   Bytes most;
   Bytes reserved;
   std::size_t rows = 0;
@@ -154,7 +154,7 @@ TEST_CASE("one part of the steady step, or the micro-batch that records: its own
       CHECK(std::count(whole.communication->begin(), whole.communication->end(), row) == 1);
       ++rows;
     }
-    CHECK(one.communication->empty() == (part == "turn"));
+    CHECK(one.communication->empty() == (part == "outputs_released"));
   }
   CHECK(most == steady.peak_requested);
   CHECK(reserved == steady.peak_reserved);

@@ -114,9 +114,9 @@ const Breakage kBreakages[] = {
     {"without having waited for stream 1", [](Schedule& s) { at<Compute>(s, 5).stream = 1; }},
     {"allocated on another stream", [](Schedule& s) { at<Release>(s, 10).stream = 1; }},
     {"there is no stream 9", [](Schedule& s) { at<Compute>(s, 5).stream = 9; }},
-    {"which nobody has signalled",
+    {"which nobody has recorded",
      [](Schedule& s) {
-       s.events.insert(s.events.begin(), Await{8, 0, 9});
+       s.events.insert(s.events.begin(), WaitEvent{8, 0, 9});
      }},
     {"of 12 bytes reads 8", [](Schedule& s) { at<Communicate>(s, 7).payload = Bytes(12); }},
     {"all_gather of 8", [](Schedule& s) { at<Communicate>(s, 7).collective = Collective::AllGather; }},

@@ -8,8 +8,8 @@
 #include "deepspeed_log.h"
 #include "model/graphs/graphs.h"
 #include "planner/lower/coordinator.h"
-#include "planner/lower/lower.h"
 #include "planner/lower/hooked_modules.h"
+#include "planner/lower/lower.h"
 
 using namespace deepspeed_log;
 
@@ -246,13 +246,13 @@ Lines construction_of(const Lines& log) {
   return out.take();
 }
 
-class Construction : public Ignores<Compute, Signal, Await, Enter, Exit> {
+class Construction : public Ignores<Compute, RecordEvent, WaitEvent, Enter, Exit> {
  public:
   Construction(const Schedule& schedule, bool zero_init) : schedule_(schedule), zero_init_(zero_init) {
     replay(schedule, *this);
   }
 
-  using Ignores<Compute, Signal, Await, Enter, Exit>::on;
+  using Ignores<Compute, RecordEvent, WaitEvent, Enter, Exit>::on;
   void on(std::size_t, const Allocate& event) {
     if (logged(event.buffer) && !is_users(event.buffer)) out_.line(dsplan::formatted("made {}", size(event.buffer)));
   }

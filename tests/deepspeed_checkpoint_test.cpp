@@ -51,10 +51,10 @@ Job job_of(const Json& one, const ModelSpec& model) {
   return job;
 }
 
-struct Log : Ignores<Compute, Communicate, Signal, Await, Enter, Exit> {
+struct Log : Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit> {
   explicit Log(const Schedule& of) : schedule(of) { replay(of, *this); }
 
-  using Ignores<Compute, Communicate, Signal, Await, Enter, Exit>::on;
+  using Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit>::on;
   void on(std::size_t, const Allocate& event) {
     const Buffer& buffer = schedule.buffers[event.buffer];
     if (begun && buffer.space == Space::Device) moves.push_back({{buffer.size.value()}, {}, buffer.label});

@@ -220,8 +220,8 @@ class Ours {
     moved(event.reads, "read");
     moved(event.writes, "write");
   }
-  void on(std::size_t, const Signal&) {}
-  void on(std::size_t, const Await&) {}
+  void on(std::size_t, const RecordEvent&) {}
+  void on(std::size_t, const WaitEvent&) {}
   void on(std::size_t, const Enter&) {}
   void on(std::size_t, const Exit&) {}
   void on(std::size_t, const Communicate& event) {

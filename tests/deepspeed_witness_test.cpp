@@ -105,7 +105,7 @@ Schedule drive(const Job& job, const ModelSpec& model, std::int64_t rank) {
       for (const ParameterId id : {2, 1, 0}) {
         const Elements elements = model.parameters[static_cast<std::size_t>(id)].shape.elements();
         const DType dtype = job.training.dtype;
-        const BufferId gradient = emitter.allocate(storage(elements, dtype), dtype, Role::Gradients, "gradient", id);
+        const BufferId gradient = emitter.allocate(storage(elements, dtype), dtype, {Role::Gradients, "gradient"}, id);
         emitter.begin();
         emitter.write(gradient);
         emitter.compute("backward");

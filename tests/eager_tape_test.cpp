@@ -40,7 +40,7 @@ struct Change {
 };
 
 // What is put on the device and taken from it, with the work that follows or went before.
-struct DeviceLog : Ignores<Communicate, Signal, Await, Enter, Exit> {
+struct DeviceLog : Ignores<Communicate, RecordEvent, WaitEvent, Enter, Exit> {
   using Ignores::on;
   explicit DeviceLog(const Schedule& read) : schedule(read) {}
   void on(std::size_t, const Allocate& event) { add(event.buffer, 1); }

@@ -46,8 +46,8 @@ Schedule random_schedule(unsigned seed, std::size_t steps, bool streams, std::in
     const auto stream = static_cast<StreamId>(streams ? random() % 3 : 0);
     const auto what = random() % 10;
     if (streams && random() % 8 == 0) {
-      list.emplace_back(Signal{static_cast<StreamId>(random() % 3), next});
-      list.emplace_back(Await{next, random() % 4 == 0 ? kHostWaits : stream, next + 1});
+      list.emplace_back(RecordEvent{static_cast<StreamId>(random() % 3), next});
+      list.emplace_back(WaitEvent{next, random() % 4 == 0 ? kHostSync : stream, next + 1});
       next += 2;
     }
     if (what < 4 || live.empty()) {

@@ -77,8 +77,8 @@ class Steps {
   }
   void on(std::size_t, const Compute&) {}
   void on(std::size_t, const Communicate&) {}
-  void on(std::size_t, const Signal&) {}
-  void on(std::size_t, const Await&) {}
+  void on(std::size_t, const RecordEvent&) {}
+  void on(std::size_t, const WaitEvent&) {}
   void on(std::size_t, const Enter& event) {
     if (is_layer(event.module) && event.pass == Pass::Forward) {
       steps.back().micro_batches.back().layers.push_back(-live_);

@@ -101,7 +101,7 @@ class Mutator {
     const Event original = events[at];
     const auto here = events.begin() + static_cast<std::ptrdiff_t>(at);
     events.erase(here);
-    judge("delete", std::holds_alternative<Await>(original) ? kFrees : "");
+    judge("delete", std::holds_alternative<WaitEvent>(original) ? kFrees : "");
     events.insert(here, original);
     events.insert(here, original);
     judge("duplicate");
@@ -127,11 +127,11 @@ class Mutator {
         judge("wrong dtype");
       }
       communicate->dtype = dtype;
-    } else if (auto* signal = std::get_if<Signal>(&events[at])) {
-      change("wrong stream", signal->stream, 1, kFrees);
-    } else if (auto* await = std::get_if<Await>(&events[at])) {
-      change("wrong stream", await->waiter, 1, kFrees);
-      change("wrong signal", await->signal, 1, kFrees);
+    } else if (auto* record = std::get_if<RecordEvent>(&events[at])) {
+      change("wrong stream", record->stream, 1, kFrees);
+    } else if (auto* wait = std::get_if<WaitEvent>(&events[at])) {
+      change("wrong stream", wait->waiter, 1, kFrees);
+      change("wrong event", wait->recorded, 1, kFrees);
     }
   }
 
@@ -318,7 +318,8 @@ TEST_CASE("a schedule that is wrong in one event is caught") {
       if (std::holds_alternative<Communicate>(events[at])) chosen.insert(at);
     }
     for (std::size_t at = 0; at < events.size() && chosen.size() < kEventsPerGroup / 2; ++at) {
-      if (std::holds_alternative<Signal>(events[at]) || std::holds_alternative<Await>(events[at])) chosen.insert(at);
+      if (std::holds_alternative<RecordEvent>(events[at]) || std::holds_alternative<WaitEvent>(events[at]))
+        chosen.insert(at);
     }
     while (chosen.size() < std::min(kEventsPerGroup, events.size())) chosen.insert(random() % events.size());
     for (std::size_t at : chosen) mutator.mutate(at);

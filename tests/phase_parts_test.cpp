@@ -12,10 +12,10 @@ using namespace dsplan;
 namespace {
 
 // Largest requested bytes up to each mark, since the mark before; by phase and then by what goes on.
-class Walker : public Ignores<Compute, Communicate, Signal, Await, Enter, Exit> {
+class Walker : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit> {
  public:
   explicit Walker(const Schedule& schedule) : schedule_(schedule) {}
-  using Ignores<Compute, Communicate, Signal, Await, Enter, Exit>::on;
+  using Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit>::on;
   void on(std::size_t, const Allocate& event) {
     live_ += size(event.buffer);
     most_ = std::max(most_, live_);
@@ -24,7 +24,7 @@ class Walker : public Ignores<Compute, Communicate, Signal, Await, Enter, Exit> 
   void on(std::size_t, const Mark& mark) {
     static const std::map<Moment, std::string> kParts = {{Moment::ForwardBegins, "forward"},
                                                          {Moment::ForwardEnds, "forward"},
-                                                         {Moment::BackwardBegins, "turn"},
+                                                         {Moment::BackwardBegins, "outputs_released"},
                                                          {Moment::BackwardEnds, "backward"},
                                                          {Moment::StepEnds, "step"}};
     const auto part = kParts.find(mark.moment);

@@ -36,8 +36,8 @@ class Hand {
     schedule.events.emplace_back(event);
   }
   void wait(StreamId waiter, StreamId on) {
-    schedule.events.emplace_back(Signal{on, next_});
-    schedule.events.emplace_back(Await{next_, waiter, next_ + 1});
+    schedule.events.emplace_back(RecordEvent{on, next_});
+    schedule.events.emplace_back(WaitEvent{next_, waiter, next_ + 1});
     next_ += 2;
   }
   void free(BufferId id) { schedule.events.emplace_back(Release{id, 0, 0, Reason::LastUse}); }
@@ -100,7 +100,7 @@ TEST_CASE("a free waits for another stream until its own stream has waited for t
   };
   CHECK(reserved(with(std::nullopt)) == Bytes(64 * kMiB));  // Two of 30 MiB, and a small segment for each stream.
   CHECK(reserved(with(0)) == Bytes(34 * kMiB));
-  CHECK(reserved(with(kHostWaits)) == Bytes(34 * kMiB));
+  CHECK(reserved(with(kHostSync)) == Bytes(34 * kMiB));
   CHECK(reserved(with(2)) == Bytes(64 * kMiB));  // Another stream's waiting says nothing.
   CHECK(reserved(with(std::nullopt), StreamFrees::Immediate) == Bytes(34 * kMiB));
   const Placement waited = place(with(std::nullopt), {});
@@ -139,7 +139,7 @@ TEST_CASE("waiting is passed on, and the order of one stream's uses is kept") {
     hand.free(hand.make(30 * kMiB));
     CHECK(reserved(hand.schedule) == Bytes((30 + 3 * 2) * kMiB));
   }
-  SUBCASE("what was signalled before the use says nothing of it") {
+  SUBCASE("what was recorded before the use says nothing of it") {
     Hand hand;
     const BufferId lent = hand.make(30 * kMiB);
     const BufferId before = hand.make(512, 1);
@@ -147,10 +147,10 @@ TEST_CASE("waiting is passed on, and the order of one stream's uses is kept") {
     const BufferId zero = hand.make(512);
     hand.work(0, {}, {lent});
     hand.work(1, {}, {before});
-    hand.schedule.events.emplace_back(Signal{1, 100});
+    hand.schedule.events.emplace_back(RecordEvent{1, 100});
     hand.work(1, {lent}, {after});
     hand.free(lent);
-    hand.schedule.events.emplace_back(Await{100, 0, 101});
+    hand.schedule.events.emplace_back(WaitEvent{100, 0, 101});
     hand.work(0, {before}, {zero});
     hand.free(hand.make(30 * kMiB));
     CHECK(reserved(hand.schedule) == Bytes((60 + 2 * 2) * kMiB));
@@ -164,11 +164,11 @@ TEST_CASE("waiting is passed on, and the order of one stream's uses is kept") {
     const BufferId zero = hand.make(512);
     hand.work(0, {}, {late, early});
     hand.work(1, {early}, {first});
-    hand.schedule.events.emplace_back(Signal{1, 100});
+    hand.schedule.events.emplace_back(RecordEvent{1, 100});
     hand.work(1, {late}, {second});
     hand.free(late);   // Waits for the second use,
     hand.free(early);  // and stands before this one, whose use is known to be over.
-    hand.schedule.events.emplace_back(Await{100, 0, 101});
+    hand.schedule.events.emplace_back(WaitEvent{100, 0, 101});
     hand.work(0, {first}, {zero});
     hand.free(hand.make(40 * kMiB));
     CHECK(reserved(hand.schedule) == Bytes((30 + 40 + 40 + 2 * 2) * kMiB));
@@ -181,14 +181,15 @@ TEST_CASE("a retry waits for other streams, and what it waited for does not comp
   const BufferId made = hand.make(512, 1);
   hand.work(0, {}, {lent});
   hand.work(1, {lent}, {made});
-  hand.schedule.events.emplace_back(Signal{1, 100});
+  hand.schedule.events.emplace_back(RecordEvent{1, 100});
   hand.free(lent);
   const BufferId again = hand.make(70 * kMiB);  // Only fits once the first is given back.
   const BufferId other = hand.make(512, 1);
   hand.work(1, {again}, {other});
   hand.free(again);
   const BufferId zero = hand.make(512);
-  hand.schedule.events.emplace_back(Await{100, 0, 101});  // Of the first use, which is over already; not the second.
+  hand.schedule.events.emplace_back(
+      WaitEvent{100, 0, 101});  // Of the first use, which is over already; not the second.
   hand.work(0, {made}, {zero});
   hand.make(20 * kMiB);
   const Placement placement = place(hand.schedule, limited(100 * kMiB));

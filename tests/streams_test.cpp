@@ -69,8 +69,8 @@ std::map<StreamId, std::set<std::string>> buffers_by_stream(const Schedule& sche
 std::size_t waits_of(const Schedule& schedule, StreamId waiter) {
   std::size_t count = 0;
   for (const Event& event : schedule.events) {
-    const auto* await = std::get_if<Await>(&event);
-    if (await != nullptr && await->waiter == waiter) ++count;
+    const auto* wait = std::get_if<WaitEvent>(&event);
+    if (wait != nullptr && wait->waiter == waiter) ++count;
   }
   return count;
 }
@@ -88,7 +88,7 @@ TEST_CASE("without overlap there is one stream and nothing waits; with it the sa
   CHECK_FALSE(alone.several_streams);
   CHECK(beside.several_streams);
   CHECK(work_by_stream(alone).size() == 1);
-  for (const StreamId waiter : {kComputeStream, kGatherStream, kReduceStream, kHostWaits}) {
+  for (const StreamId waiter : {kComputeStream, kGatherStream, kReduceStream, kHostSync}) {
     CHECK(waits_of(alone, waiter) == 0);
   }
   CHECK(audit(beside).empty());
@@ -163,17 +163,17 @@ TEST_CASE("in backward the host waits for every reduction but the last three") {
     bool in = false;
     std::size_t flushes = 0;
     std::vector<std::size_t> waited;                 // For which reduction, from 1.
-    std::map<ContentId, std::size_t> reduced_until;  // By signal.
+    std::map<ContentId, std::size_t> reduced_until;  // By recorded event.
     for (const Event& event : schedule.events) {
       if (const auto* mark = std::get_if<Mark>(&event)) {
         in = mark->moment == Moment::BackwardBegins && mark->stretch == Stretch::SecondStep;
       }
       const auto* sent = std::get_if<Communicate>(&event);
-      const auto* await = std::get_if<Await>(&event);
-      const auto* signal = std::get_if<Signal>(&event);
+      const auto* wait = std::get_if<WaitEvent>(&event);
+      const auto* record = std::get_if<RecordEvent>(&event);
       if (in && sent != nullptr && sent->collective == Collective::ReduceScatter) ++flushes;
-      if (in && signal != nullptr && signal->stream == kReduceStream) reduced_until[signal->id] = flushes;
-      if (in && await != nullptr && await->waiter == kHostWaits) waited.push_back(reduced_until.at(await->signal));
+      if (in && record != nullptr && record->stream == kReduceStream) reduced_until[record->id] = flushes;
+      if (in && wait != nullptr && wait->waiter == kHostSync) waited.push_back(reduced_until.at(wait->recorded));
     }
     return std::pair{flushes, waited};
   };

@@ -261,7 +261,7 @@ std::string process_rows(const Prediction& prediction) {
   } else {
     row("reserved", peak.reserved);
   }
-  if (peak.reserved_low != peak.reserved) row("reserved, low", peak.reserved_low);
+  if (peak.reserved_low != peak.reserved) row("reserved if frees complete at once", peak.reserved_low);
   row("context", prediction.context);
   row("communicators", prediction.communicators);
   row("process", peak.process);

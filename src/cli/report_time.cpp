@@ -25,7 +25,7 @@ std::string seconds_text(double seconds) {
 
 std::string time_report(const StepTime& time) {
   std::string text = formatted(kRow, time.calibrated ? "step, calibrated" : "step, estimated", "time", "compute",
-                               "again", "exposed", "host", "hidden");
+                               "recompute", "exposed", "host", "hidden");
   for (const PhaseTime& phase : time.phases) {
     text += formatted(kRow, phase.name, part(phase.total()), part(phase.compute + phase.launch), part(phase.recompute),
                       part(phase.exposed), part(phase.host), part(phase.hidden));

@@ -14,7 +14,7 @@
 //   collectives  payload against bytes read and written; dtype of the buffers; a group of more than one rank; within
 //                one buffer in place, or the share where this rank's share lies
 //   streams      a read comes after what made it, a write after all that read and made what it overwrites: on the same
-//                stream, or by waits for signals that were given before; the first use
+//                stream, or by waits for events that were recorded before; the first use
 //                of a buffer after all that the allocating stream was given before; a buffer is released on the stream
 //                it was allocated on (its memory is not used again before other streams are done: core/schedule.h)
 //   modules      entered and left in pairs, properly nested; abandoned only in recomputation; each work carries the

@@ -8,7 +8,7 @@ namespace dsplan {
 namespace {
 
 // The collectives of one rank, for comparison with another's.
-struct Collectives : Ignores<Allocate, Release, Compute, Signal, Await, Enter, Exit, Mark> {
+struct Collectives : Ignores<Allocate, Release, Compute, RecordEvent, WaitEvent, Enter, Exit, Mark> {
   using Ignores::on;
   void on(std::size_t at, const Communicate& event) { list.emplace_back(at, &event); }
   std::vector<std::pair<std::size_t, const Communicate*>> list;

@@ -1,4 +1,4 @@
-// Streams: what happens before what (core/schedule.h, Signal).
+// Streams: what happens before what (core/schedule.h, RecordEvent).
 #include <algorithm>
 
 #include "core/auditor.h"
@@ -11,23 +11,23 @@ bool Auditor::is_stream(StreamId stream) {
   return false;
 }
 
-void Auditor::on(std::size_t at, const Signal& event) {
+void Auditor::on(std::size_t at, const RecordEvent& event) {
   if (full()) return;
   at_ = at;
   before_ = {event.id, false};
-  if (identify(event.id) && is_stream(event.stream)) signals_.emplace_back(event.id, clocks_[event.stream]);
+  if (identify(event.id) && is_stream(event.stream)) recorded_.emplace_back(event.id, clocks_[event.stream]);
 }
 
-void Auditor::on(std::size_t at, const Await& event) {
+void Auditor::on(std::size_t at, const WaitEvent& event) {
   if (full()) return;
   at_ = at;
   before_ = {event.id, false};
   identify(event.id);
-  const bool host = event.waiter == kHostWaits;
+  const bool host = event.waiter == kHostSync;
   if (!host && !is_stream(event.waiter)) return;
   const auto found =
-      std::find_if(signals_.rbegin(), signals_.rend(), [&](const auto& one) { return one.first == event.signal; });
-  if (found == signals_.rend()) return find("a wait for {}, which nobody has signalled", event.signal);
+      std::find_if(recorded_.rbegin(), recorded_.rend(), [&](const auto& one) { return one.first == event.recorded; });
+  if (found == recorded_.rend()) return find("a wait for {}, which nobody has recorded", event.recorded);
   for (StreamId stream = 0; stream < kStreams; ++stream) {
     if (!host && stream != event.waiter) continue;
     for (std::size_t other = 0; other < kStreams; ++other) {

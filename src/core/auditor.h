@@ -23,8 +23,8 @@ class Auditor {
   void on(std::size_t at, const Release& event);
   void on(std::size_t at, const Compute& event);
   void on(std::size_t at, const Communicate& event);
-  void on(std::size_t at, const Signal& event);
-  void on(std::size_t at, const Await& event);
+  void on(std::size_t at, const RecordEvent& event);
+  void on(std::size_t at, const WaitEvent& event);
   void on(std::size_t at, const Enter& event);
   void on(std::size_t at, const Exit& event);
   void on(std::size_t at, const Mark& event);
@@ -104,7 +104,7 @@ class Auditor {
   std::vector<std::size_t> maker_;  // By content: the work that made it, counted from 1.
   std::vector<Point> made_at_;      // By content: the same among the work of its stream.
   std::array<Clock, kStreams> clocks_{};
-  std::vector<std::pair<ContentId, Clock>> signals_;
+  std::vector<std::pair<ContentId, Clock>> recorded_;
   std::vector<bool> partly_read_;      // By content.
   std::vector<Promise> updates_;       // By buffer, ascending.
   std::vector<std::int64_t> updated_;  // Bytes written in this step, as updates_.

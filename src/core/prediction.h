@@ -189,8 +189,8 @@ struct PhaseMark {
   Stretched since;  // The mark before.
 };
 
-// A part of a phase, all its micro-batches together: "forward" (with the making of the batch), "turn" (the loss is kept
-// and the outputs are dropped), "backward", "step".
+// A part of a phase, all its micro-batches together: "forward" (with the making of the batch), "outputs_released" (the
+// loss is kept and the outputs are dropped), "backward", "step".
 struct PhasePart {
   std::string name;
   Stretched peak;

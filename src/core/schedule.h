@@ -28,7 +28,7 @@ inline constexpr StreamId kGatherStream = 1;  // Parameters on their way to all 
 inline constexpr StreamId kReduceStream = 2;  // Gradients on their way out of them.
 inline constexpr StreamId kCopyStream = 3;    // Activations on their way to the host and back.
 inline constexpr StreamId kStreams = 4;
-inline constexpr StreamId kHostWaits = 255;  // In Await alone: nothing is enqueued before.
+inline constexpr StreamId kHostSync = 255;  // In WaitEvent alone: nothing is enqueued before.
 inline constexpr BufferId kNoBuffer = std::numeric_limits<BufferId>::max();
 
 // The nine roles of interface.md; every byte has exactly one.
@@ -130,8 +130,8 @@ struct Allocate {
 
 // A release follows what causes it with nothing but other releases in between. LastUse: the work that touched the
 // buffer last; `cause` is 0. A late release (any other reason) names its cause: the first content that a work made, or
-// the identity of a marker, a signal or an await. `stream` is the one that allocated; what other streams do with the
-// buffer holds its memory up (record_stream), not the release.
+// the identity of a marker, or of a recorded or awaited event. `stream` is the one that allocated; what other streams
+// do with the buffer holds its memory up (record_stream), not the release.
 struct Release {
   BufferId buffer = 0;
   ContentId cause = 0;
@@ -163,16 +163,16 @@ struct Communicate {
 };
 
 // Work is enqueued on streams by one host, in program order. Streams run beside each other and each in its own order,
-// as far as nothing waits. Signal: all that `stream` was given before, and what that has waited for (an event that is
-// recorded). Await: what `waiter` is given from here on comes after what the signal stands for; where the host waits
-// (kHostWaits), so does whatever any stream is given from here on. Both have identities from the same numbers as
-// contents, so that a release can name them.
-struct Signal {
+// as far as nothing waits. RecordEvent: all that `stream` was given before, and what that has waited for (an event that
+// is recorded). WaitEvent: what `waiter` is given from here on comes after what the recorded event stands for; where
+// the host waits (kHostSync), so does whatever any stream is given from here on. Both have identities from the same
+// numbers as contents, so that a release can name them.
+struct RecordEvent {
   StreamId stream = 0;
   ContentId id = 0;
 };
-struct Await {
-  ContentId signal = 0;
+struct WaitEvent {
+  ContentId recorded = 0;
   StreamId waiter = 0;
   ContentId id = 0;
 };
@@ -211,7 +211,7 @@ struct Mark {
   ContentId id = 0;
 };
 
-using Event = std::variant<Allocate, Release, Compute, Communicate, Signal, Await, Enter, Exit, Mark>;
+using Event = std::variant<Allocate, Release, Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit, Mark>;
 
 // What a schedule promises to have done; the auditor holds it to that.
 enum class PromiseKind : std::uint8_t {

@@ -107,8 +107,8 @@ void RankMemory::work(StreamId stream, std::span<const Access> reads, std::span<
   space_->work(stream, reads, writes);
 }
 
-void RankMemory::record_event(const Signal& event) { space_->record_event(event); }
-void RankMemory::wait_event(const Await& event) { space_->wait_event(event); }
+void RankMemory::record_event(const RecordEvent& event) { space_->record_event(event); }
+void RankMemory::wait_event(const WaitEvent& event) { space_->wait_event(event); }
 
 std::byte* RankMemory::pointer(BufferId id) const { return static_cast<std::byte*>(held(id).memory); }
 dsplan_file* RankMemory::file(BufferId id) const { return held(id).file; }

@@ -88,8 +88,8 @@ class RankMemory {
   void release(BufferId id);
   // One piece of work, in program order: what other streams than its own do with a buffer holds its memory up.
   void work(StreamId stream, std::span<const Access> reads, std::span<const Access> writes);
-  void record_event(const Signal& event);
-  void wait_event(const Await& event);
+  void record_event(const RecordEvent& event);
+  void wait_event(const WaitEvent& event);
 
   [[nodiscard]] bool holds(BufferId id) const { return id < held_.size() && held_[id].live; }
   [[nodiscard]] std::byte* pointer(BufferId id) const;  // nullptr for Nvme.

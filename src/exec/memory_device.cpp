@@ -126,8 +126,8 @@ class CachingSpace : public DeviceSpace {
   void work(StreamId stream, std::span<const Access> reads, std::span<const Access> writes) override {
     streams_.work(stream, reads, writes);
   }
-  void record_event(const Signal& event) override { streams_.signal(event); }
-  void wait_event(const Await& event) override { streams_.await(event); }
+  void record_event(const RecordEvent& event) override { streams_.record_event(event); }
+  void wait_event(const WaitEvent& event) override { streams_.wait_event(event); }
 
   // What the allocator believes to have and what the backend gave are two sums.
   [[nodiscard]] AllocatorStatistics statistics() const override {

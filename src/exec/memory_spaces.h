@@ -17,8 +17,8 @@ class DeviceSpace {
   [[nodiscard]] virtual void* allocate(BufferId id, Bytes bytes, StreamId stream) = 0;
   virtual void release(BufferId id) = 0;
   virtual void work(StreamId, std::span<const Access>, std::span<const Access>) {}
-  virtual void record_event(const Signal&) {}
-  virtual void wait_event(const Await&) {}
+  virtual void record_event(const RecordEvent&) {}
+  virtual void wait_event(const WaitEvent&) {}
   [[nodiscard]] virtual AllocatorStatistics statistics() const = 0;
   [[nodiscard]] virtual AllocatorStatistics peaks() const = 0;
   virtual void reset_peaks() = 0;

@@ -141,13 +141,13 @@ void Runner::on(std::size_t at, const Compute& event) {
   }
 }
 
-void Runner::on(std::size_t at, const Signal& event) {
+void Runner::on(std::size_t at, const RecordEvent& event) {
   arrive(at);
   memory_.record_event(event);
   stream_events_.record(event);
 }
 
-void Runner::on(std::size_t at, const Await& event) {
+void Runner::on(std::size_t at, const WaitEvent& event) {
   arrive(at);
   // How long the compute stream stands still is communication that nothing hides.
   const bool stands = event.waiter == kComputeStream && !device_.synchronous();

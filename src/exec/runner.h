@@ -73,8 +73,8 @@ class Runner : public Ignores<Enter, Exit> {
   void on(std::size_t at, const Release& event);
   void on(std::size_t at, const Compute& event);
   void on(std::size_t at, const Communicate& event);
-  void on(std::size_t at, const Signal& event);
-  void on(std::size_t at, const Await& event);
+  void on(std::size_t at, const RecordEvent& event);
+  void on(std::size_t at, const WaitEvent& event);
   void on(std::size_t at, const Mark& event);
 
   // Every collective of this rank so far, with what it really sent, and the event at which it was called.

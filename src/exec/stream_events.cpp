@@ -9,7 +9,7 @@ namespace dsplan::exec {
 StreamEvents::StreamEvents(Device& device, const Schedule& schedule) : device_(device) {
   if (device.synchronous()) return;
   for (const Event& event : schedule.events) {
-    if (const auto* await = std::get_if<Await>(&event)) ++recorded_[await->signal].waits;
+    if (const auto* wait = std::get_if<WaitEvent>(&event)) ++recorded_[wait->recorded].waits;
   }
 }
 
@@ -18,7 +18,7 @@ StreamEvents::~StreamEvents() {
   for (dsplan_event* event : free_) device_.destroy_event(event);
 }
 
-void StreamEvents::record(const Signal& event) {
+void StreamEvents::record(const RecordEvent& event) {
   const auto found = recorded_.find(event.id);
   if (found == recorded_.end()) return;
   if (free_.empty()) free_.push_back(device_.create_event());
@@ -28,10 +28,10 @@ void StreamEvents::record(const Signal& event) {
 }
 
 // A stream waits for what the event was when it was told to: the event may be recorded anew at once.
-void StreamEvents::wait(const Await& event) {
-  const auto found = recorded_.find(event.signal);
+void StreamEvents::wait(const WaitEvent& event) {
+  const auto found = recorded_.find(event.recorded);
   if (found == recorded_.end()) return;
-  if (event.waiter == kHostWaits) {
+  if (event.waiter == kHostSync) {
     device_.synchronize_event(found->second.event);
   } else {
     device_.wait(event.waiter, found->second.event);

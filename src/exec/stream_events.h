@@ -21,8 +21,8 @@ class StreamEvents {
   StreamEvents(const StreamEvents&) = delete;
   StreamEvents& operator=(const StreamEvents&) = delete;
 
-  void record(const Signal& event);
-  void wait(const Await& event);
+  void record(const RecordEvent& event);
+  void wait(const WaitEvent& event);
 
  private:
   struct Recorded {

@@ -6,11 +6,11 @@
 
 namespace dsplan {
 
-class AboveInputsMeter : public Ignores<Compute, Communicate, Signal, Await, Enter, Exit> {
+class AboveInputsMeter : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit> {
  public:
   explicit AboveInputsMeter(const Schedule& schedule) : schedule_(schedule) {}
 
-  using Ignores<Compute, Communicate, Signal, Await, Enter, Exit>::on;
+  using Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit>::on;
   void on(std::size_t at, const Allocate& event);
   void on(std::size_t at, const Release& event);
   void on(std::size_t at, const Mark& event);

@@ -5,12 +5,12 @@
 namespace dsplan {
 namespace {
 
-class Logger : public Ignores<Compute, Communicate, Signal, Await, Enter, Exit> {
+class Logger : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit> {
  public:
   Logger(const Schedule& schedule, const AllocatorConfig& config, std::size_t until)
       : schedule_(schedule), allocator_(config), until_(until), blocks_(schedule.buffers.size(), kNullBlock) {}
 
-  using Ignores<Compute, Communicate, Signal, Await, Enter, Exit>::on;
+  using Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit>::on;
   void on(std::size_t at, const Allocate& event) {
     const Buffer& buffer = schedule_.buffers[event.buffer];
     if (at >= until_ || buffer.space != Space::Device) return;

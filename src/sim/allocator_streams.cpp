@@ -2,8 +2,8 @@
 
 namespace dsplan {
 
-void AllocatorStreams::complete_after(const Await& event) {
-  waits_->await(event);
+void AllocatorStreams::complete_after(const WaitEvent& event) {
+  waits_->wait_event(event);
   for (auto& [user, queue] : queues_) {
     std::size_t done = 0;
     for (; !queue.empty() && waits_->waited(queue.front().owner, queue.front().use); ++done) queue.pop_front();

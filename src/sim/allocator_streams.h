@@ -35,10 +35,10 @@ class AllocatorStreams {
       return;
     waits().work(stream, reads, writes);
   }
-  void signal(const Signal& event) {
-    if (waits_) waits_->signal(event);
+  void record_event(const RecordEvent& event) {
+    if (waits_) waits_->record_event(event);
   }
-  void await(const Await& event) {
+  void wait_event(const WaitEvent& event) {
     if (waits_) complete_after(event);
   }
   // Right before the block is released. The streams for whose uses its free will wait.
@@ -57,7 +57,7 @@ class AllocatorStreams {
     if (!waits_) waits_ = std::make_unique<StreamWaits>();
     return *waits_;
   }
-  void complete_after(const Await& event);
+  void complete_after(const WaitEvent& event);
   StreamSet record_uses(BufferId buffer, BlockId block);
 
   CachingAllocator& allocator_;

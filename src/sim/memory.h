@@ -12,7 +12,7 @@
 
 namespace dsplan {
 
-class MemoryMeter : public Ignores<Compute, Communicate, Signal, Await, Enter, Exit> {
+class MemoryMeter : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit> {
  public:
   // `only`: peaks are those within that window, with what was there when it began; everything else is as ever.
   explicit MemoryMeter(const Schedule& schedule, std::optional<Window> only = std::nullopt)
@@ -20,7 +20,7 @@ class MemoryMeter : public Ignores<Compute, Communicate, Signal, Await, Enter, E
     if (only) only_.emplace(*only);
   }
 
-  using Ignores<Compute, Communicate, Signal, Await, Enter, Exit>::on;
+  using Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit>::on;
   void on(std::size_t at, const Allocate& event);
   void on(std::size_t at, const Release& event);
   void on(std::size_t at, const Mark& event);

@@ -51,11 +51,11 @@ class Placer : public Ignores<Enter, Exit> {
     note({static_cast<std::uint32_t>(at)});
     mark(at, event);
   }
-  void on(std::size_t at, const Signal& event) {
-    if (!stopped_ && at <= last_) streams_.signal(event);
+  void on(std::size_t at, const RecordEvent& event) {
+    if (!stopped_ && at <= last_) streams_.record_event(event);
   }
-  void on(std::size_t at, const Await& event) {
-    if (!stopped_ && at <= last_) streams_.await(event);
+  void on(std::size_t at, const WaitEvent& event) {
+    if (!stopped_ && at <= last_) streams_.wait_event(event);
   }
   void on(std::size_t at, const Compute& event) { work(at, event.stream, event.reads, event.writes); }
   void on(std::size_t at, const Communicate& event) { work(at, event.stream, event.reads, event.writes); }

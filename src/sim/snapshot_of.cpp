@@ -74,9 +74,9 @@ class Driver : public SegmentSource {
 };
 
 // Where the program stands: what an allocation's stack says beyond the buffer itself.
-class Whereabouts : public Ignores<Allocate, Release, Compute, Communicate, Signal, Await> {
+class Whereabouts : public Ignores<Allocate, Release, Compute, Communicate, RecordEvent, WaitEvent> {
  public:
-  using Ignores<Allocate, Release, Compute, Communicate, Signal, Await>::on;
+  using Ignores<Allocate, Release, Compute, Communicate, RecordEvent, WaitEvent>::on;
   void on(std::size_t, const Enter& event) { stack(event.pass).push_back(event.module); }
   void on(std::size_t, const Exit& event) {
     if (!stack(event.pass).empty()) stack(event.pass).pop_back();
@@ -111,7 +111,7 @@ class Whereabouts : public Ignores<Allocate, Release, Compute, Communicate, Sign
   std::vector<ModuleId> recomputed_;
 };
 
-class Recorder : public Ignores<Compute, Communicate, Signal, Await, Enter, Exit, Mark> {
+class Recorder : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit, Mark> {
  public:
   Recorder(const Schedule& schedule, const ModelSpec& model, const AllocatorConfig& config, Bytes capacity,
            const Whereabouts& whereabouts)
@@ -128,7 +128,7 @@ class Recorder : public Ignores<Compute, Communicate, Signal, Await, Enter, Exit
     snapshot_.conf = conf_text(config);
   }
 
-  using Ignores<Compute, Communicate, Signal, Await, Enter, Exit, Mark>::on;
+  using Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit, Mark>::on;
   void on(std::size_t, const Allocate& event) {
     const Buffer& buffer = schedule_.buffers[event.buffer];
     if (failed_ || buffer.space != Space::Device) return;

@@ -35,14 +35,14 @@ void StreamWaits::touch(std::span<const Access> accesses, Use use) {
   }
 }
 
-void StreamWaits::signal(const Signal& event) { signals_.emplace_back(event.id, clocks_[event.stream]); }
+void StreamWaits::record_event(const RecordEvent& event) { recorded_.emplace_back(event.id, clocks_[event.stream]); }
 
-void StreamWaits::await(const Await& event) {
-  const auto found = std::partition_point(signals_.begin(), signals_.end(),
-                                          [&](const auto& signal) { return signal.first < event.signal; });
-  if (found == signals_.end() || found->first != event.signal) return;  // Given before there was a second stream.
+void StreamWaits::wait_event(const WaitEvent& event) {
+  const auto found = std::partition_point(recorded_.begin(), recorded_.end(),
+                                          [&](const auto& one) { return one.first < event.recorded; });
+  if (found == recorded_.end() || found->first != event.recorded) return;  // Given before there was a second stream.
   for (StreamId stream = 0; stream < kStreams; ++stream) {
-    if (event.waiter != kHostWaits && event.waiter != stream) continue;
+    if (event.waiter != kHostSync && event.waiter != stream) continue;
     for (std::size_t other = 0; other < kStreams; ++other) {
       clocks_[stream][other] = std::max(clocks_[stream][other], found->second[other]);
     }

@@ -1,5 +1,5 @@
-// Which streams have waited for which: a clock for each stream, carried along by signals and awaits. Knows nothing of
-// the allocator; sim/allocator_streams asks it when a use by another stream is over.
+// Which streams have waited for which: a clock for each stream, carried along by recorded and awaited events. Knows
+// nothing of the allocator; sim/allocator_streams asks it when a use by another stream is over.
 #pragma once
 
 #include <array>
@@ -34,8 +34,8 @@ class StreamWaits {
   void allocated(BufferId buffer, StreamId stream);
   // One piece of work, in program order. What streams did before the first call counts as waited for.
   void work(StreamId stream, std::span<const Access> reads, std::span<const Access> writes);
-  void signal(const Signal& event);
-  void await(const Await& event);
+  void record_event(const RecordEvent& event);
+  void wait_event(const WaitEvent& event);
 
   [[nodiscard]] StreamId owner(BufferId buffer) const {
     return buffer < owners_.size() ? owners_[buffer] : StreamId{0};
@@ -51,9 +51,9 @@ class StreamWaits {
   void touch(std::span<const Access> accesses, Use use);
 
   std::array<Clock, kStreams> clocks_{};
-  std::vector<std::pair<ContentId, Clock>> signals_;  // Ascending.
-  std::vector<StreamId> owners_;                      // By buffer; those beyond belong to stream 0.
-  std::vector<std::uint32_t> uses_of_;                // By buffer: index into uses_, from 1; 0: none.
+  std::vector<std::pair<ContentId, Clock>> recorded_;  // Ascending.
+  std::vector<StreamId> owners_;                       // By buffer; those beyond belong to stream 0.
+  std::vector<std::uint32_t> uses_of_;                 // By buffer: index into uses_, from 1; 0: none.
   std::vector<Clock> uses_;
 };
 

@@ -41,8 +41,8 @@ class Levels : public Ignores<Enter, Exit, Mark> {
   void on(std::size_t, const Communicate& event) {
     streams_.work(event.stream, schedule_.range(event.reads), schedule_.range(event.writes));
   }
-  void on(std::size_t, const Signal& event) { streams_.signal(event); }
-  void on(std::size_t, const Await& event) { streams_.await(event); }
+  void on(std::size_t, const RecordEvent& event) { streams_.record_event(event); }
+  void on(std::size_t, const WaitEvent& event) { streams_.wait_event(event); }
 
  private:
   void write(std::size_t at) {
@@ -59,11 +59,11 @@ class Levels : public Ignores<Enter, Exit, Mark> {
 };
 
 // What runs.
-class Slices : public Ignores<Allocate, Release, Signal, Await> {
+class Slices : public Ignores<Allocate, Release, RecordEvent, WaitEvent> {
  public:
   Slices(const ModelSpec& model, Timeline& into) : model_(model), into_(into) {}
 
-  using Ignores<Allocate, Release, Signal, Await>::on;
+  using Ignores<Allocate, Release, RecordEvent, WaitEvent>::on;
   void on(std::size_t at, const Compute& event) { into_.slices.push_back({Kind::Kernel, at, at + 1, event.work}); }
   void on(std::size_t at, const Communicate& event) {
     into_.slices.push_back({Kind::Collective, at, at + 1, std::string(name(event.collective))});

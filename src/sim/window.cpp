@@ -7,7 +7,7 @@ namespace dsplan {
 std::string_view name(StepPart part) {
   switch (part) {
     case StepPart::Forward: return "forward";
-    case StepPart::Turn: return "turn";
+    case StepPart::OutputsReleased: return "outputs_released";
     case StepPart::Backward: return "backward";
     case StepPart::Step: return "step";
   }
@@ -18,7 +18,7 @@ std::optional<StepPart> part_after(Moment moment) {
   switch (moment) {
     case Moment::MicroBatchBegins:
     case Moment::ForwardBegins: return StepPart::Forward;
-    case Moment::ForwardEnds: return StepPart::Turn;
+    case Moment::ForwardEnds: return StepPart::OutputsReleased;
     case Moment::BackwardBegins: return StepPart::Backward;
     case Moment::StepBegins: return StepPart::Step;
     case Moment::StretchBegins:
@@ -34,7 +34,7 @@ std::optional<Window> window_named(std::string_view phase) {
        {Stretch::Init, Stretch::FirstStep, Stretch::MiddleStep, Stretch::SecondStep, Stretch::Save}) {
     if (phase == name(stretch)) return Window{stretch};
   }
-  for (const StepPart part : {StepPart::Forward, StepPart::Turn, StepPart::Backward, StepPart::Step}) {
+  for (const StepPart part : {StepPart::Forward, StepPart::OutputsReleased, StepPart::Backward, StepPart::Step}) {
     if (phase == name(part)) return Window{Stretch::SecondStep, part};
   }
   if (phase == kRecord) return Window{Stretch::FirstStep, std::nullopt, true};

@@ -115,7 +115,7 @@ class SilentRuntime final : public TrainingRuntime {
 };
 
 // Largest live bytes by place. What an operator allocates is there when its kernel runs.
-class ProfileReader : public Ignores<Communicate, Signal, Await, Enter, Exit> {
+class ProfileReader : public Ignores<Communicate, RecordEvent, WaitEvent, Enter, Exit> {
  public:
   ProfileReader(const Schedule& schedule, const ModelSpec& model, std::int64_t layers, ActivationProfile& into)
       : schedule_(schedule), model_(model), into_(into) {
@@ -126,7 +126,7 @@ class ProfileReader : public Ignores<Communicate, Signal, Await, Enter, Exit> {
     into_.gradients.resize(count);
   }
 
-  using Ignores<Communicate, Signal, Await, Enter, Exit>::on;
+  using Ignores<Communicate, RecordEvent, WaitEvent, Enter, Exit>::on;
   void on(std::size_t, const Allocate& event) {
     if (schedule_.buffers[event.buffer].space == Space::Device) live_ += schedule_.buffers[event.buffer].size;
   }

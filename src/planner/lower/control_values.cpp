@@ -18,7 +18,7 @@ void ControlValues::all_reduce(Bytes bytes, What what, const Squares& squares) {
   share(value.id(), Group::DataParallel);
   share(value.id(), Group::TensorParallel);
   value.reset();
-  eager_.emitter().wait(kHostWaits, kComputeStream);  // Whose number it becomes.
+  eager_.emitter().wait_stream(kHostSync, kComputeStream);  // Whose number it becomes.
 }
 
 void ControlValues::tensor_parallel(Bytes bytes, What what, const Squares& squares) {
@@ -26,7 +26,7 @@ void ControlValues::tensor_parallel(Bytes bytes, What what, const Squares& squar
   Variable value = made(bytes, what, squares);
   share(value.id(), Group::TensorParallel);
   value.reset();
-  eager_.emitter().wait(kHostWaits, kComputeStream);
+  eager_.emitter().wait_stream(kHostSync, kComputeStream);
 }
 
 void ControlValues::share(BufferId value, Group group) {

@@ -107,12 +107,6 @@ void Emitter::compute_unexecutable(Label work) {
   end_compute(work);
 }
 
-void Emitter::compute(Label work) {
-  if (recording_ == nullptr) return end_compute(work);
-  const std::optional<Body> body = recording_->body_of(work);
-  body ? compute(*body, work) : compute_unexecutable(work);
-}
-
 void Emitter::communicate(Collective collective, DType dtype, Bytes payload, TrafficKind kind, Group group) {
   end_work();
   const auto end = static_cast<std::uint32_t>(schedule_.accesses.size());
@@ -137,14 +131,14 @@ ContentId Emitter::begin_marker() {
 
 std::optional<ContentId> Emitter::record_event(StreamId on) {
   if (!several()) return std::nullopt;
-  schedule_.events.emplace_back(Signal{on, begin_marker()});
+  schedule_.events.emplace_back(RecordEvent{on, begin_marker()});
   order_.record(cause_, on);
   return cause_;
 }
 
 void Emitter::wait_event(StreamId waiter, std::optional<ContentId> event) {
   if (!event || !order_.wait(waiter, *event)) return;
-  schedule_.events.emplace_back(Await{*event, waiter, begin_marker()});
+  schedule_.events.emplace_back(WaitEvent{*event, waiter, begin_marker()});
 }
 
 void Emitter::wait_stream(StreamId waiter, StreamId on) {

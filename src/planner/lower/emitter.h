@@ -49,7 +49,7 @@ class Emitter {
   void use_streams() { schedule_.several_streams = true; }
   // What follows is allocated and enqueued on `stream`; returns the one before.
   StreamId on_stream(StreamId stream) { return std::exchange(stream_, several() ? stream : kComputeStream); }
-  // waiter.wait_stream(on), or torch.cuda.synchronize where the waiter is kHostWaits: what `waiter` is given from here
+  // waiter.wait_stream(on), or torch.cuda.synchronize where the waiter is kHostSync: what `waiter` is given from here
   // on comes after all that `on` was given so far. Nothing is written where that is so already.
   void wait_stream(StreamId waiter, StreamId on);
   // In two parts, for those who wait later: event.record(on) and waiter.wait_event(event). nullopt: nobody needs to.
@@ -104,21 +104,6 @@ class Emitter {
   void promise_update(BufferId buffer, Bytes offset, Bytes bytes);
 
   [[nodiscard]] Schedule finish();
-
-  // The words of runtimes that are not written in the vocabulary of eager.h yet. What makes a buffer says no source,
-  // and work without a body gets that of its label (bodies.cpp), unless `as` has said another.
-  BufferId allocate(Bytes bytes, DType dtype, Role role, Label label, ParameterId parameter = kNone,
-                    bool capacity = false, Space space = Space::Device) {
-    return allocate(bytes, dtype, What{role, label, "", capacity}, parameter, space);
-  }
-  void set_role(BufferId buffer, Role role, Label label) { rename(buffer, {role, label}); }
-  void as(Body body) {
-    if (recording_ != nullptr) recording_->as(body);
-  }
-  void compute(Label work);
-  void wait(StreamId waiter, StreamId on) { wait_stream(waiter, on); }
-  [[nodiscard]] std::optional<ContentId> signal(StreamId on) { return record_event(on); }
-  void await(std::optional<ContentId> event, StreamId waiter) { wait_event(waiter, event); }
 
  private:
   struct State {

@@ -179,7 +179,7 @@ void GradientPartitions::scan_overflow() {
     scan.reset();
     scan = make(DType::Bool, gradients_, Body::OverflowScan, what);
   }
-  eager_.emitter().wait(kComputeStream, reduce);
+  eager_.emitter().wait_stream(kComputeStream, reduce);
 }
 
 std::unique_ptr<GradientPartitions> make_gradient_partitions(const Training& training, const Sharding& sharding,

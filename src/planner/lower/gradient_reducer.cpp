@@ -32,7 +32,7 @@ void GradientReducer::reduce(std::size_t index, BufferId gradient) {
   const std::int64_t elements = sharding_.of_trained(index).elements;
   const std::int64_t limit = training_.zero.reduce_bucket_size.value();
   if (filled_ > 0 && filled_ + elements > limit) flush();
-  eager_.emitter().wait(stream_, kComputeStream);
+  eager_.emitter().wait_stream(stream_, kComputeStream);
   if (!bucket_ || filled_ + elements > limit) {
     entries_.push_back({index, 0, std::move(held)});
   } else {
@@ -46,14 +46,14 @@ void GradientReducer::reduce(std::size_t index, BufferId gradient) {
 
 void GradientReducer::finish() {
   flush();
-  eager_.emitter().wait(kHostWaits, stream_);
+  eager_.emitter().wait_stream(kHostSync, stream_);
   reductions_.clear();
 }
 
 void GradientReducer::flush() {
   if (entries_.empty()) return;
   if (reductions_.size() > kOngoingReductions) {
-    eager_.emitter().await(reductions_.front(), kHostWaits);
+    eager_.emitter().wait_event(kHostSync, reductions_.front());
     reductions_.pop_front();
   }
   const OnStream stream(eager_.emitter(), stream_);
@@ -62,7 +62,7 @@ void GradientReducer::flush() {
   } else {
     reduce_scattered();
   }
-  reductions_.push_back(eager_.emitter().signal(stream_));
+  reductions_.push_back(eager_.emitter().record_event(stream_));
 }
 
 Part GradientReducer::in_bucket(const Entry& entry) const {

@@ -17,7 +17,7 @@ class HappensBefore {
   // One more piece of work is enqueued on `stream`.
   void work_on(StreamId stream) { ++behind_[stream][stream]; }
 
-  // Whether what `waiter` is given next comes after all that `on` was given so far. The host (kHostWaits) is behind
+  // Whether what `waiter` is given next comes after all that `on` was given so far. The host (kHostSync) is behind
   // what all streams are behind: after a sync it enqueues on all of them.
   [[nodiscard]] bool is_behind(StreamId waiter, StreamId on) const { return knows(waiter, behind_[on]); }
 
@@ -30,7 +30,7 @@ class HappensBefore {
         std::partition_point(recorded_.begin(), recorded_.end(), [&](const Recorded& one) { return one.id < id; });
     if (knows(waiter, event->behind)) return false;
     for (std::size_t stream = 0; stream < kStreams; ++stream) {
-      if (waiter == kHostWaits || waiter == stream) join(behind_[stream], event->behind);
+      if (waiter == kHostSync || waiter == stream) join(behind_[stream], event->behind);
     }
     return true;
   }
@@ -49,7 +49,7 @@ class HappensBefore {
     const auto knows_one = [&](const Clock& clock) {
       return std::equal(what.begin(), what.end(), clock.begin(), std::less_equal<>());
     };
-    return waiter == kHostWaits ? std::all_of(behind_.begin(), behind_.end(), knows_one) : knows_one(behind_[waiter]);
+    return waiter == kHostSync ? std::all_of(behind_.begin(), behind_.end(), knows_one) : knows_one(behind_[waiter]);
   }
 
   std::array<Clock, kStreams> behind_{};  // By stream; its own work included.

@@ -84,7 +84,7 @@ void ModuleHooks::compare_trace() {
         eager_.work().read(list).write(list).control(Collective::Broadcast, DType::Int64, eager_.bytes_of(list));
       }
       list.reset();
-      eager_.emitter().wait(kHostWaits, kComputeStream);
+      eager_.emitter().wait_stream(kHostSync, kComputeStream);
     }
   }
 }
@@ -116,7 +116,7 @@ void ModuleHooks::release_all() {
 void ModuleHooks::gather_persistent() {
   store_.gather_in_place(sharding_.persistent());
   // Without any nothing in DeepSpeed makes the gathers to come wait for what the step wrote: they are made to here.
-  eager_.emitter().wait(gather_stream_, kComputeStream);
+  eager_.emitter().wait_stream(gather_stream_, kComputeStream);
   for (ParameterId id : sharding_.persistent()) coordinator_.made_available(id);
 }
 
@@ -137,14 +137,14 @@ void ModuleHooks::apply(From from) {
   for (std::size_t at = 0; at < actions.size(); ++at) {
     if (actions[at].act == Coordinator::Act::Wait || actions[at].act == Coordinator::Act::Forget) arrived = at + 1;
   }
-  if (from == From::Elsewhere && arrived > 0) emitter.wait(kComputeStream, gather_stream_);
+  if (from == From::Elsewhere && arrived > 0) emitter.wait_stream(kComputeStream, gather_stream_);
   for (std::size_t at = 0; at < actions.size(); ++at) {
-    if (from == From::Fetch && at == arrived) emitter.wait(kComputeStream, gather_stream_);
+    if (from == From::Fetch && at == arrived) emitter.wait_stream(kComputeStream, gather_stream_);
     const bool on_gather = from == From::Fetch && actions[at].act != Coordinator::Act::Release;
     const OnStream stream(emitter, on_gather && !actions[at].at_once ? gather_stream_ : kComputeStream);
     act(actions[at]);
   }
-  if (from == From::Fetch && arrived == actions.size()) emitter.wait(kComputeStream, gather_stream_);
+  if (from == From::Fetch && arrived == actions.size()) emitter.wait_stream(kComputeStream, gather_stream_);
 }
 
 void ModuleHooks::act(const Coordinator::Action& action) {

@@ -158,16 +158,16 @@ Variable ParameterStore::make_secondary(const Shard& of, const Part& whole) {
   if (whole.buffer != kNoBuffer) cut.read(Part(whole.buffer, whole.offset + bytes(from), bytes(real)));
   cut.write(made).run(Body::Copy, "cut secondary shard");
   // "temporary fix to avoid the issue that 2nd tensor all-gather happens".
-  eager_.emitter().wait(kHostWaits, kComputeStream);
+  eager_.emitter().wait_stream(kHostSync, kComputeStream);
   return made;
 }
 
 // Of the whole device, by the host.
 void ParameterStore::synchronize() {
   const bool overlaps = training_.zero.overlap_comm;
-  eager_.emitter().wait(kHostWaits, kComputeStream);
-  eager_.emitter().wait(kHostWaits, overlaps ? kGatherStream : kComputeStream);
-  eager_.emitter().wait(kHostWaits, overlaps ? kReduceStream : kComputeStream);
+  eager_.emitter().wait_stream(kHostSync, kComputeStream);
+  eager_.emitter().wait_stream(kHostSync, overlaps ? kGatherStream : kComputeStream);
+  eager_.emitter().wait_stream(kHostSync, overlaps ? kReduceStream : kComputeStream);
 }
 
 }  // namespace dsplan

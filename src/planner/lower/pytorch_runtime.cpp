@@ -112,7 +112,7 @@ class PyTorchRuntime final : public RuntimeBase {
     for (const NamedParameter& p : trained_) {
       if (!gradients_.holds(p.id)) continue;
       held.push_back(gradients_[p.id]);
-      emitter_.set_role(held.back(), Role::Gradients, "gradient");  // A tied weight's was made as a sum.
+      emitter_.rename(held.back(), {Role::Gradients, "gradient"});  // A tied weight's was made as a sum.
     }
     if (!held.empty()) eager_.zero(held, "zero gradients");
   }

@@ -48,7 +48,6 @@ void Recording::silent(Body body, NodeId node, std::uint8_t part, std::span<cons
 
 void Recording::begin_work() {
   on_values_.reset();
-  said_.reset();
   root_ = 0;
   states_ = 0;
   reads_.clear();

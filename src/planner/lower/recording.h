@@ -55,11 +55,6 @@ class Recording {
   void end_unexecutable(Label work, std::size_t event);
   void end_collective(std::size_t event) { flat(Body::Collective, event); }
 
-  // Of work that ends without its body: what `as` has said, or what bodies.cpp knows of the label. nullopt: it cannot
-  // be executed yet.
-  void as(Body body) { said_ = body; }
-  [[nodiscard]] std::optional<Body> body_of(Label work) const;
-
   [[nodiscard]] Program finish() { return std::move(program_); }
 
  private:
@@ -72,7 +67,6 @@ class Recording {
   Program program_;
   std::uint8_t graph_ = 0;
   std::optional<Task> on_values_;  // The work under way, where it has been described so.
-  std::optional<Body> said_;
   std::int32_t root_ = 0;
   std::uint8_t states_ = 0;
   std::vector<ByteRange> reads_;

@@ -21,8 +21,8 @@ std::vector<std::int64_t> owners_in_order(const std::vector<GradientSlice>& slic
 
 void Stage12Reduction::average_tensor(BufferId tensor, std::int64_t elements,
                                       const std::vector<GradientSlice>& slices) {
-  eager_.emitter().wait(facts_.reduce_stream(), kComputeStream);
-  eager_.emitter().wait(kComputeStream, facts_.reduce_stream());
+  eager_.emitter().wait_stream(facts_.reduce_stream(), kComputeStream);
+  eager_.emitter().wait_stream(kComputeStream, facts_.reduce_stream());
   const OnStream stream(eager_.emitter(), facts_.reduce_stream());
   if (!facts_.zero().reduce_scatter) return gradient_reduction_w_predivide(tensor, elements, slices);
   const auto mine = [&](const GradientSlice& slice) { return slice.owner == facts_.layout.rank; };
@@ -180,7 +180,7 @@ Variable Stage12Reduction::room_to_join(std::int64_t elements) {
 
 void Stage12Reduction::synchronize() {
   if (!facts_.zero().overlap_comm) return;
-  for (const StreamId on : {kComputeStream, facts_.reduce_stream()}) eager_.emitter().wait(kHostWaits, on);
+  for (const StreamId on : {kComputeStream, facts_.reduce_stream()}) eager_.emitter().wait_stream(kHostSync, on);
 }
 
 }  // namespace dsplan

@@ -28,7 +28,7 @@ void raise(Stretched& to, const Stretched& by) {
 // What goes on up to a mark, by that mark; empty: no part of a step.
 std::string_view part_before(std::string_view mark) {
   if (mark == name(Moment::ForwardBegins) || mark == name(Moment::ForwardEnds)) return name(StepPart::Forward);
-  if (mark == name(Moment::BackwardBegins)) return name(StepPart::Turn);
+  if (mark == name(Moment::BackwardBegins)) return name(StepPart::OutputsReleased);
   if (mark == name(Moment::BackwardEnds)) return name(StepPart::Backward);
   if (mark == name(Moment::StepEnds)) return name(StepPart::Step);
   return {};

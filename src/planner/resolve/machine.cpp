@@ -127,8 +127,8 @@ void resolve_phase(Resolver& resolver) {
                           "only its coordinator records which parameters are asked for");
   }
   if (window_named(*wished)) return;
-  const std::vector<std::string_view> known = {"init",    "first_step", "record",   "middle_steps", "steady",
-                                               "forward", "turn",       "backward", "step",         "save"};
+  const std::vector<std::string_view> known = {"init",    "first_step",       "record",   "middle_steps", "steady",
+                                               "forward", "outputs_released", "backward", "step",         "save"};
   const std::string_view meant = nearest(*wished, known);
   resolver.fault(
       wished.place, formatted("phase \"{}\" is not known", *wished),
