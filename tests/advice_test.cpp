@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include "lowered.h"
-#include "planner/predict/label_rules.h"
 #include "planner/predict/predict.h"
 
 using namespace dsplan;
@@ -162,10 +161,8 @@ TEST_CASE("advice: every buffer that DeepSpeed makes names the file that makes i
       for (const Buffer& buffer : schedule.buffers) {
         if (buffer.role != Role::RuntimeBuffers && buffer.role != Role::Optimizer) continue;
         INFO(stage << " " << buffer.label);
-        CHECK(rule_of(buffer.label, buffer.role, job.training).find(".py") != std::string_view::npos);
+        CHECK(std::string_view(buffer.source).find(".py") != std::string_view::npos);
       }
     }
   }
-  Training plain;
-  CHECK(rule_of("linear", Role::Temporaries, plain).empty());
 }

@@ -51,7 +51,7 @@ class Bench {
 
   BufferId filled(const StepParameter& parameter, Role role) {
     const Bytes bytes = storage(parameter.shape.elements(), parameter.dtype);
-    const BufferId buffer = emitter_.allocate(bytes, parameter.dtype, role, "given");
+    const BufferId buffer = emitter_.allocate(bytes, parameter.dtype, {role, "given"});
     write(buffer, "given");
     return buffer;
   }
@@ -59,7 +59,7 @@ class Bench {
   void write(BufferId buffer, const char* what) {
     emitter_.begin();
     emitter_.write(buffer);
-    emitter_.compute(what);
+    emitter_.compute(Body::Clear, what);
   }
 
   // What follows belongs to another part of the log.
@@ -81,7 +81,7 @@ class Bench {
   }
 
   void scale() {
-    const BufferId loss = emitter_.allocate(Bytes(4), DType::Float32, Role::Inputs, "loss");
+    const BufferId loss = emitter_.allocate(Bytes(4), DType::Float32, {Role::Inputs, "loss"});
     emitter_.mark_scratch(loss);
     write(loss, "loss");
     scaler_.scale();

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "planner/predict/label_rules.h"
 #include "planner/predict/live_buffers.h"
 #include "planner/predict/phases.h"
 #include "planner/predict/traffic_terms.h"
@@ -15,14 +14,6 @@ const std::optional<Window> kWholeRun;
 
 const std::optional<Window>& window_of(const Evidence& evidence) {
   return evidence.readings ? evidence.readings->only : kWholeRun;
-}
-
-// Each buffer with the place of the framework's code that makes it.
-std::vector<LiveBuffer> with_rules(std::vector<LiveBuffer> list, const Training& training) {
-  for (LiveBuffer& buffer : list) {
-    if (buffer.rule.empty()) buffer.rule = rule_of(buffer.name, buffer.role, training);
-  }
-  return list;
 }
 
 // Traffic of a step in steady state, as far as it is of this part: the turn has none.
@@ -58,7 +49,6 @@ Persistent persistent_of(const Evidence& evidence) {
 std::optional<HeldForBackward> held_of(const Evidence& evidence) {
   if (!evidence.readings || leaves_second_step_out(evidence)) return std::nullopt;
   HeldForBackward held = held_for_backward(evidence.readings->schedule, evidence.shared.model);
-  held.largest = with_rules(std::move(held.largest), evidence.shared.job.training);
   return held;
 }
 
@@ -86,14 +76,12 @@ Peak peak_in(const Readings& readings, const ModelSpec& model, const DeviceRoom&
 std::optional<Peak> peak_of(const Evidence& evidence, const std::optional<PlannedArena>& arena) {
   if (!evidence.readings) return std::nullopt;
   Peak peak = peak_in(*evidence.readings, evidence.shared.model, evidence.shared.room, arena);
-  peak.live = with_rules(std::move(peak.live), evidence.shared.job.training);
   return peak;
 }
 
 std::optional<LossSpike> loss_spike_of(const Evidence& evidence) {
   if (!evidence.readings) return std::nullopt;
   LossSpike spike = loss_spike(evidence.readings->schedule, evidence.shared.model);
-  spike.live = with_rules(std::move(spike.live), evidence.shared.job.training);
   return spike;
 }
 
