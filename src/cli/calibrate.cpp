@@ -1,14 +1,13 @@
 // `dsplan calibrate`: measures this machine into a hardware file.
 #include <stdlib.h>
 
-#include <atomic>
-#include <csignal>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
 
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 #include "cli/machine.h"
 #include "cli/output.h"
 #include "core/calibration.h"
@@ -23,14 +22,12 @@
 namespace dsplan {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kCalibrateFooter =
     "The file says the device's figures and, under \"calibration\", each measurement\n"
     "with its samples. `simulate`, `plan` and `run` take it as --hardware FILE;\n"
     "--calibration FILE takes the measurements alone.\n"
     "Ctrl-C ends the measuring: the file then holds what there was until then, and\n"
     "says that it is not complete (exit code 130). Exit code 6: no such device.";
-
-std::atomic<bool> stop_asked{false};
 
 struct Said {
   MachineWords machine;
@@ -39,10 +36,10 @@ struct Said {
   bool quick = false;
 };
 
-Said parse(const Words& words) {
+Said parse_calibrate(const Words& words) {
   Said said;
   std::optional<std::string> backend, out;
-  CommandLine line("dsplan calibrate", "Measures this machine, in under two minutes.", kFooter);
+  CommandLine line("dsplan calibrate", "Measures this machine, in under two minutes.", kCalibrateFooter);
   line.option("--backend", "host|cuda", "What is measured; host by default", backend);
   line.option("--out", "FILE", "Print to a file, which appears when complete", out);
   line.option("--hardware", "NAME", "The device of configs/hardware that this is", said.like);
@@ -141,16 +138,11 @@ MeasuredMachine measure(const Said& said, const Machine& machine) {
   options.directory = folder.path();
   options.quick = said.quick;
   if (said.quick) options.time = std::chrono::seconds(60);
-  options.stop = &stop_asked;
+  options.stop = &Interrupt::asked();
   options.progress = [](const std::string& what) { say(formatted("calibrate: {}\n", what)); };
-  const auto before = std::signal(SIGINT, [](int signal) {
-    stop_asked = true;
-    std::signal(signal, SIG_DFL);  // A second one ends dsplan.
-  });
+  const Interrupt interrupt;
   try {
-    MeasuredMachine measured = exec::calibrate(options);
-    std::signal(SIGINT, before);
-    return measured;
+    return exec::calibrate(options);
   } catch (const exec::RunFailure& failure) {
     throw Unavailable(formatted("--backend {}: {}\n", said.machine.backend, failure.what()));
   }
@@ -159,7 +151,7 @@ MeasuredMachine measure(const Said& said, const Machine& machine) {
 }  // namespace
 
 int calibrate_command(const Words& words) {
-  const Said said = parse(words);
+  const Said said = parse_calibrate(words);
   Output output(said.out);  // Appears when all of it is there.
   const Machine machine = find_machine(said.machine);
   const MeasuredMachine measured = measure(said, machine);

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kDefaultFolder = "baselines";
 
-constexpr const char* kFooter =
+constexpr const char* kCheckFooter =
     "BASELINE is a file that --add wrote, or a folder of such files at any\n"
     "depth; without one, the folder baselines. What today's files predict is\n"
     "held against it, apart from what a newer dsplan predicts otherwise.\n"
@@ -41,9 +41,9 @@ struct CheckWords {
   std::optional<std::string> out;
 };
 
-CheckWords parse(const Words& words) {
+CheckWords parse_check(const Words& words) {
   CheckWords said;
-  CommandLine line("dsplan check", "Holds predictions against committed baselines.", kFooter);
+  CommandLine line("dsplan check", "Holds predictions against committed baselines.", kCheckFooter);
   line.positionals("BASELINE", "Baselines, or folders of them", said.files);
   line.flag("--update", "Rewrite them with what is predicted now", said.update);
   line.list("--tolerance", "KIND=N", "Bytes or percent, 0 by default; may be repeated", said.tolerances);
@@ -158,7 +158,7 @@ int update(const std::vector<CheckResult>& results, const std::string& format, O
 }
 
 int check(const Words& words) {
-  const CheckWords said = parse(words);
+  const CheckWords said = parse_check(words);
   const Tolerances tolerances = read_tolerances(said.tolerances);
   const std::vector<std::string> paths = baselines_in(said.files);
   const std::string format = said.format.value_or("table");
@@ -218,7 +218,7 @@ int add(const Words& words) {
   std::optional<std::string> path;
   CommandExtras extras;
   extras.description = "Writes a baseline: one prediction with everything that it is made from.";
-  extras.footer = kFooter;
+  extras.footer = kCheckFooter;
   extras.add = [&path](CommandLine& line) {
     line.option("--add", "FILE", "The baseline to write, a .json file that is not there yet", path);
   };

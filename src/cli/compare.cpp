@@ -30,7 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kFooter =
+constexpr const char* kCompareFooter =
     "RECEIPT is a file of the measuring tools (docs/receipts.md) or a folder of\n"
     "such files. Without --re-predict two files: PREDICTION.json, as simulate\n"
     "--format json printed it, or a plan, and the receipt; their fingerprints must\n"
@@ -51,9 +51,9 @@ struct CompareWords {
   std::optional<std::string> out;
 };
 
-CompareWords parse(const Words& words) {
+CompareWords parse_compare(const Words& words) {
   CompareWords said;
-  CommandLine line("dsplan compare", "Holds predictions against measurements, row by row.", kFooter);
+  CommandLine line("dsplan compare", "Holds predictions against measurements, row by row.", kCompareFooter);
   line.positionals("RECEIPT", "Receipts, folders of receipts; or PREDICTION RECEIPT", said.files);
   line.flag("--re-predict", "Predict anew from each receipt's own inputs", said.re_predict);
   line.option("--level", "kernel|dispatch", "Of the prediction; by the receipt's device", said.predict.level);
@@ -247,7 +247,7 @@ int compare_measured_operators(const CompareWords& said) {
 }  // namespace
 
 int compare_command(const Words& words) {
-  const CompareWords said = parse(words);
+  const CompareWords said = parse_compare(words);
   if (!said.files.empty() && !fs::is_directory(said.files.front())) {
     const Document document = read_document(said.files.front());
     const std::string schema = schema_of(document);

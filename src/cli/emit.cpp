@@ -25,7 +25,7 @@
 namespace dsplan {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kEmitFooter =
     "--format takes:\n"
     "  deepspeed      the whole DeepSpeed JSON\n"
     "  plan           one file that the other commands take as MODEL\n"
@@ -115,7 +115,7 @@ std::string emitted(std::string_view format, const PlanParts& parts, const Model
 int emit_command(const Words& words) {
   CommandExtras extras;
   extras.description = "Writes one job as a file of another tool, or as a plan.";
-  extras.footer = kFooter;
+  extras.footer = kEmitFooter;
   SimulateWords said = parse_simulate("emit", words, extras);
   const std::string format = format_in(said.options);
   if (format == "snapshot") return emit_snapshot(said);

@@ -20,7 +20,7 @@ std::vector<const RequestColumn*> option_rows() {
   return rows;
 }
 
-constexpr const char* kFooter =
+constexpr const char* kOptionsFooter =
     "After \"--\" comes the command that starts the job (torchrun, ...).\n"
     "--explain peak lists the largest live buffers, --explain saved what each\n"
     "autograd node keeps, --explain traffic every collective, --explain\n"
@@ -148,7 +148,7 @@ SimulateWords parse_simulate(std::string_view command, const Words& words, const
   if (dashes != words.end()) result.launch.assign(dashes + 1, words.end());
 
   CommandLine line(formatted("dsplan {}", command), extras.description,
-                   extras.footer.empty() ? std::string(kFooter) : extras.footer);
+                   extras.footer.empty() ? std::string(kOptionsFooter) : extras.footer);
   std::optional<std::string> model;
   const std::vector<const RequestColumn*> rows = option_rows();
   std::vector<std::optional<std::string>> values(rows.size());

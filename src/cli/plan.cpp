@@ -18,7 +18,7 @@
 namespace dsplan {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kPlanFooter =
     "A model (docs/planning.md) takes all options of simulate, which pin what they say,\n"
     "and --space, --vary, --global-batch, --maximize, --minimize, --pareto, --timeout,\n"
     "--emit. A chain (docs/segmentation.md) takes --budget, --method, --minimum,\n"
@@ -32,7 +32,7 @@ PlanWords parse_plan(const Words& words) {
   PlanWords plan;
   CommandExtras extras;
   extras.description = "Finds the fastest configuration of a model that fits, or which activations of a chain to keep.";
-  extras.footer = kFooter;
+  extras.footer = kPlanFooter;
   extras.add = [&plan](CommandLine& line) {
     line.option("--budget", "SIZE", "What the process may take: 70GiB; of a chain also plain bytes", plan.budget);
     line.option("--space", "FILE", "What may be chosen from (docs/planning.md)", plan.space);

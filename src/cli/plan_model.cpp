@@ -1,13 +1,12 @@
 // `dsplan plan MODEL`: from words to a search, and from its answer to what is printed.
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <csignal>
 #include <optional>
 
 #include "cli/assemble.h"
 #include "cli/commands.h"
 #include "cli/emit.h"
+#include "cli/interrupt.h"
 #include "cli/output.h"
 #include "cli/plan_progress.h"
 #include "cli/plan_words.h"
@@ -26,9 +25,6 @@
 
 namespace dsplan {
 namespace {
-
-std::atomic<bool> stop_asked{false};
-static_assert(std::atomic<bool>::is_always_lock_free, "set by a signal");
 
 Place said_at(const char* option) { return {option, 0, 0, {}}; }
 
@@ -141,13 +137,9 @@ std::string format_of(const Request& request, Diagnostics& faults) {
 
 PlanAnswer searched(const SearchInputs& inputs, const ListedSpace& space, SearchOptions& options,
                     PlanProgress& progress) {
-  options.go_on = [&progress](const SearchProgress& seen) { return progress.show(seen) && !stop_asked; };
-  const auto before = std::signal(SIGINT, [](int signal) {
-    stop_asked = true;
-    std::signal(signal, SIG_DFL);
-  });
+  options.go_on = [&progress](const SearchProgress& seen) { return progress.show(seen) && !Interrupt::asked(); };
+  const Interrupt interrupt;
   PlanAnswer answer = search(inputs, space, options);
-  std::signal(SIGINT, before);
   progress.clear();
   return answer;
 }
@@ -198,7 +190,7 @@ int plan_model(const PlanWords& words) {
   if (answer.chosen && answer.chosen->fate == Fate::FitsWithRetries) {
     say("warning: it fits only after the allocator has given cached memory back, which costs time\n");
   }
-  if (stop_asked) return kInterrupted;
+  if (Interrupt::asked()) return kInterrupted;
   return answer.chosen ? kDone : kNoPlanFits;
 }
 

@@ -2,14 +2,13 @@
 #include <stdlib.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <filesystem>
 
 #include "cli/assemble.h"
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 #include "cli/machine.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -33,11 +32,9 @@ constexpr std::int64_t kMostSteps = 10'000;
 constexpr double kLongestTimeout = 7 * 24 * 3600.0;
 
 // Ctrl-C: the run ends at the next mark of each rank, and its receipt says what there is. A second one ends dsplan.
-std::atomic<bool> stop_asked{false};
-static_assert(std::atomic<bool>::is_always_lock_free, "set by a signal");
 constexpr std::int64_t kMostRanks = 64;
 
-constexpr const char* kFooter =
+constexpr const char* kRunFooter =
     "Options of the configuration are those of `simulate`. The run ends with a\n"
     "comparison, row by row; --out takes the receipt.\n"
     "Exit codes: 0 it agrees, 2 refused, 3 out of memory, 4 something differs,\n"
@@ -63,12 +60,12 @@ double positive(const char* name, const std::string& text, Diagnostics& faults) 
   return 0;
 }
 
-RunWords parse(const Words& words) {
+RunWords parse_run(const Words& words) {
   RunWords said;
   std::optional<std::string> backend, ranks, transport, steps, seed, rate, timeout, blocks;
   CommandExtras extras;
   extras.description = "Executes one configuration and measures it.";
-  extras.footer = kFooter;
+  extras.footer = kRunFooter;
   extras.add = [&](CommandLine& line) {
     line.option("--backend", "host|cuda", "What executes; host by default", backend);
     line.option("--ranks", "N", "All ranks, as --gpus", ranks);
@@ -236,13 +233,8 @@ exec::RunResult carry_out(const RunWords& said, const Prepared& what, const Mach
   const RunFolder folder;
   options.directory = folder.path();
   options.memory = memory_of(what.job, what.plan.ranks, what.predictions);
-  options.stop = &stop_asked;
-  const auto stop = [](int signal) {
-    stop_asked = true;
-    std::signal(signal, SIG_DFL);
-  };
-  const auto before = std::signal(SIGINT, stop);
-  if (others != nullptr) std::signal(SIGTERM, stop);  // How launchers end the ranks that are left.
+  options.stop = &Interrupt::asked();
+  const Interrupt interrupt(others != nullptr ? Interrupt::On::Terminations : Interrupt::On::Interrupts);
   std::vector<exec::RankPlan> plans;
   for (std::size_t at = 0; at < what.plan.ranks.size(); ++at) {
     const Executable& rank = what.plan.ranks[at];
@@ -256,7 +248,6 @@ exec::RunResult carry_out(const RunWords& said, const Prepared& what, const Mach
     options.memory = {std::move(options.memory[own])};
     result = others->run(plans[own], options);
   }
-  std::signal(SIGINT, before);
   return result;
 }
 
@@ -296,7 +287,7 @@ int conclude(const exec::RunResult& result, const RunWords& said, const Prepared
 }  // namespace
 
 int run_command(const Words& words) {
-  const RunWords said = parse(words);
+  const RunWords said = parse_run(words);
   std::optional<Processes> processes;
   if (said.machine.processes()) processes.emplace(said.machine, said.timeout);
   Processes* others = processes ? &*processes : nullptr;

@@ -168,7 +168,7 @@ constexpr SettingRow kPrecision[] = {
     refused("data_types.buffer_dtype", When::Always, "a dtype for module buffers"),
 };
 
-constexpr SettingRow kOptimizer[] = {
+constexpr SettingRow kJsonOptimizer[] = {
     block("optimizer", When::Always),
     honoured("optimizer.type", When::Always, kOptimizerSaid<&OptimizerInput::type>),
     refused("optimizer.legacy_fusion", When::Always, "the legacy fused fp16 wrapper"),
@@ -368,7 +368,7 @@ const std::vector<SettingRow>& deepspeed_rows() {
     const auto append = [&all](const auto& part) { all.insert(all.end(), std::begin(part), std::end(part)); };
     append(kTop);
     append(kPrecision);
-    append(kOptimizer);
+    append(kJsonOptimizer);
     append(kZero);
     append(kOffload);
     append(kRest);

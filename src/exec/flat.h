@@ -26,6 +26,9 @@ struct Piece {
     return {begin, dtype, count, space};
   }
 };
+[[nodiscard]] inline bool same_stretch(const Piece& a, const Piece& b) {
+  return a.data == b.data && a.elements == b.elements && a.dtype == b.dtype;
+}
 [[nodiscard]] std::int64_t elements_of(std::span<const Piece> pieces);
 // The same elements without the first `count`, cut to `length`.
 [[nodiscard]] std::vector<Piece> stretch(std::span<const Piece> pieces, std::int64_t from, std::int64_t length);

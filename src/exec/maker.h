@@ -57,6 +57,11 @@ class Maker {
   std::size_t temporaries_ = 0;
 };
 
+// Rules of operators that make, or keep, nothing.
+inline void no_gradient(Maker&) {}
+inline void makes_nothing(Maker&) {}
+[[nodiscard]] inline std::vector<Kept> nothing(const Graph&, const Node&) { return {}; }
+
 [[nodiscard]] inline Described dense(DType dtype, std::initializer_list<std::int64_t> dims) {
   return {dtype, contiguous(std::span(dims.begin(), dims.size()))};
 }

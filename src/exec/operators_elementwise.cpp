@@ -84,9 +84,6 @@ std::vector<Kept> unary_kept(const Graph&, const Node& node) {
   return {};
 }
 
-std::vector<Kept> nothing(const Graph&, const Node&) { return {}; }
-void no_gradient(Maker&) {}
-
 // Of a tensor and a number, where the graph may ask for the first column alone.
 void add_number(Maker& m) {
   const bool first_column = !m.layout(0).is(m.told().shape);

@@ -7,10 +7,6 @@
 namespace dsplan::exec::rules {
 namespace {
 
-void no_gradient(Maker&) {}
-void makes_nothing(Maker&) {}
-std::vector<Kept> nothing(const Graph&, const Node&) { return {}; }
-
 Described like_input(const Maker& m, std::size_t i = 0) {
   // What has to be copied next may have other dimensions than the graph's tensor; gradients never have.
   return {m.in(i).dtype, contiguous_like(m.layout(i))};

@@ -6,9 +6,6 @@
 namespace dsplan::exec::rules {
 namespace {
 
-void makes_nothing(Maker&) {}
-std::vector<Kept> nothing(const Graph&, const Node&) { return {}; }
-
 // A call of torch.Tensor.lt or __or__: flags of the graph's shape.
 void flags(Maker& m) { m.output(0, {DType::Bool, contiguous(m.told().shape)}); }
 

@@ -13,8 +13,6 @@
 namespace dsplan::exec {
 namespace {
 
-dsplan_tensor flat_tensor(const Piece& piece) { return tensor_of(piece); }
-
 // A flag of one byte: any rank's counts.
 bool task_is_flag(const Communicate& event) {
   return event.kind == TrafficKind::Control && event.collective == Collective::AllReduce && event.payload == Bytes(1);
@@ -25,8 +23,6 @@ bool is_raw(const Piece& piece) { return piece.dtype == DType::UInt8; }
 Piece as_bytes(const Piece& piece) {
   return {piece.data, DType::UInt8, piece.elements * bytes_per_element(piece.dtype), piece.space};
 }
-
-bool same(const Piece& a, const Piece& b) { return a.data == b.data && a.elements == b.elements && a.dtype == b.dtype; }
 
 std::vector<std::byte> encoded(const std::vector<double>& values, DType dtype) {
   std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(bytes_per_element(dtype)));
@@ -91,7 +87,7 @@ void Runner::run_flat(const Task& task) {
     default: break;
   }
   for (const Piece& piece : pieces(task.writes)) {
-    const dsplan_tensor target = flat_tensor(piece);
+    const dsplan_tensor target = exec::tensor_of(piece);
     if (task.body != Body::Nothing) launch(Body::Clear, {}, {&target, 1});
   }
 }
@@ -99,8 +95,8 @@ void Runner::run_flat(const Task& task) {
 void Runner::convert(const Task& task) {
   std::vector<dsplan_tensor> from;
   std::vector<dsplan_tensor> to;
-  for (const Piece& piece : pieces(task.reads)) from.push_back(flat_tensor(piece));
-  for (const Piece& piece : pieces(task.writes)) to.push_back(flat_tensor(piece));
+  for (const Piece& piece : pieces(task.reads)) from.push_back(exec::tensor_of(piece));
+  for (const Piece& piece : pieces(task.writes)) to.push_back(exec::tensor_of(piece));
   launch(task.body, from, to);
 }
 
@@ -120,7 +116,7 @@ void Runner::load_parameters(const Task& task) {
     std::int64_t done = 0;
     for (const Cut& cut : part_of(plan_.model, parameter, plan_.schedule.tp, plan_.tensor_rank)) {
       random.first_sample = cut.first;
-      const dsplan_tensor target = flat_tensor(whole.part(done, cut.count));
+      const dsplan_tensor target = exec::tensor_of(whole.part(done, cut.count));
       launch(Body::LoadParameter, {}, {&target, 1}, {&integer, 1}, {&deviation, 1}, random);
       done += cut.count;
     }
@@ -149,14 +145,14 @@ void Runner::copy(const Task& task) {
     }
   }
   side_by_side(sources, targets, [&](const Piece& from, const Piece& to) {
-    if (same(from, to)) return;
-    const dsplan_tensor target = flat_tensor(to);
+    if (same_stretch(from, to)) return;
+    const dsplan_tensor target = exec::tensor_of(to);
     if (from.data == nullptr) return launch(Body::Clear, {}, {&target, 1});
     if (from.dtype == to.dtype) {
       const Bytes bytes = storage(Elements(to.elements), to.dtype);
       return device_.copy(to.data, to.space, from.data, from.space, bytes);
     }
-    const dsplan_tensor source = flat_tensor(from);
+    const dsplan_tensor source = exec::tensor_of(from);
     launch(Body::Copy, {&source, 1}, {&target, 1});
   });
 }
@@ -166,13 +162,14 @@ void Runner::add(const Task& task) {
   const std::vector<Piece> targets = pieces(task.writes);
   std::vector<Piece> addends;
   for (const Piece& piece : pieces(task.reads, targets.front().dtype)) {
-    const bool target = std::any_of(targets.begin(), targets.end(), [&](const Piece& t) { return same(t, piece); });
+    const bool target =
+        std::any_of(targets.begin(), targets.end(), [&](const Piece& t) { return same_stretch(t, piece); });
     if (!target) addends.push_back(piece);
   }
   side_by_side(addends, targets, [&](const Piece& from, const Piece& to) {
     if (from.data == nullptr) return;
-    const dsplan_tensor source = flat_tensor(from);
-    const dsplan_tensor target = flat_tensor(to);
+    const dsplan_tensor source = exec::tensor_of(from);
+    const dsplan_tensor target = exec::tensor_of(to);
     launch(Body::Add, {&source, 1}, {&target, 1});
   });
 }
@@ -180,7 +177,7 @@ void Runner::add(const Task& task) {
 void Runner::scale(const Task& task, double factor) {
   if (factor == 1) return;
   for (const Piece& piece : pieces(task.writes)) {
-    const dsplan_tensor target = flat_tensor(piece);
+    const dsplan_tensor target = exec::tensor_of(piece);
     launch(Body::Scale, {}, {&target, 1}, {}, {&factor, 1});
   }
 }
@@ -189,10 +186,10 @@ void Runner::square_sum(const Task& task) {
   const Piece sum{registers_, DType::Float64, 1, Space::Device};
   const double zero = 0;
   to_device(sum, &zero, sizeof zero);
-  const dsplan_tensor target = flat_tensor(sum);
+  const dsplan_tensor target = exec::tensor_of(sum);
   for (const Piece& piece : pieces(task.reads)) {
     if (piece.data == nullptr) continue;
-    const dsplan_tensor source = flat_tensor(piece);
+    const dsplan_tensor source = exec::tensor_of(piece);
     launch(Body::SquareSum, {&source, 1}, {&target, 1});
   }
   pending_ += scalar_at(sum);

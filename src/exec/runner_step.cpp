@@ -8,10 +8,6 @@
 namespace dsplan::exec {
 namespace {
 
-dsplan_tensor flat_tensor(const Piece& piece) { return tensor_of(piece); }
-
-bool same(const Piece& a, const Piece& b) { return a.data == b.data && a.elements == b.elements && a.dtype == b.dtype; }
-
 bool is_float(DType dtype) { return dtype <= DType::BFloat16; }
 
 std::int64_t kind_of_update(OptimizerKind kind) {
@@ -47,10 +43,10 @@ void Runner::scan(std::span<const Piece> pieces) {
   std::int64_t verdict = 0;
   const Piece found{registers_, DType::Int64, 1, Space::Device};
   to_device(found, &verdict, sizeof verdict);
-  const dsplan_tensor target = flat_tensor(found);
+  const dsplan_tensor target = exec::tensor_of(found);
   for (const Piece& piece : pieces) {
     if (piece.data == nullptr || !is_float(piece.dtype)) continue;
-    const dsplan_tensor source = flat_tensor(piece);
+    const dsplan_tensor source = exec::tensor_of(piece);
     launch(Body::OverflowScan, {&source, 1}, {&target, 1});
   }
   device_.copy(&verdict, Space::Pageable, found.data, Space::Device, Bytes(sizeof verdict));
@@ -62,7 +58,7 @@ void Runner::scan(std::span<const Piece> pieces) {
 void Runner::scan_for_overflow(const Task& task) {
   scan(pieces(task.reads));
   for (const Piece& piece : pieces(task.writes)) {
-    const dsplan_tensor target = flat_tensor(piece);
+    const dsplan_tensor target = exec::tensor_of(piece);
     launch(Body::Clear, {}, {&target, 1});
     const std::uint8_t flag = 1;
     if (piece.elements == 1 && bytes_per_element(piece.dtype) == 1 && overflow_) to_device(piece, &flag, sizeof flag);
@@ -131,7 +127,7 @@ void Runner::update(const Task& task) {
   const std::vector<Piece> writes = pieces(task.writes);
   std::vector<Piece> gradients;
   for (const Piece& piece : pieces(task.reads, writes.front().dtype)) {
-    if (std::none_of(writes.begin(), writes.end(), [&](const Piece& w) { return same(w, piece); })) {
+    if (std::none_of(writes.begin(), writes.end(), [&](const Piece& w) { return same_stretch(w, piece); })) {
       gradients.push_back(piece);
     }
   }
@@ -156,13 +152,13 @@ void Runner::update_one(std::span<const Piece> gradients, const Piece& target, s
   const std::vector<std::int64_t> integers{kind_of_update(settings_.optimizer), steps_};
   std::int64_t done = 0;
   for (const Piece& gradient : gradients) {
-    std::vector<dsplan_tensor> made{flat_tensor(target.part(done, gradient.elements))};
+    std::vector<dsplan_tensor> made{exec::tensor_of(target.part(done, gradient.elements))};
     for (const Piece& state : states) {
-      if (state.elements == target.elements) made.push_back(flat_tensor(state.part(done, gradient.elements)));
+      if (state.elements == target.elements) made.push_back(exec::tensor_of(state.part(done, gradient.elements)));
     }
     done += gradient.elements;
     if (gradient.data == nullptr) continue;  // Padding.
-    const dsplan_tensor source = flat_tensor(gradient);
+    const dsplan_tensor source = exec::tensor_of(gradient);
     launch(Body::Update, {&source, 1}, made, integers, numbers);
   }
 }

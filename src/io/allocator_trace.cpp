@@ -38,7 +38,7 @@ constexpr std::array<Verb, 8> kVerbs{{
     {"empty_cache", Kind::EmptyCache, 0, "empty_cache"},
 }};
 
-constexpr std::string_view kBlanks = " \t\r";
+constexpr std::string_view kTraceBlanks = " \t\r";
 
 class TraceReader {
  public:
@@ -70,9 +70,9 @@ class TraceReader {
     std::size_t count = 0;
     std::size_t at = begin;
     while (count < words.size()) {
-      at = line.find_first_not_of(kBlanks, at);
+      at = line.find_first_not_of(kTraceBlanks, at);
       if (at == std::string_view::npos) break;
-      const std::size_t stop = std::min(line.find_first_of(kBlanks, at), end);
+      const std::size_t stop = std::min(line.find_first_of(kTraceBlanks, at), end);
       words[count++] = {line.substr(at, stop - at), at};
       at = stop;
     }
@@ -116,8 +116,8 @@ class TraceReader {
   void configure(std::size_t begin, std::size_t end, const Word& verb) {
     std::string_view text = std::string_view(trace_.document.text).substr(0, end);
     text.remove_prefix(verb.offset + verb.text.size());
-    const std::size_t start = std::min(text.find_first_not_of(kBlanks), text.size());
-    const std::size_t stop = text.find_last_not_of(kBlanks) + 1;
+    const std::size_t start = std::min(text.find_first_not_of(kTraceBlanks), text.size());
+    const std::size_t stop = text.find_last_not_of(kTraceBlanks) + 1;
     if (start >= stop) {
       fault(end, "this line reads 'conf KEY:VALUE,...'");
       return;

@@ -11,7 +11,7 @@ namespace {
 using detail::found;
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_hjson_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_punctuator(char c) { return std::string_view("{}[],:").find(c) != std::string_view::npos; }
 
 // The length of the blank character that starts at, or ends before, a place: what Python's str.strip takes off.
@@ -53,7 +53,7 @@ std::size_t number_length(std::string_view text) {
   std::size_t at = 0;
   const auto digits = [&](std::size_t from) {
     std::size_t end = from;
-    while (end < text.size() && is_digit(text[end])) ++end;
+    while (end < text.size() && is_hjson_digit(text[end])) ++end;
     return end;
   };
   if (at < text.size() && text[at] == '-') ++at;

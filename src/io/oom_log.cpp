@@ -10,11 +10,11 @@
 namespace dsplan {
 namespace {
 
-constexpr std::string_view kBlanks = " \t\r\n";
+constexpr std::string_view kLogBlanks = " \t\r\n";
 constexpr std::size_t kWindow = 2000;      // No message is longer.
 constexpr std::size_t kMostMessages = 64;  // Different ones; each is looked for in the whole schedule.
 
-bool blank(char c) { return kBlanks.find(c) != std::string_view::npos; }
+bool blank(char c) { return kLogBlanks.find(c) != std::string_view::npos; }
 bool digit(char c) { return c >= '0' && c <= '9'; }
 
 // `pattern` at `at`, where a blank of the pattern is any number of blanks and line ends, comment signs included: logs

@@ -10,7 +10,7 @@
 namespace dsplan::detail {
 namespace {
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_decimal(char c) { return c >= '0' && c <= '9'; }
 
 bool one_of(std::string_view text, std::initializer_list<std::string_view> words) {
   return std::find(words.begin(), words.end(), text) != words.end();
@@ -71,7 +71,7 @@ bool sexagesimal(std::string_view text) {
   std::size_t groups = 0;
   while (text.starts_with(':')) {
     text.remove_prefix(1);
-    if (text.empty() || !is_digit(text.front())) return false;
+    if (text.empty() || !is_decimal(text.front())) return false;
     const std::size_t length = take(text, "0123456789");
     if (length > 2) return false;
     ++groups;
@@ -96,12 +96,12 @@ bool timestamp(std::string_view text) {
 
 // Digits with a dot, an exponent or both; at least one digit before the exponent.
 bool decimal(std::string_view text) {
-  const bool leading = !text.empty() && is_digit(text.front());
+  const bool leading = !text.empty() && is_decimal(text.front());
   if (leading) take(text, "0123456789_");
   bool marked = false;
   if (text.starts_with('.')) {
     text.remove_prefix(1);
-    if (!leading && (text.empty() || !is_digit(text.front()))) return false;
+    if (!leading && (text.empty() || !is_decimal(text.front()))) return false;
     take(text, "0123456789_");
     marked = true;
   } else if (!leading) {
@@ -129,7 +129,7 @@ Scalar number_or_string(std::string_view text) {
   if (body.starts_with("0x") && only(body.substr(2), "0123456789abcdefABCDEF_")) {
     return integer_scalar(text, negative, body.substr(2), 16);
   }
-  if (!body.empty() && is_digit(body.front())) {
+  if (!body.empty() && is_decimal(body.front())) {
     if (body == "0") return integer_scalar(text, negative, body, 10);
     if (body.front() == '0' && only(body, "01234567_")) return integer_scalar(text, negative, body, 8);
     if (body.front() != '0' && only(body, "0123456789_")) return integer_scalar(text, negative, body, 10);

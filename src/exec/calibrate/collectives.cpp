@@ -17,8 +17,9 @@ struct Kind {
   const char* name;
   Collective collective;
 };
-constexpr std::array kKinds = {Kind{"all_reduce", Collective::AllReduce}, Kind{"all_gather", Collective::AllGather},
-                               Kind{"reduce_scatter", Collective::ReduceScatter}};
+constexpr std::array kCollectiveKinds = {Kind{"all_reduce", Collective::AllReduce},
+                                         Kind{"all_gather", Collective::AllGather},
+                                         Kind{"reduce_scatter", Collective::ReduceScatter}};
 
 // Nanoseconds of one call, as rank 0 sees them; the ranks keep each other in step.
 std::vector<std::int64_t> times_of(const Bench& bench, Collective kind, int ranks, std::int64_t elements, int samples,
@@ -62,7 +63,7 @@ void measure_collectives(Bench& bench) {
   const bool quick = bench.options().quick;
   for (const int ranks : quick ? std::vector<int>{2} : std::vector<int>{2, 4}) {
     for (const std::int64_t elements : {std::int64_t{1} << 20, std::int64_t{1} << 14}) {
-      for (const Kind& kind : kKinds) {
+      for (const Kind& kind : kCollectiveKinds) {
         const std::int64_t bytes = 4 * elements;
         const std::string row = formatted("collective_{}:{}:{}:{}", between, kind.name, ranks, bytes);
         bench.row(row, [&] {

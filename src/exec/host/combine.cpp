@@ -12,7 +12,7 @@
 namespace dsplan::exec {
 namespace {
 
-constexpr std::int64_t kBlock = 512;
+constexpr std::int64_t kCombineBlock = 512;
 
 // How one dtype is stored, and in what it adds up.
 template <class StoredT, class SumT>
@@ -47,9 +47,9 @@ T larger(T a, T b) {
 template <class Kind, bool kMax>
 void combine_as(void* target, const void* const* pieces, std::size_t piece_count, std::int64_t elements) {
   using Stored = typename Kind::Stored;
-  std::array<typename Kind::Sum, kBlock> sums;
-  for (std::int64_t begin = 0; begin < elements; begin += kBlock) {
-    const auto count = static_cast<std::size_t>(std::min(kBlock, elements - begin));
+  std::array<typename Kind::Sum, kCombineBlock> sums;
+  for (std::int64_t begin = 0; begin < elements; begin += kCombineBlock) {
+    const auto count = static_cast<std::size_t>(std::min(kCombineBlock, elements - begin));
     const Stored* first = static_cast<const Stored*>(pieces[0]) + begin;
     for (std::size_t e = 0; e < count; ++e) sums[e] = Kind::load(first[e]);
     for (std::size_t piece = 1; piece < piece_count; ++piece) {

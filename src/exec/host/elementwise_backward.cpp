@@ -139,7 +139,7 @@ void at_output(const Args& args, std::size_t input) {
 }
 
 template <class C>
-void binary(const Args& args) {
+void binary_backward(const Args& args) {
   const GradientSlots slots = gradient_slots(args);
   const std::int64_t now = args.slot(args.made_count() - 1);
   if (args.made_count() <= slots.steps) return division_step<C>(args);
@@ -161,7 +161,7 @@ bool run_elementwise_backward(const Args& args) {
   const DType wide = dtype_of(args.gradient_of()) == DType::Float64 ? DType::Float64 : DType::Float32;
   with_arithmetic(wide, [&]<class C>(C) {
     if (two) {
-      binary<C>(args);
+      binary_backward<C>(args);
     } else if (is_simple(op)) {
       simple<C>(args);
     } else {

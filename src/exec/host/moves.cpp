@@ -142,7 +142,7 @@ void cumulative(const Args& args) {
   });
 }
 
-bool forward(const Args& args) {
+bool move_forward(const Args& args) {
   switch (args.op()) {
     case Op::Contiguous: contiguous(args); return true;
     case Op::Cat: cat(args); return true;
@@ -292,7 +292,7 @@ void sum_to(const dsplan_tensor& from, const dsplan_tensor& to, double scale) {
 }
 
 bool run_moves(const Args& args) {
-  if (!args.backward()) return forward(args);
+  if (!args.backward()) return move_forward(args);
   switch (args.op()) {
     case Op::View: view_backward(args); return true;
     case Op::Slice: slice_backward(args); return true;

@@ -5,7 +5,7 @@
 namespace dsplan {
 namespace {
 
-Dimensions read_dimensions(ConfigReader& config) {
+Dimensions read_bloom_dimensions(ConfigReader& config) {
   Dimensions d;
   d.vocab = config.size("vocab_size", 250880);
   d.hidden = config.size("hidden_size", 64, "n_embed");
@@ -21,7 +21,7 @@ Dimensions read_dimensions(ConfigReader& config) {
   return d;
 }
 
-void register_block(ModelBuilder& b, const Dimensions& d) {
+void register_bloom_block(ModelBuilder& b, const Dimensions& d) {
   b.layer_norm("input_layernorm", d.hidden);
   {
     const auto attention = b.module("self_attention", "BloomAttention");
@@ -40,7 +40,7 @@ void register_block(ModelBuilder& b, const Dimensions& d) {
 
 ModelSpec build_bloom(ConfigReader& config) {
   const bool tied = config.flag("tie_word_embeddings", true);
-  const Dimensions d = read_dimensions(config);
+  const Dimensions d = read_bloom_dimensions(config);
   ModelBuilder b(config, "BloomForCausalLM");
   ParameterId embedding = kNone;
   {
@@ -53,7 +53,7 @@ ModelSpec build_bloom(ConfigReader& config) {
         const auto block = b.layer(i, "BloomBlock",
                                    "input_layernorm self_attention(query_key_value attention_dropout dense) "
                                    "post_attention_layernorm mlp(dense_h_to_4h gelu_impl dense_4h_to_h)");
-        register_block(b, d);
+        register_bloom_block(b, d);
       }
     }
     b.layer_norm("ln_f", d.hidden);

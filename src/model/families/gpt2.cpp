@@ -5,7 +5,7 @@
 namespace dsplan {
 namespace {
 
-void register_block(ModelBuilder& b, const Dimensions& d) {
+void register_gpt2_block(ModelBuilder& b, const Dimensions& d) {
   b.layer_norm("ln_1", d.hidden);
   {
     const auto attention = b.module("attn", "GPT2Attention");
@@ -22,7 +22,7 @@ void register_block(ModelBuilder& b, const Dimensions& d) {
   b.leaf("dropout", "Dropout");
 }
 
-Dimensions read_dimensions(ConfigReader& config) {
+Dimensions read_gpt2_dimensions(ConfigReader& config) {
   Dimensions d;
   d.vocab = config.size("vocab_size", 50257);
   d.hidden = config.size("n_embd", 768, "hidden_size");
@@ -50,7 +50,7 @@ Dimensions read_dimensions(ConfigReader& config) {
 
 ModelSpec build_gpt2(ConfigReader& config) {
   const bool tied = config.flag("tie_word_embeddings", true);
-  const Dimensions d = read_dimensions(config);
+  const Dimensions d = read_gpt2_dimensions(config);
   ModelBuilder b(config, "GPT2LMHeadModel");
   ParameterId embedding = kNone;
   {
@@ -64,7 +64,7 @@ ModelSpec build_gpt2(ConfigReader& config) {
         // Inside SDPA attention the attention dropout is an argument, so attn_dropout is never called.
         const auto block =
             b.layer(i, "GPT2Block", "ln_1 attn(c_attn c_proj resid_dropout) ln_2 mlp(c_fc act c_proj dropout)");
-        register_block(b, d);
+        register_gpt2_block(b, d);
       }
     }
     b.layer_norm("ln_f", d.hidden);

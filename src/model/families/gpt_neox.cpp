@@ -6,7 +6,7 @@
 namespace dsplan {
 namespace {
 
-Dimensions read_dimensions(ConfigReader& config) {
+Dimensions read_gpt_neox_dimensions(ConfigReader& config) {
   Dimensions d;
   d.vocab = config.size("vocab_size", 50432);
   d.hidden = config.size("hidden_size", 6144);
@@ -41,7 +41,7 @@ void register_layer(ModelBuilder& b, const Dimensions& d, bool attention_bias) {
 }  // namespace
 
 ModelSpec build_gpt_neox(ConfigReader& config) {
-  Dimensions d = read_dimensions(config);
+  Dimensions d = read_gpt_neox_dimensions(config);
   const bool tied = config.flag("tie_word_embeddings", false);
   const bool attention_bias = config.flag("attention_bias", true);
   config.throw_if_any();

@@ -10,7 +10,7 @@ namespace {
 namespace r = op_graph_rules;
 constexpr std::uint8_t kMany = Node::kMostInputs;
 
-constexpr std::array kRows = {
+constexpr std::array kOperatorRows = {
     OpGraphRow{"neg", Op::Neg, 1, 1, r::unary, true},
     OpGraphRow{"abs", Op::Abs, 1, 1, r::unary, true},
     OpGraphRow{"exp", Op::Exp, 1, 1, r::unary, true},
@@ -135,13 +135,14 @@ constexpr std::array kRows = {
 }  // namespace
 
 const OpGraphRow* find_op_graph_row(std::string_view name) {
-  const auto found = std::find_if(kRows.begin(), kRows.end(), [&](const OpGraphRow& row) { return row.name == name; });
-  return found == kRows.end() ? nullptr : &*found;
+  const auto found =
+      std::find_if(kOperatorRows.begin(), kOperatorRows.end(), [&](const OpGraphRow& row) { return row.name == name; });
+  return found == kOperatorRows.end() ? nullptr : &*found;
 }
 
 std::vector<std::string_view> op_graph_operators() {
   std::vector<std::string_view> names;
-  for (const OpGraphRow& row : kRows) names.push_back(row.name);
+  for (const OpGraphRow& row : kOperatorRows) names.push_back(row.name);
   for (std::string_view name : {"checkpoint", "checkpoint_sequential", "custom"}) names.push_back(name);
   return names;
 }

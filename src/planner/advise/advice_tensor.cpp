@@ -7,7 +7,7 @@
 namespace dsplan {
 namespace {
 
-constexpr const char* kPartition = "activation_checkpointing.partition_activations";
+constexpr const char* kPartitionKey = "activation_checkpointing.partition_activations";
 
 Bytes argument_of(const ModelSpec& model, const Training& t) {
   return storage(Elements(checked_mul(checked_mul(t.micro_batch, t.seq), model.dims.hidden)), t.dtype);
@@ -18,7 +18,7 @@ void advise_partition(const ModelSpec& model, const Job& job, std::vector<Advice
   const Training& t = job.training;
   const DeepSpeedCheckpointing& config = t.checkpoint.deepspeed;
   if (!t.checkpoint.by_deepspeed() || job.parallelism.tp > 1 || !config.partition || config.cpu) return;
-  into.push_back({"partition_alone", kPartition, argument_of(model, t),
+  into.push_back({"partition_alone", kPartitionKey, argument_of(model, t),
                   "nothing is partitioned on one rank: each checkpoint's argument is cloned for a moment"});
 }
 

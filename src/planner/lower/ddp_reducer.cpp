@@ -7,7 +7,7 @@ namespace {
 
 // The first bucket closes at 1 MiB, the others at 25 MiB; a bucket may exceed its limit by one parameter.
 constexpr Bytes kFirstBucket{1LL << 20};
-constexpr Bytes kBucket{25LL << 20};
+constexpr Bytes kBucketCap{25LL << 20};
 
 }  // namespace
 
@@ -37,7 +37,7 @@ void DdpReducer::rebuild_buckets() {
   Bucket bucket;
   for (const ParameterId parameter : ready_order_) {
     add(bucket, parameter);
-    if (bucket.bytes >= (buckets_.empty() ? kFirstBucket : kBucket)) open(std::exchange(bucket, {}));
+    if (bucket.bytes >= (buckets_.empty() ? kFirstBucket : kBucketCap)) open(std::exchange(bucket, {}));
   }
   if (!bucket.parameters.empty()) open(std::move(bucket));
   rebuilt_ = true;

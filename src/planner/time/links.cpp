@@ -8,7 +8,7 @@
 namespace dsplan {
 namespace {
 
-constexpr double kGiga = 1e9;
+constexpr double kGigaPerSecond = 1e9;
 
 // Seconds before the first byte moves, and for each step of a ring inside a node (NCCL's tables for NVLink and PCIe,
 // Simple protocol, and 39 us that eight H200 take for any small all-reduce: 14 steps).
@@ -74,16 +74,16 @@ GroupLinks lay(const Job& job, std::int64_t ranks, std::int64_t stride) {
     if (linked) {
       const double mesh = mesh_part(hardware, group.per_node);
       const double part = mesh > 0 ? mesh : ring_part(hardware.architecture);
-      group.link = hardware.link_gb_per_s * kGiga * part;
+      group.link = hardware.link_gb_per_s * kGigaPerSecond * part;
       const double reduced = group.per_node > 4 && group.nodes == 1 ? reduced_part(hardware.architecture) : 0;
-      group.link_reduced = std::max(group.link, hardware.link_gb_per_s * kGiga * reduced);
+      group.link_reduced = std::max(group.link, hardware.link_gb_per_s * kGigaPerSecond * reduced);
     } else {
-      group.link = group.link_reduced = hardware.host_link_gb_per_s * kGiga * bus_part(group.per_node);
+      group.link = group.link_reduced = hardware.host_link_gb_per_s * kGigaPerSecond * bus_part(group.per_node);
     }
   }
   if (group.nodes > 1 && job.cluster) {
     const double share = static_cast<double>(group.per_node) / static_cast<double>(node);
-    group.network = job.cluster->node_network_gb_per_s * kGiga * share * kNetwork;
+    group.network = job.cluster->node_network_gb_per_s * kGigaPerSecond * share * kNetwork;
   }
   return group;
 }

@@ -28,14 +28,14 @@ std::string kept_words(const std::vector<Op>& kept) {
   return text;
 }
 
-bool alike(const CheckpointGroup& a, const CheckpointGroup& b) { return a.kind == b.kind && a.kept == b.kept; }
+bool in_one_run(const CheckpointGroup& a, const CheckpointGroup& b) { return a.kind == b.kind && a.kept == b.kept; }
 
 // The K of groups of K layers from the first to the last layer, the last group possibly shorter.
 std::int64_t equal_runs(const std::vector<CheckpointGroup>& groups, std::int64_t layers) {
   const std::int64_t size = groups.front().last - groups.front().first + 1;
   std::int64_t next = 0;
   for (const CheckpointGroup& group : groups) {
-    if (group.first != next || !alike(group, groups.front())) return 0;
+    if (group.first != next || !in_one_run(group, groups.front())) return 0;
     if (group.last != std::min(next + size, layers) - 1) return 0;
     next = group.last + 1;
   }

@@ -11,7 +11,7 @@
 namespace dsplan::detail {
 namespace {
 
-constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kNoCost = std::numeric_limits<std::int64_t>::max();
 
 // How the stages from j on begin: stage j stored by its k-th way, or [j, last] computed again.
 struct Choice {
@@ -71,7 +71,7 @@ class Fronts {
   // False: too many labels.
   [[nodiscard]] bool solve() {
     for (std::size_t j = costs_.size(); j-- > 0;) {
-      if (ceiling_ != kNever) prefix_.set_end(j);
+      if (ceiling_ != kNoCost) prefix_.set_end(j);
       run_end_ = j + 1 < costs_.size() && alike(costs_.stages[j], costs_.stages[j + 1]) ? run_end_ : j;
       stairs_.clear();
       best_.clear();
@@ -185,7 +185,7 @@ class Fronts {
 
   // Whether the stages before cannot make up for it.
   [[nodiscard]] bool hopeless(std::int64_t need, std::int64_t extra) const {
-    return ceiling_ != kNever && extra + prefix_.extra(capacity_ - need) > ceiling_;
+    return ceiling_ != kNoCost && extra + prefix_.extra(capacity_ - need) > ceiling_;
   }
 
   // Candidates into `best_`, which then holds what no other one beats.
@@ -250,7 +250,7 @@ FlatPlan flat_minimum(const ChainCosts& costs, const FlatRules& rules) {
   std::vector<Choice> choices(n);
   for (std::size_t j = n; j-- > 0;) {
     std::int64_t& best = needs[j];
-    best = kNever;
+    best = kNoCost;
     const auto offer = [&](std::int64_t floor, std::int64_t shift, std::int64_t extra, std::size_t next,
                            const Choice& choice) {
       const std::int64_t need = std::max(floor, shift + needs[next]);
@@ -293,7 +293,7 @@ FlatAnswer flat_exact(const ChainCosts& costs, std::int64_t capacity, const Flat
   constexpr std::array<std::int64_t, 4> kParts = {512, 64, 8, 1};
   for (const std::int64_t part : kParts) {
     if (!rules.prune && part != 1) continue;
-    const std::int64_t ceiling = rules.prune ? *bound.extra + gap / part : kNever;
+    const std::int64_t ceiling = rules.prune ? *bound.extra + gap / part : kNoCost;
     Fronts fronts(costs, capacity, ceiling, rules);
     answer.complete = fronts.solve();
     answer.labels += fronts.labels();
@@ -307,7 +307,7 @@ FlatAnswer flat_exact(const ChainCosts& costs, std::int64_t capacity, const Flat
 
 std::optional<std::vector<std::pair<std::int64_t, std::int64_t>>> flat_front(const ChainCosts& costs,
                                                                              const FlatRules& rules) {
-  Fronts fronts(costs, kMostChainBytes, kNever, rules);
+  Fronts fronts(costs, kMostChainBytes, kNoCost, rules);
   if (!fronts.solve()) return std::nullopt;
   std::vector<std::pair<std::int64_t, std::int64_t>> points;
   for (const Label& label : fronts.root()) points.emplace_back(label.need, label.extra);
@@ -332,7 +332,7 @@ std::vector<std::size_t> thinned(const std::vector<std::int64_t>& needs, std::si
 }
 
 std::optional<std::vector<FlatPlan>> flat_plans(const ChainCosts& costs, const FlatRules& rules, std::size_t most) {
-  Fronts fronts(costs, kMostChainBytes, kNever, rules);
+  Fronts fronts(costs, kMostChainBytes, kNoCost, rules);
   if (!fronts.solve()) return std::nullopt;
   std::vector<std::int64_t> needs;
   for (const Label& label : fronts.root()) needs.push_back(label.need);
