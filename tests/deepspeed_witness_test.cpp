@@ -108,7 +108,7 @@ Schedule drive(const Job& job, const ModelSpec& model, std::int64_t rank) {
         const BufferId gradient = emitter.allocate(storage(elements, dtype), dtype, {Role::Gradients, "gradient"}, id);
         emitter.begin();
         emitter.write(gradient);
-        emitter.compute("backward");
+        emitter.compute(Body::Nothing, "backward");
         runtime->gradient_ready(id, gradient);
       }
       runtime->backward_ends(boundary);

@@ -19,6 +19,7 @@
 #include "exec/ranks.h"
 #include "exec/tcp.h"
 #include "exec/threads.h"
+#include "ports.h"
 #include "strangers.h"
 
 using namespace dsplan;
@@ -78,7 +79,7 @@ Result play(const Case& c, int rank, Communicator& group) {
 }
 
 int next_port() {
-  static int port = 40000 + static_cast<int>(::getpid()) % 15000;
+  static int port = dsplan::test::first_port_of_process();
   return ++port;
 }
 

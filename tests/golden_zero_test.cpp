@@ -60,10 +60,10 @@ Schedule drive(const ModelSpec& model, const Job& job, std::int64_t rank) {
         if (model.parameters[static_cast<std::size_t>(p)].tied_to != kNone) continue;
         const Elements n = model.parameters[static_cast<std::size_t>(p)].shape.elements();
         const BufferId gradient =
-            emitter.allocate(storage(n, job.training.dtype), job.training.dtype, Role::Gradients, "gradient", p);
+            emitter.allocate(storage(n, job.training.dtype), job.training.dtype, {Role::Gradients, "gradient"}, p);
         emitter.begin();
         emitter.write(gradient);
-        emitter.compute("backward");
+        emitter.compute(Body::Nothing, "backward");
         runtime->gradient_ready(p, gradient);
       }
       runtime->backward_ends(boundary);

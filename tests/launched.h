@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "paths.h"
+#include "ports.h"
 #include "run_binary.h"
 
 namespace dsplan::test {
@@ -24,7 +25,7 @@ inline bool has(const std::string& text, const std::string& part) { return text.
 
 // Apart for test runs that go on at the same time.
 inline int next_port() {
-  static int port = 22000 + static_cast<int>(::getpid()) % 9000;
+  static int port = dsplan::test::first_port_of_process();
   return ++port;
 }
 

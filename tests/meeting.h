@@ -10,11 +10,12 @@
 #include "exec/failure.h"
 #include "exec/launch_place.h"
 #include "exec/rendezvous.h"
+#include "ports.h"
 
 namespace dsplan::test {
 
 // Apart for test runs that go on at the same time; the same for the processes of one.
-inline const int first_port = 20000 + static_cast<int>(::getpid()) % 20000;
+inline const int first_port = first_port_of_process();
 
 inline exec::LaunchPlace place(int rank, int ranks, int which) {
   exec::LaunchPlace made;

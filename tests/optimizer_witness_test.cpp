@@ -93,10 +93,10 @@ void check_runtime(const Json& c, bool to_none) {
   for (int i = 0; i < 2; ++i) {
     for (std::size_t p = 0; p < model.parameters.size(); ++p) {
       const BufferId gradient = emitter.allocate(storage(model.parameters[p].shape.elements(), job.training.dtype),
-                                                 job.training.dtype, Role::Gradients, "gradient");
+                                                 job.training.dtype, {Role::Gradients, "gradient"});
       emitter.begin();
       emitter.write(gradient);
-      emitter.compute("backward");
+      emitter.compute(Body::Nothing, "backward");
       runtime->gradient_ready(static_cast<ParameterId>(p), gradient);
     }
     emitter.mark(Moment::StepBegins, Stretch::FirstStep);

@@ -58,7 +58,7 @@ const Phase* phase_of(const Prediction& p, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("forward, turn, backward and step have ledgers of their own") {
+TEST_CASE("forward, outputs released, backward and step have ledgers of their own") {
   const ModelSpec model = lowered::bundled("tiny-llama");
   for (int stage = -1; stage <= 3; ++stage) {
     for (const std::int64_t accumulation : {1, 3}) {

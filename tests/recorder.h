@@ -14,10 +14,10 @@ class Recorder final : public dsplan::TrainingRuntime {
   void initialise() override {
     for (const dsplan::Parameter& p : model_.parameters) {
       buffers_.push_back(emitter_.allocate(dsplan::storage(p.shape.elements(), dsplan::DType::BFloat16),
-                                           dsplan::DType::BFloat16, dsplan::Role::Parameters, "parameter"));
+                                           dsplan::DType::BFloat16, {dsplan::Role::Parameters, "parameter"}));
       emitter_.begin();
       emitter_.write(buffers_.back());
-      emitter_.compute("load");
+      emitter_.compute(dsplan::Body::LoadParameter, "load");
     }
   }
   [[nodiscard]] dsplan::ParameterPlace place(dsplan::ParameterId id) const override {
@@ -47,8 +47,8 @@ inline std::vector<std::string> ready_order(const dsplan::ModelSpec& model, cons
   recorder.initialise();
   std::vector<dsplan::BufferId> buffers;
   for (const dsplan::ModelBuffer& b : model.buffers) {
-    buffers.push_back(
-        emitter.allocate(dsplan::storage(b.shape.elements(), b.dtype), b.dtype, dsplan::Role::ModuleBuffers, "buffer"));
+    buffers.push_back(emitter.allocate(dsplan::storage(b.shape.elements(), b.dtype), b.dtype,
+                                       {dsplan::Role::ModuleBuffers, "buffer"}));
   }
   dsplan::Tape tape(model, graph, recipes, checkpointing, emitter, recorder, buffers);
   tape.make_batch();

@@ -77,7 +77,8 @@ TEST_CASE("resolve: the allocator's conf follows PyTorch's version") {
   CHECK(run(phase).phase == "first_step");
   set(phase.phase, std::string("saving"), "--phase");
   says(phase, "--phase: error: phase \"saving\" is not known");
-  says(phase, "known are init, first_step, record, middle_steps, steady, forward, turn, backward, step, save");
+  says(phase,
+       "known are init, first_step, record, middle_steps, steady, forward, outputs_released, backward, step, save");
   set(phase.phase, std::string("stedy"), "--phase");
   says(phase, "did you mean \"steady\"?");
   set(phase.phase, std::string("outputs_released"), "--phase");

@@ -85,9 +85,15 @@ std::string job_lines(const Prediction& prediction, const Job& job) {
 
 // A row of the memory table; absent columns on the right leave no blanks behind.
 std::string memory_row(std::string_view label, const std::vector<std::string>& columns) {
-  std::string text = formatted("  {:<16}", label);
-  for (const std::string& column : columns) text += formatted("{:>15}", column);
-  text.erase(text.find_last_not_of(' ') + 1);
+  // Columns end where they end in every row: a long label reaches into those that are empty.
+  std::string text = formatted("  {}", label);
+  std::size_t end = 18;
+  for (const std::string& column : columns) {
+    end += 15;
+    if (column.empty()) continue;
+    const std::size_t begin = end - std::min(end, column.size());
+    text += std::string(begin - std::min(begin, text.size() + 1) + 1, ' ') + column;
+  }
   return text + "\n";
 }
 
