@@ -7,8 +7,8 @@
 #include "io/text.h"
 #include "model/families.h"
 #include "model/graphs/graphs.h"
+#include "planner/lower/autograd/recipes.h"
 #include "planner/lower/lower.h"
-#include "planner/lower/recipes.h"
 #include "planner/resolve/resolve.h"
 
 namespace dsplan {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/format.h"
-#include "planner/lower/coordinator.h"
+#include "planner/lower/runtimes/coordinator.h"
 
 namespace coordinating {
 

@@ -7,9 +7,9 @@
 #include "core/format.h"
 #include "deepspeed_log.h"
 #include "model/graphs/graphs.h"
-#include "planner/lower/coordinator.h"
-#include "planner/lower/hooked_modules.h"
 #include "planner/lower/lower.h"
+#include "planner/lower/runtimes/coordinator.h"
+#include "planner/lower/runtimes/hooked_modules.h"
 
 using namespace deepspeed_log;
 

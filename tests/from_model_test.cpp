@@ -10,7 +10,7 @@
 #include "io/training_file.h"
 #include "lowered.h"
 #include "model/families.h"
-#include "planner/lower/activation_profile.h"
+#include "planner/lower/autograd/activation_profile.h"
 #include "planner/plan/recompute/baselines.h"
 #include "planner/plan/recompute/blocks.h"
 #include "planner/plan/recompute/costs.h"

@@ -13,7 +13,7 @@
 #include "io/text.h"
 #include "paths.h"
 #include "planner/lower/runtime.h"
-#include "planner/lower/runtime_base.h"
+#include "planner/lower/runtimes/runtime_base.h"
 #include "report/compare_optimizers.h"
 #include "report/operators_receipt.h"
 

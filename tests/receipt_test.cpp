@@ -96,9 +96,9 @@ TEST_CASE("the split is by the inputs alone") {
   CHECK(digest(with(text, "\"--gpus\"", "\"--gpus\", \"8\", \"--tp\"")) != receipt.inputs.digest);
   ReceiptInputs inputs;
   inputs.digest = "04ff";
-  CHECK(part_of(inputs) == Part::Final);
+  CHECK(part_of(inputs) == HeldFor::Final);
   inputs.digest = "05ff";
-  CHECK(part_of(inputs) == Part::Causes);
+  CHECK(part_of(inputs) == HeldFor::Causes);
 }
 
 TEST_CASE("canonical JSON does not depend on how a file was written") {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "planner/lower/autograd/recipes.h"
+#include "planner/lower/autograd/tape.h"
 #include "planner/lower/emitter.h"
-#include "planner/lower/recipes.h"
-#include "planner/lower/tape.h"
 
 class Recorder final : public dsplan::TrainingRuntime {
  public:

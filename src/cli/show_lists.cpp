@@ -11,7 +11,7 @@
 namespace dsplan {
 namespace {
 
-std::string joined(const std::vector<OperatorEntry::Made>& made) {
+std::string words_of(const std::vector<OperatorEntry::Made>& made) {
   std::string text;
   for (const OperatorEntry::Made& one : made) {
     text += formatted("{}{}{}", text.empty() ? "" : ", ", one.what, one.kernel ? "*" : "");
@@ -74,8 +74,8 @@ std::string show_operators(const std::vector<OperatorEntry>& entries) {
                                 kept.when.empty() ? "" : formatted(" if {} needs a gradient", kept.when)));
     }
     if (!saved.empty()) text += listed("  saved     ", saved, 12);
-    if (!entry.forward.empty()) text += wrapped("  forward   ", joined(entry.forward), 12);
-    if (!entry.backward.empty()) text += wrapped("  backward  ", joined(entry.backward), 12);
+    if (!entry.forward.empty()) text += wrapped("  forward   ", words_of(entry.forward), 12);
+    if (!entry.backward.empty()) text += wrapped("  backward  ", words_of(entry.backward), 12);
     if (!entry.unknown.empty()) text += wrapped("  unknown   ", entry.unknown, 12);
   }
   text += "\nWritten as several operators:\n";

@@ -112,7 +112,7 @@ std::string_view name(Receipt::Outcome outcome) {
   return "?";
 }
 
-std::string_view name(Part part) { return part == Part::Causes ? "causes" : "final"; }
+std::string_view name(HeldFor part) { return part == HeldFor::Causes ? "causes" : "final"; }
 
 const Absence* absence_of(const std::vector<Absence>& absent, std::string_view path) {
   std::string_view counter = path.substr(path.rfind('.') + 1);
@@ -126,12 +126,12 @@ const Absence* absence_of(const std::vector<Absence>& absent, std::string_view p
   return nullptr;
 }
 
-Part part_of(const ReceiptInputs& inputs) {
+HeldFor part_of(const ReceiptInputs& inputs) {
   unsigned first = 0;
   const std::string_view byte = std::string_view(inputs.digest).substr(0, 2);
   const auto [end, error] = std::from_chars(byte.data(), byte.data() + byte.size(), first, 16);
   DSPLAN_CHECK(error == std::errc() && end == byte.data() + 2, "the digest of a receipt's inputs: " + inputs.digest);
-  return first % 4 == 0 ? Part::Final : Part::Causes;
+  return first % 4 == 0 ? HeldFor::Final : HeldFor::Causes;
 }
 
 }  // namespace dsplan

@@ -141,9 +141,9 @@ struct Receipt {
 
 // Three quarters of all configurations may be used to find causes; the others are held out for the final table. The
 // split is by the inputs alone: the first byte of their digest, modulo 4, is 0 for the held-out part.
-enum class Part : std::uint8_t { Causes, Final };
-[[nodiscard]] Part part_of(const ReceiptInputs& inputs);
-[[nodiscard]] std::string_view name(Part part);  // "causes", "final"
+enum class HeldFor : std::uint8_t { Causes, Final };
+[[nodiscard]] HeldFor part_of(const ReceiptInputs& inputs);
+[[nodiscard]] std::string_view name(HeldFor part);  // "causes", "final"
 
 // The entry of `absent` that covers a path of a rank ("memory.peak.reserved"): the path itself, one above it, or its
 // counter wherever it stands ("memory.reserved"). nullptr: none.

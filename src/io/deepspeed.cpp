@@ -62,13 +62,13 @@ struct TakePlain {
   void operator()(Setting<std::vector<double>>* field) const { take_numbers(reader, *field, key, value); }
 };
 
-std::string joined(std::string_view block, std::string_view key) {
+std::string dotted(std::string_view block, std::string_view key) {
   return block.empty() ? std::string(key) : formatted("{}.{}", block, key);
 }
 
 // DeepSpeed's pydantic fields may also be named without their alias (populate_by_name).
 std::string canonical(std::string_view block, std::string_view key) {
-  std::string path = joined(block, key);
+  std::string path = dotted(block, key);
   if (block == kZero && find_deepspeed_key(path) == nullptr) {
     std::string aliased = formatted("{}.stage3_{}", block, key);
     if (find_deepspeed_key(aliased) != nullptr) return aliased;
@@ -96,7 +96,7 @@ void Reader::unknown(std::string_view block, const Member& member) {
         std::move(hint)));
     return;
   }
-  std::string message = formatted("unknown key \"{}\": DeepSpeed ignores it", joined(block, member.key));
+  std::string message = formatted("unknown key \"{}\": DeepSpeed ignores it", dotted(block, member.key));
   if (!hint.empty()) message += "; " + hint;
   input.notices.push_back(
       {Notice::Kind::Unknown, place_at(context.document, member.key_offset), std::move(message), {}});

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "core/format.h"
-#include "planner/lower/gradient_scaling.h"
-#include "planner/lower/optimizer_step.h"
+#include "planner/lower/runtimes/gradient_scaling.h"
+#include "planner/lower/runtimes/optimizer_step.h"
 
 namespace dsplan {
 namespace {

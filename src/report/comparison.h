@@ -95,7 +95,7 @@ struct ReceiptComparison {
   Receipt::Device device = Receipt::Device::Cuda;
   Receipt::Outcome outcome = Receipt::Outcome::Ran;
   Verdict verdict = Verdict::Unknown;  // The worst of the ranks'.
-  Part part = Part::Causes;
+  HeldFor part = HeldFor::Causes;
   std::vector<std::string> strata;  // "single GPU", "DDP", "ZeRO-1", ...
   std::string fingerprint;          // Of the prediction.
   bool complete = true;

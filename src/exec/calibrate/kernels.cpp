@@ -28,18 +28,19 @@ void launches(Bench& bench) {
   });
 }
 
-struct Kind {
+struct KernelKind {
   const char* name;
   Op op;
   int operands;
 };
-constexpr std::array kKinds = {Kind{"add", Op::Add, 2}, Kind{"mul", Op::Mul, 2}, Kind{"silu", Op::Silu, 1},
-                               Kind{"layer_norm", Op::LayerNorm, 3}, Kind{"softmax", Op::Softmax, 1}};
+constexpr std::array kKinds = {KernelKind{"add", Op::Add, 2}, KernelKind{"mul", Op::Mul, 2},
+                               KernelKind{"silu", Op::Silu, 1}, KernelKind{"layer_norm", Op::LayerNorm, 3},
+                               KernelKind{"softmax", Op::Softmax, 1}};
 
 void elementwise(Bench& bench, DType dtype, std::int64_t elements) {
   constexpr std::int64_t kColumns = 1024;
   const Shape shape{elements / kColumns, kColumns};
-  for (const Kind& kind : kKinds) {
+  for (const KernelKind& kind : kKinds) {
     const std::string row = formatted("elementwise:{}:{}:{}", kind.name, name(dtype), elements);
     bench.row(row, [&] {
       std::vector<Shape> inputs(static_cast<std::size_t>(kind.operands), shape);

@@ -274,7 +274,7 @@ void nll_loss(const Args& args) {
     sum -= value;
     counted += 1;
   }
-  if (static_cast<Reduction>(args.integer(DSPLAN_REDUCTION)) == Reduction::Mean) sum /= counted;
+  if (static_cast<dsplan::Reduction>(args.integer(DSPLAN_REDUCTION)) == dsplan::Reduction::Mean) sum /= counted;
   store(strided(args.output()), 0, 1, &sum);
   store(strided(args.extra(0)), 0, 1, &counted);
 }
@@ -290,7 +290,7 @@ void nll_loss_backward(const Args& args) {
   double counted = 0;
   load(strided(args.gradient_of()), 0, 1, &each);
   load(strided(args.saved_extra(0)), 0, 1, &counted);
-  if (static_cast<Reduction>(args.integer(DSPLAN_REDUCTION)) == Reduction::Mean) each /= counted;
+  if (static_cast<dsplan::Reduction>(args.integer(DSPLAN_REDUCTION)) == dsplan::Reduction::Mean) each /= counted;
   const double slope = -each;
   for (std::int64_t row = 0; row < rows_of(to); ++row) {
     const std::int64_t label = label_at(labels, row, classes);

@@ -5,17 +5,17 @@
 namespace dsplan {
 namespace {
 
-std::string joined(std::string_view prefix, std::string_view rest) { return formatted("{}{}", prefix, rest); }
+std::string prefixed(std::string_view prefix, std::string_view rest) { return formatted("{}{}", prefix, rest); }
 
 // The class names of one family, written once instead of once per layer.
 struct Names {
   explicit Names(std::string_view prefix)
-      : layer(joined(prefix, "DecoderLayer")),
-        attention(joined(prefix, "Attention")),
-        mlp(joined(prefix, "MLP")),
-        block(joined(prefix, "SparseMoeBlock")),
-        experts(joined(prefix, "Experts")),
-        norm(joined(prefix, "RMSNorm")) {}
+      : layer(prefixed(prefix, "DecoderLayer")),
+        attention(prefixed(prefix, "Attention")),
+        mlp(prefixed(prefix, "MLP")),
+        block(prefixed(prefix, "SparseMoeBlock")),
+        experts(prefixed(prefix, "Experts")),
+        norm(prefixed(prefix, "RMSNorm")) {}
   std::string layer, attention, mlp, block, experts, norm;
 };
 
@@ -91,14 +91,14 @@ std::string layer_forward(const Decoder& decoder, bool with_experts) {
 ParameterId register_embedding(ModelBuilder& b, const Decoder& decoder) {
   const Dimensions& d = decoder.dims;
   if (!decoder.scaled_embedding) return b.embedding("embed_tokens", d.vocab, d.hidden, Split::Vocabulary);
-  const auto scope = b.module("embed_tokens", joined(decoder.prefix, "TextScaledWordEmbedding"));
+  const auto scope = b.module("embed_tokens", prefixed(decoder.prefix, "TextScaledWordEmbedding"));
   const ParameterId weight = b.parameter("weight", {d.vocab, d.hidden}, Split::Vocabulary);
   b.buffer("embed_scale", Shape(), DType::Float32, true);
   return weight;
 }
 
 void register_rotary(ModelBuilder& b, const Decoder& decoder) {
-  const std::string type = joined(decoder.prefix, "RotaryEmbedding");
+  const std::string type = prefixed(decoder.prefix, "RotaryEmbedding");
   if (decoder.rotary.empty()) {
     b.rotary("rotary_emb", type, decoder.dims.head_dim);
     return;
@@ -172,12 +172,12 @@ ModelSpec build_decoder(const ConfigReader& config, const Decoder& decoder) {
   const Dimensions& d = decoder.dims;
   const Names names(decoder.prefix);
   const bool text_model = decoder.prefix == "Gemma3";  // Gemma3 is multimodal; its text model is named so.
-  ModelBuilder b(config, joined(decoder.prefix, "ForCausalLM"));
+  ModelBuilder b(config, prefixed(decoder.prefix, "ForCausalLM"));
   const std::string dense_forward = layer_forward(decoder, false);
   const std::string expert_forward = layer_forward(decoder, true);
   ParameterId embedding = kNone;
   {
-    const auto model = b.module("model", joined(decoder.prefix, text_model ? "TextModel" : "Model"));
+    const auto model = b.module("model", prefixed(decoder.prefix, text_model ? "TextModel" : "Model"));
     embedding = register_embedding(b, decoder);
     {
       const auto list = b.module("layers", "ModuleList");

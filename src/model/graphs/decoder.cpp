@@ -11,9 +11,9 @@
 namespace dsplan {
 namespace {
 
-class Decoder {
+class DecoderGraph {
  public:
-  Decoder(const ModelSpec& model, const GraphOptions& options)
+  DecoderGraph(const ModelSpec& model, const GraphOptions& options)
       : g_(model, options), d_(model.dims), gemma_(model.family == "gemma2"), model_(g_.child(g_.causal(), "model")) {}
 
   Graph build() {
@@ -344,7 +344,7 @@ class Decoder {
 }  // namespace
 
 Graph build_decoder_graph(const ModelSpec& model, const GraphOptions& options) {
-  return Decoder(model, options).build();
+  return DecoderGraph(model, options).build();
 }
 
 }  // namespace dsplan

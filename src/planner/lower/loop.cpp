@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "planner/lower/runtime_base.h"
+#include "planner/lower/runtimes/runtime_base.h"
 #include "planner/zero/zero_facts.h"
 
 namespace dsplan {

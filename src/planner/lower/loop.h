@@ -21,9 +21,9 @@
 
 #include "core/job.h"
 #include "core/model.h"
+#include "planner/lower/autograd/tape.h"
 #include "planner/lower/eager.h"
 #include "planner/lower/runtime.h"
-#include "planner/lower/tape.h"
 
 namespace dsplan {
 

@@ -1,7 +1,7 @@
 #include "planner/lower/lower_graph.h"
 
+#include "planner/lower/autograd/tape.h"
 #include "planner/lower/eager.h"
-#include "planner/lower/tape.h"
 
 namespace dsplan {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "core/schedule.h"
 #include "model/graphs/op_graph.h"
-#include "planner/lower/recipes.h"
+#include "planner/lower/autograd/recipes.h"
 
 namespace dsplan {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "model/graphs/graphs.h"
-#include "planner/lower/runtime_base.h"
+#include "planner/lower/runtimes/runtime_base.h"
 
 namespace dsplan {
 

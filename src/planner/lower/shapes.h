@@ -7,7 +7,7 @@
 #include "core/job.h"
 #include "core/model.h"
 #include "model/graphs/builder.h"
-#include "planner/lower/recipes.h"
+#include "planner/lower/autograd/recipes.h"
 
 namespace dsplan {
 

@@ -1,8 +1,8 @@
 #include "planner/lower/unsupported.h"
 
 #include "model/graphs/graphs.h"
-#include "planner/lower/runtime_base.h"
-#include "planner/lower/zero3.h"
+#include "planner/lower/runtimes/runtime_base.h"
+#include "planner/lower/runtimes/zero3.h"
 #include "planner/zero/zero_facts.h"
 
 namespace dsplan {

@@ -7,7 +7,7 @@
 #include "core/graph.h"
 #include "core/job.h"
 #include "core/model.h"
-#include "planner/lower/recipes.h"
+#include "planner/lower/autograd/recipes.h"
 #include "planner/time/graph_times.h"
 
 namespace dsplan {

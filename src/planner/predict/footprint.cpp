@@ -8,7 +8,7 @@
 namespace dsplan {
 namespace {
 
-struct Counted {
+struct CountedParameter {
   std::int64_t elements;  // On this tensor-parallel rank.
   Shape shape;
   bool trained;
@@ -25,8 +25,8 @@ bool is_trained(const Parameter& parameter, const Training& training) {
   return true;
 }
 
-std::vector<Counted> count(const ModelSpec& model, const Job& job) {
-  std::vector<Counted> counted;
+std::vector<CountedParameter> count(const ModelSpec& model, const Job& job) {
+  std::vector<CountedParameter> counted;
   for (const Parameter& parameter : model.parameters) {
     if (parameter.tied_to != kNone) continue;
     const Shape local = local_shape(model, parameter, job.parallelism.tp);
@@ -68,13 +68,13 @@ Bytes flat_state(const Training& training, std::int64_t elements) {
 // Separate tensors under plain PyTorch: torch's fused Adam counts its steps on the device, four bytes per parameter;
 // Adafactor keeps an fp32 scalar (RMS) for each; bitsandbytes keeps 32-bit states in fp32, and two maps of 256 values
 // beside 8-bit ones.
-Bytes pytorch_state(const Optimizer& optimizer, const std::vector<Counted>& parameters) {
+Bytes pytorch_state(const Optimizer& optimizer, const std::vector<CountedParameter>& parameters) {
   const bool adam = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW;
   const bool scalar =
       (adam && optimizer.implementation == Implementation::Fused) || optimizer.kind == OptimizerKind::Adafactor;
   Bytes sum;
   bool quantised = false;
-  for (const Counted& p : parameters) {
+  for (const CountedParameter& p : parameters) {
     if (!p.trained) continue;
     const bool wide = optimizer.embeddings_32bit && p.embedding;
     if (optimizer.kind == OptimizerKind::Lion) {
@@ -91,32 +91,32 @@ Bytes pytorch_state(const Optimizer& optimizer, const std::vector<Counted>& para
 }
 
 // And DeepSpeed's base optimizer in fp32.
-Bytes separate_state(const Training& training, const std::vector<Counted>& parameters) {
+Bytes separate_state(const Training& training, const std::vector<CountedParameter>& parameters) {
   if (training.runtime == Runtime::PyTorch) return pytorch_state(training.optimizer, parameters);
   Bytes sum;
-  for (const Counted& p : parameters) {
+  for (const CountedParameter& p : parameters) {
     if (p.trained) sum += state_bytes(training.optimizer, p.shape, p.dtype, p.hidden_matrix);
   }
   return sum;
 }
 
-std::int64_t sum_of(const std::vector<Counted>& parameters, bool trained) {
+std::int64_t sum_of(const std::vector<CountedParameter>& parameters, bool trained) {
   std::int64_t sum = 0;
-  for (const Counted& p : parameters) {
+  for (const CountedParameter& p : parameters) {
     if (p.trained == trained) sum = checked_add(sum, p.elements);
   }
   return sum;
 }
 
-Bytes bytes_of(const std::vector<Counted>& parameters, bool trained) {
+Bytes bytes_of(const std::vector<CountedParameter>& parameters, bool trained) {
   Bytes sum;
-  for (const Counted& p : parameters) {
+  for (const CountedParameter& p : parameters) {
     if (p.trained == trained) sum += storage(Elements(p.elements), p.dtype);
   }
   return sum;
 }
 
-void plain(const Job& job, const std::vector<Counted>& parameters, Footprint& result) {
+void plain(const Job& job, const std::vector<CountedParameter>& parameters, Footprint& result) {
   const Training& t = job.training;
   const Bytes trained = bytes_of(parameters, true);
   result.persistent[Role::Parameters] = trained + bytes_of(parameters, false);
@@ -140,13 +140,13 @@ bool is_unfused(const Training& t) {
          !(adam && t.optimizer.implementation == Implementation::Fused);
 }
 
-Bytes unfused_optimizer(const Training& t, std::vector<Counted> parameters) {
-  for (Counted& p : parameters) p.dtype = t.master_dtype;
+Bytes unfused_optimizer(const Training& t, std::vector<CountedParameter> parameters) {
+  for (CountedParameter& p : parameters) p.dtype = t.master_dtype;
   return bytes_of(parameters, true) + pytorch_state(t.optimizer, parameters);
 }
 
 // FP16_Optimizer: flat 16-bit copy, flat master, states (fp16/fused_optimizer.py).
-void stage0(const Job& job, const std::vector<Counted>& parameters, Footprint& result) {
+void stage0(const Job& job, const std::vector<CountedParameter>& parameters, Footprint& result) {
   const Training& t = job.training;
   if (t.dtype == DType::Float32) return plain(job, parameters, result);
   const std::int64_t n = sum_of(parameters, true);
@@ -159,7 +159,7 @@ void stage0(const Job& job, const std::vector<Counted>& parameters, Footprint& r
 
 // Npad = ceil(N / 2W) * 2W, S = Npad / W (stage_1_and_2.py, nccl_start_alignment_factor). With the optimizer on the
 // host the device keeps the flat parameters and one scratch as large as the largest parameter.
-void stage12(const Job& job, const std::vector<Counted>& parameters, Footprint& result) {
+void stage12(const Job& job, const std::vector<CountedParameter>& parameters, Footprint& result) {
   const Training& t = job.training;
   const std::int64_t n = sum_of(parameters, true);
   const std::int64_t ranks = job.parallelism.dp;
@@ -169,7 +169,7 @@ void stage12(const Job& job, const std::vector<Counted>& parameters, Footprint& 
       storage(padded, t.dtype) + storage(Elements(sum_of(parameters, false)), t.dtype);
   if (t.zero.offload_optimizer.device != OffloadDevice::None) {
     std::int64_t largest = 0;
-    for (const Counted& p : parameters) largest = p.trained ? std::max(largest, p.elements) : largest;
+    for (const CountedParameter& p : parameters) largest = p.trained ? std::max(largest, p.elements) : largest;
     result.persistent[Role::RuntimeBuffers] = storage(Elements(largest), t.dtype);
     return;
   }
@@ -190,11 +190,11 @@ void stage12(const Job& job, const std::vector<Counted>& parameters, Footprint& 
 
 // Elements of each sub-group of ZeRO-3: parameters until sub_group_size is reached (stage3.py,
 // _create_fp16_sub_groups).
-std::vector<std::int64_t> sub_groups(const Job& job, const std::vector<Counted>& parameters) {
+std::vector<std::int64_t> sub_groups(const Job& job, const std::vector<CountedParameter>& parameters) {
   const std::int64_t ranks = job.parallelism.dp;
   std::vector<std::int64_t> groups;
   std::int64_t group = 0;
-  for (const Counted& p : parameters) {
+  for (const CountedParameter& p : parameters) {
     if (!p.trained) continue;
     group += (p.elements + ranks - 1) / ranks;
     if (group < job.training.zero.sub_group_size.value()) continue;
@@ -207,7 +207,7 @@ std::vector<std::int64_t> sub_groups(const Job& job, const std::vector<Counted>&
 
 // Of an optimizer that is partly on the host: sub-groups of the device have master, gradient and states there. The
 // backup optimizer keeps the element that it was made with where there are none, and until 0.13.3 FusedAdam's int32.
-void partial_optimizer(const Job& job, const std::vector<Counted>& parameters, Footprint& result) {
+void partial_optimizer(const Job& job, const std::vector<CountedParameter>& parameters, Footprint& result) {
   const Training& t = job.training;
   const double ratio = t.zero.offload_optimizer.ratio;
   if (ratio == 1) return;
@@ -228,7 +228,7 @@ void partial_optimizer(const Job& job, const std::vector<Counted>& parameters, F
 
 // P = ceil(n / W) per parameter; persistent small parameters are whole besides (partition_parameters.py,
 // parameter_offload.py). The bucket is never freed.
-void stage3(const Job& job, const std::vector<Counted>& parameters, Footprint& result) {
+void stage3(const Job& job, const std::vector<CountedParameter>& parameters, Footprint& result) {
   const Training& t = job.training;
   const std::int64_t ranks = job.parallelism.dp;
   std::int64_t trained = 0;
@@ -238,7 +238,7 @@ void stage3(const Job& job, const std::vector<Counted>& parameters, Footprint& r
   std::int64_t persistent = 0;
   std::int64_t shards = 0;  // hpZ's, of what is frozen: the step drops those of what it changes.
   const std::int64_t inside = t.zero.hpz_partition_size;
-  for (const Counted& p : parameters) {
+  for (const CountedParameter& p : parameters) {
     const std::int64_t part = (p.elements + ranks - 1) / ranks;
     (p.trained ? trained : frozen) += part;
     if (inside > 1 && !p.trained) shards += part * ranks / inside;
@@ -326,10 +326,10 @@ void add_scalars(const Job& job, Footprint& result) {
 
 std::vector<Elements> kept_gradients(const ModelSpec& model, const Job& job) {
   const std::int64_t ranks = job.parallelism.dp;
-  std::vector<Counted> trained = count(model, job);
-  std::erase_if(trained, [](const Counted& p) { return !p.trained; });
+  std::vector<CountedParameter> trained = count(model, job);
+  std::erase_if(trained, [](const CountedParameter& p) { return !p.trained; });
   if (job.training.zero.round_robin_gradients) {
-    std::vector<Counted> order;
+    std::vector<CountedParameter> order;
     for (std::int64_t first = 0; first < ranks; ++first) {
       for (std::size_t i = static_cast<std::size_t>(first); i < trained.size(); i += static_cast<std::size_t>(ranks)) {
         order.push_back(trained[i]);
@@ -345,7 +345,7 @@ std::vector<Elements> kept_gradients(const ModelSpec& model, const Job& job) {
     return kept;
   }
   std::int64_t offset = 0;
-  for (const Counted& p : trained) {
+  for (const CountedParameter& p : trained) {
     if (p.elements == 0) continue;
     for (std::int64_t r = offset / part; r <= (offset + p.elements - 1) / part; ++r) {
       kept[static_cast<std::size_t>(r)] += Elements(p.elements);
@@ -363,7 +363,7 @@ Footprint footprint(const ModelSpec& model, const Job& job) {
     }
   }
   result.parameters_total = total_elements(model);
-  const std::vector<Counted> parameters = count(model, job);
+  const std::vector<CountedParameter> parameters = count(model, job);
   if (job.training.runtime == Runtime::DeepSpeed && job.training.optimizer.kind == OptimizerKind::Muon) {
     throw Refusal("--optimizer",
                   "Muon under DeepSpeed is not modelled yet: neither its states nor its step are Adam's");

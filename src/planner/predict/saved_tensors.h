@@ -9,7 +9,7 @@
 #include "core/job.h"
 #include "core/model.h"
 #include "core/prediction.h"
-#include "planner/lower/recipes.h"
+#include "planner/lower/autograd/recipes.h"
 
 namespace dsplan {
 

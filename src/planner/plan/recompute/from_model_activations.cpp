@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "model/graphs/graphs.h"
-#include "planner/lower/activation_profile.h"
+#include "planner/lower/autograd/activation_profile.h"
 #include "planner/lower/lower.h"
-#include "planner/lower/runtime_base.h"
+#include "planner/lower/runtimes/runtime_base.h"
 #include "planner/plan/recompute/from_model.h"
 
 namespace dsplan {

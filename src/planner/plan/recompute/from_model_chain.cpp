@@ -30,7 +30,7 @@ Ticks ticks(double seconds) {
   return Ticks(std::llround(seconds * 1e9));
 }
 
-Bytes beyond(Bytes whole, Bytes part) { return std::max(whole - part, Bytes(0)); }
+Bytes excess_of(Bytes whole, Bytes part) { return std::max(whole - part, Bytes(0)); }
 
 // Which results are worth keeping, as context functions for torch.utils.checkpoint in people's code keep them.
 struct Selection {
@@ -103,7 +103,7 @@ void add_options(const ActivationBytes& a, const Shares& shares, std::size_t reg
     if (ops.empty() || again || kept + hidden >= stage.saved) continue;
     option.saved = kept + hidden;
     option.time = Ticks(std::llround(static_cast<double>(stage.forward_time.value()) * (1 - shares.of(kind, ops))));
-    option.backward_temporary = beyond(a.recomputed_backward[region], option.saved + hidden * 2);
+    option.backward_temporary = excess_of(a.recomputed_backward[region], option.saved + hidden * 2);
     stage.options.push_back(std::move(option));
   }
 }
@@ -134,10 +134,10 @@ Chain chain_of(const ModelSpec& model, const Job& job, const Graph& graph, const
       stage.spared_time = std::min(ticks(times.tails[at].forward), stage.forward_time);
     stage.backward_time = ticks(time.backward + time.backward_collectives);
     const Bytes gradients = hidden * 2;
-    const Bytes stored = beyond(a.stored_backward[at], stage.saved + gradients);
-    const Bytes again = beyond(a.checkpointed_backward[at], a.checkpointed[at] + stage.saved + gradients);
+    const Bytes stored = excess_of(a.stored_backward[at], stage.saved + gradients);
+    const Bytes again = excess_of(a.checkpointed_backward[at], a.checkpointed[at] + stage.saved + gradients);
     stage.backward_temporary = std::max(stored, again);
-    stage.forward_temporary = beyond(a.stored_forward[at], stage.saved + hidden);
+    stage.forward_temporary = excess_of(a.stored_forward[at], stage.saved + hidden);
     if (selective) add_options(a, shares, at, hidden, stage);
     chain.stages.push_back(std::move(stage));
   }
@@ -147,7 +147,7 @@ Chain chain_of(const ModelSpec& model, const Job& job, const Graph& graph, const
   last.saved = Bytes(4);
   last.forward_time = ticks(times.after.forward + times.after.forward_collectives);
   last.backward_time = ticks(times.after.backward + times.after.backward_collectives);
-  last.backward_temporary = beyond(a.head, hidden + Bytes(8));
+  last.backward_temporary = excess_of(a.head, hidden + Bytes(8));
   chain.stages.push_back(std::move(last));
   return chain;
 }

@@ -8,7 +8,7 @@
 namespace dsplan {
 namespace {
 
-struct Held {
+struct HeldStage {
   bool output = false;              // On its own.
   bool tape = false;                // Saved, wholly or by an option.
   std::int32_t option = kNoOption;  // Of the tape.
@@ -43,7 +43,7 @@ class Machine {
  private:
   [[nodiscard]] std::int32_t last() const { return static_cast<std::int32_t>(chain_.stages.size()); }
   [[nodiscard]] const ChainStage& stage(std::int32_t i) const { return chain_.stages[static_cast<std::size_t>(i - 1)]; }
-  [[nodiscard]] Held& held(std::int32_t i) { return held_[static_cast<std::size_t>(i)]; }
+  [[nodiscard]] HeldStage& held(std::int32_t i) { return held_[static_cast<std::size_t>(i)]; }
 
   void say(const std::string& what) {
     if (result_.fault.empty()) result_.fault = formatted("{} {}: {}", name(at_.step), at_.stage, what);
@@ -75,8 +75,8 @@ class Machine {
 
   void forward() {
     const std::int32_t i = at_.stage;
-    Held& mine = held(i);
-    Held& before = held(i - 1);
+    HeldStage& mine = held(i);
+    HeldStage& before = held(i - 1);
     const bool saves = at_.step == ChainStep::ForwardSave;
     if (!before.output && !before.tape) return say("its input is not there");
     if (mine.output || mine.tape) return say("its output is there already");
@@ -109,8 +109,8 @@ class Machine {
 
   void backward() {
     const std::int32_t i = at_.stage;
-    Held& mine = held(i);
-    Held& before = held(i - 1);
+    HeldStage& mine = held(i);
+    HeldStage& before = held(i - 1);
     if (i != next_) return say(formatted("it is the turn of stage {}", next_));
     if (!mine.tape) return say("what it reads was not saved");
     if (!before.output && !before.tape) return say("its input is not there");
@@ -142,8 +142,8 @@ class Machine {
 
   const Chain& chain_;
   bool gathers_;
-  std::vector<Held> held_;  // By stage; 0 is the input.
-  std::int32_t next_;       // Whose backward is next; 0: all are done.
+  std::vector<HeldStage> held_;  // By stage; 0 is the input.
+  std::int32_t next_;            // Whose backward is next; 0: all are done.
   Bytes live_;
   ChainOperation at_;
   bool ends_ = false;

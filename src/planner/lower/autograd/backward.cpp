@@ -1,0 +1,250 @@
+#include "planner/lower/autograd/backward.h"
+
+#include <utility>
+
+#include "planner/lower/eager.h"
+
+namespace dsplan {
+
+void Backward::from_loss() {
+  emitter_.at(Pass::Backward);
+  gradients_.begin();
+  // A variable of torch.autograd.backward, until it returns.
+  const Variable ones =
+      Eager(emitter_).empty(graph_.bytes(graph_.loss), graph_.tensor(graph_.loss).dtype,
+                            {Role::Temporaries, "gradient of the loss", "torch/autograd/__init__.py, _make_grads"});
+  Work ones_like(emitter_);
+  ones_like.read(on_.storages.of(graph_.loss)).write(ones);
+  Gradient& gradient = gradients_.of(graph_.loss);
+  gradient = {ones.share().hand_over(), true};
+  if (on_.recording) {
+    gradient.value = on_.recording->gradient({on_.recording->value_of(graph_.loss)}, gradient.buffer);
+  }
+  ones_like.run(Body::LossSeed, "ones_like");
+  walk();
+}
+
+void Backward::from_outputs(BufferId seed) {
+  emitter_.at(Pass::Backward);
+  gradients_.begin();
+  for (TensorId output : graph_.outputs) {
+    if (!graph_.tensor(output).requires_grad) continue;
+    emitter_.retain(seed);
+    gradients_.accumulate(output, {seed, false, true});
+    if (gradients_.is_leaf(output)) gradients_.arrived(output);
+  }
+  emitter_.release(seed, Reason::AutogradGraph);
+  walk();
+  for (Checkpoint& checkpoint : checkpoints_.all()) checkpoints_.forget(checkpoint);
+}
+
+void Backward::walk() {
+  std::vector<Checkpoint>& checkpoints = checkpoints_.all();
+  std::size_t left = checkpoints.size();
+  for (auto index = static_cast<std::uint32_t>(graph_.program.size()); index-- > 0;) {
+    if (left > 0 && index == checkpoints[left - 1].end && checkpoints[left - 1].reentrant) {
+      recomputation_.begin_nested(checkpoints[left - 1]);
+    } else if (left > 0 && index == checkpoints[left - 1].begin) {
+      recomputation_.end_nested(checkpoints[--left]);
+    }
+    const Instruction& instruction = graph_.program[index];
+    if (instruction.kind == Instruction::Kind::Run) {
+      run(instruction.id);
+    } else if (instruction.kind == Instruction::Kind::Exit && on_.facts.has_gradient(instruction.id)) {
+      enter_module(instruction.id);
+    } else if (instruction.kind == Instruction::Kind::Enter && on_.facts.has_gradient(instruction.id)) {
+      leave_module(instruction.id);
+    }
+  }
+}
+
+void Backward::enter_module(ModuleId module) {
+  emitter_.at(Pass::Backward, module);
+  emitter_.enter(module);
+  on_.runtime.enter(module, Pass::Backward);
+}
+
+void Backward::leave_module(ModuleId module) {
+  emitter_.exit(module);
+  emitter_.at(Pass::Backward, on_.facts.caller(module));
+  if (on_.facts.backward_ends(module)) on_.runtime.exit(module, Pass::Backward);
+  gradients_.leave_module(module);
+}
+
+// Every use has run: the producer comes before them in program order.
+void Backward::take_leaf_gradients(NodeId producer) {
+  for (TensorId leaf : graph_.leaves) {
+    Gradient& slot = gradients_.of(leaf);
+    if (graph_.tensor(leaf).producer != producer || slot.buffer == kNoBuffer) continue;
+    const BufferId taken = gradients_.take_or_clone(leaf, std::exchange(slot, {})).buffer;
+    emitter_.mark_scratch(taken);  // Nobody reads it.
+    on_.storages.hold_until_loss_goes(taken);
+  }
+}
+
+void Backward::run(NodeId id) {
+  const Node& node = graph_.node(id);
+  if (!graph_.leaves.empty()) take_leaf_gradients(id);
+  if (!node.requires_grad || !gradients_.came_for_outputs_of(node)) return;
+  Checkpoint* checkpoint = checkpoints_.of(id);
+  if (checkpoint != nullptr && checkpoint->reentrant) checkpoint = nullptr;  // Its node has run.
+  if (checkpoint != nullptr && !checkpoint->recomputed && !on_.recipes.saved(id).empty()) {
+    recomputation_.unpack(*checkpoint);
+  }
+  incoming_.clear();
+  for (TensorId out : graph_.out(node)) incoming_.push_back(gradients_.of(out));
+  run_recipe(id);
+  // What is passed on keeps a reference of its own; then the function's arguments die.
+  for (TensorId out : graph_.out(node)) gradients_.of(out) = {};
+  const std::uint64_t passes = on_.recipes.entry(id).passes;
+  for (std::size_t i = 0; i < node.input_count; ++i) {
+    if ((passes >> i & 1U) != 0) emitter_.retain(incoming_[0].buffer);
+  }
+  for (const Gradient& gradient : incoming_) {
+    if (gradient.buffer != kNoBuffer) emitter_.release(gradient.buffer, Reason::AutogradGraph);
+  }
+  if (on_.recipes.entry(id).hands_out != 0) take_saved_gradients(id);
+  on_.storages.release_saved(id);
+  if (checkpoint != nullptr && checkpoint->first_saver == id) checkpoints_.forget(*checkpoint);
+  deliver(id);
+}
+
+void Backward::run_recipe(NodeId id) {
+  const std::span<const Slot> slots = on_.recipes.slots(id);
+  slots_.assign(slots.size(), kNoBuffer);
+  if (on_.recording) on_.recording->begin_operator(slots.size());
+  std::uint8_t part = 0;
+  std::size_t first_new = 0;  // Slots are numbered in the order in which they are made.
+  std::size_t end_new = 0;
+  bool returned = false;
+  for (const RecipeStep& step : on_.recipes.backward(id)) {
+    if (step.kind == RecipeStep::Kind::Make) {
+      make_slot(id, step.slot);
+      end_new = step.slot + 1U;
+    } else if (step.kind == RecipeStep::Kind::Kernel) {
+      launch(id, first_new, end_new, part++, !returned);
+      first_new = end_new;
+    } else if (step.kind == RecipeStep::Kind::Return) {
+      // What a recomputation brought back was handed to the function alone; other saved tensors are released later.
+      returned = true;
+      const Checkpoint* checkpoint = checkpoints_.of(id);
+      if (checkpoint != nullptr && !checkpoint->reentrant) on_.storages.release_saved(id);
+    } else if (step.kind == RecipeStep::Kind::AllReduce) {
+      on_.all_reduce(step.slot == kGivenSlot ? incoming_[0].buffer : slots_[step.slot]);
+    } else {
+      emitter_.release(slots_[step.slot], Reason::AutogradGraph);
+      slots_[step.slot] = kNoBuffer;
+    }
+  }
+  for (std::size_t at = 0; at < slots.size(); ++at) {
+    if (slots[at].kind != SlotKind::Temporary || slots_[at] == kNoBuffer) continue;
+    emitter_.release(std::exchange(slots_[at], kNoBuffer), Reason::AutogradGraph);
+  }
+}
+
+void Backward::make_slot(NodeId id, std::size_t at) {
+  const Node& node = graph_.node(id);
+  const Slot& slot = on_.recipes.slots(id)[at];
+  ParameterId parameter = kNone;
+  if (slot.kind == SlotKind::Gradient) parameter = graph_.storage_of(graph_.input(node, slot.index)).parameter;
+  const What what = parameter == kNone ? What{Role::Temporaries, name(node.op)} : What{Role::Gradients, "gradient"};
+  slots_[at] = emitter_.allocate(slot.bytes, slot.dtype, what, parameter);
+  if (slot.kind == SlotKind::Temporary) emitter_.mark_scratch(slots_[at]);
+  if (on_.facts.is_loss(id, true)) emitter_.mark_of_loss(slots_[at]);
+  if (on_.recording) on_.recording->slot(at, slots_[at]);
+}
+
+void Backward::launch(NodeId id, std::size_t first_new, std::size_t end_new, std::uint8_t part, bool inside) {
+  const Node& node = graph_.node(id);
+  if (on_.workspaces != nullptr) on_.workspaces->before_kernel(node);
+  emitter_.begin();
+  for (const Gradient& gradient : incoming_) {
+    if (gradient.buffer != kNoBuffer) emitter_.read(gradient.buffer);
+  }
+  std::size_t index = on_.recipes.saved_index(id);
+  for (const Saved& item : on_.recipes.saved(id)) {
+    if (!inside) break;  // A sum reads gradients only.
+    const BufferId buffer = on_.storages.saved(index++);
+    if (buffer != kNoBuffer) {
+      emitter_.read(buffer);
+    } else if (item.kind == Saved::Kind::Input) {
+      on_.storages.read(graph_.input(node, item.index));
+    }
+  }
+  for (std::size_t at = 0; at < first_new && at < slots_.size(); ++at) {
+    if (slots_[at] != kNoBuffer) emitter_.read(slots_[at]);
+  }
+  for (std::size_t at = first_new; at < end_new; ++at) {
+    if (slots_[at] != kNoBuffer) emitter_.write(slots_[at]);
+  }
+  if (on_.recording) on_.recording->backward(id, incoming_, end_new, part, inside);
+  emitter_.compute(Body::Backward, name(node.op));
+}
+
+// Gradients that the forward made and saved: handed on as they are.
+void Backward::take_saved_gradients(NodeId id) {
+  std::size_t index = on_.recipes.saved_index(id);
+  for (const Saved& item : on_.recipes.saved(id)) {
+    const std::size_t at = index++;
+    if (item.kind == Saved::Kind::Input || (on_.recipes.entry(id).hands_out >> item.index & 1U) == 0) continue;
+    const BufferId buffer = on_.storages.saved(at);
+    emitter_.retain(buffer);
+    handed_out_[item.index] = {buffer, true, false, on_.recording ? on_.recording->saved(at) : kNoValue};
+  }
+}
+
+Gradient Backward::gradient_of_input(NodeId id, std::size_t i) {
+  const RecipeBook::Entry& entry = on_.recipes.entry(id);
+  const std::span<const Slot> slots = on_.recipes.slots(id);
+  Gradient gradient;
+  if ((entry.passes >> i & 1U) != 0) {
+    gradient = {incoming_[0].buffer, !entry.passes_part && incoming_[0].whole, incoming_[0].view};
+    if (on_.recording) gradient.value = on_.recording->passed(id, i, incoming_[0].value);
+  }
+  if ((entry.hands_out >> i & 1U) != 0) gradient = handed_out_[i];
+  for (std::size_t at = 0; at < slots.size(); ++at) {
+    if (slots[at].kind == SlotKind::Gradient && slots[at].index == i && slots_[at] != kNoBuffer) {
+      gradient = {slots_[at], true, false, on_.recording ? on_.recording->slots()[at] : kNoValue};
+    }
+  }
+  if ((entry.seen_through_view >> i & 1U) != 0) gradient.view = true;
+  return gradient;
+}
+
+void Backward::hand_on(TensorId input, ModuleId through, const Gradient& gradient) {
+  if (through != kNone) {
+    gradients_.accumulate_in(through, input, gradient);
+  } else {
+    gradients_.accumulate(input, gradient);
+  }
+}
+
+void Backward::deliver(NodeId id) {
+  const Node& node = graph_.node(id);
+  const RecipeBook::Entry& entry = on_.recipes.entry(id);
+  std::array<TensorId, Node::kMostInputs> leaves{};
+  std::size_t leaf_count = 0;
+  Gradient first;  // Of input 0, where the leaves come before it.
+  ModuleId first_through = kNone;
+  for (std::size_t i = 0; i < node.input_count; ++i) {
+    const Gradient gradient = gradient_of_input(id, i);
+    if (gradient.buffer == kNoBuffer) continue;
+    const TensorId input = graph_.input(node, i);
+    const ModuleId through = gradients_.left_through(node, input);
+    const bool leaf = gradients_.is_leaf(input);
+    if (leaf && through == kNone) leaves[leaf_count++] = input;  // Otherwise it arrives when it leaves the module.
+    if (i == 0 && entry.leaves_first && !leaf) {
+      first = gradient;
+      first_through = through;
+    } else {
+      hand_on(input, through, gradient);
+    }
+  }
+  // Leaves are ready as soon as all their gradients have come.
+  for (std::size_t k = 0; k < leaf_count; ++k) {
+    gradients_.arrived(leaves[entry.leaves_reversed ? leaf_count - 1 - k : k]);
+  }
+  if (first.buffer != kNoBuffer) hand_on(graph_.input(node, 0), first_through, first);
+}
+
+}  // namespace dsplan

@@ -1,0 +1,164 @@
+#include "planner/lower/autograd/checkpoints.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "planner/lower/eager.h"
+
+namespace dsplan {
+namespace {
+
+// torch.get_rng_state() and torch.cuda.get_rng_state(), bytes: the Mersenne twister's state with its caches; a seed and
+// an offset. Both lie on the host.
+constexpr Bytes kCpuRandomState{5056};
+constexpr Bytes kDeviceRandomState{16};
+constexpr Source kDeviceStates = "torch/utils/checkpoint.py, get_device_states";
+
+}  // namespace
+
+Checkpoints::Checkpoints(TapeContext& on, const Checkpointing& checkpointing)
+    : on_(on), graph_(on.graph), emitter_(on.emitter), of_node_(on.graph.nodes.size(), -1) {
+  std::vector<std::uint32_t> begins;
+  std::vector<std::uint32_t> ends;
+  for (std::uint32_t at = 0; at < graph_.program.size(); ++at) {
+    if (graph_.program[at].kind == Instruction::Kind::RegionBegins) begins.push_back(at);
+    if (graph_.program[at].kind == Instruction::Kind::RegionEnds) ends.push_back(at);
+  }
+  for (const CheckpointGroup& group : checkpointing.groups) {
+    all_.push_back(
+        found(group, begins.at(static_cast<std::size_t>(group.first)), ends.at(static_cast<std::size_t>(group.last))));
+  }
+}
+
+Checkpoint Checkpoints::found(const CheckpointGroup& group, std::uint32_t begin, std::uint32_t end) {
+  Checkpoint checkpoint;
+  checkpoint.begin = begin;
+  checkpoint.end = end;
+  for (std::uint32_t at = begin; at < end; ++at) {
+    if (graph_.program[at].kind != Instruction::Kind::Run) continue;
+    const NodeId node = graph_.program[at].id;
+    of_node_[static_cast<std::size_t>(node)] = static_cast<std::int16_t>(all_.size());
+    if (on_.recipes.saved(node).empty()) continue;
+    // Nobody asks the others for a gradient; early stop waits for all.
+    if (checkpoint.first_saver == kNone && on_.facts.is_wanted(node)) checkpoint.first_saver = node;
+    checkpoint.last_saver = node;
+  }
+  const Region& asked = graph_.regions[static_cast<std::size_t>(group.first)];
+  checkpoint.arguments = asked.arguments;
+  checkpoint.keywords = asked.keywords;
+  checkpoint.deepspeed = group.kind == CheckpointKind::DeepSpeed;
+  checkpoint.reentrant = checkpoint.deepspeed || group.kind == CheckpointKind::Reentrant;
+  checkpoint.stashes_rng = checkpoint.deepspeed || group.preserve_rng_state;  // DeepSpeed has no switch for it.
+  if (!group.kept.empty()) checkpoint.keeps.assign(kOps, false);
+  for (Op op : group.kept) checkpoint.keeps[static_cast<std::size_t>(op)] = true;
+  if (checkpoint.reentrant) find_boundary(checkpoint);
+  return checkpoint;
+}
+
+// What a reentrant checkpoint reads and does not make: in its own backward these are leaves.
+void Checkpoints::find_boundary(Checkpoint& checkpoint) {
+  std::vector<bool> made(graph_.tensors.size(), false);
+  std::vector<bool> seen(graph_.tensors.size(), false);
+  for (std::uint32_t at = checkpoint.begin; at < checkpoint.end; ++at) {
+    if (graph_.program[at].kind != Instruction::Kind::Run) continue;
+    const NodeId id = graph_.program[at].id;
+    const Node& node = graph_.node(id);
+    for (TensorId input : graph_.in(node)) {
+      const auto index = static_cast<std::size_t>(input);
+      if (made[index] || seen[index] || !graph_.tensor(input).requires_grad || !on_.facts.is_wanted(id)) continue;
+      checkpoint.externals.push_back(input);
+      seen[index] = true;
+    }
+    for (TensorId out : graph_.out(node)) made[static_cast<std::size_t>(out)] = true;
+  }
+  const auto leaves = [&](TensorId id) {
+    if (!made[static_cast<std::size_t>(id)]) return;
+    made[static_cast<std::size_t>(id)] = false;
+    checkpoint.outputs.push_back(id);
+  };
+  for (std::uint32_t at = checkpoint.end; at < graph_.program.size(); ++at) {
+    if (graph_.program[at].kind != Instruction::Kind::Run) continue;
+    for (TensorId input : graph_.in(graph_.node(graph_.program[at].id))) leaves(input);
+  }
+  for (TensorId output : graph_.outputs) leaves(output);
+}
+
+void Checkpoints::enter(Checkpoint& checkpoint) {
+  store_arguments(checkpoint);
+  const auto hold = [&](TensorId tensor) {
+    if (graph_.storage_of(tensor).parameter != kNone) return;  // Held by its module anyway.
+    checkpoint.closure.push_back(on_.storages.of(tensor));
+    emitter_.retain(checkpoint.closure.back());
+  };
+  for (TensorId tensor : checkpoint.arguments) hold(tensor);
+  for (TensorId tensor : checkpoint.keywords) hold(tensor);
+  if (checkpoint.stashes_rng) stash_rng(checkpoint);
+}
+
+// Stored in the module that calls the first one inside. Recomputation gives them to the generators, which are not
+// modelled: nobody else reads them.
+void Checkpoints::stash_rng(Checkpoint& checkpoint) {
+  const ModuleId module = emitter_.module();
+  emitter_.at(emitter_.pass(), on_.facts.called(module));
+  const auto stash = [&](Bytes bytes, Label label) {
+    Variable state =
+        Eager(emitter_).empty(bytes, DType::UInt8, {Role::Activations, label, kDeviceStates}, kNone, Space::Pageable);
+    emitter_.mark_scratch(state.id());
+    Work(emitter_).write(state).run(Body::RandomState, "get_rng_state");
+    checkpoint.rng_states.push_back(state.hand_over());
+  };
+  stash(kCpuRandomState, "random state of the host");
+  stash(kDeviceRandomState, "random state of the device");
+  emitter_.at(emitter_.pass(), module);
+}
+
+void Checkpoints::forget(Checkpoint& checkpoint) {
+  for (DeepSpeedCheckpoints::Stored& one : checkpoint.stored) deepspeed_->forget(one);
+  checkpoint.stored.clear();
+  const auto release = [&](std::vector<BufferId>& held) {
+    for (BufferId buffer : held) {
+      if (buffer != kNoBuffer) emitter_.release(buffer, Reason::CheckpointFrame);
+    }
+    held.clear();
+  };
+  release(checkpoint.closure);
+  release(checkpoint.bases);
+  release(checkpoint.rng_states);
+  for (Checkpoint::Kept& kept : checkpoint.kept) release(kept.slots);
+  checkpoint.kept.clear();
+}
+
+// What is bound to the function stays with the node, and the node with the loss.
+void Checkpoints::release_arguments(Checkpoint& checkpoint) {
+  std::size_t kept = 0;
+  for (TensorId tensor : checkpoint.arguments) {
+    if (graph_.storage_of(tensor).parameter != kNone) continue;
+    emitter_.release(checkpoint.closure[kept++], Reason::CheckpointFrame);
+  }
+  for (BufferId base : std::exchange(checkpoint.bases, {})) emitter_.release(base, Reason::CheckpointFrame);
+  checkpoint.closure.erase(checkpoint.closure.begin(), checkpoint.closure.begin() + static_cast<std::ptrdiff_t>(kept));
+}
+
+void Checkpoints::keep_results(Checkpoint& checkpoint, NodeId node, const std::vector<BufferId>& made) {
+  for (BufferId buffer : made) {
+    if (buffer != kNoBuffer) emitter_.retain(buffer);
+  }
+  checkpoint.kept.push_back({node, made, on_.recording ? on_.recording->slots() : std::vector<ValueId>()});
+}
+
+bool Checkpoints::take_results(Checkpoint& checkpoint, NodeId node, std::vector<BufferId>& made) {
+  const auto kept = std::find_if(checkpoint.kept.begin(), checkpoint.kept.end(),
+                                 [&](const Checkpoint::Kept& one) { return one.node == node; });
+  if (kept == checkpoint.kept.end()) return false;
+  made = kept->slots;
+  if (on_.recording) on_.recording->bring_back(node, kept->values);
+  checkpoint.kept.erase(kept);
+  const std::span<const Slot> slots = on_.recipes.slots(node);
+  for (std::size_t at = 0; at < slots.size(); ++at) {
+    if (slots[at].kind != SlotKind::Output || made[at] == kNoBuffer) continue;
+    on_.storages.of(graph_.output(graph_.node(node), slots[at].index)) = made[at];
+  }
+  return true;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,176 @@
+#include "planner/lower/autograd/forward.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace dsplan {
+
+void Forward::run(std::uint32_t begin, std::uint32_t end, bool saves) {
+  for (std::uint32_t at = begin; at < end; ++at) {
+    const Instruction& instruction = graph_.program[at];
+    switch (instruction.kind) {
+      case Instruction::Kind::Run: run_operator(instruction.id, saves); break;
+      case Instruction::Kind::Drop: drop(instruction.id); break;
+      case Instruction::Kind::Enter: enter_module(instruction.id); break;
+      case Instruction::Kind::Exit: leave_module(instruction.id); break;
+      case Instruction::Kind::Forget: on_.storages.release_saved(instruction.id); break;
+      case Instruction::Kind::RegionBegins:
+      case Instruction::Kind::RegionEnds: break;
+    }
+  }
+}
+
+void Forward::enter_module(ModuleId module) {
+  emitter_.at(emitter_.pass(), module);
+  emitter_.enter(module);
+  on_.runtime.enter(module, emitter_.pass());
+}
+
+void Forward::leave_module(ModuleId module) {
+  emitter_.exit(module);
+  if (module == 0 && emitter_.pass() == Pass::Forward) on_.runtime.forward_returns();
+  emitter_.at(emitter_.pass(), on_.facts.caller(module));
+  on_.runtime.exit(module, emitter_.pass());
+}
+
+void Forward::begin_recompute(bool detaches) {
+  recomputing_ = true;
+  detaches_ = detaches;
+  alive_.clear();
+}
+
+std::vector<TensorId> Forward::end_recompute() {
+  recomputing_ = false;
+  detaches_ = false;
+  return std::exchange(alive_, {});
+}
+
+void Forward::drop(TensorId tensor) {
+  if (recomputing_) {
+    const auto held = std::find(alive_.begin(), alive_.end(), tensor);
+    if (held == alive_.end()) return;  // It came in from outside: the checkpoint's.
+    alive_.erase(held);
+  }
+  emitter_.release(on_.storages.of(tensor), Reason::PythonFrame);
+}
+
+void Forward::run_operator(NodeId id, bool saves) {
+  const Node& node = graph_.node(id);
+  const RecipeBook::Entry& entry = on_.recipes.entry(id);
+  const std::span<const Slot> slots = on_.recipes.slots(id);
+  std::vector<BufferId>& made = slots_;
+  made.assign(slots.size(), kNoBuffer);
+  if (on_.recording) on_.recording->begin_operator(made.size());
+  Checkpoint* checkpoint = checkpoints_.of(id);
+  const bool keeps = checkpoint != nullptr && checkpoint->keeps_results_of(node.op);
+  const bool brought_back = keeps && recomputing_ && !entry.alias && checkpoints_.take_results(*checkpoint, id, made);
+  if (!entry.alias && !brought_back) make(id, made);
+  if (on_.recording && entry.alias) on_.recording->view(id);
+  if (keeps && !recomputing_) checkpoints_.keep_results(*checkpoint, id, made);
+  // What lies in a storage that was there before is one more variable that holds it.
+  for (std::size_t i = 0; i < node.output_count; ++i) {
+    const TensorId out = graph_.output(node, i);
+    if (graph_.storage_of(out).parameter != kNone) continue;  // Held by the runtime.
+    if (entry.alias || (entry.in_place && i == 0)) emitter_.retain(on_.storages.of(out));
+    if (recomputing_) alive_.push_back(out);
+  }
+  if (!graph_.leaves.empty() && !recomputing_) on_.storages.hold_leaves(id);
+  // The holder of what no gradient is asked for is gone when a checkpoint is recomputed.
+  const bool unasked = recomputing_ && checkpoint != nullptr && !checkpoint->reentrant && !on_.facts.is_wanted(id);
+  if (saves && !unasked) save(id, made);
+  // By-products belong to the autograd node alone: without one to keep them they die with the operator.
+  for (std::size_t at = 0; at < slots.size(); ++at) {
+    if (slots[at].kind == SlotKind::Output || made[at] == kNoBuffer) continue;
+    if (emitter_.references(made[at]) == 1) emitter_.mark_scratch(made[at]);
+    emitter_.release(made[at], Reason::LastUse);
+  }
+}
+
+void Forward::make(NodeId id, std::vector<BufferId>& made) {
+  const Node& node = graph_.node(id);
+  std::size_t first_new = 0;  // Slots are numbered in the order in which they are made.
+  std::size_t end_new = 0;
+  std::uint8_t part = 0;
+  bool largest = node.op == Op::ParallelCrossEntropy;  // It asks for the largest logit, then for sums.
+  for (const RecipeStep& step : on_.recipes.forward(id)) {
+    if (step.kind == RecipeStep::Kind::Make) {
+      make_slot(id, step.slot, made);
+      end_new = step.slot + 1U;
+    } else if (step.kind == RecipeStep::Kind::Kernel) {
+      launch(id, made, first_new, end_new, part++);
+      first_new = end_new;
+    } else if (step.kind == RecipeStep::Kind::AllReduce) {
+      const bool given = step.slot == kGivenSlot;
+      on_.all_reduce(given ? on_.storages.of(graph_.input(node, 0)) : made[step.slot], std::exchange(largest, false));
+      if (on_.recording && given) on_.recording->view(id);
+    } else {
+      emitter_.release(made[step.slot], Reason::PythonFrame);
+      made[step.slot] = kNoBuffer;
+    }
+  }
+}
+
+void Forward::make_slot(NodeId id, std::size_t at, std::vector<BufferId>& made) {
+  const Node& node = graph_.node(id);
+  const Slot& slot = on_.recipes.slots(id)[at];
+  const Role role = slot.kind == SlotKind::Temporary ? Role::Temporaries : Role::Activations;
+  made[at] = emitter_.allocate(slot.bytes, slot.dtype, What{role, name(node.op)});
+  if (slot.kind == SlotKind::Temporary) emitter_.mark_scratch(made[at]);
+  if (on_.facts.is_loss(id, false)) emitter_.mark_of_loss(made[at]);
+  if (slot.kind == SlotKind::Output) {
+    const TensorId out = graph_.output(node, slot.index);
+    on_.storages.of(out) = made[at];
+    if (!on_.facts.is_read(out)) emitter_.mark_scratch(made[at]);
+  }
+  if (on_.recording) on_.recording->slot(at, made[at]);
+}
+
+void Forward::launch(NodeId id, const std::vector<BufferId>& made, std::size_t first_new, std::size_t end_new,
+                     std::uint8_t part) {
+  const Node& node = graph_.node(id);
+  if (on_.workspaces != nullptr) on_.workspaces->before_kernel(node);
+  emitter_.begin();
+  for (TensorId input : graph_.in(node)) on_.storages.read(input);
+  for (std::size_t at = 0; at < first_new; ++at) {
+    if (made[at] != kNoBuffer) emitter_.read(made[at]);
+  }
+  for (std::size_t at = first_new; at < end_new; ++at) {
+    if (made[at] != kNoBuffer) emitter_.write(made[at]);
+  }
+  if (node.in_place) on_.storages.write(graph_.output(node));
+  if (on_.recording) on_.recording->forward(id, end_new, part);
+  emitter_.compute(Body::Forward, name(node.op));
+}
+
+void Forward::stop_before(NodeId node) {
+  slots_.clear();
+  if (on_.facts.is_wanted(node)) save(node, slots_);
+}
+
+void Forward::save(NodeId id, const std::vector<BufferId>& made) {
+  const Node& node = graph_.node(id);
+  const std::span<const Slot> slots = on_.recipes.slots(id);
+  std::size_t index = on_.recipes.saved_index(id);
+  for (const Saved& item : on_.recipes.saved(id)) {
+    BufferId buffer = kNoBuffer;
+    if (item.kind == Saved::Kind::Extra) {
+      for (std::size_t at = 0; at < slots.size(); ++at) {
+        if (slots[at].kind == SlotKind::Extra && slots[at].index == item.index) buffer = made[at];
+      }
+    } else {
+      const TensorId tensor =
+          item.kind == Saved::Kind::Input ? graph_.input(node, item.index) : graph_.output(node, item.index);
+      const Storage& storage = graph_.storage_of(tensor);
+      if (storage.parameter == kNone && storage.buffer == kNone) buffer = on_.storages.of(tensor);
+      // A recomputation saves a detached tensor, which has the memory of now (torch/utils/checkpoint.py, pack_hook).
+      if (detaches_ && storage.parameter != kNone && graph_.tensor(tensor).requires_grad &&
+          on_.runtime.moves_parameters()) {
+        buffer = on_.runtime.place(storage.parameter).buffer;
+      }
+    }
+    if (on_.recording) on_.recording->save(item, id, index, buffer);
+    on_.storages.save(index++, buffer);
+  }
+}
+
+}  // namespace dsplan

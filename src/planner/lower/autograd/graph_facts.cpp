@@ -1,0 +1,134 @@
+#include "planner/lower/autograd/graph_facts.h"
+
+#include <algorithm>
+#include <span>
+
+namespace dsplan {
+
+GraphFacts::GraphFacts(const ModelSpec& model, const Graph& graph, const RecipeBook& recipes)
+    : model_(model),
+      graph_(graph),
+      recipes_(recipes),
+      wanted_(graph.nodes.size(), false),
+      read_(graph.storages.size(), false),
+      called_(model.modules.size(), false),
+      has_gradient_(model.modules.size(), false),
+      ends_(model.modules.size(), false) {
+  for (const Instruction& instruction : graph.program) {
+    if (instruction.kind == Instruction::Kind::Enter) called_[static_cast<std::size_t>(instruction.id)] = true;
+  }
+  find_head();
+  find_wanted();
+  find_read();
+  find_beginnings();
+  find_passing();
+  find_ends();
+}
+
+bool GraphFacts::lies_in(ModuleId module, ModuleId outer) const {
+  while (module != kNone && module != outer) module = parent(module);
+  return module == outer;
+}
+
+ModuleId GraphFacts::called(ModuleId module) const {
+  while (module != kNone && !called_[static_cast<std::size_t>(module)]) module = parent(module);
+  return module;
+}
+
+void GraphFacts::find_head() {
+  if (graph_.loss == kNone) return;
+  const ModuleId outermost = graph_.node(graph_.tensor(graph_.loss).producer).module;  // Adapters wrap the model.
+  for (std::size_t at = graph_.nodes.size(); at > 0 && head_ == kNone; --at) {
+    if (graph_.nodes[at - 1].module != outermost) head_ = static_cast<NodeId>(at - 1);
+  }
+}
+
+// From the loss, or the outputs, against the program's order.
+void GraphFacts::find_wanted() {
+  std::vector<bool> wanted(graph_.tensors.size(), false);
+  if (graph_.loss != kNone) wanted[static_cast<std::size_t>(graph_.loss)] = true;
+  for (TensorId output : graph_.outputs) {
+    if (graph_.tensor(output).requires_grad) wanted[static_cast<std::size_t>(output)] = true;
+  }
+  for (std::size_t at = graph_.nodes.size(); at-- > 0;) {
+    const Node& node = graph_.nodes[at];
+    const std::span<const TensorId> out = graph_.out(node);
+    wanted_[at] = node.requires_grad && std::any_of(out.begin(), out.end(),
+                                                    [&](TensorId id) { return wanted[static_cast<std::size_t>(id)]; });
+    if (!wanted_[at]) continue;
+    for (TensorId input : graph_.in(node)) {
+      if (graph_.tensor(input).requires_grad) wanted[static_cast<std::size_t>(input)] = true;
+    }
+  }
+}
+
+void GraphFacts::find_read() {
+  const auto mark = [&](TensorId id) { read_[static_cast<std::size_t>(graph_.tensor(id).storage)] = true; };
+  if (graph_.loss != kNone) mark(graph_.loss);
+  for (TensorId output : graph_.outputs) mark(output);
+  for (NodeId id = 0; id < static_cast<NodeId>(graph_.nodes.size()); ++id) {
+    const Node& node = graph_.node(id);
+    if (!recipes_.entry(id).alias) {
+      for (TensorId input : graph_.in(node)) mark(input);
+    }
+    if (!is_wanted(id)) continue;
+    for (const Saved& saved : recipes_.saved(id)) {
+      if (saved.kind == Saved::Kind::Input) mark(graph_.input(node, saved.index));
+      if (saved.kind == Saved::Kind::Output) mark(graph_.output(node, saved.index));
+    }
+  }
+}
+
+void GraphFacts::find_beginnings() {
+  for (const Instruction& instruction : graph_.program) {
+    if (instruction.kind != Instruction::Kind::Run) continue;
+    if (!is_wanted(instruction.id)) continue;
+    const ModuleId runs_in = graph_.node(instruction.id).module;
+    for (ModuleId module = runs_in; module != kNone && !has_gradient(module); module = parent(module)) {
+      has_gradient_[static_cast<std::size_t>(module)] = true;
+    }
+  }
+}
+
+// A module without operators, as a dropout of probability 0, hands on what the next one reads.
+void GraphFacts::find_passing() {
+  std::vector<ModuleId> passing;
+  bool empty = false;
+  for (const Instruction& instruction : graph_.program) {
+    if (instruction.kind == Instruction::Kind::Enter) {
+      empty = true;
+    } else if (instruction.kind == Instruction::Kind::Exit && empty) {
+      passing.push_back(instruction.id);
+      empty = false;
+    } else if (instruction.kind == Instruction::Kind::Run) {
+      empty = false;
+      const Node& node = graph_.node(instruction.id);
+      const std::span<const TensorId> in = graph_.in(node);
+      const bool wanted = is_wanted(instruction.id) && std::any_of(in.begin(), in.end(), [&](TensorId id) {
+                            return graph_.tensor(id).requires_grad && graph_.tensor(id).producer != kNone;
+                          });
+      for (ModuleId module : passing) {
+        has_gradient_[static_cast<std::size_t>(module)] = wanted;
+        ends_[static_cast<std::size_t>(module)] = wanted;
+      }
+      passing.clear();
+    }
+  }
+}
+
+void GraphFacts::find_ends() {
+  for (NodeId id = 0; id < static_cast<NodeId>(graph_.nodes.size()); ++id) {
+    if (!is_wanted(id)) continue;
+    const Node& node = graph_.node(id);
+    for (TensorId input : graph_.in(node)) {
+      const Tensor& tensor = graph_.tensor(input);
+      if (!tensor.requires_grad || tensor.producer == kNone) continue;
+      const ModuleId made_in = graph_.node(tensor.producer).module;
+      for (ModuleId module = node.module; module != kNone && !lies_in(made_in, module); module = parent(module)) {
+        ends_[static_cast<std::size_t>(module)] = true;
+      }
+    }
+  }
+}
+
+}  // namespace dsplan

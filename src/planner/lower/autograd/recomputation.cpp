@@ -1,0 +1,90 @@
+#include "planner/lower/autograd/recomputation.h"
+
+#include <algorithm>
+
+namespace dsplan {
+
+std::vector<TensorId> Recomputation::run_function(const Checkpoint& checkpoint) {
+  forward_.begin_recompute(!checkpoint.reentrant);
+  entered_.clear();
+  for (std::uint32_t at = checkpoint.begin; at <= checkpoint.end; ++at) {
+    const Instruction& instruction = on_.graph.program[at];
+    const bool last =
+        !checkpoint.reentrant && instruction.kind == Instruction::Kind::Run && instruction.id == checkpoint.last_saver;
+    if (instruction.kind == Instruction::Kind::Enter) entered_.push_back(instruction.id);
+    if (instruction.kind == Instruction::Kind::Exit) entered_.pop_back();
+    if (last && !on_.recipes.entry(instruction.id).saves_after_kernel) {
+      forward_.stop_before(instruction.id);
+      break;
+    }
+    forward_.run(at, at + 1, true);
+    if (last) break;
+  }
+  return forward_.end_recompute();
+}
+
+void Recomputation::unpack(Checkpoint& checkpoint) {
+  checkpoint.recomputed = true;
+  Emitter& emitter = on_.emitter;
+  const Pass before = emitter.pass();
+  const ModuleId module = emitter.module();
+  emitter.at(Pass::Recompute, module);
+  const std::vector<TensorId> alive = run_function(checkpoint);
+  // The frames are unwound.
+  for (auto at = alive.rbegin(); at != alive.rend(); ++at) {
+    emitter.release(on_.storages.of(*at), Reason::PythonFrame);
+  }
+  for (auto at = entered_.rbegin(); at != entered_.rend(); ++at) emitter.exit(*at, true);
+  emitter.at(before, module);
+}
+
+// Its arguments are the gradients of its outputs, and its frame holds them and the outputs made again until the engine
+// within has come back (CheckpointFunction.backward).
+void Recomputation::begin_nested(Checkpoint& checkpoint) {
+  Emitter& emitter = on_.emitter;
+  for (TensorId output : checkpoint.outputs) {
+    const BufferId gradient = gradients_.of(output).buffer;
+    if (gradient == kNoBuffer) continue;
+    emitter.retain(gradient);
+    checkpoint.incoming.push_back(gradient);
+  }
+  if (checkpoint.incoming.empty()) return;
+  checkpoint.nested = true;
+  checkpoints_.restore_arguments(checkpoint);
+  emitter.at(Pass::Recompute, emitter.module());
+  const std::vector<TensorId> alive = run_function(checkpoint);
+  emitter.at(Pass::Backward, emitter.module());
+  // The function returns: what it hands out lives on in the frame, its own variables do not.
+  for (TensorId tensor : alive) {
+    const std::vector<TensorId>& outputs = checkpoint.outputs;
+    if (std::find(outputs.begin(), outputs.end(), tensor) != outputs.end()) {
+      checkpoint.recomputed_outputs.push_back(tensor);
+      emitter.mark_scratch(on_.storages.of(tensor));  // The engine starts from it and need not look at what it holds.
+    } else {
+      emitter.release(on_.storages.of(tensor), Reason::PythonFrame);
+    }
+  }
+  gradients_.begin_nested(checkpoint);
+}
+
+void Recomputation::end_nested(Checkpoint& checkpoint) {
+  if (!checkpoint.nested) return;
+  checkpoint.nested = false;
+  Emitter& emitter = on_.emitter;
+  // The frame goes, then the engine releases what the node had saved.
+  for (TensorId tensor : checkpoint.recomputed_outputs) {
+    emitter.mark_scratch(on_.storages.of(tensor));  // Nobody need read what is made a second time.
+    emitter.release(on_.storages.of(tensor), Reason::PythonFrame);
+  }
+  for (BufferId buffer : checkpoint.incoming) emitter.release(buffer, Reason::AutogradGraph);
+  for (std::uint32_t at = checkpoint.begin; at < checkpoint.end; ++at) {  // With the frame goes the graph within.
+    const Instruction& instruction = on_.graph.program[at];
+    if (instruction.kind == Instruction::Kind::Run) on_.storages.release_saved(instruction.id);
+  }
+  checkpoint.recomputed_outputs.clear();
+  checkpoint.incoming.clear();
+  checkpoints_.release_arguments(checkpoint);
+  gradients_.end_nested(checkpoint);
+}
+
+}  // namespace dsplan

@@ -1,0 +1,61 @@
+#include "planner/lower/autograd/storages.h"
+
+namespace dsplan {
+
+Storages::Storages(const GraphFacts& facts, Emitter& emitter, TrainingRuntime& runtime,
+                   const std::vector<BufferId>& module_buffers)
+    : facts_(facts),
+      emitter_(emitter),
+      runtime_(runtime),
+      buffers_(facts.graph().storages.size(), kNoBuffer),
+      saved_(facts.recipes().saved_count(), kNoBuffer) {
+  const std::vector<Storage>& storages = facts.graph().storages;
+  for (std::size_t at = 0; at < storages.size(); ++at) {
+    if (storages[at].buffer != kNone) buffers_[at] = module_buffers[static_cast<std::size_t>(storages[at].buffer)];
+  }
+}
+
+void Storages::read(TensorId tensor) {
+  const ParameterId parameter = facts_.graph().storage_of(tensor).parameter;
+  if (parameter == kNone) return emitter_.read(of(tensor));
+  const ParameterPlace place = runtime_.place(parameter);
+  emitter_.read(place.buffer, place.offset, place.bytes);
+}
+
+void Storages::write(TensorId tensor) {
+  const ParameterId parameter = facts_.graph().storage_of(tensor).parameter;
+  emitter_.write(parameter == kNone ? of(tensor) : runtime_.place(parameter).buffer);
+}
+
+void Storages::release_saved(NodeId node) {
+  std::size_t index = facts_.recipes().saved_index(node);
+  for (std::size_t count = facts_.recipes().saved(node).size(); count > 0; --count, ++index) {
+    if (saved_[index] == kNoBuffer) continue;
+    emitter_.release(saved_[index], Reason::AutogradGraph);
+    saved_[index] = kNoBuffer;
+  }
+}
+
+void Storages::hold_leaves(NodeId producer) {
+  for (TensorId leaf : facts_.graph().leaves) {
+    if (facts_.graph().tensor(leaf).producer != producer) continue;
+    leaves_.push_back(of(leaf));
+    emitter_.retain(leaves_.back());
+  }
+}
+
+void Storages::replace_leaf(BufferId before, BufferId with) {
+  for (BufferId& leaf : leaves_) {
+    if (leaf != before) continue;
+    leaf = with;
+    emitter_.retain(with);
+    emitter_.release(before, Reason::AutogradGraph);
+  }
+}
+
+void Storages::release_leaves() {
+  for (BufferId buffer : leaves_) emitter_.release(buffer, Reason::AutogradGraph);
+  leaves_.clear();
+}
+
+}  // namespace dsplan

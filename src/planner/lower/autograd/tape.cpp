@@ -1,0 +1,71 @@
+#include "planner/lower/autograd/tape.h"
+
+#include <utility>
+
+#include "planner/lower/eager.h"
+
+namespace dsplan {
+
+Tape::Tape(const ModelSpec& model, const Graph& graph, const RecipeBook& recipes, const Checkpointing& checkpointing,
+           Emitter& emitter, TrainingRuntime& runtime, const std::vector<BufferId>& module_buffers)
+    : on_(model, graph, recipes, emitter, runtime, module_buffers),
+      checkpoints_(on_, checkpointing),
+      forward_(on_, checkpoints_),
+      gradients_(on_, checkpoints_.all()),
+      recomputation_(on_, checkpoints_, forward_, gradients_),
+      backward_(on_, checkpoints_, gradients_, recomputation_) {}
+
+void Tape::make_batch() {
+  std::vector<BufferId> made;
+  for (TensorId input : on_.graph.batch) {
+    Variable tensor =
+        Eager(on_.emitter).empty(on_.graph.bytes(input), on_.graph.tensor(input).dtype, {Role::Inputs, "batch"});
+    Work copy(on_.emitter);
+    copy.write(tensor);
+    if (on_.recording) on_.recording->batch(made.size(), input, tensor.id());
+    copy.run(Body::MakeBatch, "copy batch to device");
+    on_.storages.of(input) = tensor.id();
+    made.push_back(tensor.hand_over());
+  }
+  drop_batch();
+  batch_ = std::move(made);
+}
+
+void Tape::drop_batch() {
+  for (BufferId buffer : batch_) on_.emitter.release(buffer, Reason::Loop);
+  batch_.clear();
+}
+
+void Tape::forward() {
+  on_.emitter.at(Pass::Forward);
+  std::uint32_t at = 0;
+  for (Checkpoint& checkpoint : checkpoints_.all()) {
+    forward_.run(at, checkpoint.begin, true);
+    checkpoint.recomputed = false;
+    checkpoints_.enter(checkpoint);
+    forward_.run(checkpoint.begin, checkpoint.end + 1, false);
+    checkpoints_.leave(checkpoint);
+    at = checkpoint.end + 1;
+  }
+  forward_.run(at, static_cast<std::uint32_t>(on_.graph.program.size()), true);
+  if (on_.graph.loss != kNone) on_.emitter.rename(loss(), {Role::Inputs, "loss"});
+  if (on_.recording) on_.recording->loss();
+}
+
+void Tape::drop_loss() {
+  on_.emitter.release(loss(), Reason::Loop);
+  on_.storages.release_leaves();
+  for (Checkpoint& checkpoint : checkpoints_.all()) checkpoints_.forget(checkpoint);
+}
+
+void Tape::read_outputs() {
+  for (TensorId output : on_.graph.outputs) on_.storages.read(output);
+}
+
+void Tape::drop_outputs() {
+  for (TensorId output : on_.graph.outputs) {
+    if (on_.graph.storage_of(output).parameter == kNone) on_.emitter.release(on_.storages.of(output), Reason::Loop);
+  }
+}
+
+}  // namespace dsplan

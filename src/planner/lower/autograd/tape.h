@@ -1,0 +1,55 @@
+// Runs one micro-batch of a graph through the emitter, as PyTorch's eager autograd would. Its parts, each a file:
+//
+//   storages       where tensors lie now, and which nodes hold them
+//   forward        the program: operators, variables, module boundaries, saved tensors
+//   checkpoints    what a checkpoint holds between forward and backward
+//   recomputation  both forms of torch.utils.checkpoint, and DeepSpeed's
+//   backward       the engine's order, and one node's function
+//   gradients      accumulation, leaves, AccumulateGrad
+//   tape_recording the program for an executor
+#pragma once
+
+#include <vector>
+
+#include "planner/lower/autograd/backward.h"
+
+namespace dsplan {
+
+class Tape {
+ public:
+  // `module_buffers`: the device buffers of ModelSpec::buffers. All other references must outlive the tape.
+  Tape(const ModelSpec& model, const Graph& graph, const RecipeBook& recipes, const Checkpointing& checkpointing,
+       Emitter& emitter, TrainingRuntime& runtime, const std::vector<BufferId>& module_buffers);
+
+  // Matrix products place the libraries' workspaces; without this none is placed.
+  void attach(Workspaces& workspaces) { on_.workspaces = &workspaces; }
+  // What DeepSpeed's checkpoints share, across tapes; needed where there is one of that kind.
+  void attach(DeepSpeedCheckpoints& deepspeed) { checkpoints_.attach(deepspeed); }
+
+  // The batch is made and the one before it let go.
+  void make_batch();
+  void drop_batch();
+  // Keeps the loss (or an op-graph's outputs) until it is let go of.
+  void forward();
+  [[nodiscard]] BufferId loss() { return on_.storages.of(on_.graph.loss); }
+  void backward() { backward_.from_loss(); }
+  // With the loss goes the graph, and what its checkpoints still hold.
+  void drop_loss();
+
+  // Of an op-graph: the outputs are read by the work under way; Python lets go of them; backward from them
+  // (Backward::from_outputs).
+  void read_outputs();
+  void drop_outputs();
+  void backward_from(BufferId seed) { backward_.from_outputs(seed); }
+
+ private:
+  TapeContext on_;
+  Checkpoints checkpoints_;
+  Forward forward_;
+  Gradients gradients_;
+  Recomputation recomputation_;
+  Backward backward_;
+  std::vector<BufferId> batch_;
+};
+
+}  // namespace dsplan

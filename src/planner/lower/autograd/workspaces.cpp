@@ -1,0 +1,35 @@
+#include "planner/lower/autograd/workspaces.h"
+
+namespace dsplan {
+
+void Workspaces::before_product(const Node& node) {
+  const Pass pass = emitter_.pass();
+  Thread& thread = threads_[pass == Pass::Backward || pass == Pass::Recompute ? 1 : 0];
+  if (!thread.cublas) {
+    thread.cublas = true;
+    (void)make(sizes_->cublas, "cuBLAS workspace").hand_over();  // The pool keeps it for good.
+  }
+  // Only addmm with a bias goes through cuBLASLt, and backward multiplies without one. DeepSpeed's own linear function
+  // adds the bias in a kernel of its own.
+  const bool biased = node.op == Op::Linear && node.input_count == 3 && node.product != Product::Function;
+  if (!biased || pass == Pass::Backward || sizes_->cublaslt == Bytes(0) || thread.cublaslt) return;
+  Variable workspace = make(sizes_->cublaslt, "cuBLASLt workspace");
+  if (sizes_->lt_per_call) return workspace.reset(Reason::LastUse);
+  thread.cublaslt = true;
+  (void)workspace.hand_over();
+}
+
+// It belongs to no module, whichever happens to multiply first.
+Variable Workspaces::make(Bytes bytes, Label label) {
+  const Pass pass = emitter_.pass();
+  const ModuleId module = emitter_.module();
+  emitter_.at(pass, kNone);
+  Variable workspace = Eager(emitter_).empty(
+      bytes, DType::UInt8, {Role::Workspace, label, "torch: aten/src/ATen/cuda/CublasHandlePool.cpp"});
+  emitter_.at(pass, module);
+  emitter_.mark_scratch(workspace.id());
+  Work(emitter_).write(workspace).run(Body::Nothing, "set workspace");
+  return workspace;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,78 @@
+// Small numbers on which ranks agree in a step: whether a gradient overflowed, and the global norm. They become the
+// host's numbers (`.item()`), so the host waits for them.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "core/model.h"
+#include "planner/lower/eager.h"
+#include "planner/lower/runtimes/named_parameters.h"
+
+namespace dsplan {
+
+// The groups that one rank belongs to, and its place among the data-parallel ones.
+struct Ranks {
+  std::int64_t data_parallel = 1;
+  std::int64_t tensor_parallel = 1;
+  std::int64_t rank = 0;
+};
+
+// For an executor: of what a control value is the norm, beside what has been measured before, or what is looked at for
+// an overflow; where every data-parallel rank has it all, and they add up, `copies` of them.
+struct Squares {
+  std::vector<ByteRange> of;
+  std::uint8_t copies = 0;
+};
+
+class ControlValues {
+ public:
+  ControlValues(Emitter& emitter, const ModelSpec& model, Ranks ranks)
+      : eager_(emitter), model_(model), ranks_(ranks) {}
+
+  // A value of `bytes` (1: a flag, 4 or 8: a norm), over the data-parallel ranks, then over the tensor-parallel ones,
+  // each where there are several.
+  void all_reduce(Bytes bytes, What what, const Squares& squares = {});
+  // Of a value that is the same on all data-parallel ranks: over the tensor-parallel ones alone.
+  void tensor_parallel(Bytes bytes, What what, const Squares& squares = {});
+  // A value that is there, over the ranks of one group; nothing where there is one.
+  void share(BufferId value, Group group);
+
+  // A parameter that all tensor-parallel ranks have alike counts on the first of them alone (DeepSpeed,
+  // runtime/utils.py: is_model_parallel_parameter).
+  [[nodiscard]] bool counts_in_norm(ParameterId parameter) const;
+  // Of gradients that lie in `flat` in the order of `trained`; or by ParameterId, on all data-parallel ranks.
+  [[nodiscard]] Squares squares_of(BufferId flat, std::span<const NamedParameter> trained) const;
+  [[nodiscard]] Squares squares_of(const std::vector<BufferId>& gradients,
+                                   std::span<const NamedParameter> trained) const;
+
+ private:
+  [[nodiscard]] Variable made(Bytes bytes, What what, const Squares& squares);
+
+  Eager eager_;
+  const ModelSpec& model_;
+  Ranks ranks_;
+};
+
+// Norms that a DeepSpeed optimizer holds beyond the value that ranks agreed on.
+class HeldNorms {
+ public:
+  explicit HeldNorms(Emitter& emitter) : eager_(emitter) {}
+
+  // The wrapper's _global_grad_norm: a scalar that each step replaces. `gradient`: what it is the norm of, where no
+  // event of its own has measured it.
+  void replace(DType type, BufferId gradient = kNoBuffer) { global_norm_ = made(type, gradient); }
+  // The same under ZeRO, where the scaled norm, the norms of `groups` groups that step() has a variable for, and the
+  // norm of the step before, which the engine holds, stay until `step_returns`.
+  void in_step(DType type, std::size_t groups);
+  void step_returns() { of_step_.reset(); }
+
+ private:
+  [[nodiscard]] Variable made(DType type, BufferId gradient);
+
+  Eager eager_;
+  Variables of_step_;
+  Variable global_norm_;
+};
+
+}  // namespace dsplan

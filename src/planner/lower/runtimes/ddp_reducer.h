@@ -1,0 +1,63 @@
+// DistributedDataParallel's reducer (torch/csrc/distributed/c10d/reducer.cpp): gradients are copied into buckets, which
+// are all-reduced in order, each when all its gradients have come, and copied back.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/lower/runtimes/named_parameters.h"
+#include "planner/lower/runtimes/separate_gradients.h"
+
+namespace dsplan {
+
+class DdpReducer {
+ public:
+  // `trained` and `gradients` must outlive this. All that is trained is of `dtype`.
+  DdpReducer(Emitter& emitter, const std::vector<NamedParameter>& trained, const SeparateGradients& gradients,
+             std::size_t parameters, DType dtype, std::int64_t ranks)
+      : eager_(emitter),
+        trained_(trained),
+        gradients_(gradients),
+        bucket_of_(parameters, 0),
+        dtype_(dtype),
+        ranks_(ranks),
+        elements_(parameters, 0) {
+    for (const NamedParameter& p : trained) elements_[at(p.id)] = p.elements;
+  }
+
+  // The very first iteration uses one bucket for everything.
+  void initialize_buckets();
+  // At the first forward after a backward, in gradient-ready order.
+  void rebuild_buckets();
+  // `sync`: outside of no_sync().
+  void prepare_for_backward(bool sync);
+  // AccumulateGrad has run.
+  void mark_variable_ready(ParameterId parameter);
+
+ private:
+  struct Bucket {
+    Variable buffer;
+    Bytes bytes;
+    std::vector<ParameterId> parameters;
+    std::size_t pending = 0;
+  };
+
+  void add(Bucket& bucket, ParameterId parameter) const;
+  void open(Bucket bucket);
+  void mark_bucket_ready(const Bucket& bucket);
+
+  Eager eager_;
+  const std::vector<NamedParameter>& trained_;
+  const SeparateGradients& gradients_;
+  std::vector<Bucket> buckets_;
+  std::vector<std::size_t> bucket_of_;  // By ParameterId.
+  std::vector<ParameterId> ready_order_;
+  DType dtype_;
+  std::int64_t ranks_;
+  std::vector<std::int64_t> elements_;  // By ParameterId.
+  std::size_t next_bucket_ = 0;
+  bool sync_ = true;
+  bool rebuilt_ = false;
+};
+
+}  // namespace dsplan

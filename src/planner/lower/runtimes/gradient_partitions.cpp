@@ -1,0 +1,193 @@
+#include "planner/lower/runtimes/gradient_partitions.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "planner/lower/runtimes/partitioned_optimizer.h"
+
+namespace dsplan {
+namespace {
+
+// stage3.py, _constant_buffered_norm2.
+constexpr std::int64_t kNormElements = 250'000'000;
+constexpr What kGradients{Role::Gradients, "gradient partitions",
+                          "zero/stage3.py, initialize_gradient_partitioning_data_structures"};
+
+class DeviceGradients final : public GradientPartitions {
+ public:
+  using GradientPartitions::GradientPartitions;
+  void make() override {
+    What what = kGradients;
+    what.capacity = true;
+    gradients_ = eager_.empty(bytes(sharding_.partition()), kept(), what);
+  }
+  void take(const std::vector<ReducedGradient>& reduced) override;
+  void measure_norm(const SubGroup& group) override;
+
+ private:
+  [[nodiscard]] std::vector<ByteRange> padded(const std::vector<ReducedGradient>& reduced);
+};
+
+// Sums are in place.
+void DeviceGradients::take(const std::vector<ReducedGradient>& reduced) {
+  Work add = eager_.work();
+  for (const ReducedGradient& one : reduced) add.read(one.part);
+  for (const ReducedGradient& one : reduced) {
+    if (accumulating_) add.read(of(sharding_.of_trained(one.index)));
+  }
+  for (const ReducedGradient& one : reduced) add.write(of(sharding_.of_trained(one.index)));
+  add.really_reads(padded(reduced));
+  if (accumulating_) {
+    add.run(Body::Add, "add to gradient partitions");
+  } else {
+    add.run(Body::Copy, "copy to gradient partitions");
+  }
+}
+
+// For an executor: each gradient fills the real part of its partition.
+std::vector<ByteRange> DeviceGradients::padded(const std::vector<ReducedGradient>& reduced) {
+  std::vector<ByteRange> reads;
+  if (eager_.emitter().recording() == nullptr) return reads;
+  for (const ReducedGradient& one : reduced) {
+    const Shard& shard = sharding_.of_trained(one.index);
+    const bool any = sharding_.real(shard).elements > 0;
+    const Bytes all = bytes(shard.part);
+    const Bytes filled = any ? std::min(eager_.bytes_of(one.part), all) : Bytes(0);
+    if (any) reads.push_back({one.part.buffer, one.part.offset, filled});
+    if (filled < all) reads.push_back({kNoBuffer, Bytes(0), all - filled});
+  }
+  return reads;
+}
+
+// get_grad_norm_direct: one partition at a time in fp64, then all the norms and their squares.
+void DeviceGradients::measure_norm(const SubGroup& group) {
+  for (std::size_t index = group.begin; index < group.end; ++index) {
+    const Shard& shard = sharding_.of_trained(index);
+    square(of(shard), shard.part, shard, {Role::Temporaries, "gradient norm", "zero/stage3.py, get_grad_norm_direct"});
+  }
+  const Bytes norms = storage(Elements(static_cast<std::int64_t>(group.end - group.begin)), DType::Float64);
+  const Variable stacked = eager_.empty(norms, DType::Float64, {Role::Temporaries, "gradient norms", ""});
+  stacked.mark_scratch();
+  eager_.zero(stacked, "stack norms");
+  const Variable squares = eager_.empty(norms, DType::Float64, {Role::Temporaries, "gradient norms", ""});
+  squares.mark_scratch();
+  eager_.work().read(stacked).write(squares).run(Body::Clear, "square norms");
+}
+
+// With the optimizer on the host, whichever part of it: each gradient goes to the host and is looked at on the device.
+class HostGradients final : public GradientPartitions {
+ public:
+  HostGradients(const Training& training, const Sharding& sharding, PartitionedOptimizer& optimizer, Emitter& emitter)
+      : GradientPartitions(training, sharding, emitter), optimizer_(optimizer) {}
+  void make() override;
+  void take(const std::vector<ReducedGradient>& reduced) override;
+  void end_step() override { let_go(norms_); }
+
+ private:
+  [[nodiscard]] Variable accumulate(const Shard& shard, const Part& gradient);
+  void measure_at_boundary(const Shard& shard, const Variable& gradient);
+
+  PartitionedOptimizer& optimizer_;
+  std::vector<Variable> norms_;  // One of each gradient, from the boundary to the step's end.
+};
+
+void HostGradients::make() {
+  gradients_ = eager_.empty_on_host(bytes(sharding_.partition()), kept(), kGradients,
+                                    training_.zero.offload_optimizer.pin_memory);
+  gradients_.mark_scratch();  // Sums are sent to the host even where the step takes them from the device.
+  eager_.zero(gradients_, "zero gradient partitions");
+}
+
+// A rank that has nothing but padding of a parameter passes it over. What was padded is passed on whole.
+void HostGradients::take(const std::vector<ReducedGradient>& reduced) {
+  for (const ReducedGradient& one : reduced) {
+    const Shard& shard = sharding_.of_trained(one.index);
+    const std::int64_t real = sharding_.real(shard).elements;
+    if (real == 0) continue;
+    const bool whole = eager_.bytes_of(one.part.buffer) == bytes(shard.part);
+    const Variable gradient =
+        accumulate(shard, Part(one.part.buffer, one.part.offset, bytes(whole ? shard.part : real)));
+    if (!boundary_) continue;
+    measure_at_boundary(shard, gradient);
+    optimizer_.take_gradient(one.index, gradient);
+  }
+  optimizer_.end_reduction();
+}
+
+// Returns the sum on the device: in the first micro-batch a copy of what went to the host, later what goes there.
+Variable HostGradients::accumulate(const Shard& shard, const Part& gradient) {
+  const Part sum(gradients_.id(), of(shard).offset, gradient.bytes);
+  if (!accumulating_) eager_.copy(sum, gradient, "copy gradient to host");
+  Variable made =
+      eager_.empty(gradient.bytes, kept(),
+                   {Role::RuntimeBuffers, "gradient partition back on the device", "zero/stage3.py, partition_grads"});
+  if (!boundary_ && !accumulating_) made.mark_scratch();
+  eager_.copy(made, sum, "copy gradient to device");
+  if (!accumulating_) return made;
+  eager_.add(made, gradient, "add to gradient partition");
+  eager_.copy(sum, made, "copy gradient to host");
+  return made;
+}
+
+// _constant_buffered_norm2.
+void HostGradients::measure_at_boundary(const Shard& shard, const Variable& gradient) {
+  const std::int64_t elements = eager_.bytes_of(gradient).value() / bytes_per_element(kept());
+  for (std::int64_t from = 0; from < elements; from += kNormElements) {
+    const std::int64_t count = std::min(kNormElements, elements - from);
+    square(Part(gradient.id(), bytes(from), bytes(count)), count, shard,
+           {Role::RuntimeBuffers, "gradient norm", "zero/stage3.py, _constant_buffered_norm2"});
+  }
+  norms_.push_back(eager_.empty(Bytes(8), DType::Float64,
+                                {Role::Temporaries, "gradient norm", "zero/stage3.py, _constant_buffered_norm2"}));
+  norms_.back().mark_scratch();
+  eager_.zero(norms_.back(), "gradient norm");  // Each chunk's squares have been added up already.
+}
+
+}  // namespace
+
+GradientPartitions::GradientPartitions(const Training& training, const Sharding& sharding, Emitter& emitter)
+    : training_(training), sharding_(sharding), eager_(emitter) {}
+
+// For an executor: what all tensor-parallel ranks have alike counts on the first of them alone.
+void GradientPartitions::square(const Part& gradient, std::int64_t elements, const Shard& shard, const What& what) {
+  const Variable wide = eager_.empty(storage(Elements(elements), DType::Float64), DType::Float64, what);
+  wide.mark_scratch();
+  Work work = eager_.work().read(gradient).write(wide);
+  const Recording* recording = eager_.emitter().recording();
+  if (shard.replicated && recording != nullptr && recording->tensor_rank() != 0) work.really_reads({});
+  work.run(Body::SquareSum, "gradient norm");
+}
+
+// has_overflow, fp16 only: isinf of the whole gradient buffer, which compares absolute values, then isnan, where
+// that buffer is.
+void GradientPartitions::scan_overflow() {
+  const StreamId reduce = training_.zero.overlap_comm ? kReduceStream : kComputeStream;
+  const Space there = eager_.emitter().space(gradients_.id());
+  const auto make = [&](DType type, const Variable& from, Body body, const What& what) {
+    Variable made = eager_.empty(storage(Elements(sharding_.partition()), type), type, what, kNone,
+                                 there == Space::Device ? Space::Device : Space::Pageable);
+    made.mark_scratch();
+    eager_.work().read(from).write(made).run(body, what.label);
+    return made;
+  };
+  {
+    const OnStream stream(eager_.emitter(), reduce);
+    const What what{Role::Temporaries, "overflow scan", "zero/stage3.py, has_overflow"};
+    Variable absolute = make(kept(), gradients_, Body::Copy, {Role::Temporaries, "absolute gradients", ""});
+    Variable scan = make(DType::Bool, absolute, Body::OverflowScan, what);
+    absolute.reset();
+    scan.reset();
+    scan = make(DType::Bool, gradients_, Body::OverflowScan, what);
+  }
+  eager_.emitter().wait_stream(kComputeStream, reduce);
+}
+
+std::unique_ptr<GradientPartitions> make_gradient_partitions(const Training& training, const Sharding& sharding,
+                                                             PartitionedOptimizer& optimizer, Emitter& emitter) {
+  if (training.zero.offload_optimizer.device == OffloadDevice::None) {
+    return std::make_unique<DeviceGradients>(training, sharding, emitter);
+  }
+  return std::make_unique<HostGradients>(training, sharding, optimizer, emitter);
+}
+
+}  // namespace dsplan

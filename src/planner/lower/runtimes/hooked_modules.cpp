@@ -1,0 +1,128 @@
+#include "planner/lower/runtimes/hooked_modules.h"
+
+#include <algorithm>
+#include <limits>
+#include <string_view>
+
+namespace dsplan {
+namespace {
+
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+// Larger modules are no leaves, however fine their grain (Z3_MAX_LEAF_SIZE).
+constexpr std::int64_t kLargestLeaf = 1'000'000'000;
+constexpr std::string_view kContainers[] = {"Container",  "Sequential",    "ModuleList",
+                                            "ModuleDict", "ParameterList", "ParameterDict"};
+
+// "transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock", or the class alone.
+bool is_class(std::string_view wanted, std::string_view type) {
+  const std::size_t dot = wanted.rfind('.');
+  return (dot == std::string_view::npos ? wanted : wanted.substr(dot + 1)) == type;
+}
+
+class Granularity {
+ public:
+  explicit Granularity(const ModelSpec& model) : model_(model), of_(model.modules.size(), kNever) {
+    children_.resize(model.modules.size());
+    own_.resize(model.modules.size(), 0);
+    for (std::size_t id = 1; id < model.modules.size(); ++id) {
+      children_[static_cast<std::size_t>(model.modules[id].parent)].push_back(static_cast<ModuleId>(id));
+    }
+    for (const Parameter& p : model.parameters) {
+      own_[static_cast<std::size_t>(p.module)] += p.shape.elements().value();
+    }
+    (void)measure(0);
+  }
+
+  [[nodiscard]] std::int64_t smallest() const { return *std::min_element(of_.begin(), of_.end()); }
+
+  void mark(ModuleId id, std::int64_t threshold, std::vector<bool>& leaf) const {
+    if (total(id) == 0) return;
+    if (of_[static_cast<std::size_t>(id)] <= threshold) {
+      leaf[static_cast<std::size_t>(id)] = true;
+      return;
+    }
+    for (ModuleId child : children_[static_cast<std::size_t>(id)]) mark(child, threshold, leaf);
+  }
+
+ private:
+  struct Sum {
+    std::int64_t layers = 0;
+    std::int64_t elements = 0;
+  };
+
+  [[nodiscard]] std::int64_t total(ModuleId id) const {
+    std::int64_t sum = own_[static_cast<std::size_t>(id)];
+    for (ModuleId child : children_[static_cast<std::size_t>(id)]) sum += total(child);
+    return sum;
+  }
+
+  Sum measure(ModuleId id) {
+    const auto at = static_cast<std::size_t>(id);
+    if (total(id) == 0) return {};
+    Sum sum{0, own_[at]};
+    if (children_[at].empty()) return {1, sum.elements};
+    for (ModuleId child : children_[at]) {
+      const Sum below = measure(child);
+      sum.layers += below.layers;
+      sum.elements += below.elements;
+    }
+    const std::string_view type = model_.modules[at].type;
+    if (std::find(std::begin(kContainers), std::end(kContainers), type) != std::end(kContainers)) return sum;
+    ++sum.layers;
+    if (sum.elements <= kLargestLeaf) of_[at] = sum.elements / sum.layers;
+    return sum;
+  }
+
+  const ModelSpec& model_;
+  std::vector<std::vector<ModuleId>> children_;
+  std::vector<std::int64_t> own_;
+  std::vector<std::int64_t> of_;
+};
+
+}  // namespace
+
+std::vector<bool> leaf_modules(const ModelSpec& model, const Zero& zero) {
+  std::vector<bool> leaf(model.modules.size(), false);
+  for (std::size_t id = 0; id < model.modules.size(); ++id) {
+    const Module& module = model.modules[id];
+    for (const std::string& wanted : zero.leaf_classes) leaf[id] = leaf[id] || is_class(wanted, module.type);
+    for (const std::string& wanted : zero.leaf_names) leaf[id] = leaf[id] || module.path == wanted;
+    for (const std::string& wanted : zero.leaf_suffixes) leaf[id] = leaf[id] || module.path.ends_with(wanted);
+  }
+  const std::int64_t threshold = zero.module_granularity_threshold.value();
+  if (threshold <= 0) return leaf;
+  const Granularity granularity(model);
+  if (granularity.smallest() <= threshold) granularity.mark(0, threshold, leaf);
+  return leaf;
+}
+
+std::vector<CoordinatedModule> coordinated_modules(const ModelSpec& model, const std::vector<bool>& leaf) {
+  std::vector<CoordinatedModule> modules(model.modules.size());
+  const auto add = [](std::vector<ParameterId>& list, ParameterId id) {
+    if (std::find(list.begin(), list.end(), id) == list.end()) list.push_back(id);
+  };
+  const bool any = std::find(leaf.begin(), leaf.end(), true) != leaf.end();
+  for (std::size_t at = 0; at < model.parameters.size(); ++at) {
+    const Parameter& parameter = model.parameters[at];
+    const ParameterId id = parameter.tied_to == kNone ? static_cast<ParameterId>(at) : parameter.tied_to;
+    add(modules[static_cast<std::size_t>(parameter.module)].own, id);
+    if (!any) continue;  // Only leaves ask for what lies below.
+    for (ModuleId module = parameter.module; module != kNone;
+         module = model.modules[static_cast<std::size_t>(module)].parent) {
+      add(modules[static_cast<std::size_t>(module)].below, id);
+    }
+  }
+  for (std::size_t id = 0; id < modules.size(); ++id) modules[id].leaf = leaf[id];
+  return modules;
+}
+
+std::vector<bool> hooked_modules(const ModelSpec& model, const std::vector<bool>& leaf) {
+  std::vector<bool> hooked(model.modules.size(), true);
+  for (std::size_t id = 1; id < hooked.size(); ++id) {
+    const auto parent = static_cast<std::size_t>(model.modules[id].parent);
+    hooked[id] = hooked[parent] && !leaf[parent];
+  }
+  return hooked;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,25 @@
+// Which modules carry ZeRO-3's hooks, and what each asks for: all of them, down to leaf modules, which are fetched
+// whole (deepspeed/utils/z3_leaf_module.py, runtime/zero/leaf_module_config.py, and parameter_offload.py's
+// granularity).
+#pragma once
+
+#include <vector>
+
+#include "core/model.h"
+#include "core/training.h"
+#include "planner/lower/runtimes/coordinator.h"
+
+namespace dsplan {
+
+// By module: whether it is a leaf. By class, name and suffix as the JSON says, then by granularity: elements per layer
+// of a module with all below it, where a module with parameters counts as a layer. Modules below a leaf are not looked
+// at. Refuses nothing: what matches nothing has no effect.
+[[nodiscard]] std::vector<bool> leaf_modules(const ModelSpec& model, const Zero& zero);
+
+// Own, below (ties once) for every module; `leaf` as given.
+[[nodiscard]] std::vector<CoordinatedModule> coordinated_modules(const ModelSpec& model, const std::vector<bool>& leaf);
+
+// By module: false below a leaf.
+[[nodiscard]] std::vector<bool> hooked_modules(const ModelSpec& model, const std::vector<bool>& leaf);
+
+}  // namespace dsplan

@@ -1,0 +1,41 @@
+// How a whole model comes to a rank's device: made there or moved from the host, and sent by rank 0.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/model.h"
+#include "planner/lower/eager.h"
+#include "planner/lower/runtimes/named_parameters.h"
+
+namespace dsplan {
+
+class ModelLoading {
+ public:
+  // `named` must outlive this. `ranks`: of the data-parallel group.
+  ModelLoading(Emitter& emitter, const Training& training, const std::vector<NamedParameter>& named,
+               std::size_t parameters, std::int64_t ranks)
+      : eager_(emitter), training_(training), named_(named), parameters_(parameters), ranks_(ranks) {}
+
+  // As from_pretrained does: in the dtype asked for, and without tied tensors of their own.
+  void build_on_host();
+  // DeepSpeed's engine is given the model (engine.py, _configure_distributed_model): whole parameters, by ParameterId,
+  // sent by rank 0.
+  [[nodiscard]] std::vector<BufferId> give_to_engine(Label label);
+  void print_model_given();
+  // One whole parameter: made here, or moved from where build_on_host made it.
+  [[nodiscard]] Variable load(const NamedParameter& parameter, Label label);
+  // Rank 0 sends what `buffer` holds to all; nothing where there is one rank. Since DeepSpeed 0.19.8 as bytes
+  // (engine.py, _broadcast_model).
+  void broadcast(BufferId buffer, DType type);
+
+ private:
+  Eager eager_;
+  const Training& training_;
+  const std::vector<NamedParameter>& named_;
+  std::size_t parameters_;
+  std::int64_t ranks_;
+  std::vector<Variable> on_host_;  // By ParameterId, before they are moved; empty where the host has no model.
+};
+
+}  // namespace dsplan

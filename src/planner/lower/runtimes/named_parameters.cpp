@@ -1,0 +1,66 @@
+#include "planner/lower/runtimes/named_parameters.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace dsplan {
+
+std::vector<NamedParameter> named_parameters(const ModelSpec& model, const Training& training) {
+  std::vector<NamedParameter> found;
+  found.reserve(model.parameters.size());
+  for (std::size_t at = 0; at < model.parameters.size(); ++at) {
+    const Parameter& parameter = model.parameters[at];
+    if (parameter.tied_to != kNone) continue;
+    const bool frozen = std::any_of(training.freeze.begin(), training.freeze.end(),
+                                    [&](const std::string& glob) { return glob_matches(glob, parameter.name); });
+    found.push_back({static_cast<ParameterId>(at), parameter.shape.elements().value(), parameter.trainable && !frozen,
+                     training.dtype_of(parameter)});
+  }
+  return found;
+}
+
+namespace {
+
+// A part of the path is "norm" or ends in "_norm".
+bool has_norm_part(std::string_view name) {
+  constexpr std::string_view kNorm = "norm";
+  for (std::size_t at = name.find(kNorm); at != std::string_view::npos; at = name.find(kNorm, at + 1)) {
+    const std::size_t end = at + kNorm.size();
+    const bool begins = at == 0 || name[at - 1] == '.' || name[at - 1] == '_';
+    if (begins && (end == name.size() || name[end] == '.')) return true;
+  }
+  return false;
+}
+
+// Patterns over the lower-case name, and everything in an nn.LayerNorm.
+bool decays(const ModelSpec& model, const Parameter& parameter) {
+  if (model.modules[static_cast<std::size_t>(parameter.module)].type == "LayerNorm") return false;
+  std::string name = parameter.name;
+  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  for (std::string_view part : {"bias", "layernorm", "rmsnorm"}) {
+    if (name.find(part) != std::string::npos) return false;
+  }
+  return !has_norm_part(name);
+}
+
+}  // namespace
+
+std::vector<ParameterGroup> parameter_groups(const ModelSpec& model, const Training& training,
+                                             const std::vector<NamedParameter>& trained) {
+  ParameterGroup first{{}, training.optimizer.weight_decay};
+  ParameterGroup second;
+  for (const NamedParameter& parameter : trained) {
+    const bool in_first = training.param_groups == ParamGroups::Single ||
+                          decays(model, model.parameters[static_cast<std::size_t>(parameter.id)]);
+    (in_first ? first : second).members.push_back(&parameter);
+  }
+  std::vector<ParameterGroup> groups;
+  for (ParameterGroup* group : {&first, &second}) {
+    if (!group->members.empty()) groups.push_back(std::move(*group));
+  }
+  return groups;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,79 @@
+#include "planner/lower/runtimes/optimizer_state.h"
+
+namespace dsplan {
+
+namespace {
+
+// Row and column statistics for matrices (over the last two dimensions), a full moment for vectors; always fp32.
+std::vector<StateTensor> adafactor_state(const Shape& shape) {
+  const std::int64_t elements = shape.elements().value();
+  if (shape.rank < 2 || elements == 0)
+    return {{storage(Elements(elements), DType::Float32), DType::Float32, "exp_avg_sq"}};
+  const std::int64_t rows = elements / shape.dims[shape.rank - 1U];
+  const std::int64_t columns = elements / shape.dims[shape.rank - 2U];
+  return {{storage(Elements(rows), DType::Float32), DType::Float32, "exp_avg_sq_row"},
+          {storage(Elements(columns), DType::Float32), DType::Float32, "exp_avg_sq_col"}};
+}
+
+std::vector<StateTensor> adam8bit_state(std::int64_t elements) {
+  if (elements < 4096) {
+    const Bytes full = storage(Elements(elements), DType::Float32);
+    return {{full, DType::Float32, "exp_avg"}, {full, DType::Float32, "exp_avg_sq"}};
+  }
+  const Bytes scales = storage(div_ceil(Elements(elements), 256), DType::Float32);
+  const Bytes quantised = storage(Elements(elements), DType::UInt8);
+  return {{quantised, DType::UInt8, "exp_avg"},
+          {quantised, DType::UInt8, "exp_avg_sq"},
+          {scales, DType::Float32, "absmax of exp_avg"},
+          {scales, DType::Float32, "absmax of exp_avg_sq"}};
+}
+
+}  // namespace
+
+std::vector<StateTensor> optimizer_state(const Optimizer& optimizer, const Shape& shape, DType dtype,
+                                         bool hidden_matrix) {
+  const Bytes same = storage(shape.elements(), dtype);
+  switch (optimizer.kind) {
+    case OptimizerKind::Adam:
+    case OptimizerKind::AdamW: return {{same, dtype, "exp_avg"}, {same, dtype, "exp_avg_sq"}};
+    case OptimizerKind::Sgd:
+      if (optimizer.momentum > 0) return {{same, dtype, "momentum_buffer"}};
+      return {};
+    case OptimizerKind::Lion: return {{same, dtype, "exp_avg"}};
+    case OptimizerKind::Adagrad: return {{same, dtype, "sum"}};
+    case OptimizerKind::RmsProp:
+      if (optimizer.momentum > 0) return {{same, dtype, "square_avg"}, {same, dtype, "momentum_buffer"}};
+      return {{same, dtype, "square_avg"}};
+    case OptimizerKind::Adafactor: return adafactor_state(shape);
+    case OptimizerKind::Adam8bit: return adam8bit_state(shape.elements().value());
+    case OptimizerKind::Muon:
+      if (hidden_matrix) return {{same, dtype, "momentum_buffer"}};
+      return {{same, dtype, "exp_avg"}, {same, dtype, "exp_avg_sq"}};
+  }
+  return {};
+}
+
+std::vector<StateTensor> separate_state(const Optimizer& optimizer, const Shape& shape, DType dtype, bool hidden_matrix,
+                                        bool embedding) {
+  const Bytes full = storage(shape.elements(), DType::Float32);
+  const bool adam = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW;
+  if (optimizer.kind == OptimizerKind::Lion) return {{full, DType::Float32, "exp_avg"}};
+  if (optimizer.kind == OptimizerKind::Adam8bit && embedding && optimizer.embeddings_32bit) {
+    return {{full, DType::Float32, "exp_avg"}, {full, DType::Float32, "exp_avg_sq"}};
+  }
+  std::vector<StateTensor> state = optimizer_state(optimizer, shape, dtype, hidden_matrix);
+  if (adam && optimizer.implementation == Implementation::Fused) {
+    state.insert(state.begin(), {Bytes(4), DType::Float32, "step"});
+  }
+  return state;
+}
+
+Source state_source(const Training& training) {
+  if (training.runtime == Runtime::PyTorch) return "";
+  const bool away = training.zero.offload_optimizer.device != OffloadDevice::None;
+  if (!away) return "deepspeed/ops/adam/fused_adam.py, FusedAdam.step";
+  const bool partial = training.zero.offload_optimizer.ratio < 1 && training.deepspeed >= Version{0, 13, 3};
+  return partial ? "torch/optim/adam.py, AdamW.step" : "deepspeed/ops/adam/cpu_adam.py, DeepSpeedCPUAdam.step";
+}
+
+}  // namespace dsplan

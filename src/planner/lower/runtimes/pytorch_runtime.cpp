@@ -1,0 +1,135 @@
+// Plain PyTorch: one tensor per parameter, gradients in `.grad`, an optimizer of torch.optim; with more than one rank
+// DistributedDataParallel.
+#include <optional>
+
+#include "planner/lower/runtimes/ddp_reducer.h"
+#include "planner/lower/runtimes/gradient_scaling.h"
+#include "planner/lower/runtimes/optimizer_step.h"
+#include "planner/lower/runtimes/runtime_base.h"
+#include "planner/lower/runtimes/separate_gradients.h"
+
+namespace dsplan {
+namespace {
+
+class PyTorchRuntime final : public RuntimeBase {
+ public:
+  PyTorchRuntime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter)
+      : RuntimeBase(job, model, rank, emitter),
+        parameters_(model.parameters.size()),
+        gradients_(emitter, model.parameters.size()),
+        optimizer_(job.training.optimizer, emitter, model.parameters.size()),
+        clip_(emitter, job.training.level, job.parallelism.tp),
+        scaler_(emitter) {
+    if (world() == 1) return;
+    // Either the model is trained or its adapters are: one dtype.
+    const DType type = trained_.empty() ? dtype() : trained_.front().dtype;
+    ddp_.emplace(emitter, trained_, gradients_, model.parameters.size(), type, world());
+  }
+
+  void initialise() override {
+    for (const NamedParameter& p : leaves_) parameters_[at(p.id)] = loading_.load(p, "parameter");
+    for (const NamedParameter& p : trained_) {
+      const BufferId buffer = parameters_[at(p.id)].id();
+      emitter_.promise_update(buffer, Bytes(0), emitter_.size(buffer));
+    }
+    if (ddp_) {  // DistributedDataParallel.__init__: _sync_module_states, then the reducer.
+      for (const NamedParameter& p : leaves_) loading_.broadcast(parameters_[at(p.id)].id(), p.dtype);
+      ddp_->initialize_buckets();
+    }
+    optimizer_.construct(all_parameters());
+  }
+
+  [[nodiscard]] ParameterPlace place(ParameterId parameter) const override {
+    const BufferId buffer = parameters_[at(parameter)].id();
+    return {buffer, Bytes(0), emitter_.size(buffer)};
+  }
+
+  void forward_begins() override {
+    if (ddp_) ddp_->rebuild_buckets();
+  }
+
+  void backward_begins(bool boundary) override {
+    if (ddp_) ddp_->prepare_for_backward(boundary);
+    if (training().grad_scaler) scaler_.scale();
+  }
+
+  void backward_ends(bool /*boundary*/) override {
+    if (training().grad_scaler) scaler_.backward_done();
+  }
+
+  [[nodiscard]] bool holds_gradient(ParameterId parameter) const override { return gradients_.holds(parameter); }
+
+  void gradient_ready(ParameterId parameter, BufferId gradient) override {
+    gradients_.accumulate(parameter, gradient);
+    if (ddp_) ddp_->mark_variable_ready(parameter);
+  }
+
+  void step(bool /*first*/) override {
+    const std::vector<StepParameter> all = all_parameters();
+    if (training().gradient_clipping > 0) {
+      clip_.forget();
+      if (training().grad_scaler) scaler_.unscale(all);
+      clip_.run(all, training().loop == LoopKind::Trainer);
+    }
+    if (training().grad_scaler) scaler_.before_step(all, fused_in_torch());
+    for (const ParameterGroup& group : parameter_groups(model_, training(), trained_)) {
+      optimizer_.step(step_parameters(group.members), group.weight_decay);
+    }
+    if (training().grad_scaler) scaler_.after_step();
+    zero_grad();
+  }
+
+ private:
+  [[nodiscard]] bool fused_in_torch() const {
+    const Optimizer& optimizer = training().optimizer;
+    return optimizer.implementation == Implementation::Fused && optimizer.kind != OptimizerKind::Lion &&
+           optimizer.kind != OptimizerKind::Adam8bit;
+  }
+
+  // `.grad` of everything that is trained, by parameter group: one, or as transformers' Trainer makes them.
+  [[nodiscard]] std::vector<StepParameter> step_parameters(const std::vector<const NamedParameter*>& group) const {
+    std::vector<StepParameter> made;
+    for (const NamedParameter* p : group) {
+      const Parameter& parameter = model_.parameters[at(p->id)];
+      const Module& module = model_.modules[static_cast<std::size_t>(parameter.module)];
+      const bool hidden = parameter.shape.rank == 2 && parameter.split != Split::Vocabulary && module.layer != kNone;
+      made.push_back({p->id, parameters_[at(p->id)].id(), gradients_[p->id], parameter.shape, p->dtype, hidden,
+                      module.type == "Embedding", parameter.split == Split::Replicated});
+    }
+    return made;
+  }
+
+  [[nodiscard]] std::vector<StepParameter> all_parameters() const {
+    std::vector<const NamedParameter*> all;
+    for (const NamedParameter& p : trained_) all.push_back(&p);
+    return step_parameters(all);
+  }
+
+  // To None, or to zeros by one multi-tensor launch.
+  void zero_grad() {
+    if (training().zero_grad_to_none) return gradients_.drop(trained_);
+    std::vector<BufferId> held;
+    for (const NamedParameter& p : trained_) {
+      if (!gradients_.holds(p.id)) continue;
+      held.push_back(gradients_[p.id]);
+      emitter_.rename(held.back(), {Role::Gradients, "gradient"});  // A tied weight's was made as a sum.
+    }
+    if (!held.empty()) eager_.zero(held, "zero gradients");
+  }
+
+  std::vector<Variable> parameters_;  // By ParameterId.
+  SeparateGradients gradients_;
+  OptimizerStep optimizer_;
+  GradientClip clip_;
+  LossScaler scaler_;
+  std::optional<DdpReducer> ddp_;  // With more than one rank.
+};
+
+}  // namespace
+
+std::unique_ptr<TrainingRuntime> make_pytorch_runtime(const Job& job, const ModelSpec& model, std::int64_t rank,
+                                                      Emitter& emitter) {
+  return std::make_unique<PyTorchRuntime>(job, model, rank, emitter);
+}
+
+}  // namespace dsplan

@@ -1,0 +1,99 @@
+#include "planner/lower/runtimes/runtime_base.h"
+
+#include <utility>
+
+#include "core/error.h"
+#include "planner/lower/runtimes/flat_optimizer.h"
+#include "planner/zero/zero_facts.h"
+
+namespace dsplan {
+
+BufferId move_to_device(Emitter& emitter, BufferId source, Role role, Label label, ParameterId parameter) {
+  const Variable there(emitter, source);
+  return Eager(emitter).clone(there, {role, label}, "move to device", parameter).hand_over();
+}
+
+void accumulate_gradient(Emitter& emitter, BufferId& held, BufferId gradient) {
+  Variable grad(emitter, std::exchange(held, kNoBuffer), Reason::GradientHeld);
+  accumulate_gradient(grad, Variable(emitter, gradient, Reason::GradientHeld));
+  held = grad.hand_over();
+}
+
+void accumulate_gradient(Variable& grad, Variable gradient) {
+  if (!grad) {
+    grad = std::move(gradient);
+    return;
+  }
+  Eager(gradient.emitter()).add(grad, gradient, "accumulate gradient");
+  gradient.reset(Reason::AutogradGraph);
+}
+
+RuntimeBase::RuntimeBase(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter)
+    : job_(job),
+      model_(model),
+      rank_(rank),
+      emitter_(emitter),
+      eager_(emitter),
+      leaves_(named_parameters(model, job.training)),
+      trained_index_(model.parameters.size(), -1),
+      loading_(emitter, job.training, leaves_, model.parameters.size(), job.parallelism.dp),
+      control_(emitter, model, {job.parallelism.dp, job.parallelism.tp, rank}),
+      norms_(emitter) {
+  for (const NamedParameter& parameter : leaves_) {
+    if (!parameter.trainable) continue;
+    trained_index_[static_cast<std::size_t>(parameter.id)] = static_cast<std::int32_t>(trained_.size());
+    trained_.push_back(parameter);
+  }
+}
+
+void RuntimeBase::collective(Collective kind, DType type, Bytes payload) {
+  if (world() > 1) {
+    emitter_.communicate(kind, type, payload);
+  } else {
+    emitter_.compute(Body::Copy, "local copy");
+  }
+}
+
+void RuntimeBase::record_squares(ParameterId parameter) {
+  if (Recording* recording = emitter_.recording(); recording != nullptr && !control_.counts_in_norm(parameter)) {
+    recording->reads({});
+  }
+}
+
+void RuntimeBase::make_overflow_buffer() {
+  const Optimizer& optimizer = training().optimizer;
+  const bool adam = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW;
+  if (!adam || optimizer.implementation != Implementation::Fused) return;
+  Variable flag = eager_.scratch(Bytes(4), DType::Int32, {Role::Temporaries, "overflow buffer of FusedAdam"});
+  eager_.zero(flag, "zero overflow buffer");
+  (void)flag.hand_over();
+}
+
+void RuntimeBase::create_flat_state(std::int64_t elements, std::vector<BufferId>& state) {
+  state = make_states(eager_, training(), elements).hand_over();
+}
+
+void RuntimeBase::read_all(const std::vector<BufferId>& buffers) {
+  for (BufferId buffer : buffers) emitter_.read(buffer);
+}
+
+void RuntimeBase::write_all(const std::vector<BufferId>& buffers) {
+  for (BufferId buffer : buffers) emitter_.write(buffer);
+}
+
+std::unique_ptr<TrainingRuntime> make_runtime(const Job& job, const ModelSpec& model, std::int64_t rank,
+                                              Emitter& emitter) {
+  if (job.training.runtime == Runtime::PyTorch) return make_pytorch_runtime(job, model, rank, emitter);
+  switch (job.training.zero.stage) {
+    case 0: return make_stage0_runtime(job, model, rank, emitter);
+    case 1:
+      if (uses_bf16_optimizer(job.training)) return make_bf16_runtime(job, model, rank, emitter);
+      return make_stage12_runtime(job, model, rank, emitter);
+    case 2: return make_stage12_runtime(job, model, rank, emitter);
+    case 3: return make_stage3_runtime(job, model, rank, emitter);
+    default: break;
+  }
+  DSPLAN_CHECK(false, "stage " + std::to_string(job.training.zero.stage));
+}
+
+}  // namespace dsplan

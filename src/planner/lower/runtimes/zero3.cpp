@@ -1,0 +1,329 @@
+// ZeRO-3 (DeepSpeed runtime/zero/stage3.py, partition_parameters.py): parameters, gradients and the optimizer's states
+// are each in partitions, on the device, on the host or on NVMe. The order of things is here; how each is done is the
+// parameter store's, the gradient reducer's and the partitioned optimizer's. When parameters are gathered and let go of
+// is the coordinator's (module_hooks.h).
+#include "planner/lower/runtimes/zero3.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "planner/lower/runtimes/gradient_partitions.h"
+#include "planner/lower/runtimes/gradient_reducer.h"
+#include "planner/lower/runtimes/module_hooks.h"
+#include "planner/lower/runtimes/parameter_store.h"
+#include "planner/lower/runtimes/partition_home.h"
+#include "planner/lower/runtimes/partitioned_optimizer.h"
+#include "planner/lower/runtimes/runtime_base.h"
+#include "planner/lower/runtimes/sharding.h"
+
+namespace dsplan {
+namespace {
+
+class Zero3Runtime final : public RuntimeBase {
+ public:
+  Zero3Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
+  ~Zero3Runtime() noexcept override = default;
+
+  void initialise() override;
+  [[nodiscard]] ParameterPlace place(ParameterId parameter) const override { return store_.place(parameter); }
+  [[nodiscard]] ModuleId wraps_input(ModuleId module) const override { return hooks_.wraps_input(module); }
+  [[nodiscard]] bool moves_parameters() const override { return true; }
+  void forward_begins() override { hooks_.begin_forward(); }
+  void backward_begins(bool boundary) override { gradients_->begin_backward(boundary); }
+  void enter(ModuleId module, Pass pass) override { hooks_.enter(module, pass); }
+  void exit(ModuleId module, Pass pass) override;
+  void gradient_ready(ParameterId parameter, BufferId gradient) override;
+  void backward_ends(bool boundary) override;
+  void step(bool first) override;
+  [[nodiscard]] bool saves() const override { return zero().gather_16bit_weights_on_model_save; }
+  void save() override;
+  [[nodiscard]] std::vector<FrameworkCount> counts() const override { return hooks_.counts(); }
+
+ private:
+  [[nodiscard]] bool optimizer_away() const { return zero().offload_optimizer.device != OffloadDevice::None; }
+  void construct();
+  void build_in_pieces();
+  void begin_wrapper();
+  void cut_whole_model();
+  void cut(const Leaf& leaf, Variable whole);
+  void create_hooks();
+  void pass_barrier();
+  void reduce_leaf(ModuleId module);
+  void measure_gradients();
+  void update_sub_groups(bool first);
+  void save_module(const std::vector<ParameterId>& list, std::vector<Variable>& host, std::vector<bool>& saved);
+
+  Eager eager_;
+  Sharding sharding_;
+  std::unique_ptr<PartitionHome> home_;
+  ParameterStore store_;
+  ModuleHooks hooks_;
+  std::unique_ptr<GradientPartitions> gradients_;
+  PartitionedOptimizer optimizer_;
+  GradientReducer reducer_;
+  std::vector<BufferId> held_;  // By parameter: gradients of leaf modules, until the module's backward is over.
+  Variable barrier_;
+};
+
+Zero3Runtime::Zero3Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter)
+    : RuntimeBase(job, model, rank, emitter),
+      eager_(emitter),
+      sharding_(job, model, rank),
+      home_(make_partition_home(job.training, sharding_, emitter)),
+      store_(job.training, model, sharding_, *home_, emitter),
+      hooks_(job.training, model, sharding_, *home_, store_, emitter),
+      gradients_(make_gradient_partitions(job.training, sharding_, optimizer_, emitter)),
+      optimizer_(job.training, sharding_, *home_, *gradients_, emitter),
+      reducer_(job.training, sharding_, *gradients_, emitter),
+      held_(model.parameters.size(), kNoBuffer) {}
+
+// DeepSpeedZeroOptimizer_Stage3.__init__.
+void Zero3Runtime::initialise() {
+  if (zero().overlap_comm) emitter_.use_streams();
+  home_->prepare();
+  construct();
+  if (trained_.empty()) return;
+  optimizer_.construct();
+  print("Before creating fp16 partitions");
+  pass_barrier();
+  home_->join();
+  print("After creating fp16 partitions: " + std::to_string(sharding_.groups().size()));
+  print("Before creating fp32 partitions");
+  optimizer_.make_swap_buffers();
+  optimizer_.create_masters();
+  print("After creating fp32 partitions");
+  pass_barrier();
+  print("Before initializing optimizer states");
+  optimizer_.initialise_states();
+  print("After initializing optimizer states");
+  pass_barrier();
+  reducer_.make_bucket();
+  gradients_->make();
+  print("After Set Grad positions");
+  create_hooks();
+  optimizer_.promise_updates();
+  home_->promise_updates();
+  print("After initializing ZeRO optimizer");
+}
+
+// Built under zero.Init a model is cut module by module as it is made (partition_parameters.py, _post_init_method);
+// otherwise it is given to the engine whole (engine.py, _configure_distributed_model), and the optimizer's wrapper cuts
+// it (parameter_offload.py, _convert_to_zero_parameters).
+void Zero3Runtime::construct() {
+  if (training().under_zero_init()) {
+    build_in_pieces();
+    print_model_given();
+    print("DeepSpeed Engine: After configure distributed model");
+    begin_wrapper();
+  } else {
+    cut_whole_model();
+  }
+  print("DeepSpeedZeRoOffload initialize [end]");
+  if (trained_.empty()) home_->drop_tied();
+}
+
+// A module's own parameters are whole until its constructor returns, then each is broadcast and cut in its turn. A tied
+// tensor is made, and cut, before it is tied.
+void Zero3Runtime::build_in_pieces() {
+  std::vector<std::vector<ParameterId>> own(model_.modules.size());
+  for (std::size_t at = 0; at < model_.parameters.size(); ++at) {
+    own[static_cast<std::size_t>(model_.parameters[at].module)].push_back(static_cast<ParameterId>(at));
+  }
+  struct Open {
+    ModuleId module;
+    std::vector<std::pair<Leaf, Variable>> whole;
+  };
+  std::vector<Open> open;
+  const auto close = [&] {
+    for (auto& [leaf, whole] : open.back().whole) cut(leaf, std::move(whole));
+    open.pop_back();
+  };
+  for (std::size_t at = 0; at < own.size(); ++at) {
+    const ModuleId parent = model_.modules[at].parent;
+    while (!open.empty() && open.back().module != parent) close();
+    open.push_back({static_cast<ModuleId>(at), {}});
+    for (const ParameterId id : own[at]) {
+      const Parameter& parameter = model_.parameters[static_cast<std::size_t>(id)];
+      const Leaf leaf{id, parameter.shape.elements().value(), true, training().dtype_of(parameter)};
+      open.back().whole.emplace_back(leaf, Variable(emitter_, load_whole(leaf, "whole parameter")));
+    }
+  }
+  while (!open.empty()) close();
+}
+
+void Zero3Runtime::begin_wrapper() {
+  if (!trained_.empty() && !optimizer_away()) make_overflow_buffer();
+  if (!trained_.empty()) print("Stage 3 initialize beginning");
+  print("DeepSpeedZeRoOffload initialize [begin]");
+}
+
+// The engine broadcasts the model as it does below ZeRO-3, and the wrapper each parameter once more.
+void Zero3Runtime::cut_whole_model() {
+  const std::vector<BufferId> whole = load_model("whole parameter");
+  begin_wrapper();
+  for (const Leaf& leaf : leaves_) cut(leaf, Variable(emitter_, whole[static_cast<std::size_t>(leaf.id)]));
+}
+
+void Zero3Runtime::cut(const Leaf& leaf, Variable whole) {
+  broadcast(whole.id());
+  store_.cut(leaf, std::move(whole), model_.parameters[static_cast<std::size_t>(leaf.id)].tied_to != kNone);
+}
+
+// create_reduce_and_remove_grad_hooks: a hook can only be put on a parameter that is whole.
+void Zero3Runtime::create_hooks() {
+  for (const Leaf& leaf : trained_) {
+    store_.gather_whole(leaf.id);
+    emitter_.mark_scratch(store_.place(leaf.id).buffer);
+    store_.drop_full(leaf.id);
+    home_->drop(leaf.id);
+  }
+}
+
+// torch.distributed.barrier on a communicator of GPUs makes one byte on the device and holds it, in a static variable,
+// until the next barrier (torch/csrc/distributed/c10d/ProcessGroup.hpp).
+void Zero3Runtime::pass_barrier() {
+  Variable tensor =
+      eager_.empty(Bytes(1), DType::UInt8,
+                   {Role::Temporaries, "tensor of a barrier", "torch/csrc/distributed/c10d/ProcessGroup.hpp, barrier"});
+  tensor.mark_scratch();
+  eager_.zero(tensor, "barrier");
+  barrier_ = std::move(tensor);
+}
+
+void Zero3Runtime::exit(ModuleId module, Pass pass) {
+  if (pass == Pass::Backward && hooks_.is_leaf(module)) reduce_leaf(module);
+  hooks_.exit(module, pass);
+}
+
+// A leaf module's gradients wait until all of its backward is over.
+void Zero3Runtime::gradient_ready(ParameterId parameter, BufferId gradient) {
+  const auto at = static_cast<std::size_t>(parameter);
+  if (hooks_.leaf_of(parameter) != kNone) return accumulate(held_[at], gradient);
+  reducer_.reduce(static_cast<std::size_t>(trained_index_[at]), gradient);
+}
+
+// reduce_leaf_module_grads, in the optimizer's order.
+void Zero3Runtime::reduce_leaf(ModuleId module) {
+  for (std::size_t index = 0; index < trained_.size(); ++index) {
+    const ParameterId id = trained_[index].id;
+    BufferId& held = held_[static_cast<std::size_t>(id)];
+    if (hooks_.leaf_of(id) == module && held != kNoBuffer) reducer_.reduce(index, std::exchange(held, kNoBuffer));
+  }
+}
+
+void Zero3Runtime::backward_ends(bool) {
+  for (std::size_t module = 0; module < model_.modules.size(); ++module) {
+    if (hooks_.is_leaf(static_cast<ModuleId>(module))) reduce_leaf(static_cast<ModuleId>(module));
+  }
+  reducer_.finish();
+  hooks_.end_backward();
+  gradients_->end_backward();
+}
+
+// Overflow scan, norm and the update, one sub-group at a time.
+void Zero3Runtime::step(bool first) {
+  print("In step before checking overflow");
+  hooks_.release_all();
+  if (!trained_.empty()) {
+    measure_gradients();
+    update_sub_groups(first);
+  }
+  gradients_->end_step();
+  hooks_.gather_persistent();
+  hooks_.drop_secondary();
+  print("After zero_optimizer step");
+  let_go_of_norms();
+}
+
+// With the optimizer on the host norms were taken at the boundary, and are added up for each sub-group
+// (complete_grad_norm_calculation_for_cpu_offload).
+void Zero3Runtime::measure_gradients() {
+  if (dtype() == DType::Float16) {
+    gradients_->scan_overflow();
+    control_all_reduce(Bytes(1), "overflow flag");
+  }
+  for (const SubGroup& group : sharding_.groups()) {
+    gradients_->measure_norm(group);
+    if (optimizer_away()) {
+      control_all_reduce(Bytes(4), "gradient norm of a sub-group");
+    } else {
+      control_all_reduce(Bytes(8), "gradient norm");
+    }
+  }
+  if (!optimizer_away()) hold_norms(DType::Float64, sharding_.groups().size());
+}
+
+void Zero3Runtime::update_sub_groups(bool first) {
+  std::size_t number = 0;
+  for (const auto& group : optimizer_.groups()) {
+    const std::string which = " optimizer sub group " + std::to_string(number++);
+    print("Before prepare" + which);
+    group->prepare();
+    print("After prepare" + which);
+    group->step(first);
+    print("Before release" + which);
+    group->release();
+    print("After release" + which);
+  }
+}
+
+// stage3_gather_16bit_weights_on_model_save (engine.py, _zero3_consolidated_16bit_state_dict): every rank gathers one
+// module's own parameters at a time, rank 0 copies them to the host and sends them out again, and all cut them anew.
+void Zero3Runtime::save() {
+  hooks_.release_all();
+  std::vector<Variable> host;
+  std::vector<bool> saved(model_.parameters.size(), false);
+  for (std::size_t module = 0; module < model_.modules.size(); ++module) {
+    const std::vector<ParameterId> own = hooks_.own(static_cast<ModuleId>(module));
+    if (!own.empty()) save_module(own, host, saved);
+  }
+  hooks_.drop_secondary();
+  hooks_.gather_persistent();
+  let_go(host);
+}
+
+void Zero3Runtime::save_module(const std::vector<ParameterId>& list, std::vector<Variable>& host,
+                               std::vector<bool>& saved) {
+  store_.gather_in_place(list);
+  const auto whole = [&](ParameterId id) {
+    const ParameterPlace at = store_.place(id);
+    return Part(at.buffer, at.offset, at.bytes);
+  };
+  for (ParameterId id : list) {
+    if (rank() != 0 || saved[static_cast<std::size_t>(id)]) continue;
+    saved[static_cast<std::size_t>(id)] = true;  // A tied weight is there under its other name.
+    host.push_back(
+        eager_.empty(whole(id).bytes, dtype(), {Role::Parameters, "weight to save", ""}, id, Space::Pageable));
+    host.back().mark_scratch();
+    eager_.copy(host.back(), whole(id), "copy weight to host");
+  }
+  for (ParameterId id : list) eager_.broadcast(whole(id), 0, world());
+  for (ParameterId id : list) {
+    store_.partition_again(id);
+    store_.release(id, Reason::PythonFrame);
+    home_->drop(id);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<TrainingRuntime> make_stage3_runtime(const Job& job, const ModelSpec& model, std::int64_t rank,
+                                                     Emitter& emitter) {
+  return std::make_unique<Zero3Runtime>(job, model, rank, emitter);
+}
+
+std::optional<std::string> stage3_offload_obstacle(const Training& training) {
+  const Zero& zero = training.zero;
+  const bool nvme =
+      zero.offload_optimizer.device == OffloadDevice::Nvme || zero.offload_param.device == OffloadDevice::Nvme;
+  // The shard is made on a device that PyTorch does not know.
+  if (zero.offload_param.device == OffloadDevice::Nvme && zero.hpz_partition_size > 1) {
+    return "parameter offload to NVMe with secondary shards (hpZ), which DeepSpeed cannot make either";
+  }
+  // Before, its buffers came from PyTorch's pool.
+  if (nvme && training.deepspeed < Version{0, 19, 4}) return "offload to NVMe before DeepSpeed 0.19.4";
+  return std::nullopt;
+}
+
+}  // namespace dsplan
