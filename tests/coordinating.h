@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/format.h"
-#include "planner/lower/runtimes/coordinator.h"
+#include "planner/lower/runtimes/zero3/coordinator.h"
 
 namespace coordinating {
 

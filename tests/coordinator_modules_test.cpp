@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "coordinating.h"
-#include "planner/lower/runtimes/hooked_modules.h"
+#include "planner/lower/runtimes/zero3/hooked_modules.h"
 
 using namespace coordinating;
 

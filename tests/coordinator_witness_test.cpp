@@ -8,8 +8,8 @@
 #include "deepspeed_log.h"
 #include "model/graphs/graphs.h"
 #include "planner/lower/lower.h"
-#include "planner/lower/runtimes/coordinator.h"
-#include "planner/lower/runtimes/hooked_modules.h"
+#include "planner/lower/runtimes/zero3/coordinator.h"
+#include "planner/lower/runtimes/zero3/hooked_modules.h"
 
 using namespace deepspeed_log;
 

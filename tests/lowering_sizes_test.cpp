@@ -289,7 +289,7 @@ void labels_in(const std::string& text, std::set<std::string>& labels) {
 
 std::set<std::string> labels_of_sources() {
   std::set<std::string> labels;
-  for (const auto& entry : std::filesystem::directory_iterator(test_paths::source_dir() + "/src/planner/lower")) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(test_paths::source_dir() + "/src/planner/lower")) {
     std::ifstream file(entry.path());
     std::string code;
     for (std::string line; std::getline(file, line);) {

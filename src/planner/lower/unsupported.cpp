@@ -2,7 +2,7 @@
 
 #include "model/graphs/graphs.h"
 #include "planner/lower/runtimes/runtime_base.h"
-#include "planner/lower/runtimes/zero3.h"
+#include "planner/lower/runtimes/zero3/zero3.h"
 #include "planner/zero/zero_facts.h"
 
 namespace dsplan {

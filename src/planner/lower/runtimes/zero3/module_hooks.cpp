@@ -1,10 +1,10 @@
-#include "planner/lower/runtimes/module_hooks.h"
+#include "planner/lower/runtimes/zero3/module_hooks.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "core/error.h"
-#include "planner/lower/runtimes/hooked_modules.h"
+#include "planner/lower/runtimes/zero3/hooked_modules.h"
 
 namespace dsplan {
 namespace {

@@ -1,4 +1,4 @@
-#include "planner/lower/runtimes/parameter_store.h"
+#include "planner/lower/runtimes/zero3/parameter_store.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "planner/lower/runtimes/parameter_swapper.h"
+#include "planner/lower/runtimes/zero3/parameter_swapper.h"
 
 #include "core/error.h"
 #include "core/format.h"

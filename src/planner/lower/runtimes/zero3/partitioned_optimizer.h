@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "planner/lower/eager.h"
-#include "planner/lower/runtimes/gradient_partitions.h"
-#include "planner/lower/runtimes/optimizer_swapper.h"
-#include "planner/lower/runtimes/partition_home.h"
-#include "planner/lower/runtimes/sharding.h"
-#include "planner/lower/runtimes/sub_group_optimizer.h"
+#include "planner/lower/runtimes/zero3/gradient_partitions.h"
+#include "planner/lower/runtimes/zero3/optimizer_swapper.h"
+#include "planner/lower/runtimes/zero3/partition_home.h"
+#include "planner/lower/runtimes/zero3/sharding.h"
+#include "planner/lower/runtimes/zero3/sub_group_optimizer.h"
 
 namespace dsplan {
 

@@ -7,8 +7,8 @@
 
 #include "planner/lower/eager.h"
 #include "planner/lower/runtime.h"
-#include "planner/lower/runtimes/partition_home.h"
-#include "planner/lower/runtimes/sharding.h"
+#include "planner/lower/runtimes/zero3/partition_home.h"
+#include "planner/lower/runtimes/zero3/sharding.h"
 
 namespace dsplan {
 

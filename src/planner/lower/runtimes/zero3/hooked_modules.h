@@ -7,7 +7,7 @@
 
 #include "core/model.h"
 #include "core/training.h"
-#include "planner/lower/runtimes/coordinator.h"
+#include "planner/lower/runtimes/zero3/coordinator.h"
 
 namespace dsplan {
 

@@ -1,5 +1,5 @@
 // Fetching, prefetching and letting go.
-#include "planner/lower/runtimes/coordinator.h"
+#include "planner/lower/runtimes/zero3/coordinator.h"
 
 #include <algorithm>
 

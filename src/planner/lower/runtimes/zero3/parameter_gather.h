@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "planner/lower/runtimes/parameter_store.h"
-#include "planner/lower/runtimes/quantized_gather.h"
+#include "planner/lower/runtimes/zero3/parameter_store.h"
+#include "planner/lower/runtimes/zero3/quantized_gather.h"
 
 namespace dsplan {
 

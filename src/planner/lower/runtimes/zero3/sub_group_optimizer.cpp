@@ -1,4 +1,4 @@
-#include "planner/lower/runtimes/sub_group_optimizer.h"
+#include "planner/lower/runtimes/zero3/sub_group_optimizer.h"
 
 #include <utility>
 

@@ -10,9 +10,9 @@
 #include <optional>
 #include <vector>
 
-#include "planner/lower/runtimes/gradient_swapper.h"
 #include "planner/lower/runtimes/runtime_base.h"
-#include "planner/lower/runtimes/swap_buffers.h"
+#include "planner/lower/runtimes/zero3/gradient_swapper.h"
+#include "planner/lower/runtimes/zero3/swap_buffers.h"
 
 namespace dsplan {
 

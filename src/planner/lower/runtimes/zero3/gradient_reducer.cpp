@@ -1,4 +1,4 @@
-#include "planner/lower/runtimes/gradient_reducer.h"
+#include "planner/lower/runtimes/zero3/gradient_reducer.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "planner/lower/runtimes/hooked_modules.h"
+#include "planner/lower/runtimes/zero3/hooked_modules.h"
 
 #include <algorithm>
 #include <limits>

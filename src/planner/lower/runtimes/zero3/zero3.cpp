@@ -2,20 +2,20 @@
 // are each in partitions, on the device, on the host or on NVMe. The order of things is here; how each is done is the
 // parameter store's, the gradient reducer's and the partitioned optimizer's. When parameters are gathered and let go of
 // is the coordinator's (module_hooks.h).
-#include "planner/lower/runtimes/zero3.h"
+#include "planner/lower/runtimes/zero3/zero3.h"
 
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "planner/lower/runtimes/gradient_partitions.h"
-#include "planner/lower/runtimes/gradient_reducer.h"
-#include "planner/lower/runtimes/module_hooks.h"
-#include "planner/lower/runtimes/parameter_store.h"
-#include "planner/lower/runtimes/partition_home.h"
-#include "planner/lower/runtimes/partitioned_optimizer.h"
 #include "planner/lower/runtimes/runtime_base.h"
-#include "planner/lower/runtimes/sharding.h"
+#include "planner/lower/runtimes/zero3/gradient_partitions.h"
+#include "planner/lower/runtimes/zero3/gradient_reducer.h"
+#include "planner/lower/runtimes/zero3/module_hooks.h"
+#include "planner/lower/runtimes/zero3/parameter_store.h"
+#include "planner/lower/runtimes/zero3/partition_home.h"
+#include "planner/lower/runtimes/zero3/partitioned_optimizer.h"
+#include "planner/lower/runtimes/zero3/sharding.h"
 
 namespace dsplan {
 namespace {

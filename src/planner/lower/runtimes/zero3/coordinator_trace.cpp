@@ -1,7 +1,7 @@
 // The recorded trace, what it says of parameters that come back, and partitions on NVMe.
 #include <algorithm>
 
-#include "planner/lower/runtimes/coordinator.h"
+#include "planner/lower/runtimes/zero3/coordinator.h"
 
 namespace dsplan {
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "planner/lower/runtimes/parameter_store.h"
+#include "planner/lower/runtimes/zero3/parameter_store.h"
 
 namespace dsplan {
 

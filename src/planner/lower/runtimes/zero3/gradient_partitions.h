@@ -7,7 +7,7 @@
 
 #include "core/training.h"
 #include "planner/lower/eager.h"
-#include "planner/lower/runtimes/sharding.h"
+#include "planner/lower/runtimes/zero3/sharding.h"
 
 namespace dsplan {
 

@@ -1,4 +1,4 @@
-#include "planner/lower/runtimes/gradient_swapper.h"
+#include "planner/lower/runtimes/zero3/gradient_swapper.h"
 
 #include <algorithm>
 #include <utility>

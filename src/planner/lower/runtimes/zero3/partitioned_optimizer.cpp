@@ -1,4 +1,4 @@
-#include "planner/lower/runtimes/partitioned_optimizer.h"
+#include "planner/lower/runtimes/zero3/partitioned_optimizer.h"
 
 #include <algorithm>
 #include <utility>

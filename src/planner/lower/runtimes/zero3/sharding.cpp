@@ -1,8 +1,8 @@
-#include "planner/lower/runtimes/sharding.h"
+#include "planner/lower/runtimes/zero3/sharding.h"
 
 #include <algorithm>
 
-#include "planner/lower/runtimes/swap_buffers.h"
+#include "planner/lower/runtimes/zero3/swap_buffers.h"
 
 namespace dsplan {
 namespace {

@@ -1,4 +1,4 @@
-#include "planner/lower/runtimes/swap_buffers.h"
+#include "planner/lower/runtimes/zero3/swap_buffers.h"
 
 #include <algorithm>
 

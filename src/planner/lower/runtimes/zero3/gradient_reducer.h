@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "planner/lower/eager.h"
-#include "planner/lower/runtimes/gradient_partitions.h"
-#include "planner/lower/runtimes/sharding.h"
+#include "planner/lower/runtimes/zero3/gradient_partitions.h"
+#include "planner/lower/runtimes/zero3/sharding.h"
 
 namespace dsplan {
 

@@ -1,4 +1,4 @@
-#include "planner/lower/runtimes/optimizer_swapper.h"
+#include "planner/lower/runtimes/zero3/optimizer_swapper.h"
 
 #include <algorithm>
 #include <utility>

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "planner/lower/runtimes/swap_buffers.h"
+#include "planner/lower/runtimes/zero3/swap_buffers.h"
 
 namespace dsplan {
 

@@ -1,4 +1,4 @@
-#include "planner/lower/runtimes/quantized_gather.h"
+#include "planner/lower/runtimes/zero3/quantized_gather.h"
 
 #include <algorithm>
 #include <utility>

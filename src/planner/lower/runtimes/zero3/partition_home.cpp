@@ -1,4 +1,4 @@
-#include "planner/lower/runtimes/partition_home.h"
+#include "planner/lower/runtimes/zero3/partition_home.h"
 
 #include <algorithm>
 #include <utility>

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "planner/lower/eager.h"
-#include "planner/lower/runtimes/parameter_swapper.h"
-#include "planner/lower/runtimes/sharding.h"
+#include "planner/lower/runtimes/zero3/parameter_swapper.h"
+#include "planner/lower/runtimes/zero3/sharding.h"
 
 namespace dsplan {
 

@@ -1,9 +1,9 @@
-#include "planner/lower/runtimes/gradient_partitions.h"
+#include "planner/lower/runtimes/zero3/gradient_partitions.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "planner/lower/runtimes/partitioned_optimizer.h"
+#include "planner/lower/runtimes/zero3/partitioned_optimizer.h"
 
 namespace dsplan {
 namespace {

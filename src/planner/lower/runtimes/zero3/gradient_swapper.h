@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "planner/lower/runtimes/swap_buffers.h"
+#include "planner/lower/runtimes/zero3/swap_buffers.h"
 
 namespace dsplan {
 

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "planner/lower/runtime.h"
-#include "planner/lower/runtimes/coordinator.h"
-#include "planner/lower/runtimes/parameter_gather.h"
-#include "planner/lower/runtimes/parameter_store.h"
-#include "planner/lower/runtimes/partition_home.h"
-#include "planner/lower/runtimes/sharding.h"
+#include "planner/lower/runtimes/zero3/coordinator.h"
+#include "planner/lower/runtimes/zero3/parameter_gather.h"
+#include "planner/lower/runtimes/zero3/parameter_store.h"
+#include "planner/lower/runtimes/zero3/partition_home.h"
+#include "planner/lower/runtimes/zero3/sharding.h"
 
 namespace dsplan {
 

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "planner/lower/eager.h"
-#include "planner/lower/runtimes/gradient_partitions.h"
-#include "planner/lower/runtimes/optimizer_swapper.h"
-#include "planner/lower/runtimes/partition_home.h"
-#include "planner/lower/runtimes/sharding.h"
+#include "planner/lower/runtimes/zero3/gradient_partitions.h"
+#include "planner/lower/runtimes/zero3/optimizer_swapper.h"
+#include "planner/lower/runtimes/zero3/partition_home.h"
+#include "planner/lower/runtimes/zero3/sharding.h"
 
 namespace dsplan {
 

@@ -1,4 +1,4 @@
-#include "planner/lower/runtimes/parameter_gather.h"
+#include "planner/lower/runtimes/zero3/parameter_gather.h"
 
 #include <utility>
 
