@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "io/file.h"
 #include "io/locate.h"
 #include "io/text.h"
 #include "model/families.h"

@@ -1,7 +1,6 @@
 #include "workload.h"
 
 #include "io/deepspeed.h"
-#include "io/file.h"
 #include "io/locate.h"
 #include "io/machine_files.h"
 #include "io/text.h"

@@ -12,7 +12,7 @@
 #include "model/catalogue_describe.h"
 #include "operator_cases.h"
 #include "paths.h"
-#include "report/operators_report.h"
+#include "report/operator_comparison.h"
 
 namespace dsplan {
 namespace {

@@ -3,9 +3,9 @@
 
 #include "chains.h"
 #include "core/error.h"
-#include "io/chain.h"
+#include "io/plan_inputs.h"
 #include "io/text.h"
-#include "report/chain_report.h"
+#include "report/search_report.h"
 
 using namespace dsplan;
 

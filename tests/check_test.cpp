@@ -3,7 +3,6 @@
 
 #include "io/text.h"
 #include "report/baseline.h"
-#include "report/baseline_file.h"
 #include "report/check_report.h"
 #include "run_binary.h"
 

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "cli/repredict.h"
+#include "cli/predicted.h"
 #include "core/format.h"
 #include "io/text.h"
 #include "planner/predict/predict.h"

@@ -6,7 +6,7 @@
 
 #include "exec/loss_scale.h"
 #include "exec/runner.h"
-#include "io/loss_scaling.h"
+#include "io/deepspeed.h"
 #include "running.h"
 
 using namespace dsplan;

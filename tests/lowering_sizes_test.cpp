@@ -17,7 +17,7 @@
 #include "planner/lower/unsupported.h"
 #include "planner/predict/verdict.h"
 #include "report/compare.h"
-#include "report/compare_optimizers.h"
+#include "report/operator_comparison.h"
 #include "report/operators_receipt.h"
 
 using namespace dsplan;
@@ -289,7 +289,8 @@ void labels_in(const std::string& text, std::set<std::string>& labels) {
 
 std::set<std::string> labels_of_sources() {
   std::set<std::string> labels;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(test_paths::source_dir() + "/src/planner/lower")) {
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(test_paths::source_dir() + "/src/planner/lower")) {
     std::ifstream file(entry.path());
     std::string code;
     for (std::string line; std::getline(file, line);) {

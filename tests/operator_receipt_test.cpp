@@ -3,13 +3,12 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/report_operators.h"
+#include "cli/report_comparison.h"
 #include "core/format.h"
 #include "io/text.h"
 #include "paths.h"
-#include "report/compare_operators.h"
+#include "report/operator_comparison.h"
 #include "report/operators_receipt.h"
-#include "report/operators_report.h"
 #include "run_binary.h"
 
 namespace dsplan {

@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "cli/report_operators.h"
+#include "cli/report_comparison.h"
 #include "core/format.h"
 #include "io/text.h"
 #include "model/catalogue.h"
 #include "paths.h"
-#include "report/compare_operators.h"
+#include "report/operator_comparison.h"
 #include "report/operators_receipt.h"
 
 namespace dsplan {

@@ -14,7 +14,7 @@
 #include "paths.h"
 #include "planner/lower/runtime.h"
 #include "planner/lower/runtimes/runtime_base.h"
-#include "report/compare_optimizers.h"
+#include "report/operator_comparison.h"
 #include "report/operators_receipt.h"
 
 using namespace dsplan;

@@ -6,7 +6,7 @@
 
 #include "chains.h"
 #include "paths.h"
-#include "report/chain_report.h"
+#include "report/search_report.h"
 #include "run_binary.h"
 
 using namespace dsplan::test;

@@ -8,9 +8,9 @@
 #include "io/text.h"
 #include "paths.h"
 #include "report/calibration.h"
-#include "report/known_differences.h"
+#include "report/compare_rows.h"
+#include "report/comparison.h"
 #include "report/receipt.h"
-#include "report/verdicts.h"
 #include "run_binary.h"
 
 using namespace dsplan;

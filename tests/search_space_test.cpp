@@ -1,6 +1,6 @@
 // The space of a search: what pins an axis, what a list may hold, and what is refused.
 #include "io/deepspeed.h"
-#include "io/space.h"
+#include "io/plan_inputs.h"
 #include "io/text.h"
 #include "resolving.h"
 #include "searching.h"

@@ -7,9 +7,9 @@
 #include <fstream>
 
 #include "cli/commands.h"
-#include "cli/interrupt.h"
 #include "cli/machine.h"
 #include "cli/output.h"
+#include "cli/progress.h"
 #include "core/calibration.h"
 #include "core/format.h"
 #include "core/training.h"

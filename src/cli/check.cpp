@@ -9,11 +9,10 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/output.h"
-#include "cli/report_check.h"
-#include "cli/tolerances.h"
+#include "cli/report_comparison.h"
 #include "core/format.h"
 #include "io/text.h"
-#include "report/baseline_file.h"
+#include "report/baseline.h"
 #include "report/check_report.h"
 
 namespace dsplan {

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "cli/sources.h"
+#include "cli/assemble.h"
 #include "core/format.h"
 #include "core/sha256.h"
 #include "io/text.h"
 #include "planner/predict/predict.h"
-#include "report/baseline_file.h"
+#include "report/baseline.h"
 #include "report/kept_figures.h"
 
 namespace dsplan {

@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <array>
 
+#include "cli/assemble.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/predicted.h"
 #include "cli/saved_plan.h"
-#include "cli/sources.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "io/snapshot.h"
@@ -17,8 +17,7 @@
 #include "report/export/checkpointing_call.h"
 #include "report/export/launch_line.h"
 #include "report/export/write_deepspeed.h"
-#include "report/perfetto.h"
-#include "report/prediction_html.h"
+#include "report/timeline_report.h"
 #include "sim/snapshot_of.h"
 #include "sim/timeline_of.h"
 

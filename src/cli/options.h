@@ -11,6 +11,7 @@
 #include "cli/command_line.h"
 #include "core/error.h"
 #include "core/inputs.h"
+#include "report/comparison.h"
 
 namespace dsplan {
 
@@ -45,5 +46,10 @@ struct CommandExtras {
 // A size with a unit ("80GiB"), or a fault at `option`: a bare number is refused, as nobody remembers what it counts.
 [[nodiscard]] std::optional<Bytes> labelled_size(std::string_view option, std::string_view text,
                                                  Diagnostics& diagnostics);
+
+// --tolerance KIND=N, as several commands have it: "reserved=1%", "process=1048576", "reserved=0.5%": bytes, or percent
+// with at most one decimal. Refused, all together: unknown kinds, kinds that stand twice, what is no number of bytes
+// and no percentage up to 100.
+[[nodiscard]] Tolerances read_tolerances(const std::vector<std::string>& texts);
 
 }  // namespace dsplan

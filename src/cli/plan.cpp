@@ -1,21 +1,214 @@
-// `dsplan plan`: which activations of a chain to keep. What it does with a model is in plan_model.cpp.
+// The words of `dsplan plan`, for a chain and for a model.
+
 #include <algorithm>
 #include <array>
 
+#include "cli/assemble.h"
 #include "cli/commands.h"
-#include "cli/options.h"
+#include "cli/emit.h"
 #include "cli/output.h"
-#include "cli/plan_words.h"
-#include "cli/report_chain.h"
-#include "core/error.h"
+#include "cli/progress.h"
+#include "cli/report_plan.h"
+#include "cli/saved_plan.h"
 #include "core/format.h"
 #include "core/settings.h"
-#include "io/chain.h"
 #include "io/locate.h"
+#include "io/plan_inputs.h"
+#include "io/text.h"
+#include "model/families.h"
+#include "model/with_layers.h"
 #include "planner/plan/recompute/plan_chain.h"
-#include "report/chain_report.h"
+#include "planner/plan/search.h"
+#include "planner/resolve/resolve.h"
+#include "report/search_report.h"
 
 namespace dsplan {
+
+struct PlanWords {
+  SimulateWords said;
+  std::optional<std::string> budget, method;
+  std::optional<std::string> maximize, minimize, emit, timeout, space, global_batch;
+  std::vector<std::string> vary;
+  bool minimum = false, pareto = false;
+};
+
+// `dsplan plan MODEL`: the search. Exit codes: 0 a plan, 5 none fits, 130 interrupted before there was one.
+[[nodiscard]] int plan_model(const PlanWords& words);
+
+// `dsplan plan MODEL`: from words to a search, and from its answer to what is printed.
+
+namespace {
+
+Place said_at(const char* option) { return {option, 0, 0, {}}; }
+
+Objective objective_of(const PlanWords& words, Diagnostics& faults) {
+  if (words.maximize && words.minimize) {
+    faults.add(said_at("--minimize").says("stands beside --maximize", "a search has one objective"));
+  }
+  if (words.minimize) {
+    if (*words.minimize == "gpus") return Objective::Gpus;
+    faults.add(said_at("--minimize").says(formatted("cannot minimize \"{}\"", *words.minimize), "it is gpus"));
+  }
+  if (!words.maximize) return Objective::TokensPerSecond;
+  for (const Objective one : {Objective::TokensPerSecond, Objective::MicroBatch, Objective::Seq, Objective::Layers}) {
+    if (*words.maximize == name(one)) return one;
+  }
+  faults.add(said_at("--maximize")
+                 .says(formatted("cannot maximize \"{}\"", *words.maximize),
+                       "it is one of tokens_per_second, micro_batch, seq, layers"));
+  return Objective::TokensPerSecond;
+}
+
+// "zero_stage=2,3"
+void add_varied(const std::string& text, ListedSpace& space, Diagnostics& faults) {
+  const Place place = said_at("--vary");
+  const std::size_t equals = text.find('=');
+  const std::string_view key = std::string_view(text).substr(0, equals);
+  const std::optional<Axis> axis = axis_named(key);
+  if (!axis || equals == std::string::npos) {
+    faults.add(place.says(formatted("\"{}\" is no AXIS=V1,V2", text),
+                          axis ? "values come after \"=\"" : did_you_mean(nearest(key, axis_names()))));
+    return;
+  }
+  ListedAxis listed{*axis, {}, place};
+  std::size_t at = equals + 1;
+  while (at <= text.size()) {
+    const std::size_t comma = std::min(text.find(',', at), text.size());
+    if (comma > at) listed.values.push_back({text.substr(at, comma - at), place});
+    at = comma + 1;
+  }
+  space.axes.push_back(std::move(listed));
+}
+
+ListedSpace listed_by(const PlanWords& words, Diagnostics& faults) {
+  ListedSpace space;
+  if (words.space) attempt(faults, [&] { space = read_space(read_document(*words.space)); });
+  for (const std::string& text : words.vary) add_varied(text, space, faults);
+  if (!words.global_batch) return space;
+  const auto rows = whole_number("--global-batch", *words.global_batch, faults);
+  if (rows && *rows < 1) faults.add(said_at("--global-batch").says("must be at least 1"));
+  if (rows && *rows >= 1) space.global_batch = {*rows, said_at("--global-batch")};
+  return space;
+}
+
+// A budget of the process is a capacity of which the rest is reserved: the verdict then holds the process to it.
+void apply_budget(Bytes budget, Inputs& inputs) {
+  Request& request = inputs.request;
+  const Place place = said_at("--budget");
+  std::optional<Bytes> capacity;
+  if (request.capacity.given()) {
+    capacity = *request.capacity;
+  } else if (inputs.hardware) {
+    capacity = inputs.hardware->capacity;
+  }
+  if (!capacity) {
+    request.capacity = {budget, place};
+    return;
+  }
+  if (budget >= *capacity) {
+    if (budget > *capacity) say(formatted("--budget: {} is more than the device has\n", human(budget)));
+    return;
+  }
+  const Bytes kept = *capacity - budget;
+  if (kept > request.reserve.value_or(Bytes(0))) request.reserve = {kept, place};
+}
+
+void refuse_what_a_model_has_not(const PlanWords& words, Diagnostics& faults) {
+  if (words.method) faults.add(said_at("--method").says("is of chains; --checkpoint pins a model's segmentation"));
+  if (words.minimum) faults.add(said_at("--minimum").says("is of chains", "--maximize and --minimize are of models"));
+  if (!words.said.explain.empty()) faults.add(said_at("--explain").says("is of simulate"));
+  constexpr std::array<std::string_view, 4> kEmitted = {"deepspeed", "plan", "launch", "checkpointing"};
+  if (words.emit && std::find(kEmitted.begin(), kEmitted.end(), *words.emit) == kEmitted.end()) {
+    faults.add(said_at("--emit").says(formatted("nothing is called \"{}\"", *words.emit),
+                                      "it is one of deepspeed, plan, launch, checkpointing"));
+  }
+}
+
+// Called by the search: what it was, with another number of layers.
+std::function<ModelSpec(std::int64_t)> layers_of(const std::string& model, const Request& request) {
+  return [model, &request](std::int64_t layers) {
+    const ModelFiles files = locate_model(model);
+    return model_of(build_model(with_layers(files.document, layers), files.name), request);
+  };
+}
+
+std::string printed(const PlanAnswer& answer, const std::string& format, bool colour) {
+  if (format == "json") return plan_answer_json(answer);
+  if (format == "csv") return plan_answer_csv(answer);
+  if (format == "md") return plan_answer_markdown(answer);
+  return report_plan(answer, colour);
+}
+
+std::string format_of(const Request& request, Diagnostics& faults) {
+  const std::string format = request.format.value_or("table");
+  for (const char* known : {"table", "json", "csv", "md"}) {
+    if (format == known) return format;
+  }
+  faults.add(request.format.place.says(formatted("no format \"{}\"", format), "formats are table, json, csv, md"));
+  return format;
+}
+
+PlanAnswer searched(const SearchInputs& inputs, const ListedSpace& space, SearchOptions& options,
+                    PlanProgress& progress) {
+  options.go_on = [&progress](const SearchProgress& seen) { return progress.show(seen) && !Interrupt::asked(); };
+  const Interrupt interrupt;
+  PlanAnswer answer = search(inputs, space, options);
+  progress.clear();
+  return answer;
+}
+
+}  // namespace
+
+int plan_model(const PlanWords& words) {
+  Diagnostics faults;
+  refuse_what_a_model_has_not(words, faults);
+  SearchOptions options;
+  options.objective = objective_of(words, faults);
+  options.front = words.pareto;
+  const ListedSpace space = listed_by(words, faults);
+  std::optional<Bytes> budget;
+  if (words.budget) budget = labelled_size("--budget", *words.budget, faults);
+  std::optional<std::int64_t> seconds;
+  if (words.timeout) seconds = whole_number("--timeout", *words.timeout, faults);
+  const std::string format = format_of(words.said.options, faults);
+  Sources sources;
+  Inputs inputs;
+  attempt(faults, [&] {
+    sources = read_sources({}, words.said, {});
+    inputs = gather(sources, words.said);
+  });
+  if (!faults.any() && !inputs.hardware) {
+    faults.add(
+        said_at("--hardware")
+            .says("is missing: a search compares times, which need the device's rates", "name it, or a --cluster"));
+  }
+  faults.throw_if_any();
+  Output output(inputs.request.out.value_or(""));
+  if (budget) apply_budget(*budget, inputs);
+  options.with_layers = layers_of(words.said.model, inputs.request);
+  const SearchInputs asked{inputs.model, inputs.request, inputs.deepspeed ? &*inputs.deepspeed : nullptr,
+                           inputs.hardware ? &*inputs.hardware : nullptr, inputs.cluster ? &*inputs.cluster : nullptr};
+  PlanProgress progress(seconds);
+  PlanAnswer answer = searched(asked, space, options, progress);
+  answer.budget = budget;
+  if (words.emit) {
+    say(report_plan(answer, false));
+    if (answer.job) {
+      output.add(emitted(*words.emit, plan_parts(sources, "dsplan plan"), inputs.model, *answer.job, "--emit"));
+    }
+  } else {
+    output.add(printed(answer, format, output.colour()));
+  }
+  if (!words.emit || answer.job) output.finish();
+  if (answer.chosen && answer.chosen->fate == Fate::FitsWithRetries) {
+    say("warning: it fits only after the allocator has given cached memory back, which costs time\n");
+  }
+  if (Interrupt::asked()) return kInterrupted;
+  return answer.chosen ? kDone : kNoPlanFits;
+}
+
+// `dsplan plan`: which activations of a chain to keep. What it does with a model is in plan_model.cpp.
+
 namespace {
 
 constexpr const char* kPlanFooter =

@@ -1,12 +1,17 @@
-// The schedule of one rank behind the words of `simulate`, for commands that look at its events.
+// Predictions for commands that look closer: the schedule of one rank behind the words of `simulate`, and a prediction
+// from a receipt's own inputs.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/assemble.h"
 #include "core/allocator_config.h"
 #include "core/prediction.h"
+#include "core/receipt.h"
 #include "core/schedule.h"
+#include "report/comparison.h"
 
 namespace dsplan {
 
@@ -24,5 +29,23 @@ struct Predicted {
 
 // The allocator's settings in a job.
 [[nodiscard]] AllocatorConfig allocator_config(const Job& job);
+
+struct RepredictWords {
+  std::optional<std::string> level;        // kernel or dispatch; by the receipt's device where absent.
+  std::optional<std::string> calibration;  // A file.
+};
+
+struct Repredicted {
+  Inputs inputs;
+  Job job;
+  std::vector<PredictedRank> ranks;  // One for each that was measured; rank 0 where none was.
+  std::vector<std::string> notes;    // What was added to the inputs, and from where.
+};
+
+// Versions, capacity, limit and allocator settings are the environment's; the device is the bundled one of the GPU's
+// name unless the options name one. What `cpu` and `fake` measured is held at --level dispatch. Ranks of a fake process
+// group have no communicator. Refused, at their place in the receipt: what `simulate` refuses, and options that choose
+// what to report or that say twice what the receipt holds whole.
+[[nodiscard]] Repredicted repredict(const Receipt& receipt, const RepredictWords& words);
 
 }  // namespace dsplan

@@ -1,11 +1,11 @@
 #include "cli/report.h"
 
 #include <algorithm>
+#include <cmath>
 
-#include "cli/report_fragmentation.h"
-#include "cli/report_time.h"
 #include "cli/wrap.h"
 #include "core/format.h"
+#include "core/units.h"
 #include "report/prediction_file.h"
 
 namespace dsplan {
@@ -398,6 +398,100 @@ std::string report_ranks(const std::vector<Prediction>& predictions, const Job& 
                       one.peak ? size(one.peak->process) : "-", spaced(name(one.verdict)));
   }
   return text + "\n" + tail(worst, job);
+}
+
+namespace {
+
+constexpr char kRow[] = "  {:<16}{:>10}{:>10}{:>11}{:>10}{:>9}{:>9}\n";
+
+// Nothing at all is a dash.
+std::string part(double seconds) { return seconds <= 0 ? "-" : seconds_text(seconds); }
+
+}  // namespace
+
+std::string seconds_text(double seconds) {
+  if (seconds >= 99.95) return formatted("{:.0f} s", seconds);
+  if (seconds >= 0.9995) return formatted("{:.3g} s", seconds);
+  if (seconds >= 0.9995e-3) return formatted("{:.3g} ms", seconds * 1e3);
+  return formatted("{:.3g} us", seconds * 1e6);
+}
+
+std::string time_report(const StepTime& time) {
+  std::string text = formatted(kRow, time.calibrated ? "step, calibrated" : "step, estimated", "time", "compute",
+                               "recompute", "exposed", "host", "hidden");
+  for (const PhaseTime& phase : time.phases) {
+    text += formatted(kRow, phase.name, part(phase.total()), part(phase.compute + phase.launch), part(phase.recompute),
+                      part(phase.exposed), part(phase.host), part(phase.hidden));
+  }
+  const auto tokens = static_cast<std::int64_t>(std::llround(time.tokens_per_second));
+  text += wrapped("  ",
+                  formatted("together {} ({} to {}), {} tokens/s, MFU {:.1f} %, HFU {:.1f} %; {}",
+                            seconds_text(time.total), seconds_text(time.low), seconds_text(time.high), grouped(tokens),
+                            100 * time.mfu, 100 * time.hfu, time.basis),
+                  4);
+  return text;
+}
+
+namespace {
+
+// The table shows fewer than JSON holds.
+constexpr std::size_t kSegmentsShown = 8;
+constexpr std::size_t kPinsShown = 3;
+
+std::string sums(const Fragmentation& f) {
+  std::string text = wrapped("  ", "reserved is largest at " + f.event, 4);
+  const auto row = [&text](const char* label, Bytes bytes, const char* meaning) {
+    if (bytes > Bytes(0)) text += formatted("  {:<16}{:>13}  {}\n", label, human(bytes), meaning);
+  };
+  row("requested", f.requested, "what was asked for");
+  row("slack", f.slack, "rounding, and rests too small to split off");
+  row("awaiting", f.awaiting, "freed, but another stream may still use it");
+  row("inactive split", f.inactive_split, "free parts of segments in use");
+  row("cached", f.cached, "wholly free: empty_cache gives it back");
+  row("reserved", f.reserved, "the sum");
+  return text;
+}
+
+std::string pinned(const Fragmentation& f) {
+  if (f.segments.empty()) return {};
+  std::string text = f.segments_in_use == 1
+                         ? std::string("\n  one segment in use has free parts; what pins it\n")
+                         : formatted("\n  {} segments in use have free parts; what pins them\n", f.segments_in_use);
+  text += formatted("{:>13}{:>13}  {}\n", "free", "of", "pinned by");
+  for (std::size_t i = 0; i < std::min(kSegmentsShown, f.segments.size()); ++i) {
+    const PinnedSegment& segment = f.segments[i];
+    std::string pins;
+    const std::size_t shown = std::min(kPinsShown, segment.pins.size());
+    for (std::size_t k = 0; k < shown; ++k) {
+      const PinningBlock& pin = segment.pins[k];
+      if (k > 0) pins += "; ";
+      pins += formatted("{} ({}{}{})", pin.name, human(pin.requested), pin.module.empty() ? "" : ", ", pin.module);
+    }
+    if (const auto rest = segment.blocks - static_cast<std::int64_t>(shown); rest > 0) {
+      pins += formatted("; {} more", rest);
+    }
+    text += wrapped(formatted("{:>13}{:>13}  ", human(segment.free), human(segment.size)), pins, 28);
+  }
+  return text;
+}
+
+std::string tried(const Fragmentation& f) {
+  if (f.remedies.empty()) return {};
+  std::string text = formatted("\n  {:>13}{:>13}  other allocator confs\n", "reserved", "saved");
+  for (const AllocatorRemedy& remedy : f.remedies) {
+    const bool less = remedy.reserved <= f.reserved;
+    const Bytes difference = less ? f.reserved - remedy.reserved : remedy.reserved - f.reserved;
+    const std::string saved = difference == Bytes(0) ? std::string("nothing") : (less ? "" : "-") + human(difference);
+    const std::string verdict = !remedy.fits ? "" : (*remedy.fits ? " (fits)" : " (does not fit)");
+    text += wrapped(formatted("  {:>13}{:>13}  ", human(remedy.reserved), saved), remedy.conf + verdict, 30);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string fragmentation_report(const Fragmentation& fragmentation) {
+  return sums(fragmentation) + pinned(fragmentation) + tried(fragmentation);
 }
 
 }  // namespace dsplan

@@ -8,6 +8,7 @@
 #include "core/job.h"
 #include "core/model.h"
 #include "core/prediction.h"
+#include "core/step_time.h"
 
 namespace dsplan {
 
@@ -40,5 +41,18 @@ struct ReportStyle {
 
 // The worst verdict, then the largest peak.
 [[nodiscard]] const Prediction& worst_of(const std::vector<Prediction>& predictions);
+
+// The step time in the report of `simulate`.
+
+// Seconds by phase, what communication and copies add to them, and how sure that is. "estimated" until rates were
+// measured on the user's own machine.
+[[nodiscard]] std::string time_report(const StepTime& time);
+
+// "1.24 s", "35.1 ms"
+[[nodiscard]] std::string seconds_text(double seconds);
+
+// What --explain fragmentation adds to the table.
+
+[[nodiscard]] std::string fragmentation_report(const Fragmentation& fragmentation);
 
 }  // namespace dsplan

@@ -1,8 +1,9 @@
-// The answer of a search for people: at most 80 columns, every size labelled.
+// The answers of plans for people, of a search and of a chain: at most 80 columns, every size labelled.
 #pragma once
 
 #include <string>
 
+#include "core/chain.h"
 #include "core/search.h"
 
 namespace dsplan {
@@ -10,5 +11,8 @@ namespace dsplan {
 // First what was chosen, or that nothing fits and what misses least; then its time and memory, how many candidates were
 // counted, bounded away and simulated, and why each neighbour lost.
 [[nodiscard]] std::string report_plan(const PlanAnswer& answer, bool colour);
+
+// "fits: ..." or "no plan fits: ..." first, then the figures, then the segments, equal neighbours in one row.
+[[nodiscard]] std::string chain_report(const ChainPlan& plan, const Chain& chain, bool colour);
 
 }  // namespace dsplan

@@ -1,11 +1,17 @@
-// A run as a receipt (docs/receipts.md): what was measured, with everything that is needed to predict it again.
+// A run as a receipt (docs/receipts.md), and for people.
 #pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "cli/assemble.h"
 #include "cli/machine.h"
 #include "cli/options.h"
 #include "core/receipt.h"
+#include "core/units.h"
 #include "exec/run.h"
+#include "report/comparison.h"
 
 namespace dsplan {
 
@@ -15,5 +21,11 @@ namespace dsplan {
 // Written and read again: what is compared is what the file says.
 [[nodiscard]] Receipt receipt_of(const exec::RunResult& result, const Machine& machine, const SimulateWords& words,
                                  const Inputs& inputs, const Job& job, const Prediction& prediction);
+
+// A run for people: how the loss went, and how far prediction and measurement agree.
+
+// `communicators`: what they take by formula as they are made, where a library makes them.
+[[nodiscard]] std::string report_run(const exec::RunResult& result, const Receipt& receipt,
+                                     const ReceiptComparison& comparison, std::optional<Bytes> communicators);
 
 }  // namespace dsplan

@@ -7,7 +7,6 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/show.h"
-#include "cli/show_lists.h"
 #include "cli/wrap.h"
 #include "core/format.h"
 #include "io/deepspeed.h"
@@ -16,7 +15,7 @@
 #include "model/catalogue_describe.h"
 #include "planner/predict/footprint.h"
 #include "planner/resolve/resolve.h"
-#include "report/operators_report.h"
+#include "report/operator_comparison.h"
 #include "report/prediction_file.h"
 
 namespace dsplan {

@@ -1,13 +1,22 @@
+#include "cli/simulate.h"
+
 #include <algorithm>
+#include <array>
 
 #include "cli/assemble.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/report.h"
-#include "cli/simulate_graph.h"
+#include "cli/wrap.h"
+#include "core/cluster.h"
 #include "core/format.h"
+#include "core/settings.h"
+#include "io/locate.h"
+#include "io/machine_files.h"
+#include "io/op_graph.h"
 #include "planner/predict/predict.h"
+#include "planner/predict/predict_graph.h"
 #include "planner/predict/saved_tensors.h"
 #include "report/prediction_file.h"
 #include "report/prediction_tables.h"
@@ -62,6 +71,138 @@ int simulate_command(const Words& words) {
     say("warning: it fits only after the allocator has given cached memory back, which costs time\n");
   }
   return verdict == Verdict::DoesNotFit ? kDoesNotFit : kDone;
+}
+
+namespace {
+
+// A double as Python prints it.
+std::string python_number(double value) {
+  std::string text = formatted("{}", value);
+  if (text.find_first_of(".en") == std::string::npos) text += ".0";
+  return text;
+}
+
+// (bytes - base - 10^9) / 2^30: the seed experiments subtract 10^9 where they mean 2^30.
+std::string seed_line(const OpGraph& file, const AboveInputs& above) {
+  const auto printed = [&](Bytes bytes) {
+    return python_number(static_cast<double>(bytes.value() - *file.seed_base) / static_cast<double>(1LL << 30));
+  };
+  return formatted("  as the seed script prints it: persistent {}\n{:>32}peak {}\n", printed(above.after_forward), "",
+                   printed(above.forward_peak));
+}
+
+std::string above_table(const AboveInputs& above) {
+  static constexpr char kRow[] = "  {:<18}{:>14}{:>20}\n";
+  std::string text = formatted(kRow, "above the inputs", "requested", "bytes");
+  const auto row = [&](const char* label, const std::optional<Bytes>& bytes) {
+    text += formatted(kRow, label, bytes ? human(*bytes) : "-", bytes ? grouped(bytes->value()) : "-");
+  };
+  row("after forward", above.after_forward);
+  row("forward peak", above.forward_peak);
+  row("backward peak", above.backward_peak);
+  row("after backward", above.after_backward);
+  return text;
+}
+
+std::string counted(std::size_t count, std::string_view what) {
+  return formatted("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
+std::string table(const OpGraph& file, const Prediction& p, const ReportStyle& style) {
+  const auto asked = [&](Topic topic) {
+    return std::find(style.explain.begin(), style.explain.end(), topic) != style.explain.end();
+  };
+  std::string text = painted(wrapped("", verdict_line(p), 2), p.verdict, style);
+  text +=
+      "\n" + listed("", {file.name, counted(file.tensors.size(), "tensor"), counted(file.ops.size(), "operator")}, 2);
+  text += "\n" + above_table(*p.above_inputs);
+  if (file.seed_base) text += seed_line(file, *p.above_inputs);
+  text += "\n" + process_rows(p) + moment(p);
+  if (asked(Topic::Peak)) text += "\n" + explained(p);
+  if (asked(Topic::Saved)) text += "\n" + saved_table(*p.saved);
+  std::vector<std::string> missing;
+  for (const Absence& absence : all_absences(p)) missing.push_back(absence.what);
+  return text + "\n" + listed("not modelled: ", missing, 2);
+}
+
+void refuse_what_means_nothing(const SimulateWords& said, Diagnostics& diagnostics) {
+  constexpr std::array<std::string_view, 6> kMeaningful = {"--hardware", "--capacity", "--reserve",
+                                                           "--format",   "--out",      "--strict"};
+  const Request nothing;
+  visit_settings(said.options, nothing, [&](const auto& setting, const auto&) {
+    if (!setting.given()) return;
+    if (std::find(kMeaningful.begin(), kMeaningful.end(), setting.place.text()) != kMeaningful.end()) return;
+    diagnostics.add(setting.place.says("has no meaning for an op-graph"));
+  });
+  if (!said.launch.empty()) diagnostics.add({"--", 0, 0, {}, "a launch line has no meaning for an op-graph", {}});
+  if (std::find(said.explain.begin(), said.explain.end(), Topic::Traffic) != said.explain.end()) {
+    diagnostics.add({"--explain", 0, 0, {}, "an op-graph has no traffic", "peak and saved are there"});
+  }
+}
+
+GraphMachine machine_of(const SimulateWords& said, Diagnostics& diagnostics) {
+  GraphMachine machine;
+  const Request& request = said.options;
+  if (request.hardware.given()) {
+    const Hardware hardware = load_hardware(*request.hardware);
+    machine.capacity = hardware.capacity;
+    machine.context = hardware.context;
+  }
+  if (request.capacity.given()) machine.capacity = *request.capacity;
+  machine.reserve = request.reserve.value_or(Bytes(0));
+  if (machine.capacity && machine.reserve >= *machine.capacity) {
+    diagnostics.add(request.reserve.place.says(
+        formatted("a reserve of {} leaves nothing of {}", human(machine.reserve), human(*machine.capacity))));
+  }
+  if (request.strict.value_or(false) && machine.capacity && !machine.context) {
+    diagnostics.add(request.strict.place.says("the CUDA context of 600 MiB is assumed",
+                                              "name a --hardware whose context has been measured"));
+  }
+  return machine;
+}
+
+}  // namespace
+
+std::optional<OpGraph> op_graph_of(const std::string& model) {
+  std::optional<ModelFiles> files;
+  try {
+    files = locate_model(model);
+  } catch (const Refusal&) {
+    return std::nullopt;  // Said again, together with what else is wrong, by whoever wants a model.
+  }
+  if (files->kind != ModelFiles::Kind::OpGraph) return std::nullopt;
+  return read_op_graph(std::move(files->document), std::move(files->name));
+}
+
+int simulate_graph(const OpGraph& file, const SimulateWords& said) {
+  Diagnostics diagnostics;
+  refuse_what_means_nothing(said, diagnostics);
+  const std::string format = said.options.format.value_or("table");
+  if (format == "md") {
+    diagnostics.add(said.options.format.place.says("the report of an op-graph as Markdown is not modelled yet",
+                                                   "table, json and csv are"));
+  } else if (format != "table" && format != "json" && format != "csv") {
+    diagnostics.add(
+        said.options.format.place.says(formatted("no format \"{}\"", format), "formats are table, json, csv, md"));
+  }
+  const GraphMachine machine = machine_of(said, diagnostics);
+  diagnostics.throw_if_any();
+  Output output(said.options.out.value_or(""));
+  const BuiltOpGraph built = build_op_graph(file);
+  for (const Diagnostic& warning : built.warnings) say(render(warning, "warning"));
+  const Prediction prediction = predict_graph(file, built, machine);
+  if (format == "json") {
+    output.add(prediction_json(prediction, Job{}));
+  } else if (format == "csv") {
+    output.add(predictions_csv({prediction}, Job{}));
+  } else {
+    output.add(table(file, prediction, {output.colour(), said.explain}));
+  }
+  output.finish();
+  if (prediction.verdict == Verdict::FitsWithRetries) {
+    say("warning: it fits only after the allocator has given cached memory back, which costs time\n");
+  }
+  return prediction.verdict == Verdict::DoesNotFit ? kDoesNotFit : kDone;
 }
 
 }  // namespace dsplan

@@ -13,29 +13,29 @@
 namespace dsplan {
 namespace {
 
-using Kind = TraceStep::Kind;
+using StepKind = TraceStep::Kind;
 
-struct Word {
+struct TraceWord {
   std::string_view text;
   std::size_t offset = 0;
 };
 
 struct Verb {
   std::string_view name;
-  Kind kind;
+  StepKind kind;
   std::size_t fields;
   std::string_view usage;
 };
 
 constexpr std::array<Verb, 8> kVerbs{{
-    {"capacity", Kind::Capacity, 1, "capacity BYTES"},
-    {"conf", Kind::Configure, 1, "conf KEY:VALUE,..."},
-    {"fraction", Kind::Fraction, 1, "fraction F"},
-    {"alloc", Kind::Allocate, 3, "alloc ID BYTES STREAM"},
-    {"free", Kind::Free, 1, "free ID"},
-    {"record_stream", Kind::RecordStream, 2, "record_stream ID STREAM"},
-    {"events_ready", Kind::EventsReady, 1, "events_ready 0|1"},
-    {"empty_cache", Kind::EmptyCache, 0, "empty_cache"},
+    {"capacity", StepKind::Capacity, 1, "capacity BYTES"},
+    {"conf", StepKind::Configure, 1, "conf KEY:VALUE,..."},
+    {"fraction", StepKind::Fraction, 1, "fraction F"},
+    {"alloc", StepKind::Allocate, 3, "alloc ID BYTES STREAM"},
+    {"free", StepKind::Free, 1, "free ID"},
+    {"record_stream", StepKind::RecordStream, 2, "record_stream ID STREAM"},
+    {"events_ready", StepKind::EventsReady, 1, "events_ready 0|1"},
+    {"empty_cache", StepKind::EmptyCache, 0, "empty_cache"},
 }};
 
 constexpr std::string_view kTraceBlanks = " \t\r";
@@ -65,7 +65,7 @@ class TraceReader {
   }
 
   // Up to five words: one more than any line may have, so that a surplus one can be pointed at.
-  std::size_t split(std::size_t begin, std::size_t end, std::array<Word, 5>& words) const {
+  std::size_t split(std::size_t begin, std::size_t end, std::array<TraceWord, 5>& words) const {
     const std::string_view line = std::string_view(trace_.document.text).substr(0, end);
     std::size_t count = 0;
     std::size_t at = begin;
@@ -80,7 +80,7 @@ class TraceReader {
   }
 
   void read_line(std::size_t begin, std::size_t end) {
-    std::array<Word, 5> words;
+    std::array<TraceWord, 5> words;
     const std::size_t count = split(begin, end, words);
     if (count == 0) return;
     const Verb* verb = nullptr;
@@ -92,7 +92,7 @@ class TraceReader {
       return;
     }
     // PyTorch drops blanks inside a conf, so its value is the rest of the line.
-    if (verb->kind == Kind::Configure) {
+    if (verb->kind == StepKind::Configure) {
       configure(begin, end, words[0]);
       return;
     }
@@ -104,7 +104,7 @@ class TraceReader {
     fields(*verb, words);
   }
 
-  void unknown(const Word& word) {
+  void unknown(const TraceWord& word) {
     std::vector<std::string_view> names;
     for (const Verb& known : kVerbs) names.push_back(known.name);
     const std::string_view close = nearest(word.text, names);
@@ -113,7 +113,7 @@ class TraceReader {
                         : formatted("did you mean \"{}\"?", close));
   }
 
-  void configure(std::size_t begin, std::size_t end, const Word& verb) {
+  void configure(std::size_t begin, std::size_t end, const TraceWord& verb) {
     std::string_view text = std::string_view(trace_.document.text).substr(0, end);
     text.remove_prefix(verb.offset + verb.text.size());
     const std::size_t start = std::min(text.find_first_not_of(kTraceBlanks), text.size());
@@ -128,32 +128,32 @@ class TraceReader {
       return;
     }
     TraceStep step;
-    step.kind = Kind::Configure;
+    step.kind = StepKind::Configure;
     step.config = static_cast<std::uint32_t>(trace_.configs.size());
     step.offset = offset;
     trace_.configs.push_back(config_);
     trace_.steps.push_back(step);
   }
 
-  void fields(const Verb& verb, const std::array<Word, 5>& words) {
+  void fields(const Verb& verb, const std::array<TraceWord, 5>& words) {
     TraceStep step;
     step.kind = verb.kind;
     step.offset = words[verb.fields == 0 ? 0 : 1].offset;
     bool good = true;
     switch (verb.kind) {
-      case Kind::Capacity: good = bytes(words[1], 1, step); break;
-      case Kind::Fraction: good = fraction(words[1], step); break;
-      case Kind::Allocate: good = id(words[1], step) && bytes(words[2], 0, step) && stream(words[3], step); break;
-      case Kind::Free: good = id(words[1], step); break;
-      case Kind::RecordStream: good = id(words[1], step) && stream(words[2], step); break;
-      case Kind::EventsReady: good = ready(words[1], step); break;
-      case Kind::EmptyCache:
-      case Kind::Configure: break;
+      case StepKind::Capacity: good = bytes(words[1], 1, step); break;
+      case StepKind::Fraction: good = fraction(words[1], step); break;
+      case StepKind::Allocate: good = id(words[1], step) && bytes(words[2], 0, step) && stream(words[3], step); break;
+      case StepKind::Free: good = id(words[1], step); break;
+      case StepKind::RecordStream: good = id(words[1], step) && stream(words[2], step); break;
+      case StepKind::EventsReady: good = ready(words[1], step); break;
+      case StepKind::EmptyCache:
+      case StepKind::Configure: break;
     }
     if (good) trace_.steps.push_back(step);
   }
 
-  std::optional<std::int64_t> number(const Word& word, std::string_view what) {
+  std::optional<std::int64_t> number(const TraceWord& word, std::string_view what) {
     std::int64_t value = 0;
     const char* const end = word.text.data() + word.text.size();
     const auto [rest, error] = std::from_chars(word.text.data(), end, value);
@@ -167,7 +167,7 @@ class TraceReader {
     return std::nullopt;
   }
 
-  bool bytes(const Word& word, std::int64_t least, TraceStep& step) {
+  bool bytes(const TraceWord& word, std::int64_t least, TraceStep& step) {
     const auto value = number(word, "a size in bytes");
     if (!value) return false;
     if (*value < least) {
@@ -178,14 +178,14 @@ class TraceReader {
     return true;
   }
 
-  bool id(const Word& word, TraceStep& step) {
+  bool id(const TraceWord& word, TraceStep& step) {
     const auto value = number(word, "an ID");
     if (!value) return false;
     step.id = ids_.try_emplace(*value, static_cast<std::uint32_t>(ids_.size())).first->second;
     return true;
   }
 
-  bool stream(const Word& word, TraceStep& step) {
+  bool stream(const TraceWord& word, TraceStep& step) {
     const auto value = number(word, "a stream");
     if (!value) return false;
     const auto [at, added] = streams_.try_emplace(*value, static_cast<std::uint16_t>(streams_.size()));
@@ -198,7 +198,7 @@ class TraceReader {
     return true;
   }
 
-  bool fraction(const Word& word, TraceStep& step) {
+  bool fraction(const TraceWord& word, TraceStep& step) {
     const char* const end = word.text.data() + word.text.size();
     const auto [rest, error] = std::from_chars(word.text.data(), end, step.fraction);
     const bool good = error == std::errc() && rest == end && step.fraction >= 0 && step.fraction <= 1;
@@ -206,7 +206,7 @@ class TraceReader {
     return good;
   }
 
-  bool ready(const Word& word, TraceStep& step) {
+  bool ready(const TraceWord& word, TraceStep& step) {
     if (word.text != "0" && word.text != "1") {
       fault(word.offset, "events_ready is 0 or 1");
       return false;

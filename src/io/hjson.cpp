@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "core/format.h"
-#include "io/json_fault.h"
 #include "io/json_parse.h"
 #include "io/text.h"
 

@@ -38,13 +38,13 @@ std::string environment(const char* name) {
   return value == nullptr ? std::string() : std::string(value);
 }
 
-struct Place {
+struct BundledPlace {
   std::string_view folder;  // Below data_dir().
   std::string_view noun;
   std::string_view listing;  // `dsplan show ...`.
 };
 
-Place place(Bundled kind) {
+BundledPlace place(Bundled kind) {
   switch (kind) {
     case Bundled::Model: return {"models", "model", "models"};
     case Bundled::Graph: return {"models/graphs", "op-graph", "models"};

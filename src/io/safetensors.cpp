@@ -6,7 +6,6 @@
 
 #include "core/document.h"
 #include "core/format.h"
-#include "io/file.h"
 #include "io/json_parse.h"
 #include "io/text.h"
 

@@ -6,9 +6,8 @@
 
 #include "core/format.h"
 #include "io/deepspeed.h"
-#include "io/deepspeed_values.h"
+#include "io/deepspeed_keys.h"
 #include "io/own_file.h"
-#include "io/place.h"
 #include "io/text.h"
 
 namespace dsplan {

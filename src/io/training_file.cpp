@@ -7,7 +7,6 @@
 #include "core/settings.h"
 #include "io/json_text.h"
 #include "io/own_file.h"
-#include "io/place.h"
 
 namespace dsplan {
 namespace {

@@ -9,12 +9,10 @@
 #include "core/format.h"
 #include "io/fields.h"
 #include "io/json_text.h"
-#include "io/measured_file.h"
 #include "io/own_file.h"
 #include "io/text.h"
 
 namespace dsplan {
-
 namespace {
 
 constexpr std::array<std::string_view, 12> kNames = {"context",

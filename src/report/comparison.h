@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/document.h"
+#include "core/prediction.h"
 #include "core/receipt.h"
 #include "core/units.h"
 
@@ -122,5 +124,29 @@ struct StratumRow {
 };
 // Fewer cases are no evidence of a percentage.
 inline constexpr std::int64_t kLeastCases = 10;
+
+// Verdicts that were put to the test ("dsplan.verdicts/1", docs/receipts.md): a job run under a limit a little above
+// and a little below its predicted need.
+
+struct VerdictCase {
+  std::string name;
+  Bytes predicted;  // The need, without a limit.
+  Bytes limit;
+  std::int64_t permille = 1000;  // limit / predicted.
+  Verdict verdict = Verdict::Unknown;
+  Receipt::Outcome outcome = Receipt::Outcome::Ran;  // Ran or OutOfMemory.
+  std::int64_t retries = 0;
+
+  [[nodiscard]] bool right() const { return (verdict != Verdict::DoesNotFit) == (outcome == Receipt::Outcome::Ran); }
+};
+
+struct VerdictCases {
+  std::string source;
+  ReceiptEnvironment environment;
+  std::vector<VerdictCase> rows;
+};
+
+// Faults: another schema, missing and unknown keys, words that are no verdict and no outcome.
+[[nodiscard]] VerdictCases read_verdicts(const Document& document);
 
 }  // namespace dsplan

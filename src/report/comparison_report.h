@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "report/comparison.h"
-#include "report/verdicts.h"
 
 namespace dsplan {
 

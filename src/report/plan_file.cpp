@@ -3,7 +3,6 @@
 #include "core/format.h"
 #include "io/fields.h"
 #include "io/own_file.h"
-#include "io/place.h"
 #include "report/kept_figures.h"
 
 namespace dsplan {

@@ -6,7 +6,6 @@
 #include "core/format.h"
 #include "core/sha256.h"
 #include "io/fields.h"
-#include "io/measured_file.h"
 #include "io/own_file.h"
 
 namespace dsplan {

@@ -1,11 +1,11 @@
 // Chain files: refused, or read, written, read back the same, and planned: a plan within its budget, never below the
 // bound; never a crash.
 #include "core/chain.h"
-#include "io/chain.h"
+#include "io/plan_inputs.h"
 #include "io/text.h"
 #include "planner/plan/recompute/plan_chain.h"
 #include "property.h"
-#include "report/chain_report.h"
+#include "report/search_report.h"
 
 using namespace dsplan;
 

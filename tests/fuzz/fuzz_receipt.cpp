@@ -3,11 +3,10 @@
 #include "io/text.h"
 #include "property.h"
 #include "report/calibration.h"
+#include "report/compare_rows.h"
 #include "report/comparison.h"
-#include "report/known_differences.h"
 #include "report/prediction_file.h"
 #include "report/receipt.h"
-#include "report/verdicts.h"
 
 using namespace dsplan;
 
