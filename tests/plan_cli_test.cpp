@@ -182,8 +182,8 @@ TEST_CASE("times that were rounded are said to be") {
   CHECK(Json::parse(ran.out).at("times_rounded") == true);
 }
 
-TEST_CASE("docs/segmentation.md shows what its commands print") {
-  const std::string path = test_paths::source_dir() + "/docs/segmentation.md";
+TEST_CASE("docs/recompute-plans.md shows what its commands print") {
+  const std::string path = test_paths::source_dir() + "/docs/recompute-plans.md";
   std::string page = slurp(path);
   // Each command stands alone in a fenced block; the next one is its output. The chain is the first block of all.
   const std::string fence = "\n```\n";

@@ -214,7 +214,7 @@ namespace {
 constexpr const char* kPlanFooter =
     "A model (docs/planning.md) takes all options of simulate, which pin what they say,\n"
     "and --space, --vary, --global-batch, --maximize, --minimize, --pareto, --timeout,\n"
-    "--emit. A chain (docs/segmentation.md) takes --budget, --method, --minimum,\n"
+    "--emit. A chain (docs/recompute-plans.md) takes --budget, --method, --minimum,\n"
     "--format and --out. Methods: flat, flat:N (slots), selective, uniform, rotor, and\n"
     "the rules none, full, every, segments, nth, sqrt, chen, megatron-block,\n"
     "megatron-uniform; those with a number take it after a colon, or the best one\n"

@@ -1,4 +1,4 @@
-// What a plan begins with: chain files (interface.md, "Chain"; docs/segmentation.md) and space files.
+// What a plan begins with: chain files (interface.md, "Chain"; docs/recompute-plans.md) and space files.
 #pragma once
 
 #include <string>

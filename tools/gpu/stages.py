@@ -134,9 +134,9 @@ STAGES = (
            LIBRARIES + "{dsplan} run gpt2 --micro-batch 1 --seq 256 --dtype bf16 --hardware {here}/calibrated.json "
            "--backend $(echo {pick} | cut -d' ' -f1) --out {here}/gpt2-calibrated.json"),
           "cuda", "host --quick", True),
-    Stage(31, "planner-honesty", "plans of one search carried out: is the chosen one the fastest?", 300, 590, 31,
-          (LIBRARIES + "{python} tools/gpu/honesty.py --dsplan {dsplan} --seconds {seconds} --calibrate --out "
-           "{here}/honesty.json --backend {pick}",),
+    Stage(31, "planner-regret", "plans of one search carried out: is the chosen one the fastest?", 300, 590, 31,
+          (LIBRARIES + "{python} tools/gpu/regret.py --dsplan {dsplan} --seconds {seconds} --calibrate --out "
+           "{here}/regret.json --backend {pick}",),
           "cuda -- gpt2 --dtype bf16 --seq 512 --gpus 2 --global-batch 32 --vary zero_stage=0,1,2,3 "
           "--vary micro_batch=1,2,4,8,16 --vary checkpoint=none,full,every:2,every:4 --vary tp=1,2 --vary offload=none "
           "--vary reduce_bucket_size=500000000", "host --quick --top 2 --random 1 --repeats 1", True),

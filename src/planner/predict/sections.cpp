@@ -16,7 +16,7 @@ const std::optional<Window>& window_of(const Evidence& evidence) {
   return evidence.readings ? evidence.readings->only : kWholeRun;
 }
 
-// Traffic of a step in steady state, as far as it is of this part: the turn has none.
+// Traffic of a step in steady state, as far as it is of this part: the moment at which outputs are released has none.
 bool is_of(StepPart part, const TrafficRow& row) {
   switch (row.phase) {
     case Pass::Forward: return part == StepPart::Forward;

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Carries out plans of one search, and says how far its order is theirs: is the plan that dsplan chose the fastest?
 
-  tools/gpu/honesty.py --dsplan build/release/dsplan --backend host --calibrate
-  tools/gpu/honesty.py --dsplan build/release/dsplan --backend cuda --calibrate --out honesty.json -- gpt2 --seq 1024
+  tools/gpu/regret.py --dsplan build/release/dsplan --backend host --calibrate
+  tools/gpu/regret.py --dsplan build/release/dsplan --backend cuda --calibrate --out regret.json -- gpt2 --seq 1024
 
 One `dsplan plan` over a space (what stands behind "--", else a tiny model's); then every plan of that space that fits,
 by its estimate. The five fastest and five random others are carried out by `dsplan run`. Reported:

@@ -1,4 +1,4 @@
-"""tools/gpu/honesty.py: what it makes of numbers, what it looks at of a search, and all of it once on the host where
+"""tools/gpu/regret.py: what it makes of numbers, what it looks at of a search, and all of it once on the host where
 dsplan is at hand ($DSPLAN_BINARY). Standard library only."""
 
 import json
@@ -10,10 +10,10 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent.parent
-TOOL = ROOT / "tools/gpu/honesty.py"
+TOOL = ROOT / "tools/gpu/regret.py"
 sys.path.insert(0, str(ROOT / "tools/gpu"))
 
-import honesty  # noqa: E402
+import regret  # noqa: E402
 
 # Stands for dsplan: a search of six plans, of which one does not fit; estimates say 1, 2, 3, ..., the machine otherwise.
 STUB = """#!{python}
@@ -54,26 +54,26 @@ class Honesty(unittest.TestCase):
         return str(path)
 
     def run_tool(self, *words):
-        out = self.folder / "honesty.json"
+        out = self.folder / "regret.json"
         done = subprocess.run([sys.executable, str(TOOL), "--out", str(out), *words], capture_output=True, text=True,
                               check=False)
         return done, json.loads(out.read_text(encoding="utf-8")) if out.exists() else None
 
     def test_ranks_share_what_is_equal(self):
-        self.assertEqual(honesty.ranks([30, 10, 20]), [3, 1, 2])
-        self.assertEqual(honesty.ranks([5, 1, 5, 5]), [3, 1, 3, 3])
+        self.assertEqual(regret.ranks([30, 10, 20]), [3, 1, 2])
+        self.assertEqual(regret.ranks([5, 1, 5, 5]), [3, 1, 3, 3])
 
     def test_correlation_is_of_the_order_alone(self):
-        self.assertAlmostEqual(honesty.spearman([1, 2, 3, 4], [10, 20, 300, 4000]), 1)
-        self.assertAlmostEqual(honesty.spearman([1, 2, 3, 4], [4, 3, 2, 1]), -1)
+        self.assertAlmostEqual(regret.spearman([1, 2, 3, 4], [10, 20, 300, 4000]), 1)
+        self.assertAlmostEqual(regret.spearman([1, 2, 3, 4], [4, 3, 2, 1]), -1)
         # By hand: d = 0, 1, -1, 1, -1, so 1 - 6 * 4 / (5 * 24).
-        self.assertAlmostEqual(honesty.spearman([1, 2, 3, 4, 5], [1, 3, 2, 5, 4]), 0.8)
-        self.assertIsNone(honesty.spearman([1, 1, 1], [1, 2, 3]))
+        self.assertAlmostEqual(regret.spearman([1, 2, 3, 4, 5], [1, 3, 2, 5, 4]), 0.8)
+        self.assertIsNone(regret.spearman([1, 1, 1], [1, 2, 3]))
 
     def test_regret_is_against_the_fastest_that_was_run(self):
         rows = [{"estimated_s": 1.0, "measured_s": 3.0}, {"estimated_s": 2.0, "measured_s": 2.0},
                 {"estimated_s": 3.0, "measured_s": 6.0}]
-        judged = honesty.judge(rows)
+        judged = regret.judge(rows)
         self.assertAlmostEqual(judged["regret"], 0.5)
         self.assertAlmostEqual(judged["rank_correlation"], 0.5)
         self.assertAlmostEqual(judged["median_error"], 0.5)
