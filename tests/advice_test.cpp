@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <set>
+#include <string_view>
+
 #include "lowered.h"
 #include "planner/predict/predict.h"
 
@@ -150,6 +153,43 @@ TEST_CASE("advice: an activation-checkpointing block without code costs what che
   CHECK(find(advice, "checkpointing_without_code")->costs == process(job) - process(checkpointed));
   CHECK(find(advice, "inert_key")->costs == Bytes(0));
   CHECK(advice.back().costs == Bytes(0));
+}
+
+namespace {
+
+using Labels = std::set<std::string_view>;
+void add_unnamed(const ModelSpec& model, const Job& job, Labels& labels) {
+  for (const Schedule& schedule : lowered::all_ranks(model, job)) {
+    for (const Buffer& buffer : schedule.buffers) {
+      if (std::string_view(buffer.source).empty()) labels.insert(buffer.label);
+    }
+  }
+}
+
+// Of a step with two micro-batches, clipped.
+Labels unnamed(int stage, DType dtype) {
+  Job job = lowered::job(stage, 2);
+  job.training.grad_accum = 2;
+  job.training.gradient_clipping = 1;
+  lowered::set_dtype(job, dtype);
+  Labels labels;
+  add_unnamed(lowered::bundled("tiny-llama"), job, labels);
+  return labels;
+}
+
+}  // namespace
+
+TEST_CASE("advice: what DeepSpeed adds to plain PyTorch names the file that makes it, control values too") {
+  for (const DType dtype : {DType::BFloat16, DType::Float16}) {
+    const Labels of_pytorch = unnamed(-1, dtype);
+    CHECK(!of_pytorch.empty());
+    for (int stage = 0; stage <= 3; ++stage) {
+      for (const std::string_view label : unnamed(stage, dtype)) {
+        INFO(stage << " " << label);
+        CHECK(of_pytorch.contains(label));
+      }
+    }
+  }
 }
 
 TEST_CASE("advice: every buffer that DeepSpeed makes names the file that makes it") {

@@ -27,7 +27,7 @@ std::vector<BufferId> Loop::init() {
   if (on_host) {
     runtime_.build_on_host();
     for (BufferId& buffer : buffers) {
-      if (buffer != kNoBuffer) buffer = move_to_device(emitter_, buffer, Role::ModuleBuffers, "buffer");
+      if (buffer != kNoBuffer) buffer = move_to_device(emitter_, buffer, {Role::ModuleBuffers, "buffer"});
     }
   }
   runtime_.initialise();

@@ -60,7 +60,7 @@ class TrainingRuntime {
 };
 
 // tensor.to(device): `source`, in pageable memory, ends with the copy. Returns the copy, which is written whole.
-BufferId move_to_device(Emitter& emitter, BufferId source, Role role, Label label, ParameterId parameter = kNone);
+BufferId move_to_device(Emitter& emitter, BufferId source, What what, ParameterId parameter = kNone);
 
 // AccumulateGrad: the first gradient becomes `held`; to what is there already the new one is added in place, and dies.
 void accumulate_gradient(Variable& grad, Variable gradient);

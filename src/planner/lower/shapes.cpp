@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "model/graphs/graphs.h"
-#include "planner/lower/runtimes/runtime_base.h"
+#include "planner/lower/runtimes/named_parameters.h"
 
 namespace dsplan {
 
@@ -31,8 +31,8 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.stage3_linear = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
   options.checkpointed_modules = job.training.checkpoint.modules;
   options.trainable.assign(model.parameters.size(), false);
-  for (const Leaf& leaf : leaves_of(model, job.training)) {
-    options.trainable[static_cast<std::size_t>(leaf.id)] = leaf.trainable;
+  for (const NamedParameter& p : named_parameters(model, job.training)) {
+    options.trainable[static_cast<std::size_t>(p.id)] = p.trainable;
   }
   return options;
 }

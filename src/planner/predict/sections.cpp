@@ -48,8 +48,7 @@ Persistent persistent_of(const Evidence& evidence) {
 
 std::optional<HeldForBackward> held_of(const Evidence& evidence) {
   if (!evidence.readings || leaves_second_step_out(evidence)) return std::nullopt;
-  HeldForBackward held = held_for_backward(evidence.readings->schedule, evidence.shared.model);
-  return held;
+  return held_for_backward(evidence.readings->schedule, evidence.shared.model);
 }
 
 Peak peak_in(const Readings& readings, const ModelSpec& model, const DeviceRoom& room,
@@ -75,14 +74,12 @@ Peak peak_in(const Readings& readings, const ModelSpec& model, const DeviceRoom&
 
 std::optional<Peak> peak_of(const Evidence& evidence, const std::optional<PlannedArena>& arena) {
   if (!evidence.readings) return std::nullopt;
-  Peak peak = peak_in(*evidence.readings, evidence.shared.model, evidence.shared.room, arena);
-  return peak;
+  return peak_in(*evidence.readings, evidence.shared.model, evidence.shared.room, arena);
 }
 
 std::optional<LossSpike> loss_spike_of(const Evidence& evidence) {
   if (!evidence.readings) return std::nullopt;
-  LossSpike spike = loss_spike(evidence.readings->schedule, evidence.shared.model);
-  return spike;
+  return loss_spike(evidence.readings->schedule, evidence.shared.model);
 }
 
 std::optional<Fragmentation> fragmentation_of(const Evidence& evidence) {

@@ -5,7 +5,7 @@
 
 #include "planner/lower/autograd/tape.h"
 #include "planner/lower/eager.h"
-#include "planner/lower/runtimes/runtime_base.h"
+#include "planner/lower/runtimes/named_parameters.h"
 
 namespace dsplan {
 namespace {
@@ -20,20 +20,20 @@ class SilentRuntime final : public TrainingRuntime {
     gathers_ = stage3 && job.parallelism.dp > 1;
     keeps_last_ = t.zero.max_reuse_distance > Elements(0);
     if (stage3) bucket_ = t.zero.reduce_bucket_size;
-    for (const Leaf& leaf : leaves_of(model, t)) {
-      leaves_.push_back(leaf);
-      const bool large = leaf.elements > t.zero.param_persistence_threshold.value();
-      if (gathers_ && large) add_gathered(model, leaf);
+    for (const NamedParameter& p : named_parameters(model, t)) {
+      named_.push_back(p);
+      const bool large = p.elements > t.zero.param_persistence_threshold.value();
+      if (gathers_ && large) add_gathered(model, p);
     }
     gathered_.resize(model.parameters.size(), kNoBuffer);
   }
 
   void initialise() override {
-    for (const Leaf& leaf : leaves_) {
-      Variable parameter = Eager(emitter_).empty(storage(Elements(leaf.elements), leaf.dtype), leaf.dtype,
-                                                 {Role::Parameters, "parameter"});
+    for (const NamedParameter& p : named_) {
+      Variable parameter =
+          Eager(emitter_).empty(storage(Elements(p.elements), p.dtype), p.dtype, {Role::Parameters, "parameter"});
       Work(emitter_).write(parameter).run(Body::LoadParameter, "load parameter");
-      places_[static_cast<std::size_t>(leaf.id)] = parameter.hand_over();
+      places_[static_cast<std::size_t>(p.id)] = parameter.hand_over();
     }
   }
   [[nodiscard]] ParameterPlace place(ParameterId parameter) const override {
@@ -45,10 +45,10 @@ class SilentRuntime final : public TrainingRuntime {
 
   void enter(ModuleId module, Pass) override {
     if (last_ != kNone && last_ != module && !own_[static_cast<std::size_t>(module)].empty()) release(last_);
-    for (const Leaf& leaf : own_[static_cast<std::size_t>(module)]) {
-      BufferId& buffer = gathered_[static_cast<std::size_t>(leaf.id)];
+    for (const NamedParameter& p : own_[static_cast<std::size_t>(module)]) {
+      BufferId& buffer = gathered_[static_cast<std::size_t>(p.id)];
       if (buffer != kNoBuffer) continue;
-      buffer = emitter_.allocate(storage(Elements(leaf.elements), leaf.dtype), leaf.dtype,
+      buffer = emitter_.allocate(storage(Elements(p.elements), p.dtype), p.dtype,
                                  {Role::RuntimeBuffers, "gathered parameter"});
     }
   }
@@ -86,26 +86,26 @@ class SilentRuntime final : public TrainingRuntime {
  private:
   void release(ModuleId module) {
     if (last_ == module) last_ = kNone;
-    for (const Leaf& leaf : own_[static_cast<std::size_t>(module)]) {
-      BufferId& buffer = gathered_[static_cast<std::size_t>(leaf.id)];
+    for (const NamedParameter& p : own_[static_cast<std::size_t>(module)]) {
+      BufferId& buffer = gathered_[static_cast<std::size_t>(p.id)];
       if (buffer != kNoBuffer) emitter_.release(std::exchange(buffer, kNoBuffer), Reason::ModuleExit);
     }
   }
 
   // By the module that owns it, and by those that are tied to it.
-  void add_gathered(const ModelSpec& model, const Leaf& leaf) {
+  void add_gathered(const ModelSpec& model, const NamedParameter& p) {
     for (std::size_t at = 0; at < model.parameters.size(); ++at) {
       const Parameter& parameter = model.parameters[at];
-      if (static_cast<ParameterId>(at) != leaf.id && parameter.tied_to != leaf.id) continue;
-      own_[static_cast<std::size_t>(parameter.module)].push_back(leaf);
+      if (static_cast<ParameterId>(at) != p.id && parameter.tied_to != p.id) continue;
+      own_[static_cast<std::size_t>(parameter.module)].push_back(p);
     }
   }
 
   Emitter& emitter_;
-  std::vector<Leaf> leaves_;
+  std::vector<NamedParameter> named_;
   std::vector<BufferId> places_;  // By ParameterId, as is the next.
   std::vector<BufferId> gathered_;
-  std::vector<std::vector<Leaf>> own_;                        // By module: what is gathered for it.
+  std::vector<std::vector<NamedParameter>> own_;              // By module: what is gathered for it.
   std::vector<std::pair<ParameterId, std::size_t>> arrived_;  // And before which event.
   Elements bucket_;                                           // ZeRO-3's; 0: there is none.
   BufferId large_ = kNoBuffer;

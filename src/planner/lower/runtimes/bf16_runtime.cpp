@@ -29,7 +29,7 @@ class Bf16Runtime final : public RuntimeBase {
 
   // __init__ and _setup_for_real_optimizer.
   void initialise() override {
-    parameters_.take(loading_.give_to_engine("parameter"));
+    parameters_.take(loading_.give_to_engine({Role::Parameters, "parameter"}));
     if (trained_.empty()) return;
     make_overflow_buffer();
     print("begin bf16_optimizer");

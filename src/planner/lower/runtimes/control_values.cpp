@@ -71,13 +71,12 @@ Squares ControlValues::squares_of(const std::vector<BufferId>& gradients,
 }
 
 Variable HeldNorms::made(DType type, BufferId gradient) {
-  constexpr What kNorm{Role::Temporaries, "global gradient norm"};
-  Variable norm = eager_.scratch(Bytes(bytes_per_element(type)), type, kNorm);
+  Variable norm = eager_.scratch(Bytes(bytes_per_element(type)), type, what_);
   Work work = eager_.work();
   work.write(norm);
   if (gradient != kNoBuffer) work.really_reads({{gradient, Bytes(0), eager_.emitter().size(gradient)}});
   // Without a gradient it is a copy of a number that nobody reads.
-  work.run(gradient != kNoBuffer ? Body::SquareSum : Body::Nothing, kNorm.label);
+  work.run(gradient != kNoBuffer ? Body::SquareSum : Body::Nothing, what_.label);
   return norm;
 }
 

@@ -57,7 +57,8 @@ class ControlValues {
 // Norms that a DeepSpeed optimizer holds beyond the value that ranks agreed on.
 class HeldNorms {
  public:
-  explicit HeldNorms(Emitter& emitter) : eager_(emitter) {}
+  // `step`: the function that makes them, as Buffer::source has it.
+  HeldNorms(Emitter& emitter, Source step) : eager_(emitter), what_{Role::Temporaries, "global gradient norm", step} {}
 
   // The wrapper's _global_grad_norm: a scalar that each step replaces. `gradient`: what it is the norm of, where no
   // event of its own has measured it.
@@ -71,6 +72,7 @@ class HeldNorms {
   [[nodiscard]] Variable made(DType type, BufferId gradient);
 
   Eager eager_;
+  What what_;
   Variables of_step_;
   Variable global_norm_;
 };

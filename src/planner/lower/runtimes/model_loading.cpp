@@ -22,10 +22,10 @@ void ModelLoading::print_model_given() {
   eager_.emitter().print("DeepSpeed Engine: Before configure distributed model");
 }
 
-std::vector<BufferId> ModelLoading::give_to_engine(Label label) {
+std::vector<BufferId> ModelLoading::give_to_engine(What what) {
   std::vector<BufferId> whole(parameters_, kNoBuffer);
   const auto load_all = [&] {
-    for (const NamedParameter& p : named_) whole[static_cast<std::size_t>(p.id)] = load(p, label).hand_over();
+    for (const NamedParameter& p : named_) whole[static_cast<std::size_t>(p.id)] = load(p, what).hand_over();
   };
   const bool moves = !on_host_.empty();
   if (!moves) load_all();
@@ -38,12 +38,12 @@ std::vector<BufferId> ModelLoading::give_to_engine(Label label) {
   return whole;
 }
 
-Variable ModelLoading::load(const NamedParameter& p, Label label) {
+Variable ModelLoading::load(const NamedParameter& p, What what) {
   if (!on_host_.empty()) {
     const BufferId source = on_host_[static_cast<std::size_t>(p.id)].hand_over();
-    return {eager_.emitter(), move_to_device(eager_.emitter(), source, Role::Parameters, label, p.id)};
+    return {eager_.emitter(), move_to_device(eager_.emitter(), source, what, p.id)};
   }
-  Variable made = eager_.empty(storage(Elements(p.elements), p.dtype), p.dtype, {Role::Parameters, label}, p.id);
+  Variable made = eager_.empty(storage(Elements(p.elements), p.dtype), p.dtype, what, p.id);
   eager_.work().write(made).run(Body::LoadParameter, "load parameter");
   return made;
 }

@@ -21,10 +21,10 @@ class ModelLoading {
   void build_on_host();
   // DeepSpeed's engine is given the model (engine.py, _configure_distributed_model): whole parameters, by ParameterId,
   // sent by rank 0.
-  [[nodiscard]] std::vector<BufferId> give_to_engine(Label label);
+  [[nodiscard]] std::vector<BufferId> give_to_engine(What what);
   void print_model_given();
   // One whole parameter: made here, or moved from where build_on_host made it.
-  [[nodiscard]] Variable load(const NamedParameter& parameter, Label label);
+  [[nodiscard]] Variable load(const NamedParameter& parameter, What what);
   // Rank 0 sends what `buffer` holds to all; nothing where there is one rank. Since DeepSpeed 0.19.8 as bytes
   // (engine.py, _broadcast_model).
   void broadcast(BufferId buffer, DType type);

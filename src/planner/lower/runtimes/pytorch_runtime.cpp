@@ -27,13 +27,13 @@ class PyTorchRuntime final : public RuntimeBase {
   }
 
   void initialise() override {
-    for (const NamedParameter& p : leaves_) parameters_[at(p.id)] = loading_.load(p, "parameter");
+    for (const NamedParameter& p : named_) parameters_[at(p.id)] = loading_.load(p, {Role::Parameters, "parameter"});
     for (const NamedParameter& p : trained_) {
       const BufferId buffer = parameters_[at(p.id)].id();
       emitter_.promise_update(buffer, Bytes(0), emitter_.size(buffer));
     }
     if (ddp_) {  // DistributedDataParallel.__init__: _sync_module_states, then the reducer.
-      for (const NamedParameter& p : leaves_) loading_.broadcast(parameters_[at(p.id)].id(), p.dtype);
+      for (const NamedParameter& p : named_) loading_.broadcast(parameters_[at(p.id)].id(), p.dtype);
       ddp_->initialize_buckets();
     }
     optimizer_.construct(all_parameters());

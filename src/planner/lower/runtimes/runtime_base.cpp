@@ -8,9 +8,9 @@
 
 namespace dsplan {
 
-BufferId move_to_device(Emitter& emitter, BufferId source, Role role, Label label, ParameterId parameter) {
+BufferId move_to_device(Emitter& emitter, BufferId source, What what, ParameterId parameter) {
   const Variable there(emitter, source);
-  return Eager(emitter).clone(there, {role, label}, "move to device", parameter).hand_over();
+  return Eager(emitter).clone(there, what, "move to device", parameter).hand_over();
 }
 
 void accumulate_gradient(Emitter& emitter, BufferId& held, BufferId gradient) {
@@ -28,35 +28,33 @@ void accumulate_gradient(Variable& grad, Variable gradient) {
   gradient.reset(Reason::AutogradGraph);
 }
 
+namespace {
+
+// The step() of the class that holds the optimizer.
+Source step_of(const Training& training) {
+  if (training.zero.stage == 3) return "zero/stage3.py, step";
+  if (uses_bf16_optimizer(training)) return "bf16_optimizer.py, step";
+  if (uses_unfused_wrapper(training)) return "fp16/unfused_optimizer.py, step";
+  return training.zero.stage == 0 ? "fp16/fused_optimizer.py, step" : "zero/stage_1_and_2.py, step";
+}
+
+}  // namespace
+
 RuntimeBase::RuntimeBase(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter)
     : job_(job),
       model_(model),
       rank_(rank),
       emitter_(emitter),
       eager_(emitter),
-      leaves_(named_parameters(model, job.training)),
+      named_(named_parameters(model, job.training)),
       trained_index_(model.parameters.size(), -1),
-      loading_(emitter, job.training, leaves_, model.parameters.size(), job.parallelism.dp),
+      loading_(emitter, job.training, named_, model.parameters.size(), job.parallelism.dp),
       control_(emitter, model, {job.parallelism.dp, job.parallelism.tp, rank}),
-      norms_(emitter) {
-  for (const NamedParameter& parameter : leaves_) {
+      norms_(emitter, step_of(job.training)) {
+  for (const NamedParameter& parameter : named_) {
     if (!parameter.trainable) continue;
     trained_index_[static_cast<std::size_t>(parameter.id)] = static_cast<std::int32_t>(trained_.size());
     trained_.push_back(parameter);
-  }
-}
-
-void RuntimeBase::collective(Collective kind, DType type, Bytes payload) {
-  if (world() > 1) {
-    emitter_.communicate(kind, type, payload);
-  } else {
-    emitter_.compute(Body::Copy, "local copy");
-  }
-}
-
-void RuntimeBase::record_squares(ParameterId parameter) {
-  if (Recording* recording = emitter_.recording(); recording != nullptr && !control_.counts_in_norm(parameter)) {
-    recording->reads({});
   }
 }
 
@@ -64,21 +62,10 @@ void RuntimeBase::make_overflow_buffer() {
   const Optimizer& optimizer = training().optimizer;
   const bool adam = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW;
   if (!adam || optimizer.implementation != Implementation::Fused) return;
-  Variable flag = eager_.scratch(Bytes(4), DType::Int32, {Role::Temporaries, "overflow buffer of FusedAdam"});
+  Variable flag =
+      eager_.scratch(Bytes(4), DType::Int32, {Role::Temporaries, "overflow buffer of FusedAdam", kFusedAdamInit});
   eager_.zero(flag, "zero overflow buffer");
   (void)flag.hand_over();
-}
-
-void RuntimeBase::create_flat_state(std::int64_t elements, std::vector<BufferId>& state) {
-  state = make_states(eager_, training(), elements).hand_over();
-}
-
-void RuntimeBase::read_all(const std::vector<BufferId>& buffers) {
-  for (BufferId buffer : buffers) emitter_.read(buffer);
-}
-
-void RuntimeBase::write_all(const std::vector<BufferId>& buffers) {
-  for (BufferId buffer : buffers) emitter_.write(buffer);
 }
 
 std::unique_ptr<TrainingRuntime> make_runtime(const Job& job, const ModelSpec& model, std::int64_t rank,

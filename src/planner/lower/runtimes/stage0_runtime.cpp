@@ -62,7 +62,7 @@ class Fp16Optimizer final : public Stage0Optimizer {
     eager_.concatenate(flat_, clones, "flatten parameters");
     clones.reset();
     for (const NamedParameter& p : layout_.order) model_.whole[at(p.id)].reset();
-    optimizer_.create_master(flat_, {Role::Temporaries, "clone of all"}, "clone parameters");
+    optimizer_.create_master(flat_, {Role::Temporaries, "clone of all", kInit}, "clone parameters");
     initialize_optimizer_states();
     eager_.emitter().promise_update(optimizer_.master(), Bytes(0), eager_.emitter().size(optimizer_.master()));
   }
@@ -75,7 +75,8 @@ class Fp16Optimizer final : public Stage0Optimizer {
   // fp32 casts of all gradients and their concatenation coexist with the 16-bit gradients; then one fp32 gradient
   // stays. Every data-parallel rank has all gradients: overflow and norm are shared over tensor-parallel ranks alone.
   void step(bool /*first*/) override {
-    model_.control.tensor_parallel(Bytes(1), {Role::Temporaries, "overflow flag"},
+    model_.control.tensor_parallel(Bytes(1),
+                                   {Role::Temporaries, "overflow flag", "runtime/utils.py, CheckOverflow.has_overflow"},
                                    model_.control.squares_of(model_.gradients.ids(), layout_.order));
     Variable flat_gradient = flatten_gradients();
     model_.gradients.drop(layout_.order);
@@ -164,7 +165,8 @@ class Fp16UnfusedOptimizer final : public Stage0Optimizer {
       each_in_fp32({Role::Temporaries, "overflow scan", "runtime/utils.py, CheckOverflow._has_inf_or_nan"},
                    Body::Clear);
     }
-    model_.control.tensor_parallel(Bytes(1), {Role::Temporaries, "overflow flag"},
+    model_.control.tensor_parallel(Bytes(1),
+                                   {Role::Temporaries, "overflow flag", "runtime/utils.py, CheckOverflow.has_overflow"},
                                    model_.control.squares_of(model_.gradients.ids(), model_.trained));
     constexpr What kNorm{Role::Temporaries, "gradient norm", "runtime/utils.py, get_weight_norm"};
     each_in_fp32(kNorm, Body::SquareSum);
@@ -305,7 +307,7 @@ class Stage0Runtime final : public RuntimeBase {
   }
 
   void initialise() override {
-    for (const BufferId whole : loading_.give_to_engine("parameter")) {
+    for (const BufferId whole : loading_.give_to_engine({Role::Parameters, "parameter"})) {
       engine_.whole.push_back(whole == kNoBuffer ? Variable() : Variable(emitter_, whole));
     }
     if (!trained_.empty()) make_overflow_buffer();

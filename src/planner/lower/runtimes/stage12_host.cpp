@@ -130,7 +130,7 @@ class PartitionOnHost final : public OwnPartition {
 
   void check_overflow() override {
     if (!facts_.scans()) return;
-    control_.all_reduce(Bytes(1), {Role::Temporaries, "overflow flag"},
+    control_.all_reduce(Bytes(1), {Role::Temporaries, "overflow flag", "zero/stage_1_and_2.py, has_overflow"},
                         {{{fp32_grad_.id(), Bytes(0), eager_.emitter().size(fp32_grad_.id())}}});
   }
 

@@ -106,7 +106,8 @@ class PartitionOnDevice final : public OwnPartition {
       if (const BufferId flat = kept(); flat != kNoBuffer) scan.read(flat);
       scan.write(masks).run(Body::OverflowScan, "overflow scan");
     }
-    control_.all_reduce(Bytes(1), {Role::Temporaries, "overflow flag"}, {ranges_in(sources())});
+    control_.all_reduce(Bytes(1), {Role::Temporaries, "overflow flag", "zero/stage_1_and_2.py, has_overflow"},
+                        {ranges_in(sources())});
   }
 
   // get_grad_norm_direct: each fragment in turn, padding left out.

@@ -30,7 +30,7 @@ class Stage12Runtime final : public RuntimeBase {
 
   void initialise() override {
     if (zero().overlap_comm) emitter_.use_streams();
-    parameters_.take(loading_.give_to_engine("parameter"));
+    parameters_.take(loading_.give_to_engine({Role::Parameters, "parameter"}));
     if (trained_.empty()) return;
     if (!facts_.offloads()) make_overflow_buffer();
     flatten();

@@ -8,7 +8,7 @@
 #include "model/graphs/graphs.h"
 #include "planner/lower/autograd/activation_profile.h"
 #include "planner/lower/lower.h"
-#include "planner/lower/runtimes/runtime_base.h"
+#include "planner/lower/runtimes/named_parameters.h"
 #include "planner/plan/recompute/from_model.h"
 
 namespace dsplan {
@@ -340,9 +340,9 @@ ActivationBytes activation_bytes(const ModelSpec& model, const Job& job, const G
   ActivationBytes result = walk.run();
   add_moments(measure(model, job), walk.signatures(), result);
   const ModelSpec part = tensor_parallel_part(model, job.parallelism.tp);
-  for (const Leaf& leaf : leaves_of(part, job.training)) {
-    result.parameters += Elements(leaf.elements);
-    if (leaf.trainable) result.trained += Elements(leaf.elements);
+  for (const NamedParameter& p : named_parameters(part, job.training)) {
+    result.parameters += Elements(p.elements);
+    if (p.trainable) result.trained += Elements(p.elements);
   }
   return result;
 }

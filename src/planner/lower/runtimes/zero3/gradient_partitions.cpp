@@ -10,6 +10,7 @@ namespace {
 
 // stage3.py, _constant_buffered_norm2.
 constexpr std::int64_t kNormElements = 250'000'000;
+constexpr Source kNorm = "zero/stage3.py, get_grad_norm_direct";
 constexpr What kGradients{Role::Gradients, "gradient partitions",
                           "zero/stage3.py, initialize_gradient_partitioning_data_structures"};
 
@@ -63,13 +64,13 @@ std::vector<ByteRange> DeviceGradients::padded(const std::vector<ReducedGradient
 void DeviceGradients::measure_norm(const SubGroup& group) {
   for (std::size_t index = group.begin; index < group.end; ++index) {
     const Shard& shard = sharding_.of_trained(index);
-    square(of(shard), shard.part, shard, {Role::Temporaries, "gradient norm", "zero/stage3.py, get_grad_norm_direct"});
+    square(of(shard), shard.part, shard, {Role::Temporaries, "gradient norm", kNorm});
   }
   const Bytes norms = storage(Elements(static_cast<std::int64_t>(group.end - group.begin)), DType::Float64);
-  const Variable stacked = eager_.empty(norms, DType::Float64, {Role::Temporaries, "gradient norms", ""});
+  const Variable stacked = eager_.empty(norms, DType::Float64, {Role::Temporaries, "gradient norms", kNorm});
   stacked.mark_scratch();
   eager_.zero(stacked, "stack norms");
-  const Variable squares = eager_.empty(norms, DType::Float64, {Role::Temporaries, "gradient norms", ""});
+  const Variable squares = eager_.empty(norms, DType::Float64, {Role::Temporaries, "gradient norms", kNorm});
   squares.mark_scratch();
   eager_.work().read(stacked).write(squares).run(Body::Clear, "square norms");
 }
@@ -173,7 +174,8 @@ void GradientPartitions::scan_overflow() {
   {
     const OnStream stream(eager_.emitter(), reduce);
     const What what{Role::Temporaries, "overflow scan", "zero/stage3.py, has_overflow"};
-    Variable absolute = make(kept(), gradients_, Body::Copy, {Role::Temporaries, "absolute gradients", ""});
+    Variable absolute = make(kept(), gradients_, Body::Copy,
+                             {Role::Temporaries, "absolute gradients", "zero/stage3.py, _has_inf_or_nan"});
     Variable scan = make(DType::Bool, absolute, Body::OverflowScan, what);
     absolute.reset();
     scan.reset();

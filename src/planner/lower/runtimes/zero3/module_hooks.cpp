@@ -76,8 +76,9 @@ void ModuleHooks::compare_trace() {
   for (std::int64_t length : coordinator_.compared_lists()) {
     for (std::int64_t numbers : {std::int64_t{1}, length}) {
       if (numbers == 0) continue;
-      Variable list = eager_.empty(storage(Elements(numbers), DType::Int64), DType::Int64,
-                                   {Role::Temporaries, "trace to compare", ""});
+      Variable list =
+          eager_.empty(storage(Elements(numbers), DType::Int64), DType::Int64,
+                       {Role::Temporaries, "trace to compare", "zero/utils.py, assert_ints_same_as_other_ranks"});
       list.mark_scratch();
       eager_.zero(list, "copy trace to device");
       if (sharding_.world() > 1) {

@@ -16,16 +16,16 @@ ParameterStore::ParameterStore(const Training& training, const ModelSpec& model,
       eager_(emitter),
       states_(sharding.parameters()) {}
 
-void ParameterStore::cut(const Leaf& leaf, Variable whole, bool tied) {
-  const Shard shard = sharding_.cut(leaf.elements);
+void ParameterStore::cut(const NamedParameter& p, Variable whole, bool tied) {
+  const Shard shard = sharding_.cut(p.elements);
   Variable secondary;
   if (sharding_.inside() > 1) secondary = make_secondary(shard, whole);
   if (tied) {
-    home_.cut_tied(shard, leaf.id, std::move(whole));
+    home_.cut_tied(shard, p.id, std::move(whole));
     if (secondary) home_.set_aside(std::move(secondary));
   } else {
-    home_.cut(leaf.id, std::move(whole));
-    at(leaf.id).secondary = std::move(secondary);
+    home_.cut(p.id, std::move(whole));
+    at(p.id).secondary = std::move(secondary);
   }
 }
 
@@ -138,7 +138,7 @@ void ParameterStore::partition_again(ParameterId id) {
 
 // invalidate_secondary_tensor.
 void ParameterStore::drop_secondary() {
-  for (const Leaf& leaf : sharding_.trained()) at(leaf.id).secondary.reset();
+  for (const NamedParameter& p : sharding_.trained()) at(p.id).secondary.reset();
 }
 
 void ParameterStore::leave_secondary(ParameterId id) {

@@ -18,7 +18,7 @@ class ParameterStore {
                  Emitter& emitter);
 
   // `whole` becomes partitions; `tied`: to another, afterwards.
-  void cut(const Leaf& leaf, Variable whole, bool tied);
+  void cut(const NamedParameter& p, Variable whole, bool tied);
 
   // Where it can be read now.
   [[nodiscard]] ParameterPlace place(ParameterId id) const;

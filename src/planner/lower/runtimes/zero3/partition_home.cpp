@@ -21,7 +21,7 @@ class DeviceHome final : public PartitionHome {
 // zero/utils.py, defragment: through the host, so that old and new never coexist on the device.
 void DeviceHome::join() {
   std::vector<Variable> parts;
-  for (const Leaf& leaf : sharding_.trained()) parts.push_back(std::move(own_[static_cast<std::size_t>(leaf.id)]));
+  for (const NamedParameter& p : sharding_.trained()) parts.push_back(std::move(own_[static_cast<std::size_t>(p.id)]));
   const Variable staging = eager_.empty(
       bytes(sharding_.partition()), training_.dtype,
       {Role::Parameters, "staging of parameter partitions", "zero/utils.py, defragment"}, kNone, Space::Pageable);
@@ -64,8 +64,8 @@ void HostHome::join() {
                          kNone, Space::Pageable);
     flat_.mark_scratch();
   }
-  for (const Leaf& leaf : sharding_.trained()) {
-    if (sharding_.of(leaf.id).in_flat) move_to_flat(leaf.id);
+  for (const NamedParameter& p : sharding_.trained()) {
+    if (sharding_.of(p.id).in_flat) move_to_flat(p.id);
   }
   reserve_for_updates();
   drop_tied();
@@ -177,8 +177,8 @@ void NvmeHome::write(const SubGroup& group, const Part& master) {
 }
 
 void NvmeHome::promise_updates() {
-  for (const Leaf& leaf : sharding_.trained()) {
-    const Part part = sharding_.of(leaf.id).in_file ? Part(files_.file(leaf.id)) : partition(leaf.id);
+  for (const NamedParameter& p : sharding_.trained()) {
+    const Part part = sharding_.of(p.id).in_file ? Part(files_.file(p.id)) : partition(p.id);
     eager_.emitter().promise_update(part.buffer, part.offset, eager_.bytes_of(part));
   }
 }
@@ -240,8 +240,8 @@ void PartitionHome::write(const SubGroup& group, const Part& master) {
 }
 
 void PartitionHome::promise_updates() {
-  for (const Leaf& leaf : sharding_.trained()) {
-    const Part part = partition(leaf.id);
+  for (const NamedParameter& p : sharding_.trained()) {
+    const Part part = partition(p.id);
     eager_.emitter().promise_update(part.buffer, part.offset, part.bytes);
   }
 }

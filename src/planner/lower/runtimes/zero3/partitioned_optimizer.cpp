@@ -53,7 +53,8 @@ void PartitionedOptimizer::make_backup() {
   make(DType::Float32);
   if (training_.dtype != DType::Float32) make(training_.dtype);
   if (has_torch_backup(training_)) return;
-  fused_overflow_ = eager_.empty(Bytes(4), DType::Int32, {Role::Temporaries, "overflow buffer of FusedAdam", ""});
+  fused_overflow_ =
+      eager_.empty(Bytes(4), DType::Int32, {Role::Temporaries, "overflow buffer of FusedAdam", kFusedAdamInit});
   fused_overflow_.mark_scratch();
   eager_.zero(fused_overflow_, "zero overflow buffer");
 }

@@ -2,39 +2,33 @@
 
 #include <algorithm>
 
-#include "planner/lower/runtimes/zero3/swap_buffers.h"
+#include "planner/zero/zero_facts.h"
 
 namespace dsplan {
-namespace {
-
-// Until 0.18.0 (#7559) the host had the first sub-groups, since then it has the last.
-constexpr Version kDeviceFirst{0, 18, 0};
-
-}  // namespace
 
 Sharding::Sharding(const Job& job, const ModelSpec& model, std::int64_t rank)
     : world_(job.parallelism.dp),
       rank_(rank),
       inside_(job.training.zero.hpz_partition_size),
-      leaves_(leaves_of(model, job.training)),
+      named_(named_parameters(model, job.training)),
       shards_(model.parameters.size()) {
   const Zero& zero = job.training.zero;
   std::int64_t persistent = 0;  // mark_persistent_parameters.
-  for (const Leaf& leaf : leaves_) {
-    Shard& shard = shards_[static_cast<std::size_t>(leaf.id)];
-    shard = cut(leaf.elements);
-    shard.trained = leaf.trainable;
-    shard.replicated = model.parameters[static_cast<std::size_t>(leaf.id)].split == Split::Replicated;
-    if (leaf.trainable) {
-      trained_.push_back(leaf);
+  for (const NamedParameter& p : named_) {
+    Shard& shard = shards_[static_cast<std::size_t>(p.id)];
+    shard = cut(p.elements);
+    shard.trained = p.trainable;
+    shard.replicated = model.parameters[static_cast<std::size_t>(p.id)].split == Split::Replicated;
+    if (p.trainable) {
+      trained_.push_back(p);
       shard.offset = partition_;
       partition_ = checked_add(partition_, shard.part);
     }
-    if (checked_add(leaf.elements, persistent) > zero.model_persistence_threshold.value()) continue;
-    if (leaf.elements > zero.param_persistence_threshold.value()) continue;
+    if (checked_add(p.elements, persistent) > zero.model_persistence_threshold.value()) continue;
+    if (!may_persist(Elements(p.elements), zero.param_persistence_threshold)) continue;
     shard.persistent = true;
-    persistent_.push_back(leaf.id);
-    persistent += leaf.elements;
+    persistent_.push_back(p.id);
+    persistent += p.elements;
   }
   group(zero);
   divide(job.training);
@@ -44,7 +38,7 @@ Sharding::Sharding(const Job& job, const ModelSpec& model, std::int64_t rank)
 Shard Sharding::cut(std::int64_t elements) const {
   Shard shard;
   shard.elements = elements;
-  shard.part = div_ceil(Elements(elements), world_).value();
+  shard.part = shard_of(Elements(elements), world_).value();
   return shard;
 }
 
@@ -65,16 +59,11 @@ void Sharding::group(const Zero& zero) {
   }
 }
 
-// subgroup_to_device; int() of a double, as Python has it.
+// subgroup_to_device.
 void Sharding::divide(const Training& training) {
   if (training.zero.offload_optimizer.device == OffloadDevice::None) return;
-  const double ratio = training.zero.offload_optimizer.ratio;
-  const auto count = static_cast<double>(groups_.size());
-  const auto of_device = static_cast<std::size_t>((1 - ratio) * count);
-  const auto of_host = static_cast<std::size_t>(ratio * count);
-  for (SubGroup& group : groups_) {
-    group.away = training.deepspeed < kDeviceFirst ? group.number < of_host : group.number >= of_device;
-  }
+  const GroupRange device = groups_on_device(training, groups_.size());
+  for (SubGroup& group : groups_) group.away = group.number < device.begin || group.number >= device.end;
 }
 
 // _create_param_groups_fp16_flat_cpu_memory: the flat buffer takes whole sub-groups, of partitions on NVMe as many as
@@ -83,8 +72,8 @@ void Sharding::place(const Training& training) {
   const Zero& zero = training.zero;
   const bool files = zero.offload_param.device == OffloadDevice::Nvme;
   in_flat_ = files ? std::min(partition_, zero.offload_param.max_in_cpu.value()) : partition_;
-  for (const Leaf& leaf : leaves_) {
-    Shard& shard = shards_[static_cast<std::size_t>(leaf.id)];
+  for (const NamedParameter& p : named_) {
+    Shard& shard = shards_[static_cast<std::size_t>(p.id)];
     shard.in_file = files && SwapRules(zero).swaps(storage(Elements(shard.part), training.dtype));
   }
   for (SubGroup& group : groups_) {

@@ -48,8 +48,8 @@ class Sharding {
   [[nodiscard]] std::int64_t rank() const { return rank_; }
   [[nodiscard]] std::int64_t inside() const { return inside_; }  // Ranks that share secondary shards (hpZ); 1: none.
 
-  [[nodiscard]] const std::vector<Leaf>& leaves() const { return leaves_; }
-  [[nodiscard]] const std::vector<Leaf>& trained() const { return trained_; }
+  [[nodiscard]] const std::vector<NamedParameter>& named() const { return named_; }
+  [[nodiscard]] const std::vector<NamedParameter>& trained() const { return trained_; }
   [[nodiscard]] std::size_t parameters() const { return shards_.size(); }
   [[nodiscard]] const Shard& of(ParameterId id) const { return shards_[static_cast<std::size_t>(id)]; }
   [[nodiscard]] const Shard& of_trained(std::size_t index) const { return of(trained_[index].id); }
@@ -73,8 +73,8 @@ class Sharding {
   std::int64_t world_;
   std::int64_t rank_;
   std::int64_t inside_;
-  std::vector<Leaf> leaves_;
-  std::vector<Leaf> trained_;
+  std::vector<NamedParameter> named_;
+  std::vector<NamedParameter> trained_;
   std::vector<Shard> shards_;  // By ParameterId.
   std::vector<SubGroup> groups_;
   std::vector<ParameterId> persistent_;

@@ -20,6 +20,12 @@
 namespace dsplan {
 namespace {
 
+constexpr What kWhole{Role::Parameters, "whole parameter", "zero/partition_parameters.py, Init._post_init_method"};
+constexpr What kNorm{Role::Temporaries, "gradient norm", "zero/stage3.py, get_grad_norm_direct"};
+constexpr What kOverflow{Role::Temporaries, "overflow flag", "zero/stage3.py, has_overflow"};
+constexpr What kNormOfSubGroup{Role::Temporaries, "gradient norm of a sub-group",
+                               "zero/stage3.py, complete_grad_norm_calculation_for_cpu_offload"};
+
 class Zero3Runtime final : public RuntimeBase {
  public:
   Zero3Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
@@ -46,7 +52,7 @@ class Zero3Runtime final : public RuntimeBase {
   void build_in_pieces();
   void begin_wrapper();
   void cut_whole_model();
-  void cut(const Leaf& leaf, Variable whole);
+  void cut(const NamedParameter& p, Variable whole);
   void create_hooks();
   void pass_barrier();
   void reduce_leaf(ModuleId module);
@@ -62,7 +68,7 @@ class Zero3Runtime final : public RuntimeBase {
   std::unique_ptr<GradientPartitions> gradients_;
   PartitionedOptimizer optimizer_;
   GradientReducer reducer_;
-  std::vector<BufferId> held_;  // By parameter: gradients of leaf modules, until the module's backward is over.
+  std::vector<Variable> held_;  // By parameter: gradients of leaf modules, until the module's backward is over.
   Variable barrier_;
 };
 
@@ -76,7 +82,7 @@ Zero3Runtime::Zero3Runtime(const Job& job, const ModelSpec& model, std::int64_t 
       gradients_(make_gradient_partitions(job.training, sharding_, optimizer_, emitter)),
       optimizer_(job.training, sharding_, *home_, *gradients_, emitter),
       reducer_(job.training, sharding_, *gradients_, emitter),
-      held_(model.parameters.size(), kNoBuffer) {}
+      held_(model.parameters.size()) {}
 
 // DeepSpeedZeroOptimizer_Stage3.__init__.
 void Zero3Runtime::initialise() {
@@ -113,7 +119,7 @@ void Zero3Runtime::initialise() {
 void Zero3Runtime::construct() {
   if (training().under_zero_init()) {
     build_in_pieces();
-    print_model_given();
+    loading_.print_model_given();
     print("DeepSpeed Engine: After configure distributed model");
     begin_wrapper();
   } else {
@@ -132,11 +138,11 @@ void Zero3Runtime::build_in_pieces() {
   }
   struct Open {
     ModuleId module;
-    std::vector<std::pair<Leaf, Variable>> whole;
+    std::vector<std::pair<NamedParameter, Variable>> whole;
   };
   std::vector<Open> open;
   const auto close = [&] {
-    for (auto& [leaf, whole] : open.back().whole) cut(leaf, std::move(whole));
+    for (auto& [p, whole] : open.back().whole) cut(p, std::move(whole));
     open.pop_back();
   };
   for (std::size_t at = 0; at < own.size(); ++at) {
@@ -145,8 +151,8 @@ void Zero3Runtime::build_in_pieces() {
     open.push_back({static_cast<ModuleId>(at), {}});
     for (const ParameterId id : own[at]) {
       const Parameter& parameter = model_.parameters[static_cast<std::size_t>(id)];
-      const Leaf leaf{id, parameter.shape.elements().value(), true, training().dtype_of(parameter)};
-      open.back().whole.emplace_back(leaf, Variable(emitter_, load_whole(leaf, "whole parameter")));
+      const NamedParameter p{id, parameter.shape.elements().value(), true, training().dtype_of(parameter)};
+      open.back().whole.emplace_back(p, loading_.load(p, kWhole));
     }
   }
   while (!open.empty()) close();
@@ -160,23 +166,23 @@ void Zero3Runtime::begin_wrapper() {
 
 // The engine broadcasts the model as it does below ZeRO-3, and the wrapper each parameter once more.
 void Zero3Runtime::cut_whole_model() {
-  const std::vector<BufferId> whole = load_model("whole parameter");
+  const std::vector<BufferId> whole = loading_.give_to_engine(kWhole);
   begin_wrapper();
-  for (const Leaf& leaf : leaves_) cut(leaf, Variable(emitter_, whole[static_cast<std::size_t>(leaf.id)]));
+  for (const NamedParameter& p : named_) cut(p, Variable(emitter_, whole[static_cast<std::size_t>(p.id)]));
 }
 
-void Zero3Runtime::cut(const Leaf& leaf, Variable whole) {
-  broadcast(whole.id());
-  store_.cut(leaf, std::move(whole), model_.parameters[static_cast<std::size_t>(leaf.id)].tied_to != kNone);
+void Zero3Runtime::cut(const NamedParameter& p, Variable whole) {
+  loading_.broadcast(whole.id(), dtype());
+  store_.cut(p, std::move(whole), model_.parameters[static_cast<std::size_t>(p.id)].tied_to != kNone);
 }
 
 // create_reduce_and_remove_grad_hooks: a hook can only be put on a parameter that is whole.
 void Zero3Runtime::create_hooks() {
-  for (const Leaf& leaf : trained_) {
-    store_.gather_whole(leaf.id);
-    emitter_.mark_scratch(store_.place(leaf.id).buffer);
-    store_.drop_full(leaf.id);
-    home_->drop(leaf.id);
+  for (const NamedParameter& p : trained_) {
+    store_.gather_whole(p.id);
+    emitter_.mark_scratch(store_.place(p.id).buffer);
+    store_.drop_full(p.id);
+    home_->drop(p.id);
   }
 }
 
@@ -199,7 +205,8 @@ void Zero3Runtime::exit(ModuleId module, Pass pass) {
 // A leaf module's gradients wait until all of its backward is over.
 void Zero3Runtime::gradient_ready(ParameterId parameter, BufferId gradient) {
   const auto at = static_cast<std::size_t>(parameter);
-  if (hooks_.leaf_of(parameter) != kNone) return accumulate(held_[at], gradient);
+  if (hooks_.leaf_of(parameter) != kNone)
+    return accumulate_gradient(held_[at], Variable(emitter_, gradient, Reason::GradientHeld));
   reducer_.reduce(static_cast<std::size_t>(trained_index_[at]), gradient);
 }
 
@@ -207,8 +214,8 @@ void Zero3Runtime::gradient_ready(ParameterId parameter, BufferId gradient) {
 void Zero3Runtime::reduce_leaf(ModuleId module) {
   for (std::size_t index = 0; index < trained_.size(); ++index) {
     const ParameterId id = trained_[index].id;
-    BufferId& held = held_[static_cast<std::size_t>(id)];
-    if (hooks_.leaf_of(id) == module && held != kNoBuffer) reducer_.reduce(index, std::exchange(held, kNoBuffer));
+    Variable& held = held_[static_cast<std::size_t>(id)];
+    if (hooks_.leaf_of(id) == module && held) reducer_.reduce(index, held.hand_over());
   }
 }
 
@@ -233,7 +240,7 @@ void Zero3Runtime::step(bool first) {
   hooks_.gather_persistent();
   hooks_.drop_secondary();
   print("After zero_optimizer step");
-  let_go_of_norms();
+  norms_.step_returns();
 }
 
 // With the optimizer on the host norms were taken at the boundary, and are added up for each sub-group
@@ -241,17 +248,13 @@ void Zero3Runtime::step(bool first) {
 void Zero3Runtime::measure_gradients() {
   if (dtype() == DType::Float16) {
     gradients_->scan_overflow();
-    control_all_reduce(Bytes(1), "overflow flag");
+    control_.all_reduce(Bytes(1), kOverflow);
   }
   for (const SubGroup& group : sharding_.groups()) {
     gradients_->measure_norm(group);
-    if (optimizer_away()) {
-      control_all_reduce(Bytes(4), "gradient norm of a sub-group");
-    } else {
-      control_all_reduce(Bytes(8), "gradient norm");
-    }
+    control_.all_reduce(optimizer_away() ? Bytes(4) : Bytes(8), optimizer_away() ? kNormOfSubGroup : kNorm);
   }
-  if (!optimizer_away()) hold_norms(DType::Float64, sharding_.groups().size());
+  if (!optimizer_away()) norms_.in_step(DType::Float64, sharding_.groups().size());
 }
 
 void Zero3Runtime::update_sub_groups(bool first) {
