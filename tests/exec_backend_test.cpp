@@ -20,7 +20,7 @@
 #include "exec/device.h"
 #include "exec/host/host_backend.h"
 #include "exec/host/narrow_floats.h"
-#include "exec/memory.h"
+#include "exec/memory/memory.h"
 #include "watched_backend.h"
 
 extern "C" std::size_t dsplan_c_sizes(int which);
@@ -339,8 +339,8 @@ void use_memory(const dsplan_backend& backend, const std::string& folder, const 
   memory.allocate(21, Bytes(3000), Role::Optimizer, Space::Locked);
   memory.allocate(22, Bytes(3000), Role::Optimizer, Space::Pageable);
   memory.allocate(23, Bytes(3000), Role::Optimizer, Space::Nvme);
-  device.write_file(memory.file(23), Bytes(0), memory.pointer(22), Bytes(3000));
-  device.read_file(memory.file(23), Bytes(0), memory.pointer(20), Bytes(3000));
+  device.write_file(memory.at(23).file, Bytes(0), memory.pointer(22), Bytes(3000));
+  device.read_file(memory.at(23).file, Bytes(0), memory.pointer(20), Bytes(3000));
   for (BufferId id = 20; id < 24; ++id) memory.release(id);
   memory.finish();
   device.close();

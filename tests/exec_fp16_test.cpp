@@ -4,9 +4,15 @@
 #include <algorithm>
 #include <cmath>
 
+<<<<<<< HEAD
 #include "exec/loss_scale.h"
 #include "exec/runner.h"
 #include "io/deepspeed.h"
+=======
+#include "exec/runner/loss_scale.h"
+#include "exec/runner/runner.h"
+#include "io/loss_scaling.h"
+>>>>>>> a85a59b (The runner in parts: operators, flat work, collectives, the optimizer step)
 #include "running.h"
 
 using namespace dsplan;
@@ -149,7 +155,7 @@ TEST_CASE("fp16 follows fp32 under every stage") {
       const std::vector<double> losses = running::losses_by_step(result, 1);
       REQUIRE(losses.size() == expected.size());
       for (std::size_t i = 0; i < losses.size(); ++i) CHECK(std::abs(losses[i] / expected[i] - 1) < 0.005);
-      for (const exec::Runner::Step& step : result.ranks.front().steps) CHECK_FALSE(step.skipped);
+      for (const exec::OptimizerStep::Taken& step : result.ranks.front().steps) CHECK_FALSE(step.skipped);
     }
   }
 }
@@ -172,7 +178,7 @@ TEST_CASE("a step that overflows halves the scale and changes nothing else") {
       CAPTURE(away);
       const Trained trained = train(model, job, scaling, 20);
       CHECK_MESSAGE(trained.result.message == "", trained.result.message);
-      const std::vector<exec::Runner::Step>& steps = trained.result.ranks.front().steps;
+      const std::vector<exec::OptimizerStep::Taken>& steps = trained.result.ranks.front().steps;
       REQUIRE(steps.size() == 20);
       REQUIRE(trained.changed.size() == 20);
       CHECK(trained.result.ranks.back().steps.size() == 20);

@@ -11,7 +11,7 @@
 
 #include "core/error.h"
 #include "exec/host/host_backend.h"
-#include "exec/memory.h"
+#include "exec/memory/memory.h"
 #include "replayed.h"
 #include "sim/arena.h"
 #include "sim/host_memory.h"
@@ -294,48 +294,45 @@ TEST_CASE("the host's pools and files: the simulator's sums, and real files as l
   CHECK(std::filesystem::file_size(folder / "rank3-buffer8") == 12345);
   CHECK(memory.pointer(8) == nullptr);
   memory.allocate(9, Bytes(5000), Role::Optimizer, Space::Locked);
-  CHECK(memory.host().locked == Bytes(5000));
-  CHECK(memory.host().pinned == Bytes(0));
+  CHECK(memory.host().now.locked == Bytes(5000));
+  CHECK(memory.host().now.pinned == Bytes(0));
   std::memset(memory.pointer(9), 7, 5000);
-  device.write_file(memory.file(8), Bytes(100), memory.pointer(9), Bytes(5000));
+  device.write_file(memory.at(8).file, Bytes(100), memory.pointer(9), Bytes(5000));
   std::memset(memory.pointer(9), 0, 5000);
-  device.read_file(memory.file(8), Bytes(99), memory.pointer(9), Bytes(5000));
+  device.read_file(memory.at(8).file, Bytes(99), memory.pointer(9), Bytes(5000));
   CHECK(memory.pointer(9)[0] == std::byte{0});
   CHECK(memory.pointer(9)[1] == std::byte{7});
-  CHECK(memory.host_by_role()[Role::Optimizer] == Bytes(17345));
+  CHECK(memory.host().by_role[Role::Optimizer] == Bytes(17345));
   CHECK(device.file_written() == Bytes(5000));
   CHECK(device.file_read() == Bytes(5000));
   memory.release(9);
-  CHECK(memory.host().locked == Bytes(0));
+  CHECK(memory.host().now.locked == Bytes(0));
   memory.finish();
   CHECK(std::filesystem::is_empty(folder));
   std::filesystem::remove_all(folder);
 }
 
-TEST_CASE("counters by role, peaks from a moment on, and the watch") {
+TEST_CASE("counters by role, and peaks from a moment on") {
   HostBackend host;
   Device device(host.table(), {});
   RankMemory memory(device, {});
-  std::vector<MemoryChange> seen;
-  memory.set_watch([&](const MemoryChange& change) { seen.push_back(change); });
   memory.allocate(0, Bytes(1000), Role::Parameters, Space::Device);
   memory.allocate(1, Bytes(50), Role::Gradients, Space::Device);
   memory.release(0);
   memory.allocate(2, Bytes(30), Role::Inputs, Space::Pageable);
-  CHECK(memory.requested() == Bytes(50));
-  CHECK(memory.peak_requested() == Bytes(1050));
-  CHECK(memory.peak_by_role()[Role::Parameters] == Bytes(1000));
-  CHECK(memory.by_role()[Role::Gradients] == Bytes(50));
-  CHECK(memory.by_role().total() == Bytes(50));
-  CHECK(memory.host_by_role()[Role::Inputs] == Bytes(30));
+  CHECK(memory.demand().bytes == Bytes(50));
+  CHECK(memory.demand().peak == Bytes(1050));
+  CHECK(memory.demand().peak_by_role[Role::Parameters] == Bytes(1000));
+  CHECK(memory.demand().by_role[Role::Gradients] == Bytes(50));
+  CHECK(memory.demand().by_role.total() == Bytes(50));
+  CHECK(memory.host().by_role[Role::Inputs] == Bytes(30));
   CHECK(memory.device().reserved == Bytes(2 * kMiB));
   memory.reset_peaks();
-  CHECK(memory.peak_requested() == Bytes(50));
+  CHECK(memory.demand().peak == Bytes(50));
   CHECK(memory.device_peaks().allocated == Bytes(512));
-  REQUIRE(seen.size() == 4);
-  CHECK_FALSE(seen[2].allocated);
-  CHECK(seen[2].bytes == Bytes(1000));
-  CHECK(seen[3].space == Space::Pageable);
+  CHECK(memory.demand().total == Bytes(1050));
+  CHECK(memory.demand().allocations == 2);
+  CHECK(memory.host().requested_total == Bytes(30));
   CHECK_THROWS_AS(memory.release(0), InternalError);
   memory.finish();
   CHECK(memory.device().reserved == Bytes(0));

@@ -5,8 +5,8 @@
 #include <set>
 #include <thread>
 
-#include "exec/parallel.h"
-#include "exec/scalars.h"
+#include "exec/runner/flat.h"
+#include "exec/runner/parallel.h"
 #include "running.h"
 
 using namespace dsplan;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "exec/memory.h"
+#include "exec/memory/memory.h"
 
 namespace replayed {
 
@@ -74,9 +74,9 @@ inline Replayed replay_on_memory(const dsplan::Schedule& schedule, const dsplan:
   Player player(schedule, memory, result);
   dsplan::replay(schedule, player);
   result.peaks = memory.device_peaks();
-  result.peak_requested = memory.peak_requested();
-  result.peak_by_role = memory.peak_by_role();
-  result.host = memory.host_peaks();
+  result.peak_requested = memory.demand().peak;
+  result.peak_by_role = memory.demand().peak_by_role;
+  result.host = memory.host().peaks;
   result.retries = memory.device().retries;
   memory.finish();
   device.close();

@@ -23,21 +23,25 @@ std::int64_t nanoseconds(std::chrono::steady_clock::duration time) {
 
 }  // namespace
 
-Measurer::Measurer(const Schedule& schedule, RankMemory& memory, const Runner& runner)
-    : schedule_(schedule), memory_(memory), runner_(runner), since_(std::chrono::steady_clock::now()) {}
+Measurer::Measurer(const Schedule& schedule, const Device& device, RankMemory& memory, const Runner& runner)
+    : schedule_(schedule),
+      device_(device),
+      memory_(memory),
+      runner_(runner),
+      since_(std::chrono::steady_clock::now()) {}
 
 Counters Measurer::now() const {
   Counters counters;
   put(counters, memory_.device());
-  counters[Counter::Requested] = memory_.requested();
+  counters[Counter::Requested] = memory_.demand().bytes;
   return counters;
 }
 
 void Measurer::on(std::size_t at, const Allocate&) {
   event_ = at;
-  phase_requested_ = std::max(phase_requested_, memory_.requested());
-  if (saving_ || memory_.requested() <= most_requested_) return;
-  most_requested_ = memory_.requested();
+  phase_requested_ = std::max(phase_requested_, memory_.demand().bytes);
+  if (saving_ || memory_.demand().bytes <= most_requested_) return;
+  most_requested_ = memory_.demand().bytes;
   peak_phase_ = name(stretch_);
 }
 
@@ -49,17 +53,17 @@ void Measurer::on(std::size_t at, const Mark& event) {
     repeated_ = event.stretch == Stretch::MiddleStep && stretch_ == Stretch::MiddleStep;
     stretch_ = event.stretch;
     saving_ = event.stretch == Stretch::Save;
-    if (saving_) before_saving_ = memory_.host_peaks();
-    phase_requested_ = memory_.requested();
-    file_read_ = runner_.file_read();
-    file_written_ = runner_.file_written();
-    requested_total_ = memory_.requested_total();
-    allocations_ = memory_.allocations();
-    host_requested_total_ = memory_.host_requested_total();
+    if (saving_) before_saving_ = memory_.host().peaks;
+    phase_requested_ = memory_.demand().bytes;
+    file_read_ = device_.file_read();
+    file_written_ = device_.file_written();
+    requested_total_ = memory_.demand().total;
+    allocations_ = memory_.demand().allocations;
+    host_requested_total_ = memory_.host().requested_total;
     memory_.reset_peaks();
     if (!repeated_) phases_.push_back({std::string(name(event.stretch)), {}, {}, {}, {}, {}});
     times_.push_back({event.stretch, 0, 0, 0, 0});
-    peak_[Counter::Requested] = std::max(peak_[Counter::Requested].value_or(Bytes(0)), memory_.requested());
+    peak_[Counter::Requested] = std::max(peak_[Counter::Requested].value_or(Bytes(0)), memory_.demand().bytes);
   }
   FigurePhase& phase = phases_.back();
   if (!repeated_) phase.marks.push_back({std::string(name(event.moment)), now()});
@@ -68,18 +72,18 @@ void Measurer::on(std::size_t at, const Mark& event) {
   put(most, memory_.device_peaks());
   most[Counter::Requested] = phase_requested_;
   take_larger(phase.peak, most);
-  phase.requested_total = phase.requested_total.value_or(Bytes(0)) + (memory_.requested_total() - requested_total_);
-  phase.allocations = phase.allocations.value_or(0) + (memory_.allocations() - allocations_);
+  phase.requested_total = phase.requested_total.value_or(Bytes(0)) + (memory_.demand().total - requested_total_);
+  phase.allocations = phase.allocations.value_or(0) + (memory_.demand().allocations - allocations_);
   phase.host_requested_total =
-      phase.host_requested_total.value_or(Bytes(0)) + (memory_.host_requested_total() - host_requested_total_);
+      phase.host_requested_total.value_or(Bytes(0)) + (memory_.host().requested_total - host_requested_total_);
   if (saving_) return;
   if (stretch_ == Stretch::SecondStep) {
-    step_read_ = runner_.file_read() - file_read_;
-    step_written_ = runner_.file_written() - file_written_;
+    step_read_ = device_.file_read() - file_read_;
+    step_written_ = device_.file_written() - file_written_;
   }
   take_larger(peak_, most);
   persistent_ = {};
-  persistent_[Counter::Requested] = memory_.requested();
+  persistent_[Counter::Requested] = memory_.demand().bytes;
   persistent_[Counter::Allocated] = memory_.device().allocated;
 }
 
@@ -100,7 +104,7 @@ std::vector<TrafficFigure> Measurer::traffic() const {
   std::vector<TrafficFigure> rows;
   Stretch stretch = Stretch::Init;
   std::size_t next = 0;
-  for (const Runner::Sent& sent : runner_.sent()) {
+  for (const CollectiveWork::Sent& sent : runner_.sent()) {
     for (; next <= sent.event; ++next) {
       if (const auto* mark = std::get_if<Mark>(&schedule_.events[next])) stretch = mark->stretch;
     }
@@ -137,7 +141,7 @@ RankFigures Measurer::figures() const {
     if (phase.name != name(Stretch::MiddleStep)) figures.phases.push_back(phase);
   }
   figures.communication = traffic();
-  const HostPeaks& host = before_saving_ ? *before_saving_ : memory_.host_peaks();
+  const HostPeaks& host = before_saving_ ? *before_saving_ : memory_.host().peaks;
   figures.host.pinned = host.most.pinned + host.most.locked;
   figures.host.pinned_requested = host.most.pinned_requested;
   figures.host.pageable = host.most.pageable;

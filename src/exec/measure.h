@@ -9,8 +9,8 @@
 
 #include "core/receipt.h"
 #include "core/schedule.h"
-#include "exec/memory.h"
-#include "exec/runner.h"
+#include "exec/memory/memory.h"
+#include "exec/runner/runner.h"
 
 namespace dsplan::exec {
 
@@ -25,7 +25,7 @@ struct PhaseTime {
 
 class Measurer : public Ignores<RecordEvent, WaitEvent, Enter, Exit> {
  public:
-  Measurer(const Schedule& schedule, RankMemory& memory, const Runner& runner);
+  Measurer(const Schedule& schedule, const Device& device, RankMemory& memory, const Runner& runner);
 
   using Ignores<RecordEvent, WaitEvent, Enter, Exit>::on;
   void on(std::size_t at, const Allocate& event);
@@ -44,6 +44,7 @@ class Measurer : public Ignores<RecordEvent, WaitEvent, Enter, Exit> {
   void note_time(Moment moment);
 
   const Schedule& schedule_;
+  const Device& device_;
   RankMemory& memory_;
   const Runner& runner_;
   std::size_t event_ = 0;

@@ -54,7 +54,7 @@ void fields(Archive& archive, PhaseTime& time) {
   archive(time.stretch, time.forward, time.backward, time.step, time.communication);
 }
 template <class Archive>
-void fields(Archive& archive, Runner::Step& step) {
+void fields(Archive& archive, OptimizerStep::Taken& step) {
   archive(step.loss_scale, step.skipped);
 }
 template <class Archive>

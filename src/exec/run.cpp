@@ -91,7 +91,7 @@ void run_rank(const RankPlan& plan, const RunOptions& options, Transport& transp
     const Text text;
     Runner runner(plan, options.settings, meter, device, memory, communicators, text,
                   options.observers.empty() ? nobody : own(options.observers));
-    Measurer measurer(plan.schedule, memory, runner);
+    Measurer measurer(plan.schedule, device, memory, runner);
     Follow follow(scope, options.stop);
     const auto keep = [&] {
       into.figures = measurer.figures();

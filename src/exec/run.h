@@ -11,9 +11,9 @@
 #include "core/process_bytes.h"
 #include "core/receipt.h"
 #include "exec/measure.h"
-#include "exec/memory.h"
+#include "exec/memory/memory.h"
 #include "exec/rendezvous.h"
-#include "exec/runner.h"
+#include "exec/runner/runner.h"
 #include "exec/settings.h"
 
 namespace dsplan::exec {
@@ -33,7 +33,7 @@ struct RankRun {
   RankFigures figures;  // As far as the rank came.
   std::vector<double> losses;
   std::vector<PhaseTime> times;
-  std::vector<Runner::Step> steps;  // Of fp16 only.
+  std::vector<OptimizerStep::Taken> steps;  // Of fp16 only.
   // What the communicators' library took of the device when they were made: how far its free memory went down. Absent:
   // nobody knows. Never among what the plan allocates.
   std::optional<Bytes> communicators;

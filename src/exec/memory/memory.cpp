@@ -1,11 +1,11 @@
-#include "exec/memory.h"
+#include "exec/memory/memory.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "core/error.h"
 #include "core/format.h"
-#include "exec/memory_spaces.h"
+#include "exec/memory/spaces.h"
 
 namespace dsplan::exec {
 
@@ -18,10 +18,38 @@ std::string_view name(AllocatorKind kind) {
   return "plain";
 }
 
+void Demand::add(Role role, Bytes more) {
+  by_role[role] += more;
+  bytes += more;
+  total += more;
+  if (more > Bytes(0)) ++allocations;
+  if (bytes > peak) reset_peak();
+}
+
+void Demand::subtract(Role role, Bytes less) {
+  by_role[role] -= less;
+  bytes -= less;
+}
+
+void Demand::reset_peak() {
+  peak = bytes;
+  peak_by_role = by_role;
+}
+
+void HostUse::take_peaks() {
+  HostCounters& most = peaks.most;
+  most.pinned = std::max(most.pinned, now.pinned);
+  most.locked = std::max(most.locked, now.locked);
+  most.pinned_requested = std::max(most.pinned_requested, now.pinned_requested);
+  most.pageable = std::max(most.pageable, now.pageable);
+  most.nvme = std::max(most.nvme, now.nvme);
+  peaks.memory = std::max(peaks.memory, now.memory());
+}
+
 RankMemory::RankMemory(Device& device, MemoryOptions options)
     : device_(device),
       space_(make_device_space(device, std::move(options))),
-      host_space_(std::make_unique<HostSpace>(device, host_)) {}
+      host_space_(std::make_unique<HostSpace>(device, host_.now)) {}
 
 RankMemory::~RankMemory() {
   if (space_ == nullptr) return;
@@ -34,7 +62,7 @@ RankMemory::~RankMemory() {
   }
 }
 
-const RankMemory::Held& RankMemory::held(BufferId id) const {
+const RankMemory::Held& RankMemory::at(BufferId id) const {
   DSPLAN_CHECK(holds(id), formatted("buffer {} is not held", id));
   return held_[id];
 }
@@ -52,55 +80,29 @@ void RankMemory::allocate(BufferId id, Bytes bytes, Role role, Space space, Stre
     case Space::Nvme: made.file = host_space_->make_file(id, bytes); break;
   }
   held_[id] = made;
-  count(made, id, true);
+  if (space == Space::Device) return demand_.add(role, bytes);
+  host_.by_role[role] += bytes;
+  if (space != Space::Nvme) host_.requested_total += bytes;
+  host_.take_peaks();
 }
 
 void RankMemory::release(BufferId id) {
   DSPLAN_CHECK(holds(id), formatted("buffer {} is released, but not held", id));
-  Held& gone = held_[id];
-  give_back(gone, id);
-  count(gone, id, false);
+  give_back(held_[id], id);
   device_.throw_if_noted();
 }
 
 void RankMemory::give_back(Held& gone, BufferId id) {
   gone.live = false;
   switch (gone.space) {
-    case Space::Device: return space_->release(id);
-    case Space::Pinned: return host_space_->return_pinned(gone.memory, gone.bytes);
-    case Space::Locked: return host_space_->return_locked(gone.memory, gone.bytes);
-    case Space::Pageable: return host_space_->return_pageable(gone.memory, gone.bytes);
-    case Space::Nvme: return host_space_->drop_file(gone.file, gone.bytes);
+    case Space::Device: space_->release(id); break;
+    case Space::Pinned: host_space_->return_pinned(gone.memory, gone.bytes); break;
+    case Space::Locked: host_space_->return_locked(gone.memory, gone.bytes); break;
+    case Space::Pageable: host_space_->return_pageable(gone.memory, gone.bytes); break;
+    case Space::Nvme: host_space_->drop_file(gone.file, gone.bytes); break;
   }
-}
-
-void RankMemory::count(const Held& what, BufferId id, bool allocated) {
-  ByRole& roles = what.space == Space::Device ? by_role_ : host_by_role_;
-  if (!allocated) {
-    roles[what.role] -= what.bytes;
-    if (what.space == Space::Device) requested_ -= what.bytes;
-  } else {
-    roles[what.role] += what.bytes;
-    if (what.space == Space::Device) {
-      requested_ += what.bytes;
-      requested_total_ += what.bytes;
-      if (what.bytes > Bytes(0)) ++allocations_;
-    } else if (what.space != Space::Nvme) {
-      host_requested_total_ += what.bytes;
-    }
-    if (requested_ > peak_requested_) {
-      peak_requested_ = requested_;
-      peak_by_role_ = by_role_;
-    }
-    HostCounters& most = host_peaks_.most;
-    most.pinned = std::max(most.pinned, host_.pinned);
-    most.locked = std::max(most.locked, host_.locked);
-    most.pinned_requested = std::max(most.pinned_requested, host_.pinned_requested);
-    most.pageable = std::max(most.pageable, host_.pageable);
-    most.nvme = std::max(most.nvme, host_.nvme);
-    host_peaks_.memory = std::max(host_peaks_.memory, host_.memory());
-  }
-  if (watch_) watch_({id, what.bytes, what.role, what.space, allocated});
+  if (gone.space == Space::Device) return demand_.subtract(gone.role, gone.bytes);
+  host_.by_role[gone.role] -= gone.bytes;
 }
 
 void RankMemory::work(StreamId stream, std::span<const Access> reads, std::span<const Access> writes) {
@@ -110,29 +112,21 @@ void RankMemory::work(StreamId stream, std::span<const Access> reads, std::span<
 void RankMemory::record_event(const RecordEvent& event) { space_->record_event(event); }
 void RankMemory::wait_event(const WaitEvent& event) { space_->wait_event(event); }
 
-std::byte* RankMemory::pointer(BufferId id) const { return static_cast<std::byte*>(held(id).memory); }
-dsplan_file* RankMemory::file(BufferId id) const { return held(id).file; }
-Bytes RankMemory::size(BufferId id) const { return held(id).bytes; }
-Space RankMemory::space(BufferId id) const { return held(id).space; }
-
 AllocatorStatistics RankMemory::device() const { return space_ ? space_->statistics() : last_; }
 AllocatorStatistics RankMemory::device_peaks() const { return space_ ? space_->peaks() : last_peaks_; }
 
 void RankMemory::reset_peaks() {
-  peak_requested_ = requested_;
-  peak_by_role_ = by_role_;
+  demand_.reset_peak();
   if (space_) space_->reset_peaks();
 }
 
 // The space goes too: an allocator may still have ranges of addresses without memory.
 void RankMemory::finish() {
   if (!space_) return;
-  device_
-      .synchronize();  // With this rank's streams also what other ranks read: each collective ends with waiting for it.
+  // With this rank's streams also what other ranks read: each collective ends with waiting for it.
+  device_.synchronize();
   for (std::size_t id = 0; id < held_.size(); ++id) {
-    if (!held_[id].live) continue;
-    give_back(held_[id], static_cast<BufferId>(id));
-    count(held_[id], static_cast<BufferId>(id), false);
+    if (held_[id].live) give_back(held_[id], static_cast<BufferId>(id));
   }
   space_->finish();
   last_ = space_->statistics();

@@ -1,4 +1,4 @@
-#include "exec/parallel.h"
+#include "exec/runner/parallel.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "exec/loss_scale.h"
+#include "exec/runner/loss_scale.h"
 
 #include <algorithm>
 

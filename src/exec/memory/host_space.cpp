@@ -1,6 +1,6 @@
 // Pinned and pageable memory and files of one rank.
 #include "core/format.h"
-#include "exec/memory_spaces.h"
+#include "exec/memory/spaces.h"
 #include "sim/host_memory.h"
 
 namespace dsplan::exec {

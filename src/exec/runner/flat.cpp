@@ -1,8 +1,7 @@
-#include "exec/scalars.h"
+#include "exec/runner/flat.h"
 
 #include <cstring>
 
-#include "core/error.h"
 #include "exec/host/narrow_floats.h"
 
 namespace dsplan::exec {
@@ -21,6 +20,31 @@ T load(const std::byte* from) {
 }
 
 }  // namespace
+
+std::vector<Piece> stretch(std::span<const Piece> pieces, std::int64_t from, std::int64_t length) {
+  std::vector<Piece> result;
+  for (const Piece& piece : pieces) {
+    if (from >= piece.elements) {
+      from -= piece.elements;
+      continue;
+    }
+    const std::int64_t count = std::min(length, piece.elements - from);
+    if (count > 0) result.push_back(piece.part(from, count));
+    length -= count;
+    from = 0;
+  }
+  return result;
+}
+
+dsplan_tensor tensor_of(const Piece& piece) {
+  dsplan_tensor tensor{};
+  tensor.data = piece.data;
+  tensor.dtype = static_cast<std::int32_t>(piece.dtype);
+  tensor.rank = 1;
+  tensor.dims[0] = piece.elements;
+  tensor.strides[0] = 1;
+  return tensor;
+}
 
 void encode_float(double value, DType dtype, std::byte* to) {
   switch (dtype) {
@@ -41,6 +65,13 @@ double decode_float(const std::byte* from, DType dtype) {
     default: DSPLAN_CHECK(false, "a number is read from a tensor that holds none");
   }
   return 0;
+}
+
+std::vector<std::byte> encoded(std::span<const double> values, DType dtype) {
+  const auto each = static_cast<std::size_t>(bytes_per_element(dtype));
+  std::vector<std::byte> bytes(values.size() * each);
+  for (std::size_t i = 0; i < values.size(); ++i) encode_float(values[i], dtype, bytes.data() + i * each);
+  return bytes;
 }
 
 }  // namespace dsplan::exec

@@ -1,4 +1,4 @@
-#include "exec/data.h"
+#include "exec/runner/data.h"
 
 #include "core/error.h"
 

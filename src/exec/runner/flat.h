@@ -1,4 +1,4 @@
-// Flat work: sequences of elements that lie in several stretches of memory, walked side by side.
+// Sequences of elements that lie in several stretches of memory, walked side by side; single numbers in them.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,9 @@ struct Piece {
 [[nodiscard]] inline bool same_stretch(const Piece& a, const Piece& b) {
   return a.data == b.data && a.elements == b.elements && a.dtype == b.dtype;
 }
-[[nodiscard]] std::int64_t elements_of(std::span<const Piece> pieces);
+[[nodiscard]] inline bool is_among(const Piece& piece, std::span<const Piece> pieces) {
+  return std::any_of(pieces.begin(), pieces.end(), [&](const Piece& each) { return same_stretch(each, piece); });
+}
 // The same elements without the first `count`, cut to `length`.
 [[nodiscard]] std::vector<Piece> stretch(std::span<const Piece> pieces, std::int64_t from, std::int64_t length);
 
@@ -63,5 +65,10 @@ void side_by_side(std::span<const Piece> from, std::span<const Piece> to, F&& f)
 
 // A one-dimensional tensor over a piece.
 [[nodiscard]] dsplan_tensor tensor_of(const Piece& piece);
+
+// A number in any floating dtype; rounded to the nearest, ties to even. InternalError for another dtype.
+void encode_float(double value, DType dtype, std::byte* to);
+[[nodiscard]] double decode_float(const std::byte* from, DType dtype);
+[[nodiscard]] std::vector<std::byte> encoded(std::span<const double> values, DType dtype);
 
 }  // namespace dsplan::exec

@@ -10,7 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -49,7 +48,21 @@ struct MemoryOptions {
 };
 inline constexpr std::uint8_t kPattern = 0xff;
 
-// What the host holds for this rank.
+// What was asked for of the device, whatever was taken for it.
+struct Demand {
+  Bytes bytes;  // Held now,
+  ByRole by_role;
+  Bytes peak;  // and at the first moment at which they were most.
+  ByRole peak_by_role;
+  // Since the start, whatever was released meanwhile; nothing of no bytes is asked for, as under PyTorch.
+  Bytes total;
+  std::int64_t allocations = 0;
+
+  void add(Role role, Bytes more);
+  void subtract(Role role, Bytes less);
+  void reset_peak();
+};
+
 struct HostCounters {
   Bytes pinned;            // Taken by PyTorch's pool: powers of two, never given back before the end.
   Bytes locked;            // Locked by DeepSpeed itself, to the byte.
@@ -62,18 +75,18 @@ struct HostPeaks {
   HostCounters most;  // Each at its own moment.
   Bytes memory;       // All but files together.
 };
+// What the host holds for this rank.
+struct HostUse {
+  HostCounters now;
+  HostPeaks peaks;
+  ByRole by_role;         // Requested bytes, files included.
+  Bytes requested_total;  // Since the start, files apart.
 
-// What happened to one buffer.
-struct MemoryChange {
-  BufferId buffer = 0;
-  Bytes bytes;
-  Role role = Role::Temporaries;
-  Space space = Space::Device;
-  bool allocated = false;  // Else released.
+  void take_peaks();
 };
 
-class DeviceSpace;  // One of the three allocators; private to memory_device.cpp.
-class HostSpace;    // Pools and files; private to memory_host.cpp.
+class DeviceSpace;  // One of the three allocators; private to spaces.h.
+class HostSpace;    // Pools and files; private to spaces.h.
 
 class RankMemory {
  public:
@@ -91,71 +104,42 @@ class RankMemory {
   void record_event(const RecordEvent& event);
   void wait_event(const WaitEvent& event);
 
+  // A buffer that is held.
+  struct Held {
+    void* memory = nullptr;       // nullptr for Nvme,
+    dsplan_file* file = nullptr;  // which alone has this.
+    Bytes bytes;                  // As it was asked for.
+    Role role = Role::Temporaries;
+    Space space = Space::Device;
+    bool live = false;
+  };
   [[nodiscard]] bool holds(BufferId id) const { return id < held_.size() && held_[id].live; }
-  [[nodiscard]] std::byte* pointer(BufferId id) const;  // nullptr for Nvme.
-  [[nodiscard]] dsplan_file* file(BufferId id) const;   // Nvme only; else nullptr.
-  [[nodiscard]] Bytes size(BufferId id) const;          // As it was asked for.
-  [[nodiscard]] Space space(BufferId id) const;
+  [[nodiscard]] const Held& at(BufferId id) const;
+  [[nodiscard]] std::byte* pointer(BufferId id) const { return static_cast<std::byte*>(at(id).memory); }
 
-  // The device: requested bytes of what is held now, and at the first moment at which they were most.
-  [[nodiscard]] const ByRole& by_role() const { return by_role_; }
-  [[nodiscard]] Bytes requested() const { return requested_; }
-  [[nodiscard]] const ByRole& peak_by_role() const { return peak_by_role_; }
-  [[nodiscard]] Bytes peak_requested() const { return peak_requested_; }
-  // Since the start, whatever was released meanwhile; nothing of no bytes is asked for, as under PyTorch.
-  [[nodiscard]] Bytes requested_total() const { return requested_total_; }
-  [[nodiscard]] std::int64_t allocations() const { return allocations_; }
-  [[nodiscard]] Bytes host_requested_total() const { return host_requested_total_; }  // Files apart.
+  [[nodiscard]] const Demand& demand() const { return demand_; }
+  [[nodiscard]] const HostUse& host() const { return host_; }
   // As the allocator counts (sim/allocator.h). `reserved` is what was taken from the backend. An arena is one segment,
   // its blocks are multiples of 512 bytes; plain buffers are all segments of their own, of their own size.
   [[nodiscard]] AllocatorStatistics device() const;
   [[nodiscard]] AllocatorStatistics device_peaks() const;
-
-  // The host.
-  [[nodiscard]] const HostCounters& host() const { return host_; }
-  [[nodiscard]] const HostPeaks& host_peaks() const { return host_peaks_; }
-  [[nodiscard]] const ByRole& host_by_role() const { return host_by_role_; }
-
-  // Peaks of the device from now on.
-  void reset_peaks();
-  // Called after each change.
-  void set_watch(std::function<void(const MemoryChange&)> watch) { watch_ = std::move(watch); }
+  void reset_peaks();  // Of the device, from now on.
 
   // Gives everything back, also what nobody released, and throws what went wrong with that; to be called before the
   // device is closed. Counters stay readable. The destructor does the same in silence (the device notes it).
   void finish();
 
  private:
-  struct Held {
-    void* memory = nullptr;
-    dsplan_file* file = nullptr;
-    Bytes bytes;
-    Role role = Role::Temporaries;
-    Space space = Space::Device;
-    bool live = false;
-  };
-
-  void count(const Held& held, BufferId id, bool allocated);
   void give_back(Held& held, BufferId id);
-  [[nodiscard]] const Held& held(BufferId id) const;
 
   Device& device_;
   std::unique_ptr<DeviceSpace> space_;
   std::unique_ptr<HostSpace> host_space_;
   std::vector<Held> held_;  // By BufferId.
-  Bytes requested_;
-  Bytes peak_requested_;
-  Bytes requested_total_;
-  std::int64_t allocations_ = 0;
-  Bytes host_requested_total_;
-  ByRole by_role_;
-  ByRole peak_by_role_;
-  ByRole host_by_role_;
-  HostCounters host_;
-  HostPeaks host_peaks_;
+  Demand demand_;
+  HostUse host_;
   AllocatorStatistics last_;  // When `finish` was called.
   AllocatorStatistics last_peaks_;
-  std::function<void(const MemoryChange&)> watch_;
 };
 
 }  // namespace dsplan::exec

@@ -1,11 +1,12 @@
 // What stands behind RankMemory; private to its own files.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <vector>
 
-#include "exec/memory.h"
+#include "exec/memory/memory.h"
 
 namespace dsplan::exec {
 
@@ -26,6 +27,61 @@ class DeviceSpace {
   virtual void finish() {}
 };
 [[nodiscard]] std::unique_ptr<DeviceSpace> make_device_space(Device& device, MemoryOptions options);
+[[nodiscard]] std::unique_ptr<DeviceSpace> make_caching_space(Device& device, const MemoryOptions& options);
+[[nodiscard]] std::unique_ptr<DeviceSpace> make_planned_space(Device& device, MemoryOptions options);
+[[nodiscard]] std::unique_ptr<DeviceSpace> make_plain_space(Device& device, const MemoryOptions& options);
+
+[[noreturn]] void out_of_memory(const Device& device, BufferId id, Bytes requested, Bytes missing, Bytes reserved,
+                                Bytes limit);
+// What may be taken of the device.
+[[nodiscard]] Bytes limit_of(const Device& device, const MemoryOptions& options);
+
+// Remembers what each number holds; numbers are dense.
+template <class T>
+T& entry(std::vector<T>& list, BufferId id, const T& nothing) {
+  if (id >= list.size()) list.resize(std::size_t{id} + 1, nothing);
+  return list[id];
+}
+
+// Sums for the two allocators that keep no books of their own.
+class OwnBooks {
+ public:
+  void add(Bytes requested, Bytes block) {
+    now_.requested += requested;
+    now_.allocated += block;
+    now_.active += block;
+    most_.requested = std::max(most_.requested, now_.requested);
+    most_.allocated = std::max(most_.allocated, now_.allocated);
+    most_.active = std::max(most_.active, now_.active);
+  }
+  void subtract(Bytes requested, Bytes block) {
+    now_.requested -= requested;
+    now_.allocated -= block;
+    now_.active -= block;
+  }
+  void take(Bytes reserved) {
+    now_.reserved += reserved;
+    ++now_.segments;
+    most_.reserved = std::max(most_.reserved, now_.reserved);
+  }
+  void give_back(Bytes reserved) {
+    now_.reserved -= reserved;
+    --now_.segments;
+  }
+  void refuse() { ++now_.ooms; }
+  [[nodiscard]] const AllocatorStatistics& now() const { return now_; }
+  [[nodiscard]] AllocatorStatistics most() const {
+    AllocatorStatistics most = most_;
+    most.segments = now_.segments;
+    most.ooms = now_.ooms;
+    return most;
+  }
+  void reset_peaks() { most_ = now_; }
+
+ private:
+  AllocatorStatistics now_;
+  AllocatorStatistics most_;
+};
 
 // Blocks of pinned memory by PyTorch's rules (sim/host_memory.h: powers of two, the same size is taken again), memory
 // as it is asked for, and a file for each buffer.

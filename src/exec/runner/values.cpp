@@ -1,4 +1,4 @@
-#include "exec/values.h"
+#include "exec/runner/values.h"
 
 #include <algorithm>
 
