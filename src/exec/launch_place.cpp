@@ -13,7 +13,7 @@ namespace dsplan::exec {
 namespace {
 
 // What the launchers call rank, number of ranks, rank on the node and number on the node, and the run itself.
-struct Launcher {
+struct LaunchProgram {
   const char* name;
   const char* rank;
   const char* ranks;
@@ -22,15 +22,15 @@ struct Launcher {
   std::array<const char*, 2> identities;  // Likewise; the first that is set counts.
 };
 constexpr std::array kLaunchers = {
-    Launcher{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", {"TORCHELASTIC_RUN_ID", nullptr}},
-    Launcher{"Open MPI",
-             "OMPI_COMM_WORLD_RANK",
-             "OMPI_COMM_WORLD_SIZE",
-             "OMPI_COMM_WORLD_LOCAL_RANK",
-             "OMPI_COMM_WORLD_LOCAL_SIZE",
-             {"OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE"}},
-    Launcher{"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr, {"SLURM_JOB_ID", nullptr}},
-    Launcher{"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", {nullptr, nullptr}},
+    LaunchProgram{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", {"TORCHELASTIC_RUN_ID", nullptr}},
+    LaunchProgram{"Open MPI",
+                  "OMPI_COMM_WORLD_RANK",
+                  "OMPI_COMM_WORLD_SIZE",
+                  "OMPI_COMM_WORLD_LOCAL_RANK",
+                  "OMPI_COMM_WORLD_LOCAL_SIZE",
+                  {"OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE"}},
+    LaunchProgram{"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr, {"SLURM_JOB_ID", nullptr}},
+    LaunchProgram{"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", {nullptr, nullptr}},
 };
 
 int number(const Variables& variable, const char* name, int least, int most = 1 << 20) {
@@ -46,7 +46,7 @@ int number(const Variables& variable, const char* name, int least, int most = 1 
 }
 
 // Whether all ranks are on this node, as far as the launcher says.
-bool on_one_node(const Variables& variable, const Launcher& launcher, int ranks) {
+bool on_one_node(const Variables& variable, const LaunchProgram& launcher, int ranks) {
   if (launcher.local_ranks != nullptr && variable(launcher.local_ranks) != nullptr) {
     return number(variable, launcher.local_ranks, 1) == ranks;
   }
@@ -68,7 +68,7 @@ bool is_loopback(std::string_view host) { return host == "localhost" || host == 
 
 // Where rank 0 is, and whether all ranks are there. Where the launcher says that they are, a name that leads outside
 // is not asked for: rank 0 then listens on the loopback alone.
-void find_rank_0(const Variables& variable, const Launcher& launcher, LaunchPlace& place) {
+void find_rank_0(const Variables& variable, const LaunchProgram& launcher, LaunchPlace& place) {
   const char* host = variable("MASTER_ADDR");
   if (place.ranks == 1 || on_one_node(variable, launcher, place.ranks) || (host != nullptr && is_loopback(host))) {
     place.host = "localhost";
@@ -97,7 +97,7 @@ const char* identity_in(const Variables& variable, const char* name) {
   return unnamed ? nullptr : text;
 }
 
-void find_identity(const Variables& variable, const Launcher& launcher, LaunchPlace& place) {
+void find_identity(const Variables& variable, const LaunchProgram& launcher, LaunchPlace& place) {
   for (const char* name : {"DSPLAN_RUN_KEY", launcher.identities[0], launcher.identities[1], "SLURM_JOB_ID"}) {
     const char* text = identity_in(variable, name);
     if (text == nullptr || !place.identity.empty()) continue;
@@ -132,7 +132,7 @@ int rendezvous_port(const Variables& variable, int usual) {
 }  // namespace
 
 std::optional<LaunchPlace> launch_place(const Variables& variable) {
-  for (const Launcher& launcher : kLaunchers) {
+  for (const LaunchProgram& launcher : kLaunchers) {
     if (variable(launcher.rank) == nullptr) continue;
     LaunchPlace place;
     place.launcher = launcher.name;

@@ -16,6 +16,7 @@ Runner::Runner(const RankPlan& plan, const RunSettings& settings, const MemoryMe
       device_(device),
       memory_(memory),
       observer_(observer),
+      makers_(plan_.program),
       values_(plan_.graphs, plan_.program),
       launcher_(plan_, device, memory),
       stream_events_(device, plan_.schedule),
@@ -116,7 +117,7 @@ const Task& Runner::task_at(std::size_t at) {
 
 Bytes Runner::size_of(std::size_t at, BufferId buffer) {
   const Buffer& planned = plan_.schedule.buffers[buffer];
-  const Task* task = values_.maker_of(buffer);
+  const Task* task = makers_.of(buffer);
   if (task == nullptr) return planned.size;  // A runtime's own: held against footprint's formulas instead.
   const std::optional<Bytes> wanted = values_.bytes_wanted(*task, buffer);
   if (wanted && *wanted > Bytes(0)) return *wanted;

@@ -61,6 +61,7 @@ class Runner : public Ignores<Enter, Exit> {
   RankMemory& memory_;
   const Observer& observer_;
 
+  BufferMakers makers_;
   Values values_;
   Launcher launcher_;
   StreamEvents stream_events_;

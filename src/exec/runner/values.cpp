@@ -18,13 +18,9 @@ bool same_call(const Task& a, const Task& b) {
   return a.body == b.body && a.node == b.node && a.graph == b.graph && a.part + 1 == b.part;
 }
 
-}  // namespace
-
-Values::Values(std::span<const Graph> graphs, const Program& program)
-    : graphs_(graphs), program_(program), tensors_(program.values.size()) {
+void refuse_what_cannot_run(std::span<const Graph> graphs) {
   std::vector<std::string> reasons;
   for (const Graph& graph : graphs) {
-    inputs_.emplace_back(graph.nodes.size());
     for (const Instruction& instruction : graph.program) {
       if (instruction.kind != Instruction::Kind::Run) continue;
       const std::optional<std::string> reason = cannot_run(graph, graph.node(instruction.id));
@@ -32,24 +28,30 @@ Values::Values(std::span<const Graph> graphs, const Program& program)
     }
   }
   if (!reasons.empty()) throw Refusal("run", formatted("cannot be executed yet: {}", joined(reasons, "; ")));
+}
+
+}  // namespace
+
+BufferMakers::BufferMakers(const Program& program) {
+  for (const Task& task : program.tasks) {
+    for (const MadeValue& made : program.made_by(task)) {
+      const BufferId buffer = program.values[made.value].buffer;
+      if (buffer == kNoBuffer) continue;
+      if (buffer >= makers_.size()) makers_.resize(buffer + 1U, nullptr);
+      if (makers_[buffer] == nullptr) makers_[buffer] = &task;
+    }
+  }
+}
+
+Values::Values(std::span<const Graph> graphs, const Program& program)
+    : graphs_(graphs), program_(program), tensors_(program.values.size()) {
+  refuse_what_cannot_run(graphs);
+  for (const Graph& graph : graphs) inputs_.emplace_back(graph.nodes.size());
   for (std::size_t at = 1; at < program.values.size(); ++at) {
     const TensorValue& value = program.values[at];
     if (value.tensor == kNone) continue;
     tensors_[at] = TensorAt{value.buffer, value.offset, placed(graphs[value.graph], value.tensor)};
   }
-  for (std::size_t at = 0; at < program.tasks.size(); ++at) {
-    for (const MadeValue& made : program.made_by(program.tasks[at])) {
-      const BufferId buffer = program.values[made.value].buffer;
-      if (buffer == kNoBuffer) continue;
-      if (buffer >= makers_.size()) makers_.resize(buffer + 1U, -1);
-      if (makers_[buffer] < 0) makers_[buffer] = static_cast<std::int32_t>(at);
-    }
-  }
-}
-
-const Task* Values::maker_of(BufferId buffer) const {
-  if (buffer >= makers_.size() || makers_[buffer] < 0) return nullptr;
-  return &program_.tasks[static_cast<std::size_t>(makers_[buffer])];
 }
 
 const TensorAt& Values::at(ValueId value) const {

@@ -20,13 +20,22 @@ struct TensorAt {
   Described what;
 };
 
+// Which task makes what lies in a buffer.
+class BufferMakers {
+ public:
+  explicit BufferMakers(const Program& program);
+  // nullptr: a runtime's own buffer.
+  [[nodiscard]] const Task* of(BufferId buffer) const { return buffer < makers_.size() ? makers_[buffer] : nullptr; }
+
+ private:
+  std::vector<const Task*> makers_;  // By buffer.
+};
+
 class Values {
  public:
   // Both must outlive this. Throws Refusal where a node of the graphs cannot be run (cannot_run), naming all of them.
   Values(std::span<const Graph> graphs, const Program& program);
 
-  // Which task makes what lies in `buffer`; nullptr: a runtime's own buffer.
-  [[nodiscard]] const Task* maker_of(BufferId buffer) const;
   // How many bytes `task`'s operator wants for the buffer, as it stands; nullopt: it makes no such thing.
   [[nodiscard]] std::optional<Bytes> bytes_wanted(const Task& task, BufferId buffer);
 
@@ -59,7 +68,6 @@ class Values {
 
   std::span<const Graph> graphs_;
   const Program& program_;
-  std::vector<std::int32_t> makers_;              // By buffer: index of a task, or -1.
   std::vector<std::optional<TensorAt>> tensors_;  // By value.
   std::vector<std::vector<Inputs>> inputs_;       // By graph and node.
   const Task* cached_ = nullptr;                  // Whose answer `makes_` is.
