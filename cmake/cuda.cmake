@@ -13,7 +13,7 @@ set(DSPLAN_HAVE_CUDA OFF)
 # What plugins share with the host's executor, compiled for libraries: launches and their tensors, views, files.
 add_library(dsplan_plugin_parts OBJECT EXCLUDE_FROM_ALL
   src/core/error.cpp src/core/format.cpp src/core/graph.cpp src/core/model.cpp src/core/program.cpp src/core/units.cpp
-  src/exec/layout.cpp src/exec/views.cpp
+  src/exec/operators/layout.cpp src/exec/operators/views.cpp
   src/exec/host/args.cpp src/exec/host/combine.cpp src/exec/host/host_backend.cpp src/exec/host/host_files.cpp
   src/exec/host/host_memory.cpp src/exec/host/strided.cpp)
 target_link_libraries(dsplan_plugin_parts PUBLIC dsplan_options)

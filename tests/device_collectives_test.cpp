@@ -12,7 +12,7 @@
 #include "collective_cases.h"
 #include "exec/plugin.h"
 #include "exec/ranks.h"
-#include "exec/threads.h"
+#include "exec/transport/threads.h"
 
 using namespace dsplan;
 using namespace dsplan::exec;
@@ -28,8 +28,8 @@ int play(const Case& c, int rank, StreamId stream, Transport& transport, const d
   int wrong = 0;
   {
     const std::unique_ptr<Communicator> group = transport.connect(Group::DataParallel, device);
-    void* input = device.allocate(Space::Device, bytes_of(input_elements(c)));
-    void* output = device.allocate(Space::Device, bytes_of(output_elements(c)));
+    void* input = device.memory().allocate(Space::Device, bytes_of(input_elements(c)));
+    void* output = device.memory().allocate(Space::Device, bytes_of(output_elements(c)));
     std::vector<float> values(static_cast<std::size_t>(input_elements(c)));
     for (std::size_t e = 0; e < values.size(); ++e)
       values[e] = static_cast<float>(sample(c.dtype, rank, static_cast<std::int64_t>(e)));
@@ -48,8 +48,8 @@ int play(const Case& c, int rank, StreamId stream, Transport& transport, const d
       const std::optional<double> value = expected(c, rank, static_cast<std::int64_t>(e));
       if (value && static_cast<double>(got[e]) != *value) ++wrong;
     }
-    device.release(Space::Device, input, bytes_of(input_elements(c)));
-    device.release(Space::Device, output, bytes_of(output_elements(c)));
+    device.memory().release(Space::Device, input, bytes_of(input_elements(c)));
+    device.memory().release(Space::Device, output, bytes_of(output_elements(c)));
   }
   device.close();
   return wrong;

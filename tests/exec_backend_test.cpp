@@ -87,16 +87,16 @@ TEST_CASE("the host's memory: what is given is there and goes; every other call 
   options.device_memory = Bytes(8 * kMiB);
   HostBackend host(options);
   Device device(host.table(), {});
-  void* segment = device.allocate(Space::Device, Bytes(5 * kMiB));
+  void* segment = device.memory().allocate(Space::Device, Bytes(5 * kMiB));
   std::memset(segment, 1, 5 * kMiB);
-  CHECK(device.try_allocate(Space::Device, Bytes(4 * kMiB)) == nullptr);
-  CHECK(status_of([&] { (void)device.allocate(Space::Device, Bytes(4 * kMiB)); }) == DSPLAN_OUT_OF_MEMORY);
-  void* pinned = device.allocate(Space::Pinned, Bytes(16 * kMiB));  // Not the device's.
+  CHECK(device.memory().try_allocate(Space::Device, Bytes(4 * kMiB)) == nullptr);
+  CHECK(status_of([&] { (void)device.memory().allocate(Space::Device, Bytes(4 * kMiB)); }) == DSPLAN_OUT_OF_MEMORY);
+  void* pinned = device.memory().allocate(Space::Pinned, Bytes(16 * kMiB));  // Not the device's.
   CHECK(device.usage().device_free == 3 * kMiB);
-  CHECK(status_of([&] { (void)device.allocate(Space::Device, Bytes(0)); }) == DSPLAN_INVALID);
+  CHECK(status_of([&] { (void)device.memory().allocate(Space::Device, Bytes(0)); }) == DSPLAN_INVALID);
 
   const auto released = [&](Space space, void* memory, std::int64_t bytes) {
-    return host.table().release(device.handle(), space_of(space), memory, bytes);
+    return host.table().release(device.calls().handle(), space_of(space), memory, bytes);
   };
   CHECK(released(Space::Device, segment, 4 * kMiB) == DSPLAN_INVALID);
   CHECK(released(Space::Pinned, segment, 5 * kMiB) == DSPLAN_INVALID);
@@ -107,7 +107,7 @@ TEST_CASE("the host's memory: what is given is there and goes; every other call 
 
   // What a wrapper notes is told later, the first of it.
   int nothing = 0;
-  device.release(Space::Device, &nothing, Bytes(4));
+  device.memory().release(Space::Device, &nothing, Bytes(4));
   CHECK_THROWS_AS(device.throw_if_noted(), RunFailure);
   CHECK_THROWS_AS(device.close(), RunFailure);
   CHECK(host.left_behind() == 0);
@@ -118,13 +118,13 @@ TEST_CASE("expandable ranges: pages come and go, all or nothing, and hold what w
   options.device_memory = Bytes(8 * kMiB);
   HostBackend host(options);
   Device device(host.table(), {});
-  void* range = device.reserve(Bytes(1024 * kMiB));
+  void* range = device.memory().reserve(Bytes(1024 * kMiB));
   auto* bytes = static_cast<unsigned char*>(range);
   const auto map = [&](std::int64_t at, std::int64_t size) {
-    return host.table().map(device.handle(), range, at * kMiB, size * kMiB);
+    return host.table().map(device.calls().handle(), range, at * kMiB, size * kMiB);
   };
   const auto unmap = [&](std::int64_t at, std::int64_t size) {
-    return host.table().unmap(device.handle(), range, at * kMiB, size * kMiB);
+    return host.table().unmap(device.calls().handle(), range, at * kMiB, size * kMiB);
   };
   CHECK(map(0, 4) == DSPLAN_OK);
   CHECK(map(2, 4) == DSPLAN_INVALID);  // Partly there.
@@ -136,7 +136,7 @@ TEST_CASE("expandable ranges: pages come and go, all or nothing, and hold what w
   CHECK(bytes[5 * kMiB] == 9);
   CHECK(map(600, 2) == DSPLAN_OK);
   CHECK(map(601, 1) == DSPLAN_INVALID);
-  CHECK(host.table().unreserve(device.handle(), range, 1024 * kMiB) == DSPLAN_INVALID);
+  CHECK(host.table().unreserve(device.calls().handle(), range, 1024 * kMiB) == DSPLAN_INVALID);
   CHECK(unmap(600, 2) == DSPLAN_OK);
   CHECK(unmap(4, 4) == DSPLAN_OK);
   CHECK(map(4, 2) == DSPLAN_OK);
@@ -144,8 +144,8 @@ TEST_CASE("expandable ranges: pages come and go, all or nothing, and hold what w
   CHECK(unmap(4, 2) == DSPLAN_OK);
   CHECK(unmap(0, 2) == DSPLAN_OK);
   CHECK(map(1024, 2) == DSPLAN_INVALID);
-  CHECK(host.table().map(device.handle(), range, 100, 4096) == DSPLAN_INVALID);
-  device.unreserve(range, Bytes(1024 * kMiB));
+  CHECK(host.table().map(device.calls().handle(), range, 100, 4096) == DSPLAN_INVALID);
+  device.memory().unreserve(range, Bytes(1024 * kMiB));
   device.close();
   CHECK(host.left_behind() == 0);
 }
@@ -154,19 +154,19 @@ TEST_CASE("files: taken whole, read back, gone; a bad place or a full disk is to
   const Folder folder;
   HostBackend host;
   Device device(host.table(), {0, 0, folder.path.string()});
-  dsplan_file* file = device.create_file("states", Bytes(10'000));
+  dsplan_file* file = device.files().create("states", Bytes(10'000));
   CHECK(std::filesystem::file_size(folder.path / "states") == 10'000);
-  CHECK(status_of([&] { (void)device.create_file("states", Bytes(1)); }) == DSPLAN_IO);
-  CHECK(status_of([&] { (void)device.create_file("../states", Bytes(1)); }) == DSPLAN_INVALID);
-  CHECK(status_of([&] { (void)device.create_file("empty", Bytes(0)); }) == DSPLAN_INVALID);
+  CHECK(status_of([&] { (void)device.files().create("states", Bytes(1)); }) == DSPLAN_IO);
+  CHECK(status_of([&] { (void)device.files().create("../states", Bytes(1)); }) == DSPLAN_INVALID);
+  CHECK(status_of([&] { (void)device.files().create("empty", Bytes(0)); }) == DSPLAN_INVALID);
   std::vector<char> text(9000, 'x');
-  device.write_file(file, Bytes(1000), text.data(), Bytes(9000));
-  CHECK(status_of([&] { device.write_file(file, Bytes(1001), text.data(), Bytes(9000)); }) == DSPLAN_INVALID);
-  CHECK(status_of([&] { device.read_file(file, Bytes(-1), text.data(), Bytes(9)); }) == DSPLAN_INVALID);
-  device.read_file(file, Bytes(999), text.data(), Bytes(2));
+  device.files().write(file, Bytes(1000), text.data(), Bytes(9000));
+  CHECK(status_of([&] { device.files().write(file, Bytes(1001), text.data(), Bytes(9000)); }) == DSPLAN_INVALID);
+  CHECK(status_of([&] { device.files().read(file, Bytes(-1), text.data(), Bytes(9)); }) == DSPLAN_INVALID);
+  device.files().read(file, Bytes(999), text.data(), Bytes(2));
   CHECK(text[0] == '\0');
   CHECK(text[1] == 'x');
-  device.remove_file(file);
+  device.files().remove(file);
   CHECK(std::filesystem::is_empty(folder.path));
 
   // As a full disk: the system lets no file of this process grow beyond a limit.
@@ -178,7 +178,7 @@ TEST_CASE("files: taken whole, read back, gone; a bad place or a full disk is to
   ::sigaction(SIGXFSZ, &ignore, &old);
   const rlimit small{4096, before.rlim_max};
   ::setrlimit(RLIMIT_FSIZE, &small);
-  const dsplan_status full = status_of([&] { (void)device.create_file("large", Bytes(10'000)); });
+  const dsplan_status full = status_of([&] { (void)device.files().create("large", Bytes(10'000)); });
   ::setrlimit(RLIMIT_FSIZE, &before);
   ::sigaction(SIGXFSZ, &old, nullptr);
   CHECK(full == DSPLAN_IO);
@@ -224,17 +224,15 @@ TEST_CASE("copies, fills, events and launches") {
   CHECK(status_of([&] { device.combine(7, DType::Float32, copies, {values}, 4); }) == DSPLAN_UNSUPPORTED);
   CHECK(status_of([&] { device.combine(DSPLAN_SUM, DType::Float32, copies, {}, 4); }) == DSPLAN_INVALID);
 
-  dsplan_event* start = device.create_event();
-  dsplan_event* end = device.create_event();
-  CHECK(status_of([&] { (void)device.elapsed(start, end); }) == DSPLAN_INVALID);
-  device.record(start, 0);
-  device.record(end, 3);
+  DeviceEvent start(device);
+  DeviceEvent end(device);
+  CHECK(status_of([&] { (void)end.since(start); }) == DSPLAN_INVALID);
+  start.record(0);
+  end.record(3);
   device.wait(3, start);
   device.synchronize();
-  CHECK(device.elapsed(start, end) >= 0);
-  CHECK(device.elapsed(end, start) <= 0);
-  device.destroy_event(start);
-  device.destroy_event(end);
+  CHECK(end.since(start) >= 0);
+  CHECK(start.since(end) <= 0);
 
   dsplan_tensor made{};
   made.data = values;
@@ -339,8 +337,8 @@ void use_memory(const dsplan_backend& backend, const std::string& folder, const 
   memory.allocate(21, Bytes(3000), Role::Optimizer, Space::Locked);
   memory.allocate(22, Bytes(3000), Role::Optimizer, Space::Pageable);
   memory.allocate(23, Bytes(3000), Role::Optimizer, Space::Nvme);
-  device.write_file(memory.at(23).file, Bytes(0), memory.pointer(22), Bytes(3000));
-  device.read_file(memory.at(23).file, Bytes(0), memory.pointer(20), Bytes(3000));
+  device.files().write(memory.at(23).file, Bytes(0), memory.pointer(22), Bytes(3000));
+  device.files().read(memory.at(23).file, Bytes(0), memory.pointer(20), Bytes(3000));
   for (BufferId id = 20; id < 24; ++id) memory.release(id);
   memory.finish();
   device.close();

@@ -4,15 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
-<<<<<<< HEAD
-#include "exec/loss_scale.h"
-#include "exec/runner.h"
-#include "io/deepspeed.h"
-=======
 #include "exec/runner/loss_scale.h"
 #include "exec/runner/runner.h"
-#include "io/loss_scaling.h"
->>>>>>> a85a59b (The runner in parts: operators, flat work, collectives, the optimizer step)
+#include "io/deepspeed.h"
 #include "running.h"
 
 using namespace dsplan;

@@ -297,14 +297,14 @@ TEST_CASE("the host's pools and files: the simulator's sums, and real files as l
   CHECK(memory.host().now.locked == Bytes(5000));
   CHECK(memory.host().now.pinned == Bytes(0));
   std::memset(memory.pointer(9), 7, 5000);
-  device.write_file(memory.at(8).file, Bytes(100), memory.pointer(9), Bytes(5000));
+  device.files().write(memory.at(8).file, Bytes(100), memory.pointer(9), Bytes(5000));
   std::memset(memory.pointer(9), 0, 5000);
-  device.read_file(memory.at(8).file, Bytes(99), memory.pointer(9), Bytes(5000));
+  device.files().read(memory.at(8).file, Bytes(99), memory.pointer(9), Bytes(5000));
   CHECK(memory.pointer(9)[0] == std::byte{0});
   CHECK(memory.pointer(9)[1] == std::byte{7});
   CHECK(memory.host().by_role[Role::Optimizer] == Bytes(17345));
-  CHECK(device.file_written() == Bytes(5000));
-  CHECK(device.file_read() == Bytes(5000));
+  CHECK(device.files().bytes_written() == Bytes(5000));
+  CHECK(device.files().bytes_read() == Bytes(5000));
   memory.release(9);
   CHECK(memory.host().now.locked == Bytes(0));
   memory.finish();

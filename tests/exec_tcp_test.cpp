@@ -17,8 +17,8 @@
 #include "exec/host/host_backend.h"
 #include "exec/packed_run.h"
 #include "exec/ranks.h"
-#include "exec/tcp.h"
-#include "exec/threads.h"
+#include "exec/transport/tcp.h"
+#include "exec/transport/threads.h"
 #include "ports.h"
 #include "strangers.h"
 

@@ -7,7 +7,7 @@
 
 #include "exec/host/host_backend.h"
 #include "exec/ranks.h"
-#include "exec/threads.h"
+#include "exec/transport/threads.h"
 #include "watched_backend.h"
 
 using namespace dsplan;
@@ -31,11 +31,11 @@ void all_kinds(RankScope& scope, Transport& transport, const dsplan_backend& bac
     const std::unique_ptr<Communicator> group = transport.connect(Group::DataParallel, device);
     const std::int64_t elements = 64 * ranks;
     const Bytes bytes(elements * 4);
-    void* in = device.allocate(Space::Device, bytes);
-    void* out = device.allocate(Space::Device, bytes);
+    void* in = device.memory().allocate(Space::Device, bytes);
+    void* out = device.memory().allocate(Space::Device, bytes);
     const auto free_both = [&] {
-      device.release(Space::Device, in, bytes);
-      device.release(Space::Device, out, bytes);
+      device.memory().release(Space::Device, in, bytes);
+      device.memory().release(Space::Device, out, bytes);
     };
     try {
       device.fill(in, Space::Device, 0, bytes);

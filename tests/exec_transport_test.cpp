@@ -14,7 +14,7 @@
 #include "exec/host/host_backend.h"
 #include "exec/host/narrow_floats.h"
 #include "exec/ranks.h"
-#include "exec/threads.h"
+#include "exec/transport/threads.h"
 #include "sim/traffic.h"
 
 using namespace dsplan;

@@ -12,7 +12,7 @@
 #include "core/format.h"
 #include "core/graph.h"
 #include "exec/host/kernels.h"
-#include "exec/operators.h"
+#include "exec/operators/operators.h"
 #include "model/catalogue.h"
 
 namespace walking {

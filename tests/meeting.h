@@ -8,8 +8,8 @@
 #include <string>
 
 #include "exec/failure.h"
-#include "exec/launch_place.h"
-#include "exec/rendezvous.h"
+#include "exec/rendezvous/launch_place.h"
+#include "exec/rendezvous/rendezvous.h"
 #include "ports.h"
 
 namespace dsplan::test {

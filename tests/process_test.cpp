@@ -11,7 +11,7 @@
 #include "cuda/nvml.h"
 #include "exec/process_barrier.h"
 #include "exec/ranks.h"
-#include "exec/threads.h"
+#include "exec/transport/threads.h"
 #include "paths.h"
 #include "run_binary.h"
 #include "running.h"

@@ -12,8 +12,8 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "exec/failure.h"
-#include "exec/launch_place.h"
-#include "exec/rendezvous.h"
+#include "exec/rendezvous/launch_place.h"
+#include "exec/rendezvous/rendezvous.h"
 #include "meeting.h"
 
 using namespace dsplan;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "exec/sockets.h"
+#include "exec/rendezvous/sockets.h"
 #include "launched.h"
 #include "paths.h"
 #include "strangers.h"

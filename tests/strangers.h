@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "exec/sockets.h"
+#include "exec/rendezvous/sockets.h"
 
 namespace dsplan::test {
 

@@ -125,7 +125,7 @@ class OnDevice {
       device_.copy(each.begin, Space::Pageable, each.memory, Space::Device, Bytes(each.end - each.begin));
     }
     device_.synchronize();
-    for (const Held& each : held) device_.release(Space::Device, each.memory, Bytes(each.end - each.begin));
+    for (const Held& each : held) device_.memory().release(Space::Device, each.memory, Bytes(each.end - each.begin));
     device_.throw_if_noted();
   }
 
@@ -156,7 +156,7 @@ class OnDevice {
     }
     for (Held& each : joined) {
       const Bytes bytes(each.end - each.begin);
-      each.memory = static_cast<unsigned char*>(device_.allocate(Space::Device, bytes));
+      each.memory = static_cast<unsigned char*>(device_.memory().allocate(Space::Device, bytes));
       device_.copy(each.memory, Space::Device, each.begin, Space::Pageable, bytes);
     }
     return joined;

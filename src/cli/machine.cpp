@@ -12,9 +12,9 @@
 #include "core/units.h"
 #include "exec/device.h"
 #include "exec/host/kernels.h"
-#include "exec/library_transport.h"
+#include "exec/transport/library_transport.h"
 #include "exec/plugin.h"
-#include "exec/tcp.h"
+#include "exec/transport/tcp.h"
 
 namespace dsplan {
 namespace {

@@ -14,7 +14,7 @@
 #include "core/receipt.h"
 #include "exec/backend.h"
 #include "exec/host/host_backend.h"
-#include "exec/rendezvous.h"
+#include "exec/rendezvous/rendezvous.h"
 #include "exec/run.h"
 
 namespace dsplan {

@@ -12,7 +12,7 @@ const dsplan_tensor& plain(const dsplan_tensor& tensor, DType dtype, std::int64_
 }
 
 // The kernels in the order in which they run; they end where the next tensor is made, or ranks sum. Temporaries by
-// number (exec/operators_parallel.cpp).
+// number (exec/operators/parallel.cpp).
 class CrossEntropy {
  public:
   CrossEntropy(const Args& args, const Queue& queue, const dsplan_tensor& rows, std::int64_t tokens)

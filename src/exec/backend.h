@@ -66,7 +66,8 @@ typedef struct dsplan_random {
 } dsplan_random;
 
 /* One kernel. `body` numbers core's Body; for graph nodes `op` numbers core's Op and `part` the kernel among those of
- * the operator. What `inputs`, `made` and the numbers are is stated beside each operator (exec/operators.h). */
+ * the operator. What `inputs`, `made` and the numbers are is stated beside each operator (exec/operators/operators.h).
+ */
 typedef struct dsplan_launch {
   uint32_t size; /* sizeof(dsplan_launch). */
   uint32_t body;
@@ -115,7 +116,7 @@ typedef struct dsplan_usage {
   int64_t process_bytes; /* Of this process on the device; on a host its resident set. */
 } dsplan_usage;
 
-/* One call of a collective, for backends that have their own transport. As in exec/transport.h. */
+/* One call of a collective, for backends that have their own transport. As in exec/transport/transport.h. */
 typedef struct dsplan_collective {
   uint32_t size;     /* sizeof(dsplan_collective). */
   int32_t kind;      /* Numbers core's Collective. */
@@ -215,10 +216,11 @@ typedef struct dsplan_backend {
   dsplan_status (*workspace)(dsplan_device* device, const dsplan_launch* what, int64_t* bytes);
 
   /* Communicators between devices of several processes, of a library of the backend's own (NCCL). All NULL where there
-   * is none: then ranks that share an address space use `copy` and `combine` (exec/transport.h). `comm_library` says
-   * which library it is, in `bytes` bytes with a zero at the end ("NCCL 2.28.9"), or DSPLAN_UNAVAILABLE where it is not
-   * there. `comm_id` is called by one rank, its answer (DSPLAN_COMMUNICATOR_ID_BYTES bytes) given to all of the group;
-   * `comm_create` returns when all have called it. Neither of the first two needs a device.
+   * is none: then ranks that share an address space use `copy` and `combine` (exec/transport/transport.h).
+   * `comm_library` says which library it is, in `bytes` bytes with a zero at the end ("NCCL 2.28.9"), or
+   * DSPLAN_UNAVAILABLE where it is not there. `comm_id` is called by one rank, its answer (DSPLAN_COMMUNICATOR_ID_BYTES
+   * bytes) given to all of the group; `comm_create` returns when all have called it. Neither of the first two needs a
+   * device.
    *
    * `comm_run` enqueues. While a device has communicators, `stream_synchronize` and `event_synchronize` wait no longer
    * than their timeout, and return DSPLAN_ABORTED after `comm_abort`, which any thread may call. `comm_destroy` also

@@ -4,56 +4,37 @@
 
 namespace dsplan::exec {
 
-Device::Device(const dsplan_backend& backend, const Options& options) : backend_(backend), rank_(options.rank) {
+DeviceCalls::DeviceCalls(const dsplan_backend& backend, int rank, int ordinal, const std::string& directory)
+    : backend_(backend), rank_(rank) {
   if (backend.version != DSPLAN_BACKEND_VERSION || backend.size != sizeof(dsplan_backend)) {
     throw RunFailure({DSPLAN_UNAVAILABLE, rank_, kNoEvent, "open",
                       formatted("the backend speaks version {} of the interface in {} bytes, this dsplan version {} "
                                 "in {}",
                                 backend.version, backend.size, DSPLAN_BACKEND_VERSION, sizeof(dsplan_backend))});
   }
-  const dsplan_open how{sizeof(dsplan_open), options.ordinal, options.rank,
-                        options.directory.empty() ? nullptr : options.directory.c_str()};
+  const dsplan_open how{sizeof(dsplan_open), ordinal, rank, directory.empty() ? nullptr : directory.c_str()};
   check(backend_.open(&backend_, &how, &device_), "open");
-  info_.size = sizeof(dsplan_device_info);
-  try {
-    check(backend_.info(device_, &info_), "info");
-  } catch (...) {
-    backend_.close(device_);
-    throw;
-  }
 }
 
-Device::~Device() {
-  if (device_ != nullptr) backend_.close(device_);
+void DeviceCalls::close() noexcept {
+  if (device_ != nullptr) backend_.close(std::exchange(device_, nullptr));
 }
 
-void Device::close() {
-  if (device_ != nullptr) {
-    for (std::size_t at = 0; at < streams_.size(); ++at) {
-      if (streams_[at] != nullptr) note(backend_.stream_destroy(device_, streams_[at]), "stream_destroy");
-    }
-    streams_.clear();
-    backend_.close(device_);
-    device_ = nullptr;
-  }
-  throw_if_noted();
-}
-
-void Device::throw_if_noted() const {
+void DeviceCalls::throw_if_noted() const {
   if (noted_) throw RunFailure(*noted_);
 }
 
-Failure Device::failure(dsplan_status status, const char* call) const {
+Failure DeviceCalls::failure(dsplan_status status, const char* call) const {
   const char* text = backend_.last_error(&backend_, device_);
   return {status, rank_, kNoEvent, call, text == nullptr ? "" : text};
 }
 
-void Device::check(dsplan_status status, const char* call) const {
+void DeviceCalls::check(dsplan_status status, const char* call) const {
   if (status != DSPLAN_OK) throw RunFailure(failure(status, call));
 }
 
 // A failure to tell of a failure (no memory for its text) still leaves the status.
-void Device::note(dsplan_status status, const char* call) noexcept {
+void DeviceCalls::note(dsplan_status status, const char* call) noexcept {
   if (status == DSPLAN_OK || noted_) return;
   try {
     noted_ = failure(status, call);
@@ -63,131 +44,147 @@ void Device::note(dsplan_status status, const char* call) noexcept {
   }
 }
 
+Device::Device(const dsplan_backend& backend, const Options& options)
+    : calls_(backend, options.rank, options.ordinal, options.directory) {
+  info_.size = sizeof(dsplan_device_info);
+  calls_.run(&dsplan_backend::info, "info", &info_);
+}
+
+void Device::close() {
+  if (calls_.handle() != nullptr) {
+    for (dsplan_stream* each : streams_) {
+      if (each != nullptr) calls_.give_back(&dsplan_backend::stream_destroy, "stream_destroy", each);
+    }
+    streams_.clear();
+    calls_.close();
+  }
+  throw_if_noted();
+}
+
 dsplan_usage Device::usage() {
   dsplan_usage usage{sizeof(dsplan_usage), -1, -1, -1};
-  check(backend_.usage(device_, &usage), "usage");
+  calls_.run(&dsplan_backend::usage, "usage", &usage);
   return usage;
 }
 
-void* Device::try_allocate(Space space, Bytes bytes) {
+void* DeviceMemory::try_allocate(Space space, Bytes bytes) {
   void* memory = nullptr;
-  const dsplan_status status = backend_.allocate(device_, space_of(space), bytes.value(), &memory);
+  const dsplan_status status = calls_.backend().allocate(calls_.handle(), space_of(space), bytes.value(), &memory);
   if (status == DSPLAN_OUT_OF_MEMORY) return nullptr;
-  check(status, "allocate");
+  calls_.check(status, "allocate");
   return memory;
 }
 
-void* Device::allocate(Space space, Bytes bytes) {
+void* DeviceMemory::allocate(Space space, Bytes bytes) {
   void* memory = nullptr;
-  check(backend_.allocate(device_, space_of(space), bytes.value(), &memory), "allocate");
+  calls_.run(&dsplan_backend::allocate, "allocate", space_of(space), bytes.value(), &memory);
   return memory;
 }
 
-void Device::release(Space space, void* memory, Bytes bytes) noexcept {
-  note(backend_.release(device_, space_of(space), memory, bytes.value()), "release");
+void DeviceMemory::release(Space space, void* memory, Bytes bytes) noexcept {
+  calls_.give_back(&dsplan_backend::release, "release", space_of(space), memory, bytes.value());
 }
 
-void* Device::reserve(Bytes bytes) {
+void* DeviceMemory::reserve(Bytes bytes) {
   void* range = nullptr;
-  check(backend_.reserve(device_, bytes.value(), &range), "reserve");
+  calls_.run(&dsplan_backend::reserve, "reserve", bytes.value(), &range);
   return range;
 }
 
-void Device::unreserve(void* range, Bytes bytes) noexcept {
-  note(backend_.unreserve(device_, range, bytes.value()), "unreserve");
+void DeviceMemory::unreserve(void* range, Bytes bytes) noexcept {
+  calls_.give_back(&dsplan_backend::unreserve, "unreserve", range, bytes.value());
 }
 
-bool Device::try_map(void* range, Bytes offset, Bytes bytes) {
-  const dsplan_status status = backend_.map(device_, range, offset.value(), bytes.value());
+bool DeviceMemory::try_map(void* range, Bytes offset, Bytes bytes) {
+  const dsplan_status status = calls_.backend().map(calls_.handle(), range, offset.value(), bytes.value());
   if (status == DSPLAN_OUT_OF_MEMORY) return false;
-  check(status, "map");
+  calls_.check(status, "map");
   return true;
 }
 
-void Device::unmap(void* range, Bytes offset, Bytes bytes) noexcept {
-  note(backend_.unmap(device_, range, offset.value(), bytes.value()), "unmap");
+void DeviceMemory::unmap(void* range, Bytes offset, Bytes bytes) noexcept {
+  calls_.give_back(&dsplan_backend::unmap, "unmap", range, offset.value(), bytes.value());
 }
 
-dsplan_file* Device::create_file(const std::string& name, Bytes bytes) {
+dsplan_file* DeviceFiles::create(const std::string& name, Bytes bytes) {
   dsplan_file* file = nullptr;
-  check(backend_.file_create(device_, name.c_str(), bytes.value(), &file), "file_create");
+  calls_.run(&dsplan_backend::file_create, "file_create", name.c_str(), bytes.value(), &file);
   return file;
 }
 
-void Device::write_file(dsplan_file* file, Bytes offset, const void* from, Bytes bytes) {
-  check(backend_.file_write(device_, file, offset.value(), from, bytes.value()), "file_write");
-  file_written_ += bytes;
+void DeviceFiles::write(dsplan_file* file, Bytes offset, const void* from, Bytes bytes) {
+  calls_.run(&dsplan_backend::file_write, "file_write", file, offset.value(), from, bytes.value());
+  written_ += bytes;
 }
 
-void Device::read_file(dsplan_file* file, Bytes offset, void* to, Bytes bytes) {
-  check(backend_.file_read(device_, file, offset.value(), to, bytes.value()), "file_read");
-  file_read_ += bytes;
+void DeviceFiles::read(dsplan_file* file, Bytes offset, void* to, Bytes bytes) {
+  calls_.run(&dsplan_backend::file_read, "file_read", file, offset.value(), to, bytes.value());
+  read_ += bytes;
 }
 
-void Device::remove_file(dsplan_file* file) noexcept { note(backend_.file_remove(device_, file), "file_remove"); }
+void DeviceFiles::remove(dsplan_file* file) noexcept {
+  calls_.give_back(&dsplan_backend::file_remove, "file_remove", file);
+}
 
 void Device::copy(void* to, Space to_space, const void* from, Space from_space, Bytes bytes, StreamId stream) {
-  check(backend_.copy(device_, to, space_of(to_space), from, space_of(from_space), bytes.value(), this->stream(stream)),
-        "copy");
+  calls_.run(&dsplan_backend::copy, "copy", to, space_of(to_space), from, space_of(from_space), bytes.value(),
+             this->stream(stream));
 }
 
 void Device::fill(void* memory, Space space, std::uint8_t value, Bytes bytes, StreamId stream) {
-  check(backend_.fill(device_, memory, space_of(space), value, bytes.value(), this->stream(stream)), "fill");
+  calls_.run(&dsplan_backend::fill, "fill", memory, space_of(space), value, bytes.value(), this->stream(stream));
 }
 
 void Device::combine(dsplan_reduction how, DType dtype, void* target, const std::vector<const void*>& pieces,
                      std::int64_t elements, StreamId stream) {
-  check(backend_.combine(device_, how, static_cast<std::int32_t>(dtype), target, pieces.data(),
-                         static_cast<std::uint32_t>(pieces.size()), elements, this->stream(stream)),
-        "combine");
+  calls_.run(&dsplan_backend::combine, "combine", how, static_cast<std::int32_t>(dtype), target, pieces.data(),
+             static_cast<std::uint32_t>(pieces.size()), elements, this->stream(stream));
 }
 
 void Device::launch(const dsplan_launch& what, StreamId stream) {
-  check(backend_.launch(device_, &what, this->stream(stream)), "launch");
+  calls_.run(&dsplan_backend::launch, "launch", &what, this->stream(stream));
 }
 
 dsplan_stream* Device::stream(StreamId stream) {
   if (stream == kCurrentStream) stream = current_;
   if (stream >= streams_.size()) streams_.resize(stream + std::size_t{1}, nullptr);
-  if (streams_[stream] == nullptr) check(backend_.stream_create(device_, &streams_[stream]), "stream_create");
+  if (streams_[stream] == nullptr) calls_.run(&dsplan_backend::stream_create, "stream_create", &streams_[stream]);
   return streams_[stream];
 }
 
 void Device::synchronize(StreamId stream) {
-  check(backend_.stream_synchronize(device_, this->stream(stream)), "stream_synchronize");
+  calls_.run(&dsplan_backend::stream_synchronize, "stream_synchronize", this->stream(stream));
 }
 
 void Device::synchronize() {
   for (dsplan_stream* each : streams_) {
-    if (each != nullptr) check(backend_.stream_synchronize(device_, each), "stream_synchronize");
+    if (each != nullptr) calls_.run(&dsplan_backend::stream_synchronize, "stream_synchronize", each);
   }
 }
 
-dsplan_event* Device::create_event() {
-  dsplan_event* event = nullptr;
-  check(backend_.event_create(device_, &event), "event_create");
-  return event;
+void Device::wait(StreamId stream, const DeviceEvent& event) {
+  calls_.run(&dsplan_backend::event_wait, "event_wait", this->stream(stream), event.get());
 }
 
-void Device::destroy_event(dsplan_event* event) noexcept {
-  if (event != nullptr) note(backend_.event_destroy(device_, event), "event_destroy");
+DeviceEvent::DeviceEvent(Device& device) : device_(&device) {
+  device.calls().run(&dsplan_backend::event_create, "event_create", &event_);
 }
 
-void Device::record(dsplan_event* event, StreamId stream) {
-  check(backend_.event_record(device_, event, this->stream(stream)), "event_record");
+DeviceEvent::~DeviceEvent() {
+  if (event_ != nullptr) device_->calls().give_back(&dsplan_backend::event_destroy, "event_destroy", event_);
 }
 
-void Device::wait(StreamId stream, dsplan_event* event) {
-  check(backend_.event_wait(device_, this->stream(stream), event), "event_wait");
+void DeviceEvent::record(StreamId stream) {
+  device_->calls().run(&dsplan_backend::event_record, "event_record", event_, device_->stream(stream));
 }
 
-void Device::synchronize_event(dsplan_event* event) {
-  check(backend_.event_synchronize(device_, event), "event_synchronize");
+void DeviceEvent::synchronize() const {
+  device_->calls().run(&dsplan_backend::event_synchronize, "event_synchronize", event_);
 }
 
-std::int64_t Device::elapsed(dsplan_event* start, dsplan_event* end) {
+std::int64_t DeviceEvent::since(const DeviceEvent& start) const {
   std::int64_t nanoseconds = 0;
-  check(backend_.event_elapsed(device_, start, end, &nanoseconds), "event_elapsed");
+  device_->calls().run(&dsplan_backend::event_elapsed, "event_elapsed", start.event_, event_, &nanoseconds);
   return nanoseconds;
 }
 

@@ -26,7 +26,7 @@ struct Failure {
   Bytes missing{};               // and how far what it needed exceeded what was left.
 };
 
-// As bytes for another process (exec/packing.h).
+// As bytes for another process (exec/rendezvous/packing.h).
 template <class Archive>
 void fields(Archive& archive, Failure& failure) {
   archive(failure.status, failure.rank, failure.event, failure.call, failure.text, failure.requested, failure.missing);

@@ -55,8 +55,8 @@ void Measurer::on(std::size_t at, const Mark& event) {
     saving_ = event.stretch == Stretch::Save;
     if (saving_) before_saving_ = memory_.host().peaks;
     phase_requested_ = memory_.demand().bytes;
-    file_read_ = device_.file_read();
-    file_written_ = device_.file_written();
+    file_read_ = device_.files().bytes_read();
+    file_written_ = device_.files().bytes_written();
     requested_total_ = memory_.demand().total;
     allocations_ = memory_.demand().allocations;
     host_requested_total_ = memory_.host().requested_total;
@@ -78,8 +78,8 @@ void Measurer::on(std::size_t at, const Mark& event) {
       phase.host_requested_total.value_or(Bytes(0)) + (memory_.host().requested_total - host_requested_total_);
   if (saving_) return;
   if (stretch_ == Stretch::SecondStep) {
-    step_read_ = device_.file_read() - file_read_;
-    step_written_ = device_.file_written() - file_written_;
+    step_read_ = device_.files().bytes_read() - file_read_;
+    step_written_ = device_.files().bytes_written() - file_written_;
   }
   take_larger(peak_, most);
   persistent_ = {};

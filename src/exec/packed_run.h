@@ -1,10 +1,10 @@
-// What a rank measured, as bytes for rank 0 (exec/packing.h).
+// What a rank measured, as bytes for rank 0 (exec/rendezvous/packing.h).
 #pragma once
 
 #include <optional>
 #include <string>
 
-#include "exec/packing.h"
+#include "exec/rendezvous/packing.h"
 #include "exec/run.h"
 
 namespace dsplan::exec {

@@ -9,7 +9,7 @@
 
 #include "core/process_bytes.h"
 #include "exec/device.h"
-#include "exec/transport.h"
+#include "exec/transport/transport.h"
 
 namespace dsplan::exec {
 

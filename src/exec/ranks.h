@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "exec/failure.h"
-#include "exec/transport.h"
+#include "exec/transport/transport.h"
 
 namespace dsplan::exec {
 

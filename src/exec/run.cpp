@@ -5,8 +5,8 @@
 #include "exec/packed_run.h"
 #include "exec/process_barrier.h"
 #include "exec/ranks.h"
-#include "exec/threads.h"
-#include "exec/transport.h"
+#include "exec/transport/threads.h"
+#include "exec/transport/transport.h"
 
 namespace dsplan::exec {
 namespace {

@@ -12,7 +12,7 @@
 #include "core/receipt.h"
 #include "exec/measure.h"
 #include "exec/memory/memory.h"
-#include "exec/rendezvous.h"
+#include "exec/rendezvous/rendezvous.h"
 #include "exec/runner/runner.h"
 #include "exec/settings.h"
 

@@ -20,15 +20,7 @@ std::string said_by(const RunFailure& failure) {
 }  // namespace
 
 Bench::Bench(Device& device, const CalibrateOptions& options, MeasuredMachine& into)
-    : device_(device), options_(options), into_(into), started_(Clock::now()) {
-  begin_ = device_.create_event();
-  end_ = device_.create_event();
-}
-
-Bench::~Bench() {
-  device_.destroy_event(begin_);
-  device_.destroy_event(end_);
-}
+    : device_(device), options_(options), into_(into), begin_(device), end_(device), started_(Clock::now()) {}
 
 void Bench::throw_if_stopped() const {
   if (options_.stop != nullptr && options_.stop->load()) throw Interrupted();
@@ -58,12 +50,12 @@ void Bench::row(const std::string& name, const std::function<void()>& run) {
 
 std::vector<std::int64_t> Bench::times(const std::function<void()>& work) {
   const auto sample = [&](std::int64_t calls) {
-    device_.record(begin_, 0);
+    begin_.record(0);
     for (std::int64_t i = 0; i < calls; ++i) work();
-    device_.record(end_, 0);
-    device_.synchronize_event(end_);
+    end_.record(0);
+    end_.synchronize();
     throw_if_stopped();
-    return device_.elapsed(begin_, end_);
+    return end_.since(begin_);
   };
   (void)sample(1);  // What is paid once.
   const std::int64_t first = std::max<std::int64_t>(sample(1), 1);

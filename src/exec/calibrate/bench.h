@@ -19,7 +19,6 @@ class Bench {
   using Clock = std::chrono::steady_clock;
 
   Bench(Device& device, const CalibrateOptions& options, MeasuredMachine& into);
-  ~Bench();
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
 
@@ -59,30 +58,11 @@ class Bench {
   Device& device_;
   const CalibrateOptions& options_;
   MeasuredMachine& into_;
-  dsplan_event* begin_ = nullptr;
-  dsplan_event* end_ = nullptr;
+  DeviceEvent begin_;
+  DeviceEvent end_;
   Clock::time_point started_;
   double share_ = 0;  // Of the parts before, this one among them.
   Clock::time_point deadline_;
-};
-
-// Memory of a device, given back at the end of the scope. Throws RunFailure where there is none.
-class Held {
- public:
-  Held(Device& device, Space space, Bytes bytes)
-      : device_(device), space_(space), bytes_(bytes), memory_(device.allocate(space, bytes)) {}
-  ~Held() { device_.release(space_, memory_, bytes_); }
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
-
-  [[nodiscard]] std::byte* data() const { return static_cast<std::byte*>(memory_); }
-  [[nodiscard]] Bytes bytes() const { return bytes_; }
-
- private:
-  Device& device_;
-  Space space_;
-  Bytes bytes_;
-  void* memory_;
 };
 
 // The parts, each in a file of its own.

@@ -6,7 +6,7 @@
 #include "core/format.h"
 #include "exec/calibrate/bench.h"
 #include "exec/ranks.h"
-#include "exec/threads.h"
+#include "exec/transport/threads.h"
 
 namespace dsplan::exec {
 namespace {
@@ -33,8 +33,8 @@ std::vector<std::int64_t> times_of(const Bench& bench, Collective kind, int rank
     Device device(*bench.options().backend, {scope.rank, 0, {}});
     {
       const std::unique_ptr<Communicator> with = transport.connect(Group::DataParallel, device);
-      const Held input(device, Space::Device, storage(Elements(elements), DType::Float32));
-      const Held output(device, Space::Device, input.bytes());
+      const DeviceBlock input(device, Space::Device, storage(Elements(elements), DType::Float32));
+      const DeviceBlock output(device, Space::Device, input.bytes());
       device.fill(input.data(), Space::Device, 0, input.bytes());
       device.fill(output.data(), Space::Device, 0, input.bytes());
       CollectiveCall call;

@@ -34,9 +34,9 @@ void measure_copies(Bench& bench) {
   Device& device = bench.device();
   for (const std::int64_t bytes : sizes) {
     bench.row(formatted("copies of {} bytes", bytes), [&] {
-      const Held first(device, Space::Device, Bytes(bytes));
-      const Held second(device, Space::Device, Bytes(bytes));
-      const Held pinned(device, Space::Pinned, Bytes(bytes));
+      const DeviceBlock first(device, Space::Device, Bytes(bytes));
+      const DeviceBlock second(device, Space::Device, Bytes(bytes));
+      const DeviceBlock pinned(device, Space::Pinned, Bytes(bytes));
       // As programs have it, not as the table gives it, which maps it for kernels.
       std::vector<unsigned char> pageable(static_cast<std::size_t>(bytes), 1);
       device.fill(first.data(), Space::Device, 1, Bytes(bytes));

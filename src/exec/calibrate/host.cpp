@@ -20,7 +20,8 @@ class AdamStep {
  public:
   AdamStep(Device& device, std::int64_t elements) : device_(device), elements_(elements) {
     for (int i = 0; i < 4; ++i) {
-      memory_.push_back(std::make_unique<Held>(device, Space::Device, storage(Elements(elements), DType::Float32)));
+      memory_.push_back(
+          std::make_unique<DeviceBlock>(device, Space::Device, storage(Elements(elements), DType::Float32)));
       device.fill(memory_.back()->data(), Space::Device, 0, memory_.back()->bytes());
     }
   }
@@ -55,7 +56,7 @@ class AdamStep {
  private:
   Device& device_;
   std::int64_t elements_;
-  std::vector<std::unique_ptr<Held>> memory_;
+  std::vector<std::unique_ptr<DeviceBlock>> memory_;
 };
 
 // Nanoseconds until every core has stepped over its own part.
@@ -117,10 +118,10 @@ void measure_files(Bench& bench) {
   const std::int64_t bytes = bench.options().quick ? 4 << 20 : 256 << 20;
   Device& device = bench.device();
   bench.row(formatted("files of {} bytes", bytes), [&] {
-    const Held memory(device, Space::Pinned, Bytes(bytes));
+    const DeviceBlock memory(device, Space::Pinned, Bytes(bytes));
     device.fill(memory.data(), Space::Pinned, 0x5a, memory.bytes());
     device.synchronize();
-    dsplan_file* file = device.create_file("dsplan-calibrate", Bytes(bytes));
+    dsplan_file* file = device.files().create("dsplan-calibrate", Bytes(bytes));
     std::vector<std::int64_t> written;
     std::vector<std::int64_t> read;
     const auto timed = [&](std::vector<std::int64_t>& into, auto&& work) {
@@ -131,15 +132,15 @@ void measure_files(Bench& bench) {
     };
     try {
       for (int sample = 0; sample < 3; ++sample) {
-        timed(written, [&] { device.write_file(file, Bytes(0), memory.data(), Bytes(bytes)); });
-        timed(read, [&] { device.read_file(file, Bytes(0), memory.data(), Bytes(bytes)); });
+        timed(written, [&] { device.files().write(file, Bytes(0), memory.data(), Bytes(bytes)); });
+        timed(read, [&] { device.files().read(file, Bytes(0), memory.data(), Bytes(bytes)); });
         bench.throw_if_stopped();
       }
     } catch (...) {
-      device.remove_file(file);
+      device.files().remove(file);
       throw;
     }
-    device.remove_file(file);
+    device.files().remove(file);
     const char* how = "3 samples, wall clock; through the system's own cache of files";
     bench.add(formatted("file_write:{}", bytes), Unit::BytesPerSecond, how, Bench::per_second(written, bytes));
     bench.add(formatted("file_read:{}", bytes), Unit::BytesPerSecond, how, Bench::per_second(read, bytes));

@@ -1,6 +1,7 @@
 #include "exec/calibrate/operator.h"
 
 #include "core/error.h"
+#include "exec/runner/launcher.h"
 
 namespace dsplan::exec {
 
@@ -33,7 +34,7 @@ TensorId Operator::add_tensor(const Shape& shape, DType dtype, NodeId producer) 
 }
 
 Operator::Tensor Operator::make(const Described& what) {
-  return {what, std::make_shared<Held>(device_, Space::Device, what.bytes())};
+  return {what, std::make_shared<DeviceBlock>(device_, Space::Device, what.bytes())};
 }
 
 // Rates on zeros would be too good: a device that has less to switch takes less power.
@@ -42,18 +43,10 @@ Operator::Tensor Operator::drawn(const Described& what) {
   const dsplan_tensor target = raw(tensor);
   const std::int64_t normal = 2;
   const double deviation = 1;
-  dsplan_launch fill{};
-  fill.size = sizeof fill;
-  fill.body = static_cast<std::uint32_t>(Body::LoadParameter);
-  fill.made = &target;
-  fill.made_count = 1;
-  fill.integers = &normal;
-  fill.integer_count = 1;
-  fill.numbers = &deviation;
-  fill.number_count = 1;
-  fill.random.key = 0x5eed;
-  fill.random.samples = 1;
-  device_.launch(fill);
+  Parameters parameters{{&normal, 1}, {&deviation, 1}};
+  parameters.random.key = 0x5eed;
+  parameters.random.samples = 1;
+  device_.launch(launch_of(Body::LoadParameter, {}, {&target, 1}, parameters));
   return tensor;
 }
 
@@ -67,19 +60,12 @@ dsplan_tensor Operator::raw(const Tensor& tensor) { return tensor_at(tensor.memo
 
 // Every kernel of the operator, in order, as the runner launches them.
 void Operator::launch(Body body, const std::vector<dsplan_tensor>& in, const std::vector<Named>& made) {
-  dsplan_launch what{};
-  what.size = sizeof what;
-  what.body = static_cast<std::uint32_t>(body);
+  Parameters parameters{attributes_.integers, attributes_.numbers};
+  parameters.random.samples = 1;
+  dsplan_launch what = launch_of(body, in, {}, parameters);
   what.op = static_cast<std::uint32_t>(graph_.nodes.front().op);
-  what.inputs = in.data();
-  what.input_count = static_cast<std::uint32_t>(in.size());
-  what.integers = attributes_.integers.data();
-  what.integer_count = static_cast<std::uint32_t>(attributes_.integers.size());
-  what.numbers = attributes_.numbers.data();
-  what.number_count = static_cast<std::uint32_t>(attributes_.numbers.size());
-  what.random.samples = 1;
   std::int64_t wanted = 0;
-  device_.check(device_.backend().workspace(device_.handle(), &what, &wanted), "workspace");
+  device_.calls().run(&dsplan_backend::workspace, "workspace", &what, &wanted);
   if (wanted > 0 && workspace_.memory == nullptr) {
     const std::array<std::int64_t, 1> dims = {wanted};
     workspace_ = make({DType::UInt8, contiguous(dims)});

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "exec/calibrate/bench.h"
-#include "exec/operators.h"
+#include "exec/operators/operators.h"
 
 namespace dsplan::exec {
 
@@ -26,7 +26,7 @@ class Operator {
  private:
   struct Tensor {
     Described what;
-    std::shared_ptr<Held> memory;
+    std::shared_ptr<DeviceBlock> memory;
   };
   struct Named {
     Made what;

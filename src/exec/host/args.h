@@ -11,7 +11,7 @@
 #include "exec/attributes.h"
 #include "exec/backend.h"
 #include "exec/host/strided.h"
-#include "exec/views.h"
+#include "exec/operators/views.h"
 
 namespace dsplan::exec::host {
 

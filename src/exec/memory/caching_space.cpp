@@ -16,26 +16,26 @@ class BackendSegments : public SegmentSource {
   BackendSegments(Device& device, const Patterns& patterns) : device_(device), patterns_(patterns) {}
 
   void* allocate(Bytes size) override {
-    void* segment = device_.try_allocate(Space::Device, size);
+    void* segment = device_.memory().try_allocate(Space::Device, size);
     if (segment == nullptr) return nullptr;
     add(size);
     patterns_.fill(segment, size);
     return segment;
   }
   void free(void* segment, Bytes size) override {
-    device_.release(Space::Device, segment, size);
+    device_.memory().release(Space::Device, segment, size);
     taken_ -= size;
   }
-  void* reserve(Bytes size) override { return device_.reserve(size); }
-  void unreserve(void* range, Bytes size) override { device_.unreserve(range, size); }
+  void* reserve(Bytes size) override { return device_.memory().reserve(size); }
+  void unreserve(void* range, Bytes size) override { device_.memory().unreserve(range, size); }
   bool map(void* range, Bytes offset, Bytes size) override {
-    if (!device_.try_map(range, offset, size)) return false;
+    if (!device_.memory().try_map(range, offset, size)) return false;
     add(size);
     patterns_.fill(static_cast<char*>(range) + offset.value(), size);
     return true;
   }
   void unmap(void* range, Bytes offset, Bytes size) override {
-    device_.unmap(range, offset, size);
+    device_.memory().unmap(range, offset, size);
     taken_ -= size;
   }
 

@@ -14,7 +14,7 @@ class PlainSpace : public DeviceSpace {
 
   void* allocate(BufferId id, Bytes bytes, StreamId) override {
     const Bytes left = limit_ - books_.now().reserved;
-    void* memory = bytes > left ? nullptr : device_.try_allocate(Space::Device, bytes);
+    void* memory = bytes > left ? nullptr : device_.memory().try_allocate(Space::Device, bytes);
     if (memory == nullptr) {
       books_.refuse();
       out_of_memory(device_, id, bytes, std::max(Bytes(0), bytes - left), books_.now().reserved, limit_);
@@ -27,7 +27,7 @@ class PlainSpace : public DeviceSpace {
   }
   void release(BufferId id) override {
     const Block held = std::exchange(blocks_[id], Block{});
-    device_.release(Space::Device, held.memory, held.bytes);
+    device_.memory().release(Space::Device, held.memory, held.bytes);
     books_.subtract(held.bytes, held.bytes);
     books_.give_back(held.bytes);
   }

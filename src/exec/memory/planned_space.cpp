@@ -16,9 +16,6 @@ namespace {
 class PlaceOrder {
  public:
   explicit PlaceOrder(Device& device) : device_(device) {}
-  ~PlaceOrder();
-  PlaceOrder(const PlaceOrder&) = delete;
-  PlaceOrder& operator=(const PlaceOrder&) = delete;
 
   void work(StreamId stream, std::span<const Access> reads, std::span<const Access> writes);
   // Before `stream` is given [begin, end).
@@ -35,12 +32,8 @@ class PlaceOrder {
   Device& device_;
   std::vector<StreamSet> users_;   // By buffer.
   std::map<Bytes, Place> places_;  // Left, by their beginning; disjoint.
-  std::vector<dsplan_event*> events_;
+  std::vector<DeviceEvent> events_;
 };
-
-PlaceOrder::~PlaceOrder() {
-  for (dsplan_event* event : events_) device_.destroy_event(event);
-}
 
 void PlaceOrder::work(StreamId stream, std::span<const Access> reads, std::span<const Access> writes) {
   if (device_.synchronous()) return;
@@ -67,8 +60,8 @@ void PlaceOrder::take(Bytes begin, Bytes end, StreamId stream) {
   }
   for (StreamId other = 0; other < kStreams; ++other) {
     if (other == stream || (before & bit_of(other)) == 0) continue;
-    while (events_.size() <= other) events_.push_back(device_.create_event());
-    device_.record(events_[other], other);
+    while (events_.size() <= other) events_.emplace_back(device_);
+    events_[other].record(other);
     device_.wait(stream, events_[other]);
   }
 }
@@ -87,12 +80,12 @@ class PlannedSpace : public DeviceSpace {
         offsets_(std::move(options.offsets)),
         order_(device) {
     if (height_ == Bytes(0)) return;
-    arena_ = static_cast<char*>(device_.allocate(Space::Device, height_));
+    arena_ = static_cast<char*>(device_.memory().allocate(Space::Device, height_));
     books_.take(height_);
     patterns_.fill(arena_, height_);
   }
   ~PlannedSpace() override {
-    if (arena_ != nullptr) device_.release(Space::Device, arena_, height_);
+    if (arena_ != nullptr) device_.memory().release(Space::Device, arena_, height_);
   }
 
   void* allocate(BufferId id, Bytes bytes, StreamId stream) override {
@@ -138,7 +131,7 @@ class PlannedSpace : public DeviceSpace {
   void finish() override {
     if (arena_ == nullptr) return;
     patterns_.check(arena_, height_, "the arena after the last", kNoBuffer);
-    device_.release(Space::Device, std::exchange(arena_, nullptr), height_);
+    device_.memory().release(Space::Device, std::exchange(arena_, nullptr), height_);
     books_.give_back(height_);
   }
 

@@ -4,24 +4,13 @@
 
 namespace dsplan::exec {
 
-ExposedTime::~ExposedTime() {
-  for (const Pair& pair : pairs_) {
-    device_.destroy_event(pair.begin);
-    device_.destroy_event(pair.end);
-  }
-}
-
 void ExposedTime::begin_pair() {
-  if (used_ == pairs_.size()) {
-    pairs_.emplace_back();
-    pairs_.back().begin = device_.create_event();
-    pairs_.back().end = device_.create_event();
-  }
-  device_.record(pairs_[used_].begin, kComputeStream);
+  if (used_ == pairs_.size()) pairs_.push_back({DeviceEvent(device_), DeviceEvent(device_)});
+  pairs_[used_].begin.record(kComputeStream);
 }
 
 void ExposedTime::settle() {
-  for (std::size_t at = 0; at < used_; ++at) nanoseconds_ += device_.elapsed(pairs_[at].begin, pairs_[at].end);
+  for (std::size_t at = 0; at < used_; ++at) nanoseconds_ += pairs_[at].end.since(pairs_[at].begin);
   used_ = 0;
 }
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "exec/runner/launcher.h"
-#include "exec/transport.h"
+#include "exec/transport/transport.h"
 
 namespace dsplan::exec {
 
@@ -16,9 +16,6 @@ namespace dsplan::exec {
 class ExposedTime {
  public:
   explicit ExposedTime(Device& device) : device_(device) {}
-  ~ExposedTime();
-  ExposedTime(const ExposedTime&) = delete;
-  ExposedTime& operator=(const ExposedTime&) = delete;
 
   // Calls `work`, which enqueues on `stream`.
   template <class Work>
@@ -32,7 +29,7 @@ class ExposedTime {
     }
     if (stream == kComputeStream) begin_pair();
     work();
-    if (stream == kComputeStream) device_.record(pairs_[used_++].end, kComputeStream);
+    if (stream == kComputeStream) pairs_[used_++].end.record(kComputeStream);
   }
   // All that was enqueued has happened.
   void settle();
@@ -40,8 +37,8 @@ class ExposedTime {
 
  private:
   struct Pair {
-    dsplan_event* begin = nullptr;
-    dsplan_event* end = nullptr;
+    DeviceEvent begin;
+    DeviceEvent end;
   };
   void begin_pair();
 

@@ -10,7 +10,7 @@
 #include "core/schedule.h"
 #include "core/units.h"
 #include "exec/backend.h"
-#include "exec/layout.h"
+#include "exec/operators/layout.h"
 
 namespace dsplan::exec {
 

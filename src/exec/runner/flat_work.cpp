@@ -104,9 +104,9 @@ void FlatWork::move_file(const Task& task) {
   std::byte* at = memory_.pointer(memory.buffer) + memory.offset.value();
   device_.synchronize();
   if (reads) {
-    device_.read_file(memory_.at(file.buffer).file, file.offset, at, file.bytes);
+    device_.files().read(memory_.at(file.buffer).file, file.offset, at, file.bytes);
   } else {
-    device_.write_file(memory_.at(file.buffer).file, file.offset, at, file.bytes);
+    device_.files().write(memory_.at(file.buffer).file, file.offset, at, file.bytes);
   }
 }
 

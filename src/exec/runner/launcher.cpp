@@ -31,14 +31,6 @@ dsplan_launch launch_of(Body body, std::span<const dsplan_tensor> in, std::span<
   return what;
 }
 
-Launcher::Launcher(const RankPlan& plan, Device& device, const RankMemory& memory)
-    : plan_(plan),
-      device_(device),
-      memory_(memory),
-      scratch_(static_cast<std::byte*>(device.allocate(Space::Device, Bytes(kBlockBytes)))) {}
-
-Launcher::~Launcher() { device_.release(Space::Device, scratch_, Bytes(kBlockBytes)); }
-
 Piece Launcher::piece(const ByteRange& range) const {
   const Buffer& buffer = plan_.schedule.buffers[range.buffer];
   return {memory_.pointer(range.buffer) + range.offset.value(), buffer.dtype,

@@ -26,10 +26,8 @@ struct Parameters {
 class Launcher {
  public:
   // All must outlive this.
-  Launcher(const RankPlan& plan, Device& device, const RankMemory& memory);
-  ~Launcher();
-  Launcher(const Launcher&) = delete;
-  Launcher& operator=(const Launcher&) = delete;
+  Launcher(const RankPlan& plan, Device& device, const RankMemory& memory)
+      : plan_(plan), device_(device), memory_(memory), scratch_(device, Space::Device, Bytes(kBlockBytes)) {}
 
   // What the ranges of a task name, in order. `zeros`: the dtype in which stretches of no buffer are counted.
   [[nodiscard]] std::vector<Piece> pieces(Span ranges, DType zeros = DType::UInt8) const;
@@ -47,13 +45,13 @@ class Launcher {
 
   // One element of the device's memory for kernels that make a number. It is the executor's own, and not among the
   // plan's bytes; whoever uses it has read it before the next one does.
-  [[nodiscard]] Piece scratch(DType dtype) const { return {scratch_, dtype, 1, Space::Device}; }
+  [[nodiscard]] Piece scratch(DType dtype) const { return {scratch_.data(), dtype, 1, Space::Device}; }
 
  private:
   const RankPlan& plan_;
   Device& device_;
   const RankMemory& memory_;
-  std::byte* scratch_;
+  DeviceBlock scratch_;
 };
 
 }  // namespace dsplan::exec

@@ -11,18 +11,13 @@ StreamEvents::StreamEvents(Device& device, const Schedule& schedule) : device_(d
   }
 }
 
-StreamEvents::~StreamEvents() {
-  for (const auto& [id, recorded] : recorded_) device_.destroy_event(recorded.event);
-  for (dsplan_event* event : free_) device_.destroy_event(event);
-}
-
 void StreamEvents::record(const RecordEvent& event) {
   const auto found = recorded_.find(event.id);
   if (found == recorded_.end()) return;
-  if (free_.empty()) free_.push_back(device_.create_event());
-  found->second.event = free_.back();
+  if (free_.empty()) free_.emplace_back(device_);
+  found->second.event = std::move(free_.back());
   free_.pop_back();
-  device_.record(found->second.event, event.stream);
+  found->second.event.record(event.stream);
 }
 
 // A stream waits for what the event was when it was told to: the event may be recorded anew at once.
@@ -30,12 +25,12 @@ void StreamEvents::wait(const WaitEvent& event) {
   const auto found = recorded_.find(event.recorded);
   if (found == recorded_.end()) return;
   if (event.waiter == kHostSync) {
-    device_.synchronize_event(found->second.event);
+    found->second.event.synchronize();
   } else {
     device_.wait(event.waiter, found->second.event);
   }
   if (--found->second.waits > 0) return;
-  free_.push_back(std::exchange(found->second.event, nullptr));
+  free_.push_back(std::move(found->second.event));
   recorded_.erase(found);
 }
 

@@ -14,22 +14,19 @@ namespace dsplan::exec {
 class StreamEvents {
  public:
   StreamEvents(Device& device, const Schedule& schedule);
-  ~StreamEvents();
-  StreamEvents(const StreamEvents&) = delete;
-  StreamEvents& operator=(const StreamEvents&) = delete;
 
   void record(const RecordEvent& event);
   void wait(const WaitEvent& event);
 
  private:
   struct Recorded {
-    dsplan_event* event = nullptr;
+    DeviceEvent event;
     std::int32_t waits = 0;  // To come; then the event is recorded anew.
   };
 
   Device& device_;
   std::unordered_map<ContentId, Recorded> recorded_;  // Of those that somebody waits for.
-  std::vector<dsplan_event*> free_;
+  std::vector<DeviceEvent> free_;
 };
 
 }  // namespace dsplan::exec

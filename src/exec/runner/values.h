@@ -1,5 +1,5 @@
 // Which tensor each value of a program is, while it runs: where it lies and how. Shapes come from the executor's own
-// operators (exec/operators.h) alone; of the program only names and order are taken.
+// operators (exec/operators/operators.h) alone; of the program only names and order are taken.
 #pragma once
 
 #include <optional>
@@ -8,8 +8,8 @@
 
 #include "core/graph.h"
 #include "core/program.h"
-#include "exec/layout.h"
-#include "exec/operators.h"
+#include "exec/operators/layout.h"
+#include "exec/operators/operators.h"
 
 namespace dsplan::exec {
 

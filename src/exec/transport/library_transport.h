@@ -2,8 +2,8 @@
 // (comm_* of exec/backend.h: NCCL). Each group is a communicator of its own. The order of sums and what goes over the
 // wire are the library's; what was sent is therefore not counted.
 //
-// A failure anywhere breaks all communicators off (exec/rendezvous.h), so that whoever waits on its device gets it
-// back.
+// A failure anywhere breaks all communicators off (exec/rendezvous/rendezvous.h), so that whoever waits on its device
+// gets it back.
 #pragma once
 
 #include <atomic>
@@ -12,8 +12,8 @@
 #include <mutex>
 #include <vector>
 
-#include "exec/rendezvous.h"
-#include "exec/transport.h"
+#include "exec/rendezvous/rendezvous.h"
+#include "exec/transport/transport.h"
 
 namespace dsplan::exec {
 

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "core/graph.h"
-#include "exec/layout.h"
+#include "exec/operators/layout.h"
 
 namespace dsplan::exec {
 

@@ -1,4 +1,4 @@
-#include "exec/views.h"
+#include "exec/operators/views.h"
 
 #include <algorithm>
 #include <vector>

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "exec/transport.h"
+#include "exec/transport/transport.h"
 
 namespace dsplan::exec {
 
@@ -19,6 +19,17 @@ struct Chunk {
   const std::int64_t base = elements / ranks;
   const std::int64_t longer = elements % ranks;
   return {base * at + std::min<std::int64_t>(at, longer), base + (at < longer ? 1 : 0)};
+}
+
+// Bytes of so many elements of a call, and where one of them stands in a buffer.
+[[nodiscard]] inline std::int64_t bytes_of(std::int64_t elements, const CollectiveCall& call) {
+  return elements * bytes_per_element(call.dtype);
+}
+[[nodiscard]] inline const char* element_at(const void* buffer, std::int64_t element, const CollectiveCall& call) {
+  return static_cast<const char*>(buffer) + bytes_of(element, call);
+}
+[[nodiscard]] inline char* element_at(void* buffer, std::int64_t element, const CollectiveCall& call) {
+  return static_cast<char*>(buffer) + bytes_of(element, call);
 }
 
 // Throws RunFailure (DSPLAN_INVALID) for calls that no group of `ranks` ranks can make. `me` is the rank within the

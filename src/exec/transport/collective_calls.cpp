@@ -1,4 +1,4 @@
-#include "exec/collective_calls.h"
+#include "exec/transport/collective_calls.h"
 
 #include "core/format.h"
 

@@ -1,19 +1,19 @@
 // Transport between ranks that are processes, over a connection between every two of them. Device memory must be the
 // host's own: what is sent is read where it lies, and lands where it belongs; pieces of a sum wait in a block of the
-// transport's own. The same sums in the same order as between threads (exec/threads.h), and the same bytes sent by each
-// rank.
+// transport's own. The same sums in the same order as between threads (exec/transport/threads.h), and the same bytes
+// sent by each rank.
 //
 // A call begins when all ranks of the group have said what they call, and ends for a rank when it has what it needs and
-// has handed over what it gives. A failure anywhere ends all waits (exec/rendezvous.h).
+// has handed over what it gives. A failure anywhere ends all waits (exec/rendezvous/rendezvous.h).
 #pragma once
 
 #include <map>
 #include <memory>
 #include <vector>
 
-#include "exec/rendezvous.h"
-#include "exec/sockets.h"
-#include "exec/transport.h"
+#include "exec/rendezvous/rendezvous.h"
+#include "exec/rendezvous/sockets.h"
+#include "exec/transport/transport.h"
 
 namespace dsplan::exec {
 

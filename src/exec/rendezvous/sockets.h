@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "exec/packing.h"
+#include "exec/rendezvous/packing.h"
 
 namespace dsplan::exec {
 
@@ -61,7 +61,7 @@ inline constexpr std::chrono::seconds kGrace{5};
 // How long a stranger, or a process that does not read, holds the others up.
 inline constexpr std::chrono::seconds kMoment{2};
 
-// One message between two processes of a run that have admitted each other (exec/admission.h).
+// One message between two processes of a run that have admitted each other (exec/rendezvous/admission.h).
 struct Message {
   enum class Kind : std::uint32_t { Start, Give, All, Report, Announce, Abort, Leave, Bye };
   Kind kind = Kind::Bye;

@@ -2,7 +2,7 @@
 #include <array>
 
 #include "core/error.h"
-#include "exec/maker.h"
+#include "exec/operators/maker.h"
 
 namespace dsplan::exec::rules {
 namespace {

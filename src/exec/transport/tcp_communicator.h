@@ -1,10 +1,10 @@
-// One rank's end of a group of processes (exec/tcp.h).
+// One rank's end of a group of processes (exec/transport/tcp.h).
 #pragma once
 
 #include <vector>
 
-#include "exec/collective_calls.h"
-#include "exec/tcp.h"
+#include "exec/transport/collective_calls.h"
+#include "exec/transport/tcp.h"
 
 namespace dsplan::exec {
 
@@ -37,9 +37,6 @@ class TcpCommunicator : public Communicator {
   void move(std::vector<Outgoing> out, std::vector<Incoming> in, const CollectiveCall& call);
   void copy(char* to, const char* from, std::int64_t elements, const CollectiveCall& call);
   [[nodiscard]] int member(int at) const { return members_[static_cast<std::size_t>(at)]; }
-  [[nodiscard]] std::int64_t bytes(std::int64_t elements, const CollectiveCall& call) const {
-    return elements * bytes_per_element(call.dtype);
-  }
 
   TcpTransport& transport_;
   Group group_;

@@ -15,7 +15,7 @@
 #include "core/graph.h"
 #include "core/program.h"
 #include "exec/backend.h"
-#include "exec/layout.h"
+#include "exec/operators/layout.h"
 
 namespace dsplan::exec {
 
@@ -64,7 +64,7 @@ struct Kept {
 
 // A view in forward, or what works in place: the outputs, sharing the storage of input 0. Offsets are in elements from
 // the input's first. A view with other dimensions than the graph's is one that has to be copied next: its elements
-// stand in the graph's order (exec/views.h).
+// stand in the graph's order (exec/operators/views.h).
 [[nodiscard]] std::vector<Viewed> forward_view(const Call& call);
 // The gradient of input `input` where it is (a part of, or a view of) the incoming gradient `gradient`.
 [[nodiscard]] Viewed backward_view(const Call& call, std::size_t input, const Described& gradient);

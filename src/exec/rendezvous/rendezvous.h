@@ -1,6 +1,7 @@
-// The processes of a run together: they meet at rank 0 (exec/admission.h), hand each other a few bytes, and learn of
-// each other's failures while the run goes on. Each holds one connection to rank 0, which passes on what concerns all;
-// a thread in each process listens. Data go elsewhere (exec/tcp.h, or a backend's own communicators).
+// The processes of a run together: they meet at rank 0 (exec/rendezvous/admission.h), hand each other a few bytes, and
+// learn of each other's failures while the run goes on. Each holds one connection to rank 0, which passes on what
+// concerns all; a thread in each process listens. Data go elsewhere (exec/transport/tcp.h, or a backend's own
+// communicators).
 //
 // Nobody waits for ever: whoever does not come within `timeout` is named, a process that ends without a word is
 // noticed by its connection, and the first failure of any rank reaches all.
@@ -15,10 +16,10 @@
 #include <thread>
 #include <vector>
 
-#include "exec/admission.h"
 #include "exec/failure.h"
-#include "exec/launch_place.h"
-#include "exec/sockets.h"
+#include "exec/rendezvous/admission.h"
+#include "exec/rendezvous/launch_place.h"
+#include "exec/rendezvous/sockets.h"
 
 namespace dsplan::exec {
 

@@ -15,11 +15,11 @@
 #include <optional>
 #include <vector>
 
-#include "exec/transport.h"
+#include "exec/transport/transport.h"
 
 namespace dsplan::exec {
 
-class Barrier;  // One group: where its ranks meet. Private to threads.cpp.
+struct ThreadGroup;  // Where the ranks of one group meet; private to threads.cpp.
 
 class ThreadTransport : public Transport {
  public:
@@ -44,7 +44,7 @@ class ThreadTransport : public Transport {
 
   int ranks_;
   std::chrono::milliseconds timeout_;
-  std::map<Group, std::vector<std::unique_ptr<Barrier>>> barriers_;
+  std::map<Group, std::vector<std::unique_ptr<ThreadGroup>>> groups_;
   std::vector<std::atomic<bool>> left_;
   std::atomic<bool> aborted_{false};
   mutable std::mutex mutex_;  // Of the next.

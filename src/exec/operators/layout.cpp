@@ -1,4 +1,4 @@
-#include "exec/layout.h"
+#include "exec/operators/layout.h"
 
 #include <algorithm>
 #include <vector>

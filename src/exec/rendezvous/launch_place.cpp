@@ -1,4 +1,4 @@
-#include "exec/launch_place.h"
+#include "exec/rendezvous/launch_place.h"
 
 #include <array>
 #include <charconv>

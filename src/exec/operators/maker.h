@@ -1,4 +1,4 @@
-// How an operator's rule writes what it makes; for src/exec/operators*.cpp only.
+// How an operator's rule writes what it makes; for src/exec/operators only.
 #pragma once
 
 #include <initializer_list>
@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "exec/operators.h"
+#include "exec/operators/operators.h"
 
 namespace dsplan::exec {
 

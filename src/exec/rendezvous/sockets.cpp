@@ -1,4 +1,4 @@
-#include "exec/sockets.h"
+#include "exec/rendezvous/sockets.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

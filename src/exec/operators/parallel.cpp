@@ -1,7 +1,7 @@
 // What Megatron's tensor parallelism adds (megatron/core/tensor_parallel/mappings.py, layers.py and cross_entropy.py):
 // sums over ranks are the transport's, and make nothing.
 #include "core/error.h"
-#include "exec/maker.h"
+#include "exec/operators/maker.h"
 
 namespace dsplan::exec::rules {
 namespace {

@@ -1,4 +1,4 @@
-#include "exec/operators.h"
+#include "exec/operators/operators.h"
 
 #include <algorithm>
 #include <array>
@@ -6,8 +6,8 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "exec/attributes.h"
-#include "exec/maker.h"
-#include "exec/views.h"
+#include "exec/operators/maker.h"
+#include "exec/operators/views.h"
 
 namespace dsplan::exec {
 namespace {

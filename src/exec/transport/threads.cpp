@@ -1,37 +1,56 @@
-#include "exec/threads.h"
+#include "exec/transport/threads.h"
 
 #include "core/error.h"
 #include "core/format.h"
-#include "exec/barrier.h"
-#include "exec/collective_calls.h"
+#include "exec/transport/collective_calls.h"
+#include "exec/transport/thread_group.h"
 
 namespace dsplan::exec {
 namespace {
 
+// Messages between two ranks of a group; only the two call.
+class ThreadExchange {
+ public:
+  ThreadExchange(ThreadTransport& transport, ThreadGroup& group, int me, Device& device)
+      : transport_(transport), group_(group), me_(me), device_(device) {}
+
+  // Returns what this rank sent.
+  Bytes run(const CollectiveCall& call);
+
+ private:
+  std::int64_t await_sent(const CollectiveCall& call, std::exception_ptr& trouble);
+  void receive(const CollectiveCall& call);
+
+  ThreadTransport& transport_;
+  ThreadGroup& group_;
+  int me_;
+  Device& device_;
+};
+
 class ThreadCommunicator : public Communicator {
  public:
-  ThreadCommunicator(ThreadTransport& transport, Barrier& barrier, int me, Device& device)
-      : transport_(transport), barrier_(barrier), me_(me), device_(device) {
+  ThreadCommunicator(ThreadTransport& transport, ThreadGroup& group, int me, Device& device)
+      : transport_(transport), group_(group), barrier_(group.barrier), me_(me), device_(device) {
+    std::array<DeviceEvent, 2> arrived{DeviceEvent(device), DeviceEvent(device)};
+    DeviceEvent passed(device);
     Barrier::Slot& slot = barrier_.slot(me_);
-    for (dsplan_event*& event : slot.arrived) event = device_.create_event();
-    slot.passed = device_.create_event();
+    slot.arrived = std::move(arrived);
+    slot.passed = std::move(passed);
   }
+  // The device goes before the group does.
   ~ThreadCommunicator() override {
     barrier_.wait_until_empty();
     Barrier::Slot& slot = barrier_.slot(me_);
-    for (dsplan_event* event : slot.arrived) device_.destroy_event(event);
-    device_.destroy_event(slot.passed);
+    const std::array<DeviceEvent, 2> arrived = std::move(slot.arrived);
+    const DeviceEvent passed = std::move(slot.passed);
   }
 
   [[nodiscard]] int rank() const override { return me_; }
-  [[nodiscard]] int ranks() const override { return barrier_.size(); }
+  [[nodiscard]] int ranks() const override { return group_.wait.size(); }
   CallRecord run(const CollectiveCall& call) override;
 
  private:
   void carry_out(const CollectiveCall& call);
-  Bytes exchange(const CollectiveCall& call);
-  std::int64_t await_sent(const CollectiveCall& call, std::exception_ptr& trouble);
-  void receive(const CollectiveCall& call);
   void all_reduce(const CollectiveCall& call);
   void reduce_scatter(const CollectiveCall& call);
   void all_gather(const CollectiveCall& call);
@@ -46,19 +65,10 @@ class ThreadCommunicator : public Communicator {
   // The sum over all ranks of `length` elements from `begin` of their inputs.
   void combine(const CollectiveCall& call, void* to, std::int64_t begin, std::int64_t length);
   void lose(const CollectiveCall& call, Failure failure);
-
   [[nodiscard]] const CollectiveCall& theirs(int rank) const { return barrier_.slot(rank).call; }
-  [[nodiscard]] std::int64_t bytes(std::int64_t elements, const CollectiveCall& call) const {
-    return elements * bytes_per_element(call.dtype);
-  }
-  [[nodiscard]] const char* at(const void* buffer, std::int64_t element, const CollectiveCall& call) const {
-    return static_cast<const char*>(buffer) + bytes(element, call);
-  }
-  [[nodiscard]] char* at(void* buffer, std::int64_t element, const CollectiveCall& call) const {
-    return static_cast<char*>(buffer) + bytes(element, call);
-  }
 
   ThreadTransport& transport_;
+  ThreadGroup& group_;
   Barrier& barrier_;
   int me_;
   Device& device_;
@@ -69,14 +79,15 @@ class ThreadCommunicator : public Communicator {
 CallRecord ThreadCommunicator::run(const CollectiveCall& call) {
   validate(call, me_, ranks(), device_.rank());
   CallRecord record{
-      call.kind, barrier_.group(), call.dtype, call.elements, storage(Elements(call.elements), call.dtype), Bytes(0)};
+      call.kind, group_.wait.group(), call.dtype, call.elements, storage(Elements(call.elements), call.dtype),
+      Bytes(0)};
   Barrier::Slot& slot = barrier_.slot(me_);
   slot.call = call;
   if (call.kind == Collective::SendRecv) {
-    record.sent = exchange(call);
+    record.sent = ThreadExchange(transport_, group_, me_, device_).run(call);
     return record;
   }
-  device_.record(slot.arrived[rounds_ % 2], call.stream);
+  slot.arrived[rounds_ % 2].record(call.stream);
   barrier_.enter(me_);
   try {
     // Only now: before, others may still be adding up the last call's.
@@ -117,7 +128,7 @@ void ThreadCommunicator::lose(const CollectiveCall& call, Failure failure) {
 
 void ThreadCommunicator::fence(const CollectiveCall& call) {
   ++rounds_;
-  device_.record(barrier_.slot(me_).arrived[rounds_ % 2], call.stream);
+  barrier_.slot(me_).arrived[rounds_ % 2].record(call.stream);
   barrier_.arrive_and_wait(me_);
   for (int rank = 0; rank < ranks(); ++rank) {
     if (rank != me_) device_.wait(call.stream, barrier_.slot(rank).arrived[rounds_ % 2]);
@@ -127,17 +138,17 @@ void ThreadCommunicator::fence(const CollectiveCall& call) {
 void ThreadCommunicator::pull(const CollectiveCall& call, void* to, const void* source, std::int64_t elements,
                               int from) {
   if (elements == 0 || to == source) return;
-  device_.copy(to, Space::Device, source, Space::Device, Bytes(bytes(elements, call)), call.stream);
-  if (from != me_) barrier_.slot(me_).taken[static_cast<std::size_t>(from)] += bytes(elements, call);
+  device_.copy(to, Space::Device, source, Space::Device, Bytes(bytes_of(elements, call)), call.stream);
+  if (from != me_) barrier_.slot(me_).taken[static_cast<std::size_t>(from)] += bytes_of(elements, call);
 }
 
 void ThreadCommunicator::combine(const CollectiveCall& call, void* to, std::int64_t begin, std::int64_t length) {
   if (length == 0) return;
   pieces_.clear();
-  for (int rank = 0; rank < ranks(); ++rank) pieces_.push_back(at(theirs(rank).input, begin, call));
+  for (int rank = 0; rank < ranks(); ++rank) pieces_.push_back(element_at(theirs(rank).input, begin, call));
   device_.combine(call.reduction, call.dtype, to, pieces_, length, call.stream);
   for (int rank = 0; rank < ranks(); ++rank) {
-    if (rank != me_) barrier_.slot(me_).taken[static_cast<std::size_t>(rank)] += bytes(length, call);
+    if (rank != me_) barrier_.slot(me_).taken[static_cast<std::size_t>(rank)] += bytes_of(length, call);
   }
 }
 
@@ -161,12 +172,13 @@ void ThreadCommunicator::carry_out(const CollectiveCall& call) {
 // buffer its owner alone reads the chunk that it writes.
 void ThreadCommunicator::all_reduce(const CollectiveCall& call) {
   const Chunk mine = chunk_of(call.elements, ranks(), me_);
-  combine(call, at(call.output, mine.begin, call), mine.begin, mine.length);
+  combine(call, element_at(call.output, mine.begin, call), mine.begin, mine.length);
   fence(call);
   for (int step = 1; step < ranks(); ++step) {
     const int rank = (me_ + step) % ranks();
     const Chunk chunk = chunk_of(call.elements, ranks(), rank);
-    pull(call, at(call.output, chunk.begin, call), at(theirs(rank).output, chunk.begin, call), chunk.length, rank);
+    pull(call, element_at(call.output, chunk.begin, call), element_at(theirs(rank).output, chunk.begin, call),
+         chunk.length, rank);
   }
 }
 
@@ -179,7 +191,7 @@ void ThreadCommunicator::all_gather(const CollectiveCall& call) {
   const std::int64_t share = call.elements / ranks();
   for (int step = 0; step < ranks(); ++step) {
     const int rank = (me_ + step) % ranks();
-    pull(call, at(call.output, share * rank, call), theirs(rank).input, share, rank);
+    pull(call, element_at(call.output, share * rank, call), theirs(rank).input, share, rank);
   }
 }
 
@@ -195,7 +207,7 @@ void ThreadCommunicator::broadcast(const CollectiveCall& call) {
     const CollectiveCall& from = theirs(before);
     pull(call, call.output, place == 1 ? from.input : from.output, call.elements, before);
   }
-  device_.record(barrier_.slot(me_).passed, call.stream);
+  barrier_.slot(me_).passed.record(call.stream);
   barrier_.pass_turn();
 }
 
@@ -207,16 +219,17 @@ void ThreadCommunicator::all_to_all(const CollectiveCall& call) {
   const std::int64_t share = call.elements / ranks();
   for (int step = 0; step < ranks(); ++step) {
     const int rank = (me_ + step) % ranks();
-    pull(call, at(call.output, share * rank, call), at(theirs(rank).input, share * me_, call), share, rank);
+    pull(call, element_at(call.output, share * rank, call), element_at(theirs(rank).input, share * me_, call), share,
+         rank);
   }
 }
 
 // Sends first and receives then, so that two ranks may exchange; the sender waits for its own message last.
-Bytes ThreadCommunicator::exchange(const CollectiveCall& call) {
-  Barrier::Slot& slot = barrier_.slot(me_);
+Bytes ThreadExchange::run(const CollectiveCall& call) {
+  Barrier::Slot& slot = group_.barrier.slot(me_);
   if (call.to != kNobody) {
-    device_.record(slot.arrived[0], call.stream);
-    barrier_.send(me_, call.to, slot.arrived[0]);
+    slot.arrived[0].record(call.stream);
+    group_.mailbox.send({me_, call}, slot.arrived[0]);
   }
   std::exception_ptr trouble;
   if (call.from != kNobody) {
@@ -230,41 +243,40 @@ Bytes ThreadCommunicator::exchange(const CollectiveCall& call) {
   }
   const std::int64_t sent = call.to == kNobody ? 0 : await_sent(call, trouble);
   if (trouble) std::rethrow_exception(trouble);
-  if (call.from != kNobody) barrier_.await_collected(me_, call.from);
+  if (call.from != kNobody) group_.mailbox.await_collected({me_, call});
   return Bytes(sent);
 }
 
 // Also in trouble: the receiver may be copying from this rank's memory. Adds to `trouble`, and does not throw.
-std::int64_t ThreadCommunicator::await_sent(const CollectiveCall& call, std::exception_ptr& trouble) {
-  dsplan_event* copied = nullptr;
-  std::int64_t sent = 0;
+std::int64_t ThreadExchange::await_sent(const CollectiveCall& call, std::exception_ptr& trouble) {
+  Mailbox::Message message;
   try {
-    sent = barrier_.await_taken(me_, call.to, copied);
-    if (!trouble) device_.wait(call.stream, copied);
+    message = group_.mailbox.await_taken({me_, call});
+    if (!trouble) device_.wait(call.stream, *message.copied);
   } catch (...) {
     if (!trouble) trouble = std::current_exception();
   }
-  if (copied != nullptr) barrier_.collect(me_, call.to);
-  return sent;
+  if (message.copied != nullptr) group_.mailbox.collect(me_, call.to);
+  return message.bytes;
 }
 
-void ThreadCommunicator::receive(const CollectiveCall& call) {
-  const Barrier::Message message = barrier_.receive(me_, call.from);
-  Barrier::Slot& slot = barrier_.slot(me_);
+void ThreadExchange::receive(const CollectiveCall& call) {
+  const Mailbox::Message message = group_.mailbox.receive({me_, call});
+  Barrier::Slot& slot = group_.barrier.slot(me_);
   try {
-    device_.wait(call.stream, message.ready);
-    const std::int64_t size = bytes(call.elements, call);
+    device_.wait(call.stream, *message.ready);
+    const std::int64_t size = bytes_of(call.elements, call);
     if (size > 0) {
       device_.copy(call.output, Space::Device, message.call.input, Space::Device, Bytes(size), call.stream);
     }
-    device_.record(slot.passed, call.stream);
-    barrier_.take(me_, call.from, slot.passed, size);
+    slot.passed.record(call.stream);
+    group_.mailbox.take(me_, call.from, slot.passed, size);
   } catch (const RunFailure& failure) {
     Failure told = failure.failure();
     told.rank = device_.rank();
     if (told.event == kNoEvent) told.event = call.event;
     transport_.abort(told);
-    barrier_.take(me_, call.from, slot.passed, 0);
+    group_.mailbox.take(me_, call.from, slot.passed, 0);
     throw;
   }
 }
@@ -286,20 +298,22 @@ void ThreadTransport::divide(Group group, std::vector<std::vector<int>> groups) 
                    "each rank is in exactly one group of a kind");
     }
   }
-  std::vector<std::unique_ptr<Barrier>>& barriers = barriers_[group];
-  DSPLAN_CHECK(barriers.empty(), "a kind of group is divided once");
-  for (std::vector<int>& members : groups)
-    barriers.push_back(std::make_unique<Barrier>(*this, group, std::move(members)));
+  std::vector<std::unique_ptr<ThreadGroup>>& made = groups_[group];
+  DSPLAN_CHECK(made.empty(), "a kind of group is divided once");
+  for (std::vector<int>& members : groups) {
+    made.push_back(std::make_unique<ThreadGroup>(*this, group, std::move(members)));
+  }
 }
 
 std::unique_ptr<Communicator> ThreadTransport::connect(Group group, Device& device) {
-  const auto found = barriers_.find(group);
-  if (found == barriers_.end()) return alone(group, device);
-  for (const std::unique_ptr<Barrier>& barrier : found->second) {
-    for (int at = 0; at < barrier->size(); ++at) {
-      if (barrier->member(at) != device.rank()) continue;
-      if (barrier->size() == 1) return alone(group, device);
-      return std::make_unique<ThreadCommunicator>(*this, *barrier, at, device);
+  const auto found = groups_.find(group);
+  if (found == groups_.end()) return alone(group, device);
+  for (const std::unique_ptr<ThreadGroup>& each : found->second) {
+    const GroupWait& members = each->wait;
+    for (int at = 0; at < members.size(); ++at) {
+      if (members.member(at) != device.rank()) continue;
+      if (members.size() == 1) return alone(group, device);
+      return std::make_unique<ThreadCommunicator>(*this, *each, at, device);
     }
   }
   check_failed("each rank is in a group of each kind", __FILE__, __LINE__, std::string(dsplan::name(group)));
@@ -326,8 +340,8 @@ void ThreadTransport::leave(int rank) noexcept {
 }
 
 void ThreadTransport::wake_all() noexcept {
-  for (const auto& [group, barriers] : barriers_) {
-    for (const std::unique_ptr<Barrier>& barrier : barriers) barrier->wake();
+  for (const auto& [group, list] : groups_) {
+    for (const std::unique_ptr<ThreadGroup>& each : list) each->wait.wake();
   }
 }
 

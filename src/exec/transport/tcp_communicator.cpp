@@ -1,4 +1,4 @@
-#include "exec/tcp_communicator.h"
+#include "exec/transport/tcp_communicator.h"
 
 #include <cstring>
 
@@ -23,9 +23,6 @@ struct Announcement {
   std::int32_t rank = 0;
 };
 
-char* writable(void* memory) { return static_cast<char*>(memory); }
-const char* readable(const void* memory) { return static_cast<const char*>(memory); }
-
 }  // namespace
 
 void TcpCommunicator::move(std::vector<Outgoing> out, std::vector<Incoming> in, const CollectiveCall& call) {
@@ -34,7 +31,7 @@ void TcpCommunicator::move(std::vector<Outgoing> out, std::vector<Incoming> in, 
 }
 
 void TcpCommunicator::copy(char* to, const char* from, std::int64_t elements, const CollectiveCall& call) {
-  if (elements > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes(elements, call)));
+  if (elements > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes_of(elements, call)));
 }
 
 // All say what they call; the first who hears something else than its own ends the run.
@@ -81,11 +78,11 @@ CallRecord TcpCommunicator::run(const CollectiveCall& call) {
   if (call.kind == Collective::SendRecv) {
     const auto one = [](int rank) { return rank == kNobody ? std::vector<int>{} : std::vector<int>{rank}; };
     agree_with(call, one(call.to), one(call.from));
-    const std::int64_t size = bytes(call.elements, call);
+    const std::int64_t size = bytes_of(call.elements, call);
     std::vector<Outgoing> out;
     std::vector<Incoming> in;
-    if (call.to != kNobody) out.push_back({member(call.to), readable(call.input), size});
-    if (call.from != kNobody) in.push_back({member(call.from), writable(call.output), size});
+    if (call.to != kNobody) out.push_back({member(call.to), element_at(call.input, 0, call), size});
+    if (call.from != kNobody) in.push_back({member(call.from), element_at(call.output, 0, call), size});
     move(std::move(out), std::move(in), call);
   } else {
     std::vector<int> others;
@@ -106,9 +103,9 @@ void TcpCommunicator::carry_out(const CollectiveCall& call) {
     case Collective::ReduceScatter: {
       std::vector<Chunk> chunks;
       for (int at = 0; at < ranks(); ++at) chunks.push_back({share * at, share});
-      return combine_chunks(call, chunks, writable(call.output));
+      return combine_chunks(call, chunks, element_at(call.output, 0, call));
     }
-    case Collective::AllGather: return all_gather(call, readable(call.input));
+    case Collective::AllGather: return all_gather(call, element_at(call.input, 0, call));
     case Collective::Broadcast: return broadcast(call);
     case Collective::Reduce: return reduce(call);
     case Collective::AllToAll: return all_to_all(call);
@@ -119,14 +116,14 @@ void TcpCommunicator::carry_out(const CollectiveCall& call) {
 
 void TcpCommunicator::combine_chunks(const CollectiveCall& call, const std::vector<Chunk>& chunks, char* target) {
   const std::int64_t block = std::max<std::int64_t>(kBlock / bytes_per_element(call.dtype), 1);
-  const char* input = readable(call.input);
+  const char* input = element_at(call.input, 0, call);
   const Chunk& mine = chunks[static_cast<std::size_t>(me_)];
   std::int64_t longest = 0;
   for (const Chunk& chunk : chunks) longest = std::max(longest, chunk.length);
   const auto part = [&](const Chunk& chunk, std::int64_t done) {
     return std::clamp<std::int64_t>(chunk.length - done, 0, block);
   };
-  pieces_.resize(static_cast<std::size_t>(bytes(std::min(mine.length, block), call) * ranks()));
+  pieces_.resize(static_cast<std::size_t>(bytes_of(std::min(mine.length, block), call) * ranks()));
   for (std::int64_t done = 0; done < longest; done += block) {
     const std::int64_t own = part(mine, done);
     std::vector<Outgoing> out;
@@ -134,15 +131,15 @@ void TcpCommunicator::combine_chunks(const CollectiveCall& call, const std::vect
     std::vector<const void*> pieces;
     for (int at = 0; at < ranks(); ++at) {
       const Chunk& theirs = chunks[static_cast<std::size_t>(at)];
-      char* piece = pieces_.data() + bytes(own, call) * at;
-      pieces.push_back(at == me_ ? input + bytes(mine.begin + done, call) : piece);
+      char* piece = pieces_.data() + bytes_of(own, call) * at;
+      pieces.push_back(at == me_ ? element_at(input, mine.begin + done, call) : piece);
       if (at == me_) continue;
-      out.push_back({member(at), input + bytes(theirs.begin + done, call), bytes(part(theirs, done), call)});
-      in.push_back({member(at), piece, bytes(own, call)});
+      out.push_back({member(at), element_at(input, theirs.begin + done, call), bytes_of(part(theirs, done), call)});
+      in.push_back({member(at), piece, bytes_of(own, call)});
     }
     move(std::move(out), std::move(in), call);
     if (own == 0) continue;
-    device_.combine(call.reduction, call.dtype, target + bytes(done, call), pieces, own, call.stream);
+    device_.combine(call.reduction, call.dtype, target + bytes_of(done, call), pieces, own, call.stream);
     device_.synchronize(call.stream);
   }
 }
@@ -152,46 +149,46 @@ void TcpCommunicator::all_reduce(const CollectiveCall& call) {
   std::vector<Chunk> chunks;
   for (int at = 0; at < ranks(); ++at) chunks.push_back(chunk_of(call.elements, ranks(), at));
   const Chunk& mine = chunks[static_cast<std::size_t>(me_)];
-  char* output = writable(call.output);
-  combine_chunks(call, chunks, output + bytes(mine.begin, call));
+  char* output = element_at(call.output, 0, call);
+  combine_chunks(call, chunks, element_at(output, mine.begin, call));
   std::vector<Outgoing> out;
   std::vector<Incoming> in;
   for (int at = 0; at < ranks(); ++at) {
     const Chunk& theirs = chunks[static_cast<std::size_t>(at)];
     if (at == me_) continue;
-    out.push_back({member(at), output + bytes(mine.begin, call), bytes(mine.length, call)});
-    in.push_back({member(at), output + bytes(theirs.begin, call), bytes(theirs.length, call)});
+    out.push_back({member(at), element_at(output, mine.begin, call), bytes_of(mine.length, call)});
+    in.push_back({member(at), element_at(output, theirs.begin, call), bytes_of(theirs.length, call)});
   }
   move(std::move(out), std::move(in), call);
 }
 
 void TcpCommunicator::all_gather(const CollectiveCall& call, const char* input) {
   const std::int64_t share = call.elements / ranks();
-  char* output = writable(call.output);
+  char* output = element_at(call.output, 0, call);
   std::vector<Outgoing> out;
   std::vector<Incoming> in;
   for (int at = 0; at < ranks(); ++at) {
     if (at == me_) continue;
-    out.push_back({member(at), input, bytes(share, call)});
-    in.push_back({member(at), output + bytes(share * at, call), bytes(share, call)});
+    out.push_back({member(at), input, bytes_of(share, call)});
+    in.push_back({member(at), element_at(output, share * at, call), bytes_of(share, call)});
   }
   move(std::move(out), std::move(in), call);
-  copy(output + bytes(share * me_, call), input, share, call);
+  copy(element_at(output, share * me_, call), input, share, call);
 }
 
 void TcpCommunicator::all_to_all(const CollectiveCall& call) {
   const std::int64_t share = call.elements / ranks();
-  const char* input = readable(call.input);
-  char* output = writable(call.output);
+  const char* input = element_at(call.input, 0, call);
+  char* output = element_at(call.output, 0, call);
   std::vector<Outgoing> out;
   std::vector<Incoming> in;
   for (int at = 0; at < ranks(); ++at) {
     if (at == me_) continue;
-    out.push_back({member(at), input + bytes(share * at, call), bytes(share, call)});
-    in.push_back({member(at), output + bytes(share * at, call), bytes(share, call)});
+    out.push_back({member(at), element_at(input, share * at, call), bytes_of(share, call)});
+    in.push_back({member(at), element_at(output, share * at, call), bytes_of(share, call)});
   }
   move(std::move(out), std::move(in), call);
-  copy(output + bytes(share * me_, call), input + bytes(share * me_, call), share, call);
+  copy(element_at(output, share * me_, call), element_at(input, share * me_, call), share, call);
 }
 
 // A chain from the root: each hands on a block while the next one comes.
@@ -200,13 +197,14 @@ void TcpCommunicator::broadcast(const CollectiveCall& call) {
   const int before = member((me_ - 1 + ranks()) % ranks());
   const int next = member((me_ + 1) % ranks());
   const bool last = place == ranks() - 1;
-  const std::int64_t size = bytes(call.elements, call);
+  const std::int64_t size = bytes_of(call.elements, call);
   if (place == 0) {
-    move({{next, readable(call.input), size}}, {}, call);
-    if (call.output != nullptr) copy(writable(call.output), readable(call.input), call.elements, call);
+    move({{next, element_at(call.input, 0, call), size}}, {}, call);
+    if (call.output != nullptr)
+      copy(element_at(call.output, 0, call), element_at(call.input, 0, call), call.elements, call);
     return;
   }
-  char* output = writable(call.output);
+  char* output = element_at(call.output, 0, call);
   std::int64_t handed_on = 0;
   for (std::int64_t come = 0; come < size || (!last && handed_on < size);) {
     std::vector<Outgoing> out;
@@ -223,7 +221,7 @@ void TcpCommunicator::broadcast(const CollectiveCall& call) {
 void TcpCommunicator::reduce(const CollectiveCall& call) {
   std::vector<Chunk> chunks(members_.size());
   chunks[static_cast<std::size_t>(call.root)] = {0, call.elements};
-  combine_chunks(call, chunks, writable(call.output));
+  combine_chunks(call, chunks, element_at(call.output, 0, call));
 }
 
 }  // namespace dsplan::exec

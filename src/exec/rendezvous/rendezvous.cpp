@@ -1,4 +1,4 @@
-#include "exec/rendezvous.h"
+#include "exec/rendezvous/rendezvous.h"
 
 #include <poll.h>
 #include <unistd.h>

@@ -1,9 +1,9 @@
-#include "exec/library_transport.h"
+#include "exec/transport/library_transport.h"
 
 #include <algorithm>
 
 #include "core/error.h"
-#include "exec/collective_calls.h"
+#include "exec/transport/collective_calls.h"
 
 namespace dsplan::exec {
 
@@ -18,7 +18,7 @@ class LibraryCommunicator : public Communicator {
       : transport_(transport), group_(group), place_(place), device_(device), communicator_(communicator) {}
   ~LibraryCommunicator() override {
     transport_.forget(communicator_);
-    (void)device_.backend().comm_destroy(device_.handle(), communicator_);
+    (void)device_.calls().backend().comm_destroy(device_.calls().handle(), communicator_);
   }
   LibraryCommunicator(const LibraryCommunicator&) = delete;
   LibraryCommunicator& operator=(const LibraryCommunicator&) = delete;
@@ -38,8 +38,9 @@ class LibraryCommunicator : public Communicator {
                                  call.to,
                                  call.from};
     try {
-      device_.check(device_.backend().comm_run(device_.handle(), communicator_, &what, device_.stream(call.stream)),
-                    dsplan::name(call.kind).data());
+      device_.calls().check(device_.calls().backend().comm_run(device_.calls().handle(), communicator_, &what,
+                                                               device_.stream(call.stream)),
+                            dsplan::name(call.kind).data());
     } catch (const RunFailure& failure) {
       transport_.lose(failure, call);
     }
@@ -99,7 +100,7 @@ std::unique_ptr<Communicator> LibraryTransport::connect(Group group, Device& dev
   dsplan_communicator* made = nullptr;
   const dsplan_usage before = device.usage();
   try {
-    device.check(backend_.comm_create(device.handle(), id.data(), &place, &made), "comm_create");
+    device.calls().run(&dsplan_backend::comm_create, "comm_create", id.data(), &place, &made);
   } catch (const RunFailure& failure) {
     lose(failure, {});
   }

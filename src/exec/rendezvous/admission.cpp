@@ -1,4 +1,4 @@
-#include "exec/admission.h"
+#include "exec/rendezvous/admission.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -12,7 +12,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/sha256.h"
-#include "exec/sockets.h"
+#include "exec/rendezvous/sockets.h"
 
 namespace dsplan::exec {
 namespace {

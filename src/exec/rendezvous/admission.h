@@ -1,11 +1,11 @@
 // How the processes of a run find each other, and know each other from strangers.
 //
 // Who connects sends one message of constant length: a magic with a version, a proof of the run's identity
-// (exec/launch_place.h), its rank and the number of ranks. Magic and proof are compared before the rest is read. Who
-// sends others, or nothing within two seconds, or half of it, or comes when more wait than a run may have, is dropped
-// and counted; it keeps nobody waiting. Who listens answers with a proof of its own, so that a rank does not follow
-// whoever took the port. Proofs are digests of the identity and the direction: neither shows the identity, nor serves
-// as the other. What goes over the connections is not encrypted: whoever reads the network can repeat a proof.
+// (exec/rendezvous/launch_place.h), its rank and the number of ranks. Magic and proof are compared before the rest is
+// read. Who sends others, or nothing within two seconds, or half of it, or comes when more wait than a run may have, is
+// dropped and counted; it keeps nobody waiting. Who listens answers with a proof of its own, so that a rank does not
+// follow whoever took the port. Proofs are digests of the identity and the direction: neither shows the identity, nor
+// serves as the other. What goes over the connections is not encrypted: whoever reads the network can repeat a proof.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "exec/failure.h"
-#include "exec/launch_place.h"
-#include "exec/sockets.h"
+#include "exec/rendezvous/launch_place.h"
+#include "exec/rendezvous/sockets.h"
 
 namespace dsplan::exec {
 

@@ -1,6 +1,6 @@
 // Collectives between the ranks of a run, whatever carries them: threads of this process over their backend's copies
-// (exec/threads.h; also virtual ranks on one GPU), processes of a host over connections (exec/tcp.h), or a backend's
-// own communicators (exec/library_transport.h).
+// (exec/transport/threads.h; also virtual ranks on one GPU), processes of a host over connections
+// (exec/transport/tcp.h), or a backend's own communicators (exec/transport/library_transport.h).
 //
 // But for the last, which do as their library does, sums are made in rank order by whoever needs them (`combine` of
 // exec/backend.h), never around a ring: an element's value depends neither on how a buffer is cut into calls nor on

@@ -1,4 +1,4 @@
-#include "exec/tcp.h"
+#include "exec/transport/tcp.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "core/format.h"
-#include "exec/tcp_communicator.h"
+#include "exec/transport/tcp_communicator.h"
 
 namespace dsplan::exec {
 namespace {
