@@ -185,14 +185,14 @@ TEST_CASE("files: taken whole, read back, gone; a bad place or a full disk is to
   CHECK(std::filesystem::is_empty(folder.path));
 
   Device nowhere(host.table(), {0, 0, (folder.path / "missing").string()});
-  CHECK(status_of([&] { (void)nowhere.create_file("states", Bytes(1)); }) == DSPLAN_IO);
+  CHECK(status_of([&] { (void)nowhere.files().create("states", Bytes(1)); }) == DSPLAN_IO);
   Device without(host.table(), {});
-  CHECK(status_of([&] { (void)without.create_file("states", Bytes(1)); }) == DSPLAN_INVALID);
+  CHECK(status_of([&] { (void)without.files().create("states", Bytes(1)); }) == DSPLAN_INVALID);
   // What is left is removed with the device, and counted.
   {
     Device forgetful(host.table(), {0, 0, folder.path.string()});
-    (void)forgetful.create_file("forgotten", Bytes(10));
-    (void)forgetful.allocate(Space::Pinned, Bytes(10));
+    (void)forgetful.files().create("forgotten", Bytes(10));
+    (void)forgetful.memory().allocate(Space::Pinned, Bytes(10));
   }
   CHECK(std::filesystem::is_empty(folder.path));
   CHECK(host.left_behind() == 2);

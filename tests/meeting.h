@@ -46,7 +46,7 @@ std::string failure_of(const exec::LaunchPlace& where, std::chrono::milliseconds
   try {
     exec::Rendezvous rendezvous(where, timeout);
     body(rendezvous);
-    return rendezvous.first_failure() ? exec::describe(*rendezvous.first_failure()) : "none";
+    return rendezvous.failure().get() ? exec::describe(*rendezvous.failure().get()) : "none";
   } catch (const exec::RunFailure& failure) {
     return failure.what();
   }

@@ -181,7 +181,7 @@ int Processes::together(const std::vector<RunTerm>& terms, const std::function<i
   }
   const std::optional<exec::Blob> word = rendezvous_->await_announcement();
   if (word) return exec::unpacked<int>(*word);
-  if (const std::optional<exec::Failure> failure = rendezvous_->first_failure()) say(exec::describe(*failure) + "\n");
+  if (const std::optional<exec::Failure> failure = rendezvous_->failure().get()) say(exec::describe(*failure) + "\n");
   return code == kDone ? kUnavailable : code;
 }
 

@@ -220,7 +220,7 @@ RunResult run_process(const RankPlan& plan, const RunOptions& options, Rendezvou
   }
   const std::vector<std::optional<Blob>> reports = rendezvous.gather(packed(report));
   if (other) std::rethrow_exception(other);
-  if (const std::optional<Failure> first = rendezvous.first_failure()) tell(*first, result);
+  if (const std::optional<Failure> first = rendezvous.failure().get()) tell(*first, result);
   if (rendezvous.rank() != 0) {
     if (report.parted) result.message = report.parted_text;
     result.parted = report.parted;

@@ -86,13 +86,13 @@ std::vector<Kept> unary_kept(const Graph&, const Node& node) {
 
 // Of a tensor and a number, where the graph may ask for the first column alone.
 void add_number(Maker& m) {
-  const bool first_column = !m.layout(0).is(m.told().shape);
+  const bool first_column = !m.in(0).layout.is(m.told().shape);
   m.output(0, first_column ? Described{m.in(0).dtype, contiguous(m.told().shape)} : like(m.in(0), m.in(0).dtype));
 }
 
 // to(dtype): the strides of a dense tensor stay. The graph may have put dimensions of one element around it.
 void cast(Maker& m) {
-  const Layout from = reshaped(m.layout(0), extents(m.told().shape)).value_or(contiguous(m.told().shape));
+  const Layout from = reshaped(m.in(0).layout, extents(m.told().shape)).value_or(contiguous(m.told().shape));
   m.output(0, {m.told().dtype, from.dense() ? from : contiguous_like(from)});
 }
 
@@ -106,7 +106,7 @@ void cast_backward(Maker& m) {
 // brings those of other shape or dtype to their input's, in the order of the inputs (engine.cpp, validate_outputs).
 bool comes_as_is(const Maker& m, std::size_t i) {
   const Described& grad = m.gradient_of();
-  return m.layout(i).elements() == grad.layout.elements() && m.in(i).dtype == grad.dtype;
+  return m.in(i).layout.elements() == grad.layout.elements() && m.in(i).dtype == grad.dtype;
 }
 
 void at_output(Maker& m, std::size_t i, std::size_t other) {
@@ -123,7 +123,7 @@ void at_output(Maker& m, std::size_t i, std::size_t other) {
 void sums(Maker& m, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     if (!m.needs(i) || comes_as_is(m, i)) continue;
-    m.gradient(i, {m.in(i).dtype, contiguous_like(m.layout(i))});
+    m.gradient(i, {m.in(i).dtype, contiguous_like(m.in(i).layout)});
     m.next();
   }
 }
@@ -200,15 +200,15 @@ void mean(Maker& m) { m.output(0, {m.in(0).dtype, contiguous(m.told().shape)}); 
 
 void mean_backward(Maker& m) {
   if (!m.needs(0)) return;
-  const Layout expanded = broadcast_to(m.gradient_of().layout, m.layout(0).extents());
-  m.gradient(0, {m.in(0).dtype, elementwise_layout(m.layout(0).extents(), {&expanded, 1})});
+  const Layout expanded = broadcast_to(m.gradient_of().layout, m.in(0).layout.extents());
+  m.gradient(0, {m.in(0).dtype, elementwise_layout(m.in(0).layout.extents(), {&expanded, 1})});
 }
 
 // Integers and flags are brought to int64 first.
 void cumulative_sum(Maker& m) {
   const DType dtype = is_floating(m.in(0).dtype) ? m.in(0).dtype : DType::Int64;
-  m.output(0, {dtype, contiguous_like(m.layout(0))});
-  if (m.in(0).dtype != dtype) m.extra(0, {dtype, contiguous_like(m.layout(0))});
+  m.output(0, {dtype, contiguous_like(m.in(0).layout)});
+  if (m.in(0).dtype != dtype) m.extra(0, {dtype, contiguous_like(m.in(0).layout)});
 }
 
 void arange(Maker& m) { m.output(0, {m.told().dtype, contiguous(m.told().shape)}); }

@@ -24,7 +24,6 @@ class Maker {
   [[nodiscard]] const Node& node() const { return call_.node; }
   [[nodiscard]] bool has(std::size_t i) const { return i < call_.inputs.size(); }
   [[nodiscard]] const Described& in(std::size_t i) const { return call_.inputs[i]; }
-  [[nodiscard]] const Layout& layout(std::size_t i) const { return call_.inputs[i].layout; }
   [[nodiscard]] std::int64_t dim(std::size_t i, std::size_t d) const { return call_.inputs[i].layout.dims[d]; }
   // What the graph says of an output; only for what inputs do not determine.
   [[nodiscard]] const Tensor& told(std::size_t i = 0) const {

@@ -9,7 +9,7 @@ namespace {
 
 Described like_input(const Maker& m, std::size_t i = 0) {
   // What has to be copied next may have other dimensions than the graph's tensor; gradients never have.
-  return {m.in(i).dtype, contiguous_like(m.layout(i))};
+  return {m.in(i).dtype, contiguous_like(m.in(i).layout)};
 }
 
 // A gradient that is copied on its way back lies as its input would, contiguous.
@@ -37,7 +37,7 @@ void copy(Maker& m) { m.output(0, {m.in(0).dtype, contiguous(m.told().shape)}); 
 
 // Operands that have one row where others have more are repeated.
 void cat(Maker& m) {
-  Layout result = m.layout(0);
+  Layout result = m.in(0).layout;
   const auto axis = static_cast<std::size_t>(m.node().axis);
   for (std::size_t i = 1; m.has(i); ++i) {
     for (std::size_t d = 0; d < result.rank; ++d) {
@@ -60,7 +60,7 @@ void pad_backward(Maker& m) {
 // their conjunction by row, another number, and the choice, each a tensor and a kernel.
 void safe_softmax(Maker& m) {
   const Described plain = like_input(m);
-  Layout rows = m.layout(0);
+  Layout rows = m.in(0).layout;
   rows.dims[rows.rank - 1U] = 1;
   const Described flags{DType::Bool, plain.layout};
   const Described by_row{DType::Bool, contiguous_like(rows)};
@@ -77,7 +77,7 @@ bool casts_first(const Maker& m) { return m.in(0).dtype != m.told().dtype && m.i
 
 void softmax(Maker& m) {
   if (m.node().safe) return safe_softmax(m);
-  const Described result{m.told().dtype, contiguous_like(m.layout(0))};
+  const Described result{m.told().dtype, contiguous_like(m.in(0).layout)};
   if (casts_first(m)) {
     m.temporary(result);
     m.next();
@@ -88,7 +88,7 @@ void softmax(Maker& m) {
 void softmax_backward(Maker& m) {
   if (!m.needs(0)) return;
   if (!m.node().safe && casts_first(m)) {
-    m.temporary({m.told().dtype, contiguous_like(m.layout(0))});
+    m.temporary({m.told().dtype, contiguous_like(m.in(0).layout)});
     m.next();
   }
   m.gradient(0, like_input(m));
@@ -99,8 +99,8 @@ std::vector<Kept> result_kept(const Graph&, const Node&) { return {{Kept::Kind::
 // Mean and reciprocal deviation of each row stay for backward.
 void layer_norm(Maker& m) {
   const Described result = like_input(m);
-  const std::int64_t width = m.dim(0, m.layout(0).rank - 1U);
-  const Described statistics = dense(accumulating(m.in(0).dtype), {m.layout(0).elements() / width});
+  const std::int64_t width = m.dim(0, m.in(0).layout.rank - 1U);
+  const Described statistics = dense(accumulating(m.in(0).dtype), {m.in(0).layout.elements() / width});
   m.output(0, result);
   m.extra(0, statistics);
   m.extra(1, statistics);

@@ -10,7 +10,7 @@ namespace {
 void flags(Maker& m) { m.output(0, {DType::Bool, contiguous(m.told().shape)}); }
 
 void masked_backward(Maker& m) {
-  if (m.needs(0)) m.gradient(0, {m.in(0).dtype, contiguous_like(m.layout(0))});
+  if (m.needs(0)) m.gradient(0, {m.in(0).dtype, contiguous_like(m.in(0).layout)});
 }
 std::vector<Kept> mask_kept(const Graph&, const Node& node) {
   return node.requires_grad ? std::vector<Kept>{{Kept::Kind::Input, 1}} : std::vector<Kept>{};
@@ -23,7 +23,7 @@ struct PerToken {
   Described flag;
 };
 PerToken per_token(const Maker& m) {
-  const Layout tokens = contiguous_like(m.layout(1));
+  const Layout tokens = contiguous_like(m.in(1).layout);
   return {{DType::Float32, tokens}, {DType::Int64, tokens}, {DType::Bool, tokens}};
 }
 
@@ -36,7 +36,7 @@ void make(Maker& m, const Described& what) {
 void cross_entropy(Maker& m) {
   const PerToken each = per_token(m);
   if (!m.node().in_place) {
-    m.output(0, {DType::Float32, contiguous_like(m.layout(0))});
+    m.output(0, {DType::Float32, contiguous_like(m.in(0).layout)});
     m.next();
   }
   m.temporary(each.wide);  // max: values and indices.
@@ -65,7 +65,7 @@ void cross_entropy_backward(Maker& m) {
   make(m, each.wide);
   make(m, each.wide);
   make(m, each.wide);
-  if (!m.node().in_place) m.gradient(0, {m.in(0).dtype, contiguous_like(m.layout(0))});
+  if (!m.node().in_place) m.gradient(0, {m.in(0).dtype, contiguous_like(m.in(0).layout)});
 }
 
 std::vector<Kept> cross_entropy_kept(const Graph&, const Node&) {

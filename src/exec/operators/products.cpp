@@ -16,14 +16,14 @@ bool wants(const Graph& graph, const Node& node, std::size_t i) {
 }
 
 void linear(Maker& m) {
-  Layout result = m.layout(0);
+  Layout result = m.in(0).layout;
   result.dims[result.rank - 1U] = m.dim(1, m.node().product == Product::Direct ? 1 : 0);
   m.output(0, {m.in(0).dtype, contiguous_like(result)});
 }
 
 void contiguous_gradient(Maker& m, std::size_t i) {
   if (!m.needs(i)) return;
-  m.gradient(i, {m.in(i).dtype, contiguous_like(m.layout(i))});
+  m.gradient(i, {m.in(i).dtype, contiguous_like(m.in(i).layout)});
   m.next();
 }
 
@@ -45,12 +45,12 @@ std::vector<Kept> factors_kept(const Graph& graph, const Node& node) {
 
 // Batches of matrices; or the outer product of a vector with rows, [F] x [.., 1, S] -> [.., F, S].
 void matmul(Maker& m) {
-  Layout result = m.layout(0).rank == 1 ? m.layout(1) : m.layout(0);
+  Layout result = m.in(0).layout.rank == 1 ? m.in(1).layout : m.in(0).layout;
   const std::uint8_t rank = result.rank;
-  if (m.layout(0).rank == 1) {
+  if (m.in(0).layout.rank == 1) {
     result.dims[rank - 2U] = m.dim(0, 0);
   } else {
-    result.dims[rank - 1U] = m.dim(1, m.layout(1).rank - 1U);
+    result.dims[rank - 1U] = m.dim(1, m.in(1).layout.rank - 1U);
   }
   m.output(0, {m.in(0).dtype, contiguous_like(result)});
 }
@@ -61,7 +61,7 @@ void matmul_backward(Maker& m) {
 }
 
 void embedding(Maker& m) {
-  Layout result = m.layout(1);
+  Layout result = m.in(1).layout;
   result.dims[result.rank++] = m.dim(0, 1);
   m.output(0, {m.in(0).dtype, contiguous_like(result)});
 }
@@ -71,13 +71,13 @@ constexpr std::int64_t kMostUnsorted = 3072;
 
 void embedding_backward(Maker& m) {
   if (!m.needs(0)) return;
-  const std::int64_t indices = m.layout(1).elements();
+  const std::int64_t indices = m.in(1).layout.elements();
   if (indices > kMostUnsorted) {
     m.temporary(dense(DType::Int64, {indices}));
     m.temporary(dense(DType::Int64, {indices}));
     m.next();
   }
-  m.gradient(0, {m.in(0).dtype, contiguous_like(m.layout(0))});
+  m.gradient(0, {m.in(0).dtype, contiguous_like(m.in(0).layout)});
 }
 
 std::vector<Kept> indices_kept(const Graph&, const Node&) { return {{Kept::Kind::Input, 1}}; }
@@ -106,7 +106,7 @@ void attention(Maker& m) {
   const Sizes s = sizes_of(m);
   const DType sums = accumulating(m.in(0).dtype);
   if (is_flash(m.node())) {
-    m.output(0, {m.in(0).dtype, laid_out_like(m.layout(0))});
+    m.output(0, {m.in(0).dtype, laid_out_like(m.in(0).layout)});
     m.extra(0, dense(sums, {s.batch, s.heads, s.queries}));
     m.extra(1, dense(DType::Int64, {2}));
     m.extra(2, dense(DType::Int64, {1}));
@@ -134,7 +134,7 @@ void attention_backward(Maker& m) {
   const DType sums = accumulating(m.in(0).dtype);
   const bool flash = is_flash(m.node());
   for (const std::size_t i : {0U, 1U, 2U}) {
-    gradient_or_temporary(m, i, flash ? Described{m.in(i).dtype, laid_out_like(m.layout(i))} : by_token(m.in(i)));
+    gradient_or_temporary(m, i, flash ? Described{m.in(i).dtype, laid_out_like(m.in(i).layout)} : by_token(m.in(i)));
   }
   if (!flash) {
     m.temporary(dense(sums, {s.batch, s.heads, rounded(s.queries, 32)}));

@@ -49,54 +49,75 @@ void FirstFailure::on_set(std::function<void()> call) {
   if (call_ && get()) call_();
 }
 
-Rendezvous::Rendezvous(LaunchPlace place, std::chrono::milliseconds timeout)
-    : place_(std::move(place)), timeout_(timeout), peers_(static_cast<std::size_t>(place_.ranks)) {
-  Meeting meeting = meet(place_, timeout);
-  address_ = std::move(meeting.address);
-  strangers_ = meeting.strangers;
-  for (std::size_t rank = 0; rank < peers_.size(); ++rank) peers_[rank].socket = std::move(meeting.connections[rank]);
+Connections::Connections(int rank, std::vector<Socket> sockets, Reader reader)
+    : rank_(rank), sockets_(std::move(sockets)), reader_(std::move(reader)) {
   open_pipe(stop_);
   listener_ = std::thread([this] { listen(); });
 }
 
-Rendezvous::~Rendezvous() {
-  pass_on({Kind::Bye, rank(), {}});
+Connections::~Connections() {
   (void)!::write(stop_[1], "x", 1);
   listener_.join();
   for (const int end : stop_) ::close(end);
 }
 
-// The listening thread.
-void Rendezvous::listen() {
+void Connections::listen() {
+  std::vector<bool> over(sockets_.size(), false);
   for (;;) {
     std::vector<pollfd> wait{{stop_[0], POLLIN, 0}};
-    std::vector<int> who{-1};
-    for (int rank = 0; rank < ranks(); ++rank) {
-      const Peer& peer = peers_[static_cast<std::size_t>(rank)];
-      if (!peer.socket.open() || peer.gone) continue;  // `gone` is this thread's to set.
-      wait.push_back({peer.socket.get(), POLLIN, 0});
+    std::vector<std::size_t> who{0};
+    for (std::size_t rank = 0; rank < sockets_.size(); ++rank) {
+      if (!sockets_[rank].open() || over[rank]) continue;
+      wait.push_back({sockets_[rank].get(), POLLIN, 0});
       who.push_back(rank);
     }
     if (::poll(wait.data(), wait.size(), -1) < 0) continue;
     if (wait[0].revents != 0) return;
     for (std::size_t at = 1; at < wait.size(); ++at) {
-      if (wait[at].revents == 0) continue;
-      if (!receive_from(who[at])) lose(who[at]);
+      if (wait[at].revents == 0 || receive_from(who[at])) continue;
+      over[who[at]] = true;
+      reader_.lose(static_cast<int>(who[at]));
     }
   }
 }
 
 // False: the connection is over, or says what nobody understands.
-bool Rendezvous::receive_from(int rank) {
+bool Connections::receive_from(std::size_t rank) {
   try {
     Message message;
-    if (!receive_message(peers_[static_cast<std::size_t>(rank)].socket, message, Clock::now() + kGrace)) return false;
-    take(rank, std::move(message));
+    if (!receive_message(sockets_[rank], message, Clock::now() + kGrace)) return false;
+    reader_.take(static_cast<int>(rank), std::move(message));
     return true;
   } catch (const std::exception&) {
     return false;
   }
 }
+
+bool Connections::send(int to, const Message& message) noexcept {
+  try {
+    const Socket& socket = sockets_[static_cast<std::size_t>(to)];
+    const std::lock_guard lock(sending_);
+    return socket.open() && send_message(socket, message, Clock::now() + kGrace);
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+void Connections::pass_on(const Message& message) noexcept {
+  for (int to = 0; to < static_cast<int>(sockets_.size()); ++to) {
+    if (to != rank_ && (rank_ == 0 || to == 0)) (void)send(to, message);
+  }
+}
+
+Rendezvous::Rendezvous(const LaunchPlace& place, std::chrono::milliseconds timeout, Meeting meeting)
+    : place_(place),
+      timeout_(timeout),
+      address_(std::move(meeting.address)),
+      strangers_(meeting.strangers),
+      peers_(static_cast<std::size_t>(place.ranks)),
+      connections_(
+          place.rank, std::move(meeting.connections),
+          {[this](int from, Message message) { take(from, std::move(message)); }, [this](int who) { lose(who); }}) {}
 
 void Rendezvous::take(int from, Message message) {
   std::unique_lock lock(mutex_);
@@ -109,14 +130,15 @@ void Rendezvous::take(int from, Message message) {
     case Kind::Bye: peer.said_bye = true; break;
     case Kind::Abort: {
       lock.unlock();
-      if (note(unpacked<Failure>(message.bytes)) && rank() == 0) pass_on({Kind::Abort, 0, std::move(message.bytes)});
+      if (note(unpacked<Failure>(message.bytes)) && rank() == 0)
+        connections_.pass_on({Kind::Abort, 0, std::move(message.bytes)});
       return;
     }
     case Kind::Leave:
       if (message.rank >= 0 && message.rank < ranks()) peers_[static_cast<std::size_t>(message.rank)].left = true;
       if (rank() == 0) {
         lock.unlock();
-        pass_on(message);
+        connections_.pass_on(message);
       }
       break;
     case Kind::Start: break;  // Nobody says that here.
@@ -135,7 +157,7 @@ void Rendezvous::lose(int who) {
   }
   if (!expected) {
     Failure failure{DSPLAN_UNAVAILABLE, who, kNoEvent, "process", "it ended without a word"};
-    if (note(failure) && rank() == 0) pass_on({Kind::Abort, 0, packed(failure)});
+    if (note(failure) && rank() == 0) connections_.pass_on({Kind::Abort, 0, packed(failure)});
   }
   changed_.notify_all();
 }
@@ -148,31 +170,10 @@ bool Rendezvous::note(const Failure& failure) {
   return true;
 }
 
-bool Rendezvous::send(int to, const Message& message) noexcept {
-  try {
-    const Peer& peer = peers_[static_cast<std::size_t>(to)];
-    const std::lock_guard lock(sending_);
-    return peer.socket.open() && send_message(peer.socket, message, Clock::now() + kGrace);
-  } catch (const std::exception&) {
-    return false;
-  }
-}
-
-// From rank 0 to all others, from others to rank 0.
-void Rendezvous::pass_on(const Message& message) noexcept {
-  for (int to = 0; to < ranks(); ++to) {
-    if (to != rank() && (rank() == 0 || to == 0)) (void)send(to, message);
-  }
-}
-
-void Rendezvous::rethrow_first() const {
-  throw RunFailure({DSPLAN_ABORTED, rank(), kNoEvent, "rendezvous", describe(*failure_.get())});
-}
-
 std::vector<Blob> Rendezvous::exchange(const Blob& own, const std::string& what) {
   if (ranks() == 1) return {own};
   const Clock::time_point end = Clock::now() + timeout_ + (rank() == 0 ? std::chrono::seconds(0) : kGrace);
-  if (rank() != 0) (void)send(0, {Kind::Give, rank(), own});
+  if (rank() != 0) (void)connections_.send(0, {Kind::Give, rank(), own});
   std::unique_lock lock(mutex_);
   const auto missing = [&] {
     std::vector<int> list;
@@ -183,7 +184,9 @@ std::vector<Blob> Rendezvous::exchange(const Blob& own, const std::string& what)
   };
   const auto done = [&] { return rank() == 0 ? missing().empty() : !all_.empty(); };
   const bool came = changed_.wait_until(lock, end, [&] { return failure_.get() || done(); });
-  if (failure_.get()) rethrow_first();
+  if (const std::optional<Failure> first = failure_.get()) {
+    throw RunFailure({DSPLAN_ABORTED, rank(), kNoEvent, "rendezvous", describe(*first)});
+  }
   if (!came) {
     const std::vector<int> late = rank() == 0 ? missing() : std::vector<int>{0};
     lock.unlock();
@@ -206,13 +209,13 @@ std::vector<Blob> Rendezvous::exchange(const Blob& own, const std::string& what)
     given.erase(given.begin());
   }
   lock.unlock();
-  pass_on({Kind::All, 0, packed(result)});
+  connections_.pass_on({Kind::All, 0, packed(result)});
   return result;
 }
 
 std::vector<std::optional<Blob>> Rendezvous::gather(const Blob& own) {
   if (rank() != 0) {
-    (void)send(0, {Kind::Report, rank(), own});
+    (void)connections_.send(0, {Kind::Report, rank(), own});
     return {};
   }
   std::unique_lock lock(mutex_);
@@ -224,7 +227,7 @@ std::vector<std::optional<Blob>> Rendezvous::gather(const Blob& own) {
   return result;
 }
 
-void Rendezvous::announce(const Blob& bytes) noexcept { pass_on({Kind::Announce, 0, bytes}); }
+void Rendezvous::announce(const Blob& bytes) noexcept { connections_.pass_on({Kind::Announce, 0, bytes}); }
 
 std::optional<Blob> Rendezvous::await_announcement() {
   std::unique_lock lock(mutex_);
@@ -234,7 +237,7 @@ std::optional<Blob> Rendezvous::await_announcement() {
 
 void Rendezvous::abort(const Failure& failure) noexcept {
   try {
-    if (note(failure)) pass_on({Kind::Abort, rank(), packed(failure)});
+    if (note(failure)) connections_.pass_on({Kind::Abort, rank(), packed(failure)});
   } catch (const std::exception&) {
     // No memory to say it: this process ends, and the others notice that.
   }
@@ -245,7 +248,7 @@ void Rendezvous::leave() noexcept {
     const std::lock_guard lock(mutex_);
     peers_[static_cast<std::size_t>(rank())].left = true;
   }
-  pass_on({Kind::Leave, rank(), {}});
+  connections_.pass_on({Kind::Leave, rank(), {}});
 }
 
 bool Rendezvous::has_left(int rank) const {

@@ -48,11 +48,45 @@ class FirstFailure {
   std::function<void()> call_;
 };
 
+// The connections of one process to others of its run: rank 0 has one to each, the others have one to rank 0. A thread
+// of its own receives.
+class Connections {
+ public:
+  // What the thread does with a message, and with a connection that is over or says what nobody understands.
+  struct Reader {
+    std::function<void(int from, Message)> take;
+    std::function<void(int who)> lose;
+  };
+  // `sockets`: by rank.
+  Connections(int rank, std::vector<Socket> sockets, Reader reader);
+  // The thread has ended when this returns.
+  ~Connections();
+  Connections(const Connections&) = delete;
+  Connections& operator=(const Connections&) = delete;
+
+  // From any thread. False: it did not go.
+  bool send(int to, const Message& message) noexcept;
+  // From rank 0 to all others, from others to rank 0.
+  void pass_on(const Message& message) noexcept;
+
+ private:
+  void listen();
+  [[nodiscard]] bool receive_from(std::size_t rank);
+
+  int rank_;
+  std::vector<Socket> sockets_;  // By rank.
+  Reader reader_;
+  int stop_[2] = {-1, -1};  // A pipe that is never read: ends the thread.
+  std::mutex sending_;
+  std::thread listener_;
+};
+
 class Rendezvous {
  public:
   // Collective: returns when all ranks have come. Throws what `meet` throws.
-  Rendezvous(LaunchPlace place, std::chrono::milliseconds timeout);
-  ~Rendezvous();
+  Rendezvous(const LaunchPlace& place, std::chrono::milliseconds timeout)
+      : Rendezvous(place, timeout, meet(place, timeout)) {}
+  ~Rendezvous() { connections_.pass_on({Kind::Bye, rank(), {}}); }
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
 
@@ -78,7 +112,6 @@ class Rendezvous {
 
   // The run is lost: all ranks learn of it. The first failure stays. From any thread.
   void abort(const Failure& failure) noexcept;
-  [[nodiscard]] std::optional<Failure> first_failure() const { return failure_.get(); }
   [[nodiscard]] FirstFailure& failure() { return failure_; }
   // This rank makes no more calls; others learn of it.
   void leave() noexcept;
@@ -88,9 +121,8 @@ class Rendezvous {
 
  private:
   using Kind = Message::Kind;
-  // What is known of one rank; rank 0 has a connection to each, the others to rank 0 alone.
+  // What is known of one rank.
   struct Peer {
-    Socket socket;
     std::vector<Blob> given;
     std::optional<Blob> report;
     bool left = false;
@@ -98,29 +130,24 @@ class Rendezvous {
     bool said_bye = false;
   };
 
-  [[noreturn]] void rethrow_first() const;
-  void listen();
-  [[nodiscard]] bool receive_from(int rank);
+  Rendezvous(const LaunchPlace& place, std::chrono::milliseconds timeout, Meeting meeting);
+  // By the thread that receives.
   void take(int from, Message message);
-  void lose(int rank);
+  void lose(int who);
   bool note(const Failure& failure);
-  void pass_on(const Message& message) noexcept;
-  bool send(int to, const Message& message) noexcept;
 
   LaunchPlace place_;
   std::chrono::milliseconds timeout_;
   std::string address_;
-  std::int64_t strangers_ = 0;
-  std::vector<Peer> peers_;  // By rank.
+  std::int64_t strangers_;
   FirstFailure failure_;
-  int stop_[2] = {-1, -1};  // A pipe that is never read: ends the listening thread.
 
-  mutable std::mutex mutex_;  // Of what follows, and of what is known of peers.
+  mutable std::mutex mutex_;  // Of what follows, but for the connections.
   mutable std::condition_variable changed_;
+  std::vector<Peer> peers_;  // By rank.
   std::vector<std::vector<Blob>> all_;
   std::optional<Blob> announced_;
-  std::mutex sending_;
-  std::thread listener_;
+  Connections connections_;  // Last: its thread uses all of this.
 };
 
 }  // namespace dsplan::exec

@@ -133,7 +133,7 @@ void LibraryTransport::lose(const RunFailure& failure, const CollectiveCall& abo
   if (about.event != kNoEvent) told.event = about.event;
   // A library notices that another process is gone before that one's word, or its end, has arrived here.
   if (told.status == DSPLAN_ABORTED || told.status == DSPLAN_UNAVAILABLE) rendezvous_.await_failure();
-  if (const std::optional<Failure> first = rendezvous_.first_failure()) {
+  if (const std::optional<Failure> first = rendezvous_.failure().get()) {
     told.status = DSPLAN_ABORTED;
     told.text = describe(*first);
   } else {

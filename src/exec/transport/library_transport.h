@@ -28,7 +28,7 @@ class LibraryTransport : public Transport {
   // Collective over all ranks, in the same order on each.
   [[nodiscard]] std::unique_ptr<Communicator> connect(Group group, Device& device) override;
   void abort(const Failure& failure) noexcept override { rendezvous_.abort(failure); }
-  [[nodiscard]] std::optional<Failure> first_failure() const override { return rendezvous_.first_failure(); }
+  [[nodiscard]] std::optional<Failure> first_failure() const override { return rendezvous_.failure().get(); }
   void leave(int) noexcept override { rendezvous_.leave(); }
   [[nodiscard]] std::optional<Bytes> communicator_bytes() const override { return taken_; }
 

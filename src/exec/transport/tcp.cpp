@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <set>
 
 #include "core/error.h"
 #include "core/format.h"
@@ -45,7 +46,7 @@ void TcpTransport::meet_peers() {
     const auto address = unpacked<Address>(all[static_cast<std::size_t>(rank)]);
     const std::string there = formatted("rank {} at {}:{}", rank, address.host, address.port);
     Socket& peer = peers_[static_cast<std::size_t>(rank)];
-    while (!peer.open() && milliseconds_left(end) > 0 && !rendezvous_.first_failure()) {
+    while (!peer.open() && milliseconds_left(end) > 0 && !rendezvous_.failure().get()) {
       Socket attempt = connect_to(address.host, address.port, end, why);
       if (attempt.open() && introduce(attempt, rendezvous_.place(), there, end, why)) peer = std::move(attempt);
     }
@@ -54,7 +55,7 @@ void TcpTransport::meet_peers() {
   for (int missing = rendezvous_.ranks() - 1 - rendezvous_.rank(); missing > 0;) {
     std::optional<Listener::Guest> guest =
         listener.accept(std::min(end, Clock::now() + std::chrono::milliseconds(200)));
-    if (rendezvous_.first_failure()) (void)rendezvous_.exchange({}, "");  // Throws it.
+    if (rendezvous_.failure().get()) (void)rendezvous_.exchange({}, "");  // Throws it.
     if (milliseconds_left(end) == 0) {
       fail_here(DSPLAN_TIMEOUT, formatted("{} ranks did not connect{}", missing, listener.describe_strangers()));
     }
@@ -102,7 +103,7 @@ void TcpTransport::fail(dsplan_status status, const CollectiveCall& about, std::
 // The connection to `rank` is over: it has failed, or left, or its process is no more.
 void TcpTransport::lose(int rank, const CollectiveCall& about, Group group) {
   rendezvous_.await_failure(rank);
-  if (const std::optional<Failure> first = rendezvous_.first_failure()) fail(DSPLAN_ABORTED, about, describe(*first));
+  if (const std::optional<Failure> first = rendezvous_.failure().get()) fail(DSPLAN_ABORTED, about, describe(*first));
   if (rendezvous_.has_left(rank)) {
     fail(DSPLAN_INVALID, about,
          formatted("rank {} has finished, and takes no part in this call of group {}", rank, dsplan::name(group)));
@@ -130,36 +131,44 @@ bool TcpTransport::pull(Incoming& in, const CollectiveCall& about, Group group) 
   return true;
 }
 
+// Until something can move: what is ready, of `out` and then of `in`.
+std::vector<bool> TcpTransport::await_ready(const std::vector<Outgoing>& out, const std::vector<Incoming>& in,
+                                            const CollectiveCall& about, Group group) {
+  std::vector<pollfd> wait{{rendezvous_.failure().descriptor(), POLLIN, 0}};
+  for (const Outgoing& each : out) wait.push_back({peers_[static_cast<std::size_t>(each.rank)].get(), POLLOUT, 0});
+  for (const Incoming& each : in) wait.push_back({peers_[static_cast<std::size_t>(each.rank)].get(), POLLIN, 0});
+  int count = -1;
+  do {
+    count = ::poll(wait.data(), wait.size(), static_cast<int>(rendezvous_.timeout().count()));
+  } while (count < 0 && errno == EINTR);
+  if (wait[0].revents != 0) {
+    const std::optional<Failure> first = rendezvous_.failure().get();
+    fail(DSPLAN_ABORTED, about, first ? describe(*first) : "");
+  }
+  if (count == 0) {
+    std::set<int> late;
+    for (const Incoming& each : in) late.insert(each.rank);
+    for (const Outgoing& each : out) late.insert(each.rank);
+    fail(DSPLAN_TIMEOUT, about,
+         formatted("{} ms for rank {} of group {}", rendezvous_.timeout().count(),
+                   joined(std::vector<int>(late.begin(), late.end()), ", rank "), dsplan::name(group)));
+  }
+  std::vector<bool> ready;
+  for (std::size_t at = 1; at < wait.size(); ++at) ready.push_back(wait[at].revents != 0);
+  return ready;
+}
+
 void TcpTransport::move(std::vector<Outgoing> out, std::vector<Incoming> in, const CollectiveCall& about, Group group) {
   const auto done = [](const auto& each) { return each.bytes == 0; };
   std::erase_if(out, done);
   std::erase_if(in, done);
-  std::vector<pollfd> wait;
   while (!out.empty() || !in.empty()) {
-    wait.assign(1, {rendezvous_.failure().descriptor(), POLLIN, 0});
-    for (const Outgoing& each : out) wait.push_back({peers_[static_cast<std::size_t>(each.rank)].get(), POLLOUT, 0});
-    for (const Incoming& each : in) wait.push_back({peers_[static_cast<std::size_t>(each.rank)].get(), POLLIN, 0});
-    const int ready = ::poll(wait.data(), wait.size(), static_cast<int>(rendezvous_.timeout().count()));
-    if (ready < 0 && errno == EINTR) continue;
-    if (wait[0].revents != 0) {
-      const std::optional<Failure> first = rendezvous_.first_failure();
-      fail(DSPLAN_ABORTED, about, first ? describe(*first) : "");
-    }
-    if (ready == 0) {
-      std::vector<int> late;
-      for (const Incoming& each : in) late.push_back(each.rank);
-      for (const Outgoing& each : out) late.push_back(each.rank);
-      std::sort(late.begin(), late.end());
-      late.erase(std::unique(late.begin(), late.end()), late.end());
-      fail(DSPLAN_TIMEOUT, about,
-           formatted("{} ms for rank {} of group {}", rendezvous_.timeout().count(), joined(late, ", rank "),
-                     dsplan::name(group)));
-    }
+    const std::vector<bool> ready = await_ready(out, in, about, group);
     for (std::size_t at = 0; at < out.size(); ++at) {
-      if (wait[1 + at].revents != 0 && !push(out[at])) lose(out[at].rank, about, group);
+      if (ready[at] && !push(out[at])) lose(out[at].rank, about, group);
     }
     for (std::size_t at = 0; at < in.size(); ++at) {
-      if (wait[1 + out.size() + at].revents != 0 && !pull(in[at], about, group)) lose(in[at].rank, about, group);
+      if (ready[out.size() + at] && !pull(in[at], about, group)) lose(in[at].rank, about, group);
     }
     std::erase_if(out, done);
     std::erase_if(in, done);

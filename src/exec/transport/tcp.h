@@ -26,7 +26,7 @@ class TcpTransport : public Transport {
   // Refuses (RunFailure, DSPLAN_UNSUPPORTED) a device whose memory the host cannot read.
   [[nodiscard]] std::unique_ptr<Communicator> connect(Group group, Device& device) override;
   void abort(const Failure& failure) noexcept override { rendezvous_.abort(failure); }
-  [[nodiscard]] std::optional<Failure> first_failure() const override { return rendezvous_.first_failure(); }
+  [[nodiscard]] std::optional<Failure> first_failure() const override { return rendezvous_.failure().get(); }
   void leave(int rank) noexcept override;
 
   // What goes to a rank and what comes from it at the same time; at most one of each to and from a rank.
@@ -49,6 +49,8 @@ class TcpTransport : public Transport {
   bool push(Outgoing& out);
   bool pull(Incoming& in, const CollectiveCall& about, Group group);
   [[noreturn]] void lose(int rank, const CollectiveCall& about, Group group);
+  [[nodiscard]] std::vector<bool> await_ready(const std::vector<Outgoing>& out, const std::vector<Incoming>& in,
+                                              const CollectiveCall& about, Group group);
   [[noreturn]] void fail(dsplan_status status, const CollectiveCall& about, std::string text);
 
   Rendezvous& rendezvous_;
