@@ -189,7 +189,9 @@ TEST_CASE("a local run listens on the loopback alone; strangers there are droppe
   const std::string count = "strangers: " + std::to_string(kWaysToKnock) + " connections were not of this run";
   CHECK_MESSAGE(has(first.out(), count), first.out());
   CHECK(has(first.out(), "tiny-llama-run: agrees (host, tcp)"));
-  CHECK(Json::parse(slurp(folder / "receipt.json"))["complete"] == true);
+  const Json receipt = Json::parse(slurp(folder / "receipt.json"));
+  CHECK(receipt["complete"] == true);
+  CHECK(receipt["strangers"] == kWaysToKnock);
 }
 
 TEST_CASE("a wrong key on one rank is told on both sides, in time; without any a run over machines is refused") {

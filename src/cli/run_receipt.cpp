@@ -125,6 +125,7 @@ Receipt receipt_of(const exec::RunResult& result, const Machine& machine, const 
   receipt.inputs = run_inputs(words, inputs.request);
   receipt.inputs.fingerprint = prediction.fingerprint;
   receipt.world = job.parallelism.world;
+  receipt.strangers = result.strangers;
   for (const exec::RankRun& run : result.ranks) add_rank(run, job, prediction, receipt);
   if (!result.process.empty()) {
     receipt.process = {result.process, {}};
@@ -197,9 +198,9 @@ std::string report_run(const exec::RunResult& result, const Receipt& receipt, co
                      human(Bytes(result.resident_growth)));
   }
   if (receipt.process) add_process(*receipt.process, text);
-  if (result.strangers > 0) {
-    append_formatted(text, "strangers: {} connection{} not of this run, and dropped\n", result.strangers,
-                     result.strangers == 1 ? " was" : "s were");
+  if (result.strangers.value_or(0) > 0) {
+    append_formatted(text, "strangers: {} connection{} not of this run, and dropped\n", *result.strangers,
+                     *result.strangers == 1 ? " was" : "s were");
   }
   if (!result.message.empty()) text += result.message + "\n";
   return text + report({comparison}, {});

@@ -130,6 +130,8 @@ struct Receipt {
   std::vector<RankFigures> ranks;
   std::vector<ReceiptSample> samples;
   std::optional<ProcessBytes> process;  // Of dsplan's own executor.
+  // Of its ranks as processes: connections that were not of the run, and were dropped.
+  std::optional<std::int64_t> strangers;
 
   // Only requested bytes were measured, and none of what kernels take inside.
   [[nodiscard]] bool by_dispatcher() const { return device == Device::Cpu || device == Device::Fake; }

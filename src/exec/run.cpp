@@ -165,7 +165,7 @@ void take_reports(const std::vector<std::optional<Blob>>& blobs, RunResult& resu
   for (const std::optional<Blob>& blob : blobs) {
     if (!blob) continue;
     auto report = unpacked<Report>(*blob);
-    result.strangers += report.strangers;
+    *result.strangers += report.strangers;
     result.ranks.push_back(std::move(report.run));
     if (!report.parted || result.parted) continue;
     result.parted = report.parted;

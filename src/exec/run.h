@@ -50,7 +50,8 @@ struct RunResult {
   std::vector<ProcessMoment> process;  // As far as all ranks came.
   std::string message;                 // Of the first failure, with rank, event and call.
   std::optional<std::size_t> parted;   // The event at which prediction and measurement part.
-  std::int64_t strangers = 0;          // Connections to ranks that were not of this run, and were dropped.
+  // Connections to ranks that were not of this run, and were dropped; of ranks that are processes.
+  std::optional<std::int64_t> strangers;
 };
 
 // `plans`: of ranks 0, 1, ...; those that share layers are neighbours. Refuses (Refusal) what cannot be executed before

@@ -252,6 +252,7 @@ void describe_receipt(Fields& fields, Receipt& receipt) {
   });
   fields.object(Key::if_there("process", receipt.process.has_value()), receipt.process, {"what a process holds"},
                 [&](ProcessBytes& process) { describe_process(fields, process); });
+  fields(Key::if_there("strangers", receipt.strangers.has_value()), receipt.strangers, 0);
 }
 
 }  // namespace
