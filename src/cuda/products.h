@@ -10,19 +10,7 @@
 namespace dsplan::cuda {
 
 using exec::host::Matrix;
-
-// c = a b, `count` times, each the given number of elements further on. Of one c: the sum of `pairs` products, whose
-// factors lie a_pair and b_pair elements apart. All three have one dtype; halves are summed in fp32 and rounded once.
-struct MatrixProduct {
-  Matrix a, b, c;
-  std::int64_t count = 1;
-  std::int64_t a_step = 0;
-  std::int64_t b_step = 0;
-  std::int64_t c_step = 0;
-  std::int64_t pairs = 1;
-  std::int64_t a_pair = 0;
-  std::int64_t b_pair = 0;
-};
+using exec::host::MatrixProduct;
 
 // A library of products, one for each device.
 class Products {

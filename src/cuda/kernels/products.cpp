@@ -17,9 +17,9 @@ struct ProductKernel {
     const std::int64_t row = item / p.c.columns % p.c.rows;
     const std::int64_t column = item % p.c.columns;
     C sum = 0;
-    for (std::int64_t pair = 0; pair < p.pairs; ++pair) {
-      const std::int64_t a = at * p.a_step + pair * p.a_pair + row * p.a.row;
-      const std::int64_t b = at * p.b_step + pair * p.b_pair + column * p.b.column;
+    for (std::int64_t pair = 0; pair < p.pairs.count; ++pair) {
+      const std::int64_t a = at * p.a_step + pair * p.pairs.a_step + row * p.a.row;
+      const std::int64_t b = at * p.b_step + pair * p.pairs.b_step + column * p.b.column;
       for (std::int64_t k = team.lane(); k < p.a.columns; k += Team::kLanes) {
         sum += load_at<C>(p.a.data, p.a.dtype, a + k * p.a.column) * load_at<C>(p.b.data, p.b.dtype, b + k * p.b.row);
       }

@@ -194,7 +194,7 @@ bool CublasProducts::run(const Call& call, const Queue& queue) {
 bool CublasProducts::multiply(const MatrixProduct& product, const Queue& queue) {
   const bool half = product.c.dtype == DType::Float16 || product.c.dtype == DType::BFloat16;
   // A sum of several products is rounded once: where numbers are halves, that is for the slow kernel.
-  if (product.pairs > 1 && half) return false;
+  if (product.pairs.count > 1 && half) return false;
   if (product.a.columns == 0 || product.c.rows == 0 || product.c.columns == 0) return false;
   MatrixProduct p = product;
   std::optional<ByColumns> c = transposed(p.c);
@@ -208,7 +208,7 @@ bool CublasProducts::multiply(const MatrixProduct& product, const Queue& queue) 
     p.b = turned(product.a);
     p.c = turned(product.c);
     std::swap(p.a_step, p.b_step);
-    std::swap(p.a_pair, p.b_pair);
+    std::swap(p.pairs.a_step, p.pairs.b_step);
     c = transposed(p.c);
   }
   const std::optional<ByColumns> a = transposed(p.a);
@@ -216,13 +216,13 @@ bool CublasProducts::multiply(const MatrixProduct& product, const Queue& queue) 
   if (!a || !b || !c || c->transposed) return false;
   if (handle_ == nullptr) check(cublasLtCreate(&handle_), "cublasLtCreate");
   Call call{*b, *a, *c, p, 0};
-  for (std::int64_t pair = 0; pair < p.pairs; ++pair) {
+  for (std::int64_t pair = 0; pair < p.pairs.count; ++pair) {
     if (!run(call, queue)) {
       if (pair == 0) return false;
       throw CudaFailure(DSPLAN_UNSUPPORTED, "cuBLASLt has an algorithm for the first of several products only");
     }
-    call.a.data += p.a_pair * bytes_per_element(p.a.dtype);
-    call.b.data += p.b_pair * bytes_per_element(p.b.dtype);
+    call.a.data += p.pairs.a_step * bytes_per_element(p.a.dtype);
+    call.b.data += p.pairs.b_step * bytes_per_element(p.b.dtype);
     call.add = 1;
   }
   return true;

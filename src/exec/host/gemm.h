@@ -27,6 +27,16 @@ struct Pairs {
 };
 void multiply(const Matrix& a, const Matrix& b, const Matrix& c, const Pairs& pairs = {});
 
+// c = a b, `count` times, each the given number of elements further on.
+struct MatrixProduct {
+  Matrix a, b, c;
+  std::int64_t count = 1;
+  std::int64_t a_step = 0;
+  std::int64_t b_step = 0;
+  std::int64_t c_step = 0;
+  Pairs pairs = {};
+};
+
 // "OpenBLAS 0.3.21 ...", or our own loops. Loads the library, once.
 [[nodiscard]] const char* product_library();
 // Our own loops alone, for comparing; for this thread.
