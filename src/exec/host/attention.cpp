@@ -5,16 +5,43 @@
 namespace dsplan::exec::host {
 namespace {
 
+// The largest score of each row so far, and the sum of exponentials relative to it.
+template <class C>
+struct RunningRows {
+  std::array<C, kBlock> largest;
+  std::array<C, kBlock> total;
+};
+
+// Scores of one block become exponentials, dropped ones zeros; what was summed before is scaled to the new maxima.
+template <class C>
+void exponentiate(const Problem& p, const Block& at, RunningRows<C>& so_far, Workspace<C>& w) {
+  for (std::int64_t r = 0; r < at.rows; ++r) {
+    const auto k = static_cast<std::size_t>(r);
+    C* const row = w.scores.at.data() + r * kBlock;
+    const C next = std::max(so_far.largest[k], *std::max_element(row, row + at.columns));
+    const C shift = std::isinf(next) ? C(0) : next;
+    const C factor = std::isinf(so_far.largest[k]) ? C(0) : std::exp(so_far.largest[k] - shift);
+    C sum = 0;
+    for (std::int64_t c = 0; c < at.columns; ++c) {
+      row[c] = std::exp(row[c] - shift);
+      sum += row[c];
+      if (p.p > 0) row[c] *= static_cast<C>(kept(p, at, r, c));
+    }
+    so_far.total[k] = so_far.total[k] * factor + sum;
+    so_far.largest[k] = next;
+    for (std::int64_t d = 0; d < p.width; ++d) w.sum.at[static_cast<std::size_t>(r * p.width + d)] *= factor;
+  }
+}
+
 // One block of queries against all keys: running maxima and sums.
 template <class C>
 void forward_block(const Problem& p, const Args& args, std::int64_t b, std::int64_t h, std::int64_t i,
                    Workspace<C>& w) {
   const std::int64_t rows = std::min(kBlock, p.queries - i);
   const std::int64_t group = p.heads / p.kv_heads;
-  std::array<C, kBlock> largest;
-  std::array<C, kBlock> total;
-  largest.fill(-std::numeric_limits<C>::infinity());
-  total.fill(C(0));
+  RunningRows<C> so_far;
+  so_far.largest.fill(-std::numeric_limits<C>::infinity());
+  so_far.total.fill(C(0));
   std::fill_n(w.sum.at.begin(), rows * p.width, C(0));
   load_rows(args.in(0), b, h, i, rows, w.q);
   for (std::int64_t j = 0; j < p.keys && !beyond(p, i, rows, j); j += kBlock) {
@@ -22,22 +49,7 @@ void forward_block(const Problem& p, const Args& args, std::int64_t b, std::int6
     load_rows(args.in(1), b, h / group, j, at.columns, w.k);
     load_rows(args.in(2), b, h / group, j, at.columns, w.v);
     scores(p, at, w);
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const auto k = static_cast<std::size_t>(r);
-      C* const row = w.scores.at.data() + r * kBlock;
-      const C next = std::max(largest[k], *std::max_element(row, row + at.columns));
-      const C shift = std::isinf(next) ? C(0) : next;
-      const C factor = std::isinf(largest[k]) ? C(0) : std::exp(largest[k] - shift);
-      C sum = 0;
-      for (std::int64_t c = 0; c < at.columns; ++c) {
-        row[c] = std::exp(row[c] - shift);
-        sum += row[c];
-        if (p.p > 0) row[c] *= static_cast<C>(kept(p, at, r, c));
-      }
-      total[k] = total[k] * factor + sum;
-      largest[k] = next;
-      for (std::int64_t d = 0; d < p.width; ++d) w.sum.at[static_cast<std::size_t>(r * p.width + d)] *= factor;
-    }
+    exponentiate(p, at, so_far, w);
     multiply(matrix(w.scores.at.data(), rows, at.columns, kBlock), matrix(w.v.at.data(), at.columns, p.width, p.width),
              matrix(w.part.at.data(), rows, p.width, p.width));
     for (std::int64_t d = 0; d < rows * p.width; ++d) {
@@ -47,9 +59,10 @@ void forward_block(const Problem& p, const Args& args, std::int64_t b, std::int6
   const dsplan_tensor* lse = args.find(SlotKind::Extra, 0);
   for (std::int64_t r = 0; r < rows; ++r) {
     const auto k = static_cast<std::size_t>(r);
-    const C share = total[k] > C(0) ? C(1) / total[k] : C(0);
+    const C total = so_far.total[k];
+    const C share = total > C(0) ? C(1) / total : C(0);
     for (std::int64_t d = 0; d < p.width; ++d) w.sum.at[static_cast<std::size_t>(r * p.width + d)] *= share;
-    const C logarithm = total[k] > C(0) ? largest[k] + std::log(total[k]) : std::numeric_limits<C>::infinity();
+    const C logarithm = total > C(0) ? so_far.largest[k] + std::log(total) : std::numeric_limits<C>::infinity();
     if (lse != nullptr) store(strided(*lse), (b * p.heads + h) * last_of(*lse) + i + r, 1, &logarithm);
   }
   store_rows(args.output(), b, h, i, rows, w.sum.at.data(), p.width);

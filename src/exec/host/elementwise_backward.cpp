@@ -59,49 +59,64 @@ bool is_simple(Op op) {
   }
 }
 
+// Runs the kernel whose turn it is.
+template <class... Kernels>
+void run_one_of(std::uint32_t part, Kernels&&... kernels) {
+  std::uint32_t at = 0;
+  (void)((at++ == part && (kernels(), true)) || ...);
+}
+
 // Those that take steps: the tensors between are PyTorch's own.
 template <class C>
 bool stepwise(const Args& args) {
   const std::uint32_t part = args.part();
+  const C number = static_cast<C>(args.number());
   const auto step = [&](const dsplan_tensor& from, auto f) { map<C, 1>(args.latest(), {&from}, f); };
   const auto product = [&](const dsplan_tensor& a, const dsplan_tensor& b) {
     map<C, 2>(args.gradient(0), {&a, &b}, [](C x, C y) { return x * y; });
   };
-  const C number = static_cast<C>(args.number());
+  const auto times_gradient = [&](std::size_t temporary) {
+    return [&, temporary] { product(args.gradient_of(), args.temporary(temporary)); };
+  };
+  const auto temporaries = [&] { product(args.temporary(0), args.temporary(1)); };
   switch (args.op()) {
     case Op::PowScalar:
-      if (part == 0) step(args.saved_in(0), [=](C x) { return bodies::power(x, number - C(1)); });
-      if (part == 1) step(args.temporary(0), [=](C x) { return number * x; });
-      if (part == 2) product(args.gradient_of(), args.temporary(1));
+      run_one_of(
+          part, [&] { step(args.saved_in(0), [=](C x) { return bodies::power(x, number - C(1)); }); },
+          [&] { step(args.temporary(0), [=](C x) { return number * x; }); }, times_gradient(1));
       return true;
     case Op::Abs:
-      if (part == 0) step(args.saved_in(0), [](C x) { return x > C(0) ? C(1) : x < C(0) ? C(-1) : C(0); });
-      if (part == 1) product(args.gradient_of(), args.temporary(0));
+      run_one_of(
+          part, [&] { step(args.saved_in(0), [](C x) { return x > C(0)   ? C(1)
+                                                              : x < C(0) ? C(-1)
+                                                                         : C(0); }); },
+          times_gradient(0));
       return true;
     case Op::Sqrt:
-      if (part == 0) step(args.saved_out(0), [](C y) { return C(2) * y; });
-      if (part == 1) {
-        map<C, 2>(args.gradient(0), {&args.gradient_of(), &args.temporary(0)}, [](C g, C x) { return g / x; });
-      }
+      run_one_of(
+          part, [&] { step(args.saved_out(0), [](C y) { return C(2) * y; }); },
+          [&] {
+            map<C, 2>(args.gradient(0), {&args.gradient_of(), &args.temporary(0)}, [](C g, C x) { return g / x; });
+          });
       return true;
     case Op::Rsqrt:
-      if (part == 0) step(args.gradient_of(), [](C g) { return C(-0.5) * g; });
-      if (part == 1) step(args.saved_out(0), [](C y) { return y * y * y; });
-      if (part == 2) product(args.temporary(0), args.temporary(1));
+      run_one_of(
+          part, [&] { step(args.gradient_of(), [](C g) { return C(-0.5) * g; }); },
+          [&] { step(args.saved_out(0), [](C y) { return y * y * y; }); }, temporaries);
       return true;
     case Op::Reciprocal:
-      if (part == 0) step(args.gradient_of(), [](C g) { return -g; });
-      if (part == 1) step(args.saved_out(0), [](C y) { return y * y; });
-      if (part == 2) product(args.temporary(0), args.temporary(1));
+      run_one_of(
+          part, [&] { step(args.gradient_of(), [](C g) { return -g; }); },
+          [&] { step(args.saved_out(0), [](C y) { return y * y; }); }, temporaries);
       return true;
     case Op::Sin:
-      if (part == 0) step(args.saved_in(0), [](C x) { return std::cos(x); });
-      if (part == 1) product(args.gradient_of(), args.temporary(0));
+      run_one_of(
+          part, [&] { step(args.saved_in(0), [](C x) { return std::cos(x); }); }, times_gradient(0));
       return true;
     case Op::Cos:
-      if (part == 0) step(args.saved_in(0), [](C x) { return std::sin(x); });
-      if (part == 1) step(args.temporary(0), [](C x) { return -x; });
-      if (part == 2) product(args.gradient_of(), args.temporary(1));
+      run_one_of(
+          part, [&] { step(args.saved_in(0), [](C x) { return std::sin(x); }); },
+          [&] { step(args.temporary(0), [](C x) { return -x; }); }, times_gradient(1));
       return true;
     default: return false;
   }

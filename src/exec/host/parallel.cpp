@@ -47,15 +47,43 @@ T* plain(const dsplan_tensor& tensor, DType dtype, std::int64_t count) {
   return static_cast<T*>(tensor.data);
 }
 
-// The loss over one rank's words: the kernels in the order in which they run. Temporaries by number.
-class CrossEntropy {
- public:
-  explicit CrossEntropy(const Args& args)
+// The tensors of the loss over one rank's words. Temporaries by number.
+class LossTensors {
+ protected:
+  explicit LossTensors(const Args& args)
       : args_(args),
         logits_(args.flag(DSPLAN_FLAG_IN_PLACE) ? args.in(0) : args.output(0)),
         words_(last_of(logits_)),
         tokens_(count_of(args.in(1))),
         first_(static_cast<std::int64_t>(args.number())) {}
+
+  [[nodiscard]] float* wide(std::size_t at) const { return plain<float>(args_.temporary(at), DType::Float32, tokens_); }
+  [[nodiscard]] std::int64_t* index(std::size_t at) const {
+    return plain<std::int64_t>(args_.temporary(at), DType::Int64, tokens_);
+  }
+  [[nodiscard]] unsigned char* flags(const dsplan_tensor& tensor) const {
+    return plain<unsigned char>(tensor, DType::Bool, tokens_);
+  }
+  [[nodiscard]] float* row(std::int64_t token) const {
+    return plain<float>(logits_, DType::Float32, tokens_ * words_) + token * words_;
+  }
+  [[nodiscard]] std::int64_t target(std::int64_t token) const {
+    std::int64_t value = 0;
+    load(strided(args_.in(1)), token, 1, &value);
+    return value;
+  }
+
+  const Args& args_;
+  const dsplan_tensor& logits_;
+  std::int64_t words_;
+  std::int64_t tokens_;
+  std::int64_t first_;
+};
+
+// The kernels in the order in which they run.
+class CrossEntropy : private LossTensors {
+ public:
+  explicit CrossEntropy(const Args& args) : LossTensors(args) {}
 
   void run() {
     std::uint32_t part = args_.part();
@@ -81,24 +109,9 @@ class CrossEntropy {
   }
 
  private:
-  [[nodiscard]] float* wide(std::size_t at) const { return plain<float>(args_.temporary(at), DType::Float32, tokens_); }
-  [[nodiscard]] std::int64_t* index(std::size_t at) const {
-    return plain<std::int64_t>(args_.temporary(at), DType::Int64, tokens_);
-  }
-  [[nodiscard]] unsigned char* flags(const dsplan_tensor& tensor) const {
-    return plain<unsigned char>(tensor, DType::Bool, tokens_);
-  }
-  [[nodiscard]] float* row(std::int64_t token) const {
-    return plain<float>(logits_, DType::Float32, tokens_ * words_) + token * words_;
-  }
   template <class T, class F>
   void each(T* to, F f) const {
     for (std::int64_t at = 0; at < tokens_; ++at) to[at] = static_cast<T>(f(at));
-  }
-  [[nodiscard]] std::int64_t target(std::int64_t token) const {
-    std::int64_t value = 0;
-    load(strided(args_.in(1)), token, 1, &value);
-    return value;
   }
 
   void largest() const {
@@ -162,12 +175,6 @@ class CrossEntropy {
       return logarithms[at] - predicted[at];
     });
   }
-
-  const Args& args_;
-  const dsplan_tensor& logits_;
-  std::int64_t words_;
-  std::int64_t tokens_;
-  std::int64_t first_;
 };
 
 void cross_entropy_backward(const Args& args) {
