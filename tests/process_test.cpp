@@ -9,7 +9,6 @@
 #include <set>
 
 #include "cuda/nvml.h"
-#include "exec/process_barrier.h"
 #include "exec/ranks.h"
 #include "exec/transport/threads.h"
 #include "paths.h"

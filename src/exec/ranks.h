@@ -2,11 +2,16 @@
 // tells the first failure.
 #pragma once
 
+#include <condition_variable>
 #include <exception>
 #include <functional>
+#include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "core/process_bytes.h"
+#include "exec/device.h"
 #include "exec/failure.h"
 #include "exec/transport/transport.h"
 
@@ -36,5 +41,27 @@ struct RanksOutcome {
 
 // Runs `body` once, in this thread, for the one rank of this process; `by_rank` then has one entry.
 [[nodiscard]] RanksOutcome run_one_rank(int rank, Transport& transport, const std::function<void(RankScope&)>& body);
+
+// Lets all ranks stand still at one place, so that what the machine counts of their process can be held against what
+// they count themselves.
+class ProcessBarrier {
+ public:
+  ProcessBarrier(int ranks, const Transport& transport) : ranks_(ranks), transport_(transport) {}
+
+  // Every rank comes, with what its allocator has taken; the last one looks at its device, then all go on. If the run
+  // is lost meanwhile, whoever waits goes on, and nothing is noted.
+  void at(const std::string& moment, Device& device, Bytes reserved);
+  [[nodiscard]] const std::vector<ProcessMoment>& moments() const { return moments_; }
+
+ private:
+  int ranks_;
+  const Transport& transport_;
+  std::mutex mutex_;  // Of the rest.
+  std::condition_variable all_here_;
+  int here_ = 0;
+  std::size_t passed_ = 0;
+  Bytes reserved_;
+  std::vector<ProcessMoment> moments_;
+};
 
 }  // namespace dsplan::exec

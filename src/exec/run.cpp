@@ -3,7 +3,6 @@
 #include "core/error.h"
 #include "exec/host/host_backend.h"
 #include "exec/packed_run.h"
-#include "exec/process_barrier.h"
 #include "exec/ranks.h"
 #include "exec/transport/threads.h"
 #include "exec/transport/transport.h"

@@ -13,8 +13,8 @@
 #include "exec/measure.h"
 #include "exec/memory/memory.h"
 #include "exec/rendezvous/rendezvous.h"
+#include "exec/runner/rank_plan.h"
 #include "exec/runner/runner.h"
-#include "exec/settings.h"
 
 namespace dsplan::exec {
 

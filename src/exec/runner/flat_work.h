@@ -2,7 +2,7 @@
 #pragma once
 
 #include "exec/runner/launcher.h"
-#include "exec/settings.h"
+#include "exec/runner/rank_plan.h"
 
 namespace dsplan::exec {
 

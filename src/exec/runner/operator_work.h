@@ -6,8 +6,8 @@
 
 #include "exec/runner/data.h"
 #include "exec/runner/launcher.h"
+#include "exec/runner/rank_plan.h"
 #include "exec/runner/values.h"
-#include "exec/settings.h"
 
 namespace dsplan::exec {
 

@@ -7,7 +7,7 @@
 
 #include "exec/runner/launcher.h"
 #include "exec/runner/loss_scale.h"
-#include "exec/settings.h"
+#include "exec/runner/rank_plan.h"
 
 namespace dsplan::exec {
 

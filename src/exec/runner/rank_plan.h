@@ -1,15 +1,16 @@
-// What one rank carries out, and how it says that the plan was wrong.
+// What one rank carries out.
 #pragma once
 
-#include <cstddef>
-#include <exception>
+#include <cstdint>
 #include <span>
-#include <string>
 
 #include "core/graph.h"
+#include "core/job.h"
+#include "core/loss_scaling.h"
 #include "core/model.h"
 #include "core/program.h"
 #include "core/schedule.h"
+#include "core/training.h"
 
 namespace dsplan::exec {
 
@@ -25,16 +26,30 @@ struct RankPlan {
   [[nodiscard]] std::int64_t rank() const { return schedule.rank * schedule.tp + tensor_rank; }
 };
 
-// Prediction and measurement part at an event of this rank.
-class Parted : public std::exception {
- public:
-  Parted(std::int64_t rank, std::size_t event, std::string text);
-  [[nodiscard]] const char* what() const noexcept override { return text_.c_str(); }
-  [[nodiscard]] std::size_t event() const { return event_; }
+// Numbers beside the plan that move no byte.
+struct RunSettings {
+  OptimizerKind optimizer = OptimizerKind::AdamW;
+  double learning_rate = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0;
+  double momentum = 0;
+  double clip = 0;  // Of the global gradient norm; 0: none.
+  LossScaling loss_scaling;
+  std::uint64_t seed = 0;
+  std::int64_t ranks = 1;  // Data-parallel.
+  std::int64_t grad_accum = 1;
+  std::int64_t micro_batch = 1;
 
- private:
-  std::size_t event_;
-  std::string text_;
+  // Every rank's loss is a mean over its own tokens: with this factor plain sums over ranks and micro-batches make the
+  // gradient of the mean over all of them, in whatever order they are taken.
+  [[nodiscard]] double seed_of_backward(double loss_scale) const {
+    return loss_scale / (static_cast<double>(ranks) * static_cast<double>(grad_accum));
+  }
 };
+
+// What a job says of them. Learning rate, seed and loss scaling are whoever's that runs it.
+[[nodiscard]] RunSettings settings_of(const Job& job);
 
 }  // namespace dsplan::exec

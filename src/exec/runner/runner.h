@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "core/schedule.h"
@@ -18,6 +20,18 @@
 #include "sim/memory.h"
 
 namespace dsplan::exec {
+
+// Prediction and measurement part at an event of this rank.
+class Parted : public std::exception {
+ public:
+  Parted(std::int64_t rank, std::size_t event, std::string text);
+  [[nodiscard]] const char* what() const noexcept override { return text_.c_str(); }
+  [[nodiscard]] std::size_t event() const { return event_; }
+
+ private:
+  std::size_t event_;
+  std::string text_;
+};
 
 // What a test or a report may look at while the run goes on. Pointers are the host's: only where the backend says so.
 struct Observer {

@@ -1,4 +1,4 @@
-#include "exec/settings.h"
+#include "exec/runner/rank_plan.h"
 
 namespace dsplan::exec {
 
