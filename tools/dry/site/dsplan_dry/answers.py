@@ -1,0 +1,105 @@
+"""Answers by name: questions of Python to values that are not there, because no kernel computed them.
+
+Each runs the code that asks, so that its allocations are made, and then gives the answer that a plain training step has:
+nothing is padded or packed, no gradient overflows, other ranks agree. What was answered is in ANSWERED."""
+import functools
+
+from . import imports
+
+ANSWERED = {}
+
+
+def answer(owner, name, what, replace):
+    """owner.name becomes replace(old); `what` says for the receipt what is answered."""
+    old = getattr(owner, name, None)
+    if old is None:
+        return
+    new = replace(old)
+    label = f"{getattr(owner, '__qualname__', getattr(owner, '__name__', owner))}.{name}"
+
+    @functools.wraps(old)
+    def counted(*args, **kwargs):
+        entry = ANSWERED.setdefault(label, {"call": label, "count": 0, "guess": what})
+        entry["count"] += 1
+        return new(*args, **kwargs)
+
+    setattr(owner, name, counted)
+
+
+def transformers_masks(masks):
+    def not_packed(old):
+        def call(*args, **kwargs):
+            old(*args, **kwargs)
+        return call
+
+    def all_ones(old):
+        def call(*args, **kwargs):
+            old(*args, **kwargs)
+            return True
+        return call
+
+    def no_padding(old):
+        def call(padding_mask, *args, **kwargs):
+            old(padding_mask, *args, **kwargs)
+            return old(None, *args, **kwargs)
+        return call
+
+    answer(masks, "find_packed_sequence_indices", "no sequences are packed", not_packed)
+    answer(masks, "fast_all", "a mask that a model makes itself is all ones", all_ones)
+    answer(masks, "_ignore_bidirectional_mask_sdpa", "nothing is padded", no_padding)
+
+
+def says(value):
+    def replace(old):
+        def call(*args, **kwargs):
+            old(*args, **kwargs)
+            return value
+        return call
+    return replace
+
+
+def deepspeed_overflow(module):
+    for name in ("DeepSpeedZeroOptimizer_Stage3", "DeepSpeedZeroOptimizer"):
+        if hasattr(module, name):
+            answer(getattr(module, name), "has_overflow", "no gradient overflows", says(False))
+    answer(module, "is_invalid_grad_norm", "the norm is a number", says(False))
+
+
+def deepspeed_ranks(module):
+    def same(old):
+        def call(values, *args, **kwargs):
+            old(values, *args, **kwargs)
+            return values
+        return call
+
+    def agreed(old):
+        def call(*args, **kwargs):
+            try:
+                old(*args, **kwargs)
+            except RuntimeError as error:
+                if "disagreement" not in str(error):
+                    raise
+        return call
+
+    answer(module, "get_lst_from_rank0", "rank 0 holds what this rank holds", same)
+    answer(module, "assert_lst_len_same_as_other_ranks", "other ranks agree", agreed)
+
+
+def untouched_host_memory(torch):
+    """DeepSpeed flattens parameters on the host: that memory is made and not written."""
+    def replace(old):
+        def call(tensors):
+            if tensors and all(t.device.type == "cpu" for t in tensors) and sum(t.numel() for t in tensors) > 1 << 20:
+                return torch.empty(sum(t.numel() for t in tensors), dtype=tensors[0].dtype)
+            return old(tensors)
+        return call
+
+    answer(torch._C._nn, "flatten_dense_tensors", "large ones of the host are not copied", replace)
+
+
+def install():
+    imports.after("transformers.masking_utils", transformers_masks)
+    for name in ("stage3", "stage_1_and_2"):
+        imports.after("deepspeed.runtime.zero." + name, deepspeed_overflow)
+    imports.after("deepspeed.runtime.zero.utils", deepspeed_ranks)
+    imports.after("torch", untouched_host_memory)

@@ -1,0 +1,7 @@
+"""Everything that is hooked into a script, in the order in which it comes to matter."""
+from . import answers, device, mirror, record
+
+if device.library():
+    answers.install()
+    mirror.install()
+record.install()

@@ -1,0 +1,204 @@
+"""A receipt of whatever trains in this process: the model and the optimizer are found, not named.
+
+The first module that is called with gradients on, and holds parameters of an optimizer, is the model. From there on it is
+tools/dsplan_receipt.py that records; here are the marks that it cannot see from outside, and what the dry device adds:
+collectives, pinned memory, and a second file with every step and every guess (dsplan.dry/1)."""
+import atexit
+import importlib.util
+import json
+import os
+import sys
+import weakref
+
+from . import answers, device, imports
+
+FOUND = {"optimizers": [], "training_arguments": None, "engine": None, "receipt": None}
+STEPS = []  # A row for each mark of every step.
+
+
+def load_receipts():
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "dsplan_receipt.py")
+    spec = importlib.util.spec_from_file_location("dsplan_receipt", os.path.abspath(path))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def counters(torch):
+    stats = torch.cuda.memory_stats()
+    row = {}
+    for key in ("requested", "allocated", "active", "reserved"):
+        row[key] = stats.get(f"{key}_bytes.all.current", 0)
+        row["peak_" + key] = stats.get(f"{key}_bytes.all.peak", 0)
+    row.update(mallocs=stats.get("num_device_alloc", 0), frees=stats.get("num_device_free", 0),
+               retries=stats.get("num_alloc_retries", 0), out_of_memory=stats.get("num_ooms", 0))
+    host = torch.cuda.host_memory_stats() if hasattr(torch.cuda, "host_memory_stats") else {}
+    row["pinned"] = host.get("allocated_bytes.current", host.get("active_bytes.current"))
+    return row
+
+
+def make_class(base, torch):
+    class DryReceipt(base.receipt):
+        """The same receipt, and between its marks every step as a row of its own."""
+
+        def __init__(self, *args, **kwargs):
+            self.step, self.zeroed = 1, False
+            super().__init__(*args, **kwargs)
+            self.missing["memory.process"] = "the dry device has a constant for the context"
+
+        def mark(self, name):
+            if torch.is_grad_enabled() and torch.cuda.is_available():
+                STEPS.append({"step": self.step, "at": name, **counters(torch)})
+            super().mark(name)
+
+        def turn(self):
+            if self.phases:
+                self.step += 1
+            self.zeroed = False
+            super().turn()
+
+        def cleared(self):
+            if self.stepped and not self.zeroed:
+                self.zeroed = True
+                self.mark("after step")
+
+        def save(self, error=None):
+            super().save(error)
+            write_steps(self.path)
+
+    return DryReceipt
+
+
+def write_steps(path):
+    torch = sys.modules["torch"]
+    value = {"schema": "dsplan.dry/1", "receipt": os.path.basename(path), "torch": torch.__version__,
+             "device": device.setting("DEVICE_NAME"), "events": device.setting("EVENTS", "done"),
+             "answered": sorted(answers.ANSWERED.values(), key=lambda row: row["call"]),
+             "libraries": device.ledger(), "steps": STEPS}
+    with open(os.path.splitext(path)[0] + ".dry.json", "w") as file:
+        json.dump(value, file, indent=1)
+
+
+def path_of_receipt():
+    return device.setting("RECEIPT")
+
+
+def begin(module, args, kwargs):
+    """The model is found: record from here on."""
+    torch = sys.modules["torch"]
+    inner, engine = module, FOUND["engine"] and FOUND["engine"]()
+    if engine is not None and (engine is module or engine.module is module):
+        given = {"engine": engine}
+    else:
+        while hasattr(inner, "module") and isinstance(inner.module, torch.nn.Module):
+            inner = inner.module
+        given = {"model": inner, "optimizer": owner_of(inner)}
+    cls = make_class(load_receipts(), torch)
+    FOUND["receipt"] = made = cls(path_of_receipt(), training_args=FOUND["training_arguments"], **given)
+    if getattr(made, "model", None) is module:
+        made.before_forward(module, args, kwargs)
+
+
+def owner_of(module):
+    parameters = {id(p) for p in module.parameters()}
+    for reference in FOUND["optimizers"]:
+        optimizer = reference()
+        if optimizer is not None and any(id(p) in parameters for g in optimizer.param_groups for p in g["params"]):
+            return optimizer
+    return None
+
+
+def hook_torch(torch):
+    made = torch.optim.Optimizer.__init__
+
+    def __init__(self, *args, **kwargs):
+        made(self, *args, **kwargs)
+        FOUND["optimizers"].append(weakref.ref(self))
+
+    torch.optim.Optimizer.__init__ = __init__
+    real = torch.nn.Module.__call__
+
+    def __call__(self, *args, **kwargs):
+        if FOUND["receipt"] is None and torch.is_grad_enabled() and FOUND["optimizers"] and owner_of(self) is not None:
+            torch.nn.Module.__call__ = real
+            begin(self, args, kwargs)
+        return real(self, *args, **kwargs)
+
+    torch.nn.Module.__call__ = __call__
+    hook_loop(torch)
+
+
+def hook_loop(torch):
+    """Backward and zero_grad, which the receipt cannot see from outside."""
+    backward = torch.autograd.backward
+
+    def marked(*args, **kwargs):
+        receipt = FOUND["receipt"]
+        if receipt:
+            receipt.mark("before backward")
+        result = backward(*args, **kwargs)
+        if receipt:
+            receipt.mark("after backward")
+        return result
+
+    torch.autograd.backward = marked
+
+    def clearing(owner):
+        zero_grad = owner.zero_grad
+
+        def call(self, *args, **kwargs):
+            result = zero_grad(self, *args, **kwargs)
+            receipt = FOUND["receipt"]
+            if receipt and (self is receipt.model or self is receipt.optimizer):
+                receipt.cleared()
+            return result
+
+        owner.zero_grad = call
+
+    clearing(torch.optim.Optimizer)
+    clearing(torch.nn.Module)
+
+
+def hook_trainer(trainer):
+    train = trainer.Trainer.train
+
+    def call(self, *args, **kwargs):
+        FOUND["training_arguments"] = self.args
+        return train(self, *args, **kwargs)
+
+    trainer.Trainer.train = call
+
+
+def hook_deepspeed(deepspeed):
+    initialize = deepspeed.initialize
+
+    def call(*args, **kwargs):
+        result = initialize(*args, **kwargs)
+        FOUND["engine"] = weakref.ref(result[0])
+        return result
+
+    deepspeed.initialize = call
+
+
+def end():
+    receipt = FOUND["receipt"]
+    if receipt:
+        receipt.__exit__(None, getattr(sys, "last_value", None))
+
+
+def install():
+    if not path_of_receipt():
+        return
+    imports.after("torch", hook_torch)
+    imports.after("transformers.trainer", hook_trainer)
+    imports.after("deepspeed", hook_deepspeed)
+    atexit.register(end)
+    before = sys.excepthook
+
+    def remember(kind, error, trace):
+        if FOUND["receipt"]:
+            FOUND["receipt"].__exit__(kind, error, trace)
+            FOUND["receipt"] = None
+        before(kind, error, trace)
+
+    sys.excepthook = remember
