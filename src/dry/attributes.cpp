@@ -27,7 +27,8 @@ constexpr Named kResults[] = {
     {kNotReady, "cudaErrorNotReady", "device not ready"},
     {kOutOfResources, "cudaErrorLaunchOutOfResources", "too many resources requested for launch"},
     {kPeerAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
-    {kAlreadyRegistered, "cudaErrorHostMemoryAlreadyRegistered", "part or all of the requested memory range is already mapped"},
+    {kAlreadyRegistered, "cudaErrorHostMemoryAlreadyRegistered",
+     "part or all of the requested memory range is already mapped"},
     {kNotRegistered, "cudaErrorHostMemoryNotRegistered", "pointer does not correspond to a registered memory region"},
     {kNotSupported, "cudaErrorNotSupported", "operation not supported"},
     {kCaptureUnsupported, "cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"},
@@ -49,27 +50,44 @@ const char* text_of(Result result) { return named(result).text; }
 
 int attribute_of(const Device& device, int attribute) {
   switch (attribute) {
-    case 1: case 2: case 3: return Device::kThreadsPerBlock;  // In a block, along x, along y.
+    case 1:
+    case 2:
+    case 3: return Device::kThreadsPerBlock;  // In a block, along x, along y.
     case 4: return Device::kBlockZ;
     case 5: return Device::kGridX;
-    case 6: case 7: return Device::kGridYZ;
+    case 6:
+    case 7: return Device::kGridYZ;
     case 8: return static_cast<int>(Device::kSharedPerBlock);
-    case 9: return 65536;       // Constant memory.
-    case 10: return 32;         // A warp.
-    case 11: return 2147483647; // Pitch of a copy.
-    case 12: case 82: return Device::kRegistersPerBlock;
+    case 9: return 65536;        // Constant memory.
+    case 10: return 32;          // A warp.
+    case 11: return 2147483647;  // Pitch of a copy.
+    case 12:
+    case 82: return Device::kRegistersPerBlock;
     case 13: return device.clock_khz;
-    case 14: case 30: return 512;  // Alignment of textures and surfaces.
+    case 14:
+    case 30: return 512;  // Alignment of textures and surfaces.
     case 16: return device.multiprocessors;
-    case 31: case 41: case 19: case 78: case 83: case 95: case 99: case 115: return 1;  // What every device can.
-    case 79: case 80: case 89: case 90: case 91: case 102: return 1;
+    case 31:
+    case 41:
+    case 19:
+    case 78:
+    case 83:
+    case 95:
+    case 99:
+    case 115: return 1;  // What every device can.
+    case 79:
+    case 80:
+    case 89:
+    case 90:
+    case 91:
+    case 102: return 1;
     case 32: return 1;   // ECC.
     case 33: return 27;  // The bus.
     case 36: return device.memory_clock_khz;
     case 37: return device.bus_bits;
     case 38: return device.l2_bytes;
     case 39: return device.threads_per_multiprocessor;
-    case 40: return 3;   // Copy engines.
+    case 40: return 3;  // Copy engines.
     case 51: return 32;
     case 75: return device.major;
     case 76: return device.minor;
@@ -80,7 +98,8 @@ int attribute_of(const Device& device, int attribute) {
     case 109: return 134213632;
     case 111: return static_cast<int>(Device::kSharedOfTheSystem);
     case 120: return device.major >= 9 ? 1 : 0;  // Clusters.
-    case 121: case 125: return 1;
+    case 121:
+    case 125: return 1;
     case 134: return -1;  // No NUMA node.
     default: return 0;
   }

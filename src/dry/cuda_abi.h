@@ -1,5 +1,6 @@
 // What the stand-ins and their callers agree on: layouts and numbers of CUDA's interface, as far as they are needed.
-// Written down here so that the build needs no CUDA; tests/dry_abi_test.cpp holds them against the headers where they are.
+// Written down here so that the build needs no CUDA; tests/dry_abi_test.cpp holds them against the headers where they
+// are.
 //
 // DSPLAN_DRY_CUDA is the major version, 12 or 13; layouts that are alike in both do not ask for it.
 #pragma once

@@ -106,9 +106,7 @@ DSPLAN_DRY_CALL Result cudaFreeHost(void* at) {
 DSPLAN_DRY_CALL Result cudaHostRegister(void* at, std::size_t bytes, unsigned) {
   return pinned().register_range(at, bytes) ? kSuccess : say(kAlreadyRegistered);
 }
-DSPLAN_DRY_CALL Result cudaHostUnregister(void* at) {
-  return pinned().unregister(at) ? kSuccess : say(kNotRegistered);
-}
+DSPLAN_DRY_CALL Result cudaHostUnregister(void* at) { return pinned().unregister(at) ? kSuccess : say(kNotRegistered); }
 DSPLAN_DRY_CALL Result cudaHostGetDevicePointer(void** on_device, void* on_host, unsigned) {
   *on_device = on_host;
   return kSuccess;

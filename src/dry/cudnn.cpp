@@ -19,7 +19,13 @@ namespace {
 
 // Numbers of cudnn_graph.h of release 9.
 enum Type : int { kBackendDescriptor = 15, kChar = 24 };
-enum DescriptorType : int { kEngine = 2, kEngineHeuristic = 4, kExecutionPlan = 5, kTensor = 17, kDeviceProperties = 38 };
+enum DescriptorType : int {
+  kEngine = 2,
+  kEngineHeuristic = 4,
+  kExecutionPlan = 5,
+  kTensor = 17,
+  kDeviceProperties = 38
+};
 enum Attribute : int {
   kHeuristicProperties = 204,
   kPlanHandle = 400,

@@ -15,7 +15,7 @@ struct Multiprocessor {
 };
 // CUDA C++ Programming Guide, technical specifications per compute capability.
 constexpr Multiprocessor kMultiprocessors[] = {
-    {70, 96, 2048, 32}, {75, 64, 1024, 16}, {80, 164, 2048, 32},  {86, 100, 1536, 16}, {87, 164, 1536, 16},
+    {70, 96, 2048, 32},  {75, 64, 1024, 16},  {80, 164, 2048, 32},  {86, 100, 1536, 16},  {87, 164, 1536, 16},
     {89, 100, 1536, 24}, {90, 228, 2048, 32}, {100, 228, 2048, 32}, {103, 228, 2048, 32}, {120, 100, 1536, 24},
 };
 
@@ -81,8 +81,8 @@ Device read_device(std::string_view text, const char* visible_devices) {
   number("link_bytes_per_ns", device.link_bytes_per_ns);
   number("host_bytes_per_ns", device.host_bytes_per_ns);
   number("flop_per_ns", device.flop_per_ns);
-  for (std::size_t* rate : {&device.memory_bytes_per_ns, &device.link_bytes_per_ns, &device.host_bytes_per_ns,
-                            &device.flop_per_ns}) {
+  for (std::size_t* rate :
+       {&device.memory_bytes_per_ns, &device.link_bytes_per_ns, &device.host_bytes_per_ns, &device.flop_per_ns}) {
     *rate = std::max<std::size_t>(*rate, 2);
   }
   number("count", device.count);

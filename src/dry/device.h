@@ -15,8 +15,8 @@ struct Device {
   int major = 9;
   int minor = 0;
   int multiprocessors = 132;
-  std::size_t memory = 85029158912;       // What cudaMemGetInfo calls the total.
-  std::size_t context = 560ULL << 20;     // Taken before the program's first byte.
+  std::size_t memory = 85029158912;    // What cudaMemGetInfo calls the total.
+  std::size_t context = 560ULL << 20;  // Taken before the program's first byte.
   int l2_bytes = 52428800;
   int bus_bits = 5120;
   int clock_khz = 1980000;

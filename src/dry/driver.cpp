@@ -125,7 +125,8 @@ DSPLAN_DRY_CALL Result cuGetProcAddress_v2(const char*, void** function, int, st
 
 // ---- kernels that libraries load by themselves
 
-DSPLAN_DRY_CALL Result cuLibraryLoadData(void** library, const void*, void*, void**, unsigned, void*, void**, unsigned) {
+DSPLAN_DRY_CALL Result cuLibraryLoadData(void** library, const void*, void*, void**, unsigned, void*, void**,
+                                         unsigned) {
   *library = new Module;
   return kSuccess;
 }

@@ -75,7 +75,8 @@ DSPLAN_DRY_CALL Result cuMemsetD8Async(Address at, unsigned char value, std::siz
 DSPLAN_DRY_CALL Result cuMemsetD32Async(Address at, unsigned value, std::size_t count, void* stream) {
   streams().launch(stream_of(stream), copy_time(count * sizeof value, false));
   if (count * sizeof value > copy_limit()) return kSuccess;
-  for (std::size_t i = 0; i < count; ++i) std::memcpy(static_cast<char*>(pointer(at)) + i * sizeof value, &value, sizeof value);
+  for (std::size_t i = 0; i < count; ++i)
+    std::memcpy(static_cast<char*>(pointer(at)) + i * sizeof value, &value, sizeof value);
   return kSuccess;
 }
 

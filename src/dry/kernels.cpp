@@ -48,7 +48,8 @@ Result launch_limits(const Kernel& kernel, Dim3 grid, Dim3 block, std::size_t sh
   if (threads > static_cast<std::size_t>(kernel.threads)) return kOutOfResources;
   // Only registers that were read count here: a guess must not fail a program.
   if (threads * static_cast<std::size_t>(kernel.registers) > Device::kRegistersPerBlock) return kOutOfResources;
-  if (shared > kernel.dynamic_shared || shared + kernel.shared > device().shared_per_block_optin()) return kInvalidValue;
+  if (shared > kernel.dynamic_shared || shared + kernel.shared > device().shared_per_block_optin())
+    return kInvalidValue;
   return kSuccess;
 }
 

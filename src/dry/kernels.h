@@ -13,9 +13,9 @@ namespace dsplan::dry {
 
 struct Kernel {
   std::string name;
-  int threads = Device::kThreadsPerBlock;  // By its launch bounds.
-  int registers = 0;                       // 0: nobody looked into its code.
-  std::size_t shared = 0;                  // Static.
+  int threads = Device::kThreadsPerBlock;                // By its launch bounds.
+  int registers = 0;                                     // 0: nobody looked into its code.
+  std::size_t shared = 0;                                // Static.
   std::size_t dynamic_shared = Device::kSharedPerBlock;  // As much as was asked for with cudaFuncSetAttribute.
 };
 

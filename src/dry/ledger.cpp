@@ -36,8 +36,8 @@ namespace dsplan::dry {
 namespace {
 
 std::array<std::atomic<std::uint64_t>, kCounted> counters{};
-constexpr std::array<const char*, kCounted> kNames = {"launches",       "device_allocations", "device_frees",
-                                                      "copies",         "copies_left_out",    "refused"};
+constexpr std::array<const char*, kCounted> kNames = {"launches", "device_allocations", "device_frees",
+                                                      "copies",   "copies_left_out",    "refused"};
 
 struct Collective {
   std::uint64_t calls = 0;

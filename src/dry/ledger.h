@@ -18,10 +18,10 @@ extern "C" void dsplan_dry_called(dsplan_dry_call* call);
 namespace dsplan::dry {
 
 // Counts a guess at the place where it stands.
-#define DSPLAN_DRY_GUESS(name, what)                                                  \
-  do {                                                                                \
-    static dsplan_dry_call call{name, what, {0}, {nullptr}};                          \
-    dsplan_dry_called(&call);                                                         \
+#define DSPLAN_DRY_GUESS(name, what)                         \
+  do {                                                       \
+    static dsplan_dry_call call{name, what, {0}, {nullptr}}; \
+    dsplan_dry_called(&call);                                \
   } while (false)
 
 enum class Counted : std::uint8_t { Launches, DeviceAllocations, DeviceFrees, Copies, CopiesLeftOut, Refused };

@@ -1,7 +1,7 @@
 // Device and pinned memory without a device: addresses that can be read and written, and a capacity that is kept.
 //
-// A device's addresses are a mapping that nothing stands behind until it is touched; it reads as zeros. Large copies and
-// fills are not carried out, so the host's memory stays flat however large the model is.
+// A device's addresses are a mapping that nothing stands behind until it is touched; it reads as zeros. Large copies
+// and fills are not carried out, so the host's memory stays flat however large the model is.
 #pragma once
 
 #include <cstddef>

@@ -85,7 +85,7 @@ bool pass(std::vector<Pending>& calls) {
 
 NcclResult finish(std::vector<Pending> calls) {
   using Clock = std::chrono::steady_clock;
-  static const std::chrono::seconds patience(setting("DSPLAN_DRY_PATIENCE", 600));
+  const std::chrono::seconds patience(setting("DSPLAN_DRY_PATIENCE", 600));
   auto deadline = Clock::now() + patience;
   for (int idle = 0; !calls.empty();) {
     if (pass(calls)) {

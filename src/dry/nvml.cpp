@@ -96,7 +96,9 @@ DSPLAN_DRY_CALL Status nvmlSystemGetCudaDriverVersion_v2(int* version) {
   *version = 13000;
   return kDone;
 }
-DSPLAN_DRY_CALL Status nvmlSystemGetCudaDriverVersion(int* version) { return nvmlSystemGetCudaDriverVersion_v2(version); }
+DSPLAN_DRY_CALL Status nvmlSystemGetCudaDriverVersion(int* version) {
+  return nvmlSystemGetCudaDriverVersion_v2(version);
+}
 // Nobody is listed: a process asks cudaMemGetInfo instead.
 DSPLAN_DRY_CALL Status nvmlDeviceGetComputeRunningProcesses_v3(const int*, unsigned* count, void*) {
   *count = 0;

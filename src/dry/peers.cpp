@@ -83,9 +83,7 @@ class Meeting : public Peers {
 
   [[nodiscard]] static std::size_t at(int index) { return static_cast<std::size_t>(index); }
   [[nodiscard]] Counter& arrived() const { return *reinterpret_cast<Counter*>(base_); }
-  [[nodiscard]] RankState& state(int rank) const {
-    return reinterpret_cast<RankState*>(base_ + kHead)[rank];
-  }
+  [[nodiscard]] RankState& state(int rank) const { return reinterpret_cast<RankState*>(base_ + kHead)[rank]; }
   [[nodiscard]] Letterbox& letterbox(int from, int to) const {
     return reinterpret_cast<Letterbox*>(base_ + kHead + at(ranks_) * sizeof(RankState))[at(from) * at(ranks_) + at(to)];
   }

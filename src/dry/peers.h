@@ -1,8 +1,9 @@
 // How ranks meet: the other ranks of a communicator, and the small messages that they hand each other.
 //
 // Mirrored: this process is alone, and every other rank holds what it holds (DSPLAN_DRY_PEERS=mirror).
-// Real: the ranks are processes or threads of this machine. They meet in shared memory whose name is in the communicator's
-// id, and lay what they send into it. Messages above the limit of copies are not sent: nobody would read them.
+// Real: the ranks are processes or threads of this machine. They meet in shared memory whose name is in the
+// communicator's id, and lay what they send into it. Messages above the limit of copies are not sent: nobody would read
+// them.
 //
 // No method waits: each says whether it could be done, and whoever calls tries again. So a group of calls cannot block
 // itself, in whatever order its ranks make them.

@@ -110,9 +110,15 @@ Wide combine(Wide a, Wide b, int reduction) {
 
 std::size_t bytes_of_type(int type) {
   switch (type) {
-    case 0: case 1: case 10: case 11: return 1;
-    case 6: case 9: return 2;
-    case 2: case 3: case 7: return 4;
+    case 0:
+    case 1:
+    case 10:
+    case 11: return 1;
+    case 6:
+    case 9: return 2;
+    case 2:
+    case 3:
+    case 7: return 4;
     default: return 8;
   }
 }

@@ -35,8 +35,8 @@ struct Stream {
   std::vector<Wait> waits;
   std::vector<std::uint64_t> recent;  // Tickets of the last N launches.
   std::uint64_t launches = 0;
-  Nanoseconds ready = 0;               // timed: when its last work ends.
-  Graph* capture = nullptr;     // It records this one.
+  Nanoseconds ready = 0;     // timed: when its last work ends.
+  Graph* capture = nullptr;  // It records this one.
 };
 
 struct Event {

@@ -4,9 +4,9 @@
 
 #include "dry/ledger.h"
 
-#define DSPLAN_DRY_STUB(name)                                             \
-  extern "C" __attribute__((weak, visibility("default"))) long name() {   \
-    static dsplan_dry_call call{#name, nullptr, {0}, {nullptr}};          \
-    dsplan_dry_called(&call);                                             \
-    return 0;                                                             \
+#define DSPLAN_DRY_STUB(name)                                           \
+  extern "C" __attribute__((weak, visibility("default"))) long name() { \
+    static dsplan_dry_call call{#name, nullptr, {0}, {nullptr}};        \
+    dsplan_dry_called(&call);                                           \
+    return 0;                                                           \
   }

@@ -63,6 +63,7 @@ Hardware read_hardware(const Document& document) {
   hardware.host_link_gb_per_s = rate(reader, "host_link_gb_per_s");
   hardware.multiprocessors = reader.integer("multiprocessors", 1, INT64_MAX).value_or(0);
   (void)reader.object("calibration");  // report/calibration.h reads it.
+  (void)reader.object("device");       // The dry device reads it: what CUDA says of such a device.
   reader.refuse_unread("the hardware file");
   diagnostics.throw_if_any();
   return hardware;
