@@ -2,10 +2,11 @@
 // (a = 2, a-bar = 34) with 30 % of the memory that stores everything, as the literature measures.
 #include <benchmark/benchmark.h>
 
+#include "rotor.h"
+
 #include "core/chain.h"
 #include "planner/plan/recompute/flat.h"
 #include "planner/plan/recompute/plan_chain.h"
-#include "planner/plan/recompute/rotor.h"
 
 namespace dsplan {
 namespace {

@@ -238,5 +238,5 @@ TEST_CASE("on the command line: exit codes, and the same plan from a file") {
   CHECK(field(again.out, "fingerprint") == fingerprint);
   const Ran nothing = with({"--checkpoint", "auto", "--capacity", "15GiB"});
   CHECK(nothing.code == 3);
-  CHECK(nothing.err.find("segmentations fits, and this one takes least") != std::string::npos);
+  CHECK(nothing.err.find("recompute plans fits, and this one takes least") != std::string::npos);
 }

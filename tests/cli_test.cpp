@@ -139,8 +139,6 @@ TEST_CASE("help and version go to standard output and leave with 0") {
                              "--set",
                              "--format",
                              "--out",
-                             "--diff",
-                             "--sweep",
                              "--explain"}) {
     CHECK_MESSAGE(help.find(std::string("  ") + option + " ") != std::string::npos, option);
   }

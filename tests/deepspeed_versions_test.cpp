@@ -12,7 +12,7 @@ using namespace dsplan;
 
 namespace {
 
-std::string obstacle(const Job& job, const char* model = "tiny-llama") {
+std::string unsupported_in(const Job& job, const char* model = "tiny-llama") {
   return unsupported(lowered::bundled(model), job).value_or("");
 }
 
@@ -49,8 +49,8 @@ TEST_CASE("offload to NVMe: locked buffers since 0.19.4; small gradients go when
   job.training.zero.offload_optimizer.device = OffloadDevice::Nvme;
   job.training.zero.offload_optimizer.buffer_count = 5;
   job.training.zero.sub_group_size = Elements(1'200'000);
-  CHECK(obstacle(at(job, 19, 3)) == "offload to NVMe before DeepSpeed 0.19.4");
-  CHECK(obstacle(at(job, 19, 4)) == "");
+  CHECK(unsupported_in(at(job, 19, 3)) == "offload to NVMe before DeepSpeed 0.19.4");
+  CHECK(unsupported_in(at(job, 19, 4)) == "");
   const ModelSpec model = lowered::inlined("swappable-llama", R"({"model_type": "llama",
     "architectures": ["LlamaForCausalLM"], "vocab_size": 4500, "hidden_size": 504, "intermediate_size": 2081,
     "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": false})");
@@ -86,8 +86,8 @@ TEST_CASE("optimizer offload below ZeRO-3: masters cross in fp32 before 0.17.0, 
     Job job = lowered::job(stage, 2);
     job.training.zero.offload_optimizer.device = OffloadDevice::Cpu;
     job.training.zero.offload_optimizer.pin_memory = false;
-    CHECK(obstacle(at(job, 14, 3)) == "optimizer offload below ZeRO-3 before DeepSpeed 0.14.4");
-    CHECK(obstacle(at(job, 14, 4)) == "");
+    CHECK(unsupported_in(at(job, 14, 3)) == "optimizer offload below ZeRO-3 before DeepSpeed 0.14.4");
+    CHECK(unsupported_in(at(job, 14, 4)) == "");
     const Schedule old = audited::ranks(model, at(job, 16, 9)).front();
     const Schedule here = audited::ranks(model, at(job, 17, 0)).front();
     const Schedule latest = audited::ranks(model, at(job, 18, 3)).front();
@@ -108,8 +108,8 @@ TEST_CASE("sums in fp32: before 0.19.8 ZeRO-2 keeps 16 bits, and pads them in fp
   Job job = lowered::job(1, 2);
   job.training.grad_accum_dtype = DType::Float32;
   job.training.dtype = job.training.communication_dtype = DType::Float16;
-  CHECK(obstacle(at(job, 19, 7)) == "gradient accumulation in fp32 with ZeRO-1 before DeepSpeed 0.19.8");
-  CHECK(obstacle(job) == "");
+  CHECK(unsupported_in(at(job, 19, 7)) == "gradient accumulation in fp32 with ZeRO-1 before DeepSpeed 0.19.8");
+  CHECK(unsupported_in(job) == "");
   for (const std::int64_t ranks : {2, 3, 5}) {
     for (const std::int64_t accumulation : {1, 2}) {
       CAPTURE(ranks);
@@ -150,10 +150,10 @@ TEST_CASE("sums in fp32: before 0.19.8 ZeRO-2 keeps 16 bits, and pads them in fp
 TEST_CASE("bf16 without ZeRO: BF16_Optimizer before 0.17.6, FP16_Optimizer since") {
   const ModelSpec model = lowered::bundled("tiny-llama");
   Job job = lowered::job(0, 2);
-  CHECK(obstacle(at(job, 17, 6)) == "");
+  CHECK(unsupported_in(at(job, 17, 6)) == "");
   const Footprint since = footprint(model, at(job, 17, 6));
   job.training.grad_accum_dtype = DType::Float32;  // What resolve takes it for.
-  CHECK(obstacle(at(job, 17, 5)) == "bf16 without ZeRO before DeepSpeed 0.17.6 (BF16_Optimizer)");
+  CHECK(unsupported_in(at(job, 17, 5)) == "bf16 without ZeRO before DeepSpeed 0.17.6 (BF16_Optimizer)");
   const Footprint before = footprint(model, at(job, 17, 5));
   const Bytes padded = before.persistent[Role::Parameters];  // Of two bytes each.
   CHECK(before.persistent[Role::Gradients] == padded * 2);

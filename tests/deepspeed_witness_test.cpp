@@ -36,9 +36,9 @@ void compare(const std::string& name) {
   // What torch takes on a CPU.
   Optimizer& optimizer = job.training.optimizer;
   if (optimizer.implementation == Implementation::Foreach) optimizer.implementation = Implementation::ForLoop;
-  const auto obstacle = unsupported(model, job);
-  CHECK_MESSAGE(!obstacle, name, ": ", obstacle.value_or(""));
-  if (obstacle) return;
+  const auto why = unsupported(model, job);
+  CHECK_MESSAGE(!why, name, ": ", why.value_or(""));
+  if (unsupported) return;
   const Graph graph = build_graph(model, graph_options(model, job));
   const RecipeBook recipes(graph, job.training.level, {job.training.torch});
   for (std::size_t rank = 0; rank < witness.ranks.size(); ++rank) {

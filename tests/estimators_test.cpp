@@ -6,7 +6,6 @@
 
 #include "cli/show.h"
 #include "core/error.h"
-#include "planner/predict/estimators.h"
 #include "planner/predict/formulas.h"
 
 using namespace dsplan;

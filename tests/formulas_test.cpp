@@ -12,7 +12,6 @@
 
 #include "core/error.h"
 #include "paths.h"
-#include "planner/predict/estimators.h"
 #include "planner/predict/formulas.h"
 
 using namespace dsplan;

@@ -10,7 +10,7 @@
 
 #include "core/audit.h"
 #include "core/format.h"
-#include "core/optimizer_runs.h"
+#include "core/operator_runs.h"
 #include "eager/of_job.h"
 #include "planner/lower/lower.h"
 #include "planner/predict/footprint.h"

@@ -102,27 +102,9 @@ TEST_CASE("formats say the same") {
 TEST_CASE("every method answers by its name") {
   const Folder folder;
   write_uniform(folder, "chain.json", 12);
-  for (const char* method : {"flat",
-                             "flat:50",
-                             "selective",
-                             "uniform",
-                             "none",
-                             "full",
-                             "every",
-                             "every:3",
-                             "segments",
-                             "segments:4",
-                             "checkpoint_sequential:4",
-                             "nth",
-                             "nth:2",
-                             "sqrt",
-                             "chen",
-                             "megatron-block",
-                             "megatron-block:5",
-                             "megatron-uniform",
-                             "megatron-uniform:3",
-                             "rotor",
-                             "rotor:900"}) {
+  for (const char* method : {"flat", "flat:50", "selective", "none", "full", "every", "every:3", "segments",
+                             "segments:4", "checkpoint_sequential:4", "nth", "nth:2", "sqrt", "chen", "megatron-block",
+                             "megatron-block:5", "megatron-uniform", "megatron-uniform:3"}) {
     CAPTURE(method);
     const Ran ran = plan(folder, std::string("chain.json --budget 500B --format json --method ") + method);
     REQUIRE_MESSAGE(ran.code == 0, ran.err);
@@ -135,11 +117,6 @@ TEST_CASE("every method answers by its name") {
 TEST_CASE("refusals of plan") {
   const Folder folder;
   write_uniform(folder, "chain.json", 12);
-  spill(folder / "ragged.json",
-        R"({"dsplan": 1, "kind": "chain", "source": "test", "input_bytes": 2, "input_gradient": 2,
-    "stages": [{"output": 2, "saved": 34, "gradient": 2, "forward_time": 1, "backward_time": 2},
-               {"output": 3, "saved": 34, "gradient": 2, "forward_time": 1, "backward_time": 2,
-                "options": [{"name": "o", "saved": 3, "time": 1, "forward_temporary": 0, "backward_temporary": 0}]}]})");
   const std::pair<const char*, const char*> cases[] = {
       {"chain.json", "--budget: error: is missing; or --minimum: the smallest that has a plan\n"},
       {"chain.json --budget 5x", "--budget: error: \"5x\" is not a size; write 80GiB, 512MiB, 80GB or 1024B\n"},
@@ -150,11 +127,6 @@ TEST_CASE("refusals of plan") {
       {"chain.json --minimum --method none:3", "--method: error: none takes no number\n"},
       {"chain.json --minimum --method segments:13",
        "--method: error: 13 segments of 12 stages; checkpoint_sequential needs a stage for each segment\n"},
-      {"ragged.json --minimum --method uniform",
-       "--method: error: the closed forms are for chains of equal stages: stage 2 has options; `flat` takes every "
-       "chain\n"},
-      {"ragged.json --minimum --method rotor",
-       "--method: error: rotor knows no options, and stage 2 has some; `flat` takes every chain\n"},
       {"chain.json --minimum --format xml --gpus 8 --pareto",
        "--gpus: error: has no meaning for a chain\n--pareto: error: has no meaning for a chain\n"
        "--format: error: no format \"xml\"; formats are table, json, csv, md\n"},

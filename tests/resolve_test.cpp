@@ -484,7 +484,6 @@ TEST_CASE("resolve: what is not modelled yet is refused by name, where it would 
     const char* said;
   };
   const Row rows[] = {
-      {"--sweep", &Request::sweep, "seq=1:2", "a sweep"},
       {"--env", &Request::env, "freeze.txt", "an environment file"},
       {"--attention", &Request::attention, "flash_attention_2", "attention \"flash_attention_2\""},
   };

@@ -123,8 +123,7 @@ void collect_reasons(std::string_view name, std::string_view text, std::set<std:
   }
 }
 
-void collect_obstacles(std::string_view text, std::set<std::string>& found) {
-  collect_reasons("_obstacle(", text, found);
+void collect_unsupported(std::string_view text, std::set<std::string>& found) {
   collect_reasons("unsupported(", text, found);
 }
 
@@ -252,7 +251,7 @@ TEST_CASE("docs/scope.md lists what the code refuses, and nothing else") {
   std::string expected = page;
   put(expected, "families", families_table());
   put(expected, "refusals", table_of("refused", {collect_commands, collect_calls, collect_messages}));
-  put(expected, "obstacles", table_of("no schedule", {collect_obstacles}));
+  put(expected, "unsupported", table_of("no schedule", {collect_unsupported}));
   put(expected, "absences", table_of("absent: why", {collect_absences}));
   put(expected, "deepspeed-refused", refused_keys_table());
   put(expected, "deepspeed-inert", inert_keys_table());
@@ -282,9 +281,11 @@ TEST_CASE("the collectors see each way to refuse") {
        R"(config.refuse_unread("keys"); config.refuse("model_type", "no"); refuse(place, "no"); refuse("no", 3);)",
        {}},
       {collect_calls, R"(refuse(request.lora, "LoRA"); refuse("torch.compile");)", {"LoRA", "torch.compile"}},
-      {collect_obstacles, "std::optional<std::string> x_obstacle(int a) {\n  if (a) return \"eager\";\n}\n", {"eager"}},
-      {collect_obstacles, "std::optional<std::string> unsupported(int a) {\n  return \"sp\";\n}\n", {"sp"}},
-      {collect_obstacles, "if (x_obstacle(a)) return \"no\";\n", {}},
+      {collect_unsupported,
+       "std::optional<std::string> x_unsupported(int a) {\n  if (a) return \"eager\";\n}\n",
+       {"eager"}},
+      {collect_unsupported, "std::optional<std::string> unsupported(int a) {\n  return \"sp\";\n}\n", {"sp"}},
+      {collect_unsupported, "if (x_unsupported(a)) return \"no\";\n", {}},
       {collect_messages,
        "f(\"cross attention is not \"\n  \"modelled yet\");",
        {"cross attention is not modelled yet"}},

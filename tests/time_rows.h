@@ -9,7 +9,7 @@
 #include "core/graph.h"
 #include "core/job.h"
 #include "core/model.h"
-#include "core/step_time.h"
+#include "core/prediction.h"
 #include "planner/time/constants.h"
 
 namespace time_rows {

@@ -70,7 +70,7 @@ TEST_CASE("training file: every option has a key") {
       "preserve_rng_state": true, "routing": "balanced", "allocator_conf": "", "stream_frees": "at-sync",
       "placement": "caching", "calibration": "c.json", "deepspeed_version": "0.19", "torch_version": "2", "transformers_version": "5",
       "host_memory": "1TiB", "nvme_memory": "8TB", "capacity": 5, "reserve": "0.5GiB", "rank": 3, "phase": "steady", "strict": true,
-      "set": ["a=b"], "sweep": "seq=1k:2k", "format": "json", "out": "x")");
+      "set": ["a=b"], "format": "json", "out": "x")");
   // Those that no training file can name: itself, and what only a launch line or TrainingArguments know, and what is in
   // files.
   int absent = 0;

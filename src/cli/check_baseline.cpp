@@ -39,7 +39,6 @@ void refuse_reporting(const SimulateWords& said, const Place& place) {
   refuse(said.options.format.given(), "--format");
   refuse(said.options.out.given(), "--out");
   refuse(said.options.phase.given(), "--phase");
-  refuse(said.options.sweep.given(), "--sweep");
   refuse(!said.explain.empty(), "--explain");
   faults.throw_if_any();
 }

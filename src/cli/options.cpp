@@ -155,7 +155,6 @@ SimulateWords parse_simulate(std::string_view command, const Words& words, const
   const std::vector<const RequestColumn*> rows = option_rows();
   std::vector<std::optional<std::string>> values(rows.size());
   std::vector<std::string> freeze, set, topics;
-  std::optional<std::string> diff;
   bool strict = false;
   line.positional("MODEL", "Bundled name, config.json, folder, cached id", model);
   if (extras.add) extras.add(line);
@@ -165,7 +164,6 @@ SimulateWords parse_simulate(std::string_view command, const Words& words, const
   line.list("--freeze", "GLOB", "Parameters without gradients; may be repeated", freeze);
   line.list("--set", "KEY=VALUE", "zero_grad_set_to_none or model_init", set);
   line.list("--explain", "TOPIC", "Adds to the table: peak, traffic, ...", topics);
-  line.option("--diff", "OTHER", "What moved between two (not modelled yet)", diff);
   line.flag("--strict", "Refuse every assumed input", strict);
   line.parse(with_topics(words, end));
 
@@ -177,7 +175,6 @@ SimulateWords parse_simulate(std::string_view command, const Words& words, const
     if (values[i]) take(*rows[i], *values[i], result.options, diagnostics);
   }
   take_topics(topics, result, diagnostics);
-  if (diff) diagnostics.add({"--diff", 0, 0, {}, "comparing two predictions is not modelled yet", {}});
   diagnostics.throw_if_any();
   if (!freeze.empty()) result.options.freeze = {std::move(freeze), option("--freeze")};
   if (!set.empty()) result.options.set = {std::move(set), option("--set")};

@@ -32,8 +32,8 @@ struct CommandExtras {
   std::function<void(CommandLine&)> add;
 };
 
-// Refused, all together: unknown options, values that are no numbers or no labelled sizes, a missing MODEL, options and
-// topics that are not modelled yet and that no later step would see (--diff, --explain fragmentation, ...).
+// Refused, all together: unknown options, values that are no numbers or no labelled sizes, a missing MODEL, topics that
+// there are not.
 [[nodiscard]] SimulateWords parse_simulate(std::string_view command, const Words& words,
                                            const CommandExtras& extras = {});
 

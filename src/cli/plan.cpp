@@ -114,7 +114,7 @@ void apply_budget(Bytes budget, Inputs& inputs) {
 }
 
 void refuse_what_a_model_has_not(const PlanWords& words, Diagnostics& faults) {
-  if (words.method) faults.add(said_at("--method").says("is of chains; --checkpoint pins a model's segmentation"));
+  if (words.method) faults.add(said_at("--method").says("is of chains; --checkpoint pins a model's recompute plan"));
   if (words.minimum) faults.add(said_at("--minimum").says("is of chains", "--maximize and --minimize are of models"));
   if (!words.said.explain.empty()) faults.add(said_at("--explain").says("is of simulate"));
   constexpr std::array<std::string_view, 4> kEmitted = {"deepspeed", "plan", "launch", "checkpointing"};
@@ -207,7 +207,7 @@ int plan_model(const PlanWords& words) {
   return answer.chosen ? kDone : kNoPlanFits;
 }
 
-// `dsplan plan`: which activations of a chain to keep. What it does with a model is in plan_model.cpp.
+// `dsplan plan CHAIN`: which activations of a chain to keep.
 
 namespace {
 
@@ -215,10 +215,9 @@ constexpr const char* kPlanFooter =
     "A model (docs/planning.md) takes all options of simulate, which pin what they say,\n"
     "and --space, --vary, --global-batch, --maximize, --minimize, --pareto, --timeout,\n"
     "--emit. A chain (docs/recompute-plans.md) takes --budget, --method, --minimum,\n"
-    "--format and --out. Methods: flat, flat:N (slots), selective, uniform, rotor, and\n"
-    "the rules none, full, every, segments, nth, sqrt, chen, megatron-block,\n"
-    "megatron-uniform; those with a number take it after a colon, or the best one\n"
-    "within the budget.\n"
+    "--format and --out. Methods: flat, flat:N (slots), selective, and the rules\n"
+    "none, full, every, segments, nth, sqrt, chen, megatron-block, megatron-uniform;\n"
+    "those with a number take it after a colon, or the best one within the budget.\n"
     "Exit codes: 0 a plan, 2 refused, 5 no plan fits, 130 interrupted.";
 
 PlanWords parse_plan(const Words& words) {

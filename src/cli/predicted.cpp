@@ -113,7 +113,7 @@ void refuse_reporting(const Receipt& receipt, const SimulateWords& said) {
       faults.add({receipt.path, 0, 0, {}, formatted("inputs.options: {} {}", setting.place.text(), why), {}});
   };
   for (const auto* text :
-       {&said.options.rank, &said.options.phase, &said.options.sweep, &said.options.format, &said.options.out}) {
+       {&said.options.rank, &said.options.phase, &said.options.format, &said.options.out}) {
     refuse(*text, "says what to report, and has no place in a receipt");
   }
   refuse(said.options.strict, "says what to report, and has no place in a receipt");

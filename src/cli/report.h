@@ -8,7 +8,6 @@
 #include "core/job.h"
 #include "core/model.h"
 #include "core/prediction.h"
-#include "core/step_time.h"
 
 namespace dsplan {
 

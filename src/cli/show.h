@@ -9,10 +9,9 @@
 
 #include "core/job.h"
 #include "core/model.h"
-#include "core/operator_entry.h"
 #include "core/training.h"
 #include "core/units.h"
-#include "planner/predict/estimators.h"
+#include "model/catalogue_describe.h"
 #include "planner/predict/formulas.h"
 
 namespace dsplan {

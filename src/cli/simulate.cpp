@@ -15,9 +15,9 @@
 #include "io/locate.h"
 #include "io/machine_files.h"
 #include "io/op_graph.h"
+#include "planner/predict/saved_tensors.h"
 #include "planner/predict/predict.h"
 #include "planner/predict/predict_graph.h"
-#include "planner/predict/saved_tensors.h"
 #include "report/prediction_file.h"
 #include "report/prediction_tables.h"
 

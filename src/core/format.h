@@ -71,8 +71,7 @@ template <std::size_t Arguments>
 struct FormatPattern {
   template <std::size_t Size>
   consteval FormatPattern(const char (&literal)[Size]) : text(literal, Size - 1) {
-    if (arguments_of(text) != Arguments)
-      throw "the pattern takes another number of arguments";
+    if (arguments_of(text) != Arguments) throw "the pattern takes another number of arguments";
   }
   std::string_view text;
 };

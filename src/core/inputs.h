@@ -300,7 +300,6 @@ struct Request {
   Setting<std::string> phase;             // --phase
   Setting<bool> strict;                   // --strict
   Setting<std::vector<std::string>> set;  // --set KEY=VALUE, repeatable
-  Setting<std::string> sweep;             // --sweep
   Setting<std::string> format;            // --format table|json|csv|md
   Setting<std::string> out;               // --out FILE
   // Sources. A training file or a launch line means Hugging Face's rules for "auto".

@@ -10,10 +10,38 @@
 
 #include "core/job.h"
 #include "core/schedule.h"
-#include "core/step_time.h"
 #include "core/units.h"
 
 namespace dsplan {
+
+// How long one optimizer step takes, as estimated. Seconds, as floating point: nothing exact follows from them.
+
+// One part of an optimizer step, all micro-batches together, on one rank.
+struct PhaseTime {
+  std::string name;      // "forward", "backward", "step"
+  double compute = 0;    // Kernels, recomputation included.
+  double recompute = 0;  // Of `compute`: backward only.
+  double launch = 0;     // What the host needs to launch kernels beyond their own time.
+  double exposed = 0;    // Collectives that nothing hides.
+  double hidden = 0;     // Collectives under computation: not part of `total`.
+  double host = 0;       // Copies to and from the host, its optimizer, files: as far as nothing hides them.
+
+  [[nodiscard]] double total() const { return compute + launch + exposed + host; }
+};
+
+struct StepTime {
+  std::vector<PhaseTime> phases;  // forward, backward, step
+  double total = 0;
+  double low = 0;  // The interval in which eight of ten measured steps lie (docs/time.md).
+  double high = 0;
+  double tokens_per_second = 0;  // Of all ranks together.
+  double model_flops = 0;        // Of one rank and step; recomputation is not counted.
+  double hardware_flops = 0;     // With recomputation.
+  double mfu = 0;                // Of the peak rate of the dtype: 0 to 1.
+  double hfu = 0;
+  bool calibrated = false;  // By rates that were measured on the user's own machine; otherwise "estimated".
+  std::string basis;        // Where the rates are from, in words.
+};
 
 // Bytes by role; the total is their sum by construction.
 struct ByRole {
@@ -133,8 +161,7 @@ struct AllocatorRemedy {
 };
 
 // Right after the first event at which `reserved` is largest, without a limit. reserved = requested + slack + awaiting
-// + inactive_split
-// + cached, by construction.
+// + inactive_split + cached, by construction.
 struct Fragmentation {
   std::string event;  // In words.
   std::size_t event_index = 0;

@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "core/calibration.h"
 #include "core/document.h"
 #include "core/prediction.h"
-#include "core/process_bytes.h"
 #include "core/units.h"
 
 namespace dsplan {

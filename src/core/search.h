@@ -11,7 +11,6 @@
 #include "core/inputs.h"
 #include "core/job.h"
 #include "core/prediction.h"
-#include "core/step_time.h"
 #include "core/units.h"
 
 namespace dsplan {
@@ -97,7 +96,7 @@ struct PlanChange {
 };
 
 struct SearchCounts {
-  std::int64_t candidates = 0;  // All combinations, segmentations that `auto` stands for included.
+  std::int64_t candidates = 0;  // All combinations, recompute plans that `auto` stands for included.
   std::int64_t refused = 0;     // Impossible combinations.
   std::int64_t bounded = 0;     // Their memory's lower bound is too much.
   std::int64_t slower = 0;      // Never simulated, as a faster one fits.

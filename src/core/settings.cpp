@@ -165,7 +165,6 @@ constexpr SettingRow kRun[] = {
     {behind(asked(kAsked<&Request::phase>, "--phase", "NAME", "Peaks of init, steady, forward, record, ...", "phase")),
      {},
      {kJobField<&Job::phase>, Line::None, 0, kShown}},
-    {behind(asked(kAsked<&Request::sweep>, "--sweep", "KEY=A:B", "Several values (not modelled yet)", "sweep"))},
     {behind(asked(kAsked<&Request::format>, "--format", "table|json|csv|md", "How to print; csv: rank,path,value",
                   "format", "table|json|csv|md"))},
     {behind(asked(kAsked<&Request::out>, "--out", "FILE", "Print to a file, which appears when complete", "out"))},

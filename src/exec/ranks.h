@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/process_bytes.h"
+#include "core/calibration.h"
 #include "exec/device.h"
 #include "exec/failure.h"
 #include "exec/transport/transport.h"

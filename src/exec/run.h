@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/process_bytes.h"
+#include "core/calibration.h"
 #include "core/receipt.h"
 #include "exec/measure.h"
 #include "exec/memory/memory.h"

@@ -7,7 +7,7 @@
 
 #include "core/document.h"
 #include "core/inputs.h"
-#include "core/loss_scaling.h"
+#include "core/training.h"
 
 namespace dsplan {
 

@@ -1,4 +1,5 @@
-// Descriptions as readers, and what the words of a description say to every visitor.
+// The three visitors of a description: one reads, one writes, one makes the schema; and what a description says to
+// each.
 
 #include "io/fields.h"
 

@@ -137,6 +137,16 @@ inline constexpr bool kOptional = false;
 template <class T>
 inline constexpr bool kOptional<std::optional<T>> = true;
 
+template <class T>
+[[nodiscard]] FieldValue field_of(const T& member, std::int64_t least) {
+  FieldValue field;
+  field.type = AsScalar<T>::kType;
+  field.nullable = kOptional<T>;
+  field.least = least;
+  AsScalar<T>::put(member, field.value);
+  return field;
+}
+
 }  // namespace detail
 
 // The words of a description.
@@ -206,12 +216,8 @@ template <class T>
 
 template <class T>
 void Fields::operator()(const Key& key, T& member, std::int64_t least, std::int64_t most) {
-  FieldValue scalar;
-  scalar.type = detail::AsScalar<T>::kType;
-  scalar.nullable = detail::kOptional<T>;
-  scalar.least = least;
+  FieldValue scalar = detail::field_of(member, least);
   scalar.most = most;
-  detail::AsScalar<T>::put(member, scalar.value);
   visitor_.scalar(key, scalar);
   if (reader() != nullptr) detail::AsScalar<T>::take(scalar.value, member);
 }
@@ -231,12 +237,8 @@ void Fields::named(const Key& key, E& value, std::initializer_list<E> all, bool 
 
 template <class T>
 void Fields::derived(const Key& key, const T& value, std::int64_t least) {
-  FieldValue scalar;
-  scalar.type = detail::AsScalar<T>::kType;
-  scalar.nullable = detail::kOptional<T>;
+  FieldValue scalar = detail::field_of(value, least);
   scalar.derived = true;
-  scalar.least = least;
-  detail::AsScalar<T>::put(value, scalar.value);
   visitor_.scalar(key, scalar);
 }
 

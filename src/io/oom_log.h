@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/oom_log.h"
+#include "core/explanation.h"
 
 namespace dsplan {
 

@@ -9,13 +9,21 @@
 //     are passed over on loading.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "core/checkpoint.h"
 #include "core/model.h"
 
 namespace dsplan {
+
+// A checkpoint as its headers tell it: what a safetensors file says of each tensor, without the data.
+struct CheckpointTensor {
+  std::string name;
+  std::string dtype;                // As safetensors writes it: "F32", "BF16", "F16", "F8_E4M3", ...
+  std::vector<std::int64_t> shape;  // In elements, outermost first; empty for a scalar.
+  std::string file;                 // For messages; may be empty.
+};
 
 // The tensors that `save_pretrained` writes for the model, in registration order of the parameters, then the buffers
 // that are saved. dtype: the model's stored dtype, else empty.

@@ -8,8 +8,6 @@
 #include "core/calibration.h"
 #include "core/cluster.h"
 #include "core/document.h"
-#include "core/measured_machine.h"
-#include "core/process_bytes.h"
 
 namespace dsplan {
 

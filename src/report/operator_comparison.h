@@ -11,10 +11,9 @@
 #include <vector>
 
 #include "core/graph.h"
-#include "core/operator_entry.h"
 #include "core/operator_runs.h"
-#include "core/optimizer_runs.h"
 #include "core/schedule.h"
+#include "model/catalogue_describe.h"
 
 namespace dsplan {
 

@@ -9,7 +9,7 @@
 #include "core/document.h"
 #include "core/inputs.h"
 #include "core/job.h"
-#include "core/step_time.h"
+#include "core/prediction.h"
 #include "report/baseline.h"
 
 namespace dsplan {

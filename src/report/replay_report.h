@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/explanation.h"
-#include "core/snapshot_report.h"
+#include "core/snapshot.h"
 
 namespace dsplan {
 

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "core/snapshot.h"
-#include "core/snapshot_report.h"
 #include "sim/allocator.h"
 
 namespace dsplan {

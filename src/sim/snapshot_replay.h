@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "core/snapshot.h"
-#include "core/snapshot_report.h"
 
 namespace dsplan {
 

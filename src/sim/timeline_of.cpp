@@ -6,7 +6,7 @@
 namespace dsplan {
 namespace {
 
-using Kind = TimelineSlice::Kind;
+using SliceKind = TimelineSlice::Kind;
 
 // What the device holds, event by event.
 class Levels : public Ignores<Enter, Exit, Mark> {
@@ -64,47 +64,50 @@ class Slices : public Ignores<Allocate, Release, RecordEvent, WaitEvent> {
   Slices(const ModelSpec& model, Timeline& into) : model_(model), into_(into) {}
 
   using Ignores<Allocate, Release, RecordEvent, WaitEvent>::on;
-  void on(std::size_t at, const Compute& event) { into_.slices.push_back({Kind::Kernel, at, at + 1, event.work}); }
+  void on(std::size_t at, const Compute& event) { into_.slices.push_back({SliceKind::Kernel, at, at + 1, event.work}); }
   void on(std::size_t at, const Communicate& event) {
-    into_.slices.push_back({Kind::Collective, at, at + 1, std::string(name(event.collective))});
+    into_.slices.push_back({SliceKind::Collective, at, at + 1, std::string(name(event.collective))});
   }
   void on(std::size_t at, const Enter& event) { open(of(event.pass), at, path_of(event.module)); }
   void on(std::size_t at, const Exit& event) { close(of(event.pass), at + 1); }
   void on(std::size_t at, const Mark& event) {
     // No module's pass goes on beyond a moment of the loop.
-    for (const Kind kind : {Kind::Recomputation, Kind::Module}) close_all(kind, at);
+    for (const SliceKind kind : {SliceKind::Recomputation, SliceKind::Module}) close_all(kind, at);
     const std::string batch = formatted(", micro-batch {}", event.micro_batch + 1);
     switch (event.moment) {
-      case Moment::StretchBegins: return open(Kind::Phase, at, std::string(name(event.stretch)));
-      case Moment::StretchEnds: return close_all(Kind::Phase, at + 1);
-      case Moment::ForwardBegins: return open(Kind::Pass, at, "forward" + batch);
-      case Moment::BackwardBegins: return open(Kind::Pass, at, "backward" + batch);
-      case Moment::StepBegins: return open(Kind::Pass, at, "step");
+      case Moment::StretchBegins: return open(SliceKind::Phase, at, std::string(name(event.stretch)));
+      case Moment::StretchEnds: return close_all(SliceKind::Phase, at + 1);
+      case Moment::ForwardBegins: return open(SliceKind::Pass, at, "forward" + batch);
+      case Moment::BackwardBegins: return open(SliceKind::Pass, at, "backward" + batch);
+      case Moment::StepBegins: return open(SliceKind::Pass, at, "step");
       case Moment::ForwardEnds:
       case Moment::BackwardEnds:
-      case Moment::StepEnds: return close_all(Kind::Pass, at + 1);
+      case Moment::StepEnds: return close_all(SliceKind::Pass, at + 1);
       case Moment::MicroBatchBegins: return;
     }
   }
   void finish(std::size_t end) {
-    for (const Kind kind : {Kind::Recomputation, Kind::Module, Kind::Pass, Kind::Phase}) close_all(kind, end);
+    for (const SliceKind kind : {SliceKind::Recomputation, SliceKind::Module, SliceKind::Pass, SliceKind::Phase})
+      close_all(kind, end);
   }
 
  private:
-  static Kind of(Pass pass) { return pass == Pass::Recompute ? Kind::Recomputation : Kind::Module; }
+  static SliceKind of(Pass pass) { return pass == Pass::Recompute ? SliceKind::Recomputation : SliceKind::Module; }
   std::string path_of(ModuleId module) const {
     const std::string& path = model_.modules[static_cast<std::size_t>(module)].path;
     return path.empty() ? model_.graph_class : path;
   }
-  std::vector<TimelineSlice>& stack(Kind kind) { return open_[static_cast<std::size_t>(kind)]; }
-  void open(Kind kind, std::size_t at, std::string name) { stack(kind).push_back({kind, at, at, std::move(name)}); }
-  void close(Kind kind, std::size_t end) {
+  std::vector<TimelineSlice>& stack(SliceKind kind) { return open_[static_cast<std::size_t>(kind)]; }
+  void open(SliceKind kind, std::size_t at, std::string name) {
+    stack(kind).push_back({kind, at, at, std::move(name)});
+  }
+  void close(SliceKind kind, std::size_t end) {
     if (stack(kind).empty()) return;
     stack(kind).back().end = end;
     into_.slices.push_back(std::move(stack(kind).back()));
     stack(kind).pop_back();
   }
-  void close_all(Kind kind, std::size_t end) {
+  void close_all(SliceKind kind, std::size_t end) {
     while (!stack(kind).empty()) close(kind, end);
   }
 

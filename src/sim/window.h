@@ -9,8 +9,8 @@
 
 namespace dsplan {
 
-// Parts of a step, each of all its micro-batches together: forward with the making of the batch; the turn, in which the
-// loss is kept and the outputs are dropped; backward; the optimizer's step.
+// Parts of a step, each of all its micro-batches together: forward with the making of the batch; "outputs
+// released", in which the loss is kept and the outputs are dropped; backward; the optimizer's step.
 enum class StepPart : std::uint8_t { Forward, OutputsReleased, Backward, Step };
 [[nodiscard]] std::string_view name(StepPart part);  // "forward", "outputs_released", "backward", "step"
 

@@ -8,7 +8,7 @@
 #include <functional>
 #include <string>
 
-#include "core/measured_machine.h"
+#include "core/calibration.h"
 #include "exec/backend.h"
 
 namespace dsplan::exec {

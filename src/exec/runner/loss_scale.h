@@ -4,7 +4,7 @@
 // (_update_scale); torch 2.11 torch/amp/grad_scaler.py and ATen/native/cuda/AmpKernels.cu (amp_update_scale).
 #pragma once
 
-#include "core/loss_scaling.h"
+#include "core/training.h"
 
 namespace dsplan::exec {
 

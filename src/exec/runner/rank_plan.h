@@ -6,7 +6,6 @@
 
 #include "core/graph.h"
 #include "core/job.h"
-#include "core/loss_scaling.h"
 #include "core/model.h"
 #include "core/program.h"
 #include "core/schedule.h"

@@ -4,7 +4,7 @@
 namespace dsplan {
 namespace {
 
-bool is_floating(DType type) {
+bool is_float(DType type) {
   return type == DType::Float32 || type == DType::BFloat16 || type == DType::Float16 || type == DType::Float64;
 }
 
@@ -15,7 +15,7 @@ TensorId GraphBuilder::lowered(TensorId x) {
   if (x == kNone || !options_.autocast || !autocast_enabled_) return x == kNone ? x : keep(x);
   const DType to = *options_.autocast;
   const Tensor& tensor = graph_.tensor(x);
-  if (!is_floating(tensor.dtype) || tensor.dtype == DType::Float64 || tensor.dtype == to) return keep(x);
+  if (!is_float(tensor.dtype) || tensor.dtype == DType::Float64 || tensor.dtype == to) return keep(x);
   const ParameterId parameter = graph_.storage_of(x).parameter;
   const bool leaf = parameter != kNone && tensor.producer == kNone && tensor.requires_grad;
   const bool cached = leaf && tensor.dtype == DType::Float32;
@@ -26,7 +26,7 @@ TensorId GraphBuilder::lowered(TensorId x) {
 }
 
 TensorId GraphBuilder::widened(TensorId x) {
-  if (x == kNone || !options_.autocast || !autocast_enabled_ || !is_floating(dtype(x))) return x == kNone ? x : keep(x);
+  if (x == kNone || !options_.autocast || !autocast_enabled_ || !is_float(dtype(x))) return x == kNone ? x : keep(x);
   return cast(x, DType::Float32);
 }
 

@@ -9,7 +9,7 @@ namespace dsplan {
 namespace {
 
 // Models of transformers 4 are Python of their own. The Llama shape was compared with 4.53.3 and 4.57.6.
-std::optional<std::string> version_obstacle(const ModelSpec& model, const Training& training) {
+std::optional<std::string> version_unsupported(const ModelSpec& model, const Training& training) {
   if (training.transformers >= Version{5, 0, 0}) return std::nullopt;
   const bool llama = model.family == "llama" || model.family == "mistral" || model.family.starts_with("qwen");
   if (!llama) return formatted("the {} family under transformers 4", model.family);
@@ -23,7 +23,7 @@ bool reaches_window(const ModelSpec& model, std::int64_t seq) {
 }
 
 // Only the memory-efficient kernel takes a mask, only flash takes grouped heads.
-std::optional<std::string> kernel_obstacle(const ModelSpec& model, const Training& training) {
+std::optional<std::string> kernel_unsupported(const ModelSpec& model, const Training& training) {
   const bool windowed = reaches_window(model, training.seq);
   const bool without_mask = !windowed || masks_some_layers(model);
   const bool grouped =
@@ -45,7 +45,7 @@ std::optional<std::string> kernel_obstacle(const ModelSpec& model, const Trainin
 }
 
 // It reads lm_head.weight without calling the module. With fp32 weights its products have temporaries of their own.
-std::optional<std::string> liger_obstacle(const ModelSpec& model, const Training& training) {
+std::optional<std::string> liger_unsupported(const ModelSpec& model, const Training& training) {
   if (model.family == "gpt2") return "Liger's loss in the gpt2 family, which it does not patch";
   if (training.transformers < Version{5, 0, 0}) return "Liger's loss under transformers 4";
   if (training.runtime == Runtime::DeepSpeed) return "Liger's loss under DeepSpeed";
@@ -54,7 +54,7 @@ std::optional<std::string> liger_obstacle(const ModelSpec& model, const Training
   return std::nullopt;
 }
 
-std::optional<std::string> attention_obstacle(const ModelSpec& model, const Training& training) {
+std::optional<std::string> attention_unsupported(const ModelSpec& model, const Training& training) {
   const bool eager = training.attention == Attention::Eager;
   const bool windowed = reaches_window(model, training.seq);
   if (model.dims.sliding_window > 0 && model.family.starts_with("qwen") && (eager || windowed)) {
@@ -70,11 +70,11 @@ std::optional<std::string> attention_obstacle(const ModelSpec& model, const Trai
   if ((windowed || training.attention == Attention::Math) && training.torch < kWitnessTorch) {
     return formatted("a mask inside sdpa before torch {}", kWitnessTorch.text());
   }
-  return kernel_obstacle(model, training);
+  return kernel_unsupported(model, training);
 }
 
 // Megatron's layers have no adapters and no autocast; its experts are cut in ways of their own. Its loss is in fp32.
-std::optional<std::string> parallel_obstacle(const ModelSpec& model, const Training& training) {
+std::optional<std::string> parallel_unsupported(const ModelSpec& model, const Training& training) {
   if (model.dims.experts > 0) return "a mixture of experts under tensor parallelism";
   if (model.causal != 0) return "LoRA adapters under tensor parallelism";
   if (training.autocast) return "autocast under tensor parallelism";
@@ -87,11 +87,11 @@ std::optional<std::string> parallel_obstacle(const ModelSpec& model, const Train
 }
 
 // Of the model as one rank has it.
-std::optional<std::string> obstacle_on_rank(const ModelSpec& model, const Training& training) {
-  if (const auto version = version_obstacle(model, training)) return version;
-  if (const auto attention = attention_obstacle(model, training)) return attention;
+std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Training& training) {
+  if (const auto version = version_unsupported(model, training)) return version;
+  if (const auto attention = attention_unsupported(model, training)) return attention;
   if (training.loss == Loss::Liger) {
-    if (const auto loss = liger_obstacle(model, training)) return loss;
+    if (const auto loss = liger_unsupported(model, training)) return loss;
   }
   if (model.dims.experts > 0 && training.autocast) return "a mixture's grouped product under autocast";
   return std::nullopt;
@@ -112,13 +112,13 @@ bool keeps_heads_grouped(Version transformers, Version torch) {
   return transformers >= Version{4, 54, 0} && torch >= Version{2, 5, 0};
 }
 
-std::optional<std::string> graph_obstacle(const ModelSpec& model, const Training& training, std::int64_t tp) {
+std::optional<std::string> graph_unsupported(const ModelSpec& model, const Training& training, std::int64_t tp) {
   if (!model.has_graph) return formatted("the {} family has no operator graph yet", model.family);
   if (tp > 1) {
-    if (const auto parallel = parallel_obstacle(model, training)) return parallel;
-    return obstacle_on_rank(tensor_parallel_part(model, tp), training);
+    if (const auto parallel = parallel_unsupported(model, training)) return parallel;
+    return unsupported_on_rank(tensor_parallel_part(model, tp), training);
   }
-  return obstacle_on_rank(model, training);
+  return unsupported_on_rank(model, training);
 }
 
 Graph build_graph(const ModelSpec& model, const GraphOptions& options) {

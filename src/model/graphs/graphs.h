@@ -13,8 +13,8 @@ namespace dsplan {
 
 // Why activations of this model under this training cannot be modelled yet ("the bloom family has no operator graph
 // yet"), or nullopt. States stay exact in either case.
-[[nodiscard]] std::optional<std::string> graph_obstacle(const ModelSpec& model, const Training& training,
-                                                        std::int64_t tp);
+[[nodiscard]] std::optional<std::string> graph_unsupported(const ModelSpec& model, const Training& training,
+                                                           std::int64_t tp);
 
 // A window masks some of the family's layers, not all.
 [[nodiscard]] bool masks_some_layers(const ModelSpec& model);
@@ -23,7 +23,7 @@ namespace dsplan {
 [[nodiscard]] bool keeps_heads_grouped(Version transformers, Version torch);
 
 // One training forward with loss, `micro_batch` rows of `seq` tokens, no padding mask, use_cache = False.
-// Shapes are those of one of GraphOptions::tp ranks. InternalError where `graph_obstacle` had a reason.
+// Shapes are those of one of GraphOptions::tp ranks. InternalError where `graph_unsupported` had a reason.
 // Source: transformers 5.17.0, models/<family>/modeling_<family>.py and loss/loss_utils.py.
 [[nodiscard]] Graph build_graph(const ModelSpec& model, const GraphOptions& options);
 

@@ -153,8 +153,8 @@ std::optional<Bytes> limit_in(const LogMessage& message) {
 
 Remedy judge(const Change& change, const ModelSpec& model, std::int64_t rank, Bytes limit) {
   Remedy remedy{change.text, Remedy::Outcome::NotModelled, std::nullopt, {}};
-  if (const auto obstacle = unsupported(model, change.job)) {
-    remedy.note = *obstacle;
+  if (const auto why = unsupported(model, change.job)) {
+    remedy.note = *why;
     return remedy;
   }
   const Schedule schedule = schedule_of(model, change.job, rank, change.text);

@@ -10,7 +10,6 @@
 #include "core/explanation.h"
 #include "core/job.h"
 #include "core/model.h"
-#include "core/oom_log.h"
 #include "core/schedule.h"
 
 namespace dsplan {

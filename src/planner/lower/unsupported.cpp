@@ -31,7 +31,7 @@ std::optional<std::string> offload_unsupported(const Training& training) {
     if (!training.under_zero_init() && training.deepspeed < Version{0, 19, 4}) {
       return "a model built outside zero.Init before DeepSpeed 0.19.4";
     }
-    return stage3_offload_obstacle(training);
+    return stage3_offload_unsupported(training);
   }
   if (training.zero.offload_optimizer.device == OffloadDevice::None) return std::nullopt;
   if (training.deepspeed < Version{0, 14, 4}) return "optimizer offload below ZeRO-3 before DeepSpeed 0.14.4";
@@ -42,7 +42,7 @@ std::optional<std::string> offload_unsupported(const Training& training) {
 
 std::optional<std::string> unsupported(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
-  if (const auto graph = graph_obstacle(model, training, job.parallelism.tp)) return graph;
+  if (const auto graph = graph_unsupported(model, training, job.parallelism.tp)) return graph;
   if (model.causal != 0 && !training.checkpoint.groups.empty() && training.transformers < Version{5, 0, 0}) {
     return "checkpointed adapters under transformers 4";
   }

@@ -34,8 +34,8 @@ class Chooser {
     like_.training.checkpoint.groups = {
         {0, 0, job.training.checkpoint.kind, job.training.checkpoint.preserve_rng_state}};
     like_.explain_fragmentation = like_.explain_advice = false;
-    if (const auto obstacle = unsupported(model, like_)) {
-      throw Refusal("--checkpoint", formatted("auto needs a simulation, which is not modelled yet: {}", *obstacle));
+    if (const auto why = unsupported(model, like_)) {
+      throw Refusal("--checkpoint", formatted("auto needs a simulation, which is not modelled yet: {}", *why));
     }
     const Graph graph = build_graph(model, graph_options(model, like_));
     const RecipeBook recipes(graph, job.training.level, CatalogueOptions{job.training.torch});
@@ -140,8 +140,8 @@ class Chooser {
     const std::string& text = job_.training.checkpoint.text;
     const std::string how = by_work_ ? "operations and bytes, as no rates are known" : "estimated times";
     const std::string which =
-        choice.fits ? formatted("the fastest of {} segmentations that fits", choice.choices)
-                    : formatted("none of {} segmentations fits, and this one takes least", choice.choices);
+        choice.fits ? formatted("the fastest of {} recompute plans that fits", choice.choices)
+                    : formatted("none of {} recompute plans fits, and this one takes least", choice.choices);
     std::string said = formatted(
         "{}, {} simulated; by {} it computes {:.1f} % more, and no schedule in as much "
         "memory is more than {:.2f} % faster",

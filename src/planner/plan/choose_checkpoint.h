@@ -1,4 +1,4 @@
-// --checkpoint auto: the fastest segmentation with which the job fits.
+// --checkpoint auto: the fastest recompute plan with which the job fits.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ struct CheckpointChoice {
   double gap = 0;
 };
 
-// Where job.training.checkpoint is "auto": puts a segmentation in its place, from a front of the model's chain
+// Where job.training.checkpoint is "auto": puts a recompute plan in its place, from a front of the model's chain
 // (planner/plan/recompute/from_model.h) in the order of time. The full simulation decides whether one fits; those whose
 // certain memory does not fit are not simulated. Says so in the job's inputs and notices. nullopt where nothing was
 // asked for.

@@ -68,7 +68,7 @@ struct Simulated {
 
 class Evaluator {
  public:
-  // `thinned`: how many segmentations `auto` stands for, at most.
+  // `thinned`: how many recompute plans `auto` stands for, at most.
   Evaluator(const SearchInputs& inputs, const SearchSpace& space, std::size_t thinned);
 
   [[nodiscard]] const std::vector<PlanFamily>& families() const { return families_; }
@@ -81,11 +81,11 @@ class Evaluator {
   // them open. One with a refusal of its own is counted in `refusals` instead.
   [[nodiscard]] std::vector<Candidate> candidates(std::size_t family, std::int64_t micro_batch,
                                                   std::map<std::string, std::int64_t>& refusals);
-  // What an `auto` stands for: segmentations of the front at the smallest micro-batch, as sizes and times grow alike
+  // What an `auto` stands for: recompute plans of the front at the smallest micro-batch, as sizes and times grow alike
   // with it, each with its bound and its time. Without those that have the groups of a listed one.
   [[nodiscard]] std::vector<Candidate> expanded(const Candidate& candidate);
-  // One with a segmentation of its own; `label` names it. Bounded only if it makes more than `speed` tokens per second.
-  // Absent: refused, `refusal` says why.
+  // One with a recompute plan of its own; `label` names it. Bounded only if it makes more than `speed` tokens per
+  // second. Absent: refused, `refusal` says why.
   [[nodiscard]] std::optional<Candidate> candidate(std::size_t family, std::int64_t micro_batch, std::string label,
                                                    const std::shared_ptr<const Checkpointing>& segmented, double speed,
                                                    std::string& refusal);

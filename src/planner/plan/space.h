@@ -38,7 +38,7 @@ struct SearchInputs {
 // dsplan's own list for an axis, whatever pins it.
 [[nodiscard]] std::vector<std::string> own_values(Axis axis, const SearchInputs& inputs, Objective objective);
 
-// One candidate as inputs to `resolve`. `checkpoint` may be a listed segmentation, then `entries` are its groups.
+// One candidate as inputs to `resolve`. `checkpoint` may be a listed recompute plan, then `entries` are its groups.
 struct CandidateInputs {
   Request request;
   DeepSpeedInput deepspeed;

@@ -27,9 +27,9 @@ SharedEvidence::SharedEvidence(const ModelSpec& of, const Job& resolved)
       fingerprint(dsplan::fingerprint(of, resolved)),
       formulas(footprint(of, resolved)),
       room(device_room(resolved)),
-      obstacle(unsupported(of, resolved)) {
-  DSPLAN_CHECK(job.training.checkpoint.text != "auto", "a segmentation that nobody has chosen");
-  if (obstacle) return;
+      unsupported(dsplan::unsupported(of, resolved)) {
+  DSPLAN_CHECK(job.training.checkpoint.text != "auto", "a recompute plan that nobody has chosen");
+  if (unsupported) return;
   shapes.emplace(build_shapes(model, job));
   time = time_of(model, job, *shapes);
 }
@@ -76,7 +76,7 @@ NodeMemory node_of(const SharedEvidence& shared, std::int64_t rank, const HostMe
 }  // namespace
 
 Evidence gather(const SharedEvidence& shared, std::int64_t rank, HostPeaks& known) {
-  if (shared.obstacle) return {shared, rank, nullptr, {}, {}};
+  if (shared.unsupported) return {shared, rank, nullptr, {}, {}};
   const Job& job = shared.job;
   Schedule schedule = lower(shared.model, job, *shared.shapes, job.parallelism.data_rank(rank));
   auto readings = std::make_unique<const Readings>(std::move(schedule), job, window_named(job.phase));

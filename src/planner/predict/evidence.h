@@ -16,7 +16,7 @@
 #include "planner/lower/lower.h"
 #include "planner/predict/allocation.h"
 #include "planner/predict/footprint.h"
-#include "planner/time/predicted.h"
+#include "planner/time/estimate.h"
 #include "sim/host_memory.h"
 #include "sim/memory.h"
 #include "sim/placement.h"
@@ -51,8 +51,8 @@ struct SharedEvidence {
   std::string fingerprint;
   Footprint formulas;
   DeviceRoom room;
-  std::optional<std::string> obstacle;  // Why there is no schedule.
-  std::optional<Shapes> shapes;         // Else the graph.
+  std::optional<std::string> unsupported;  // Why there is no schedule.
+  std::optional<Shapes> shapes;            // Else the graph.
   TimeAnswer time;
 };
 
@@ -69,7 +69,7 @@ using HostPeaks = std::map<std::int64_t, std::pair<Bytes, Bytes>>;
 struct Evidence {
   const SharedEvidence& shared;
   std::int64_t rank = 0;
-  std::unique_ptr<const Readings> readings;  // Null: there is no schedule, and `shared.obstacle` says why.
+  std::unique_ptr<const Readings> readings;  // Null: there is no schedule, and `shared.unsupported` says why.
   std::vector<TrafficRow> traffic;           // Of all phases.
   NodeMemory node;                           // That of the rank.
 };

@@ -1,5 +1,5 @@
 // Closed formulas for what one rank keeps and sends: the second derivation beside the schedule. It shares no code with
-// planner/lower; a property test holds the two equal over random models, stages, worlds and segmentations. Where no
+// planner/lower; a property test holds the two equal over random models, stages, worlds and recompute plans. Where no
 // schedule can be made (offload, tensor parallelism, families without an operator graph) these are the prediction.
 //
 // Notation (DeepSpeed's source, see each formula): W ranks, N trained elements, b, a, c, m bytes of the model's,

@@ -18,22 +18,22 @@ constexpr std::int64_t kPage = 4096;
 constexpr std::int64_t kIndex = 8;
 constexpr std::int64_t kHiddenDimensions = 3;  // Rows, tokens, H.
 
-struct Rule {
+struct KeptRule {
   std::string_view label;
   Bytes CheckpointFootprint::*size;
 };
 
 // `slot`: of a part, since arguments are stored as parts; without partitioning a part is the whole.
 constexpr std::array kRules = {
-    Rule{"random state of the host", &CheckpointFootprint::host_random},
-    Rule{"random state of the device", &CheckpointFootprint::device_random},
-    Rule{"partition of an argument", &CheckpointFootprint::part},
-    Rule{"contiguous checkpoint", &CheckpointFootprint::part},
-    Rule{"argument on the host", &CheckpointFootprint::part},
-    Rule{"index of pages", &CheckpointFootprint::page_index},
-    Rule{"sizes of arguments", &CheckpointFootprint::shape_note},
-    Rule{"pinned copy of an argument", &CheckpointFootprint::argument},
-    Rule{"emptied argument", &CheckpointFootprint::emptied},
+    KeptRule{"random state of the host", &CheckpointFootprint::host_random},
+    KeptRule{"random state of the device", &CheckpointFootprint::device_random},
+    KeptRule{"partition of an argument", &CheckpointFootprint::part},
+    KeptRule{"contiguous checkpoint", &CheckpointFootprint::part},
+    KeptRule{"argument on the host", &CheckpointFootprint::part},
+    KeptRule{"index of pages", &CheckpointFootprint::page_index},
+    KeptRule{"sizes of arguments", &CheckpointFootprint::shape_note},
+    KeptRule{"pinned copy of an argument", &CheckpointFootprint::argument},
+    KeptRule{"emptied argument", &CheckpointFootprint::emptied},
 };
 
 std::vector<std::int64_t> lengths(const Training& training) {
@@ -63,7 +63,7 @@ std::string checkpoint_fault(const ModelSpec& model, const Job& job, const Sched
   if (checkpoint.groups.empty() || !checkpoint.modules.empty()) return {};
   std::vector<CheckpointFootprint> known;
   for (const std::int64_t seq : lengths(job.training)) known.push_back(checkpoint_footprint(model, job, seq));
-  const auto fits = [&](const Buffer& buffer, const Rule& rule) {
+  const auto fits = [&](const Buffer& buffer, const KeptRule& rule) {
     for (const CheckpointFootprint& one : known) {
       if (one.*rule.size == buffer.size) return true;
     }
@@ -72,7 +72,7 @@ std::string checkpoint_fault(const ModelSpec& model, const Job& job, const Sched
   const bool gathers = checkpoint.by_deepspeed() && checkpoint.deepspeed.partition;
   for (const Buffer& buffer : schedule.buffers) {
     const std::string_view label = buffer.label;
-    for (const Rule& rule : kRules) {
+    for (const KeptRule& rule : kRules) {
       if (label == rule.label && !fits(buffer, rule)) {
         return formatted("\"{}\" of {}, by formula {}", label, human(buffer.size), human(known.front().*rule.size));
       }

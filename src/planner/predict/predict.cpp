@@ -123,7 +123,7 @@ std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job) {
     return predictions;
   }
   std::optional<Prediction> worst;
-  if (shared.obstacle) return {predicted(0)};
+  if (shared.unsupported) return {predicted(0)};
   const std::vector<std::int64_t> ranks = candidates(model, job);
   for (std::int64_t rank : ranks) {
     Prediction candidate = predicted(rank * job.parallelism.tp * job.parallelism.sp);

@@ -9,7 +9,6 @@
 #include "core/sha256.h"
 #include "planner/lower/lower_graph.h"
 #include "planner/predict/live_buffers.h"
-#include "planner/predict/phases.h"
 #include "planner/predict/saved_tensors.h"
 #include "planner/predict/sections.h"
 #include "planner/predict/verdict.h"

@@ -8,7 +8,7 @@ namespace {
 
 void refuse_what_cannot_run(const ModelSpec& model, const Job& job, const std::string& what) {
   const auto refuse = [&](const std::string& reason) { throw Refusal(what, "cannot be executed yet: " + reason); };
-  if (const auto obstacle = unsupported(model, job)) refuse(*obstacle);
+  if (const auto why = unsupported(model, job)) refuse(*why);
   // Each would have a part of what the head's gradients are, and frameworks do not agree on how the parts meet
   // (docs/tensor-parallelism.md).
   if (model.dims.kv_heads % job.parallelism.tp != 0) refuse("key-value heads that tensor-parallel ranks share");
@@ -24,8 +24,8 @@ void refuse_what_cannot_run(const ModelSpec& model, const Job& job, const std::s
 }  // namespace
 
 Schedule schedule_of(const ModelSpec& model, const Job& job, std::int64_t rank, const std::string& what) {
-  if (const auto obstacle = unsupported(model, job)) {
-    throw Refusal(what, "needs a schedule, and none can be made for this job yet: " + *obstacle);
+  if (const auto why = unsupported(model, job)) {
+    throw Refusal(what, "needs a schedule, and none can be made for this job yet: " + *why);
   }
   return lower(model, job, build_shapes(model, job), job.parallelism.data_rank(rank));
 }

@@ -7,8 +7,21 @@
 
 #include "core/prediction.h"
 #include "planner/predict/evidence.h"
+#include "sim/placement.h"
+#include "sim/window.h"
 
 namespace dsplan {
+
+// The phases as the allocator saw them: blocks handed out, blocks that wait, segments. `phases` are the meter's.
+[[nodiscard]] std::vector<Phase> with_allocator(std::vector<Phase> phases, const Schedule& schedule,
+                                                const Placement& placement);
+
+// Of a phase that part alone, all its micro-batches together, with the marks between which it lies.
+[[nodiscard]] Phase part_of(const Phase& phase, StepPart part);
+
+// The first micro-batch of the first step, in which ZeRO-3 records the order in which modules ask for parameters: a
+// phase of its own, of marks that the first step has too.
+[[nodiscard]] std::optional<Phase> recording_micro_batch(const std::vector<Phase>& phases);
 
 [[nodiscard]] Persistent persistent_of(const Evidence& evidence);
 [[nodiscard]] std::optional<HeldForBackward> held_of(const Evidence& evidence);

@@ -55,7 +55,7 @@ Judgement judge_states(const SharedEvidence& shared) {
     return {Verdict::DoesNotFit,
             formatted("the persistent state alone needs {} more than there is", human(least - *shared.room.capacity))};
   }
-  return {Verdict::Unknown, formatted("only the states are predicted: not modelled yet: {}", *shared.obstacle)};
+  return {Verdict::Unknown, formatted("only the states are predicted: not modelled yet: {}", *shared.unsupported)};
 }
 
 // What of the host changes a verdict on the device.
@@ -158,7 +158,7 @@ HostMemory host_of(const HostMeter& meter, const NodeMemory& node, const Job& jo
 HostMemory host_of(const Evidence& evidence) {
   if (evidence.readings) return host_of(evidence.readings->host, evidence.node, evidence.shared.job);
   HostMemory host;
-  host.verdict_reason = "not modelled yet: " + *evidence.shared.obstacle;
+  host.verdict_reason = "not modelled yet: " + *evidence.shared.unsupported;
   host.nvme_verdict_reason = host.verdict_reason;
   return host;
 }

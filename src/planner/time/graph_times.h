@@ -6,7 +6,7 @@
 
 #include "core/graph.h"
 #include "core/training.h"
-#include "planner/time/pass_times.h"
+#include "planner/time/node_cost.h"
 #include "planner/time/rates.h"
 
 namespace dsplan {

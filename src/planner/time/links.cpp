@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "planner/time/machine.h"
-
 namespace dsplan {
 namespace {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/format.h"
-#include "planner/time/machine.h"
+#include "planner/time/links.h"
 #include "planner/time/rates.h"
 
 namespace dsplan {

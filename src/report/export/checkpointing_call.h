@@ -1,4 +1,4 @@
-// The Python that realises a segmentation in the framework.
+// The Python that realises a recompute plan in the framework.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// From a model to a chain of its layers: what checkpointing a layer saves and costs, and the segmentations that are
+// From a model to a chain of its layers: what checkpointing a layer saves and costs, and the recompute plans that are
 // worth trying, fastest first. Sizes are those of the tape (saved tensors with storages counted once), times those of
 // planner/time.
 #pragma once
@@ -20,7 +20,7 @@ namespace dsplan {
 // and what is there for a moment, which only `least_peak` asks for.
 //
 // The graph must be that of a job which checkpoints something where what is asked about does: transformers 5 makes the
-// embeddings' output require a gradient then, and frozen layers keep more. All else that the segmentation, the ranks
+// embeddings' output require a gradient then, and frozen layers keep more. All else that the recompute plan, the ranks
 // and the accumulation may differ in is free. What ZeRO-3 gathers and leaves in place counts as `job` has it: its
 // persistence threshold, reuse distance and bucket.
 struct ActivationBytes {
@@ -58,7 +58,7 @@ struct ActivationBytes {
 [[nodiscard]] ActivationBytes activation_bytes(const ModelSpec& model, const Job& job, const Graph& graph,
                                                const RecipeBook& recipes);
 
-// A lower bound of the rank's peak of requested bytes for this segmentation: what is certainly alive at one moment.
+// A lower bound of the rank's peak of requested bytes for this recompute plan: what is certainly alive at one moment.
 // Never more than the simulated peak of any rank (a property test holds it to that). `persistent`: footprint's total.
 // `activations` may be those of another job of the same graph; `checkpoint` has its groups (checkpointing_of). Some
 // additions for each region: a microsecond.
@@ -69,7 +69,7 @@ struct ActivationBytes {
 [[nodiscard]] Chain chain_of(const ModelSpec& model, const Job& job, const Graph& graph, const RecipeBook& recipes,
                              const GraphTimes& times);
 
-// A segmentation that no other one beats in both time and memory.
+// A recompute plan that no other one beats in both time and memory.
 struct SegmentationChoice {
   Checkpointing checkpoint;
   double extra_seconds = 0;  // Of one micro-batch, beyond running everything once.

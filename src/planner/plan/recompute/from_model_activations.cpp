@@ -27,9 +27,9 @@ class Mixer {
   std::uint64_t state_ = 0xcbf29ce484222325U;
 };
 
-class Walk {
+class ActivationWalk {
  public:
-  Walk(const Graph& graph, const RecipeBook& recipes)
+  ActivationWalk(const Graph& graph, const RecipeBook& recipes)
       : graph_(graph),
         recipes_(recipes),
         regions_(graph.regions.size()),
@@ -250,7 +250,7 @@ Measured measure(const ModelSpec& model, const Job& job) {
   const Graph graph = build_graph(few, graph_options(few, job));
   const RecipeBook recipes(graph, job.training.level, CatalogueOptions{job.training.torch});
   const ModelSpec part = tensor_parallel_part(few, job.parallelism.tp);
-  Walk walk(graph, recipes);
+  ActivationWalk walk(graph, recipes);
   const ActivationBytes kept = walk.run();
   Measured result;
   result.signatures = walk.signatures();
@@ -336,7 +336,7 @@ void add_moments(const Measured& measured, const std::vector<std::uint64_t>& sig
 
 ActivationBytes activation_bytes(const ModelSpec& model, const Job& job, const Graph& graph,
                                  const RecipeBook& recipes) {
-  Walk walk(graph, recipes);
+  ActivationWalk walk(graph, recipes);
   ActivationBytes result = walk.run();
   add_moments(measure(model, job), walk.signatures(), result);
   const ModelSpec part = tensor_parallel_part(model, job.parallelism.tp);

@@ -1,4 +1,4 @@
-// The segmentations of a model that no other one beats in time and memory.
+// The recompute plans of a model that no other one beats in time and memory.
 #include <algorithm>
 
 #include "core/error.h"

@@ -11,8 +11,6 @@
 #include "planner/plan/recompute/bound.h"
 #include "planner/plan/recompute/flat.h"
 #include "planner/plan/recompute/replay.h"
-#include "planner/plan/recompute/rotor.h"
-#include "planner/plan/recompute/uniform.h"
 
 namespace dsplan {
 namespace {
@@ -145,22 +143,6 @@ class FlatSolver : public Solver {
   FlatRules rules_;
 };
 
-class UniformSolver : public Solver {
- public:
-  UniformSolver(const Chain& chain, const ChainCosts& costs, const Method& method) : Solver(chain, costs) {
-    check_none(method);
-    if (const std::string why = not_uniform(chain); !why.empty()) {
-      refuse("the closed forms are for chains of equal stages: " + why, "`flat` takes every chain");
-    }
-  }
-  std::optional<Found> solve(std::int64_t capacity) override {
-    std::optional<FlatPlan> plan = uniform_plan(costs_, capacity);
-    if (!plan) return std::nullopt;
-    return found("uniform", std::move(*plan));
-  }
-  std::int64_t minimum() override { return uniform_minimum(costs_); }
-};
-
 class RuleSolver : public Solver {
  public:
   RuleSolver(const Chain& chain, const ChainCosts& costs, const Method& method, const RuleRow& rule)
@@ -197,42 +179,13 @@ class RuleSolver : public Solver {
   std::optional<RuleTry> least_;
 };
 
-class RotorSolver : public Solver {
- public:
-  RotorSolver(const Chain& chain, const ChainCosts& costs, const Method& method) : Solver(chain, costs) {
-    check_range(method, 1, kMostSlots);
-    rules_.slots = method.parameter.value_or(rules_.slots);
-    if (const std::string why = rotor_obstacle(chain, rules_.slots); !why.empty())
-      refuse(why, "`flat` takes every chain");
-  }
-  std::optional<Found> solve(std::int64_t capacity) override {
-    const RotorMinimum& least = least_schedule();
-    if (least.need > capacity) return std::nullopt;
-    std::optional<RotorPlan> plan = rotor(costs_, capacity, rules_);
-    const std::string name = formatted("rotor:{}", rules_.slots);
-    if (!plan) return Found{name, {}, least.operations, {}, false, {}};
-    return Found{name, {}, std::move(plan->operations), plan->extra, plan->exact, {}};
-  }
-  std::int64_t minimum() override { return least_schedule().need; }
-
- private:
-  const RotorMinimum& least_schedule() {
-    if (!least_) least_ = rotor_minimum(costs_);
-    return *least_;
-  }
-  RotorRules rules_;
-  std::optional<RotorMinimum> least_;
-};
-
 std::unique_ptr<Solver> solver_of(const Chain& chain, const ChainCosts& costs, const std::string& text) {
   const Method method = parsed(text);
   if (method.name == "flat" || method.name == "selective") return std::make_unique<FlatSolver>(chain, costs, method);
-  if (method.name == "uniform") return std::make_unique<UniformSolver>(chain, costs, method);
-  if (method.name == "rotor") return std::make_unique<RotorSolver>(chain, costs, method);
   for (const RuleRow& rule : rules()) {
     if (rule.name == method.name) return std::make_unique<RuleSolver>(chain, costs, method, rule);
   }
-  std::vector<std::string_view> names{"flat", "selective", "uniform", "rotor"};
+  std::vector<std::string_view> names{"flat", "selective"};
   for (const RuleRow& rule : rules()) names.push_back(rule.name);
   std::string hint = did_you_mean(nearest(method.name, names));
   if (hint.empty()) hint = formatted("methods are {}", joined(chain_methods(), ", "));
@@ -267,13 +220,9 @@ void take(const Chain& chain, Found found, ChainPlan& plan) {
 }
 
 // Methods that have a plan where the one that was asked for has none.
-std::vector<std::string> fitting(const Chain& chain, const ChainCosts& costs, const std::string& asked,
-                                 std::int64_t capacity) {
-  std::vector<std::string> names;
-  if (parsed(asked).name != "flat" && flat_minimum(costs, {}).need <= capacity) names.emplace_back("flat");
-  const bool rotor_takes_it = rotor_obstacle(chain, RotorRules{}.slots).empty() && parsed(asked).name != "rotor";
-  if (names.empty() && rotor_takes_it && rotor_minimum(costs).need <= capacity) names.emplace_back("rotor");
-  return names;
+std::vector<std::string> fitting(const ChainCosts& costs, const std::string& asked, std::int64_t capacity) {
+  if (parsed(asked).name == "flat" || flat_minimum(costs, {}).need > capacity) return {};
+  return {"flat"};
 }
 
 }  // namespace
@@ -294,26 +243,15 @@ ChainPlan plan_chain(const Chain& chain, const ChainRequest& request) {
   if (std::optional<Found> found = solver->solve(capacity)) {
     take(chain, std::move(*found), plan);
   } else {
-    plan.fitting = fitting(chain, costs, request.method, capacity);
+    plan.fitting = fitting(costs, request.method, capacity);
   }
   return plan;
 }
 
 const std::vector<std::string>& chain_methods() {
-  static const std::vector<std::string> kMethods = {"flat",
-                                                    "flat:N",
-                                                    "selective",
-                                                    "uniform",
-                                                    "none",
-                                                    "full",
-                                                    "every[:K]",
-                                                    "segments[:K]",
-                                                    "nth[:K]",
-                                                    "sqrt",
-                                                    "chen",
-                                                    "megatron-block[:K]",
-                                                    "megatron-uniform[:K]",
-                                                    "rotor[:N]"};
+  static const std::vector<std::string> kMethods = {"flat", "flat:N",    "selective",          "none",
+                                                    "full", "every[:K]", "segments[:K]",       "nth[:K]",
+                                                    "sqrt", "chen",      "megatron-block[:K]", "megatron-uniform[:K]"};
   return kMethods;
 }
 

@@ -16,9 +16,8 @@ struct ChainRequest {
 };
 
 // Every plan that comes back has been replayed: its time and its peak are the replay's, and the peak is within the
-// budget. Methods are those of docs/recompute-plans.md. Refused: an unknown method, with the nearest one; a parameter out
-// of range; a method that cannot speak about this chain, with the reason (uniform: the stage that differs; rotor:
-// options, weights to gather, a table that is too large; segments:K with more segments than stages).
+// budget. Methods are those of docs/recompute-plans.md. Refused: an unknown method, with the nearest one; a parameter
+// out of range; segments:K with more segments than stages.
 [[nodiscard]] ChainPlan plan_chain(const Chain& chain, const ChainRequest& request);
 
 // "flat", "flat:N", "selective", ...: for help and messages.

@@ -21,7 +21,7 @@ namespace dsplan {
 namespace {
 
 constexpr What kWhole{Role::Parameters, "whole parameter", "zero/partition_parameters.py, Init._post_init_method"};
-constexpr What kNorm{Role::Temporaries, "gradient norm", "zero/stage3.py, get_grad_norm_direct"};
+constexpr What kGradientNorm{Role::Temporaries, "gradient norm", "zero/stage3.py, get_grad_norm_direct"};
 constexpr What kOverflow{Role::Temporaries, "overflow flag", "zero/stage3.py, has_overflow"};
 constexpr What kNormOfSubGroup{Role::Temporaries, "gradient norm of a sub-group",
                                "zero/stage3.py, complete_grad_norm_calculation_for_cpu_offload"};
@@ -252,7 +252,7 @@ void Zero3Runtime::measure_gradients() {
   }
   for (const SubGroup& group : sharding_.groups()) {
     gradients_->measure_norm(group);
-    control_.all_reduce(optimizer_away() ? Bytes(4) : Bytes(8), optimizer_away() ? kNormOfSubGroup : kNorm);
+    control_.all_reduce(optimizer_away() ? Bytes(4) : Bytes(8), optimizer_away() ? kNormOfSubGroup : kGradientNorm);
   }
   if (!optimizer_away()) norms_.in_step(DType::Float64, sharding_.groups().size());
 }
@@ -316,7 +316,7 @@ std::unique_ptr<TrainingRuntime> make_stage3_runtime(const Job& job, const Model
   return std::make_unique<Zero3Runtime>(job, model, rank, emitter);
 }
 
-std::optional<std::string> stage3_offload_obstacle(const Training& training) {
+std::optional<std::string> stage3_offload_unsupported(const Training& training) {
   const Zero& zero = training.zero;
   const bool nvme =
       zero.offload_optimizer.device == OffloadDevice::Nvme || zero.offload_param.device == OffloadDevice::Nvme;

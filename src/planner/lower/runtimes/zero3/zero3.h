@@ -9,6 +9,6 @@
 namespace dsplan {
 
 // In words, what of `training`'s offload under ZeRO-3 has no schedule; nullopt if all of it has.
-[[nodiscard]] std::optional<std::string> stage3_offload_obstacle(const Training& training);
+[[nodiscard]] std::optional<std::string> stage3_offload_unsupported(const Training& training);
 
 }  // namespace dsplan

@@ -1,6 +1,6 @@
 // The dense table of Beaumont et al. ("rotor", report 1911.13214): the least time over all persistent schedules, nested
-// to any depth. Kept as a reference: O(n^3 * slots) time, and more nesting than DeepSpeed, Megatron or transformers
-// run.
+// to any depth. A reference for benchmarks and tests: O(n^3 * slots) time, and more nesting than DeepSpeed, Megatron or
+// transformers run. For chains without options, weights to gather and what `spares`.
 //
 // E(s, t, m), the least extra time of stages s to t with m bytes beside the input of s:
 //   all:  E(s + 1, t, m - abar_s)                                    if m >= delta_t + abar_s + oF_s and
@@ -23,16 +23,11 @@ struct RotorRules {
   bool save_single = false;  // "all" for the last stage of an interval only: Griewank and Walther's binomial problem.
 };
 
-inline constexpr std::int64_t kMostRotorCells = std::int64_t{1} << 27;
-
 struct RotorPlan {
   std::int64_t extra = 0;
   bool exact = false;  // Counted in the gcd of all sizes; else every size was rounded up to a slot.
   std::vector<ChainOperation> operations;
 };
-
-// What this table cannot say of the chain: options, gathered weights, too many cells. Empty: nothing.
-[[nodiscard]] std::string rotor_obstacle(const Chain& chain, std::int64_t slots);
 
 // `capacity` without the input. Absent: nothing fits after rounding.
 [[nodiscard]] std::optional<RotorPlan> rotor(const ChainCosts& costs, std::int64_t capacity, const RotorRules& rules);

@@ -17,10 +17,6 @@
 
 namespace dsplan::detail {
 
-// What keeps the chain from being uniform: "stage 3 differs from stage 1". Empty: nothing. Weights to gather and
-// options are such things, too.
-[[nodiscard]] std::string not_uniform(const Chain& chain);
-
 // `capacity` is the budget without the input. O(n).
 [[nodiscard]] std::optional<FlatPlan> uniform_plan(const ChainCosts& costs, std::int64_t capacity);
 [[nodiscard]] std::int64_t uniform_minimum(const ChainCosts& costs);

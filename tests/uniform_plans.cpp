@@ -1,8 +1,6 @@
-#include "planner/plan/recompute/uniform.h"
+#include "uniform_plans.h"
 
 #include <algorithm>
-
-#include "core/format.h"
 
 namespace dsplan::detail {
 namespace {
@@ -20,23 +18,6 @@ std::int64_t room(const StageCost& stage, std::int64_t capacity, std::int64_t se
 }
 
 }  // namespace
-
-std::string not_uniform(const Chain& chain) {
-  const ChainStage& first = chain.stages.front();
-  if (chain.gathers()) return "it has weights to gather";
-  if (chain.spares()) return "its recomputations leave something out";
-  const auto same = [&](const ChainStage& stage) {
-    return stage.output == first.output && stage.saved == first.saved && stage.gradient == first.gradient &&
-           stage.forward_time == first.forward_time && stage.backward_time == first.backward_time &&
-           stage.forward_temporary == first.forward_temporary && stage.backward_temporary == first.backward_temporary;
-  };
-  for (std::size_t i = 0; i < chain.stages.size(); ++i) {
-    if (!chain.stages[i].options.empty()) return formatted("stage {} has options", i + 1);
-    if (!same(chain.stages[i])) return formatted("stage {} differs from stage 1", i + 1);
-  }
-  if (chain.input_gradient != first.gradient) return "the gradient of the input differs from those of the stages";
-  return {};
-}
 
 std::optional<FlatPlan> uniform_plan(const ChainCosts& costs, std::int64_t capacity) {
   const StageCost& stage = costs.stages.front();

@@ -30,7 +30,7 @@ Training training_with(const std::function<void(Training&)>& change) {
 
 }  // namespace
 
-TEST_CASE("obstacles: only the memory-efficient kernel takes a window's mask, only flash takes grouped heads") {
+TEST_CASE("unsupported: only the memory-efficient kernel takes a window's mask, only flash takes grouped heads") {
   struct Row {
     const char* family;
     const char* config;
@@ -75,23 +75,23 @@ TEST_CASE("obstacles: only the memory-efficient kernel takes a window's mask, on
   for (const Row& row : rows) {
     const ModelSpec model = model_named(row.family, row.config);
     INFO(row.family, row.config, row.reason.value_or("none"));
-    CHECK(graph_obstacle(model, training_with(row.change), 1) == row.reason);
+    CHECK(graph_unsupported(model, training_with(row.change), 1) == row.reason);
   }
 }
 
-TEST_CASE("obstacles: the memory-efficient kernel takes as many heads of keys as of queries") {
+TEST_CASE("unsupported: the memory-efficient kernel takes as many heads of keys as of queries") {
   ModelSpec model = model_named("llama", "");
   model.dims.kv_heads = model.dims.heads;
   const Training training = training_with([](Training& t) { t.attention = Attention::MemoryEfficient; });
-  CHECK(graph_obstacle(model, training, 1) == std::nullopt);
+  CHECK(graph_unsupported(model, training, 1) == std::nullopt);
 }
 
-TEST_CASE("obstacles: Liger's loss is that of 16-bit weights, in the families that it patches") {
+TEST_CASE("unsupported: Liger's loss is that of 16-bit weights, in the families that it patches") {
   const ModelSpec llama = model_named("llama", "");
   const auto reason = [](const ModelSpec& model, const std::function<void(Training&)>& change) {
     Training training = training_with(change);
     training.loss = Loss::Liger;
-    return graph_obstacle(model, training, 1).value_or("none");
+    return graph_unsupported(model, training, 1).value_or("none");
   };
   CHECK(reason(llama, [](Training&) {}) == "none");
   CHECK(reason(llama, [](Training& t) { t.autocast = DType::BFloat16; }) ==

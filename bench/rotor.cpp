@@ -1,9 +1,8 @@
-#include "planner/plan/recompute/rotor.h"
+#include "rotor.h"
 
 #include <algorithm>
 #include <limits>
 
-#include "core/format.h"
 #include "planner/plan/recompute/flat.h"
 
 namespace dsplan::detail {
@@ -163,21 +162,6 @@ std::optional<RotorPlan> solve(const ChainCosts& costs, std::int64_t capacity, s
 }
 
 }  // namespace
-
-std::string rotor_obstacle(const Chain& chain, std::int64_t slots) {
-  if (chain.gathers()) return "rotor knows no weights to gather";
-  if (chain.spares()) return "rotor knows no recomputation that leaves something out";
-  for (std::size_t i = 0; i < chain.stages.size(); ++i) {
-    if (!chain.stages[i].options.empty()) return formatted("rotor knows no options, and stage {} has some", i + 1);
-  }
-  const auto cells = static_cast<std::int64_t>(interval(0, chain.stages.size()));
-  slots = std::max(slots, RotorRules{}.slots);  // Few slots do not make a long chain short.
-  if (cells > kMostRotorCells / (slots + 1)) {
-    return formatted("rotor's table would have {} intervals of {} slots; at most {} cells are filled", cells, slots + 1,
-                     kMostRotorCells);
-  }
-  return {};
-}
 
 std::optional<RotorPlan> rotor(const ChainCosts& costs, std::int64_t capacity, const RotorRules& rules) {
   const std::int64_t gcd = unit_of(costs);
