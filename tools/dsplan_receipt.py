@@ -39,7 +39,7 @@ class receipt:
         self.rank, self.world = (ranks.get_rank(), ranks.get_world_size()) if ranks else (0, 1)
         self.path = "{0}.rank{2}{1}".format(*os.path.splitext(self.path), self.rank) if self.rank else self.path
         self.save()
-        self.model.register_forward_pre_hook(self.before_forward, with_kwargs=True)
+        self.model.register_forward_pre_hook(self.before_forward, prepend=True, with_kwargs=True)  # Before ZeRO-3 gathers.
         self.model.register_forward_hook(lambda *_: self.mark("after forward"))
         self.optimizer.register_step_pre_hook(lambda *_: None if self.stepped else self.mark("before step"))
         self.optimizer.register_step_post_hook(lambda *_: setattr(self, "stepped", True))

@@ -45,7 +45,7 @@ struct Collective {
 };
 struct Collectives {
   std::mutex lock;
-  std::map<std::tuple<std::string, int, int>, Collective> rows;  // By name, ranks, bytes of an element.
+  std::map<std::tuple<std::string, std::string, int, bool>, Collective> rows;
 };
 Collectives& collectives() {
   static auto* const made = new Collectives;
@@ -73,10 +73,10 @@ std::string collectives_as_json() {
   const std::lock_guard guard(collectives().lock);
   std::string text = "[";
   for (const auto& [key, row] : collectives().rows) {
-    const auto& [name, ranks, element] = key;
+    const auto& [name, dtype, ranks, control] = key;
     text += text.size() > 1 ? ", " : "";
-    text += "{\"collective\": \"" + name + "\", \"ranks\": " + std::to_string(ranks) +
-            ", \"element_bytes\": " + std::to_string(element) + ", \"calls\": " + std::to_string(row.calls) +
+    text += "{\"collective\": \"" + name + "\", \"ranks\": " + std::to_string(ranks) + ", \"dtype\": \"" + dtype +
+            "\", \"kind\": \"" + (control ? "control" : "data") + "\", \"calls\": " + std::to_string(row.calls) +
             ", \"payload_bytes\": " + std::to_string(row.payload) + "}";
   }
   return text + "]";
@@ -88,10 +88,10 @@ void count(Counted what) { counters[static_cast<std::size_t>(what)].fetch_add(1,
 
 std::uint64_t counted(Counted what) { return counters[static_cast<std::size_t>(what)].load(); }
 
-void count_collective(const char* name, std::size_t payload, int ranks, int element_bytes) {
+void count_collective(const CollectiveKind& kind, std::size_t payload, bool again) {
   const std::lock_guard guard(collectives().lock);
-  Collective& row = collectives().rows[{name, ranks, element_bytes}];
-  ++row.calls;
+  Collective& row = collectives().rows[{kind.name, kind.dtype, kind.ranks, kind.control}];
+  row.calls += again ? 0 : 1;
   row.payload += payload;
 }
 

@@ -29,8 +29,16 @@ constexpr int kCounted = 6;
 void count(Counted what);
 [[nodiscard]] std::uint64_t counted(Counted what);
 
-// A collective that this process took part in.
-void count_collective(const char* name, std::size_t payload, int ranks, int element_bytes);
+// A collective that this process took part in. Payload is the full logical buffer. A flag or norm of one element, or a
+// list of numbers, controls; all else is data.
+struct CollectiveKind {
+  const char* name;
+  const char* dtype;
+  int ranks;
+  bool control;
+};
+// `again`: it belongs to the call before, as what a group of calls makes together.
+void count_collective(const CollectiveKind& kind, std::size_t payload, bool again);
 
 // All of it, as JSON.
 [[nodiscard]] std::string ledger();

@@ -59,6 +59,7 @@ struct Pending {
 struct Group {
   int depth = 0;
   std::vector<Pending> calls;
+  std::pair<const char*, Communicator*> booked{};  // What its last call was.
 };
 Group& group() {
   thread_local Group open;
@@ -113,8 +114,14 @@ NcclResult issue(Communicator* communicator, bool ordered, Attempt attempt) {
 
 Nanoseconds collective_time(std::size_t bytes) { return 10000 + bytes / device().link_bytes_per_ns; }
 
-void book(Communicator* c, const char* name, std::size_t payload, std::size_t element, void* stream) {
-  count_collective(name, payload, c->ranks, static_cast<int>(element));
+// What several calls of a group send is one collective, as the framework made one call.
+void book(Communicator* c, const char* name, std::size_t elements, int type, void* stream) {
+  const std::size_t payload = elements * bytes_of_type(type);
+  enum : int { kUint8 = 1, kFirstFloat = 6 };
+  const bool control = elements == 1 || (type < kFirstFloat && type != kUint8);
+  const bool again = group().depth > 0 && group().booked == std::pair<const char*, Communicator*>{name, c};
+  if (group().depth > 0) group().booked = {name, c};
+  count_collective({name, name_of_type(type), c->ranks, control}, payload, again);
   streams().launch(stream_of(stream), collective_time(payload));
 }
 
@@ -269,19 +276,20 @@ DSPLAN_DRY_CALL NcclResult ncclGroupStart() {
 }
 DSPLAN_DRY_CALL NcclResult ncclGroupEnd() {
   if (group().depth == 0) return kNcclInvalidUsage;
+  if (group().depth == 1) group().booked = {};
   return --group().depth > 0 ? kNcclSuccess : finish(std::exchange(group().calls, {}));
 }
 
 DSPLAN_DRY_CALL NcclResult ncclAllReduce(const void* in, void* out, std::size_t count, int type, int op,
                                          Communicator* c, void* stream) {
   const std::size_t bytes = count * bytes_of_type(type);
-  book(c, "all_reduce", bytes, bytes_of_type(type), stream);
+  book(c, "all_reduce", count, type, stream);
   return exchange(c, in, bytes, [=](const Peers& peers) { reduce_parts(c, peers, out, count, type, op, 0); });
 }
 DSPLAN_DRY_CALL NcclResult ncclReduce(const void* in, void* out, std::size_t count, int type, int op, int root,
                                       Communicator* c, void* stream) {
   const std::size_t bytes = count * bytes_of_type(type);
-  book(c, "reduce", bytes, bytes_of_type(type), stream);
+  book(c, "reduce", count, type, stream);
   return exchange(c, in, bytes, [=](const Peers& peers) {
     if (c->rank == root) reduce_parts(c, peers, out, count, type, op, 0);
   });
@@ -289,7 +297,7 @@ DSPLAN_DRY_CALL NcclResult ncclReduce(const void* in, void* out, std::size_t cou
 DSPLAN_DRY_CALL NcclResult ncclBroadcast(const void* in, void* out, std::size_t count, int type, int root,
                                          Communicator* c, void* stream) {
   const std::size_t bytes = count * bytes_of_type(type);
-  book(c, "broadcast", bytes, bytes_of_type(type), stream);
+  book(c, "broadcast", count, type, stream);
   // Only the root's `in` is read by NCCL; here everybody lays down what would be there afterwards if all were alike.
   return exchange(c, c->rank == root ? in : out, bytes,
                   [=](const Peers& peers) { std::memcpy(out, peers.of(root), bytes); });
@@ -300,7 +308,7 @@ DSPLAN_DRY_CALL NcclResult ncclBcast(void* at, std::size_t count, int type, int 
 DSPLAN_DRY_CALL NcclResult ncclAllGather(const void* in, void* out, std::size_t count, int type, Communicator* c,
                                          void* stream) {
   const std::size_t bytes = count * bytes_of_type(type);
-  book(c, "all_gather", bytes * static_cast<std::size_t>(c->ranks), bytes_of_type(type), stream);
+  book(c, "all_gather", count * static_cast<std::size_t>(c->ranks), type, stream);
   return exchange(c, in, bytes, [=](const Peers& peers) {
     for (int r = 0; r < c->ranks; ++r) {
       std::memcpy(static_cast<char*>(out) + static_cast<std::size_t>(r) * bytes, peers.of(r), bytes);
@@ -311,7 +319,7 @@ DSPLAN_DRY_CALL NcclResult ncclReduceScatter(const void* in, void* out, std::siz
                                              Communicator* c, void* stream) {
   const std::size_t bytes = count * bytes_of_type(type);
   const std::size_t all = bytes * static_cast<std::size_t>(c->ranks);
-  book(c, "reduce_scatter", all, bytes_of_type(type), stream);
+  book(c, "reduce_scatter", count * static_cast<std::size_t>(c->ranks), type, stream);
   return exchange(c, in, all, [=](const Peers& peers) {
     reduce_parts(c, peers, out, count, type, op, bytes * static_cast<std::size_t>(c->rank));
   });
@@ -320,7 +328,7 @@ DSPLAN_DRY_CALL NcclResult ncclAlltoAll(const void* in, void* out, std::size_t c
                                         void* stream) {
   const std::size_t bytes = count * bytes_of_type(type);
   const std::size_t all = bytes * static_cast<std::size_t>(c->ranks);
-  book(c, "all_to_all", all, bytes_of_type(type), stream);
+  book(c, "all_to_all", count * static_cast<std::size_t>(c->ranks), type, stream);
   return exchange(c, in, all, [=](const Peers& peers) {
     for (int r = 0; r < c->ranks; ++r) {
       std::memcpy(static_cast<char*>(out) + static_cast<std::size_t>(r) * bytes,
@@ -332,13 +340,13 @@ DSPLAN_DRY_CALL NcclResult ncclAlltoAll(const void* in, void* out, std::size_t c
 DSPLAN_DRY_CALL NcclResult ncclSend(const void* in, std::size_t count, int type, int to, Communicator* c,
                                     void* stream) {
   const std::size_t bytes = count * bytes_of_type(type);
-  book(c, "send", bytes, bytes_of_type(type), stream);
+  book(c, "send_recv", count, type, stream);
   if (bytes > copy_limit()) return kNcclSuccess;
   return issue(c, false, [=] { return c->peers->send(to, in, bytes); });
 }
 DSPLAN_DRY_CALL NcclResult ncclRecv(void* out, std::size_t count, int type, int from, Communicator* c, void* stream) {
   const std::size_t bytes = count * bytes_of_type(type);
-  book(c, "receive", bytes, bytes_of_type(type), stream);
+  streams().launch(stream_of(stream), collective_time(bytes));
   if (bytes > copy_limit()) return kNcclSuccess;
   return issue(c, false, [=] { return c->peers->receive(from, out, bytes); });
 }

@@ -36,7 +36,10 @@ class Meeting : public Peers {
     // Nobody else will come: the name is not needed any more.
     if (arrived().fetch_add(1) + 1 == static_cast<std::uint64_t>(ranks_)) shm_unlink(name_.c_str());
   }
-  ~Meeting() override { munmap(base_, size(ranks_)); }
+  ~Meeting() override {
+    if (arrived().load() < static_cast<std::uint64_t>(ranks_)) shm_unlink(name_.c_str());
+    munmap(base_, size(ranks_));
+  }
   Meeting(const Meeting&) = delete;
   Meeting& operator=(const Meeting&) = delete;
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 
 namespace dsplan::dry {
 namespace {
@@ -121,6 +122,12 @@ std::size_t bytes_of_type(int type) {
     case 7: return 4;
     default: return 8;
   }
+}
+
+const char* name_of_type(int type) {
+  constexpr const char* kNames[] = {"int8", "uint8", "int32", "uint32", "int64",       "uint64",
+                                    "fp16", "fp32",  "fp64",  "bf16",   "float8_e4m3", "float8_e5m2"};
+  return type >= 0 && type < static_cast<int>(std::size(kNames)) ? kNames[type] : "unknown";
 }
 
 void reduce(void* out, std::size_t count, int type, int reduction, double scale, int ranks,

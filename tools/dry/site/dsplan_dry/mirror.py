@@ -62,8 +62,7 @@ def install_in(c10d):
         kwargs.update(store=KEPT[0], rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
         return real("nccl" if backend in (None, "cpu:gloo,cuda:nccl") else backend, **kwargs)
 
-    c10d.init_process_group = init_process_group
-    __import__("torch").distributed.init_process_group = init_process_group
+    c10d.init_process_group = init_process_group  # torch.distributed takes its names from here.
 
 
 def install():

@@ -12,7 +12,7 @@ import weakref
 
 from . import answers, device, imports
 
-FOUND = {"optimizers": [], "training_arguments": None, "engine": None, "receipt": None}
+FOUND = {"optimizers": [], "training_arguments": None, "engine": None, "receipt": None, "backward": False}
 STEPS = []  # A row for each mark of every step.
 
 
@@ -37,25 +37,68 @@ def counters(torch):
     return row
 
 
+RINGS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+PHASES = {"after forward": "forward", "after backward": "backward"}
+
+
+class Traffic:
+    """Collectives between marks: what NCCL counted by then, less what it had counted before."""
+
+    def __init__(self):
+        self.seen, self.rows = {}, {"init": {}, "steady": {}}
+
+    def look(self, stretch, phase):
+        now = {tuple(row[key] for key in ("collective", "ranks", "dtype", "kind")): (row["calls"], row["payload_bytes"])
+               for row in device.ledger().get("collectives", ())}
+        for key, (calls, payload) in now.items():
+            before = self.seen.get(key, (0, 0))
+            if stretch in self.rows and calls > before[0]:
+                row = self.rows[stretch].setdefault((key, phase), [0, 0])
+                row[0] += calls - before[0]
+                row[1] += payload - before[1]
+        self.seen = now
+
+    def figures(self, world):
+        """Those of init and of the second step, as a prediction has them. Groups of one rank have none."""
+        found = []
+        for rows in self.rows.values():
+            for ((name, ranks, dtype, kind), phase), (calls, payload) in sorted(rows.items()):
+                if ranks > 1:
+                    wire = RINGS[name] * (ranks - 1) * payload // ranks if name in RINGS else payload
+                    found.append({"collective": name, "group": "dp" if ranks == world else "dp_intra", "phase": phase,
+                                  "dtype": dtype, "kind": kind, "calls": calls, "payload_bytes": payload, "wire_bytes": wire})
+        return found
+
+
 def make_class(base, torch):
     class DryReceipt(base.receipt):
         """The same receipt, and between its marks every step as a row of its own."""
 
         def __init__(self, *args, **kwargs):
-            self.step, self.zeroed = 1, False
+            self.step, self.zeroed, self.traffic = 1, False, Traffic()
             super().__init__(*args, **kwargs)
-            self.missing["memory.process"] = "the dry device has a constant for the context"
+
+        def stretch(self):
+            return ("init", "first_step", "steady", "later")[len(self.phases)]
 
         def mark(self, name):
             if torch.is_grad_enabled() and torch.cuda.is_available():
+                self.traffic.look(self.stretch(), "init" if not self.phases else PHASES.get(name, "step"))
                 STEPS.append({"step": self.step, "at": name, **counters(torch)})
-            super().mark(name)
+            if name != "after forward":  # Outputs are still held there; the script lets go of them before backward.
+                super().mark(name)
 
         def turn(self):
             if self.phases:
                 self.step += 1
             self.zeroed = False
             super().turn()
+
+        def before_forward(self, module, args, kwargs):
+            super().before_forward(module, args, kwargs)
+            if self.closed and self.stepped:  # Steps after those that a receipt has.
+                self.step, self.stepped, self.zeroed = self.step + 1, False, False
+                torch.cuda.reset_peak_memory_stats()
 
         def cleared(self):
             if self.stepped and not self.zeroed:
@@ -64,7 +107,34 @@ def make_class(base, torch):
 
         def save(self, error=None):
             super().save(error)
+            if os.path.exists(self.path):
+                self.amend()
             write_steps(self.path)
+
+        def amend(self):
+            """What the dry device knows better than somebody who looks from outside."""
+            with open(self.path) as file:
+                value = json.load(file)
+            rank = value["ranks"][0]
+            missing = {row["what"]: row["why"] for row in rank["not_measured"]}
+            missing["memory.process"] = "the dry device has a constant for the context"
+            rank["memory"]["peak"]["process"] = None
+            for phase in rank["memory"]["phases"]:
+                for mark in phase["marks"]:
+                    mark["process"] = None
+            if device.library():
+                del missing["communication"]
+                rank["communication"] = self.traffic.figures(value["world_size"])
+                for row in rank["communication"]:
+                    if row["group"] == "dp_intra":
+                        missing.setdefault("communication.groups", "groups are told apart by their size alone")
+            value["source"] = "tools/dry/run"
+            if device.setting("DEVICE_NAME"):
+                value["inputs"]["options"] += ["--hardware", device.setting("DEVICE_NAME")]
+            rank["not_measured"] = [{"what": what, "why": why} for what, why in missing.items()]
+            with open(self.path + ".part", "w") as file:
+                json.dump(value, file, indent=1)
+            os.replace(self.path + ".part", self.path)
 
     return DryReceipt
 
@@ -99,6 +169,13 @@ def begin(module, args, kwargs):
         made.before_forward(module, args, kwargs)
 
 
+def trains(module):
+    engine = FOUND["engine"] and FOUND["engine"]()
+    if engine is not None:  # Its optimizer holds partitions, not the module's parameters.
+        return module is engine or module is engine.module
+    return bool(FOUND["optimizers"]) and owner_of(module) is not None
+
+
 def owner_of(module):
     parameters = {id(p) for p in module.parameters()}
     for reference in FOUND["optimizers"]:
@@ -119,7 +196,7 @@ def hook_torch(torch):
     real = torch.nn.Module.__call__
 
     def __call__(self, *args, **kwargs):
-        if FOUND["receipt"] is None and torch.is_grad_enabled() and FOUND["optimizers"] and owner_of(self) is not None:
+        if FOUND["receipt"] is None and torch.is_grad_enabled() and trains(self):
             torch.nn.Module.__call__ = real
             begin(self, args, kwargs)
         return real(self, *args, **kwargs)
@@ -128,20 +205,28 @@ def hook_torch(torch):
     hook_loop(torch)
 
 
+def marked_backward(backward):
+    """DeepSpeed's engine reduces after autograd's own backward: the outermost call is the phase."""
+    def call(*args, **kwargs):
+        receipt, outermost = FOUND["receipt"], not FOUND["backward"]
+        if receipt and outermost:
+            receipt.mark("before backward")
+        FOUND["backward"] = True
+        try:
+            result = backward(*args, **kwargs)
+        finally:
+            FOUND["backward"] = not outermost
+        if receipt and outermost:
+            receipt.mark("after backward")
+        return result
+    return call
+
+
 def hook_loop(torch):
     """Backward and zero_grad, which the receipt cannot see from outside."""
     backward = torch.autograd.backward
 
-    def marked(*args, **kwargs):
-        receipt = FOUND["receipt"]
-        if receipt:
-            receipt.mark("before backward")
-        result = backward(*args, **kwargs)
-        if receipt:
-            receipt.mark("after backward")
-        return result
-
-    torch.autograd.backward = marked
+    torch.autograd.backward = marked_backward(backward)
 
     def clearing(owner):
         zero_grad = owner.zero_grad
@@ -175,6 +260,7 @@ def hook_deepspeed(deepspeed):
     def call(*args, **kwargs):
         result = initialize(*args, **kwargs)
         FOUND["engine"] = weakref.ref(result[0])
+        result[0].backward = marked_backward(result[0].backward)
         return result
 
     deepspeed.initialize = call
