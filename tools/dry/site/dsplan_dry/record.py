@@ -85,7 +85,7 @@ def make_class(base, torch):
             if torch.is_grad_enabled() and torch.cuda.is_available():
                 self.traffic.look(self.stretch(), "init" if not self.phases else PHASES.get(name, "step"))
                 STEPS.append({"step": self.step, "at": name, **counters(torch)})
-            if name != "after forward":  # Outputs are still held there; the script lets go of them before backward.
+            if name not in ("after forward", "after backward"):  # Outputs and loss are still held there, by the caller.
                 super().mark(name)
 
         def turn(self):
