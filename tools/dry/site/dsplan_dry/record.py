@@ -118,7 +118,10 @@ def make_class(base, torch):
             rank = value["ranks"][0]
             missing = {row["what"]: row["why"] for row in rank["not_measured"]}
             missing["memory.process"] = "the dry device has a constant for the context"
-            rank["memory"]["peak"]["process"] = None
+            peak = rank["memory"]["peak"]
+            peak["process"] = None
+            if not value["complete"] and peak["requested"] is not None:  # The phase that failed counts as well.
+                peak.update({key: max(peak[key], now) for key, now in self.counters("peak").items()})
             for phase in rank["memory"]["phases"]:
                 for mark in phase["marks"]:
                     mark["process"] = None
