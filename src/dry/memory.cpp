@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "dry/device.h"
+#include "dry/host_memory.h"
 #include "dry/ledger.h"
 
 namespace dsplan::dry {
@@ -187,7 +188,7 @@ void PinnedMemory::add(std::size_t bytes) {
 void* PinnedMemory::allocate(std::size_t bytes) {
   const std::lock_guard guard(lock_);
   const std::size_t rounded = round_up(std::max<std::size_t>(bytes, 1), kPage);
-  void* at = map_lazily(rounded);
+  void* at = is_large_host_memory(rounded) ? map_shared_pages(rounded) : map_lazily(rounded);
   if (at == nullptr) return nullptr;
   allocated_[static_cast<char*>(at)] = rounded;
   add(rounded);
@@ -198,7 +199,7 @@ bool PinnedMemory::free(void* address) {
   const std::lock_guard guard(lock_);
   const auto found = allocated_.find(static_cast<char*>(address));
   if (found == allocated_.end()) return false;
-  munmap(address, found->second);
+  if (!unmap_shared_pages(address)) munmap(address, found->second);
   used_ -= found->second;
   allocated_.erase(found);
   return true;

@@ -1,6 +1,9 @@
 #include <doctest/doctest.h>
 
+#include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -14,6 +17,14 @@ std::size_t available() {
   CHECK(cudaMemGetInfo(&free, &total) == 0);
   CHECK(total == 1024 * kMiB);
   return free;
+}
+
+long proportional_kib() {
+  std::ifstream file("/proc/self/smaps_rollup");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("Pss:", 0) == 0) return std::stol(line.substr(4));
+  }
+  return 0;
 }
 
 }  // namespace
@@ -102,6 +113,24 @@ TEST_CASE("the driver knows memory of the host that it pinned or registered") {
   CHECK(cudaFreeHost(pinned) == 0);
   CHECK(cudaFreeHost(pinned) == dsplan::dry::kInvalidValue);
   cudaGetLastError();
+}
+
+TEST_CASE("large memory of the host costs the machine nothing, however much is written") {
+  constexpr std::size_t kLarge = std::size_t{2} << 30;
+  void* at = nullptr;
+  REQUIRE(posix_memalign(&at, 64, kLarge) == 0);
+  for (std::size_t i = 0; i < kLarge; i += 4096) static_cast<char*>(at)[i] = 'x';
+  CHECK(static_cast<char*>(at)[kLarge - 4096] == 'x');
+  // The resident size counts a page as often as it is shown; the proportional one does not.
+  CHECK(proportional_kib() < 256 << 10);
+  std::free(at);
+  void* pinned = nullptr;
+  CHECK(cudaHostAlloc(&pinned, kLarge, 0) == 0);
+  std::memset(pinned, 1, kLarge);
+  CHECK(cudaFreeHost(pinned) == 0);
+  REQUIRE(posix_memalign(&at, 64, 4096) == 0);
+  std::free(at);
+  CHECK(posix_memalign(&at, 3, 4096) == EINVAL);
 }
 
 TEST_CASE("physical memory is held by its handle and by its mappings") {
