@@ -1,0 +1,24 @@
+"""Models and devices of the repository, as both sides of a comparison read them."""
+import functools
+import json
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+CONTEXT = 600 << 20  # What a CUDA context is said to take, on both sides.
+
+
+@functools.lru_cache(None)
+def read(path):
+    return json.loads(path.read_text())
+
+
+def hardware(name):
+    return read(ROOT / "configs" / "hardware" / f"{name}.json")
+
+
+def config(job):
+    """The model's config.json with the job's changes."""
+    found = dict(read(ROOT / "models" / f"{job['model']}.json"))
+    found.pop("transformers_version", None)
+    found.update(job.get("change", {}))
+    return found

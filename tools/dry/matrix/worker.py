@@ -1,0 +1,313 @@
+"""One job in a process of its own: the model, a few training steps, and after each phase what the allocator says.
+
+Runs in a fork of a process that has imported torch, so that a small job takes a second. The training file of a job is
+dsplan's own (`interface: training file`); what it cannot say stands beside it: device, capacity, events, DeepSpeed JSON.
+"""
+import contextlib
+import fnmatch
+import gc
+import json
+import os
+import time
+import traceback
+
+WHAT = ("requested", "allocated", "reserved", "active")
+KERNELS = {"flash": "flash", "cudnn": "cudnn", "mem-efficient": "mem_efficient", "math": "math"}
+IMPLEMENTATIONS = {"fused": {"fused": True}, "foreach": {"foreach": True}, "for-loop": {"foreach": False}}
+
+
+class Meter:
+    """Peaks of each phase. `where` is the phase that runs, for the out-of-memory error that ends it."""
+
+    def __init__(self, settle):
+        self.rows, self.where, self.settle, self.seen = [], "start", settle, None
+
+    def begins(self, phase):
+        self.where = phase
+
+    def ends(self):
+        import torch
+        if self.settle:  # NCCL's watchdog lets go of finished buckets every 100 ms; a real phase gives it the time.
+            time.sleep(0.3)
+        stats = torch.cuda.memory_stats()
+        now = {"mallocs": stats["num_device_alloc"], "retries": stats["num_alloc_retries"]}
+        row = {"phase": self.where, "peak": [stats[f"{w}_bytes.all.peak"] for w in WHAT],
+               "end": [stats[f"{w}_bytes.all.current"] for w in WHAT]}
+        row.update({k: n - (self.seen or {}).get(k, 0) for k, n in now.items() if n != (self.seen or {}).get(k, 0)})
+        self.seen = now
+        self.rows.append(row)
+        torch.cuda.reset_peak_memory_stats()
+
+    @contextlib.contextmanager
+    def __call__(self, phase):
+        self.begins(phase)
+        yield
+        self.ends()
+
+
+class Worker:
+    def __init__(self, job):
+        import torch
+        self.job, self.training = job, job["training"]
+        self.deepspeed = job.get("deepspeed")
+        self.meter = Meter(self.runtime() == "ddp")
+        self.types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+        self.engine = self.optimizer = None
+        self.facts = {}
+
+    def runtime(self):
+        return "deepspeed" if self.deepspeed else "ddp" if self.job.get("world", 1) > 1 else "pytorch"
+
+    def phase(self, name):
+        self.meter.begins(name)
+        return contextlib.nullcontext()
+
+    # What runs
+
+    def run(self):
+        import torch
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        self.choose_attention()
+        if self.training.get("allocator_conf"):
+            torch.cuda.memory._set_allocator_settings(self.training["allocator_conf"])
+        torch.cuda.init()
+        if self.runtime() != "pytorch":
+            torch.cuda.set_device(0)
+            torch.distributed.init_process_group("nccl")
+        self.meter.ends()
+        gc.collect()
+        with self.measured("model"):
+            model = self.wrapped(self.model())
+        with self.measured("optimizer"):
+            self.make_optimizer(model)
+        del model
+        with self.measured("batch"):
+            self.held = self.batch()
+        for step in range(1, self.job.get("steps", 2) + 1):
+            self.step(f"{step}.")
+        self.facts["last_live"] = self.meter.rows[-1]["end"][:2]
+        if self.engine:
+            self.facts["skipped"] = self.engine.skipped_steps
+
+    def measured(self, phase):
+        return self.meter(phase)
+
+    def step(self, prefix):
+        import torch
+        count = self.micro_batches()
+        for micro in range(count):
+            tail = str(micro + 1) if count > 1 else ""
+            with self.without_sync(micro + 1 < count):
+                with self.measured(prefix + "forward" + tail):
+                    if self.training.get("loop") == "trainer":
+                        self.held = self.batch()
+                    with self.autocast():
+                        loss = self.loss()
+                self.facts.setdefault("kernels", kernels_of(loss))
+                with self.measured(prefix + "backward" + tail):
+                    self.engine.backward(loss) if self.engine else loss.backward()
+                    del loss
+            if self.engine and micro + 1 < count:
+                with self.measured(prefix + "micro_step" + tail):
+                    self.engine.step()
+        with self.measured(prefix + "step"):
+            if self.engine:
+                self.engine.step()
+            else:
+                if self.training.get("max_grad_norm"):
+                    torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.training["max_grad_norm"])
+                self.optimizer.step()
+                self.optimizer.zero_grad(set_to_none=True)
+        self.outputs = None
+
+    def micro_batches(self):
+        if self.deepspeed:
+            return self.deepspeed.get("gradient_accumulation_steps", 1)
+        return self.training.get("grad_accum", 1)
+
+    def without_sync(self, wanted):
+        return self.net.no_sync() if wanted and self.runtime() == "ddp" else contextlib.nullcontext()
+
+    def autocast(self):
+        import torch
+        to = self.training.get("autocast")
+        return torch.autocast("cuda", self.types[to]) if to else contextlib.nullcontext()
+
+    # The model
+
+    def choose_attention(self):
+        """A kernel's name leaves torch no other; without one torch chooses. Recomputation and backward ask again, so
+        this is global."""
+        import torch
+        wished = KERNELS.get(self.training.get("attention"))
+        for kernel in KERNELS.values() if wished else ():
+            getattr(torch.backends.cuda, f"enable_{kernel}_sdp")(kernel == wished)
+
+    def raw(self):
+        from transformers import AutoConfig, AutoModelForCausalLM
+        config = AutoConfig.for_model(**self.job["config"])
+        config.use_cache = False
+        return AutoModelForCausalLM.from_config(
+            config, dtype=self.types[self.dtype()],
+            attn_implementation="eager" if self.training.get("attention") == "eager" else "sdpa")
+
+    def dtype(self):
+        if not self.deepspeed:
+            return self.training.get("dtype", "bf16")
+        return next((d for d in ("bf16", "fp16") if self.deepspeed.get(d, {}).get("enabled")), "fp32")
+
+    def model(self):
+        import torch
+        init = self.training.get("model_init") or ("zero_init" if self.stage() == 3 else "device")
+        if init == "zero_init":
+            import deepspeed
+            with deepspeed.zero.Init(config_dict_or_path=self.deepspeed):
+                model = self.raw()
+        elif init == "host":
+            from transformers.initialization import no_init_weights
+            with no_init_weights():
+                model = self.raw()
+            model.tie_weights()
+            model = model if self.deepspeed else model.to("cuda")
+        else:
+            with torch.device("cuda"):
+                model = self.raw()
+        base = model
+        if self.training.get("lora"):
+            model = self.adapted(model, self.training["lora"])
+        for name, parameter in model.named_parameters():
+            if any(fnmatch.fnmatchcase(name, glob) for glob in self.training.get("freeze", ())):
+                parameter.requires_grad_(False)
+        model.train()
+        self.checkpoint(base, model)
+        return model
+
+    def stage(self):
+        return (self.deepspeed or {}).get("zero_optimization", {}).get("stage", 0)
+
+    def adapted(self, model, lora):
+        import peft
+        return peft.get_peft_model(model, peft.LoraConfig(
+            r=lora["r"], lora_alpha=2 * lora["r"], lora_dropout=lora.get("dropout", 0.0), bias="none",
+            target_modules=lora["targets"], task_type="CAUSAL_LM"),
+            autocast_adapter_dtype=lora.get("dtype", "fp32") == "fp32")
+
+    def checkpoint(self, base, model):
+        wished = self.training.get("checkpoint", "none")
+        if wished == "none":
+            return
+        if wished == "full":
+            reentrant = self.training.get("checkpoint_impl") == "reentrant"
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+            if self.training.get("lora"):
+                model.enable_input_require_grads()
+        else:  # As `dsplan emit --format checkpointing` says it.
+            exec(self.job["checkpointing"], {"model": base})
+
+    def wrapped(self, model):
+        if self.runtime() != "ddp":
+            return model
+        from torch.nn.parallel import DistributedDataParallel
+        self.meter.ends()
+        return DistributedDataParallel(model, device_ids=[0], **self.job.get("ddp", {}))
+
+    def make_optimizer(self, model):
+        trained = [p for p in model.parameters() if p.requires_grad]
+        size = lambda p: getattr(p, "ds_numel", p.numel())
+        self.facts["parameters"] = [sum(map(size, model.parameters())), sum(map(size, trained))]
+        self.net = model
+        if self.deepspeed:
+            import deepspeed
+            self.engine = deepspeed.initialize(model=model, model_parameters=trained, config=self.deepspeed)[0]
+            self.net = self.engine
+            return
+        self.optimizer = optimizer_of(self.training.get("optimizer", {}), trained)
+
+    def batch(self):
+        import torch
+        shape = (self.micro_batch(), self.training["seq"])
+        return {name: torch.zeros(shape, dtype=torch.int64).to("cuda") for name in ("input_ids", "labels")}
+
+    def micro_batch(self):
+        return (self.deepspeed or {}).get("train_micro_batch_size_per_gpu") or self.training.get("micro_batch", 1)
+
+    def loss(self):
+        """`outputs` of the loop that most scripts have stay alive until the next forward has returned."""
+        import torch
+        if self.training.get("loss", "hf") == "native":
+            logits = self.net(input_ids=self.held["input_ids"], use_cache=False).logits
+            labels = torch.nn.functional.pad(self.held["labels"], (0, 1), value=-100)[..., 1:].contiguous()
+            return torch.nn.functional.cross_entropy(logits.view(-1, logits.shape[-1]), labels.view(-1), ignore_index=-100)
+        if self.job.get("holds_outputs"):
+            self.outputs = self.net(**self.held, use_cache=False)
+            return self.outputs.loss
+        return self.net(**self.held, use_cache=False).loss
+
+    def result(self):
+        import torch
+        host = torch.cuda.host_memory_stats() if hasattr(torch.cuda, "host_memory_stats") else {}
+        pinned = host.get("allocated_bytes.peak", 0)
+        return {"rows": self.meter.rows, **self.facts, **({"pinned": pinned} if pinned else {})}
+
+
+def optimizer_of(wished, trained):
+    import torch
+    name, how = wished.get("name", "adamw"), dict(IMPLEMENTATIONS[wished.get("implementation", "fused")])
+    if name == "adam8bit":
+        import bitsandbytes
+        return bitsandbytes.optim.AdamW8bit(trained, lr=1e-4)
+    for key in ("momentum", "weight_decay"):
+        if key in wished:
+            how[key] = wished[key]
+    kinds = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD,
+             "adagrad": torch.optim.Adagrad, "rmsprop": torch.optim.RMSprop}
+    return kinds[name](trained, lr=1e-4, **how)
+
+
+def kernels_of(loss):
+    """Which attention the graph holds; through checkpoints none is seen."""
+    found, todo, done = {}, [loss.grad_fn], set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in done:
+            continue
+        done.add(node)
+        if "Attention" in node.name():
+            name = node.name().replace("ScaledDotProduct", "").replace("Backward0", "")
+            found[name] = found.get(name, 0) + 1
+        todo += [following for following, _ in node.next_functions]
+    return found
+
+
+def events_of(step_from):
+    import torch
+    return [[e["action"], e["size"], e["stream"], e.get("addr"),
+             [f"{os.path.basename(f['filename'])}:{f['line']}:{f['name']}" for f in e.get("frames", [])[:8]]]
+            for e in torch.cuda.memory._snapshot()["device_traces"][0][step_from:]]
+
+
+def run(job, path, events=None):
+    """In the child: the job's result into `path`. Never returns."""
+    answer = {}
+    try:
+        import torch
+        started = time.time()
+        if events:
+            torch.cuda.memory._record_memory_history(max_entries=10_000_000, context="all", stacks="python")
+        worker = Worker(job)
+        try:
+            worker.run()
+        except torch.OutOfMemoryError as error:
+            worker.meter.ends()
+            answer["oom"] = {"phase": worker.meter.where, "message": str(error).split(". GPU")[0][-60:]}
+        answer.update(worker.result(), seconds=round(time.time() - started, 1))
+        if events:
+            json.dump(events_of(0), open(events, "w"))
+    except BaseException as error:
+        where = traceback.extract_tb(error.__traceback__)[-4:]
+        answer = {"failed": f"{type(error).__name__}: {error}"[:300],
+                  "at": [f"{os.path.basename(f.filename)}:{f.lineno} {f.name}" for f in where]}
+    with open(path, "w") as out:
+        json.dump(answer, out)
+    os._exit(0)  # No destructors: NCCL's watchdog would wait for the other ranks.
