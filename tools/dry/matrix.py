@@ -2,8 +2,8 @@
 """The matrix of jobs: what real PyTorch and DeepSpeed take on the dry device (docs/dry-device.md).
 
   tools/dry/matrix.py list [--match TEXT]
-  tools/dry/run -- python tools/dry/matrix.py run --out FOLDER [--match TEXT] [--limit SECONDS] [--every N]
-  tools/dry/run -- python tools/dry/matrix.py events --match TEXT --out FOLDER
+  tools/dry/run --world 1 -- python tools/dry/matrix.py run --out FOLDER [--match TEXT] [--limit SECONDS] [--every N]
+  tools/dry/run --world 1 -- python tools/dry/matrix.py events --match TEXT --out FOLDER
                                                       (FOLDER/JOB.json: every event of the allocator, Python's frames)
 
 A job that has a result in FOLDER is not run again. tools/dry/compare holds the results against predictions.

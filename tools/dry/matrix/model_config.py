@@ -5,6 +5,7 @@ import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 CONTEXT = 600 << 20  # What a CUDA context is said to take, on both sides.
+ROOMY = 1 << 40  # The memory of a device on which nothing else is asked.
 
 
 @functools.lru_cache(None)

@@ -21,8 +21,7 @@ def command(job, dsplan, folder, verb="simulate"):
         words += ["--deepspeed", written("deepspeed.json", job["deepspeed"])]
     if job.get("world", 1) > 1 or "deepspeed" in job:
         words += ["--gpus", str(job.get("world", 1)), "--rank", str(job.get("rank", 0))]
-    if job.get("capacity"):
-        words += ["--capacity", str(job["capacity"]), "--reserve", "0"]
+    words += ["--capacity", f"{job.get('capacity', model_config.ROOMY)}B", "--reserve", "0B"]
     return words + ["--training", written("training.json", training)]
 
 

@@ -48,7 +48,7 @@ def measured_peaks(result):
     for row in result["rows"]:
         step, _, name = row["phase"].partition(".")
         name = name.rstrip("0123456789")
-        key = f"{step} {'step' if name == 'micro_step' else name}" if name else "init"
+        key = f"{step} {'backward' if name == 'micro_step' else name}" if name else "init"
         if row["phase"] in ("start", "batch"):
             continue
         peaks = found.setdefault(key, [0] * len(WHAT))

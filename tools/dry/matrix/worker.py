@@ -237,7 +237,8 @@ class Worker:
         import torch
         if self.training.get("loss", "hf") == "native":
             logits = self.net(input_ids=self.held["input_ids"], use_cache=False).logits
-            labels = torch.nn.functional.pad(self.held["labels"], (0, 1), value=-100)[..., 1:].contiguous()
+            padded = torch.nn.functional.pad(self.held["labels"], (0, 1), value=-100)  # Held, as in transformers.
+            labels = padded[..., 1:].contiguous()
             return torch.nn.functional.cross_entropy(logits.view(-1, logits.shape[-1]), labels.view(-1), ignore_index=-100)
         if self.job.get("holds_outputs"):
             self.outputs = self.net(**self.held, use_cache=False)
