@@ -8,6 +8,7 @@
 
 A job that has a result in FOLDER is not run again. tools/dry/compare holds the results against predictions.
 """
+
 import argparse
 import json
 import os
@@ -22,6 +23,7 @@ from matrix import model_config, runner, tables
 def emitted_checkpoints(job, dsplan):
     """The Python that checkpoints as dsplan understands the job's "checkpoint"."""
     from matrix import predict
+
     with tempfile.TemporaryDirectory() as folder:
         command = predict.command(job, dsplan, folder, "emit") + ["--format", "checkpointing"]
         told = subprocess.run(command, capture_output=True, text=True)
@@ -65,7 +67,7 @@ def main():
     jobs = [job for job in tables.jobs() if re.search(given.match, job["name"])]
     if given.what == "events":
         return events([*ready(jobs, given.dsplan)], given)
-    jobs = [job for stratum in tables.strata(jobs) for job in stratum[::given.every]]
+    jobs = [job for stratum in tables.strata(jobs) for job in stratum[:: given.every]]
     if given.what == "list":
         for job in jobs:
             print(json.dumps(job))

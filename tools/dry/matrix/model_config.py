@@ -1,4 +1,5 @@
 """Models and devices of the repository, as both sides of a comparison read them."""
+
 import functools
 import json
 import pathlib

@@ -1,4 +1,5 @@
 """The same job as a command line of dsplan."""
+
 import json
 import os
 import subprocess
@@ -8,6 +9,7 @@ from . import model_config
 
 def command(job, dsplan, folder, verb="simulate"):
     """Writes the files that the command names into `folder`."""
+
     def written(name, value):
         path = os.path.join(folder, name)
         with open(path, "w") as out:
@@ -16,7 +18,13 @@ def command(job, dsplan, folder, verb="simulate"):
 
     hardware = {**model_config.hardware(job["device"]), "context_bytes": model_config.CONTEXT}
     training = {"dsplan": 1, "kind": "training", "source": "tools/dry/matrix", "loop": "minimal", **job["training"]}
-    words = [dsplan, verb, written("config.json", model_config.config(job)), "--hardware", written("hardware.json", hardware)]
+    words = [
+        dsplan,
+        verb,
+        written("config.json", model_config.config(job)),
+        "--hardware",
+        written("hardware.json", hardware),
+    ]
     if "deepspeed" in job:
         words += ["--deepspeed", written("deepspeed.json", job["deepspeed"])]
     if job.get("world", 1) > 1 or "deepspeed" in job:

@@ -1,4 +1,5 @@
 """Runs jobs, each forked after the imports, and appends one line of JSON per job; what has a line is not run again."""
+
 import json
 import os
 import signal
@@ -6,12 +7,13 @@ import sys
 import tempfile
 import time
 
-from . import model_config, worker
+from . import model_config, store, worker
 
 
 def versions():
     import importlib.metadata as metadata
     import torch
+
     found = {"torch": torch.__version__}
     for name in ("transformers", "peft", "deepspeed", "bitsandbytes"):
         try:
@@ -26,9 +28,15 @@ def device_text(job):
     told = model_config.hardware(job["device"])
     capability = told["architecture"].removeprefix("sm_")
     extra = told.get("device", {})
-    found = {"name": extra.get("name", told["name"].upper()), "major": capability[:-1], "minor": capability[-1],
-             "multiprocessors": told["multiprocessors"], "context": model_config.CONTEXT, "count": 1,
-             "memory": job.get("capacity", model_config.ROOMY)}
+    found = {
+        "name": extra.get("name", told["name"].upper()),
+        "major": capability[:-1],
+        "minor": capability[-1],
+        "multiprocessors": told["multiprocessors"],
+        "context": model_config.CONTEXT,
+        "count": 1,
+        "memory": job.get("capacity", model_config.ROOMY),
+    }
     for key in ("l2_bytes", "bus_bits", "clock_khz", "memory_clock_khz"):
         if key in extra:
             found[key] = extra[key]
@@ -37,16 +45,31 @@ def device_text(job):
 
 def environment(job):
     """Read when CUDA is first used, which is after the fork."""
-    os.environ.update(DSPLAN_DRY_DEVICE=device_text(job), DSPLAN_DRY_EVENTS=job.get("events", "done"), RANK=str(job.get("rank", 0)),
-                      WORLD_SIZE=str(job.get("world", 1)), LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
+    os.environ.update(
+        DSPLAN_DRY_DEVICE=device_text(job),
+        DSPLAN_DRY_EVENTS=job.get("events", "done"),
+        RANK=str(job.get("rank", 0)),
+        WORLD_SIZE=str(job.get("world", 1)),
+        LOCAL_RANK="0",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT="29500",
+    )
 
 
 def imports(jobs):
-    os.environ.update(PYTORCH_NVML_BASED_CUDA_CHECK="1", DS_ACCELERATOR="cuda", HF_HUB_OFFLINE="1", DSPLAN_DRY_PEERS="mirror",
-                      TORCH_NCCL_ENABLE_MONITORING="0", RANK="0", WORLD_SIZE="1")
+    os.environ.update(
+        PYTORCH_NVML_BASED_CUDA_CHECK="1",
+        DS_ACCELERATOR="cuda",
+        HF_HUB_OFFLINE="1",
+        DSPLAN_DRY_PEERS="mirror",
+        TORCH_NCCL_ENABLE_MONITORING="0",
+        RANK="0",
+        WORLD_SIZE="1",
+    )
     import torch
     import peft
     from transformers import AutoConfig, AutoModelForCausalLM
+
     for family in {job["config"]["model_type"] for job in jobs}:
         __import__(f"transformers.models.{family}.modeling_{family}")
     torch.cuda._is_in_bad_fork = lambda: False
@@ -83,13 +106,6 @@ def measure(job, limit, events=None):
     return answer
 
 
-def done_already(path):
-    if not os.path.exists(path):
-        return {}
-    rows = [json.loads(line) for line in open(path) if line.endswith("\n")]
-    return {row["job"]["name"]: row for row in rows}
-
-
 def run(jobs, folder, limit, again=()):
     """Results lie in folder/STRATUM.jsonl. `again`: names that are run although they have a line (it is replaced)."""
     os.makedirs(folder, exist_ok=True)
@@ -99,24 +115,23 @@ def run(jobs, folder, limit, again=()):
     imported = False
     for stratum, its in strata.items():
         path = os.path.join(folder, stratum + ".jsonl")
-        known = done_already(path)
+        known = store.read(path)
         for job in its:
             stated = {k: v for k, v in job.items() if k not in ("config", "checkpointing")}
-            if job["name"] in known and known[job["name"]]["job"] == stated and job["name"] not in again \
-                    and "failed" not in known[job["name"]]:
+            if (
+                job["name"] in known
+                and known[job["name"]]["job"] == stated
+                and job["name"] not in again
+                and "failed" not in known[job["name"]]
+            ):
                 continue
             if not imported:
                 imports(jobs)
                 imported = True
             answer = measure(job, limit)
             known[job["name"]] = {"job": stated, "versions": versions(), **answer}
-            write(path, known.values())
-            brief = answer.get("failed") or answer.get("oom") or f"{max(r['peak'][2] for r in answer['rows']):,} reserved"
+            store.write(path, known.values())
+            brief = (
+                answer.get("failed") or answer.get("oom") or f"{max(r['peak'][2] for r in answer['rows']):,} reserved"
+            )
             print(f"{time.strftime('%H:%M:%S')} {job['name']}: {brief}", file=sys.stderr, flush=True)
-
-
-def write(path, rows):
-    with open(path + ".new", "w") as out:
-        for row in rows:
-            out.write(json.dumps(row, separators=(",", ":")) + "\n")
-    os.replace(path + ".new", path)

@@ -1,27 +1,76 @@
 """The jobs, as tables. A row says what differs from the plain job: bf16, one row of 1,024 tokens, fused AdamW, flash
-attention, one H100. Real models mostly; a model with fewer layers (`layers`) where nothing new would be seen in more."""
+attention, one H100. Real models mostly; a model with fewer layers (`layers`) where nothing new would be seen in more.
+"""
+
 import itertools
 
-FAMILIES = ["gpt2", "gpt2-medium", "gpt2-large", "llama-3.2-1b", "llama-3.2-3b", "tinyllama-1.1b", "llama-3-8b", "mistral-7b",
-            "qwen2-0.5b", "qwen2.5-1.5b", "qwen2.5-7b", "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "gemma-2-2b", "mixtral-8x7b"]
+FAMILIES = [
+    "gpt2",
+    "gpt2-medium",
+    "gpt2-large",
+    "llama-3.2-1b",
+    "llama-3.2-3b",
+    "tinyllama-1.1b",
+    "llama-3-8b",
+    "mistral-7b",
+    "qwen2-0.5b",
+    "qwen2.5-1.5b",
+    "qwen2.5-7b",
+    "qwen3-0.6b",
+    "qwen3-1.7b",
+    "qwen3-4b",
+    "gemma-2-2b",
+    "mixtral-8x7b",
+]
 SMALL = ["gpt2", "llama-3.2-1b", "qwen2-0.5b", "qwen3-0.6b", "tinyllama-1.1b"]
 ALL_LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-LAYERS = {"mixtral-8x7b": 2, "llama-3-8b": 8, "mistral-7b": 8, "qwen2.5-7b": 8, "gemma-2-2b": 8, "qwen3-4b": 12, "llama-3-70b": 3,
-          "gpt2-xl": 12, "gemma-2-9b": 4, "llama-2-13b": 5, "qwen2.5-72b": 2}
+LAYERS = {
+    "mixtral-8x7b": 2,
+    "llama-3-8b": 8,
+    "mistral-7b": 8,
+    "qwen2.5-7b": 8,
+    "gemma-2-2b": 8,
+    "qwen3-4b": 12,
+    "llama-3-70b": 3,
+    "gpt2-xl": 12,
+    "gemma-2-9b": 4,
+    "llama-2-13b": 5,
+    "qwen2.5-72b": 2,
+}
 
 
 def job(stratum, model, seq=1024, batch=1, *, name="", change=None, whole=False, **more):
     """`more`: keys of a training file, and of a job (device, capacity, events, ddp, deepspeed, world, rank, steps)."""
-    beside = {k: more.pop(k) for k in ("device", "capacity", "events", "ddp", "deepspeed", "world", "rank", "steps", "holds_outputs",
-                                       "needs") if k in more}
+    beside = {
+        k: more.pop(k)
+        for k in (
+            "device",
+            "capacity",
+            "events",
+            "ddp",
+            "deepspeed",
+            "world",
+            "rank",
+            "steps",
+            "holds_outputs",
+            "needs",
+        )
+        if k in more
+    }
     change = dict(change or {})
     if model in LAYERS and not whole:
         change = {("n_layer" if model.startswith("gpt2") else "num_hidden_layers"): LAYERS[model], **change}
     training = {"seq": seq, "micro_batch": batch, "attention": "flash", **more}
     if training["attention"] is None:
         del training["attention"]
-    made = {"stratum": stratum, "name": "-".join(filter(None, [stratum, model, f"s{seq}", f"b{batch}", name])), "model": model,
-            "device": "h100-sxm", "training": training, **beside}
+    made = {
+        "stratum": stratum,
+        "name": "-".join(filter(None, [stratum, model, f"s{seq}", f"b{batch}", name])),
+        "model": model,
+        "device": "h100-sxm",
+        "training": training,
+        **beside,
+    }
     if change:
         made["change"] = change
     if "deepspeed" in made:  # DeepSpeed's file says what both would.
@@ -43,8 +92,16 @@ def pytorch():
             yield job("pytorch", model, seq, 1 + at % 4 if seq < 4096 else 1, **eager)
     for model, seq, batch in itertools.product(SMALL, (500, 1024), (1, 2, 3, 4)):
         yield job("pytorch", model, seq, batch, name="grid")
-    odd = {"num_hidden_layers": 3, "hidden_size": 520, "intermediate_size": 1111, "num_attention_heads": 10, "num_key_value_heads": 5,
-           "vocab_size": 30011, "head_dim": 52, "tie_word_embeddings": False}
+    odd = {
+        "num_hidden_layers": 3,
+        "hidden_size": 520,
+        "intermediate_size": 1111,
+        "num_attention_heads": 10,
+        "num_key_value_heads": 5,
+        "vocab_size": 30011,
+        "head_dim": 52,
+        "tie_word_embeddings": False,
+    }
     for model in ("llama-3.2-1b", "qwen2-0.5b", "mistral-7b", "qwen3-0.6b"):
         for seq in (77, 513, 1000):
             yield job("pytorch", model, seq, 3, change=odd, name="odd")
@@ -54,22 +111,53 @@ def pytorch():
 
 def init():
     """The model is made on the host and moved: nothing of its making lies on the device."""
-    for model, seq, batch in (("gpt2", 500, 2), ("llama-3.2-1b", 1024, 1), ("qwen2-0.5b", 1000, 2), ("qwen3-0.6b", 128, 3), ("tinyllama-1.1b", 512, 2),
-                              ("gpt2-medium", 1024, 1), ("qwen2.5-1.5b", 2048, 1)):
+    for model, seq, batch in (
+        ("gpt2", 500, 2),
+        ("llama-3.2-1b", 1024, 1),
+        ("qwen2-0.5b", 1000, 2),
+        ("qwen3-0.6b", 128, 3),
+        ("tinyllama-1.1b", 512, 2),
+        ("gpt2-medium", 1024, 1),
+        ("qwen2.5-1.5b", 2048, 1),
+    ):
         for way in ({}, {"checkpoint": "full"}):
-            yield job("init", model, seq, batch, model_init="host", **way, name="host" + "".join("-" + v for v in way.values()))
+            yield job(
+                "init",
+                model,
+                seq,
+                batch,
+                model_init="host",
+                **way,
+                name="host" + "".join("-" + v for v in way.values()),
+            )
 
 
 def attention():
     for kind in (None, "cudnn", "flash", "mem-efficient", "math", "eager"):
-        for model, seq, batch in (("gpt2", 1024, 2), ("llama-3.2-1b", 2048, 1), ("qwen2-0.5b", 1000, 2), ("qwen3-0.6b", 512, 3),
-                                  ("mistral-7b", 4096, 1), ("llama-2-13b", 2048, 1), ("gemma-2-2b", 1024, 2), ("tinyllama-1.1b", 128, 1)):
+        for model, seq, batch in (
+            ("gpt2", 1024, 2),
+            ("llama-3.2-1b", 2048, 1),
+            ("qwen2-0.5b", 1000, 2),
+            ("qwen3-0.6b", 512, 3),
+            ("mistral-7b", 4096, 1),
+            ("llama-2-13b", 2048, 1),
+            ("gemma-2-2b", 1024, 2),
+            ("tinyllama-1.1b", 128, 1),
+        ):
             if model.startswith("gemma") and kind not in (None, "eager"):
                 continue
             for device in ("h100-sxm", "a100-sxm-80") if kind is not None or model != "mistral-7b" else ("h100-sxm",):
                 if kind == "cudnn" and device != "h100-sxm":
                     continue
-                yield job("attention", model, seq, batch, attention=kind, device=device, name=f"{kind or 'default'}-{device[:4]}")
+                yield job(
+                    "attention",
+                    model,
+                    seq,
+                    batch,
+                    attention=kind,
+                    device=device,
+                    name=f"{kind or 'default'}-{device[:4]}",
+                )
     for model, seq in (("llama-3.2-1b", 500), ("llama-3-8b", 1000), ("qwen2.5-1.5b", 8192), ("gpt2-large", 777)):
         for checkpoint in ("none", "full"):
             yield job("attention", model, seq, 2, attention=None, checkpoint=checkpoint, name=f"default-{checkpoint}")
@@ -88,9 +176,23 @@ def dtype():
 
 
 def checkpoint():
-    ways = [{"checkpoint": "full"}, {"checkpoint": "full", "checkpoint_impl": "reentrant"}, {"checkpoint": "every:2"}, {"checkpoint": "nth:3"},
-            {"checkpoint": "segments:4"}, {"checkpoint": "keep:linear"}, {"checkpoint": "keep:scaled_dot_product_attention"}, {"checkpoint": "modules:mlp"}]
-    for model, seq, batch in (("gpt2", 1024, 2), ("llama-3.2-1b", 2048, 1), ("llama-3-8b", 4096, 1), ("qwen2.5-1.5b", 1000, 2), ("qwen3-0.6b", 500, 4)):
+    ways = [
+        {"checkpoint": "full"},
+        {"checkpoint": "full", "checkpoint_impl": "reentrant"},
+        {"checkpoint": "every:2"},
+        {"checkpoint": "nth:3"},
+        {"checkpoint": "segments:4"},
+        {"checkpoint": "keep:linear"},
+        {"checkpoint": "keep:scaled_dot_product_attention"},
+        {"checkpoint": "modules:mlp"},
+    ]
+    for model, seq, batch in (
+        ("gpt2", 1024, 2),
+        ("llama-3.2-1b", 2048, 1),
+        ("llama-3-8b", 4096, 1),
+        ("qwen2.5-1.5b", 1000, 2),
+        ("qwen3-0.6b", 500, 4),
+    ):
         for way in ways:
             yield job("checkpoint", model, seq, batch, **way, name="-".join(way.values()).replace(":", ""))
     for model in ("mistral-7b", "mixtral-8x7b", "gpt2-large", "qwen2.5-7b"):
@@ -101,14 +203,34 @@ def checkpoint():
 
 
 def lora():
-    for model, seq, batch in (("llama-3.2-1b", 1024, 2), ("llama-3-8b", 2048, 1), ("qwen2.5-1.5b", 1000, 1), ("mistral-7b", 500, 4), ("qwen3-0.6b", 512, 2)):
+    for model, seq, batch in (
+        ("llama-3.2-1b", 1024, 2),
+        ("llama-3-8b", 2048, 1),
+        ("qwen2.5-1.5b", 1000, 1),
+        ("mistral-7b", 500, 4),
+        ("qwen3-0.6b", 512, 2),
+    ):
         for r, targets in ((8, ["q_proj", "v_proj"]), (16, ALL_LINEARS)):
             for way in ({}, {"checkpoint": "full"}, {"checkpoint": "full", "checkpoint_impl": "reentrant"}):
                 adapters = {"r": r, "targets": targets}
-                yield job("lora", model, seq, batch, lora=adapters, **way, name=f"r{r}-{len(targets)}" + "-".join(way.values()))
-        yield job("lora", model, seq, batch, lora={"r": 8, "targets": ["q_proj", "v_proj"], "dtype": "bf16"}, name="bf16")
-        yield job("lora", model, seq, batch, lora={"r": 8, "targets": ["q_proj", "v_proj"], "dropout": 0.05}, name="dropout")
-        yield job("lora", model, seq, batch, lora={"r": 8, "targets": ["q_proj", "v_proj"]}, attention=None, name="default")
+                yield job(
+                    "lora",
+                    model,
+                    seq,
+                    batch,
+                    lora=adapters,
+                    **way,
+                    name=f"r{r}-{len(targets)}" + "-".join(way.values()),
+                )
+        yield job(
+            "lora", model, seq, batch, lora={"r": 8, "targets": ["q_proj", "v_proj"], "dtype": "bf16"}, name="bf16"
+        )
+        yield job(
+            "lora", model, seq, batch, lora={"r": 8, "targets": ["q_proj", "v_proj"], "dropout": 0.05}, name="dropout"
+        )
+        yield job(
+            "lora", model, seq, batch, lora={"r": 8, "targets": ["q_proj", "v_proj"]}, attention=None, name="default"
+        )
     yield job("lora", "gpt2", 1024, 2, lora={"r": 8, "targets": ["c_attn"]}, name="r8")
     for model in ("llama-3.2-1b", "qwen2-0.5b"):
         yield job("lora", model, 1024, 2, freeze=["model.embed_tokens.*"], name="frozen-embedding")
@@ -118,8 +240,18 @@ def lora():
 
 
 def optimizer():
-    rows = [("adamw", "foreach"), ("adamw", "for-loop"), ("adam", "fused"), ("adam", "foreach"), ("sgd", "foreach"), ("sgd", "fused"),
-            ("sgd", "for-loop"), ("adagrad", "foreach"), ("rmsprop", "foreach"), ("adam8bit", None)]
+    rows = [
+        ("adamw", "foreach"),
+        ("adamw", "for-loop"),
+        ("adam", "fused"),
+        ("adam", "foreach"),
+        ("sgd", "foreach"),
+        ("sgd", "fused"),
+        ("sgd", "for-loop"),
+        ("adagrad", "foreach"),
+        ("rmsprop", "foreach"),
+        ("adam8bit", None),
+    ]
     for model in ("gpt2", "llama-3.2-1b", "qwen2-0.5b", "qwen3-1.7b"):
         for name, how in rows:
             wished = {"name": name, **({"implementation": how} if how else {})}
@@ -128,11 +260,26 @@ def optimizer():
             needs = {"needs": "bitsandbytes"} if name == "adam8bit" else {}
             yield job("optimizer", model, 500, 2, optimizer=wished, **needs, name=f"{name}-{how or '8bit'}")
         yield job("optimizer", model, 500, 2, max_grad_norm=1.0, name="clip")
-        yield job("optimizer", model, 1024, 1, dtype="fp32", autocast="bf16", optimizer={"name": "adamw", "implementation": "foreach"}, name="autocast-foreach")
+        yield job(
+            "optimizer",
+            model,
+            1024,
+            1,
+            dtype="fp32",
+            autocast="bf16",
+            optimizer={"name": "adamw", "implementation": "foreach"},
+            name="autocast-foreach",
+        )
 
 
 def loss():
-    for model, seq, batch in (("llama-3.2-1b", 1024, 2), ("gpt2", 500, 4), ("qwen2-0.5b", 2048, 1), ("gemma-2-2b", 1024, 1), ("mistral-7b", 1000, 2)):
+    for model, seq, batch in (
+        ("llama-3.2-1b", 1024, 2),
+        ("gpt2", 500, 4),
+        ("qwen2-0.5b", 2048, 1),
+        ("gemma-2-2b", 1024, 1),
+        ("mistral-7b", 1000, 2),
+    ):
         eager = {"attention": "eager"} if model.startswith("gemma") else {}
         yield job("loss", model, seq, batch, loss="native", **eager, name="native")
         yield job("loss", model, seq, batch, loss="native", checkpoint="full", **eager, name="native-full")
@@ -142,29 +289,72 @@ def loss():
 
 
 def allocator():
-    confs = ["expandable_segments:True", "max_split_size_mb:64", "roundup_power2_divisions:4", "garbage_collection_threshold:0.8",
-             "expandable_segments:True,roundup_power2_divisions:8", "max_split_size_mb:200,max_non_split_rounding_mb:200"]
-    for model, seq, batch, way in (("gpt2", 1024, 2, {}), ("llama-3.2-1b", 2048, 2, {}), ("qwen2.5-1.5b", 1000, 3, {"checkpoint": "full"}),
-                                   ("llama-3-8b", 2048, 1, {"checkpoint": "full"}), ("qwen3-0.6b", 500, 4, {})):
+    confs = [
+        "expandable_segments:True",
+        "max_split_size_mb:64",
+        "roundup_power2_divisions:4",
+        "garbage_collection_threshold:0.8",
+        "expandable_segments:True,roundup_power2_divisions:8",
+        "max_split_size_mb:200,max_non_split_rounding_mb:200",
+    ]
+    for model, seq, batch, way in (
+        ("gpt2", 1024, 2, {}),
+        ("llama-3.2-1b", 2048, 2, {}),
+        ("qwen2.5-1.5b", 1000, 3, {"checkpoint": "full"}),
+        ("llama-3-8b", 2048, 1, {"checkpoint": "full"}),
+        ("qwen3-0.6b", 500, 4, {}),
+    ):
         for conf in confs:
-            yield job("allocator", model, seq, batch, **way, allocator_conf=conf, name=conf.replace(":", "").replace(",", "-"))
+            yield job(
+                "allocator", model, seq, batch, **way, allocator_conf=conf, name=conf.replace(":", "").replace(",", "-")
+            )
 
 
 def capacity():
     """Of what the plain job reserves, some are enough, some take retries, some are too little."""
-    needs = (("llama-3.2-1b", 2048, 2, {}, (23, 22, 21, 20, 19, 17, 12)), ("gpt2-large", 1024, 4, {}, (34, 30, 28, 26, 24, 20)),
-             ("qwen2.5-1.5b", 2048, 2, {"checkpoint": "full"}, (28, 26, 24, 22, 20, 18)), ("llama-3-8b", 2048, 1, {"checkpoint": "full"}, (40, 36, 32, 28, 24)))
+    needs = (
+        ("llama-3.2-1b", 2048, 2, {}, (23, 22, 21, 20, 19, 17, 12)),
+        ("gpt2-large", 1024, 4, {}, (34, 30, 28, 26, 24, 20)),
+        ("qwen2.5-1.5b", 2048, 2, {"checkpoint": "full"}, (28, 26, 24, 22, 20, 18)),
+        ("llama-3-8b", 2048, 1, {"checkpoint": "full"}, (40, 36, 32, 28, 24)),
+    )
     for model, seq, batch, way, sizes in needs:
         for gib in sizes:
             for conf in ({}, {"allocator_conf": "expandable_segments:True"}):
-                yield job("capacity", model, seq, batch, **way, **conf, capacity=gib << 30, name=f"{gib}g" + ("-expandable" if conf else ""))
+                yield job(
+                    "capacity",
+                    model,
+                    seq,
+                    batch,
+                    **way,
+                    **conf,
+                    capacity=gib << 30,
+                    name=f"{gib}g" + ("-expandable" if conf else ""),
+                )
 
 
 def device():
     for name in ("a100-sxm-80", "a100-sxm-40", "h200-sxm", "rtx4090"):
-        for model, seq, batch in (("gpt2", 500, 1), ("llama-3.2-1b", 1024, 2), ("qwen2-0.5b", 4096, 1), ("mistral-7b", 1000, 1), ("qwen3-0.6b", 128, 4), ("gpt2-medium", 1024, 2)):
+        for model, seq, batch in (
+            ("gpt2", 500, 1),
+            ("llama-3.2-1b", 1024, 2),
+            ("qwen2-0.5b", 4096, 1),
+            ("mistral-7b", 1000, 1),
+            ("qwen3-0.6b", 128, 4),
+            ("gpt2-medium", 1024, 2),
+        ):
             yield job("device", model, seq, batch, device=name, attention=None, name=name)
-        yield job("device", "llama-3.2-1b", 2048, 1, device=name, dtype="fp32", autocast="bf16", attention=None, name=name + "-autocast")
+        yield job(
+            "device",
+            "llama-3.2-1b",
+            2048,
+            1,
+            device=name,
+            dtype="fp32",
+            autocast="bf16",
+            attention=None,
+            name=name + "-autocast",
+        )
 
 
 def ddp():
@@ -180,8 +370,11 @@ def ddp():
 
 
 def engine(stage, *, torch_adam=False, dtype="bf16", accum=None, clip=None, zero=None, **more):
-    made = {"zero_optimization": {"stage": stage, **(zero or {})},
-            "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, **({"torch_adam": True} if torch_adam else {})}}, **more}
+    made = {
+        "zero_optimization": {"stage": stage, **(zero or {})},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, **({"torch_adam": True} if torch_adam else {})}},
+        **more,
+    }
     if dtype != "fp32":
         made[dtype] = {"enabled": True, **({"initial_scale_power": 8} if dtype == "fp16" else {})}
     if accum:
@@ -233,41 +426,99 @@ def zero(stage):
             if at and name in ("w64", "clip", "bucket-5e7", "groups-1e8", "live-1e8"):
                 continue
             made = engine(stage, zero=keys, **more)
-            attention = {"attention": "mem-efficient" if "gpt2" not in model else "flash"} if more.get("dtype") == "fp32" else {}
+            attention = (
+                {"attention": "mem-efficient" if "gpt2" not in model else "flash"}
+                if more.get("dtype") == "fp32"
+                else {}
+            )
             if more.get("dtype") == "fp32":
                 attention = {"attention": None}
             ends = ("done", "pending") if stage else ("done",)
             for events in ends if at == 0 else ("done",):
-                yield job(stratum, model, seq, batch, world=world, rank=at % world, deepspeed=made, events=events, **attention,
-                          name=name + ("" if events == "done" else "-pending"))
-    for way in ({"checkpoint": "full"}, {"checkpoint": "full", "checkpoint_impl": "reentrant"}, {"lora": {"r": 8, "targets": ["q_proj", "v_proj"]}},
-                {"lora": {"r": 16, "targets": ALL_LINEARS}, "checkpoint": "full"}):
+                yield job(
+                    stratum,
+                    model,
+                    seq,
+                    batch,
+                    world=world,
+                    rank=at % world,
+                    deepspeed=made,
+                    events=events,
+                    **attention,
+                    name=name + ("" if events == "done" else "-pending"),
+                )
+    for way in (
+        {"checkpoint": "full"},
+        {"checkpoint": "full", "checkpoint_impl": "reentrant"},
+        {"lora": {"r": 8, "targets": ["q_proj", "v_proj"]}},
+        {"lora": {"r": 16, "targets": ALL_LINEARS}, "checkpoint": "full"},
+    ):
         name = "-".join("lora" if k == "lora" else v for k, v in way.items())
         yield job(stratum, "llama-3.2-1b", 2048, 1, world=8, deepspeed=engine(stage), **way, name=name)
         yield job(stratum, "qwen3-0.6b", 500, 2, world=4, rank=3, deepspeed=engine(stage), **way, name=name)
     yield job(stratum, "llama-3-8b", 2048, 1, world=8, deepspeed=engine(stage), checkpoint="full", name="8-layers")
     if stage == 3:
         for events in ("done", "pending"):
-            yield job(stratum, "llama-3-8b", 2048, 1, whole=True, world=8, events=events, deepspeed=engine(stage), name="whole-" + events)
+            yield job(
+                stratum,
+                "llama-3-8b",
+                2048,
+                1,
+                whole=True,
+                world=8,
+                events=events,
+                deepspeed=engine(stage),
+                name="whole-" + events,
+            )
         yield job(stratum, "mixtral-8x7b", 512, 1, world=8, deepspeed=engine(stage), name="experts")
-        yield job(stratum, "llama-3.2-1b", 1024, 1, world=8, deepspeed=engine(stage), attention=None, name="default-attention")
+        yield job(
+            stratum, "llama-3.2-1b", 1024, 1, world=8, deepspeed=engine(stage), attention=None, name="default-attention"
+        )
 
 
 def offload():
     host = {"device": "cpu", "pin_memory": True}
-    rows = [(1, {"offload_optimizer": host}), (2, {"offload_optimizer": host}), (2, {"offload_optimizer": {"device": "cpu"}}),
-            (3, {"offload_optimizer": host}), (3, {"offload_param": host}), (3, {"offload_optimizer": host, "offload_param": host}),
-            (2, {"offload_optimizer": host, "overlap_comm": True}), (3, {"offload_optimizer": {**host, "ratio": 0.5}})]
+    rows = [
+        (1, {"offload_optimizer": host}),
+        (2, {"offload_optimizer": host}),
+        (2, {"offload_optimizer": {"device": "cpu"}}),
+        (3, {"offload_optimizer": host}),
+        (3, {"offload_param": host}),
+        (3, {"offload_optimizer": host, "offload_param": host}),
+        (2, {"offload_optimizer": host, "overlap_comm": True}),
+        (3, {"offload_optimizer": {**host, "ratio": 0.5}}),
+    ]
     for at, (stage, keys) in enumerate(rows):
         for model, seq in (("qwen2-0.5b", 1000), ("gpt2", 500)):
             for world, accum in ((1, None), (4, 2)):
-                yield job("offload", model, seq, 1, world=world, deepspeed=engine(stage, zero=keys, accum=accum),
-                          name=f"z{stage}-{at}-w{world}" + (f"-accum{accum}" if accum else ""))
+                yield job(
+                    "offload",
+                    model,
+                    seq,
+                    1,
+                    world=world,
+                    deepspeed=engine(stage, zero=keys, accum=accum),
+                    name=f"z{stage}-{at}-w{world}" + (f"-accum{accum}" if accum else ""),
+                )
 
 
 def jobs():
-    made = [*pytorch(), *init(), *attention(), *dtype(), *checkpoint(), *lora(), *optimizer(), *loss(), *allocator(), *capacity(), *device(), *ddp(),
-            *(row for stage in (0, 1, 2, 3) for row in zero(stage)), *offload()]
+    made = [
+        *pytorch(),
+        *init(),
+        *attention(),
+        *dtype(),
+        *checkpoint(),
+        *lora(),
+        *optimizer(),
+        *loss(),
+        *allocator(),
+        *capacity(),
+        *device(),
+        *ddp(),
+        *(row for stage in (0, 1, 2, 3) for row in zero(stage)),
+        *offload(),
+    ]
     names = [row["name"] for row in made]
     twice = {name for name in names if names.count(name) > 1}
     assert not twice, twice

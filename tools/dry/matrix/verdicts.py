@@ -1,4 +1,5 @@
 """One result against its prediction, and tables over many."""
+
 import tempfile
 
 from . import predict
@@ -82,8 +83,10 @@ def phases_of(row):
 
 
 def table(rows):
-    yield (f"{'stratum':11} {'jobs':>4} {'not meas':>8} {'not pred':>8} {'outcome':>9} " +
-           " ".join(f"{what + ' =':>12} {'jobs':>8} {'worst':>8} {'peak':>8}" for what in COMPARED))
+    yield (
+        f"{'stratum':11} {'jobs':>4} {'not meas':>8} {'not pred':>8} {'outcome':>9} "
+        + " ".join(f"{what + ' =':>12} {'jobs':>8} {'worst':>8} {'peak':>8}" for what in COMPARED)
+    )
     strata = sorted({row["stratum"] for row in rows})
     for stratum in strata + ["all"]:
         mine = [row for row in rows if stratum in ("all", row["stratum"])]
@@ -96,9 +99,14 @@ def table(rows):
             whole = sum(all(v[what][0] == v[what][1] for v in row["phases"].values()) for row in compared)
             worst = max((abs(error(pair)) for phase, pair in pairs if phase != "init"), default=0)
             peaks = sum(peak_equal(row, what) for row in compared)
-            cells.append(f"{equal:>6}/{len(pairs):<5} {whole:>4}/{len(compared):<3} {100 * worst:>7.3f}% {peaks:>4}/{len(compared):<3}")
-        yield (f"{stratum:11} {len(mine):>4} {sum(r['status'] == 'not measured' for r in mine):>8} "
-               f"{sum(r['status'] == 'not predicted' for r in mine):>8} {sum(a == b for a, b in judged):>4}/{len(judged):<4} " + " ".join(cells))
+            cells.append(
+                f"{equal:>6}/{len(pairs):<5} {whole:>4}/{len(compared):<3} {100 * worst:>7.3f}% {peaks:>4}/{len(compared):<3}"
+            )
+        yield (
+            f"{stratum:11} {len(mine):>4} {sum(r['status'] == 'not measured' for r in mine):>8} "
+            f"{sum(r['status'] == 'not predicted' for r in mine):>8} {sum(a == b for a, b in judged):>4}/{len(judged):<4} "
+            + " ".join(cells)
+        )
 
 
 def peak_equal(row, what):

@@ -1,8 +1,9 @@
 """One job in a process of its own: the model, a few training steps, and after each phase what the allocator says.
 
 Runs in a fork of a process that has imported torch, so that a small job takes a second. The training file of a job is
-dsplan's own (`interface: training file`); what it cannot say stands beside it: device, capacity, events, DeepSpeed JSON.
+dsplan's own; what it cannot say stands beside it: device, capacity, events, DeepSpeed JSON, rank and world.
 """
+
 import contextlib
 import fnmatch
 import gc
@@ -27,12 +28,16 @@ class Meter:
 
     def ends(self):
         import torch
+
         if self.settle:  # NCCL's watchdog lets go of finished buckets every 100 ms; a real phase gives it the time.
             time.sleep(0.3)
         stats = torch.cuda.memory_stats()
         now = {"mallocs": stats["num_device_alloc"], "retries": stats["num_alloc_retries"]}
-        row = {"phase": self.where, "peak": [stats[f"{w}_bytes.all.peak"] for w in WHAT],
-               "end": [stats[f"{w}_bytes.all.current"] for w in WHAT]}
+        row = {
+            "phase": self.where,
+            "peak": [stats[f"{w}_bytes.all.peak"] for w in WHAT],
+            "end": [stats[f"{w}_bytes.all.current"] for w in WHAT],
+        }
         row.update({k: n - (self.seen or {}).get(k, 0) for k, n in now.items() if n != (self.seen or {}).get(k, 0)})
         self.seen = now
         self.rows.append(row)
@@ -48,6 +53,7 @@ class Meter:
 class Worker:
     def __init__(self, job):
         import torch
+
         self.job, self.training = job, job["training"]
         self.deepspeed = job.get("deepspeed")
         self.meter = Meter(self.runtime() == "ddp")
@@ -58,14 +64,11 @@ class Worker:
     def runtime(self):
         return "deepspeed" if self.deepspeed else "ddp" if self.job.get("world", 1) > 1 else "pytorch"
 
-    def phase(self, name):
-        self.meter.begins(name)
-        return contextlib.nullcontext()
-
     # What runs
 
     def run(self):
         import torch
+
         torch.set_num_threads(1)
         torch.manual_seed(0)
         self.choose_attention()
@@ -95,6 +98,7 @@ class Worker:
 
     def step(self, prefix):
         import torch
+
         count = self.micro_batches()
         for micro in range(count):
             tail = str(micro + 1) if count > 1 else ""
@@ -131,6 +135,7 @@ class Worker:
 
     def autocast(self):
         import torch
+
         to = self.training.get("autocast")
         return torch.autocast("cuda", self.types[to]) if to else contextlib.nullcontext()
 
@@ -140,17 +145,21 @@ class Worker:
         """A kernel's name leaves torch no other; without one torch chooses. Recomputation and backward ask again, so
         this is global."""
         import torch
+
         wished = KERNELS.get(self.training.get("attention"))
         for kernel in KERNELS.values() if wished else ():
             getattr(torch.backends.cuda, f"enable_{kernel}_sdp")(kernel == wished)
 
     def raw(self):
         from transformers import AutoConfig, AutoModelForCausalLM
+
         config = AutoConfig.for_model(**self.job["config"])
         config.use_cache = False
         return AutoModelForCausalLM.from_config(
-            config, dtype=self.types[self.dtype()],
-            attn_implementation="eager" if self.training.get("attention") == "eager" else "sdpa")
+            config,
+            dtype=self.types[self.dtype()],
+            attn_implementation="eager" if self.training.get("attention") == "eager" else "sdpa",
+        )
 
     def dtype(self):
         if not self.deepspeed:
@@ -159,13 +168,16 @@ class Worker:
 
     def model(self):
         import torch
+
         init = self.training.get("model_init") or ("zero_init" if self.stage() == 3 else "device")
         if init == "zero_init":
             import deepspeed
+
             with deepspeed.zero.Init(config_dict_or_path=self.deepspeed):
                 model = self.raw()
         elif init == "host":
             from transformers.initialization import no_init_weights
+
             with no_init_weights():
                 model = self.raw()
             model.tie_weights()
@@ -188,10 +200,19 @@ class Worker:
 
     def adapted(self, model, lora):
         import peft
-        return peft.get_peft_model(model, peft.LoraConfig(
-            r=lora["r"], lora_alpha=2 * lora["r"], lora_dropout=lora.get("dropout", 0.0), bias="none",
-            target_modules=lora["targets"], task_type="CAUSAL_LM"),
-            autocast_adapter_dtype=lora.get("dtype", "fp32") == "fp32")
+
+        return peft.get_peft_model(
+            model,
+            peft.LoraConfig(
+                r=lora["r"],
+                lora_alpha=2 * lora["r"],
+                lora_dropout=lora.get("dropout", 0.0),
+                bias="none",
+                target_modules=lora["targets"],
+                task_type="CAUSAL_LM",
+            ),
+            autocast_adapter_dtype=lora.get("dtype", "fp32") == "fp32",
+        )
 
     def checkpoint(self, base, model):
         wished = self.training.get("checkpoint", "none")
@@ -209,6 +230,7 @@ class Worker:
         if self.runtime() != "ddp":
             return model
         from torch.nn.parallel import DistributedDataParallel
+
         self.meter.ends()
         return DistributedDataParallel(model, device_ids=[0], **self.job.get("ddp", {}))
 
@@ -219,6 +241,7 @@ class Worker:
         self.net = model
         if self.deepspeed:
             import deepspeed
+
             self.engine = deepspeed.initialize(model=model, model_parameters=trained, config=self.deepspeed)[0]
             self.net = self.engine
             return
@@ -226,6 +249,7 @@ class Worker:
 
     def batch(self):
         import torch
+
         shape = (self.micro_batch(), self.training["seq"])
         return {name: torch.zeros(shape, dtype=torch.int64).to("cuda") for name in ("input_ids", "labels")}
 
@@ -235,11 +259,14 @@ class Worker:
     def loss(self):
         """`outputs` of the loop that most scripts have stay alive until the next forward has returned."""
         import torch
+
         if self.training.get("loss", "hf") == "native":
             logits = self.net(input_ids=self.held["input_ids"], use_cache=False).logits
             padded = torch.nn.functional.pad(self.held["labels"], (0, 1), value=-100)  # Held, as in transformers.
             labels = padded[..., 1:].contiguous()
-            return torch.nn.functional.cross_entropy(logits.view(-1, logits.shape[-1]), labels.view(-1), ignore_index=-100)
+            return torch.nn.functional.cross_entropy(
+                logits.view(-1, logits.shape[-1]), labels.view(-1), ignore_index=-100
+            )
         if self.job.get("holds_outputs"):
             self.outputs = self.net(**self.held, use_cache=False)
             return self.outputs.loss
@@ -247,6 +274,7 @@ class Worker:
 
     def result(self):
         import torch
+
         host = torch.cuda.host_memory_stats() if hasattr(torch.cuda, "host_memory_stats") else {}
         pinned = host.get("allocated_bytes.peak", 0)
         return {"rows": self.meter.rows, **self.facts, **({"pinned": pinned} if pinned else {})}
@@ -254,15 +282,22 @@ class Worker:
 
 def optimizer_of(wished, trained):
     import torch
+
     name, how = wished.get("name", "adamw"), dict(IMPLEMENTATIONS[wished.get("implementation", "fused")])
     if name == "adam8bit":
         import bitsandbytes
+
         return bitsandbytes.optim.AdamW8bit(trained, lr=1e-4)
     for key in ("momentum", "weight_decay"):
         if key in wished:
             how[key] = wished[key]
-    kinds = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD,
-             "adagrad": torch.optim.Adagrad, "rmsprop": torch.optim.RMSprop}
+    kinds = {
+        "adamw": torch.optim.AdamW,
+        "adam": torch.optim.Adam,
+        "sgd": torch.optim.SGD,
+        "adagrad": torch.optim.Adagrad,
+        "rmsprop": torch.optim.RMSprop,
+    }
     return kinds[name](trained, lr=1e-4, **how)
 
 
@@ -283,9 +318,17 @@ def kernels_of(loss):
 
 def events_of(step_from):
     import torch
-    return [[e["action"], e["size"], e["stream"], e.get("addr"),
-             [f"{os.path.basename(f['filename'])}:{f['line']}:{f['name']}" for f in e.get("frames", [])[:8]]]
-            for e in torch.cuda.memory._snapshot()["device_traces"][0][step_from:]]
+
+    return [
+        [
+            e["action"],
+            e["size"],
+            e["stream"],
+            e.get("addr"),
+            [f"{os.path.basename(f['filename'])}:{f['line']}:{f['name']}" for f in e.get("frames", [])[:8]],
+        ]
+        for e in torch.cuda.memory._snapshot()["device_traces"][0][step_from:]
+    ]
 
 
 def run(job, path, events=None):
@@ -293,6 +336,7 @@ def run(job, path, events=None):
     answer = {}
     try:
         import torch
+
         started = time.time()
         if events:
             torch.cuda.memory._record_memory_history(max_entries=10_000_000, context="all", stacks="python")
@@ -307,8 +351,10 @@ def run(job, path, events=None):
             json.dump(events_of(0), open(events, "w"))
     except BaseException as error:
         where = traceback.extract_tb(error.__traceback__)[-4:]
-        answer = {"failed": f"{type(error).__name__}: {error}"[:300],
-                  "at": [f"{os.path.basename(f.filename)}:{f.lineno} {f.name}" for f in where]}
+        answer = {
+            "failed": f"{type(error).__name__}: {error}"[:300],
+            "at": [f"{os.path.basename(f.filename)}:{f.lineno} {f.name}" for f in where],
+        }
     with open(path, "w") as out:
         json.dump(answer, out)
     os._exit(0)  # No destructors: NCCL's watchdog would wait for the other ranks.
