@@ -93,6 +93,13 @@ def make_class(base, torch):
                 self.step += 1
             self.zeroed = False
             super().turn()
+            if self.closed and device.setting("SNAPSHOT"):
+                torch.cuda.memory._dump_snapshot(self.snapshot_path())
+                torch.cuda.memory._record_memory_history(enabled=None)
+                self.save()
+
+        def snapshot_path(self):
+            return os.path.splitext(self.path)[0] + ".pickle"
 
         def before_forward(self, module, args, kwargs):
             super().before_forward(module, args, kwargs)
@@ -132,6 +139,9 @@ def make_class(base, torch):
                     if row["group"] == "dp_intra":
                         missing.setdefault("communication.groups", "groups are told apart by their size alone")
             value["source"] = "tools/dry/run"
+            if os.path.exists(self.snapshot_path()):
+                rank["snapshot"] = os.path.basename(self.snapshot_path())
+                missing.pop("snapshot", None)
             if device.setting("DEVICE_NAME"):
                 value["inputs"]["options"] += ["--hardware", device.setting("DEVICE_NAME")]
             rank["not_measured"] = [{"what": what, "why": why} for what, why in missing.items()]
@@ -196,6 +206,8 @@ def hook_torch(torch):
         FOUND["optimizers"].append(weakref.ref(self))
 
     torch.optim.Optimizer.__init__ = __init__
+    if device.setting("SNAPSHOT"):  # From the first allocation on; CUDA is not started for it.
+        torch.cuda._lazy_call(lambda: torch.cuda.memory._record_memory_history(max_entries=10_000_000, stacks="python"))
     real = torch.nn.Module.__call__
 
     def __call__(self, *args, **kwargs):

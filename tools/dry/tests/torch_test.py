@@ -1,0 +1,92 @@
+"""Real PyTorch on the dry device. Says 77 where there is no CUDA build of it, no transformers, or no libraries."""
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+
+
+def run(*arguments, script, given=(), launcher=(sys.executable,)):
+    line = [sys.executable, str(ROOT / "tools" / "dry" / "run"), *arguments, "--", *launcher, str(HERE / script), *given]
+    ended = subprocess.run(line, capture_output=True, text=True, timeout=900)
+    return ended
+
+
+def receipt(path):
+    value = json.loads(path.read_text())
+    return value["ranks"][0]
+
+
+class Torch(unittest.TestCase):
+    def rows(self, *arguments, script, given=()):
+        with tempfile.TemporaryDirectory() as folder:
+            ended = run("--receipt", folder + "/r.json", *arguments, script=script, given=given)
+        self.assertTrue(ended.stdout.startswith("["), ended.stderr)
+        return json.loads(ended.stdout)
+
+    def test_facts(self):
+        for device in ("h100-sxm", "a100-sxm-80"):
+            for events in ("done", "pending"):
+                rows = self.rows("--device", device, "--events", events, script="facts.py", given=(events,))
+                for row in rows:
+                    with self.subTest(device=device, events=events, what=row["what"]):
+                        self.assertEqual(row["got"], row["want"])
+
+    def test_published_peaks(self):
+        for row in self.rows("--device", "a100-sxm-80", script="measured.py"):
+            with self.subTest(case=row["case"]):
+                self.assertEqual(row["here"], row["a100"])
+
+    def test_a_receipt_of_a_script_that_knows_nothing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "r.json")
+            ended = run("--receipt", str(path), script="train.py", given=("plain",))
+            self.assertEqual(ended.returncode, 0, ended.stderr)
+            rank = receipt(path)
+            self.assertEqual([phase["name"] for phase in rank["memory"]["phases"]], ["init", "first_step", "steady"])
+            dry = json.loads(pathlib.Path(folder, "r.dry.json").read_text())
+            self.assertEqual({row["step"] for row in dry["steps"]}, {1, 2, 3})
+            self.assertEqual(dry["libraries"]["stubs"], [])
+            if binary := os.environ.get("DSPLAN_BINARY"):
+                told = subprocess.run([binary, "compare", "--re-predict", str(path)], capture_output=True, text=True)
+                self.assertIn(f"{rank['memory']['peak']['reserved']:,}               0", told.stdout, told.stderr)
+
+    def test_out_of_memory_is_pytorchs_own(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "r.json")
+            ended = run("--receipt", str(path), "--capacity", "650m", script="train.py", given=("plain",))
+            self.assertNotEqual(ended.returncode, 0)
+            self.assertIn("OutOfMemoryError", ended.stderr)
+            self.assertEqual(json.loads(path.read_text())["outcome"], "out_of_memory")
+
+    def test_processes_and_mirrored_ranks_agree(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "r.json")
+            ended = run("--receipt", str(path), script="train.py", given=("ddp",),
+                        launcher=(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"))
+            self.assertEqual(ended.returncode, 0, ended.stderr)
+            for rank in (0, 1):
+                alone = pathlib.Path(folder, "alone.json")
+                ended = run("--receipt", str(alone), "--world", "2", "--rank", str(rank), script="train.py", given=("ddp",))
+                self.assertEqual(ended.returncode, 0, ended.stderr)
+                one = receipt(pathlib.Path(folder, "alone.rank1.json") if rank else alone)
+                many = receipt(pathlib.Path(folder, "r.rank1.json") if rank else path)
+                self.assertEqual(one["memory"]["peak"], many["memory"]["peak"])
+                self.assertEqual(one["communication"], many["communication"])
+
+
+def cuda_build():
+    spec = importlib.util.find_spec("torch")
+    folder = pathlib.Path(spec.origin).parent if spec and spec.origin else None
+    return folder is not None and (folder / "lib" / "libtorch_cuda.so").exists() and importlib.util.find_spec("transformers")
+
+
+if __name__ == "__main__":
+    built = list(ROOT.glob("build/*/dry/libdsplan_dry.so")) or os.environ.get("DSPLAN_DRY_LIBRARIES")
+    sys.exit(77) if not (built and cuda_build()) else unittest.main()

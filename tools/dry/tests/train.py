@@ -1,0 +1,39 @@
+"""A small training script as anybody might write it: it knows nothing of the dry device."""
+import sys
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+
+def model():
+    config = AutoConfig.for_model("llama", hidden_size=256, intermediate_size=688, num_hidden_layers=3, vocab_size=1000,
+                                  num_attention_heads=4, num_key_value_heads=2)
+    config.use_cache = False
+    return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+
+
+def main(kind):
+    if kind == "ddp":
+        import os
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        torch.distributed.init_process_group("nccl")
+        trained = torch.nn.parallel.DistributedDataParallel(model().cuda(), device_ids=[torch.cuda.current_device()])
+    else:
+        trained = model().cuda()
+    optimizer = torch.optim.AdamW(trained.parameters(), fused=True)
+    for step in range(3):
+        ids = torch.randint(0, 1000, (2, 256), device="cuda")
+        loss = trained(input_ids=ids, labels=ids.clone(), use_cache=False).loss
+        loss.backward()
+        del loss, ids
+        optimizer.step()
+        optimizer.zero_grad()
+        if kind == "ddp":  # What NCCL's watchdog holds it lets go of every 100 ms.
+            import time
+            time.sleep(.5)
+    if kind == "ddp":
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
