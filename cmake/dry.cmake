@@ -46,7 +46,7 @@ function(dsplan_dry_place target)
 endfunction()
 
 # What they share: one device, its memory, its streams, its peers, and the ledger.
-set(dsplan_dry_shared device host_memory memory pool mapping streams capture kernels ledger attributes peers reduce)
+set(dsplan_dry_shared device host_memory memory pool mapping streams capture kernels cubin ledger attributes peers reduce)
 list(TRANSFORM dsplan_dry_shared REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/dry/\\1.cpp")
 add_library(dsplan_dry SHARED ${dsplan_dry_shared})
 target_include_directories(dsplan_dry PUBLIC ${CMAKE_SOURCE_DIR}/src)

@@ -52,15 +52,17 @@ constexpr const char* kRegisters = "32 registers a thread, no static shared memo
 
 using namespace dsplan::dry;
 
-DSPLAN_DRY_CALL void** __cudaRegisterFatBinary(void*) {
-  static void* handle = nullptr;
-  return &handle;
+// A program is told a handle, and hands it back with each of its kernels.
+DSPLAN_DRY_CALL void** __cudaRegisterFatBinary(void* binary) {
+  auto* code = new Code;
+  code->bytes = binary;
+  return reinterpret_cast<void**>(code);
 }
 DSPLAN_DRY_CALL void __cudaRegisterFatBinaryEnd(void**) {}
 DSPLAN_DRY_CALL void __cudaUnregisterFatBinary(void**) {}
-DSPLAN_DRY_CALL void __cudaRegisterFunction(void**, const char* function, char*, const char* name, int threads, void*,
-                                            void*, void*, void*, int*) {
-  kernels().add(function, name, threads);
+DSPLAN_DRY_CALL void __cudaRegisterFunction(void** code, const char* function, char*, const char* name, int threads,
+                                            void*, void*, void*, void*, int*) {
+  kernels().add(function, name, threads, reinterpret_cast<Code*>(code));
 }
 DSPLAN_DRY_CALL void __cudaRegisterVar(void**, char* variable, char*, const char*, int, std::size_t bytes, int, int) {
   const std::lock_guard guard(symbols().lock);

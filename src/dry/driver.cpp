@@ -21,11 +21,16 @@ int device_of_context(const void* context) {
   return at >= contexts && at < contexts + 64 ? static_cast<int>(at - contexts) : 0;
 }
 
-// Modules and the kernels in them. What a module's code says is not read.
-struct Module {};
-void* new_kernel(const char* name) {
-  auto* handle = new Module;
-  kernels().add(handle, name, 0);
+// Modules and the kernels in them. The code may be gone when a kernel is asked for: it is read at once.
+void* new_module(const void* image) {
+  auto* code = new Code;
+  code->read = true;
+  if (image != nullptr) code->facts = facts_in(image, device().major, device().minor);
+  return code;
+}
+void* new_kernel(void* module, const char* name) {
+  auto* handle = new char;
+  kernels().add(handle, name, 0, static_cast<Code*>(module));
   return handle;
 }
 
@@ -125,13 +130,13 @@ DSPLAN_DRY_CALL Result cuGetProcAddress_v2(const char*, void** function, int, st
 
 // ---- kernels that libraries load by themselves
 
-DSPLAN_DRY_CALL Result cuLibraryLoadData(void** library, const void*, void*, void**, unsigned, void*, void**,
+DSPLAN_DRY_CALL Result cuLibraryLoadData(void** library, const void* image, void*, void**, unsigned, void*, void**,
                                          unsigned) {
-  *library = new Module;
+  *library = new_module(image);
   return kSuccess;
 }
-DSPLAN_DRY_CALL Result cuLibraryGetKernel(void** kernel, void*, const char* name) {
-  *kernel = new_kernel(name);
+DSPLAN_DRY_CALL Result cuLibraryGetKernel(void** kernel, void* library, const char* name) {
+  *kernel = new_kernel(library, name);
   return kSuccess;
 }
 DSPLAN_DRY_CALL Result cuLibraryGetModule(void** module, void* library) {
@@ -142,15 +147,15 @@ DSPLAN_DRY_CALL Result cuKernelGetFunction(void** function, void* kernel) {
   *function = kernel;
   return kSuccess;
 }
-DSPLAN_DRY_CALL Result cuModuleLoadData(void** module, const void*) {
-  *module = new Module;
+DSPLAN_DRY_CALL Result cuModuleLoadData(void** module, const void* image) {
+  *module = new_module(image);
   return kSuccess;
 }
 DSPLAN_DRY_CALL Result cuModuleLoadDataEx(void** module, const void* image, unsigned, void*, void**) {
   return cuModuleLoadData(module, image);
 }
-DSPLAN_DRY_CALL Result cuModuleGetFunction(void** function, void*, const char* name) {
-  *function = new_kernel(name);
+DSPLAN_DRY_CALL Result cuModuleGetFunction(void** function, void* module, const char* name) {
+  *function = new_kernel(module, name);
   return kSuccess;
 }
 DSPLAN_DRY_CALL Result cuModuleGetGlobal_v2(std::uintptr_t* at, std::size_t* bytes, void*, const char*) {
@@ -159,9 +164,10 @@ DSPLAN_DRY_CALL Result cuModuleGetGlobal_v2(std::uintptr_t* at, std::size_t* byt
   return kSuccess;
 }
 DSPLAN_DRY_CALL Result cuFuncGetAttribute(int* value, int attribute, void* function) {
-  DSPLAN_DRY_GUESS("cuFuncGetAttribute", "32 registers a thread, no static shared or local memory");
   const Kernel kernel = kernels().find(function);
+  if (kernel.registers == 0) DSPLAN_DRY_GUESS("cuFuncGetAttribute", "32 registers a thread, no static shared memory");
   *value = attribute == 0 ? kernel.threads : attribute == 4 ? registers_of(kernel) : 0;
+  if (attribute == 1) *value = static_cast<int>(kernel.shared);
   if (attribute == 5 || attribute == 6) *value = device().major * 10 + device().minor;
   if (attribute == kMaxDynamicSharedBytes) *value = static_cast<int>(kernel.dynamic_shared);
   return kSuccess;
@@ -172,8 +178,11 @@ DSPLAN_DRY_CALL Result cuFuncSetAttribute(void* function, int attribute, int val
 DSPLAN_DRY_CALL Result cuFuncSetCacheConfig(void*, int) { return kSuccess; }
 DSPLAN_DRY_CALL Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* function, int threads,
                                                                    std::size_t shared) {
-  DSPLAN_DRY_GUESS("cuOccupancyMaxActiveBlocksPerMultiprocessor", "32 registers a thread, no static shared memory");
-  *blocks = blocks_per_multiprocessor(kernels().find(function), threads, shared);
+  const Kernel kernel = kernels().find(function);
+  if (kernel.registers == 0) {
+    DSPLAN_DRY_GUESS("cuOccupancyMaxActiveBlocksPerMultiprocessor", "32 registers a thread, no static shared memory");
+  }
+  *blocks = blocks_per_multiprocessor(kernel, threads, shared);
   return kSuccess;
 }
 DSPLAN_DRY_CALL Result cuOccupancyMaxActiveClusters(int* clusters, void*, const void*) {

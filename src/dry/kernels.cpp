@@ -1,22 +1,41 @@
 #include "dry/kernels.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "dry/ledger.h"
 
 namespace dsplan::dry {
 
-void Kernels::add(const void* function, const char* name, int threads) {
+namespace {
+
+// What its code says of a kernel, once.
+void read_code(Kernel& kernel) {
+  Code& code = *std::exchange(kernel.code, nullptr);
+  if (!std::exchange(code.read, true)) code.facts = facts_in(code.bytes, device().major, device().minor);
+  const auto found = code.facts.find(kernel.name);
+  if (found == code.facts.end()) return;
+  kernel.registers = found->second.registers;
+  kernel.shared = found->second.shared;
+  if (found->second.threads > 0) kernel.threads = std::min(kernel.threads, found->second.threads);
+}
+
+}  // namespace
+
+void Kernels::add(const void* function, const char* name, int threads, Code* code) {
   const std::lock_guard guard(lock_);
   Kernel& kernel = known_[function];
   kernel.name = name != nullptr ? name : "";
+  kernel.code = code;
   if (threads > 0) kernel.threads = std::min(threads, Device::kThreadsPerBlock);
 }
 
 Kernel Kernels::find(const void* function) {
   const std::lock_guard guard(lock_);
   const auto found = known_.find(function);
-  return found == known_.end() ? Kernel{} : found->second;
+  if (found == known_.end()) return {};
+  if (found->second.code != nullptr) read_code(found->second);
+  return found->second;
 }
 
 Result Kernels::allow_shared(const void* function, int bytes) {

@@ -2,17 +2,27 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <mutex>
 #include <string>
 #include <unordered_map>
 
+#include "dry/cubin.h"
 #include "dry/cuda_abi.h"
 #include "dry/streams.h"
 
 namespace dsplan::dry {
 
+// The code that a program registered or loaded, read when one of its kernels is asked for.
+struct Code {
+  const void* bytes = nullptr;
+  bool read = false;
+  std::map<std::string, KernelFacts> facts;
+};
+
 struct Kernel {
   std::string name;
+  Code* code = nullptr;
   int threads = Device::kThreadsPerBlock;                // By its launch bounds.
   int registers = 0;                                     // 0: nobody looked into its code.
   std::size_t shared = 0;                                // Static.
@@ -22,7 +32,7 @@ struct Kernel {
 // By the address that a program launches: a function of the host, or a handle of ours.
 class Kernels {
  public:
-  void add(const void* function, const char* name, int threads);
+  void add(const void* function, const char* name, int threads, Code* code);
   [[nodiscard]] Kernel find(const void* function);
   Result allow_shared(const void* function, int bytes);
 
