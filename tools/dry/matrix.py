@@ -62,6 +62,7 @@ def main():
     parser.add_argument("--out", default="dry-matrix")
     parser.add_argument("--every", type=int, default=1, help="one of N jobs of each stratum")
     parser.add_argument("--limit", type=float, default=90, help="seconds for one job")
+    parser.add_argument("--again", help="jobs that are run although they have a result: a regular expression")
     parser.add_argument("--dsplan", default=str(model_config.ROOT / "build/release/dsplan"))
     given = parser.parse_args()
     jobs = [job for job in tables.jobs() if re.search(given.match, job["name"])]
@@ -73,7 +74,7 @@ def main():
             print(json.dumps(job))
         print(f"{len(jobs)} jobs", file=sys.stderr)
         return
-    runner.run([*ready(jobs, given.dsplan)], given.out, given.limit)
+    runner.run([*ready(jobs, given.dsplan)], given.out, given.limit, given.again)
 
 
 main()

@@ -29,7 +29,7 @@ def command(job, dsplan, folder, verb="simulate"):
         words += ["--deepspeed", written("deepspeed.json", job["deepspeed"])]
     if job.get("world", 1) > 1 or "deepspeed" in job:
         words += ["--gpus", str(job.get("world", 1)), "--rank", str(job.get("rank", 0))]
-    words += ["--capacity", f"{job.get('capacity', model_config.ROOMY)}B", "--reserve", "0B"]
+    words += ["--capacity", f"{job.get('capacity', model_config.ROOMY)}B", "--reserve", "0B", "--host-memory", "64TiB"]
     return words + ["--training", written("training.json", training)]
 
 

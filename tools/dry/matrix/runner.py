@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -106,8 +107,8 @@ def measure(job, limit, events=None):
     return answer
 
 
-def run(jobs, folder, limit, again=()):
-    """Results lie in folder/STRATUM.jsonl. `again`: names that are run although they have a line (it is replaced)."""
+def run(jobs, folder, limit, again=None):
+    """Results lie in folder/STRATUM.jsonl. `again`: jobs that are run although they have a result, by name."""
     os.makedirs(folder, exist_ok=True)
     strata = {}
     for job in jobs:
@@ -118,12 +119,9 @@ def run(jobs, folder, limit, again=()):
         known = store.read(path)
         for job in its:
             stated = {k: v for k, v in job.items() if k not in ("config", "checkpointing")}
-            if (
-                job["name"] in known
-                and known[job["name"]]["job"] == stated
-                and job["name"] not in again
-                and "failed" not in known[job["name"]]
-            ):
+            have = known.get(job["name"], {})
+            wanted = again is not None and re.search(again, job["name"])
+            if have.get("job") == stated and "failed" not in have and not wanted:
                 continue
             if not imported:
                 imports(jobs)
@@ -131,7 +129,5 @@ def run(jobs, folder, limit, again=()):
             answer = measure(job, limit)
             known[job["name"]] = {"job": stated, "versions": versions(), **answer}
             store.write(path, known.values())
-            brief = (
-                answer.get("failed") or answer.get("oom") or f"{max(r['peak'][2] for r in answer['rows']):,} reserved"
-            )
+            brief = answer.get("failed") or answer.get("oom") or f"{max(r['peak'][2] for r in answer['rows']):,} reserved"
             print(f"{time.strftime('%H:%M:%S')} {job['name']}: {brief}", file=sys.stderr, flush=True)

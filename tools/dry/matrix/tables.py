@@ -89,6 +89,8 @@ def pytorch():
             eager = {"attention": "eager"} if model.startswith("gemma") else {}
             if model.startswith("gemma") and seq > 4096:
                 continue
+            if model == "mistral-7b" and seq >= 4096:  # Its window makes a mask, which flash does not take.
+                eager = {"attention": None}
             yield job("pytorch", model, seq, 1 + at % 4 if seq < 4096 else 1, **eager)
     for model, seq, batch in itertools.product(SMALL, (500, 1024), (1, 2, 3, 4)):
         yield job("pytorch", model, seq, batch, name="grid")
@@ -144,6 +146,10 @@ def attention():
             ("gemma-2-2b", 1024, 2),
             ("tinyllama-1.1b", 128, 1),
         ):
+            if kind == "mem-efficient" and model not in ("gpt2", "mistral-7b", "llama-2-13b"):  # No grouped heads.
+                continue
+            if kind == "flash" and model == "mistral-7b":
+                continue
             if model.startswith("gemma") and kind not in (None, "eager"):
                 continue
             for device in ("h100-sxm", "a100-sxm-80") if kind is not None or model != "mistral-7b" else ("h100-sxm",):
@@ -167,7 +173,8 @@ def dtype():
     for model in ("gpt2", "llama-3.2-1b", "qwen2-0.5b", "qwen3-0.6b", "tinyllama-1.1b"):
         for seq, batch in ((500, 2), (1024, 1)):
             yield job("dtype", model, seq, batch, dtype="fp32", attention=None, name="fp32")
-            yield job("dtype", model, seq, batch, dtype="fp32", attention="mem-efficient", name="fp32-efficient")
+            if model == "gpt2":
+                yield job("dtype", model, seq, batch, dtype="fp32", attention="mem-efficient", name="fp32-efficient")
             yield job("dtype", model, seq, batch, dtype="fp32", autocast="bf16", name="autocast")
             yield job("dtype", model, seq, batch, dtype="fp16", name="fp16")
         yield job("dtype", model, 1024, 2, dtype="fp32", autocast="bf16", checkpoint="full", name="autocast-full")
