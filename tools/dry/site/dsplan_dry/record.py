@@ -10,7 +10,7 @@ import os
 import sys
 import weakref
 
-from . import answers, device, imports
+from . import answers, device, imports, reads
 
 FOUND = {"optimizers": [], "training_arguments": None, "engine": None, "receipt": None, "backward": False}
 STEPS = []  # A row for each mark of every step.
@@ -157,7 +157,7 @@ def write_steps(path):
     value = {"schema": "dsplan.dry/1", "receipt": os.path.basename(path), "torch": torch.__version__,
              "device": device.setting("DEVICE_NAME"), "events": device.setting("EVENTS", "done"),
              "answered": sorted(answers.ANSWERED.values(), key=lambda row: row["call"]),
-             "libraries": device.ledger(), "steps": STEPS}
+             "reads": reads.rows(), "libraries": device.ledger(), "steps": STEPS}
     with open(os.path.splitext(path)[0] + ".dry.json", "w") as file:
         json.dump(value, file, indent=1)
 
