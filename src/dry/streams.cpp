@@ -51,7 +51,8 @@ void Streams::finish(Stream* stream, std::uint64_t up_to) {
     todo.pop_back();
     if (at->done_up_to >= point) continue;
     at->done_up_to = point;
-    const auto kept = std::partition(at->waits.begin(), at->waits.end(), [&](const Wait& w) { return w.at > point; });
+    const auto kept =
+        std::partition(at->waits.begin(), at->waits.end(), [reached = point](const Wait& w) { return w.at > reached; });
     for (auto wait = kept; wait != at->waits.end(); ++wait) todo.emplace_back(wait->on, wait->up_to);
     at->waits.erase(kept, at->waits.end());
   }
