@@ -129,5 +129,7 @@ def run(jobs, folder, limit, again=None):
             answer = measure(job, limit)
             known[job["name"]] = {"job": stated, "versions": versions(), **answer}
             store.write(path, known.values())
-            brief = answer.get("failed") or answer.get("oom") or f"{max(r['peak'][2] for r in answer['rows']):,} reserved"
+            brief = (
+                answer.get("failed") or answer.get("oom") or f"{max(r['peak'][2] for r in answer['rows']):,} reserved"
+            )
             print(f"{time.strftime('%H:%M:%S')} {job['name']}: {brief}", file=sys.stderr, flush=True)

@@ -1,11 +1,13 @@
 """One result against its prediction, and tables over many."""
 
+import re
 import tempfile
 
 from . import predict
 from .worker import WHAT
 
 COMPARED = WHAT[:3]
+SMALL = 1 << 16  # Pinned bytes that copies of numbers take in passing.
 STEPS = {"first_step": "1", "steady": "2"}
 
 
@@ -22,6 +24,7 @@ def judge(result, dsplan):
         return {**row, "status": "not predicted", "why": why}
     row["outcome"] = [outcome_measured(result), outcome_predicted(prediction, frees)]
     row["kernels"] = result.get("kernels")
+    row["pinned"] = [result.get("pinned", 0), (prediction["memory"].get("host") or {}).get("pinned", 0)]
     if "oom" in result or row["outcome"][0] != "fits":  # Peaks of a run that flushed or ended say little.
         return {**row, "status": "outcome"}
     ours, theirs = predicted_peaks(prediction), measured_peaks(result)
@@ -33,14 +36,17 @@ def judge(result, dsplan):
 
 def outcome_measured(result):
     if "oom" in result:
-        return "does not fit"
-    return "retries" if any(r.get("retries") for r in result["rows"]) else "fits"
+        return "does not fit: " + result["oom"]["phase"].rstrip("0123456789")
+    retries = sum(row.get("retries", 0) for row in result["rows"])
+    return f"retries {retries} times" if retries else "fits"
 
 
 def outcome_predicted(prediction, frees):
     if not prediction["fits"]:
-        return "does not fit"
-    return "retries" if prediction["retries" if frees == "at-sync" else "retries_low"] else "fits"
+        where = re.search(r"at (forward|backward|step)\b.*(first|second) step", prediction["verdict_reason"])
+        return "does not fit: " + (f"{('first', 'second').index(where[2]) + 1}.{where[1]}" if where else "init")
+    retries = prediction["retries" if frees == "at-sync" else "retries_low"]
+    return f"retries {retries} times" if retries else "fits"
 
 
 def measured_peaks(result):
@@ -122,9 +128,11 @@ def groups(rows, most):
         elif row["status"] == "outcome" or row.get("outcome", [0, 0])[0] != row.get("outcome", [0, 0])[1]:
             if row["outcome"][0] != row["outcome"][1]:
                 found.setdefault("outcome {} predicted {}".format(*row["outcome"]), []).append(row["name"])
-        for key in [first_difference(row)]:
-            if key:
-                found.setdefault(key, []).append(row["name"])
+        pinned = row.get("pinned", [0, 0])
+        if abs(pinned[0] - pinned[1]) >= SMALL:
+            found.setdefault(f"{row['stratum']}: pinned host memory", []).append(row["name"])
+        if key := first_difference(row):
+            found.setdefault(key, []).append(row["name"])
     for key, names in sorted(found.items(), key=lambda item: -len(item[1])):
         yield f"{len(names):4} {key}"
         yield from (f"       {name}" for name in names[:most])
