@@ -132,6 +132,42 @@ def init():
                 **way,
                 name="host" + "".join("-" + v for v in way.values()),
             )
+    tied = [
+        "gpt2",
+        "gpt2-medium",
+        "gpt2-large",
+        "llama-3.2-1b",
+        "qwen2-0.5b",
+        "qwen2.5-1.5b",
+        "qwen3-0.6b",
+        "qwen3-1.7b",
+        "gemma-2-2b",
+    ]
+    for model in tied:
+        eager = {"attention": "eager"} if model.startswith("gemma") else {}
+        for at, seq in enumerate(lengths(model)):
+            if seq <= (2048 if eager else 4096):
+                yield job("init", model, seq, 1 + (at + 1) % 3, model_init="host", **eager, name="grid")
+    ways = {
+        "foreach": {"optimizer": {"name": "adamw", "implementation": "foreach"}},
+        "loop": {"optimizer": {"name": "adamw", "implementation": "for-loop"}},
+        "autocast": {"dtype": "fp32", "autocast": "bf16"},
+        "lora": {"lora": {"r": 8, "targets": ["q_proj", "v_proj"]}},
+        "frozen": {"freeze": ["*mlp*"]},
+        "native": {"loss": "native"},
+        "accum3": {"grad_accum": 3},
+        "reentrant": {"checkpoint": "full", "checkpoint_impl": "reentrant"},
+        "expandable": {"allocator_conf": "expandable_segments:True"},
+        "split": {"allocator_conf": "max_split_size_mb:64"},
+        "default": {"attention": None},
+    }
+    for model, seq, batch in (("llama-3.2-1b", 1024, 2), ("qwen3-0.6b", 1000, 2), ("gpt2", 1024, 2)):
+        for name, way in ways.items():
+            if name == "lora" and model == "gpt2":
+                way = {"lora": {"r": 8, "targets": ["c_attn"]}}
+            yield job("init", model, seq, batch, model_init="host", **way, name="host-" + name)
+    for model in ("gpt2", "qwen2-0.5b", "llama-3.2-1b"):
+        yield job("init", model, 1000, 1, model_init="host", world=4, name="host-ddp")
 
 
 def attention():
