@@ -50,7 +50,7 @@ set(dsplan_dry_shared device host_memory memory pool mapping streams capture ker
 list(TRANSFORM dsplan_dry_shared REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/dry/\\1.cpp")
 add_library(dsplan_dry SHARED ${dsplan_dry_shared})
 target_include_directories(dsplan_dry PUBLIC ${CMAKE_SOURCE_DIR}/src)
-target_link_libraries(dsplan_dry PRIVATE Threads::Threads rt)
+target_link_libraries(dsplan_dry PRIVATE Threads::Threads rt ${CMAKE_DL_LIBS})
 dsplan_dry_place(dsplan_dry)
 
 set(dry ${CMAKE_SOURCE_DIR}/src/dry)

@@ -1,6 +1,6 @@
 #include "dry/host_memory.h"
 
-#include <malloc.h>
+#include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -101,22 +101,37 @@ bool unmap_shared_pages(void* address) {
 
 }  // namespace dsplan::dry
 
+namespace {
+
+// The one that comes after ours: the C library's, or an allocator's that was loaded before the program. Asking for it
+// may itself allocate and free; what is freed meanwhile is kept.
+template <class Function>
+Function next_of(const char* name) {
+  static std::atomic<Function> found{nullptr};
+  thread_local bool asking = false;
+  if (found.load() == nullptr && !asking) {
+    asking = true;
+    found = reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
+    asking = false;
+  }
+  return found.load();
+}
+
+}  // namespace
+
 // PyTorch takes tensors of the host from posix_memalign. These two stand before the C library's.
 extern "C" {
-void* __libc_memalign(std::size_t alignment, std::size_t bytes);
-void __libc_free(void* address);
-
 __attribute__((visibility("default"))) int posix_memalign(void** out, std::size_t alignment, std::size_t bytes) {
-  if (alignment == 0 || (alignment & (alignment - 1)) != 0 || alignment % sizeof(void*) != 0) return EINVAL;
   if (dsplan::dry::is_large_host_memory(bytes)) {
     *out = dsplan::dry::map_shared_pages(bytes);
     if (*out != nullptr) return 0;
   }
-  *out = __libc_memalign(alignment, bytes);
-  return *out != nullptr ? 0 : ENOMEM;
+  const auto next = next_of<int (*)(void**, std::size_t, std::size_t)>("posix_memalign");
+  return next != nullptr ? next(out, alignment, bytes) : ENOMEM;
 }
 
 __attribute__((visibility("default"))) void free(void* address) {
-  if (!dsplan::dry::unmap_shared_pages(address)) __libc_free(address);
+  if (address == nullptr || dsplan::dry::unmap_shared_pages(address)) return;
+  if (const auto next = next_of<void (*)(void*)>("free")) next(address);
 }
 }

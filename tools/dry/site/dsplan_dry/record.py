@@ -142,6 +142,8 @@ def make_class(base, torch):
             if os.path.exists(self.snapshot_path()):
                 rank["snapshot"] = os.path.basename(self.snapshot_path())
                 missing.pop("snapshot", None)
+            if value["inputs"]["deepspeed"] and value["world_size"] == 1:
+                value["inputs"]["options"] += ["--gpus", "1"]
             if device.setting("DEVICE_NAME"):
                 value["inputs"]["options"] += ["--hardware", device.setting("DEVICE_NAME")]
             rank["not_measured"] = [{"what": what, "why": why} for what, why in missing.items()]
