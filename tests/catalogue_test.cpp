@@ -28,7 +28,7 @@ struct Figures {
 };
 
 Figures figures_of(const Graph& graph, const CatalogueOptions& options = {}) {
-  const Node& node = graph.nodes[0];
+  const Node& node = graph.nodes.front();
   Recipe recipe;
   recipe_of(graph, node, recipe, options);
   Figures figures;
@@ -168,8 +168,8 @@ TEST_CASE("rows that depend on the version of torch") {
   const Graph norm =
       testing::graph_of(json::parse(R"({"op":"rms_norm","in":["bf16[64,32]*","bf16[32]*"],"out":["bf16[64,32]*"]})"));
   Recipe recipe;
-  CHECK_NOTHROW(recipe_of(norm, norm.nodes[0], recipe, {{2, 9, 0}}));
-  CHECK_THROWS_AS(recipe_of(norm, norm.nodes[0], recipe, {{2, 8, 0}}), Refusal);
+  CHECK_NOTHROW(recipe_of(norm, norm.nodes.front(), recipe, {{2, 9, 0}}));
+  CHECK_THROWS_AS(recipe_of(norm, norm.nodes.front(), recipe, {{2, 8, 0}}), Refusal);
   CHECK(Version::parse(kTorchVersion) == kCatalogueTorch);
 }
 
@@ -177,12 +177,12 @@ TEST_CASE("what a library alone knows is said by name") {
   const Graph graph = testing::graph_of(
       json::parse(R"({"op":"conv2d","in":["bf16[2,3,8,8]*","bf16[4,3,3,3]*"],"out":["bf16[2,4,8,8]*"]})"));
   Recipe recipe;
-  recipe_of(graph, graph.nodes[0], recipe);
+  recipe_of(graph, graph.nodes.front(), recipe);
   REQUIRE(recipe.unknown != nullptr);
   CHECK(std::string(recipe.unknown) == "cuDNN's workspace of conv2d");
   // 2 x 27 multiply-adds for each output.
-  CHECK(forward_flops(graph, graph.nodes[0]) == 2 * 27 * 512);
-  CHECK(forward_bytes(graph, graph.nodes[0]) == Bytes(2 * (384 + 108 + 512)));
+  CHECK(forward_flops(graph, graph.nodes.front()) == 2 * 27 * 512);
+  CHECK(forward_bytes(graph, graph.nodes.front()) == Bytes(2 * (384 + 108 + 512)));
 }
 
 TEST_CASE("Liger's loss makes its gradients in the forward and keeps them") {
@@ -190,7 +190,7 @@ TEST_CASE("Liger's loss makes its gradients in the forward and keeps them") {
   const Graph graph = testing::graph_of(json::parse(
       R"({"op":"liger_fused_linear_cross_entropy","in":["bf16[64,8]*","bf16[32,8]*","int64[64]"],"out":["fp32[]*"]})"));
   Recipe recipe;
-  recipe_of(graph, graph.nodes[0], recipe);
+  recipe_of(graph, graph.nodes.front(), recipe);
   CHECK(testing::words_of(recipe, recipe.forward) == "+e:1024 +e:512 +t:256 +t:64 +t:8 -t:8 +t:1024 -t:1024 +out0:4");
   CHECK(testing::words_of(recipe, recipe.backward) == "+t:4");
   CHECK(recipe.hands_out == 3);

@@ -147,7 +147,7 @@ void Walk::run_forward(NodeId id) {
     if (one.kind == SlotKind::Output) {
       values_[static_cast<std::size_t>(graph_.output(node, one.index))] = one.held;
     } else if (one.kind == SlotKind::Extra) {
-      extras_[static_cast<std::size_t>(id)][one.index] = one.held;
+      extras_[id][one.index] = one.held;
     }
   }
 }
@@ -170,7 +170,7 @@ void Walk::backward_from(TensorId output) {
     gradients_[static_cast<std::size_t>(output)] = seed_held;
   }
   for (auto at = graph_.program.rbegin(); at != graph_.program.rend(); ++at) {
-    if (at->kind == dsplan::Instruction::Kind::Run) run_backward(at->id);
+    if (at->kind == dsplan::Instruction::Kind::Run) run_backward(at->node());
   }
 }
 
@@ -199,7 +199,7 @@ void Walk::run_backward(NodeId id) {
     Held held;
     if (kept[i].kind == dsplan::exec::Kept::Kind::Input) held = value(graph_.input(node, kept[i].index));
     if (kept[i].kind == dsplan::exec::Kept::Kind::Output) held = value(graph_.output(node, kept[i].index));
-    if (kept[i].kind == dsplan::exec::Kept::Kind::Extra) held = extras_[static_cast<std::size_t>(id)][kept[i].index];
+    if (kept[i].kind == dsplan::exec::Kept::Kind::Extra) held = extras_[id][kept[i].index];
     saved.push_back(held.what);
     in.push_back(held);
   }

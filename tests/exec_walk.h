@@ -56,7 +56,7 @@ class Walk {
 
   void forward() {
     for (const dsplan::Instruction& at : graph_.program) {
-      if (at.kind == dsplan::Instruction::Kind::Run) run_forward(at.id);
+      if (at.kind == dsplan::Instruction::Kind::Run) run_forward(at.node());
     }
   }
   void backward() { backward_from(graph_.loss); }
@@ -103,7 +103,7 @@ class Walk {
   bool computes_;
   std::vector<std::optional<Held>> values_;
   std::vector<std::optional<Held>> gradients_;
-  std::vector<std::map<std::uint8_t, Held>> extras_;
+  dsplan::Indexed<NodeId, std::map<std::uint8_t, Held>> extras_;
   std::vector<std::string> faults_;
   std::size_t compared_ = 0;
 };

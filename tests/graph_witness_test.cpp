@@ -43,8 +43,8 @@ std::vector<std::string> calls_of_graph(const ModelSpec& model) {
   const Graph graph = build_graph(model, options);
   std::vector<std::pair<bool, ModuleId>> marks;
   for (const Instruction& at : graph.program) {
-    if (at.kind == Instruction::Kind::Enter) marks.emplace_back(true, at.id);
-    if (at.kind == Instruction::Kind::Exit) marks.emplace_back(false, at.id);
+    if (at.kind == Instruction::Kind::Enter) marks.emplace_back(true, at.module());
+    if (at.kind == Instruction::Kind::Exit) marks.emplace_back(false, at.module());
   }
   std::vector<std::string> calls;
   for (std::size_t i = 0; i < marks.size(); ++i) {

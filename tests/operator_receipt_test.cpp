@@ -116,7 +116,7 @@ TEST_CASE("rows may say cuda where a GPU and nobody else confirmed every case") 
   CHECK(confirmed_on_cuda(std::vector{fake}).empty());
   // A second file with one case that differs takes the mark away again.
   OperatorRuns second = made_up();
-  std::erase_if(second.runs, [](const OperatorRun& run) { return run.graph.nodes[0].op != Op::Add; });
+  std::erase_if(second.runs, [](const OperatorRun& run) { return run.graph.nodes.front().op != Op::Add; });
   second.runs[0].words.forward = "+out0:240 +t:512";
   CHECK(confirmed_on_cuda(std::vector{made_up(), second}) == std::vector<Op>{Op::IndexSelect, Op::Attention});
 }

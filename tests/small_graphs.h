@@ -52,7 +52,7 @@ struct Small {
       node.requires_grad = node.requires_grad || graph.tensor(id).requires_grad;
     }
     if (tweak) tweak(node);
-    const auto id = static_cast<NodeId>(graph.nodes.size());
+    const NodeId id = graph.nodes.next();
     std::vector<TensorId> outputs;
     const bool view = op == Op::View || op == Op::Slice || op == Op::Split || node.in_place;
     for (const Shape& shape : shapes) {
@@ -61,7 +61,7 @@ struct Small {
       graph.operands.push_back(outputs.back());
       ++node.output_count;
     }
-    graph.nodes.push_back(node);
+    graph.nodes.push(node);
     graph.program.push_back({Instruction::Kind::Run, id});
     return outputs;
   }

@@ -36,19 +36,19 @@ Bytes saved_by_layer(const Graph& graph, const RecipeBook& recipes, std::int32_t
       total += graph.storages[static_cast<std::size_t>(storage)].bytes;
   };
   for (const Instruction& at : graph.program) {
-    if (at.kind == Instruction::Kind::RegionBegins) inside = at.id == layer;
+    if (at.kind == Instruction::Kind::RegionBegins) inside = at.region() == layer;
     if (at.kind == Instruction::Kind::RegionEnds) inside = false;
     if (!inside || at.kind != Instruction::Kind::Run) continue;
-    const Node& node = graph.node(at.id);
+    const Node& node = graph.node(at.node());
     for (TensorId out : graph.out(node)) {
-      const bool alias = recipes.entry(at.id).alias || recipes.entry(at.id).in_place;
+      const bool alias = recipes.entry(at.node()).alias || recipes.entry(at.node()).in_place;
       if (!alias) made.insert(graph.tensor(out).storage);
     }
-    for (const Saved& saved : recipes.saved(at.id)) {
+    for (const Saved& saved : recipes.saved(at.node())) {
       if (saved.kind == Saved::Kind::Input) save(graph.input(node, saved.index));
       if (saved.kind == Saved::Kind::Output) save(graph.output(node, saved.index));
       if (saved.kind != Saved::Kind::Extra) continue;
-      for (const Slot& slot : recipes.slots(at.id)) {
+      for (const Slot& slot : recipes.slots(at.node())) {
         if (slot.kind == SlotKind::Extra && slot.index == saved.index) total += slot.bytes;
       }
     }
@@ -99,9 +99,9 @@ TEST_CASE("the flash kernel's backward rounds wide heads to 32 before torch 2.7,
     const Graph graph = build_graph(model, graph_options(model, job));
     const RecipeBook recipes(graph, Level::Kernel, {job.training.torch});
     std::set<std::int64_t> temporaries;
-    for (std::size_t at = 0; at < graph.nodes.size(); ++at) {
-      if (graph.nodes[at].op != Op::Attention) continue;
-      for (const Slot& slot : recipes.slots(static_cast<NodeId>(at))) {
+    for (const NodeId at : graph.nodes.ids()) {
+      if (graph.node(at).op != Op::Attention) continue;
+      for (const Slot& slot : recipes.slots(at)) {
         if (slot.kind == SlotKind::Temporary) temporaries.insert(slot.bytes.value());
       }
     }

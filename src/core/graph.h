@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/ids.h"
 #include "core/model.h"
 #include "core/units.h"
 
@@ -16,7 +17,7 @@ namespace dsplan {
 
 using TensorId = std::int32_t;
 using StorageId = std::int32_t;
-using NodeId = std::int32_t;
+using NodeId = Id<struct NodeTag>;
 
 // PyTorch's names where it has one.
 enum class Op : std::uint8_t {
@@ -252,7 +253,14 @@ struct Instruction {
   // Forget: the autograd node, of which no loss will ever ask a gradient, dies with the last that holds it.
   enum class Kind : std::uint8_t { Run, Drop, Enter, Exit, RegionBegins, RegionEnds, Forget };
   Kind kind = Kind::Run;
-  std::int32_t id = 0;  // Node, tensor, module, or region index.
+  std::int32_t number = 0;  // Of what `kind` is about: a node (Run, Forget), a tensor (Drop), a module, or a region.
+
+  Instruction(Kind what, NodeId of) : kind(what), number(of.number()) {}
+  Instruction(Kind what, std::int32_t of) : kind(what), number(of) {}
+  [[nodiscard]] NodeId node() const { return NodeId(number); }
+  [[nodiscard]] TensorId tensor() const { return TensorId(number); }
+  [[nodiscard]] ModuleId module() const { return ModuleId(number); }
+  [[nodiscard]] std::int32_t region() const { return number; }
 };
 
 // What a checkpoint around a stretch of the program would hold. `arguments` are positional, the hidden state first;
@@ -267,7 +275,7 @@ struct Region {
 struct Graph {
   std::vector<Storage> storages;
   std::vector<Tensor> tensors;
-  std::vector<Node> nodes;
+  Indexed<NodeId, Node> nodes;
   std::vector<TensorId> operands;    // A pool: each node's inputs, then its outputs.
   std::vector<ViewStep> view_steps;  // A pool.
   std::vector<Instruction> program;
@@ -296,7 +304,7 @@ struct Graph {
   [[nodiscard]] const Storage& storage_of(TensorId id) const {
     return storages[static_cast<std::size_t>(tensor(id).storage)];
   }
-  [[nodiscard]] const Node& node(NodeId id) const { return nodes[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] const Node& node(NodeId id) const { return nodes[id]; }
   [[nodiscard]] Bytes bytes(TensorId id) const { return storage(tensor(id).shape.elements(), tensor(id).dtype); }
 };
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/ids.h"
 #include "core/units.h"
 
 namespace dsplan {
@@ -27,7 +28,6 @@ struct Shape {
 
 using ModuleId = std::int32_t;     // Index into ModelSpec::modules; 0 is the root.
 using ParameterId = std::int32_t;  // Index into ModelSpec::parameters.
-inline constexpr std::int32_t kNone = -1;
 
 struct Module {
   std::string path;  // "model.layers.0.mlp.gate_proj"; "" for the root.

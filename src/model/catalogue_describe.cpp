@@ -160,7 +160,7 @@ Graph graph_of(Op op, const Sample& sample, std::size_t frozen) {
     add(sample.inputs[i], sample.inputs[i].gradient && i != frozen);
   const bool any = node.requires_grad;
   for (const SampleTensor& out : sample.outputs) add(out, any && out.gradient);
-  graph.nodes.push_back(node);
+  graph.nodes.push(node);
   return graph;
 }
 
@@ -187,9 +187,9 @@ std::string condition_of(Op op, const Sample& sample, const Saved& saved, const 
   for (std::size_t frozen = 0; frozen < sample.inputs.size(); ++frozen) {
     if (!sample.inputs[frozen].gradient) continue;
     const Graph graph = graph_of(op, sample, frozen);
-    if (!graph.nodes[0].requires_grad) continue;
+    if (!graph.nodes.front().requires_grad) continue;
     Recipe recipe;
-    recipe_of(graph, graph.nodes[0], recipe, options);
+    recipe_of(graph, graph.nodes.front(), recipe, options);
     const bool kept = std::any_of(recipe.saved.begin(), recipe.saved.end(),
                                   [&](const Saved& one) { return one.kind == saved.kind && one.index == saved.index; });
     if (!kept) text += formatted("{}{}", text.empty() ? "" : " and ", sample.inputs[frozen].name);
@@ -224,7 +224,7 @@ OperatorEntry describe(Op op, const Sample& sample, const CatalogueOptions& opti
   for (const SampleTensor& input : sample.inputs) entry.inputs.emplace_back(input.name);
   const Graph graph = graph_of(op, sample, sample.inputs.size());
   Recipe recipe;
-  recipe_of(graph, graph.nodes[0], recipe, options);
+  recipe_of(graph, graph.nodes.front(), recipe, options);
   for (const Saved& saved : recipe.saved) {
     entry.saved.push_back({saved.name, kept_text(sample, recipe, saved), condition_of(op, sample, saved, options)});
   }

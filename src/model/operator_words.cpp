@@ -66,7 +66,7 @@ std::string place_of(const Graph& graph, const Node& node, StorageId storage) {
 
 void add_saved(const Graph& graph, const Recipe& recipe, const Saved& saved, RunLevel level,
                std::vector<std::string>& texts) {
-  const Node& node = graph.nodes[0];
+  const Node& node = graph.nodes.front();
   const std::string text = std::string(saved.name) + "=";
   if (saved.kind != Saved::Kind::Extra) {
     const TensorId tensor =
@@ -105,7 +105,7 @@ std::string words_of(const Recipe& recipe, const std::vector<RecipeStep>& steps,
 }
 
 OperatorWords catalogue_words(const Graph& graph, RunLevel level, const CatalogueOptions& options) {
-  const Node& node = graph.nodes[0];
+  const Node& node = graph.nodes.front();
   Recipe recipe;
   recipe_of(graph, node, recipe, options);
   OperatorWords words{words_of(recipe, recipe.forward, level), words_of(recipe, recipe.backward, level), {}, {}};

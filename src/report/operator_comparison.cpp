@@ -219,7 +219,7 @@ OperatorDifference::Kind kind_of(const std::string& predicted, const std::string
 }
 
 void compare(const OperatorRun& run, RunLevel level, const CatalogueOptions& options, OperatorRow& row) {
-  const Node& node = run.graph.nodes[0];
+  const Node& node = run.graph.nodes.front();
   Recipe recipe;
   recipe_of(run.graph, node, recipe, options);
   const OperatorWords ours = catalogue_words(run.graph, level, options);
@@ -261,7 +261,7 @@ OperatorComparison compare_operators(std::span<const OperatorRuns> files) {
     compare_optimizers(file, comparison);
     const CatalogueOptions options{torch_of(file)};
     for (const OperatorRun& run : file.runs) {
-      compare(run, file.level, options, comparison.rows[static_cast<std::size_t>(run.graph.nodes[0].op)]);
+      compare(run, file.level, options, comparison.rows[static_cast<std::size_t>(run.graph.nodes.front().op)]);
     }
     for (const FailedRun& failed : file.failed) {
       const std::optional<Op> op = operator_named(failed.operation);

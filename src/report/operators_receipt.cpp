@@ -113,7 +113,7 @@ Graph read_graph(ObjectReader& reader) {
   node.input_count = static_cast<std::uint16_t>(add_tensors("in", graph, reader, unused));
   node.output_count = static_cast<std::uint16_t>(add_tensors("out", graph, reader, node.requires_grad));
   node.grad_enabled = node.requires_grad;
-  graph.nodes.push_back(node);
+  graph.nodes.push(node);
   return graph;
 }
 

@@ -15,8 +15,8 @@ Operator::Operator(Device& device, Op op, DType dtype, const std::vector<Shape>&
   node.output_count = 1;
   if (tweak) tweak(node);
   for (const Shape& shape : inputs) graph_.operands.push_back(add_tensor(shape, dtype, kNone));
-  graph_.operands.push_back(add_tensor(output, dtype, 0));
-  graph_.nodes.push_back(node);
+  graph_.operands.push_back(add_tensor(output, dtype, NodeId(0)));
+  graph_.nodes.push(node);
   attributes_ = attributes_of(graph_, node);
   std::vector<Described> described;
   for (const Shape& shape : inputs) {

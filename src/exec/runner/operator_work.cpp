@@ -68,9 +68,9 @@ void OperatorWork::run_node(const Task& task, std::span<const dsplan_tensor> in,
 dsplan_random OperatorWork::random_for(const Task& task) const {
   const std::int64_t batch = micro_batches_ - 1;
   dsplan_random random{};
-  random.key = random_key(settings_.seed, DrawnFor::Dropout, draws_[task.graph][static_cast<std::size_t>(task.node)],
-                          static_cast<std::uint64_t>(batch));
-  const bool apart = !on_parts_.empty() && on_parts_[task.graph][static_cast<std::size_t>(task.node)];
+  random.key =
+      random_key(settings_.seed, DrawnFor::Dropout, draws_[task.graph][task.node], static_cast<std::uint64_t>(batch));
+  const bool apart = !on_parts_.empty() && on_parts_[task.graph][task.node];
   if (apart) random.key = mixed(random.key ^ static_cast<std::uint64_t>(plan_.tensor_rank + 1));
   random.samples = settings_.micro_batch;
   random.first_sample = plan_.schedule.rank * settings_.micro_batch;

@@ -42,9 +42,9 @@ class OperatorWork {
   Launcher& launcher_;
   Values& values_;
   const Text& text_;
-  std::vector<std::vector<std::uint32_t>> draws_;  // By graph and node.
-  std::vector<std::vector<bool>> on_parts_;        // By graph and node; empty: no layer is shared.
-  std::int64_t micro_batches_ = 0;                 // Begun since the run began.
+  std::vector<Indexed<NodeId, std::uint32_t>> draws_;  // By graph.
+  std::vector<Indexed<NodeId, bool>> on_parts_;        // By graph; empty: no layer is shared.
+  std::int64_t micro_batches_ = 0;                     // Begun since the run began.
   BufferId workspace_ = kNoBuffer;
   std::vector<double> losses_;
 };

@@ -55,31 +55,31 @@ std::vector<Cut> part_of(const ModelSpec& model, const Parameter& parameter, std
   return result;
 }
 
-std::vector<std::uint32_t> drawing_order(const Graph& graph) {
-  std::vector<std::uint32_t> order(graph.nodes.size(), 0);
+Indexed<NodeId, std::uint32_t> drawing_order(const Graph& graph) {
+  Indexed<NodeId, std::uint32_t> order(graph.nodes.size(), 0);
   std::uint32_t next = 0;
-  for (std::size_t id = 0; id < graph.nodes.size(); ++id) {
+  for (const NodeId id : graph.nodes.ids()) {
     const Op op = graph.nodes[id].op;
     if (op == Op::Dropout || op == Op::Attention) order[id] = next++;
   }
   return order;
 }
 
-std::vector<bool> works_on_parts(const ModelSpec& model, const Graph& graph) {
+Indexed<NodeId, bool> works_on_parts(const ModelSpec& model, const Graph& graph) {
   std::vector<bool> cut(graph.tensors.size(), false);
   for (std::size_t id = 0; id < graph.tensors.size(); ++id) {
     const ParameterId parameter = graph.storage_of(static_cast<TensorId>(id)).parameter;
     if (parameter == kNone || graph.tensors[id].producer != kNone) continue;
     cut[id] = model.parameters[static_cast<std::size_t>(parameter)].split != Split::Replicated;
   }
-  std::vector<bool> nodes(graph.nodes.size(), false);
+  Indexed<NodeId, bool> nodes(graph.nodes.size(), false);
   for (const Instruction& instruction : graph.program) {
     if (instruction.kind != Instruction::Kind::Run) continue;
-    const Node& node = graph.node(instruction.id);
+    const Node& node = graph.node(instruction.node());
     const std::span<const TensorId> in = graph.in(node);
     const bool parts =
         std::any_of(in.begin(), in.end(), [&](TensorId id) { return cut[static_cast<std::size_t>(id)]; });
-    nodes[static_cast<std::size_t>(instruction.id)] = parts;
+    nodes[instruction.node()] = parts;
     for (const TensorId out : graph.out(node)) cut[static_cast<std::size_t>(out)] = parts && node.op != Op::AllReduce;
   }
   return nodes;

@@ -23,11 +23,11 @@ struct Cut {
 
 // By node: which of those that draw masks it is, in program order; 0 for others. What is drawn depends on that number
 // alone, not on how many other operators a graph has.
-[[nodiscard]] std::vector<std::uint32_t> drawing_order(const Graph& graph);
+[[nodiscard]] Indexed<NodeId, std::uint32_t> drawing_order(const Graph& graph);
 
 // By node: whether what it works on is this rank's alone, because it is made of something that is cut and has not been
 // summed since. There dropout draws a mask for each rank, elsewhere the same one for all (Megatron-LM,
 // tensor_parallel/random.py, CudaRNGStatesTracker: attention forks the tracker, residual dropout does not).
-[[nodiscard]] std::vector<bool> works_on_parts(const ModelSpec& model, const Graph& graph);
+[[nodiscard]] Indexed<NodeId, bool> works_on_parts(const ModelSpec& model, const Graph& graph);
 
 }  // namespace dsplan::exec

@@ -23,7 +23,7 @@ void refuse_what_cannot_run(std::span<const Graph> graphs) {
   for (const Graph& graph : graphs) {
     for (const Instruction& instruction : graph.program) {
       if (instruction.kind != Instruction::Kind::Run) continue;
-      const std::optional<std::string> reason = cannot_run(graph, graph.node(instruction.id));
+      const std::optional<std::string> reason = cannot_run(graph, graph.node(instruction.node()));
       if (reason && std::find(reasons.begin(), reasons.end(), *reason) == reasons.end()) reasons.push_back(*reason);
     }
   }

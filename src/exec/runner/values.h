@@ -64,12 +64,12 @@ class Values {
   void view_backward(const Task& task);
   [[nodiscard]] const Graph& graph(const Task& task) const { return graphs_[task.graph]; }
   [[nodiscard]] const Node& node(const Task& task) const { return graph(task).node(task.node); }
-  [[nodiscard]] Inputs& inputs_of(const Task& task) { return inputs_[task.graph][static_cast<std::size_t>(task.node)]; }
+  [[nodiscard]] Inputs& inputs_of(const Task& task) { return inputs_[task.graph][task.node]; }
 
   std::span<const Graph> graphs_;
   const Program& program_;
   std::vector<std::optional<TensorAt>> tensors_;  // By value.
-  std::vector<std::vector<Inputs>> inputs_;       // By graph and node.
+  std::vector<Indexed<NodeId, Inputs>> inputs_;   // By graph.
   const Task* cached_ = nullptr;                  // Whose answer `makes_` is.
   std::vector<Made> makes_;
 };

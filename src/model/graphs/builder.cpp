@@ -128,8 +128,7 @@ NodeId GraphBuilder::add_node(Op op, std::initializer_list<TensorId> inputs, boo
     ++node.input_count;
     node.requires_grad = node.requires_grad || (differentiable && grad_enabled_ && tensor.requires_grad);
   }
-  graph_.nodes.push_back(node);
-  return static_cast<NodeId>(graph_.nodes.size() - 1);
+  return graph_.nodes.push(node);
 }
 
 TensorId GraphBuilder::add_output(Shape shape, DType dtype, NodeId id) {
@@ -140,7 +139,7 @@ TensorId GraphBuilder::add_output(Shape shape, DType dtype, NodeId id) {
 
 // The latest node's operands are the last of the pool: its outputs join them there.
 TensorId GraphBuilder::output_of(NodeId id, TensorId out) {
-  DSPLAN_CHECK(static_cast<std::size_t>(id) + 1 == graph_.nodes.size(), "only the latest node takes outputs");
+  DSPLAN_CHECK(id == graph_.nodes.last(), "only the latest node takes outputs");
   graph_.operands.push_back(out);
   ++graph_.nodes.back().output_count;
   return out;

@@ -27,14 +27,14 @@ std::vector<Range> ranges_of(const Graph& graph, const ModelSpec& model, const s
   std::int32_t inside = kNone;
   for (std::size_t at = 0; at < graph.program.size(); ++at) {
     const Instruction& instruction = graph.program[at];
-    if (inside == kNone && instruction.kind == Kind::Enter && is_called(model, instruction.id, names)) {
-      inside = instruction.id;
+    if (inside == kNone && instruction.kind == Kind::Enter && is_called(model, instruction.module(), names)) {
+      inside = instruction.module();
       ranges.push_back({at, at});
-    } else if (instruction.kind == Kind::Exit && instruction.id == inside) {
+    } else if (instruction.kind == Kind::Exit && instruction.module() == inside) {
       inside = kNone;
       ranges.back().end = at;
     } else if (inside == kNone && attention && instruction.kind == Kind::Run &&
-               graph.node(instruction.id).op == Op::Attention) {
+               graph.node(instruction.node()).op == Op::Attention) {
       ranges.push_back({at, at});
     }
   }
@@ -54,7 +54,7 @@ Region region_of(const Graph& graph, const Range& range) {
   };
   for (std::size_t at = range.begin; at <= range.end; ++at) {
     if (graph.program[at].kind != Kind::Run) continue;
-    const Node& node = graph.node(graph.program[at].id);
+    const Node& node = graph.node(graph.program[at].node());
     for (TensorId input : graph.in(node)) add(input);
     for (TensorId out : graph.out(node)) made.push_back(out);
   }

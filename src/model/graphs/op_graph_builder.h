@@ -23,8 +23,8 @@ class OpGraphBuilder {
   // A region that is checkpointed, and where it stands in the file.
   struct Checkpoint {
     std::size_t offset = 0;
-    NodeId first = 0;  // Nodes [first, end).
-    NodeId end = 0;
+    NodeId first;  // Nodes [first, end).
+    NodeId end;
   };
 
   void fault(std::size_t offset, std::string message, std::string hint = {});
@@ -68,10 +68,10 @@ class OpGraphBuilder {
 
   // op_graph_lifetimes.cpp
   void finish();
-  [[nodiscard]] std::vector<bool> wanted_nodes();
-  void forget_nodes(const std::vector<bool>& wanted);
-  void check_saved(const std::vector<bool>& wanted);
-  void check_checkpoints(const std::vector<bool>& wanted);
+  [[nodiscard]] Indexed<NodeId, bool> wanted_nodes();
+  void forget_nodes(const Indexed<NodeId, bool>& wanted);
+  void check_saved(const Indexed<NodeId, bool>& wanted);
+  void check_checkpoints(const Indexed<NodeId, bool>& wanted);
   void check_gradients();
 
   const OpGraph& file_;
@@ -81,7 +81,7 @@ class OpGraphBuilder {
   OpGraphWriter w_;
   std::size_t top_ = 0;  // The top-level operator under way.
   Inside inside_ = Inside::Nothing;
-  std::vector<std::size_t> places_;  // By NodeId: where its operator stands in the file.
+  Indexed<NodeId, std::size_t> places_;  // Where its operator stands in the file.
   std::vector<Checkpoint> checkpoints_;
   std::size_t first_reentrant_ = std::string::npos;  // Place of the first reentrant region.
 };

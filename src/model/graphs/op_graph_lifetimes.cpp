@@ -24,7 +24,7 @@ void OpGraphBuilder::finish() {
   built_.names.resize(graph.tensors.size());
   check_gradients();
   if (diagnostics_.any()) return;
-  const std::vector<bool> wanted = wanted_nodes();
+  const Indexed<NodeId, bool> wanted = wanted_nodes();
   check_saved(wanted);
   check_checkpoints(wanted);
   forget_nodes(wanted);
@@ -51,12 +51,12 @@ void OpGraphBuilder::check_gradients() {
 }
 
 // From the outputs against the program's order, as the tape goes.
-std::vector<bool> OpGraphBuilder::wanted_nodes() {
+Indexed<NodeId, bool> OpGraphBuilder::wanted_nodes() {
   Graph& graph = w_.graph();
   std::vector<bool> tensors(graph.tensors.size(), false);
   for (TensorId output : graph.outputs) tensors[static_cast<std::size_t>(output)] = graph.tensor(output).requires_grad;
-  std::vector<bool> wanted(graph.nodes.size(), false);
-  for (std::size_t id = graph.nodes.size(); id-- > 0;) {
+  Indexed<NodeId, bool> wanted(graph.nodes.size(), false);
+  for (const NodeId id : graph.nodes.ids().reversed()) {
     Node& node = graph.nodes[id];
     if (!node.requires_grad) continue;
     std::uint64_t undefined = 0;
@@ -75,26 +75,26 @@ std::vector<bool> OpGraphBuilder::wanted_nodes() {
 }
 
 // A node that no output leads to lives as long as one of its outputs or of the nodes behind it does.
-void OpGraphBuilder::forget_nodes(const std::vector<bool>& wanted) {
+void OpGraphBuilder::forget_nodes(const Indexed<NodeId, bool>& wanted) {
   Graph& graph = w_.graph();
-  std::vector<std::size_t> until(graph.nodes.size(), 0);  // Index of the instruction.
+  Indexed<NodeId, std::size_t> until(graph.nodes.size(), 0);  // Index of the instruction.
   for (std::size_t at = 0; at < graph.program.size(); ++at) {
     const Instruction& instruction = graph.program[at];
     if (instruction.kind != Instruction::Kind::Drop) continue;
-    const NodeId producer = graph.tensor(instruction.id).producer;
-    if (producer != kNone) until[static_cast<std::size_t>(producer)] = at;
+    const NodeId producer = graph.tensor(instruction.tensor()).producer;
+    if (producer != kNone) until[producer] = at;
   }
   std::vector<std::vector<NodeId>> dying(graph.program.size());
   bool any = false;
-  for (std::size_t id = graph.nodes.size(); id-- > 0;) {
+  for (const NodeId id : graph.nodes.ids().reversed()) {
     const Node& node = graph.nodes[id];
     if (!node.requires_grad || wanted[id]) continue;
-    dying[until[id]].push_back(static_cast<NodeId>(id));
+    dying[until[id]].push_back(id);
     any = true;
     for (TensorId input : graph.in(node)) {
       const NodeId producer = graph.tensor(input).producer;
       if (producer == kNone) continue;
-      std::size_t& other = until[static_cast<std::size_t>(producer)];
+      std::size_t& other = until[producer];
       other = std::max(other, until[id]);
     }
   }
@@ -109,23 +109,23 @@ void OpGraphBuilder::forget_nodes(const std::vector<bool>& wanted) {
 }
 
 // Backward would find another version of what a node saved (torch/csrc/autograd/saved_variable.cpp).
-void OpGraphBuilder::check_saved(const std::vector<bool>& wanted) {
+void OpGraphBuilder::check_saved(const Indexed<NodeId, bool>& wanted) {
   const Graph& graph = w_.graph();
   std::unordered_map<StorageId, NodeId> saver;  // The first node that saved what lies there.
   Recipe recipe;
-  for (NodeId id = 0; id < static_cast<NodeId>(graph.nodes.size()); ++id) {
+  for (const NodeId id : graph.nodes.ids()) {
     const Node& node = graph.node(id);
     if (node.in_place) {
       const StorageId storage = graph.tensor(graph.output(node)).storage;
       const auto found = saver.find(storage);
       if (found != saver.end()) {
-        const Diagnostic saved = file_.document.at(places_[static_cast<std::size_t>(found->second)], {});
-        fault(places_[static_cast<std::size_t>(id)],
+        const Diagnostic saved = file_.document.at(places_[found->second], {});
+        fault(places_[id],
               "one of the variables needed for gradient computation has been modified by an inplace operation",
               formatted("the {} of line {} saved it", dsplan::name(graph.node(found->second).op), saved.line));
       }
     }
-    if (!wanted[static_cast<std::size_t>(id)]) continue;
+    if (!wanted[id]) continue;
     recipe_of(graph, node, recipe);
     for (const Saved& saved : recipe.saved) {
       if (saved.kind == Saved::Kind::Extra) continue;
@@ -136,10 +136,11 @@ void OpGraphBuilder::check_saved(const std::vector<bool>& wanted) {
   }
 }
 
-void OpGraphBuilder::check_checkpoints(const std::vector<bool>& wanted) {
+void OpGraphBuilder::check_checkpoints(const Indexed<NodeId, bool>& wanted) {
   for (const Checkpoint& checkpoint : checkpoints_) {
-    const auto begin = wanted.begin() + checkpoint.first;
-    if (std::find(begin, wanted.begin() + checkpoint.end, true) != wanted.begin() + checkpoint.end) continue;
+    bool leads_out = false;
+    for (const NodeId id : IdRange(checkpoint.first, checkpoint.end)) leads_out = leads_out || wanted[id];
+    if (leads_out) continue;
     fault(checkpoint.offset, "a checkpoint that no output of the graph depends on is not modelled yet");
   }
 }

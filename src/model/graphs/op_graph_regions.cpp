@@ -82,8 +82,9 @@ void OpGraphBuilder::end_region(const OpGraphOp& op, std::size_t offset, NodeId 
   graph.program.push_back({Instruction::Kind::RegionEnds, region});
   bool saves = op.reentrant;
   Recipe recipe;
-  const auto end = static_cast<NodeId>(graph.nodes.size());
-  for (NodeId id = first; id < end && !saves; ++id) {
+  const NodeId end = graph.nodes.next();
+  for (const NodeId id : graph.nodes.ids_from(first)) {
+    if (saves) break;
     if (!graph.node(id).requires_grad) continue;
     recipe_of(graph, graph.node(id), recipe);
     saves = !recipe.saved.empty();
@@ -142,12 +143,12 @@ void OpGraphBuilder::run_checkpoint(const OpGraphOp& op) {
     run_plain(op, false);
     return;
   }
-  const auto first = static_cast<NodeId>(w_.graph().nodes.size());
+  const NodeId first = w_.graph().nodes.next();
   begin_region(arguments, std::move(keywords));
   run_plain(op, true);
   end_region(op, op.op.offset, first);
   if (op.reentrant) check_reentrant_outputs(op, arguments, op.outputs);
-  for (auto id = first; id < static_cast<NodeId>(w_.graph().nodes.size()); ++id) {
+  for (const NodeId id : w_.graph().nodes.ids_from(first)) {
     const Node& node = w_.graph().node(id);
     if (!node.in_place) continue;
     const StorageId storage = w_.tensor(w_.graph().output(node)).storage;
@@ -230,7 +231,7 @@ void OpGraphBuilder::run_segment(const OpGraphOp& op, std::size_t first, std::si
   const bool region = checkpointed && w_.grad_enabled() && !reentrant_in_vain;
   const bool enabled = w_.grad_enabled();
   if (reentrant_in_vain) w_.set_grad_enabled(false);
-  const auto first_node = static_cast<NodeId>(w_.graph().nodes.size());
+  const NodeId first_node = w_.graph().nodes.next();
   if (region) begin_region(arguments, {});
   inside_ = Inside::Checkpoint;
   w_.enter(add_module(formatted("operator {} ({}, functions {} to {})", top_, op.op.text, first, end - 1), op.op.text));
@@ -274,7 +275,7 @@ void OpGraphBuilder::run_custom(const OpGraphOp& op) {
   }
   const bool enabled = w_.grad_enabled();
   const Inside outside = inside_;
-  const auto first = static_cast<NodeId>(w_.graph().nodes.size());
+  const NodeId first = w_.graph().nodes.next();
   Returned returned = texts_of(op.outputs);
   for (const OpGraphName& name : op.saves) returned.insert(name.text);
   w_.set_grad_enabled(false);
@@ -296,10 +297,10 @@ void OpGraphBuilder::return_from_custom(const OpGraphOp& op, Tensors inputs, Nod
     return std::any_of(inputs.begin(), inputs.end(),
                        [&](TensorId input) { return w_.tensor(input).storage == w_.tensor(id).storage; });
   };
-  for (auto id = first; id < static_cast<NodeId>(w_.graph().nodes.size()); ++id) {
+  for (const NodeId id : w_.graph().nodes.ids_from(first)) {
     const Node& node = w_.graph().node(id);
     if (node.in_place && given(w_.graph().output(node))) {
-      fault(places_.size() > static_cast<std::size_t>(id) ? places_[static_cast<std::size_t>(id)] : op.op.offset,
+      fault(id < places_.next() ? places_[id] : op.op.offset,
             "a custom function that changes its input in place (mark_dirty) is not modelled yet");
     }
   }

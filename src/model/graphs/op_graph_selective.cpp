@@ -42,7 +42,7 @@ std::vector<Op> OpGraphBuilder::kept_operators(const OpGraphOp& op) {
 void OpGraphBuilder::check_kept(const OpGraphOp& op, NodeId first, const std::vector<Op>& kept) {
   const Graph& graph = w_.graph();
   std::unordered_set<StorageId> held;
-  for (auto id = first; id < static_cast<NodeId>(graph.nodes.size()); ++id) {
+  for (const NodeId id : graph.nodes.ids_from(first)) {
     const Node& node = graph.node(id);
     const StorageId storage = graph.tensor(graph.output(node)).storage;
     if (node.in_place && held.contains(storage)) {

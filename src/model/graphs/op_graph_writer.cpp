@@ -111,8 +111,7 @@ NodeId OpGraphWriter::begin(Op op, std::span<const TensorId> inputs, bool differ
     ++node.input_count;
     node.requires_grad = node.requires_grad || (differentiable && grad_enabled_ && tensor(input).requires_grad);
   }
-  graph_.nodes.push_back(node);
-  return static_cast<NodeId>(graph_.nodes.size() - 1);
+  return graph_.nodes.push(node);
 }
 
 TensorId OpGraphWriter::add_output(NodeId node, const Shape& shape, DType dtype, bool differentiable) {

@@ -177,22 +177,22 @@ GraphTimes times_by_work(const Graph& graph, const RecipeBook& recipes) {
   PartTime* tail = nullptr;
   for (const Instruction& instruction : graph.program) {
     if (instruction.kind == Instruction::Kind::RegionBegins) {
-      part = &times.regions[static_cast<std::size_t>(instruction.id)];
-      tail = &times.tails[static_cast<std::size_t>(instruction.id)];
+      part = &times.regions[static_cast<std::size_t>(instruction.region())];
+      tail = &times.tails[static_cast<std::size_t>(instruction.region())];
     } else if (instruction.kind == Instruction::Kind::RegionEnds) {
       part = &times.after;
       tail = nullptr;
     } else if (instruction.kind == Instruction::Kind::Run) {
-      const Node& node = graph.node(instruction.id);
+      const Node& node = graph.node(instruction.node());
       const double work = static_cast<double>(forward_flops(graph, node)) +
                           300 * static_cast<double>(forward_bytes(graph, node).value());
       part->forward += work * 1e-15;
       part->backward += work * 2e-15;
       if (tail == nullptr) continue;
       // Early stop: behind the last operator that saves, and its kernel too where it saves nothing but inputs.
-      const bool saves = !recipes.saved(instruction.id).empty();
+      const bool saves = !recipes.saved(instruction.node()).empty();
       if (saves) tail->forward = 0;
-      if (!saves || !recipes.entry(instruction.id).saves_after_kernel) tail->forward += work * 1e-15;
+      if (!saves || !recipes.entry(instruction.node()).saves_after_kernel) tail->forward += work * 1e-15;
     }
   }
   return times;

@@ -24,14 +24,14 @@ class Lister {
     auto next = checkpoint.groups.begin();
     for (const Instruction& instruction : graph_.program) {
       if (instruction.kind == Instruction::Kind::RegionBegins && next != checkpoint.groups.end() &&
-          instruction.id == next->first) {
+          instruction.region() == next->first) {
         group = &*next++;
-        add_closure(graph_.regions[static_cast<std::size_t>(instruction.id)]);
+        add_closure(graph_.regions[static_cast<std::size_t>(instruction.region())]);
       } else if (instruction.kind == Instruction::Kind::RegionEnds && group != nullptr &&
-                 instruction.id == group->last) {
+                 instruction.region() == group->last) {
         group = nullptr;
       } else if (instruction.kind == Instruction::Kind::Run) {
-        group == nullptr ? add_node(instruction.id) : add_kept(instruction.id, *group);
+        group == nullptr ? add_node(instruction.node()) : add_kept(instruction.node(), *group);
       }
     }
     return std::move(rows_);
@@ -43,7 +43,7 @@ class Lister {
     if (graph_.loss != kNone) tensors[static_cast<std::size_t>(graph_.loss)] = true;
     for (TensorId id : graph_.outputs) tensors[static_cast<std::size_t>(id)] = graph_.tensor(id).requires_grad;
     wanted_.assign(graph_.nodes.size(), false);
-    for (std::size_t id = graph_.nodes.size(); id-- > 0;) {
+    for (const NodeId id : graph_.nodes.ids().reversed()) {
       const Node& node = graph_.nodes[id];
       if (!node.requires_grad) continue;
       for (TensorId out : graph_.out(node)) wanted_[id] = wanted_[id] || tensors[static_cast<std::size_t>(out)];
@@ -97,7 +97,7 @@ class Lister {
   }
 
   void add_node(NodeId id) {
-    if (!wanted_[static_cast<std::size_t>(id)]) return;
+    if (!wanted_[id]) return;
     const Node& node = graph_.node(id);
     for (const Saved& saved : recipes_.saved(id)) {
       if (saved.kind == Saved::Kind::Input) {
@@ -132,8 +132,8 @@ class Lister {
   const Graph& graph_;
   const RecipeBook& recipes_;
   std::span<const std::string> names_;
-  std::vector<bool> seen_;    // By storage.
-  std::vector<bool> wanted_;  // By node.
+  std::vector<bool> seen_;        // By storage.
+  Indexed<NodeId, bool> wanted_;  // By node.
   std::vector<SavedTensor> rows_;
   std::map<std::tuple<std::string, std::string, std::string, std::string, std::int64_t, SavedTensor::Storage>,
            std::size_t>

@@ -80,8 +80,8 @@ class Walker {
     };
     for (const Instruction& instruction : graph_.program) {
       switch (instruction.kind) {
-        case Instruction::Kind::Run: nodes_.push_back(instruction.id); break;
-        case Instruction::Kind::RegionBegins: close(instruction.id); break;
+        case Instruction::Kind::Run: nodes_.push_back(instruction.node()); break;
+        case Instruction::Kind::RegionBegins: close(instruction.region()); break;
         case Instruction::Kind::RegionEnds: close(kNone); break;
         default: break;
       }

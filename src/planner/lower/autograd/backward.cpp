@@ -49,11 +49,11 @@ void Backward::walk() {
     }
     const Instruction& instruction = graph_.program[index];
     if (instruction.kind == Instruction::Kind::Run) {
-      run(instruction.id);
-    } else if (instruction.kind == Instruction::Kind::Exit && on_.facts.has_gradient(instruction.id)) {
-      enter_module(instruction.id);
-    } else if (instruction.kind == Instruction::Kind::Enter && on_.facts.has_gradient(instruction.id)) {
-      leave_module(instruction.id);
+      run(instruction.node());
+    } else if (instruction.kind == Instruction::Kind::Exit && on_.facts.has_gradient(instruction.module())) {
+      enter_module(instruction.module());
+    } else if (instruction.kind == Instruction::Kind::Enter && on_.facts.has_gradient(instruction.module())) {
+      leave_module(instruction.module());
     }
   }
 }

@@ -36,8 +36,8 @@ Checkpoint Checkpoints::found(const CheckpointGroup& group, std::uint32_t begin,
   checkpoint.end = end;
   for (std::uint32_t at = begin; at < end; ++at) {
     if (graph_.program[at].kind != Instruction::Kind::Run) continue;
-    const NodeId node = graph_.program[at].id;
-    of_node_[static_cast<std::size_t>(node)] = static_cast<std::int16_t>(all_.size());
+    const NodeId node = graph_.program[at].node();
+    of_node_[node] = static_cast<std::int16_t>(all_.size());
     if (on_.recipes.saved(node).empty()) continue;
     // Nobody asks the others for a gradient; early stop waits for all.
     if (checkpoint.first_saver == kNone && on_.facts.is_wanted(node)) checkpoint.first_saver = node;
@@ -61,7 +61,7 @@ void Checkpoints::find_boundary(Checkpoint& checkpoint) {
   std::vector<bool> seen(graph_.tensors.size(), false);
   for (std::uint32_t at = checkpoint.begin; at < checkpoint.end; ++at) {
     if (graph_.program[at].kind != Instruction::Kind::Run) continue;
-    const NodeId id = graph_.program[at].id;
+    const NodeId id = graph_.program[at].node();
     const Node& node = graph_.node(id);
     for (TensorId input : graph_.in(node)) {
       const auto index = static_cast<std::size_t>(input);
@@ -78,7 +78,7 @@ void Checkpoints::find_boundary(Checkpoint& checkpoint) {
   };
   for (std::uint32_t at = checkpoint.end; at < graph_.program.size(); ++at) {
     if (graph_.program[at].kind != Instruction::Kind::Run) continue;
-    for (TensorId input : graph_.in(graph_.node(graph_.program[at].id))) leaves(input);
+    for (TensorId input : graph_.in(graph_.node(graph_.program[at].node()))) leaves(input);
   }
   for (TensorId output : graph_.outputs) leaves(output);
 }

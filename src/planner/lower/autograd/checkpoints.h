@@ -58,7 +58,7 @@ class Checkpoints {
   [[nodiscard]] std::vector<Checkpoint>& all() { return all_; }
   // That `node` runs in; nullptr: none.
   [[nodiscard]] Checkpoint* of(NodeId node) {
-    const std::int16_t index = of_node_[static_cast<std::size_t>(node)];
+    const std::int16_t index = of_node_[node];
     return index < 0 ? nullptr : &all_[static_cast<std::size_t>(index)];
   }
 
@@ -94,8 +94,8 @@ class Checkpoints {
   const Graph& graph_;
   Emitter& emitter_;
   DeepSpeedCheckpoints* deepspeed_ = nullptr;
-  std::vector<Checkpoint> all_;        // In program order.
-  std::vector<std::int16_t> of_node_;  // -1 outside.
+  std::vector<Checkpoint> all_;            // In program order.
+  Indexed<NodeId, std::int16_t> of_node_;  // -1 outside.
 };
 
 }  // namespace dsplan

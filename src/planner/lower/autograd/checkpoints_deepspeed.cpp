@@ -105,8 +105,8 @@ std::int64_t Checkpoints::drops_after(std::uint32_t at, TensorId tensor) const {
   for (std::uint32_t next = at + 1; next < graph_.program.size(); ++next) {
     const Instruction& instruction = graph_.program[next];
     if (instruction.kind != Instruction::Kind::Drop) continue;
-    if (graph_.tensor(instruction.id).storage != graph_.tensor(tensor).storage) continue;
-    if (instruction.id != tensor) {
+    if (graph_.tensor(instruction.tensor()).storage != graph_.tensor(tensor).storage) continue;
+    if (instruction.tensor() != tensor) {
       throw Refusal("--checkpoint-impl", "a view of an argument that DeepSpeed's checkpoint empties outlives it",
                     "not modelled yet");
     }

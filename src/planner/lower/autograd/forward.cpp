@@ -9,11 +9,11 @@ void Forward::run(std::uint32_t begin, std::uint32_t end, bool saves) {
   for (std::uint32_t at = begin; at < end; ++at) {
     const Instruction& instruction = graph_.program[at];
     switch (instruction.kind) {
-      case Instruction::Kind::Run: run_operator(instruction.id, saves); break;
-      case Instruction::Kind::Drop: drop(instruction.id); break;
-      case Instruction::Kind::Enter: enter_module(instruction.id); break;
-      case Instruction::Kind::Exit: leave_module(instruction.id); break;
-      case Instruction::Kind::Forget: on_.storages.release_saved(instruction.id); break;
+      case Instruction::Kind::Run: run_operator(instruction.node(), saves); break;
+      case Instruction::Kind::Drop: drop(instruction.tensor()); break;
+      case Instruction::Kind::Enter: enter_module(instruction.module()); break;
+      case Instruction::Kind::Exit: leave_module(instruction.module()); break;
+      case Instruction::Kind::Forget: on_.storages.release_saved(instruction.node()); break;
       case Instruction::Kind::RegionBegins:
       case Instruction::Kind::RegionEnds: break;
     }

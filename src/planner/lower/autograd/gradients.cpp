@@ -35,7 +35,7 @@ void Gradients::count_uses(const std::vector<Checkpoint>& checkpoints) {
     ++uses_[static_cast<std::size_t>(graph_.storage_of(id).parameter)];
   };
   for (TensorId output : graph_.outputs) count(output);
-  std::vector<bool> inside(graph_.nodes.size(), false);  // Of a reentrant checkpoint.
+  Indexed<NodeId, bool> inside(graph_.nodes.size(), false);  // Of a reentrant checkpoint.
   for (const Checkpoint& checkpoint : checkpoints) {
     if (!checkpoint.reentrant) continue;
     // What it is given gets its gradient from the checkpoint's own node.
@@ -44,13 +44,13 @@ void Gradients::count_uses(const std::vector<Checkpoint>& checkpoints) {
     }
     for (std::uint32_t at = checkpoint.begin; at < checkpoint.end; ++at) {
       const Instruction& instruction = graph_.program[at];
-      if (instruction.kind == Instruction::Kind::Run) inside[static_cast<std::size_t>(instruction.id)] = true;
+      if (instruction.kind == Instruction::Kind::Run) inside[instruction.node()] = true;
     }
   }
   for (const Instruction& instruction : graph_.program) {
-    if (instruction.kind != Instruction::Kind::Run || inside[static_cast<std::size_t>(instruction.id)]) continue;
-    if (!on_.facts.is_wanted(instruction.id)) continue;
-    for (TensorId input : graph_.in(graph_.node(instruction.id))) count(input);
+    if (instruction.kind != Instruction::Kind::Run || inside[instruction.node()]) continue;
+    if (!on_.facts.is_wanted(instruction.node())) continue;
+    for (TensorId input : graph_.in(graph_.node(instruction.node()))) count(input);
   }
 }
 
@@ -169,7 +169,7 @@ void Gradients::count_nested_uses(const Checkpoint& checkpoint) {
   for (TensorId external : checkpoint.externals) nested_uses_[static_cast<std::size_t>(external)] = 0;
   for (std::uint32_t at = checkpoint.begin; at < checkpoint.end; ++at) {
     if (graph_.program[at].kind != Instruction::Kind::Run) continue;
-    const NodeId id = graph_.program[at].id;
+    const NodeId id = graph_.program[at].node();
     if (!on_.facts.is_wanted(id)) continue;
     for (TensorId input : graph_.in(graph_.node(id))) ++nested_uses_[static_cast<std::size_t>(input)];
   }

@@ -15,7 +15,7 @@ GraphFacts::GraphFacts(const ModelSpec& model, const Graph& graph, const RecipeB
       has_gradient_(model.modules.size(), false),
       ends_(model.modules.size(), false) {
   for (const Instruction& instruction : graph.program) {
-    if (instruction.kind == Instruction::Kind::Enter) called_[static_cast<std::size_t>(instruction.id)] = true;
+    if (instruction.kind == Instruction::Kind::Enter) called_[static_cast<std::size_t>(instruction.module())] = true;
   }
   find_head();
   find_wanted();
@@ -38,8 +38,10 @@ ModuleId GraphFacts::called(ModuleId module) const {
 void GraphFacts::find_head() {
   if (graph_.loss == kNone) return;
   const ModuleId outermost = graph_.node(graph_.tensor(graph_.loss).producer).module;  // Adapters wrap the model.
-  for (std::size_t at = graph_.nodes.size(); at > 0 && head_ == kNone; --at) {
-    if (graph_.nodes[at - 1].module != outermost) head_ = static_cast<NodeId>(at - 1);
+  for (const NodeId id : graph_.nodes.ids().reversed()) {
+    if (graph_.node(id).module == outermost) continue;
+    head_ = id;
+    return;
   }
 }
 
@@ -50,7 +52,7 @@ void GraphFacts::find_wanted() {
   for (TensorId output : graph_.outputs) {
     if (graph_.tensor(output).requires_grad) wanted[static_cast<std::size_t>(output)] = true;
   }
-  for (std::size_t at = graph_.nodes.size(); at-- > 0;) {
+  for (const NodeId at : graph_.nodes.ids().reversed()) {
     const Node& node = graph_.nodes[at];
     const std::span<const TensorId> out = graph_.out(node);
     wanted_[at] = node.requires_grad && std::any_of(out.begin(), out.end(),
@@ -66,7 +68,7 @@ void GraphFacts::find_read() {
   const auto mark = [&](TensorId id) { read_[static_cast<std::size_t>(graph_.tensor(id).storage)] = true; };
   if (graph_.loss != kNone) mark(graph_.loss);
   for (TensorId output : graph_.outputs) mark(output);
-  for (NodeId id = 0; id < static_cast<NodeId>(graph_.nodes.size()); ++id) {
+  for (const NodeId id : graph_.nodes.ids()) {
     const Node& node = graph_.node(id);
     if (!recipes_.entry(id).alias) {
       for (TensorId input : graph_.in(node)) mark(input);
@@ -82,8 +84,8 @@ void GraphFacts::find_read() {
 void GraphFacts::find_beginnings() {
   for (const Instruction& instruction : graph_.program) {
     if (instruction.kind != Instruction::Kind::Run) continue;
-    if (!is_wanted(instruction.id)) continue;
-    const ModuleId runs_in = graph_.node(instruction.id).module;
+    if (!is_wanted(instruction.node())) continue;
+    const ModuleId runs_in = graph_.node(instruction.node()).module;
     for (ModuleId module = runs_in; module != kNone && !has_gradient(module); module = parent(module)) {
       has_gradient_[static_cast<std::size_t>(module)] = true;
     }
@@ -98,13 +100,13 @@ void GraphFacts::find_passing() {
     if (instruction.kind == Instruction::Kind::Enter) {
       empty = true;
     } else if (instruction.kind == Instruction::Kind::Exit && empty) {
-      passing.push_back(instruction.id);
+      passing.push_back(instruction.module());
       empty = false;
     } else if (instruction.kind == Instruction::Kind::Run) {
       empty = false;
-      const Node& node = graph_.node(instruction.id);
+      const Node& node = graph_.node(instruction.node());
       const std::span<const TensorId> in = graph_.in(node);
-      const bool wanted = is_wanted(instruction.id) && std::any_of(in.begin(), in.end(), [&](TensorId id) {
+      const bool wanted = is_wanted(instruction.node()) && std::any_of(in.begin(), in.end(), [&](TensorId id) {
                             return graph_.tensor(id).requires_grad && graph_.tensor(id).producer != kNone;
                           });
       for (ModuleId module : passing) {
@@ -117,7 +119,7 @@ void GraphFacts::find_passing() {
 }
 
 void GraphFacts::find_ends() {
-  for (NodeId id = 0; id < static_cast<NodeId>(graph_.nodes.size()); ++id) {
+  for (const NodeId id : graph_.nodes.ids()) {
     if (!is_wanted(id)) continue;
     const Node& node = graph_.node(id);
     for (TensorId input : graph_.in(node)) {

@@ -64,13 +64,13 @@ RecipeBook::RecipeBook(const Graph& graph, Level level, const CatalogueOptions& 
     entry.passes = recipe.passes;
     entry.hands_out = recipe.hands_out;
     entry.seen_through_view = recipe.seen_through_view;
-    entries_.push_back(entry);
+    entries_.push(entry);
     slots_.insert(slots_.end(), recipe.slots.begin(), recipe.slots.end());
     forward_.insert(forward_.end(), recipe.forward.begin(), recipe.forward.end());
     backward_.insert(backward_.end(), recipe.backward.begin(), recipe.backward.end());
     saved_.insert(saved_.end(), recipe.saved.begin(), recipe.saved.end());
   }
-  entries_.push_back(ends());
+  entries_.push(ends());
 }
 
 }  // namespace dsplan

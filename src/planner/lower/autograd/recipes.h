@@ -32,7 +32,7 @@ class RecipeBook {
     std::uint64_t seen_through_view = 0;
   };
 
-  [[nodiscard]] const Entry& entry(NodeId node) const { return entries_[static_cast<std::size_t>(node)]; }
+  [[nodiscard]] const Entry& entry(NodeId node) const { return entries_[node]; }
   [[nodiscard]] std::span<const Slot> slots(NodeId node) const { return range(slots_, &Entry::slots, node); }
   [[nodiscard]] std::span<const RecipeStep> forward(NodeId node) const {
     return range(forward_, &Entry::forward, node);
@@ -50,12 +50,12 @@ class RecipeBook {
  private:
   template <class T>
   [[nodiscard]] std::span<const T> range(const std::vector<T>& pool, std::uint32_t Entry::*field, NodeId node) const {
-    const std::uint32_t begin = entries_[static_cast<std::size_t>(node)].*field;
-    const std::uint32_t end = entries_[static_cast<std::size_t>(node) + 1].*field;
+    const std::uint32_t begin = entries_[node].*field;
+    const std::uint32_t end = entries_[NodeId(node.number() + 1)].*field;
     return {pool.data() + begin, static_cast<std::size_t>(end - begin)};
   }
 
-  std::vector<Entry> entries_;  // One more than nodes: the last holds the ends.
+  Indexed<NodeId, Entry> entries_;  // One more than nodes: the last holds the ends.
   std::vector<Slot> slots_;
   std::vector<RecipeStep> forward_;
   std::vector<RecipeStep> backward_;

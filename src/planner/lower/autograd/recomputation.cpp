@@ -9,12 +9,12 @@ std::vector<TensorId> Recomputation::run_function(const Checkpoint& checkpoint) 
   entered_.clear();
   for (std::uint32_t at = checkpoint.begin; at <= checkpoint.end; ++at) {
     const Instruction& instruction = on_.graph.program[at];
-    const bool last =
-        !checkpoint.reentrant && instruction.kind == Instruction::Kind::Run && instruction.id == checkpoint.last_saver;
-    if (instruction.kind == Instruction::Kind::Enter) entered_.push_back(instruction.id);
+    const bool last = !checkpoint.reentrant && instruction.kind == Instruction::Kind::Run &&
+                      instruction.node() == checkpoint.last_saver;
+    if (instruction.kind == Instruction::Kind::Enter) entered_.push_back(instruction.module());
     if (instruction.kind == Instruction::Kind::Exit) entered_.pop_back();
-    if (last && !on_.recipes.entry(instruction.id).saves_after_kernel) {
-      forward_.stop_before(instruction.id);
+    if (last && !on_.recipes.entry(instruction.node()).saves_after_kernel) {
+      forward_.stop_before(instruction.node());
       break;
     }
     forward_.run(at, at + 1, true);
@@ -79,7 +79,7 @@ void Recomputation::end_nested(Checkpoint& checkpoint) {
   for (BufferId buffer : checkpoint.incoming) emitter.release(buffer, Reason::AutogradGraph);
   for (std::uint32_t at = checkpoint.begin; at < checkpoint.end; ++at) {  // With the frame goes the graph within.
     const Instruction& instruction = on_.graph.program[at];
-    if (instruction.kind == Instruction::Kind::Run) on_.storages.release_saved(instruction.id);
+    if (instruction.kind == Instruction::Kind::Run) on_.storages.release_saved(instruction.node());
   }
   checkpoint.recomputed_outputs.clear();
   checkpoint.incoming.clear();

@@ -47,9 +47,9 @@ class ActivationWalk {
     for (TensorId leaf : graph_.leaves) hold(graph_.tensor(leaf).storage, false);  // Until the loss goes.
     for (const Instruction& instruction : graph_.program) {
       switch (instruction.kind) {
-        case Instruction::Kind::RegionBegins: begin(instruction.id); break;
+        case Instruction::Kind::RegionBegins: begin(instruction.region()); break;
         case Instruction::Kind::RegionEnds: end(); break;
-        case Instruction::Kind::Run: add_node(instruction.id); break;
+        case Instruction::Kind::Run: add_node(instruction.node()); break;
         default: break;
       }
     }
@@ -84,7 +84,7 @@ class ActivationWalk {
     if (graph_.loss != kNone) tensors[static_cast<std::size_t>(graph_.loss)] = true;
     for (TensorId id : graph_.outputs) tensors[static_cast<std::size_t>(id)] = graph_.tensor(id).requires_grad;
     wanted_.assign(graph_.nodes.size(), false);
-    for (std::size_t id = graph_.nodes.size(); id-- > 0;) {
+    for (const NodeId id : graph_.nodes.ids().reversed()) {
       const Node& node = graph_.nodes[id];
       if (!node.requires_grad) continue;
       bool wanted = false;
@@ -146,7 +146,7 @@ class ActivationWalk {
 
   void add_node(NodeId id) {
     const Node& node = graph_.node(id);
-    const bool wanted = wanted_[static_cast<std::size_t>(id)];
+    const bool wanted = wanted_[id];
     if (region_ != kNone) sign(id, wanted);
     if (!wanted) return;
     for (const Saved& saved : recipes_.saved(id)) {
@@ -212,7 +212,7 @@ class ActivationWalk {
   std::size_t regions_;
   std::vector<Place> places_;  // By storage.
   std::vector<std::uint64_t> signatures_;
-  std::vector<bool> wanted_;
+  Indexed<NodeId, bool> wanted_;
   std::vector<StorageId> touched_;
   std::vector<Hold> holds_;
   std::vector<ActivationBytes::Kept> results_;  // Of the region under way.

@@ -59,12 +59,12 @@ class Shares {
     bool inside = false;
     for (const Instruction& instruction : graph.program) {
       if (instruction.kind == Instruction::Kind::RegionBegins) {
-        kind = static_cast<std::size_t>(a.kind[static_cast<std::size_t>(instruction.id)]);
+        kind = static_cast<std::size_t>(a.kind[static_cast<std::size_t>(instruction.region())]);
         inside = totals_[kind] == 0;
       } else if (instruction.kind == Instruction::Kind::RegionEnds) {
         inside = false;
       } else if (instruction.kind == Instruction::Kind::Run && inside) {
-        const Node& node = graph.node(instruction.id);
+        const Node& node = graph.node(instruction.node());
         const double work = rates ? node_time(graph, node, job.training, *rates).forward : work_of(graph, node);
         totals_[kind] += work;
         parts_[kind][static_cast<std::size_t>(node.op)] += work;
