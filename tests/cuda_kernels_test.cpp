@@ -26,8 +26,8 @@ void walk(const small_graphs::Case& test, DType dtype) {
   test.build(small);
   walking::Walk walk(small.graph, true);
   double order = 1;
-  for (std::size_t id = 0; id < small.graph.tensors.size(); ++id) {
-    const auto tensor = static_cast<TensorId>(id);
+  for (const TensorId id : small.graph.tensors.ids()) {
+    const auto tensor = TensorId(id);
     if (small.graph.tensors[id].producer != kNone) continue;
     std::vector<double> values = small_graphs::waves(small.graph, tensor, order);
     order += 1;
@@ -171,7 +171,7 @@ TEST_CASE("many indices are sorted, and their gradients summed in the order of t
                               const TensorId ids = s.input({4, 1000}, false, DType::Int64);
                               s.result = s.add(Op::Embedding, {s.input({50, 8}), ids}, {4, 1000, 8});
                             }};
-    for (int i = 0; i < 4000; ++i) test.fixed[0].push_back(i * i % 47);
+    for (int i = 0; i < 4000; ++i) test.fixed[TensorId(0)].push_back(i * i % 47);
     walk(test, dtype);
     expect_no_faults();
   }

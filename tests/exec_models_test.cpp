@@ -70,9 +70,9 @@ void fill(walking::Walk& walk, const Graph& graph, const ModelSpec& model) {
   for (std::size_t i = 0; i < model.parameters.size(); ++i) {
     if (model.parameters[i].tied_to == kNone) place[i] = next++;
   }
-  for (std::size_t id = 0; id < graph.tensors.size(); ++id) {
+  for (const TensorId id : graph.tensors.ids()) {
     if (graph.tensors[id].producer != kNone) continue;
-    const auto tensor = static_cast<TensorId>(id);
+    const auto tensor = TensorId(id);
     const Storage& storage = graph.storage_of(tensor);
     const std::int64_t count = graph.tensor(tensor).shape.elements().value();
     std::vector<double> values(static_cast<std::size_t>(count));
@@ -136,8 +136,8 @@ Distances distances(const ModelSpec& model, const Values& expected, const GraphO
   }
   std::vector<double> all;
   std::vector<double> all_expected;
-  for (std::size_t id = 0; id < graph.tensors.size(); ++id) {
-    const auto tensor = static_cast<TensorId>(id);
+  for (const TensorId id : graph.tensors.ids()) {
+    const auto tensor = TensorId(id);
     const ParameterId parameter = graph.storage_of(tensor).parameter;
     if (graph.tensors[id].producer != kNone || parameter == kNone) continue;
     const std::string& name = model.parameters[static_cast<std::size_t>(parameter)].name;

@@ -28,8 +28,8 @@ Evaluated evaluate(const Case& test, std::size_t which, std::size_t element, dou
   test.build(small);
   walking::Walk walk(small.graph, true);
   double order = 1;
-  for (std::size_t id = 0; id < small.graph.tensors.size(); ++id) {
-    const auto tensor = static_cast<TensorId>(id);
+  for (const TensorId id : small.graph.tensors.ids()) {
+    const auto tensor = TensorId(id);
     if (small.graph.tensors[id].producer != kNone) continue;
     std::vector<double> values = waves(small.graph, tensor, order);
     order += 1;

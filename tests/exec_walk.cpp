@@ -55,7 +55,7 @@ void Walk::set_gradient(TensorId id, const std::vector<double>& values) {
   const dsplan::Tensor& tensor = graph_.tensor(id);
   const Held held = fresh({tensor.dtype, dsplan::exec::contiguous(tensor.shape)});
   write(held, values);
-  gradients_[static_cast<std::size_t>(id)] = held;
+  gradients_[id] = held;
 }
 
 std::vector<Described> Walk::inputs_of(const Node& node) {
@@ -132,7 +132,7 @@ void Walk::run_forward(NodeId id) {
   if (recipe.alias || recipe.in_place) {
     const std::vector<Viewed> views = dsplan::exec::forward_view(call);
     for (std::size_t i = 0; i < views.size(); ++i) {
-      values_[static_cast<std::size_t>(graph_.output(node, i))] = seen(value(graph_.input(node, 0)), views[i]);
+      values_[graph_.output(node, i)] = seen(value(graph_.input(node, 0)), views[i]);
     }
     if (recipe.alias) return;
   }
@@ -145,7 +145,7 @@ void Walk::run_forward(NodeId id) {
   launch_parts(node, Body::Forward, in, made, makes);
   for (const Made1& one : made) {
     if (one.kind == SlotKind::Output) {
-      values_[static_cast<std::size_t>(graph_.output(node, one.index))] = one.held;
+      values_[graph_.output(node, one.index)] = one.held;
     } else if (one.kind == SlotKind::Extra) {
       extras_[id][one.index] = one.held;
     }
@@ -167,7 +167,7 @@ void Walk::backward_from(TensorId output) {
       call.number_count = 1;
       if (launcher(call) != 0) faults_.push_back(dsplan::exec::host::launch_error());
     }
-    gradients_[static_cast<std::size_t>(output)] = seed_held;
+    gradients_[output] = seed_held;
   }
   for (auto at = graph_.program.rbegin(); at != graph_.program.rend(); ++at) {
     if (at->kind == dsplan::Instruction::Kind::Run) run_backward(at->node());
@@ -222,7 +222,7 @@ void Walk::run_backward(NodeId id) {
 
 void Walk::accumulate(TensorId tensor, Held gradient) {
   if (!gradient.what.layout.is(graph_.tensor(tensor).shape)) faults_.push_back("a gradient of another shape");
-  std::optional<Held>& held = gradients_[static_cast<std::size_t>(tensor)];
+  std::optional<Held>& held = gradients_[tensor];
   if (!held) {
     held = std::move(gradient);
     return;

@@ -18,6 +18,7 @@
 namespace walking {
 
 using dsplan::Graph;
+using dsplan::Indexed;
 using dsplan::Node;
 using dsplan::NodeId;
 using dsplan::SlotKind;
@@ -47,7 +48,7 @@ class Walk {
     values_.resize(graph.tensors.size());
     gradients_.resize(graph.tensors.size());
     extras_.resize(graph.nodes.size());
-    for (std::size_t id = 0; id < graph.tensors.size(); ++id) {
+    for (const TensorId id : graph.tensors.ids()) {
       const dsplan::Tensor& tensor = graph.tensors[id];
       const bool placed = tensor.producer == dsplan::kNone || graph.node(tensor.producer).op == dsplan::Op::Input;
       if (placed) values_[id] = fresh({tensor.dtype, dsplan::exec::contiguous(tensor.shape)});
@@ -62,10 +63,8 @@ class Walk {
   void backward() { backward_from(graph_.loss); }
   void backward_from(TensorId output);
 
-  [[nodiscard]] Held& value(TensorId id) { return *values_[static_cast<std::size_t>(id)]; }
-  [[nodiscard]] const std::optional<Held>& gradient(TensorId id) const {
-    return gradients_[static_cast<std::size_t>(id)];
-  }
+  [[nodiscard]] Held& value(TensorId id) { return *values_[id]; }
+  [[nodiscard]] const std::optional<Held>& gradient(TensorId id) const { return gradients_[id]; }
   [[nodiscard]] const std::vector<std::string>& faults() const { return faults_; }
   [[nodiscard]] std::size_t compared() const { return compared_; }
   [[nodiscard]] Held fresh(const Described& what) const;
@@ -101,9 +100,9 @@ class Walk {
 
   const Graph& graph_;
   bool computes_;
-  std::vector<std::optional<Held>> values_;
-  std::vector<std::optional<Held>> gradients_;
-  dsplan::Indexed<NodeId, std::map<std::uint8_t, Held>> extras_;
+  Indexed<TensorId, std::optional<Held>> values_;
+  Indexed<TensorId, std::optional<Held>> gradients_;
+  Indexed<NodeId, std::map<std::uint8_t, Held>> extras_;
   std::vector<std::string> faults_;
   std::size_t compared_ = 0;
 };

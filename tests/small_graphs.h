@@ -27,8 +27,7 @@ struct Small {
       graph.storages.push_back({dsplan::storage(shape.elements(), dtype), kNone, kNone});
       storage = static_cast<StorageId>(graph.storages.size() - 1);
     }
-    graph.tensors.push_back({shape, dtype, storage, requires_grad, producer});
-    return static_cast<TensorId>(graph.tensors.size() - 1);
+    return graph.tensors.push({shape, dtype, storage, requires_grad, producer});
   }
   TensorId input(const Shape& shape, bool requires_grad = true, std::optional<DType> dtype = std::nullopt) {
     const TensorId id = tensor(shape, dtype.value_or(floats), requires_grad, kNone);
@@ -192,7 +191,7 @@ inline std::vector<Case> shaping_cases() {
                      const TensorId ids = s.input({2, 3}, false, DType::Int64);
                      s.result = s.add(Op::Embedding, {s.input({5, 4}), ids}, {2, 3, 4});
                    },
-                   {{0, {1, 3, 1, 0, 4, 1}}}});
+                   {{TensorId(0), {1, 3, 1, 0, 4, 1}}}});
   cases.push_back({"safe softmax", [](Small& s) {
                      s.result = s.add(Op::Softmax, {s.input({2, 3})}, {2, 3}, [](Node& node) { node.safe = true; });
                    }});
@@ -233,7 +232,7 @@ inline Case loss(const char* name, Reduction reduction) {
             const TensorId rows = s.add(Op::LogSoftmax, {s.input({4, 5})}, {4, 5});
             s.result = s.add(Op::NllLoss, {rows, labels}, {}, [=](Node& node) { node.reduction = reduction; });
           },
-          {{0, {2, -100, 4, 0}}}};
+          {{TensorId(0), {2, -100, 4, 0}}}};
 }
 
 inline std::vector<Case> large_cases() {
@@ -287,20 +286,20 @@ inline std::vector<Case> parallel_cases() {
          s.result = s.add(
              Op::Less, {s.input({6}, false, DType::Int64)}, {6}, [](Node& n) { n.number = 4; }, DType::Bool);
        },
-       {{0, {3, 4, 5, 0, 8, 9}}}},
+       {{TensorId(0), {3, 4, 5, 0, 8, 9}}}},
       {"words above",
        [](Small& s) {
          s.result = s.add(
              Op::GreaterEqual, {s.input({6}, false, DType::Int64)}, {6}, [](Node& n) { n.number = 4; }, DType::Bool);
        },
-       {{0, {3, 4, 5, 0, 8, 9}}}},
+       {{TensorId(0), {3, 4, 5, 0, 8, 9}}}},
       {"masked rows",
        [](Small& s) {
          const TensorId mask = s.input({2, 3}, false, DType::Bool);
          const TensorId x = s.add(Op::MulScalar, {s.input({2, 3, 4})}, {2, 3, 4}, [](Node& node) { number(node, 3); });
          s.result = s.add(Op::MaskedFillInPlace, {x, mask}, {2, 3, 4}, [](Node& node) { node.in_place = true; });
        },
-       {{0, {0, 1, 0, 0, 1, 1}}}},
+       {{TensorId(0), {0, 1, 0, 0, 1, 1}}}},
       {"words counted from a rank's first, 0 for others'",
        [](Small& s) {
          const TensorId ids = s.input({5}, false, DType::Int64);
@@ -310,15 +309,15 @@ inline std::vector<Case> parallel_cases() {
          s.result = s.add(
              Op::MaskedFillInPlace, {local, mask}, {5}, [](Node& n) { n.in_place = true; }, DType::Int64);
        },
-       {{0, {16777217, 16777219, 3, 33554433, 16777218}}, {1, {0, 0, 1, 0, 1}}}},
+       {{TensorId(0), {16777217, 16777219, 3, 33554433, 16777218}}, {TensorId(1), {0, 0, 1, 0, 1}}}},
       {"either",
        [](Small& s) {
          const TensorId a = s.input({4}, false, DType::Bool);
          s.result = s.add(Op::BitwiseOr, {a, s.input({4}, false, DType::Bool)}, {4}, {}, DType::Bool);
        },
-       {{0, {0, 0, 1, 1}}, {1, {0, 1, 0, 1}}}},
-      {"loss over a rank's words", loss(false), {{0, {3, 4, 8, 9, 6, 0}}}},
-      {"the same in place", loss(true), {{0, {3, 4, 8, 9, 6, 0}}}},
+       {{TensorId(0), {0, 0, 1, 1}}, {TensorId(1), {0, 1, 0, 1}}}},
+      {"loss over a rank's words", loss(false), {{TensorId(0), {3, 4, 8, 9, 6, 0}}}},
+      {"the same in place", loss(true), {{TensorId(0), {3, 4, 8, 9, 6, 0}}}},
   };
 }
 

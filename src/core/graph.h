@@ -15,7 +15,7 @@
 
 namespace dsplan {
 
-using TensorId = std::int32_t;
+using TensorId = Id<struct TensorTag>;
 using StorageId = std::int32_t;
 using NodeId = Id<struct NodeTag>;
 
@@ -256,6 +256,7 @@ struct Instruction {
   std::int32_t number = 0;  // Of what `kind` is about: a node (Run, Forget), a tensor (Drop), a module, or a region.
 
   Instruction(Kind what, NodeId of) : kind(what), number(of.number()) {}
+  Instruction(Kind what, TensorId of) : kind(what), number(of.number()) {}
   Instruction(Kind what, std::int32_t of) : kind(what), number(of) {}
   [[nodiscard]] NodeId node() const { return NodeId(number); }
   [[nodiscard]] TensorId tensor() const { return TensorId(number); }
@@ -274,7 +275,7 @@ struct Region {
 // layer), with its index. Regions follow each other and do not nest.
 struct Graph {
   std::vector<Storage> storages;
-  std::vector<Tensor> tensors;
+  Indexed<TensorId, Tensor> tensors;
   Indexed<NodeId, Node> nodes;
   std::vector<TensorId> operands;    // A pool: each node's inputs, then its outputs.
   std::vector<ViewStep> view_steps;  // A pool.
@@ -300,7 +301,7 @@ struct Graph {
     return operands[node.first_operand + node.input_count + i];
   }
 
-  [[nodiscard]] const Tensor& tensor(TensorId id) const { return tensors[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] const Tensor& tensor(TensorId id) const { return tensors[id]; }
   [[nodiscard]] const Storage& storage_of(TensorId id) const {
     return storages[static_cast<std::size_t>(tensor(id).storage)];
   }

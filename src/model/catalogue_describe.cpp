@@ -152,8 +152,7 @@ Graph graph_of(Op op, const Sample& sample, std::size_t frozen) {
     tensor.requires_grad = gradient;
     tensor.storage = static_cast<StorageId>(graph.storages.size());
     graph.storages.push_back({storage(from.shape.elements(), from.dtype), kNone, kNone});
-    graph.operands.push_back(static_cast<TensorId>(graph.tensors.size()));
-    graph.tensors.push_back(tensor);
+    graph.operands.push_back(graph.tensors.push(tensor));
     node.requires_grad |= gradient;
   };
   for (std::size_t i = 0; i < sample.inputs.size(); ++i)

@@ -66,13 +66,12 @@ bool add_tensor(const Value& value, Graph& graph, ObjectReader& reader) {
   }
   Tensor tensor = words->tensor;
   if (words->shared) {
-    tensor.storage = graph.tensors[*words->shared].storage;
+    tensor.storage = graph.tensor(TensorId(*words->shared)).storage;
   } else {
     tensor.storage = static_cast<StorageId>(graph.storages.size());
     graph.storages.push_back({storage(tensor.shape.elements(), tensor.dtype), kNone, kNone});
   }
-  graph.operands.push_back(static_cast<TensorId>(graph.tensors.size()));
-  graph.tensors.push_back(tensor);
+  graph.operands.push_back(graph.tensors.push(tensor));
   return tensor.requires_grad;
 }
 

@@ -29,8 +29,7 @@ Operator::Operator(Device& device, Op op, DType dtype, const std::vector<Shape>&
 TensorId Operator::add_tensor(const Shape& shape, DType dtype, NodeId producer) {
   graph_.storages.push_back({storage(shape.elements(), dtype), kNone, kNone});
   const auto id = static_cast<StorageId>(graph_.storages.size() - 1);
-  graph_.tensors.push_back({shape, dtype, id, true, producer});
-  return static_cast<TensorId>(graph_.tensors.size() - 1);
+  return graph_.tensors.push({shape, dtype, id, true, producer});
 }
 
 Operator::Tensor Operator::make(const Described& what) {

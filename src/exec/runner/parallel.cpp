@@ -66,9 +66,9 @@ Indexed<NodeId, std::uint32_t> drawing_order(const Graph& graph) {
 }
 
 Indexed<NodeId, bool> works_on_parts(const ModelSpec& model, const Graph& graph) {
-  std::vector<bool> cut(graph.tensors.size(), false);
-  for (std::size_t id = 0; id < graph.tensors.size(); ++id) {
-    const ParameterId parameter = graph.storage_of(static_cast<TensorId>(id)).parameter;
+  Indexed<TensorId, bool> cut(graph.tensors.size(), false);
+  for (const TensorId id : graph.tensors.ids()) {
+    const ParameterId parameter = graph.storage_of(TensorId(id)).parameter;
     if (parameter == kNone || graph.tensors[id].producer != kNone) continue;
     cut[id] = model.parameters[static_cast<std::size_t>(parameter)].split != Split::Replicated;
   }
@@ -77,10 +77,9 @@ Indexed<NodeId, bool> works_on_parts(const ModelSpec& model, const Graph& graph)
     if (instruction.kind != Instruction::Kind::Run) continue;
     const Node& node = graph.node(instruction.node());
     const std::span<const TensorId> in = graph.in(node);
-    const bool parts =
-        std::any_of(in.begin(), in.end(), [&](TensorId id) { return cut[static_cast<std::size_t>(id)]; });
+    const bool parts = std::any_of(in.begin(), in.end(), [&](TensorId id) { return cut[id]; });
     nodes[instruction.node()] = parts;
-    for (const TensorId out : graph.out(node)) cut[static_cast<std::size_t>(out)] = parts && node.op != Op::AllReduce;
+    for (const TensorId out : graph.out(node)) cut[out] = parts && node.op != Op::AllReduce;
   }
   return nodes;
 }

@@ -65,9 +65,8 @@ void GraphBuilder::begin_region(std::int32_t layer, std::vector<TensorId> argume
 void GraphBuilder::end_region(std::int32_t layer) { graph_.program.push_back({Instruction::Kind::RegionEnds, layer}); }
 
 TensorId GraphBuilder::add_tensor(Shape shape, DType dtype, StorageId storage, bool requires_grad, NodeId producer) {
-  graph_.tensors.push_back({shape, dtype, storage, requires_grad, producer});
-  references_.push_back(1);
-  return static_cast<TensorId>(graph_.tensors.size() - 1);
+  references_.push(1);
+  return graph_.tensors.push({shape, dtype, storage, requires_grad, producer});
 }
 
 TensorId GraphBuilder::parameter_of(ModuleId module, std::string_view leaf) {
@@ -122,7 +121,7 @@ NodeId GraphBuilder::add_node(Op op, std::initializer_list<TensorId> inputs, boo
     if (input == kNone) continue;
     DSPLAN_CHECK(node.input_count < Node::kMostInputs, "too many inputs");
     const Tensor& tensor = graph_.tensor(input);
-    DSPLAN_CHECK(references_[static_cast<std::size_t>(input)] > 0 || tensor.producer == kNone,
+    DSPLAN_CHECK(references_[input] > 0 || tensor.producer == kNone,
                  formatted("{} reads a tensor that Python no longer holds", dsplan::name(op)));
     graph_.operands.push_back(input);
     ++node.input_count;
@@ -171,7 +170,7 @@ bool autocast_to_fp32(Op op) { return op == Op::PowScalar || op == Op::Rsqrt || 
 }  // namespace
 
 void GraphBuilder::require_grad(TensorId x) {
-  Tensor& tensor = graph_.tensors[static_cast<std::size_t>(x)];
+  Tensor& tensor = graph_.tensors[x];
   if (tensor.requires_grad) return;
   tensor.requires_grad = true;
   graph_.leaves.push_back(x);
@@ -192,7 +191,7 @@ TensorId GraphBuilder::safe_softmax(TensorId x) {
 }
 
 TensorId GraphBuilder::keep(TensorId x) {
-  ++references_[static_cast<std::size_t>(x)];
+  ++references_[x];
   return x;
 }
 
@@ -350,7 +349,7 @@ std::pair<TensorId, TensorId> GraphBuilder::select(Op op, TensorId x, Shape valu
   const NodeId node = add_node(op, {x}, true);
   const TensorId first = add_output(values, dtype(x), node);
   const TensorId second = add_output(values, DType::Int64, node);
-  graph_.tensors[static_cast<std::size_t>(second)].requires_grad = false;
+  graph_.tensors[second].requires_grad = false;
   run(node);
   return {first, second};
 }
@@ -374,7 +373,7 @@ TensorId GraphBuilder::in_place(Op op, TensorId x, TensorId other) {
 
 void GraphBuilder::drop(std::initializer_list<TensorId> tensors) {
   for (TensorId id : tensors) {
-    std::int32_t& count = references_[static_cast<std::size_t>(id)];
+    std::int32_t& count = references_[id];
     DSPLAN_CHECK(count > 0, "a tensor is dropped twice");
     const bool made_here = graph_.tensor(id).producer != kNone;  // Parameters and buffers belong to their module.
     if (--count == 0 && made_here) graph_.program.push_back({Instruction::Kind::Drop, id});
@@ -383,12 +382,11 @@ void GraphBuilder::drop(std::initializer_list<TensorId> tensors) {
 
 Graph GraphBuilder::finish(TensorId loss) {
   graph_.loss = loss;
-  for (std::size_t id = 0; id < references_.size(); ++id) {
-    const bool held = static_cast<TensorId>(id) == loss || std::find(graph_.batch.begin(), graph_.batch.end(),
-                                                                     static_cast<TensorId>(id)) != graph_.batch.end();
+  for (const TensorId id : references_.ids()) {
+    const bool held = id == loss || std::find(graph_.batch.begin(), graph_.batch.end(), id) != graph_.batch.end();
     DSPLAN_CHECK(
         references_[id] == (held ? 1 : 0),
-        formatted("tensor {} of {} ends with {} references", id,
+        formatted("tensor {} of {} ends with {} references", id.number(),
                   graph_.tensors[id].producer == kNone ? "nothing" : name(graph_.node(graph_.tensors[id].producer).op),
                   references_[id]));
   }

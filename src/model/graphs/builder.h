@@ -143,8 +143,8 @@ class GraphBuilder {
   const ModelSpec& model_;
   const GraphOptions& options_;
   Graph graph_;
-  std::vector<std::int32_t> references_;     // Python references by tensor.
-  std::vector<TensorId> parameter_tensors_;  // By ParameterId; kNone until asked for.
+  Indexed<TensorId, std::int32_t> references_;  // Python references.
+  std::vector<TensorId> parameter_tensors_;     // By ParameterId; kNone until asked for.
   std::vector<TensorId> buffer_tensors_;
   std::vector<ModuleId> stack_;
   std::vector<TensorId> autocast_cache_;  // By ParameterId; kNone where there is no copy.

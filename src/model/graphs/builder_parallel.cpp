@@ -29,7 +29,7 @@ std::pair<TensorId, TensorId> GraphBuilder::parallel_cross_entropy(TensorId logi
     softmax = output_of(node, add_tensor(rows, DType::Float32, graph_.tensor(logits).storage, false, node));
   } else {
     softmax = add_output(rows, DType::Float32, node);
-    graph_.tensors[static_cast<std::size_t>(softmax)].requires_grad = false;
+    graph_.tensors[softmax].requires_grad = false;
   }
   const TensorId losses = add_output(shape(target), DType::Float32, node);
   DSPLAN_CHECK(graph_.tensor(losses).requires_grad == requires_grad, "the loss alone is part of autograd's graph");

@@ -42,7 +42,7 @@ void OpGraphBuilder::read_leaves() {
     if (names_.visible(tensor.name.text)) continue;  // Defined twice: said before.
     const TensorId id = w_.leaf(tensor.name.text, tensor.shape, tensor.dtype, tensor.requires_grad);
     names_.define(tensor.name.text, id, w_.tensor(id).storage);
-    built_.names.push_back(tensor.name.text);
+    built_.names.push(tensor.name.text);
   }
 }
 
@@ -268,7 +268,7 @@ void OpGraphBuilder::bind(OpCall& call, const Tensors& made) {
       names_.define(name, made[i], storage);
     }
     built_.names.resize(w_.graph().tensors.size());
-    built_.names[static_cast<std::size_t>(made[i])] = name;
+    built_.names[made[i]] = name;
   }
 }
 

@@ -19,8 +19,8 @@ struct BuiltOpGraph {
   ModelSpec model;
   Graph graph;
   Checkpointing checkpoint;
-  std::vector<std::string> names;  // By TensorId, as in the file; empty for what an operator makes inside.
-  bool has_gradient = false;       // An output requires a gradient.
+  Indexed<TensorId, std::string> names;  // As in the file; empty for what an operator makes inside.
+  bool has_gradient = false;             // An output requires a gradient.
   std::vector<Diagnostic> warnings;
 };
 

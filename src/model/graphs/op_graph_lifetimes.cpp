@@ -53,22 +53,22 @@ void OpGraphBuilder::check_gradients() {
 // From the outputs against the program's order, as the tape goes.
 Indexed<NodeId, bool> OpGraphBuilder::wanted_nodes() {
   Graph& graph = w_.graph();
-  std::vector<bool> tensors(graph.tensors.size(), false);
-  for (TensorId output : graph.outputs) tensors[static_cast<std::size_t>(output)] = graph.tensor(output).requires_grad;
+  Indexed<TensorId, bool> tensors(graph.tensors.size(), false);
+  for (TensorId output : graph.outputs) tensors[output] = graph.tensor(output).requires_grad;
   Indexed<NodeId, bool> wanted(graph.nodes.size(), false);
   for (const NodeId id : graph.nodes.ids().reversed()) {
     Node& node = graph.nodes[id];
     if (!node.requires_grad) continue;
     std::uint64_t undefined = 0;
     for (std::size_t i = 0; i < node.output_count; ++i) {
-      const bool comes = tensors[static_cast<std::size_t>(graph.output(node, i))];
+      const bool comes = tensors[graph.output(node, i)];
       wanted[id] = wanted[id] || comes;
       if (!comes) undefined |= std::uint64_t{1} << i;
     }
     if (!wanted[id]) continue;
     if (node.op == Op::Split || node.op == Op::Unbind) node.undefined_outputs = undefined;
     for (TensorId input : graph.in(node)) {
-      if (graph.tensor(input).requires_grad) tensors[static_cast<std::size_t>(input)] = true;
+      if (graph.tensor(input).requires_grad) tensors[input] = true;
     }
   }
   return wanted;

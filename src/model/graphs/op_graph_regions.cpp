@@ -341,7 +341,7 @@ void OpGraphBuilder::return_from_custom(const OpGraphOp& op, Tensors inputs, Nod
     const TensorId inner = results[i];
     const TensorId out = w_.add_alias(node, inner, is_floating(w_.dtype(inner)), false);
     built_.names.resize(w_.graph().tensors.size());
-    built_.names[static_cast<std::size_t>(out)] = op.outputs[i].text;
+    built_.names[out] = op.outputs[i].text;
   }
   w_.latest().saved_inputs = saved_inputs;
   w_.latest().saved_outputs = saved_outputs;

@@ -93,10 +93,9 @@ TensorId OpGraphWriter::leaf(const std::string& name, const Shape& shape, DType 
 
 TensorId OpGraphWriter::add_tensor(const Shape& shape, DType dtype, StorageId storage, bool requires_grad,
                                    NodeId producer, const Strides& strides, bool view) {
-  graph_.tensors.push_back({shape, dtype, storage, requires_grad, producer});
-  strides_.push_back(strides);
-  view_.push_back(view);
-  return static_cast<TensorId>(graph_.tensors.size() - 1);
+  strides_.push(strides);
+  view_.push(view);
+  return graph_.tensors.push({shape, dtype, storage, requires_grad, producer});
 }
 
 NodeId OpGraphWriter::begin(Op op, std::span<const TensorId> inputs, bool differentiable) {

@@ -38,12 +38,12 @@ class OpGraphWriter {
   [[nodiscard]] const Tensor& tensor(TensorId id) const { return graph_.tensor(id); }
   [[nodiscard]] const Shape& shape(TensorId id) const { return tensor(id).shape; }
   [[nodiscard]] DType dtype(TensorId id) const { return tensor(id).dtype; }
-  [[nodiscard]] const Strides& strides(TensorId id) const { return strides_[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] const Strides& strides(TensorId id) const { return strides_[id]; }
   [[nodiscard]] bool is_leaf(TensorId id) const { return tensor(id).producer == kNone; }
   // Of the leaf's own storage: it is never let go of.
   [[nodiscard]] bool lies_in_leaf(TensorId id) const { return graph_.storage_of(id).parameter != kNone; }
   // Of another tensor's storage.
-  [[nodiscard]] bool is_view(TensorId id) const { return view_[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] bool is_view(TensorId id) const { return view_[id]; }
 
   // One output, contiguous unless `like` says which of the inputs' layouts it takes. Checked arithmetic: a Refusal
   // without a place where the bytes do not fit in 63 bits.
@@ -66,7 +66,7 @@ class OpGraphWriter {
   TensorId add_alias(NodeId node, TensorId of, bool requires_grad, bool view = true);
   void run(NodeId node) { graph_.program.push_back({Instruction::Kind::Run, node}); }
   [[nodiscard]] Node& latest() { return graph_.nodes.back(); }
-  void set_layout(TensorId id, const Strides& strides) { strides_[static_cast<std::size_t>(id)] = strides; }
+  void set_layout(TensorId id, const Strides& strides) { strides_[id] = strides; }
 
   // x, or a contiguous copy of it: then the caller drops it. clone() and contiguous() of PyTorch.
   TensorId copied(TensorId x);
@@ -92,8 +92,8 @@ class OpGraphWriter {
 
   ModelSpec& model_;
   Graph graph_;
-  std::vector<Strides> strides_;  // By TensorId, as is the next.
-  std::vector<bool> view_;
+  Indexed<TensorId, Strides> strides_;
+  Indexed<TensorId, bool> view_;
   std::vector<ModuleId> stack_;
   bool grad_enabled_ = true;
 };

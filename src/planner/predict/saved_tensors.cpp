@@ -39,23 +39,23 @@ class Lister {
 
  private:
   void find_wanted() {
-    std::vector<bool> tensors(graph_.tensors.size(), false);
-    if (graph_.loss != kNone) tensors[static_cast<std::size_t>(graph_.loss)] = true;
-    for (TensorId id : graph_.outputs) tensors[static_cast<std::size_t>(id)] = graph_.tensor(id).requires_grad;
+    Indexed<TensorId, bool> tensors(graph_.tensors.size(), false);
+    if (graph_.loss != kNone) tensors[graph_.loss] = true;
+    for (TensorId id : graph_.outputs) tensors[id] = graph_.tensor(id).requires_grad;
     wanted_.assign(graph_.nodes.size(), false);
     for (const NodeId id : graph_.nodes.ids().reversed()) {
       const Node& node = graph_.nodes[id];
       if (!node.requires_grad) continue;
-      for (TensorId out : graph_.out(node)) wanted_[id] = wanted_[id] || tensors[static_cast<std::size_t>(out)];
+      for (TensorId out : graph_.out(node)) wanted_[id] = wanted_[id] || tensors[out];
       if (!wanted_[id]) continue;
       for (TensorId input : graph_.in(node)) {
-        if (graph_.tensor(input).requires_grad) tensors[static_cast<std::size_t>(input)] = true;
+        if (graph_.tensor(input).requires_grad) tensors[input] = true;
       }
     }
   }
 
   [[nodiscard]] std::string name_of(TensorId id) const {
-    return static_cast<std::size_t>(id) < names_.size() ? names_[static_cast<std::size_t>(id)] : std::string();
+    return id.index() < names_.size() ? names_[id.index()] : std::string();
   }
 
   void add(SavedTensor row) {

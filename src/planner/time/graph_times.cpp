@@ -97,7 +97,7 @@ class Walker {
     for (const TensorId id : graph_.in(node)) {
       const Tensor& tensor = graph_.tensor(id);
       if (!tensor.requires_grad || graph_.storage_of(id).parameter != kNone) continue;
-      if (seen_[static_cast<std::size_t>(id)]++ == 0) continue;
+      if (seen_[id]++ == 0) continue;
       cost.backward += rates_.memory(graph_.bytes(id) * 3);
       cost.backward_calls += 1;
     }
@@ -209,8 +209,8 @@ class Walker {
   const Rates& rates_;
   std::vector<NodeId> nodes_;
   std::vector<Stretch> stretches_;
-  std::vector<std::uint8_t> seen_;  // By tensor: nodes before that differentiate it.
-  std::vector<std::int64_t> used_;  // By storage of a parameter: where the stretch begins that used it last.
+  Indexed<TensorId, std::uint8_t> seen_;  // Nodes before that differentiate it.
+  std::vector<std::int64_t> used_;        // By storage of a parameter: where the stretch begins that used it last.
 };
 
 }  // namespace

@@ -57,23 +57,22 @@ Checkpoint Checkpoints::found(const CheckpointGroup& group, std::uint32_t begin,
 
 // What a reentrant checkpoint reads and does not make: in its own backward these are leaves.
 void Checkpoints::find_boundary(Checkpoint& checkpoint) {
-  std::vector<bool> made(graph_.tensors.size(), false);
-  std::vector<bool> seen(graph_.tensors.size(), false);
+  Indexed<TensorId, bool> made(graph_.tensors.size(), false);
+  Indexed<TensorId, bool> seen(graph_.tensors.size(), false);
   for (std::uint32_t at = checkpoint.begin; at < checkpoint.end; ++at) {
     if (graph_.program[at].kind != Instruction::Kind::Run) continue;
     const NodeId id = graph_.program[at].node();
     const Node& node = graph_.node(id);
     for (TensorId input : graph_.in(node)) {
-      const auto index = static_cast<std::size_t>(input);
-      if (made[index] || seen[index] || !graph_.tensor(input).requires_grad || !on_.facts.is_wanted(id)) continue;
+      if (made[input] || seen[input] || !graph_.tensor(input).requires_grad || !on_.facts.is_wanted(id)) continue;
       checkpoint.externals.push_back(input);
-      seen[index] = true;
+      seen[input] = true;
     }
-    for (TensorId out : graph_.out(node)) made[static_cast<std::size_t>(out)] = true;
+    for (TensorId out : graph_.out(node)) made[out] = true;
   }
   const auto leaves = [&](TensorId id) {
-    if (!made[static_cast<std::size_t>(id)]) return;
-    made[static_cast<std::size_t>(id)] = false;
+    if (!made[id]) return;
+    made[id] = false;
     checkpoint.outputs.push_back(id);
   };
   for (std::uint32_t at = checkpoint.end; at < graph_.program.size(); ++at) {

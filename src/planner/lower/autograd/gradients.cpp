@@ -58,8 +58,7 @@ void Gradients::begin() { std::fill(arrived_.begin(), arrived_.end(), 0); }
 
 bool Gradients::came_for_outputs_of(const Node& node) const {
   const std::span<const TensorId> out = graph_.out(node);
-  return std::any_of(out.begin(), out.end(),
-                     [&](TensorId id) { return held_[static_cast<std::size_t>(id)].buffer != kNoBuffer; });
+  return std::any_of(out.begin(), out.end(), [&](TensorId id) { return held_[id].buffer != kNoBuffer; });
 }
 
 bool Gradients::is_leaf(TensorId tensor) const {
@@ -72,7 +71,7 @@ void Gradients::arrived(TensorId leaf) {
     if (++arrived_[parameter] == uses_[parameter]) ready(leaf);  // A tied weight waits for its last use.
     return;
   }
-  if (--nested_uses_[static_cast<std::size_t>(leaf)] == 0) ready(leaf);
+  if (--nested_uses_[leaf] == 0) ready(leaf);
 }
 
 void Gradients::ready(TensorId leaf) {
@@ -166,12 +165,12 @@ void Gradients::begin_nested(Checkpoint& checkpoint) {
 }
 
 void Gradients::count_nested_uses(const Checkpoint& checkpoint) {
-  for (TensorId external : checkpoint.externals) nested_uses_[static_cast<std::size_t>(external)] = 0;
+  for (TensorId external : checkpoint.externals) nested_uses_[external] = 0;
   for (std::uint32_t at = checkpoint.begin; at < checkpoint.end; ++at) {
     if (graph_.program[at].kind != Instruction::Kind::Run) continue;
     const NodeId id = graph_.program[at].node();
     if (!on_.facts.is_wanted(id)) continue;
-    for (TensorId input : graph_.in(graph_.node(id))) ++nested_uses_[static_cast<std::size_t>(input)];
+    for (TensorId input : graph_.in(graph_.node(id))) ++nested_uses_[input];
   }
 }
 

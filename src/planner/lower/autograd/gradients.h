@@ -18,7 +18,7 @@ class Gradients {
   // A backward pass begins: no leaf has received anything.
   void begin();
   // What has come for `tensor`; its node takes it from here.
-  [[nodiscard]] Gradient& of(TensorId tensor) { return held_[static_cast<std::size_t>(tensor)]; }
+  [[nodiscard]] Gradient& of(TensorId tensor) { return held_[tensor]; }
   [[nodiscard]] bool came_for_outputs_of(const Node& node) const;
   // One more has come for `tensor`.
   void accumulate(TensorId tensor, Gradient gradient) { accumulate_into(of(tensor), tensor, gradient); }
@@ -59,11 +59,11 @@ class Gradients {
   TapeContext& on_;
   const Graph& graph_;
   Emitter& emitter_;
-  std::vector<Gradient> held_;      // By tensor.
+  Indexed<TensorId, Gradient> held_;
   std::vector<std::int32_t> uses_;  // By parameter: gradients that a backward pass brings, reentrant regions excepted.
   std::vector<std::int32_t> arrived_;
-  // By tensor, for what a reentrant checkpoint under way reads and does not make: gradients still to come.
-  std::vector<std::int32_t> nested_uses_;
+  // For what a reentrant checkpoint under way reads and does not make: gradients still to come.
+  Indexed<TensorId, std::int32_t> nested_uses_;
   const Checkpoint* nested_ = nullptr;
   std::vector<Pending> pending_;
 };

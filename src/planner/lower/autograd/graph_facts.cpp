@@ -47,19 +47,18 @@ void GraphFacts::find_head() {
 
 // From the loss, or the outputs, against the program's order.
 void GraphFacts::find_wanted() {
-  std::vector<bool> wanted(graph_.tensors.size(), false);
-  if (graph_.loss != kNone) wanted[static_cast<std::size_t>(graph_.loss)] = true;
+  Indexed<TensorId, bool> wanted(graph_.tensors.size(), false);
+  if (graph_.loss != kNone) wanted[graph_.loss] = true;
   for (TensorId output : graph_.outputs) {
-    if (graph_.tensor(output).requires_grad) wanted[static_cast<std::size_t>(output)] = true;
+    if (graph_.tensor(output).requires_grad) wanted[output] = true;
   }
   for (const NodeId at : graph_.nodes.ids().reversed()) {
     const Node& node = graph_.nodes[at];
     const std::span<const TensorId> out = graph_.out(node);
-    wanted_[at] = node.requires_grad && std::any_of(out.begin(), out.end(),
-                                                    [&](TensorId id) { return wanted[static_cast<std::size_t>(id)]; });
+    wanted_[at] = node.requires_grad && std::any_of(out.begin(), out.end(), [&](TensorId id) { return wanted[id]; });
     if (!wanted_[at]) continue;
     for (TensorId input : graph_.in(node)) {
-      if (graph_.tensor(input).requires_grad) wanted[static_cast<std::size_t>(input)] = true;
+      if (graph_.tensor(input).requires_grad) wanted[input] = true;
     }
   }
 }

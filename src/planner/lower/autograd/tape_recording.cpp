@@ -24,18 +24,18 @@ ValueId TapeRecording::value_of(TensorId tensor) {
     return recording_.placed(place.buffer, place.offset, tensor);
   }
   if (own && storage.buffer != kNone) return recording_.placed(storages_.of(tensor), Bytes(0), tensor);
-  const ValueId value = values_[static_cast<std::size_t>(tensor)];
+  const ValueId value = values_[tensor];
   DSPLAN_CHECK(value != kNoValue, "a tensor is read that nothing has made");
   return value;
 }
 
 void TapeRecording::place(TensorId tensor, BufferId buffer) {
-  values_[static_cast<std::size_t>(tensor)] = recording_.placed(buffer, Bytes(0), tensor);
+  values_[tensor] = recording_.placed(buffer, Bytes(0), tensor);
 }
 
 void TapeRecording::batch(std::size_t at, TensorId input, BufferId buffer) {
   place(input, buffer);
-  const MadeValue made{values_[static_cast<std::size_t>(input)], SlotKind::Output, 0};
+  const MadeValue made{values_[input], SlotKind::Output, 0};
   recording_.on_values(kNone, static_cast<std::uint8_t>(at), {}, {&made, 1});
 }
 
@@ -50,7 +50,7 @@ void TapeRecording::outputs(NodeId id) {
   const std::span<const Slot> slots = facts_.recipes().slots(id);
   for (std::size_t at = 0; at < slots.size(); ++at) {
     if (slots[at].kind != SlotKind::Output || slots_[at] == kNoValue) continue;
-    values_[static_cast<std::size_t>(graph_.output(node, slots[at].index))] = slots_[at];
+    values_[graph_.output(node, slots[at].index)] = slots_[at];
   }
 }
 
@@ -65,7 +65,7 @@ void TapeRecording::view(NodeId id) {
   std::vector<MadeValue> made;
   for (std::size_t i = 0; i < node.output_count; ++i) {
     made.push_back({recording_.viewed(), SlotKind::Output, static_cast<std::uint8_t>(i)});
-    values_[static_cast<std::size_t>(graph_.output(node, i))] = made.back().value;
+    values_[graph_.output(node, i)] = made.back().value;
   }
   recording_.silent(Body::ForwardView, id, 0, scratch_, made, kNone, emitter_.next_event());
 }
@@ -94,7 +94,7 @@ void TapeRecording::forward(NodeId id, std::size_t end, std::uint8_t part) {
   if (node.in_place) {
     const TensorId out = graph_.output(node);
     results.push_back({recording_.made_in(storages_.of(out)), SlotKind::Output, 0});
-    values_[static_cast<std::size_t>(out)] = results.back().value;
+    values_[out] = results.back().value;
   }
   recording_.on_values(id, part, scratch_, results);
   outputs(id);

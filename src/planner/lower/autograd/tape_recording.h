@@ -58,8 +58,8 @@ class TapeRecording {
   const TrainingRuntime& runtime_;
   Emitter& emitter_;
   Recording& recording_;
-  std::vector<ValueId> values_;  // By tensor.
-  std::vector<ValueId> saved_;   // By saved index.
+  Indexed<TensorId, ValueId> values_;
+  std::vector<ValueId> saved_;  // By saved index.
   std::vector<ValueId> slots_;
   std::vector<ValueId> scratch_;
 };

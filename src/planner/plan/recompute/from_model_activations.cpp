@@ -80,19 +80,19 @@ class ActivationWalk {
 
   // As the tape finds them: what lies on a way from the loss to a leaf.
   void find_wanted() {
-    std::vector<bool> tensors(graph_.tensors.size(), false);
-    if (graph_.loss != kNone) tensors[static_cast<std::size_t>(graph_.loss)] = true;
-    for (TensorId id : graph_.outputs) tensors[static_cast<std::size_t>(id)] = graph_.tensor(id).requires_grad;
+    Indexed<TensorId, bool> tensors(graph_.tensors.size(), false);
+    if (graph_.loss != kNone) tensors[graph_.loss] = true;
+    for (TensorId id : graph_.outputs) tensors[id] = graph_.tensor(id).requires_grad;
     wanted_.assign(graph_.nodes.size(), false);
     for (const NodeId id : graph_.nodes.ids().reversed()) {
       const Node& node = graph_.nodes[id];
       if (!node.requires_grad) continue;
       bool wanted = false;
-      for (TensorId out : graph_.out(node)) wanted = wanted || tensors[static_cast<std::size_t>(out)];
+      for (TensorId out : graph_.out(node)) wanted = wanted || tensors[out];
       if (!wanted) continue;
       wanted_[id] = true;
       for (TensorId input : graph_.in(node)) {
-        if (graph_.tensor(input).requires_grad) tensors[static_cast<std::size_t>(input)] = true;
+        if (graph_.tensor(input).requires_grad) tensors[input] = true;
       }
     }
   }
