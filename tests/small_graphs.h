@@ -24,8 +24,7 @@ struct Small {
 
   TensorId tensor(const Shape& shape, DType dtype, bool requires_grad, NodeId producer, StorageId storage = kNone) {
     if (storage == kNone) {
-      graph.storages.push_back({dsplan::storage(shape.elements(), dtype), kNone, kNone});
-      storage = static_cast<StorageId>(graph.storages.size() - 1);
+      storage = graph.storages.push({dsplan::storage(shape.elements(), dtype), kNone, kNone});
     }
     return graph.tensors.push({shape, dtype, storage, requires_grad, producer});
   }

@@ -32,8 +32,7 @@ Bytes saved_by_layer(const Graph& graph, const RecipeBook& recipes, std::int32_t
   bool inside = false;
   const auto save = [&](TensorId id) {
     const StorageId storage = graph.tensor(id).storage;
-    if (made.contains(storage) && counted.insert(storage).second)
-      total += graph.storages[static_cast<std::size_t>(storage)].bytes;
+    if (made.contains(storage) && counted.insert(storage).second) total += graph.storages[storage].bytes;
   };
   for (const Instruction& at : graph.program) {
     if (at.kind == Instruction::Kind::RegionBegins) inside = at.region() == layer;

@@ -16,7 +16,7 @@
 namespace dsplan {
 
 using TensorId = Id<struct TensorTag>;
-using StorageId = std::int32_t;
+using StorageId = Id<struct StorageTag>;
 using NodeId = Id<struct NodeTag>;
 
 // PyTorch's names where it has one.
@@ -274,7 +274,7 @@ struct Region {
 // `program` is what runs; a RegionBegins/RegionEnds pair encloses one stretch that can be checkpointed (in a model: a
 // layer), with its index. Regions follow each other and do not nest.
 struct Graph {
-  std::vector<Storage> storages;
+  Indexed<StorageId, Storage> storages;
   Indexed<TensorId, Tensor> tensors;
   Indexed<NodeId, Node> nodes;
   std::vector<TensorId> operands;    // A pool: each node's inputs, then its outputs.
@@ -302,9 +302,7 @@ struct Graph {
   }
 
   [[nodiscard]] const Tensor& tensor(TensorId id) const { return tensors[id]; }
-  [[nodiscard]] const Storage& storage_of(TensorId id) const {
-    return storages[static_cast<std::size_t>(tensor(id).storage)];
-  }
+  [[nodiscard]] const Storage& storage_of(TensorId id) const { return storages[tensor(id).storage]; }
   [[nodiscard]] const Node& node(NodeId id) const { return nodes[id]; }
   [[nodiscard]] Bytes bytes(TensorId id) const { return storage(tensor(id).shape.elements(), tensor(id).dtype); }
 };

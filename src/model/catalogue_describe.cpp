@@ -150,8 +150,7 @@ Graph graph_of(Op op, const Sample& sample, std::size_t frozen) {
     tensor.shape = from.shape;
     tensor.dtype = from.dtype;
     tensor.requires_grad = gradient;
-    tensor.storage = static_cast<StorageId>(graph.storages.size());
-    graph.storages.push_back({storage(from.shape.elements(), from.dtype), kNone, kNone});
+    tensor.storage = graph.storages.push({storage(from.shape.elements(), from.dtype), kNone, kNone});
     graph.operands.push_back(graph.tensors.push(tensor));
     node.requires_grad |= gradient;
   };

@@ -68,8 +68,7 @@ bool add_tensor(const Value& value, Graph& graph, ObjectReader& reader) {
   if (words->shared) {
     tensor.storage = graph.tensor(TensorId(*words->shared)).storage;
   } else {
-    tensor.storage = static_cast<StorageId>(graph.storages.size());
-    graph.storages.push_back({storage(tensor.shape.elements(), tensor.dtype), kNone, kNone});
+    tensor.storage = graph.storages.push({storage(tensor.shape.elements(), tensor.dtype), kNone, kNone});
   }
   graph.operands.push_back(graph.tensors.push(tensor));
   return tensor.requires_grad;

@@ -27,8 +27,8 @@ Operator::Operator(Device& device, Op op, DType dtype, const std::vector<Shape>&
 }
 
 TensorId Operator::add_tensor(const Shape& shape, DType dtype, NodeId producer) {
-  graph_.storages.push_back({storage(shape.elements(), dtype), kNone, kNone});
-  const auto id = static_cast<StorageId>(graph_.storages.size() - 1);
+  graph_.storages.push({storage(shape.elements(), dtype), kNone, kNone});
+  const auto id = graph_.storages.last();
   return graph_.tensors.push({shape, dtype, id, true, producer});
 }
 

@@ -80,8 +80,8 @@ TensorId GraphBuilder::parameter_of(ModuleId module, std::string_view leaf) {
     const bool trained =
         options_.trainable.empty() ? parameter.trainable : options_.trainable[static_cast<std::size_t>(id)];
     const DType type = dtype_of(parameter);
-    graph_.storages.push_back({storage(parameter.shape.elements(), type), id, kNone});
-    tensor = add_tensor(parameter.shape, type, static_cast<StorageId>(graph_.storages.size() - 1), trained, kNone);
+    const StorageId own = graph_.storages.push({storage(parameter.shape.elements(), type), id, kNone});
+    tensor = add_tensor(parameter.shape, type, own, trained, kNone);
     references_.back() = 0;
   }
   return tensor;
@@ -95,9 +95,8 @@ TensorId GraphBuilder::buffer(std::string_view leaf) {
     if (buffer_tensors_[at] == kNone) {
       const bool narrow = options_.narrow_tables && named.dtype == DType::Float32;
       const DType dtype = named.follows_model_dtype || narrow ? options_.dtype : named.dtype;
-      graph_.storages.push_back({storage(named.shape.elements(), dtype), kNone, static_cast<std::int32_t>(at)});
-      buffer_tensors_[at] =
-          add_tensor(named.shape, dtype, static_cast<StorageId>(graph_.storages.size() - 1), false, kNone);
+      graph_.storages.push({storage(named.shape.elements(), dtype), kNone, static_cast<std::int32_t>(at)});
+      buffer_tensors_[at] = add_tensor(named.shape, dtype, graph_.storages.last(), false, kNone);
       references_.back() = 0;
     }
     return buffer_tensors_[at];
@@ -131,9 +130,9 @@ NodeId GraphBuilder::add_node(Op op, std::initializer_list<TensorId> inputs, boo
 }
 
 TensorId GraphBuilder::add_output(Shape shape, DType dtype, NodeId id) {
-  graph_.storages.push_back({storage(shape.elements(), dtype), kNone, kNone});
+  graph_.storages.push({storage(shape.elements(), dtype), kNone, kNone});
   const bool requires_grad = graph_.node(id).requires_grad;
-  return output_of(id, add_tensor(shape, dtype, static_cast<StorageId>(graph_.storages.size() - 1), requires_grad, id));
+  return output_of(id, add_tensor(shape, dtype, graph_.storages.last(), requires_grad, id));
 }
 
 // The latest node's operands are the last of the pool: its outputs join them there.

@@ -86,9 +86,8 @@ TensorId OpGraphWriter::leaf(const std::string& name, const Shape& shape, DType 
   parameter.trainable = requires_grad;
   model_.parameters.push_back(std::move(parameter));
   const auto id = static_cast<ParameterId>(model_.parameters.size() - 1);
-  graph_.storages.push_back({storage(shape.elements(), dtype), id, kNone});
-  return add_tensor(shape, dtype, static_cast<StorageId>(graph_.storages.size() - 1), requires_grad, kNone,
-                    contiguous_strides(shape), false);
+  graph_.storages.push({storage(shape.elements(), dtype), id, kNone});
+  return add_tensor(shape, dtype, graph_.storages.last(), requires_grad, kNone, contiguous_strides(shape), false);
 }
 
 TensorId OpGraphWriter::add_tensor(const Shape& shape, DType dtype, StorageId storage, bool requires_grad,
@@ -114,10 +113,10 @@ NodeId OpGraphWriter::begin(Op op, std::span<const TensorId> inputs, bool differ
 }
 
 TensorId OpGraphWriter::add_output(NodeId node, const Shape& shape, DType dtype, bool differentiable) {
-  graph_.storages.push_back({storage(shape.elements(), dtype), kNone, kNone});
+  graph_.storages.push({storage(shape.elements(), dtype), kNone, kNone});
   const TensorId out =
-      add_tensor(shape, dtype, static_cast<StorageId>(graph_.storages.size() - 1),
-                 differentiable && graph_.node(node).requires_grad, node, contiguous_strides(shape), false);
+      add_tensor(shape, dtype, graph_.storages.last(), differentiable && graph_.node(node).requires_grad, node,
+                 contiguous_strides(shape), false);
   graph_.operands.push_back(out);
   ++graph_.nodes.back().output_count;
   return out;

@@ -16,7 +16,7 @@ class GraphRuntime final : public TrainingRuntime {
   void initialise() override {
     for (const Tensor& tensor : built_.graph.tensors) {
       if (tensor.producer != kNone) continue;
-      const Storage& storage = built_.graph.storages[static_cast<std::size_t>(tensor.storage)];
+      const Storage& storage = built_.graph.storages[tensor.storage];
       const Role role = tensor.requires_grad ? Role::Parameters : Role::Inputs;
       Variable made = Eager(emitter_).empty(storage.bytes, tensor.dtype, {role, "tensor"}, storage.parameter);
       Work(emitter_).write(made).run(Body::LoadParameter, "make tensor");

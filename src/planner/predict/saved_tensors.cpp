@@ -71,7 +71,7 @@ class Lister {
   }
 
   void add_tensor(std::string node, ModuleId module, std::string name, TensorId id) {
-    const auto storage = static_cast<std::size_t>(graph_.tensor(id).storage);
+    const StorageId storage = graph_.tensor(id).storage;
     SavedTensor row;
     row.node = std::move(node);
     row.module = in_every_layer(model_, module);
@@ -132,7 +132,7 @@ class Lister {
   const Graph& graph_;
   const RecipeBook& recipes_;
   std::span<const std::string> names_;
-  std::vector<bool> seen_;        // By storage.
+  Indexed<StorageId, bool> seen_;
   Indexed<NodeId, bool> wanted_;  // By node.
   std::vector<SavedTensor> rows_;
   std::map<std::tuple<std::string, std::string, std::string, std::string, std::int64_t, SavedTensor::Storage>,

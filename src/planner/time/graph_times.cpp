@@ -158,7 +158,7 @@ class Walker {
       for (const TensorId id : graph_.in(node(at))) {
         const Tensor& tensor = graph_.tensor(id);
         if (graph_.storage_of(id).parameter == kNone || tensor.producer != kNone) continue;
-        std::int64_t& used = used_[static_cast<std::size_t>(tensor.storage)];
+        std::int64_t& used = used_[tensor.storage];
         if (used == stretch.begin) continue;  // Twice in one part is once.
         const bool again = used != kNone;
         used = stretch.begin;
@@ -209,8 +209,8 @@ class Walker {
   const Rates& rates_;
   std::vector<NodeId> nodes_;
   std::vector<Stretch> stretches_;
-  Indexed<TensorId, std::uint8_t> seen_;  // Nodes before that differentiate it.
-  std::vector<std::int64_t> used_;        // By storage of a parameter: where the stretch begins that used it last.
+  Indexed<TensorId, std::uint8_t> seen_;   // Nodes before that differentiate it.
+  Indexed<StorageId, std::int64_t> used_;  // Of a parameter: where the stretch begins that used it last.
 };
 
 }  // namespace

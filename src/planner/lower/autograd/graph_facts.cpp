@@ -64,7 +64,7 @@ void GraphFacts::find_wanted() {
 }
 
 void GraphFacts::find_read() {
-  const auto mark = [&](TensorId id) { read_[static_cast<std::size_t>(graph_.tensor(id).storage)] = true; };
+  const auto mark = [&](TensorId id) { read_[graph_.tensor(id).storage] = true; };
   if (graph_.loss != kNone) mark(graph_.loss);
   for (TensorId output : graph_.outputs) mark(output);
   for (const NodeId id : graph_.nodes.ids()) {

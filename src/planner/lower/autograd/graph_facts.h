@@ -20,9 +20,7 @@ class GraphFacts {
   // Whether a gradient of one of its outputs is wanted. What no path connects with the loss gets no gradient.
   [[nodiscard]] bool is_wanted(NodeId node) const { return wanted_[node]; }
   // A kernel reads what lies in the tensor's storage, forward or backward, or it is handed out. A view reads nothing.
-  [[nodiscard]] bool is_read(TensorId tensor) const {
-    return read_[static_cast<std::size_t>(graph_.tensor(tensor).storage)];
-  }
+  [[nodiscard]] bool is_read(TensorId tensor) const { return read_[graph_.tensor(tensor).storage]; }
   [[nodiscard]] bool is_parameter(TensorId tensor) const {
     return graph_.storage_of(tensor).parameter != kNone && graph_.tensor(tensor).producer == kNone;
   }
@@ -56,8 +54,8 @@ class GraphFacts {
   const Graph& graph_;
   const RecipeBook& recipes_;
   Indexed<NodeId, bool> wanted_;  // By node.
-  std::vector<bool> read_;        // By storage.
-  std::vector<bool> called_;      // By module, as are the next.
+  Indexed<StorageId, bool> read_;
+  std::vector<bool> called_;  // By module, as are the next.
   std::vector<bool> has_gradient_;
   std::vector<bool> ends_;
   NodeId head_ = kNone;  // The last operator outside the root module, where there is a loss.

@@ -9,9 +9,9 @@ Storages::Storages(const GraphFacts& facts, Emitter& emitter, TrainingRuntime& r
       runtime_(runtime),
       buffers_(facts.graph().storages.size(), kNoBuffer),
       saved_(facts.recipes().saved_count(), kNoBuffer) {
-  const std::vector<Storage>& storages = facts.graph().storages;
-  for (std::size_t at = 0; at < storages.size(); ++at) {
-    if (storages[at].buffer != kNone) buffers_[at] = module_buffers[static_cast<std::size_t>(storages[at].buffer)];
+  const Indexed<StorageId, Storage>& storages = facts.graph().storages;
+  for (const StorageId id : storages.ids()) {
+    if (storages[id].buffer != kNone) buffers_[id] = module_buffers[static_cast<std::size_t>(storages[id].buffer)];
   }
 }
 

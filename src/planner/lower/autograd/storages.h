@@ -18,9 +18,7 @@ class Storages {
            const std::vector<BufferId>& module_buffers);
 
   // The current instance of what `tensor` lies in, unless that is a parameter: those the runtime places.
-  [[nodiscard]] BufferId& of(TensorId tensor) {
-    return buffers_[static_cast<std::size_t>(facts_.graph().tensor(tensor).storage)];
-  }
+  [[nodiscard]] BufferId& of(TensorId tensor) { return buffers_[facts_.graph().tensor(tensor).storage]; }
   // Of the work under way.
   void read(TensorId tensor);
   void write(TensorId tensor);
@@ -46,9 +44,9 @@ class Storages {
   const GraphFacts& facts_;
   Emitter& emitter_;
   TrainingRuntime& runtime_;
-  std::vector<BufferId> buffers_;  // By storage.
-  std::vector<BufferId> saved_;    // By saved index.
-  std::vector<BufferId> leaves_;   // What they and their gradients lie in.
+  Indexed<StorageId, BufferId> buffers_;
+  std::vector<BufferId> saved_;   // By saved index.
+  std::vector<BufferId> leaves_;  // What they and their gradients lie in.
 };
 
 }  // namespace dsplan

@@ -128,9 +128,9 @@ class ActivationWalk {
   }
 
   void hold(StorageId id, bool checkpointed) {
-    const Storage& storage = graph_.storages[static_cast<std::size_t>(id)];
+    const Storage& storage = graph_.storages[id];
     if (storage.parameter != kNone || storage.buffer != kNone) return;
-    Place& place = places_[static_cast<std::size_t>(id)];
+    Place& place = places_[id];
     if (!std::exchange(place.touched, true)) touched_.push_back(id);
     if (region_ == kNone) {
       (seen_ ? place.after : place.before) = true;
@@ -188,19 +188,19 @@ class ActivationWalk {
   void settle() {
     const auto all = static_cast<std::int32_t>(regions_);
     for (StorageId id : touched_) {
-      Place& place = places_[static_cast<std::size_t>(id)];
+      Place& place = places_[id];
       const bool always = all > 1 && place.stored == all && place.checkpointed == all;
       if (!place.before && !place.after && !always) continue;
-      const Bytes bytes = graph_.storages[static_cast<std::size_t>(id)].bytes;
+      const Bytes bytes = graph_.storages[id].bytes;
       into_.rest += bytes;
       if (place.before || always) into_.early += bytes;
       place.first = kNone;
     }
     for (const Hold& hold : holds_) {
-      Place& place = places_[static_cast<std::size_t>(hold.storage)];
+      Place& place = places_[hold.storage];
       if (place.first != hold.region) continue;
       const auto at = static_cast<std::size_t>(hold.region);
-      const Bytes bytes = graph_.storages[static_cast<std::size_t>(hold.storage)].bytes;
+      const Bytes bytes = graph_.storages[hold.storage].bytes;
       (hold.checkpointed ? into_.checkpointed : into_.stored)[at] += bytes;
       if (!hold.checkpointed && place.counted == hold.region) into_.both[at] += bytes;  // Arguments come first.
       if (hold.checkpointed) place.counted = hold.region;
@@ -210,7 +210,7 @@ class ActivationWalk {
   const Graph& graph_;
   const RecipeBook& recipes_;
   std::size_t regions_;
-  std::vector<Place> places_;  // By storage.
+  Indexed<StorageId, Place> places_;
   std::vector<std::uint64_t> signatures_;
   Indexed<NodeId, bool> wanted_;
   std::vector<StorageId> touched_;
