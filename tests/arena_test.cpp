@@ -111,7 +111,7 @@ TEST_CASE("arena: real schedules come within three per cent of the load, and eac
       CHECK(fault_of(lives.intervals, layout) == "");
       CHECK(layout.height.value() <= layout.lower_bound.value() * 1.03);
       const PlannedArena arena = plan_arena(schedule, Bytes(0));
-      for (std::size_t id = 0; id < schedule.buffers.size(); ++id) {
+      for (const BufferId id : schedule.buffers.ids()) {
         CHECK((arena.offsets[id] >= 0) == (schedule.buffers[id].space == Space::Device));
       }
     }

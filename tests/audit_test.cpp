@@ -20,13 +20,14 @@ Schedule legal() {
   s.buffers = {Buffer{.size = Bytes(8), .label = "weight"}, Buffer{.size = Bytes(8), .label = "result"}};
   const Bytes none;
   const Bytes all(8);
-  s.accesses = {{0, 2, none, all}, {0, 2, none, all}, {1, 4, none, all}, {1, 4, none, all},
-                {1, 6, none, all}, {1, 6, none, all}, {0, 2, none, all}, {0, 7, none, all}};
+  s.accesses = {{BufferId(0), 2, none, all}, {BufferId(0), 2, none, all}, {BufferId(1), 4, none, all},
+                {BufferId(1), 4, none, all}, {BufferId(1), 6, none, all}, {BufferId(1), 6, none, all},
+                {BufferId(0), 2, none, all}, {BufferId(0), 7, none, all}};
   s.events = {Mark{Moment::StretchBegins, Stretch::FirstStep, 0, 1},
-              Allocate{0},
+              Allocate{BufferId(0)},
               Compute{"load", kNone, 0, Pass::Setup, {0, 0}, {0, 1}},
               Enter{7, Pass::Forward, 3},
-              Allocate{1},
+              Allocate{BufferId(1)},
               Compute{"use", 7, 0, Pass::Forward, {1, 2}, {2, 3}},
               Exit{7, Pass::Forward, false, 5},
               Communicate{Collective::AllReduce,
@@ -41,10 +42,11 @@ Schedule legal() {
                           {4, 5}},
               Mark{Moment::StepBegins, Stretch::FirstStep, 0, 8},
               Compute{"update", kNone, 0, Pass::Step, {5, 7}, {7, 8}},
-              Release{1},
+              Release{BufferId(1)},
               Mark{Moment::StepEnds, Stretch::FirstStep, 0, 9}};
-  s.survivors = {0};
-  s.promises = {{PromiseKind::UpdatedEachStep, {0, 0, none, all}}, {PromiseKind::HeldAtTheEnd, {0, 7, none, all}}};
+  s.survivors = {BufferId(0)};
+  s.promises = {{PromiseKind::UpdatedEachStep, {BufferId(0), 0, none, all}},
+                {PromiseKind::HeldAtTheEnd, {BufferId(0), 7, none, all}}};
   return s;
 }
 
@@ -60,30 +62,30 @@ struct Breakage {
 };
 
 const Breakage kBreakages[] = {
-    {"allocated twice", [](Schedule& s) { s.events.insert(s.events.begin() + 1, Allocate{0}); }},
+    {"allocated twice", [](Schedule& s) { s.events.insert(s.events.begin() + 1, Allocate{BufferId(0)}); }},
     {"touched while it is not there", [](Schedule& s) { erase(s, 4); }},
     {"touched while it is not there", [](Schedule& s) { std::swap(s.events[9], s.events[10]); }},
-    {"released twice", [](Schedule& s) { s.events.insert(s.events.begin() + 10, Release{1}); }},
+    {"released twice", [](Schedule& s) { s.events.insert(s.events.begin() + 10, Release{BufferId(1)}); }},
     {"released or survives", [](Schedule& s) { erase(s, 10); }},
     {"released or survives",
      [](Schedule& s) {
-       s.survivors = {0, 1};
+       s.survivors = {BufferId(0), BufferId(1)};
      }},
     {"not ascending",
      [](Schedule& s) {
-       s.survivors = {0, 0};
+       s.survivors = {BufferId(0), BufferId(0)};
      }},
-    {"there is no buffer 9", [](Schedule& s) { s.accesses[3].buffer = 9; }},
-    {"there is no buffer 9", [](Schedule& s) { s.survivors.push_back(9); }},
+    {"there is no buffer 9", [](Schedule& s) { s.accesses[3].buffer = BufferId(9); }},
+    {"there is no buffer 9", [](Schedule& s) { s.survivors.push_back(BufferId(9)); }},
     {"never allocated",
      [](Schedule& s) {
-       s.buffers.push_back(Buffer{Bytes(4), "forgotten"});
+       s.buffers.push(Buffer{Bytes(4), "forgotten"});
      }},
     {"is not inside", [](Schedule& s) { s.accesses[1].bytes = Bytes(12); }},
     {"is not inside", [](Schedule& s) { s.accesses[1].bytes = Bytes(0); }},
     {"is not inside", [](Schedule& s) { s.accesses[1].offset = Bytes(INT64_MAX); }},
     {"cuts an element", [](Schedule& s) { s.accesses[1].bytes = Bytes(6); }},
-    {"touched up to 8", [](Schedule& s) { s.buffers[1].size = Bytes(12); }},
+    {"touched up to 8", [](Schedule& s) { s.buffers[BufferId(1)].size = Bytes(12); }},
     {"outside the pool",
      [](Schedule& s) {
        at<Compute>(s, 5).reads = {1, 99};
@@ -101,14 +103,14 @@ const Breakage kBreakages[] = {
        at<Compute>(s, 5).writes = {2, 2};
      }},
     {"right after its last use", [](Schedule& s) { std::swap(s.events[10], s.events[11]); }},
-    {"right after its last use", [](Schedule& s) { s.events.insert(s.events.begin() + 10, Allocate{0}); }},
+    {"right after its last use", [](Schedule& s) { s.events.insert(s.events.begin() + 10, Allocate{BufferId(0)}); }},
     {"gives loop for a release at its last use",
      [](Schedule& s) {
-       s.events[10] = Release{1, 7, 0, Reason::Loop};
+       s.events[10] = Release{BufferId(1), 7, 0, Reason::Loop};
      }},
     {"right after its cause 3",
      [](Schedule& s) {
-       s.events.push_back(Release{0, 3, 0, Reason::Loop}), s.survivors.clear();
+       s.events.push_back(Release{BufferId(0), 3, 0, Reason::Loop}), s.survivors.clear();
      }},
     {"stream 1 reads buffer", [](Schedule& s) { at<Compute>(s, 5).stream = 1; }},
     {"without having waited for stream 1", [](Schedule& s) { at<Compute>(s, 5).stream = 1; }},
@@ -122,11 +124,11 @@ const Breakage kBreakages[] = {
     {"all_gather of 8", [](Schedule& s) { at<Communicate>(s, 7).collective = Collective::AllGather; }},
     {"reduce_scatter of 8", [](Schedule& s) { at<Communicate>(s, 7).collective = Collective::ReduceScatter; }},
     {"different places of one buffer",
-     [](Schedule& s) { s.accesses[4].offset = Bytes(4), s.buffers[1].size = Bytes(12); }},
+     [](Schedule& s) { s.accesses[4].offset = Bytes(4), s.buffers[BufferId(1)].size = Bytes(12); }},
     {"two writes of one work overlap",
      [](Schedule& s) {
-       s.accesses.push_back({1, 4, Bytes(0), Bytes(8)});
-       s.accesses.push_back({1, 10, Bytes(4), Bytes(4)});
+       s.accesses.push_back({BufferId(1), 4, Bytes(0), Bytes(8)});
+       s.accesses.push_back({BufferId(1), 10, Bytes(4), Bytes(4)});
        at<Compute>(s, 5).writes = {8, 10};
      }},
     {"of bf16 touches", [](Schedule& s) { at<Communicate>(s, 7).dtype = DType::BFloat16; }},
@@ -159,7 +161,7 @@ std::string texts(const std::vector<Finding>& findings) {
 void break_early_stop(Schedule& s) {
   at<Enter>(s, 3).pass = at<Exit>(s, 6).pass = at<Compute>(s, 5).pass = Pass::Recompute;
   at<Exit>(s, 6).abandoned = true;
-  s.events.insert(s.events.begin() + 6, Release{1});
+  s.events.insert(s.events.begin() + 6, Release{BufferId(1)});
   s.events.erase(s.events.begin() + 8);   // The collective,
   s.events.erase(s.events.begin() + 10);  // and the release that stood behind the update.
   at<Compute>(s, 9).reads = {6, 7};
@@ -192,7 +194,7 @@ TEST_CASE("findings stop after the number that was asked for") {
   schedule.accesses.clear();
   CHECK(audit(schedule, 1).size() == 1);
   schedule = legal();
-  for (int i = 0; i < 30; ++i) schedule.events.push_back(Allocate{0});
+  for (int i = 0; i < 30; ++i) schedule.events.push_back(Allocate{BufferId(0)});
   CHECK(audit(schedule).size() == kMostFindings);
 }
 

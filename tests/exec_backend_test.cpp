@@ -328,18 +328,18 @@ void use_memory(const dsplan_backend& backend, const std::string& folder, const 
   options.config = parse_allocator_conf(conf, "conf");
   options.limit = Bytes((options.config.expandable_segments ? 128 : 72) * kMiB);
   RankMemory memory(device, options);
-  for (BufferId id = 0; id < 12; ++id) {
-    memory.allocate(id, Bytes((1 + id) * 2 * kMiB), Role::Activations, Space::Device);
-    if (id >= 2) memory.release(id - 2);
+  for (std::uint32_t at = 0; at < 12; ++at) {
+    memory.allocate(BufferId(at), Bytes((1 + at) * 2 * kMiB), Role::Activations, Space::Device);
+    if (at >= 2) memory.release(BufferId(at - 2));
   }
   CHECK((options.config.expandable_segments || memory.device().retries > 0));
-  memory.allocate(20, Bytes(3000), Role::Optimizer, Space::Pinned);
-  memory.allocate(21, Bytes(3000), Role::Optimizer, Space::Locked);
-  memory.allocate(22, Bytes(3000), Role::Optimizer, Space::Pageable);
-  memory.allocate(23, Bytes(3000), Role::Optimizer, Space::Nvme);
-  device.files().write(memory.at(23).file, Bytes(0), memory.pointer(22), Bytes(3000));
-  device.files().read(memory.at(23).file, Bytes(0), memory.pointer(20), Bytes(3000));
-  for (BufferId id = 20; id < 24; ++id) memory.release(id);
+  memory.allocate(BufferId(20), Bytes(3000), Role::Optimizer, Space::Pinned);
+  memory.allocate(BufferId(21), Bytes(3000), Role::Optimizer, Space::Locked);
+  memory.allocate(BufferId(22), Bytes(3000), Role::Optimizer, Space::Pageable);
+  memory.allocate(BufferId(23), Bytes(3000), Role::Optimizer, Space::Nvme);
+  device.files().write(memory.at(BufferId(23)).file, Bytes(0), memory.pointer(BufferId(22)), Bytes(3000));
+  device.files().read(memory.at(BufferId(23)).file, Bytes(0), memory.pointer(BufferId(20)), Bytes(3000));
+  for (const BufferId id : IdRange(BufferId(20), BufferId(24))) memory.release(id);
   memory.finish();
   device.close();
 }

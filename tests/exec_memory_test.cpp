@@ -32,7 +32,7 @@ Schedule random_schedule(unsigned seed, std::size_t steps, bool streams, std::in
   Schedule schedule;
   std::vector<BufferId> live;
   ContentId next = 1;
-  std::vector<ContentId> content;
+  Indexed<BufferId, ContentId> content;
   const auto size = [&]() -> std::int64_t {
     switch (random() % 4) {
       case 0: return 1 + static_cast<std::int64_t>(random() % 5000);
@@ -51,12 +51,12 @@ Schedule random_schedule(unsigned seed, std::size_t steps, bool streams, std::in
       next += 2;
     }
     if (what < 4 || live.empty()) {
-      const auto id = static_cast<BufferId>(schedule.buffers.size());
+      const auto id = BufferId(schedule.buffers.size());
       Buffer buffer;
       buffer.size = Bytes(size());
       buffer.role = static_cast<Role>(random() % kRoles);
-      schedule.buffers.push_back(buffer);
-      content.push_back(0);
+      schedule.buffers.push(buffer);
+      content.push(0);
       live.push_back(id);
       list.emplace_back(Allocate{id, stream});
     } else if (what < 7) {
@@ -232,25 +232,25 @@ TEST_CASE("patterns: new memory reads as NaN, and whoever writes where nothing i
     const auto fresh = [&](auto&& body) {
       Device device(host.table(), {});
       RankMemory memory(device, options);
-      memory.allocate(0, Bytes(1000), Role::Activations, Space::Device);
-      memory.allocate(1, Bytes(700), Role::Activations, Space::Device);
+      memory.allocate(BufferId(0), Bytes(1000), Role::Activations, Space::Device);
+      memory.allocate(BufferId(1), Bytes(700), Role::Activations, Space::Device);
       body(memory);
     };
     fresh([](RankMemory& memory) {
       float value = 0;
-      std::memcpy(&value, memory.pointer(0), sizeof value);
+      std::memcpy(&value, memory.pointer(BufferId(0)), sizeof value);
       CHECK(value != value);
       memory.finish();
     });
     fresh([](RankMemory& memory) {  // Beyond its end.
-      memory.pointer(0)[1000] = std::byte{0};
-      CHECK_THROWS_AS(memory.release(0), InternalError);
+      memory.pointer(BufferId(0))[1000] = std::byte{0};
+      CHECK_THROWS_AS(memory.release(BufferId(0)), InternalError);
     });
     fresh([](RankMemory& memory) {  // After its end.
-      std::byte* stale = memory.pointer(0);
-      memory.release(0);
+      std::byte* stale = memory.pointer(BufferId(0));
+      memory.release(BufferId(0));
       stale[999] = std::byte{1};
-      CHECK_THROWS_AS(memory.allocate(2, Bytes(1000), Role::Activations, Space::Device), InternalError);
+      CHECK_THROWS_AS(memory.allocate(BufferId(2), Bytes(1000), Role::Activations, Space::Device), InternalError);
     });
   }
   Device device(host.table(), {});
@@ -259,12 +259,12 @@ TEST_CASE("patterns: new memory reads as NaN, and whoever writes where nothing i
   overlapping.height = Bytes(4096);
   overlapping.offsets = {0, 512, 1024, -1};
   RankMemory memory(device, overlapping);
-  memory.allocate(1, Bytes(513), Role::Activations, Space::Device);
-  CHECK_THROWS_AS(memory.allocate(0, Bytes(513), Role::Activations, Space::Device), InternalError);
-  CHECK_THROWS_AS(memory.allocate(2, Bytes(1), Role::Activations, Space::Device), InternalError);
-  CHECK_THROWS_AS(memory.allocate(3, Bytes(1), Role::Activations, Space::Device), InternalError);
-  memory.allocate(0, Bytes(512), Role::Activations, Space::Device);
-  CHECK_THROWS_AS(memory.allocate(0, Bytes(512), Role::Activations, Space::Device), InternalError);
+  memory.allocate(BufferId(1), Bytes(513), Role::Activations, Space::Device);
+  CHECK_THROWS_AS(memory.allocate(BufferId(0), Bytes(513), Role::Activations, Space::Device), InternalError);
+  CHECK_THROWS_AS(memory.allocate(BufferId(2), Bytes(1), Role::Activations, Space::Device), InternalError);
+  CHECK_THROWS_AS(memory.allocate(BufferId(3), Bytes(1), Role::Activations, Space::Device), InternalError);
+  memory.allocate(BufferId(0), Bytes(512), Role::Activations, Space::Device);
+  CHECK_THROWS_AS(memory.allocate(BufferId(0), Bytes(512), Role::Activations, Space::Device), InternalError);
 }
 
 TEST_CASE("the host's pools and files: the simulator's sums, and real files as large as asked for") {
@@ -274,8 +274,8 @@ TEST_CASE("the host's pools and files: the simulator's sums, and real files as l
   HostBackend host;
   for (unsigned seed = 0; seed < 4; ++seed) {
     Schedule schedule = random_schedule(seed + 90, 300, false, 300'000);
-    for (std::size_t id = 0; id < schedule.buffers.size(); ++id) {
-      schedule.buffers[id].space = static_cast<Space>(id % 5);
+    for (const BufferId id : schedule.buffers.ids()) {
+      schedule.buffers[id].space = static_cast<Space>(id.number() % 5);
     }
     HostMeter meter(schedule);
     replay(schedule, meter);
@@ -290,22 +290,22 @@ TEST_CASE("the host's pools and files: the simulator's sums, and real files as l
   }
   Device device(host.table(), {3, 0, folder.string()});
   RankMemory memory(device, {});
-  memory.allocate(8, Bytes(12345), Role::Optimizer, Space::Nvme);
+  memory.allocate(BufferId(8), Bytes(12345), Role::Optimizer, Space::Nvme);
   CHECK(std::filesystem::file_size(folder / "rank3-buffer8") == 12345);
-  CHECK(memory.pointer(8) == nullptr);
-  memory.allocate(9, Bytes(5000), Role::Optimizer, Space::Locked);
+  CHECK(memory.pointer(BufferId(8)) == nullptr);
+  memory.allocate(BufferId(9), Bytes(5000), Role::Optimizer, Space::Locked);
   CHECK(memory.host().now.locked == Bytes(5000));
   CHECK(memory.host().now.pinned == Bytes(0));
-  std::memset(memory.pointer(9), 7, 5000);
-  device.files().write(memory.at(8).file, Bytes(100), memory.pointer(9), Bytes(5000));
-  std::memset(memory.pointer(9), 0, 5000);
-  device.files().read(memory.at(8).file, Bytes(99), memory.pointer(9), Bytes(5000));
-  CHECK(memory.pointer(9)[0] == std::byte{0});
-  CHECK(memory.pointer(9)[1] == std::byte{7});
+  std::memset(memory.pointer(BufferId(9)), 7, 5000);
+  device.files().write(memory.at(BufferId(8)).file, Bytes(100), memory.pointer(BufferId(9)), Bytes(5000));
+  std::memset(memory.pointer(BufferId(9)), 0, 5000);
+  device.files().read(memory.at(BufferId(8)).file, Bytes(99), memory.pointer(BufferId(9)), Bytes(5000));
+  CHECK(memory.pointer(BufferId(9))[0] == std::byte{0});
+  CHECK(memory.pointer(BufferId(9))[1] == std::byte{7});
   CHECK(memory.host().by_role[Role::Optimizer] == Bytes(17345));
   CHECK(device.files().bytes_written() == Bytes(5000));
   CHECK(device.files().bytes_read() == Bytes(5000));
-  memory.release(9);
+  memory.release(BufferId(9));
   CHECK(memory.host().now.locked == Bytes(0));
   memory.finish();
   CHECK(std::filesystem::is_empty(folder));
@@ -316,10 +316,10 @@ TEST_CASE("counters by role, and peaks from a moment on") {
   HostBackend host;
   Device device(host.table(), {});
   RankMemory memory(device, {});
-  memory.allocate(0, Bytes(1000), Role::Parameters, Space::Device);
-  memory.allocate(1, Bytes(50), Role::Gradients, Space::Device);
-  memory.release(0);
-  memory.allocate(2, Bytes(30), Role::Inputs, Space::Pageable);
+  memory.allocate(BufferId(0), Bytes(1000), Role::Parameters, Space::Device);
+  memory.allocate(BufferId(1), Bytes(50), Role::Gradients, Space::Device);
+  memory.release(BufferId(0));
+  memory.allocate(BufferId(2), Bytes(30), Role::Inputs, Space::Pageable);
   CHECK(memory.demand().bytes == Bytes(50));
   CHECK(memory.demand().peak == Bytes(1050));
   CHECK(memory.demand().peak_by_role[Role::Parameters] == Bytes(1000));
@@ -333,7 +333,7 @@ TEST_CASE("counters by role, and peaks from a moment on") {
   CHECK(memory.demand().total == Bytes(1050));
   CHECK(memory.demand().allocations == 2);
   CHECK(memory.host().requested_total == Bytes(30));
-  CHECK_THROWS_AS(memory.release(0), InternalError);
+  CHECK_THROWS_AS(memory.release(BufferId(0)), InternalError);
   memory.finish();
   CHECK(memory.device().reserved == Bytes(0));
   device.close();
@@ -349,11 +349,11 @@ TEST_CASE("the resident set follows what is touched and freed") {
     options.config = parse_allocator_conf(conf, "conf");
     RankMemory memory(device, options);
     const std::int64_t before = device.usage().process_bytes;
-    memory.allocate(0, Bytes(64 * kMiB), Role::Activations, Space::Device);
-    std::memset(memory.pointer(0), 1, 64 * kMiB);
+    memory.allocate(BufferId(0), Bytes(64 * kMiB), Role::Activations, Space::Device);
+    std::memset(memory.pointer(BufferId(0)), 1, 64 * kMiB);
     CHECK(device.usage().process_bytes - before > 48 * kMiB);
     CHECK(device.usage().device_free == device.usage().device_total - memory.device().reserved.value());
-    memory.release(0);
+    memory.release(BufferId(0));
     memory.finish();
     CHECK(device.usage().process_bytes - before < 16 * kMiB);
   }

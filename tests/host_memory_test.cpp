@@ -30,10 +30,9 @@ Job checkpointed(const ModelSpec& model) {
 Schedule two_of_each(std::vector<Space> spaces) {
   Schedule schedule;
   for (const Space space : spaces) {
-    schedule.buffers.push_back({.size = Bytes(3000), .space = space});
-    schedule.events.emplace_back(Allocate{static_cast<BufferId>(schedule.buffers.size() - 1), 0});
+    schedule.events.emplace_back(Allocate{schedule.buffers.push({.size = Bytes(3000), .space = space}), 0});
   }
-  schedule.events.emplace_back(Release{0, 0, 0, Reason::LastUse});
+  schedule.events.emplace_back(Release{BufferId(0), 0, 0, Reason::LastUse});
   return schedule;
 }
 
@@ -81,8 +80,8 @@ TEST_CASE("each space has its own ledger; the device is in none of them") {
   // Saving is left out.
   Schedule saved = two_of_each({Space::Pageable});
   saved.events.emplace_back(Mark{.moment = Moment::StretchBegins, .stretch = Stretch::Save});
-  saved.buffers.push_back({.size = Bytes(9000), .space = Space::Pageable});
-  saved.events.emplace_back(Allocate{1, 0});
+  saved.buffers.push({.size = Bytes(9000), .space = Space::Pageable});
+  saved.events.emplace_back(Allocate{BufferId(1), 0});
   CHECK(measured(saved).peak() == Bytes(3000));
 }
 
@@ -116,7 +115,7 @@ TEST_CASE("the host refutes a job that the device would hold, and says what is m
 TEST_CASE("files: what one step in steady state reads and writes") {
   Schedule schedule = two_of_each({Space::Nvme, Space::Pinned});
   schedule.events.pop_back();
-  schedule.accesses = {{0, 1, Bytes(0), Bytes(1000)}, {1, 2, Bytes(0), Bytes(700)}};
+  schedule.accesses = {{BufferId(0), 1, Bytes(0), Bytes(1000)}, {BufferId(1), 2, Bytes(0), Bytes(700)}};
   const auto add = [&](Stretch stretch, bool writes) {
     schedule.events.emplace_back(Mark{.moment = Moment::StretchBegins, .stretch = stretch});
     schedule.events.emplace_back(Compute{

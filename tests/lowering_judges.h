@@ -38,7 +38,7 @@ inline std::map<std::string, std::vector<BufferId>> rules_of(const Executable& p
       of_operators.insert(plan.program.values[made.value].buffer);
   }
   std::map<std::string, std::vector<BufferId>> rules;
-  for (BufferId id = 0; id < plan.schedule.buffers.size(); ++id) {
+  for (const BufferId id : plan.schedule.buffers.ids()) {
     if (!of_operators.contains(id)) rules[rule_of(plan.schedule.buffers[id])].push_back(id);
   }
   return rules;
@@ -62,15 +62,15 @@ void stretch(Range& range, Bytes end, Bytes by) {
 
 inline Executable changed(Executable plan, const std::vector<BufferId>& buffers, std::int64_t elements) {
   Schedule& schedule = plan.schedule;
-  std::vector<Bytes> end(schedule.buffers.size());
-  std::vector<Bytes> by(schedule.buffers.size());
+  Indexed<BufferId, Bytes> end(schedule.buffers.size());
+  Indexed<BufferId, Bytes> by(schedule.buffers.size());
   for (const BufferId id : buffers) {
     Buffer& buffer = schedule.buffers[id];
     end[id] = buffer.size;
     by[id] = Bytes(elements * bytes_per_element(buffer.dtype));
     buffer.size += by[id];
   }
-  const auto touches = [&](BufferId id) { return id < by.size() && by[id] != Bytes(0); };
+  const auto touches = [&](BufferId id) { return by.has(id) && by[id] != Bytes(0); };
   for (Event& event : schedule.events) {
     auto* sent = std::get_if<Communicate>(&event);
     if (sent == nullptr) continue;

@@ -47,7 +47,7 @@ std::set<std::string> noticed_by_witness() {
     Executable plan;
     plan.schedule = optimizer_schedule(run, RunLevel::Dispatch);
     std::map<std::string, std::vector<BufferId>> rules;
-    for (BufferId id = 0; id < plan.schedule.buffers.size(); ++id) {
+    for (const BufferId id : plan.schedule.buffers.ids()) {
       rules[rule_of(plan.schedule.buffers[id])].push_back(id);
     }
     for (const auto& [rule, buffers] : rules) {

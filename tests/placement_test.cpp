@@ -20,11 +20,11 @@ constexpr std::int64_t kMiB = 1 << 20;
 class Hand {
  public:
   BufferId make(std::int64_t bytes, StreamId stream = 0) {
-    const auto id = static_cast<BufferId>(schedule.buffers.size());
+    const BufferId id = schedule.buffers.next();
     Buffer buffer;
     buffer.size = Bytes(bytes);
     buffer.label = "by hand";
-    schedule.buffers.push_back(buffer);
+    schedule.buffers.push(buffer);
     schedule.events.emplace_back(Allocate{id, stream});
     return id;
   }

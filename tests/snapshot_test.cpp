@@ -72,8 +72,7 @@ Schedule random_schedule(unsigned seed, int steps) {
     const std::int64_t base = std::int64_t{1} << (6 + random() % 21);
     buffer.size = Bytes(base + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(base)));
     buffer.label = "random";
-    schedule.buffers.push_back(buffer);
-    live.push_back(static_cast<BufferId>(schedule.buffers.size() - 1));
+    live.push_back(schedule.buffers.push(buffer));
     schedule.events.emplace_back(Allocate{live.back(), static_cast<StreamId>(random() % 2)});
   }
   return schedule;

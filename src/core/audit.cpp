@@ -29,7 +29,7 @@ Auditor::Auditor(const Schedule& schedule, std::size_t most)
 }
 
 bool Auditor::known(BufferId buffer) {
-  if (buffer < states_.size()) return true;
+  if (states_.has(buffer)) return true;
   find("there is no buffer {}", buffer);
   return false;
 }
@@ -172,7 +172,7 @@ std::vector<Finding> Auditor::finish() {
     judge_promise(promise);
     promised += promise.what.bytes.value();
   }
-  for (BufferId id = 0; id < states_.size(); ++id) {
+  for (const BufferId id : states_.ids()) {
     judge_size(id);
     for (const Piece& piece : states_[id].pieces) promised -= piece.to - piece.from;
   }

@@ -85,7 +85,7 @@ void Auditor::on(std::size_t at, const Communicate& event) {
       const BufferId buffer = schedule_.accesses[i].buffer;
       // DeepSpeed broadcasts parameters as bytes.
       const bool as_bytes = event.collective == Collective::Broadcast && event.dtype == DType::UInt8;
-      if (buffer < states_.size() && schedule_.buffers[buffer].dtype != event.dtype && !as_bytes) {
+      if (states_.has(buffer) && schedule_.buffers[buffer].dtype != event.dtype && !as_bytes) {
         find("{} of {} touches buffer {} of {}", name(event.collective), name(event.dtype), named(buffer),
              name(schedule_.buffers[buffer].dtype));
       }

@@ -98,7 +98,7 @@ class Auditor {
   const Schedule& schedule_;
   std::size_t most_;
   std::vector<Finding> findings_;
-  std::vector<State> states_;       // By buffer.
+  Indexed<BufferId, State> states_;
   std::vector<bool> identified_;    // By content or marker.
   std::vector<bool> ours_;          // By content: made here, not sent by other ranks.
   std::vector<std::size_t> maker_;  // By content: the work that made it, counted from 1.

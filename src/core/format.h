@@ -29,6 +29,10 @@ struct FormatArgument {
   constexpr FormatArgument(double value) : kind(Kind::Real), real(value) {}
   constexpr FormatArgument(std::string_view value) : kind(Kind::Text), text(value) {}
   constexpr FormatArgument(const char* value) : kind(Kind::Text), text(value) {}
+  // An id (core/ids.h), as its number.
+  template <class T>
+  requires std::integral<typename T::Number>
+  constexpr FormatArgument(T id) : FormatArgument(id.number()) {}
   FormatArgument(const std::string& value) : kind(Kind::Text), text(value) {}
 
   Kind kind;

@@ -105,6 +105,11 @@ class Indexed : private std::vector<T> {
     Items::push_back(std::move(item));
     return last();
   }
+  // Makes room up to `id`, filled with `rest`, where there is none.
+  void reach(I id, const T& rest = T()) {
+    if (!has(id)) resize(id.index() + 1, rest);
+  }
+  [[nodiscard]] bool has(I id) const { return id.index() < size(); }
   [[nodiscard]] I last() const { return I(size() - 1); }
   [[nodiscard]] I next() const { return I(size()); }  // Which the next one will be.
   [[nodiscard]] IdRange<I> ids() const { return {I(0), next()}; }

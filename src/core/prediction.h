@@ -182,8 +182,8 @@ struct PlannedArena {
   Bytes lower_bound;  // The largest sum of what is live at once: no layout takes less.
   Bytes reserved;     // What the caching allocator reserves for the same schedule (`peak.reserved`).
   std::size_t buffers = 0;
-  // By BufferId, in bytes from the arena's beginning; -1 for what lies on the host. For an executor, not for reports.
-  std::vector<std::int64_t> offsets;
+  // In bytes from the arena's beginning; -1 for what lies on the host. For an executor, not for reports.
+  Indexed<BufferId, std::int64_t> offsets;
 
   // Negative where the plan takes more.
   [[nodiscard]] Bytes saved() const { return reserved - height; }

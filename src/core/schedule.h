@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,12 +14,13 @@
 #include <variant>
 #include <vector>
 
+#include "core/ids.h"
 #include "core/model.h"
 #include "core/units.h"
 
 namespace dsplan {
 
-using BufferId = std::uint32_t;
+using BufferId = Id<struct BufferTag, std::uint32_t>;
 using ContentId = std::uint32_t;  // Identity of what one write made. Unique in a schedule; 0 is "nothing".
 using StreamId = std::uint8_t;
 inline constexpr StreamId kComputeStream = 0;
@@ -29,7 +29,7 @@ inline constexpr StreamId kReduceStream = 2;  // Gradients on their way out of t
 inline constexpr StreamId kCopyStream = 3;    // Activations on their way to the host and back.
 inline constexpr StreamId kStreams = 4;
 inline constexpr StreamId kHostSync = 255;  // In WaitEvent alone: nothing is enqueued before.
-inline constexpr BufferId kNoBuffer = std::numeric_limits<BufferId>::max();
+inline constexpr BufferId kNoBuffer = kNone;
 
 // The nine roles of interface.md; every byte has exactly one.
 enum class Role : std::uint8_t {
@@ -82,7 +82,7 @@ struct Buffer {
 
 // One touch of a buffer: `content` fills [offset, offset + bytes) of it.
 struct Access {
-  BufferId buffer = 0;
+  BufferId buffer;
   ContentId content = 0;
   Bytes offset;
   Bytes bytes;
@@ -124,7 +124,7 @@ enum class TrafficKind : std::uint8_t { Data, Control };
 [[nodiscard]] std::string_view name(Group group);            // "dp"
 
 struct Allocate {
-  BufferId buffer = 0;
+  BufferId buffer;
   StreamId stream = 0;
 };
 
@@ -133,7 +133,7 @@ struct Allocate {
 // the identity of a marker, or of a recorded or awaited event. `stream` is the one that allocated; what other streams
 // do with the buffer holds its memory up (record_stream), not the release.
 struct Release {
-  BufferId buffer = 0;
+  BufferId buffer;
   ContentId cause = 0;
   StreamId stream = 0;
   Reason reason = Reason::LastUse;
@@ -243,8 +243,8 @@ struct Schedule {
   std::int64_t dp_inside = 1;  // Ranks of a DataParallelInside group.
   std::int64_t tp = 1;
   bool several_streams = false;
-  bool keeps_results = false;       // Recomputations leave out operators whose results a selective checkpoint kept.
-  std::vector<Buffer> buffers;      // Indexed by BufferId.
+  bool keeps_results = false;  // Recomputations leave out operators whose results a selective checkpoint kept.
+  Indexed<BufferId, Buffer> buffers;
   std::vector<Access> accesses;     // Pool for the spans.
   std::vector<Event> events;        // Program order.
   std::vector<BufferId> survivors;  // Live after the last event, ascending: the persistent state.

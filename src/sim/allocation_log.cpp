@@ -56,7 +56,7 @@ class Logger : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, Ente
   const Schedule& schedule_;
   CachingAllocator allocator_;
   std::size_t until_;
-  std::vector<BlockId> blocks_;
+  Indexed<BufferId, BlockId> blocks_;
   AllocationLog log_;
   Bytes most_allocated_;  // Since the print before.
   Bytes most_reserved_;

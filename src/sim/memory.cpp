@@ -70,14 +70,14 @@ void MemoryMeter::on(std::size_t at, const Mark& event) {
 }
 
 std::vector<BufferId> live_after(const Schedule& schedule, std::size_t at) {
-  std::vector<char> live(schedule.buffers.size(), 0);  // Bytes: bits take twice as long.
+  Indexed<BufferId, char> live(schedule.buffers.size(), 0);  // Bytes: bits take twice as long.
   for (std::size_t i = 0; i <= at && i < schedule.events.size(); ++i) {
     if (const auto* made = std::get_if<Allocate>(&schedule.events[i])) live[made->buffer] = 1;
     if (const auto* freed = std::get_if<Release>(&schedule.events[i])) live[freed->buffer] = 0;
   }
   std::vector<BufferId> list;
-  for (std::size_t id = 0; id < live.size(); ++id) {
-    if (live[id] != 0 && schedule.buffers[id].space == Space::Device) list.push_back(static_cast<BufferId>(id));
+  for (const BufferId id : live.ids()) {
+    if (live[id] != 0 && schedule.buffers[id].space == Space::Device) list.push_back(id);
   }
   return list;
 }

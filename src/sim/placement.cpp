@@ -97,7 +97,7 @@ class Placer : public Ignores<Enter, Exit> {
   CachingAllocator allocator_;
   AllocatorStreams streams_;
   std::size_t last_;
-  std::vector<BlockId> blocks_;
+  Indexed<BufferId, BlockId> blocks_;
   std::vector<Asked>* requests_ = nullptr;
   bool stopped_ = false;
   std::int64_t retries_ = 0;
@@ -221,8 +221,8 @@ AllocatorState Placer::state() const {
   std::map<Bytes, BufferId> waiting;
   for (const Awaited& one : awaited_) waiting[one.address] = one.buffer;  // The latest at an address.
   std::map<Bytes, BufferId> held;
-  for (std::size_t id = 0; id < blocks_.size(); ++id) {
-    if (blocks_[id] != kNullBlock) held[allocator_.address(blocks_[id])] = static_cast<BufferId>(id);
+  for (const BufferId id : blocks_.ids()) {
+    if (blocks_[id] != kNullBlock) held[allocator_.address(blocks_[id])] = id;
   }
   for (const CachingAllocator::BlockView& view : allocator_.blocks()) {
     AllocatorState::Block block{view, std::nullopt};

@@ -165,7 +165,7 @@ class Recorder : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, En
     for (std::size_t i = 0; i < streams.size(); ++i) streams[i] = static_cast<std::int64_t>(i);
     snapshot_.segments = segments_of(allocator_, streams);
     std::unordered_map<std::int64_t, StackId> stacks;
-    for (std::size_t id = 0; id < blocks_.size(); ++id) {
+    for (const BufferId id : blocks_.ids()) {
       if (blocks_[id] != kNullBlock) stacks[allocator_.address(blocks_[id]).value()] = stacks_[id];
     }
     for (SnapshotSegment& segment : snapshot_.segments) {
@@ -219,9 +219,9 @@ class Recorder : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, En
   Driver driver_;
   CachingAllocator allocator_;
   Bytes capacity_;
-  std::vector<BlockId> blocks_;  // By buffer, as the next two.
-  std::vector<StackId> stacks_;
-  std::vector<StreamId> streams_;
+  Indexed<BufferId, BlockId> blocks_;  // By buffer, as the next two.
+  Indexed<BufferId, StackId> stacks_;
+  Indexed<BufferId, StreamId> streams_;
   std::map<Key, StackId> known_;
   bool failed_ = false;
 };

@@ -3,18 +3,11 @@
 #include <algorithm>
 
 namespace dsplan {
-namespace {
-
-template <class T>
-T& at(std::vector<T>& list, std::size_t index) {
-  if (index >= list.size()) list.resize(std::max(index + 1, list.size() * 2));
-  return list[index];
-}
-
-}  // namespace
 
 void StreamWaits::allocated(BufferId buffer, StreamId stream) {
-  if (stream != 0) at(owners_, buffer) = stream;
+  if (stream == 0) return;
+  owners_.reach(buffer);
+  owners_[buffer] = stream;
 }
 
 void StreamWaits::work(StreamId stream, std::span<const Access> reads, std::span<const Access> writes) {
@@ -26,7 +19,8 @@ void StreamWaits::work(StreamId stream, std::span<const Access> reads, std::span
 void StreamWaits::touch(std::span<const Access> accesses, Use use) {
   for (const Access& access : accesses) {
     if (owner(access.buffer) == use.stream) continue;
-    std::uint32_t& index = at(uses_of_, access.buffer);
+    uses_of_.reach(access.buffer);
+    std::uint32_t& index = uses_of_[access.buffer];
     if (index == 0) {
       uses_.emplace_back();
       index = static_cast<std::uint32_t>(uses_.size());
@@ -51,7 +45,7 @@ void StreamWaits::wait_event(const WaitEvent& event) {
 
 StreamWaits::Uses StreamWaits::uses(BufferId buffer) const {
   Uses result;
-  if (buffer >= uses_of_.size() || uses_of_[buffer] == 0) return result;
+  if (!uses_of_.has(buffer) || uses_of_[buffer] == 0) return result;
   const Clock& times = uses_[uses_of_[buffer] - 1];
   for (StreamId stream = 0; stream < kStreams; ++stream) {
     if (times[stream] > 0) result.list[result.count++] = {stream, times[stream]};

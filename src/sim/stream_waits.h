@@ -37,9 +37,7 @@ class StreamWaits {
   void record_event(const RecordEvent& event);
   void wait_event(const WaitEvent& event);
 
-  [[nodiscard]] StreamId owner(BufferId buffer) const {
-    return buffer < owners_.size() ? owners_[buffer] : StreamId{0};
-  }
+  [[nodiscard]] StreamId owner(BufferId buffer) const { return owners_.has(buffer) ? owners_[buffer] : StreamId{0}; }
   // The last use of `buffer` by each stream that does not own it.
   [[nodiscard]] Uses uses(BufferId buffer) const;
   // Whether `waiter`, or the host, has waited for that use.
@@ -52,8 +50,8 @@ class StreamWaits {
 
   std::array<Clock, kStreams> clocks_{};
   std::vector<std::pair<ContentId, Clock>> recorded_;  // Ascending.
-  std::vector<StreamId> owners_;                       // By buffer; those beyond belong to stream 0.
-  std::vector<std::uint32_t> uses_of_;                 // By buffer: index into uses_, from 1; 0: none.
+  Indexed<BufferId, StreamId> owners_;                 // Those beyond belong to stream 0.
+  Indexed<BufferId, std::uint32_t> uses_of_;           // Index into uses_, from 1; 0: none.
   std::vector<Clock> uses_;
 };
 

@@ -53,7 +53,7 @@ class Levels : public Ignores<Enter, Exit, Mark> {
   const Schedule& schedule_;
   CachingAllocator allocator_;
   AllocatorStreams streams_;
-  std::vector<BlockId> blocks_;
+  Indexed<BufferId, BlockId> blocks_;
   ByRole by_role_;
   Timeline& into_;
 };

@@ -80,7 +80,8 @@ class CachingSpace : public DeviceSpace {
       const Bytes missing = std::max(Bytes(0), needed - allocator_.left());
       out_of_memory(device_, id, bytes, missing, segments_.taken(), limit_);
     }
-    entry(blocks_, id, Block{}) = {*block, bytes};
+    blocks_.reach(id);
+    blocks_[id] = {*block, bytes};
     void* memory = allocator_.pointer(*block);
     patterns_.check(memory, allocator_.size(*block), "free memory that was given to", id);
     return memory;
@@ -147,7 +148,7 @@ class CachingSpace : public DeviceSpace {
   CachingAllocator allocator_;
   AllocatorStreams streams_;
   bool immediate_;
-  std::vector<Block> blocks_;  // By BufferId.
+  Indexed<BufferId, Block> blocks_;
   std::int64_t retries_ = 0;
 };
 

@@ -54,8 +54,8 @@ RankMemory::RankMemory(Device& device, MemoryOptions options)
 RankMemory::~RankMemory() {
   if (space_ == nullptr) return;
   try {
-    for (std::size_t id = 0; id < held_.size(); ++id) {
-      if (held_[id].live) give_back(held_[id], static_cast<BufferId>(id));
+    for (const BufferId id : held_.ids()) {
+      if (held_[id].live) give_back(held_[id], id);
     }
   } catch (const std::exception&) {
     // A pattern that was broken. Whoever wants to know calls `finish`; the backend frees what is left.
@@ -70,7 +70,7 @@ const RankMemory::Held& RankMemory::at(BufferId id) const {
 void RankMemory::allocate(BufferId id, Bytes bytes, Role role, Space space, StreamId stream) {
   DSPLAN_CHECK(space_ && bytes > Bytes(0) && !holds(id),
                formatted("buffer {}: {} bytes, or held already", id, bytes.value()));
-  if (id >= held_.size()) held_.resize(std::size_t{id} + 1);
+  held_.reach(id);
   Held made{nullptr, nullptr, bytes, role, space, true};
   switch (space) {
     case Space::Device: made.memory = space_->allocate(id, bytes, stream); break;
@@ -125,8 +125,8 @@ void RankMemory::finish() {
   if (!space_) return;
   // With this rank's streams also what other ranks read: each collective ends with waiting for it.
   device_.synchronize();
-  for (std::size_t id = 0; id < held_.size(); ++id) {
-    if (held_[id].live) give_back(held_[id], static_cast<BufferId>(id));
+  for (const BufferId id : held_.ids()) {
+    if (held_[id].live) give_back(held_[id], id);
   }
   space_->finish();
   last_ = space_->statistics();

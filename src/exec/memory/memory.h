@@ -38,8 +38,8 @@ struct MemoryOptions {
   std::optional<Bytes> device;  // Of what a memory fraction is taken; absent: of the limit.
   StreamFrees stream_frees = StreamFrees::AtSync;
 
-  Bytes height;                       // Planned only: PlannedArena::height and ::offsets, by BufferId.
-  std::vector<std::int64_t> offsets;  // In bytes; -1 for what is not on the device.
+  Bytes height;                             // Planned only: PlannedArena::height and ::offsets.
+  Indexed<BufferId, std::int64_t> offsets;  // In bytes; -1 for what is not on the device.
 
   // Memory that nobody holds is filled with kPattern and looked at when it is taken again or given back, as is what
   // lies between a buffer's end and its block's. New buffers read as NaN. Needs a device whose memory the host can read
@@ -113,7 +113,7 @@ class RankMemory {
     Space space = Space::Device;
     bool live = false;
   };
-  [[nodiscard]] bool holds(BufferId id) const { return id < held_.size() && held_[id].live; }
+  [[nodiscard]] bool holds(BufferId id) const { return held_.has(id) && held_[id].live; }
   [[nodiscard]] const Held& at(BufferId id) const;
   [[nodiscard]] std::byte* pointer(BufferId id) const { return static_cast<std::byte*>(at(id).memory); }
 
@@ -135,7 +135,7 @@ class RankMemory {
   Device& device_;
   std::unique_ptr<DeviceSpace> space_;
   std::unique_ptr<HostSpace> host_space_;
-  std::vector<Held> held_;  // By BufferId.
+  Indexed<BufferId, Held> held_;
   Demand demand_;
   HostUse host_;
   AllocatorStatistics last_;  // When `finish` was called.

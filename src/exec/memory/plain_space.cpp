@@ -19,7 +19,8 @@ class PlainSpace : public DeviceSpace {
       books_.refuse();
       out_of_memory(device_, id, bytes, std::max(Bytes(0), bytes - left), books_.now().reserved, limit_);
     }
-    entry(blocks_, id, Block{}) = {memory, bytes};
+    blocks_.reach(id);
+    blocks_[id] = {memory, bytes};
     books_.take(bytes);
     books_.add(bytes, bytes);
     patterns_.fill(memory, bytes);
@@ -43,7 +44,7 @@ class PlainSpace : public DeviceSpace {
   Device& device_;
   Patterns patterns_;
   Bytes limit_;
-  std::vector<Block> blocks_;  // By BufferId.
+  Indexed<BufferId, Block> blocks_;
   OwnBooks books_;
 };
 

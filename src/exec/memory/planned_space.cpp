@@ -30,7 +30,7 @@ class PlaceOrder {
   };
 
   Device& device_;
-  std::vector<StreamSet> users_;   // By buffer.
+  Indexed<BufferId, StreamSet> users_;
   std::map<Bytes, Place> places_;  // Left, by their beginning; disjoint.
   std::vector<DeviceEvent> events_;
 };
@@ -39,7 +39,7 @@ void PlaceOrder::work(StreamId stream, std::span<const Access> reads, std::span<
   if (device_.synchronous()) return;
   for (const std::span<const Access> list : {reads, writes}) {
     for (const Access& access : list) {
-      if (access.buffer >= users_.size()) users_.resize(std::size_t{access.buffer} * 2 + 1);
+      users_.reach(access.buffer);
       users_[access.buffer] |= bit_of(stream);
     }
   }
@@ -67,7 +67,7 @@ void PlaceOrder::take(Bytes begin, Bytes end, StreamId stream) {
 }
 
 void PlaceOrder::leave(BufferId id, Bytes begin, Bytes end) {
-  if (device_.synchronous() || id >= users_.size()) return;
+  if (device_.synchronous() || !users_.has(id)) return;
   places_[begin] = {end, std::exchange(users_[id], StreamSet{0})};
 }
 
@@ -89,7 +89,7 @@ class PlannedSpace : public DeviceSpace {
   }
 
   void* allocate(BufferId id, Bytes bytes, StreamId stream) override {
-    DSPLAN_CHECK(id < offsets_.size() && offsets_[id] >= 0, formatted("buffer {} has no place in the plan", id));
+    DSPLAN_CHECK(offsets_.has(id) && offsets_[id] >= 0, formatted("buffer {} has no place in the plan", id));
     const Bytes offset(offsets_[id]);
     const Bytes block = rounded_to_block(bytes);
     if (offset + block > height_) {
@@ -148,7 +148,7 @@ class PlannedSpace : public DeviceSpace {
   Device& device_;
   Patterns patterns_;
   Bytes height_;
-  std::vector<std::int64_t> offsets_;
+  Indexed<BufferId, std::int64_t> offsets_;
   PlaceOrder order_;
   char* arena_ = nullptr;
   std::map<Bytes, Live> live_;  // By offset.

@@ -36,13 +36,6 @@ class DeviceSpace {
 // What may be taken of the device.
 [[nodiscard]] Bytes limit_of(const Device& device, const MemoryOptions& options);
 
-// Remembers what each number holds; numbers are dense.
-template <class T>
-T& entry(std::vector<T>& list, BufferId id, const T& nothing) {
-  if (id >= list.size()) list.resize(std::size_t{id} + 1, nothing);
-  return list[id];
-}
-
 // Sums for the two allocators that keep no books of their own.
 class OwnBooks {
  public:

@@ -37,7 +37,7 @@ BufferMakers::BufferMakers(const Program& program) {
     for (const MadeValue& made : program.made_by(task)) {
       const BufferId buffer = program.values[made.value].buffer;
       if (buffer == kNoBuffer) continue;
-      if (buffer >= makers_.size()) makers_.resize(buffer + 1U, nullptr);
+      makers_.reach(buffer);
       if (makers_[buffer] == nullptr) makers_[buffer] = &task;
     }
   }

@@ -25,10 +25,10 @@ class BufferMakers {
  public:
   explicit BufferMakers(const Program& program);
   // nullptr: a runtime's own buffer.
-  [[nodiscard]] const Task* of(BufferId buffer) const { return buffer < makers_.size() ? makers_[buffer] : nullptr; }
+  [[nodiscard]] const Task* of(BufferId buffer) const { return makers_.has(buffer) ? makers_[buffer] : nullptr; }
 
  private:
-  std::vector<const Task*> makers_;  // By buffer.
+  Indexed<BufferId, const Task*> makers_;
 };
 
 class Values {

@@ -13,17 +13,16 @@ Emitter::Emitter(std::size_t events) {
 
 BufferId Emitter::allocate(Bytes bytes, DType dtype, const What& what, ParameterId parameter, Space space) {
   DSPLAN_CHECK(bytes > Bytes(0), std::string("an empty buffer: ") + what.label);
-  const auto id = static_cast<BufferId>(schedule_.buffers.size());
-  schedule_.buffers.push_back({.size = bytes,
-                               .label = what.label,
-                               .source = what.source,
-                               .module = module_,
-                               .parameter = parameter,
-                               .dtype = dtype,
-                               .role = what.role,
-                               .capacity = what.capacity,
-                               .space = space});
-  states_.emplace_back();
+  const BufferId id = schedule_.buffers.push({.size = bytes,
+                                              .label = what.label,
+                                              .source = what.source,
+                                              .module = module_,
+                                              .parameter = parameter,
+                                              .dtype = dtype,
+                                              .role = what.role,
+                                              .capacity = what.capacity,
+                                              .space = space});
+  states_.push({});
   states_.back().references = 1;
   states_.back().stream = stream_;
   schedule_.events.emplace_back(Allocate{id, stream_});
@@ -160,11 +159,10 @@ void Emitter::promise_update(BufferId buffer, Bytes offset, Bytes bytes) {
 }
 
 Schedule Emitter::finish() {
-  for (std::size_t at = 0; at < states_.size(); ++at) {
-    if (states_[at].references == 0) continue;
-    const auto buffer = static_cast<BufferId>(at);
+  for (const BufferId buffer : states_.ids()) {
+    if (states_[buffer].references == 0) continue;
     schedule_.survivors.push_back(buffer);
-    contents_.read(states_[at].held, [&](const Contents::Piece& piece) {
+    contents_.read(states_[buffer].held, [&](const Contents::Piece& piece) {
       if (piece.content == 0) return;  // Nothing was ever written.
       schedule_.promises.push_back({PromiseKind::HeldAtTheEnd, {buffer, piece.content, piece.offset, piece.bytes}});
     });

@@ -121,7 +121,7 @@ class Emitter {
 
   Schedule schedule_;
   Recording* recording_ = nullptr;
-  std::vector<State> states_;  // By buffer.
+  Indexed<BufferId, State> states_;
   Contents contents_;
   HappensBefore order_;
   ContentId next_content_ = 1;

@@ -98,15 +98,15 @@ HeldForBackward held_for_backward(const Schedule& schedule, const ModelSpec& mod
   const std::size_t begins = mark_of(schedule, Moment::BackwardBegins);
   const std::size_t step_begins = std::min(begins, mark_of(schedule, Moment::StretchBegins));
   // Made since the step began, still there, and not part of what survives it.
-  std::vector<bool> held(schedule.buffers.size(), false);
+  Indexed<BufferId, bool> held(schedule.buffers.size(), false);
   for (std::size_t at = step_begins; at < begins; ++at) {
     if (const auto* made = std::get_if<Allocate>(&schedule.events[at])) held[made->buffer] = true;
     if (const auto* freed = std::get_if<Release>(&schedule.events[at])) held[freed->buffer] = false;
   }
   for (BufferId survivor : schedule.survivors) held[survivor] = false;
   std::vector<BufferId> list;
-  for (std::size_t id = 0; id < held.size(); ++id) {
-    if (held[id] && schedule.buffers[id].space == Space::Device) list.push_back(static_cast<BufferId>(id));
+  for (const BufferId id : held.ids()) {
+    if (held[id] && schedule.buffers[id].space == Space::Device) list.push_back(id);
   }
   return held_in(schedule, model, list);
 }
