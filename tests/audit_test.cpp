@@ -20,16 +20,17 @@ Schedule legal() {
   s.buffers = {Buffer{.size = Bytes(8), .label = "weight"}, Buffer{.size = Bytes(8), .label = "result"}};
   const Bytes none;
   const Bytes all(8);
-  s.accesses = {{BufferId(0), 2, none, all}, {BufferId(0), 2, none, all}, {BufferId(1), 4, none, all},
-                {BufferId(1), 4, none, all}, {BufferId(1), 6, none, all}, {BufferId(1), 6, none, all},
-                {BufferId(0), 2, none, all}, {BufferId(0), 7, none, all}};
-  s.events = {Mark{Moment::StretchBegins, Stretch::FirstStep, 0, 1},
+  s.accesses = {{BufferId(0), ContentId(2), none, all}, {BufferId(0), ContentId(2), none, all},
+                {BufferId(1), ContentId(4), none, all}, {BufferId(1), ContentId(4), none, all},
+                {BufferId(1), ContentId(6), none, all}, {BufferId(1), ContentId(6), none, all},
+                {BufferId(0), ContentId(2), none, all}, {BufferId(0), ContentId(7), none, all}};
+  s.events = {Mark{Moment::StretchBegins, Stretch::FirstStep, 0, ContentId(1)},
               Allocate{BufferId(0)},
               Compute{"load", kNone, 0, Pass::Setup, {0, 0}, {0, 1}},
-              Enter{7, Pass::Forward, 3},
+              Enter{7, Pass::Forward, ContentId(3)},
               Allocate{BufferId(1)},
               Compute{"use", 7, 0, Pass::Forward, {1, 2}, {2, 3}},
-              Exit{7, Pass::Forward, false, 5},
+              Exit{7, Pass::Forward, false, ContentId(5)},
               Communicate{Collective::AllReduce,
                           Group::DataParallel,
                           DType::Float32,
@@ -40,13 +41,13 @@ Schedule legal() {
                           all,
                           {3, 4},
                           {4, 5}},
-              Mark{Moment::StepBegins, Stretch::FirstStep, 0, 8},
+              Mark{Moment::StepBegins, Stretch::FirstStep, 0, ContentId(8)},
               Compute{"update", kNone, 0, Pass::Step, {5, 7}, {7, 8}},
               Release{BufferId(1)},
-              Mark{Moment::StepEnds, Stretch::FirstStep, 0, 9}};
+              Mark{Moment::StepEnds, Stretch::FirstStep, 0, ContentId(9)}};
   s.survivors = {BufferId(0)};
-  s.promises = {{PromiseKind::UpdatedEachStep, {BufferId(0), 0, none, all}},
-                {PromiseKind::HeldAtTheEnd, {BufferId(0), 7, none, all}}};
+  s.promises = {{PromiseKind::UpdatedEachStep, {BufferId(0), kNone, none, all}},
+                {PromiseKind::HeldAtTheEnd, {BufferId(0), ContentId(7), none, all}}};
   return s;
 }
 
@@ -92,10 +93,10 @@ const Breakage kBreakages[] = {
      }},
     {"does not hold 2", [](Schedule& s) { s.accesses[0].bytes = Bytes(4); }},
     {"does not hold 4", [](Schedule& s) { erase(s, 5); }},
-    {"given twice", [](Schedule& s) { s.accesses[4].content = 4; }},
-    {"given twice", [](Schedule& s) { at<Exit>(s, 6).id = 3; }},
-    {"out of range", [](Schedule& s) { s.accesses[4].content = 0; }},
-    {"out of range", [](Schedule& s) { s.accesses[4].content = 1'000'000; }},
+    {"given twice", [](Schedule& s) { s.accesses[4].content = ContentId(4); }},
+    {"given twice", [](Schedule& s) { at<Exit>(s, 6).id = ContentId(3); }},
+    {"out of range", [](Schedule& s) { s.accesses[4].content = kNone; }},
+    {"out of range", [](Schedule& s) { s.accesses[4].content = ContentId(1'000'000); }},
     {"was never read", [](Schedule& s) { erase(s, 7); }},
     {"was never read", [](Schedule& s) { s.accesses[3].bytes = Bytes(4); }},
     {"makes nothing",
@@ -106,11 +107,11 @@ const Breakage kBreakages[] = {
     {"right after its last use", [](Schedule& s) { s.events.insert(s.events.begin() + 10, Allocate{BufferId(0)}); }},
     {"gives loop for a release at its last use",
      [](Schedule& s) {
-       s.events[10] = Release{BufferId(1), 7, 0, Reason::Loop};
+       s.events[10] = Release{BufferId(1), ContentId(7), 0, Reason::Loop};
      }},
     {"right after its cause 3",
      [](Schedule& s) {
-       s.events.push_back(Release{BufferId(0), 3, 0, Reason::Loop}), s.survivors.clear();
+       s.events.push_back(Release{BufferId(0), ContentId(3), 0, Reason::Loop}), s.survivors.clear();
      }},
     {"stream 1 reads buffer", [](Schedule& s) { at<Compute>(s, 5).stream = 1; }},
     {"without having waited for stream 1", [](Schedule& s) { at<Compute>(s, 5).stream = 1; }},
@@ -118,7 +119,7 @@ const Breakage kBreakages[] = {
     {"there is no stream 9", [](Schedule& s) { at<Compute>(s, 5).stream = 9; }},
     {"which nobody has recorded",
      [](Schedule& s) {
-       s.events.insert(s.events.begin(), WaitEvent{8, 0, 9});
+       s.events.insert(s.events.begin(), WaitEvent{ContentId(8), 0, ContentId(9)});
      }},
     {"of 12 bytes reads 8", [](Schedule& s) { at<Communicate>(s, 7).payload = Bytes(12); }},
     {"all_gather of 8", [](Schedule& s) { at<Communicate>(s, 7).collective = Collective::AllGather; }},
@@ -127,8 +128,8 @@ const Breakage kBreakages[] = {
      [](Schedule& s) { s.accesses[4].offset = Bytes(4), s.buffers[BufferId(1)].size = Bytes(12); }},
     {"two writes of one work overlap",
      [](Schedule& s) {
-       s.accesses.push_back({BufferId(1), 4, Bytes(0), Bytes(8)});
-       s.accesses.push_back({BufferId(1), 10, Bytes(4), Bytes(4)});
+       s.accesses.push_back({BufferId(1), ContentId(4), Bytes(0), Bytes(8)});
+       s.accesses.push_back({BufferId(1), ContentId(10), Bytes(4), Bytes(4)});
        at<Compute>(s, 5).writes = {8, 10};
      }},
     {"of bf16 touches", [](Schedule& s) { at<Communicate>(s, 7).dtype = DType::BFloat16; }},
@@ -138,7 +139,7 @@ const Breakage kBreakages[] = {
     {"inside module 7", [](Schedule& s) { std::swap(s.events[6], s.events[8]); }},
     {"never left",
      [](Schedule& s) {
-       s.events.push_back(Enter{7, Pass::Forward, 10});
+       s.events.push_back(Enter{7, Pass::Forward, ContentId(10)});
      }},
     {"only recomputation abandons", [](Schedule& s) { at<Exit>(s, 6).abandoned = true; }},
     {"work outside its module 8", [](Schedule& s) { at<Compute>(s, 5).module = 8; }},
@@ -146,7 +147,7 @@ const Breakage kBreakages[] = {
     {"the step wrote 0 of the 8", [](Schedule& s) { std::swap(s.events[8], s.events[9]); }},
     {"the step wrote 4 of the 8", [](Schedule& s) { s.accesses[7].bytes = Bytes(4); }},
     {"a step never ends", [](Schedule& s) { erase(s, 11); }},
-    {"does not hold 2 at the end", [](Schedule& s) { s.promises[1].what.content = 2; }},
+    {"does not hold 2 at the end", [](Schedule& s) { s.promises[1].what.content = ContentId(2); }},
     {"differ by -8 bytes", [](Schedule& s) { s.promises.pop_back(); }},
     {"impossible rank", [](Schedule& s) { s.rank = 2; }},
 };

@@ -31,7 +31,7 @@ Schedule random_schedule(unsigned seed, std::size_t steps, bool streams, std::in
   std::mt19937 random(seed);
   Schedule schedule;
   std::vector<BufferId> live;
-  ContentId next = 1;
+  std::uint32_t next = 1;
   Indexed<BufferId, ContentId> content;
   const auto size = [&]() -> std::int64_t {
     switch (random() % 4) {
@@ -46,8 +46,8 @@ Schedule random_schedule(unsigned seed, std::size_t steps, bool streams, std::in
     const auto stream = static_cast<StreamId>(streams ? random() % 3 : 0);
     const auto what = random() % 10;
     if (streams && random() % 8 == 0) {
-      list.emplace_back(RecordEvent{static_cast<StreamId>(random() % 3), next});
-      list.emplace_back(WaitEvent{next, random() % 4 == 0 ? kHostSync : stream, next + 1});
+      list.emplace_back(RecordEvent{static_cast<StreamId>(random() % 3), ContentId(next)});
+      list.emplace_back(WaitEvent{ContentId(next), random() % 4 == 0 ? kHostSync : stream, ContentId(next + 1)});
       next += 2;
     }
     if (what < 4 || live.empty()) {
@@ -56,7 +56,7 @@ Schedule random_schedule(unsigned seed, std::size_t steps, bool streams, std::in
       buffer.size = Bytes(size());
       buffer.role = static_cast<Role>(random() % kRoles);
       schedule.buffers.push(buffer);
-      content.push(0);
+      content.push(kNone);
       live.push_back(id);
       list.emplace_back(Allocate{id, stream});
     } else if (what < 7) {
@@ -66,17 +66,17 @@ Schedule random_schedule(unsigned seed, std::size_t steps, bool streams, std::in
       work.stream = stream;
       const auto begin = static_cast<std::uint32_t>(schedule.accesses.size());
       schedule.accesses.push_back({reads, content[reads], Bytes(0), schedule.buffers[reads].size});
-      content[writes] = next++;
+      content[writes] = ContentId(next++);
       schedule.accesses.push_back({writes, content[writes], Bytes(0), schedule.buffers[writes].size});
       work.reads = {begin, begin + 1};
       work.writes = {begin + 1, begin + 2};
       list.emplace_back(work);
     } else {
       const std::size_t at = random() % live.size();
-      list.emplace_back(Release{live[at], 0, stream, Reason::LastUse});
+      list.emplace_back(Release{live[at], kNone, stream, Reason::LastUse});
       live.erase(live.begin() + static_cast<std::ptrdiff_t>(at));
     }
-    list.emplace_back(Mark{Moment::MicroBatchBegins, Stretch::FirstStep, 0, next++});
+    list.emplace_back(Mark{Moment::MicroBatchBegins, Stretch::FirstStep, 0, ContentId(next++)});
   }
   schedule.events = std::move(list);
   return schedule;

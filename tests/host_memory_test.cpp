@@ -32,7 +32,7 @@ Schedule two_of_each(std::vector<Space> spaces) {
   for (const Space space : spaces) {
     schedule.events.emplace_back(Allocate{schedule.buffers.push({.size = Bytes(3000), .space = space}), 0});
   }
-  schedule.events.emplace_back(Release{BufferId(0), 0, 0, Reason::LastUse});
+  schedule.events.emplace_back(Release{BufferId(0), kNone, 0, Reason::LastUse});
   return schedule;
 }
 
@@ -115,7 +115,8 @@ TEST_CASE("the host refutes a job that the device would hold, and says what is m
 TEST_CASE("files: what one step in steady state reads and writes") {
   Schedule schedule = two_of_each({Space::Nvme, Space::Pinned});
   schedule.events.pop_back();
-  schedule.accesses = {{BufferId(0), 1, Bytes(0), Bytes(1000)}, {BufferId(1), 2, Bytes(0), Bytes(700)}};
+  schedule.accesses = {{BufferId(0), ContentId(1), Bytes(0), Bytes(1000)},
+                       {BufferId(1), ContentId(2), Bytes(0), Bytes(700)}};
   const auto add = [&](Stretch stretch, bool writes) {
     schedule.events.emplace_back(Mark{.moment = Moment::StretchBegins, .stretch = stretch});
     schedule.events.emplace_back(Compute{

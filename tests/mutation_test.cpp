@@ -5,6 +5,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <type_traits>
 
 #include "core/audit.h"
 #include "core/format.h"
@@ -159,7 +160,11 @@ class Mutator {
   template <class Field>
   void change(const std::string& kind, Field& field, int by, const std::string& survivor = "") {
     const Field original = field;
-    field = static_cast<Field>(field + static_cast<Field>(by));
+    if constexpr (std::is_arithmetic_v<Field>) {
+      field = static_cast<Field>(field + static_cast<Field>(by));
+    } else {
+      field = Field(static_cast<std::int64_t>(field.number()) + by);
+    }
     judge(kind, survivor);
     field = original;
   }

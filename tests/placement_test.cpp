@@ -36,12 +36,14 @@ class Hand {
     schedule.events.emplace_back(event);
   }
   void wait(StreamId waiter, StreamId on) {
-    schedule.events.emplace_back(RecordEvent{on, next_});
-    schedule.events.emplace_back(WaitEvent{next_, waiter, next_ + 1});
+    schedule.events.emplace_back(RecordEvent{on, ContentId(next_)});
+    schedule.events.emplace_back(WaitEvent{ContentId(next_), waiter, ContentId(next_ + 1)});
     next_ += 2;
   }
-  void free(BufferId id) { schedule.events.emplace_back(Release{id, 0, 0, Reason::LastUse}); }
-  void mark(Moment moment, Stretch stretch) { schedule.events.emplace_back(Mark{moment, stretch, 0, next_++}); }
+  void free(BufferId id) { schedule.events.emplace_back(Release{id, kNone, 0, Reason::LastUse}); }
+  void mark(Moment moment, Stretch stretch) {
+    schedule.events.emplace_back(Mark{moment, stretch, 0, ContentId(next_++)});
+  }
 
   Schedule schedule;
 
@@ -49,13 +51,13 @@ class Hand {
   Span access(const std::vector<BufferId>& buffers, bool writes) {
     const auto begin = static_cast<std::uint32_t>(schedule.accesses.size());
     for (const BufferId id : buffers) {
-      if (writes) held_[id] = next_++;
+      if (writes) held_[id] = ContentId(next_++);
       schedule.accesses.push_back({id, held_[id], Bytes(0), schedule.buffers[id].size});
     }
     return {begin, static_cast<std::uint32_t>(schedule.accesses.size())};
   }
 
-  ContentId next_ = 1;
+  std::uint32_t next_ = 1;
   std::map<BufferId, ContentId> held_;
 };
 
@@ -147,10 +149,10 @@ TEST_CASE("waiting is passed on, and the order of one stream's uses is kept") {
     const BufferId zero = hand.make(512);
     hand.work(0, {}, {lent});
     hand.work(1, {}, {before});
-    hand.schedule.events.emplace_back(RecordEvent{1, 100});
+    hand.schedule.events.emplace_back(RecordEvent{1, ContentId(100)});
     hand.work(1, {lent}, {after});
     hand.free(lent);
-    hand.schedule.events.emplace_back(WaitEvent{100, 0, 101});
+    hand.schedule.events.emplace_back(WaitEvent{ContentId(100), 0, ContentId(101)});
     hand.work(0, {before}, {zero});
     hand.free(hand.make(30 * kMiB));
     CHECK(reserved(hand.schedule) == Bytes((60 + 2 * 2) * kMiB));
@@ -164,11 +166,11 @@ TEST_CASE("waiting is passed on, and the order of one stream's uses is kept") {
     const BufferId zero = hand.make(512);
     hand.work(0, {}, {late, early});
     hand.work(1, {early}, {first});
-    hand.schedule.events.emplace_back(RecordEvent{1, 100});
+    hand.schedule.events.emplace_back(RecordEvent{1, ContentId(100)});
     hand.work(1, {late}, {second});
     hand.free(late);   // Waits for the second use,
     hand.free(early);  // and stands before this one, whose use is known to be over.
-    hand.schedule.events.emplace_back(WaitEvent{100, 0, 101});
+    hand.schedule.events.emplace_back(WaitEvent{ContentId(100), 0, ContentId(101)});
     hand.work(0, {first}, {zero});
     hand.free(hand.make(40 * kMiB));
     CHECK(reserved(hand.schedule) == Bytes((30 + 40 + 40 + 2 * 2) * kMiB));
@@ -181,7 +183,7 @@ TEST_CASE("a retry waits for other streams, and what it waited for does not comp
   const BufferId made = hand.make(512, 1);
   hand.work(0, {}, {lent});
   hand.work(1, {lent}, {made});
-  hand.schedule.events.emplace_back(RecordEvent{1, 100});
+  hand.schedule.events.emplace_back(RecordEvent{1, ContentId(100)});
   hand.free(lent);
   const BufferId again = hand.make(70 * kMiB);  // Only fits once the first is given back.
   const BufferId other = hand.make(512, 1);
@@ -189,7 +191,7 @@ TEST_CASE("a retry waits for other streams, and what it waited for does not comp
   hand.free(again);
   const BufferId zero = hand.make(512);
   hand.schedule.events.emplace_back(
-      WaitEvent{100, 0, 101});  // Of the first use, which is over already; not the second.
+      WaitEvent{ContentId(100), 0, ContentId(101)});  // Of the first use, which is over already; not the second.
   hand.work(0, {made}, {zero});
   hand.make(20 * kMiB);
   const Placement placement = place(hand.schedule, limited(100 * kMiB));

@@ -64,7 +64,7 @@ Schedule random_schedule(unsigned seed, int steps) {
   for (int i = 0; i < steps; ++i) {
     if (!live.empty() && random() % 2 == 0) {
       const std::size_t at = random() % live.size();
-      schedule.events.emplace_back(Release{live[at], 0, 0, Reason::LastUse});
+      schedule.events.emplace_back(Release{live[at], kNone, 0, Reason::LastUse});
       live.erase(live.begin() + static_cast<std::ptrdiff_t>(at));
       continue;
     }

@@ -36,7 +36,7 @@ bool Auditor::known(BufferId buffer) {
 
 // Contents and markers come into being once.
 bool Auditor::identify(ContentId id) {
-  if (id == 0 || id >= identified_.size()) {
+  if (id == kNone || !identified_.has(id)) {
     find("identity {} is out of range", id);
     return false;
   }
@@ -68,10 +68,11 @@ void Auditor::on(std::size_t at, const Release& event) {
   state.released = true;
   const bool last_use = before_.work && state.touched == works_;
   if (event.reason == Reason::LastUse) {
-    if (!last_use || event.cause != 0) find("buffer {} is not released right after its last use", named(event.buffer));
+    if (!last_use || event.cause != kNone)
+      find("buffer {} is not released right after its last use", named(event.buffer));
   } else {
     if (last_use) find("buffer {} gives {} for a release at its last use", named(event.buffer), name(event.reason));
-    if (event.cause == 0 || event.cause != before_.id) {
+    if (event.cause == kNone || event.cause != before_.id) {
       find("buffer {} is not released right after its cause {}", named(event.buffer), event.cause);
     }
   }

@@ -49,7 +49,7 @@ Auditor::Sums Auditor::work(const Work& event, bool compute) {
   // A copy of nothing but what other ranks sent is theirs as well.
   bool ours = compute && event.reads.begin == event.reads.end;
   for (const Access& access : schedule_.range(event.reads)) {
-    ours = ours || (compute && access.content < ours_.size() && ours_[access.content]);
+    ours = ours || (compute && ours_.has(access.content) && ours_[access.content]);
     sums.read = checked_add(sums.read, read(access, event.stream));
   }
   for (const Access& access : schedule_.range(event.writes)) {

@@ -40,7 +40,7 @@ class Auditor {
   struct Piece {
     std::int64_t from = 0;
     std::int64_t to = 0;
-    ContentId content = 0;
+    ContentId content = kNone;
     bool read = false;
     Clock read_at{};  // The last reader of each stream.
   };
@@ -56,7 +56,7 @@ class Auditor {
   };
   // Who follows may be a release: `id` is what it must name, `work` whether it may be a last use.
   struct Before {
-    ContentId id = 0;
+    ContentId id = kNone;
     bool work = false;
   };
   struct Sums {
@@ -99,13 +99,13 @@ class Auditor {
   std::size_t most_;
   std::vector<Finding> findings_;
   Indexed<BufferId, State> states_;
-  std::vector<bool> identified_;    // By content or marker.
-  std::vector<bool> ours_;          // By content: made here, not sent by other ranks.
-  std::vector<std::size_t> maker_;  // By content: the work that made it, counted from 1.
-  std::vector<Point> made_at_;      // By content: the same among the work of its stream.
+  Indexed<ContentId, bool> identified_;    // Markers too.
+  Indexed<ContentId, bool> ours_;          // Made here, not sent by other ranks.
+  Indexed<ContentId, std::size_t> maker_;  // The work that made it, counted from 1.
+  Indexed<ContentId, Point> made_at_;      // The same among the work of its stream.
   std::array<Clock, kStreams> clocks_{};
   std::vector<std::pair<ContentId, Clock>> recorded_;
-  std::vector<bool> partly_read_;      // By content.
+  Indexed<ContentId, bool> partly_read_;
   std::vector<Promise> updates_;       // By buffer, ascending.
   std::vector<std::int64_t> updated_;  // Bytes written in this step, as updates_.
   std::vector<Enter> modules_;         // Entered and not left.

@@ -43,7 +43,7 @@ struct MadeValue {
 // A stretch of a buffer, in the buffer's own dtype. Among what is read, kNoBuffer: zeros, in the dtype of what is
 // written.
 struct ByteRange {
-  BufferId buffer;
+  BufferId buffer = kNone;
   Bytes offset;
   Bytes bytes;
 };

@@ -21,7 +21,8 @@
 namespace dsplan {
 
 using BufferId = Id<struct BufferTag, std::uint32_t>;
-using ContentId = std::uint32_t;  // Identity of what one write made. Unique in a schedule; 0 is "nothing".
+// Identity of what one write made. Unique in a schedule; kNone, which is 0, is "nothing".
+using ContentId = Id<struct ContentTag, std::uint32_t, 0>;
 using StreamId = std::uint8_t;
 inline constexpr StreamId kComputeStream = 0;
 inline constexpr StreamId kGatherStream = 1;  // Parameters on their way to all ranks.
@@ -82,8 +83,8 @@ struct Buffer {
 
 // One touch of a buffer: `content` fills [offset, offset + bytes) of it.
 struct Access {
-  BufferId buffer;
-  ContentId content = 0;
+  BufferId buffer = kNone;
+  ContentId content = kNone;
   Bytes offset;
   Bytes bytes;
 };
@@ -124,17 +125,17 @@ enum class TrafficKind : std::uint8_t { Data, Control };
 [[nodiscard]] std::string_view name(Group group);            // "dp"
 
 struct Allocate {
-  BufferId buffer;
+  BufferId buffer = kNone;
   StreamId stream = 0;
 };
 
 // A release follows what causes it with nothing but other releases in between. LastUse: the work that touched the
-// buffer last; `cause` is 0. A late release (any other reason) names its cause: the first content that a work made, or
-// the identity of a marker, or of a recorded or awaited event. `stream` is the one that allocated; what other streams
-// do with the buffer holds its memory up (record_stream), not the release.
+// buffer last; `cause` is kNone. A late release (any other reason) names its cause: the first content that a work made,
+// or the identity of a marker, or of a recorded or awaited event. `stream` is the one that allocated; what other
+// streams do with the buffer holds its memory up (record_stream), not the release.
 struct Release {
-  BufferId buffer;
-  ContentId cause = 0;
+  BufferId buffer = kNone;
+  ContentId cause = kNone;
   StreamId stream = 0;
   Reason reason = Reason::LastUse;
 };
@@ -169,12 +170,12 @@ struct Communicate {
 // numbers as contents, so that a release can name them.
 struct RecordEvent {
   StreamId stream = 0;
-  ContentId id = 0;
+  ContentId id = kNone;
 };
 struct WaitEvent {
-  ContentId recorded = 0;
+  ContentId recorded = kNone;
   StreamId waiter = 0;
-  ContentId id = 0;
+  ContentId id = kNone;
 };
 
 // A module's forward, recomputed forward or backward begins or ends. `abandoned`: early stop left it before its end.
@@ -182,13 +183,13 @@ struct WaitEvent {
 struct Enter {
   ModuleId module = 0;
   Pass pass = Pass::Forward;
-  ContentId id = 0;
+  ContentId id = kNone;
 };
 struct Exit {
   ModuleId module = 0;
   Pass pass = Pass::Forward;
   bool abandoned = false;
-  ContentId id = 0;
+  ContentId id = kNone;
 };
 
 enum class Moment : std::uint8_t {
@@ -208,7 +209,7 @@ struct Mark {
   Moment moment = Moment::StretchBegins;
   Stretch stretch = Stretch::Init;
   std::int32_t micro_batch = 0;
-  ContentId id = 0;
+  ContentId id = kNone;
 };
 
 using Event = std::variant<Allocate, Release, Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit, Mark>;

@@ -23,8 +23,8 @@ class OpGraphBuilder {
   // A region that is checkpointed, and where it stands in the file.
   struct Checkpoint {
     std::size_t offset = 0;
-    NodeId first;  // Nodes [first, end).
-    NodeId end;
+    NodeId first = kNone;  // Nodes [first, end).
+    NodeId end = kNone;
   };
 
   void fault(std::size_t offset, std::string message, std::string hint = {});

@@ -9,7 +9,7 @@ std::vector<Contents::Piece>& Contents::list_of(Held& held) {
   if (held.pieces < 0) {
     held.pieces = static_cast<std::int32_t>(lists_.size());
     lists_.emplace_back();
-    if (held.whole.content != 0) lists_.back().push_back(held.whole);
+    if (held.whole.content != kNone) lists_.back().push_back(held.whole);
   }
   return lists_[static_cast<std::size_t>(held.pieces)];
 }

@@ -12,7 +12,7 @@ namespace dsplan {
 class Contents {
  public:
   struct Piece {
-    ContentId content = 0;
+    ContentId content = kNone;
     Bytes offset;
     Bytes bytes;
   };
@@ -20,7 +20,7 @@ class Contents {
   // What one buffer holds; small, because every buffer of a schedule has one.
   struct Held {
     std::int32_t pieces = -1;  // Which list of Contents, once there is more than one content.
-    Piece whole;               // The single content otherwise; content 0: nothing yet.
+    Piece whole;               // The single content otherwise; content kNone: nothing yet.
   };
 
   // `each(piece)` for all that `held` names, in the order of their offsets.

@@ -42,13 +42,13 @@ void Emitter::release(BufferId buffer, Reason reason) {
   const bool late = after_marker_ || state.last_touch != serial_;
   DSPLAN_CHECK(!late || reason != Reason::LastUse,
                std::string("late without a reason: ") + schedule_.buffers[buffer].label);
-  schedule_.events.emplace_back(Release{buffer, late ? cause_ : 0, state.stream, late ? reason : Reason::LastUse});
+  schedule_.events.emplace_back(Release{buffer, late ? cause_ : kNone, state.stream, late ? reason : Reason::LastUse});
 }
 
 void Emitter::begin() {
   reads_begin_ = static_cast<std::uint32_t>(schedule_.accesses.size());
   writing_ = false;
-  first_written_ = 0;
+  first_written_ = kNone;
   ++serial_;
   if (recording_ != nullptr) recording_->begin_work();
 }
@@ -78,10 +78,10 @@ void Emitter::write(BufferId buffer, Bytes offset, Bytes bytes) {
   if (!writing_) {
     writing_ = true;
     writes_begin_ = static_cast<std::uint32_t>(schedule_.accesses.size());
-    first_written_ = next_content_;
+    first_written_ = ContentId(next_content_);
   }
   if (recording_ != nullptr) recording_->write({buffer, offset, bytes});
-  const Contents::Piece made{next_content_++, offset, bytes};
+  const Contents::Piece made{ContentId(next_content_++), offset, bytes};
   touch(buffer, made);
   contents_.write(states_[buffer].held, made, bytes == size(buffer));
 }
@@ -91,7 +91,7 @@ void Emitter::end_work() {
   cause_ = first_written_;
   after_marker_ = false;
   order_.work_on(stream_);
-  DSPLAN_CHECK(first_written_ != 0, "work that makes nothing");
+  DSPLAN_CHECK(first_written_ != kNone, "work that makes nothing");
 }
 
 void Emitter::end_compute(Label work) {
@@ -124,7 +124,7 @@ void Emitter::communicate(Collective collective, DType dtype, Bytes payload, Tra
 
 ContentId Emitter::begin_marker() {
   after_marker_ = true;
-  cause_ = next_content_++;
+  cause_ = ContentId(next_content_++);
   return cause_;
 }
 
@@ -155,7 +155,7 @@ void Emitter::mark(Moment moment, Stretch stretch, std::int32_t micro_batch) {
 }
 
 void Emitter::promise_update(BufferId buffer, Bytes offset, Bytes bytes) {
-  schedule_.promises.push_back({PromiseKind::UpdatedEachStep, {buffer, 0, offset, bytes}});
+  schedule_.promises.push_back({PromiseKind::UpdatedEachStep, {buffer, kNone, offset, bytes}});
 }
 
 Schedule Emitter::finish() {
@@ -163,7 +163,7 @@ Schedule Emitter::finish() {
     if (states_[buffer].references == 0) continue;
     schedule_.survivors.push_back(buffer);
     contents_.read(states_[buffer].held, [&](const Contents::Piece& piece) {
-      if (piece.content == 0) return;  // Nothing was ever written.
+      if (piece.content == kNone) return;  // Nothing was ever written.
       schedule_.promises.push_back({PromiseKind::HeldAtTheEnd, {buffer, piece.content, piece.offset, piece.bytes}});
     });
   }

@@ -124,14 +124,14 @@ class Emitter {
   Indexed<BufferId, State> states_;
   Contents contents_;
   HappensBefore order_;
-  ContentId next_content_ = 1;
-  ContentId cause_ = 0;       // First content that the latest work made, or the latest marker.
+  std::uint32_t next_content_ = 1;
+  ContentId cause_ = kNone;   // First content that the latest work made, or the latest marker.
   std::uint32_t serial_ = 0;  // Counts computes and communicates.
   bool after_marker_ = true;
   std::uint32_t reads_begin_ = 0;
   std::uint32_t writes_begin_ = 0;
   bool writing_ = false;
-  ContentId first_written_ = 0;
+  ContentId first_written_ = kNone;
   Pass pass_ = Pass::Setup;
   ModuleId module_ = kNone;
   StreamId stream_ = kComputeStream;

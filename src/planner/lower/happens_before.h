@@ -38,7 +38,7 @@ class HappensBefore {
  private:
   using Clock = std::array<std::uint32_t, kStreams>;  // How much of each stream's work.
   struct Recorded {
-    ContentId id = 0;
+    ContentId id = kNone;
     Clock behind{};
   };
 
