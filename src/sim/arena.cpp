@@ -149,7 +149,7 @@ class LifeReader : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, 
   static constexpr std::int64_t kNone = -1;
 
   const Schedule& schedule_;
-  Indexed<BufferId, std::int64_t> slot_;  // By buffer: its interval.
+  Indexed<BufferId, std::int64_t> slot_;  // Its interval.
   std::uint32_t now_ = 0;
   Lives lives_;
 };

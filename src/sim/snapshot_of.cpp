@@ -219,7 +219,7 @@ class Recorder : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, En
   Driver driver_;
   CachingAllocator allocator_;
   Bytes capacity_;
-  Indexed<BufferId, BlockId> blocks_;  // By buffer, as the next two.
+  Indexed<BufferId, BlockId> blocks_;
   Indexed<BufferId, StackId> stacks_;
   Indexed<BufferId, StreamId> streams_;
   std::map<Key, StackId> known_;

@@ -27,8 +27,7 @@ Operator::Operator(Device& device, Op op, DType dtype, const std::vector<Shape>&
 }
 
 TensorId Operator::add_tensor(const Shape& shape, DType dtype, NodeId producer) {
-  graph_.storages.push({storage(shape.elements(), dtype), kNone, kNone});
-  const auto id = graph_.storages.last();
+  const StorageId id = graph_.storages.push({storage(shape.elements(), dtype), kNone, kNone});
   return graph_.tensors.push({shape, dtype, id, true, producer});
 }
 

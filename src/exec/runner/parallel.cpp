@@ -68,7 +68,7 @@ Indexed<NodeId, std::uint32_t> drawing_order(const Graph& graph) {
 Indexed<NodeId, bool> works_on_parts(const ModelSpec& model, const Graph& graph) {
   Indexed<TensorId, bool> cut(graph.tensors.size(), false);
   for (const TensorId id : graph.tensors.ids()) {
-    const ParameterId parameter = graph.storage_of(TensorId(id)).parameter;
+    const ParameterId parameter = graph.storage_of(id).parameter;
     if (parameter == kNone || graph.tensors[id].producer != kNone) continue;
     cut[id] = model.parameters[static_cast<std::size_t>(parameter)].split != Split::Replicated;
   }

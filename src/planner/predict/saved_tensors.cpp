@@ -133,7 +133,7 @@ class Lister {
   const RecipeBook& recipes_;
   std::span<const std::string> names_;
   Indexed<StorageId, bool> seen_;
-  Indexed<NodeId, bool> wanted_;  // By node.
+  Indexed<NodeId, bool> wanted_;
   std::vector<SavedTensor> rows_;
   std::map<std::tuple<std::string, std::string, std::string, std::string, std::int64_t, SavedTensor::Storage>,
            std::size_t>

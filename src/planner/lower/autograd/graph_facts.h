@@ -53,7 +53,7 @@ class GraphFacts {
   const ModelSpec& model_;
   const Graph& graph_;
   const RecipeBook& recipes_;
-  Indexed<NodeId, bool> wanted_;  // By node.
+  Indexed<NodeId, bool> wanted_;
   Indexed<StorageId, bool> read_;
   std::vector<bool> called_;  // By module, as are the next.
   std::vector<bool> has_gradient_;
