@@ -76,7 +76,15 @@ struct Remedy {
   std::optional<Bytes> reserved;  // Its peak without a limit.
   std::string note;               // Where it still fails, or why nobody can say.
 };
-[[nodiscard]] std::string_view name(Remedy::Outcome outcome);  // "fits"
+[[nodiscard]] constexpr std::string_view name(Remedy::Outcome outcome) {
+  switch (outcome) {
+    case Remedy::Outcome::Fits: return "fits";
+    case Remedy::Outcome::FitsWithRetries: return "fits_with_retries";
+    case Remedy::Outcome::DoesNotFit: return "does_not_fit";
+    case Remedy::Outcome::NotModelled: return "not_modelled";
+  }
+  return "?";
+}
 
 struct Explanation {
   std::string fingerprint;
