@@ -33,9 +33,11 @@ def command(job, dsplan, folder, verb="simulate"):
     return words + ["--training", written("training.json", training)]
 
 
-def predicted(job, dsplan, folder, frees):
-    """The prediction, or the reason why there is none. `frees`: at-sync or immediate."""
+def predicted(job, dsplan, folder, frees, versions):
+    """The prediction, or the reason why there is none. `frees`: at-sync or immediate; `versions`: what was measured."""
     words = command(job, dsplan, folder) + ["--stream-frees", frees, "--format", "json"]
+    for name in ("torch", "transformers") + (("deepspeed",) if "deepspeed" in job else ()):
+        words += [f"--{name}-version", versions[name].partition("+")[0]]
     told = subprocess.run(words, capture_output=True, text=True)
     if told.returncode not in (0, 3):
         return None, told.stderr.strip().split("error: ")[-1].splitlines()[0]

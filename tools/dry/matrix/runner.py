@@ -68,7 +68,9 @@ def imports(jobs):
         WORLD_SIZE="1",
     )
     import torch
-    import peft
+
+    if any("lora" in job["training"] for job in jobs):
+        import peft
     from transformers import AutoConfig, AutoModelForCausalLM
 
     for family in {job["config"]["model_type"] for job in jobs}:

@@ -19,7 +19,7 @@ def judge(result, dsplan):
         return {**row, "status": "not measured", "why": result["failed"]}
     frees = "at-sync" if job.get("events", "done") == "pending" else "immediate"
     with tempfile.TemporaryDirectory() as folder:
-        prediction, why = predict.predicted(job, dsplan, folder, frees)
+        prediction, why = predict.predicted(job, dsplan, folder, frees, result["versions"])
     if prediction is None:
         return {**row, "status": "not predicted", "why": why}
     row["outcome"] = [outcome_measured(result), outcome_predicted(prediction, frees)]
