@@ -84,7 +84,7 @@ double extra_of(const Chain& chain, const std::vector<CheckpointGroup>& groups) 
 Chain chain_by_work(const ModelSpec& model, Job job) {
   job.training.checkpoint.groups = {{0, 0}};
   const Graph graph = build_graph(model, graph_options(model, job));
-  const RecipeBook recipes(graph, job.training.level, CatalogueOptions{job.training.torch});
+  const RecipeBook recipes(graph, job.training.level, catalogue_options(job));
   return chain_of(model, job, graph, recipes, times_by_work(graph, recipes));
 }
 

@@ -193,6 +193,7 @@ const Asked kAsked[] = {
        for (CheckpointGroup& group : j.training.checkpoint.groups) group.kept = {Op::Linear, Op::Attention};
      }},
     {"plain loop", -1, 1, [](Job& j) { j.training.loop = LoopKind::Minimal; }},
+    {"script loop", -1, 1, [](Job& j) { j.training.loop = LoopKind::Script; }},
     {"gradients zeroed", -1, 2,
      [](Job& j) {
        j.training.zero_grad_to_none = false;

@@ -96,7 +96,7 @@ struct Case {
       : model(std::move(of)),
         job(std::move(with)),
         graph(build_graph(model, graph_options(model, job))),
-        recipes(graph, job.training.level, CatalogueOptions{job.training.torch}) {}
+        recipes(graph, job.training.level, catalogue_options(job)) {}
 
   [[nodiscard]] ActivationBytes activations() const { return activation_bytes(model, job, graph, recipes); }
   [[nodiscard]] Bytes bound() const {

@@ -35,7 +35,7 @@ struct Made {
       : model(std::move(of)),
         job(std::move(with)),
         graph(build_graph(model, graph_options(model, job))),
-        recipes(graph, job.training.level, CatalogueOptions{job.training.torch}) {
+        recipes(graph, job.training.level, catalogue_options(job)) {
     times.regions.resize(graph.regions.size());
     times.tails.resize(graph.regions.size());
     for (PartTime& part : times.regions) {

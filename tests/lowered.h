@@ -61,7 +61,7 @@ inline void set_dtype(dsplan::Job& job, dsplan::DType dtype) {
 // All ranks of one job.
 inline std::vector<dsplan::Schedule> all_ranks(const dsplan::ModelSpec& model, const dsplan::Job& job) {
   const dsplan::Graph graph = dsplan::build_graph(model, dsplan::graph_options(model, job));
-  const dsplan::RecipeBook recipes(graph, job.training.level, {job.training.torch});
+  const dsplan::RecipeBook recipes(graph, job.training.level, dsplan::catalogue_options(job));
   std::vector<dsplan::Schedule> schedules;
   for (std::int64_t rank = 0; rank < job.parallelism.dp; ++rank) {
     schedules.push_back(dsplan::lower(model, job, graph, recipes, rank));
@@ -134,6 +134,10 @@ inline void add_training(Variants& to) {
   to.add("loss in chunks", [](Job& j) {
     j.training.loss = Loss::Chunked;
     j.training.loss_chunks = 4;
+  });
+  to.add("script loop, accumulation 2", [](Job& j) {
+    j.training.loop = LoopKind::Script;
+    j.training.grad_accum = 2;
   });
   to.add("frozen embeddings", [](Job& j) { j.training.freeze = {"*embed*", "*wte*", "*lm_head*"}; });
   to.add("only norms trained", [](Job& j) { j.training.freeze = {"*weight"}; });

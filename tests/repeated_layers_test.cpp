@@ -19,7 +19,7 @@ struct Whole {
 
 Whole whole(const ModelSpec& model, const Job& job) {
   const Graph graph = build_graph(model, graph_options(model, job));
-  const RecipeBook recipes(graph, job.training.level, CatalogueOptions{job.training.torch});
+  const RecipeBook recipes(graph, job.training.level, catalogue_options(job));
   return {graph_times(graph, job.training, Rates::of(job)), activation_bytes(model, job, graph, recipes)};
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/graph.h"
+#include "core/reduce_kernel.h"
 #include "core/schedule.h"
 
 namespace dsplan {
@@ -122,6 +123,7 @@ struct Program {
   std::vector<Task> tasks;                // By event; views come before the event whose index they carry.
   std::vector<LossValue> losses;          // Of every micro-batch, in order.
   std::vector<BufferId> module_buffers;   // Loaded, by index into ModelSpec::buffers; kNoBuffer where there is none.
+  DeviceThreads device;                   // By which a GPU's kernels are launched, where one is named.
   std::vector<const char*> unknown_work;  // Labels of work that has no body yet, each once: such a program cannot run.
 
   [[nodiscard]] std::span<const ValueId> in(const Task& task) const {

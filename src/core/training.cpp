@@ -54,6 +54,15 @@ std::string_view name(OptimizerKind kind) {
   return "?";
 }
 
+std::string_view name(LoopKind loop) {
+  switch (loop) {
+    case LoopKind::Trainer: return "trainer";
+    case LoopKind::Minimal: return "minimal";
+    case LoopKind::Script: return "script";
+  }
+  return "";
+}
+
 std::string_view name(ModelInit init) {
   switch (init) {
     case ModelInit::ZeroInit: return "zero_init";

@@ -141,7 +141,9 @@ enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient };
 // torchtune's CEWithChunkedOutputLoss: head and upcast piece by piece along the sequence. Liger: its fused linear
 // cross-entropy, and nothing else of it.
 enum class Loss : std::uint8_t { HuggingFace, Native, Chunked, Liger };
-enum class LoopKind : std::uint8_t { Trainer, Minimal };
+// Trainer: transformers' own. Minimal: nothing outlives its line. Script: `outputs = model(**batch);
+// outputs.loss.backward()`, whose variable holds loss and logits until the next forward has returned.
+enum class LoopKind : std::uint8_t { Trainer, Minimal, Script };
 // Which temporaries count: all, or only those that PyTorch's dispatcher sees, as a witness without a GPU does.
 enum class Level : std::uint8_t { Kernel, Dispatch };
 
@@ -226,6 +228,7 @@ struct Training {
 [[nodiscard]] std::string_view name(Loss loss);
 [[nodiscard]] std::string_view name(CheckpointKind kind);  // "non_reentrant", "reentrant", "deepspeed"
 [[nodiscard]] std::string_view name(ModelInit init);       // "zero_init", "device", "host"
+[[nodiscard]] std::string_view name(LoopKind loop);        // "trainer", "minimal", "script"
 [[nodiscard]] std::string_view name(ParamGroups groups);   // "single", "decay"
 
 // '*' and '?' over whole parameter names; nothing else is special.

@@ -315,7 +315,7 @@ void recipe_of(const Graph& graph, const Node& node, Recipe& recipe, const Catal
     throw Refusal(formatted("torch {}", options.torch.text()),
                   formatted("has no operator \"{}\": it came with {}", name(node.op), row.since.text()));
   }
-  Writer w(graph, node, recipe, row.pattern, options.torch);
+  Writer w(graph, node, recipe, row.pattern, options);
   row.rule(w);
   if (!node.requires_grad) {
     recipe.saved.clear();

@@ -14,6 +14,7 @@
 #include "core/program.h"
 #include "core/training.h"
 #include "core/units.h"
+#include "core/reduce_kernel.h"
 
 namespace dsplan {
 
@@ -85,6 +86,7 @@ struct Recipe {
 // What rows depend on beside the operator itself.
 struct CatalogueOptions {
   Version torch = kCatalogueTorch;
+  DeviceThreads device;
 };
 
 // The recipe of `node` in `graph`. `recipe` is cleared and reused, so that a walk over a graph does not allocate.

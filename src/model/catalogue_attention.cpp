@@ -1,6 +1,7 @@
 // The catalogue: scaled_dot_product_attention, by kernel. q [B, Hq, Sq, D], k and v [B, Hkv, Sk, D], then perhaps an
 // additive mask. Attention written as operators of its own (eager, math) is no row.
 #include <array>
+#include <optional>
 
 #include "model/catalogue_rules.h"
 
@@ -18,6 +19,7 @@ struct ByProducts {
   Bytes seed;
   Bytes offset;
   std::array<const char*, 3> names;  // In PyTorch.
+  bool seed_twice = false;           // The first is dropped for another.
 };
 
 // What the kernels have in common: one output; log-sum-exp and two tensors of random state as by-products, saved with
@@ -34,7 +36,10 @@ void forward(Writer& w, const ByProducts& made) {
     w.extra(1, made.seed, DType::Int64, Visibility::Dispatch);
     w.extra(2, made.offset, DType::Int64, Visibility::Dispatch);
   }
+  std::optional<std::uint8_t> dropped;
+  if (made.seed_twice) dropped = w.forward_temporary(made.seed, DType::Int64, Visibility::Kernel);
   w.kernel();
+  if (dropped) w.forward_drop(*dropped);
   w.save_output(0, "_saved_output");
   for (std::size_t i = 0; i < (on_gpu ? 3U : 1U); ++i) w.save_extra(i, made.names[i]);
 }
@@ -56,9 +61,9 @@ Bytes per_row(const Writer& w, std::int64_t multiple) {
 }
 
 // Saved besides q, k, v and out: log-sum-exp and the random state, which since torch 2.7 is two tensors of 16 and 8
-// bytes on the GPU and before lay on the host. Backward, in this order: dq, dk, dv, softmax_d, dq_accum, and with
-// grouped heads dk and dv at all heads before they are summed (flash_api.cpp, mha_bwd). The head dimension of dq_accum
-// was always rounded to 32 before that version, since then to 64 above 128.
+// bytes on the GPU and before lay on the host; with dropout the first is made twice (mha_fwd). Backward, in this order:
+// dq, dk, dv, softmax_d, dq_accum, and with grouped heads dk and dv at all heads before they are summed (flash_api.cpp,
+// mha_bwd). The head dimension of dq_accum was always rounded to 32 before that version, since then to 64 above 128.
 void flash_attention(Writer& w) {
   const Shape& q = w.in(0).shape;
   const std::int64_t heads = q.dims[1];
@@ -66,7 +71,8 @@ void flash_attention(Writer& w) {
   forward(w, {per_row(w, 1),
               Bytes(newer ? 16 : 0),
               Bytes(newer ? 8 : 0),
-              {"_saved_logsumexp", "_saved_rng_state", "_saved_unused"}});
+              {"_saved_logsumexp", "_saved_rng_state", "_saved_unused"},
+              newer && w.node().number > 0});
   if (!w.node().requires_grad) return;
   gradients(w);
   const std::int64_t padded_seq = round_to(q.dims[2], 128);

@@ -26,7 +26,7 @@ void linear(Writer& w) {
     w.gradient(0);
     w.gradient(1);
     if (!function) w.function_returns();
-    if (has_bias) w.gradient(2);
+    if (has_bias) w.summed_gradient(2);
   } else {
     w.gradient(1);
     w.gradient(0);

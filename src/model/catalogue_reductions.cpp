@@ -29,6 +29,15 @@ void through_variance(Writer& w) {
   w.gradient(0);
 }
 
+// The kernel reads grad * output, which it makes first (SoftMax.cu, softmax_backward_cuda_out); that of the logarithm
+// does not.
+void through_softmax(Writer& w) {
+  if (!w.needs(0)) return;
+  w.allocate_gradient(0);
+  if (w.node().op == Op::LogSoftmax) return w.backward_kernel();
+  w.drop(w.temporary(w.bytes_out(), w.out().dtype, Visibility::Kernel));
+}
+
 }  // namespace
 
 // The gradient is an expanded view of the incoming one.
@@ -166,7 +175,7 @@ void safe_softmax(Writer& w) {
   w.kernel();
   for (const std::uint8_t one : {plain, minimum, flags, by_row, zero}) w.forward_drop(one);
   w.save_output(0, "_saved_result");
-  w.gradient(0);
+  through_softmax(w);
 }
 
 // The result may be wider than the input: float32 of bfloat16 is computed on a copy, float32 of float16 in the kernel
@@ -184,7 +193,7 @@ void softmax(Writer& w) {
   w.save_output(0, "_saved_result");
   if (!w.needs(0)) return;
   if (copies) w.full_temporary();
-  w.gradient(0);
+  through_softmax(w);
   static_cast<void>(copy);
 }
 

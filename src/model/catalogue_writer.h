@@ -1,6 +1,7 @@
 // How a rule of the catalogue writes its recipe; for src/model/catalogue*.cpp only.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -23,10 +24,10 @@ struct Pattern {
 // gradient of input i (a frozen weight, an index or anything under no_grad does not).
 class Writer {
  public:
-  Writer(const Graph& graph, const Node& node, Recipe& recipe, Pattern pattern, Version torch)
-      : graph_(graph), node_(node), recipe_(recipe), pattern_(pattern), torch_(torch) {}
+  Writer(const Graph& graph, const Node& node, Recipe& recipe, Pattern pattern, const CatalogueOptions& options)
+      : graph_(graph), node_(node), recipe_(recipe), pattern_(pattern), options_(options) {}
 
-  [[nodiscard]] Version torch() const { return torch_; }
+  [[nodiscard]] Version torch() const { return options_.torch; }
   [[nodiscard]] Pattern pattern() const { return pattern_; }
   [[nodiscard]] bool has_in(std::size_t i) const { return i < node_.input_count; }
   [[nodiscard]] Bytes bytes_in(std::size_t i) const { return graph_.bytes(graph_.input(node_, i)); }
@@ -130,6 +131,19 @@ class Writer {
     backward_kernel();
   }
 
+  // The gradient of input i is the sum of what arrives over the dimensions along which the input was repeated.
+  void summed_gradient(std::size_t i) {
+    if (!needs(i)) return;
+    allocate_gradient(i);
+    const ReductionScratch scratch = reduction_scratch(repeated(i), options_.device);
+    if (scratch.staging == Bytes(0)) return backward_kernel();
+    const std::uint8_t staging = allocate_temporary(scratch.staging, DType::UInt8, Visibility::Kernel);
+    const std::uint8_t semaphores = allocate_temporary(scratch.semaphores, DType::Int32, Visibility::Kernel);
+    backward_kernel();
+    drop(semaphores);
+    drop(staging);
+  }
+
   // A temporary of the output's shape, in the dtype of the gradient that arrives unless another is given.
   std::uint8_t full_temporary() { return temporary(bytes_out(), out().dtype); }
   std::uint8_t full_temporary(DType dtype) { return temporary(storage(out().shape.elements(), dtype), dtype); }
@@ -155,7 +169,7 @@ class Writer {
     function_returns();
     for (std::size_t i = 0; i < node_.input_count; ++i) {
       if (!needs(i) || !is_broadcast(i)) continue;
-      gradient(i);
+      summed_gradient(i);
       // sum_to (ExpandUtils.h) keeps the dimensions in the sum, and takes the leading ones away by a view.
       if (in(i).shape.rank < out().shape.rank) seen_through_view(i);
       if (full_[i] != kNoSlot) drop(full_[i]);
@@ -167,13 +181,27 @@ class Writer {
   }
 
  private:
+  // The output, as the sum over what input i lacks sees it.
+  [[nodiscard]] ReducedTensor repeated(std::size_t i) const {
+    const Shape& from = out().shape;
+    const Shape& to = in(i).shape;
+    ReducedTensor result;
+    result.outputs = to.elements().value();
+    result.inputs = from.elements().value() / std::max<std::int64_t>(1, result.outputs);
+    std::int64_t kept = 1;  // Of the last dimensions.
+    for (std::size_t back = 1; back <= to.rank && to.dims[to.rank - back] == from.dims[from.rank - back]; ++back) {
+      kept *= to.dims[to.rank - back];
+    }
+    result.neighbours = kept > 1 ? kept : 0;
+    return result;
+  }
   void forward(std::uint8_t made) { recipe_.forward.push_back({RecipeStep::Kind::Make, made}); }
 
   const Graph& graph_;
   const Node& node_;
   Recipe& recipe_;
   Pattern pattern_;
-  Version torch_;
+  const CatalogueOptions& options_;
   // By input: what stands at the output's shape and has still to be summed. Only operators with few inputs broadcast.
   static constexpr std::uint8_t kNoSlot = 255;
   std::array<std::uint8_t, 4> full_{kNoSlot, kNoSlot, kNoSlot, kNoSlot};

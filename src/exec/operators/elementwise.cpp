@@ -123,8 +123,12 @@ void at_output(Maker& m, std::size_t i, std::size_t other) {
 void sums(Maker& m, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     if (!m.needs(i) || comes_as_is(m, i)) continue;
-    m.gradient(i, {m.in(i).dtype, contiguous_like(m.in(i).layout)});
-    m.next();
+    if (m.in(i).layout.elements() == m.gradient_of().layout.elements()) {
+      m.gradient(i, {m.in(i).dtype, contiguous_like(m.in(i).layout)});
+      m.next();
+    } else {
+      m.summed_gradient(i);
+    }
   }
 }
 

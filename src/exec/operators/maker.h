@@ -40,6 +40,9 @@ class Maker {
   void extra(std::size_t i, Described what) { add(SlotKind::Extra, i, what); }
   void gradient(std::size_t i, Described what) { add(SlotKind::Gradient, i, what); }
   void temporary(Described what) { add(SlotKind::Temporary, temporaries_++, what); }
+  // The gradient of input i is the sum of what came over the dimensions that it lacks, by one kernel; a GPU's divides
+  // the work over blocks that meet in memory of their own.
+  void summed_gradient(std::size_t i);
   // Everything made from here on is written by the next kernel.
   void next() { ++part_; }
 

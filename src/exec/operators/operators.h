@@ -14,6 +14,7 @@
 
 #include "core/graph.h"
 #include "core/program.h"
+#include "core/reduce_kernel.h"
 #include "exec/backend.h"
 #include "exec/operators/layout.h"
 
@@ -27,6 +28,7 @@ struct Call {
   // Backward only: gradients of the outputs, absent where none came; then what was saved, in the order of saving.
   std::span<const std::optional<Described>> gradients = {};
   std::span<const Described> saved = {};
+  DeviceThreads device = {};  // Program::device.
 };
 
 // What an operator makes: it fills its buffer from the beginning, in this layout. `part` is the kernel that writes it.

@@ -92,6 +92,8 @@ void softmax_backward(Maker& m) {
     m.next();
   }
   m.gradient(0, like_input(m));
+  // A GPU's kernel reads the product of gradient and result.
+  if (m.node().op == Op::Softmax) m.temporary({m.told().dtype, contiguous_like(m.in(0).layout)});
 }
 
 std::vector<Kept> result_kept(const Graph&, const Node&) { return {{Kept::Kind::Output, 0}}; }

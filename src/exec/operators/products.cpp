@@ -33,7 +33,7 @@ void linear_backward(Maker& m) {
   const bool input_first = m.has(2) || m.node().product == Product::Function;
   contiguous_gradient(m, input_first ? 0 : 1);
   contiguous_gradient(m, input_first ? 1 : 0);
-  if (m.has(2)) contiguous_gradient(m, 2);
+  if (m.has(2) && m.needs(2)) m.summed_gradient(2);
 }
 
 std::vector<Kept> factors_kept(const Graph& graph, const Node& node) {
@@ -110,6 +110,7 @@ void attention(Maker& m) {
     m.extra(0, dense(sums, {s.batch, s.heads, s.queries}));
     m.extra(1, dense(DType::Int64, {2}));
     m.extra(2, dense(DType::Int64, {1}));
+    if (m.node().number > 0) m.temporary(dense(DType::Int64, {2}));  // Dropout makes the first once more.
     return;
   }
   m.output(0, by_token(m.in(0)));

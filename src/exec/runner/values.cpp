@@ -64,7 +64,7 @@ std::vector<Made> Values::forward(const Task& task) {
   Inputs& inputs = inputs_of(task);
   inputs.clear();
   for (ValueId value : program_.in(task)) inputs.push_back(at(value).what);
-  return forward_makes({graph(task), node(task), inputs});
+  return forward_makes({graph(task), node(task), inputs, {}, {}, program_.device});
 }
 
 std::vector<Made> Values::backward(const Task& task) {
@@ -79,7 +79,7 @@ std::vector<Made> Values::backward(const Task& task) {
       saved.push_back(in[i] == kNoValue ? Described{} : at(in[i]).what);
     }
   }
-  return backward_makes({graph(task), node(task), inputs_of(task), gradients, saved});
+  return backward_makes({graph(task), node(task), inputs_of(task), gradients, saved, program_.device});
 }
 
 Made Values::gradient(const Task& task) const {

@@ -379,10 +379,18 @@ void GraphBuilder::drop(std::initializer_list<TensorId> tensors) {
   }
 }
 
+void GraphBuilder::give_to_loop(TensorId output) {
+  if (!options_.holds_outputs) return drop({output});
+  graph_.held.push_back(output);
+}
+
 Graph GraphBuilder::finish(TensorId loss) {
   graph_.loss = loss;
   for (const TensorId id : references_.ids()) {
-    const bool held = id == loss || std::find(graph_.batch.begin(), graph_.batch.end(), id) != graph_.batch.end();
+    const auto is_among = [id](const std::vector<TensorId>& list) {
+      return std::find(list.begin(), list.end(), id) != list.end();
+    };
+    const bool held = id == loss || is_among(graph_.batch) || is_among(graph_.held);
     DSPLAN_CHECK(
         references_[id] == (held ? 1 : 0),
         formatted("tensor {} of {} ends with {} references", id.number(),

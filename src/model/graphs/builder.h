@@ -32,6 +32,7 @@ struct GraphOptions {
   Version torch = kWitnessTorch;
   Version transformers = kWitnessTransformers;
   bool inputs_require_grad = false;  // transformers' enable_input_require_grads.
+  bool holds_outputs = false;        // The training loop has a variable for them.
   bool narrow_tables = false;        // zero.Init has made the model's own tables in its dtype.
   std::int64_t tp = 1;               // Ranks that share each layer; the graph is one rank's.
   std::int64_t tp_rank = 0;          // Whose. No byte depends on it: numbers of operators do.
@@ -72,6 +73,8 @@ class GraphBuilder {
 
   // Python lets go of these.
   void drop(std::initializer_list<TensorId> tensors);
+  // An output of the model that the training loop keeps, or drops at once.
+  void give_to_loop(TensorId output);
 
   // Operators, in the framework's words. Inputs must be alive.
   TensorId unary(Op op, TensorId x, double number = 0);

@@ -130,16 +130,17 @@ TensorId chunked_loss(GraphBuilder& g, const std::vector<TensorId>& logits, Tens
   return result;
 }
 
-// The training loop keeps the loss and drops the outputs, then its autocast region ends. accelerate's region ends with
-// the model's forward, and its outputs become fp32 (accelerate, utils/operations.py, convert_to_fp32).
+// The training loop keeps the loss and drops the outputs or holds them, then its autocast region ends. accelerate's
+// region ends with the model's forward, and its outputs become fp32 (accelerate, utils/operations.py, convert_to_fp32).
 void drop_outputs(GraphBuilder& g, TensorId logits) {
   if (!g.options().outputs_to_fp32) {
-    g.drop({logits});
+    g.give_to_loop(logits);
     return g.leave_autocast();
   }
   g.leave_autocast();
   const TensorId wide = g.cast(logits, DType::Float32);
-  g.drop({logits, wide});
+  g.drop({logits});
+  g.give_to_loop(wide);
 }
 
 // lce_forward of liger_kernel/transformers/model/<family>.py, version 0.8.5: no logits, and the head's module is not

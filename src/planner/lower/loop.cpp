@@ -21,15 +21,33 @@ DType made_in(const ModelBuffer& buffer, const Training& training) {
 std::vector<BufferId> Loop::init() {
   emitter_.at(Pass::Setup);
   emitter_.mark(Moment::StretchBegins, Stretch::Init);
-  const bool on_host = job_.training.model_init == ModelInit::Host;
-  std::vector<BufferId> buffers = make_buffers(on_host ? Space::Pageable : Space::Device);
-  if (Recording* recording = emitter_.recording()) recording->module_buffers(buffers);
-  if (on_host) {
-    runtime_.build_on_host();
-    for (BufferId& buffer : buffers) {
-      if (buffer != kNoBuffer) buffer = move_to_device(emitter_, buffer, {Role::ModuleBuffers, "buffer"});
-    }
+  std::vector<BufferId> buffers(model_.buffers.size(), kNoBuffer);
+  const auto make_all = [&](Space space) {
+    for (std::size_t at = 0; at < buffers.size(); ++at) buffers[at] = make_buffer(model_.buffers[at], space);
+  };
+  const auto record = [&] {
+    if (Recording* recording = emitter_.recording()) recording->module_buffers(buffers);
+  };
+  const ModelInit way = job_.training.model_init;
+  switch (way) {
+    case ModelInit::ZeroInit: make_all(Space::Device); break;  // Parameters are cut as they are made.
+    case ModelInit::Device:
+      runtime_.build_on_device([&](ModuleId module) {
+        for (std::size_t at = 0; at < buffers.size(); ++at) {
+          if (model_.buffers[at].module == module) buffers[at] = make_buffer(model_.buffers[at], Space::Device);
+        }
+      });
+      break;
+    case ModelInit::Host:
+      make_all(Space::Pageable);
+      record();
+      runtime_.build_on_host();
+      for (BufferId& buffer : buffers) {
+        if (buffer != kNoBuffer) buffer = move_to_device(emitter_, buffer, {Role::ModuleBuffers, "buffer"});
+      }
+      break;
   }
+  if (way != ModelInit::Host) record();
   runtime_.initialise();
   emitter_.mark(Moment::StretchEnds, Stretch::Init);
   return buffers;
@@ -72,6 +90,7 @@ void Loop::forward(Tape& tape) {
   runtime_.forward_begins();
   mark(Moment::ForwardBegins);
   tape.forward();
+  if (job_.training.loop == LoopKind::Script) outputs_ = tape.outputs();
   mark(Moment::ForwardEnds);
 }
 
@@ -105,21 +124,14 @@ void Loop::save() {
   emitter_.mark(Moment::StretchEnds, Stretch::Save);
 }
 
-// Whole on every rank.
-std::vector<BufferId> Loop::make_buffers(Space space) {
-  std::vector<BufferId> made;
-  for (const ModelBuffer& buffer : model_.buffers) {
-    if (!buffer_exists(buffer, job_.training.transformers)) {
-      made.push_back(kNoBuffer);
-      continue;
-    }
-    const DType dtype = made_in(buffer, job_.training);
-    Variable table = Eager(emitter_).empty(storage(buffer.shape.elements(), dtype), dtype,
-                                           {Role::ModuleBuffers, "buffer"}, kNone, space);
-    Work(emitter_).write(table).run(Body::LoadBuffer, "load buffer");
-    made.push_back(table.hand_over());
-  }
-  return made;
+// Whole on every rank. kNoBuffer where this transformers has none.
+BufferId Loop::make_buffer(const ModelBuffer& buffer, Space space) {
+  if (!buffer_exists(buffer, job_.training.transformers)) return kNoBuffer;
+  const DType dtype = made_in(buffer, job_.training);
+  Variable table = Eager(emitter_).empty(storage(buffer.shape.elements(), dtype), dtype,
+                                         {Role::ModuleBuffers, "buffer"}, kNone, space);
+  Work(emitter_).write(table).run(Body::LoadBuffer, "load buffer");
+  return table.hand_over();
 }
 
 // engine.backward: the loss by the number of micro-batches, and under ZeRO times the loss scale, whatever the two are;

@@ -53,7 +53,7 @@ class Loop {
   void step();
   void save();
 
-  [[nodiscard]] std::vector<BufferId> make_buffers(Space space);
+  [[nodiscard]] BufferId make_buffer(const ModelBuffer& buffer, Space space);
   [[nodiscard]] std::vector<Variable> scale_loss(BufferId loss);
   [[nodiscard]] bool is_boundary() const { return micro_batch_ + 1 == job_.training.grad_accum; }
   void mark(Moment moment) { emitter_.mark(moment, stretch_, static_cast<std::int32_t>(micro_batch_)); }
@@ -67,6 +67,7 @@ class Loop {
   std::int64_t micro_batch_ = 0;     // Of the step under way.
   std::int64_t batches_ = 0;         // Made so far.
   Tape* held_ = nullptr;             // Whose batch is there.
+  Variables outputs_;                // Of the latest forward, where the loop has a variable for them.
 };
 
 }  // namespace dsplan

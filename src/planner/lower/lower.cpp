@@ -120,6 +120,7 @@ Executable lower_to_execute(const ModelSpec& model, const Job& job, const Shapes
   Executable result;
   result.schedule = lower_views(model, job, views_of(shapes), rank, steps, &recording);
   result.program = recording.finish();
+  result.program.device = catalogue_options(job).device;
   return result;
 }
 

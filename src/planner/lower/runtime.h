@@ -3,6 +3,7 @@
 // the loop's own moments, never to operators.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -24,8 +25,10 @@ class TrainingRuntime {
  public:
   virtual ~TrainingRuntime() noexcept(false) = default;
 
-  // All parameters in the host's memory, from where `initialise` moves them. Without it they are made on the device.
+  // All parameters in the host's memory, from where `initialise` moves them; or on the device, in the order in which
+  // constructors run, where `buffers_of` makes the buffers of a module. Without either, `initialise` makes them.
   virtual void build_on_host() {}
+  virtual void build_on_device(const std::function<void(ModuleId)>& /*buffers_of*/) {}
   // Everything that is there before the first batch.
   virtual void initialise() = 0;
   [[nodiscard]] virtual ParameterPlace place(ParameterId parameter) const = 0;

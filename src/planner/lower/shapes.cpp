@@ -27,6 +27,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.inputs_require_grad =
       !job.training.checkpoint.groups.empty() && job.training.transformers >= Version{5, 0, 0};
   options.narrow_tables = job.training.under_zero_init();
+  options.holds_outputs = job.training.loop == LoopKind::Script;
   options.tp = job.parallelism.tp;
   options.stage3_linear = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
   options.checkpointed_modules = job.training.checkpoint.modules;
@@ -35,6 +36,10 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
     options.trainable[static_cast<std::size_t>(p.id)] = p.trainable;
   }
   return options;
+}
+
+CatalogueOptions catalogue_options(const Job& job) {
+  return {job.training.torch, job.hardware ? device_threads(*job.hardware) : DeviceThreads{}};
 }
 
 Checkpointing checkpointing_of(const Training& training, const Graph& graph) {
@@ -58,7 +63,7 @@ Shapes build_shapes(const ModelSpec& model, const Job& job, std::int64_t tensor_
   for (std::int64_t length : shapes.lengths) {
     options.seq = length;
     shapes.graphs.push_back(build_graph(model, options));
-    shapes.recipes.emplace_back(shapes.graphs.back(), job.training.level, CatalogueOptions{job.training.torch});
+    shapes.recipes.emplace_back(shapes.graphs.back(), job.training.level, catalogue_options(job));
   }
   return shapes;
 }

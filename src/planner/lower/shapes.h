@@ -14,6 +14,9 @@ namespace dsplan {
 // What the graph of this job depends on.
 [[nodiscard]] GraphOptions graph_options(const ModelSpec& model, const Job& job);
 
+// What the operators' recipes depend on beside the graph.
+[[nodiscard]] CatalogueOptions catalogue_options(const Job& job);
+
 // Training::checkpoint with its groups: those around modules are known once the graph is.
 [[nodiscard]] Checkpointing checkpointing_of(const Training& training, const Graph& graph);
 

@@ -38,7 +38,7 @@ class Chooser {
       throw Refusal("--checkpoint", formatted("auto needs a simulation, which is not modelled yet: {}", *why));
     }
     const Graph graph = build_graph(model, graph_options(model, like_));
-    const RecipeBook recipes(graph, job.training.level, CatalogueOptions{job.training.torch});
+    const RecipeBook recipes(graph, job.training.level, catalogue_options(job));
     by_work_ = !Rates::missing(job).empty();
     const GraphTimes times =
         by_work_ ? times_by_work(graph, recipes) : graph_times(graph, job.training, Rates::of(job));

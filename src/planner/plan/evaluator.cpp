@@ -364,7 +364,7 @@ PlanGraph& Evaluator::graph_of(const Job& job) {
 namespace {
 
 ActivationBytes activations_in(const ModelSpec& model, const Job& job, const Graph& graph) {
-  const RecipeBook recipes(graph, job.training.level, CatalogueOptions{job.training.torch});
+  const RecipeBook recipes(graph, job.training.level, catalogue_options(job));
   return activation_bytes(model, job, graph, recipes);
 }
 
@@ -395,7 +395,7 @@ const Evaluator::Front& Evaluator::front_of(const PlanFamily& family) {
   const auto known = fronts_.find(key);
   if (known != fronts_.end()) return known->second;
   const Graph graph = build_graph(inputs_.model, options);
-  const RecipeBook recipes(graph, job.training.level, CatalogueOptions{job.training.torch});
+  const RecipeBook recipes(graph, job.training.level, catalogue_options(job));
   const GraphTimes times = graph_times(graph, job.training, Rates::of(job));
   std::vector<std::shared_ptr<const Checkpointing>> listed;
   std::string ignored;

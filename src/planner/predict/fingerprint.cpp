@@ -8,6 +8,7 @@
 #include "core/format.h"
 #include "core/settings.h"
 #include "core/sha256.h"
+#include "core/reduce_kernel.h"
 #include "planner/predict/library_memory.h"
 #include "planner/predict/predict.h"
 
@@ -75,7 +76,9 @@ void add_frozen(const Job& job, std::string& text) {
 
 void add_workspaces(const Job& job, std::string& text) {
   const auto sizes = library_workspaces(job);
-  append_formatted(text, "workspaces {} {} {}\n", sizes->cublas.value(), sizes->cublaslt.value(), sizes->lt_per_call);
+  const DeviceThreads threads = device_threads(*job.hardware);
+  append_formatted(text, "workspaces {} {} {} threads {} {}\n", sizes->cublas.value(), sizes->cublaslt.value(),
+                   sizes->lt_per_call, threads.multiprocessors, threads.per_multiprocessor);
 }
 
 // How a line is written: its word and then its fields in the order of their places; the words alone, where the line

@@ -150,7 +150,7 @@ std::vector<SavedTensor> saved_tensors(const ModelSpec& model, const Graph& grap
 std::vector<SavedTensor> saved_tensors(const ModelSpec& model, const Job& job) {
   if (unsupported(model, job)) return {};
   const Graph graph = build_graph(model, graph_options(model, job));
-  const RecipeBook recipes(graph, job.training.level, CatalogueOptions{job.training.torch});
+  const RecipeBook recipes(graph, job.training.level, catalogue_options(job));
   return saved_tensors(model, graph, recipes, checkpointing_of(job.training, graph), {});
 }
 

@@ -178,10 +178,12 @@ void resolve_loss_and_loop(Resolver& resolver) {
   }
   const Setting<std::string>& loop = resolver.request.loop;
   if (!loop.given()) return;
-  if (*loop != "trainer" && *loop != "minimal") {
-    return resolver.fault(loop.place, formatted("loop \"{}\" is neither trainer nor minimal", *loop));
+  constexpr std::array kLoops{LoopKind::Trainer, LoopKind::Minimal, LoopKind::Script};
+  const auto* found = std::find_if(kLoops.begin(), kLoops.end(), [&](LoopKind one) { return *loop == name(one); });
+  if (found == kLoops.end()) {
+    return resolver.fault(loop.place, formatted("loop \"{}\" is none of trainer, minimal, script", *loop));
   }
-  resolver.training().loop = *loop == "trainer" ? LoopKind::Trainer : LoopKind::Minimal;
+  resolver.training().loop = *found;
   resolver.given("loop", *loop, loop.place, "--loop");
 }
 

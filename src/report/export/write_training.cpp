@@ -103,7 +103,7 @@ void add_execution(const ModelSpec& model, const Job& job, Json& json) {
   if (!t.freeze.empty()) json.set("freeze", t.freeze);
   json.set("attention", name(t.attention));
   json.set("loss", loss_words(t));
-  json.set("loop", t.loop == LoopKind::Trainer ? "trainer" : "minimal");
+  json.set("loop", name(t.loop));
   add_checkpointing(t.checkpoint, model.dims.layers, json);
   json.set("model_init", name(t.model_init));
   if (t.level == Level::Dispatch) json.set("level", "dispatch");

@@ -52,6 +52,14 @@ void Tape::forward() {
   if (on_.recording) on_.recording->loss();
 }
 
+Variables Tape::outputs() {
+  Variables held;
+  on_.emitter.retain(loss());
+  held.append(Variable(on_.emitter, loss(), Reason::Loop));
+  for (TensorId output : on_.graph.held) held.append(Variable(on_.emitter, on_.storages.of(output), Reason::Loop));
+  return held;
+}
+
 void Tape::drop_loss() {
   on_.emitter.release(loss(), Reason::Loop);
   on_.storages.release_leaves();

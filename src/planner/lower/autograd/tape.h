@@ -31,6 +31,8 @@ class Tape {
   void drop_batch();
   // Keeps the loss (or an op-graph's outputs) until it is let go of.
   void forward();
+  // What a loop's variable holds once forward has returned: the loss once more, and Graph::held.
+  [[nodiscard]] Variables outputs();
   [[nodiscard]] BufferId loss() { return on_.storages.of(on_.graph.loss); }
   void backward() { backward_.from_loss(); }
   // With the loss goes the graph, and what its checkpoints still hold.

@@ -1,6 +1,7 @@
 // How a whole model comes to a rank's device: made there or moved from the host, and sent by rank 0.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ class ModelLoading {
 
   // As from_pretrained does: in the dtype asked for, and without tied tensors of their own.
   void build_on_host();
+  // As constructors do under `with torch.device("cuda")`: module by module, and what will be tied is made as well and
+  // goes when it is tied, after all else (transformers modeling_utils.py, tie_weights). Adapters come after that.
+  void build_on_device(const ModelSpec& model, const std::function<void(ModuleId)>& buffers_of);
   // DeepSpeed's engine is given the model (engine.py, _configure_distributed_model): whole parameters, by ParameterId,
   // sent by rank 0.
   [[nodiscard]] std::vector<BufferId> give_to_engine(What what);
@@ -35,7 +39,10 @@ class ModelLoading {
   const std::vector<NamedParameter>& named_;
   std::size_t parameters_;
   std::int64_t ranks_;
-  std::vector<Variable> on_host_;  // By ParameterId, before they are moved; empty where the host has no model.
+  [[nodiscard]] Variable make(const Parameter& parameter, ParameterId id, What what);
+
+  std::vector<Variable> on_host_;    // By ParameterId, before they are moved; empty where the host has no model.
+  std::vector<Variable> on_device_;  // Likewise, before they are loaded.
 };
 
 }  // namespace dsplan

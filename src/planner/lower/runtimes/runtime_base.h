@@ -22,6 +22,9 @@ class RuntimeBase : public TrainingRuntime {
   RuntimeBase(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
 
   void build_on_host() override { loading_.build_on_host(); }
+  void build_on_device(const std::function<void(ModuleId)>& buffers_of) override {
+    loading_.build_on_device(model_, buffers_of);
+  }
   void forward_returns() override { print("Engine after forward"); }
 
  protected:

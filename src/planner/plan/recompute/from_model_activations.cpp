@@ -248,7 +248,7 @@ Bytes beyond(Bytes peak, Bytes kept) { return std::max(peak - kept, Bytes(0)); }
 Measured measure(const ModelSpec& model, const Job& job) {
   const ModelSpec few = with_few_layers(model);
   const Graph graph = build_graph(few, graph_options(few, job));
-  const RecipeBook recipes(graph, job.training.level, CatalogueOptions{job.training.torch});
+  const RecipeBook recipes(graph, job.training.level, catalogue_options(job));
   const ModelSpec part = tensor_parallel_part(few, job.parallelism.tp);
   ActivationWalk walk(graph, recipes);
   const ActivationBytes kept = walk.run();
