@@ -15,7 +15,7 @@
 #include "moves.h"
 #include "paths.h"
 #include "planner/lower/lower_graph.h"
-#include "sim/above_inputs.h"
+#include "sim/memory.h"
 
 using namespace dsplan;
 using namespace dsplan::testing;

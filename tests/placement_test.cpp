@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "core/error.h"
-#include "sim/fragmentation.h"
 #include "sim/memory.h"
 #include "sim/placement.h"
 

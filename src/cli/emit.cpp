@@ -18,8 +18,8 @@
 #include "report/export/launch_line.h"
 #include "report/export/write_deepspeed.h"
 #include "report/timeline_report.h"
+#include "sim/allocation_log.h"
 #include "sim/snapshot_of.h"
-#include "sim/timeline_of.h"
 
 namespace dsplan {
 namespace {

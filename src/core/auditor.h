@@ -81,7 +81,7 @@ class Auditor {
   template <class Work>
   Sums work(const Work& event, bool compute);
 
-  // audit_contents.cpp; reads and writes return the bytes that they found legal to touch.
+  // audit_work.cpp; reads and writes return the bytes that they found legal to touch.
   State* touch(const Access& access, StreamId stream);
   static std::size_t cut(std::vector<Piece>& pieces, std::int64_t where);
   std::int64_t read(const Access& access, StreamId stream);
@@ -90,7 +90,7 @@ class Auditor {
   void lose(BufferId buffer, const Piece& piece);
   void count_update(const Access& access);
 
-  // audit_streams.cpp
+  // What streams may see of one another.
   bool is_stream(StreamId stream);
   void judge_read(const Access& access, StreamId stream);
   void judge_overwrite(const Access& access, const Piece& piece, StreamId stream);

@@ -55,6 +55,19 @@ DeviceThreads device_threads(const Hardware& hardware) {
   return {hardware.multiprocessors, 2048};
 }
 
+ReducedTensor summed_to(std::span<const std::int64_t> from, std::span<const std::int64_t> to) {
+  const auto elements = [](std::span<const std::int64_t> dims) {
+    std::int64_t product = 1;
+    for (const std::int64_t dim : dims) product = checked_mul(product, dim);
+    return product;
+  };
+  std::size_t kept = 0;  // Of the last dimensions.
+  while (kept < to.size() && to[to.size() - 1 - kept] == from[from.size() - 1 - kept]) ++kept;
+  const std::int64_t outputs = elements(to);
+  const std::int64_t side_by_side = elements(to.last(kept));
+  return {outputs, outputs == 0 ? 0 : elements(from) / outputs, side_by_side > 1 ? side_by_side : 0};
+}
+
 ReductionScratch reduction_scratch(const ReducedTensor& tensor, const DeviceThreads& device, Bytes accumulator) {
   if (device.multiprocessors == 0 || tensor.outputs <= 0 || tensor.inputs <= 0) return {};
   const bool in_rows = tensor.neighbours == 0;

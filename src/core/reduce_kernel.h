@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "core/cluster.h"
 #include "core/units.h"
@@ -25,6 +26,9 @@ struct ReducedTensor {
   std::int64_t inputs = 1;      // For each output.
   std::int64_t neighbours = 0;  // Elements that lie side by side and are not reduced; 0: the reduced ones do.
 };
+
+// A tensor of dimensions `from` as the sum to `to` sees it, whose dimensions are the last ones or 1.
+[[nodiscard]] ReducedTensor summed_to(std::span<const std::int64_t> from, std::span<const std::int64_t> to);
 
 // Both 0: one block makes each output. Freed with the kernel's launch, the semaphores first.
 struct ReductionScratch {

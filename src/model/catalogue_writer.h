@@ -1,7 +1,6 @@
 // How a rule of the catalogue writes its recipe; for src/model/catalogue*.cpp only.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -135,7 +134,9 @@ class Writer {
   void summed_gradient(std::size_t i) {
     if (!needs(i)) return;
     allocate_gradient(i);
-    const ReductionScratch scratch = reduction_scratch(repeated(i), options_.device);
+    const auto dims = [](const Shape& shape) { return std::span<const std::int64_t>(shape.dims.data(), shape.rank); };
+    const ReductionScratch scratch =
+        reduction_scratch(summed_to(dims(out().shape), dims(in(i).shape)), options_.device);
     if (scratch.staging == Bytes(0)) return backward_kernel();
     const std::uint8_t staging = allocate_temporary(scratch.staging, DType::UInt8, Visibility::Kernel);
     const std::uint8_t semaphores = allocate_temporary(scratch.semaphores, DType::Int32, Visibility::Kernel);
@@ -181,20 +182,6 @@ class Writer {
   }
 
  private:
-  // The output, as the sum over what input i lacks sees it.
-  [[nodiscard]] ReducedTensor repeated(std::size_t i) const {
-    const Shape& from = out().shape;
-    const Shape& to = in(i).shape;
-    ReducedTensor result;
-    result.outputs = to.elements().value();
-    result.inputs = from.elements().value() / std::max<std::int64_t>(1, result.outputs);
-    std::int64_t kept = 1;  // Of the last dimensions.
-    for (std::size_t back = 1; back <= to.rank && to.dims[to.rank - back] == from.dims[from.rank - back]; ++back) {
-      kept *= to.dims[to.rank - back];
-    }
-    result.neighbours = kept > 1 ? kept : 0;
-    return result;
-  }
   void forward(std::uint8_t made) { recipe_.forward.push_back({RecipeStep::Kind::Make, made}); }
 
   const Graph& graph_;

@@ -1,11 +1,4 @@
-// PyTorch's CUDA caching allocator, exactly: the same blocks, segments, retries and statistics for the same requests.
-// Source: c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.6. docs/allocator.md states the rules R1 to R18 and E1 to E6
-// that the comments name; equality with the real one is tested on recorded traces. CUDA graphs and user memory pools
-// are not here.
-//
-// Blocks are ordered by a logical address that the allocator assigns itself: segments ascend in creation order on
-// 2 MiB multiples and are never reused. Where memory really lies (SegmentSource) decides nothing, unless the source
-// says that its pointers are the addresses to order by: a recorded run then breaks ties as the real one did.
+// The constants of c10/cuda/CUDACachingAllocator.cpp; private to the allocator's own files.
 #pragma once
 
 #include <array>
@@ -20,6 +13,26 @@
 #include "sim/free_blocks.h"
 
 namespace dsplan {
+
+inline constexpr std::int64_t kMinBlock = 512;            // Rounding unit, and the smallest rest worth splitting off.
+inline constexpr std::int64_t kSmallSize = 1 << 20;       // The largest size served by the small pool.
+inline constexpr std::int64_t kSmallSegment = 2 << 20;    // Segment of the small pool, and its page.
+inline constexpr std::int64_t kMinLargeAlloc = 10 << 20;  // From here on a request has its own segment.
+inline constexpr std::int64_t kRoundLarge = 2 << 20;      // Rounding of such segments.
+inline constexpr std::int64_t kLargestRequest = std::int64_t{1} << 60;  // Above: out of memory at once.
+// Segments lie on multiples of this, as the driver's granularity has it.
+inline constexpr std::int64_t kSegmentGranularity = 2 << 20;
+// An expandable range is 1.125 times the device; a device without limit counts as this, so that ranges stay finite.
+inline constexpr std::int64_t kLargestDevice = std::int64_t{1} << 48;
+
+// PyTorch's CUDA caching allocator, exactly: the same blocks, segments, retries and statistics for the same requests.
+// Source: c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.6. docs/allocator.md states the rules R1 to R18 and E1 to E6
+// that the comments name; equality with the real one is tested on recorded traces. CUDA graphs and user memory pools
+// are not here.
+//
+// Blocks are ordered by a logical address that the allocator assigns itself: segments ascend in creation order on
+// 2 MiB multiples and are never reused. Where memory really lies (SegmentSource) decides nothing, unless the source
+// says that its pointers are the addresses to order by: a recorded run then breaks ties as the real one did.
 
 // A stream, numbered densely from 0 by the caller.
 using StreamIndex = std::uint16_t;

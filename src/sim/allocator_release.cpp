@@ -3,7 +3,6 @@
 
 #include "core/error.h"
 #include "sim/allocator.h"
-#include "sim/allocator_constants.h"
 
 namespace dsplan {
 

@@ -1,7 +1,7 @@
 // A schedule through the caching allocator: what PyTorch would reserve, and whether it runs under a limit.
 //
 // Streams: a free waits for what other streams do with the buffer. When it completes is not in the schedule, so both
-// ends are computed (sim/allocator_streams.h).
+// ends are computed (sim/stream_waits.h).
 #pragma once
 
 #include <array>
@@ -88,5 +88,29 @@ struct AllocatorState {
 // `event` must lie before the first failure, if there is one.
 [[nodiscard]] AllocatorState allocator_after(const Schedule& schedule, const PlacementOptions& options,
                                              std::size_t event);
+
+// What lies between the bytes that were asked for and those that are reserved, at one moment of an allocator.
+
+// A segment (of an expandable range: one mapped stretch) that is partly handed out and partly free.
+struct SegmentInUse {
+  Bytes address;
+  Bytes size;
+  Bytes free;                       // What empty_cache could not give back.
+  std::vector<std::size_t> blocks;  // Indices into AllocatorState::blocks of those that pin it, largest first.
+};
+
+// reserved = requested + slack + awaiting + inactive_split + cached, by construction.
+struct FragmentationMap {
+  Bytes reserved;
+  Bytes requested;                     // Of the blocks handed out.
+  Bytes slack;                         // Of the same: rounding, and rests that are too small to be split off.
+  Bytes awaiting;                      // Blocks whose free waits for another stream, slack included.
+  Bytes inactive_split;                // Free, within segments in use; of expandable ranges what fills no page.
+  Bytes cached;                        // What empty_cache would give back: whole segments, whole pages.
+  std::vector<SegmentInUse> segments;  // Those with free bytes, most free bytes first, then by address.
+};
+
+// `config` is what the allocator ran with.
+[[nodiscard]] FragmentationMap fragmentation_of(const AllocatorState& state, const AllocatorConfig& config);
 
 }  // namespace dsplan

@@ -7,10 +7,9 @@
 
 #include "core/error.h"
 #include "core/format.h"
-#include "sim/allocator_constants.h"
-#include "sim/snapshot_driver.h"
-#include "sim/snapshot_segments.h"
-#include "sim/snapshot_start.h"
+#include "sim/allocator.h"
+#include "sim/snapshot_of.h"
+#include "sim/snapshot_recording.h"
 
 namespace dsplan {
 namespace {

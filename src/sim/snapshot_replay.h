@@ -11,7 +11,7 @@
 namespace dsplan {
 
 // One for each device that has segments or entries. Refuses, under `path`: a trace that its segments contradict
-// (sim/snapshot_start.h), more than 1024 streams.
+// (sim/snapshot_recording.h), more than 1024 streams.
 [[nodiscard]] std::vector<DeviceReplay> replay_snapshot(const Snapshot& snapshot, const std::string& path);
 
 // A recorded device beside a predicted one, each replayed.

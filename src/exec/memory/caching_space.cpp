@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "exec/memory/spaces.h"
-#include "sim/allocator_streams.h"
+#include "sim/stream_waits.h"
 
 namespace dsplan::exec {
 namespace {

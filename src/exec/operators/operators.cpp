@@ -122,16 +122,9 @@ std::vector<Made> forward_makes(const Call& call) {
 }
 
 void Maker::summed_gradient(std::size_t i) {
-  const Layout& from = gradient_of().layout;
-  const Layout& to = in(i).layout;
-  gradient(i, {in(i).dtype, contiguous_like(to)});
-  std::int64_t neighbours = 1;
-  for (std::size_t back = 1; back <= to.rank && to.dims[to.rank - back] == from.dims[from.rank - back]; ++back) {
-    neighbours *= to.dims[to.rank - back];
-  }
-  const std::int64_t inputs = to.elements() == 0 ? 0 : from.elements() / to.elements();
+  gradient(i, {in(i).dtype, contiguous_like(in(i).layout)});
   const ReductionScratch scratch =
-      reduction_scratch({to.elements(), inputs, neighbours > 1 ? neighbours : 0}, call_.device);
+      reduction_scratch(summed_to(gradient_of().layout.extents(), in(i).layout.extents()), call_.device);
   if (scratch.staging > Bytes(0)) {
     temporary(dense(DType::UInt8, {scratch.staging.value()}));
     temporary(dense(DType::Int32, {scratch.semaphores.value() / 4}));

@@ -22,32 +22,23 @@ std::vector<BufferId> Loop::init() {
   emitter_.at(Pass::Setup);
   emitter_.mark(Moment::StretchBegins, Stretch::Init);
   std::vector<BufferId> buffers(model_.buffers.size(), kNoBuffer);
+  const auto make_of = [&](ModuleId module) {
+    for (std::size_t at = 0; at < buffers.size(); ++at) {
+      if (model_.buffers[at].module == module) buffers[at] = make_buffer(model_.buffers[at], Space::Device);
+    }
+  };
   const auto make_all = [&](Space space) {
     for (std::size_t at = 0; at < buffers.size(); ++at) buffers[at] = make_buffer(model_.buffers[at], space);
   };
-  const auto record = [&] {
-    if (Recording* recording = emitter_.recording()) recording->module_buffers(buffers);
-  };
-  const ModelInit way = job_.training.model_init;
-  switch (way) {
-    case ModelInit::ZeroInit: make_all(Space::Device); break;  // Parameters are cut as they are made.
-    case ModelInit::Device:
-      runtime_.build_on_device([&](ModuleId module) {
-        for (std::size_t at = 0; at < buffers.size(); ++at) {
-          if (model_.buffers[at].module == module) buffers[at] = make_buffer(model_.buffers[at], Space::Device);
-        }
-      });
-      break;
-    case ModelInit::Host:
-      make_all(Space::Pageable);
-      record();
-      runtime_.build_on_host();
-      for (BufferId& buffer : buffers) {
-        if (buffer != kNoBuffer) buffer = move_to_device(emitter_, buffer, {Role::ModuleBuffers, "buffer"});
-      }
-      break;
+  const ModelInit where = job_.training.model_init;
+  if (where != ModelInit::Device) make_all(where == ModelInit::Host ? Space::Pageable : Space::Device);
+  runtime_.build(where, make_of);
+  if (Recording* recording = emitter_.recording()) recording->module_buffers(buffers);
+  if (where == ModelInit::Host) {
+    for (BufferId& buffer : buffers) {
+      if (buffer != kNoBuffer) buffer = move_to_device(emitter_, buffer, {Role::ModuleBuffers, "buffer"});
+    }
   }
-  if (way != ModelInit::Host) record();
   runtime_.initialise();
   emitter_.mark(Moment::StretchEnds, Stretch::Init);
   return buffers;

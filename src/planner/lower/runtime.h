@@ -25,10 +25,9 @@ class TrainingRuntime {
  public:
   virtual ~TrainingRuntime() noexcept(false) = default;
 
-  // All parameters in the host's memory, from where `initialise` moves them; or on the device, in the order in which
-  // constructors run, where `buffers_of` makes the buffers of a module. Without either, `initialise` makes them.
-  virtual void build_on_host() {}
-  virtual void build_on_device(const std::function<void(ModuleId)>& /*buffers_of*/) {}
+  // All parameters: in the host's memory, from where `initialise` moves them, or on the device, in the order in which
+  // constructors run, where `buffers_of` makes the buffers of a module. What is cut as it is made, `initialise` makes.
+  virtual void build(ModelInit /*where*/, const std::function<void(ModuleId)>& /*buffers_of*/) {}
   // Everything that is there before the first batch.
   virtual void initialise() = 0;
   [[nodiscard]] virtual ParameterPlace place(ParameterId parameter) const = 0;

@@ -12,7 +12,7 @@
 #include "planner/predict/saved_tensors.h"
 #include "planner/predict/sections.h"
 #include "planner/predict/verdict.h"
-#include "sim/above_inputs.h"
+#include "sim/memory.h"
 
 namespace dsplan {
 namespace {
