@@ -47,7 +47,7 @@ Block block_of(std::int64_t across, std::int64_t along, std::int64_t threads) {
 
 DeviceThreads device_threads(const Hardware& hardware) {
   const std::string_view architecture = hardware.architecture;
-  if (!architecture.starts_with("sm_")) return {};
+  if (!architecture.starts_with("sm_") || hardware.multiprocessors == 0) return {};
   if (architecture == "sm_75") return {hardware.multiprocessors, 1024};
   for (const std::string_view narrow : {"sm_86", "sm_87", "sm_89", "sm_120", "sm_121"}) {
     if (architecture == narrow) return {hardware.multiprocessors, 1536};

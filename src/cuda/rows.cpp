@@ -31,7 +31,7 @@ void softmax_forward(const Args& args, const Queue& queue) {
 }
 
 void softmax_gradient(const Args& args, const Queue& queue) {
-  const dsplan_tensor* wide = args.find(SlotKind::Temporary, 0);
+  const dsplan_tensor* wide = exec::host::widened(args);
   if (wide != nullptr && args.part() == 1) return copy_in_order(queue, *wide, args.gradient(0));
   softmax_backward(queue, args.gradient_of(), args.saved_out(0), wide != nullptr ? *wide : args.gradient(0),
                    args.op() == Op::LogSoftmax);

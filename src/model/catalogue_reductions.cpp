@@ -30,12 +30,20 @@ void through_variance(Writer& w) {
 }
 
 // The kernel reads grad * output, which it makes first (SoftMax.cu, softmax_backward_cuda_out); that of the logarithm
-// does not.
-void through_softmax(Writer& w) {
+// does not. `widened`: the gradient is made in the result's dtype and cast.
+void through_softmax(Writer& w, bool widened) {
   if (!w.needs(0)) return;
-  w.allocate_gradient(0);
-  if (w.node().op == Op::LogSoftmax) return w.backward_kernel();
-  w.drop(w.temporary(w.bytes_out(), w.out().dtype, Visibility::Kernel));
+  if (widened) {
+    w.allocate_temporary(w.bytes_out(), w.out().dtype, Visibility::Dispatch);
+  } else {
+    w.allocate_gradient(0);
+  }
+  if (w.node().op == Op::LogSoftmax) {
+    w.backward_kernel();
+  } else {
+    w.drop(w.temporary(w.bytes_out(), w.out().dtype, Visibility::Kernel));
+  }
+  if (widened) w.gradient(0);
 }
 
 }  // namespace
@@ -175,7 +183,7 @@ void safe_softmax(Writer& w) {
   w.kernel();
   for (const std::uint8_t one : {plain, minimum, flags, by_row, zero}) w.forward_drop(one);
   w.save_output(0, "_saved_result");
-  through_softmax(w);
+  through_softmax(w, false);
 }
 
 // The result may be wider than the input: float32 of bfloat16 is computed on a copy, float32 of float16 in the kernel
@@ -191,9 +199,7 @@ void softmax(Writer& w) {
   w.output();
   w.kernel();
   w.save_output(0, "_saved_result");
-  if (!w.needs(0)) return;
-  if (copies) w.full_temporary();
-  through_softmax(w);
+  through_softmax(w, copies);
   static_cast<void>(copy);
 }
 

@@ -96,7 +96,7 @@ Tensor Net::table(const std::string& path, const Tensor& ids) {
 }
 
 Tensor Net::attend(const Tensor& q, const Tensor& k, const Tensor& v) const {
-  return settings_.memory_efficient ? memory_efficient_attention(q, k, v) : flash_attention(q, k, v);
+  return settings_.memory_efficient ? memory_efficient_attention(q, k, v) : flash_attention(q, k, v, d_.attention_dropout > 0);
 }
 
 // arange(seq) + 0, unsqueezed.

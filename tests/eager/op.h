@@ -37,7 +37,7 @@ namespace eager {
 // What DeepSpeed puts in its place under stage 3 (runtime/zero/linear.py): one Python function, saving its arguments.
 [[nodiscard]] Tensor linear_stage3(const Tensor& x, const Tensor& weight);
 
-[[nodiscard]] Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v);
+[[nodiscard]] Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v, bool drops);
 [[nodiscard]] Tensor memory_efficient_attention(const Tensor& q, const Tensor& k, const Tensor& v);
 
 [[nodiscard]] Tensor log_softmax(const Tensor& x);

@@ -160,14 +160,16 @@ void save_all(const std::shared_ptr<Node>& node, std::initializer_list<Tensor> t
 
 }  // namespace
 
-// csrc/flash_attn/flash_api.cpp, mha_fwd and mha_bwd; two tensors of random state whether or not there is dropout.
-Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
+// csrc/flash_attn/flash_api.cpp, mha_fwd and mha_bwd; two tensors of random state whether or not there is dropout,
+// and with it the first of them made twice.
+Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v, bool drops) {
   const Doing doing("flash attention");
   const auto node = attention_node("flash attention", q, k, v);
   Tensor out = by_heads(q);
   const Tensor logsumexp = empty({q->size(0), q->size(1), q->size(2)}, DType::Float32);
   const Tensor state = empty({2}, DType::Int64);
   const Tensor unused = empty({1}, DType::Int64);
+  if (drops) (void)empty({2}, DType::Int64);
   if (node) {
     node->backward = [](Tensors&, Tensors& saved) -> Tensors {
       const Tensor& query = saved[0];

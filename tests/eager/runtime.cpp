@@ -22,7 +22,9 @@ Runtime::Runtime(const Plan& plan, Net& net) : plan_(plan), net_(net) {
 }
 
 void Runtime::load() {
-  for (const Tensor& leaf : leaves_) leaf->storage = block("parameter", bytes(leaf->elements()));
+  for (const Tensor& leaf : leaves_) {
+    if (leaf->storage == nullptr) leaf->storage = block("parameter", bytes(leaf->elements()));
+  }
 }
 
 void Runtime::make_overflow_buffer() {
@@ -187,17 +189,43 @@ Batch make_batch(const Settings& settings) {
 std::unique_ptr<Runtime> make_plain(const Plan& plan, Net& net) { return std::make_unique<Plain>(plan, net); }
 std::unique_ptr<Runtime> make_stage0(const Plan& plan, Net& net) { return std::make_unique<Stage0>(plan, net); }
 
+namespace {
+
+// The model's constructors: module by module its parameters, then its buffers. What will be tied is made as well. Under
+// zero.Init the runtime makes the parameters, and torch.arange and the like answer in the model's dtype.
+void construct(Net& net, const dsplan::ModelSpec& spec, const Settings& settings, const Plan& plan) {
+  const bool cut = settings.stage3_linear;
+  std::vector<Block> tied;
+  net.buffers.resize(spec.buffers.size());
+  std::size_t next = 0;
+  for (std::size_t module = 0; module < spec.modules.size(); ++module) {
+    for (; next < spec.parameters.size() && static_cast<std::size_t>(spec.parameters[next].module) == module; ++next) {
+      if (cut) continue;
+      const dsplan::Parameter& parameter = spec.parameters[next];
+      Block made = block("parameter", storage(parameter.shape.elements(), plan.dtype).value());
+      if (parameter.tied_to == dsplan::kNone) {
+        net.parameters[next]->storage = std::move(made);
+      } else {
+        tied.push_back(std::move(made));
+      }
+    }
+    for (std::size_t at = 0; at < spec.buffers.size(); ++at) {
+      const dsplan::ModelBuffer& buffer = spec.buffers[at];
+      if (static_cast<std::size_t>(buffer.module) != module) continue;
+      const Doing doing("buffer");
+      const bool follows = buffer.follows_model_dtype || (cut && buffer.dtype == dsplan::DType::Float32);
+      net.buffers[at] = empty({buffer.shape.elements().value()}, follows ? plan.dtype : buffer.dtype);
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<Entry> train(const dsplan::ModelSpec& spec, Settings settings, const Plan& plan) {
   Memory memory;
   settings.stage3_linear = plan.deepspeed && plan.stage == 3;
   Net net(spec, settings);
-  for (const dsplan::ModelBuffer& buffer : spec.buffers) {
-    const Doing doing("buffer");
-    // Under zero.Init torch.arange and the like answer in the model's dtype.
-    const bool wrapped = settings.stage3_linear && buffer.dtype == dsplan::DType::Float32;
-    const bool follows = buffer.follows_model_dtype || wrapped;
-    net.buffers.push_back(empty({buffer.shape.elements().value()}, follows ? plan.dtype : buffer.dtype));
-  }
+  construct(net, spec, settings, plan);
   const std::unique_ptr<Runtime> runtime = make_runtime(plan, net);
   runtime->initialise();
   net.hooks = runtime.get();

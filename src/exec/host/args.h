@@ -94,4 +94,11 @@ void copy_in_order(const dsplan_tensor& from, const dsplan_tensor& to);
 // The part of `whole` that has the dimensions of `of`: what stands first in each dimension.
 [[nodiscard]] dsplan_tensor corner(dsplan_tensor whole, const dsplan_tensor& of);
 
+// Backward of a softmax: the gradient in the result's dtype, where it is cast; nullptr where it is not. Beside it lies
+// the product that a GPU's kernel reads, except for the logarithm.
+[[nodiscard]] inline const dsplan_tensor* widened(const Args& args) {
+  if (args.op() == Op::Softmax && args.find(SlotKind::Temporary, 1) == nullptr) return nullptr;
+  return args.find(SlotKind::Temporary, 0);
+}
+
 }  // namespace dsplan::exec::host

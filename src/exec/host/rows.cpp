@@ -120,7 +120,7 @@ void softmax_backward_rows(const dsplan_tensor& grad, const dsplan_tensor& resul
 }
 
 void softmax_backward(const Args& args) {
-  const dsplan_tensor* wide = args.find(SlotKind::Temporary, 0);
+  const dsplan_tensor* wide = widened(args);
   if (wide != nullptr && args.part() == 1) return copy_in_order(*wide, args.gradient(0));
   const dsplan_tensor& to = wide != nullptr ? *wide : args.gradient(0);
   with_arithmetic(dtype_of(args.saved_out(0)), [&]<class C>(C) {

@@ -87,13 +87,17 @@ void softmax(Maker& m) {
 
 void softmax_backward(Maker& m) {
   if (!m.needs(0)) return;
-  if (!m.node().safe && casts_first(m)) {
-    m.temporary({m.told().dtype, contiguous_like(m.in(0).layout)});
-    m.next();
+  const Described wide{m.told().dtype, contiguous_like(m.in(0).layout)};
+  const bool casts = !m.node().safe && casts_first(m);
+  if (casts) {
+    m.temporary(wide);
+  } else {
+    m.gradient(0, like_input(m));
   }
+  if (m.node().op == Op::Softmax) m.temporary(wide);  // A GPU's kernel reads the product of gradient and result.
+  if (!casts) return;
+  m.next();
   m.gradient(0, like_input(m));
-  // A GPU's kernel reads the product of gradient and result.
-  if (m.node().op == Op::Softmax) m.temporary({m.told().dtype, contiguous_like(m.in(0).layout)});
 }
 
 std::vector<Kept> result_kept(const Graph&, const Node&) { return {{Kept::Kind::Output, 0}}; }

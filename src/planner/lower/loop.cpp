@@ -30,7 +30,9 @@ std::vector<BufferId> Loop::init() {
   const auto make_all = [&](Space space) {
     for (std::size_t at = 0; at < buffers.size(); ++at) buffers[at] = make_buffer(model_.buffers[at], space);
   };
-  const ModelInit where = job_.training.model_init;
+  const Training& training = job_.training;
+  const bool cut = training.under_zero_init();  // As they are made.
+  const ModelInit where = training.model_init == ModelInit::Host || cut ? training.model_init : ModelInit::Device;
   if (where != ModelInit::Device) make_all(where == ModelInit::Host ? Space::Pageable : Space::Device);
   runtime_.build(where, make_of);
   if (Recording* recording = emitter_.recording()) recording->module_buffers(buffers);

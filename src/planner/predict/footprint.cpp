@@ -304,19 +304,9 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
   return true;
 }
 
-// A script's variable holds the latest outputs: the loss, and this rank's logits where the loss has them all at once.
-void add_outputs(const ModelSpec& model, const Job& job, Footprint& result) {
-  const Training& t = job.training;
-  if (t.loop != LoopKind::Script || !result.batch_known) return;
-  const DType computed = t.autocast.value_or(t.dtype);
+Bytes loss_bytes(const Training& t) {
   const bool narrow = t.loss == Loss::Native && !t.autocast;
-  result.persistent[Role::Inputs] += Bytes(bytes_per_element(narrow ? t.dtype : DType::Float32));
-  if (t.loss != Loss::HuggingFace && t.loss != Loss::Native) return;
-  const std::int64_t tp = job.parallelism.tp;
-  const std::int64_t words = tp == 1 ? model.dims.vocab : round_up(Bytes(model.dims.vocab), tp * 128).value() / tp;
-  const std::int64_t tokens = checked_mul(t.micro_batch, t.seq_of(t.steps() * t.grad_accum - 1));
-  result.persistent[Role::Activations] +=
-      storage(Elements(checked_mul(tokens, words)), t.outputs_to_fp32 ? DType::Float32 : computed);
+  return Bytes(bytes_per_element(narrow ? t.dtype : DType::Float32));
 }
 
 // FusedAdam's int32 for overflows, and the wrapper's norm, an fp32 scalar (the base optimizer alone, in fp32 without
@@ -338,6 +328,16 @@ void add_scalars(const Job& job, Footprint& result) {
 }
 
 }  // namespace
+
+Bytes held_logits(const ModelSpec& model, const Job& job) {
+  const Training& t = job.training;
+  if (t.loop != LoopKind::Script || (t.loss != Loss::HuggingFace && t.loss != Loss::Native)) return Bytes(0);
+  const std::int64_t tp = job.parallelism.tp;
+  const std::int64_t words = tp == 1 ? model.dims.vocab : round_up(Bytes(model.dims.vocab), tp * 128).value() / tp;
+  const std::int64_t tokens = checked_mul(t.micro_batch, t.seq_of(t.steps() * t.grad_accum - 1));
+  const DType computed = t.autocast.value_or(t.dtype);
+  return storage(Elements(checked_mul(tokens, words)), t.outputs_to_fp32 ? DType::Float32 : computed);
+}
 
 std::vector<Elements> kept_gradients(const ModelSpec& model, const Job& job) {
   const std::int64_t ranks = job.parallelism.dp;
@@ -402,7 +402,10 @@ Footprint footprint(const ModelSpec& model, const Job& job) {
   if (job.training.runtime == Runtime::DeepSpeed) add_scalars(job, result);
   add_workspaces(model, job, result);
   result.batch_known = add_batch(model, job.training, result);
-  add_outputs(model, job, result);
+  if (result.batch_known && job.training.loop == LoopKind::Script) {
+    result.persistent[Role::Inputs] += loss_bytes(job.training);
+    result.persistent[Role::Activations] += held_logits(model, job);
+  }
   result.states.parameters = result.persistent[Role::Parameters];
   result.states.optimizer = result.persistent[Role::Optimizer];
   return result;

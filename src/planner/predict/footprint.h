@@ -28,6 +28,10 @@ struct Footprint {
 // Refuses what core/model's local_shape refuses (tensor parallelism that does not divide).
 [[nodiscard]] Footprint footprint(const ModelSpec& model, const Job& job);
 
+// This rank's logits, which a script's variable holds until its next forward has returned (LoopKind::Script); 0 where
+// the loop drops them, or the loss does not have all of them at once.
+[[nodiscard]] Bytes held_logits(const ModelSpec& model, const Job& job);
+
 // What one rank keeps in files on NVMe, and in memory that DeepSpeed locks for it: the second derivation of the host's
 // ledger. Zero everywhere but under ZeRO-3 with something offloaded there.
 struct NvmeFootprint {

@@ -42,8 +42,10 @@ class Configuration:
         self.model = model_config(value["model"])
         self.deepspeed = value.get("deepspeed")
         given = {key: item for key, item in value.get("training", {}).items() if key not in HEAD}
-        defaults = DEFAULTS if self.deepspeed is None else {
+        defaults = dict(DEFAULTS) if self.deepspeed is None else {
             key: item for key, item in DEFAULTS.items() if key not in OF_DEEPSPEED}
+        if self.runtime == "pytorch":
+            defaults["model_init"] = "host"  # pytorch_step.py makes the model there and moves it.
         self.training = {**HEAD, **defaults, **given}
         if self.training["checkpoint"] != "none":
             self.training.setdefault("checkpoint_impl", "non_reentrant")

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "planner/plan/recompute/from_model.h"
+#include "planner/predict/footprint.h"
 #include "planner/zero/zero_facts.h"
 
 namespace dsplan {
@@ -175,10 +176,11 @@ Bytes least_of_init(const Job& job, const ActivationBytes& a) {
 
 }  // namespace
 
-Bytes least_peak(const ModelSpec& /*model*/, const Job& job, Bytes persistent, const ActivationBytes& activations,
+Bytes least_peak(const ModelSpec& model, const Job& job, Bytes persistent, const ActivationBytes& activations,
                  const Checkpointing& checkpoint) {
   const Training& t = job.training;
-  Bytes base = std::max(persistent - kScalars, Bytes(0));
+  // Of logits that are held there is one set until the next forward has returned, and backward counts its own.
+  Bytes base = std::max(persistent - kScalars - held_logits(model, job), Bytes(0));
   if (!t.seq_list.empty()) base = std::max(base - Bytes(checked_mul(checked_mul(t.micro_batch, t.seq), 24)), Bytes(0));
   const Held held(job, activations);
   const Bytes running = base + Sweep(activations, held, checkpoint, job.parallelism.tp).run();
