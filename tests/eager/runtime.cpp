@@ -200,8 +200,10 @@ void construct(Net& net, const dsplan::ModelSpec& spec, const Settings& settings
   std::size_t next = 0;
   for (std::size_t module = 0; module < spec.modules.size(); ++module) {
     for (; next < spec.parameters.size() && static_cast<std::size_t>(spec.parameters[next].module) == module; ++next) {
-      if (cut) continue;
       const dsplan::Parameter& parameter = spec.parameters[next];
+      const bool given_back =
+          plan.deepspeed && plan.stage > 0;  // The hole that what will be tied leaves (empty_cache).
+      if (cut || (parameter.tied_to != dsplan::kNone && given_back)) continue;
       Block made = block("parameter", storage(parameter.shape.elements(), plan.dtype).value());
       if (parameter.tied_to == dsplan::kNone) {
         net.parameters[next]->storage = std::move(made);

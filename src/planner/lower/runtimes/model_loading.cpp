@@ -42,7 +42,7 @@ void ModelLoading::build_on_device(const ModelSpec& model, const std::function<v
         if (is_adapter(parameter) != adapters) continue;
         if (parameter.tied_to == kNone) {
           on_device_[next] = make(parameter, id, {Role::Parameters, "parameter"});
-        } else {
+        } else if (training_.zero.stage == 0) {  // ZeRO gives the hole that it leaves back (empty_cache).
           tied.append(make(parameter, id, kTied));
           eager_.emitter().mark_scratch(tied.ids().back());
         }
