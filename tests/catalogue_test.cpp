@@ -131,22 +131,30 @@ TEST_CASE("what attention keeps, and its backward takes: the published table") {
                          heads),
        q + 2 * 4 * 100 * 4 + 16 + 8,
        3 * q + 2 * 4 * 128 * 4 + 2 * 128 * 4 * 64 * 4,
-       {"_saved_query", "_saved_key", "_saved_value", "_saved_output", "_saved_logsumexp", "_saved_rng_state",
+       {"_saved_key", "_saved_query", "_saved_value", "_saved_logsumexp", "_saved_output", "_saved_rng_state",
         "_saved_unused"}},
       // With grouped heads dk and dv at all heads as well.
       {dsplan::formatted(R"({{"op":"scaled_dot_product_attention","kernel":"flash","in":[{0},{1},{1}],"out":[{0}]}})",
                          heads, grouped),
        q + 2 * 4 * 100 * 4 + 16 + 8,
        q + 2 * (q / 2) + 2 * 4 * 128 * 4 + 2 * 128 * 4 * 64 * 4 + 2 * q,
-       {"_saved_query", "_saved_key", "_saved_value", "_saved_output", "_saved_logsumexp", "_saved_rng_state",
+       {"_saved_key", "_saved_query", "_saved_value", "_saved_logsumexp", "_saved_output", "_saved_rng_state",
         "_saved_unused"}},
       {dsplan::formatted(
            R"({{"op":"scaled_dot_product_attention","kernel":"memory_efficient","in":[{0},{0},{0}],"out":[{0}]}})",
            heads),
-       q + 2 * 4 * 128 * 4 + 8 + 8,
-       3 * q + 2 * 4 * 128 * 4,
-       {"_saved_query", "_saved_key", "_saved_value", "_saved_output", "_saved_log_sumexp", "_saved_philox_seed",
-        "_saved_philox_offset"}},
+       // Sums by row, then by 64 queries a block of their gradient with 16 bytes before it.
+       q + 2 * 4 * 128 * 4,
+       3 * q + 2 * 4 * 100 * 4 + 2 * 4 * 2 * (64 * 64 * 4 + 16),
+       {"_saved_key", "_saved_query", "_saved_value", "_saved_log_sumexp", "_saved_output"}},
+      // cuDNN of release 9.19 on sm_90, with grouped heads: its workspace holds all three gradients in fp32 or at all
+      // heads.
+      {dsplan::formatted(R"({{"op":"scaled_dot_product_attention","kernel":"cudnn","in":[{0},{1},{1}],"out":[{0}]}})",
+                         heads, grouped),
+       q + 2 * 4 * 100 * 4 + 8 + 8,
+       q + 2 * (q / 2) + 256 + 2 * 4 * 100 * (4 * 64 + 4) + 2 * 4 * 100 * 4 * 64,
+       {"_saved_key", "_saved_query", "_saved_value", "_saved_logsumexp", "_saved_output", "_saved_philox_offset",
+        "_saved_philox_seed"}},
   };
   expect(rows);
 }

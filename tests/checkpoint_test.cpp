@@ -77,6 +77,20 @@ TEST_CASE("kept results live from forward to their node, and their operators do 
   }
 }
 
+TEST_CASE("keep:mm keeps what has no bias; where others have one it is refused") {
+  const auto held_by = [](const char* words, const ModelSpec& model) {
+    return held(schedule_of(model, plain(words, model)));
+  };
+  const ModelSpec llama = lowered::bundled("tiny-llama");
+  CHECK(held_by("keep:mm", llama) == held_by("keep:linear", llama));
+  const ModelSpec gpt2 = lowered::bundled("tiny-gpt2");
+  CHECK(held_by("keep:mm", gpt2) == held_by("full", gpt2));
+  const ModelSpec qwen2 = lowered::inlined("tiny-qwen2", R"({"model_type": "qwen2",
+    "architectures": ["Qwen2ForCausalLM"], "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 97})");
+  CHECK_THROWS_WITH_AS(plain("keep:mm", qwen2), doctest::Contains("keeping mm alone"), Refusal);
+}
+
 TEST_CASE("checkpoints around modules run these again and nothing else") {
   const ModelSpec model = lowered::bundled("tiny-llama");
   const Schedule none = schedule_of(model, plain("none", model));

@@ -202,4 +202,32 @@ TEST_CASE("operators of the executor make what the catalogue says") {
   MESSAGE(compared << " slots of " << seen.size() << " operators compared");
 }
 
+TEST_CASE("heads that flash pads, and operands that lie head by head") {
+  const ModelSpec odd[] = {
+      tiny("gpt2", R"("n_embd": 40, "n_layer": 2, "n_head": 4, "vocab_size": 97, "n_positions": 64)"),
+      tiny("llama", R"("hidden_size": 40, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": 97)"),
+      tiny("llama", R"("hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": 97)")};
+  std::size_t compared = 0;
+  for (const ModelSpec& model : odd) {
+    for (const Version transformers : {kWitnessTransformers, Version{4, 53, 3}}) {
+      if (transformers < Version{5, 0, 0} && model.family == "gpt2") continue;
+      GraphOptions options;
+      options.micro_batch = 2;
+      options.seq = 24;
+      options.transformers = transformers;
+      INFO(model.name << ", heads of " << model.dims.head_dim << ", transformers " << transformers.text());
+      CHECK(faults_of(model, options, compared) == std::vector<std::string>{});
+      const Graph graph = build_graph(model, options);
+      for (const Node& node : graph.nodes) {
+        if (node.op != Op::Attention) continue;
+        CHECK(node.padding == (model.dims.head_dim == 10 ? 6 : 0));
+        CHECK(node.by_head == (model.dims.head_dim == 10 || transformers < Version{5, 0, 0}));
+      }
+    }
+  }
+  CHECK(compared > 1'000);
+}
+
 }  // namespace dsplan

@@ -93,7 +93,7 @@ TEST_CASE("the DeepSpeed JSON of a plan is the one that is handed over") {
   CHECK(plan["ranks"][0]["rows"]["memory.peak.requested"] == at.prediction(kZero3)["memory"]["peak"]["requested"]);
   CHECK(plan["written"]["deepspeed"] == "0.19.8");
   CHECK(std::any_of(plan["assumed"].begin(), plan["assumed"].end(),
-                    [](const Json& one) { return one["name"] == "attention" && one["value"] == "flash"; }));
+                    [](const Json& one) { return one["name"] == "attention" && one["value"] == "cudnn"; }));
 }
 
 TEST_CASE("options stand above a plan as above a training file, and a changed job is said") {
@@ -123,22 +123,22 @@ TEST_CASE("files beside a plan replace its parts, except the training file") {
   at.plan(kZero3);
   spill(at.folder / "ds.json",
         R"({"bf16": {"enabled": true}, "zero_optimization": {"stage": 3, "reduce_bucket_size": 1000}})");
-  const Json replaced = at.prediction("p.json --deepspeed ds.json --hardware a100-sxm-80");
-  const Json direct = at.prediction("tiny-llama --gpus 4 --hardware a100-sxm-80 --seq 64 --deepspeed ds.json");
+  const Json replaced = at.prediction("p.json --deepspeed ds.json --hardware h200-sxm");
+  const Json direct = at.prediction("tiny-llama --gpus 4 --hardware h200-sxm --seq 64 --deepspeed ds.json");
   CHECK(replaced == direct);
   says(at.run("simulate p.json --training ds.json"), 2, "--training: error: a plan is its own training file");
 }
 
 TEST_CASE("a plan is run, and its receipt compared with it") {
   const Bench at;
-  at.plan("tiny-llama --zero-stage 2 --gpus 2 --hardware h100-sxm --seq 32");
+  at.plan("tiny-llama --zero-stage 2 --gpus 2 --hardware h100-sxm --seq 32 --attention flash");
   const Ran ran = at.run("run p.json --out receipt.json");
   REQUIRE_MESSAGE(ran.code == 0, ran.err);
   CHECK(at.run("compare p.json receipt.json").code == 0);
   CHECK(at.run("compare --re-predict receipt.json").code == 0);
-  at.plan("tiny-llama --zero-stage 1 --gpus 2 --hardware h100-sxm --seq 32", "other.json");
+  at.plan("tiny-llama --zero-stage 1 --gpus 2 --hardware h100-sxm --seq 32 --attention flash", "other.json");
   says(at.run("compare other.json receipt.json"), 2, "other.json: error: the fingerprints differ");
-  at.plan("tiny-llama --zero-stage 2 --gpus 4 --hardware h100-sxm --seq 32", "four.json");
+  at.plan("tiny-llama --zero-stage 2 --gpus 4 --hardware h100-sxm --seq 32 --attention flash", "four.json");
   says(at.run("compare four.json receipt.json"), 2, "is of 4 ranks, and 2 were measured");
 }
 

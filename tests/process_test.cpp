@@ -72,7 +72,7 @@ TEST_CASE("context, library and kernels are rows from another run, and what is l
   CHECK(rows["context"] == kContext + kLibrary);
   for (const char* words : {"", "--ranks 2 --zero-stage 3", "--alloc-conf expandable_segments:True",
                             "--ranks 2 --zero-stage 3 --alloc-conf expandable_segments:True"}) {
-    const Ran ran = run_binary(folder, split(kRun + "--hardware c.json " + words));
+    const Ran ran = run_binary(folder, split(kRun + "--attention flash --hardware c.json " + words));
     INFO(words);
     CHECK_MESSAGE(ran.code == 0, ran.err << ran.out);
     const Json receipt = Json::parse(slurp(folder / "r.json"));

@@ -522,6 +522,36 @@ TEST_CASE("resolve: grouped heads are flash's, or the math kernel's; a window's 
   CHECK(run(grouped).training.attention == Attention::MemoryEfficient);
 }
 
+TEST_CASE("resolve: cuDNN's attention is the default where torch prefers it") {
+  const auto on = [](const char* device, const auto& change) {
+    const Hardware hardware = load_hardware(device);
+    Given given;
+    given.hardware = &hardware;
+    change(given);
+    return run(given).training.attention;
+  };
+  const auto plain = [](Given&) {};
+  for (const char* device : {"h100-sxm", "h200-sxm", "gh200-96", "b200-sxm", "b300"}) {
+    INFO(device);
+    CHECK(on(device, plain) == Attention::CuDnn);
+  }
+  for (const char* device : {"a100-sxm-80", "rtx4090", "rtx5090"}) {
+    INFO(device);
+    CHECK(on(device, plain) == Attention::Flash);
+  }
+  CHECK(on("h100-sxm", [](Given& g) { set(g.request.torch_version, std::string("2.10.0"), "--torch-version"); }) ==
+        Attention::Flash);
+  CHECK(on("h100-sxm", [](Given& g) { set(g.request.dtype, std::string("fp32"), "--dtype"); }) == Attention::Math);
+  CHECK(on("h100-sxm", [](Given& g) { g.model.dims.head_dim = 65; }) == Attention::Flash);
+  CHECK(on("h100-sxm", [](Given& g) { g.model.dims.head_dim = 256; }) == Attention::CuDnn);
+  CHECK(on("b200-sxm", [](Given& g) { g.model.dims.head_dim = 256; }) == Attention::Flash);
+  // It takes masks.
+  CHECK(on("h100-sxm", [](Given& g) { g.model.dims.sliding_window = 1024; }) == Attention::CuDnn);
+  CHECK(on("h100-sxm", [](Given& g) { set(g.request.seq, std::int64_t{1}, "--seq"); }) == Attention::Flash);
+  CHECK(on("a100-sxm-80", [](Given& g) { set(g.request.attention, std::string("cudnn"), "--attention"); }) ==
+        Attention::CuDnn);
+}
+
 TEST_CASE("resolve: attention's kernel is named") {
   CHECK(run({}).training.attention == Attention::Flash);
   Given given;

@@ -224,6 +224,24 @@ inline Case attention(const char* name, AttentionKernel kernel, std::int64_t kv_
           }};
 }
 
+// Of three columns, padded to eight as flash wants them; what comes back is a part of its output.
+inline Case padded_attention(const char* name, std::int64_t kv_heads) {
+  return {name, [=](Small& s) {
+            const auto padded = [&](std::int64_t heads) {
+              return s.add(Op::Pad, {s.input({2, heads, 3, 3})}, {2, heads, 3, 8});
+            };
+            const TensorId q = padded(4);
+            const TensorId k = padded(kv_heads);
+            const TensorId v = padded(kv_heads);
+            const TensorId whole = s.add(Op::Attention, {q, k, v}, {2, 4, 3, 8}, [](Node& node) {
+              node.attention = AttentionKernel::Flash;
+              node.by_head = true;
+              node.padding = 5;
+            });
+            s.result = s.view(whole, {2, 4, 3, 3}, {step_narrow(3, 0, 3)}, Op::Slice);
+          }};
+}
+
 inline Case loss(const char* name, Reduction reduction) {
   return {name,
           [=](Small& s) {
@@ -256,6 +274,8 @@ inline std::vector<Case> large_cases() {
   cases.push_back(attention("flash attention, grouped, dropped", AttentionKernel::Flash, 2, 0.3, 3));
   cases.push_back(attention("memory-efficient attention", AttentionKernel::MemoryEfficient, 4, 0.3, 3));
   cases.push_back(attention("flash attention of two blocks", AttentionKernel::Flash, 2, 0, 66));
+  cases.push_back(padded_attention("padded flash attention", 4));
+  cases.push_back(padded_attention("padded flash attention, grouped", 2));
   cases.push_back(loss("mean loss", Reduction::Mean));
   cases.push_back(loss("summed loss", Reduction::Sum));
   return cases;

@@ -144,6 +144,29 @@ TEST_CASE("schedules with workspaces are legal, and the formula agrees") {
   }
 }
 
+TEST_CASE("checkpoints around modules multiply with a bias on autograd's thread, or stop before it") {
+  const ModelSpec gpt2 = lowered::bundled("tiny-gpt2");
+  struct Row {
+    const char* modules;
+    CheckpointKind kind;
+    std::size_t workspaces;  // Of cuBLAS two; of cuBLASLt one or two.
+  };
+  for (const Row& row :
+       {Row{"mlp", CheckpointKind::NonReentrant, 4}, Row{"attn", CheckpointKind::NonReentrant, 4},
+        Row{"ln_1", CheckpointKind::NonReentrant, 3}, Row{"c_fc", CheckpointKind::NonReentrant, 3},
+        Row{"c_fc", CheckpointKind::Reentrant, 4}, Row{"core_attn", CheckpointKind::NonReentrant, 3}}) {
+    CAPTURE(row.modules);
+    Job job = on(lowered::job(-1, 1), "sm_90");
+    job.training.checkpoint.kind = row.kind;
+    job.training.checkpoint.modules = {row.modules};
+    const Schedule schedule = lowered::all_ranks(gpt2, job)[0];
+    CHECK(placed(schedule).size() == row.workspaces);
+    MemoryMeter meter(schedule);
+    replay(schedule, meter);
+    CHECK(meter.by_role()[Role::Workspace] == footprint(gpt2, job).persistent[Role::Workspace]);
+  }
+}
+
 TEST_CASE("workspaces move the fingerprint by their sizes, not by the device's name") {
   const ModelSpec model = lowered::bundled("tiny-llama");
   const Job job = lowered::job(-1, 1);
@@ -151,4 +174,8 @@ TEST_CASE("workspaces move the fingerprint by their sizes, not by the device's n
   CHECK(hopper != fingerprint(model, job));
   CHECK(hopper != fingerprint(model, on(job, "sm_80")));
   CHECK(fingerprint(model, on(job, "sm_80")) == fingerprint(model, on(job, "sm_89")));
+  // The memory-efficient kernel has other blocks.
+  Job efficient = job;
+  efficient.training.attention = Attention::MemoryEfficient;
+  CHECK(fingerprint(model, on(efficient, "sm_80")) != fingerprint(model, on(efficient, "sm_89")));
 }

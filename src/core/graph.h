@@ -227,10 +227,12 @@ struct Node {
   Product product = Product::Transposed;  // Linear only.
   // View only: the gradient comes in a layout of which the input's shape is no view, so that reshape copies it.
   bool gradient_copied = false;
-  bool in_place = false;                  // The output is input 0's storage, written anew.
-  bool safe = false;                      // Softmax only: rows of nothing but minus infinity give zeros.
-  bool filled = false;                    // Arange only: each element is `number`.
-  bool full_attention = false;            // Attention only: each query sees every key; otherwise it is causal.
+  bool in_place = false;        // The output is input 0's storage, written anew.
+  bool safe = false;            // Softmax only: rows of nothing but minus infinity give zeros.
+  bool filled = false;          // Arange only: each element is `number`.
+  bool full_attention = false;  // Attention only: each query sees every key; otherwise it is causal.
+  bool by_head = false;         // Attention only: queries lie head by head, and so does what is made like them.
+  std::uint8_t padding = 0;     // Attention only: columns of each head, its last, that are zeros.
   Reduction reduction = Reduction::Mean;  // Losses only.
   std::uint8_t bounds = kBothBounds;      // Clamp only.
   std::int8_t axis = 0;

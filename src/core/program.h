@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/graph.h"
-#include "core/reduce_kernel.h"
+#include "core/kernel_scratch.h"
 #include "core/schedule.h"
 
 namespace dsplan {

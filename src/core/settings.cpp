@@ -102,7 +102,7 @@ constexpr SettingRow kRun[] = {
            "checkpoint_impl", "reentrant|non_reentrant|deepspeed"),
      {},
      {kCheckpoint<&Checkpointing::kind>, Line::Checkpoint, 1}},
-    {asked(kAsked<&Request::attention>, "--attention", "KIND", "eager, math, flash, mem-efficient or sdpa",
+    {asked(kAsked<&Request::attention>, "--attention", "KIND", "eager, math, flash, mem-efficient, cudnn, sdpa",
            "attention"),
      {},
      {kTrained<&Training::attention>, Line::Attention, 0}},

@@ -107,6 +107,7 @@ std::string_view name(Attention attention) {
     case Attention::Math: return "math";
     case Attention::Flash: return "flash";
     case Attention::MemoryEfficient: return "mem-efficient";
+    case Attention::CuDnn: return "cudnn";
   }
   return "?";
 }

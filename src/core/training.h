@@ -136,7 +136,7 @@ struct Checkpointing {
   }
 };
 
-enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient };
+enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient, CuDnn };
 // The causal loss. HuggingFace: transformers', logits upcast to fp32. Native: the same without the upcast. Chunked:
 // torchtune's CEWithChunkedOutputLoss: head and upcast piece by piece along the sequence. Liger: its fused linear
 // cross-entropy, and nothing else of it.

@@ -43,12 +43,13 @@ Attention problem_of(const Args& args, const dsplan_tensor& q, const dsplan_tens
   a.width = q.dims[3];
   expect(a.width <= kMostWidth, "heads wider than 256");
   expect(a.heads % a.kv_heads == 0, "heads do not divide into groups");
-  a.scale = 1 / std::sqrt(static_cast<double>(a.width));
+  a.scale = 1 / std::sqrt(static_cast<double>(a.width - args.integer(DSPLAN_PADDING)));
   a.causal = !args.flag(DSPLAN_FLAG_FULL_ATTENTION) && bias == nullptr;
   a.q = by_head(q);
   a.k = by_head(k);
   a.v = by_head(v);
   a.p = args.number();
+  a.random = {args.random().key, args.random().first_sample};
   a.of_sample = a.batch * a.heads * a.queries * a.keys / std::max<std::int64_t>(1, args.random().samples);
   if (bias != nullptr) {
     a.bias_columns = last_of(*bias);
@@ -59,17 +60,20 @@ Attention problem_of(const Args& args, const dsplan_tensor& q, const dsplan_tens
   return a;
 }
 
+// Flash keeps what decides dropout on the device, as its kernel keeps the state of its generator.
+void keep_random(const Args& args, const Queue& queue, Attention& a) {
+  expect_count(args.extra(1), 2, "the random state");
+  expect_count(args.extra(2), 1, "the random state");
+  put_integer(queue, args.extra(1), 0, static_cast<std::int64_t>(args.random().key));
+  put_integer(queue, args.extra(1), 1, args.random().first_sample);
+  put_integer(queue, args.extra(2), 0, 0);
+  a.kept_random = integers_of(args.extra(1));
+}
+
 void forward(const Args& args, const Queue& queue) {
   Attention a = problem_of(args, args.in(0), args.in(1), args.in(2), args.has_in(3) ? &args.in(3) : nullptr);
   expect_dims(args.output(), dims_of(args.in(0)), "the output");
-  expect_count(args.extra(1), is_flash(args) ? 2 : 1, "the random state");
-  expect_count(args.extra(2), 1, "the random state");
-  // What decides dropout is kept as those kernels keep the state of their generator.
-  put_integer(queue, args.extra(1), 0, static_cast<std::int64_t>(args.random().key));
-  if (is_flash(args)) put_integer(queue, args.extra(1), 1, args.random().first_sample);
-  put_integer(queue, args.extra(2), 0, is_flash(args) ? 0 : args.random().first_sample);
-  a.key = integers_of(args.extra(1));
-  a.first_sample = is_flash(args) ? a.key + 1 : integers_of(args.extra(2));
+  if (is_flash(args)) keep_random(args, queue, a);
   a.out = by_head(args.output());
   if (const dsplan_tensor* lse = args.find(SlotKind::Extra, 0)) {
     expect(lse->rank == 3 && lse->dims[0] == a.batch && lse->dims[1] == a.heads && lse->dims[2] >= a.queries,
@@ -105,18 +109,35 @@ void sum_groups(const Queue& queue, const dsplan_tensor& expanded, const dsplan_
   sum_to(queue, from, target);
 }
 
+// What the memory-efficient kernel does not do itself in wide types: gradient times output, and room for its sums, of
+// which the last part makes them.
+bool is_preparation(const Args& args) {
+  const dsplan_tensor& q = args.saved_in(0);
+  if (is_flash(args) || dtype_of(q) == DType::BFloat16 || dtype_of(q) == DType::Float16) return false;
+  return args.part() < (q.dims[1] > 1 && q.dims[2] > 1 ? 3U : 2U);
+}
+
+void prepare(const Args& args, const Queue& queue) {
+  if (args.part() > 0) return fill(queue, args.latest(), 0);
+  map(queue, arithmetic_of(dtype_of(args.latest())), args.latest(),
+      {Function::Mul, {&args.gradient_of(), &args.saved_out(0)}});
+}
+
 void backward(const Args& args, const Queue& queue) {
+  if (is_preparation(args)) return prepare(args, queue);
   const dsplan_tensor* bias = args.integer(DSPLAN_INPUTS) > 3 ? &args.saved_in(3) : nullptr;
   Attention a = problem_of(args, args.saved_in(0), args.saved_in(1), args.saved_in(2), bias);
-  a.key = integers_of(args.saved_extra(1));
-  a.first_sample = is_flash(args) ? a.key + 1 : integers_of(args.saved_extra(2));
+  if (is_flash(args)) a.kept_random = integers_of(args.saved_extra(1));
   a.out = by_head(args.saved_out(0));
   a.lse = strided(args.saved_extra(0));
   a.lse_rows = last_of(args.saved_extra(0));
-  std::size_t next = 0;
+  // Temporaries stand in the order in which they are made: copies of gradient and output first.
+  std::size_t next = exec::host::copies_by_token(args);
   const dsplan_tensor& q = gradient_or_temporary(args, 0, next);
   const dsplan_tensor& k = gradient_or_temporary(args, 1, next);
   const dsplan_tensor& v = gradient_or_temporary(args, 2, next);
+  // The memory-efficient kernel's last part finds the sums made, and perhaps copied, before.
+  if (args.part() > 0) next += args.part() - 1;
   const dsplan_tensor& delta = args.temporary(next++);
   expect_dims(q, dims_of(args.saved_in(0)), "the gradient of queries");
   expect_dims(k, dims_of(args.saved_in(1)), "the gradient of keys");

@@ -36,10 +36,14 @@ struct Attention {
   // Added to the scores, seen at [B, H, S, bias_columns]; data == nullptr: there is none.
   Strided bias;
   std::int64_t bias_columns = 0;
-  // Dropout: what decides it lies in device memory, as those kernels keep the state of their generator.
+  // Dropout. What decides it, and where flash keeps that in device memory; nullptr: nowhere.
   double p = 0;
-  const std::int64_t* key = nullptr;
-  const std::int64_t* first_sample = nullptr;
+  struct Random {
+    std::uint64_t key = 0;
+    std::int64_t first_sample = 0;
+  };
+  Random random;
+  const std::int64_t* kept_random = nullptr;
   std::int64_t of_sample = 1;  // Elements of the weights that belong to one sample.
 };
 

@@ -6,20 +6,20 @@
 namespace dsplan::cuda {
 namespace {
 
-// What PyTorch composes: a plain softmax, minus infinity, where the scores are that, which rows are that throughout,
-// zero, and the choice.
+// What PyTorch composes: a plain softmax, where the scores are minus infinity, which rows are that throughout, and
+// zeros there.
 void safe_softmax(const Args& args, const Queue& queue) {
   switch (args.part()) {
-    case 0: return softmax(queue, args.in(0), args.temporary(0), false);
-    case 1: return fill(queue, args.temporary(1), -std::numeric_limits<double>::infinity());
-    case 2:
-      return map(queue, Arithmetic::Double, args.temporary(2), {Function::Equal, {&args.in(0), &args.temporary(1)}});
-    case 3: return all_of_rows(queue, args.temporary(2), args.temporary(3));
-    case 4: return fill(queue, args.temporary(4), 0);
+    case 0: return softmax(queue, args.in(0), args.output(), false);
+    case 1:
+      return map(queue, Arithmetic::Double, args.temporary(0),
+                 {Function::EqualNumber, {&args.in(0)}, -std::numeric_limits<double>::infinity()});
+    case 2: return all_of_rows(queue, args.temporary(0), args.temporary(1));
     default:
       // Where a row is masked throughout zero, else the softmax.
+      fill(queue, args.temporary(2), 0);
       return map(queue, Arithmetic::Double, args.output(),
-                 {Function::Choose, {&args.temporary(4), &args.temporary(3), &args.temporary(0)}});
+                 {Function::Choose, {&args.temporary(2), &args.temporary(1), &args.output()}});
   }
 }
 

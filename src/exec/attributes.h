@@ -15,6 +15,7 @@ enum {
   DSPLAN_REDUCTION, /* Reduction. */
   DSPLAN_AXIS,
   DSPLAN_ATTENTION,    /* AttentionKernel. */
+  DSPLAN_PADDING,      /* Of attention: columns of each head, its last, that are zeros. */
   DSPLAN_SAVED,        /* How many tensors backward is given beside gradients. */
   DSPLAN_FORWARD_MADE, /* How many slots forward and backward make. */
   DSPLAN_BACKWARD_MADE,
@@ -30,7 +31,8 @@ enum {
   DSPLAN_FLAG_FILLED = 4,
   DSPLAN_FLAG_FULL_ATTENTION = 8,
   DSPLAN_FLAG_GRADIENT_COPIED = 16,
-  DSPLAN_FLAG_REQUIRES_GRAD = 32
+  DSPLAN_FLAG_REQUIRES_GRAD = 32,
+  DSPLAN_FLAG_BY_HEAD = 64 /* Flash attention's queries lie head by head. */
 };
 /* kind: 0 input, 1 output, 2 by-product. */
 #define DSPLAN_KEPT(kind, index) ((kind)*256 + (index))

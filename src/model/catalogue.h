@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "core/graph.h"
+#include "core/kernel_scratch.h"
 #include "core/program.h"
 #include "core/training.h"
 #include "core/units.h"
-#include "core/reduce_kernel.h"
 
 namespace dsplan {
 
@@ -87,6 +87,7 @@ struct Recipe {
 struct CatalogueOptions {
   Version torch = kCatalogueTorch;
   DeviceThreads device;
+  bool fake = false;  // As FakeTensorMode has it, which puts on the device what a GPU's operators leave on the host.
 };
 
 // The recipe of `node` in `graph`. `recipe` is cleared and reused, so that a walk over a graph does not allocate.

@@ -1,7 +1,9 @@
 // The catalogue: scaled_dot_product_attention, by kernel. q [B, Hq, Sq, D], k and v [B, Hkv, Sk, D], then perhaps an
 // additive mask. Attention written as operators of its own (eager, math) is no row.
+#include <algorithm>
 #include <array>
 #include <optional>
+#include <vector>
 
 #include "model/catalogue_rules.h"
 
@@ -9,9 +11,16 @@ namespace dsplan::rules {
 namespace {
 
 constexpr Version kRandomStateOnGpu{2, 7, 0};
+constexpr Version kDividesKeys{2, 6, 0};  // Before nobody has looked.
 
 constexpr std::int64_t round_to(std::int64_t value, std::int64_t multiple) {
   return round_up(Elements(value), multiple).value();
+}
+
+AttentionSizes sizes_of(const Writer& w) {
+  const Shape& q = w.in(0).shape;
+  const Shape& k = w.in(1).shape;
+  return {q.dims[0], q.dims[1], k.dims[1], q.dims[2], k.dims[2], q.dims[3]};
 }
 
 struct ByProducts {
@@ -19,29 +28,36 @@ struct ByProducts {
   Bytes seed;
   Bytes offset;
   std::array<const char*, 3> names;  // In PyTorch.
-  bool seed_twice = false;           // The first is dropped for another.
+  bool random_first = false;         // Made before the output.
 };
 
-// What the kernels have in common: one output; log-sum-exp and two tensors of random state as by-products, saved with
-// q, k, v, mask and output.
-void forward(Writer& w, const ByProducts& made) {
-  w.save_input(0, "_saved_query");
-  w.save_input(1, "_saved_key");
-  w.save_input(2, "_saved_value");
+// In the order of their names, as the node lets go of them.
+void save_operands(Writer& w) {
   if (w.has_in(3)) w.save_input(3, "_saved_attn_bias");
-  w.output();
-  if (made.log_sum_exp > Bytes(0)) w.extra(0, made.log_sum_exp, DType::Float32, Visibility::Dispatch);
-  const bool on_gpu = made.seed > Bytes(0);
-  if (on_gpu) {
+  w.save_input(1, "_saved_key");
+  w.save_input(0, "_saved_query");
+  w.save_input(2, "_saved_value");
+}
+
+// What the kernels save: q, k, v, mask, then the output, log-sum-exp and two tensors of random state. The kernel itself
+// is the caller's to write.
+void forward(Writer& w, const ByProducts& made) {
+  save_operands(w);
+  const bool random = made.seed > Bytes(0);
+  const auto make_random = [&] {
+    if (!random) return;
     w.extra(1, made.seed, DType::Int64, Visibility::Dispatch);
     w.extra(2, made.offset, DType::Int64, Visibility::Dispatch);
-  }
-  std::optional<std::uint8_t> dropped;
-  if (made.seed_twice) dropped = w.forward_temporary(made.seed, DType::Int64, Visibility::Kernel);
-  w.kernel();
-  if (dropped) w.forward_drop(*dropped);
+  };
+  if (made.random_first) make_random();
+  w.output();
+  if (made.log_sum_exp > Bytes(0)) w.extra(0, made.log_sum_exp, DType::Float32, Visibility::Dispatch);
+  if (!made.random_first) make_random();
+  w.save_extra(0, made.names[0]);
   w.save_output(0, "_saved_output");
-  for (std::size_t i = 0; i < (on_gpu ? 3U : 1U); ++i) w.save_extra(i, made.names[i]);
+  if (!random) return;
+  w.save_extra(2, made.names[2]);
+  w.save_extra(1, made.names[1]);
 }
 
 // All three are made, needed or not.
@@ -60,56 +76,109 @@ Bytes per_row(const Writer& w, std::int64_t multiple) {
   return storage(Shape{q.dims[0], q.dims[1], round_to(q.dims[2], multiple)}.elements(), DType::Float32);
 }
 
+// Sums and outputs of the parts of keys come before the random state; with dropout there are none, and the random state
+// is made twice (mha_fwd).
+void flash_forward(Writer& w) {
+  const bool newer = w.options().torch >= kRandomStateOnGpu;
+  const bool dropout = w.node().number > 0;
+  const FlashParts parts =
+      !dropout && w.options().torch >= kDividesKeys ? flash_parts(sizes_of(w), w.options().device) : FlashParts{};
+  save_operands(w);
+  w.output();
+  w.extra(0, per_row(w, 1), DType::Float32, Visibility::Dispatch);
+  std::vector<std::uint8_t> dropped;
+  if (parts.output > Bytes(0)) {
+    dropped.push_back(w.forward_temporary(parts.log_sum_exp, DType::Float32, Visibility::Kernel));
+    dropped.push_back(w.forward_temporary(parts.output, DType::Float32, Visibility::Kernel));
+  }
+  if (newer) {
+    w.extra(1, Bytes(16), DType::Int64, Visibility::Dispatch);
+    w.extra(2, Bytes(8), DType::Int64, Visibility::Dispatch);
+    if (dropout) dropped.push_back(w.forward_temporary(Bytes(16), DType::Int64, Visibility::Kernel));
+  }
+  w.kernel();
+  for (const std::uint8_t one : dropped) w.forward_drop(one);
+  w.save_extra(0, "_saved_logsumexp");
+  w.save_output(0, "_saved_output");
+  if (!newer) return;
+  w.save_extra(1, "_saved_rng_state");
+  w.save_extra(2, "_saved_unused");
+}
+
 // Saved besides q, k, v and out: log-sum-exp and the random state, which since torch 2.7 is two tensors of 16 and 8
-// bytes on the GPU and before lay on the host; with dropout the first is made twice (mha_fwd). Backward, in this order:
-// dq, dk, dv, softmax_d, dq_accum, and with grouped heads dk and dv at all heads before they are summed (flash_api.cpp,
-// mha_bwd). The head dimension of dq_accum was always rounded to 32 before that version, since then to 64 above 128.
+// bytes on the GPU and before lay on the host. Backward, in this order: copies of gradient and output where they do not
+// lie token by token; dq, dk, dv, softmax_d, dq_accum, and with grouped heads dk and dv at all heads before they are
+// summed (flash_api.cpp, mha_bwd). The head dimension of dq_accum was always rounded to 32 before that version, since
+// then to 64 above 128.
 void flash_attention(Writer& w) {
-  const Shape& q = w.in(0).shape;
-  const std::int64_t heads = q.dims[1];
-  const bool newer = w.torch() >= kRandomStateOnGpu;
-  forward(w, {per_row(w, 1),
-              Bytes(newer ? 16 : 0),
-              Bytes(newer ? 8 : 0),
-              {"_saved_logsumexp", "_saved_rng_state", "_saved_unused"},
-              newer && w.node().number > 0});
+  flash_forward(w);
   if (!w.node().requires_grad) return;
+  const AttentionSizes sizes = sizes_of(w);
+  const DType dtype = w.in(0).dtype;
+  std::vector<std::uint8_t> made;
+  const auto make = [&](Bytes bytes, DType of) { made.push_back(w.allocate_temporary(bytes, of, Visibility::Kernel)); };
+  // The gradient of a part of the output is a whole output, which lies head by head as well.
+  if (w.node().by_head && w.node().padding > 0) make(w.bytes_out(), dtype);
+  if (w.node().by_head) make(w.bytes_out(), dtype);
   gradients(w);
-  const std::int64_t padded_seq = round_to(q.dims[2], 128);
-  const std::int64_t padded_dim = round_to(q.dims[3], newer && q.dims[3] > 128 ? 64 : 32);
-  w.allocate_temporary(storage(Shape{q.dims[0], heads, padded_seq}.elements(), DType::Float32), DType::Float32,
-                       Visibility::Kernel);
-  w.allocate_temporary(storage(Shape{q.dims[0], padded_seq, heads, padded_dim}.elements(), DType::Float32),
-                       DType::Float32, Visibility::Kernel);
-  const Shape& k = w.in(1).shape;
-  if (k.dims[1] != heads) {
-    const Bytes expanded = storage(Shape{k.dims[0], heads, k.dims[2], k.dims[3]}.elements(), w.in(1).dtype);
-    w.allocate_temporary(expanded, w.in(1).dtype, Visibility::Kernel);
-    w.allocate_temporary(expanded, w.in(1).dtype, Visibility::Kernel);
+  const bool newer = w.options().torch >= kRandomStateOnGpu;
+  const std::int64_t rows = round_to(sizes.queries, 128);
+  const std::int64_t width = round_to(sizes.width, newer && sizes.width > 128 ? 64 : 32);
+  make(storage(Shape{sizes.batch, sizes.heads, rows}.elements(), DType::Float32), DType::Float32);
+  make(storage(Shape{sizes.batch, rows, sizes.heads, width}.elements(), DType::Float32), DType::Float32);
+  if (sizes.kv_heads != sizes.heads) {
+    const Bytes expanded = storage(Shape{sizes.batch, sizes.heads, sizes.keys, sizes.width}.elements(), dtype);
+    make(expanded, dtype);
+    make(expanded, dtype);
   }
   w.backward_kernel();
+  std::for_each(made.rbegin(), made.rend(), [&](std::uint8_t one) { w.drop(one); });
 }
 
-// Log-sum-exp padded to 32 rows, seed and offset on the GPU; backward's delta is like it
-// (aten/src/ATen/native/transformers/cuda/attention.cu, attention_backward.cu).
+// Log-sum-exp padded to 32 rows; seed and offset lie on the host unless a CUDA graph is captured. Backward's delta,
+// the sum of gradient times output by row, is the kernel's work in half precision, else composed of a product, a sum
+// and its copy head by head (aten/src/ATen/native/transformers/cuda/attention.cu, attention_backward.cu).
 void memory_efficient_attention(Writer& w) {
-  const Bytes rows = per_row(w, 32);
   // Without a gradient the kernel is not asked for it.
-  const Bytes kept = w.node().requires_grad ? rows : Bytes(0);
-  forward(w, {kept, Bytes(8), Bytes(8), {"_saved_log_sumexp", "_saved_philox_seed", "_saved_philox_offset"}});
+  const Bytes kept = w.node().requires_grad ? per_row(w, 32) : Bytes(0);
+  const Bytes random(w.options().fake ? 8 : 0);
+  forward(w, {kept, random, random, {"_saved_log_sumexp", "_saved_philox_seed", "_saved_philox_offset"}});
+  w.kernel();
   if (!w.node().requires_grad) return;
+  const AttentionSizes sizes = sizes_of(w);
+  const bool half = w.in(0).dtype == DType::Float16 || w.in(0).dtype == DType::BFloat16;
   gradients(w);
-  w.allocate_temporary(rows, DType::Float32, Visibility::Kernel);
+  if (half) {
+    w.allocate_temporary(per_row(w, 1), DType::Float32, Visibility::Kernel);
+  } else {
+    const std::uint8_t product = w.temporary(w.bytes_out(), DType::Float32, Visibility::Kernel);
+    const std::uint8_t sum = w.temporary(per_row(w, 1), DType::Float32, Visibility::Kernel);
+    const bool copied = sizes.heads > 1 && sizes.queries > 1;
+    if (copied) {
+      w.temporary(per_row(w, 1), DType::Float32, Visibility::Kernel);
+      w.drop(sum);
+    }
+    w.drop(product);
+  }
+  const Bytes workspace = efficient_backward_workspace(sizes, half, w.options().device);
+  if (workspace > Bytes(0)) w.allocate_temporary(workspace, DType::UInt8, Visibility::Kernel);
   w.backward_kernel();
 }
 
-// Log-sum-exp per row, seed and offset on the GPU (aten/src/ATen/native/cudnn/MHA.cpp). cuDNN's own workspace is known
-// to the GPU alone.
+// Seed and offset come first, log-sum-exp has a number for each row (aten/src/ATen/native/cudnn/MHA.cpp).
 void cudnn_attention(Writer& w) {
-  forward(w, {per_row(w, 1), Bytes(8), Bytes(8), {"_saved_logsumexp", "_saved_philox_seed", "_saved_philox_offset"}});
-  w.unknown("cuDNN's workspace of attention");
+  const Bytes kept = w.node().requires_grad || w.options().fake ? per_row(w, 1) : Bytes(0);
+  forward(w, {kept, Bytes(8), Bytes(8), {"_saved_logsumexp", "_saved_philox_seed", "_saved_philox_offset"}, true});
+  const AttentionSizes sizes = sizes_of(w);
+  const bool dropout = w.node().number > 0;
+  const Bytes workspace = cudnn_forward_workspace(sizes, dropout, w.options().device);
+  std::optional<std::uint8_t> made;
+  if (workspace > Bytes(0)) made = w.forward_temporary(workspace, DType::UInt8, Visibility::Kernel);
+  w.kernel();
+  if (made) w.forward_drop(*made);
   if (!w.node().requires_grad) return;
   gradients(w);
+  w.allocate_temporary(cudnn_backward_workspace(sizes, dropout, w.options().device), DType::UInt8, Visibility::Kernel);
   w.backward_kernel();
 }
 

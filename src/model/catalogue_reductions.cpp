@@ -161,15 +161,13 @@ void cumulative_product(Writer& w) {
   w.gradient(0);
 }
 
-// A plain softmax, flags of what is minus infinity, their conjunction by row, and a choice between zero and the plain
-// result, all below the dispatcher (aten/src/ATen/native/transformers/attention.cpp).
+// A plain softmax, flags of what is minus infinity, their conjunction by row, and zeros written where it holds, all
+// below the dispatcher (aten/src/ATen/native/transformers/attention.cpp). The zero is filled on the device, for a
+// moment.
 void safe_softmax(Writer& w) {
   const Shape& shape = w.in(0).shape;
   const std::int64_t rows = shape.elements().value() / std::max<std::int64_t>(1, shape.dims[shape.rank - 1U]);
-  const DType dtype = w.out().dtype;
-  const std::uint8_t plain = w.forward_temporary(w.bytes_out(), dtype, Visibility::Kernel);
-  w.kernel();
-  const std::uint8_t minimum = w.forward_temporary(storage(Elements(1), dtype), dtype, Visibility::Kernel);
+  w.output();
   w.kernel();
   const std::uint8_t flags =
       w.forward_temporary(storage(shape.elements(), DType::Bool), DType::Bool, Visibility::Kernel);
@@ -177,11 +175,9 @@ void safe_softmax(Writer& w) {
   const std::uint8_t by_row =
       w.forward_temporary(storage(Elements(rows), DType::Bool), DType::Bool, Visibility::Kernel);
   w.kernel();
-  const std::uint8_t zero = w.forward_temporary(storage(Elements(1), dtype), dtype, Visibility::Kernel);
+  const std::uint8_t zero = w.forward_temporary(storage(Elements(1), w.out().dtype), w.out().dtype, Visibility::Kernel);
   w.kernel();
-  w.output();
-  w.kernel();
-  for (const std::uint8_t one : {plain, minimum, flags, by_row, zero}) w.forward_drop(one);
+  for (const std::uint8_t one : {zero, by_row, flags}) w.forward_drop(one);
   w.save_output(0, "_saved_result");
   through_softmax(w, false);
 }
@@ -191,16 +187,14 @@ void safe_softmax(Writer& w) {
 void softmax(Writer& w) {
   if (w.node().safe) return safe_softmax(w);
   const bool copies = w.in(0).dtype != w.out().dtype && w.in(0).dtype != DType::Float16;
-  std::uint8_t copy = 0;
   if (copies) {
-    copy = w.forward_temporary(w.bytes_out(), w.out().dtype);
+    w.forward_temporary(w.bytes_out(), w.out().dtype);
     w.kernel();
   }
   w.output();
   w.kernel();
   w.save_output(0, "_saved_result");
   through_softmax(w, copies);
-  static_cast<void>(copy);
 }
 
 }  // namespace dsplan::rules

@@ -26,7 +26,7 @@ class Writer {
   Writer(const Graph& graph, const Node& node, Recipe& recipe, Pattern pattern, const CatalogueOptions& options)
       : graph_(graph), node_(node), recipe_(recipe), pattern_(pattern), options_(options) {}
 
-  [[nodiscard]] Version torch() const { return options_.torch; }
+  [[nodiscard]] const CatalogueOptions& options() const { return options_; }
   [[nodiscard]] Pattern pattern() const { return pattern_; }
   [[nodiscard]] bool has_in(std::size_t i) const { return i < node_.input_count; }
   [[nodiscard]] Bytes bytes_in(std::size_t i) const { return graph_.bytes(graph_.input(node_, i)); }

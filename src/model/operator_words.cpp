@@ -107,7 +107,9 @@ std::string words_of(const Recipe& recipe, const std::vector<RecipeStep>& steps,
 OperatorWords catalogue_words(const Graph& graph, RunLevel level, const CatalogueOptions& options) {
   const Node& node = graph.nodes.front();
   Recipe recipe;
-  recipe_of(graph, node, recipe, options);
+  CatalogueOptions seen = options;
+  seen.fake = level == RunLevel::Dispatch;
+  recipe_of(graph, node, recipe, seen);
   OperatorWords words{words_of(recipe, recipe.forward, level), words_of(recipe, recipe.backward, level), {}, {}};
   for (const Saved& saved : recipe.saved) add_saved(graph, recipe, saved, level, words.saved);
   std::sort(words.saved.begin(), words.saved.end());

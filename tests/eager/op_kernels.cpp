@@ -146,10 +146,11 @@ Tensor by_heads(const Tensor& like) {
   return seen;
 }
 
+// Saved in the order of their names: key, query, value.
 std::shared_ptr<Node> attention_node(const char* name, const Tensor& q, const Tensor& k, const Tensor& v) {
   auto node = make_node(name, {q, k, v});
   if (!node) return node;
-  for (const Tensor& x : {q, k, v}) node->saved.emplace_back(x);
+  for (const Tensor& x : {k, q, v}) node->saved.emplace_back(x);
   return node;
 }
 
@@ -172,49 +173,58 @@ Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v, bool d
   if (drops) (void)empty({2}, DType::Int64);
   if (node) {
     node->backward = [](Tensors&, Tensors& saved) -> Tensors {
-      const Tensor& query = saved[0];
+      const Tensor& key = saved[0];
+      const Tensor& query = saved[1];
       const std::int64_t heads = query->size(1);
       const std::int64_t dimension = query->size(3);
       const std::int64_t rows = up_to(query->size(2), 128);
       Tensor dq = by_heads(query);
-      Tensor dk = by_heads(saved[1]);
+      Tensor dk = by_heads(key);
       Tensor dv = by_heads(saved[2]);
       const Tensor softmax_d = empty({query->size(0), heads, rows}, DType::Float32);
       const Tensor dq_accum =
           empty({query->size(0), rows, heads, up_to(dimension, dimension <= 128 ? 32 : 64)}, DType::Float32);
       Tensor dk_expanded;
       Tensor dv_expanded;
-      if (saved[1]->size(1) != heads) {
-        dk_expanded = empty({query->size(0), saved[1]->size(2), heads, dimension}, query->dtype);
-        dv_expanded = empty({query->size(0), saved[1]->size(2), heads, dimension}, query->dtype);
+      if (key->size(1) != heads) {
+        dk_expanded = empty({query->size(0), key->size(2), heads, dimension}, query->dtype);
+        dv_expanded = empty({query->size(0), key->size(2), heads, dimension}, query->dtype);
       }
       return {dq, dk, dv};
     };
   }
-  save_all(node, {out, logsumexp, state, unused});
+  save_all(node, {logsumexp, out, state, unused});
   set_history(out, node);
   return out;
 }
 
-// native/transformers/cuda/attention.cu and attention_backward.cu, fp32: no workspace.
+// native/transformers/cuda/attention.cu and attention_backward.cu, fp32. The workspace: 64 columns of 64 or 128 queries
+// and 16 bytes beside them (mem_eff_attention/kernel_backward.h, GradQTempStorage).
 Tensor memory_efficient_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
   const Doing doing("memory-efficient attention");
   const auto node = attention_node("memory-efficient attention", q, k, v);
   const std::int64_t rows = up_to(q->size(2), 32);
   Tensor out = by_heads(q);
   const Tensor logsumexp = empty({q->size(0), q->size(1), rows}, DType::Float32);
-  const Tensor seed = empty({1}, DType::Int64);
-  const Tensor offset = empty({1}, DType::Int64);
   if (node) {
-    node->backward = [rows](Tensors&, Tensors& saved) -> Tensors {
-      Tensor dq = by_heads(saved[0]);
-      Tensor dk = by_heads(saved[1]);
+    node->backward = [](Tensors&, Tensors& saved) -> Tensors {
+      const Tensor& query = saved[1];
+      const std::int64_t heads = query->size(1);
+      Tensor dq = by_heads(query);
+      Tensor dk = by_heads(saved[0]);
       Tensor dv = by_heads(saved[2]);
-      const Tensor delta = empty({saved[0]->size(0), saved[0]->size(1), rows}, DType::Float32);
+      Tensor product = empty(query->sizes, DType::Float32);
+      Tensor sum = empty({query->size(0), heads, query->size(2)}, DType::Float32);
+      const Tensor delta = heads > 1 && query->size(2) > 1 ? empty(sum->sizes, DType::Float32) : sum;
+      sum.reset();
+      product.reset();
+      const std::int64_t block = query->size(3) <= 64 ? 64 : 128;
+      const std::int64_t blocks = (query->size(2) + block - 1) / block * ((query->size(3) + 63) / 64);
+      const Tensor workspace = empty({query->size(0) * heads * blocks * (block * 64 * 4 + 16)}, DType::UInt8);
       return {dq, dk, dv};
     };
   }
-  save_all(node, {out, logsumexp, seed, offset});
+  save_all(node, {logsumexp, out});
   set_history(out, node);
   return out;
 }

@@ -47,8 +47,8 @@ def run(job):
 
 
 def choose_attention(job):
-    """`flash`, `mem-efficient` and `math` leave PyTorch no choice; `sdpa` leaves it to PyTorch, which prefers cuDNN's
-    kernel on some GPUs. Global, because recomputation and backward ask again."""
+    """`flash`, `mem-efficient`, `math` and `cudnn` leave PyTorch no choice; `sdpa` leaves it to PyTorch, which prefers
+    cuDNN's kernel on some GPUs. Global, because recomputation and backward ask again."""
     wished = job.training["attention"]
     if job.device.name == "fake":
         sys.modules["memory"].Composite.wished = wished
@@ -60,7 +60,7 @@ def choose_attention(job):
     torch.backends.cuda.enable_flash_sdp(wished == "flash")
     torch.backends.cuda.enable_mem_efficient_sdp(wished == "mem-efficient")
     torch.backends.cuda.enable_math_sdp(wished == "math")
-    torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(wished == "cudnn")
 
 
 def config_of(job):

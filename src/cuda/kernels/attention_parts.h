@@ -81,9 +81,11 @@ template <class C>
 [[nodiscard]] DSPLAN_KERNEL inline C dropped(const Attention& a, std::int64_t head, std::int64_t i, std::int64_t j) {
   if (a.p <= 0) return C(1);
   const std::int64_t element = (head * a.queries + i) * a.keys + j;
-  const auto sample = static_cast<std::uint64_t>(*a.first_sample + element / a.of_sample);
-  const bool kept = exec::bodies::kept(static_cast<std::uint64_t>(*a.key), sample,
-                                       static_cast<std::uint64_t>(element % a.of_sample), a.p);
+  const bool given = a.kept_random == nullptr;
+  const std::uint64_t key = given ? a.random.key : static_cast<std::uint64_t>(a.kept_random[0]);
+  const std::int64_t first = given ? a.random.first_sample : a.kept_random[1];
+  const auto sample = static_cast<std::uint64_t>(first + element / a.of_sample);
+  const bool kept = exec::bodies::kept(key, sample, static_cast<std::uint64_t>(element % a.of_sample), a.p);
   return kept ? static_cast<C>(1 / (1 - a.p)) : C(0);
 }
 

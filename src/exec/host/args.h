@@ -94,6 +94,12 @@ void copy_in_order(const dsplan_tensor& from, const dsplan_tensor& to);
 // The part of `whole` that has the dimensions of `of`: what stands first in each dimension.
 [[nodiscard]] dsplan_tensor corner(dsplan_tensor whole, const dsplan_tensor& of);
 
+// Backward of flash attention: so many copies, of gradient and output, stand before its other temporaries.
+[[nodiscard]] inline std::size_t copies_by_token(const Args& args) {
+  if (!args.flag(DSPLAN_FLAG_BY_HEAD)) return 0;
+  return args.integer(DSPLAN_PADDING) > 0 ? 2 : 1;
+}
+
 // Backward of a softmax: the gradient in the result's dtype, where it is cast; nullptr where it is not. Beside it lies
 // the product that a GPU's kernel reads, except for the logarithm.
 [[nodiscard]] inline const dsplan_tensor* widened(const Args& args) {

@@ -68,13 +68,15 @@ void forward_block(const Problem& p, const Args& args, std::int64_t b, std::int6
   store_rows(args.output(), b, h, i, rows, w.sum.at.data(), p.width);
 }
 
-// What decides dropout is kept as those kernels keep the state of their generator.
+// Flash keeps what decides dropout on the device, as its kernel keeps the state of its generator.
 void keep_random(const Problem& p, const Args& args) {
   const auto key = static_cast<std::int64_t>(p.key);
   const std::int64_t none = 0;
+  expect_count(args.extra(1), 2, "the random state");
+  expect_count(args.extra(2), 1, "the random state");
   store(strided(args.extra(1)), 0, 1, &key);
-  if (is_flash(args)) store(strided(args.extra(1)), 1, 1, &p.first_sample);
-  store(strided(args.extra(2)), 0, 1, is_flash(args) ? &none : &p.first_sample);
+  store(strided(args.extra(1)), 1, 1, &p.first_sample);
+  store(strided(args.extra(2)), 0, 1, &none);
 }
 
 void forward(const Args& args) {
@@ -82,9 +84,7 @@ void forward(const Args& args) {
   const Problem p = problem_of(args, q, args.in(1), args.has_in(3) ? &args.in(3) : nullptr);
   expect_dims(args.in(2), dims_of(args.in(1)), "the values");
   expect_dims(args.output(), dims_of(q), "the output");
-  expect_count(args.extra(1), is_flash(args) ? 2 : 1, "the random state");
-  expect_count(args.extra(2), 1, "the random state");
-  keep_random(p, args);
+  if (is_flash(args)) keep_random(p, args);
   with_arithmetic(dtype_of(q), [&]<class C>(C) {
     if (const dsplan_tensor* lse = args.find(SlotKind::Extra, 0)) {
       expect(lse->rank == 3 && lse->dims[0] == p.batch && lse->dims[1] == p.heads && lse->dims[2] >= p.queries,

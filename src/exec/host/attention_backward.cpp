@@ -10,7 +10,7 @@ struct Gradients {
   const dsplan_tensor& q;
   const dsplan_tensor& k;
   const dsplan_tensor& v;
-  const dsplan_tensor& delta;                  // [B, H, rows]: sums of gradient times output.
+  dsplan_tensor delta{};                       // [B, H, rows]: sums of gradient times output.
   const dsplan_tensor* accumulated = nullptr;  // Flash: the queries' gradient in the accumulating type.
   const dsplan_tensor* expanded_k = nullptr;   // Grouped heads: [B, S, H, D].
   const dsplan_tensor* expanded_v = nullptr;
@@ -21,10 +21,15 @@ const dsplan_tensor& gradient_or_temporary(const Args& args, std::size_t i, std:
   return args.temporary(next++);
 }
 
-Gradients gradients_of(const Args& args, std::size_t& next) {
+// Temporaries stand in the order in which they are made: copies of gradient and output, gradients that nobody asks for,
+// then what the kernel works with.
+Gradients gradients_of(const Args& args) {
+  std::size_t next = copies_by_token(args);
   const dsplan_tensor& q = gradient_or_temporary(args, 0, next);
   const dsplan_tensor& k = gradient_or_temporary(args, 1, next);
   const dsplan_tensor& v = gradient_or_temporary(args, 2, next);
+  // The memory-efficient kernel's last part finds the sums made, and perhaps copied, before.
+  if (args.part() > 0) next += args.part() - 1;
   Gradients made{q, k, v, args.temporary(next++)};
   if (!is_flash(args)) return made;
   made.accumulated = &args.temporary(next++);
@@ -192,17 +197,36 @@ void sum_groups(const dsplan_tensor& expanded, const dsplan_tensor& to) {
   sum_to(from, target);
 }
 
+// What the memory-efficient kernel does not do itself in wide types: gradient times output, and room for its sums, of
+// which the last part makes them.
+bool is_preparation(const Args& args) {
+  const bool half = dtype_of(args.saved_in(0)) == DType::BFloat16 || dtype_of(args.saved_in(0)) == DType::Float16;
+  if (is_flash(args) || half) return false;
+  const bool copied = args.saved_in(0).dims[1] > 1 && args.saved_in(0).dims[2] > 1;
+  return args.part() < (copied ? 3U : 2U);
+}
+
+void prepare(const Args& args) {
+  const dsplan_tensor& latest = args.latest();
+  with_arithmetic(dtype_of(latest), [&]<class C>(C) {
+    if (args.part() > 0) return map<C, 0>(latest, {}, [](std::int64_t) { return C(0); });
+    map<C, 2>(latest, {&args.gradient_of(), &args.saved_out(0)}, [](C gradient, C out) { return gradient * out; });
+  });
+}
+
 }  // namespace
 
 void attention_backward(const Args& args) {
+  if (is_preparation(args)) return prepare(args);
   const std::int64_t kept_inputs = args.integer(DSPLAN_INPUTS);
   Problem p = problem_of(args, args.saved_in(0), args.saved_in(1), kept_inputs > 3 ? &args.saved_in(3) : nullptr);
-  std::int64_t key = 0;
-  load(strided(args.saved_extra(1)), 0, 1, &key);
-  load(strided(args.saved_extra(is_flash(args) ? 1 : 2)), is_flash(args) ? 1 : 0, 1, &p.first_sample);
-  p.key = static_cast<std::uint64_t>(key);
-  std::size_t next = 0;
-  const Gradients made = gradients_of(args, next);
+  if (is_flash(args)) {
+    std::int64_t key = 0;
+    load(strided(args.saved_extra(1)), 0, 1, &key);
+    load(strided(args.saved_extra(1)), 1, 1, &p.first_sample);
+    p.key = static_cast<std::uint64_t>(key);
+  }
+  const Gradients made = gradients_of(args);
   expect_dims(made.q, dims_of(args.saved_in(0)), "the gradient of queries");
   expect_dims(made.k, dims_of(args.saved_in(1)), "the gradient of keys");
   expect_dims(made.v, dims_of(args.saved_in(2)), "the gradient of values");

@@ -54,21 +54,18 @@ void softmax(const dsplan_tensor& from, const dsplan_tensor& to, bool log) {
   });
 }
 
-// What PyTorch composes: a plain softmax, minus infinity, where the scores are that, which rows are that throughout,
-// zero, and the choice.
+// What PyTorch composes: a plain softmax, where the scores are minus infinity, which rows are that throughout, and
+// zeros there.
 void safe_softmax(const Args& args) {
   const double lowest = -std::numeric_limits<double>::infinity();
   switch (args.part()) {
-    case 0: return softmax(args.in(0), args.temporary(0), false);
-    case 1: return map<double, 0>(args.temporary(1), {}, [=](std::int64_t) { return lowest; });
-    case 2:
-      return map<double, 2>(args.temporary(2), {&args.in(0), &args.temporary(1)},
-                            [](double x, double number) { return x == number ? 1.0 : 0.0; });
-    case 3: {
-      const Strided flags = strided(args.temporary(2));
-      const std::int64_t columns = last_of(args.temporary(2));
-      expect_count(args.temporary(3), rows_of(args.temporary(2)), "the flags of rows");
-      return map<double, 0>(args.temporary(3), {}, [&](std::int64_t row) {
+    case 0: return softmax(args.in(0), args.output(), false);
+    case 1: return map<double, 1>(args.temporary(0), {&args.in(0)}, [=](double x) { return x == lowest ? 1.0 : 0.0; });
+    case 2: {
+      const Strided flags = strided(args.temporary(0));
+      const std::int64_t columns = last_of(args.temporary(0));
+      expect_count(args.temporary(1), rows_of(args.temporary(0)), "the flags of rows");
+      return map<double, 0>(args.temporary(1), {}, [&](std::int64_t row) {
         bool all = true;
         each_piece<float>(flags, row, columns, [&](std::int64_t, std::size_t n, const float* x) {
           for (std::size_t i = 0; i < n; ++i) all = all && x[i] != 0;
@@ -76,9 +73,9 @@ void safe_softmax(const Args& args) {
         return all ? 1.0 : 0.0;
       });
     }
-    case 4: return map<double, 0>(args.temporary(4), {}, [](std::int64_t) { return 0.0; });
     default:
-      return map<double, 3>(args.output(), {&args.temporary(3), &args.temporary(4), &args.temporary(0)},
+      map<double, 0>(args.temporary(2), {}, [](std::int64_t) { return 0.0; });
+      return map<double, 3>(args.output(), {&args.temporary(1), &args.temporary(2), &args.output()},
                             [](double masked, double zero, double x) { return masked != 0 ? zero : x; });
   }
 }

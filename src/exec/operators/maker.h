@@ -34,7 +34,7 @@ class Maker {
   }
   // The gradient of output i, which must have come.
   [[nodiscard]] const Described& gradient_of(std::size_t i = 0) const;
-  [[nodiscard]] bool gradient_came(std::size_t i) const { return call_.gradients[i].has_value(); }
+  [[nodiscard]] const Call& call() const { return call_; }
 
   void output(std::size_t i, Described what) { add(SlotKind::Output, i, what); }
   void extra(std::size_t i, Described what) { add(SlotKind::Extra, i, what); }

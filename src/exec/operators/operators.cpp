@@ -213,6 +213,7 @@ Attributes attributes_of(const Graph& graph, const Node& node) {
   flag(node.full_attention, DSPLAN_FLAG_FULL_ATTENTION);
   flag(node.gradient_copied, DSPLAN_FLAG_GRADIENT_COPIED);
   flag(node.requires_grad, DSPLAN_FLAG_REQUIRES_GRAD);
+  flag(node.by_head && node.attention == AttentionKernel::Flash, DSPLAN_FLAG_BY_HEAD);
   const bool runs = !cannot_run(graph, node);
   const std::vector<Kept> kept = runs ? keeps(graph, node) : std::vector<Kept>{};
   const std::vector<std::int64_t> forward = runs ? slots_of(graph, node, false) : std::vector<std::int64_t>{};
@@ -227,6 +228,7 @@ Attributes attributes_of(const Graph& graph, const Node& node) {
                          static_cast<std::int64_t>(node.reduction),
                          node.axis,
                          static_cast<std::int64_t>(node.attention),
+                         node.padding,
                          static_cast<std::int64_t>(kept.size()),
                          static_cast<std::int64_t>(forward.size()),
                          static_cast<std::int64_t>(backward.size()),

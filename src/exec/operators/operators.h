@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "core/graph.h"
+#include "core/kernel_scratch.h"
 #include "core/program.h"
-#include "core/reduce_kernel.h"
 #include "exec/backend.h"
 #include "exec/operators/layout.h"
 

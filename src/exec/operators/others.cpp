@@ -56,20 +56,21 @@ void pad_backward(Maker& m) {
   if (m.needs(0)) m.gradient(0, like_input(m));
 }
 
-// scaled_dot_product_attention's own: rows of nothing but minus infinity give zeros. A plain softmax, a number, flags,
-// their conjunction by row, another number, and the choice, each a tensor and a kernel.
+// scaled_dot_product_attention's own: rows of nothing but minus infinity give zeros. A plain softmax, flags, their
+// conjunction by row, a number, each a tensor and a kernel; the last kernel writes the number into the softmax.
 void safe_softmax(Maker& m) {
   const Described plain = like_input(m);
   Layout rows = m.in(0).layout;
   rows.dims[rows.rank - 1U] = 1;
   const Described flags{DType::Bool, plain.layout};
   const Described by_row{DType::Bool, contiguous_like(rows)};
-  const Described number{plain.dtype, contiguous(Shape{})};
-  for (const Described& step : {plain, number, flags, by_row, number}) {
+  m.output(0, plain);
+  m.next();
+  for (const Described& step : {flags, by_row}) {
     m.temporary(step);
     m.next();
   }
-  m.output(0, plain);
+  m.temporary({plain.dtype, contiguous(Shape{})});
 }
 
 // Only half precision is widened while it is read; everything else is cast first.
@@ -85,6 +86,7 @@ void softmax(Maker& m) {
   m.output(0, result);
 }
 
+// A GPU's kernel of the softmax reads the product of gradient and result, which is made after what it writes.
 void softmax_backward(Maker& m) {
   if (!m.needs(0)) return;
   const Described wide{m.told().dtype, contiguous_like(m.in(0).layout)};

@@ -83,10 +83,9 @@ void embedding_backward(Maker& m) {
 std::vector<Kept> indices_kept(const Graph&, const Node&) { return {{Kept::Kind::Input, 1}}; }
 
 // Attention. Queries [B, H, S, D]; keys and values may have fewer heads.
-struct Sizes {
-  std::int64_t batch, heads, queries, keys, width;
-};
-Sizes sizes_of(const Maker& m) { return {m.dim(0, 0), m.dim(0, 1), m.dim(0, 2), m.dim(1, 2), m.dim(0, 3)}; }
+AttentionSizes sizes_of(const Maker& m) {
+  return {m.dim(0, 0), m.dim(0, 1), m.dim(1, 1), m.dim(0, 2), m.dim(1, 2), m.dim(0, 3)};
+}
 
 // [B, S, H, D] in memory, seen as [B, H, S, D].
 Described by_token(const Described& like) {
@@ -99,24 +98,34 @@ Described by_token(const Described& like) {
 }
 
 bool is_flash(const Node& node) { return node.attention == AttentionKernel::Flash; }
+bool is_half(DType dtype) { return dtype == DType::BFloat16 || dtype == DType::Float16; }
+Described floats_of(Bytes bytes) { return dense(DType::Float32, {bytes.value() / 4}); }
 
-// Flash lays its output out as the query; the memory-efficient kernel by token in any case, and it makes the
-// log-sum-exp only where somebody will ask for it, in rows of a multiple of 32.
-void attention(Maker& m) {
-  const Sizes s = sizes_of(m);
-  const DType sums = accumulating(m.in(0).dtype);
-  if (is_flash(m.node())) {
-    m.output(0, {m.in(0).dtype, laid_out_like(m.in(0).layout)});
-    m.extra(0, dense(sums, {s.batch, s.heads, s.queries}));
-    m.extra(1, dense(DType::Int64, {2}));
-    m.extra(2, dense(DType::Int64, {1}));
-    if (m.node().number > 0) m.temporary(dense(DType::Int64, {2}));  // Dropout makes the first once more.
-    return;
+// Flash lays its output out as the query. Without dropout it may divide the keys, and works on parts; with dropout it
+// makes its random state twice.
+void flash(Maker& m) {
+  const AttentionSizes s = sizes_of(m);
+  const bool dropout = m.node().number > 0;
+  m.output(0, {m.in(0).dtype, laid_out_like(m.in(0).layout)});
+  m.extra(0, dense(accumulating(m.in(0).dtype), {s.batch, s.heads, s.queries}));
+  const FlashParts parts = dropout ? FlashParts{} : flash_parts(s, m.call().device);
+  if (parts.output > Bytes(0)) {
+    m.temporary(floats_of(parts.log_sum_exp));
+    m.temporary(floats_of(parts.output));
   }
-  m.output(0, by_token(m.in(0)));
-  if (m.node().requires_grad) m.extra(0, dense(sums, {s.batch, s.heads, rounded(s.queries, 32)}));
-  m.extra(1, dense(DType::Int64, {1}));
+  m.extra(1, dense(DType::Int64, {2}));
   m.extra(2, dense(DType::Int64, {1}));
+  if (dropout) m.temporary(dense(DType::Int64, {2}));
+}
+
+// The memory-efficient kernel lays its output out by token in any case, and makes the log-sum-exp only where somebody
+// will ask for it, in rows of a multiple of 32. Its random state stays on the host.
+void attention(Maker& m) {
+  if (is_flash(m.node())) return flash(m);
+  const AttentionSizes s = sizes_of(m);
+  m.output(0, by_token(m.in(0)));
+  const DType sums = accumulating(m.in(0).dtype);
+  if (m.node().requires_grad) m.extra(0, dense(sums, {s.batch, s.heads, rounded(s.queries, 32)}));
 }
 
 void gradient_or_temporary(Maker& m, std::size_t i, const Described& what) {
@@ -127,35 +136,59 @@ void gradient_or_temporary(Maker& m, std::size_t i, const Described& what) {
   }
 }
 
-// One kernel makes all three gradients, whether they are asked for or not. Flash works on sums of rows padded to 128,
-// on a gradient of the query that is accumulated in fp32 with rows and width padded, and with grouped heads on
-// gradients of keys and values for each of the query's heads.
-void attention_backward(Maker& m) {
-  const Sizes s = sizes_of(m);
+// One kernel makes all three gradients, whether they are asked for or not. Flash wants gradient and output token by
+// token, and copies what lies head by head. It works on sums of rows padded to 128, on a gradient of the query that is
+// accumulated in fp32 with rows and width padded, and with grouped heads on gradients of keys and values for each of
+// the query's heads.
+void flash_backward(Maker& m) {
+  const AttentionSizes s = sizes_of(m);
   const DType sums = accumulating(m.in(0).dtype);
-  const bool flash = is_flash(m.node());
+  if (m.node().by_head && m.node().padding > 0) m.temporary(by_token(m.in(0)));  // Of a part's gradient.
+  if (m.node().by_head) m.temporary(by_token(m.in(0)));
   for (const std::size_t i : {0U, 1U, 2U}) {
-    gradient_or_temporary(m, i, flash ? Described{m.in(i).dtype, laid_out_like(m.in(i).layout)} : by_token(m.in(i)));
-  }
-  if (!flash) {
-    m.temporary(dense(sums, {s.batch, s.heads, rounded(s.queries, 32)}));
-    return;
+    gradient_or_temporary(m, i, Described{m.in(i).dtype, laid_out_like(m.in(i).layout)});
   }
   const std::int64_t rows = rounded(s.queries, 128);
   m.temporary(dense(sums, {s.batch, s.heads, rows}));
   m.temporary(dense(sums, {s.batch, rows, s.heads, rounded(s.width, s.width > 128 ? 64 : 32)}));
-  if (m.dim(1, 1) == s.heads) return;
+  if (s.kv_heads == s.heads) return;
   m.temporary(dense(m.in(1).dtype, {s.batch, s.keys, s.heads, s.width}));
   m.temporary(dense(m.in(1).dtype, {s.batch, s.keys, s.heads, s.width}));
 }
 
+// The memory-efficient kernel sums gradient times output by row in half precision; otherwise that is a product, a sum,
+// and a copy head by head. It accumulates the queries' gradient by blocks.
+void attention_backward(Maker& m) {
+  if (is_flash(m.node())) return flash_backward(m);
+  const AttentionSizes s = sizes_of(m);
+  const DType sums = accumulating(m.in(0).dtype);
+  for (const std::size_t i : {0U, 1U, 2U}) gradient_or_temporary(m, i, by_token(m.in(i)));
+  const Described rows = dense(sums, {s.batch, s.heads, s.queries});
+  const bool half = is_half(m.in(0).dtype);
+  if (!half) {
+    m.temporary(dense(sums, {s.batch, s.heads, s.queries, s.width}));
+    m.next();
+  }
+  m.temporary(rows);
+  if (!half) m.next();
+  if (!half && s.heads > 1 && s.queries > 1) {
+    m.temporary(rows);
+    m.next();
+  }
+  const Bytes workspace = efficient_backward_workspace(s, half, m.call().device);
+  if (workspace > Bytes(0)) m.temporary(dense(DType::UInt8, {workspace.value()}));
+}
+
 std::vector<Kept> attention_kept(const Graph&, const Node& node) {
   std::vector<Kept> kept;
-  for (std::uint8_t i = 0; i < node.input_count; ++i) kept.push_back({Kept::Kind::Input, i});
-  kept.push_back({Kept::Kind::Output, 0});
-  for (const std::uint8_t i : {std::uint8_t{0}, std::uint8_t{1}, std::uint8_t{2}}) {
-    kept.push_back({Kept::Kind::Extra, i});
+  if (node.input_count > 3) kept.push_back({Kept::Kind::Input, 3});
+  for (const std::uint8_t i : {std::uint8_t{1}, std::uint8_t{0}, std::uint8_t{2}}) {
+    kept.push_back({Kept::Kind::Input, i});
   }
+  kept.push_back({Kept::Kind::Extra, 0});
+  kept.push_back({Kept::Kind::Output, 0});
+  if (!is_flash(node)) return kept;
+  for (const std::uint8_t i : {std::uint8_t{1}, std::uint8_t{2}}) kept.push_back({Kept::Kind::Extra, i});
   return kept;
 }
 

@@ -67,11 +67,12 @@ TensorId flattened(GraphBuilder& g, const Heads& x) {
   return merges ? g.keep(x.tensor) : g.copy(x.tensor);
 }
 
-// output.transpose(1, 2).contiguous() from [B, H, S, D] in that layout, and reshape to [B, S, H * D].
-TensorId joined(GraphBuilder& g, TensorId output) {
+// output.transpose(1, 2).contiguous() from [B, H, S, D] in that layout, or from a part of such, and reshape to
+// [B, S, H * D].
+TensorId joined(GraphBuilder& g, TensorId output, bool part = false) {
   const Shape& shape = g.shape(output);
   const Shape flat{shape.dims[0], shape.dims[2], shape.dims[1] * shape.dims[3]};
-  const bool copies = shape.dims[1] > 1 && shape.dims[2] > 1;
+  const bool copies = part || (shape.dims[1] > 1 && shape.dims[2] > 1);
   const TensorId swapped = g.view(output, flat, {step_swap(1, 2), step_reshape(flat)});
   const TensorId result = copies ? g.copy(swapped) : g.keep(swapped);
   g.drop({swapped});
@@ -158,10 +159,11 @@ bool copies_operands(const GraphOptions& options) {
   return options.transformers >= Version{4, 48, 0} && options.transformers < Version{4, 54, 0};
 }
 
-// A mask that masks what flags leave unset: 0 or minus infinity by element, in the query's dtype, and padded where its
-// rows are not aligned to 8 elements (convert_boolean_attn_mask, preprocess_mask).
+constexpr std::int64_t kAligned = 8;  // Elements.
+
+// A mask that masks what flags leave unset: 0 or minus infinity by element, in the query's dtype, and for the
+// memory-efficient kernel padded where its rows are not aligned (convert_boolean_attn_mask, preprocess_mask).
 TensorId added_bias(GraphBuilder& g, TensorId flags, TensorId q) {
-  constexpr std::int64_t kAligned = 8;
   const DType dtype = g.dtype(q);
   Shape shape{batch_of(g, q), 1, seq_of(g, q), seq_of(g, q)};
   const TensorId minimum = g.filled(Shape{}, dtype, -std::numeric_limits<double>::infinity());
@@ -169,7 +171,7 @@ TensorId added_bias(GraphBuilder& g, TensorId flags, TensorId q) {
   TensorId bias = g.make(Op::MaskedFill, shape, dtype, {zero, flags, minimum});
   g.drop({zero, minimum});
   const std::int64_t over = shape.dims[3] % kAligned;
-  if (over != 0) {
+  if (over != 0 && g.options().attention != AttentionKernel::CuDnn) {
     shape.dims[3] += kAligned - over;
     const TensorId padded = g.make(Op::Pad, shape, dtype, {bias});
     g.drop({bias});
@@ -178,14 +180,46 @@ TensorId added_bias(GraphBuilder& g, TensorId flags, TensorId q) {
   return bias;
 }
 
+// With columns of zeros behind each head: a copy, head by head.
+TensorId padded(GraphBuilder& g, TensorId x, std::int64_t columns) {
+  Shape shape = g.shape(x);
+  shape.dims[3] += columns;
+  return g.make(Op::Pad, shape, g.dtype(x), {x}, true);
+}
+
+// Flash wants aligned heads: operands are padded, and of the result only the own columns are seen (attention.cpp,
+// pad_last_dim and post_process_flash_output).
+TensorId padded_flash(GraphBuilder& g, const Heads& query, const Heads& key, const Heads& value, double dropout) {
+  const TensorId low_v = g.lowered(value.tensor);
+  const TensorId low_k = g.lowered(key.tensor);
+  const TensorId low_q = g.lowered(query.tensor);
+  const std::int64_t width = g.shape(low_q).dims[3];
+  const std::int64_t columns = kAligned - width % kAligned;
+  const TensorId q = padded(g, low_q, columns);
+  const TensorId k = padded(g, low_k, columns);
+  const TensorId v = padded(g, low_v, columns);
+  const bool by_head = heads_of(g, q) > 1 && seq_of(g, q) > 1;
+  const TensorId whole = g.attention(q, k, v, kNone, dropout, {by_head, columns});
+  const TensorId output = g.slice(whole, 3, 0, width);
+  g.drop({whole, v, k, q, low_q, low_k, low_v});
+  return output;
+}
+
 TensorId fused_kernel(GraphBuilder& g, const Heads& query, const Heads& key, const Heads& value,
                       const AttentionCall& call) {
-  if (call.mask == kNone) return g.attention(query.tensor, key.tensor, value.tensor, kNone, call.dropout);
+  if (call.mask == kNone) {
+    if (pads_heads(g.options(), g.shape(query.tensor).dims[3], false)) {
+      return padded_flash(g, query, key, value, call.dropout);
+    }
+    const bool several = heads_of(g, query.tensor) > 1 && seq_of(g, query.tensor) > 1;
+    const bool by_head = query.layout == Layout::Plain && several;
+    return g.attention(query.tensor, key.tensor, value.tensor, kNone, call.dropout, {by_head, 0});
+  }
   const TensorId low_v = g.lowered(value.tensor);
   const TensorId low_k = g.lowered(key.tensor);
   const TensorId low_q = g.lowered(query.tensor);
   const TensorId bias = added_bias(g, call.mask, low_q);
-  const TensorId output = g.attention(low_q, low_k, low_v, bias, call.dropout);
+  const TensorId output = g.attention(low_q, low_k, low_v, bias, call.dropout, {});
   g.drop({bias, low_q, low_k, low_v});
   return output;
 }
@@ -203,7 +237,9 @@ Attended fused(GraphBuilder& g, const AttentionCall& call) {
   }
   const TensorId output = fused_kernel(g, query, key, value, call);
   TensorId flat = kNone;
-  if (query.layout == Layout::ByToken) {
+  if (pads_heads(g.options(), g.shape(query.tensor).dims[3], call.mask != kNone)) {
+    flat = joined(g, output, true);
+  } else if (query.layout == Layout::ByToken) {
     // Laid out as [B, S, H, D] already: transpose and reshape are views.
     const Shape joint{batch_of(g, output), seq_of(g, output), heads * g.shape(output).dims[3]};
     flat = g.view(output, joint, {step_swap(1, 2), step_reshape(joint)});
@@ -253,9 +289,13 @@ TensorId math_weights(GraphBuilder& g, const Heads& query, const Heads& key, Ten
   return weights;
 }
 
-// The weighted values [B, H, S, D] in the dtype that the caller had. What the composite function returns besides, the
-// weights in that dtype, is made and dropped.
-TensorId math_output(GraphBuilder& g, TensorId weights, const Heads& value, DType origin) {
+// What the composite function returns: the weighted values [B, H, S, D] and the weights, in the dtype that the caller
+// had.
+struct MathResult {
+  TensorId output;
+  TensorId weights;
+};
+MathResult math_output(GraphBuilder& g, TensorId weights, const Heads& value, DType origin) {
   const TensorId returned =
       g.dtype(weights) == origin ? g.keep(weights) : g.make(Op::Cast, g.shape(weights), origin, {weights});
   const TensorId v = flattened(g, value);
@@ -266,8 +306,8 @@ TensorId math_output(GraphBuilder& g, TensorId weights, const Heads& value, DTyp
   const TensorId viewed = copied_back ? g.view_copied_back(product, shape) : g.view(product, shape);
   g.drop({product});
   const TensorId output = g.cast(viewed, origin);
-  g.drop({viewed, returned});
-  return output;
+  g.drop({viewed});
+  return {output, returned};
 }
 
 // _scaled_dot_product_attention_math of half operands works in fp32, with q and k scaled by the root each.
@@ -291,9 +331,10 @@ TensorId math_kernel(GraphBuilder& g, const AttentionCall& call) {
   const TensorId weights = math_weights(g, query, key, bias);
   const TensorId dropped = g.dropout(weights, call.dropout);
   g.drop({weights});
-  const TensorId output = math_output(g, dropped, value, origin);
-  g.drop({dropped, key.tensor, value.tensor, query.tensor, own_key.tensor, own_value.tensor, bias, scaled_q});
-  g.drop({wide_q, wide_k, wide_v, low_q, low_k, low_v});
+  const auto [output, returned] = math_output(g, dropped, value, origin);
+  // Last declared, first dropped; then the caller lets go of the weights.
+  g.drop({dropped, key.tensor, value.tensor, own_key.tensor, own_value.tensor, query.tensor, scaled_q, bias});
+  g.drop({wide_v, wide_k, wide_q, returned, low_q, low_k, low_v});
   g.set_autocast_enabled(true);
   return output;
 }
@@ -312,9 +353,14 @@ Attended attend(GraphBuilder& g, const AttentionCall& call) {
   return g.options().math_attention ? math(g, call) : fused(g, call);
 }
 
-bool values_come_back_by_head(const GraphOptions& options, std::int64_t heads, std::int64_t kv_heads, bool masked) {
-  if (options.eager_attention || options.math_attention) return true;
-  return copies_operands(options) || ((expands_heads(options) || masked) && heads != kv_heads);
+bool pads_heads(const GraphOptions& options, std::int64_t head_dim, bool masked) {
+  const bool flash = !options.eager_attention && !options.math_attention && options.attention == AttentionKernel::Flash;
+  return flash && !masked && head_dim % kAligned != 0;
+}
+
+bool values_come_back_by_head(const GraphOptions& options, const Dimensions& dims, bool masked) {
+  if (options.eager_attention || options.math_attention || pads_heads(options, dims.head_dim, masked)) return true;
+  return copies_operands(options) || ((expands_heads(options) || masked) && dims.heads != dims.kv_heads);
 }
 
 }  // namespace dsplan

@@ -27,8 +27,9 @@ struct Attended {
 // The caller keeps its references to q, k and v.
 [[nodiscard]] Attended attend(GraphBuilder& g, const AttentionCall& call);
 
+// Whether the kernel takes padded copies of queries, keys and values: flash, where heads are not aligned to 8 elements.
+[[nodiscard]] bool pads_heads(const GraphOptions& options, std::int64_t head_dim, bool masked);
 // Whether the gradient of the values comes head by head, so that it has to be copied to become the projection's.
-[[nodiscard]] bool values_come_back_by_head(const GraphOptions& options, std::int64_t heads, std::int64_t kv_heads,
-                                            bool masked);
+[[nodiscard]] bool values_come_back_by_head(const GraphOptions& options, const Dimensions& dims, bool masked);
 
 }  // namespace dsplan

@@ -334,12 +334,16 @@ TensorId GraphBuilder::matmul(TensorId a, TensorId b) {
   return out;
 }
 
-TensorId GraphBuilder::attention(TensorId q, TensorId k, TensorId v, TensorId bias, double dropout) {
+TensorId GraphBuilder::attention(TensorId q, TensorId k, TensorId v, TensorId bias, double dropout, HeadsLie heads) {
   const TensorId low_v = lowered(v);
   const TensorId low_k = lowered(k);
   const TensorId low_q = lowered(q);
   const TensorId out = make(Op::Attention, shape(q), dtype(low_q), {low_q, low_k, low_v, bias}, true, dropout);
-  graph_.nodes.back().attention = bias == kNone ? options_.attention : AttentionKernel::MemoryEfficient;
+  const bool takes_bias = options_.attention == AttentionKernel::CuDnn;
+  Node& node = graph_.nodes.back();
+  node.attention = bias == kNone || takes_bias ? options_.attention : AttentionKernel::MemoryEfficient;
+  node.by_head = heads.by_head;
+  node.padding = static_cast<std::uint8_t>(heads.padding);
   drop({low_q, low_k, low_v});
   return out;
 }

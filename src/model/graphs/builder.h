@@ -102,9 +102,14 @@ class GraphBuilder {
   std::vector<TensorId> split_last(TensorId x, std::int64_t parts);
   TensorId cat_last(TensorId a, TensorId b);
   TensorId matmul(TensorId a, TensorId b);
-  // `bias` is added to the scores, or kNone. The options' kernel, but with a bias the memory-efficient one.
+  // `bias` is added to the scores, or kNone. The options' kernel, but with a bias none that takes no bias.
   // The weights are dropped with probability `dropout` inside the kernel.
-  TensorId attention(TensorId q, TensorId k, TensorId v, TensorId bias, double dropout);
+  // `heads`: how the operands lie (Node::by_head, padding).
+  struct HeadsLie {
+    bool by_head = false;
+    std::int64_t padding = 0;
+  };
+  TensorId attention(TensorId q, TensorId k, TensorId v, TensorId bias, double dropout, HeadsLie heads);
   TensorId make(Op op, Shape shape, DType dtype, std::initializer_list<TensorId> inputs, bool differentiable = false,
                 double number = 0);
   // Every element is `number`.

@@ -165,7 +165,7 @@ class DecoderGraph {
     // Rotation's backward sums in fresh zeros, laid out head by head: what is not rotated (the values) keeps its
     // layout.
     const bool rotated = norm != nullptr;
-    const bool by_head = rotated || values_come_back_by_head(g_.options(), d_.heads, d_.kv_heads, masked);
+    const bool by_head = rotated || values_come_back_by_head(g_.options(), d_, masked);
     const bool copied = by_head && heads > 1 && seq > 1;
     const Shape by_token{batch, seq, heads, d_.head_dim};
     TensorId split = copied && head_norm != kNone ? g_.view_copied_back(flat, by_token) : g_.view(flat, by_token);

@@ -67,14 +67,15 @@ class Gpt2 {
     return out;
   }
 
-  // The kernels give gradients in the layout of [B, S, H, D], products head by head; the one of the transposed keys
-  // comes token by token again.
+  // The kernels give gradients in the layout of [B, S, H, D], products and padded copies head by head; the one of the
+  // transposed keys comes token by token again.
   TensorId heads_of(TensorId part, bool transposed) {
     const Shape by_token{g_.options().micro_batch, g_.options().seq, d_.heads, d_.head_dim};
     const Shape shape{by_token.dims[0], by_token.dims[2], by_token.dims[1], by_token.dims[3]};
     const std::initializer_list<ViewStep> steps{step_reshape(by_token), step_swap(1, 2)};
     const bool composed = g_.options().eager_attention || g_.options().math_attention;
-    const bool copied = composed && !transposed && d_.heads > 1 && g_.options().seq > 1;
+    const bool by_head = composed ? !transposed : pads_heads(g_.options(), d_.head_dim, false);
+    const bool copied = by_head && d_.heads > 1 && g_.options().seq > 1;
     return copied ? g_.view_copied_back(part, shape, steps) : g_.view(part, shape, steps);
   }
 

@@ -22,7 +22,7 @@ bool reaches_window(const ModelSpec& model, std::int64_t seq) {
   return model.dims.sliding_window > 0 && seq >= model.dims.sliding_window;
 }
 
-// Only the memory-efficient kernel takes a mask, only flash takes grouped heads.
+// The memory-efficient kernel and cuDNN take a mask, flash and cuDNN take grouped heads.
 std::optional<std::string> kernel_unsupported(const ModelSpec& model, const Training& training) {
   const bool windowed = reaches_window(model, training.seq);
   const bool without_mask = !windowed || masks_some_layers(model);
@@ -35,6 +35,13 @@ std::optional<std::string> kernel_unsupported(const ModelSpec& model, const Trai
       return std::nullopt;
     case Attention::MemoryEfficient:
       if (without_mask && grouped) return "the memory-efficient kernel takes no grouped heads";
+      return std::nullopt;
+    case Attention::CuDnn:
+      if (training.torch < kWitnessTorch) return "cuDNN's attention before torch 2.11, with an older cuDNN";
+      if (training.compute_dtype() == DType::Float32) return "cuDNN's attention takes no fp32";
+      if (model.dims.head_dim % 8 != 0) return "cuDNN's attention takes heads of a multiple of 8";
+      if (model.dims.head_dim > 256) return "cuDNN's attention takes no heads wider than 256";
+      if (training.seq == 1) return "cuDNN's attention takes no sequence of one token";
       return std::nullopt;
     case Attention::Math:
       if (windowed) return "math attention with a window's mask";

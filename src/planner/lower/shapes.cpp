@@ -15,8 +15,9 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.one_dtype = job.training.runtime == Runtime::DeepSpeed;
   options.autocast = job.training.autocast;
   options.outputs_to_fp32 = job.training.outputs_to_fp32;
-  options.attention =
-      job.training.attention == Attention::MemoryEfficient ? AttentionKernel::MemoryEfficient : AttentionKernel::Flash;
+  options.attention = job.training.attention == Attention::MemoryEfficient ? AttentionKernel::MemoryEfficient
+                      : job.training.attention == Attention::CuDnn         ? AttentionKernel::CuDnn
+                                                                           : AttentionKernel::Flash;
   options.eager_attention = job.training.attention == Attention::Eager;
   options.math_attention = job.training.attention == Attention::Math;
   options.loss = job.training.loss;

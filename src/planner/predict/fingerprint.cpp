@@ -6,9 +6,9 @@
 #include <variant>
 
 #include "core/format.h"
+#include "core/kernel_scratch.h"
 #include "core/settings.h"
 #include "core/sha256.h"
-#include "core/reduce_kernel.h"
 #include "planner/predict/library_memory.h"
 #include "planner/predict/predict.h"
 
@@ -77,8 +77,14 @@ void add_frozen(const Job& job, std::string& text) {
 void add_workspaces(const Job& job, std::string& text) {
   const auto sizes = library_workspaces(job);
   const DeviceThreads threads = device_threads(*job.hardware);
-  append_formatted(text, "workspaces {} {} {} threads {} {}\n", sizes->cublas.value(), sizes->cublaslt.value(),
+  append_formatted(text, "workspaces {} {} {} threads {} {}", sizes->cublas.value(), sizes->cublaslt.value(),
                    sizes->lt_per_call, threads.multiprocessors, threads.per_multiprocessor);
+  // Whose kernels are others on other devices.
+  const Attention attention = job.training.attention;
+  if (attention == Attention::MemoryEfficient || attention == Attention::CuDnn) {
+    append_formatted(text, " capability {}", threads.capability);
+  }
+  text += "\n";
 }
 
 // How a line is written: its word and then its fields in the order of their places; the words alone, where the line

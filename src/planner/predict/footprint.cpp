@@ -268,15 +268,39 @@ void stage3(const Job& job, const std::vector<CountedParameter>& parameters, Foo
     result.persistent[Role::Optimizer] += flat_state(t, group);
 }
 
-// A weight of two dimensions beside a bias is a product with a bias. Under ZeRO-3, DeepSpeed replaces
+// The modules that multiply with a bias: a weight of two dimensions stands beside it. Under ZeRO-3, DeepSpeed replaces
 // nn.functional.linear by a function that adds the bias apart; GPT-2's Conv1D calls addmm itself.
-bool multiplies_with_bias(const ModelSpec& model, const Job& job) {
+std::vector<const Module*> biased_products(const ModelSpec& model, const Job& job) {
   const Training& t = job.training;
-  if (t.runtime == Runtime::DeepSpeed && t.zero.stage == 3 && model.family != "gpt2") return false;
-  return std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& bias) {
-    return bias.shape.rank == 1 && bias.name.ends_with(".bias") &&
-           std::any_of(model.parameters.begin(), model.parameters.end(),
-                       [&](const Parameter& weight) { return weight.module == bias.module && weight.shape.rank == 2; });
+  std::vector<const Module*> found;
+  if (t.runtime == Runtime::DeepSpeed && t.zero.stage == 3 && model.family != "gpt2") return found;
+  for (const Parameter& bias : model.parameters) {
+    if (bias.shape.rank != 1 || !bias.name.ends_with(".bias")) continue;
+    const bool multiplies = std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& weight) {
+      return weight.module == bias.module && weight.shape.rank == 2;
+    });
+    if (multiplies) found.push_back(&model.modules[static_cast<std::size_t>(bias.module)]);
+  }
+  return found;
+}
+
+// Whether a checkpoint runs a product with a bias again, and so on autograd's thread. One around the product's own
+// module stops before it, because all that backward wants is its input; the reentrant form runs everything.
+bool recomputes_biased(const ModelSpec& model, const Checkpointing& checkpoint,
+                       const std::vector<const Module*>& products) {
+  if (checkpoint.modules.empty()) {
+    return std::any_of(checkpoint.groups.begin(), checkpoint.groups.end(), [](const CheckpointGroup& group) {
+      return std::find(group.kept.begin(), group.kept.end(), Op::Linear) == group.kept.end();
+    });
+  }
+  return std::any_of(model.modules.begin(), model.modules.end(), [&](const Module& module) {
+    const std::string_view name = std::string_view(module.path).substr(module.path.rfind('.') + 1);
+    const auto& names = checkpoint.modules;
+    if (module.layer == kNone || std::find(names.begin(), names.end(), name) == names.end()) return false;
+    return std::any_of(products.begin(), products.end(), [&](const Module* product) {
+      if (product == &module) return checkpoint.kind != CheckpointKind::NonReentrant;
+      return product->path.starts_with(module.path + ".");
+    });
   });
 }
 
@@ -286,13 +310,11 @@ void add_workspaces(const ModelSpec& model, const Job& job, Footprint& result) {
   const std::optional<LibraryWorkspaces> sizes = library_workspaces(job);
   if (!sizes) return;
   const bool backward = result.parameters_trainable > Elements(0);
-  const std::vector<CheckpointGroup>& groups = job.training.checkpoint.groups;
-  const bool recomputes = backward && std::any_of(groups.begin(), groups.end(), [](const CheckpointGroup& group) {
-                            return std::find(group.kept.begin(), group.kept.end(), Op::Linear) == group.kept.end();
-                          });
+  const std::vector<const Module*> biased = biased_products(model, job);
+  const bool recomputes = backward && recomputes_biased(model, job.training.checkpoint, biased);
   Bytes& workspace = result.persistent[Role::Workspace];
   workspace = sizes->cublas * (backward ? 2 : 1);
-  if (!sizes->lt_per_call && multiplies_with_bias(model, job)) workspace += sizes->cublaslt * (recomputes ? 2 : 1);
+  if (!sizes->lt_per_call && !biased.empty()) workspace += sizes->cublaslt * (recomputes ? 2 : 1);
 }
 
 // input_ids and labels, int64; the collators of transformers 4.53 to 4.57 give a mask as well.

@@ -237,6 +237,39 @@ Checkpointing of_layers(const Request& request, const ModelSpec& model, Checkpoi
   return result;
 }
 
+// Products of two dimensions within layers: one with a bias and one without.
+struct Products {
+  const Module* biased = nullptr;
+  const Module* plain = nullptr;
+};
+
+Products products_of(const ModelSpec& model) {
+  Products found;
+  for (const Parameter& one : model.parameters) {
+    const Module& module = model.modules[static_cast<std::size_t>(one.module)];
+    if (module.layer == kNone || one.shape.rank != 2) continue;
+    const bool biased = std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& bias) {
+      return bias.module == one.module && bias.name.ends_with(".bias");
+    });
+    (biased ? found.biased : found.plain) = &module;
+  }
+  return found;
+}
+
+// aten.mm is what a linear layer without a bias calls; with one it is addmm. Where a model has both, keeping mm keeps
+// some of its linear layers.
+void keep_products(const Request& request, const ModelSpec& model, std::vector<Op>& kept) {
+  if (std::find(kept.begin(), kept.end(), Op::Mm) == kept.end()) return;
+  const Products products = products_of(model);
+  if (products.plain == nullptr) return;
+  if (products.biased != nullptr) {
+    refuse(request.checkpoint.place,
+           formatted("keeping mm alone, where {} has a bias and calls addmm", products.biased->path),
+           "keep:linear keeps both");
+  }
+  std::replace(kept.begin(), kept.end(), Op::Mm, Op::Linear);
+}
+
 }  // namespace
 
 Checkpointing resolve_checkpointing(const Request& request, const ModelSpec& model, CheckpointKind kind) {
@@ -261,6 +294,7 @@ Checkpointing resolve_checkpointing(const Request& request, const ModelSpec& mod
   result.preserve_rng_state = preserve;
   const bool own_kinds = result.text.starts_with("groups:");
   for (CheckpointGroup& one : result.groups) {
+    keep_products(request, model, one.kept);
     if (!own_kinds) one.kind = kind;
     one.preserve_rng_state = preserve;
     if (request.checkpoint_groups.given()) continue;

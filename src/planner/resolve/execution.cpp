@@ -74,9 +74,12 @@ void resolve_seq_list(Resolver& resolver) {
   }
   judge_positions(resolver, training.seq, wished.place);
 }
-// The kernel that scaled_dot_product_attention picks with full rows (pytorch-memory.md): flash needs 16 bits, heads
-// of at most 256, compute capability 8.0 and no mask tensor; otherwise the memory-efficient one, which takes no grouped
-// heads (sdp_utils.cpp): then the math kernel is left. Where a window masks some layers only, it is the others' kernel.
+// The kernel that scaled_dot_product_attention picks with full rows (aten/src/ATen/native/transformers/cuda/
+// sdp_utils.cpp). cuDNN comes first on devices of compute capability 9 and 10, where its release is newer than 9.15, as
+// in torch's wheels from 2.11 on; it takes 16 bits and masks, and heads of a multiple of 8 up to 128, on sm_90 256.
+// Flash needs 16 bits, heads of at most 256, compute capability 8.0 and no mask; otherwise it is the memory-efficient
+// one, which takes no grouped heads, or the math kernel. Where a window masks some layers only, it is the others'
+// kernel.
 struct Kernel {
   Attention attention;
   std::string why;
@@ -102,7 +105,26 @@ std::string why_not_flash(const Resolver& resolver) {
   return {};
 }
 
+bool prefers_cudnn(const Resolver& resolver) {
+  constexpr Version kFirst{2, 11, 0};
+  const Training& training = resolver.job.training;
+  if (resolver.hardware == nullptr || training.torch < kFirst) return false;
+  const std::string& architecture = resolver.hardware->architecture;
+  const bool hopper = architecture == "sm_90";
+  if (!hopper && architecture != "sm_100" && architecture != "sm_103") return false;
+  const DType dtype = training.compute_dtype();
+  if (dtype != DType::BFloat16 && dtype != DType::Float16) return false;
+  const std::int64_t width = resolver.model.dims.head_dim;
+  if (width % 8 != 0 || width > (hopper ? 256 : 128) || training.seq == 1) return false;
+  // Masks that are learned have not been looked at.
+  return !has({"bloom", "t5"}, resolver.model.family);
+}
+
 Kernel sdpa_kernel(const Resolver& resolver) {
+  if (prefers_cudnn(resolver)) {
+    return {Attention::CuDnn,
+            formatted("16 bits on {}, where torch 2.11 prefers cuDNN", resolver.hardware->architecture)};
+  }
   const std::string reason = why_not_flash(resolver);
   if (reason.empty()) return {Attention::Flash, "16 bits, causal, no mask"};
   const Dimensions& dims = resolver.model.dims;
@@ -127,14 +149,15 @@ void resolve_attention(Resolver& resolver) {
   }
   if (text == "sdpa") training.attention = sdpa_kernel(resolver).attention;
   bool known = text == "sdpa";
-  for (const Attention one : {Attention::Eager, Attention::Math, Attention::Flash, Attention::MemoryEfficient}) {
+  for (const Attention one :
+       {Attention::Eager, Attention::Math, Attention::Flash, Attention::MemoryEfficient, Attention::CuDnn}) {
     if (text != name(one)) continue;
     training.attention = one;
     known = true;
   }
   if (!known) {
     return resolver.fault(wished.place, formatted("attention \"{}\" is not known", text),
-                          "it is one of eager, math, flash, mem-efficient, sdpa");
+                          "it is one of eager, math, flash, mem-efficient, cudnn, sdpa");
   }
   resolver.given("attention", std::string(name(training.attention)), wished.place, "--attention");
   if (text != "flash") return;

@@ -32,6 +32,7 @@ std::vector<std::string> aten_names(Op op, Attention attention) {
     case Op::Attention:
       if (attention == Attention::Flash) return {"_scaled_dot_product_flash_attention"};
       if (attention == Attention::MemoryEfficient) return {"_scaled_dot_product_efficient_attention"};
+      if (attention == Attention::CuDnn) return {"_scaled_dot_product_cudnn_attention"};
       return {};
     case Op::Softmax: return {"_softmax"};
     case Op::LayerNorm: return {"native_layer_norm"};

@@ -37,6 +37,8 @@ RecipeBook::RecipeBook(const Graph& graph, Level level, const CatalogueOptions& 
   backward_.reserve(nodes * 4);
   saved_.reserve(nodes * 2);
   Recipe recipe;
+  CatalogueOptions seen = options;
+  seen.fake = level == Level::Dispatch;
   const auto ends = [&] {
     Entry entry;
     entry.slots = static_cast<std::uint32_t>(slots_.size());
@@ -46,7 +48,7 @@ RecipeBook::RecipeBook(const Graph& graph, Level level, const CatalogueOptions& 
     return entry;
   };
   for (const Node& node : graph.nodes) {
-    recipe_of(graph, node, recipe, options);
+    recipe_of(graph, node, recipe, seen);
     if (recipe.unknown != nullptr && std::find(unknown_.begin(), unknown_.end(), recipe.unknown) == unknown_.end()) {
       unknown_.push_back(recipe.unknown);
     }

@@ -1,0 +1,205 @@
+#include "core/kernel_scratch.h"
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <initializer_list>
+#include <string_view>
+
+namespace dsplan {
+namespace {
+
+constexpr std::int64_t kThreads = 512;  // Of one block, at most.
+constexpr std::int64_t kWarp = 32;
+constexpr std::int64_t kVector = 4;           // Elements of one load.
+constexpr std::int64_t kVectorizedRow = 128;  // Shorter rows are loaded one by one.
+constexpr std::int64_t kLeastPerThread = 16;
+constexpr std::int64_t kMostPerThread = 256;
+
+std::int64_t up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+std::int64_t power_below(std::int64_t value, std::int64_t most) {
+  if (value >= most) return most;
+  return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(1, value))));
+}
+
+// get_output_vec_size: neighbours that a thread takes at once. Tensors of the allocator are aligned for it.
+std::int64_t outputs_at_once(std::int64_t neighbours) {
+  std::int64_t vector = kVector;
+  while (neighbours % vector != 0) vector /= 2;
+  return vector;
+}
+
+struct Block {
+  std::int64_t width = 1;
+  std::int64_t height = 1;
+};
+
+Block block_of(std::int64_t across, std::int64_t along, std::int64_t threads) {
+  const std::int64_t widest = power_below(across, threads);
+  const std::int64_t tallest = power_below(along, threads);
+  Block block;
+  block.width = std::min(widest, kWarp);
+  block.height = std::min(tallest, threads / block.width);
+  block.width = std::min(widest, threads / block.height);
+  return block;
+}
+
+}  // namespace
+
+DeviceThreads device_threads(const Hardware& hardware) {
+  const std::string_view architecture = hardware.architecture;
+  if (!architecture.starts_with("sm_")) return {0, 0, 0};
+  std::int64_t capability = 0;
+  const std::string_view digits = architecture.substr(3);
+  std::from_chars(digits.data(), digits.data() + digits.size(), capability);
+  if (hardware.multiprocessors == 0) return {0, 2048, capability};
+  const bool narrow = capability == 86 || capability == 87 || capability == 89 || capability >= 120;
+  return {hardware.multiprocessors, capability == 75 ? 1024 : narrow ? 1536 : 2048, capability};
+}
+
+ReducedTensor summed_to(std::span<const std::int64_t> from, std::span<const std::int64_t> to) {
+  const auto elements = [](std::span<const std::int64_t> dims) {
+    std::int64_t product = 1;
+    for (const std::int64_t dim : dims) product = checked_mul(product, dim);
+    return product;
+  };
+  std::size_t kept = 0;  // Of the last dimensions.
+  while (kept < to.size() && to[to.size() - 1 - kept] == from[from.size() - 1 - kept]) ++kept;
+  const std::int64_t outputs = elements(to);
+  const std::int64_t side_by_side = elements(to.last(kept));
+  return {outputs, outputs == 0 ? 0 : elements(from) / outputs, side_by_side > 1 ? side_by_side : 0};
+}
+
+ReductionScratch reduction_scratch(const ReducedTensor& tensor, const DeviceThreads& device, Bytes accumulator) {
+  if (device.multiprocessors == 0 || tensor.outputs <= 0 || tensor.inputs <= 0) return {};
+  const bool in_rows = tensor.neighbours == 0;
+  const std::int64_t vector = in_rows ? 1 : outputs_at_once(tensor.neighbours);
+  const std::int64_t row = in_rows && tensor.inputs >= kVectorizedRow ? tensor.inputs / kVector : tensor.inputs;
+  const Block block = in_rows ? block_of(row, tensor.outputs, kThreads)
+                              : block_of(tensor.outputs / vector, tensor.inputs, kThreads / vector);
+  // A block's width goes along the rows, or across the outputs.
+  std::int64_t step = in_rows ? block.width : 1;
+  std::int64_t outputs_of_block = in_rows ? 1 : block.width;
+  const auto per_thread = [&] { return up(tensor.inputs, step); };
+  const bool split = per_thread() >= std::min(block.height * kLeastPerThread, kMostPerThread);
+  (split ? step : outputs_of_block) *= block.height;
+  const std::int64_t resident = device.per_multiprocessor / (block.width * block.height);
+  const std::int64_t wanted = device.multiprocessors * resident;
+  const std::int64_t grid = up(tensor.outputs / vector, outputs_of_block);
+  if (!split || per_thread() < kMostPerThread || grid > wanted) return {};
+  const std::int64_t blocks =
+      std::max(std::min(up(wanted, grid), up(per_thread(), kLeastPerThread)), up(per_thread(), kMostPerThread));
+  if (blocks <= 1) return {};
+  const std::int64_t lanes = in_rows ? 1 : block.width * vector;
+  return {accumulator * checked_mul(tensor.outputs, checked_mul(blocks, lanes)), Bytes(4) * grid};
+}
+
+namespace {
+
+std::int64_t rounded(std::int64_t value, std::int64_t multiple) { return up(value, multiple) * multiple; }
+
+Bytes floats(std::initializer_list<std::int64_t> dims) {
+  std::int64_t product = 4;
+  for (const std::int64_t dim : dims) product = checked_mul(product, dim);
+  return Bytes(product);
+}
+
+// The fewest parts by which the last wave of blocks is filled to 85 % of the best.
+std::int64_t flash_split_count(std::int64_t blocks, std::int64_t key_blocks, std::int64_t at_once) {
+  constexpr std::int64_t kMost = 128;
+  const auto fills = [&](std::int64_t parts) {
+    const float waves = static_cast<float>(blocks * parts) / static_cast<float>(at_once);
+    return waves / std::ceil(waves);
+  };
+  if (static_cast<float>(blocks) >= 0.8F * static_cast<float>(at_once)) return 1;
+  const std::int64_t most = std::min({kMost, at_once, key_blocks});
+  // Where one part more makes none of them shorter, it is not tried.
+  const auto differs = [&](std::int64_t parts) {
+    return parts == 1 || up(key_blocks, parts) != up(key_blocks, parts - 1);
+  };
+  float best = 0;
+  for (std::int64_t parts = 1; parts <= most; ++parts) {
+    if (differs(parts)) best = std::max(best, fills(parts));
+  }
+  for (std::int64_t parts = 1; parts <= most; ++parts) {
+    if (differs(parts) && fills(parts) >= 0.85F * best) return parts;
+  }
+  return 1;
+}
+
+// What a block of the memory-efficient backward kernel works on: so many queries, so many columns of their gradient.
+struct EfficientBlock {
+  std::int64_t queries = 64;
+  std::int64_t columns = 64;
+  bool accumulates_keys = false;  // Gradients of keys and values do not stay in registers.
+};
+
+EfficientBlock efficient_block(std::int64_t width, bool half, std::int64_t capability) {
+  // A block may have 164 KiB of shared memory and more; others have 99 and less.
+  const bool large = capability < 0 || capability == 80 || capability == 87 || (capability >= 90 && capability < 120);
+  if (width <= 64) return {};
+  if (!half) return large ? EfficientBlock{128, 64} : EfficientBlock{};
+  if (width > 128) return {128, 64, true};
+  if (large) return {128, 128};
+  return width <= 96 ? EfficientBlock{128, 64} : EfficientBlock{64, 64, true};
+}
+
+bool is_hopper(const DeviceThreads& device) { return device.capability == 90 || device.capability < 0; }
+bool is_blackwell(const DeviceThreads& device) { return device.capability >= 100 && device.capability < 110; }
+
+// A bit for each weight, in squares of 128.
+Bytes drawn_beforehand(const AttentionSizes& sizes) {
+  const std::int64_t weights = checked_mul(rounded(sizes.queries, 128), rounded(sizes.keys, 128));
+  return Bytes(checked_mul(checked_mul(sizes.batch, sizes.heads), weights / 8));
+}
+
+}  // namespace
+
+FlashParts flash_parts(const AttentionSizes& sizes, const DeviceThreads& device) {
+  if (device.multiprocessors == 0) return {};
+  const std::int64_t columns = sizes.width <= 64 ? 256 : sizes.width <= 128 ? 128 : 64;
+  const std::int64_t blocks = sizes.batch * sizes.heads * up(sizes.queries, 64);
+  const std::int64_t parts = flash_split_count(blocks, up(sizes.keys, columns), 2 * device.multiprocessors);
+  if (parts == 1) return {};
+  const std::int64_t width = rounded(sizes.width, sizes.width <= 128 ? 32 : 64);
+  return {floats({parts, sizes.batch, sizes.heads, sizes.queries}),
+          floats({parts, sizes.batch, sizes.heads, sizes.queries, width})};
+}
+
+Bytes efficient_backward_workspace(const AttentionSizes& sizes, bool half, const DeviceThreads& device) {
+  constexpr std::int64_t kKeys = 64;    // Of one block.
+  constexpr std::int64_t kLock = 16;    // Bytes before each piece of the queries' gradient.
+  constexpr std::int64_t kParts = 200;  // Of all heads together, where each has gradients of its own.
+  if (device.capability == 0) return Bytes(0);
+  const EfficientBlock block = efficient_block(sizes.width, half, device.capability);
+  const std::int64_t all_heads = checked_mul(sizes.batch, sizes.heads);
+  Bytes of_head = (floats({block.queries, block.columns}) + Bytes(kLock)) *
+                  (up(sizes.queries, block.queries) * up(sizes.width, block.columns));
+  if (block.accumulates_keys) {
+    const std::int64_t parts = std::max<std::int64_t>(1, std::min(up(sizes.keys, kKeys), kParts / all_heads));
+    of_head += floats({2, parts, kKeys, rounded(sizes.width, block.queries)});
+  }
+  return of_head * all_heads;
+}
+
+Bytes cudnn_forward_workspace(const AttentionSizes& sizes, bool dropout, const DeviceThreads& device) {
+  constexpr Bytes kBeside{128};
+  if (is_blackwell(device)) return dropout ? drawn_beforehand(sizes) + kBeside : Bytes(0);
+  return is_hopper(device) ? kBeside * 2 : Bytes(0);
+}
+
+Bytes cudnn_backward_workspace(const AttentionSizes& sizes, bool dropout, const DeviceThreads& device) {
+  constexpr Bytes kBeside{128};
+  const bool grouped = sizes.heads != sizes.kv_heads;
+  const Bytes rows = floats({sizes.batch, sizes.heads, sizes.queries});
+  const Bytes result = rows + rows * checked_mul(grouped ? 2 : 1, sizes.width);
+  if (is_blackwell(device)) {
+    return result + (dropout ? drawn_beforehand(sizes) : Bytes(0)) + (dropout || grouped ? kBeside : Bytes(0));
+  }
+  if (is_hopper(device)) return result + kBeside * 2;
+  return result + floats({sizes.batch, sizes.heads, rounded(sizes.queries, 8), sizes.width}) + kBeside;
+}
+
+}  // namespace dsplan

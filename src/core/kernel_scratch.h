@@ -1,0 +1,75 @@
+// What PyTorch's kernels take on a GPU beside inputs and outputs, where it depends on how they divide their work, and
+// that on the device. All of it is freed when the kernel has been launched. Of torch 2.11.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/cluster.h"
+#include "core/units.h"
+
+namespace dsplan {
+
+// Of a GPU, as far as kernels are launched by it. No multiprocessors: no device is named, and what depends on them is
+// left out.
+struct DeviceThreads {
+  std::int64_t multiprocessors = 0;
+  std::int64_t per_multiprocessor = 2048;  // The most threads that one holds.
+  std::int64_t capability = -1;            // 90 is 9.0; 0: a device without CUDA, below it: none is named.
+};
+// By compute capability (CUDA C++ Programming Guide, technical specifications). None for devices without CUDA.
+[[nodiscard]] DeviceThreads device_threads(const Hardware& hardware);
+
+// Where few outputs are made of many elements, the input is divided over several blocks, which meet in a staging buffer
+// under semaphores (aten/src/ATen/native/cuda/Reduce.cuh: setReduceConfig, gpu_reduce_kernel).
+//
+// A dense tensor that is summed, or reduced otherwise, over one run of dimensions.
+struct ReducedTensor {
+  std::int64_t outputs = 1;
+  std::int64_t inputs = 1;      // For each output.
+  std::int64_t neighbours = 0;  // Elements that lie side by side and are not reduced; 0: the reduced ones do.
+};
+
+// A tensor of dimensions `from` as the sum to `to` sees it, whose dimensions are the last ones or 1.
+[[nodiscard]] ReducedTensor summed_to(std::span<const std::int64_t> from, std::span<const std::int64_t> to);
+
+// Both 0: one block makes each output. Freed with the kernel's launch, the semaphores first.
+struct ReductionScratch {
+  Bytes staging;
+  Bytes semaphores;
+};
+// `accumulator`: bytes of what a thread sums in, 4 for all floating types up to 32 bits.
+[[nodiscard]] ReductionScratch reduction_scratch(const ReducedTensor& tensor, const DeviceThreads& device,
+                                                 Bytes accumulator = Bytes(4));
+
+struct AttentionSizes {
+  std::int64_t batch = 1;
+  std::int64_t heads = 1;
+  std::int64_t kv_heads = 1;
+  std::int64_t queries = 1;
+  std::int64_t keys = 1;
+  std::int64_t width = 1;  // Of one head.
+};
+
+// Flash attention without dropout, forward: where blocks of queries are too few for the device, keys are divided as
+// well, and each part makes sums and an output of its own, in fp32 (flash_api.cpp: num_splits_heuristic,
+// set_params_splitkv). Both 0: they are not divided.
+struct FlashParts {
+  Bytes log_sum_exp;
+  Bytes output;
+};
+[[nodiscard]] FlashParts flash_parts(const AttentionSizes& sizes, const DeviceThreads& device);
+
+// The memory-efficient kernel, backward: the queries' gradient by blocks, and in half precision with wide heads those
+// of keys and values, in fp32. Which kernel it is, and so the blocks, depends on how much shared memory a block may
+// have (mem_eff_attention/kernel_backward.h, kernels/cutlassB.h; attention_backward.cu).
+[[nodiscard]] Bytes efficient_backward_workspace(const AttentionSizes& sizes, bool half, const DeviceThreads& device);
+
+// What cuDNN 9.19 answers, which does not say how it comes about; asked for heads of 64 to 256, 1 to 32 of them, 2 to
+// 8,192 tokens, on devices of capability 8.0, 8.9, 9.0, 10.0, 10.3 and 12.0. Backward: a number for each row, and the
+// queries' gradient in fp32, with grouped heads those of keys and values at all heads. Capability 10 draws dropout
+// beforehand.
+[[nodiscard]] Bytes cudnn_forward_workspace(const AttentionSizes& sizes, bool dropout, const DeviceThreads& device);
+[[nodiscard]] Bytes cudnn_backward_workspace(const AttentionSizes& sizes, bool dropout, const DeviceThreads& device);
+
+}  // namespace dsplan
