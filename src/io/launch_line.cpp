@@ -5,7 +5,9 @@
 #include <set>
 
 #include "core/format.h"
-#include "io/training_arguments.h"
+#include "io/dialects/dialect_file.h"
+#include "io/own_file.h"
+#include "io/text.h"
 
 namespace dsplan {
 namespace {
@@ -23,12 +25,13 @@ enum class Launcher : std::uint8_t { None, DeepSpeed, TorchRun, Accelerate, Mpi,
 
 class LineReader {
  public:
-  explicit LineReader(const std::vector<std::string>& words) : words_(words) {}
-  Request read();
+  LineReader(const std::vector<std::string>& words, const ReadNamed& read) : words_(words), read_(read) {}
+  Said read();
 
  private:
   [[nodiscard]] bool done() const { return at_ == words_.size(); }
   [[nodiscard]] Launcher launcher();
+  void variable(const std::string& word);
   void launcher_options(Launcher kind);
   Word option_word(Launcher kind);
   void take(Launcher kind, const Word& word);
@@ -37,33 +40,32 @@ class LineReader {
   void take_accelerate(const Word& word);
   void take_mpi(const Word& word);
   void take_slurm(const Word& word);
-  void python_options();
-  void script_arguments();
+  void program();
+  void accelerate();
   void finish();
   void count(const Word& word, std::optional<std::int64_t>& into);
   void include(const Word& word);
   void notice(Notice::Kind kind, const std::string& where, std::string message);
-  void argument(std::string_view key, const Value& value, const Place& place);
 
   const std::vector<std::string>& words_;
+  const ReadNamed& read_;
   std::size_t at_ = 0;
-  Request request_;
+  Said said_;
+  Request& request_ = said_.request;
   Diagnostics diagnostics_;
   std::optional<std::int64_t> ranks_;  // All.
   std::optional<std::int64_t> nodes_;
   std::optional<std::int64_t> per_node_;
-  bool plain_ = false;          // No launcher that counts: one rank.
-  bool all_of_a_node_ = false;  // torchrun --nproc-per-node gpu.
+  bool plain_ = false;                   // No launcher that counts: one rank.
+  bool all_of_a_node_ = false;           // torchrun --nproc-per-node gpu.
+  std::optional<std::int64_t> visible_;  // Devices in CUDA_VISIBLE_DEVICES.
+  std::optional<std::string> accelerate_file_;
+  std::vector<DialectArgument> accelerate_;  // Its options, by the names of its configuration.
 };
 
 std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
-std::string underscored(std::string name) {
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-}
-
-Place where(const std::string& word) { return option(formatted("{}: {}", kWhere, word)); }
+Place where(const std::string& word) { return word_place(word); }
 
 bool is_assignment(const std::string& word) {
   const std::size_t equals = word.find('=');
@@ -71,6 +73,13 @@ bool is_assignment(const std::string& word) {
          std::all_of(word.begin(), word.begin() + static_cast<std::ptrdiff_t>(equals), [](char c) {
            return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
          });
+}
+
+std::size_t past_python_options(const std::vector<std::string>& words, std::size_t at) {
+  while (at < words.size() && words[at].starts_with("-") && words[at] != "-m") {
+    at += words[at] == "-X" || words[at] == "-W" ? 2U : 1U;
+  }
+  return std::min(at, words.size());
 }
 
 Launcher module_launcher(const std::string& name) {
@@ -103,22 +112,6 @@ bool stands_alone(Launcher kind, const std::string& name) {
     case Launcher::Python: return true;
   }
   return true;
-}
-
-// A word of a command line as the value that it stands for.
-Value scalar(const std::string& text) {
-  Value value;
-  value.kind = Value::Kind::String;
-  value.string = text;
-  if (text == "None" || text == "null") value.kind = Value::Kind::Null;
-  return value;
-}
-
-Value truth() {
-  Value value;
-  value.kind = Value::Kind::Bool;
-  value.boolean = true;
-  return value;
 }
 
 void LineReader::notice(Notice::Kind kind, const std::string& word, std::string message) {
@@ -159,18 +152,21 @@ void LineReader::include(const Word& word) {
   per_node_ = 1 + (ranks - 1) / nodes;
 }
 
-Launcher LineReader::launcher() {
-  while (!done() && is_assignment(words_[at_])) {
-    const std::string variable = words_[at_].substr(0, words_[at_].find('='));
-    // Of the allocator's two names the older goes first (c10/cuda/CUDAAllocatorConfig.h).
-    const bool first = variable == "PYTORCH_CUDA_ALLOC_CONF";
-    if (first || (variable == "PYTORCH_ALLOC_CONF" && !request_.alloc_conf.given())) {
-      request_.alloc_conf = {words_[at_], where(variable)};
-    } else {
-      notice(Notice::Kind::Inert, variable, "this environment variable is not read");
-    }
-    ++at_;
+void LineReader::variable(const std::string& word) {
+  const std::string name = word.substr(0, word.find('='));
+  // Of the allocator's two names the older goes first (c10/cuda/CUDAAllocatorConfig.h).
+  const bool first = name == "PYTORCH_CUDA_ALLOC_CONF";
+  if (first || (name == "PYTORCH_ALLOC_CONF" && !request_.alloc_conf.given())) {
+    request_.alloc_conf = {word, where(name)};
+    return;
   }
+  const std::string value = word.substr(name.size() + 1);
+  if (name == "CUDA_VISIBLE_DEVICES" && !value.empty()) visible_ = 1 + std::count(value.begin(), value.end(), ',');
+  notice(Notice::Kind::Inert, name, "this environment variable is not read");
+}
+
+Launcher LineReader::launcher() {
+  while (!done() && is_assignment(words_[at_])) variable(words_[at_++]);
   if (done()) return Launcher::None;
   const std::string name = base_name(words_[at_]);
   if (name == "env") {
@@ -188,7 +184,7 @@ Launcher LineReader::launcher() {
   }
   if (name.starts_with("python")) {
     ++at_;
-    python_options();
+    at_ = past_python_options(words_, at_);
     if (at_ + 1 < words_.size() && words_[at_] == "-m") {
       const Launcher inside = module_launcher(words_[at_ + 1]);
       if (inside != Launcher::None) return at_ += 2, inside;
@@ -196,13 +192,6 @@ Launcher LineReader::launcher() {
     return Launcher::Python;
   }
   return Launcher::None;
-}
-
-void LineReader::python_options() {
-  while (!done() && words_[at_].starts_with("-") && words_[at_] != "-m") {
-    at_ += words_[at_] == "-X" || words_[at_] == "-W" ? 2U : 1U;
-    at_ = std::min(at_, words_.size());
-  }
 }
 
 Word LineReader::option_word(Launcher kind) {
@@ -214,8 +203,7 @@ Word LineReader::option_word(Launcher kind) {
     text.resize(equals);
   }
   word.written = text;
-  word.name = underscored(
-      text.substr(text.find_first_not_of('-') == std::string::npos ? text.size() : text.find_first_not_of('-')));
+  word.name = argument_name(text);
   if (word.value || stands_alone(kind, word.name)) return word;
   if (done() || words_[at_].starts_with("-") || words_[at_].ends_with(".py")) return word;
   word.value = words_[at_++];
@@ -273,41 +261,45 @@ void LineReader::take_torchrun(const Word& word) {
   count(most, nodes_);
 }
 
+// Options say what the configuration says, some under the block that they are of (commands/launch.py).
+std::string configuration_key(const std::string& option) {
+  const DialectTable& table = dialect(Dialect::Accelerate);
+  if (find_key(table, option) != nullptr) return option;
+  for (const char* block : {"deepspeed_config", "fsdp_config", "megatron_lm_config", "dynamo_config", "mpirun_config",
+                            "parallelism_config", "fp8_config"}) {
+    const std::string_view name = block;
+    const std::string prefix(name.substr(0, name.rfind("_config") + 1));
+    if (option.starts_with(prefix)) return formatted("{}.{}", name, option);
+  }
+  const std::string plugin = "deepspeed_config." + option;
+  return find_key(table, plugin) != nullptr ? plugin : option;
+}
+
 void LineReader::take_accelerate(const Word& word) {
   if (word.name == "num_processes" || word.name == "n") return count(word, ranks_);
   if (word.name == "num_machines") return count(word, nodes_);
-  const Value value = word.value ? scalar(*word.value) : truth();
-  const Place place = where(word.written);
-  if (word.name == "config_file") {
-    return notice(Notice::Kind::Warning, word.written, "accelerate's configuration file is not read");
-  }
-  if (word.name == "deepspeed_config_file") return argument("deepspeed", value, place);
-  if (word.name == "gradient_accumulation_steps") return argument("gradient_accumulation_steps", value, place);
-  if (word.name == "mixed_precision" && word.value && (*word.value == "bf16" || *word.value == "fp16")) {
-    request_.mixed_precision = {*word.value, place};
+  if (word.name == "m" || word.name == "q") return;
+  if (word.name == "config_file" && word.value) {
+    accelerate_file_ = *word.value;
     return;
   }
-  if (word.name == "mixed_precision" && word.value && *word.value != "no") {
-    request_.not_modelled.push_back({place, When::Always, word.written, *word.value + " mixed precision"});
-  }
-  if (word.name == "zero_stage" && word.value) {
-    std::int64_t stage = -1;
-    const std::string& text = *word.value;
-    std::from_chars(text.data(), text.data() + text.size(), stage);
-    if (text.size() != 1 || stage < 0 || stage > 3) {
-      diagnostics_.add(place.says(formatted("ZeRO stage \"{}\" does not exist", text), "DeepSpeed has stages 0 to 3"));
-    } else {
-      request_.zero_stage = {stage, place};
-    }
-  }
-  const auto refuse = [&](std::string feature) {
-    request_.not_modelled.push_back({place, When::Always, word.written, std::move(feature)});
-  };
-  if (word.name == "use_fsdp") refuse("FSDP");
-  if (word.name == "use_megatron_lm") refuse("Megatron-LM under accelerate");
-  if (word.name == "dynamo_backend" && word.value && *word.value != "no") refuse("torch.compile");
-  if (word.name.starts_with("offload_") && word.value && *word.value != "none") {
-    refuse("offload through accelerate's options");
+  Value value = word_value(word.value.value_or("true"));
+  accelerate_.push_back({configuration_key(word.name), std::move(value), where(word.written)});
+}
+
+void LineReader::accelerate() {
+  if (!accelerate_file_ && accelerate_.empty()) return;
+  try {
+    std::optional<Document> file;
+    if (accelerate_file_) file = read_(*accelerate_file_);
+    if (file) expect_object(*file, "accelerate's configuration");
+    Said said = read_dialect(dialect(Dialect::Accelerate), {file ? &*file : nullptr, accelerate_});
+    if (!ranks_ && said.request.gpus.given()) ranks_ = *said.request.gpus;
+    if (!nodes_ && said.request.nodes.given()) nodes_ = *said.request.nodes;
+    said.request.gpus = said.request.nodes = {};
+    said_ = overlay(said_, said);
+  } catch (const Refusal& refusal) {
+    for (const Diagnostic& fault : refusal.diagnostics()) diagnostics_.add(fault);
   }
 }
 
@@ -322,36 +314,24 @@ void LineReader::take_slurm(const Word& word) {
   if (word.name == "ntasks_per_node") return count(word, per_node_);
 }
 
-void LineReader::argument(std::string_view key, const Value& value, const Place& place) {
-  if (apply_training_argument(key, value, place, request_, diagnostics_)) return;
-  const std::string_view meant = nearest_training_argument(key);
-  std::string message = formatted("unknown argument \"{}\": without effect here", key);
-  if (!meant.empty()) message += formatted("; did you mean \"{}\"?", meant);
-  request_.notices.push_back({Notice::Kind::Unknown, place, std::move(message), {}});
-}
-
-void LineReader::script_arguments() {
-  while (!done()) {
-    const std::string& text = words_[at_];
-    if (!text.starts_with("--") || text == "--") {
-      if (text.ends_with(".json") || text.ends_with(".yaml") || text.ends_with(".yml")) {
-        notice(Notice::Kind::Warning, text, "this file is not read: give TrainingArguments with --training");
-      }
-      ++at_;
-      continue;
+// The launcher's own words are below the program's.
+void LineReader::program() {
+  try {
+    const std::vector<std::string> rest(words_.begin() + static_cast<std::ptrdiff_t>(at_), words_.end());
+    ProgramLine line = read_program_line(rest, read_);
+    if (line.takes_all_devices) {
+      plain_ = false;
+      if (!per_node_) per_node_ = visible_;
     }
-    ++at_;
-    const std::size_t equals = text.find('=');
-    const std::string written = text.substr(0, equals);
-    const std::string key = underscored(written.substr(2));
-    const Place place = where(written);
-    if (equals != std::string::npos) {
-      argument(key, scalar(text.substr(equals + 1)), place);
-    } else if (!done() && !words_[at_].starts_with("--")) {
-      argument(key, scalar(words_[at_++]), place);
-    } else {
-      argument(key, truth(), place);
+    if (!line.launcher.empty()) {
+      const Said inside = LineReader(line.launcher, read_).read();
+      if (inside.request.gpus.given()) ranks_ = *inside.request.gpus;
+      if (inside.request.gpus_per_node.given()) per_node_ = *inside.request.gpus_per_node;
+      said_ = overlay(said_, inside);
     }
+    said_ = overlay(said_, line.said);
+  } catch (const Refusal& refusal) {
+    for (const Diagnostic& fault : refusal.diagnostics()) diagnostics_.add(fault);
   }
 }
 
@@ -365,7 +345,7 @@ void LineReader::finish() {
   if (ranks_ && nodes_ && !per_node_) request_.gpus_per_node = {1 + (*ranks_ - 1) / *nodes_, line};
 }
 
-Request LineReader::read() {
+Said LineReader::read() {
   request_.has_launch_line = true;
   bool counted = false;
   while (!done()) {
@@ -381,15 +361,19 @@ Request LineReader::read() {
     if (kind == Launcher::TorchRun && !per_node_ && !all_of_a_node_) per_node_ = 1;
     if (kind == Launcher::DeepSpeed || kind == Launcher::TorchRun || kind == Launcher::Accelerate) break;
   }
-  if (!done() && !words_[at_].starts_with("-")) ++at_;  // The script.
-  script_arguments();
+  accelerate();
+  if (!done()) program();
   finish();
   diagnostics_.throw_if_any();
-  return std::move(request_);
+  return std::move(said_);
 }
 
 }  // namespace
 
-Request read_launch_line(const std::vector<std::string>& words) { return LineReader(words).read(); }
+Said read_launch(const std::vector<std::string>& words, const ReadNamed& read) {
+  return LineReader(words, read).read();
+}
+
+Request read_launch_line(const std::vector<std::string>& words) { return read_launch(words, read_document).request; }
 
 }  // namespace dsplan

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "core/format.h"
+#include "io/hub/hub.h"
 #include "io/json_parse.h"
 #include "io/safetensors.h"
 #include "io/text.h"
@@ -67,7 +68,7 @@ std::vector<std::string> data_dirs() {
   std::error_code failed;
   const fs::path executable = fs::read_symlink("/proc/self/exe", failed);
   if (!failed) folders.push_back((executable.parent_path().parent_path() / "share" / "dsplan").string());
-  folders.emplace_back(DSPLAN_SOURCE_DIR);
+  if (const std::string_view sources = DSPLAN_SOURCE_DIR; !sources.empty()) folders.emplace_back(sources);
   return folders;
 }
 
@@ -81,6 +82,78 @@ std::string bundled_name(Bundled kind, const std::string& argument) {
   const std::string wanted = lower(argument);
   for (std::string& name : list_bundled(kind)) {
     if (lower(name) == wanted) return std::move(name);
+  }
+  return {};
+}
+
+// Rows of a table beside the bundled files: the other names of one, and the file's own.
+std::vector<std::pair<std::string, std::string>> other_names(const std::string& path, std::size_t own_column) {
+  std::vector<std::pair<std::string, std::string>> rows;
+  if (!exists(path)) return rows;
+  const std::string text = read_file(path);
+  for (std::size_t at = text.find('\n'); at != std::string::npos && at + 1 < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at + 1), text.size());
+    const std::string line = text.substr(at + 1, end - at - 1);
+    const std::size_t first = line.find(',');
+    const std::size_t second = std::min(line.find(',', first + 1), line.size());
+    at = end;
+    if (first == std::string::npos) continue;
+    const std::string left = line.substr(0, first);
+    const std::string right = line.substr(first + 1, second - first - 1);
+    rows.emplace_back(own_column == 0 ? right : left, own_column == 0 ? left : right);
+  }
+  return rows;
+}
+
+// As people write names of devices: without case, maker and punctuation.
+std::string plain(std::string_view text) {
+  std::string words = " ";
+  for (const char c : lower(text)) {
+    const bool kept = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+    words += kept ? c : ' ';
+  }
+  words += ' ';
+  for (const std::string_view maker : {"nvidia", "geforce", "amd", "instinct", "tesla", "radeon", "gpu"}) {
+    const std::string word = formatted(" {} ", maker);
+    for (std::size_t at = words.find(word); at != std::string::npos; at = words.find(word)) {
+      words.replace(at, word.size(), " ");
+    }
+  }
+  std::erase(words, ' ');
+  return words;
+}
+
+// Other names of bundled files, beside their folders.
+std::string names_file(std::string_view kind) {
+  const std::optional<std::string> data = find_data_dir();
+  return data ? formatted("{}/configs/{}-names.csv", *data, kind) : std::string();
+}
+
+// A bundled model by its id on the hub (models/index.csv), or by another of its publishers' ids.
+std::string model_by_id(const std::string& argument) {
+  if (argument.find('/') == std::string::npos || !is_hub_id(argument)) return {};
+  const std::string folder = folder_of(Bundled::Model);
+  if (folder.empty()) return {};
+  const std::string wanted = lower(argument);
+  for (const auto& [file, column] : {std::pair(folder + "/index.csv", std::size_t{0}), {names_file("model"), 1}}) {
+    for (auto& [other, own] : other_names(file, column)) {
+      if (lower(other) == wanted && exists(formatted("{}/{}.json", folder, own))) return std::move(own);
+    }
+  }
+  return {};
+}
+
+// A device or a node as nvidia-smi, data sheets and clouds call it (configs/hardware-names.csv,
+// configs/cluster-names.csv); or the file's own name in another spelling.
+std::string machine_named(Bundled kind, const std::string& argument) {
+  const std::string folder = folder_of(kind);
+  const std::string wanted = plain(argument);
+  if (folder.empty() || wanted.empty()) return {};
+  for (auto& [other, own] : other_names(names_file(kind == Bundled::Hardware ? "hardware" : "cluster"), 1)) {
+    if (plain(other) == wanted && exists(formatted("{}/{}.json", folder, own))) return std::move(own);
+  }
+  for (std::string& name : list_bundled(kind)) {
+    if (plain(name) == wanted) return std::move(name);
   }
   return {};
 }
@@ -146,25 +219,6 @@ std::string name_of(const std::string& path) {
   return whole.extension() == ".json" ? whole.stem().string() : whole.filename().string();
 }
 
-std::string hub_cache() {
-  const std::string home = environment("HOME");
-  const auto expanded = [&](const std::string& path) { return path.starts_with("~/") ? home + path.substr(1) : path; };
-  if (const std::string hub = environment("HF_HUB_CACHE"); !hub.empty()) return expanded(hub);
-  if (const std::string hf = environment("HF_HOME"); !hf.empty()) return expanded(hf) + "/hub";
-  if (const std::string xdg = environment("XDG_CACHE_HOME"); !xdg.empty()) return expanded(xdg) + "/huggingface/hub";
-  return home + "/.cache/huggingface/hub";
-}
-
-// "org/name" or "name", of the characters that the hub allows: it becomes part of a path.
-bool is_hub_id(const std::string& argument) {
-  const bool allowed = std::all_of(argument.begin(), argument.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
-           c == '.' || c == '/';
-  });
-  return allowed && !argument.empty() && std::count(argument.begin(), argument.end(), '/') <= 1 &&
-         argument.find("..") == std::string::npos;
-}
-
 std::string main_snapshot(const std::string& repository) {
   const std::string reference = repository + "/refs/main";
   if (!exists(reference)) return {};
@@ -178,9 +232,7 @@ std::string main_snapshot(const std::string& repository) {
 
 std::optional<ModelFiles> from_cache(const std::string& argument) {
   if (!is_hub_id(argument)) return std::nullopt;
-  std::string escaped = argument;
-  if (const std::size_t slash = escaped.find('/'); slash != std::string::npos) escaped.replace(slash, 1, "--");
-  const std::string repository = hub_cache() + "/models--" + escaped;
+  const std::string repository = hub_folder(argument);
   if (!is_folder(repository)) return std::nullopt;
   std::string snapshot = main_snapshot(repository);
   if (snapshot.empty()) {
@@ -241,10 +293,17 @@ ModelFiles locate_model(const std::string& argument) {
     const std::string name = bundled_name(kind, argument);
     if (!name.empty()) return from_file(name, formatted("{}/{}.json", folder_of(kind), name));
   }
+  if (argument == kStandardInput) return from_file("standard input", argument);
   if (is_folder(argument)) return from_folder(name_of(argument), argument);
   if (exists(argument)) return from_file(name_of(argument), argument);
   if (looks_like_a_path(argument)) throw Refusal(argument, "no such file or folder");
+  if (const std::string name = model_by_id(argument); !name.empty()) {
+    return from_file(name, formatted("{}/{}.json", folder_of(Bundled::Model), name));
+  }
   if (std::optional<ModelFiles> cached = from_cache(argument)) return std::move(*cached);
+  // A name without its publisher is a bundled model's, or misspelt: nobody is asked for it.
+  const bool whole_id = is_hub_id(argument) && argument.find('/') != std::string::npos && !argument.starts_with('/');
+  if (whole_id && !network_forbidden()) return from_folder(argument, fetch_from_hub(argument));
   (void)data_dir();  // Without data no name is bundled, and that is the news.
   std::vector<std::string> names = list_bundled(Bundled::Model);
   for (std::string& graph : list_bundled(Bundled::Graph)) names.push_back(std::move(graph));
@@ -255,8 +314,14 @@ ModelFiles locate_model(const std::string& argument) {
 std::string locate_bundled(Bundled kind, const std::string& argument) {
   const std::string name = bundled_name(kind, argument);
   if (!name.empty()) return formatted("{}/{}.json", folder_of(kind), name);
+  if (argument == kStandardInput) return argument;
   if (is_folder(argument)) throw Refusal(argument, "is a folder", "name a file in it");
   if (exists(argument)) return argument;
+  if (kind == Bundled::Hardware || kind == Bundled::Cluster) {
+    if (const std::string known = machine_named(kind, argument); !known.empty()) {
+      return formatted("{}/{}.json", folder_of(kind), known);
+    }
+  }
   (void)data_dir();
   throw Refusal(argument, formatted("no bundled {} and no file has this name", place(kind).noun),
                 suggestion(argument, list_bundled(kind), place(kind).listing));

@@ -34,15 +34,15 @@ struct ModelFiles {
   std::vector<std::string> safetensors;  // For `read_safetensors`; only from folders.
 };
 
-// In this order: a bundled model or graph (letter case does not matter), an existing file or folder, an id in the
-// local Hugging Face cache ($HF_HUB_CACHE, $HF_HOME/hub, $XDG_CACHE_HOME/huggingface/hub, ~/.cache/huggingface/hub;
-// the snapshot that refs/main names, else the only one). Write ./NAME for a folder that is called like a bundled
-// model. Refused: anything else, with the nearest bundled name; a "kind" that is no model; a folder without
+// In this order: a bundled model or graph (letter case does not matter), an existing file or folder, a bundled model by
+// its id on the hub, an id in the local Hugging Face cache (io/hub/hub.h; the snapshot that refs/main names, else the
+// only one), an id that the hub knows, unless the network is forbidden. Write ./NAME for a folder that is called like a
+// bundled model. Refused: anything else, with the nearest bundled name; a "kind" that is no model; a folder without
 // config.json.
 [[nodiscard]] ModelFiles locate_model(const std::string& argument);
 
-// A bundled name (letter case does not matter) or a path: the path of the file. Refused otherwise, with the nearest
-// bundled name.
+// A bundled name (letter case does not matter), a path, or for devices and nodes one of the names in configs/*-names.csv: the
+// path of the file. Refused otherwise, with the nearest bundled name.
 [[nodiscard]] std::string locate_bundled(Bundled kind, const std::string& argument);
 [[nodiscard]] inline std::string locate_hardware(const std::string& argument) {
   return locate_bundled(Bundled::Hardware, argument);

@@ -4,9 +4,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <optional>
+#include <utility>
 
 #include "core/error.h"
 #include "core/format.h"
@@ -19,9 +22,33 @@ std::string size_text(std::size_t bytes) {
   return bytes % (std::size_t{1} << 20) == 0 ? formatted("{} MiB", bytes >> 20) : formatted("{} bytes", bytes);
 }
 
+// A pipe gives what it has once: whoever asks again gets the same.
+const std::string& standard_input(std::size_t most) {
+  static std::optional<std::string> known;
+  if (known) return *known;
+  std::string text;
+  std::array<char, 65536> piece{};
+  for (;;) {
+    const ssize_t got = ::read(STDIN_FILENO, piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw Refusal("standard input", std::strerror(errno));
+    if (got == 0) break;
+    text.append(piece.data(), static_cast<std::size_t>(got));
+    if (text.size() > most) throw Refusal("standard input", formatted("larger than {}", size_text(most)));
+  }
+  return known.emplace(std::move(text));
+}
+
+// A JSON text begins with a brace or a bracket, whatever blanks stand before it.
+bool begins_like_json(const std::string& text) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  return first != std::string::npos && (text[first] == '{' || text[first] == '[');
+}
+
 }  // namespace
 
 std::string read_file(const std::string& path, std::size_t most) {
+  if (path == kStandardInput) return standard_input(most);
   const detail::File file(path);
   const auto too_large = [&] { return Refusal(path, formatted("larger than {}", size_text(most))); };
   if (file.size() > most) throw too_large();
@@ -40,6 +67,10 @@ std::string read_file(const std::string& path, std::size_t most) {
 }
 
 Document read_document(const std::string& path) {
+  if (path == kStandardInput) {
+    const std::string text = read_file(path);
+    return begins_like_json(text) ? parse_json("standard input", text) : parse_yaml("standard input", text);
+  }
   const std::size_t slash = path.rfind('/');
   const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
   const std::size_t dot = name.rfind('.');

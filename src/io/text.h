@@ -21,7 +21,10 @@ inline constexpr std::size_t kDeepest = 128;
 // of the largest published model has a tenth of it.
 inline constexpr std::size_t kMostValues = 2'000'000;
 
-// The whole file. Refused: missing, unreadable, not a regular file, larger than `most` bytes. A larger file is never
+// What commands take for a file where they shall read standard input.
+inline constexpr const char* kStandardInput = "-";
+
+// The whole file, or standard input. Refused: missing, unreadable, not a regular file, larger than `most` bytes. A larger file is never
 // read whole: at most `most` + 1 bytes are taken from it, whatever size it claims to have.
 [[nodiscard]] std::string read_file(const std::string& path, std::size_t most = kLargestText);
 
@@ -42,7 +45,7 @@ inline constexpr std::size_t kMostValues = 2'000'000;
 // a dot, are strings to PyYAML and Hugging Face turns them into numbers later; here they are numbers at once.
 [[nodiscard]] Document parse_yaml(std::string path, std::string text);
 
-// By extension: .json strict JSON, .hjson Hjson, .yaml and .yml YAML (letter case does not matter); others refused.
+// Of standard input what begins with a brace or a bracket is JSON, everything else YAML. By extension: .json strict JSON, .hjson Hjson, .yaml and .yml YAML (letter case does not matter); others refused.
 [[nodiscard]] Document read_document(const std::string& path);
 
 }  // namespace dsplan

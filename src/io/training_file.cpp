@@ -134,6 +134,29 @@ void SettingReader::number_or_text(std::string_view key, Setting<std::string>& s
 }
 
 constexpr std::string_view kInOptimizer = "optimizer.";
+constexpr std::string_view kInFsdp = "fsdp.";
+
+// "fsdp": {"wrap": "layers", "reshard_after_forward": true, "param_dtype": "bf16"}; kept in words.
+void read_fsdp(ObjectReader& parent, Request& request) {
+  const Value* value = parent.find("fsdp");
+  if (value == nullptr || parent.object("fsdp") == nullptr) return;
+  ObjectReader reader(parent.document(), *value, parent.diagnostics());
+  for (const SettingRow& row : dsplan::settings()) {
+    if (!row.request.key.starts_with(kInFsdp)) continue;
+    const std::string_view key = row.request.key.substr(kInFsdp.size());
+    const Value* said = reader.find(key);
+    if (said == nullptr) continue;
+    Setting<std::string>& into = *std::get<Setting<std::string>*>(row.request.field.of(request));
+    const Place place = place_at(parent.document(), said->offset);
+    switch (said->kind) {
+      case Value::Kind::String: into = {said->string, place}; break;
+      case Value::Kind::Integer: into = {std::to_string(said->integer), place}; break;
+      case Value::Kind::Bool: into = {said->boolean ? "true" : "false", place}; break;
+      default: reader.fault(*said, formatted("\"{}\" is a word, a number or a truth value", key)); break;
+    }
+  }
+  reader.refuse_unread("fsdp");
+}
 
 // "optimizer": "adamw:fused" or {"name": "adamw", "implementation": "fused", "momentum": 0.9, "weight_decay": 0.1}.
 void read_optimizer(ObjectReader& parent, Request& request) {
@@ -249,6 +272,24 @@ std::optional<CheckpointEntry> read_entry(ObjectReader& reader, const Value& ite
   return entry;
 }
 
+// bitsandbytes' packed weights, kept in the words of --set.
+void read_quantization(ObjectReader& reader, Request& request) {
+  std::vector<std::string> words;
+  Place place;
+  const auto say = [&](std::string_view key, const std::string& value) {
+    words.push_back(formatted("{}={}", key, value));
+    place = place_at(reader.document(), reader.value().find(key)->offset);
+  };
+  for (const std::string_view key : {"quantization", "quant_compute_dtype", "quant_storage"}) {
+    if (const std::optional<std::string> text = reader.string(key)) say(key, *text);
+  }
+  if (const std::optional<bool> nested = reader.boolean("double_quant"))
+    say("double_quant", *nested ? "true" : "false");
+  if (words.empty()) return;
+  if (request.set.given()) words.insert(words.begin(), request.set->begin(), request.set->end());
+  request.set = {std::move(words), place};
+}
+
 }  // namespace
 
 Request read_training_file(const Document& document) {
@@ -261,10 +302,14 @@ Request read_training_file(const Document& document) {
   SettingReader settings(reader);
   for (const SettingRow& row : dsplan::settings()) {
     const std::string_view key = row.request.key;
-    if (!key.empty() && key != "lora" && !key.starts_with(kInOptimizer)) settings.take(row.request, key, request);
+    if (!key.empty() && key != "lora" && !key.starts_with(kInOptimizer) && !key.starts_with(kInFsdp)) {
+      settings.take(row.request, key, request);
+    }
   }
   read_optimizer(reader, request);
+  read_fsdp(reader, request);
   read_lora(reader, request);
+  read_quantization(reader, request);
   reader.refuse_unread("the training file");
   diagnostics.throw_if_any();
   return request;

@@ -2,7 +2,7 @@
 #include "core/audit.h"
 #include "io/op_graph.h"
 #include "io/text.h"
-#include "model/graphs/op_graph.h"
+#include "model/op_graphs/op_graph.h"
 #include "planner/lower/lower_graph.h"
 #include "property.h"
 

@@ -1,8 +1,9 @@
-// The training file, TrainingArguments (JSON or YAML) and launch lines: refused, or read; never a crash. The first byte
-// chooses the reader.
+// The training file, files of other projects (JSON or YAML) and launch lines: refused, or read; never a crash. The
+// first byte chooses the reader. Every table takes a file of its own; a launch line that names a file gets the same
+// bytes.
+#include "io/dialects/dialect_file.h"
 #include "io/launch_line.h"
 #include "io/text.h"
-#include "io/training_arguments.h"
 #include "io/training_file.h"
 #include "property.h"
 
@@ -29,11 +30,23 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
   Request request;
   const bool accepted = fuzz::accepts([&] {
-    switch (data[0] % 4) {
+    switch (data[0] % 8) {
       case 0: request = read_training_file(parse_json("training.json", text)); break;
-      case 1: request = read_training_arguments(parse_json("arguments.json", text)); break;
-      case 2: request = read_training_arguments(parse_yaml("arguments.yaml", text)); break;
-      default: request = read_launch_line(words_of(text)); break;
+      case 1: request = read_training_document(parse_json("arguments.json", text)).request; break;
+      case 2: request = read_training_document(parse_yaml("arguments.yaml", text)).request; break;
+      case 3: {
+        const std::size_t line = text.find('\n');
+        const std::string file = line == std::string::npos ? std::string() : text.substr(line + 1);
+        const auto open = [&file](const std::string& path) { return parse_yaml(path, file); };
+        request = read_launch(words_of(text.substr(0, line)), open).request;
+        break;
+      }
+      default: {
+        const Document document = parse_yaml("any.yaml", text);
+        const std::span<const DialectTable> all = dialects();
+        request = read_dialect(all[data[0] % all.size()], {&document, {}}).request;
+        break;
+      }
     }
   });
   if (accepted && request.gpus.given()) fuzz::require(*request.gpus >= 1, "at least one GPU");

@@ -1,0 +1,93 @@
+// accelerate 1.15.0: its YAML (commands/config/config_args.py, ClusterConfig; the blocks as commands/config/cluster.py
+// writes them) and the options of `accelerate launch` (commands/launch.py), which say the same.
+#include "core/dialects/dialects.h"
+
+namespace dsplan::detail {
+namespace {
+
+constexpr std::string_view kCommunication = "it says how ranks find each other";
+constexpr std::string_view kOtherDevices = "it is for devices that are no CUDA GPUs";
+constexpr std::string_view kCounted = "num_processes says how many ranks there are";
+constexpr std::string_view kLogging = "it only logs";
+constexpr std::string_view kFsdp = "FSDP";
+constexpr std::string_view kMegatron = "Megatron-LM under accelerate";
+constexpr std::string_view kParallelism = "accelerate's parallelism";
+constexpr std::string_view kEightBits = "fp8 mixed precision";
+
+constexpr DialectKey choice(DialectKey key, std::string_view values) {
+  key.values = values;
+  return key;
+}
+
+constexpr DialectKey kRows[] = {
+    honoured("num_processes", "gpus", kSays<&Request::gpus>),
+    honoured("num_machines", "nodes", kSays<&Request::nodes>),
+    choice(honoured("mixed_precision", "mixed_precision", kSays<&Request::mixed_precision>, Reading::MixedPrecision),
+           "no|fp16|bf16|fp8"),
+    choice(honoured("distributed_type", "runtime", kSays<&Request::runtime>, Reading::Distribution),
+           "NO|MULTI_GPU|DEEPSPEED|FSDP|MEGATRON_LM|MULTI_CPU|MULTI_NPU|MULTI_XPU|MULTI_MLU|MULTI_SDAA|MULTI_MUSA|"
+           "MULTI_HPU|MULTI_NEURON|XLA"),
+    block("deepspeed_config"),
+    honoured("deepspeed_config.deepspeed_config_file", "deepspeed", kSays<&Request::deepspeed>),
+    honoured("deepspeed_config.zero_stage", "zero_stage", kSays<&Request::zero_stage>, Reading::Plugin),
+    honoured("deepspeed_config.gradient_accumulation_steps", "grad_accum", RequestAccess(), Reading::Plugin),
+    honoured("deepspeed_config.gradient_clipping", "max_grad_norm", RequestAccess(), Reading::Plugin),
+    choice(honoured("deepspeed_config.offload_optimizer_device", "offload_optimizer.device", RequestAccess(),
+                    Reading::Plugin),
+           "none|cpu|nvme"),
+    choice(honoured("deepspeed_config.offload_param_device", "offload_param.device", RequestAccess(), Reading::Plugin),
+           "none|cpu|nvme"),
+    honoured("deepspeed_config.offload_optimizer_nvme_path", "offload_optimizer.nvme_path", RequestAccess(),
+             Reading::Plugin),
+    honoured("deepspeed_config.offload_param_nvme_path", "offload_param.nvme_path", RequestAccess(), Reading::Plugin),
+    honoured("deepspeed_config.zero3_save_16bit_model", "stage3_gather_16bit_weights_on_model_save", RequestAccess(),
+             Reading::Plugin),
+    honoured("deepspeed_config.zero3_init_flag", "model_init", RequestAccess(), Reading::Plugin),
+    refused("deepspeed_config.deepspeed_moe_layer_cls_names", "leaf modules named to accelerate"),
+    refused("fsdp_config", kFsdp),
+    refused("use_fsdp", kFsdp),
+    refused("megatron_lm_config", kMegatron),
+    refused("use_megatron_lm", kMegatron),
+    refused("parallelism_config", kParallelism),
+    refused("use_parallelism_config", kParallelism),
+    refused("fp8_config", kEightBits),
+    refused("fp16", "accelerate's old key fp16 (say mixed_precision: fp16)"),
+    block("dynamo_config"),
+    refused("dynamo_config.dynamo_backend", "torch.compile", "no|NO"),
+    refused("dynamo_backend", "torch.compile", "no|NO"),
+    refused("use_cpu", "training on the CPU"),
+    refused("cpu", "training on the CPU"),
+    refused("tpu", "training on TPUs"),
+    refused("downcast_bf16", "training on TPUs", "no"),
+    refused("compute_environment", "Amazon SageMaker's configuration", "LOCAL_MACHINE"),
+    refused("env", "environment variables of accelerate's own option"),
+};
+
+constexpr Names kInert[] = {
+    {kCommunication,
+     "machine_rank main_process_ip main_process_port rdzv_backend rdzv_conf same_network main_training_function "
+     "max_restarts monitor_interval mpirun_config commands command_file module no_python quiet role"},
+    {"it binds processes to cores", "enable_cpu_affinity num_cpu_threads_per_process"},
+    {kCounted,
+     "gpu_ids multi_gpu use_deepspeed deepspeed_config.deepspeed_hostfile "
+     "deepspeed_config.deepspeed_exclusion_filter deepspeed_config.deepspeed_inclusion_filter "
+     "deepspeed_config.deepspeed_multinode_launcher"},
+    {"it needs dynamo_backend",
+     "dynamo_config.dynamo_mode dynamo_config.dynamo_use_dynamic dynamo_config.dynamo_use_fullgraph "
+     "dynamo_config.dynamo_use_regional_compilation"},
+    {kLogging, "debug tee log_dir help"},
+    {kOtherDevices,
+     "tpu_name tpu_zone tpu_use_cluster tpu_use_sudo tpu_vm tpu_env tpu_cluster no_tpu_cluster vm aws_access_key_id "
+     "aws_secret_access_key"},
+};
+
+}  // namespace
+
+std::vector<DialectKey> accelerate_keys() {
+  std::vector<DialectKey> keys;
+  append(keys, kRows);
+  append(keys, inert_keys(kInert));
+  return keys;
+}
+
+}  // namespace dsplan::detail

@@ -1,0 +1,281 @@
+// axolotl's configuration (axolotl 0.19.0, utils/schemas/*.py, AxolotlInputConfig).
+#include "core/dialects/dialects.h"
+
+namespace dsplan::detail {
+namespace {
+
+constexpr std::string_view kQuantized = "quantized weights";
+constexpr std::string_view kPacking = "packed sequences";
+constexpr std::string_view kFsdp = "FSDP";
+constexpr std::string_view kKernels = "axolotl's own kernels";
+constexpr std::string_view kPreference = "preference training";
+constexpr std::string_view kParallelism = "parallelism other than data parallelism";
+constexpr std::string_view kCompile = "torch.compile";
+constexpr std::string_view kTokens = "added tokens, which resize the embeddings,";
+constexpr std::string_view kVocabulary = "a resized vocabulary";
+constexpr std::string_view kLisa = "LISA";
+constexpr std::string_view kEightBits = "fp8 training";
+constexpr std::string_view kAttention = "an attention of axolotl's own";
+constexpr std::string_view kLoss = "another loss than the model's own";
+
+constexpr std::string_view kData = "it chooses, orders or loads data; every row is counted as full";
+constexpr std::string_view kLogging = "it only logs";
+constexpr std::string_view kFiles = "it concerns files that are written or read, not a step";
+constexpr std::string_view kSchedule = "learning rates and the number of steps change no size";
+constexpr std::string_view kEvaluation = "evaluation is no part of the predicted steps";
+constexpr std::string_view kCommunication = "it changes how ranks find and check each other, no buffer";
+constexpr std::string_view kNeedsPacking = "it needs sample_packing";
+constexpr std::string_view kNeedsPreference = "it needs rl";
+constexpr std::string_view kNeedsPose = "it needs use_pose";
+constexpr std::string_view kNeedsBits = "it needs load_in_4bit or load_in_8bit";
+
+constexpr DialectKey choice(DialectKey key, std::string_view values) {
+  key.values = values;
+  return key;
+}
+
+constexpr DialectKey kHonoured[] = {
+    honoured("base_model", "MODEL", kOther<&ForeignInput::model>),
+    honoured("micro_batch_size", "micro_batch", kSays<&Request::micro_batch>,
+             kTrainer<&TrainingArguments::per_device_train_batch_size>),
+    honoured("gradient_accumulation_steps", "grad_accum", kSays<&Request::grad_accum>,
+             kTrainer<&TrainingArguments::gradient_accumulation_steps>),
+    honoured("sequence_len", "seq", kSays<&Request::seq>),
+    choice(honoured("adapter", "lora", kOther<&ForeignInput::adapters>, Reading::Method),
+           "lora|qlora|llama-adapter|loha|lokr|oft|vera"),
+    honoured("lora_r", "lora", kOther<&ForeignInput::lora_r>),
+    honoured("lora_alpha", "lora", kOther<&ForeignInput::lora_alpha>),
+    honoured("lora_dropout", "lora", kOther<&ForeignInput::lora_dropout>),
+    honoured("lora_target_modules", "lora", kOther<&ForeignInput::lora_targets>, Reading::Targets),
+    honoured("lora_target_linear", "lora", kOther<&ForeignInput::lora_all_linear>),
+    honoured("peft_autocast_adapter_dtype", "lora", kOther<&ForeignInput::lora_in_fp32>),
+    honoured("lora_mlp_kernel", "lora", kOther<&ForeignInput::lora_kernels>, Reading::Kernels),
+    honoured("lora_qkv_kernel", "lora", kOther<&ForeignInput::lora_kernels>, Reading::Kernels),
+    honoured("lora_o_kernel", "lora", kOther<&ForeignInput::lora_kernels>, Reading::Kernels),
+    honoured("lora_embedding_kernel", "lora", kOther<&ForeignInput::lora_kernels>, Reading::Kernels),
+    honoured("optimizer", "optimizer.name", kSays<&Request::optimizer>, kTrainer<&TrainingArguments::optim>),
+    honoured("learning_rate", "compared with the DeepSpeed JSON", kTrainer<&TrainingArguments::learning_rate>),
+    honoured("weight_decay", "optimizer.weight_decay", kTrainer<&TrainingArguments::weight_decay>),
+    honoured("adam_beta1", "compared with the DeepSpeed JSON", kTrainer<&TrainingArguments::adam_beta1>),
+    honoured("adam_beta2", "compared with the DeepSpeed JSON", kTrainer<&TrainingArguments::adam_beta2>),
+    honoured("adam_epsilon", "compared with the DeepSpeed JSON", kTrainer<&TrainingArguments::adam_epsilon>),
+    honoured("max_grad_norm", "max_grad_norm", kSays<&Request::max_grad_norm>,
+             kTrainer<&TrainingArguments::max_grad_norm>),
+    honoured("bf16", "autocast, dtype", kTrainer<&TrainingArguments::bf16>, Reading::OnOrAuto),
+    honoured("bfloat16", "dtype", kOther<&ForeignInput::pure_bf16>),
+    honoured("fp16", "autocast, dtype", kTrainer<&TrainingArguments::fp16>, Reading::On),
+    honoured("auto_find_batch_size", "compared with the DeepSpeed JSON",
+             kTrainer<&TrainingArguments::auto_find_batch_size>),
+    choice(honoured("gradient_checkpointing", "checkpoint", kTrainer<&TrainingArguments::gradient_checkpointing>,
+                    Reading::Checkpointing),
+           "offload|offload_disk"),
+    block("gradient_checkpointing_kwargs"),
+    honoured("gradient_checkpointing_kwargs.use_reentrant", "checkpoint_impl", kSays<&Request::checkpoint_impl>,
+             Reading::Reentrant),
+    honoured("gradient_checkpointing_kwargs.preserve_rng_state", "preserve_rng_state",
+             kSays<&Request::preserve_rng_state>),
+    honoured("attn_implementation", "attention", kSays<&Request::attention>),
+    honoured("flash_attention", "attention", kSays<&Request::attention>, Reading::Attention),
+    honoured("sdp_attention", "attention", kSays<&Request::attention>, Reading::Attention),
+    honoured("eager_attention", "attention", kSays<&Request::attention>, Reading::Attention),
+    honoured("deepspeed", "deepspeed", kSays<&Request::deepspeed>, Reading::DeepSpeed),
+};
+
+constexpr DialectKey kRefused[] = {
+    refused("load_in_4bit", kQuantized),
+    refused("load_in_8bit", kQuantized),
+    refused("gptq", kQuantized),
+    refused("quantize_moe_experts", kQuantized),
+    refused("model_quantization_config", kQuantized),
+    refused("qat", "quantization-aware training"),
+    refused("sample_packing", kPacking),
+    refused("batch_flattening", "batches without padding"),
+    refused("multipack_real_batches", kPacking),
+    refused("curriculum_sampling", "curriculum sampling"),
+    refused("use_pose", "PoSE"),
+    refused("fsdp", kFsdp),
+    refused("fsdp_config", kFsdp),
+    refused("fsdp_version", kFsdp),
+    refused("fsdp_final_state_dict_type", kFsdp),
+    refused("dp_shard_size", kParallelism, "1"),
+    refused("dp_replicate_size", kParallelism, "1"),
+    refused("sequence_parallel_degree", kParallelism, "1"),
+    refused("context_parallel_size", kParallelism, "1"),
+    refused("tensor_parallel_size", kParallelism, "1"),
+    refused("deepcompile", "DeepCompile"),
+    refused("xformers_attention", kAttention),
+    refused("flex_attention", kAttention),
+    refused("sage_attention", kAttention),
+    refused("s2_attention", kAttention),
+    refused("large_head_attention", kAttention, "sdpa"),
+    refused("flash_attn_d512", kAttention),
+    refused("sdpa_varlen", kAttention),
+    refused("gemma4_hybrid_attn_impl", kAttention),
+    refused("flash_attn_cross_entropy", kKernels),
+    refused("flash_attn_rms_norm", kKernels),
+    refused("flash_attn_fuse_mlp", kKernels),
+    refused("flash_optimum", kKernels),
+    refused("fused_attn_kernel", kKernels),
+    refused("use_kernels", "kernels of the hub"),
+    refused("experts_implementation", "another way to run experts"),
+    refused("llama4_linearized_experts", "another way to run experts"),
+    refused("tiled_mlp", "tiled MLPs"),
+    refused("chunked_cross_entropy", "axolotl's chunked loss"),
+    refused("use_eaft", kLoss),
+    refused("scaling_softmax", kAttention),
+    refused("torch_compile", kCompile, "auto"),
+    refused("torch_compile_backend", kCompile),
+    refused("torch_compile_mode", kCompile),
+    refused("torch_compile_options", kCompile),
+    refused("selective_checkpointing", "axolotl's selective checkpointing"),
+    refused("activation_offloading", "activation offloading"),
+    refused("layer_offloading", "layer offloading"),
+    refused("ple_cpu_offload", "layer offloading"),
+    refused("fp8", kEightBits),
+    refused("fp8_config", kEightBits),
+    refused("fp8_enable_fsdp_float8_all_gather", kEightBits),
+    refused("float16", "axolotl's float16"),
+    refused("float32", "axolotl's float32"),
+    refused("fp32_norms", "norms in fp32"),
+    refused("fp32_norm_classes", "norms in fp32"),
+    refused("embeddings_skip_upcast", "embeddings of another dtype"),
+    refused("rl", kPreference),
+    refused("reward_model", "reward modelling"),
+    refused("process_reward_model", "reward modelling"),
+    refused("num_labels", "classification"),
+    refused("ebft", kPreference),
+    refused("trainer_cls", "another trainer"),
+    refused("plugins", "axolotl's plugins"),
+    refused("unfrozen_parameters", "parameters that are named to be trained"),
+    refused("resize_token_embeddings_to_32x", kVocabulary),
+    refused("shrink_embeddings", kVocabulary),
+    refused("mean_resizing_embeddings", kVocabulary),
+    refused("tokens", kTokens),
+    refused("added_tokens_overrides", kTokens),
+    refused("fix_untrained_tokens", "tokens that are initialised anew"),
+    refused("lora_modules_to_save", "modules that are trained whole beside adapters"),
+    refused("lora_target_parameters", "adapters on parameters"),
+    refused("lora_rank_pattern", "adapters of several ranks"),
+    refused("lora_alpha_pattern", "adapters of several scales"),
+    refused("lora_on_cpu", "adapters on the CPU"),
+    refused("lora_model_dir", "adapters that are loaded"),
+    refused("peft", "LoftQ"),
+    refused("peft_use_dora", "DoRA"),
+    refused("peft_layers_to_transform", "adapters on some layers"),
+    refused("peft_layers_pattern", "adapters on some layers"),
+    refused("peft_layer_replication", "repeated layers"),
+    refused("peft_trainable_token_indices", "trained tokens"),
+    refused("peft_ensure_weight_tying", "adapters on tied weights"),
+    refused("relora", "ReLoRA"),
+    refused("use_onebitllms", "BitNet"),
+    refused("neftune_noise_alpha", "NEFTune"),
+    refused("noisy_embedding_alpha", "NEFTune"),
+    refused("optim_args", "arguments of an optimizer"),
+    refused("optim_target_modules", "GaLore"),
+    refused("loraplus_lr_ratio", "LoRA+, whose parameter groups are its own,"),
+    refused("lr_groups", "groups of learning rates"),
+    refused("embedding_lr", "groups of learning rates"),
+    refused("embedding_lr_scale", "groups of learning rates"),
+    refused("lisa_step_interval", kLisa),
+    refused("lisa_n_layers", kLisa),
+    refused("torch_empty_cache_steps", "emptying the cache"),
+    refused("gc_steps", "emptying the cache"),
+    refused("ddp_bucket_cap_mb", "another DDP bucket size", {}, When::PyTorch),
+    refused("device_map", "a map of devices", "auto"),
+    refused("max_memory", "a map of devices"),
+    refused("gpu_memory_limit", "a limit of memory (say --capacity)"),
+    refused("overrides_of_model_config", "another configuration than the model's own"),
+    refused("overrides_of_model_kwargs", "another configuration than the model's own"),
+    refused("rope_scaling", "another scaling of positions than the model's own"),
+    refused("base_model_config", "another configuration than the model's own"),
+    refused("cls_model_config", "another class than the model's own"),
+    refused("batch_size", "the old key batch_size (say gradient_accumulation_steps)"),
+    refused("max_packed_sequence_len", kPacking),
+    refused("freeze_mm_modules", "a multimodal model"),
+    refused("use_ray", "Ray"),
+    refused("reinit_weights", "weights that are made anew"),
+    refused("torchdistx_path", "torchdistx"),
+};
+
+constexpr Names kInert[] = {
+    {kData,
+     "datasets test_datasets pretraining_dataset shuffle_merged_datasets shuffle_before_merging_datasets "
+     "dataset_prepared_path dataset_shard_num dataset_shard_idx skip_prepare_dataset num_dataset_shards_to_save "
+     "dataset_processes dataset_num_proc dataset_exact_deduplication dataset_keep_in_memory dataloader_pin_memory "
+     "dataloader_num_workers dataloader_prefetch_factor dataloader_drop_last accelerator_config remove_unused_columns "
+     "push_dataset_to_hub excess_length_strategy min_sample_len max_prompt_len pad_to_sequence_len "
+     "pad_to_multiple_of group_by_length val_set_size streaming streaming_multipack_buffer_size train_on_inputs "
+     "role_boundaries chat_template chat_template_jinja chat_template_kwargs eot_tokens default_system_message "
+     "total_num_tokens total_supervised_tokens pretraining_sample_concatenation preprocess_iterable is_preprocess"},
+    {"it says how text becomes tokens",
+     "tokenizer_config tokenizer_type tokenizer_use_fast tokenizer_legacy tokenizer_use_mistral_common "
+     "tokenizer_save_jinja_files special_tokens processor_type processor_kwargs"},
+    {"it is for images", "image_size image_resize_algorithm"},
+    {kLogging,
+     "logging_steps use_tensorboard profiler_steps profiler_steps_start include_tokens_per_second include_tkps "
+     "use_mlflow mlflow_tracking_uri mlflow_experiment_name mlflow_run_name hf_mlflow_log_artifacts use_wandb "
+     "wandb_project wandb_name wandb_run_id wandb_mode wandb_entity wandb_watch wandb_log_model use_comet "
+     "comet_api_key comet_workspace comet_project_name comet_experiment_key comet_mode comet_online "
+     "comet_experiment_config use_trackio trackio_project_name trackio_run_name trackio_space_id use_otel_metrics "
+     "otel_metrics_host otel_metrics_port loss_watchdog_threshold loss_watchdog_patience"},
+    {kFiles,
+     "output_dir save_steps saves_per_epoch save_strategy save_total_limit save_first_step save_only_model "
+     "save_safetensors resume_from_checkpoint auto_resume_from_checkpoints load_best_model_at_end hub_model_id "
+     "hub_strategy hub_revision hf_use_auth_token axolotl_config_path revision_of_model trust_remote_code "
+     "low_cpu_mem_usage type_of_model merge_lora merge_method dynamic_checkpoint strict is_falcon_derived_model "
+     "is_llama_derived_model is_mistral_derived_model is_qwen_derived_model experimental_skip_move_to_device "
+     "quantization"},
+    {kSchedule,
+     "num_epochs max_steps warmup_steps warmup_ratio lr_scheduler lr_scheduler_kwargs lr_quadratic_warmup "
+     "lr_div_factor cosine_min_lr_ratio cosine_constant_lr_ratio loraplus_lr_embedding adam_beta3 adam_epsilon2 "
+     "early_stopping_patience jagged_restart_steps jagged_restart_warmup_steps jagged_restart_anneal_steps dion_lr "
+     "dion_momentum"},
+    {kEvaluation,
+     "eval_steps evals_per_epoch eval_strategy evaluation_strategy eval_batch_size eval_sample_packing "
+     "eval_sequence_len eval_table_size eval_max_new_tokens do_causal_lm_eval eval_causal_lm_metrics do_bench_eval "
+     "bench_dataset bench_split metric_for_best_model greater_is_better generate_samples num_generation_samples "
+     "generation_max_new_tokens generation_temperature generation_top_p generation_top_k generation_prompt_ratio "
+     "generation_do_sample"},
+    {"it is for a chat in the browser",
+     "gradio_title gradio_share gradio_server_name gradio_server_port gradio_max_new_tokens gradio_temperature"},
+    {kCommunication,
+     "device world_size local_rank ddp ddp_timeout ddp_broadcast_buffers ddp_find_unused_parameters ring_attn_func "
+     "heads_k_stride ray_run_name ray_num_workers resources_per_worker gc_collect_steps"},
+    {"random numbers change no size", "seed"},
+    {"TF32 changes how products are rounded, no buffer", "tf32"},
+    {"it scales the adapters by another number", "peft_use_rslora"},
+    {"it chooses the adapters' first values", "peft_init_lora_weights lora_fan_in_fan_out"},
+    {kNeedsPacking,
+     "sample_packing_group_size sample_packing_bin_size sample_packing_sequentially sample_packing_mp_start_method "
+     "sample_packing_eff_est pretrain_multipack_buffer_size pretrain_multipack_attn"},
+    {kNeedsPreference,
+     "trl vllm dpo_use_weighting dpo_label_smoothing precompute_ref_log_probs dpo_use_liger_kernel dpo_padding_free "
+     "dpo_loss_type dpo_loss_weights dpo_norm_loss dpo_beta dpo_generate_during_eval dpo_use_logits_to_keep "
+     "orpo_alpha rpo_alpha simpo_gamma cpo_alpha kto_desirable_weight kto_undesirable_weight rl_beta "
+     "center_rewards_coefficient"},
+    {kNeedsPose, "pose_split_on_token_ids pose_max_context_len pose_num_chunks"},
+    {kNeedsBits, "bnb_config_kwargs qlora_sharded_model_loading model_quantization_config_kwargs"},
+    {"it needs relora", "relora_prune_ratio relora_prune_method relora_cpu_offload"},
+    {"it needs lisa_step_interval", "lisa_layers_attribute"},
+    {"it needs chunked_cross_entropy", "chunked_cross_entropy_num_chunks"},
+    {"it needs use_eaft", "eaft_alpha eaft_k"},
+    {"it needs tiled_mlp", "tiled_mlp_num_shards tiled_mlp_use_original_mlp"},
+    {"it needs flex_attention", "flex_attn_compile_kwargs"},
+    {"it needs scaling_softmax", "scaling_softmax_factor scaling_softmax_bias"},
+    {"it needs an optimizer of that name",
+     "dion_rank_fraction dion_rank_multiple_of qgalore_rank qgalore_update_proj_gap qgalore_scale qgalore_proj_type "
+     "qgalore_proj_quant qgalore_proj_bits qgalore_proj_group_size qgalore_cos_threshold qgalore_gamma_proj "
+     "qgalore_queue_size"},
+};
+
+}  // namespace
+
+std::vector<DialectKey> axolotl_keys() {
+  std::vector<DialectKey> keys;
+  append(keys, kHonoured);
+  append(keys, kRefused);
+  append(keys, inert_keys(kInert));
+  return keys;
+}
+
+}  // namespace dsplan::detail

@@ -1,0 +1,115 @@
+#include "core/dialects/dialects.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/document.h"
+#include "core/field_count.h"
+
+namespace dsplan {
+namespace {
+
+using Treatment = DialectKey::Treatment;
+
+const DialectKey* exactly(const DialectTable& table, std::string_view path) {
+  const auto at =
+      std::find_if(table.keys.begin(), table.keys.end(), [path](const DialectKey& key) { return key.path == path; });
+  return at == table.keys.end() ? nullptr : &*at;
+}
+
+template <class T>
+void prefer(Setting<T>& below, const Setting<T>& above) {
+  if (above.given()) below = above;
+}
+
+}  // namespace
+
+ForeignInput overlay(const ForeignInput& below, const ForeignInput& above) {
+  static_assert(field_count<ForeignInput>() == 12, "each field is laid over the other here");
+  ForeignInput all = below;
+  prefer(all.program, above.program);
+  prefer(all.model, above.model);
+  prefer(all.adapters, above.adapters);
+  prefer(all.lora_r, above.lora_r);
+  prefer(all.lora_alpha, above.lora_alpha);
+  prefer(all.lora_dropout, above.lora_dropout);
+  prefer(all.lora_targets, above.lora_targets);
+  prefer(all.lora_all_linear, above.lora_all_linear);
+  prefer(all.lora_in_fp32, above.lora_in_fp32);
+  prefer(all.lora_kernels, above.lora_kernels);
+  prefer(all.pure_bf16, above.pure_bf16);
+  prefer(all.all_rows, above.all_rows);
+  return all;
+}
+
+Said overlay(const Said& below, const Said& above) {
+  return {overlay(below.request, above.request), overlay(below.foreign, above.foreign)};
+}
+
+std::span<const DialectTable> dialects() {
+  static const std::array<DialectTable, 5> kAll = {{
+      {Dialect::TrainingArguments, "TrainingArguments", "", "TrainingArguments", "transformers 5.17.0 and 4.57.6",
+       false, detail::training_arguments_keys()},
+      {Dialect::Trl, "TRL", "trl", "a TRL configuration", "trl 1.16.0", false, detail::trl_keys()},
+      {Dialect::LlamaFactory, "LLaMA-Factory", "llama-factory", "a LLaMA-Factory configuration", "llamafactory 0.9.5",
+       false, detail::llama_factory_keys()},
+      {Dialect::Axolotl, "axolotl", "axolotl", "an axolotl configuration", "axolotl 0.19.0", true,
+       detail::axolotl_keys()},
+      {Dialect::Accelerate, "accelerate", "", "accelerate's configuration", "accelerate 1.15.0", false,
+       detail::accelerate_keys()},
+  }};
+  return kAll;
+}
+
+const DialectTable& dialect(Dialect which) {
+  const std::span<const DialectTable> all = dialects();
+  const auto at =
+      std::find_if(all.begin(), all.end(), [which](const DialectTable& one) { return one.dialect == which; });
+  DSPLAN_CHECK(at != all.end(), "each dialect has a table");
+  return *at;
+}
+
+const DialectKey* find_key(const DialectTable& table, std::string_view path) {
+  const DialectKey* const own = exactly(table, path);
+  if (own != nullptr) return own;
+  for (std::size_t dot = path.rfind('.'); dot != std::string_view::npos; dot = path.rfind('.', dot - 1)) {
+    const DialectKey* const around = exactly(table, path.substr(0, dot));
+    const bool whole = around != nullptr && around->treatment != Treatment::Block;
+    if (around != nullptr) return whole ? around : nullptr;
+    if (dot == 0) break;
+  }
+  return nullptr;
+}
+
+std::string_view nearest_key(const DialectTable& table, std::string_view path) {
+  std::vector<std::string_view> names;
+  names.reserve(table.keys.size());
+  for (const DialectKey& key : table.keys) names.push_back(key.path);
+  return nearest(path, names);
+}
+
+namespace detail {
+
+std::vector<DialectKey> inert_keys(std::span<const Names> groups) {
+  std::vector<DialectKey> keys;
+  for (const Names& group : groups) {
+    std::string_view rest = group.paths;
+    while (!rest.empty()) {
+      const std::size_t end = std::min(rest.find(' '), rest.size());
+      if (end > 0) keys.push_back({.path = rest.substr(0, end), .treatment = Treatment::Inert, .note = group.note});
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+  }
+  return keys;
+}
+
+void append(std::vector<DialectKey>& keys, std::span<const DialectKey> more) {
+  keys.insert(keys.end(), more.begin(), more.end());
+}
+
+void append(std::vector<DialectKey>& keys, const std::vector<DialectKey>& more) {
+  append(keys, std::span<const DialectKey>(more));
+}
+
+}  // namespace detail
+}  // namespace dsplan

@@ -1,0 +1,168 @@
+// The files of other projects that say how a model is trained. A dialect is one table: what its files are called, whose
+// sources say which keys there are, and a row for each key: honoured (which setting), refused (what it would need), or
+// inert (why it moves no byte). src/io/dialects reads files by these rows and recognises a file by the keys that it
+// has; docs/scope.md lists them; tests/dialects_test.cpp holds them against the fields of the projects' own sources.
+// The DeepSpeed JSON and our own files have their rows in core/settings.h.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "core/inputs.h"
+#include "core/settings.h"
+
+namespace dsplan {
+
+// What these files say in keys that make no setting by themselves: planner/resolve/programs.h makes settings of them,
+// by the rules of the program that reads them.
+struct ForeignInput {
+  Setting<std::string> program;  // "trl", "llama-factory", "axolotl", "torchtitan".
+  Setting<std::string> model;    // model_name_or_path, base_model: a hub id, a bundled name or a path.
+  Setting<bool> adapters;        // use_peft, adapter: lora, finetuning_type: lora.
+  Setting<std::int64_t> lora_r;
+  Setting<double> lora_alpha;
+  Setting<double> lora_dropout;
+  Setting<std::vector<std::string>> lora_targets;
+  Setting<bool> lora_all_linear;   // lora_target_linear
+  Setting<bool> lora_in_fp32;      // peft_autocast_adapter_dtype
+  Setting<bool> lora_kernels;      // axolotl's, which it turns on where nobody says anything.
+  Setting<bool> pure_bf16;         // Trains in bf16 throughout, without autocast.
+  Setting<std::int64_t> all_rows;  // global_batch_size: of all ranks, in one step.
+};
+// `above` wins wherever it says something.
+[[nodiscard]] ForeignInput overlay(const ForeignInput& below, const ForeignInput& above);
+
+// What a file or a launch line says, both together.
+struct Said {
+  Request request;
+  ForeignInput foreign;
+};
+[[nodiscard]] Said overlay(const Said& below, const Said& above);
+
+using ForeignAccess = FieldAccess<ForeignInput, Setting<bool>, Setting<std::int64_t>, Setting<double>,
+                                  Setting<std::string>, Setting<std::vector<std::string>>>;
+
+enum class Dialect : std::uint8_t { TrainingArguments, Trl, LlamaFactory, Axolotl, Accelerate, Torchtitan };
+
+// How a value becomes what a Request says. Where no other word is said: by the type of the row's field.
+enum class Reading : std::uint8_t {
+  Plain,
+  On,               // A flag that several keys can turn on: one that is false turns nothing off.
+  Checkpointing,    // A flag: every layer is checkpointed.
+  NoCheckpointing,  // disable_gradient_checkpointing
+  Reentrant,        // A flag: the reentrant form, or the other.
+  DeepSpeed,        // A path, the configuration itself, or (on a command line) the bare switch.
+  Targets,          // "all", "q_proj,v_proj" or a list: which modules get adapters.
+  Method,           // finetuning_type, adapter: "lora", or what trains every weight.
+  Environment,      // TRL's `env`: environment variables of the run.
+  MixedPrecision,   // accelerate's "bf16", "fp16", "no".
+  Distribution,     // accelerate's distributed_type.
+  OnOrAuto,         // A flag, or "auto", which is on where the device can.
+  Attention,        // LLaMA-Factory's "auto", "disabled", "fa2"; or a flag whose own name says which.
+  Kernels,          // A flag of a kernel that is not modelled, and whose absence turns others off.
+  Plugin,           // What accelerate makes a DeepSpeed configuration of.
+};
+
+struct DialectKey {
+  enum class Treatment : std::uint8_t {
+    Honoured,
+    Refused,  // Not modelled: refused by name as soon as its value would matter.
+    Inert,    // Moves no byte; reported with the reason.
+    Block,    // An object whose keys have rows of their own.
+  };
+  std::string_view path = {};  // "lora_r", "fsdp_config.fsdp_version"
+  Treatment treatment = Treatment::Inert;
+  // Honoured: what it decides, in the words of our own options. Refused: the feature. Inert: the reason.
+  std::string_view note = {};
+  RequestAccess field = {};
+  RequestAccess also = {};     // A second field that takes the same value.
+  ForeignAccess foreign = {};  // Instead of `field`.
+  Reading reading = Reading::Plain;
+  // Refused: values that ask for nothing, beside null, false, 0, "" and empty lists: "no|none". Honoured: the values
+  // that a text may have; empty: any.
+  std::string_view values = {};
+  When when = When::Always;
+  std::int64_t least = 1;  // Of an integer.
+  // An argument of transformers' Trainer: who says it runs that Trainer, whose defaults then count.
+  bool trainers = false;
+};
+
+struct DialectTable {
+  Dialect dialect;
+  std::string_view name;     // "LLaMA-Factory"
+  std::string_view program;  // ForeignInput::program; empty: none of its own.
+  std::string_view what;     // "a LLaMA-Factory configuration"
+  std::string_view sources;  // "llamafactory 0.9.5"
+  bool numbers_in_quotes;    // Its reader takes "4" for 4.
+  std::vector<DialectKey> keys;
+};
+
+[[nodiscard]] std::span<const DialectTable> dialects();
+[[nodiscard]] const DialectTable& dialect(Dialect which);
+// Of the key itself, or of the object that it stands in where that has one row for all; null: none.
+[[nodiscard]] const DialectKey* find_key(const DialectTable& table, std::string_view path);
+// The table's key nearest to `path`, or empty.
+[[nodiscard]] std::string_view nearest_key(const DialectTable& table, std::string_view path);
+
+namespace detail {
+
+// Several keys with one reason: "logging_dir logging_steps".
+struct Names {
+  std::string_view note;
+  std::string_view paths;
+};
+[[nodiscard]] std::vector<DialectKey> inert_keys(std::span<const Names> groups);
+void append(std::vector<DialectKey>& keys, std::span<const DialectKey> more);
+void append(std::vector<DialectKey>& keys, const std::vector<DialectKey>& more);
+
+// One for each dialect.
+[[nodiscard]] std::vector<DialectKey> training_arguments_keys();
+[[nodiscard]] std::vector<DialectKey> trainer_keys();  // The fields of TrainingArguments alone.
+[[nodiscard]] std::vector<DialectKey> trl_keys();
+[[nodiscard]] std::vector<DialectKey> llama_factory_keys();
+[[nodiscard]] std::vector<DialectKey> axolotl_keys();
+[[nodiscard]] std::vector<DialectKey> accelerate_keys();
+
+// TrainingArguments are there as soon as one of their fields is said.
+template <auto Field>
+inline constexpr RequestAccess kTrainer{
+    [](const Request& request) -> RequestAccess::Read {
+      static const TrainingArguments kNone;
+      return &((request.training_arguments ? *request.training_arguments : kNone).*Field);
+    },
+    [](Request& request) -> RequestAccess::Write {
+      if (!request.training_arguments) request.training_arguments.emplace();
+      return &((*request.training_arguments).*Field);
+    }};
+template <auto... Path>
+inline constexpr RequestAccess kSays = kField<RequestAccess, Path...>;
+template <auto Field>
+inline constexpr ForeignAccess kOther = kField<ForeignAccess, Field>;
+
+constexpr DialectKey honoured(std::string_view path, std::string_view setting, const RequestAccess& field,
+                              Reading reading = Reading::Plain) {
+  return {
+      .path = path, .treatment = DialectKey::Treatment::Honoured, .note = setting, .field = field, .reading = reading};
+}
+constexpr DialectKey honoured(std::string_view path, std::string_view setting, const RequestAccess& field,
+                              const RequestAccess& also, Reading reading = Reading::Plain) {
+  DialectKey key = honoured(path, setting, field, reading);
+  key.also = also;
+  return key;
+}
+constexpr DialectKey honoured(std::string_view path, std::string_view setting, const ForeignAccess& field,
+                              Reading reading = Reading::Plain) {
+  DialectKey key = honoured(path, setting, RequestAccess(), reading);
+  key.foreign = field;
+  return key;
+}
+constexpr DialectKey refused(std::string_view path, std::string_view feature, std::string_view without = {},
+                             When when = When::Always) {
+  return {.path = path, .treatment = DialectKey::Treatment::Refused, .note = feature, .values = without, .when = when};
+}
+constexpr DialectKey block(std::string_view path) { return {.path = path, .treatment = DialectKey::Treatment::Block}; }
+
+}  // namespace detail
+}  // namespace dsplan

@@ -1,0 +1,267 @@
+// TrainingArguments (transformers 5.17.0 and 4.57.6, training_args.py, Seq2SeqTrainingArguments included), what
+// training scripts have beside them, and TRL's configurations (trl 1.16.0, trainer/*_config.py, scripts/utils.py).
+#include "core/dialects/dialects.h"
+
+namespace dsplan::detail {
+namespace {
+
+using Treatment = DialectKey::Treatment;
+
+constexpr std::string_view kLogging = "it only logs";
+constexpr std::string_view kEvaluation = "evaluation is no part of the predicted steps";
+constexpr std::string_view kSaving = "it concerns files that are written or read, not a step";
+constexpr std::string_view kHub = "it concerns uploads";
+constexpr std::string_view kSchedule = "learning rates and the number of steps change no size";
+constexpr std::string_view kRandom = "random numbers change no size";
+constexpr std::string_view kData = "it chooses, orders or loads data; every row is counted as full";
+constexpr std::string_view kParts = "it says which parts of the script run; training is predicted";
+constexpr std::string_view kCommunication = "it changes how ranks find and check each other, no buffer";
+constexpr std::string_view kNeedsFsdp = "it needs fsdp";
+constexpr std::string_view kNeedsFourBits = "it needs load_in_4bit";
+constexpr std::string_view kTokens = "it says how text becomes tokens";
+constexpr std::string_view kOtherDevices = "it is for devices that are no CUDA GPUs";
+constexpr std::string_view kCompile = "torch.compile";
+constexpr std::string_view kQuantized = "quantized weights";
+constexpr std::string_view kDpo = "DPO, whose step takes chosen and rejected rows through two models,";
+constexpr std::string_view kReward = "reward modelling";
+constexpr std::string_view kOnCpu = "training on the CPU";
+constexpr std::string_view kScript = "adapters of a script's own (say --lora)";
+
+constexpr DialectKey kTrainerHonoured[] = {
+    honoured("per_device_train_batch_size", "micro_batch", kSays<&Request::micro_batch>,
+             kTrainer<&TrainingArguments::per_device_train_batch_size>),
+    honoured("per_gpu_train_batch_size", "micro_batch", kSays<&Request::micro_batch>,
+             kTrainer<&TrainingArguments::per_device_train_batch_size>),
+    honoured("gradient_accumulation_steps", "grad_accum", kSays<&Request::grad_accum>,
+             kTrainer<&TrainingArguments::gradient_accumulation_steps>),
+    honoured("max_grad_norm", "max_grad_norm", kSays<&Request::max_grad_norm>,
+             kTrainer<&TrainingArguments::max_grad_norm>),
+    honoured("learning_rate", "compared with the DeepSpeed JSON", kTrainer<&TrainingArguments::learning_rate>),
+    honoured("adam_beta1", "compared with the DeepSpeed JSON", kTrainer<&TrainingArguments::adam_beta1>),
+    honoured("adam_beta2", "compared with the DeepSpeed JSON", kTrainer<&TrainingArguments::adam_beta2>),
+    honoured("adam_epsilon", "compared with the DeepSpeed JSON", kTrainer<&TrainingArguments::adam_epsilon>),
+    honoured("weight_decay", "optimizer.weight_decay", kTrainer<&TrainingArguments::weight_decay>),
+    honoured("bf16", "autocast, dtype", kTrainer<&TrainingArguments::bf16>, Reading::On),
+    honoured("bf16_full_eval", "dtype under DeepSpeed", kTrainer<&TrainingArguments::bf16>, Reading::On),
+    honoured("fp16", "autocast, dtype", kTrainer<&TrainingArguments::fp16>, Reading::On),
+    honoured("fp16_full_eval", "dtype under DeepSpeed", kTrainer<&TrainingArguments::fp16>, Reading::On),
+    honoured("auto_find_batch_size", "compared with the DeepSpeed JSON",
+             kTrainer<&TrainingArguments::auto_find_batch_size>),
+    honoured("gradient_checkpointing", "checkpoint", kTrainer<&TrainingArguments::gradient_checkpointing>,
+             Reading::Checkpointing),
+    block("gradient_checkpointing_kwargs"),
+    honoured("gradient_checkpointing_kwargs.use_reentrant", "checkpoint_impl", kSays<&Request::checkpoint_impl>,
+             Reading::Reentrant),
+    honoured("gradient_checkpointing_kwargs.preserve_rng_state", "preserve_rng_state",
+             kSays<&Request::preserve_rng_state>),
+    honoured("optim", "optimizer.name", kSays<&Request::optimizer>, kTrainer<&TrainingArguments::optim>),
+    honoured("deepspeed", "deepspeed", kSays<&Request::deepspeed>, Reading::DeepSpeed),
+};
+
+constexpr DialectKey kTrainerRefused[] = {
+    refused("gradient_checkpointing_kwargs.selective", "selective checkpointing by TRL"),
+    refused("gradient_checkpointing_kwargs.context_fn", "a context function of checkpointing"),
+    refused("torch_compile", kCompile),
+    refused("torch_compile_backend", kCompile),
+    refused("torch_compile_mode", kCompile),
+    refused("torchdynamo", kCompile),
+    refused("use_liger_kernel", "Liger kernels"),
+    refused("neftune_noise_alpha", "NEFTune"),
+    refused("fsdp", "FSDP"),
+    refused("fsdp_config", "FSDP"),
+    refused("torch_empty_cache_steps", "emptying the cache"),
+    refused("label_smoothing_factor", "label smoothing"),
+    refused("optim_target_modules", "GaLore"),
+    refused("optim_args", "arguments of an optimizer"),
+    refused("parallelism_config", "accelerate's parallelism"),
+    refused("ddp_bucket_cap_mb", "another DDP bucket size", {}, When::PyTorch),
+    refused("use_cache", "a key-value cache in training"),
+    refused("full_determinism", "deterministic kernels, which change cuBLAS's workspaces,"),
+    refused("use_cpu", kOnCpu),
+    refused("no_cuda", kOnCpu),
+    refused("use_mps_device", "training on Apple's GPUs"),
+    refused("tpu_num_cores", "training on TPUs"),
+    refused("adafactor", "the switch adafactor (say optim: adafactor)"),
+    refused("half_precision_backend", "Apex", "auto|cuda_amp|cpu_amp"),
+    refused("fp16_backend", "Apex", "auto|cuda_amp|cpu_amp"),
+    refused("mp_parameters", "SageMaker's model parallelism"),
+    block("accelerator_config"),
+    refused("accelerator_config.split_batches", "a batch that is split over the ranks"),
+    refused("accelerator_config.use_configured_state", "a state of accelerate that the script makes itself"),
+};
+
+constexpr Names kTrainerInert[] = {
+    {kLogging,
+     "logging_strategy logging_steps logging_first_step log_on_each_node logging_nan_inf_filter logging_dir "
+     "include_num_input_tokens_seen include_tokens_per_second log_level log_level_replica disable_tqdm report_to "
+     "run_name project trackio_space_id trackio_bucket_id trackio_static_space_id debug skip_memory_metrics "
+     "tpu_metrics_debug ray_scope"},
+    {kEvaluation,
+     "eval_strategy evaluation_strategy eval_steps eval_delay per_device_eval_batch_size per_gpu_eval_batch_size "
+     "prediction_loss_only eval_on_start eval_do_concat_batches eval_use_gather_object eval_accumulation_steps "
+     "include_for_metrics include_inputs_for_metrics batch_eval_metrics jit_mode_eval metric_for_best_model "
+     "greater_is_better load_best_model_at_end use_legacy_prediction_loop predict_with_generate "
+     "generation_max_length generation_num_beams generation_config past_index"},
+    {kSaving,
+     "output_dir overwrite_output_dir save_only_model save_strategy save_steps save_on_each_node save_total_limit "
+     "save_safetensors enable_jit_checkpoint resume_from_checkpoint ignore_data_skip "
+     "restore_callback_states_from_checkpoint"},
+    {kHub,
+     "push_to_hub hub_token hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision "
+     "push_to_hub_model_id push_to_hub_organization push_to_hub_token"},
+    {kSchedule,
+     "num_train_epochs max_steps lr_scheduler_type lr_scheduler_kwargs warmup_steps warmup_ratio "
+     "average_tokens_across_devices"},
+    {kRandom, "seed data_seed"},
+    {kData,
+     "dataloader_drop_last dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers "
+     "dataloader_prefetch_factor dataloader_multiprocessing_context dataloader_in_order remove_unused_columns "
+     "label_names group_by_length train_sampling_strategy length_column_name sortish_sampler "
+     "accelerator_config.dispatch_batches accelerator_config.even_batches accelerator_config.use_seedable_sampler "
+     "accelerator_config.non_blocking accelerator_config.gradient_accumulation_kwargs"},
+    {kCommunication,
+     "ddp_find_unused_parameters ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout local_rank"},
+    {kParts, "do_train do_eval do_predict"},
+    {"TF32 changes how products are rounded, no buffer", "tf32"},
+    {"it needs use_liger_kernel", "liger_kernel_config"},
+    {kNeedsFsdp, "fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap"},
+    {"it needs Apex", "fp16_opt_level"},
+    {"it needs use_reentrant: false, and raises or prints only",
+     "gradient_checkpointing_kwargs.determinism_check gradient_checkpointing_kwargs.debug "
+     "gradient_checkpointing_kwargs.early_stop"},
+};
+
+// What scripts around transformers' Trainer call the same things, and what they have of their own (transformers'
+// examples/pytorch, DeepSpeed's add_config_arguments).
+constexpr DialectKey kScripts[] = {
+    honoured("deepspeed_config", "deepspeed", kSays<&Request::deepspeed>, Reading::DeepSpeed),
+    honoured("model_name_or_path", "MODEL", kOther<&ForeignInput::model>),
+    honoured("model_name", "MODEL", kOther<&ForeignInput::model>),
+    honoured("attn_implementation", "attention", kSays<&Request::attention>),
+    honoured("torch_dtype", "dtype", kSays<&Request::torch_dtype>),
+    honoured("dtype", "dtype", kSays<&Request::torch_dtype>),
+    honoured("max_seq_length", "seq", kSays<&Request::seq>),
+    honoured("max_length", "seq", kSays<&Request::seq>),
+    honoured("model_max_length", "seq", kSays<&Request::seq>),
+    honoured("block_size", "seq", kSays<&Request::seq>),
+    honoured("cutoff_len", "seq", kSays<&Request::seq>),
+    honoured("seq_length", "seq", kSays<&Request::seq>),
+    honoured("seq_len", "seq", kSays<&Request::seq>),
+    refused("load_in_4bit", kQuantized),
+    refused("load_in_8bit", kQuantized),
+    refused("packing", "packed sequences"),
+    refused("use_lora", kScript),
+    refused("lora", kScript),
+    refused("lora_rank", kScript),
+    refused("lora_r", kScript),
+    refused("lora_alpha", kScript),
+    refused("lora_dropout", kScript),
+    refused("lora_target_modules", kScript),
+    refused("use_flash_attn", "an attention of the script's own (say --attention)"),
+    refused("use_flash_attention_2", "an attention of the script's own (say --attention)"),
+    refused("config_name", "another configuration than the model's own"),
+    refused("config_overrides", "another configuration than the model's own"),
+};
+constexpr Names kScriptsInert[] = {
+    {kData,
+     "dataset_name dataset_config_name dataset_config dataset train_file validation_file test_file data_path data_dir "
+     "max_train_samples max_eval_samples validation_split_percentage streaming dataset_text_field text_column "
+     "dataset_num_proc preprocessing_num_workers overwrite_cache dataloader_workers"},
+    {kTokens, "tokenizer_name use_fast_tokenizer keep_linebreaks padding_side pad_to_max_length"},
+    {kSaving, "cache_dir model_revision trust_remote_code token use_auth_token low_cpu_mem_usage model_type"},
+    {kCommunication, "deepspeed_mpi master_port master_addr"},
+    {kLogging, "wandb_project wandb_entity wandb_run_name with_tracking"},
+};
+
+constexpr DialectKey kTrlRows[] = {
+    honoured("model_name_or_path", "MODEL", kOther<&ForeignInput::model>),
+    honoured("dtype", "dtype", kSays<&Request::torch_dtype>),
+    honoured("torch_dtype", "dtype", kSays<&Request::torch_dtype>),
+    honoured("attn_implementation", "attention", kSays<&Request::attention>),
+    honoured("max_length", "seq", kSays<&Request::seq>),
+    honoured("max_seq_length", "seq", kSays<&Request::seq>),
+    honoured("use_peft", "lora", kOther<&ForeignInput::adapters>),
+    honoured("lora_r", "lora", kOther<&ForeignInput::lora_r>),
+    honoured("lora_alpha", "lora", kOther<&ForeignInput::lora_alpha>),
+    honoured("lora_dropout", "lora", kOther<&ForeignInput::lora_dropout>),
+    honoured("lora_target_modules", "lora", kOther<&ForeignInput::lora_targets>, Reading::Targets),
+    honoured("env", "allocator_conf", kSays<&Request::alloc_conf>, Reading::Environment),
+    block("model_init_kwargs"),
+    honoured("model_init_kwargs.dtype", "dtype", kSays<&Request::torch_dtype>),
+    honoured("model_init_kwargs.torch_dtype", "dtype", kSays<&Request::torch_dtype>),
+    honoured("model_init_kwargs.attn_implementation", "attention", kSays<&Request::attention>),
+    refused("model_init_kwargs.quantization_config", kQuantized),
+    refused("model_init_kwargs.use_kernels", "kernels of the hub"),
+    refused("model_init_kwargs.use_cache", "a key-value cache in training"),
+    refused("load_in_4bit", kQuantized),
+    refused("load_in_8bit", kQuantized),
+    refused("use_dora", "DoRA"),
+    refused("lora_modules_to_save", "modules that are trained whole beside adapters"),
+    refused("lora_target_parameters", "adapters on parameters"),
+    refused("lora_task_type", "adapters of another task than a causal language model", "CAUSAL_LM"),
+    refused("packing", "packed sequences"),
+    refused("padding_free", "batches without padding"),
+    refused("activation_offloading", "activation offloading"),
+    refused("loss_type", "another loss than the model's own", "nll"),
+    refused("router_aux_loss_coef", "the router's auxiliary loss"),
+    refused("chat_template_path", "a chat template that may add tokens"),
+    refused("beta", kDpo),
+    refused("precompute_ref_log_probs", kDpo),
+    refused("precompute_ref_batch_size", kDpo),
+    refused("loss_weights", kDpo),
+    refused("ld_alpha", kDpo),
+    refused("f_divergence_type", kDpo),
+    refused("f_alpha_divergence_coef", kDpo),
+    refused("label_smoothing", kDpo),
+    refused("use_weighting", kDpo),
+    refused("discopop_tau", kDpo),
+    refused("sync_ref_model", kDpo),
+    refused("ref_model_mixup_alpha", kDpo),
+    refused("ref_model_sync_steps", kDpo),
+    refused("rpo_alpha", kDpo),
+    refused("max_prompt_length", kDpo),
+    refused("max_completion_length", kDpo),
+    refused("disable_dropout", "preference training"),
+    refused("center_rewards_coefficient", kReward),
+};
+constexpr Names kTrlInert[] = {
+    {kData,
+     "dataset_name dataset_config dataset_train_split dataset_test_split dataset_streaming dataset_text_field "
+     "dataset_kwargs dataset_num_proc dataset_batch_size datasets streaming test_split_size shuffle_dataset "
+     "packing_strategy eval_packing truncation_mode pad_to_multiple_of"},
+    {"it masks labels, whose number stays", "completion_only_loss assistant_only_loss"},
+    {kTokens, "eos_token pad_token"},
+    {kSaving,
+     "model_revision trust_remote_code model_init_kwargs.revision model_init_kwargs.trust_remote_code "
+     "model_init_kwargs.device_map model_init_kwargs.low_cpu_mem_usage"},
+    {"it scales the adapters by another number", "use_rslora"},
+    {kNeedsFourBits, "bnb_4bit_quant_type bnb_4bit_quant_storage use_bnb_nested_quant"},
+    {kCommunication, "ignore_bias_buffers"},
+};
+
+}  // namespace
+
+std::vector<DialectKey> trainer_keys() {
+  std::vector<DialectKey> keys;
+  append(keys, kTrainerHonoured);
+  append(keys, kTrainerRefused);
+  append(keys, inert_keys(kTrainerInert));
+  for (DialectKey& key : keys) key.trainers = key.treatment != Treatment::Inert;
+  return keys;
+}
+
+std::vector<DialectKey> training_arguments_keys() {
+  std::vector<DialectKey> keys = trainer_keys();
+  append(keys, kScripts);
+  append(keys, inert_keys(kScriptsInert));
+  return keys;
+}
+
+std::vector<DialectKey> trl_keys() {
+  std::vector<DialectKey> keys = trainer_keys();
+  append(keys, kTrlRows);
+  append(keys, inert_keys(kTrlInert));
+  return keys;
+}
+
+}  // namespace dsplan::detail

@@ -1,0 +1,237 @@
+#include "io/dialects/dialect_file.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/format.h"
+#include "io/deepspeed.h"
+#include "io/dialects/dialect_reader.h"
+#include "io/own_file.h"
+#include "io/text.h"
+#include "io/training_file.h"
+
+namespace dsplan {
+namespace {
+
+using Treatment = DialectKey::Treatment;
+
+// Walks a file and arguments over one table.
+class DialectReader {
+ public:
+  explicit DialectReader(const DialectTable& table) : table_(table), values_(said_, faults_) {}
+
+  Said read(const DialectWords& words) {
+    if (!table_.program.empty()) {
+      const Place place = words.file != nullptr ? place_at(*words.file, words.file->root.offset) : Place{};
+      said_.foreign.program = {std::string(table_.program), place};
+    }
+    if (words.file != nullptr) file(*words.file, words.arguments);
+    for (const DialectArgument& argument : words.arguments) take_argument(argument);
+    values_.finish();
+    faults_.throw_if_any();
+    return std::move(said_);
+  }
+
+ private:
+  void file(const Document& written, const std::vector<DialectArgument>& arguments) {
+    Document document = written;
+    detail::take_environment(document, faults_);
+    overridden_.clear();
+    for (const DialectArgument& argument : arguments) overridden_.insert(argument.path);
+    if (table_.dialect == Dialect::TrainingArguments) {
+      said_.request.training_arguments.emplace().place = place_at(document, document.root.offset);
+    }
+    members(document, document.root, {});
+  }
+
+  void members(const Document& document, const Value& object, const std::string& prefix) {
+    for (const Member& member : object.members) {
+      if (faults_.full()) return;
+      const std::string path = prefix + member.key;
+      const DialectKey* const key = find_key(table_, path);
+      if (key == nullptr) {
+        unknown(place_at(document, member.key_offset), path, formatted("unknown key \"{}\" in {}", path, table_.what));
+      } else if (!member.value.is(Value::Kind::Null) && !overridden_.contains(path)) {
+        take(document, *key, path, member.value);
+      }
+    }
+  }
+
+  void take(const Document& document, const DialectKey& key, const std::string& path, const Value& value) {
+    const Place place = place_at(document, value.offset);
+    if (key.treatment != Treatment::Block) {
+      return judge({key, path, value, place, table_.numbers_in_quotes, &document});
+    }
+    if (value.is(Value::Kind::Object)) return members(document, value, path + ".");
+    // Some are written as the JSON text that a command line would have.
+    if (value.is(Value::Kind::String) && value.string.starts_with("{")) return nested(value.string, path, place);
+    faults_.add(place.says(formatted("\"{}\" must be an object, not {}", path, describe(value.kind))));
+  }
+
+  void nested(const std::string& text, const std::string& path, const Place& place) {
+    Document inside;
+    try {
+      inside = parse_json(place.text(), text);
+    } catch (const Refusal& refusal) {
+      return faults_.add(place.says(formatted("\"{}\" is not JSON: {}", path, refusal.diagnostics().front().message)));
+    }
+    for (const Member& member : inside.root.members) {
+      const std::string whole = path + "." + member.key;
+      const DialectKey* const key = find_key(table_, whole);
+      if (key == nullptr) {
+        unknown(place, whole, formatted("unknown key \"{}\" in {}", whole, table_.what));
+      } else if (!member.value.is(Value::Kind::Null)) {
+        judge({*key, whole, member.value, place, true, nullptr});
+      }
+    }
+  }
+
+  void take_argument(const DialectArgument& argument) {
+    const DialectKey* const key = find_key(table_, argument.path);
+    if (key == nullptr) {
+      return unknown(argument.place, argument.path,
+                     formatted("unknown argument \"{}\": {} has no such key", argument.path, table_.name));
+    }
+    if (argument.value.is(Value::Kind::Null)) return;
+    // The bare switch --deepspeed is DeepSpeed's own, whoever's script it is.
+    const bool bare = key->reading == Reading::DeepSpeed && argument.value.is(Value::Kind::Bool);
+    if (key->trainers && !bare && !said_.request.training_arguments) {
+      said_.request.training_arguments.emplace().place = argument.place;
+    }
+    if (key->treatment != Treatment::Block) {
+      return judge({*key, argument.path, argument.value, argument.place, true, nullptr});
+    }
+    if (argument.value.is(Value::Kind::String)) return nested(argument.value.string, argument.path, argument.place);
+    faults_.add(argument.place.says(formatted("\"{}\" must be an object in JSON", argument.path)));
+  }
+
+  void judge(const detail::Spoken& said) {
+    switch (said.key.treatment) {
+      case Treatment::Honoured: return values_.honour(said);
+      case Treatment::Refused: return values_.refuse(said);
+      case Treatment::Inert: return values_.inert(said);
+      case Treatment::Block: return;
+    }
+  }
+
+  void unknown(const Place& place, const std::string& path, std::string message) {
+    std::string hint = did_you_mean(nearest_key(table_, path));
+    for (const DialectTable& other : dialects()) {
+      if (hint.empty() && find_key(other, path) != nullptr) hint = formatted("{} has such a key", other.name);
+    }
+    faults_.add(place.says(std::move(message), std::move(hint)));
+  }
+
+  const DialectTable& table_;
+  Said said_;
+  Diagnostics faults_;
+  detail::DialectValues values_;
+  std::set<std::string, std::less<>> overridden_;  // By an argument.
+};
+
+// Which tables know a key.
+std::vector<const DialectTable*> knowing(std::string_view key) {
+  std::vector<const DialectTable*> tables;
+  for (const DialectTable& table : dialects()) {
+    if (find_key(table, key) != nullptr) tables.push_back(&table);
+  }
+  return tables;
+}
+
+// What decides whose keys these are.
+struct Votes {
+  const DialectTable* marked = nullptr;  // By a key that no other table knows.
+  std::string_view marking;
+  std::vector<std::size_t> known;  // By table.
+
+  Votes() : known(dialects().size(), 0) {}
+
+  // False where this key is of another table than one before.
+  bool count(std::string_view key) {
+    const std::vector<const DialectTable*> tables = knowing(key);
+    for (const DialectTable* table : tables) ++known[static_cast<std::size_t>(table - dialects().data())];
+    if (tables.size() != 1) return true;
+    if (marked != nullptr && marked != tables.front()) return false;
+    if (marked == nullptr) marking = key;
+    marked = tables.front();
+    return true;
+  }
+  [[nodiscard]] const DialectTable* winner() const {
+    if (marked != nullptr) return marked;
+    const auto most = std::max_element(known.begin(), known.end());
+    return *most == 0 ? nullptr : &dialects()[static_cast<std::size_t>(most - known.begin())];
+  }
+};
+
+[[noreturn]] void refuse_unknown_file(const Document& document) {
+  Diagnostics faults;
+  for (const Member& member : document.root.members) {
+    std::string hint;
+    for (const DialectTable& table : dialects()) {
+      const std::string_view near = nearest_key(table, member.key);
+      if (hint.empty() && !near.empty()) hint = formatted("{} has \"{}\"", table.name, near);
+    }
+    faults.add(document.at(member.key_offset, formatted("no kind of training file has a key \"{}\"", member.key),
+                           std::move(hint)));
+    if (faults.full()) break;
+  }
+  if (!faults.any()) faults.add(document.at(document.root.offset, "an empty file says nothing of a training"));
+  faults.throw_if_any();
+  throw InternalError("unreachable");
+}
+
+bool is_deepspeed_json(const Document& document) {
+  return std::any_of(document.root.members.begin(), document.root.members.end(), [](const Member& member) {
+    return find_deepspeed_key(member.key) != nullptr && knowing(member.key).empty();
+  });
+}
+
+}  // namespace
+
+const DialectTable& recognise(const Document& document) {
+  expect_object(document, "a training file");
+  Votes votes;
+  for (const Member& member : document.root.members) {
+    if (votes.count(member.key)) continue;
+    throw Refusal({document.at(member.key_offset,
+                               formatted("\"{}\" is a key of {}, and \"{}\" above one of {}", member.key,
+                                         knowing(member.key).front()->name, votes.marking, votes.marked->name),
+                               "a file has one dialect")});
+  }
+  const DialectTable* const table = votes.winner();
+  if (table == nullptr) refuse_unknown_file(document);
+  return *table;
+}
+
+const DialectTable& recognise(const std::vector<DialectArgument>& arguments) {
+  Votes votes;
+  for (const DialectArgument& argument : arguments) (void)votes.count(argument.path);
+  const DialectTable* const table = votes.winner();
+  return table == nullptr ? dialects().front() : *table;
+}
+
+Said read_dialect(const DialectTable& table, const DialectWords& words) { return DialectReader(table).read(words); }
+
+Request read_training_arguments(const Document& document) {
+  expect_object(document, "TrainingArguments");
+  return read_dialect(dialect(Dialect::TrainingArguments), {&document, {}}).request;
+}
+
+Said read_training_document(const Document& document) {
+  expect_object(document, "a training file");
+  if (document.root.find("dsplan") != nullptr) return {read_training_file(document), {}};
+  if (!is_deepspeed_json(document)) return read_dialect(recognise(document), {&document, {}});
+  for (const Member& member : document.root.members) {
+    const std::vector<const DialectTable*> tables = knowing(member.key);
+    if (tables.empty() || find_deepspeed_key(member.key) != nullptr) continue;
+    throw Refusal({document.at(
+        member.key_offset,
+        formatted("\"{}\" is a key of {}, and the file is a DeepSpeed JSON", member.key, tables.front()->name),
+        "a file has one dialect")});
+  }
+  Said said;
+  said.request.inline_deepspeed = read_deepspeed(document, document.root);
+  return said;
+}
+
+}  // namespace dsplan

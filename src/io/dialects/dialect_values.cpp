@@ -1,0 +1,334 @@
+#include <algorithm>
+#include <cmath>
+
+#include "core/format.h"
+#include "io/deepspeed.h"
+#include "io/deepspeed_keys.h"
+#include "io/dialects/dialect_reader.h"
+#include "io/own_file.h"
+#include "io/text.h"
+
+namespace dsplan::detail {
+
+bool one_of(std::string_view text, std::string_view choices) {
+  while (!choices.empty()) {
+    const std::size_t end = std::min(choices.find('|'), choices.size());
+    if (choices.substr(0, end) == text) return true;
+    choices.remove_prefix(std::min(end + 1, choices.size()));
+  }
+  return false;
+}
+
+std::string text_of(const Value& value) {
+  if (value.is(Value::Kind::String)) return value.string;
+  if (value.is(Value::Kind::Integer)) return std::to_string(value.integer);
+  if (value.is(Value::Kind::Real)) return formatted("{}", value.real);
+  if (value.is(Value::Kind::Bool)) return value.boolean ? "true" : "false";
+  return {};
+}
+
+void wrong(const Spoken& said, std::string_view wanted, Diagnostics& faults) {
+  const bool text = said.value.is(Value::Kind::String);
+  const std::string got =
+      text ? formatted("\"{}\"", said.value.string.substr(0, 80)) : std::string(describe(said.value.kind));
+  faults.add(said.place.says(formatted("\"{}\" must be {}, not {}", said.written, wanted, got)));
+}
+
+namespace {
+
+std::vector<std::string_view> listed(std::string_view choices) {
+  std::vector<std::string_view> all;
+  while (!choices.empty()) {
+    const std::size_t end = std::min(choices.find('|'), choices.size());
+    all.push_back(choices.substr(0, end));
+    choices.remove_prefix(std::min(end + 1, choices.size()));
+  }
+  return all;
+}
+
+bool is_text(const Value& value) { return value.is(Value::Kind::String); }
+
+std::optional<double> number_in(const Spoken& said) {
+  const bool number = said.value.is(Value::Kind::Integer) || said.value.is(Value::Kind::Real);
+  if (!number && !(said.text && is_text(said.value))) return std::nullopt;
+  return lax_number(said.value);
+}
+
+// "q_proj,v_proj", "q_proj v_proj" or a list of names.
+std::optional<std::vector<std::string>> names_in(const Value& value) {
+  std::vector<std::string> names;
+  if (value.is(Value::Kind::Array)) {
+    for (const Value& item : value.items) {
+      if (!is_text(item)) return std::nullopt;
+      names.push_back(item.string);
+    }
+    return names;
+  }
+  if (!is_text(value)) return std::nullopt;
+  std::string name;
+  for (const char c : value.string + ",") {
+    if (c != ',' && c != ' ') {
+      name += c;
+    } else if (!name.empty()) {
+      names.push_back(std::move(name));
+      name.clear();
+    }
+  }
+  return names;
+}
+
+bool asks_for_nothing(const DialectKey& key, const Value& value) {
+  const std::string text = text_of(value);
+  const bool empty = (is_text(value) && value.string.empty()) ||
+                     (value.is(Value::Kind::Array) && value.items.empty()) ||
+                     (value.is(Value::Kind::Object) && value.members.empty());
+  if (empty || value.is(Value::Kind::Null) || one_of(text, key.values)) return true;
+  if (value.is(Value::Kind::Array)) {
+    return std::all_of(value.items.begin(), value.items.end(),
+                       [&key](const Value& item) { return one_of(text_of(item), key.values); });
+  }
+  const std::optional<double> number = lax_number(value);
+  return (number && *number == 0) || !lax_boolean(value).value_or(true);
+}
+
+std::optional<bool> flag(const Spoken& said, Diagnostics& faults) {
+  const bool boolean = said.value.is(Value::Kind::Bool) || (said.text && is_text(said.value));
+  const std::optional<bool> read = boolean ? lax_boolean(said.value) : std::nullopt;
+  if (!read) wrong(said, "true or false", faults);
+  return read;
+}
+
+// Puts a value where it belongs, by the type of the field.
+struct Putter {
+  const Spoken& said;
+  Diagnostics& faults;
+
+  void operator()(Setting<std::int64_t>* into) const {
+    const std::optional<double> number = number_in(said);
+    if (!number || std::floor(*number) != *number || std::abs(*number) > 9e15) {
+      return wrong(said, "an integer", faults);
+    }
+    if (*number < static_cast<double>(said.key.least)) {
+      return faults.add(
+          said.place.says(formatted("\"{}\" must be at least {}, not {}", said.written, said.key.least, *number)));
+    }
+    *into = {static_cast<std::int64_t>(*number), said.place};
+  }
+  // A rate such as 2e-5 is a text to PyYAML, and the frameworks make a number of it.
+  void operator()(Setting<double>* into) const {
+    const std::optional<double> number = lax_number(said.value);
+    if (!number || *number < 0 || said.value.is(Value::Kind::Bool)) {
+      return wrong(said, "a number of at least 0", faults);
+    }
+    *into = {*number, said.place};
+  }
+  void operator()(Setting<bool>* into) const {
+    if (const std::optional<bool> read = flag(said, faults)) *into = {*read, said.place};
+  }
+  void operator()(Setting<std::string>* into) const {
+    if (!is_text(said.value)) return wrong(said, "a string", faults);
+    const std::vector<std::string_view> choices = listed(said.key.values);
+    if (!choices.empty() && !one_of(said.value.string, said.key.values)) {
+      return faults.add(said.place.says(
+          formatted("\"{}\" must be one of {}, not \"{}\"", said.written, joined(choices, ", "), said.value.string),
+          did_you_mean(nearest(said.value.string, choices))));
+    }
+    *into = {said.value.string, said.place};
+  }
+  void operator()(Setting<std::vector<std::string>>* into) const {
+    std::optional<std::vector<std::string>> names = names_in(said.value);
+    if (!names) return wrong(said, "a name or a list of names", faults);
+    *into = {*std::move(names), said.place};
+  }
+  // The few types that no key of a dialect has.
+  template <class Other>
+  void operator()(Other*) const {}
+};
+
+void take_kernels(const Spoken& said, Said& into, Diagnostics& faults) {
+  const std::optional<bool> on = flag(said, faults);
+  if (!on) return;
+  into.foreign.lora_kernels = {*on, said.place};
+  if (!*on) return;
+  into.request.not_modelled.push_back(
+      {said.place, When::Always, std::string(said.written), "axolotl's kernels for adapters"});
+}
+
+void take_reentrant(const Spoken& said, Request& request, Diagnostics& faults) {
+  const std::optional<bool> on = flag(said, faults);
+  if (on) request.checkpoint_impl = {*on ? "reentrant" : "non_reentrant", said.place};
+}
+
+// "no" to YAML is false.
+void take_mixed_precision(const Spoken& said, Request& request, Diagnostics& faults) {
+  const std::string text = said.value.is(Value::Kind::Bool) ? (said.value.boolean ? "yes" : "no") : text_of(said.value);
+  if (!one_of(text, said.key.values)) return wrong(said, "one of no, fp16, bf16, fp8", faults);
+  if (text == "bf16" || text == "fp16") {
+    request.mixed_precision = {text, said.place};
+  } else if (text != "no") {
+    request.not_modelled.push_back({said.place, When::Always, std::string(said.written), text + " mixed precision"});
+  }
+}
+
+}  // namespace
+
+void DialectValues::not_modelled(const Spoken& said, std::string feature) {
+  request_.not_modelled.push_back({said.place, When::Always, std::string(said.written), std::move(feature)});
+}
+
+void DialectValues::plain(const Spoken& said) {
+  const Putter putter{said, faults_};
+  const std::size_t before = faults_.count();
+  if (said.key.field) std::visit(putter, said.key.field.of(request_));
+  if (faults_.count() != before) return;  // Once is enough.
+  if (said.key.also) std::visit(putter, said.key.also.of(request_));
+  if (said.key.foreign) std::visit(putter, said.key.foreign.of(foreign_));
+}
+
+void DialectValues::switch_on(const Spoken& said) {
+  const bool automatic = said.key.reading == Reading::OnOrAuto && text_of(said.value) == "auto";
+  const std::optional<bool> on = automatic ? true : flag(said, faults_);
+  Setting<bool>& field = *std::get<Setting<bool>*>(said.key.field.of(request_));
+  if (on && !field.value_or(false)) field = {*on, said.place};
+}
+
+void DialectValues::checkpointing(const Spoken& said, bool on) {
+  if (is_text(said.value) && one_of(said.value.string, said.key.values)) {
+    request_.not_modelled.push_back(
+        {said.place, When::Always, std::string(said.written), formatted("checkpointing by \"{}\"", said.value.string)});
+    return;
+  }
+  const std::optional<bool> read = flag(said, faults_);
+  if (!read) return;
+  const bool checkpoints = *read == on;
+  *std::get<Setting<bool>*>(said.key.field.of(request_)) = {checkpoints, said.place};
+  if (checkpoints) request_.checkpoint = {"full", said.place};
+}
+
+// On a command line the name alone is DeepSpeed's own switch; a path comes with it or in deepspeed_config.
+void DialectValues::deepspeed(const Spoken& said) {
+  if (said.value.is(Value::Kind::Object)) {
+    if (said.file != nullptr) request_.inline_deepspeed = read_deepspeed(*said.file, said.value);
+  } else if (is_text(said.value)) {
+    request_.deepspeed = {said.value.string, said.place};
+    if (said.key.trainers && !request_.training_arguments) request_.training_arguments.emplace().place = said.place;
+  } else if (!said.value.is(Value::Kind::Bool)) {
+    wrong(said, "a path or a configuration", faults_);
+  }
+}
+
+void DialectValues::targets(const Spoken& said) {
+  std::optional<std::vector<std::string>> names = names_in(said.value);
+  if (!names) return wrong(said, "a name or a list of names", faults_);
+  for (std::string& name : *names) {
+    if (name == "all") name = "all-linear";
+  }
+  foreign_.lora_targets = {*std::move(names), said.place};
+}
+
+// "lora" and "full" are modelled; the others are programs of their own.
+void DialectValues::method(const Spoken& said) {
+  if (!is_text(said.value)) return wrong(said, "a string", faults_);
+  const std::string& text = said.value.string;
+  Setting<bool>& adapters = foreign_.adapters;
+  if (text == "lora" || text == "full") {
+    adapters = {text == "lora", said.place};
+  } else if (one_of(text, said.key.values)) {
+    not_modelled(said, formatted("\"{}\"", text));
+  } else {
+    std::vector<std::string_view> choices = listed(said.key.values);
+    choices.emplace_back("lora");
+    faults_.add(
+        said.place.says(formatted("\"{}\" is no {}", text, said.written), did_you_mean(nearest(text, choices))));
+  }
+}
+
+void DialectValues::environment(const Spoken& said) {
+  if (!said.value.is(Value::Kind::Object)) return wrong(said, "an object of environment variables", faults_);
+  for (const Member& member : said.value.members) {
+    const std::string text = text_of(member.value);
+    if (member.key == "PYTORCH_CUDA_ALLOC_CONF" || member.key == "PYTORCH_ALLOC_CONF") {
+      request_.alloc_conf = {formatted("{}={}", member.key, text), said.place};
+    } else {
+      request_.notices.push_back(
+          {Notice::Kind::Inert, said.place, formatted("environment variable \"{}\" is not read", member.key), {}});
+    }
+  }
+}
+
+// What transformers calls it.
+void DialectValues::attention(const Spoken& said) {
+  const std::string_view name = said.written;
+  if (!said.key.values.empty()) {
+    const std::string text = text_of(said.value);
+    if (!one_of(text, said.key.values)) return Putter{said, faults_}(&request_.attention);
+    if (text == "auto") return;
+    const std::string_view meant = text == "disabled" ? "eager"
+                                   : text == "fa2"    ? "flash_attention_2"
+                                                      : "flash_attention_3";
+    request_.attention = {text == "sdpa" ? text : std::string(meant), said.place};
+    return;
+  }
+  const std::optional<bool> on = flag(said, faults_);
+  if (!on || !*on) return;
+  const std::string_view meant = name == "flash_attention" ? "flash_attention_2"
+                                 : name == "sdp_attention" ? "sdpa"
+                                                           : "eager";
+  request_.attention = {std::string(meant), said.place};
+}
+
+void DialectValues::distribution(const Spoken& said) {
+  const std::string text = said.value.is(Value::Kind::Bool) && !said.value.boolean ? "NO" : text_of(said.value);
+  if (!one_of(text, said.key.values)) {
+    const std::vector<std::string_view> choices = listed(said.key.values);
+    return faults_.add(
+        said.place.says(formatted("\"{}\" is no {}", text, said.written), did_you_mean(nearest(text, choices))));
+  }
+  if (text == "DEEPSPEED") {
+    request_.runtime = {"deepspeed", said.place};
+    if (!plugin_) plugin_.emplace();
+  } else if (text == "NO") {
+    request_.gpus = {1, said.place};
+  } else if (text != "MULTI_GPU") {
+    request_.not_modelled.push_back(
+        {said.place, When::Always, std::string(said.written), formatted("accelerate's {}", text)});
+  }
+}
+
+void DialectValues::finish() {
+  if (plugin_) finish_plugin(*std::move(plugin_), request_);
+}
+
+void DialectValues::honour(const Spoken& said) {
+  switch (said.key.reading) {
+    case Reading::Plain: return plain(said);
+    case Reading::On: return switch_on(said);
+    case Reading::Checkpointing: return checkpointing(said, true);
+    case Reading::NoCheckpointing: return checkpointing(said, false);
+    case Reading::Reentrant: return take_reentrant(said, request_, faults_);
+    case Reading::DeepSpeed: return deepspeed(said);
+    case Reading::Targets: return targets(said);
+    case Reading::Method: return method(said);
+    case Reading::Environment: return environment(said);
+    case Reading::MixedPrecision: return take_mixed_precision(said, request_, faults_);
+    case Reading::Distribution: return distribution(said);
+    case Reading::OnOrAuto: return switch_on(said);
+    case Reading::Attention: return attention(said);
+    case Reading::Kernels: return take_kernels(said, said_, faults_);
+    case Reading::Plugin:
+      if (!plugin_) plugin_.emplace();
+      return take_plugin_key(said, *plugin_, request_, faults_);
+  }
+}
+
+void DialectValues::refuse(const Spoken& said) {
+  if (asks_for_nothing(said.key, said.value)) return;
+  request_.not_modelled.push_back({said.place, said.key.when, std::string(said.written), std::string(said.key.note)});
+}
+
+void DialectValues::inert(const Spoken& said) {
+  request_.notices.push_back(
+      {Notice::Kind::Inert, said.place, formatted("\"{}\" has no effect here: {}", said.written, said.key.note), {}});
+}
+
+}  // namespace dsplan::detail

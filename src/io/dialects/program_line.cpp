@@ -1,0 +1,219 @@
+#include "io/dialects/program_line.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "core/format.h"
+#include "io/dialects/dialect_file.h"
+#include "io/own_file.h"
+
+namespace dsplan {
+namespace {
+
+using Words = std::vector<std::string>;
+
+std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+bool is_configuration(const std::string& word) {
+  return word.ends_with(".yaml") || word.ends_with(".yml") || word.ends_with(".toml") || word.ends_with(".json");
+}
+
+Value truth(bool is) {
+  Value value;
+  value.kind = Value::Kind::Bool;
+  value.boolean = is;
+  return value;
+}
+
+// Programs that say their dialect by their name.
+struct Known {
+  std::string_view word;    // The program, or the module behind "-m".
+  std::string_view action;  // The word behind it; empty: none.
+  Dialect dialect;
+  bool all_devices;
+};
+constexpr Known kPrograms[] = {
+    {"axolotl", "train", Dialect::Axolotl, true},
+    {"axolotl.cli.train", "", Dialect::Axolotl, false},
+    {"llamafactory-cli", "train", Dialect::LlamaFactory, true},
+    {"lmf", "train", Dialect::LlamaFactory, true},
+    {"trl", "sft", Dialect::Trl, true},
+    {"trl.scripts.sft", "", Dialect::Trl, false},
+    {"torchtitan.train", "", Dialect::Torchtitan, false},
+};
+constexpr std::string_view kOnlyTrained[] = {"axolotl", "llamafactory-cli", "lmf", "trl"};
+
+bool has_table(Dialect dialect) {
+  const std::span<const DialectTable> all = dialects();
+  return std::any_of(all.begin(), all.end(), [dialect](const DialectTable& one) { return one.dialect == dialect; });
+}
+
+// Whether more words than one may follow a key: what some table reads as a list, or does not read.
+bool takes_a_list(const std::string& key) {
+  const std::span<const DialectTable> all = dialects();
+  return std::any_of(all.begin(), all.end(), [&key](const DialectTable& table) {
+    const DialectKey* const row = find_key(table, key);
+    return row != nullptr && (row->treatment != DialectKey::Treatment::Honoured || row->reading == Reading::Targets);
+  });
+}
+
+class ProgramReader {
+ public:
+  ProgramReader(const Words& words, const ReadNamed& read) : words_(words), read_(read) {}
+
+  ProgramLine read_line() {
+    program();
+    while (at_ < words_.size()) argument();
+    if (file_path_) attempt([&] { file_ = read_(*file_path_); });
+    faults_.throw_if_any();
+    if (file_) expect_object(*file_, "a training file");
+    const DialectTable& table = which();
+    made_.said = read_dialect(table, {file_ ? &*file_ : nullptr, arguments_});
+    return std::move(made_);
+  }
+
+ private:
+  template <class Do>
+  void attempt(Do&& act) {
+    try {
+      act();
+    } catch (const Refusal& refusal) {
+      for (const Diagnostic& one : refusal.diagnostics()) faults_.add(one);
+    }
+  }
+
+  void program() {
+    if (words_.empty() || words_.front().starts_with("--")) return;
+    std::string name = base_name(words_[at_++]);
+    if (name == "-m" && at_ < words_.size()) name = words_[at_++];
+    for (const Known& known : kPrograms) {
+      const bool action = known.action.empty() || (at_ < words_.size() && words_[at_] == known.action);
+      if (known.word != name || !action) continue;
+      if (!known.action.empty()) ++at_;
+      expected_ = known.dialect;
+      made_.takes_all_devices = known.all_devices;
+      if (!has_table(known.dialect)) {
+        faults_.add(word_place(name).says(formatted("the files of {} are not modelled yet", name)));
+      }
+      return;
+    }
+    if (std::find(std::begin(kOnlyTrained), std::end(kOnlyTrained), name) == std::end(kOnlyTrained)) return;
+    const std::string action = at_ < words_.size() ? words_[at_++] : std::string();
+    faults_.add(word_place(formatted("{} {}", name, action))
+                    .says(formatted("what \"{} {}\" does is not modelled yet", name, action),
+                          name == "trl" ? "`trl sft` is" : formatted("`{} train` is", name)));
+  }
+
+  void argument() {
+    const std::string& word = words_[at_++];
+    if (word == "--") {
+      if (expected_ == Dialect::Axolotl) {
+        made_.launcher.insert(made_.launcher.end(), words_.begin() + static_cast<std::ptrdiff_t>(at_), words_.end());
+        at_ = words_.size();
+      }
+      return;
+    }
+    if (!word.starts_with("--")) return positional(word);
+    const std::size_t equals = word.find('=');
+    const std::string written = word.substr(0, equals);
+    const std::string key = argument_name(written);
+    if (equals != std::string::npos) return take(key, written, word_value(word.substr(equals + 1)));
+    if (at_ == words_.size() || words_[at_].starts_with("--")) return take_switch(key, written);
+    Value value = word_value(words_[at_++]);
+    if (takes_a_list(key)) more_values(value);
+    take(key, written, std::move(value));
+  }
+
+  // "--lora_target_modules q_proj v_proj".
+  void more_values(Value& value) {
+    while (at_ < words_.size() && !words_[at_].starts_with("-") && !is_configuration(words_[at_])) {
+      if (!value.is(Value::Kind::Array)) {
+        Value list;
+        list.kind = Value::Kind::Array;
+        list.items.push_back(std::move(value));
+        value = std::move(list);
+      }
+      value.items.push_back(word_value(words_[at_++]));
+    }
+  }
+
+  // transformers' parser has --no_NAME for a flag that is on by default.
+  void take_switch(const std::string& key, const std::string& written) {
+    const bool negated = key.starts_with("no_") && !known(key) && known(key.substr(3));
+    take(negated ? key.substr(3) : key, written, truth(!negated));
+  }
+
+  [[nodiscard]] static bool known(const std::string& key) {
+    const std::span<const DialectTable> all = dialects();
+    return std::any_of(all.begin(), all.end(),
+                       [&key](const DialectTable& table) { return find_key(table, key) != nullptr; });
+  }
+
+  void take(const std::string& key, const std::string& written, Value value) {
+    const bool names_file = key == "config" || key == "job.config_file";
+    if (names_file && value.is(Value::Kind::String)) return configuration(value.string);
+    if (expected_ == Dialect::Axolotl && key == "launcher") {
+      made_.launcher.insert(made_.launcher.begin(), value.string);
+      return;
+    }
+    arguments_.push_back({key, std::move(value), word_place(written)});
+  }
+
+  // A configuration, or as OmegaConf reads it "key=value".
+  void positional(const std::string& word) {
+    if (is_configuration(word)) return configuration(word);
+    const std::size_t equals = word.find('=');
+    if (expected_ == Dialect::LlamaFactory && equals != std::string::npos) {
+      const std::string key = word.substr(0, equals);
+      return take(key, key, word_value(word.substr(equals + 1)));
+    }
+    faults_.add(word_place(word).says("a word without a key, which no row knows",
+                                      "leave it out if it changes no size, and say what does with an option"));
+  }
+
+  void configuration(const std::string& path) {
+    if (file_path_) {
+      faults_.add(word_place(path).says(formatted("a second configuration beside {}", *file_path_)));
+    }
+    file_path_ = path;
+  }
+
+  [[nodiscard]] const DialectTable& which() const {
+    if (expected_) return dialect(*expected_);
+    return file_ ? recognise(*file_) : recognise(arguments_);
+  }
+
+  const Words& words_;
+  const ReadNamed& read_;
+  std::size_t at_ = 0;
+  ProgramLine made_;
+  Diagnostics faults_;
+  std::optional<Dialect> expected_;
+  std::optional<std::string> file_path_;
+  std::optional<Document> file_;
+  std::vector<DialectArgument> arguments_;
+};
+
+}  // namespace
+
+Value word_value(const std::string& text) {
+  Value value;
+  value.kind = Value::Kind::String;
+  value.string = text;
+  if (text == "None" || text == "null") value.kind = Value::Kind::Null;
+  return value;
+}
+
+Place word_place(const std::string& word) { return option(formatted("launch line: {}", word)); }
+
+std::string argument_name(const std::string& word) {
+  std::string name = word.substr(std::min(word.find_first_not_of('-'), word.size()));
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+ProgramLine read_program_line(const Words& words, const ReadNamed& read) {
+  return ProgramReader(words, read).read_line();
+}
+
+}  // namespace dsplan

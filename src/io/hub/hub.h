@@ -1,0 +1,30 @@
+// A model's config.json from the Hugging Face hub, kept in the local cache as huggingface_hub keeps it. Nothing else is
+// fetched: the config, and the index of its safetensors files where there is one.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace dsplan {
+
+// `org/name`, of the characters that the hub allows: a part of paths and addresses.
+[[nodiscard]] bool is_hub_id(std::string_view text);
+
+// $HF_HUB_CACHE, $HF_HOME/hub, $XDG_CACHE_HOME/huggingface/hub, ~/.cache/huggingface/hub.
+[[nodiscard]] std::string hub_cache();
+// The folder of a model in the cache: models--org--name.
+[[nodiscard]] std::string hub_folder(std::string_view id);
+
+// Whether nobody may be asked: --offline, or one of HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE is 1, true, yes or on.
+void forbid_network();
+[[nodiscard]] bool network_forbidden();
+
+// Asks HF_ENDPOINT (https://huggingface.co) for the files of `id` at the revision main, with the token of HF_TOKEN, of
+// HUGGING_FACE_HUB_TOKEN or of the file that `hf auth login` leaves, and writes them into the cache: blobs named by
+// ETag, links in the snapshot of the commit, refs/main. Returns the snapshot. libcurl is loaded here and nowhere else;
+// the patience is that of HF_HUB_DOWNLOAD_TIMEOUT, ten seconds. Refuses (Refusal at `id`) what the hub refuses, what
+// is no config.json, and a hub that does not answer; then nothing is left in the cache.
+[[nodiscard]] std::string fetch_from_hub(const std::string& id);
+
+}  // namespace dsplan

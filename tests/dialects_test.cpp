@@ -1,0 +1,515 @@
+// The tables of core/dialects against the fields of the projects' own sources (tests/witnesses/dialects/fields.json, by
+// tools/oracles/dialect_fields.py), the example files of tests/data/dialects against their readings and against what
+// the projects' own parsers make of them (values.json beside the fields), and properties of every table.
+#include "core/dialects/dialects.h"
+
+#include <doctest/doctest.h>
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "core/format.h"
+#include "dialect_reading.h"
+#include "io/dialects/model_name.h"
+#include "io/launch_line.h"
+#include "io/text.h"
+#include "paths.h"
+
+namespace dsplan {
+namespace {
+
+namespace fs = std::filesystem;
+using Treatment = DialectKey::Treatment;
+using dialect_reading::completed;
+
+const fs::path kRoot = test_paths::source_dir();
+const fs::path kExamples = kRoot / "tests" / "data" / "dialects";
+
+template <class Read>
+std::string refusal(Read read) {
+  try {
+    (void)read();
+  } catch (const Refusal& refusal) {
+    return refusal.what();
+  }
+  return "accepted";
+}
+
+Said read_yaml(const std::string& text) { return read_training_document(parse_yaml("f.yaml", text)); }
+std::string refused(const std::string& text) {
+  return refusal([&] { return read_yaml(text); });
+}
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// The dialect of each dumped class.
+const std::map<std::string, Dialect> kDumped = {
+    {"transformers-5", Dialect::TrainingArguments},
+    {"transformers-4", Dialect::TrainingArguments},
+    {"trl-sft", Dialect::Trl},
+    {"trl-dpo", Dialect::Trl},
+    {"trl-reward", Dialect::Trl},
+    {"llama-factory", Dialect::LlamaFactory},
+    {"axolotl", Dialect::Axolotl},
+    {"accelerate", Dialect::Accelerate},
+};
+
+// The beginning of a file that is of this dialect, so that a key can stand in it.
+std::string opening(Dialect dialect) {
+  switch (dialect) {
+    case Dialect::TrainingArguments: return "per_device_eval_batch_size: 1\n";
+    case Dialect::Trl: return "dataset_train_split: train\nuse_peft: true\n";
+    case Dialect::LlamaFactory: return "template: llama3\nfinetuning_type: lora\n";
+    case Dialect::Axolotl:
+      return "val_set_size: 0.1\nadapter: lora\nlora_r: 4\nlora_target_modules: [q_proj]\nlora_mlp_kernel: false\n"
+             "gradient_checkpointing: true\n";
+    case Dialect::Accelerate: return "machine_rank: 0\ndistributed_type: DEEPSPEED\n";
+    case Dialect::Torchtitan: return "";
+  }
+  return {};
+}
+
+// `opening` without the key, and the key with this value.
+std::string with_key(Dialect dialect, std::string_view path, const std::string& value) {
+  std::string text;
+  std::string rest = opening(dialect);
+  while (!rest.empty()) {
+    const std::string line = rest.substr(0, rest.find('\n') + 1);
+    if (!line.starts_with(std::string(path) + ":")) text += line;
+    rest.erase(0, line.size());
+  }
+  std::string indent;
+  while (true) {
+    const std::size_t dot = path.find('.');
+    text += indent + std::string(path.substr(0, dot)) + ":";
+    if (dot == std::string_view::npos) return text + " " + value + "\n";
+    text += "\n";
+    indent += "  ";
+    path.remove_prefix(dot + 1);
+  }
+}
+
+// Whether a setting has the value that a project's own parser made.
+struct SameAs {
+  const Value& value;
+
+  bool operator()(const Setting<std::int64_t>* setting) const { return setting->value == value.integer; }
+  // PyYAML makes a text of 2e-5, and transformers hands it on as such.
+  bool operator()(const Setting<double>* setting) const {
+    return setting->value == (value.is(Value::Kind::String) ? std::stod(value.string) : value.real);
+  }
+  bool operator()(const Setting<bool>* setting) const { return setting->value == value.boolean; }
+  bool operator()(const Setting<std::string>* setting) const { return setting->value == value.string; }
+  bool operator()(const Setting<std::vector<std::string>>* setting) const {
+    std::vector<std::string> names;
+    for (const Value& item : value.items) names.push_back(item.string);
+    if (value.is(Value::Kind::String)) names = {value.string};
+    return setting->value == names;
+  }
+  template <class Other>
+  bool operator()(const Other*) const {
+    return false;
+  }
+};
+
+struct Examples {
+  std::vector<std::string> texts;
+  std::vector<std::string> lines;
+};
+
+Examples examples_in_yaml() {
+  Examples all;
+  for (const auto& entry : fs::recursive_directory_iterator(kExamples)) {
+    if (entry.path().extension() != ".yaml" && entry.path().extension() != ".yml") continue;
+    all.texts.push_back(read_file(entry.path().string()));
+    std::istringstream text(all.texts.back());
+    for (std::string line; std::getline(text, line);) all.lines.push_back(line + "\n");
+  }
+  return all;
+}
+
+// One of the examples with up to four changes: a byte, some left out, another's line, a character that means something.
+std::string damaged(const Examples& examples, std::mt19937& random) {
+  const auto below = [&random](std::size_t limit) { return random() % limit; };
+  std::string text = examples.texts[below(examples.texts.size())];
+  for (std::size_t change = below(4) + 1; change > 0 && !text.empty(); --change) {
+    const std::size_t at = below(text.size());
+    switch (below(4)) {
+      case 0: text[at] = static_cast<char>(random()); break;
+      case 1: text.erase(at, below(20)); break;
+      case 2: text.insert(text.find('\n', at) + 1, examples.lines[below(examples.lines.size())]); break;
+      default: text.insert(at, std::string(1, ":{}[]-$\"' \n0e"[below(13)])); break;
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("dialects: every field of the projects' own sources has a row") {
+  const fs::path file = kRoot / "tests" / "witnesses" / "dialects" / "fields.json";
+  const Document dump = parse_json(file.string(), read_file(file.string()));
+  int fields = 0;
+  for (const Member& member : dump.root.members) {
+    const auto known = kDumped.find(member.key);
+    if (known == kDumped.end()) continue;
+    const DialectTable& table = dialect(known->second);
+    for (const Member& field : member.value.find("fields")->members) {
+      INFO((member.key + ": " + field.key));
+      CHECK(find_key(table, field.key) != nullptr);
+      ++fields;
+    }
+    INFO(table.sources);
+    CHECK(has(std::string(table.sources), member.value.find("version")->string));
+  }
+  CHECK(fields > 1000);
+  // What `accelerate launch` has as options is read by the same table, some under a block.
+  for (const Member& option : dump.root.find("accelerate-launch")->find("fields")->members) {
+    const std::string said = refusal([&] {
+      return read_launch({"accelerate", "launch", "--" + option.key, "1", "train.py"},
+                         [](const std::string&) { return parse_yaml("a.yaml", "distributed_type: MULTI_GPU\n"); });
+    });
+    INFO(option.key);
+    CHECK(!has(said, "unknown argument"));
+  }
+}
+
+TEST_CASE("dialects: each key has one row, and each row says something") {
+  for (const DialectTable& table : dialects()) {
+    std::set<std::string_view> seen;
+    for (const DialectKey& key : table.keys) {
+      INFO((std::string(table.name) + ": " + std::string(key.path)));
+      CHECK(seen.insert(key.path).second);
+      CHECK(key.note.empty() == (key.treatment == Treatment::Block));
+      const std::size_t dot = key.path.rfind('.');
+      if (dot == std::string_view::npos) continue;
+      const DialectKey* const around = find_key(table, key.path.substr(0, dot));
+      REQUIRE(around != nullptr);
+      CHECK(around->treatment == Treatment::Block);
+    }
+  }
+}
+
+TEST_CASE("dialects: the examples have their readings") {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::recursive_directory_iterator(kExamples)) {
+    if (entry.is_regular_file() && entry.path().filename() != "readings.txt") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  CHECK(files.size() >= 60);
+  std::string text;
+  for (const fs::path& file : files) {
+    const Document document = read_document(file.string());
+    text += formatted("{}: {}\n", fs::relative(file, kExamples).generic_string(), recognise(document).name);
+    try {
+      text += completed(read_training_document(document));
+    } catch (const Refusal& refusal) {
+      for (const Diagnostic& fault : refusal.diagnostics()) text += formatted("  refused: {}\n", fault.message);
+    }
+  }
+  const fs::path golden = kExamples / "readings.txt";
+  if (std::getenv("DSPLAN_UPDATE_GOLDEN") != nullptr) std::ofstream(golden, std::ios::binary) << text;
+  CHECK(read_file(golden.string()) == text);
+}
+
+TEST_CASE("dialects: the projects' own parsers read the examples alike") {
+  const fs::path file = kRoot / "tests" / "witnesses" / "dialects" / "values.json";
+  const Document dump = parse_json(file.string(), read_file(file.string()));
+  int compared = 0;
+  for (const Member& example : dump.root.members) {
+    const Document document = read_document((kExamples / example.key).string());
+    const DialectTable& table = recognise(document);
+    const Said said = read_training_document(document);
+    for (const Member& value : example.value.members) {
+      const DialectKey* const key = find_key(table, value.key);
+      INFO((example.key + ": " + value.key));
+      REQUIRE(key != nullptr);
+      const bool plain = key->treatment == Treatment::Honoured && key->reading == Reading::Plain;
+      if (!plain || value.value.is(Value::Kind::Null) || value.value.is(Value::Kind::Object)) continue;
+      // LLaMA-Factory takes one token off where it packs, which is refused.
+      if (example.key == "llama_factory/packing.yaml" && value.key == "cutoff_len") continue;
+      if (key->field) CHECK(std::visit(SameAs{value.value}, key->field.of(said.request)));
+      if (key->foreign) CHECK(std::visit(SameAs{value.value}, key->foreign.of(said.foreign)));
+      ++compared;
+    }
+  }
+  CHECK(dump.root.members.size() >= 60);
+  CHECK(compared > 200);
+}
+
+TEST_CASE("dialects: an honoured key moves what is read") {
+  const std::map<std::string_view, std::pair<std::string, std::string>> own = {
+      {"gradient_checkpointing", {"true", "false"}},
+      {"bf16", {"true", "false"}},
+      {"env", {"{PYTORCH_CUDA_ALLOC_CONF: a}", "{PYTORCH_CUDA_ALLOC_CONF: b}"}},
+      {"finetuning_type", {"lora", "full"}},
+      {"adapter", {"lora", "qlora"}},
+      {"flash_attn", {"sdpa", "disabled"}},
+      {"mixed_precision", {"fp16", "bf16"}},
+      {"distributed_type", {"DEEPSPEED", "MULTI_GPU"}},
+      {"deepspeed_config.offload_optimizer_device", {"cpu", "none"}},
+      {"deepspeed_config.offload_param_device", {"cpu", "none"}},
+      {"deepspeed_config.zero_stage", {"1", "3"}},
+      {"deepspeed_config.zero3_save_16bit_model", {"true", "false"}},
+      {"lora_mlp_kernel", {"false", "true"}},
+  };
+  for (const DialectTable& table : dialects()) {
+    for (const DialectKey& key : table.keys) {
+      if (key.treatment != Treatment::Honoured) continue;
+      INFO((std::string(table.name) + ": " + std::string(key.path)));
+      std::set<std::string> readings;
+      const auto found = own.find(key.path);
+      std::vector<std::string> values = {"3", "5", "true", "false", "aa", "bb"};
+      if (found != own.end()) values = {found->second.first, found->second.second};
+      for (const std::string& value : values) {
+        std::string text = with_key(table.dialect, key.path, value);
+        // It needs stage 3.
+        if (key.path == "deepspeed_config.zero3_init_flag") text += "  zero_stage: 3\n";
+        const Document document = parse_yaml("f.yaml", text);
+        try {
+          readings.insert(completed(read_dialect(table, {&document, {}})));
+        } catch (const Refusal&) {  // Of another type.
+        }
+      }
+      CHECK(readings.size() >= 2);
+    }
+  }
+}
+
+TEST_CASE("dialects: a refused key is refused by name, and asks for nothing where it is off") {
+  for (const DialectTable& table : dialects()) {
+    for (const DialectKey& key : table.keys) {
+      if (key.treatment != Treatment::Refused) continue;
+      INFO((std::string(table.name) + ": " + std::string(key.path)));
+      const auto count = [&](const std::string& value) {
+        const Document document = parse_yaml("f.yaml", with_key(table.dialect, key.path, value));
+        const Request request = read_dialect(table, {&document, {}}).request;
+        return std::count_if(request.not_modelled.begin(), request.not_modelled.end(),
+                             [&](const NotModelled& one) { return one.key == key.path; });
+      };
+      CHECK(count("17") == 1);
+      CHECK(count("false") == 0);
+      CHECK(count("null") == 0);
+      if (!key.values.empty()) CHECK(count(std::string(key.values.substr(0, key.values.find('|')))) == 0);
+    }
+  }
+}
+
+TEST_CASE("dialects: a key that no row knows is an error with the nearest name") {
+  for (const DialectTable& table : dialects()) {
+    const Document document = parse_yaml("f.yaml", opening(table.dialect) + "no_such_key_anywhere: 1\n");
+    const std::string said = refusal([&] { return read_dialect(table, {&document, {}}); });
+    INFO(said);
+    CHECK(has(said, "unknown key \"no_such_key_anywhere\" in " + std::string(table.what)));
+  }
+  CHECK(refused("template: llama3\ncutof_len: 5\n") ==
+        "f.yaml:2:1: error: unknown key \"cutof_len\" in a LLaMA-Factory configuration; did you mean \"cutoff_len\"?\n"
+        "    2 | cutof_len: 5\n"
+        "      | ^\n");
+  CHECK(has(refused("bf16: true\noutput_dirr: x\n"), "did you mean \"output_dir\"?"));
+  CHECK(has(refused("sequence_length_x: 1\nwhatever: 2\n"), "no kind of training file has a key \"whatever\""));
+}
+
+TEST_CASE("dialects: values of the wrong type are errors") {
+  CHECK(has(refused("template: llama3\ncutoff_len: [1]\n"), "\"cutoff_len\" must be an integer, not an array"));
+  CHECK(has(refused("template: llama3\ncutoff_len: \"2048\"\n"), "must be an integer, not \"2048\""));
+  CHECK(has(refused("template: llama3\nlora_rank: 0\n"), "must be at least 1, not 0"));
+  CHECK(has(refused("template: llama3\nlora_dropout: some\n"), "must be a number of at least 0"));
+  CHECK(has(refused("template: llama3\nfinetuning_type: 3\n"), "must be a string"));
+  CHECK(has(refused("template: llama3\nfinetuning_type: lor\n"), "did you mean \"lora\"?"));
+  CHECK(has(refused("template: llama3\nlora_target: {a: 1}\n"), "must be a name or a list of names"));
+  CHECK(has(refused("use_peft: 1.5\n"), "must be true or false"));
+  CHECK(has(refused("use_peft: true\nmodel_init_kwargs: [1]\n"), "must be an object"));
+  // axolotl's pydantic takes digits in quotes.
+  CHECK(read_yaml("base_model: a\nmicro_batch_size: \"4\"\n").request.micro_batch.value == 4);
+}
+
+TEST_CASE("dialects: two in one file") {
+  CHECK(has(refused("base_model: a\nfinetuning_type: lora\n"),
+            "\"finetuning_type\" is a key of LLaMA-Factory, and \"base_model\" above one of axolotl"));
+  CHECK(has(refused("zero_optimization: {stage: 2}\nbase_model: a\n"),
+            "\"base_model\" is a key of axolotl, and the file is a DeepSpeed JSON"));
+}
+
+TEST_CASE("dialects: a DeepSpeed JSON and our own file are training files, too") {
+  const Said json = read_training_document(
+      parse_json("ds.json", R"({"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}})"));
+  REQUIRE(json.request.inline_deepspeed.has_value());
+  CHECK(json.request.inline_deepspeed->zero.stage.value == 2);
+  const Said own =
+      read_training_document(parse_json("t.json", R"({"dsplan": 1, "kind": "training", "source": "x", "seq": 7})"));
+  CHECK(own.request.seq.value == 7);
+}
+
+TEST_CASE("dialects: environment variables") {
+  ::setenv("DSPLAN_TEST_ROWS", "4", 1);
+  ::setenv("DSPLAN_TEST_MODEL", "gpt2", 1);
+  ::unsetenv("DSPLAN_TEST_NOWHERE");
+  const Said said = read_yaml(
+      "base_model: ${DSPLAN_TEST_MODEL}-xl\nmicro_batch_size: ${DSPLAN_TEST_ROWS}\n"
+      "sequence_len: ${DSPLAN_TEST_NOWHERE:-512}\n");
+  CHECK(said.foreign.model.value == "gpt2-xl");
+  CHECK(said.request.micro_batch.value == 4);
+  CHECK(said.request.seq.value == 512);
+  CHECK(read_yaml("template: a\ncutoff_len: ${oc.env:DSPLAN_TEST_NOWHERE,64}\n").request.seq.value == 64);
+  CHECK(refused("base_model: ${DSPLAN_TEST_NOWHERE}\n") ==
+        "f.yaml:1:13: error: the environment variable DSPLAN_TEST_NOWHERE is not set; set it, or write the value\n"
+        "    1 | base_model: ${DSPLAN_TEST_NOWHERE}\n"
+        "      |             ^\n");
+  CHECK(has(refused("base_model: ${a b}\n"), "names no environment variable"));
+  CHECK(has(refused("base_model: a${b\n"), "without \"}\""));
+}
+
+TEST_CASE("dialects: YAML that is not read") {
+  CHECK(has(refused("base_model: &x a\nmicro_batch_size: 1\n"), "anchor &x is not read here"));
+  CHECK(has(refused("base_model: a\n<<: {micro_batch_size: 1}\n"), "merge key"));
+  CHECK(has(refused("base_model: a\nbase_model: b\n"), "base_model"));
+  std::string large = "base_model: a\n";
+  while (large.size() <= kLargestYaml) large += "# nothing to see on this line, and many of them\n";
+  CHECK(has(refused(large), "larger than 1 MiB"));
+  std::string many = "base_model: a\n";
+  for (int i = 0; i < 30'000; ++i) many += formatted("key_{}: 1\n", i);
+  CHECK(has(refused(many), "unknown key"));
+}
+
+TEST_CASE("dialects: damaged examples are read or refused") {
+  const Examples examples = examples_in_yaml();
+  const char* const more = std::getenv("DSPLAN_MUTATIONS");
+  const int rounds = more != nullptr ? std::atoi(more) : 2'000;
+  std::mt19937 random(1);
+  int read = 0;
+  for (int round = 0; round < rounds; ++round) {
+    const std::string text = damaged(examples, random);
+    try {
+      (void)completed(read_training_document(parse_yaml("f.yaml", text)));
+      ++read;
+    } catch (const Refusal&) {
+    }
+  }
+  CHECK(read > rounds / 20);
+  CHECK(read < rounds);
+}
+
+TEST_CASE("launch lines: files that they name are read") {
+  const auto open = [](const std::string& path) {
+    if (path == "acc.yaml") {
+      return parse_yaml(path,
+                        "distributed_type: DEEPSPEED\nnum_processes: 8\nmixed_precision: bf16\n"
+                        "deepspeed_config: {zero_stage: 3, offload_optimizer_device: cpu}\n");
+    }
+    if (path == "lora.yml") {
+      return parse_yaml(path,
+                        "base_model: NousResearch/Llama-3.2-1B\nadapter: lora\nlora_r: 16\nlora_target_linear: true\n"
+                        "lora_mlp_kernel: false\nmicro_batch_size: 2\nsequence_len: 4096\n");
+    }
+    if (path == "lf.yaml") {
+      return parse_yaml(path, "model_name_or_path: gpt2\ntemplate: default\nfinetuning_type: full\ncutoff_len: 64\n");
+    }
+    if (path == "sft.yaml") return parse_yaml(path, "model_name_or_path: gpt2\nmax_length: 128\nlora_r: 4\n");
+    throw Refusal(path, "no such file or folder");
+  };
+  const auto read = [&](const std::vector<std::string>& words) { return read_launch(words, open); };
+
+  const Said accelerated =
+      read({"accelerate", "launch", "--config_file", "acc.yaml", "--num_processes", "4", "train.py"});
+  CHECK(accelerated.request.gpus.value == 4);
+  REQUIRE(accelerated.request.inline_deepspeed.has_value());
+  CHECK(accelerated.request.inline_deepspeed->zero.stage.value == 3);
+  CHECK(accelerated.request.inline_deepspeed->zero.offload_optimizer.device.value == OffloadDevice::Cpu);
+  CHECK(accelerated.request.mixed_precision.value == "bf16");
+
+  const Said axolotl = read({"axolotl", "train", "lora.yml", "--micro-batch-size", "4", "--launcher", "torchrun", "--",
+                             "--nproc_per_node=8"});
+  CHECK(axolotl.foreign.program.value == "axolotl");
+  CHECK(axolotl.foreign.model.value == "NousResearch/Llama-3.2-1B");
+  CHECK(axolotl.foreign.adapters.value == true);
+  CHECK(axolotl.request.micro_batch.value == 4);
+  CHECK(axolotl.request.seq.value == 4096);
+  CHECK(axolotl.request.gpus.value == 8);
+
+  const Said both = read({"accelerate", "launch", "--config_file", "acc.yaml", "-m", "axolotl.cli.train", "lora.yml"});
+  CHECK(both.request.gpus.value == 8);
+  CHECK(both.request.seq.value == 4096);
+
+  const Said factory = read({"CUDA_VISIBLE_DEVICES=0,1", "llamafactory-cli", "train", "lf.yaml", "cutoff_len=256"});
+  CHECK(factory.request.seq.value == 256);
+  CHECK(factory.foreign.adapters.value == false);
+  CHECK(factory.request.gpus.value == 2);
+  CHECK(read({"torchrun", "--nproc_per_node", "2", "src/train.py", "lf.yaml"}).foreign.program.value ==
+        "llama-factory");
+
+  const Said trl = read({"trl", "sft", "--config", "sft.yaml", "--use_peft", "--lora_target_modules", "q_proj",
+                         "v_proj", "--max_length", "256"});
+  CHECK(trl.foreign.lora_r.value == 4);
+  CHECK(trl.foreign.lora_targets.value == std::vector<std::string>{"q_proj", "v_proj"});
+  CHECK(trl.request.seq.value == 256);
+
+  const auto refused_line = [&](const std::vector<std::string>& words) { return refusal([&] { return read(words); }); };
+  CHECK(has(refused_line({"accelerate", "launch", "--config_file", "none.yaml", "train.py"}), "no such file"));
+  CHECK(has(refused_line({"accelerate", "launch", "--config_fil", "acc.yaml", "train.py"}),
+            "unknown argument \"config_fil\""));
+  CHECK(has(refused_line({"trl", "grpo", "--config", "sft.yaml"}), "what \"trl grpo\" does is not modelled yet"));
+  CHECK(has(refused_line({"axolotl", "preprocess", "lora.yml"}), "`axolotl train` is"));
+  CHECK(has(refused_line({"torchrun", "train.py", "--lora_rnk", "8"}), "did you mean \"lora_rank\"?"));
+  CHECK(has(refused_line({"torchrun", "train.py", "lf.yaml", "sft.yaml"}), "a second configuration beside lf.yaml"));
+  CHECK(has(refused_line({"torchrun", "train.py", "data"}), "a word without a key"));
+}
+
+TEST_CASE("MODEL and what files say of it agree, or the file's is it") {
+  const auto named = [](const std::string& argument, const std::string& name, std::vector<Notice>& notices) {
+    return agreed_model(argument, name.empty() ? Setting<std::string>() : Setting<std::string>(name, option("f")),
+                        notices);
+  };
+  const auto agreed = [&](const std::string& argument, const std::string& name) {
+    std::vector<Notice> notices;
+    return refusal([&] { return named(argument, name, notices); });
+  };
+  std::vector<Notice> notices;
+  CHECK(named("", "meta-llama/Llama-3.1-8B", notices) == "llama-3.1-8b");
+  CHECK(named("", "NousResearch/Meta-Llama-3-8B-Instruct", notices) == "llama-3-8b");
+  CHECK(named("", "gpt2", notices) == "gpt2");
+  CHECK(notices.size() == 2);
+  CHECK(named("", "somebody/unheard-of", notices) == "somebody/unheard-of");
+  CHECK(agreed("llama-3-8b", "meta-llama/Meta-Llama-3-8B") == "accepted");
+  CHECK(agreed("llama-3-8b", "") == "accepted");
+  CHECK(agreed("somebody/unheard-of", "else/unheard-of") == "accepted");
+  CHECK(agreed("llama-3-8b", "meta-llama/Meta-Llama-3-70B") ==
+        "f: error: this names meta-llama/Meta-Llama-3-70B, and MODEL is llama-3-8b; leave MODEL out, or name the "
+        "same\n");
+  CHECK(agreed("llama-3-8b", "mistralai/Mistral-7B-v0.1") != "accepted");
+  CHECK(has(agreed("", ""), "MODEL is missing"));
+  notices.clear();
+  CHECK(named("llama-3-8b", "/mnt/nowhere/checkpoint", notices) == "llama-3-8b");
+  REQUIRE(notices.size() == 1);
+  CHECK(has(notices.front().message, "is not here and cannot be compared"));
+}
+
+TEST_CASE("programs: adapters and defaults") {
+  const auto reads = [](const std::string& yaml, const std::string& part) {
+    const std::string text = completed(read_yaml(yaml));
+    INFO(text);
+    CHECK(has(text, part));
+  };
+  reads("use_peft: true\n", "--lora: r=16,targets=q_proj+v_proj,dtype=fp32,dropout=0.05,alpha=32");
+  reads("use_peft: true\nlora_target_modules: all-linear\nlora_r: 8\n", "--lora: r=8,targets=all-linear");
+  reads("use_peft: false\nlora_target_modules: [q_proj]\nlora_r: 8\n", "--seq: 1024");
+  reads("dataset_train_split: a\nlora_target_modules: [q_proj]\n", "nothing turns them on");
+  reads("template: a\nlora_rank: 4\n", "--lora: r=4,targets=all-linear,dtype=fp32,dropout=0,alpha=8");
+  reads("template: a\nlora_rank: 4\n", "--checkpoint-impl: reentrant");
+  reads("template: a\nfinetuning_type: full\nbf16: true\n", "loaded in: float32");
+  reads("template: a\nfinetuning_type: full\npure_bf16: true\n", "loaded in: bfloat16");
+  reads("base_model: a\nadapter: lora\nlora_r: 4\nlora_target_linear: true\n", "turns on by itself");
+  reads("base_model: a\nadapter: lora\nlora_target_linear: true\nlora_mlp_kernel: false\n", "without a rank");
+  reads("base_model: a\nadapter: lora\nlora_r: 1\nlora_mlp_kernel: false\n", "without names of modules");
+  reads("base_model: a\nadapter: lora\nlora_r: 1\nlora_target_modules: [\".*q_proj\"]\nlora_mlp_kernel: false\n",
+        "by the pattern \".*q_proj\"");
+  reads("base_model: a\n", "norms and embeddings in fp32");
+}
+
+}  // namespace dsplan
