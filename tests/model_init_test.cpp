@@ -58,7 +58,7 @@ TEST_CASE("where the model is made is assumed, and listed, or given") {
   CHECK(input_named(run(with(kStage3, "device")), "model_init")->origin == Origin::Given);
   CHECK(input_named(run(Given{}), "model_init") == nullptr);  // Plain PyTorch: the device does not see it.
   CHECK(refusal(with(kStage2, "zero_init")).find("without ZeRO stage 3") != std::string::npos);
-  CHECK(refusal(with(kStage3, "hsot")).find("none of zero_init, device and host") != std::string::npos);
+  CHECK(refusal(with(kStage3, "hsot")).find("none of zero_init, device, host and meta") != std::string::npos);
 }
 
 TEST_CASE("--set takes what the training file's keys take, and no other key") {
@@ -86,11 +86,14 @@ TEST_CASE("a model given to ZeRO-3 whole is whole on the device before it is cut
   const Prediction moved = predict(model, among_many(ModelInit::Host), 0);
   CHECK(init_of(pieces).peak_requested < whole(model));
   CHECK(init_of(given).peak_requested >= whole(model));
-  CHECK(init_of(given).peak_requested == init_of(moved).peak_requested);
+  // On the device the head is made as well, until it is tied; the host's tables are there when the model is moved.
+  const Bytes head{128'256 * 2'048 * 2};
+  CHECK(init_of(given).peak_requested > init_of(moved).peak_requested);
+  CHECK(init_of(given).peak_requested <= init_of(moved).peak_requested + head);
   CHECK(given.fingerprint != pieces.fingerprint);
   CHECK(given.fingerprint != moved.fingerprint);
-  // The rotation's table keeps its dtype outside zero.Init.
-  CHECK(given.persistent.by_role[Role::ModuleBuffers] == pieces.persistent.by_role[Role::ModuleBuffers] * 2);
+  // The rotation's scaled table keeps its dtype, under zero.Init too.
+  CHECK(given.persistent.by_role[Role::ModuleBuffers] == pieces.persistent.by_role[Role::ModuleBuffers]);
   CHECK(given.persistent.by_role[Role::Parameters] == pieces.persistent.by_role[Role::Parameters]);
 }
 

@@ -3,7 +3,7 @@
 
 #include "io/op_graph.h"
 #include "io/text.h"
-#include "model/graphs/op_graph.h"
+#include "model/op_graphs/op_graph.h"
 
 using namespace dsplan;
 

@@ -11,7 +11,7 @@
 #include "core/audit.h"
 #include "io/op_graph.h"
 #include "io/text.h"
-#include "model/graphs/op_graph.h"
+#include "model/op_graphs/op_graph.h"
 #include "moves.h"
 #include "paths.h"
 #include "planner/lower/lower_graph.h"
@@ -58,13 +58,13 @@ const std::vector<Known> kDiffering = {
 };
 
 // What the device allocates after the tensors of the file.
-class Log : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit> {
+class Log : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, EmptyCache, Enter, Exit> {
  public:
   explicit Log(const Schedule& schedule) : schedule_(schedule) {
     replay(schedule, *this);
     for (Moves& one : moves) one.sort();
   }
-  using Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit>::on;
+  using Ignores<Compute, Communicate, RecordEvent, WaitEvent, EmptyCache, Enter, Exit>::on;
   void on(std::size_t, const Allocate& event) {
     const Buffer& buffer = schedule_.buffers[event.buffer];
     if (begun_ && buffer.space == Space::Device)

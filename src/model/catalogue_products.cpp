@@ -2,11 +2,57 @@
 #include "model/catalogue_rules.h"
 
 namespace dsplan::rules {
+namespace {
+
+// bitsandbytes' MatMul4Bit (0.50: autograd/_functions.py, backends/cuda/ops.py): W is packed, 64 values to a scale.
+// Forward unpacks the scales, if they are quantized themselves, and the weight in x's dtype, and is one call; backward
+// unpacks both again, the weight in the dtype that it once had.
+void packed_linear(Writer& w) {
+  const DType compute = w.in(0).dtype;
+  const bool nested = w.node().number >= kNestedScales;
+  const DType loaded = static_cast<DType>(static_cast<int>(w.node().number) % static_cast<int>(kNestedScales));
+  const std::int64_t in = w.in(0).shape.dims[w.in(0).shape.rank - 1U];
+  const Elements weight(checked_mul(in, w.out().shape.dims[w.out().shape.rank - 1U]));
+  const Bytes scales = storage(Elements((weight.value() + 63) / 64), DType::Float32);
+  if (nested) {
+    const std::uint8_t unpacked = w.forward_temporary(scales, DType::Float32);
+    w.kernel();
+    const std::uint8_t shifted = w.forward_temporary(scales, DType::Float32);
+    w.kernel();
+    const std::uint8_t dense = w.forward_temporary(storage(weight, compute), compute);
+    w.kernel();
+    w.output();
+    w.kernel();
+    for (const std::uint8_t made : {shifted, unpacked, dense}) w.forward_drop(made);
+  } else {
+    w.forward_temporary(storage(weight, compute), compute);
+    w.kernel();
+    w.output();
+    w.kernel();
+  }
+  w.save_input(1, "B", w.needs(0));
+  if (w.has_in(2)) w.summed_gradient(2);
+  if (!w.needs(0)) return;
+  std::uint8_t shifted = 0;
+  if (nested) shifted = w.temporary(scales, DType::Float32);
+  std::uint8_t dense = w.temporary(storage(weight, loaded), loaded);
+  if (nested) w.drop(shifted);
+  if (loaded != compute) {
+    const std::uint8_t cast = w.temporary(storage(weight, compute), compute);
+    w.drop(dense);
+    dense = cast;
+  }
+  w.gradient(0);
+  w.drop(dense);
+}
+
+}  // namespace
 
 // x W^T (+ b). Saved: mat1 iff the weight needs a gradient, mat2 iff the input does (derivatives.yaml: mm, addmm).
 // Backward order: with bias x, W, then, by the engine, the bias sum; without bias W first. DeepSpeed's Python function
 // (runtime/zero/linear.py) packs what it saves after its forward and always makes x first.
 void linear(Writer& w) {
+  if (w.node().number > 0) return packed_linear(w);
   const bool has_bias = w.node().input_count == 3;
   w.output();
   w.kernel();

@@ -55,6 +55,9 @@ void repeat_interleave(Writer& w);
 void max_pool(Writer& w);
 
 // catalogue_products.cpp
+// Node::number of a Linear over a packed weight: the dtype that backward unpacks it to, and this where its scales are
+// quantized as well. Every other Linear has 0 there.
+inline constexpr double kNestedScales = 100;
 void linear(Writer& w);
 void matmul(Writer& w);
 void grouped_matmul(Writer& w);

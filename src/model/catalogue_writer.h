@@ -170,7 +170,15 @@ class Writer {
     function_returns();
     for (std::size_t i = 0; i < node_.input_count; ++i) {
       if (!needs(i) || !is_broadcast(i)) continue;
-      summed_gradient(i);
+      // First over what was broadcast, then to the input's dtype.
+      if (in(i).dtype != out().dtype && in(i).shape.elements() != out().shape.elements()) {
+        const std::uint8_t sum = temporary(storage(in(i).shape.elements(), out().dtype), out().dtype);
+        if (full_[i] != kNoSlot) drop(full_[i]);
+        full_[i] = sum;
+        gradient(i);
+      } else {
+        summed_gradient(i);
+      }
       // sum_to (ExpandUtils.h) keeps the dimensions in the sum, and takes the leading ones away by a view.
       if (in(i).shape.rank < out().shape.rank) seen_through_view(i);
       if (full_[i] != kNoSlot) drop(full_[i]);

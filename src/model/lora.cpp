@@ -1,6 +1,7 @@
 #include "model/lora.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 
 #include "core/error.h"
@@ -68,22 +69,38 @@ bool ends_with_module(std::string_view path, std::string_view target) {
   return path.size() > target.size() && path.ends_with(target) && path[path.size() - target.size() - 1] == '.';
 }
 
-// Which modules get adapters, by index. The output embedding is no target of "all-linear".
+// peft takes these names, as transformers 4 had them, for routers and fused experts, and gives those adapters of
+// another rank (utils/transformers_weight_conversion.py).
+constexpr std::array<std::string_view, 8> kOfExperts{"all-linear", "gate",    "w1",           "w2",
+                                                     "w3",         "up_proj", "gate_up_proj", "down_proj"};
+
+// "all-linear" is every linear module but the output embedding.
+bool among_all_linear(const Module& module) {
+  return (is_linear(module) || module.type == "FalconLinear") && module.path != "lm_head";
+}
+
+// Which modules get adapters, by index.
 std::vector<bool> chosen_modules(const ModelSpec& model, const Lora& lora, const Place& place) {
   std::vector<bool> chosen(model.modules.size(), false);
   Diagnostics diagnostics;
   for (const std::string& target : lora.targets) {
+    if (model.dims.experts > 0 && (target == "gate_proj" || std::ranges::count(kOfExperts, target) > 0)) {
+      diagnostics.add(place.says(
+          formatted("LoRA on \"{}\" of a mixture, of routers and fused experts, is not modelled yet", target),
+          "the projections of attention are: q_proj, k_proj, v_proj, o_proj"));
+      continue;
+    }
     bool any = false;
     for (std::size_t at = 0; at < model.modules.size(); ++at) {
       const Module& module = model.modules[at];
       if (target == "all-linear") {
-        chosen[at] = is_linear(module) && module.layer != kNone;
+        chosen[at] = chosen[at] || among_all_linear(module);
       } else if (ends_with_module(module.path, target)) {
         chosen[at] = true;
-        if (!is_linear(module)) {
-          diagnostics.add(place.says(formatted("LoRA on {}, a {}, is not modelled yet", module.path, module.type),
-                                     "Linear and Conv1D modules are"));
-        }
+      }
+      if (chosen[at] && !is_linear(module)) {
+        diagnostics.add(place.says(formatted("LoRA on {}, a {}, is not modelled yet", module.path, module.type),
+                                   "Linear and Conv1D modules are"));
       }
       any = any || chosen[at];
     }

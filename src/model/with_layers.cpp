@@ -33,7 +33,8 @@ Document with_layers(Document config, std::int64_t layers) {
     throw Refusal(config.path, "does not say how many layers it has", "give num_hidden_layers");
   }
   for (Member& member : config.root.members) {
-    if (member.key != "layer_types" || !member.value.is(Value::Kind::Array)) continue;
+    if ((member.key != "layer_types" && member.key != "no_rope_layers") || !member.value.is(Value::Kind::Array))
+      continue;
     const std::vector<Value> pattern = member.value.items;
     if (static_cast<std::int64_t>(pattern.size()) != before) continue;
     member.value.items.clear();

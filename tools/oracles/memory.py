@@ -67,7 +67,9 @@ class Meter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is aten._local_scalar_dense.default:
-            return True  # What Python asks here (is the batch packed? are all tokens unmasked?) is always so.
+            # What Python asks here (is the batch packed? are all tokens unmasked?) is always so; what it draws on the
+            # host (is this layer left out?) is never.
+            return args[0].device == DEVICE
         if func is aten.equal.default:
             return True  # Liger asks whether the loss's gradient is one.
         in_place = IN_PLACE.get(func)

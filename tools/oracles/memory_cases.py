@@ -38,6 +38,113 @@ ONE_HEAD = config("llama", hidden_size=72, intermediate_size=190, num_attention_
 ACCUMULATED = {"grad_accum": 2}
 LORA = {"r": 8, "targets": ["q_proj", "v_proj"], "dtype": "fp32"}
 
+
+
+def family(name, config, targets=("q_proj", "v_proj"), frozen=("model.embed_tokens.*", "model.layers.0.*"), odd=None,
+           eager=True, experts=False, **more):
+    """What every family is asked: plain, both forms of checkpointing, accumulation, adapters, frozen parts, autocast,
+    odd sizes, and attention composed of operators. `odd` replaces keys for the odd one. A mixture's grouped product has
+    no form under autocast."""
+    cases = {
+        "": case(config, micro_batch=2, seq=72, **more),
+        "-checkpoint": case(config, micro_batch=2, seq=64, checkpoint="full", **more),
+        "-checkpoint-reentrant": case(config, seq=64, checkpoint="full", reentrant=True, input_require_grads=True,
+                                      **more),
+        "-accumulate": case(config, seq=64, grad_accum=2, **more),
+        "-lora": case(config, micro_batch=2, seq=64, lora={**LORA, "targets": list(targets)}, **more),
+        "-frozen": case(config, seq=96, freeze=list(frozen), **more),
+        "-odd": case({**config, **(odd or {})}, seq=83, dtype="fp16", **more),
+    }
+    if not experts:
+        cases["-autocast"] = case(config, micro_batch=2, seq=64, **{**more, "dtype": "fp32", "autocast": "bf16"})
+    if eager:
+        cases["-eager"] = case(config, micro_batch=2, seq=64, **{**more, "attention": "eager"})
+    return {name + suffix: made for suffix, made in cases.items()}
+
+
+def without(config, *keys):
+    return {key: value for key, value in config.items() if key not in keys}
+
+
+GEMMA = config("gemma", head_dim=32, vocab_size=611, tie_word_embeddings=True, hidden_act="gelu_pytorch_tanh")
+GEMMA3 = {**without(GEMMA2, "sliding_window"), "model_type": "gemma3_text", "sliding_window": 256,
+          "layer_types": ["sliding_attention", "full_attention"]}
+PHI = {**without(config("phi", vocab_size=653, partial_rotary_factor=0.5, hidden_act="gelu_new"), "rms_norm_eps"),
+       "layer_norm_eps": 1e-05}
+PHI3 = config("phi3", vocab_size=641, pad_token_id=0)
+QWEN2_MOE = config("qwen2_moe", vocab_size=643, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=48,
+                   shared_expert_intermediate_size=112)
+QWEN3_MOE = config("qwen3_moe", vocab_size=647, head_dim=16, num_experts=8, num_experts_per_tok=3,
+                   moe_intermediate_size=48, norm_topk_prob=True)
+DROPPED = {"resid_pdrop": 0.1, "embd_pdrop": 0.1}
+GPT_NEOX = {**without(config("gpt_neox", vocab_size=659, rotary_pct=0.25, hidden_act="gelu"), "rms_norm_eps",
+                      "num_key_value_heads"), "layer_norm_eps": 1e-05}
+OPT = {"model_type": "opt", "hidden_size": 64, "ffn_dim": 176, "num_hidden_layers": 2, "num_attention_heads": 4,
+       "vocab_size": 757, "max_position_embeddings": 256, "word_embed_proj_dim": 64, "dropout": 0.1,
+       "activation_function": "relu"}
+KINDS = {"layer_types": ["sliding_attention", "full_attention"]}
+SMOLLM3 = config("smollm3", vocab_size=661, no_rope_layer_interval=2, tie_word_embeddings=True, pad_token_id=0)
+OLMO2 = config("olmo2", vocab_size=673, pad_token_id=0, eos_token_id=1)
+OLMO3 = config("olmo3", vocab_size=677, pad_token_id=0, eos_token_id=1, sliding_window=256, **KINDS)
+GRANITE = config("granite", vocab_size=683, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0,
+                 attention_multiplier=0.0625)
+GLM4 = config("glm4", vocab_size=691, head_dim=16, attention_bias=True, pad_token_id=0)
+COHERE = {**without(config("cohere", vocab_size=701, pad_token_id=0, bos_token_id=1, eos_token_id=2), "rms_norm_eps"),
+          "layer_norm_eps": 1e-05, "tie_word_embeddings": True}
+COHERE2 = {**COHERE, "model_type": "cohere2", "sliding_window": 256, **KINDS}
+STARCODER2 = {**without(config("starcoder2", vocab_size=709, bos_token_id=0, eos_token_id=0,
+                               hidden_act="gelu_pytorch_tanh"), "rms_norm_eps"), "norm_epsilon": 1e-05}
+STABLELM = {**without(config("stablelm", vocab_size=719, bos_token_id=0, eos_token_id=0), "rms_norm_eps"),
+            "layer_norm_eps": 1e-05}
+EXAONE4 = config("exaone4", vocab_size=727, bos_token_id=0, eos_token_id=2, sliding_window=256, **KINDS)
+NEMOTRON = {**without(config("nemotron", vocab_size=739, bos_token_id=2, eos_token_id=3, head_dim=16,
+                             hidden_act="relu2"), "rms_norm_eps"), "norm_eps": 1e-05}
+ERNIE4_5 = config("ernie4_5", vocab_size=743, head_dim=32, tie_word_embeddings=True)
+HUNYUAN = config("hunyuan_v1_dense", vocab_size=751, head_dim=32, pad_token_id=0, eos_token_id=1)
+
+FAMILIES = {
+    **family("gemma", GEMMA, odd={"num_key_value_heads": 1}),
+    **family("gemma3", GEMMA3, odd={"num_key_value_heads": 4}),
+    "gemma3-window": case({**GEMMA3, "sliding_window": 32}, micro_batch=2, seq=77),
+    **family("phi", PHI, odd={"qk_layernorm": True, **DROPPED}),
+    "phi-dropout-checkpoint": case({**PHI, **DROPPED}, micro_batch=2, seq=64, checkpoint="full"),
+    **family("phi3", PHI3, targets=("qkv_proj",), odd={"num_key_value_heads": 4, "partial_rotary_factor": 0.5, **DROPPED}),
+    "phi3-window": case({**PHI3, "sliding_window": 32}, micro_batch=2, seq=77, attention="mem-efficient"),
+    **family("qwen2-moe", QWEN2_MOE, odd={"norm_topk_prob": True, "mlp_only_layers": [1]}, experts=True),
+    **family("qwen3-moe", QWEN3_MOE, odd={"norm_topk_prob": False, "decoder_sparse_step": 2}, experts=True),
+    **family("gpt-neox", GPT_NEOX, targets=("query_key_value",),
+             frozen=("gpt_neox.embed_in.*", "gpt_neox.layers.0.*"),
+             odd={"use_parallel_residual": False, "hidden_dropout": 0.1}),
+    "gpt-neox-dropout": case({**GPT_NEOX, "hidden_dropout": 0.1}, micro_batch=2, seq=64),
+    **family("opt", OPT, frozen=("model.decoder.embed_tokens.*", "model.decoder.layers.0.*"),
+             odd={"word_embed_proj_dim": 32, "do_layer_norm_before": False, "dropout": 0.0}),
+    **family("smollm3", SMOLLM3, odd={"num_key_value_heads": 4, "use_sliding_window": True, "sliding_window": 128}),
+    **family("olmo2", OLMO2, odd={"num_key_value_heads": 4}),
+    **family("olmo3", OLMO3, odd={"num_key_value_heads": 1}),
+    "olmo3-window": case({**OLMO3, "sliding_window": 32}, micro_batch=2, seq=77),
+    **family("granite", GRANITE, odd={"num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True}),
+    **family("glm4", GLM4, odd={"num_key_value_heads": 1, "attention_bias": False}),
+    **family("cohere", COHERE, odd={"use_qk_norm": True, "num_key_value_heads": 4}),
+    "cohere-qk-norm": case({**COHERE, "use_qk_norm": True}, micro_batch=2, seq=64),
+    **family("cohere2", COHERE2, odd={"num_key_value_heads": 4}),
+    "cohere2-window": case({**COHERE2, "sliding_window": 32}, micro_batch=2, seq=77),
+    **family("starcoder2", STARCODER2, odd={"residual_dropout": 0.1, "embedding_dropout": 0.1}),
+    **family("stablelm", STABLELM, odd={"use_parallel_residual": True, "use_qkv_bias": True, "hidden_dropout": 0.1}),
+    "stablelm-dropout": case({**STABLELM, "hidden_dropout": 0.1}, micro_batch=2, seq=64),
+    **family("exaone4", EXAONE4, odd={"num_key_value_heads": 4}),
+    "exaone4-window": case({**EXAONE4, "sliding_window": 32}, micro_batch=2, seq=77),
+    **family("nemotron", NEMOTRON, odd={"num_key_value_heads": 4, "mlp_bias": True}),
+    **family("ernie4-5", ERNIE4_5, odd={"num_key_value_heads": 4, "use_bias": True}),
+    **family("hunyuan-dense", HUNYUAN, odd={"num_key_value_heads": 4, "attention_bias": True}),
+    "qwen2-window": case({**QWEN2, "use_sliding_window": True, "sliding_window": 32, "max_window_layers": 1},
+                         micro_batch=2, seq=77),
+}
+# All of ACT2FN that no other case has, but for those that no graph has: erf written out, ReLU6, and what has
+# parameters of its own.
+ACTIVATIONS = ("gelu", "gelu_10", "gelu_accurate", "gelu_fast", "gelu_new", "gelu_python_tanh", "gelu_pytorch_tanh",
+               "hardswish", "leaky_relu", "linear", "mish", "quick_gelu", "relu", "relu2", "sigmoid", "sqrtsoftplus",
+               "swish", "tanh")
+
 CASES = {
     "gpt2": case(gpt2(), micro_batch=2, seq=100),
     "gpt2-no-dropout-gelu": case(gpt2(resid_pdrop=0.0, embd_pdrop=0.0, activation_function="gelu"), seq=64),
@@ -156,4 +263,11 @@ CASES = {
     "llama-4.57": case(LLAMA, transformers_version="4.57.6"),
     "qwen3-4.57-checkpoint": case(QWEN3, seq=72, checkpoint="full", checkpoint_impl="non_reentrant",
                                   transformers_version="4.57.6"),
+    **FAMILIES,
+    **{f"llama-{name}": case(config("llama", num_hidden_layers=1, hidden_act=name), seq=40) for name in ACTIVATIONS},
+    **{f"gpt2-{name}": case(gpt2(n_layer=1, activation_function=name), seq=40)
+       for name in ("relu", "quick_gelu", "gelu_fast", "linear", "gelu_10")},
+    "mixtral-relu2": case({**MIXTRAL, "hidden_act": "relu2", "num_hidden_layers": 1}, seq=40),
+    "llama-quick_gelu-autocast": case(config("llama", num_hidden_layers=1, hidden_act="quick_gelu"), seq=40,
+                                      dtype="fp32", autocast="bf16", checkpoint="full"),
 }

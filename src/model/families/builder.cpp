@@ -113,8 +113,9 @@ ParameterId ModelBuilder::parameter(std::string_view leaf, const Shape& shape, S
   return id;
 }
 
-void ModelBuilder::buffer(std::string_view leaf, const Shape& shape, DType dtype, bool follows_model_dtype) {
-  spec_.buffers.push_back({path_of(leaf), shape, dtype, current_, follows_model_dtype, false});
+void ModelBuilder::buffer(std::string_view leaf, const Shape& shape, DType dtype, bool follows_model_dtype,
+                          bool converted) {
+  spec_.buffers.push_back({path_of(leaf), shape, dtype, current_, follows_model_dtype, false, converted});
 }
 
 ParameterId ModelBuilder::linear(std::string_view name, std::int64_t out, std::int64_t in, bool bias, Cut cut,
@@ -151,11 +152,35 @@ void ModelBuilder::layer_norm(std::string_view name, std::int64_t size, bool aff
   parameter("bias", {size}, Split::Replicated);
 }
 
-void ModelBuilder::rotary(std::string_view name, std::string_view type, std::int64_t rotated) {
+namespace {
+
+// Whether rotary frequencies are scaled (any "rope_type" but the default), of one kind of layers if there are several.
+bool scales_rotary(const Value& config, std::string_view kind) {
+  for (const std::string_view holder : {"rope_parameters", "rope_scaling"}) {
+    const Value* rope = config.find(holder);
+    if (rope == nullptr || !rope->is(Value::Kind::Object)) continue;
+    const Value* of_kind = kind.empty() ? nullptr : rope->find(kind);
+    if (of_kind != nullptr && of_kind->is(Value::Kind::Object)) rope = of_kind;
+    for (const std::string_view key : {"rope_type", "type"}) {
+      const Value* type = rope->find(key);
+      if (type != nullptr && type->is(Value::Kind::String)) return type->string != "default";
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+void ModelBuilder::rotary(std::string_view name, std::string_view type, std::int64_t rotated,
+                          const std::vector<std::string>& kinds) {
   const Scope scope = module(name, type);
   const Shape frequencies{(rotated + 1) / 2};
-  buffer("inv_freq", frequencies, DType::Float32, false);
-  buffer("original_inv_freq", frequencies, DType::Float32, false);
+  for (const std::string& kind : kinds) {
+    const bool scaled = scales_rotary(config_->root(), kind);
+    const std::string prefix = kind.empty() ? "" : kind + "_";
+    buffer(prefix + "inv_freq", frequencies, DType::Float32, false, scaled);
+    buffer(prefix + "original_inv_freq", frequencies, DType::Float32, false, scaled);
+  }
 }
 
 void ModelBuilder::tie(ParameterId parameter, ParameterId source) {

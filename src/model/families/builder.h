@@ -50,7 +50,7 @@ class ModelBuilder {
   void leaf(std::string_view name, std::string_view type);
 
   ParameterId parameter(std::string_view leaf, const Shape& shape, Split split, std::uint8_t split_dim = 0);
-  void buffer(std::string_view leaf, const Shape& shape, DType dtype, bool follows_model_dtype);
+  void buffer(std::string_view leaf, const Shape& shape, DType dtype, bool follows_model_dtype, bool converted = false);
   // The buffer just registered belongs to the published parameter count.
   void count_buffer() { spec_.buffers.back().counted = true; }
 
@@ -67,7 +67,9 @@ class ModelBuilder {
   void activation(std::string_view name, std::string_view function) { leaf(name, activation_class(function)); }
   // The rotary module of transformers: the inverse frequencies of `rotated` dimensions and an untouched copy, both
   // always float32.
-  void rotary(std::string_view name, std::string_view type, std::int64_t rotated);
+  // `kinds` of layers, where each has tables of its own.
+  void rotary(std::string_view name, std::string_view type, std::int64_t rotated,
+              const std::vector<std::string>& kinds = {""});
   // `parameter` shares the storage of `source`.
   void tie(ParameterId parameter, ParameterId source);
 

@@ -52,7 +52,7 @@ std::string_view activation_class(std::string_view name) {
   return {};
 }
 
-ConfigReader::ConfigReader(const Document& config) : config_(&config), object_(config, config.root, diagnostics_) {}
+ConfigReader::ConfigReader(const Document& config) : object(config, config.root, diagnostics_), config_(&config) {}
 
 bool ConfigReader::is_null(std::string_view key) const {
   const Value* value = root().find(key);
@@ -65,11 +65,11 @@ bool ConfigReader::sound(std::string_view key) const {
 
 void ConfigReader::fault(std::string_view key, std::string message, std::string hint) {
   faulty_.emplace_back(key);
-  object_.fault(key, std::move(message), std::move(hint));
+  object.fault(key, std::move(message), std::move(hint));
 }
 
 void ConfigReader::fault(const Value& value, std::string message, std::string hint) {
-  object_.fault(value, std::move(message), std::move(hint));
+  object.fault(value, std::move(message), std::move(hint));
 }
 
 void ConfigReader::refuse(std::string_view key, std::string message, std::string hint) const {
@@ -103,6 +103,8 @@ void ConfigReader::refuse_null(std::string_view key, std::string_view wanted) {
 
 std::string_view ConfigReader::spelled(std::string_view key, std::string_view alias) {
   if (alias.empty()) return key;
+  object.accept(key);
+  object.accept(alias);
   const Value* own = root().find(key);
   const Value* other = root().find(alias);
   if (other == nullptr) return key;
@@ -115,7 +117,7 @@ std::string_view ConfigReader::spelled(std::string_view key, std::string_view al
 
 std::optional<std::int64_t> ConfigReader::integer(std::string_view key, std::int64_t least, std::int64_t most) {
   const std::size_t before = diagnostics_.count();
-  const std::optional<std::int64_t> read = object_.integer(key, least, most);
+  const std::optional<std::int64_t> read = object.integer(key, least, most);
   if (diagnostics_.count() != before) faulty_.emplace_back(key);
   const Value* value = root().find(key);
   if (read && (largest_ == nullptr || largest_->real < value->real)) largest_ = value;
@@ -139,6 +141,7 @@ std::int64_t ConfigReader::layer_count(std::string_view key, std::int64_t fallba
 }
 
 std::optional<std::int64_t> ConfigReader::maybe_size(std::string_view key, std::optional<std::int64_t> fallback) {
+  object.accept(key);
   if (is_null(key)) return std::nullopt;
   const std::optional<std::int64_t> read = integer(key, 1, INT64_MAX);
   return read ? read : fallback;
@@ -151,12 +154,12 @@ std::int64_t ConfigReader::count(std::string_view key, std::int64_t fallback) {
 
 bool ConfigReader::flag(std::string_view key, bool fallback) {
   refuse_null(key, "true or false");
-  return object_.boolean(key).value_or(fallback);
+  return object.boolean(key).value_or(fallback);
 }
 
 double ConfigReader::probability(std::string_view key, double fallback) {
   refuse_null(key, "a number");
-  const std::optional<double> read = object_.number(key);
+  const std::optional<double> read = object.number(key);
   if (read && !(*read >= 0 && *read <= 1)) {
     fault(key, formatted("\"{}\" must be from 0 to 1, not {}", key, *read));
     return fallback;
@@ -165,16 +168,17 @@ double ConfigReader::probability(std::string_view key, double fallback) {
 }
 
 std::optional<double> ConfigReader::maybe_number(std::string_view key, std::optional<double> fallback) {
+  object.accept(key);
   if (is_null(key)) return std::nullopt;
-  const std::optional<double> read = object_.number(key);
+  const std::optional<double> read = object.number(key);
   return read ? read : fallback;
 }
 
-std::optional<std::string> ConfigReader::maybe_string(std::string_view key) { return object_.string(key); }
+std::optional<std::string> ConfigReader::maybe_string(std::string_view key) { return object.string(key); }
 
 std::string ConfigReader::activation(std::string_view key, std::string_view fallback) {
   refuse_null(key, "a string");
-  const std::optional<std::string> read = object_.string(key);
+  const std::optional<std::string> read = object.string(key);
   if (!read) return std::string(fallback);
   if (*read == "prelu" || *read == "xielu") {
     fault(key, formatted("activation \"{}\" has parameters of its own and is not modelled yet", *read));
@@ -190,7 +194,7 @@ std::string ConfigReader::activation(std::string_view key, std::string_view fall
 
 std::vector<std::int64_t> ConfigReader::indices(std::string_view key, std::int64_t layers) {
   std::vector<std::int64_t> read;
-  const Value* list = object_.array(key);
+  const Value* list = object.array(key);
   if (list == nullptr) return read;
   for (const Value& item : list->items) {
     if (!item.is(Value::Kind::Integer) || item.integer < 0 || item.integer >= layers) {
@@ -204,7 +208,7 @@ std::vector<std::int64_t> ConfigReader::indices(std::string_view key, std::int64
 
 std::optional<DType> ConfigReader::dtype() {
   const std::string_view key = find("dtype") != nullptr ? "dtype" : "torch_dtype";
-  std::optional<std::string> read = object_.string(key);
+  std::optional<std::string> read = object.string(key);
   if (!read || *read == "auto") return std::nullopt;
   const std::string_view bare = read->starts_with("torch.") ? std::string_view(*read).substr(6) : *read;
   if (bare == "float64") return DType::Float64;
@@ -228,7 +232,7 @@ double ConfigReader::rotary_share(std::string_view key, double fallback) {
     fault(*share, "\"partial_rotary_factor\" must be a number above 0 and at most 1");
     return fallback;
   }
-  const std::optional<double> read = object_.number(key);
+  const std::optional<double> read = object.number(key);
   if (read && !(*read > 0 && *read <= 1)) {
     fault(key, formatted("\"{}\" must be above 0 and at most 1, not {}", key, *read));
     return fallback;

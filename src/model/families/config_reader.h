@@ -15,6 +15,12 @@
 
 namespace dsplan {
 
+struct ConfigGap {
+  const Value* value;
+  std::string key;
+  std::string what;
+};
+
 class ConfigReader {
  public:
   // `config.root` must be an object; `config` must outlive the reader.
@@ -46,7 +52,7 @@ class ConfigReader {
   // The base of the rotary frequencies: likewise.
   [[nodiscard]] double rotary_base(double fallback);
   // The raw value; nullptr where absent or null.
-  [[nodiscard]] const Value* find(std::string_view key) { return object_.find(key); }
+  [[nodiscard]] const Value* find(std::string_view key) { return object.find(key); }
   [[nodiscard]] bool present(std::string_view key) const { return root().find(key) != nullptr; }
 
   // null is a fault; for keys that are then read as maybe_...
@@ -77,6 +83,11 @@ class ConfigReader {
   [[nodiscard]] const Value& root() const { return config_->root; }
   [[nodiscard]] const Document& config() const { return *config_; }
 
+  // Values for which activations differ from what any graph models; the states do not.
+  std::vector<ConfigGap> gaps;
+  // Remembers which keys were asked for.
+  ObjectReader object;
+
  private:
   [[nodiscard]] std::optional<std::int64_t> integer(std::string_view key, std::int64_t least, std::int64_t most);
   // The key under which a value stands: `key`, else `alias` where only that one is there.
@@ -85,7 +96,6 @@ class ConfigReader {
 
   const Document* config_;
   Diagnostics diagnostics_;
-  ObjectReader object_;
   std::vector<std::string> faulty_;
   const Value* largest_ = nullptr;
   const Value* layers_value_ = nullptr;

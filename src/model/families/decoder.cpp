@@ -9,15 +9,37 @@ std::string prefixed(std::string_view prefix, std::string_view rest) { return fo
 
 // The class names of one family, written once instead of once per layer.
 struct Names {
-  explicit Names(std::string_view prefix)
+  Names(std::string_view prefix, std::string_view norm_class)
       : layer(prefixed(prefix, "DecoderLayer")),
         attention(prefixed(prefix, "Attention")),
         mlp(prefixed(prefix, "MLP")),
         block(prefixed(prefix, "SparseMoeBlock")),
         experts(prefixed(prefix, "Experts")),
-        norm(prefixed(prefix, "RMSNorm")) {}
+        norm(prefixed(prefix, norm_class)) {}
   std::string layer, attention, mlp, block, experts, norm;
 };
+
+void register_norm(ModelBuilder& b, const Decoder& decoder, const Names& names, std::string_view name,
+                   const Shape& shape) {
+  const NormKind kind = decoder.parts.norm;
+  const bool layer_norm = kind == NormKind::Layer;
+  const auto scope = b.module(name, layer_norm ? std::string_view("LayerNorm") : std::string_view(names.norm));
+  b.parameter("weight", shape, Split::Replicated);
+  if ((layer_norm || kind == NormKind::LayerPlusOne) && decoder.norm_bias) {
+    b.parameter("bias", shape, Split::Replicated);
+  }
+}
+
+void register_head_norms(ModelBuilder& b, const Decoder& decoder, const Names& names) {
+  const Dimensions& d = decoder.dims;
+  const DecoderParts& parts = decoder.parts;
+  const auto shape = [&](std::int64_t heads) {
+    if (parts.head_norm == HeadNorm::Whole) return Shape{b.times(heads, d.head_dim)};
+    return parts.norm == NormKind::Centred ? Shape{heads, d.head_dim} : Shape{d.head_dim};
+  };
+  register_norm(b, decoder, names, parts.query_norm, shape(d.heads));
+  register_norm(b, decoder, names, parts.key_norm, shape(d.kv_heads));
+}
 
 void register_attention(ModelBuilder& b, const Decoder& decoder, const Names& names) {
   const Dimensions& d = decoder.dims;
@@ -27,11 +49,8 @@ void register_attention(ModelBuilder& b, const Decoder& decoder, const Names& na
   b.linear("q_proj", query, d.hidden, decoder.qkv_bias, Cut::Column);
   b.linear("k_proj", key, d.hidden, decoder.qkv_bias, Cut::KeyValue);
   b.linear("v_proj", key, d.hidden, decoder.qkv_bias, Cut::KeyValue);
-  b.linear("o_proj", d.hidden, query, decoder.output_bias, Cut::Row);
-  if (decoder.qk_norm != QueryKeyNorm::None) {
-    b.rms_norm("q_norm", d.head_dim, names.norm);
-    b.rms_norm("k_norm", d.head_dim, names.norm);
-  }
+  b.linear(decoder.parts.output, d.hidden, query, decoder.output_bias, Cut::Row);
+  if (decoder.parts.head_norm != HeadNorm::None) register_head_norms(b, decoder, names);
 }
 
 void register_expert_block(ModelBuilder& b, const Decoder& decoder, const Names& names) {
@@ -43,54 +62,88 @@ void register_expert_block(ModelBuilder& b, const Decoder& decoder, const Names&
     b.parameter("weight", {experts.count, d.hidden}, Split::Replicated);
   };
   if (experts.router_first) router();
-  register_experts(b, names.experts, experts.count, experts.ffn, d.hidden, d.activation);
+  register_experts(b, names.experts, experts.count, decoder.parts.experts.ffn, d.hidden, d.activation);
   if (!experts.router_first) router();
-  if (experts.shared_ffn == 0) return;
+  const std::int64_t shared_ffn = decoder.parts.experts.shared_ffn;
+  if (shared_ffn == 0) return;
   {
     const auto shared = b.module("shared_expert", names.mlp);
-    register_gated_mlp(b, d.hidden, experts.shared_ffn, false, d.activation);
+    register_gated_mlp(b, d.hidden, shared_ffn, false, d.activation);
   }
   b.linear("shared_expert_gate", 1, d.hidden, false, Cut::Whole);
 }
 
-void register_layer(ModelBuilder& b, const Decoder& decoder, const Names& names, bool with_experts) {
+void register_mlp(ModelBuilder& b, const Decoder& decoder, const Names& names) {
   const Dimensions& d = decoder.dims;
+  const DecoderParts& parts = decoder.parts;
+  const auto mlp = b.module("mlp", names.mlp);
+  if (parts.mlp == MlpKind::Gated) return register_gated_mlp(b, d.hidden, d.ffn, decoder.mlp_bias, d.activation);
+  const std::int64_t wide = parts.mlp == MlpKind::FusedGate ? b.times(2, d.ffn) : d.ffn;
+  b.linear(parts.up, wide, d.hidden, decoder.mlp_bias, Cut::Column);
+  b.linear(parts.down, d.hidden, d.ffn, decoder.mlp_bias, Cut::Row);
+  b.activation(parts.activation, d.activation);
+}
+
+void register_layer(ModelBuilder& b, const Decoder& decoder, const Names& names, bool with_experts) {
   register_attention(b, decoder, names);
   if (with_experts) {
     register_expert_block(b, decoder, names);
   } else {
-    const auto mlp = b.module("mlp", names.mlp);
-    register_gated_mlp(b, d.hidden, d.ffn, decoder.mlp_bias, d.activation);
+    register_mlp(b, decoder, names);
   }
-  b.rms_norm("input_layernorm", d.hidden, names.norm);
-  b.rms_norm("post_attention_layernorm", d.hidden, names.norm);
-  if (decoder.sandwich_norms) {
-    b.rms_norm("pre_feedforward_layernorm", d.hidden, names.norm);
-    b.rms_norm("post_feedforward_layernorm", d.hidden, names.norm);
+  for (std::string_view norm : decoder.norms) register_norm(b, decoder, names, norm, {decoder.dims.hidden});
+  if (!decoder.parts.attention_dropout.empty()) b.leaf(decoder.parts.attention_dropout, "Dropout");
+  if (!decoder.parts.mlp_dropout.empty() && decoder.parts.mlp_dropout != decoder.parts.attention_dropout) {
+    b.leaf(decoder.parts.mlp_dropout, "Dropout");
   }
 }
 
-std::string layer_forward(const Decoder& decoder, bool with_experts) {
-  std::string_view attention = "self_attn(q_proj k_proj v_proj o_proj)";
-  if (decoder.qk_norm == QueryKeyNorm::Interleaved) attention = "self_attn(q_proj q_norm k_proj k_norm v_proj o_proj)";
-  if (decoder.qk_norm == QueryKeyNorm::Behind) attention = "self_attn(q_proj k_proj v_proj q_norm k_norm o_proj)";
-  std::string_view mlp = kGatedMlpForward;
+std::string attention_forward(const DecoderParts& parts) {
+  const auto text = [&](std::string_view order) {
+    return formatted("{}({} {})", parts.attention, order, parts.output);
+  };
+  switch (parts.head_norm) {
+    case HeadNorm::None: break;
+    case HeadNorm::ByToken:
+    case HeadNorm::Whole: return text(formatted("q_proj {} k_proj {} v_proj", parts.query_norm, parts.key_norm));
+    default: return text(formatted("q_proj k_proj v_proj {} {}", parts.query_norm, parts.key_norm));
+  }
+  return text("q_proj k_proj v_proj");
+}
+
+std::string mlp_forward(const DecoderParts& parts, bool with_experts) {
   if (with_experts) {
-    mlp = decoder.experts.shared_ffn == 0 ? "mlp(gate experts(act_fn))"
-                                          : "mlp(shared_expert(gate_proj act_fn up_proj down_proj) gate "
-                                            "experts(act_fn) shared_expert_gate)";
+    return parts.experts.shared_ffn == 0 ? "mlp(gate experts(act_fn))"
+                                         : "mlp(shared_expert(gate_proj act_fn up_proj down_proj) gate "
+                                           "experts(act_fn) shared_expert_gate)";
   }
-  if (decoder.sandwich_norms) {
-    return formatted(
-        "input_layernorm {} post_attention_layernorm pre_feedforward_layernorm {} post_feedforward_layernorm",
-        attention, mlp);
-  }
-  return formatted("input_layernorm {} post_attention_layernorm {}", attention, mlp);
+  if (parts.mlp == MlpKind::Gated) return std::string(kGatedMlpForward);
+  return formatted("mlp({} {} {})", parts.up, parts.activation, parts.down);
+}
+
+std::string layer_forward(const Decoder& decoder, bool with_experts) {
+  const DecoderParts& parts = decoder.parts;
+  std::string text;
+  const auto add = [&](std::string_view name) {
+    if (name.empty()) return;
+    if (!text.empty()) text += ' ';
+    text += name;
+  };
+  const bool own_norm = parts.residual != Residual::Parallel && parts.residual != Residual::ParallelResidual;
+  add(parts.before_attention);
+  add(attention_forward(parts));
+  add(parts.after_attention);
+  add(parts.attention_dropout);
+  if (own_norm) add(parts.before_mlp);
+  add(mlp_forward(parts, with_experts));
+  add(parts.after_mlp);
+  add(parts.mlp_dropout);
+  return text;
 }
 
 ParameterId register_embedding(ModelBuilder& b, const Decoder& decoder) {
   const Dimensions& d = decoder.dims;
-  if (!decoder.scaled_embedding) return b.embedding("embed_tokens", d.vocab, d.hidden, Split::Vocabulary);
+  if (!decoder.parts.scaled_embedding) return b.embedding("embed_tokens", d.vocab, d.hidden, Split::Vocabulary);
   const auto scope = b.module("embed_tokens", prefixed(decoder.prefix, "TextScaledWordEmbedding"));
   const ParameterId weight = b.parameter("weight", {d.vocab, d.hidden}, Split::Vocabulary);
   b.buffer("embed_scale", Shape(), DType::Float32, true);
@@ -99,16 +152,14 @@ ParameterId register_embedding(ModelBuilder& b, const Decoder& decoder) {
 
 void register_rotary(ModelBuilder& b, const Decoder& decoder) {
   const std::string type = prefixed(decoder.prefix, "RotaryEmbedding");
-  if (decoder.rotary.empty()) {
-    b.rotary("rotary_emb", type, decoder.dims.head_dim);
+  if (!decoder.parts.tables_by_kind) {
+    b.rotary("rotary_emb", type, rotated(decoder.dims));
     return;
   }
-  const auto scope = b.module("rotary_emb", type);
-  const Shape frequencies{(decoder.dims.head_dim + 1) / 2};
-  for (const std::string& kind : decoder.rotary) {
-    b.buffer(kind + "_inv_freq", frequencies, DType::Float32, false);
-    b.buffer(kind + "_original_inv_freq", frequencies, DType::Float32, false);
-  }
+  std::vector<std::string> kinds;
+  if (decoder.parts.some_see_all()) kinds.emplace_back("full_attention");
+  if (decoder.parts.some_slide()) kinds.emplace_back("sliding_attention");
+  b.rotary("rotary_emb", type, decoder.dims.head_dim, kinds);
 }
 
 }  // namespace
@@ -154,7 +205,7 @@ Decoder read_decoder(ConfigReader& config, std::string_view prefix, const Decode
   d.max_positions = config.size("max_position_embeddings", defaults.positions);
   d.attention_dropout = config.probability("attention_dropout", 0);
   d.activation = config.activation(defaults.activation_key, defaults.activation);
-  d.norm_epsilon = config.maybe_number("rms_norm_eps").value_or(1e-6);
+  d.norm_epsilon = config.maybe_number(defaults.epsilon_key).value_or(1e-6);
   d.rotary_base = config.rotary_base(10000);
   d.initial_deviation = config.maybe_number("initializer_range").value_or(0.02);
   return decoder;
@@ -168,16 +219,57 @@ std::vector<bool> read_dense_layers(ConfigReader& config, std::int64_t layers, s
   return dense;
 }
 
+std::vector<LayerKind> read_layer_kinds(ConfigReader& config, std::int64_t layers,
+                                        const std::function<LayerKind(std::int64_t)>& fallback) {
+  std::vector<LayerKind> kinds;
+  const Value* given = config.find("layer_types");
+  if (given == nullptr) {
+    for (std::int64_t i = 0; i < layers; ++i) kinds.push_back(fallback(i));
+    return kinds;
+  }
+  if (!given->is(Value::Kind::Array) || given->items.size() != static_cast<std::size_t>(layers)) {
+    config.fault(*given, formatted("\"layer_types\" must be an array of {} strings, one per layer", layers));
+    return std::vector<LayerKind>(static_cast<std::size_t>(layers), LayerKind::Full);
+  }
+  for (const Value& item : given->items) {
+    if (item.string != "full_attention" && item.string != "sliding_attention") {
+      config.fault(item, "\"layer_types\" may hold full_attention and sliding_attention");
+    }
+    kinds.push_back(item.string == "sliding_attention" ? LayerKind::Sliding : LayerKind::Full);
+  }
+  return kinds;
+}
+
+std::vector<bool> read_layer_flags(ConfigReader& config, std::string_view key, std::int64_t layers,
+                                   const std::function<bool(std::int64_t)>& fallback) {
+  std::vector<bool> flags;
+  const Value* given = config.find(key);
+  if (given != nullptr && (!given->is(Value::Kind::Array) || given->items.size() != static_cast<std::size_t>(layers))) {
+    config.fault(*given, formatted("\"{}\" must be an array of {} numbers, one per layer", key, layers));
+    given = nullptr;
+  }
+  for (std::int64_t i = 0; i < layers; ++i) {
+    if (given == nullptr) {
+      flags.push_back(fallback(i));
+      continue;
+    }
+    const Value& item = given->items[static_cast<std::size_t>(i)];
+    const bool number = item.is(Value::Kind::Integer);
+    if (!number && !item.is(Value::Kind::Bool)) config.fault(item, formatted("\"{}\" may hold 0 and 1", key));
+    flags.push_back(number ? item.integer != 0 : item.boolean);
+  }
+  return flags;
+}
+
 ModelSpec build_decoder(const ConfigReader& config, const Decoder& decoder) {
   const Dimensions& d = decoder.dims;
-  const Names names(decoder.prefix);
-  const bool text_model = decoder.prefix == "Gemma3";  // Gemma3 is multimodal; its text model is named so.
+  const Names names(decoder.prefix, decoder.norm_class);
   ModelBuilder b(config, prefixed(decoder.prefix, "ForCausalLM"));
   const std::string dense_forward = layer_forward(decoder, false);
   const std::string expert_forward = layer_forward(decoder, true);
   ParameterId embedding = kNone;
   {
-    const auto model = b.module("model", prefixed(decoder.prefix, text_model ? "TextModel" : "Model"));
+    const auto model = b.module("model", prefixed(decoder.prefix, decoder.body_class));
     embedding = register_embedding(b, decoder);
     {
       const auto list = b.module("layers", "ModuleList");
@@ -188,18 +280,25 @@ ModelSpec build_decoder(const ConfigReader& config, const Decoder& decoder) {
         register_layer(b, decoder, names, with_experts);
       }
     }
-    b.rms_norm("norm", d.hidden, names.norm);
+    register_norm(b, decoder, names, decoder.parts.final_norm, {d.hidden});
     register_rotary(b, decoder);
   }
   const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, false, Cut::Vocabulary);
   if (decoder.tied) b.tie(head, embedding);
   std::string tables = "rotary_emb";
-  for (std::size_t i = 1; i < decoder.rotary.size(); ++i) tables += " rotary_emb";  // Called once per kind.
+  const DecoderParts& parts = decoder.parts;
+  if (parts.tables_by_kind && parts.some_slide() && parts.some_see_all()) tables += " rotary_emb";  // Once per kind.
   ModelSpec spec = b.finish(formatted("model(embed_tokens {} layers* norm) lm_head", tables));
   spec.dims = d;
   spec.dims.experts = decoder.experts.count;
   spec.dims.experts_per_token = decoder.experts.per_token;
+  spec.parts = std::make_shared<const DecoderParts>(parts);
   return spec;
+}
+
+ModelSpec finish_decoder(const ConfigReader& config, const Decoder& decoder) {
+  config.throw_if_any();
+  return build_decoder(config, decoder);
 }
 
 }  // namespace dsplan

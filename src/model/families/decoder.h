@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,23 +11,15 @@
 #include "core/model.h"
 #include "model/families/builder.h"
 #include "model/families/config_reader.h"
+#include "model/parts.h"
 
 namespace dsplan {
-
-// Where q and k are normalised per head.
-enum class QueryKeyNorm : std::uint8_t {
-  None,
-  Interleaved,  // Called right behind its projection (qwen3).
-  Behind,       // Called behind all three projections (gemma3).
-};
 
 // A block of experts in place of the MLP. transformers 5 holds all experts of a layer in two 3-D parameters.
 struct Experts {
   std::int64_t count = 0;  // 0: no layer has experts.
   std::int64_t per_token = 0;
-  std::int64_t ffn = 0;
-  std::int64_t shared_ffn = 0;  // qwen2_moe's shared expert with its gate; 0: none.
-  bool router_first = true;     // Registered before the experts.
+  bool router_first = true;  // Registered before the experts.
   std::string_view router_class;
   std::vector<bool> dense;  // Per layer: a plain MLP after all. Empty: no layer is.
 };
@@ -38,11 +31,13 @@ struct Decoder {
   bool qkv_bias = false;
   bool output_bias = false;
   bool mlp_bias = false;
-  QueryKeyNorm qk_norm = QueryKeyNorm::None;
-  bool sandwich_norms = false;      // gemma2, gemma3: norms behind attention and MLP too.
-  bool scaled_embedding = false;    // gemma: the embedding has a class and a scale buffer of its own.
-  std::vector<std::string> rotary;  // gemma3: one pair of tables per kind of layer, in the order of the buffers.
+  DecoderParts parts;
   Experts experts;
+  // Of a layer, in the order of its constructor.
+  std::vector<std::string_view> norms{"input_layernorm", "post_attention_layernorm"};
+  std::string_view norm_class = "RMSNorm";  // Behind the prefix; of NormKind::Layer there is none.
+  bool norm_bias = true;                    // NormKind::Layer, LayerPlusOne.
+  std::string_view body_class = "Model";
 };
 
 // The keys that (nearly) all of them have, with the class's defaults for sizes. kv_heads = 0: as many as heads where
@@ -52,6 +47,7 @@ struct DecoderDefaults {
   std::int64_t vocab, hidden, ffn, layers, heads, kv_heads, head_dim, positions;
   std::string_view activation = "silu";
   std::string_view activation_key = "hidden_act";
+  std::string_view epsilon_key = "rms_norm_eps";
   bool tied = false;
   bool kv_heads_may_be_null = false;
   bool head_dim_may_be_null = false;
@@ -61,7 +57,18 @@ struct DecoderDefaults {
 // decoder_sparse_step and mlp_only_layers of the qwen families: true where a layer has a plain MLP.
 [[nodiscard]] std::vector<bool> read_dense_layers(ConfigReader& config, std::int64_t layers, std::int64_t experts);
 
+// layer_types, one string for each layer; `fallback` where the key is missing. A name other than full_attention and
+// sliding_attention is a fault.
+[[nodiscard]] std::vector<LayerKind> read_layer_kinds(ConfigReader& config, std::int64_t layers,
+                                                      const std::function<LayerKind(std::int64_t)>& fallback);
+
+// One number or boolean for each layer; `fallback` where the key is missing or null.
+[[nodiscard]] std::vector<bool> read_layer_flags(ConfigReader& config, std::string_view key, std::int64_t layers,
+                                                 const std::function<bool(std::int64_t)>& fallback);
+
 [[nodiscard]] ModelSpec build_decoder(const ConfigReader& config, const Decoder& decoder);
+// Throws the collected faults first.
+[[nodiscard]] ModelSpec finish_decoder(const ConfigReader& config, const Decoder& decoder);
 
 // A gated MLP's own registration: gate_proj, up_proj, down_proj, act_fn. deepseek and shared experts use it too.
 void register_gated_mlp(ModelBuilder& builder, std::int64_t hidden, std::int64_t ffn, bool bias,

@@ -2,6 +2,8 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "model/config_remarks.h"
+#include "model/families/config_keys.h"
 #include "model/families/family.h"
 
 namespace dsplan {
@@ -9,27 +11,41 @@ namespace dsplan {
 const std::vector<Family>& families() {
   static const std::vector<Family> kTable{
       {"gpt2", build_gpt2, true},
-      {"opt", build_opt, false},
+      {"opt", build_opt, true},
       {"bloom", build_bloom, false},
-      {"gpt_neox", build_gpt_neox, false},
+      {"gpt_neox", build_gpt_neox, true},
       {"falcon", build_falcon, false},
       {"llama", build_llama, true},
       {"mistral", build_mistral, true},
       {"mixtral", build_mixtral, true},
       {"qwen2", build_qwen2, true},
-      {"qwen2_moe", build_qwen2_moe, false},
+      {"qwen2_moe", build_qwen2_moe, true},
       {"qwen3", build_qwen3, true},
-      {"qwen3_moe", build_qwen3_moe, false},
-      {"gemma", build_gemma, false},
+      {"qwen3_moe", build_qwen3_moe, true},
+      {"gemma", build_gemma, true},
       {"gemma2", build_gemma2, true},
-      {"gemma3_text", build_gemma3_text, false},
-      {"phi", build_phi, false},
-      {"phi3", build_phi3, false},
+      {"gemma3_text", build_gemma3_text, true},
+      {"phi", build_phi, true},
+      {"phi3", build_phi3, true},
       {"deepseek_v2", build_deepseek_v2, false},
       {"deepseek_v3", build_deepseek_v3, false},
-      {"bert", build_bert, false},
-      {"roberta", build_roberta, false},
-      {"t5", build_t5, false},
+      {"smollm3", build_smollm3, true},
+      {"olmo2", build_olmo2, true},
+      {"olmo3", build_olmo3, true},
+      {"granite", build_granite, true},
+      {"glm4", build_glm4, true},
+      {"cohere", build_cohere, true},
+      {"cohere2", build_cohere2, true},
+      {"starcoder2", build_starcoder2, true},
+      {"stablelm", build_stablelm, true},
+      {"exaone4", build_exaone4, true},
+      {"nemotron", build_nemotron, true},
+      {"ernie4_5", build_ernie4_5, true},
+      {"hunyuan_v1_dense", build_hunyuan_v1_dense, true},
+      // As the published counts have it: the body with its pooler, whatever head the checkpoint was trained with.
+      {"bert", build_bert, false, {"BertForMaskedLM", "BertForPreTraining"}},
+      {"roberta", build_roberta, false, {"RobertaForMaskedLM"}},
+      {"t5", build_t5, false, {"T5WithLMHeadModel"}},  // Its name in transformers 2.
       {"vit", build_vit, false},
   };
   return kTable;
@@ -80,7 +96,7 @@ const Family& family_of(ConfigReader& config) {
 
 }  // namespace
 
-ModelSpec build_model(const Document& config, std::string name) {
+ModelSpec build_model(const Document& config, std::string name, ConfigRemarks& remarks) {
   if (!config.root.is(Value::Kind::Object)) {
     throw Refusal({config.at(config.root.offset,
                              formatted("a model's config must be an object, not {}", describe(config.root.kind)))});
@@ -88,12 +104,26 @@ ModelSpec build_model(const Document& config, std::string name) {
   ConfigReader reader(config);
   const Family& family = family_of(reader);
   const std::optional<DType> stored = reader.dtype();
+  check_rotary(reader);
   ModelSpec spec = family.build(reader);
+  check_architectures(reader, spec.graph_class, family.other_classes);
+  const std::vector<UnknownKey> unknown = judge_other_keys(reader, family.model_type);
+  for (const UnknownKey& key : unknown) {
+    remarks.unknown.push_back({key.member->key, key.member->key_offset, std::string(key.nearest)});
+  }
+  for (const ConfigGap& gap : reader.gaps) {
+    if (family.has_graph) remarks.gaps.push_back({gap.key, gap.value->offset, gap.what});
+  }
   spec.name = std::move(name);
   spec.family = family.model_type;
   spec.stored_dtype = stored;
   spec.has_graph = family.has_graph;
   return spec;
+}
+
+ModelSpec build_model(const Document& config, std::string name) {
+  ConfigRemarks unheard;
+  return build_model(config, std::move(name), unheard);
 }
 
 }  // namespace dsplan

@@ -14,6 +14,8 @@ struct Family {
   std::string_view model_type;
   ModelSpec (*build)(ConfigReader& config);
   bool has_graph;  // Operator graphs exist: activations can be predicted.
+  // What `architectures` may name besides the class that is built.
+  std::vector<std::string_view> other_classes = {};
 };
 
 [[nodiscard]] const std::vector<Family>& families();
@@ -37,6 +39,19 @@ struct Family {
 [[nodiscard]] ModelSpec build_phi3(ConfigReader& config);
 [[nodiscard]] ModelSpec build_deepseek_v2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_deepseek_v3(ConfigReader& config);
+[[nodiscard]] ModelSpec build_smollm3(ConfigReader& config);
+[[nodiscard]] ModelSpec build_olmo2(ConfigReader& config);
+[[nodiscard]] ModelSpec build_olmo3(ConfigReader& config);
+[[nodiscard]] ModelSpec build_granite(ConfigReader& config);
+[[nodiscard]] ModelSpec build_glm4(ConfigReader& config);
+[[nodiscard]] ModelSpec build_cohere(ConfigReader& config);
+[[nodiscard]] ModelSpec build_cohere2(ConfigReader& config);
+[[nodiscard]] ModelSpec build_starcoder2(ConfigReader& config);
+[[nodiscard]] ModelSpec build_stablelm(ConfigReader& config);
+[[nodiscard]] ModelSpec build_exaone4(ConfigReader& config);
+[[nodiscard]] ModelSpec build_nemotron(ConfigReader& config);
+[[nodiscard]] ModelSpec build_ernie4_5(ConfigReader& config);
+[[nodiscard]] ModelSpec build_hunyuan_v1_dense(ConfigReader& config);
 [[nodiscard]] ModelSpec build_bert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_roberta(ConfigReader& config);
 [[nodiscard]] ModelSpec build_t5(ConfigReader& config);

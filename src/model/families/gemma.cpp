@@ -1,37 +1,35 @@
 // gemma, gemma2 and the text part of gemma3: Decoders with a scaled embedding; the later two with norms on both sides
 // of attention and MLP, the last with one rotary table per kind of layer.
-#include <algorithm>
-
-#include "core/format.h"
 #include "model/families/decoder.h"
 #include "model/families/family.h"
 
 namespace dsplan {
 namespace {
 
-// The kinds of layers that occur, sorted, as the rotary module orders its buffers.
-std::vector<std::string> read_layer_kinds(ConfigReader& config, std::int64_t layers) {
-  std::vector<std::string> kinds;
-  const std::int64_t pattern = config.size("sliding_window_pattern", 6);
+// gemma2 and gemma3: a norm on each side of attention and MLP.
+void norm_both_sides(Decoder& decoder) {
+  decoder.norms = {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+                   "post_feedforward_layernorm"};
+  decoder.parts.after_attention = "post_attention_layernorm";
+  decoder.parts.before_mlp = "pre_feedforward_layernorm";
+  decoder.parts.after_mlp = "post_feedforward_layernorm";
+}
+
+// All three.
+void read_gemma(ConfigReader& config, Decoder& decoder) {
+  decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
+  decoder.parts.norm = NormKind::RmsPlusOne;
+  decoder.parts.scaled_embedding = true;
+}
+
+// gemma2's window is of every other layer, the first among them, unless the file lists the layers.
+void check_alternation(ConfigReader& config) {
   const Value* given = config.find("layer_types");
-  if (given == nullptr) {
-    if (layers >= pattern) kinds.emplace_back("full_attention");
-    if (pattern > 1) kinds.emplace_back("sliding_attention");
-    return kinds;
+  if (given == nullptr) return;
+  for (std::size_t i = 0; i < given->items.size(); ++i) {
+    if (given->items[i].string == (i % 2 == 0 ? "sliding_attention" : "full_attention")) continue;
+    return config.gaps.push_back({&given->items[i], "layer_types", "a window over other layers than every second"});
   }
-  if (!given->is(Value::Kind::Array) || given->items.size() != static_cast<std::size_t>(layers)) {
-    config.fault(*given, formatted("\"layer_types\" must be an array of {} strings, one per layer", layers));
-    return kinds;
-  }
-  for (const Value& item : given->items) {
-    if (item.string != "full_attention" && item.string != "sliding_attention") {
-      config.fault(item, "\"layer_types\" may hold full_attention and sliding_attention");
-    } else if (std::find(kinds.begin(), kinds.end(), item.string) == kinds.end()) {
-      kinds.push_back(item.string);
-    }
-  }
-  std::sort(kinds.begin(), kinds.end());
-  return kinds;
 }
 
 }  // namespace
@@ -48,8 +46,7 @@ ModelSpec build_gemma(ConfigReader& config) {
                                   .positions = 8192,
                                   .activation = "gelu_pytorch_tanh",
                                   .tied = true});
-  decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
-  decoder.scaled_embedding = true;
+  read_gemma(config, decoder);
   config.throw_if_any();
   return build_decoder(config, decoder);
 }
@@ -69,9 +66,13 @@ ModelSpec build_gemma2(ConfigReader& config) {
                                   .tied = true});
   Dimensions& d = decoder.dims;
   config.require_divides("num_attention_heads", d.heads, "hidden_size", d.hidden);
-  decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
-  decoder.scaled_embedding = decoder.sandwich_norms = true;
+  read_gemma(config, decoder);
+  norm_both_sides(decoder);
+  decoder.parts.both_masks = true;
+  decoder.parts.kinds = read_layer_kinds(
+      config, d.layers, [](std::int64_t layer) { return layer % 2 == 0 ? LayerKind::Sliding : LayerKind::Full; });
   d.sliding_window = config.maybe_size("sliding_window", 4096).value_or(0);
+  check_alternation(config);
   d.attention_softcap = config.maybe_number("attn_logit_softcapping", 50).value_or(0);
   d.final_softcap = config.maybe_number("final_logit_softcapping", 30).value_or(0);
   config.throw_if_any();
@@ -93,10 +94,15 @@ ModelSpec build_gemma3_text(ConfigReader& config) {
                                   .tied = true});
   Dimensions& d = decoder.dims;
   config.require_divides("num_attention_heads", d.heads, "hidden_size", d.hidden);
-  decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
-  decoder.scaled_embedding = decoder.sandwich_norms = true;
-  decoder.qk_norm = QueryKeyNorm::Behind;
-  decoder.rotary = read_layer_kinds(config, d.layers);
+  read_gemma(config, decoder);
+  norm_both_sides(decoder);
+  decoder.body_class = "TextModel";
+  decoder.parts.head_norm = HeadNorm::ByHead;
+  decoder.parts.tables_by_kind = decoder.parts.both_masks = true;
+  const std::int64_t pattern = config.size("sliding_window_pattern", 6);
+  decoder.parts.kinds = read_layer_kinds(config, d.layers, [&](std::int64_t layer) {
+    return (layer + 1) % pattern == 0 ? LayerKind::Full : LayerKind::Sliding;
+  });
   d.sliding_window = config.maybe_size("sliding_window", 4096).value_or(0);
   d.attention_softcap = config.maybe_number("attn_logit_softcapping").value_or(0);
   d.final_softcap = config.maybe_number("final_logit_softcapping").value_or(0);

@@ -2,6 +2,7 @@
 // MLP side by side or one behind the other with the same modules in the same order.
 #include "model/families/builder.h"
 #include "model/families/family.h"
+#include "model/parts.h"
 
 namespace dsplan {
 namespace {
@@ -17,6 +18,8 @@ Dimensions read_gpt_neox_dimensions(ConfigReader& config) {
   d.activation = config.activation("hidden_act", "gelu");
   d.attention_dropout = config.probability("attention_dropout", 0);
   d.residual_dropout = d.embedding_dropout = config.probability("hidden_dropout", 0);
+  d.norm_epsilon = config.maybe_number("layer_norm_eps").value_or(1e-5);
+  d.rotary_base = config.rotary_base(10000);
   d.rotary_fraction = config.rotary_share("rotary_pct", 0.25);
   config.require_divides("num_attention_heads", d.heads, "hidden_size", d.hidden);
   return d;
@@ -38,12 +41,36 @@ void register_layer(ModelBuilder& b, const Dimensions& d, bool attention_bias) {
   b.activation("act", d.activation);
 }
 
+DecoderParts gpt_neox_parts(bool parallel) {
+  DecoderParts parts;
+  parts.norm = NormKind::Layer;
+  parts.projections = Projections::FusedHeads;
+  parts.rotary.part = RotaryPart::JoinedLast;
+  parts.mlp = MlpKind::Plain;
+  parts.residual = parallel ? Residual::ParallelTwoNorms : Residual::Serial;
+  parts.rebinds_dropout = true;
+  parts.body = "gpt_neox";
+  parts.embedding = "embed_in";
+  parts.embedding_dropout = "emb_dropout";
+  parts.final_norm = "final_layer_norm";
+  parts.attention = "attention";
+  parts.fused_projection = "query_key_value";
+  parts.output = "dense";
+  parts.attention_dropout = "post_attention_dropout";
+  parts.mlp_dropout = "post_mlp_dropout";
+  parts.up = "dense_h_to_4h";
+  parts.down = "dense_4h_to_h";
+  parts.activation = "act";
+  return parts;
+}
+
 }  // namespace
 
 ModelSpec build_gpt_neox(ConfigReader& config) {
   Dimensions d = read_gpt_neox_dimensions(config);
   const bool tied = config.flag("tie_word_embeddings", false);
   const bool attention_bias = config.flag("attention_bias", true);
+  const bool parallel = config.flag("use_parallel_residual", true);
   config.throw_if_any();
   d.head_dim = d.hidden / d.heads;
   ModelBuilder b(config, "GPTNeoXForCausalLM");
@@ -68,6 +95,7 @@ ModelSpec build_gpt_neox(ConfigReader& config) {
   if (tied) b.tie(head, embedding);
   ModelSpec spec = b.finish("gpt_neox(embed_in emb_dropout rotary_emb layers* final_layer_norm) lm_head");
   spec.dims = d;
+  spec.parts = std::make_shared<const DecoderParts>(gpt_neox_parts(parallel));
   return spec;
 }
 

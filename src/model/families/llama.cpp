@@ -6,16 +6,26 @@
 namespace dsplan {
 namespace {
 
-// qwen: the window applies only where use_sliding_window says so.
-void read_qwen_window(ConfigReader& config, Dimensions& dims) {
+// qwen: the window applies only where use_sliding_window says so, and to the layers from max_window_layers on.
+void read_qwen_window(ConfigReader& config, Decoder& decoder) {
   const bool used = config.flag("use_sliding_window", false);
   const std::int64_t window = config.maybe_size("sliding_window", 4096).value_or(0);
-  dims.sliding_window = used ? window : 0;
+  const std::int64_t first = config.count("max_window_layers", 28);
+  decoder.dims.sliding_window = used ? window : 0;
+  if ((!used || window == 0) && !decoder.parts.both_masks) return;
+  decoder.parts.kinds = read_layer_kinds(config, decoder.dims.layers, [&](std::int64_t layer) {
+    return used && layer >= first ? LayerKind::Sliding : LayerKind::Full;
+  });
 }
 
-ModelSpec finish(ConfigReader& config, const Decoder& decoder) {
-  config.throw_if_any();
-  return build_decoder(config, decoder);
+// Of the qwen families with experts; `shared` is the size of the expert that sees every token.
+void read_qwen_experts(ConfigReader& config, Decoder& decoder, std::int64_t ffn, std::int64_t shared) {
+  ExpertParts& parts = decoder.parts.experts;
+  parts.router = Router::Softmax;
+  parts.normalised = config.flag("norm_topk_prob", false);
+  parts.ffn = config.size("moe_intermediate_size", ffn);
+  if (shared > 0) parts.shared_ffn = config.size("shared_expert_intermediate_size", shared);
+  if (config.flag("output_router_logits", false)) decoder.parts.no_graph = "output_router_logits, which adds a loss";
 }
 
 }  // namespace
@@ -38,7 +48,7 @@ ModelSpec build_llama(ConfigReader& config) {
   }
   decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
   decoder.mlp_bias = config.flag("mlp_bias", false);
-  return finish(config, decoder);
+  return finish_decoder(config, decoder);
 }
 
 ModelSpec build_mistral(ConfigReader& config) {
@@ -53,7 +63,7 @@ ModelSpec build_mistral(ConfigReader& config) {
                                   .positions = 131072,
                                   .head_dim_may_be_null = true});
   decoder.dims.sliding_window = config.maybe_size("sliding_window", 4096).value_or(0);
-  return finish(config, decoder);
+  return finish_decoder(config, decoder);
 }
 
 ModelSpec build_mixtral(ConfigReader& config) {
@@ -70,13 +80,13 @@ ModelSpec build_mixtral(ConfigReader& config) {
   decoder.dims.sliding_window = config.maybe_size("sliding_window").value_or(0);
   decoder.experts = {.count = config.size("num_local_experts", 8, "num_experts"),
                      .per_token = config.size("num_experts_per_tok", 2),
-                     .ffn = decoder.dims.ffn,
-                     .shared_ffn = 0,
                      .router_first = true,
                      .router_class = "MixtralTopKRouter",
                      .dense = {}};
+  decoder.parts.experts.ffn = decoder.dims.ffn;
+  if (config.flag("output_router_logits", false)) decoder.parts.no_graph = "output_router_logits, which adds a loss";
   config.require_at_most("num_experts_per_tok", decoder.experts.per_token, "num_local_experts", decoder.experts.count);
-  return finish(config, decoder);
+  return finish_decoder(config, decoder);
 }
 
 ModelSpec build_qwen2(ConfigReader& config) {
@@ -91,8 +101,8 @@ ModelSpec build_qwen2(ConfigReader& config) {
                                   .positions = 32768,
                                   .kv_heads_may_be_null = true});
   decoder.qkv_bias = true;
-  read_qwen_window(config, decoder.dims);
-  return finish(config, decoder);
+  read_qwen_window(config, decoder);
+  return finish_decoder(config, decoder);
 }
 
 ModelSpec build_qwen2_moe(ConfigReader& config) {
@@ -106,17 +116,18 @@ ModelSpec build_qwen2_moe(ConfigReader& config) {
                                   .head_dim = 0,
                                   .positions = 32768});
   decoder.qkv_bias = config.flag("qkv_bias", true);
-  read_qwen_window(config, decoder.dims);
+  decoder.parts.both_masks = true;
+  read_qwen_window(config, decoder);
+  decoder.parts.empty_window = decoder.dims.sliding_window == 0;
+  read_qwen_experts(config, decoder, 1408, 5632);
   const std::int64_t experts = config.count("num_experts", 60);
   decoder.experts = {.count = experts,
                      .per_token = config.size("num_experts_per_tok", 4),
-                     .ffn = config.size("moe_intermediate_size", 1408),
-                     .shared_ffn = config.size("shared_expert_intermediate_size", 5632),
                      .router_first = true,
                      .router_class = "Qwen2MoeTopKRouter",
                      .dense = read_dense_layers(config, decoder.dims.layers, experts)};
   if (experts > 0) config.require_at_most("num_experts_per_tok", decoder.experts.per_token, "num_experts", experts);
-  return finish(config, decoder);
+  return finish_decoder(config, decoder);
 }
 
 ModelSpec build_qwen3(ConfigReader& config) {
@@ -131,9 +142,9 @@ ModelSpec build_qwen3(ConfigReader& config) {
                                   .positions = 32768,
                                   .kv_heads_may_be_null = true});
   decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
-  decoder.qk_norm = QueryKeyNorm::Interleaved;
-  read_qwen_window(config, decoder.dims);
-  return finish(config, decoder);
+  decoder.parts.head_norm = HeadNorm::ByToken;
+  read_qwen_window(config, decoder);
+  return finish_decoder(config, decoder);
 }
 
 ModelSpec build_qwen3_moe(ConfigReader& config) {
@@ -147,18 +158,19 @@ ModelSpec build_qwen3_moe(ConfigReader& config) {
                                   .head_dim = 0,
                                   .positions = 32768});
   decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
-  decoder.qk_norm = QueryKeyNorm::Interleaved;
-  read_qwen_window(config, decoder.dims);
+  decoder.parts.head_norm = HeadNorm::ByToken;
+  if (config.flag("use_sliding_window", false)) {
+    decoder.dims.sliding_window = config.maybe_size("sliding_window", 4096).value_or(0);
+  }
+  read_qwen_experts(config, decoder, 768, 0);
   const std::int64_t experts = config.count("num_experts", 128);
   decoder.experts = {.count = experts,
                      .per_token = config.size("num_experts_per_tok", 8),
-                     .ffn = config.size("moe_intermediate_size", 768),
-                     .shared_ffn = 0,
                      .router_first = false,
                      .router_class = "Qwen3MoeTopKRouter",
                      .dense = read_dense_layers(config, decoder.dims.layers, experts)};
   if (experts > 0) config.require_at_most("num_experts_per_tok", decoder.experts.per_token, "num_experts", experts);
-  return finish(config, decoder);
+  return finish_decoder(config, decoder);
 }
 
 }  // namespace dsplan

@@ -3,6 +3,7 @@
 #include "core/format.h"
 #include "model/families/builder.h"
 #include "model/families/family.h"
+#include "model/parts.h"
 
 namespace dsplan {
 namespace {
@@ -95,6 +96,10 @@ ModelSpec build_opt(ConfigReader& config) {
                                       projected ? " project_in" : "", opt.final_norm ? " final_layer_norm" : "",
                                       projected ? " project_out" : ""));
   spec.dims = d;
+  DecoderParts parts;
+  parts.norms_first = opt.norm_before;
+  if (config.maybe_number("layerdrop").value_or(0) > 0) parts.no_graph = "layerdrop, which leaves out layers";
+  spec.parts = std::make_shared<const DecoderParts>(parts);
   return spec;
 }
 

@@ -101,6 +101,23 @@ ModelSpec build_phi(ConfigReader& config) {
   if (decoder.tied) b.tie(head, embedding);
   ModelSpec spec = b.finish("model(embed_tokens embed_dropout rotary_emb layers* final_layernorm) lm_head");
   spec.dims = d;
+  DecoderParts& parts = decoder.parts;
+  parts.norm = NormKind::Layer;
+  parts.rotary.part = RotaryPart::Held;
+  parts.mlp = MlpKind::Plain;
+  parts.residual = Residual::Parallel;
+  parts.head_norm = qk_layernorm ? HeadNorm::ByHead : HeadNorm::None;
+  parts.query_norm = "q_layernorm";
+  parts.key_norm = "k_layernorm";
+  parts.embedding_dropout = "embed_dropout";
+  parts.rebinds_embedding = true;
+  parts.final_norm = "final_layernorm";
+  parts.output = "dense";
+  parts.attention_dropout = parts.mlp_dropout = "resid_dropout";
+  parts.up = "fc1";
+  parts.down = "fc2";
+  parts.activation = "activation_fn";
+  spec.parts = std::make_shared<const DecoderParts>(parts);
   return spec;
 }
 
@@ -141,6 +158,15 @@ ModelSpec build_phi3(ConfigReader& config) {
   if (decoder.tied) b.tie(head, embedding);
   ModelSpec spec = b.finish("model(embed_tokens rotary_emb layers* norm) lm_head");
   spec.dims = d;
+  DecoderParts& parts = decoder.parts;
+  parts.projections = Projections::Fused;
+  parts.rotary.part = RotaryPart::Joined;
+  parts.mlp = MlpKind::FusedGate;
+  parts.attention_dropout = "resid_attn_dropout";
+  parts.mlp_dropout = "resid_mlp_dropout";
+  parts.up = "gate_up_proj";
+  parts.activation = "activation_fn";
+  spec.parts = std::make_shared<const DecoderParts>(parts);
   return spec;
 }
 

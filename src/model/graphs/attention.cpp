@@ -30,7 +30,13 @@ Heads by_token(GraphBuilder& g, TensorId x) {
   return {g.keep(x), plain ? Layout::Plain : Layout::ByToken};
 }
 
-double scale_of(const GraphBuilder& g) { return 1 / std::sqrt(static_cast<double>(g.model().dims.head_dim)); }
+Heads as_they_lie(GraphBuilder& g, TensorId x, bool by_head) {
+  return by_head ? Heads{g.keep(x), Layout::Plain} : by_token(g, x);
+}
+
+double scale_of(const GraphBuilder& g, const AttentionCall& call) {
+  return call.scale > 0 ? call.scale : 1 / std::sqrt(static_cast<double>(g.model().dims.head_dim));
+}
 
 // [B, own, S, D] as [B, heads, S, D], each head several times in a row; its gradient is a sum.
 TensorId with_repeated_heads(GraphBuilder& g, TensorId x, std::int64_t heads) {
@@ -43,9 +49,9 @@ TensorId with_repeated_heads(GraphBuilder& g, TensorId x, std::int64_t heads) {
 
 // One head for each of the query's: expand, whose gradient is a sum, then a reshape that copies, unless there is but
 // one head to repeat (repeat_kv in every modeling file).
-Heads repeated(GraphBuilder& g, TensorId x, std::int64_t heads) {
+Heads repeated(GraphBuilder& g, TensorId x, std::int64_t heads, bool by_head) {
   const std::int64_t own = heads_of(g, x);
-  if (own == heads) return by_token(g, x);
+  if (own == heads) return as_they_lie(g, x, by_head);
   const TensorId expanded = with_repeated_heads(g, x, heads);
   if (own == 1) return {expanded, Layout::Repeated};
   const TensorId copied = g.copy(expanded);
@@ -90,7 +96,7 @@ TensorId scores(GraphBuilder& g, const AttentionCall& call, const Heads& query, 
   const TensorId k_turned = g.view(k, turned, {step_swap(2, 3)});
   const TensorId product = g.matmul(q, k_turned);
   g.drop({q, k, k_turned, low_query.tensor, low_key.tensor});
-  TensorId weights = g.unary(Op::MulScalar, product, scale_of(g));
+  TensorId weights = g.unary(Op::MulScalar, product, scale_of(g, call));
   g.drop({product});
   const auto becomes = [&](TensorId next) {
     g.drop({weights});
@@ -133,9 +139,9 @@ TensorId plain_softmax(GraphBuilder& g, TensorId weights, DType as) {
 // eager_attention_forward. The result's layout is that of the product; the weights go back to the caller.
 Attended eager(GraphBuilder& g, const AttentionCall& call) {
   const std::int64_t heads = heads_of(g, call.q);
-  const Heads query = by_token(g, call.q);
-  const Heads key = repeated(g, call.k, heads);
-  const Heads value = repeated(g, call.v, heads);
+  const Heads query = as_they_lie(g, call.q, call.by_head);
+  const Heads key = repeated(g, call.k, heads, call.by_head);
+  const Heads value = repeated(g, call.v, heads, false);
   TensorId weights = scores(g, call, query, key);
   weights = call.wide_softmax ? wide_softmax(g, weights) : plain_softmax(g, weights, g.dtype(call.v));
   const TensorId dropped = g.dropout(weights, call.dropout);
@@ -224,14 +230,20 @@ TensorId fused_kernel(GraphBuilder& g, const Heads& query, const Heads& key, con
   return output;
 }
 
-// sdpa_attention_forward. The flash and memory-efficient kernels lay out their result as they find the query.
+// The memory-efficient kernel's result lies token by token, those of flash and cuDNN as they find the query.
+bool lies_by_token(const GraphOptions& options, const AttentionCall& call) {
+  if (options.attention == AttentionKernel::CuDnn) return false;
+  return call.by_head && (options.attention == AttentionKernel::MemoryEfficient || call.mask != kNone);
+}
+
+// sdpa_attention_forward.
 Attended fused(GraphBuilder& g, const AttentionCall& call) {
   const std::int64_t heads = heads_of(g, call.q);
-  Heads query = by_token(g, call.q);
+  Heads query = as_they_lie(g, call.q, call.by_head);
   // Heads stay grouped only where no mask is given (use_gqa_in_sdpa).
   const bool repeats = expands_heads(g.options()) || call.mask != kNone;
-  Heads key = repeats ? repeated(g, call.k, heads) : by_token(g, call.k);
-  Heads value = repeats ? repeated(g, call.v, heads) : by_token(g, call.v);
+  Heads key = repeats ? repeated(g, call.k, heads, call.by_head) : as_they_lie(g, call.k, call.by_head);
+  Heads value = repeats ? repeated(g, call.v, heads, false) : by_token(g, call.v);
   if (copies_operands(g.options())) {
     for (Heads* operand : {&query, &key, &value}) make_plain(g, *operand);
   }
@@ -239,7 +251,7 @@ Attended fused(GraphBuilder& g, const AttentionCall& call) {
   TensorId flat = kNone;
   if (pads_heads(g.options(), g.shape(query.tensor).dims[3], call.mask != kNone)) {
     flat = joined(g, output, true);
-  } else if (query.layout == Layout::ByToken) {
+  } else if (query.layout == Layout::ByToken || lies_by_token(g.options(), call)) {
     // Laid out as [B, S, H, D] already: transpose and reshape are views.
     const Shape joint{batch_of(g, output), seq_of(g, output), heads * g.shape(output).dims[3]};
     flat = g.view(output, joint, {step_swap(1, 2), step_reshape(joint)});
@@ -273,8 +285,8 @@ Heads interleaved(GraphBuilder& g, const Heads& x, std::int64_t heads) {
 }
 
 // query * s, (key * s) turned, their product, + mask in place, a softmax that knows rows masked whole.
-TensorId math_weights(GraphBuilder& g, const Heads& query, const Heads& key, TensorId bias) {
-  const Heads scaled_key{g.unary(Op::MulScalar, key.tensor, std::sqrt(scale_of(g))), key.layout};
+TensorId math_weights(GraphBuilder& g, const Heads& query, const Heads& key, TensorId bias, double root) {
+  const Heads scaled_key{g.unary(Op::MulScalar, key.tensor, root), key.layout};
   const TensorId q = flattened(g, query);
   const TensorId k = flattened(g, scaled_key);
   Shape turned = g.shape(k);
@@ -321,14 +333,14 @@ TensorId math_kernel(GraphBuilder& g, const AttentionCall& call) {
   const TensorId wide_q = g.cast(low_q, DType::Float32);
   const TensorId wide_k = g.cast(low_k, DType::Float32);
   const TensorId wide_v = g.cast(low_v, DType::Float32);
-  const TensorId scaled_q = g.unary(Op::MulScalar, wide_q, std::sqrt(scale_of(g)));
+  const TensorId scaled_q = g.unary(Op::MulScalar, wide_q, std::sqrt(scale_of(g, call)));
   const TensorId bias = causal_bias(g, seq_of(g, call.q));
-  const Heads query = by_token(g, scaled_q);
-  const Heads own_key = by_token(g, wide_k);
+  const Heads query = as_they_lie(g, scaled_q, call.by_head);
+  const Heads own_key = as_they_lie(g, wide_k, call.by_head);
   const Heads own_value = by_token(g, wide_v);
   const Heads key = interleaved(g, own_key, heads);
   const Heads value = interleaved(g, own_value, heads);
-  const TensorId weights = math_weights(g, query, key, bias);
+  const TensorId weights = math_weights(g, query, key, bias, std::sqrt(scale_of(g, call)));
   const TensorId dropped = g.dropout(weights, call.dropout);
   g.drop({weights});
   const auto [output, returned] = math_output(g, dropped, value, origin);
@@ -358,9 +370,21 @@ bool pads_heads(const GraphOptions& options, std::int64_t head_dim, bool masked)
   return flash && !masked && head_dim % kAligned != 0;
 }
 
-bool values_come_back_by_head(const GraphOptions& options, const Dimensions& dims, bool masked) {
+bool queries_come_back_by_head(const GraphOptions& options, const Dimensions& dims, bool masked) {
   if (options.eager_attention || options.math_attention || pads_heads(options, dims.head_dim, masked)) return true;
-  return copies_operands(options) || ((expands_heads(options) || masked) && dims.heads != dims.kv_heads);
+  return copies_operands(options);
+}
+
+// A product's gradient of the turned keys lies token by token.
+bool keys_come_back_by_head(const GraphOptions& options, const Dimensions& dims, bool masked) {
+  const bool composed = options.eager_attention || options.math_attention;
+  if (composed && dims.heads == dims.kv_heads) return false;
+  return values_come_back_by_head(options, dims, masked);
+}
+
+bool values_come_back_by_head(const GraphOptions& options, const Dimensions& dims, bool masked) {
+  if (queries_come_back_by_head(options, dims, masked)) return true;
+  return (expands_heads(options) || masked) && dims.heads != dims.kv_heads;
 }
 
 }  // namespace dsplan

@@ -9,12 +9,15 @@
 namespace dsplan {
 
 struct AttentionCall {
-  // Heads before tokens, [B, H, S, D], in the memory layout of [B, S, H, D]. k and v may have fewer heads.
+  // Heads before tokens, [B, H, S, D], in the memory layout of [B, S, H, D] or, with `by_head`, of their own. k and v
+  // may have fewer heads.
   TensorId q = kNone;
   TensorId k = kNone;
   TensorId v = kNone;
   TensorId mask = kNone;     // Eager: added to the scores; otherwise flags. kNone: causal by flag.
+  bool by_head = false;      // q and k, not v.
   double softcap = 0;        // Eager only, 0: none.
+  double scale = 0;          // Of the scores. 0: one by the root of a head's width.
   double dropout = 0;        // Of the weights.
   bool wide_softmax = true;  // Eager only: softmax in fp32.
 };
@@ -29,6 +32,10 @@ struct Attended {
 
 // Whether the kernel takes padded copies of queries, keys and values: flash, where heads are not aligned to 8 elements.
 [[nodiscard]] bool pads_heads(const GraphOptions& options, std::int64_t head_dim, bool masked);
+// Likewise of queries that are not turned.
+[[nodiscard]] bool queries_come_back_by_head(const GraphOptions& options, const Dimensions& dims, bool masked);
+// Likewise of keys that are not turned.
+[[nodiscard]] bool keys_come_back_by_head(const GraphOptions& options, const Dimensions& dims, bool masked);
 // Whether the gradient of the values comes head by head, so that it has to be copied to become the projection's.
 [[nodiscard]] bool values_come_back_by_head(const GraphOptions& options, const Dimensions& dims, bool masked);
 

@@ -93,7 +93,7 @@ TensorId GraphBuilder::buffer(std::string_view leaf) {
     const ModelBuffer& named = model_.buffers[at];
     if (named.name != name) continue;
     if (buffer_tensors_[at] == kNone) {
-      const bool narrow = options_.narrow_tables && named.dtype == DType::Float32;
+      const bool narrow = options_.narrow_tables && named.dtype == DType::Float32 && !named.converted;
       const DType dtype = named.follows_model_dtype || narrow ? options_.dtype : named.dtype;
       graph_.storages.push({storage(named.shape.elements(), dtype), kNone, static_cast<std::int32_t>(at)});
       buffer_tensors_[at] = add_tensor(named.shape, dtype, graph_.storages.last(), false, kNone);
@@ -260,7 +260,8 @@ TensorId GraphBuilder::layer_norm(TensorId x, TensorId weight, TensorId bias) {
   const TensorId wide = widened(x);
   const double epsilon = model_.dims.norm_epsilon;
   const TensorId out = make(Op::LayerNorm, shape(wide), dtype(wide), {wide, wide_weight, wide_bias}, true, epsilon);
-  drop({wide, wide_weight});
+  drop({wide});
+  if (wide_weight != kNone) drop({wide_weight});
   if (wide_bias != kNone) drop({wide_bias});
   return out;
 }
@@ -294,10 +295,19 @@ TensorId GraphBuilder::view_copied_back(TensorId x, Shape to, std::initializer_l
 
 TensorId GraphBuilder::copy(TensorId x) { return make(Op::Contiguous, shape(x), dtype(x), {x}, true); }
 
-TensorId GraphBuilder::slice(TensorId x, std::int8_t dim, std::int64_t start, std::int64_t length) {
+TensorId GraphBuilder::slice(TensorId x, std::int8_t dim, std::int64_t start, std::int64_t length, bool of_pairs) {
   Shape part = shape(x);
   part.dims[static_cast<std::size_t>(dim)] = length;
-  const TensorId out = view(x, part, {step_narrow(dim, start, length)});
+  TensorId out = kNone;
+  if (of_pairs) {
+    DSPLAN_CHECK(dim + 1 == part.rank, "pairs are of the last dimension");
+    Shape pairs = part;
+    pairs.dims[pairs.rank++] = 2;
+    const auto last = static_cast<std::int8_t>(dim + 1);
+    out = view(x, part, {step_reshape(pairs), step_narrow(last, start, 1), step_reshape(part)});
+  } else {
+    out = view(x, part, {step_narrow(dim, start, length)});
+  }
   graph_.nodes.back().op = Op::Slice;
   return out;
 }
@@ -316,12 +326,17 @@ std::vector<TensorId> GraphBuilder::split_last(TensorId x, std::int64_t parts) {
   return outputs;
 }
 
-TensorId GraphBuilder::cat_last(TensorId a, TensorId b) {
+TensorId GraphBuilder::cat_last(TensorId a, TensorId b, Op op) {
   Shape whole = shape(a);
   whole.dims[whole.rank - 1U] += shape(b).dims[shape(b).rank - 1U];
-  const TensorId out = make(Op::Cat, whole, dtype(a), {a, b}, true);
-  graph_.nodes.back().axis = static_cast<std::int8_t>(whole.rank - 1);
-  return out;
+  Shape made = op == Op::Stack ? shape(a) : whole;
+  if (op == Op::Stack) made.dims[made.rank++] = 2;
+  const TensorId joint = make(op, made, dtype(a), {a, b}, true);
+  graph_.nodes.back().axis = static_cast<std::int8_t>(made.rank - 1);
+  if (op == Op::Cat) return joint;
+  const TensorId flat = view(joint, whole);
+  drop({joint});
+  return flat;
 }
 
 TensorId GraphBuilder::matmul(TensorId a, TensorId b) {

@@ -97,10 +97,11 @@ class GraphBuilder {
   // A view whose gradient has to be copied to become the input's shape again (Node::gradient_copied).
   TensorId view_copied_back(TensorId x, Shape shape, std::initializer_list<ViewStep> steps = {});
   TensorId copy(TensorId x);  // clone, contiguous, or a reshape that copies.
-  // `length` elements of dimension `dim` from `start`.
-  TensorId slice(TensorId x, std::int8_t dim, std::int64_t start, std::int64_t length);
+  // `length` elements of dimension `dim` from `start`, or of its pairs the element `start` each.
+  TensorId slice(TensorId x, std::int8_t dim, std::int64_t start, std::int64_t length, bool of_pairs = false);
   std::vector<TensorId> split_last(TensorId x, std::int64_t parts);
-  TensorId cat_last(TensorId a, TensorId b);
+  // Op::Stack: element by element, flattened: a[0], b[0], a[1], b[1].
+  TensorId cat_last(TensorId a, TensorId b, Op op = Op::Cat);
   TensorId matmul(TensorId a, TensorId b);
   // `bias` is added to the scores, or kNone. The options' kernel, but with a bias none that takes no bias.
   // The weights are dropped with probability `dropout` inside the kernel.

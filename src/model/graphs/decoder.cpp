@@ -1,12 +1,11 @@
-// The Llama shape of decoder: llama, mistral, mixtral, qwen2, qwen3, gemma2. The functions follow transformers'
-// modules one by one; a `drop` stands where a Python variable or frame lets go of a tensor.
+// Decoders as a choice of parts (model/parts.h). The functions follow transformers' modules one by one; a `drop` stands
+// where a Python variable or frame lets go of a tensor.
 #include "model/graphs/graphs.h"
-
-#include <tuple>
 
 #include "core/error.h"
 #include "model/graphs/attention.h"
 #include "model/graphs/loss.h"
+#include "model/graphs/pieces.h"
 
 namespace dsplan {
 namespace {
@@ -14,7 +13,7 @@ namespace {
 class DecoderGraph {
  public:
   DecoderGraph(const ModelSpec& model, const GraphOptions& options)
-      : g_(model, options), d_(model.dims), gemma_(model.family == "gemma2"), model_(g_.child(g_.causal(), "model")) {}
+      : g_(model, options), d_(model.dims), p_(*model.parts), model_(g_.child(g_.causal(), p_.body)) {}
 
   Graph build() {
     const TensorId ids = g_.batch_input(Shape{g_.options().micro_batch, g_.options().seq}, DType::Int64);
@@ -24,249 +23,130 @@ class DecoderGraph {
     g_.set_batch(masked ? std::vector<TensorId>{ids, labels, ones} : std::vector<TensorId>{ids, labels});
     g_.enter_model();
     const TensorId hidden = body(ids, ones);
-    return g_.finish(causal_loss(g_, hidden, labels, [&](TensorId x) {
-      const TensorId logits = vocabulary_head(g_, g_.child(g_.causal(), "lm_head"), x);
-      return d_.final_softcap > 0 ? softcap(logits) : logits;
-    }));
+    return g_.finish(causal_loss(g_, hidden, labels, [&](TensorId x) { return logits_of(x); }));
   }
 
  private:
-  // What every layer is told of the tokens' places.
+  // What every layer is told of the tokens' places: numbers, and waves by kind of layer, or one pair for all.
   struct Positions {
     TensorId ids = kNone;
-    TensorId cos = kNone;
-    TensorId sin = kNone;
+    Waves waves;
+    Waves sliding;
   };
 
-  // logits / cap, tanh, * cap: each statement rebinds the variable.
-  TensorId softcap(TensorId logits) {
-    const TensorId scaled = g_.unary(Op::DivScalar, logits, d_.final_softcap);
-    g_.drop({logits});
-    const TensorId squashed = g_.unary(Op::Tanh, scaled);
-    g_.drop({scaled});
-    const TensorId capped = g_.unary(Op::MulScalar, squashed, d_.final_softcap);
-    g_.drop({squashed});
-    return capped;
-  }
-
-  // x * rsqrt(mean(x^2) + eps); `x` is fp32. Llama's code names the mean, so that it lives as long as the frame; in
-  // gemma2's expression it is a temporary.
-  TensorId normalised(TensorId x, TensorId* variance) {
-    const TensorId squared = g_.unary(Op::PowScalar, x, 2);
-    const TensorId mean = g_.mean_last(squared);
-    g_.drop({squared});
-    const TensorId shifted = g_.unary(Op::AddScalar, mean, d_.norm_epsilon);
-    if (variance == nullptr) {
-      g_.drop({mean});
-    } else {
-      *variance = mean;
+  // Each statement rebinds the variable.
+  TensorId logits_of(TensorId hidden) {
+    TensorId logits = vocabulary_head(g_, g_.child(g_.causal(), "lm_head"), hidden);
+    const auto becomes = [&](TensorId next) {
+      g_.drop({logits});
+      logits = next;
+    };
+    if (p_.logits_divisor > 0) becomes(g_.unary(Op::DivScalar, logits, p_.logits_divisor));
+    if (p_.logits_multiplier > 0) becomes(g_.unary(Op::MulScalar, logits, p_.logits_multiplier));
+    if (d_.final_softcap > 0) {
+      becomes(g_.unary(Op::DivScalar, logits, d_.final_softcap));
+      becomes(g_.unary(Op::Tanh, logits));
+      becomes(g_.unary(Op::MulScalar, logits, d_.final_softcap));
     }
-    const TensorId scale = g_.unary(Op::Rsqrt, shifted);
-    g_.drop({shifted});
-    const TensorId result = g_.binary(Op::Mul, x, scale);
-    g_.drop({scale});
-    return result;
+    return logits;
   }
 
-  TensorId rms_norm(ModuleId module, TensorId hidden) {
-    g_.enter(module);
-    const TensorId weight = g_.parameter("weight");
-    const TensorId out = gemma_ ? gemma_norm(weight, hidden) : llama_norm(weight, hidden);
-    g_.exit(module);
-    return out;
+  [[nodiscard]] ModuleId child(ModuleId parent, std::string_view name) const {
+    return name.empty() ? kNone : g_.model().child(parent, name);
   }
 
-  TensorId llama_norm(TensorId weight, TensorId hidden) {
-    const TensorId wide = g_.cast(hidden, DType::Float32);
-    TensorId variance = kNone;
-    const TensorId norm = normalised(wide, &variance);
-    g_.drop({wide});
-    const TensorId narrow = g_.cast(norm, g_.dtype(hidden));
-    const TensorId out = g_.binary(Op::Mul, weight, narrow);
-    g_.drop({narrow, norm, variance});
-    return out;
+  TensorId norm(ModuleId parent, std::string_view name, TensorId x) {
+    return norm_module(g_, p_.norm, g_.child(parent, name), x);
   }
 
-  TensorId gemma_norm(TensorId weight, TensorId hidden) {
-    const TensorId wide = g_.cast(hidden, DType::Float32);
-    const TensorId norm = normalised(wide, nullptr);
-    g_.drop({wide});
-    const TensorId wide_weight = g_.cast(weight, DType::Float32);
-    const TensorId factor = g_.unary(Op::AddScalar, wide_weight, 1);
-    g_.drop({wide_weight});
-    const TensorId scaled = g_.binary(Op::Mul, norm, factor);
-    g_.drop({factor, norm});
-    const TensorId out = g_.cast(scaled, g_.dtype(hidden));
-    g_.drop({scaled});
-    return out;
+  TensorId feed(ModuleId module, TensorId hidden) {
+    if (g_.model().child(module, "experts") == kNone) return mlp_module(g_, p_, module, hidden, d_.ffn);
+    return moe_block(g_, p_.experts, module, hidden,
+                     [&](ModuleId shared, TensorId x) { return mlp_module(g_, p_, shared, x, p_.experts.shared_ffn); });
   }
 
-  // cos and sin of the positions, in fp32 under no_grad, then in the model's dtype.
-  std::pair<TensorId, TensorId> rotary(ModuleId module, TensorId positions) {
-    g_.enter(module);
-    g_.set_grad_enabled(false);
-    g_.set_autocast_enabled(false);
-    // A table in fp32 already is not copied.
-    const TensorId table = g_.buffer("inv_freq");
-    const TensorId frequencies = g_.dtype(table) == DType::Float32 ? table : g_.cast(table, DType::Float32);
-    const std::int64_t half = g_.shape(table).dims[0];
-    const std::int64_t seq = g_.options().seq;
-    const TensorId row = g_.view(positions, Shape{1, 1, seq});
-    const TensorId wide = g_.make(Op::Cast, Shape{1, 1, seq}, DType::Float32, {row});
-    g_.drop({row});
-    const TensorId column = g_.view(frequencies, Shape{1, half, 1});
-    const TensorId product = g_.make(Op::Matmul, Shape{1, half, seq}, DType::Float32, {column, wide});
-    g_.drop({column});
-    const TensorId angles = g_.view(product, Shape{1, seq, half}, {step_swap(1, 2)});
-    g_.drop({product});
-    const TensorId both = g_.cat_last(angles, angles);
-    const TensorId cos = scaled_wave(Op::Cos, both);
-    const TensorId sin = scaled_wave(Op::Sin, both);
-    const TensorId narrow_cos = g_.cast(cos, g_.options().dtype);
-    const TensorId narrow_sin = g_.cast(sin, g_.options().dtype);
-    g_.drop({wide, angles, both, cos, sin});
-    if (frequencies != table) g_.drop({frequencies});
-    g_.set_autocast_enabled(true);
-    g_.set_grad_enabled(true);
-    g_.exit(module);
-    return {narrow_cos, narrow_sin};
-  }
-
-  TensorId scaled_wave(Op op, TensorId angles) {
-    const TensorId wave = g_.unary(op, angles);
-    const TensorId scaled = g_.unary(Op::MulScalar, wave, 1);
-    g_.drop({wave});
-    return scaled;
-  }
-
-  // (x * cos) + (rotate_half(x) * sin).
-  TensorId rotate(TensorId x, TensorId cos, TensorId sin) {
-    const TensorId direct = g_.binary(Op::Mul, x, cos);
-    const std::int64_t half = d_.head_dim / 2;
-    const TensorId first = g_.slice(x, 3, 0, half);
-    const TensorId second = g_.slice(x, 3, half, half);
-    const TensorId negated = g_.unary(Op::Neg, second);
-    const TensorId rotated = g_.cat_last(negated, first);
-    g_.drop({negated, first, second});
-    const TensorId crossed = g_.binary(Op::Mul, rotated, sin);
-    g_.drop({rotated});
-    const TensorId out = g_.binary(Op::Add, direct, crossed);
-    g_.drop({direct, crossed});
-    return out;
-  }
-
-  // proj(x).view(B, S, heads, D), with qwen3's norm over each head, .transpose(1, 2).
-  TensorId heads_of(ModuleId attention, const char* projection, const char* norm, TensorId x, std::int64_t heads,
-                    bool masked) {
-    const std::int64_t batch = g_.options().micro_batch;
-    const std::int64_t seq = g_.options().seq;
-    const TensorId flat = linear_module(g_, g_.child(attention, projection), x, heads * d_.head_dim);
-    const ModuleId head_norm = norm == nullptr ? kNone : g_.model().child(attention, norm);
-    // Rotation's backward sums in fresh zeros, laid out head by head: what is not rotated (the values) keeps its
-    // layout.
-    const bool rotated = norm != nullptr;
-    const bool by_head = rotated || values_come_back_by_head(g_.options(), d_, masked);
-    const bool copied = by_head && heads > 1 && seq > 1;
-    const Shape by_token{batch, seq, heads, d_.head_dim};
-    TensorId split = copied && head_norm != kNone ? g_.view_copied_back(flat, by_token) : g_.view(flat, by_token);
-    g_.drop({flat});
-    if (head_norm != kNone) {
-      const TensorId normed = rms_norm(head_norm, split);
-      g_.drop({split});
-      split = normed;
-    }
-    const Shape swapped{batch, heads, seq, d_.head_dim};
-    const ViewStep swap = step_swap(1, 2);
-    const TensorId out =
-        copied && head_norm == kNone ? g_.view_copied_back(split, swapped, {swap}) : g_.view(split, swapped, {swap});
-    g_.drop({split});
-    return out;
-  }
-
-  // The layer's output, and the weights of eager attention, which the layer holds.
-  Attended attention(ModuleId module, TensorId hidden, const Positions& at, TensorId mask) {
-    g_.enter(module);
-    AttentionCall call;
-    const TensorId whole = g_.copy_to_parallel(hidden);
-    const TensorId q = heads_of(module, "q_proj", "q_norm", whole, d_.heads, mask != kNone);
-    const TensorId k = heads_of(module, "k_proj", "k_norm", whole, d_.kv_heads, mask != kNone);
-    call.v = heads_of(module, "v_proj", nullptr, whole, d_.kv_heads, mask != kNone);
-    g_.drop({whole});
-    const Shape wave{1, 1, g_.options().seq, d_.head_dim};
-    const TensorId cos_by_head = g_.view(at.cos, wave);
-    const TensorId sin_by_head = g_.view(at.sin, wave);
-    call.q = rotate(q, cos_by_head, sin_by_head);
-    call.k = rotate(k, cos_by_head, sin_by_head);
-    g_.drop({cos_by_head, sin_by_head, q, k});
-    call.mask = mask;
-    call.softcap = gemma_ ? d_.attention_softcap : 0;
-    call.dropout = d_.attention_dropout;
-    const Attended attended = attend(g_, call);
-    const TensorId out = row_linear_module(g_, g_.child(module, "o_proj"), attended.flat, d_.hidden);
-    g_.drop({attended.flat, call.q, call.k, call.v});
-    g_.exit(module);
-    return {out, attended.weights};
-  }
-
-  TensorId activation(ModuleId mlp, TensorId x) {
-    const ModuleId act = g_.child(mlp, "act_fn");
-    g_.enter(act);
-    const TensorId out = activated(g_, d_.activation, x);
-    g_.exit(act);
-    return out;
-  }
-
-  TensorId mlp(ModuleId module, TensorId hidden) {
-    if (d_.experts > 0) return moe_block(g_, module, hidden);
-    g_.enter(module);
-    const TensorId whole = g_.copy_to_parallel(hidden);
-    const TensorId gate = linear_module(g_, g_.child(module, "gate_proj"), whole, d_.ffn);
-    const TensorId active = activation(module, gate);
-    g_.drop({gate});
-    const TensorId up = linear_module(g_, g_.child(module, "up_proj"), whole, d_.ffn);
-    g_.drop({whole});
-    const TensorId product = g_.binary(Op::Mul, active, up);
-    g_.drop({active, up});
-    const TensorId out = row_linear_module(g_, g_.child(module, "down_proj"), product, d_.hidden);
-    g_.drop({product});
-    g_.exit(module);
-    return out;
-  }
-
-  // Adds a sublayer's output to the residual stream; gemma2 norms it first.
-  TensorId join(ModuleId layer, const char* post_norm, TensorId residual, TensorId branch) {
-    if (gemma_) {
-      const TensorId normed = rms_norm(g_.child(layer, post_norm), branch);
+  // Adds a sublayer's output to the residual stream: normed first, then dropped out or scaled within the sum.
+  TensorId join(ModuleId layer, std::string_view post_norm, std::string_view dropout, TensorId residual,
+                TensorId branch) {
+    if (!post_norm.empty()) {
+      const TensorId normed = norm(layer, post_norm, branch);
       g_.drop({branch});
       branch = normed;
     }
-    const TensorId out = g_.binary(Op::Add, residual, branch);
-    g_.drop({branch});
+    TensorId added = dropout_module(g_, child(layer, dropout), branch, d_.residual_dropout);
+    if (p_.rebinds_dropout) {
+      g_.drop({branch});
+      branch = g_.keep(added);
+    }
+    if (p_.residual_multiplier > 0) {
+      const TensorId scaled = g_.unary(Op::MulScalar, added, p_.residual_multiplier);
+      g_.drop({added});
+      added = scaled;
+    }
+    const TensorId out = g_.binary(Op::Add, residual, added);
+    g_.drop({added, branch});
     return out;
   }
 
-  TensorId layer(ModuleId module, TensorId hidden, const Positions& at, TensorId mask) {
-    g_.enter(module);
-    const TensorId normed = rms_norm(g_.child(module, "input_layernorm"), hidden);
-    const Attended attended = attention(g_.child(module, "self_attn"), normed, at, mask);
-    g_.drop({normed});
-    const TensorId middle = join(module, "post_attention_layernorm", hidden, attended.flat);
-    const TensorId second =
-        rms_norm(g_.child(module, gemma_ ? "pre_feedforward_layernorm" : "post_attention_layernorm"), middle);
-    const TensorId fed = mlp(g_.child(module, "mlp"), second);
+  TensorId serial_layer(ModuleId module, TensorId hidden, const LayerInputs& given) {
+    const bool first = !p_.before_attention.empty();
+    const TensorId normed = first ? norm(module, p_.before_attention, hidden) : g_.keep(hidden);
+    const Attended attended = attention_module(g_, p_, g_.child(module, p_.attention), normed, given);
+    const bool held = p_.residual == Residual::SerialHeld;
+    if (held) {
+      g_.keep(attended.flat);
+    } else {
+      g_.drop({normed});
+    }
+    const TensorId middle = join(module, p_.after_attention, p_.attention_dropout, hidden, attended.flat);
+    const TensorId second = p_.before_mlp.empty() ? g_.keep(middle) : norm(module, p_.before_mlp, middle);
+    const TensorId fed = feed(g_.child(module, "mlp"), second);
     g_.drop({second});
-    const TensorId out = join(module, "post_feedforward_layernorm", middle, fed);
+    const TensorId out = join(module, p_.after_mlp, p_.mlp_dropout, middle, fed);
     g_.drop({middle});
+    if (held) g_.drop({normed, attended.flat});
     if (attended.weights != kNone) g_.drop({attended.weights});
+    return out;
+  }
+
+  // Both branches start from the layer's input; each rebinds its variable when it is dropped out.
+  TensorId parallel_layer(ModuleId module, TensorId hidden, const LayerInputs& given) {
+    const TensorId normed = norm(module, p_.before_attention, hidden);
+    const Attended attended = attention_module(g_, p_, g_.child(module, p_.attention), normed, given);
+    const bool two = p_.residual == Residual::ParallelTwoNorms;
+    if (two) g_.drop({normed});
+    const TensorId from_attention =
+        dropout_module(g_, child(module, p_.attention_dropout), attended.flat, d_.residual_dropout);
+    g_.drop({attended.flat});
+    const TensorId second = two ? norm(module, p_.before_mlp, hidden) : normed;
+    const TensorId fed = feed(g_.child(module, "mlp"), second);
+    if (two) g_.drop({second});
+    const TensorId from_mlp = dropout_module(g_, child(module, p_.mlp_dropout), fed, d_.residual_dropout);
+    g_.drop({fed});
+    const bool residual_first = p_.residual == Residual::ParallelResidual;
+    const TensorId left = residual_first ? hidden : two ? from_mlp : from_attention;
+    const TensorId right = two || residual_first ? from_attention : from_mlp;
+    const TensorId sum = g_.binary(Op::Add, left, right);
+    const TensorId out = g_.binary(Op::Add, sum, residual_first ? from_mlp : hidden);
+    g_.drop({sum, from_attention, from_mlp});
+    if (!two) g_.drop({normed});
+    if (attended.weights != kNone) g_.drop({attended.weights});
+    return out;
+  }
+
+  TensorId layer(ModuleId module, TensorId hidden, const LayerInputs& given) {
+    g_.enter(module);
+    const bool serial = p_.residual == Residual::Serial || p_.residual == Residual::SerialHeld;
+    const TensorId out = serial ? serial_layer(module, hidden, given) : parallel_layer(module, hidden, given);
     g_.exit(module);
     return out;
   }
 
   TensorId embed(TensorId ids) {
-    const ModuleId module = g_.child(model_, "embed_tokens");
+    const ModuleId module = g_.child(model_, p_.embedding);
     g_.enter(module);
     TensorId out = vocabulary_embedding(g_, g_.parameter("weight"), ids);
-    if (gemma_) {
+    if (p_.scaled_embedding) {
       const TensorId factor = g_.cast(g_.buffer("embed_scale"), g_.options().dtype);
       const TensorId scaled = g_.binary(Op::Mul, out, factor);
       g_.drop({out, factor});
@@ -274,6 +154,11 @@ class DecoderGraph {
     }
     g_.exit(module);
     if (g_.options().inputs_require_grad) g_.require_grad(out);
+    if (p_.embedding_multiplier > 0) {
+      const TensorId scaled = g_.unary(Op::MulScalar, out, p_.embedding_multiplier);
+      g_.drop({out});
+      out = scaled;
+    }
     return out;
   }
 
@@ -297,39 +182,74 @@ class DecoderGraph {
   };
   Masks masks(TensorId position_ids, TensorId ones) {
     Masks made;
-    const bool slides = d_.sliding_window > 0;
-    if (gemma_ || !slides) made.full = attention_mask(g_, position_ids, ones, 0);
-    if (slides) made.sliding = attention_mask(g_, position_ids, ones, d_.sliding_window);
+    const bool by_kind = !p_.kinds.empty();
+    const bool slides = by_kind ? p_.some_slide() || p_.both_masks : d_.sliding_window > 0;
+    if (by_kind || !slides) made.full = attention_mask(g_, position_ids, ones);
+    if (!slides) return made;
+    const bool has_window = d_.sliding_window > 0 || p_.empty_window;
+    made.sliding = attention_mask(g_, position_ids, ones, has_window ? std::optional(d_.sliding_window) : std::nullopt);
     return made;
   }
 
-  TensorId body(TensorId ids, TensorId ones) {
-    g_.enter(model_);
-    const TensorId embedded = embed(ids);
+  Positions turned(TensorId position_ids) {
+    const ModuleId module = g_.child(model_, "rotary_emb");
     Positions at;
-    at.ids = positions();
-    const Masks masked = masks(at.ids, ones);
-    std::tie(at.cos, at.sin) = rotary(g_.child(model_, "rotary_emb"), at.ids);
-    const ModuleId layers = g_.child(model_, "layers");
-    TensorId hidden = g_.keep(embedded);
-    ModuleId next = layers + 1;
+    at.ids = position_ids;
+    if (!p_.tables_by_kind) {
+      at.waves = rotary_tables(g_, p_.rotary, module, at.ids);
+      return at;
+    }
+    if (p_.some_see_all()) at.waves = rotary_tables(g_, p_.rotary, module, at.ids, "full_attention_");
+    if (p_.some_slide()) at.sliding = rotary_tables(g_, p_.rotary, module, at.ids, "sliding_attention_");
+    return at;
+  }
+
+  LayerInputs given_to(std::size_t index, const Positions& at, const Masks& masked) const {
+    const bool slides = d_.sliding_window > 0 && p_.kind(index) == LayerKind::Sliding;
+    LayerInputs given;
+    given.ids = at.ids;
+    given.waves = slides && p_.tables_by_kind ? at.sliding : at.waves;
+    given.mask = slides ? masked.sliding : masked.full;
+    given.turns = p_.turns(index);
+    return given;
+  }
+
+  TensorId layers(TensorId hidden, const Positions& at, const Masks& masked) {
+    const ModuleId list = g_.child(model_, "layers");
+    ModuleId next = list + 1;
     for (std::int32_t index = 0; index < d_.layers; ++index) {
-      while (g_.model().modules[static_cast<std::size_t>(next)].parent != layers) ++next;
-      const bool slides = d_.sliding_window > 0 && (!gemma_ || index % 2 == 0);
-      const TensorId mask = slides ? masked.sliding : masked.full;
-      std::vector<TensorId> keywords{at.cos, at.sin, at.ids};
-      if (mask != kNone) keywords.push_back(mask);
+      while (g_.model().modules[static_cast<std::size_t>(next)].parent != list) ++next;
+      const LayerInputs given = given_to(static_cast<std::size_t>(index), at, masked);
+      std::vector<TensorId> keywords{given.waves.cos, given.waves.sin, given.ids};
+      if (given.mask != kNone) keywords.push_back(given.mask);
       g_.begin_region(index, {hidden}, std::move(keywords));
-      const TensorId out = layer(next, hidden, at, mask);
+      const TensorId out = layer(next, hidden, given);
       g_.end_region(index);
       g_.drop({hidden});
       hidden = out;
       ++next;
     }
-    const TensorId normed = rms_norm(g_.child(model_, "norm"), hidden);
-    g_.drop({hidden, embedded, at.ids, at.cos, at.sin});
-    for (TensorId mask : {masked.full, masked.sliding}) {
-      if (mask != kNone) g_.drop({mask});
+    return hidden;
+  }
+
+  TensorId body(TensorId ids, TensorId ones) {
+    g_.enter(model_);
+    TensorId embedded = embed(ids);
+    const TensorId position_ids = positions();
+    const Masks masked = masks(position_ids, ones);
+    TensorId hidden = p_.inner_dropout
+                          ? g_.dropout(embedded, d_.embedding_dropout)
+                          : dropout_module(g_, child(model_, p_.embedding_dropout), embedded, d_.embedding_dropout);
+    if (p_.rebinds_embedding) {
+      g_.drop({embedded});
+      embedded = g_.keep(hidden);
+    }
+    const Positions at = turned(position_ids);
+    hidden = layers(hidden, at, masked);
+    const TensorId normed = norm(model_, p_.final_norm, hidden);
+    g_.drop({hidden, embedded, at.ids});
+    for (TensorId one : {masked.full, masked.sliding, at.waves.cos, at.waves.sin, at.sliding.cos, at.sliding.sin}) {
+      if (one != kNone) g_.drop({one});
     }
     g_.exit(model_);
     return normed;
@@ -337,7 +257,7 @@ class DecoderGraph {
 
   GraphBuilder g_;
   const Dimensions& d_;
-  bool gemma_;
+  const DecoderParts& p_;
   ModuleId model_;
 };
 

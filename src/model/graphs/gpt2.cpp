@@ -38,31 +38,9 @@ class Gpt2 {
     return out;
   }
 
-  static constexpr double kRootOfTwoOverPi = 0.7978845608028654;
-
-  // 0.5 * x * (1 + tanh(c * (x + 0.044715 * x^3))), composite.
-  TensorId gelu_new(TensorId x) {
-    const TensorId halved = g_.unary(Op::MulScalar, x, 0.5);
-    const TensorId cubed = g_.unary(Op::PowScalar, x, 3);
-    const TensorId small = g_.unary(Op::MulScalar, cubed, 0.044715);
-    g_.drop({cubed});
-    const TensorId sum = g_.binary(Op::Add, x, small);
-    g_.drop({small});
-    const TensorId scaled = g_.unary(Op::MulScalar, sum, kRootOfTwoOverPi);
-    g_.drop({sum});
-    const TensorId squashed = g_.unary(Op::Tanh, scaled);
-    g_.drop({scaled});
-    const TensorId shifted = g_.unary(Op::AddScalar, squashed, 1);
-    g_.drop({squashed});
-    const TensorId out = g_.binary(Op::Mul, halved, shifted);
-    g_.drop({halved, shifted});
-    return out;
-  }
-
   TensorId activation(ModuleId module, TensorId x) {
     g_.enter(module);
-    const bool composite = d_.activation == "gelu_new";
-    const TensorId out = composite ? gelu_new(x) : activated(g_, d_.activation, x);
+    const TensorId out = activated(g_, d_.activation, x);
     g_.exit(module);
     return out;
   }
@@ -158,7 +136,7 @@ class Gpt2 {
     g_.drop({shifted});
     const TensorId places = embed("wpe", position_ids);
     const TensorId sum = g_.binary(Op::Add, words, places);
-    const TensorId mask = attention_mask(g_, position_ids, kNone, 0);
+    const TensorId mask = attention_mask(g_, position_ids, kNone);
     TensorId hidden = dropout(g_.child(model_, "drop"), sum, d_.embedding_dropout);
     g_.drop({sum});
     const ModuleId blocks = g_.child(model_, "h");

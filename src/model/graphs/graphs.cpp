@@ -1,9 +1,12 @@
 #include "model/graphs/graphs.h"
 
 #include <algorithm>
+#include <array>
 
 #include "core/error.h"
 #include "core/format.h"
+#include "model/parts.h"
+#include "model/quantized.h"
 
 namespace dsplan {
 namespace {
@@ -15,11 +18,6 @@ std::optional<std::string> version_unsupported(const ModelSpec& model, const Tra
   if (!llama) return formatted("the {} family under transformers 4", model.family);
   if (training.attention == Attention::Eager) return "eager attention under transformers 4";
   return std::nullopt;
-}
-
-// Some layers, or all, have a mask of their own: the window is no longer than the sequence.
-bool reaches_window(const ModelSpec& model, std::int64_t seq) {
-  return model.dims.sliding_window > 0 && seq >= model.dims.sliding_window;
 }
 
 // The memory-efficient kernel and cuDNN take a mask, flash and cuDNN take grouped heads.
@@ -64,9 +62,6 @@ std::optional<std::string> liger_unsupported(const ModelSpec& model, const Train
 std::optional<std::string> attention_unsupported(const ModelSpec& model, const Training& training) {
   const bool eager = training.attention == Attention::Eager;
   const bool windowed = reaches_window(model, training.seq);
-  if (model.dims.sliding_window > 0 && model.family.starts_with("qwen") && (eager || windowed)) {
-    return "a sliding window over some layers only, as the qwen families have it";
-  }
   if (eager) return std::nullopt;
   if (windowed && training.transformers < Version{5, 0, 0}) return "a window's mask under transformers 4";
   for (const std::int64_t seq : training.seq_list) {
@@ -82,6 +77,10 @@ std::optional<std::string> attention_unsupported(const ModelSpec& model, const T
 
 // Megatron's layers have no adapters and no autocast; its experts are cut in ways of their own. Its loss is in fp32.
 std::optional<std::string> parallel_unsupported(const ModelSpec& model, const Training& training) {
+  constexpr std::array kCut{"gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma2"};
+  if (std::find(kCut.begin(), kCut.end(), model.family) == kCut.end()) {
+    return formatted("the {} family's activations under tensor parallelism", model.family);
+  }
   if (model.dims.experts > 0) return "a mixture of experts under tensor parallelism";
   if (model.causal != 0) return "LoRA adapters under tensor parallelism";
   if (training.autocast) return "autocast under tensor parallelism";
@@ -93,6 +92,24 @@ std::optional<std::string> parallel_unsupported(const ModelSpec& model, const Tr
   return std::nullopt;
 }
 
+// Below 1,537 rows bitsandbytes has a kernel that unpacks nothing, chosen by device and shape (backends/cuda/ops.py,
+// _gemm_4bit_use_custom_cuda); in fp32 below 8.
+std::optional<std::string> packed_unsupported(const ModelSpec& model, const Training& training) {
+  const std::optional<Quantization> packing = packing_of(model);
+  if (!packing) return std::nullopt;
+  if (training.autocast && *training.autocast != packing->compute) {
+    return "4-bit products in another dtype than autocast's";
+  }
+  const std::int64_t least = packing->compute == DType::Float32 ? 8 : 1537;
+  for (std::size_t k = 0; k < std::max<std::size_t>(1, training.seq_list.size()); ++k) {
+    if (training.micro_batch * training.seq_of(static_cast<std::int64_t>(k)) < least) {
+      return formatted("4-bit products of fewer than {} rows, for which bitsandbytes has another kernel", least);
+    }
+  }
+  if (training.loss == Loss::Liger) return "Liger's loss over packed weights";
+  return std::nullopt;
+}
+
 // Of the model as one rank has it.
 std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Training& training) {
   if (const auto version = version_unsupported(model, training)) return version;
@@ -100,20 +117,21 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
   if (training.loss == Loss::Liger) {
     if (const auto loss = liger_unsupported(model, training)) return loss;
   }
+  if (const auto packed = packed_unsupported(model, training)) return packed;
   if (model.dims.experts > 0 && training.autocast) return "a mixture's grouped product under autocast";
   return std::nullopt;
 }
 
 }  // namespace
 
-TensorId activated(GraphBuilder& g, std::string_view activation, TensorId x) {
-  if (activation == "silu") return g.unary(Op::Silu, x);
-  if (activation == "gelu" || activation == "gelu_python") return g.unary(Op::Gelu, x, 0);
-  const bool with_tanh = activation == "gelu_pytorch_tanh" || activation == "gelu_python_tanh";
-  return g.unary(Op::Gelu, x, with_tanh ? 1 : 2);
+bool masks_some_layers(const ModelSpec& model) {
+  return model.parts != nullptr && model.parts->some_slide() && model.parts->some_see_all();
 }
 
-bool masks_some_layers(const ModelSpec& model) { return model.family == "gemma2"; }
+bool reaches_window(const ModelSpec& model, std::int64_t seq) {
+  const bool slides = model.parts == nullptr || model.parts->some_slide();
+  return slides && model.dims.sliding_window > 0 && seq >= model.dims.sliding_window;
+}
 
 bool keeps_heads_grouped(Version transformers, Version torch) {
   return transformers >= Version{4, 54, 0} && torch >= Version{2, 5, 0};
@@ -121,6 +139,8 @@ bool keeps_heads_grouped(Version transformers, Version torch) {
 
 std::optional<std::string> graph_unsupported(const ModelSpec& model, const Training& training, std::int64_t tp) {
   if (!model.has_graph) return formatted("the {} family has no operator graph yet", model.family);
+  if (!activation_has_graph(model.dims.activation)) return formatted("the activation {}", model.dims.activation);
+  if (model.parts != nullptr && !model.parts->no_graph.empty()) return std::string(model.parts->no_graph);
   if (tp > 1) {
     if (const auto parallel = parallel_unsupported(model, training)) return parallel;
     return unsupported_on_rank(tensor_parallel_part(model, tp), training);
@@ -133,7 +153,9 @@ Graph build_graph(const ModelSpec& model, const GraphOptions& options) {
   const bool cut = options.tp > 1;
   const std::optional<ModelSpec> part = cut ? std::optional(tensor_parallel_part(model, options.tp)) : std::nullopt;
   const ModelSpec& own = cut ? *part : model;
-  Graph graph = model.family == "gpt2" ? build_gpt2_graph(own, options) : build_decoder_graph(own, options);
+  Graph graph = model.family == "gpt2"  ? build_gpt2_graph(own, options)
+                : model.family == "opt" ? build_opt_graph(own, options)
+                                        : build_decoder_graph(own, options);
   if (!options.checkpointed_modules.empty()) cut_module_regions(graph, model, options.checkpointed_modules);
   return graph;
 }

@@ -19,6 +19,9 @@ namespace dsplan {
 // A window masks some of the family's layers, not all.
 [[nodiscard]] bool masks_some_layers(const ModelSpec& model);
 
+// Some layers, or all, have a mask of their own: the window is no longer than the sequence.
+[[nodiscard]] bool reaches_window(const ModelSpec& model, std::int64_t seq);
+
 // transformers' sdpa leaves grouped keys and values to the kernel where there is no mask (use_gqa_in_sdpa).
 [[nodiscard]] bool keeps_heads_grouped(Version transformers, Version torch);
 
@@ -33,16 +36,19 @@ void cut_module_regions(Graph& graph, const ModelSpec& model, const std::vector<
 
 // By family; called by build_graph.
 [[nodiscard]] Graph build_decoder_graph(const ModelSpec& model, const GraphOptions& options);
+[[nodiscard]] Graph build_opt_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_gpt2_graph(const ModelSpec& model, const GraphOptions& options);
 
 // Shared pieces.
-// silu, or what takes as much memory as gelu: Node::number of Op::Gelu is 0 for the exact form, 1 for the one with
-// tanh, 2 for another activation.
+// An activation by transformers' name, where it has a row (model/activations.cpp). Node::number of Op::Gelu is 0 for the exact
+// form, 1 for the one with tanh.
+[[nodiscard]] bool activation_has_graph(std::string_view activation);
 [[nodiscard]] TensorId activated(GraphBuilder& g, std::string_view activation, TensorId x);
-// create_causal_mask, or create_sliding_window_causal_mask where `window` > 0: the mask of eager attention [B, 1, S, S]
-// in the model's dtype; kNone for the fused kernels, which are causal by a flag. A batch without mask is searched for
-// several sequences in one row; `ones` is the batch's mask, or kNone.
-[[nodiscard]] TensorId attention_mask(GraphBuilder& g, TensorId position_ids, TensorId ones, std::int64_t window);
+// create_causal_mask, or create_sliding_window_causal_mask where there is a window: the mask of eager attention [B, 1,
+// S, S] in the model's dtype; kNone for the fused kernels, which are causal by a flag. A batch without mask is searched
+// for several sequences in one row; `ones` is the batch's mask, or kNone.
+[[nodiscard]] TensorId attention_mask(GraphBuilder& g, TensorId position_ids, TensorId ones,
+                                      std::optional<std::int64_t> window = {});
 // A Linear or Conv1D module, with peft's adapters around it if it has them: result + B(A(dropout(x))) * scaling, in the
 // adapters' dtype, then in the result's (peft, tuners/lora/layer.py, Linear.forward).
 [[nodiscard]] TensorId linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t features);
@@ -52,7 +58,5 @@ void cut_module_regions(Graph& graph, const ModelSpec& model, const std::vector<
 // A table and a head that are cut along the vocabulary; the logits are those of this rank's words.
 [[nodiscard]] TensorId vocabulary_embedding(GraphBuilder& g, TensorId weight, TensorId ids);
 [[nodiscard]] TensorId vocabulary_head(GraphBuilder& g, ModuleId module, TensorId hidden);
-// The experts of a mixture layer through one grouped product: every shape depends on tokens * experts_per_token only.
-[[nodiscard]] TensorId moe_block(GraphBuilder& g, ModuleId mlp, TensorId hidden);
 
 }  // namespace dsplan

@@ -22,11 +22,16 @@ void look_for_packed_sequences(GraphBuilder& g, TensorId position_ids) {
   g.drop({none, all, first, difference, index});
 }
 
-// A mask of ones is found to mask nothing.
+// A mask of ones is found to mask nothing: all of it, since 5.0 by its sum.
 void look_for_padding(GraphBuilder& g, TensorId mask) {
   const TensorId flags = g.cast(mask, DType::Bool);
-  const TensorId all = g.make(Op::All, Shape{}, DType::Bool, {flags});
-  g.drop({flags, all});
+  if (g.options().transformers < Version{5, 0, 0}) {
+    const TensorId all = g.make(Op::All, Shape{}, DType::Bool, {flags});
+    return g.drop({flags, all});
+  }
+  const TensorId count = g.make(Op::SumDim, Shape{}, DType::Int64, {flags});
+  const TensorId all = g.make(Op::Equal, Shape{}, DType::Bool, {count});
+  g.drop({all, count, flags});
 }
 
 // torch.finfo(dtype).min.
@@ -102,17 +107,17 @@ TensorId added_mask(GraphBuilder& g, TensorId flags) {
 
 }  // namespace
 
-TensorId attention_mask(GraphBuilder& g, TensorId position_ids, TensorId ones, std::int64_t window) {
+TensorId attention_mask(GraphBuilder& g, TensorId position_ids, TensorId ones, std::optional<std::int64_t> window) {
   const GraphOptions& options = g.options();
   // The fused kernels need no mask as long as the window reaches over all tokens; eager attention always adds one.
-  const bool windowed = window > 0 && (options.eager_attention || options.seq >= window);
+  const bool windowed = window && (options.eager_attention || options.seq >= *window);
   if (ones != kNone) {
     look_for_padding(g, ones);
   } else if (options.transformers >= Version{5, 0, 0}) {
     look_for_packed_sequences(g, position_ids);
   }
   if (!options.eager_attention && !windowed) return kNone;
-  const TensorId flags = flags_of(g, windowed, window);
+  const TensorId flags = flags_of(g, windowed, window.value_or(0));
   if (!options.eager_attention) return flags;
   const TensorId mask = added_mask(g, flags);
   g.drop({flags});

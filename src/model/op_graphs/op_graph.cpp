@@ -1,11 +1,11 @@
-#include "model/graphs/op_graph.h"
+#include "model/op_graphs/op_graph.h"
 
 #include <algorithm>
 #include <unordered_map>
 
 #include "core/format.h"
 #include "model/catalogue.h"
-#include "model/graphs/op_graph_builder.h"
+#include "model/op_graphs/op_graph_builder.h"
 
 namespace dsplan {
 OpGraphBuilder::OpGraphBuilder(const OpGraph& file) : file_(file), names_(file, diagnostics_), w_(built_.model) {

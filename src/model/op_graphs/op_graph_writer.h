@@ -1,5 +1,5 @@
 // Writes the nodes of an op-graph. Shapes and dtypes are the caller's; what is tracked here is where each tensor lies:
-// strides decide whether a view is one, and whether a product copies its operand. For src/model/graphs/op_graph*.cpp.
+// strides decide whether a view is one, and whether a product copies its operand. For src/model/op_graphs/op_graph*.cpp.
 #pragma once
 
 #include <array>

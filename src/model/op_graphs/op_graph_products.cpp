@@ -4,7 +4,7 @@
 #include <array>
 #include <utility>
 
-#include "model/graphs/op_graph_call.h"
+#include "model/op_graphs/op_graph_call.h"
 
 #include "core/format.h"
 

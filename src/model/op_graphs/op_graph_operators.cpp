@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <array>
 
-#include "model/graphs/op_graph_call.h"
+#include "model/op_graphs/op_graph_call.h"
 
 namespace dsplan {
 namespace {

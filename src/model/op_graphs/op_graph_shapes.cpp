@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "model/graphs/op_graph_call.h"
+#include "model/op_graphs/op_graph_call.h"
 
 #include "core/format.h"
 

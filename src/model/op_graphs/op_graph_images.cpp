@@ -1,7 +1,7 @@
 // Op-graphs: what slides a window over images, and what makes them larger.
 #include <algorithm>
 
-#include "model/graphs/op_graph_call.h"
+#include "model/op_graphs/op_graph_call.h"
 
 #include "core/format.h"
 

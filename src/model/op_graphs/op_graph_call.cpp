@@ -1,4 +1,4 @@
-#include "model/graphs/op_graph_call.h"
+#include "model/op_graphs/op_graph_call.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // One operator of an op-graph while it is being written: its inputs, its attributes, and the ways to refuse it. For
-// src/model/graphs/op_graph*.cpp.
+// src/model/op_graphs/op_graph*.cpp.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 #include "core/document.h"
 #include "core/op_graph.h"
-#include "model/graphs/op_graph_writer.h"
+#include "model/op_graphs/op_graph_writer.h"
 
 namespace dsplan {
 

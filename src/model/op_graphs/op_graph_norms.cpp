@@ -1,6 +1,6 @@
 // Op-graphs: softmax, normalisations and losses; those that PyTorch or transformers write out of other operators stand
 // here as those.
-#include "model/graphs/op_graph_call.h"
+#include "model/op_graphs/op_graph_call.h"
 
 #include "core/format.h"
 

@@ -1,13 +1,13 @@
-// Walks an op-graph's operators in program order. For src/model/graphs/op_graph*.cpp.
+// Walks an op-graph's operators in program order. For src/model/op_graphs/op_graph*.cpp.
 #pragma once
 
 #include <string>
 #include <unordered_set>
 #include <vector>
 
-#include "model/graphs/op_graph.h"
-#include "model/graphs/op_graph_call.h"
-#include "model/graphs/op_graph_names.h"
+#include "model/op_graphs/op_graph.h"
+#include "model/op_graphs/op_graph_call.h"
+#include "model/op_graphs/op_graph_names.h"
 
 namespace dsplan {
 

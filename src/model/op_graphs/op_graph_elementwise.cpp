@@ -1,5 +1,5 @@
 // Op-graphs: elementwise operators.
-#include "model/graphs/op_graph_call.h"
+#include "model/op_graphs/op_graph_call.h"
 
 #include "core/format.h"
 

@@ -1,4 +1,4 @@
-#include "model/graphs/op_graph_names.h"
+#include "model/op_graphs/op_graph_names.h"
 
 #include <algorithm>
 #include <utility>

@@ -3,7 +3,7 @@
 #include <string_view>
 #include <unordered_set>
 
-#include "model/graphs/op_graph_builder.h"
+#include "model/op_graphs/op_graph_builder.h"
 
 #include "core/format.h"
 

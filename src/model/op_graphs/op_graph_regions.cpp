@@ -4,7 +4,7 @@
 
 #include "core/format.h"
 #include "model/catalogue.h"
-#include "model/graphs/op_graph_builder.h"
+#include "model/op_graphs/op_graph_builder.h"
 
 namespace dsplan {
 namespace {

@@ -1,7 +1,7 @@
 // Op-graphs: reductions, scans, and what picks elements by index.
 #include <algorithm>
 
-#include "model/graphs/op_graph_call.h"
+#include "model/op_graphs/op_graph_call.h"
 
 #include "core/format.h"
 

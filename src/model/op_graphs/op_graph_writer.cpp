@@ -1,4 +1,4 @@
-#include "model/graphs/op_graph_writer.h"
+#include "model/op_graphs/op_graph_writer.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // The names of an op-graph: which there are, who makes them, how long they live, and which tensor each stands for. A
 // Python variable for each name; two names may stand for one tensor object (an in-place operator returns its input).
-// For src/model/graphs/op_graph*.cpp.
+// For src/model/op_graphs/op_graph*.cpp.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 #include "core/error.h"
 #include "core/op_graph.h"
-#include "model/graphs/op_graph_writer.h"
+#include "model/op_graphs/op_graph_writer.h"
 
 namespace dsplan {
 

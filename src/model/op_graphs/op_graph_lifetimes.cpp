@@ -5,7 +5,7 @@
 
 #include "core/format.h"
 #include "model/catalogue.h"
-#include "model/graphs/op_graph_builder.h"
+#include "model/op_graphs/op_graph_builder.h"
 
 namespace dsplan {
 

@@ -1,0 +1,27 @@
+// What build_model (model/families.h) has to say of a config.json besides the model.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "core/document.h"
+#include "core/model.h"
+#include "model/families.h"
+
+namespace dsplan {
+
+struct ConfigRemarks {
+  struct Key {
+    std::string key;
+    std::size_t offset;   // In the document: of the key, or of the value that makes the gap.
+    std::string message;  // The nearest key that is known, or nothing; what no graph models.
+  };
+  std::vector<Key> unknown;  // That neither builder nor configuration class knows.
+  std::vector<Key> gaps;     // Of a family with a graph, which is another one for such a value.
+};
+// As build_model(config, name), and fills `remarks`. Keys that make another model than the one that is built are refused
+// there as well, and `architectures` of another class.
+[[nodiscard]] ModelSpec build_model(const Document& config, std::string name, ConfigRemarks& remarks);
+
+}  // namespace dsplan

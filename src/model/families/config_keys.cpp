@@ -1,0 +1,324 @@
+#include "model/families/config_keys.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/format.h"
+
+namespace dsplan {
+namespace {
+
+constexpr KeyEffect kInert = KeyEffect::Inert;
+constexpr KeyEffect kGraph = KeyEffect::Graph;
+constexpr KeyEffect kRefused = KeyEffect::Refused;
+
+constexpr std::string_view kValues = "values of weights, which no byte depends on";
+constexpr std::string_view kToken = "which id stands for what; tables have vocab_size rows whatever it is";
+constexpr std::string_view kGeneration = "of generation";
+constexpr std::string_view kHeads = "of classification heads, which `architectures` would have to name";
+constexpr std::string_view kEpsilon = "a number that is added";
+constexpr std::string_view kScale = "a factor of the scores";
+constexpr std::string_view kRoutingValues = "which experts are chosen and how they are weighed; the shapes stay";
+constexpr std::string_view kOwnTraining = "of the training that published it; transformers reads it nowhere";
+constexpr std::string_view kOldField = "a field of older configuration classes; transformers 5 reads it nowhere";
+
+// Of transformers' PreTrainedConfig, its older releases, and what published files hold besides.
+const std::vector<ConfigKey>& common_keys() {
+  static const std::vector<ConfigKey> kRows{
+      {"", "model_type", kInert, "", "names the family"},
+      {"", "architectures", kInert, "", "judged by what the family builds"},
+      {"", "transformers_version", kInert, "", "who wrote the file"},
+      {"", "_name_or_path", kInert, "", "where the file came from"},
+      {"", "name_or_path", kInert, "", "where the file came from"},
+      {"", "_commit_hash", kInert, "", "where the file came from"},
+      {"", "auto_map", kInert, "", "classes beside the file, which run with trust_remote_code alone"},
+      {"", "torch_dtype", kInert, "", "the stored dtype, which `dtype` names before it"},
+      {"", "quantization_config", kRefused, "null", "a quantized checkpoint"},
+      {"", "per_layer_config", kRefused, "null|{}", "a layer of its own configuration"},
+      {"", "pruned_heads", kRefused, "null|{}", "pruned heads"},
+      {"", "add_cross_attention", kRefused, "null|false", "cross attention"},
+      {"", "cross_attention_hidden_size", kRefused, "null", "cross attention"},
+      {"", "tie_encoder_decoder", kRefused, "null|false", "one body for encoder and decoder"},
+      {"", "attn_implementation", kRefused, "null|\"sdpa\"", "an attention that the file chooses (--attention does)"},
+      {"", "_attn_implementation", kRefused, "null|\"sdpa\"", "an attention that the file chooses (--attention does)"},
+      {"", "_attn_implementation_internal", kRefused, "null|\"sdpa\"",
+       "an attention that the file chooses (--attention does)"},
+      {"", "experts_implementation", kRefused, "null|\"grouped_mm\"", "how experts are computed, chosen by the file"},
+      {"", "output_hidden_states", kGraph, "null|false", "every layer's output held by the model's"},
+      {"", "output_attentions", kGraph, "null|false", "attention weights held by the model's output"},
+      {"", "return_dict", kGraph, "null|true", "outputs as a tuple"},
+      {"", "use_return_dict", kGraph, "null|true", "outputs as a tuple"},
+      {"", "torchscript", kGraph, "null|false", "outputs as TorchScript wants them"},
+      {"", "gradient_checkpointing", kGraph, "null|false",
+       "checkpointing that the file switches on (--checkpoint does)"},
+      {"", "chunk_size_feed_forward", kGraph, "null|0", "a feed-forward in chunks"},
+      {"", "is_encoder_decoder", kInert, "", "follows from the family"},
+      {"", "is_decoder", kInert, "", "follows from the family"},
+      {"", "use_cache", kInert, "", "training passes use_cache=False"},
+      {"", "initializer_range", kInert, "", kValues},
+      {"", "initializer_factor", kInert, "", kValues},
+      {"", "rope_theta", kInert, "", "values of the rotary tables"},
+      {"", "rope_parameters", kInert, "", "judged by its rope_type"},
+      {"", "rope_scaling", kInert, "", "judged by its rope_type"},
+      {"", "original_max_position_embeddings", kInert, "", "values of the rotary tables"},
+      {"", "pretraining_tp", kInert, "", kOldField},
+      {"", "num_labels", kInert, "", kHeads},
+      {"", "id2label", kInert, "", kHeads},
+      {"", "label2id", kInert, "", kHeads},
+      {"", "problem_type", kInert, "", kHeads},
+      {"", "classifier_dropout", kInert, "", kHeads},
+      {"", "finetuning_task", kInert, "", kHeads},
+      {"", "task_specific_params", kInert, "", kGeneration},
+      {"", "bos_token_id", kInert, "", kToken},
+      {"", "eos_token_id", kInert, "", kToken},
+      {"", "pad_token_id", kInert, "", kToken},
+      {"", "sep_token_id", kInert, "", kToken},
+      {"", "unk_token_id", kInert, "", kToken},
+      {"", "decoder_start_token_id", kInert, "", kToken},
+      {"", "eod_token_id", kInert, "", kToken},
+      {"", "tokenizer_class", kInert, "", kToken},
+      {"", "prefix", kInert, "", kGeneration},
+      {"", "cache_implementation", kInert, "", kGeneration},
+      {"", "use_bfloat16", kInert, "", "of TensorFlow's models"},
+      {"", "tf_legacy_loss", kInert, "", "of TensorFlow's models"},
+      {"", "unsloth_fixed", kInert, "", "a note of who published it"},
+      {"", "unsloth_version", kInert, "", "a note of who published it"},
+  };
+  return kRows;
+}
+
+// Of the keys that PreTrainedConfig once had for `generate`.
+constexpr std::string_view kGenerationKeys[] = {"max_length",
+                                                "min_length",
+                                                "do_sample",
+                                                "early_stopping",
+                                                "num_beams",
+                                                "num_beam_groups",
+                                                "diversity_penalty",
+                                                "temperature",
+                                                "top_k",
+                                                "top_p",
+                                                "typical_p",
+                                                "repetition_penalty",
+                                                "length_penalty",
+                                                "no_repeat_ngram_size",
+                                                "encoder_no_repeat_ngram_size",
+                                                "bad_words_ids",
+                                                "num_return_sequences",
+                                                "output_scores",
+                                                "begin_suppress_tokens",
+                                                "suppress_tokens",
+                                                "forced_bos_token_id",
+                                                "forced_eos_token_id",
+                                                "exponential_decay_length_penalty",
+                                                "remove_invalid_values",
+                                                "return_dict_in_generate"};
+
+// By family: first those up to the mixtures of qwen, then the others.
+const std::vector<ConfigKey>& family_keys() {
+  static const std::vector<ConfigKey> kRows{
+      {"gpt2", "summary_type", kInert, "", kHeads},
+      {"gpt2", "summary_use_proj", kInert, "", kHeads},
+      {"gpt2", "summary_activation", kInert, "", kHeads},
+      {"gpt2", "summary_proj_to_labels", kInert, "", kHeads},
+      {"gpt2", "summary_first_dropout", kInert, "", kHeads},
+      {"gpt2", "scale_attn_weights", kInert, "", kScale},
+      {"gpt2", "scale_attn_by_inverse_layer_idx", kInert, "", kScale},
+      {"gpt2", "reorder_and_upcast_attn", kGraph, "false", "attention scores that are reordered and upcast"},
+      {"gpt2 t5", "n_ctx", kInert, "", "n_positions says it"},
+      {"t5", "n_positions", kInert, "", "positions are relative"},
+      {"gpt2", "n_special", kInert, "", kOldField},
+      {"gpt2", "predict_special_tokens", kInert, "", kOldField},
+      {"gpt2 t5", "output_past", kInert, "", kOldField},
+      {"opt", "init_std", kInert, "", kValues},
+      {"opt", "activation_dropout", kInert, "", kOldField},
+      {"bloom falcon", "layer_norm_epsilon", kInert, "", kEpsilon},
+      {"bloom falcon", "apply_residual_connection_post_layernorm", kGraph, "false", "a residual behind the norm"},
+      {"bloom", "slow_but_exact", kGraph, "false", "products in slices"},
+      {"bloom", "attention_softmax_in_fp32", kInert, "", kOwnTraining},
+      {"bloom", "bias_dropout_fusion", kInert, "", kOwnTraining},
+      {"bloom", "masked_softmax_fusion", kInert, "", kOwnTraining},
+      {"bloom", "offset_alibi", kInert, "", kOwnTraining},
+      {"bloom", "seq_length", kInert, "", kOwnTraining},
+      {"bloom", "skip_bias_add", kInert, "", kOwnTraining},
+      {"bloom", "skip_bias_add_qkv", kInert, "", kOwnTraining},
+      {"bloom", "n_inner", kRefused, "null", "a feed-forward of another width than four times the hidden size"},
+      {"phi bert roberta vit", "layer_norm_eps", kInert, "", kEpsilon},
+      {"gpt_neox", "attention_probs_dropout_prob", kInert, "", "attention_dropout says it"},
+      {"gpt_neox", "hidden_dropout_prob", kInert, "", "hidden_dropout says it"},
+      {"gpt_neox", "rotary_emb_base", kInert, "", "values of the rotary tables"},
+      {"falcon", "alibi", kGraph, "true|false", "biases in the place of rotary positions"},
+      {"mixtral qwen2_moe qwen3_moe", "router_aux_loss_coef", kInert, "",
+       "a factor of the router's loss, which output_router_logits switches on"},
+      {"mixtral", "router_jitter_noise", kGraph, "0|null", "noise on what the router sees"},
+      {"qwen3_moe", "sliding_window", kInert, "", "use_sliding_window switches it on"},
+      {"qwen3_moe", "max_window_layers", kInert, "",
+       "which layers have a window, where use_sliding_window gives them one"},
+      {"qwen2 qwen3 qwen3_moe", "layer_types", kGraph, "full_attention", "a window over layers that it names"},
+      {"qwen2", "use_mrope", kGraph, "false", "positions of three dimensions"},
+  };
+  return kRows;
+}
+
+const std::vector<ConfigKey>& later_family_keys() {
+  static const std::vector<ConfigKey> kRows{
+      {"gemma gemma2 gemma3_text", "use_bidirectional_attention", kGraph, "null|false", "attention without order"},
+      {"gemma", "hidden_activation", kInert, "", "GemmaMLP reads hidden_act"},
+      {"gemma2 gemma3_text", "hidden_act", kInert, "", "the feed-forward reads hidden_activation"},
+      {"gemma2 gemma3_text", "query_pre_attn_scalar", kInert, "", kScale},
+      {"gemma2", "sliding_window_size", kInert, "", "sliding_window says it"},
+      {"gemma3_text", "rope_local_base_freq", kInert, "", "values of the rotary tables"},
+      {"phi3", "attention_bias", kInert, "", "Phi3Attention has no biases whatever it says"},
+      {"deepseek_v2 deepseek_v3", "rms_norm_eps", kInert, "", kEpsilon},
+      {"deepseek_v2", "head_dim", kInert, "", "the rotated part of a head, as qk_rope_head_dim says"},
+      {"deepseek_v2 deepseek_v3", "routed_scaling_factor", kInert, "", kRoutingValues},
+      {"deepseek_v2 deepseek_v3", "n_group", kInert, "", kRoutingValues},
+      {"deepseek_v2 deepseek_v3", "topk_group", kInert, "", kRoutingValues},
+      {"deepseek_v2 deepseek_v3", "topk_method", kInert, "", kRoutingValues},
+      {"deepseek_v2 deepseek_v3", "norm_topk_prob", kInert, "", kRoutingValues},
+      {"deepseek_v2 deepseek_v3", "scoring_func", kInert, "", kRoutingValues},
+      {"deepseek_v2 deepseek_v3", "moe_layer_freq", kRefused, "1", "layers with experts at another distance"},
+      {"deepseek_v2 deepseek_v3", "aux_loss_alpha", kInert, "", kOwnTraining},
+      {"deepseek_v2 deepseek_v3", "seq_aux", kInert, "", kOwnTraining},
+      {"deepseek_v2 deepseek_v3", "ep_size", kInert, "", kOwnTraining},
+      {"deepseek_v3", "rope_interleave", kGraph, "true|false", "pairs of neighbours that are rotated"},
+      {"deepseek_v3", "num_mtp_layers", kInert, "", "transformers builds no multi-token-prediction layers"},
+      {"deepseek_v3", "num_nextn_predict_layers", kInert, "", "transformers builds no multi-token-prediction layers"},
+      {"bert roberta t5", "is_decoder", kRefused, "null|false", "an encoder as a decoder"},
+      {"bert roberta", "position_embedding_type", kRefused, "\"absolute\"", "relative positions"},
+      {"bert roberta", "tie_word_embeddings", kInert, "", "the model has no head"},
+      {"t5", "tie_word_embeddings", kInert, "", "transformers 5 ties the head whatever it says"},
+      {"t5", "relative_attention_max_distance", kInert, "", "which bucket a distance falls into"},
+      {"t5", "layer_norm_epsilon", kInert, "", kEpsilon},
+      {"vit", "encoder_stride", kInert, "", "of masked image modelling, which `architectures` would have to name"},
+  };
+  return kRows;
+}
+
+bool names(std::string_view list, std::string_view word, char separator) {
+  while (true) {
+    const std::size_t end = list.find(separator);
+    if (list.substr(0, end) == word) return true;
+    if (end == std::string_view::npos) return false;
+    list.remove_prefix(end + 1);
+  }
+}
+
+// Computed when the model is made; the others look at the positions of every batch, or are of other models.
+constexpr std::array<std::string_view, 4> kFixedRotary{"default", "linear", "llama3", "yarn"};
+constexpr std::array<std::string_view, 5> kOtherRotary{"dynamic", "longrope", "proportional", "mrope", "su"};
+
+bool among(std::string_view name, const auto& names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool is_zero(const Value& value) {
+  return (value.is(Value::Kind::Integer) || value.is(Value::Kind::Real)) && value.real == 0;
+}
+
+// One of the usual values, as JSON writes it; "full_attention" stands for a list of nothing else.
+bool is_usual(const Value& value, std::string_view usual) {
+  switch (value.kind) {
+    case Value::Kind::Null: return true;  // The class's own default.
+    case Value::Kind::Bool: return names(usual, value.boolean ? "true" : "false", '|');
+    case Value::Kind::Integer:
+    case Value::Kind::Real: return names(usual, is_zero(value) ? "0" : formatted("{}", value.real), '|');
+    case Value::Kind::String: return names(usual, formatted("\"{}\"", value.string), '|');
+    case Value::Kind::Object: return value.members.empty() && names(usual, "{}", '|');
+    case Value::Kind::Array:
+      return std::all_of(value.items.begin(), value.items.end(),
+                         [&](const Value& item) { return item.is(Value::Kind::String) && item.string == usual; });
+  }
+  return false;
+}
+
+std::string_view nearest_known(const ConfigReader& reader, std::string_view family, const std::string& key) {
+  std::vector<std::string_view> names_known(reader.object.known());
+  for (const ConfigKey& row : config_keys()) {
+    if (row.families.empty() || names(row.families, family, ' ')) names_known.push_back(row.key);
+  }
+  return nearest(key, names_known);
+}
+
+}  // namespace
+
+const std::vector<ConfigKey>& config_keys() {
+  static const std::vector<ConfigKey> kRows = [] {
+    std::vector<ConfigKey> rows = family_keys();
+    rows.insert(rows.end(), later_family_keys().begin(), later_family_keys().end());
+    rows.insert(rows.end(), common_keys().begin(), common_keys().end());
+    for (const std::string_view key : kGenerationKeys) rows.push_back({"", key, kInert, "", kGeneration});
+    return rows;
+  }();
+  return kRows;
+}
+
+const ConfigKey* config_key(std::string_view family, std::string_view key) {
+  const ConfigKey* found = nullptr;
+  for (const ConfigKey& row : config_keys()) {
+    if (row.key != key) continue;
+    if (row.families.empty() && found == nullptr) found = &row;
+    if (!row.families.empty() && names(row.families, family, ' ')) return &row;
+  }
+  return found;
+}
+
+void check_rotary(ConfigReader& reader) {
+  const auto judge = [&reader](const Value& rope) {
+    const Value* type = rope.find("rope_type");
+    if (type == nullptr) type = rope.find("type");
+    if (type == nullptr || !type->is(Value::Kind::String) || among(type->string, kFixedRotary)) return;
+    if (among(type->string, kOtherRotary))
+      return reader.gaps.push_back({type, "rope_type", formatted("{} RoPE", type->string)});
+    std::vector<std::string_view> names(kFixedRotary.begin(), kFixedRotary.end());
+    names.insert(names.end(), kOtherRotary.begin(), kOtherRotary.end());
+    reader.fault(*type, formatted("\"{}\" is no kind of RoPE that transformers knows", type->string),
+                 did_you_mean(nearest(type->string, names)));
+  };
+  for (const std::string_view holder : {"rope_parameters", "rope_scaling"}) {
+    const Value* rope = reader.find(holder);
+    if (rope == nullptr || !rope->is(Value::Kind::Object)) continue;
+    judge(*rope);
+    for (const Member& member : rope->members) {  // One table for each kind of layer.
+      if (member.value.is(Value::Kind::Object)) judge(member.value);
+    }
+  }
+}
+
+void check_architectures(const ConfigReader& reader, std::string_view built,
+                         const std::vector<std::string_view>& others) {
+  const Value* classes = reader.root().find("architectures");
+  if (classes == nullptr || classes->is(Value::Kind::Null)) return;
+  if (!classes->is(Value::Kind::Array)) {
+    reader.refuse("architectures", formatted("\"architectures\" must be an array, not {}", describe(classes->kind)));
+  }
+  for (const Value& item : classes->items) {
+    if (!item.is(Value::Kind::String)) continue;
+    if (item.string == built || among(item.string, others)) return;
+  }
+  if (classes->items.empty()) return;
+  const std::string& named = classes->items.front().string;
+  throw Refusal({reader.config().at(classes->items.front().offset,
+                                    formatted("\"{}\" is not modelled yet; of this family {} is", named, built),
+                                    formatted("write \"{}\" for a training of that class", built))});
+}
+
+std::vector<UnknownKey> judge_other_keys(ConfigReader& reader, std::string_view family) {
+  std::vector<UnknownKey> unknown;
+  for (const Member* member : reader.object.unread()) {
+    const ConfigKey* row = config_key(family, member->key);
+    if (row == nullptr) {
+      unknown.push_back({member, nearest_known(reader, family, member->key)});
+    } else if (row->effect == KeyEffect::Inert || is_usual(member->value, row->usual)) {
+      continue;
+    } else if (row->effect == KeyEffect::Graph) {
+      reader.gaps.push_back({&member->value, member->key, std::string(row->reason)});
+    } else {
+      reader.fault(member->value, formatted("\"{}\": {} is not modelled yet", member->key, row->reason));
+    }
+  }
+  reader.throw_if_any();
+  return unknown;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,48 @@
+// What the keys of a config.json do that no builder asks for. Each field of a family's configuration class is asked for
+// by the family's builder, or has a row here: `tests/config_keys_test.cpp` holds both against the fields that
+// transformers' classes have (tests/witnesses/config_keys.json). A new family that lacks a row does not pass it.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "core/model.h"
+#include "model/families/config_reader.h"
+
+namespace dsplan {
+
+enum class KeyEffect : std::uint8_t {
+  Inert,    // No byte depends on it.
+  Graph,    // Activations depend on it; graphs are those of the usual values.
+  Refused,  // Parameters, buffers or who computes them depend on it; only the usual values are built.
+};
+
+struct ConfigKey {
+  std::string_view families;  // Of model_type, between blanks; empty: all.
+  std::string_view key;
+  KeyEffect effect;
+  std::string_view usual;   // Values as JSON between bars: "null|false". Inert: empty.
+  std::string_view reason;  // Inert: why. Else what it switches, as in "... is not modelled yet".
+};
+
+[[nodiscard]] const std::vector<ConfigKey>& config_keys();
+// The row of a key in a family, its own before everybody's; nullptr where there is none.
+[[nodiscard]] const ConfigKey* config_key(std::string_view family, std::string_view key);
+
+// After `reader`'s builder has asked for what it knows: judges the other keys of the file. Throws a Refusal for those
+// whose value is not built, notes the reader's gaps for those that no graph models, and returns those that nobody
+// knows.
+struct UnknownKey {
+  const Member* member;
+  std::string_view nearest;  // Among the keys that somebody knows; may be empty.
+};
+// Before a builder: rotary tables that each forward looks at are gaps, those that transformers does not know faults.
+void check_rotary(ConfigReader& reader);
+// Behind it: the classes that `architectures` names must be `built`, or one of `others`, whose body it is.
+void check_architectures(const ConfigReader& reader, std::string_view built,
+                         const std::vector<std::string_view>& others);
+
+[[nodiscard]] std::vector<UnknownKey> judge_other_keys(ConfigReader& reader, std::string_view family);
+
+}  // namespace dsplan

@@ -1,0 +1,36 @@
+// exaone4: norms behind attention and MLP only, and over each head of queries and keys; windows in three layers of
+// four, and positions in those only.
+#include "model/families/decoder.h"
+#include "model/families/family.h"
+
+namespace dsplan {
+
+ModelSpec build_exaone4(ConfigReader& config) {
+  Decoder decoder = read_decoder(config, "Exaone4",
+                                 {.vocab = 102400,
+                                  .hidden = 4096,
+                                  .ffn = 16384,
+                                  .layers = 32,
+                                  .heads = 32,
+                                  .kv_heads = 32,
+                                  .head_dim = 0,
+                                  .positions = 2048});
+  Dimensions& d = decoder.dims;
+  d.sliding_window = config.maybe_size("sliding_window", 4096).value_or(0);
+  const std::int64_t pattern = d.sliding_window > 0 ? config.size("sliding_window_pattern", 4) : 1;
+  decoder.norms = {"post_attention_layernorm", "post_feedforward_layernorm"};
+  DecoderParts& parts = decoder.parts;
+  parts.head_norm = HeadNorm::ByHead;
+  parts.before_attention = parts.before_mlp = {};
+  parts.after_attention = "post_attention_layernorm";
+  parts.after_mlp = "post_feedforward_layernorm";
+  parts.kinds = read_layer_kinds(config, d.layers, [&](std::int64_t layer) {
+    return (layer + 1) % pattern != 0 ? LayerKind::Sliding : LayerKind::Full;
+  });
+  for (const LayerKind kind : parts.kinds) {
+    parts.turned.push_back(d.sliding_window == 0 || kind == LayerKind::Sliding);
+  }
+  return finish_decoder(config, decoder);
+}
+
+}  // namespace dsplan

@@ -1,0 +1,75 @@
+// What the graph builder writes around operators where training is not plain: torch.autocast's casts of operands with
+// its cache of weights, and Megatron's tensor parallelism (megatron/core/tensor_parallel), of which each call on one
+// rank is what it stands beside.
+#include "core/error.h"
+#include "model/graphs/builder.h"
+
+namespace dsplan {
+namespace {
+
+bool is_float(DType type) {
+  return type == DType::Float32 || type == DType::BFloat16 || type == DType::Float16 || type == DType::Float64;
+}
+
+}  // namespace
+
+// cached_cast in ATen/autocast_mode.cpp: the copy of an fp32 leaf that requires a gradient is made once.
+TensorId GraphBuilder::lowered(TensorId x) {
+  if (x == kNone || !options_.autocast || !autocast_enabled_) return x == kNone ? x : keep(x);
+  const DType to = *options_.autocast;
+  const Tensor& tensor = graph_.tensor(x);
+  if (!is_float(tensor.dtype) || tensor.dtype == DType::Float64 || tensor.dtype == to) return keep(x);
+  const ParameterId parameter = graph_.storage_of(x).parameter;
+  const bool leaf = parameter != kNone && tensor.producer == kNone && tensor.requires_grad;
+  const bool cached = leaf && tensor.dtype == DType::Float32;
+  if (!cached) return cast(x, to);
+  TensorId& copy = autocast_cache_[static_cast<std::size_t>(parameter)];
+  if (copy == kNone) copy = cast(x, to);
+  return keep(copy);
+}
+
+TensorId GraphBuilder::widened(TensorId x) {
+  if (x == kNone || !options_.autocast || !autocast_enabled_ || !is_float(dtype(x))) return x == kNone ? x : keep(x);
+  return cast(x, DType::Float32);
+}
+
+void GraphBuilder::leave_autocast() {
+  for (TensorId& copy : autocast_cache_) {
+    if (copy != kNone) drop({copy});
+    copy = kNone;
+  }
+}
+
+TensorId GraphBuilder::copy_to_parallel(TensorId x) {
+  if (!parallel()) return keep(x);
+  const TensorId out = view(x, shape(x));
+  graph_.nodes.back().op = Op::CopyToParallel;
+  return out;
+}
+
+TensorId GraphBuilder::reduce_from_parallel(TensorId x) {
+  if (!parallel()) return keep(x);
+  return in_place(Op::AllReduce, x, kNone);
+}
+
+std::pair<TensorId, TensorId> GraphBuilder::parallel_cross_entropy(TensorId logits, TensorId target) {
+  DSPLAN_CHECK(parallel(), "one rank has all the words");
+  const NodeId node = add_node(Op::ParallelCrossEntropy, {logits, target}, true);
+  const bool requires_grad = graph_.node(node).requires_grad;
+  graph_.nodes.back().number = first_word();
+  const Shape rows = shape(logits);
+  TensorId softmax = kNone;
+  if (dtype(logits) == DType::Float32) {
+    graph_.nodes.back().in_place = true;
+    softmax = output_of(node, add_tensor(rows, DType::Float32, graph_.tensor(logits).storage, false, node));
+  } else {
+    softmax = add_output(rows, DType::Float32, node);
+    graph_.tensors[softmax].requires_grad = false;
+  }
+  const TensorId losses = add_output(shape(target), DType::Float32, node);
+  DSPLAN_CHECK(graph_.tensor(losses).requires_grad == requires_grad, "the loss alone is part of autograd's graph");
+  run(node);
+  return {softmax, losses};
+}
+
+}  // namespace dsplan

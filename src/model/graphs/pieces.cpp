@@ -1,0 +1,527 @@
+// What the layers of decoders are made of, by the kinds of model/parts.h: norms, positions, attention modules and MLPs,
+// as transformers' modules compute them.
+#include "model/graphs/pieces.h"
+
+#include "model/graphs/attention.h"
+#include "model/graphs/graphs.h"
+
+namespace dsplan {
+namespace {
+
+// x * rsqrt(mean(x^2) + eps); `x` is fp32. Llama's code names the mean, so that it lives as long as the frame; in
+// gemma's expression it is a temporary.
+TensorId normalised(GraphBuilder& g, TensorId x, TensorId* variance) {
+  const TensorId squared = g.unary(Op::PowScalar, x, 2);
+  const TensorId mean = g.mean_last(squared);
+  g.drop({squared});
+  const TensorId shifted = g.unary(Op::AddScalar, mean, g.model().dims.norm_epsilon);
+  if (variance == nullptr) {
+    g.drop({mean});
+  } else {
+    *variance = mean;
+  }
+  const TensorId scale = g.unary(Op::Rsqrt, shifted);
+  g.drop({shifted});
+  const TensorId result = g.binary(Op::Mul, x, scale);
+  g.drop({scale});
+  return result;
+}
+
+// `wide`: the product with the weight comes before the cast.
+TensorId rms(GraphBuilder& g, TensorId weight, TensorId hidden, bool wide_product) {
+  const TensorId wide = g.cast(hidden, DType::Float32);
+  TensorId variance = kNone;
+  const TensorId norm = normalised(g, wide, &variance);
+  g.drop({wide});
+  TensorId out = kNone;
+  if (wide_product) {
+    const TensorId product = g.binary(Op::Mul, weight, norm);
+    out = g.cast(product, g.dtype(hidden));
+    g.drop({product});
+  } else {
+    const TensorId narrow = g.cast(norm, g.dtype(hidden));
+    out = g.binary(Op::Mul, weight, narrow);
+    g.drop({narrow});
+  }
+  g.drop({norm, variance});
+  return out;
+}
+
+TensorId rms_plus_one(GraphBuilder& g, TensorId weight, TensorId hidden) {
+  const TensorId wide = g.cast(hidden, DType::Float32);
+  const TensorId norm = normalised(g, wide, nullptr);
+  g.drop({wide});
+  const TensorId wide_weight = g.cast(weight, DType::Float32);
+  const TensorId factor = g.unary(Op::AddScalar, wide_weight, 1);
+  g.drop({wide_weight});
+  const TensorId scaled = g.binary(Op::Mul, norm, factor);
+  g.drop({factor, norm});
+  const TensorId out = g.cast(scaled, g.dtype(hidden));
+  g.drop({scaled});
+  return out;
+}
+
+// (x - mean) * rsqrt(mean((x - mean)^2) + eps), times the weight in fp32, back. Mean and variance are variables.
+TensorId centred(GraphBuilder& g, TensorId weight, TensorId hidden) {
+  const TensorId wide = g.cast(hidden, DType::Float32);
+  const TensorId mean = g.mean_last(wide);
+  const TensorId apart = g.binary(Op::Sub, wide, mean);
+  const TensorId squared = g.unary(Op::PowScalar, apart, 2);
+  g.drop({apart});
+  const TensorId variance = g.mean_last(squared);
+  g.drop({squared});
+  const TensorId again = g.binary(Op::Sub, wide, mean);
+  const TensorId shifted = g.unary(Op::AddScalar, variance, g.model().dims.norm_epsilon);
+  const TensorId scale = g.unary(Op::Rsqrt, shifted);
+  g.drop({shifted});
+  const TensorId norm = g.binary(Op::Mul, again, scale);
+  g.drop({again, scale, wide});
+  const TensorId wide_weight = g.cast(weight, DType::Float32);
+  const TensorId product = g.binary(Op::Mul, wide_weight, norm);
+  g.drop({wide_weight, norm});
+  const TensorId out = g.cast(product, g.dtype(hidden));
+  g.drop({product, mean, variance});
+  return out;
+}
+
+TensorId layer_plus_one(GraphBuilder& g, TensorId weight, TensorId bias, TensorId hidden) {
+  const TensorId factor = g.unary(Op::AddScalar, weight, 1);
+  const TensorId out = g.layer_norm(hidden, factor, bias);
+  g.drop({factor});
+  return out;
+}
+
+}  // namespace
+
+TensorId norm_module(GraphBuilder& g, NormKind kind, ModuleId module, TensorId x) {
+  g.enter(module);
+  const TensorId weight = g.parameter("weight");
+  TensorId out = kNone;
+  switch (kind) {
+    case NormKind::Rms: out = rms(g, weight, x, false); break;
+    case NormKind::RmsWide: out = rms(g, weight, x, true); break;
+    case NormKind::RmsPlusOne: out = rms_plus_one(g, weight, x); break;
+    case NormKind::Layer: out = g.layer_norm(x, weight, g.parameter("bias")); break;
+    case NormKind::LayerPlusOne: out = layer_plus_one(g, weight, g.parameter("bias"), x); break;
+    case NormKind::Centred: out = centred(g, weight, x); break;
+  }
+  g.exit(module);
+  return out;
+}
+
+TensorId dropout_module(GraphBuilder& g, ModuleId module, TensorId x, double p) {
+  if (module == kNone) return g.keep(x);
+  g.enter(module);
+  const TensorId out = g.dropout(x, p);
+  g.exit(module);
+  return out;
+}
+
+TensorId activation_module(GraphBuilder& g, ModuleId module, TensorId x) {
+  g.enter(module);
+  const TensorId out = activated(g, g.model().dims.activation, x);
+  g.exit(module);
+  return out;
+}
+
+namespace {
+
+TensorId scaled_wave(GraphBuilder& g, Op op, TensorId angles) {
+  const TensorId wave = g.unary(op, angles);
+  const TensorId scaled = g.unary(Op::MulScalar, wave, 1);
+  g.drop({wave});
+  return scaled;
+}
+
+// cat((-x2, x1)) of the halves, or stack((-x2, x1), -1).flatten(-2) of neighbours.
+TensorId turned_half(GraphBuilder& g, const RotaryParts& parts, TensorId x) {
+  const std::int64_t half = g.shape(x).dims[3] / 2;
+  const TensorId first = parts.pairs ? g.slice(x, 3, 0, half, true) : g.slice(x, 3, 0, half);
+  const TensorId second = parts.pairs ? g.slice(x, 3, 1, half, true) : g.slice(x, 3, half, half);
+  const TensorId negated = g.unary(Op::Neg, second);
+  const TensorId rotated = parts.pairs ? g.cat_last(negated, first, Op::Stack) : g.cat_last(negated, first);
+  g.drop({negated, first, second});
+  return rotated;
+}
+
+// (x * cos) + (rotate_half(x) * sin).
+TensorId turn(GraphBuilder& g, const RotaryParts& parts, TensorId x, const Waves& waves) {
+  const TensorId wide = parts.wide_products ? g.cast(x, DType::Float32) : g.keep(x);
+  const TensorId direct = g.binary(Op::Mul, wide, waves.cos);
+  g.drop({wide});
+  TensorId rotated = turned_half(g, parts, x);
+  if (parts.wide_products) {
+    const TensorId wide_half = g.cast(rotated, DType::Float32);
+    g.drop({rotated});
+    rotated = wide_half;
+  }
+  const TensorId crossed = g.binary(Op::Mul, rotated, waves.sin);
+  g.drop({rotated});
+  const TensorId out = g.binary(Op::Add, direct, crossed);
+  g.drop({direct, crossed});
+  return out;
+}
+
+struct Parts {
+  TensorId turns = kNone;
+  TensorId rest = kNone;
+};
+
+Parts parts_of(GraphBuilder& g, TensorId x, std::int64_t width) {
+  const std::int64_t whole = g.shape(x).dims[3];
+  Parts parts;
+  // All of a dimension is no slice.
+  parts.turns = width == whole ? g.view(x, g.shape(x)) : g.slice(x, 3, 0, width);
+  parts.rest = g.slice(x, 3, width, whole - width);
+  return parts;
+}
+
+// cat((turned, rest), -1). What the two names of a call's own stand for dies when it returns; the attention's live on.
+QueryKey turn_parts(GraphBuilder& g, const RotaryParts& parts, QueryKey x, const Waves& waves,
+                    std::vector<TensorId>& held) {
+  const std::int64_t width = g.shape(waves.cos).dims[3];
+  const Parts q = parts_of(g, x.q, width);
+  const Parts k = parts_of(g, x.k, width);
+  QueryKey out;
+  const TensorId q_turned = turn(g, parts, q.turns, waves);
+  if (parts.part == RotaryPart::Joined) {
+    out.q = g.cat_last(q_turned, q.rest);
+    g.drop({q_turned});
+  }
+  const TensorId k_turned = turn(g, parts, k.turns, waves);
+  if (parts.part == RotaryPart::Held) g.drop({q.turns, k.turns});
+  if (parts.part != RotaryPart::Joined) out.q = g.cat_last(q_turned, q.rest);
+  if (parts.part == RotaryPart::JoinedLast) g.drop({q_turned});
+  if (parts.part == RotaryPart::Held) g.drop({x.q});
+  out.k = g.cat_last(k_turned, k.rest);
+  if (parts.part == RotaryPart::Held) {
+    g.drop({x.k});
+    held.insert(held.end(), {q_turned, q.rest, k_turned, k.rest});
+  } else {
+    if (parts.part == RotaryPart::JoinedAtOnce) g.drop({q_turned});
+    g.drop({k_turned, q.turns, k.turns, q.rest, k.rest, x.q, x.k});
+  }
+  return out;
+}
+
+}  // namespace
+
+Waves rotary_tables(GraphBuilder& g, const RotaryParts& parts, ModuleId module, TensorId positions,
+                    std::string_view prefix) {
+  g.enter(module);
+  g.set_grad_enabled(false);
+  g.set_autocast_enabled(false);
+  // A table in fp32 already is not copied.
+  const TensorId table = g.buffer(std::string(prefix) + "inv_freq");
+  const TensorId frequencies = g.dtype(table) == DType::Float32 ? table : g.cast(table, DType::Float32);
+  const std::int64_t half = g.shape(table).dims[0];
+  const std::int64_t seq = g.options().seq;
+  const TensorId row = g.view(positions, Shape{1, 1, seq});
+  const TensorId wide = g.make(Op::Cast, Shape{1, 1, seq}, DType::Float32, {row});
+  g.drop({row});
+  const TensorId column = g.view(frequencies, Shape{1, half, 1});
+  const TensorId product = g.make(Op::Matmul, Shape{1, half, seq}, DType::Float32, {column, wide});
+  g.drop({column});
+  const TensorId angles = g.view(product, Shape{1, seq, half}, {step_swap(1, 2)});
+  g.drop({product});
+  const TensorId both = parts.paired_tables
+                            ? g.make(Op::RepeatInterleave, Shape{1, seq, 2 * half}, DType::Float32, {angles})
+                            : g.cat_last(angles, angles);
+  Waves waves{scaled_wave(g, Op::Cos, both), scaled_wave(g, Op::Sin, both)};
+  if (!parts.wide_tables) {
+    const Waves narrow{g.cast(waves.cos, g.options().dtype), g.cast(waves.sin, g.options().dtype)};
+    g.drop({wide, angles, both, waves.cos, waves.sin});
+    waves = narrow;
+  } else {
+    g.drop({wide, angles, both});
+  }
+  if (frequencies != table) g.drop({frequencies});
+  g.set_autocast_enabled(true);
+  g.set_grad_enabled(true);
+  g.exit(module);
+  return waves;
+}
+
+QueryKey apply_rotary(GraphBuilder& g, const RotaryParts& parts, QueryKey x, const Waves& waves,
+                      std::vector<TensorId>& held) {
+  const Shape& table = g.shape(waves.cos);
+  const Shape by_head{1, 1, table.dims[1], table.dims[2]};
+  Waves seen{g.view(waves.cos, by_head), g.view(waves.sin, by_head)};
+  if (parts.repeats_tables) {
+    const auto repeat = [&](TensorId wave) {
+      const TensorId half = g.slice(wave, 3, 0, by_head.dims[3] / 2);
+      const TensorId twice = g.make(Op::RepeatInterleave, by_head, g.dtype(wave), {half});
+      g.drop({half, wave});
+      return twice;
+    };
+    seen.cos = repeat(seen.cos);
+    seen.sin = repeat(seen.sin);
+  }
+  QueryKey out;
+  if (parts.part != RotaryPart::Whole) {
+    out = turn_parts(g, parts, x, seen, held);
+  } else if (parts.wide_operands) {
+    const DType narrow = g.dtype(x.q);
+    const QueryKey wide{g.cast(x.q, DType::Float32), g.cast(x.k, DType::Float32)};
+    const QueryKey turned{turn(g, parts, wide.q, seen), turn(g, parts, wide.k, seen)};
+    out = {g.cast(turned.q, narrow), g.cast(turned.k, narrow)};
+    g.drop({turned.q, turned.k, wide.q, wide.k, x.q, x.k});
+  } else {
+    const DType narrow = g.dtype(x.q);
+    out = {turn(g, parts, x.q, seen), turn(g, parts, x.k, seen)};
+    if (parts.wide_tables) {
+      const QueryKey cast{g.cast(out.q, narrow), g.cast(out.k, narrow)};
+      g.drop({out.q, out.k});
+      out = cast;
+    }
+    g.drop({x.q, x.k});
+  }
+  g.drop({seen.cos, seen.sin});
+  return out;
+}
+
+namespace {
+
+// Each head's norm, if the family has one at this place.
+TensorId head_norm(GraphBuilder& g, const DecoderParts& p, ModuleId attention, std::string_view name, HeadNorm place,
+                   TensorId x) {
+  const ModuleId module = p.head_norm == place ? g.model().child(attention, name) : kNone;
+  if (module == kNone) return x;
+  const TensorId normed = norm_module(g, p.norm, module, x);
+  g.drop({x});
+  return normed;
+}
+
+struct Head {
+  std::string_view projection;
+  std::string_view norm;
+  std::int64_t count = 0;
+  bool by_head = false;  // Its gradient comes head by head.
+};
+
+bool normed_by_token(const GraphBuilder& g, const DecoderParts& p, ModuleId attention, const Head& head) {
+  const bool by_token = p.head_norm == HeadNorm::ByToken || p.head_norm == HeadNorm::BehindByToken;
+  return by_token && g.model().child(attention, head.norm) != kNone;
+}
+
+bool copied_back(const GraphBuilder& g, const Head& head) {
+  return head.by_head && head.count > 1 && g.options().seq > 1;
+}
+
+// proj(x), with the norm of all heads together where the family has one.
+TensorId flat_heads(GraphBuilder& g, const DecoderParts& p, ModuleId attention, const Head& head, TensorId x) {
+  const std::int64_t width = head.count * g.model().dims.head_dim;
+  const TensorId flat = linear_module(g, g.child(attention, head.projection), x, width);
+  return head_norm(g, p, attention, head.norm, HeadNorm::Whole, flat);
+}
+
+// .view(B, S, heads, D), rebinding the variable.
+TensorId split_heads(GraphBuilder& g, const DecoderParts& p, ModuleId attention, const Head& head, TensorId flat) {
+  const Dimensions& d = g.model().dims;
+  const Shape by_token{g.options().micro_batch, g.options().seq, head.count, d.head_dim};
+  const bool copied = copied_back(g, head) && normed_by_token(g, p, attention, head);
+  const TensorId split = copied ? g.view_copied_back(flat, by_token) : g.view(flat, by_token);
+  g.drop({flat});
+  return head_norm(g, p, attention, head.norm, HeadNorm::ByToken, split);
+}
+
+// .transpose(1, 2), rebinding the variable.
+TensorId turned_heads(GraphBuilder& g, const DecoderParts& p, ModuleId attention, const Head& head, TensorId split) {
+  const Shape& by_token = g.shape(split);
+  const Shape swapped{by_token.dims[0], by_token.dims[2], by_token.dims[1], by_token.dims[3]};
+  const bool copied = copied_back(g, head) && !normed_by_token(g, p, attention, head);
+  const ViewStep swap = step_swap(1, 2);
+  const TensorId out = copied ? g.view_copied_back(split, swapped, {swap}) : g.view(split, swapped, {swap});
+  g.drop({split});
+  return out;
+}
+
+struct Projected {
+  TensorId q = kNone;
+  TensorId k = kNone;
+  TensorId v = kNone;
+  TensorId fused = kNone;  // A variable of the attention.
+};
+
+Projected separate(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId x, const LayerInputs& given) {
+  const Dimensions& d = g.model().dims;
+  // Rotation's backward sums in fresh zeros, laid out head by head: what is not turned keeps the layout in which the
+  // kernel returns it.
+  const bool values = values_come_back_by_head(g.options(), d, given.mask != kNone);
+  const bool keys = keys_come_back_by_head(g.options(), d, given.mask != kNone);
+  const bool queries = given.turns || queries_come_back_by_head(g.options(), d, given.mask != kNone);
+  const TensorId whole = g.copy_to_parallel(x);
+  Projected made;
+  const Head query{"q_proj", p.query_norm, d.heads, queries};
+  const Head key{"k_proj", p.key_norm, d.kv_heads, given.turns || keys};
+  const Head value{"v_proj", {}, d.kv_heads, values};
+  const auto viewed = [&](const Head& head, TensorId flat) {
+    const TensorId split = split_heads(g, p, module, head, flat);
+    return p.head_norm == HeadNorm::BehindByToken ? split : turned_heads(g, p, module, head, split);
+  };
+  const auto project = [&](const Head& head) {
+    const TensorId flat = flat_heads(g, p, module, head, whole);
+    return p.views_behind ? flat : viewed(head, flat);
+  };
+  made.q = project(query);
+  made.k = project(key);
+  made.v = project(value);
+  if (p.views_behind) {
+    made.q = viewed(query, made.q);
+    made.k = viewed(key, made.k);
+    made.v = viewed(value, made.v);
+  }
+  if (p.head_norm == HeadNorm::BehindByToken) {
+    made.q = head_norm(g, p, module, p.query_norm, HeadNorm::BehindByToken, made.q);
+    made.k = head_norm(g, p, module, p.key_norm, HeadNorm::BehindByToken, made.k);
+    made.q = turned_heads(g, p, module, query, made.q);
+    made.k = turned_heads(g, p, module, key, made.k);
+    made.v = turned_heads(g, p, module, value, made.v);
+  }
+  g.drop({whole});
+  return made;
+}
+
+// Slices of one product, each viewed by heads.
+Projected fused(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId x, const LayerInputs& given) {
+  const Dimensions& d = g.model().dims;
+  const std::int64_t query = d.heads * d.head_dim;
+  const std::int64_t key = d.kv_heads * d.head_dim;
+  Projected made;
+  made.fused = linear_module(g, g.child(module, p.fused_projection), x, query + 2 * key);
+  const TensorId q = g.slice(made.fused, 2, 0, query);
+  const TensorId k = g.slice(made.fused, 2, query, key);
+  const TensorId v = g.slice(made.fused, 2, query + key, key);
+  const auto by_heads = [&](TensorId part, std::int64_t heads, bool by_head) {
+    const Shape by_token{g.options().micro_batch, g.options().seq, heads, d.head_dim};
+    const Shape shape{by_token.dims[0], by_token.dims[2], by_token.dims[1], by_token.dims[3]};
+    const std::initializer_list<ViewStep> steps{step_reshape(by_token), step_swap(1, 2)};
+    const bool copied = by_head && heads > 1 && g.options().seq > 1;
+    const TensorId out = copied ? g.view_copied_back(part, shape, steps) : g.view(part, shape, steps);
+    g.drop({part});
+    return out;
+  };
+  made.q = by_heads(q, d.heads, true);
+  made.k = by_heads(k, d.kv_heads, true);
+  made.v = by_heads(v, d.kv_heads, values_come_back_by_head(g.options(), d, given.mask != kNone));
+  return made;
+}
+
+// proj(x).view(B, S, heads, 3 * D).transpose(1, 2).chunk(3, -1); the three gradients are joined head by head.
+Projected fused_heads(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId x) {
+  const Dimensions& d = g.model().dims;
+  const std::int64_t seq = g.options().seq;
+  const TensorId flat = linear_module(g, g.child(module, p.fused_projection), x, 3 * d.heads * d.head_dim);
+  const Shape by_token{g.options().micro_batch, seq, d.heads, 3 * d.head_dim};
+  const Shape by_head{by_token.dims[0], by_token.dims[2], seq, by_token.dims[3]};
+  const std::initializer_list<ViewStep> steps{step_reshape(by_token), step_swap(1, 2)};
+  Projected made;
+  made.fused = d.heads > 1 && seq > 1 ? g.view_copied_back(flat, by_head, steps) : g.view(flat, by_head, steps);
+  g.drop({flat});
+  const std::vector<TensorId> parts = g.split_last(made.fused, 3);
+  made.q = parts[0];
+  made.k = parts[1];
+  made.v = parts[2];
+  return made;
+}
+
+Projected projected(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId x, const LayerInputs& given) {
+  switch (p.projections) {
+    case Projections::Fused: return fused(g, p, module, x, given);
+    case Projections::FusedHeads: return fused_heads(g, p, module, x);
+    case Projections::Separate: break;
+  }
+  return separate(g, p, module, x, given);
+}
+
+// nn.functional.dropout at the end of attention and MLP; rebinds the variable.
+TensorId inner_dropout(GraphBuilder& g, const DecoderParts& p, TensorId x) {
+  const Dimensions& d = g.model().dims;
+  if (!p.inner_dropout) return x;
+  const TensorId out = g.dropout(x, d.residual_dropout);
+  g.drop({x});
+  return out;
+}
+
+TensorId gated(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden, std::int64_t ffn) {
+  const TensorId whole = g.copy_to_parallel(hidden);
+  const TensorId gate = linear_module(g, g.child(module, "gate_proj"), whole, ffn);
+  const TensorId active = activation_module(g, g.child(module, p.activation), gate);
+  g.drop({gate});
+  const TensorId up = linear_module(g, g.child(module, p.up), whole, ffn);
+  g.drop({whole});
+  const TensorId product = g.binary(Op::Mul, active, up);
+  g.drop({active, up});
+  const TensorId out = row_linear_module(g, g.child(module, p.down), product, g.model().dims.hidden);
+  g.drop({product});
+  return out;
+}
+
+TensorId fused_gate(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden, std::int64_t ffn) {
+  const TensorId both = linear_module(g, g.child(module, p.up), hidden, 2 * ffn);
+  const std::vector<TensorId> halves = g.split_last(both, 2);
+  g.drop({both});
+  const TensorId active = activation_module(g, g.child(module, p.activation), halves[0]);
+  const TensorId product = g.binary(Op::Mul, halves[1], active);
+  g.drop({active, halves[1]});
+  const TensorId out = linear_module(g, g.child(module, p.down), product, g.model().dims.hidden);
+  g.drop({product, halves[0]});
+  return out;
+}
+
+TensorId plain(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden, std::int64_t ffn) {
+  const TensorId wide = linear_module(g, g.child(module, p.up), hidden, ffn);
+  const TensorId active = activation_module(g, g.child(module, p.activation), wide);
+  g.drop({wide});
+  const TensorId out = linear_module(g, g.child(module, p.down), active, g.model().dims.hidden);
+  g.drop({active});
+  return inner_dropout(g, p, out);
+}
+
+}  // namespace
+
+Attended attention_module(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden,
+                          const LayerInputs& given) {
+  const Dimensions& d = g.model().dims;
+  g.enter(module);
+  const Projected made = projected(g, p, module, hidden, given);
+  AttentionCall call;
+  call.v = made.v;
+  QueryKey x{made.q, made.k};
+  x.q = head_norm(g, p, module, p.query_norm, HeadNorm::ByHead, x.q);
+  x.k = head_norm(g, p, module, p.key_norm, HeadNorm::ByHead, x.k);
+  std::vector<TensorId> held;
+  if (given.turns) x = apply_rotary(g, p.rotary, x, given.waves, held);
+  x.q = head_norm(g, p, module, p.query_norm, HeadNorm::AfterRotary, x.q);
+  x.k = head_norm(g, p, module, p.key_norm, HeadNorm::AfterRotary, x.k);
+  call.q = x.q;
+  call.k = x.k;
+  call.by_head = given.turns && p.rotary.part != RotaryPart::Whole;
+  call.mask = given.mask;
+  call.softcap = d.attention_softcap;
+  call.dropout = d.attention_dropout;
+  call.scale = p.attention_scale;
+  const Attended attended = attend(g, call);
+  TensorId out = row_linear_module(g, g.child(module, p.output), attended.flat, d.hidden);
+  g.drop({attended.flat});
+  out = inner_dropout(g, p, out);
+  g.drop({call.q, call.k, call.v});
+  if (made.fused != kNone) g.drop({made.fused});
+  for (TensorId one : held) g.drop({one});
+  g.exit(module);
+  return {out, attended.weights};
+}
+
+TensorId mlp_module(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden, std::int64_t ffn) {
+  g.enter(module);
+  TensorId out = kNone;
+  switch (p.mlp) {
+    case MlpKind::Gated: out = gated(g, p, module, hidden, ffn); break;
+    case MlpKind::FusedGate: out = fused_gate(g, p, module, hidden, ffn); break;
+    case MlpKind::Plain: out = plain(g, p, module, hidden, ffn); break;
+  }
+  g.exit(module);
+  return out;
+}
+
+}  // namespace dsplan

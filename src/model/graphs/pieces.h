@@ -1,0 +1,56 @@
+// What layers are made of, as operators: norms, positions, MLPs and projections by the kinds of model/parts.h; for
+// src/model/graphs/*.cpp only.
+#pragma once
+
+#include <functional>
+
+#include "model/graphs/attention.h"
+#include "model/graphs/builder.h"
+#include "model/parts.h"
+
+namespace dsplan {
+
+// A norm module's call.
+[[nodiscard]] TensorId norm_module(GraphBuilder& g, NormKind kind, ModuleId module, TensorId x);
+// A Dropout module's call; `module` kNone: nothing, the same tensor with one more reference.
+[[nodiscard]] TensorId dropout_module(GraphBuilder& g, ModuleId module, TensorId x, double p);
+// An activation module's call.
+[[nodiscard]] TensorId activation_module(GraphBuilder& g, ModuleId module, TensorId x);
+
+// Cosines and sines of the positions, [1, S, turned].
+struct Waves {
+  TensorId cos = kNone;
+  TensorId sin = kNone;
+};
+// `prefix` names the buffer where there is one for each kind of layer ("full_attention_").
+[[nodiscard]] Waves rotary_tables(GraphBuilder& g, const RotaryParts& parts, ModuleId module, TensorId positions,
+                                  std::string_view prefix = {});
+// Queries and keys, turned; the caller's references to them are used up. `held` takes what the attention's own
+// variables hold until it returns. The results lie head by head where a rest has been joined on.
+struct QueryKey {
+  TensorId q = kNone;
+  TensorId k = kNone;
+};
+[[nodiscard]] QueryKey apply_rotary(GraphBuilder& g, const RotaryParts& parts, QueryKey x, const Waves& waves,
+                                    std::vector<TensorId>& held);
+
+// What one layer is given.
+struct LayerInputs {
+  TensorId ids = kNone;
+  Waves waves;
+  TensorId mask = kNone;
+  bool turns = true;
+};
+// The attention module's output, and the weights of eager attention, which the layer holds.
+[[nodiscard]] Attended attention_module(GraphBuilder& g, const DecoderParts& parts, ModuleId module, TensorId hidden,
+                                        const LayerInputs& given);
+[[nodiscard]] TensorId mlp_module(GraphBuilder& g, const DecoderParts& parts, ModuleId module, TensorId hidden,
+                                  std::int64_t ffn);
+
+// moe.cpp: the experts of a mixture layer through one grouped product: every shape depends on tokens *
+// experts_per_token only. `shared` calls the expert that sees every token.
+using SharedExpert = std::function<TensorId(ModuleId module, TensorId x)>;
+[[nodiscard]] TensorId moe_block(GraphBuilder& g, const ExpertParts& parts, ModuleId block, TensorId hidden,
+                                 const SharedExpert& shared);
+
+}  // namespace dsplan

@@ -1,0 +1,144 @@
+// How a decoder is put together: what a family chooses of each part. Its file in model/families fills this from the
+// config, and the operator graph is made from it, so that one more family costs a page. A name that is empty is a
+// module that the family does not have. Names and formulas are those of transformers 5.17.0.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace dsplan {
+
+enum class NormKind : std::uint8_t {
+  Rms,           // In fp32, back to the input's dtype, times the weight (llama).
+  RmsPlusOne,    // In fp32, times one plus the weight in fp32, back (gemma).
+  RmsWide,       // In fp32, times the weight, then back (olmo2).
+  Layer,         // nn.LayerNorm.
+  LayerPlusOne,  // nn.functional.layer_norm with one plus the weight (nemotron).
+  Centred,       // Mean and variance as operators in fp32 (cohere).
+};
+
+// Where queries and keys are normalised.
+enum class HeadNorm : std::uint8_t {
+  None,
+  ByToken,        // Each head before it changes places with the tokens, right behind its projection (qwen3).
+  ByHead,         // Each head after that, behind all three projections (gemma3).
+  BehindByToken,  // As ByToken, behind all three projections (cohere).
+  Whole,          // All heads together, right behind the projection (olmo2).
+  AfterRotary,    // Each head, behind the rotation (hunyuan).
+};
+
+enum class Projections : std::uint8_t {
+  Separate,
+  Fused,       // One product: queries, keys, values (phi3).
+  FusedHeads,  // One product: query, key and value of each head together (gpt_neox).
+};
+
+// How much of a head turns, and what is joined on behind.
+enum class RotaryPart : std::uint8_t {
+  Whole,
+  Joined,        // The rest is joined on to queries, then keys are turned (phi3).
+  JoinedLast,    // Both are turned, then both joined (gpt_neox).
+  JoinedAtOnce,  // The same, and the parts' names are gone once the results are there (nemotron).
+  Held,          // By the attention itself, whose variables hold the parts (phi).
+};
+
+struct RotaryParts {
+  RotaryPart part = RotaryPart::Whole;
+  bool pairs = false;           // Neighbours turn together, not halves of a head.
+  bool paired_tables = false;   // The tables hold each frequency twice in a row (cohere).
+  bool repeats_tables = false;  // Each call makes such of the first half of the tables (glm4).
+  bool wide_tables = false;     // Tables stay in fp32, and so do products with them; results are brought back (olmo2).
+  bool wide_operands = false;   // Queries and keys are brought to fp32 first (cohere).
+  bool wide_products = false;   // What is multiplied is brought to fp32 (ernie4_5).
+};
+
+enum class MlpKind : std::uint8_t {
+  Gated,      // down(act(gate(x)) * up(x)).
+  FusedGate,  // One product for gate and up, then down(up * act(gate)) (phi3).
+  Plain,      // Two products and an activation between them.
+};
+
+enum class Residual : std::uint8_t {
+  Serial,
+  SerialHeld,        // The first norm's result and the attention's live as long as the layer (stablelm).
+  Parallel,          // Attention and MLP read one norm: attention + MLP + residual (phi).
+  ParallelResidual,  // The same, summed as residual + attention + MLP (cohere).
+  ParallelTwoNorms,  // Each reads a norm of its own: MLP + attention + residual (gpt_neox).
+};
+
+enum class LayerKind : std::uint8_t { Full, Sliding };
+
+enum class Router : std::uint8_t {
+  WideSoftmax,  // softmax(logits.float()), the largest, divided by their sum (mixtral).
+  Softmax,      // softmax(logits, dtype=float32), the largest, divided if `normalised`, in the logits' dtype (qwen).
+};
+
+struct ExpertParts {
+  Router router = Router::WideSoftmax;
+  std::int64_t ffn = 0;         // Of one expert.
+  std::int64_t shared_ffn = 0;  // Of the expert that sees every token; 0: none.
+  bool normalised = true;
+};
+
+struct DecoderParts {
+  NormKind norm = NormKind::Rms;
+  HeadNorm head_norm = HeadNorm::None;
+  Projections projections = Projections::Separate;
+  RotaryParts rotary;
+  MlpKind mlp = MlpKind::Gated;
+  Residual residual = Residual::Serial;
+
+  std::string_view body = "model";
+  std::string_view embedding = "embed_tokens";
+  std::string_view embedding_dropout;
+  std::string_view final_norm = "norm";
+  std::string_view attention = "self_attn";
+  std::string_view fused_projection = "qkv_proj";
+  std::string_view output = "o_proj";
+  std::string_view query_norm = "q_norm";
+  std::string_view key_norm = "k_norm";
+  std::string_view before_attention = "input_layernorm";
+  std::string_view after_attention;
+  std::string_view before_mlp = "post_attention_layernorm";
+  std::string_view after_mlp;
+  std::string_view attention_dropout;
+  std::string_view mlp_dropout;
+  std::string_view up = "up_proj";  // Of a fused gate: the product of both.
+  std::string_view down = "down_proj";
+  std::string_view activation = "act_fn";
+
+  bool views_behind = false;        // Heads are viewed behind all three projections (stablelm).
+  bool norms_first = true;          // Of opt: before attention and MLP, not behind.
+  bool inner_dropout = false;       // nn.functional.dropout at the end of attention and MLP (starcoder2).
+  bool rebinds_dropout = false;     // What is dropped out takes the name of what it was (gpt_neox).
+  bool rebinds_embedding = false;   // What is dropped out takes the embedding's name (phi).
+  bool scaled_embedding = false;    // By a buffer of the embedding's own (gemma).
+  double embedding_multiplier = 0;  // 0: no such operator.
+  double residual_multiplier = 0;
+  double attention_scale = 0;  // 0: one by the root of a head's width.
+  double logits_divisor = 0;
+  double logits_multiplier = 0;
+
+  std::vector<LayerKind> kinds;  // By layer. Empty: all alike, Sliding where the model has a window.
+  std::vector<bool> turned;      // By layer: rotary positions. Empty: all have them.
+  bool both_masks = false;       // The mask of sliding layers is made though there are none.
+  bool empty_window = false;     // And it is one of a window of no token, which no layer reads (qwen2_moe).
+  bool tables_by_kind = false;   // The rotary module has a pair of tables for each kind of layer (gemma3).
+  ExpertParts experts;
+  // What the config asks for that no graph is written for: the key's name and what it does. Empty: nothing.
+  std::string_view no_graph;
+
+  // Of a model that has a window.
+  [[nodiscard]] LayerKind kind(std::size_t layer) const { return kinds.empty() ? LayerKind::Sliding : kinds[layer]; }
+  [[nodiscard]] bool some_slide() const {
+    return kinds.empty() || std::find(kinds.begin(), kinds.end(), LayerKind::Sliding) != kinds.end();
+  }
+  [[nodiscard]] bool some_see_all() const {
+    return std::find(kinds.begin(), kinds.end(), LayerKind::Full) != kinds.end();
+  }
+  [[nodiscard]] bool turns(std::size_t layer) const { return turned.empty() || turned[layer]; }
+};
+
+}  // namespace dsplan

@@ -1,0 +1,257 @@
+// Every key of a family's configuration class is honoured, refused or inert: what builders ask for and the rows of
+// model/families/config_keys.cpp, against the fields that transformers' classes have (tests/witnesses/config_keys.json,
+// by tools/oracles/config_keys.py).
+#include <doctest/doctest.h>
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+
+#include "core/error.h"
+#include "core/format.h"
+#include "io/text.h"
+#include "model/config_remarks.h"
+#include "model/families.h"
+#include "model/families/config_keys.h"
+#include "model/families/family.h"
+#include "model/lora.h"
+#include "paths.h"
+#include "run_binary.h"
+
+using namespace dsplan;
+namespace fs = std::filesystem;
+
+namespace {
+
+const fs::path kWitnesses = fs::path(test_paths::source_dir()) / "tests" / "witnesses";
+
+Document document(const fs::path& path) { return parse_json(path.string(), read_file(path.string())); }
+
+// The small configs of a family, one for each branch of its code.
+std::vector<Document> configs_of(std::string_view family) {
+  std::vector<Document> found;
+  for (const auto& entry : fs::directory_iterator(kWitnesses / "parameters")) {
+    if (entry.path().extension() != ".json") continue;
+    Document one = document(entry.path());
+    if (const Value* type = one.root.find("model_type"); type != nullptr && type->string == family) {
+      found.push_back(std::move(one));
+    }
+  }
+  REQUIRE_MESSAGE(!found.empty(), family);
+  return found;
+}
+
+const Family& family_named(std::string_view name) {
+  const auto at = std::ranges::find(families(), name, &Family::model_type);
+  REQUIRE_MESSAGE(at != families().end(), name);
+  return *at;
+}
+
+std::set<std::string> asked_with(const Family& family, const Document& config) {
+  ConfigReader reader(config);
+  (void)reader.dtype();
+  (void)family.build(reader);
+  return {reader.object.known().begin(), reader.object.known().end()};
+}
+
+// By some config of the family.
+std::set<std::string> asked_by(const Family& family) {
+  std::set<std::string> asked;
+  for (const Document& config : configs_of(family.model_type)) asked.merge(asked_with(family, config));
+  return asked;
+}
+
+// Whatever the config says: a key that is asked for under a condition may need a row besides.
+bool always_asks(const Family& family, const std::string& key) {
+  const std::vector<Document> configs = configs_of(family.model_type);
+  return std::ranges::all_of(configs, [&](const Document& one) { return asked_with(family, one).contains(key); });
+}
+
+bool belongs(const ConfigKey& row, std::string_view family) {
+  return formatted(" {} ", row.families).find(formatted(" {} ", family)) != std::string::npos;
+}
+
+// The config with one key more, or another value of it.
+Document with(const Document& config, std::string_view key, std::string_view json) {
+  std::string text = "{";
+  for (const Member& member : config.root.members) {
+    if (member.key == key) continue;
+    const std::size_t next =
+        &member == &config.root.members.back() ? config.text.rfind('}') : (&member + 1)->key_offset;
+    std::string value = config.text.substr(member.value.offset, next - member.value.offset);
+    while (!value.empty() && (value.back() == ',' || value.back() == ' ' || value.back() == '\n')) value.pop_back();
+    text += formatted("\"{}\": {},\n", member.key, value);
+  }
+  text += formatted("\"{}\": {}}}", key, json);
+  return parse_json("config.json", text);
+}
+
+// What is said against it: faults, and gaps.
+std::string refusal_of(const Document& config) {
+  try {
+    ConfigRemarks remarks;
+    (void)build_model(config, "m", remarks);
+    std::string text;
+    for (const ConfigRemarks::Key& gap : remarks.gaps) {
+      text += formatted("\"{}\": {} is not modelled yet\n", gap.key, gap.message);
+    }
+    return text;
+  } catch (const Refusal& refusal) {
+    return refusal.what();
+  }
+}
+
+// A value that no row calls usual.
+std::string_view unusual(const ConfigKey& row) {
+  if (row.usual.find("true") != std::string_view::npos) return "false";
+  if (row.usual.find("false") != std::string_view::npos) return "true";
+  if (row.usual.find('0') != std::string_view::npos) return "0.5";
+  if (row.usual == "1") return "2";
+  if (row.usual == "full_attention") return R"(["sliding_attention"])";
+  if (row.usual.find("{}") != std::string_view::npos) return R"({"0": 1})";
+  return R"("another")";
+}
+
+}  // namespace
+
+TEST_CASE("config keys: each field of a configuration class is asked for or has a row") {
+  const Document witness = document(kWitnesses / "config_keys.json");
+  const Value& known = *witness.root.find("families");
+  for (const Family& family : families()) {
+    CAPTURE(family.model_type);
+    const Value* its = known.find(family.model_type);
+    if (its == nullptr) {
+      FAIL_CHECK("tools/oracles/config_keys.py has not been asked about this family");
+      continue;
+    }
+    const std::set<std::string> asked = asked_by(family);
+    std::vector<std::string> missing;
+    for (const Member& field : its->find("fields")->members) {
+      if (!asked.contains(field.key) && config_key(family.model_type, field.key) == nullptr) {
+        missing.push_back(field.key);
+      }
+    }
+    for (const Member& name : its->find("other_names")->members) {
+      if (!asked.contains(name.key) && config_key(family.model_type, name.key) == nullptr) missing.push_back(name.key);
+    }
+    CHECK_MESSAGE(missing.empty(), formatted("{}: ask for them in the builder, or give them a row: {}",
+                                             family.model_type, joined(missing, ", ")));
+  }
+}
+
+TEST_CASE("config keys: rows name families that are there, and what no builder asks for") {
+  for (const ConfigKey& row : config_keys()) {
+    CAPTURE(row.key);
+    CHECK(!row.reason.empty());
+    CHECK((row.effect == KeyEffect::Inert) == row.usual.empty());
+    std::string_view rest = row.families;
+    while (!rest.empty()) {
+      const std::size_t end = std::min(rest.find(' '), rest.size());
+      const Family& family = family_named(rest.substr(0, end));
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+      CHECK_MESSAGE(!always_asks(family, std::string(row.key)),
+                    formatted("{} asks for {}: its row says nothing any more", family.model_type, row.key));
+    }
+  }
+}
+
+TEST_CASE("config keys: the class's own default is usual") {
+  const Document witness = document(kWitnesses / "config_keys.json");
+  for (const Family& family : families()) {
+    const Document config = configs_of(family.model_type).front();
+    const Value* its = witness.root.find("families")->find(family.model_type);
+    if (its == nullptr) continue;  // Said above.
+    for (const Member& field : its->find("fields")->members) {
+      const ConfigKey* row = config_key(family.model_type, field.key);
+      const Value& value = field.value;
+      if (row == nullptr || row->effect == KeyEffect::Inert || value.is(Value::Kind::Array)) continue;
+      const std::string json = value.is(Value::Kind::Bool)     ? (value.boolean ? "true" : "false")
+                               : value.is(Value::Kind::String) ? formatted("\"{}\"", value.string)
+                               : value.is(Value::Kind::Null)   ? "null"
+                                                               : formatted("{}", value.real);
+      CAPTURE(family.model_type);
+      CAPTURE(field.key);
+      CHECK(refusal_of(with(config, field.key, json)).empty());
+    }
+  }
+}
+
+TEST_CASE("config keys: another value is refused by name, where it stands") {
+  std::size_t refused = 0;
+  for (const ConfigKey& row : config_keys()) {
+    if (row.effect == KeyEffect::Inert) continue;
+    const bool both = row.usual == "true|false";  // Without effect on the states; graphs will have to ask.
+    for (const Family& family : families()) {
+      if (!row.families.empty() && !belongs(row, family.model_type)) continue;
+      if (asked_by(family).contains(std::string(row.key)) || both) continue;
+      const std::string said = refusal_of(with(configs_of(family.model_type).front(), row.key, unusual(row)));
+      CAPTURE(family.model_type);
+      CAPTURE(row.key);
+      const bool wanted = row.effect == KeyEffect::Refused || family.has_graph;
+      CHECK((said.find(row.key) != std::string::npos) == wanted);
+      if (wanted) CHECK(said.find("not modelled yet") != std::string::npos);
+      refused += wanted ? 1 : 0;
+    }
+  }
+  CHECK(refused > 100);
+}
+
+TEST_CASE("config keys: RoPE that looks at each batch, other classes, and what nobody knows") {
+  const Document llama = document(kWitnesses / "parameters" / "llama-gqa.json");
+  CHECK(refusal_of(with(llama, "rope_scaling", R"({"rope_type": "linear", "factor": 2.0})")).empty());
+  CHECK(refusal_of(with(llama, "rope_scaling", R"({"type": "dynamic", "factor": 2.0})")).find("dynamic RoPE") !=
+        std::string::npos);
+  CHECK(refusal_of(with(llama, "rope_parameters", R"({"rope_type": "longrope"})")).find("longrope RoPE") !=
+        std::string::npos);
+  CHECK(refusal_of(with(llama, "rope_scaling", R"({"rope_type": "lama3"})")).find("llama3") != std::string::npos);
+  const std::string head = refusal_of(with(llama, "architectures", R"(["LlamaForSequenceClassification"])"));
+  CHECK(head.find("\"LlamaForSequenceClassification\" is not modelled yet; of this family LlamaForCausalLM is") !=
+        std::string::npos);
+  CHECK(refusal_of(with(llama, "quantization_config", R"({"quant_method": "gptq"})")).find("quantized") !=
+        std::string::npos);
+  ConfigRemarks remarks;
+  (void)build_model(with(llama, "num_key_value_head", "1"), "m", remarks);
+  REQUIRE(remarks.unknown.size() == 1);
+  CHECK(remarks.unknown.front().key == "num_key_value_head");
+  CHECK(remarks.unknown.front().message == "num_key_value_heads");
+}
+
+TEST_CASE("config keys: no bundled model has a key that nobody knows") {
+  for (const auto& entry : fs::directory_iterator(fs::path(test_paths::source_dir()) / "models")) {
+    if (entry.path().extension() != ".json") continue;
+    ConfigRemarks remarks;
+    (void)build_model(document(entry.path()), "m", remarks);
+    for (const ConfigRemarks::Key& key : remarks.unknown) {
+      FAIL_CHECK(formatted("{}: {}", entry.path().filename().string(), key.key));
+    }
+  }
+}
+
+TEST_CASE("config keys: the command line refuses what no graph models, and with --strict what nobody knows") {
+  const test::Folder folder;
+  const std::string text = read_file((kWitnesses / "parameters" / "llama-gqa.json").string());
+  const auto written = [&](const std::string& key, const std::string& json) {
+    const std::string path = folder / "config.json";
+    test::spill(path, "{\"" + key + "\": " + json + "," + text.substr(text.find('{') + 1));
+    return path;
+  };
+  const test::Ran dynamic =
+      test::run_binary(folder, {"simulate", written("rope_parameters", R"({"rope_type": "dynamic"})")});
+  CHECK(dynamic.code == 2);
+  CHECK(dynamic.err.find("\"rope_type\": dynamic RoPE is not modelled yet") != std::string::npos);
+  const std::string typo = written("sliding_windw", "4");
+  CHECK(test::run_binary(folder, {"simulate", typo}).err.find("\"sliding_windw\" is no key") != std::string::npos);
+  const test::Ran strict = test::run_binary(folder, {"simulate", typo, "--strict"});
+  CHECK(strict.code == 2);
+  CHECK(strict.err.find("\"sliding_windw\" is no key that the model's configuration class knows") != std::string::npos);
+}
+
+TEST_CASE("config keys: adapters on routers and fused experts are refused") {
+  const ModelSpec mixtral = build_model(document(kWitnesses / "parameters" / "mixtral.json"), "mixtral");
+  for (const char* target : {"all-linear", "w1", "gate", "gate_up_proj"}) {
+    const Lora lora{.targets = {target}};
+    CHECK_THROWS_AS((void)with_adapters(mixtral, lora, Place{"--lora"}), Refusal);
+  }
+  CHECK_NOTHROW((void)with_adapters(mixtral, Lora{.targets = {"q_proj"}}, Place{"--lora"}));
+}

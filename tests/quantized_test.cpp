@@ -1,0 +1,134 @@
+// Packed weights: what real bitsandbytes, peft and transformers took on the dry device (tests/witnesses/qlora.json, by
+// tools/oracles/qlora.py) against the prediction, phase by phase; and what is refused.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "core/format.h"
+#include "run_binary.h"
+
+using namespace dsplan;
+using namespace dsplan::test;
+using Json = nlohmann::json;
+
+namespace {
+
+const std::string kWitness = std::string(test_paths::source_dir()) + "/tests/witnesses/qlora.json";
+
+Ran simulate(const Folder& folder, const Json& config, Json training, const std::vector<std::string>& more = {}) {
+  training.update({{"dsplan", 1}, {"kind", "training"}, {"source", "a test"}, {"loop", "minimal"}});
+  if (training.contains("lora") && training["lora"]["targets"].is_string()) {
+    training["lora"]["targets"] = Json::array({"all-linear"});
+  }
+  spill(folder / "config.json", config.dump());
+  spill(folder / "training.json", training.dump());
+  std::vector<std::string> words{"simulate",       folder / "config.json",
+                                 "--training",     folder / "training.json",
+                                 "--hardware",     "h100-sxm",
+                                 "--stream-frees", "immediate",
+                                 "--capacity",     "1000GiB",
+                                 "--format",       "json"};
+  words.insert(words.end(), more.begin(), more.end());
+  return run_binary(folder, words);
+}
+
+// "1.forward": requested, allocated and reserved.
+std::map<std::string, std::vector<std::int64_t>> peaks_of(const Json& prediction) {
+  std::map<std::string, std::vector<std::int64_t>> found;
+  for (const Json& phase : prediction["memory"]["phases"]) {
+    const std::string step = phase["name"] == "first_step" ? "1." : phase["name"] == "steady" ? "2." : "";
+    if (step.empty()) continue;
+    for (const Json& part : phase["parts"]) {
+      const std::string name = part["name"] == "outputs_released" ? "backward" : part["name"].get<std::string>();
+      std::vector<std::int64_t>& peaks = found[step + name];
+      peaks.resize(3);
+      peaks[0] = std::max(peaks[0], part["peak_requested"].get<std::int64_t>());
+      peaks[1] = std::max(peaks[1], part["peak_allocated"].get<std::int64_t>());
+      peaks[2] = std::max(peaks[2], part["peak_reserved"].get<std::int64_t>());
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("packed weights: the peaks of each phase are those that the frameworks took") {
+  const Json witness = Json::parse(slurp(kWitness));
+  std::size_t compared = 0;
+  for (const auto& [name, job] : witness["jobs"].items()) {
+    CAPTURE(name);
+    const Folder folder;
+    const Ran ran = simulate(folder, job["config"], job["training"]);
+    REQUIRE_MESSAGE(ran.code == 0, ran.err);
+    const Json prediction = Json::parse(ran.out);
+    const auto peaks = peaks_of(prediction);
+    for (const Json& row : job["rows"]) {
+      const std::string phase = row[0];
+      if (phase[1] != '.') continue;
+      CAPTURE(phase);
+      REQUIRE(peaks.contains(phase));
+      CHECK(peaks.at(phase)[0] == row[1].get<std::int64_t>());
+      CHECK(peaks.at(phase)[1] == row[2].get<std::int64_t>());
+      // Before the first forward biases are in fp32, and their small blocks lie elsewhere.
+      if (phase[0] == '2') CHECK(peaks.at(phase)[2] == row[3].get<std::int64_t>());
+      ++compared;
+    }
+    // What is live between steps.
+    CHECK(prediction["memory"]["persistent"]["total"] == job["rows"].back()[4]);
+  }
+  CHECK(compared >= 42);
+}
+
+TEST_CASE("packed weights: parameters are counted as what they stand for") {
+  const Folder folder;
+  const Json job = Json::parse(slurp(kWitness))["jobs"]["nf4-double"];
+  Json plain = job["training"];
+  for (const char* key : {"quantization", "double_quant", "quant_compute_dtype"}) plain.erase(key);
+  const auto total = [](const Ran& ran) { return Json::parse(ran.out)["parameters"]["total"].get<std::int64_t>(); };
+  CHECK(total(simulate(folder, job["config"], job["training"])) == total(simulate(folder, job["config"], plain)));
+}
+
+TEST_CASE("packed weights: what is not modelled is refused by name") {
+  const Json job = Json::parse(slurp(kWitness))["jobs"]["nf4-double"];
+  const auto refusal = [&](const Json& changes, const std::vector<std::string>& more,
+                           const Json& config = Json::object()) {
+    const Folder folder;
+    Json training = job["training"];
+    training.merge_patch(changes);
+    Json model = job["config"];
+    model.merge_patch(config);
+    const Ran ran = simulate(folder, model, training, more);
+    CHECK(ran.code == 2);
+    return ran.err;
+  };
+  const auto says = [](const std::string& text, const char* part) {
+    CHECK_MESSAGE(text.find(part) != std::string::npos, text);
+  };
+  says(refusal({{"quantization", "int8"}}, {}), "LLM.int8, is not modelled yet");
+  says(refusal({{"quantization", "nf5"}}, {}), "quantization \"nf5\" is not known; it is one of none, nf4, fp4, int8");
+  says(refusal({{"quantization", nullptr}}, {}), "double_quant says how weights are packed, and none are");
+  says(refusal({{"quant_compute_dtype", "int8"}}, {}), "quant_compute_dtype \"int8\" is none of");
+  says(refusal({{"lora", nullptr}}, {}), "packed weights are not trained: adapters are");
+  says(refusal(Json::object(), {"--zero-stage", "3"}), "QLoRA under DeepSpeed is not modelled yet");
+  says(refusal(Json::object(), {"--gpus", "2"}), "QLoRA on more than one GPU");
+  says(refusal(Json::object(), {}, {{"model_type", "mixtral"}}), "not modelled yet");
+  says(refusal({{"lora", {{"r", 8}, {"targets", Json::array({"c_attn"})}}}}, {}, {{"model_type", "gpt2"}}),
+       "a lora.Conv1D, are not modelled yet");
+}
+
+TEST_CASE("packed weights: options say what the training file does") {
+  const Folder folder;
+  const Json job = Json::parse(slurp(kWitness))["jobs"]["nf4-double"];
+  Json training = job["training"];
+  for (const char* key : {"quantization", "double_quant", "quant_compute_dtype"}) training.erase(key);
+  const Ran by_options = simulate(folder, job["config"], training,
+                                  {"--quantization", "nf4", "--double-quant", "true", "--quant-compute-dtype", "bf16"});
+  const Ran by_file = simulate(folder, job["config"], job["training"]);
+  CHECK(Json::parse(by_options.out)["fingerprint"] == Json::parse(by_file.out)["fingerprint"]);
+  const Ran plain = simulate(folder, job["config"], training);
+  CHECK(Json::parse(plain.out)["fingerprint"] != Json::parse(by_file.out)["fingerprint"]);
+}

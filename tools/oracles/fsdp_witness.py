@@ -1,0 +1,117 @@
+"""Outside oracle for dsplan's fully_shard: real PyTorch, its CUDA build on the dry device, one rank of a world each.
+
+    tools/dry/run --world 1 -- python tools/oracles/fsdp_witness.py OUT.json [--match TEXT]
+
+One batch serves both steps. What a rank's allocator did from the model's first shard to the end of the second step, in order: (size * 8 + stream),
+negative where it is freed. Streams are numbered as they first allocate; what torch's FakeTensor asks for is left out.
+tests/fsdp_witness_test.cpp reads the file.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "dry"))
+
+from matrix import runner
+
+LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 1003, "hidden_size": 96,
+         "intermediate_size": 200, "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2,
+         "hidden_act": "silu", "max_position_embeddings": 256, "tie_word_embeddings": False}
+TIED = {**LLAMA, "tie_word_embeddings": True}
+GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 509, "n_positions": 128, "n_embd": 72,
+        "n_layer": 2, "n_head": 3}
+QWEN = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "vocab_size": 811, "hidden_size": 80,
+        "intermediate_size": 144, "num_hidden_layers": 2, "num_attention_heads": 5, "num_key_value_heads": 1,
+        "hidden_act": "silu", "max_position_embeddings": 256, "tie_word_embeddings": True}
+MIXED = {"param_dtype": "bf16", "reduce_dtype": "fp32"}
+
+
+def cases():
+    """(name, config, world, rank, fsdp, more of the training file)"""
+    for name, config in (("llama", LLAMA), ("tied", TIED), ("gpt2", GPT2), ("qwen2", QWEN)):
+        for world, rank in ((2, 0), (3, 2), (4, 1), (8, 7)):
+            yield f"{name}-w{world}-r{rank}", config, world, rank, {}, {}
+            yield f"{name}-mixed-w{world}-r{rank}", config, world, rank, MIXED, {}
+    ways = {
+        "kept": ({"reshard_after_forward": False}, {}),
+        "root-resharded": ({"reshard_after_forward": True, "reshard_root": True, **MIXED}, {}),
+        "to-two": ({"reshard_after_forward": 2}, {}),
+        "to-two-mixed": ({"reshard_after_forward": 2, **MIXED}, {}),
+        "root": ({"wrap": "root", **MIXED}, {}),
+        "ends": ({"wrap": "ends"}, {}),
+        "ends-mixed": ({"wrap": "ends", **MIXED}, {}),
+        "accumulated": ({}, {"grad_accum": 3}),
+        "accumulated-mixed": (MIXED, {"grad_accum": 3}),
+        "accumulated-every": ({"gradient_sync": "every", **MIXED}, {"grad_accum": 2}),
+        "full": (MIXED, {"checkpoint": "full"}),
+        "foreach": (MIXED, {"optimizer": {"name": "adamw", "implementation": "foreach"}}),
+        "loop": (MIXED, {"optimizer": {"name": "adamw", "implementation": "for-loop"}}),
+        "sgd": (MIXED, {"optimizer": {"name": "sgd", "momentum": 0.9, "implementation": "foreach"}}),
+        "replicas": ({"replicate": 2}, {}),
+        "replicas-mixed": ({"replicate": 2, **MIXED}, {}),
+        "host-mixed": (MIXED, {"model_init": "host"}),
+        "bf16-reduce": ({"param_dtype": "bf16"}, {}),
+        "lora": ({}, {"lora": {"r": 4, "targets": ["q_proj", "v_proj"]}}),
+        "lora-mixed": (MIXED, {"lora": {"r": 4, "targets": ["q_proj", "v_proj"]}}),
+        "clip": ({}, {"max_grad_norm": 1.0}),
+        "clip-mixed": (MIXED, {"max_grad_norm": 1.0}),
+        "frozen": (MIXED, {"freeze": ["*mlp*", "*embed*"]}),
+        "fp32-reduce": ({"reduce_dtype": "fp32"}, {}),
+    }
+    for name, config, world, rank in (("llama", LLAMA, 4, 3), ("tied", TIED, 4, 0)):
+        for way, (fsdp, more) in ways.items():
+            yield f"{name}-{way}-w{world}-r{rank}", config, world, rank, fsdp, more
+
+
+def job_of(name, config, world, rank, fsdp, more):
+    training = {"seq": 40, "micro_batch": 2, "attention": "flash", "runtime": "fsdp2", "fsdp": fsdp, **more}
+    training["dtype"] = "fp32" if "param_dtype" in fsdp else "bf16"
+    return {"name": name, "stratum": "witness", "config": config, "device": "h100-sxm", "world": world, "rank": rank,
+            "training": training}
+
+
+def events_of(path):
+    streams, skipped, events = [], set(), []
+    for action, size, stream, address, frames in json.load(open(path)):
+        if action == "alloc":
+            if any("fake_tensor" in frame for frame in frames):
+                skipped.add(address)
+                continue
+            if stream not in streams:
+                streams.append(stream)
+            events.append(size * 8 + streams.index(stream))
+        elif action == "free_completed":
+            if address in skipped:
+                skipped.discard(address)
+            else:
+                events.append(-(size * 8 + streams.index(stream)))
+    return events
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out")
+    parser.add_argument("--match", default="")
+    given = parser.parse_args()
+    jobs = [job_of(*case) for case in cases() if re.search(given.match, case[0])]
+    runner.imports(jobs)
+    runs = []
+    for job in jobs:
+        path = os.path.join(tempfile.gettempdir(), f"fsdp-witness.{os.getpid()}.json")
+        answer = runner.measure(job, 120, events=path)
+        if "failed" in answer:
+            print(job["name"], answer["failed"], answer.get("at"), file=sys.stderr)
+            continue
+        runs.append({key: job[key] for key in ("name", "config", "world", "rank", "training")} | {"events": events_of(path)})
+        os.unlink(path)
+        print(job["name"], len(runs[-1]["events"]), file=sys.stderr)
+    lines = ",\n".join(json.dumps(run, separators=(",", ":")) for run in runs)
+    pathlib.Path(given.out).write_text(f'{{"versions": {json.dumps(runner.versions())},\n"runs": [\n{lines}\n]}}\n')
+
+
+main()

@@ -1,0 +1,175 @@
+"""Outside oracle for QLoRA: real transformers, bitsandbytes and peft, their CUDA builds, on the dry device.
+
+    tools/dry/run --device h100-sxm --capacity 1000g -- python tools/oracles/qlora.py OUT.json [NAME...]
+    tools/dry/run ... -- python tools/oracles/qlora.py --events OUT.txt NAME
+
+Each case is a process of its own, for bitsandbytes asks the device when it is imported: from_pretrained of a checkpoint of
+the right shapes that is a hole in a file, prepare_model_for_kbit_training, get_peft_model, two steps of AdamW. A row for
+each phase: peaks of requested, allocated and reserved bytes since the phase began, and what is requested at its end.
+--events writes the allocator's events with the Python that asked for them.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+TINY = {"model_type": "llama", "vocab_size": 1024, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 4096}
+NF4 = {"quantization": "nf4", "double_quant": True, "quant_compute_dtype": "bf16"}
+ALL = {"r": 8, "targets": "all-linear"}
+
+
+def case(training, config=None):
+    return {"config": {**TINY, **(config or {})}, "training": {"micro_batch": 1, "seq": 2048, "lora": ALL, **training}}
+
+
+CASES = {
+    "nf4-double": case(NF4),
+    "nf4": case({**NF4, "double_quant": False}),
+    "fp4-fp32-compute": case({"quantization": "fp4", "seq": 512}),
+    "nf4-autocast": case({**NF4, "autocast": "bf16"}),
+    "nf4-autocast-non-reentrant": case({**NF4, "autocast": "bf16", "checkpoint": "full",
+                                        "checkpoint_impl": "non_reentrant"}),
+    "nf4-stored-bf16": case({**NF4, "quant_storage": "bf16"}),
+    "nf4-q-v-no-checkpoint": case({**NF4, "checkpoint": "none", "lora": {"r": 16, "targets": ["q_proj", "v_proj"],
+                                                                         "dropout": 0.1}}),
+    "qwen2-biases": case(NF4, {"model_type": "qwen2", "tie_word_embeddings": True}),
+    "mistral-batch": case({**NF4, "micro_batch": 2, "autocast": "bf16"}, {"model_type": "mistral"}),
+}
+NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "uint8": "uint8"}
+
+
+def checkpoint_of(config, folder):
+    """A checkpoint of the right shapes, whose file is a hole."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        shapes = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    tied = set(getattr(shapes, "_tied_weights_keys", None) or ()) if config.tie_word_embeddings else set()
+    header, at = {"__metadata__": {"format": "pt"}}, 0
+    for name, tensor in shapes.state_dict().items():
+        if name in tied:
+            continue
+        end = at + tensor.numel() * 2
+        header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [at, end]}
+        at = end
+    config.architectures, config.dtype = [type(shapes).__name__], torch.bfloat16
+    config.save_pretrained(folder)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(folder + "/model.safetensors", "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + at)
+
+
+def build(job, mark):
+    import torch
+    from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+    from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
+
+    training, lora = job["training"], job["training"]["lora"]
+    config = AutoConfig.for_model(**job["config"])
+    config.use_cache = False
+    how = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type=training["quantization"],
+        bnb_4bit_use_double_quant=training.get("double_quant", False),
+        bnb_4bit_compute_dtype=NAMES[training.get("quant_compute_dtype", "fp32")],
+        bnb_4bit_quant_storage=NAMES[training.get("quant_storage", "uint8")])
+    folder = tempfile.mkdtemp(prefix="hole")
+    try:
+        checkpoint_of(config, folder)
+        mark("start")
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, device_map={"": 0},
+                                                     attn_implementation="sdpa", quantization_config=how)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    mark("load")
+    kind = training.get("checkpoint_impl")
+    model = prepare_model_for_kbit_training(
+        model, use_gradient_checkpointing=training.get("checkpoint", "full") != "none",
+        gradient_checkpointing_kwargs={"use_reentrant": kind == "reentrant"} if kind else None)
+    mark("prepare")
+    model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=lora["r"], lora_alpha=2 * lora["r"],
+                                             lora_dropout=lora.get("dropout", 0.0), target_modules=lora["targets"]))
+    model.train()
+    mark("peft")
+    return model
+
+
+def measure(job, events=None):
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    torch.cuda.init()
+    rows = []
+
+    def mark(phase):
+        s = torch.cuda.memory_stats()
+        rows.append([phase, *(s[f"{what}_bytes.all.peak"] for what in ("requested", "allocated", "reserved")),
+                     s["requested_bytes.all.current"]])
+        torch.cuda.reset_peak_memory_stats()
+
+    if events:
+        torch.cuda.memory._record_memory_history(max_entries=10_000_000, context="all", stacks="python")
+    model = build(job, mark)
+    training = job["training"]
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=True)
+    batch = {name: torch.zeros((training["micro_batch"], training["seq"]), dtype=torch.int64).to("cuda")
+             for name in ("input_ids", "labels")}
+    mark("batch")
+    to = training.get("autocast")
+    for step in ("1", "2"):
+        with torch.autocast("cuda", getattr(torch, NAMES[to])) if to else contextlib.nullcontext():
+            loss = model(**batch, use_cache=False).loss
+        mark(step + ".forward")
+        loss.backward()
+        del loss
+        mark(step + ".backward")
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        mark(step + ".step")
+    if events:
+        with open(events, "w", encoding="utf-8") as file:
+            for e in torch.cuda.memory._snapshot()["device_traces"][0]:
+                frames = [f"{os.path.basename(f['filename'])}:{f['line']}:{f['name']}" for f in e.get("frames", [])[:7]]
+                file.write(f"{e['action']} {e['size']} {' < '.join(frames)}\n")
+    return {**job, "rows": rows}
+
+
+def write(path, answers):
+    """After each case: a long list may be cut short."""
+    import importlib.metadata as metadata
+
+    versions = {name: metadata.version(name) for name in ("torch", "transformers", "peft", "bitsandbytes")}
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"source": "tools/oracles/qlora.py on the dry device, as an H100", "versions": versions,
+                   "what": ["phase", "peak requested", "peak allocated", "peak reserved", "requested at its end"],
+                   "jobs": answers}, file, indent=1)
+        file.write("\n")
+
+
+def main():
+    if sys.argv[1] == "--events":
+        measure(CASES[sys.argv[3]], sys.argv[2])
+    elif sys.argv[1] == "--one":
+        with open(sys.argv[2], "w", encoding="utf-8") as file:
+            json.dump(measure(CASES[sys.argv[3]]), file)
+    else:
+        answers = {}
+        for name in sys.argv[2:] or CASES:
+            with tempfile.NamedTemporaryFile(suffix=".json") as one:
+                subprocess.run([sys.executable, __file__, "--one", one.name, name], check=True)
+                answers[name] = json.load(open(one.name, encoding="utf-8"))
+            write(sys.argv[1], answers)
+        return
+    os._exit(0)  # No destructors.
+
+
+if __name__ == "__main__":
+    main()
