@@ -1,0 +1,221 @@
+#include "planner/fsdp/fsdp_facts.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace dsplan {
+namespace {
+
+const Module& module_of(const ModelSpec& model, ModuleId id) { return model.modules[static_cast<std::size_t>(id)]; }
+
+bool is_named(const Module& module, std::string_view name) {
+  return module.path == name || module.path.ends_with("." + std::string(name));
+}
+
+bool is_one_of(std::string_view type, std::string_view classes) {
+  while (true) {
+    const std::size_t plus = classes.find('+');
+    if (classes.substr(0, plus) == type) return true;
+    if (plus == std::string_view::npos) return false;
+    classes.remove_prefix(plus + 1);
+  }
+}
+
+struct Ends {
+  ModuleId embedding = kNone;
+  ModuleId norm = kNone;
+  ModuleId head = kNone;
+};
+
+Ends ends_of(const ModelSpec& model) {
+  Ends ends;
+  for (std::size_t at = 0; at < model.modules.size(); ++at) {
+    const Module& module = model.modules[at];
+    if (module.layer != kNone) continue;
+    const auto id = static_cast<ModuleId>(at);
+    if (module.type == "Embedding" && ends.embedding == kNone) ends.embedding = id;
+    if (module.type.find("Norm") != std::string::npos) ends.norm = id;
+    if (is_named(module, "lm_head") || is_named(module, "embed_out")) ends.head = id;
+  }
+  return ends;
+}
+
+bool ties(const ModelSpec& model, ModuleId a, ModuleId b) {
+  const ParameterId first = model.parameter(a, "weight");
+  const ParameterId second = model.parameter(b, "weight");
+  return second != kNone && first != kNone && model.parameters[static_cast<std::size_t>(second)].tied_to == first;
+}
+
+// Embeddings; norm and head. A weight that both ends have is in one group with the norm, as accelerate puts it; there
+// embeddings come first.
+void wrap_ends(const ModelSpec& model, std::int64_t inside, std::vector<FsdpGroup>& groups) {
+  const Ends ends = ends_of(model);
+  const bool tied = ends.embedding != kNone && ends.head != kNone && ties(model, ends.embedding, ends.head);
+  if (!tied && ends.embedding != kNone) groups.push_back({{ends.embedding}, {}, {}, kNone, kNone, inside});
+  std::vector<ModuleId> tail;
+  for (const ModuleId id : {ends.norm, tied ? ends.embedding : ModuleId(kNone), ends.head}) {
+    if (id != kNone) tail.push_back(id);
+  }
+  if (!tail.empty()) groups.push_back({std::move(tail), {}, {}, kNone, kNone, 0});
+}
+
+// The modules of each call, in the order of the calls.
+std::vector<FsdpGroup> wrapped(const ModelSpec& model, const Fsdp& fsdp) {
+  std::vector<FsdpGroup> groups;
+  const auto add = [&](std::vector<ModuleId> modules, std::int64_t reshards) {
+    groups.push_back({std::move(modules), {}, {}, kNone, kNone, reshards});
+  };
+  const std::int64_t inside = fsdp.reshard_after_forward;
+  const bool layers = fsdp.wrap == "layers" || fsdp.wrap == "ends";
+  if (fsdp.wrap == "ends") wrap_ends(model, inside, groups);
+  if (fsdp.wrap != "root") {
+    for (auto at = static_cast<ModuleId>(model.modules.size()) - 1; at > 0; --at) {  // Bottom up.
+      const Module& module = module_of(model, at);
+      const bool layer = module.layer != kNone && module_of(model, module.parent).layer == kNone;
+      if (layers ? layer : is_one_of(module.type, fsdp.wrap)) add({at}, inside);
+    }
+    if (layers) {
+      const auto first = std::find_if(groups.begin(), groups.end(), [&](const FsdpGroup& group) {
+        return module_of(model, group.modules.front()).layer != kNone;
+      });
+      std::reverse(first, groups.end());
+    }
+  }
+  add({0}, fsdp.reshard_root ? 1 : 0);
+  return groups;
+}
+
+// Depth first, a module's own after its children's, never into what another call has taken (_fsdp_init.py,
+// _get_managed_modules, _get_managed_states).
+class Managed {
+ public:
+  Managed(const ModelSpec& model, const std::vector<FsdpGroup>& groups)
+      : model_(model),
+        children_(model.modules.size()),
+        own_(model.modules.size()),
+        group_(model.modules.size(), kNobody),
+        taken_(model.parameters.size(), false) {
+    for (std::size_t at = 1; at < model.modules.size(); ++at) {
+      children_[static_cast<std::size_t>(model.modules[at].parent)].push_back(static_cast<ModuleId>(at));
+    }
+    for (std::size_t at = 0; at < model.parameters.size(); ++at) {
+      own_[static_cast<std::size_t>(model.parameters[at].module)].push_back(static_cast<ParameterId>(at));
+    }
+    for (std::size_t at = 0; at < groups.size(); ++at) {
+      for (const ModuleId module : groups[at].modules) group_[static_cast<std::size_t>(module)] = at;
+    }
+  }
+
+  void find(FsdpGroup& group, std::size_t number) {
+    for (const ModuleId module : group.modules) visit(module, number, group);
+  }
+
+ private:
+  static constexpr std::size_t kNobody = static_cast<std::size_t>(-1);
+
+  void visit(ModuleId module, std::size_t number, FsdpGroup& into) {
+    const auto at = static_cast<std::size_t>(module);
+    if (group_[at] != kNobody && group_[at] != number) return;
+    for (const ModuleId child : children_[at]) visit(child, number, into);
+    into.managed.push_back(module);
+    for (ParameterId id : own_[at]) {
+      const ParameterId tied = model_.parameters[static_cast<std::size_t>(id)].tied_to;
+      if (tied != kNone) id = tied;
+      if (taken_[static_cast<std::size_t>(id)]) continue;
+      taken_[static_cast<std::size_t>(id)] = true;
+      into.parameters.push_back(id);
+    }
+  }
+
+  const ModelSpec& model_;
+  std::vector<std::vector<ModuleId>> children_;
+  std::vector<std::vector<ParameterId>> own_;
+  std::vector<std::size_t> group_;
+  std::vector<bool> taken_;
+};
+
+}  // namespace
+
+FsdpShard shard_on_dim0(const Shape& shape, std::int64_t ranks, std::int64_t rank) {
+  const std::int64_t rows = shape.dims[0];
+  const std::int64_t most = (rows + ranks - 1) / ranks;
+  const std::int64_t begin = std::min(rows, checked_mul(most, rank));
+  const std::int64_t row = shape.elements().value() / rows;
+  FsdpShard shard;
+  shard.local = shape;
+  shard.local.dims[0] = std::min(most, rows - begin);
+  shard.from = Elements(checked_mul(begin, row));
+  shard.real = shard.local.elements();
+  shard.padded = Elements(checked_mul(most, row));
+  return shard;
+}
+
+bool same_shards(const ModelSpec& model, const Job& job, std::int64_t a, std::int64_t b) {
+  const std::int64_t ranks = sharding_ranks(job);
+  return std::all_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& p) {
+    return shard_on_dim0(p.shape, ranks, a % ranks).real == shard_on_dim0(p.shape, ranks, b % ranks).real;
+  });
+}
+
+std::vector<FsdpGroup> fsdp_groups(const ModelSpec& model, const Fsdp& fsdp) {
+  std::vector<FsdpGroup> groups = wrapped(model, fsdp);
+  Managed managed(model, groups);
+  for (std::size_t at = 0; at < groups.size(); ++at) managed.find(groups[at], at);
+  for (FsdpGroup& group : groups) {
+    const auto has = [&](ModuleId id) {
+      return std::find(group.modules.begin(), group.modules.end(), id) != group.modules.end();
+    };
+    for (const ModuleCall& call : model.calls) {
+      if (!has(call.module)) continue;
+      if (call.enter && group.first == kNone) group.first = call.module;
+      if (!call.enter) group.last = call.module;
+    }
+  }
+  return groups;
+}
+
+namespace {
+
+// By module, the number of the group that takes it. What lies inside comes first.
+std::vector<std::size_t> numbers_of(const ModelSpec& model, const std::vector<FsdpGroup>& groups) {
+  std::vector<std::size_t> number(model.modules.size(), 0);
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    for (const ModuleId module : groups[group].managed) number[static_cast<std::size_t>(module)] = group;
+  }
+  return number;
+}
+
+bool unties(const ModelSpec& model, const std::vector<std::size_t>& number) {
+  return std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& parameter) {
+    if (parameter.tied_to == kNone) return false;
+    const Parameter& first = model.parameters[static_cast<std::size_t>(parameter.tied_to)];
+    return number[static_cast<std::size_t>(parameter.module)] != number[static_cast<std::size_t>(first.module)];
+  });
+}
+
+// Within a layer: of a group that is no whole layer.
+bool is_inside(const ModelSpec& model, ModuleId module) {
+  const Module& own = module_of(model, module);
+  return own.layer != kNone && module_of(model, own.parent).layer != kNone;
+}
+
+}  // namespace
+
+std::optional<std::string> groups_unsupported(const ModelSpec& model, const Training& training) {
+  const std::vector<FsdpGroup> groups = fsdp_groups(model, training.fsdp);
+  if (unties(model, numbers_of(model, groups))) return "a tied weight in two groups of fully_shard, which unties it";
+  const Checkpointing& checkpoint = training.checkpoint;
+  if (checkpoint.groups.empty() && checkpoint.modules.empty()) return std::nullopt;
+  const bool inside = std::any_of(groups.begin(), groups.end(),
+                                  [&](const FsdpGroup& group) { return is_inside(model, group.modules.front()); });
+  if (inside || !checkpoint.modules.empty()) {
+    return "groups of fully_shard inside a checkpoint, or checkpoints inside a layer's group";
+  }
+  for (const CheckpointGroup& group : checkpoint.groups) {
+    if (group.first != group.last) return "checkpoints around several groups of fully_shard";
+    if (group.kind != CheckpointKind::NonReentrant) return "checkpoints under fully_shard other than non_reentrant";
+  }
+  return std::nullopt;
+}
+
+}  // namespace dsplan

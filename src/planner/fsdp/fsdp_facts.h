@@ -1,0 +1,50 @@
+// What fully_shard decides about a job before anything runs: which parameters are gathered together, and how each is
+// cut. Pure functions (torch/distributed/fsdp/_fully_shard of 2.11). predict/footprint*.cpp derive the same a second
+// time and must not include this header (tools/layering.py).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/job.h"
+#include "core/model.h"
+#include "core/units.h"
+
+namespace dsplan {
+
+// Of one rank: rows of dimension 0, as torch.chunk divides them. The last ranks may have fewer rows than the others, or
+// none; their shards are padded to as many (_fsdp_param.py, _init_sharded_param).
+struct FsdpShard {
+  Shape local;      // Without padding; no rows where there are none.
+  Elements from;    // Where it begins in the parameter.
+  Elements real;    // Of `local`.
+  Elements padded;  // What every rank sends.
+};
+[[nodiscard]] FsdpShard shard_on_dim0(const Shape& shape, std::int64_t ranks, std::int64_t rank);
+
+// The ranks over which parameters are cut; each shard is on `replicate` times as many.
+[[nodiscard]] inline std::int64_t sharding_ranks(const Job& job) {
+  return job.parallelism.dp / job.training.fsdp.replicate;
+}
+
+// Whether both ranks have as many rows of each parameter. Rank 0 has the most.
+[[nodiscard]] bool same_shards(const ModelSpec& model, const Job& job, std::int64_t a, std::int64_t b);
+
+// What one call of fully_shard makes.
+struct FsdpGroup {
+  std::vector<ModuleId> modules;        // As they were passed.
+  std::vector<ParameterId> parameters;  // Untied, in the order in which they are found; may be empty.
+  std::vector<ModuleId> managed;        // The modules and what lies in them, children first, but for other groups'.
+  ModuleId first = kNone;               // Of the modules: whose forward begins first,
+  ModuleId last = kNone;                // and whose ends last.
+  std::int64_t reshards = 1;            // After forward: Fsdp::reshard_after_forward.
+};
+// In the order of the calls: what lies inside comes before what lies around it, the model itself last.
+[[nodiscard]] std::vector<FsdpGroup> fsdp_groups(const ModelSpec& model, const Fsdp& fsdp);
+
+// In words, what fully_shard would do to such groups that nobody wants; nullopt if they are sound.
+[[nodiscard]] std::optional<std::string> groups_unsupported(const ModelSpec& model, const Training& training);
+
+}  // namespace dsplan

@@ -1,0 +1,210 @@
+// FSDP2 and HSDP: torch.distributed.fsdp.fully_shard (torch/distributed/fsdp/_fully_shard/_fsdp_state.py). When each
+// group's hooks run is here; what they do is the group's (param_group.h), with the shards and their gradients.
+#include <memory>
+#include <set>
+
+#include "planner/lower/runtimes/fsdp/param_group.h"
+#include "planner/lower/runtimes/gradient_scaling.h"
+#include "planner/lower/runtimes/optimizer_step.h"
+#include "planner/lower/runtimes/runtime_base.h"
+
+namespace dsplan {
+namespace {
+
+class Fsdp2Runtime final : public RuntimeBase {
+ public:
+  Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
+  ~Fsdp2Runtime() noexcept override = default;
+
+  bool build(ModelInit where, const std::function<void(ModuleId)>& buffers_of) override;
+  void initialise(const std::vector<BufferId>& buffers) override;
+  [[nodiscard]] ParameterPlace place(ParameterId parameter) const override { return parameters_.place(parameter); }
+  [[nodiscard]] ModuleId wraps_input(ModuleId module) const override {
+    return wraps_[static_cast<std::size_t>(module)];
+  }
+  void enter(ModuleId module, Pass pass) override;
+  void exit(ModuleId module, Pass pass) override;
+  void backward_begins(bool boundary) override { reduces_ = boundary || training().fsdp.sync_every; }
+  [[nodiscard]] bool holds_gradient(ParameterId parameter) const override { return gradients_.holds(parameter); }
+  void gradient_ready(ParameterId parameter, BufferId gradient) override { gradients_.accumulate(parameter, gradient); }
+  void step(bool first) override;
+
+ private:
+  [[nodiscard]] ParamGroup* group_of(ModuleId module) { return of_module_[static_cast<std::size_t>(module)]; }
+  void shard_whole_model();
+  void begin_forward();
+  void end_backward();
+  [[nodiscard]] std::vector<StepParameter> step_parameters(const std::vector<const NamedParameter*>& group) const;
+
+  CommContext context_;
+  ShardedParameters parameters_;
+  SeparateGradients gradients_;
+  SeparateGradients sums_;
+  ShardGradients reducer_;
+  OptimizerStep optimizer_;
+  GradientClip clip_;
+  std::vector<FsdpGroup> facts_;
+  std::vector<std::unique_ptr<ParamGroup>> groups_;  // Of those with parameters, in the order of fully_shard's calls.
+  std::vector<ParamGroup*> states_;                  // The same in the order of modules.
+  std::vector<ParamGroup*> of_module_;               // By ModuleId; null: none, or without parameters.
+  std::vector<ModuleId> wraps_;                      // By ModuleId: the nearest group's module whose input is wrapped.
+  std::function<void(ModuleId)> move_buffers_;       // While the model is on the host.
+  bool reduces_ = true;
+};
+
+Fsdp2Runtime::Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter)
+    : RuntimeBase(job, model, rank, emitter),
+      parameters_(job, model, rank, emitter),
+      gradients_(emitter, model.parameters.size()),
+      sums_(emitter, model.parameters.size()),
+      reducer_(job, model, parameters_, context_, emitter),
+      optimizer_(job.training.optimizer, emitter, model.parameters.size()),
+      clip_(emitter, job.training.level, 1, {parameters_.mesh().ranks, parameters_.mesh().group}),
+      facts_(fsdp_groups(model, job.training.fsdp)),
+      of_module_(model.modules.size(), nullptr),
+      wraps_(model.modules.size(), kNone) {
+  for (const FsdpGroup& facts : facts_) {
+    if (facts.parameters.empty()) continue;
+    groups_.push_back(std::make_unique<ParamGroup>(
+        facts, GroupParts{job_, parameters_, gradients_, sums_, reducer_, context_}, emitter));
+    for (const ModuleId module : facts.modules) of_module_[static_cast<std::size_t>(module)] = groups_.back().get();
+  }
+  std::set<ParamGroup*> seen;
+  for (std::size_t at = 0; at < of_module_.size(); ++at) {
+    ParamGroup* const group = of_module_[at];
+    if (group != nullptr && seen.insert(group).second) states_.push_back(group);
+    const bool first = group != nullptr && group->facts().first == static_cast<ModuleId>(at);
+    if (first) {
+      wraps_[at] = static_cast<ModuleId>(at);
+    } else if (at > 0) {
+      wraps_[at] = wraps_[static_cast<std::size_t>(model.modules[at].parent)];
+    }
+  }
+}
+
+// to_empty goes through children first, then through a module's own parameters and buffers (torch/nn/modules/module.py,
+// _apply); a tied weight is made under each of its names. What a module with a group has then is padded.
+bool Fsdp2Runtime::build(ModelInit where, const std::function<void(ModuleId)>& buffers_of) {
+  if (where == ModelInit::Host) move_buffers_ = buffers_of;
+  if (where != ModelInit::Meta) {
+    (void)RuntimeBase::build(where, buffers_of);
+    return where == ModelInit::Host;
+  }
+  std::vector<std::vector<ParameterId>> own(model_.modules.size());
+  for (std::size_t at = 0; at < model_.parameters.size(); ++at) {
+    const Parameter& parameter = model_.parameters[at];
+    const ParameterId id = parameter.tied_to != kNone ? parameter.tied_to : static_cast<ParameterId>(at);
+    own[static_cast<std::size_t>(parameter.module)].push_back(id);
+  }
+  std::vector<ModuleId> open;
+  const auto close = [&] {
+    for (const ParameterId id : own[static_cast<std::size_t>(open.back())]) parameters_.make_empty(id);
+    buffers_of(open.back());
+    if (const ParamGroup* group = group_of(open.back())) {  // FSDPModule._apply.
+      for (const ParameterId id : group->facts().parameters) parameters_.pad(id);
+    }
+    open.pop_back();
+  };
+  for (std::size_t at = 0; at < own.size(); ++at) {
+    while (!open.empty() && open.back() != model_.modules[at].parent) close();
+    open.push_back(static_cast<ModuleId>(at));
+  }
+  while (!open.empty()) close();
+  return false;
+}
+
+void Fsdp2Runtime::initialise(const std::vector<BufferId>& /*buffers*/) {
+  emitter_.use_streams();
+  if (training().model_init != ModelInit::Meta) shard_whole_model();
+  for (const NamedParameter& p : trained_) {
+    const Part real = parameters_.real(p.id);
+    if (real.bytes > Bytes(0)) emitter_.promise_update(real.buffer, real.offset, real.bytes);
+  }
+}
+
+// fully_shard by fully_shard: what it manages is moved to the device, then cut; the whole ones go when it returns.
+void Fsdp2Runtime::shard_whole_model() {
+  for (const FsdpGroup& facts : facts_) {
+    std::vector<Variable> whole;
+    for (const ParameterId id : facts.parameters) {
+      const NamedParameter p{id, model_.parameters[at(id)].shape.elements().value(), true, parameters_.kept(id)};
+      whole.push_back(loading_.load(p, {Role::Parameters, "whole parameter"}));
+      whole.back().mark_scratch();  // The rows of other ranks are theirs.
+    }
+    if (move_buffers_) {
+      for (const ModuleId module : facts.managed) move_buffers_(module);
+    }
+    std::size_t next = 0;
+    for (const ParameterId id : facts.parameters) parameters_.cut(id, whole[next++]);
+    let_go(whole, Reason::PythonFrame);
+  }
+  move_buffers_ = nullptr;
+}
+
+// _root_pre_forward.
+void Fsdp2Runtime::begin_forward() {
+  emitter_.wait_stream(kCopyInStream, kComputeStream);
+  emitter_.wait_stream(kGatherStream, kComputeStream);
+}
+
+// A recomputation finds its group gathered by the hook of its output, and runs no hooks.
+void Fsdp2Runtime::enter(ModuleId module, Pass pass) {
+  if (pass == Pass::Forward && module == 0) begin_forward();
+  ParamGroup* const group = group_of(module);
+  if (group == nullptr) return;
+  if (pass == Pass::Forward && group->facts().first == module) group->pre_forward();
+  if (pass == Pass::Backward && group->facts().last == module) group->pre_backward();
+}
+
+void Fsdp2Runtime::exit(ModuleId module, Pass pass) {
+  if (module == kNone) return end_backward();
+  if (ParamGroup* const group = group_of(module)) {
+    if (pass == Pass::Forward && group->facts().last == module) group->post_forward();
+    if (pass == Pass::Backward && group->facts().first == module) group->post_backward(reduces_);
+  }
+  if (pass != Pass::Forward || module != 0 || !context_.gathered.tensor) return;
+  emitter_.wait_event(kCopyInStream, context_.gathered.event);
+  emitter_.wait_event(kGatherStream, context_.gathered.event);
+  context_.gathered.tensor.reset(Reason::RuntimeBucket);
+}
+
+// _root_post_backward_final_callback: groups none of whose inputs wanted a gradient come last.
+void Fsdp2Runtime::end_backward() {
+  for (ParamGroup* group : states_) {
+    if (!group->had_post_backward()) group->post_backward(reduces_);
+    group->finalize_backward();
+  }
+  context_.post_forward_order.clear();
+  emitter_.wait_event(kComputeStream, std::exchange(context_.reduced.event, std::nullopt));
+  context_.reduced.tensor.reset(Reason::RuntimeBucket);
+}
+
+std::vector<StepParameter> Fsdp2Runtime::step_parameters(const std::vector<const NamedParameter*>& group) const {
+  std::vector<StepParameter> made;
+  for (const NamedParameter* p : group) {
+    made.push_back({p->id, parameters_.real(p->id), reducer_.of(p->id), parameters_.of(p->id).local, p->dtype});
+  }
+  return made;
+}
+
+void Fsdp2Runtime::step(bool /*first*/) {
+  if (training().gradient_clipping > 0) {
+    std::vector<const NamedParameter*> all;
+    for (const NamedParameter& p : trained_) all.push_back(&p);
+    clip_.forget();
+    clip_.run(step_parameters(all), training().loop == LoopKind::Trainer);
+  }
+  for (const ParameterGroup& group : parameter_groups(model_, training(), trained_)) {
+    optimizer_.step(step_parameters(group.members), group.weight_decay);
+  }
+  for (const NamedParameter& p : trained_) reducer_.drop(p.id);
+}
+
+}  // namespace
+
+std::unique_ptr<TrainingRuntime> make_fsdp2_runtime(const Job& job, const ModelSpec& model, std::int64_t rank,
+                                                    Emitter& emitter) {
+  return std::make_unique<Fsdp2Runtime>(job, model, rank, emitter);
+}
+
+}  // namespace dsplan

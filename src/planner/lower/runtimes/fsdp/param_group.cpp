@@ -1,0 +1,94 @@
+#include "planner/lower/runtimes/fsdp/param_group.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace dsplan {
+namespace {
+
+constexpr What kUnreduced{Role::Gradients, "unreduced gradient",
+                          "_fully_shard/_fsdp_param.py, to_accumulated_grad_if_needed"};
+
+}  // namespace
+
+ParamGroup::ParamGroup(const FsdpGroup& group, GroupParts parts, Emitter& emitter)
+    : group_(group),
+      on_(parts),
+      training_(parts.job.training),
+      eager_(emitter),
+      gather_(group, parts.job, parts.parameters, parts.context, emitter) {}
+
+void ParamGroup::pre_forward() {
+  state_ = State::Forward;
+  gather_.unshard();
+  gather_.wait_for_unshard(true);
+}
+
+void ParamGroup::post_forward() {
+  if (group_.reshards == 1) gather_.reshard();
+  if (group_.reshards > 1) gather_.reshard_to_fewer();
+  indices_.push_back(on_.context.post_forward_order.size());
+  on_.context.post_forward_order.push_back(this);
+  state_ = State::Idle;
+}
+
+void ParamGroup::pre_backward() {
+  if (state_ == State::PreBackward) return;
+  state_ = State::PreBackward;
+  gather_.unshard();  // Nothing where it was asked for ahead.
+  gather_.wait_for_unshard(false);
+  prefetch_backward();
+}
+
+void ParamGroup::prefetch_backward() {
+  if (indices_.empty()) return;
+  const std::size_t index = indices_.back();
+  indices_.pop_back();
+  if (index > 0) on_.context.post_forward_order[index - 1]->gather_.unshard();
+}
+
+// Without a reduction gradients stay whole: as they are, or summed in reduce_dtype where that is another one.
+void ParamGroup::sum_unreduced() {
+  const DType type = training_.communication_dtype;
+  if (type == training_.dtype) return;  // None is given.
+  for (const ParameterId id : group_.parameters) {
+    if (!on_.gradients.holds(id) || on_.sums.holds(id)) continue;
+    const Variable gradient = on_.gradients.take(id);
+    Variable sum = eager_.cast(gradient, type, kUnreduced, "unreduced gradient", id);
+    on_.sums.accumulate(id, sum.hand_over());
+  }
+}
+
+void ParamGroup::post_backward(bool reduces) {
+  state_ = State::PostBackward;
+  for (const ParameterId id : group_.parameters) {
+    if (on_.sums.holds(id) && on_.gradients.holds(id)) on_.sums.accumulate(id, on_.gradients.take(id).hand_over());
+  }
+  if (!reduces) {
+    gather_.reshard();
+    return sum_unreduced();
+  }
+  ShardGradients::Unsharded gradients;
+  for (const ParameterId id : group_.parameters) {
+    SeparateGradients& from = on_.sums.holds(id) ? on_.sums : on_.gradients;
+    if (from.holds(id)) gradients.emplace_back(id, from.take(id));
+  }
+  gather_.reshard();
+  if (gradients.empty()) return;
+  wait_for_post_backward();
+  pending_ = on_.reducer.reduce(std::move(gradients));
+}
+
+void ParamGroup::wait_for_post_backward() {
+  eager_.emitter().wait_event(kComputeStream, std::exchange(pending_.event, std::nullopt));
+  pending_.tensor.reset(Reason::RuntimeBucket);
+}
+
+void ParamGroup::finalize_backward() {
+  state_ = State::Idle;
+  wait_for_post_backward();
+  gather_.forget();
+  indices_.clear();
+}
+
+}  // namespace dsplan

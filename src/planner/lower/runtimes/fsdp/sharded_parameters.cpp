@@ -1,0 +1,82 @@
+#include "planner/lower/runtimes/fsdp/sharded_parameters.h"
+
+#include <utility>
+
+#include "core/error.h"
+
+namespace dsplan {
+namespace {
+
+constexpr What kRows{Role::Parameters, "shard", "_fully_shard/_fsdp_param.py, _init_sharded_param"};
+constexpr What kPaddedRows{Role::Parameters, "shard", "_fully_shard/_fsdp_param.py, reset_sharded_param"};
+constexpr What kGatheredRows{Role::RuntimeBuffers, "gathered parameter", "_fully_shard/_fsdp_param.py, alloc_storage"};
+
+ShardRanks mesh_of(const Job& job, std::int64_t rank) {
+  const std::int64_t ranks = sharding_ranks(job);
+  return {ranks, rank % ranks, ranks < job.parallelism.dp ? Group::DataParallelInside : Group::DataParallel};
+}
+
+}  // namespace
+
+ShardedParameters::ShardedParameters(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter)
+    : training_(job.training),
+      model_(model),
+      eager_(emitter),
+      mesh_(mesh_of(job, rank)),
+      own_(model.parameters.size()),
+      made_(model.parameters.size(), false),
+      whole_(model.parameters.size()) {
+  for (const Parameter& p : model.parameters) shards_.push_back(shard_on_dim0(p.shape, mesh_.ranks, mesh_.rank));
+}
+
+void ShardedParameters::cut(ParameterId id, const Variable& whole) {
+  const FsdpShard& shard = of(id);
+  Variable made = eager_.empty(kept(id, shard.padded), kept(id), kRows, id);
+  Work copy = eager_.work();
+  copy.read(Part(whole.id(), kept(id, shard.from), kept(id, shard.real))).write(made);
+  copy.run(shard.real > Elements(0) ? Body::Copy : Body::Clear, "cut shard");
+  own_[static_cast<std::size_t>(id)] = std::move(made);
+}
+
+void ShardedParameters::make_empty(ParameterId id) {
+  const FsdpShard& shard = of(id);
+  made_[static_cast<std::size_t>(id)] = true;
+  if (shard.real == Elements(0)) return own_[static_cast<std::size_t>(id)].reset();
+  Variable made = eager_.empty(kept(id, shard.real), kept(id), kRows, id);
+  eager_.work()
+      .write(made)
+      .really_reads({{kNoBuffer, kept(id, shard.from), kept(id, shard.real)}})
+      .run(Body::LoadParameter, "load shard");
+  Variable& own = own_[static_cast<std::size_t>(id)];
+  if (own) own.mark_scratch();  // A tied weight is made under each of its names.
+  own = std::move(made);
+}
+
+void ShardedParameters::pad(ParameterId id) {
+  const FsdpShard& shard = of(id);
+  Variable& own = own_[static_cast<std::size_t>(id)];
+  if (!made_[static_cast<std::size_t>(id)]) return;
+  if (own && eager_.bytes_of(own) == kept(id, shard.padded)) return;
+  Variable made = eager_.empty(kept(id, shard.padded), kept(id), kPaddedRows, id);
+  Work copy = eager_.work();
+  if (own) copy.read(own);
+  copy.write(made);
+  copy.run(own ? Body::Copy : Body::Clear, "pad shard");
+  own = std::move(made);
+}
+
+Part ShardedParameters::real(ParameterId id) const {
+  return {own_[static_cast<std::size_t>(id)].id(), Bytes(0), kept(id, of(id).real)};
+}
+
+ParameterPlace ShardedParameters::place(ParameterId id) const {
+  DSPLAN_CHECK(whole(id), "a parameter is used while it is sharded: " + parameter(id).name);
+  return {whole(id).id(), Bytes(0), storage(parameter(id).shape.elements(), gathered(id))};
+}
+
+void ShardedParameters::make_whole(ParameterId id) {
+  whole_[static_cast<std::size_t>(id)] =
+      eager_.empty(storage(of(id).padded * mesh_.ranks, gathered(id)), gathered(id), kGatheredRows, id);
+}
+
+}  // namespace dsplan

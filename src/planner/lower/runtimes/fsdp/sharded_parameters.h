@@ -1,0 +1,64 @@
+// The parameters of a model under fully_shard: each rank's rows of each, padded, and the whole ones while they are
+// gathered (torch/distributed/fsdp/_fully_shard/_fsdp_param.py). When they are is the group's (param_group.h).
+#pragma once
+
+#include <vector>
+
+#include "planner/fsdp/fsdp_facts.h"
+#include "planner/lower/eager.h"
+#include "planner/lower/runtime.h"
+
+namespace dsplan {
+
+// Ranks among which shards are gathered.
+struct ShardRanks {
+  std::int64_t ranks = 1;
+  std::int64_t rank = 0;
+  Group group = Group::DataParallel;
+};
+
+class ShardedParameters {
+ public:
+  ShardedParameters(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
+
+  [[nodiscard]] const ShardRanks& mesh() const { return mesh_; }
+  [[nodiscard]] const FsdpShard& of(ParameterId id) const { return shards_[static_cast<std::size_t>(id)]; }
+
+  // In which it is kept, and in which it is gathered.
+  [[nodiscard]] DType kept(ParameterId id) const { return training_.made_dtype(parameter(id)); }
+  [[nodiscard]] DType gathered(ParameterId id) const { return training_.dtype_of(parameter(id)); }
+
+  // fully_shard is given it whole: this rank's rows are copied into a padded tensor.
+  void cut(ParameterId id, const Variable& whole);
+  // to_empty: this rank's rows, unpadded; what was there goes.
+  void make_empty(ParameterId id);
+  // What has been made is padded if it is not (reset_sharded_param).
+  void pad(ParameterId id);
+
+  // What is sent, with padding; and what the optimizer updates.
+  [[nodiscard]] Part padded(ParameterId id) const { return own_[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] Part real(ParameterId id) const;
+
+  [[nodiscard]] ParameterPlace place(ParameterId id) const;
+  // The whole parameter, and the padding of all ranks behind it.
+  void make_whole(ParameterId id);
+  [[nodiscard]] const Variable& whole(ParameterId id) const { return whole_[static_cast<std::size_t>(id)]; }
+  void drop_whole(ParameterId id) { whole_[static_cast<std::size_t>(id)].reset(Reason::ModuleExit); }
+
+ private:
+  [[nodiscard]] const Parameter& parameter(ParameterId id) const {
+    return model_.parameters[static_cast<std::size_t>(id)];
+  }
+  [[nodiscard]] Bytes kept(ParameterId id, Elements elements) const { return storage(elements, kept(id)); }
+
+  const Training& training_;
+  const ModelSpec& model_;
+  Eager eager_;
+  ShardRanks mesh_;
+  std::vector<FsdpShard> shards_;  // By ParameterId, as are the next.
+  std::vector<Variable> own_;
+  std::vector<bool> made_;  // There may be nothing in it.
+  std::vector<Variable> whole_;
+};
+
+}  // namespace dsplan

@@ -1,0 +1,169 @@
+// FSDP2 by formula: states and traffic of fully_shard (torch/distributed/fsdp/_fully_shard). N ranks that shard, d rows
+// of dimension 0, n elements: a rank keeps ceil(d / N) rows, and updates those of them that there are.
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "planner/predict/footprint.h"
+
+namespace dsplan {
+namespace {
+
+struct ShardedSize {
+  const Parameter* parameter;
+  bool trained;
+  Elements padded;   // Of one rank.
+  std::int64_t row;  // Elements.
+};
+
+std::int64_t shard_ranks(const Job& job) { return job.parallelism.dp / job.training.fsdp.replicate; }
+
+std::vector<ShardedSize> sharded_sizes(const ModelSpec& model, const Job& job) {
+  std::vector<ShardedSize> counted;
+  const Training& t = job.training;
+  for (const Parameter& p : model.parameters) {
+    if (p.tied_to != kNone) continue;
+    const bool frozen = std::any_of(t.freeze.begin(), t.freeze.end(),
+                                    [&](const std::string& glob) { return glob_matches(glob, p.name); });
+    const std::int64_t row = p.shape.elements().value() / p.shape.dims[0];
+    counted.push_back({&p, p.trainable && !frozen, div_ceil(Elements(p.shape.dims[0]), shard_ranks(job)) * row, row});
+  }
+  return counted;
+}
+
+// In which it is kept: adapters have a dtype of their own; and in which it is gathered: param_dtype, else the same.
+DType kept(const Training& t, const Parameter& p) { return p.dtype.value_or(t.master_dtype); }
+DType gathered(const Training& t, const Parameter& p) { return t.fsdp.casts_parameters ? t.dtype : kept(t, p); }
+
+// Moments of the shape of the local shard; torch's fused Adam counts its steps on the device, four bytes for each.
+Bytes state_of(const Optimizer& o, Bytes one) {
+  if (o.kind == OptimizerKind::Sgd) return o.momentum > 0 ? one : Bytes(0);
+  return one * 2 + Bytes(o.implementation == Implementation::Fused ? 4 : 0);
+}
+
+std::string_view last_part(const Module& module) {
+  return std::string_view(module.path).substr(module.path.rfind('.') + 1);
+}
+
+// reshard_after_forward of the group that gathers the parameter: that of the nearest module that is wrapped, the
+// model's own else. fully_shard([norm, head]) never reshards, and takes a tied embedding along.
+class Resharding {
+ public:
+  Resharding(const ModelSpec& model, const Fsdp& fsdp) : model_(model), fsdp_(fsdp) {
+    if (fsdp.wrap != "ends") return;
+    for (const Module& module : model.modules) {
+      if (module.layer != kNone) continue;
+      if (module.type == "Embedding" && embedding_ == nullptr) embedding_ = &module;
+      if (module.type.find("Norm") != std::string::npos) norm_ = &module;
+      if (last_part(module) == "lm_head" || last_part(module) == "embed_out") head_ = &module;
+    }
+    for (const Parameter& p : model.parameters) {
+      if (p.tied_to == kNone || &owner(p) != head_) continue;
+      tied_ = tied_ || &owner(model.parameters[static_cast<std::size_t>(p.tied_to)]) == embedding_;
+    }
+  }
+
+  struct Unit {
+    const Module* module;  // Of several the norm; the root else.
+    std::int64_t reshards;
+  };
+  [[nodiscard]] Unit of(const Parameter& p) const {
+    const Module& own = owner(p);
+    const std::int64_t inside = fsdp_.reshard_after_forward;
+    if (&own == embedding_ && !tied_) return {&own, inside};
+    if (&own == norm_ || &own == head_ || &own == embedding_) return {norm_, 0};
+    const bool layers = fsdp_.wrap == "layers" || fsdp_.wrap == "ends";
+    for (const Module* module = &own; module->parent != kNone && fsdp_.wrap != "root"; module = &parent(*module)) {
+      const bool layer = module->layer != kNone && parent(*module).layer == kNone;
+      const bool named = ("+" + fsdp_.wrap + "+").find("+" + module->type + "+") != std::string::npos;
+      if (layers ? layer : named) return {module, inside};
+    }
+    return {&model_.modules.front(), fsdp_.reshard_root ? 1 : 0};
+  }
+
+ private:
+  [[nodiscard]] const Module& owner(const Parameter& p) const {
+    return model_.modules[static_cast<std::size_t>(p.module)];
+  }
+  [[nodiscard]] const Module& parent(const Module& module) const {
+    return model_.modules[static_cast<std::size_t>(module.parent)];
+  }
+
+  const ModelSpec& model_;
+  const Fsdp& fsdp_;
+  const Module* embedding_ = nullptr;
+  const Module* norm_ = nullptr;
+  const Module* head_ = nullptr;
+  bool tied_ = false;
+};
+
+}  // namespace
+
+void fsdp_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, Footprint& result) {
+  const Training& t = job.training;
+  const std::int64_t place = rank % shard_ranks(job);
+  std::optional<DType> norm;  // That the Trainer holds for its log: the gradients', fp32 where they differ.
+  for (const ShardedSize& p : sharded_sizes(model, job)) {
+    const DType type = kept(t, *p.parameter);
+    result.persistent[Role::Parameters] += storage(p.padded, type);
+    if (!p.trained) continue;
+    norm = norm.value_or(type) == type ? type : DType::Float32;
+    result.states.gradients += storage(p.padded, type);
+    const std::int64_t before = std::min(p.parameter->shape.elements().value(), p.padded.value() * place);
+    const Elements local(std::min(p.padded.value(), p.parameter->shape.elements().value() - before));
+    result.persistent[Role::Optimizer] += state_of(t.optimizer, storage(local, type));
+  }
+  const bool held = t.gradient_clipping > 0 && t.loop == LoopKind::Trainer && norm;
+  if (held) result.persistent[Role::Temporaries] += Bytes(bytes_per_element(*norm));
+}
+
+// A group whose parameters differ in dtype is gathered as bytes.
+std::vector<TrafficRow> fsdp_traffic(const ModelSpec& model, const Job& job) {
+  const Training& t = job.training;
+  const bool replicates = t.fsdp.replicate > 1;
+  const Group mesh = replicates ? Group::DataParallelInside : Group::DataParallel;
+  const Resharding resharding(model, t.fsdp);
+  struct Sent {
+    std::int64_t reshards = 0;
+    std::optional<DType> type;
+    Bytes whole;
+  };
+  std::map<const Module*, Sent> units;
+  std::map<DType, Bytes> reduced;
+  for (const ShardedSize& p : sharded_sizes(model, job)) {
+    const Resharding::Unit unit = resharding.of(*p.parameter);
+    const DType type = gathered(t, *p.parameter);
+    Sent& sent = units[unit.module];
+    sent.reshards = unit.reshards;
+    sent.type = sent.type.value_or(type) == type ? type : DType::UInt8;
+    sent.whole += storage(p.padded * shard_ranks(job), type);
+    const DType travels = t.communication_dtype != t.dtype ? t.communication_dtype : type;
+    if (p.trained) reduced[travels] += storage(p.padded, travels);
+  }
+  std::vector<TrafficRow> rows;
+  const auto add = [&](Collective collective, Group group, Pass phase, DType dtype, Bytes payload) {
+    const auto same = std::find_if(rows.begin(), rows.end(), [&](const TrafficRow& row) {
+      return row.collective == collective && row.group == group && row.phase == phase && row.dtype == dtype;
+    });
+    if (same != rows.end()) {
+      same->payload += payload;
+    } else {
+      rows.push_back({collective, group, phase, dtype, TrafficKind::Data, 0, payload, Bytes(0)});
+    }
+  };
+  for (const auto& [module, sent] : units) {
+    const Bytes payload = sent.whole * t.grad_accum;
+    add(Collective::AllGather, mesh, Pass::Forward, *sent.type, payload);
+    const Group again = sent.reshards > 1 ? Group::DataParallelInside : mesh;
+    if (sent.reshards > 0) add(Collective::AllGather, again, Pass::Backward, *sent.type, payload);
+  }
+  const std::int64_t times = t.fsdp.sync_every ? t.grad_accum : 1;
+  for (const auto& [type, payload] : reduced) {
+    add(Collective::ReduceScatter, mesh, Pass::Backward, type, payload * shard_ranks(job) * times);
+    if (replicates) add(Collective::AllReduce, Group::Replicas, Pass::Backward, type, payload * times);
+  }
+  return rows;
+}
+
+}  // namespace dsplan

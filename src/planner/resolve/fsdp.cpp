@@ -1,0 +1,197 @@
+// What fully_shard is given: groups, resharding, the mesh, and the dtypes of its MixedPrecisionPolicy.
+#include <algorithm>
+#include <charconv>
+
+#include "core/format.h"
+#include "planner/resolve/resolver.h"
+
+namespace dsplan {
+namespace {
+
+// The setting and what --set says of the same key, which wins.
+Setting<std::string> said(const Resolver& resolver, const Setting<std::string>& in_file, std::string_view key) {
+  const Setting<std::string> set = set_of(resolver, key);
+  return set.given() ? set : in_file;
+}
+
+std::optional<bool> truth(Resolver& resolver, const Setting<std::string>& wished, std::string_view key) {
+  if (!wished.given()) return std::nullopt;
+  if (*wished == "true" || *wished == "True") return true;
+  if (*wished == "false" || *wished == "False") return false;
+  resolver.fault(wished.place, formatted("\"{}\" is \"{}\", which is neither true nor false", key, *wished));
+  return std::nullopt;
+}
+
+std::optional<std::int64_t> number(const std::string& text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+void keep(Resolver& resolver, const Setting<std::string>& wished, std::string_view key) {
+  resolver.given(std::string(key), *wished, wished.place, "--set");
+}
+
+std::optional<DType> dtype_of(Resolver& resolver, const Setting<std::string>& wished, std::string_view key) {
+  if (!wished.given() || *wished == "none") return std::nullopt;
+  for (const DType one : {DType::BFloat16, DType::Float16, DType::Float32}) {
+    if (*wished != name(one)) continue;
+    keep(resolver, wished, key);
+    return one;
+  }
+  resolver.fault(wished.place, formatted("\"{}\" is \"{}\", none of bf16, fp16 and fp32", key, *wished));
+  return std::nullopt;
+}
+
+// Classes of modules, each of which the model has.
+void check_classes(Resolver& resolver, const Setting<std::string>& wished) {
+  std::string_view rest = *wished;
+  while (true) {
+    const std::size_t plus = rest.find('+');
+    const std::string_view type = rest.substr(0, plus);
+    const auto& modules = resolver.model.modules;
+    if (std::none_of(modules.begin(), modules.end(), [&](const Module& module) { return module.type == type; })) {
+      std::vector<std::string_view> names;
+      for (const Module& module : modules) {
+        if (std::find(names.begin(), names.end(), module.type) == names.end()) names.push_back(module.type);
+      }
+      resolver.fault(wished.place,
+                     formatted("\"fsdp.wrap\": {} has no module of class \"{}\"", resolver.model.name, type),
+                     formatted("\"layers\", \"ends\", \"root\", or of {}", joined(names, ", ")));
+    }
+    if (plus == std::string_view::npos) return;
+    rest.remove_prefix(plus + 1);
+  }
+}
+
+void resolve_wrap(Resolver& resolver) {
+  const Setting<std::string> wished = said(resolver, resolver.request.fsdp.wrap, "fsdp.wrap");
+  Fsdp& fsdp = resolver.training().fsdp;
+  if (!wished.given()) {
+    return resolver.assumed("fsdp.wrap", fsdp.wrap, "each layer has a group, and what is left the model's", "--set");
+  }
+  keep(resolver, wished, "fsdp.wrap");
+  fsdp.wrap = *wished;
+  if (fsdp.wrap != "layers" && fsdp.wrap != "ends" && fsdp.wrap != "root") check_classes(resolver, wished);
+}
+
+// _get_post_forward_mesh_info: as an integer it is a factor of the ranks that shard; 1 of them keeps all, and all of
+// them reshard.
+void resolve_resharding(Resolver& resolver, std::int64_t ranks) {
+  constexpr std::string_view kKey = "fsdp.reshard_after_forward";
+  Fsdp& fsdp = resolver.training().fsdp;
+  const Setting<std::string> wished = said(resolver, resolver.request.fsdp.reshard_after_forward, kKey);
+  const Setting<std::string> root = said(resolver, resolver.request.fsdp.reshard_root, "fsdp.reshard_root");
+  if (const std::optional<bool> also = truth(resolver, root, "fsdp.reshard_root")) {
+    fsdp.reshard_root = *also;
+    keep(resolver, root, "fsdp.reshard_root");
+  }
+  if (!wished.given()) {
+    return resolver.assumed(std::string(kKey), "true", "fully_shard's default but for the model itself", "--set");
+  }
+  keep(resolver, wished, kKey);
+  const std::optional<std::int64_t> to = number(*wished);
+  if (!to) {
+    fsdp.reshard_after_forward = truth(resolver, wished, kKey).value_or(true) ? 1 : 0;
+  } else if (*to < 1 || *to > ranks || ranks % *to != 0) {
+    resolver.fault(wished.place, formatted("\"{}\" {} is no factor of the {} ranks that shard", kKey, *to, ranks),
+                   "PyTorch takes true, false or a factor");
+  } else {
+    fsdp.reshard_after_forward = *to == 1 ? 0 : *to == ranks ? 1 : *to;
+  }
+}
+
+// The mesh: (replicate, shard), or one of the two with the ranks that are there.
+std::int64_t resolve_mesh(Resolver& resolver) {
+  const FsdpInput& in = resolver.request.fsdp;
+  const Parallelism& p = resolver.job.parallelism;
+  const auto degree = [&](const Setting<std::string>& in_file, std::string_view key) -> std::int64_t {
+    const Setting<std::string> wished = said(resolver, in_file, key);
+    if (!wished.given() || *wished == "-1") return 0;
+    const std::int64_t value = number(*wished).value_or(0);
+    if (value < 1) resolver.fault(wished.place, formatted("\"{}\" is \"{}\", no number of ranks", key, *wished));
+    if (value >= 1 && p.dp % value != 0) {
+      resolver.fault(wished.place, formatted("\"{}\" {} does not divide {} ranks", key, value, p.dp));
+    }
+    if (value < 1 || p.dp % value != 0) return 0;
+    keep(resolver, wished, key);
+    return value;
+  };
+  std::int64_t shard = degree(in.shard, "fsdp.shard");
+  std::int64_t replicate = degree(in.replicate, "fsdp.replicate");
+  if (shard > 0 && replicate > 0 && shard * replicate != p.dp) {
+    resolver.fault(said(resolver, in.shard, "fsdp.shard").place,
+                   formatted("a mesh of {} x {} is not {} ranks", replicate, shard, p.dp));
+  }
+  const bool hybrid = resolver.request.runtime.value_or("") == "hsdp";
+  if (hybrid && shard == 0 && replicate == 0) {
+    shard = std::min(p.dp, p.gpus_per_node);
+    if (p.dp % shard != 0) shard = p.dp;
+    resolver.assumed("fsdp.shard", std::to_string(shard), "within a node", "--set");
+  }
+  if (replicate == 0) replicate = shard > 0 ? p.dp / shard : 1;
+  if (hybrid && replicate == 1) {
+    resolver.fault(resolver.request.runtime.place, formatted("hsdp over {} ranks has no replicas", p.dp),
+                   "say fsdp.replicate, or --runtime fsdp2");
+  }
+  resolver.training().fsdp.replicate = replicate;
+  return p.dp / replicate;
+}
+
+void refuse_unmodelled(Resolver& resolver) {
+  const FsdpInput& in = resolver.request.fsdp;
+  const Setting<std::string> offload = said(resolver, in.cpu_offload, "fsdp.cpu_offload");
+  if (truth(resolver, offload, "fsdp.cpu_offload").value_or(false)) {
+    resolver.not_modelled(offload.place, "\"fsdp.cpu_offload\": CPUOffloadPolicy");
+  }
+  const Setting<std::string> output = said(resolver, in.output_dtype, "fsdp.output_dtype");
+  if (output.given() && *output != "none") {
+    resolver.not_modelled(output.place, "\"fsdp.output_dtype\": MixedPrecisionPolicy(output_dtype=...)");
+  }
+}
+
+}  // namespace
+
+void resolve_fsdp_dtypes(Resolver& resolver) {
+  if (resolver.training().runtime != Runtime::Fsdp2) return;
+  Training& training = resolver.training();
+  const FsdpInput& in = resolver.request.fsdp;
+  const auto param = dtype_of(resolver, said(resolver, in.param_dtype, "fsdp.param_dtype"), "fsdp.param_dtype");
+  const auto reduce = dtype_of(resolver, said(resolver, in.reduce_dtype, "fsdp.reduce_dtype"), "fsdp.reduce_dtype");
+  training.fsdp.casts_parameters = param.has_value();
+  training.master_dtype = training.dtype;
+  training.dtype = param.value_or(training.dtype);
+  training.communication_dtype = reduce.value_or(training.dtype);
+  training.grad_accum_dtype = training.communication_dtype;
+}
+
+void resolve_fsdp(Resolver& resolver) {
+  if (resolver.training().runtime != Runtime::Fsdp2) {
+    for (const SettingRow& row : settings()) {
+      const std::string_view key = row.request.key;
+      if (!key.starts_with("fsdp.")) continue;
+      const auto* field = std::get<const Setting<std::string>*>(row.request.field.of(resolver.request));
+      const Setting<std::string> wished = said(resolver, *field, key);
+      if (!wished.given()) continue;
+      resolver.fault(wished.place, formatted("\"{}\" without fully_shard", key), "it needs --runtime fsdp2 or hsdp");
+    }
+    return;
+  }
+  const std::int64_t ranks = resolve_mesh(resolver);
+  resolve_wrap(resolver);
+  resolve_resharding(resolver, ranks);
+  const Setting<std::string> sync = said(resolver, resolver.request.fsdp.gradient_sync, "fsdp.gradient_sync");
+  if (sync.given()) {
+    if (*sync != "last" && *sync != "every") {
+      resolver.fault(sync.place, formatted("\"fsdp.gradient_sync\" is \"{}\", neither last nor every", *sync));
+    }
+    resolver.training().fsdp.sync_every = *sync == "every";
+    keep(resolver, sync, "fsdp.gradient_sync");
+  } else if (resolver.training().grad_accum > 1) {
+    resolver.assumed("fsdp.gradient_sync", "last", "set_requires_gradient_sync in the last micro-batch alone", "--set");
+  }
+  refuse_unmodelled(resolver);
+}
+
+}  // namespace dsplan

@@ -1,0 +1,288 @@
+// fully_shard: groups, shards, schedules that hold, and what is refused.
+#include <doctest/doctest.h>
+#include <algorithm>
+
+#include "audited.h"
+#include "planner/fsdp/fsdp_facts.h"
+#include "planner/lower/unsupported.h"
+#include "planner/predict/predict.h"
+#include "resolving.h"
+#include "sim/placement.h"
+#include "sim/traffic.h"
+
+using namespace dsplan;
+using namespace resolving;
+
+namespace {
+
+Job sharded(std::int64_t ranks, DType kept, DType computed, DType reduced) {
+  Job job = lowered::job(-1, ranks);
+  Training& t = job.training;
+  t.runtime = Runtime::Fsdp2;
+  t.model_init = ModelInit::Meta;
+  t.master_dtype = kept;
+  t.dtype = computed;
+  t.communication_dtype = reduced;
+  t.fsdp.casts_parameters = kept != computed;
+  if (computed == DType::Float32) t.attention = Attention::MemoryEfficient;
+  return job;
+}
+
+Job mixed(std::int64_t ranks) { return sharded(ranks, DType::Float32, DType::BFloat16, DType::Float32); }
+
+Bytes sent(const std::vector<TrafficRow>& rows, Collective collective, Pass phase, Group group) {
+  Bytes sum;
+  for (const TrafficRow& row : rows) {
+    if (row.collective == collective && row.phase == phase && row.group == group) sum += row.payload;
+  }
+  return sum;
+}
+
+// The steady step's traffic, by schedule and by formula.
+void check_traffic(const ModelSpec& model, const Job& job, const Schedule& schedule) {
+  TrafficMeter meter;
+  replay(schedule, meter);
+  const std::vector<TrafficRow> measured = meter.rows(job.parallelism.dp, schedule.dp_inside, 1);
+  const std::vector<TrafficRow> derived = traffic_formulas(model, job);
+  for (const auto* rows : {&measured, &derived}) {
+    for (const TrafficRow& row : *rows) {
+      if (row.phase == Pass::Setup || row.kind == TrafficKind::Control) continue;
+      INFO(name(row.collective), " ", name(row.phase), " ", name(row.group));
+      CHECK(sent(measured, row.collective, row.phase, row.group) ==
+            sent(derived, row.collective, row.phase, row.group));
+    }
+  }
+}
+
+void check(const ModelSpec& model, const Job& job) {
+  REQUIRE_MESSAGE(!unsupported(model, job), unsupported(model, job).value_or(""));
+  const std::vector<Schedule> schedules = audited::ranks(model, job);
+  check_traffic(model, job, schedules.front());
+}
+
+struct Ways {
+  const char* name;
+  void (*change)(Job&);
+};
+
+constexpr Ways kWays[] = {
+    {"plain", [](Job&) {}},
+    {"kept after forward", [](Job& j) { j.training.fsdp.reshard_after_forward = 0; }},
+    {"root resharded", [](Job& j) { j.training.fsdp.reshard_root = true; }},
+    {"embedding, layers, norm and head", [](Job& j) { j.training.fsdp.wrap = "ends"; }},
+    {"one group", [](Job& j) { j.training.fsdp.wrap = "root"; }},
+    {"accumulation", [](Job& j) { j.training.grad_accum = 3; }},
+    {"accumulation, each reduced",
+     [](Job& j) {
+       j.training.grad_accum = 3;
+       j.training.fsdp.sync_every = true;
+     }},
+    {"foreach", [](Job& j) { j.training.optimizer.implementation = Implementation::Foreach; }},
+    {"for loop", [](Job& j) { j.training.optimizer.implementation = Implementation::ForLoop; }},
+    {"sgd",
+     [](Job& j) {
+       j.training.optimizer = {OptimizerKind::Sgd, Implementation::Foreach, 0.9, 0.1, false};
+     }},
+    {"made on the device", [](Job& j) { j.training.model_init = ModelInit::Device; }},
+    {"made on the host", [](Job& j) { j.training.model_init = ModelInit::Host; }},
+    {"decay in groups", [](Job& j) { j.training.param_groups = ParamGroups::Decay; }},
+    {"clipping", [](Job& j) { j.training.gradient_clipping = 1; }},
+    {"clipping, nothing held",
+     [](Job& j) {
+       j.training.gradient_clipping = 1;
+       j.training.loop = LoopKind::Minimal;
+     }},
+    {"frozen embeddings",
+     [](Job& j) {
+       j.training.freeze = {"*embed*", "*wte*", "*lm_head*"};
+     }},
+    {"only norms trained",
+     [](Job& j) {
+       j.training.freeze = {"*proj*", "*embed*", "*wte*", "*lm_head*", "*attn*"};
+     }},
+    {"script loop", [](Job& j) { j.training.loop = LoopKind::Script; }},
+    {"native loss", [](Job& j) { j.training.loss = Loss::Native; }},
+};
+
+}  // namespace
+
+TEST_CASE("fsdp: rows are cut as torch.chunk cuts them, and padded to as many") {
+  // ceil(10 / 4) = 3 rows each, the last one has one; of 5 rows on 4 ranks the last has none.
+  const Shape shape{10, 7};
+  CHECK(shard_on_dim0(shape, 4, 0).real == Elements(21));
+  CHECK(shard_on_dim0(shape, 4, 3).real == Elements(7));
+  CHECK(shard_on_dim0(shape, 4, 3).from == Elements(63));
+  CHECK(shard_on_dim0(shape, 4, 3).padded == Elements(21));
+  const FsdpShard none = shard_on_dim0(Shape{5}, 4, 3);
+  CHECK(none.real == Elements(0));
+  CHECK(none.padded == Elements(2));
+  CHECK(none.from == Elements(5));
+}
+
+TEST_CASE("fsdp: groups of layers, of both ends, and of classes") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  const auto groups = [&](const char* wrap) {
+    Fsdp fsdp;
+    fsdp.wrap = wrap;
+    return fsdp_groups(model, fsdp);
+  };
+  const auto paths = [&](const FsdpGroup& group) {
+    std::string text;
+    for (const ModuleId id : group.modules) text += model.modules[static_cast<std::size_t>(id)].path + ";";
+    return text;
+  };
+  const auto layers = groups("layers");
+  REQUIRE(layers.size() == static_cast<std::size_t>(model.dims.layers) + 1);
+  CHECK(paths(layers.front()) == "model.layers.0;");
+  CHECK(layers.front().parameters.size() == 9);
+  CHECK(layers.back().modules == std::vector<ModuleId>{0});
+  CHECK(layers.back().reshards == 0);
+  const auto ends = groups("ends");
+  const bool tied = std::any_of(model.parameters.begin(), model.parameters.end(),
+                                [](const Parameter& p) { return p.tied_to != kNone; });
+  CHECK(paths(ends.front()) == (tied ? "model.norm;model.embed_tokens;lm_head;" : "model.embed_tokens;"));
+  CHECK(ends.back().parameters.empty());
+  const auto classes = groups("LlamaMLP");
+  CHECK(classes.front().parameters.size() == 3);
+  CHECK(classes.back().parameters.size() ==
+        layers.back().parameters.size() + 6 * static_cast<std::size_t>(model.dims.layers));
+  CHECK(groups("root").size() == 1);
+}
+
+TEST_CASE("fsdp: every way makes legal schedules whose states and traffic are the formulas'") {
+  for (const char* name : {"tiny-llama", "tiny-gpt2"}) {
+    const ModelSpec model = lowered::bundled(name);
+    for (const Ways& way : kWays) {
+      for (const std::int64_t ranks : {2, 3, 7}) {
+        INFO(name, ", ", way.name, ", ", ranks, " ranks");
+        for (Job job : {mixed(ranks), sharded(ranks, DType::BFloat16, DType::BFloat16, DType::BFloat16),
+                        sharded(ranks, DType::BFloat16, DType::BFloat16, DType::Float32)}) {
+          way.change(job);
+          check(model, job);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("fsdp: resharding to fewer ranks, and replicas") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  for (Job job : {mixed(4), mixed(8)}) {
+    job.training.fsdp.reshard_after_forward = 2;
+    check(model, job);
+    job.training.fsdp.reshard_after_forward = 1;
+    job.training.fsdp.replicate = 2;
+    check(model, job);
+    job.training.grad_accum = 2;
+    check(model, job);
+  }
+}
+
+TEST_CASE("fsdp: adapters in fp32 beside weights in bf16 are gathered as bytes, with param_dtype in that") {
+  Request request;
+  request.lora = {"r=4,targets=q_proj+v_proj,dtype=fp32", option("--lora")};
+  const ModelSpec model = model_of(lowered::bundled("tiny-llama"), request);
+  for (const bool casts : {false, true}) {
+    for (const std::int64_t ranks : {2, 3, 7}) {
+      Job job = sharded(ranks, DType::BFloat16, DType::BFloat16, DType::BFloat16);
+      job.training.fsdp.casts_parameters = casts;
+      check(model, job);
+      job.training.grad_accum = 2;
+      check(model, job);
+    }
+  }
+}
+
+TEST_CASE("fsdp: layers that are computed again are gathered once more for it, not twice") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  Job job = mixed(2);
+  const std::vector<TrafficRow> plain = traffic_formulas(model, job);
+  for (std::int32_t at = 0; at < model.dims.layers; ++at) job.training.checkpoint.groups.push_back({at, at});
+  check(model, job);
+  CHECK(sent(traffic_formulas(model, job), Collective::AllGather, Pass::Backward, Group::DataParallel) ==
+        sent(plain, Collective::AllGather, Pass::Backward, Group::DataParallel));
+}
+
+// Who frees what another stream used has waited for it: with frees that wait and with frees that do not, the allocator
+// has the same.
+TEST_CASE("fsdp: frees do not wait for streams") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  const Schedule schedule = lowered::all_ranks(model, mixed(2)).front();
+  CHECK(schedule.several_streams);
+  PlacementOptions options;
+  options.frees = StreamFrees::AtSync;
+  const Placement at_sync = place(schedule, options);
+  options.frees = StreamFrees::Immediate;
+  const Placement at_once = place(schedule, options);
+  CHECK(at_sync.peak.reserved == at_once.peak.reserved);
+  CHECK(at_sync.peak.allocated == at_once.peak.allocated);
+  CHECK(at_sync.peak.active == at_sync.peak.allocated);
+  CHECK_FALSE(at_sync.waited);
+}
+
+TEST_CASE("fsdp: what fully_shard does not take is refused, with its rule") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  const auto said = [&](void (*change)(Request&)) {
+    Given given{.request = gpus(8), .model = model};
+    set(given.request.seq, std::int64_t{16}, "--seq");
+    set(given.request.runtime, std::string("fsdp2"), "--runtime");
+    change(given.request);
+    return refusal(given);
+  };
+  const auto contains = [](const std::string& text, const char* part) {
+    INFO(text);
+    CHECK(text.find(part) != std::string::npos);
+  };
+  CHECK(said([](Request&) {}) == "accepted");
+  contains(said([](Request& r) { set(r.fsdp.reshard_after_forward, std::string("3"), "--set"); }),
+           "is no factor of the 8 ranks that shard");
+  contains(said([](Request& r) { set(r.fsdp.wrap, std::string("LlamaBlock"), "--set"); }),
+           "has no module of class \"LlamaBlock\"");
+  contains(said([](Request& r) { set(r.fsdp.shard, std::string("3"), "--set"); }), "does not divide 8 ranks");
+  contains(said([](Request& r) {
+             set(r.fsdp.shard, std::string("2"), "--set");
+             set(r.fsdp.replicate, std::string("2"), "--set");
+           }),
+           "a mesh of 2 x 2 is not 8 ranks");
+  contains(said([](Request& r) { set(r.fsdp.param_dtype, std::string("bfloat"), "--set"); }), "none of bf16, fp16");
+  contains(said([](Request& r) { set(r.fsdp.cpu_offload, std::string("true"), "--set"); }), "not modelled yet");
+  contains(said([](Request& r) { set(r.fsdp.output_dtype, std::string("bf16"), "--set"); }), "not modelled yet");
+  contains(said([](Request& r) { set(r.runtime, std::string("fsdp"), "--runtime"); }), "FullyShardedDataParallel");
+  contains(said([](Request& r) {
+             set(r.runtime, std::string("pytorch"), "--runtime");
+             set(r.fsdp.wrap, std::string("ends"), "--set");
+           }),
+           "without fully_shard");
+  contains(said([](Request& r) { set(r.zero_stage, std::int64_t{3}, "--zero-stage"); }), "contradicts the ZeRO stage");
+  contains(said([](Request& r) { set(r.set, std::vector<std::string>{"fsdp.wrapp=ends"}, "--set"); }),
+           "setting \"fsdp.wrapp=ends\" is not modelled yet");
+}
+
+TEST_CASE("fsdp: a policy's dtypes are those of shards, of what is gathered and of what is reduced") {
+  Given given{.request = gpus(8), .model = lowered::bundled("tiny-llama")};
+  Request& request = given.request;
+  set(request.seq, std::int64_t{16}, "--seq");
+  set(request.runtime, std::string("hsdp"), "--runtime");
+  set(request.dtype, std::string("fp32"), "--dtype");
+  set(request.gpus_per_node, std::int64_t{4}, "--gpus-per-node");
+  set(request.set, std::vector<std::string>{"fsdp.param_dtype=bf16", "fsdp.reduce_dtype=fp32"}, "--set");
+  const Training t = run(given).training;
+  CHECK(t.master_dtype == DType::Float32);
+  CHECK(t.dtype == DType::BFloat16);
+  CHECK(t.communication_dtype == DType::Float32);
+  CHECK(t.fsdp.replicate == 2);  // Shards within a node.
+  CHECK(t.model_init == ModelInit::Meta);
+}
+
+TEST_CASE("fsdp: what has no schedule yet is said, and states are there by formula") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  Job job = mixed(4);
+  job.training.autocast = DType::BFloat16;
+  CHECK(unsupported(model, job) == "autocast under fully_shard");
+  job = mixed(4);
+  job.training.torch = {2, 8, 0};
+  CHECK(unsupported(model, job) == "fully_shard before PyTorch 2.11");
+  const Prediction p = predict(model, job, 0);
+  CHECK_FALSE(p.peak);
+  CHECK(p.states.total() > Bytes(0));
+}
