@@ -192,7 +192,7 @@ std::vector<Finding> audit(const Schedule& schedule, std::size_t most) {
 namespace {
 
 // The collectives of one rank, for comparison with another's.
-struct Collectives : Ignores<Allocate, Release, Compute, RecordEvent, WaitEvent, Enter, Exit, Mark> {
+struct Collectives : Ignores<Allocate, Release, Compute, RecordEvent, WaitEvent, EmptyCache, Enter, Exit, Mark> {
   using Ignores::on;
   void on(std::size_t at, const Communicate& event) { list.emplace_back(at, &event); }
   std::vector<std::pair<std::size_t, const Communicate*>> list;

@@ -5,6 +5,22 @@
 #include "core/auditor.h"
 
 namespace dsplan {
+namespace {
+
+// Makes `where` a border between pieces; returns the index of the first piece at or after it.
+template <class Piece>
+std::size_t cut(std::vector<Piece>& pieces, std::int64_t where) {
+  const auto found = std::partition_point(pieces.begin(), pieces.end(), [&](const Piece& p) { return p.to <= where; });
+  const auto index = static_cast<std::size_t>(found - pieces.begin());
+  if (found == pieces.end() || found->from >= where) return index;
+  Piece left = *found;
+  left.to = where;
+  found->from = where;
+  pieces.insert(found, left);
+  return index + 1;
+}
+
+}  // namespace
 
 // The state behind an access that is legal as to time and place; nullptr if it is not. Memory that a stream is given
 // may have been in use on it until then: others wait for that.
@@ -29,18 +45,6 @@ Auditor::State* Auditor::touch(const Access& access, StreamId stream) {
   state.extent = std::max(state.extent, from + bytes);
   state.touched = works_;
   return &state;
-}
-
-// Makes `where` a border between pieces; returns the index of the first piece at or after it.
-std::size_t Auditor::cut(std::vector<Piece>& pieces, std::int64_t where) {
-  const auto found = std::partition_point(pieces.begin(), pieces.end(), [&](const Piece& p) { return p.to <= where; });
-  const auto index = static_cast<std::size_t>(found - pieces.begin());
-  if (found == pieces.end() || found->from >= where) return index;
-  Piece left = *found;
-  left.to = where;
-  found->from = where;
-  pieces.insert(found, left);
-  return index + 1;
 }
 
 std::int64_t Auditor::read(const Access& access, StreamId stream) {
@@ -202,7 +206,9 @@ void Auditor::on(std::size_t at, const Communicate& event) {
     }
   }
   const bool inside = event.group == Group::DataParallelInside;
-  const bool data_parallel = event.group == Group::DataParallel || event.group == Group::DataParallelBetween || inside;
+  const bool replicas = event.group == Group::Replicas;
+  const bool data_parallel =
+      event.group == Group::DataParallel || event.group == Group::DataParallelBetween || inside || replicas;
   const bool tensor_parallel = event.group == Group::TensorParallel;
   const bool known_group = data_parallel || tensor_parallel;
   const std::int64_t ranks = known_group ? schedule_.ranks_of(event.group) : schedule_.world;
@@ -250,6 +256,14 @@ void Auditor::on(std::size_t at, const WaitEvent& event) {
       clocks_[stream][other] = std::max(clocks_[stream][other], found->second[other]);
     }
   }
+}
+
+// What it gives back is nobody's.
+void Auditor::on(std::size_t at, const EmptyCache& event) {
+  if (full()) return;
+  at_ = at;
+  before_ = {event.id, false};
+  identify(event.id);
 }
 
 // What is read was made by the same stream, or by one that it has waited for.

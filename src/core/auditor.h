@@ -25,6 +25,7 @@ class Auditor {
   void on(std::size_t at, const Communicate& event);
   void on(std::size_t at, const RecordEvent& event);
   void on(std::size_t at, const WaitEvent& event);
+  void on(std::size_t at, const EmptyCache& event);
   void on(std::size_t at, const Enter& event);
   void on(std::size_t at, const Exit& event);
   void on(std::size_t at, const Mark& event);
@@ -83,7 +84,6 @@ class Auditor {
 
   // audit_work.cpp; reads and writes return the bytes that they found legal to touch.
   State* touch(const Access& access, StreamId stream);
-  static std::size_t cut(std::vector<Piece>& pieces, std::int64_t where);
   std::int64_t read(const Access& access, StreamId stream);
   std::int64_t write(const Access& access, StreamId stream, bool ours, bool counts);
   bool is_unread(BufferId buffer, const Piece& piece) const;

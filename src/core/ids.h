@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -88,7 +89,6 @@ class Indexed : private std::vector<T> {
   using Items::back;
   using Items::begin;
   using Items::clear;
-  using Items::data;
   using Items::empty;
   using Items::end;
   using Items::front;
@@ -97,6 +97,9 @@ class Indexed : private std::vector<T> {
   using Items::resize;
   using Items::size;
 
+  // Bits have no addresses: libc++ leaves the name out of std::vector<bool>.
+  [[nodiscard]] T* data() requires(!std::is_same_v<T, bool>) { return Items::data(); }
+  [[nodiscard]] const T* data() const requires(!std::is_same_v<T, bool>) { return Items::data(); }
   [[nodiscard]] decltype(auto) operator[](I id) { return Items::operator[](id.index()); }
   [[nodiscard]] decltype(auto) operator[](I id) const { return Items::operator[](id.index()); }
 

@@ -67,16 +67,21 @@ struct Unit {
   std::string_view name;
   std::int64_t bytes;
 };
+// In lower case. A bare letter is a power of two, as schedulers and shells have it.
 constexpr Unit kUnits[] = {{"", 1},
-                           {"B", 1},
-                           {"KB", 1'000},
-                           {"MB", 1'000'000},
-                           {"GB", 1'000'000'000},
-                           {"TB", 1'000'000'000'000},
-                           {"KiB", 1LL << 10},
-                           {"MiB", 1LL << 20},
-                           {"GiB", 1LL << 30},
-                           {"TiB", 1LL << 40}};
+                           {"b", 1},
+                           {"kb", 1'000},
+                           {"mb", 1'000'000},
+                           {"gb", 1'000'000'000},
+                           {"tb", 1'000'000'000'000},
+                           {"kib", 1LL << 10},
+                           {"mib", 1LL << 20},
+                           {"gib", 1LL << 30},
+                           {"tib", 1LL << 40},
+                           {"k", 1LL << 10},
+                           {"m", 1LL << 20},
+                           {"g", 1LL << 30},
+                           {"t", 1LL << 40}};
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -100,7 +105,8 @@ std::optional<Bytes> parse_bytes(std::string_view text) {
     if (point && __builtin_mul_overflow(scale, 10, &scale)) return {};
   }
   while (at < text.size() && text[at] == ' ') ++at;
-  const std::string_view unit = text.substr(at);
+  std::string unit(text.substr(at));
+  for (char& c : unit) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   for (const Unit& known : kUnits) {
     if (known.name != unit || !any) continue;
     std::int64_t bytes = 0;
@@ -120,6 +126,11 @@ Request overlay(const Request& below, const Request& above) {
   if (above.checkpoint.mentioned()) all.checkpoint_groups = {};
   if (above.calibration.mentioned()) all.measured = {};
   visit_settings(all, above, [](auto& mine, const auto& theirs) { prefer(mine, theirs); });
+  if (below.set.given() && above.set.given()) {  // Key by key, the last one counts.
+    std::vector<std::string> both = *below.set;
+    both.insert(both.end(), above.set->begin(), above.set->end());
+    all.set = {std::move(both), above.set.place};
+  }
   all.has_training_file = below.has_training_file || above.has_training_file;
   all.has_launch_line = below.has_launch_line || above.has_launch_line;
   if (above.training_arguments) {

@@ -123,6 +123,20 @@ struct ZeroInput {
   OffloadInput offload_optimizer;
 };
 
+// What fully_shard is given, in words: "true", "4", "bf16". Its MixedPrecisionPolicy and offload policy besides.
+struct FsdpInput {
+  Setting<std::string> wrap;                   // layers|ends|root|CLASS+CLASS
+  Setting<std::string> reshard_after_forward;  // true|false|N
+  Setting<std::string> reshard_root;           // true|false
+  Setting<std::string> param_dtype;            // bf16|fp16|fp32
+  Setting<std::string> reduce_dtype;
+  Setting<std::string> output_dtype;
+  Setting<std::string> gradient_sync;  // last|every
+  Setting<std::string> shard;          // N ranks
+  Setting<std::string> replicate;
+  Setting<std::string> cpu_offload;  // true|false
+};
+
 // The optimizer block. `implementation` follows from torch_adam; `weight_mode` is adam_w_mode.
 struct OptimizerInput {
   bool present = false;
@@ -252,7 +266,7 @@ struct Request {
   Setting<std::int64_t> ep;             // --ep
   Setting<std::int64_t> nodes;          // Launch lines only.
   // Runtime and batch.
-  Setting<std::string> runtime;       // --runtime pytorch|deepspeed
+  Setting<std::string> runtime;       // --runtime pytorch|deepspeed|fsdp2|hsdp
   Setting<std::int64_t> zero_stage;   // --zero-stage (zero_stage)
   Setting<std::int64_t> micro_batch;  // --micro-batch (micro_batch)
   Setting<std::int64_t> grad_accum;   // --grad-accum (grad_accum)
@@ -267,9 +281,10 @@ struct Request {
   Setting<double> momentum;              // (optimizer.momentum)
   Setting<double> weight_decay;          // (optimizer.weight_decay)
   Setting<std::string> param_groups;     // (param_groups) single|decay
-  Setting<std::string> model_init;       // (model_init) zero_init|device|host; also --set
+  Setting<std::string> model_init;       // (model_init) zero_init|device|host|meta; also --set
   Setting<bool> zero_grad_set_to_none;   // (zero_grad_set_to_none) true; also --set
   Setting<double> max_grad_norm;         // (max_grad_norm)
+  FsdpInput fsdp;                        // (fsdp.wrap, fsdp.reshard_after_forward, ...); also --set
   // Model and its execution.
   Setting<std::vector<std::string>> freeze;                 // --freeze GLOB, repeatable
   Setting<std::string> lora;                                // --lora

@@ -157,6 +157,34 @@ Bytes drawn_beforehand(const AttentionSizes& sizes) {
 
 }  // namespace
 
+namespace {
+
+constexpr std::int64_t kCopyThreads = 128;             // Of one block.
+constexpr std::int64_t kCopyTile = kCopyThreads * 16;  // Bytes that it copies at a time.
+
+std::int64_t blocks_of(std::span<const Bytes> pieces, std::int64_t bytes) {
+  std::int64_t blocks = 0;
+  for (const Bytes piece : pieces) blocks += up(piece.value(), bytes);
+  return blocks;
+}
+
+}  // namespace
+
+Bytes split_copy_scratch(std::span<const Bytes> pieces, std::int64_t rows, const DeviceThreads& device) {
+  if (device.multiprocessors == 0) return Bytes(0);
+  const std::int64_t most = device.multiprocessors * device.per_multiprocessor / kCopyThreads * 2;
+  const std::int64_t factor = up(checked_mul(blocks_of(pieces, kCopyTile), rows), most);
+  std::int64_t rows_of_block = 1;  // The root of the factor, rounded up.
+  while (rows_of_block * rows_of_block < factor) ++rows_of_block;
+  rows_of_block = std::min(rows_of_block, rows);
+  const std::int64_t blocks = blocks_of(pieces, kCopyTile * up(factor, rows_of_block));
+  return Bytes(8) * (4 * static_cast<std::int64_t>(pieces.size()) + 1 + blocks);
+}
+
+Bytes chunk_cat_scratch(std::span<const Bytes> pieces) {
+  return Bytes(8) * (6 * static_cast<std::int64_t>(pieces.size()) + 2 + blocks_of(pieces, kCopyTile));
+}
+
 FlashParts flash_parts(const AttentionSizes& sizes, const DeviceThreads& device) {
   if (device.multiprocessors == 0) return {};
   const std::int64_t columns = sizes.width <= 64 ? 256 : sizes.width <= 128 ? 128 : 64;

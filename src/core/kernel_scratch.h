@@ -42,6 +42,14 @@ struct ReductionScratch {
 [[nodiscard]] ReductionScratch reduction_scratch(const ReducedTensor& tensor, const DeviceThreads& device,
                                                  Bytes accumulator = Bytes(4));
 
+// Tables of addresses and blocks that a kernel over many tensors reads, of 64-bit numbers
+// (aten/src/ATen/native/cuda/TensorShape.cu).
+//
+// torch.split_with_sizes_copy, a matrix of `rows` rows into pieces of so many bytes of each row.
+[[nodiscard]] Bytes split_copy_scratch(std::span<const Bytes> pieces, std::int64_t rows, const DeviceThreads& device);
+// torch._chunk_cat, tensors in so many bytes of each chunk.
+[[nodiscard]] Bytes chunk_cat_scratch(std::span<const Bytes> pieces);
+
 struct AttentionSizes {
   std::int64_t batch = 1;
   std::int64_t heads = 1;

@@ -49,7 +49,12 @@ ParameterId ModelSpec::parameter(ModuleId module, std::string_view leaf) const {
 Elements total_elements(const ModelSpec& model) {
   Elements sum;
   for (const Parameter& parameter : model.parameters) {
-    if (parameter.tied_to == kNone) sum += parameter.shape.elements();
+    if (parameter.tied_to != kNone) continue;
+    const bool packed = parameter.shape.rank == 2 &&
+                        model.modules[static_cast<std::size_t>(parameter.module)].type.starts_with("Linear4bit");
+    // Two values to a byte.
+    const std::int64_t values = packed ? 2 * bytes_per_element(parameter.dtype.value_or(DType::UInt8)) : 1;
+    sum += parameter.shape.elements() * values;
   }
   for (const ModelBuffer& buffer : model.buffers) {
     if (buffer.counted) sum += buffer.shape.elements();

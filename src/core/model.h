@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -68,6 +69,9 @@ struct ModelBuffer {
   // The model's published parameter count includes it: DeepSeek-V3's e_score_correction_bias, which transformers keeps
   // as a buffer and the checkpoint as a tensor among the others.
   bool counted = false;
+  // Made of integers that the constructor itself converts to `dtype`, so that zero.Init, which converts what comes in
+  // floating point, leaves it as it is: rotary tables that are scaled (transformers modeling_rope_utils.py).
+  bool converted = false;
 };
 
 struct ModuleCall {
@@ -104,14 +108,18 @@ struct Dimensions {
   double initial_deviation = 0.02;  // Of normally distributed weights (initializer_range).
 };
 
+// How the layers of a decoder are put together: model/parts.h.
+struct DecoderParts;
+
 struct ModelSpec {
   std::string name;         // Bundled name, or the file it came from.
   std::string family;       // "llama", "gpt2", ...: config.json's model_type.
   std::string source;       // Where the config is from.
   std::string graph_class;  // The framework's class, "LlamaForCausalLM".
   Dimensions dims;
-  std::vector<Module> modules;        // Registration order, parents before children.
-  std::vector<Parameter> parameters;  // Registration order; tied ones are listed again with `tied_to`.
+  std::shared_ptr<const DecoderParts> parts;  // Null: no decoder made of parts.
+  std::vector<Module> modules;                // Registration order, parents before children.
+  std::vector<Parameter> parameters;          // Registration order; tied ones are listed again with `tied_to`.
   std::vector<ModelBuffer> buffers;
   std::vector<ModuleCall> calls;      // One training forward.
   std::optional<DType> stored_dtype;  // `dtype` / `torch_dtype` of config.json.

@@ -1,5 +1,5 @@
 // An op-graph as its file says it: a small computation of named tensors and operators (interface.md, "Op-graph").
-// io/op_graph.h reads it, model/graphs/op_graph.h judges it and makes a Graph of it. Everything that may be wrong keeps
+// io/op_graph.h reads it, model/op_graphs/op_graph.h judges it and makes a Graph of it. Everything that may be wrong keeps
 // its byte offset in the document, so that each fault points at its place.
 #pragma once
 

@@ -275,8 +275,26 @@ struct TrafficTerm {
   std::string why;
 };
 
-enum class Verdict : std::uint8_t { Fits, FitsWithRetries, DoesNotFit, Unknown };
+// From best to worst. Tight: it fits by the figures, with less to spare than they may be off.
+enum class Verdict : std::uint8_t { Fits, Tight, FitsWithRetries, DoesNotFit, Unknown };
 [[nodiscard]] std::string_view name(Verdict verdict);
+[[nodiscard]] constexpr bool fits(Verdict verdict) { return verdict < Verdict::DoesNotFit; }
+
+// A change with which a job fits.
+struct FittingChange {
+  std::string options;  // What to say instead: "--checkpoint full", "--zero-stage 3 --micro-batch 1".
+  Verdict verdict = Verdict::Fits;
+  Bytes process;                // The worst rank's peak; of one that retries what it needs.
+  std::optional<double> speed;  // Tokens per second and GPU, over those of the job as it is.
+  std::string note;             // What else it takes or means; empty: nothing.
+};
+
+// By how much a figure that the verdict rests on may be too low, and how that is known.
+struct Doubt {
+  std::string what;  // "reserved memory"
+  Bytes bytes;
+  std::string why;
+};
 
 // Of tensors and byte arrays: what the processes themselves take is not known.
 struct HostMemory {
@@ -295,6 +313,21 @@ struct HostMemory {
   std::optional<Bytes> nvme_capacity;       // Of one node.
   Verdict nvme_verdict = Verdict::Unknown;  // Of nvme_per_node: Fits, DoesNotFit or Unknown.
   std::string nvme_verdict_reason;
+};
+
+// The steady step again and again, until what the allocator holds at a step's end, block by block, is what it held at
+// the end of an earlier one: from there on everything repeats. Under the verdict's limit; frees that wait for another
+// stream end at once.
+struct LongRun {
+  std::int64_t steps = 0;           // Simulated in all, the first two among them.
+  bool repeats = false;             // Else that many were not enough.
+  std::int64_t period = 0;          // Steps after which everything repeats.
+  Bytes reserved;                   // The largest of all steps and of initialisation.
+  std::int64_t retries = 0;         // Of all steps.
+  std::int64_t retries_period = 0;  // Of one period.
+  std::int64_t first_retry = 0;     // In which step behind the second; 0: in none.
+  std::int64_t failed_step = 0;     // In which memory ran out; 0: it did not.
+  Verdict verdict = Verdict::Unknown;
 };
 
 struct Prediction {
@@ -330,9 +363,25 @@ struct Prediction {
   std::int64_t retries = 0;    // Allocator retries under the limit, by --stream-frees.
   // The same where frees that wait for another stream end at once.
   std::int64_t retries_low = 0;
+  // Over all phases, saving included: the largest sum of blocks handed out, context and communicators. Without a
+  // schedule what the states take at least.
+  std::optional<Bytes> needed;
+  // What `needed` exceeds the device by, less `reserve`; where it does not and fragmentation alone ends the job, what
+  // the failing request misses. 0 where it fits; absent without a capacity.
+  std::optional<Bytes> shortfall;
+  std::string failure;                 // Where it first fails, in words; empty where it does not.
+  std::vector<Doubt> doubts;           // Largest first. Together: by how much the process may take more.
+  std::vector<FittingChange> changes;  // The fastest first; empty unless they were asked for.
+  std::optional<LongRun> long_run;  // Absent where the second step is not the one that repeats.
   std::size_t events = 0;
   std::size_t buffers = 0;
   std::vector<Absence> not_modelled;
+
+  [[nodiscard]] Bytes doubt() const {
+    Bytes sum;
+    for (const Doubt& one : doubts) sum += one.bytes;
+    return sum;
+  }
 };
 
 }  // namespace dsplan

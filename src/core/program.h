@@ -65,7 +65,9 @@ enum class Body : std::uint8_t {
   GradientReady,  // in: the gradient of parameter `parameter`, which the runtime takes over. Takes no event.
 
   Nothing,        // Takes time on a real machine, and changes no number: "read the outputs".
-  LoadParameter,  // writes: the initial values of each buffer's parameter.
+  // writes: the initial values of each buffer's parameter; of a part of it, where `reads` is one range without a buffer
+  // that says which.
+  LoadParameter,
   LoadBuffer,     // writes: a buffer of the model, all of it.
   Clear,          // writes = 0.
   Copy,           // writes = reads, element by element, converted where dtypes differ. Missing reads are zeros.

@@ -81,6 +81,7 @@ std::string_view name(Group group) {
     case Group::ExpertParallel: return "ep";
     case Group::DataParallelInside: return "dp_intra";
     case Group::DataParallelBetween: return "dp_inter";
+    case Group::Replicas: return "dp_replicas";
   }
   return "?";
 }
@@ -198,6 +199,7 @@ std::string_view name(SavedTensor::Storage storage) {
 std::string_view name(Verdict verdict) {
   switch (verdict) {
     case Verdict::Fits: return "fits";
+    case Verdict::Tight: return "tight";
     case Verdict::FitsWithRetries: return "fits_with_retries";
     case Verdict::DoesNotFit: return "does_not_fit";
     case Verdict::Unknown: return "unknown";

@@ -25,10 +25,12 @@ using BufferId = Id<struct BufferTag, std::uint32_t>;
 using ContentId = Id<struct ContentTag, std::uint32_t, 0>;
 using StreamId = std::uint8_t;
 inline constexpr StreamId kComputeStream = 0;
-inline constexpr StreamId kGatherStream = 1;  // Parameters on their way to all ranks.
-inline constexpr StreamId kReduceStream = 2;  // Gradients on their way out of them.
-inline constexpr StreamId kCopyStream = 3;    // Activations on their way to the host and back.
-inline constexpr StreamId kStreams = 4;
+inline constexpr StreamId kGatherStream = 1;   // Parameters on their way to all ranks.
+inline constexpr StreamId kReduceStream = 2;   // Gradients on their way out of them.
+inline constexpr StreamId kCopyStream = 3;     // Activations on their way to the host and back.
+inline constexpr StreamId kCopyInStream = 4;   // Shards on their way into what is gathered.
+inline constexpr StreamId kReplicaStream = 5;  // Sums of shards on their way to replicas.
+inline constexpr StreamId kStreams = 6;
 inline constexpr StreamId kHostSync = 255;  // In WaitEvent alone: nothing is enqueued before.
 inline constexpr BufferId kNoBuffer = kNone;
 
@@ -111,7 +113,8 @@ enum class Reason : std::uint8_t {
 
 enum class Collective : std::uint8_t { AllReduce, ReduceScatter, AllGather, Broadcast, Reduce, AllToAll, SendRecv };
 // DataParallelInside: the ranks that hold secondary shards of one another's parameters (hpZ). DataParallelBetween: all
-// data-parallel ranks, where such groups exist: what leaves the group of a rank.
+// data-parallel ranks, where such groups exist: what leaves the group of a rank. Replicas: the ranks that hold the same
+// shards (HSDP), one of each group inside.
 enum class Group : std::uint8_t {
   DataParallel,
   TensorParallel,
@@ -119,7 +122,9 @@ enum class Group : std::uint8_t {
   ExpertParallel,
   DataParallelInside,
   DataParallelBetween,
+  Replicas,
 };
+inline constexpr std::size_t kGroups = 7;
 enum class TrafficKind : std::uint8_t { Data, Control };
 [[nodiscard]] std::string_view name(Collective collective);  // "all_gather"
 [[nodiscard]] std::string_view name(Group group);            // "dp"
@@ -178,6 +183,12 @@ struct WaitEvent {
   ContentId id = kNone;
 };
 
+// torch.cuda.empty_cache(): the allocator waits for the frees that wait for streams, then gives back every segment that
+// holds nothing. No work and no buffer depends on it. The identity is from the same numbers as contents.
+struct EmptyCache {
+  ContentId id = kNone;
+};
+
 // A module's forward, recomputed forward or backward begins or ends. `abandoned`: early stop left it before its end.
 // Markers have identities from the same numbers as contents, so that a release can name the marker that it follows.
 struct Enter {
@@ -212,7 +223,8 @@ struct Mark {
   ContentId id = kNone;
 };
 
-using Event = std::variant<Allocate, Release, Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit, Mark>;
+using Event =
+    std::variant<Allocate, Release, Compute, Communicate, RecordEvent, WaitEvent, EmptyCache, Enter, Exit, Mark>;
 
 // What a schedule promises to have done; the auditor holds it to that.
 enum class PromiseKind : std::uint8_t {
@@ -244,6 +256,9 @@ struct Schedule {
   std::int64_t dp_inside = 1;  // Ranks of a DataParallelInside group.
   std::int64_t tp = 1;
   bool several_streams = false;
+  // Whoever frees what another stream uses has waited for it before, and the allocator is told of no use
+  // (record_stream): frees are done as they are asked for.
+  bool orders_frees = false;
   bool keeps_results = false;  // Recomputations leave out operators whose results a selective checkpoint kept.
   Indexed<BufferId, Buffer> buffers;
   std::vector<Access> accesses;     // Pool for the spans.
@@ -256,6 +271,7 @@ struct Schedule {
   // Of groups that a schedule can have.
   [[nodiscard]] std::int64_t ranks_of(Group group) const {
     if (group == Group::TensorParallel) return tp;
+    if (group == Group::Replicas) return dp / dp_inside;
     return group == Group::DataParallelInside ? dp_inside : dp;
   }
   [[nodiscard]] std::span<const Access> range(Span span) const {

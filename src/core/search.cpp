@@ -43,6 +43,7 @@ std::string_view name(Objective objective) {
 std::string_view name(Fate fate) {
   switch (fate) {
     case Fate::Fits: return "fits";
+    case Fate::Tight: return "tight";
     case Fate::FitsWithRetries: return "fits_with_retries";
     case Fate::DoesNotFit: return "does_not_fit";
     case Fate::Bounded: return "too_large";

@@ -33,8 +33,9 @@ struct AxisValues {
 
 struct SearchSpace {
   std::array<AxisValues, kAxes> axes;
-  std::optional<std::int64_t> global_batch;  // Rows per optimizer step of all ranks; absent: accumulation is fixed.
-  std::int64_t grad_accum = 1;               // Without a global batch.
+  std::optional<std::int64_t> global_batch;      // Rows per optimizer step of all ranks; absent: accumulation is fixed.
+  std::int64_t grad_accum = 1;                   // Without a global batch.
+  std::optional<std::int64_t> assumed_per_node;  // GPUs of a node, where nothing says so and ranks are sought.
 
   [[nodiscard]] AxisValues& operator[](Axis axis) { return axes[static_cast<std::size_t>(axis)]; }
   [[nodiscard]] const AxisValues& operator[](Axis axis) const { return axes[static_cast<std::size_t>(axis)]; }
@@ -57,6 +58,7 @@ enum class Objective : std::uint8_t { TokensPerSecond, Gpus, MicroBatch, Seq, La
 // How it ended with a candidate.
 enum class Fate : std::uint8_t {
   Fits,
+  Tight,  // With less to spare than the prediction may be off; chosen where nothing else fits.
   FitsWithRetries,
   DoesNotFit,  // By full simulation.
   Bounded,     // A lower bound of its memory alone is too much: not simulated.
@@ -64,7 +66,7 @@ enum class Fate : std::uint8_t {
   Refused,     // The configuration itself is impossible; `reason` says why.
   Slower,      // Not simulated, as a faster one fits.
 };
-[[nodiscard]] inline bool fits(Fate fate) { return fate == Fate::Fits || fate == Fate::FitsWithRetries; }
+[[nodiscard]] constexpr bool fits(Fate fate) { return fate <= Fate::FitsWithRetries; }
 [[nodiscard]] std::string_view name(Fate fate);  // "fits", "fits_with_retries", "does_not_fit", "too_large", ...
 
 using Settings = std::array<std::string, kAxes>;
@@ -129,15 +131,18 @@ struct PlanAnswer {
   bool complete = true;                // False: interrupted, or out of time.
   std::optional<std::int64_t> found;   // Objective other than speed: the count that was found.
   std::optional<PlanRow> chosen;
-  std::optional<Job> job;                // The chosen one's.
-  std::optional<Prediction> prediction;  // Likewise, by full simulation.
-  std::vector<PlanRow> next;             // The fastest after the chosen one of what was looked at; not simulated.
-  std::vector<PlanChange> neighbours;    // Of the chosen one: one setting changed, fastest first.
-  std::vector<PlanRow> front;            // --pareto: memory, time and traffic.
-  std::optional<PlanRow> nearest;        // Nothing fits: what misses least.
-  std::vector<PlanChange> remedies;      // Nothing fits: pins released, that do; least speed lost first.
-  std::string states;                    // Nothing fits, as the states alone are too much: which, and what would do.
-  std::vector<Advice> advice;            // Settings of the chosen plan that do nothing or harm.
+  std::optional<Job> job;                 // The chosen one's.
+  std::optional<Prediction> prediction;   // Likewise, by full simulation.
+  std::vector<PlanRow> next;              // The fastest after the chosen one that fit, each with other states.
+  std::vector<PlanChange> neighbours;     // Of the chosen one: one setting changed, fastest first.
+  std::vector<PlanRow> front;             // --pareto: memory, time and traffic.
+  std::optional<PlanRow> nearest;         // Nothing fits: what misses least.
+  std::vector<PlanChange> remedies;       // Nothing fits: pins released, that do; least speed lost first.
+  std::vector<FittingChange> offers;      // Nothing fits: other ways to train that do; what a search does not choose.
+  std::vector<std::string> assumed;       // What the search took for granted: "nodes of 8 GPUs (--gpus-per-node)".
+  std::vector<std::string> not_searched;  // What the space leaves out, with the reason: "offload (no --host-memory)".
+  std::string states;                     // Nothing fits, as the states alone are too much: which, and what would do.
+  std::vector<Advice> advice;             // Settings of the chosen plan that do nothing or harm.
 };
 
 }  // namespace dsplan

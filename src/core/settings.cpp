@@ -19,6 +19,8 @@ constexpr JobAccess kRanks = kJobField<&Job::parallelism, Path...>;
 template <auto... Path>
 constexpr JobAccess kOptimizer = kTrained<&Training::optimizer, Path...>;
 template <auto... Path>
+constexpr JobAccess kFsdp = kTrained<&Training::fsdp, Path...>;
+template <auto... Path>
 constexpr JobAccess kCheckpoint = kTrained<&Training::checkpoint, Path...>;
 
 // An option, and the key of the training file.
@@ -34,6 +36,11 @@ constexpr RequestColumn behind(RequestColumn column) {
 // A key of the training file, without an option of one value.
 constexpr RequestColumn keyed(const RequestAccess& field, std::string_view key, std::string_view choices = {}) {
   return {field, nullptr, "", "", key, choices, 1, false};
+}
+// What fully_shard is given.
+template <auto Field>
+constexpr RequestColumn sharded(std::string_view key) {
+  return keyed(kAsked<&Request::fsdp, Field>, key);
 }
 constexpr DeepSpeedKey in_json(std::string_view path, const DeepSpeedAccess& field, std::int64_t least = 0) {
   return {.path = path, .treatment = DeepSpeedKey::Treatment::Honoured, .field = field, .least = least};
@@ -70,7 +77,8 @@ constexpr SettingRow kRun[] = {
     {asked(kAsked<&Request::zero_stage>, "--zero-stage", "0|1|2|3", "ZeRO stage", "zero_stage", {}, 0),
      in_json("zero_optimization.stage", kSaid<&DeepSpeedInput::zero, &ZeroInput::stage>),
      {kZeroField<&Zero::stage>, Line::Zero, 0}},
-    {asked(kAsked<&Request::runtime>, "--runtime", "NAME", "pytorch or deepspeed", "runtime", "pytorch|deepspeed"),
+    {asked(kAsked<&Request::runtime>, "--runtime", "NAME", "pytorch, deepspeed, fsdp2 or hsdp", "runtime",
+           "pytorch|deepspeed|fsdp2|hsdp"),
      {},
      {kTrained<&Training::runtime>, Line::Runtime, 0}},
     {asked(kAsked<&Request::micro_batch>, "--micro-batch", "N", "Rows per rank and forward", "micro_batch"),
@@ -188,7 +196,7 @@ constexpr SettingRow kKeys[] = {
     {keyed(kAsked<&Request::param_groups>, "param_groups", "single|decay"),
      {},
      {kTrained<&Training::param_groups>, Line::ParamGroups, 0}},
-    {keyed(kAsked<&Request::model_init>, "model_init", "zero_init|device|host"),
+    {keyed(kAsked<&Request::model_init>, "model_init", "zero_init|device|host|meta"),
      {},
      {kTrained<&Training::model_init>, Line::ModelInit, 0}},
     {keyed(kAsked<&Request::zero_grad_set_to_none>, "zero_grad_set_to_none"),
@@ -203,6 +211,18 @@ constexpr SettingRow kKeys[] = {
     {keyed(kAsked<&Request::mixed_precision>, "mixed_precision", "bf16|fp16"),
      {},
      {kTrained<&Training::outputs_to_fp32>, Line::Autocast, 1}},
+    {sharded<&FsdpInput::wrap>("fsdp.wrap"), {}, {kFsdp<&Fsdp::wrap>, Line::Fsdp, 0}},
+    {sharded<&FsdpInput::reshard_after_forward>("fsdp.reshard_after_forward"),
+     {},
+     {kFsdp<&Fsdp::reshard_after_forward>, Line::Fsdp, 1}},
+    {sharded<&FsdpInput::reshard_root>("fsdp.reshard_root"), {}, {kFsdp<&Fsdp::reshard_root>, Line::Fsdp, 2}},
+    {sharded<&FsdpInput::param_dtype>("fsdp.param_dtype"), {}, {kFsdp<&Fsdp::casts_parameters>, Line::Fsdp, 5}},
+    {sharded<&FsdpInput::reduce_dtype>("fsdp.reduce_dtype")},
+    {sharded<&FsdpInput::output_dtype>("fsdp.output_dtype")},
+    {sharded<&FsdpInput::gradient_sync>("fsdp.gradient_sync"), {}, {kFsdp<&Fsdp::sync_every>, Line::Fsdp, 3}},
+    {sharded<&FsdpInput::shard>("fsdp.shard")},
+    {sharded<&FsdpInput::replicate>("fsdp.replicate"), {}, {kFsdp<&Fsdp::replicate>, Line::Fsdp, 4}},
+    {sharded<&FsdpInput::cpu_offload>("fsdp.cpu_offload")},
     {keyed(kAsked<&Request::nodes>, {}), {}, {kRanks<&Parallelism::nodes>, Line::None, 0, kFollows}},
     {keyed(kAsked<&Request::torch_dtype>, {})},
     {keyed(kAsked<&Request::checkpoint_groups>, {})},

@@ -82,6 +82,7 @@ enum class Line : std::uint8_t {
   Frees,
   Placement,
   Workspaces,
+  Fsdp,
 };
 
 // A field of the job. Either a line says it, or `inert` says why no byte depends on it.

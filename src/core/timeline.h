@@ -11,10 +11,12 @@
 
 namespace dsplan {
 
-// Right after an event that took or gave back memory of the device.
+// Right after an event that took or gave back memory of the device, or emptied the cache.
 struct TimelinePoint {
   std::size_t event = 0;
-  ByRole by_role;  // Requested bytes.
+  BufferId buffer = kNoBuffer;  // None where the cache was emptied.
+  Bytes change;                 // Of that buffer: its size, negative where it was given back.
+  ByRole by_role;               // Requested bytes.
   Bytes allocated;
   Bytes reserved;
 };

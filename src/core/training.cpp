@@ -37,7 +37,14 @@ bool batch_has_mask(const Version& transformers) {
   return transformers >= Version{4, 53, 0} && transformers < Version{5, 0, 0};
 }
 
-std::string_view name(Runtime runtime) { return runtime == Runtime::PyTorch ? "pytorch" : "deepspeed"; }
+std::string_view name(Runtime runtime) {
+  switch (runtime) {
+    case Runtime::PyTorch: return "pytorch";
+    case Runtime::DeepSpeed: return "deepspeed";
+    case Runtime::Fsdp2: return "fsdp2";
+  }
+  return "?";
+}
 
 std::string_view name(OptimizerKind kind) {
   switch (kind) {
@@ -68,6 +75,7 @@ std::string_view name(ModelInit init) {
     case ModelInit::ZeroInit: return "zero_init";
     case ModelInit::Device: return "device";
     case ModelInit::Host: return "host";
+    case ModelInit::Meta: return "meta";
   }
   return "";
 }

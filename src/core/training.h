@@ -32,7 +32,7 @@ struct Version {
 inline constexpr Version kWitnessTorch{2, 11, 0};
 inline constexpr Version kWitnessTransformers{5, 17, 0};
 
-enum class Runtime : std::uint8_t { PyTorch, DeepSpeed };
+enum class Runtime : std::uint8_t { PyTorch, DeepSpeed, Fsdp2 };
 
 enum class OptimizerKind : std::uint8_t { Adam, AdamW, Sgd, Adafactor, Lion, Adam8bit, Muon, Adagrad, RmsProp };
 enum class Implementation : std::uint8_t { Fused, Foreach, ForLoop };
@@ -97,6 +97,20 @@ struct Zero {
   std::int64_t aio_intra_op_parallelism = 1;
 };
 
+// torch.distributed.fsdp.fully_shard, over modules and then over the model: what its arguments say. Its
+// MixedPrecisionPolicy is in the run's dtypes: `dtype` is param_dtype, `communication_dtype` reduce_dtype, and
+// `master_dtype` that of the model and its shards.
+struct Fsdp {
+  // Which modules have a group of their own: "layers"; "ends", with embeddings, and norm and head together, besides;
+  // "root", none but the model; or classes, "LlamaMLP+LlamaDecoderLayer".
+  std::string wrap = "layers";
+  std::int64_t reshard_after_forward = 1;  // Of those: 0 false, 1 true, n to n ranks.
+  bool reshard_root = false;               // Of what is left to the model's own group.
+  bool casts_parameters = false;  // param_dtype is given: whatever a parameter is kept in, it is gathered in that.
+  bool sync_every = false;     // Gradients are reduced in each micro-batch, not in the last one alone.
+  std::int64_t replicate = 1;  // Ranks that hold the same shard (HSDP); 1: none do.
+};
+
 // torch.utils.checkpoint's two implementations, and deepspeed.checkpointing.checkpoint.
 enum class CheckpointKind : std::uint8_t { NonReentrant, Reentrant, DeepSpeed };
 
@@ -147,9 +161,9 @@ enum class LoopKind : std::uint8_t { Trainer, Minimal, Script };
 // Which temporaries count: all, or only those that PyTorch's dispatcher sees, as a witness without a GPU does.
 enum class Level : std::uint8_t { Kernel, Dispatch };
 
-// Where a model is when a framework is given it: cut up as zero.Init made it (ZeRO-3), whole on the device, or whole in
-// the host's memory, from where it is moved.
-enum class ModelInit : std::uint8_t { ZeroInit, Device, Host };
+// Where a model is when a framework is given it: cut up as zero.Init made it (ZeRO-3), whole on the device, whole in
+// the host's memory, from where it is moved, or nowhere, on the device "meta" (FSDP2).
+enum class ModelInit : std::uint8_t { ZeroInit, Device, Host, Meta };
 
 // How parameters are handed to the optimizer: all in one group, or as transformers' Trainer does, biases and norms
 // apart. Plain PyTorch only.
@@ -158,13 +172,14 @@ enum class ParamGroups : std::uint8_t { Single, Decay };
 struct Training {
   Runtime runtime = Runtime::PyTorch;
   Zero zero;
+  Fsdp fsdp;
   DType dtype = DType::BFloat16;  // Working parameters.
   // torch.autocast around the forward, in this dtype; accelerate's besides makes the outputs fp32.
   std::optional<DType> autocast;
   bool outputs_to_fp32 = false;
   DType grad_accum_dtype = DType::BFloat16;
   DType communication_dtype = DType::BFloat16;
-  DType master_dtype = DType::Float32;  // DeepSpeed only.
+  DType master_dtype = DType::Float32;  // DeepSpeed's copies, FSDP2's shards.
   Optimizer optimizer;
   std::int64_t micro_batch = 1;  // Rows per rank and forward.
   std::int64_t grad_accum = 1;   // Micro-batches per optimizer step.
@@ -198,9 +213,14 @@ struct Training {
     const auto lengths = static_cast<std::int64_t>(seq_list.size());
     return std::max<std::int64_t>(2, 1 + (lengths + grad_accum - 1) / grad_accum);
   }
-  // DeepSpeed casts the whole model.
+  // In which a parameter is when it is used. DeepSpeed casts the whole model.
   [[nodiscard]] DType dtype_of(const Parameter& parameter) const {
-    return runtime == Runtime::DeepSpeed ? dtype : parameter.dtype.value_or(dtype);
+    const bool one = runtime == Runtime::DeepSpeed || (runtime == Runtime::Fsdp2 && fsdp.casts_parameters);
+    return one ? dtype : parameter.dtype.value_or(dtype);
+  }
+  // In which the model is made: FSDP2 gathers parameters in another dtype than it keeps them in.
+  [[nodiscard]] DType made_dtype(const Parameter& parameter) const {
+    return runtime == Runtime::Fsdp2 ? parameter.dtype.value_or(master_dtype) : dtype_of(parameter);
   }
   // What constructors of tensors make is wrapped: the model's own tables come in its dtype.
   [[nodiscard]] bool under_zero_init() const {

@@ -5,7 +5,9 @@
 namespace dsplan::exec {
 namespace {
 
+// Requested as PyTorch counts it: with blocks whose free waits for another stream.
 void put(Counters& counters, const AllocatorStatistics& statistics) {
+  counters[Counter::Requested] = statistics.requested;
   counters[Counter::Allocated] = statistics.allocated;
   counters[Counter::Active] = statistics.active;
   counters[Counter::Reserved] = statistics.reserved;
@@ -33,7 +35,6 @@ Measurer::Measurer(const Schedule& schedule, const Device& device, RankMemory& m
 Counters Measurer::now() const {
   Counters counters;
   put(counters, memory_.device());
-  counters[Counter::Requested] = memory_.demand().bytes;
   return counters;
 }
 
@@ -70,8 +71,8 @@ void Measurer::on(std::size_t at, const Mark& event) {
   if (event.moment != Moment::StretchEnds) return;
   Counters most;
   put(most, memory_.device_peaks());
-  most[Counter::Requested] = phase_requested_;
   take_larger(phase.peak, most);
+  most[Counter::Requested] = phase_requested_;  // The headline's roles are those of live buffers.
   phase.requested_total = phase.requested_total.value_or(Bytes(0)) + (memory_.demand().total - requested_total_);
   phase.allocations = phase.allocations.value_or(0) + (memory_.demand().allocations - allocations_);
   phase.host_requested_total =

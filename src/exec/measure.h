@@ -23,11 +23,11 @@ struct PhaseTime {
   std::int64_t communication = 0;  // Of these: within collectives.
 };
 
-class Measurer : public Ignores<RecordEvent, WaitEvent, Enter, Exit> {
+class Measurer : public Ignores<RecordEvent, WaitEvent, EmptyCache, Enter, Exit> {
  public:
   Measurer(const Schedule& schedule, const Device& device, RankMemory& memory, const Runner& runner);
 
-  using Ignores<RecordEvent, WaitEvent, Enter, Exit>::on;
+  using Ignores<RecordEvent, WaitEvent, EmptyCache, Enter, Exit>::on;
   void on(std::size_t at, const Allocate& event);
   void on(std::size_t at, const Release&) { event_ = at; }
   void on(std::size_t at, const Compute&) { event_ = at; }

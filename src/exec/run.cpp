@@ -32,6 +32,13 @@ class Follow : public Ignores<> {
   const std::atomic<bool>* stop_;
 };
 
+bool has_replicas(const Schedule& schedule) {
+  return std::any_of(schedule.events.begin(), schedule.events.end(), [](const Event& event) {
+    const auto* sent = std::get_if<Communicate>(&event);
+    return sent != nullptr && sent->group == Group::Replicas;
+  });
+}
+
 void form_groups(const Schedule& schedule, Transport& transport, Device& device, Communicators& communicators) {
   if (schedule.dp > 1) communicators.add(Group::DataParallel, transport.connect(Group::DataParallel, device));
   if (schedule.tp > 1) communicators.add(Group::TensorParallel, transport.connect(Group::TensorParallel, device));
@@ -39,6 +46,7 @@ void form_groups(const Schedule& schedule, Transport& transport, Device& device,
     communicators.add(Group::DataParallelInside, transport.connect(Group::DataParallelInside, device));
     communicators.add(Group::DataParallelBetween, transport.connect(Group::DataParallelBetween, device));
   }
+  if (has_replicas(schedule)) communicators.add(Group::Replicas, transport.connect(Group::Replicas, device));
 }
 
 Group group_named(const std::string& text) {
@@ -68,6 +76,10 @@ void divide(const Schedule& schedule, Transport& transport) {
   }
   transport.divide(Group::DataParallelInside, std::move(inside));
   transport.divide(Group::DataParallelBetween, std::move(replicas));
+  if (!has_replicas(schedule)) return;
+  std::vector<std::vector<int>> same(static_cast<std::size_t>(schedule.dp_inside));
+  for (int rank = 0; rank < dp; ++rank) same[static_cast<std::size_t>(rank % schedule.dp_inside)].push_back(rank);
+  transport.divide(Group::Replicas, std::move(same));
 }
 
 // Carries one rank out and closes its device; what was measured is in `into` whatever way it ends (by throwing).

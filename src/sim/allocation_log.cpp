@@ -30,6 +30,11 @@ class Logger : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, Ente
     print_before(at);
     allocator_.release(blocks_[event.buffer]);
   }
+  void on(std::size_t at, const EmptyCache&) {
+    if (at >= until_) return;
+    print_before(at);
+    allocator_.empty_cache();
+  }
   void on(std::size_t at, const Mark&) {
     if (at >= until_) return;
     print_before(at);
@@ -89,7 +94,7 @@ class Levels : public Ignores<Enter, Exit, Mark> {
   Levels(const Schedule& schedule, const AllocatorConfig& config, StreamFrees frees, Timeline& into)
       : schedule_(schedule),
         allocator_(config),
-        streams_(allocator_, frees),
+        streams_(allocator_, frees, schedule.orders_frees),
         blocks_(schedule.buffers.size(), kNullBlock),
         into_(into) {}
 
@@ -100,7 +105,7 @@ class Levels : public Ignores<Enter, Exit, Mark> {
     streams_.allocating(event.buffer, event.stream);
     blocks_[event.buffer] = allocator_.allocate(buffer.size, event.stream).value_or(kNullBlock);
     by_role_[buffer.role] += buffer.size;
-    write(at);
+    write(at, event.buffer, buffer.size);
   }
   void on(std::size_t at, const Release& event) {
     const Buffer& buffer = schedule_.buffers[event.buffer];
@@ -108,7 +113,7 @@ class Levels : public Ignores<Enter, Exit, Mark> {
     streams_.releasing(event.buffer, blocks_[event.buffer]);
     allocator_.release(blocks_[event.buffer]);
     by_role_[buffer.role] -= buffer.size;
-    write(at);
+    write(at, event.buffer, Bytes(0) - buffer.size);
   }
   void on(std::size_t, const Compute& event) {
     streams_.work(event.stream, schedule_.range(event.reads), schedule_.range(event.writes));
@@ -118,11 +123,15 @@ class Levels : public Ignores<Enter, Exit, Mark> {
   }
   void on(std::size_t, const RecordEvent& event) { streams_.record_event(event); }
   void on(std::size_t, const WaitEvent& event) { streams_.wait_event(event); }
+  void on(std::size_t at, const EmptyCache&) {
+    streams_.empty_cache();
+    write(at, kNoBuffer, Bytes(0));
+  }
 
  private:
-  void write(std::size_t at) {
+  void write(std::size_t at, BufferId buffer, Bytes change) {
     const AllocatorStatistics now = allocator_.statistics();
-    into_.points.push_back({at, by_role_, now.allocated, now.reserved});
+    into_.points.push_back({at, buffer, change, by_role_, now.allocated, now.reserved});
   }
 
   const Schedule& schedule_;
@@ -134,11 +143,11 @@ class Levels : public Ignores<Enter, Exit, Mark> {
 };
 
 // What runs.
-class Slices : public Ignores<Allocate, Release, RecordEvent, WaitEvent> {
+class Slices : public Ignores<Allocate, Release, RecordEvent, WaitEvent, EmptyCache> {
  public:
   Slices(const ModelSpec& model, Timeline& into) : model_(model), into_(into) {}
 
-  using Ignores<Allocate, Release, RecordEvent, WaitEvent>::on;
+  using Ignores<Allocate, Release, RecordEvent, WaitEvent, EmptyCache>::on;
   void on(std::size_t at, const Compute& event) { into_.slices.push_back({SliceKind::Kernel, at, at + 1, event.work}); }
   void on(std::size_t at, const Communicate& event) {
     into_.slices.push_back({SliceKind::Collective, at, at + 1, std::string(name(event.collective))});

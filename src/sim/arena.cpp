@@ -121,11 +121,11 @@ Bytes load_bound(std::span<const Interval> intervals, std::size_t moments) {
 }
 
 // Lives counted in allocations: nothing else can take an address.
-class LifeReader : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit, Mark> {
+class LifeReader : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, EmptyCache, Enter, Exit, Mark> {
  public:
   explicit LifeReader(const Schedule& schedule) : schedule_(schedule), slot_(schedule.buffers.size(), kNone) {}
 
-  using Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit, Mark>::on;
+  using Ignores<Compute, Communicate, RecordEvent, WaitEvent, EmptyCache, Enter, Exit, Mark>::on;
   void on(std::size_t, const Allocate& event) {
     const Buffer& buffer = schedule_.buffers[event.buffer];
     if (buffer.space != Space::Device) return;

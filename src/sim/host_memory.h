@@ -32,11 +32,11 @@ class PinnedPool {
 
 // Peaks are those of training: saving, where rank 0 alone copies the model to its host, is left out as on the device.
 // Reads and writes of files are those of one optimizer step in steady state.
-class HostMeter : public Ignores<Communicate, RecordEvent, WaitEvent, Enter, Exit> {
+class HostMeter : public Ignores<Communicate, RecordEvent, WaitEvent, EmptyCache, Enter, Exit> {
  public:
   explicit HostMeter(const Schedule& schedule) : schedule_(schedule) {}
 
-  using Ignores<Communicate, RecordEvent, WaitEvent, Enter, Exit>::on;
+  using Ignores<Communicate, RecordEvent, WaitEvent, EmptyCache, Enter, Exit>::on;
   void on(std::size_t at, const Compute& event);
   void on(std::size_t at, const Allocate& event);
   void on(std::size_t at, const Release& event);

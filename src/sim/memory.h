@@ -12,7 +12,7 @@
 
 namespace dsplan {
 
-class MemoryMeter : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit> {
+class MemoryMeter : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, EmptyCache, Enter, Exit> {
  public:
   // `only`: peaks are those within that window, with what was there when it began; everything else is as ever.
   explicit MemoryMeter(const Schedule& schedule, std::optional<Window> only = std::nullopt)
@@ -20,7 +20,7 @@ class MemoryMeter : public Ignores<Compute, Communicate, RecordEvent, WaitEvent,
     if (only) only_.emplace(*only);
   }
 
-  using Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit>::on;
+  using Ignores<Compute, Communicate, RecordEvent, WaitEvent, EmptyCache, Enter, Exit>::on;
   void on(std::size_t at, const Allocate& event);
   void on(std::size_t at, const Release& event);
   void on(std::size_t at, const Mark& event);
@@ -68,11 +68,11 @@ class MemoryMeter : public Ignores<Compute, Communicate, RecordEvent, WaitEvent,
 
 // What an op-graph takes above its own tensors, in requested bytes (interface.md, "Op-graph").
 
-class AboveInputsMeter : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit> {
+class AboveInputsMeter : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, EmptyCache, Enter, Exit> {
  public:
   explicit AboveInputsMeter(const Schedule& schedule) : schedule_(schedule) {}
 
-  using Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit>::on;
+  using Ignores<Compute, Communicate, RecordEvent, WaitEvent, EmptyCache, Enter, Exit>::on;
   void on(std::size_t at, const Allocate& event);
   void on(std::size_t at, const Release& event);
   void on(std::size_t at, const Mark& event);

@@ -3,8 +3,14 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "sim/allocator.h"
 #include "sim/stream_waits.h"
 
@@ -16,7 +22,7 @@ constexpr std::size_t kMostKept = std::numeric_limits<std::uint32_t>::max();
 
 // What an allocator was asked, so that another one can be asked the same without the schedule's work in between.
 struct Asked {
-  enum class What : std::uint8_t { Allocate, Release, Mark };
+  enum class What : std::uint8_t { Allocate, Release, EmptyCache, Mark };
   std::uint32_t event = 0;
   BufferId buffer = kNoBuffer;
   What what = What::Mark;
@@ -26,12 +32,15 @@ struct Asked {
 
 class Placer : public Ignores<Enter, Exit> {
  public:
-  Placer(const Schedule& schedule, const PlacementOptions& options, std::size_t last)
+  // What is asked is kept in `requests`, if there is one.
+  Placer(const Schedule& schedule, const PlacementOptions& options, std::size_t last,
+         std::vector<Asked>* requests = nullptr)
       : schedule_(schedule),
         allocator_(options.config, options.device),
-        streams_(allocator_, options.frees),
+        streams_(allocator_, options.frees, schedule.orders_frees),
         last_(last),
-        blocks_(schedule.buffers.size(), kNullBlock) {
+        blocks_(schedule.buffers.size(), kNullBlock),
+        requests_(requests) {
     allocator_.set_capacity(options.limit);
   }
 
@@ -53,6 +62,12 @@ class Placer : public Ignores<Enter, Exit> {
     note({static_cast<std::uint32_t>(at)});
     mark(at, event);
   }
+  void on(std::size_t at, const EmptyCache&) {
+    if (stopped_ || at > last_) return;
+    note({static_cast<std::uint32_t>(at), kNoBuffer, Asked::What::EmptyCache});
+    print_before(at);
+    streams_.empty_cache();
+  }
   void on(std::size_t at, const RecordEvent& event) {
     if (!stopped_ && at <= last_) streams_.record_event(event);
   }
@@ -62,15 +77,13 @@ class Placer : public Ignores<Enter, Exit> {
   void on(std::size_t at, const Compute& event) { work(at, event.stream, event.reads, event.writes); }
   void on(std::size_t at, const Communicate& event) { work(at, event.stream, event.reads, event.writes); }
 
-  // From here on, what is asked is kept in `requests`.
-  void keep(std::vector<Asked>& requests) { requests_ = &requests; }
   // Instead of a replay: frees complete at once, in a schedule of at most 2^32 events.
   void repeat(const std::vector<Asked>& requests);
 
   [[nodiscard]] Placement finish();
   [[nodiscard]] AllocatorState state() const;
 
- private:
+ protected:
   struct Awaited {
     Bytes address;
     BufferId buffer;
@@ -152,6 +165,7 @@ void Placer::mark(std::size_t at, const Mark& event) {
   const PlacementPeaks since = peaks();
   if (event.moment != Moment::StretchBegins) {
     PlacementPeaks& stretch = result_.by_stretch[static_cast<std::size_t>(event.stretch)];
+    stretch.requested = std::max(stretch.requested, since.requested);
     stretch.allocated = std::max(stretch.allocated, since.allocated);
     stretch.active = std::max(stretch.active, since.active);
     if (since.reserved > stretch.reserved) {
@@ -164,7 +178,7 @@ void Placer::mark(std::size_t at, const Mark& event) {
   most_reserved_ = allocator_.reserved();
   reserved_at_ = at;
   const AllocatorStatistics now = allocator_.statistics();
-  result_.marks.push_back({at, now.allocated, now.active, now.reserved, since});
+  result_.marks.push_back({at, now.requested, now.allocated, now.active, now.reserved, since});
 }
 
 void Placer::repeat(const std::vector<Asked>& requests) {
@@ -177,6 +191,10 @@ void Placer::repeat(const std::vector<Asked>& requests) {
           if ((request.waits_for & bit_of(stream)) != 0) allocator_.record_stream(blocks_[request.buffer], stream);
         }
         release(request.event, request.buffer, request.waits_for);
+        break;
+      case Asked::What::EmptyCache:
+        print_before(request.event);
+        streams_.empty_cache();
         break;
       case Asked::What::Mark: mark(request.event, std::get<Mark>(schedule_.events[request.event])); break;
     }
@@ -199,7 +217,7 @@ void Placer::fail(std::size_t at, Bytes request) {
 
 PlacementPeaks Placer::peaks() const {
   const AllocatorStatistics most = allocator_.peaks();
-  return {most.allocated, most.active, most.reserved, reserved_at_};
+  return {most.requested, most.allocated, most.active, most.reserved, reserved_at_};
 }
 
 Placement Placer::finish() {
@@ -208,6 +226,7 @@ Placement Placer::finish() {
   if (!saved_) result_.peak = peaks();
   for (auto at = result_.by_stretch.rbegin(); at != result_.by_stretch.rend(); ++at) {
     if (at == result_.by_stretch.rend() - 1 - static_cast<std::ptrdiff_t>(Stretch::Save)) continue;
+    result_.peak.requested = std::max(result_.peak.requested, at->requested);
     result_.peak.allocated = std::max(result_.peak.allocated, at->allocated);
     result_.peak.active = std::max(result_.peak.active, at->active);
     if (at->reserved < result_.peak.reserved) continue;
@@ -255,11 +274,8 @@ BothPlacements place_both(const Schedule& schedule, const PlacementOptions& opti
   const PlacementOptions other = other_end(options);
   const bool kept = other.frees == StreamFrees::Immediate && schedule.events.size() <= kMostKept;
   std::vector<Asked> requests;
-  Placer placer(schedule, options, kToTheEnd);
-  if (kept) {
-    requests.reserve(2 * schedule.buffers.size());
-    placer.keep(requests);
-  }
+  if (kept) requests.reserve(2 * schedule.buffers.size());
+  Placer placer(schedule, options, kToTheEnd, kept ? &requests : nullptr);
   replay(schedule, placer);
   BothPlacements both{placer.finish(), std::nullopt};
   if (!both.asked.waited) return both;
@@ -271,6 +287,122 @@ BothPlacements place_both(const Schedule& schedule, const PlacementOptions& opti
   again.repeat(requests);
   both.other = again.finish();
   return both;
+}
+
+namespace {
+
+// One step of a schedule, and which of its buffers stands, one step later, for each that it releases and did not make.
+struct SteadyStep {
+  std::vector<Asked> requests;
+  std::vector<std::pair<BufferId, BufferId>> heirs;  // Released, left behind.
+  std::size_t end = 0;                               // The event at which the step ends.
+};
+
+class SteadyPlacer : public Placer {
+ public:
+  using Placer::Placer;
+  // What is released and was not made has the block of what stands for it.
+  void step(const SteadyStep& step) {
+    requests_ = nullptr;
+    for (const auto& [gone, heir] : step.heirs) blocks_[gone] = std::exchange(blocks_[heir], kNullBlock);
+    repeat(step.requests);
+  }
+  [[nodiscard]] bool stopped() const { return stopped_; }
+  [[nodiscard]] std::int64_t retries() const { return allocator_.retries(); }
+};
+
+std::optional<std::pair<std::size_t, std::size_t>> second_step(const Schedule& schedule) {
+  std::optional<std::size_t> begin;
+  for (std::size_t at = 0; at < schedule.events.size(); ++at) {
+    const auto* mark = std::get_if<Mark>(&schedule.events[at]);
+    if (mark == nullptr || mark->stretch != Stretch::SecondStep) continue;
+    if (mark->moment == Moment::StretchBegins) begin = at;
+    if (mark->moment == Moment::StretchEnds && begin) return std::pair(*begin, at);
+  }
+  return std::nullopt;
+}
+
+// What is released and was there before, and what is made and stays, in the order in which they were made: the same
+// kinds, one for one.
+std::optional<SteadyStep> steady_step(const Schedule& schedule, const std::vector<Asked>& requests, std::size_t begin,
+                                      std::size_t end) {
+  SteadyStep step;
+  step.end = end;
+  std::set<BufferId> made;
+  std::set<BufferId> released;
+  for (const Asked& request : requests) {
+    if (request.event < begin || request.event > end) continue;
+    step.requests.push_back(request);
+    if (request.what == Asked::What::Allocate) made.insert(request.buffer);
+    if (request.what == Asked::What::Release && made.erase(request.buffer) == 0) released.insert(request.buffer);
+  }
+  if (made.size() != released.size()) return std::nullopt;
+  const auto kind = [&](BufferId id) {
+    const Buffer& buffer = schedule.buffers[id];
+    return std::tuple(std::string_view(buffer.label), buffer.size, buffer.parameter);
+  };
+  std::vector<BufferId> left(made.begin(), made.end());
+  for (const BufferId gone : released) {
+    const auto heir = std::find_if(left.begin(), left.end(), [&](BufferId id) { return kind(id) == kind(gone); });
+    if (heir == left.end()) return std::nullopt;
+    step.heirs.emplace_back(gone, *heir);
+    left.erase(heir);
+  }
+  return step;
+}
+
+// What of the allocator decides how it answers: segments and blocks in their order, and whose they are.
+std::string shape_of(const AllocatorState& state) {
+  std::string text;
+  const CachingAllocator::BlockView* before = nullptr;
+  for (const AllocatorState::Block& block : state.blocks) {
+    const bool begins = before == nullptr || before->segment != block.view.segment;
+    append_formatted(text, "{}{} {} {} {};", begins ? "| " : "", block.view.size.value(), block.view.stream,
+                     static_cast<int>(block.view.state), block.buffer ? block.buffer->number() : -1);
+    before = &block.view;
+  }
+  return text;
+}
+
+}  // namespace
+
+std::optional<LongRun> long_run(const Schedule& schedule, PlacementOptions options, std::int64_t most) {
+  options.frees = StreamFrees::Immediate;
+  const auto range = second_step(schedule);
+  if (!range || schedule.events.size() > kMostKept) return std::nullopt;
+  std::vector<Asked> requests;
+  SteadyPlacer placer(schedule, options, range->second, &requests);
+  replay(schedule, placer);
+  const std::optional<SteadyStep> step = steady_step(schedule, requests, range->first, range->second);
+  if (!step || placer.stopped()) return std::nullopt;
+  LongRun run;
+  run.steps = 2;
+  run.reserved = placer.finish().peak.reserved;
+  run.retries = placer.retries();
+  std::vector<std::pair<std::string, std::int64_t>> ends{{shape_of(placer.state()), run.retries}};
+  while (run.steps < most && !run.repeats) {
+    const std::int64_t before = placer.retries();
+    placer.step(*step);
+    ++run.steps;
+    run.retries = placer.retries();
+    run.reserved = std::max(run.reserved, placer.finish().peak.reserved);
+    if (run.first_retry == 0 && run.retries > before) run.first_retry = run.steps;
+    if (placer.stopped()) {
+      run.failed_step = run.steps;
+      run.verdict = Verdict::DoesNotFit;
+      return run;
+    }
+    std::string end = shape_of(placer.state());
+    const auto same = std::find_if(ends.begin(), ends.end(), [&](const auto& one) { return one.first == end; });
+    run.repeats = same != ends.end();
+    if (run.repeats) {
+      run.period = ends.end() - same;
+      run.retries_period = run.retries - same->second;
+    }
+    ends.emplace_back(std::move(end), run.retries);
+  }
+  run.verdict = run.retries > 0 ? Verdict::FitsWithRetries : Verdict::Fits;
+  return run;
 }
 
 AllocatorState allocator_after(const Schedule& schedule, const PlacementOptions& options, std::size_t event) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/job.h"
+#include "core/prediction.h"
 #include "core/schedule.h"
 #include "sim/allocator.h"
 
@@ -26,6 +27,7 @@ struct PlacementOptions {
 };
 
 struct PlacementPeaks {
+  Bytes requested;  // Largest sum of what was asked for, with blocks whose free waits, as PyTorch counts it.
   Bytes allocated;  // Largest sum of handed-out blocks, slack included.
   Bytes active;     // The same with those whose free waits.
   Bytes reserved;
@@ -35,6 +37,7 @@ struct PlacementPeaks {
 // The allocator at a mark.
 struct PlacementMark {
   std::size_t event = 0;
+  Bytes requested;
   Bytes allocated;
   Bytes active;
   Bytes reserved;
@@ -74,6 +77,15 @@ struct BothPlacements {
 };
 [[nodiscard]] BothPlacements place_both(const Schedule& schedule, const PlacementOptions& options);
 [[nodiscard]] PlacementOptions other_end(PlacementOptions options);
+
+inline constexpr std::int64_t kLongestRun = 40;
+
+// The steady step again and again on the same allocator (core/prediction.h). Frees that wait for other streams complete
+// at once, whatever `options` say: when else they would is not known of steps that are not in the schedule. nullopt:
+// the schedule has no second step, has no room for its own steps, or its second step does not leave what it found,
+// buffer by buffer.
+[[nodiscard]] std::optional<LongRun> long_run(const Schedule& schedule, PlacementOptions options,
+                                              std::int64_t most = kLongestRun);
 
 // The allocator right after an event, with the buffer of each block that is handed out or awaits its free.
 struct AllocatorState {

@@ -99,9 +99,9 @@ class Driver : public SegmentSource {
 };
 
 // Where the program stands: what an allocation's stack says beyond the buffer itself.
-class Whereabouts : public Ignores<Allocate, Release, Compute, Communicate, RecordEvent, WaitEvent> {
+class Whereabouts : public Ignores<Allocate, Release, Compute, Communicate, RecordEvent, WaitEvent, EmptyCache> {
  public:
-  using Ignores<Allocate, Release, Compute, Communicate, RecordEvent, WaitEvent>::on;
+  using Ignores<Allocate, Release, Compute, Communicate, RecordEvent, WaitEvent, EmptyCache>::on;
   void on(std::size_t, const Enter& event) { stack(event.pass).push_back(event.module); }
   void on(std::size_t, const Exit& event) {
     if (!stack(event.pass).empty()) stack(event.pass).pop_back();
@@ -183,6 +183,12 @@ class Recorder : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, En
     allocator_.release(block);
     driver_.write(Action::FreeCompleted, address, buffer.size, stream, stacks_[event.buffer]);
     block = kNullBlock;
+  }
+
+  void on(std::size_t, const EmptyCache&) {
+    if (failed_) return;
+    driver_.serve(kComputeStream, 0);
+    allocator_.empty_cache();
   }
 
   [[nodiscard]] Snapshot finish() {

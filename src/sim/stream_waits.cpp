@@ -53,8 +53,7 @@ StreamWaits::Uses StreamWaits::uses(BufferId buffer) const {
   return result;
 }
 
-void AllocatorStreams::complete_after(const WaitEvent& event) {
-  waits_->wait_event(event);
+void AllocatorStreams::complete_waited() {
   for (auto& [user, queue] : queues_) {
     std::size_t done = 0;
     for (; !queue.empty() && waits_->waited(queue.front().owner, queue.front().use); ++done) queue.pop_front();
@@ -62,15 +61,13 @@ void AllocatorStreams::complete_after(const WaitEvent& event) {
   }
 }
 
-// Recorded at the free rather than at the use: between the two nothing depends on it. What has been waited for by now
-// holds nothing up.
+// Recorded at the free rather than at the use: between the two nothing depends on it.
 StreamSet AllocatorStreams::record_uses(BufferId buffer, BlockId block) {
   const StreamId owner = waits_->owner(buffer);
   StreamSet waits = 0;
   for (const StreamWaits::Use& use : waits_->uses(buffer)) {
-    if (waits_->waited(owner, use)) continue;
     allocator_.record_stream(block, use.stream);
-    if (frees_ == StreamFrees::AtSync) queues_[use.stream].push_back({owner, use});
+    if (frees_ == StreamFrees::AtSync) queues_[use.stream].push_back({owner, waits_->all_of(use.stream)});
     waits |= bit_of(use.stream);
   }
   return waits;

@@ -45,6 +45,8 @@ class StreamWaits {
   [[nodiscard]] StreamId owner(BufferId buffer) const { return owners_.has(buffer) ? owners_[buffer] : StreamId{0}; }
   // The last use of `buffer` by each stream that does not own it.
   [[nodiscard]] Uses uses(BufferId buffer) const;
+  // All that `stream` was given so far.
+  [[nodiscard]] Use all_of(StreamId stream) const { return {stream, clocks_[stream][stream]}; }
   // Whether `waiter`, or the host, has waited for that use.
   [[nodiscard]] bool waited(StreamId waiter, Use use) const { return clocks_[waiter][use.stream] >= use.time; }
 
@@ -64,23 +66,27 @@ class StreamWaits {
 // the simulator, whose segments are made up, and the executor, whose segments are real.
 //
 // A buffer lives in the pool of the stream that allocates it. Work on another stream that touches it is a use of that
-// stream (record_stream), and its free then waits. At synchronisation: until the first event after which the allocating
-// stream, or the host, has waited for that use. Immediate: until the next allocation. Uses of one stream complete in
-// the order of the frees, as PyTorch's queue has them.
+// stream (record_stream), and its free then waits for all that the stream was given so far: at the free an event is
+// recorded there, and the allocator asks for it at its next allocation at the earliest. At synchronisation: until the
+// allocating stream, or the host, has waited for that. Immediate: until the next allocation. Events of one stream
+// complete in the order of the frees, as PyTorch's queue has them.
 
 class AllocatorStreams {
  public:
-  AllocatorStreams(CachingAllocator& allocator, StreamFrees frees) : allocator_(allocator), frees_(frees) {
+  // `ordered`: no use is recorded (Schedule::orders_frees).
+  AllocatorStreams(CachingAllocator& allocator, StreamFrees frees, bool ordered)
+      : allocator_(allocator), frees_(frees), ordered_(ordered) {
     allocator_.set_events_ready(frees_ == StreamFrees::Immediate);
   }
 
   // Right before the allocator is asked.
   void allocating(BufferId buffer, StreamId stream) {
-    if (stream != 0) waits().allocated(buffer, stream);
+    if (stream != 0 && !ordered_) waits().allocated(buffer, stream);
+    if (!queues_.empty()) complete_waited();
   }
   // One piece of work, in program order. Nothing of streams is kept until a second one shows up.
   void work(StreamId stream, std::span<const Access> reads, std::span<const Access> writes) {
-    if (stream == 0 && !waits_) [[likely]]
+    if ((stream == 0 && !waits_) || ordered_) [[likely]]
       return;
     waits().work(stream, reads, writes);
   }
@@ -88,15 +94,19 @@ class AllocatorStreams {
     if (waits_) waits_->record_event(event);
   }
   void wait_event(const WaitEvent& event) {
-    if (waits_) complete_after(event);
+    if (waits_) waits_->wait_event(event);
   }
   // Right before the block is released. The streams for whose uses its free will wait.
   StreamSet releasing(BufferId buffer, BlockId block) { return waits_ ? record_uses(buffer, block) : StreamSet{0}; }
   // To give everything back, the allocator has waited for all uses.
   void retried() { queues_.clear(); }
+  void empty_cache() {
+    allocator_.empty_cache();
+    queues_.clear();
+  }
 
  private:
-  // A free that waits for one stream's use; in the order in which that stream's uses complete.
+  // A free that waits for one stream, in the order in which they do.
   struct Waiting {
     StreamId owner;
     StreamWaits::Use use;
@@ -106,11 +116,12 @@ class AllocatorStreams {
     if (!waits_) waits_ = std::make_unique<StreamWaits>();
     return *waits_;
   }
-  void complete_after(const WaitEvent& event);
+  void complete_waited();
   StreamSet record_uses(BufferId buffer, BlockId block);
 
   CachingAllocator& allocator_;
   StreamFrees frees_;
+  bool ordered_;
   std::unique_ptr<StreamWaits> waits_;
   std::map<StreamId, std::deque<Waiting>> queues_;  // By the stream whose uses they are.
 };

@@ -44,6 +44,7 @@ std::vector<TrafficRow> TrafficMeter::rows(std::int64_t ranks, std::int64_t insi
   std::vector<TrafficRow> rows = rows_;
   for (TrafficRow& row : rows) {
     const std::int64_t members = row.group == Group::DataParallelInside ? inside
+                                 : row.group == Group::Replicas         ? ranks / inside
                                  : row.group == Group::TensorParallel   ? tensor
                                                                         : ranks;
     row.wire = wire_bytes(row.collective, row.payload, members);

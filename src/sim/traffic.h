@@ -16,9 +16,9 @@ namespace dsplan {
 
 // Counts the init stretch (rows of phase init), saving, and the second step (all others): one optimizer step in steady
 // state, all micro-batches summed.
-class TrafficMeter : public Ignores<Allocate, Release, Compute, RecordEvent, WaitEvent, Enter, Exit> {
+class TrafficMeter : public Ignores<Allocate, Release, Compute, RecordEvent, WaitEvent, EmptyCache, Enter, Exit> {
  public:
-  using Ignores<Allocate, Release, Compute, RecordEvent, WaitEvent, Enter, Exit>::on;
+  using Ignores<Allocate, Release, Compute, RecordEvent, WaitEvent, EmptyCache, Enter, Exit>::on;
   void on(std::size_t at, const Communicate& event);
   void on(std::size_t at, const Mark& event);
 

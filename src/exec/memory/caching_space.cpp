@@ -62,7 +62,7 @@ class CachingSpace : public DeviceSpace {
         limit_(limit_of(device, options)),
         segments_(device, patterns_),
         allocator_(options.config, options.device.value_or(limit_), &segments_),
-        streams_(allocator_, options.stream_frees),
+        streams_(allocator_, options.stream_frees, options.orders_frees),
         immediate_(options.stream_frees == StreamFrees::Immediate) {
     allocator_.set_capacity(limit_);
   }
@@ -105,6 +105,11 @@ class CachingSpace : public DeviceSpace {
   }
   void record_event(const RecordEvent& event) override { streams_.record_event(event); }
   void wait_event(const WaitEvent& event) override { streams_.wait_event(event); }
+  void empty_cache() override {
+    if (!device_.synchronous()) device_.synchronize();
+    streams_.empty_cache();
+    device_.throw_if_noted();
+  }
 
   // What the allocator believes to have and what the backend gave are two sums.
   [[nodiscard]] AllocatorStatistics statistics() const override {

@@ -109,8 +109,11 @@ void RankMemory::work(StreamId stream, std::span<const Access> reads, std::span<
   space_->work(stream, reads, writes);
 }
 
-void RankMemory::record_event(const RecordEvent& event) { space_->record_event(event); }
-void RankMemory::wait_event(const WaitEvent& event) { space_->wait_event(event); }
+void RankMemory::happens(const Event& event) {
+  if (const auto* recorded = std::get_if<RecordEvent>(&event)) space_->record_event(*recorded);
+  if (const auto* wait = std::get_if<WaitEvent>(&event)) space_->wait_event(*wait);
+  if (std::holds_alternative<EmptyCache>(event)) space_->empty_cache();
+}
 
 AllocatorStatistics RankMemory::device() const { return space_ ? space_->statistics() : last_; }
 AllocatorStatistics RankMemory::device_peaks() const { return space_ ? space_->peaks() : last_peaks_; }

@@ -37,6 +37,7 @@ struct MemoryOptions {
   AllocatorConfig config;       // Caching only, like the next two.
   std::optional<Bytes> device;  // Of what a memory fraction is taken; absent: of the limit.
   StreamFrees stream_frees = StreamFrees::AtSync;
+  bool orders_frees = false;  // Of the schedule.
 
   Bytes height;                             // Planned only: PlannedArena::height and ::offsets.
   Indexed<BufferId, std::int64_t> offsets;  // In bytes; -1 for what is not on the device.
@@ -101,8 +102,8 @@ class RankMemory {
   void release(BufferId id);
   // One piece of work, in program order: what other streams than its own do with a buffer holds its memory up.
   void work(StreamId stream, std::span<const Access> reads, std::span<const Access> writes);
-  void record_event(const RecordEvent& event);
-  void wait_event(const WaitEvent& event);
+  // Of streams and of the cache; others do nothing.
+  void happens(const Event& event);
 
   // A buffer that is held.
   struct Held {

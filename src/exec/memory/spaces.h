@@ -20,6 +20,7 @@ class DeviceSpace {
   virtual void work(StreamId, std::span<const Access>, std::span<const Access>) {}
   virtual void record_event(const RecordEvent&) {}
   virtual void wait_event(const WaitEvent&) {}
+  virtual void empty_cache() {}
   [[nodiscard]] virtual AllocatorStatistics statistics() const = 0;
   [[nodiscard]] virtual AllocatorStatistics peaks() const = 0;
   virtual void reset_peaks() = 0;

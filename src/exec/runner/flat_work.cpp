@@ -46,6 +46,11 @@ void FlatWork::load_parameters(const Task& task) {
     random.samples = 1;
     const Piece whole = launcher_.piece(range);
     const Parameter& parameter = plan_.model.parameters[static_cast<std::size_t>(buffer.parameter)];
+    if (const auto rows = plan_.program.range(task.reads); !rows.empty()) {
+      random.first_sample = rows.front().offset.value() / bytes_per_element(buffer.dtype);
+      launcher_.launch(Body::LoadParameter, {}, {&whole, 1}, {{&integer, 1}, {&deviation, 1}, random});
+      continue;
+    }
     std::int64_t done = 0;
     for (const Cut& cut : part_of(plan_.model, parameter, plan_.schedule.tp, plan_.tensor_rank)) {
       random.first_sample = cut.first;

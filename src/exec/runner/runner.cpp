@@ -8,6 +8,22 @@ namespace dsplan::exec {
 Parted::Parted(std::int64_t rank, std::size_t event, std::string text)
     : event_(event), text_(formatted("rank {}, event {}: {}", rank, event, text)) {}
 
+namespace {
+
+// Both sums after the event, role by role.
+void compare(const RankPlan& plan, const ByRole& predicted, const ByRole& measured, std::size_t at) {
+  if (predicted == measured) return;
+  for (std::size_t role = 0; role < kRoles; ++role) {
+    if (predicted.bytes[role] == measured.bytes[role]) continue;
+    throw Parted(plan.rank(), at,
+                 formatted("{}: predicted {} B, measured {} B ({})", name(static_cast<Role>(role)),
+                           predicted.bytes[role].value(), measured.bytes[role].value(),
+                           describe_moment(plan.schedule, plan.model, at)));
+  }
+}
+
+}  // namespace
+
 Runner::Runner(const RankPlan& plan, const RunSettings& settings, const MemoryMeter& meter, Device& device,
                RankMemory& memory, Communicators& communicators, const Text& text, const Observer& observer)
     : plan_(plan),
@@ -35,14 +51,14 @@ void Runner::on(std::size_t at, const Allocate& event) {
   const Buffer& planned = plan_.schedule.buffers[event.buffer];
   memory_.allocate(event.buffer, size_of(at, event.buffer), planned.role, planned.space, event.stream);
   if (planned.role == Role::Workspace) operators_.workspace_came(event.buffer);
-  compare(at);
+  compare(plan_, meter_.by_role(), memory_.demand().by_role, at);
 }
 
 void Runner::on(std::size_t at, const Release& event) {
   arrive(at);
   memory_.release(event.buffer);
   operators_.workspace_goes(event.buffer);
-  compare(at);
+  compare(plan_, meter_.by_role(), memory_.demand().by_role, at);
 }
 
 void Runner::on(std::size_t at, const Compute& event) {
@@ -65,7 +81,7 @@ void Runner::on(std::size_t at, const Communicate& event) {
 
 void Runner::on(std::size_t at, const RecordEvent& event) {
   arrive(at);
-  memory_.record_event(event);
+  memory_.happens(event);
   stream_events_.record(event);
 }
 
@@ -73,7 +89,12 @@ void Runner::on(std::size_t at, const RecordEvent& event) {
 void Runner::on(std::size_t at, const WaitEvent& event) {
   arrive(at);
   if (!device_.synchronous()) exposed_.around(event.waiter, [&] { stream_events_.wait(event); });
-  memory_.wait_event(event);
+  memory_.happens(event);
+}
+
+void Runner::on(std::size_t at, const EmptyCache& event) {
+  arrive(at);
+  memory_.happens(event);
 }
 
 void Runner::on(std::size_t at, const Mark& event) {
@@ -123,19 +144,6 @@ Bytes Runner::size_of(std::size_t at, BufferId buffer) {
   if (wanted && *wanted > Bytes(0)) return *wanted;
   throw Parted(plan_.rank(), at,
                formatted("{}: the plan makes {} B that the operator does not", planned.label, planned.size.value()));
-}
-
-void Runner::compare(std::size_t at) const {
-  const ByRole& predicted = meter_.by_role();
-  const ByRole& measured = memory_.demand().by_role;
-  if (predicted == measured) return;
-  for (std::size_t role = 0; role < kRoles; ++role) {
-    if (predicted.bytes[role] == measured.bytes[role]) continue;
-    throw Parted(plan_.rank(), at,
-                 formatted("{}: predicted {} B, measured {} B ({})", name(static_cast<Role>(role)),
-                           predicted.bytes[role].value(), measured.bytes[role].value(),
-                           describe_moment(plan_.schedule, plan_.model, at)));
-  }
 }
 
 }  // namespace dsplan::exec

@@ -54,6 +54,7 @@ class Runner : public Ignores<Enter, Exit> {
   void on(std::size_t at, const Communicate& event);
   void on(std::size_t at, const RecordEvent& event);
   void on(std::size_t at, const WaitEvent& event);
+  void on(std::size_t at, const EmptyCache& event);
   void on(std::size_t at, const Mark& event);
 
   [[nodiscard]] const std::vector<CollectiveWork::Sent>& sent() const { return collectives_.sent(); }
@@ -64,7 +65,6 @@ class Runner : public Ignores<Enter, Exit> {
 
  private:
   void arrive(std::size_t at);
-  void compare(std::size_t at) const;
   [[nodiscard]] const Task& task_at(std::size_t at);
   [[nodiscard]] Bytes size_of(std::size_t at, BufferId buffer);
 

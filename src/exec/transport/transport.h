@@ -108,7 +108,7 @@ class Communicators {
   }
 
  private:
-  std::array<std::unique_ptr<Communicator>, 6> ends_{};  // By Group.
+  std::array<std::unique_ptr<Communicator>, kGroups> ends_{};  // By Group.
 };
 
 }  // namespace dsplan::exec

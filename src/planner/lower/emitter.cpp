@@ -129,7 +129,7 @@ ContentId Emitter::begin_marker() {
 }
 
 std::optional<ContentId> Emitter::record_event(StreamId on) {
-  if (!several()) return std::nullopt;
+  if (!schedule_.several_streams) return std::nullopt;
   schedule_.events.emplace_back(RecordEvent{on, begin_marker()});
   order_.record(cause_, on);
   return cause_;
@@ -141,7 +141,7 @@ void Emitter::wait_event(StreamId waiter, std::optional<ContentId> event) {
 }
 
 void Emitter::wait_stream(StreamId waiter, StreamId on) {
-  if (several() && !order_.is_behind(waiter, on)) wait_event(waiter, record_event(on));
+  if (schedule_.several_streams && !order_.is_behind(waiter, on)) wait_event(waiter, record_event(on));
 }
 
 void Emitter::enter(ModuleId module) { schedule_.events.emplace_back(Enter{module, pass_, begin_marker()}); }

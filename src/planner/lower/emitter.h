@@ -48,13 +48,18 @@ class Emitter {
   // Streams. Everything is on the compute stream, and nothing waits, unless `use_streams` was called before.
   void use_streams() { schedule_.several_streams = true; }
   // What follows is allocated and enqueued on `stream`; returns the one before.
-  StreamId on_stream(StreamId stream) { return std::exchange(stream_, several() ? stream : kComputeStream); }
+  StreamId on_stream(StreamId stream) {
+    return std::exchange(stream_, schedule_.several_streams ? stream : kComputeStream);
+  }
   // waiter.wait_stream(on), or torch.cuda.synchronize where the waiter is kHostSync: what `waiter` is given from here
   // on comes after all that `on` was given so far. Nothing is written where that is so already.
   void wait_stream(StreamId waiter, StreamId on);
   // In two parts, for those who wait later: event.record(on) and waiter.wait_event(event). nullopt: nobody needs to.
   [[nodiscard]] std::optional<ContentId> record_event(StreamId on);
   void wait_event(StreamId waiter, std::optional<ContentId> event);
+
+  // torch.cuda.empty_cache().
+  void empty_cache() { schedule_.events.emplace_back(EmptyCache{begin_marker()}); }
 
   // A new buffer with one reference.
   BufferId allocate(Bytes bytes, DType dtype, const What& what, ParameterId parameter = kNone,
@@ -117,7 +122,6 @@ class Emitter {
   ContentId begin_marker();
   void end_work();
   void end_compute(Label work);
-  [[nodiscard]] bool several() const { return schedule_.several_streams; }
 
   Schedule schedule_;
   Recording* recording_ = nullptr;

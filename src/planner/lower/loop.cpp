@@ -11,7 +11,8 @@ namespace {
 // zero.Init wraps the constructors of tensors, so that tables come in the model's dtype; elsewhere DeepSpeed leaves
 // them as they are (partition_parameters.py, zero_wrapper_for_fp_tensor_constructor).
 DType made_in(const ModelBuffer& buffer, const Training& training) {
-  const bool wrapped = training.under_zero_init() && buffer.dtype == DType::Float32;
+  const bool wrapped = training.under_zero_init() && buffer.dtype == DType::Float32 && !buffer.converted;
+  if (training.runtime == Runtime::Fsdp2 && buffer.follows_model_dtype) return training.master_dtype;
   return buffer.follows_model_dtype || wrapped ? training.dtype : buffer.dtype;
 }
 
@@ -27,21 +28,26 @@ std::vector<BufferId> Loop::init() {
       if (model_.buffers[at].module == module) buffers[at] = make_buffer(model_.buffers[at], Space::Device);
     }
   };
-  const auto make_all = [&](Space space) {
-    for (std::size_t at = 0; at < buffers.size(); ++at) buffers[at] = make_buffer(model_.buffers[at], space);
-  };
   const Training& training = job_.training;
   const bool cut = training.under_zero_init();  // As they are made.
-  const ModelInit where = training.model_init == ModelInit::Host || cut ? training.model_init : ModelInit::Device;
-  if (where != ModelInit::Device) make_all(where == ModelInit::Host ? Space::Pageable : Space::Device);
-  runtime_.build(where, make_of);
-  if (Recording* recording = emitter_.recording()) recording->module_buffers(buffers);
+  const bool said = training.model_init == ModelInit::Host || training.model_init == ModelInit::Meta || cut;
+  const ModelInit where = said ? training.model_init : ModelInit::Device;
   if (where == ModelInit::Host) {
-    for (BufferId& buffer : buffers) {
-      if (buffer != kNoBuffer) buffer = move_to_device(emitter_, buffer, {Role::ModuleBuffers, "buffer"});
-    }
+    for (std::size_t at = 0; at < buffers.size(); ++at) buffers[at] = make_buffer(model_.buffers[at], Space::Pageable);
   }
-  runtime_.initialise();
+  const auto move_of = [&](ModuleId module) {
+    for (std::size_t at = 0; at < buffers.size(); ++at) {
+      if (model_.buffers[at].module != module || buffers[at] == kNoBuffer) continue;
+      buffers[at] = move_to_device(emitter_, buffers[at], {Role::ModuleBuffers, "buffer"});
+    }
+  };
+  const bool takes_buffers =
+      where == ModelInit::Host ? runtime_.build(where, move_of) : runtime_.build(where, make_of);
+  if (Recording* recording = emitter_.recording()) recording->module_buffers(buffers);
+  if (where == ModelInit::Host && !takes_buffers) {
+    for (std::size_t module = 0; module < model_.modules.size(); ++module) move_of(static_cast<ModuleId>(module));
+  }
+  runtime_.initialise(buffers);
   emitter_.mark(Moment::StretchEnds, Stretch::Init);
   return buffers;
 }

@@ -13,7 +13,7 @@ class GraphRuntime final : public TrainingRuntime {
   GraphRuntime(const BuiltOpGraph& built, Emitter& emitter)
       : built_(built), emitter_(emitter), leaves_(built.model.parameters.size(), kNoBuffer), gradients_(leaves_) {}
 
-  void initialise() override {
+  void initialise(const std::vector<BufferId>& /*buffers*/) override {
     for (const Tensor& tensor : built_.graph.tensors) {
       if (tensor.producer != kNone) continue;
       const Storage& storage = built_.graph.storages[tensor.storage];
@@ -64,7 +64,7 @@ Schedule lower_graph(const BuiltOpGraph& built, const RecipeBook& recipes, bool 
   emitter.at(Pass::Setup);
   emitter.mark(Moment::StretchBegins, Stretch::Init);
   GraphRuntime runtime(built, emitter);
-  runtime.initialise();
+  runtime.initialise({});
   emitter.mark(Moment::StretchEnds, Stretch::Init);
 
   Tape tape(built.model, built.graph, recipes, built.checkpoint, emitter, runtime, {});

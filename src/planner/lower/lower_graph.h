@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/schedule.h"
-#include "model/graphs/op_graph.h"
+#include "model/op_graphs/op_graph.h"
 #include "planner/lower/autograd/recipes.h"
 
 namespace dsplan {

@@ -26,17 +26,22 @@ class TrainingRuntime {
   virtual ~TrainingRuntime() noexcept(false) = default;
 
   // All parameters: in the host's memory, from where `initialise` moves them, or on the device, in the order in which
-  // constructors run, where `buffers_of` makes the buffers of a module. What is cut as it is made, `initialise` makes.
-  virtual void build(ModelInit /*where*/, const std::function<void(ModuleId)>& /*buffers_of*/) {}
-  // Everything that is there before the first batch.
-  virtual void initialise() = 0;
+  // constructors run, where `buffers_of` makes the buffers of a module; or, made on no device, in the order in which
+  // to_empty goes. What is cut as it is made, `initialise` makes.
+  // True: it moves a model's buffers from the host too, by `buffers_of`, which is for that then.
+  virtual bool build(ModelInit /*where*/, const std::function<void(ModuleId)>& /*buffers_of*/) { return false; }
+  // Everything that is there before the first batch. `buffers`: of the model, which are on the device, by index into
+  // ModelSpec::buffers; kNoBuffer where there is none.
+  virtual void initialise(const std::vector<BufferId>& buffers) = 0;
   [[nodiscard]] virtual ParameterPlace place(ParameterId parameter) const = 0;
 
   // A parameter's memory changes while the parameter stays: who keeps the memory keeps it past its release.
   [[nodiscard]] virtual bool moves_parameters() const { return false; }
 
   virtual void enter(ModuleId, Pass) {}
-  // In backward only where the module is given a tensor that wants a gradient: the hook hangs on that.
+  // In backward only where the module is given a tensor that wants a gradient: the hook hangs on that. Of no module: the
+  // pass itself, with what was queued for its end (torch/csrc/autograd/engine.cpp, queue_callback), before
+  // torch.autograd.backward lets go of what it holds.
   virtual void exit(ModuleId, Pass) {}
   // The module whose input's gradient passes through the runtime's own function after everything inside, and only then
   // meets other gradients, for an operator of the module given: itself, or one around it. kNone: there is none.

@@ -12,7 +12,8 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.micro_batch = job.training.micro_batch;
   options.seq = job.training.seq;
   options.dtype = job.training.dtype;
-  options.one_dtype = job.training.runtime == Runtime::DeepSpeed;
+  const Training& training = job.training;
+  options.one_dtype = training.runtime == Runtime::DeepSpeed || training.fsdp.casts_parameters;
   options.autocast = job.training.autocast;
   options.outputs_to_fp32 = job.training.outputs_to_fp32;
   options.attention = job.training.attention == Attention::MemoryEfficient ? AttentionKernel::MemoryEfficient

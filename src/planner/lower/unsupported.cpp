@@ -1,6 +1,7 @@
 #include "planner/lower/unsupported.h"
 
 #include "model/graphs/graphs.h"
+#include "planner/fsdp/fsdp_facts.h"
 #include "planner/lower/runtimes/runtime_base.h"
 #include "planner/lower/runtimes/zero3/zero3.h"
 #include "planner/zero/zero_facts.h"
@@ -38,6 +39,38 @@ std::optional<std::string> offload_unsupported(const Training& training) {
   return std::nullopt;
 }
 
+std::optional<std::string> fsdp_unsupported(const ModelSpec& model, const Job& job) {
+  const Training& training = job.training;
+  if (training.torch < Version{2, 11, 0}) return "fully_shard before PyTorch 2.11";
+  if (job.parallelism.tp > 1) return "fully_shard under tensor parallelism";
+  if (sharding_ranks(job) == 1) return "fully_shard over one rank";
+  if (training.fsdp.replicate > 1 && training.fsdp.reshard_after_forward > 1) {
+    return "fully_shard with replicas and shards among fewer ranks after forward";
+  }
+  const auto half = [](DType type) { return type == DType::Float16; };
+  if (half(training.dtype) || half(training.master_dtype) || half(training.communication_dtype)) {
+    return "fully_shard in fp16";
+  }
+  if (training.communication_dtype == DType::BFloat16 && training.dtype == DType::Float32) {
+    return "reduction in bf16 of gradients in fp32";
+  }
+  if (training.autocast) return "autocast under fully_shard";
+  if (!training.zero_grad_to_none) return "zero_grad(set_to_none=False) under fully_shard";
+  const OptimizerKind kind = training.optimizer.kind;
+  if (kind != OptimizerKind::Adam && kind != OptimizerKind::AdamW && kind != OptimizerKind::Sgd) {
+    return "optimizers other than Adam and SGD under fully_shard";
+  }
+  for (const Parameter& p : model.parameters) {
+    const DType gathered = training.dtype_of(p);
+    if (half(gathered) || half(training.made_dtype(p))) return "fully_shard in fp16";
+    if (gathered == DType::Float32 && training.communication_dtype == DType::BFloat16 && training.dtype != gathered &&
+        training.fsdp.casts_parameters) {
+      return "reduction in bf16 of gradients in fp32";
+    }
+  }
+  return groups_unsupported(model, training);
+}
+
 }  // namespace
 
 std::optional<std::string> unsupported(const ModelSpec& model, const Job& job) {
@@ -51,6 +84,7 @@ std::optional<std::string> unsupported(const ModelSpec& model, const Job& job) {
   }
   if (job.parallelism.sp > 1) return "sequence parallelism";
   if (job.parallelism.ep > 1) return "expert parallelism";
+  if (training.runtime == Runtime::Fsdp2) return fsdp_unsupported(model, job);
   if (training.runtime == Runtime::DeepSpeed) {
     if (const auto offload = offload_unsupported(training)) return offload;
     if (training.zero.stage == 0 && training.grad_accum_dtype != training.dtype) {

@@ -46,6 +46,19 @@ Settings settings_of(const SearchSpace& space, const std::array<std::size_t, kAx
   return settings;
 }
 
+Fate fate_of_retries(const Prediction& p) { return surely_retries(p) ? Fate::FitsWithRetries : Fate::Fits; }
+
+// What DeepSpeed alone has, asked of plain PyTorch: why that is no candidate of its own; empty where it is one.
+std::string not_pytorch(const Settings& settings, const SearchSpace& space) {
+  const auto said = [&settings](Axis axis) { return settings[static_cast<std::size_t>(axis)]; };
+  if (said(Axis::ZeroStage) != "pytorch") return {};
+  if (said(Axis::Offload) != "none") return "offload is DeepSpeed's: plain PyTorch has none";
+  if (said(Axis::ReduceBucket) != space[Axis::ReduceBucket].values.front()) {
+    return "reduce_bucket_size is DeepSpeed's: plain PyTorch has none";
+  }
+  return {};
+}
+
 std::string& value(Settings& settings, Axis axis) { return settings[static_cast<std::size_t>(axis)]; }
 
 }  // namespace
@@ -72,6 +85,8 @@ Evaluator::Evaluator(const SearchInputs& inputs, const SearchSpace& space, std::
 void Evaluator::add_family(const Settings& settings) {
   PlanFamily& family = families_.emplace_back();
   family.settings = settings;
+  family.refusal = not_pytorch(settings, space_);
+  if (!family.refusal.empty()) return;
   Settings base = settings;
   value(base, Axis::MicroBatch) = "1";
   std::string& checkpoint = value(base, Axis::Checkpoint);
@@ -289,7 +304,9 @@ Simulated Evaluator::simulate(const Candidate& candidate) const {
   const Prediction& p = result.prediction;
   switch (p.verdict) {
     case Verdict::Fits: result.fate = Fate::Fits; break;
-    case Verdict::FitsWithRetries: result.fate = surely_retries(p) ? Fate::FitsWithRetries : Fate::Fits; break;
+    // Whoever says how much to keep free has decided how much is enough.
+    case Verdict::Tight: result.fate = inputs_.request.reserve.given() ? fate_of_retries(p) : Fate::Tight; break;
+    case Verdict::FitsWithRetries: result.fate = fate_of_retries(p); break;
     case Verdict::DoesNotFit: result.fate = Fate::DoesNotFit; break;
     case Verdict::Unknown: result.fate = Fate::Unknown; break;
   }

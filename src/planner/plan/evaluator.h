@@ -53,6 +53,7 @@ struct Candidate {
   // Null: `auto`, which stands for many. Bound and time are then those that none of them is below.
   std::shared_ptr<const Checkpointing> segmented;
   bool from_front = false;  // One of those that `auto` stood for.
+  bool seen = false;        // Judged by simulation.
   PlanGraph* graph = nullptr;
   Bytes least;  // Lower bound of the process; 0 where `bounded` is false.
   bool bounded = false;

@@ -25,6 +25,7 @@ std::vector<std::string> beside(Axis axis, const std::string& value) {
   std::vector<std::string> values;
   if (count > 1) values.push_back(std::to_string(count / 2));
   if (axis == Axis::MicroBatch && count > 1) values.push_back(std::to_string(count + 1));
+  if (axis == Axis::MicroBatch && count > 3) values.push_back(std::to_string(count + count / 2));
   values.push_back(std::to_string(count * 2));
   return values;
 }
@@ -56,6 +57,10 @@ SearchSpace varied(Axis axis, const SearchInputs& inputs, const SearchSpace& spa
   return fixed;
 }
 
+std::string joined_text(const std::vector<std::string>& values) {
+  return formatted("{}", dsplan::joined(values, ", "));
+}
+
 bool listed(const SearchSpace& space, Axis axis, const std::string& value) {
   const std::vector<std::string>& values = space[axis].values;
   return std::find(values.begin(), values.end(), value) != values.end();
@@ -70,7 +75,7 @@ PlanChange judged(Walk& walk, Axis axis, Candidate candidate, const PlanRow& pla
     row = walk.row(candidate);
   }
   if (fits(row.fate) && !listed(space, axis, row.settings[static_cast<std::size_t>(axis)])) {
-    row.reason = formatted("fits, and is not in the space: {} is {}", name(axis), space[axis].reason);
+    row.reason = formatted("fits, but {} says {}", space[axis].reason, joined_text(space[axis].values));
   }
   return {{axis}, std::move(row), speed};
 }
@@ -233,6 +238,22 @@ std::string what_would_do(const SearchInputs& inputs, const SearchSpace& space, 
 }
 
 }  // namespace
+
+std::vector<std::string> not_searched(Walk& walk) {
+  std::vector<std::string> left_out;
+  const std::vector<PlanFamily>& families = walk.evaluator().families();
+  const auto any = [&families](auto&& is) { return std::any_of(families.begin(), families.end(), is); };
+  if (any([](const PlanFamily& family) { return family.refusal.empty() && family.host_unknown; })) {
+    left_out.emplace_back("offload (no --host-memory)");
+  }
+  if (any([](const PlanFamily& family) {
+        return family.refusal.empty() && family.files > Bytes(0) && !family.job.nvme_memory;
+      })) {
+    left_out.emplace_back("files (no --nvme-memory)");
+  }
+  left_out.emplace_back("pipeline parallelism");
+  return left_out;
+}
 
 std::string states_too_large(const SearchInputs& inputs, Walk& walk) {
   const PlanFamily* least = least_states(walk.evaluator());

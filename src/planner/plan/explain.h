@@ -19,6 +19,9 @@ namespace dsplan::detail {
 [[nodiscard]] std::vector<PlanChange> remedies_for(const SearchInputs& inputs, const Walk& walk, const PlanRow& nearest,
                                                    const SearchOptions& options, Verdicts& verdicts);
 
+// What the space leaves out although somebody may want it, each with the reason.
+[[nodiscard]] std::vector<std::string> not_searched(Walk& walk);
+
 // Which states alone are more than the limit, and which stage would do; empty where they are not the reason.
 [[nodiscard]] std::string states_too_large(const SearchInputs& inputs, Walk& walk);
 

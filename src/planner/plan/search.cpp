@@ -31,13 +31,17 @@ void take_counts(const Walk& walk, PlanAnswer& answer) {
 }
 
 // The fastest plan of a space, with everything around it.
-PlanAnswer fastest(const SearchInputs& inputs, SearchSpace space, const SearchOptions& options, Verdicts& verdicts) {
+PlanAnswer fastest_in(const SearchInputs& inputs, SearchSpace space, const SearchOptions& options, Verdicts& verdicts) {
   PlanAnswer answer;
   answer.model = inputs.model.name;
   answer.space = space;
   answer.objective = options.objective;
   Walk walk(inputs, std::move(space), options, verdicts);
   answer.limit = walk.evaluator().limit();
+  if (answer.space.assumed_per_node) {
+    answer.assumed.push_back(formatted("nodes of {} GPUs (--gpus-per-node)", *answer.space.assumed_per_node));
+  }
+  answer.not_searched = detail::not_searched(walk);
   walk.count();
   take_counts(walk, answer);
   if (walk.impossible() && answer.complete) refuse_impossible(walk);
@@ -61,6 +65,34 @@ PlanAnswer fastest(const SearchInputs& inputs, SearchSpace space, const SearchOp
     }
   }
   take_counts(walk, answer);
+  return answer;
+}
+
+// A neighbour that is faster, fits, and was left out by dsplan's own list alone: what the list was too coarse for.
+const PlanChange* left_out(const PlanAnswer& answer) {
+  for (const PlanChange& one : answer.neighbours) {
+    const AxisValues& axis = answer.space[one.axes.front()];
+    const std::string& value = one.row.settings[static_cast<std::size_t>(one.axes.front())];
+    const bool own_list = axis.origin == Origin::Assumed && !axis.pinned;
+    const bool there = std::find(axis.values.begin(), axis.values.end(), value) != axis.values.end();
+    const bool better = one.speed > 1 && (one.row.fate == Fate::Fits || one.row.fate == answer.chosen->fate);
+    if (own_list && !there && better && fits(one.row.fate)) return &one;
+  }
+  return nullptr;
+}
+
+// The same with the space made finer where a neighbour outside it is better: what is called the fastest must not be
+// followed by a faster one.
+PlanAnswer fastest(const SearchInputs& inputs, SearchSpace space, const SearchOptions& options, Verdicts& verdicts) {
+  constexpr int kMostRounds = 16;
+  PlanAnswer answer = fastest_in(inputs, space, options, verdicts);
+  for (int round = 0; round < kMostRounds && answer.chosen && answer.complete; ++round) {
+    const PlanChange* better = left_out(answer);
+    if (better == nullptr) break;
+    const Axis axis = better->axes.front();
+    space[axis].values.push_back(better->row.settings[static_cast<std::size_t>(axis)]);
+    answer = fastest_in(inputs, space, options, verdicts);
+  }
   return answer;
 }
 
@@ -102,6 +134,12 @@ class Largest {
  public:
   Largest(const SearchInputs& inputs, const ListedSpace& listed, const SearchOptions& options, Verdicts& verdicts)
       : inputs_(inputs), listed_(listed), options_(options), verdicts_(verdicts) {}
+
+  // Counts also what is tight, from now on.
+  void take_tight() {
+    tight_ = true;
+    known_.clear();
+  }
 
   // Doubles or halves to a count that fits beside one that does not, and cuts in two from there. 0: not even one unit.
   std::int64_t find() {
@@ -146,7 +184,7 @@ class Largest {
     const bool any = with(count, [&](const SearchInputs& inputs, SearchSpace space) {
       Walk walk(inputs, std::move(space), options_, verdicts_);
       walk.count();
-      const bool found = walk.anything_fits();
+      const bool found = walk.anything_fits(tight_);
       probed_ += walk.counts();
       interrupted_ |= walk.interrupted();
       return found;
@@ -161,6 +199,7 @@ class Largest {
   Verdicts& verdicts_;
   std::map<std::int64_t, bool> known_;
   SearchCounts probed_;
+  bool tight_ = false;
   bool interrupted_ = false;
 };
 
@@ -179,7 +218,11 @@ PlanAnswer search(const SearchInputs& asked, const ListedSpace& listed, const Se
                       options.objective == Objective::Layers;
   if (!counts) return fastest(inputs, space_of(inputs, listed, options.objective), options, verdicts);
   Largest largest(inputs, listed, options, verdicts);
-  const std::int64_t count = largest.find();
+  std::int64_t count = largest.find();
+  if (count == 0) {
+    largest.take_tight();
+    count = largest.find();
+  }
   PlanAnswer answer = largest.answer(std::max<std::int64_t>(count, 1));
   if (count == 0) answer.found.reset();
   return answer;

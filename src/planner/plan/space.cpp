@@ -74,9 +74,17 @@ std::optional<Pin> gpus_pin(const SearchInputs& inputs, Objective objective) {
 std::optional<Pin> stage_pin(const SearchInputs& inputs) {
   const Request& request = inputs.request;
   if (request.zero_stage.given()) return pin_of(request.zero_stage, std::to_string(*request.zero_stage));
-  if (request.runtime.given() && *request.runtime == "pytorch") return Pin{"pytorch", request.runtime.place.text()};
+  if (request.runtime.given() && *request.runtime != "deepspeed") {
+    return Pin{*request.runtime, request.runtime.place.text()};
+  }
   if (inputs.deepspeed == nullptr || !inputs.deepspeed->zero.stage.given()) return std::nullopt;
   return pin_of(inputs.deepspeed->zero.stage, std::to_string(*inputs.deepspeed->zero.stage));
+}
+
+// Offload and buckets are DeepSpeed's.
+bool plain_pytorch(const SearchInputs& inputs) {
+  const std::optional<Pin> stage = stage_pin(inputs);
+  return stage && stage->value == "pytorch";
 }
 
 std::optional<Pin> offload_pin(const SearchInputs& inputs) {
@@ -125,7 +133,7 @@ bool takes(Axis axis, std::string_view value) {
     return std::find(words.begin(), words.end(), value) != words.end();
   };
   switch (axis) {
-    case Axis::ZeroStage: return is_one_of({"0", "1", "2", "3", "pytorch"});
+    case Axis::ZeroStage: return is_one_of({"0", "1", "2", "3", "pytorch", "fsdp2", "hsdp"});
     case Axis::Offload: return is_one_of({"none", "optimizer", "parameters", "optimizer+parameters"});
     case Axis::Loss:
       return is_one_of({"hf", "native", "liger"}) ||
@@ -137,7 +145,7 @@ bool takes(Axis axis, std::string_view value) {
 
 std::string_view what_it_takes(Axis axis) {
   switch (axis) {
-    case Axis::ZeroStage: return "it is one of 0, 1, 2, 3, pytorch";
+    case Axis::ZeroStage: return "it is one of 0, 1, 2, 3, pytorch, fsdp2, hsdp";
     case Axis::Offload:
       return "it is one of none, optimizer, parameters, optimizer+parameters, all of them to the host's memory";
     case Axis::Loss: return "it is one of hf, native, chunked:N, liger";
@@ -199,6 +207,39 @@ void take_batch(const SearchInputs& inputs, const ListedSpace& listed, SearchSpa
   }
 }
 
+// Neither micro-batch nor accumulation can make up for rows that data-parallel ranks cannot share.
+void refuse_batch_that_divides_nothing(const SearchInputs& inputs, const ListedSpace& listed, const SearchSpace& space,
+                                       Diagnostics& faults) {
+  if (!space.global_batch) return;
+  const std::int64_t batch = *space.global_batch;
+  std::vector<std::int64_t> shares;  // Of data-parallel ranks.
+  for (const std::string& gpus : space[Axis::Gpus].values) {
+    for (const std::string& tp : space[Axis::TensorParallel].values) {
+      const std::int64_t ranks = number_in(gpus).value_or(0);
+      const std::int64_t sharing = number_in(tp).value_or(1);
+      if (ranks < 1 || sharing < 1 || ranks % sharing != 0) continue;
+      if (batch % (ranks / sharing) == 0) return;
+      shares.push_back(ranks / sharing);
+    }
+  }
+  if (shares.empty()) return;
+  std::sort(shares.begin(), shares.end());
+  shares.erase(std::unique(shares.begin(), shares.end()), shares.end());
+  const auto near = [batch](std::int64_t ranks) {
+    const std::int64_t below = batch / ranks * ranks;
+    return below > 0 ? formatted("{} or {}", below, below + ranks) : formatted("{}", ranks);
+  };
+  std::vector<std::string> texts(shares.size());
+  std::transform(shares.begin(), shares.end(), texts.begin(), [](std::int64_t one) { return std::to_string(one); });
+  const Place place =
+      listed.global_batch.given() ? listed.global_batch.place : inputs.deepspeed->train_batch_size.place;
+  faults.add(place.says(
+      formatted("{} rows of a step cannot be divided among {} data-parallel ranks", batch, joined(texts, ", ")),
+      shares.size() == 1 ? formatted("{} can", near(shares.front()))
+                         : formatted("{} can be divided among {}, {} among {}", near(shares.front()), shares.front(),
+                                     near(shares.back()), shares.back())));
+}
+
 }  // namespace
 
 std::optional<std::int64_t> number_in(std::string_view text) {
@@ -212,10 +253,14 @@ std::vector<std::string> own_values(Axis axis, const SearchInputs& inputs, Objec
   switch (axis) {
     case Axis::Gpus: return gpu_counts(inputs);
     case Axis::ZeroStage: return {"0", "1", "2", "3"};
-    case Axis::Offload: return {"none", "optimizer", "optimizer+parameters"};
+    case Axis::Offload:
+      if (plain_pytorch(inputs)) return {"none"};
+      return {"none", "optimizer", "optimizer+parameters"};
     case Axis::TensorParallel: return powers_of_two(std::min<std::int64_t>(8, per_node_of(inputs)));
     case Axis::Loss: return {"hf"};
-    case Axis::ReduceBucket: return {"500000000", "50000000"};
+    case Axis::ReduceBucket:
+      if (plain_pytorch(inputs)) return {"500000000"};
+      return {"500000000", "50000000"};
     case Axis::MicroBatch:
       return objective == Objective::MicroBatch ? std::vector<std::string>{"1"} : powers_of_two(most_rows(inputs));
     case Axis::Checkpoint: return {"none", "full", "auto"};
@@ -237,6 +282,9 @@ SearchSpace space_of(const SearchInputs& inputs, const ListedSpace& listed, Obje
     take_list(axis, space[axis.axis], faults);
   }
   take_batch(inputs, listed, space, faults);
+  const bool nodes_said = inputs.request.gpus_per_node.given() || inputs.cluster != nullptr;
+  if (objective == Objective::Gpus && !nodes_said) space.assumed_per_node = per_node_of(inputs);
+  refuse_batch_that_divides_nothing(inputs, listed, space, faults);
   if (space[Axis::Gpus].values.empty() ||
       (objective != Objective::Gpus && !space[Axis::Gpus].pinned && space[Axis::Gpus].origin == Origin::Assumed)) {
     faults.add({"--gpus",
@@ -276,9 +324,15 @@ void choose_offload(const std::string& value, DeepSpeedInput& ds) {
   block(value.ends_with("parameters"), ds.zero.offload_param);
 }
 
-// A file of dsplan's own where the user has none. Without one DeepSpeed would train in fp32, where dsplan's default
-// is bf16.
-DeepSpeedInput file_for(const Request& request) {
+void choose_checkpoint(const std::string& value, Request& request) {
+  if (value == kAsGiven) return;
+  request.checkpoint = chosen(value);
+  request.checkpoint_groups = {};
+}
+
+}  // namespace
+
+DeepSpeedInput own_deepspeed_file(const Request& request) {
   DeepSpeedInput ds;
   ds.path = "the search";
   ds.place = chosen_here();
@@ -288,10 +342,26 @@ DeepSpeedInput file_for(const Request& request) {
   return ds;
 }
 
-void choose_checkpoint(const std::string& value, Request& request) {
-  if (value == kAsGiven) return;
-  request.checkpoint = chosen(value);
-  request.checkpoint_groups = {};
+namespace {
+
+bool shards_fully(std::string_view stage) { return stage == "fsdp2" || stage == "hsdp"; }
+
+// fully_shard beside ZeRO: unless the user says otherwise, with shards and sums in fp32, as ZeRO has them. It has
+// neither ZeRO's buckets nor its offload, so that one value of those axes stands for all.
+void choose_fully_shard(const SearchInputs& inputs, const Settings& settings, const SearchSpace& space,
+                        Request& request) {
+  const auto first = [&](Axis axis) { return settings[static_cast<std::size_t>(axis)] == space[axis].values.front(); };
+  const std::string& stage = settings[static_cast<std::size_t>(Axis::ZeroStage)];
+  if (!first(Axis::ReduceBucket)) throw Refusal("--runtime", stage + " has no reduce bucket");
+  const std::string& offload = settings[static_cast<std::size_t>(Axis::Offload)];
+  if (offload != "none") throw Refusal("--runtime", "fully_shard with CPUOffloadPolicy is not modelled yet");
+  request.zero_stage = {};
+  request.runtime = chosen(stage);
+  const FsdpInput& said = inputs.request.fsdp;
+  if (inputs.request.set.given() || said.param_dtype.given() || said.reduce_dtype.given()) return;
+  request.fsdp.param_dtype = chosen(inputs.request.dtype.value_or("bf16"));
+  request.fsdp.reduce_dtype = chosen(std::string("fp32"));
+  request.dtype = chosen(std::string("fp32"));
 }
 
 }  // namespace
@@ -301,12 +371,14 @@ CandidateInputs inputs_of(const SearchInputs& inputs, const Settings& settings, 
   CandidateInputs made;
   made.request = inputs.request;
   Request& request = made.request;
+  // A count of GPUs alone says nothing of nodes.
+  if (space.assumed_per_node) request.gpus_per_node = chosen(*space.assumed_per_node);
   const std::string& stage = value(Axis::ZeroStage);
-  made.has_deepspeed = stage != "pytorch";
+  made.has_deepspeed = stage != "pytorch" && !shards_fully(stage);
   if (made.has_deepspeed) {
     const bool own = inputs.deepspeed == nullptr && !request.inline_deepspeed;
     made.deepspeed = inputs.deepspeed != nullptr ? *inputs.deepspeed
-                     : own                       ? file_for(request)
+                     : own                       ? own_deepspeed_file(request)
                                                  : *request.inline_deepspeed;
     DeepSpeedInput& ds = made.deepspeed;
     request.zero_stage = chosen(number_in(stage).value_or(0));
@@ -317,6 +389,8 @@ CandidateInputs inputs_of(const SearchInputs& inputs, const Settings& settings, 
     ds.train_batch_size = {};
     ds.micro_batch = {};
     ds.grad_accum = {};
+  } else if (shards_fully(stage)) {
+    choose_fully_shard(inputs, settings, space, request);
   } else {
     request.zero_stage = {};
   }

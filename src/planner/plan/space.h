@@ -46,6 +46,9 @@ struct CandidateInputs {
 
   [[nodiscard]] const DeepSpeedInput* file() const { return has_deepspeed ? &deepspeed : nullptr; }
 };
+// A file of dsplan's own where the user has none. Without one DeepSpeed would train in fp32, where dsplan's default is
+// bf16.
+[[nodiscard]] DeepSpeedInput own_deepspeed_file(const Request& request);
 [[nodiscard]] CandidateInputs inputs_of(const SearchInputs& inputs, const Settings& settings, const SearchSpace& space);
 
 }  // namespace dsplan

@@ -70,18 +70,14 @@ void Walk::count_family(std::size_t index) {
   }
 }
 
-void Walk::note_smallest(const Candidate& candidate) {
-  const auto known = std::find_if(smallest_.begin(), smallest_.end(),
-                                  [&](const Candidate& one) { return one.family == candidate.family; });
-  if (known == smallest_.end()) {
-    smallest_.push_back(candidate);
-  } else if (candidate.least < known->least) {
-    *known = candidate;
-  }
-}
-
 void Walk::put(Candidate candidate) {
-  note_smallest(candidate);
+  const auto smallest = std::find_if(smallest_.begin(), smallest_.end(),
+                                     [&](const Candidate& one) { return one.family == candidate.family; });
+  if (smallest == smallest_.end()) {
+    smallest_.push_back(candidate);
+  } else if (candidate.least < smallest->least) {
+    *smallest = candidate;
+  }
   if (options_.bounds && evaluator_.missing(candidate)) {
     ++counts_.bounded;
     return;
@@ -170,13 +166,19 @@ std::optional<std::size_t> Walk::next() {
     waiting_.pop_back();
     if (open_[index].segmented != nullptr) return index;
     // None of those that it stands for is faster than it, so that the order stays.
-    std::vector<Candidate> made = evaluator_.expanded(open_[index]);
-    counts_.candidates += static_cast<std::int64_t>(made.size()) - 1;
-    for (Candidate& one : made) {
-      const std::size_t before = waiting_.size();
-      put(std::move(one));
-      if (waiting_.size() > before) std::push_heap(waiting_.begin(), waiting_.end(), later);
-    }
+    write_out(index, later);
+  }
+}
+
+template <class Later>
+void Walk::write_out(std::size_t index, const Later& later) {
+  std::vector<Candidate> made = evaluator_.expanded(open_[index]);
+  counts_.candidates += static_cast<std::int64_t>(made.size()) - 1;
+  ++written_out_;
+  for (Candidate& one : made) {
+    const std::size_t before = waiting_.size();
+    put(std::move(one));
+    if (waiting_.size() > before) std::push_heap(waiting_.begin(), waiting_.end(), later);
   }
 }
 
@@ -222,11 +224,10 @@ PlanRow Walk::row(const Candidate& candidate) const {
   // When frees end that wait for other streams is not known. What does not fit at their high end may at their low one.
   if (p.peak) row.process = p.peak->process;
   const bool ends = p.peak && p.peak->process_high && p.peak->reserved && p.peak->reserved_low;
-  if (ends && p.verdict != Verdict::Fits) {
+  if (ends && (p.retries > 0 || !fits(p.verdict))) {
     row.process = *p.peak->reserved_low + (*p.peak->process_high - *p.peak->reserved);
   }
-  const Bytes need = row.process.value_or(Bytes(0)) + p.reserve;
-  if (simulated.fate == Fate::DoesNotFit && p.capacity && need > *p.capacity) row.missing = need - *p.capacity;
+  if (simulated.fate == Fate::DoesNotFit && p.shortfall && *p.shortfall > Bytes(0)) row.missing = p.shortfall;
   if (p.host.verdict == Verdict::DoesNotFit && !row.missing) row.missing = *p.host.per_node - *p.host.capacity;
   row.host = p.host.per_node;
   if (p.host.nvme_verdict == Verdict::DoesNotFit && !row.missing) {
@@ -240,6 +241,7 @@ PlanRow Walk::row(const Candidate& candidate) const {
 std::optional<std::size_t> Walk::best() {
   std::optional<std::size_t> clean;
   std::optional<std::size_t> retrying;
+  std::optional<std::size_t> tight;
   const auto world = [this](std::size_t index) {
     return evaluator_.families()[open_[index].family].job.parallelism.world;
   };
@@ -251,14 +253,17 @@ std::optional<std::size_t> Walk::best() {
     if (options_.stop_early && more_ranks) break;
     judged_.push_back(*index);
     const Fate fate = verdict(open_[*index]).fate;
+    open_[*index].seen = true;
     if (fate == Fate::Fits && !clean && !more_ranks) clean = index;
     if (fate == Fate::FitsWithRetries && !retrying) retrying = index;
+    if (fate == Fate::Tight && !tight) tight = index;
   }
-  return clean ? clean : retrying;
+  if (clean) return clean;
+  return retrying ? retrying : tight;
 }
 
 // Those of least memory first; `auto` is written out when its own bound is reached, as none of its plans is below it.
-bool Walk::anything_fits() {
+bool Walk::anything_fits(bool tight) {
   open_all();
   const auto later = [this](std::size_t a, std::size_t b) { return open_[a].least > open_[b].least; };
   std::make_heap(waiting_.begin(), waiting_.end(), later);
@@ -267,14 +272,12 @@ bool Walk::anything_fits() {
     const std::size_t index = waiting_.back();
     waiting_.pop_back();
     if (open_[index].segmented != nullptr) {
-      if (fits(verdict(open_[index]).fate)) return true;
+      const Fate fate = verdict(open_[index]).fate;
+      open_[index].seen = true;
+      if (fits(fate) && (tight || fate != Fate::Tight)) return true;
       continue;
     }
-    for (Candidate& one : evaluator_.expanded(open_[index])) {
-      const std::size_t before = waiting_.size();
-      put(std::move(one));
-      if (waiting_.size() > before) std::push_heap(waiting_.begin(), waiting_.end(), later);
-    }
+    write_out(index, later);
   }
   return false;
 }
@@ -294,6 +297,7 @@ std::vector<PlanRow> Walk::front() {
     });
     if (beaten) continue;
     if (!go_on(front.empty() ? nullptr : &front.front())) break;
+    open_[*index].seen = true;
     if (!fits(verdict(one).fate)) continue;
     PlanRow row = this->row(one);
     const bool dominated = std::any_of(front.begin(), front.end(), [&](const PlanRow& other) {
@@ -341,11 +345,15 @@ std::vector<PlanRow> Walk::after(std::size_t best, std::size_t most) {
   std::vector<PlanRow> rows;
   std::vector<std::size_t> taken;
   opens_ = false;
-  while (rows.size() < most) {
+  const std::size_t tries = 3 * most;
+  for (std::size_t tried = 0; rows.size() < most && tried < tries && go_on();) {
     const std::optional<std::size_t> index = next();
     if (!index) break;
     taken.push_back(*index);
-    if (seen.insert(layout(open_[*index])).second) rows.push_back(row(open_[*index]));
+    if (!seen.insert(layout(open_[*index])).second) continue;
+    ++tried;
+    open_[*index].seen = true;
+    if (fits(verdict(open_[*index]).fate)) rows.push_back(row(open_[*index]));
   }
   opens_ = true;
   waiting_.insert(waiting_.end(), taken.begin(), taken.end());  // A front may want them.
@@ -354,9 +362,11 @@ std::vector<PlanRow> Walk::after(std::size_t best, std::size_t most) {
 
 SearchCounts Walk::counts() const {
   SearchCounts counts = counts_;
-  counts.candidates += static_cast<std::int64_t>(unopened_.size() * space_[Axis::Checkpoint].values.size() *
-                                                 space_[Axis::MicroBatch].values.size());
-  counts.slower = counts.candidates - counts.refused - counts.bounded - static_cast<std::int64_t>(judged_.size());
+  const auto unopened = static_cast<std::int64_t>(unopened_.size() * space_[Axis::Checkpoint].values.size() *
+                                                  space_[Axis::MicroBatch].values.size());
+  counts.candidates += unopened;
+  counts.simulated = std::count_if(open_.begin(), open_.end(), [](const Candidate& one) { return one.seen; });
+  counts.slower = unopened + static_cast<std::int64_t>(open_.size()) - written_out_ - counts.simulated;
   return counts;
 }
 

@@ -27,16 +27,17 @@ class Walk {
   // Counts the whole space and keeps what the bounds leave open.
   void count();
   // Simulates in order of speed (Objective::Gpus: of ranks, then of speed) until one fits: the best. Absent: none does.
-  // One that fits only after the allocator has given its cache back is slower than its estimate says: it is taken where
-  // nothing else fits (on so many ranks).
+  // One that fits only after the allocator has given its cache back is slower than its estimate says, and one that is
+  // tight may fail: the former is taken where nothing else fits (on so many ranks), the latter where not even that
+  // does.
   [[nodiscard]] std::optional<std::size_t> best();
-  // Simulates those of least memory first until one fits.
-  [[nodiscard]] bool anything_fits();
+  // Simulates those of least memory first until one fits; one that is tight counts if `tight` does.
+  [[nodiscard]] bool anything_fits(bool tight);
   // Memory, time and traffic: what no other candidate beats in all three.
   [[nodiscard]] std::vector<PlanRow> front();
   // What misses least of those with the smallest bounds; absent only where nothing is possible.
   [[nodiscard]] std::optional<PlanRow> nearest();
-  // The fastest after the best one of what was looked at, each with another layout of the states; not simulated.
+  // The fastest after the best one that fit, each with another layout of the states; few are tried.
   [[nodiscard]] std::vector<PlanRow> after(std::size_t best, std::size_t most);
   // Of one family and micro-batch, `auto` written out.
   [[nodiscard]] std::vector<Candidate> segmentations(std::size_t family, std::int64_t micro_batch);
@@ -47,7 +48,7 @@ class Walk {
   [[nodiscard]] const Simulated& verdict(const Candidate& candidate);
   [[nodiscard]] Evaluator& evaluator() { return evaluator_; }
   [[nodiscard]] const SearchSpace& space() const { return space_; }
-  // What was never looked at counts as slower.
+  // What was never looked at counts as slower. All of them but `candidates` sum to it.
   [[nodiscard]] SearchCounts counts() const;
   [[nodiscard]] std::vector<RefusalCount> refusals() const;
   [[nodiscard]] bool interrupted() const { return interrupted_; }
@@ -60,12 +61,14 @@ class Walk {
   // Those that may hold the next one: their candidates are counted, bounded and put among the others.
   void open_families();
   void open_all();
+  // Puts what an `auto` of `open_` stands for in its place.
+  template <class Later>
+  void write_out(std::size_t index, const Later& later);
   // Of two of `open_`: whether the second comes first.
   [[nodiscard]] bool comes_later(std::size_t a, std::size_t b) const;
   // The next of `open_` in the order of the objective, `auto` written out as far as it is reached. Absent: none left.
   [[nodiscard]] std::optional<std::size_t> next();
   void put(Candidate candidate);
-  void note_smallest(const Candidate& candidate);
   [[nodiscard]] std::string key_of(const Candidate& candidate) const;
   [[nodiscard]] bool go_on(const PlanRow* best = nullptr);
 
@@ -88,6 +91,7 @@ class Walk {
   std::vector<Candidate> smallest_;  // The least bound of each family, whatever the limit.
   std::map<std::string, std::int64_t> refusals_;
   SearchCounts counts_;
+  std::int64_t written_out_ = 0;  // Of `open_`: `auto`s in whose place others stand.
   bool interrupted_ = false;
 };
 

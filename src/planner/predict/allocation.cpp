@@ -40,6 +40,7 @@ PlacementPeaks peaks_of(const Schedule& schedule, const Placement& placement, co
   bool inside = false;
   for (const PlacementMark& mark : placement.marks) {
     if (inside) {
+      most.requested = std::max(most.requested, mark.since.requested);
       most.allocated = std::max(most.allocated, mark.since.allocated);
       most.active = std::max(most.active, mark.since.active);
       if (mark.since.reserved > most.reserved) {

@@ -36,9 +36,12 @@ SharedEvidence::SharedEvidence(const ModelSpec& of, const Job& resolved)
 
 namespace {
 
+// `rank`: a data-parallel one.
 void check_derivations(const SharedEvidence& shared, std::int64_t rank, const Readings& readings) {
-  DSPLAN_CHECK(readings.memory.by_role() == shared.formulas.persistent,
-               "persistent bytes by schedule and by formula differ");
+  const bool ranks_differ = shared.job.training.runtime == Runtime::Fsdp2;
+  const ByRole persistent =
+      ranks_differ ? footprint(shared.model, shared.job, rank).persistent : shared.formulas.persistent;
+  DSPLAN_CHECK(readings.memory.by_role() == persistent, "persistent bytes by schedule and by formula differ");
   DSPLAN_CHECK(rank != 0 || readings.host.nvme_peak() == nvme_footprint(shared.model, shared.job, rank).files,
                "files by schedule and by formula differ");
   const std::string checkpoint = checkpoint_fault(shared.model, shared.job, readings.schedule);

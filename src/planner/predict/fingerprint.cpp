@@ -31,7 +31,8 @@ void add_model(const ModelSpec& model, std::string& text) {
     text += p.trainable ? "\n" : " frozen\n";
   }
   for (const ModelBuffer& b : model.buffers) {
-    append_formatted(text, "buffer {} {} {}\n", b.name, b.shape.elements().value(), name(b.dtype));
+    append_formatted(text, "buffer {} {} {}{}\n", b.name, b.shape.elements().value(), name(b.dtype),
+                     b.converted ? " converted" : "");
   }
 }
 
@@ -139,7 +140,7 @@ constexpr CanonicalLine kLines[] = {
      [](const Job& j) {
        const Training& t = j.training;
        const bool whole = t.runtime == Runtime::DeepSpeed && t.zero.stage == 3 && !t.under_zero_init();
-       return whole || t.model_init == ModelInit::Host;
+       return whole || t.model_init == ModelInit::Host || t.runtime == Runtime::Fsdp2;
      }},
     {Line::ZeroGrad, "zero_grad_to_none 0", [](const Job& j) { return !j.training.zero_grad_to_none; }, true},
     {Line::GradScaler, "grad_scaler 1", [](const Job& j) { return j.training.grad_scaler; }, true},
@@ -152,6 +153,7 @@ constexpr CanonicalLine kLines[] = {
     {.line = Line::Workspaces,
      .there = [](const Job& j) { return library_workspaces(j).has_value(); },
      .own = add_workspaces},
+    {Line::Fsdp, "fsdp", [](const Job& j) { return j.training.runtime == Runtime::Fsdp2; }},
 };
 
 // A field as one word of its line.
@@ -163,6 +165,7 @@ struct AddWord {
   void operator()(const std::int64_t* field) const { append_formatted(text, " {}", *field); }
   // Of a momentum and of a clipping norm only whether there is one moves bytes.
   void operator()(const double* field) const { append_formatted(text, " {}", *field > 0); }
+  void operator()(const std::string* field) const { append_formatted(text, " {}", *field); }
   void operator()(const Elements* field) const { append_formatted(text, " {}", field->value()); }
   void operator()(const Version* field) const { append_formatted(text, " {}", field->text()); }
   void operator()(const std::vector<std::string>* field) const { append_formatted(text, " {}", joined(*field, ",")); }
@@ -179,7 +182,7 @@ struct AddWord {
   }
 };
 
-using RowsOfLines = std::array<std::vector<const JobColumn*>, static_cast<std::size_t>(Line::Workspaces) + 1>;
+using RowsOfLines = std::array<std::vector<const JobColumn*>, static_cast<std::size_t>(Line::Fsdp) + 1>;
 
 // The fields of each line, in the order of their places.
 const RowsOfLines& rows_of_lines() {

@@ -116,6 +116,17 @@ Bytes bytes_of(const std::vector<CountedParameter>& parameters, bool trained) {
   return sum;
 }
 
+// Of one dtype, or as torch.stack brings several together.
+DType gradients_dtype(const std::vector<CountedParameter>& parameters) {
+  std::optional<DType> common;
+  for (const CountedParameter& p : parameters) {
+    if (!p.trained) continue;
+    if (common && *common != p.dtype) return DType::Float32;
+    common = p.dtype;
+  }
+  return common.value_or(DType::Float32);
+}
+
 void plain(const Job& job, const std::vector<CountedParameter>& parameters, Footprint& result) {
   const Training& t = job.training;
   const Bytes trained = bytes_of(parameters, true);
@@ -128,7 +139,7 @@ void plain(const Job& job, const std::vector<CountedParameter>& parameters, Foot
   if (!t.zero_grad_to_none) result.persistent[Role::Gradients] = trained;
   // The Trainer holds the latest norm for its log; GradScaler a scale and a counter.
   const bool norm = t.gradient_clipping > 0 && t.loop == LoopKind::Trainer && trained > Bytes(0);
-  if (norm) result.persistent[Role::Temporaries] = Bytes(bytes_per_element(t.dtype));
+  if (norm) result.persistent[Role::Temporaries] = Bytes(bytes_per_element(gradients_dtype(parameters)));
   if (t.grad_scaler) result.persistent[Role::Optimizer] += Bytes(8);
 }
 
@@ -331,9 +342,9 @@ Bytes loss_bytes(const Training& t) {
   return Bytes(bytes_per_element(narrow ? t.dtype : DType::Float32));
 }
 
-// FusedAdam's int32 for overflows, and the wrapper's norm, an fp32 scalar (the base optimizer alone, in fp32 without
-// ZeRO, keeps none, and FP16_UnfusedOptimizer's is a number of Python's). ZeRO-3's norm is fp64, and it keeps a flag of
-// its own. With the optimizer on the host there is no FusedAdam.
+// FusedAdam's int32 for overflows, and ZeRO's and BF16_Optimizer's norm, an fp32 scalar; without ZeRO it is a number of
+// Python's. ZeRO-3's norm is fp64, and it keeps a flag of its own. With the optimizer on the host there is no
+// FusedAdam.
 void add_scalars(const Job& job, Footprint& result) {
   const Training& t = job.training;
   const bool offloaded = t.zero.offload_optimizer.device != OffloadDevice::None;
@@ -344,7 +355,7 @@ void add_scalars(const Job& job, Footprint& result) {
   if (adam && t.optimizer.implementation == Implementation::Fused) result.persistent[Role::Temporaries] += Bytes(4);
   if (t.zero.stage == 3) {
     result.persistent[Role::Temporaries] += Bytes(8 + 1);
-  } else if (t.zero.stage > 0 || (t.dtype != DType::Float32 && !is_unfused(t))) {
+  } else if (t.zero.stage > 0 || t.grad_accum_dtype != t.dtype) {
     result.persistent[Role::Temporaries] += Bytes(4);
   }
 }
@@ -392,7 +403,7 @@ std::vector<Elements> kept_gradients(const ModelSpec& model, const Job& job) {
   return kept;
 }
 
-Footprint footprint(const ModelSpec& model, const Job& job) {
+Footprint footprint(const ModelSpec& model, const Job& job, std::int64_t rank) {
   Footprint result;
   for (const Parameter& parameter : model.parameters) {
     if (parameter.tied_to == kNone && is_trained(parameter, job.training)) {
@@ -405,7 +416,9 @@ Footprint footprint(const ModelSpec& model, const Job& job) {
     throw Refusal("--optimizer",
                   "Muon under DeepSpeed is not modelled yet: neither its states nor its step are Adam's");
   }
-  if (job.training.runtime == Runtime::PyTorch) {
+  if (job.training.runtime == Runtime::Fsdp2) {
+    fsdp_footprint(model, job, rank, result);
+  } else if (job.training.runtime == Runtime::PyTorch) {
     plain(job, parameters, result);
   } else if (job.training.zero.stage == 0 && job.training.grad_accum_dtype == job.training.dtype) {
     stage0(job, parameters, result);  // Else, before 0.17.6, BF16_Optimizer.
@@ -416,9 +429,11 @@ Footprint footprint(const ModelSpec& model, const Job& job) {
   }
   for (const ModelBuffer& buffer : model.buffers) {
     if (!buffer_exists(buffer, job.training.transformers)) continue;
-    DType type = buffer.follows_model_dtype ? job.training.dtype : buffer.dtype;
-    // zero.Init makes every floating-point tensor in the model's dtype.
-    if (job.training.under_zero_init() && type == DType::Float32) type = job.training.dtype;
+    const bool shards = job.training.runtime == Runtime::Fsdp2;
+    const DType made = shards ? job.training.master_dtype : job.training.dtype;
+    DType type = buffer.follows_model_dtype ? made : buffer.dtype;
+    // zero.Init makes every floating-point tensor in the model's dtype, unless its maker converts integers.
+    if (job.training.under_zero_init() && type == DType::Float32 && !buffer.converted) type = job.training.dtype;
     result.persistent[Role::ModuleBuffers] += storage(buffer.shape.elements(), type);
   }
   if (job.training.runtime == Runtime::DeepSpeed) add_scalars(job, result);

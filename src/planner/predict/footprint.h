@@ -25,8 +25,12 @@ struct Footprint {
   bool batch_known = true;  // False: the family's batch is not modelled, and `inputs` is 0.
 };
 
-// Refuses what core/model's local_shape refuses (tensor parallelism that does not divide).
-[[nodiscard]] Footprint footprint(const ModelSpec& model, const Job& job);
+// Refuses what core/model's local_shape refuses (tensor parallelism that does not divide). `rank`, a data-parallel one,
+// matters under FSDP2, whose last ranks keep fewer rows.
+[[nodiscard]] Footprint footprint(const ModelSpec& model, const Job& job, std::int64_t rank = 0);
+// What of it fully_shard decides, and the rows of its traffic.
+void fsdp_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, Footprint& result);
+[[nodiscard]] std::vector<TrafficRow> fsdp_traffic(const ModelSpec& model, const Job& job);
 
 // This rank's logits, which a script's variable holds until its next forward has returned (LoopKind::Script); 0 where
 // the loop drops them, or the loss does not have all of them at once.

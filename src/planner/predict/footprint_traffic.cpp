@@ -1,5 +1,6 @@
 // Traffic by formula (DeepSpeed: gradients are all-reduced under ZeRO-1 and 2, reduce-scattered under ZeRO-3).
 
+#include <map>
 #include <algorithm>
 
 #include "planner/predict/footprint.h"
@@ -94,12 +95,25 @@ void stage3_rows(const ModelSpec& model, const Job& job, const Reduced& reduced,
   rows.push_back(row(Collective::AllGather, Pass::Step, t.dtype, gathers.persistent()));
 }
 
+// DistributedDataParallel._pre_forward: the model's buffers, flattened by dtype, before the first forward behind a
+// reduction.
+void buffer_rows(const ModelSpec& model, const Training& t, std::vector<TrafficRow>& rows) {
+  std::map<DType, Bytes> payload;
+  for (const ModelBuffer& buffer : model.buffers) {
+    if (!buffer_exists(buffer, t.transformers)) continue;
+    const DType dtype = buffer.follows_model_dtype ? t.dtype : buffer.dtype;
+    payload[dtype] += storage(buffer.shape.elements(), dtype);
+  }
+  for (const auto& [dtype, bytes] : payload) rows.push_back(row(Collective::Broadcast, Pass::Forward, dtype, bytes));
+}
+
 }  // namespace
 
 std::vector<TrafficRow> traffic_formulas(const ModelSpec& model, const Job& job) {
   std::vector<TrafficRow> rows = tensor_parallel_traffic(model, job);
   const std::int64_t ranks = job.parallelism.dp;
   if (ranks == 1) return rows;
+  if (job.training.runtime == Runtime::Fsdp2) return fsdp_traffic(model, job);
   const Training& t = job.training;
   Elements trained;
   Reduced reduced;
@@ -116,6 +130,7 @@ std::vector<TrafficRow> traffic_formulas(const ModelSpec& model, const Job& job)
   }
   if (trained == Elements(0)) return rows;
   if (t.runtime == Runtime::PyTorch) {
+    buffer_rows(model, t, rows);
     rows.push_back(row(Collective::AllReduce, Pass::Backward, t.dtype, storage(trained, t.dtype)));
   } else if (t.zero.stage == 0) {
     rows.push_back(

@@ -43,10 +43,11 @@ std::optional<LibraryWorkspaces> library_workspaces(const Job& job) {
 
 Bytes context_of(const Job& job) { return job.context.value_or(kUncalibratedContext); }
 
-Bytes communicators_of(const Job& job) {
+std::int64_t communicator_count(const Job& job) {
   const Parallelism& parallel = job.parallelism;
-  const std::int64_t groups = (parallel.dp > 1 ? 1 : 0) + (parallel.tp * parallel.sp > 1 ? 1 : 0);
-  return job.communicators.value_or(kCommunicator * groups);
+  return (parallel.dp > 1 ? 1 : 0) + (parallel.tp * parallel.sp > 1 ? 1 : 0);
 }
+
+Bytes communicators_of(const Job& job) { return job.communicators.value_or(kCommunicator * communicator_count(job)); }
 
 }  // namespace dsplan

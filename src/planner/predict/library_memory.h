@@ -53,5 +53,6 @@ inline constexpr std::int64_t kNcclChannels = 32;
 // memory, by formula where it was not measured: one communicator for each kind of group that has several ranks.
 [[nodiscard]] Bytes context_of(const Job& job);
 [[nodiscard]] Bytes communicators_of(const Job& job);
+[[nodiscard]] std::int64_t communicator_count(const Job& job);
 
 }  // namespace dsplan

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "planner/advise/advice.h"
+#include "planner/fsdp/fsdp_facts.h"
 #include "planner/predict/evidence.h"
 #include "planner/predict/sections.h"
 #include "planner/predict/verdict.h"
@@ -31,7 +32,8 @@ Prediction concluded(const Evidence& evidence) {
       .world = job.parallelism.world,
       .parameters_total = formulas.parameters_total,
       .parameters_trainable = formulas.parameters_trainable,
-      .states = formulas.states,
+      .states =
+          job.training.runtime == Runtime::Fsdp2 ? footprint(shared.model, job, evidence.rank).states : formulas.states,
       .persistent = persistent_of(evidence),
       .held_for_backward = held_of(evidence),
       .saved = std::nullopt,         // saved_tensors.h, where they are asked for.
@@ -55,6 +57,12 @@ Prediction concluded(const Evidence& evidence) {
       .verdict_reason = std::move(judged.reason),
       .retries = judged.retries,
       .retries_low = judged.retries_low,
+      .needed = judged.needed,
+      .shortfall = judged.shortfall,
+      .failure = std::move(judged.failure),
+      .doubts = std::move(judged.doubts),
+      .changes = {},  // planner/advise, where they are asked for.
+      .long_run = long_run_of(evidence),
       .events = readings != nullptr ? readings->schedule.events.size() : 0,
       .buffers = readings != nullptr ? readings->schedule.buffers.size() : 0,
       .not_modelled = absences_of(evidence),
@@ -113,7 +121,8 @@ std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job) {
     for (std::int64_t rank = 0; rank < job.parallelism.world; ++rank) {
       // Ranks that share each layer do the same.
       const std::int64_t model_ranks = job.parallelism.tp * job.parallelism.sp;
-      if (rank > 0 && (alike || rank % model_ranks > 0)) {
+      const bool shards = job.training.runtime == Runtime::Fsdp2;
+      if (rank > 0 && (rank % model_ranks > 0 || (shards ? same_shards(model, job, rank - 1, rank) : alike))) {
         predictions.push_back(predictions.back());
         predictions.back().rank = rank;
       } else {

@@ -8,6 +8,7 @@
 #include "core/format.h"
 #include "core/sha256.h"
 #include "planner/lower/lower_graph.h"
+#include "planner/predict/doubts.h"
 #include "planner/predict/live_buffers.h"
 #include "planner/predict/saved_tensors.h"
 #include "planner/predict/sections.h"
@@ -148,7 +149,8 @@ std::vector<Absence> absences_of(const GraphEvidence& evidence) {
 Prediction predict_graph(const OpGraph& file, const BuiltOpGraph& built, const GraphMachine& machine) {
   const GraphEvidence evidence = gather_graph(file, built, machine);
   const Readings& readings = *evidence.readings;
-  Judgement judged = judge(readings, built.model, evidence.plain, evidence.room);
+  Judgement judged = judge(readings, built.model, evidence.plain, evidence.room,
+                           doubts_of_graph(most_reserved(readings), machine.context.has_value()));
   return {
       .fingerprint = fingerprint_of(file),
       .model = file.name,
@@ -180,6 +182,11 @@ Prediction predict_graph(const OpGraph& file, const BuiltOpGraph& built, const G
       .verdict_reason = std::move(judged.reason),
       .retries = judged.retries,
       .retries_low = judged.retries_low,
+      .needed = judged.needed,
+      .shortfall = judged.shortfall,
+      .failure = std::move(judged.failure),
+      .doubts = std::move(judged.doubts),
+      .changes = {},
       .events = readings.schedule.events.size(),
       .buffers = readings.schedule.buffers.size(),
       .not_modelled = absences_of(evidence),

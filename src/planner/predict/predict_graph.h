@@ -6,7 +6,7 @@
 #include "core/op_graph.h"
 #include "core/prediction.h"
 #include "core/units.h"
-#include "model/graphs/op_graph.h"
+#include "model/op_graphs/op_graph.h"
 
 namespace dsplan {
 

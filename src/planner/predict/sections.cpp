@@ -105,9 +105,11 @@ std::vector<Phase> with_allocator(std::vector<Phase> phases, const Schedule& sch
   for (Phase& phase : phases) {
     for (PhaseMark& mark : phase.marks) {
       const PlacementMark& seen = *at.at(mark.event);
+      mark.requested = seen.requested;
       mark.allocated = seen.allocated;
       mark.active = seen.active;
       mark.reserved = seen.reserved;
+      mark.since.requested = std::max(mark.since.requested, seen.since.requested);
       mark.since.allocated = std::max(mark.since.allocated, seen.since.allocated);
       mark.since.active = std::max(mark.since.allocated, seen.since.active);
       mark.since.reserved = seen.since.reserved;
@@ -117,6 +119,7 @@ std::vector<Phase> with_allocator(std::vector<Phase> phases, const Schedule& sch
     for (std::size_t i = 0; i < kStretches; ++i) {
       if (phase.name != name(static_cast<Stretch>(i))) continue;
       const PlacementPeaks& most = placement.by_stretch[i];
+      phase.peak_requested = std::max(phase.peak_requested, most.requested);
       phase.peak_allocated = std::max(phase.peak_allocated, most.allocated);
       phase.peak_active = std::max(phase.peak_allocated, most.active);
       phase.peak_reserved = most.reserved;

@@ -11,7 +11,7 @@ namespace {
 
 bool of_data(const TrafficRow& row) {
   const bool shards = row.group == Group::DataParallel || row.group == Group::DataParallelInside ||
-                      row.group == Group::DataParallelBetween;
+                      row.group == Group::DataParallelBetween || row.group == Group::Replicas;
   return shards && row.kind == TrafficKind::Data && row.phase != Pass::Setup && row.phase != Pass::Save;
 }
 
@@ -25,14 +25,17 @@ class Terms {
   }
 
   std::vector<TrafficTerm> list() {
+    const bool rows = training().runtime == Runtime::Fsdp2;
     const bool sharded = training().runtime == Runtime::DeepSpeed && training().zero.stage == 3;
-    const int stage = training().runtime == Runtime::DeepSpeed ? training().zero.stage : 0;
+    const int stage = rows ? 3 : training().runtime == Runtime::DeepSpeed ? training().zero.stage : 0;
     // The paper trains everything in the model's dtype and takes one micro-batch per step.
     terms_.push_back({formatted("the ZeRO paper, {} N", stage == 3 ? 3 : 2),
                       sent(paper_traffic(all_, stage), training().dtype), "arXiv 1910.02054, section 7"});
     frozen(stage);
     communication_dtype(stage);
-    if (sharded) {
+    if (rows) {
+      fully_sharded();
+    } else if (sharded) {
       gathers();
     } else if (stage > 0) {
       reduces();
@@ -48,7 +51,8 @@ class Terms {
 
   // One pass over so many elements.
   [[nodiscard]] Bytes sent(Elements elements, DType type) const {
-    return wire_bytes(Collective::AllGather, storage(elements, type), job_.parallelism.dp);
+    return wire_bytes(Collective::AllGather, storage(elements, type),
+                      job_.parallelism.dp / job_.training.fsdp.replicate);
   }
 
   [[nodiscard]] Bytes wire(bool (*counts)(const TrafficRow&)) const {
@@ -124,6 +128,22 @@ class Terms {
       const Bytes all_reduced = wire([](const TrafficRow& r) { return r.collective == Collective::AllReduce; });
       add("all-reduce for reduce-scatter", all_reduced - reduced * micro, "reduce_scatter is off");
     }
+  }
+
+  void fully_sharded() {
+    const std::int64_t micro = training().grad_accum;
+    const Bytes pass = sent(all_, training().dtype);
+    const Bytes reduced = sent(trained_, training().communication_dtype);
+    const bool every = training().fsdp.sync_every;
+    if (micro > 1) {
+      add(formatted("{} micro-batches", micro), (pass * 2 + (every ? reduced : Bytes(0))) * (micro - 1),
+          every ? "each of them gathers all parameters twice and reduces all gradients"
+                : "each of them gathers all parameters twice; gradients are reduced in the last one");
+    }
+    const Bytes backward = wire([](const TrafficRow& r) { return gathers_in(r, Pass::Backward); });
+    add("gathers in backward", backward - pass * micro, "what is not resharded after forward is there already");
+    add("sums of replicas", wire([](const TrafficRow& r) { return r.group == Group::Replicas; }),
+        "each shard is summed over the ranks that hold it");
   }
 
   static bool gathers_in(const TrafficRow& row, Pass pass) {

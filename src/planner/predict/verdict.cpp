@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/format.h"
-#include "planner/zero/zero_facts.h"
+#include "planner/predict/doubts.h"
 
 namespace dsplan {
 namespace {
@@ -19,55 +19,96 @@ Bytes most_of(const Placement& placement) {
 // `asked` is how the allocator fared under its limits; `retries_low` at the low end.
 Judgement judge_limited(const Readings& readings, const ModelSpec& model, const Placement& asked,
                         std::int64_t retries_low) {
+  Judgement judged;
+  judged.verdict = Verdict::Fits;
+  judged.retries = asked.retries;
+  judged.retries_low = retries_low;
   if (asked.failed_event) {
-    return {Verdict::DoesNotFit,
-            formatted("tried to allocate {}, {} missing, at {}", human(asked.failed_request), human(asked.missing),
-                      describe_moment(readings.schedule, model, *asked.failed_event)),
-            asked.retries, retries_low};
+    judged.verdict = Verdict::DoesNotFit;
+    judged.failure = describe_moment(readings.schedule, model, *asked.failed_event);
+    judged.shortfall = asked.missing;
+    judged.reason = formatted("tried to allocate {}, {} missing, at {}", human(asked.failed_request),
+                              human(asked.missing), judged.failure);
+  } else if (asked.retries == 0) {
+    judged.reason = formatted("at most {} reserved under the allocator's limits", human(asked.peak.reserved));
+  } else {
+    judged.verdict = Verdict::FitsWithRetries;
+    judged.reason = formatted("the allocator gives its cache back {} times to fit, first at {}", asked.retries,
+                              describe_moment(readings.schedule, model, *asked.first_retry));
+    if (retries_low < asked.retries) {
+      judged.reason += formatted("; {} if frees that wait for another stream end at once",
+                                 retries_low == 0 ? "not at all" : formatted("{} times", retries_low));
+    }
   }
-  if (asked.retries == 0) {
-    return {Verdict::Fits, formatted("at most {} reserved under the allocator's limits", human(asked.peak.reserved)), 0,
-            retries_low};
-  }
-  std::string reason = formatted("the allocator gives its cache back {} times to fit, first at {}", asked.retries,
-                                 describe_moment(readings.schedule, model, *asked.first_retry));
-  if (retries_low < asked.retries) {
-    reason += formatted("; {} if frees that wait for another stream end at once",
-                        retries_low == 0 ? "not at all" : formatted("{} times", retries_low));
-  }
-  return {Verdict::FitsWithRetries, std::move(reason), asked.retries, retries_low};
+  return judged;
 }
 
-Judgement judge_arena(const PlannedArena& arena, const DeviceRoom& room) {
-  const std::optional<VerdictLimit> limit = verdict_limit(room);
-  if (!limit) return {};
-  if (arena.height <= limit->limit) {
-    return {Verdict::Fits, formatted("{} of {} left beside the planned arena", human(limit->limit - arena.height),
-                                     human(*room.capacity))};
+// `least`: what the device must have beside its reserve. Where fragmentation alone ends the job, what the failing
+// request misses stays.
+void take_need(Judgement& judged, Bytes least, const DeviceRoom& room) {
+  judged.needed = least;
+  if (!room.capacity) return;
+  const Bytes there = *room.capacity > room.reserve ? *room.capacity - room.reserve : Bytes(0);
+  if (judged.verdict != Verdict::DoesNotFit) {
+    judged.shortfall = Bytes(0);
+  } else if (least > there || !judged.shortfall) {
+    judged.shortfall = least > there ? least - there : Bytes(0);
   }
-  return {Verdict::DoesNotFit, formatted("the planned arena of {} is {} too large", human(arena.height),
-                                         human(arena.height - limit->limit))};
+}
+
+// The same words for each: what is left, and that it is less than the figures may be off.
+void make_tight(Judgement& judged, Bytes spare) {
+  judged.verdict = Verdict::Tight;
+  judged.reason = formatted("{} left, and the prediction may be {} too low; {}", human(spare),
+                            human(sum_of(judged.doubts)), judged.reason);
+}
+
+Judgement judge_arena(const PlannedArena& arena, const DeviceRoom& room, std::vector<Doubt> doubts) {
+  Judgement judged;
+  judged.doubts = std::move(doubts);
+  const std::optional<VerdictLimit> limit = verdict_limit(room);
+  if (limit && arena.height <= limit->limit) {
+    judged.verdict = Verdict::Fits;
+    const Bytes left = limit->limit - arena.height;
+    judged.reason = formatted("{} of {} left beside the planned arena", human(left), human(*room.capacity));
+    if (left + room.reserve < sum_of(judged.doubts)) make_tight(judged, left + room.reserve);
+  } else if (limit) {
+    judged.verdict = Verdict::DoesNotFit;
+    judged.reason =
+        formatted("the planned arena of {} is {} too large", human(arena.height), human(arena.height - limit->limit));
+    judged.failure = "the planned arena";
+  }
+  take_need(judged, arena.height + room.beside(), room);
+  return judged;
 }
 
 Judgement judge_states(const SharedEvidence& shared) {
-  const Bytes least = shared.formulas.persistent.total() + shared.room.beside() + shared.room.reserve;
-  if (shared.room.capacity && least > *shared.room.capacity) {
-    return {Verdict::DoesNotFit,
-            formatted("the persistent state alone needs {} more than there is", human(least - *shared.room.capacity))};
+  const Bytes least = shared.formulas.persistent.total() + shared.room.beside();
+  const DeviceRoom& room = shared.room;
+  Judgement judged;
+  judged.reason = formatted("only the states are predicted: not modelled yet: {}", *shared.unsupported);
+  if (room.capacity && least + room.reserve > *room.capacity) {
+    judged.verdict = Verdict::DoesNotFit;
+    judged.failure = "the persistent state alone";
+    judged.reason = formatted("the persistent state alone needs {} more than there is",
+                              human(least + room.reserve - *room.capacity));
   }
-  return {Verdict::Unknown, formatted("only the states are predicted: not modelled yet: {}", *shared.unsupported)};
+  take_need(judged, least, room);
+  if (judged.verdict == Verdict::Unknown) judged.shortfall.reset();
+  return judged;
 }
 
-// What of the host changes a verdict on the device.
-Judgement with_host(Judgement device, const HostMemory& host, const Job& job) {
-  const auto instead = [&](Verdict verdict, const std::string& reason) {
-    return Judgement{verdict, reason, device.retries, device.retries_low};
+// What of the host refutes a job that the device holds.
+Judgement with_host(Judgement device, const HostMemory& host) {
+  const auto refuted = [&](const std::string& reason, const char* where) {
+    device.verdict = Verdict::DoesNotFit;
+    device.reason = reason;
+    device.failure = where;
+    return device;
   };
   if (device.verdict == Verdict::DoesNotFit) return device;
-  if (host.verdict == Verdict::DoesNotFit) return instead(host.verdict, host.verdict_reason);
-  if (host.nvme_verdict == Verdict::DoesNotFit) return instead(host.nvme_verdict, host.nvme_verdict_reason);
-  if (offloads(job.training) && host.verdict == Verdict::Unknown) return instead(host.verdict, host.verdict_reason);
-  if (host.nvme_verdict == Verdict::Unknown) return instead(host.nvme_verdict, host.nvme_verdict_reason);
+  if (host.verdict == Verdict::DoesNotFit) return refuted(host.verdict_reason, "the host's memory");
+  if (host.nvme_verdict == Verdict::DoesNotFit) return refuted(host.nvme_verdict_reason, "the node's files");
   return device;
 }
 
@@ -101,36 +142,90 @@ HostVerdict judge_files(const NodeMemory& node, const std::optional<Bytes>& capa
   return {Verdict::Fits, formatted("{} of {} for files left", human(*capacity - node.nvme), human(*capacity))};
 }
 
-}  // namespace
-
-Judgement judge(const Readings& readings, const ModelSpec& model, const Job& job, const DeviceRoom& room) {
-  const std::optional<VerdictLimit> limit = verdict_limit(room);
-  if (!limit) return {Verdict::Unknown, "no capacity is known: name --hardware, --cluster or --capacity"};
-  const BothPlacements& unlimited = readings.placements;
-  const Bytes most = unlimited.asked.peak.reserved;
-  const bool fraction = job.allocator.memory_fraction.value_or(1) < 1;
-  if (!fraction && most <= limit->limit) {
-    return {Verdict::Fits, formatted("{} of {} left", human(limit->limit - most), human(*room.capacity))};
-  }
+// As the job's own allocator is limited; without a limit where there is no capacity.
+PlacementOptions limited(const Readings& readings, const Job& job, const DeviceRoom& room) {
   PlacementOptions options = readings.options;
+  const std::optional<VerdictLimit> limit = verdict_limit(room);
+  if (!limit) return options;
   options.config = job.allocator;
   options.limit = limit->limit;
   options.device = limit->device;
-  const Placement limited = place(readings.schedule, options);
-  std::int64_t retries_low = limited.retries;
-  if (limited.waited && options.frees == StreamFrees::AtSync) {
-    const bool fits = !fraction && unlimited.other && most_of(*unlimited.other) <= limit->limit;
+  return options;
+}
+
+}  // namespace
+
+Bytes most_reserved(const Readings& readings) { return most_of(readings.placements.asked); }
+
+namespace {
+
+// By what the allocator takes, without a limit and, where that may matter, under it.
+Judgement judge_device(const Readings& readings, const ModelSpec& model, const Job& job, const DeviceRoom& room,
+                       const VerdictLimit& limit, Bytes doubt) {
+  const BothPlacements& unlimited = readings.placements;
+  const Bytes most = unlimited.asked.peak.reserved;
+  const bool fraction = job.allocator.memory_fraction.value_or(1) < 1;
+  if (!fraction && most <= limit.limit) {
+    Judgement judged;
+    judged.verdict = Verdict::Fits;
+    judged.reason = formatted("{} of {} left", human(limit.limit - most), human(*room.capacity));
+    return judged;
+  }
+  PlacementOptions options = limited(readings, job, room);
+  const Placement asked = place(readings.schedule, options);
+  std::int64_t retries_low = asked.retries;
+  if (asked.waited && options.frees == StreamFrees::AtSync) {
+    const bool fits = !fraction && unlimited.other && most_of(*unlimited.other) <= limit.limit;
     retries_low = fits ? 0 : place(readings.schedule, other_end(options)).retries;
   }
-  return judge_limited(readings, model, limited, retries_low);
+  Judgement judged = judge_limited(readings, model, asked, retries_low);
+  if (judged.verdict != Verdict::FitsWithRetries) return judged;
+  // With retries it uses all that there is: tight is what would not run with less.
+  const Bytes with_reserve = limit.limit + room.reserve;
+  options.limit = with_reserve > doubt ? with_reserve - doubt : Bytes(0);
+  if (options.limit < limit.limit && place(readings.schedule, options).failed_event) judged.verdict = Verdict::Tight;
+  return judged;
+}
+
+}  // namespace
+
+Judgement judge(const Readings& readings, const ModelSpec& model, const Job& job, const DeviceRoom& room,
+                std::vector<Doubt> doubts) {
+  const Placement& unlimited = readings.placements.asked;
+  Bytes allocated = std::max(unlimited.peak.allocated, readings.memory.peak_allocated());
+  for (const PlacementPeaks& one : unlimited.by_stretch) allocated = std::max(allocated, one.allocated);
+  const std::optional<VerdictLimit> limit = verdict_limit(room);
+  Judgement judged;
+  judged.reason = "no capacity is known: name --hardware, --cluster or --capacity";
+  if (limit) judged = judge_device(readings, model, job, room, *limit, sum_of(doubts));
+  judged.doubts = std::move(doubts);
+  take_need(judged, allocated + room.beside(), room);
+  if (!limit) return judged;
+  const Bytes most = most_of(unlimited);
+  const Bytes spare = limit->limit + room.reserve > most ? limit->limit + room.reserve - most : Bytes(0);
+  if (judged.verdict == Verdict::Tight || (judged.verdict == Verdict::Fits && spare < sum_of(judged.doubts))) {
+    make_tight(judged, spare);
+  }
+  return judged;
 }
 
 Judgement judge(const Evidence& evidence, const std::optional<PlannedArena>& arena, const HostMemory& host) {
   const SharedEvidence& shared = evidence.shared;
   if (!evidence.readings) return judge_states(shared);
-  Judgement device =
-      arena ? judge_arena(*arena, shared.room) : judge(*evidence.readings, shared.model, shared.job, shared.room);
-  return with_host(std::move(device), host, shared.job);
+  std::vector<Doubt> doubts = doubts_of(shared.job, arena ? arena->height : most_reserved(*evidence.readings));
+  Judgement device = arena ? judge_arena(*arena, shared.room, std::move(doubts))
+                           : judge(*evidence.readings, shared.model, shared.job, shared.room, std::move(doubts));
+  return with_host(std::move(device), host);
+}
+
+std::optional<LongRun> long_run_of(const Evidence& evidence) {
+  const Job& job = evidence.shared.job;
+  if (!evidence.readings || job.placement == PlacementKind::Planned || !job.training.seq_list.empty())
+    return std::nullopt;
+  std::optional<LongRun> run =
+      long_run(evidence.readings->schedule, limited(*evidence.readings, job, evidence.shared.room));
+  if (run && !verdict_limit(evidence.shared.room)) run->verdict = Verdict::Unknown;
+  return run;
 }
 
 HostMemory host_of(const HostMeter& meter, const NodeMemory& node, const Job& job) {

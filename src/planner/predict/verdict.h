@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/job.h"
 #include "core/model.h"
@@ -17,16 +18,29 @@ struct Judgement {
   std::string reason;
   std::int64_t retries = 0;  // By --stream-frees; likewise where frees that wait for another stream end at once.
   std::int64_t retries_low = 0;
+  // As Prediction has them.
+  std::optional<Bytes> needed;
+  std::optional<Bytes> shortfall;
+  std::string failure;
+  std::vector<Doubt> doubts;
 };
 
-// Under the caching allocator: by replay under the limit, through flushes and retries, in every phase.
-[[nodiscard]] Judgement judge(const Readings& readings, const ModelSpec& model, const Job& job, const DeviceRoom& room);
+// Under the caching allocator: by replay under the limit, through flushes and retries, in every phase. `doubts` are
+// those of the most that it reserves without a limit. What fits with less to spare than they sum to is tight; so is
+// what retries, and would fail with so much less. A reserve by wish counts as spare.
+[[nodiscard]] Judgement judge(const Readings& readings, const ModelSpec& model, const Job& job, const DeviceRoom& room,
+                              std::vector<Doubt> doubts);
+// The most that the allocator reserves in any phase without a limit.
+[[nodiscard]] Bytes most_reserved(const Readings& readings);
 
 // Of a rank, with its arena if it has one. A host or a disk that is too small refutes the job too; one of unknown size
-// leaves the verdict of a job that keeps something there unknown, unless something else refutes it. Without a schedule
-// the states alone can still refute it.
+// leaves the device's verdict alone, and has an unknown one of its own (HostMemory). Without a schedule the states
+// alone can still refute the job.
 [[nodiscard]] Judgement judge(const Evidence& evidence, const std::optional<PlannedArena>& arena,
                               const HostMemory& host);
+
+// Beyond the two steps of the schedule; nullopt with a planned arena, which does not change.
+[[nodiscard]] std::optional<LongRun> long_run_of(const Evidence& evidence);
 
 // What the rank takes on its host and in files, with their own verdicts against Job::host_memory and Job::nvme_memory,
 // which are of one node.
@@ -36,7 +50,7 @@ struct Judgement {
 // Fits with retries, whenever frees end that wait for other streams: that is not known, and the end without retries is
 // as good as the other.
 [[nodiscard]] inline bool surely_retries(const Prediction& p) {
-  return p.verdict == Verdict::FitsWithRetries && p.retries_low > 0;
+  return fits(p.verdict) && p.retries > 0 && p.retries_low > 0;
 }
 
 }  // namespace dsplan

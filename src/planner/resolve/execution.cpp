@@ -5,6 +5,7 @@
 
 #include "core/format.h"
 #include "model/graphs/graphs.h"
+#include "model/quantized.h"
 #include "planner/resolve/checkpointing.h"
 #include "planner/resolve/resolver.h"
 
@@ -86,8 +87,7 @@ struct Kernel {
 };
 
 bool masked(const Resolver& resolver) {
-  const Dimensions& dims = resolver.model.dims;
-  const bool windowed = dims.sliding_window > 0 && resolver.job.training.seq >= dims.sliding_window;
+  const bool windowed = reaches_window(resolver.model, resolver.job.training.seq);
   return (windowed && !masks_some_layers(resolver.model)) || has({"bloom", "t5"}, resolver.model.family);
 }
 
@@ -143,8 +143,14 @@ void resolve_attention(Resolver& resolver) {
     return resolver.assumed("attention", std::string(name(kernel.attention)),
                             formatted("transformers' default, sdpa, with {}", kernel.why), "--attention");
   }
-  const std::string& text = *wished;
-  if (text.starts_with("flash_attention") || text == "flex_attention" || text == "flash-2") {
+  std::string text = *wished;
+  if (text == "fa2" || text == "flash_attention_2" || text == "flash-attention-2" || text == "flash-2") {
+    resolver.announce(wished.place, formatted("\"{}\" is predicted as sdpa's own flash kernel, which keeps the same "
+                                              "tensors; flash-attn itself was not measured",
+                                              text));
+    text = "flash";
+  }
+  if (text.starts_with("flash_attention") || text == "flex_attention" || text.starts_with("fa3")) {
     return resolver.not_modelled(wished.place, formatted("attention \"{}\" (sdpa's own kernel is \"flash\")", text));
   }
   if (text == "sdpa") training.attention = sdpa_kernel(resolver).attention;
@@ -286,8 +292,24 @@ void resolve_lora(Resolver& resolver) {
                                             name(resolver.job.training.dtype)));
 }
 
+// prepare_model_for_kbit_training turns checkpointing on, and hands no use_reentrant on (peft 0.21, utils/other.py).
+void checkpoint_packed_model(Resolver& resolver) {
+  Request request = resolver.request;
+  const Place place = option("prepare_model_for_kbit_training");
+  request.checkpoint = {"full", place};
+  if (!request.checkpoint_impl.given()) request.checkpoint_impl = {"reentrant", place};
+  const bool reentrant = *request.checkpoint_impl == "reentrant";
+  resolver.training().checkpoint = resolve_checkpointing(
+      request, resolver.model, reentrant ? CheckpointKind::Reentrant : CheckpointKind::NonReentrant);
+  resolver.derived("checkpointing", "full", "prepare_model_for_kbit_training turns it on", "--checkpoint");
+  resolver.derived("checkpoint_impl", *request.checkpoint_impl, "prepare_model_for_kbit_training names none",
+                   "--checkpoint-impl");
+}
+
 void resolve_checkpoint(Resolver& resolver) {
   const Request& request = resolver.request;
+  const bool packed = packing_of(resolver.model).has_value();
+  if (packed && !request.checkpoint.given() && !request.training_arguments) return checkpoint_packed_model(resolver);
   try {
     // create_selective_checkpoint_contexts exists in the non-reentrant form only: asking for it chooses that.
     const bool selective = request.checkpoint.given() && (request.checkpoint->starts_with("keep:") ||

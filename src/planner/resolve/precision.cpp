@@ -2,17 +2,32 @@
 #include "planner/resolve/resolver.h"
 
 #include "core/format.h"
+#include "model/quantized.h"
 
 namespace dsplan {
 namespace {
 
+// From where on a program's behaviour is known. An older release would be answered as if it were this one.
+struct Modelled {
+  Version least;
+  const char* why;
+};
+constexpr Modelled kModelledTorch{{2, 5, 0}, "measured were 2.6, 2.8 and 2.11; older ones save other tensors"};
+constexpr Modelled kModelledTransformers{{4, 0, 0}, "measured were 4.53, 4.57 and 5.17"};
+constexpr Modelled kModelledDeepSpeed{{0, 12, 0}, "measured was 0.19.8; DeepSpeed's source was read back to 0.12"};
+
 Version resolve_version(Resolver& resolver, std::string_view what, const Setting<std::string>& setting,
-                        const char* released) {
+                        const char* released, const Modelled& modelled) {
   const std::string option = formatted("--{}-version", what);
   std::optional<Version> version = Version::parse(setting.value_or(released));
   if (!version) {
     resolver.fault(setting.place, formatted("\"{}\" is no version", *setting), "write it like 2.11.0, 2.11 or 2");
     version = Version::parse(released);
+  }
+  if (*version < modelled.least) {
+    resolver.fault(setting.place,
+                   formatted("{} {} is not modelled; the oldest is {}", what, version->text(), modelled.least.text()),
+                   modelled.why);
   }
   const std::string name = formatted("{} version", what);
   if (setting.given()) {
@@ -208,6 +223,22 @@ void resolve_dtype(Resolver& resolver) {
   loaded_dtype(resolver);
 }
 
+// prepare_model_for_kbit_training casts what is not packed to fp32 (peft 0.21, utils/other.py).
+void resolve_packed(Resolver& resolver) {
+  const std::optional<Quantization> packing = packing_of(resolver.model);
+  if (!packing) return;
+  const Place& place = resolver.request.set.place;
+  resolver.given("quantization", packing->kind, place, "--quantization");
+  resolver.derived("double_quant", packing->nested ? "true" : "false", "as given, else BitsAndBytesConfig's default",
+                   "--double-quant");
+  resolver.derived("quant_compute_dtype", std::string(name(packing->compute)),
+                   "as given, else BitsAndBytesConfig's default", "--quant-compute-dtype");
+  resolver.training().dtype = DType::Float32;
+  resolver.derived("dtype of what is not packed", "fp32", "prepare_model_for_kbit_training casts it", "--dtype");
+  if (resolver.deepspeed()) return resolver.not_modelled(place, "QLoRA under DeepSpeed");
+  if (resolver.request.gpus.value_or(1) > 1) resolver.not_modelled(place, "QLoRA on more than one GPU (DDP, FSDP)");
+}
+
 // Around the forward: an option's plain torch.autocast, or accelerate's, which makes the outputs fp32 as well.
 void resolve_autocast(Resolver& resolver) {
   Training& training = resolver.training();
@@ -277,11 +308,16 @@ void resolve_runtime(Resolver& resolver) {
   training.runtime = resolver.ds != nullptr || staged ? Runtime::DeepSpeed : Runtime::PyTorch;
   const Setting<std::string>& wished = request.runtime;
   if (wished.given()) {
-    if (*wished != "pytorch" && *wished != "deepspeed") {
-      resolver.fault(wished.place, formatted("runtime \"{}\" is neither pytorch nor deepspeed", *wished));
-    } else if (*wished == "pytorch" && resolver.deepspeed()) {
+    const bool shards = *wished == "fsdp2" || *wished == "hsdp";
+    if (*wished == "fsdp" || *wished == "fsdp1") {
+      resolver.not_modelled(wished.place, formatted("runtime \"{}\", PyTorch's FullyShardedDataParallel", *wished));
+    } else if (*wished != "pytorch" && *wished != "deepspeed" && !shards) {
+      resolver.fault(wished.place, formatted("runtime \"{}\" is none of pytorch, deepspeed, fsdp2 and hsdp", *wished));
+    } else if (*wished != "deepspeed" && resolver.deepspeed()) {
       resolver.fault(wished.place,
-                     formatted("runtime pytorch contradicts {}", staged ? "the ZeRO stage" : "the DeepSpeed JSON"));
+                     formatted("runtime {} contradicts {}", *wished, staged ? "the ZeRO stage" : "the DeepSpeed JSON"));
+    } else if (shards) {
+      training.runtime = Runtime::Fsdp2;
     } else if (*wished == "deepspeed") {
       training.runtime = Runtime::DeepSpeed;
     }
@@ -293,11 +329,13 @@ void resolve_runtime(Resolver& resolver) {
                      "--runtime");
   }
   if (resolver.deepspeed()) resolve_stage(resolver);
-  training.torch = resolve_version(resolver, "torch", request.torch_version, kTorchVersion);
-  training.transformers = resolve_version(resolver, "transformers", request.transformers_version, kTransformersVersion);
+  training.torch = resolve_version(resolver, "torch", request.torch_version, kTorchVersion, kModelledTorch);
+  training.transformers = resolve_version(resolver, "transformers", request.transformers_version, kTransformersVersion,
+                                          kModelledTransformers);
   say_what_transformers_does(resolver);
   if (resolver.deepspeed()) {
-    training.deepspeed = resolve_version(resolver, "deepspeed", request.deepspeed_version, kDeepSpeedVersion);
+    training.deepspeed =
+        resolve_version(resolver, "deepspeed", request.deepspeed_version, kDeepSpeedVersion, kModelledDeepSpeed);
   } else {
     training.deepspeed = Version::parse(kDeepSpeedVersion).value_or(Version{});
   }
@@ -305,12 +343,14 @@ void resolve_runtime(Resolver& resolver) {
 
 void resolve_precision(Resolver& resolver) {
   resolve_dtype(resolver);
+  resolve_packed(resolver);
   resolve_autocast(resolver);
   resolve_accumulation(resolver);
   Training& training = resolver.training();
   training.communication_dtype = training.dtype;
   training.master_dtype = DType::Float32;
   training.check_grad_overflow = false;
+  resolve_fsdp_dtypes(resolver);
   if (!resolver.deepspeed()) return;
   const DeepSpeedInput* ds = resolver.ds;
   if (ds != nullptr) training.communication_dtype = ds->communication_dtype.value_or(training.dtype);

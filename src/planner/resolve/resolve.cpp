@@ -4,14 +4,28 @@
 
 #include "core/format.h"
 #include "model/lora.h"
+#include "model/quantized.h"
 #include "planner/resolve/nvme.h"
 #include "planner/resolve/resolver.h"
 
 namespace dsplan {
 
+namespace {
+
+// Loaded in the dtype that is asked for, else in the checkpoint's own (from_pretrained, `dtype`).
+DType loaded_dtype(const ModelSpec& model, const Request& request) {
+  if (request.dtype.given()) {
+    return *request.dtype == "fp32" ? DType::Float32 : *request.dtype == "fp16" ? DType::Float16 : DType::BFloat16;
+  }
+  return model.stored_dtype.value_or(DType::BFloat16);
+}
+
+}  // namespace
+
 ModelSpec model_of(ModelSpec model, const Request& request) {
-  if (!request.lora.given()) return model;
-  return with_adapters(model, parse_lora(request.lora), request.lora.place);
+  const std::optional<Quantization> quantization = quantization_of(request, loaded_dtype(model, request));
+  if (request.lora.given()) model = with_adapters(model, parse_lora(request.lora), request.lora.place);
+  return quantization ? with_packed_weights(model, *quantization, request.set.place) : model;
 }
 
 Job resolve(const ModelSpec& model, const Request& request, const DeepSpeedInput* deepspeed, const Hardware* hardware,
@@ -24,6 +38,7 @@ Job resolve(const ModelSpec& model, const Request& request, const DeepSpeedInput
   resolve_precision(resolver);
   resolve_ranks_and_batch(resolver);
   resolve_zero(resolver);
+  resolve_fsdp(resolver);
   resolve_optimizer(resolver);
   resolve_execution(resolver);
   resolve_settings(resolver);
@@ -128,6 +143,10 @@ void judge_strict(const Resolver& resolver) {
          {},
          formatted("{} is assumed to be {} ({}), which --strict does not allow", input.name, input.value, input.reason),
          formatted("give {}", input.option)});
+  }
+  for (const Notice& notice : resolver.request.notices) {
+    if (notice.kind != Notice::Kind::Unknown) continue;
+    diagnostics.add(notice.place.says(notice.message + ", which --strict does not allow"));
   }
   diagnostics.throw_if_any();
 }

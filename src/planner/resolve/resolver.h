@@ -39,11 +39,16 @@ struct Resolver {
   [[nodiscard]] bool applies(When when) const;
 };
 
+// What --set says of `key`; the last one counts.
+[[nodiscard]] Setting<std::string> set_of(const Resolver& resolver, std::string_view key);
+
 // In this order: each may rely on those before it.
 void refuse_unmodelled_options(Resolver& resolver);
 void resolve_runtime(Resolver& resolver);    // runtime, stage, versions
 void resolve_precision(Resolver& resolver);  // dtypes, overflow check
+void resolve_fsdp_dtypes(Resolver& resolver);  // As part of it.
 void resolve_ranks_and_batch(Resolver& resolver);
+void resolve_fsdp(Resolver& resolver);
 void resolve_zero(Resolver& resolver);
 void resolve_optimizer(Resolver& resolver);  // and gradient clipping
 void resolve_execution(Resolver& resolver);  // seq, attention, loss, loop, freeze, checkpointing

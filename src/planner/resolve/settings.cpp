@@ -2,15 +2,13 @@
 // JSON.
 
 #include <algorithm>
-#include <array>
 
 #include "core/format.h"
+#include "model/quantized.h"
 #include "planner/resolve/resolver.h"
 
 namespace dsplan {
-namespace {
 
-// What --set says of `key`; the last one counts.
 Setting<std::string> set_of(const Resolver& resolver, std::string_view key) {
   Setting<std::string> value;
   if (!resolver.request.set.given()) return value;
@@ -22,12 +20,20 @@ Setting<std::string> set_of(const Resolver& resolver, std::string_view key) {
   return value;
 }
 
+namespace {
+
+bool is_setting(std::string_view key) {
+  if (key == "zero_grad_set_to_none" || key == "model_init") return true;
+  const std::span<const SettingRow> all = settings();
+  return key.starts_with("fsdp.") &&
+         std::any_of(all.begin(), all.end(), [key](const SettingRow& row) { return row.request.key == key; });
+}
+
 void refuse_other_keys(Resolver& resolver) {
-  constexpr std::array<std::string_view, 2> kKeys = {"zero_grad_set_to_none", "model_init"};
   if (!resolver.request.set.given()) return;
   for (const std::string& pair : *resolver.request.set) {
     const std::string_view key = std::string_view(pair).substr(0, pair.find('='));
-    if (pair.find('=') != std::string::npos && std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end()) continue;
+    if (pair.find('=') != std::string::npos && (is_setting(key) || is_quantization_key(key))) continue;
     resolver.not_modelled(resolver.request.set.place, formatted("setting \"{}\"", pair));
   }
 }
@@ -56,8 +62,13 @@ void resolve_model_init(Resolver& resolver) {
   const Setting<std::string>& wished = said.given() ? said : resolver.request.model_init;
   const bool cuts = resolver.deepspeed() && resolver.stage() == 3;
   Training& training = resolver.training();
-  training.model_init = cuts ? ModelInit::ZeroInit : ModelInit::Device;
+  const bool shards = training.runtime == Runtime::Fsdp2;
+  training.model_init = cuts ? ModelInit::ZeroInit : shards ? ModelInit::Meta : ModelInit::Device;
   if (!wished.given()) {
+    if (shards) {
+      return resolver.assumed("model_init", "meta", "made on no device, and empty in shards; else it is whole first",
+                              "--training");
+    }
     if (!resolver.deepspeed()) return;
     resolver.assumed("model_init", std::string(name(training.model_init)),
                      cuts ? "built under zero.Init; else it is whole on each rank first"
@@ -65,8 +76,12 @@ void resolve_model_init(Resolver& resolver) {
                      "--training");
     return;
   }
-  for (const ModelInit one : {ModelInit::ZeroInit, ModelInit::Device, ModelInit::Host}) {
+  for (const ModelInit one : {ModelInit::ZeroInit, ModelInit::Device, ModelInit::Host, ModelInit::Meta}) {
     if (*wished != name(one)) continue;
+    if (one == ModelInit::Meta && !shards) {
+      return resolver.fault(wished.place, "model_init \"meta\" without fully_shard",
+                            "it needs --runtime fsdp2 or hsdp");
+    }
     if (one == ModelInit::ZeroInit && !cuts) {
       return resolver.fault(wished.place, "model_init \"zero_init\" without ZeRO stage 3",
                             "zero.Init cuts parameters as stage 3 does; below it there is nothing to cut");
@@ -74,7 +89,7 @@ void resolve_model_init(Resolver& resolver) {
     training.model_init = one;
     return resolver.given("model_init", *wished, wished.place, "--training");
   }
-  resolver.fault(wished.place, formatted("model_init \"{}\" is none of zero_init, device and host", *wished));
+  resolver.fault(wished.place, formatted("model_init \"{}\" is none of zero_init, device, host and meta", *wished));
 }
 
 }  // namespace

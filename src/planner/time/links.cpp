@@ -106,9 +106,9 @@ Form form_of(Collective collective, double n) {
 
 }  // namespace
 
-std::array<GroupLinks, 6> group_links(const Job& job) {
+std::array<GroupLinks, kGroups> group_links(const Job& job) {
   const Parallelism& p = job.parallelism;
-  std::array<GroupLinks, 6> all;
+  std::array<GroupLinks, kGroups> all;
   const auto put = [&](Group group, std::int64_t ranks, std::int64_t stride) {
     all[static_cast<std::size_t>(group)] = lay(job, ranks, stride);
   };
@@ -116,7 +116,13 @@ std::array<GroupLinks, 6> group_links(const Job& job) {
   put(Group::SequenceParallel, p.sp, p.tp);
   put(Group::ExpertParallel, p.ep, p.tp * p.sp);
   put(Group::DataParallel, p.dp, p.tp * p.sp);
-  put(Group::DataParallelInside, std::min(p.dp, job.training.zero.hpz_partition_size), p.tp * p.sp);
+  const Fsdp& fsdp = job.training.fsdp;
+  const bool shards = job.training.runtime == Runtime::Fsdp2;
+  const std::int64_t inside = !shards              ? job.training.zero.hpz_partition_size
+                              : fsdp.replicate > 1 ? p.dp / fsdp.replicate
+                                                   : fsdp.reshard_after_forward;
+  put(Group::DataParallelInside, std::clamp<std::int64_t>(inside, 1, p.dp), p.tp * p.sp);
+  put(Group::Replicas, fsdp.replicate, p.tp * p.sp * (p.dp / fsdp.replicate));
   all[static_cast<std::size_t>(Group::DataParallelBetween)] = all[static_cast<std::size_t>(Group::DataParallel)];
   return all;
 }

@@ -32,7 +32,7 @@ namespace dsplan::machine {
 namespace dsplan {
 
 // By Group. Bandwidths are 0 where the group needs none.
-[[nodiscard]] std::array<GroupLinks, 6> group_links(const Job& job);
+[[nodiscard]] std::array<GroupLinks, kGroups> group_links(const Job& job);
 
 // Seconds of one call over `payload` bytes, the full logical buffer as in nccl-tests. Grows with the payload, and never
 // with a bandwidth. Sources: docs/time.md.

@@ -103,7 +103,7 @@ class Rates {
   double host_adam_ = 0;   // Elements per second of one rank.
   double nvme_read_ = 0;   // Bytes per second of one rank; 0: unknown.
   double nvme_write_ = 0;
-  std::array<GroupLinks, 6> links_;
+  std::array<GroupLinks, kGroups> links_;
   bool calibrated_ = false;
   std::vector<std::string> measured_;  // What of this was measured, in words.
   std::string basis_;

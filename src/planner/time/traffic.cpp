@@ -22,6 +22,7 @@ struct Totals {
   std::int64_t modules = 0;  // That ask.
   Elements persistent;       // What stays whole, each once.
   Elements largest;          // Of one part.
+  Elements around;           // Of what is in no layer.
   std::int64_t tensors = 0;
 };
 
@@ -38,6 +39,7 @@ void take(const PartParameters& part, const Zero& zero, bool region, Totals& tot
   }
   totals.gathered += own;
   if (region) totals.largest = std::max(totals.largest, own);
+  if (!region) totals.around += own;
   totals.modules += part.modules;
   totals.tensors += part.tensors;
 }
@@ -74,6 +76,15 @@ OptimizerShape shape_of(const Optimizer& optimizer) {
   return {20, apart};
 }
 
+// What a partial offload leaves on the device, sub-groups taken as equal.
+Elements on_device(const Training& t, Elements own) {
+  if (t.zero.offload_optimizer.ratio == 1) return Elements(0);
+  const std::int64_t size = std::max(t.zero.sub_group_size, Elements(1)).value();
+  const std::int64_t groups = std::max<std::int64_t>(div_ceil(own, size).value(), 1);
+  const GroupRange device = groups_on_device(t, static_cast<std::size_t>(groups));
+  return div_floor(own * static_cast<std::int64_t>(device.end - device.begin), groups);
+}
+
 // Sizes are whole bytes; they become seconds at the rates alone.
 class Traffic {
  public:
@@ -88,7 +99,9 @@ class Traffic {
 
   DataTraffic run() {
     if (totals_.trained == Elements(0) && zero_.stage < 3) return out_;
-    if (!deepspeed_) {
+    if (t_.runtime == Runtime::Fsdp2) {
+      fully_sharded();
+    } else if (!deepspeed_) {
       data_parallel();
     } else if (zero_.stage == 0) {
       out_.step += calls(Collective::AllReduce, sent(totals_.trained), sent(bucket()));
@@ -133,6 +146,41 @@ class Traffic {
     out_.backward = calls(Collective::AllReduce, payload, kDdpBucket);
     out_.backward_last = one(Collective::AllReduce, std::min(payload, kDdpBucket));
     out_.accumulate += rates_.memory(payload * 2) * 2;  // Into the buckets and back.
+  }
+
+  // fully_shard: a layer at a time before it runs, in backward again; what is in no layer first and last, beside
+  // nothing. Replicas add up what a rank keeps.
+  void fully_sharded() {
+    const Fsdp& fsdp = t_.fsdp;
+    const bool replicates = fsdp.replicate > 1;
+    const Group mesh = replicates ? Group::DataParallelInside : Group::DataParallel;
+    const Group again = fsdp.reshard_after_forward > 1 ? Group::DataParallelInside : mesh;
+    const bool whole = fsdp.wrap == "root" || totals_.largest == Elements(0);
+    const Elements layers = whole ? Elements(0) : totals_.gathered - totals_.around;
+    const Elements around = whole ? totals_.gathered : totals_.around;
+    const Elements layer = std::max(totals_.largest, Elements(1));
+    const double first = one(Collective::AllGather, weights(around), mesh);
+    out_.beside = true;
+    out_.forward_first = micro_ * first;
+    out_.forward = micro_ * (first + calls(Collective::AllGather, weights(layers), weights(layer), mesh));
+    double gathers = fsdp.reshard_root ? first : 0;
+    if (fsdp.reshard_after_forward > 0) {
+      gathers += calls(Collective::AllGather, weights(layers), weights(layer), again);
+    }
+    const std::int64_t ranks = ranks_ / fsdp.replicate;
+    const auto reduced = [&](Elements group) {
+      if (group == Elements(0)) return 0.0;
+      const double scattered = one(Collective::ReduceScatter, sent(group), mesh);
+      return replicates ? scattered + one(Collective::AllReduce, sent(div_ceil(group, ranks)), Group::Replicas)
+                        : scattered;
+    };
+    const double last = reduced(around);
+    const double rounds = fsdp.sync_every ? micro_ : 1;
+    const std::int64_t count = div_ceil(Bytes(layers.value()), layer.value()).value();
+    out_.backward = micro_ * gathers + rounds * (last + static_cast<double>(count) * reduced(layer));
+    out_.backward_last = rounds * last + (fsdp.reshard_root ? micro_ * first : 0);
+    // Shards are copied into what is gathered and out of it, gradients into what is reduced.
+    out_.accumulate = micro_ * rates_.memory(weights(totals_.gathered) * 4) + added(weights(totals_.trained));
   }
 
   // ZeRO-1 and 2: buckets of all gradients, reduced in full; a gather of what each rank has updated.
@@ -201,9 +249,11 @@ class Traffic {
 
   void optimizer() {
     const bool sharded = deepspeed_ && zero_.stage > 0;
-    const Elements own = sharded ? div_floor(totals_.trained, ranks_) : totals_.trained;
+    const bool rows = t_.runtime == Runtime::Fsdp2;
+    const std::int64_t parts = rows ? ranks_ / t_.fsdp.replicate : ranks_;
+    const Elements own = sharded || rows ? div_floor(totals_.trained, parts) : totals_.trained;
     if (sharded && offloads_optimizer(t_)) {
-      const Elements device = on_device(own);
+      const Elements device = on_device(t_, own);
       if (device > Elements(0)) device_optimizer(device);
       return host_optimizer(own - device);
     }
@@ -211,19 +261,11 @@ class Traffic {
     if (deepspeed_ && ranks_ > 1) out_.step += kControlCalls * one(Collective::AllReduce, kControlBytes);
   }
 
-  // What a partial offload leaves on the device, sub-groups taken as equal.
-  [[nodiscard]] Elements on_device(Elements own) const {
-    if (zero_.offload_optimizer.ratio == 1) return Elements(0);
-    const std::int64_t size = std::max(zero_.sub_group_size, Elements(1)).value();
-    const std::int64_t groups = std::max<std::int64_t>(div_ceil(own, size).value(), 1);
-    const GroupRange device = groups_on_device(t_, static_cast<std::size_t>(groups));
-    return div_floor(own * static_cast<std::int64_t>(device.end - device.begin), groups);
-  }
-
   void device_optimizer(Elements own) {
     const OptimizerShape shape = shape_of(t_.optimizer);
     const bool masters = deepspeed_ && t_.dtype != DType::Float32;
-    const Bytes master = storage(own, masters ? t_.master_dtype : t_.dtype);
+    const bool kept = masters || t_.runtime == Runtime::Fsdp2;
+    const Bytes master = storage(own, kept ? t_.master_dtype : t_.dtype);
     // Weights and states are read and written, the gradient read: 3 + 2 `states` of a master, `passes` times.
     Bytes moved = div_floor(master * (shape.passes2 * (30 + 2 * shape.states10)), 20);
     // The gradient comes in the working type and is made a master's; the weights go back.

@@ -28,7 +28,7 @@ class SilentRuntime final : public TrainingRuntime {
     gathered_.resize(model.parameters.size(), kNoBuffer);
   }
 
-  void initialise() override {
+  void initialise(const std::vector<BufferId>& /*buffers*/) override {
     for (const NamedParameter& p : named_) {
       Variable parameter =
           Eager(emitter_).empty(storage(Elements(p.elements), p.dtype), p.dtype, {Role::Parameters, "parameter"});
@@ -54,6 +54,7 @@ class SilentRuntime final : public TrainingRuntime {
   }
   // What the trace shows to come back next is kept: at the least the parameters of the last module of a forward.
   void exit(ModuleId module, Pass pass) override {
+    if (module == kNone) return;
     if (own_[static_cast<std::size_t>(module)].empty()) return;
     if (pass == Pass::Forward && keeps_last_) {
       if (last_ != kNone && last_ != module) release(last_);
@@ -115,7 +116,7 @@ class SilentRuntime final : public TrainingRuntime {
 };
 
 // Largest live bytes by place. What an operator allocates is there when its kernel runs.
-class ProfileReader : public Ignores<Communicate, RecordEvent, WaitEvent, Enter, Exit> {
+class ProfileReader : public Ignores<Communicate, RecordEvent, WaitEvent, EmptyCache, Enter, Exit> {
  public:
   ProfileReader(const Schedule& schedule, const ModelSpec& model, std::int64_t layers, ActivationProfile& into)
       : schedule_(schedule), model_(model), into_(into) {
@@ -126,7 +127,7 @@ class ProfileReader : public Ignores<Communicate, RecordEvent, WaitEvent, Enter,
     into_.gradients.resize(count);
   }
 
-  using Ignores<Communicate, RecordEvent, WaitEvent, Enter, Exit>::on;
+  using Ignores<Communicate, RecordEvent, WaitEvent, EmptyCache, Enter, Exit>::on;
   void on(std::size_t, const Allocate& event) {
     if (schedule_.buffers[event.buffer].space == Space::Device) live_ += schedule_.buffers[event.buffer].size;
   }
@@ -193,8 +194,10 @@ ModelSpec with_few_layers(const ModelSpec& model) {
   few.family = model.family;
   few.graph_class = model.graph_class;
   few.dims = model.dims;
+  few.parts = model.parts;
   few.dims.layers = std::min(model.dims.layers, kProfiledLayers);
   few.has_graph = model.has_graph;
+  few.parts = model.parts;
   std::vector<ModuleId> modules(model.modules.size(), kNone);
   for (std::size_t at = 0; at < model.modules.size(); ++at) {
     const Module& module = model.modules[at];
@@ -227,7 +230,7 @@ ActivationProfile profile_activations(const ModelSpec& model, const Job& job, co
   Emitter emitter(graph.nodes.size() * 14 + model.parameters.size() * 3);
   emitter.at(Pass::Setup);
   SilentRuntime runtime(job, model, emitter);
-  runtime.initialise();
+  runtime.initialise({});
   std::vector<BufferId> buffers;
   for (const ModelBuffer& buffer : model.buffers) {
     if (!buffer_exists(buffer, job.training.transformers)) {

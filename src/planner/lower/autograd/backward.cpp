@@ -22,6 +22,8 @@ void Backward::from_loss() {
   }
   ones_like.run(Body::LossSeed, "ones_like");
   walk();
+  emitter_.at(Pass::Backward);
+  on_.runtime.exit(kNone, Pass::Backward);
 }
 
 void Backward::from_outputs(BufferId seed) {

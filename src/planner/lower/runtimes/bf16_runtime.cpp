@@ -28,7 +28,7 @@ class Bf16Runtime final : public RuntimeBase {
         optimizer_(emitter, job.training, kZero1Constructor) {}
 
   // __init__ and _setup_for_real_optimizer.
-  void initialise() override {
+  void initialise(const std::vector<BufferId>& /*buffers*/) override {
     parameters_.take(loading_.give_to_engine({Role::Parameters, "parameter"}));
     if (trained_.empty()) return;
     make_overflow_buffer();

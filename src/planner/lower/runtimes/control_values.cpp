@@ -1,29 +1,32 @@
 #include "planner/lower/runtimes/control_values.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace dsplan {
 
-Variable ControlValues::made(Bytes bytes, What what, const Squares& squares) {
+Variable ControlValues::made(Bytes bytes, What what, const Squares& squares, const Variable& from) {
   const DType type = bytes == Bytes(1) ? DType::UInt8 : bytes == Bytes(4) ? DType::Float32 : DType::Float64;
   Variable value = eager_.scratch(bytes, type, what);
   Work work = eager_.work();
+  if (from) work.read(from);
   work.write(value).really_reads(squares.of).states(squares.copies);
   work.run(type == DType::UInt8 ? Body::OverflowScan : Body::Norm, what.label);
   return value;
 }
 
-void ControlValues::all_reduce(Bytes bytes, What what, const Squares& squares) {
-  Variable value = made(bytes, what, squares);
+void ControlValues::all_reduce(Bytes bytes, What what, const Squares& squares, Variable from) {
+  Variable value = made(bytes, what, squares, from);
+  from.reset();
   share(value.id(), Group::DataParallel);
   share(value.id(), Group::TensorParallel);
   value.reset();
   eager_.emitter().wait_stream(kHostSync, kComputeStream);  // Whose number it becomes.
 }
 
-void ControlValues::tensor_parallel(Bytes bytes, What what, const Squares& squares) {
-  if (ranks_.tensor_parallel == 1) return;
-  Variable value = made(bytes, what, squares);
+void ControlValues::tensor_parallel(Bytes bytes, What what, const Squares& squares, const Variable& from) {
+  if (ranks_.tensor_parallel == 1 && !from) return;
+  Variable value = made(bytes, what, squares, from);
   share(value.id(), Group::TensorParallel);
   value.reset();
   eager_.emitter().wait_stream(kHostSync, kComputeStream);
@@ -68,6 +71,66 @@ Squares ControlValues::squares_of(const std::vector<BufferId>& gradients,
     }
   }
   return squares;
+}
+
+GradientNorms::GradientNorms(Emitter& emitter, const Job& job) : eager_(emitter) {
+  if (job.hardware && job.training.level == Level::Kernel) device_ = device_threads(*job.hardware);
+}
+
+void NormInMaking::written_by(Work& work) const {
+  for (const Variable* made : {&norm, &staging, &semaphores}) {
+    if (*made) work.write(*made);
+  }
+}
+
+NormInMaking GradientNorms::begin(const Part& tensor, What what) {
+  const DType type = eager_.emitter().dtype(tensor.buffer);
+  const Bytes one(bytes_per_element(type));
+  NormInMaking making;
+  making.norm = eager_.empty(one, type, what);
+  const ReducedTensor all{1, eager_.bytes_of(tensor).value() / one.value(), 0};
+  const ReductionScratch scratch = reduction_scratch(all, device_, std::max(one, Bytes(4)));
+  if (scratch.staging == Bytes(0)) return making;
+  constexpr Source kReduces = "aten/src/ATen/native/cuda/Reduce.cuh, gpu_reduce_kernel";
+  making.staging = eager_.scratch(scratch.staging, DType::UInt8, {Role::Temporaries, "staging of a norm", kReduces});
+  making.semaphores =
+      eager_.scratch(scratch.semaphores, DType::Int32, {Role::Temporaries, "semaphores of a norm", kReduces});
+  return making;
+}
+
+Variable GradientNorms::norm_of(const Part& tensor, What what, std::optional<std::vector<ByteRange>> squares) {
+  NormInMaking making = begin(tensor, what);
+  Work work = eager_.work().read(tensor);
+  making.written_by(work);
+  if (squares) work.really_reads(std::move(*squares));
+  work.run(Body::SquareSum, what.label);
+  return std::move(making.norm);
+}
+
+Variable GradientNorms::root_or_square(const Variable& of, What what) {
+  const BufferId from = of.id();
+  return derived({&from, 1}, 1, what);
+}
+
+Variable GradientNorms::sum_of_squares(const Variables& norms, What what) {
+  const Variable squares = squares_of(norms, what);
+  const BufferId from = squares.id();
+  return derived({&from, 1}, 1, what);
+}
+
+Variable GradientNorms::squares_of(const Variables& norms, What what) {
+  what.label = "gradient norms";
+  const Variable stacked = derived(norms.ids(), norms.size(), what);
+  const BufferId from = stacked.id();
+  return derived({&from, 1}, norms.size(), what);
+}
+
+// Squares have been added up already.
+Variable GradientNorms::derived(std::span<const BufferId> from, std::size_t count, What what) {
+  const DType type = eager_.emitter().dtype(from.front());
+  Variable made = eager_.empty(storage(Elements(static_cast<std::int64_t>(count)), type), type, what);
+  eager_.work().read(from).write(made).run(Body::Clear, what.label);
+  return made;
 }
 
 Variable HeldNorms::made(DType type, BufferId gradient) {

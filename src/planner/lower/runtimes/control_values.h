@@ -2,9 +2,12 @@
 // host's numbers (`.item()`), so the host waits for them.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "core/job.h"
+#include "core/kernel_scratch.h"
 #include "core/model.h"
 #include "planner/lower/eager.h"
 #include "planner/lower/runtimes/named_parameters.h"
@@ -31,10 +34,11 @@ class ControlValues {
       : eager_(emitter), model_(model), ranks_(ranks) {}
 
   // A value of `bytes` (1: a flag, 4 or 8: a norm), over the data-parallel ranks, then over the tensor-parallel ones,
-  // each where there are several.
-  void all_reduce(Bytes bytes, What what, const Squares& squares = {});
+  // each where there are several. `from`: what it is made of, which goes when it is there.
+  void all_reduce(Bytes bytes, What what, const Squares& squares = {}, Variable from = {});
   // Of a value that is the same on all data-parallel ranks: over the tensor-parallel ones alone.
-  void tensor_parallel(Bytes bytes, What what, const Squares& squares = {});
+  // Where it is made `from` something on the device it is there with one rank, too.
+  void tensor_parallel(Bytes bytes, What what, const Squares& squares = {}, const Variable& from = {});
   // A value that is there, over the ranks of one group; nothing where there is one.
   void share(BufferId value, Group group);
 
@@ -47,11 +51,44 @@ class ControlValues {
                                    std::span<const NamedParameter> trained) const;
 
  private:
-  [[nodiscard]] Variable made(Bytes bytes, What what, const Squares& squares);
+  [[nodiscard]] Variable made(Bytes bytes, What what, const Squares& squares, const Variable& from);
 
   Eager eager_;
   const ModelSpec& model_;
   Ranks ranks_;
+};
+
+// Norms of gradients, which the framework takes one by one before it adds them up. Each is a number on the device, and
+// while its kernel runs there is what the kernel's blocks meet in (core/kernel_scratch.h).
+struct NormInMaking {
+  Variable norm;
+  Variable staging;     // None where one block makes it.
+  Variable semaphores;  // They go first.
+  void written_by(Work& work) const;
+};
+
+class GradientNorms {
+ public:
+  GradientNorms(Emitter& emitter, const Job& job);
+
+  // tensor.norm(2), in the tensor's own dtype. `squares`: for an executor, of what it is the norm, where that is not
+  // the tensor.
+  [[nodiscard]] Variable norm_of(const Part& tensor, What what,
+                                 std::optional<std::vector<ByteRange>> squares = std::nullopt);
+  // The same without its work, for those who have one of their own.
+  [[nodiscard]] NormInMaking begin(const Part& tensor, What what);
+  // Of one number: number ** 2, number ** 0.5.
+  [[nodiscard]] Variable root_or_square(const Variable& of, What what);
+  // torch.sum(torch.stack(norms).pow(2)); the list stays the caller's.
+  [[nodiscard]] Variable sum_of_squares(const Variables& norms, What what);
+
+ private:
+  [[nodiscard]] Variable squares_of(const Variables& norms, What what);
+  // Made of what is in `from`, so many numbers.
+  [[nodiscard]] Variable derived(std::span<const BufferId> from, std::size_t count, What what);
+
+  Eager eager_;
+  DeviceThreads device_;
 };
 
 // Norms that a DeepSpeed optimizer holds beyond the value that ranks agreed on.

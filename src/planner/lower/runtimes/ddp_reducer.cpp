@@ -1,5 +1,7 @@
 #include "planner/lower/runtimes/ddp_reducer.h"
 
+#include <deque>
+#include <map>
 #include <utility>
 
 namespace dsplan {
@@ -8,8 +10,63 @@ namespace {
 // The first bucket closes at 1 MiB, the others at 25 MiB; a bucket may exceed its limit by one parameter.
 constexpr Bytes kFirstBucket{1LL << 20};
 constexpr Bytes kBucketCap{25LL << 20};
+constexpr Bytes kBroadcast{250LL << 20};  // broadcast_bucket_size
+constexpr std::size_t kInFlight = 2;
+
+// compute_bucket_assignment_by_size: closed once they reach the size, in the order of their first tensors.
+std::vector<std::vector<BufferId>> assigned_by_size(const Emitter& emitter, std::span<const BufferId> tensors) {
+  struct Open {
+    std::size_t first = 0;
+    Bytes bytes;
+    std::vector<BufferId> tensors;
+  };
+  std::map<DType, Open> open;
+  std::map<std::size_t, std::vector<BufferId>> closed;
+  for (std::size_t index = 0; index < tensors.size(); ++index) {
+    Open& bucket = open[emitter.dtype(tensors[index])];
+    if (bucket.tensors.empty()) bucket.first = index;
+    bucket.tensors.push_back(tensors[index]);
+    bucket.bytes += emitter.size(tensors[index]);
+    if (bucket.bytes < kBroadcast) continue;
+    closed[bucket.first] = std::move(bucket.tensors);
+    bucket = {};
+  }
+  for (auto& [type, bucket] : open) {
+    if (!bucket.tensors.empty()) closed[bucket.first] = std::move(bucket.tensors);
+  }
+  std::vector<std::vector<BufferId>> buckets;
+  for (auto& [first, bucket] : closed) buckets.push_back(std::move(bucket));
+  return buckets;
+}
 
 }  // namespace
+
+void broadcast_coalesced(Eager& eager, std::span<const BufferId> tensors, std::int64_t ranks) {
+  struct Sent {
+    std::vector<BufferId> tensors;
+    Variable flat;
+  };
+  std::deque<Sent> in_flight;
+  const auto finish = [&] {
+    if (in_flight.front().flat) eager.split(in_flight.front().tensors, in_flight.front().flat, "copy out of flat copy");
+    in_flight.pop_front();
+  };
+  for (std::vector<BufferId>& bucket : assigned_by_size(eager.emitter(), tensors)) {
+    Variable flat;
+    if (bucket.size() > 1) {
+      Bytes bytes;
+      for (const BufferId tensor : bucket) bytes += eager.emitter().size(tensor);
+      flat = eager.empty(bytes, eager.emitter().dtype(bucket.front()),
+                         {Role::RuntimeBuffers, "flat copy to broadcast",
+                          "torch/csrc/distributed/c10d/comm.cpp, broadcast_coalesced"});
+      eager.concatenate(flat, bucket, "copy into flat copy");
+    }
+    eager.broadcast(flat ? flat : Part(bucket.front()), 0, ranks);
+    in_flight.push_back({std::move(bucket), std::move(flat)});
+    if (in_flight.size() >= kInFlight) finish();
+  }
+  while (!in_flight.empty()) finish();
+}
 
 void DdpReducer::add(Bucket& bucket, ParameterId parameter) const {
   bucket.parameters.push_back(parameter);

@@ -1,5 +1,6 @@
 // DistributedDataParallel's reducer (torch/csrc/distributed/c10d/reducer.cpp): gradients are copied into buckets, which
-// are all-reduced in order, each when all its gradients have come, and copied back.
+// are all-reduced in order, each when all its gradients have come, and copied back. And what rank 0 sends to the
+// others: all states at the beginning, the model's buffers again before forwards.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,10 @@
 #include "planner/lower/runtimes/separate_gradients.h"
 
 namespace dsplan {
+
+// torch.distributed._broadcast_coalesced (torch/csrc/distributed/c10d/comm.cpp): by dtype, flat copies of some 250 MiB,
+// of which two are under way. A tensor that goes by itself is not copied.
+void broadcast_coalesced(Eager& eager, std::span<const BufferId> tensors, std::int64_t ranks);
 
 class DdpReducer {
  public:

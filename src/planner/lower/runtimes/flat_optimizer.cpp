@@ -37,7 +37,22 @@ Work FlatOptimizer::update(const Part& gradient) {
   return work;
 }
 
+bool makes_root(const Optimizer& optimizer) {
+  const bool adam = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW;
+  return adam && optimizer.implementation == Implementation::Foreach;
+}
+
+Variable square_root(Eager& eager, BufferId exp_avg_sq) {
+  constexpr What kRoot{Role::Temporaries, "square root of exp_avg_sq", "torch/optim/adam.py, _multi_tensor_adam"};
+  Variable root = eager.scratch(eager.emitter().size(exp_avg_sq), eager.emitter().dtype(exp_avg_sq), kRoot);
+  // The update does the arithmetic.
+  eager.work().read(exp_avg_sq).write(root).run(Body::Clear, kRoot.label);
+  return root;
+}
+
 void FlatOptimizer::step(const Part& gradient, std::vector<ByteRange> reads) {
+  Variable root;
+  if (makes_root(training_.optimizer)) root = square_root(eager_, states_.ids().back());
   Work work = update(gradient);
   if (!reads.empty()) work.really_reads(std::move(reads));
   work.states(states_.size()).run(Body::Update, "optimizer update");

@@ -13,6 +13,10 @@ namespace dsplan {
 [[nodiscard]] Variables make_states(Eager& eager, const Training& training, std::int64_t elements,
                                     Space space = Space::Device);
 
+// torch.optim.Adam's multi-tensor form divides by a tensor of its own, which goes when step() returns.
+[[nodiscard]] bool makes_root(const Optimizer& optimizer);
+[[nodiscard]] Variable square_root(Eager& eager, BufferId exp_avg_sq);
+
 class FlatOptimizer {
  public:
   // `source`: where the wrapper makes its master weights.

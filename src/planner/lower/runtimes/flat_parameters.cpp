@@ -57,6 +57,7 @@ void FlatParameters::flatten_on_host() {
                                     {Role::Temporaries, "stand-in of a parameter on the host", kConstructs}));
     eager_.zero(stand_ins.ids().back(), "stand-in");
   }
+  eager_.emitter().empty_cache();
   eager_.emitter().print("After moving param group 0 to CPU");
   Variable zeros = padding(Space::Pageable);
   Variable joined = eager_.empty(bytes(layout_.padded), dtype_, {Role::Parameters, "flat parameters on the host"},

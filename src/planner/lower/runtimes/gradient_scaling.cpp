@@ -12,7 +12,7 @@ constexpr std::int64_t kChunk = 65'536;  // Elements that one block of a multi-t
 std::vector<StepParameter> with_gradient(std::span<const StepParameter> parameters) {
   std::vector<StepParameter> kept;
   std::copy_if(parameters.begin(), parameters.end(), std::back_inserter(kept),
-               [](const StepParameter& parameter) { return parameter.gradient != kNoBuffer; });
+               [](const StepParameter& parameter) { return parameter.gradient.buffer != kNoBuffer; });
   return kept;
 }
 
@@ -56,17 +56,28 @@ void GradientClip::foreach_norm(std::span<const StepParameter> group, Variables&
   if (const Recording* recording = eager_.emitter().recording(); recording != nullptr && recording->tensor_rank() > 0) {
     std::vector<ByteRange> own;
     for (const StepParameter& p : group) {
-      if (!p.replicated) own.push_back({p.gradient, Bytes(0), eager_.emitter().size(p.gradient)});
+      if (!p.replicated) own.push_back({p.gradient.buffer, p.gradient.offset, eager_.bytes_of(p.gradient)});
     }
     work.really_reads(std::move(own));
   }
   work.run(Body::SquareSum, "norms of gradients");
 }
 
+// Squares, their sums over the ranks in a tensor of its own, and the roots of those.
+Variable GradientClip::sum_over_shards(std::int64_t count, DType dtype) {
+  const Variable squares = scalars(count, dtype, "squares of norms");
+  const Variable sums = scalars(count, dtype, "sums of squares", Body::Norm);
+  eager_.work().read(sums).write(sums).control(Collective::AllReduce, dtype, eager_.bytes_of(sums), sharded_.group);
+  return scalars(count, dtype, "norms of whole gradients");
+}
+
 Variable GradientClip::get_total_norm(std::span<const StepParameter> parameters, DType dtype) {
   Variables norms;
   for (const auto& group : grouped_by_dtype(parameters)) foreach_norm(group, norms);
-  const Variable stacked = scalars(static_cast<std::int64_t>(norms.size()), dtype, "stacked norms");
+  const auto count = static_cast<std::int64_t>(norms.size());
+  const Variable stacked = scalars(count, dtype, "stacked norms");
+  Variable whole;
+  if (sharded_.ranks > 1) whole = sum_over_shards(count, dtype);
   return scalars(1, dtype, "total norm", tensor_ranks_ > 1 ? Body::Norm : Body::Clear);
 }
 

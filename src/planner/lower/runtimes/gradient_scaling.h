@@ -14,11 +14,16 @@
 namespace dsplan {
 
 // clip_grad_norm_ with the 2-norm and its default, the multi-tensor form. Over tensor-parallel ranks, of which each has
-// gradients of its own, the norm is brought together (Megatron-LM, core/optimizer/clip_grads.py).
+// gradients of its own, the norm is brought together (Megatron-LM, core/optimizer/clip_grads.py); so are norms of the
+// shards of DTensors, all at once (torch/distributed/tensor/_ops/_math_ops.py, _NormPartial).
+struct ShardedNorms {
+  std::int64_t ranks = 1;
+  Group group = Group::DataParallel;
+};
 class GradientClip {
  public:
-  GradientClip(Emitter& emitter, Level level, std::int64_t tensor_ranks = 1)
-      : eager_(emitter), level_(level), tensor_ranks_(tensor_ranks) {}
+  GradientClip(Emitter& emitter, Level level, std::int64_t tensor_ranks = 1, ShardedNorms sharded = {})
+      : eager_(emitter), level_(level), tensor_ranks_(tensor_ranks), sharded_(sharded) {}
 
   // The caller lets go of the norm that it kept.
   void forget() { norm_.reset(Reason::Loop); }
@@ -29,10 +34,12 @@ class GradientClip {
   [[nodiscard]] Variable get_total_norm(std::span<const StepParameter> parameters, DType dtype);
   void foreach_norm(std::span<const StepParameter> group, Variables& norms);
   [[nodiscard]] Variable scalars(std::int64_t count, DType dtype, Label label, Body body = Body::Clear);
+  [[nodiscard]] Variable sum_over_shards(std::int64_t count, DType dtype);
 
   Eager eager_;
   Level level_;
   std::int64_t tensor_ranks_;
+  ShardedNorms sharded_;
   Variable norm_;
 };
 

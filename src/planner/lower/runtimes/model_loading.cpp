@@ -1,7 +1,10 @@
 #include "planner/lower/runtimes/model_loading.h"
 
+#include <algorithm>
+#include <string_view>
 #include <utility>
 
+#include "model/quantized.h"
 #include "planner/lower/runtime.h"
 
 namespace dsplan {
@@ -10,26 +13,109 @@ namespace {
 // peft's, which come to a model that is there.
 bool is_adapter(const Parameter& parameter) { return parameter.name.find(".lora_") != std::string::npos; }
 
+// Parts between dots, numbers by their value (core_model_loading.py, dot_natural_key).
+bool before(std::string_view a, std::string_view b) {
+  const auto number = [](std::string_view part) {
+    return !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  while (!a.empty() && !b.empty()) {
+    const std::string_view left = a.substr(0, a.find('.'));
+    const std::string_view right = b.substr(0, b.find('.'));
+    a.remove_prefix(std::min(left.size() + 1, a.size()));
+    b.remove_prefix(std::min(right.size() + 1, b.size()));
+    if (left == right) continue;
+    if (number(left) && number(right) && left.size() != right.size()) return left.size() < right.size();
+    return left < right;
+  }
+  return a.empty() && !b.empty();
+}
+
 }  // namespace
 
 void ModelLoading::build_on_host() {
   on_host_.resize(parameters_);
   for (const NamedParameter& p : named_) {
-    Variable made = eager_.empty(storage(Elements(p.elements), p.dtype), p.dtype,
-                                 {Role::Parameters, "parameter on the host"}, p.id, Space::Pageable);
-    eager_.work().write(made).run(Body::LoadParameter, "load parameter");
-    on_host_[static_cast<std::size_t>(p.id)] = std::move(made);
+    on_host_[static_cast<std::size_t>(p.id)] = make(p, {Role::Parameters, "parameter on the host"}, Space::Pageable);
   }
 }
 
-Variable ModelLoading::make(const Parameter& parameter, ParameterId id, What what) {
-  const DType dtype = training_.dtype_of(parameter);
-  Variable made = eager_.empty(storage(parameter.shape.elements(), dtype), dtype, what, id);
+NamedParameter ModelLoading::made(const Parameter& parameter, ParameterId id) const {
+  return {id, parameter.shape.elements().value(), true, training_.made_dtype(parameter)};
+}
+
+Variable ModelLoading::make(const NamedParameter& p, What what, Space space) {
+  Variable made = eager_.empty(storage(Elements(p.elements), p.dtype), p.dtype, what, p.id, space);
   eager_.work().write(made).run(Body::LoadParameter, "load parameter");
   return made;
 }
 
+// core_model_loading.py, convert_and_load_state_dict_in_model; bitsandbytes functional.py, quantize_4bit.
+void ModelLoading::pack(const ModelSpec& model, ParameterId id, const std::function<void(ModuleId)>& buffers_of) {
+  const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
+  const What what{Role::Parameters, "parameter"};
+  const What passing{Role::Temporaries, "weight before it is packed", "bitsandbytes: functional.py, quantize_4bit"};
+  const Quantization quantization = *packing_of(model.modules[static_cast<std::size_t>(parameter.module)]);
+  const Elements values = unpacked_elements(parameter, quantization);
+  const Bytes scales = storage(Elements((values.value() + kQuantizedBlock - 1) / kQuantizedBlock), DType::Float32);
+  const auto scratch = [&](Bytes bytes, DType dtype) {
+    Variable made = eager_.scratch(bytes, dtype, passing);
+    eager_.work().write(made).run(Body::Nothing, "load parameter");
+    return made;
+  };
+  Variable whole = scratch(storage(values, quantization.loaded), quantization.loaded);
+  Variable absmax = quantization.nested ? scratch(scales, DType::Float32) : Variable();
+  on_device_[static_cast<std::size_t>(id)] = make(made(parameter, id), what);
+  Variable shifted = quantization.nested ? scratch(scales, DType::Float32) : Variable();
+  buffers_of(parameter.module);
+  shifted.reset();
+  absmax.reset();
+  whole.reset();
+}
+
+void ModelLoading::build_packed(const ModelSpec& model, const std::function<void(ModuleId)>& buffers_of) {
+  on_device_.resize(parameters_);
+  const auto packed = [&](const Parameter& parameter) {
+    const Module& module = model.modules[static_cast<std::size_t>(parameter.module)];
+    return parameter.shape.rank == 2 && packing_of(module).has_value();
+  };
+  const DType loaded = packing_of(model)->loaded;
+  Bytes all;
+  std::vector<ParameterId> order;
+  for (std::size_t at = 0; at < parameters_; ++at) {
+    const Parameter& parameter = model.parameters[at];
+    if (is_adapter(parameter) || parameter.tied_to != kNone) continue;
+    order.push_back(static_cast<ParameterId>(at));
+    all += storage(parameter.shape.elements(), packed(parameter) ? *parameter.dtype : loaded);
+  }
+  {  // caching_allocator_warmup (modeling_utils.py): one segment for all of it.
+    Variable warm = eager_.scratch(all, DType::UInt8, {Role::Temporaries, "room for the model", "modeling_utils.py"});
+    eager_.work().write(warm).run(Body::Nothing, "warm up the allocator");
+  }
+  const auto name = [&](ParameterId id) -> const std::string& {
+    return model.parameters[static_cast<std::size_t>(id)].name;
+  };
+  std::sort(order.begin(), order.end(), [&](ParameterId a, ParameterId b) { return before(name(a), name(b)); });
+  for (const ParameterId id : order) {
+    const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
+    if (packed(parameter)) {
+      pack(model, id, buffers_of);
+    } else {
+      // Loaded in 16 bits, and cast when the model is prepared, which empties the cache: no hole is left.
+      on_device_[static_cast<std::size_t>(id)] = make(made(parameter, id), {Role::Parameters, "parameter"});
+    }
+  }
+  for (std::size_t module = 0; module < model.modules.size(); ++module) {
+    if (!packing_of(model.modules[module])) buffers_of(static_cast<ModuleId>(module));
+  }
+  for (std::size_t at = 0; at < parameters_; ++at) {
+    const Parameter& parameter = model.parameters[at];
+    if (is_adapter(parameter))
+      on_device_[at] = make(made(parameter, static_cast<ParameterId>(at)), {Role::Parameters, "parameter"});
+  }
+}
+
 void ModelLoading::build_on_device(const ModelSpec& model, const std::function<void(ModuleId)>& buffers_of) {
+  if (packing_of(model)) return build_packed(model, buffers_of);
   constexpr What kTied{Role::Parameters, "weight of its own, until it is tied", "modeling_utils.py, tie_weights"};
   on_device_.resize(parameters_);
   Variables tied;
@@ -38,12 +124,12 @@ void ModelLoading::build_on_device(const ModelSpec& model, const std::function<v
     for (std::size_t module = 0; module < model.modules.size(); ++module) {
       for (; next < parameters_ && static_cast<std::size_t>(model.parameters[next].module) == module; ++next) {
         const Parameter& parameter = model.parameters[next];
-        const auto id = static_cast<ParameterId>(next);
         if (is_adapter(parameter) != adapters) continue;
+        const NamedParameter p = made(parameter, static_cast<ParameterId>(next));
         if (parameter.tied_to == kNone) {
-          on_device_[next] = make(parameter, id, {Role::Parameters, "parameter"});
-        } else if (training_.zero.stage == 0) {  // ZeRO gives the hole that it leaves back (empty_cache).
-          tied.append(make(parameter, id, kTied));
+          on_device_[next] = make(p, {Role::Parameters, "parameter"});
+        } else {
+          tied.append(make(p, kTied));
           eager_.emitter().mark_scratch(tied.ids().back());
         }
       }
@@ -87,9 +173,7 @@ Variable ModelLoading::load(const NamedParameter& p, What what) {
     eager_.emitter().rename(made.id(), what);
     return made;
   }
-  Variable made = eager_.empty(storage(Elements(p.elements), p.dtype), p.dtype, what, p.id);
-  eager_.work().write(made).run(Body::LoadParameter, "load parameter");
-  return made;
+  return make(p, what);
 }
 
 void ModelLoading::broadcast(BufferId buffer, DType type) {

@@ -39,7 +39,13 @@ class ModelLoading {
   const std::vector<NamedParameter>& named_;
   std::size_t parameters_;
   std::int64_t ranks_;
-  [[nodiscard]] Variable make(const Parameter& parameter, ParameterId id, What what);
+  // As its constructor makes it.
+  [[nodiscard]] NamedParameter made(const Parameter& parameter, ParameterId id) const;
+  [[nodiscard]] Variable make(const NamedParameter& p, What what, Space space = Space::Device);
+  // As from_pretrained does with packed weights: in the order of their names, each loaded whole and packed; adapters
+  // come after that.
+  void build_packed(const ModelSpec& model, const std::function<void(ModuleId)>& buffers_of);
+  void pack(const ModelSpec& model, ParameterId id, const std::function<void(ModuleId)>& buffers_of);
 
   std::vector<Variable> on_host_;    // By ParameterId, before they are moved; empty where the host has no model.
   std::vector<Variable> on_device_;  // Likewise, before they are loaded.

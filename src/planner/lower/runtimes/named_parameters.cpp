@@ -16,7 +16,7 @@ std::vector<NamedParameter> named_parameters(const ModelSpec& model, const Train
     const bool frozen = std::any_of(training.freeze.begin(), training.freeze.end(),
                                     [&](const std::string& glob) { return glob_matches(glob, parameter.name); });
     found.push_back({static_cast<ParameterId>(at), parameter.shape.elements().value(), parameter.trainable && !frozen,
-                     training.dtype_of(parameter)});
+                     training.made_dtype(parameter)});
   }
   return found;
 }

@@ -33,7 +33,7 @@ void OptimizerStep::construct(Unit parameters) {
 void OptimizerStep::step(Unit all, double weight_decay) {
   std::vector<StepParameter> group;
   std::copy_if(all.begin(), all.end(), std::back_inserter(group),
-               [](const StepParameter& parameter) { return parameter.gradient != kNoBuffer; });
+               [](const StepParameter& parameter) { return parameter.gradient.buffer != kNoBuffer; });
   const bool decays = weight_decay != 0;
   switch (optimizer_.kind) {
     case OptimizerKind::Adam: return adam(group, optimizer_.implementation, decays);
@@ -263,6 +263,7 @@ void OptimizerStep::create_state(const StepParameter& parameter) {
                                      [](const StateTensor& tensor) { return tensor.dtype == DType::UInt8; });
   if (quantised) create_maps();
   for (const StateTensor& tensor : tensors) {
+    if (tensor.bytes == Bytes(0)) continue;  // Of a shard without rows.
     states_[at].append(
         eager_.empty(tensor.bytes, tensor.dtype, {Role::Optimizer, tensor.label, sources_.state}, parameter.id));
   }
@@ -272,8 +273,10 @@ void OptimizerStep::create_state(const StepParameter& parameter) {
 // `update` does the arithmetic: for an executor intermediate results are zeros.
 Variables OptimizerStep::make(std::vector<Bytes> sizes, DType dtype, What what) {
   Variables made;
-  for (Bytes size : sizes) made.append(eager_.scratch(size, dtype, what));
-  eager_.zero(made, what.label);
+  for (Bytes size : sizes) {
+    if (size > Bytes(0)) made.append(eager_.scratch(size, dtype, what));
+  }
+  if (!made.empty()) eager_.zero(made, what.label);
   return made;
 }
 
@@ -287,7 +290,11 @@ Variables OptimizerStep::one(Bytes size, DType dtype, Label label) {
   return make({size}, dtype, {Role::Temporaries, label});
 }
 
-void OptimizerStep::update(Unit unit, std::initializer_list<const Variables*> also_read) {
+void OptimizerStep::update(Unit all, std::initializer_list<const Variables*> also_read) {
+  std::vector<StepParameter> unit;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(unit),
+               [](const StepParameter& p) { return p.shape.elements() > Elements(0); });
+  if (unit.empty()) return;
   const auto states = [&](const StepParameter& p) -> const Variables& {
     return states_[static_cast<std::size_t>(p.id)];
   };
@@ -298,7 +305,7 @@ void OptimizerStep::update(Unit unit, std::initializer_list<const Variables*> al
   for (const StepParameter& p : unit) work.write(p.parameter).write(states(p));
   if (eager_.emitter().recording() != nullptr) {
     std::vector<ByteRange> reads;  // Without intermediate results.
-    const auto read = [&](BufferId buffer) { reads.push_back({buffer, Bytes(0), eager_.emitter().size(buffer)}); };
+    const auto read = [&](const Part& part) { reads.push_back({part.buffer, part.offset, eager_.bytes_of(part)}); };
     for (const StepParameter& p : unit) {
       read(p.parameter);
       read(p.gradient);

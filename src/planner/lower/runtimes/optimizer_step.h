@@ -18,9 +18,9 @@ namespace dsplan {
 // A parameter with its gradient, as the optimizer meets it.
 struct StepParameter {
   ParameterId id = 0;
-  BufferId parameter = kNoBuffer;
-  BufferId gradient = kNoBuffer;  // kNoBuffer: `.grad` is None, and the parameter is passed over.
-  Shape shape;
+  Part parameter;
+  Part gradient;  // kNoBuffer: `.grad` is None, and the parameter is passed over.
+  Shape shape;    // As this rank has it; a shard may have no rows.
   DType dtype = DType::Float32;
   bool hidden_matrix = false;  // A 2-D weight that is neither embedding nor head; only Muon cares.
   bool embedding = false;      // The weight of an nn.Embedding; only 8-bit states care.
@@ -70,7 +70,7 @@ class OptimizerStep {
   [[nodiscard]] Variables make(std::vector<Bytes> sizes, DType dtype, What what);
   [[nodiscard]] Variables like(Unit unit, Label label, Source source = "");  // One for each, of its shape and dtype.
   [[nodiscard]] Variables one(Bytes size, DType dtype, Label label);
-  void update(Unit unit, std::initializer_list<const Variables*> also_read);
+  void update(Unit all, std::initializer_list<const Variables*> also_read);
 
   const Optimizer& optimizer_;
   Eager eager_;

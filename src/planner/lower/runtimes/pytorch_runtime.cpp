@@ -1,5 +1,7 @@
 // Plain PyTorch: one tensor per parameter, gradients in `.grad`, an optimizer of torch.optim; with more than one rank
 // DistributedDataParallel.
+#include <algorithm>
+#include <iterator>
 #include <optional>
 
 #include "planner/lower/runtimes/ddp_reducer.h"
@@ -26,14 +28,16 @@ class PyTorchRuntime final : public RuntimeBase {
     ddp_.emplace(emitter, trained_, gradients_, model.parameters.size(), type, world());
   }
 
-  void initialise() override {
+  void initialise(const std::vector<BufferId>& buffers) override {
+    std::copy_if(buffers.begin(), buffers.end(), std::back_inserter(buffers_),
+                 [](BufferId buffer) { return buffer != kNoBuffer; });
     for (const NamedParameter& p : named_) parameters_[at(p.id)] = loading_.load(p, {Role::Parameters, "parameter"});
     for (const NamedParameter& p : trained_) {
       const BufferId buffer = parameters_[at(p.id)].id();
       emitter_.promise_update(buffer, Bytes(0), emitter_.size(buffer));
     }
-    if (ddp_) {  // DistributedDataParallel.__init__: _sync_module_states, then the reducer.
-      for (const NamedParameter& p : named_) loading_.broadcast(parameters_[at(p.id)].id(), p.dtype);
+    if (ddp_) {  // DistributedDataParallel.__init__
+      sync_module_states();
       ddp_->initialize_buckets();
     }
     optimizer_.construct(all_parameters());
@@ -44,11 +48,15 @@ class PyTorchRuntime final : public RuntimeBase {
     return {buffer, Bytes(0), emitter_.size(buffer)};
   }
 
+  // _pre_forward: buffers are sent again behind a backward outside of no_sync(), and at the very first forward.
   void forward_begins() override {
-    if (ddp_) ddp_->rebuild_buckets();
+    if (!ddp_) return;
+    ddp_->rebuild_buckets();
+    if (require_forward_param_sync_) broadcast_coalesced(eager_, buffers_, world());
   }
 
   void backward_begins(bool boundary) override {
+    require_forward_param_sync_ = boundary;
     if (ddp_) ddp_->prepare_for_backward(boundary);
     if (training().grad_scaler) scaler_.scale();
   }
@@ -80,6 +88,13 @@ class PyTorchRuntime final : public RuntimeBase {
   }
 
  private:
+  void sync_module_states() {
+    std::vector<BufferId> states;
+    for (const NamedParameter& p : named_) states.push_back(parameters_[at(p.id)].id());
+    states.insert(states.end(), buffers_.begin(), buffers_.end());
+    broadcast_coalesced(eager_, states, world());
+  }
+
   [[nodiscard]] bool fused_in_torch() const {
     const Optimizer& optimizer = training().optimizer;
     return optimizer.implementation == Implementation::Fused && optimizer.kind != OptimizerKind::Lion &&
@@ -118,6 +133,8 @@ class PyTorchRuntime final : public RuntimeBase {
   }
 
   std::vector<Variable> parameters_;  // By ParameterId.
+  std::vector<BufferId> buffers_;     // The model's.
+  bool require_forward_param_sync_ = true;
   SeparateGradients gradients_;
   OptimizerStep optimizer_;
   GradientClip clip_;

@@ -50,7 +50,8 @@ RuntimeBase::RuntimeBase(const Job& job, const ModelSpec& model, std::int64_t ra
       trained_index_(model.parameters.size(), -1),
       loading_(emitter, job.training, named_, model.parameters.size(), job.parallelism.dp),
       control_(emitter, model, {job.parallelism.dp, job.parallelism.tp, rank}),
-      norms_(emitter, step_of(job.training)) {
+      norms_(emitter, step_of(job.training)),
+      gradient_norms_(emitter, job) {
   for (const NamedParameter& parameter : named_) {
     if (!parameter.trainable) continue;
     trained_index_[static_cast<std::size_t>(parameter.id)] = static_cast<std::int32_t>(trained_.size());
@@ -71,6 +72,7 @@ void RuntimeBase::make_overflow_buffer() {
 std::unique_ptr<TrainingRuntime> make_runtime(const Job& job, const ModelSpec& model, std::int64_t rank,
                                               Emitter& emitter) {
   if (job.training.runtime == Runtime::PyTorch) return make_pytorch_runtime(job, model, rank, emitter);
+  if (job.training.runtime == Runtime::Fsdp2) return make_fsdp2_runtime(job, model, rank, emitter);
   switch (job.training.zero.stage) {
     case 0: return make_stage0_runtime(job, model, rank, emitter);
     case 1:

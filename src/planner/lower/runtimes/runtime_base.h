@@ -21,9 +21,10 @@ class RuntimeBase : public TrainingRuntime {
  public:
   RuntimeBase(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
 
-  void build(ModelInit where, const std::function<void(ModuleId)>& buffers_of) override {
+  bool build(ModelInit where, const std::function<void(ModuleId)>& buffers_of) override {
     if (where == ModelInit::Host) loading_.build_on_host();
     if (where == ModelInit::Device) loading_.build_on_device(model_, buffers_of);
+    return false;
   }
   void forward_returns() override { print("Engine after forward"); }
 
@@ -57,11 +58,14 @@ class RuntimeBase : public TrainingRuntime {
   ModelLoading loading_;
   ControlValues control_;
   HeldNorms norms_;
+  GradientNorms gradient_norms_;
 };
 
 // One constructor each; make_runtime chooses.
 [[nodiscard]] std::unique_ptr<TrainingRuntime> make_pytorch_runtime(const Job&, const ModelSpec&, std::int64_t rank,
                                                                     Emitter&);
+[[nodiscard]] std::unique_ptr<TrainingRuntime> make_fsdp2_runtime(const Job&, const ModelSpec&, std::int64_t rank,
+                                                                  Emitter&);
 [[nodiscard]] std::unique_ptr<TrainingRuntime> make_stage0_runtime(const Job&, const ModelSpec&, std::int64_t rank,
                                                                    Emitter&);
 [[nodiscard]] std::unique_ptr<TrainingRuntime> make_stage12_runtime(const Job&, const ModelSpec&, std::int64_t rank,

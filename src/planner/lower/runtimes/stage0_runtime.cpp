@@ -28,8 +28,7 @@ struct Stage0Model {
   std::vector<Variable> whole;  // By ParameterId.
   SeparateGradients gradients;
   ControlValues& control;
-  HeldNorms& norms;
-  std::int64_t tensor_ranks;
+  GradientNorms& gradient_norms;
 };
 
 class Stage0Optimizer {
@@ -80,9 +79,7 @@ class Fp16Optimizer final : public Stage0Optimizer {
                                    model_.control.squares_of(model_.gradients.ids(), layout_.order));
     Variable flat_gradient = flatten_gradients();
     model_.gradients.drop(layout_.order);
-    model_.control.tensor_parallel(Bytes(4), {Role::Temporaries, "gradient norm"},
-                                   model_.control.squares_of(flat_gradient.id(), layout_.order));
-    model_.norms.replace(DType::Float32, model_.tensor_ranks == 1 ? flat_gradient.id() : kNoBuffer);
+    measure(flat_gradient);
     optimizer_.step(flat_gradient);
     optimizer_.copy_master_to(flat_);
     flat_gradient.reset(Reason::GradientHeld);
@@ -103,6 +100,14 @@ class Fp16Optimizer final : public Stage0Optimizer {
         "zero gradients");
     optimizer_.create_states();
     optimizer_.dummy_step(zeros);
+  }
+
+  // runtime/utils.py, get_flattened_grad_norm: the norm becomes a number of Python's, is sent to the device again for
+  // tensor-parallel ranks, and comes back. What they have alike counts once.
+  void measure(const Variable& flat_gradient) {
+    constexpr What kNorm{Role::Temporaries, "gradient norm", "runtime/utils.py, get_flattened_grad_norm"};
+    const Variable norm = model_.gradient_norms.norm_of(flat_gradient, kNorm, std::vector<ByteRange>{});
+    model_.control.tensor_parallel(Bytes(4), kNorm, model_.control.squares_of(flat_gradient.id(), layout_.order), norm);
   }
 
   // _flatten_dense_tensors([p.grad.to(fp32) for p in group]); a parameter without gradient is zeros.
@@ -231,9 +236,14 @@ class Fp16UnfusedOptimizer final : public Stage0Optimizer {
     for (const NamedParameter& p : model_.trained) {
       if (!model_.gradients.holds(p.id)) continue;
       const Variable wide = eager_.scratch(storage(Elements(p.elements), DType::Float32), DType::Float32, what);
+      const bool norm = body == Body::SquareSum;
+      NormInMaking making;
+      if (norm) making = model_.gradient_norms.begin(wide, what);
+      if (norm) making.norm.mark_scratch();  // It becomes a number of Python's.
       Work work = eager_.work();
       work.read(model_.gradients[p.id]).write(wide);
-      if (body == Body::SquareSum && !model_.control.counts_in_norm(p.id)) work.really_reads({});
+      making.written_by(work);
+      if (norm && !model_.control.counts_in_norm(p.id)) work.really_reads({});
       work.run(body, what.label);
     }
   }
@@ -295,8 +305,7 @@ class Stage0Runtime final : public RuntimeBase {
  public:
   Stage0Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter)
       : RuntimeBase(job, model, rank, emitter),
-        engine_{model,    job.training, trained_,          {}, {emitter, model.parameters.size()},
-                control_, norms_,       job.parallelism.tp} {
+        engine_{model, job.training, trained_, {}, {emitter, model.parameters.size()}, control_, gradient_norms_} {
     if (uses_unfused_wrapper(job.training)) {
       optimizer_ = std::make_unique<Fp16UnfusedOptimizer>(engine_, emitter);
     } else if (job.training.dtype != DType::Float32 && !trained_.empty()) {
@@ -306,7 +315,7 @@ class Stage0Runtime final : public RuntimeBase {
     }
   }
 
-  void initialise() override {
+  void initialise(const std::vector<BufferId>& /*buffers*/) override {
     for (const BufferId whole : loading_.give_to_engine({Role::Parameters, "parameter"})) {
       engine_.whole.push_back(whole == kNoBuffer ? Variable() : Variable(emitter_, whole));
     }

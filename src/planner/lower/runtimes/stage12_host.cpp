@@ -43,6 +43,7 @@ class PartitionOnHost final : public OwnPartition {
         pins_(inputs.facts.zero().offload_optimizer.pin_memory),
         sums_(inputs.sums),
         control_(inputs.control),
+        gradient_norms_(inputs.gradient_norms),
         optimizer_(inputs.emitter, inputs.facts.training, kInitOnHost),
         accumulated_grads_in_cpu_(inputs.facts.layout.order.size()) {}
 
@@ -221,11 +222,9 @@ class PartitionOnHost final : public OwnPartition {
         eager_.cast(own, DType::Float64,
                     {Role::RuntimeBuffers, "gradient in fp64", "zero/stage_1_and_2.py, set_norm_for_param_grad_in_gpu"},
                     "cast gradient");
-    norm_for_param_grads_.append(eager_.empty(Bytes(8), DType::Float64, kNormOnHost));
-    Work work = eager_.work();
-    work.read(wide).write(norm_for_param_grads_.ids().back());
-    if (!control_.counts_in_norm(layout_.order[parameter].id)) work.really_reads({});
-    work.run(Body::SquareSum, kNormOnHost.label);
+    std::optional<std::vector<ByteRange>> squares;
+    if (!control_.counts_in_norm(layout_.order[parameter].id)) squares.emplace();
+    norm_for_param_grads_.append(gradient_norms_.norm_of(wide, kNormOnHost, std::move(squares)));
   }
 
   // It looks at every gradient, in any dtype; before #8325 through an fp32 copy, two masks, their union and its fp32
@@ -258,6 +257,7 @@ class PartitionOnHost final : public OwnPartition {
   bool pins_;
   GradientSums& sums_;
   ControlValues& control_;
+  GradientNorms& gradient_norms_;
   FlatOptimizer optimizer_;
   Variable fp32_grad_;              // `.grad` of the master.
   Variable param_buffer_of_bit16_;  // param_buffer_of_bit16_for_cpu_offload_groups.

@@ -18,6 +18,7 @@ class PartitionOnDevice final : public OwnPartition {
         sums_(inputs.sums),
         control_(inputs.control),
         norms_(inputs.norms),
+        gradient_norms_(inputs.gradient_norms),
         optimizer_(inputs.emitter, inputs.facts.training, kConstructor),
         apart_(inputs.facts.layout.order.size()) {}
 
@@ -112,20 +113,27 @@ class PartitionOnDevice final : public OwnPartition {
 
   // get_grad_norm_direct: each fragment in turn, padding left out.
   void measure() override {
+    constexpr What kNorm{Role::Temporaries, "gradient norm", "zero/stage_1_and_2.py, get_grad_norm_direct"};
     const std::vector<ByteRange> ranges = ranges_in(sources());
+    Variables all_norms;
     for (std::size_t n = 0; n < layout_.fragments.size(); ++n) {
       const FlatLayout::Fragment& fragment = layout_.fragments[n];
-      const Variable wide = eager_.scratch(
-          storage(Elements(fragment.count), DType::Float64), DType::Float64,
-          {Role::Temporaries, "gradient in fp64", "zero/stage_1_and_2.py, set_norm_for_param_grad_in_gpu"});
+      const Variable wide =
+          eager_.empty(storage(Elements(fragment.count), DType::Float64), DType::Float64,
+                       {Role::Temporaries, "gradient in fp64", "zero/stage_1_and_2.py, get_grad_norm_direct"});
       Work work = eager_.work();
       if (const BufferId flat = kept(); flat != kNoBuffer) work.read(flat);
       work.write(wide);
-      const bool counts = n < ranges.size() && control_.counts_in_norm(layout_.order[fragment.parameter].id);
-      work.really_reads(counts ? std::vector<ByteRange>{ranges[n]} : std::vector<ByteRange>{});
-      work.run(Body::SquareSum, "gradient in fp64");
+      if (n < ranges.size()) work.really_reads({ranges[n]});
+      work.run(Body::Copy, "gradient in fp64");
+      std::optional<std::vector<ByteRange>> squares;
+      if (n >= ranges.size() || !control_.counts_in_norm(layout_.order[fragment.parameter].id)) squares.emplace();
+      all_norms.append(gradient_norms_.norm_of(wide, kNorm, std::move(squares)));
     }
-    control_.all_reduce(Bytes(4), {Role::Temporaries, "gradient norm", "zero/stage_1_and_2.py, get_grad_norm_direct"});
+    Variable sum;
+    if (!all_norms.empty()) sum = gradient_norms_.sum_of_squares(all_norms, kNorm);
+    control_.all_reduce(Bytes(4), kNorm, {}, std::move(sum));
+    all_norms.reset();
     norms_.in_step(DType::Float32, 0);
   }
 
@@ -237,6 +245,7 @@ class PartitionOnDevice final : public OwnPartition {
   GradientSums& sums_;
   ControlValues& control_;
   HeldNorms& norms_;
+  GradientNorms& gradient_norms_;
   FlatOptimizer optimizer_;
   Variable grads_in_partition_;   // That the step will take.
   Variable later_;                // That a later backward fills.

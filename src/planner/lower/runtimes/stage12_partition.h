@@ -46,6 +46,7 @@ struct PartitionInputs {
   GradientSums& sums;
   ControlValues& control;
   HeldNorms& norms;
+  GradientNorms& gradient_norms;
 };
 [[nodiscard]] std::unique_ptr<OwnPartition> make_partition_on_device(const PartitionInputs& inputs);
 [[nodiscard]] std::unique_ptr<OwnPartition> make_partition_on_host(const PartitionInputs& inputs);

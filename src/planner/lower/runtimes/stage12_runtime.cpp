@@ -24,11 +24,11 @@ class Stage12Runtime final : public RuntimeBase {
         parameters_(emitter, facts_.layout, dtype(), model.parameters.size()),
         held_(emitter, model.parameters.size()),
         sums_(emitter, facts_),
-        partition_(partition_of({emitter, facts_, sums_, control_, norms_})),
+        partition_(partition_of({emitter, facts_, sums_, control_, norms_, gradient_norms_})),
         reduction_(emitter, facts_, sums_),
         buckets_(emitter, facts_, reduction_, *partition_) {}
 
-  void initialise() override {
+  void initialise(const std::vector<BufferId>& /*buffers*/) override {
     if (zero().overlap_comm) emitter_.use_streams();
     parameters_.take(loading_.give_to_engine({Role::Parameters, "parameter"}));
     if (trained_.empty()) return;
@@ -97,6 +97,7 @@ class Stage12Runtime final : public RuntimeBase {
   // Since 0.18.7 on the device, where there is room for both; before, through the host.
   void flatten() {
     if (!flattens_on_device(training())) return parameters_.flatten_on_host();
+    emitter_.empty_cache();
     const char* device = training().deepspeed < Version{0, 19, 0} ? "GPU" : "cuda";
     parameters_.flatten({std::string("After flattening param group 0 on ") + device,
                          "After Flattening and after emptying param group 0 cache"});

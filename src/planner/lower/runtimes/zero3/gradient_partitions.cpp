@@ -23,7 +23,7 @@ class DeviceGradients final : public GradientPartitions {
     gradients_ = eager_.empty(bytes(sharding_.partition()), kept(), what);
   }
   void take(const std::vector<ReducedGradient>& reduced) override;
-  void measure_norm(const SubGroup& group) override;
+  [[nodiscard]] Variable measure_norm(const SubGroup& group, Variables& norms) override;
 
  private:
   [[nodiscard]] std::vector<ByteRange> padded(const std::vector<ReducedGradient>& reduced);
@@ -61,25 +61,21 @@ std::vector<ByteRange> DeviceGradients::padded(const std::vector<ReducedGradient
 }
 
 // get_grad_norm_direct: one partition at a time in fp64, then all the norms and their squares.
-void DeviceGradients::measure_norm(const SubGroup& group) {
+Variable DeviceGradients::measure_norm(const SubGroup& group, Variables& norms) {
+  constexpr What kOne{Role::Temporaries, "gradient norm", kNorm};
   for (std::size_t index = group.begin; index < group.end; ++index) {
     const Shard& shard = sharding_.of_trained(index);
-    square(of(shard), shard.part, shard, {Role::Temporaries, "gradient norm", kNorm});
+    norms.append(norm_of(of(shard), shard, {Role::Temporaries, "gradient in fp64", kNorm}, kOne));
   }
-  const Bytes norms = storage(Elements(static_cast<std::int64_t>(group.end - group.begin)), DType::Float64);
-  const Variable stacked = eager_.empty(norms, DType::Float64, {Role::Temporaries, "gradient norms", kNorm});
-  stacked.mark_scratch();
-  eager_.zero(stacked, "stack norms");
-  const Variable squares = eager_.empty(norms, DType::Float64, {Role::Temporaries, "gradient norms", kNorm});
-  squares.mark_scratch();
-  eager_.work().read(stacked).write(squares).run(Body::Clear, "square norms");
+  return norms_of_gradients_.sum_of_squares(norms, kOne);
 }
 
 // With the optimizer on the host, whichever part of it: each gradient goes to the host and is looked at on the device.
 class HostGradients final : public GradientPartitions {
  public:
-  HostGradients(const Training& training, const Sharding& sharding, PartitionedOptimizer& optimizer, Emitter& emitter)
-      : GradientPartitions(training, sharding, emitter), optimizer_(optimizer) {}
+  HostGradients(const Training& training, const Sharding& sharding, GradientNorms& norms,
+                PartitionedOptimizer& optimizer, Emitter& emitter)
+      : GradientPartitions(training, sharding, norms, emitter), optimizer_(optimizer) {}
   void make() override;
   void take(const std::vector<ReducedGradient>& reduced) override;
   void end_step() override { let_go(norms_); }
@@ -130,33 +126,36 @@ Variable HostGradients::accumulate(const Shard& shard, const Part& gradient) {
   return made;
 }
 
-// _constant_buffered_norm2.
+// _constant_buffered_norm2: squares of the norms of pieces are added up, and their root is kept.
 void HostGradients::measure_at_boundary(const Shard& shard, const Variable& gradient) {
+  constexpr What kOne{Role::Temporaries, "gradient norm", "zero/stage3.py, _constant_buffered_norm2"};
   const std::int64_t elements = eager_.bytes_of(gradient).value() / bytes_per_element(kept());
+  Variable squares;
   for (std::int64_t from = 0; from < elements; from += kNormElements) {
     const std::int64_t count = std::min(kNormElements, elements - from);
-    square(Part(gradient.id(), bytes(from), bytes(count)), count, shard,
-           {Role::RuntimeBuffers, "gradient norm", "zero/stage3.py, _constant_buffered_norm2"});
+    const Variable norm = norm_of(Part(gradient.id(), bytes(from), bytes(count)), shard,
+                                  {Role::RuntimeBuffers, "gradient in fp64", kOne.source}, kOne);
+    Variable square = norms_of_gradients_.root_or_square(norm, kOne);
+    if (squares) eager_.add(squares, square, "add squares of norms");
+    if (!squares) squares = std::move(square);
   }
-  norms_.push_back(eager_.empty(Bytes(8), DType::Float64,
-                                {Role::Temporaries, "gradient norm", "zero/stage3.py, _constant_buffered_norm2"}));
+  norms_.push_back(norms_of_gradients_.root_or_square(squares, kOne));
   norms_.back().mark_scratch();
-  eager_.zero(norms_.back(), "gradient norm");  // Each chunk's squares have been added up already.
 }
 
 }  // namespace
 
-GradientPartitions::GradientPartitions(const Training& training, const Sharding& sharding, Emitter& emitter)
-    : training_(training), sharding_(sharding), eager_(emitter) {}
+GradientPartitions::GradientPartitions(const Training& training, const Sharding& sharding, GradientNorms& norms,
+                                       Emitter& emitter)
+    : training_(training), sharding_(sharding), norms_of_gradients_(norms), eager_(emitter) {}
 
 // For an executor: what all tensor-parallel ranks have alike counts on the first of them alone.
-void GradientPartitions::square(const Part& gradient, std::int64_t elements, const Shard& shard, const What& what) {
-  const Variable wide = eager_.empty(storage(Elements(elements), DType::Float64), DType::Float64, what);
-  wide.mark_scratch();
-  Work work = eager_.work().read(gradient).write(wide);
+Variable GradientPartitions::norm_of(const Part& gradient, const Shard& shard, const What& wide, const What& what) {
+  const Variable copy = eager_.cast(gradient, DType::Float64, wide, "cast gradient");
+  std::optional<std::vector<ByteRange>> squares;
   const Recording* recording = eager_.emitter().recording();
-  if (shard.replicated && recording != nullptr && recording->tensor_rank() != 0) work.really_reads({});
-  work.run(Body::SquareSum, "gradient norm");
+  if (shard.replicated && recording != nullptr && recording->tensor_rank() != 0) squares.emplace();
+  return norms_of_gradients_.norm_of(copy, what, std::move(squares));
 }
 
 // has_overflow, fp16 only: isinf of the whole gradient buffer, which compares absolute values, then isnan, where
@@ -185,11 +184,12 @@ void GradientPartitions::scan_overflow() {
 }
 
 std::unique_ptr<GradientPartitions> make_gradient_partitions(const Training& training, const Sharding& sharding,
-                                                             PartitionedOptimizer& optimizer, Emitter& emitter) {
+                                                             GradientNorms& norms, PartitionedOptimizer& optimizer,
+                                                             Emitter& emitter) {
   if (training.zero.offload_optimizer.device == OffloadDevice::None) {
-    return std::make_unique<DeviceGradients>(training, sharding, emitter);
+    return std::make_unique<DeviceGradients>(training, sharding, norms, emitter);
   }
-  return std::make_unique<HostGradients>(training, sharding, optimizer, emitter);
+  return std::make_unique<HostGradients>(training, sharding, norms, optimizer, emitter);
 }
 
 }  // namespace dsplan

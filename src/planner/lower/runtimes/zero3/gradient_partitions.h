@@ -7,6 +7,7 @@
 
 #include "core/training.h"
 #include "planner/lower/eager.h"
+#include "planner/lower/runtimes/control_values.h"
 #include "planner/lower/runtimes/zero3/sharding.h"
 
 namespace dsplan {
@@ -21,7 +22,7 @@ struct ReducedGradient {
 
 class GradientPartitions {
  public:
-  GradientPartitions(const Training& training, const Sharding& sharding, Emitter& emitter);
+  GradientPartitions(const Training& training, const Sharding& sharding, GradientNorms& norms, Emitter& emitter);
   virtual ~GradientPartitions() noexcept(false) = default;
 
   virtual void make() = 0;
@@ -32,7 +33,8 @@ class GradientPartitions {
   virtual void take(const std::vector<ReducedGradient>& reduced) = 0;
   // What the step looks at before it updates.
   void scan_overflow();
-  virtual void measure_norm(const SubGroup&) {}
+  // The sum of the squares of a sub-group's norms, where they were not taken before; `norms` holds them.
+  [[nodiscard]] virtual Variable measure_norm(const SubGroup&, Variables& /*norms*/) { return {}; }
   virtual void end_step() {}
 
   [[nodiscard]] Part of(const Shard& shard) const { return of(shard.offset, shard.part); }
@@ -44,11 +46,12 @@ class GradientPartitions {
   [[nodiscard]] Part of(std::int64_t offset, std::int64_t elements) const {
     return {gradients_.id(), bytes(offset), bytes(elements)};
   }
-  // The squares of a parameter's gradient, in fp64, for a norm.
-  void square(const Part& gradient, std::int64_t elements, const Shard& shard, const What& what);
+  // The norm of a parameter's gradient, by way of an fp64 copy, which is `wide`.
+  [[nodiscard]] Variable norm_of(const Part& gradient, const Shard& shard, const What& wide, const What& what);
 
   const Training& training_;
   const Sharding& sharding_;
+  GradientNorms& norms_of_gradients_;
   Eager eager_;
   Variable gradients_;
   bool boundary_ = false;
@@ -57,6 +60,7 @@ class GradientPartitions {
 
 [[nodiscard]] std::unique_ptr<GradientPartitions> make_gradient_partitions(const Training& training,
                                                                            const Sharding& sharding,
+                                                                           GradientNorms& norms,
                                                                            PartitionedOptimizer& optimizer,
                                                                            Emitter& emitter);
 

@@ -27,7 +27,7 @@ void DeviceHome::join() {
       {Role::Parameters, "staging of parameter partitions", "zero/utils.py, defragment"}, kNone, Space::Pageable);
   eager_.work().read(parts).write(staging).run(Body::Copy, "copy partitions to host");
   let_go(parts);
-  drop_tied();
+  eager_.emitter().empty_cache();
   flat_ = eager_.empty(
       bytes(sharding_.partition()), training_.dtype,
       {Role::Parameters, "parameter partitions", "zero/stage3.py, _create_fp16_partitions_with_defragmentation"});
@@ -68,7 +68,6 @@ void HostHome::join() {
     if (sharding_.of(p.id).in_flat) move_to_flat(p.id);
   }
   reserve_for_updates();
-  drop_tied();
 }
 
 void HostHome::move_to_flat(ParameterId id) {

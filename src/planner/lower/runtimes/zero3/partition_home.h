@@ -23,7 +23,7 @@ class PartitionHome {
   // _partition_param: this rank's part of `whole`, which goes.
   virtual void cut(ParameterId id, Variable whole);
   // The same of a tensor that is tied to another afterwards. The parameter that was tied away holds functions that hold
-  // it, so that its partition ends when Python collects garbage: at the latest where partitions move into one buffer.
+  // it, so that its partition ends when Python collects garbage: as the engine makes its table of names.
   virtual void cut_tied(const Shard& of, ParameterId id, Variable whole);
   void set_aside(Variable tied) { tied_.push_back(std::move(tied)); }
   void drop_tied();

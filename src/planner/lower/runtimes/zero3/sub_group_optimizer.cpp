@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "planner/lower/runtimes/flat_optimizer.h"
+
 namespace dsplan {
 
 SubGroupOptimizer::SubGroupOptimizer(const Training& training, const SubGroup& group, PartitionHome& home,
@@ -74,7 +76,10 @@ void DeviceOptimizer::prepare() {
 
 void DeviceOptimizer::step(bool first) {
   if (first) create_states();
+  Variable root;
+  if (makes_root(training_.optimizer)) root = square_root(eager_, state_.back().id());
   update(gradient_ ? gradient_ : gradients_.of(group_), "optimizer update");
+  root.reset();
   home_.write(group_, master());
 }
 
@@ -117,12 +122,7 @@ void BackupOptimizer::step(bool first) {
   placeholder_.reset();
   if (first) create_states();
   Variable root;
-  if (has_torch_backup(training_)) {
-    root = eager_.empty(bytes(), type(),
-                        {Role::Temporaries, "square root of exp_avg_sq", "torch/optim/adam.py, _multi_tensor_adam"});
-    root.mark_scratch();
-    eager_.zero(root, "square root of exp_avg_sq");  // The update does the arithmetic.
-  }
+  if (has_torch_backup(training_)) root = square_root(eager_, state_.back().id());
   update(gradient_, "optimizer update");
   root.reset();
   home_.write(group_, master());

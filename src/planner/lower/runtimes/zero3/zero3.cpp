@@ -4,6 +4,7 @@
 // is the coordinator's (module_hooks.h).
 #include "planner/lower/runtimes/zero3/zero3.h"
 
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -31,7 +32,8 @@ class Zero3Runtime final : public RuntimeBase {
   Zero3Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
   ~Zero3Runtime() noexcept override = default;
 
-  void initialise() override;
+  bool build(ModelInit where, const std::function<void(ModuleId)>& buffers_of) override;
+  void initialise(const std::vector<BufferId>& buffers) override;
   [[nodiscard]] ParameterPlace place(ParameterId parameter) const override { return store_.place(parameter); }
   [[nodiscard]] ModuleId wraps_input(ModuleId module) const override { return hooks_.wraps_input(module); }
   [[nodiscard]] bool moves_parameters() const override { return true; }
@@ -49,7 +51,6 @@ class Zero3Runtime final : public RuntimeBase {
  private:
   [[nodiscard]] bool optimizer_away() const { return zero().offload_optimizer.device != OffloadDevice::None; }
   void construct();
-  void build_in_pieces();
   void begin_wrapper();
   void cut_whole_model();
   void cut(const NamedParameter& p, Variable whole);
@@ -79,15 +80,16 @@ Zero3Runtime::Zero3Runtime(const Job& job, const ModelSpec& model, std::int64_t 
       home_(make_partition_home(job.training, sharding_, emitter)),
       store_(job.training, model, sharding_, *home_, emitter),
       hooks_(job.training, model, sharding_, *home_, store_, emitter),
-      gradients_(make_gradient_partitions(job.training, sharding_, optimizer_, emitter)),
+      gradients_(make_gradient_partitions(job.training, sharding_, gradient_norms_, optimizer_, emitter)),
       optimizer_(job.training, sharding_, *home_, *gradients_, emitter),
       reducer_(job.training, sharding_, *gradients_, emitter),
-      held_(model.parameters.size()) {}
+      held_(model.parameters.size()) {
+  if (zero().overlap_comm) emitter_.use_streams();
+}
 
 // DeepSpeedZeroOptimizer_Stage3.__init__.
-void Zero3Runtime::initialise() {
-  if (zero().overlap_comm) emitter_.use_streams();
-  home_->prepare();
+void Zero3Runtime::initialise(const std::vector<BufferId>& /*buffers*/) {
+  if (!training().under_zero_init()) home_->prepare();
   construct();
   if (trained_.empty()) return;
   optimizer_.construct();
@@ -113,12 +115,11 @@ void Zero3Runtime::initialise() {
   print("After initializing ZeRO optimizer");
 }
 
-// Built under zero.Init a model is cut module by module as it is made (partition_parameters.py, _post_init_method);
-// otherwise it is given to the engine whole (engine.py, _configure_distributed_model), and the optimizer's wrapper cuts
-// it (parameter_offload.py, _convert_to_zero_parameters).
+// Built without zero.Init a model is given to the engine whole (engine.py, _configure_distributed_model), and the
+// optimizer's wrapper cuts it (parameter_offload.py, _convert_to_zero_parameters).
 void Zero3Runtime::construct() {
   if (training().under_zero_init()) {
-    build_in_pieces();
+    home_->drop_tied();  // deepspeed/utils/debug.py, debug_extract_module_and_param_names, makes enough objects.
     loading_.print_model_given();
     print("DeepSpeed Engine: After configure distributed model");
     begin_wrapper();
@@ -126,12 +127,14 @@ void Zero3Runtime::construct() {
     cut_whole_model();
   }
   print("DeepSpeedZeRoOffload initialize [end]");
-  if (trained_.empty()) home_->drop_tied();
 }
 
-// A module's own parameters are whole until its constructor returns, then each is broadcast and cut in its turn. A tied
-// tensor is made, and cut, before it is tied.
-void Zero3Runtime::build_in_pieces() {
+// Under zero.Init a model is cut as it is made (partition_parameters.py, _post_init_method): a module's own parameters
+// are whole until its constructor returns, then each is broadcast and cut in its turn. A tied tensor is made, and cut,
+// before it is tied.
+bool Zero3Runtime::build(ModelInit where, const std::function<void(ModuleId)>& buffers_of) {
+  if (!training().under_zero_init()) return RuntimeBase::build(where, buffers_of);
+  home_->prepare();
   std::vector<std::vector<ParameterId>> own(model_.modules.size());
   for (std::size_t at = 0; at < model_.parameters.size(); ++at) {
     own[static_cast<std::size_t>(model_.parameters[at].module)].push_back(static_cast<ParameterId>(at));
@@ -154,8 +157,10 @@ void Zero3Runtime::build_in_pieces() {
       const NamedParameter p{id, parameter.shape.elements().value(), true, training().dtype_of(parameter)};
       open.back().whole.emplace_back(p, loading_.load(p, kWhole));
     }
+    buffers_of(static_cast<ModuleId>(at));
   }
   while (!open.empty()) close();
+  return false;
 }
 
 void Zero3Runtime::begin_wrapper() {
@@ -198,6 +203,7 @@ void Zero3Runtime::pass_barrier() {
 }
 
 void Zero3Runtime::exit(ModuleId module, Pass pass) {
+  if (module == kNone) return;
   if (pass == Pass::Backward && hooks_.is_leaf(module)) reduce_leaf(module);
   hooks_.exit(module, pass);
 }
@@ -251,8 +257,10 @@ void Zero3Runtime::measure_gradients() {
     control_.all_reduce(Bytes(1), kOverflow);
   }
   for (const SubGroup& group : sharding_.groups()) {
-    gradients_->measure_norm(group);
-    control_.all_reduce(optimizer_away() ? Bytes(4) : Bytes(8), optimizer_away() ? kNormOfSubGroup : kGradientNorm);
+    Variables norms;
+    Variable sum = gradients_->measure_norm(group, norms);
+    const Bytes bytes = optimizer_away() ? Bytes(4) : Bytes(8);
+    control_.all_reduce(bytes, optimizer_away() ? kNormOfSubGroup : kGradientNorm, {}, std::move(sum));
   }
   if (!optimizer_away()) norms_.in_step(DType::Float64, sharding_.groups().size());
 }

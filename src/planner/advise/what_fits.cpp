@@ -1,0 +1,286 @@
+#include "planner/advise/what_fits.h"
+
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "core/error.h"
+#include "core/format.h"
+#include "planner/plan/choose_checkpoint.h"
+#include "planner/plan/in_parallel.h"
+#include "planner/predict/allocation.h"
+#include "planner/predict/footprint.h"
+#include "planner/predict/predict.h"
+#include "planner/resolve/resolve.h"
+
+namespace dsplan {
+namespace {
+
+struct Trial {
+  std::string options;
+  std::function<void(CandidateInputs&)> edit;
+  std::string note = {};
+};
+
+template <class T>
+Setting<T> chosen(T value) {
+  static const Place here{"a change", 0, 0, {}};
+  return {std::move(value), here};
+}
+
+Trial both(const Trial& a, const Trial& b) {
+  return {a.options + " " + b.options,
+          [first = a.edit, second = b.edit](CandidateInputs& inputs) {
+            first(inputs);
+            second(inputs);
+          },
+          a.note.empty() ? b.note : a.note};
+}
+
+Trial with_conf(const Job& job) {
+  const char* keys = "expandable_segments:True";
+  const std::string conf = job.allocator_conf.empty() ? keys : job.allocator_conf + "," + keys;
+  return {"--alloc-conf " + conf, [conf](CandidateInputs& inputs) { inputs.request.alloc_conf = chosen(conf); }};
+}
+
+Trial with_checkpoints() {
+  return {"--checkpoint full", [](CandidateInputs& inputs) {
+            inputs.request.checkpoint = chosen(std::string("full"));
+            inputs.request.checkpoint_groups = {};
+          }};
+}
+
+Trial with_stage(std::int64_t stage) {
+  return {formatted("--zero-stage {}", stage), [stage](CandidateInputs& inputs) {
+            inputs.request.zero_stage = chosen(stage);
+            inputs.request.runtime = {};
+            inputs.deepspeed.zero.present = true;
+            inputs.deepspeed.zero.stage = {};
+          }};
+}
+
+Trial with_rows(std::int64_t rows, std::int64_t steps) {
+  return {formatted("--micro-batch {} --grad-accum {}", rows, steps), [rows, steps](CandidateInputs& inputs) {
+            inputs.request.micro_batch = chosen(rows);
+            inputs.request.grad_accum = chosen(steps);
+            inputs.deepspeed.train_batch_size = {};
+            inputs.deepspeed.micro_batch = {};
+            inputs.deepspeed.grad_accum = {};
+          }};
+}
+
+Trial with_gpus(std::int64_t gpus) {
+  return {formatted("--gpus {}", gpus), [gpus](CandidateInputs& inputs) {
+            inputs.request.gpus = chosen(gpus);
+            inputs.request.nodes = {};
+          }};
+}
+
+Trial with_optimizer(const char* name, const char* note) {
+  return {formatted("--optimizer {}", name),
+          [name](CandidateInputs& inputs) { inputs.request.optimizer = chosen(std::string(name)); }, note};
+}
+
+Trial with_adapters_of(std::int64_t rank) {
+  return {formatted("--lora r={}", rank),
+          [rank](CandidateInputs& inputs) {
+            inputs.request.lora = chosen(formatted("r={},targets=q_proj+k_proj+v_proj+o_proj", rank));
+          },
+          "trains adapters alone"};
+}
+
+Trial with_packed_weights_and_adapters() {
+  const Trial adapters = with_adapters_of(16);
+  return {"--quantization nf4 " + adapters.options,
+          [adapt = adapters.edit](CandidateInputs& inputs) {
+            std::vector<std::string> keys = inputs.request.set.value_or(std::vector<std::string>());
+            keys.emplace_back("quantization=nf4");
+            inputs.request.set = chosen(std::move(keys));
+            adapt(inputs);
+          },
+          "QLoRA: trains adapters alone"};
+}
+
+Trial with_offload() {
+  return {"\"offload_optimizer\": {\"device\": \"cpu\"}", [](CandidateInputs& inputs) {
+            if (!inputs.has_deepspeed) inputs.deepspeed = own_deepspeed_file(inputs.request);
+            inputs.has_deepspeed = true;
+            OffloadInput& into = inputs.deepspeed.zero.offload_optimizer;
+            into = {};
+            into.present = true;
+            into.place = Place{"a change", 0, 0, {}};
+            into.device = chosen(OffloadDevice::Cpu);
+            into.pin_memory = chosen(true);
+          }};
+}
+
+std::vector<Trial> single_trials(const Job& job, const Prediction& now) {
+  std::vector<Trial> trials;
+  const Training& t = job.training;
+  const bool in_pieces = now.retries > 0 || (now.needed && now.capacity && *now.needed + now.reserve <= *now.capacity);
+  if (in_pieces && !job.allocator.expandable_segments) trials.push_back(with_conf(job));
+  if (t.checkpoint.groups.empty()) trials.push_back(with_checkpoints());
+  const std::int64_t stage = t.runtime == Runtime::DeepSpeed ? t.zero.stage : 0;
+  for (std::int64_t next = std::max<std::int64_t>(stage + 1, 1); next <= 3 && job.parallelism.dp > 1; ++next) {
+    trials.push_back(with_stage(next));
+  }
+  std::int64_t steps = t.grad_accum;
+  for (std::int64_t rows = t.micro_batch; rows % 2 == 0;) {
+    rows /= 2;
+    steps = checked_mul(steps, 2);
+    trials.push_back(with_rows(rows, steps));
+  }
+  return trials;
+}
+
+// Checkpoints, the highest stage and single rows, two or all of them.
+std::vector<Trial> paired_trials(const std::vector<Trial>& singles) {
+  std::vector<Trial> strongest;
+  for (const char* kind : {"--checkpoint", "--zero-stage", "--micro-batch"}) {
+    const auto last = std::find_if(singles.rbegin(), singles.rend(),
+                                   [kind](const Trial& trial) { return trial.options.starts_with(kind); });
+    if (last != singles.rend()) strongest.push_back(*last);
+  }
+  std::vector<Trial> trials;
+  for (std::size_t a = 0; a < strongest.size(); ++a) {
+    for (std::size_t b = a + 1; b < strongest.size(); ++b) trials.push_back(both(strongest[a], strongest[b]));
+  }
+  if (strongest.size() == 3) trials.push_back(both(both(strongest[0], strongest[1]), strongest[2]));
+  return trials;
+}
+
+std::vector<Trial> far_trials(const Job& job, const std::vector<Trial>& singles) {
+  const Training& t = job.training;
+  std::vector<Trial> trials;
+  const bool adam = t.optimizer.kind == OptimizerKind::AdamW || t.optimizer.kind == OptimizerKind::Adam;
+  if (adam) trials.push_back(with_optimizer("adamw_8bit", "its states in 8 bits"));
+  trials.push_back(with_adapters_of(16));
+  trials.push_back(with_packed_weights_and_adapters());
+  const bool staged = t.runtime == Runtime::DeepSpeed && t.zero.stage > 0;
+  if (t.zero.offload_optimizer.device == OffloadDevice::None) {
+    trials.push_back(staged ? with_offload() : both(with_stage(2), with_offload()));
+    if (!staged || t.zero.stage < 3) trials.push_back(both(with_stage(3), with_offload()));
+  }
+  if (job.parallelism.world > 1) {
+    for (const std::int64_t times : {2, 4, 8}) {
+      const Trial more = with_gpus(checked_mul(job.parallelism.world, times));
+      trials.push_back(staged ? more : both(with_stage(3), more));
+    }
+  }
+  std::vector<Trial> all = trials;
+  const auto checkpoints = std::find_if(singles.begin(), singles.end(),
+                                        [](const Trial& trial) { return trial.options == "--checkpoint full"; });
+  if (checkpoints != singles.end()) {
+    for (const Trial& trial : trials) all.push_back(both(trial, *checkpoints));
+  }
+  return all;
+}
+
+double speed_of(const Prediction& p) { return p.time ? p.time->tokens_per_second / static_cast<double>(p.world) : 0; }
+
+// Whether the states alone are too much: then nothing has to be simulated.
+bool hopeless(const ModelSpec& model, const Job& job) {
+  if (!job.capacity) return false;
+  const DeviceRoom room = device_room(job);
+  return footprint(model, job).persistent.total() + room.beside() + room.reserve > *job.capacity;
+}
+
+class Judge {
+ public:
+  // `now`: null where every verdict is wanted.
+  Judge(const SearchInputs& inputs, const Prediction* now) : inputs_(inputs), now_(now) {}
+
+  [[nodiscard]] std::vector<FittingChange> judged(const std::vector<Trial>& trials) const {
+    std::vector<std::optional<FittingChange>> found(trials.size());
+    in_parallel(trials.size(), [&](std::size_t at) { found[at] = judged(trials[at]); });
+    std::vector<FittingChange> changes;
+    for (std::optional<FittingChange>& one : found) {
+      if (one) changes.push_back(std::move(*one));
+    }
+    return changes;
+  }
+
+ private:
+  // What resolving refuses, or what has no whole prediction, is no answer.
+  [[nodiscard]] std::optional<FittingChange> judged(const Trial& trial) const {
+    CandidateInputs made;
+    made.request = inputs_.request;
+    made.has_deepspeed = inputs_.deepspeed != nullptr || made.request.inline_deepspeed.has_value();
+    if (made.has_deepspeed) {
+      made.deepspeed = inputs_.deepspeed != nullptr ? *inputs_.deepspeed : *made.request.inline_deepspeed;
+    }
+    made.request.strict = {};
+    try {
+      trial.edit(made);
+      const bool adapts = made.request.lora.given() && !inputs_.request.lora.given();
+      const ModelSpec model = adapts ? model_of(inputs_.model, made.request) : ModelSpec{};
+      return judged(trial, adapts ? model : inputs_.model, made);
+    } catch (const Refusal&) {
+      return std::nullopt;
+    }
+  }
+
+  [[nodiscard]] std::optional<FittingChange> judged(const Trial& trial, const ModelSpec& model,
+                                                    const CandidateInputs& made) const {
+    Job job = resolve(model, made.request, made.file(), inputs_.hardware, inputs_.cluster);
+    if (now_ != nullptr && hopeless(model, job)) return std::nullopt;
+    job.rank = "worst";
+    (void)choose_checkpointing(model, job);
+    const Prediction p = std::move(predict_asked(model, job).front());
+    if (!p.peak || (now_ != nullptr && (!fits(p.verdict) || p.verdict >= now_->verdict))) return std::nullopt;
+    FittingChange change{trial.options, p.verdict, p.needed.value_or(Bytes(0)), {}, trial.note};
+    if (fits(p.verdict) && p.retries == 0 && p.peak->process) change.process = *p.peak->process;
+    if (p.time && now_ != nullptr && now_->time && speed_of(*now_) > 0) change.speed = speed_of(p) / speed_of(*now_);
+    const Bytes host_now = now_ != nullptr ? now_->host.per_node.value_or(Bytes(0)) : Bytes(0);
+    if (p.host.per_node && *p.host.per_node > host_now + Bytes(1LL << 30)) {
+      change.note +=
+          formatted("{}{} of each node's host memory", change.note.empty() ? "" : "; ", human(*p.host.per_node));
+    }
+    return change;
+  }
+
+  const SearchInputs& inputs_;
+  const Prediction* now_;
+};
+
+}  // namespace
+
+std::vector<FittingChange> what_fits(const SearchInputs& inputs, const Job& job, const Prediction& now, Reach reach) {
+  const Judge judge(inputs, &now);
+  const std::vector<Trial> singles = single_trials(job, now);
+  std::vector<FittingChange> changes = judge.judged(singles);
+  const auto none_fits_well = [&changes] {
+    return std::none_of(changes.begin(), changes.end(),
+                        [](const FittingChange& one) { return one.verdict == Verdict::Fits; });
+  };
+  const auto add = [&](const std::vector<Trial>& trials) {
+    for (FittingChange& one : judge.judged(trials)) changes.push_back(std::move(one));
+  };
+  if (none_fits_well()) add(paired_trials(singles));
+  if (none_fits_well() && reach == Reach::Far) add(far_trials(job, singles));
+  std::stable_sort(changes.begin(), changes.end(), [](const FittingChange& a, const FittingChange& b) {
+    if (a.verdict != b.verdict) return a.verdict < b.verdict;
+    return a.speed.value_or(0) > b.speed.value_or(0);
+  });
+  return changes;
+}
+
+std::vector<FittingChange> other_ways(const SearchInputs& inputs) {
+  const Trial least = both(with_rows(1, 1), with_checkpoints());
+  std::vector<Trial> trials = {least, both(with_optimizer("adamw_8bit", "its states in 8 bits"), least),
+                               both(both(with_stage(2), with_offload()), least),
+                               both(both(with_stage(3), with_offload()), least)};
+  if (!inputs.request.lora.given()) {
+    trials.push_back(both(with_adapters_of(16), least));
+    trials.push_back(both(with_packed_weights_and_adapters(), least));
+  }
+  std::vector<FittingChange> ways = Judge(inputs, nullptr).judged(trials);
+  std::stable_sort(ways.begin(), ways.end(), [](const FittingChange& a, const FittingChange& b) {
+    return a.verdict != b.verdict ? a.verdict < b.verdict : a.process < b.process;
+  });
+  return ways;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,26 @@
+// For a job that does not fit, or barely: the changes with which it does, each by the whole prediction.
+#pragma once
+
+#include <vector>
+
+#include "core/job.h"
+#include "core/prediction.h"
+#include "planner/plan/space.h"
+
+namespace dsplan {
+
+// Near: the same training, otherwise laid out: allocator, checkpoints, ZeRO stage, smaller micro-batches with as many
+// more of them, and these together. Far: also offload, more GPUs, optimizers with smaller states, adapters.
+enum class Reach : std::uint8_t { Near, Far };
+
+// `now` is the prediction of `job`, which `inputs` resolve to. Only what has a better verdict than `now`; the best
+// verdict and then the fastest first. Combinations are tried where no single change fits with room to spare, and what
+// is Far where nothing Near does.
+[[nodiscard]] std::vector<FittingChange> what_fits(const SearchInputs& inputs, const Job& job, const Prediction& now,
+                                                   Reach reach);
+
+// Ways to train a model for which no plan fits, with one row in a micro-batch and every layer checkpointed: as it is,
+// optimizers with smaller states, offload, adapters. Whether they fit or not, each with its bytes.
+[[nodiscard]] std::vector<FittingChange> other_ways(const SearchInputs& inputs);
+
+}  // namespace dsplan

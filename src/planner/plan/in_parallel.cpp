@@ -1,0 +1,35 @@
+#include "planner/plan/in_parallel.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace dsplan {
+
+void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work) {
+  std::atomic<std::size_t> next{0};
+  std::exception_ptr failed;
+  std::mutex guard;
+  const auto run = [&] {
+    for (std::size_t at = next++; at < count; at = next++) {
+      try {
+        work(at);
+      } catch (...) {
+        const std::lock_guard<std::mutex> lock(guard);
+        if (!failed) failed = std::current_exception();
+        next = count;
+      }
+    }
+  };
+  const std::size_t most = std::max<std::size_t>(1, std::thread::hardware_concurrency());
+  std::vector<std::thread> others;
+  for (std::size_t i = 1; i < std::min(count, most); ++i) others.emplace_back(run);
+  run();
+  for (std::thread& other : others) other.join();
+  if (failed) std::rethrow_exception(failed);
+}
+
+}  // namespace dsplan

@@ -1,0 +1,13 @@
+// Independent pieces of work on all processors.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+namespace dsplan {
+
+// Calls `work` with 0 to count - 1, each once, in any order and from several threads. Returns when all have ended; the
+// first exception is thrown again then, and what had not begun is left out.
+void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work);
+
+}  // namespace dsplan
