@@ -1,21 +1,22 @@
 #include "cli/assemble.h"
 
-#include <algorithm>
 #include <filesystem>
 
 #include "cli/saved_plan.h"
 #include "core/format.h"
 #include "io/deepspeed.h"
+#include "io/dialects/model_name.h"
 #include "io/launch_line.h"
 #include "io/locate.h"
 #include "io/machine_files.h"
 #include "io/safetensors.h"
 #include "io/text.h"
-#include "io/training_arguments.h"
 #include "io/training_file.h"
 #include "model/checkpoint_names.h"
+#include "model/config_remarks.h"
 #include "model/families.h"
 #include "planner/plan/choose_checkpoint.h"
+#include "planner/resolve/programs.h"
 #include "planner/resolve/resolve.h"
 #include "report/calibration.h"
 #include "report/plan_file.h"
@@ -38,6 +39,31 @@ void compare_headers(const ModelFiles& files, const ModelSpec& model, std::vecto
     differences.push_back({files.config_path, 0, 0, {}, "its safetensors files differ: " + difference, {}});
   }
   if (!differences.empty()) throw Refusal(std::move(differences));
+}
+
+Place place_of(const Document& document, std::size_t offset) {
+  const Diagnostic at = document.at(offset, {});
+  return {at.path, at.line, at.column, at.source_line};
+}
+
+// Unknown keys: as transformers, which keeps them as attributes that nobody reads; --strict refuses them.
+void take_remarks(const Document& config, const ConfigRemarks& remarks, Request& request) {
+  for (const ConfigRemarks::Key& key : remarks.unknown) {
+    const std::string hint = key.message.empty() ? std::string() : formatted("; did you mean \"{}\"?", key.message);
+    request.notices.push_back(
+        {Notice::Kind::Unknown,
+         place_of(config, key.offset),
+         formatted("\"{}\" is no key that the model's configuration class knows{}", key.key, hint),
+         {}});
+  }
+  for (const ConfigRemarks::Key& gap : remarks.gaps) {
+    request.not_modelled.push_back({place_of(config, gap.offset), When::Always, gap.key, gap.message});
+  }
+}
+
+void lay_remarks(const Request& of_model, Request& request) {
+  request.notices.insert(request.notices.begin(), of_model.notices.begin(), of_model.notices.end());
+  request.not_modelled.insert(request.not_modelled.end(), of_model.not_modelled.begin(), of_model.not_modelled.end());
 }
 
 void read_checkpoint_groups(Request& request) {
@@ -73,16 +99,12 @@ void lay_hardware(const Document& document, const Place& place, Inputs& into) {
   if (std::optional<Calibration> inside = calibration_in(document)) into.request.measured = {std::move(*inside), place};
 }
 
-Request read_training(const Document& document) {
-  return document.root.find("dsplan") != nullptr ? read_training_file(document) : read_training_arguments(document);
-}
-
 bool is_checkpoint_file(const std::string& text) {
-  return text.find('/') != std::string::npos || text.ends_with(".json") || text.ends_with(".hjson") ||
-         text.ends_with(".yaml") || text.ends_with(".yml");
+  return text == kStandardInput || text.find('/') != std::string::npos || text.ends_with(".json") ||
+         text.ends_with(".hjson") || text.ends_with(".yaml") || text.ends_with(".yml");
 }
 
-ModelSpec load_model(const std::string& argument, std::vector<Notice>& notices) {
+ModelSpec load_model(const std::string& argument, Request& said) {
   const ModelFiles files = locate_model(argument);
   if (files.kind == ModelFiles::Kind::OpGraph) {
     throw Refusal(files.config_path, "is an op-graph, and this command takes a model", "`dsplan simulate` takes both");
@@ -93,8 +115,10 @@ ModelSpec load_model(const std::string& argument, std::vector<Notice>& notices) 
   if (files.kind == ModelFiles::Kind::Plan) {
     throw Refusal(files.config_path, "is a plan, and this command takes a model", "`dsplan simulate` takes both");
   }
-  ModelSpec model = build_model(files.document, files.name);
-  if (!files.safetensors.empty()) compare_headers(files, model, notices);
+  ConfigRemarks remarks;
+  ModelSpec model = build_model(files.document, files.name, remarks);
+  take_remarks(files.document, remarks, said);
+  if (!files.safetensors.empty()) compare_headers(files, model, said.notices);
   return model;
 }
 
@@ -116,28 +140,39 @@ Inputs gather(const SimulateWords& words) {
   if (names_a_plan(words.model)) return gather(read_sources({}, words, {}), words);
   Inputs inputs;
   Diagnostics diagnostics;
-  std::vector<Notice> notices;
-  attempt(diagnostics, [&] { inputs.model = load_model(words.model, notices); });
-  Request launch;
+  Request of_model;
+  Said below;
   attempt(diagnostics, [&] {
-    if (!words.launch.empty()) launch = read_launch_line(words.launch);
+    if (!words.launch.empty()) below = read_launch(words.launch, read_document);
   });
   attempt(diagnostics, [&] {
     if (!words.options.training.given()) return;
     const std::string path = locate_bundled(Bundled::Training, *words.options.training);
-    launch = overlay(read_training(read_document(path)), launch);
+    below = overlay(read_training_document(read_document(path)), below);
   });
-  inputs.request = overlay(launch, words.options);
-  Request& request = inputs.request;
+  attempt(diagnostics, [&] {
+    const bool unread = words.model.empty() && diagnostics.any();
+    if (unread) return;  // What would name the model is faulty.
+    inputs.model = load_model(agreed_model(words.model, below.foreign.model, of_model.notices), of_model);
+  });
+  below.request = overlay(below.request, words.options);
+  Request& request = inputs.request = below.request;
   attempt(diagnostics, [&] {
     if (!request.deepspeed.given()) return;
     const std::string path = locate_bundled(Bundled::DeepSpeed, *request.deepspeed);
     inputs.deepspeed = read_deepspeed(parse_hjson(path, read_file(path)));
   });
+  complete(below, inputs, diagnostics);
   read_what_it_names(inputs, diagnostics);
   diagnostics.throw_if_any();
-  request.notices.insert(request.notices.begin(), notices.begin(), notices.end());
+  lay_remarks(of_model, request);
   return inputs;
+}
+
+void complete(Said& said, Inputs& inputs, Diagnostics& diagnostics) {
+  if (inputs.model.modules.empty() || diagnostics.any()) return;
+  attempt(diagnostics,
+          [&] { inputs.request = with_program(said, inputs.model, inputs.deepspeed ? &*inputs.deepspeed : nullptr); });
 }
 
 void read_what_it_names(Inputs& inputs, Diagnostics& diagnostics) {
@@ -154,6 +189,11 @@ Job resolve(const Inputs& inputs) {
                     inputs.hardware ? &*inputs.hardware : nullptr, inputs.cluster ? &*inputs.cluster : nullptr);
   (void)choose_checkpointing(inputs.model, job);
   return job;
+}
+
+SearchInputs search_inputs(const Inputs& inputs) {
+  return {inputs.model, inputs.request, inputs.deepspeed ? &*inputs.deepspeed : nullptr,
+          inputs.hardware ? &*inputs.hardware : nullptr, inputs.cluster ? &*inputs.cluster : nullptr};
 }
 
 std::string render(const std::vector<Notice>& notices) {
@@ -174,7 +214,7 @@ namespace fs = std::filesystem;
 // The path as it is from here. What is no file from there may be an id in the local cache of models; a file of that
 // name in the current folder is another one, and never taken for it.
 std::string seen_from(const std::string& folder, const std::string& said) {
-  if (folder.empty() || fs::path(said).is_absolute()) return said;
+  if (folder.empty() || said == kStandardInput || fs::path(said).is_absolute()) return said;
   std::string there = (fs::path(folder) / said).lexically_normal().string();
   std::error_code failed;
   const bool nowhere = !fs::exists(there, failed) && !fs::exists(said, failed) && !said.ends_with(".json");
@@ -194,6 +234,8 @@ std::optional<Bundled> bundled_kind(SourceKind kind) {
     case SourceKind::Cluster: return Bundled::Cluster;
     case SourceKind::Checkpoint:
     case SourceKind::Calibration:
+    case SourceKind::LaunchFile:
+    case SourceKind::SecondLaunchFile:
     case SourceKind::Command: break;
   }
   return std::nullopt;
@@ -205,8 +247,11 @@ class SourceReader {
 
   Sources read(const Words& command) {
     sources_.command = command;
-    attempt(faults_, [&] { read_model(); });
-    Request request = read_words();
+    const Said below = read_words();
+    const Request request = overlay(below.request, said_.options);
+    attempt(faults_, [&] {
+      if (!said_.model.empty() || !faults_.any()) read_model(below.foreign.model);
+    });
     const auto file = [&](SourceKind kind, const Setting<std::string>& setting) {
       if (setting.given()) attempt(faults_, [&] { read_one(kind, *setting); });
     };
@@ -222,35 +267,43 @@ class SourceReader {
   }
 
  private:
-  void read_model() {
+  void read_model(const Setting<std::string>& named) {
+    std::vector<Notice> told;
     SourceFile file;
-    file.name = said_.model;
-    file.bundled = is_bundled(Bundled::Model, said_.model);
-    const std::string argument = file.bundled ? said_.model : seen_from(folder_, said_.model);
+    file.name = agreed_model(said_.model, named, told);
+    file.bundled = is_bundled(Bundled::Model, file.name);
+    const std::string argument = file.bundled ? file.name : seen_from(folder_, file.name);
     ModelFiles files = locate_model(argument);
-    std::vector<Notice> notices;
+    Request of_model;
     // Refuses what is no model, and headers that differ.
-    if (files.kind != ModelFiles::Kind::Plan) (void)load_model(argument, notices);
+    if (files.kind != ModelFiles::Kind::Plan) (void)load_model(argument, of_model);
     file.model = files.name;
     file.content = std::move(files.document);
     sources_[SourceKind::Model] = std::move(file);
   }
 
   // What files and launch line say: which further files there are.
-  Request read_words() {
-    Request below;
+  Said read_words() {
+    Said below;
     if (said_.options.training.given()) {
       attempt(faults_, [&] {
-        const auto& model = sources_[SourceKind::Model];
-        if (model && is_plan(model->content)) refuse_training_file(said_);
+        if (names_a_plan(said_.model)) refuse_training_file(said_);
         read_one(SourceKind::Training, *said_.options.training);
-        below = read_training(sources_[SourceKind::Training]->content);
+        below = read_training_document(sources_[SourceKind::Training]->content);
       });
     }
     attempt(faults_, [&] {
-      if (!said_.launch.empty()) below = overlay(below, read_launch_line(said_.launch));
+      if (said_.launch.empty()) return;
+      below = overlay(below, read_launch(said_.launch, [this](const std::string& path) { return launched(path); }));
     });
-    return overlay(below, said_.options);
+    return below;
+  }
+
+  Document launched(const std::string& path) {
+    const bool first = !sources_[SourceKind::LaunchFile];
+    const SourceKind kind = first ? SourceKind::LaunchFile : SourceKind::SecondLaunchFile;
+    read_one(kind, path);
+    return sources_[kind]->content;
   }
 
   void read_one(SourceKind kind, const std::string& said) {
@@ -303,6 +356,18 @@ void read_bundled(Sources& sources) {
   }
 }
 
+namespace {
+
+// A file that a launch line names, among those that were read when it was.
+Document launched(const Sources& sources, const std::string& path) {
+  for (const SourceKind kind : {SourceKind::LaunchFile, SourceKind::SecondLaunchFile}) {
+    if (sources[kind] && sources[kind]->name == path) return sources[kind]->content;
+  }
+  throw Refusal(path, "the launch line names this file, and it is not among what was kept");
+}
+
+}  // namespace
+
 Inputs gather(const Sources& sources, const SimulateWords& said) {
   if (const auto& model = sources[SourceKind::Model]; model && is_plan(model->content)) {
     return gather_plan(read_plan(model->content), sources, said);
@@ -312,15 +377,23 @@ Inputs gather(const Sources& sources, const SimulateWords& said) {
   const auto with = [&](SourceKind kind, auto&& read) {
     if (const auto& file = sources[kind]) attempt(faults, [&] { read(*file); });
   };
-  with(SourceKind::Model, [&](const SourceFile& file) { inputs.model = build_model(file.content, file.model); });
-  Request below;
-  with(SourceKind::Training, [&](const SourceFile& file) { below = read_training(file.content); });
-  attempt(faults, [&] {
-    if (!said.launch.empty()) below = overlay(below, read_launch_line(said.launch));
+  Request of_model;
+  with(SourceKind::Model, [&](const SourceFile& file) {
+    ConfigRemarks remarks;
+    inputs.model = build_model(file.content, file.model, remarks);
+    take_remarks(file.content, remarks, of_model);
   });
-  inputs.request = overlay(below, said.options);
-  Request& request = inputs.request;
+  Said below;
+  with(SourceKind::Training, [&](const SourceFile& file) { below = read_training_document(file.content); });
+  attempt(faults, [&] {
+    if (said.launch.empty()) return;
+    below = overlay(below, read_launch(said.launch, [&](const std::string& path) { return launched(sources, path); }));
+  });
+  below.request = overlay(below.request, said.options);
+  Request& request = inputs.request = below.request;
   with(SourceKind::DeepSpeed, [&](const SourceFile& file) { inputs.deepspeed = read_deepspeed(file.content); });
+  complete(below, inputs, faults);
+  lay_remarks(of_model, request);
   with(SourceKind::Checkpoint, [&](const SourceFile& file) {
     request.checkpoint_groups = {read_checkpoint_file(file.content), request.checkpoint.place};
   });

@@ -6,10 +6,12 @@
 
 #include "cli/options.h"
 #include "core/cluster.h"
+#include "core/dialects/dialects.h"
 #include "core/document.h"
 #include "core/inputs.h"
 #include "core/job.h"
 #include "core/model.h"
+#include "planner/plan/space.h"
 #include "report/baseline.h"
 
 namespace dsplan {
@@ -26,13 +28,15 @@ struct Inputs {
 // Faults of all files are reported together. A checkpoint folder whose headers differ from its config.json is refused
 // with the list of differences.
 [[nodiscard]] Inputs gather(const SimulateWords& words);
-[[nodiscard]] ModelSpec load_model(const std::string& argument, std::vector<Notice>& notices);
+// What the model's files make of a request goes to `said`: notices, and what is not modelled.
+[[nodiscard]] ModelSpec load_model(const std::string& argument, Request& said);
 
-// Our own training file, or TrainingArguments.
-[[nodiscard]] Request read_training(const Document& document);
 // Whether --checkpoint names a file rather than a mode.
 [[nodiscard]] bool is_checkpoint_file(const std::string& text);
 
+// Makes the request of what files, launch line and options say, by the rules of the program that is launched; the
+// model and the DeepSpeed JSON must be there.
+void complete(Said& said, Inputs& inputs, Diagnostics& diagnostics);
 // The files that a request names beside model, training file and DeepSpeed JSON: checkpointed groups, hardware,
 // cluster, calibration, unless they are there already; and the model's adapters.
 void read_what_it_names(Inputs& inputs, Diagnostics& diagnostics);
@@ -50,6 +54,13 @@ void attempt(Diagnostics& diagnostics, Read&& read) {
 }
 
 [[nodiscard]] Job resolve(const Inputs& inputs);
+// The same for a search; it points into `inputs`.
+[[nodiscard]] SearchInputs search_inputs(const Inputs& inputs);
+
+// Prediction::changes, where the job does not fit, or barely.
+void add_changes(const Inputs& inputs, const Job& job, Prediction& prediction);
+// Where no plan fits: other ways to train, with their bytes.
+[[nodiscard]] std::vector<FittingChange> other_ways_of(const Inputs& inputs);
 
 // Notices as lines for standard error.
 [[nodiscard]] std::string render(const std::vector<Notice>& notices);

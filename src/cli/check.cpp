@@ -27,7 +27,10 @@ constexpr const char* kCheckFooter =
     "depth; without one, the folder baselines. What today's files predict is\n"
     "held against it, apart from what a newer dsplan predicts otherwise.\n"
     "Every assumed input is refused, as --strict does.\n"
-    "dsplan check --add FILE MODEL [options of simulate] makes a new one.\n"
+    "dsplan check --add FILE MODEL [options of simulate] makes a new one; --init does\n"
+    "the same in one try: what is assumed is recorded as given.\n"
+    "Example: dsplan check --init baselines/8b.json llama-3-8b --gpus 8 \\\n"
+    "           --zero-stage 3 --hardware h100-sxm --at-most 72GiB\n"
     "KIND is requested, allocated, active, reserved, process, host, calls,\n"
     "payload, wire or parameters; N is bytes, or a percentage (1%).\n"
     "Exit codes: 0 all agree, 2 something was refused, 4 something differs.";
@@ -36,6 +39,7 @@ struct CheckWords {
   std::vector<std::string> files;
   bool update = false;
   std::vector<std::string> tolerances;
+  std::optional<std::string> at_most;
   std::optional<std::string> format;
   std::optional<std::string> out;
 };
@@ -46,6 +50,7 @@ CheckWords parse_check(const Words& words) {
   line.positionals("BASELINE", "Baselines, or folders of them", said.files);
   line.flag("--update", "Rewrite them with what is predicted now", said.update);
   line.list("--tolerance", "KIND=N", "Bytes or percent, 0 by default; may be repeated", said.tolerances);
+  line.option("--at-most", "SIZE", "What the process may take, such as 72GiB", said.at_most);
   line.option("--format", "table|json|junit|github|md", "How to print", said.format);
   line.option("--out", "FILE", "Print to a file, which appears when complete", said.out);
   line.parse(words);
@@ -141,6 +146,14 @@ std::vector<std::string> rewrite(const std::vector<CheckResult>& results) {
   return rewritten;
 }
 
+std::optional<Bytes> threshold_in(const std::optional<std::string>& text) {
+  if (!text) return std::nullopt;
+  Diagnostics faults;
+  const std::optional<Bytes> size = labelled_size("--at-most", *text, faults);
+  faults.throw_if_any();
+  return size;
+}
+
 int update(const std::vector<CheckResult>& results, const std::string& format, Output& output) {
   const bool all =
       std::all_of(results.begin(), results.end(), [](const CheckResult& result) { return result.renewed.has_value(); });
@@ -148,6 +161,7 @@ int update(const std::vector<CheckResult>& results, const std::string& format, O
     say("dsplan check: nothing is rewritten, because not every baseline can be\n");
     return kRefused;
   }
+  for (const CheckResult& result : results) refuse_unknown_verdict(*result.renewed);
   const std::vector<std::string> rewritten = rewrite(results);
   output.add(printed(checked_of(results), format));
   output.finish();
@@ -159,11 +173,16 @@ int update(const std::vector<CheckResult>& results, const std::string& format, O
 int check(const Words& words) {
   const CheckWords said = parse_check(words);
   const Tolerances tolerances = read_tolerances(said.tolerances);
+  const std::optional<Bytes> at_most = threshold_in(said.at_most);
   const std::vector<std::string> paths = baselines_in(said.files);
   const std::string format = said.format.value_or("table");
   Output output(said.out.value_or(""));
   std::vector<CheckResult> results;
-  for (const std::string& path : paths) results.push_back(check_baseline(path, tolerances));
+  for (const std::string& path : paths) {
+    results.push_back(check_baseline(path, tolerances));
+    std::optional<Bytes>& limit = results.back().checked.at_most;
+    if (at_most) limit = std::min(limit.value_or(*at_most), *at_most);
+  }
   say_refused(results);
   if (said.update) return update(results, format, output);
   const std::vector<CheckedBaseline> checked = checked_of(results);
@@ -182,11 +201,12 @@ bool is_add(const Words& words) {
   for (const std::string& word : words) {
     if (word == "--") return false;
     if (word == "--add" || word.starts_with("--add=")) return true;
+    if (word == "--init" || word.starts_with("--init=")) return true;
   }
   return false;
 }
 
-// The words after `simulate`: without --add and its file, and without --strict, which a baseline always is.
+// The words after `simulate`: without what is of the baseline, and without --strict, which it always is.
 Words command_in(const Words& words) {
   Words command;
   for (std::size_t i = 0; i < words.size(); ++i) {
@@ -194,9 +214,10 @@ Words command_in(const Words& words) {
       command.insert(command.end(), words.begin() + static_cast<std::ptrdiff_t>(i), words.end());
       break;
     }
-    if (words[i] == "--add") {
+    const auto with_value = [&](std::string_view name) { return words[i].starts_with(std::string(name) + "="); };
+    if (words[i] == "--add" || words[i] == "--init" || words[i] == "--at-most") {
       ++i;
-    } else if (words[i] != "--strict" && !words[i].starts_with("--add=")) {
+    } else if (words[i] != "--strict" && !with_value("--add") && !with_value("--init") && !with_value("--at-most")) {
       command.push_back(words[i]);
     }
   }
@@ -214,21 +235,28 @@ void write_new(const Baseline& baseline) {
 }
 
 int add(const Words& words) {
-  std::optional<std::string> path;
+  std::optional<std::string> path, init, at_most;
   CommandExtras extras;
   extras.description = "Writes a baseline: one prediction with everything that it is made from.";
   extras.footer = kCheckFooter;
-  extras.add = [&path](CommandLine& line) {
+  extras.add = [&](CommandLine& line) {
     line.option("--add", "FILE", "The baseline to write, a .json file that is not there yet", path);
+    line.option("--init", "FILE", "The same; what is assumed is recorded as given", init);
+    line.option("--at-most", "SIZE", "What the process may take from now on, such as 72GiB", at_most);
   };
+  extras.without = {"--verbose", "--color"};
   (void)parse_simulate("check", words, extras);
+  if (path && init) throw Refusal("--init", "stands beside --add", "one baseline at a time");
+  const std::optional<Bytes> limit = threshold_in(at_most);
+  if (init) path = init;
   std::error_code failed;
   if (!path->ends_with(".json")) throw Refusal("--add", formatted("\"{}\" does not end in .json", *path));
   if (fs::exists(*path, failed)) {
     throw Refusal("--add", formatted("{} is there already", *path),
                   formatted("edit its \"command\", then `dsplan check --update {}`", *path));
   }
-  const CheckResult result = new_baseline(*path, command_in(words));
+  CheckResult result = new_baseline(*path, command_in(words), init.has_value());
+  result.renewed->at_most = limit;
   say(render(result.notices));
   for (const std::optional<SourceFile>& file : result.renewed->inputs.files) {
     if (!file || file->bundled || !fs::path(file->name).is_absolute()) continue;

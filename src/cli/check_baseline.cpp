@@ -49,11 +49,41 @@ SimulateWords said_at(const Words& command, const Place& place) {
   return said;
 }
 
-Side predict_side(Sources sources, SimulateWords said, bool strict) {
+// What is assumed must be what was accepted.
+void refuse_other_assumptions(const Job& job, const std::vector<ResolvedInput>& accepted) {
+  Diagnostics faults;
+  for (const ResolvedInput& input : job.assumptions()) {
+    const auto known = std::find_if(accepted.begin(), accepted.end(),
+                                    [&](const ResolvedInput& one) { return one.name == input.name; });
+    const std::string settle = formatted("say it with {}", input.option);
+    if (known == accepted.end()) {
+      faults.add({"dsplan check",
+                  0,
+                  0,
+                  {},
+                  formatted("{} is assumed to be {} ({}), which a baseline does not allow", input.name, input.value,
+                            input.reason),
+                  settle});
+    } else if (known->value != input.value) {
+      faults.add(
+          {"dsplan check",
+           0,
+           0,
+           {},
+           formatted("{} was accepted as {}, and is now assumed to be {}", input.name, known->value, input.value),
+           settle});
+    }
+  }
+  faults.throw_if_any();
+}
+
+Side predict_side(Sources sources, SimulateWords said, bool strict, const std::vector<ResolvedInput>& accepted = {}) {
   Side side{std::move(said), std::move(sources), {}, {}, {}};
   Inputs inputs = gather(side.sources, side.said);
-  inputs.request.strict = strict ? Setting<bool>(true, option("dsplan check")) : Setting<bool>();
+  const bool nothing_accepted = strict && accepted.empty();
+  inputs.request.strict = nothing_accepted ? Setting<bool>(true, option("dsplan check")) : Setting<bool>();
   side.job = resolve(inputs);
+  if (strict && !accepted.empty()) refuse_other_assumptions(side.job, accepted);
   for (const Prediction& prediction : predict_asked(inputs.model, side.job)) {
     side.ranks.push_back(figure_rows(prediction));
     side.fingerprint = prediction.fingerprint;
@@ -183,7 +213,7 @@ Baseline renewed(const Baseline& old, const Side& now) {
 Side predict_now(const Baseline& baseline) {
   SimulateWords said = said_at(baseline.command, baseline.command_place);
   Sources sources = read_sources(baseline.command, said, folder_of(baseline));
-  return predict_side(std::move(sources), std::move(said), true);
+  return predict_side(std::move(sources), std::move(said), true, baseline.accepted);
 }
 
 Side predict_stored(const Baseline& baseline) {
@@ -211,6 +241,7 @@ CheckResult check_baseline(const std::string& path, const Tolerances& tolerances
   checked.place = {path, 1, 1, {}};
   try {
     const Baseline baseline = read_baseline(read_document(path));
+    checked.at_most = baseline.at_most;
     checked.place = baseline.command_place;
     checked.written = baseline.written;
     const Side now = predict_now(baseline);
@@ -234,23 +265,81 @@ CheckResult check_baseline(const std::string& path, const Tolerances& tolerances
   return result;
 }
 
-CheckResult new_baseline(const std::string& path, const Words& command) {
+namespace {
+
+// "adamw (fused)" is "adamw:fused" where an option says it.
+std::string as_option_value(const ResolvedInput& input) {
+  std::string value = input.value;
+  const std::size_t bracket = value.find(" (");
+  if (input.option == "--optimizer" && bracket != std::string::npos && value.ends_with(')')) {
+    value = value.substr(0, bracket) + ":" + value.substr(bracket + 2, value.size() - bracket - 3);
+  }
+  return value;
+}
+
+// The command with what it assumes said by options, as far as there are any.
+Words said_whole(const Words& command, const std::vector<ResolvedInput>& assumed) {
+  Words words = command;
+  for (const ResolvedInput& input : assumed) {
+    const bool one_option = input.option.starts_with("--") && input.option.find(' ') == std::string::npos;
+    if (!one_option) continue;
+    const auto end = std::find(words.begin(), words.end(), "--");
+    if (input.name == "model_init") {
+      words.insert(end, {"--set", "model_init=" + input.value});
+    } else {
+      words.insert(end, {input.option, as_option_value(input)});
+    }
+  }
+  return words;
+}
+
+// `command` and `baseline.accepted` leave nothing assumed, and decide what the words as they were said decide.
+void record_assumptions(Words& command, Baseline& baseline) {
+  const SimulateWords said = parse_simulate("check", command);
+  const Side before = predict_side(read_sources(command, said, {}), said, false);
+  const Words whole = said_whole(command, before.job.assumptions());
+  const SimulateWords said_so = parse_simulate("check", whole);
+  const Side after = predict_side(read_sources(whole, said_so, {}), said_so, false);
+  const bool same = after.fingerprint == before.fingerprint;
+  if (same) command = whole;
+  for (const ResolvedInput& input : (same ? after : before).job.assumptions()) {
+    baseline.accepted.push_back({input.name, input.value, Origin::Given, {}, {}});
+  }
+}
+
+}  // namespace
+
+void refuse_unknown_verdict(const Baseline& baseline) {
+  for (const BaselineRank& rank : baseline.ranks) {
+    for (const FigureRow& row : rank.rows) {
+      if (row.path != "verdict" || row.value.text != name(Verdict::Unknown)) continue;
+      throw Refusal("dsplan check",
+                    formatted("the verdict of rank {} is unknown: no gate can hold anything against it", rank.rank),
+                    "name the device with --hardware, or its memory with --capacity");
+    }
+  }
+}
+
+CheckResult new_baseline(const std::string& path, const Words& said_command, bool init) {
   Baseline baseline;
   baseline.path = path;
-  baseline.source = "dsplan check --add";
+  baseline.source = init ? "dsplan check --init" : "dsplan check --add";
+  Words command = said_command;
+  refuse_reporting(parse_simulate("check", command), option("dsplan check --add"));
+  if (init) record_assumptions(command, baseline);
   baseline.command = command;
   std::error_code failed;
   const fs::path here = fs::current_path(failed);
   const fs::path there = fs::weakly_canonical(fs::absolute(path), failed).parent_path();
   baseline.folder = fs::weakly_canonical(here, failed).lexically_relative(there).string();
   const SimulateWords said = parse_simulate("check", command);
-  refuse_reporting(said, option("dsplan check --add"));
-  const Side now = predict_side(read_sources(command, said, {}), said, true);
+  const Side now = predict_side(read_sources(command, said, {}), said, true, baseline.accepted);
   CheckResult result;
   result.checked.path = path;
   result.checked.here = versions_of(now.job);
   result.notices = now.job.notices;
   result.renewed = renewed(baseline, now);
+  refuse_unknown_verdict(*result.renewed);
   return result;
 }
 

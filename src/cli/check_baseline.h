@@ -22,6 +22,11 @@ struct CheckResult {
 
 // The first prediction of a baseline that will lie at `path`, by the words after `simulate`; relative paths in them are
 // seen from the current folder. Throws what check_baseline lists.
-[[nodiscard]] CheckResult new_baseline(const std::string& path, const Words& command);
+// `init`: what is assumed is recorded as given: by options in the command where there are any, else as accepted.
+// Refused: a verdict that is unknown, which no gate could hold anything against.
+[[nodiscard]] CheckResult new_baseline(const std::string& path, const Words& command, bool init);
+
+// Refuses a baseline of which a rank has an unknown verdict.
+void refuse_unknown_verdict(const Baseline& baseline);
 
 }  // namespace dsplan

@@ -34,6 +34,7 @@ struct CommandLine::App {
   std::string command;
   CLI::App app;
   std::vector<std::string> names{"--help"};
+  HelpAsked help;
 
   App(std::string name, std::string description) : command(std::move(name)), app(std::move(description), command) {}
 };
@@ -41,6 +42,8 @@ struct CommandLine::App {
 CommandLine::CommandLine(std::string command, std::string description, std::string footer)
     : app_(std::make_unique<App>(std::move(command), std::move(description))) {
   app_->app.allow_extras();
+  app_->help.description = app_->app.get_description();
+  app_->help.footer = footer;
   app_->app.footer(std::move(footer));
   app_->app.get_formatter()->column_width(34);
 }
@@ -48,29 +51,34 @@ CommandLine::CommandLine(std::string command, std::string description, std::stri
 CommandLine::~CommandLine() = default;
 
 void CommandLine::positional(std::string name, std::string help, std::optional<std::string>& into) {
+  app_->help.positionals.push_back(name);
   app_->app.add_option(std::move(name), into, std::move(help))->type_name("");
 }
 
 void CommandLine::positionals(std::string name, std::string help, std::vector<std::string>& into) {
+  app_->help.positionals.push_back(name + "...");
   app_->app.add_option(std::move(name), into, std::move(help))->type_name("")->allow_extra_args();
 }
 
-void CommandLine::option(const std::string& name, std::string type, std::string help,
-                         std::optional<std::string>& into) {
+void CommandLine::option(const std::string& name, std::string type, std::string help, std::optional<std::string>& into,
+                         bool listed) {
   app_->names.push_back(name);
-  app_->app
-      .add_option(
-          name,
-          [&into](const CLI::results_t& results) {
-            into = results.front();
-            return true;
-          },
-          std::move(help))
-      ->type_name(std::move(type));
+  if (listed) app_->help.options.push_back({name, type, help});
+  auto* made = app_->app
+                   .add_option(
+                       name,
+                       [&into](const CLI::results_t& results) {
+                         into = results.front();
+                         return true;
+                       },
+                       std::move(help))
+                   ->type_name(std::move(type));
+  if (!listed) made->group("");
 }
 
 void CommandLine::list(const std::string& name, std::string type, std::string help, std::vector<std::string>& into) {
   app_->names.push_back(name);
+  app_->help.options.push_back({name, type, help});
   app_->app
       .add_option(
           name,
@@ -86,6 +94,7 @@ void CommandLine::list(const std::string& name, std::string type, std::string he
 
 void CommandLine::flag(const std::string& name, std::string help, bool& into) {
   app_->names.push_back(name);
+  app_->help.options.push_back({name, {}, help});
   app_->app.add_flag(name, into, std::move(help));
 }
 
@@ -93,7 +102,8 @@ void CommandLine::parse(const Words& words) {
   try {
     app_->app.parse(Words(words.rbegin(), words.rend()));
   } catch (const CLI::CallForHelp&) {
-    throw HelpAsked{app_->app.help()};
+    app_->help.text = app_->app.help();
+    throw std::move(app_->help);
   } catch (const CLI::ParseError& error) {
     throw said_plainly(app_->command, error.what());
   }

@@ -11,9 +11,20 @@ namespace dsplan {
 
 using Words = std::vector<std::string>;
 
-// Thrown for --help: what to print before leaving with 0.
+// What --help lists of an option; completions and the manual page are made of the same.
+struct OptionHelp {
+  std::string name;
+  std::string type;  // Empty: a flag.
+  std::string help;
+};
+
+// Thrown for --help: what to print before leaving with 0, and what it is made of.
 struct HelpAsked {
   std::string text;
+  std::string description = {};
+  std::vector<std::string> positionals = {};
+  std::vector<OptionHelp> options = {};
+  std::string footer = {};
 };
 
 // Every value arrives as text: whoever asked for it says what it must look like. The references must outlive `parse`.
@@ -25,7 +36,9 @@ class CommandLine {
   void positional(std::string name, std::string help, std::optional<std::string>& into);
   // All words that are no options.
   void positionals(std::string name, std::string help, std::vector<std::string>& into);
-  void option(const std::string& name, std::string type, std::string help, std::optional<std::string>& into);
+  // `listed`: --help shows it. What is always refused is not listed, and is refused by its own name all the same.
+  void option(const std::string& name, std::string type, std::string help, std::optional<std::string>& into,
+              bool listed = true);
   void list(const std::string& name, std::string type, std::string help, std::vector<std::string>& into);
   void flag(const std::string& name, std::string help, bool& into);
 

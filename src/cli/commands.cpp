@@ -1,10 +1,10 @@
 #include "cli/commands.h"
 
-#include <algorithm>
 #include <array>
 
-#include "cli/machine.h"
 #include "cli/output.h"
+#include "cli/running/machine.h"
+#include "cli/screen/completion.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/training.h"
@@ -21,16 +21,20 @@ struct Command {
 
 constexpr std::array kCommands = {
     Command{"simulate", simulate_command, "predict one configuration"},
+    Command{"sweep", sweep_command, "predict many configurations along axes"},
+    Command{"diff", diff_command, "two configurations: which input differs and what it moves"},
     Command{"show", show_command, "models, hardware, clusters, operators, formulas, estimators, ..."},
     Command{"explain", explain_command, "an out-of-memory message against the prediction"},
     Command{"emit", emit_command, "a prediction in other tools' formats"},
     Command{"replay", replay_command, "replay an allocator trace or a memory snapshot"},
     Command{"compare", compare_command, "a prediction against a receipt"},
     Command{"check", check_command, "predictions against committed baselines"},
-    Command{"plan", plan_command, "which activations of a chain to keep (models: not yet)"},
+    Command{"plan", plan_command, "the fastest configuration that fits; what of a chain to keep"},
     Command{"doctor", doctor_command, "what is installed"},
     Command{"run", run_command, "execute a plan and write a receipt"},
+    Command{"measure", measure_command, "what a training command takes, on the dry device or a GPU"},
     Command{"calibrate", calibrate_command, "measure this machine into a hardware file"},
+    Command{"completion", completion_command, "a shell's completions, or the manual page"},
 };
 
 std::string help() {
@@ -45,6 +49,33 @@ std::string help() {
          "Try: dsplan simulate llama-3-8b --zero-stage 3 --gpus 8 --hardware h100-sxm\n";
 }
 
+// The first line is for scripts; the others say what a report of a bug needs.
+std::string version_text() {
+  std::string text = "dsplan " DSPLAN_VERSION "\n";
+#if defined(__clang__)
+  text += "built with clang " __clang_version__;
+#elif defined(__GNUC__)
+  text += "built with gcc " __VERSION__;
+#endif
+#if defined(NDEBUG)
+  text += ", optimised";
+#else
+  text += ", with assertions";
+#endif
+#if defined(__x86_64__)
+  text += ", x86_64";
+#elif defined(__aarch64__)
+  text += ", aarch64";
+#endif
+#if defined(__GLIBC__)
+  text += formatted(", glibc {}.{}", __GLIBC__, __GLIBC_MINOR__);
+#endif
+  text += "\n";
+  text += formatted("models torch {}, transformers {}, deepspeed {}\n", kTorchVersion, kTransformersVersion,
+                    kDeepSpeedVersion);
+  return text;
+}
+
 int print(std::string_view text) {
   Output output("");
   output.add(text);
@@ -54,11 +85,25 @@ int print(std::string_view text) {
 
 }  // namespace
 
+std::vector<CommandHelp> command_tree() {
+  std::vector<CommandHelp> tree;
+  for (const Command& command : kCommands) {
+    CommandHelp one{std::string(command.name), std::string(command.does), {}};
+    try {
+      (void)command.run({"--help"});
+    } catch (const HelpAsked& asked) {
+      one.help = asked;
+    }
+    tree.push_back(std::move(one));
+  }
+  return tree;
+}
+
 int run(const Words& words) {
   if (words.empty()) throw Refusal("dsplan", "COMMAND is missing", "`dsplan --help` lists them");
   const std::string& word = words.front();
   if (word == "--help" || word == "-h" || word == "help") return print(help());
-  if (word == "--version") return print("dsplan " DSPLAN_VERSION "\n");
+  if (word == "--version" || word == "-V") return print(version_text());
   std::vector<std::string_view> names;
   for (const Command& command : kCommands) {
     names.push_back(command.name);

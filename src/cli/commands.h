@@ -16,6 +16,8 @@ inline constexpr int kUnavailable = 6;
 inline constexpr int kInterrupted = 130;
 
 [[nodiscard]] int simulate_command(const Words& words);
+[[nodiscard]] int sweep_command(const Words& words);
+[[nodiscard]] int diff_command(const Words& words);
 [[nodiscard]] int show_command(const Words& words);
 [[nodiscard]] int replay_command(const Words& words);
 [[nodiscard]] int explain_command(const Words& words);
@@ -24,8 +26,10 @@ inline constexpr int kInterrupted = 130;
 [[nodiscard]] int check_command(const Words& words);
 [[nodiscard]] int plan_command(const Words& words);
 [[nodiscard]] int run_command(const Words& words);
+[[nodiscard]] int measure_command(const Words& words);
 [[nodiscard]] int calibrate_command(const Words& words);
 [[nodiscard]] int doctor_command(const Words& words);
+[[nodiscard]] int completion_command(const Words& words);
 
 // `dsplan WORDS...`: finds the command and runs it.
 [[nodiscard]] int run(const Words& words);

@@ -35,6 +35,7 @@ constexpr const char* kCompareFooter =
     "Files of measured operators are held against the catalogue, all as one.\n"
     "KIND is requested, allocated, active, reserved, process, host, calls,\n"
     "payload, wire or parameters; N is bytes, or a percentage (1%).\n"
+    "Example: dsplan compare receipt.json --re-predict\n"
     "Exit codes: 0 it agrees, 2 refused, 4 something differs unexplained.";
 
 struct CompareWords {

@@ -43,6 +43,21 @@ bool says_topic(const Words& words) {
                      [](const std::string& word) { return word == "--explain" || word.starts_with("--explain="); });
 }
 
+constexpr const char* kExplainFooter =
+    "--log FILE holds PyTorch's out-of-memory message or see_memory_usage lines\n"
+    "(- is standard input): which event they match, what is alive then, and what\n"
+    "would avoid it. Without it, the topic of --explain; peak by default.\n"
+    "Example: dsplan explain llama-3-8b --gpus 8 --zero-stage 2 --log job.err\n"
+    "Exit codes: 0 done, 2 refused.";
+
+CommandExtras extras_of(std::optional<std::string>& log) {
+  CommandExtras extras;
+  extras.description = "Says which event of the prediction a log's messages about memory match.";
+  extras.footer = kExplainFooter;
+  extras.add = [&log](CommandLine& line) { line.option("--log", "FILE", "A log with messages about memory", log); };
+  return extras;
+}
+
 std::string in_words(const LogMessage& message) {
   const auto size = [](const char* what, const std::optional<PrintedSize>& printed) {
     return printed ? formatted(", {} {}", what, printed->text) : std::string();
@@ -241,6 +256,11 @@ int explain_log(const SimulateWords& said, const std::string& path) {
 }  // namespace
 
 int explain_command(const Words& words) {
+  const auto end = std::find(words.begin(), words.end(), "--");
+  if (std::any_of(words.begin(), end, [](const std::string& word) { return word == "--help" || word == "-h"; })) {
+    std::optional<std::string> ignored;
+    (void)parse_simulate("explain", {"--help"}, extras_of(ignored));
+  }
   Words rest = words;
   const std::optional<std::string> log = take_log(rest);
   if (log) return explain_log(parse_simulate("explain", rest), *log);

@@ -11,8 +11,8 @@
 #endif
 
 #include "cli/commands.h"
-#include "cli/machine.h"
 #include "cli/output.h"
+#include "cli/running/machine.h"
 #include "core/error.h"
 
 namespace {

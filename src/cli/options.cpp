@@ -9,6 +9,7 @@
 #include "core/format.h"
 #include "core/settings.h"
 #include "core/units.h"
+#include "io/hub/hub.h"
 
 namespace dsplan {
 namespace {
@@ -22,15 +23,22 @@ std::vector<const RequestColumn*> option_rows() {
   return rows;
 }
 
+// Refused whatever their value until they are modelled: nobody needs to read of them.
+constexpr std::array<std::string_view, 3> kNotYet = {"--sp", "--ep", "--env"};
+
 constexpr const char* kOptionsFooter =
     "After \"--\" comes the command that starts the job (torchrun, ...).\n"
-    "--explain peak lists the largest live buffers, --explain saved what each\n"
-    "autograd node keeps, --explain traffic every collective, --explain\n"
-    "fragmentation what lies between allocated and reserved, --explain advice\n"
-    "which settings cost memory for nothing, by predicting without them.\n"
+    "--explain memory: bytes by role. peak: the largest live buffers. saved: what\n"
+    "each autograd node keeps. traffic: every collective. time: seconds by phase.\n"
+    "fragmentation: what lies between allocated and reserved. advice: which settings\n"
+    "cost memory for nothing, by predicting without them. assumed: each assumption,\n"
+    "how far off the figures may be, and what is not modelled, with the reasons.\n"
+    "Example: dsplan simulate llama-3-8b --zero-stage 3 --gpus 8 --hardware h100-sxm\n"
     "Exit codes: 0 it fits or nobody can say, 2 refused, 3 it does not fit.";
 
-constexpr std::array<std::string_view, 5> kTopics = {"peak", "saved", "traffic", "fragmentation", "advice"};
+// By Topic.
+constexpr std::array<std::string_view, 8> kTopics = {"memory", "peak",          "saved",  "traffic",
+                                                     "time",   "fragmentation", "advice", "assumed"};
 
 // "--explain" may stand alone; then the next word is not its value.
 Words with_topics(const Words& words, std::size_t end) {
@@ -59,23 +67,22 @@ void take(const RequestColumn& row, const std::string& text, Request& request, D
 
 void take_topics(const std::vector<std::string>& texts, SimulateWords& into, Diagnostics& diagnostics) {
   for (const std::string& text : texts) {
-    const auto refuse = [&diagnostics](std::string message, std::string hint) {
-      diagnostics.add({"--explain", 0, 0, {}, std::move(message), std::move(hint)});
-    };
-    if (text == "peak") {
-      into.explain.push_back(Topic::Peak);
-    } else if (text == "saved") {
-      into.explain.push_back(Topic::Saved);
-    } else if (text == "traffic") {
-      into.explain.push_back(Topic::Traffic);
-    } else if (text == "fragmentation") {
-      into.explain.push_back(Topic::Fragmentation);
-    } else if (text == "advice") {
-      into.explain.push_back(Topic::Advice);
+    const auto* found = std::find(kTopics.begin(), kTopics.end(), text);
+    if (found != kTopics.end()) {
+      into.explain.push_back(static_cast<Topic>(found - kTopics.begin()));
     } else {
-      refuse(formatted("no topic \"{}\"", text), "topics are peak, saved, traffic, fragmentation, advice");
+      std::string hint = did_you_mean(text, {kTopics.begin(), kTopics.end()});
+      if (hint.empty()) hint = formatted("topics are {}", joined(kTopics, ", "));
+      diagnostics.add({"--explain", 0, 0, {}, formatted("no topic \"{}\"", text), std::move(hint)});
     }
   }
+}
+
+void take_color(const std::optional<std::string>& text, SimulateWords& into, Diagnostics& diagnostics) {
+  if (!text) return;
+  into.color = *text;
+  if (*text == "auto" || *text == "always" || *text == "never") return;
+  diagnostics.add({"--color", 0, 0, {}, formatted("no way \"{}\" to colour", *text), "it is auto, always or never"});
 }
 
 void put(const RequestColumn& row, const Request& request, Words& words) {
@@ -117,6 +124,10 @@ std::optional<std::int64_t> whole_number(std::string_view option, std::string_vi
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc() && end == text.data() + text.size()) return value;
+  // As lengths are called: 8k is 8192; and as counts are: 500M is 500,000,000.
+  const std::string_view unit = text.substr(static_cast<std::size_t>(end - text.data()));
+  const std::int64_t times = unit == "k" || unit == "K" ? 1024 : unit == "M" ? 1'000'000 : 0;
+  if (error == std::errc() && times > 0 && !__builtin_mul_overflow(value, times, &value)) return value;
   const bool large = error == std::errc::result_out_of_range && end == text.data() + text.size();
   diagnostics.add(
       {std::string(option),
@@ -143,6 +154,18 @@ std::optional<Bytes> labelled_size(std::string_view option, std::string_view tex
   return std::nullopt;
 }
 
+namespace {
+
+bool values_say(const std::vector<const RequestColumn*>& rows, const std::vector<std::optional<std::string>>& values,
+                std::string_view option) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i]->option == option) return values[i].has_value();
+  }
+  return false;
+}
+
+}  // namespace
+
 SimulateWords parse_simulate(std::string_view command, const Words& words, const CommandExtras& extras) {
   const auto dashes = std::find(words.begin(), words.end(), "--");
   const auto end = static_cast<std::size_t>(dashes - words.begin());
@@ -155,31 +178,56 @@ SimulateWords parse_simulate(std::string_view command, const Words& words, const
   const std::vector<const RequestColumn*> rows = option_rows();
   std::vector<std::optional<std::string>> values(rows.size());
   std::vector<std::string> freeze, set, topics;
+  std::optional<std::string> color;
   bool strict = false;
+  bool offline = false;
+  std::array<std::optional<std::string>, 4> packing;
   line.positional("MODEL", "Bundled name, config.json, folder, cached id", model);
   if (extras.add) extras.add(line);
+  const auto here = [&extras](std::string_view name) {
+    return std::find(extras.without.begin(), extras.without.end(), name) == extras.without.end();
+  };
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    line.option(rows[i]->option, rows[i]->type, rows[i]->help, values[i]);
+    const bool listed = std::find(kNotYet.begin(), kNotYet.end(), rows[i]->option) == kNotYet.end();
+    if (here(rows[i]->option)) line.option(rows[i]->option, rows[i]->type, rows[i]->help, values[i], listed);
   }
   line.list("--freeze", "GLOB", "Parameters without gradients; may be repeated", freeze);
-  line.list("--set", "KEY=VALUE", "zero_grad_set_to_none or model_init", set);
-  line.list("--explain", "TOPIC", "Adds to the table: peak, traffic, ...", topics);
-  line.flag("--strict", "Refuse every assumed input", strict);
+  line.list("--set", "KEY=VALUE", "fsdp.wrap=ends, model_init=host, ...", set);
+  static constexpr std::array<std::array<const char*, 4>, 4> kPacking{{
+      {"--quantization", "quantization", "KIND", "Packed weights (QLoRA): none, nf4, fp4, int8"},
+      {"--double-quant", "double_quant", "true|false", "Quantize the scales of 4-bit blocks as well"},
+      {"--quant-compute-dtype", "quant_compute_dtype", "TYPE", "In which 4-bit products run"},
+      {"--quant-storage", "quant_storage", "TYPE", "Of which elements packed weights are"},
+  }};
+  for (std::size_t i = 0; i < kPacking.size(); ++i) {
+    line.option(kPacking[i][0], kPacking[i][2], kPacking[i][3], packing[i]);
+  }
+  if (here("--explain")) line.list("--explain", "TOPIC", "Adds to the table: memory, peak, traffic, ...", topics);
+  if (here("--verbose")) line.flag("--verbose", "The whole report instead of the first screen", result.verbose);
+  if (here("--color")) line.option("--color", "auto|always|never", "Colour: on a terminal, or as said", color);
+  if (here("--strict")) line.flag("--strict", "Refuse every assumed input", strict);
+  line.flag("--offline", "Never ask the Hugging Face hub", offline);
   line.parse(with_topics(words, end));
 
   Diagnostics diagnostics;
-  if (!model)
+  // A training file or a launch line may name it (cli/assemble.h).
+  if (!model && extras.model_needed && !values_say(rows, values, "--training") && result.launch.empty())
     diagnostics.add(
         {formatted("dsplan {}", command), 0, 0, {}, "MODEL is missing", "`dsplan show models` lists the bundled ones"});
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (values[i]) take(*rows[i], *values[i], result.options, diagnostics);
   }
   take_topics(topics, result, diagnostics);
+  take_color(color, result, diagnostics);
   diagnostics.throw_if_any();
   if (!freeze.empty()) result.options.freeze = {std::move(freeze), option("--freeze")};
+  for (std::size_t i = 0; i < kPacking.size(); ++i) {
+    if (packing[i]) set.push_back(formatted("{}={}", kPacking[i][1], *packing[i]));
+  }
   if (!set.empty()) result.options.set = {std::move(set), option("--set")};
   if (strict) result.options.strict = {true, option("--strict")};
-  result.model = std::move(*model);
+  if (offline) forbid_network();
+  result.model = model.value_or("");
   return result;
 }
 

@@ -15,14 +15,16 @@
 
 namespace dsplan {
 
-enum class Topic : std::uint8_t { Peak, Saved, Traffic, Fragmentation, Advice };
+enum class Topic : std::uint8_t { Memory, Peak, Saved, Traffic, Time, Fragmentation, Advice, Assumed };
 
 struct SimulateWords {
   std::string model;
   Request options;  // What the options say, each at its name.
   Words launch;     // The words after "--".
   std::vector<Topic> explain;
-  bool renew = false;  // A plan is taken by its inputs, whatever fingerprint it says.
+  bool verbose = false;        // The whole report instead of the first screen.
+  std::string color = "auto";  // "always", "never"
+  bool renew = false;          // A plan is taken by its inputs, whatever fingerprint it says.
 };
 
 // What a command says and takes beyond the options of `simulate`. `add` may register further options.
@@ -30,6 +32,9 @@ struct CommandExtras {
   std::string description = "Predicts the memory and the traffic of one configuration.";
   std::string footer;  // Empty: that of `simulate`.
   std::function<void(CommandLine&)> add;
+  bool model_needed = true;  // MODEL may be missing otherwise.
+  // Options of simulate that have no meaning here: neither listed nor taken.
+  std::vector<std::string_view> without = {};
 };
 
 // Refused, all together: unknown options, values that are no numbers or no labelled sizes, a missing MODEL, topics that

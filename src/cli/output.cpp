@@ -72,7 +72,8 @@ Output::~Output() {
   if (!temporary_.empty()) (void)::unlink(temporary_.c_str());
 }
 
-bool Output::colour() const {
+bool Output::colour(std::string_view wish) const {
+  if (wish != "auto") return wish == "always";
   const char* no_colour = std::getenv("NO_COLOR");
   return path_.empty() && (no_colour == nullptr || *no_colour == '\0') && ::isatty(descriptor_) == 1;
 }

@@ -16,8 +16,9 @@ class Output {
   Output& operator=(const Output&) = delete;
   ~Output();  // Without `finish`, a file leaves no trace.
 
-  // Whether colours and the like make sense: a terminal, and NO_COLOR is not set (no-color.org).
-  [[nodiscard]] bool colour() const;
+  // Whether colours make sense: a terminal, and NO_COLOR is not set (no-color.org). `wish`: "always" and "never" decide
+  // themselves, "auto" does not.
+  [[nodiscard]] bool colour(std::string_view wish = "auto") const;
   void add(std::string_view text) { text_ += text; }
   // Writes everything. Refuses when the system does not take it (a full disk, a closed descriptor); a reader that has
   // gone away (EPIPE) is no fault.

@@ -5,7 +5,7 @@
 
 #include "cli/assemble.h"
 #include "cli/commands.h"
-#include "cli/emit.h"
+#include "cli/emitting/emit.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/report_plan.h"
@@ -185,23 +185,28 @@ int plan_model(const PlanWords& words) {
   faults.throw_if_any();
   Output output(inputs.request.out.value_or(""));
   if (budget) apply_budget(*budget, inputs);
-  options.with_layers = layers_of(words.said.model, inputs.request);
-  const SearchInputs asked{inputs.model, inputs.request, inputs.deepspeed ? &*inputs.deepspeed : nullptr,
-                           inputs.hardware ? &*inputs.hardware : nullptr, inputs.cluster ? &*inputs.cluster : nullptr};
+  options.with_layers = layers_of(sources[SourceKind::Model]->name, inputs.request);
+  const SearchInputs asked = search_inputs(inputs);
   PlanProgress progress(seconds);
   PlanAnswer answer = searched(asked, space, options, progress);
   answer.budget = budget;
+  if (!answer.chosen && answer.complete) answer.offers = other_ways_of(inputs);
   if (words.emit) {
-    say(report_plan(answer, false));
+    say(plan_screen(answer, words.said.model, progress.seconds(), false));
     if (answer.job) {
       output.add(emitted(*words.emit, plan_parts(sources, "dsplan plan"), inputs.model, *answer.job, "--emit"));
     }
   } else {
-    output.add(printed(answer, format, output.colour()));
+    const bool colour = output.colour(words.said.color);
+    output.add(format == "table" && !words.said.verbose
+                   ? plan_screen(answer, words.said.model, progress.seconds(), colour)
+                   : printed(answer, format, colour));
   }
   if (!words.emit || answer.job) output.finish();
   if (answer.chosen && answer.chosen->fate == Fate::FitsWithRetries) {
     say("warning: it fits only after the allocator has given cached memory back, which costs time\n");
+  } else if (answer.chosen && answer.chosen->fate == Fate::Tight) {
+    say("warning: every plan that fits has less to spare than the prediction may be off\n");
   }
   if (Interrupt::asked()) return kInterrupted;
   return answer.chosen ? kDone : kNoPlanFits;
@@ -218,6 +223,7 @@ constexpr const char* kPlanFooter =
     "--format and --out. Methods: flat, flat:N (slots), selective, and the rules\n"
     "none, full, every, segments, nth, sqrt, chen, megatron-block, megatron-uniform;\n"
     "those with a number take it after a colon, or the best one within the budget.\n"
+    "Example: dsplan plan llama-3-8b --gpus 8 --hardware h100-sxm --seq 4096\n"
     "Exit codes: 0 a plan, 2 refused, 5 no plan fits, 130 interrupted.";
 
 PlanWords parse_plan(const Words& words) {
@@ -238,6 +244,7 @@ PlanWords parse_plan(const Words& words) {
     line.option("--method", "NAME", "Of a chain: how to choose; default: flat", plan.method);
     line.flag("--minimum", "Of a chain: the smallest budget that has a plan, and that plan", plan.minimum);
   };
+  extras.without = {"--phase", "--rank"};
   plan.said = parse_simulate("plan", words, extras);
   return plan;
 }
@@ -314,7 +321,7 @@ int plan_for(const Chain& chain, const PlanWords& said) {
   } else if (format == "md") {
     output.add(chain_plan_markdown(plan, chain));
   } else {
-    output.add(chain_report(plan, chain, output.colour()));
+    output.add(chain_report(plan, chain, output.colour(said.said.color)));
   }
   output.finish();
   return plan.feasible ? kDone : kNoPlanFits;
@@ -324,6 +331,7 @@ int plan_for(const Chain& chain, const PlanWords& said) {
 
 int plan_command(const Words& words) {
   const PlanWords said = parse_plan(words);
+  if (said.said.model.empty()) return plan_model(said);  // A training file or a launch line names it.
   ModelFiles files = locate_model(said.said.model);
   if (files.kind == ModelFiles::Kind::Chain) return plan_for(read_chain(files.document, files.name), said);
   return plan_model(said);

@@ -6,10 +6,11 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "io/deepspeed.h"
+#include "io/dialects/dialect_file.h"
 #include "io/launch_line.h"
 #include "io/locate.h"
 #include "io/machine_files.h"
-#include "io/training_arguments.h"
+#include "io/text.h"
 #include "io/training_file.h"
 #include "model/families.h"
 #include "planner/predict/allocation.h"
@@ -112,8 +113,7 @@ void refuse_reporting(const Receipt& receipt, const SimulateWords& said) {
     if (setting.given())
       faults.add({receipt.path, 0, 0, {}, formatted("inputs.options: {} {}", setting.place.text(), why), {}});
   };
-  for (const auto* text :
-       {&said.options.rank, &said.options.phase, &said.options.format, &said.options.out}) {
+  for (const auto* text : {&said.options.rank, &said.options.phase, &said.options.format, &said.options.out}) {
     refuse(*text, "says what to report, and has no place in a receipt");
   }
   refuse(said.options.strict, "says what to report, and has no place in a receipt");
@@ -139,23 +139,25 @@ Inputs gather(const Receipt& receipt, const SimulateWords& said, const Repredict
   Diagnostics faults;
   const ReceiptInputs& given = receipt.inputs;
   attempt(faults, [&] { inputs.model = build_model(*given.model, receipt.name); });
-  Request below;
+  Said below;
   attempt(faults, [&] {
-    if (given.training_arguments) below = read_training_arguments(*given.training_arguments);
+    if (given.training_arguments) below = read_training_document(*given.training_arguments);
   });
   attempt(faults, [&] {
-    if (given.training) below = overlay(below, read_training_file(*given.training));
+    if (given.training) below.request = overlay(below.request, read_training_file(*given.training));
   });
   attempt(faults, [&] {
-    if (!said.launch.empty()) below = overlay(below, read_launch_line(said.launch));
+    if (!said.launch.empty()) below = overlay(below, read_launch(said.launch, read_document));
   });
   attempt(faults, [&] {
     if (!given.deepspeed) return;
     inputs.deepspeed = read_deepspeed(*given.deepspeed);
-    below.deepspeed = {};  // What the run was given stands above what its arguments name.
-    below.inline_deepspeed.reset();
+    below.request.deepspeed = {};  // What the run was given stands above what its arguments name.
+    below.request.inline_deepspeed.reset();
   });
-  inputs.request = overlay(below, said.options);
+  below.request = overlay(below.request, said.options);
+  inputs.request = below.request;
+  complete(below, inputs, faults);
   take_environment(receipt, inputs.request);
   take_level(receipt, words, inputs.request);
   if (words.calibration) inputs.request.calibration = {*words.calibration, option("--calibration")};

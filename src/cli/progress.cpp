@@ -51,9 +51,28 @@ bool PlanProgress::show(const SearchProgress& progress) {
   return true;
 }
 
+double PlanProgress::seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+
 void PlanProgress::clear() {
   if (visible_) say("\r\033[K");
   visible_ = false;
+}
+
+CountProgress::CountProgress(std::size_t all, const char* what) : all_(all), what_(what), terminal_(::isatty(2) == 1) {}
+
+void CountProgress::done() {
+  const std::size_t now = ++done_;
+  if (!terminal_) return;
+  constexpr std::int64_t kFirst = 500;
+  constexpr std::int64_t kNext = 100;
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin_).count();
+  std::int64_t before = shown_;
+  if (ms < kFirst || ms - before < kNext || !shown_.compare_exchange_strong(before, ms)) return;
+  say(formatted("\r{} of {} {}\x1b[K", now, all_, what_));
+}
+
+void CountProgress::clear() {
+  if (terminal_ && shown_ > 0) say("\r\x1b[K");
 }
 
 }  // namespace dsplan

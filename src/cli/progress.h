@@ -38,6 +38,8 @@ class PlanProgress {
 
   // Writes a line to standard error, on a terminal and some times a second only. False: the time is over.
   [[nodiscard]] bool show(const SearchProgress& progress);
+  // Since it began.
+  [[nodiscard]] double seconds() const;
   // Takes the line away.
   void clear();
 
@@ -48,6 +50,23 @@ class PlanProgress {
   std::optional<std::chrono::seconds> limit_;
   bool terminal_ = false;
   bool visible_ = false;
+};
+
+// The same for work that is counted, done by several threads.
+class CountProgress {
+ public:
+  CountProgress(std::size_t all, const char* what);
+  void done();
+  void clear();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::size_t all_;
+  const char* what_;
+  Clock::time_point begin_ = Clock::now();
+  std::atomic<std::size_t> done_{0};
+  std::atomic<std::int64_t> shown_{0};  // Milliseconds since it began.
+  bool terminal_ = false;
 };
 
 }  // namespace dsplan

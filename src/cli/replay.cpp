@@ -37,6 +37,7 @@ ReplayWords parse_replay(const Words& words) {
                    "PyTorch memory snapshot and says whether its blocks and segments are explained.",
                    "`--against MODEL [options of simulate]` comes last and holds a prediction\n"
                    "against a snapshot.\n"
+                   "Example: dsplan replay snapshot.pickle --against llama-3-8b --gpus 8\n"
                    "Exit codes: 0 done, 2 refused, 4 recording and prediction differ.");
   line.positional("FILE", "Allocator trace or memory snapshot", path);
   line.option("--format", "table|json", "How to print a snapshot's report", said.format);

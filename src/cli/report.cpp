@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cli/screen/first_screen.h"
+#include "cli/screen/table.h"
 #include "cli/wrap.h"
 #include "core/format.h"
 #include "core/units.h"
@@ -34,16 +36,6 @@ Figure largest_figure(const Prediction& prediction) {
   return {peak.allocated, "peak allocated"};
 }
 
-std::string_view colour_of(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::Fits: return "\x1b[1;32m";
-    case Verdict::FitsWithRetries:
-    case Verdict::Unknown: return "\x1b[1;33m";
-    case Verdict::DoesNotFit: return "\x1b[1;31m";
-  }
-  return "";
-}
-
 std::string job_lines(const Prediction& prediction, const Job& job) {
   const Training& training = job.training;
   const Parallelism& ranks = job.parallelism;
@@ -52,8 +44,16 @@ std::string job_lines(const Prediction& prediction, const Job& job) {
     model.push_back(grouped(prediction.parameters_trainable.value()) + " trainable");
   }
   std::vector<std::string> run;
-  run.emplace_back(training.runtime == Runtime::DeepSpeed ? formatted("ZeRO stage {}", training.zero.stage)
-                                                          : (ranks.dp > 1 ? "PyTorch DDP" : "PyTorch"));
+  const Fsdp& fsdp = training.fsdp;
+  if (training.runtime == Runtime::Fsdp2) {
+    run.push_back(fsdp.replicate > 1 ? formatted("HSDP {} x {}", fsdp.replicate, ranks.dp / fsdp.replicate)
+                                     : std::string("FSDP2"));
+    run.push_back(formatted("groups {}", fsdp.wrap));
+    if (training.master_dtype != training.dtype) run.push_back(formatted("shards {}", name(training.master_dtype)));
+  } else {
+    run.emplace_back(training.runtime == Runtime::DeepSpeed ? formatted("ZeRO stage {}", training.zero.stage)
+                                                            : (ranks.dp > 1 ? "PyTorch DDP" : "PyTorch"));
+  }
   run.push_back(formatted("{} GPU{}", ranks.world, ranks.world == 1 ? "" : "s"));
   if (ranks.tp > 1) run.push_back(formatted("tp {}", ranks.tp));
   run.emplace_back(name(training.dtype));
@@ -233,23 +233,33 @@ std::string advice(const std::vector<Advice>& list, bool all) {
   return "  advice\n" + text;
 }
 
+// Enumerated from the best to the worst, but that nothing is worse than what does not fit.
 int badness(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::Fits: return 0;
-    case Verdict::FitsWithRetries: return 1;
-    case Verdict::Unknown: return 2;
-    case Verdict::DoesNotFit: return 3;
+  if (verdict == Verdict::DoesNotFit) return static_cast<int>(Verdict::Unknown) + 1;
+  return static_cast<int>(verdict);
+}
+
+std::string device_of(const Job& job) { return job.hardware ? job.hardware->name : std::string(); }
+
+// Each assumption and absence with its reason.
+std::string reasons(const Prediction& prediction, const Job& job) {
+  using Align = Table::Align;
+  Table assumed({"assumed", "value", "settled by", "because"}, {Align::Left, Align::Left, Align::Left, Align::Left});
+  for (const ResolvedInput& input : job.assumptions()) {
+    assumed.row({input.name, input.value, input.option, input.reason});
   }
-  return 0;
+  std::string text = assumed.empty() ? "  nothing is assumed\n" : assumed.text();
+  if (!prediction.doubts.empty()) {
+    Table doubts({}, {Align::Right, Align::Left, Align::Left});
+    for (const Doubt& doubt : prediction.doubts) doubts.row({human(doubt.bytes), doubt.what, doubt.why});
+    text += formatted("\n  the process may take up to {} more\n", human(prediction.doubt())) + doubts.text(4);
+  }
+  Table missing({"not modelled", "because"}, {Align::Left, Align::Left});
+  for (const Absence& absence : all_absences(prediction)) missing.row({absence.what, absence.why});
+  return missing.empty() ? text : text + "\n" + missing.text();
 }
 
 }  // namespace
-
-std::string painted(std::string text, Verdict verdict, const ReportStyle& style) {
-  if (!style.colour) return text;
-  text.pop_back();  // The newline stays outside.
-  return formatted("{}{}\x1b[0m\n", colour_of(verdict), text);
-}
 
 // What lies around the allocator's bytes; nothing without a peak.
 std::string process_rows(const Prediction& prediction) {
@@ -328,21 +338,25 @@ std::string saved_table(const std::vector<SavedTensor>& saved) {
   return text + formatted("  {} in all: shared storages once, parameters not at all\n", human(total));
 }
 
-std::string verdict_line(const Prediction& prediction) {
-  const Figure figure = largest_figure(prediction);
-  std::string text = spaced(name(prediction.verdict)) + ": ";
-  const bool good = prediction.verdict == Verdict::Fits || prediction.verdict == Verdict::FitsWithRetries;
-  if (good || prediction.verdict_reason.empty()) {
-    text += formatted("{} {}", figure.what, human(figure.bytes));
-    if (prediction.capacity) text += " of " + human(*prediction.capacity);
-    if (prediction.retries > 0) text += formatted(", {} allocator retries", prediction.retries);
-    if (prediction.retries_low < prediction.retries && prediction.verdict == Verdict::FitsWithRetries) {
-      text += formatted(" ({} if frees end at once)", prediction.retries_low);
-    }
-  } else {
-    text += prediction.verdict_reason;
+// Only where later steps differ from the first two.
+std::string long_run_line(const Prediction& prediction) {
+  if (!prediction.long_run || !prediction.peak || !prediction.peak->reserved_low) return "";
+  const LongRun& run = *prediction.long_run;
+  std::string text;
+  if (run.failed_step > 0) {
+    text = formatted("out of memory in step {}", run.failed_step);
+  } else if (run.retries_period > 0) {
+    text = formatted("{} allocator retries in {}, for good", run.retries_period,
+                     run.period == 1 ? "each" : formatted("every {}", run.period));
+  } else if (run.first_retry > 0) {
+    text = formatted("{} allocator retries, the first in step {}", run.retries, run.first_retry);
+  } else if (run.reserved > *prediction.peak->reserved_low) {
+    text = formatted("{} reserved", human(run.reserved));
   }
-  return text + formatted(" (rank {} of {})", prediction.rank, prediction.world);
+  if (!run.repeats && run.failed_step == 0) {
+    text += formatted("{}no rest within {} steps", text.empty() ? "" : ", ", run.steps);
+  }
+  return text.empty() ? text : formatted("  later steps: {}\n", text);
 }
 
 // Small change (random state, step counters) is not worth a line.
@@ -367,37 +381,77 @@ const Prediction& worst_of(const std::vector<Prediction>& predictions) {
   });
 }
 
+namespace {
+
+std::string topic(const Prediction& prediction, const Job& job, Topic of) {
+  switch (of) {
+    case Topic::Memory: {
+      std::string text = memory_table(prediction) + states_line(prediction);
+      if (prediction.peak) text += moment(prediction);
+      return text + host_line(prediction.host);
+    }
+    case Topic::Time: return prediction.time ? time_report(*prediction.time) : "  no time is known\n";
+    case Topic::Assumed: return reasons(prediction, job);
+    case Topic::Peak: return explained(prediction);
+    case Topic::Saved: return prediction.saved ? saved_table(*prediction.saved) : std::string();
+    case Topic::Traffic:
+      if (!prediction.communication) return "  the traffic is not known\n";
+      if (prediction.communication->empty()) return "  no traffic\n";
+      return traffic_in_full(*prediction.communication) + departures(prediction.traffic_terms) +
+             fetches(prediction.fetches);
+    case Topic::Fragmentation:
+      return prediction.fragmentation ? fragmentation_report(*prediction.fragmentation) : std::string();
+    case Topic::Advice: return advice(prediction.advice, true);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string topics(const Prediction& prediction, const Job& job, const std::vector<Topic>& asked) {
+  std::string text;
+  for (auto at = asked.begin(); at != asked.end(); ++at) {
+    if (std::find(asked.begin(), at, *at) != at) continue;
+    const std::string part = topic(prediction, job, *at);
+    if (!part.empty()) text += "\n" + part;
+  }
+  return text;
+}
+
+std::string verdict_lines(const Prediction& prediction, const std::string& device, const ReportStyle& style) {
+  return headline(prediction, device, style.colour);
+}
+
 std::string report(const Prediction& prediction, const Job& job, const ReportStyle& style) {
-  std::string text = painted(wrapped("", verdict_line(prediction), 2), prediction.verdict, style);
+  if (!style.verbose) {
+    return first_screen(prediction, job, style.colour) + topics(prediction, job, style.explain);
+  }
+  std::string text = headline(prediction, device_of(job), style.colour) + long_run_line(prediction);
   text += "\n" + job_lines(prediction, job) + "\n" + memory_table(prediction) + states_line(prediction);
   if (prediction.peak) text += moment(prediction);
   text += host_line(prediction.host);
   if (prediction.communication) text += "\n" + traffic(*prediction.communication);
   if (prediction.time) text += "\n" + time_report(*prediction.time);
-  if (asked(style, Topic::Peak)) text += "\n" + explained(prediction);
-  if (asked(style, Topic::Saved) && prediction.saved) text += "\n" + saved_table(*prediction.saved);
-  if (asked(style, Topic::Traffic) && prediction.communication && !prediction.communication->empty()) {
-    text += "\n" + traffic_in_full(*prediction.communication) + departures(prediction.traffic_terms) +
-            fetches(prediction.fetches);
-  }
-  if (prediction.fragmentation) text += "\n" + fragmentation_report(*prediction.fragmentation);
+  std::vector<Topic> more = style.explain;
+  std::erase_if(more, [](Topic one) { return one == Topic::Memory || one == Topic::Time || one == Topic::Advice; });
+  text += topics(prediction, job, more);
   const std::string hints = advice(prediction.advice, asked(style, Topic::Advice));
   if (!hints.empty()) text += "\n" + hints;
   return text + "\n" + tail(prediction, job);
 }
 
 std::string report_ranks(const std::vector<Prediction>& predictions, const Job& job, const ReportStyle& style) {
-  static constexpr char kRow[] = "{:>6}{:>14}{:>14}{:>14}{:>14}  {}\n";
   const Prediction& worst = worst_of(predictions);
-  std::string text = painted(wrapped("", verdict_line(worst), 2), worst.verdict, style);
-  text += "\n" + job_lines(worst, job) + "\n";
-  text += formatted(kRow, "rank", "persistent", "peak", "reserved", "process", "verdict");
+  std::string text = headline(worst, device_of(job), style.colour) + "\n" + job_lines(worst, job) + "\n";
+  using Align = Table::Align;
+  Table table({"rank", "persistent", "peak", "reserved", "process", "verdict"},
+              {Align::Right, Align::Right, Align::Right, Align::Right, Align::Right, Align::Left});
   for (const Prediction& one : predictions) {
-    text += formatted(kRow, one.rank, human(one.persistent.by_role.total()),
-                      one.peak ? human(one.peak->requested) : "-", one.peak ? size(one.peak->reserved) : "-",
-                      one.peak ? size(one.peak->process) : "-", spaced(name(one.verdict)));
+    table.row({std::to_string(one.rank), human(one.persistent.by_role.total()),
+               one.peak ? human(one.peak->requested) : "-", one.peak ? size(one.peak->reserved) : "-",
+               one.peak ? size(one.peak->process) : "-", spaced(name(one.verdict))});
   }
-  return text + "\n" + tail(worst, job);
+  return text + table.text() + "\n" + tail(worst, job);
 }
 
 namespace {

@@ -1,4 +1,5 @@
-// The report that `simulate` prints for people: at most 80 columns, every size labelled.
+// The whole report of `simulate --verbose`, and the topics of --explain: within the terminal's columns, every size
+// labelled.
 #pragma once
 
 #include <string>
@@ -13,12 +14,20 @@ namespace dsplan {
 
 struct ReportStyle {
   bool colour = false;
-  std::vector<Topic> explain;
+  std::vector<Topic> explain = {};
+  bool verbose = true;  // False: the first screen.
 };
 
 // The verdict first, then the job, memory by role, the moment of the peak, traffic, what was assumed and what is not
 // modelled. In each row persistent + transient = at peak.
 [[nodiscard]] std::string report(const Prediction& prediction, const Job& job, const ReportStyle& style);
+
+// The verdict and what it rests on (cli/screen/first_screen.h). `device`: empty where none is named.
+[[nodiscard]] std::string verdict_lines(const Prediction& prediction, const std::string& device,
+                                        const ReportStyle& style);
+
+// What --explain adds below the first screen, one part for each topic.
+[[nodiscard]] std::string topics(const Prediction& prediction, const Job& job, const std::vector<Topic>& asked);
 
 // `--explain saved`: what each autograd node keeps, storages once.
 [[nodiscard]] std::string saved_table(const std::vector<SavedTensor>& saved);
@@ -26,17 +35,12 @@ struct ReportStyle {
 [[nodiscard]] std::string explained(const Prediction& prediction);
 // What lies around the allocator's bytes: allocated, reserved, context, process.
 [[nodiscard]] std::string process_rows(const Prediction& prediction);
-// The verdict's colour around a text, on a terminal.
-[[nodiscard]] std::string painted(std::string text, Verdict verdict, const ReportStyle& style);
 // "peak in ...", where and when.
 [[nodiscard]] std::string moment(const Prediction& prediction);
 
 // --rank all: the verdict of the worst, and one row per rank.
 [[nodiscard]] std::string report_ranks(const std::vector<Prediction>& predictions, const Job& job,
                                        const ReportStyle& style);
-
-// One sentence: "fits: peak 45.20 GiB of 79.60 GiB (rank 0 of 8)".
-[[nodiscard]] std::string verdict_line(const Prediction& prediction);
 
 // The worst verdict, then the largest peak.
 [[nodiscard]] const Prediction& worst_of(const std::vector<Prediction>& predictions);

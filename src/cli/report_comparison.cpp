@@ -149,7 +149,7 @@ std::string report(const VerdictCases& cases) {
   std::string text = formatted("{} verdicts put to the test on {}\n", cases.rows.size(),
                                cases.environment.gpu.value_or("no GPU that the file names"));
   text += formatted("  {:<20}{:>8}{:>16}\n", "predicted", "ran", "out of memory");
-  for (const Verdict verdict : {Verdict::Fits, Verdict::FitsWithRetries, Verdict::DoesNotFit}) {
+  for (const Verdict verdict : {Verdict::Fits, Verdict::Tight, Verdict::FitsWithRetries, Verdict::DoesNotFit}) {
     std::map<Receipt::Outcome, int> counts;
     for (const VerdictCase& one : cases.rows) {
       if (one.verdict == verdict) ++counts[one.outcome];

@@ -4,8 +4,10 @@
 #include <vector>
 
 #include "cli/report.h"
+#include "cli/screen/table.h"
 #include "cli/wrap.h"
 #include "core/format.h"
+#include "planner/plan/space.h"
 
 namespace dsplan {
 namespace {
@@ -18,7 +20,7 @@ const std::string& setting(const PlanRow& row, Axis axis) { return row.settings[
 std::string layout(const PlanRow& row) {
   std::vector<std::string> parts;
   const std::string& stage = setting(row, Axis::ZeroStage);
-  parts.push_back(stage == "pytorch" ? "pytorch" : "ZeRO-" + stage);
+  parts.push_back(number_in(stage) ? "ZeRO-" + stage : stage);
   if (setting(row, Axis::Offload) != "none") parts.push_back("offload " + setting(row, Axis::Offload));
   if (setting(row, Axis::TensorParallel) != "1") parts.push_back("tp " + setting(row, Axis::TensorParallel));
   parts.push_back("micro-batch " + setting(row, Axis::MicroBatch));
@@ -226,11 +228,16 @@ std::string advice_rows(const std::vector<Advice>& advice) {
   return text;
 }
 
+std::string first_line(const std::string& text, bool good, bool colour) {
+  std::string lines = wrapped("", text, 2);
+  lines.pop_back();  // The newline stays outside.
+  return painted(lines, good ? Paint::Good : Paint::Bad, colour) + "\n";
+}
+
 }  // namespace
 
 std::string report_plan(const PlanAnswer& answer, bool colour) {
-  std::string text =
-      painted(wrapped("", head(answer), 2), answer.chosen ? Verdict::Fits : Verdict::DoesNotFit, {colour, {}});
+  std::string text = first_line(head(answer), answer.chosen.has_value(), colour);
   text += formatted("  {}\n\n", answer.model);
   if (answer.chosen) {
     text += chosen_rows(answer) + "\n";
@@ -241,7 +248,7 @@ std::string report_plan(const PlanAnswer& answer, bool colour) {
   }
   text += counts_rows(answer);
   if (answer.chosen) {
-    text += plan_rows("next of what was looked at, not simulated", answer.next, *answer.chosen);
+    text += plan_rows("next that fit, with other states", answer.next, *answer.chosen);
     text += plan_rows("front of speed, memory and traffic", answer.front, *answer.chosen);
     text += neighbour_rows(answer) + advice_rows(answer.advice);
   }
@@ -345,8 +352,7 @@ std::string advice(const ChainPlan& plan) {
 }  // namespace
 
 std::string chain_report(const ChainPlan& plan, const Chain& chain, bool colour) {
-  std::string text =
-      painted(wrapped("", head(plan, chain), 2), plan.feasible ? Verdict::Fits : Verdict::DoesNotFit, {colour, {}});
+  std::string text = first_line(head(plan, chain), plan.feasible, colour);
   const bool one = chain.stages.size() == 1;
   std::vector<std::string> what{chain.name, formatted("{} stage{}", chain.stages.size(), one ? "" : "s"), plan.method};
   if (plan.feasible) what.emplace_back(formatted("{} operations", plan.operations.size()));

@@ -12,6 +12,9 @@ namespace dsplan {
 // counted, bounded away and simulated, and why each neighbour lost.
 [[nodiscard]] std::string report_plan(const PlanAnswer& answer, bool colour);
 
+// The same in at most sixteen lines. `model` is the user's own word for it; `seconds` how long the search took.
+[[nodiscard]] std::string plan_screen(const PlanAnswer& answer, const std::string& model, double seconds, bool colour);
+
 // "fits: ..." or "no plan fits: ..." first, then the figures, then the segments, equal neighbours in one row.
 [[nodiscard]] std::string chain_report(const ChainPlan& plan, const Chain& chain, bool colour);
 

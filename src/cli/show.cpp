@@ -23,9 +23,9 @@ std::string words_of(const std::vector<OperatorEntry::Made>& made) {
 
 std::string show_models() {
   std::string text = formatted("{:<24}{:<14}{:>20}\n", "model", "family", "parameters");
-  std::vector<Notice> notices;
+  Request said;
   for (const std::string& name : list_bundled(Bundled::Model)) {
-    const ModelSpec model = load_model(name, notices);
+    const ModelSpec model = load_model(name, said);
     text += formatted("{:<24}{:<14}{:>20}{}\n", model.name, model.family, grouped(total_elements(model).value()),
                       model.has_graph ? "" : "  states only");
   }

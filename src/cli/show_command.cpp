@@ -112,9 +112,9 @@ std::string estimators(const Words& words) {
   const std::optional<Version> deepspeed = Version::parse(version.value_or(kDeepSpeedVersion));
   if (!deepspeed) diagnostics.add({"--deepspeed-version", 0, 0, {}, formatted("\"{}\" is no version", *version), {}});
   diagnostics.throw_if_any();
-  std::vector<Notice> notices;
-  const ModelSpec model = load_model(*name, notices);
-  say(render(notices));
+  Request of_model;
+  const ModelSpec model = load_model(*name, of_model);
+  say(render(of_model.notices));
   const OurStates ours = [&](int stage, EstimatorOffload offload) -> std::optional<Bytes> {
     const Document document = parse_hjson("(estimator)", estimator_configuration(stage, offload));
     const DeepSpeedInput input = read_deepspeed(document);

@@ -15,9 +15,9 @@
 #include "io/locate.h"
 #include "io/machine_files.h"
 #include "io/op_graph.h"
-#include "planner/predict/saved_tensors.h"
 #include "planner/predict/predict.h"
 #include "planner/predict/predict_graph.h"
+#include "planner/predict/saved_tensors.h"
 #include "report/prediction_file.h"
 #include "report/prediction_tables.h"
 
@@ -47,6 +47,14 @@ std::string printed(const std::vector<Prediction>& predictions, const Job& job, 
   return {};
 }
 
+void warn(const Prediction& p) {
+  if (fits(p.verdict) && p.retries > 0) {
+    say("warning: it fits only after the allocator has given cached memory back, which costs time\n");
+  } else if (p.verdict == Verdict::Tight) {
+    say("warning: less is to spare than the prediction may be off (--explain assumed)\n");
+  }
+}
+
 }  // namespace
 
 int simulate_command(const Words& words) {
@@ -64,12 +72,12 @@ int simulate_command(const Words& words) {
     const std::vector<SavedTensor> saved = saved_tensors(inputs.model, job);  // The same on every rank.
     for (Prediction& prediction : predictions) prediction.saved = saved;
   }
-  output.add(printed(predictions, job, format, {output.colour(), said.explain}));
+  const bool screen = format == Format::Table && !said.verbose && job.rank != "all";
+  if (screen) add_changes(inputs, job, predictions.front());
+  output.add(printed(predictions, job, format, {output.colour(said.color), said.explain, said.verbose}));
   output.finish();
   const Verdict verdict = worst_of(predictions).verdict;
-  if (verdict == Verdict::FitsWithRetries) {
-    say("warning: it fits only after the allocator has given cached memory back, which costs time\n");
-  }
+  warn(worst_of(predictions));
   return verdict == Verdict::DoesNotFit ? kDoesNotFit : kDone;
 }
 
@@ -112,7 +120,7 @@ std::string table(const OpGraph& file, const Prediction& p, const ReportStyle& s
   const auto asked = [&](Topic topic) {
     return std::find(style.explain.begin(), style.explain.end(), topic) != style.explain.end();
   };
-  std::string text = painted(wrapped("", verdict_line(p), 2), p.verdict, style);
+  std::string text = verdict_lines(p, {}, style);
   text +=
       "\n" + listed("", {file.name, counted(file.tensors.size(), "tensor"), counted(file.ops.size(), "operator")}, 2);
   text += "\n" + above_table(*p.above_inputs);
@@ -196,12 +204,10 @@ int simulate_graph(const OpGraph& file, const SimulateWords& said) {
   } else if (format == "csv") {
     output.add(predictions_csv({prediction}, Job{}));
   } else {
-    output.add(table(file, prediction, {output.colour(), said.explain}));
+    output.add(table(file, prediction, {output.colour(said.color), said.explain, said.verbose}));
   }
   output.finish();
-  if (prediction.verdict == Verdict::FitsWithRetries) {
-    say("warning: it fits only after the allocator has given cached memory back, which costs time\n");
-  }
+  warn(prediction);
   return prediction.verdict == Verdict::DoesNotFit ? kDoesNotFit : kDone;
 }
 

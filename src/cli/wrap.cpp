@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cli/screen/table.h"
+
 namespace dsplan {
 namespace {
 
@@ -9,12 +11,6 @@ constexpr char kGlue = '\x1f';             // A blank that is no place to break;
 constexpr std::size_t kLongestGlued = 30;  // Longer items are broken like any text.
 
 bool continues(char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; }
-
-std::size_t width(std::string_view text) {
-  std::size_t characters = 0;
-  for (const char c : text) characters += continues(c) ? 0U : 1U;
-  return characters;
-}
 
 // The longest beginning of `word` that is at most `most` characters wide, at least one character.
 std::size_t cut(std::string_view word, std::size_t most) {
@@ -28,9 +24,17 @@ std::size_t cut(std::string_view word, std::size_t most) {
 
 }  // namespace
 
+std::size_t width_of(std::string_view text) {
+  std::size_t characters = 0;
+  for (const char c : text) characters += continues(c) ? 0U : 1U;
+  return characters;
+}
+
+std::size_t bytes_of(std::string_view text, std::size_t most) { return most == 0 ? 0 : cut(text, most); }
+
 std::string wrapped(std::string_view first, std::string_view text, std::size_t indent) {
   std::string result(first);
-  std::size_t column = width(first);
+  std::size_t column = width_of(first);
   bool fresh = true;  // Nothing but the indentation stands on this line.
   const auto new_line = [&] {
     result += '\n';
@@ -43,19 +47,19 @@ std::string wrapped(std::string_view first, std::string_view text, std::size_t i
     std::string_view word = text.substr(0, blank);
     text.remove_prefix(blank == std::string_view::npos ? text.size() : blank + 1);
     if (word.empty()) continue;
-    if (!fresh && column + 1 + width(word) > kColumns) new_line();
+    if (!fresh && column + 1 + width_of(word) > columns()) new_line();
     if (!fresh) {
       result += ' ';
       ++column;
     }
-    while (column + width(word) > kColumns) {
-      const std::size_t bytes = cut(word, kColumns - column);
+    while (column + width_of(word) > columns()) {
+      const std::size_t bytes = cut(word, columns() - column);
       result += word.substr(0, bytes);
       word.remove_prefix(bytes);
       new_line();
     }
     result += word;
-    column += width(word);
+    column += width_of(word);
     fresh = false;
   }
   std::replace(result.begin(), result.end(), kGlue, ' ');

@@ -1,4 +1,4 @@
-// Text within 80 columns.
+// Text within a terminal's columns.
 #pragma once
 
 #include <string>
@@ -7,7 +7,9 @@
 
 namespace dsplan {
 
-inline constexpr std::size_t kColumns = 80;
+// How many characters of UTF-8 a text has, and how many bytes its first `most` of them take.
+[[nodiscard]] std::size_t width_of(std::string_view text);
+[[nodiscard]] std::size_t bytes_of(std::string_view text, std::size_t most);
 
 // `text` broken at blanks; the first line begins with `first`, the others with `indent` blanks. A word that is wider
 // than a line is cut. Columns are counted in characters of UTF-8. Ends with a newline.

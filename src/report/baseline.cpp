@@ -150,6 +150,8 @@ std::string_view name(SourceKind kind) {
     case SourceKind::Hardware: return "hardware";
     case SourceKind::Cluster: return "cluster";
     case SourceKind::Calibration: return "calibration";
+    case SourceKind::LaunchFile: return "launch_file";
+    case SourceKind::SecondLaunchFile: return "second_launch_file";
     case SourceKind::Command: return "command";
   }
   return "?";
@@ -222,9 +224,26 @@ bool differs(const CheckedBaseline& checked) {
   return rows.newer > 0 || rows.yours > 0;
 }
 
+std::optional<Bytes> process_now(const CheckedBaseline& checked) {
+  std::optional<Bytes> most;
+  for (const CheckedRank& rank : checked.ranks) {
+    for (const CheckedRow& row : rank.rows) {
+      if (row.path != "memory.peak.process" || !row.now.number) continue;
+      most = std::max(most.value_or(Bytes(0)), Bytes(*row.now.number));
+    }
+  }
+  return most;
+}
+
+bool exceeds(const CheckedBaseline& checked) {
+  if (!checked.at_most) return false;
+  const std::optional<Bytes> process = process_now(checked);
+  return !process || *process > *checked.at_most;
+}
+
 std::string_view state(const CheckedBaseline& checked) {
   if (!checked.refused.empty()) return "refused";
-  return differs(checked) ? "differs" : "agrees";
+  return differs(checked) || exceeds(checked) ? "differs" : "agrees";
 }
 
 bool stands_for_the_run(const CheckedRow& row) {
@@ -263,8 +282,9 @@ std::vector<CheckedRank> lay_over(const FiguresOfRanks& stored, const FiguresOfR
 namespace {
 
 constexpr std::array<SourceKind, kSourceFiles> kFiles = {
-    SourceKind::Model,    SourceKind::DeepSpeed, SourceKind::Training,   SourceKind::Checkpoint,
-    SourceKind::Hardware, SourceKind::Cluster,   SourceKind::Calibration};
+    SourceKind::Model,       SourceKind::DeepSpeed,  SourceKind::Training,
+    SourceKind::Checkpoint,  SourceKind::Hardware,   SourceKind::Cluster,
+    SourceKind::Calibration, SourceKind::LaunchFile, SourceKind::SecondLaunchFile};
 
 // Where a key's value stands, if anything is read.
 void take_place(Fields& fields, std::string_view key, Place& place) {
@@ -290,6 +310,12 @@ void describe_file(Fields& fields, SourceFile& file, SourceKind kind) {
 void describe_inputs(Fields& fields, Sources& inputs) {
   fields.texts("command", inputs.command, "a word");
   for (const SourceKind kind : kFiles) {
+    // Most launch lines name no file, and baselines of before know none.
+    const bool launched = kind == SourceKind::LaunchFile || kind == SourceKind::SecondLaunchFile;
+    const ObjectReader* before = fields.reader();
+    if (launched && !(before != nullptr ? before->value().find(name(kind)) != nullptr : inputs[kind].has_value())) {
+      continue;
+    }
     const std::string what = formatted("the {} file of a baseline", name(kind));
     const bool bundled = inputs[kind] && inputs[kind]->bundled;
     fields.object(name(kind), inputs[kind], {what, bundled ? FieldLine::Same : FieldLine::Own},
@@ -310,6 +336,12 @@ void describe_baseline(Fields& fields, Baseline& baseline) {
   fields("fingerprint", baseline.fingerprint);
   fields("model_sha256", baseline.model_sha256);
   detail::describe_ranks(fields, baseline.ranks, "a rank of a baseline");
+  fields.list(Key::if_there("accepted", !baseline.accepted.empty()), baseline.accepted,
+              {"an accepted assumption", FieldLine::Same}, [&](ResolvedInput& input) {
+                fields("name", input.name);
+                fields("value", input.value);
+              });
+  fields(Key::if_there("at_most_bytes", baseline.at_most.has_value()), baseline.at_most);
   fields.list("resolved", baseline.resolved, {"a resolved input", FieldLine::Same}, [&](ResolvedInput& input) {
     fields("name", input.name);
     fields("value", input.value);

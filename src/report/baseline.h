@@ -15,11 +15,13 @@
 #include "core/document.h"
 #include "core/inputs.h"
 #include "core/job.h"
+#include "core/units.h"
 #include "report/comparison.h"
 
 namespace dsplan {
 
-// What a prediction is made from: seven files, and the words of the command.
+// What a prediction is made from: nine files, and the words of the command. The launch line may name two: the
+// launcher's configuration and the program's.
 enum class SourceKind : std::uint8_t {
   Model,
   DeepSpeed,
@@ -28,9 +30,11 @@ enum class SourceKind : std::uint8_t {
   Hardware,
   Cluster,
   Calibration,
+  LaunchFile,
+  SecondLaunchFile,
   Command
 };
-inline constexpr std::size_t kSourceFiles = 7;  // All but Command.
+inline constexpr std::size_t kSourceFiles = 9;  // All but Command.
 inline constexpr std::size_t kSourceKinds = kSourceFiles + 1;
 [[nodiscard]] std::string_view name(SourceKind kind);  // "model", ..., "command"
 
@@ -91,6 +95,9 @@ struct Baseline {
   std::string fingerprint;
   std::string model_sha256;  // Over the canonical JSON of its config.json.
   std::vector<BaselineRank> ranks;
+  // What no option can say and somebody has agreed to, with its value (`dsplan check --init`): name and value.
+  std::vector<ResolvedInput> accepted;
+  std::optional<Bytes> at_most;         // What the process of no rank may exceed.
   std::vector<ResolvedInput> resolved;  // Name, value and origin.
   Sources inputs;                       // What the figures were predicted from. Bundled files have no content here.
   Place inputs_place;
@@ -162,6 +169,7 @@ struct CheckedBaseline {
   std::vector<InputChange> your_inputs;
   std::vector<SourceChange> changes;
   std::vector<CheckedRank> ranks;
+  std::optional<Bytes> at_most;  // The smaller of the baseline's and --at-most.
   // Nothing could be checked: the faults, all of them.
   std::vector<Diagnostic> refused;
 };
@@ -174,7 +182,11 @@ struct RowCounts {
 };
 [[nodiscard]] RowCounts counts(const CheckedBaseline& checked);
 [[nodiscard]] bool differs(const CheckedBaseline& checked);
-// "agrees", "differs" or "refused".
+// The largest process of all ranks now, where one is predicted.
+[[nodiscard]] std::optional<Bytes> process_now(const CheckedBaseline& checked);
+// More than `at_most`, or not known where there is one.
+[[nodiscard]] bool exceeds(const CheckedBaseline& checked);
+// "agrees", "differs" or "refused". What exceeds its threshold differs.
 [[nodiscard]] std::string_view state(const CheckedBaseline& checked);
 
 // The rows that stand for a whole run: persistent bytes, peaks and the verdict.

@@ -1,6 +1,7 @@
 #include "report/check_report.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "core/format.h"
 #include "io/json_text.h"
@@ -12,7 +13,21 @@ namespace {
 
 std::string or_none(const std::string& text) { return text.empty() ? "(none)" : text; }
 
+// "1,234,567,890 (1.15 GiB)": people compare the latter. Small numbers and counts stay alone.
+std::string with_size(const std::string& text, RowKind kind, const std::optional<std::int64_t>& bytes) {
+  const bool counts = kind == RowKind::Calls || kind == RowKind::Parameters || kind == RowKind::Verdict;
+  if (counts || !bytes || std::abs(*bytes) < 1024) return text;
+  return formatted("{} ({}{})", text, *bytes < 0 ? "-" : "", human(Bytes(std::abs(*bytes))));
+}
+
 }  // namespace
+
+std::string threshold_words(const CheckedBaseline& checked) {
+  if (!exceeds(checked)) return {};
+  const std::optional<Bytes> process = process_now(checked);
+  if (!process) return "no process is predicted, and a threshold wants one";
+  return formatted("takes {}, and at most {} are allowed", human(*process), human(*checked.at_most));
+}
 
 std::string figure_words(const FigureValue& value) {
   if (value.number) return grouped(*value.number);
@@ -83,7 +98,8 @@ std::string summary_words(const CheckedBaseline& checked) {
           ? formatted("{} rows agree", rows.rows)
           : formatted("of {} rows your change moved {}, a newer dsplan {}", rows.rows, rows.yours, rows.newer);
   if (rows.within > 0) text += formatted("; {} within the tolerance", rows.within);
-  return text;
+  const std::string threshold = threshold_words(checked);
+  return threshold.empty() ? text : threshold + "; " + text;
 }
 
 std::string totals_words(const std::vector<CheckedBaseline>& checked) {
@@ -106,9 +122,10 @@ std::vector<std::string> headlines(const CheckedBaseline& checked) {
     for (const CheckedRow& row : rank.rows) {
       if (!row.moved() || !stands_for_the_run(row)) continue;
       const std::string name = row.path.starts_with("memory.") ? row.path.substr(7) : row.path;
-      const std::string by = row.kind == RowKind::Verdict
-                                 ? formatted("{} -> {}", figure_words(row.stored), figure_words(row.now))
-                                 : moved_words(row.stored, row.now);
+      const std::string by =
+          row.kind == RowKind::Verdict
+              ? formatted("{} -> {}", figure_words(row.stored), figure_words(row.now))
+              : with_size(moved_words(row.stored, row.now), row.kind, difference(row.stored, row.now));
       lines.push_back(formatted("{} {}", name, by));
     }
     if (!lines.empty()) break;  // The first rank stands for the others here.
@@ -197,6 +214,8 @@ Json value_of(const CheckedBaseline& checked) {
           {"moved_by_your_change", rows.yours},
           {"within_tolerance", rows.within},
           {"model_differs", checked.model_differs},
+          {"process_bytes", process_now(checked)},
+          {"at_most_bytes", checked.at_most},
           {"inputs_by_newer_dsplan", value_of(checked.newer_inputs)},
           {"inputs_by_your_change", value_of(checked.your_inputs)},
           {"changes", std::move(changes)},
@@ -268,6 +287,13 @@ std::string annotation(const std::string& file, std::size_t line, std::size_t co
   return formatted("::error {},title={}::{}\n", where, in_command(title, true), in_command(message, false));
 }
 
+std::string threshold_annotation(const CheckedBaseline& checked) {
+  const std::string threshold = threshold_words(checked);
+  if (threshold.empty()) return {};
+  return annotation(checked.path, checked.place.line, checked.place.column, "Memory above its threshold",
+                    formatted("{}: {}", checked.path, threshold));
+}
+
 std::string annotations(const CheckedBaseline& checked) {
   std::string text;
   for (const Diagnostic& fault : checked.refused) {
@@ -288,6 +314,7 @@ std::string annotations(const CheckedBaseline& checked) {
                          formatted("{}\n{}: {}", key_words(key), checked.path, which));
     }
   }
+  text += threshold_annotation(checked);
   if (rows.newer > 0) {
     text += annotation(checked.path, checked.place.line, checked.place.column, "Memory moved by a newer dsplan",
                        formatted("{}\n{}", joined(newer_words(checked), "\n"), which));
@@ -299,8 +326,10 @@ std::string annotations(const CheckedBaseline& checked) {
 
 std::string row_cells(const CheckedBaseline& checked, const CheckedRow& row, std::int64_t rank) {
   return formatted("| {} | {} | {} | {} | {} | {} | {} |\n", cell(checked.path), rank, cell(row.path),
-                   figure_words(row.stored), moved_words(row.stored, row.replayed), moved_words(row.replayed, row.now),
-                   figure_words(row.now));
+                   with_size(figure_words(row.stored), row.kind, row.stored.number),
+                   with_size(moved_words(row.stored, row.replayed), row.kind, difference(row.stored, row.replayed)),
+                   with_size(moved_words(row.replayed, row.now), row.kind, difference(row.replayed, row.now)),
+                   with_size(figure_words(row.now), row.kind, row.now.number));
 }
 
 constexpr const char* kTableHead =

@@ -8,6 +8,8 @@
 
 namespace dsplan {
 
+// "takes 75.10 GiB, and at most 72.00 GiB are allowed"; empty where nothing is exceeded.
+[[nodiscard]] std::string threshold_words(const CheckedBaseline& checked);
 // "1,234", the verdict's word, or "-".
 [[nodiscard]] std::string figure_words(const FigureValue& value);
 // "+1,234", "-1,234", "0"; "moved" where a side is no number.

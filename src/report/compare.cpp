@@ -153,7 +153,7 @@ const PredictedRank& prediction_of(std::int64_t rank, const std::vector<Predicte
   return *found;
 }
 
-// Of Fits, FitsWithRetries, DoesNotFit, Unknown the last is the least said.
+// Of all verdicts Unknown is the least said.
 bool worse(Verdict a, Verdict b) { return a != Verdict::Unknown && (b == Verdict::Unknown || a > b); }
 
 }  // namespace
@@ -198,6 +198,8 @@ std::vector<std::string> strata_of(const Job& job, const ModelSpec& model) {
   std::vector<std::string> strata;
   if (training.runtime == Runtime::DeepSpeed) {
     strata.push_back(formatted("ZeRO-{}", training.zero.stage));
+  } else if (training.runtime == Runtime::Fsdp2) {
+    strata.emplace_back("FSDP2");
   } else {
     strata.emplace_back(job.parallelism.world > 1 ? "DDP" : "single GPU");
   }

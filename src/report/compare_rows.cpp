@@ -190,14 +190,13 @@ void RowMaker::communication() {
   }
 }
 
-// A run that ended well refutes "does not fit", one that ran out of memory refutes the other two.
+// A run that ended well refutes "does not fit", one that ran out of memory refutes those that fit.
 void RowMaker::verdict(Verdict predicted) {
   ComparedRow row;
   row.path = "verdict";
   row.kind = RowKind::Verdict;
   row.predicted_text = name(predicted);
   row.measured_text = name(receipt_.outcome);
-  const bool fits = predicted == Verdict::Fits || predicted == Verdict::FitsWithRetries;
   const bool ran = receipt_.outcome == Receipt::Outcome::Ran && receipt_.complete;
   if (receipt_.by_dispatcher()) {
     row.state = ComparedRow::State::NotMeasured;
@@ -209,7 +208,7 @@ void RowMaker::verdict(Verdict predicted) {
     row.state = ComparedRow::State::NotPredicted;
     row.note = "the verdict is unknown";
   } else {
-    row.state = fits == ran ? ComparedRow::State::Equal : ComparedRow::State::Differs;
+    row.state = fits(predicted) == ran ? ComparedRow::State::Equal : ComparedRow::State::Differs;
   }
   rows_.push_back(std::move(row));
 }

@@ -65,7 +65,8 @@ void describe_case(Fields& fields, VerdictCase& row) {
   fields("predicted_bytes", row.predicted);
   fields("limit_bytes", row.limit);
   fields("factor_permille", row.permille, 1, 1'000'000);
-  fields.named("predicted", row.verdict, {Verdict::Fits, Verdict::FitsWithRetries, Verdict::DoesNotFit});
+  fields.named("predicted", row.verdict,
+               {Verdict::Fits, Verdict::Tight, Verdict::FitsWithRetries, Verdict::DoesNotFit});
   fields.named("measured", row.outcome, {Receipt::Outcome::Ran, Receipt::Outcome::OutOfMemory});
   fields("retries", row.retries);
 }

@@ -159,7 +159,7 @@ std::string verdicts_json(const VerdictCases& cases) {
     ++counts[{one.verdict, one.outcome}];
     if (one.right()) ++right;
   }
-  for (const Verdict verdict : {Verdict::Fits, Verdict::FitsWithRetries, Verdict::DoesNotFit}) {
+  for (const Verdict verdict : {Verdict::Fits, Verdict::Tight, Verdict::FitsWithRetries, Verdict::DoesNotFit}) {
     rows.push_back({{"predicted", name(verdict)},
                     {"ran", counts[{verdict, Receipt::Outcome::Ran}]},
                     {"out_of_memory", counts[{verdict, Receipt::Outcome::OutOfMemory}]}});

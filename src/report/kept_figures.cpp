@@ -86,7 +86,8 @@ void describe_rows(Fields& fields, std::vector<FigureRow>& rows) {
     const std::optional<RowKind> kind = kind_of_row(row.path);
     if (kind == RowKind::Verdict) {
       fields.text_or_null(row.path, row.value.text);
-      if (reader != nullptr) (void)reader->choice(row.path, {"fits", "fits_with_retries", "does_not_fit", "unknown"});
+      if (reader != nullptr)
+        (void)reader->choice(row.path, {"fits", "tight", "fits_with_retries", "does_not_fit", "unknown"});
     } else if (kind) {
       fields(row.path, row.value.number);
     } else if (reader != nullptr) {

@@ -21,6 +21,8 @@ struct BesidePrediction {
 constexpr std::initializer_list<Role> kAnyRole = {Role::Parameters,     Role::Gradients,     Role::Optimizer,
                                                   Role::RuntimeBuffers, Role::Activations,   Role::Temporaries,
                                                   Role::Inputs,         Role::ModuleBuffers, Role::Workspace};
+constexpr std::initializer_list<Verdict> kAnyVerdict = {Verdict::Fits, Verdict::Tight, Verdict::FitsWithRetries,
+                                                        Verdict::DoesNotFit, Verdict::Unknown};
 constexpr std::initializer_list<DType> kAnyDType = {DType::Float64,  DType::Float32, DType::Float16,
                                                     DType::BFloat16, DType::Int64,   DType::Int32,
                                                     DType::Int8,     DType::UInt8,   DType::Bool};
@@ -94,6 +96,19 @@ void describe(Fields& fields, Peak& peak) {
   fields("event_index", peak.event_index);
   describe_by_role(fields, peak.by_role);
   describe_live(fields, "live", peak.live);
+}
+
+void describe(Fields& fields, LongRun& run) {
+  fields("steps", run.steps);
+  fields("repeats", run.repeats);
+  fields("period", run.period);
+  fields("reserved", run.reserved);
+  fields("retries", run.retries);
+  fields("retries_period", run.retries_period);
+  fields("first_retry_step", run.first_retry);
+  fields("failed_step", run.failed_step);
+  fields.named("verdict", run.verdict,
+               {Verdict::Fits, Verdict::FitsWithRetries, Verdict::DoesNotFit, Verdict::Unknown});
 }
 
 void describe(Fields& fields, LossSpike& spike) {
@@ -267,9 +282,30 @@ void describe(Fields& fields, StepTime& time) {
   });
 }
 
-std::optional<bool> fits(Verdict verdict) {
+std::optional<bool> says_fits(Verdict verdict) {
   if (verdict == Verdict::Unknown) return std::nullopt;
-  return verdict != Verdict::DoesNotFit;
+  return fits(verdict);
+}
+
+// What the verdict rests on. Files of earlier releases are without.
+void describe_need(Fields& fields, Prediction& prediction) {
+  fields(Key::if_there("needed_bytes", true), prediction.needed);
+  fields(Key::if_there("shortfall_bytes", true), prediction.shortfall);
+  fields(Key::if_there("first_failure", !prediction.failure.empty()), prediction.failure);
+  fields.derived("uncertainty_bytes", prediction.doubt());
+  fields.list(Key::if_there("uncertainty", true), prediction.doubts, {"a part of the uncertainty"}, [&](Doubt& doubt) {
+    fields("what", doubt.what);
+    fields("bytes", doubt.bytes);
+    fields("why", doubt.why);
+  });
+  fields.list(Key::if_there("changes", !prediction.changes.empty()), prediction.changes, {"a change that fits"},
+              [&](FittingChange& change) {
+                fields("options", change.options);
+                fields.named("verdict", change.verdict, kAnyVerdict);
+                fields("process", change.process);
+                fields("speed", change.speed);
+                fields("note", change.note);
+              });
 }
 
 void describe_lists(Fields& fields, Prediction& prediction, BesidePrediction& beside) {
@@ -307,12 +343,15 @@ void describe_prediction(Fields& fields, Prediction& prediction, BesidePredictio
   fields("model", prediction.model);
   fields("world_size", prediction.world);
   fields("rank", prediction.rank);
-  fields.named("verdict", prediction.verdict,
-               {Verdict::Fits, Verdict::FitsWithRetries, Verdict::DoesNotFit, Verdict::Unknown});
+  fields.named("verdict", prediction.verdict, kAnyVerdict);
   fields("verdict_reason", prediction.verdict_reason);
-  fields.derived("fits", fits(prediction.verdict));
+  fields.derived("fits", says_fits(prediction.verdict));
+  fields.derived("host_verdict", std::string(name(prediction.host.verdict)));
+  describe_need(fields, prediction);
   fields("retries", prediction.retries);
   fields("retries_low", prediction.retries_low);
+  fields.object(Key::if_there("long_run", prediction.long_run.has_value()), prediction.long_run, {"a long run"},
+                [&](LongRun& run) { describe(fields, run); });
   fields("capacity_bytes", prediction.capacity);
   fields("reserve_bytes", prediction.reserve);
   fields("context_bytes", prediction.context);
@@ -335,6 +374,7 @@ bool covers(const std::string& what, const std::string& path) {
 
 std::string why_absent(const std::string& path, const Prediction& prediction) {
   if (path == "capacity_bytes" || path == "context_bytes") return "no --hardware, --cluster or --capacity";
+  if (path == "shortfall_bytes") return "nothing is known to be missing: there is no capacity, or no whole schedule";
   if (path == "fits") return prediction.verdict_reason.empty() ? "the verdict is unknown" : prediction.verdict_reason;
   return "not modelled yet";
 }
@@ -384,19 +424,19 @@ std::string prediction_schema() {
                    });
 }
 
-std::vector<PredictedRank> read_predictions(const Document& document) {
+std::vector<SavedPrediction> read_saved_predictions(const Document& document) {
   expect_object(document, "a prediction");
   Diagnostics faults;
   ObjectReader reader(document, document.root, faults);
   const std::string schema = reader.choice("schema", {kPredictionSchema, kSchemaOfRanks}).value_or("");
   if (schema.empty() && !faults.any()) reader.fault("schema", "\"schema\" is missing: is this a prediction?");
   faults.throw_if_any();
-  std::vector<PredictedRank> ranks;
+  std::vector<SavedPrediction> ranks;
   const auto read = [&](Fields& fields, Prediction& prediction) {
     BesidePrediction known;
     describe_prediction(fields, prediction, known);
     prediction.not_modelled = std::move(known.absences);
-    ranks.push_back(figures_of(prediction));
+    ranks.push_back({prediction, std::move(known.assumptions)});
   };
   read_fields(document, "a prediction", [&](Fields& fields) {
     std::vector<Prediction> all(1);
@@ -404,6 +444,12 @@ std::vector<PredictedRank> read_predictions(const Document& document) {
     fields.constant("schema", kSchemaOfRanks);
     fields.list("ranks", all, {"a prediction"}, [&](Prediction& prediction) { read(fields, prediction); });
   });
+  return ranks;
+}
+
+std::vector<PredictedRank> read_predictions(const Document& document) {
+  std::vector<PredictedRank> ranks;
+  for (const SavedPrediction& one : read_saved_predictions(document)) ranks.push_back(figures_of(one.prediction));
   return ranks;
 }
 

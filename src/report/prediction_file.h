@@ -27,4 +27,11 @@ namespace dsplan {
 // schema, missing and unknown keys, wrong types, negative bytes.
 [[nodiscard]] std::vector<PredictedRank> read_predictions(const Document& document);
 
+// The same whole, with what each assumes.
+struct SavedPrediction {
+  Prediction prediction;
+  std::vector<ResolvedInput> assumptions;
+};
+[[nodiscard]] std::vector<SavedPrediction> read_saved_predictions(const Document& document);
+
 }  // namespace dsplan

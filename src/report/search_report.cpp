@@ -94,6 +94,15 @@ Json counts_value(const PlanAnswer& answer) {
           {"slower", counts.slower},         {"simulated", counts.simulated}, {"why_impossible", std::move(why)}};
 }
 
+Json ways_value(const std::vector<FittingChange>& ways) {
+  Json value = Json::array();
+  for (const FittingChange& way : ways) {
+    value.push_back(
+        {{"options", way.options}, {"verdict", name(way.verdict)}, {"process_bytes", way.process}, {"note", way.note}});
+  }
+  return value;
+}
+
 Json advice_value(const std::vector<Advice>& advice) {
   Json value = Json::array();
   for (const Advice& one : advice) {
@@ -178,6 +187,9 @@ std::string plan_answer_json(const PlanAnswer& answer) {
                       {"nearest", answer.nearest ? row_value(*answer.nearest) : Json()},
                       {"states", answer.states},
                       {"remedies", changes_value(answer.remedies)},
+                      {"other_ways", ways_value(answer.offers)},
+                      {"assumed", answer.assumed},
+                      {"not_searched", answer.not_searched},
                       {"advice", advice_value(answer.advice)}};
   return json_text(value, 2) + "\n";
 }

@@ -58,7 +58,7 @@ std::string launch_line(const ModelSpec& model, const Job& job) {
   std::string command;
   if (t.runtime == Runtime::DeepSpeed) {
     command = by_deepspeed(job.parallelism);
-  } else if (t.outputs_to_fp32) {
+  } else if (t.outputs_to_fp32 && t.runtime == Runtime::PyTorch) {
     command = by_accelerate(job);
   } else {
     command = job.parallelism.world > 1 ? by_torchrun(job.parallelism) : "python train.py";

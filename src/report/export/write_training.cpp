@@ -84,6 +84,22 @@ void add_pytorch(const Training& t, Json& json) {
   json.set("max_grad_norm", t.gradient_clipping);
 }
 
+// What fully_shard is given. The model's dtype is that of its shards.
+void add_fsdp(const Training& t, Json& json) {
+  const std::int64_t reshards = t.fsdp.reshard_after_forward;
+  json.set("runtime", "fsdp2");
+  json.set("dtype", name(t.master_dtype));
+  Json fsdp;
+  fsdp.set("wrap", t.fsdp.wrap);
+  fsdp.set("reshard_after_forward", reshards > 1 ? std::to_string(reshards) : reshards == 1 ? "true" : "false");
+  fsdp.set("reshard_root", t.fsdp.reshard_root ? "true" : "false");
+  if (t.fsdp.casts_parameters) fsdp.set("param_dtype", name(t.dtype));
+  if (t.communication_dtype != t.dtype) fsdp.set("reduce_dtype", name(t.communication_dtype));
+  fsdp.set("gradient_sync", t.fsdp.sync_every ? "every" : "last");
+  fsdp.set("replicate", std::to_string(t.fsdp.replicate));
+  json.set("fsdp", std::move(fsdp));
+}
+
 void add_checkpointing(const Checkpointing& c, std::int64_t layers, Json& json) {
   json.set("checkpoint", checkpoint_words(c, layers));
   if (c.groups.empty() && c.modules.empty()) return;
@@ -154,6 +170,9 @@ std::string training_json(const ModelSpec& model, const Job& job, const std::str
   Json json = {{"dsplan", kFileVersion}, {"kind", "training"}, {"source", source}};
   if (t.runtime == Runtime::PyTorch) {
     add_pytorch(t, json);
+  } else if (t.runtime == Runtime::Fsdp2) {
+    add_pytorch(t, json);
+    add_fsdp(t, json);
   } else if (!optimizer_in_deepspeed_json(t)) {
     json.set("optimizer", optimizer_of(t.optimizer));
   }

@@ -1,4 +1,4 @@
-#include "cli/machine.h"
+#include "cli/running/machine.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -12,8 +12,8 @@
 #include "core/units.h"
 #include "exec/device.h"
 #include "exec/host/kernels.h"
-#include "exec/transport/library_transport.h"
 #include "exec/plugin.h"
+#include "exec/transport/library_transport.h"
 #include "exec/transport/tcp.h"
 
 namespace dsplan {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cli/assemble.h"
-#include "cli/machine.h"
+#include "cli/running/machine.h"
 #include "cli/options.h"
 #include "core/receipt.h"
 #include "core/units.h"

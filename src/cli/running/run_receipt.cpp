@@ -1,4 +1,4 @@
-#include "cli/run_receipt.h"
+#include "cli/running/run_receipt.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -80,6 +80,8 @@ void add_process(const Job& job, Receipt& receipt) {
 ReceiptInputs run_inputs(const SimulateWords& words, const Request& request) {
   ReceiptInputs inputs;
   std::optional<std::string> device;
+  if (words.model.empty())
+    throw Refusal("dsplan run", "MODEL is missing: a run keeps it under the name that it was given");
   inputs.model = locate_model(words.model).document;
   if (is_plan(*inputs.model)) {
     SavedPlan plan = read_plan(*inputs.model);

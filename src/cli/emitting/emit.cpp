@@ -1,11 +1,12 @@
 // `dsplan emit`: a job as files of other tools, and as a plan.
-#include "cli/emit.h"
+#include "cli/emitting/emit.h"
 
 #include <algorithm>
 #include <array>
 
 #include "cli/assemble.h"
 #include "cli/commands.h"
+#include "cli/emitting/emit_page.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/predicted.h"
@@ -31,8 +32,9 @@ constexpr const char* kEmitFooter =
     "  launch         the command that starts the job\n"
     "  checkpointing  the Python that checkpoints as the job does\n"
     "  perfetto       a trace for ui.perfetto.dev; its axis counts events\n"
-    "  html           the prediction as one page\n"
-    "  snapshot       PyTorch's memory snapshot (binary: name it with --out)";
+    "  html           the prediction as one page for a browser\n"
+    "  snapshot       PyTorch's memory snapshot (binary: name it with --out)\n"
+    "Example: dsplan emit llama-3-8b --zero-stage 3 --gpus 8 --format deepspeed";
 
 constexpr std::array<std::string_view, 7> kFormats = {"deepspeed", "plan", "launch",  "checkpointing",
                                                       "perfetto",  "html", "snapshot"};
@@ -62,13 +64,12 @@ int emit_snapshot(const SimulateWords& said) {
   return kDone;
 }
 
-int emit_picture(const SimulateWords& said, const std::string& format) {
+int emit_trace(const SimulateWords& said) {
   Output output(said.options.out.value_or(""));
-  const Predicted predicted = predicted_schedule(said, "--format " + format);
+  const Predicted predicted = predicted_schedule(said, "--format perfetto");
   const Timeline timeline =
       timeline_of(predicted.schedule, predicted.inputs.model, predicted.config, predicted.job.stream_frees);
-  output.add(format == "html" ? html_page(timeline, predicted.prediction, predicted.job)
-                              : perfetto_json(timeline, predicted.prediction));
+  output.add(perfetto_json(timeline, predicted.prediction));
   output.finish();
   return kDone;
 }
@@ -115,10 +116,12 @@ int emit_command(const Words& words) {
   CommandExtras extras;
   extras.description = "Writes one job as a file of another tool, or as a plan.";
   extras.footer = kEmitFooter;
+  extras.without = {"--explain", "--verbose", "--color"};
   SimulateWords said = parse_simulate("emit", words, extras);
   const std::string format = format_in(said.options);
   if (format == "snapshot") return emit_snapshot(said);
-  if (format == "perfetto" || format == "html") return emit_picture(said, format);
+  if (format == "perfetto") return emit_trace(said);
+  if (format == "html") return emit_page(said, words);
   said.renew = format == "plan";
   Output output(said.options.out.value_or(""));
   const Emitted all = read(said);

@@ -8,11 +8,11 @@
 
 #include "cli/assemble.h"
 #include "cli/commands.h"
-#include "cli/machine.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/progress.h"
-#include "cli/run_receipt.h"
+#include "cli/running/machine.h"
+#include "cli/running/run_receipt.h"
 #include "core/format.h"
 #include "exec/run.h"
 #include "io/deepspeed.h"
@@ -35,6 +35,7 @@ constexpr std::int64_t kMostRanks = 64;
 constexpr const char* kRunFooter =
     "Options of the configuration are those of `simulate`. The run ends with a\n"
     "comparison, row by row; --out takes the receipt.\n"
+    "Example: dsplan run tiny-llama --gpus 2 --zero-stage 2 --steps 2\n"
     "Exit codes: 0 it agrees, 2 refused, 3 out of memory, 4 something differs,\n"
     "6 the device, its driver or a library is not there.";
 
@@ -74,6 +75,7 @@ RunWords parse_run(const Words& words) {
     line.option("--nccl-max-ctas", "N", "Blocks of a GPU for one call of NCCL", blocks);
     line.option("--timeout", "SECONDS", "For other processes; 600 by default", timeout);
   };
+  extras.without = {"--explain", "--verbose", "--color", "--phase"};
   said.inputs = parse_simulate("run", words, extras);
   Diagnostics faults;
   const auto fault = [&](const char* name, std::string text, std::string hint = {}) {
@@ -151,6 +153,7 @@ std::vector<exec::MemoryOptions> memory_of(const Job& job, const std::vector<Exe
     const Prediction& p = predictions[rank];
     own.config = job.allocator;
     own.stream_frees = job.stream_frees;
+    own.orders_frees = ranks[rank].schedule.orders_frees;
     if (const std::optional<VerdictLimit> limit = verdict_limit(device_room(p))) {
       own.limit = limit->limit;
       own.device = limit->device;

@@ -7,9 +7,9 @@
 #include <fstream>
 
 #include "cli/commands.h"
-#include "cli/machine.h"
 #include "cli/output.h"
 #include "cli/progress.h"
+#include "cli/running/machine.h"
 #include "core/calibration.h"
 #include "core/format.h"
 #include "core/training.h"
@@ -27,17 +27,18 @@ constexpr const char* kCalibrateFooter =
     "with its samples. `simulate`, `plan` and `run` take it as --hardware FILE;\n"
     "--calibration FILE takes the measurements alone.\n"
     "Ctrl-C ends the measuring: the file then holds what there was until then, and\n"
-    "says that it is not complete (exit code 130). Exit code 6: no such device.";
+    "says that it is not complete (exit code 130). Exit code 6: no such device.\n"
+    "Example: dsplan calibrate --backend cuda --hardware h100-sxm --out gpu.json";
 
-struct Said {
+struct CalibrateSaid {
   MachineWords machine;
   std::string out;
   std::optional<std::string> like;
   bool quick = false;
 };
 
-Said parse_calibrate(const Words& words) {
-  Said said;
+CalibrateSaid parse_calibrate(const Words& words) {
+  CalibrateSaid said;
   std::optional<std::string> backend, out;
   CommandLine line("dsplan calibrate", "Measures this machine, in under two minutes.", kCalibrateFooter);
   line.option("--backend", "host|cuda", "What is measured; host by default", backend);
@@ -111,7 +112,7 @@ std::string processor() {
   return "a processor that does not say what it is";
 }
 
-CalibratedFile describe(const MeasuredMachine& machine, const Said& said) {
+CalibratedFile describe(const MeasuredMachine& machine, const CalibrateSaid& said) {
   CalibratedFile file;
   file.processor = processor();
   file.recorded = utc_now();
@@ -131,7 +132,7 @@ CalibratedFile describe(const MeasuredMachine& machine, const Said& said) {
   return file;
 }
 
-MeasuredMachine measure(const Said& said, const Machine& machine) {
+MeasuredMachine measure(const CalibrateSaid& said, const Machine& machine) {
   const Folder folder;
   exec::CalibrateOptions options;
   options.backend = machine.backend;
@@ -151,7 +152,7 @@ MeasuredMachine measure(const Said& said, const Machine& machine) {
 }  // namespace
 
 int calibrate_command(const Words& words) {
-  const Said said = parse_calibrate(words);
+  const CalibrateSaid said = parse_calibrate(words);
   Output output(said.out);  // Appears when all of it is there.
   const Machine machine = find_machine(said.machine);
   const MeasuredMachine measured = measure(said, machine);

@@ -1,0 +1,14 @@
+// What would fit, asked of the planner for the screens of `simulate` and `plan`.
+#include "cli/assemble.h"
+#include "planner/advise/what_fits.h"
+
+namespace dsplan {
+
+void add_changes(const Inputs& inputs, const Job& job, Prediction& p) {
+  const bool barely = p.verdict == Verdict::DoesNotFit || p.verdict == Verdict::Tight || p.retries_low > 0;
+  if (p.capacity && barely) p.changes = what_fits(search_inputs(inputs), job, p, Reach::Far);
+}
+
+std::vector<FittingChange> other_ways_of(const Inputs& inputs) { return other_ways(search_inputs(inputs)); }
+
+}  // namespace dsplan

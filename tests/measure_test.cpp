@@ -1,0 +1,148 @@
+// `dsplan measure` as users see it, without Python: a launcher of our own stands where python3 would be found.
+#include <doctest/doctest.h>
+
+#include <sys/stat.h>
+
+#include <nlohmann/json.hpp>
+
+#include <cstdlib>
+
+#include "paths.h"
+#include "run_binary.h"
+
+using namespace dsplan::test;
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+const std::string kGolden = test_paths::source_dir() + "/tests/golden/receipts/v1/";
+
+// A folder with a `python3` that is a shell script, first on the PATH as long as this lives.
+class Launcher {
+ public:
+  Launcher(const Folder& folder, const std::string& script) : before_(std::getenv("PATH")) {
+    const std::string bin = folder / "bin";
+    std::filesystem::create_directory(bin);
+    spill(bin + "/python3", "#!/bin/sh\n" + script);
+    ::chmod((bin + "/python3").c_str(), 0700);
+    ::setenv("PATH", (bin + ":" + before_).c_str(), 1);
+  }
+  ~Launcher() { ::setenv("PATH", before_.c_str(), 1); }
+  Launcher(const Launcher&) = delete;
+  Launcher& operator=(const Launcher&) = delete;
+
+ private:
+  std::string before_;
+};
+
+// A receipt as the launcher would have left it: of a device, with an outcome.
+Json measured(const std::string& outcome, std::int64_t rank, std::int64_t reserved) {
+  Json receipt = Json::parse(slurp(kGolden + "made-ddp.json"));
+  receipt["outcome"] = outcome;
+  receipt["complete"] = outcome == "ran";
+  receipt["message"] = outcome == "ran" ? Json(nullptr) : Json("as it was told");
+  receipt["ranks"][0]["rank"] = rank;
+  receipt["ranks"][0]["memory"]["peak"]["reserved"] = reserved;
+  if (receipt["world_size"].get<std::int64_t>() <= rank) receipt["world_size"] = rank + 1;
+  return receipt;
+}
+
+Ran measure(const Folder& folder, const std::string& words) { return run_binary(folder, split("measure " + words)); }
+
+}  // namespace
+
+TEST_CASE("measure hands the command on, with its options, and prints what the receipt says") {
+  const Folder folder;
+  spill(folder / "made.json", measured("ran", 0, 1'000'000'000'000).dump());
+  const Launcher launcher(folder, "echo \"$@\" > words\ncp made.json r.json\n");
+  const Ran ran =
+      measure(folder, "--device a100-sxm-80 --capacity 40GiB --events pending --out r.json -- python train.py --lr 1");
+  CHECK_MESSAGE(ran.code == 0, ran.out, ran.err);
+  const std::string words = slurp(folder / "words");
+  CHECK(words.find(
+            "/tools/dry/run --receipt r.json --quiet --device a100-sxm-80 --capacity 42949672960 --events pending -- "
+            "python train.py --lr 1\n") != std::string::npos);
+  CHECK(ran.out.starts_with("fits: peak 931.32 GiB reserved of "));
+  CHECK(ran.out.find("peak bytes") != std::string::npos);
+  CHECK(ran.out.find("1,000,000,000,000") != std::string::npos);
+  CHECK(ran.out.find("receipt: r.json\n") != std::string::npos);
+  CHECK(widest_line(ran.out) <= 80);
+}
+
+TEST_CASE("measure's exit codes: the command's own, 3 out of memory, 2 without a receipt") {
+  const Folder folder;
+  spill(folder / "full.json", measured("out_of_memory", 0, 5).dump());
+  spill(folder / "failed.json", measured("error", 0, 5).dump());
+  {
+    const Launcher launcher(folder, "cp full.json receipt.json\nexit 1\n");
+    const Ran ran = measure(folder, "-- python train.py");
+    CHECK(ran.code == 3);
+    CHECK(ran.out.starts_with("out of memory: 5 B was reserved of "));
+  }
+  {
+    const Launcher launcher(folder, "cp failed.json receipt.json\nexit 7\n");
+    const Ran ran = measure(folder, "-- python train.py");
+    CHECK(ran.code == 7);
+    CHECK(ran.out.starts_with("failed: as it was told ("));
+  }
+  std::filesystem::remove(folder / "receipt.json");
+  {
+    const Launcher launcher(folder, "exit 0\n");
+    CHECK(measure(folder, "-- ls").code == 2);
+  }
+  {
+    const Launcher launcher(folder, "kill -TERM $$\n");
+    CHECK(measure(folder, "-- ls").code == 128 + SIGTERM);
+  }
+}
+
+TEST_CASE("measure shows every rank's headline, and all receipts as JSON") {
+  const Folder folder;
+  for (const int rank : {0, 1, 2}) {
+    spill(folder / ("made" + std::to_string(rank)), measured("ran", rank, 1 << (20 + rank)).dump());
+  }
+  const Launcher launcher(
+      folder, "cp made0 r.json; cp made1 r.rank1.json; cp made2 r.rank2.json; echo '{}' > r.rank1.dry.json\n");
+  const Ran table = measure(folder, "--out r.json -- torchrun train.py");
+  CHECK_MESSAGE(table.code == 0, table.err);
+  for (const char* line : {"peak 1.00 MiB reserved", "peak 2.00 MiB reserved", "peak 4.00 MiB reserved"}) {
+    CHECK(table.out.find(line) != std::string::npos);
+  }
+  const Ran json = measure(folder, "--out r.json --format json -- torchrun train.py");
+  const Json value = Json::parse(json.out);
+  CHECK(value["schema"] == "dsplan.receipts/1");
+  CHECK(value["receipts"].size() == 3);
+  CHECK(value["receipts"][2]["ranks"][0]["rank"] == 2);
+}
+
+TEST_CASE("what stands beside a receipt is told: retries, guesses, growth after the second step") {
+  const Folder folder;
+  spill(folder / "made.json", measured("ran", 0, 100).dump());
+  spill(folder / "made.dry",
+        R"({"steps": [{"step": 1, "retries": 0, "mallocs": 3}, {"step": 3, "retries": 2, "mallocs": 9,
+    "peak_reserved": 200}], "answered": [{"call": "asked"}], "libraries": {"guesses": [{"call": "guessed"}], "stubs": []}})");
+  const Launcher launcher(folder, "cp made.json r.json; cp made.dry r.dry.json\n");
+  const Ran ran = measure(folder, "--out r.json -- python train.py");
+  CHECK(ran.out.find("3 optimizer steps, 9 cudaMalloc calls, 2 retries\n") != std::string::npos);
+  CHECK(ran.out.find("reserved grew after the second step, to 200 bytes\n") != std::string::npos);
+  CHECK(ran.out.find("answered by name, as no kernel ran: asked\n") != std::string::npos);
+  CHECK(ran.out.find("answered by a guess: guessed\n") != std::string::npos);
+  CHECK(ran.out.find("nobody has written") == std::string::npos);
+}
+
+TEST_CASE("measure refuses by name") {
+  const Folder folder;
+  const Launcher launcher(folder, "echo started > started\n");
+  const auto refused = [&](const std::string& words, const std::string& text) {
+    const Ran ran = measure(folder, words);
+    CHECK(ran.code == 2);
+    CHECK_MESSAGE(ran.err.find(text) != std::string::npos, ran.err);
+  };
+  refused("--device h100-sxm", "COMMAND is missing");
+  refused("--capacity much -- true", "\"much\" is not a size");
+  refused("--format csv -- true", "formats are table, json");
+  refused("--evnts done -- true", "--events");
+  CHECK(!std::filesystem::exists(folder / "started"));
+  ::setenv("PATH", (folder / "nowhere").c_str(), 1);
+  CHECK(measure(folder, "-- true").code == 6);
+}
