@@ -133,7 +133,7 @@ TEST_CASE("arena: the verdict is the plan's when it is chosen") {
   CHECK(*planned.peak->process < *caching.peak->process);
   CHECK(planned.fingerprint != caching.fingerprint);
   job.capacity = *planned.peak->process;
-  CHECK(predict(model, job, 0).verdict == Verdict::Fits);
+  CHECK(predict(model, job, 0).verdict == Verdict::Tight);  // Nothing is left.
   job.capacity = *planned.peak->process - Bytes(1);
   const Prediction refused = predict(model, job, 0);
   CHECK(refused.verdict == Verdict::DoesNotFit);

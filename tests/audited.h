@@ -24,8 +24,8 @@ inline std::vector<dsplan::Schedule> ranks(const dsplan::ModelSpec& model, const
                                            const std::vector<Role>& roles = kOfRuntimes) {
   using namespace dsplan;
   std::vector<Schedule> schedules = lowered::all_ranks(model, job);
-  const Footprint formulas = footprint(model, job);
   for (const Schedule& schedule : schedules) {
+    const Footprint formulas = footprint(model, job, schedule.rank);
     const std::vector<Finding> findings = audit(schedule);
     CHECK_MESSAGE(findings.empty(), (findings.empty() ? std::string() : findings.front().text));
     MemoryMeter meter(schedule);

@@ -252,8 +252,10 @@ TEST_CASE("--add: strict, never over a file, with nothing that says what to prin
   CHECK(strict.code == 2);
   CHECK(strict.err.find("--seq: error: seq is assumed") != std::string::npos);
   CHECK(!fs::exists(folder / "b.json"));
+  fs::copy(kRoot + "/docs/examples/ci/gpu.json", folder / "gpu.json");  // Without a device there is no verdict.
   const std::string words =
-      " gpt2 --gpus 1 --seq 64 --dtype bf16 --micro-batch 1 --grad-accum 1 --optimizer adamw:fused --attention flash "
+      " gpt2 --hardware gpu.json --gpus 1 --seq 64 --dtype bf16 --micro-batch 1 --grad-accum 1 --optimizer adamw:fused "
+      "--attention flash "
       "--loss hf --checkpoint none --torch-version 2.11.0 --transformers-version 5.17.0";
   const Ran added = check(folder, "--add b.json" + words + " --strict");
   CHECK_MESSAGE(added.code == 0, added.err);
@@ -309,4 +311,56 @@ TEST_CASE("baselines of every version stay readable") {
     }
   }
   CHECK(versions >= 1);
+}
+
+TEST_CASE("--init: what is assumed is recorded as given, in one try") {
+  const Folder folder;
+  const std::string words = " tiny-llama --gpus 2 --zero-stage 2 --hardware h100-sxm";
+  CHECK(check(folder, "--add a.json" + words).code == 2);
+  const Ran ran = check(folder, "--init a.json" + words);
+  REQUIRE_MESSAGE(ran.code == 0, ran.err);
+  const Json baseline = Json::parse(slurp(folder / "a.json"));
+  const std::string command = baseline.at("command").dump();
+  for (const char* option : {"--seq", "--dtype", "--optimizer", "adamw:fused", "--torch-version"}) {
+    CHECK_MESSAGE(command.find(option) != std::string::npos, command);
+  }
+  // No option says a context.
+  REQUIRE(baseline.at("accepted").size() == 1);
+  CHECK(baseline.at("accepted")[0] == Json({{"name", "context"}, {"value", "600.00 MiB"}}));
+  CHECK(check(folder, "a.json").code == 0);
+  CHECK(baseline.at("fingerprint") ==
+        Json::parse(run_binary(folder, split("simulate" + words + " --format json")).out).at("fingerprint"));
+  // What was accepted with another value is asked for anew.
+  spill(folder / "a.json", with(slurp(folder / "a.json"), "600.00 MiB", "500.00 MiB"));
+  const Ran other = check(folder, "a.json");
+  CHECK(other.code == 2);
+  CHECK(other.err.find("context was accepted as 500.00 MiB, and is now assumed to be 600.00 MiB") != std::string::npos);
+}
+
+TEST_CASE("a baseline has a verdict, and may have a threshold") {
+  const Project project;
+  const Ran unknown = check(project.folder, "--init u.json tiny-llama");
+  CHECK(unknown.code == 2);
+  CHECK(unknown.err.find("the verdict of rank 0 is unknown") != std::string::npos);
+  CHECK(!fs::exists(project.folder / "u.json"));
+  CHECK(check(project.folder, "--at-most 72GiB").code == 0);
+  const Ran above = check(project.folder, "--at-most 600MiB");
+  CHECK(above.code == 4);
+  CHECK(above.out.find("and at most 600.00 MiB are allowed") != std::string::npos);
+  REQUIRE(check(project.folder, "--add baselines/small.json " + kCommand + " --at-most 600MiB").code == 0);
+  CHECK(check(project.folder, "baselines/small.json").code == 4);
+  const Json json = Json::parse(check(project.folder, "baselines/small.json --format json").out);
+  CHECK(json.at("baselines")[0].at("state") == "differs");
+  CHECK(json.at("baselines")[0].at("at_most_bytes") == 600 * 1024 * 1024);
+  CHECK(check(project.folder, "baselines/small.json --format github").out.find("Memory above its threshold") !=
+        std::string::npos);
+  CHECK(check(project.folder, "--at-most 72").code == 2);
+}
+
+TEST_CASE("a comment says GiB beside bytes") {
+  Project project;
+  project.edit("ds.json", "20000", "2000000");
+  const Ran comment = check(project.folder, "--format md");
+  CHECK(comment.code == 4);
+  CHECK(comment.out.find(" MiB) |") != std::string::npos);
 }

@@ -120,7 +120,9 @@ TEST_CASE("auto is as fast as the best of all segmentations, each simulated, and
       REQUIRE(choice.has_value());
       INFO("stage ", stage, " step ", step, " ", job.training.checkpoint.text, " of ", choice->choices);
       CHECK(choice->fits);
-      CHECK(predict_asked(model, job).front().verdict == Verdict::Fits);
+      const Prediction taken = predict_asked(model, job).front();
+      CHECK(fits(taken.verdict));  // Budgets are cut to the byte: some are tight.
+      CHECK(taken.retries_low == 0);
       const double extra = extra_of(chain, job.training.checkpoint.groups);
       // The front's memory is off by a hidden state or two, of five layers: another plan may be just within.
       CHECK(once + extra <= (once + best) * 1.04);
@@ -172,7 +174,7 @@ TEST_CASE("auto works for each family and says what it chose") {
       CHECK(job.inputs.back().reason.find(dsplan::formatted("{} simulated", choice->simulated)) != std::string::npos);
       CHECK(job.notices.back().message.starts_with("auto is " + job.training.checkpoint.text));
       const Verdict verdict = predict_asked(model, job).front().verdict;
-      CHECK((verdict == Verdict::Fits) == choice->fits);
+      CHECK((verdict == Verdict::Fits || verdict == Verdict::Tight) == choice->fits);
     }
   }
   Job none = asking(2, 2);

@@ -246,13 +246,13 @@ Lines construction_of(const Lines& log) {
   return out.take();
 }
 
-class Construction : public Ignores<Compute, RecordEvent, WaitEvent, Enter, Exit> {
+class Construction : public Ignores<Compute, RecordEvent, WaitEvent, EmptyCache, Enter, Exit> {
  public:
   Construction(const Schedule& schedule, bool zero_init) : schedule_(schedule), zero_init_(zero_init) {
     replay(schedule, *this);
   }
 
-  using Ignores<Compute, RecordEvent, WaitEvent, Enter, Exit>::on;
+  using Ignores<Compute, RecordEvent, WaitEvent, EmptyCache, Enter, Exit>::on;
   void on(std::size_t, const Allocate& event) {
     if (logged(event.buffer) && !is_users(event.buffer)) out_.line(dsplan::formatted("made {}", size(event.buffer)));
   }

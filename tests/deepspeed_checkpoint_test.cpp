@@ -12,7 +12,7 @@
 #include "io/text.h"
 #include "io/training_file.h"
 #include "lowered.h"
-#include "model/graphs/op_graph.h"
+#include "model/op_graphs/op_graph.h"
 #include "moves.h"
 #include "paths.h"
 #include "planner/lower/lower_graph.h"
@@ -51,10 +51,10 @@ Job job_of(const Json& one, const ModelSpec& model) {
   return job;
 }
 
-struct Log : Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit> {
+struct Log : Ignores<Compute, Communicate, RecordEvent, WaitEvent, EmptyCache, Enter, Exit> {
   explicit Log(const Schedule& of) : schedule(of) { replay(of, *this); }
 
-  using Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit>::on;
+  using Ignores<Compute, Communicate, RecordEvent, WaitEvent, EmptyCache, Enter, Exit>::on;
   void on(std::size_t, const Allocate& event) {
     const Buffer& buffer = schedule.buffers[event.buffer];
     if (begun && buffer.space == Space::Device) moves.push_back({{buffer.size.value()}, {}, buffer.label});

@@ -222,6 +222,7 @@ class Ours {
   }
   void on(std::size_t, const RecordEvent&) {}
   void on(std::size_t, const WaitEvent&) {}
+  void on(std::size_t, const EmptyCache&) {}
   void on(std::size_t, const Enter&) {}
   void on(std::size_t, const Exit&) {}
   void on(std::size_t, const Communicate& event) {

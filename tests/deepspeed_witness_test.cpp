@@ -92,7 +92,7 @@ Schedule drive(const Job& job, const ModelSpec& model, std::int64_t rank) {
   const std::unique_ptr<TrainingRuntime> runtime = make_runtime(job, model, rank, emitter);
   emitter.at(Pass::Setup);
   emitter.mark(Moment::StretchBegins, Stretch::Init);
-  runtime->initialise();
+  runtime->initialise({});
   emitter.mark(Moment::StretchEnds, Stretch::Init);
   for (const Stretch stretch : {Stretch::FirstStep, Stretch::SecondStep}) {
     emitter.mark(Moment::StretchBegins, stretch);

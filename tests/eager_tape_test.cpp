@@ -40,7 +40,7 @@ struct Change {
 };
 
 // What is put on the device and taken from it, with the work that follows or went before.
-struct DeviceLog : Ignores<Communicate, RecordEvent, WaitEvent, Enter, Exit> {
+struct DeviceLog : Ignores<Communicate, RecordEvent, WaitEvent, EmptyCache, Enter, Exit> {
   using Ignores::on;
   explicit DeviceLog(const Schedule& read) : schedule(read) {}
   void on(std::size_t, const Allocate& event) { add(event.buffer, 1); }
@@ -240,6 +240,20 @@ TEST_CASE("eager tape: fp32 with memory-efficient attention") {
   }
 }
 
+TEST_CASE("eager tape: torch's Adam over partitions makes a root as large as a state") {
+  for (const Model& model : {kGpt2, kLlamaTied}) {
+    for (int stage : {1, 2, 3}) {
+      for (std::int64_t world : {1, 2}) {
+        Case c{.name = "torch_adam", .model = model, .stage = stage, .world = world};
+        Job job = job_of(c);
+        job.training.optimizer.implementation = Implementation::Foreach;
+        job.training.zero.sub_group_size = Elements(3000);
+        check(c, model_of(model), job);
+      }
+    }
+  }
+}
+
 TEST_CASE("eager tape: buckets, sub-groups and persistence of every size") {
   for (const Model& model : {kGpt2, kLlamaGrouped}) {
     for (int stage : {1, 2, 3}) {
@@ -281,6 +295,55 @@ TEST_CASE("eager tape: fetching ahead, keeping and gathering in every way") {
           job.training.zero.all_reduce_for_fetch = way == 2;
           check(c, model_of(model), job);
         }
+      }
+    }
+  }
+}
+
+TEST_CASE("eager tape: fully_shard, every group, dtype, world and accumulation") {
+  struct Policy {
+    DType kept;
+    DType computed;
+    DType reduced;
+  };
+  constexpr DType kWide = DType::Float32;
+  constexpr DType kHalf = DType::BFloat16;
+  const auto sharded = [](const Model& model, const std::string& wrap, std::int64_t world, const Policy& policy) {
+    Case c{.name = "fully_shard " + wrap, .model = model, .world = world};
+    Job job = job_of(c);
+    Training& t = job.training;
+    t.runtime = Runtime::Fsdp2;
+    t.model_init = ModelInit::Meta;
+    t.fsdp.wrap = wrap;
+    t.master_dtype = policy.kept;
+    t.dtype = policy.computed;
+    t.communication_dtype = policy.reduced;
+    if (t.dtype == kWide) t.attention = Attention::MemoryEfficient;
+    return std::pair(c, job);
+  };
+  for (const Model& model : {kGpt2, kLlamaGrouped, kLlamaTied}) {
+    const auto choices = checkpoint_choices(static_cast<std::int32_t>(model_of(model).dims.layers));
+    for (const char* wrap : {"layers", "ends", "root"}) {
+      for (const Policy& policy :
+           {Policy{kHalf, kHalf, kHalf}, Policy{kWide, kHalf, kWide}, Policy{kWide, kHalf, kHalf}}) {
+        for (std::int64_t world : {2, 3, 5}) {
+          auto [c, job] = sharded(model, wrap, world, policy);
+          check(c, model_of(model), job);
+          job.training.grad_accum = c.accumulation = 3;
+          job.training.fsdp.sync_every = world == 3;
+          job.training.fsdp.reshard_root = world == 2;
+          if (world != 5) job.training.checkpoint.groups = choices[1];
+          job.training.optimizer.implementation = Implementation::Foreach;
+          check(c, model_of(model), job);
+          job.training.fsdp.reshard_after_forward = 0;
+          check(c, model_of(model), job);
+        }
+        auto [c, job] = sharded(model, wrap, 4, policy);
+        job.training.fsdp.reshard_after_forward = 2;
+        check(c, model_of(model), job);
+        job.training.fsdp.reshard_after_forward = 1;
+        job.training.fsdp.replicate = 2;
+        check(c, model_of(model), job);
       }
     }
   }

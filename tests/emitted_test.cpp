@@ -177,6 +177,52 @@ bool well_formed(const std::string& page) {
   return open.empty();
 }
 
+// What stands between `begin` and `end`; taken out of the page.
+std::string cut_out(std::string& page, const std::string& begin, const std::string& end) {
+  const std::size_t from = page.find(begin);
+  REQUIRE_MESSAGE(from != std::string::npos, begin);
+  const std::size_t to = page.find(end, from);
+  REQUIRE_MESSAGE(to != std::string::npos, end);
+  std::string inside = page.substr(from + begin.size(), to - from - begin.size());
+  page.erase(from, to + end.size() - from);
+  return inside;
+}
+
+// The moments of the page's data, one by one, as its script adds them up.
+void check_moments(const Json& data, const Json& peak) {
+  std::vector<std::int64_t> frames, groups, by_role(9);
+  for (const Json& one : data["frames"]) frames.push_back(one.get<std::int64_t>());
+  for (const Json& one : data["groups"]) groups.push_back(one.get<std::int64_t>());
+  std::vector<std::int64_t> live(groups.size() / 3), at_peak;
+  std::int64_t event = 0, total = 0, most = 0, when = 0;
+  for (std::size_t at = 0; at < frames.size();) {
+    event += frames[at];
+    const auto changes = static_cast<std::size_t>(frames[at + 1]);
+    for (std::size_t i = 0; i < changes; ++i) {
+      const auto group = static_cast<std::size_t>(frames[at + 2 + 2 * i]);
+      const std::int64_t bytes = frames[at + 3 + 2 * i];
+      live[group] += bytes;
+      by_role[static_cast<std::size_t>(groups[3 * group + 2])] += bytes;
+      total += bytes;
+      CHECK(live[group] >= 0);
+    }
+    if (total > most) {
+      most = total;
+      when = event;
+      at_peak = by_role;
+    }
+    at += 3 + 2 * changes;
+  }
+  CHECK(most == peak["requested"].get<std::int64_t>());
+  CHECK(when == peak["event_index"].get<std::int64_t>());
+  std::size_t role = 0;
+  for (const auto& [name, bytes] : peak["by_role"].items()) {
+    CHECK(data["roles"][role].get<std::string>() == name);
+    CHECK(at_peak[role] == bytes.get<std::int64_t>());
+    ++role;
+  }
+}
+
 }  // namespace
 
 TEST_CASE("the page is whole, loads nothing, and says what the prediction says") {
@@ -186,11 +232,20 @@ TEST_CASE("the page is whole, loads nothing, and says what the prediction says")
     CAPTURE(words);
     const Ran ran = run_binary(folder, split(std::string("emit --format html ") + words));
     REQUIRE_MESSAGE(ran.code == 0, ran.err);
-    CHECK(well_formed(ran.out));
-    for (const char* outside : {"http", "src=", "href=", "<script", "url("}) {
+    for (const char* outside : {"http", "src=", "href=", "url(", "@import", "fetch(", "XMLHttpRequest", "WebSocket",
+                                "sendBeacon", "import(", "eval("}) {
       CHECK(ran.out.find(outside) == std::string::npos);
     }
     const Json prediction = Json::parse(run_binary(folder, split(std::string("simulate --format json ") + words)).out);
+    std::string markup = ran.out;
+    check_moments(Json::parse(cut_out(markup, "<script type=\"application/json\" id=\"data\">", "</script>")),
+                  prediction["memory"]["peak"]);
+    cut_out(markup, "<script>", "</script>");
+    cut_out(markup, "<style>", "</style>");
+    CHECK(markup.find("<script") == std::string::npos);
+    CHECK(well_formed(markup));
+    for (const Json& one : prediction["assumptions"])
+      CHECK(markup.find(one["name"].get<std::string>()) != std::string::npos);
     CHECK(ran.out.find(prediction["fingerprint"].get<std::string>()) != std::string::npos);
     CHECK(ran.out.find(human(Bytes(prediction["memory"]["peak"]["requested"].get<std::int64_t>()))) !=
           std::string::npos);

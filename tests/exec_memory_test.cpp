@@ -50,6 +50,7 @@ Schedule random_schedule(unsigned seed, std::size_t steps, bool streams, std::in
       list.emplace_back(WaitEvent{ContentId(next), random() % 4 == 0 ? kHostSync : stream, ContentId(next + 1)});
       next += 2;
     }
+    if (random() % 30 == 0) list.emplace_back(EmptyCache{ContentId(next++)});
     if (what < 4 || live.empty()) {
       const auto id = BufferId(schedule.buffers.size());
       Buffer buffer;
@@ -97,6 +98,7 @@ void check_same(const Schedule& schedule, const PlacementOptions& options, const
   for (std::size_t at = 0; at < predicted.marks.size(); ++at) {
     CAPTURE(at);
     REQUIRE(measured.marks[at].event == predicted.marks[at].event);
+    REQUIRE(measured.marks[at].now.requested == predicted.marks[at].requested);
     REQUIRE(measured.marks[at].now.allocated == predicted.marks[at].allocated);
     REQUIRE(measured.marks[at].now.active == predicted.marks[at].active);
     REQUIRE(measured.marks[at].now.reserved == predicted.marks[at].reserved);

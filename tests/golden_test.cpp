@@ -37,7 +37,7 @@ TEST_CASE("golden reports") {
     line.erase(line.find_last_not_of('\n') + 1);
     for (const auto& [format, file] : {std::pair{"json", "/expected.json"}, std::pair{"table", "/expected.txt"}}) {
       std::vector<std::string> words = split(line);
-      words.insert(words.end(), {"--format", format});
+      words.insert(words.end(), {"--format", format, "--verbose"});
       const Ran ran = run_binary(folder, words);
       CAPTURE(ran.err);
       CHECK((ran.code == 0 || ran.code == 3));

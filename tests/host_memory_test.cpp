@@ -145,8 +145,8 @@ TEST_CASE("files refute a job that device and host would hold, and say what is m
   const Prediction unknown = predict(model, job, 0);
   REQUIRE(unknown.host.verdict == Verdict::Fits);
   CHECK(unknown.host.nvme_verdict == Verdict::Unknown);
-  CHECK(unknown.verdict == Verdict::Unknown);
-  CHECK(unknown.verdict_reason.find("--nvme-memory") != std::string::npos);
+  CHECK(unknown.verdict == Verdict::Fits);  // The device's; the disk's stands beside it.
+  CHECK(unknown.host.nvme_verdict_reason.find("--nvme-memory") != std::string::npos);
   const Bytes need = *unknown.host.nvme_per_node;  // Of two ranks: those of the other node do not count.
   CHECK(need == *unknown.host.nvme * 2);
   REQUIRE(need > Bytes(1LL << 30));
@@ -165,7 +165,8 @@ TEST_CASE("files refute a job that device and host would hold, and say what is m
   job.host_memory.reset();
   CHECK(predict(model, job, 0).verdict == Verdict::DoesNotFit);
   job.nvme_memory = need;
-  CHECK(predict(model, job, 0).verdict == Verdict::Unknown);
+  CHECK(predict(model, job, 0).verdict == Verdict::Fits);
+  CHECK(predict(model, job, 0).host.verdict == Verdict::Unknown);
 
   // Without files no disk is asked for, and none decides.
   job.training.zero.offload_optimizer.device = OffloadDevice::Cpu;

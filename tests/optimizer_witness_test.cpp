@@ -89,7 +89,7 @@ void check_runtime(const Json& c, bool to_none) {
   job.training.zero_grad_to_none = to_none;
   Emitter emitter(4096);
   const auto runtime = make_runtime(job, model, 0, emitter);
-  runtime->initialise();
+  runtime->initialise({});
   for (int i = 0; i < 2; ++i) {
     for (std::size_t p = 0; p < model.parameters.size(); ++p) {
       const BufferId gradient = emitter.allocate(storage(model.parameters[p].shape.elements(), job.training.dtype),

@@ -12,10 +12,10 @@ using namespace dsplan;
 namespace {
 
 // Largest requested bytes up to each mark, since the mark before; by phase and then by what goes on.
-class Walker : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit> {
+class Walker : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, EmptyCache, Enter, Exit> {
  public:
   explicit Walker(const Schedule& schedule) : schedule_(schedule) {}
-  using Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit>::on;
+  using Ignores<Compute, Communicate, RecordEvent, WaitEvent, EmptyCache, Enter, Exit>::on;
   void on(std::size_t, const Allocate& event) {
     live_ += size(event.buffer);
     most_ = std::max(most_, live_);

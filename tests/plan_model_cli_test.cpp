@@ -63,7 +63,7 @@ TEST_CASE("the chosen plan is handed over: as a plan that simulate takes, and as
   const Json chosen = Json::parse(answer.out);
   const Ran saved = plan(folder, asked + "--emit plan --out chosen.json");
   REQUIRE_MESSAGE(saved.code == 0, saved.err);
-  CHECK(holds(saved.err, "fastest that fits: "));
+  CHECK(holds(saved.err, "BEST  "));
   const Ran again = run_binary(folder, split("simulate chosen.json --format json"));
   REQUIRE_MESSAGE(again.code == 0, again.err);
   const Json predicted = Json::parse(again.out);
@@ -88,8 +88,9 @@ TEST_CASE("the table within 80 columns, CSV and Markdown with one row for each p
   const Folder folder;
   const Ran table = plan(folder, kSmall);
   CHECK(table.code == 0);
-  CHECK(table.out.starts_with("fastest that fits: "));
-  CHECK(holds(table.out, "estimated"));
+  CHECK(table.out.starts_with("BEST  ZeRO-"));
+  CHECK(std::count(table.out.begin(), table.out.end(), '\n') <= 16);
+  CHECK(holds(plan(folder, std::string(kSmall) + "--verbose").out, "estimated"));
   std::size_t begin = 0;
   for (std::size_t end = table.out.find('\n'); end != std::string::npos; end = table.out.find('\n', begin)) {
     CHECK_MESSAGE(end - begin <= 80, table.out.substr(begin, end - begin));
@@ -109,9 +110,10 @@ TEST_CASE("no plan fits: exit code 5, what misses least, and what would do") {
                        "llama-3.2-1b --cluster 8xh100 --seq 512 --budget 8GiB --zero-stage 0 --vary tp=1 "
                        "--vary micro_batch=1 --vary checkpoint=full --vary offload=none");
   CHECK(ran.code == 5);
-  CHECK(ran.out.starts_with("no plan fits: "));
+  CHECK(ran.out.starts_with("NO PLAN FITS  "));
   CHECK(holds(ran.out, "the states alone take"));
   CHECK(holds(ran.out, "what makes it fit"));
+  CHECK(std::count(ran.out.begin(), ran.out.end(), '\n') <= 16);
   CHECK(holds(ran.out, "zero_stage"));
 }
 

@@ -1,5 +1,4 @@
-// Keeps the README true: the lines of output that it shows are among those that its first command prints, in that
-// order. DSPLAN_UPDATE_DOCS=1 rewrites their figures.
+// Keeps the README true: the output that it shows is what its first command prints. DSPLAN_UPDATE_DOCS=1 writes it.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 
@@ -42,26 +41,6 @@ std::string output_of(const std::string& arguments) {
   return text;
 }
 
-// What a line of the report is called: all that stands before its figures.
-std::string label_of(const std::string& line) {
-  const std::string label = line.substr(0, line.find_first_of("0123456789:"));
-  return label.substr(0, label.find_last_not_of(" ") + 1);
-}
-
-// The lines of `printed` that are called like those of `shown`, in that order; what is not among them is left out.
-std::string same_lines(const std::string& shown, const std::string& printed) {
-  std::istringstream wanted(shown);
-  std::istringstream there(printed);
-  std::string found;
-  for (std::string line; std::getline(wanted, line);) {
-    std::string next;
-    while (std::getline(there, next) && label_of(next) != label_of(line)) {
-    }
-    if (there) found += next + "\n";
-  }
-  return found;
-}
-
 TEST_CASE("the README shows what its first command prints") {
   const std::string page = slurp(kReadme);
   const std::string run = "\ntools/run ";
@@ -79,14 +58,12 @@ TEST_CASE("the README shows what its first command prints") {
   const std::size_t to = page.find("```", from);
   REQUIRE(to != std::string::npos);
   const std::string shown = page.substr(from, to - from);
-  const std::string anew = same_lines(shown, printed);
-  CHECK(std::count(shown.begin(), shown.end(), '\n') == 6);
-  CHECK(std::count(anew.begin(), anew.end(), '\n') == 6);
+  CHECK(std::count(printed.begin(), printed.end(), '\n') <= 16);
   if (std::getenv("DSPLAN_UPDATE_DOCS") != nullptr) {
-    std::ofstream(kReadme, std::ios::binary) << page.substr(0, from) << anew << page.substr(to);
+    std::ofstream(kReadme, std::ios::binary) << page.substr(0, from) << printed << page.substr(to);
     return;
   }
-  CHECK(shown == anew);
+  CHECK(shown == printed);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 class Recorder final : public dsplan::TrainingRuntime {
  public:
   Recorder(const dsplan::ModelSpec& model, dsplan::Emitter& emitter) : model_(model), emitter_(emitter) {}
-  void initialise() override {
+  void initialise(const std::vector<dsplan::BufferId>& /*buffers*/) override {
     for (const dsplan::Parameter& p : model_.parameters) {
       buffers_.push_back(emitter_.allocate(dsplan::storage(p.shape.elements(), dsplan::DType::BFloat16),
                                            dsplan::DType::BFloat16, {dsplan::Role::Parameters, "parameter"}));
@@ -44,7 +44,7 @@ inline std::vector<std::string> ready_order(const dsplan::ModelSpec& model, cons
   const dsplan::RecipeBook recipes(graph);
   dsplan::Emitter emitter(4096);
   Recorder recorder(model, emitter);
-  recorder.initialise();
+  recorder.initialise({});
   std::vector<dsplan::BufferId> buffers;
   for (const dsplan::ModelBuffer& b : model.buffers) {
     buffers.push_back(emitter.allocate(dsplan::storage(b.shape.elements(), b.dtype), b.dtype,

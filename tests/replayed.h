@@ -48,10 +48,13 @@ class Player : public dsplan::Ignores<dsplan::Enter, dsplan::Exit> {
   void on(std::size_t, const dsplan::Compute& event) { work(event.stream, event.reads, event.writes); }
   void on(std::size_t, const dsplan::Communicate& event) { work(event.stream, event.reads, event.writes); }
   void on(std::size_t, const dsplan::RecordEvent& event) {
-    if (!result_.failed_event) memory_.record_event(event);
+    if (!result_.failed_event) memory_.happens(event);
   }
   void on(std::size_t, const dsplan::WaitEvent& event) {
-    if (!result_.failed_event) memory_.wait_event(event);
+    if (!result_.failed_event) memory_.happens(event);
+  }
+  void on(std::size_t, const dsplan::EmptyCache& event) {
+    if (!result_.failed_event) memory_.happens(event);
   }
   void on(std::size_t at, const dsplan::Mark&) {
     if (!result_.failed_event) result_.marks.push_back({at, memory_.device()});

@@ -4,10 +4,11 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/screen/first_screen.h"
 #include "cli/wrap.h"
 #include "core/format.h"
-#include "report/prediction_tables.h"
 #include "report/prediction_file.h"
+#include "report/prediction_tables.h"
 #include "run_binary.h"
 
 using namespace dsplan;
@@ -84,7 +85,7 @@ Job job_by_hand() {
 
 TEST_CASE("the table says the verdict first, hides empty roles and adds up") {
   const std::string text = report(by_hand(), job_by_hand(), {});
-  CHECK(text == R"(fits: peak 620.00 MiB of 1.00 GiB (rank 1 of 4)
+  CHECK(text == R"(FITS  takes 620.00 MiB of 1.00 GiB per GPU, 404.00 MiB to spare (rank 1 of 4)
 
 toy, 9,007,199,254,740,993 parameters, 10 trainable
 ZeRO stage 2, 4 GPUs, bf16, adamw (fused), micro-batch 1, accumulation 1,
@@ -110,16 +111,16 @@ ZeRO stage 2, 4 GPUs, bf16, adamw (fused), micro-batch 1, accumulation 1,
   control                        7                   4 B                   6 B
 
 assumed: loss=hf, "upcast"
-not modelled: memory.host, context_bytes, communicators_bytes,
-  memory.peak.reserved_low, memory.peak.process_high, time
+not modelled: memory.host, needed_bytes, shortfall_bytes, context_bytes,
+  communicators_bytes, memory.peak.reserved_low, memory.peak.process_high, time
 )");
 }
 
 TEST_CASE("colour only paints the verdict") {
   const std::string plain = report(by_hand(), job_by_hand(), {});
   const std::string painted = report(by_hand(), job_by_hand(), {true, {}});
-  CHECK(painted.starts_with("\x1b[1;32mfits: "));
-  CHECK(painted.substr(painted.find("\x1b[0m\n") + 5) == plain.substr(plain.find('\n') + 1));
+  CHECK(painted.starts_with("\x1b[1;32mFITS\x1b[0m  takes "));
+  CHECK(painted.substr(painted.find("\x1b[0m") + 4) == plain.substr(plain.find("FITS") + 4));
 }
 
 TEST_CASE("--explain lists buffers and every collective within 80 columns") {
@@ -135,17 +136,52 @@ TEST_CASE("an unknown verdict and a refusal to fit say why") {
   Prediction p = by_hand();
   p.verdict = Verdict::DoesNotFit;
   p.verdict_reason = "tried to allocate 2.00 GiB, 1.00 GiB missing, at forward of lm_head";
-  CHECK(verdict_line(p) ==
-        "does not fit: tried to allocate 2.00 GiB, 1.00 GiB missing, at forward of lm_head "
-        "(rank 1 of 4)");
+  p.failure = "forward of lm_head";
+  p.needed = Bytes(3 * 1024 * kMiB);
+  p.shortfall = Bytes(2 * 1024 * kMiB);
+  CHECK(headline(p, "the-gpu", false) ==
+        "DOES NOT FIT  needs at least 3.00 GiB per GPU, the-gpu has 1.00 GiB: 2.00 GiB\n  short (rank 1 of 4)\n");
+  CHECK(first_screen(p, job_by_hand(), false).find("first fails at forward of lm_head\n") != std::string::npos);
+  // It would fit in one piece.
+  p.needed = Bytes(900 * kMiB);
+  p.shortfall = Bytes(100 * kMiB);
+  CHECK(headline(p, "", false).starts_with("DOES NOT FIT  needs 900.00 MiB of 1.00 GiB, but what is free lies in"));
   p.verdict = Verdict::FitsWithRetries;
   p.retries = p.retries_low = 2;
-  CHECK(verdict_line(p) == "fits with retries: peak 620.00 MiB of 1.00 GiB, 2 allocator retries (rank 1 of 4)");
+  p.peak->process = Bytes(2000 * kMiB);
+  CHECK(headline(p, "", false).starts_with("FITS WITH RETRIES  fits in 1.00 GiB per GPU, would use 1.95 GiB if it "));
+  p.verdict = Verdict::Tight;
+  p.retries = 0;
+  p.peak->process = Bytes(1000 * kMiB);
+  p.doubts = {{"CUDA context", Bytes(300 * kMiB), "nobody measured it"}};
+  p.context = Bytes(600 * kMiB);
+  const std::string tight = headline(p, "", false);
+  CHECK(tight.starts_with("TIGHT  takes 1000.00 MiB of 1.00 GiB per GPU, 24.00 MiB to spare, and this may"));
+  CHECK(tight.find("600.00 MiB of CUDA context assumed") != std::string::npos);
   Prediction bigger = by_hand();
   bigger.rank = 0;
   bigger.peak->process = Bytes(700 * kMiB);
   CHECK(worst_of({bigger, p}).rank == 1);
   CHECK(worst_of({by_hand(), bigger}).rank == 0);
+}
+
+TEST_CASE("the first screen: the answer in at most sixteen lines, whose bars add up to it") {
+  Prediction p = by_hand();
+  p.needed = Bytes(610 * kMiB);
+  for (const Verdict verdict : {Verdict::Fits, Verdict::Tight, Verdict::DoesNotFit, Verdict::FitsWithRetries}) {
+    p.verdict = verdict;
+    p.shortfall = Bytes(verdict == Verdict::DoesNotFit ? kMiB : 0);
+    p.failure = verdict == Verdict::DoesNotFit ? "a moment" : "";
+    p.changes.assign(5, {"--checkpoint full", Verdict::Fits, Bytes(kMiB), 0.8, "a note"});
+    const std::string screen = first_screen(p, job_by_hand(), false);
+    CAPTURE(screen);
+    CHECK(static_cast<std::size_t>(std::count(screen.begin(), screen.end(), '\n')) <= kScreenLines);
+    CHECK(test::widest_line(screen) <= 80);
+    CHECK(screen.starts_with(in_words(verdict)));
+    CHECK(screen.find("--checkpoint full  1.00 MiB  -20 % speed  a note") != std::string::npos);
+    CHECK(screen.find("assumed: ") != std::string::npos);
+    CHECK(screen.find("more: --explain ") != std::string::npos);
+  }
 }
 
 TEST_CASE("JSON keeps integers whole and names each null") {
@@ -160,9 +196,14 @@ TEST_CASE("JSON keeps integers whole and names each null") {
   CHECK(value["assumptions"][0]["option"] == "--loss");
   std::vector<std::string> missing;
   for (const Json& absence : value["not_modelled"]) missing.push_back(absence["what"]);
-  const std::vector<std::string> expected = {
-      "memory.host", "context_bytes", "communicators_bytes", "memory.peak.reserved_low", "memory.peak.process_high",
-      "time"};
+  const std::vector<std::string> expected = {"memory.host",
+                                             "needed_bytes",
+                                             "shortfall_bytes",
+                                             "context_bytes",
+                                             "communicators_bytes",
+                                             "memory.peak.reserved_low",
+                                             "memory.peak.process_high",
+                                             "time"};
   CHECK(dsplan::formatted("{}", dsplan::joined(missing, " ")) ==
         dsplan::formatted("{}", dsplan::joined(expected, " ")));
 }
@@ -184,7 +225,7 @@ TEST_CASE("absent parts are null in JSON, empty in CSV, a dash in Markdown") {
   CHECK(predictions_csv({p}, job_by_hand()).find("\n1,memory.peak,\n") != std::string::npos);
   CHECK(predictions_markdown({p}, job_by_hand()).find("| total | 5.00 MiB | - | - |\n") != std::string::npos);
   const std::string table = report(p, job_by_hand(), {});
-  CHECK(table.starts_with("unknown: only the states are predicted (rank 1 of 4)\n"));
+  CHECK(table.starts_with("UNKNOWN  only the states are predicted (rank 1 of 4)\n"));
   CHECK(test::widest_line(table) <= 80);
 }
 

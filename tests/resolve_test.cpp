@@ -485,7 +485,7 @@ TEST_CASE("resolve: what is not modelled yet is refused by name, where it would 
   };
   const Row rows[] = {
       {"--env", &Request::env, "freeze.txt", "an environment file"},
-      {"--attention", &Request::attention, "flash_attention_2", "attention \"flash_attention_2\""},
+      {"--attention", &Request::attention, "flash_attention_3", "attention \"flash_attention_3\""},
   };
   for (const Row& row : rows) {
     Given given;

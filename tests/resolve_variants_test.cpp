@@ -7,7 +7,7 @@
 
 #include "io/deepspeed.h"
 #include "io/text.h"
-#include "io/training_arguments.h"
+#include "io/dialects/dialect_file.h"
 #include "lowered.h"
 #include "planner/resolve/resolve.h"
 

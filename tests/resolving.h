@@ -10,7 +10,7 @@
 #include "io/deepspeed.h"
 #include "io/machine_files.h"
 #include "io/text.h"
-#include "io/training_arguments.h"
+#include "io/dialects/dialect_file.h"
 #include "io/training_file.h"
 #include "planner/resolve/checkpointing.h"
 #include "planner/resolve/resolve.h"

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/dialects/dialects.h"
 #include "core/format.h"
 #include "core/settings.h"
 #include "model/families/family.h"
@@ -219,6 +220,33 @@ std::string inert_keys_table() {
   return table;
 }
 
+// Each dialect: what is honoured, what is refused, and what moves no byte.
+std::string dialects_tables() {
+  using Treatment = DialectKey::Treatment;
+  std::string text;
+  for (const DialectTable& table : dialects()) {
+    text += dsplan::formatted("### {} ({})\n\n| key | decides |\n|---|---|\n", table.name, table.sources);
+    for (const DialectKey& key : table.keys) {
+      if (key.treatment == Treatment::Honoured) text += dsplan::formatted("| `{}` | {} |\n", key.path, key.note);
+    }
+    std::map<std::string_view, std::vector<std::string_view>> refused;
+    std::map<std::string_view, std::vector<std::string_view>> inert;
+    for (const DialectKey& key : table.keys) {
+      if (key.treatment == Treatment::Refused) refused[key.note].push_back(key.path);
+      if (key.treatment == Treatment::Inert) inert[key.note].push_back(key.path);
+    }
+    const auto grouped = [&text](std::string_view head, const auto& groups) {
+      text += dsplan::formatted("\n| {} | keys |\n|---|---|\n", head);
+      for (const auto& [why, keys] : groups)
+        text += dsplan::formatted("| {} | `{}` |\n", why, dsplan::joined(keys, "`, `"));
+    };
+    grouped("refused: what it would need", refused);
+    grouped("inert: why it moves no byte", inert);
+    text += "\n";
+  }
+  return text;
+}
+
 // Replaces what stands between `<!-- generated: NAME -->` and `<!-- end -->`.
 void put(std::string& page, const std::string& name, const std::string& content) {
   const std::string begin = dsplan::formatted("<!-- generated: {} -->\n", name);
@@ -255,6 +283,7 @@ TEST_CASE("docs/scope.md lists what the code refuses, and nothing else") {
   put(expected, "absences", table_of("absent: why", {collect_absences}));
   put(expected, "deepspeed-refused", refused_keys_table());
   put(expected, "deepspeed-inert", inert_keys_table());
+  put(expected, "dialects", dialects_tables());
   if (std::getenv("DSPLAN_UPDATE_DOCS") != nullptr) {
     std::ofstream(kPage, std::ios::binary) << expected;
     return;

@@ -341,9 +341,9 @@ TEST_CASE("the longest sequence and the most layers") {
   CHECK(*longest.found % 64 == 0);
   CHECK(longest.job->training.seq == *longest.found);
   asked.request.seq = {*longest.found, option("--seq")};
-  CHECK(fits(simulated(asked, *longest.chosen)));
+  CHECK(runs(simulated(asked, *longest.chosen)));
   asked.request.seq = {*longest.found + 64, option("--seq")};
-  CHECK(!fits(simulated(asked, *longest.chosen)));
+  CHECK(!runs(simulated(asked, *longest.chosen)));
   asked.request.seq = {1024, option("--seq")};
   options.objective = Objective::Layers;
   const PlanAnswer deepest = asked.answer(options);
@@ -352,7 +352,7 @@ TEST_CASE("the longest sequence and the most layers") {
   for (const std::int64_t more : {0, 1}) {
     Asked deeper = asked;
     deeper.model = build_model(with_layers(asked.files.document, *deepest.found + more), asked.files.name);
-    CHECK(fits(simulated(deeper, *deepest.chosen)) == (more == 0));
+    CHECK(runs(simulated(deeper, *deepest.chosen)) == (more == 0));
   }
 }
 

@@ -78,6 +78,8 @@ inline Prediction simulated(const Asked& asked, const PlanRow& row) {
 inline bool fits(const Prediction& prediction) {
   return prediction.verdict == Verdict::Fits || prediction.verdict == Verdict::FitsWithRetries;
 }
+// Or less is to spare than the prediction may be wrong by.
+inline bool runs(const Prediction& prediction) { return fits(prediction) || prediction.verdict == Verdict::Tight; }
 
 inline const std::string& setting(const PlanRow& row, Axis axis) {
   return row.settings[static_cast<std::size_t>(axis)];

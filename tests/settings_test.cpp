@@ -125,7 +125,7 @@ struct Differs {
   }
 };
 
-// Two jobs in which every field has a chance: what counts only beside something else stands beside it.
+// Jobs in which every field has a chance: what counts only beside something else stands beside it.
 std::vector<Job> jobs() {
   Job deepspeed;
   Training& t = deepspeed.training;
@@ -139,7 +139,9 @@ std::vector<Job> jobs() {
   deepspeed.hardware.emplace().architecture = "sm_90";
   Job pytorch;
   pytorch.training.optimizer = {OptimizerKind::Adam, Implementation::ForLoop};
-  return {deepspeed, pytorch};
+  Job sharded;
+  sharded.training.runtime = Runtime::Fsdp2;
+  return {deepspeed, pytorch, sharded};
 }
 
 }  // namespace
@@ -152,7 +154,7 @@ TEST_CASE("settings: each field of a job has one row") {
     if (row.job.field) addresses.push_back(address(row.job.field.of(job)));
   }
   check_parts(addresses,
-              {part("Job", job, 2), part("Parallelism", job.parallelism, 0), part("Training", t, 3),
+              {part("Job", job, 2), part("Parallelism", job.parallelism, 0), part("Training", t, 4), part("Fsdp", t.fsdp, 0),
                part("Optimizer", t.optimizer, 0), part("Checkpointing", t.checkpoint, 1),
                part("DeepSpeedCheckpointing", t.checkpoint.deepspeed, 0), part("Zero", t.zero, 2),
                part("offload_param", t.zero.offload_param, 0), part("offload_optimizer", t.zero.offload_optimizer, 0)});
@@ -249,7 +251,7 @@ TEST_CASE("settings: each setting of a request has one row") {
     if (row.request.option != nullptr) CHECK(names.insert(row.request.option).second);
   }
   // Without: what kinds of sources there were, their own structs, and two lists.
-  check_parts(addresses, {part("Request", request, 6)});
+  check_parts(addresses, {part("Request", request, 7), part("FsdpInput", request.fsdp, 0)});
 }
 
 }  // namespace dsplan

@@ -100,12 +100,13 @@ TEST_CASE("versions of DeepSpeed: both sides of each switch under offload") {
   CHECK(unsupported(model, job) == "optimizer offload below ZeRO-3 before DeepSpeed 0.14.4");
 }
 
-TEST_CASE("an unknown host leaves the verdict of an offloaded job open; a known one decides it") {
+TEST_CASE("an unknown host leaves the device's verdict of an offloaded job alone; a known one can refute it") {
   const ModelSpec model = lowered::bundled("tiny-llama");
   Job job = offloaded(2, 2, true);
   job.capacity = Bytes(1LL << 34);
   const Prediction open = predict(model, job, 0);
-  CHECK(open.verdict == Verdict::Unknown);
+  CHECK(open.verdict == Verdict::Fits);
+  CHECK(open.host.verdict == Verdict::Unknown);
   job.host_memory = *open.host.per_node;
   CHECK(predict(model, job, 0).verdict == Verdict::Fits);
   job.host_memory = *open.host.per_node - Bytes(1);

@@ -226,16 +226,17 @@ TEST_CASE("what does not fit at the high end is tried at the low one, and both c
   job.capacity = *free.peak->reserved_low + beside + Bytes(64 << 20);
   REQUIRE(*job.capacity < *free.peak->process_high);
   const Prediction tight = predict(model, job, 0);
-  CHECK(tight.verdict == Verdict::FitsWithRetries);
+  CHECK(tight.verdict == Verdict::Tight);  // With less it would fail.
   CHECK(tight.retries > 0);
   CHECK(tight.retries_low == 0);
   CHECK(tight.verdict_reason.find("not at all if frees that wait for another stream end at once") != std::string::npos);
   job.stream_frees = StreamFrees::Immediate;
-  CHECK(predict(model, job, 0).verdict == Verdict::Fits);
+  CHECK(predict(model, job, 0).verdict == Verdict::Tight);
+  CHECK(predict(model, job, 0).retries == 0);
   // Less than either end reserves without a limit: both give their cache back.
   job.capacity = *free.peak->reserved_low + beside - Bytes(64 << 20);
   const Prediction low = predict(model, job, 0);
-  REQUIRE(low.verdict == Verdict::FitsWithRetries);
+  REQUIRE(low.verdict == Verdict::Tight);
   CHECK(low.retries > 0);
   job.stream_frees = StreamFrees::AtSync;
   const Prediction both = predict(model, job, 0);
@@ -245,8 +246,8 @@ TEST_CASE("what does not fit at the high end is tried at the low one, and both c
 TEST_CASE("the other end repeats what was asked at the first, to the same end as a replay of its own") {
   const auto told = [](const Placement& p) {
     const auto peaks = [](const PlacementPeaks& of) {
-      return dsplan::formatted("{} {} {} at {};", of.allocated.value(), of.active.value(), of.reserved.value(),
-                               of.reserved_at);
+      return dsplan::formatted("{} {} {} {} at {};", of.requested.value(), of.allocated.value(), of.active.value(),
+                               of.reserved.value(), of.reserved_at);
     };
     std::string text =
         dsplan::formatted("{} retries, first {}, failed {}, {} {}, {}", p.retries, p.first_retry.value_or(0),
@@ -254,8 +255,8 @@ TEST_CASE("the other end repeats what was asked at the first, to the same end as
     text += peaks(p.peak);
     for (const PlacementPeaks& one : p.by_stretch) text += peaks(one);
     for (const PlacementMark& mark : p.marks) {
-      text += dsplan::formatted("\n{}: {} {} {} ", mark.event, mark.allocated.value(), mark.active.value(),
-                                mark.reserved.value()) +
+      text += dsplan::formatted("\n{}: {} {} {} {} ", mark.event, mark.requested.value(), mark.allocated.value(),
+                                mark.active.value(), mark.reserved.value()) +
               peaks(mark.since);
     }
     for (const PlacementPrint& print : p.prints) {

@@ -213,7 +213,7 @@ Job partitioned(std::int64_t tp, bool contiguous, bool cpu) {
 }
 
 // Bytes that buffers of `label` and `space` hold when the forward of the last step ends.
-struct Held : Ignores<Compute, Communicate, RecordEvent, WaitEvent, Enter, Exit> {
+struct Held : Ignores<Compute, Communicate, RecordEvent, WaitEvent, EmptyCache, Enter, Exit> {
   using Ignores::on;
   Held(const Schedule& of, std::string_view label, Space space) : schedule(of), wanted(label), where(space) {
     replay(of, *this);

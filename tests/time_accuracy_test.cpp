@@ -39,7 +39,7 @@ Summary of(const std::vector<Judged>& judged, const std::string& gpu, bool train
 std::string example() {
   const dsplan::test::Folder folder;
   const dsplan::test::Ran ran = dsplan::test::run_binary(
-      folder, dsplan::test::split("simulate llama-3-8b --cluster 8xh100 --zero-stage 3 --micro-batch 2"));
+      folder, dsplan::test::split("simulate llama-3-8b --cluster 8xh100 --zero-stage 3 --micro-batch 2 --verbose"));
   const std::size_t from = ran.out.find("  step, estimated");
   REQUIRE(from != std::string::npos);
   return ran.out.substr(from, ran.out.find("\n\n", from) + 1 - from);

@@ -71,14 +71,14 @@ TEST_CASE("without a rate there is no time, and the row is named") {
 
 TEST_CASE("the table says estimated, and stays within the terminal") {
   const Folder folder;
-  const std::string text = simulate(folder, "llama-3-8b --cluster 8xh100 --zero-stage 3").out;
+  const std::string text = simulate(folder, "llama-3-8b --cluster 8xh100 --zero-stage 3 --verbose").out;
   const std::size_t at = text.find("  step, estimated");
   REQUIRE(at != std::string::npos);
   for (const char* part : {"exposed", "hidden", "forward", "backward", "tokens/s", "MFU"}) {
     CHECK_MESSAGE(text.find(part, at) != std::string::npos, part);
   }
   CHECK(widest_line(text) <= 80);
-  CHECK(simulate(folder, "llama-3-8b --zero-stage 3 --gpus 8").out.find("step, estimated") == std::string::npos);
+  CHECK(simulate(folder, "llama-3-8b --zero-stage 3 --gpus 8 --verbose").out.find("step, estimated") == std::string::npos);
 }
 
 TEST_CASE("CSV and Markdown have it too") {
@@ -113,7 +113,7 @@ TEST_CASE("a calibration of kernels makes it calibrated") {
   CHECK(after["calibrated"] == true);
   CHECK(after["basis"].get<std::string>().find("matrix products, device memory as measured") == 0);
   CHECK(after["phases"][0]["compute_seconds"] > before["phases"][0]["compute_seconds"]);
-  CHECK(simulate(folder, job + "--calibration c.json").out.find("  step, calibrated") != std::string::npos);
+  CHECK(simulate(folder, job + "--calibration c.json --verbose").out.find("  step, calibrated") != std::string::npos);
   spill(folder / "none.json", file(row("gemm:bf16:8192x8192x8192", "0", "flop_per_s")));
   const Ran none = run_binary(folder, split("simulate " + job + "--calibration none.json"));
   CHECK(none.code == 2);

@@ -4,8 +4,8 @@
 
 #include "core/format.h"
 #include "core/settings.h"
+#include "io/dialects/dialect_file.h"
 #include "io/text.h"
-#include "io/training_arguments.h"
 #include "io/training_file.h"
 
 using namespace dsplan;
@@ -75,7 +75,7 @@ TEST_CASE("training file: every option has a key") {
   // files.
   int absent = 0;
   visit_settings(request, request, [&](const auto& setting, const auto&) { absent += setting.given() ? 0 : 1; });
-  CHECK(absent == 6);
+  CHECK(absent == 6 + 10);  // And the ten of fsdp, which fsdp_test.cpp gives.
   CHECK(!request.training.given());
   CHECK(!request.checkpoint_groups.given());
   CHECK(!request.measured.given());
@@ -137,8 +137,7 @@ TEST_CASE("TrainingArguments: what decides bytes is read, the rest is reported")
   const Request request = arguments(
       "per_device_train_batch_size: 4\ngradient_accumulation_steps: 2\nbf16: true\noptim: adamw_bnb_8bit\n"
       "gradient_checkpointing: true\ngradient_checkpointing_kwargs: {use_reentrant: false}\ndeepspeed: ds.json\n"
-      "max_grad_norm: 0.5\nmax_seq_length: 1024\nlearning_rate: 2.0e-5\nlogging_steps: 10\nper_device_train_batchsize: "
-      "2\n"
+      "max_grad_norm: 0.5\nmax_seq_length: 1024\nlearning_rate: 2.0e-5\nlogging_steps: 10\n"
       "attn_implementation: eager\n");
   REQUIRE(request.training_arguments.has_value());
   CHECK(request.micro_batch.value == 4);
@@ -152,7 +151,11 @@ TEST_CASE("TrainingArguments: what decides bytes is read, the rest is reported")
   CHECK(request.attention.value == "eager");
   CHECK(request.training_arguments->learning_rate.value == 2e-5);
   CHECK(noticed(request, Notice::Kind::Inert, "\"logging_steps\" has no effect here"));
-  CHECK(noticed(request, Notice::Kind::Unknown, "did you mean \"per_device_train_batch_size\"?"));
+  CHECK(refusal([] { return arguments("per_device_train_batchsize: 2\n"); }) ==
+        "args.yaml:1:1: error: unknown key \"per_device_train_batchsize\" in TrainingArguments; did you mean "
+        "\"per_device_train_batch_size\"?\n"
+        "    1 | per_device_train_batchsize: 2\n"
+        "      | ^\n");
   CHECK(request.not_modelled.empty());
   CHECK(request.micro_batch.place.text() == "args.yaml:1:30");
 }
@@ -161,10 +164,10 @@ TEST_CASE("TrainingArguments: what would change bytes unmodelled is remembered")
   const Request request = arguments(
       "torch_compile: true\nuse_liger_kernel: true\nfsdp: full_shard\nlabel_smoothing_factor: "
       "0.1\nneftune_noise_alpha: 5\n"
-      "ddp_bucket_cap_mb: 50\nuse_peft: true\n");
+      "ddp_bucket_cap_mb: 50\nlora_r: 8\n");
   CHECK(request.not_modelled.size() == 7);
-  const Request harmless = arguments(
-      "torch_compile: false\nfsdp: \"\"\nlabel_smoothing_factor: 0.0\nneftune_noise_alpha:\nuse_peft: false\n");
+  const Request harmless =
+      arguments("torch_compile: false\nfsdp: \"\"\nlabel_smoothing_factor: 0.0\nneftune_noise_alpha:\nlora_r: 0\n");
   CHECK(harmless.not_modelled.empty());
 }
 
@@ -213,6 +216,10 @@ TEST_CASE("sizes are whole bytes") {
   CHECK(parse_bytes("1.5GiB") == Bytes(1'610'612'736));
   CHECK(parse_bytes("12") == Bytes(12));
   CHECK(parse_bytes("0") == Bytes(0));
+  CHECK(parse_bytes("80gb") == Bytes(80'000'000'000));
+  CHECK(parse_bytes("80Gib") == parse_bytes("80GiB"));
+  CHECK(parse_bytes("80G") == parse_bytes("80GiB"));
+  CHECK(parse_bytes("500M") == parse_bytes("500MiB"));
   for (const char* bad :
        {"", "GiB", "-1", "1.5", "0.3KiB", "1e9", "9223372036854775808", "99999999TiB", "1..5GiB", "5 gigs", "0x10"}) {
     INFO(std::string(bad));

@@ -110,7 +110,7 @@ TEST_CASE("the flash kernel's backward rounds wide heads to 32 before torch 2.7,
 
 TEST_CASE("versions may be short, and what was not compared is said") {
   const ModelSpec model = lowered::bundled("tiny-llama");
-  for (const char* text : {"2", "2.6", "2.6.0", "2.6.0+cu124"}) {
+  for (const char* text : {"2.6", "2.6.0", "2.6.0+cu124"}) {
     Request request;
     request.torch_version = given(text);
     CHECK(resolve(model, request, nullptr, nullptr, nullptr).training.torch.major == 2);
@@ -152,4 +152,26 @@ TEST_CASE("a loss in chunks holds one piece in fp32, a native one none") {
   };
   CHECK(peak(Loss::Native, 0) < peak(Loss::HuggingFace, 0));
   CHECK(peak(Loss::Chunked, 4) < peak(Loss::HuggingFace, 0));
+}
+
+TEST_CASE("releases older than what is modelled are refused, all in one answer") {
+  const ModelSpec model = lowered::bundled("gpt2");
+  Request request;
+  request.runtime = given("deepspeed");
+  request.torch_version = given("1.13");
+  request.deepspeed_version = given("0.4.0");
+  std::string said;
+  try {
+    (void)resolve(model, request, nullptr, nullptr, nullptr);
+  } catch (const Refusal& refusal) {
+    said = refusal.what();
+  }
+  CHECK(said.find("torch 1.13.0 is not modelled; the oldest is 2.5.0") != std::string::npos);
+  CHECK(said.find("deepspeed 0.4.0 is not modelled; the oldest is 0.12.0") != std::string::npos);
+  request.torch_version = given("2");  // It is 2.0.0, and not whatever is newest.
+  request.deepspeed_version = {};
+  CHECK_THROWS_AS((void)resolve(model, request, nullptr, nullptr, nullptr), Refusal);
+  request.torch_version = given("2.5");
+  request.deepspeed_version = given("0.12");
+  CHECK(resolve(model, request, nullptr, nullptr, nullptr).training.torch == Version{2, 5, 0});
 }

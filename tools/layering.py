@@ -50,7 +50,7 @@ CONFINED = {
     "nccl.h": r"src/cuda/plugin/nccl_prototypes.cpp",
 }
 # A second derivation is worth what it does not share: what those files may not reach, by any chain of includes.
-INDEPENDENT = {r"src/planner/predict/footprint.*": r"planner/(zero|lower)/.*"}
+INDEPENDENT = {r"src/planner/predict/footprint.*": r"planner/(zero|fsdp|lower)/.*"}
 PRINTS_OR_EXITS = re.compile(
     r"\bstd::(cout|cerr|clog|exit|_Exit|quick_exit|printf|puts)\b|\bfmt::print\b|\bf?printf\s*\(|\bf?puts\s*\(|"
     r"(^|[;{})]|(?<!\w)::)\s*_?exit\s*\(")

@@ -204,12 +204,13 @@ Tensor ones_like(const Tensor& x) {
 
 }  // namespace
 
-void run_backward(const Tensor& root, const ReadyHook& ready) {
+void run_backward(const Tensor& root, const ReadyHook& ready, const std::function<void()>& done) {
   const GradMode off(false);
   outer_hook = &ready;
   const Tensor seed = ones_like(root);  // The caller's, until backward returns.
   Engine(ready).run(root, seed);
   outer_hook = nullptr;
+  done();
 }
 
 void run_nested_backward(const Tensor& root, const Tensor& gradient) {

@@ -77,7 +77,8 @@ void set_history(const Tensor& out, const std::shared_ptr<Node>& node, std::uint
 
 // Called with a leaf when AccumulateGrad has run on it.
 using ReadyHook = std::function<void(const Tensor& leaf)>;
-void run_backward(const Tensor& root, const ReadyHook& ready);
+// `done`: what was queued for the end of the pass.
+void run_backward(const Tensor& root, const ReadyHook& ready, const std::function<void()>& done);
 // The engine called by a node's own backward: leaves that are parameters go to the outer call's hook.
 void run_nested_backward(const Tensor& root, const Tensor& gradient);
 

@@ -35,7 +35,7 @@ Tensor Net::call(const std::string& path, const Tensor& x, const Body& forward) 
   if (hooks == nullptr) return forward(x);
   const int module = modules_.at(path);
   hooks->pre_forward(module);
-  const bool wraps = hooks->wraps_tensors();
+  const bool wraps = hooks->wraps_tensors(module);
   Tensor out;
   if (wraps && x->requires_grad) {
     const Tensor wrapped = on_backward(x, "post-backward", [this, module] { hooks->post_backward(module); });
@@ -44,7 +44,7 @@ Tensor Net::call(const std::string& path, const Tensor& x, const Body& forward) 
     out = forward(x);
   }
   hooks->post_forward(module);
-  if (!wraps) return out;
+  if (!wraps || !out->requires_grad) return out;
   return on_backward(out, "pre-backward", [this, module] { hooks->pre_backward(module); });
 }
 
@@ -54,7 +54,7 @@ Tensor Net::call_by_keyword(const std::string& path, const std::function<Tensor(
   hooks->pre_forward(module);
   Tensor out = forward();
   hooks->post_forward(module);
-  if (!hooks->wraps_tensors() || !out->requires_grad) return out;
+  if (!hooks->wraps_tensors(module) || !out->requires_grad) return out;
   return on_backward(out, "pre-backward", [this, module] { hooks->pre_backward(module); });
 }
 
@@ -96,7 +96,8 @@ Tensor Net::table(const std::string& path, const Tensor& ids) {
 }
 
 Tensor Net::attend(const Tensor& q, const Tensor& k, const Tensor& v) const {
-  return settings_.memory_efficient ? memory_efficient_attention(q, k, v) : flash_attention(q, k, v, d_.attention_dropout > 0);
+  return settings_.memory_efficient ? memory_efficient_attention(q, k, v)
+                                    : flash_attention(q, k, v, d_.attention_dropout > 0);
 }
 
 // arange(seq) + 0, unsqueezed.

@@ -13,7 +13,7 @@ namespace eager {
 // What hangs on every module that is called.
 struct ModuleHooks {
   virtual ~ModuleHooks() = default;
-  virtual bool wraps_tensors() const { return false; }  // Autograd functions around inputs and outputs.
+  virtual bool wraps_tensors(int /*module*/) const { return false; }  // Autograd functions around inputs and outputs.
   virtual void pre_forward(int /*module*/) {}
   virtual void post_forward(int /*module*/) {}
   virtual void pre_backward(int /*module*/) {}

@@ -1,6 +1,8 @@
 // The eager tape's log of a job's two steps.
 #pragma once
 
+#include <algorithm>
+#include <string>
 #include <vector>
 
 #include "core/job.h"
@@ -8,6 +10,75 @@
 #include "eager/runtime.h"
 
 namespace eager {
+
+inline std::function<void(Net&, int)> buffers_of(const dsplan::ModelSpec& model, dsplan::DType kept) {
+  return [&model, kept](Net& net, int module) {
+    net.buffers.resize(model.buffers.size());
+    for (std::size_t at = 0; at < model.buffers.size(); ++at) {
+      const dsplan::ModelBuffer& buffer = model.buffers[at];
+      if (buffer.module != module) continue;
+      const Doing doing("buffer");
+      net.buffers[at] = empty({buffer.shape.elements().value()}, buffer.follows_model_dtype ? kept : buffer.dtype);
+    }
+  };
+}
+
+// By module its unit, and the order in which children come before their parents.
+inline void lay_out(Plan& plan, const dsplan::ModelSpec& model) {
+  std::vector<int> open;
+  for (std::size_t at = 0; at < model.modules.size(); ++at) {
+    while (!open.empty() && open.back() != model.modules[at].parent) {
+      plan.order.push_back(open.back());
+      open.pop_back();
+    }
+    open.push_back(static_cast<int>(at));
+    int around = static_cast<int>(at);
+    const auto unit_at = [&](int module) {
+      for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+        const std::vector<int>& modules = plan.units[unit];
+        if (std::find(modules.begin(), modules.end(), module) != modules.end()) return static_cast<int>(unit);
+      }
+      return -1;
+    };
+    while (unit_at(around) < 0) around = model.modules[static_cast<std::size_t>(around)].parent;
+    plan.unit_of.push_back(unit_at(around));
+  }
+  plan.order.insert(plan.order.end(), open.rbegin(), open.rend());
+}
+
+// The calls of fully_shard, by the names of modules: layers, and "ends" as torchtitan and accelerate have them.
+inline void shard(Plan& plan, const dsplan::ModelSpec& model, const dsplan::Training& training) {
+  const dsplan::Fsdp& fsdp = training.fsdp;
+  const bool gpt2 = model.family == "gpt2";
+  const auto id = [&](const std::string& path) {
+    const auto found = std::find_if(model.modules.begin(), model.modules.end(),
+                                    [&](const dsplan::Module& module) { return module.path == path; });
+    return static_cast<int>(found - model.modules.begin());
+  };
+  const auto add = [&](std::vector<int> modules, std::int64_t reshards) {
+    plan.units.push_back(std::move(modules));
+    plan.reshards.push_back(reshards);
+  };
+  const bool tied = std::any_of(model.parameters.begin(), model.parameters.end(),
+                                [](const dsplan::Parameter& p) { return p.tied_to != dsplan::kNone; });
+  if (fsdp.wrap == "ends") {
+    const int table = id(gpt2 ? "transformer.wte" : "model.embed_tokens");
+    const int norm = id(gpt2 ? "transformer.ln_f" : "model.norm");
+    if (!tied) add({table}, fsdp.reshard_after_forward);
+    add(tied ? std::vector<int>{norm, table, id("lm_head")} : std::vector<int>{norm, id("lm_head")}, 0);
+  }
+  for (std::int64_t at = 0; fsdp.wrap != "root" && at < model.dims.layers; ++at) {
+    add({id((gpt2 ? "transformer.h." : "model.layers.") + std::to_string(at))}, fsdp.reshard_after_forward);
+  }
+  add({0}, 0);
+  plan.reshard_root = fsdp.reshard_root ? 1 : 0;
+  lay_out(plan, model);
+  plan.replicate = fsdp.replicate;
+  plan.kept = dsplan::bytes_per_element(training.master_dtype);
+  plan.reduced = dsplan::bytes_per_element(training.communication_dtype);
+  plan.sync_every = fsdp.sync_every;
+  plan.make_buffers = buffers_of(model, training.master_dtype);
+}
 
 inline std::vector<Entry> of_job(const dsplan::ModelSpec& model, const dsplan::Job& job, std::int64_t rank) {
   using namespace dsplan;
@@ -41,6 +112,7 @@ inline std::vector<Entry> of_job(const dsplan::ModelSpec& model, const dsplan::J
   plan.prefetch = plan.sequential ? 1 : training.zero.prefetch_bucket_size.value();
   plan.reuse = training.zero.max_reuse_distance.value();
   plan.max_live = training.zero.max_live_parameters.value();
+  if (training.runtime == dsplan::Runtime::Fsdp2) shard(plan, model, training);
   const ModelSpec part = tensor_parallel_part(model, settings.tp);
   return eager::train(part, settings, plan);
 }

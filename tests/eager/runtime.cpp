@@ -31,8 +31,19 @@ void Runtime::make_overflow_buffer() {
   if (plan_.fused) overflow_ = block("overflow buffer", 4);
 }
 
-// The new one is there before the old one goes.
-void Runtime::hold_norm() { norm_ = block("global norm", 4); }
+// torch.stack(norms).pow(2).sum() and its root, in another width.
+void Runtime::combine_norms(std::int64_t each, std::int64_t root) {
+  const auto count = static_cast<std::int64_t>(of_gradients_.size());
+  Block sum;
+  if (count > 0) {
+    Block stacked = block("norms of gradients", each * count);
+    const Block squares = block("squares of norms", each * count);
+    stacked.reset();
+    sum = block("sum of squares", each);
+  }
+  const Block norm = block("norm", root);
+  sum.reset();
+}
 
 void Runtime::hold_norms(std::int64_t each, std::size_t groups) {
   for (std::size_t one = 0; one < groups + 1; ++one) norms_.push_back(block("norm of the step", each));
@@ -54,12 +65,19 @@ class Plain : public Runtime {
 
   void initialise() override {
     load();
+    if (plan_.world > 1) broadcast(leaves_);
     // Before anything is known about the order of gradients there is one bucket for everything.
     if (plan_.world > 1) buckets_.push_back(block("bucket", bytes(elements_)));
   }
 
   void forward_begins() override {
-    if (plan_.world == 1 || rebuilt_ || order_.empty()) return;
+    if (plan_.world == 1) return;
+    rebuild_buckets();
+    if (boundary_) broadcast({});
+  }
+
+  void rebuild_buckets() {
+    if (rebuilt_ || order_.empty()) return;
     rebuilt_ = true;
     buckets_.clear();
     std::int64_t filled = 0;
@@ -94,6 +112,26 @@ class Plain : public Runtime {
   }
 
  private:
+  // Rank 0 sends `states` and the model's buffers, flattened by dtype; a single one goes as it is. What was sent before
+  // is there until the next is on its way.
+  void broadcast(Tensors states) {
+    states.insert(states.end(), net_.buffers.begin(), net_.buffers.end());
+    std::map<dsplan::DType, std::pair<int, std::int64_t>> of_type;
+    std::vector<dsplan::DType> order;
+    for (const Tensor& state : states) {
+      auto& [count, sum] = of_type[state->dtype];
+      if (count++ == 0) order.push_back(state->dtype);
+      sum += state->elements() * dsplan::bytes_per_element(state->dtype);
+    }
+    Block before;
+    for (const dsplan::DType type : order) {
+      const auto [count, sum] = of_type[type];
+      Block flat;
+      if (count > 1) flat = block("flat states", sum);
+      before = std::move(flat);
+    }
+  }
+
   std::vector<Block> buckets_;
   Tensors order_;
   bool boundary_ = true;
@@ -158,14 +196,15 @@ class Stage0 : public Runtime {
     const Block flat = block("flat gradient in fp32", 4 * elements_);
     casts.clear();
     for (const Tensor& leaf : leaves_) leaf->grad.reset();
-    if (cut) passing("norm over tensor-parallel ranks", 4);
-    hold_norm();
+    const Block norm = block("norm of the flat gradient", 4);  // It becomes Python's,
+    passing("norm for other ranks", 4);                        // and goes back and forth.
   }
 
   Block master_;
 };
 
 std::unique_ptr<Runtime> make_runtime(const Plan& plan, Net& net) {
+  if (!plan.units.empty()) return make_fsdp(plan, net);
   if (!plan.deepspeed) return make_plain(plan, net);
   if (plan.stage == 0) return make_stage0(plan, net);
   return plan.stage == 3 ? make_stage3(plan, net) : make_stage12(plan, net);
@@ -191,33 +230,27 @@ std::unique_ptr<Runtime> make_stage0(const Plan& plan, Net& net) { return std::m
 
 namespace {
 
-// The model's constructors: module by module its parameters, then its buffers. What will be tied is made as well. Under
-// zero.Init the runtime makes the parameters, and torch.arange and the like answer in the model's dtype.
-void construct(Net& net, const dsplan::ModelSpec& spec, const Settings& settings, const Plan& plan) {
-  const bool cut = settings.stage3_linear;
-  std::vector<Block> tied;
-  net.buffers.resize(spec.buffers.size());
-  std::size_t next = 0;
-  for (std::size_t module = 0; module < spec.modules.size(); ++module) {
-    for (; next < spec.parameters.size() && static_cast<std::size_t>(spec.parameters[next].module) == module; ++next) {
-      const dsplan::Parameter& parameter = spec.parameters[next];
-      const bool given_back =
-          plan.deepspeed && plan.stage > 0;  // The hole that what will be tied leaves (empty_cache).
-      if (cut || (parameter.tied_to != dsplan::kNone && given_back)) continue;
-      Block made = block("parameter", storage(parameter.shape.elements(), plan.dtype).value());
-      if (parameter.tied_to == dsplan::kNone) {
-        net.parameters[next]->storage = std::move(made);
-      } else {
-        tied.push_back(std::move(made));
-      }
+// One module's constructor: its parameters, then its buffers. What will be tied is made as well. Under zero.Init the
+// runtime makes the parameters, and what comes in floating point is converted to the model's dtype.
+void construct(Net& net, const dsplan::ModelSpec& spec, std::size_t module, const Plan& plan, bool cut,
+               std::vector<Block>& tied) {
+  for (std::size_t at = 0; at < spec.parameters.size(); ++at) {
+    const dsplan::Parameter& parameter = spec.parameters[at];
+    if (cut || static_cast<std::size_t>(parameter.module) != module) continue;
+    Block made = block("parameter", storage(parameter.shape.elements(), plan.dtype).value());
+    if (parameter.tied_to == dsplan::kNone) {
+      net.parameters[at]->storage = std::move(made);
+    } else {
+      tied.push_back(std::move(made));
     }
-    for (std::size_t at = 0; at < spec.buffers.size(); ++at) {
-      const dsplan::ModelBuffer& buffer = spec.buffers[at];
-      if (static_cast<std::size_t>(buffer.module) != module) continue;
-      const Doing doing("buffer");
-      const bool follows = buffer.follows_model_dtype || (cut && buffer.dtype == dsplan::DType::Float32);
-      net.buffers[at] = empty({buffer.shape.elements().value()}, follows ? plan.dtype : buffer.dtype);
-    }
+  }
+  for (std::size_t at = 0; at < spec.buffers.size(); ++at) {
+    const dsplan::ModelBuffer& buffer = spec.buffers[at];
+    if (static_cast<std::size_t>(buffer.module) != module) continue;
+    const Doing doing("buffer");
+    const bool narrow = cut && buffer.dtype == dsplan::DType::Float32 && !buffer.converted;
+    const bool follows = buffer.follows_model_dtype || narrow;
+    net.buffers[at] = empty({buffer.shape.elements().value()}, follows ? plan.dtype : buffer.dtype);
   }
 }
 
@@ -227,8 +260,15 @@ std::vector<Entry> train(const dsplan::ModelSpec& spec, Settings settings, const
   Memory memory;
   settings.stage3_linear = plan.deepspeed && plan.stage == 3;
   Net net(spec, settings);
-  construct(net, spec, settings, plan);
+  net.buffers.resize(spec.buffers.size());
   const std::unique_ptr<Runtime> runtime = make_runtime(plan, net);
+  if (plan.units.empty()) {
+    std::vector<Block> tied;
+    for (std::size_t module = 0; module < spec.modules.size(); ++module) {
+      if (settings.stage3_linear) runtime->construct(static_cast<int>(module));
+      construct(net, spec, module, plan, settings.stage3_linear, tied);
+    }
+  }
   runtime->initialise();
   net.hooks = runtime.get();
   const ReadyHook ready = [&](const Tensor& leaf) { runtime->ready(leaf); };
@@ -243,7 +283,7 @@ std::vector<Entry> train(const dsplan::ModelSpec& spec, Settings settings, const
     if (plan.deepspeed) divided = block("loss by micro-batches", 4);
     if (plan.deepspeed && plan.stage > 0) scaled = block("scaled loss", 4);
     runtime->backward_begins(boundary);
-    run_backward(loss, ready);
+    run_backward(loss, ready, [&] { runtime->autograd_ends(); });
     runtime->backward_ends(boundary);
     divided.reset();
     scaled.reset();

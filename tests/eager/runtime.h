@@ -27,6 +27,18 @@ struct Plan {
   std::int64_t max_live = 1'000'000'000;
   bool sequential = false;
   bool all_reduce_fetch = false;
+  // fully_shard, where there are units: the modules of each call, how it reshards, and by module its unit and the order
+  // in which children come before their parents.
+  std::vector<std::vector<int>> units;
+  std::vector<std::int64_t> reshards;
+  std::vector<int> unit_of;
+  std::vector<int> order;
+  std::int64_t reshard_root = 0;
+  std::int64_t replicate = 1;
+  std::int64_t kept = 2;     // Bytes of an element of a shard,
+  std::int64_t reduced = 2;  // and of a gradient on its way.
+  bool sync_every = false;
+  std::function<void(Net&, int)> make_buffers;
 
   [[nodiscard]] std::int64_t width() const { return dsplan::bytes_per_element(dtype); }
   [[nodiscard]] bool mixed() const { return dtype != DType::Float32; }
@@ -40,10 +52,13 @@ void passing(const char* what, std::int64_t bytes);
 class Runtime : public ModuleHooks {
  public:
   Runtime(const Plan& plan, Net& net);
+  // Under zero.Init: a module's parameters are made and cut.
+  virtual void construct(int /*module*/) {}
   virtual void initialise() = 0;
   virtual void forward_begins() {}
   virtual void backward_begins(bool /*boundary*/) {}
   virtual void ready(const Tensor& leaf) = 0;
+  virtual void autograd_ends() {}
   virtual void backward_ends(bool /*boundary*/) {}
   virtual void step() = 0;
 
@@ -52,7 +67,7 @@ class Runtime : public ModuleHooks {
   void load();
   void make_state(std::int64_t bytes);
   void make_overflow_buffer();
-  void hold_norm();
+  void combine_norms(std::int64_t each, std::int64_t root);
   // ZeRO: the scaled norm, those of groups in a variable of step(), and the engine's of the step before.
   void hold_norms(std::int64_t each, std::size_t groups);
   void let_go_of_norms() { norms_.clear(); }
@@ -64,12 +79,14 @@ class Runtime : public ModuleHooks {
   std::vector<Block> state_;
   Block overflow_;
   Block norm_;
+  std::vector<Block> of_gradients_;  // Norms in a list, until they are added up.
   std::vector<Block> norms_;
 };
 
 [[nodiscard]] std::unique_ptr<Runtime> make_plain(const Plan& plan, Net& net);
 [[nodiscard]] std::unique_ptr<Runtime> make_stage0(const Plan& plan, Net& net);
 [[nodiscard]] std::unique_ptr<Runtime> make_stage12(const Plan& plan, Net& net);
+[[nodiscard]] std::unique_ptr<Runtime> make_fsdp(const Plan& plan, Net& net);
 [[nodiscard]] std::unique_ptr<Runtime> make_stage3(const Plan& plan, Net& net);
 
 // Init and two optimizer steps; what was logged.

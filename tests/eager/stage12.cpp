@@ -67,8 +67,12 @@ class Stage12 : public Runtime {
 
   void step() override {
     if (plan_.scans_overflow && plan_.mixed()) passing("overflow flag", 1);
-    for (const std::int64_t fragment : fragments_) passing("norm", 8 * fragment);
-    passing("norm", 4);
+    for (const std::int64_t fragment : fragments_) {
+      const Block wide = block("gradient in fp64", 8 * fragment);
+      of_gradients_.push_back(block("norm of a gradient", 8));
+    }
+    combine_norms(8, 4);
+    of_gradients_.clear();
     hold_norms(4, 0);
     Block gradient = kept_ ? kept_ : zeros_;
     if (fragments_.size() + (padding_ > 0 ? 1U : 0U) > 1) gradient = block("flat gradient", bytes(part_));
@@ -76,6 +80,7 @@ class Stage12 : public Runtime {
     kept_.reset();
     zeros_.reset();
     if (state_.empty()) make_state(4 * part_);
+    if (!plan_.fused) passing("square root", 4 * part_);
     gradient.reset();
     let_go_of_norms();
   }

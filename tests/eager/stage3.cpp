@@ -37,25 +37,35 @@ class Stage3 : public Runtime {
     }
   }
 
-  void initialise() override {
-    std::vector<Block> parts;
-    for (std::size_t begin = 0; begin < net_.parameters.size();) {
-      std::size_t end = begin;  // A module's own parameters are there together.
-      std::deque<Block> whole;
-      for (; end < net_.parameters.size() && net_.module_of[end] == net_.module_of[begin]; ++end) {
-        whole.push_back(block("whole parameter", bytes(net_.parameters[end]->elements())));
-      }
-      for (; begin < end; ++begin) {  // Those that are tied elsewhere among them.
-        parts.push_back(block("partition", bytes(part(net_.parameters[begin]))));
-        whole.pop_front();
-      }
+  // They are there together; those that are tied elsewhere go later than the others.
+  void construct(int module) override {
+    std::deque<Block> whole;
+    for (std::size_t at = 0; at < net_.parameters.size(); ++at) {
+      if (net_.module_of[at] == module)
+        whole.push_back(block("whole parameter", bytes(net_.parameters[at]->elements())));
     }
+    for (std::size_t at = 0; at < net_.parameters.size(); ++at) {
+      if (net_.module_of[at] != module) continue;
+      const bool own = net_.parameters[at]->parameter == static_cast<int>(at);
+      (own ? parts_ : tied_).push_back(block("partition", bytes(part(net_.parameters[at]))));
+      whole.pop_front();
+    }
+  }
+
+  void initialise() override {
+    tied_.clear();  // When Python collects garbage.
     make_overflow_buffer();
     tracker_ = block("overflow tracker", 1);
     barrier_ = block("barrier", 1);
-    parts.clear();  // Defragmented through the host.
+    parts_.clear();  // Defragmented through the host.
     flat_ = block("partitions", bytes(part_));
-    make_masters();
+    {
+      Block cast;  // Rebound by the next sub-group's.
+      for (const Group& group : groups_) {
+        if (plan_.mixed()) cast = block("master before the clone", 4 * group.elements);
+        masters_.push_back(block("master", 4 * group.elements));
+      }
+    }
     std::int64_t largest = 0;
     for (const Group& group : groups_) largest = std::max(largest, group.elements);
     barrier_ = block("barrier", 1);
@@ -66,7 +76,7 @@ class Stage3 : public Runtime {
     for (const Tensor& leaf : leaves_) passing("gather for the hook", bytes(part(leaf) * plan_.world));
   }
 
-  [[nodiscard]] bool wraps_tensors() const override { return true; }
+  [[nodiscard]] bool wraps_tensors(int) const override { return true; }
 
   // reset_step.
   void forward_begins() override {
@@ -131,6 +141,7 @@ class Stage3 : public Runtime {
       if (group.members.size() > 1) gradient = block("flat gradient", bytes(group.elements));
       if (plan_.mixed()) gradient = block("gradient in fp32", 4 * group.elements);
       if (first) make_state(4 * group.elements);
+      if (!plan_.fused) passing("square root", 4 * group.elements);
     }
     gather_persistent();
     let_go_of_norms();
@@ -164,22 +175,13 @@ class Stage3 : public Runtime {
     passing("list", 8 * static_cast<std::int64_t>(numbers));
   }
 
-  void make_masters() {
-    Block cast;  // Rebound by the next sub-group's.
-    for (const Group& group : groups_) {
-      if (plan_.mixed()) cast = block("master before the clone", 4 * group.elements);
-      masters_.push_back(block("master", 4 * group.elements));
-    }
-  }
-
   void measure(const Group& group) {
-    for (const Tensor& leaf : group.members) passing("norm", 8 * part(leaf));
-    {
-      const auto count = static_cast<std::int64_t>(group.members.size());
-      const Block norms = block("norms", 8 * count);
-      const Block squares = block("squares", 8 * count);
+    for (const Tensor& leaf : group.members) {
+      const Block wide = block("gradient in fp64", 8 * part(leaf));
+      of_gradients_.push_back(block("norm of a gradient", 8));
     }
-    passing("norm", 8);
+    combine_norms(8, 8);
+    of_gradients_.clear();
   }
 
   void fetch(int module) {
@@ -367,6 +369,8 @@ class Stage3 : public Runtime {
     if (!waiting_.empty() && !direct) passing("interleaved gradients", bytes(aligned));
   }
 
+  std::vector<Block> parts_;  // As they were cut.
+  std::vector<Block> tied_;
   std::map<int, Tensors> own_;          // By module.
   std::map<int, std::set<int>> users_;  // Modules that are using a parameter.
   std::vector<Group> groups_;

@@ -55,6 +55,11 @@ class Storage {
   ~Storage() {
     if (bytes_ > 0) Memory::current().count(-bytes_);
   }
+  // resize_(0): whoever holds it.
+  void free() {
+    if (bytes_ > 0) Memory::current().count(-bytes_);
+    bytes_ = 0;
+  }
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
 

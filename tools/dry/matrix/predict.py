@@ -17,7 +17,8 @@ def command(job, dsplan, folder, verb="simulate"):
         return path
 
     hardware = {**model_config.hardware(job["device"]), "context_bytes": model_config.CONTEXT}
-    training = {"dsplan": 1, "kind": "training", "source": "tools/dry/matrix", "loop": "minimal", **job["training"]}
+    loop = "script" if job.get("holds_outputs") else "minimal"  # Its variable holds the logits until the next forward.
+    training = {"dsplan": 1, "kind": "training", "source": "tools/dry/matrix", "loop": loop, **job["training"]}
     words = [
         dsplan,
         verb,

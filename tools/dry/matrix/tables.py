@@ -545,6 +545,83 @@ def offload():
                 )
 
 
+def fsdp():
+    """fully_shard. Models of odd widths leave uneven shards; the last ranks of a large world may have none at all."""
+    mixed = {"param_dtype": "bf16", "reduce_dtype": "fp32"}
+
+    def one(model, seq, batch, world, rank, policy, name, **more):
+        dtype = "fp32" if "param_dtype" in policy else "bf16"
+        settings = {"dtype": dtype, **more}
+        return job(
+            "fsdp",
+            model,
+            seq,
+            batch,
+            runtime="fsdp2",
+            fsdp=policy,
+            world=world,
+            rank=rank,
+            name=f"{name}-w{world}-r{rank}",
+            **settings,
+        )
+
+    for model, seq, batch in (
+        ("llama-3.2-1b", 1024, 2),
+        ("tinyllama-1.1b", 1000, 1),
+        ("qwen3-0.6b", 512, 3),
+        ("gpt2", 1024, 1),
+        ("llama-3-8b", 2048, 1),
+        ("qwen2-0.5b", 500, 2),
+    ):
+        for world, rank in ((2, 0), (8, 7), (24, 11), (256, 255)):
+            yield one(model, seq, batch, world, rank, {}, "plain")
+            yield one(model, seq, batch, world, rank, mixed, "mixed")
+    ways = {
+        "kept": ({"reshard_after_forward": False}, {}),
+        "resharded-root": ({"reshard_after_forward": True, "reshard_root": True}, {}),
+        "mixed-resharded-root": ({**mixed, "reshard_root": True}, {}),
+        "mixed-kept": ({**mixed, "reshard_after_forward": False}, {}),
+        "root": ({"wrap": "root"}, {}),
+        "mixed-root": ({"wrap": "root", **mixed}, {}),
+        "bf16-reduce": ({"param_dtype": "bf16"}, {}),
+        "fp32-reduce": ({"reduce_dtype": "fp32"}, {}),
+        "full": ({}, {"checkpoint": "full"}),
+        "mixed-full": (mixed, {"checkpoint": "full"}),
+        "accum3": ({}, {"grad_accum": 3}),
+        "mixed-accum3": (mixed, {"grad_accum": 3}),
+        "mixed-accum3-every": ({**mixed, "gradient_sync": "every"}, {"grad_accum": 3}),
+        "foreach": (mixed, {"optimizer": {"name": "adamw", "implementation": "foreach"}}),
+        "loop": (mixed, {"optimizer": {"name": "adamw", "implementation": "for-loop"}}),
+        "sgd": (mixed, {"optimizer": {"name": "sgd", "momentum": 0.9, "implementation": "foreach"}}),
+        "device": ({}, {"model_init": "device"}),
+        "mixed-device": (mixed, {"model_init": "device"}),
+        "mixed-host": (mixed, {"model_init": "host"}),
+        "default-attention": (mixed, {"attention": None}),
+        "expandable": (mixed, {"allocator_conf": "expandable_segments:True"}),
+        "mlps": ({**mixed, "wrap": "LlamaMLP+LlamaDecoderLayer"}, {}),
+        "lora": ({}, {"lora": {"r": 8, "targets": ["q_proj", "v_proj"]}}),
+        "mixed-lora": (mixed, {"lora": {"r": 16, "targets": ALL_LINEARS}}),
+        "lora-bf16": ({}, {"lora": {"r": 8, "targets": ["q_proj", "v_proj"], "dtype": "bf16"}}),
+        "frozen": (mixed, {"freeze": ["*mlp*"]}),
+        "clip": (mixed, {"max_grad_norm": 1.0}),
+        "clip-bf16": ({}, {"max_grad_norm": 1.0}),
+    }
+    for model, seq, batch, world, rank in (
+        ("llama-3.2-1b", 1024, 2, 8, 0),
+        ("qwen3-0.6b", 1000, 2, 24, 23),
+        ("tinyllama-1.1b", 512, 2, 4, 2),
+    ):
+        for name, (policy, more) in ways.items():
+            if name == "mlps" and model == "qwen3-0.6b":
+                policy = {**mixed, "wrap": "Qwen3MLP+Qwen3DecoderLayer"}
+            yield one(model, seq, batch, world, rank, policy, name, **more)
+    for world, rank in ((4, 0), (24, 23)):
+        for policy in ({"wrap": "ends"}, {"wrap": "ends", **mixed}, {"wrap": "ends", "reshard_after_forward": False}):
+            name = "-".join(("ends", *policy.keys() - {"wrap", "reduce_dtype"}))
+            yield one("tinyllama-1.1b", 1000, 2, world, rank, policy, name)
+            yield one("llama-3-8b", 1024, 1, world, rank, policy, name)
+
+
 def jobs():
     made = [
         *pytorch(),
@@ -561,6 +638,7 @@ def jobs():
         *ddp(),
         *(row for stage in (0, 1, 2, 3) for row in zero(stage)),
         *offload(),
+        *fsdp(),
     ]
     names = [row["name"] for row in made]
     twice = {name for name in names if names.count(name) > 1}

@@ -1,5 +1,6 @@
 """One result against its prediction, and tables over many."""
 
+import math
 import re
 import tempfile
 
@@ -113,6 +114,30 @@ def table(rows):
             f"{sum(r['status'] == 'not predicted' for r in mine):>8} {sum(a == b for a, b in judged):>4}/{len(judged):<4} "
             + " ".join(cells)
         )
+
+
+def runtime_of(job):
+    """As src/planner/predict/doubts.cpp calls it."""
+    if "deepspeed" not in job:
+        return "ddp" if job.get("world", 1) > 1 else "pytorch"
+    zero = job["deepspeed"].get("zero_optimization", {})
+    blocks = [zero.get(key, {}).get("device", "none") for key in ("offload_optimizer", "offload_param")]
+    offloads = zero.get("stage", 0) == 3 and any(device != "none" for device in blocks)
+    return f"zero{zero.get('stage', 0)}" + ("-offload" if offloads else "")
+
+
+def errors(rows):
+    """By how many thousandths of the prediction the reserved peak of a job is larger: nine of ten jobs, and the worst."""
+    found = {}
+    for row in rows:
+        if row["phases"]:
+            measured, ours = (max(v["reserved"][at] for v in row["phases"].values()) for at in (0, 1))
+            found.setdefault(runtime_of(row["job"]), []).append(math.ceil(1000 * max(0, measured - ours) / ours))
+    yield "# By `tools/dry/compare tests/receipts/dry --errors`: src/planner/predict/doubts.cpp has the third column."
+    yield "jobs,count,nine_of_ten_permille,worst_permille"
+    for jobs, values in sorted(found.items()):
+        values.sort()
+        yield f"{jobs},{len(values)},{values[math.ceil(0.9 * len(values)) - 1]},{values[-1]}"
 
 
 def peak_equal(row, what):

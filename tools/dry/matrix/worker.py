@@ -62,6 +62,8 @@ class Worker:
         self.facts = {}
 
     def runtime(self):
+        if self.training.get("runtime") in ("fsdp2", "hsdp"):
+            return "fsdp2"
         return "deepspeed" if self.deepspeed else "ddp" if self.job.get("world", 1) > 1 else "pytorch"
 
     # What runs
@@ -102,6 +104,8 @@ class Worker:
         count = self.micro_batches()
         for micro in range(count):
             tail = str(micro + 1) if count > 1 else ""
+            if self.runtime() == "fsdp2" and count > 1 and self.training.get("fsdp", {}).get("gradient_sync") != "every":
+                self.net.set_requires_gradient_sync(micro + 1 == count)
             with self.without_sync(micro + 1 < count):
                 with self.measured(prefix + "forward" + tail):
                     if self.training.get("loop") == "trainer":
@@ -123,7 +127,6 @@ class Worker:
                     torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.training["max_grad_norm"])
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
-        self.outputs = None
 
     def micro_batches(self):
         if self.deepspeed:
@@ -169,11 +172,15 @@ class Worker:
     def model(self):
         import torch
 
-        init = self.training.get("model_init") or ("zero_init" if self.stage() == 3 else "device")
+        usual = "meta" if self.runtime() == "fsdp2" else "zero_init" if self.stage() == 3 else "device"
+        init = self.training.get("model_init") or usual
         if init == "zero_init":
             import deepspeed
 
             with deepspeed.zero.Init(config_dict_or_path=self.deepspeed):
+                model = self.raw()
+        elif init == "meta":
+            with torch.device("meta"):
                 model = self.raw()
         elif init == "host":
             from transformers.initialization import no_init_weights
@@ -181,7 +188,7 @@ class Worker:
             with no_init_weights():
                 model = self.raw()
             model.tie_weights()
-            model = model if self.deepspeed else model.to("cuda")
+            model = model.to("cuda") if self.runtime() in ("pytorch", "ddp") else model
         else:
             with torch.device("cuda"):
                 model = self.raw()
@@ -227,6 +234,8 @@ class Worker:
             exec(self.job["checkpointing"], {"model": base})
 
     def wrapped(self, model):
+        if self.runtime() == "fsdp2":
+            return fully_sharded(model, self.training, self.job["world"], self.types)
         if self.runtime() != "ddp":
             return model
         from torch.nn.parallel import DistributedDataParallel
@@ -278,6 +287,55 @@ class Worker:
         host = torch.cuda.host_memory_stats() if hasattr(torch.cuda, "host_memory_stats") else {}
         pinned = host.get("allocated_bytes.peak", 0)
         return {"rows": self.meter.rows, **self.facts, **({"pinned": pinned} if pinned else {})}
+
+
+def layers_of(model):
+    base = model.get_base_model() if hasattr(model, "peft_config") else model
+    inner = getattr(base, base.base_model_prefix)
+    return getattr(inner, "layers", None) or inner.h, inner, base
+
+
+def fully_sharded(model, training, world, types):
+    """As torchtitan and accelerate call fully_shard; what was made on no device is then made, empty, in shards."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+
+    wished = training.get("fsdp", {})
+    replicate = wished.get("replicate", 1)
+    if replicate > 1:
+        mesh = init_device_mesh("cuda", (replicate, world // replicate), mesh_dim_names=("replicate", "shard"))
+    else:
+        mesh = init_device_mesh("cuda", (world,))
+    policy = {k: types[wished[k]] for k in ("param_dtype", "reduce_dtype", "output_dtype") if k in wished}
+    common = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(**policy)}
+    if wished.get("cpu_offload"):
+        common["offload_policy"] = CPUOffloadPolicy(pin_memory=wished.get("pin_memory", True))
+    inside = dict(common)
+    if wished.get("reshard_after_forward", "auto") != "auto":
+        inside["reshard_after_forward"] = wished["reshard_after_forward"]
+    layers, inner, base = layers_of(model)
+    wrap = wished.get("wrap", "layers")
+    if wrap == "ends":
+        embedding = inner.embed_tokens if hasattr(inner, "embed_tokens") else inner.wte
+        norm = inner.norm if hasattr(inner, "norm") else inner.ln_f
+        tail = [norm, base.lm_head]
+        if embedding.weight is base.lm_head.weight:
+            tail.insert(1, embedding)
+        else:
+            fully_shard(embedding, **inside)
+        fully_shard(tail, **common, reshard_after_forward=False)
+    if wrap in ("layers", "ends"):
+        for layer in layers:
+            fully_shard(layer, **inside)
+    elif wrap != "root":
+        for name, module in list(model.named_modules())[::-1]:
+            if name and type(module).__name__ in wrap.split("+"):
+                fully_shard(module, **inside)
+    fully_shard(model, **common, **({"reshard_after_forward": True} if wished.get("reshard_root") else {}))
+    if any(p.is_meta for p in model.parameters()):
+        model.to_empty(device="cpu" if wished.get("cpu_offload") else "cuda")
+    return model
 
 
 def optimizer_of(wished, trained):

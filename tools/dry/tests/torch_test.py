@@ -43,6 +43,12 @@ class Torch(unittest.TestCase):
             with self.subTest(case=row["case"]):
                 self.assertEqual(row["here"], row["a100"])
 
+    def test_out_of_memory_before_the_first_step(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ended = run("--receipt", folder + "/r.json", "--capacity", "100m", script="train.py", given=("plain",))
+        self.assertEqual(ended.returncode, 3)
+        self.assertIn("out of memory before the first forward: CUDA out of memory.", ended.stderr)
+
     def test_a_receipt_of_a_script_that_knows_nothing(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "r.json")

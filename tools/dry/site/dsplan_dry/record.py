@@ -124,21 +124,19 @@ def make_class(base, torch):
                 value = json.load(file)
             rank = value["ranks"][0]
             missing = {row["what"]: row["why"] for row in rank["not_measured"]}
-            missing["memory.process"] = "the dry device has a constant for the context"
             peak = rank["memory"]["peak"]
-            peak["process"] = None
             if not value["complete"] and peak["requested"] is not None:  # The phase that failed counts as well.
                 peak.update({key: max(peak[key], now) for key, now in self.counters("peak").items()})
-            for phase in rank["memory"]["phases"]:
-                for mark in phase["marks"]:
-                    mark["process"] = None
             if device.library():
+                missing["memory.process"] = "the dry device has a constant for the context"
+                for row in [peak, *(mark for phase in rank["memory"]["phases"] for mark in phase["marks"])]:
+                    row["process"] = None
                 del missing["communication"]
                 rank["communication"] = self.traffic.figures(value["world_size"])
                 for row in rank["communication"]:
                     if row["group"] == "dp_intra":
                         missing.setdefault("communication.groups", "groups are told apart by their size alone")
-            value["source"] = "tools/dry/run"
+            value["source"] = "dsplan measure"
             if os.path.exists(self.snapshot_path()):
                 rank["snapshot"] = os.path.basename(self.snapshot_path())
                 missing.pop("snapshot", None)
@@ -146,6 +144,8 @@ def make_class(base, torch):
                 value["inputs"]["options"] += ["--gpus", "1"]
             if device.setting("DEVICE_NAME"):
                 value["inputs"]["options"] += ["--hardware", device.setting("DEVICE_NAME")]
+            if when := {"done": "immediate", "pending": "at-sync"}.get(device.setting("EVENTS")):
+                value["inputs"]["options"] += ["--stream-frees", when]
             rank["not_measured"] = [{"what": what, "why": why} for what, why in missing.items()]
             with open(self.path + ".part", "w") as file:
                 json.dump(value, file, indent=1)
@@ -299,6 +299,9 @@ def install():
     before = sys.excepthook
 
     def remember(kind, error, trace):
+        if kind.__name__ == "OutOfMemoryError" and os.environ.get("DSPLAN_DRY_LEDGERS"):
+            with open(os.path.join(os.environ["DSPLAN_DRY_LEDGERS"], f"{os.getpid()}.full"), "w") as file:
+                file.write(str(error))
         if FOUND["receipt"]:
             FOUND["receipt"].__exit__(kind, error, trace)
             FOUND["receipt"] = None
