@@ -27,9 +27,11 @@ class TrainingRuntime {
 
   // All parameters: in the host's memory, from where `initialise` moves them, or on the device, in the order in which
   // constructors run, where `buffers_of` makes the buffers of a module; or, made on no device, in the order in which
-  // to_empty goes. What is cut as it is made, `initialise` makes.
-  // True: it moves a model's buffers from the host too, by `buffers_of`, which is for that then.
-  virtual bool build(ModelInit /*where*/, const std::function<void(ModuleId)>& /*buffers_of*/) { return false; }
+  // to_empty goes. What is cut as it is made, `initialise` makes. In the host's memory buffers are there already, and
+  // `buffers_of` moves those of a module to the device: for who `moves_buffers`.
+  virtual void build(ModelInit /*where*/, const std::function<void(ModuleId)>& /*buffers_of*/) {}
+  // A model that was made on the host: its buffers are moved in `initialise`, among its parameters; else before it.
+  [[nodiscard]] virtual bool moves_buffers() const { return false; }
   // Everything that is there before the first batch. `buffers`: of the model, which are on the device, by index into
   // ModelSpec::buffers; kNoBuffer where there is none.
   virtual void initialise(const std::vector<BufferId>& buffers) = 0;

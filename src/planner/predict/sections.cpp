@@ -99,17 +99,21 @@ std::optional<Phase> recording_micro_batch(const std::vector<Phase>& phases) {
   return record;
 }
 
-std::vector<Phase> with_allocator(std::vector<Phase> phases, const Schedule& schedule, const Placement& placement) {
+std::vector<Phase> with_allocator(std::vector<Phase> phases, const Schedule& schedule, const Placement& placement,
+                                  PlacementKind kind) {
+  const bool frees_wait = kind == PlacementKind::Caching;
   std::map<std::size_t, const PlacementMark*> at;
   for (const PlacementMark& mark : placement.marks) at[mark.event] = &mark;
   for (Phase& phase : phases) {
     for (PhaseMark& mark : phase.marks) {
       const PlacementMark& seen = *at.at(mark.event);
-      mark.requested = seen.requested;
+      if (frees_wait) {
+        mark.requested = seen.requested;
+        mark.since.requested = std::max(mark.since.requested, seen.since.requested);
+      }
       mark.allocated = seen.allocated;
       mark.active = seen.active;
       mark.reserved = seen.reserved;
-      mark.since.requested = std::max(mark.since.requested, seen.since.requested);
       mark.since.allocated = std::max(mark.since.allocated, seen.since.allocated);
       mark.since.active = std::max(mark.since.allocated, seen.since.active);
       mark.since.reserved = seen.since.reserved;
@@ -119,7 +123,7 @@ std::vector<Phase> with_allocator(std::vector<Phase> phases, const Schedule& sch
     for (std::size_t i = 0; i < kStretches; ++i) {
       if (phase.name != name(static_cast<Stretch>(i))) continue;
       const PlacementPeaks& most = placement.by_stretch[i];
-      phase.peak_requested = std::max(phase.peak_requested, most.requested);
+      if (frees_wait) phase.peak_requested = std::max(phase.peak_requested, most.requested);
       phase.peak_allocated = std::max(phase.peak_allocated, most.allocated);
       phase.peak_active = std::max(phase.peak_allocated, most.active);
       phase.peak_reserved = most.reserved;
@@ -219,7 +223,8 @@ std::optional<PlannedArena> arena_of(const Evidence& evidence) {
 std::vector<Phase> phases_of(const Evidence& evidence) {
   if (!evidence.readings) return {};
   const Readings& readings = *evidence.readings;
-  std::vector<Phase> phases = with_allocator(readings.memory.phases(), readings.schedule, readings.placements.asked);
+  std::vector<Phase> phases = with_allocator(readings.memory.phases(), readings.schedule, readings.placements.asked,
+                                             evidence.shared.job.placement);
   const Training& training = evidence.shared.job.training;
   const bool records = training.runtime == Runtime::DeepSpeed && training.zero.stage == 3;
   if (std::optional<Phase> record = records ? recording_micro_batch(phases) : std::nullopt) {

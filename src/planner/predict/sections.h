@@ -13,8 +13,10 @@
 namespace dsplan {
 
 // The phases as the allocator saw them: blocks handed out, blocks that wait, segments. `phases` are the meter's.
+// The caching allocator counts a block that another stream still uses as requested; in a planned arena none waits, so
+// that what is requested stays the meter's.
 [[nodiscard]] std::vector<Phase> with_allocator(std::vector<Phase> phases, const Schedule& schedule,
-                                                const Placement& placement);
+                                                const Placement& placement, PlacementKind kind);
 
 // Of a phase that part alone, all its micro-batches together, with the marks between which it lies.
 [[nodiscard]] Phase part_of(const Phase& phase, StepPart part);

@@ -21,10 +21,9 @@ class RuntimeBase : public TrainingRuntime {
  public:
   RuntimeBase(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
 
-  bool build(ModelInit where, const std::function<void(ModuleId)>& buffers_of) override {
+  void build(ModelInit where, const std::function<void(ModuleId)>& buffers_of) override {
     if (where == ModelInit::Host) loading_.build_on_host();
     if (where == ModelInit::Device) loading_.build_on_device(model_, buffers_of);
-    return false;
   }
   void forward_returns() override { print("Engine after forward"); }
 

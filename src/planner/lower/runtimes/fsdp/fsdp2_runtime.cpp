@@ -16,7 +16,8 @@ class Fsdp2Runtime final : public RuntimeBase {
   Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
   ~Fsdp2Runtime() noexcept override = default;
 
-  bool build(ModelInit where, const std::function<void(ModuleId)>& buffers_of) override;
+  void build(ModelInit where, const std::function<void(ModuleId)>& buffers_of) override;
+  [[nodiscard]] bool moves_buffers() const override { return true; }
   void initialise(const std::vector<BufferId>& buffers) override;
   [[nodiscard]] ParameterPlace place(ParameterId parameter) const override { return parameters_.place(parameter); }
   [[nodiscard]] ModuleId wraps_input(ModuleId module) const override {
@@ -84,12 +85,9 @@ Fsdp2Runtime::Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t 
 
 // to_empty goes through children first, then through a module's own parameters and buffers (torch/nn/modules/module.py,
 // _apply); a tied weight is made under each of its names. What a module with a group has then is padded.
-bool Fsdp2Runtime::build(ModelInit where, const std::function<void(ModuleId)>& buffers_of) {
+void Fsdp2Runtime::build(ModelInit where, const std::function<void(ModuleId)>& buffers_of) {
   if (where == ModelInit::Host) move_buffers_ = buffers_of;
-  if (where != ModelInit::Meta) {
-    (void)RuntimeBase::build(where, buffers_of);
-    return where == ModelInit::Host;
-  }
+  if (where != ModelInit::Meta) return RuntimeBase::build(where, buffers_of);
   std::vector<std::vector<ParameterId>> own(model_.modules.size());
   for (std::size_t at = 0; at < model_.parameters.size(); ++at) {
     const Parameter& parameter = model_.parameters[at];
@@ -110,7 +108,6 @@ bool Fsdp2Runtime::build(ModelInit where, const std::function<void(ModuleId)>& b
     open.push_back(static_cast<ModuleId>(at));
   }
   while (!open.empty()) close();
-  return false;
 }
 
 void Fsdp2Runtime::initialise(const std::vector<BufferId>& /*buffers*/) {
