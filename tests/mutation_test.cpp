@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <type_traits>
@@ -30,7 +31,7 @@ const std::string kSpare = "longer write, its tail replaced before anyone reads 
 const std::string kPool = "the stream that a survivor was allocated on";
 const std::string kFrees = "a wait on which only the end of frees depends";
 const std::string kCached = "a cache that is emptied or not";
-const std::string kAnyStream = "work that fills scratch where every stream has waited for every other";
+const std::string kOrdered = "work that waits of its neighbours order on another stream as well";
 const std::set<std::string> kLegalSurvivors{
     // Two releases with nothing in between happen at one moment: their order changes no byte at any event.
     kAdjacent,
@@ -43,8 +44,9 @@ const std::set<std::string> kLegalSurvivors{
     kSpare,
     // No release says where it belongs.
     kPool,
-    // At the beginning, or right after the host has waited for all: no stream would have to wait for another.
-    kAnyStream,
+    // Where streams have waited for each other anyway, before the work and before its results are read, either stream
+    // may do it. Which of them does is the framework's choice, which witnesses hold, not the auditor.
+    kOrdered,
     // The host waits for numbers that it reads, which no work of the schedule does; and where it waits often enough,
     // streams need not. When frees end is the allocator's business.
     kFrees,
@@ -95,6 +97,50 @@ bool dependent(Schedule& schedule, const Event& a, const Event& b) {
   return false;
 }
 
+// Which events the one given comes after, and which come after it, whatever the speed of streams: by their own order, by
+// what they wait for and by what the host waits for. A second derivation of what the auditor keeps in clocks.
+struct Neighbours {
+  std::vector<bool> before;
+  std::vector<bool> after;
+};
+
+std::optional<StreamId> stream_of(const Event& event) {
+  if (const auto* allocate = std::get_if<Allocate>(&event)) return allocate->stream;
+  if (const auto* compute = std::get_if<Compute>(&event)) return compute->stream;
+  if (const auto* communicate = std::get_if<Communicate>(&event)) return communicate->stream;
+  if (const auto* record = std::get_if<RecordEvent>(&event)) return record->stream;
+  return std::nullopt;
+}
+
+Neighbours neighbours(const std::vector<Event>& events, std::size_t at) {
+  Neighbours found{std::vector<bool>(events.size()), std::vector<bool>(events.size())};
+  std::set<StreamId> streams{*stream_of(events[at])};
+  std::set<ContentId> recorded;
+  for (std::size_t i = at; i-- > 0;) {  // The streams all of whose earlier work comes before.
+    const auto* record = std::get_if<RecordEvent>(&events[i]);
+    if (record != nullptr && recorded.contains(record->id)) streams.insert(record->stream);
+    const std::optional<StreamId> stream = stream_of(events[i]);
+    found.before[i] = stream && streams.contains(*stream);
+    const auto* wait = std::get_if<WaitEvent>(&events[i]);
+    if (wait == nullptr) continue;
+    if (wait->waiter == kHostSync || streams.contains(wait->waiter)) recorded.insert(wait->recorded);
+  }
+  streams = {*stream_of(events[at])};
+  recorded.clear();
+  bool host = false;
+  for (std::size_t i = at + 1; i < events.size(); ++i) {  // The streams all of whose later work comes after.
+    const std::optional<StreamId> stream = stream_of(events[i]);
+    found.after[i] = stream && (host || streams.contains(*stream));
+    const auto* record = std::get_if<RecordEvent>(&events[i]);
+    if (record != nullptr && found.after[i]) recorded.insert(record->id);
+    const auto* wait = std::get_if<WaitEvent>(&events[i]);
+    if (wait == nullptr || !recorded.contains(wait->recorded)) continue;
+    host = host || wait->waiter == kHostSync;
+    streams.insert(wait->waiter);
+  }
+  return found;
+}
+
 class Mutator {
  public:
   Mutator(Ranks& group, std::size_t rank, std::map<std::string, Score>& scores)
@@ -121,7 +167,10 @@ class Mutator {
     } else if (auto* release = std::get_if<Release>(&events[at])) {
       change("wrong stream", release->stream, 1);
     } else if (auto* compute = std::get_if<Compute>(&events[at])) {
-      change("wrong stream", compute->stream, 1, fills_scratch(*compute) ? kAnyStream : "");
+      ++compute->stream;
+      const bool ordered = is_ordered(at);
+      --compute->stream;
+      change("wrong stream", compute->stream, 1, ordered ? kOrdered : "");
     } else if (auto* communicate = std::get_if<Communicate>(&events[at])) {
       change("wrong stream", communicate->stream, 1);
       change_bytes("payload", communicate->payload, 1);
@@ -149,6 +198,33 @@ class Mutator {
       judge("wrong rank");
     }
     schedule_.rank = rank;
+  }
+
+  // Whether all that touches what the event touches comes before or after it. An allocation is the host's: memory may be
+  // what its stream used until then, so that the stream's last work has to come before. A release is the allocator's,
+  // which waits for other streams' uses.
+  bool is_ordered(std::size_t at) {
+    const std::vector<Event>& events = schedule_.events;
+    const Neighbours near = neighbours(events, at);
+    for (std::size_t i = 0; i < events.size(); ++i) {
+      if (i == at || !stream_of(events[i]) || !dependent(schedule_, events[at], events[i])) continue;
+      std::size_t work = i;
+      if (std::holds_alternative<Allocate>(events[i])) work = last_work(i);
+      if (work < events.size() && !near.before[work] && !near.after[work]) return false;
+    }
+    return true;
+  }
+
+  // Of the stream of the event, before it; the number of events where it has had none.
+  std::size_t last_work(std::size_t at) const {
+    const std::vector<Event>& events = schedule_.events;
+    const auto is_work = [&](const Event& event) {
+      return std::holds_alternative<Compute>(event) || std::holds_alternative<Communicate>(event);
+    };
+    for (std::size_t i = at; i-- > 0;) {
+      if (is_work(events[i]) && stream_of(events[i]) == stream_of(events[at])) return i;
+    }
+    return events.size();
   }
 
   // Whether nobody need read what the work makes.
