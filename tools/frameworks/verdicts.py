@@ -35,6 +35,13 @@ def limit_of(predicted, factor):
     return predicted * factor // 1000
 
 
+def sharp(prediction):
+    """The verdict of the bytes alone. Where `tight` leaves open what nobody measured, a run under a limit decides."""
+    if prediction["verdict"] != "tight":
+        return prediction["verdict"]
+    return "fits_with_retries" if prediction["retries"] else "fits"
+
+
 def planned(row, dsplan, hardware):
     """The two lines of one row: the limits, and dsplan's verdict under each."""
     free = predict(dsplan, row, ["--hardware", hardware])
@@ -47,7 +54,7 @@ def planned(row, dsplan, hardware):
         # The allocator may have what the capacity leaves beside context and communicators: here exactly the limit.
         under = predict(dsplan, row, ["--hardware", hardware, "--capacity", f"{limit + beside}B"])
         yield {"name": row.name, "predicted_bytes": predicted, "limit_bytes": limit, "factor_permille": factor,
-               "predicted": under["verdict"]}
+               "predicted": sharp(under)}
 
 
 def make_plan(arguments, dsplan):

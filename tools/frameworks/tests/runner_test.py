@@ -118,6 +118,11 @@ class Predicting(unittest.TestCase):
         self.assertEqual(code, 0, said)
         self.assertGreaterEqual(len(said.splitlines()), 31)
 
+    def test_tight_is_what_the_bytes_say(self):
+        said = [verdicts.sharp({"verdict": verdict, "retries": retries}) for verdict, retries in
+                (("tight", 0), ("tight", 2), ("fits", 0), ("does_not_fit", 1))]
+        self.assertEqual(said, ["fits", "fits_with_retries", "fits", "does_not_fit"])
+
     def test_a_plan_of_verdicts(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "plan.json")
