@@ -205,7 +205,8 @@ class Ours {
       const bool other = --gradients_[buffer.parameter] > 0;
       const bool added = work_ == "accumulate gradient" || work_ == "add" || work_ == "clone";
       if (!other || !added) out_.free(dsplan::formatted("free gradient {}", number(buffer)));
-    } else if (buffer.parameter != kNone && buffer.role == Role::Parameters) {
+    } else if (buffer.parameter != kNone && buffer.role == Role::Parameters && number(buffer) >= 0) {
+      // What was tied away went with the model's constructor, before the witness's log begins.
       out_.free(dsplan::formatted("free parameter {}", number(buffer)));
     }
   }

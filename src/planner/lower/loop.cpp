@@ -41,14 +41,15 @@ std::vector<BufferId> Loop::init() {
       buffers[at] = move_to_device(emitter_, buffers[at], {Role::ModuleBuffers, "buffer"});
     }
   };
+  const auto record = [&] {
+    if (Recording* recording = emitter_.recording()) recording->module_buffers(buffers);
+  };
   if (where == ModelInit::Host) {
+    record();
     runtime_.build(where, move_of);
   } else {
     runtime_.build(where, make_of);
-  }
-  if (Recording* recording = emitter_.recording()) recording->module_buffers(buffers);
-  if (where == ModelInit::Host && !runtime_.moves_buffers()) {
-    for (std::size_t module = 0; module < model_.modules.size(); ++module) move_of(static_cast<ModuleId>(module));
+    record();
   }
   runtime_.initialise(buffers);
   emitter_.mark(Moment::StretchEnds, Stretch::Init);

@@ -25,13 +25,11 @@ class TrainingRuntime {
  public:
   virtual ~TrainingRuntime() noexcept(false) = default;
 
-  // All parameters: in the host's memory, from where `initialise` moves them, or on the device, in the order in which
-  // constructors run, where `buffers_of` makes the buffers of a module; or, made on no device, in the order in which
-  // to_empty goes. What is cut as it is made, `initialise` makes. In the host's memory buffers are there already, and
-  // `buffers_of` moves those of a module to the device: for who `moves_buffers`.
+  // All parameters, and the buffers of each module by `buffers_of`: on the device in the order in which constructors run;
+  // made on no device, in the order in which to_empty goes. In the host's memory buffers are there already, and
+  // `buffers_of` moves them, here or in `initialise`, which moves the parameters. What is cut as it is made,
+  // `initialise` makes.
   virtual void build(ModelInit /*where*/, const std::function<void(ModuleId)>& /*buffers_of*/) {}
-  // A model that was made on the host: its buffers are moved in `initialise`, among its parameters; else before it.
-  [[nodiscard]] virtual bool moves_buffers() const { return false; }
   // Everything that is there before the first batch. `buffers`: of the model, which are on the device, by index into
   // ModelSpec::buffers; kNoBuffer where there is none.
   virtual void initialise(const std::vector<BufferId>& buffers) = 0;

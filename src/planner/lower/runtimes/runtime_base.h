@@ -22,7 +22,10 @@ class RuntimeBase : public TrainingRuntime {
   RuntimeBase(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
 
   void build(ModelInit where, const std::function<void(ModuleId)>& buffers_of) override {
-    if (where == ModelInit::Host) loading_.build_on_host();
+    if (where == ModelInit::Host) {
+      loading_.build_on_host();
+      for (std::size_t at = 0; at < model_.modules.size(); ++at) buffers_of(static_cast<ModuleId>(at));
+    }
     if (where == ModelInit::Device) loading_.build_on_device(model_, buffers_of);
   }
   void forward_returns() override { print("Engine after forward"); }

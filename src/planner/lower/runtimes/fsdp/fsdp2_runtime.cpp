@@ -17,7 +17,6 @@ class Fsdp2Runtime final : public RuntimeBase {
   ~Fsdp2Runtime() noexcept override = default;
 
   void build(ModelInit where, const std::function<void(ModuleId)>& buffers_of) override;
-  [[nodiscard]] bool moves_buffers() const override { return true; }
   void initialise(const std::vector<BufferId>& buffers) override;
   [[nodiscard]] ParameterPlace place(ParameterId parameter) const override { return parameters_.place(parameter); }
   [[nodiscard]] ModuleId wraps_input(ModuleId module) const override {
@@ -86,8 +85,11 @@ Fsdp2Runtime::Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t 
 // to_empty goes through children first, then through a module's own parameters and buffers (torch/nn/modules/module.py,
 // _apply); a tied weight is made under each of its names. What a module with a group has then is padded.
 void Fsdp2Runtime::build(ModelInit where, const std::function<void(ModuleId)>& buffers_of) {
-  if (where == ModelInit::Host) move_buffers_ = buffers_of;
-  if (where != ModelInit::Meta) return RuntimeBase::build(where, buffers_of);
+  if (where == ModelInit::Device) return RuntimeBase::build(where, buffers_of);
+  if (where == ModelInit::Host) {
+    move_buffers_ = buffers_of;
+    return loading_.build_on_host();
+  }
   std::vector<std::vector<ParameterId>> own(model_.modules.size());
   for (std::size_t at = 0; at < model_.parameters.size(); ++at) {
     const Parameter& parameter = model_.parameters[at];
