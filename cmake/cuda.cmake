@@ -81,19 +81,24 @@ endif()
 
 # The same files as tests compile for the host; here they are the device's.
 set_source_files_properties(${dsplan_cuda_kernels} PROPERTIES LANGUAGE CUDA)
-add_library(dsplan_cuda MODULE ${dsplan_cuda_kernels} $<TARGET_OBJECTS:dsplan_cuda_plain>
-            $<TARGET_OBJECTS:dsplan_plugin_parts>)
-target_include_directories(dsplan_cuda PRIVATE ${CMAKE_SOURCE_DIR}/src)
-target_compile_options(dsplan_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Xptxas=-v
+add_library(dsplan_cuda_kernels OBJECT ${dsplan_cuda_kernels})
+target_include_directories(dsplan_cuda_kernels PRIVATE ${CMAKE_SOURCE_DIR}/src)
+target_compile_options(dsplan_cuda_kernels PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Xptxas=-v
                        -Xcompiler=-Wall,-Wextra>)
-target_link_libraries(dsplan_cuda PRIVATE CUDA::cudart_static CUDA::cublasLt ${CMAKE_DL_LIBS})
-target_link_options(dsplan_cuda PRIVATE -Wl,--no-undefined)
 # What ptxas says of registers and spills is kept beside each object, for the test cuda_kernels_fit. A list, so that no
 # empty argument stands for a ccache that is not there.
 set(dsplan_cuda_launcher sh ${CMAKE_SOURCE_DIR}/cmake/keep_ptxas_log.sh ${CMAKE_CXX_COMPILER_LAUNCHER})
-set_target_properties(dsplan_cuda PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_RUNTIME_LIBRARY Static
-  POSITION_INDEPENDENT_CODE ON CUDA_VISIBILITY_PRESET hidden INSTALL_RPATH_USE_LINK_PATH ON
-  CUDA_COMPILER_LAUNCHER "${dsplan_cuda_launcher}")
+set_target_properties(dsplan_cuda_kernels PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
+  POSITION_INDEPENDENT_CODE ON CUDA_VISIBILITY_PRESET hidden CUDA_COMPILER_LAUNCHER "${dsplan_cuda_launcher}")
+# The plugin brings CUDA's runtime along. That of the tests takes the library, for which the dry device stands in.
+function(dsplan_cuda_plugin target)
+  add_library(${target} MODULE ${ARGN} $<TARGET_OBJECTS:dsplan_cuda_kernels> $<TARGET_OBJECTS:dsplan_cuda_plain>
+              $<TARGET_OBJECTS:dsplan_plugin_parts>)
+  target_link_options(${target} PRIVATE -Wl,--no-undefined)
+  set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX INSTALL_RPATH_USE_LINK_PATH ON)
+endfunction()
+dsplan_cuda_plugin(dsplan_cuda)
+target_link_libraries(dsplan_cuda PRIVATE CUDA::cudart_static CUDA::cublasLt ${CMAKE_DL_LIBS})
 # Where src/exec/plugin.cpp looks. Optional: tools/run builds the program alone, and that much can be installed.
 install(TARGETS dsplan_cuda LIBRARY DESTINATION lib/dsplan OPTIONAL)
 install(CODE "if(NOT EXISTS \"$<TARGET_FILE:dsplan_cuda>\")

@@ -95,7 +95,8 @@ typedef struct dsplan_open {
 
 enum {
   DSPLAN_HOST_READABLE = 1, /* The host may read and write device memory through its pointers. */
-  DSPLAN_SYNCHRONOUS = 2    /* Every call has done its work when it returns. */
+  DSPLAN_SYNCHRONOUS = 2,   /* Every call has done its work when it returns. */
+  DSPLAN_NO_NUMBERS = 4     /* A stand-in: work is enqueued and nothing computes. Numbers and times mean nothing. */
 };
 typedef struct dsplan_device_info {
   uint32_t size;        /* sizeof(dsplan_device_info), set by the caller. */

@@ -107,6 +107,8 @@ void run_rank(const RankPlan& plan, const RunOptions& options, Transport& transp
     const auto keep = [&] {
       into.figures = measurer.figures();
       into.figures.rank = scope.rank;
+      into.computed = device.computes();
+      if (!into.computed) return;
       into.losses = runner.losses();
       into.times = measurer.times();
       into.steps = runner.steps();

@@ -31,6 +31,7 @@ struct RunOptions {
 
 struct RankRun {
   RankFigures figures;  // As far as the rank came.
+  bool computed = true;  // Else the device stands in for one and computes nothing: none of the next three is there.
   std::vector<double> losses;
   std::vector<PhaseTime> times;
   std::vector<OptimizerStep::Taken> steps;  // Of fp16 only.

@@ -161,6 +161,10 @@ int calibrate_command(const Words& words) {
   }
   say(formatted("calibrate: {} rows measured, {} not{}\n", measured.rows.size(), measured.failed.size(),
                 measured.interrupted ? "; interrupted" : ""));
+  if (!machine.computes()) {
+    say("calibrate: no file is written: on the dry device nothing is computed, and no duration means anything\n");
+    return kUnavailable;
+  }
   output.add(calibrated_hardware_json(measured, describe(measured, said)));
   output.finish();
   return measured.interrupted ? kInterrupted : kDone;

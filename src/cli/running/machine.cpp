@@ -94,12 +94,16 @@ Machine find_machine(const MachineWords& words, int local_rank) {
   return machine;
 }
 
+std::string device_name(const dsplan_device_info& info) {
+  return formatted("{}{}", info.name, (info.flags & DSPLAN_NO_NUMBERS) != 0 ? " (dry device)" : "");
+}
+
 std::string describe_cuda() {
   const exec::Plugin plugin = exec::load_plugin("cuda");
   if (plugin.table == nullptr) return "not available: " + plugin.why;
   const Opened opened = open_once(*plugin.table);
   if (!opened.why.empty()) return formatted("not available: {} (plugin {})", opened.why, plugin.path);
-  return formatted("{}, {}, driver {}, runtime {} (plugin {})", opened.info.name,
+  return formatted("{}, {}, driver {}, runtime {} (plugin {})", device_name(opened.info),
                    human(Bytes(opened.info.memory_bytes)), opened.info.driver, opened.info.runtime, plugin.path);
 }
 

@@ -46,10 +46,15 @@ struct Machine {
   Receipt::Level level = Receipt::Level::Threads;
   Receipt::Device device = Receipt::Device::Host;
   int ordinal = 0;  // Of the device, among those of its kind that this process sees.
+  // Else it stands in for a device: what it is asked for counts, and numbers and times mean nothing.
+  [[nodiscard]] bool computes() const { return (info.flags & DSPLAN_NO_NUMBERS) == 0; }
 };
 // Loads the backend and opens its device once: of processes the one of `local_rank`, the process's number on its node,
 // or the only one that it sees. Throws Unavailable with what is missing and why.
 [[nodiscard]] Machine find_machine(const MachineWords& words, int local_rank = 0);
+
+// What the driver calls the device; of a stand-in, with that said.
+[[nodiscard]] std::string device_name(const dsplan_device_info& info);
 
 // One line for people: which device, or why there is none.
 [[nodiscard]] std::string describe_cuda();

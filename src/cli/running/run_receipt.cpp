@@ -114,7 +114,7 @@ Receipt receipt_of(const exec::RunResult& result, const Machine& machine, const 
   receipt.level = machine.level;
   receipt.device = machine.device;
   if (machine.device == Receipt::Device::Cuda) {
-    receipt.environment.gpu = machine.info.name;
+    receipt.environment.gpu = device_name(machine.info);
     receipt.environment.capacity = Bytes(machine.info.memory_bytes);
     receipt.environment.driver = formatted("{}", machine.info.driver);
     receipt.environment.cuda = formatted("{}", machine.info.runtime);
@@ -190,6 +190,7 @@ std::string report_run(const exec::RunResult& result, const Receipt& receipt, co
                        std::optional<Bytes> communicators) {
   std::string text;
   if (!result.ranks.empty()) {
+    if (!result.ranks.front().computed) text += "no losses and no times: on the dry device nothing is computed\n";
     add_losses(result.ranks.front(), text);
     add_steps(result.ranks.front(), text);
     add_times(result.ranks.front(), text);

@@ -1,4 +1,6 @@
 // The plugin's table: CUDA behind the interface of exec/backend.h.
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -115,6 +117,9 @@ dsplan_status devices(const dsplan_backend*, std::int32_t* count) {
   return DSPLAN_UNAVAILABLE;
 }
 
+// Whether CUDA's libraries are the dry device's, one of which says so by this name (src/dry/device.cpp).
+bool is_dry() { return ::dlsym(RTLD_DEFAULT, "dsplan_dry_computes_nothing") != nullptr; }
+
 dsplan_status info(dsplan_device* handle, dsplan_device_info* info) {
   return guarded(handle, [&](Device& device) {
     if (info->size != sizeof(dsplan_device_info)) return device.fail(DSPLAN_INVALID, "an info of another size");
@@ -123,7 +128,7 @@ dsplan_status info(dsplan_device* handle, dsplan_device_info* info) {
     std::size_t left = 0;
     std::size_t total = 0;
     check(cudaMemGetInfo(&left, &total), "cudaMemGetInfo");
-    info->flags = 0;
+    info->flags = is_dry() ? DSPLAN_NO_NUMBERS : 0;
     std::memset(info->name, 0, sizeof info->name);
     const std::string called = properties.name;
     std::memcpy(info->name, called.data(), std::min(called.size(), sizeof info->name - 1));

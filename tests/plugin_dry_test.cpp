@@ -1,0 +1,125 @@
+// The CUDA plugin as it is built for GPUs, over the dry device's libraries (docs/dry-device.md): `dsplan run --backend
+// cuda` end to end. Every allocation, stream, event, launch and refusal happens as on a GPU and is compared row by row;
+// launches are held against the device's limits. No kernel computes: numbers are no part of this.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "launched.h"
+#include "paths.h"
+#include "run_binary.h"
+
+#ifdef DSPLAN_CUDA_ON_DRY
+
+using namespace dsplan::test;
+
+namespace {
+
+using Json = nlohmann::json;
+
+// What the programs that are started find in their environment: the plugin, and the device that is not there.
+class Dry {
+ public:
+  explicit Dry(const std::string& device = "") {
+    ::setenv("DSPLAN_CUDA_PLUGIN", DSPLAN_CUDA_ON_DRY, 1);
+    ::setenv("DSPLAN_DRY_DEVICE", device.c_str(), 1);
+  }
+  ~Dry() {
+    ::unsetenv("DSPLAN_CUDA_PLUGIN");
+    ::unsetenv("DSPLAN_DRY_DEVICE");
+  }
+  Dry(const Dry&) = delete;
+  Dry& operator=(const Dry&) = delete;
+};
+
+constexpr const char* kA100 = "name=NVIDIA A100-SXM4-40GB;major=8;minor=0;multiprocessors=108;memory=42298834944";
+
+Ran run_model(const Folder& folder, const std::string& model, const std::string& words) {
+  return run_binary(folder,
+                    split("run " + test_paths::source_dir() + "/models/" + model + ".json --backend cuda " + words));
+}
+
+}  // namespace
+
+TEST_CASE("plans of every kind agree row by row through the CUDA plugin, on the dry device") {
+  const Folder folder;
+  for (const char* device : {"", kA100}) {
+    const Dry dry(device);
+    for (const char* words :
+         {"--ranks 1 --dtype fp32 --attention eager", "--ranks 2 --zero-stage 0 --grad-accum 2 --dtype bf16",
+          "--ranks 3 --zero-stage 1 --dtype fp16", "--ranks 2 --zero-stage 2 --dtype bf16 --checkpoint full",
+          "--ranks 4 --zero-stage 3 --dtype bf16 --steps 3", "--ranks 2 --zero-stage 3 --dtype bf16 --placement planned",
+          "--ranks 2 --zero-stage 2 --dtype bf16 --alloc-conf expandable_segments:True",
+          "--ranks 4 --tp 2 --zero-stage 1 --dtype bf16 --attention eager"}) {
+      CAPTURE(device);
+      CAPTURE(words);
+      const Ran ran = run_model(folder, "tiny-llama", std::string("--seq 32 --out receipt.json ") + words);
+      CHECK_MESSAGE(ran.code == 0, ran.err << ran.out);
+      CHECK(has(ran.out, "tiny-llama-run: agrees (cuda, virtual)"));
+      CHECK(has(ran.out, "no losses and no times: on the dry device nothing is computed"));
+      CHECK(!has(ran.out, "loss of rank 0"));
+      CHECK(run_binary(folder, split("compare --re-predict receipt.json")).code == 0);
+      const Json receipt = Json::parse(slurp(folder / "receipt.json"));
+      CHECK(has(receipt["environment"]["gpu"], *device == '\0' ? "H100 80GB HBM3 (dry device)" : "(dry device)"));
+    }
+  }
+}
+
+TEST_CASE("a model of real size goes through the CUDA plugin, launch by launch") {
+  const Folder folder;
+  const Dry dry;
+  for (const char* words : {"--seq 2048 --attention flash --dtype bf16", "--seq 1000 --micro-batch 2 --dtype fp32"}) {
+    CAPTURE(words);
+    const Ran ran = run_model(folder, "llama-3.2-1b", std::string("--ranks 1 ") + words);
+    CHECK_MESSAGE(ran.code == 0, ran.err << ran.out);
+    CHECK(has(ran.out, "llama-3.2-1b-run: agrees (cuda, virtual)"));
+  }
+}
+
+TEST_CASE("the device's own end of memory ends a run with exit code 3, rank and event") {
+  const Folder folder;
+  const Dry dry("memory=2147483648");
+  const Ran ran = run_model(folder, "gpt2", "--ranks 1 --seq 512 --dtype fp32 --attention eager");
+  CHECK(ran.code == 3);
+  CHECK_MESSAGE(has(ran.out + ran.err, "out of memory: buffer "), ran.out << ran.err);
+}
+
+TEST_CASE("a device for which there are no kernels is refused") {
+  const Folder folder;
+  const Dry dry("major=7;minor=5");
+  const Ran ran = run_model(folder, "tiny-llama", "--ranks 1 --seq 16");
+  CHECK(ran.code == 6);
+  CHECK_MESSAGE(has(ran.err, "capability 7"), ran.err);
+}
+
+TEST_CASE("processes over the dry device's NCCL agree with the prediction") {
+  for (const auto& [ranks, words] : {std::pair{2, "--zero-stage 3 --grad-accum 2"}, {4, "--zero-stage 2"}}) {
+    CAPTURE(words);
+    const Folder folder;
+    const std::string line = "run " + test_paths::source_dir() +
+                             "/models/tiny-llama.json --micro-batch 1 --seq 16 --dtype bf16 --backend cuda "
+                             "--transport nccl --out nccl.json --ranks " +
+                             std::to_string(ranks) + " " + words;
+    auto all = launch(folder, torchrun, ranks, line, [&](int, std::string&, Variables& variables) {
+      variables["DSPLAN_CUDA_PLUGIN"] = DSPLAN_CUDA_ON_DRY;
+      variables["DSPLAN_NCCL_LIBRARY"] = DSPLAN_DRY_FOLDER "/libnccl.so.2";
+      variables["DSPLAN_DRY_DEVICE"] = "count=" + std::to_string(ranks);
+    });
+    for (const auto& each : all) CHECK_MESSAGE(each->end() == 0, each->err() << each->out());
+    CHECK_MESSAGE(has(all[0]->out(), "tiny-llama-run: agrees (cuda, nccl)"), all[0]->out());
+  }
+}
+
+TEST_CASE("calibration goes through on the dry device, and writes no rates") {
+  const Folder folder;
+  const Dry dry;
+  const Ran ran = run_binary(folder, split("calibrate --backend cuda --quick --out rates.json"));
+  CHECK(ran.code == 6);
+  CHECK_MESSAGE(has(ran.err, "no file is written: on the dry device nothing is computed"), ran.err);
+  CHECK(!std::filesystem::exists(folder / "rates.json"));
+}
+
+#endif
