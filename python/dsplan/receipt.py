@@ -84,7 +84,7 @@ class receipt:
         named, chosen = list(self.model.named_parameters()), getattr(self.optimizer, "defaults", {})
         ways = [m._gradient_checkpointing_func for m in self.model.modules() if getattr(m, "gradient_checkpointing", 0)]
         adapters = list(getattr(self.model, "peft_config", {}).values())[:1]
-        told = {"dsplan": 1, "kind": "training", "source": "tools/dsplan_receipt.py", "seq": self.shape[-1] or None,
+        told = {"dsplan": 1, "kind": "training", "source": "python/dsplan/receipt.py", "seq": self.shape[-1] or None,
                 "attention": getattr(config, "_attn_implementation", None), "loss": self.seen.get("loss"),
                 "checkpoint": "full" if ways else "none",
                 "freeze": [name for name, p in named if not p.requires_grad and not adapters]}
@@ -130,7 +130,7 @@ class receipt:
                   "training": self.training(config, deepspeed), "training_arguments": self.args and self.args.to_dict(),
                   "options": ["--gpus", str(self.world)] if self.world > 1 else [], "fingerprint": None}
         outcome = "ran" if done or not error else "out_of_memory" if "out of memory" in why else "error"
-        value = {"schema": "dsplan.receipt/1", "source": "tools/dsplan_receipt.py", "level": "framework", "samples": [],
+        value = {"schema": "dsplan.receipt/1", "source": "python/dsplan/receipt.py", "level": "framework", "samples": [],
                  "name": os.path.splitext(os.path.basename(self.path))[0], "device": "cuda" if self.cuda else "cpu",
                  "ranks_are": "process", "complete": done, "outcome": outcome, "message": None if done else why,
                  "environment": environment, "inputs": inputs, "world_size": self.world, "ranks": [rank]}

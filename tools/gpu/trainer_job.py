@@ -1,4 +1,4 @@
-"""A job as a user would write it, with transformers' Trainer, and tools/dsplan_receipt.py around it.
+"""A job as a user would write it, with transformers' Trainer, and python/dsplan/receipt.py around it.
 
   trainer_job.py --out FOLDER [--device cuda|cpu]     writes FOLDER/trainer-MODEL.json
 
@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 TOOLS = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(TOOLS), str(TOOLS / "frameworks")]
+sys.path[:0] = [str(TOOLS.parent / "python"), str(TOOLS / "frameworks")]
 NEEDS = ("torch", "transformers", "accelerate")
 STEPS = 3
 # Model, sequences in a micro-batch, their length.
@@ -37,7 +37,7 @@ class RandomTokens:
 def train(path, name, batch, length, on_cpu, scratch):
     import transformers
     from common.configuration import model_config
-    from dsplan_receipt import ReceiptCallback
+    from dsplan.receipt import ReceiptCallback
     config = transformers.AutoConfig.for_model(**model_config(name))
     model = transformers.AutoModelForCausalLM.from_config(config)
     arguments = transformers.TrainingArguments(

@@ -1,4 +1,4 @@
-"""tools/dsplan_receipt.py around a loop of its own and around transformers' Trainer, on the CPU: valid receipts, from
+"""python/dsplan/receipt.py around a loop of its own and around transformers' Trainer, on the CPU: valid receipts, from
 which dsplan predicts. Needs torch and transformers; accelerate for the Trainer, DSPLAN_BINARY for the prediction."""
 
 import importlib.util
@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path[:0] = [HERE, os.path.dirname(HERE)]
+sys.path[:0] = [HERE, os.path.join(os.path.dirname(os.path.dirname(HERE)), "python")]
 if any(importlib.util.find_spec(package) is None for package in ("torch", "transformers")):
     print("skipped: needs torch and transformers")
     sys.exit(77)
@@ -20,7 +20,7 @@ import transformers
 from common import predict
 from common.configuration import Configuration, model_config
 from common.receipt import validate
-from dsplan_receipt import ReceiptCallback, receipt
+from dsplan.receipt import ReceiptCallback, receipt
 
 
 def tiny():

@@ -1,7 +1,7 @@
 """A receipt of whatever trains in this process: the model and the optimizer are found, not named.
 
 The first module that is called with gradients on, and holds parameters of an optimizer, is the model. From there on it is
-tools/dsplan_receipt.py that records; here are the marks that it cannot see from outside, and what the dry device adds:
+python/dsplan/receipt.py that records; here are the marks that it cannot see from outside, and what the dry device adds:
 collectives, pinned memory, and a second file with every step and every guess (dsplan.dry/1)."""
 import atexit
 import importlib.util
@@ -17,7 +17,8 @@ STEPS = []  # A row for each mark of every step.
 
 
 def load_receipts():
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "dsplan_receipt.py")
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "..", "python", "dsplan",
+                        "receipt.py")
     spec = importlib.util.spec_from_file_location("dsplan_receipt", os.path.abspath(path))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
