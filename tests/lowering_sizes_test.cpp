@@ -401,6 +401,12 @@ bool compare_is_red(const RankFigures& predicted, const RankFigures& measured) {
                      [](const ComparedRow& row) { return row.state == ComparedRow::State::Differs; });
 }
 
+bool is_lowered(const Case& one, const ModelSpec& model) {
+  const std::optional<std::string> cannot = unsupported(model, one.job);
+  CHECK_MESSAGE((!cannot || !one.must_run), one.name, ": ", cannot.value_or(""));
+  return !cannot;
+}
+
 TEST_CASE("a change of any size rule of the lowering is noticed") {
   // By rule and direction, who noticed.
   std::map<std::string, std::set<std::string>> noticed;
@@ -409,9 +415,7 @@ TEST_CASE("a change of any size rule of the lowering is noticed") {
   std::size_t changes = 0;
   for (const Case& one : cases()) {
     const ModelSpec model = model_of(lowered::inlined("model", one.model), one.request);
-    const std::optional<std::string> cannot = unsupported(model, one.job);
-    CHECK_MESSAGE((!cannot || !one.must_run), one.name, ": ", cannot.value_or(""));
-    if (cannot) continue;
+    if (!is_lowered(one, model)) continue;
     const Shapes shapes = build_shapes(model, one.job);
     const std::int64_t rank = one.first ? 0 : one.job.parallelism.dp - 1;
     const Executable plan = lower_to_execute(model, one.job, shapes, rank, 2);

@@ -103,6 +103,9 @@ class DeviceFiles {
 
 class DeviceEvent;
 
+// Else it stands in for a device: what is read back from it are no results, and times are no durations.
+[[nodiscard]] inline bool computes(const dsplan_device_info& info) { return (info.flags & DSPLAN_NO_NUMBERS) == 0; }
+
 class Device {
  public:
   struct Options {
@@ -123,8 +126,6 @@ class Device {
   [[nodiscard]] bool host_readable() const { return (info_.flags & DSPLAN_HOST_READABLE) != 0; }
   // Every call has done its work when it returns.
   [[nodiscard]] bool synchronous() const { return (info_.flags & DSPLAN_SYNCHRONOUS) != 0; }
-  // Else what is read back from it are no results, and times are no durations.
-  [[nodiscard]] bool computes() const { return (info_.flags & DSPLAN_NO_NUMBERS) == 0; }
   [[nodiscard]] dsplan_usage usage();
 
   [[nodiscard]] DeviceMemory& memory() { return memory_; }

@@ -107,7 +107,7 @@ void run_rank(const RankPlan& plan, const RunOptions& options, Transport& transp
     const auto keep = [&] {
       into.figures = measurer.figures();
       into.figures.rank = scope.rank;
-      into.computed = device.computes();
+      into.computed = computes(device.info());
       if (!into.computed) return;
       into.losses = runner.losses();
       into.times = measurer.times();

@@ -14,6 +14,7 @@
 #include "core/format.h"
 #include "core/training.h"
 #include "exec/calibrate/calibrate.h"
+#include "exec/device.h"
 #include "exec/failure.h"
 #include "io/locate.h"
 #include "io/machine_files.h"
@@ -161,7 +162,7 @@ int calibrate_command(const Words& words) {
   }
   say(formatted("calibrate: {} rows measured, {} not{}\n", measured.rows.size(), measured.failed.size(),
                 measured.interrupted ? "; interrupted" : ""));
-  if (!machine.computes()) {
+  if (!exec::computes(machine.info)) {
     say("calibrate: no file is written: on the dry device nothing is computed, and no duration means anything\n");
     return kUnavailable;
   }

@@ -95,7 +95,7 @@ Machine find_machine(const MachineWords& words, int local_rank) {
 }
 
 std::string device_name(const dsplan_device_info& info) {
-  return formatted("{}{}", info.name, (info.flags & DSPLAN_NO_NUMBERS) != 0 ? " (dry device)" : "");
+  return formatted("{}{}", info.name, exec::computes(info) ? "" : " (dry device)");
 }
 
 std::string describe_cuda() {

@@ -46,8 +46,6 @@ struct Machine {
   Receipt::Level level = Receipt::Level::Threads;
   Receipt::Device device = Receipt::Device::Host;
   int ordinal = 0;  // Of the device, among those of its kind that this process sees.
-  // Else it stands in for a device: what it is asked for counts, and numbers and times mean nothing.
-  [[nodiscard]] bool computes() const { return (info.flags & DSPLAN_NO_NUMBERS) == 0; }
 };
 // Loads the backend and opens its device once: of processes the one of `local_rank`, the process's number on its node,
 // or the only one that it sees. Throws Unavailable with what is missing and why.
