@@ -26,6 +26,8 @@ struct Predicted {
 
 // Notices go to standard error. Refuses, under `what`, --rank all and jobs without a schedule.
 [[nodiscard]] Predicted predicted_schedule(const SimulateWords& words, const std::string& what);
+// The same of inputs that were read already; notices stay unsaid.
+[[nodiscard]] Predicted predicted_schedule(Inputs inputs, const std::string& what);
 
 // The allocator's settings in a job.
 [[nodiscard]] AllocatorConfig allocator_config(const Job& job);

@@ -272,8 +272,10 @@ void predict_point(InputsOfPoints& inputs_of, SweepPoint& point) {
 
 // What a row says of a point; a size is absent where it is not known.
 struct SweepFigures {
-  std::optional<Bytes> process, needed, persistent, shortfall, host, wire;
+  std::optional<Bytes> process, needed, persistent, shortfall, host, wire, capacity, doubt;
   std::optional<double> tokens, seconds;
+  std::optional<std::int64_t> retries;
+  std::optional<std::string> fingerprint;
 };
 
 SweepFigures figures_at(const Prediction& p) {
@@ -283,6 +285,10 @@ SweepFigures figures_at(const Prediction& p) {
   figures.persistent = p.persistent.by_role.total();
   figures.shortfall = p.shortfall;
   figures.host = p.host.per_node;
+  figures.capacity = p.capacity;
+  figures.doubt = p.doubt();
+  figures.retries = p.retries;
+  figures.fingerprint = p.fingerprint;
   if (p.communication) {
     Bytes sum;
     for (const TrafficRow& row : *p.communication) {
@@ -383,8 +389,7 @@ std::string csv_of(const std::vector<SweepAxis>& axes, const std::vector<SweepPo
     }
     text += "," + (f.tokens ? formatted("{:.1f}", *f.tokens) : std::string());
     text += "," + (f.seconds ? formatted("{:.6g}", *f.seconds) : std::string());
-    text += formatted(",{},{}\n", point.prediction ? std::to_string(point.prediction->retries) : "",
-                      detail::quoted(remark(point)));
+    text += formatted(",{},{}\n", f.retries ? std::to_string(*f.retries) : "", detail::quoted(remark(point)));
   }
   return text;
 }
@@ -408,13 +413,11 @@ std::string json_of(const std::string& model, const std::vector<SweepAxis>& axes
                 {"wire_bytes_per_step", f.wire},
                 {"tokens_per_second", f.tokens},
                 {"step_seconds", f.seconds},
-                {"reason", remark(point)}};
-    if (point.prediction) {
-      row.set("capacity_bytes", point.prediction->capacity);
-      row.set("uncertainty_bytes", point.prediction->doubt());
-      row.set("retries", point.prediction->retries);
-      row.set("fingerprint", point.prediction->fingerprint);
-    }
+                {"reason", remark(point)},
+                {"capacity_bytes", f.capacity},
+                {"uncertainty_bytes", f.doubt},
+                {"retries", f.retries},
+                {"fingerprint", f.fingerprint}};
     rows.push_back(std::move(row));
   }
   const Json value = {
