@@ -292,3 +292,115 @@ TEST_CASE("the trace's counters peak where the prediction does, and its slices n
     }
   }
 }
+
+TEST_CASE(
+    "with a device the trace is in estimated time: passes take what the prediction says, no stream does two things at "
+    "once") {
+  const Folder folder;
+  const std::string words = "tiny-llama --zero-stage 3 --gpus 4 --hardware h100-sxm --checkpoint full --grad-accum 2";
+  const Ran ran = run_binary(folder, split("emit --format perfetto " + words));
+  REQUIRE_MESSAGE(ran.code == 0, ran.err);
+  const Json trace = Json::parse(ran.out);
+  CHECK(trace["otherData"]["axis"].get<std::string>().starts_with("estimated microseconds"));
+  const Json time = Json::parse(run_binary(folder, split("simulate --format json " + words)).out)["time"];
+  std::map<int, std::string> tracks;
+  std::map<std::string, double> passes;
+  std::map<int, std::vector<std::pair<double, double>>> streams;
+  double steady = 0, last = 0;
+  for (const Json& event : trace["traceEvents"]) {
+    if (event["ph"] == "M" && event["name"] == "thread_name") tracks[event["tid"]] = event["args"]["name"];
+  }
+  for (const Json& event : trace["traceEvents"]) {
+    if (event["ph"] == "C") {
+      CHECK(event["ts"].get<double>() >= last);
+      last = event["ts"].get<double>();
+    }
+    if (event["ph"] != "X") continue;
+    const std::string name = event["name"], track = tracks[event["tid"]];
+    const double begin = event["ts"], length = event["dur"];
+    if (track == "phase" && name == "steady") steady = length;
+    if (track == "pass" && begin >= 0) passes[name.substr(0, name.find(','))] += length;
+    if (track.starts_with("kernels") || track.starts_with("collectives"))
+      streams[event["tid"]].emplace_back(begin, begin + length);
+  }
+  // Two steps are in the trace, each as long as the estimate.
+  CHECK(steady == doctest::Approx(1e6 * time["seconds"].get<double>()).epsilon(1e-3));
+  for (const Json& phase : time["phases"]) {
+    const std::string name = phase["name"];
+    CHECK(passes[name] <= 2e6 * phase["seconds"].get<double>() * 1.001);
+    CHECK(passes[name] >= 2e6 * phase["seconds"].get<double>() * 0.8);
+  }
+  CHECK(streams.size() > 2);
+  for (auto& [track, slices] : streams) {
+    std::sort(slices.begin(), slices.end());
+    for (std::size_t i = 1; i < slices.size(); ++i) CHECK(slices[i].first >= slices[i - 1].second - 0.01);
+  }
+}
+
+TEST_CASE("each switch of the page shows what simulate says of that change") {
+  const Folder folder;
+  const std::string words = "tiny-llama --zero-stage 2 --gpus 4 --hardware h100-sxm";
+  std::string markup = run_binary(folder, split("emit --format html " + words)).out;
+  const Json views = Json::parse(cut_out(markup, "<script type=\"application/json\" id=\"views\">", "</script>"));
+  for (const char* change : {"--checkpoint full", "--zero-stage 0", "--zero-stage 3", "--micro-batch 2"}) {
+    CAPTURE(change);
+    const std::size_t button = markup.find(std::string("<code>") + change + "</code>");
+    REQUIRE(button != std::string::npos);
+    const std::string key = "data-view=\"";
+    const std::size_t at = markup.rfind(key, button) + key.size();
+    const Json& view = views.at(static_cast<std::size_t>(std::stoi(markup.substr(at))));
+    const Json changed = Json::parse(run_binary(folder, split("simulate --format json " + words + " " + change)).out);
+    std::vector<std::int64_t> now(11);
+    std::int64_t most = 0;
+    const Json& levels = view["levels"];
+    for (std::size_t i = 0; i < levels.size(); i += 11) {
+      std::int64_t sum = 0;
+      for (std::size_t k = 0; k < 11; ++k) now[k] += levels[i + k].get<std::int64_t>();
+      for (std::size_t k = 1; k < 10; ++k) sum += now[k];
+      most = std::max(most, sum);
+    }
+    CHECK(most == changed["memory"]["peak"]["requested"].get<std::int64_t>());
+    CHECK(view["clock"].size() == levels.size() / 11 + 1);
+  }
+  CHECK(markup.find("offload_optimizer") != std::string::npos);
+}
+
+TEST_CASE("the slide is one picture that says the verdict; pixels need a file and librsvg") {
+  const Folder folder;
+  const std::string words = "llama-3-8b --zero-stage 3 --gpus 4 --hardware a100-40gb";
+  const Ran svg = run_binary(folder, split("emit --format svg " + words));
+  REQUIRE_MESSAGE(svg.code == 0, svg.err);
+  CHECK(well_formed(svg.out));
+  for (const char* part :
+       {"does not fit", "9.69 GiB short", "out of memory", "may reserve", "optimizer", "estimated time"}) {
+    CHECK_MESSAGE(svg.out.find(part) != std::string::npos, part);
+  }
+  CHECK(svg.out.find("href") == std::string::npos);
+  CHECK(svg.out.size() < 400'000);
+  CHECK(run_binary(folder, split("emit --format png " + words)).code == 2);  // Binary: a file must be named.
+  const Ran png = run_binary(folder, split("emit --format png --out " + (folder / "memory.png") + " " + words));
+  if (png.code == 0) {
+    CHECK(slurp(folder / "memory.png").starts_with("\x89PNG\r\n"));
+  } else {
+    CHECK(png.code == 2);
+    CHECK(png.err.find("--format svg") != std::string::npos);
+  }
+}
+
+TEST_CASE("PyTorch's own viewer read these snapshots, and counted what they hold") {
+  const Json seen = witness("snapshot_viewer.json");
+  REQUIRE(seen["cases"].size() >= 3);
+  const Folder folder;
+  for (const Json& one : seen["cases"]) {
+    const std::string words = one["words"];
+    CAPTURE(words);
+    const std::string path = folder / "predicted.pickle";
+    const Ran ran = run_binary(folder, split("emit --format snapshot --out " + path + " " + words));
+    REQUIRE_MESSAGE(ran.code == 0, ran.err);
+    const std::string counted = std::to_string(one["entries"].get<int>()) + " entries, " +
+                                std::to_string(one["segments"].get<int>()) + " segments";
+    CHECK_MESSAGE(ran.err.find(counted) != std::string::npos, ran.err,
+                  "tools/oracles/snapshot_viewer.py asks it again");
+    CHECK(one["pages"].size() == 2);
+  }
+}

@@ -164,7 +164,49 @@ bool values_say(const std::vector<const RequestColumn*>& rows, const std::vector
   return false;
 }
 
+// Options of packed weights: the option, its key in a training file, what it takes, what it is.
+constexpr std::array<std::array<const char*, 4>, 4> kPacking{{
+    {"--quantization", "quantization", "KIND", "Packed weights (QLoRA): none, nf4, fp4, int8"},
+    {"--double-quant", "double_quant", "true|false", "Quantize the scales of 4-bit blocks as well"},
+    {"--quant-compute-dtype", "quant_compute_dtype", "TYPE", "In which 4-bit products run"},
+    {"--quant-storage", "quant_storage", "TYPE", "Of which elements packed weights are"},
+}};
+
 }  // namespace
+
+namespace {
+
+// A word as a shell reads it back.
+std::string shell_word(const std::string& word) {
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("_-./:,+=@%").find(c) != std::string_view::npos;
+  };
+  if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return word;
+  std::string quoted = "'";
+  for (const char c : word) {
+    if (c == '\'') {
+      quoted += "'\\''";
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "'";
+}
+
+}  // namespace
+
+std::string command_line(std::string_view command, const Words& words) {
+  std::string text = formatted("dsplan {}", command);
+  for (const std::string& word : words) text += " " + shell_word(word);
+  return text;
+}
+
+std::vector<std::string_view> packing_options() {
+  std::vector<std::string_view> names;
+  for (const auto& row : kPacking) names.emplace_back(row[0]);
+  return names;
+}
 
 SimulateWords parse_simulate(std::string_view command, const Words& words, const CommandExtras& extras) {
   const auto dashes = std::find(words.begin(), words.end(), "--");
@@ -181,7 +223,7 @@ SimulateWords parse_simulate(std::string_view command, const Words& words, const
   std::optional<std::string> color;
   bool strict = false;
   bool offline = false;
-  std::array<std::optional<std::string>, 4> packing;
+  std::array<std::optional<std::string>, kPacking.size()> packing;
   line.positional("MODEL", "Bundled name, config.json, folder, cached id", model);
   if (extras.add) extras.add(line);
   const auto here = [&extras](std::string_view name) {
@@ -193,12 +235,6 @@ SimulateWords parse_simulate(std::string_view command, const Words& words, const
   }
   line.list("--freeze", "GLOB", "Parameters without gradients; may be repeated", freeze);
   line.list("--set", "KEY=VALUE", "fsdp.wrap=ends, model_init=host, ...", set);
-  static constexpr std::array<std::array<const char*, 4>, 4> kPacking{{
-      {"--quantization", "quantization", "KIND", "Packed weights (QLoRA): none, nf4, fp4, int8"},
-      {"--double-quant", "double_quant", "true|false", "Quantize the scales of 4-bit blocks as well"},
-      {"--quant-compute-dtype", "quant_compute_dtype", "TYPE", "In which 4-bit products run"},
-      {"--quant-storage", "quant_storage", "TYPE", "Of which elements packed weights are"},
-  }};
   for (std::size_t i = 0; i < kPacking.size(); ++i) {
     line.option(kPacking[i][0], kPacking[i][2], kPacking[i][3], packing[i]);
   }

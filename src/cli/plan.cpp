@@ -26,6 +26,7 @@ namespace dsplan {
 
 struct PlanWords {
   SimulateWords said;
+  Words typed;
   std::optional<std::string> budget, method;
   std::optional<std::string> maximize, minimize, emit, timeout, space, global_batch;
   std::vector<std::string> vary;
@@ -132,7 +133,13 @@ std::function<ModelSpec(std::int64_t)> layers_of(const std::string& model, const
   };
 }
 
-std::string printed(const PlanAnswer& answer, const std::string& format, bool colour) {
+std::string printed(const PlanAnswer& answer, const PlanWords& words, const std::string& format, double seconds,
+                    bool colour) {
+  if (format == "html") {
+    const std::string screen = plan_screen(answer, words.said.model, seconds, false);
+    return plans_page(answer, screen.substr(0, screen.find("\n  ")), command_line("plan", words.typed));
+  }
+  if (format == "table" && !words.said.verbose) return plan_screen(answer, words.said.model, seconds, colour);
   if (format == "json") return plan_answer_json(answer);
   if (format == "csv") return plan_answer_csv(answer);
   if (format == "md") return plan_answer_markdown(answer);
@@ -141,10 +148,11 @@ std::string printed(const PlanAnswer& answer, const std::string& format, bool co
 
 std::string format_of(const Request& request, Diagnostics& faults) {
   const std::string format = request.format.value_or("table");
-  for (const char* known : {"table", "json", "csv", "md"}) {
+  for (const char* known : {"table", "json", "csv", "md", "html"}) {
     if (format == known) return format;
   }
-  faults.add(request.format.place.says(formatted("no format \"{}\"", format), "formats are table, json, csv, md"));
+  faults.add(
+      request.format.place.says(formatted("no format \"{}\"", format), "formats are table, json, csv, md, html"));
   return format;
 }
 
@@ -197,10 +205,7 @@ int plan_model(const PlanWords& words) {
       output.add(emitted(*words.emit, plan_parts(sources, "dsplan plan"), inputs.model, *answer.job, "--emit"));
     }
   } else {
-    const bool colour = output.colour(words.said.color);
-    output.add(format == "table" && !words.said.verbose
-                   ? plan_screen(answer, words.said.model, progress.seconds(), colour)
-                   : printed(answer, format, colour));
+    output.add(printed(answer, words, format, progress.seconds(), output.colour(words.said.color)));
   }
   if (!words.emit || answer.job) output.finish();
   if (answer.chosen && answer.chosen->fate == Fate::FitsWithRetries) {
@@ -330,7 +335,8 @@ int plan_for(const Chain& chain, const PlanWords& said) {
 }  // namespace
 
 int plan_command(const Words& words) {
-  const PlanWords said = parse_plan(words);
+  PlanWords said = parse_plan(words);
+  said.typed = words;
   if (said.said.model.empty()) return plan_model(said);  // A training file or a launch line names it.
   ModelFiles files = locate_model(said.said.model);
   if (files.kind == ModelFiles::Kind::Chain) return plan_for(read_chain(files.document, files.name), said);

@@ -16,7 +16,9 @@
 #include "planner/predict/allocation.h"
 #include "planner/predict/predict.h"
 #include "planner/predict/schedules.h"
+#include "planner/time/clock.h"
 #include "report/compare.h"
+#include "sim/allocation_log.h"
 #include "sim/allocator.h"
 
 namespace dsplan {
@@ -51,6 +53,15 @@ Predicted predicted_schedule(Inputs inputs, const std::string& what) {
   result.job = resolve(result.inputs);
   take_schedule(result, what);
   return result;
+}
+
+Timeline timeline_of(const Predicted& predicted) {
+  Timeline timeline =
+      timeline_of(predicted.schedule, predicted.inputs.model, predicted.config, predicted.job.stream_frees);
+  if (predicted.prediction.time) {
+    timeline.clock = clock_of(predicted.schedule, predicted.inputs.model, predicted.job, *predicted.prediction.time);
+  }
+  return timeline;
 }
 
 namespace {

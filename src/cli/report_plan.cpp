@@ -158,7 +158,8 @@ std::string fate_text(const PlanRow& row) {
     case Fate::DoesNotFit: return missing.empty() ? "does not fit: " + row.reason : "does not fit: " + missing;
     case Fate::Slower: return "slower; not simulated";
     case Fate::Fits:
-    case Fate::FitsWithRetries: return row.reason;
+    case Fate::Tight:
+    case Fate::FitsWithRetries:
     case Fate::Unknown:
     case Fate::Refused: return row.reason;
   }

@@ -19,7 +19,6 @@
 #include "report/export/launch_line.h"
 #include "report/export/write_deepspeed.h"
 #include "report/timeline_report.h"
-#include "sim/allocation_log.h"
 #include "sim/snapshot_of.h"
 
 namespace dsplan {
@@ -31,13 +30,14 @@ constexpr const char* kEmitFooter =
     "  plan           one file that the other commands take as MODEL\n"
     "  launch         the command that starts the job\n"
     "  checkpointing  the Python that checkpoints as the job does\n"
-    "  perfetto       a trace for ui.perfetto.dev; its axis counts events\n"
+    "  perfetto       a trace for ui.perfetto.dev, in estimated time\n"
     "  html           the prediction as one page for a browser\n"
+    "  svg, png       its chart as a picture for slides (png: with librsvg)\n"
     "  snapshot       PyTorch's memory snapshot (binary: name it with --out)\n"
     "Example: dsplan emit llama-3-8b --zero-stage 3 --gpus 8 --format deepspeed";
 
-constexpr std::array<std::string_view, 7> kFormats = {"deepspeed", "plan", "launch",  "checkpointing",
-                                                      "perfetto",  "html", "snapshot"};
+constexpr std::array<std::string_view, 9> kFormats = {"deepspeed", "plan", "launch", "checkpointing", "perfetto",
+                                                      "html",      "svg",  "png",    "snapshot"};
 
 const std::string& format_in(const Request& request) {
   if (!request.format.given()) {
@@ -67,9 +67,7 @@ int emit_snapshot(const SimulateWords& said) {
 int emit_trace(const SimulateWords& said) {
   Output output(said.options.out.value_or(""));
   const Predicted predicted = predicted_schedule(said, "--format perfetto");
-  const Timeline timeline =
-      timeline_of(predicted.schedule, predicted.inputs.model, predicted.config, predicted.job.stream_frees);
-  output.add(perfetto_json(timeline, predicted.prediction));
+  output.add(perfetto_json(timeline_of(predicted), predicted.prediction));
   output.finish();
   return kDone;
 }
@@ -122,6 +120,7 @@ int emit_command(const Words& words) {
   if (format == "snapshot") return emit_snapshot(said);
   if (format == "perfetto") return emit_trace(said);
   if (format == "html") return emit_page(said, words);
+  if (format == "svg" || format == "png") return emit_slide(said, format);
   said.renew = format == "plan";
   Output output(said.options.out.value_or(""));
   const Emitted all = read(said);

@@ -11,39 +11,17 @@
 #include "cli/predicted.h"
 #include "core/error.h"
 #include "core/format.h"
+#include "io/png.h"
 #include "planner/plan/in_parallel.h"
 #include "planner/plan/space.h"
 #include "planner/predict/predict.h"
 #include "report/page.h"
-#include "sim/allocation_log.h"
+#include "report/page/slide.h"
+#include "sim/allocator.h"
 #include "sim/placement.h"
 
 namespace dsplan {
 namespace {
-
-// A word as a shell reads it back.
-std::string shell_word(const std::string& word) {
-  const auto plain = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           std::string_view("_-./:,+=@%").find(c) != std::string_view::npos;
-  };
-  if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return word;
-  std::string quoted = "'";
-  for (const char c : word) {
-    if (c == '\'') {
-      quoted += "'\\''";
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + "'";
-}
-
-std::string command_line(const Words& words) {
-  std::string text = "dsplan emit";
-  for (const std::string& word : words) text += " " + shell_word(word);
-  return text;
-}
 
 struct Variation {
   std::string option;
@@ -110,12 +88,15 @@ std::optional<std::size_t> runs_out_at(const Predicted& predicted) {
 PageInput page_input(const Predicted& predicted, const Timeline& timeline) {
   const std::optional<Bytes> limit =
       predicted.limit == CachingAllocator::kUnlimited ? std::nullopt : std::optional(predicted.limit);
-  return {timeline, predicted.schedule, predicted.inputs.model, predicted.prediction, predicted.job,
-          "",       limit,              runs_out_at(predicted), {}};
-}
-
-Timeline timeline_of(const Predicted& predicted) {
-  return timeline_of(predicted.schedule, predicted.inputs.model, predicted.config, predicted.job.stream_frees);
+  return {timeline,
+          predicted.schedule,
+          predicted.inputs.model,
+          predicted.prediction,
+          predicted.job,
+          "",
+          limit,
+          runs_out_at(predicted),
+          {}};
 }
 
 PageChange predicted_with(Inputs inputs, const Variation& variation) {
@@ -129,7 +110,8 @@ PageChange predicted_with(Inputs inputs, const Variation& variation) {
     change.needed = prediction.needed;
     if (prediction.peak) change.process = prediction.peak->process;
     if (prediction.time) change.seconds = prediction.time->total;
-    change.view = page_view(page_input(predicted, timeline_of(predicted)));
+    const Timeline timeline = timeline_of(predicted);
+    change.view = page_view(page_input(predicted, timeline));
   } catch (const Refusal& refusal) {
     change.refused = refusal.diagnostics().front().message;
   }
@@ -143,11 +125,24 @@ int emit_page(const SimulateWords& said, const Words& words) {
   const Predicted predicted = predicted_schedule(said, "--format html");
   const Timeline timeline = timeline_of(predicted);
   PageInput page = page_input(predicted, timeline);
-  page.command = command_line(words);
+  page.command = command_line("emit", words);
   const std::vector<Variation> list = variations(predicted.job);
   page.changes.resize(list.size());
   in_parallel(list.size(), [&](std::size_t i) { page.changes[i] = predicted_with(predicted.inputs, list[i]); });
   output.add(html_page(page));
+  output.finish();
+  return kDone;
+}
+
+int emit_slide(const SimulateWords& said, const std::string& format) {
+  if (format == "png" && !said.options.out.given()) {
+    throw Refusal("--out", "is missing: a picture in pixels is binary", "name a file, such as --out memory.png");
+  }
+  Output output(said.options.out.value_or(""));
+  const Predicted predicted = predicted_schedule(said, "--format " + format);
+  const Timeline timeline = timeline_of(predicted);
+  const std::string picture = svg_slide(page_input(predicted, timeline));
+  output.add(format == "png" ? png_of(picture) : picture);
   output.finish();
   return kDone;
 }

@@ -4,10 +4,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 
 #include "cli/assemble.h"
 #include "cli/commands.h"
+#include "cli/many/sweep.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/progress.h"
@@ -35,19 +35,6 @@ constexpr const char* kSweepFooter =
     "           --vary micro_batch=1..8 --vary checkpoint=none,full\n"
     "Exit codes: 0 done, 2 refused.";
 
-// An axis of a sweep: the option that it varies, "--micro-batch", or "model".
-struct SweepAxis {
-  std::string name;
-  std::string option;
-  std::vector<std::string> values;
-};
-
-struct SweepPoint {
-  std::vector<std::string> values;  // By axis.
-  std::optional<Prediction> prediction;
-  std::string reason;  // Why there is none.
-};
-
 std::string option_of(std::string axis) {
   std::replace(axis.begin(), axis.end(), '_', '-');
   return "--" + axis;
@@ -56,12 +43,15 @@ std::string option_of(std::string axis) {
 // Every axis's name.
 std::vector<std::string> axes_there_are() {
   std::vector<std::string> names = {"model"};
-  for (const SettingRow& row : settings()) {
-    if (row.request.option == nullptr || row.request.stays_behind) continue;
-    std::string name(row.request.option + 2);
+  const auto add = [&names](std::string_view option) {
+    std::string name(option.substr(2));
     std::replace(name.begin(), name.end(), '-', '_');
     names.push_back(std::move(name));
+  };
+  for (const SettingRow& row : settings()) {
+    if (row.request.option != nullptr && !row.request.stays_behind) add(row.request.option);
   }
+  for (const std::string_view option : packing_options()) add(option);
   return names;
 }
 
@@ -191,7 +181,8 @@ bool reads_files(const SweepAxis& axis) {
                           "--checkpoint", "--lora", "--env"}) {
     if (axis.option == one) return true;
   }
-  return false;
+  const std::vector<std::string_view> packing = packing_options();
+  return std::find(packing.begin(), packing.end(), axis.option) != packing.end();
 }
 
 // Inputs by the values of such axes, each read once.
@@ -270,13 +261,7 @@ void predict_point(InputsOfPoints& inputs_of, SweepPoint& point) {
   }
 }
 
-// What a row says of a point; a size is absent where it is not known.
-struct SweepFigures {
-  std::optional<Bytes> process, needed, persistent, shortfall, host, wire, capacity, doubt;
-  std::optional<double> tokens, seconds;
-  std::optional<std::int64_t> retries;
-  std::optional<std::string> fingerprint;
-};
+}  // namespace
 
 SweepFigures figures_at(const Prediction& p) {
   SweepFigures figures;
@@ -343,6 +328,8 @@ std::string summary(const std::vector<SweepAxis>& axes, const std::vector<SweepP
   }
   return text;
 }
+
+namespace {
 
 std::string table_of(const std::vector<SweepAxis>& axes, const std::vector<SweepPoint>& points, bool colour) {
   using Align = Table::Align;
@@ -444,9 +431,9 @@ Words without_vary(const Words& words) {
 
 std::string format_of(const Request& request, Diagnostics& faults) {
   const std::string format = request.format.value_or("table");
-  if (format != "table" && format != "csv" && format != "json") {
-    faults.add(
-        request.format.place.says(formatted("no format \"{}\" of sweep", format), "formats are table, csv, json"));
+  if (format != "table" && format != "csv" && format != "json" && format != "html") {
+    faults.add(request.format.place.says(formatted("no format \"{}\" of sweep", format),
+                                         "formats are table, csv, json, html"));
   }
   return format;
 }
@@ -489,6 +476,8 @@ int sweep_command(const Words& words) {
     output.add(csv_of(axes, points));
   } else if (format == "json") {
     output.add(json_of(said.model, axes, points));
+  } else if (format == "html") {
+    output.add(sweep_page(said.model, axes, points, command_line("sweep", words)));
   } else {
     output.add(table_of(axes, points, output.colour(said.color)));
   }

@@ -24,7 +24,13 @@ for (let at = 0, event = 0; at < D.frames.length;) {
 }
 // What the chart is of: the job as it is, or the job with one setting changed.
 function levels(axes, N) {
-  return {axes, N, events: new Float64Array(N), total: new Float64Array(N), reserved: new Float64Array(N), byRole: new Float64Array(N * ROLES), peak: 0};
+  return {axes, N, events: new Float64Array(N), total: new Float64Array(N), reserved: new Float64Array(N), byRole: new Float64Array(N * ROLES), peak: 0, clock: ticking(axes.clock)};
+}
+// Estimated seconds at each moment, and at the end; null where nobody knows.
+function ticking(list) {
+  if (!list) return null;
+  let now = 0;
+  return Float64Array.from(list, tenths => (now += tenths) / 1e7);
 }
 function highest(of) { for (let i = 1; i < of.N; ++i) if (of.total[i] > of.total[of.peak]) of.peak = i; return of; }
 const job = levels(D, frames.length);
@@ -55,10 +61,24 @@ function changed(view) {
   return highest(of);
 }
 let S = job;
-// The frame that holds at an event: the last one not after it.
-function frameAt(event) {
+// What lies from left to right: estimated time where there is one, else events.
+let timed = job.clock !== null;
+const along = () => timed && S.clock ? S.clock : S.events;
+const extent = () => timed && S.clock ? S.clock[S.N] : Math.max(1, S.axes.events);
+const duration = seconds => !seconds ? "0" : seconds >= 10 ? seconds.toFixed(1) + " s" : seconds >= 1 ? seconds.toFixed(2) + " s" : seconds >= .01 ? (1000 * seconds).toFixed(0) + " ms" : (1000 * seconds).toFixed(2) + " ms";
+// Where an event lies: between two moments in proportion.
+function spotOf(event) {
+  if (along() === S.events) return event;
+  const i = frameAt(event);
+  if (event <= S.events[i]) return S.clock[i] * (S.events[i] ? event / S.events[i] : 0);
+  const next = i + 1 < S.N ? S.events[i + 1] : S.axes.events;
+  return S.clock[i] + (S.clock[i + 1] - S.clock[i]) * (next > S.events[i] ? (event - S.events[i]) / (next - S.events[i]) : 0);
+}
+// The frame that holds at an event, or at a place along the axis: the last one not after it.
+const frameAt = event => frameIn(S.events, event);
+function frameIn(list, event) {
   let low = 0, high = S.N;
-  while (low < high) { const mid = (low + high) >> 1; if (S.events[mid] <= event) low = mid + 1; else high = mid; }
+  while (low < high) { const mid = (low + high) >> 1; if (list[mid] <= event) low = mid + 1; else high = mid; }
   return Math.max(0, low - 1);
 }
 // What is alive at a frame: bytes of each group, from the nearest state before that was kept.
@@ -85,7 +105,7 @@ function inside(event) {
 }
 const phaseAt = event => (S.axes.phases.find(([, begin, end]) => begin <= event && event < end) || [""])[0];
 
-const view = {from: 0, to: Math.max(1, D.events)}, hidden = new Set();
+const view = {from: 0, to: extent()}, hidden = new Set();
 let cursor = -1, pinned = -1;
 
 // --- the chart
@@ -100,15 +120,16 @@ function sharp(canvas) {
   context.font = "12px system-ui, sans-serif";
   return [context, width, height];
 }
-const box = () => ({left: chart.clientWidth < 600 ? 52 : 64, right: 8, top: 20, bottom: 20});
-const eventAtX = x => { const b = box(); return view.from + (view.to - view.from) * (x - b.left) / (chart.clientWidth - b.left - b.right); };
+const box = () => ({left: chart.clientWidth < 600 ? 52 : 64, right: 8, top: 20, bottom: along() === S.clock ? 36 : 20});
+const placeAtX = x => { const b = box(); return view.from + (view.to - view.from) * (x - b.left) / (chart.clientWidth - b.left - b.right); };
 const shown = i => { if (!hidden.size) return S.total[i]; let sum = 0; for (let r = 0; r < ROLES; ++r) if (!hidden.has(r)) sum += S.byRole[i * ROLES + r]; return sum; };
+function round(rough) { const power = 10 ** Math.floor(Math.log10(rough)), of = rough / power; return power * (of > 5 ? 10 : of > 2 ? 5 : of > 1 ? 2 : 1); }
 function step(range) { const rough = range / 5, power = 2 ** Math.floor(Math.log2(rough)); return rough / power > 1.5 ? power * 2 : power; }
 
 function draw() {
-  const {axes, events, reserved, byRole, peak} = S;
+  const {axes, reserved, byRole, peak} = S, places = along();
   const [c, width, height] = sharp(chart), b = box(), w = width - b.left - b.right, h = height - b.top - b.bottom;
-  const first = frameAt(view.from), last = frameAt(view.to);
+  const first = frameIn(places, view.from), last = frameIn(places, view.to);
   let top = 1;
   for (let i = first; i <= last; ++i) top = Math.max(top, shown(i));
   if (!hidden.size) {  // What is reserved beyond the limit is of a device that is larger.
@@ -116,7 +137,7 @@ function draw() {
     for (let i = first; i <= last; ++i) if (axes.limit === null || reserved[i] <= axes.limit) top = Math.max(top, reserved[i]);
   }
   top *= 1.04;
-  const x = event => b.left + w * (event - view.from) / (view.to - view.from), y = bytes => b.top + h * (1 - bytes / top);
+  const x = place => b.left + w * (place - view.from) / (view.to - view.from), y = bytes => b.top + h * (1 - bytes / top);
   c.fillStyle = css("--soft"); c.strokeStyle = css("--line"); c.textAlign = "right"; c.textBaseline = "middle";
   const apart = step(top), unit = apart >= 2 ** 30 ? ["GiB", 2 ** 30] : apart >= 2 ** 20 ? ["MiB", 2 ** 20] : ["KiB", 2 ** 10];
   for (let v = 0; v <= top; v += apart) {
@@ -128,7 +149,7 @@ function draw() {
   for (let col = 0, i = first; col < columns; ++col) {
     const end = view.from + (view.to - view.from) * (col + 1) / columns;
     let best = i;
-    while (i < last && events[i + 1] < end) { ++i; if (shown(i) > shown(best)) best = i; }
+    while (i < last && places[i + 1] < end) { ++i; if (shown(i) > shown(best)) best = i; }
     picks[col] = best;
   }
   const base = new Float64Array(columns);
@@ -148,7 +169,8 @@ function draw() {
   const write = (text, at, down) => { c.save(); c.strokeStyle = css("--ground"); c.lineWidth = 3; c.lineJoin = "round"; c.strokeText(text, at, down); c.restore(); c.fillText(text, at, down); };
   const marks = (list, at, dashed) => {
     let free = -Infinity;
-    for (const [name, begin] of list) {
+    for (const [name, event] of list) {
+      const begin = spotOf(event);
       if (begin < view.from || begin > view.to) continue;
       if (dashed) { c.strokeStyle = css("--soft"); c.setLineDash([2, 3]); c.beginPath(); c.moveTo(x(begin), b.top - 14); c.lineTo(x(begin), b.top + h); c.stroke(); c.setLineDash([]); }
       const text = words(name).replace(/, micro-batch 1$/, "");
@@ -158,19 +180,26 @@ function draw() {
   };
   marks(axes.phases, b.top - 6, true);
   marks(axes.passes, height - 5, false);
+  if (places === S.clock) {
+    const every = round((view.to - view.from) / Math.max(2, w / 110));
+    c.fillStyle = css("--soft"); c.textAlign = "center";
+    for (let at = Math.ceil(view.from / every) * every; at <= view.to; at += every) if (x(at) < width - 24) c.fillText(duration(at), x(at), height - 21);
+    c.textAlign = "left";
+  }
   if (axes.limit !== null && !hidden.size && axes.limit <= top) {
     c.strokeStyle = c.fillStyle = css("--bad"); c.lineWidth = 1.5; c.beginPath(); c.moveTo(b.left, y(axes.limit)); c.lineTo(width - b.right, y(axes.limit)); c.stroke(); c.lineWidth = 1;
     write("may reserve " + size(axes.limit), b.left + 4, y(axes.limit) - 5);
   }
-  if (axes.over !== null && axes.over >= view.from && axes.over <= view.to) {
-    c.fillStyle = css("--bad"); c.beginPath(); c.arc(x(axes.over), y(Math.min(axes.limit, top)), 5, 0, 7); c.fill();
-    c.textAlign = x(axes.over) > width * .7 ? "right" : "left";
-    write("out of memory", x(axes.over) + (c.textAlign === "right" ? -9 : 9), y(Math.min(axes.limit, top)) + 14); c.textAlign = "left";
+  const over = axes.over === null ? -1 : spotOf(axes.over);
+  if (over >= view.from && over <= view.to) {
+    c.fillStyle = css("--bad"); c.beginPath(); c.arc(x(over), y(Math.min(axes.limit, top)), 5, 0, 7); c.fill();
+    c.textAlign = x(over) > width * .7 ? "right" : "left";
+    write("out of memory", x(over) + (c.textAlign === "right" ? -9 : 9), y(Math.min(axes.limit, top)) + 14); c.textAlign = "left";
   }
   for (const [at, solid] of [[peak, false], [pinned, true], [cursor, false]]) {
-    if (at < 0 || events[at] < view.from || events[at] > view.to) continue;
-    if (at === peak && at !== cursor && at !== pinned) { c.fillStyle = css("--text"); c.beginPath(); c.moveTo(x(events[at]), y(shown(at)) - 2); c.lineTo(x(events[at]) - 5, y(shown(at)) - 10); c.lineTo(x(events[at]) + 5, y(shown(at)) - 10); c.fill(); continue; }
-    c.strokeStyle = css("--text"); c.lineWidth = solid ? 2 : 1; c.beginPath(); c.moveTo(x(events[at]), b.top); c.lineTo(x(events[at]), b.top + h); c.stroke(); c.lineWidth = 1;
+    if (at < 0 || places[at] < view.from || places[at] > view.to) continue;
+    if (at === peak && at !== cursor && at !== pinned) { c.fillStyle = css("--text"); c.beginPath(); c.moveTo(x(places[at]), y(shown(at)) - 2); c.lineTo(x(places[at]) - 5, y(shown(at)) - 10); c.lineTo(x(places[at]) + 5, y(shown(at)) - 10); c.fill(); continue; }
+    c.strokeStyle = css("--text"); c.lineWidth = solid ? 2 : 1; c.beginPath(); c.moveTo(x(places[at]), b.top); c.lineTo(x(places[at]), b.top + h); c.stroke(); c.lineWidth = 1;
   }
 }
 
@@ -184,14 +213,14 @@ function say(frame) {
   lines.sort((a, b) => b[0] - a[0]);
   tip.replaceChildren();
   const head = document.createElement("b"); head.textContent = size(total[frame]);
-  const where = document.createElement("div"); where.className = "soft"; where.textContent = `${words(phaseAt(events[frame]))}, event ${events[frame]}: ${inside(events[frame])}`;
+  const where = document.createElement("div"); where.className = "soft"; where.textContent = `${words(phaseAt(events[frame]))}, ${S.clock ? duration(S.clock[frame]) + ", " : ""}event ${events[frame]}: ${inside(events[frame])}`;
   tip.append(head, where);
   for (const [bytes, r] of lines) { const div = document.createElement("div"); div.className = "key"; div.append(swatch(r), `${words(D.roles[r])} ${size(bytes)}`); tip.append(div, document.createElement("br")); }
   const rest = document.createElement("div"); rest.className = "soft"; rest.textContent = `reserved ${size(reserved[frame])}` + (pinned >= 0 ? "" : " · click to keep");
   tip.append(rest);
 }
 function place(frame) {
-  const b = box(), x = b.left + (chart.clientWidth - b.left - b.right) * (S.events[frame] - view.from) / (view.to - view.from);
+  const b = box(), x = b.left + (chart.clientWidth - b.left - b.right) * (along()[frame] - view.from) / (view.to - view.from);
   tip.style.display = "block";
   const right = x + 14 + tip.offsetWidth < chart.clientWidth;
   tip.style.left = Math.max(0, right ? x + 14 : x - 14 - tip.offsetWidth) + "px"; tip.style.top = b.top + "px";
@@ -289,13 +318,13 @@ let drawing = false;
 const soon = () => { if (!drawing) { drawing = true; requestAnimationFrame(() => { drawing = false; draw(); }); } };
 function zoom(factor, around) {
   const from = around - (around - view.from) * factor, to = around + (view.to - around) * factor;
-  view.from = Math.max(0, from); view.to = Math.min(S.axes.events, Math.max(view.from + 4, to)); soon();
+  view.from = Math.max(0, from); view.to = Math.min(extent(), Math.max(view.from + extent() / 1e4, to)); soon();
 }
 // The highest moment within the pixel under the pointer: what the chart shows there.
 function frameAtX(x) {
-  const event = eventAtX(x), wide = (view.to - view.from) / Math.max(1, chart.clientWidth - box().left - box().right);
-  let best = frameAt(event);
-  for (let i = best; i < S.N && S.events[i] < event + wide / 2; ++i) if (shown(i) > shown(best)) best = i;
+  const list = along(), place = placeAtX(x), wide = (view.to - view.from) / Math.max(1, chart.clientWidth - box().left - box().right);
+  let best = frameIn(list, place);
+  for (let i = best; i < S.N && list[i] < place + wide / 2; ++i) if (shown(i) > shown(best)) best = i;
   return best;
 }
 function look(frame) { cursor = Math.max(0, Math.min(S.N - 1, frame)); say(cursor); place(cursor); soon(); }
@@ -305,7 +334,7 @@ let drag = null;
 chart.addEventListener("pointermove", event => {
   if (drag && Math.abs(spot(event) - drag.x) > 4) {
     drag.moved = true;
-    const shift = (drag.x - spot(event)) * (drag.to - drag.from) / chart.clientWidth, by = Math.max(-drag.from, Math.min(S.axes.events - drag.to, shift));
+    const shift = (drag.x - spot(event)) * (drag.to - drag.from) / chart.clientWidth, by = Math.max(-drag.from, Math.min(extent() - drag.to, shift));
     view.from = drag.from + by; view.to = drag.to + by;
   }
   look(frameAtX(spot(event)));
@@ -316,14 +345,14 @@ window.addEventListener("pointerup", event => {
   if (drag && !drag.moved && event.target === chart) pin(pinned >= 0 && Math.abs(pinned - frameAtX(spot(event))) < 2 ? -1 : frameAtX(spot(event)));
   drag = null;
 });
-chart.addEventListener("wheel", event => { event.preventDefault(); zoom(event.deltaY > 0 ? 1.25 : .8, eventAtX(spot(event))); }, {passive: false});
-const whole = () => { view.from = 0; view.to = Math.max(1, S.axes.events); soon(); };
-function oneStep() { const [, begin, end] = S.axes.phases.find(([name]) => name === "steady") || ["", 0, S.axes.events]; view.from = begin; view.to = end; soon(); }
+chart.addEventListener("wheel", event => { event.preventDefault(); zoom(event.deltaY > 0 ? 1.25 : .8, placeAtX(spot(event))); }, {passive: false});
+const whole = () => { view.from = 0; view.to = extent(); soon(); };
+function oneStep() { const [, begin, end] = S.axes.phases.find(([name]) => name === "steady") || ["", 0, S.axes.events]; view.from = spotOf(begin); view.to = spotOf(end); soon(); }
 chart.addEventListener("dblclick", whole);
 chart.addEventListener("keydown", event => {
   const at = cursor >= 0 ? cursor : pinned >= 0 ? pinned : S.peak, far = event.shiftKey ? Math.ceil(S.N / 50) : 1;
   const act = {ArrowLeft: () => look(at - far), ArrowRight: () => look(at + far), Home: () => look(0), End: () => look(S.N - 1), Enter: () => pin(at), " ": () => pin(at),
-    Escape: () => { tip.style.display = "none"; cursor = -1; pin(-1); }, "+": () => zoom(.7, S.events[at]), "-": () => zoom(1.4, S.events[at]), "0": whole}[event.key];
+    Escape: () => { tip.style.display = "none"; cursor = -1; pin(-1); }, "+": () => zoom(.7, along()[at]), "-": () => zoom(1.4, along()[at]), "0": whole}[event.key];
   if (act) { event.preventDefault(); act(); }
 });
 $("map").addEventListener("pointermove", event => {
@@ -348,6 +377,8 @@ for (const how of ["module", "role"]) $("by-" + how).addEventListener("click", (
 });
 $("all").addEventListener("click", whole);
 $("steady").addEventListener("click", oneStep);
+$("axis").hidden = !job.clock;
+$("axis").addEventListener("click", () => { timed = !timed; $("axis").setAttribute("aria-pressed", String(timed)); whole(); });
 // What if: verdict, cards, chart and roles become those of the changed job.
 const asItIs = {verdict: $("verdict").textContent, kind: $("verdict").className, job: $("job").textContent, reason: $("reason").textContent, cards: $("cards").innerHTML};
 const switches = [...document.querySelectorAll("[data-view]")];
@@ -374,4 +405,4 @@ draw();
 // What a test can ask for.
 window.dsplan = {
   view, draw, frames: job.N, peak: job.total[job.peak], peakEvent: job.events[job.peak], byRole: Array.from(job.byRole.subarray(job.peak * ROLES, (job.peak + 1) * ROLES)),
-  alive: () => aliveAt(pinned >= 0 ? pinned : job.peak).reduce((a, b) => a + b, 0), shownPeak: () => S.total[S.peak], shownEvent: () => S.events[S.peak]};
+  alive: () => aliveAt(pinned >= 0 ? pinned : job.peak).reduce((a, b) => a + b, 0), shownPeak: () => S.total[S.peak], shownEvent: () => S.events[S.peak], seconds: () => S.clock ? S.clock[S.N] : null, spotOf};
