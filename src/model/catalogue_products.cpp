@@ -1,4 +1,6 @@
 // The catalogue: matrix products, convolution and embedding.
+#include <optional>
+
 #include "model/catalogue_rules.h"
 
 namespace dsplan::rules {
@@ -44,6 +46,25 @@ void packed_linear(Writer& w) {
   }
   w.gradient(0);
   w.drop(dense);
+}
+
+// From Hopper on one kernel of CUTLASS multiplies all groups (aten/src/ATen/native/cuda/GroupMM.cu): its arguments by
+// group (three pointers, a problem, three strides), and four tensor maps for each multiprocessor. Before, groups are
+// multiplied one by one.
+struct GroupedScratch {
+  Bytes arguments;
+  Bytes maps;
+};
+
+std::optional<GroupedScratch> grouped_scratch(const Writer& w) {
+  const DeviceThreads& device = w.options().device;
+  if (device.multiprocessors == 0 || device.capability < 90 || device.capability >= 110) return std::nullopt;
+  if (w.in(0).dtype != DType::BFloat16) return std::nullopt;
+  const std::int64_t groups = w.in(2).shape.elements().value();
+  const std::int64_t pointers = round_up(Bytes(groups), 2).value() * 3 * 8;
+  const std::int64_t problems = groups * 3 * 4;
+  const std::int64_t strides = groups * 3 * 8;
+  return GroupedScratch{Bytes(pointers + problems + strides), Bytes(device.multiprocessors * 4 * 128)};
 }
 
 }  // namespace
@@ -96,13 +117,32 @@ void matmul(Writer& w) {
 
 // The weight's gradient comes first, as in mm (VariableType, GroupedMmBackward0).
 void grouped_matmul(Writer& w) {
+  const std::optional<GroupedScratch> scratch = grouped_scratch(w);
   w.output();
-  w.kernel();
+  if (scratch) {
+    const std::uint8_t arguments = w.forward_temporary(scratch->arguments, DType::UInt8, Visibility::Kernel);
+    const std::uint8_t maps = w.forward_temporary(scratch->maps, DType::UInt8, Visibility::Kernel);
+    w.kernel();
+    w.forward_drop(maps);
+    w.forward_drop(arguments);
+  } else {
+    w.kernel();
+  }
   w.save_input(0, "_saved_self", w.needs(1));
   w.save_input(1, "_saved_mat2", w.needs(0));
   w.save_input(2, "_saved_offs");
-  w.gradient(1);
-  w.gradient(0);
+  for (const std::size_t input : {1U, 0U}) {
+    if (!scratch || !w.needs(input)) {
+      w.gradient(input);
+      continue;
+    }
+    w.allocate_gradient(input);
+    const std::uint8_t arguments = w.allocate_temporary(scratch->arguments, DType::UInt8, Visibility::Kernel);
+    const std::uint8_t maps = w.allocate_temporary(scratch->maps, DType::UInt8, Visibility::Kernel);
+    w.backward_kernel();
+    w.drop(maps);
+    w.drop(arguments);
+  }
 }
 
 // Dense gradient of the table; beyond 3,072 indices CUDA sorts them first (Embedding.cu, embedding_dense_backward).

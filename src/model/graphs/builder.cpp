@@ -389,6 +389,8 @@ TensorId GraphBuilder::in_place(Op op, TensorId x, TensorId other) {
   return out;
 }
 
+void GraphBuilder::read_by_host(TensorId tensor) { graph_.program.push_back({Instruction::Kind::Read, tensor}); }
+
 void GraphBuilder::drop(std::initializer_list<TensorId> tensors) {
   for (TensorId id : tensors) {
     std::int32_t& count = references_[id];

@@ -73,6 +73,8 @@ class GraphBuilder {
 
   // Python lets go of these.
   void drop(std::initializer_list<TensorId> tensors);
+  // `if tensor:`, `tensor.item()`.
+  void read_by_host(TensorId tensor);
   // An output of the model that the training loop keeps, or drops at once.
   void give_to_loop(TensorId output);
 

@@ -13,6 +13,7 @@ void Forward::run(std::uint32_t begin, std::uint32_t end, bool saves) {
       case Instruction::Kind::Drop: drop(instruction.tensor()); break;
       case Instruction::Kind::Enter: enter_module(instruction.module()); break;
       case Instruction::Kind::Exit: leave_module(instruction.module()); break;
+      case Instruction::Kind::Read: emitter_.wait_stream(kHostSync, kComputeStream); break;
       case Instruction::Kind::Forget: on_.storages.release_saved(instruction.node()); break;
       case Instruction::Kind::RegionBegins:
       case Instruction::Kind::RegionEnds: break;

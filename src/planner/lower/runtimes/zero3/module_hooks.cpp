@@ -105,12 +105,21 @@ void ModuleHooks::exit(ModuleId module, Pass pass) {
 
 void ModuleHooks::end_backward() {
   coordinator_.end_backward();
+  record_uses();
   apply();
 }
 
 void ModuleHooks::release_all() {
   coordinator_.release_all();
+  record_uses();
   apply();
+}
+
+// What is released outside its module may have been read by nobody (the backward of an embedding).
+void ModuleHooks::record_uses() {
+  for (const Coordinator::Action& action : coordinator_.actions()) {
+    if (action.act == Coordinator::Act::Release) store_.record_use(action.parameters.front());
+  }
 }
 
 // One by one, in place for the next step.

@@ -41,6 +41,7 @@ class ModuleHooks {
   enum class From : std::uint8_t { Fetch, Elsewhere };
   void apply(From from = From::Elsewhere);
   void act(const Coordinator::Action& action);
+  void record_uses();
   void compare_trace();
   [[nodiscard]] bool carries(ModuleId module) const { return carries_[static_cast<std::size_t>(module)]; }
 

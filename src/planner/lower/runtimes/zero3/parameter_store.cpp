@@ -123,6 +123,15 @@ void ParameterStore::release(ParameterId id, Reason reason) {
   at(id).full.reset(reason);
 }
 
+// partition_parameters.py, free_param: param.data.record_stream(current_stream()), whoever has read it.
+void ParameterStore::record_use(ParameterId id) {
+  const State& state = at(id);
+  if (!state.full || !training_.zero.overlap_comm) return;
+  const Part used(state.full.id(), state.offset, bytes(sharding_.of(id).elements));
+  state.full.mark_scratch();
+  eager_.work().read(used).write(used).run(Body::Nothing, "record use of gathered parameter");
+}
+
 void ParameterStore::drop_full(ParameterId id) { at(id).full.reset(); }
 
 // _partition_param, has_been_updated: this rank's part of what it holds, padding as it was.

@@ -45,6 +45,8 @@ class ParameterStore {
   // Back to its partition: what was gathered goes. Before, that partition is cut anew where the parameter changed.
   void release(ParameterId id, Reason reason);
   void partition_again(ParameterId id);
+  // Its release waits for all that the compute stream was given.
+  void record_use(ParameterId id);
   // What was gathered goes, and leaves nothing.
   void drop_full(ParameterId id);
   // Of what the optimizer has changed.
