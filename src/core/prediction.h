@@ -118,6 +118,8 @@ struct Peak {
   Bytes active;                       // Largest sum of those and of blocks whose free waits for another stream.
   std::optional<Bytes> reserved;      // Caching allocator without a limit; frees at synchronisation (high end).
   std::optional<Bytes> reserved_low;  // Immediate frees.
+  // Frees complete when their events would have, by estimated times; absent where the ends are one, or no rates known.
+  std::optional<Bytes> reserved_expected;
   std::optional<Bytes> process;       // reserved (by --stream-frees) + context + communicators.
   std::optional<Bytes> process_high;  // With `reserved` at its high end.
   std::string phase;                  // "init", "first_step", "steady".
@@ -363,6 +365,7 @@ struct Prediction {
   std::int64_t retries = 0;    // Allocator retries under the limit, by --stream-frees.
   // The same where frees that wait for another stream end at once.
   std::int64_t retries_low = 0;
+  std::optional<std::int64_t> retries_expected;  // At estimated times, as Peak::reserved_expected.
   // Over all phases, saving included: the largest sum of blocks handed out, context and communicators. Without a
   // schedule what the states take at least.
   std::optional<Bytes> needed;

@@ -47,10 +47,22 @@ std::string spare_text(const Prediction& p) {
   return glued_size(*p.capacity > used ? *p.capacity - used : Bytes(0));
 }
 
+// Where frees of other streams' blocks complete when their events would have.
+std::string expected_text(const Prediction& p) {
+  if (!p.peak || !p.peak->reserved_expected || !p.peak->process) return {};
+  const Bytes process = *p.peak->reserved_expected + p.context.value_or(Bytes(0)) + p.communicators.value_or(Bytes(0));
+  if (process == *p.peak->process) return {};
+  return formatted("; {} expected", glued_size(process));
+}
+
 std::string retries_text(const Prediction& p) {
   if (p.retries == 0) return {};
   std::string text = formatted("the allocator gives its cache back {} time{}", p.retries, p.retries == 1 ? "" : "s");
-  if (p.retries_low < p.retries) text += formatted(" (or {})", p.retries_low);
+  if (p.retries_expected && *p.retries_expected != p.retries) {
+    text += formatted(" at most ({} expected)", *p.retries_expected);
+  } else if (p.retries_low < p.retries) {
+    text += formatted(" (or {})", p.retries_low);
+  }
   return text;
 }
 
@@ -72,8 +84,8 @@ std::string shortage(const Prediction& p, const std::string& device) {
 std::string said(const Prediction& p, const std::string& device) {
   switch (p.verdict) {
     case Verdict::Fits:
-      return formatted("takes {} of {} per GPU, {} to spare", glued_size(taken(p)), glued_size(*p.capacity),
-                       spare_text(p));
+      return formatted("takes {} of {} per GPU, {} to spare{}", glued_size(taken(p)), glued_size(*p.capacity),
+                       spare_text(p), expected_text(p));
     case Verdict::Tight:
       if (p.retries > 0) {
         return formatted("fits in {} per GPU, but not in {} less, which is how far off this may be; {}",

@@ -6,6 +6,8 @@
 #include "core/error.h"
 #include "planner/lower/unsupported.h"
 #include "planner/predict/predict.h"
+#include "planner/time/event_times.h"
+#include "planner/time/rates.h"
 #include "planner/zero/zero_facts.h"
 
 namespace dsplan {
@@ -19,6 +21,11 @@ Readings::Readings(Schedule made, const Job& job, const std::optional<Window>& w
       placements(place_both(schedule, options)),
       ends(ends_of(schedule, placements, options, only)) {
   replay(schedule, memory, traffic, host);
+  if (!placements.asked.waited || !job.hardware || !Rates::missing(job).empty()) return;
+  times = event_times(schedule, job, Rates::of(job));
+  PlacementOptions timed = options;
+  timed.times = &*times;
+  expected = place(schedule, timed);
 }
 
 SharedEvidence::SharedEvidence(const ModelSpec& of, const Job& resolved)

@@ -57,6 +57,7 @@ Prediction concluded(const Evidence& evidence) {
       .verdict_reason = std::move(judged.reason),
       .retries = judged.retries,
       .retries_low = judged.retries_low,
+      .retries_expected = judged.retries_expected,
       .needed = judged.needed,
       .shortfall = judged.shortfall,
       .failure = std::move(judged.failure),

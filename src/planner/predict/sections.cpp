@@ -175,6 +175,15 @@ std::optional<HeldForBackward> held_of(const Evidence& evidence) {
   return held_for_backward(evidence.readings->schedule, evidence.shared.model);
 }
 
+namespace {
+
+std::optional<Bytes> expected_reserved(const Readings& readings) {
+  if (!readings.expected) return std::nullopt;
+  return peaks_of(readings.schedule, *readings.expected, readings.only).reserved;
+}
+
+}  // namespace
+
 Peak peak_in(const Readings& readings, const ModelSpec& model, const DeviceRoom& room,
              const std::optional<PlannedArena>& arena) {
   const MemoryMeter& meter = readings.memory;
@@ -186,6 +195,7 @@ Peak peak_in(const Readings& readings, const ModelSpec& model, const DeviceRoom&
       .active = std::max(allocated, ends.asked.active),
       .reserved = arena ? arena->height : ends.high.reserved,
       .reserved_low = arena ? arena->height : ends.low.reserved,
+      .reserved_expected = arena ? std::nullopt : expected_reserved(readings),
       .process = (arena ? arena->height : ends.asked.reserved) + room.beside(),
       .process_high = (arena ? arena->height : ends.high.reserved) + room.beside(),
       .phase = std::string(name(meter.peak_stretch())),
