@@ -9,6 +9,7 @@
 
 #include "core/audit.h"
 #include "core/format.h"
+#include "io/machine_files.h"
 #include "lowered.h"
 #include "planner/predict/predict.h"
 #include "sim/placement.h"
@@ -212,6 +213,43 @@ TEST_CASE("gathered parameters pile up in a forward at the high end of reserved,
   CHECK(beside.active > beside.allocated);
   // The model's parameters are 2.5 GB.
   CHECK(*beside.reserved - *beside.reserved_low > Bytes(1'000'000'000));
+}
+
+TEST_CASE("on a clock frees are over at once where work takes no time, and pile up where it takes long") {
+  const ModelSpec model = lowered::bundled("llama-3.2-1b");
+  Job job = lowered::job(3, 8);
+  job.training.seq = 256;
+  job.training.zero.overlap_comm = true;
+  job.training.zero.prefetch_bucket_size = Elements(50'000'000);
+  const Schedule schedule = lowered::all_ranks(model, job).front();
+  const auto reserved = [&](float work, double host) {
+    const EventTimes times{std::vector<float>(schedule.events.size(), work), host};
+    PlacementOptions options;
+    options.times = &times;
+    return place(schedule, options).peak.reserved;
+  };
+  PlacementOptions at_once;
+  at_once.frees = StreamFrees::Immediate;
+  CHECK(reserved(0, 1e-6) == place(schedule, at_once).peak.reserved);
+  CHECK(reserved(1e-3F, 1e-6) > reserved(1e-6F, 1e-6));
+  CHECK(reserved(1e-3F, 1e-6) > reserved(0, 1e-6) + Bytes(500'000'000));
+  CHECK(reserved(1e-6F, 1e-3) == reserved(0, 1e-6));  // The host is never ahead.
+}
+
+TEST_CASE("a machine with rates says what is expected between the ends") {
+  const ModelSpec model = lowered::bundled("llama-3.2-1b");
+  Job job = lowered::job(3, 8);
+  job.training.seq = 256;
+  job.training.zero.overlap_comm = true;
+  job.training.zero.prefetch_bucket_size = Elements(50'000'000);
+  job.rank = "0";
+  CHECK(!predict(model, job, 0).peak->reserved_expected);
+  job.hardware = load_hardware("h100-sxm");
+  const Peak peak = *predict(model, job, 0).peak;
+  REQUIRE(peak.reserved_expected);
+  CHECK(*peak.reserved_expected >= *peak.reserved_low);
+  job.training.zero.overlap_comm = false;
+  CHECK(!predict(model, job, 0).peak->reserved_expected);
 }
 
 TEST_CASE("what does not fit at the high end is tried at the low one, and both counts of retries are told") {

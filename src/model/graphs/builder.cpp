@@ -389,9 +389,8 @@ TensorId GraphBuilder::in_place(Op op, TensorId x, TensorId other) {
   return out;
 }
 
-void GraphBuilder::read_by_host(TensorId tensor) { graph_.program.push_back({Instruction::Kind::Read, tensor}); }
-
-void GraphBuilder::drop(std::initializer_list<TensorId> tensors) {
+void GraphBuilder::drop(std::initializer_list<TensorId> tensors, TensorId read) {
+  if (read != kNone) graph_.program.push_back({Instruction::Kind::Read, read});
   for (TensorId id : tensors) {
     std::int32_t& count = references_[id];
     DSPLAN_CHECK(count > 0, "a tensor is dropped twice");

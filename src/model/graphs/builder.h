@@ -71,10 +71,8 @@ class GraphBuilder {
   [[nodiscard]] TensorId buffer(std::string_view leaf);
   [[nodiscard]] TensorId batch_input(Shape shape, DType dtype);
 
-  // Python lets go of these.
-  void drop(std::initializer_list<TensorId> tensors);
-  // `if tensor:`, `tensor.item()`.
-  void read_by_host(TensorId tensor);
+  // Python lets go of these, and has asked for the value of `read` before: `if tensor:`, `tensor.item()`.
+  void drop(std::initializer_list<TensorId> tensors, TensorId read = kNone);
   // An output of the model that the training loop keeps, or drops at once.
   void give_to_loop(TensorId output);
 

@@ -19,8 +19,7 @@ void look_for_packed_sequences(GraphBuilder& g, TensorId position_ids) {
   g.drop({differs});
   const TensorId none = g.make(Op::Equal, Shape{batch}, DType::Bool, {index});
   const TensorId all = g.make(Op::All, Shape{}, DType::Bool, {none});
-  g.read_by_host(all);
-  g.drop({none, all, first, difference, index});
+  g.drop({none, all, first, difference, index}, all);
 }
 
 // A mask of ones is found to mask nothing: all of it, since 5.0 by its sum.
@@ -28,13 +27,11 @@ void look_for_padding(GraphBuilder& g, TensorId mask) {
   const TensorId flags = g.cast(mask, DType::Bool);
   if (g.options().transformers < Version{5, 0, 0}) {
     const TensorId all = g.make(Op::All, Shape{}, DType::Bool, {flags});
-    g.read_by_host(all);
-    return g.drop({flags, all});
+    return g.drop({flags, all}, all);
   }
   const TensorId count = g.make(Op::SumDim, Shape{}, DType::Int64, {flags});
   const TensorId all = g.make(Op::Equal, Shape{}, DType::Bool, {count});
-  g.read_by_host(all);
-  g.drop({all, count, flags});
+  g.drop({all, count, flags}, all);
 }
 
 // torch.finfo(dtype).min.

@@ -519,6 +519,20 @@ def zero(stage):
         )
 
 
+def timed():
+    """Between the two ends: frees are over when their events would be, on the dry device's own clock."""
+    for stage in (1, 2, 3):
+        for model, seq, batch in (("llama-3.2-1b", 1024, 1), ("qwen2-0.5b", 1000, 2), ("gpt2-medium", 500, 2)):
+            overlap = {"overlap_comm": True} if stage < 3 else {}
+            made = engine(stage, zero=overlap)
+            yield job("timed", model, seq, batch, world=8, deepspeed=made, events="timed", name=f"z{stage}")
+    more = {"world": 8, "events": "timed"}
+    yield job("timed", "llama-3.2-1b", 4096, 2, deepspeed=engine(3), checkpoint="full", name="z3-full", **more)
+    prefetch = engine(3, zero={"stage3_prefetch_bucket_size": 0})
+    yield job("timed", "llama-3.2-1b", 1024, 1, deepspeed=prefetch, name="z3-prefetch-0", **more)
+    yield job("timed", "llama-3-8b", 2048, 1, whole=True, deepspeed=engine(3), name="z3-whole", **more)
+
+
 def offload():
     host = {"device": "cpu", "pin_memory": True}
     rows = [
@@ -637,6 +651,7 @@ def jobs():
         *device(),
         *ddp(),
         *(row for stage in (0, 1, 2, 3) for row in zero(stage)),
+        *timed(),
         *offload(),
         *fsdp(),
     ]

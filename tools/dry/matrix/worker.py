@@ -188,13 +188,14 @@ class Worker:
             with no_init_weights():
                 model = self.raw()
             model.tie_weights()
-            model = model.to("cuda") if self.runtime() in ("pytorch", "ddp") else model
         else:
             with torch.device("cuda"):
                 model = self.raw()
         base = model
         if self.training.get("lora"):
             model = self.adapted(model, self.training["lora"])
+        if init == "host" and self.runtime() in ("pytorch", "ddp"):  # With its adapters, as Trainer is given it.
+            model = model.to("cuda")
         for name, parameter in model.named_parameters():
             if any(fnmatch.fnmatchcase(name, glob) for glob in self.training.get("freeze", ())):
                 parameter.requires_grad_(False)

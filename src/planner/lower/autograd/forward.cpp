@@ -148,6 +148,13 @@ void Forward::stop_before(NodeId node) {
   if (on_.facts.is_wanted(node)) save(node, slots_);
 }
 
+// Of a parameter. A recomputation saves a detached tensor (torch/utils/checkpoint.py, pack_hook), a grouped product the
+// view of the experts' weights that it is given (transformers: integrations/moe.py).
+bool Forward::saves_memory_of_now(const Node& node, TensorId tensor) const {
+  if (!on_.runtime.moves_parameters()) return false;
+  return node.op == Op::GroupedMatmul || (detaches_ && graph_.tensor(tensor).requires_grad);
+}
+
 void Forward::save(NodeId id, const std::vector<BufferId>& made) {
   const Node& node = graph_.node(id);
   const std::span<const Slot> slots = on_.recipes.slots(id);
@@ -163,9 +170,7 @@ void Forward::save(NodeId id, const std::vector<BufferId>& made) {
           item.kind == Saved::Kind::Input ? graph_.input(node, item.index) : graph_.output(node, item.index);
       const Storage& storage = graph_.storage_of(tensor);
       if (storage.parameter == kNone && storage.buffer == kNone) buffer = on_.storages.of(tensor);
-      // A recomputation saves a detached tensor, which has the memory of now (torch/utils/checkpoint.py, pack_hook).
-      if (detaches_ && storage.parameter != kNone && graph_.tensor(tensor).requires_grad &&
-          on_.runtime.moves_parameters()) {
+      if (storage.parameter != kNone && saves_memory_of_now(node, tensor)) {
         buffer = on_.runtime.place(storage.parameter).buffer;
       }
     }

@@ -30,6 +30,7 @@ class Forward {
   void make_slot(NodeId node, std::size_t slot, std::vector<BufferId>& made);
   void launch(NodeId node, const std::vector<BufferId>& made, std::size_t first_new, std::size_t end_new,
               std::uint8_t part);
+  [[nodiscard]] bool saves_memory_of_now(const Node& node, TensorId tensor) const;
   void save(NodeId node, const std::vector<BufferId>& made);
   void drop(TensorId tensor);
   void enter_module(ModuleId module);

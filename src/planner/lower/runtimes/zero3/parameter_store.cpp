@@ -117,19 +117,18 @@ void ParameterStore::gather_in_place(const std::vector<ParameterId>& list) {
   synchronize();
 }
 
-void ParameterStore::release(ParameterId id, Reason reason) {
+// partition_parameters.py, free_param: param.data.record_stream(current_stream()), whoever has read it. What is released
+// outside its module may have been read by nobody (the backward of an embedding).
+void ParameterStore::release(ParameterId id, Reason reason, bool was_read) {
+  const State& state = at(id);
+  if (state.full && !was_read) {
+    const Part used(state.full.id(), state.offset, bytes(sharding_.of(id).elements));
+    state.full.mark_scratch();
+    eager_.work().read(used).write(used).run(Body::Nothing, "record use of gathered parameter");
+  }
   leave_secondary(id);
   at(id).aliased = false;
   at(id).full.reset(reason);
-}
-
-// partition_parameters.py, free_param: param.data.record_stream(current_stream()), whoever has read it.
-void ParameterStore::record_use(ParameterId id) {
-  const State& state = at(id);
-  if (!state.full || !training_.zero.overlap_comm) return;
-  const Part used(state.full.id(), state.offset, bytes(sharding_.of(id).elements));
-  state.full.mark_scratch();
-  eager_.work().read(used).write(used).run(Body::Nothing, "record use of gathered parameter");
 }
 
 void ParameterStore::drop_full(ParameterId id) { at(id).full.reset(); }

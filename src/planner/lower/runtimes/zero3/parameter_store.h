@@ -43,10 +43,9 @@ class ParameterStore {
   void gather_whole(ParameterId id);
   void gather_in_place(const std::vector<ParameterId>& list);
   // Back to its partition: what was gathered goes. Before, that partition is cut anew where the parameter changed.
-  void release(ParameterId id, Reason reason);
+  // Not read: it waits for all that the compute stream was given all the same.
+  void release(ParameterId id, Reason reason, bool was_read = true);
   void partition_again(ParameterId id);
-  // Its release waits for all that the compute stream was given.
-  void record_use(ParameterId id);
   // What was gathered goes, and leaves nothing.
   void drop_full(ParameterId id);
   // Of what the optimizer has changed.
