@@ -23,7 +23,7 @@ struct Place {
   std::string path;
   std::size_t line = 0;
   std::size_t column = 0;
-  std::string source_line;
+  std::string source_line = {};
 
   [[nodiscard]] Diagnostic says(std::string message, std::string hint = {}) const {
     return {path, line, column, source_line, std::move(message), std::move(hint)};

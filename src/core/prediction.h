@@ -215,7 +215,7 @@ struct PhaseMark {
   Bytes active;
   Bytes reserved;
   std::size_t event = 0;
-  Stretched since;  // The mark before.
+  Stretched since = {};  // The mark before.
 };
 
 // A part of a phase, all its micro-batches together: "forward" (with the making of the batch), "outputs_released" (the
@@ -245,12 +245,12 @@ struct Phase {
   Bytes peak_allocated;
   Bytes peak_active;
   Bytes peak_reserved;
-  std::vector<PhasePrint> prints;
-  std::vector<PhasePart> parts;  // Those that the phase has.
+  std::vector<PhasePrint> prints = {};
+  std::vector<PhasePart> parts = {};  // Those that the phase has.
   // Over all of the phase's steps, whatever is freed meanwhile. nullopt where the phase is a part of another.
-  std::optional<Bytes> requested_total;
-  std::optional<std::int64_t> allocations;
-  std::optional<Bytes> host_requested_total;  // Pinned, locked and pageable together, files apart.
+  std::optional<Bytes> requested_total = {};
+  std::optional<std::int64_t> allocations = {};
+  std::optional<Bytes> host_requested_total = {};  // Pinned, locked and pageable together, files apart.
 };
 
 struct TrafficRow {
@@ -372,10 +372,10 @@ struct Prediction {
   // What `needed` exceeds the device by, less `reserve`; where it does not and fragmentation alone ends the job, what
   // the failing request misses. 0 where it fits; absent without a capacity.
   std::optional<Bytes> shortfall;
-  std::string failure;                 // Where it first fails, in words; empty where it does not.
-  std::vector<Doubt> doubts;           // Largest first. Together: by how much the process may take more.
-  std::vector<FittingChange> changes;  // The fastest first; empty unless they were asked for.
-  std::optional<LongRun> long_run;  // Absent where the second step is not the one that repeats.
+  std::string failure;                   // Where it first fails, in words; empty where it does not.
+  std::vector<Doubt> doubts;             // Largest first. Together: by how much the process may take more.
+  std::vector<FittingChange> changes;    // The fastest first; empty unless they were asked for.
+  std::optional<LongRun> long_run = {};  // Absent where the second step is not the one that repeats.
   std::size_t events = 0;
   std::size_t buffers = 0;
   std::vector<Absence> not_modelled;

@@ -86,7 +86,7 @@ struct Recipe {
 // What rows depend on beside the operator itself.
 struct CatalogueOptions {
   Version torch = kCatalogueTorch;
-  DeviceThreads device;
+  DeviceThreads device = {};
   bool fake = false;  // As FakeTensorMode has it, which puts on the device what a GPU's operators leave on the host.
 };
 
