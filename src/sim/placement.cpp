@@ -370,7 +370,8 @@ std::string shape_of(const AllocatorState& state) {
   for (const AllocatorState::Block& block : state.blocks) {
     const bool begins = before == nullptr || before->segment != block.view.segment;
     append_formatted(text, "{}{} {} {} {};", begins ? "| " : "", block.view.size.value(), block.view.stream,
-                     static_cast<int>(block.view.state), block.buffer ? block.buffer->number() : -1);
+                     static_cast<int>(block.view.state),
+                     block.buffer ? formatted("{}", block.buffer->number()) : "none");
     before = &block.view;
   }
   return text;
