@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdlib>
+#include <optional>
 
 #include "planner/lower/unsupported.h"
 #include "running.h"
@@ -218,27 +219,30 @@ constexpr Sharding kShardings[] = {
      }},
 };
 
+// Absent where the mesh does not divide: fewer ranks than all, or replicas, are two neighbours here.
+std::optional<Plan> sharded_plan(const ModelSpec& model, const Sharding& sharding, const Change& segments,
+                                 std::int64_t ranks, bool mixed) {
+  Plan plan{dsplan::formatted("{} fully_shard {} ranks {} {} mixed {}", model.family, sharding.name, ranks,
+                              segments.name, mixed),
+            mixed ? lowered::sharded_mixed(ranks)
+                  : lowered::sharded(ranks, DType::BFloat16, DType::BFloat16, DType::BFloat16)};
+  segments.apply(plan.job, static_cast<std::int32_t>(model.dims.layers));
+  sharding.apply(plan.job);
+  const Fsdp& fsdp = plan.job.training.fsdp;
+  if ((fsdp.replicate > 1 || fsdp.reshard_after_forward > 1) && (ranks % 2 != 0 || ranks == 2)) return std::nullopt;
+  return plan;
+}
+
 void add_sharded(const ModelSpec& model, bool full, std::vector<Plan>& plans) {
-  const auto layers = static_cast<std::int32_t>(model.dims.layers);
   for (std::size_t at = 0; at < std::size(kShardings); ++at) {
     for (const std::int64_t ranks : {2, 3, 4, 8}) {
-      for (const std::size_t s : {0U, 1U}) {
-        for (const bool mixed : {false, true}) {
-          const std::size_t turn = at + static_cast<std::size_t>(ranks) + s + (mixed ? 1 : 0);
-          if (!full && turn % 7 != 0) continue;
-          Plan plan{dsplan::formatted("{} fully_shard {} ranks {} {} mixed {}", model.family, kShardings[at].name, ranks,
-                                      kSegments[s].name, mixed),
-                    mixed ? lowered::sharded_mixed(ranks)
-                          : lowered::sharded(ranks, DType::BFloat16, DType::BFloat16, DType::BFloat16)};
-          kSegments[s].apply(plan.job, layers);
-          kShardings[at].apply(plan.job);
-          const bool divides = ranks % 2 == 0 && ranks > 2;
-          if (!divides && (plan.job.training.fsdp.replicate > 1 || plan.job.training.fsdp.reshard_after_forward > 1)) {
-            continue;
-          }
-          plan.planned = turn % 3 == 2;
-          plans.push_back(std::move(plan));
-        }
+      for (const std::size_t form : {0U, 1U, 2U, 3U}) {  // Segments, and mixed precision.
+        const std::size_t turn = at + static_cast<std::size_t>(ranks) + form % 2 + form / 2;
+        if (!full && turn % 7 != 0) continue;
+        std::optional<Plan> plan = sharded_plan(model, kShardings[at], kSegments[form % 2], ranks, form / 2 == 1);
+        if (!plan) continue;
+        plan->planned = turn % 3 == 2;
+        plans.push_back(*std::move(plan));
       }
     }
   }
