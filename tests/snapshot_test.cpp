@@ -295,8 +295,7 @@ TEST_CASE("emit and replay as commands") {
       {"emit tiny-llama --out x", "--format: error: is missing"},
       {"emit tiny-llama --format json --out x",
        "--format: error: no format \"json\" of emit; formats are deepspeed, plan, launch, checkpointing, perfetto, "
-       "html, "
-       "snapshot"},
+       "html, svg, png, snapshot"},
       {"emit tiny-llama --format snapshot", "--out: error: is missing: a snapshot is binary"},
       {"emit bloom-560m --format snapshot --out x", "--format snapshot: error: needs a schedule"},
       {"emit tiny-llama --rank all --format snapshot --out x", "--rank: error: --format snapshot is of one rank"},

@@ -62,7 +62,7 @@ Chart chart_of(const std::vector<SweepAxis>& axes, const std::vector<SweepPoint>
     const std::string name = values_text(axes, point, across);
     auto line = std::find_if(chart.series.begin(), chart.series.end(),
                              [&](const ChartSeries& one) { return one.name == name; });
-    if (line == chart.series.end()) line = chart.series.insert(chart.series.end(), {name, true, {}});
+    if (line == chart.series.end()) line = chart.series.insert(chart.series.end(), ChartSeries{name, true, {}});
     const auto& values = axes[across].values;
     const auto place = std::find(values.begin(), values.end(), point.values[across]) - values.begin();
     const std::string words = formatted("{}: {}, takes {}, {}", values_text(axes, point),

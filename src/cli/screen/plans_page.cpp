@@ -1,4 +1,6 @@
 // `dsplan plan --format html`.
+#include <cmath>
+
 #include "cli/report_plan.h"
 #include "core/format.h"
 #include "report/page/points_page.h"

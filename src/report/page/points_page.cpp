@@ -76,7 +76,8 @@ class Drawing {
                       in_html(chart_.title));
     axes();
     if (chart_.limit && static_cast<double>(chart_.limit->value()) <= top_) limit();
-    for (std::size_t i = 0; i < chart_.series.size(); ++i) series(chart_.series[i], i % kColours);
+    // The first lies on top.
+    for (std::size_t i = chart_.series.size(); i-- > 0;) series(chart_.series[i], i % kColours);
     return text_ + "</svg>\n";
   }
 

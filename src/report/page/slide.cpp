@@ -163,9 +163,10 @@ std::string svg_slide(const PageInput& input) {
   const Frame frame(input);
   const std::vector<ByRole> columns = columns_of(input.timeline, frame);
   const PageWords words = page_words(input);
-  const std::string verdict = colour(words.kind == "soft" ? "soft" : words.kind);
+  const std::string verdict = colour(words.kind);
   std::string text =
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1280\" height=\"720\" viewBox=\"0 0 1280 720\" "
+      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1280\" "
+      "height=\"720\" viewBox=\"0 0 1280 720\" "
       "font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"15\">\n";
   text += formatted("<rect width=\"1280\" height=\"720\" fill=\"{}\"/>\n", colour("ground"));
   text += formatted(
