@@ -81,6 +81,6 @@ TEST_CASE("what is certain has no row, what nobody measured has one") {
   const std::vector<Doubt> large = doubts_of(job, kGiB * 50);
   const std::int64_t permille = reserved_error_permille(job.training, job.parallelism);
   CHECK((find(large, "reserved memory") != nullptr) == (permille > 0));
-  CHECK(sum_of(large) - sum_of(small) >= kGiB * 49 / 1000 * permille);
+  CHECK((sum_of(large) - sum_of(small)).value() >= kGiB.value() * 49 / 1000 * permille);
   for (const Doubt& doubt : large) CHECK(!doubt.why.empty());
 }

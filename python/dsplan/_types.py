@@ -217,6 +217,7 @@ class PeakMemory(Record):
     process: bytes.
     process_high: bytes.
     event_index: index of the schedule's event.
+    reserved_expected: bytes.
     """
 
     requested: int
@@ -231,6 +232,7 @@ class PeakMemory(Record):
     event_index: int
     by_role: RoleBytes
     live: Tuple[LiveBuffer, ...]
+    reserved_expected: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -650,6 +652,7 @@ class Prediction(PredictionView):
     communicators_bytes: bytes.
     needed_bytes: bytes.
     shortfall_bytes: bytes.
+    retries_expected: allocator retries.
     """
 
     schema: Literal["dsplan.prediction/1"]
@@ -680,6 +683,7 @@ class Prediction(PredictionView):
     first_failure: Optional[str] = None
     uncertainty: Optional[Tuple[Uncertainty, ...]] = None
     changes: Optional[Tuple[Change, ...]] = None
+    retries_expected: Optional[int] = None
     long_run: Optional[LongRun] = None
     above_inputs: Optional[AboveInputs] = None
     traffic_terms: Optional[Tuple[TrafficTerm, ...]] = None

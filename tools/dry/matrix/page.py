@@ -36,7 +36,8 @@ def parts(row, what):
 
 
 def most(row):
-    return max(abs(ours - measured) for values in row["phases"].values() for measured, ours in (values[w] for w in COMPARED[:2]))
+    pairs = [values[what] for values in row["phases"].values() for what in COMPARED[:2]]
+    return max(abs(ours - measured) for measured, ours in pairs)
 
 
 def reason_of(row):
