@@ -257,13 +257,14 @@ void add_norms(std::vector<Case>& all) {
 
 // Weights that are packed as they come to the device, in both ways to keep their scales.
 void add_packed(std::vector<Case>& all) {
-  for (const char* nested : {"double_quant=true", "double_quant=false"}) {
+  for (const bool nested : {true, false}) {
     Job job = small(-1, 1);
     lowered::set_dtype(job, DType::Float32);
     job.training.attention = Attention::Math;  // Heads are grouped.
-    Case one{dsplan::formatted("packed weights, {}", nested), kLlama, job};
+    Case one{nested ? "packed weights, scales packed, too" : "packed weights", kLlama, job};
     one.must_run = true;
-    one.request.set = {{"quantization=nf4", nested}, option("--set")};
+    one.request.quantization = {"nf4", option("--quantization")};
+    one.request.double_quant = {nested, option("--double-quant")};
     one.request.lora = {"r=4,targets=q_proj+v_proj,dtype=fp32", option("--lora")};
     all.push_back(std::move(one));
   }

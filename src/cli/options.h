@@ -42,9 +42,6 @@ struct CommandExtras {
 [[nodiscard]] SimulateWords parse_simulate(std::string_view command, const Words& words,
                                            const CommandExtras& extras = {});
 
-// Those of packed weights ("--quantization"), which no row of a setting has: what they say is a model's own.
-[[nodiscard]] std::vector<std::string_view> packing_options();
-
 // The same words again, for whoever wants to predict the same: without MODEL, files, and what only says what to print.
 [[nodiscard]] Words words_of(const SimulateWords& said);
 

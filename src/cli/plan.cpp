@@ -222,10 +222,11 @@ int plan_model(const PlanWords& words) {
 namespace {
 
 constexpr const char* kPlanFooter =
-    "A model (docs/planning.md) takes all options of simulate, which pin what they say,\n"
-    "and --space, --vary, --global-batch, --maximize, --minimize, --pareto, --timeout,\n"
-    "--emit. A chain (docs/recompute-plans.md) takes --budget, --method, --minimum,\n"
-    "--format and --out. Methods: flat, flat:N (slots), selective, and the rules\n"
+    "A model (docs/planning.md) takes all options of simulate, which pin what they\n"
+    "say, and --space, --vary, --global-batch, --maximize, --minimize, --pareto,\n"
+    "--timeout, --emit. A chain (docs/recompute-plans.md) takes --budget, --method,\n"
+    "--minimum, --format and --out. Methods: flat, flat:N (slots), selective, and\n"
+    "the rules\n"
     "none, full, every, segments, nth, sqrt, chen, megatron-block, megatron-uniform;\n"
     "those with a number take it after a colon, or the best one within the budget.\n"
     "Example: dsplan plan llama-3-8b --gpus 8 --hardware h100-sxm --seq 4096\n"

@@ -288,6 +288,11 @@ struct Request {
   // Model and its execution.
   Setting<std::vector<std::string>> freeze;                 // --freeze GLOB, repeatable
   Setting<std::string> lora;                                // --lora
+  Setting<std::string> quantization;                        // --quantization none|nf4|fp4|int8
+  Setting<bool> double_quant;                               // --double-quant true|false
+  Setting<std::string> quant_compute_dtype;                 // --quant-compute-dtype
+  Setting<std::string> quant_storage;                       // --quant-storage
+  Setting<bool> kbit_prepare;                               // --kbit-prepare true|false
   Setting<std::string> checkpoint;                          // --checkpoint none|full|every:K|segments:K|nth:K|auto|FILE
   Setting<std::vector<CheckpointEntry>> checkpoint_groups;  // The content of --checkpoint FILE.
   Setting<std::string> checkpoint_impl;  // --checkpoint-impl reentrant|non_reentrant (checkpoint_impl)

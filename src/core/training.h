@@ -34,7 +34,21 @@ inline constexpr Version kWitnessTransformers{5, 17, 0};
 
 enum class Runtime : std::uint8_t { PyTorch, DeepSpeed, Fsdp2 };
 
-enum class OptimizerKind : std::uint8_t { Adam, AdamW, Sgd, Adafactor, Lion, Adam8bit, Muon, Adagrad, RmsProp };
+enum class OptimizerKind : std::uint8_t {
+  Adam,
+  AdamW,
+  Sgd,
+  Adafactor,
+  Lion,
+  Adam8bit,
+  Muon,
+  Adagrad,
+  RmsProp,
+  AdamW32bit,  // From here on bitsandbytes', as Lion and Adam8bit are under plain PyTorch.
+  Lion8bit,
+  AdEmaMix,
+  AdEmaMix8bit
+};
 enum class Implementation : std::uint8_t { Fused, Foreach, ForLoop };
 
 struct Optimizer {
@@ -42,8 +56,10 @@ struct Optimizer {
   Implementation implementation = Implementation::Fused;
   double momentum = 0;      // Sgd, RmsProp: a buffer exists iff > 0.
   double weight_decay = 0;  // Matters where it is added to the gradient: Adam, Sgd, Adagrad, RmsProp.
-  // Adam8bit made by transformers' Trainer, which registers embeddings as 32-bit. Plain PyTorch only.
+  // An 8-bit one made by transformers' Trainer, which registers embeddings as 32-bit. Plain PyTorch only.
   bool embeddings_32bit = false;
+  // bitsandbytes keeps states of 100,000 elements and more in managed memory, which the driver moves to and fro.
+  bool paged = false;
 };
 
 enum class OffloadDevice : std::uint8_t { None, Cpu, Nvme };
@@ -239,6 +255,7 @@ struct Training {
 
 [[nodiscard]] std::string_view name(Runtime runtime);
 [[nodiscard]] std::string_view name(OptimizerKind kind);
+[[nodiscard]] bool quantizes_states(OptimizerKind kind);  // In 8 bits, from 4,096 elements on.
 [[nodiscard]] std::string_view name(Implementation implementation);
 // "adamw (fused)"; with the optimizer on the host DeepSpeed's own runs there, whatever was asked for:
 // "adamw (DeepSpeedCPUAdam)".

@@ -272,24 +272,6 @@ std::optional<CheckpointEntry> read_entry(ObjectReader& reader, const Value& ite
   return entry;
 }
 
-// bitsandbytes' packed weights, kept in the words of --set.
-void read_quantization(ObjectReader& reader, Request& request) {
-  std::vector<std::string> words;
-  Place place;
-  const auto say = [&](std::string_view key, const std::string& value) {
-    words.push_back(formatted("{}={}", key, value));
-    place = place_at(reader.document(), reader.value().find(key)->offset);
-  };
-  for (const std::string_view key : {"quantization", "quant_compute_dtype", "quant_storage"}) {
-    if (const std::optional<std::string> text = reader.string(key)) say(key, *text);
-  }
-  if (const std::optional<bool> nested = reader.boolean("double_quant"))
-    say("double_quant", *nested ? "true" : "false");
-  if (words.empty()) return;
-  if (request.set.given()) words.insert(words.begin(), request.set->begin(), request.set->end());
-  request.set = {std::move(words), place};
-}
-
 }  // namespace
 
 Request read_training_file(const Document& document) {
@@ -309,7 +291,6 @@ Request read_training_file(const Document& document) {
   read_optimizer(reader, request);
   read_fsdp(reader, request);
   read_lora(reader, request);
-  read_quantization(reader, request);
   reader.refuse_unread("the training file");
   diagnostics.throw_if_any();
   return request;

@@ -8,44 +8,85 @@ namespace {
 
 // bitsandbytes' MatMul4Bit (0.50: autograd/_functions.py, backends/cuda/ops.py): W is packed, 64 values to a scale.
 // Forward unpacks the scales, if they are quantized themselves, and the weight in x's dtype, and is one call; backward
-// unpacks both again, the weight in the dtype that it once had.
+// unpacks both again, the weight in the dtype that it once had. Under autocast in a narrower dtype the call has copies
+// of x, weight and bias made for it, and backward's product is in the gradient's dtype, from which the engine makes
+// x's.
+class PackedLinear {
+ public:
+  explicit PackedLinear(Writer& w) : w_(w), compute_(w.in(0).dtype), product_(w.out().dtype) {
+    nested_ = w.node().number >= kNestedScales;
+    loaded_ = static_cast<DType>(static_cast<int>(w.node().number) % static_cast<int>(kNestedScales));
+    const std::int64_t in = w.in(0).shape.dims[w.in(0).shape.rank - 1U];
+    weight_ = Elements(checked_mul(in, w.out().shape.dims[w.out().shape.rank - 1U]));
+    scales_ = storage(div_ceil(weight_, 64), DType::Float32);
+  }
+
+  void forward() {
+    std::vector<std::uint8_t> made;
+    if (nested_) {
+      made.push_back(passing(scales_, DType::Float32));
+      made.insert(made.begin(), passing(scales_, DType::Float32));
+    }
+    made.push_back(passing(storage(weight_, compute_), compute_));
+    std::vector<std::uint8_t> narrow;
+    if (narrows()) {
+      // The compiler evaluates the wrapper's arguments from the last to the first.
+      if (w_.has_in(2)) narrow.insert(narrow.begin(), passing(storage(w_.in(2).shape.elements(), product_), product_));
+      narrow.insert(narrow.begin(), passing(storage(weight_, product_), product_));
+      narrow.insert(narrow.begin(), passing(storage(w_.in(0).shape.elements(), product_), product_));
+    }
+    w_.output();
+    w_.kernel();
+    for (const std::uint8_t one : narrow) w_.forward_drop(one);
+    if (nested_) {
+      for (const std::uint8_t one : made) w_.forward_drop(one);
+    }
+    w_.save_input(1, "B", w_.needs(0));
+  }
+
+  void backward() {
+    if (w_.has_in(2)) w_.summed_gradient(2);
+    if (!w_.needs(0)) return;
+    std::uint8_t shifted = 0;
+    if (nested_) shifted = w_.temporary(scales_, DType::Float32);
+    std::uint8_t dense = w_.temporary(storage(weight_, loaded_), loaded_);
+    if (nested_) w_.drop(shifted);
+    if (loaded_ != product_) {
+      const std::uint8_t cast = w_.temporary(storage(weight_, product_), product_);
+      w_.drop(dense);
+      dense = cast;
+    }
+    if (!narrows()) {
+      w_.gradient(0);
+      return w_.drop(dense);
+    }
+    const std::uint8_t narrow = w_.temporary(storage(w_.in(0).shape.elements(), product_), product_);
+    w_.drop(dense);
+    w_.gradient(0);
+    w_.drop(narrow);
+  }
+
+ private:
+  [[nodiscard]] bool narrows() const { return product_ != compute_; }
+  std::uint8_t passing(Bytes bytes, DType dtype) {
+    const std::uint8_t made = w_.forward_temporary(bytes, dtype);
+    w_.kernel();
+    return made;
+  }
+
+  Writer& w_;
+  DType compute_;
+  DType product_;
+  DType loaded_ = DType::BFloat16;
+  bool nested_ = false;
+  Elements weight_;
+  Bytes scales_;
+};
+
 void packed_linear(Writer& w) {
-  const DType compute = w.in(0).dtype;
-  const bool nested = w.node().number >= kNestedScales;
-  const DType loaded = static_cast<DType>(static_cast<int>(w.node().number) % static_cast<int>(kNestedScales));
-  const std::int64_t in = w.in(0).shape.dims[w.in(0).shape.rank - 1U];
-  const Elements weight(checked_mul(in, w.out().shape.dims[w.out().shape.rank - 1U]));
-  const Bytes scales = storage(Elements((weight.value() + 63) / 64), DType::Float32);
-  if (nested) {
-    const std::uint8_t unpacked = w.forward_temporary(scales, DType::Float32);
-    w.kernel();
-    const std::uint8_t shifted = w.forward_temporary(scales, DType::Float32);
-    w.kernel();
-    const std::uint8_t dense = w.forward_temporary(storage(weight, compute), compute);
-    w.kernel();
-    w.output();
-    w.kernel();
-    for (const std::uint8_t made : {shifted, unpacked, dense}) w.forward_drop(made);
-  } else {
-    w.forward_temporary(storage(weight, compute), compute);
-    w.kernel();
-    w.output();
-    w.kernel();
-  }
-  w.save_input(1, "B", w.needs(0));
-  if (w.has_in(2)) w.summed_gradient(2);
-  if (!w.needs(0)) return;
-  std::uint8_t shifted = 0;
-  if (nested) shifted = w.temporary(scales, DType::Float32);
-  std::uint8_t dense = w.temporary(storage(weight, loaded), loaded);
-  if (nested) w.drop(shifted);
-  if (loaded != compute) {
-    const std::uint8_t cast = w.temporary(storage(weight, compute), compute);
-    w.drop(dense);
-    dense = cast;
-  }
-  w.gradient(0);
-  w.drop(dense);
+  PackedLinear rule(w);
+  rule.forward();
+  rule.backward();
 }
 
 // From Hopper on one kernel of CUTLASS multiplies all groups (aten/src/ATen/native/cuda/GroupMM.cu): its arguments by

@@ -51,7 +51,6 @@ std::vector<std::string> axes_there_are() {
   for (const SettingRow& row : settings()) {
     if (row.request.option != nullptr && !row.request.stays_behind) add(row.request.option);
   }
-  for (const std::string_view option : packing_options()) add(option);
   return names;
 }
 
@@ -178,11 +177,11 @@ std::string first_reason(const Refusal& refusal) {
 // Axes whose values name files, or change the model: their inputs are read anew.
 bool reads_files(const SweepAxis& axis) {
   for (const char* one : {"model", "--deepspeed", "--training", "--hardware", "--cluster", "--calibration",
-                          "--checkpoint", "--lora", "--env"}) {
+                          "--checkpoint", "--lora", "--env", "--quantization", "--double-quant", "--quant-compute-dtype",
+                          "--quant-storage", "--kbit-prepare"}) {
     if (axis.option == one) return true;
   }
-  const std::vector<std::string_view> packing = packing_options();
-  return std::find(packing.begin(), packing.end(), axis.option) != packing.end();
+  return false;
 }
 
 // Inputs by the values of such axes, each read once.

@@ -1,25 +1,18 @@
 // accelerate 1.15.0: its YAML (commands/config/config_args.py, ClusterConfig; the blocks as commands/config/cluster.py
 // writes them) and the options of `accelerate launch` (commands/launch.py), which say the same.
 #include "core/dialects/dialects.h"
+#include "core/dialects/reasons.h"
 
 namespace dsplan::detail {
 namespace {
 
-constexpr std::string_view kCommunication = "it says how ranks find each other";
-constexpr std::string_view kOtherDevices = "it is for devices that are no CUDA GPUs";
+constexpr std::string_view kRendezvous = "it says how ranks find each other";
 constexpr std::string_view kCounted = "num_processes says how many ranks there are";
-constexpr std::string_view kLogging = "it only logs";
-constexpr std::string_view kFsdp = "FSDP";
 constexpr std::string_view kMegatron = "Megatron-LM under accelerate";
-constexpr std::string_view kParallelism = "accelerate's parallelism";
-constexpr std::string_view kEightBits = "fp8 mixed precision";
+constexpr std::string_view kAccelerateParallelism = "accelerate's parallelism";
+constexpr std::string_view kAccelerateFp8 = "fp8 mixed precision";
 
-constexpr DialectKey choice(DialectKey key, std::string_view values) {
-  key.values = values;
-  return key;
-}
-
-constexpr DialectKey kRows[] = {
+constexpr DialectKey kAccelerateRows[] = {
     honoured("num_processes", "gpus", kSays<&Request::gpus>),
     honoured("num_machines", "nodes", kSays<&Request::nodes>),
     choice(honoured("mixed_precision", "mixed_precision", kSays<&Request::mixed_precision>, Reading::MixedPrecision),
@@ -48,9 +41,9 @@ constexpr DialectKey kRows[] = {
     refused("use_fsdp", kFsdp),
     refused("megatron_lm_config", kMegatron),
     refused("use_megatron_lm", kMegatron),
-    refused("parallelism_config", kParallelism),
-    refused("use_parallelism_config", kParallelism),
-    refused("fp8_config", kEightBits),
+    refused("parallelism_config", kAccelerateParallelism),
+    refused("use_parallelism_config", kAccelerateParallelism),
+    refused("fp8_config", kAccelerateFp8),
     refused("fp16", "accelerate's old key fp16 (say mixed_precision: fp16)"),
     block("dynamo_config"),
     refused("dynamo_config.dynamo_backend", "torch.compile", "no|NO"),
@@ -63,8 +56,8 @@ constexpr DialectKey kRows[] = {
     refused("env", "environment variables of accelerate's own option"),
 };
 
-constexpr Names kInert[] = {
-    {kCommunication,
+constexpr Names kAccelerateInert[] = {
+    {kRendezvous,
      "machine_rank main_process_ip main_process_port rdzv_backend rdzv_conf same_network main_training_function "
      "max_restarts monitor_interval mpirun_config commands command_file module no_python quiet role"},
     {"it binds processes to cores", "enable_cpu_affinity num_cpu_threads_per_process"},
@@ -75,7 +68,7 @@ constexpr Names kInert[] = {
     {"it needs dynamo_backend",
      "dynamo_config.dynamo_mode dynamo_config.dynamo_use_dynamic dynamo_config.dynamo_use_fullgraph "
      "dynamo_config.dynamo_use_regional_compilation"},
-    {kLogging, "debug tee log_dir help"},
+    {kOnlyLogs, "debug tee log_dir help"},
     {kOtherDevices,
      "tpu_name tpu_zone tpu_use_cluster tpu_use_sudo tpu_vm tpu_env tpu_cluster no_tpu_cluster vm aws_access_key_id "
      "aws_secret_access_key"},
@@ -85,8 +78,8 @@ constexpr Names kInert[] = {
 
 std::vector<DialectKey> accelerate_keys() {
   std::vector<DialectKey> keys;
-  append(keys, kRows);
-  append(keys, inert_keys(kInert));
+  append(keys, kAccelerateRows);
+  append(keys, inert_keys(kAccelerateInert));
   return keys;
 }
 

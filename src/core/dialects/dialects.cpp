@@ -25,7 +25,7 @@ void prefer(Setting<T>& below, const Setting<T>& above) {
 }  // namespace
 
 ForeignInput overlay(const ForeignInput& below, const ForeignInput& above) {
-  static_assert(field_count<ForeignInput>() == 12, "each field is laid over the other here");
+  static_assert(field_count<ForeignInput>() == 20, "each field is laid over the other here");
   ForeignInput all = below;
   prefer(all.program, above.program);
   prefer(all.model, above.model);
@@ -37,8 +37,16 @@ ForeignInput overlay(const ForeignInput& below, const ForeignInput& above) {
   prefer(all.lora_all_linear, above.lora_all_linear);
   prefer(all.lora_in_fp32, above.lora_in_fp32);
   prefer(all.lora_kernels, above.lora_kernels);
+  prefer(all.bits, above.bits);
+  prefer(all.bits_kind, above.bits_kind);
+  prefer(all.bits_storage, above.bits_storage);
+  prefer(all.bits_nested, above.bits_nested);
   prefer(all.pure_bf16, above.pure_bf16);
   prefer(all.all_rows, above.all_rows);
+  prefer(all.flavor, above.flavor);
+  prefer(all.shards, above.shards);
+  prefer(all.replicas, above.replicas);
+  prefer(all.every_nth, above.every_nth);
   return all;
 }
 
@@ -47,7 +55,7 @@ Said overlay(const Said& below, const Said& above) {
 }
 
 std::span<const DialectTable> dialects() {
-  static const std::array<DialectTable, 5> kAll = {{
+  static const std::array<DialectTable, 6> kAll = {{
       {Dialect::TrainingArguments, "TrainingArguments", "", "TrainingArguments", "transformers 5.17.0 and 4.57.6",
        false, detail::training_arguments_keys()},
       {Dialect::Trl, "TRL", "trl", "a TRL configuration", "trl 1.16.0", false, detail::trl_keys()},
@@ -57,6 +65,8 @@ std::span<const DialectTable> dialects() {
        detail::axolotl_keys()},
       {Dialect::Accelerate, "accelerate", "", "accelerate's configuration", "accelerate 1.15.0", false,
        detail::accelerate_keys()},
+      {Dialect::Torchtitan, "torchtitan", "torchtitan", "a torchtitan configuration", "torchtitan 0.2.2 and 0.1.0",
+       false, detail::torchtitan_keys()},
   }};
   return kAll;
 }

@@ -28,8 +28,16 @@ struct ForeignInput {
   Setting<bool> lora_all_linear;   // lora_target_linear
   Setting<bool> lora_in_fp32;      // peft_autocast_adapter_dtype
   Setting<bool> lora_kernels;      // axolotl's, which it turns on where nobody says anything.
+  Setting<std::int64_t> bits;      // quantization_bit: of packed weights. load_in_4bit is 4, load_in_8bit 8.
+  Setting<std::string> bits_kind;  // bnb_4bit_quant_type: "nf4", "fp4".
+  Setting<std::string> bits_storage;
+  Setting<bool> bits_nested;
   Setting<bool> pure_bf16;         // Trains in bf16 throughout, without autocast.
-  Setting<std::int64_t> all_rows;  // global_batch_size: of all ranks, in one step.
+  Setting<std::int64_t> all_rows;  // global_batch_size: of all ranks, in one step; -1: as many as they have.
+  Setting<std::string> flavor;     // torchtitan's, which names a model together with model.name.
+  Setting<std::int64_t> shards;    // data_parallel_shard_degree; -1: all ranks that replicas leave.
+  Setting<std::int64_t> replicas;
+  Setting<std::string> every_nth;  // selective_ac_option: a number of layers, or "op".
 };
 // `above` wins wherever it says something.
 [[nodiscard]] ForeignInput overlay(const ForeignInput& below, const ForeignInput& above);
@@ -56,6 +64,8 @@ enum class Reading : std::uint8_t {
   DeepSpeed,        // A path, the configuration itself, or (on a command line) the bare switch.
   Targets,          // "all", "q_proj,v_proj" or a list: which modules get adapters.
   Method,           // finetuning_type, adapter: "lora", or what trains every weight.
+  FourBits,         // A flag: packed weights of 4 bits.
+  EightBits,        // The same of 8.
   Environment,      // TRL's `env`: environment variables of the run.
   MixedPrecision,   // accelerate's "bf16", "fp16", "no".
   Distribution,     // accelerate's distributed_type.
@@ -124,6 +134,7 @@ void append(std::vector<DialectKey>& keys, const std::vector<DialectKey>& more);
 [[nodiscard]] std::vector<DialectKey> llama_factory_keys();
 [[nodiscard]] std::vector<DialectKey> axolotl_keys();
 [[nodiscard]] std::vector<DialectKey> accelerate_keys();
+[[nodiscard]] std::vector<DialectKey> torchtitan_keys();
 
 // TrainingArguments are there as soon as one of their fields is said.
 template <auto Field>
@@ -161,6 +172,10 @@ constexpr DialectKey honoured(std::string_view path, std::string_view setting, c
 constexpr DialectKey refused(std::string_view path, std::string_view feature, std::string_view without = {},
                              When when = When::Always) {
   return {.path = path, .treatment = DialectKey::Treatment::Refused, .note = feature, .values = without, .when = when};
+}
+constexpr DialectKey choice(DialectKey key, std::string_view values) {
+  key.values = values;
+  return key;
 }
 constexpr DialectKey block(std::string_view path) { return {.path = path, .treatment = DialectKey::Treatment::Block}; }
 

@@ -226,13 +226,14 @@ void DialectValues::targets(const Spoken& said) {
   foreign_.lora_targets = {*std::move(names), said.place};
 }
 
-// "lora" and "full" are modelled; the others are programs of their own.
+// "lora", "qlora" (which wants load_in_4bit besides) and "full" are modelled; the others are programs of their own.
 void DialectValues::method(const Spoken& said) {
   if (!is_text(said.value)) return wrong(said, "a string", faults_);
   const std::string& text = said.value.string;
   Setting<bool>& adapters = foreign_.adapters;
-  if (text == "lora" || text == "full") {
-    adapters = {text == "lora", said.place};
+  if (text == "lora" || text == "full" || (text == "qlora" && one_of(text, said.key.values))) {
+    adapters = {text != "full", said.place};
+    packs_ = text == "qlora" ? std::optional<Place>(said.place) : std::nullopt;
   } else if (one_of(text, said.key.values)) {
     not_modelled(said, formatted("\"{}\"", text));
   } else {
@@ -295,7 +296,21 @@ void DialectValues::distribution(const Spoken& said) {
   }
 }
 
+// A flag that is off packs nothing, whatever another one says.
+void DialectValues::bits(const Spoken& said, std::int64_t count) {
+  const std::optional<bool> on = flag(said, faults_);
+  if (!on || (!*on && foreign_.bits.given())) return;
+  if (*on && foreign_.bits.value_or(count) != 0 && foreign_.bits.value_or(count) != count) {
+    faults_.add(said.place.says("weights of 4 bits and of 8 bits at once"));
+  }
+  foreign_.bits = {*on ? count : 0, said.place};
+}
+
 void DialectValues::finish() {
+  if (foreign_.program.value_or("") == "torchtitan") name_torchtitan_model(foreign_, request_);
+  if (packs_ && foreign_.bits.value_or(0) != 4) {
+    faults_.add(packs_->says("adapter: qlora without load_in_4bit", "axolotl wants load_in_4bit: true"));
+  }
   if (plugin_) finish_plugin(*std::move(plugin_), request_);
 }
 
@@ -309,6 +324,8 @@ void DialectValues::honour(const Spoken& said) {
     case Reading::DeepSpeed: return deepspeed(said);
     case Reading::Targets: return targets(said);
     case Reading::Method: return method(said);
+    case Reading::FourBits: return bits(said, 4);
+    case Reading::EightBits: return bits(said, 8);
     case Reading::Environment: return environment(said);
     case Reading::MixedPrecision: return take_mixed_precision(said, request_, faults_);
     case Reading::Distribution: return distribution(said);

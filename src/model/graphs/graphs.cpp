@@ -97,7 +97,7 @@ std::optional<std::string> parallel_unsupported(const ModelSpec& model, const Tr
 std::optional<std::string> packed_unsupported(const ModelSpec& model, const Training& training) {
   const std::optional<Quantization> packing = packing_of(model);
   if (!packing) return std::nullopt;
-  if (training.autocast && *training.autocast != packing->compute) {
+  if (training.autocast && *training.autocast != packing->compute && packing->compute != DType::Float32) {
     return "4-bit products in another dtype than autocast's";
   }
   const std::int64_t least = packing->compute == DType::Float32 ? 8 : 1537;

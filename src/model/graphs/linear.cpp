@@ -12,8 +12,11 @@ TensorId packed_linear(GraphBuilder& g, const Quantization& packing, TensorId x,
   Shape shape = g.shape(x);
   shape.dims[shape.rank - 1U] = features;
   const double number = static_cast<double>(packing.loaded) + (packing.nested ? rules::kNestedScales : 0);
+  // The product inside is torch's linear, which autocast takes for its own.
+  const DType made =
+      packing.compute == DType::Float32 ? g.options().autocast.value_or(packing.compute) : packing.compute;
   const TensorId product =
-      g.make(Op::Linear, shape, packing.compute, {own, g.parameter("weight"), g.parameter("bias")}, true, number);
+      g.make(Op::Linear, shape, made, {own, g.parameter("weight"), g.parameter("bias")}, true, number);
   const TensorId out = g.cast(product, g.dtype(x));
   g.drop({product, own});
   return out;

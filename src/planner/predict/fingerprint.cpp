@@ -135,6 +135,7 @@ constexpr CanonicalLine kLines[] = {
     {Line::WeightDecay, "weight_decay 1", [](const Job& j) { return adds_decay(j.training); }, true},
     {Line::Embeddings32bit, "embeddings_32bit 1", [](const Job& j) { return j.training.optimizer.embeddings_32bit; },
      true},
+    {Line::PagedStates, "paged 1", [](const Job& j) { return j.training.optimizer.paged; }, true},
     {Line::ParamGroups, "param_groups", [](const Job& j) { return j.training.param_groups != ParamGroups::Single; }},
     {Line::ModelInit, "model_init",
      [](const Job& j) {

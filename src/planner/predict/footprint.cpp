@@ -41,7 +41,7 @@ std::vector<CountedParameter> count(const ModelSpec& model, const Job& job) {
 
 // Bytes of optimizer state for one tensor. Adam keeps two moments, SGD a momentum if asked, Lion and Adagrad one,
 // RMSprop one and a momentum if asked; Adafactor a row and a column vector in fp32; 8-bit Adam 2 n + 8 ceil(n / 256)
-// from 4,096 elements on, else 8 n.
+// from 4,096 elements on, else 8 n; 8-bit Lion half of that; AdEMAMix three moments, two of them averages.
 Bytes state_bytes(const Optimizer& optimizer, const Shape& shape, DType dtype, bool hidden_matrix) {
   const std::int64_t n = shape.elements().value();
   const Bytes one = storage(Elements(n), dtype);
@@ -55,6 +55,11 @@ Bytes state_bytes(const Optimizer& optimizer, const Shape& shape, DType dtype, b
     case OptimizerKind::Muon: return hidden_matrix ? one : one * 2;
     case OptimizerKind::Adam8bit:
       return n < 4096 ? Bytes(checked_mul(n, 8)) : Bytes(checked_mul(n, 2)) + div_ceil(Bytes(n), 256) * 8;
+    case OptimizerKind::Lion8bit: return n < 4096 ? Bytes(checked_mul(n, 4)) : Bytes(n) + div_ceil(Bytes(n), 256) * 4;
+    case OptimizerKind::AdamW32bit: return Bytes(checked_mul(n, 8));
+    case OptimizerKind::AdEmaMix: return Bytes(checked_mul(n, 12));
+    case OptimizerKind::AdEmaMix8bit:
+      return n < 4096 ? Bytes(checked_mul(n, 12)) : Bytes(checked_mul(n, 3)) + div_ceil(Bytes(n), 256) * 12;
     case OptimizerKind::Adafactor: break;
   }
   if (shape.rank < 2) return Bytes(checked_mul(n, 4));
@@ -63,6 +68,23 @@ Bytes state_bytes(const Optimizer& optimizer, const Shape& shape, DType dtype, b
 
 Bytes flat_state(const Training& training, std::int64_t elements) {
   return elements == 0 ? Bytes(0) : state_bytes(training.optimizer, Shape{elements}, training.master_dtype, false);
+}
+
+// On the device, of one parameter of its own. Of paged states from 100,000 elements on only the scales are there, a
+// 64th of what they scale.
+Bytes own_state(const Optimizer& optimizer, const CountedParameter& p) {
+  const bool quantizes = quantizes_states(optimizer.kind);
+  const bool wide = quantizes && optimizer.embeddings_32bit && p.embedding;
+  const bool scaled = quantizes && !wide && p.elements >= 4096;
+  const std::int64_t moments =
+      optimizer.kind == OptimizerKind::Lion || optimizer.kind == OptimizerKind::Lion8bit           ? 1
+      : optimizer.kind == OptimizerKind::AdEmaMix || optimizer.kind == OptimizerKind::AdEmaMix8bit ? 3
+                                                                                                   : 2;
+  if (optimizer.paged && p.elements >= 100'000) {
+    return scaled ? div_ceil(Bytes(p.elements), 256) * (4 * moments) : Bytes(0);
+  }
+  if (wide || optimizer.kind == OptimizerKind::Lion) return Bytes(checked_mul(p.elements, 4 * moments));
+  return state_bytes(optimizer, p.shape, p.dtype, p.hidden_matrix);
 }
 
 // Separate tensors under plain PyTorch: torch's fused Adam counts its steps on the device, four bytes per parameter;
@@ -76,18 +98,12 @@ Bytes pytorch_state(const Optimizer& optimizer, const std::vector<CountedParamet
   bool quantised = false;
   for (const CountedParameter& p : parameters) {
     if (!p.trained) continue;
+    sum += own_state(optimizer, p);
     const bool wide = optimizer.embeddings_32bit && p.embedding;
-    if (optimizer.kind == OptimizerKind::Lion) {
-      sum += Bytes(checked_mul(p.elements, 4));
-    } else if (optimizer.kind == OptimizerKind::Adam8bit && wide) {
-      sum += Bytes(checked_mul(p.elements, 8));
-    } else {
-      sum += state_bytes(optimizer, p.shape, p.dtype, p.hidden_matrix);
-      quantised |= optimizer.kind == OptimizerKind::Adam8bit && p.elements >= 4096;
-    }
+    quantised |= quantizes_states(optimizer.kind) && !wide && p.elements >= 4096;
     if (scalar) sum += Bytes(4);
   }
-  return quantised ? sum + Bytes(2048) : sum;
+  return quantised ? sum + Bytes(optimizer.kind == OptimizerKind::Lion8bit ? 1024 : 2048) : sum;
 }
 
 // And DeepSpeed's base optimizer in fp32.

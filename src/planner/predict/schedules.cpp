@@ -15,6 +15,7 @@ void refuse_what_cannot_run(const ModelSpec& model, const Job& job, const std::s
   if (model.dims.kv_heads % job.parallelism.tp != 0) refuse("key-value heads that tensor-parallel ranks share");
   if (model.family != "gpt2" && model.family != "llama") refuse("the " + model.family + " family");
   if (packing_of(model)) refuse("packed weights, which no backend unpacks");
+  if (job.training.optimizer.paged) refuse("paged optimizer states, which no backend moves");
   if (job.training.level == Level::Dispatch) {
     refuse("--level dispatch, which leaves out the memory that kernels work in");
   }

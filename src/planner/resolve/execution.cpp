@@ -308,8 +308,9 @@ void checkpoint_packed_model(Resolver& resolver) {
 
 void resolve_checkpoint(Resolver& resolver) {
   const Request& request = resolver.request;
-  const bool packed = packing_of(resolver.model).has_value();
-  if (packed && !request.checkpoint.given() && !request.training_arguments) return checkpoint_packed_model(resolver);
+  const std::optional<Quantization> packing = packing_of(resolver.model);
+  if (packing && packing->prepared && !request.checkpoint.given() && !request.training_arguments)
+    return checkpoint_packed_model(resolver);
   try {
     // create_selective_checkpoint_contexts exists in the non-reentrant form only: asking for it chooses that.
     const bool selective = request.checkpoint.given() && (request.checkpoint->starts_with("keep:") ||

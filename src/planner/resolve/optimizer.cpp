@@ -12,6 +12,8 @@ struct Named {
   std::string_view text;
   OptimizerKind kind;
   Implementation implementation;
+  bool paged = false;
+  bool trainers_8bit = false;  // transformers' Trainer registers embeddings as 32-bit.
 };
 
 // Our own names, then transformers' `optim`, each with the implementation that it means when none is said.
@@ -25,11 +27,23 @@ constexpr Named kNames[] = {
     {"muon", OptimizerKind::Muon, Implementation::ForLoop},
     {"adagrad", OptimizerKind::Adagrad, Implementation::Foreach},
     {"rmsprop", OptimizerKind::RmsProp, Implementation::Foreach},
+    {"adamw32bit", OptimizerKind::AdamW32bit, Implementation::Fused},
+    {"lion8bit", OptimizerKind::Lion8bit, Implementation::Fused},
+    {"ademamix", OptimizerKind::AdEmaMix, Implementation::Fused},
+    {"ademamix8bit", OptimizerKind::AdEmaMix8bit, Implementation::Fused},
     {"adamw_torch", OptimizerKind::AdamW, Implementation::Foreach},
     {"adamw_torch_fused", OptimizerKind::AdamW, Implementation::Fused},
-    {"adamw_bnb_8bit", OptimizerKind::Adam8bit, Implementation::Fused},
-    {"adamw_8bit", OptimizerKind::Adam8bit, Implementation::Fused},
+    {"adamw_bnb_8bit", OptimizerKind::Adam8bit, Implementation::Fused, false, true},
+    {"adamw_8bit", OptimizerKind::Adam8bit, Implementation::Fused, false, true},
     {"lion_32bit", OptimizerKind::Lion, Implementation::Fused},
+    {"lion_8bit", OptimizerKind::Lion8bit, Implementation::Fused, false, true},
+    {"ademamix_8bit", OptimizerKind::AdEmaMix8bit, Implementation::Fused, false, true},
+    {"paged_adamw_32bit", OptimizerKind::AdamW32bit, Implementation::Fused, true},
+    {"paged_adamw_8bit", OptimizerKind::Adam8bit, Implementation::Fused, true, true},
+    {"paged_lion_32bit", OptimizerKind::Lion, Implementation::Fused, true},
+    {"paged_lion_8bit", OptimizerKind::Lion8bit, Implementation::Fused, true, true},
+    {"paged_ademamix_32bit", OptimizerKind::AdEmaMix, Implementation::Fused, true},
+    {"paged_ademamix_8bit", OptimizerKind::AdEmaMix8bit, Implementation::Fused, true, true},
 };
 
 // Optimizers that exist elsewhere: refused as not modelled rather than as unknown.
@@ -43,15 +57,9 @@ constexpr std::string_view kElsewhere[] = {"lamb",
                                            "nadam",
                                            "radam",
                                            "adamax",
-                                           "ademamix",
                                            "lomo",
                                            "adalomo",
                                            "grokadamw",
-                                           "paged_adamw_32bit",
-                                           "paged_adamw_8bit",
-                                           "lion_8bit",
-                                           "paged_lion_32bit",
-                                           "paged_lion_8bit",
                                            "adamw_anyprecision",
                                            "adamw_torch_4bit",
                                            "adamw_torch_8bit",
@@ -86,9 +94,6 @@ void unknown_name(Resolver& resolver, const Place& place, const std::string& tex
       meant.empty() ? formatted("known are {}", joined(names, ", ")) : formatted("did you mean \"{}\"?", meant));
 }
 
-// transformers' names for bitsandbytes' 8-bit AdamW: its Trainer registers embeddings as 32-bit.
-constexpr std::string_view kTrainers8bit[] = {"adamw_bnb_8bit", "adamw_8bit"};
-
 // Torch offers every form for Adam, AdamW and SGD, all but the fused one for Adagrad and RMSprop; the others have one.
 void check_implementation(Resolver& resolver, const Place& place, const Optimizer& optimizer, Implementation usual) {
   const bool free = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW ||
@@ -110,8 +115,14 @@ void by_request(Resolver& resolver) {
   if (at == std::end(kNames)) return unknown_name(resolver, wished.place, text);
   Optimizer& optimizer = resolver.training().optimizer;
   optimizer = {at->kind, at->implementation, resolver.request.momentum.value_or(0), 0, false};
-  optimizer.embeddings_32bit = !resolver.deepspeed() && std::find(std::begin(kTrainers8bit), std::end(kTrainers8bit),
-                                                                  lowered(text)) != std::end(kTrainers8bit);
+  optimizer.embeddings_32bit = !resolver.deepspeed() && at->trainers_8bit;
+  optimizer.paged = at->paged;
+  if (at->paged) {
+    resolver.announce(
+        wished.place,
+        "paged states of 100,000 elements and more lie in managed memory, counted on the host: the driver "
+        "keeps them on the device while nothing else wants the room");
+  }
   const Setting<std::string>& form = resolver.request.implementation;
   std::string said = colon == std::string::npos ? std::string() : wished->substr(colon + 1);
   if (said.empty() && form.given()) said = *form;
@@ -217,11 +228,15 @@ void check_combination(Resolver& resolver, const Place& place) {
   }
 }
 
-// Their states under a flat partition are not worked out: Adagrad makes its sums before DeepSpeed sees it.
+// Their states under a flat partition are not worked out: Adagrad makes its sums before DeepSpeed sees it, and paged
+// ones go by the size of what DeepSpeed hands over.
 void check_unsplit(Resolver& resolver, const Place& place) {
   const OptimizerKind kind = resolver.training().optimizer.kind;
-  if (kind == OptimizerKind::Adagrad || kind == OptimizerKind::RmsProp) {
-    resolver.not_modelled(place, formatted("{} under DeepSpeed", name(kind)));
+  const bool bitsandbytes = kind == OptimizerKind::AdamW32bit || kind == OptimizerKind::Lion8bit ||
+                            kind == OptimizerKind::AdEmaMix || kind == OptimizerKind::AdEmaMix8bit;
+  if (kind == OptimizerKind::Adagrad || kind == OptimizerKind::RmsProp || bitsandbytes ||
+      resolver.training().optimizer.paged) {
+    resolver.not_modelled(place, formatted("{} under DeepSpeed", optimizer_text(resolver.training())));
   }
 }
 

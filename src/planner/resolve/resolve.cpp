@@ -14,8 +14,8 @@ namespace {
 
 // Loaded in the dtype that is asked for, else in the checkpoint's own (from_pretrained, `dtype`).
 DType loaded_dtype(const ModelSpec& model, const Request& request) {
-  if (request.dtype.given()) {
-    return *request.dtype == "fp32" ? DType::Float32 : *request.dtype == "fp16" ? DType::Float16 : DType::BFloat16;
+  for (const Setting<std::string>* said : {&request.dtype, &request.torch_dtype}) {
+    if (const std::optional<DType> dtype = said->given() ? floating_type(**said) : std::nullopt) return *dtype;
   }
   return model.stored_dtype.value_or(DType::BFloat16);
 }
@@ -25,7 +25,7 @@ DType loaded_dtype(const ModelSpec& model, const Request& request) {
 ModelSpec model_of(ModelSpec model, const Request& request) {
   const std::optional<Quantization> quantization = quantization_of(request, loaded_dtype(model, request));
   if (request.lora.given()) model = with_adapters(model, parse_lora(request.lora), request.lora.place);
-  return quantization ? with_packed_weights(model, *quantization, request.set.place) : model;
+  return quantization ? with_packed_weights(model, *quantization, request.quantization.place) : model;
 }
 
 Job resolve(const ModelSpec& model, const Request& request, const DeepSpeedInput* deepspeed, const Hardware* hardware,

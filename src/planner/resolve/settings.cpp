@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "core/format.h"
-#include "model/quantized.h"
 #include "planner/resolve/resolver.h"
 
 namespace dsplan {
@@ -33,7 +32,7 @@ void refuse_other_keys(Resolver& resolver) {
   if (!resolver.request.set.given()) return;
   for (const std::string& pair : *resolver.request.set) {
     const std::string_view key = std::string_view(pair).substr(0, pair.find('='));
-    if (pair.find('=') != std::string::npos && (is_setting(key) || is_quantization_key(key))) continue;
+    if (pair.find('=') != std::string::npos && is_setting(key)) continue;
     resolver.not_modelled(resolver.request.set.place, formatted("setting \"{}\"", pair));
   }
 }

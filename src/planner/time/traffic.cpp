@@ -70,6 +70,10 @@ OptimizerShape shape_of(const Optimizer& optimizer) {
     case OptimizerKind::Adagrad: return {10, apart};
     case OptimizerKind::RmsProp: return {optimizer.momentum > 0 ? 20 : 10, apart};
     case OptimizerKind::Adam8bit: return {5, 2};
+    case OptimizerKind::AdamW32bit: return {20, apart};
+    case OptimizerKind::Lion8bit: return {3, 2};
+    case OptimizerKind::AdEmaMix: return {30, apart};
+    case OptimizerKind::AdEmaMix8bit: return {8, 2};
     case OptimizerKind::Adafactor: return {1, 8};
     case OptimizerKind::Muon: return {10, 8};
   }
