@@ -164,7 +164,11 @@ bool leaves_second_step_out(const Evidence& evidence) {
 }
 
 Persistent persistent_of(const Evidence& evidence) {
-  Persistent persistent{evidence.shared.formulas.persistent, std::nullopt};
+  const SharedEvidence& shared = evidence.shared;
+  const bool by_rank = shared.job.training.runtime == Runtime::Fsdp2;  // Whose last shards are shorter.
+  Persistent persistent{
+      by_rank ? footprint(shared.model, shared.job, evidence.rank).persistent : shared.formulas.persistent,
+      std::nullopt};
   // A schedule ends with the last step's last mark.
   if (evidence.readings) persistent.allocated = evidence.readings->placements.asked.marks.back().allocated;
   return persistent;
