@@ -1,5 +1,6 @@
 // DeepSpeed's streams: what overlap_comm puts where, what waits for what, and what that does to memory.
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -9,8 +10,8 @@
 
 #include "core/audit.h"
 #include "core/format.h"
-#include "io/machine_files.h"
 #include "lowered.h"
+#include "run_binary.h"
 #include "planner/predict/predict.h"
 #include "sim/placement.h"
 
@@ -237,19 +238,15 @@ TEST_CASE("on a clock frees are over at once where work takes no time, and pile 
 }
 
 TEST_CASE("a machine with rates says what is expected between the ends") {
-  const ModelSpec model = lowered::bundled("llama-3.2-1b");
-  Job job = lowered::job(3, 8);
-  job.training.seq = 256;
-  job.training.zero.overlap_comm = true;
-  job.training.zero.prefetch_bucket_size = Elements(50'000'000);
-  job.rank = "0";
-  CHECK(!predict(model, job, 0).peak->reserved_expected);
-  job.hardware = load_hardware("h100-sxm");
-  const Peak peak = *predict(model, job, 0).peak;
-  REQUIRE(peak.reserved_expected);
-  CHECK(*peak.reserved_expected >= *peak.reserved_low);
-  job.training.zero.overlap_comm = false;
-  CHECK(!predict(model, job, 0).peak->reserved_expected);
+  const test::Folder folder;
+  const auto peak_of = [&](const std::string& stage) {
+    const std::string words = "simulate llama-3.2-1b --gpus 8 --seq 256 --hardware h100-sxm --format json --zero-stage ";
+    return nlohmann::json::parse(test::run_binary(folder, test::split(words + stage)).out).at("memory").at("peak");
+  };
+  const nlohmann::json beside = peak_of("3");
+  REQUIRE(beside.contains("reserved_expected"));
+  CHECK(beside.at("reserved_expected") >= beside.at("reserved_low"));
+  CHECK(!peak_of("0").contains("reserved_expected"));
 }
 
 TEST_CASE("what does not fit at the high end is tried at the low one, and both counts of retries are told") {
