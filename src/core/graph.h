@@ -54,8 +54,11 @@ enum class Op : std::uint8_t {
   Where,       // Condition, then both choices.
   MaskedFill,  // Out of place.
   MaskedFillInPlace,
-  Prelu,    // Input and weight.
-  Addcmul,  // The first plus a number times the product of the others.
+  CopyInto,    // Part of the first, along Node::axis from element Node::number on, becomes the second.
+  Prelu,       // Input and weight.
+  Polar,       // Of angles: complex numbers of size one, as pairs in a last dimension.
+  ComplexMul,  // Of such pairs.
+  Addcmul,     // The first plus a number times the product of the others.
 
   // Elementwise, of a tensor and a number.
   AddScalar,

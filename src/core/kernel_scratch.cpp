@@ -197,13 +197,14 @@ Bytes efficient_backward_workspace(const AttentionSizes& sizes, bool half, const
   constexpr std::int64_t kLock = 16;    // Bytes before each piece of the queries' gradient.
   constexpr std::int64_t kParts = 200;  // Of all heads together, where each has gradients of its own.
   if (device.capability == 0) return Bytes(0);
-  const EfficientBlock block = efficient_block(sizes.width, half, device.capability);
+  const EfficientBlock block = efficient_block(std::max(sizes.width, sizes.value_width()), half, device.capability);
   const std::int64_t all_heads = checked_mul(sizes.batch, sizes.heads);
   Bytes of_head = (floats({block.queries, block.columns}) + Bytes(kLock)) *
                   (div_ceil(sizes.queries, block.queries) * div_ceil(sizes.width, block.columns));
   if (block.accumulates_keys) {
     const std::int64_t parts = std::max<std::int64_t>(1, std::min(div_ceil(sizes.keys, kKeys), kParts / all_heads));
-    of_head += floats({2, parts, kKeys, round_up(sizes.width, block.queries)});
+    const std::int64_t columns = round_up(sizes.width, block.queries) + round_up(sizes.value_width(), block.queries);
+    of_head += floats({parts, kKeys, columns});
   }
   return of_head * all_heads;
 }

@@ -87,7 +87,20 @@ constexpr std::array<Row, kOps> kRows = {{
      Flops::Outputs,
      Witness::Fake,
      "derivatives.yaml: masked_fill_"},
+    {Op::CopyInto,
+     rules::copy_into,
+     {},
+     Flops::Outputs,
+     Witness::Fake,
+     "torch/csrc/autograd/functions/tensor.cpp: CopySlices"},
     {Op::Prelu, rules::prelu, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: _prelu_kernel"},
+    {Op::Polar, rules::polar, {}, Flops::Outputs, Witness::Fake, "UnaryOps.cpp: polar"},
+    {Op::ComplexMul,
+     rules::complex_multiply,
+     {},
+     Flops::Outputs,
+     Witness::Fake,
+     "FunctionsManual.cpp: mul_tensor_backward; ConjugateFallback.cpp"},
     {Op::Addcmul, rules::multiply_and_add, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: addcmul"},
     {Op::AddScalar, rules::passing, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: add.Scalar"},
     {Op::SubScalar, rules::passing, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: sub.Scalar"},
@@ -338,7 +351,7 @@ std::int64_t forward_flops(const Graph& graph, const Node& node) {
     case Flops::Convolution: return checked_mul(2 * (input(1).elements().value() / input(1).dims[0]), made);
     case Flops::Attention: {
       // Two products; causal attention needs half of them, which is what the flash kernel does.
-      const std::int64_t causal = checked_mul(2 * input(1).dims[2], elements(graph.input(node, 0)));
+      const std::int64_t causal = checked_mul(input(1).dims[2], elements(graph.input(node, 0)) + made);
       return node.full_attention ? checked_mul(2, causal) : causal;
     }
     // Logits, and both gradients.

@@ -1,5 +1,6 @@
-// The catalogue: scaled_dot_product_attention, by kernel. q [B, Hq, Sq, D], k and v [B, Hkv, Sk, D], then perhaps an
-// additive mask. Attention written as operators of its own (eager, math) is no row.
+// The catalogue: scaled_dot_product_attention, by kernel. q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv], then
+// perhaps an additive mask. Only the memory-efficient kernel takes another Dv than D. Attention written as operators of
+// its own (eager, math) is no row.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -20,7 +21,7 @@ constexpr std::int64_t round_to(std::int64_t value, std::int64_t multiple) {
 AttentionSizes sizes_of(const Writer& w) {
   const Shape& q = w.in(0).shape;
   const Shape& k = w.in(1).shape;
-  return {q.dims[0], q.dims[1], k.dims[1], q.dims[2], k.dims[2], q.dims[3]};
+  return {q.dims[0], q.dims[1], k.dims[1], q.dims[2], k.dims[2], q.dims[3], w.in(2).shape.dims[3]};
 }
 
 struct ByProducts {

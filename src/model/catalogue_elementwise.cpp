@@ -71,6 +71,25 @@ void multiply(Writer& w) {
   w.broadcast_gradients({1, 0});
 }
 
+// polar(ones_like(angle), angle).
+void polar(Writer& w) {
+  const std::uint8_t ones = w.forward_temporary(w.bytes_in(0), w.in(0).dtype);
+  w.output();
+  w.kernel();
+  w.forward_drop(ones);
+}
+
+// The gradient times the other's conjugate, which becomes a tensor first; of pairs that are no part of autograd.
+void complex_multiply(Writer& w) {
+  w.save_input(1, "_saved_other", w.needs(0));
+  w.output();
+  w.kernel();
+  if (!w.needs(0)) return;
+  const std::uint8_t conjugate = w.temporary(w.bytes_in(1), w.in(1).dtype);
+  w.gradient(0);
+  w.drop(conjugate);
+}
+
 // grad / other; -grad * ((self / other) / other) (div_tensor_{self,other}_grad).
 void divide(Writer& w) {
   w.save_input(1, "_saved_other");

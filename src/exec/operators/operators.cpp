@@ -96,6 +96,12 @@ std::optional<std::string> cannot_run(const Graph& graph, const Node& node) {
   if (node.op == Op::Attention && node.input_count > 3 && graph.tensor(graph.input(node, 3)).requires_grad) {
     return "the gradient of attention's bias has no kernel";
   }
+  const auto width = [&](std::size_t i) { return graph.tensor(graph.input(node, i)).shape.dims[3]; };
+  if (node.op == Op::Attention && width(0) != width(2)) return "attention with values of another width has no kernel";
+  if (node.op == Op::Cat && graph.tensor(graph.input(node, 0)).dtype != graph.tensor(graph.input(node, 1)).dtype) {
+    return "a join of two dtypes has no kernel";
+  }
+  if (node.op == Op::Index && node.input_count > 2) return "an index of several dimensions has no kernel";
   if (node.op == Op::Gelu && node.number != 0 && node.number != 1) {
     return "the activation that the graph writes as gelu is another one";
   }

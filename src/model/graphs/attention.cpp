@@ -136,6 +136,34 @@ TensorId plain_softmax(GraphBuilder& g, TensorId weights, DType as) {
   return result;
 }
 
+// gpt_oss: softmax(cat(weights, sinks) - its maximum), of which the sinks' column is dropped again. `held` takes what
+// the function's variables hold until it returns.
+TensorId softened_with_sinks(GraphBuilder& g, TensorId sinks, TensorId weights, std::vector<TensorId>& held) {
+  const Shape shape = g.shape(weights);
+  const Shape row{shape.dims[0], shape.dims[1], shape.dims[2], 1};
+  const TensorId column = g.view(sinks, Shape{1, shape.dims[1], 1, 1});
+  const TensorId spread = g.view(column, row, Op::Expand);
+  g.drop({column});
+  const TensorId joint = g.cat(weights, spread);
+  const auto [highest, places] = g.select(Op::Max, joint, row);
+  g.drop({places});
+  const TensorId centred = g.binary(Op::Sub, joint, highest);
+  g.drop({joint, highest});
+  const TensorId soft = g.unary(Op::Softmax, centred);
+  const TensorId scores = g.slice(soft, 3, 0, shape.dims[3]);
+  g.drop({weights});
+  held.insert(held.end(), {spread, centred, soft});
+  return scores;
+}
+
+TensorId softened(GraphBuilder& g, const AttentionCall& call, TensorId weights) {
+  if (call.softmax == SoftmaxKind::Wide) return wide_softmax(g, weights);
+  if (call.softmax == SoftmaxKind::Values) return plain_softmax(g, weights, g.dtype(call.v));
+  const TensorId soft = g.unary(Op::Softmax, weights);
+  g.drop({weights});
+  return soft;
+}
+
 // eager_attention_forward. The result's layout is that of the product; the weights go back to the caller.
 Attended eager(GraphBuilder& g, const AttentionCall& call) {
   const std::int64_t heads = heads_of(g, call.q);
@@ -143,7 +171,8 @@ Attended eager(GraphBuilder& g, const AttentionCall& call) {
   const Heads key = repeated(g, call.k, heads, call.by_head);
   const Heads value = repeated(g, call.v, heads, false);
   TensorId weights = scores(g, call, query, key);
-  weights = call.wide_softmax ? wide_softmax(g, weights) : plain_softmax(g, weights, g.dtype(call.v));
+  std::vector<TensorId> held;
+  weights = call.sinks == kNone ? softened(g, call, weights) : softened_with_sinks(g, call.sinks, weights, held);
   const TensorId dropped = g.dropout(weights, call.dropout);
   g.drop({weights});
   const Heads low_value{g.lowered(value.tensor), value.layout};
@@ -157,6 +186,7 @@ Attended eager(GraphBuilder& g, const AttentionCall& call) {
   g.drop({product});
   const TensorId flat = joined(g, output);
   g.drop({output, query.tensor, key.tensor, value.tensor});
+  for (TensorId one : held) g.drop({one});
   return {flat, dropped};
 }
 
@@ -195,7 +225,8 @@ TensorId padded(GraphBuilder& g, TensorId x, std::int64_t columns) {
 
 // Flash wants aligned heads: operands are padded, and of the result only the own columns are seen (attention.cpp,
 // pad_last_dim and post_process_flash_output).
-TensorId padded_flash(GraphBuilder& g, const Heads& query, const Heads& key, const Heads& value, double dropout) {
+TensorId padded_flash(GraphBuilder& g, const Heads& query, const Heads& key, const Heads& value,
+                      const AttentionCall& call) {
   const TensorId low_v = g.lowered(value.tensor);
   const TensorId low_k = g.lowered(key.tensor);
   const TensorId low_q = g.lowered(query.tensor);
@@ -205,7 +236,7 @@ TensorId padded_flash(GraphBuilder& g, const Heads& query, const Heads& key, con
   const TensorId k = padded(g, low_k, columns);
   const TensorId v = padded(g, low_v, columns);
   const bool by_head = heads_of(g, q) > 1 && seq_of(g, q) > 1;
-  const TensorId whole = g.attention(q, k, v, kNone, dropout, {by_head, columns});
+  const TensorId whole = g.attention(q, k, v, kNone, call.dropout, {by_head, columns, call.full});
   const TensorId output = g.slice(whole, 3, 0, width);
   g.drop({whole, v, k, q, low_q, low_k, low_v});
   return output;
@@ -215,17 +246,17 @@ TensorId fused_kernel(GraphBuilder& g, const Heads& query, const Heads& key, con
                       const AttentionCall& call) {
   if (call.mask == kNone) {
     if (pads_heads(g.options(), g.shape(query.tensor).dims[3], false)) {
-      return padded_flash(g, query, key, value, call.dropout);
+      return padded_flash(g, query, key, value, call);
     }
     const bool several = heads_of(g, query.tensor) > 1 && seq_of(g, query.tensor) > 1;
     const bool by_head = query.layout == Layout::Plain && several;
-    return g.attention(query.tensor, key.tensor, value.tensor, kNone, call.dropout, {by_head, 0});
+    return g.attention(query.tensor, key.tensor, value.tensor, kNone, call.dropout, {by_head, 0, call.full});
   }
   const TensorId low_v = g.lowered(value.tensor);
   const TensorId low_k = g.lowered(key.tensor);
   const TensorId low_q = g.lowered(query.tensor);
   const TensorId bias = added_bias(g, call.mask, low_q);
-  const TensorId output = g.attention(low_q, low_k, low_v, bias, call.dropout, {});
+  const TensorId output = g.attention(low_q, low_k, low_v, bias, call.dropout, {false, 0, call.full});
   g.drop({bias, low_q, low_k, low_v});
   return output;
 }
@@ -375,10 +406,10 @@ bool queries_come_back_by_head(const GraphOptions& options, const Dimensions& di
   return copies_operands(options);
 }
 
-// A product's gradient of the turned keys lies token by token.
+// A product's gradient of the turned keys is a view of the projection's, but of one row only it is a matrix.
 bool keys_come_back_by_head(const GraphOptions& options, const Dimensions& dims, bool masked) {
   const bool composed = options.eager_attention || options.math_attention;
-  if (composed && dims.heads == dims.kv_heads) return false;
+  if (composed && dims.heads == dims.kv_heads) return options.micro_batch > 1;
   return values_come_back_by_head(options, dims, masked);
 }
 

@@ -19,6 +19,15 @@ namespace dsplan {
 // A window masks some of the family's layers, not all.
 [[nodiscard]] bool masks_some_layers(const ModelSpec& model);
 
+// A class without a loss: BertModel.
+[[nodiscard]] bool is_body(const ModelSpec& model);
+
+// transformers' class has no scaled_dot_product_attention.
+[[nodiscard]] bool eager_alone(const ModelSpec& model);
+
+// Values of a head are of another width than its queries.
+[[nodiscard]] bool own_value_width(const ModelSpec& model);
+
 // Some layers, or all, have a mask of their own: the window is no longer than the sequence.
 [[nodiscard]] bool reaches_window(const ModelSpec& model, std::int64_t seq);
 
@@ -36,12 +45,14 @@ void cut_module_regions(Graph& graph, const ModelSpec& model, const std::vector<
 
 // By family; called by build_graph.
 [[nodiscard]] Graph build_decoder_graph(const ModelSpec& model, const GraphOptions& options);
+[[nodiscard]] Graph build_encoder_graph(const ModelSpec& model, const GraphOptions& options);
+[[nodiscard]] Graph build_vit_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_opt_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_gpt2_graph(const ModelSpec& model, const GraphOptions& options);
 
 // Shared pieces.
-// An activation by transformers' name, where it has a row (model/activations.cpp). Node::number of Op::Gelu is 0 for the exact
-// form, 1 for the one with tanh.
+// An activation by transformers' name, where it has a row (model/activations.cpp). Node::number of Op::Gelu is 0 for
+// the exact form, 1 for the one with tanh.
 [[nodiscard]] bool activation_has_graph(std::string_view activation);
 [[nodiscard]] TensorId activated(GraphBuilder& g, std::string_view activation, TensorId x);
 // create_causal_mask, or create_sliding_window_causal_mask where there is a window: the mask of eager attention [B, 1,

@@ -162,6 +162,27 @@ TensorId liger_loss(GraphBuilder& g, TensorId hidden, TensorId labels) {
 
 }  // namespace
 
+TensorId class_loss(GraphBuilder& g, TensorId logits, TensorId labels, bool widens) {
+  const std::int64_t classes = g.shape(logits).dims[g.shape(logits).rank - 1U];
+  const std::int64_t count = g.shape(labels).elements().value();
+  TensorId rows = g.view(logits, Shape{count, classes});
+  const TensorId targets = g.view(labels, Shape{count});
+  if (widens) {
+    const TensorId wide = g.cast(rows, DType::Float32);
+    g.drop({rows});
+    rows = wide;
+  }
+  const TensorId log_probabilities = g.unary(Op::LogSoftmax, rows);
+  const TensorId loss = g.nll_loss(log_probabilities, targets, Reduction::Mean).first;
+  g.drop({log_probabilities, rows, targets});
+  return loss;
+}
+
+void end_model(GraphBuilder& g, TensorId logits) {
+  g.exit_model();
+  drop_outputs(g, logits);
+}
+
 TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const Head& head) {
   if (g.options().loss == Loss::Liger) return liger_loss(g, hidden, labels);
   if (g.options().loss == Loss::Chunked) {
@@ -177,8 +198,7 @@ TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const He
   const DType as = g.options().loss == Loss::Native ? g.dtype(logits) : DType::Float32;
   const TensorId loss = g.parallel() ? parallel_loss(g, logits, labels) : whole_loss(g, logits, labels, as);
   g.drop({hidden});
-  g.exit_model();
-  drop_outputs(g, logits);
+  end_model(g, logits);
   return loss;
 }
 

@@ -10,6 +10,11 @@ namespace dsplan {
 // From hidden states to logits: the model's lm_head.
 using Head = std::function<TensorId(TensorId hidden)>;
 
+// cross_entropy(logits.view(-1, C), labels.view(-1)), in fp32 if `widens`; both stay the caller's.
+[[nodiscard]] TensorId class_loss(GraphBuilder& g, TensorId logits, TensorId labels, bool widens = false);
+// The end of the model's forward: leaves module 0; the logits are its output.
+void end_model(GraphBuilder& g, TensorId logits);
+
 // Head and loss as GraphOptions::loss has it, then the end of the model's forward: leaves module 0 and lets go of
 // `hidden` and of the logits where they are the model's output.
 [[nodiscard]] TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const Head& head);

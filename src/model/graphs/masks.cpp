@@ -11,7 +11,7 @@ void look_for_packed_sequences(GraphBuilder& g, TensorId position_ids) {
   const std::int64_t seq = g.options().seq;
   // The first position, less one.
   const TensorId first = g.make(Op::AddScalar, Shape{batch, 1}, DType::Int64, {position_ids}, false, -1);
-  const TensorId joined = g.cat_last(first, position_ids);
+  const TensorId joined = g.cat(first, position_ids);
   const TensorId difference = g.make(Op::Sub, Shape{batch, seq}, DType::Int64, {joined});
   g.drop({joined});
   const TensorId differs = g.make(Op::NotEqual, Shape{batch, seq}, DType::Bool, {difference}, false, 1);
@@ -81,15 +81,31 @@ TensorId windowed_flags(GraphBuilder& g, const Indices& at, std::int64_t window)
   return both;
 }
 
+// Causal flags, and those of the tokens that count: a mask of ones is looked up for each pair of positions.
+TensorId padded_flags(GraphBuilder& g, const Indices& at, TensorId ones) {
+  const std::int64_t seq = g.options().seq;
+  const std::int64_t batch = g.options().micro_batch;
+  const TensorId start = g.filled(Shape{}, DType::Bool, 1);
+  const TensorId causal = causal_flags(g, at);
+  const TensorId first = g.make(Op::MaskedFill, Shape{1, 1, seq, seq}, DType::Bool, {start, causal});
+  g.drop({start, causal});
+  const TensorId counts = g.make(Op::Index, Shape{batch, 1, 1, seq}, DType::Bool, {ones, at.rows, at.kv});
+  const TensorId both = g.make(Op::MaskedFill, Shape{batch, 1, seq, seq}, DType::Bool, {first, counts});
+  g.drop({first, counts});
+  return both;
+}
+
 // sdpa_mask: flags [1, 1, S, S], expanded to the batch.
-TensorId flags_of(GraphBuilder& g, bool windowed, std::int64_t window) {
+TensorId flags_of(GraphBuilder& g, bool windowed, std::int64_t window, TensorId ones = kNone) {
   const std::int64_t seq = g.options().seq;
   Indices at;
   at.rows = numbers(g, g.options().micro_batch);
   at.heads = numbers(g, 1);
   at.q = shifted_numbers(g, seq);
   at.kv = shifted_numbers(g, seq);
-  const TensorId flags = windowed ? windowed_flags(g, at, window) : causal_flags(g, at);
+  const TensorId flags = ones != kNone ? padded_flags(g, at, ones)
+                         : windowed    ? windowed_flags(g, at, window)
+                                       : causal_flags(g, at);
   g.drop({at.rows, at.heads, at.q, at.kv});
   return flags;
 }
@@ -111,9 +127,16 @@ TensorId attention_mask(GraphBuilder& g, TensorId position_ids, TensorId ones, s
   const GraphOptions& options = g.options();
   // The fused kernels need no mask as long as the window reaches over all tokens; eager attention always adds one.
   const bool windowed = window && (options.eager_attention || options.seq >= *window);
+  if (ones != kNone && options.eager_attention) {
+    const TensorId counted = g.cast(ones, DType::Bool);
+    const TensorId flags = flags_of(g, false, 0, counted);
+    const TensorId mask = added_mask(g, flags);
+    g.drop({flags, counted});
+    return mask;
+  }
   if (ones != kNone) {
     look_for_padding(g, ones);
-  } else if (options.transformers >= Version{5, 0, 0}) {
+  } else if (position_ids != kNone && options.transformers >= Version{5, 0, 0}) {
     look_for_packed_sequences(g, position_ids);
   }
   if (!options.eager_attention && !windowed) return kNone;

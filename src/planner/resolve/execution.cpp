@@ -102,6 +102,7 @@ std::string why_not_flash(const Resolver& resolver) {
   if (resolver.model.dims.head_dim > 256) return "heads wider than 256";
   if (masked(resolver)) return "an attention mask";
   if (before_ampere(resolver)) return "a GPU before sm_80";
+  if (own_value_width(resolver.model)) return "values of another width than queries";
   return {};
 }
 
@@ -115,12 +116,14 @@ bool prefers_cudnn(const Resolver& resolver) {
   const DType dtype = training.compute_dtype();
   if (dtype != DType::BFloat16 && dtype != DType::Float16) return false;
   const std::int64_t width = resolver.model.dims.head_dim;
+  if (own_value_width(resolver.model)) return false;  // Which has not been looked at.
   if (width % 8 != 0 || width > (hopper ? 256 : 128) || training.seq == 1) return false;
   // Masks that are learned have not been looked at.
   return !has({"bloom", "t5"}, resolver.model.family);
 }
 
 Kernel sdpa_kernel(const Resolver& resolver) {
+  if (eager_alone(resolver.model)) return {Attention::Eager, "a class that has eager attention alone"};
   if (prefers_cudnn(resolver)) {
     return {Attention::CuDnn,
             formatted("16 bits on {}, where torch 2.11 prefers cuDNN", resolver.hardware->architecture)};

@@ -47,6 +47,7 @@ std::vector<TensorId> Forward::end_recompute() {
 }
 
 void Forward::drop(TensorId tensor) {
+  if (graph_.storage_of(tensor).parameter != kNone) return;  // A view of what the runtime holds.
   if (recomputing_) {
     const auto held = std::find(alive_.begin(), alive_.end(), tensor);
     if (held == alive_.end()) return;  // It came in from outside: the checkpoint's.
