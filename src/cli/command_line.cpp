@@ -26,7 +26,7 @@ constexpr std::size_t kWide = 80;   // Columns of a screen.
 constexpr std::size_t kNames = 34;  // What options take of them.
 
 // In lines of at most `width` columns, broken at blanks.
-std::string wrapped(std::string text, std::size_t width) {
+std::string lines_of_help(std::string text, std::size_t width) {
   for (std::size_t start = 0; text.size() - start > width;) {
     std::size_t blank = text.rfind(' ', start + width);
     if (blank == std::string::npos || blank < start) blank = text.find(' ', start + width);
@@ -36,7 +36,7 @@ std::string wrapped(std::string text, std::size_t width) {
   }
   return text;
 }
-std::string beside_name(std::string help) { return wrapped(std::move(help), kWide - kNames); }
+std::string beside_name(std::string help) { return lines_of_help(std::move(help), kWide - kNames); }
 
 std::string sorted(std::string_view text) {
   std::string letters(text);
@@ -53,7 +53,7 @@ struct CommandLine::App {
   HelpAsked help;
 
   App(std::string name, const std::string& description)
-      : command(std::move(name)), app(wrapped(description, kWide), command) {}
+      : command(std::move(name)), app(lines_of_help(description, kWide), command) {}
 };
 
 CommandLine::CommandLine(std::string command, std::string description, std::string footer)

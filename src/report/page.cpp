@@ -57,9 +57,9 @@ class Texts {
 };
 
 // Of the moments of a chart, and of its end: ten millionths of a second since the one before.
-class Ticks {
+class AxisTicks {
  public:
-  explicit Ticks(const Timeline& timeline) : timeline_(timeline) {}
+  explicit AxisTicks(const Timeline& timeline) : timeline_(timeline) {}
   void tick(std::size_t event) {
     if (!timeline_.clock) return;
     const std::int64_t now = std::llround(timeline_.clock->at[event] * 1e7);
@@ -155,7 +155,7 @@ class Frames {
   }
 
   const PageInput& input_;
-  Ticks ticks_;
+  AxisTicks ticks_;
   Texts labels_;
   Texts modules_;
   std::map<std::tuple<std::string_view, ModuleId, Role>, std::size_t> known_;
@@ -210,7 +210,7 @@ void put_levels(const Timeline& timeline, Json& view) {
   const std::vector<TimelinePoint>& points = timeline.points;
   const std::size_t together = points.size() / kMomentsOfView + 1;
   std::vector<std::int64_t> numbers;
-  Ticks ticks(timeline);
+  AxisTicks ticks(timeline);
   TimelinePoint before;
   for (std::size_t begin = 0; begin < points.size(); begin += together) {
     const std::size_t end = std::min(points.size(), begin + together);

@@ -6,9 +6,9 @@
 namespace dsplan {
 namespace {
 
-class Program {
+class OfProgram {
  public:
-  Program(const Said& said, const ModelSpec& base, const DeepSpeedInput* deepspeed)
+  OfProgram(const Said& said, const ModelSpec& base, const DeepSpeedInput* deepspeed)
       : foreign_(said.foreign), request_(said.request), base_(base), deepspeed_(deepspeed) {
     name_ = foreign_.program.value_or({});
     if (deepspeed_ == nullptr && request_.inline_deepspeed) deepspeed_ = &*request_.inline_deepspeed;
@@ -146,7 +146,7 @@ class Program {
 }  // namespace
 
 Request with_program(const Said& said, const ModelSpec& base, const DeepSpeedInput* deepspeed) {
-  return Program(said, base, deepspeed).complete();
+  return OfProgram(said, base, deepspeed).complete();
 }
 
 }  // namespace dsplan
