@@ -337,6 +337,9 @@ TEST_CASE("eager tape: fully_shard, every group, dtype, world and accumulation")
           check(c, model_of(model), job);
           job.training.fsdp.reshard_after_forward = 0;
           check(c, model_of(model), job);
+          job.training.gradient_clipping = 1;
+          job.training.loop = world == 2 ? LoopKind::Minimal : LoopKind::Trainer;
+          check(c, model_of(model), job);
         }
         auto [c, job] = sharded(model, wrap, 4, policy);
         job.training.fsdp.reshard_after_forward = 2;

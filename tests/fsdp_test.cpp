@@ -7,6 +7,7 @@
 #include "planner/lower/unsupported.h"
 #include "planner/predict/predict.h"
 #include "resolving.h"
+#include "sharded_jobs.h"
 #include "sim/placement.h"
 #include "sim/traffic.h"
 
@@ -15,20 +16,9 @@ using namespace resolving;
 
 namespace {
 
-Job sharded(std::int64_t ranks, DType kept, DType computed, DType reduced) {
-  Job job = lowered::job(-1, ranks);
-  Training& t = job.training;
-  t.runtime = Runtime::Fsdp2;
-  t.model_init = ModelInit::Meta;
-  t.master_dtype = kept;
-  t.dtype = computed;
-  t.communication_dtype = reduced;
-  t.fsdp.casts_parameters = kept != computed;
-  if (computed == DType::Float32) t.attention = Attention::MemoryEfficient;
-  return job;
-}
+using lowered::sharded;
 
-Job mixed(std::int64_t ranks) { return sharded(ranks, DType::Float32, DType::BFloat16, DType::Float32); }
+Job mixed(std::int64_t ranks) { return lowered::sharded_mixed(ranks); }
 
 Bytes sent(const std::vector<TrafficRow>& rows, Collective collective, Pass phase, Group group) {
   Bytes sum;

@@ -78,6 +78,7 @@ Run read(const Json& run) {
   training.update(run.at("training"));
   Request request = read_training_file(parse_json(name, training.dump()));
   request.gpus = {run.at("world").get<std::int64_t>(), option("--gpus")};
+  model = model_of(std::move(model), request);  // With adapters.
   const std::string device = test_paths::source_dir() + "/configs/hardware/h100-sxm.json";
   const Hardware hardware = read_hardware(read_document(device));
   Job job = resolve(model, request, nullptr, &hardware, nullptr);
@@ -110,5 +111,5 @@ TEST_CASE("fsdp: PyTorch's own allocations, event by event") {
                                        predicted.size(), measured.size(), around(predicted, at), around(measured, at));
     FAIL_CHECK(what);
   }
-  CHECK(runs >= 40);
+  CHECK(runs >= 80);
 }

@@ -226,6 +226,7 @@ class Fsdp : public Units {
   }
 
   void step() override {
+    if (plan_.clips) clip();
     if (state_.empty()) {
       for (const Tensor& leaf : leaves_) {
         if (plan_.fused) state_.push_back(block("step counter", 4));
@@ -241,6 +242,44 @@ class Fsdp : public Units {
   }
 
  private:
+  // torch.nn.utils.clip_grad_norm_ over DTensors: a number for each local gradient, by way of a sum for each 65,536
+  // elements; all in one tensor, whose squares are added up over the ranks in a tensor of its own; the roots of those,
+  // and the norm. The coefficient is max_norm * (1 / (norm + 1e-6)), then clamped.
+  void clip() {
+    norm_.reset();
+    const std::int64_t one = plan_.kept;
+    const auto count = static_cast<std::int64_t>(leaves_.size());
+    std::int64_t longest = 0;
+    for (const Tensor& leaf : leaves_) longest = std::max(longest, local(leaf));
+    std::vector<Block> norms;
+    {
+      const Block sums = block("sums by chunk", 4 * count * ((longest + 65535) / 65536));
+      std::vector<Block> made;
+      for (std::int64_t at = 0; at < count; ++at) made.push_back(block("norm of a shard", one));
+      for (std::size_t at = 0; at < leaves_.size(); ++at) {
+        norms.push_back(local(leaves_[at]) > 0 ? made[at] : block("norm of no rows, a zero", one));
+      }
+    }
+    Block norm;
+    {
+      const Block stacked = block("norms of shards", one * count);
+      Block squares = block("their squares", one * count);
+      Block all = block("their sums over the ranks", one * count);
+      const Block roots = block("roots of those", one * count);
+      squares.reset();
+      all.reset();
+      norm = block("norm", one);
+      norms.clear();
+    }
+    Block sum = block("norm, not zero", one);
+    Block reciprocal = block("its reciprocal", one);
+    const Block coefficient = block("coefficient", one);
+    sum.reset();
+    reciprocal.reset();
+    const Block clamped = block("coefficient, clamped", one);
+    if (plan_.keeps_norm) norm_ = std::move(norm);
+  }
+
   void reduce(Unit& unit) {
     unit.reduced = true;
     for (const Tensor& leaf : unit.leaves) {

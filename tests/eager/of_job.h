@@ -77,6 +77,8 @@ inline void shard(Plan& plan, const dsplan::ModelSpec& model, const dsplan::Trai
   plan.kept = dsplan::bytes_per_element(training.master_dtype);
   plan.reduced = dsplan::bytes_per_element(training.communication_dtype);
   plan.sync_every = fsdp.sync_every;
+  plan.clips = training.gradient_clipping > 0;
+  plan.keeps_norm = training.loop == dsplan::LoopKind::Trainer;
   plan.make_buffers = buffers_of(model, training.master_dtype);
 }
 

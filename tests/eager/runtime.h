@@ -38,6 +38,8 @@ struct Plan {
   std::int64_t kept = 2;     // Bytes of an element of a shard,
   std::int64_t reduced = 2;  // and of a gradient on its way.
   bool sync_every = false;
+  bool clips = false;
+  bool keeps_norm = false;  // Until the next step: who trains writes it to a log.
   std::function<void(Net&, int)> make_buffers;
 
   [[nodiscard]] std::int64_t width() const { return dsplan::bytes_per_element(dtype); }

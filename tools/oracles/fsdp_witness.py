@@ -3,7 +3,8 @@
     tools/dry/run --world 1 -- python tools/oracles/fsdp_witness.py OUT.json [--match TEXT]
 
 One batch serves both steps. What a rank's allocator did from the model's first shard to the end of the second step, in order: (size * 8 + stream),
-negative where it is freed. Streams are numbered as they first allocate; what torch's FakeTensor asks for is left out.
+negative where it is freed. Streams are numbered as they first allocate; what torch's FakeTensor asks for is left out,
+and of a model that is made on the device what its rotary tables are computed by.
 tests/fsdp_witness_test.cpp reads the file.
 """
 
@@ -62,10 +63,16 @@ def cases():
         "clip-mixed": (MIXED, {"max_grad_norm": 1.0}),
         "frozen": (MIXED, {"freeze": ["*mlp*", "*embed*"]}),
         "fp32-reduce": ({"reduce_dtype": "fp32"}, {}),
+        "device": ({}, {"model_init": "device"}),
+        "device-mixed": (MIXED, {"model_init": "device"}),
     }
     for name, config, world, rank in (("llama", LLAMA, 4, 3), ("tied", TIED, 4, 0)):
         for way, (fsdp, more) in ways.items():
             yield f"{name}-{way}-w{world}-r{rank}", config, world, rank, fsdp, more
+    # Ranks that have no row of most parameters.
+    for way, (fsdp, more) in {"clip": ({}, {"max_grad_norm": 1.0}), "clip-mixed": (MIXED, {"max_grad_norm": 1.0})}.items():
+        yield f"qwen2-{way}-w24-r23", QWEN, 24, 23, fsdp, more
+    yield "qwen2-w24-r23", QWEN, 24, 23, {}, {}
 
 
 def job_of(name, config, world, rank, fsdp, more):
@@ -75,11 +82,26 @@ def job_of(name, config, world, rank, fsdp, more):
             "training": training}
 
 
+def passing_tables(trace):
+    """Indices of allocations in which a model's tables are computed, and which are gone when it is cut."""
+    live, found = {}, set()
+    for at, (action, size, stream, address, frames) in enumerate(trace):
+        if action == "alloc":
+            if any("_fsdp_param.py" in frame for frame in frames):
+                break
+            live[address] = at if any("rope" in frame for frame in frames) else None
+        elif action == "free_completed" and live.get(address) is not None:
+            found.add(live.pop(address))
+    return found
+
+
 def events_of(path):
     streams, skipped, events = [], set(), []
-    for action, size, stream, address, frames in json.load(open(path)):
+    trace = json.load(open(path))
+    passing = passing_tables(trace)
+    for at, (action, size, stream, address, frames) in enumerate(trace):
         if action == "alloc":
-            if any("fake_tensor" in frame for frame in frames):
+            if at in passing or any("fake_tensor" in frame for frame in frames):
                 skipped.add(address)
                 continue
             if stream not in streams:

@@ -34,20 +34,20 @@ Variable GradientClip::scalars(std::int64_t count, DType dtype, Label label, Bod
 }
 
 // _foreach_norm: per-chunk sums of all tensors in one scratch, which only the kernel sees, then a scalar for each
-// tensor. What all tensor-parallel ranks have alike counts once.
+// tensor; that of one without elements gives way to a zero. What all tensor-parallel ranks have alike counts once.
 void GradientClip::foreach_norm(std::span<const StepParameter> group, Variables& norms) {
   std::int64_t chunks = 0;
   for (const StepParameter& p : group) chunks = std::max(chunks, (p.shape.elements().value() + kChunk - 1) / kChunk);
   const auto count = static_cast<std::int64_t>(group.size());
   Variable sums;
-  if (level_ == Level::Kernel) {
+  if (level_ == Level::Kernel && chunks > 0) {
     sums = eager_.scratch(storage(Elements(checked_mul(count, chunks)), DType::Float32), DType::Float32,
                           {Role::Temporaries, "sums of squares by chunk"});
   }
-  std::vector<BufferId> made;
+  constexpr What kNorm{Role::Temporaries, "norm of a gradient"};
+  std::vector<Variable> made;
   for (const StepParameter& p : group) {
-    norms.append(eager_.scratch(storage(Elements(1), p.dtype), p.dtype, {Role::Temporaries, "norm of a gradient"}));
-    made.push_back(norms.ids().back());
+    made.push_back(eager_.scratch(storage(Elements(1), p.dtype), p.dtype, kNorm));
   }
   Work work = eager_.work();
   for (const StepParameter& p : group) work.read(p.gradient);
@@ -61,6 +61,10 @@ void GradientClip::foreach_norm(std::span<const StepParameter> group, Variables&
     work.really_reads(std::move(own));
   }
   work.run(Body::SquareSum, "norms of gradients");
+  for (std::size_t at = 0; at < group.size(); ++at) {
+    const bool empty = group[at].shape.elements() == Elements(0);
+    norms.append(empty ? scalars(1, group[at].dtype, kNorm.label) : std::move(made[at]));
+  }
 }
 
 // Squares, their sums over the ranks in a tensor of its own, and the roots of those.
