@@ -182,16 +182,88 @@ class OfTensors {
         sizes_[label] = {width * padding};
       }
     }
-    // FP16_UnfusedOptimizer takes the norm of each gradient in fp32 (runtime/utils.py, get_weight_norm).
+    // FP16_UnfusedOptimizer takes the norm of each gradient in fp32 (runtime/utils.py, get_weight_norm), and
+    // FP16_Optimizer that of all of them together (get_flattened_grad_norm): a number, which is there twice.
     if (t.runtime == Runtime::DeepSpeed && t.zero.stage == 0 && t.dtype != DType::Float32 && job.parallelism.tp == 1) {
       for (const Parameter& p : model.parameters) sizes_["gradient norm"].insert(4 * p.shape.elements().value());
+      sizes_["gradient norm"].insert(4);
     }
+    add_buffers(model, t);
+    add_packed(model);
+    if (t.runtime == Runtime::Fsdp2) add_whole(model, t);
+    if (job.hardware && job.hardware->multiprocessors > 0) add_norms(model, job);
     sizes_["parameter of the backup optimizer"] = {4, width};
     sizes_["stand-in of a parameter on the host"] = {4};  // torch.empty(0), as a scalar.
     sizes_["empty flat buffer"] = {width};
     const std::int64_t unit = 1024 * t.zero.aio_intra_op_parallelism;
     const std::int64_t buffer = (t.zero.offload_param.buffer_size.value() * width + unit - 1) / unit * unit;
     sizes_["swap buffers before they are locked"] = {buffer * t.zero.offload_param.buffer_count};
+  }
+
+  // Before fully_shard cuts it.
+  void add_whole(const ModelSpec& model, const Training& t) {
+    for (const Parameter& p : model.parameters) {
+      const DType type = p.dtype.value_or(t.master_dtype);
+      sizes_["whole parameter"].insert(p.shape.elements().value() * bytes_per_element(type));
+    }
+  }
+
+  // Tables, in their own dtype or in the model's.
+  void add_buffers(const ModelSpec& model, const Training& t) {
+    for (const ModelBuffer& buffer : model.buffers) {
+      for (const DType type : {buffer.dtype, t.dtype, t.master_dtype}) {
+        sizes_["buffer"].insert(buffer.shape.elements().value() * bytes_per_element(type));
+      }
+    }
+  }
+
+  // bitsandbytes functional.py, quantize_4bit: a weight as it was loaded, in 16 bits, and an fp32 for each 64 of its
+  // elements. transformers modeling_utils.py, caching_allocator_warmup: what all parameters take on the device.
+  void add_packed(const ModelSpec& model) {
+    std::int64_t room = 0;
+    for (const Parameter& p : model.parameters) {
+      const bool adapter = p.name.find(".lora_") != std::string::npos;
+      if (p.tied_to != kNone || adapter) continue;
+      const bool packs = p.dtype == DType::UInt8;  // Two elements in a byte.
+      const std::int64_t count = p.shape.elements().value() * (packs ? 2 : 1);
+      room += packs ? count / 2 : 2 * count;
+      if (packs) sizes_["weight before it is packed"].insert({2 * count, 4 * ((count + 63) / 64)});
+    }
+    sizes_["room for the model"] = {room};
+  }
+
+  // aten/src/ATen/native/cuda/Reduce.cuh: a sum of n elements that lie side by side is divided over blocks of 512
+  // threads, which take 4 of them at a time; where each has 256 or more, over as many blocks as the device holds, of at
+  // least 16 elements for a thread. Each leaves an fp32 (fp64 of fp64), and all share one counter.
+  void add_norms(const ModelSpec& model, const Job& job) {
+    sizes_["semaphores of a norm"] = {4};
+    const std::int64_t held = job.hardware->multiprocessors * (2048 / 512);
+    std::set<std::int64_t> counts;
+    std::int64_t all = 0;
+    for (const Parameter& p : model.parameters) {
+      if (p.tied_to != kNone) continue;
+      const std::int64_t count = p.shape.elements().value();
+      all += count;
+      counts.insert({count, (count + job.parallelism.dp - 1) / job.parallelism.dp});
+    }
+    counts.insert(all);
+    // A partition of stages 1 and 2 begins and ends within a tensor.
+    std::int64_t offset = 0;
+    const std::int64_t share = all / job.parallelism.dp;
+    for (const Parameter& p : model.parameters) {
+      if (p.tied_to != kNone) continue;
+      const std::int64_t end = offset + p.shape.elements().value();
+      for (std::int64_t rank = 0; rank < job.parallelism.dp; ++rank) {
+        counts.insert(std::max<std::int64_t>(0, std::min(end, share * (rank + 1)) - std::max(offset, share * rank)));
+      }
+      offset = end;
+    }
+    for (const std::int64_t count : counts) {
+      const std::int64_t of_thread = (count + 511) / 512;
+      if (of_thread < 256) continue;
+      const std::int64_t blocks = std::max(std::min(held, (of_thread + 15) / 16), (of_thread + 255) / 256);
+      if (blocks > 1) sizes_["staging of a norm"].insert({4 * blocks, 8 * blocks});
+    }
   }
 
   [[nodiscard]] bool agrees(const Schedule& schedule) const {
@@ -231,7 +303,7 @@ struct Judges {
     HostMeter host(schedule);
     TrafficMeter traffic;
     replay(schedule, meter, host, traffic);
-    if (meter.by_role() != footprint(model, job).persistent) noticed.insert("states");
+    if (meter.by_role() != footprint(model, job, schedule.rank).persistent) noticed.insert("states");
     const std::vector<TrafficRow> rows = traffic.rows(schedule.dp, schedule.dp_inside, schedule.tp);
     for (const TrafficRow& derived : traffic_formulas(model, job)) {
       Bytes sum;

@@ -16,9 +16,11 @@
 #include "paths.h"
 #include "planner/lower/unsupported.h"
 #include "planner/predict/verdict.h"
+#include "planner/resolve/resolve.h"
 #include "report/compare.h"
 #include "report/operator_comparison.h"
 #include "report/operators_receipt.h"
+#include "sharded_jobs.h"
 
 using namespace dsplan;
 using namespace judging;
@@ -67,7 +69,9 @@ struct Case {
   const char* model = kGpt2;
   Job job;
   bool has_tape = false;
-  bool first = false;  // The first rank; else the last one.
+  bool first = false;     // The first rank; else the last one.
+  Request request = {};   // What makes another model of it: adapters, packed weights.
+  bool must_run = false;  // Others may have no schedule: they are every way to combine a few settings.
 };
 
 // Rows of small buckets, with nothing fetched ahead.
@@ -207,6 +211,64 @@ void add_others(std::vector<Case>& all) {
   });
 }
 
+// fully_shard: dtypes of what is kept, gathered and reduced, what comes back after forward, whole models that are cut,
+// shards without rows, norms over shards, a device with a name.
+void add_sharded(std::vector<Case>& all) {
+  const auto add = [&](const char* name, bool tape, std::int64_t ranks, auto change) {
+    for (const char* model : {kGpt2, kLlama}) {
+      for (const bool mixed : {false, true}) {
+        Job job = mixed ? lowered::sharded_mixed(ranks)
+                        : lowered::sharded(ranks, DType::BFloat16, DType::BFloat16, DType::BFloat16);
+        change(job);
+        all.push_back({dsplan::formatted("fully_shard, {}, mixed {}", name, mixed), model, job, tape, false, {}, true});
+      }
+    }
+  };
+  add("plain", true, 3, [](Job&) {});
+  add("accumulation", true, 3, [](Job& job) { job.training.grad_accum = 2; });
+  add("to two", true, 4, [](Job& job) { job.training.fsdp.reshard_after_forward = 2; });
+  add("replicas", true, 4, [](Job& job) { job.training.fsdp.replicate = 2; });
+  add("reduced in 16 bits", true, 3, [](Job& job) {
+    job.training.communication_dtype = DType::BFloat16;
+  });
+  add("foreach", true, 2, [](Job& job) { job.training.optimizer.implementation = Implementation::Foreach; });
+  add("clipping", true, 2, [](Job& job) { job.training.gradient_clipping = 1; });
+  add("made on the device", false, 3, [](Job& job) { job.training.model_init = ModelInit::Device; });
+  add("made on the host", false, 3, [](Job& job) { job.training.model_init = ModelInit::Host; });
+  add("a device with a name", false, 3, [](Job& job) {
+    job.hardware.emplace();
+    job.hardware->architecture = "sm_90";
+    job.hardware->multiprocessors = 132;
+  });
+}
+
+// Norms of what is large enough that several blocks of a kernel share it.
+void add_norms(std::vector<Case>& all) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    Job job = lowered::job(stage, 2);
+    job.training.seq = 8;
+    job.training.gradient_clipping = 1;
+    job.hardware.emplace();
+    job.hardware->architecture = "sm_90";
+    job.hardware->multiprocessors = 132;
+    all.push_back({dsplan::formatted("norms over blocks, stage {}", stage), kWide, job, false, false, {}, true});
+  }
+}
+
+// Weights that are packed as they come to the device, in both ways to keep their scales.
+void add_packed(std::vector<Case>& all) {
+  for (const char* nested : {"double_quant=true", "double_quant=false"}) {
+    Job job = small(-1, 1);
+    lowered::set_dtype(job, DType::Float32);
+    job.training.attention = Attention::Math;  // Heads are grouped.
+    Case one{dsplan::formatted("packed weights, {}", nested), kLlama, job};
+    one.must_run = true;
+    one.request.set = {{"quantization=nf4", nested}, option("--set")};
+    one.request.lora = {"r=4,targets=q_proj+v_proj,dtype=fp32", option("--lora")};
+    all.push_back(std::move(one));
+  }
+}
+
 // As every job of lowered.h.
 void add_variants(std::vector<Case>& all) {
   for (int stage = -1; stage <= 3; ++stage) {
@@ -244,6 +306,9 @@ std::vector<Case> cases() {
   add_files(all);
   add_ways_of_gathering(all);
   add_others(all);
+  add_sharded(all);
+  add_norms(all);
+  add_packed(all);
   add_variants(all);
   return all;
 }
@@ -343,8 +408,10 @@ TEST_CASE("a change of any size rule of the lowering is noticed") {
   std::map<std::string, int> green;  // Changes that `compare` does not see.
   std::size_t changes = 0;
   for (const Case& one : cases()) {
-    const ModelSpec model = lowered::inlined("model", one.model);
-    if (unsupported(model, one.job).has_value()) continue;
+    const ModelSpec model = model_of(lowered::inlined("model", one.model), one.request);
+    const std::optional<std::string> cannot = unsupported(model, one.job);
+    CHECK_MESSAGE((!cannot || !one.must_run), one.name, ": ", cannot.value_or(""));
+    if (cannot) continue;
     const Shapes shapes = build_shapes(model, one.job);
     const std::int64_t rank = one.first ? 0 : one.job.parallelism.dp - 1;
     const Executable plan = lower_to_execute(model, one.job, shapes, rank, 2);
