@@ -6,6 +6,7 @@
 
 #include "planner/lower/unsupported.h"
 #include "running.h"
+#include "sharded_jobs.h"
 
 using namespace dsplan;
 
@@ -187,6 +188,62 @@ void add_ways(const ModelSpec& model, bool full, std::vector<Plan>& plans) {
   }
 }
 
+// fully_shard: what a change of it alone does.
+struct Sharding {
+  const char* name;
+  void (*apply)(Job& job);
+};
+
+constexpr Sharding kShardings[] = {
+    {"plain", [](Job&) {}},
+    {"accumulation", [](Job& job) { job.training.grad_accum = 2; }},
+    {"accumulation, each reduced",
+     [](Job& job) {
+       job.training.grad_accum = 2;
+       job.training.fsdp.sync_every = true;
+     }},
+    {"kept after forward", [](Job& job) { job.training.fsdp.reshard_after_forward = 0; }},
+    {"to two", [](Job& job) { job.training.fsdp.reshard_after_forward = 2; }},
+    {"replicas", [](Job& job) { job.training.fsdp.replicate = 2; }},
+    {"embeddings, norm and head", [](Job& job) { job.training.fsdp.wrap = "ends"; }},
+    {"one group", [](Job& job) { job.training.fsdp.wrap = "root"; }},
+    {"root resharded", [](Job& job) { job.training.fsdp.reshard_root = true; }},
+    {"clipping", [](Job& job) { job.training.gradient_clipping = 1; }},
+    {"foreach", [](Job& job) { job.training.optimizer.implementation = Implementation::Foreach; }},
+    {"made on the device", [](Job& job) { job.training.model_init = ModelInit::Device; }},
+    {"made on the host", [](Job& job) { job.training.model_init = ModelInit::Host; }},
+    {"frozen embeddings",
+     [](Job& job) {
+       job.training.freeze = {"*embed*", "*wte*"};
+     }},
+};
+
+void add_sharded(const ModelSpec& model, bool full, std::vector<Plan>& plans) {
+  const auto layers = static_cast<std::int32_t>(model.dims.layers);
+  for (std::size_t at = 0; at < std::size(kShardings); ++at) {
+    for (const std::int64_t ranks : {2, 3, 4, 8}) {
+      for (const std::size_t s : {0U, 1U}) {
+        for (const bool mixed : {false, true}) {
+          const std::size_t turn = at + static_cast<std::size_t>(ranks) + s + (mixed ? 1 : 0);
+          if (!full && turn % 7 != 0) continue;
+          Plan plan{dsplan::formatted("{} fully_shard {} ranks {} {} mixed {}", model.family, kShardings[at].name, ranks,
+                                      kSegments[s].name, mixed),
+                    mixed ? lowered::sharded_mixed(ranks)
+                          : lowered::sharded(ranks, DType::BFloat16, DType::BFloat16, DType::BFloat16)};
+          kSegments[s].apply(plan.job, layers);
+          kShardings[at].apply(plan.job);
+          const bool divides = ranks % 2 == 0 && ranks > 2;
+          if (!divides && (plan.job.training.fsdp.replicate > 1 || plan.job.training.fsdp.reshard_after_forward > 1)) {
+            continue;
+          }
+          plan.planned = turn % 3 == 2;
+          plans.push_back(std::move(plan));
+        }
+      }
+    }
+  }
+}
+
 // Ranks that share layers: with each stage, and with what concerns both.
 void add_tensor_parallel(const ModelSpec& model, bool full, std::vector<Plan>& plans) {
   const auto layers = static_cast<std::int32_t>(model.dims.layers);
@@ -234,6 +291,7 @@ std::vector<Plan> plans_of(const ModelSpec& model, bool full) {
   }
   add_tensor_parallel(model, full, plans);
   add_ways(model, full, plans);
+  add_sharded(model, full, plans);
   return plans;
 }
 

@@ -463,7 +463,7 @@ class Collective(Record):
     """
 
     collective: Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "send_recv"]
-    group: Literal["dp", "tp", "sp", "ep", "dp_intra", "dp_inter"]
+    group: Literal["dp", "tp", "sp", "ep", "dp_intra", "dp_inter", "dp_replicas"]
     phase: Literal["init", "forward", "backward", "step", "save"]
     dtype: str
     kind: Literal["data", "control"]
