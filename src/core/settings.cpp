@@ -218,7 +218,7 @@ constexpr SettingRow kKeys[] = {
     {sharded<&FsdpInput::reshard_root>("fsdp.reshard_root"), {}, {kFsdp<&Fsdp::reshard_root>, Line::Fsdp, 2}},
     {sharded<&FsdpInput::param_dtype>("fsdp.param_dtype"), {}, {kFsdp<&Fsdp::casts_parameters>, Line::Fsdp, 5}},
     {sharded<&FsdpInput::reduce_dtype>("fsdp.reduce_dtype")},
-    {sharded<&FsdpInput::output_dtype>("fsdp.output_dtype")},
+    {sharded<&FsdpInput::output_dtype>("fsdp.output_dtype"), {}, {kFsdp<&Fsdp::casts_outputs>, Line::FsdpOutputs, 0}},
     {sharded<&FsdpInput::gradient_sync>("fsdp.gradient_sync"), {}, {kFsdp<&Fsdp::sync_every>, Line::Fsdp, 3}},
     {sharded<&FsdpInput::shard>("fsdp.shard")},
     {sharded<&FsdpInput::replicate>("fsdp.replicate"), {}, {kFsdp<&Fsdp::replicate>, Line::Fsdp, 4}},

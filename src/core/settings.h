@@ -83,6 +83,7 @@ enum class Line : std::uint8_t {
   Placement,
   Workspaces,
   Fsdp,
+  FsdpOutputs,
 };
 
 // A field of the job. Either a line says it, or `inert` says why no byte depends on it.

@@ -101,13 +101,15 @@ struct Zero {
 // MixedPrecisionPolicy is in the run's dtypes: `dtype` is param_dtype, `communication_dtype` reduce_dtype, and
 // `master_dtype` that of the model and its shards.
 struct Fsdp {
-  // Which modules have a group of their own: "layers"; "ends", with embeddings, and norm and head together, besides;
-  // "root", none but the model; or classes, "LlamaMLP+LlamaDecoderLayer".
+  // Which modules have a group of their own, in the order of the calls, with "+" between: "layers"; "ends", embeddings,
+  // and norm and head together; classes, "LlamaMLP+LlamaDecoderLayer". "root": none but the model. "ends" alone has the
+  // layers behind it.
   std::string wrap = "layers";
   std::int64_t reshard_after_forward = 1;  // Of those: 0 false, 1 true, n to n ranks.
   bool reshard_root = false;               // Of what is left to the model's own group.
   bool casts_parameters = false;  // param_dtype is given: whatever a parameter is kept in, it is gathered in that.
   bool sync_every = false;     // Gradients are reduced in each micro-batch, not in the last one alone.
+  bool casts_outputs = false;  // output_dtype is given, and is `dtype`: the loss is cast to it.
   std::int64_t replicate = 1;  // Ranks that hold the same shard (HSDP); 1: none do.
 };
 

@@ -63,6 +63,9 @@ def cases():
         "clip-mixed": (MIXED, {"max_grad_norm": 1.0}),
         "frozen": (MIXED, {"freeze": ["*mlp*", "*embed*"]}),
         "fp32-reduce": ({"reduce_dtype": "fp32"}, {}),
+        "as-accelerate": ({"wrap": "layers+ends", "param_dtype": "bf16", "reduce_dtype": "bf16", "output_dtype": "bf16"},
+                          {"model_init": "host"}),
+        "output-dtype": ({**MIXED, "output_dtype": "bf16"}, {}),
         "device": ({}, {"model_init": "device"}),
         "device-mixed": (MIXED, {"model_init": "device"}),
     }

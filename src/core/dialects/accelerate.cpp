@@ -9,10 +9,12 @@ constexpr std::string_view kCommunication = "it says how ranks find each other";
 constexpr std::string_view kOtherDevices = "it is for devices that are no CUDA GPUs";
 constexpr std::string_view kCounted = "num_processes says how many ranks there are";
 constexpr std::string_view kLogging = "it only logs";
-constexpr std::string_view kFsdp = "FSDP";
 constexpr std::string_view kMegatron = "Megatron-LM under accelerate";
 constexpr std::string_view kParallelism = "accelerate's parallelism";
 constexpr std::string_view kEightBits = "fp8 mixed precision";
+
+template <auto Field>
+constexpr ForeignAccess kLaunched = kOther<&ForeignInput::launched, Field>;
 
 constexpr DialectKey choice(DialectKey key, std::string_view values) {
   key.values = values;
@@ -44,8 +46,24 @@ constexpr DialectKey kRows[] = {
              Reading::Plugin),
     honoured("deepspeed_config.zero3_init_flag", "model_init", RequestAccess(), Reading::Plugin),
     refused("deepspeed_config.deepspeed_moe_layer_cls_names", "leaf modules named to accelerate"),
-    refused("fsdp_config", kFsdp),
-    refused("use_fsdp", kFsdp),
+    honoured("use_fsdp", "runtime", kLaunched<&ShardingInput::on>),
+    block("fsdp_config"),
+    honoured("fsdp_config.fsdp_version", "runtime", kLaunched<&ShardingInput::version>, Reading::Words),
+    honoured("fsdp_config.fsdp_reshard_after_forward", "fsdp.reshard_after_forward",
+             kLaunched<&ShardingInput::reshard_after_forward>, Reading::Words),
+    honoured("fsdp_config.fsdp_offload_params", "fsdp.cpu_offload", kLaunched<&ShardingInput::offload>),
+    choice(honoured("fsdp_config.fsdp_auto_wrap_policy", "fsdp.wrap", kLaunched<&ShardingInput::wrap_policy>),
+           "TRANSFORMER_BASED_WRAP|SIZE_BASED_WRAP|NO_WRAP"),
+    honoured("fsdp_config.fsdp_transformer_layer_cls_to_wrap", "fsdp.wrap", kLaunched<&ShardingInput::classes>),
+    honoured("fsdp_config.fsdp_cpu_ram_efficient_loading", "model_init", kLaunched<&ShardingInput::rank0_loads>),
+    honoured("fsdp_config.fsdp_sync_module_states", "compared with fsdp_cpu_ram_efficient_loading",
+             kLaunched<&ShardingInput::synchronises>),
+    choice(honoured("fsdp_config.fsdp_state_dict_type", "compared with fsdp_version",
+                    kLaunched<&ShardingInput::state_dict>),
+           "FULL_STATE_DICT|SHARDED_STATE_DICT|LOCAL_STATE_DICT"),
+    honoured("fsdp_config.fsdp_activation_checkpointing", "checkpoint", kLaunched<&ShardingInput::checkpoints>),
+    refused("fsdp_config.fsdp_activation_checkpointing_offload", "checkpoints whose arguments go to the host"),
+    refused("fsdp_config.fsdp_ignored_modules", "modules that fully_shard is told to leave alone"),
     refused("megatron_lm_config", kMegatron),
     refused("use_megatron_lm", kMegatron),
     refused("parallelism_config", kParallelism),
@@ -75,6 +93,10 @@ constexpr Names kInert[] = {
     {"it needs dynamo_backend",
      "dynamo_config.dynamo_mode dynamo_config.dynamo_use_dynamic dynamo_config.dynamo_use_fullgraph "
      "dynamo_config.dynamo_use_regional_compilation"},
+    {"it is FSDP1's (fsdp_version: 1), and version 2 does not read it",
+     "fsdp_config.fsdp_sharding_strategy fsdp_config.fsdp_backward_prefetch fsdp_config.fsdp_forward_prefetch "
+     "fsdp_config.fsdp_use_orig_params"},
+    {"it needs fsdp_auto_wrap_policy: SIZE_BASED_WRAP, which is refused", "fsdp_config.fsdp_min_num_params"},
     {kLogging, "debug tee log_dir help"},
     {kOtherDevices,
      "tpu_name tpu_zone tpu_use_cluster tpu_use_sudo tpu_vm tpu_env tpu_cluster no_tpu_cluster vm aws_access_key_id "

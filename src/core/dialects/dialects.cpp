@@ -24,8 +24,24 @@ void prefer(Setting<T>& below, const Setting<T>& above) {
 
 }  // namespace
 
+ShardingInput overlay(const ShardingInput& below, const ShardingInput& above) {
+  static_assert(field_count<ShardingInput>() == 10, "each field is laid over the other here");
+  ShardingInput all = below;
+  prefer(all.on, above.on);
+  prefer(all.version, above.version);
+  prefer(all.reshard_after_forward, above.reshard_after_forward);
+  prefer(all.wrap_policy, above.wrap_policy);
+  prefer(all.classes, above.classes);
+  prefer(all.offload, above.offload);
+  prefer(all.rank0_loads, above.rank0_loads);
+  prefer(all.synchronises, above.synchronises);
+  prefer(all.state_dict, above.state_dict);
+  prefer(all.checkpoints, above.checkpoints);
+  return all;
+}
+
 ForeignInput overlay(const ForeignInput& below, const ForeignInput& above) {
-  static_assert(field_count<ForeignInput>() == 12, "each field is laid over the other here");
+  static_assert(field_count<ForeignInput>() == 14, "each field is laid over the other here");
   ForeignInput all = below;
   prefer(all.program, above.program);
   prefer(all.model, above.model);
@@ -39,6 +55,8 @@ ForeignInput overlay(const ForeignInput& below, const ForeignInput& above) {
   prefer(all.lora_kernels, above.lora_kernels);
   prefer(all.pure_bf16, above.pure_bf16);
   prefer(all.all_rows, above.all_rows);
+  all.launched = overlay(below.launched, above.launched);
+  all.trainers = overlay(below.trainers, above.trainers);
   return all;
 }
 

@@ -15,6 +15,21 @@
 
 namespace dsplan {
 
+// What accelerate's FullyShardedDataParallelPlugin is made of.
+struct ShardingInput {
+  Setting<bool> on;                            // distributed_type: FSDP, use_fsdp; TrainingArguments' fsdp.
+  Setting<std::string> version;                // 1|2
+  Setting<std::string> reshard_after_forward;  // true|false, under version 2.
+  Setting<std::string> wrap_policy;
+  Setting<std::vector<std::string>> classes;  // transformer_layer_cls_to_wrap
+  Setting<bool> offload;
+  Setting<bool> rank0_loads;   // cpu_ram_efficient_loading
+  Setting<bool> synchronises;  // sync_module_states
+  Setting<std::string> state_dict;
+  Setting<bool> checkpoints;  // activation_checkpointing
+};
+[[nodiscard]] ShardingInput overlay(const ShardingInput& below, const ShardingInput& above);
+
 // What these files say in keys that make no setting by themselves: planner/resolve/programs.h makes settings of them,
 // by the rules of the program that reads them.
 struct ForeignInput {
@@ -30,6 +45,8 @@ struct ForeignInput {
   Setting<bool> lora_kernels;      // axolotl's, which it turns on where nobody says anything.
   Setting<bool> pure_bf16;         // Trains in bf16 throughout, without autocast.
   Setting<std::int64_t> all_rows;  // global_batch_size: of all ranks, in one step.
+  ShardingInput launched;          // By accelerate's own configuration.
+  ShardingInput trainers;          // By TrainingArguments.
 };
 // `above` wins wherever it says something.
 [[nodiscard]] ForeignInput overlay(const ForeignInput& below, const ForeignInput& above);
@@ -63,6 +80,8 @@ enum class Reading : std::uint8_t {
   Attention,        // LLaMA-Factory's "auto", "disabled", "fa2"; or a flag whose own name says which.
   Kernels,          // A flag of a kernel that is not modelled, and whose absence turns others off.
   Plugin,           // What accelerate makes a DeepSpeed configuration of.
+  Words,            // A text, or what YAML makes of one: true, 2.
+  Sharding,         // TrainingArguments' fsdp: a flag, or words: "full_shard auto_wrap".
 };
 
 struct DialectKey {
@@ -138,8 +157,8 @@ inline constexpr RequestAccess kTrainer{
     }};
 template <auto... Path>
 inline constexpr RequestAccess kSays = kField<RequestAccess, Path...>;
-template <auto Field>
-inline constexpr ForeignAccess kOther = kField<ForeignAccess, Field>;
+template <auto... Path>
+inline constexpr ForeignAccess kOther = kField<ForeignAccess, Path...>;
 
 constexpr DialectKey honoured(std::string_view path, std::string_view setting, const RequestAccess& field,
                               Reading reading = Reading::Plain) {

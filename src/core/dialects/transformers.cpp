@@ -17,6 +17,7 @@ constexpr std::string_view kData = "it chooses, orders or loads data; every row 
 constexpr std::string_view kParts = "it says which parts of the script run; training is predicted";
 constexpr std::string_view kCommunication = "it changes how ranks find and check each other, no buffer";
 constexpr std::string_view kNeedsFsdp = "it needs fsdp";
+constexpr std::string_view kOfVersion1 = "it is FSDP1's (version: 1), and version 2 does not read it";
 constexpr std::string_view kNeedsFourBits = "it needs load_in_4bit";
 constexpr std::string_view kTokens = "it says how text becomes tokens";
 constexpr std::string_view kOtherDevices = "it is for devices that are no CUDA GPUs";
@@ -26,6 +27,9 @@ constexpr std::string_view kDpo = "DPO, whose step takes chosen and rejected row
 constexpr std::string_view kReward = "reward modelling";
 constexpr std::string_view kOnCpu = "training on the CPU";
 constexpr std::string_view kScript = "adapters of a script's own (say --lora)";
+
+template <auto Field>
+constexpr ForeignAccess kShards = kOther<&ForeignInput::trainers, Field>;
 
 constexpr DialectKey kTrainerHonoured[] = {
     honoured("per_device_train_batch_size", "micro_batch", kSays<&Request::micro_batch>,
@@ -56,6 +60,31 @@ constexpr DialectKey kTrainerHonoured[] = {
              kSays<&Request::preserve_rng_state>),
     honoured("optim", "optimizer.name", kSays<&Request::optimizer>, kTrainer<&TrainingArguments::optim>),
     honoured("deepspeed", "deepspeed", kSays<&Request::deepspeed>, Reading::DeepSpeed),
+    honoured("fsdp", "runtime", kShards<&ShardingInput::on>, Reading::Sharding),
+    block("fsdp_config"),
+};
+
+// transformers drops the prefix "fsdp_" of these (training_args.py, _process_fsdp_args).
+constexpr DialectKey kTrainerSharding[] = {
+    honoured("fsdp_config.version", "runtime", kShards<&ShardingInput::version>, Reading::Words),
+    honoured("fsdp_config.fsdp_version", "runtime", kShards<&ShardingInput::version>, Reading::Words),
+    honoured("fsdp_config.reshard_after_forward", "fsdp.reshard_after_forward",
+             kShards<&ShardingInput::reshard_after_forward>, Reading::Words),
+    honoured("fsdp_config.fsdp_reshard_after_forward", "fsdp.reshard_after_forward",
+             kShards<&ShardingInput::reshard_after_forward>, Reading::Words),
+    honoured("fsdp_config.cpu_offload", "fsdp.cpu_offload", kShards<&ShardingInput::offload>),
+    honoured("fsdp_config.fsdp_cpu_offload", "fsdp.cpu_offload", kShards<&ShardingInput::offload>),
+    honoured("fsdp_config.auto_wrap_policy", "fsdp.wrap", kShards<&ShardingInput::wrap_policy>),
+    honoured("fsdp_config.fsdp_auto_wrap_policy", "fsdp.wrap", kShards<&ShardingInput::wrap_policy>),
+    honoured("fsdp_config.transformer_layer_cls_to_wrap", "fsdp.wrap", kShards<&ShardingInput::classes>),
+    honoured("fsdp_config.fsdp_transformer_layer_cls_to_wrap", "fsdp.wrap", kShards<&ShardingInput::classes>),
+    honoured("fsdp_config.cpu_ram_efficient_loading", "model_init", kShards<&ShardingInput::rank0_loads>),
+    honoured("fsdp_config.fsdp_cpu_ram_efficient_loading", "model_init", kShards<&ShardingInput::rank0_loads>),
+    honoured("fsdp_config.state_dict_type", "compared with version", kShards<&ShardingInput::state_dict>),
+    honoured("fsdp_config.fsdp_state_dict_type", "compared with version", kShards<&ShardingInput::state_dict>),
+    honoured("fsdp_config.activation_checkpointing", "checkpoint", kShards<&ShardingInput::checkpoints>),
+    honoured("fsdp_config.fsdp_activation_checkpointing", "checkpoint", kShards<&ShardingInput::checkpoints>),
+    refused("fsdp_config.xla", "training on TPUs"),
 };
 
 constexpr DialectKey kTrainerRefused[] = {
@@ -67,8 +96,6 @@ constexpr DialectKey kTrainerRefused[] = {
     refused("torchdynamo", kCompile),
     refused("use_liger_kernel", "Liger kernels"),
     refused("neftune_noise_alpha", "NEFTune"),
-    refused("fsdp", "FSDP"),
-    refused("fsdp_config", "FSDP"),
     refused("torch_empty_cache_steps", "emptying the cache"),
     refused("label_smoothing_factor", "label smoothing"),
     refused("optim_target_modules", "GaLore"),
@@ -125,6 +152,14 @@ constexpr Names kTrainerInert[] = {
     {"TF32 changes how products are rounded, no buffer", "tf32"},
     {"it needs use_liger_kernel", "liger_kernel_config"},
     {kNeedsFsdp, "fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap"},
+    {kOfVersion1,
+     "fsdp_config.forward_prefetch fsdp_config.fsdp_forward_prefetch fsdp_config.backward_prefetch "
+     "fsdp_config.fsdp_backward_prefetch fsdp_config.use_orig_params fsdp_config.fsdp_use_orig_params "
+     "fsdp_config.sync_module_states fsdp_config.fsdp_sync_module_states fsdp_config.limit_all_gathers "
+     "fsdp_config.fsdp_limit_all_gathers"},
+    {"it needs auto_wrap_policy: SIZE_BASED_WRAP, which is refused",
+     "fsdp_config.min_num_params fsdp_config.fsdp_min_num_params"},
+    {"it needs xla", "fsdp_config.xla_fsdp_v2 fsdp_config.xla_fsdp_settings fsdp_config.xla_fsdp_grad_ckpt"},
     {"it needs Apex", "fp16_opt_level"},
     {"it needs use_reentrant: false, and raises or prints only",
      "gradient_checkpointing_kwargs.determinism_check gradient_checkpointing_kwargs.debug "
@@ -244,6 +279,7 @@ constexpr Names kTrlInert[] = {
 std::vector<DialectKey> trainer_keys() {
   std::vector<DialectKey> keys;
   append(keys, kTrainerHonoured);
+  append(keys, kTrainerSharding);
   append(keys, kTrainerRefused);
   append(keys, inert_keys(kTrainerInert));
   for (DialectKey& key : keys) key.trainers = key.treatment != Treatment::Inert;

@@ -170,6 +170,40 @@ void take_mixed_precision(const Spoken& said, Request& request, Diagnostics& fau
   }
 }
 
+void take_words(const Spoken& said, ForeignInput& foreign, Diagnostics& faults) {
+  const bool scalar = is_text(said.value) || said.value.is(Value::Kind::Bool) || said.value.is(Value::Kind::Integer);
+  if (!scalar) return wrong(said, "a word", faults);
+  *std::get<Setting<std::string>*>(said.key.foreign.of(foreign)) = {text_of(said.value), said.place};
+}
+
+// transformers' FSDPOption. What fsdp_config says of the same goes first, wherever it stands.
+void take_sharding(const Spoken& said, ForeignInput& foreign, Diagnostics& faults) {
+  ShardingInput& into = foreign.trainers;
+  const bool words = is_text(said.value) && !lax_boolean(said.value);
+  if (!words && !said.value.is(Value::Kind::Array)) {
+    if (const std::optional<bool> on = flag(said, faults)) into.on = {*on, said.place};
+    return;
+  }
+  const std::optional<std::vector<std::string>> options = names_in(said.value);
+  if (!options) return wrong(said, "true, false or words", faults);
+  into.on = {!options->empty(), said.place};
+  const std::vector<std::string_view> strategies = {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard",
+                                                    "hybrid_shard_zero2"};
+  for (const std::string& option : *options) {
+    const bool strategy = std::find(strategies.begin(), strategies.end(), option) != strategies.end();
+    if (strategy && !into.reshard_after_forward.given()) {
+      const std::string now = option == "full_shard" ? "true" : option == "shard_grad_op" ? "false" : option;
+      into.reshard_after_forward = {now, said.place};
+    } else if (option == "offload" && !into.offload.given()) {
+      into.offload = {true, said.place};
+    } else if (!strategy && option != "offload" && option != "auto_wrap") {
+      std::vector<std::string_view> known = strategies;
+      known.insert(known.end(), {"offload", "auto_wrap"});
+      faults.add(said.place.says(formatted("\"{}\" is no option of fsdp", option), did_you_mean(nearest(option, known))));
+    }
+  }
+}
+
 }  // namespace
 
 void DialectValues::not_modelled(const Spoken& said, std::string feature) {
@@ -284,7 +318,9 @@ void DialectValues::distribution(const Spoken& said) {
     return faults_.add(
         said.place.says(formatted("\"{}\" is no {}", text, said.written), did_you_mean(nearest(text, choices))));
   }
-  if (text == "DEEPSPEED") {
+  if (text == "FSDP") {
+    foreign_.launched.on = {true, said.place};
+  } else if (text == "DEEPSPEED") {
     request_.runtime = {"deepspeed", said.place};
     if (!plugin_) plugin_.emplace();
   } else if (text == "NO") {
@@ -315,6 +351,8 @@ void DialectValues::honour(const Spoken& said) {
     case Reading::OnOrAuto: return switch_on(said);
     case Reading::Attention: return attention(said);
     case Reading::Kernels: return take_kernels(said, said_, faults_);
+    case Reading::Words: return take_words(said, foreign_, faults_);
+    case Reading::Sharding: return take_sharding(said, foreign_, faults_);
     case Reading::Plugin:
       if (!plugin_) plugin_.emplace();
       return take_plugin_key(said, *plugin_, request_, faults_);

@@ -28,6 +28,7 @@ struct GraphOptions {
   bool eager_attention = false;  // Composed of products and softmax: `attention` plays no part.
   bool math_attention = false;   // PyTorch's math kernel: operators as well.
   Loss loss = Loss::HuggingFace;
+  bool casts_loss = false;  // fully_shard casts the model's outputs to `dtype`, the loss among them.
   std::int64_t loss_chunks = 0;
   Version torch = kWitnessTorch;
   Version transformers = kWitnessTransformers;

@@ -143,6 +143,15 @@ void drop_outputs(GraphBuilder& g, TensorId logits) {
   g.give_to_loop(wide);
 }
 
+// fully_shard's output_dtype, when the model has returned: a loss that the model computed is one of its outputs.
+TensorId output_loss(GraphBuilder& g, TensorId loss) {
+  const bool models = g.options().loss == Loss::HuggingFace || g.options().loss == Loss::Liger;
+  if (!models || !g.options().casts_loss || g.options().dtype == g.dtype(loss)) return loss;
+  const TensorId cast = g.cast(loss, g.options().dtype);
+  g.drop({loss});
+  return cast;
+}
+
 // lce_forward of liger_kernel/transformers/model/<family>.py, version 0.8.5: no logits, and the head's module is not
 // called.
 TensorId liger_loss(GraphBuilder& g, TensorId hidden, TensorId labels) {
@@ -157,7 +166,7 @@ TensorId liger_loss(GraphBuilder& g, TensorId hidden, TensorId labels) {
   const TensorId loss = g.make(Op::FusedLinearCrossEntropy, Shape{}, DType::Float32, {rows, weight, targets}, true);
   g.drop({rows, targets, shifted.padded, kept, hidden});
   g.exit_model();
-  return loss;
+  return output_loss(g, loss);
 }
 
 }  // namespace
@@ -178,8 +187,9 @@ TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const He
   const TensorId loss = g.parallel() ? parallel_loss(g, logits, labels) : whole_loss(g, logits, labels, as);
   g.drop({hidden});
   g.exit_model();
+  const TensorId returned = output_loss(g, loss);
   drop_outputs(g, logits);
-  return loss;
+  return returned;
 }
 
 }  // namespace dsplan

@@ -16,6 +16,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.one_dtype = training.runtime == Runtime::DeepSpeed || training.fsdp.casts_parameters;
   options.autocast = job.training.autocast;
   options.outputs_to_fp32 = job.training.outputs_to_fp32;
+  options.casts_loss = training.runtime == Runtime::Fsdp2 && training.fsdp.casts_outputs;
   options.attention = job.training.attention == Attention::MemoryEfficient ? AttentionKernel::MemoryEfficient
                       : job.training.attention == Attention::CuDnn         ? AttentionKernel::CuDnn
                                                                            : AttentionKernel::Flash;

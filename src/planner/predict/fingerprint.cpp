@@ -154,6 +154,7 @@ constexpr CanonicalLine kLines[] = {
      .there = [](const Job& j) { return library_workspaces(j).has_value(); },
      .own = add_workspaces},
     {Line::Fsdp, "fsdp", [](const Job& j) { return j.training.runtime == Runtime::Fsdp2; }},
+    {Line::FsdpOutputs, "fsdp outputs cast", [](const Job& j) { return j.training.fsdp.casts_outputs; }, true},
 };
 
 // A field as one word of its line.
@@ -182,7 +183,7 @@ struct AddWord {
   }
 };
 
-using RowsOfLines = std::array<std::vector<const JobColumn*>, static_cast<std::size_t>(Line::Fsdp) + 1>;
+using RowsOfLines = std::array<std::vector<const JobColumn*>, static_cast<std::size_t>(Line::FsdpOutputs) + 1>;
 
 // The fields of each line, in the order of their places.
 const RowsOfLines& rows_of_lines() {

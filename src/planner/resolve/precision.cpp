@@ -239,12 +239,23 @@ void resolve_packed(Resolver& resolver) {
   if (resolver.request.gpus.value_or(1) > 1) resolver.not_modelled(place, "QLoRA on more than one GPU (DDP, FSDP)");
 }
 
+// What both mean to fully_shard, which has a policy instead: the dtype, and where it stands.
+Setting<DType> sharding_precision(const Resolver& resolver) {
+  if (const Setting<std::string>* launched = mixed_precision(resolver)) {
+    return {dtype_named(**launched).value_or(DType::BFloat16), launched->place};
+  }
+  const Setting<bool>* const trained = trainer_precision(resolver);
+  if (trained == nullptr) return {};
+  return {trained == &resolver.request.training_arguments->bf16 ? DType::BFloat16 : DType::Float16, trained->place};
+}
+
 // Around the forward: an option's plain torch.autocast, or accelerate's, which makes the outputs fp32 as well.
 void resolve_autocast(Resolver& resolver) {
   Training& training = resolver.training();
+  const bool shards = training.runtime == Runtime::Fsdp2;
   const Setting<std::string>& wished = resolver.request.autocast;
-  const Setting<std::string>* launched = mixed_precision(resolver);
-  const Setting<bool>* trained = trainer_precision(resolver);
+  const Setting<std::string>* launched = shards ? nullptr : mixed_precision(resolver);
+  const Setting<bool>* trained = shards ? nullptr : trainer_precision(resolver);
   if (wished.given() && resolver.deepspeed() && *wished != "none") {
     return resolver.not_modelled(wished.place, "autocast under DeepSpeed (its torch_autocast block)");
   }
@@ -350,7 +361,7 @@ void resolve_precision(Resolver& resolver) {
   training.communication_dtype = training.dtype;
   training.master_dtype = DType::Float32;
   training.check_grad_overflow = false;
-  resolve_fsdp_dtypes(resolver);
+  if (training.runtime == Runtime::Fsdp2) resolve_fsdp_dtypes(resolver, sharding_precision(resolver));
   if (!resolver.deepspeed()) return;
   const DeepSpeedInput* ds = resolver.ds;
   if (ds != nullptr) training.communication_dtype = ds->communication_dtype.value_or(training.dtype);

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/format.h"
+#include "planner/resolve/sharding_plugin.h"
 
 namespace dsplan {
 namespace {
@@ -43,6 +44,7 @@ class Program {
   }
 
   Request complete() {
+    apply_sharding_plugin(foreign_, base_, request_, faults_);
     if (name_ == "trl") trl();
     if (name_ == "llama-factory") llama_factory();
     if (name_ == "axolotl") axolotl();

@@ -155,7 +155,7 @@ class Traffic {
     const bool replicates = fsdp.replicate > 1;
     const Group mesh = replicates ? Group::DataParallelInside : Group::DataParallel;
     const Group again = fsdp.reshard_after_forward > 1 ? Group::DataParallelInside : mesh;
-    const bool whole = fsdp.wrap == "root" || totals_.largest == Elements(0);
+    const bool whole = fsdp.wrap.starts_with("root") || totals_.largest == Elements(0);
     const Elements layers = whole ? Elements(0) : totals_.gathered - totals_.around;
     const Elements around = whole ? totals_.gathered : totals_.around;
     const Elements layer = std::max(totals_.largest, Elements(1));

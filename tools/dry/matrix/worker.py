@@ -316,7 +316,18 @@ def fully_sharded(model, training, world, types):
         inside["reshard_after_forward"] = wished["reshard_after_forward"]
     layers, inner, base = layers_of(model)
     wrap = wished.get("wrap", "layers")
-    if wrap == "ends":
+    for word in ("ends+layers" if wrap == "ends" else wrap).split("+"):
+        wrap_word(word, layers, inner, base, inside, common)
+    fully_shard(model, **common, **({"reshard_after_forward": True} if wished.get("reshard_root") else {}))
+    if any(p.is_meta for p in model.parameters()):
+        model.to_empty(device="cpu" if wished.get("cpu_offload") else "cuda")
+    return model
+
+
+def wrap_word(word, layers, inner, base, inside, common):
+    from torch.distributed.fsdp import fully_shard
+
+    if word == "ends":
         embedding = inner.embed_tokens if hasattr(inner, "embed_tokens") else inner.wte
         norm = inner.norm if hasattr(inner, "norm") else inner.ln_f
         tail = [norm, base.lm_head]
@@ -325,17 +336,13 @@ def fully_sharded(model, training, world, types):
         else:
             fully_shard(embedding, **inside)
         fully_shard(tail, **common, reshard_after_forward=False)
-    if wrap in ("layers", "ends"):
+    elif word == "layers":
         for layer in layers:
             fully_shard(layer, **inside)
-    elif wrap != "root":
-        for name, module in list(model.named_modules())[::-1]:
-            if name and type(module).__name__ in wrap.split("+"):
+    elif word != "root":
+        for name, module in list(base.named_modules())[::-1]:
+            if name and type(module).__name__ == word:
                 fully_shard(module, **inside)
-    fully_shard(model, **common, **({"reshard_after_forward": True} if wished.get("reshard_root") else {}))
-    if any(p.is_meta for p in model.parameters()):
-        model.to_empty(device="cpu" if wished.get("cpu_offload") else "cuda")
-    return model
 
 
 def optimizer_of(wished, trained):
