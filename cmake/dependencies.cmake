@@ -54,6 +54,8 @@ dsplan_headers(nlohmann_json 3.11 nlohmann_json::nlohmann_json nlohmann-json3-de
                https://github.com/nlohmann/json.git bc889afb4c5bf1c0d8ee29ef35eaaf4c8bef8a5d)  # 3.11.2
 dsplan_headers(CLI11 2.1 CLI11::CLI11 libcli11-dev include
                https://github.com/CLIUtils/CLI11.git 70f8072f9dd2292fd0b9f9e5f58e279f60483ed3)  # 2.1.2
+dsplan_headers(tomlplusplus 3.3 tomlplusplus::tomlplusplus libtomlplusplus-dev include
+               https://github.com/marzer/tomlplusplus.git c635f218c0aefc801d9748841930365e54fe3089)  # 3.3.0
 if(DSPLAN_TESTS)
   dsplan_headers(doctest 2.4 doctest::doctest doctest-dev .
                  https://github.com/doctest/doctest.git b7c21ec5ceeadb4951b00396fc1e4642dd347e5f)  # 2.4.9

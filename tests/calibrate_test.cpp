@@ -314,6 +314,6 @@ TEST_CASE("Ctrl-C leaves a file that is whole and says that it is not complete")
   const Json json = Json::parse(slurp(folder / "mine.json"));
   CHECK(json["calibration"]["complete"] == false);
   std::size_t files = 0;
-  for (const auto& each : std::filesystem::directory_iterator(folder.path())) files += each.is_regular_file() ? 1 : 0;
+  for (const auto& each : std::filesystem::directory_iterator(folder.path())) files += each.is_regular_file() ? 1U : 0U;
   CHECK(files == 2);  // It and `err`.
 }

@@ -100,6 +100,7 @@ const std::vector<std::string> kRuns = {
     "simulate tiny-gpt2 --seq 64 --capacity 700MiB",
     "simulate tiny-gpt2 --dtype fp32 --optimizer sgd --freeze '*wte*'",
     "simulate bloom-560m --zero-stage 3 --gpus 8",
+    "simulate t5-small --zero-stage 3 --gpus 8",
     "simulate qwen2.5-7b --deepspeed zero3-offload --gpus 8",
     "simulate tiny-llama --training example --seq 128",
     "simulate tiny-llama --zero-stage 1 -- deepspeed --num_gpus 2 train.py --bf16 true --per_device_train_batch_size 2",

@@ -87,7 +87,8 @@ TEST_CASE("help and version go to standard output and leave with 0") {
   const Folder folder;
   for (const std::string line :
        {"--help", "--version", "simulate --help", "show --help", "show formulas --help", "replay --help",
-        "doctor --help", "show estimators --help", "emit --help", "explain --help", "calibrate --help"}) {
+        "doctor --help", "show estimators --help", "emit --help", "explain --help", "calibrate --help", "plan --help",
+        "check --help", "compare --help", "measure --help", "sweep --help", "run --help", "diff --help"}) {
     CAPTURE(line);
     const Ran ran = dsplan_runs(folder, line);
     CHECK(ran.code == 0);

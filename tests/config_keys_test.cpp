@@ -205,8 +205,8 @@ TEST_CASE("config keys: RoPE that looks at each batch, other classes, and what n
   CHECK(refusal_of(with(llama, "rope_parameters", R"({"rope_type": "longrope"})")).find("longrope RoPE") !=
         std::string::npos);
   CHECK(refusal_of(with(llama, "rope_scaling", R"({"rope_type": "lama3"})")).find("llama3") != std::string::npos);
-  const std::string head = refusal_of(with(llama, "architectures", R"(["LlamaForSequenceClassification"])"));
-  CHECK(head.find("\"LlamaForSequenceClassification\" is not modelled yet; of this family LlamaForCausalLM is") !=
+  const std::string head = refusal_of(with(llama, "architectures", R"(["LlamaForQuestionAnswering"])"));
+  CHECK(head.find("\"LlamaForQuestionAnswering\" is not modelled yet; of this family LlamaForCausalLM is") !=
         std::string::npos);
   CHECK(refusal_of(with(llama, "quantization_config", R"({"quant_method": "gptq"})")).find("quantized") !=
         std::string::npos);

@@ -144,7 +144,7 @@ TEST_CASE("deepspeed checkpointing: every schedule is legal, with any flags unde
     if (config.contiguous && !config.partition) continue;
     for (int stage = 0; stage <= 3; ++stage) {
       for (const Version version : {Version{0, 19, 5}, Version{0, 19, 8}}) {
-        Job job = tiny(config, model.dims.layers);
+        Job job = tiny(config, static_cast<std::int32_t>(model.dims.layers));
         job.training.zero.stage = stage;
         job.training.deepspeed = version;
         job.training.grad_accum = 2;
@@ -158,7 +158,7 @@ TEST_CASE("deepspeed checkpointing: every schedule is legal, with any flags unde
 
 TEST_CASE("deepspeed checkpointing: where the arguments lie") {
   const ModelSpec model = lowered::bundled("tiny-llama");
-  const std::int32_t layers = model.dims.layers;
+  const auto layers = static_cast<std::int32_t>(model.dims.layers);
   const Job job = tiny({}, layers);
   const Bytes argument(job.training.micro_batch * job.training.seq * model.dims.hidden * 2);
   const auto host = [&](const DeepSpeedCheckpointing& config, Version version) {

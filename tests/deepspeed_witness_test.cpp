@@ -40,7 +40,7 @@ void compare(const std::string& name) {
   CHECK_MESSAGE(!why, name, ": ", why.value_or(""));
   if (why) return;
   const Graph graph = build_graph(model, graph_options(model, job));
-  const RecipeBook recipes(graph, job.training.level, {.torch = job.training.torch, .device = {}});
+  const RecipeBook recipes(graph, job.training.level, {job.training.torch});
   for (std::size_t rank = 0; rank < witness.ranks.size(); ++rank) {
     const Schedule schedule = lower(model, job, graph, recipes, static_cast<std::int64_t>(rank));
     const std::vector<int> numbers = numbers_of(witness, model);

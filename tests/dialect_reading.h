@@ -80,10 +80,14 @@ inline std::string text_of(const Request& request) {
   return text;
 }
 
-// As the resolver gets it for a Llama, or what is refused on the way.
-inline std::string completed(const Said& said) {
+// As the resolver gets it for a Llama of 32 layers, or what is refused on the way. torchtitan's degrees that take all
+// ranks take eight.
+inline std::string completed(Said said) {
   ModelSpec base;
   base.family = "llama";
+  base.dims.layers = 32;
+  const bool all = said.foreign.program.value_or("") == "torchtitan" && said.foreign.shards.value_or(-1) < 0;
+  if (all && !said.request.gpus.given()) said.request.gpus = {8, option("--gpus")};
   try {
     std::string text = text_of(with_program(said, base, nullptr));
     if (said.foreign.model.given()) text = formatted("  MODEL: {}\n", *said.foreign.model) + text;

@@ -58,6 +58,8 @@ const std::map<std::string, Dialect> kDumped = {
     {"llama-factory", Dialect::LlamaFactory},
     {"axolotl", Dialect::Axolotl},
     {"accelerate", Dialect::Accelerate},
+    {"torchtitan", Dialect::Torchtitan},
+    {"torchtitan-1", Dialect::Torchtitan},
 };
 
 // The beginning of a file that is of this dialect, so that a key can stand in it.
@@ -70,18 +72,37 @@ std::string opening(Dialect dialect) {
       return "val_set_size: 0.1\nadapter: lora\nlora_r: 4\nlora_target_modules: [q_proj]\nlora_mlp_kernel: false\n"
              "gradient_checkpointing: true\n";
     case Dialect::Accelerate: return "machine_rank: 0\ndistributed_type: DEEPSPEED\n";
-    case Dialect::Torchtitan: return "";
+    case Dialect::Torchtitan: return "job: {description: a}\nmodel: {flavor: 8B}\nlr_scheduler: {warmup_steps: 2}\n";
   }
   return {};
 }
 
-// `opening` without the key, and the key with this value.
+// What a key needs beside it to mean anything.
+std::string beside(Dialect dialect, std::string_view path) {
+  const bool bits = path.starts_with("bnb_") || path.starts_with("use_bnb");
+  if (path == "deepspeed_config.zero3_init_flag") return "  zero_stage: 3\n";
+  if (path.starts_with("fsdp_config.")) {
+    if (dialect != Dialect::Accelerate) return "fsdp: true\n";
+    std::string text;
+    if (path != "fsdp_config.fsdp_version") text += "  fsdp_version: 2\n";
+    if (path != "fsdp_config.fsdp_auto_wrap_policy") text += "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n";
+    return text;
+  }
+  if ((dialect == Dialect::Trl || dialect == Dialect::Axolotl) && bits) return "load_in_4bit: true\n";
+  if (path == "quantization_type" || path == "double_quantization") return "quantization_bit: 4\n";
+  return {};
+}
+
+// `opening` without the key or the block that it stands in, and the key with this value.
 std::string with_key(Dialect dialect, std::string_view path, const std::string& value) {
   std::string text;
-  std::string rest = opening(dialect);
+  const std::string own = std::string(path) + ":";
+  const std::string block = std::string(path.substr(0, path.find('.'))) + ":";
+  std::string rest =
+      block == "fsdp_config:" && dialect == Dialect::Accelerate ? "distributed_type: FSDP\n" : opening(dialect);
   while (!rest.empty()) {
     const std::string line = rest.substr(0, rest.find('\n') + 1);
-    if (!line.starts_with(std::string(path) + ":")) text += line;
+    if (!line.starts_with(own) && !line.starts_with(block)) text += line;
     rest.erase(0, line.size());
   }
   std::string indent;
@@ -232,6 +253,8 @@ TEST_CASE("dialects: the projects' own parsers read the examples alike") {
       REQUIRE(key != nullptr);
       const bool plain = key->treatment == Treatment::Honoured && key->reading == Reading::Plain;
       if (!plain || value.value.is(Value::Kind::Null) || value.value.is(Value::Kind::Object)) continue;
+      // With the flavor it becomes MODEL.
+      if (table.dialect == Dialect::Torchtitan && value.key == "model.name") continue;
       // LLaMA-Factory takes one token off where it packs, which is refused.
       if (example.key == "llama_factory/packing.yaml" && value.key == "cutoff_len") continue;
       if (key->field) CHECK(std::visit(SameAs{value.value}, key->field.of(said.request)));
@@ -249,7 +272,20 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       {"bf16", {"true", "false"}},
       {"env", {"{PYTORCH_CUDA_ALLOC_CONF: a}", "{PYTORCH_CUDA_ALLOC_CONF: b}"}},
       {"finetuning_type", {"lora", "full"}},
-      {"adapter", {"lora", "qlora"}},
+      {"adapter", {"lora", "llama-adapter"}},
+      {"quantization_bit", {"4", "8"}},
+      {"quantization_type", {"nf4", "fp4"}},
+      {"bnb_4bit_quant_type", {"nf4", "fp4"}},
+      {"bnb_config_kwargs.bnb_4bit_quant_type", {"nf4", "fp4"}},
+      {"optimizer.name", {"Adam", "AdamW"}},
+      {"optimizer.implementation", {"fused", "foreach"}},
+      {"training.dtype", {"bfloat16", "float32"}},
+      {"training.mixed_precision_param", {"bfloat16", "float32"}},
+      {"parallelism.data_parallel_replicate_degree", {"2", "4"}},
+      {"parallelism.data_parallel_shard_degree", {"4", "8"}},
+      {"parallelism.fsdp_reshard_after_forward", {"never", "default"}},
+      {"activation_checkpoint.mode", {"full", "none"}},
+      {"activation_checkpoint.selective_ac_option", {"'2'", "'4'"}},
       {"flash_attn", {"sdpa", "disabled"}},
       {"mixed_precision", {"fp16", "bf16"}},
       {"distributed_type", {"DEEPSPEED", "MULTI_GPU"}},
@@ -258,6 +294,9 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       {"deepspeed_config.zero_stage", {"1", "3"}},
       {"deepspeed_config.zero3_save_16bit_model", {"true", "false"}},
       {"lora_mlp_kernel", {"false", "true"}},
+      {"fsdp_config.fsdp_auto_wrap_policy", {"TRANSFORMER_BASED_WRAP", "NO_WRAP"}},
+      {"fsdp_config.state_dict_type", {"LOCAL_STATE_DICT", "FULL_STATE_DICT"}},
+      {"fsdp_config.fsdp_state_dict_type", {"LOCAL_STATE_DICT", "FULL_STATE_DICT"}},
   };
   for (const DialectTable& table : dialects()) {
     for (const DialectKey& key : table.keys) {
@@ -268,9 +307,7 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       std::vector<std::string> values = {"3", "5", "true", "false", "aa", "bb"};
       if (found != own.end()) values = {found->second.first, found->second.second};
       for (const std::string& value : values) {
-        std::string text = with_key(table.dialect, key.path, value);
-        // It needs stage 3.
-        if (key.path == "deepspeed_config.zero3_init_flag") text += "  zero_stage: 3\n";
+        const std::string text = with_key(table.dialect, key.path, value) + beside(table.dialect, key.path);
         const Document document = parse_yaml("f.yaml", text);
         try {
           readings.insert(completed(read_dialect(table, {&document, {}})));
@@ -367,8 +404,8 @@ TEST_CASE("dialects: environment variables") {
 }
 
 TEST_CASE("dialects: YAML that is not read") {
-  CHECK(has(refused("base_model: &x a\nmicro_batch_size: 1\n"), "anchor &x is not read here"));
-  CHECK(has(refused("base_model: a\n<<: {micro_batch_size: 1}\n"), "merge key"));
+  CHECK(has(refused("base_model: *x\nmicro_batch_size: 1\n"), "alias *x names no anchor"));
+  CHECK(has(refused("base_model: a\n<<: 3\n"), "merge key"));
   CHECK(has(refused("base_model: a\nbase_model: b\n"), "base_model"));
   std::string large = "base_model: a\n";
   while (large.size() <= kLargestYaml) large += "# nothing to see on this line, and many of them\n";
@@ -376,6 +413,18 @@ TEST_CASE("dialects: YAML that is not read") {
   std::string many = "base_model: a\n";
   for (int i = 0; i < 30'000; ++i) many += formatted("key_{}: 1\n", i);
   CHECK(has(refused(many), "unknown key"));
+}
+
+TEST_CASE("dialects: anchors and merge keys are read as the projects' parsers read them") {
+  const Said said = read_yaml(
+      "base_model: &model a\n<<: {micro_batch_size: 3, sequence_len: 64}\nsequence_len: 32\n"
+      "tokenizer_config: *model\n");
+  CHECK(said.request.micro_batch.value == 3);
+  CHECK(said.request.seq.value == 32);
+  CHECK(said.foreign.model.value == "a");
+  // A fault in what is merged points to where that stands.
+  CHECK(has(refused("base_model: a\n<<: {micro_batch_sizes: 3}\n"),
+            "f.yaml:2:6: error: unknown key \"micro_batch_sizes\""));
 }
 
 TEST_CASE("dialects: damaged examples are read or refused") {
@@ -394,6 +443,136 @@ TEST_CASE("dialects: damaged examples are read or refused") {
   }
   CHECK(read > rounds / 20);
   CHECK(read < rounds);
+}
+
+TEST_CASE("accelerate: a plugin of version 2 is calls of fully_shard") {
+  ModelSpec base;
+  base.dims.layers = 2;
+  const auto request = [&](const std::string& inside, const std::string& beside_it = "") {
+    const std::string text =
+        "distributed_type: FSDP\nnum_processes: 8\n" + beside_it + "fsdp_config:\n  fsdp_version: 2\n" + inside;
+    return with_program(read_training_document(parse_yaml("a.yaml", text)), base, nullptr);
+  };
+  const auto refusal_of = [&](const std::string& inside, const std::string& beside_it = "") {
+    return refusal([&] { return request(inside, beside_it); });
+  };
+  const Request usual = request("  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n");
+  CHECK(usual.runtime.value == "fsdp2");
+  CHECK(usual.gpus.value == 8);
+  CHECK(usual.fsdp.wrap.value == "layers+ends");
+  CHECK(usual.fsdp.reshard_after_forward.value == "true");
+  CHECK(usual.model_init.value == "rank0");  // The launcher's default.
+  CHECK(!usual.checkpoint.given());
+  CHECK(usual.not_modelled.empty());
+  CHECK(request("").fsdp.wrap.value == "root+ends");
+  const std::string policy = "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n";
+  CHECK(request(policy + "  fsdp_transformer_layer_cls_to_wrap: A,B\n").fsdp.wrap.value == "A+B+ends");
+  CHECK(request("  fsdp_cpu_ram_efficient_loading: false\n").model_init.value == "host");
+  CHECK(request("  fsdp_reshard_after_forward: false\n").fsdp.reshard_after_forward.value == "false");
+  const Request again = request(policy + "  fsdp_activation_checkpointing: true\n");
+  CHECK(again.checkpoint.value == "full");
+  CHECK(again.checkpoint_impl.value == "non_reentrant");
+  CHECK(again.preserve_rng_state.value == false);
+  CHECK(has(refusal_of("  fsdp_activation_checkpointing: true\n"), "without a wrapping policy"));
+  CHECK(has(refusal_of("  fsdp_state_dict_type: LOCAL_STATE_DICT\n"), "accelerate has SHARDED_STATE_DICT"));
+  CHECK(has(refusal_of("  fsdp_sync_module_states: false\n"), "accelerate refuses it: turn both on"));
+  CHECK(has(refusal_of("  fsdp_reshard_after_forward: FULL_SHARD\n"), "FSDP1's word"));
+  const std::string first = "distributed_type: FSDP\nfsdp_config:\n  fsdp_offload_params: false\n";
+  const Request flat = with_program(read_training_document(parse_yaml("a.yaml", first)), base, nullptr);
+  REQUIRE(flat.not_modelled.size() == 1);
+  CHECK(has(flat.not_modelled[0].feature, "FSDP1, accelerate's default"));
+}
+
+TEST_CASE("torchtitan: the mesh, the batch and checkpoints") {
+  const auto toml = [](const std::string& text) { return read_training_document(parse_toml("t.toml", text)); };
+  const auto request = [&](const std::string& text, std::int64_t gpus) {
+    Said said = toml("[model]\nflavor = '8B'\n" + text);
+    if (gpus > 0) said.request.gpus = {gpus, option("--gpus")};
+    ModelSpec base;
+    base.dims.layers = 5;
+    return with_program(said, base, nullptr);
+  };
+  const auto refusal_of = [&](const std::string& text, std::int64_t gpus) {
+    return refusal([&] { return request(text, gpus); });
+  };
+  const Request sharded = request("[job]\n", 8);
+  CHECK(sharded.runtime.value == "fsdp2");
+  CHECK(sharded.fsdp.shard.value == "8");
+  CHECK(sharded.fsdp.param_dtype.value == "bf16");
+  CHECK(sharded.fsdp.reduce_dtype.value == "fp32");
+  CHECK(sharded.checkpoint.value == "groups:1,3");  // Every second of five layers.
+  CHECK(sharded.optimizer.value == "adamw");
+  const Request both = request("[parallelism]\ndata_parallel_replicate_degree = 2\n", 8);
+  CHECK(both.runtime.value == "hsdp");
+  CHECK(both.fsdp.shard.value == "4");
+  CHECK(both.fsdp.replicate.value == "2");
+  const Request ddp = request(
+      "[parallelism]\ndata_parallel_replicate_degree = 4\ndata_parallel_shard_degree = 1\n"
+      "[training]\nglobal_batch_size = 64\nlocal_batch_size = 2\n",
+      0);
+  CHECK(ddp.runtime.value == "pytorch");
+  CHECK(ddp.gpus.value == 4);
+  CHECK(ddp.autocast.value == "bf16");
+  CHECK(!ddp.fsdp.param_dtype.given());
+  CHECK(ddp.grad_accum.value == 8);
+  CHECK(
+      has(refusal_of("[parallelism]\ndata_parallel_shard_degree = 3\n", 8), "1 replicas of 3 shards are not 8 ranks"));
+  CHECK(has(refusal_of("[job]\n", 0), "nothing says how many there are; --gpus 8, or a launch line"));
+  CHECK(has(refusal_of("[training]\nglobal_batch_size = 100\n", 8), "100 is no multiple of 8 rows in 8 ranks"));
+  CHECK(has(refusal_of("[parallelism]\nfsdp_reshard_after_forward = 'always'\n", 8), "are not modelled yet"));
+  CHECK(has(refusal_of("[activation_checkpoint]\nselective_ac_option = 'x'\n", 8), "neither a number of layers"));
+  CHECK(has(refusal([&] { return toml("[training]\nseq_len = 1\nseq_len = 2\n"); }), "t.toml:3:"));
+  CHECK(has(refusal([&] { return toml("[training]\nseq_lem = 1\n"); }),
+            "t.toml:2:1: error: unknown key \"training.seq_lem\" in a torchtitan configuration; did you mean "
+            "\"training.seq_len\"?"));
+  const Request tensor = request("[parallelism]\ntensor_parallel_degree = 8\n", 8);
+  REQUIRE(tensor.not_modelled.size() == 1);
+  CHECK(tensor.not_modelled[0].key == "parallelism.tensor_parallel_degree");
+}
+
+TEST_CASE("torchtitan: launch lines") {
+  const auto open = [](const std::string& path) {
+    return parse_toml(path,
+                      "[model]\nname = 'qwen3'\nflavor = '8B'\n[training]\nseq_len = 64\n[compile]\nenable = true\n");
+  };
+  const Said said = read_launch({"torchrun", "--nproc_per_node=8", "-m", "torchtitan.train", "--job.config-file",
+                                 "t.toml", "--training.local-batch-size", "2", "--compile.no-enable"},
+                                open);
+  CHECK(said.foreign.program.value == "torchtitan");
+  CHECK(said.foreign.model.value == "Qwen3-8B");
+  CHECK(said.request.gpus.value == 8);
+  CHECK(said.request.seq.value == 64);
+  CHECK(said.request.micro_batch.value == 2);
+  CHECK(said.request.not_modelled.empty());
+}
+
+TEST_CASE("packed weights in dialects: as each program hands them to bitsandbytes") {
+  const auto request = [](const std::string& text) {
+    ModelSpec base;
+    base.family = "llama";
+    return with_program(read_yaml(text), base, nullptr);
+  };
+  const Request trl = request("use_peft: true\nload_in_4bit: true\ndtype: bfloat16\n");
+  CHECK(trl.quantization.value == "nf4");
+  CHECK(trl.double_quant.value == false);
+  CHECK(trl.quant_compute_dtype.value == "bfloat16");
+  CHECK(trl.quant_storage.value == "uint8");
+  CHECK(trl.kbit_prepare.value == false);
+  CHECK(has(*trl.lora, "dtype=bf16"));
+  const Request factory = request("template: llama3\nquantization_bit: 4\nquantization_type: fp4\nbf16: true\n");
+  CHECK(factory.quantization.value == "fp4");
+  CHECK(factory.double_quant.value == true);
+  CHECK(factory.quant_storage.value == "bfloat16");
+  CHECK(has(*factory.lora, "targets=all-linear,dtype=fp32"));
+  const Request axolotl = request(
+      "base_model: a\nadapter: qlora\nload_in_4bit: true\nlora_r: 8\nlora_target_linear: true\nlora_mlp_kernel: false\n"
+      "bnb_config_kwargs: {bnb_4bit_use_double_quant: false}\n");
+  CHECK(axolotl.quantization.value == "nf4");
+  CHECK(axolotl.double_quant.value == false);
+  CHECK(axolotl.quant_storage.value == "bfloat16");
+  CHECK(has(refused("base_model: a\nadapter: qlora\n"), "adapter: qlora without load_in_4bit"));
+  CHECK(has(refused("use_peft: true\nload_in_4bit: true\nload_in_8bit: true\n"), "weights of 4 bits and of 8 bits"));
+  CHECK(has(refusal([&] { return request("template: llama3\nquantization_bit: 3\n"); }), "packs no weights of 3 bits"));
 }
 
 TEST_CASE("launch lines: files that they name are read") {
@@ -496,7 +675,12 @@ TEST_CASE("programs: adapters and defaults") {
     INFO(text);
     CHECK(has(text, part));
   };
-  reads("use_peft: true\n", "--lora: r=16,targets=q_proj+v_proj,dtype=fp32,dropout=0.05,alpha=32");
+  reads("use_peft: true\n", "--lora: r=16,dtype=fp32,dropout=0.05,alpha=32");
+  reads("use_peft: true\nuse_dora: true\nuse_rslora: true\nlora_modules_to_save: [lm_head]\n",
+        "alpha=32,rslora=true,dora=true,save=lm_head");
+  reads("use_peft: true\nload_in_4bit: true\nlora_modules_to_save: [lm_head]\n", "save=lm_head,save_dtype=bf16");
+  reads("stage: sft\nfinetuning_type: lora\nadditional_target: lm_head,embed_tokens\n",
+        "save=lm_head+embed_tokens,save_dtype=fp32");
   reads("use_peft: true\nlora_target_modules: all-linear\nlora_r: 8\n", "--lora: r=8,targets=all-linear");
   reads("use_peft: false\nlora_target_modules: [q_proj]\nlora_r: 8\n", "--seq: 1024");
   reads("dataset_train_split: a\nlora_target_modules: [q_proj]\n", "nothing turns them on");

@@ -3,8 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "io/launch_line.h"
 #include "io/text.h"
@@ -131,6 +133,66 @@ TEST_CASE("a launch line says the ranks, nodes and allocator of its job") {
   CHECK(accelerate.out == "accelerate launch --mixed_precision bf16 --num_processes 2 --num_machines 1 train.py\n");
 }
 
+TEST_CASE("accelerate's YAML and torchtitan's TOML of a job under fully_shard are read back as that job") {
+  const Folder folder;
+  const auto fingerprint = [&](const std::string& words) {
+    const Ran ran = run_binary(folder, split("simulate " + words + " --format json"));
+    CHECK_MESSAGE(ran.code == 0, ran.err);
+    return Json::parse(ran.out).at("fingerprint").get<std::string>();
+  };
+  const auto read_back = [&](const std::string& format, const std::string& file, const std::string& job,
+                             const std::string& beside) {
+    CAPTURE(job);
+    const Ran ran = run_binary(folder, split("emit " + job + " --format " + format + " --out " + file));
+    CHECK_MESSAGE(ran.code == 0, ran.err);
+    const std::string mine = fingerprint(job);
+    CHECK(mine == fingerprint(beside + " --training " + file));
+    return mine;
+  };
+  std::set<std::string> jobs;
+  const std::string policy = " --set fsdp.param_dtype=bf16 --set fsdp.reduce_dtype=bf16 --set fsdp.output_dtype=bf16";
+  const std::string llama = "tiny-llama --seq 64 --grad-accum 2 --dtype fp32";
+  for (const char* wrap : {"layers+ends", "root+ends", "LlamaMLP+ends"}) {
+    for (const std::string& more : {policy, std::string(), policy + " --set fsdp.reshard_after_forward=false"}) {
+      const std::string job = llama + " --runtime fsdp2 --gpus 4 --set fsdp.wrap=" + wrap + more;
+      jobs.insert(read_back("accelerate", "acc.yaml", job + " --set model_init=rank0", llama));
+      jobs.insert(read_back("accelerate", "acc.yaml", job + " --set model_init=host", llama));
+    }
+  }
+  std::ofstream(folder / "clip.json") << R"({"dsplan": 1, "kind": "training", "source": "a test", "max_grad_norm": 1})";
+  const std::string titan =
+      "llama-3.1-8b --training clip.json --runtime hsdp --gpus 16 --dtype fp32 --loop minimal --micro-batch 2 "
+      "--grad-accum 3 "
+      "--seq 64 --set fsdp.wrap=ends --set fsdp.gradient_sync=every --set fsdp.reduce_dtype=fp32";
+  for (const char* checkpoint : {"none", "full", "groups:7,15,23,31"}) {
+    for (const char* more : {" --set fsdp.param_dtype=bf16", " --set fsdp.param_dtype=fp32",
+                                    " --set fsdp.param_dtype=bf16 --set fsdp.reshard_after_forward=false"}) {
+      jobs.insert(read_back("torchtitan", "t.toml", titan + " --checkpoint " + checkpoint + more, "--gpus 16"));
+    }
+  }
+  CHECK(jobs.size() == 27);
+}
+
+TEST_CASE("a file that cannot say what is checkpointed is written with a note") {
+  const Folder folder;
+  const auto noted = [&](const std::string& words) {
+    const Ran ran = run_binary(folder, split("emit " + words));
+    REQUIRE_MESSAGE(ran.code == 0, ran.err);
+    return ran.err.find("does not say what is checkpointed") != std::string::npos;
+  };
+  const std::string sharded = "--format accelerate tiny-llama --runtime fsdp2 --gpus 4 --seq 64 --dtype fp32 --set "
+                              "fsdp.wrap=layers+ends --set model_init=rank0 ";
+  CHECK(noted(sharded + "--checkpoint every:2"));
+  CHECK(noted(sharded + "--checkpoint full"));  // It keeps the states of random numbers, which accelerate does not.
+  std::ofstream(folder / "all.json")
+      << R"({"dsplan": 1, "kind": "training", "source": "a test", "checkpoint": "full", "preserve_rng_state": false})";
+  CHECK_FALSE(noted(sharded + "--training all.json"));
+  CHECK_FALSE(noted(sharded));
+  const std::string zero = "--format deepspeed tiny-llama --zero-stage 2 --gpus 2 --seq 64 ";
+  CHECK(noted(zero + "--checkpoint full"));
+  CHECK_FALSE(noted(zero));
+}
+
 TEST_CASE("what no line, no call and no file of a framework says is refused by name") {
   const Folder folder;
   const auto refused = [&](const std::string& words, const std::string& part) {
@@ -147,6 +209,12 @@ TEST_CASE("what no line, no call and no file of a framework says is refused by n
   refused("tiny-llama --checkpoint modules:mlp --checkpoint-impl reentrant --format checkpointing",
           "checkpoints around modules in the reentrant form");
   refused("gemma-2-2b --checkpoint every:2 --format checkpointing", "runs of layers whose masks differ");
+  refused("tiny-llama --gpus 2 --format accelerate", "no fully_shard");
+  refused("tiny-llama --gpus 2 --runtime fsdp2 --format accelerate", "--set fsdp.wrap=layers+ends");
+  refused("tiny-llama --gpus 2 --runtime fsdp2 --format accelerate", "model_init meta: accelerate is given");
+  refused("tiny-llama --gpus 2 --runtime fsdp2 --format torchtitan", "torchtitan has no flavor of tiny-llama");
+  refused("llama-3.1-8b --gpus 2 --runtime fsdp2 --format torchtitan", "--set fsdp.gradient_sync=every");
+  refused("llama-3.1-8b --gpus 2 --runtime fsdp2 --format torchtitan", "torchtitan always clips");
 }
 
 namespace {
@@ -240,6 +308,7 @@ TEST_CASE("the page is whole, loads nothing, and says what the prediction says")
     std::string markup = ran.out;
     check_moments(Json::parse(cut_out(markup, "<script type=\"application/json\" id=\"data\">", "</script>")),
                   prediction["memory"]["peak"]);
+    cut_out(markup, "<script type=\"application/json\" id=\"views\">", "</script>");
     cut_out(markup, "<script>", "</script>");
     cut_out(markup, "<style>", "</style>");
     CHECK(markup.find("<script") == std::string::npos);
@@ -279,7 +348,7 @@ TEST_CASE("the trace's counters peak where the prediction does, and its slices n
   CHECK(requested == peak["requested"].get<std::int64_t>());
   CHECK(allocated == peak["allocated"].get<std::int64_t>());
   CHECK(reserved == peak["reserved"].get<std::int64_t>());
-  CHECK(tracks.size() == 6);
+  CHECK(tracks.size() == 10);  // Phases, passes, modules, recomputation; kernels and collectives by stream.
   for (auto& [track, slices] : tracks) {
     std::sort(slices.begin(), slices.end(), [](const auto& a, const auto& b) {
       return a.first != b.first ? a.first < b.first : a.second > b.second;
@@ -290,5 +359,119 @@ TEST_CASE("the trace's counters peak where the prediction does, and its slices n
       CHECK((ends.empty() || begin + length <= ends.back()));
       ends.push_back(begin + length);
     }
+  }
+}
+
+TEST_CASE(
+    "with a device the trace is in estimated time: passes take what the prediction says, no stream does two things at "
+    "once") {
+  const Folder folder;
+  const std::string words = "tiny-llama --zero-stage 3 --gpus 4 --hardware h100-sxm --checkpoint full --grad-accum 2";
+  const Ran ran = run_binary(folder, split("emit --format perfetto " + words));
+  REQUIRE_MESSAGE(ran.code == 0, ran.err);
+  const Json trace = Json::parse(ran.out);
+  CHECK(trace["otherData"]["axis"].get<std::string>().starts_with("estimated microseconds"));
+  const Json time = Json::parse(run_binary(folder, split("simulate --format json " + words)).out)["time"];
+  std::map<int, std::string> tracks;
+  std::map<std::string, double> passes;
+  std::map<int, std::vector<std::pair<double, double>>> streams;
+  double steady = 0, last = 0;
+  for (const Json& event : trace["traceEvents"]) {
+    if (event["ph"] == "M" && event["name"] == "thread_name") tracks[event["tid"]] = event["args"]["name"];
+  }
+  for (const Json& event : trace["traceEvents"]) {
+    if (event["ph"] == "C") {
+      CHECK(event["ts"].get<double>() >= last);
+      last = event["ts"].get<double>();
+    }
+    if (event["ph"] != "X") continue;
+    const std::string name = event["name"], track = tracks[event["tid"]];
+    const double begin = event["ts"], length = event["dur"];
+    if (track == "phase" && name == "steady") steady = length;
+    if (track == "pass" && begin >= 0) passes[name.substr(0, name.find(','))] += length;
+    if (track.starts_with("kernels") || track.starts_with("collectives"))
+      streams[event["tid"]].emplace_back(begin, begin + length);
+  }
+  // Two steps are in the trace, each as long as the estimate.
+  CHECK(steady == doctest::Approx(1e6 * time["seconds"].get<double>()).epsilon(1e-3));
+  for (const Json& phase : time["phases"]) {
+    const std::string name = phase["name"];
+    CHECK(passes[name] <= 2e6 * phase["seconds"].get<double>() * 1.001);
+    CHECK(passes[name] >= 2e6 * phase["seconds"].get<double>() * 0.8);
+  }
+  CHECK(streams.size() > 2);
+  for (auto& [track, slices] : streams) {
+    std::sort(slices.begin(), slices.end());
+    for (std::size_t i = 1; i < slices.size(); ++i) CHECK(slices[i].first >= slices[i - 1].second - 0.01);
+  }
+}
+
+TEST_CASE("each switch of the page shows what simulate says of that change") {
+  const Folder folder;
+  const std::string words = "tiny-llama --zero-stage 2 --gpus 4 --hardware h100-sxm";
+  std::string markup = run_binary(folder, split("emit --format html " + words)).out;
+  const Json views = Json::parse(cut_out(markup, "<script type=\"application/json\" id=\"views\">", "</script>"));
+  for (const char* change : {"--checkpoint full", "--zero-stage 0", "--zero-stage 3", "--micro-batch 2"}) {
+    CAPTURE(change);
+    const std::size_t button = markup.find(std::string("<code>") + change + "</code>");
+    REQUIRE(button != std::string::npos);
+    const std::string key = "data-view=\"";
+    const std::size_t at = markup.rfind(key, button) + key.size();
+    const Json& view = views.at(static_cast<std::size_t>(std::stoi(markup.substr(at))));
+    std::string base = words;  // A stage is said once.
+    if (std::string(change).starts_with("--zero-stage")) base.erase(base.find(" --zero-stage 2"), 15);
+    const Json changed = Json::parse(run_binary(folder, split("simulate --format json " + base + " " + change)).out);
+    std::vector<std::int64_t> now(11);
+    std::int64_t most = 0;
+    const Json& levels = view["levels"];
+    for (std::size_t i = 0; i < levels.size(); i += 11) {
+      std::int64_t sum = 0;
+      for (std::size_t k = 0; k < 11; ++k) now[k] += levels[i + k].get<std::int64_t>();
+      for (std::size_t k = 1; k < 10; ++k) sum += now[k];
+      most = std::max(most, sum);
+    }
+    CHECK(most == changed["memory"]["peak"]["requested"].get<std::int64_t>());
+    CHECK(view["clock"].size() == levels.size() / 11 + 1);
+  }
+  CHECK(markup.find("offload_optimizer") != std::string::npos);
+}
+
+TEST_CASE("the slide is one picture that says the verdict; pixels need a file and librsvg") {
+  const Folder folder;
+  const std::string words = "llama-3-8b --zero-stage 3 --gpus 4 --hardware a100-40gb";
+  const Ran svg = run_binary(folder, split("emit --format svg " + words));
+  REQUIRE_MESSAGE(svg.code == 0, svg.err);
+  CHECK(well_formed(svg.out));
+  for (const char* part :
+       {"does not fit", "9.69 GiB short", "out of memory", "may reserve", "optimizer", "estimated time"}) {
+    CHECK_MESSAGE(svg.out.find(part) != std::string::npos, part);
+  }
+  CHECK(svg.out.find("href") == std::string::npos);
+  CHECK(svg.out.size() < 400'000);
+  CHECK(run_binary(folder, split("emit --format png " + words)).code == 2);  // Binary: a file must be named.
+  const Ran png = run_binary(folder, split("emit --format png --out " + (folder / "memory.png") + " " + words));
+  if (png.code == 0) {
+    CHECK(slurp(folder / "memory.png").starts_with("\x89PNG\r\n"));
+  } else {
+    CHECK(png.code == 2);
+    CHECK(png.err.find("--format svg") != std::string::npos);
+  }
+}
+
+TEST_CASE("PyTorch's own viewer read these snapshots, and counted what they hold") {
+  const Json seen = witness("snapshot_viewer.json");
+  REQUIRE(seen["cases"].size() >= 3);
+  const Folder folder;
+  for (const Json& one : seen["cases"]) {
+    const std::string words = one["words"];
+    CAPTURE(words);
+    const std::string path = folder / "predicted.pickle";
+    const Ran ran = run_binary(folder, split("emit --format snapshot --out " + path + " " + words));
+    REQUIRE_MESSAGE(ran.code == 0, ran.err);
+    const std::string counted = std::to_string(one["entries"].get<int>()) + " entries, " +
+                                std::to_string(one["segments"].get<int>()) + " segments";
+    CHECK_MESSAGE(ran.err.find(counted) != std::string::npos, ran.err,
+                  "tools/oracles/snapshot_viewer.py asks it again");
+    CHECK(one["pages"].size() == 2);
   }
 }

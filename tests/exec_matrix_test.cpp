@@ -3,9 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <cstdlib>
+#include <optional>
 
 #include "planner/lower/unsupported.h"
 #include "running.h"
+#include "sharded_jobs.h"
 
 using namespace dsplan;
 
@@ -187,6 +189,65 @@ void add_ways(const ModelSpec& model, bool full, std::vector<Plan>& plans) {
   }
 }
 
+// fully_shard: what a change of it alone does.
+struct Sharding {
+  const char* name;
+  void (*apply)(Job& job);
+};
+
+constexpr Sharding kShardings[] = {
+    {"plain", [](Job&) {}},
+    {"accumulation", [](Job& job) { job.training.grad_accum = 2; }},
+    {"accumulation, each reduced",
+     [](Job& job) {
+       job.training.grad_accum = 2;
+       job.training.fsdp.sync_every = true;
+     }},
+    {"kept after forward", [](Job& job) { job.training.fsdp.reshard_after_forward = 0; }},
+    {"to two", [](Job& job) { job.training.fsdp.reshard_after_forward = 2; }},
+    {"replicas", [](Job& job) { job.training.fsdp.replicate = 2; }},
+    {"embeddings, norm and head", [](Job& job) { job.training.fsdp.wrap = "ends"; }},
+    {"one group", [](Job& job) { job.training.fsdp.wrap = "root"; }},
+    {"root resharded", [](Job& job) { job.training.fsdp.reshard_root = true; }},
+    {"clipping", [](Job& job) { job.training.gradient_clipping = 1; }},
+    {"foreach", [](Job& job) { job.training.optimizer.implementation = Implementation::Foreach; }},
+    {"made on the device", [](Job& job) { job.training.model_init = ModelInit::Device; }},
+    {"made on the host", [](Job& job) { job.training.model_init = ModelInit::Host; }},
+    {"frozen embeddings",
+     [](Job& job) {
+       job.training.freeze = {"*embed*", "*wte*"};
+     }},
+};
+
+// Absent where the mesh does not divide: fewer ranks than all, or replicas, are two neighbours here.
+std::optional<Plan> sharded_plan(const ModelSpec& model, const Sharding& sharding, const Change& segments,
+                                 std::int64_t ranks, bool mixed) {
+  Plan plan{dsplan::formatted("{} fully_shard {} ranks {} {} mixed {}", model.family, sharding.name, ranks,
+                              segments.name, mixed),
+            mixed ? lowered::sharded_mixed(ranks)
+                  : lowered::sharded(ranks, DType::BFloat16, DType::BFloat16, DType::BFloat16)};
+  segments.apply(plan.job, static_cast<std::int32_t>(model.dims.layers));
+  sharding.apply(plan.job);
+  const Fsdp& fsdp = plan.job.training.fsdp;
+  if ((fsdp.replicate > 1 || fsdp.reshard_after_forward > 1) && (ranks % 2 != 0 || ranks == 2)) return std::nullopt;
+  return plan;
+}
+
+void add_sharded(const ModelSpec& model, bool full, std::vector<Plan>& plans) {
+  for (std::size_t at = 0; at < std::size(kShardings); ++at) {
+    for (const std::int64_t ranks : {2, 3, 4, 8}) {
+      for (const std::size_t form : {0U, 1U, 2U, 3U}) {  // Segments, and mixed precision.
+        const std::size_t turn = at + static_cast<std::size_t>(ranks) + form % 2 + form / 2;
+        if (!full && turn % 7 != 0) continue;
+        std::optional<Plan> plan = sharded_plan(model, kShardings[at], kSegments[form % 2], ranks, form / 2 == 1);
+        if (!plan) continue;
+        plan->planned = turn % 3 == 2;
+        plans.push_back(*std::move(plan));
+      }
+    }
+  }
+}
+
 // Ranks that share layers: with each stage, and with what concerns both.
 void add_tensor_parallel(const ModelSpec& model, bool full, std::vector<Plan>& plans) {
   const auto layers = static_cast<std::int32_t>(model.dims.layers);
@@ -234,6 +295,7 @@ std::vector<Plan> plans_of(const ModelSpec& model, bool full) {
   }
   add_tensor_parallel(model, full, plans);
   add_ways(model, full, plans);
+  add_sharded(model, full, plans);
   return plans;
 }
 
@@ -253,6 +315,7 @@ TEST_CASE("what is predicted is what is measured, row by row, on every rank") {
       const ExecutableRanks ranks = executables_of(model, plan.job, plan.job.training.steps(), "test");
       running::Options options;
       options.learning_rate = 1e-3;
+      options.memory[0].orders_frees = ranks.ranks[0].schedule.orders_frees;
       if (plan.planned) options.memory = running::planned(ranks);
       const exec::RunResult result = running::run(model, plan.job, ranks, options);
       CHECK_MESSAGE(result.message == "", result.message);

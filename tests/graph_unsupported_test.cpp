@@ -61,6 +61,14 @@ TEST_CASE("unsupported: only the memory-efficient kernel takes a window's mask, 
          t.torch = Version{2, 10, 0};
        },
        "a mask inside sdpa before torch 2.11.0"},
+      // falcon's mask is there in any case, and its one key-value head is not repeated.
+      {"falcon", "", math, std::nullopt},
+      {"falcon", "", efficient, "a fused kernel over one key-value head that is not repeated, in the place of math"},
+      {"falcon", R"(, "multi_query": false)", efficient, std::nullopt},
+      {"falcon", R"(, "multi_query": false)", flash, "the flash kernel takes no mask, as falcon makes one"},
+      {"falcon", R"(, "multi_query": false)", [](Training& t) { t.attention = Attention::Eager; },
+       "falcon's own eager attention"},
+      {"bloom", "", flash, "BloomForCausalLM has eager attention alone"},
       {"gemma2", kWindow, flash, std::nullopt},  // Every other layer has no mask.
       {"gemma2", kWindow, efficient, "the memory-efficient kernel takes no grouped heads"},
       {"llama", "", [](Training& t) { t.dtype = DType::Float32; }, "the flash kernel takes no fp32"},

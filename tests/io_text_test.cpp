@@ -300,6 +300,6 @@ TEST_CASE("documents by extension") {
   CHECK(kind("a.hjson", "{a: 1}") == "{\"a\": 1}");
   CHECK(kind("a.yaml", "a: yes") == "{\"a\": true}");
   CHECK(kind("a.yml", "a: yes") == "{\"a\": true}");
-  CHECK(kind("a.txt", "a") == "not a .json, .hjson, .yaml or .yml file");
-  CHECK(kind("json", "a") == "not a .json, .hjson, .yaml or .yml file");
+  CHECK(kind("a.txt", "a") == "not a .json, .hjson, .yaml, .yml or .toml file");
+  CHECK(kind("json", "a") == "not a .json, .hjson, .yaml, .yml or .toml file");
 }

@@ -59,20 +59,61 @@ TEST_CASE("YAML values know their byte offsets, also after wide characters") {
           text.find("c:"), text.find("d:"), text.find("1\n"), text.find("- d")));
 }
 
+// Each as PyYAML 6.0.3's safe_load reads it.
+TEST_CASE("YAML anchors, aliases and merge keys") {
+  const std::pair<const char*, const char*> rows[] = {
+      {"a: &x 1\nb: *x", R"({"a": 1, "b": 1})"},
+      {"a: &x {p: [1, q]}\nb: [*x, *x]", R"({"a": {"p": [1, "q"]}, "b": [{"p": [1, "q"]}, {"p": [1, "q"]}]})"},
+      {"a: &x\n  p: &y 1\n  q: *y\nb: *x\nc: *y", R"({"a": {"p": 1, "q": 1}, "b": {"p": 1, "q": 1}, "c": 1})"},
+      {"a: &x {p: 1, q: 2}\nb: {<<: *x, q: 3}", R"({"a": {"p": 1, "q": 2}, "b": {"q": 3, "p": 1}})"},
+      {"b: {<<: [{a: 1}, {a: 2, c: 3}], z: 1}", R"({"b": {"z": 1, "a": 1, "c": 3}})"},
+      {"a: &x {<<: {q: 1}, p: 2}\nb:\n  <<: *x\n  p: 3", R"({"a": {"p": 2, "q": 1}, "b": {"p": 3, "q": 1}})"},
+      {"a: &x\nb: *x", R"({"a": null, "b": null})"},
+  };
+  for (const auto& [text, expected] : rows) {
+    CAPTURE(text);
+    CHECK(plain(parse_yaml("f", text).root) == plain(parse_json("f", expected).root));
+  }
+  // An alias stands where it is written, what is inside where that is.
+  const Document document = parse_yaml("f", "a: &x [1]\nb: *x\n");
+  CHECK(document.root.members[1].value.offset == 13);
+  CHECK(document.root.members[1].value.items[0].offset == 7);
+}
+
+TEST_CASE("YAML: what aliases make of a few lines is bounded") {
+  std::string text = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n";
+  for (int i = 1; i < 12; ++i) {
+    const std::string before = "*a" + std::to_string(i - 1);
+    text += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [" + before;
+    for (int k = 1; k < 10; ++k) text += ", " + before;
+    text += "]\n";
+  }
+  CHECK(refusal(parse_yaml, text).find("the file holds too much") != std::string::npos);
+  std::string deep = "a0: &a0 [1]\n";
+  for (int i = 1; i < 300; ++i) {
+    deep += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [*a" + std::to_string(i - 1) + "]\n";
+  }
+  CHECK(refusal(parse_yaml, deep).find("the file holds too much") != std::string::npos);
+}
+
 TEST_CASE("YAML faults") {
   const Row rows[] = {
       {"a: 1\na: 2\n", "f:2:1: error: duplicate key \"a\"; first given on line 1\n    2 | a: 2\n      | ^\n"},
-      {"a: &x 1\nb: *x\n",
-       "f:1:4: error: anchor &x is not read here\n    1 | a: &x 1\n      |    ^\n"
-       "f:2:4: error: alias *x is not read here; write the value again\n    2 | b: *x\n      |    ^\n"},
+      {"a: *x\n", "f:1:4: error: alias *x names no anchor above it\n    1 | a: *x\n      |    ^\n"},
+      {"a: &x [*x]\n", "f:1:8: error: alias *x stands inside what it names\n    1 | a: &x [*x]\n      |        ^\n"},
+      {"a: &x 1\nb: &x 2\n", "f:2:4: error: a second anchor &x\n    2 | b: &x 2\n      |    ^\n"},
+      {"a: &x b\n*x : 1\n", "f:2:1: error: an alias as a key is not read here\n    2 | *x : 1\n      | ^\n"},
+      {"&x a: 1\n", "f:1:1: error: an anchor on a key is not read here\n    1 | &x a: 1\n      | ^\n"},
       {"a: !x 1", "f:1:4: error: tag \"!x\" is not read here\n    1 | a: !x 1\n      |    ^\n"},
       {"a: !!int x", "f:1:4: error: \"x\" is not what its tag !!int says\n    1 | a: !!int x\n      |    ^\n"},
       {"# x\n%TAG !a! b\n---\n1", "f:2:1: error: %TAG directives are not read here\n    2 | %TAG !a! b\n      | ^\n"},
       {"a\n---\nb", "f:2:1: error: a second document in one file\n    2 | ---\n      | ^\n"},
       {"1: 2", "f:1:1: error: key \"1\" is an integer to YAML; put it in quotes\n    1 | 1: 2\n      | ^\n"},
       {"[1]: 2", "f:1:1: error: a key must be a string\n    1 | [1]: 2\n      | ^\n"},
-      {"<<: {a: 1}",
-       "f:1:1: error: \"<<\" is YAML's merge key, which is not read here\n    1 | <<: {a: 1}\n      | ^\n"},
+      {"<<: 1",
+       "f:1:5: error: a merge key takes a mapping or a list of them, not an integer\n    1 | <<: 1\n      |     ^\n"},
+      {"a: <<", "f:1:4: error: \"<<\" is YAML's merge key, and no value\n    1 | a: <<\n      |    ^\n"},
+      {"'<<': 1", "f:1:1: error: the key \"<<\" in quotes is not read here\n    1 | '<<': 1\n      | ^\n"},
       {"a: 1:30",
        "f:1:4: error: \"1:30\" is a base-60 number to YAML; put it in quotes if it is a string\n    1 | a: "
        "1:30\n      |    ^\n"},

@@ -59,7 +59,6 @@ TEST_CASE("lora: the words of the option") {
     const char* said;
   };
   const Row rows[] = {
-      {"r=8", "LoRA: targets are missing"},
       {"targets=q_proj", "LoRA: r is missing"},
       {"r=0,targets=q_proj", "r must be a number from 1 on"},
       {"r=8x,targets=q_proj", "r must be a number from 1 on"},
@@ -67,7 +66,12 @@ TEST_CASE("lora: the words of the option") {
       {"r=8,targets=q_proj,dropout=1", "dropout must lie in [0, 1)"},
       {"r=8,targets=q_proj,dtype=int8", "dtype \"int8\" is none of"},
       {"r=8,targets=q_proj,alpha=much", "alpha is a number"},
-      {"r=8,targets=q_proj,rank=3", "\"rank\" is none of r, targets, dtype, dropout, alpha"},
+      {"r=8,targets=q_proj,rank=3", "\"rank\" is none of r, targets, dtype, dropout, alpha, rslora, bias"},
+      {"r=8,rslora=yes", "rslora is true or false, not \"yes\""},
+      {"r=8,bias=some", "bias \"some\" is none of none, all, lora_only"},
+      {"r=8,save=", "save names no module"},
+      {"r=8,save_dtype=fp32", "save_dtype without save"},
+      {"r=8,save=lm_head,save_dtype=int8", "save_dtype \"int8\" is none of"},
       {"8", "\"8\" is not KEY=VALUE"},
   };
   for (const Row& row : rows) {
@@ -109,6 +113,55 @@ TEST_CASE("lora: all-linear leaves the head alone; ties follow their parameter")
   REQUIRE(head != nullptr);
   REQUIRE(head->tied_to != kNone);
   CHECK(model.parameters[static_cast<std::size_t>(head->tied_to)].name == "base_model.model.model.embed_tokens.weight");
+}
+
+TEST_CASE("lora: without targets it is peft's own of the family, and no family's where peft knows none") {
+  CHECK(total_elements(adapted(tiny(), "r=8")) == total_elements(adapted(tiny(), "r=8,targets=q_proj+v_proj")));
+  ModelSpec other = tiny();
+  other.family = "phi3";
+  CHECK(refusal([&] {
+          (void)adapted(other, "r=8");
+        }).find("LoRA without targets: peft 0.21 knows none of its own for phi3") != std::string::npos);
+}
+
+TEST_CASE("lora: scales, biases, magnitudes") {
+  CHECK(adapted(tiny(), "r=16,alpha=32").dims.adapter_scale == doctest::Approx(2));
+  CHECK(adapted(tiny(), "r=16,alpha=32,rslora=true").dims.adapter_scale == doctest::Approx(8));
+  const auto trained = [](const ModelSpec& model) {
+    return std::count_if(model.parameters.begin(), model.parameters.end(),
+                         [](const Parameter& p) { return p.trainable; });
+  };
+  const ModelSpec biased = tiny(R"(, "attention_bias": true)");
+  CHECK(trained(adapted(biased, "r=8,targets=q_proj")) == 4);
+  CHECK(trained(adapted(biased, "r=8,targets=q_proj,bias=lora_only")) == 4 + 2);
+  CHECK(trained(adapted(biased, "r=8,targets=q_proj,bias=all")) == 4 + 8);
+  const ModelSpec dora = adapted(tiny(), "r=8,targets=v_proj,dora=true");
+  const Parameter* magnitude =
+      find(dora, "base_model.model.model.layers.1.self_attn.v_proj.lora_magnitude_vector.default.weight");
+  REQUIRE(magnitude != nullptr);
+  CHECK(magnitude->shape == Shape{32});
+  CHECK(magnitude->dtype == DType::Float32);
+}
+
+TEST_CASE("lora: modules that are trained whole stand beside what they were copied from") {
+  const ModelSpec model = adapted(tiny(), "r=8,targets=q_proj,save=lm_head+model.norm,save_dtype=bf16");
+  const Parameter* original = find(model, "base_model.model.lm_head.original_module.weight");
+  REQUIRE(original != nullptr);
+  CHECK(!original->trainable);
+  CHECK(!original->dtype);
+  const Parameter* copy = original + 1;
+  CHECK(copy->name == "base_model.model.lm_head.modules_to_save.default.weight");
+  CHECK(copy->trainable);
+  CHECK(copy->dtype == DType::BFloat16);
+  CHECK(find(model, "base_model.model.model.norm.modules_to_save.default.weight") != nullptr);
+  const auto refuses = [](const char* text, const char* said, const char* more = "") {
+    const std::string reason = refusal([&] { (void)adapted(tiny(more), text); });
+    CHECK_MESSAGE(reason.find(said) != std::string::npos, reason);
+  };
+  refuses("r=8,targets=q_proj,save=wte", "LoRA save \"wte\" matches no module of tiny");
+  refuses("r=8,targets=q_proj,save=q_proj", "it has adapters already");
+  refuses("r=8,targets=q_proj,save=mlp", "it is a LlamaMLP");
+  refuses("r=8,targets=q_proj,save=lm_head", "its weight is tied", R"(, "tie_word_embeddings": true)");
 }
 
 TEST_CASE("lora: targets that are no linear module, or none at all") {

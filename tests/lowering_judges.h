@@ -124,7 +124,8 @@ class ByHand {
     sizes_["gradient scratch of the host"] = {2 * *wholes.rbegin()};
     sizes_["sum of a gradient on the host"] = times(2, wholes);
     sizes_["overflow scan"] = {share};
-    sizes_["overflow tracker"] = {1};
+    sizes_["overflow tracker"] = sizes_["overflow found"] = {1};
+    sizes_["clip factor"] = {8};  // Of norms in fp64.
     sizes_["gradient norm of a sub-group"] = {4};
     sizes_["gradient norm"] = sizes_["gradient in fp64"] = times(8, parts);
     sizes_["gradient norm"].insert({4, 8});
@@ -190,7 +191,7 @@ class OfTensors {
     }
     add_buffers(model, t);
     add_packed(model);
-    if (t.runtime == Runtime::Fsdp2) add_whole(model, t);
+    if (t.runtime == Runtime::Fsdp2) add_whole(model, job);
     if (job.hardware && job.hardware->multiprocessors > 0) add_norms(model, job);
     sizes_["parameter of the backup optimizer"] = {4, width};
     sizes_["stand-in of a parameter on the host"] = {4};  // torch.empty(0), as a scalar.
@@ -200,11 +201,16 @@ class OfTensors {
     sizes_["swap buffers before they are locked"] = {buffer * t.zero.offload_param.buffer_count};
   }
 
-  // Before fully_shard cuts it.
-  void add_whole(const ModelSpec& model, const Training& t) {
+  // Before fully_shard cuts it, and what a scatter sends: as many rows to each rank, the last ones padded.
+  void add_whole(const ModelSpec& model, const Job& job) {
+    const std::int64_t ranks = job.parallelism.dp / job.training.fsdp.replicate;
     for (const Parameter& p : model.parameters) {
-      const DType type = p.dtype.value_or(t.master_dtype);
-      sizes_["whole parameter"].insert(p.shape.elements().value() * bytes_per_element(type));
+      const std::int64_t all = p.shape.elements().value() * bytes_per_element(p.dtype.value_or(job.training.master_dtype));
+      const std::int64_t rows = p.shape.dims[0];
+      sizes_["whole parameter"].insert(all);
+      for (const char* label : {"rows of a rank, padded", "shard under a tied name"}) {
+        sizes_[label].insert((rows + ranks - 1) / ranks * (all / rows));
+      }
     }
   }
 

@@ -59,8 +59,8 @@ TEST_CASE("sweep: every point is what simulate predicts of it, in the order of t
 
 TEST_CASE("sweep: points that cannot be are rows with their reason, ranges count as they say") {
   const Folder folder;
-  const Json sweep =
-      parsed(dsplan_runs(folder, "sweep tiny-llama --gpus 4 --capacity 16GiB --vary tp=1,3 --vary seq=32..128*2,96 --format json"));
+  const Json sweep = parsed(dsplan_runs(
+      folder, "sweep tiny-llama --gpus 4 --capacity 16GiB --vary tp=1,3 --vary seq=32..128*2,96 --format json"));
   REQUIRE(sweep.at("points").size() == 8);
   CHECK(sweep.at("axes")[1].at("values") == Json({"32", "64", "128", "96"}));
   for (const Json& point : sweep.at("points")) {
@@ -74,6 +74,11 @@ TEST_CASE("sweep: points that cannot be are rows with their reason, ranges count
   const Json models = parsed(dsplan_runs(folder, "sweep --vary model=tiny-llama,tiny-gpt2,nobody --format json"));
   CHECK(models.at("points")[1].at("fingerprint") != models.at("points")[0].at("fingerprint"));
   CHECK(models.at("points")[2].at("verdict") == "refused");
+  // Packed weights are no setting of a job, but a model's own.
+  const Json packed = parsed(dsplan_runs(
+      folder, "sweep tiny-llama --lora r=8,targets=q_proj+v_proj --vary quantization=none,nf4 --format json"));
+  CHECK(packed.at("points")[1].at("needed_bytes") != packed.at("points")[0].at("needed_bytes"));
+  CHECK(packed.at("points")[0].at("verdict") != "refused");
   // An option that is varied and said has the varied values.
   const Json both = parsed(dsplan_runs(folder, "sweep tiny-llama --seq=512 --vary seq=64 --format json"));
   CHECK(both.at("points")[0].at("verdict") != "refused");
@@ -97,6 +102,35 @@ TEST_CASE("sweep: table and CSV have one row for each point; bad axes are refuse
   }
   CHECK(dsplan_runs(folder, "sweep tiny-llama").code == 2);
   CHECK(holds(dsplan_runs(folder, "sweep tiny-llama --vary seq=1..30000").err, "more than 20,000 points"));
+}
+
+TEST_CASE("sweep: the page has a point for each prediction, lines by the other axes, the limit and the command") {
+  const Folder folder;
+  const std::string line =
+      "sweep tiny-llama --capacity 700MiB --vary micro_batch=1..8*2 --vary checkpoint=none,full --format html";
+  const Ran page = dsplan_runs(folder, line);
+  REQUIRE_MESSAGE(page.code == 0, page.err);
+  const auto count = [&page](const std::string& part) {
+    int times = 0;
+    for (std::size_t at = page.out.find(part); at != std::string::npos; at = page.out.find(part, at + 1)) ++times;
+    return times;
+  };
+  CHECK(count("<circle ") == 8);  // Memory alone: nothing is known of the device's speed.
+  CHECK(count("<path d=\"M") >= 2);
+  CHECK(count("the device has 700.00 MiB") == 1);
+  CHECK(count("checkpoint full</span>") == 1);
+  CHECK(count("<tr>") == 9);
+  CHECK(holds(page.out, "dsplan " + line.substr(0, 30)));
+  for (const char* outside : {"http", "<script", "src=", "url("}) CHECK_FALSE(holds(page.out, outside));
+  const Ran timed =
+      dsplan_runs(folder, "sweep tiny-llama --hardware h100-sxm --vary checkpoint=none,full --format html");
+  CHECK(holds(timed.out, "Tokens per second"));
+  const Ran plans = dsplan_runs(folder, "plan tiny-llama --gpus 2 --hardware h100-sxm --pareto --format html");
+  REQUIRE_MESSAGE(plans.code == 0, plans.err);
+  CHECK(holds(plans.out, "Memory against speed"));
+  CHECK(holds(plans.out, "<td class=\"good\">chosen</td>"));
+  CHECK(holds(plans.out, "<td class=\"good\">front</td>"));
+  CHECK_FALSE(holds(plans.out, "<script"));
 }
 
 TEST_CASE("diff of two command lines: what differs, what it moves alone, rows that sum") {

@@ -58,7 +58,7 @@ TEST_CASE("where the model is made is assumed, and listed, or given") {
   CHECK(input_named(run(with(kStage3, "device")), "model_init")->origin == Origin::Given);
   CHECK(input_named(run(Given{}), "model_init") == nullptr);  // Plain PyTorch: the device does not see it.
   CHECK(refusal(with(kStage2, "zero_init")).find("without ZeRO stage 3") != std::string::npos);
-  CHECK(refusal(with(kStage3, "hsot")).find("none of zero_init, device, host and meta") != std::string::npos);
+  CHECK(refusal(with(kStage3, "hsot")).find("none of zero_init, device, host, meta and rank0") != std::string::npos);
 }
 
 TEST_CASE("--set takes what the training file's keys take, and no other key") {

@@ -64,8 +64,8 @@ TEST_CASE("shapes of one rank, written out") {
       {"phi-3-mini", 2, "model.layers.0.mlp.gate_up_proj.weight", {8192, 3072}},
       {"phi-2", 2, "lm_head.bias", {25600}},  // 51200 is a multiple of 256
       {"t5-small", 2, "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", {32, 8}},
-      {"bert-large", 2, "encoder.layer.0.output.dense.weight", {1024, 2048}},
-      {"bert-large", 2, "encoder.layer.0.output.dense.bias", {1024}},
+      {"bert-large", 2, "bert.encoder.layer.0.output.dense.weight", {1024, 2048}},
+      {"bert-large", 2, "bert.encoder.layer.0.output.dense.bias", {1024}},
       {"opt-1.3b", 4, "model.decoder.layers.0.fc1.bias", {2048}},
   };
   for (const Case& c : cases) {

@@ -32,6 +32,8 @@ const std::string kPool = "the stream that a survivor was allocated on";
 const std::string kFrees = "a wait on which only the end of frees depends";
 const std::string kCached = "a cache that is emptied or not";
 const std::string kOrdered = "work that waits of its neighbours order on another stream as well";
+const std::string kUse = "a use in place of what nobody reads";
+const std::string kUnawaited = "an event that nobody waits for";
 const std::set<std::string> kLegalSurvivors{
     // Two releases with nothing in between happen at one moment: their order changes no byte at any event.
     kAdjacent,
@@ -52,6 +54,11 @@ const std::set<std::string> kLegalSurvivors{
     kFrees,
     // What the allocator keeps is its business, too.
     kCached,
+    // A stream may record more than others ask it for.
+    kUnawaited,
+    // What was gathered for nobody is used on a stream (record_stream), so that its memory waits for that stream. The
+    // bytes are nobody's.
+    kUse,
 };
 
 struct Ranks {
@@ -152,8 +159,7 @@ class Mutator {
     const Event original = events[at];
     const auto here = events.begin() + static_cast<std::ptrdiff_t>(at);
     events.erase(here);
-    const bool empties = std::holds_alternative<EmptyCache>(original);
-    judge("delete", std::holds_alternative<WaitEvent>(original) ? kFrees : empties ? kCached : "");
+    judge("delete", why_nobody_misses(original));
     events.insert(here, original);
     events.insert(here, original);
     judge("duplicate");
@@ -227,6 +233,31 @@ class Mutator {
     return events.size();
   }
 
+  // Empty: somebody has to.
+  std::string why_nobody_misses(const Event& event) const {
+    if (std::holds_alternative<WaitEvent>(event)) return kFrees;
+    if (std::holds_alternative<EmptyCache>(event)) return kCached;
+    if (uses_in_place(event)) return kUse;
+    const auto* record = std::get_if<RecordEvent>(&event);
+    const auto awaits = [&](const Event& other) {
+      const auto* wait = std::get_if<WaitEvent>(&other);
+      return wait != nullptr && wait->recorded == record->id;
+    };
+    if (record != nullptr && std::none_of(schedule_.events.begin(), schedule_.events.end(), awaits)) return kUnawaited;
+    return {};
+  }
+
+  // Whether the work reads and writes the same bytes, which nobody need read.
+  bool uses_in_place(const Event& event) const {
+    const auto* compute = std::get_if<Compute>(&event);
+    if (compute == nullptr || !fills_scratch(*compute)) return false;
+    const std::span<const Access> reads = schedule_.range(compute->reads);
+    const std::span<const Access> writes = schedule_.range(compute->writes);
+    return std::equal(reads.begin(), reads.end(), writes.begin(), writes.end(), [](const Access& a, const Access& b) {
+      return a.buffer == b.buffer && a.offset == b.offset && a.bytes == b.bytes;
+    });
+  }
+
   // Whether nobody need read what the work makes.
   bool fills_scratch(const Compute& compute) const {
     const std::span<const Access> writes = schedule_.range(compute.writes);
@@ -277,21 +308,24 @@ class Mutator {
 
   void mutate_accesses(std::size_t at) {
     for (const bool writes : {false, true}) {
-      for (Access& access : accesses_of(schedule_, schedule_.events[at], writes)) {
-        const std::int64_t width = bytes_per_element(schedule_.buffers[access.buffer].dtype);
-        const std::string shorter = writes ? "" : kShorter;
-        const std::string part = !writes && is_partial(access) ? kPart : "";
-        change_bytes("access bytes", access.bytes, 1, width == 1 ? part : "");
-        change_bytes("access bytes", access.bytes, -1, width == 1 ? shorter : "");
-        change_bytes("access offset", access.offset, 1, width == 1 ? part : "");
-        change_bytes("access offset", access.offset, -1, width == 1 ? part : "");
-        change_bytes("access an element up", access.offset, width, part);
-        change_bytes("access an element longer", access.bytes, width,
-                     writes && access.offset + access.bytes < schedule_.buffers[access.buffer].size ? kSpare : part);
-        change_bytes("access an element shorter", access.bytes, -width, shorter);
-        change("wrong content", access.content, 1);
-      }
+      const std::string shorter = !writes ? kShorter : uses_in_place(schedule_.events[at]) ? kUse : "";
+      for (Access& access : accesses_of(schedule_, schedule_.events[at], writes)) mutate(access, writes, shorter);
     }
+  }
+
+  void mutate(Access& access, bool writes, const std::string& shorter) {
+    const std::int64_t width = bytes_per_element(schedule_.buffers[access.buffer].dtype);
+    const std::string part = !writes && is_partial(access) ? kPart : "";
+    const std::string bytewise = width == 1 ? part : "";
+    change_bytes("access bytes", access.bytes, 1, bytewise);
+    change_bytes("access bytes", access.bytes, -1, width == 1 ? shorter : "");
+    change_bytes("access offset", access.offset, 1, bytewise);
+    change_bytes("access offset", access.offset, -1, bytewise);
+    change_bytes("access an element up", access.offset, width, part);
+    const bool has_tail = writes && access.offset + access.bytes < schedule_.buffers[access.buffer].size;
+    change_bytes("access an element longer", access.bytes, width, has_tail ? kSpare : part);
+    change_bytes("access an element shorter", access.bytes, -width, shorter);
+    change("wrong content", access.content, 1);
   }
 
   bool survives(BufferId id) const {

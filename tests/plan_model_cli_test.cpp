@@ -29,7 +29,8 @@ TEST_CASE("JSON: the space, the counts, the chosen plan and its whole prediction
   CHECK(answer.at("objective") == "tokens_per_second");
   CHECK(answer.at("feasible") == true);
   CHECK(answer.at("complete") == true);
-  CHECK(answer.at("counts").at("candidates") == 4 * 2 * 3 * 2);
+  CHECK(answer.at("space").at("zero_stage").at("values").size() == 5);  // FSDP2 beside ZeRO's.
+  CHECK(answer.at("counts").at("candidates") == 5 * 2 * 3 * 2);
   CHECK(answer.at("space").at("tp").at("values") == Json({1, 2}));
   CHECK(answer.at("space").at("tp").at("origin") == "given");
   const Json& chosen = answer.at("chosen");
@@ -45,10 +46,16 @@ TEST_CASE("JSON: the space, the counts, the chosen plan and its whole prediction
     const Json& value = chosen.at("settings").at(key);
     return value.is_string() ? value.get<std::string>() : value.dump();
   };
-  const Ran again = run_binary(
-      folder, split("simulate tiny-llama --cluster 8xh100 --seq 256 --rank worst --format json --zero-stage " +
-                    setting("zero_stage") + " --tp " + setting("tp") + " --micro-batch " + setting("micro_batch") +
-                    " --checkpoint " + setting("checkpoint")));
+  const std::string states =
+      setting("zero_stage") == "fsdp2"
+          ? std::string(
+                "--dtype fp32 --runtime fsdp2 --set model_init=rank0 --set fsdp.wrap=layers+ends "
+                "--set fsdp.param_dtype=bf16 --set fsdp.reduce_dtype=bf16")
+          : "--zero-stage " + setting("zero_stage");
+  const Ran again =
+      run_binary(folder, split("simulate tiny-llama --cluster 8xh100 --seq 256 --rank worst --format json " + states +
+                               " --tp " + setting("tp") + " --micro-batch " + setting("micro_batch") +
+                               " --checkpoint " + setting("checkpoint")));
   REQUIRE_MESSAGE(again.code == 0, again.err);
   // The bucket is not an option of `simulate`: everything but it.
   CHECK(Json::parse(again.out).at("memory").at("states") == answer.at("prediction").at("memory").at("states"));
@@ -72,10 +79,26 @@ TEST_CASE("the chosen plan is handed over: as a plan that simulate takes, and as
   const Json& peak = predicted.at("memory").at("peak");
   const std::int64_t beside = peak.at("process_high").get<std::int64_t>() - peak.at("reserved").get<std::int64_t>();
   CHECK(peak.at("reserved_low").get<std::int64_t>() + beside <= chosen.at("budget_bytes").get<std::int64_t>());
+  // A file of one framework is of the best plan under that.
+  const Json zero = Json::parse(plan(folder, asked + "--runtime deepspeed --format json").out).at("chosen");
   const Ran emitted = plan(folder, asked + "--emit deepspeed");
   const Json deepspeed = Json::parse(emitted.out);
-  CHECK(deepspeed.at("train_micro_batch_size_per_gpu") == chosen.at("chosen").at("settings").at("micro_batch"));
-  CHECK(deepspeed.at("zero_optimization").at("stage") == chosen.at("chosen").at("settings").at("zero_stage"));
+  CHECK(deepspeed.at("train_micro_batch_size_per_gpu") == zero.at("settings").at("micro_batch"));
+  CHECK(deepspeed.at("zero_optimization").at("stage") == zero.at("settings").at("zero_stage"));
+  const Json shards = Json::parse(plan(folder, asked + "--runtime fsdp2 --format json").out);
+  const Ran yaml = plan(folder, asked + "--emit accelerate --out acc.yaml");
+  REQUIRE_MESSAGE(yaml.code == 0, yaml.err);
+  const Json settings = shards.at("chosen").at("settings");
+  const Ran read = run_binary(
+      folder,
+      split("simulate llama-3.2-1b --cluster 8xh100 --seq 512 --format json --training acc.yaml --micro-batch " +
+            settings.at("micro_batch").dump() + " --checkpoint " + settings.at("checkpoint").get<std::string>()));
+  REQUIRE_MESSAGE(read.code == 0, read.err);
+  CHECK(Json::parse(read.out).at("memory").at("peak").at("requested") ==
+        shards.at("prediction").at("memory").at("peak").at("requested"));
+  const Ran toml =
+      plan(folder, "llama-3.1-8b --cluster 8xh100 --seq 512 --vary checkpoint=none,full --emit torchtitan");
+  CHECK_MESSAGE(holds(toml.out, "flavor = \"8B\""), toml.err);
   const Ran nothing = plan(folder, asked + "--budget 3GiB --emit deepspeed");
   CHECK(nothing.code == 2);  // Two budgets.
   const Ran small =
@@ -88,7 +111,7 @@ TEST_CASE("the table within 80 columns, CSV and Markdown with one row for each p
   const Folder folder;
   const Ran table = plan(folder, kSmall);
   CHECK(table.code == 0);
-  CHECK(table.out.starts_with("BEST  ZeRO-"));
+  CHECK((table.out.starts_with("BEST  ZeRO-") || table.out.starts_with("BEST  FSDP2")));
   CHECK(std::count(table.out.begin(), table.out.end(), '\n') <= 16);
   CHECK(holds(plan(folder, std::string(kSmall) + "--verbose").out, "estimated"));
   std::size_t begin = 0;
@@ -147,6 +170,11 @@ TEST_CASE("objectives") {
   const Json answer = Json::parse(rows.out);
   CHECK(answer.at("objective") == "micro_batch");
   CHECK(answer.at("found") == answer.at("chosen").at("settings").at("micro_batch"));
+  for (const char* both : {"--maximize micro_batch --micro-batch 2", "--maximize seq --seq 64"}) {
+    const Ran refused = plan(folder, fixed + both);
+    CHECK(refused.code == 2);
+    CHECK_MESSAGE(refused.err.find("is what --maximize seeks") != std::string::npos, refused.err);
+  }
   const Ran few = plan(folder, "tiny-llama --cluster 8xh100 --vary tp=1 --minimize gpus --format json");
   CHECK(Json::parse(few.out).at("chosen").at("world_size") == 1);
 }

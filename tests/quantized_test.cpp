@@ -21,6 +21,7 @@ const std::string kWitness = std::string(test_paths::source_dir()) + "/tests/wit
 
 Ran simulate(const Folder& folder, const Json& config, Json training, const std::vector<std::string>& more = {}) {
   training.update({{"dsplan", 1}, {"kind", "training"}, {"source", "a test"}, {"loop", "minimal"}});
+  training.erase("casts_back");  // What axolotl does so that the model is as without it.
   if (training.contains("lora") && training["lora"]["targets"].is_string()) {
     training["lora"]["targets"] = Json::array({"all-linear"});
   }
@@ -80,7 +81,7 @@ TEST_CASE("packed weights: the peaks of each phase are those that the frameworks
     // What is live between steps.
     CHECK(prediction["memory"]["persistent"]["total"] == job["rows"].back()[4]);
   }
-  CHECK(compared >= 42);
+  CHECK(compared >= 72);
 }
 
 TEST_CASE("packed weights: parameters are counted as what they stand for") {
@@ -109,7 +110,11 @@ TEST_CASE("packed weights: what is not modelled is refused by name") {
     CHECK_MESSAGE(text.find(part) != std::string::npos, text);
   };
   says(refusal({{"quantization", "int8"}}, {}), "LLM.int8, is not modelled yet");
-  says(refusal({{"quantization", "nf5"}}, {}), "quantization \"nf5\" is not known; it is one of none, nf4, fp4, int8");
+  says(refusal({{"quantization", "nf5"}}, {}), "\"quantization\" must be one of none, nf4, fp4, int8, not \"nf5\"");
+  says(refusal({{"quantization", nullptr}, {"double_quant", nullptr}, {"quant_compute_dtype", nullptr}},
+               {"--quantization", "nf5"}),
+       "quantization \"nf5\" is not known; it is one of none, nf4, fp4, int8");
+  says(refusal(Json::object(), {"--double-quant", "yes"}), "\"yes\" is neither true nor false");
   says(refusal({{"quantization", nullptr}}, {}), "double_quant says how weights are packed, and none are");
   says(refusal({{"quant_compute_dtype", "int8"}}, {}), "quant_compute_dtype \"int8\" is none of");
   says(refusal({{"lora", nullptr}}, {}), "packed weights are not trained: adapters are");

@@ -65,6 +65,12 @@ inline Checkpointing random_checkpointing(Dice& dice, std::int64_t layers) {
   return c;
 }
 
+// Those whose states may be paged.
+inline bool perhaps_paged(Dice& dice, OptimizerKind kind) {
+  const bool own = kind >= OptimizerKind::AdamW32bit || kind == OptimizerKind::Lion || kind == OptimizerKind::Adam8bit;
+  return dice.coin() && own;
+}
+
 inline Job random_job(Dice& dice, const ModelSpec& model) {
   Job job;
   Training& t = job.training;
@@ -84,7 +90,9 @@ inline Job random_job(Dice& dice, const ModelSpec& model) {
   if (t.runtime == Runtime::PyTorch) {
     t.optimizer.kind = dice.one_of({OptimizerKind::Adam, OptimizerKind::AdamW, OptimizerKind::Sgd, OptimizerKind::Lion,
                                     OptimizerKind::Adam8bit, OptimizerKind::Adafactor, OptimizerKind::Muon,
-                                    OptimizerKind::Adagrad, OptimizerKind::RmsProp});
+                                    OptimizerKind::Adagrad, OptimizerKind::RmsProp, OptimizerKind::AdamW32bit,
+                                    OptimizerKind::Lion8bit, OptimizerKind::AdEmaMix, OptimizerKind::AdEmaMix8bit});
+    t.optimizer.paged = perhaps_paged(dice, t.optimizer.kind);
     t.optimizer.weight_decay = dice.coin() ? 0.1 : 0;
     t.optimizer.embeddings_32bit = dice.coin();
     t.param_groups = dice.one_of({ParamGroups::Single, ParamGroups::Decay});

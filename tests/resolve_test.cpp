@@ -353,7 +353,20 @@ TEST_CASE("resolve: optimizers") {
   CHECK(run(wished("adamw_bnb_8bit")).training.optimizer.kind == OptimizerKind::Adam8bit);
   CHECK(run(wished("adafactor")).training.optimizer.kind == OptimizerKind::Adafactor);
   says(wished("adamww"), "--optimizer: error: optimizer \"adamww\" is not known; did you mean \"adamw\"?");
-  says(wished("paged_adamw_8bit"), "optimizer \"paged_adamw_8bit\" is not modelled yet");
+  says(wished("galore_adamw"),
+       "optimizer \"galore_adamw\" (GaLore, whose gradients are projected) is not modelled yet; \"adamw_torch\" is");
+  const auto is = [&](const char* name, OptimizerKind kind, bool paged, bool embeddings_32bit) {
+    const Optimizer made = run(wished(name)).training.optimizer;
+    return made.kind == kind && made.paged == paged && made.embeddings_32bit == embeddings_32bit;
+  };
+  CHECK(is("paged_adamw_8bit", OptimizerKind::Adam8bit, true, true));
+  CHECK(is("paged_adamw_32bit", OptimizerKind::AdamW32bit, true, false));
+  CHECK(is("lion_8bit", OptimizerKind::Lion8bit, false, true));
+  CHECK(is("paged_lion_8bit", OptimizerKind::Lion8bit, true, true));
+  CHECK(is("lion_32bit", OptimizerKind::Lion, false, false));
+  CHECK(is("ademamix", OptimizerKind::AdEmaMix, false, false));
+  CHECK(is("ademamix_8bit", OptimizerKind::AdEmaMix8bit, false, true));
+  CHECK(is("lion8bit", OptimizerKind::Lion8bit, false, false));
   says(wished("adamw:quick"), "\"quick\" is none of fused, foreach, for-loop");
   says(wished("adafactor:fused"), "adafactor has no fused implementation");
   says(wished("adagrad:fused"), "adagrad has no fused implementation");

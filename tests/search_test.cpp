@@ -57,13 +57,15 @@ std::vector<PlanRow> every_candidate(const Asked& asked) {
 
 }  // namespace
 
-TEST_CASE("the choice is the fastest of all candidates that fit, each simulated on its own") {
-  const Asked everything = small_question(Bytes(INT64_C(1) << 40));
+namespace {
+
+void check_choices(Asked (*question)(Bytes), std::size_t candidates) {
+  const Asked everything = question(Bytes(INT64_C(1) << 40));
   const std::vector<PlanRow> rows = every_candidate(everything);
-  REQUIRE(rows.size() == 72);
+  REQUIRE(rows.size() == candidates);
   for (const std::int64_t gib : {12, 20, 40}) {
     CAPTURE(gib);
-    const Asked asked = small_question(Bytes(gib << 30));
+    const Asked asked = question(Bytes(gib << 30));
     const PlanRow* best = nullptr;
     const PlanRow* retrying = nullptr;
     for (const PlanRow& row : rows) {
@@ -93,10 +95,10 @@ TEST_CASE("the choice is the fastest of all candidates that fit, each simulated 
   }
 }
 
-TEST_CASE("switching a shortcut off never changes the choice") {
+void check_shortcuts(Asked (*question)(Bytes), std::int64_t candidates) {
   for (const std::int64_t gib : {10, 18, 36}) {
     CAPTURE(gib);
-    const Asked asked = small_question(Bytes(gib << 30));
+    const Asked asked = question(Bytes(gib << 30));
     SearchOptions options;
     options.explain = false;
     const PlanAnswer quick = asked.answer(options);
@@ -106,7 +108,7 @@ TEST_CASE("switching a shortcut off never changes the choice") {
     const PlanAnswer exhaustive = asked.answer(options);
     REQUIRE(quick.chosen.has_value() == exhaustive.chosen.has_value());
     REQUIRE(quick.chosen.has_value() == unbounded.chosen.has_value());
-    CHECK(exhaustive.counts.simulated == 72);
+    CHECK(exhaustive.counts.simulated == candidates);
     CHECK(quick.counts.simulated <= unbounded.counts.simulated);
     CHECK(unbounded.counts.simulated <= exhaustive.counts.simulated);
     CHECK(quick.counts.candidates == exhaustive.counts.candidates);
@@ -114,6 +116,26 @@ TEST_CASE("switching a shortcut off never changes the choice") {
     CHECK(shown(*quick.chosen) == shown(*exhaustive.chosen));
     CHECK(shown(*quick.chosen) == shown(*unbounded.chosen));
   }
+}
+
+// ZeRO-3 and fully_shard, side by side.
+Asked sharded_question(Bytes capacity) {
+  Asked asked = small_question(capacity);
+  asked.space.axes[0].values = {{"3", option("--vary")}, {"fsdp2", option("--vary")}};
+  asked.space.axes[3].values = {{"1", option("--vary")}};
+  return asked;
+}
+
+}  // namespace
+
+TEST_CASE("the choice is the fastest of all candidates that fit, each simulated on its own") {
+  check_choices(small_question, 72);
+  check_choices(sharded_question, 18);
+}
+
+TEST_CASE("switching a shortcut off never changes the choice") {
+  check_shortcuts(small_question, 72);
+  check_shortcuts(sharded_question, 18);
 }
 
 TEST_CASE("a larger budget is never slower, and counts add up") {

@@ -66,7 +66,7 @@ TEST_CASE("a thousand small knapsacks never exceed their capacity") {
   std::mt19937 random(16);
   int plans = 0;
   for (int draw = 0; draw < 1000; ++draw) {
-    const Chain chain = random_chain(random, 1 + draw % 7, kAllKinds[draw % 6]);
+    const Chain chain = random_chain(random, 1U + static_cast<std::size_t>(draw) % 7, kAllKinds[draw % 6]);
     const auto budget = Bytes(std::uniform_int_distribution<int>(0, 150)(random));
     for (const char* method : {"flat", "flat:7", "selective", "segments:1"}) {
       const ChainPlan plan = planned(chain, method, budget);

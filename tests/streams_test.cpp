@@ -1,5 +1,6 @@
 // DeepSpeed's streams: what overlap_comm puts where, what waits for what, and what that does to memory.
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -10,6 +11,7 @@
 #include "core/audit.h"
 #include "core/format.h"
 #include "lowered.h"
+#include "run_binary.h"
 #include "planner/predict/predict.h"
 #include "sim/placement.h"
 
@@ -212,6 +214,39 @@ TEST_CASE("gathered parameters pile up in a forward at the high end of reserved,
   CHECK(beside.active > beside.allocated);
   // The model's parameters are 2.5 GB.
   CHECK(*beside.reserved - *beside.reserved_low > Bytes(1'000'000'000));
+}
+
+TEST_CASE("on a clock frees are over at once where work takes no time, and pile up where it takes long") {
+  const ModelSpec model = lowered::bundled("llama-3.2-1b");
+  Job job = lowered::job(3, 8);
+  job.training.seq = 256;
+  job.training.zero.overlap_comm = true;
+  job.training.zero.prefetch_bucket_size = Elements(50'000'000);
+  const Schedule schedule = lowered::all_ranks(model, job).front();
+  const auto reserved = [&](float work, double host) {
+    const EventTimes times{std::vector<float>(schedule.events.size(), work), host};
+    PlacementOptions options;
+    options.times = &times;
+    return place(schedule, options).peak.reserved;
+  };
+  PlacementOptions at_once;
+  at_once.frees = StreamFrees::Immediate;
+  CHECK(reserved(0, 1e-6) == place(schedule, at_once).peak.reserved);
+  CHECK(reserved(1e-3F, 1e-6) > reserved(1e-6F, 1e-6));
+  CHECK(reserved(1e-3F, 1e-6) > reserved(0, 1e-6) + Bytes(500'000'000));
+  CHECK(reserved(1e-6F, 1e-3) == reserved(0, 1e-6));  // The host is never ahead.
+}
+
+TEST_CASE("a machine with rates says what is expected between the ends") {
+  const test::Folder folder;
+  const auto peak_of = [&](const std::string& stage) {
+    const std::string words = "simulate llama-3.2-1b --gpus 8 --seq 256 --hardware h100-sxm --format json --zero-stage ";
+    return nlohmann::json::parse(test::run_binary(folder, test::split(words + stage)).out).at("memory").at("peak");
+  };
+  const nlohmann::json beside = peak_of("3");
+  REQUIRE(beside.contains("reserved_expected"));
+  CHECK(beside.at("reserved_expected") >= beside.at("reserved_low"));
+  CHECK(!peak_of("0").contains("reserved_expected"));
 }
 
 TEST_CASE("what does not fit at the high end is tried at the low one, and both counts of retries are told") {

@@ -175,3 +175,18 @@ TEST_CASE("releases older than what is modelled are refused, all in one answer")
   request.deepspeed_version = given("0.12");
   CHECK(resolve(model, request, nullptr, nullptr, nullptr).training.torch == Version{2, 5, 0});
 }
+
+TEST_CASE("a release newer than what was measured is answered, and said to be") {
+  const ModelSpec model = lowered::bundled("gpt2");
+  const auto notes = [&](const char* torch) {
+    Request request;
+    request.torch_version = given(torch);
+    const Job job = resolve(model, request, nullptr, nullptr, nullptr);
+    return std::count_if(job.notices.begin(), job.notices.end(), [](const Notice& one) {
+      return one.message.find("is newer than 2.11.0, the newest that was measured") != std::string::npos;
+    });
+  };
+  CHECK(notes("2.12.0") == 1);
+  CHECK(notes("2.11.0") == 0);
+  CHECK(notes("2.8.0") == 0);
+}

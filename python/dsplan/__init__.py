@@ -13,12 +13,12 @@ import pathlib
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _types
-from ._program import Call, Error, File, MachineError, ProgramError, Refused, Word, as_file, option_words, program
+from ._program import Call, Error, File, MachineError, ProgramError, Refused, Word, as_file, axis_values, option_words, program
 from ._record import SchemaError
 from ._types import *  # noqa: F403
-from ._types import Comparison, Prediction, Search
+from ._types import Comparison, Prediction, Search, Sweep
 
-__all__ = ["simulate", "simulate_ranks", "plan", "compare", "version", "program", "read_prediction", "Call", "Error", "MachineError",
+__all__ = ["simulate", "simulate_ranks", "plan", "sweep", "compare", "version", "program", "read_prediction", "Call", "Error", "MachineError",
            "ProgramError", "Refused", "SchemaError", *_types.__all__]
 
 Path = Union[str, "os.PathLike[str]"]
@@ -43,12 +43,12 @@ def _model(model: Model) -> Word:
     return File(f"{pathlib.PurePath(said).name or 'model'}/config.json", word.text) if isinstance(word, File) else word
 
 
-def _call(command: str, model: Model, deepspeed: Any, training: Any, gpus: Optional[int], hardware: Any,
+def _call(command: str, model: Optional[Model], deepspeed: Any, training: Any, gpus: Optional[int], hardware: Any,
           launch: Optional[Sequence[str]], options: Dict[str, Any]) -> Call:
     for name in options:
         if name in _OURS:
             raise TypeError(f"{name} is no option here: {_OURS[name]}")
-    words: List[Word] = [command, _model(model)]
+    words: List[Word] = [command, *([] if model is None else [_model(model)])]
     for option, value in (("deepspeed", deepspeed), ("training", training), ("hardware", hardware)):
         if value is not None:
             words += ["--" + option, as_file(value, option + ".json")]
@@ -98,6 +98,21 @@ def plan(model: Model, *, deepspeed: Any = None, training: Any = None, gpus: Opt
     """
     call = _call("plan", model, deepspeed, training, gpus, hardware, launch, options)
     return Search.from_json(json.loads(call.asking("--format", "json").run(accept=(0, 5))), call)
+
+
+def sweep(model: Optional[Model] = None, *, vary: Mapping[str, Any], deepspeed: Any = None, training: Any = None,
+          gpus: Optional[int] = None, hardware: Any = None, launch: Optional[Sequence[str]] = None, **options: Any) -> Sweep:
+    """Predicts every combination of values along axes, in parallel. Sizes are bytes of the worst rank, times seconds.
+
+    vary: the axes, options of `simulate` or "model", each with its values: a list, a range, or what the program reads.
+        vary={"micro_batch": range(1, 9), "checkpoint": ["none", "full"], "seq": "1024..8192*2"}
+    The other arguments are those of `simulate`. `model` may be left out where it is an axis.
+
+    A combination that cannot be is a point with the verdict "refused" and its reason, not an error.
+    """
+    call = _call("sweep", model, deepspeed, training, gpus, hardware, launch, options)
+    axes = [word for name, values in vary.items() for word in ("--vary", f"{name}={axis_values(values)}")]
+    return Sweep.from_json(json.loads(call.asking(*axes, "--format", "json").run()), call.asking(*axes))
 
 
 def compare(*receipts: Path, tolerance: Sequence[str] = (), **options: Any) -> Comparison:

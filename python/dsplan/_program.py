@@ -98,6 +98,17 @@ def option_words(options: Any) -> List[Word]:
     return words
 
 
+def axis_values(values: Any) -> str:
+    """The values of an axis as --vary reads them."""
+    if isinstance(values, str) or not hasattr(values, "__iter__"):
+        return str(values)
+    words = [str(value) for value in values]
+    for word in words:
+        if "," in word:
+            raise TypeError(f"a comma separates values, and cannot be in one: {word}")
+    return ",".join(words)
+
+
 @dataclasses.dataclass(frozen=True)
 class Call:
     """A command line, whose files that are no files yet come along."""

@@ -1,4 +1,5 @@
 """Frozen dataclasses from the program's JSON. Strict: what the classes do not know is an error, never left out."""
+import collections.abc
 import typing
 from typing import Any, Dict, Optional, Type, TypeVar
 
@@ -58,6 +59,8 @@ def _value(kind: Any, value: Any, where: str) -> Any:
             return value
     elif origin is tuple and isinstance(value, list):
         return tuple(_value(arguments[0], item, f"{where}[{at}]") for at, item in enumerate(value))
+    elif origin is collections.abc.Mapping and isinstance(value, dict):
+        return {key: _value(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     elif origin is typing.Literal:
         if value in arguments:
             return value

@@ -1,9 +1,9 @@
 """Results, as the program's schema describes them. Made by tools/python_types; edit that."""
 from dataclasses import dataclass
-from typing import Literal, Optional, Tuple, Union
+from typing import Literal, Mapping, Optional, Tuple, Union
 
 from ._record import Record
-from ._view import ComparisonView, PredictionView, SearchView
+from ._view import ComparisonView, PredictionView, SearchView, SweepPointView, SweepView
 
 __all__ = [
     "AboveInputs",
@@ -53,6 +53,9 @@ __all__ = [
     "States",
     "StepTime",
     "Strata",
+    "Sweep",
+    "SweepAxis",
+    "SweepPoint",
     "TrafficTerm",
     "Uncertainty"
 ]
@@ -214,6 +217,7 @@ class PeakMemory(Record):
     process: bytes.
     process_high: bytes.
     event_index: index of the schedule's event.
+    reserved_expected: bytes.
     """
 
     requested: int
@@ -228,6 +232,7 @@ class PeakMemory(Record):
     event_index: int
     by_role: RoleBytes
     live: Tuple[LiveBuffer, ...]
+    reserved_expected: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -647,6 +652,7 @@ class Prediction(PredictionView):
     communicators_bytes: bytes.
     needed_bytes: bytes.
     shortfall_bytes: bytes.
+    retries_expected: allocator retries.
     """
 
     schema: Literal["dsplan.prediction/1"]
@@ -677,6 +683,7 @@ class Prediction(PredictionView):
     first_failure: Optional[str] = None
     uncertainty: Optional[Tuple[Uncertainty, ...]] = None
     changes: Optional[Tuple[Change, ...]] = None
+    retries_expected: Optional[int] = None
     long_run: Optional[LongRun] = None
     above_inputs: Optional[AboveInputs] = None
     traffic_terms: Optional[Tuple[TrafficTerm, ...]] = None
@@ -847,7 +854,7 @@ class PlanSettings(Record):
     """Units:
 
     gpus: GPUs.
-    zero_stage: ZeRO stage.
+    zero_stage: ZeRO stage, or fsdp2 or hsdp.
     tp: ranks of a tensor-parallel group.
     reduce_bucket_size: elements.
     micro_batch: rows.
@@ -856,7 +863,7 @@ class PlanSettings(Record):
     """
 
     gpus: int
-    zero_stage: int
+    zero_stage: Union[int, str]
     offload: str
     tp: int
     loss: str
@@ -993,5 +1000,57 @@ class Search(SearchView):
     advice: Tuple[Advice, ...]
 
 
+@dataclass(frozen=True)
+class SweepAxis(Record):
+    """What changes from point to point, and its values as they were written."""
+
+    name: str
+    values: Tuple[str, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class SweepPoint(SweepPointView):
+    """One combination: `values` by axis, and what it takes. Figures of a refused one are None, with its `reason`.
+
+    process_bytes: bytes.
+    needed_bytes: bytes.
+    shortfall_bytes: bytes.
+    persistent_bytes: bytes.
+    host_bytes_per_node: bytes.
+    wire_bytes_per_step: bytes.
+    tokens_per_second: tokens per second.
+    step_seconds: seconds.
+    capacity_bytes: bytes.
+    uncertainty_bytes: bytes.
+    retries: allocator retries.
+    """
+
+    values: Mapping[str, str]
+    verdict: Literal["fits", "tight", "fits_with_retries", "does_not_fit", "unknown", "refused"]
+    process_bytes: Optional[int]
+    needed_bytes: Optional[int]
+    shortfall_bytes: Optional[int]
+    persistent_bytes: Optional[int]
+    host_bytes_per_node: Optional[int]
+    wire_bytes_per_step: Optional[int]
+    tokens_per_second: Optional[float]
+    step_seconds: Optional[float]
+    reason: str
+    capacity_bytes: Optional[int]
+    uncertainty_bytes: Optional[int]
+    retries: Optional[int]
+    fingerprint: Optional[str]
+
+
+@dataclass(frozen=True, repr=False)
+class Sweep(SweepView):
+    """The answer of `dsplan sweep`: every combination of values along axes, in their order, the last axis first."""
+
+    schema: Literal["dsplan.sweep/1"]
+    model: str
+    axes: Tuple[SweepAxis, ...]
+    points: Tuple[SweepPoint, ...]
+
+
 #: The class of each schema.
-SCHEMAS = {"dsplan.prediction/1": Prediction, "dsplan.comparison/1": Comparison, "dsplan.search/1": Search}
+SCHEMAS = {"dsplan.prediction/1": Prediction, "dsplan.comparison/1": Comparison, "dsplan.search/1": Search, "dsplan.sweep/1": Sweep}

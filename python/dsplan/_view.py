@@ -70,6 +70,15 @@ class PredictionView(_Answer):
                 f"peak {process} of {_size(self.capacity_bytes)}>")
 
     def _repr_html_(self: Any) -> str:
+        """The page, and its figures as a table for viewers that show no frames."""
+        if self.call is None:
+            return self._figures()
+        # Between single quotes, a page's many double ones stay as they are.
+        page = self.page().replace("&", "&amp;").replace("'", "&#39;")
+        frame = f"<iframe srcdoc='{page}' title='dsplan' style='width:100%;height:720px;border:0'></iframe>"
+        return f"{frame}<details><summary>as a table</summary>{self._figures()}</details>"
+
+    def _figures(self: Any) -> str:
         peak, kept = self.memory.peak, self.memory.persistent
         head = f"<p><b>{html.escape(self.model)}</b>, rank {self.rank} of {self.world_size}: <b>{self.verdict}</b>"
         head += f" ({html.escape(self.verdict_reason)})</p>" if self.verdict_reason else "</p>"
@@ -136,3 +145,39 @@ class ComparisonView(_Answer):
 
 def _count(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else "" if value is None else str(value)
+
+
+class SweepPointView(Record):
+    """What a point can do besides holding figures."""
+
+    @property
+    def fits(self: Any) -> Optional[bool]:
+        """None where nobody can say, or where there is no such configuration."""
+        return {"does_not_fit": False, "unknown": None, "refused": None}.get(self.verdict, True)
+
+    def __repr__(self: Any) -> str:
+        values = ", ".join(f"{name}={value}" for name, value in self.values.items())
+        return f"<SweepPoint {values}: {self.verdict}, {_size(self.process_bytes)}>"
+
+
+class SweepView(_Answer):
+    """What a sweep can do besides holding points."""
+
+    def __repr__(self: Any) -> str:
+        axes = " x ".join(f"{len(axis.values)} {axis.name}" for axis in self.axes)
+        return f"<Sweep of {axes}: {sum(point.fits is True for point in self.points)} of {len(self.points)} fit>"
+
+    def fastest(self: Any) -> Any:
+        """The point with the most tokens per second that fits with nothing in doubt; None where there is none."""
+        timed = [point for point in self.points if point.verdict == "fits" and point.tokens_per_second is not None]
+        return max(timed, key=lambda point: point.tokens_per_second, default=None)
+
+    def _repr_html_(self: Any) -> str:
+        names = tuple(axis.name for axis in self.axes)
+        rows = []
+        for point in self.points:
+            speed = f"{point.tokens_per_second:,.0f}" if point.tokens_per_second is not None else ""
+            rows.append((*(point.values[name] for name in names), point.verdict.replace("_", " "), _size(point.process_bytes),
+                         _size(point.capacity_bytes), speed, point.reason))
+        heads = (*names, "verdict", "process", "capacity", "tokens/s", "")
+        return f"<p>{html.escape(repr(self))}</p>" + _table(heads, rows)

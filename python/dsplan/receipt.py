@@ -93,6 +93,9 @@ class receipt:
         for lora in adapters:
             told["lora"] = {"r": lora.r, "targets": list(lora.target_modules), "dropout": lora.lora_dropout,
                             "dtype": next(SHORT[p.dtype] for name, p in named if "lora_" in name)}
+            more = {"save": list(lora.modules_to_save or ()), "dora": lora.use_dora, "rslora": lora.use_rslora,
+                    "bias": lora.bias if lora.bias != "none" else None}
+            told["lora"].update({key: value for key, value in more.items() if value})
         if not deepspeed:
             each = chosen["foreach"] if chosen.get("foreach") is not None else self.cuda
             how = "fused" if chosen.get("fused") else "foreach" if each else "for-loop"

@@ -22,6 +22,22 @@ Refusal said_plainly(const std::string& command, const std::string& text) {
   return {command, text, formatted("`{} --help` lists the options", command)};
 }
 
+constexpr std::size_t kWide = 80;   // Columns of a screen.
+constexpr std::size_t kNames = 34;  // What options take of them.
+
+// In lines of at most `width` columns, broken at blanks.
+std::string lines_of_help(std::string text, std::size_t width) {
+  for (std::size_t start = 0; text.size() - start > width;) {
+    std::size_t blank = text.rfind(' ', start + width);
+    if (blank == std::string::npos || blank < start) blank = text.find(' ', start + width);
+    if (blank == std::string::npos) break;
+    text[blank] = '\n';
+    start = blank + 1;
+  }
+  return text;
+}
+std::string beside_name(std::string help) { return lines_of_help(std::move(help), kWide - kNames); }
+
 std::string sorted(std::string_view text) {
   std::string letters(text);
   std::sort(letters.begin(), letters.end());
@@ -36,28 +52,29 @@ struct CommandLine::App {
   std::vector<std::string> names{"--help"};
   HelpAsked help;
 
-  App(std::string name, std::string description) : command(std::move(name)), app(std::move(description), command) {}
+  App(std::string name, const std::string& description)
+      : command(std::move(name)), app(lines_of_help(description, kWide), command) {}
 };
 
 CommandLine::CommandLine(std::string command, std::string description, std::string footer)
-    : app_(std::make_unique<App>(std::move(command), std::move(description))) {
+    : app_(std::make_unique<App>(std::move(command), description)) {
   app_->app.allow_extras();
-  app_->help.description = app_->app.get_description();
+  app_->help.description = std::move(description);
   app_->help.footer = footer;
   app_->app.footer(std::move(footer));
-  app_->app.get_formatter()->column_width(34);
+  app_->app.get_formatter()->column_width(kNames);
 }
 
 CommandLine::~CommandLine() = default;
 
 void CommandLine::positional(std::string name, std::string help, std::optional<std::string>& into) {
   app_->help.positionals.push_back(name);
-  app_->app.add_option(std::move(name), into, std::move(help))->type_name("");
+  app_->app.add_option(std::move(name), into, beside_name(std::move(help)))->type_name("");
 }
 
 void CommandLine::positionals(std::string name, std::string help, std::vector<std::string>& into) {
   app_->help.positionals.push_back(name + "...");
-  app_->app.add_option(std::move(name), into, std::move(help))->type_name("")->allow_extra_args();
+  app_->app.add_option(std::move(name), into, beside_name(std::move(help)))->type_name("")->allow_extra_args();
 }
 
 void CommandLine::option(const std::string& name, std::string type, std::string help, std::optional<std::string>& into,
@@ -71,7 +88,7 @@ void CommandLine::option(const std::string& name, std::string type, std::string 
                          into = results.front();
                          return true;
                        },
-                       std::move(help))
+                       beside_name(std::move(help)))
                    ->type_name(std::move(type));
   if (!listed) made->group("");
 }
@@ -86,7 +103,7 @@ void CommandLine::list(const std::string& name, std::string type, std::string he
             into = results;
             return true;
           },
-          std::move(help))
+          beside_name(std::move(help)))
       ->type_name(std::move(type))
       ->expected(1)
       ->take_all();
@@ -95,7 +112,7 @@ void CommandLine::list(const std::string& name, std::string type, std::string he
 void CommandLine::flag(const std::string& name, std::string help, bool& into) {
   app_->names.push_back(name);
   app_->help.options.push_back({name, {}, help});
-  app_->app.add_flag(name, into, std::move(help));
+  app_->app.add_flag(name, into, beside_name(std::move(help)));
 }
 
 void CommandLine::parse(const Words& words) {

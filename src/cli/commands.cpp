@@ -53,7 +53,7 @@ std::string help() {
 std::string version_text() {
   std::string text = "dsplan " DSPLAN_VERSION "\n";
 #if defined(__clang__)
-  text += "built with clang " __clang_version__;
+  text += formatted("built with clang {}.{}.{}", __clang_major__, __clang_minor__, __clang_patchlevel__);
 #elif defined(__GNUC__)
   text += "built with gcc " __VERSION__;
 #endif

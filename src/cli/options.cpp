@@ -60,6 +60,12 @@ void take(const RequestColumn& row, const std::string& text, Request& request, D
     **said = {text, option(row.option)};
   } else if (const auto* number = std::get_if<Setting<std::int64_t>*>(&field)) {
     if (const auto read = whole_number(row.option, text, diagnostics)) **number = {*read, option(row.option)};
+  } else if (const auto* truth = std::get_if<Setting<bool>*>(&field)) {
+    if (text == "true" || text == "false") {
+      **truth = {text == "true", option(row.option)};
+    } else {
+      diagnostics.add(option(row.option).says(formatted("\"{}\" is neither true nor false", text)));
+    }
   } else if (const auto read = labelled_size(row.option, text, diagnostics)) {
     *std::get<Setting<Bytes>*>(field) = {*read, option(row.option)};
   }
@@ -94,6 +100,9 @@ void put(const RequestColumn& row, const Request& request, Words& words) {
   } else if (const auto* number = std::get_if<const Setting<std::int64_t>*>(&field)) {
     if (!(*number)->given()) return;
     text = std::to_string(***number);
+  } else if (const auto* truth = std::get_if<const Setting<bool>*>(&field)) {
+    if (!(*truth)->given()) return;
+    text = ***truth ? "true" : "false";
   } else {
     const Setting<Bytes>& size = *std::get<const Setting<Bytes>*>(field);
     if (!size.given()) return;
@@ -164,7 +173,31 @@ bool values_say(const std::vector<const RequestColumn*>& rows, const std::vector
   return false;
 }
 
+// A word as a shell reads it back.
+std::string shell_word(const std::string& word) {
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("_-./:,+=@%").find(c) != std::string_view::npos;
+  };
+  if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return word;
+  std::string quoted = "'";
+  for (const char c : word) {
+    if (c == '\'') {
+      quoted += "'\\''";
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "'";
+}
+
 }  // namespace
+
+std::string command_line(std::string_view command, const Words& words) {
+  std::string text = formatted("dsplan {}", command);
+  for (const std::string& word : words) text += " " + shell_word(word);
+  return text;
+}
 
 SimulateWords parse_simulate(std::string_view command, const Words& words, const CommandExtras& extras) {
   const auto dashes = std::find(words.begin(), words.end(), "--");
@@ -181,7 +214,6 @@ SimulateWords parse_simulate(std::string_view command, const Words& words, const
   std::optional<std::string> color;
   bool strict = false;
   bool offline = false;
-  std::array<std::optional<std::string>, 4> packing;
   line.positional("MODEL", "Bundled name, config.json, folder, cached id", model);
   if (extras.add) extras.add(line);
   const auto here = [&extras](std::string_view name) {
@@ -193,15 +225,6 @@ SimulateWords parse_simulate(std::string_view command, const Words& words, const
   }
   line.list("--freeze", "GLOB", "Parameters without gradients; may be repeated", freeze);
   line.list("--set", "KEY=VALUE", "fsdp.wrap=ends, model_init=host, ...", set);
-  static constexpr std::array<std::array<const char*, 4>, 4> kPacking{{
-      {"--quantization", "quantization", "KIND", "Packed weights (QLoRA): none, nf4, fp4, int8"},
-      {"--double-quant", "double_quant", "true|false", "Quantize the scales of 4-bit blocks as well"},
-      {"--quant-compute-dtype", "quant_compute_dtype", "TYPE", "In which 4-bit products run"},
-      {"--quant-storage", "quant_storage", "TYPE", "Of which elements packed weights are"},
-  }};
-  for (std::size_t i = 0; i < kPacking.size(); ++i) {
-    line.option(kPacking[i][0], kPacking[i][2], kPacking[i][3], packing[i]);
-  }
   if (here("--explain")) line.list("--explain", "TOPIC", "Adds to the table: memory, peak, traffic, ...", topics);
   if (here("--verbose")) line.flag("--verbose", "The whole report instead of the first screen", result.verbose);
   if (here("--color")) line.option("--color", "auto|always|never", "Colour: on a terminal, or as said", color);
@@ -221,9 +244,6 @@ SimulateWords parse_simulate(std::string_view command, const Words& words, const
   take_color(color, result, diagnostics);
   diagnostics.throw_if_any();
   if (!freeze.empty()) result.options.freeze = {std::move(freeze), option("--freeze")};
-  for (std::size_t i = 0; i < kPacking.size(); ++i) {
-    if (packing[i]) set.push_back(formatted("{}={}", kPacking[i][1], *packing[i]));
-  }
   if (!set.empty()) result.options.set = {std::move(set), option("--set")};
   if (strict) result.options.strict = {true, option("--strict")};
   if (offline) forbid_network();

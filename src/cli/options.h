@@ -45,6 +45,9 @@ struct CommandExtras {
 // The same words again, for whoever wants to predict the same: without MODEL, files, and what only says what to print.
 [[nodiscard]] Words words_of(const SimulateWords& said);
 
+// A command as one would type it, for pages that say what made them.
+[[nodiscard]] std::string command_line(std::string_view command, const Words& words);
+
 // A whole number, or a fault at `option`.
 [[nodiscard]] std::optional<std::int64_t> whole_number(std::string_view option, std::string_view text,
                                                        Diagnostics& diagnostics);

@@ -26,6 +26,7 @@ namespace dsplan {
 
 struct PlanWords {
   SimulateWords said;
+  Words typed;
   std::optional<std::string> budget, method;
   std::optional<std::string> maximize, minimize, emit, timeout, space, global_batch;
   std::vector<std::string> vary;
@@ -57,6 +58,15 @@ Objective objective_of(const PlanWords& words, Diagnostics& faults) {
                  .says(formatted("cannot maximize \"{}\"", *words.maximize),
                        "it is one of tokens_per_second, micro_batch, seq, layers"));
   return Objective::TokensPerSecond;
+}
+
+// An option that pins what the objective is to find. Files may say what they say today.
+void refuse_what_is_sought(const PlanWords& words, Objective objective, Diagnostics& faults) {
+  const auto refuse = [&](const auto& setting) {
+    if (setting.given()) faults.add(setting.place.says("is what --maximize seeks", "say one of them"));
+  };
+  if (objective == Objective::MicroBatch) refuse(words.said.options.micro_batch);
+  if (objective == Objective::Seq) refuse(words.said.options.seq);
 }
 
 // "zero_stage=2,3"
@@ -117,11 +127,38 @@ void refuse_what_a_model_has_not(const PlanWords& words, Diagnostics& faults) {
   if (words.method) faults.add(said_at("--method").says("is of chains; --checkpoint pins a model's recompute plan"));
   if (words.minimum) faults.add(said_at("--minimum").says("is of chains", "--maximize and --minimize are of models"));
   if (!words.said.explain.empty()) faults.add(said_at("--explain").says("is of simulate"));
-  constexpr std::array<std::string_view, 4> kEmitted = {"deepspeed", "plan", "launch", "checkpointing"};
+  constexpr std::array<std::string_view, 6> kEmitted = {"deepspeed", "accelerate", "torchtitan",
+                                                        "plan",      "launch",     "checkpointing"};
   if (words.emit && std::find(kEmitted.begin(), kEmitted.end(), *words.emit) == kEmitted.end()) {
     faults.add(said_at("--emit").says(formatted("nothing is called \"{}\"", *words.emit),
-                                      "it is one of deepspeed, plan, launch, checkpointing"));
+                                      formatted("it is one of {}", joined(kEmitted, ", "))));
   }
+}
+
+// fully_shard as torchtitan calls it, where nobody says otherwise.
+void shard_as_torchtitan(Request& request) {
+  const Place place = said_at("--emit");
+  const auto usually = [&](Setting<std::string>& setting, std::string value) {
+    if (!setting.mentioned()) setting = {std::move(value), place};
+  };
+  usually(request.fsdp.wrap, "ends");
+  usually(request.fsdp.gradient_sync, "every");
+  usually(request.fsdp.param_dtype, request.dtype.value_or("bf16"));
+  usually(request.fsdp.reduce_dtype, "fp32");
+  usually(request.model_init, "meta");
+  usually(request.loop, "minimal");
+  if (!request.max_grad_norm.mentioned()) request.max_grad_norm = {1.0, place};
+  request.dtype = {"fp32", place};
+}
+
+// A file of one framework is of no other one's plan.
+void pin_by_emitted(const PlanWords& words, const ListedSpace& space, Request& request) {
+  const bool listed = std::any_of(space.axes.begin(), space.axes.end(),
+                                  [](const ListedAxis& one) { return one.axis == Axis::ZeroStage; });
+  if (!words.emit || listed || request.runtime.mentioned() || request.zero_stage.mentioned()) return;
+  if (*words.emit == "deepspeed") request.runtime = {"deepspeed", said_at("--emit")};
+  if (*words.emit == "accelerate" || *words.emit == "torchtitan") request.runtime = {"fsdp2", said_at("--emit")};
+  if (*words.emit == "torchtitan") shard_as_torchtitan(request);
 }
 
 // Called by the search: what it was, with another number of layers.
@@ -132,7 +169,13 @@ std::function<ModelSpec(std::int64_t)> layers_of(const std::string& model, const
   };
 }
 
-std::string printed(const PlanAnswer& answer, const std::string& format, bool colour) {
+std::string printed(const PlanAnswer& answer, const PlanWords& words, const std::string& format, double seconds,
+                    bool colour) {
+  if (format == "html") {
+    const std::string screen = plan_screen(answer, words.said.model, seconds, false);
+    return plans_page(answer, screen.substr(0, screen.find("\n  ")), command_line("plan", words.typed));
+  }
+  if (format == "table" && !words.said.verbose) return plan_screen(answer, words.said.model, seconds, colour);
   if (format == "json") return plan_answer_json(answer);
   if (format == "csv") return plan_answer_csv(answer);
   if (format == "md") return plan_answer_markdown(answer);
@@ -141,10 +184,11 @@ std::string printed(const PlanAnswer& answer, const std::string& format, bool co
 
 std::string format_of(const Request& request, Diagnostics& faults) {
   const std::string format = request.format.value_or("table");
-  for (const char* known : {"table", "json", "csv", "md"}) {
+  for (const char* known : {"table", "json", "csv", "md", "html"}) {
     if (format == known) return format;
   }
-  faults.add(request.format.place.says(formatted("no format \"{}\"", format), "formats are table, json, csv, md"));
+  faults.add(
+      request.format.place.says(formatted("no format \"{}\"", format), "formats are table, json, csv, md, html"));
   return format;
 }
 
@@ -164,6 +208,7 @@ int plan_model(const PlanWords& words) {
   refuse_what_a_model_has_not(words, faults);
   SearchOptions options;
   options.objective = objective_of(words, faults);
+  refuse_what_is_sought(words, options.objective, faults);
   options.front = words.pareto;
   const ListedSpace space = listed_by(words, faults);
   std::optional<Bytes> budget;
@@ -185,6 +230,7 @@ int plan_model(const PlanWords& words) {
   faults.throw_if_any();
   Output output(inputs.request.out.value_or(""));
   if (budget) apply_budget(*budget, inputs);
+  pin_by_emitted(words, space, inputs.request);
   options.with_layers = layers_of(sources[SourceKind::Model]->name, inputs.request);
   const SearchInputs asked = search_inputs(inputs);
   PlanProgress progress(seconds);
@@ -197,10 +243,7 @@ int plan_model(const PlanWords& words) {
       output.add(emitted(*words.emit, plan_parts(sources, "dsplan plan"), inputs.model, *answer.job, "--emit"));
     }
   } else {
-    const bool colour = output.colour(words.said.color);
-    output.add(format == "table" && !words.said.verbose
-                   ? plan_screen(answer, words.said.model, progress.seconds(), colour)
-                   : printed(answer, format, colour));
+    output.add(printed(answer, words, format, progress.seconds(), output.colour(words.said.color)));
   }
   if (!words.emit || answer.job) output.finish();
   if (answer.chosen && answer.chosen->fate == Fate::FitsWithRetries) {
@@ -217,10 +260,11 @@ int plan_model(const PlanWords& words) {
 namespace {
 
 constexpr const char* kPlanFooter =
-    "A model (docs/planning.md) takes all options of simulate, which pin what they say,\n"
-    "and --space, --vary, --global-batch, --maximize, --minimize, --pareto, --timeout,\n"
-    "--emit. A chain (docs/recompute-plans.md) takes --budget, --method, --minimum,\n"
-    "--format and --out. Methods: flat, flat:N (slots), selective, and the rules\n"
+    "A model (docs/planning.md) takes all options of simulate, which pin what they\n"
+    "say, and --space, --vary, --global-batch, --maximize, --minimize, --pareto,\n"
+    "--timeout, --emit. A chain (docs/recompute-plans.md) takes --budget, --method,\n"
+    "--minimum, --format and --out. Methods: flat, flat:N (slots), selective, and\n"
+    "the rules\n"
     "none, full, every, segments, nth, sqrt, chen, megatron-block, megatron-uniform;\n"
     "those with a number take it after a colon, or the best one within the budget.\n"
     "Example: dsplan plan llama-3-8b --gpus 8 --hardware h100-sxm --seq 4096\n"
@@ -239,7 +283,8 @@ PlanWords parse_plan(const Words& words) {
     line.option("--maximize", "WHAT", "tokens_per_second (default), micro_batch, seq or layers", plan.maximize);
     line.option("--minimize", "WHAT", "gpus", plan.minimize);
     line.flag("--pareto", "Also the front of memory, time and traffic", plan.pareto);
-    line.option("--emit", "WHAT", "Of the chosen plan: deepspeed, plan, launch or checkpointing", plan.emit);
+    line.option("--emit", "WHAT",
+                "Of the chosen plan: deepspeed, accelerate, torchtitan, plan, launch or checkpointing", plan.emit);
     line.option("--timeout", "SECONDS", "Then the best plan so far", plan.timeout);
     line.option("--method", "NAME", "Of a chain: how to choose; default: flat", plan.method);
     line.flag("--minimum", "Of a chain: the smallest budget that has a plan, and that plan", plan.minimum);
@@ -330,7 +375,8 @@ int plan_for(const Chain& chain, const PlanWords& said) {
 }  // namespace
 
 int plan_command(const Words& words) {
-  const PlanWords said = parse_plan(words);
+  PlanWords said = parse_plan(words);
+  said.typed = words;
   if (said.said.model.empty()) return plan_model(said);  // A training file or a launch line names it.
   ModelFiles files = locate_model(said.said.model);
   if (files.kind == ModelFiles::Kind::Chain) return plan_for(read_chain(files.document, files.name), said);

@@ -16,25 +16,52 @@
 #include "planner/predict/allocation.h"
 #include "planner/predict/predict.h"
 #include "planner/predict/schedules.h"
+#include "planner/time/clock.h"
 #include "report/compare.h"
+#include "sim/allocation_log.h"
 #include "sim/allocator.h"
 
 namespace dsplan {
 
 AllocatorConfig allocator_config(const Job& job) { return job.allocator; }
 
-Predicted predicted_schedule(const SimulateWords& words, const std::string& what) {
-  Predicted result;
-  result.inputs = gather(words);
-  result.job = resolve(result.inputs);
-  say(render(result.job.notices));
+namespace {
+
+void take_schedule(Predicted& result, const std::string& what) {
   if (result.job.rank == "all") throw Refusal("--rank", what + " is of one rank", "name one, or take the worst");
   result.prediction = predict_asked(result.inputs.model, result.job).front();
   result.schedule = schedule_of(result.inputs.model, result.job, result.prediction.rank, what);
   result.config = allocator_config(result.job);
   const std::optional<VerdictLimit> limit = verdict_limit(device_room(result.prediction));
   result.limit = limit ? limit->limit : CachingAllocator::kUnlimited;
+}
+
+}  // namespace
+
+Predicted predicted_schedule(const SimulateWords& words, const std::string& what) {
+  Predicted result;
+  result.inputs = gather(words);
+  result.job = resolve(result.inputs);
+  say(render(result.job.notices));
+  take_schedule(result, what);
   return result;
+}
+
+Predicted predicted_schedule(Inputs inputs, const std::string& what) {
+  Predicted result;
+  result.inputs = std::move(inputs);
+  result.job = resolve(result.inputs);
+  take_schedule(result, what);
+  return result;
+}
+
+Timeline timeline_of(const Predicted& predicted) {
+  Timeline timeline =
+      timeline_of(predicted.schedule, predicted.inputs.model, predicted.config, predicted.job.stream_frees);
+  if (predicted.prediction.time) {
+    timeline.clock = clock_of(predicted.schedule, predicted.inputs.model, predicted.job, *predicted.prediction.time);
+  }
+  return timeline;
 }
 
 namespace {

@@ -11,6 +11,7 @@
 #include "core/prediction.h"
 #include "core/receipt.h"
 #include "core/schedule.h"
+#include "core/timeline.h"
 #include "report/comparison.h"
 
 namespace dsplan {
@@ -26,6 +27,11 @@ struct Predicted {
 
 // Notices go to standard error. Refuses, under `what`, --rank all and jobs without a schedule.
 [[nodiscard]] Predicted predicted_schedule(const SimulateWords& words, const std::string& what);
+// The same of inputs that were read already; notices stay unsaid.
+[[nodiscard]] Predicted predicted_schedule(Inputs inputs, const std::string& what);
+
+// Along its events, with a clock where the prediction has a time.
+[[nodiscard]] Timeline timeline_of(const Predicted& predicted);
 
 // The allocator's settings in a job.
 [[nodiscard]] AllocatorConfig allocator_config(const Job& job);

@@ -277,6 +277,7 @@ std::string process_rows(const Prediction& prediction) {
   } else {
     row("reserved", peak.reserved);
   }
+  if (peak.reserved_expected) row("reserved at estimated times", peak.reserved_expected);
   if (peak.reserved_low != peak.reserved) row("reserved if frees complete at once", peak.reserved_low);
   row("context", prediction.context);
   row("communicators", prediction.communicators);

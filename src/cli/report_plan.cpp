@@ -20,7 +20,7 @@ const std::string& setting(const PlanRow& row, Axis axis) { return row.settings[
 std::string layout(const PlanRow& row) {
   std::vector<std::string> parts;
   const std::string& stage = setting(row, Axis::ZeroStage);
-  parts.push_back(number_in(stage) ? "ZeRO-" + stage : stage);
+  parts.push_back(number_in(stage) ? "ZeRO-" + stage : stage == "fsdp2" ? "FSDP2" : stage == "hsdp" ? "HSDP" : stage);
   if (setting(row, Axis::Offload) != "none") parts.push_back("offload " + setting(row, Axis::Offload));
   if (setting(row, Axis::TensorParallel) != "1") parts.push_back("tp " + setting(row, Axis::TensorParallel));
   parts.push_back("micro-batch " + setting(row, Axis::MicroBatch));
@@ -158,7 +158,8 @@ std::string fate_text(const PlanRow& row) {
     case Fate::DoesNotFit: return missing.empty() ? "does not fit: " + row.reason : "does not fit: " + missing;
     case Fate::Slower: return "slower; not simulated";
     case Fate::Fits:
-    case Fate::FitsWithRetries: return row.reason;
+    case Fate::Tight:
+    case Fate::FitsWithRetries:
     case Fate::Unknown:
     case Fate::Refused: return row.reason;
   }

@@ -15,6 +15,10 @@ namespace dsplan {
 // The same in at most sixteen lines. `model` is the user's own word for it; `seconds` how long the search took.
 [[nodiscard]] std::string plan_screen(const PlanAnswer& answer, const std::string& model, double seconds, bool colour);
 
+// The front of memory and speed, with the chosen plan and the fastest after it, as a page. `lead`: the answer in a
+// sentence; `command` made it.
+[[nodiscard]] std::string plans_page(const PlanAnswer& answer, const std::string& lead, std::string command);
+
 // "fits: ..." or "no plan fits: ..." first, then the figures, then the segments, equal neighbours in one row.
 [[nodiscard]] std::string chain_report(const ChainPlan& plan, const Chain& chain, bool colour);
 

@@ -1,6 +1,8 @@
 // `dsplan show TOPIC ...`: reads the words and prints the text.
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <map>
 
 #include "cli/assemble.h"
 #include "cli/commands.h"
@@ -44,39 +46,62 @@ std::int64_t at_least_one(std::string_view option, const std::optional<std::stri
   return *read;
 }
 
+struct FormulaOption {
+  const char* name;
+  const char* type;
+  const char* help;
+};
+constexpr std::array kFormulaOptions = {
+    FormulaOption{"--params", "N", "Parameters of the model (required)"},
+    FormulaOption{"--gpus", "N", "Data-parallel ranks"},
+    FormulaOption{"--mp", "N", "Model-parallel ranks"},
+    FormulaOption{"--budget", "SIZE", "Also the largest model that fits, such as 32GB"},
+    FormulaOption{"--layers", "N", "With --hidden, --heads: ZeRO-Infinity's forms"},
+    FormulaOption{"--hidden", "N", "Width of a layer"},
+    FormulaOption{"--heads", "N", "Attention heads"},
+    FormulaOption{"--batch", "N", "Rows per rank"},
+    FormulaOption{"--seq", "N", "Tokens per row"},
+    FormulaOption{"--interval", "N", "Layers between checkpoints"},
+};
+
+// What the options of `show formulas` said, by their names.
+class FormulaWords {
+ public:
+  explicit FormulaWords(const Words& words) {
+    CommandLine line("dsplan show formulas", "The papers' closed forms for one model size.");
+    for (const FormulaOption& one : kFormulaOptions) line.option(one.name, one.type, one.help, said_[one.name]);
+    line.parse(words);
+  }
+  [[nodiscard]] const std::optional<std::string>& of(std::string_view name) const { return said_.find(name)->second; }
+  [[nodiscard]] bool has(std::string_view name) const { return of(name).has_value(); }
+  [[nodiscard]] std::int64_t count(std::string_view name, Diagnostics& faults) const {
+    return at_least_one(name, of(name), faults);
+  }
+
+ private:
+  std::map<std::string, std::optional<std::string>, std::less<>> said_;
+};
+
 std::string formulas(const Words& words) {
-  std::optional<std::string> parameters, gpus, model_parallel, budget, layers, hidden, heads, batch, seq, interval;
-  CommandLine line("dsplan show formulas", "The papers' closed forms for one model size.");
-  line.option("--params", "N", "Parameters of the model (required)", parameters);
-  line.option("--gpus", "N", "Data-parallel ranks", gpus);
-  line.option("--mp", "N", "Model-parallel ranks", model_parallel);
-  line.option("--budget", "SIZE", "Also the largest model that fits, such as 32GB", budget);
-  line.option("--layers", "N", "With --hidden, --heads: ZeRO-Infinity's forms", layers);
-  line.option("--hidden", "N", "Width of a layer", hidden);
-  line.option("--heads", "N", "Attention heads", heads);
-  line.option("--batch", "N", "Rows per rank", batch);
-  line.option("--seq", "N", "Tokens per row", seq);
-  line.option("--interval", "N", "Layers between checkpoints", interval);
-  line.parse(words);
+  const FormulaWords said(words);
   Diagnostics diagnostics;
-  if (!parameters) diagnostics.add({"--params", 0, 0, {}, "is missing: how many parameters?", {}});
+  if (!said.has("--params")) diagnostics.add({"--params", 0, 0, {}, "is missing: how many parameters?", {}});
   FormulaQuery query;
-  query.parameters = Elements(at_least_one("--params", parameters, diagnostics));
-  query.degree = at_least_one("--gpus", gpus, diagnostics);
-  query.model_parallel = at_least_one("--mp", model_parallel, diagnostics);
-  if (budget) query.budget = labelled_size("--budget", *budget, diagnostics);
-  query.batch = at_least_one("--batch", batch, diagnostics);
-  query.seq = at_least_one("--seq", seq, diagnostics);
-  query.checkpoint_interval = at_least_one("--interval", interval, diagnostics);
-  const TransformerShape shape{at_least_one("--layers", layers, diagnostics),
-                               at_least_one("--hidden", hidden, diagnostics),
-                               at_least_one("--heads", heads, diagnostics)};
-  const int parts = (layers ? 1 : 0) + (hidden ? 1 : 0) + (heads ? 1 : 0);
+  query.parameters = Elements(said.count("--params", diagnostics));
+  query.degree = said.count("--gpus", diagnostics);
+  query.model_parallel = said.count("--mp", diagnostics);
+  if (said.has("--budget")) query.budget = labelled_size("--budget", *said.of("--budget"), diagnostics);
+  query.batch = said.count("--batch", diagnostics);
+  query.seq = said.count("--seq", diagnostics);
+  query.checkpoint_interval = said.count("--interval", diagnostics);
+  const TransformerShape shape{said.count("--layers", diagnostics), said.count("--hidden", diagnostics),
+                               said.count("--heads", diagnostics)};
+  const int parts = (said.has("--layers") ? 1 : 0) + (said.has("--hidden") ? 1 : 0) + (said.has("--heads") ? 1 : 0);
   if (parts == 3) query.shape = shape;
   if (parts == 1 || parts == 2) {
     diagnostics.add({"--layers", 0, 0, {}, "a shape needs --layers, --hidden and --heads together", {}});
   }
-  if (parts == 0 && (batch || seq || interval)) {
+  if (parts == 0 && (said.has("--batch") || said.has("--seq") || said.has("--interval"))) {
     diagnostics.add({"--seq", 0, 0, {}, "--batch, --seq and --interval need a shape", "give --layers too"});
   }
   diagnostics.throw_if_any();

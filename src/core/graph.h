@@ -54,8 +54,11 @@ enum class Op : std::uint8_t {
   Where,       // Condition, then both choices.
   MaskedFill,  // Out of place.
   MaskedFillInPlace,
-  Prelu,    // Input and weight.
-  Addcmul,  // The first plus a number times the product of the others.
+  CopyInto,    // Part of the first, along Node::axis from element Node::number on, becomes the second.
+  Prelu,       // Input and weight.
+  Polar,       // Of angles: complex numbers of size one, as pairs in a last dimension.
+  ComplexMul,  // Of such pairs.
+  Addcmul,     // The first plus a number times the product of the others.
 
   // Elementwise, of a tensor and a number.
   AddScalar,
@@ -252,10 +255,11 @@ struct Node {
 };
 
 struct Instruction {
-  // Forget: the autograd node, of which no loss will ever ask a gradient, dies with the last that holds it.
-  enum class Kind : std::uint8_t { Run, Drop, Enter, Exit, RegionBegins, RegionEnds, Forget };
+  // Forget: the autograd node, of which no loss will ever ask a gradient, dies with the last that holds it. Read: Python
+  // asks for the tensor's value, so that the host waits for what makes it.
+  enum class Kind : std::uint8_t { Run, Drop, Enter, Exit, RegionBegins, RegionEnds, Forget, Read };
   Kind kind = Kind::Run;
-  std::int32_t number = 0;  // Of what `kind` is about: a node (Run, Forget), a tensor (Drop), a module, or a region.
+  std::int32_t number = 0;  // Of what `kind` is about: a node (Run, Forget), a tensor (Drop, Read), a module, or a region.
 
   Instruction(Kind what, NodeId of) : kind(what), number(of.number()) {}
   Instruction(Kind what, TensorId of) : kind(what), number(of.number()) {}

@@ -23,7 +23,7 @@ struct Place {
   std::string path;
   std::size_t line = 0;
   std::size_t column = 0;
-  std::string source_line;
+  std::string source_line = {};
 
   [[nodiscard]] Diagnostic says(std::string message, std::string hint = {}) const {
     return {path, line, column, source_line, std::move(message), std::move(hint)};
@@ -266,7 +266,7 @@ struct Request {
   Setting<std::int64_t> ep;             // --ep
   Setting<std::int64_t> nodes;          // Launch lines only.
   // Runtime and batch.
-  Setting<std::string> runtime;       // --runtime pytorch|deepspeed|fsdp2|hsdp
+  Setting<std::string> runtime;       // --runtime pytorch|ddp|deepspeed|fsdp2|hsdp
   Setting<std::int64_t> zero_stage;   // --zero-stage (zero_stage)
   Setting<std::int64_t> micro_batch;  // --micro-batch (micro_batch)
   Setting<std::int64_t> grad_accum;   // --grad-accum (grad_accum)
@@ -281,13 +281,18 @@ struct Request {
   Setting<double> momentum;              // (optimizer.momentum)
   Setting<double> weight_decay;          // (optimizer.weight_decay)
   Setting<std::string> param_groups;     // (param_groups) single|decay
-  Setting<std::string> model_init;       // (model_init) zero_init|device|host|meta; also --set
+  Setting<std::string> model_init;       // (model_init) zero_init|device|host|meta|rank0; also --set
   Setting<bool> zero_grad_set_to_none;   // (zero_grad_set_to_none) true; also --set
   Setting<double> max_grad_norm;         // (max_grad_norm)
   FsdpInput fsdp;                        // (fsdp.wrap, fsdp.reshard_after_forward, ...); also --set
   // Model and its execution.
   Setting<std::vector<std::string>> freeze;                 // --freeze GLOB, repeatable
   Setting<std::string> lora;                                // --lora
+  Setting<std::string> quantization;                        // --quantization none|nf4|fp4|int8
+  Setting<bool> double_quant;                               // --double-quant true|false
+  Setting<std::string> quant_compute_dtype;                 // --quant-compute-dtype
+  Setting<std::string> quant_storage;                       // --quant-storage
+  Setting<bool> kbit_prepare;                               // --kbit-prepare true|false
   Setting<std::string> checkpoint;                          // --checkpoint none|full|every:K|segments:K|nth:K|auto|FILE
   Setting<std::vector<CheckpointEntry>> checkpoint_groups;  // The content of --checkpoint FILE.
   Setting<std::string> checkpoint_impl;  // --checkpoint-impl reentrant|non_reentrant (checkpoint_impl)

@@ -17,8 +17,6 @@ constexpr std::int64_t kVectorizedRow = 128;  // Shorter rows are loaded one by 
 constexpr std::int64_t kLeastPerThread = 16;
 constexpr std::int64_t kMostPerThread = 256;
 
-std::int64_t up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 std::int64_t power_below(std::int64_t value, std::int64_t most) {
   if (value >= most) return most;
   return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(1, value))));
@@ -82,23 +80,21 @@ ReductionScratch reduction_scratch(const ReducedTensor& tensor, const DeviceThre
   // A block's width goes along the rows, or across the outputs.
   std::int64_t step = in_rows ? block.width : 1;
   std::int64_t outputs_of_block = in_rows ? 1 : block.width;
-  const auto per_thread = [&] { return up(tensor.inputs, step); };
+  const auto per_thread = [&] { return div_ceil(tensor.inputs, step); };
   const bool split = per_thread() >= std::min(block.height * kLeastPerThread, kMostPerThread);
   (split ? step : outputs_of_block) *= block.height;
   const std::int64_t resident = device.per_multiprocessor / (block.width * block.height);
   const std::int64_t wanted = device.multiprocessors * resident;
-  const std::int64_t grid = up(tensor.outputs / vector, outputs_of_block);
+  const std::int64_t grid = div_ceil(tensor.outputs / vector, outputs_of_block);
   if (!split || per_thread() < kMostPerThread || grid > wanted) return {};
-  const std::int64_t blocks =
-      std::max(std::min(up(wanted, grid), up(per_thread(), kLeastPerThread)), up(per_thread(), kMostPerThread));
+  const std::int64_t blocks = std::max(std::min(div_ceil(wanted, grid), div_ceil(per_thread(), kLeastPerThread)),
+                                       div_ceil(per_thread(), kMostPerThread));
   if (blocks <= 1) return {};
   const std::int64_t lanes = in_rows ? 1 : block.width * vector;
   return {accumulator * checked_mul(tensor.outputs, checked_mul(blocks, lanes)), Bytes(4) * grid};
 }
 
 namespace {
-
-std::int64_t rounded(std::int64_t value, std::int64_t multiple) { return up(value, multiple) * multiple; }
 
 Bytes floats(std::initializer_list<std::int64_t> dims) {
   std::int64_t product = 4;
@@ -117,7 +113,7 @@ std::int64_t flash_split_count(std::int64_t blocks, std::int64_t key_blocks, std
   const std::int64_t most = std::min({kMost, at_once, key_blocks});
   // Where one part more makes none of them shorter, it is not tried.
   const auto differs = [&](std::int64_t parts) {
-    return parts == 1 || up(key_blocks, parts) != up(key_blocks, parts - 1);
+    return parts == 1 || div_ceil(key_blocks, parts) != div_ceil(key_blocks, parts - 1);
   };
   float best = 0;
   for (std::int64_t parts = 1; parts <= most; ++parts) {
@@ -151,7 +147,7 @@ bool is_blackwell(const DeviceThreads& device) { return device.capability >= 100
 
 // A bit for each weight, in squares of 128.
 Bytes drawn_beforehand(const AttentionSizes& sizes) {
-  const std::int64_t weights = checked_mul(rounded(sizes.queries, 128), rounded(sizes.keys, 128));
+  const std::int64_t weights = checked_mul(round_up(sizes.queries, 128), round_up(sizes.keys, 128));
   return Bytes(checked_mul(checked_mul(sizes.batch, sizes.heads), weights / 8));
 }
 
@@ -164,7 +160,7 @@ constexpr std::int64_t kCopyTile = kCopyThreads * 16;  // Bytes that it copies a
 
 std::int64_t blocks_of(std::span<const Bytes> pieces, std::int64_t bytes) {
   std::int64_t blocks = 0;
-  for (const Bytes piece : pieces) blocks += up(piece.value(), bytes);
+  for (const Bytes piece : pieces) blocks += div_ceil(piece.value(), bytes);
   return blocks;
 }
 
@@ -173,11 +169,11 @@ std::int64_t blocks_of(std::span<const Bytes> pieces, std::int64_t bytes) {
 Bytes split_copy_scratch(std::span<const Bytes> pieces, std::int64_t rows, const DeviceThreads& device) {
   if (device.multiprocessors == 0) return Bytes(0);
   const std::int64_t most = device.multiprocessors * device.per_multiprocessor / kCopyThreads * 2;
-  const std::int64_t factor = up(checked_mul(blocks_of(pieces, kCopyTile), rows), most);
+  const std::int64_t factor = div_ceil(checked_mul(blocks_of(pieces, kCopyTile), rows), most);
   std::int64_t rows_of_block = 1;  // The root of the factor, rounded up.
   while (rows_of_block * rows_of_block < factor) ++rows_of_block;
   rows_of_block = std::min(rows_of_block, rows);
-  const std::int64_t blocks = blocks_of(pieces, kCopyTile * up(factor, rows_of_block));
+  const std::int64_t blocks = blocks_of(pieces, kCopyTile * div_ceil(factor, rows_of_block));
   return Bytes(8) * (4 * static_cast<std::int64_t>(pieces.size()) + 1 + blocks);
 }
 
@@ -188,10 +184,10 @@ Bytes chunk_cat_scratch(std::span<const Bytes> pieces) {
 FlashParts flash_parts(const AttentionSizes& sizes, const DeviceThreads& device) {
   if (device.multiprocessors == 0) return {};
   const std::int64_t columns = sizes.width <= 64 ? 256 : sizes.width <= 128 ? 128 : 64;
-  const std::int64_t blocks = sizes.batch * sizes.heads * up(sizes.queries, 64);
-  const std::int64_t parts = flash_split_count(blocks, up(sizes.keys, columns), 2 * device.multiprocessors);
+  const std::int64_t blocks = sizes.batch * sizes.heads * div_ceil(sizes.queries, 64);
+  const std::int64_t parts = flash_split_count(blocks, div_ceil(sizes.keys, columns), 2 * device.multiprocessors);
   if (parts == 1) return {};
-  const std::int64_t width = rounded(sizes.width, sizes.width <= 128 ? 32 : 64);
+  const std::int64_t width = round_up(sizes.width, sizes.width <= 128 ? 32 : 64);
   return {floats({parts, sizes.batch, sizes.heads, sizes.queries}),
           floats({parts, sizes.batch, sizes.heads, sizes.queries, width})};
 }
@@ -201,13 +197,14 @@ Bytes efficient_backward_workspace(const AttentionSizes& sizes, bool half, const
   constexpr std::int64_t kLock = 16;    // Bytes before each piece of the queries' gradient.
   constexpr std::int64_t kParts = 200;  // Of all heads together, where each has gradients of its own.
   if (device.capability == 0) return Bytes(0);
-  const EfficientBlock block = efficient_block(sizes.width, half, device.capability);
+  const EfficientBlock block = efficient_block(std::max(sizes.width, sizes.value_width()), half, device.capability);
   const std::int64_t all_heads = checked_mul(sizes.batch, sizes.heads);
   Bytes of_head = (floats({block.queries, block.columns}) + Bytes(kLock)) *
-                  (up(sizes.queries, block.queries) * up(sizes.width, block.columns));
+                  (div_ceil(sizes.queries, block.queries) * div_ceil(sizes.width, block.columns));
   if (block.accumulates_keys) {
-    const std::int64_t parts = std::max<std::int64_t>(1, std::min(up(sizes.keys, kKeys), kParts / all_heads));
-    of_head += floats({2, parts, kKeys, rounded(sizes.width, block.queries)});
+    const std::int64_t parts = std::max<std::int64_t>(1, std::min(div_ceil(sizes.keys, kKeys), kParts / all_heads));
+    const std::int64_t columns = round_up(sizes.width, block.queries) + round_up(sizes.value_width(), block.queries);
+    of_head += floats({parts, kKeys, columns});
   }
   return of_head * all_heads;
 }
@@ -227,7 +224,7 @@ Bytes cudnn_backward_workspace(const AttentionSizes& sizes, bool dropout, const 
     return result + (dropout ? drawn_beforehand(sizes) : Bytes(0)) + (dropout || grouped ? kBeside : Bytes(0));
   }
   if (is_hopper(device)) return result + kBeside * 2;
-  return result + floats({sizes.batch, sizes.heads, rounded(sizes.queries, 8), sizes.width}) + kBeside;
+  return result + floats({sizes.batch, sizes.heads, round_up(sizes.queries, 8), sizes.width}) + kBeside;
 }
 
 }  // namespace dsplan

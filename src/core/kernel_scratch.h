@@ -56,7 +56,10 @@ struct AttentionSizes {
   std::int64_t kv_heads = 1;
   std::int64_t queries = 1;
   std::int64_t keys = 1;
-  std::int64_t width = 1;  // Of one head.
+  std::int64_t width = 1;   // Of one head.
+  std::int64_t values = 0;  // Of its values, where they have a width of their own.
+
+  [[nodiscard]] std::int64_t value_width() const { return values > 0 ? values : width; }
 };
 
 // Flash attention without dropout, forward: where blocks of queries are too few for the device, keys are divided as

@@ -93,11 +93,15 @@ struct Dimensions {
   std::int64_t experts = 0;
   std::int64_t experts_per_token = 0;
   std::int64_t sliding_window = 0;  // 0: none.
+  std::int64_t labels = 0;          // Classes of a head that is no language model's.
+  std::int64_t image = 0;           // Rows, and columns, of the pictures that a model of pictures is given.
+  std::int64_t decoder_layers = 0;  // Of `layers`, the last ones, where there is an encoder before them.
   double rotary_fraction = 1.0;     // phi, gpt_neox: part of each head that is rotated.
   double attention_dropout = 0;     // Probabilities, as in config.json. 0: the operator is not there.
   double residual_dropout = 0;
   double embedding_dropout = 0;
   double adapter_dropout = 0;
+  double classifier_dropout = 0;
   double attention_softcap = 0;  // gemma2; 0: none.
   double final_softcap = 0;
   std::string activation;  // "silu", "gelu_new", "gelu_pytorch_tanh", ...

@@ -118,6 +118,8 @@ struct Peak {
   Bytes active;                       // Largest sum of those and of blocks whose free waits for another stream.
   std::optional<Bytes> reserved;      // Caching allocator without a limit; frees at synchronisation (high end).
   std::optional<Bytes> reserved_low;  // Immediate frees.
+  // Frees complete when their events would have, by estimated times; absent where the ends are one, or no rates known.
+  std::optional<Bytes> reserved_expected;
   std::optional<Bytes> process;       // reserved (by --stream-frees) + context + communicators.
   std::optional<Bytes> process_high;  // With `reserved` at its high end.
   std::string phase;                  // "init", "first_step", "steady".
@@ -213,7 +215,7 @@ struct PhaseMark {
   Bytes active;
   Bytes reserved;
   std::size_t event = 0;
-  Stretched since;  // The mark before.
+  Stretched since = {};  // The mark before.
 };
 
 // A part of a phase, all its micro-batches together: "forward" (with the making of the batch), "outputs_released" (the
@@ -243,12 +245,12 @@ struct Phase {
   Bytes peak_allocated;
   Bytes peak_active;
   Bytes peak_reserved;
-  std::vector<PhasePrint> prints;
-  std::vector<PhasePart> parts;  // Those that the phase has.
+  std::vector<PhasePrint> prints = {};
+  std::vector<PhasePart> parts = {};  // Those that the phase has.
   // Over all of the phase's steps, whatever is freed meanwhile. nullopt where the phase is a part of another.
-  std::optional<Bytes> requested_total;
-  std::optional<std::int64_t> allocations;
-  std::optional<Bytes> host_requested_total;  // Pinned, locked and pageable together, files apart.
+  std::optional<Bytes> requested_total = {};
+  std::optional<std::int64_t> allocations = {};
+  std::optional<Bytes> host_requested_total = {};  // Pinned, locked and pageable together, files apart.
 };
 
 struct TrafficRow {
@@ -363,16 +365,17 @@ struct Prediction {
   std::int64_t retries = 0;    // Allocator retries under the limit, by --stream-frees.
   // The same where frees that wait for another stream end at once.
   std::int64_t retries_low = 0;
+  std::optional<std::int64_t> retries_expected;  // At estimated times, as Peak::reserved_expected.
   // Over all phases, saving included: the largest sum of blocks handed out, context and communicators. Without a
   // schedule what the states take at least.
   std::optional<Bytes> needed;
   // What `needed` exceeds the device by, less `reserve`; where it does not and fragmentation alone ends the job, what
   // the failing request misses. 0 where it fits; absent without a capacity.
   std::optional<Bytes> shortfall;
-  std::string failure;                 // Where it first fails, in words; empty where it does not.
-  std::vector<Doubt> doubts;           // Largest first. Together: by how much the process may take more.
-  std::vector<FittingChange> changes;  // The fastest first; empty unless they were asked for.
-  std::optional<LongRun> long_run;  // Absent where the second step is not the one that repeats.
+  std::string failure;                   // Where it first fails, in words; empty where it does not.
+  std::vector<Doubt> doubts;             // Largest first. Together: by how much the process may take more.
+  std::vector<FittingChange> changes;    // The fastest first; empty unless they were asked for.
+  std::optional<LongRun> long_run = {};  // Absent where the second step is not the one that repeats.
   std::size_t events = 0;
   std::size_t buffers = 0;
   std::vector<Absence> not_modelled;

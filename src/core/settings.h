@@ -83,6 +83,9 @@ enum class Line : std::uint8_t {
   Placement,
   Workspaces,
   Fsdp,
+  PagedStates,
+  FsdpOutputs,
+  Count,  // Of the lines above; none itself.
 };
 
 // A field of the job. Either a line says it, or `inert` says why no byte depends on it.

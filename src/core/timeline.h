@@ -1,8 +1,9 @@
 // One rank's schedule laid out along its events, for pictures: what the device holds after each of them, and what runs
-// from where to where. The axis counts events.
+// from where to where. The axis counts events; a clock says when they happen.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,11 +29,20 @@ struct TimelineSlice {
   Kind kind = Kind::Phase;
   std::size_t begin = 0;
   std::size_t end = 0;
+  StreamId stream = kComputeStream;  // Of kernels and collectives.
   std::string name;  // "steady", "forward, micro-batch 2", "model.layers.0.mlp", "linear", "all_gather"
+};
+
+// Estimated seconds since the schedule began, by event. Never decreasing.
+struct Clock {
+  std::vector<double> at;      // When the compute stream gets there; one more for the end.
+  std::vector<double> begins;  // Of what an event launches; as `at` where it launches nothing.
+  std::vector<double> ends;
 };
 
 struct Timeline {
   std::size_t events = 0;
+  std::optional<Clock> clock;  // Absent where nothing is known of the device's rates.
   std::vector<TimelinePoint> points;
   std::vector<TimelineSlice> slices;  // In order of their ends.
 };

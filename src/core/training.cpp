@@ -57,8 +57,16 @@ std::string_view name(OptimizerKind kind) {
     case OptimizerKind::Muon: return "muon";
     case OptimizerKind::Adagrad: return "adagrad";
     case OptimizerKind::RmsProp: return "rmsprop";
+    case OptimizerKind::AdamW32bit: return "adamw32bit";
+    case OptimizerKind::Lion8bit: return "lion8bit";
+    case OptimizerKind::AdEmaMix: return "ademamix";
+    case OptimizerKind::AdEmaMix8bit: return "ademamix8bit";
   }
   return "?";
+}
+
+bool quantizes_states(OptimizerKind kind) {
+  return kind == OptimizerKind::Adam8bit || kind == OptimizerKind::Lion8bit || kind == OptimizerKind::AdEmaMix8bit;
 }
 
 std::string_view name(LoopKind loop) {
@@ -76,6 +84,7 @@ std::string_view name(ModelInit init) {
     case ModelInit::Device: return "device";
     case ModelInit::Host: return "host";
     case ModelInit::Meta: return "meta";
+    case ModelInit::Rank0: return "rank0";
   }
   return "";
 }
@@ -97,7 +106,7 @@ std::string optimizer_text(const Training& training) {
   if (training.runtime == Runtime::DeepSpeed && training.zero.offload_optimizer.device != OffloadDevice::None) {
     form = optimizer.kind == OptimizerKind::Lion ? "DeepSpeedCPULion" : "DeepSpeedCPUAdam";
   }
-  return std::string(name(optimizer.kind)) + " (" + std::string(form) + ")";
+  return (optimizer.paged ? "paged " : "") + std::string(name(optimizer.kind)) + " (" + std::string(form) + ")";
 }
 
 std::string_view name(OffloadDevice device) {

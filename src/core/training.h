@@ -34,7 +34,21 @@ inline constexpr Version kWitnessTransformers{5, 17, 0};
 
 enum class Runtime : std::uint8_t { PyTorch, DeepSpeed, Fsdp2 };
 
-enum class OptimizerKind : std::uint8_t { Adam, AdamW, Sgd, Adafactor, Lion, Adam8bit, Muon, Adagrad, RmsProp };
+enum class OptimizerKind : std::uint8_t {
+  Adam,
+  AdamW,
+  Sgd,
+  Adafactor,
+  Lion,
+  Adam8bit,
+  Muon,
+  Adagrad,
+  RmsProp,
+  AdamW32bit,  // From here on bitsandbytes', as Lion and Adam8bit are under plain PyTorch.
+  Lion8bit,
+  AdEmaMix,
+  AdEmaMix8bit
+};
 enum class Implementation : std::uint8_t { Fused, Foreach, ForLoop };
 
 struct Optimizer {
@@ -42,8 +56,10 @@ struct Optimizer {
   Implementation implementation = Implementation::Fused;
   double momentum = 0;      // Sgd, RmsProp: a buffer exists iff > 0.
   double weight_decay = 0;  // Matters where it is added to the gradient: Adam, Sgd, Adagrad, RmsProp.
-  // Adam8bit made by transformers' Trainer, which registers embeddings as 32-bit. Plain PyTorch only.
+  // An 8-bit one made by transformers' Trainer, which registers embeddings as 32-bit. Plain PyTorch only.
   bool embeddings_32bit = false;
+  // bitsandbytes keeps states of 100,000 elements and more in managed memory, which the driver moves to and fro.
+  bool paged = false;
 };
 
 enum class OffloadDevice : std::uint8_t { None, Cpu, Nvme };
@@ -101,14 +117,16 @@ struct Zero {
 // MixedPrecisionPolicy is in the run's dtypes: `dtype` is param_dtype, `communication_dtype` reduce_dtype, and
 // `master_dtype` that of the model and its shards.
 struct Fsdp {
-  // Which modules have a group of their own: "layers"; "ends", with embeddings, and norm and head together, besides;
-  // "root", none but the model; or classes, "LlamaMLP+LlamaDecoderLayer".
+  // Which modules have a group of their own, in the order of the calls, with "+" between: "layers"; "ends", embeddings,
+  // and norm and head together; classes, "LlamaMLP+LlamaDecoderLayer". "root": none but the model. "ends" alone has the
+  // layers behind it.
   std::string wrap = "layers";
   std::int64_t reshard_after_forward = 1;  // Of those: 0 false, 1 true, n to n ranks.
   bool reshard_root = false;               // Of what is left to the model's own group.
   bool casts_parameters = false;  // param_dtype is given: whatever a parameter is kept in, it is gathered in that.
-  bool sync_every = false;     // Gradients are reduced in each micro-batch, not in the last one alone.
-  std::int64_t replicate = 1;  // Ranks that hold the same shard (HSDP); 1: none do.
+  bool sync_every = false;        // Gradients are reduced in each micro-batch, not in the last one alone.
+  bool casts_outputs = false;     // output_dtype is given, and is `dtype`: the loss is cast to it.
+  std::int64_t replicate = 1;     // Ranks that hold the same shard (HSDP); 1: none do.
 };
 
 // torch.utils.checkpoint's two implementations, and deepspeed.checkpointing.checkpoint.
@@ -162,8 +180,9 @@ enum class LoopKind : std::uint8_t { Trainer, Minimal, Script };
 enum class Level : std::uint8_t { Kernel, Dispatch };
 
 // Where a model is when a framework is given it: cut up as zero.Init made it (ZeRO-3), whole on the device, whole in
-// the host's memory, from where it is moved, or nowhere, on the device "meta" (FSDP2).
-enum class ModelInit : std::uint8_t { ZeroInit, Device, Host, Meta };
+// the host's memory, from where it is moved, or nowhere, on the device "meta" (FSDP2); or in the host's memory of rank
+// 0, which sends the others what they shard (FSDP2, as accelerate's cpu_ram_efficient_loading).
+enum class ModelInit : std::uint8_t { ZeroInit, Device, Host, Meta, Rank0 };
 
 // How parameters are handed to the optimizer: all in one group, or as transformers' Trainer does, biases and norms
 // apart. Plain PyTorch only.
@@ -213,10 +232,15 @@ struct Training {
     const auto lengths = static_cast<std::int64_t>(seq_list.size());
     return std::max<std::int64_t>(2, 1 + (lengths + grad_accum - 1) / grad_accum);
   }
-  // In which a parameter is when it is used. DeepSpeed casts the whole model.
+  // DeepSpeed casts the whole model; since 0.19.2 not one that was made under zero.Init, to which peft has added its
+  // adapters since (engine.py, _cast_module_mixed_precision).
+  [[nodiscard]] bool casts_parameters() const {
+    if (runtime == Runtime::Fsdp2) return fsdp.casts_parameters;
+    return runtime == Runtime::DeepSpeed && !(under_zero_init() && deepspeed >= Version{0, 19, 2});
+  }
+  // In which a parameter is when it is used.
   [[nodiscard]] DType dtype_of(const Parameter& parameter) const {
-    const bool one = runtime == Runtime::DeepSpeed || (runtime == Runtime::Fsdp2 && fsdp.casts_parameters);
-    return one ? dtype : parameter.dtype.value_or(dtype);
+    return casts_parameters() ? dtype : parameter.dtype.value_or(dtype);
   }
   // In which the model is made: FSDP2 gathers parameters in another dtype than it keeps them in.
   [[nodiscard]] DType made_dtype(const Parameter& parameter) const {
@@ -239,6 +263,7 @@ struct Training {
 
 [[nodiscard]] std::string_view name(Runtime runtime);
 [[nodiscard]] std::string_view name(OptimizerKind kind);
+[[nodiscard]] bool quantizes_states(OptimizerKind kind);  // In 8 bits, from 4,096 elements on.
 [[nodiscard]] std::string_view name(Implementation implementation);
 // "adamw (fused)"; with the optimizer on the host DeepSpeed's own runs there, whatever was asked for:
 // "adamw (DeepSpeedCPUAdam)".
@@ -247,7 +272,7 @@ struct Training {
 [[nodiscard]] std::string_view name(Attention attention);
 [[nodiscard]] std::string_view name(Loss loss);
 [[nodiscard]] std::string_view name(CheckpointKind kind);  // "non_reentrant", "reentrant", "deepspeed"
-[[nodiscard]] std::string_view name(ModelInit init);       // "zero_init", "device", "host"
+[[nodiscard]] std::string_view name(ModelInit init);       // "zero_init", "device", "host", "meta", "rank0"
 [[nodiscard]] std::string_view name(LoopKind loop);        // "trainer", "minimal", "script"
 [[nodiscard]] std::string_view name(ParamGroups groups);   // "single", "decay"
 

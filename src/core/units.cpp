@@ -25,6 +25,13 @@ std::string_view name(DType dtype) {
   return "?";
 }
 
+std::optional<DType> floating_type(std::string_view name) {
+  if (name == "bf16" || name == "bfloat16") return DType::BFloat16;
+  if (name == "fp16" || name == "float16") return DType::Float16;
+  if (name == "fp32" || name == "float32") return DType::Float32;
+  return std::nullopt;
+}
+
 std::string human(Bytes bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   const std::int64_t value = bytes.value();

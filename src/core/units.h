@@ -4,6 +4,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -51,9 +52,15 @@ using Bytes = Count<struct BytesTag>;
 using Elements = Count<struct ElementsTag>;
 
 // Division is only by name, so that padding of shards is visible where it happens. divisor >= 1.
+[[nodiscard]] constexpr std::int64_t div_ceil(std::int64_t a, std::int64_t divisor) {
+  return a / divisor + (a % divisor > 0 ? 1 : 0);
+}
+[[nodiscard]] constexpr std::int64_t round_up(std::int64_t a, std::int64_t multiple) {
+  return div_ceil(a, multiple) * multiple;
+}
 template <class Tag>
 [[nodiscard]] constexpr Count<Tag> div_ceil(Count<Tag> a, std::int64_t divisor) {
-  return Count<Tag>(a.value() / divisor + (a.value() % divisor > 0 ? 1 : 0));
+  return Count<Tag>(div_ceil(a.value(), divisor));
 }
 template <class Tag>
 [[nodiscard]] constexpr Count<Tag> div_floor(Count<Tag> a, std::int64_t divisor) {
@@ -88,6 +95,8 @@ enum class DType : std::uint8_t { Float64, Float32, Float16, BFloat16, Int64, In
 
 // "fp32", "bf16", "int64", ...: the short names of the training file and the reports.
 [[nodiscard]] std::string_view name(DType dtype);
+// Of those in which a model computes, by either of its names: "bf16", "bfloat16".
+[[nodiscard]] std::optional<DType> floating_type(std::string_view name);
 
 // Rounding unit of PyTorch's caching allocator (kMinBlockSize, CUDACachingAllocator.cpp).
 inline constexpr std::int64_t kBlockBytes = 512;

@@ -81,7 +81,8 @@ Document read_document(const std::string& path) {
   if (extension == ".json") return parse_json(path, read_file(path));
   if (extension == ".hjson") return parse_hjson(path, read_file(path));
   if (extension == ".yaml" || extension == ".yml") return parse_yaml(path, read_file(path, kLargestYaml));
-  throw Refusal(path, "not a .json, .hjson, .yaml or .yml file");
+  if (extension == ".toml") return parse_toml(path, read_file(path, kLargestYaml));
+  throw Refusal(path, "not a .json, .hjson, .yaml, .yml or .toml file");
 }
 
 }  // namespace dsplan

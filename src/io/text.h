@@ -1,5 +1,5 @@
-// Text files as documents. Three notations end in the same `Document`: strict JSON, Hjson as DeepSpeed reads it, and
-// YAML as PyYAML's safe loader reads it. Every value keeps the byte offset at which it starts in the original text.
+// Text files as documents. Four notations end in the same `Document`: strict JSON, Hjson as DeepSpeed reads it, YAML as
+// PyYAML's safe loader reads it, and TOML. Every value keeps the byte offset at which it starts in the original text.
 //
 // All of them refuse: text that is not UTF-8, duplicate keys (up to 20 at once, each naming the line of the first),
 // nesting deeper than kDeepest, more than kMostValues values, and numbers too large for a double. A byte order mark
@@ -38,14 +38,18 @@ inline constexpr const char* kStandardInput = "-";
 // line. An integral number with an exponent (5e8) stays Real; `ObjectReader::integer` reads it.
 [[nodiscard]] Document parse_hjson(std::string path, std::string text);
 
-// YAML 1.1 as PyYAML's safe loader resolves plain scalars, with two narrowings and one widening. Refused by name:
-// anchors and aliases, tags beyond the standard scalar and collection ones, more than one document, keys that are not
-// strings, merge keys, base-60 numbers and timestamps (they would silently become something else), infinities and NaN,
-// more than kLargestYaml bytes. `yes`, `no`, `on`, `off` are booleans; a blank file is null. `5e8` and `1e-5`, without
+// YAML 1.1 as PyYAML's safe loader resolves plain scalars, anchors, aliases and merge keys, with two narrowings and one
+// widening. Refused by name: tags beyond the standard scalar and collection ones, more than one document, keys that are
+// not strings, anchors and aliases as keys, an alias inside what it names, aliases that make much of little, base-60
+// numbers and timestamps (they would silently become something else), infinities and NaN, more than kLargestYaml bytes. `yes`, `no`, `on`, `off` are booleans; a blank file is null. `5e8` and `1e-5`, without
 // a dot, are strings to PyYAML and Hugging Face turns them into numbers later; here they are numbers at once.
 [[nodiscard]] Document parse_yaml(std::string path, std::string text);
 
-// Of standard input what begins with a brace or a bracket is JSON, everything else YAML. By extension: .json strict JSON, .hjson Hjson, .yaml and .yml YAML (letter case does not matter); others refused.
+// TOML 1.0 by toml++: tables in the order of the file, duplicate keys refused as TOML has it. Refused besides: dates and
+// times, infinities and NaN, more than kLargestYaml bytes.
+[[nodiscard]] Document parse_toml(std::string path, std::string text);
+
+// Of standard input what begins with a brace or a bracket is JSON, everything else YAML. By extension: .json strict JSON, .hjson Hjson, .yaml and .yml YAML, .toml TOML (letter case does not matter); others refused.
 [[nodiscard]] Document read_document(const std::string& path);
 
 }  // namespace dsplan

@@ -178,8 +178,59 @@ void read_optimizer(ObjectReader& parent, Request& request) {
   reader.refuse_unread("optimizer");
 }
 
-// "lora": "r=8,targets=q_proj" or {"r": 8, "targets": ["q_proj"], "dtype": "fp32", "dropout": 0.05, "alpha": 16};
-// kept in the words of --lora.
+// "lora": "r=8,targets=q_proj" or {"r": 8, "targets": ["q_proj"], "dtype": "fp32", "save": ["lm_head"]}; kept in the
+// words of --lora.
+class LoraWords {
+ public:
+  explicit LoraWords(ObjectReader& reader) : reader_(reader), settings_(reader) {}
+
+  std::string read() {
+    Setting<std::int64_t> rank;
+    settings_.count("r", rank);
+    if (rank.given()) words_.push_back(formatted("r={}", *rank));
+    names("targets");
+    text("dtype", "fp32|bf16|fp16|model");
+    number("dropout");
+    number("alpha");
+    flag("rslora");
+    text("bias", "none|all|lora_only");
+    flag("dora");
+    names("save");
+    text("save_dtype", "fp32|bf16|fp16|model");
+    reader_.refuse_unread("lora");
+    return formatted("{}", joined(words_, ","));
+  }
+
+ private:
+  void number(std::string_view key) {
+    Setting<double> setting;
+    settings_.number(key, setting);
+    if (setting.given()) words_.push_back(formatted("{}={}", key, *setting));
+  }
+  void flag(std::string_view key) {
+    if (const std::optional<bool> on = reader_.boolean(key)) words_.push_back(formatted("{}={}", key, *on));
+  }
+  void text(std::string_view key, std::string_view choices) {
+    Setting<std::string> setting;
+    settings_.text(key, setting, choices);
+    if (setting.given()) words_.push_back(formatted("{}={}", key, *setting));
+  }
+  void names(std::string_view key) {
+    Setting<std::vector<std::string>> setting;
+    const Value* value = reader_.find(key);
+    if (value != nullptr && value->is(Value::Kind::String)) {
+      setting = {{value->string}, Place()};
+    } else {
+      settings_.texts(key, setting);
+    }
+    if (setting.given()) words_.push_back(formatted("{}={}", key, joined(*setting, "+")));
+  }
+
+  ObjectReader& reader_;
+  SettingReader settings_;
+  std::vector<std::string> words_;
+};
+
 void read_lora(ObjectReader& parent, Request& request) {
   const Value* value = parent.find("lora");
   if (value == nullptr) return;
@@ -190,30 +241,7 @@ void read_lora(ObjectReader& parent, Request& request) {
   }
   if (parent.object("lora") == nullptr) return;
   ObjectReader reader(parent.document(), *value, parent.diagnostics());
-  SettingReader settings(reader);
-  Setting<std::int64_t> r;
-  Setting<std::vector<std::string>> targets;
-  Setting<std::string> dtype;
-  Setting<double> dropout;
-  Setting<double> alpha;
-  settings.count("r", r);
-  const Value* one = reader.find("targets");
-  if (one != nullptr && one->is(Value::Kind::String)) {
-    targets = {{one->string}, place};
-  } else {
-    settings.texts("targets", targets);
-  }
-  settings.text("dtype", dtype, "fp32|bf16|fp16|model");
-  settings.number("dropout", dropout);
-  settings.number("alpha", alpha);
-  reader.refuse_unread("lora");
-  std::vector<std::string> words;
-  if (r.given()) words.push_back(formatted("r={}", *r));
-  if (targets.given()) words.push_back(formatted("targets={}", joined(*targets, "+")));
-  if (dtype.given()) words.push_back(formatted("dtype={}", *dtype));
-  if (dropout.given()) words.push_back(formatted("dropout={}", *dropout));
-  if (alpha.given()) words.push_back(formatted("alpha={}", *alpha));
-  request.lora = {formatted("{}", joined(words, ",")), place};
+  request.lora = {LoraWords(reader).read(), place};
 }
 
 constexpr std::string_view kKeep = "keep:";
@@ -272,24 +300,6 @@ std::optional<CheckpointEntry> read_entry(ObjectReader& reader, const Value& ite
   return entry;
 }
 
-// bitsandbytes' packed weights, kept in the words of --set.
-void read_quantization(ObjectReader& reader, Request& request) {
-  std::vector<std::string> words;
-  Place place;
-  const auto say = [&](std::string_view key, const std::string& value) {
-    words.push_back(formatted("{}={}", key, value));
-    place = place_at(reader.document(), reader.value().find(key)->offset);
-  };
-  for (const std::string_view key : {"quantization", "quant_compute_dtype", "quant_storage"}) {
-    if (const std::optional<std::string> text = reader.string(key)) say(key, *text);
-  }
-  if (const std::optional<bool> nested = reader.boolean("double_quant"))
-    say("double_quant", *nested ? "true" : "false");
-  if (words.empty()) return;
-  if (request.set.given()) words.insert(words.begin(), request.set->begin(), request.set->end());
-  request.set = {std::move(words), place};
-}
-
 }  // namespace
 
 Request read_training_file(const Document& document) {
@@ -309,7 +319,6 @@ Request read_training_file(const Document& document) {
   read_optimizer(reader, request);
   read_fsdp(reader, request);
   read_lora(reader, request);
-  read_quantization(reader, request);
   reader.refuse_unread("the training file");
   diagnostics.throw_if_any();
   return request;

@@ -5,7 +5,9 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -23,7 +25,7 @@ struct Scalar {
 
 // By the implicit resolvers of YAML 1.1 as PyYAML has them (yaml.org/type, PyYAML 6 resolver.py): null, bool, int with
 // underscores and bases 2, 8 and 16, float. Wider: a float needs neither a dot nor a signed exponent. Refused:
-// infinities and NaN, base-60 numbers, timestamps, the merge key and "=".
+// infinities and NaN, base-60 numbers, timestamps, the merge key (as a value) and "=".
 [[nodiscard]] Scalar resolve_plain(std::string_view text);
 
 namespace {
@@ -169,7 +171,7 @@ Scalar resolve_plain(std::string_view text) {
     made.value.boolean = yes;
     return made;
   }
-  if (text == "<<") return refused(text, "YAML's merge key, which is not read here");
+  if (text == "<<") return refused(text, "YAML's merge key, and no value");
   if (text == "=") return refused(text, "YAML's value key, which is not read here");
   return number_or_string(text);
 }
@@ -237,6 +239,93 @@ class Offsets {
   std::size_t character_ = 0;
 };
 
+constexpr std::string_view kMerge = "<<";
+
+// Where a value stands: which item or member of which.
+using Way = std::vector<std::size_t>;
+
+// Anchored values by name, as PyYAML composes them: a name is given once, and what stands behind it is a copy of all
+// that the anchored value holds. `left` bounds the copies, which double with each of a few short lines.
+class Anchors {
+ public:
+  // What is wrong with an alias; the value where nothing is.
+  struct Answer {
+    std::optional<Value> value;
+    std::string fault;
+  };
+
+  // False where the name is taken.
+  bool open(std::string_view name, Way way) {
+    return named_.try_emplace(std::string(name), std::move(way), true).second;
+  }
+  void close(std::string_view name) { named_.find(name)->second.open = false; }
+
+  [[nodiscard]] Answer copy(std::string_view name, const Value& root, std::size_t deepest) {
+    const auto at = named_.find(name);
+    if (at == named_.end()) return {{}, formatted("alias *{} names no anchor above it", name)};
+    if (at->second.open) return {{}, formatted("alias *{} stands inside what it names", name)};
+    const Value* value = &root;
+    for (const std::size_t step : at->second.way) {
+      value = value->is(Value::Kind::Array) ? &value->items[step] : &value->members[step].value;
+    }
+    if (!fits(*value, deepest)) return {{}, formatted("with alias *{} the file holds too much", name)};
+    return {*value, {}};
+  }
+
+ private:
+  struct Anchor {
+    Way way;
+    bool open = true;  // Not read to its end.
+  };
+
+  bool fits(const Value& value, std::size_t deepest) {
+    if (deepest == 0 || left_ == 0) return false;
+    --left_;
+    return std::all_of(value.items.begin(), value.items.end(),
+                       [&](const Value& item) { return fits(item, deepest - 1); }) &&
+           std::all_of(value.members.begin(), value.members.end(),
+                       [&](const Member& member) { return fits(member.value, deepest - 1); });
+  }
+
+  std::map<std::string, Anchor, std::less<>> named_;
+  std::size_t left_ = kMostValues / 8;
+};
+
+// Merge keys give way to the members that they name: what an object says itself wins, and of several named objects the
+// first (PyYAML, SafeConstructor.flatten_mapping).
+class Merger {
+ public:
+  Merger(const Document& document, Diagnostics& faults) : document_(document), faults_(faults) {}
+
+  void everywhere(Value& value) {
+    for (Value& item : value.items) everywhere(item);
+    for (Member& member : value.members) everywhere(member.value);
+    const auto at = std::find_if(value.members.begin(), value.members.end(),
+                                 [](const Member& member) { return member.key == kMerge; });
+    if (at == value.members.end()) return;
+    Value named = std::move(at->value);
+    value.members.erase(at);
+    std::set<std::string, std::less<>> said;
+    for (const Member& member : value.members) said.insert(member.key);
+    if (!named.is(Value::Kind::Array)) return take(named, value, said);
+    for (Value& one : named.items) take(one, value, said);
+  }
+
+ private:
+  void take(Value& from, Value& into, std::set<std::string, std::less<>>& said) {
+    if (!from.is(Value::Kind::Object)) {
+      return faults_.add(document_.at(
+          from.offset, formatted("a merge key takes a mapping or a list of them, not {}", describe(from.kind))));
+    }
+    for (Member& member : from.members) {
+      if (said.insert(member.key).second) into.members.push_back(std::move(member));
+    }
+  }
+
+  const Document& document_;
+  Diagnostics& faults_;
+};
+
 constexpr std::string_view kStandard = "tag:yaml.org,2002:";
 
 class Builder {
@@ -258,8 +347,10 @@ class Builder {
       }
       more = handle(event) && !diagnostics_.full();
     }
-    for (const Value* open : stack_) detail::find_duplicates(*open, duplicates_);
+    for (const Open& open : stack_) detail::find_duplicates(*open.value, duplicates_);
     detail::add_duplicates(*document_, std::move(duplicates_), diagnostics_);
+    diagnostics_.throw_if_any();
+    Merger(*document_, diagnostics_).everywhere(document_->root);
     diagnostics_.throw_if_any();
   }
 
@@ -275,23 +366,20 @@ class Builder {
           return false;
         }
         return true;
-      case YAML_ALIAS_EVENT:
-        fault(at, formatted("alias *{} is not read here", view(event->data.alias.anchor)), "write the value again");
-        return place(at, {});
+      case YAML_ALIAS_EVENT: return alias(at, view(event->data.alias.anchor));
       case YAML_SCALAR_EVENT: return scalar(at, event->data.scalar);
       case YAML_SEQUENCE_START_EVENT:
-        judge_anchor(at, event->data.sequence_start.anchor);
         judge_tag(at, view(event->data.sequence_start.tag), "seq");
-        return open(at, Value::Kind::Array);
+        return open(at, Value::Kind::Array, view(event->data.sequence_start.anchor));
       case YAML_MAPPING_START_EVENT:
-        judge_anchor(at, event->data.mapping_start.anchor);
         judge_tag(at, view(event->data.mapping_start.tag), "map");
-        return open(at, Value::Kind::Object);
+        return open(at, Value::Kind::Object, view(event->data.mapping_start.anchor));
       case YAML_SEQUENCE_END_EVENT:
       case YAML_MAPPING_END_EVENT:
-        detail::find_duplicates(*stack_.back(), duplicates_);
+        detail::find_duplicates(*stack_.back().value, duplicates_);
+        if (!stack_.back().anchor.empty()) anchors_.close(stack_.back().anchor);
         stack_.pop_back();
-        key_next_ = !stack_.empty() && stack_.back()->is(Value::Kind::Object);
+        key_next_ = !stack_.empty() && stack_.back().value->is(Value::Kind::Object);
         return true;
       case YAML_NO_EVENT:
       case YAML_STREAM_START_EVENT:
@@ -304,8 +392,24 @@ class Builder {
     diagnostics_.add(document_->at(at, std::move(message), std::move(hint)));
   }
 
-  void judge_anchor(std::size_t at, const yaml_char_t* anchor) {
-    if (anchor != nullptr) fault(at, formatted("anchor &{} is not read here", view(anchor)));
+  // The value placed last gets a name.
+  void name(std::size_t at, std::string_view anchor) {
+    Way way;
+    for (std::size_t k = 0; k < stack_.size(); ++k) {
+      const Value& around = *stack_[k].value;
+      way.push_back((around.is(Value::Kind::Array) ? around.items.size() : around.members.size()) - 1);
+    }
+    if (!anchors_.open(anchor, std::move(way))) fault(at, formatted("a second anchor &{}", anchor));
+  }
+
+  bool alias(std::size_t at, std::string_view anchor) {
+    if (key_next_) {
+      fault(at, "an alias as a key is not read here");
+      return false;
+    }
+    Anchors::Answer answer = anchors_.copy(anchor, document_->root, kDeepest - stack_.size());
+    if (!answer.fault.empty()) fault(at, std::move(answer.fault));
+    return place(at, std::move(answer.value).value_or(Value()));
   }
 
   void judge_tag(std::size_t at, std::string_view tag, std::string_view expected) {
@@ -317,15 +421,32 @@ class Builder {
   template <typename ScalarData>
   bool scalar(std::size_t at, const ScalarData& data) {
     const std::string_view text(reinterpret_cast<const char*>(data.value), data.length);
-    judge_anchor(at, data.anchor);
+    const std::string_view anchor = view(data.anchor);
+    if (key_next_ && text == kMerge) return merge_key(at, data.style == YAML_PLAIN_SCALAR_STYLE && anchor.empty());
     detail::Scalar read = resolve(at, text, data);
     if (!read.refusal.empty()) fault(at, formatted("{} is {}", detail::in_quotes(text), read.refusal));
-    if (!key_next_) return place(at, std::move(read.value));
+    if (!key_next_) {
+      place(at, std::move(read.value));
+      if (!anchor.empty()) {
+        name(at, anchor);
+        anchors_.close(anchor);
+      }
+      return true;
+    }
+    if (!anchor.empty()) fault(at, "an anchor on a key is not read here");
     if (read.refusal.empty() && !read.value.is(Value::Kind::String)) {
       fault(at, formatted("key {} is {} to YAML", detail::in_quotes(text), describe(read.value.kind)),
             "put it in quotes");
     }
-    stack_.back()->members.push_back({std::string(text), at, {}});
+    stack_.back().value->members.push_back({std::string(text), at, {}});
+    key_next_ = false;
+    return true;
+  }
+
+  // In quotes it is a key like any other, and no file has it.
+  bool merge_key(std::size_t at, bool plain) {
+    if (!plain) fault(at, "the key \"<<\" in quotes is not read here");
+    stack_.back().value->members.push_back({std::string(kMerge), at, {}});
     key_next_ = false;
     return true;
   }
@@ -360,7 +481,7 @@ class Builder {
     return read;
   }
 
-  bool open(std::size_t at, Value::Kind kind) {
+  bool open(std::size_t at, Value::Kind kind, std::string_view anchor) {
     if (key_next_) {
       fault(at, "a key must be a string");
       return false;
@@ -372,7 +493,9 @@ class Builder {
     Value made;
     made.kind = kind;
     place(at, std::move(made));
-    stack_.push_back(placed_);  // Stable: its siblings' vector grows only after it is closed.
+    if (!anchor.empty()) name(at, anchor);
+    // Stable: its siblings' vector grows only after it is closed.
+    stack_.push_back({placed_, std::string(anchor)});
     key_next_ = kind == Value::Kind::Object;
     return true;
   }
@@ -381,12 +504,12 @@ class Builder {
     made.offset = at;
     if (stack_.empty()) {
       placed_ = &(document_->root = std::move(made));
-    } else if (stack_.back()->is(Value::Kind::Array)) {
-      placed_ = &stack_.back()->items.emplace_back(std::move(made));
+    } else if (stack_.back().value->is(Value::Kind::Array)) {
+      placed_ = &stack_.back().value->items.emplace_back(std::move(made));
     } else if (key_next_) {
-      return false;  // An alias as a key; already refused.
+      return false;  // A container or an alias as a key; already refused.
     } else {
-      placed_ = &(stack_.back()->members.back().value = std::move(made));
+      placed_ = &(stack_.back().value->members.back().value = std::move(made));
       key_next_ = true;
     }
     return true;
@@ -410,9 +533,14 @@ class Builder {
   Offsets offsets_;
   Diagnostics diagnostics_;
   std::vector<detail::Duplicate> duplicates_;
-  std::vector<Value*> stack_;  // Open containers.
-  Value* placed_ = nullptr;    // The value placed last.
-  bool key_next_ = false;      // The innermost container is an object and waits for a key.
+  struct Open {
+    Value* value;
+    std::string anchor;
+  };
+  std::vector<Open> stack_;  // Open containers.
+  Anchors anchors_;
+  Value* placed_ = nullptr;  // The value placed last.
+  bool key_next_ = false;    // The innermost container is an object and waits for a key.
   int documents_ = 0;
 };
 

@@ -87,7 +87,20 @@ constexpr std::array<Row, kOps> kRows = {{
      Flops::Outputs,
      Witness::Fake,
      "derivatives.yaml: masked_fill_"},
+    {Op::CopyInto,
+     rules::copy_into,
+     {},
+     Flops::Outputs,
+     Witness::Fake,
+     "torch/csrc/autograd/functions/tensor.cpp: CopySlices"},
     {Op::Prelu, rules::prelu, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: _prelu_kernel"},
+    {Op::Polar, rules::polar, {}, Flops::Outputs, Witness::Fake, "UnaryOps.cpp: polar"},
+    {Op::ComplexMul,
+     rules::complex_multiply,
+     {},
+     Flops::Outputs,
+     Witness::Fake,
+     "FunctionsManual.cpp: mul_tensor_backward; ConjugateFallback.cpp"},
     {Op::Addcmul, rules::multiply_and_add, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: addcmul"},
     {Op::AddScalar, rules::passing, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: add.Scalar"},
     {Op::SubScalar, rules::passing, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: sub.Scalar"},
@@ -116,7 +129,7 @@ constexpr std::array<Row, kOps> kRows = {{
     {Op::Relu, rules::unary, {Keeps::Result, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: relu"},
     {Op::LeakyRelu, rules::activation_in_place, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: leaky_relu"},
     {Op::Elu, rules::activation_in_place, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: elu"},
-    {Op::Gelu, rules::unary, {Keeps::Input, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: gelu"},
+    {Op::Gelu, rules::gelu, {Keeps::Input, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: gelu"},
     {Op::Silu, rules::unary, {Keeps::Input, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: silu"},
     {Op::Softplus, rules::unary, {Keeps::Input, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: softplus"},
     {Op::Mish, rules::unary, {Keeps::Input, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: mish"},
@@ -182,7 +195,7 @@ constexpr std::array<Row, kOps> kRows = {{
     {Op::Linear, rules::linear, {}, Flops::Product, Witness::Fake, "Linear.cpp: linear; derivatives.yaml: mm, addmm"},
     {Op::Matmul, rules::matmul, {}, Flops::Product, Witness::Fake, "LinearAlgebra.cpp: matmul; derivatives.yaml: bmm"},
     {Op::Mm, rules::matmul, {}, Flops::Product, Witness::Fake, "derivatives.yaml: mm"},
-    {Op::Bmm, rules::matmul, {}, Flops::Product, Witness::Fake, "derivatives.yaml: bmm"},
+    {Op::Bmm, rules::stacked_product, {}, Flops::Product, Witness::Fake, "derivatives.yaml: bmm, baddbmm"},
     {Op::GroupedMatmul, rules::grouped_matmul, {}, Flops::Product, Witness::Fake, "derivatives.yaml: _grouped_mm"},
     {Op::Conv2d, rules::convolution, {}, Flops::Convolution, Witness::Fake, "Convolution.cpp: convolution_backward"},
     {Op::Attention,
@@ -300,6 +313,7 @@ void Recipe::clear() {
   passes = 0;
   passes_part = false;
   seen_through_view = 0;
+  comes_empty = 0;
   hands_out = 0;
   leaves_reversed = false;
   leaves_first = false;
@@ -338,7 +352,7 @@ std::int64_t forward_flops(const Graph& graph, const Node& node) {
     case Flops::Convolution: return checked_mul(2 * (input(1).elements().value() / input(1).dims[0]), made);
     case Flops::Attention: {
       // Two products; causal attention needs half of them, which is what the flash kernel does.
-      const std::int64_t causal = checked_mul(2 * input(1).dims[2], elements(graph.input(node, 0)));
+      const std::int64_t causal = checked_mul(input(1).dims[2], elements(graph.input(node, 0)) + made);
       return node.full_attention ? checked_mul(2, causal) : causal;
     }
     // Logits, and both gradients.
@@ -369,6 +383,11 @@ std::string_view flops_rule(Op op) {
 }
 
 Witness witness_of(Op op) { return row_of(op).witness; }
+
+Cost cost_of(Op op) {
+  if (op == Op::Linear || op == Op::Mm) return Cost::Product;
+  return row_of(op).flops == Flops::Attention ? Cost::Attention : Cost::Bytes;
+}
 std::string_view source_of(Op op) { return row_of(op).source; }
 Version since(Op op) { return row_of(op).since; }
 

@@ -13,6 +13,7 @@
 #include "core/graph.h"
 #include "core/kernel_scratch.h"
 #include "core/program.h"
+#include "core/schedule.h"
 #include "core/training.h"
 #include "core/units.h"
 
@@ -34,6 +35,7 @@ struct Slot {
   DType dtype = DType::Float32;
   std::uint8_t index = 0;
   Bytes bytes;
+  bool for_backward = false;  // Under no_grad nobody makes it.
 };
 
 // In place of a slot: input 0 in forward, the gradient of output 0 in backward.
@@ -72,6 +74,8 @@ struct Recipe {
   std::uint64_t seen_through_view = 0;
   // Inputs whose gradient is a saved tensor as backward leaves it: bit i: by-product or output i.
   std::uint64_t hands_out = 0;
+  // Inputs without elements whose gradient is a tensor of its own: it comes, and holds nothing (bit i).
+  std::uint64_t comes_empty = 0;
   bool leaves_reversed = false;  // Parameters among the inputs become ready last one first.
   // They are ready before the gradient of input 0 is handed on: the view that it comes back through is older.
   bool leaves_first = false;
@@ -86,7 +90,7 @@ struct Recipe {
 // What rows depend on beside the operator itself.
 struct CatalogueOptions {
   Version torch = kCatalogueTorch;
-  DeviceThreads device;
+  DeviceThreads device = {};
   bool fake = false;  // As FakeTensorMode has it, which puts on the device what a GPU's operators leave on the host.
 };
 
@@ -104,6 +108,8 @@ void recipe_of(const Graph& graph, const Node& node, Recipe& recipe, const Catal
 // A row is Fake when tests/witnesses/operators.json agrees with it at dispatch level in every case (a test compares);
 // its kernel slots stay read all the same.
 [[nodiscard]] Witness witness_of(Op op);
+// Batched products go by bytes: the tensors that they touch do not tell how many they are.
+[[nodiscard]] Cost cost_of(Op op);
 // The files and functions of PyTorch that say what the row says.
 [[nodiscard]] std::string_view source_of(Op op);
 // The first torch that has the operator; 0.0.0: all that are modelled.

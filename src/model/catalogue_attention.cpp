@@ -1,5 +1,6 @@
-// The catalogue: scaled_dot_product_attention, by kernel. q [B, Hq, Sq, D], k and v [B, Hkv, Sk, D], then perhaps an
-// additive mask. Attention written as operators of its own (eager, math) is no row.
+// The catalogue: scaled_dot_product_attention, by kernel. q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv], then
+// perhaps an additive mask. Only the memory-efficient kernel takes another Dv than D. Attention written as operators of
+// its own (eager, math) is no row.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -20,7 +21,7 @@ constexpr std::int64_t round_to(std::int64_t value, std::int64_t multiple) {
 AttentionSizes sizes_of(const Writer& w) {
   const Shape& q = w.in(0).shape;
   const Shape& k = w.in(1).shape;
-  return {q.dims[0], q.dims[1], k.dims[1], q.dims[2], k.dims[2], q.dims[3]};
+  return {q.dims[0], q.dims[1], k.dims[1], q.dims[2], k.dims[2], q.dims[3], w.in(2).shape.dims[3]};
 }
 
 struct ByProducts {
@@ -29,6 +30,7 @@ struct ByProducts {
   Bytes offset;
   std::array<const char*, 3> names;  // In PyTorch.
   bool random_first = false;         // Made before the output.
+  bool sums_for_backward = true;     // The log-sum-exp is made where autograd will ask for it alone.
 };
 
 // In the order of their names, as the node lets go of them.
@@ -51,7 +53,9 @@ void forward(Writer& w, const ByProducts& made) {
   };
   if (made.random_first) make_random();
   w.output();
-  if (made.log_sum_exp > Bytes(0)) w.extra(0, made.log_sum_exp, DType::Float32, Visibility::Dispatch);
+  if (made.log_sum_exp > Bytes(0)) {
+    w.extra(0, made.log_sum_exp, DType::Float32, Visibility::Dispatch, made.sums_for_backward);
+  }
   if (!made.random_first) make_random();
   w.save_extra(0, made.names[0]);
   w.save_output(0, "_saved_output");
@@ -168,7 +172,12 @@ void memory_efficient_attention(Writer& w) {
 // Seed and offset come first, log-sum-exp has a number for each row (aten/src/ATen/native/cudnn/MHA.cpp).
 void cudnn_attention(Writer& w) {
   const Bytes kept = w.node().requires_grad || w.options().fake ? per_row(w, 1) : Bytes(0);
-  forward(w, {kept, Bytes(8), Bytes(8), {"_saved_logsumexp", "_saved_philox_seed", "_saved_philox_offset"}, true});
+  forward(w, {kept,
+              Bytes(8),
+              Bytes(8),
+              {"_saved_logsumexp", "_saved_philox_seed", "_saved_philox_offset"},
+              true,
+              !w.options().fake});
   const AttentionSizes sizes = sizes_of(w);
   const bool dropout = w.node().number > 0;
   const Bytes workspace = cudnn_forward_workspace(sizes, dropout, w.options().device);

@@ -108,9 +108,14 @@ Sample of_several(Op op) {
     case Op::Where:
       return {
           {{"condition", kWide, DType::Bool, false}, {"self", kWide}, {"other", kWide}}, {{"out", kWide}}, {{"1", 1}}};
+    case Op::CopyInto: return {{{"self", kWide}, {"src", Shape{3, 5, 2}}}, {{"out", kWide}}, {}};
     case Op::MaskedFill:
     case Op::MaskedFillInPlace: return {{{"self", kWide}, {"mask", kWide, DType::Bool, false}}, {{"out", kWide}}, {}};
     case Op::Prelu: return {{{"self", kWide}, {"weight", Shape{5}}}, {{"out", kWide}}, {}};
+    case Op::ComplexMul:
+      return {{{"self", Shape{3, 5, 2}}, {"other", Shape{5, 2}, DType::Float32, false}}, {{"out", Shape{3, 5, 2}}}, {}};
+    case Op::Polar:
+      return {{{"angle", kWide, DType::BFloat16, false}}, {{"out", Shape{3, 5, 7, 2}, DType::BFloat16, false}}, {}};
     case Op::Addcmul: return {{{"self", kWide}, {"tensor1", kWide}, {"tensor2", kWide}}, {{"out", kWide}}, {}};
     default: return {{{"self", kWide}, {"other", kWide}}, {{"out", kWide}}, {}};
   }

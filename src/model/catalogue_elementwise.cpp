@@ -23,6 +23,75 @@ void unary(Writer& w) {
   w.gradient(0);
 }
 
+namespace {
+
+// A statement of Python: each step makes a tensor of the input's size, and what it read and nobody holds dies behind
+// it. In forward and backward alike; steps are numbered by what they make.
+class Expression {
+ public:
+  Expression(Writer& w, bool backward) : w_(w), backward_(backward) {}
+  std::uint8_t make(std::initializer_list<std::uint8_t> then_dropped = {}) {
+    const Bytes bytes = w_.bytes_in(0);
+    const DType dtype = w_.in(0).dtype;
+    std::uint8_t made = 0;
+    if (backward_) {
+      made = w_.temporary(bytes, dtype);
+    } else {
+      made = w_.forward_temporary(bytes, dtype);
+      w_.kernel();
+    }
+    drop(then_dropped);
+    return made;
+  }
+  void drop(std::initializer_list<std::uint8_t> made) {
+    for (const std::uint8_t one : made) backward_ ? w_.drop(one) : w_.forward_drop(one);
+  }
+  // tanh(c * x * (1 + c' * x * x)).
+  std::uint8_t tanh_of_inner() {
+    const std::uint8_t scaled = make();
+    const std::uint8_t small = make();
+    const std::uint8_t squared = make({small});
+    const std::uint8_t shifted = make({squared});
+    const std::uint8_t inner = make({scaled, shifted});
+    return make({inner});
+  }
+
+ private:
+  Writer& w_;
+  bool backward_;
+};
+
+// x * 0.5 * (1 + tanh(..)), under no_grad; x is saved when it has returned. Backward: ff * gradient, with
+// ff = 0.5 * x * ((1 - tanh^2) * (c + c' * x * x)) + 0.5 * (1 + tanh).
+void gelu_function(Writer& w) {
+  Expression forward(w, false);
+  const std::uint8_t halved = forward.make();
+  const std::uint8_t open = forward.make({forward.tanh_of_inner()});
+  w.output();
+  w.kernel();
+  forward.drop({halved, open});
+  w.save_input(0, "_saved_tensors");
+  w.saves_after_kernel();
+  if (!w.needs(0)) return;
+  Expression backward(w, true);
+  const std::uint8_t tanh = backward.tanh_of_inner();
+  const std::uint8_t half = backward.make();
+  const std::uint8_t slope = backward.make({backward.make()});
+  const std::uint8_t cubic = backward.make({backward.make({backward.make()})});
+  const std::uint8_t steep = backward.make({slope, cubic});
+  const std::uint8_t left = backward.make({half, steep});
+  const std::uint8_t right = backward.make({backward.make()});
+  backward.make({left, right});
+  w.gradient(0);
+}
+
+}  // namespace
+
+void gelu(Writer& w) {
+  if (w.node().number == kGeluFunction) return gelu_function(w);
+  unary(w);
+}
+
 // leaky_relu, elu: what they overwrite they can do without.
 void activation_in_place(Writer& w) {
   if (w.node().in_place) {
@@ -69,6 +138,26 @@ void multiply(Writer& w) {
   w.output();
   w.kernel();
   w.broadcast_gradients({1, 0});
+}
+
+// polar(ones_like(angle), angle).
+void polar(Writer& w) {
+  const std::uint8_t ones = w.forward_temporary(w.bytes_in(0), w.in(0).dtype);
+  w.kernel();
+  w.output();
+  w.kernel();
+  w.forward_drop(ones);
+}
+
+// The gradient times the other's conjugate, which becomes a tensor first; of pairs that are no part of autograd.
+void complex_multiply(Writer& w) {
+  w.save_input(1, "_saved_other", w.needs(0));
+  w.output();
+  w.kernel();
+  if (!w.needs(0)) return;
+  const std::uint8_t conjugate = w.temporary(w.bytes_in(1), w.in(1).dtype);
+  w.gradient(0);
+  w.drop(conjugate);
 }
 
 // grad / other; -grad * ((self / other) / other) (div_tensor_{self,other}_grad).

@@ -14,11 +14,17 @@ void view(Writer& w) {
   w.seen_through_view(0);
 }
 
-// The gradients are slices of the incoming one.
+// The gradients are slices of the incoming one, brought to the dtype of what was promoted.
 void cat(Writer& w) {
   w.output();
   w.kernel();
-  for (std::size_t i = 0; i < w.node().input_count; ++i) w.pass(i);
+  for (std::size_t i = 0; i < w.node().input_count; ++i) {
+    if (w.in(i).dtype == w.out().dtype || w.bytes_in(i) == Bytes(0)) {
+      w.pass(i);
+    } else {
+      w.gradient(i);
+    }
+  }
   w.passes_part();
 }
 
@@ -33,6 +39,30 @@ void part(Writer& w) {
     }
   }
   w.gradient(0);
+}
+
+// The gradient is copied whole, and of the part a clone is the source's; then zeros are put in its place.
+void copy_into(Writer& w) {
+  w.in_place();
+  w.kernel();
+  std::uint8_t whole = 0;
+  if (w.needs(0)) {
+    w.gradient(0);
+  } else {
+    whole = w.temporary(w.bytes_in(0), w.in(0).dtype);
+  }
+  std::uint8_t clone = 0;
+  if (w.needs(1)) {
+    w.gradient(1);
+  } else {
+    clone = w.temporary(w.bytes_in(1), w.in(1).dtype);
+  }
+  if (w.needs(0)) {
+    w.drop(w.temporary(w.bytes_in(1), w.in(1).dtype));
+  } else {
+    w.drop(whole);
+  }
+  if (!w.needs(1)) w.drop(clone);
 }
 
 // A torch.autograd.Function: its forward ran without gradients and made what stands among its outputs; it keeps what
@@ -61,7 +91,7 @@ void selection(Writer& w) {
 // Zeros of the input's size, into which the gradient is put in place (FunctionsManual.cpp, index_backward: only
 // tensor subclasses and dispatch modes take the form that copies).
 void index(Writer& w) {
-  w.save_input(1, "_saved_indices");
+  for (std::size_t i = 1; i < w.node().input_count; ++i) w.save_input(i, "_saved_indices");
   w.output();
   w.kernel();
   w.gradient(0);

@@ -1,4 +1,6 @@
 // The catalogue: matrix products, convolution and embedding.
+#include <optional>
+
 #include "model/catalogue_rules.h"
 
 namespace dsplan::rules {
@@ -6,59 +8,119 @@ namespace {
 
 // bitsandbytes' MatMul4Bit (0.50: autograd/_functions.py, backends/cuda/ops.py): W is packed, 64 values to a scale.
 // Forward unpacks the scales, if they are quantized themselves, and the weight in x's dtype, and is one call; backward
-// unpacks both again, the weight in the dtype that it once had.
+// unpacks both again, the weight in the dtype that it once had. Under autocast in a narrower dtype the call has copies
+// of x, weight and bias made for it, and backward's product is in the gradient's dtype, from which the engine makes
+// x's.
+class PackedLinear {
+ public:
+  explicit PackedLinear(Writer& w) : w_(w), compute_(w.in(0).dtype), product_(w.out().dtype) {
+    nested_ = w.node().number >= kNestedScales;
+    loaded_ = static_cast<DType>(static_cast<int>(w.node().number) % static_cast<int>(kNestedScales));
+    const std::int64_t in = w.in(0).shape.dims[w.in(0).shape.rank - 1U];
+    weight_ = Elements(checked_mul(in, w.out().shape.dims[w.out().shape.rank - 1U]));
+    scales_ = storage(div_ceil(weight_, 64), DType::Float32);
+  }
+
+  void forward() {
+    std::vector<std::uint8_t> made;
+    if (nested_) {
+      made.push_back(passing(scales_, DType::Float32));
+      made.insert(made.begin(), passing(scales_, DType::Float32));
+    }
+    made.push_back(passing(storage(weight_, compute_), compute_));
+    std::vector<std::uint8_t> narrow;
+    if (narrows()) {
+      // The compiler evaluates the wrapper's arguments from the last to the first.
+      if (w_.has_in(2)) narrow.insert(narrow.begin(), passing(storage(w_.in(2).shape.elements(), product_), product_));
+      narrow.insert(narrow.begin(), passing(storage(weight_, product_), product_));
+      narrow.insert(narrow.begin(), passing(storage(w_.in(0).shape.elements(), product_), product_));
+    }
+    w_.output();
+    w_.kernel();
+    for (const std::uint8_t one : narrow) w_.forward_drop(one);
+    if (nested_) {
+      for (const std::uint8_t one : made) w_.forward_drop(one);
+    }
+    w_.save_input(1, "B", w_.needs(0));
+  }
+
+  void backward() {
+    if (w_.has_in(2)) w_.summed_gradient(2);
+    if (!w_.needs(0)) return;
+    std::uint8_t shifted = 0;
+    if (nested_) shifted = w_.temporary(scales_, DType::Float32);
+    std::uint8_t dense = w_.temporary(storage(weight_, loaded_), loaded_);
+    if (nested_) w_.drop(shifted);
+    if (loaded_ != product_) {
+      const std::uint8_t cast = w_.temporary(storage(weight_, product_), product_);
+      w_.drop(dense);
+      dense = cast;
+    }
+    if (!narrows()) {
+      w_.gradient(0);
+      return w_.drop(dense);
+    }
+    const std::uint8_t narrow = w_.temporary(storage(w_.in(0).shape.elements(), product_), product_);
+    w_.drop(dense);
+    w_.gradient(0);
+    w_.drop(narrow);
+  }
+
+ private:
+  [[nodiscard]] bool narrows() const { return product_ != compute_; }
+  std::uint8_t passing(Bytes bytes, DType dtype) {
+    const std::uint8_t made = w_.forward_temporary(bytes, dtype);
+    w_.kernel();
+    return made;
+  }
+
+  Writer& w_;
+  DType compute_;
+  DType product_;
+  DType loaded_ = DType::BFloat16;
+  bool nested_ = false;
+  Elements weight_;
+  Bytes scales_;
+};
+
 void packed_linear(Writer& w) {
-  const DType compute = w.in(0).dtype;
-  const bool nested = w.node().number >= kNestedScales;
-  const DType loaded = static_cast<DType>(static_cast<int>(w.node().number) % static_cast<int>(kNestedScales));
-  const std::int64_t in = w.in(0).shape.dims[w.in(0).shape.rank - 1U];
-  const Elements weight(checked_mul(in, w.out().shape.dims[w.out().shape.rank - 1U]));
-  const Bytes scales = storage(Elements((weight.value() + 63) / 64), DType::Float32);
-  if (nested) {
-    const std::uint8_t unpacked = w.forward_temporary(scales, DType::Float32);
-    w.kernel();
-    const std::uint8_t shifted = w.forward_temporary(scales, DType::Float32);
-    w.kernel();
-    const std::uint8_t dense = w.forward_temporary(storage(weight, compute), compute);
-    w.kernel();
-    w.output();
-    w.kernel();
-    for (const std::uint8_t made : {shifted, unpacked, dense}) w.forward_drop(made);
-  } else {
-    w.forward_temporary(storage(weight, compute), compute);
-    w.kernel();
-    w.output();
-    w.kernel();
-  }
-  w.save_input(1, "B", w.needs(0));
-  if (w.has_in(2)) w.summed_gradient(2);
-  if (!w.needs(0)) return;
-  std::uint8_t shifted = 0;
-  if (nested) shifted = w.temporary(scales, DType::Float32);
-  std::uint8_t dense = w.temporary(storage(weight, loaded), loaded);
-  if (nested) w.drop(shifted);
-  if (loaded != compute) {
-    const std::uint8_t cast = w.temporary(storage(weight, compute), compute);
-    w.drop(dense);
-    dense = cast;
-  }
-  w.gradient(0);
-  w.drop(dense);
+  PackedLinear rule(w);
+  rule.forward();
+  rule.backward();
+}
+
+// From Hopper on one kernel of CUTLASS multiplies all groups (aten/src/ATen/native/cuda/GroupMM.cu): its arguments by
+// group (three pointers, a problem, three strides), and four tensor maps for each multiprocessor. Before, groups are
+// multiplied one by one.
+struct GroupedScratch {
+  Bytes arguments;
+  Bytes maps;
+};
+
+std::optional<GroupedScratch> grouped_scratch(const Writer& w) {
+  const DeviceThreads& device = w.options().device;
+  if (device.multiprocessors == 0 || device.capability < 90 || device.capability >= 110) return std::nullopt;
+  if (w.in(0).dtype != DType::BFloat16) return std::nullopt;
+  const std::int64_t groups = w.in(2).shape.elements().value();
+  const std::int64_t pointers = round_up(Bytes(groups), 2).value() * 3 * 8;
+  const std::int64_t problems = groups * 3 * 4;
+  const std::int64_t strides = groups * 3 * 8;
+  return GroupedScratch{Bytes(pointers + problems + strides), Bytes(device.multiprocessors * 4 * 128)};
 }
 
 }  // namespace
 
 // x W^T (+ b). Saved: mat1 iff the weight needs a gradient, mat2 iff the input does (derivatives.yaml: mm, addmm).
 // Backward order: with bias x, W, then, by the engine, the bias sum; without bias W first. DeepSpeed's Python function
-// (runtime/zero/linear.py) packs what it saves after its forward and always makes x first.
+// (runtime/zero/linear.py) packs what it saves after its forward, x beside a frozen weight too, and always makes x first.
 void linear(Writer& w) {
   if (w.node().number > 0) return packed_linear(w);
   const bool has_bias = w.node().input_count == 3;
   w.output();
   w.kernel();
-  w.save_input(0, has_bias ? "_saved_mat1" : "_saved_self", w.needs(1));
-  w.save_input(1, "_saved_mat2", w.needs(0));
   const bool function = w.node().product == Product::Function;
+  w.save_input(0, has_bias ? "_saved_mat1" : "_saved_self", function || w.needs(1));
+  w.save_input(1, "_saved_mat2", w.needs(0));
   if (function) w.saves_after_kernel();
   // It works on views with two dimensions, and nn.functional.linear on weight.t(), so that gradients come back through
   // them. The bias is ready before the weight, whose transposition is a node of its own.
@@ -94,15 +156,57 @@ void matmul(Writer& w) {
   w.gradient(0);
 }
 
-// The weight's gradient comes first, as in mm (VariableType, GroupedMmBackward0).
-void grouped_matmul(Writer& w) {
+// bmm, or with a third operand baddbmm: that and `number` times the product. A factor of one is not multiplied
+// (FunctionsManual.cpp, maybe_multiply); the first factor's gradient comes first, as names are sorted.
+void stacked_product(Writer& w) {
+  if (!w.has_in(2)) return matmul(w);
   w.output();
   w.kernel();
+  w.save_input(0, "_saved_batch1", w.needs(1));
+  w.save_input(1, "_saved_batch2", w.needs(0));
+  for (const std::size_t i : {0U, 1U}) {
+    if (!w.needs(i)) continue;
+    const bool scales = w.node().number != 1;
+    const std::uint8_t product = scales ? w.temporary(w.bytes_in(i), w.in(i).dtype) : std::uint8_t{0};
+    w.gradient(i);
+    if (scales) w.drop(product);
+  }
+  w.function_returns();
+  if (w.is_broadcast(2)) {
+    w.summed_gradient(2);
+  } else {
+    w.pass(2);
+  }
+}
+
+// The weight's gradient comes first, as in mm (VariableType, GroupedMmBackward0).
+void grouped_matmul(Writer& w) {
+  const std::optional<GroupedScratch> scratch = grouped_scratch(w);
+  w.output();
+  if (scratch) {
+    const std::uint8_t arguments = w.forward_temporary(scratch->arguments, DType::UInt8, Visibility::Kernel);
+    const std::uint8_t maps = w.forward_temporary(scratch->maps, DType::UInt8, Visibility::Kernel);
+    w.kernel();
+    w.forward_drop(maps);
+    w.forward_drop(arguments);
+  } else {
+    w.kernel();
+  }
   w.save_input(0, "_saved_self", w.needs(1));
   w.save_input(1, "_saved_mat2", w.needs(0));
   w.save_input(2, "_saved_offs");
-  w.gradient(1);
-  w.gradient(0);
+  for (const std::size_t input : {1U, 0U}) {
+    if (!scratch || !w.needs(input)) {
+      w.gradient(input);
+      continue;
+    }
+    w.allocate_gradient(input);
+    const std::uint8_t arguments = w.allocate_temporary(scratch->arguments, DType::UInt8, Visibility::Kernel);
+    const std::uint8_t maps = w.allocate_temporary(scratch->maps, DType::UInt8, Visibility::Kernel);
+    w.backward_kernel();
+    w.drop(maps);
+    w.drop(arguments);
+  }
 }
 
 // Dense gradient of the table; beyond 3,072 indices CUDA sorts them first (Embedding.cu, embedding_dense_backward).

@@ -9,6 +9,9 @@ namespace dsplan::rules {
 // catalogue_elementwise.cpp
 void without_gradient(Writer& w);
 void unary(Writer& w);
+// Node::number of Op::Gelu where it is a torch.autograd.Function of Python's own (transformers: bloom, GeLUFunction).
+inline constexpr double kGeluFunction = 2;
+void gelu(Writer& w);
 void activation_in_place(Writer& w);
 void passing(Writer& w);
 void add(Writer& w);
@@ -42,6 +45,9 @@ void softmax(Writer& w);
 void view(Writer& w);
 void cat(Writer& w);
 void part(Writer& w);
+void copy_into(Writer& w);
+void polar(Writer& w);
+void complex_multiply(Writer& w);
 void custom(Writer& w);
 void selection(Writer& w);
 void index(Writer& w);
@@ -60,6 +66,7 @@ void max_pool(Writer& w);
 inline constexpr double kNestedScales = 100;
 void linear(Writer& w);
 void matmul(Writer& w);
+void stacked_product(Writer& w);
 void grouped_matmul(Writer& w);
 void embedding(Writer& w);
 void convolution(Writer& w);

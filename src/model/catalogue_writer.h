@@ -53,8 +53,10 @@ class Writer {
     }
     forward(slot(SlotKind::Output, i, graph_.bytes(graph_.output(node_, i)), out(i).dtype, Visibility::Dispatch));
   }
-  void extra(std::size_t i, Bytes bytes, DType dtype, Visibility visibility) {
+  // `for_backward`: made where autograd will ask for it, and nowhere else.
+  void extra(std::size_t i, Bytes bytes, DType dtype, Visibility visibility, bool for_backward = false) {
     forward(slot(SlotKind::Extra, i, bytes, dtype, visibility));
+    recipe_.slots.back().for_backward = for_backward;
   }
   // A temporary of the forward; it dies with the operator unless it is dropped before.
   std::uint8_t forward_temporary(Bytes bytes, DType dtype, Visibility visibility = Visibility::Dispatch) {
@@ -75,7 +77,7 @@ class Writer {
   void save_input(std::size_t i, const char* name, bool condition = true) {
     if (!condition || !node_.requires_grad) return;
     if (i == 0 && node_.in_place) {
-      extra(kClone, bytes_in(0), in(0).dtype, Visibility::Dispatch);
+      extra(kClone, bytes_in(0), in(0).dtype, Visibility::Dispatch, true);
       kernel();
       recipe_.saved.push_back({Saved::Kind::Extra, kClone, name});
       return;
@@ -93,7 +95,10 @@ class Writer {
 
   // Backward.
   void pass(std::size_t i) {
-    if (needs(i)) recipe_.passes |= std::uint64_t{1} << i;
+    if (!needs(i)) return;
+    // Cast to another dtype, no element at all is a tensor of its own.
+    const bool empty = in(i).dtype != out().dtype && bytes_in(i) == Bytes(0);
+    (empty ? recipe_.comes_empty : recipe_.passes) |= std::uint64_t{1} << i;
   }
   // The gradient of input i is by-product or output i as it was saved.
   void hand_out(std::size_t i) {

@@ -22,8 +22,10 @@ Rules rules_of(const ModelSpec& model) {
   const std::string& family = model.family;
   if (family == "gpt2" || family == "bloom" || family == "falcon") return {"transformer.", true};
   if (family == "gpt_neox") return {"gpt_neox.", true};
-  if (family == "bert") return {"bert.", false};
-  if (family == "roberta") return {"roberta.", false};
+  const bool whole = !model.graph_class.ends_with("Model");
+  if (family == "bert") return {"bert.", whole};
+  if (family == "roberta") return {"roberta.", whole};
+  if (family == "distilbert") return {"distilbert.", whole};
   if (family == "vit") return {"vit.", model.graph_class != "ViTModel"};
   if (family == "t5") return {"", false};
   return {"model.", true};
@@ -44,6 +46,16 @@ bool replace(std::string& name, std::string_view from, std::string_view to) {
 std::string file_name(const ModelSpec& model, std::string name) {
   if (model.family == "gpt_neox" && name == "lm_head.weight") return "embed_out.weight";
   if (model.family == "mixtral") replace(name, ".mlp.", ".block_sparse_moe.");
+  if (model.family == "granitemoe") {
+    static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kOld{{
+        {"experts.gate_up_proj", "input_linear.weight"},
+        {"experts.down_proj", "output_linear.weight"},
+        {"router.weight", "router.layer.weight"},
+    }};
+    for (const auto& [now, old] : kOld) {
+      if (replace(name, now, old)) break;
+    }
+  }
   if (model.family == "vit" && replace(name, "layers.", "encoder.layer.")) {
     static constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kOld{{
         {"attention.q_proj", "attention.attention.query"},
@@ -105,7 +117,8 @@ std::vector<Expected> expected_of(const ModelSpec& model) {
     const Parameter& parameter = model.parameters[i];
     if (parameter.tied_to != kNone) continue;
     const auto id = static_cast<ParameterId>(i);
-    if (parameter.shape.rank == 3 && parameter.name.find(".experts.") != std::string::npos) {
+    const bool stacked = model.family == "granitemoe" || model.family == "gpt_oss";
+    if (!stacked && parameter.shape.rank == 3 && parameter.name.find(".experts.") != std::string::npos) {
       add_experts(list, model, id);
     } else {
       list.push_back({file_name(model, parameter.name), dims_of(parameter.shape), id});
@@ -123,8 +136,8 @@ bool is_passed_over(const ModelSpec& model, std::string_view name) {
   if (name.ends_with("rotary_emb.inv_freq") || name.ends_with("position_ids")) return true;
   if (family == "gpt2") return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
   if (family == "gpt_neox") return name.ends_with("attention.bias") || name.ends_with("attention.masked_bias");
-  if (family == "bert") return name.starts_with("cls.");
-  if (family == "roberta") return name.starts_with("lm_head.");
+  if (family == "bert") return name.starts_with("cls.") || name.starts_with("bert.pooler.");
+  if (family == "roberta") return name.starts_with("lm_head.") || name.starts_with("roberta.pooler.");
   if (family == "deepseek_v3") return name.starts_with("model.layers.61.");
   if (family == "t5") return name == "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight";
   return false;

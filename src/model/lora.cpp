@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
+#include <cmath>
 
 #include "core/error.h"
 #include "core/format.h"
@@ -10,59 +10,9 @@
 namespace dsplan {
 namespace {
 
-std::vector<std::string> split(std::string_view text, char separator) {
-  std::vector<std::string> parts;
-  while (true) {
-    const std::size_t at = text.find(separator);
-    parts.emplace_back(text.substr(0, at));
-    if (at == std::string_view::npos) return parts;
-    text.remove_prefix(at + 1);
-  }
+bool is_linear(const Module& module) {
+  return module.type == "Linear" || module.type == "Conv1D" || module.type == "FalconLinear";
 }
-
-template <class Number>
-std::optional<Number> number_in(const std::string& text) {
-  Number value{};
-  const char* const end = text.data() + text.size();
-  const auto [stop, fault] = std::from_chars(text.data(), end, value);
-  if (fault != std::errc() || stop != end) return std::nullopt;
-  return value;
-}
-
-// One key=value; returns what is wrong with it.
-std::optional<std::string> read_pair(const std::string& key, const std::string& value, Lora& lora) {
-  if (key == "r") {
-    lora.r = number_in<std::int64_t>(value).value_or(0);
-    if (lora.r < 1) return formatted("r must be a number from 1 on, not \"{}\"", value);
-  } else if (key == "targets") {
-    lora.targets = split(value, '+');
-    if (value.empty()) return "targets names no module";
-  } else if (key == "dropout") {
-    lora.dropout = number_in<double>(value).value_or(-1);
-    if (!(lora.dropout >= 0 && lora.dropout < 1)) return formatted("dropout must lie in [0, 1), not \"{}\"", value);
-  } else if (key == "alpha") {
-    const std::optional<double> alpha = number_in<double>(value);
-    if (!alpha) return formatted("alpha is a number, not \"{}\"", value);
-    lora.alpha = *alpha;
-  } else if (key == "dtype") {
-    if (value == "fp32") {
-      lora.dtype = DType::Float32;
-    } else if (value == "bf16") {
-      lora.dtype = DType::BFloat16;
-    } else if (value == "fp16") {
-      lora.dtype = DType::Float16;
-    } else if (value == "model") {
-      lora.dtype = std::nullopt;
-    } else {
-      return formatted("dtype \"{}\" is none of fp32, bf16, fp16, model", value);
-    }
-  } else {
-    return formatted("\"{}\" is none of r, targets, dtype, dropout, alpha", key);
-  }
-  return std::nullopt;
-}
-
-bool is_linear(const Module& module) { return module.type == "Linear" || module.type == "Conv1D"; }
 
 bool ends_with_module(std::string_view path, std::string_view target) {
   if (path == target) return true;
@@ -75,15 +25,22 @@ constexpr std::array<std::string_view, 8> kOfExperts{"all-linear", "gate",    "w
                                                      "w3",         "up_proj", "gate_up_proj", "down_proj"};
 
 // "all-linear" is every linear module but the output embedding.
-bool among_all_linear(const Module& module) {
-  return (is_linear(module) || module.type == "FalconLinear") && module.path != "lm_head";
+bool among_all_linear(const Module& module) { return is_linear(module) && module.path != "lm_head"; }
+
+// LoraModel._prepare_adapter_config.
+std::vector<std::string> targets_of(const ModelSpec& model, const Lora& lora, const Place& place) {
+  if (!lora.targets.empty()) return lora.targets;
+  std::vector<std::string> usual = usual_targets(model.family);
+  if (!usual.empty()) return usual;
+  throw Refusal({place.says(formatted("LoRA without targets: peft 0.21 knows none of its own for {}", model.family),
+                            "name them, as targets=q_proj+v_proj, or say targets=all-linear")});
 }
 
 // Which modules get adapters, by index.
 std::vector<bool> chosen_modules(const ModelSpec& model, const Lora& lora, const Place& place) {
   std::vector<bool> chosen(model.modules.size(), false);
   Diagnostics diagnostics;
-  for (const std::string& target : lora.targets) {
+  for (const std::string& target : targets_of(model, lora, place)) {
     if (model.dims.experts > 0 && (target == "gate_proj" || std::ranges::count(kOfExperts, target) > 0)) {
       diagnostics.add(place.says(
           formatted("LoRA on \"{}\" of a mixture, of routers and fused experts, is not modelled yet", target),
@@ -109,14 +66,75 @@ std::vector<bool> chosen_modules(const ModelSpec& model, const Lora& lora, const
                                  "a target is the end of a module's path, as q_proj"));
     }
   }
+  for (std::size_t at = 0; lora.dora && at < model.modules.size(); ++at) {
+    const Module& module = model.modules[at];
+    if (!chosen[at] || module.type == "Linear") continue;
+    diagnostics.add(place.says(formatted("DoRA on {}, a {}, is not modelled yet", module.path, module.type)));
+  }
   diagnostics.throw_if_any();
   return chosen;
 }
 
+constexpr std::string_view kWrapper = "ModulesToSaveWrapper";
+
+bool has_children(const ModelSpec& model, ModuleId module) {
+  return std::ranges::any_of(model.modules, [&](const Module& other) { return other.parent == module; });
+}
+
+// What of a module speaks against a copy of its own; empty: nothing.
+std::string why_no_copy(const ModelSpec& model, std::size_t at, bool adapted) {
+  const Module& module = model.modules[at];
+  const auto own = [at](const auto& thing) { return thing.module == static_cast<ModuleId>(at); };
+  const bool known = is_linear(module) || module.type.find("Embedding") != std::string::npos ||
+                     module.type.find("Norm") != std::string::npos;
+  if (adapted) return "it has adapters already";
+  if (has_children(model, static_cast<ModuleId>(at)) || !known) {
+    return formatted("it is a {}, and linear modules, embeddings and norms are modelled", module.type);
+  }
+  if (std::ranges::any_of(model.buffers, own)) return "it has buffers of its own";
+  for (const Parameter& parameter : model.parameters) {
+    if (parameter.tied_to == kNone) continue;
+    if (own(parameter) || own(model.parameters[static_cast<std::size_t>(parameter.tied_to)])) {
+      return "its weight is tied, and peft's copy of it is not";
+    }
+  }
+  return {};
+}
+
+// _set_trainable in peft's utils/other.py: every module whose path ends so, dot or no dot.
+std::vector<bool> saved_modules(const ModelSpec& model, const Lora& lora, const std::vector<bool>& adapted,
+                                const Place& place) {
+  std::vector<bool> saved(model.modules.size(), false);
+  Diagnostics diagnostics;
+  for (const std::string& name : lora.saved) {
+    bool any = false;
+    for (std::size_t at = 0; at < model.modules.size(); ++at) {
+      const std::string& path = model.modules[at].path;
+      if (!path.ends_with(name)) continue;
+      any = true;
+      saved[at] = true;
+      const std::string why = why_no_copy(model, at, adapted[at]);
+      if (!why.empty()) {
+        diagnostics.add(place.says(formatted("a trained copy of {} is not modelled yet: {}", path, why)));
+      }
+    }
+    if (any) continue;
+    diagnostics.add(place.says(formatted("LoRA save \"{}\" matches no module of {}", name, model.name),
+                               "it is the end of a module's path, as lm_head"));
+  }
+  diagnostics.throw_if_any();
+  return saved;
+}
+
+struct Chosen {
+  std::vector<bool> adapted;
+  std::vector<bool> saved;
+};
+
 // Writes the adapted model, module by module in registration order.
 class Adapter {
  public:
-  Adapter(const ModelSpec& model, const Lora& lora, std::vector<bool> chosen)
+  Adapter(const ModelSpec& model, const Lora& lora, Chosen chosen)
       : model_(model), lora_(lora), chosen_(std::move(chosen)), spec_(model) {
     spec_.modules.clear();
     spec_.parameters.clear();
@@ -128,7 +146,8 @@ class Adapter {
     spec_.modules.push_back({"base_model", "LoraModel", 0, kNone});
     spec_.causal = 2;
     spec_.dims.adapter_dropout = lora_.dropout;
-    spec_.dims.adapter_scale = lora_.alpha / static_cast<double>(lora_.r);
+    const auto rank = static_cast<double>(lora_.r);
+    spec_.dims.adapter_scale = lora_.alpha / (lora_.rank_stabilized ? std::sqrt(rank) : rank);
     for (std::size_t at = 0; at < model_.modules.size(); ++at) add_module(at);
     for (ModelBuffer& buffer : spec_.buffers) {
       buffer.name = kPrefix + buffer.name;
@@ -151,17 +170,41 @@ class Adapter {
     const Module& old = model_.modules[at];
     const ModuleId parent = old.parent == kNone ? 1 : places_[static_cast<std::size_t>(old.parent)];
     const std::string path = old.path.empty() ? "base_model.model" : kPrefix + old.path;
-    const ModuleId id = open(path, chosen_[at] ? "lora." + old.type : old.type, parent);
+    const bool adapted = chosen_.adapted[at];
+    const bool saved = chosen_.saved[at];
+    const ModuleId id = open(path, adapted ? "lora." + old.type : (saved ? std::string(kWrapper) : old.type), parent);
     spec_.modules.back().layer = old.layer;
     places_.push_back(id);
-    if (!chosen_[at]) return add_parameters(at, id, path);
+    if (saved) return add_copy(at, id, path);
+    if (!adapted) return add_parameters(at, id, path);
     const ModuleId base = open(path + ".base_layer", old.type, id);
     add_parameters(at, base, path + ".base_layer");
     const ModuleId dropouts = open(path + ".lora_dropout", "ModuleDict", id);
     open(path + ".lora_dropout.default", lora_.dropout > 0 ? "Dropout" : "Identity", dropouts);
     const auto [in, out] = features(base);
-    add_factor(path + ".lora_A", id, Shape{lora_.r, in});
-    add_factor(path + ".lora_B", id, Shape{out, lora_.r});
+    add_factor(path + ".lora_A", id, Shape{lora_.r, in}, "Linear");
+    add_factor(path + ".lora_B", id, Shape{out, lora_.r}, "Linear");
+    if (lora_.dora) add_factor(path + ".lora_magnitude_vector", id, Shape{out}, "lora.dora.DoraLinearLayer");
+  }
+
+  // The module as it was, frozen, and a trained copy of it beside.
+  void add_copy(std::size_t at, ModuleId wrapper, const std::string& path) {
+    const std::string& type = model_.modules[at].type;
+    const std::string original = path + ".original_module";
+    const std::size_t first = spec_.parameters.size();
+    add_parameters(at, open(original, type, wrapper), original);
+    const std::size_t end = spec_.parameters.size();
+    const ModuleId list = open(path + ".modules_to_save", "ModuleDict", wrapper);
+    const std::string copy = path + ".modules_to_save.default";
+    const ModuleId module = open(copy, type, list);
+    for (std::size_t one = first; one < end; ++one) {
+      Parameter parameter = spec_.parameters[one];
+      parameter.name = copy + parameter.name.substr(original.size());
+      parameter.module = module;
+      parameter.trainable = true;
+      if (lora_.saved_dtype) parameter.dtype = lora_.saved_dtype;
+      spec_.parameters.push_back(std::move(parameter));
+    }
   }
 
   // Of the layer's weight: [out, in], or as Conv1D has it [in, out].
@@ -171,9 +214,9 @@ class Adapter {
     return direct ? std::pair{weight.dims[0], weight.dims[1]} : std::pair{weight.dims[1], weight.dims[0]};
   }
 
-  void add_factor(const std::string& path, ModuleId parent, Shape shape) {
+  void add_factor(const std::string& path, ModuleId parent, Shape shape, std::string type) {
     const ModuleId list = open(path, "ModuleDict", parent);
-    const ModuleId module = open(path + ".default", "Linear", list);
+    const ModuleId module = open(path + ".default", std::move(type), list);
     Parameter factor;
     factor.name = path + ".default.weight";
     factor.shape = shape;
@@ -182,13 +225,18 @@ class Adapter {
     spec_.parameters.push_back(std::move(factor));
   }
 
+  [[nodiscard]] bool trains(std::string_view name, bool adapted) const {
+    const bool asked = lora_.bias == TrainedBiases::All || (adapted && lora_.bias == TrainedBiases::OfTargets);
+    return asked && name.ends_with(".bias");
+  }
+
   void add_parameters(std::size_t at, ModuleId module, const std::string& path) {
     for (; next_ < model_.parameters.size() && model_.parameters[next_].module == static_cast<ModuleId>(at); ++next_) {
       Parameter parameter = model_.parameters[next_];
       const std::size_t dot = parameter.name.rfind('.');
       parameter.name = path + "." + (dot == std::string::npos ? parameter.name : parameter.name.substr(dot + 1));
       parameter.module = module;
-      parameter.trainable = false;
+      parameter.trainable = parameter.trainable && trains(parameter.name, chosen_.adapted[at]);
       parameters_.push_back(static_cast<ParameterId>(spec_.parameters.size()));
       if (parameter.tied_to != kNone) parameter.tied_to = parameters_[static_cast<std::size_t>(parameter.tied_to)];
       spec_.parameters.push_back(std::move(parameter));
@@ -200,14 +248,28 @@ class Adapter {
     spec_.calls = {{0, true}, {1, true}};
     for (const ModuleCall& call : model_.calls) {
       if (call.module == 0) continue;
-      const ModuleId id = places_[static_cast<std::size_t>(call.module)];
-      if (chosen_[static_cast<std::size_t>(call.module)] && !call.enter) {
-        for (const char* child : {"base_layer", "lora_dropout", "lora_A", "lora_B"}) add_call(id, child);
-      }
+      const auto at = static_cast<std::size_t>(call.module);
+      const ModuleId id = places_[at];
+      if (chosen_.adapted[at] && !call.enter) add_calls_of_adapter(id);
+      if (chosen_.saved[at] && !call.enter) add_call(id, "modules_to_save");
       spec_.calls.push_back({id, call.enter});
     }
     spec_.calls.push_back({1, false});
     spec_.calls.push_back({0, false});
+  }
+
+  // DoRA calls the factors for their product, and then as everybody does.
+  void add_calls_of_adapter(ModuleId id) {
+    add_call(id, "base_layer");
+    if (!lora_.dora || lora_.dropout > 0) add_call(id, "lora_dropout");
+    const ModuleId magnitude =
+        lora_.dora ? spec_.child(spec_.child(id, "lora_magnitude_vector"), "default") : ModuleId(kNone);
+    if (magnitude != kNone) spec_.calls.push_back({magnitude, true});
+    for (int time = 0; time < (lora_.dora ? 2 : 1); ++time) {
+      add_call(id, "lora_A");
+      add_call(id, "lora_B");
+    }
+    if (magnitude != kNone) spec_.calls.push_back({magnitude, false});
   }
 
   void add_call(ModuleId parent, const char* child) {
@@ -219,7 +281,7 @@ class Adapter {
 
   const ModelSpec& model_;
   const Lora& lora_;
-  std::vector<bool> chosen_;
+  Chosen chosen_;
   ModelSpec spec_;
   std::vector<ModuleId> places_;         // By old module.
   std::vector<ParameterId> parameters_;  // By old parameter.
@@ -228,29 +290,24 @@ class Adapter {
 
 }  // namespace
 
-Lora parse_lora(const Setting<std::string>& text) {
-  Lora lora;
-  Diagnostics diagnostics;
-  bool ranked = false;
-  for (const std::string& part : split(*text, ',')) {
-    const std::size_t equals = part.find('=');
-    const std::string key = part.substr(0, equals);
-    ranked = ranked || key == "r";
-    const std::optional<std::string> wrong = equals == std::string::npos
-                                                 ? formatted("\"{}\" is not KEY=VALUE", part)
-                                                 : read_pair(key, part.substr(equals + 1), lora);
-    if (wrong) diagnostics.add(text.place.says("LoRA: " + *wrong, "write it as r=8,targets=q_proj+v_proj"));
-  }
-  if (!ranked) diagnostics.add(text.place.says("LoRA: r is missing", "write it as r=8,targets=q_proj+v_proj"));
-  if (lora.targets.empty()) {
-    diagnostics.add(text.place.says("LoRA: targets are missing", "write it as r=8,targets=q_proj+v_proj"));
-  }
-  diagnostics.throw_if_any();
-  return lora;
+ModelSpec with_adapters(const ModelSpec& model, const Lora& lora, const Place& place) {
+  std::vector<bool> adapted = chosen_modules(model, lora, place);
+  std::vector<bool> saved = saved_modules(model, lora, adapted, place);
+  return Adapter(model, lora, {std::move(adapted), std::move(saved)}).build();
 }
 
-ModelSpec with_adapters(const ModelSpec& model, const Lora& lora, const Place& place) {
-  return Adapter(model, lora, chosen_modules(model, lora, place)).build();
+ModuleId trained_copy(const ModelSpec& model, ModuleId module) {
+  if (model.modules[static_cast<std::size_t>(module)].type != kWrapper) return kNone;
+  return model.child(model.child(module, "modules_to_save"), "default");
+}
+
+bool has_trained_copies(const ModelSpec& model) {
+  return std::ranges::any_of(model.modules, [](const Module& module) { return module.type == kWrapper; });
+}
+
+bool has_magnitudes(const ModelSpec& model) {
+  return std::ranges::any_of(model.modules,
+                             [](const Module& module) { return module.type == "lora.dora.DoraLinearLayer"; });
 }
 
 }  // namespace dsplan

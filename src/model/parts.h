@@ -31,8 +31,10 @@ enum class HeadNorm : std::uint8_t {
 
 enum class Projections : std::uint8_t {
   Separate,
-  Fused,       // One product: queries, keys, values (phi3).
-  FusedHeads,  // One product: query, key and value of each head together (gpt_neox).
+  Fused,        // One product: queries, keys, values (phi3).
+  FusedHeads,   // One product: query, key and value of each head together (gpt_neox).
+  FusedGroups,  // One product: of each group of heads its queries, a key and a value (falcon's new architecture).
+  Latent,       // From latents of low rank, with a rotated part that all heads share (deepseek: LatentParts).
 };
 
 // How much of a head turns, and what is joined on behind.
@@ -47,6 +49,9 @@ enum class RotaryPart : std::uint8_t {
 struct RotaryParts {
   RotaryPart part = RotaryPart::Whole;
   bool pairs = false;           // Neighbours turn together, not halves of a head.
+  bool sorts_pairs = false;     // They are brought apart by that, into halves (deepseek_v3).
+  bool half_tables = false;     // Tables of half the width, for both halves of a head (gpt_oss).
+  bool complex = false;         // Neighbours are complex numbers, and so are the tables (deepseek_v2).
   bool paired_tables = false;   // The tables hold each frequency twice in a row (cohere).
   bool repeats_tables = false;  // Each call makes such of the first half of the tables (glm4).
   bool wide_tables = false;     // Tables stay in fp32, and so do products with them; results are brought back (olmo2).
@@ -73,13 +78,40 @@ enum class LayerKind : std::uint8_t { Full, Sliding };
 enum class Router : std::uint8_t {
   WideSoftmax,  // softmax(logits.float()), the largest, divided by their sum (mixtral).
   Softmax,      // softmax(logits, dtype=float32), the largest, divided if `normalised`, in the logits' dtype (qwen).
+  LateSoftmax,  // The largest logits in fp32, then their softmax, in the hidden state's dtype (granitemoe).
+  BareSoftmax,  // The same in the logits' dtype, which the layer holds (gpt_oss).
+  Fp32Softmax,  // Product and softmax in fp32, the largest of the kept groups, times `scale` (deepseek_v2).
+  Fp32Sigmoid,  // Product in fp32; chosen by sigmoid and a bias, divided if `normalised`, times `scale` (deepseek_v3).
+};
+
+// Widths of deepseek's attention. The keys' parts are joined by copies into a tensor of their own.
+struct LatentParts {
+  std::int64_t query_rank = 0;  // 0: the query is one projection.
+  std::int64_t key_rank = 0;
+  std::int64_t nope = 0;  // Of a head: what does not turn, and what does.
+  std::int64_t rope = 0;
+  std::int64_t value = 0;
+};
+
+enum class TextHead : std::uint8_t {
+  Words,  // A language model's.
+  Text,   // Classes of the text, by its last token that is no padding.
+  Token,  // Classes of each token.
 };
 
 struct ExpertParts {
+  std::string_view block = "mlp";
+  std::string_view gate = "gate";
   Router router = Router::WideSoftmax;
   std::int64_t ffn = 0;         // Of one expert.
   std::int64_t shared_ffn = 0;  // Of the expert that sees every token; 0: none.
+  bool shared_plainly = false;  // It is called behind the others, and added without a gate (deepseek).
   bool normalised = true;
+  std::int64_t groups = 0;  // Of experts, of which `kept_groups` may be chosen; 0: none.
+  std::int64_t kept_groups = 0;
+  double scale = 1;  // Of the weights of routers in fp32.
+  // gpt_oss: weights lie as [in, out], with a bias for each expert; gate and up alternate, and are clamped.
+  bool biased = false;
 };
 
 struct DecoderParts {
@@ -114,6 +146,10 @@ struct DecoderParts {
   bool inner_dropout = false;       // nn.functional.dropout at the end of attention and MLP (starcoder2).
   bool rebinds_dropout = false;     // What is dropped out takes the name of what it was (gpt_neox).
   bool rebinds_embedding = false;   // What is dropped out takes the embedding's name (phi).
+  bool multiplies_late = false;     // embedding_multiplier stands behind the masks (granitemoe).
+  bool alibi = false;               // Biases of the scores, in the place of rotary positions (falcon).
+  bool full = false;                // Each token sees every other (vit).
+  bool sinks = false;               // Eager attention has a learned column of scores (gpt_oss).
   bool scaled_embedding = false;    // By a buffer of the embedding's own (gemma).
   double embedding_multiplier = 0;  // 0: no such operator.
   double residual_multiplier = 0;
@@ -121,14 +157,16 @@ struct DecoderParts {
   double logits_divisor = 0;
   double logits_multiplier = 0;
 
+  TextHead head = TextHead::Words;
+  bool pads = false;  // There is an id of padding, which a head over the text looks for.
+
   std::vector<LayerKind> kinds;  // By layer. Empty: all alike, Sliding where the model has a window.
   std::vector<bool> turned;      // By layer: rotary positions. Empty: all have them.
   bool both_masks = false;       // The mask of sliding layers is made though there are none.
   bool empty_window = false;     // And it is one of a window of no token, which no layer reads (qwen2_moe).
   bool tables_by_kind = false;   // The rotary module has a pair of tables for each kind of layer (gemma3).
+  LatentParts latent;
   ExpertParts experts;
-  // What the config asks for that no graph is written for: the key's name and what it does. Empty: nothing.
-  std::string_view no_graph;
 
   // Of a model that has a window.
   [[nodiscard]] LayerKind kind(std::size_t layer) const { return kinds.empty() ? LayerKind::Sliding : kinds[layer]; }

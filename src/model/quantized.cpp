@@ -1,55 +1,46 @@
 #include "model/quantized.h"
 
-#include <algorithm>
-#include <array>
-
 #include "core/error.h"
 #include "core/format.h"
 
 namespace dsplan {
 namespace {
 
-constexpr std::array<std::string_view, 4> kKeys{"quantization", "double_quant", "quant_compute_dtype", "quant_storage"};
 constexpr std::string_view kPackedClass = "Linear4bit";
 
-// What --set says of `key`; the last one counts.
-std::optional<std::string> said(const Request& request, std::string_view key) {
-  std::optional<std::string> value;
-  if (!request.set.given()) return value;
-  for (const std::string& pair : *request.set) {
-    const std::size_t equals = pair.find('=');
-    if (equals != std::string::npos && std::string_view(pair).substr(0, equals) == key) value = pair.substr(equals + 1);
-  }
-  return value;
-}
+std::optional<DType> packed_type(std::string_view text) { return text == "uint8" ? DType::UInt8 : floating_type(text); }
 
-std::optional<DType> dtype_named(std::string_view text) {
-  if (text == "uint8") return DType::UInt8;
-  if (text == "bf16" || text == "bfloat16") return DType::BFloat16;
-  if (text == "fp16" || text == "float16") return DType::Float16;
-  if (text == "fp32" || text == "float32") return DType::Float32;
-  return std::nullopt;
-}
-
-// One key that names a dtype.
-void read_dtype(const Request& request, std::string_view key, bool bytes, DType& into, Diagnostics& faults) {
-  const std::optional<std::string> text = said(request, key);
-  if (!text) return;
-  const std::optional<DType> dtype = dtype_named(*text);
+// A setting that names a dtype.
+void read_dtype(const Setting<std::string>& said, std::string_view key, bool bytes, DType& into, Diagnostics& faults) {
+  if (!said.given()) return;
+  const std::optional<DType> dtype = packed_type(*said);
   if (dtype && (bytes || *dtype != DType::UInt8)) {
     into = *dtype;
     return;
   }
-  faults.add(
-      request.set.place.says(formatted("{} \"{}\" is none of {}bf16, fp16, fp32", key, *text, bytes ? "uint8, " : "")));
+  faults.add(said.place.says(formatted("{} \"{}\" is none of {}bf16, fp16, fp32", key, *said, bytes ? "uint8, " : "")));
+}
+
+// Each of them is without meaning where nothing is packed.
+void refuse_without_packing(const Request& request) {
+  Diagnostics faults;
+  const auto refuse = [&faults](const auto& setting, std::string_view key) {
+    if (!setting.given()) return;
+    faults.add(setting.place.says(formatted("{} says how weights are packed, and none are", key), "quantization: nf4"));
+  };
+  refuse(request.double_quant, "double_quant");
+  refuse(request.quant_compute_dtype, "quant_compute_dtype");
+  refuse(request.quant_storage, "quant_storage");
+  refuse(request.kbit_prepare, "kbit_prepare");
+  faults.throw_if_any();
 }
 
 class Packer {
  public:
   Packer(const ModelSpec& model, const Quantization& quantization) : spec_(model), quantization_(quantization) {
-    type_ = formatted("{}({}, compute={}, storage={}, loaded={}{})", kPackedClass, quantization.kind,
+    type_ = formatted("{}({}, compute={}, storage={}, loaded={}{}{})", kPackedClass, quantization.kind,
                       name(quantization.compute), name(quantization.storage), name(quantization.loaded),
-                      quantization.nested ? ", nested" : "");
+                      quantization.nested ? ", nested" : "", quantization.prepared ? "" : ", unprepared");
   }
 
   ModelSpec pack() {
@@ -58,7 +49,8 @@ class Packer {
     for (std::size_t at = 0; at < spec_.modules.size(); ++at) {
       const Module& module = spec_.modules[at];
       const bool adapter = module.path.find(".lora_") != std::string::npos;
-      if (module.type == "Linear" && !adapter && !module.path.ends_with("lm_head")) pack(static_cast<ModuleId>(at));
+      const bool head = module.path.ends_with("lm_head") || module.path.find("lm_head.") != std::string::npos;
+      if (module.type == "Linear" && !adapter && !head) pack(static_cast<ModuleId>(at));
     }
     return std::move(spec_);
   }
@@ -102,36 +94,29 @@ class Packer {
 
 }  // namespace
 
-bool is_quantization_key(std::string_view key) { return std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end(); }
-
 std::optional<Quantization> quantization_of(const Request& request, DType loaded) {
-  const std::optional<std::string> kind = said(request, "quantization");
-  Diagnostics faults;
-  const Place& place = request.set.place;
-  if (!kind || *kind == "none") {
-    for (const std::string_view key : kKeys) {
-      if (key == "quantization" || !said(request, key)) continue;
-      faults.add(place.says(formatted("{} says how weights are packed, and none are", key), "quantization=nf4"));
-    }
-    faults.throw_if_any();
+  const Setting<std::string>& kind = request.quantization;
+  if (kind.value_or("none") == "none") {
+    refuse_without_packing(request);
     return std::nullopt;
   }
+  Diagnostics faults;
   if (*kind == "int8") {
-    faults.add(place.says("quantization \"int8\", LLM.int8, is not modelled yet", "nf4 and fp4 are"));
+    faults.add(
+        kind.place.says("quantization \"int8\", LLM.int8, is not modelled yet: how many columns it multiplies "
+                        "apart depends on the values of activations",
+                        "nf4 and fp4 are"));
   } else if (*kind != "nf4" && *kind != "fp4") {
-    faults.add(place.says(formatted("quantization \"{}\" is not known", *kind), "it is one of none, nf4, fp4, int8"));
+    faults.add(
+        kind.place.says(formatted("quantization \"{}\" is not known", *kind), "it is one of none, nf4, fp4, int8"));
   }
   Quantization result{.kind = *kind, .loaded = loaded};
-  if (const std::optional<std::string> nested = said(request, "double_quant")) {
-    result.nested = *nested == "true";
-    if (*nested != "true" && *nested != "false") {
-      faults.add(place.says(formatted("double_quant \"{}\" is neither true nor false", *nested)));
-    }
-  }
-  read_dtype(request, "quant_compute_dtype", false, result.compute, faults);
-  read_dtype(request, "quant_storage", true, result.storage, faults);
+  result.nested = request.double_quant.value_or(false);
+  result.prepared = request.kbit_prepare.value_or(true);
+  read_dtype(request.quant_compute_dtype, "quant_compute_dtype", false, result.compute, faults);
+  read_dtype(request.quant_storage, "quant_storage", true, result.storage, faults);
   if (!request.lora.given()) {
-    faults.add(place.says("packed weights are not trained: adapters are", "--lora r=8,targets=all-linear"));
+    faults.add(kind.place.says("packed weights are not trained: adapters are", "--lora r=8,targets=all-linear"));
   }
   faults.throw_if_any();
   return result;
@@ -141,6 +126,11 @@ ModelSpec with_packed_weights(const ModelSpec& model, const Quantization& quanti
   if (model.dims.experts > 0)
     throw Refusal({place.says("packed weights of a mixture of experts are not modelled yet")});
   for (const Module& module : model.modules) {
+    const bool copy = module.path.find(".modules_to_save.") != std::string::npos;
+    if (copy && module.type == "Linear" && !module.path.ends_with("lm_head.modules_to_save.default")) {
+      throw Refusal({place.says(formatted("{}: copies of packed weights are not trained", module.path),
+                                "the head is not packed: save=lm_head")});
+    }
     const bool direct = module.type.ends_with("Conv1D") || module.type.ends_with("FalconLinear");
     if (!direct) continue;
     throw Refusal(
@@ -159,9 +149,10 @@ std::optional<Quantization> packing_of(const Module& module) {
   Quantization result;
   result.kind = word("(");
   result.nested = text.find(", nested") != std::string_view::npos;
-  result.compute = *dtype_named(word("compute="));
-  result.storage = *dtype_named(word("storage="));
-  result.loaded = *dtype_named(word("loaded="));
+  result.prepared = text.find(", unprepared") == std::string_view::npos;
+  result.compute = *packed_type(word("compute="));
+  result.storage = *packed_type(word("storage="));
+  result.loaded = *packed_type(word("loaded="));
   return result;
 }
 

@@ -1,5 +1,5 @@
-// Models whose linear layers hold packed weights, as from_pretrained makes them with a BitsAndBytesConfig and
-// prepare_model_for_kbit_training leaves them: everything that is not packed in fp32.
+// Models whose linear layers hold packed weights, as from_pretrained makes them with a BitsAndBytesConfig. What is not
+// packed is in fp32 where prepare_model_for_kbit_training ran, else as it was loaded.
 #pragma once
 
 #include <optional>
@@ -19,11 +19,14 @@ struct Quantization {
   DType compute = DType::Float32;  // In which products run.
   DType storage = DType::UInt8;    // Of the packed elements.
   DType loaded = DType::BFloat16;  // In which the weights were before, and backward unpacks them.
+  bool prepared = true;            // By prepare_model_for_kbit_training.
+
+  // Of what is not packed.
+  [[nodiscard]] DType others() const { return prepared ? DType::Float32 : loaded; }
 };
 
-// The keys of --set that say it: quantization, double_quant, quant_compute_dtype, quant_storage.
-[[nodiscard]] bool is_quantization_key(std::string_view key);
-// What they ask for; nullopt where that is nothing. Refuses int8, other values, and the keys without the first.
+// What a request asks for; nullopt where that is nothing. Refuses int8, other values, and what says how weights are
+// packed where none are.
 [[nodiscard]] std::optional<Quantization> quantization_of(const Request& request, DType loaded);
 
 // `model` with every Linear but the head and the adapters packed: [n / 2, 1] bytes, the module's class Linear4bit with

@@ -134,6 +134,7 @@ OptimizerLog optimizer_log(const Schedule& schedule, std::size_t first, std::siz
   for (std::size_t at = first; at < last; ++at) {
     if (const auto* made = std::get_if<Allocate>(&schedule.events[at])) {
       const Buffer& buffer = schedule.buffers[made->buffer];
+      if (buffer.space != Space::Device) continue;  // Paged states.
       live += buffer.size.value();
       log.peak = std::max(log.peak, live);
       const std::string kind = level == RunLevel::Kernel ? std::string("+") : std::string(name(buffer.dtype)) + " ";

@@ -283,7 +283,7 @@ void read_parameters(ObjectReader& reader, OptimizerRun& run) {
 void read_optimizer(ObjectReader& reader, Optimizer& optimizer) {
   const std::string kind = reader.string("optimizer").value_or("adamw");
   bool known = false;
-  for (int k = 0; k <= static_cast<int>(OptimizerKind::RmsProp); ++k) {
+  for (int k = 0; k <= static_cast<int>(OptimizerKind::AdEmaMix8bit); ++k) {
     if (name(static_cast<OptimizerKind>(k)) != kind) continue;
     optimizer.kind = static_cast<OptimizerKind>(k);
     known = true;
@@ -295,6 +295,7 @@ void read_optimizer(ObjectReader& reader, Optimizer& optimizer) {
   }
   optimizer.momentum = reader.number("momentum").value_or(0);
   optimizer.weight_decay = reader.number("weight_decay").value_or(0);
+  optimizer.paged = reader.boolean("paged").value_or(false);
 }
 
 std::string title_of_step(const Value& entry) {

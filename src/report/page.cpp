@@ -2,18 +2,17 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <tuple>
 
 #include "core/format.h"
 #include "io/json_text.h"
 #include "report/cells.h"
+#include "report/page/markup.h"
 #include "report/page_parts.h"
 
 namespace dsplan {
-namespace {
-
-constexpr std::size_t kMostFrames = 20'000;
 
 std::string in_html(std::string_view text) {
   std::string safe;
@@ -28,6 +27,11 @@ std::string in_html(std::string_view text) {
   }
   return safe;
 }
+
+namespace {
+
+constexpr std::size_t kMostFrames = 20'000;
+constexpr std::size_t kMomentsOfView = 500;
 
 std::string spaced(std::string_view name) {
   std::string text(name);
@@ -52,10 +56,32 @@ class Texts {
   std::vector<std::string> texts_;
 };
 
+// Of the moments of a chart, and of its end: ten millionths of a second since the one before.
+class AxisTicks {
+ public:
+  explicit AxisTicks(const Timeline& timeline) : timeline_(timeline) {}
+  void tick(std::size_t event) {
+    if (!timeline_.clock) return;
+    const std::int64_t now = std::llround(timeline_.clock->at[event] * 1e7);
+    list_.push_back(now - before_);
+    before_ = now;
+  }
+  [[nodiscard]] Json take() {
+    if (!timeline_.clock) return nullptr;
+    tick(timeline_.events);
+    return Json(std::move(list_));
+  }
+
+ private:
+  const Timeline& timeline_;
+  std::vector<std::int64_t> list_;
+  std::int64_t before_ = 0;
+};
+
 // The moments of a schedule, as page.js reads them.
 class Frames {
  public:
-  explicit Frames(const PageInput& input) : input_(input), moments_(JsonNumbers()) {
+  explicit Frames(const PageInput& input) : input_(input), ticks_(input.timeline) {
     const std::vector<TimelinePoint>& points = input.timeline.points;
     const std::size_t together = points.size() / kMostFrames + 1;
     for (std::size_t begin = 0; begin < points.size(); begin += together) {
@@ -70,7 +96,8 @@ class Frames {
     add_modules();
   }
 
-  void put(Json& page) const {
+  void put(Json& page) {
+    page.set("clock", ticks_.take());
     page.set("labels", labels_.all());
     page.set("modules", modules_.all());
     page.set("groups", groups_);
@@ -113,6 +140,7 @@ class Frames {
       moments_.push_back(bytes.value());
     }
     moments_.push_back((last.reserved - reserved_).value());
+    ticks_.tick(last.event);
     event_ = last.event;
     reserved_ = last.reserved;
   }
@@ -127,6 +155,7 @@ class Frames {
   }
 
   const PageInput& input_;
+  AxisTicks ticks_;
   Texts labels_;
   Texts modules_;
   std::map<std::tuple<std::string_view, ModuleId, Role>, std::size_t> known_;
@@ -146,18 +175,9 @@ Json slices_of(const Timeline& timeline, TimelineSlice::Kind kind) {
 }
 
 // `<` never stands in it, so that no text of a user ends the element that it stands in.
-std::string data_of(const PageInput& input) {
-  Json roles = Json::array();
-  for (std::size_t i = 0; i < kRoles; ++i) roles.push_back(name(static_cast<Role>(i)));
-  Json page = {{"events", input.timeline.events},
-               {"roles", std::move(roles)},
-               {"limit", input.limit},
-               {"over", input.over},
-               {"phases", slices_of(input.timeline, TimelineSlice::Kind::Phase)},
-               {"passes", slices_of(input.timeline, TimelineSlice::Kind::Pass)}};
-  Frames(input).put(page);
+std::string in_script(const Json& value) {
   std::string text;
-  for (const char c : json_text(page)) {
+  for (const char c : json_text(value)) {
     if (c == '<') {
       text += "\\u003c";
     } else {
@@ -165,6 +185,48 @@ std::string data_of(const PageInput& input) {
     }
   }
   return text;
+}
+
+// What the chart is drawn in, beside the levels themselves.
+Json axes_of(const PageInput& input) {
+  return {{"events", input.timeline.events},
+          {"limit", input.limit},
+          {"over", input.over},
+          {"phases", slices_of(input.timeline, TimelineSlice::Kind::Phase)},
+          {"passes", slices_of(input.timeline, TimelineSlice::Kind::Pass)}};
+}
+
+std::string data_of(const PageInput& input) {
+  Json roles = Json::array();
+  for (std::size_t i = 0; i < kRoles; ++i) roles.push_back(name(static_cast<Role>(i)));
+  Json page = axes_of(input);
+  page.set("roles", std::move(roles));
+  Frames(input).put(page);
+  return in_script(page);
+}
+
+// For each moment: the events since the one before, and how each role and what is reserved changed.
+void put_levels(const Timeline& timeline, Json& view) {
+  const std::vector<TimelinePoint>& points = timeline.points;
+  const std::size_t together = points.size() / kMomentsOfView + 1;
+  std::vector<std::int64_t> numbers;
+  AxisTicks ticks(timeline);
+  TimelinePoint before;
+  for (std::size_t begin = 0; begin < points.size(); begin += together) {
+    const std::size_t end = std::min(points.size(), begin + together);
+    const auto highest = std::max_element(
+        points.begin() + static_cast<std::ptrdiff_t>(begin), points.begin() + static_cast<std::ptrdiff_t>(end),
+        [](const TimelinePoint& a, const TimelinePoint& b) { return a.by_role.total() < b.by_role.total(); });
+    numbers.push_back(static_cast<std::int64_t>(highest->event - before.event));
+    for (std::size_t i = 0; i < kRoles; ++i) {
+      numbers.push_back((highest->by_role.bytes[i] - before.by_role.bytes[i]).value());
+    }
+    numbers.push_back((highest->reserved - before.reserved).value());
+    ticks.tick(highest->event);
+    before = *highest;
+  }
+  view.set("levels", std::move(numbers));
+  view.set("clock", ticks.take());
 }
 
 std::string card(std::string_view title, std::string_view figure, std::string_view more, std::string_view kind = "") {
@@ -218,13 +280,29 @@ std::string largest_card(const Peak& peak) {
               formatted("{} {}", spaced(name(static_cast<Role>(order[0]))), human(peak.by_role.bytes[order[0]])), rest);
 }
 
-std::string need_card(const Prediction& p) {
-  const std::optional<Bytes> least = least_of(p);
-  if (!p.capacity || !least) return card("needs at least", size_or_unknown(least), "the device's memory is not known");
+// What it takes, against what there is.
+struct Need {
+  const char* title;
+  std::string figure;
+  std::string against;
+};
+
+// What a job that fits takes is more than it needs: the allocator keeps what it once had. As the first screen says it.
+Need need_of(const Prediction& p) {
+  const bool takes = it_fits(p.verdict) && p.retries == 0 && p.peak && p.peak->process;
+  const std::optional<Bytes> figure = takes ? p.peak->process : p.needed;
+  const char* title = takes ? "takes" : "needs at least";
+  if (!p.capacity || !figure) return {title, size_or_unknown(figure), "the device's memory is not known"};
   const Bytes room = *p.capacity - p.reserve;
-  const std::string against = *least > room ? formatted("of {}: {} short", human(*p.capacity), human(*least - room))
-                                            : formatted("of {}: {} left", human(*p.capacity), human(room - *least));
-  return card("needs at least", human(*least), against, css_of(p.verdict));
+  return {title, human(*figure),
+          p.shortfall && *p.shortfall > Bytes(0)
+              ? formatted("of {}: {} short", human(*p.capacity), human(*p.shortfall))
+              : formatted("of {}: {} to spare", human(*p.capacity), human(room - *figure))};
+}
+
+std::string need_card(const Prediction& p) {
+  const Need need = need_of(p);
+  return card(need.title, need.figure, need.against, css_of(p.verdict));
 }
 
 std::string fix_card(const PageInput& input) {
@@ -232,7 +310,7 @@ std::string fix_card(const PageInput& input) {
   const std::optional<StepTime>& time = input.prediction.time;
   std::string cost = "of one setting each; `dsplan plan` looks further";
   if (fix != nullptr) {
-    cost = formatted("{}, at least {}", spaced(name(fix->verdict)), size_or_unknown(fix->least));
+    cost = formatted("{}, at least {}", spaced(name(fix->verdict)), size_or_unknown(fix->needed));
     if (fix->seconds && time)
       cost += formatted(", a step {} instead of {}", seconds_text(*fix->seconds), seconds_text(time->total));
   }
@@ -241,7 +319,7 @@ std::string fix_card(const PageInput& input) {
 
 std::string cards(const PageInput& input) {
   const Prediction& p = input.prediction;
-  std::string text = "<div class=\"cards\">\n" + need_card(p);
+  std::string text = need_card(p);
   if (input.over) {
     text += card("runs out of memory", describe_moment(input.schedule, input.model, *input.over),
                  formatted("event {}", *input.over), "bad");
@@ -249,42 +327,77 @@ std::string cards(const PageInput& input) {
     text += card("fullest", spaced(p.peak->phase), p.peak->event);
   }
   if (p.peak) text += largest_card(*p.peak);
-  if (p.verdict == Verdict::DoesNotFit) {
+  if (p.verdict == Verdict::DoesNotFit && !input.changes.empty()) {
     text += fix_card(input);
   } else if (p.time) {
     text += card("one step, estimated", seconds_text(p.time->total),
                  formatted("{} to {}, {:.0f} tokens/s, MFU {:.1f} %", seconds_text(p.time->low),
                            seconds_text(p.time->high), p.time->tokens_per_second, 100 * p.time->mfu));
   }
-  return text + "</div>\n";
+  return text;
 }
 
-std::string head(const PageInput& input) {
+// The job in a line.
+std::string job_text(const PageInput& input) {
   const Prediction& p = input.prediction;
   const Training& t = input.job.training;
   const std::string runtime = t.runtime == Runtime::DeepSpeed ? formatted("ZeRO stage {}", t.zero.stage)
                               : t.runtime == Runtime::Fsdp2   ? std::string("FSDP2")
                                                               : std::string("PyTorch");
   return formatted(
-      "<h1>{}: <span class=\"{}\">{}</span></h1>\n<p class=\"soft\">{}, {} ranks (rank {} is shown), {}, {}, "
-      "micro-batch {} x "
-      "{}, seq {}, checkpointing {}, attention {}</p>\n<p>{}</p>\n",
-      in_html(p.model), css_of(p.verdict), spaced(name(p.verdict)), runtime, p.world, p.rank, name(t.dtype),
-      in_html(optimizer_text(t)), t.micro_batch, t.grad_accum, t.seq, in_html(t.checkpoint.text), name(t.attention),
-      in_html(p.verdict_reason));
+      "{}, {} ranks (rank {} is shown), {}, {}, micro-batch {} x {}, seq {}, checkpointing {}, attention {}", runtime,
+      p.world, p.rank, name(t.dtype), optimizer_text(t), t.micro_batch, t.grad_accum, t.seq, t.checkpoint.text,
+      name(t.attention));
+}
+
+std::string head(const PageInput& input) {
+  const Prediction& p = input.prediction;
+  return formatted(
+      "<h1>{}: <span id=\"verdict\" class=\"{}\">{}</span></h1>\n<p class=\"soft\" id=\"job\">{}</p>\n"
+      "<p id=\"reason\">{}</p>\n<div class=\"cards\" id=\"cards\">\n{}</div>\n",
+      in_html(p.model), css_of(p.verdict), spaced(name(p.verdict)), in_html(job_text(input)), in_html(p.verdict_reason),
+      cards(input));
+}
+
+// Each change that has a view is a switch.
+std::string switches(const PageInput& input) {
+  std::string text;
+  for (std::size_t i = 0; i < input.changes.size(); ++i) {
+    const PageChange& change = input.changes[i];
+    if (change.view.empty()) continue;
+    text += formatted(
+        "<button data-view=\"{}\" aria-pressed=\"false\"><code>{}</code> <span class=\"{}\">{}</span></button>", i,
+        in_html(change.option), css_of(change.verdict), spaced(name(change.verdict)));
+  }
+  if (text.empty()) return text;
+  return formatted(
+      "<div class=\"bar\" id=\"switches\" role=\"group\" aria-label=\"What if\"><span class=\"soft\">what "
+      "if</span><button "
+      "data-view=\"\" aria-pressed=\"true\">as it is</button>{}</div>\n",
+      text);
+}
+
+// By the place of its change; null where there is none.
+std::string views_of(const PageInput& input) {
+  std::string text;
+  for (const PageChange& change : input.changes) {
+    text += (text.empty() ? "" : ",") + (change.view.empty() ? std::string("null") : change.view);
+  }
+  return "[" + text + "]";
 }
 
 // The chart, what it is read with, and what is alive at a moment. Figures come from the data.
 constexpr const char* kChart = R"(<h2>Memory over the schedule</h2>
-<p class="soft">From left to right the events of initialisation, the first step and each step after, not their times. Dashed: reserved. Point: what is
-alive; click: keep that moment; wheel: zoom; drag: move; arrows, Enter and Escape do the same.</p>
+<p class="soft">From left to right initialisation, the first step and each step after: in estimated time, which is known to a fifth or so, or in
+events, whose order is exact. Dashed: reserved. Point: what is alive; click: keep that moment; wheel: zoom; drag: move; arrows, Enter and
+Escape do the same.</p>
 <div class="picture"><canvas id="chart" tabindex="0" role="img" aria-label="Requested bytes over the schedule, by role"></canvas><div id="tip"></div></div>
-<div class="bar"><button id="all">all</button><button id="steady">one step</button><span id="keys"></span></div>
+<div class="bar"><button id="all">all</button><button id="steady">one step</button><button id="axis" aria-pressed="true">in time</button><span id="keys"></span></div>
 <h2>Alive <span id="when"></span> <button id="back" hidden="hidden">back to the peak</button></h2>
-<div class="bar"><button id="by-module" aria-pressed="true">by module</button><button id="by-role" aria-pressed="false">by role</button><span id="tile" class="soft"></span></div>
-<div class="picture"><canvas id="map" role="img" aria-label="What is alive, as areas"></canvas></div>
+<div class="bar of-job"><button id="by-module" aria-pressed="true">by module</button><button id="by-role" aria-pressed="false">by role</button><span id="tile" class="soft"></span></div>
+<div class="picture of-job"><canvas id="map" role="img" aria-label="What is alive, as areas"></canvas></div>
 <div class="columns"><div class="wide"><table id="roles"><thead><tr><th>role</th><th>bytes</th><th>share</th><th></th></tr></thead><tbody></tbody></table></div>
-<div class="wide"><table id="live"><thead><tr><th>what <input id="filter" placeholder="filter" aria-label="filter"/></th><th>bytes</th><th>modules</th></tr></thead><tbody></tbody></table></div></div>
+<div class="wide of-job"><table id="live"><thead><tr><th>what <input id="filter" placeholder="filter" aria-label="filter"/></th><th>bytes</th><th>modules</th></tr></thead><tbody></tbody></table></div></div>
 )";
 
 std::string changes_table(const PageInput& input) {
@@ -304,11 +417,11 @@ std::string changes_table(const PageInput& input) {
     }
     text += formatted(
         "<tr><td><code>{}</code></td><td class=\"text {}\">{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-        in_html(change.option), css_of(change.verdict), spaced(name(change.verdict)), size_or_unknown(change.least),
+        in_html(change.option), css_of(change.verdict), spaced(name(change.verdict)), size_or_unknown(change.needed),
         size_or_unknown(change.process), change.seconds ? seconds_text(*change.seconds) : "unknown");
   };
-  row({"as it is", p.verdict, least_of(p), p.peak ? p.peak->process : std::nullopt,
-       p.time ? std::optional(p.time->total) : std::nullopt, std::nullopt});
+  row({"as it is", p.verdict, p.needed, p.peak ? p.peak->process : std::nullopt,
+       p.time ? std::optional(p.time->total) : std::nullopt, std::nullopt, ""});
   for (const PageChange& change : input.changes) row(change);
   return text + "</table></div>\n";
 }
@@ -377,28 +490,39 @@ std::string assumptions(const PageInput& input) {
 
 }  // namespace
 
-std::optional<Bytes> least_of(const Prediction& prediction) {
-  if (!prediction.peak || !prediction.context || !prediction.communicators) return std::nullopt;
-  return prediction.peak->allocated + *prediction.context + *prediction.communicators;
+PageWords page_words(const PageInput& input) {
+  const Prediction& p = input.prediction;
+  const Need need = need_of(p);
+  return {spaced(name(p.verdict)), std::string(css_of(p.verdict)), job_text(input),
+          formatted("{} {} {}", need.title, need.figure, need.against)};
+}
+
+std::string page_view(const PageInput& changed) {
+  const Prediction& p = changed.prediction;
+  Json view = axes_of(changed);
+  view.set("verdict", spaced(name(p.verdict)));
+  view.set("kind", css_of(p.verdict));
+  view.set("job", job_text(changed));
+  view.set("reason", p.verdict_reason);
+  view.set("cards", cards(changed));
+  put_levels(changed.timeline, view);
+  return in_script(view);
 }
 
 std::string html_page(const PageInput& input) {
   const Prediction& p = input.prediction;
-  std::string text =
-      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n";
-  text += formatted("<title>dsplan: {}, {}</title>\n<style>\n{}</style>\n</head>\n<body>\n", in_html(p.model),
-                    spaced(name(p.verdict)), kPageStyle);
-  text += head(input) + cards(input) + kChart + changes_table(input);
+  std::string text = page_begin(formatted("dsplan: {}, {}", p.model, spaced(name(p.verdict))));
+  text += head(input) + switches(input) + kChart + changes_table(input);
   text +=
       "<div class=\"columns\">\n" + phases_table(p) + step_times(p) + collectives(p) + assumptions(input) + "</div>\n";
   text += formatted(
       "<h2>Made by</h2>\n<pre id=\"command\">{}</pre><button data-copy=\"command\">copy</button>\n"
       "<p class=\"soft\">{} events, {}</p>\n",
       in_html(input.command), input.timeline.events, in_html(p.fingerprint));
-  text +=
-      formatted("<script type=\"application/json\" id=\"data\">{}</script>\n<script>\n{}</script>\n</body>\n</html>\n",
-                data_of(input), kPageScript);
+  text += formatted(
+      "<script type=\"application/json\" id=\"data\">{}</script>\n<script type=\"application/json\" "
+      "id=\"views\">{}</script>\n<script>\n{}</script>\n</body>\n</html>\n",
+      data_of(input), views_of(input), kPageScript);
   return text;
 }
 

@@ -89,6 +89,7 @@ void describe(Fields& fields, Peak& peak) {
   fields("active", peak.active);
   fields("reserved", peak.reserved);
   fields("reserved_low", peak.reserved_low);
+  fields(Key::if_there("reserved_expected", peak.reserved_expected.has_value()), peak.reserved_expected);
   fields("process", peak.process);
   fields("process_high", peak.process_high);
   fields("phase", peak.phase);
@@ -350,6 +351,7 @@ void describe_prediction(Fields& fields, Prediction& prediction, BesidePredictio
   describe_need(fields, prediction);
   fields("retries", prediction.retries);
   fields("retries_low", prediction.retries_low);
+  fields(Key::if_there("retries_expected", prediction.retries_expected.has_value()), prediction.retries_expected);
   fields.object(Key::if_there("long_run", prediction.long_run.has_value()), prediction.long_run, {"a long run"},
                 [&](LongRun& run) { describe(fields, run); });
   fields("capacity_bytes", prediction.capacity);

@@ -106,7 +106,7 @@ void describe_memory(Fields& fields, RankFigures& rank) {
 void describe_row(Fields& fields, TrafficFigure& row) {
   fields.word("collective", row.collective,
               {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "send_recv"});
-  fields.word("group", row.group, {"dp", "tp", "sp", "ep", "dp_intra", "dp_inter"});
+  fields.word("group", row.group, {"dp", "tp", "sp", "ep", "dp_intra", "dp_inter", "dp_replicas"});
   fields.word("phase", row.phase, {"init", "forward", "backward", "step", "save"});
   fields("dtype", row.dtype);
   fields.word("kind", row.kind, {"data", "control"});

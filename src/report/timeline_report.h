@@ -9,8 +9,8 @@
 namespace dsplan {
 
 // Chrome's trace event format: counters of requested bytes by role and of allocated and reserved bytes, slices for
-// phases, passes, modules, recomputation, kernels and collectives. One event of the schedule is shown as one
-// microsecond: the axis is the order of things, not their time.
+// phases, passes, modules, recomputation, and kernels and collectives by stream. Where the timeline has a clock, the axis
+// is its estimated time; without one, an event of the schedule is shown as one microsecond.
 [[nodiscard]] std::string perfetto_json(const Timeline& timeline, const Prediction& prediction);
 
 }  // namespace dsplan

@@ -148,9 +148,11 @@ class Slices : public Ignores<Allocate, Release, RecordEvent, WaitEvent, EmptyCa
   Slices(const ModelSpec& model, Timeline& into) : model_(model), into_(into) {}
 
   using Ignores<Allocate, Release, RecordEvent, WaitEvent, EmptyCache>::on;
-  void on(std::size_t at, const Compute& event) { into_.slices.push_back({SliceKind::Kernel, at, at + 1, event.work}); }
+  void on(std::size_t at, const Compute& event) {
+    into_.slices.push_back({SliceKind::Kernel, at, at + 1, event.stream, event.work});
+  }
   void on(std::size_t at, const Communicate& event) {
-    into_.slices.push_back({SliceKind::Collective, at, at + 1, std::string(name(event.collective))});
+    into_.slices.push_back({SliceKind::Collective, at, at + 1, event.stream, std::string(name(event.collective))});
   }
   void on(std::size_t at, const Enter& event) { open(of(event.pass), at, path_of(event.module)); }
   void on(std::size_t at, const Exit& event) { close(of(event.pass), at + 1); }
@@ -183,7 +185,7 @@ class Slices : public Ignores<Allocate, Release, RecordEvent, WaitEvent, EmptyCa
   }
   std::vector<TimelineSlice>& stack(SliceKind kind) { return open_[static_cast<std::size_t>(kind)]; }
   void open(SliceKind kind, std::size_t at, std::string name) {
-    stack(kind).push_back({kind, at, at, std::move(name)});
+    stack(kind).push_back({kind, at, at, kComputeStream, std::move(name)});
   }
   void close(SliceKind kind, std::size_t end) {
     if (stack(kind).empty()) return;

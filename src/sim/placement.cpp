@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -37,7 +38,8 @@ class Placer : public Ignores<Enter, Exit> {
          std::vector<Asked>* requests = nullptr)
       : schedule_(schedule),
         allocator_(options.config, options.device),
-        streams_(allocator_, options.frees, schedule.orders_frees),
+        clock_(options.times != nullptr ? std::make_unique<StreamClock>(*options.times) : nullptr),
+        streams_(allocator_, options.frees, schedule.orders_frees, clock_.get()),
         last_(last),
         blocks_(schedule.buffers.size(), kNullBlock),
         requests_(requests) {
@@ -66,13 +68,18 @@ class Placer : public Ignores<Enter, Exit> {
     if (stopped_ || at > last_) return;
     note({static_cast<std::uint32_t>(at), kNoBuffer, Asked::What::EmptyCache});
     print_before(at);
+    if (clock_) clock_->wait_for_all();
     streams_.empty_cache();
   }
   void on(std::size_t at, const RecordEvent& event) {
-    if (!stopped_ && at <= last_) streams_.record_event(event);
+    if (stopped_ || at > last_) return;
+    if (clock_) clock_->record_event(event);
+    streams_.record_event(event);
   }
   void on(std::size_t at, const WaitEvent& event) {
-    if (!stopped_ && at <= last_) streams_.wait_event(event);
+    if (stopped_ || at > last_) return;
+    if (clock_) clock_->wait_event(event);
+    streams_.wait_event(event);
   }
   void on(std::size_t at, const Compute& event) { work(at, event.stream, event.reads, event.writes); }
   void on(std::size_t at, const Communicate& event) { work(at, event.stream, event.reads, event.writes); }
@@ -90,7 +97,9 @@ class Placer : public Ignores<Enter, Exit> {
   };
 
   void work(std::size_t at, StreamId stream, Span reads, Span writes) {
-    if (!stopped_ && at <= last_) streams_.work(stream, schedule_.range(reads), schedule_.range(writes));
+    if (stopped_ || at > last_) return;
+    if (clock_) clock_->work(at, stream);
+    streams_.work(stream, schedule_.range(reads), schedule_.range(writes));
   }
   void note(const Asked& request) {
     if (requests_ != nullptr) requests_->push_back(request);
@@ -110,6 +119,7 @@ class Placer : public Ignores<Enter, Exit> {
 
   const Schedule& schedule_;
   CachingAllocator allocator_;
+  std::unique_ptr<StreamClock> clock_;
   AllocatorStreams streams_;
   std::size_t last_;
   Indexed<BufferId, BlockId> blocks_;
@@ -203,6 +213,7 @@ void Placer::repeat(const std::vector<Asked>& requests) {
 
 void Placer::note_retry(std::size_t at) {
   retries_ = allocator_.retries();
+  if (clock_) clock_->wait_for_all();
   streams_.retried();
   if (!result_.first_retry) result_.first_retry = at;
 }
@@ -264,6 +275,7 @@ Placement place(const Schedule& schedule, const PlacementOptions& options) {
 
 PlacementOptions other_end(PlacementOptions options) {
   const bool at_sync = options.frees == StreamFrees::AtSync;
+  options.times = nullptr;
   options.frees = at_sync ? StreamFrees::Immediate : StreamFrees::AtSync;
   return options;
 }
@@ -358,7 +370,8 @@ std::string shape_of(const AllocatorState& state) {
   for (const AllocatorState::Block& block : state.blocks) {
     const bool begins = before == nullptr || before->segment != block.view.segment;
     append_formatted(text, "{}{} {} {} {};", begins ? "| " : "", block.view.size.value(), block.view.stream,
-                     static_cast<int>(block.view.state), block.buffer ? block.buffer->number() : -1);
+                     static_cast<int>(block.view.state),
+                     block.buffer ? formatted("{}", block.buffer->number()) : "none");
     before = &block.view;
   }
   return text;
@@ -368,6 +381,7 @@ std::string shape_of(const AllocatorState& state) {
 
 std::optional<LongRun> long_run(const Schedule& schedule, PlacementOptions options, std::int64_t most) {
   options.frees = StreamFrees::Immediate;
+  options.times = nullptr;
   const auto range = second_step(schedule);
   if (!range || schedule.events.size() > kMostKept) return std::nullopt;
   std::vector<Asked> requests;

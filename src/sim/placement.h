@@ -12,6 +12,7 @@
 #include "core/prediction.h"
 #include "core/schedule.h"
 #include "sim/allocator.h"
+#include "sim/stream_clock.h"
 
 namespace dsplan {
 
@@ -24,6 +25,9 @@ struct PlacementOptions {
   // Of what a memory fraction is taken: all that the device has, as PyTorch takes it.
   Bytes device = CachingAllocator::kUnlimited;
   StreamFrees frees = StreamFrees::AtSync;
+  // Instead of `frees`: they complete when their events would have, on a clock with these times, which must outlive
+  // this. nullptr: nobody estimates any.
+  const EventTimes* times = nullptr;
 };
 
 struct PlacementPeaks {

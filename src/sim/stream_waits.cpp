@@ -56,7 +56,7 @@ StreamWaits::Uses StreamWaits::uses(BufferId buffer) const {
 void AllocatorStreams::complete_waited() {
   for (auto& [user, queue] : queues_) {
     std::size_t done = 0;
-    for (; !queue.empty() && waits_->waited(queue.front().owner, queue.front().use); ++done) queue.pop_front();
+    for (; !queue.empty() && is_over(queue.front()); ++done) queue.pop_front();
     if (done > 0) allocator_.complete_uses(user, done);
   }
 }
@@ -67,7 +67,10 @@ StreamSet AllocatorStreams::record_uses(BufferId buffer, BlockId block) {
   StreamSet waits = 0;
   for (const StreamWaits::Use& use : waits_->uses(buffer)) {
     allocator_.record_stream(block, use.stream);
-    if (frees_ == StreamFrees::AtSync) queues_[use.stream].push_back({owner, waits_->all_of(use.stream)});
+    if (clock_ != nullptr || frees_ == StreamFrees::AtSync) {
+      const double ready = clock_ != nullptr ? clock_->ready(use.stream) : 0;
+      queues_[use.stream].push_back({owner, waits_->all_of(use.stream), ready});
+    }
     waits |= bit_of(use.stream);
   }
   return waits;

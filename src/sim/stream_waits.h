@@ -14,6 +14,7 @@
 #include "core/job.h"
 #include "core/schedule.h"
 #include "sim/allocator.h"
+#include "sim/stream_clock.h"
 
 namespace dsplan {
 
@@ -73,10 +74,11 @@ class StreamWaits {
 
 class AllocatorStreams {
  public:
-  // `ordered`: no use is recorded (Schedule::orders_frees).
-  AllocatorStreams(CachingAllocator& allocator, StreamFrees frees, bool ordered)
-      : allocator_(allocator), frees_(frees), ordered_(ordered) {
-    allocator_.set_events_ready(frees_ == StreamFrees::Immediate);
+  // `ordered`: no use is recorded (Schedule::orders_frees). `clock`: frees complete when it has come so far, whatever
+  // `frees` says; it must outlive this.
+  AllocatorStreams(CachingAllocator& allocator, StreamFrees frees, bool ordered, const StreamClock* clock = nullptr)
+      : allocator_(allocator), frees_(frees), ordered_(ordered), clock_(clock) {
+    allocator_.set_events_ready(clock_ == nullptr && frees_ == StreamFrees::Immediate);
   }
 
   // Right before the allocator is asked.
@@ -110,8 +112,12 @@ class AllocatorStreams {
   struct Waiting {
     StreamId owner;
     StreamWaits::Use use;
+    double ready = 0;  // By the clock.
   };
 
+  [[nodiscard]] bool is_over(const Waiting& free) const {
+    return clock_ != nullptr ? clock_->now() >= free.ready : waits_->waited(free.owner, free.use);
+  }
   [[nodiscard]] StreamWaits& waits() {
     if (!waits_) waits_ = std::make_unique<StreamWaits>();
     return *waits_;
@@ -122,6 +128,7 @@ class AllocatorStreams {
   CachingAllocator& allocator_;
   StreamFrees frees_;
   bool ordered_;
+  const StreamClock* clock_;
   std::unique_ptr<StreamWaits> waits_;
   std::map<StreamId, std::deque<Waiting>> queues_;  // By the stream whose uses they are.
 };

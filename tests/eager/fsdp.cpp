@@ -13,15 +13,15 @@ struct Unit {
   std::vector<int> modules;
   Tensors leaves;
   std::int64_t reshard = 1;
-  std::set<int> to_run;  // Of a forward under way.
+  std::set<int> to_run = {};  // Of a forward under way.
   int first = -1;
   int last = -1;
   bool whole = false;
   bool reduced = false;  // Its post-backward has run.
-  Block gathered;        // Not copied out yet.
-  std::map<int, Block> fewer;
-  std::vector<std::size_t> places;  // In the order of forwards.
-  Block summed;                     // Until an all-reduce is waited for.
+  Block gathered = {};   // Not copied out yet.
+  std::map<int, Block> fewer = {};
+  std::vector<std::size_t> places = {};  // In the order of forwards.
+  Block summed = {};                     // Until an all-reduce is waited for.
 };
 
 // Units, what each rank has of their parameters, and gathers.

@@ -1,5 +1,5 @@
-// The training file, files of other projects (JSON or YAML) and launch lines: refused, or read; never a crash. The
-// first byte chooses the reader. Every table takes a file of its own; a launch line that names a file gets the same
+// The training file, files of other projects (JSON, YAML or TOML) and launch lines: refused, or read; never a crash.
+// The first byte chooses the reader. Every table takes a file of its own; a launch line that names a file gets the same
 // bytes.
 #include "io/dialects/dialect_file.h"
 #include "io/launch_line.h"
@@ -42,7 +42,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         break;
       }
       default: {
-        const Document document = parse_yaml("any.yaml", text);
+        const Document document = data[0] < 128 ? parse_yaml("any.yaml", text) : parse_toml("any.toml", text);
         const std::span<const DialectTable> all = dialects();
         request = read_dialect(all[data[0] % all.size()], {&document, {}}).request;
         break;

@@ -36,18 +36,21 @@ def plain(value):
     if dataclasses.is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
                 if not (field.default is None and getattr(value, field.name) is None)}
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in value.items()}
     return [plain(one) for one in value] if isinstance(value, tuple) else value
 
 
 class Tags(html.parser.HTMLParser):
     def __init__(self, text):
         super().__init__()
-        self.open, self.rows, self.faults = [], 0, []
+        self.open, self.rows, self.faults, self.frames = [], 0, [], []
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
         self.open.append(tag)
         self.rows += tag == "tr"
+        self.frames += [value for name, value in attributes if name == "srcdoc"]
 
     def handle_endtag(self, tag):
         if not self.open or self.open.pop() != tag:
@@ -173,6 +176,30 @@ class Planning(unittest.TestCase):
         self.assertIn("no plan fits", repr(made))
 
 
+class Sweeping(unittest.TestCase):
+    def test_has_every_point_of_the_program(self):
+        said = json.loads(printed("sweep", "gpt2", "--gpus", "2", "--hardware", "h100-sxm", "--zero-stage", "2", "--vary",
+                                  "micro_batch=1,2", "--vary", "tp=1,5", "--format", "json"))
+        made = dsplan.sweep("gpt2", vary={"micro_batch": range(1, 3), "tp": "1,5"}, **GPT2)
+        self.assertEqual(plain(made), said)
+        self.assertEqual([point.fits for point in made.points], [True, None, True, None])
+        self.assertEqual(made.points[0].process_bytes, dsplan.simulate("gpt2", micro_batch=1, **GPT2).memory.peak.process)
+        self.assertEqual(made.fastest().values, {"micro_batch": "2", "tp": "1"})
+        self.assertEqual(repr(made), "<Sweep of 2 micro_batch x 2 tp: 2 of 4 fit>")
+        self.assertIn("micro_batch=1, tp=1: fits", repr(made.points[0]))
+        self.assertTrue(str(made).startswith("4 points: 2 FITS, 2 refused"), str(made))
+        tags = Tags(made._repr_html_())
+        self.assertEqual((tags.open, tags.faults, tags.rows), ([], [], 5))
+
+    def test_models_are_an_axis(self):
+        made = dsplan.sweep(vary={"model": ["tiny-llama", "tiny-gpt2"]})
+        self.assertEqual([point.values["model"] for point in made.points], ["tiny-llama", "tiny-gpt2"])
+        with self.assertRaisesRegex(TypeError, "a comma"):
+            dsplan.sweep("gpt2", vary={"seq": ["1,2"]})
+        with self.assertRaisesRegex(dsplan.Refused, "did you mean micro_batch"):
+            dsplan.sweep("gpt2", vary={"micro_batc": [1]})
+
+
 class Comparing(unittest.TestCase):
     """A receipt as a perfect run would write it, made of the prediction itself, and one that asked for more."""
 
@@ -292,6 +319,9 @@ class Showing(unittest.TestCase):
         self.assertEqual(stored.command, "")
         with self.assertRaises(dsplan.Error):
             stored.page()
+        tags = Tags(stored._repr_html_())
+        self.assertEqual((tags.open, tags.faults, tags.frames), ([], [], []))
+        self.assertGreater(tags.rows, 10)
 
     def test_tables_for_notebooks(self):
         made = dsplan.simulate("gpt2", **GPT2)
@@ -299,6 +329,7 @@ class Showing(unittest.TestCase):
         self.assertEqual((tags.open, tags.faults), ([], []))
         self.assertGreater(tags.rows, 10)
         self.assertIn("GiB", made._repr_html_())
+        self.assertEqual(tags.frames, [made.page()])  # As a viewer reads it.
         for search in (dsplan.plan("gpt2", **GPT2), dsplan.plan("llama-3-70b", gpus=1, hardware="h100-sxm")):
             tags = Tags(search._repr_html_())
             self.assertEqual((tags.open, tags.faults), ([], []))

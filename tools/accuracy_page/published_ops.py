@@ -43,7 +43,8 @@ def head_and_loss(row, fused):
     else:
         ops = [{"op": "linear", "inputs": ["x", "weight"], "output": "logits"},
                {"op": "cross_entropy", "inputs": ["logits", "target"], "output": "loss"}]
-    return graph(leaves, {"target": ([sizes["BT"]], "int64")}, ops, "loss")
+    others = {"target": ([sizes["BT"]], "int64"), "head_of_the_other": leaves["weight"]}  # Both modules are made.
+    return graph(leaves, others, ops, "loss")
 
 
 def swiglu(row):

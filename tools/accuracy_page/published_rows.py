@@ -4,9 +4,13 @@ A figure is compared as it is. A `max_batch` row says only that a batch ran, or 
 compared with the verdict.
 """
 
+import json
+import pathlib
 import re
 
 from . import published_ops
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 # Which figure of a prediction answers to which quantity.
 PEAKS = {"peak_allocated": "allocated", "peak_reserved": "reserved", "nvidia_smi": "process"}
@@ -209,10 +213,25 @@ def case_of(row):
         if word in row["other"]:
             raise No(f'"{word.strip("+ ")}" in the remarks')
     model, label = model_of(row)
+    if row["id"].startswith("LITGPT"):
+        return litgpt_case(row, model, label)
     if row["quantity"] == "peak_reserved" and "at init" in row["other"]:
         return Case(model, label, lambda p: phase(p, "init")["peak_reserved"],
                     training_of({**row, "act_ckpt": "no"}, tokens=False))
     return Case(model, label, peak_figure(row), training_of(row))
+
+
+def litgpt_case(row, model, label):
+    """litgpt ties no weights, drops out in its adapters, steps with torch's AdamW as it is by default, and sums the
+    gradients of several micro-batches (litgpt: finetune/lora.py, finetune/full.py, config_hub/finetune)."""
+    training = training_of(row)
+    training["optimizer"] = {**training["optimizer"], "implementation": "foreach"}
+    training["grad_accum"] = 8
+    if "lora" in training:
+        training["lora"] = {**training["lora"], "dropout": 0.05}
+    config = {**json.loads((ROOT / "models" / f"{model}.json").read_text()), "tie_word_embeddings": False}
+    gpu = next((name for words, name in GPUS.items() if words in row["other"]), None)
+    return Case(config, label, peak_figure(row), training, options=["--hardware", gpu] if gpu else [])
 
 
 def ran(row):

@@ -126,6 +126,7 @@ def main(root):
         ["ModelArguments", "DataArguments", "FinetuningArguments", "GeneratingArguments", "TrainingArguments"])
     put("axolotl", "axolotl", ["axolotl/utils/schemas/*.py"], ["AxolotlInputConfig"])
     put("torchtitan", "torchtitan", ["torchtitan/config/job_config.py"], ["JobConfig"])
+    put("torchtitan-1", "torchtitan1", ["torchtitan/config_manager.py"], ["JobConfig"])
     put("accelerate", "accelerate", ["accelerate/commands/config/config_args.py"], ["ClusterConfig"],
         blocks_of_accelerate(root / "accelerate"))
     dump["accelerate-launch"] = {"version": version_of(root / "accelerate"), "classes": [],

@@ -4,13 +4,16 @@
 
 SOURCES as for dialect_fields.py. transformers and accelerate are imported as they are installed, TRL from SOURCES;
 LLaMA-Factory's dataclasses stand behind the same HfArgumentParser that it uses (DISABLE_VERSION_CHECK=1, since it asks for
-an older transformers); axolotl's schema is pydantic's. Only keys that the file has are written, with their parsed value.
+an older transformers); axolotl's schema is pydantic's; torchtitan's ConfigManager (0.2.2; 0.1.0, in torchtitan1, for files named older_*) wants
+tyro. Only keys that the file has are written, with their parsed value.
 """
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import pathlib
 import sys
+import tomllib
 import types
 
 import yaml
@@ -87,6 +90,34 @@ def axolotl(root):
     return AxolotlInputConfig
 
 
+def torchtitan(root):
+    """Paths with dots, as the options of its command line have them."""
+    package = types.ModuleType("torchtitan")
+    package.__path__ = [str(root / "torchtitan/torchtitan")]
+    sys.modules["torchtitan"] = package
+    from torchtitan.config.manager import ConfigManager
+
+    spec = importlib.util.spec_from_file_location("older_manager", root / "torchtitan1/torchtitan/config_manager.py")
+    older = importlib.util.module_from_spec(spec)
+    sys.modules["older_manager"] = older
+    spec.loader.exec_module(older)
+
+    def picked_by_path(data, config, prefix=""):
+        found = {}
+        for key, value in data.items():
+            if isinstance(value, dict):
+                found.update(picked_by_path(value, getattr(config, key), f"{prefix}{key}."))
+            else:
+                found[prefix + key] = plain(getattr(config, key))
+        return found
+
+    def parse(path):
+        manager = older.ConfigManager if path.stem.startswith("older") else ConfigManager
+        return picked_by_path(tomllib.loads(path.read_text()), manager().parse_args(["--job.config_file", str(path)]))
+
+    return parse
+
+
 def main(root, examples):
     root, examples = pathlib.Path(root), pathlib.Path(examples)
     sys.path.insert(0, str(root / "trl"))
@@ -120,6 +151,10 @@ def main(root, examples):
         put("axolotl", lambda path: picked(path, [schema(**written(path))]))
     except ImportError as error:
         print("axolotl:", error, file=sys.stderr)
+    try:
+        put("torchtitan", torchtitan(root))
+    except ImportError as error:
+        print("torchtitan:", error, file=sys.stderr)
     from accelerate.commands.config.config_args import load_config_from_file
 
     put("accelerate", lambda path: picked(path, [load_config_from_file(str(path))]))

@@ -63,12 +63,21 @@ def cases():
         "clip-mixed": (MIXED, {"max_grad_norm": 1.0}),
         "frozen": (MIXED, {"freeze": ["*mlp*", "*embed*"]}),
         "fp32-reduce": ({"reduce_dtype": "fp32"}, {}),
+        "as-accelerate": ({"wrap": "layers+ends", "param_dtype": "bf16", "reduce_dtype": "bf16", "output_dtype": "bf16"},
+                          {"model_init": "host"}),
+        "sent-by-accelerate": ({"wrap": "layers+ends"}, {"model_init": "rank0"}),
+        "sent-by-accelerate-mixed": ({"wrap": "layers+ends", "param_dtype": "bf16", "reduce_dtype": "bf16",
+                                      "output_dtype": "bf16"}, {"model_init": "rank0"}),
+        "output-dtype": ({**MIXED, "output_dtype": "bf16"}, {}),
         "device": ({}, {"model_init": "device"}),
         "device-mixed": (MIXED, {"model_init": "device"}),
     }
     for name, config, world, rank in (("llama", LLAMA, 4, 3), ("tied", TIED, 4, 0)):
         for way, (fsdp, more) in ways.items():
             yield f"{name}-{way}-w{world}-r{rank}", config, world, rank, fsdp, more
+    sent = {"wrap": "layers+ends"}, {"model_init": "rank0"}
+    for name, config, world, rank in (("llama", LLAMA, 5, 0), ("tied", TIED, 3, 1), ("gpt2", GPT2, 24, 23), ("gpt2", GPT2, 24, 0)):
+        yield f"{name}-sent-by-accelerate-w{world}-r{rank}", config, world, rank, *sent
     # Ranks that have no row of most parameters.
     for way, (fsdp, more) in {"clip": ({}, {"max_grad_norm": 1.0}), "clip-mixed": (MIXED, {"max_grad_norm": 1.0})}.items():
         yield f"qwen2-{way}-w24-r23", QWEN, 24, 23, fsdp, more

@@ -45,6 +45,7 @@ aten = torch.ops.aten
 IN_PLACE = {
     aten.add.Tensor: aten.add_.Tensor,  # Sums of gradients (input_buffer.cpp), if the first is nobody else's.
     aten.index_put.default: aten.index_put_.default,  # index_backward (FunctionsManual.cpp).
+    aten.scatter_add.default: aten.scatter_add_.default,  # gather_backward (TensorAdvancedIndexing.cpp).
     aten.scatter.src: aten.scatter_.src,  # value_selecting_reduction_backward: topk, sort (FunctionsManual.cpp).
 }
 
@@ -143,11 +144,21 @@ def dense(tensor):
     return True
 
 
+def class_of(case):
+    """The class that the config's `architectures` names; without it a causal model."""
+    return (case["config"].get("architectures") or [""])[0]
+
+
+def maker_of(case):
+    name = class_of(case)
+    return getattr(transformers, name)._from_config if name else AutoModelForCausalLM.from_config
+
+
 def model_of(case, meter):
     config = AutoConfig.for_model(**case["config"])
     training = case["training"]
     with torch.device(DEVICE):
-        model = AutoModelForCausalLM.from_config(
+        model = maker_of(case)(
             config, **{"torch_dtype" if OLD else "dtype": DTYPES[training["dtype"]]},
             attn_implementation="eager" if training["attention"] == "eager" else "sdpa")
     model.train()
@@ -155,7 +166,7 @@ def model_of(case, meter):
         import tensor_parallel
         model = tensor_parallel.parallel(model, training["tp"])
     if "lora" in training:
-        model = with_adapters(model, training["lora"])
+        model = with_adapters(model, training["lora"], "CAUSAL_LM" if not class_of(case) else None)
     frozen = training.get("freeze", [])
     if frozen:
         import fnmatch
@@ -171,13 +182,21 @@ def model_of(case, meter):
     return model
 
 
-def with_adapters(model, lora):
+def with_adapters(model, lora, task):
     import peft
+    torch._subclasses.FakeTensor.__deepcopy__ = copied
     torch.nn.Module._apply = converted  # Fake parameters cannot be swapped, as Module.to() would.
     model = peft.get_peft_model(model, peft.LoraConfig(
-        r=lora["r"], lora_alpha=2 * lora["r"], lora_dropout=lora.get("dropout", 0.0), target_modules=lora["targets"],
-        bias="none", task_type="CAUSAL_LM"), autocast_adapter_dtype=lora["dtype"] == "fp32")
+        r=lora["r"], lora_alpha=2 * lora["r"], lora_dropout=lora.get("dropout", 0.0), target_modules=lora.get("targets"),
+        bias=lora.get("bias", "none"), use_dora=lora.get("dora", False), use_rslora=lora.get("rslora", False),
+        modules_to_save=lora.get("save"), task_type=task), autocast_adapter_dtype=lora["dtype"] == "fp32")
     return model
+
+
+def copied(parameter, memo):
+    """What torch's own __deepcopy__ makes of a fake parameter is none, and its storage loses its Python object."""
+    memo[id(parameter)] = torch.nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+    return memo[id(parameter)]
 
 
 def converted(module, function, recurse=True):
@@ -202,10 +221,13 @@ def optimizer_of(case, model):
 
 
 def layers_of(model):
+    lists = {}
     for name, module in model.named_modules():
-        if name.endswith((".layers", ".h")) and isinstance(module, torch.nn.ModuleList):
-            return module
-    raise ValueError("no decoder layers")
+        inside = any(name.startswith(outer + ".") for outer in lists)
+        if name.endswith((".layers", ".h", ".layer", ".block")) and isinstance(module, torch.nn.ModuleList) and not inside:
+            lists[name] = module
+    assert lists, "no layers"
+    return [layer for module in lists.values() for layer in module]
 
 
 class Run:
@@ -255,7 +277,19 @@ class Run:
         shape = (self.training["micro_batch"], self.training["seq"])
         # What collators give with transformers 4: without it any batch would count as a packed one.
         names = ["input_ids", "labels"] + (["attention_mask"] if OLD else [])
-        return {name: torch.empty(shape, dtype=torch.int64, device=DEVICE) for name in names}
+        kind = class_of(self.case)
+        shapes = {name: shape for name in names}
+        if kind.endswith(("ForSequenceClassification", "ForImageClassification")):
+            shapes["labels"] = shape[:1]
+        if kind.endswith("ForImageClassification"):
+            size = self.case["config"]["image_size"]
+            shapes = {"pixel_values": (shape[0], 3, size, size), "labels": shapes["labels"]}
+        return {name: torch.empty(of, dtype=torch.float32 if name == "pixel_values" else torch.int64, device=DEVICE)
+                for name, of in shapes.items()}
+
+    def indexes_by_lists(self):
+        """What becomes a tensor on the device; in the engine's own thread that asks for a driver."""
+        return self.case["config"]["model_type"] == "falcon"
 
     def autocast(self):
         to = self.training.get("autocast")
@@ -283,7 +317,8 @@ class Run:
                        "layers": list(self.layers)}
             meter.mark("backward")
             self.ready.clear()
-            loss.backward()
+            with torch.autograd.set_multithreading_enabled(not self.indexes_by_lists()):
+                loss.backward()
             figures["backward_peak"] = meter.window()
             del loss
             figures["after_backward"] = meter.live
@@ -300,7 +335,8 @@ class Run:
 
 
 def model_loss(run):
-    outputs = run.model(**run.held, use_cache=False)
+    cache = {} if "pixel_values" in run.held else {"use_cache": False}
+    outputs = run.model(**run.held, **cache)
     return outputs.loss
 
 
@@ -464,11 +500,13 @@ def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
     if attn_mask is not None:
         assert not enable_gqa
         if torch.is_autocast_enabled("cuda"):  # Casts first, from the last argument to the first.
-            value, key, query = (x.to(torch.get_autocast_dtype("cuda")) for x in (value, key, query))
+            attn_mask, value, key, query = (x.to(torch.get_autocast_dtype("cuda")) if x.is_floating_point() else x
+                                            for x in (attn_mask, value, key, query))
         bias = added_bias(query, key, attn_mask)
         return aten._scaled_dot_product_efficient_attention(
             query, key, value, bias, query.requires_grad, dropout_p, is_causal, scale=scale)[0]
-    if query.dtype == torch.float32 and not torch.is_autocast_enabled("cuda"):  # Which flash does not take.
+    wide = query.dtype == torch.float32 and not torch.is_autocast_enabled("cuda")
+    if wide or query.shape[-1] != value.shape[-1]:  # Which flash does not take.
         assert not enable_gqa
         return aten._scaled_dot_product_efficient_attention(
             query, key, value, None, query.requires_grad, dropout_p, is_causal, scale=scale)[0]
@@ -477,7 +515,9 @@ def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
 
 def added_bias(query, key, flags):
     """The composite code before the memory-efficient kernel: flags become 0 or minus infinity, rows are aligned."""
-    bias = aten.where.ScalarSelf(flags, 0.0, aten.scalar_tensor(float("-inf"), dtype=query.dtype, device=DEVICE))
+    bias = flags
+    if flags.dtype == torch.bool:
+        bias = aten.where.ScalarSelf(flags, 0.0, aten.scalar_tensor(float("-inf"), dtype=query.dtype, device=DEVICE))
     if any(stride % 8 for stride in bias.stride()[:-1]):
         width = bias.shape[-1]
         bias = aten.constant_pad_nd(bias, [0, 8 - width % 8])[..., :width]

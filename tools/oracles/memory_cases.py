@@ -53,7 +53,7 @@ def family(name, config, targets=("q_proj", "v_proj"), frozen=("model.embed_toke
         "-accumulate": case(config, seq=64, grad_accum=2, **more),
         "-lora": case(config, micro_batch=2, seq=64, lora={**LORA, "targets": list(targets)}, **more),
         "-frozen": case(config, seq=96, freeze=list(frozen), **more),
-        "-odd": case({**config, **(odd or {})}, seq=83, dtype="fp16", **more),
+        "-odd": case({**config, **(odd or {})}, seq=83, **{"dtype": "bf16" if experts else "fp16", **more}),
     }
     if not experts:
         cases["-autocast"] = case(config, micro_batch=2, seq=64, **{**more, "dtype": "fp32", "autocast": "bf16"})
@@ -82,6 +82,46 @@ GPT_NEOX = {**without(config("gpt_neox", vocab_size=659, rotary_pct=0.25, hidden
 OPT = {"model_type": "opt", "hidden_size": 64, "ffn_dim": 176, "num_hidden_layers": 2, "num_attention_heads": 4,
        "vocab_size": 757, "max_position_embeddings": 256, "word_embed_proj_dim": 64, "dropout": 0.1,
        "activation_function": "relu"}
+LATENT = {"q_lora_rank": 24, "kv_lora_rank": 40, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
+          "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "n_shared_experts": 2,
+          "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1, "num_key_value_heads": 4}
+DEEPSEEK_V2 = {**config("deepseek_v2", vocab_size=761), **LATENT, "topk_method": "group_limited_greedy"}
+DEEPSEEK_V3 = {**config("deepseek_v3", vocab_size=769), **LATENT}
+GLM4_MOE = config("glm4_moe", vocab_size=809, head_dim=16, n_routed_experts=8, num_experts_per_tok=2,
+                  moe_intermediate_size=48, n_shared_experts=1, first_k_dense_replace=1)
+GRANITEMOE = config("granitemoe", vocab_size=811, embedding_multiplier=12.0, residual_multiplier=0.22,
+                    logits_scaling=8.0, attention_multiplier=0.0625, num_local_experts=4, num_experts_per_tok=2)
+GPT_OSS = config("gpt_oss", vocab_size=821, head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=32,
+                 layer_types=["sliding_attention", "full_attention"])
+VIT = {"model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 64, "intermediate_size": 176,
+       "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 48, "patch_size": 8, "num_labels": 7,
+       "id2label": {str(i): str(i) for i in range(7)}}
+BERT = {"model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size": 64, "intermediate_size": 176,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 773, "max_position_embeddings": 128}
+ROBERTA = {**BERT, "model_type": "roberta", "architectures": ["RobertaForMaskedLM"], "vocab_size": 787}
+DISTILBERT = {"model_type": "distilbert", "architectures": ["DistilBertForMaskedLM"], "dim": 64, "hidden_dim": 176,
+              "n_layers": 2, "n_heads": 4, "vocab_size": 797, "max_position_embeddings": 128}
+
+BLOOM = {"model_type": "bloom", "hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 823}
+FALCON = {"model_type": "falcon", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 827,
+          "max_position_embeddings": 256, "bos_token_id": 0, "eos_token_id": 1}
+FALCON_NEW = {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}
+FALCON_RW = {**FALCON, "alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}
+FALCON_PARTS = {"targets": ("query_key_value",),
+                "frozen": ("transformer.word_embeddings.*", "transformer.h.0.*"), "attention": "mem-efficient"}
+
+
+def heads_of(name, config, labels=5, prefix=None):
+    """The classes of a text and of each of its tokens."""
+    prefix = prefix or config["architectures"][0].split("For")[0]
+    cases = {}
+    for suffix, kind in (("-text", "SequenceClassification"), ("-tokens", "TokenClassification")):
+        headed = {**config, "architectures": [f"{prefix}For{kind}"], "num_labels": labels,
+                  "id2label": {str(i): str(i) for i in range(labels)}}
+        cases[name + suffix] = case(headed, micro_batch=2, seq=64)
+    return cases
+
+
 KINDS = {"layer_types": ["sliding_attention", "full_attention"]}
 SMOLLM3 = config("smollm3", vocab_size=661, no_rope_layer_interval=2, tie_word_embeddings=True, pad_token_id=0)
 OLMO2 = config("olmo2", vocab_size=673, pad_token_id=0, eos_token_id=1)
@@ -136,6 +176,57 @@ FAMILIES = {
     **family("nemotron", NEMOTRON, odd={"num_key_value_heads": 4, "mlp_bias": True}),
     **family("ernie4-5", ERNIE4_5, odd={"num_key_value_heads": 4, "use_bias": True}),
     **family("hunyuan-dense", HUNYUAN, odd={"num_key_value_heads": 4, "attention_bias": True}),
+    **family("deepseek-v2", DEEPSEEK_V2, targets=("q_b_proj", "kv_b_proj"), experts=True, attention="mem-efficient",
+             odd={"q_lora_rank": None, "topk_method": "greedy", "v_head_dim": 32}),
+    **family("deepseek-v3", DEEPSEEK_V3, targets=("q_b_proj", "kv_b_proj"), experts=True, attention="mem-efficient",
+             odd={"q_lora_rank": None, "norm_topk_prob": False, "v_head_dim": 32, "rope_interleave": False}),
+    "deepseek-v3-flash": case({**DEEPSEEK_V3, "v_head_dim": 24}, seq=64),
+    **family("bert", BERT, targets=("query", "value"), frozen=("bert.embeddings.*", "bert.encoder.layer.0.*"),
+             odd={"hidden_act": "relu", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}),
+    **heads_of("bert", BERT),
+    **family("roberta", ROBERTA, targets=("query", "value"), frozen=("roberta.embeddings.*", "roberta.encoder.layer.0.*"),
+             odd={"tie_word_embeddings": False}),
+    **heads_of("roberta", ROBERTA),
+    **family("distilbert", DISTILBERT, targets=("q_lin", "v_lin"),
+             frozen=("distilbert.embeddings.*", "distilbert.transformer.layer.0.*"), odd={"dropout": 0.0}),
+    **heads_of("distilbert", DISTILBERT),
+    **family("bloom", BLOOM, targets=("query_key_value",), eager=False, attention="eager",
+             frozen=("transformer.word_embeddings.*", "transformer.h.0.*"),
+             odd={"n_head": 1, "hidden_dropout": 0.1, "attention_dropout": 0.1}),
+    "bloom-three-heads": case({**BLOOM, "hidden_size": 72, "n_head": 3, "hidden_dropout": 0.1}, micro_batch=2, seq=72,
+                              attention="eager"),
+    # One key-value head that sdpa is given as it is: the math kernel.
+    **family("falcon", FALCON, **{**FALCON_PARTS, "attention": "math"}, eager=False,
+             odd={"num_attention_heads": 8, "hidden_dropout": 0.1}),
+    **family("falcon-new", FALCON_NEW, **FALCON_PARTS, eager=False,
+             odd={"num_ln_in_parallel_attn": 1, "num_kv_heads": 4, "bias": True, "activation": "relu"}),
+    **family("falcon-rw", FALCON_RW, **FALCON_PARTS, eager=False,
+             odd={"num_attention_heads": 2, "attention_dropout": 0.1, "hidden_dropout": 0.1, "bias": False}),
+    "falcon-rw-dropout": case({**FALCON_RW, "attention_dropout": 0.1, "hidden_dropout": 0.1}, micro_batch=2, seq=77,
+                              attention="mem-efficient", checkpoint="full"),
+    "falcon-fp32": case({**FALCON, "num_attention_heads": 2}, micro_batch=2, seq=70, dtype="fp32", attention="math"),
+    "falcon-new-one-group": case({**FALCON_NEW, "num_kv_heads": 1}, micro_batch=2, seq=64, attention="mem-efficient"),
+    "falcon-rw-fp32": case(FALCON_RW, micro_batch=2, seq=70, dtype="fp32", attention="mem-efficient"),
+    "bloom-fp32": case(BLOOM, micro_batch=2, seq=70, dtype="fp32", attention="eager"),
+    "falcon-rw-parallel": case({**FALCON_RW, "parallel_attn": True}, seq=64, attention="mem-efficient"),
+    **family("glm4-moe", GLM4_MOE, experts=True,
+             odd={"use_qk_norm": True, "attention_bias": True, "n_group": 4, "topk_group": 2, "norm_topk_prob": False}),
+    **family("granitemoe", GRANITEMOE, experts=True, odd={"num_key_value_heads": 4, "attention_bias": True}),
+    **family("gpt-oss", GPT_OSS, experts=True, eager=False, attention="eager",
+             odd={"num_key_value_heads": 1, "attention_bias": False, "num_experts_per_tok": 3}),
+    **heads_of("llama", {**config("llama"), "pad_token_id": 0}, prefix="Llama"),
+    **heads_of("qwen2", {**QWEN2, "pad_token_id": 0}, prefix="Qwen2"),
+    **heads_of("gemma", GEMMA, prefix="Gemma"),
+    **heads_of("mixtral", {**MIXTRAL, "pad_token_id": 0}, prefix="Mixtral"),
+    "qwen3-text-checkpoint": case({**heads_of("", {**QWEN3, "pad_token_id": 0}, prefix="Qwen3")["-text"]["config"]},
+                                  micro_batch=2, seq=64, checkpoint="full"),
+    "llama-text-one-row": case(heads_of("", config("llama"), prefix="Llama")["-text"]["config"], seq=64),
+    **{name: {**made, "training": {**made["training"], "seq": 37, "micro_batch": 2}}
+       for name, made in family("vit", VIT, frozen=("vit.embeddings.*", "vit.layers.0.*"),
+                                odd={"hidden_dropout_prob": 0.1, "qkv_bias": False}).items()
+       if name != "vit-checkpoint-reentrant"},
+    "qwen2-moe-window": case({**QWEN2_MOE, "use_sliding_window": True, "sliding_window": 32, "max_window_layers": 1},
+                             micro_batch=2, seq=77),
     "qwen2-window": case({**QWEN2, "use_sliding_window": True, "sliding_window": 32, "max_window_layers": 1},
                          micro_batch=2, seq=77),
 }
@@ -185,6 +276,22 @@ CASES = {
                                            lora={**LORA, "dropout": 0.1}, checkpoint="full"),
     "llama-lora-bf16-dropout": case(LLAMA, micro_batch=2, seq=64, lora={**LORA, "dtype": "model", "dropout": 0.05}),
     "llama-lora-checkpoint": case(LLAMA, seq=96, lora=LORA, checkpoint="full"),
+    "llama-lora-usual": case(LLAMA, seq=64, lora={"r": 8, "dtype": "fp32", "rslora": True}),
+    "llama-lora-save": case(LLAMA, micro_batch=2, seq=64, lora={**LORA, "save": ["lm_head", "embed_tokens"]}),
+    "llama-lora-save-checkpoint": case(LLAMA, seq=96, lora={**LORA, "dtype": "model", "save": ["model.norm", "lm_head"]},
+                                       checkpoint="full"),
+    "llama-lora-save-autocast": case(LLAMA, seq=64, dtype="fp32", autocast="bf16",
+                                     lora={**LORA, "save": ["embed_tokens", "input_layernorm"]}),
+    "gpt2-lora-save": case(gpt2(), seq=64, lora={**LORA, "targets": ["c_attn"], "save": ["ln_f", "wpe"]}),
+    "gpt2-lora-bias": case(gpt2(), seq=64, lora={**LORA, "targets": ["c_attn"], "bias": "all"}),
+    "qwen2-lora-bias": case(config("qwen2"), micro_batch=2, seq=64, lora={**LORA, "bias": "lora_only"}),
+    "llama-dora": case(LLAMA, micro_batch=2, seq=64, lora={**LORA, "dora": True}),
+    "llama-dora-checkpoint": case(LLAMA, seq=96, lora={**LORA, "dora": True, "targets": "all-linear"}, checkpoint="full"),
+    "llama-dora-autocast": case(LLAMA, micro_batch=2, seq=64, dtype="fp32", autocast="bf16", lora={**LORA, "dora": True}),
+    "llama-dora-dropout": case(LLAMA, seq=64, lora={**LORA, "dora": True, "dropout": 0.1}),
+    "llama-dora-dropout-autocast": case(LLAMA, seq=64, dtype="bf16", autocast="bf16",
+                                        lora={**LORA, "dora": True, "dropout": 0.1}),
+    "qwen2-dora-biases": case(config("qwen2"), micro_batch=2, seq=64, lora={**LORA, "dora": True}),
     "mistral": case(MISTRAL, micro_batch=2, seq=77),
     "mistral-checkpoint": case(MISTRAL, seq=128, checkpoint="full"),
     "qwen2-tied": case(QWEN2, micro_batch=2, seq=96),

@@ -244,7 +244,8 @@ def runs_of(case):
             for needs in combinations:
                 if case["call"] is not None:
                     yield dtype, shape_index, needs, False
-                if "in_place" in case and needs == combinations[0] or "in_place" in case and not any(needs[1:]):
+                usual = needs == combinations[0] or not any(needs[1:])
+                if "in_place" in case and (usual or case["call"] is None):
                     yield dtype, shape_index, needs, True
 
 

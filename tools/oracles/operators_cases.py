@@ -91,9 +91,21 @@ case("where", torch.where, ((A, A, A), ((7, 1), B, B), (B, B, (7, 1)), ((6, 10),
 case("masked_fill", lambda x, m: x.masked_fill(m, 1.0), ((A, A), (B, (7, 1))), kinds=["f", "bool"])
 case("masked_fill_", None, ((A, A), (B, (7, 1))), kinds=["f", "bool"],
      in_place=lambda x, m: x.masked_fill_(m, 0.0))
+def put(whole, part):
+    whole[..., 2:2 + part.shape[-1]] = part
+    return whole
+
+
+case("copy_into", None, (((6, 10), (6, 4)), ((3, 7, 65), (3, 7, 1))), in_place=put)
 case("prelu", F.prelu, (((4, 6), (6,)), ((4, 6, 5), (6,)), ((4, 6), (1,))))
 case("addcmul", lambda a, b, c: torch.addcmul(a, b, c, value=0.5), ((A, A, A), (B, B, (65,))),
      in_place=lambda a, b, c: a.addcmul_(b, c, value=0.5))
+
+# Complex numbers, as pairs in a last dimension.
+PAIRS = (((6, 10, 2), (10, 2)), ((3, 7, 5, 2), (1, 7, 5, 2)))
+case("polar", lambda a: torch.view_as_real(torch.polar(torch.ones_like(a), a)), ((A,), (B,)), grad=[False], dtypes=["fp32"])
+case("complex_mul", lambda a, b: torch.view_as_real(torch.view_as_complex(a) * torch.view_as_complex(b)), PAIRS,
+     grad=[True, False], dtypes=["fp32"])
 
 # Elementwise, of a tensor and a number.
 unary("add_scalar", lambda x: x + 1.5, lambda x: x.add_(1.5), number=1.5)

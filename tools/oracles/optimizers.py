@@ -155,7 +155,18 @@ def bitsandbytes_cases(run):
     module.sync_gpu = nothing
     real = F.create_dynamic_map(signed=True)
     F.create_dynamic_map = lambda *args, **kwargs: torch.zeros(real.numel(), dtype=real.dtype)  # Its values are read.
-    table = [("adam8bit", bitsandbytes.optim.AdamW8bit, {}), ("lion", bitsandbytes.optim.Lion, {})]
+    # Managed memory is not PyTorch's: it counts as a tensor of the host.
+    F.get_paged = lambda *shape, dtype, device: torch.zeros(shape, dtype=dtype, device="cpu")
+    F.fill = nothing
+    F.GlobalPageManager.prefetch_all = nothing
+    module.Optimizer8bit.prefetch_state = nothing
+    optim = bitsandbytes.optim
+    table = [("adam8bit", optim.AdamW8bit, {}), ("lion", optim.Lion, {}), ("adamw32bit", optim.AdamW32bit, {}),
+             ("lion8bit", optim.Lion8bit, {}), ("ademamix", optim.AdEMAMix, {}), ("ademamix8bit", optim.AdEMAMix8bit, {})]
+    large = typed([(64, 96), (400, 256), (5000,), (99_999,)], BF16)
+    for name, kind, setting in table:
+        yield {"optimizer": name, "implementation": "fused", "dtypes": "bf16", "paged": True,
+               **run(large, lambda p, o: o.step(), lambda p: kind(p, lr=1e-3, is_paged=True, **setting))}
     for name, kind, setting in table:
         for dtypes, kinds in LISTS.items():
             yield {"optimizer": name, "implementation": "fused", "dtypes": dtypes,

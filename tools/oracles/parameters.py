@@ -24,7 +24,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, CONFIG_MAPPING
 
 FAMILIES = ("gpt2 opt bloom gpt_neox falcon llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 "
-            "gemma3_text phi phi3 deepseek_v2 deepseek_v3 bert roberta t5 vit").split()
+            "gemma3_text phi phi3 deepseek_v2 deepseek_v3 bert roberta distilbert t5 vit glm4_moe granitemoe gpt_oss").split()
 
 # Fields of every config class that move no byte of a training step.
 INERT = {"transformers_version", "architectures", "id2label", "label2id", "problem_type", "return_dict",
@@ -34,18 +34,13 @@ INERT = {"transformers_version", "architectures", "id2label", "label2id", "probl
 
 
 def model_class(config):
-    """The class a trainer takes; BertModel and RobertaModel, since the published counts are theirs."""
+    """What `architectures` names; without it the class a trainer takes, and of encoders the body."""
     kind = config.model_type
-    if kind == "t5":
-        return transformers.T5ForConditionalGeneration
-    if kind == "bert":
-        return transformers.BertModel
-    if kind == "roberta":
-        return transformers.RobertaModel
-    if kind == "vit":
-        name = (config.architectures or ["ViTForImageClassification"])[0]
-        return transformers.ViTModel if name == "ViTModel" else transformers.ViTForImageClassification
-    return None  # AutoModelForCausalLM decides
+    if config.architectures and kind != "t5":
+        return getattr(transformers, config.architectures[0])
+    encoders = {"bert": "BertModel", "roberta": "RobertaModel", "distilbert": "DistilBertModel",
+                "vit": "ViTForImageClassification", "t5": "T5ForConditionalGeneration"}
+    return getattr(transformers, encoders[kind]) if kind in encoders else None  # AutoModelForCausalLM decides
 
 
 def build(path, device, dtype=None):
@@ -95,8 +90,13 @@ def inputs_for(model):
         labels = {} if isinstance(model, transformers.ViTModel) else {"labels": torch.tensor([0, 1])}
         return {"pixel_values": pixels, **labels}
     ids = torch.arange(2 * 8).reshape(2, 8) % (config.vocab_size - 8) + 4
-    if config.model_type in ("bert", "roberta"):
-        return {"input_ids": ids}
+    kind = type(model).__name__
+    if kind.endswith("ForSequenceClassification"):
+        return {"input_ids": ids, "labels": torch.tensor([0, 1])}
+    if kind.endswith("ForTokenClassification"):
+        return {"input_ids": ids, "labels": ids % config.num_labels}
+    if config.model_type in ("bert", "roberta", "distilbert"):
+        return {"input_ids": ids} if kind.endswith("Model") else {"input_ids": ids, "labels": ids}
     return {"input_ids": ids, "labels": ids, "use_cache": False}
 
 
@@ -115,7 +115,7 @@ def calls(model):
             tensor.register_post_accumulate_grad_hook(lambda t, name=name: ready.append(name))
     loss = getattr(output, "loss", None)
     if loss is None:
-        loss = output.last_hidden_state.float().sum() + output.pooler_output.float().sum()
+        loss = sum(tensor.float().sum() for tensor in output.values())
     loss.backward()
     return events, ready
 

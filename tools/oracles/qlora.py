@@ -4,7 +4,8 @@
     tools/dry/run ... -- python tools/oracles/qlora.py --events OUT.txt NAME
 
 Each case is a process of its own, for bitsandbytes asks the device when it is imported: from_pretrained of a checkpoint of
-the right shapes that is a hole in a file, prepare_model_for_kbit_training, get_peft_model, two steps of AdamW. A row for
+the right shapes that is a hole in a file, prepare_model_for_kbit_training (unless kbit_prepare is false, as in TRL and
+LLaMA-Factory; with "casts_back" what is not packed is cast back, as in axolotl), get_peft_model, two steps of AdamW. A row for
 each phase: peaks of requested, allocated and reserved bytes since the phase began, and what is requested at its end.
 --events writes the allocator's events with the Python that asked for them.
 """
@@ -21,6 +22,7 @@ TINY = {"model_type": "llama", "vocab_size": 1024, "hidden_size": 512, "intermed
         "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 4096}
 NF4 = {"quantization": "nf4", "double_quant": True, "quant_compute_dtype": "bf16"}
 ALL = {"r": 8, "targets": "all-linear"}
+UNPREPARED = {"kbit_prepare": False, "autocast": "bf16", "checkpoint": "full", "dtype": "bf16"}
 
 
 def case(training, config=None):
@@ -39,6 +41,19 @@ CASES = {
                                                                          "dropout": 0.1}}),
     "qwen2-biases": case(NF4, {"model_type": "qwen2", "tie_word_embeddings": True}),
     "mistral-batch": case({**NF4, "micro_batch": 2, "autocast": "bf16"}, {"model_type": "mistral"}),
+    "trl-bf16": case({**NF4, "double_quant": False, **UNPREPARED, "checkpoint_impl": "non_reentrant",
+                      "lora": {**ALL, "dtype": "bf16", "dropout": 0.05}}),
+    "trl-fp32": case({**NF4, "double_quant": False, "quant_compute_dtype": "fp32", **UNPREPARED, "dtype": "fp32",
+                      "checkpoint_impl": "non_reentrant", "lora": {**ALL, "dtype": "bf16"}}),
+    "llama-factory": case({**NF4, "quant_storage": "bf16", **UNPREPARED, "checkpoint_impl": "reentrant"}),
+    "llama-factory-qwen2": case({**NF4, "quant_storage": "bf16", **UNPREPARED, "checkpoint_impl": "reentrant"},
+                                {"model_type": "qwen2", "tie_word_embeddings": True}),
+    "nf4-save": case({**NF4, "lora": {**ALL, "save": ["lm_head", "embed_tokens"]}}),
+    "trl-save": case({**NF4, "double_quant": False, **UNPREPARED, "checkpoint_impl": "non_reentrant",
+                      "lora": {**ALL, "dtype": "bf16", "save": ["lm_head"], "save_dtype": "bf16"}}),
+    "llama-factory-save": case({**NF4, "quant_storage": "bf16", **UNPREPARED, "checkpoint_impl": "reentrant",
+                                "lora": {**ALL, "dtype": "fp32", "save": ["lm_head", "model.norm"], "save_dtype": "fp32"}}),
+    "axolotl": case({**NF4, "quant_storage": "bf16", **UNPREPARED, "checkpoint_impl": "reentrant", "casts_back": True}),
 }
 NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "uint8": "uint8"}
 
@@ -67,35 +82,57 @@ def checkpoint_of(config, folder):
         file.truncate(8 + len(text) + at)
 
 
-def build(job, mark):
-    import torch
-    from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
-    from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
+def packing_of(training):
+    from transformers import BitsAndBytesConfig
 
-    training, lora = job["training"], job["training"]["lora"]
-    config = AutoConfig.for_model(**job["config"])
-    config.use_cache = False
-    how = BitsAndBytesConfig(
+    if training["quantization"] == "int8":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type=training["quantization"],
         bnb_4bit_use_double_quant=training.get("double_quant", False),
         bnb_4bit_compute_dtype=NAMES[training.get("quant_compute_dtype", "fp32")],
         bnb_4bit_quant_storage=NAMES[training.get("quant_storage", "uint8")])
+
+
+def build(job, mark):
+    import torch
+    from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    training, lora = job["training"], job["training"]["lora"]
+    config = AutoConfig.for_model(**job["config"])
+    config.use_cache = False
+    how = packing_of(training)
     folder = tempfile.mkdtemp(prefix="hole")
     try:
         checkpoint_of(config, folder)
         mark("start")
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, device_map={"": 0},
+        loaded = getattr(torch, NAMES[training.get("dtype", "bf16")])
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=loaded, device_map={"": 0},
                                                      attn_implementation="sdpa", quantization_config=how)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     mark("load")
     kind = training.get("checkpoint_impl")
-    model = prepare_model_for_kbit_training(
-        model, use_gradient_checkpointing=training.get("checkpoint", "full") != "none",
-        gradient_checkpointing_kwargs={"use_reentrant": kind == "reentrant"} if kind else None)
+    how = {"use_reentrant": kind == "reentrant"} if kind else None
+    if training.get("kbit_prepare", True) or training.get("casts_back"):
+        model = prepare_model_for_kbit_training(
+            model, use_gradient_checkpointing=training.get("checkpoint", "full") != "none", gradient_checkpointing_kwargs=how)
+    if training.get("casts_back"):
+        for name, module in model.named_modules():
+            if "norm" in name or name.endswith(("embed_tokens", "lm_head")):
+                module.to(loaded)
     mark("prepare")
     model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=lora["r"], lora_alpha=2 * lora["r"],
-                                             lora_dropout=lora.get("dropout", 0.0), target_modules=lora["targets"]))
+                                             lora_dropout=lora.get("dropout", 0.0), target_modules=lora["targets"],
+                                             modules_to_save=lora.get("save")))
+    if not training.get("kbit_prepare", True) and not training.get("casts_back"):
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)
+        model.enable_input_require_grads()
+    if "dtype" in lora:
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.to(getattr(torch, NAMES[lora["dtype"]]))
     model.train()
     mark("peft")
     return model

@@ -18,8 +18,8 @@
 #include "report/export/checkpointing_call.h"
 #include "report/export/launch_line.h"
 #include "report/export/write_deepspeed.h"
+#include "report/export/write_sharding.h"
 #include "report/timeline_report.h"
-#include "sim/allocation_log.h"
 #include "sim/snapshot_of.h"
 
 namespace dsplan {
@@ -28,16 +28,20 @@ namespace {
 constexpr const char* kEmitFooter =
     "--format takes:\n"
     "  deepspeed      the whole DeepSpeed JSON\n"
+    "  accelerate     accelerate's YAML of a job under fully_shard\n"
+    "  torchtitan     torchtitan's TOML of a job under fully_shard\n"
     "  plan           one file that the other commands take as MODEL\n"
     "  launch         the command that starts the job\n"
     "  checkpointing  the Python that checkpoints as the job does\n"
-    "  perfetto       a trace for ui.perfetto.dev; its axis counts events\n"
+    "  perfetto       a trace for ui.perfetto.dev, in estimated time\n"
     "  html           the prediction as one page for a browser\n"
+    "  svg, png       its chart as a picture for slides (png: with librsvg)\n"
     "  snapshot       PyTorch's memory snapshot (binary: name it with --out)\n"
     "Example: dsplan emit llama-3-8b --zero-stage 3 --gpus 8 --format deepspeed";
 
-constexpr std::array<std::string_view, 7> kFormats = {"deepspeed", "plan", "launch",  "checkpointing",
-                                                      "perfetto",  "html", "snapshot"};
+constexpr std::array<std::string_view, 11> kFormats = {"deepspeed", "accelerate",    "torchtitan", "plan",
+                                                       "launch",    "checkpointing", "perfetto",   "html",
+                                                       "svg",       "png",           "snapshot"};
 
 const std::string& format_in(const Request& request) {
   if (!request.format.given()) {
@@ -67,9 +71,7 @@ int emit_snapshot(const SimulateWords& said) {
 int emit_trace(const SimulateWords& said) {
   Output output(said.options.out.value_or(""));
   const Predicted predicted = predicted_schedule(said, "--format perfetto");
-  const Timeline timeline =
-      timeline_of(predicted.schedule, predicted.inputs.model, predicted.config, predicted.job.stream_frees);
-  output.add(perfetto_json(timeline, predicted.prediction));
+  output.add(perfetto_json(timeline_of(predicted), predicted.prediction));
   output.finish();
   return kDone;
 }
@@ -99,16 +101,28 @@ std::string deepspeed_text(const PlanParts& parts, const ModelSpec& model, const
   return text;
 }
 
+// What is checkpointed stands in no such file, but for all of accelerate's layers at once.
+std::string with_note_on_checkpoints(std::string text, const Job& job) {
+  const Checkpointing& c = job.training.checkpoint;
+  const bool said = text.find("fsdp_activation_checkpointing: true") != std::string::npos;
+  if (!said && (!c.groups.empty() || !c.modules.empty())) {
+    say("note: the file does not say what is checkpointed, the script does; its call is the format \"checkpointing\"\n");
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string emitted(std::string_view format, const PlanParts& parts, const ModelSpec& model, const Job& job,
                     const std::string& option) {
-  if (format == "deepspeed") return deepspeed_text(parts, model, job);
+  if (format == "deepspeed") return with_note_on_checkpoints(deepspeed_text(parts, model, job), job);
+  if (format == "accelerate") return with_note_on_checkpoints(accelerate_yaml(model, job), job);
+  if (format == "torchtitan") return torchtitan_toml(model, job);
   if (format == "plan") return plan_file(parts, model, job, predict_asked(model, job));
   if (format == "launch") return launch_line(model, job);
   if (format == "checkpointing") return checkpointing_call(model, job);
-  std::string hint = did_you_mean(format, {"deepspeed", "plan", "launch", "checkpointing"});
-  if (hint.empty()) hint = "formats are deepspeed, plan, launch, checkpointing";
+  std::string hint = did_you_mean(format, {"deepspeed", "accelerate", "torchtitan", "plan", "launch", "checkpointing"});
+  if (hint.empty()) hint = "formats are deepspeed, accelerate, torchtitan, plan, launch, checkpointing";
   throw Refusal(option, formatted("no format \"{}\"", format), std::move(hint));
 }
 
@@ -122,6 +136,7 @@ int emit_command(const Words& words) {
   if (format == "snapshot") return emit_snapshot(said);
   if (format == "perfetto") return emit_trace(said);
   if (format == "html") return emit_page(said, words);
+  if (format == "svg" || format == "png") return emit_slide(said, format);
   said.renew = format == "plan";
   Output output(said.options.out.value_or(""));
   const Emitted all = read(said);

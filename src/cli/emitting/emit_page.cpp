@@ -11,42 +11,35 @@
 #include "cli/predicted.h"
 #include "core/error.h"
 #include "core/format.h"
+#include "io/png.h"
+#include "planner/plan/in_parallel.h"
+#include "planner/plan/space.h"
 #include "planner/predict/predict.h"
 #include "report/page.h"
-#include "sim/allocation_log.h"
+#include "report/page/slide.h"
+#include "sim/allocator.h"
 #include "sim/placement.h"
 
 namespace dsplan {
 namespace {
 
-// A word as a shell reads it back.
-std::string shell_word(const std::string& word) {
-  const auto plain = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           std::string_view("_-./:,+=@%").find(c) != std::string_view::npos;
-  };
-  if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return word;
-  std::string quoted = "'";
-  for (const char c : word) {
-    if (c == '\'') {
-      quoted += "'\\''";
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + "'";
-}
-
-std::string command_line(const Words& words) {
-  std::string text = "dsplan emit";
-  for (const std::string& word : words) text += " " + shell_word(word);
-  return text;
-}
-
 struct Variation {
   std::string option;
-  std::function<void(Request&)> change;
+  std::function<void(Inputs&)> change;
 };
+
+// The optimizer in the host's memory. None of the options says that: it is a key of the DeepSpeed JSON.
+Variation with_offload() {
+  return {"\"offload_optimizer\": {\"device\": \"cpu\"}", [](Inputs& inputs) {
+            if (!inputs.deepspeed) inputs.deepspeed = own_deepspeed_file(inputs.request);
+            OffloadInput& into = inputs.deepspeed->zero.offload_optimizer;
+            into = {};
+            into.present = true;
+            into.place = option("what if");
+            into.device = {OffloadDevice::Cpu, into.place};
+            into.pin_memory = {true, into.place};
+          }};
+}
 
 // What somebody tries first whose job does not fit, or fits with room to spare.
 std::vector<Variation> variations(const Job& job) {
@@ -54,47 +47,31 @@ std::vector<Variation> variations(const Job& job) {
   const Training& training = job.training;
   for (const char* mode : {"none", "full"}) {
     if (training.checkpoint.text == mode) continue;
-    list.push_back({formatted("--checkpoint {}", mode), [mode](Request& request) {
-                      request.checkpoint = {mode, option("--checkpoint")};
+    list.push_back({formatted("--checkpoint {}", mode), [mode](Inputs& inputs) {
+                      inputs.request.checkpoint = {mode, option("--checkpoint")};
                     }});
   }
   const std::int64_t now = training.runtime == Runtime::DeepSpeed ? training.zero.stage : -1;
   for (std::int64_t stage = 0; stage <= 3 && job.parallelism.world > 1; ++stage) {
     if (stage == now) continue;
-    list.push_back({formatted("--zero-stage {}", stage), [stage](Request& request) {
-                      request.zero_stage = {stage, option("--zero-stage")};
+    list.push_back({formatted("--zero-stage {}", stage), [stage](Inputs& inputs) {
+                      inputs.request.zero_stage = {stage, option("--zero-stage")};
                     }});
   }
   for (const std::int64_t rows : {training.micro_batch / 2, training.micro_batch * 2}) {
     if (rows < 1) continue;
-    list.push_back({formatted("--micro-batch {}", rows), [rows](Request& request) {
-                      request.micro_batch = {rows, option("--micro-batch")};
+    list.push_back({formatted("--micro-batch {}", rows), [rows](Inputs& inputs) {
+                      inputs.request.micro_batch = {rows, option("--micro-batch")};
                     }});
   }
+  if (now > 0 && training.zero.offload_optimizer.device == OffloadDevice::None) list.push_back(with_offload());
   if (training.seq > 1) {
     const std::int64_t tokens = training.seq / 2;
-    list.push_back({formatted("--seq {}", tokens), [tokens](Request& request) {
-                      request.seq = {tokens, option("--seq")};
+    list.push_back({formatted("--seq {}", tokens), [tokens](Inputs& inputs) {
+                      inputs.request.seq = {tokens, option("--seq")};
                     }});
   }
   return list;
-}
-
-PageChange predicted_with(Inputs inputs, const Variation& variation) {
-  PageChange change;
-  change.option = variation.option;
-  variation.change(inputs.request);
-  try {
-    const Job job = resolve(inputs);
-    const Prediction prediction = predict_asked(inputs.model, job).front();
-    change.verdict = prediction.verdict;
-    change.least = least_of(prediction);
-    if (prediction.peak) change.process = prediction.peak->process;
-    if (prediction.time) change.seconds = prediction.time->total;
-  } catch (const Refusal& refusal) {
-    change.refused = refusal.diagnostics().front().message;
-  }
-  return change;
 }
 
 std::optional<std::size_t> runs_out_at(const Predicted& predicted) {
@@ -107,21 +84,65 @@ std::optional<std::size_t> runs_out_at(const Predicted& predicted) {
   return place(predicted.schedule, options).failed_event;
 }
 
+// What html_page and page_view are of; `predicted` and `timeline` outlive it.
+PageInput page_input(const Predicted& predicted, const Timeline& timeline) {
+  const std::optional<Bytes> limit =
+      predicted.limit == CachingAllocator::kUnlimited ? std::nullopt : std::optional(predicted.limit);
+  return {timeline,
+          predicted.schedule,
+          predicted.inputs.model,
+          predicted.prediction,
+          predicted.job,
+          "",
+          limit,
+          runs_out_at(predicted),
+          {}};
+}
+
+PageChange predicted_with(Inputs inputs, const Variation& variation) {
+  PageChange change;
+  change.option = variation.option;
+  variation.change(inputs);
+  try {
+    const Predicted predicted = predicted_schedule(std::move(inputs), "--format html");
+    const Prediction& prediction = predicted.prediction;
+    change.verdict = prediction.verdict;
+    change.needed = prediction.needed;
+    if (prediction.peak) change.process = prediction.peak->process;
+    if (prediction.time) change.seconds = prediction.time->total;
+    const Timeline timeline = timeline_of(predicted);
+    change.view = page_view(page_input(predicted, timeline));
+  } catch (const Refusal& refusal) {
+    change.refused = refusal.diagnostics().front().message;
+  }
+  return change;
+}
+
 }  // namespace
 
 int emit_page(const SimulateWords& said, const Words& words) {
   Output output(said.options.out.value_or(""));
   const Predicted predicted = predicted_schedule(said, "--format html");
-  const Timeline timeline =
-      timeline_of(predicted.schedule, predicted.inputs.model, predicted.config, predicted.job.stream_frees);
-  std::vector<PageChange> changes;
-  for (const Variation& variation : variations(predicted.job)) {
-    changes.push_back(predicted_with(predicted.inputs, variation));
+  const Timeline timeline = timeline_of(predicted);
+  PageInput page = page_input(predicted, timeline);
+  page.command = command_line("emit", words);
+  const std::vector<Variation> list = variations(predicted.job);
+  page.changes.resize(list.size());
+  in_parallel(list.size(), [&](std::size_t i) { page.changes[i] = predicted_with(predicted.inputs, list[i]); });
+  output.add(html_page(page));
+  output.finish();
+  return kDone;
+}
+
+int emit_slide(const SimulateWords& said, const std::string& format) {
+  if (format == "png" && !said.options.out.given()) {
+    throw Refusal("--out", "is missing: a picture in pixels is binary", "name a file, such as --out memory.png");
   }
-  const std::optional<Bytes> limit =
-      predicted.limit == CachingAllocator::kUnlimited ? std::nullopt : std::optional(predicted.limit);
-  output.add(html_page({timeline, predicted.schedule, predicted.inputs.model, predicted.prediction, predicted.job,
-                        command_line(words), limit, runs_out_at(predicted), std::move(changes)}));
+  Output output(said.options.out.value_or(""));
+  const Predicted predicted = predicted_schedule(said, "--format " + format);
+  const Timeline timeline = timeline_of(predicted);
+  const std::string picture = svg_slide(page_input(predicted, timeline));
+  output.add(format == "png" ? png_of(picture) : picture);
   output.finish();
   return kDone;
 }

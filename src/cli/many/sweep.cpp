@@ -4,10 +4,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 
 #include "cli/assemble.h"
 #include "cli/commands.h"
+#include "cli/many/sweep.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/progress.h"
@@ -35,19 +35,6 @@ constexpr const char* kSweepFooter =
     "           --vary micro_batch=1..8 --vary checkpoint=none,full\n"
     "Exit codes: 0 done, 2 refused.";
 
-// An axis of a sweep: the option that it varies, "--micro-batch", or "model".
-struct SweepAxis {
-  std::string name;
-  std::string option;
-  std::vector<std::string> values;
-};
-
-struct SweepPoint {
-  std::vector<std::string> values;  // By axis.
-  std::optional<Prediction> prediction;
-  std::string reason;  // Why there is none.
-};
-
 std::string option_of(std::string axis) {
   std::replace(axis.begin(), axis.end(), '_', '-');
   return "--" + axis;
@@ -56,11 +43,13 @@ std::string option_of(std::string axis) {
 // Every axis's name.
 std::vector<std::string> axes_there_are() {
   std::vector<std::string> names = {"model"};
-  for (const SettingRow& row : settings()) {
-    if (row.request.option == nullptr || row.request.stays_behind) continue;
-    std::string name(row.request.option + 2);
+  const auto add = [&names](std::string_view option) {
+    std::string name(option.substr(2));
     std::replace(name.begin(), name.end(), '-', '_');
     names.push_back(std::move(name));
+  };
+  for (const SettingRow& row : settings()) {
+    if (row.request.option != nullptr && !row.request.stays_behind) add(row.request.option);
   }
   return names;
 }
@@ -188,7 +177,8 @@ std::string first_reason(const Refusal& refusal) {
 // Axes whose values name files, or change the model: their inputs are read anew.
 bool reads_files(const SweepAxis& axis) {
   for (const char* one : {"model", "--deepspeed", "--training", "--hardware", "--cluster", "--calibration",
-                          "--checkpoint", "--lora", "--env"}) {
+                          "--checkpoint", "--lora", "--env", "--quantization", "--double-quant", "--quant-compute-dtype",
+                          "--quant-storage", "--kbit-prepare"}) {
     if (axis.option == one) return true;
   }
   return false;
@@ -270,11 +260,7 @@ void predict_point(InputsOfPoints& inputs_of, SweepPoint& point) {
   }
 }
 
-// What a row says of a point; a size is absent where it is not known.
-struct SweepFigures {
-  std::optional<Bytes> process, needed, persistent, shortfall, host, wire;
-  std::optional<double> tokens, seconds;
-};
+}  // namespace
 
 SweepFigures figures_at(const Prediction& p) {
   SweepFigures figures;
@@ -283,6 +269,10 @@ SweepFigures figures_at(const Prediction& p) {
   figures.persistent = p.persistent.by_role.total();
   figures.shortfall = p.shortfall;
   figures.host = p.host.per_node;
+  figures.capacity = p.capacity;
+  figures.doubt = p.doubt();
+  figures.retries = p.retries;
+  figures.fingerprint = p.fingerprint;
   if (p.communication) {
     Bytes sum;
     for (const TrafficRow& row : *p.communication) {
@@ -338,6 +328,8 @@ std::string summary(const std::vector<SweepAxis>& axes, const std::vector<SweepP
   return text;
 }
 
+namespace {
+
 std::string table_of(const std::vector<SweepAxis>& axes, const std::vector<SweepPoint>& points, bool colour) {
   using Align = Table::Align;
   std::vector<std::string> titles;
@@ -383,8 +375,7 @@ std::string csv_of(const std::vector<SweepAxis>& axes, const std::vector<SweepPo
     }
     text += "," + (f.tokens ? formatted("{:.1f}", *f.tokens) : std::string());
     text += "," + (f.seconds ? formatted("{:.6g}", *f.seconds) : std::string());
-    text += formatted(",{},{}\n", point.prediction ? std::to_string(point.prediction->retries) : "",
-                      detail::quoted(remark(point)));
+    text += formatted(",{},{}\n", f.retries ? std::to_string(*f.retries) : "", detail::quoted(remark(point)));
   }
   return text;
 }
@@ -408,13 +399,11 @@ std::string json_of(const std::string& model, const std::vector<SweepAxis>& axes
                 {"wire_bytes_per_step", f.wire},
                 {"tokens_per_second", f.tokens},
                 {"step_seconds", f.seconds},
-                {"reason", remark(point)}};
-    if (point.prediction) {
-      row.set("capacity_bytes", point.prediction->capacity);
-      row.set("uncertainty_bytes", point.prediction->doubt());
-      row.set("retries", point.prediction->retries);
-      row.set("fingerprint", point.prediction->fingerprint);
-    }
+                {"reason", remark(point)},
+                {"capacity_bytes", f.capacity},
+                {"uncertainty_bytes", f.doubt},
+                {"retries", f.retries},
+                {"fingerprint", f.fingerprint}};
     rows.push_back(std::move(row));
   }
   const Json value = {
@@ -441,9 +430,9 @@ Words without_vary(const Words& words) {
 
 std::string format_of(const Request& request, Diagnostics& faults) {
   const std::string format = request.format.value_or("table");
-  if (format != "table" && format != "csv" && format != "json") {
-    faults.add(
-        request.format.place.says(formatted("no format \"{}\" of sweep", format), "formats are table, csv, json"));
+  if (format != "table" && format != "csv" && format != "json" && format != "html") {
+    faults.add(request.format.place.says(formatted("no format \"{}\" of sweep", format),
+                                         "formats are table, csv, json, html"));
   }
   return format;
 }
@@ -486,6 +475,8 @@ int sweep_command(const Words& words) {
     output.add(csv_of(axes, points));
   } else if (format == "json") {
     output.add(json_of(said.model, axes, points));
+  } else if (format == "html") {
+    output.add(sweep_page(said.model, axes, points, command_line("sweep", words)));
   } else {
     output.add(table_of(axes, points, output.colour(said.color)));
   }

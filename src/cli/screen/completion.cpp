@@ -135,25 +135,54 @@ std::string zsh_completion(const std::vector<CommandHelp>& tree) {
   return text + "  esac\n}\n_dsplan \"$@\"\n";
 }
 
+namespace {
+
+// An option with its commands: many commands have the same ones.
+struct SharedOption {
+  OptionHelp option;
+  std::vector<std::string> commands;
+};
+
+std::vector<SharedOption> shared_options(const std::vector<CommandHelp>& tree) {
+  std::vector<SharedOption> list;
+  for (const CommandHelp& command : tree) {
+    for (const OptionHelp& option : command.help.options) {
+      const auto same = std::find_if(list.begin(), list.end(), [&](const SharedOption& one) {
+        return one.option.name == option.name && one.option.type == option.type && one.option.help == option.help;
+      });
+      if (same == list.end()) {
+        list.push_back({option, {command.name}});
+      } else {
+        same->commands.push_back(command.name);
+      }
+    }
+  }
+  return list;
+}
+
+}  // namespace
+
 std::string fish_completion(const std::vector<CommandHelp>& tree) {
   std::string text = formatted("# fish completion of dsplan. {}\n", kMade);
   text += "function __dsplan_list\n  dsplan show $argv[1] 2>/dev/null | awk 'NR > 1 || NF == 1 { print $1 }'\nend\n";
+  std::vector<std::string> of_models;
   for (const CommandHelp& command : tree) {
     text +=
         formatted("complete -c dsplan -n __fish_use_subcommand -f -a {} -d '{}'\n", command.name, quoted(command.does));
+    if (takes_model(command)) of_models.push_back(command.name);
   }
-  for (const CommandHelp& command : tree) {
-    const std::string when = formatted("complete -c dsplan -n '__fish_seen_subcommand_from {}'", command.name);
-    if (takes_model(command)) text += formatted("{} -a '(__dsplan_list models)'\n", when);
-    for (const OptionHelp& option : command.help.options) {
-      text += formatted("{} -l {}", when, option.name.substr(2));
-      const std::vector<std::string> choices = choices_in(option.type);
-      const std::string list = list_of(option);
-      if (!option.type.empty()) text += " -r";
-      if (!list.empty()) text += formatted(" -a '(__dsplan_list {})'", list);
-      if (list.empty() && !choices.empty()) text += formatted(" -f -a '{}'", joined(choices, " "));
-      text += formatted(" -d '{}'\n", quoted(option.help));
-    }
+  const auto when = [](const std::vector<std::string>& commands) {
+    return formatted("complete -c dsplan -n '__fish_seen_subcommand_from {}'", joined(commands, " "));
+  };
+  text += when(of_models) + " -a '(__dsplan_list models)'\n";
+  for (const auto& [option, commands] : shared_options(tree)) {
+    text += formatted("{} -l {}", when(commands), option.name.substr(2));
+    const std::vector<std::string> choices = choices_in(option.type);
+    const std::string list = list_of(option);
+    if (!option.type.empty()) text += " -r";
+    if (!list.empty()) text += formatted(" -a '(__dsplan_list {})'", list);
+    if (list.empty() && !choices.empty()) text += formatted(" -f -a '{}'", joined(choices, " "));
+    text += formatted(" -d '{}'\n", quoted(option.help));
   }
   return text;
 }

@@ -47,10 +47,28 @@ std::string spare_text(const Prediction& p) {
   return glued_size(*p.capacity > used ? *p.capacity - used : Bytes(0));
 }
 
+// With frees of other streams' blocks complete when their events would have, on the clock beside the allocator.
+Bytes expected(const Prediction& p) {
+  if (!p.peak || !p.peak->reserved_expected || !p.peak->process) return taken(p);
+  return *p.peak->reserved_expected + p.context.value_or(Bytes(0)) + p.communicators.value_or(Bytes(0));
+}
+
+// "takes 52.99 GiB of 79.65 GiB per GPU, at most 59.69 GiB: 19.96 GiB to spare".
+std::string taken_text(const Prediction& p) {
+  const Bytes as_a_rule = expected(p);
+  const std::string most = as_a_rule == taken(p) ? "," : formatted(", at most {}:", glued_size(taken(p)));
+  return formatted("takes {} of {} per GPU{} {} to spare", glued_size(as_a_rule), glued_size(*p.capacity), most,
+                   spare_text(p));
+}
+
 std::string retries_text(const Prediction& p) {
   if (p.retries == 0) return {};
   std::string text = formatted("the allocator gives its cache back {} time{}", p.retries, p.retries == 1 ? "" : "s");
-  if (p.retries_low < p.retries) text += formatted(" (or {})", p.retries_low);
+  if (p.retries_expected && *p.retries_expected != p.retries) {
+    text += formatted(" at most ({} expected)", *p.retries_expected);
+  } else if (p.retries_low < p.retries) {
+    text += formatted(" (or {})", p.retries_low);
+  }
   return text;
 }
 
@@ -71,16 +89,13 @@ std::string shortage(const Prediction& p, const std::string& device) {
 
 std::string said(const Prediction& p, const std::string& device) {
   switch (p.verdict) {
-    case Verdict::Fits:
-      return formatted("takes {} of {} per GPU, {} to spare", glued_size(taken(p)), glued_size(*p.capacity),
-                       spare_text(p));
+    case Verdict::Fits: return taken_text(p);
     case Verdict::Tight:
       if (p.retries > 0) {
         return formatted("fits in {} per GPU, but not in {} less, which is how far off this may be; {}",
                          glued_size(*p.capacity), glued_size(p.doubt()), retries_text(p));
       }
-      return formatted("takes {} of {} per GPU, {} to spare, and this may be {} too low", glued_size(taken(p)),
-                       glued_size(*p.capacity), spare_text(p), glued_size(p.doubt()));
+      return formatted("{}, and this may be {} too low", taken_text(p), glued_size(p.doubt()));
     case Verdict::FitsWithRetries:
       return formatted("fits in {} per GPU, would use {} if it could: {}", glued_size(*p.capacity),
                        glued_size(taken(p)), retries_text(p));

@@ -23,8 +23,16 @@ const std::string& setting(const PlanRow& row, Axis axis) { return row.settings[
 std::string states(const PlanRow& row) {
   const std::string& stage = setting(row, Axis::ZeroStage);
   if (stage == "pytorch") return "PyTorch";
+  if (stage == "fsdp2" || stage == "hsdp") return stage == "hsdp" ? "HSDP" : "FSDP2";
   const bool number = stage.find_first_not_of("0123456789") == std::string::npos;
   return number ? "ZeRO-" + stage : stage;
+}
+
+// The files that frameworks read of such a plan, before those of every plan.
+std::string_view written_as(const PlanRow& row) {
+  const std::string& stage = setting(row, Axis::ZeroStage);
+  if (stage == "pytorch") return "";
+  return stage == "fsdp2" ? "accelerate|" : stage == "hsdp" ? "torchtitan|" : "deepspeed|";
 }
 
 std::string layout(const PlanRow& row) {
@@ -141,7 +149,8 @@ std::string tail(const PlanAnswer& answer, const std::string& model, double seco
   std::string text = searched(answer, seconds);
   if (!answer.assumed.empty()) text += fitted("assumed: ", answer.assumed, "");
   if (!answer.not_searched.empty()) text += fitted("not searched: ", answer.not_searched, "");
-  if (answer.chosen) text += one_line("write it: --emit deepspeed|launch|plan   all of it: --verbose");
+  if (answer.chosen)
+    text += one_line(formatted("write it: --emit {}launch|plan   all of it: --verbose", written_as(*answer.chosen)));
   if (!answer.chosen) text += one_line(formatted("more: dsplan plan {} ... --verbose", model));
   return text;
 }

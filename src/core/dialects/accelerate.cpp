@@ -1,25 +1,21 @@
 // accelerate 1.15.0: its YAML (commands/config/config_args.py, ClusterConfig; the blocks as commands/config/cluster.py
 // writes them) and the options of `accelerate launch` (commands/launch.py), which say the same.
 #include "core/dialects/dialects.h"
+#include "core/dialects/reasons.h"
 
 namespace dsplan::detail {
 namespace {
 
-constexpr std::string_view kCommunication = "it says how ranks find each other";
-constexpr std::string_view kOtherDevices = "it is for devices that are no CUDA GPUs";
+constexpr std::string_view kRendezvous = "it says how ranks find each other";
 constexpr std::string_view kCounted = "num_processes says how many ranks there are";
-constexpr std::string_view kLogging = "it only logs";
-constexpr std::string_view kFsdp = "FSDP";
 constexpr std::string_view kMegatron = "Megatron-LM under accelerate";
-constexpr std::string_view kParallelism = "accelerate's parallelism";
-constexpr std::string_view kEightBits = "fp8 mixed precision";
+constexpr std::string_view kAccelerateParallelism = "accelerate's parallelism";
+constexpr std::string_view kAccelerateFp8 = "fp8 mixed precision";
 
-constexpr DialectKey choice(DialectKey key, std::string_view values) {
-  key.values = values;
-  return key;
-}
+template <auto Field>
+constexpr ForeignAccess kLaunched = kOther<&ForeignInput::launched, Field>;
 
-constexpr DialectKey kRows[] = {
+constexpr DialectKey kAccelerateRows[] = {
     honoured("num_processes", "gpus", kSays<&Request::gpus>),
     honoured("num_machines", "nodes", kSays<&Request::nodes>),
     choice(honoured("mixed_precision", "mixed_precision", kSays<&Request::mixed_precision>, Reading::MixedPrecision),
@@ -44,13 +40,29 @@ constexpr DialectKey kRows[] = {
              Reading::Plugin),
     honoured("deepspeed_config.zero3_init_flag", "model_init", RequestAccess(), Reading::Plugin),
     refused("deepspeed_config.deepspeed_moe_layer_cls_names", "leaf modules named to accelerate"),
-    refused("fsdp_config", kFsdp),
-    refused("use_fsdp", kFsdp),
+    honoured("use_fsdp", "runtime", kLaunched<&ShardingInput::on>),
+    block("fsdp_config"),
+    honoured("fsdp_config.fsdp_version", "runtime", kLaunched<&ShardingInput::version>, Reading::Words),
+    honoured("fsdp_config.fsdp_reshard_after_forward", "fsdp.reshard_after_forward",
+             kLaunched<&ShardingInput::reshard_after_forward>, Reading::Words),
+    honoured("fsdp_config.fsdp_offload_params", "fsdp.cpu_offload", kLaunched<&ShardingInput::offload>),
+    choice(honoured("fsdp_config.fsdp_auto_wrap_policy", "fsdp.wrap", kLaunched<&ShardingInput::wrap_policy>),
+           "TRANSFORMER_BASED_WRAP|SIZE_BASED_WRAP|NO_WRAP"),
+    honoured("fsdp_config.fsdp_transformer_layer_cls_to_wrap", "fsdp.wrap", kLaunched<&ShardingInput::classes>),
+    honoured("fsdp_config.fsdp_cpu_ram_efficient_loading", "model_init", kLaunched<&ShardingInput::rank0_loads>),
+    honoured("fsdp_config.fsdp_sync_module_states", "compared with fsdp_cpu_ram_efficient_loading",
+             kLaunched<&ShardingInput::synchronises>),
+    choice(honoured("fsdp_config.fsdp_state_dict_type", "compared with fsdp_version",
+                    kLaunched<&ShardingInput::state_dict>),
+           "FULL_STATE_DICT|SHARDED_STATE_DICT|LOCAL_STATE_DICT"),
+    honoured("fsdp_config.fsdp_activation_checkpointing", "checkpoint", kLaunched<&ShardingInput::checkpoints>),
+    refused("fsdp_config.fsdp_activation_checkpointing_offload", "checkpoints whose arguments go to the host"),
+    refused("fsdp_config.fsdp_ignored_modules", "modules that fully_shard is told to leave alone"),
     refused("megatron_lm_config", kMegatron),
     refused("use_megatron_lm", kMegatron),
-    refused("parallelism_config", kParallelism),
-    refused("use_parallelism_config", kParallelism),
-    refused("fp8_config", kEightBits),
+    refused("parallelism_config", kAccelerateParallelism),
+    refused("use_parallelism_config", kAccelerateParallelism),
+    refused("fp8_config", kAccelerateFp8),
     refused("fp16", "accelerate's old key fp16 (say mixed_precision: fp16)"),
     block("dynamo_config"),
     refused("dynamo_config.dynamo_backend", "torch.compile", "no|NO"),
@@ -63,8 +75,8 @@ constexpr DialectKey kRows[] = {
     refused("env", "environment variables of accelerate's own option"),
 };
 
-constexpr Names kInert[] = {
-    {kCommunication,
+constexpr Names kAccelerateInert[] = {
+    {kRendezvous,
      "machine_rank main_process_ip main_process_port rdzv_backend rdzv_conf same_network main_training_function "
      "max_restarts monitor_interval mpirun_config commands command_file module no_python quiet role"},
     {"it binds processes to cores", "enable_cpu_affinity num_cpu_threads_per_process"},
@@ -75,7 +87,11 @@ constexpr Names kInert[] = {
     {"it needs dynamo_backend",
      "dynamo_config.dynamo_mode dynamo_config.dynamo_use_dynamic dynamo_config.dynamo_use_fullgraph "
      "dynamo_config.dynamo_use_regional_compilation"},
-    {kLogging, "debug tee log_dir help"},
+    {"it is FSDP1's (fsdp_version: 1), and version 2 does not read it",
+     "fsdp_config.fsdp_sharding_strategy fsdp_config.fsdp_backward_prefetch fsdp_config.fsdp_forward_prefetch "
+     "fsdp_config.fsdp_use_orig_params"},
+    {"it needs fsdp_auto_wrap_policy: SIZE_BASED_WRAP, which is refused", "fsdp_config.fsdp_min_num_params"},
+    {kOnlyLogs, "debug tee log_dir help"},
     {kOtherDevices,
      "tpu_name tpu_zone tpu_use_cluster tpu_use_sudo tpu_vm tpu_env tpu_cluster no_tpu_cluster vm aws_access_key_id "
      "aws_secret_access_key"},
@@ -85,8 +101,8 @@ constexpr Names kInert[] = {
 
 std::vector<DialectKey> accelerate_keys() {
   std::vector<DialectKey> keys;
-  append(keys, kRows);
-  append(keys, inert_keys(kInert));
+  append(keys, kAccelerateRows);
+  append(keys, inert_keys(kAccelerateInert));
   return keys;
 }
 

@@ -1,40 +1,25 @@
 // axolotl's configuration (axolotl 0.19.0, utils/schemas/*.py, AxolotlInputConfig).
 #include "core/dialects/dialects.h"
+#include "core/dialects/reasons.h"
 
 namespace dsplan::detail {
 namespace {
 
-constexpr std::string_view kQuantized = "quantized weights";
 constexpr std::string_view kPacking = "packed sequences";
-constexpr std::string_view kFsdp = "FSDP";
 constexpr std::string_view kKernels = "axolotl's own kernels";
-constexpr std::string_view kPreference = "preference training";
-constexpr std::string_view kParallelism = "parallelism other than data parallelism";
-constexpr std::string_view kCompile = "torch.compile";
-constexpr std::string_view kTokens = "added tokens, which resize the embeddings,";
+constexpr std::string_view kOtherParallelism = "parallelism other than data parallelism";
 constexpr std::string_view kVocabulary = "a resized vocabulary";
 constexpr std::string_view kLisa = "LISA";
-constexpr std::string_view kEightBits = "fp8 training";
+constexpr std::string_view kAxolotlFp8 = "fp8 training";
 constexpr std::string_view kAttention = "an attention of axolotl's own";
 constexpr std::string_view kLoss = "another loss than the model's own";
 
-constexpr std::string_view kData = "it chooses, orders or loads data; every row is counted as full";
-constexpr std::string_view kLogging = "it only logs";
-constexpr std::string_view kFiles = "it concerns files that are written or read, not a step";
-constexpr std::string_view kSchedule = "learning rates and the number of steps change no size";
-constexpr std::string_view kEvaluation = "evaluation is no part of the predicted steps";
-constexpr std::string_view kCommunication = "it changes how ranks find and check each other, no buffer";
 constexpr std::string_view kNeedsPacking = "it needs sample_packing";
 constexpr std::string_view kNeedsPreference = "it needs rl";
 constexpr std::string_view kNeedsPose = "it needs use_pose";
-constexpr std::string_view kNeedsBits = "it needs load_in_4bit or load_in_8bit";
+constexpr std::string_view kNeedsBitsAndBytes = "it needs load_in_4bit or load_in_8bit";
 
-constexpr DialectKey choice(DialectKey key, std::string_view values) {
-  key.values = values;
-  return key;
-}
-
-constexpr DialectKey kHonoured[] = {
+constexpr DialectKey kAxolotlHonoured[] = {
     honoured("base_model", "MODEL", kOther<&ForeignInput::model>),
     honoured("micro_batch_size", "micro_batch", kSays<&Request::micro_batch>,
              kTrainer<&TrainingArguments::per_device_train_batch_size>),
@@ -43,11 +28,20 @@ constexpr DialectKey kHonoured[] = {
     honoured("sequence_len", "seq", kSays<&Request::seq>),
     choice(honoured("adapter", "lora", kOther<&ForeignInput::adapters>, Reading::Method),
            "lora|qlora|llama-adapter|loha|lokr|oft|vera"),
+    honoured("load_in_4bit", "quantization", kOther<&ForeignInput::bits>, Reading::FourBits),
+    honoured("load_in_8bit", "quantization", kOther<&ForeignInput::bits>, Reading::EightBits),
+    block("bnb_config_kwargs"),
+    choice(honoured("bnb_config_kwargs.bnb_4bit_quant_type", "quantization", kOther<&ForeignInput::bits_kind>),
+           "nf4|fp4"),
+    honoured("bnb_config_kwargs.bnb_4bit_use_double_quant", "double_quant", kOther<&ForeignInput::bits_nested>),
+    honoured("bnb_config_kwargs.bnb_4bit_quant_storage", "quant_storage", kOther<&ForeignInput::bits_storage>),
     honoured("lora_r", "lora", kOther<&ForeignInput::lora_r>),
     honoured("lora_alpha", "lora", kOther<&ForeignInput::lora_alpha>),
     honoured("lora_dropout", "lora", kOther<&ForeignInput::lora_dropout>),
     honoured("lora_target_modules", "lora", kOther<&ForeignInput::lora_targets>, Reading::Targets),
     honoured("lora_target_linear", "lora", kOther<&ForeignInput::lora_all_linear>),
+    honoured("peft_use_rslora", "lora", kOther<&ForeignInput::lora_rank_stabilized>),
+    honoured("peft_use_dora", "lora", kOther<&ForeignInput::lora_dora>),
     honoured("peft_autocast_adapter_dtype", "lora", kOther<&ForeignInput::lora_in_fp32>),
     honoured("lora_mlp_kernel", "lora", kOther<&ForeignInput::lora_kernels>, Reading::Kernels),
     honoured("lora_qkv_kernel", "lora", kOther<&ForeignInput::lora_kernels>, Reading::Kernels),
@@ -81,9 +75,10 @@ constexpr DialectKey kHonoured[] = {
     honoured("deepspeed", "deepspeed", kSays<&Request::deepspeed>, Reading::DeepSpeed),
 };
 
-constexpr DialectKey kRefused[] = {
-    refused("load_in_4bit", kQuantized),
-    refused("load_in_8bit", kQuantized),
+constexpr DialectKey kAxolotlRefused[] = {
+    refused("bnb_config_kwargs.bnb_4bit_compute_dtype", "products in another dtype than the model's"),
+    refused("bnb_config_kwargs.llm_int8_skip_modules", "modules that are left out of packing"),
+    refused("bnb_config_kwargs.llm_int8_enable_fp32_cpu_offload", "weights on the CPU"),
     refused("gptq", kQuantized),
     refused("quantize_moe_experts", kQuantized),
     refused("model_quantization_config", kQuantized),
@@ -97,11 +92,11 @@ constexpr DialectKey kRefused[] = {
     refused("fsdp_config", kFsdp),
     refused("fsdp_version", kFsdp),
     refused("fsdp_final_state_dict_type", kFsdp),
-    refused("dp_shard_size", kParallelism, "1"),
-    refused("dp_replicate_size", kParallelism, "1"),
-    refused("sequence_parallel_degree", kParallelism, "1"),
-    refused("context_parallel_size", kParallelism, "1"),
-    refused("tensor_parallel_size", kParallelism, "1"),
+    refused("dp_shard_size", kOtherParallelism, "1"),
+    refused("dp_replicate_size", kOtherParallelism, "1"),
+    refused("sequence_parallel_degree", kOtherParallelism, "1"),
+    refused("context_parallel_size", kOtherParallelism, "1"),
+    refused("tensor_parallel_size", kOtherParallelism, "1"),
     refused("deepcompile", "DeepCompile"),
     refused("xformers_attention", kAttention),
     refused("flex_attention", kAttention),
@@ -131,9 +126,9 @@ constexpr DialectKey kRefused[] = {
     refused("activation_offloading", "activation offloading"),
     refused("layer_offloading", "layer offloading"),
     refused("ple_cpu_offload", "layer offloading"),
-    refused("fp8", kEightBits),
-    refused("fp8_config", kEightBits),
-    refused("fp8_enable_fsdp_float8_all_gather", kEightBits),
+    refused("fp8", kAxolotlFp8),
+    refused("fp8_config", kAxolotlFp8),
+    refused("fp8_enable_fsdp_float8_all_gather", kAxolotlFp8),
     refused("float16", "axolotl's float16"),
     refused("float32", "axolotl's float32"),
     refused("fp32_norms", "norms in fp32"),
@@ -150,8 +145,8 @@ constexpr DialectKey kRefused[] = {
     refused("resize_token_embeddings_to_32x", kVocabulary),
     refused("shrink_embeddings", kVocabulary),
     refused("mean_resizing_embeddings", kVocabulary),
-    refused("tokens", kTokens),
-    refused("added_tokens_overrides", kTokens),
+    refused("tokens", kAddedTokens),
+    refused("added_tokens_overrides", kAddedTokens),
     refused("fix_untrained_tokens", "tokens that are initialised anew"),
     refused("lora_modules_to_save", "modules that are trained whole beside adapters"),
     refused("lora_target_parameters", "adapters on parameters"),
@@ -160,7 +155,6 @@ constexpr DialectKey kRefused[] = {
     refused("lora_on_cpu", "adapters on the CPU"),
     refused("lora_model_dir", "adapters that are loaded"),
     refused("peft", "LoftQ"),
-    refused("peft_use_dora", "DoRA"),
     refused("peft_layers_to_transform", "adapters on some layers"),
     refused("peft_layers_pattern", "adapters on some layers"),
     refused("peft_layer_replication", "repeated layers"),
@@ -197,7 +191,7 @@ constexpr DialectKey kRefused[] = {
     refused("torchdistx_path", "torchdistx"),
 };
 
-constexpr Names kInert[] = {
+constexpr Names kAxolotlInert[] = {
     {kData,
      "datasets test_datasets pretraining_dataset shuffle_merged_datasets shuffle_before_merging_datasets "
      "dataset_prepared_path dataset_shard_num dataset_shard_idx skip_prepare_dataset num_dataset_shards_to_save "
@@ -211,7 +205,7 @@ constexpr Names kInert[] = {
      "tokenizer_config tokenizer_type tokenizer_use_fast tokenizer_legacy tokenizer_use_mistral_common "
      "tokenizer_save_jinja_files special_tokens processor_type processor_kwargs"},
     {"it is for images", "image_size image_resize_algorithm"},
-    {kLogging,
+    {kOnlyLogs,
      "logging_steps use_tensorboard profiler_steps profiler_steps_start include_tokens_per_second include_tkps "
      "use_mlflow mlflow_tracking_uri mlflow_experiment_name mlflow_run_name hf_mlflow_log_artifacts use_wandb "
      "wandb_project wandb_name wandb_run_id wandb_mode wandb_entity wandb_watch wandb_log_model use_comet "
@@ -241,9 +235,8 @@ constexpr Names kInert[] = {
     {kCommunication,
      "device world_size local_rank ddp ddp_timeout ddp_broadcast_buffers ddp_find_unused_parameters ring_attn_func "
      "heads_k_stride ray_run_name ray_num_workers resources_per_worker gc_collect_steps"},
-    {"random numbers change no size", "seed"},
+    {kRandom, "seed"},
     {"TF32 changes how products are rounded, no buffer", "tf32"},
-    {"it scales the adapters by another number", "peft_use_rslora"},
     {"it chooses the adapters' first values", "peft_init_lora_weights lora_fan_in_fan_out"},
     {kNeedsPacking,
      "sample_packing_group_size sample_packing_bin_size sample_packing_sequentially sample_packing_mp_start_method "
@@ -253,8 +246,9 @@ constexpr Names kInert[] = {
      "dpo_loss_type dpo_loss_weights dpo_norm_loss dpo_beta dpo_generate_during_eval dpo_use_logits_to_keep "
      "orpo_alpha rpo_alpha simpo_gamma cpo_alpha kto_desirable_weight kto_undesirable_weight rl_beta "
      "center_rewards_coefficient"},
+    {"it is of 8-bit weights", "bnb_config_kwargs.llm_int8_threshold bnb_config_kwargs.llm_int8_has_fp16_weight"},
     {kNeedsPose, "pose_split_on_token_ids pose_max_context_len pose_num_chunks"},
-    {kNeedsBits, "bnb_config_kwargs qlora_sharded_model_loading model_quantization_config_kwargs"},
+    {kNeedsBitsAndBytes, "qlora_sharded_model_loading model_quantization_config_kwargs"},
     {"it needs relora", "relora_prune_ratio relora_prune_method relora_cpu_offload"},
     {"it needs lisa_step_interval", "lisa_layers_attribute"},
     {"it needs chunked_cross_entropy", "chunked_cross_entropy_num_chunks"},
@@ -272,9 +266,9 @@ constexpr Names kInert[] = {
 
 std::vector<DialectKey> axolotl_keys() {
   std::vector<DialectKey> keys;
-  append(keys, kHonoured);
-  append(keys, kRefused);
-  append(keys, inert_keys(kInert));
+  append(keys, kAxolotlHonoured);
+  append(keys, kAxolotlRefused);
+  append(keys, inert_keys(kAxolotlInert));
   return keys;
 }
 

@@ -24,8 +24,24 @@ void prefer(Setting<T>& below, const Setting<T>& above) {
 
 }  // namespace
 
+ShardingInput overlay(const ShardingInput& below, const ShardingInput& above) {
+  static_assert(field_count<ShardingInput>() == 10, "each field is laid over the other here");
+  ShardingInput all = below;
+  prefer(all.on, above.on);
+  prefer(all.version, above.version);
+  prefer(all.reshard_after_forward, above.reshard_after_forward);
+  prefer(all.wrap_policy, above.wrap_policy);
+  prefer(all.classes, above.classes);
+  prefer(all.offload, above.offload);
+  prefer(all.rank0_loads, above.rank0_loads);
+  prefer(all.synchronises, above.synchronises);
+  prefer(all.state_dict, above.state_dict);
+  prefer(all.checkpoints, above.checkpoints);
+  return all;
+}
+
 ForeignInput overlay(const ForeignInput& below, const ForeignInput& above) {
-  static_assert(field_count<ForeignInput>() == 12, "each field is laid over the other here");
+  static_assert(field_count<ForeignInput>() == 25, "each field is laid over the other here");
   ForeignInput all = below;
   prefer(all.program, above.program);
   prefer(all.model, above.model);
@@ -36,9 +52,22 @@ ForeignInput overlay(const ForeignInput& below, const ForeignInput& above) {
   prefer(all.lora_targets, above.lora_targets);
   prefer(all.lora_all_linear, above.lora_all_linear);
   prefer(all.lora_in_fp32, above.lora_in_fp32);
+  prefer(all.lora_rank_stabilized, above.lora_rank_stabilized);
+  prefer(all.lora_dora, above.lora_dora);
+  prefer(all.lora_saved, above.lora_saved);
   prefer(all.lora_kernels, above.lora_kernels);
+  prefer(all.bits, above.bits);
+  prefer(all.bits_kind, above.bits_kind);
+  prefer(all.bits_storage, above.bits_storage);
+  prefer(all.bits_nested, above.bits_nested);
   prefer(all.pure_bf16, above.pure_bf16);
   prefer(all.all_rows, above.all_rows);
+  prefer(all.flavor, above.flavor);
+  prefer(all.shards, above.shards);
+  prefer(all.replicas, above.replicas);
+  prefer(all.every_nth, above.every_nth);
+  all.launched = overlay(below.launched, above.launched);
+  all.trainers = overlay(below.trainers, above.trainers);
   return all;
 }
 
@@ -47,7 +76,7 @@ Said overlay(const Said& below, const Said& above) {
 }
 
 std::span<const DialectTable> dialects() {
-  static const std::array<DialectTable, 5> kAll = {{
+  static const std::array<DialectTable, 6> kAll = {{
       {Dialect::TrainingArguments, "TrainingArguments", "", "TrainingArguments", "transformers 5.17.0 and 4.57.6",
        false, detail::training_arguments_keys()},
       {Dialect::Trl, "TRL", "trl", "a TRL configuration", "trl 1.16.0", false, detail::trl_keys()},
@@ -57,6 +86,8 @@ std::span<const DialectTable> dialects() {
        detail::axolotl_keys()},
       {Dialect::Accelerate, "accelerate", "", "accelerate's configuration", "accelerate 1.15.0", false,
        detail::accelerate_keys()},
+      {Dialect::Torchtitan, "torchtitan", "torchtitan", "a torchtitan configuration", "torchtitan 0.2.2 and 0.1.0",
+       false, detail::torchtitan_keys()},
   }};
   return kAll;
 }

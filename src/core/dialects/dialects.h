@@ -15,6 +15,21 @@
 
 namespace dsplan {
 
+// What accelerate's FullyShardedDataParallelPlugin is made of.
+struct ShardingInput {
+  Setting<bool> on;                            // distributed_type: FSDP, use_fsdp; TrainingArguments' fsdp.
+  Setting<std::string> version;                // 1|2
+  Setting<std::string> reshard_after_forward;  // true|false, under version 2.
+  Setting<std::string> wrap_policy;
+  Setting<std::vector<std::string>> classes;  // transformer_layer_cls_to_wrap
+  Setting<bool> offload;
+  Setting<bool> rank0_loads;   // cpu_ram_efficient_loading
+  Setting<bool> synchronises;  // sync_module_states
+  Setting<std::string> state_dict;
+  Setting<bool> checkpoints;  // activation_checkpointing
+};
+[[nodiscard]] ShardingInput overlay(const ShardingInput& below, const ShardingInput& above);
+
 // What these files say in keys that make no setting by themselves: planner/resolve/programs.h makes settings of them,
 // by the rules of the program that reads them.
 struct ForeignInput {
@@ -25,11 +40,24 @@ struct ForeignInput {
   Setting<double> lora_alpha;
   Setting<double> lora_dropout;
   Setting<std::vector<std::string>> lora_targets;
-  Setting<bool> lora_all_linear;   // lora_target_linear
-  Setting<bool> lora_in_fp32;      // peft_autocast_adapter_dtype
-  Setting<bool> lora_kernels;      // axolotl's, which it turns on where nobody says anything.
+  Setting<bool> lora_all_linear;                 // lora_target_linear
+  Setting<bool> lora_in_fp32;                    // peft_autocast_adapter_dtype
+  Setting<bool> lora_rank_stabilized;            // use_rslora
+  Setting<bool> lora_dora;                       // use_dora
+  Setting<std::vector<std::string>> lora_saved;  // modules_to_save: modules that are trained whole.
+  Setting<bool> lora_kernels;                    // axolotl's, which it turns on where nobody says anything.
+  Setting<std::int64_t> bits;      // quantization_bit: of packed weights. load_in_4bit is 4, load_in_8bit 8.
+  Setting<std::string> bits_kind;  // bnb_4bit_quant_type: "nf4", "fp4".
+  Setting<std::string> bits_storage;
+  Setting<bool> bits_nested;
   Setting<bool> pure_bf16;         // Trains in bf16 throughout, without autocast.
-  Setting<std::int64_t> all_rows;  // global_batch_size: of all ranks, in one step.
+  Setting<std::int64_t> all_rows;  // global_batch_size: of all ranks, in one step; -1: as many as they have.
+  Setting<std::string> flavor;     // torchtitan's, which names a model together with model.name.
+  Setting<std::int64_t> shards;    // data_parallel_shard_degree; -1: all ranks that replicas leave.
+  Setting<std::int64_t> replicas;
+  Setting<std::string> every_nth;  // selective_ac_option: a number of layers, or "op".
+  ShardingInput launched;          // By accelerate's own configuration.
+  ShardingInput trainers;          // By TrainingArguments.
 };
 // `above` wins wherever it says something.
 [[nodiscard]] ForeignInput overlay(const ForeignInput& below, const ForeignInput& above);
@@ -54,8 +82,10 @@ enum class Reading : std::uint8_t {
   NoCheckpointing,  // disable_gradient_checkpointing
   Reentrant,        // A flag: the reentrant form, or the other.
   DeepSpeed,        // A path, the configuration itself, or (on a command line) the bare switch.
-  Targets,          // "all", "q_proj,v_proj" or a list: which modules get adapters.
+  Targets,          // "all", "q_proj,v_proj" or a list: which modules get adapters, or are trained whole.
   Method,           // finetuning_type, adapter: "lora", or what trains every weight.
+  FourBits,         // A flag: packed weights of 4 bits.
+  EightBits,        // The same of 8.
   Environment,      // TRL's `env`: environment variables of the run.
   MixedPrecision,   // accelerate's "bf16", "fp16", "no".
   Distribution,     // accelerate's distributed_type.
@@ -63,6 +93,8 @@ enum class Reading : std::uint8_t {
   Attention,        // LLaMA-Factory's "auto", "disabled", "fa2"; or a flag whose own name says which.
   Kernels,          // A flag of a kernel that is not modelled, and whose absence turns others off.
   Plugin,           // What accelerate makes a DeepSpeed configuration of.
+  Words,            // A text, or what YAML makes of one: true, 2.
+  Sharding,         // TrainingArguments' fsdp: a flag, or words: "full_shard auto_wrap".
 };
 
 struct DialectKey {
@@ -124,6 +156,7 @@ void append(std::vector<DialectKey>& keys, const std::vector<DialectKey>& more);
 [[nodiscard]] std::vector<DialectKey> llama_factory_keys();
 [[nodiscard]] std::vector<DialectKey> axolotl_keys();
 [[nodiscard]] std::vector<DialectKey> accelerate_keys();
+[[nodiscard]] std::vector<DialectKey> torchtitan_keys();
 
 // TrainingArguments are there as soon as one of their fields is said.
 template <auto Field>
@@ -138,8 +171,8 @@ inline constexpr RequestAccess kTrainer{
     }};
 template <auto... Path>
 inline constexpr RequestAccess kSays = kField<RequestAccess, Path...>;
-template <auto Field>
-inline constexpr ForeignAccess kOther = kField<ForeignAccess, Field>;
+template <auto... Path>
+inline constexpr ForeignAccess kOther = kField<ForeignAccess, Path...>;
 
 constexpr DialectKey honoured(std::string_view path, std::string_view setting, const RequestAccess& field,
                               Reading reading = Reading::Plain) {
@@ -161,6 +194,10 @@ constexpr DialectKey honoured(std::string_view path, std::string_view setting, c
 constexpr DialectKey refused(std::string_view path, std::string_view feature, std::string_view without = {},
                              When when = When::Always) {
   return {.path = path, .treatment = DialectKey::Treatment::Refused, .note = feature, .values = without, .when = when};
+}
+constexpr DialectKey choice(DialectKey key, std::string_view values) {
+  key.values = values;
+  return key;
 }
 constexpr DialectKey block(std::string_view path) { return {.path = path, .treatment = DialectKey::Treatment::Block}; }
 

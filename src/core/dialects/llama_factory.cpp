@@ -1,30 +1,19 @@
 // LLaMA-Factory's arguments (llamafactory 0.9.5, hparams/*.py); its training arguments are transformers' Seq2Seq ones.
 #include "core/dialects/dialects.h"
+#include "core/dialects/reasons.h"
 
 namespace dsplan::detail {
 namespace {
 
-constexpr std::string_view kQuantized = "quantized weights";
-constexpr std::string_view kPreference = "preference training";
 constexpr std::string_view kPpo = "PPO";
 constexpr std::string_view kMultimodal = "it is for images, video and sound; a language model has none";
-constexpr std::string_view kData = "it chooses, orders or loads data; every row is counted as full";
-constexpr std::string_view kTokens = "it says how text becomes tokens";
 constexpr std::string_view kInference = "it is for generating text, not for training";
 constexpr std::string_view kExport = "it is for exporting a model";
-constexpr std::string_view kLogging = "it only logs";
-constexpr std::string_view kFiles = "it concerns files that are written or read, not a step";
 constexpr std::string_view kRates = "learning rates change no size";
 constexpr std::string_view kNeedsStage = "it needs a stage of preference training";
-constexpr std::string_view kNeedsBits = "it needs quantization_bit";
-constexpr std::string_view kAddsTokens = "added tokens, which resize the embeddings,";
+constexpr std::string_view kNeedsQuantizationBit = "it needs quantization_bit";
 
-constexpr DialectKey choice(DialectKey key, std::string_view values) {
-  key.values = values;
-  return key;
-}
-
-constexpr DialectKey kRows[] = {
+constexpr DialectKey kFactoryRows[] = {
     honoured("model_name_or_path", "MODEL", kOther<&ForeignInput::model>),
     choice(honoured("finetuning_type", "lora", kOther<&ForeignInput::adapters>, Reading::Method),
            "lora|full|freeze|oft"),
@@ -32,6 +21,9 @@ constexpr DialectKey kRows[] = {
     honoured("lora_alpha", "lora", kOther<&ForeignInput::lora_alpha>),
     honoured("lora_dropout", "lora", kOther<&ForeignInput::lora_dropout>),
     honoured("lora_target", "lora", kOther<&ForeignInput::lora_targets>, Reading::Targets),
+    honoured("additional_target", "lora", kOther<&ForeignInput::lora_saved>, Reading::Targets),
+    honoured("use_rslora", "lora", kOther<&ForeignInput::lora_rank_stabilized>),
+    honoured("use_dora", "lora", kOther<&ForeignInput::lora_dora>),
     honoured("pure_bf16", "dtype", kOther<&ForeignInput::pure_bf16>),
     honoured("cutoff_len", "seq", kSays<&Request::seq>),
     honoured("model_max_length", "seq", kSays<&Request::seq>),
@@ -41,14 +33,15 @@ constexpr DialectKey kRows[] = {
              Reading::NoCheckpointing),
     honoured("use_reentrant_gc", "checkpoint_impl", kSays<&Request::checkpoint_impl>, Reading::Reentrant),
     refused("stage", "a stage other than sft and pt", "sft|pt"),
-    refused("quantization_bit", kQuantized),
-    refused("additional_target", "modules that are trained whole beside adapters"),
-    refused("use_dora", "DoRA"),
+    honoured("quantization_bit", "quantization", kOther<&ForeignInput::bits>),
+    choice(honoured("quantization_type", "quantization", kOther<&ForeignInput::bits_kind>), "nf4|fp4"),
+    honoured("double_quantization", "double_quant", kOther<&ForeignInput::bits_nested>),
+    refused("quantization_method", "another quantization than bitsandbytes'", "bnb"),
     refused("adapter_name_or_path", "adapters that are loaded"),
     refused("resize_vocab", "a resized vocabulary"),
-    refused("add_tokens", kAddsTokens),
-    refused("add_special_tokens", kAddsTokens),
-    refused("new_special_tokens_config", kAddsTokens),
+    refused("add_tokens", kAddedTokens),
+    refused("add_special_tokens", kAddedTokens),
+    refused("new_special_tokens_config", kAddedTokens),
     refused("rope_scaling", "another scaling of positions than the model's own"),
     refused("shift_attn", "shifted sparse attention"),
     refused("mixture_of_depths", "mixture of depths"),
@@ -84,7 +77,7 @@ constexpr DialectKey kRows[] = {
     refused("device_map", "a map of devices", "auto"),
 };
 
-constexpr Names kInert[] = {
+constexpr Names kFactoryInert[] = {
     {kData,
      "template dataset eval_dataset dataset_dir media_dir val_size max_samples overwrite_cache "
      "preprocessing_num_workers preprocessing_batch_size streaming buffer_size mix_strategy interleave_probs "
@@ -102,7 +95,7 @@ constexpr Names kInert[] = {
     {kExport,
      "export_dir export_size export_device export_quantization_bit export_quantization_dataset "
      "export_quantization_nsamples export_quantization_maxlen export_legacy_format export_hub_model_id"},
-    {kLogging,
+    {kOnlyLogs,
      "plot_loss compute_accuracy include_effective_tokens_per_second print_param_status use_swanlab swanlab_project "
      "swanlab_workspace swanlab_run_name swanlab_mode swanlab_api_key swanlab_logdir swanlab_lark_webhook_url "
      "swanlab_lark_secret enable_torch_profiler profiler_output_dir profiler_wait_steps profiler_warmup_steps "
@@ -112,9 +105,8 @@ constexpr Names kInert[] = {
      "cache_dir model_revision hf_hub_token ms_hub_token om_hub_token trust_remote_code low_cpu_mem_usage "
      "adapter_folder create_new_adapter"},
     {kRates, "loraplus_lr_embedding"},
-    {"it scales the adapters by another number", "use_rslora"},
     {"it chooses the adapters' first values", "pissa_init pissa_iter pissa_convert"},
-    {kNeedsBits, "quantization_method quantization_type double_quantization quantization_device_map"},
+    {kNeedsQuantizationBit, "quantization_device_map"},
     {kNeedsStage,
      "pref_beta pref_bco_weight pref_loss dpo_label_smoothing kto_chosen_weight kto_rejected_weight simpo_gamma "
      "ppo_buffer_size ppo_epochs ppo_score_norm ppo_target ppo_whiten_rewards ref_model_adapters "
@@ -142,8 +134,8 @@ constexpr Names kInert[] = {
 
 std::vector<DialectKey> llama_factory_keys() {
   std::vector<DialectKey> keys;
-  append(keys, kRows);
-  append(keys, inert_keys(kInert));
+  append(keys, kFactoryRows);
+  append(keys, inert_keys(kFactoryInert));
   append(keys, trainer_keys());
   return keys;
 }

@@ -1,31 +1,25 @@
 // TrainingArguments (transformers 5.17.0 and 4.57.6, training_args.py, Seq2SeqTrainingArguments included), what
 // training scripts have beside them, and TRL's configurations (trl 1.16.0, trainer/*_config.py, scripts/utils.py).
 #include "core/dialects/dialects.h"
+#include "core/dialects/reasons.h"
 
 namespace dsplan::detail {
 namespace {
 
 using Treatment = DialectKey::Treatment;
 
-constexpr std::string_view kLogging = "it only logs";
-constexpr std::string_view kEvaluation = "evaluation is no part of the predicted steps";
-constexpr std::string_view kSaving = "it concerns files that are written or read, not a step";
 constexpr std::string_view kHub = "it concerns uploads";
-constexpr std::string_view kSchedule = "learning rates and the number of steps change no size";
-constexpr std::string_view kRandom = "random numbers change no size";
-constexpr std::string_view kData = "it chooses, orders or loads data; every row is counted as full";
 constexpr std::string_view kParts = "it says which parts of the script run; training is predicted";
-constexpr std::string_view kCommunication = "it changes how ranks find and check each other, no buffer";
 constexpr std::string_view kNeedsFsdp = "it needs fsdp";
-constexpr std::string_view kNeedsFourBits = "it needs load_in_4bit";
-constexpr std::string_view kTokens = "it says how text becomes tokens";
-constexpr std::string_view kOtherDevices = "it is for devices that are no CUDA GPUs";
-constexpr std::string_view kCompile = "torch.compile";
-constexpr std::string_view kQuantized = "quantized weights";
+constexpr std::string_view kOfVersion1 = "it is FSDP1's (version: 1), and version 2 does not read it";
 constexpr std::string_view kDpo = "DPO, whose step takes chosen and rejected rows through two models,";
 constexpr std::string_view kReward = "reward modelling";
 constexpr std::string_view kOnCpu = "training on the CPU";
+constexpr std::string_view kScriptBits = "quantized weights of a script's own (say --quantization)";
 constexpr std::string_view kScript = "adapters of a script's own (say --lora)";
+
+template <auto Field>
+constexpr ForeignAccess kShards = kOther<&ForeignInput::trainers, Field>;
 
 constexpr DialectKey kTrainerHonoured[] = {
     honoured("per_device_train_batch_size", "micro_batch", kSays<&Request::micro_batch>,
@@ -56,6 +50,31 @@ constexpr DialectKey kTrainerHonoured[] = {
              kSays<&Request::preserve_rng_state>),
     honoured("optim", "optimizer.name", kSays<&Request::optimizer>, kTrainer<&TrainingArguments::optim>),
     honoured("deepspeed", "deepspeed", kSays<&Request::deepspeed>, Reading::DeepSpeed),
+    honoured("fsdp", "runtime", kShards<&ShardingInput::on>, Reading::Sharding),
+    block("fsdp_config"),
+};
+
+// transformers drops the prefix "fsdp_" of these (training_args.py, _process_fsdp_args).
+constexpr DialectKey kTrainerSharding[] = {
+    honoured("fsdp_config.version", "runtime", kShards<&ShardingInput::version>, Reading::Words),
+    honoured("fsdp_config.fsdp_version", "runtime", kShards<&ShardingInput::version>, Reading::Words),
+    honoured("fsdp_config.reshard_after_forward", "fsdp.reshard_after_forward",
+             kShards<&ShardingInput::reshard_after_forward>, Reading::Words),
+    honoured("fsdp_config.fsdp_reshard_after_forward", "fsdp.reshard_after_forward",
+             kShards<&ShardingInput::reshard_after_forward>, Reading::Words),
+    honoured("fsdp_config.cpu_offload", "fsdp.cpu_offload", kShards<&ShardingInput::offload>),
+    honoured("fsdp_config.fsdp_cpu_offload", "fsdp.cpu_offload", kShards<&ShardingInput::offload>),
+    honoured("fsdp_config.auto_wrap_policy", "fsdp.wrap", kShards<&ShardingInput::wrap_policy>),
+    honoured("fsdp_config.fsdp_auto_wrap_policy", "fsdp.wrap", kShards<&ShardingInput::wrap_policy>),
+    honoured("fsdp_config.transformer_layer_cls_to_wrap", "fsdp.wrap", kShards<&ShardingInput::classes>),
+    honoured("fsdp_config.fsdp_transformer_layer_cls_to_wrap", "fsdp.wrap", kShards<&ShardingInput::classes>),
+    honoured("fsdp_config.cpu_ram_efficient_loading", "model_init", kShards<&ShardingInput::rank0_loads>),
+    honoured("fsdp_config.fsdp_cpu_ram_efficient_loading", "model_init", kShards<&ShardingInput::rank0_loads>),
+    honoured("fsdp_config.state_dict_type", "compared with version", kShards<&ShardingInput::state_dict>),
+    honoured("fsdp_config.fsdp_state_dict_type", "compared with version", kShards<&ShardingInput::state_dict>),
+    honoured("fsdp_config.activation_checkpointing", "checkpoint", kShards<&ShardingInput::checkpoints>),
+    honoured("fsdp_config.fsdp_activation_checkpointing", "checkpoint", kShards<&ShardingInput::checkpoints>),
+    refused("fsdp_config.xla", "training on TPUs"),
 };
 
 constexpr DialectKey kTrainerRefused[] = {
@@ -67,8 +86,6 @@ constexpr DialectKey kTrainerRefused[] = {
     refused("torchdynamo", kCompile),
     refused("use_liger_kernel", "Liger kernels"),
     refused("neftune_noise_alpha", "NEFTune"),
-    refused("fsdp", "FSDP"),
-    refused("fsdp_config", "FSDP"),
     refused("torch_empty_cache_steps", "emptying the cache"),
     refused("label_smoothing_factor", "label smoothing"),
     refused("optim_target_modules", "GaLore"),
@@ -76,7 +93,7 @@ constexpr DialectKey kTrainerRefused[] = {
     refused("parallelism_config", "accelerate's parallelism"),
     refused("ddp_bucket_cap_mb", "another DDP bucket size", {}, When::PyTorch),
     refused("use_cache", "a key-value cache in training"),
-    refused("full_determinism", "deterministic kernels, which change cuBLAS's workspaces,"),
+    refused("full_determinism", kDeterministic),
     refused("use_cpu", kOnCpu),
     refused("no_cuda", kOnCpu),
     refused("use_mps_device", "training on Apple's GPUs"),
@@ -91,7 +108,7 @@ constexpr DialectKey kTrainerRefused[] = {
 };
 
 constexpr Names kTrainerInert[] = {
-    {kLogging,
+    {kOnlyLogs,
      "logging_strategy logging_steps logging_first_step log_on_each_node logging_nan_inf_filter logging_dir "
      "include_num_input_tokens_seen include_tokens_per_second log_level log_level_replica disable_tqdm report_to "
      "run_name project trackio_space_id trackio_bucket_id trackio_static_space_id debug skip_memory_metrics "
@@ -102,7 +119,7 @@ constexpr Names kTrainerInert[] = {
      "include_for_metrics include_inputs_for_metrics batch_eval_metrics jit_mode_eval metric_for_best_model "
      "greater_is_better load_best_model_at_end use_legacy_prediction_loop predict_with_generate "
      "generation_max_length generation_num_beams generation_config past_index"},
-    {kSaving,
+    {kFiles,
      "output_dir overwrite_output_dir save_only_model save_strategy save_steps save_on_each_node save_total_limit "
      "save_safetensors enable_jit_checkpoint resume_from_checkpoint ignore_data_skip "
      "restore_callback_states_from_checkpoint"},
@@ -125,6 +142,14 @@ constexpr Names kTrainerInert[] = {
     {"TF32 changes how products are rounded, no buffer", "tf32"},
     {"it needs use_liger_kernel", "liger_kernel_config"},
     {kNeedsFsdp, "fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap"},
+    {kOfVersion1,
+     "fsdp_config.forward_prefetch fsdp_config.fsdp_forward_prefetch fsdp_config.backward_prefetch "
+     "fsdp_config.fsdp_backward_prefetch fsdp_config.use_orig_params fsdp_config.fsdp_use_orig_params "
+     "fsdp_config.sync_module_states fsdp_config.fsdp_sync_module_states fsdp_config.limit_all_gathers "
+     "fsdp_config.fsdp_limit_all_gathers"},
+    {"it needs auto_wrap_policy: SIZE_BASED_WRAP, which is refused",
+     "fsdp_config.min_num_params fsdp_config.fsdp_min_num_params"},
+    {"it needs xla", "fsdp_config.xla_fsdp_v2 fsdp_config.xla_fsdp_settings fsdp_config.xla_fsdp_grad_ckpt"},
     {"it needs Apex", "fp16_opt_level"},
     {"it needs use_reentrant: false, and raises or prints only",
      "gradient_checkpointing_kwargs.determinism_check gradient_checkpointing_kwargs.debug "
@@ -147,8 +172,8 @@ constexpr DialectKey kScripts[] = {
     honoured("cutoff_len", "seq", kSays<&Request::seq>),
     honoured("seq_length", "seq", kSays<&Request::seq>),
     honoured("seq_len", "seq", kSays<&Request::seq>),
-    refused("load_in_4bit", kQuantized),
-    refused("load_in_8bit", kQuantized),
+    refused("load_in_4bit", kScriptBits),
+    refused("load_in_8bit", kScriptBits),
     refused("packing", "packed sequences"),
     refused("use_lora", kScript),
     refused("lora", kScript),
@@ -168,9 +193,9 @@ constexpr Names kScriptsInert[] = {
      "max_train_samples max_eval_samples validation_split_percentage streaming dataset_text_field text_column "
      "dataset_num_proc preprocessing_num_workers overwrite_cache dataloader_workers"},
     {kTokens, "tokenizer_name use_fast_tokenizer keep_linebreaks padding_side pad_to_max_length"},
-    {kSaving, "cache_dir model_revision trust_remote_code token use_auth_token low_cpu_mem_usage model_type"},
+    {kFiles, "cache_dir model_revision trust_remote_code token use_auth_token low_cpu_mem_usage model_type"},
     {kCommunication, "deepspeed_mpi master_port master_addr"},
-    {kLogging, "wandb_project wandb_entity wandb_run_name with_tracking"},
+    {kOnlyLogs, "wandb_project wandb_entity wandb_run_name with_tracking"},
 };
 
 constexpr DialectKey kTrlRows[] = {
@@ -185,6 +210,9 @@ constexpr DialectKey kTrlRows[] = {
     honoured("lora_alpha", "lora", kOther<&ForeignInput::lora_alpha>),
     honoured("lora_dropout", "lora", kOther<&ForeignInput::lora_dropout>),
     honoured("lora_target_modules", "lora", kOther<&ForeignInput::lora_targets>, Reading::Targets),
+    honoured("lora_modules_to_save", "lora", kOther<&ForeignInput::lora_saved>, Reading::Targets),
+    honoured("use_rslora", "lora", kOther<&ForeignInput::lora_rank_stabilized>),
+    honoured("use_dora", "lora", kOther<&ForeignInput::lora_dora>),
     honoured("env", "allocator_conf", kSays<&Request::alloc_conf>, Reading::Environment),
     block("model_init_kwargs"),
     honoured("model_init_kwargs.dtype", "dtype", kSays<&Request::torch_dtype>),
@@ -193,10 +221,11 @@ constexpr DialectKey kTrlRows[] = {
     refused("model_init_kwargs.quantization_config", kQuantized),
     refused("model_init_kwargs.use_kernels", "kernels of the hub"),
     refused("model_init_kwargs.use_cache", "a key-value cache in training"),
-    refused("load_in_4bit", kQuantized),
-    refused("load_in_8bit", kQuantized),
-    refused("use_dora", "DoRA"),
-    refused("lora_modules_to_save", "modules that are trained whole beside adapters"),
+    honoured("load_in_4bit", "quantization", kOther<&ForeignInput::bits>, Reading::FourBits),
+    honoured("load_in_8bit", "quantization", kOther<&ForeignInput::bits>, Reading::EightBits),
+    choice(honoured("bnb_4bit_quant_type", "quantization", kOther<&ForeignInput::bits_kind>), "nf4|fp4"),
+    honoured("bnb_4bit_quant_storage", "quant_storage", kOther<&ForeignInput::bits_storage>),
+    honoured("use_bnb_nested_quant", "double_quant", kOther<&ForeignInput::bits_nested>),
     refused("lora_target_parameters", "adapters on parameters"),
     refused("lora_task_type", "adapters of another task than a causal language model", "CAUSAL_LM"),
     refused("packing", "packed sequences"),
@@ -231,11 +260,9 @@ constexpr Names kTrlInert[] = {
      "packing_strategy eval_packing truncation_mode pad_to_multiple_of"},
     {"it masks labels, whose number stays", "completion_only_loss assistant_only_loss"},
     {kTokens, "eos_token pad_token"},
-    {kSaving,
+    {kFiles,
      "model_revision trust_remote_code model_init_kwargs.revision model_init_kwargs.trust_remote_code "
      "model_init_kwargs.device_map model_init_kwargs.low_cpu_mem_usage"},
-    {"it scales the adapters by another number", "use_rslora"},
-    {kNeedsFourBits, "bnb_4bit_quant_type bnb_4bit_quant_storage use_bnb_nested_quant"},
     {kCommunication, "ignore_bias_buffers"},
 };
 
@@ -244,6 +271,7 @@ constexpr Names kTrlInert[] = {
 std::vector<DialectKey> trainer_keys() {
   std::vector<DialectKey> keys;
   append(keys, kTrainerHonoured);
+  append(keys, kTrainerSharding);
   append(keys, kTrainerRefused);
   append(keys, inert_keys(kTrainerInert));
   for (DialectKey& key : keys) key.trainers = key.treatment != Treatment::Inert;

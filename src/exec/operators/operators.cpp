@@ -72,6 +72,22 @@ Viewed joined_part(const Call& call, std::size_t input, const Described& gradien
   return {part.offset, {gradient.dtype, part.layout}};
 }
 
+// x[indices] along the first dimension.
+bool picks_rows(const Graph& graph, const Node& node) {
+  const Shape& from = graph.tensor(graph.input(node, 0)).shape;
+  Shape shape = graph.tensor(graph.input(node, 1)).shape;
+  for (std::uint8_t i = 1; i < from.rank; ++i) shape.dims[shape.rank++] = from.dims[i];
+  return shape == graph.tensor(graph.output(node)).shape;
+}
+
+std::optional<std::string> operands_without_kernel(const Graph& graph, const Node& node) {
+  if (node.op == Op::Index && (node.input_count > 2 || !picks_rows(graph, node))) {
+    return "an index of another dimension than the first, or of several, has no kernel";
+  }
+  if (node.op == Op::PowScalar && node.input_count > 1) return "a power of two tensors has no kernel";
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::string place_of(const Graph& graph, const Node& node) {
@@ -96,6 +112,12 @@ std::optional<std::string> cannot_run(const Graph& graph, const Node& node) {
   if (node.op == Op::Attention && node.input_count > 3 && graph.tensor(graph.input(node, 3)).requires_grad) {
     return "the gradient of attention's bias has no kernel";
   }
+  const auto width = [&](std::size_t i) { return graph.tensor(graph.input(node, i)).shape.dims[3]; };
+  if (node.op == Op::Attention && width(0) != width(2)) return "attention with values of another width has no kernel";
+  if (node.op == Op::Cat && graph.tensor(graph.input(node, 0)).dtype != graph.tensor(graph.input(node, 1)).dtype) {
+    return "a join of two dtypes has no kernel";
+  }
+  if (const auto operands = operands_without_kernel(graph, node)) return operands;
   if (node.op == Op::Gelu && node.number != 0 && node.number != 1) {
     return "the activation that the graph writes as gelu is another one";
   }

@@ -43,6 +43,14 @@ std::vector<Kept> factors_kept(const Graph& graph, const Node& node) {
   return kept;
 }
 
+// DeepSpeed's own function keeps its input in any case.
+std::vector<Kept> linear_kept(const Graph& graph, const Node& node) {
+  std::vector<Kept> kept;
+  if (wants(graph, node, 1) || node.product == Product::Function) kept.push_back({Kept::Kind::Input, 0});
+  if (wants(graph, node, 0)) kept.push_back({Kept::Kind::Input, 1});
+  return kept;
+}
+
 // Batches of matrices; or the outer product of a vector with rows, [F] x [.., 1, S] -> [.., F, S].
 void matmul(Maker& m) {
   Layout result = m.in(0).layout.rank == 1 ? m.in(1).layout : m.in(0).layout;
@@ -196,7 +204,7 @@ std::vector<Kept> attention_kept(const Graph&, const Node& node) {
 
 Rules products(Op op) {
   switch (op) {
-    case Op::Linear: return {linear, linear_backward, factors_kept};
+    case Op::Linear: return {linear, linear_backward, linear_kept};
     case Op::Matmul: return {matmul, matmul_backward, factors_kept};
     case Op::Embedding: return {embedding, embedding_backward, indices_kept};
     case Op::Attention: return {attention, attention_backward, attention_kept};

@@ -41,6 +41,7 @@ class DialectValues {
   void deepspeed(const Spoken& said);
   void targets(const Spoken& said);
   void method(const Spoken& said);
+  void bits(const Spoken& said, std::int64_t count);
   void environment(const Spoken& said);
   void distribution(const Spoken& said);
   void attention(const Spoken& said);
@@ -50,6 +51,7 @@ class DialectValues {
   Request& request_;
   ForeignInput& foreign_;
   Diagnostics& faults_;
+  std::optional<Place> packs_;  // adapter: qlora
   // accelerate's DeepSpeedPlugin, which becomes a configuration where no file is named.
   std::optional<DeepSpeedInput> plugin_;
 };
@@ -58,6 +60,9 @@ class DialectValues {
 void take_plugin_key(const Spoken& said, DeepSpeedInput& plugin, Request& request, Diagnostics& faults);
 // Where no file is named, accelerate writes a configuration with "auto" for the batch.
 void finish_plugin(DeepSpeedInput plugin, Request& request);
+
+// torchtitan names a model in two words: they become ForeignInput::model, or what is not modelled.
+void name_torchtitan_model(ForeignInput& foreign, Request& request);
 
 // What the readers of values share: the value as a person would write it, "a|b" as a list, and a fault.
 [[nodiscard]] std::string text_of(const Value& value);

@@ -170,6 +170,41 @@ void take_mixed_precision(const Spoken& said, Request& request, Diagnostics& fau
   }
 }
 
+void take_words(const Spoken& said, ForeignInput& foreign, Diagnostics& faults) {
+  const bool scalar = is_text(said.value) || said.value.is(Value::Kind::Bool) || said.value.is(Value::Kind::Integer);
+  if (!scalar) return wrong(said, "a word", faults);
+  *std::get<Setting<std::string>*>(said.key.foreign.of(foreign)) = {text_of(said.value), said.place};
+}
+
+// transformers' FSDPOption. What fsdp_config says of the same goes first, wherever it stands.
+void take_sharding(const Spoken& said, ForeignInput& foreign, Diagnostics& faults) {
+  ShardingInput& into = foreign.trainers;
+  const bool words = is_text(said.value) && !lax_boolean(said.value);
+  if (!words && !said.value.is(Value::Kind::Array)) {
+    if (const std::optional<bool> on = flag(said, faults)) into.on = {*on, said.place};
+    return;
+  }
+  const std::optional<std::vector<std::string>> options = names_in(said.value);
+  if (!options) return wrong(said, "true, false or words", faults);
+  into.on = {!options->empty(), said.place};
+  const std::vector<std::string_view> strategies = {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard",
+                                                    "hybrid_shard_zero2"};
+  for (const std::string& option : *options) {
+    const bool strategy = std::find(strategies.begin(), strategies.end(), option) != strategies.end();
+    if (strategy && !into.reshard_after_forward.given()) {
+      const std::string now = option == "full_shard" ? "true" : option == "shard_grad_op" ? "false" : option;
+      into.reshard_after_forward = {now, said.place};
+    } else if (option == "offload" && !into.offload.given()) {
+      into.offload = {true, said.place};
+    } else if (!strategy && option != "offload" && option != "auto_wrap") {
+      std::vector<std::string_view> known = strategies;
+      known.insert(known.end(), {"offload", "auto_wrap"});
+      faults.add(
+          said.place.says(formatted("\"{}\" is no option of fsdp", option), did_you_mean(nearest(option, known))));
+    }
+  }
+}
+
 }  // namespace
 
 void DialectValues::not_modelled(const Spoken& said, std::string feature) {
@@ -220,19 +255,21 @@ void DialectValues::deepspeed(const Spoken& said) {
 void DialectValues::targets(const Spoken& said) {
   std::optional<std::vector<std::string>> names = names_in(said.value);
   if (!names) return wrong(said, "a name or a list of names", faults_);
+  auto* into = std::get<Setting<std::vector<std::string>>*>(said.key.foreign.of(foreign_));
   for (std::string& name : *names) {
-    if (name == "all") name = "all-linear";
+    if (name == "all" && into == &foreign_.lora_targets) name = "all-linear";
   }
-  foreign_.lora_targets = {*std::move(names), said.place};
+  *into = {*std::move(names), said.place};
 }
 
-// "lora" and "full" are modelled; the others are programs of their own.
+// "lora", "qlora" (which wants load_in_4bit besides) and "full" are modelled; the others are programs of their own.
 void DialectValues::method(const Spoken& said) {
   if (!is_text(said.value)) return wrong(said, "a string", faults_);
   const std::string& text = said.value.string;
   Setting<bool>& adapters = foreign_.adapters;
-  if (text == "lora" || text == "full") {
-    adapters = {text == "lora", said.place};
+  if (text == "lora" || text == "full" || (text == "qlora" && one_of(text, said.key.values))) {
+    adapters = {text != "full", said.place};
+    packs_ = text == "qlora" ? std::optional<Place>(said.place) : std::nullopt;
   } else if (one_of(text, said.key.values)) {
     not_modelled(said, formatted("\"{}\"", text));
   } else {
@@ -284,7 +321,9 @@ void DialectValues::distribution(const Spoken& said) {
     return faults_.add(
         said.place.says(formatted("\"{}\" is no {}", text, said.written), did_you_mean(nearest(text, choices))));
   }
-  if (text == "DEEPSPEED") {
+  if (text == "FSDP") {
+    foreign_.launched.on = {true, said.place};
+  } else if (text == "DEEPSPEED") {
     request_.runtime = {"deepspeed", said.place};
     if (!plugin_) plugin_.emplace();
   } else if (text == "NO") {
@@ -295,7 +334,21 @@ void DialectValues::distribution(const Spoken& said) {
   }
 }
 
+// A flag that is off packs nothing, whatever another one says.
+void DialectValues::bits(const Spoken& said, std::int64_t count) {
+  const std::optional<bool> on = flag(said, faults_);
+  if (!on || (!*on && foreign_.bits.given())) return;
+  if (*on && foreign_.bits.value_or(count) != 0 && foreign_.bits.value_or(count) != count) {
+    faults_.add(said.place.says("weights of 4 bits and of 8 bits at once"));
+  }
+  foreign_.bits = {*on ? count : 0, said.place};
+}
+
 void DialectValues::finish() {
+  if (foreign_.program.value_or("") == "torchtitan") name_torchtitan_model(foreign_, request_);
+  if (packs_ && foreign_.bits.value_or(0) != 4) {
+    faults_.add(packs_->says("adapter: qlora without load_in_4bit", "axolotl wants load_in_4bit: true"));
+  }
   if (plugin_) finish_plugin(*std::move(plugin_), request_);
 }
 
@@ -309,12 +362,16 @@ void DialectValues::honour(const Spoken& said) {
     case Reading::DeepSpeed: return deepspeed(said);
     case Reading::Targets: return targets(said);
     case Reading::Method: return method(said);
+    case Reading::FourBits: return bits(said, 4);
+    case Reading::EightBits: return bits(said, 8);
     case Reading::Environment: return environment(said);
     case Reading::MixedPrecision: return take_mixed_precision(said, request_, faults_);
     case Reading::Distribution: return distribution(said);
     case Reading::OnOrAuto: return switch_on(said);
     case Reading::Attention: return attention(said);
     case Reading::Kernels: return take_kernels(said, said_, faults_);
+    case Reading::Words: return take_words(said, foreign_, faults_);
+    case Reading::Sharding: return take_sharding(said, foreign_, faults_);
     case Reading::Plugin:
       if (!plugin_) plugin_.emplace();
       return take_plugin_key(said, *plugin_, request_, faults_);

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "core/format.h"
+#include "io/dialects/dialect_reader.h"
 #include "io/locate.h"
 
 namespace dsplan {
@@ -90,3 +91,29 @@ std::string agreed_model(const std::string& argument, const Setting<std::string>
 }
 
 }  // namespace dsplan
+
+namespace dsplan::detail {
+
+// Which model torchtitan's name and flavor are (torchtitan 0.2.2, models/*/__init__.py; 0.1.0 has llama3 alone).
+void name_torchtitan_model(ForeignInput& foreign, Request& request) {
+  struct Flavors {
+    std::string_view name;
+    std::string_view flavors;
+    std::string_view model;  // Of which the flavor is the end.
+  };
+  constexpr Flavors kFlavors[] = {{"llama3", "8B|70B|405B", "Llama-3.1-"},
+                                  {"qwen3", "0.6B|1.7B|4B|8B|14B|32B", "Qwen3-"}};
+  const std::string family = foreign.model.value_or("llama3");
+  const std::string flavor = foreign.flavor.value_or("debugmodel");
+  for (const Flavors& one : kFlavors) {
+    if (one.name != family || !one_of(flavor, one.flavors)) continue;
+    foreign.model = {std::string(one.model) + flavor, foreign.flavor.place};
+    return;
+  }
+  const Place place = foreign.flavor.given() ? foreign.flavor.place : foreign.program.place;
+  foreign.model = {};
+  request.not_modelled.push_back(
+      {place, When::Always, "model.flavor", formatted("torchtitan's {} \"{}\"", family, flavor)});
+}
+
+}  // namespace dsplan::detail

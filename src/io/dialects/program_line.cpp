@@ -137,10 +137,13 @@ class ProgramReader {
     }
   }
 
-  // transformers' parser has --no_NAME for a flag that is on by default.
+  // transformers' parser has --no_NAME for a flag that is on by default, torchtitan's --section.no-name.
   void take_switch(const std::string& key, const std::string& written) {
-    const bool negated = key.starts_with("no_") && !known(key) && known(key.substr(3));
-    take(negated ? key.substr(3) : key, written, truth(!negated));
+    std::string positive = key;
+    const std::size_t name = key.rfind('.') + 1;  // 0 without a dot.
+    if (std::string_view(key).substr(name).starts_with("no_")) positive.erase(name, 3);
+    const bool negated = positive != key && !known(key) && known(positive);
+    take(negated ? positive : key, written, truth(!negated));
   }
 
   [[nodiscard]] static bool known(const std::string& key) {

@@ -1,4 +1,5 @@
-// bert and roberta: post-norm encoders; the model is the encoder with its pooler, as the published counts have it.
+// bert, roberta and distilbert: post-norm encoders. `architectures` says which class is trained: a head over the words
+// (MaskedLM), over the text or over each token, or the body with its pooler alone.
 #include "core/format.h"
 #include "model/families/builder.h"
 #include "model/families/family.h"
@@ -6,16 +7,45 @@
 namespace dsplan {
 namespace {
 
+enum class BertKind : std::uint8_t { Bert, Roberta, DistilBert };
+enum class BertHead : std::uint8_t { None, MaskedLm, Text, Token };
+
 struct Bert {
   std::string_view prefix;
+  BertKind kind = BertKind::Bert;
+  BertHead head = BertHead::None;
   Dimensions dims;
   std::int64_t token_types = 0;
-  bool roberta = false;
+  bool tied = true;
 };
 
-Bert read_bert(ConfigReader& config, std::string_view prefix, std::int64_t vocab) {
+// None for what has no loss of its own, and for the class of both pretraining tasks, whose body it is.
+BertHead read_head(ConfigReader& config, std::string_view prefix) {
+  const Value* classes = config.find("architectures");
+  if (classes == nullptr || !classes->is(Value::Kind::Array) || classes->items.empty()) return BertHead::None;
+  const std::string& name = classes->items.front().string;
+  if (name == formatted("{}ForMaskedLM", prefix)) return BertHead::MaskedLm;
+  if (name == formatted("{}ForSequenceClassification", prefix)) return BertHead::Text;
+  return name == formatted("{}ForTokenClassification", prefix) ? BertHead::Token : BertHead::None;
+}
+
+void read_bert_labels(ConfigReader& config, Bert& bert, double dropout) {
+  if (bert.head != BertHead::Text && bert.head != BertHead::Token) return;
+  bert.dims.labels = read_label_count(config);
+  bert.dims.classifier_dropout = dropout;
+  const std::optional<std::string> problem = config.maybe_string("problem_type");
+  if (bert.head == BertHead::Text &&
+      (bert.dims.labels == 1 || (problem && *problem != "single_label_classification"))) {
+    config.gaps.push_back({config.find(problem ? "problem_type" : "num_labels"),
+                           problem ? "problem_type" : "num_labels", "another loss than that of one class"});
+  }
+}
+
+Bert read_bert(ConfigReader& config, std::string_view prefix, BertKind kind, std::int64_t vocab) {
   Bert bert;
   bert.prefix = prefix;
+  bert.kind = kind;
+  bert.head = read_head(config, prefix);
   Dimensions& d = bert.dims;
   d.vocab = config.size("vocab_size", vocab);
   d.hidden = config.size("hidden_size", 768);
@@ -26,28 +56,57 @@ Bert read_bert(ConfigReader& config, std::string_view prefix, std::int64_t vocab
   d.activation = config.activation("hidden_act", "gelu");
   d.residual_dropout = d.embedding_dropout = config.probability("hidden_dropout_prob", 0.1);
   d.attention_dropout = config.probability("attention_probs_dropout_prob", 0.1);
+  d.norm_epsilon = config.maybe_number("layer_norm_eps").value_or(1e-12);
   bert.token_types = config.size("type_vocab_size", 2);
-  if (config.flag("add_cross_attention", false)) {
-    config.fault("add_cross_attention", formatted("cross attention in {} is not modelled yet", prefix));
-  }
+  bert.tied = config.flag("tie_word_embeddings", true);
+  const std::optional<double> dropout = config.maybe_number("classifier_dropout");
+  read_bert_labels(config, bert, dropout.value_or(d.residual_dropout));
   config.require_divides("num_attention_heads", d.heads, "hidden_size", d.hidden);
   config.throw_if_any();
   d.head_dim = d.hidden / d.heads;
   return bert;
 }
 
-void register_embeddings(ModelBuilder& b, const Bert& bert) {
+Bert read_distilbert(ConfigReader& config) {
+  Bert bert;
+  bert.prefix = "DistilBert";
+  bert.kind = BertKind::DistilBert;
+  bert.head = read_head(config, bert.prefix);
+  Dimensions& d = bert.dims;
+  d.vocab = config.size("vocab_size", 30522);
+  d.hidden = config.size("dim", 768, "hidden_size");
+  d.ffn = config.size("hidden_dim", 3072);
+  d.layers = config.layer_count("n_layers", 6, "num_hidden_layers");
+  d.heads = d.kv_heads = config.size("n_heads", 12, "num_attention_heads");
+  d.max_positions = config.size("max_position_embeddings", 512);
+  d.activation = config.activation("activation", "gelu");
+  d.residual_dropout = d.embedding_dropout = config.probability("dropout", 0.1);
+  d.attention_dropout = config.probability("attention_dropout", 0.1);
+  d.norm_epsilon = 1e-12;
+  bert.tied = config.flag("tie_word_embeddings", true);
+  const double dropout = config.probability("seq_classif_dropout", 0.2);
+  read_bert_labels(config, bert, bert.head == BertHead::Text ? dropout : d.residual_dropout);
+  config.require_divides("n_heads", d.heads, "dim", d.hidden);
+  config.throw_if_any();
+  d.head_dim = d.hidden / d.heads;
+  return bert;
+}
+
+// Returns the table of words.
+ParameterId register_embeddings(ModelBuilder& b, const Bert& bert) {
   const Dimensions& d = bert.dims;
-  const auto embeddings = b.module("embeddings", formatted("{}Embeddings", bert.prefix));
+  const bool distil = bert.kind == BertKind::DistilBert;
+  const auto embeddings = b.module("embeddings", distil ? "Embeddings" : formatted("{}Embeddings", bert.prefix));
   const auto positions = [&] { b.embedding("position_embeddings", d.max_positions, d.hidden, Split::Replicated); };
   b.buffer("position_ids", {1, d.max_positions}, DType::Int64, false);
-  b.buffer("token_type_ids", {1, d.max_positions}, DType::Int64, false);
-  b.embedding("word_embeddings", d.vocab, d.hidden, Split::Vocabulary);
-  if (!bert.roberta) positions();
-  b.embedding("token_type_embeddings", bert.token_types, d.hidden, Split::Replicated);
+  if (!distil) b.buffer("token_type_ids", {1, d.max_positions}, DType::Int64, false);
+  const ParameterId words = b.embedding("word_embeddings", d.vocab, d.hidden, Split::Vocabulary);
+  if (bert.kind != BertKind::Roberta) positions();
+  if (!distil) b.embedding("token_type_embeddings", bert.token_types, d.hidden, Split::Replicated);
   b.layer_norm("LayerNorm", d.hidden);
   b.leaf("dropout", "Dropout");
-  if (bert.roberta) positions();
+  if (bert.kind == BertKind::Roberta) positions();
+  return words;
 }
 
 // Projection, norm and dropout behind attention and MLP alike.
@@ -80,40 +139,179 @@ void register_layer(ModelBuilder& b, const Bert& bert) {
   register_output(b, named("Output"), d.hidden, d.ffn);
 }
 
-ModelSpec build(const ConfigReader& config, const Bert& bert) {
-  const Dimensions& d = bert.dims;
-  ModelBuilder b(config, formatted("{}Model", bert.prefix));
-  register_embeddings(b, bert);
+void register_distil_layer(ModelBuilder& b, const Dimensions& d) {
   {
-    const auto encoder = b.module("encoder", formatted("{}Encoder", bert.prefix));
+    const auto attention = b.module("attention", "DistilBertSelfAttention");
+    b.linear("q_lin", d.hidden, d.hidden, true, Cut::Column);
+    b.linear("k_lin", d.hidden, d.hidden, true, Cut::KeyValue);
+    b.linear("v_lin", d.hidden, d.hidden, true, Cut::KeyValue);
+    b.linear("out_lin", d.hidden, d.hidden, true, Cut::Row);
+    b.leaf("dropout", "Dropout");
+  }
+  b.layer_norm("sa_layer_norm", d.hidden);
+  {
+    const auto ffn = b.module("ffn", "FFN");
+    b.leaf("dropout", "Dropout");
+    b.linear("lin1", d.ffn, d.hidden, true, Cut::Column);
+    b.linear("lin2", d.hidden, d.ffn, true, Cut::Row);
+    b.activation("activation", d.activation);
+  }
+  b.layer_norm("output_layer_norm", d.hidden);
+}
+
+constexpr std::string_view kLayerForward =
+    "attention(self(query key value) output(dense dropout LayerNorm)) intermediate(dense intermediate_act_fn) "
+    "output(dense dropout LayerNorm)";
+constexpr std::string_view kDistilForward =
+    "attention(q_lin k_lin v_lin out_lin) sa_layer_norm ffn(lin1 activation lin2 dropout) output_layer_norm";
+
+ParameterId register_body(ModelBuilder& b, const Bert& bert, bool pooler) {
+  const Dimensions& d = bert.dims;
+  const bool distil = bert.kind == BertKind::DistilBert;
+  const ParameterId words = register_embeddings(b, bert);
+  {
+    const auto encoder =
+        b.module(distil ? "transformer" : "encoder", distil ? "Transformer" : formatted("{}Encoder", bert.prefix));
     const auto list = b.module("layer", "ModuleList");
+    const std::string type = distil ? "TransformerBlock" : formatted("{}Layer", bert.prefix);
     for (std::int64_t i = 0; i < d.layers; ++i) {
-      const auto layer = b.layer(i, formatted("{}Layer", bert.prefix),
-                                 "attention(self(query key value) output(dense dropout LayerNorm)) "
-                                 "intermediate(dense intermediate_act_fn) output(dense dropout LayerNorm)");
-      register_layer(b, bert);
+      const auto layer = b.layer(i, type, distil ? kDistilForward : kLayerForward);
+      if (distil) {
+        register_distil_layer(b, d);
+      } else {
+        register_layer(b, bert);
+      }
     }
   }
-  {
-    const auto pooler = b.module("pooler", formatted("{}Pooler", bert.prefix));
+  if (pooler) {
+    const auto module = b.module("pooler", formatted("{}Pooler", bert.prefix));
     b.linear("dense", d.hidden, d.hidden, true, Cut::Whole);
     b.leaf("activation", "Tanh");
   }
-  ModelSpec spec = b.finish(
-      "embeddings(word_embeddings token_type_embeddings position_embeddings LayerNorm dropout) "
-      "encoder(layer*) pooler(dense activation)");
-  spec.dims = d;
+  return words;
+}
+
+std::string body_forward(const Bert& bert, bool pooler) {
+  if (bert.kind == BertKind::DistilBert) {
+    return "embeddings(word_embeddings position_embeddings LayerNorm dropout) transformer(layer*)";
+  }
+  return formatted(
+      "embeddings(word_embeddings token_type_embeddings position_embeddings LayerNorm dropout) encoder(layer*){}",
+      pooler ? " pooler(dense activation)" : "");
+}
+
+// The head's own forward, in text. Its bias is a parameter beside the projection, with which it shares storage.
+std::string register_word_head(ModelBuilder& b, const Bert& bert, ParameterId words) {
+  const Dimensions& d = bert.dims;
+  const auto project = [&](std::string_view name) {
+    const ParameterId weight = b.linear(name, d.vocab, d.hidden, true, Cut::Vocabulary);
+    if (bert.tied) b.tie(weight, words);
+    return weight + 1;  // The bias.
+  };
+  if (bert.kind == BertKind::DistilBert) {
+    b.linear("vocab_transform", d.hidden, d.hidden, true, Cut::Whole);
+    b.layer_norm("vocab_layer_norm", d.hidden);
+    project("vocab_projector");
+    b.leaf("mlm_loss_fct", "CrossEntropyLoss");
+    return "vocab_transform activation vocab_layer_norm vocab_projector mlm_loss_fct";
+  }
+  if (bert.kind == BertKind::Roberta) {
+    const auto head = b.module("lm_head", "RobertaLMHead");
+    const ParameterId own = b.parameter("bias", {d.vocab}, Split::Vocabulary);
+    b.linear("dense", d.hidden, d.hidden, true, Cut::Whole);
+    b.layer_norm("layer_norm", d.hidden);
+    const ParameterId bias = project("decoder");
+    if (bert.tied) b.tie(bias, own);
+    return "lm_head(dense layer_norm decoder)";
+  }
+  const auto head = b.module("cls", "BertOnlyMLMHead");
+  const auto predictions = b.module("predictions", "BertLMPredictionHead");
+  const ParameterId own = b.parameter("bias", {d.vocab}, Split::Vocabulary);
+  {
+    const auto transform = b.module("transform", "BertPredictionHeadTransform");
+    b.linear("dense", d.hidden, d.hidden, true, Cut::Whole);
+    b.activation("transform_act_fn", d.activation);
+    b.layer_norm("LayerNorm", d.hidden);
+  }
+  const ParameterId bias = project("decoder");
+  if (bert.tied) b.tie(bias, own);
+  return "cls(predictions(transform(dense transform_act_fn LayerNorm) decoder))";
+}
+
+std::string register_class_head(ModelBuilder& b, const Bert& bert) {
+  const Dimensions& d = bert.dims;
+  if (bert.head == BertHead::Token || bert.kind == BertKind::Bert) {
+    b.leaf("dropout", "Dropout");
+    b.linear("classifier", d.labels, d.hidden, true, Cut::Whole);
+    return "dropout classifier";
+  }
+  if (bert.kind == BertKind::Roberta) {
+    const auto head = b.module("classifier", "RobertaClassificationHead");
+    b.linear("dense", d.hidden, d.hidden, true, Cut::Whole);
+    b.leaf("dropout", "Dropout");
+    b.linear("out_proj", d.labels, d.hidden, true, Cut::Whole);
+    return "classifier(dropout dense dropout out_proj)";
+  }
+  b.linear("pre_classifier", d.hidden, d.hidden, true, Cut::Whole);
+  b.linear("classifier", d.labels, d.hidden, true, Cut::Whole);
+  b.leaf("dropout", "Dropout");
+  return "pre_classifier dropout classifier";
+}
+
+std::string class_name(const Bert& bert) {
+  switch (bert.head) {
+    case BertHead::None: return formatted("{}Model", bert.prefix);
+    case BertHead::MaskedLm: return formatted("{}ForMaskedLM", bert.prefix);
+    case BertHead::Text: return formatted("{}ForSequenceClassification", bert.prefix);
+    case BertHead::Token: return formatted("{}ForTokenClassification", bert.prefix);
+  }
+  return {};
+}
+
+std::string_view body_name(BertKind kind) {
+  switch (kind) {
+    case BertKind::Bert: return "bert";
+    case BertKind::Roberta: return "roberta";
+    case BertKind::DistilBert: return "distilbert";
+  }
+  return {};
+}
+
+ModelSpec build_encoder(const ConfigReader& config, const Bert& bert) {
+  const bool own_pooler = bert.kind != BertKind::DistilBert;
+  const bool pooler =
+      own_pooler && (bert.head == BertHead::None || (bert.head == BertHead::Text && bert.kind == BertKind::Bert));
+  ModelBuilder b(config, class_name(bert));
+  std::string forward = body_forward(bert, pooler);
+  if (bert.head == BertHead::None) {
+    register_body(b, bert, pooler);
+  } else {
+    ParameterId words = kNone;
+    if (bert.kind == BertKind::DistilBert && bert.head == BertHead::MaskedLm)
+      b.activation("activation", bert.dims.activation);
+    {
+      const auto body = b.module(body_name(bert.kind), formatted("{}Model", bert.prefix));
+      words = register_body(b, bert, pooler);
+    }
+    const std::string head =
+        bert.head == BertHead::MaskedLm ? register_word_head(b, bert, words) : register_class_head(b, bert);
+    forward = formatted("{}({}) {}", body_name(bert.kind), forward, head);
+  }
+  ModelSpec spec = b.finish(forward);
+  spec.dims = bert.dims;
   return spec;
 }
 
 }  // namespace
 
-ModelSpec build_bert(ConfigReader& config) { return build(config, read_bert(config, "Bert", 30522)); }
+ModelSpec build_bert(ConfigReader& config) {
+  return build_encoder(config, read_bert(config, "Bert", BertKind::Bert, 30522));
+}
 
 ModelSpec build_roberta(ConfigReader& config) {
-  Bert bert = read_bert(config, "Roberta", 50265);
-  bert.roberta = true;
-  return build(config, bert);
+  return build_encoder(config, read_bert(config, "Roberta", BertKind::Roberta, 50265));
 }
+
+ModelSpec build_distilbert(ConfigReader& config) { return build_encoder(config, read_distilbert(config)); }
 
 }  // namespace dsplan

@@ -13,8 +13,6 @@ Decoder read_cohere(ConfigReader& config, std::string_view prefix) {
                                   .ffn = 22528,
                                   .layers = 40,
                                   .heads = 64,
-                                  .kv_heads = 0,
-                                  .head_dim = 0,
                                   .positions = 8192,
                                   .epsilon_key = "layer_norm_eps",
                                   .tied = true,

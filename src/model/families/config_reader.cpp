@@ -281,4 +281,14 @@ std::int64_t ConfigReader::plus(std::int64_t a, std::int64_t b) const {
   return sum;
 }
 
+std::int64_t read_label_count(ConfigReader& config) {
+  const Value* names = config.find("id2label");
+  if (names == nullptr) return config.count("num_labels", 2);
+  if (!names->is(Value::Kind::Object)) {
+    config.fault(*names, formatted("\"id2label\" must be an object, not {}", describe(names->kind)));
+    return 2;
+  }
+  return static_cast<std::int64_t>(names->members.size());
+}
+
 }  // namespace dsplan

@@ -102,6 +102,9 @@ class ConfigReader {
   std::int64_t layers_ = 0;
 };
 
+// How many classes a head tells apart: id2label, else num_labels, else 2.
+[[nodiscard]] std::int64_t read_label_count(ConfigReader& config);
+
 // The torch.nn or transformers class behind an activation's name (ACT2CLS of transformers 5.17.0); empty where there
 // is none, or where it has parameters of its own.
 [[nodiscard]] std::string_view activation_class(std::string_view name);

@@ -9,11 +9,11 @@ std::string prefixed(std::string_view prefix, std::string_view rest) { return fo
 
 // The class names of one family, written once instead of once per layer.
 struct Names {
-  Names(std::string_view prefix, std::string_view norm_class)
+  Names(std::string_view prefix, std::string_view norm_class, std::string_view block_class)
       : layer(prefixed(prefix, "DecoderLayer")),
         attention(prefixed(prefix, "Attention")),
         mlp(prefixed(prefix, "MLP")),
-        block(prefixed(prefix, "SparseMoeBlock")),
+        block(prefixed(prefix, block_class)),
         experts(prefixed(prefix, "Experts")),
         norm(prefixed(prefix, norm_class)) {}
   std::string layer, attention, mlp, block, experts, norm;
@@ -44,6 +44,7 @@ void register_head_norms(ModelBuilder& b, const Decoder& decoder, const Names& n
 void register_attention(ModelBuilder& b, const Decoder& decoder, const Names& names) {
   const Dimensions& d = decoder.dims;
   const auto scope = b.module("self_attn", names.attention);
+  if (decoder.parts.sinks) b.parameter("sinks", {d.heads}, Split::Even);
   const std::int64_t query = b.times(d.heads, d.head_dim);
   const std::int64_t key = b.times(d.kv_heads, d.head_dim);
   b.linear("q_proj", query, d.hidden, decoder.qkv_bias, Cut::Column);
@@ -53,19 +54,41 @@ void register_attention(ModelBuilder& b, const Decoder& decoder, const Names& na
   if (decoder.parts.head_norm != HeadNorm::None) register_head_norms(b, decoder, names);
 }
 
+void register_biased_experts(ModelBuilder& b, std::string_view type, std::int64_t experts, std::int64_t ffn,
+                             std::int64_t hidden) {
+  const auto scope = b.module("experts", type);
+  b.parameter("gate_up_proj", {experts, hidden, b.times(2, ffn)}, Split::Even, 2);
+  b.parameter("gate_up_proj_bias", {experts, b.times(2, ffn)}, Split::Even, 1);
+  b.parameter("down_proj", {experts, ffn, hidden}, Split::Even, 1);
+  b.parameter("down_proj_bias", {experts, hidden}, Split::Replicated);
+}
+
 void register_expert_block(ModelBuilder& b, const Decoder& decoder, const Names& names) {
   const Dimensions& d = decoder.dims;
   const Experts& experts = decoder.experts;
-  const auto scope = b.module("mlp", names.block);
+  const ExpertParts& parts = decoder.parts.experts;
+  const auto scope = b.module(parts.block, names.block);
   const auto router = [&] {
-    const auto gate = b.module("gate", experts.router_class);
+    const auto gate = b.module(parts.gate, experts.router_class);
     b.parameter("weight", {experts.count, d.hidden}, Split::Replicated);
+    if (parts.biased) b.parameter("bias", {experts.count}, Split::Replicated);
+    if (parts.router != Router::Fp32Sigmoid) return;
+    b.buffer("e_score_correction_bias", {experts.count}, DType::Float32, !experts.wide_correction);
+    b.count_buffer();
   };
   if (experts.router_first) router();
-  register_experts(b, names.experts, experts.count, decoder.parts.experts.ffn, d.hidden, d.activation);
+  if (parts.biased) {
+    register_biased_experts(b, names.experts, experts.count, parts.ffn, d.hidden);
+  } else {
+    register_experts(b, names.experts, experts.count, parts.ffn, d.hidden, d.activation);
+  }
   if (!experts.router_first) router();
-  const std::int64_t shared_ffn = decoder.parts.experts.shared_ffn;
+  const std::int64_t shared_ffn = parts.shared_ffn;
   if (shared_ffn == 0) return;
+  if (parts.shared_plainly) {
+    const auto shared = b.module("shared_experts", names.mlp);
+    return register_gated_mlp(b, d.hidden, shared_ffn, decoder.mlp_bias, d.activation);
+  }
   {
     const auto shared = b.module("shared_expert", names.mlp);
     register_gated_mlp(b, d.hidden, shared_ffn, false, d.activation);
@@ -86,12 +109,17 @@ void register_mlp(ModelBuilder& b, const Decoder& decoder, const Names& names) {
 
 void register_layer(ModelBuilder& b, const Decoder& decoder, const Names& names, bool with_experts) {
   register_attention(b, decoder, names);
+  const bool norms_first = decoder.norms_before_mlp;
+  const auto norms = [&] {
+    for (std::string_view norm : decoder.norms) register_norm(b, decoder, names, norm, {decoder.dims.hidden});
+  };
+  if (norms_first) norms();
   if (with_experts) {
     register_expert_block(b, decoder, names);
   } else {
     register_mlp(b, decoder, names);
   }
-  for (std::string_view norm : decoder.norms) register_norm(b, decoder, names, norm, {decoder.dims.hidden});
+  if (!norms_first) norms();
   if (!decoder.parts.attention_dropout.empty()) b.leaf(decoder.parts.attention_dropout, "Dropout");
   if (!decoder.parts.mlp_dropout.empty() && decoder.parts.mlp_dropout != decoder.parts.attention_dropout) {
     b.leaf(decoder.parts.mlp_dropout, "Dropout");
@@ -113,9 +141,12 @@ std::string attention_forward(const DecoderParts& parts) {
 
 std::string mlp_forward(const DecoderParts& parts, bool with_experts) {
   if (with_experts) {
-    return parts.experts.shared_ffn == 0 ? "mlp(gate experts(act_fn))"
-                                         : "mlp(shared_expert(gate_proj act_fn up_proj down_proj) gate "
-                                           "experts(act_fn) shared_expert_gate)";
+    const std::string_view inner = parts.experts.biased ? "" : "(act_fn)";
+    const std::string routed = formatted("{} experts{}", parts.experts.gate, inner);
+    constexpr std::string_view kShared = "(gate_proj act_fn up_proj down_proj)";
+    if (parts.experts.shared_ffn == 0) return formatted("{}({})", parts.experts.block, routed);
+    return parts.experts.shared_plainly ? formatted("mlp({} shared_experts{})", routed, kShared)
+                                        : formatted("mlp(shared_expert{} {} shared_expert_gate)", kShared, routed);
   }
   if (parts.mlp == MlpKind::Gated) return std::string(kGatedMlpForward);
   return formatted("mlp({} {} {})", parts.up, parts.activation, parts.down);
@@ -160,6 +191,29 @@ void register_rotary(ModelBuilder& b, const Decoder& decoder) {
   if (decoder.parts.some_see_all()) kinds.emplace_back("full_attention");
   if (decoder.parts.some_slide()) kinds.emplace_back("sliding_attention");
   b.rotary("rotary_emb", type, decoder.dims.head_dim, kinds);
+}
+
+std::string_view class_of_head(TextHead head) {
+  switch (head) {
+    case TextHead::Words: return "ForCausalLM";
+    case TextHead::Text: return "ForSequenceClassification";
+    case TextHead::Token: return "ForTokenClassification";
+  }
+  return {};
+}
+
+// Returns its part of the forward.
+std::string_view register_head(ModelBuilder& b, const Decoder& decoder, ParameterId embedding) {
+  const Dimensions& d = decoder.dims;
+  if (decoder.parts.head == TextHead::Words) {
+    const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, false, Cut::Vocabulary);
+    if (decoder.tied) b.tie(head, embedding);
+    return "lm_head";
+  }
+  const bool token = decoder.parts.head == TextHead::Token;
+  if (token) b.leaf("dropout", "Dropout");
+  b.linear("score", d.labels, d.hidden, token, Cut::Whole);
+  return token ? "dropout score" : "score";
 }
 
 }  // namespace
@@ -209,6 +263,28 @@ Decoder read_decoder(ConfigReader& config, std::string_view prefix, const Decode
   d.rotary_base = config.rotary_base(10000);
   d.initial_deviation = config.maybe_number("initializer_range").value_or(0.02);
   return decoder;
+}
+
+void read_head(ConfigReader& config, Decoder& decoder, std::optional<std::int64_t> padding) {
+  const Value* classes = config.find("architectures");
+  if (classes == nullptr || !classes->is(Value::Kind::Array) || classes->items.empty()) return;
+  for (const TextHead head : {TextHead::Text, TextHead::Token}) {
+    if (classes->items.front().string == prefixed(decoder.prefix, class_of_head(head))) decoder.parts.head = head;
+  }
+  if (decoder.parts.head == TextHead::Words) return;
+  Dimensions& d = decoder.dims;
+  d.labels = read_label_count(config);
+  const Value* id = config.find("pad_token_id");
+  decoder.parts.pads = config.present("pad_token_id") ? id != nullptr : padding.has_value();
+  if (decoder.parts.head == TextHead::Token) {
+    d.classifier_dropout = config.maybe_number("classifier_dropout").value_or(0.1);
+    return;
+  }
+  const std::optional<std::string> problem = config.maybe_string("problem_type");
+  if (d.labels == 1 || (problem && *problem != "single_label_classification")) {
+    const std::string_view key = problem ? "problem_type" : config.present("id2label") ? "id2label" : "num_labels";
+    config.gaps.push_back({config.find(key), std::string(key), "another loss than that of one class among several"});
+  }
 }
 
 std::vector<bool> read_dense_layers(ConfigReader& config, std::int64_t layers, std::int64_t experts) {
@@ -263,8 +339,8 @@ std::vector<bool> read_layer_flags(ConfigReader& config, std::string_view key, s
 
 ModelSpec build_decoder(const ConfigReader& config, const Decoder& decoder) {
   const Dimensions& d = decoder.dims;
-  const Names names(decoder.prefix, decoder.norm_class);
-  ModelBuilder b(config, prefixed(decoder.prefix, "ForCausalLM"));
+  const Names names(decoder.prefix, decoder.norm_class, decoder.experts.block_class);
+  ModelBuilder b(config, prefixed(decoder.prefix, class_of_head(decoder.parts.head)));
   const std::string dense_forward = layer_forward(decoder, false);
   const std::string expert_forward = layer_forward(decoder, true);
   ParameterId embedding = kNone;
@@ -283,12 +359,11 @@ ModelSpec build_decoder(const ConfigReader& config, const Decoder& decoder) {
     register_norm(b, decoder, names, decoder.parts.final_norm, {d.hidden});
     register_rotary(b, decoder);
   }
-  const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, false, Cut::Vocabulary);
-  if (decoder.tied) b.tie(head, embedding);
-  std::string tables = "rotary_emb";
   const DecoderParts& parts = decoder.parts;
+  const std::string_view head_forward = register_head(b, decoder, embedding);
+  std::string tables = "rotary_emb";
   if (parts.tables_by_kind && parts.some_slide() && parts.some_see_all()) tables += " rotary_emb";  // Once per kind.
-  ModelSpec spec = b.finish(formatted("model(embed_tokens {} layers* norm) lm_head", tables));
+  ModelSpec spec = b.finish(formatted("model(embed_tokens {} layers* norm) {}", tables, head_forward));
   spec.dims = d;
   spec.dims.experts = decoder.experts.count;
   spec.dims.experts_per_token = decoder.experts.per_token;

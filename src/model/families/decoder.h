@@ -21,7 +21,9 @@ struct Experts {
   std::int64_t per_token = 0;
   bool router_first = true;  // Registered before the experts.
   std::string_view router_class;
-  std::vector<bool> dense;  // Per layer: a plain MLP after all. Empty: no layer is.
+  std::string_view block_class = "SparseMoeBlock";  // Behind the prefix.
+  bool wide_correction = false;                     // The router's bias stays in fp32.
+  std::vector<bool> dense;                          // Per layer: a plain MLP after all. Empty: no layer is.
 };
 
 struct Decoder {
@@ -35,16 +37,25 @@ struct Decoder {
   Experts experts;
   // Of a layer, in the order of its constructor.
   std::vector<std::string_view> norms{"input_layernorm", "post_attention_layernorm"};
+  bool norms_before_mlp = false;            // Registered so.
   std::string_view norm_class = "RMSNorm";  // Behind the prefix; of NormKind::Layer there is none.
   bool norm_bias = true;                    // NormKind::Layer, LayerPlusOne.
   std::string_view body_class = "Model";
 };
 
-// The keys that (nearly) all of them have, with the class's defaults for sizes. kv_heads = 0: as many as heads where
+// The keys that (nearly) all of them have, with the class's defaults, of which those of Llama are not
+// repeated. kv_heads = 0: as many as heads where
 // the key is missing. head_dim = 0: hidden / heads where it is missing. null means the same as 0 does here where the
 // class's field may be None, and is a fault elsewhere.
 struct DecoderDefaults {
-  std::int64_t vocab, hidden, ffn, layers, heads, kv_heads, head_dim, positions;
+  std::int64_t vocab = 32000;
+  std::int64_t hidden = 4096;
+  std::int64_t ffn = 11008;
+  std::int64_t layers = 32;
+  std::int64_t heads = 32;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t positions = 2048;
   std::string_view activation = "silu";
   std::string_view activation_key = "hidden_act";
   std::string_view epsilon_key = "rms_norm_eps";
@@ -53,6 +64,9 @@ struct DecoderDefaults {
   bool head_dim_may_be_null = false;
 };
 [[nodiscard]] Decoder read_decoder(ConfigReader& config, std::string_view prefix, const DecoderDefaults& defaults);
+
+// Which head `architectures` asks for, of families that have all three; `padding` is the class's pad_token_id.
+void read_head(ConfigReader& config, Decoder& decoder, std::optional<std::int64_t> padding = {});
 
 // decoder_sparse_step and mlp_only_layers of the qwen families: true where a layer has a plain MLP.
 [[nodiscard]] std::vector<bool> read_dense_layers(ConfigReader& config, std::int64_t layers, std::int64_t experts);

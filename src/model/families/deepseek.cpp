@@ -14,14 +14,14 @@ struct DeepSeek {
   Dimensions dims;
   bool tied = false, attention_bias = false, mlp_bias = false;
   bool correction_bias = false;  // v3's router balances with a buffer.
-  std::int64_t query_rank = 0;   // 0: the query is one projection.
-  std::int64_t key_rank = 0, nope = 0, rope = 0, value = 0;
-  std::int64_t expert_ffn = 0, shared = 0, first_dense = 0;
+  std::int64_t shared = 0, first_dense = 0;
+  DecoderParts parts;
 };
 
 struct Defaults {
   std::int64_t vocab, hidden, ffn, layers, heads, positions, expert_ffn, shared, first_dense;
   std::optional<std::int64_t> per_token, kv_heads;
+  double scale;
 };
 
 // Keys and defaults that both versions share; `defaults` holds the ones that differ.
@@ -38,41 +38,63 @@ void read_deepseek(ConfigReader& config, DeepSeek& m, const Defaults& defaults) 
   d.activation = config.activation("hidden_act", "silu");
   m.tied = config.flag("tie_word_embeddings", false);
   m.attention_bias = config.flag("attention_bias", false);
-  m.query_rank = config.maybe_size("q_lora_rank", 1536).value_or(0);
-  m.key_rank = config.size("kv_lora_rank", 512);
-  m.nope = config.size("qk_nope_head_dim", 128);
-  m.rope = config.size("qk_rope_head_dim", 64);
-  m.value = config.size("v_head_dim", 128);
-  m.expert_ffn = config.size("moe_intermediate_size", defaults.expert_ffn);
+  d.norm_epsilon = config.maybe_number("rms_norm_eps").value_or(1e-6);
+  d.rotary_base = config.rotary_base(10000);
+  LatentParts& latent = m.parts.latent;
+  latent.query_rank = config.maybe_size("q_lora_rank", 1536).value_or(0);
+  latent.key_rank = config.size("kv_lora_rank", 512);
+  latent.nope = config.size("qk_nope_head_dim", 128);
+  latent.rope = config.size("qk_rope_head_dim", 64);
+  latent.value = config.size("v_head_dim", 128);
+  m.parts.experts.ffn = config.size("moe_intermediate_size", defaults.expert_ffn);
   m.shared = config.size("n_shared_experts", defaults.shared);
+  m.parts.experts.shared_ffn = config.times(m.parts.experts.ffn, m.shared);
+  m.parts.experts.shared_plainly = true;
+  m.parts.experts.scale = config.maybe_number("routed_scaling_factor", defaults.scale).value_or(1);
+  m.parts.projections = Projections::Latent;
   m.first_dense = config.count("first_k_dense_replace", defaults.first_dense);
   d.experts_per_token = config.maybe_size("num_experts_per_tok", defaults.per_token).value_or(0);
   config.require_at_most("num_experts_per_tok", d.experts_per_token, "n_routed_experts", d.experts);
   config.require_divides("num_key_value_heads", d.kv_heads, "num_attention_heads", d.heads);
+  if (d.kv_heads != d.heads) {
+    config.gaps.push_back(
+        {config.find("num_key_value_heads"), "num_key_value_heads", "fewer key heads than latents give"});
+  }
+}
+
+// Groups of experts, of which some may be chosen.
+void read_groups(ConfigReader& config, DeepSeek& m, std::optional<std::int64_t> groups,
+                 std::optional<std::int64_t> kept) {
+  ExpertParts& experts = m.parts.experts;
+  experts.groups = config.maybe_size("n_group", groups).value_or(0);
+  experts.kept_groups = config.maybe_size("topk_group", kept).value_or(0);
+  config.require_at_most("topk_group", experts.kept_groups, "n_group", experts.groups);
+  if (experts.groups > 0) config.require_divides("n_group", experts.groups, "n_routed_experts", m.dims.experts);
 }
 
 void register_attention(ModelBuilder& b, const DeepSeek& m, std::string_view type, std::string_view norm) {
   const Dimensions& d = m.dims;
+  const LatentParts& l = m.parts.latent;
   const auto attention = b.module("self_attn", type);
-  const std::int64_t query = b.times(d.heads, b.plus(m.nope, m.rope));
+  const std::int64_t query = b.times(d.heads, b.plus(l.nope, l.rope));
   // Megatron has no one rule for the latents, which every rank needs whole.
-  if (m.query_rank == 0) {
+  if (l.query_rank == 0) {
     b.linear("q_proj", query, d.hidden, false, Cut::Column);
   } else {
-    b.linear("q_a_proj", m.query_rank, d.hidden, m.attention_bias, Cut::Unknown);
-    b.rms_norm("q_a_layernorm", m.query_rank, norm);
-    b.linear("q_b_proj", query, m.query_rank, false, Cut::Column);
+    b.linear("q_a_proj", l.query_rank, d.hidden, m.attention_bias, Cut::Unknown);
+    b.rms_norm("q_a_layernorm", l.query_rank, norm);
+    b.linear("q_b_proj", query, l.query_rank, false, Cut::Column);
   }
-  b.linear("kv_a_proj_with_mqa", b.plus(m.key_rank, m.rope), d.hidden, m.attention_bias, Cut::Unknown);
-  b.rms_norm("kv_a_layernorm", m.key_rank, norm);
-  b.linear("kv_b_proj", b.times(d.heads, b.plus(m.nope, m.value)), m.key_rank, false, Cut::Column);
-  b.linear("o_proj", d.hidden, b.times(d.heads, m.value), m.attention_bias, Cut::Row);
+  b.linear("kv_a_proj_with_mqa", b.plus(l.key_rank, l.rope), d.hidden, m.attention_bias, Cut::Unknown);
+  b.rms_norm("kv_a_layernorm", l.key_rank, norm);
+  b.linear("kv_b_proj", b.times(d.heads, b.plus(l.nope, l.value)), l.key_rank, false, Cut::Column);
+  b.linear("o_proj", d.hidden, b.times(d.heads, l.value), m.attention_bias, Cut::Row);
 }
 
 void register_expert_block(ModelBuilder& b, const DeepSeek& m) {
   const Dimensions& d = m.dims;
   const auto block = b.module("mlp", m.block);
-  register_experts(b, formatted("{}Experts", m.prefix), d.experts, m.expert_ffn, d.hidden, d.activation);
+  register_experts(b, formatted("{}Experts", m.prefix), d.experts, m.parts.experts.ffn, d.hidden, d.activation);
   {
     const auto gate = b.module("gate", formatted("{}TopkRouter", m.prefix));
     b.parameter("weight", {d.experts, d.hidden}, Split::Replicated);
@@ -82,13 +104,13 @@ void register_expert_block(ModelBuilder& b, const DeepSeek& m) {
     }
   }
   const auto shared = b.module("shared_experts", formatted("{}MLP", m.prefix));
-  register_gated_mlp(b, d.hidden, b.times(m.expert_ffn, m.shared), m.mlp_bias, d.activation);
+  register_gated_mlp(b, d.hidden, m.parts.experts.shared_ffn, m.mlp_bias, d.activation);
 }
 
 std::string layer_forward(const DeepSeek& m, bool with_experts) {
   return formatted(
       "input_layernorm self_attn({} kv_a_proj_with_mqa kv_a_layernorm kv_b_proj o_proj) post_attention_layernorm {}",
-      m.query_rank == 0 ? "q_proj" : "q_a_proj q_a_layernorm q_b_proj",
+      m.parts.latent.query_rank == 0 ? "q_proj" : "q_a_proj q_a_layernorm q_b_proj",
       with_experts ? "mlp(gate experts(act_fn) shared_experts(gate_proj act_fn up_proj down_proj))" : kGatedMlpForward);
 }
 
@@ -121,13 +143,14 @@ ModelSpec build(const ConfigReader& config, const DeepSeek& m) {
       }
     }
     b.rms_norm("norm", d.hidden, norm);
-    b.rotary("rotary_emb", named("RotaryEmbedding"), m.rope);
+    b.rotary("rotary_emb", named("RotaryEmbedding"), m.parts.latent.rope);
   }
   const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, false, Cut::Vocabulary);
   if (m.tied) b.tie(head, embedding);
   ModelSpec spec = b.finish("model(embed_tokens rotary_emb layers* norm) lm_head");
   spec.dims = d;
-  spec.dims.head_dim = b.plus(m.nope, m.rope);
+  spec.dims.head_dim = b.plus(m.parts.latent.nope, m.parts.latent.rope);
+  spec.parts = std::make_shared<const DecoderParts>(m.parts);
   return spec;
 }
 
@@ -149,8 +172,18 @@ ModelSpec build_deepseek_v2(ConfigReader& config) {
                  .shared = 2,
                  .first_dense = 0,
                  .per_token = {},
-                 .kv_heads = {}});
+                 .kv_heads = {},
+                 .scale = 1});
   m.mlp_bias = config.flag("mlp_bias", false);
+  const std::string method = config.maybe_string("topk_method").value_or("greedy");
+  if (method != "greedy" && method != "group_limited_greedy") {
+    config.fault("topk_method", formatted("\"{}\" is no way to choose experts that the class knows", method),
+                 "it is greedy or group_limited_greedy");
+  }
+  read_groups(config, m, {}, {});
+  if (method == "greedy") m.parts.experts.groups = 0;
+  m.parts.experts.router = Router::Fp32Softmax;
+  m.parts.rotary.complex = true;
   config.require_divides("num_attention_heads", m.dims.heads, "hidden_size", m.dims.hidden);
   config.throw_if_any();
   return build(config, m);
@@ -173,7 +206,12 @@ ModelSpec build_deepseek_v3(ConfigReader& config) {
                  .shared = 1,
                  .first_dense = 3,
                  .per_token = 8,
-                 .kv_heads = 128});
+                 .kv_heads = 128,
+                 .scale = 2.5});
+  read_groups(config, m, 8, 4);
+  m.parts.experts.router = Router::Fp32Sigmoid;
+  m.parts.experts.normalised = config.flag("norm_topk_prob", true);
+  m.parts.rotary.sorts_pairs = config.flag("rope_interleave", true);
   config.throw_if_any();
   return build(config, m);
 }

@@ -6,15 +6,7 @@
 namespace dsplan {
 
 ModelSpec build_exaone4(ConfigReader& config) {
-  Decoder decoder = read_decoder(config, "Exaone4",
-                                 {.vocab = 102400,
-                                  .hidden = 4096,
-                                  .ffn = 16384,
-                                  .layers = 32,
-                                  .heads = 32,
-                                  .kv_heads = 32,
-                                  .head_dim = 0,
-                                  .positions = 2048});
+  Decoder decoder = read_decoder(config, "Exaone4", {.vocab = 102400, .ffn = 16384, .kv_heads = 32});
   Dimensions& d = decoder.dims;
   d.sliding_window = config.maybe_size("sliding_window", 4096).value_or(0);
   const std::int64_t pattern = d.sliding_window > 0 ? config.size("sliding_window_pattern", 4) : 1;

@@ -3,6 +3,7 @@
 #include "core/format.h"
 #include "model/families/builder.h"
 #include "model/families/family.h"
+#include "model/parts.h"
 
 namespace dsplan {
 namespace {
@@ -13,6 +14,7 @@ struct Falcon {
   Dimensions dims;
   bool tied = true;
   bool bias = false;
+  DecoderParts parts;
   Norms norms = Norms::Shared;
 };
 
@@ -48,6 +50,10 @@ Falcon read_falcon(ConfigReader& config) {
   const std::optional<std::int64_t> kv = config.maybe_size("num_kv_heads");
   const bool new_architecture = config.flag("new_decoder_architecture", false);
   const bool multi_query = config.flag("multi_query", true);
+  falcon.parts.alibi = config.flag("alibi", false);
+  falcon.parts.projections = new_architecture ? Projections::FusedGroups
+                             : multi_query    ? Projections::Fused
+                                              : Projections::FusedHeads;
   d.kv_heads = new_architecture ? kv.value_or(d.heads) : multi_query ? 1 : d.heads;
   falcon.bias = config.flag("bias", false);
   falcon.tied = config.flag("tie_word_embeddings", true);
@@ -116,6 +122,7 @@ ModelSpec build_falcon(ConfigReader& config) {
   if (falcon.tied) b.tie(head, embedding);
   ModelSpec spec = b.finish("transformer(word_embeddings rotary_emb h* ln_f) lm_head");
   spec.dims = d;
+  spec.parts = std::make_shared<const DecoderParts>(falcon.parts);
   return spec;
 }
 

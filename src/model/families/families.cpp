@@ -12,9 +12,9 @@ const std::vector<Family>& families() {
   static const std::vector<Family> kTable{
       {"gpt2", build_gpt2, true},
       {"opt", build_opt, true},
-      {"bloom", build_bloom, false},
+      {"bloom", build_bloom, true},
       {"gpt_neox", build_gpt_neox, true},
-      {"falcon", build_falcon, false},
+      {"falcon", build_falcon, true},
       {"llama", build_llama, true},
       {"mistral", build_mistral, true},
       {"mixtral", build_mixtral, true},
@@ -27,13 +27,16 @@ const std::vector<Family>& families() {
       {"gemma3_text", build_gemma3_text, true},
       {"phi", build_phi, true},
       {"phi3", build_phi3, true},
-      {"deepseek_v2", build_deepseek_v2, false},
-      {"deepseek_v3", build_deepseek_v3, false},
+      {"deepseek_v2", build_deepseek_v2, true},
+      {"deepseek_v3", build_deepseek_v3, true},
       {"smollm3", build_smollm3, true},
       {"olmo2", build_olmo2, true},
       {"olmo3", build_olmo3, true},
       {"granite", build_granite, true},
+      {"granitemoe", build_granitemoe, true},
       {"glm4", build_glm4, true},
+      {"glm4_moe", build_glm4_moe, true},
+      {"gpt_oss", build_gpt_oss, true},
       {"cohere", build_cohere, true},
       {"cohere2", build_cohere2, true},
       {"starcoder2", build_starcoder2, true},
@@ -42,11 +45,12 @@ const std::vector<Family>& families() {
       {"nemotron", build_nemotron, true},
       {"ernie4_5", build_ernie4_5, true},
       {"hunyuan_v1_dense", build_hunyuan_v1_dense, true},
-      // As the published counts have it: the body with its pooler, whatever head the checkpoint was trained with.
-      {"bert", build_bert, false, {"BertForMaskedLM", "BertForPreTraining"}},
-      {"roberta", build_roberta, false, {"RobertaForMaskedLM"}},
+      // Of the class of both pretraining tasks the body with its pooler is built.
+      {"bert", build_bert, true, {"BertForPreTraining"}},
+      {"roberta", build_roberta, true},
+      {"distilbert", build_distilbert, true},
       {"t5", build_t5, false, {"T5WithLMHeadModel"}},  // Its name in transformers 2.
-      {"vit", build_vit, false},
+      {"vit", build_vit, true},
   };
   return kTable;
 }
@@ -80,8 +84,10 @@ const Family& family_of(ConfigReader& config) {
   if (!type->is(Value::Kind::String)) {
     config.refuse("model_type", formatted("\"model_type\" must be a string, not {}", describe(type->kind)));
   }
+  // A config of remote code, whose `architectures` names deepseek_v3's class.
+  const std::string_view named = type->string == "kimi_k2" ? std::string_view("deepseek_v3") : type->string;
   for (const Family& family : families()) {
-    if (family.model_type == type->string) return family;
+    if (family.model_type == named) return family;
   }
   refuse_multimodal(config, type->string);
   if (type->string == "gemma3") {

@@ -43,7 +43,10 @@ struct Family {
 [[nodiscard]] ModelSpec build_olmo2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_olmo3(ConfigReader& config);
 [[nodiscard]] ModelSpec build_granite(ConfigReader& config);
+[[nodiscard]] ModelSpec build_granitemoe(ConfigReader& config);
 [[nodiscard]] ModelSpec build_glm4(ConfigReader& config);
+[[nodiscard]] ModelSpec build_glm4_moe(ConfigReader& config);
+[[nodiscard]] ModelSpec build_gpt_oss(ConfigReader& config);
 [[nodiscard]] ModelSpec build_cohere(ConfigReader& config);
 [[nodiscard]] ModelSpec build_cohere2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_starcoder2(ConfigReader& config);
@@ -54,6 +57,7 @@ struct Family {
 [[nodiscard]] ModelSpec build_hunyuan_v1_dense(ConfigReader& config);
 [[nodiscard]] ModelSpec build_bert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_roberta(ConfigReader& config);
+[[nodiscard]] ModelSpec build_distilbert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_t5(ConfigReader& config);
 [[nodiscard]] ModelSpec build_vit(ConfigReader& config);
 

@@ -22,16 +22,6 @@ void read_gemma(ConfigReader& config, Decoder& decoder) {
   decoder.parts.scaled_embedding = true;
 }
 
-// gemma2's window is of every other layer, the first among them, unless the file lists the layers.
-void check_alternation(ConfigReader& config) {
-  const Value* given = config.find("layer_types");
-  if (given == nullptr) return;
-  for (std::size_t i = 0; i < given->items.size(); ++i) {
-    if (given->items[i].string == (i % 2 == 0 ? "sliding_attention" : "full_attention")) continue;
-    return config.gaps.push_back({&given->items[i], "layer_types", "a window over other layers than every second"});
-  }
-}
-
 }  // namespace
 
 ModelSpec build_gemma(ConfigReader& config) {
@@ -47,8 +37,8 @@ ModelSpec build_gemma(ConfigReader& config) {
                                   .activation = "gelu_pytorch_tanh",
                                   .tied = true});
   read_gemma(config, decoder);
-  config.throw_if_any();
-  return build_decoder(config, decoder);
+  read_head(config, decoder, 0);
+  return finish_decoder(config, decoder);
 }
 
 ModelSpec build_gemma2(ConfigReader& config) {
@@ -72,11 +62,10 @@ ModelSpec build_gemma2(ConfigReader& config) {
   decoder.parts.kinds = read_layer_kinds(
       config, d.layers, [](std::int64_t layer) { return layer % 2 == 0 ? LayerKind::Sliding : LayerKind::Full; });
   d.sliding_window = config.maybe_size("sliding_window", 4096).value_or(0);
-  check_alternation(config);
   d.attention_softcap = config.maybe_number("attn_logit_softcapping", 50).value_or(0);
   d.final_softcap = config.maybe_number("final_logit_softcapping", 30).value_or(0);
-  config.throw_if_any();
-  return build_decoder(config, decoder);
+  read_head(config, decoder, 0);
+  return finish_decoder(config, decoder);
 }
 
 ModelSpec build_gemma3_text(ConfigReader& config) {
@@ -106,8 +95,7 @@ ModelSpec build_gemma3_text(ConfigReader& config) {
   d.sliding_window = config.maybe_size("sliding_window", 4096).value_or(0);
   d.attention_softcap = config.maybe_number("attn_logit_softcapping").value_or(0);
   d.final_softcap = config.maybe_number("final_logit_softcapping").value_or(0);
-  config.throw_if_any();
-  return build_decoder(config, decoder);
+  return finish_decoder(config, decoder);
 }
 
 }  // namespace dsplan

@@ -1,26 +1,43 @@
-// granite: Llama's shape with factors on the embedding, on what joins the residual stream, and on the logits.
+// granite: Llama's shape with factors on the embedding, on what joins the residual stream, and on the logits;
+// granitemoe: the same with experts.
 #include "model/families/decoder.h"
 #include "model/families/family.h"
 
 namespace dsplan {
+namespace {
 
-ModelSpec build_granite(ConfigReader& config) {
-  Decoder decoder = read_decoder(config, "Granite",
-                                 {.vocab = 32000,
-                                  .hidden = 4096,
-                                  .ffn = 11008,
-                                  .layers = 32,
-                                  .heads = 32,
-                                  .kv_heads = 0,
-                                  .head_dim = 0,
-                                  .positions = 2048,
-                                  .kv_heads_may_be_null = true});
+Decoder read_granite(ConfigReader& config, std::string_view prefix) {
+  Decoder decoder = read_decoder(config, prefix, {.kv_heads_may_be_null = true});
   decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
-  decoder.mlp_bias = config.flag("mlp_bias", false);
   decoder.parts.embedding_multiplier = config.maybe_number("embedding_multiplier", 1).value_or(1);
   decoder.parts.residual_multiplier = config.maybe_number("residual_multiplier", 1).value_or(1);
   decoder.parts.attention_scale = config.maybe_number("attention_multiplier", 1).value_or(1);
   decoder.parts.logits_divisor = config.maybe_number("logits_scaling", 1).value_or(1);
+  return decoder;
+}
+
+}  // namespace
+
+ModelSpec build_granite(ConfigReader& config) {
+  Decoder decoder = read_granite(config, "Granite");
+  decoder.mlp_bias = config.flag("mlp_bias", false);
+  return finish_decoder(config, decoder);
+}
+
+ModelSpec build_granitemoe(ConfigReader& config) {
+  Decoder decoder = read_granite(config, "GraniteMoe");
+  decoder.norms_before_mlp = true;
+  decoder.parts.multiplies_late = true;
+  ExpertParts& experts = decoder.parts.experts;
+  experts.router = Router::LateSoftmax;
+  experts.block = "block_sparse_moe";
+  experts.gate = "router";
+  experts.ffn = decoder.dims.ffn;
+  decoder.experts.count = config.size("num_local_experts", 8);
+  decoder.experts.per_token = config.size("num_experts_per_tok", 2);
+  decoder.experts.router_class = "GraniteMoeTopKRouter";
+  decoder.experts.block_class = "MoE";
+  config.require_at_most("num_experts_per_tok", decoder.experts.per_token, "num_local_experts", decoder.experts.count);
   return finish_decoder(config, decoder);
 }
 

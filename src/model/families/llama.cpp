@@ -6,17 +6,28 @@
 namespace dsplan {
 namespace {
 
-// qwen: the window applies only where use_sliding_window says so, and to the layers from max_window_layers on.
-void read_qwen_window(ConfigReader& config, Decoder& decoder) {
+// qwen: the window applies only where use_sliding_window says so, to the layers that `slides` names by
+// max_window_layers where the file does not.
+using SlidingLayer = bool (*)(std::int64_t layer, std::int64_t bound);
+void read_qwen_window(ConfigReader& config, Decoder& decoder, SlidingLayer slides) {
   const bool used = config.flag("use_sliding_window", false);
   const std::int64_t window = config.maybe_size("sliding_window", 4096).value_or(0);
-  const std::int64_t first = config.count("max_window_layers", 28);
+  const std::int64_t bound = config.count("max_window_layers", 28);
   decoder.dims.sliding_window = used ? window : 0;
-  if ((!used || window == 0) && !decoder.parts.both_masks) return;
-  decoder.parts.kinds = read_layer_kinds(config, decoder.dims.layers, [&](std::int64_t layer) {
-    return used && layer >= first ? LayerKind::Sliding : LayerKind::Full;
+  std::vector<LayerKind>& kinds = decoder.parts.kinds;
+  kinds = read_layer_kinds(config, decoder.dims.layers, [&](std::int64_t layer) {
+    return used && window > 0 && slides(layer, bound) ? LayerKind::Sliding : LayerKind::Full;
   });
+  if (decoder.dims.sliding_window > 0) return;
+  if (decoder.parts.some_slide()) {
+    config.gaps.push_back(
+        {config.find("layer_types"), "layer_types", "a window over layers, which the model has not,"});
+  }
+  if (!decoder.parts.both_masks) kinds.clear();
 }
+
+bool from_bound(std::int64_t layer, std::int64_t bound) { return layer >= bound; }
+bool every_second_to_bound(std::int64_t layer, std::int64_t bound) { return layer % 2 == 0 && layer < bound; }
 
 // Of the qwen families with experts; `shared` is the size of the expert that sees every token.
 void read_qwen_experts(ConfigReader& config, Decoder& decoder, std::int64_t ffn, std::int64_t shared) {
@@ -25,58 +36,33 @@ void read_qwen_experts(ConfigReader& config, Decoder& decoder, std::int64_t ffn,
   parts.normalised = config.flag("norm_topk_prob", false);
   parts.ffn = config.size("moe_intermediate_size", ffn);
   if (shared > 0) parts.shared_ffn = config.size("shared_expert_intermediate_size", shared);
-  if (config.flag("output_router_logits", false)) decoder.parts.no_graph = "output_router_logits, which adds a loss";
 }
 
 }  // namespace
 
 ModelSpec build_llama(ConfigReader& config) {
-  Decoder decoder = read_decoder(config, "Llama",
-                                 {.vocab = 32000,
-                                  .hidden = 4096,
-                                  .ffn = 11008,
-                                  .layers = 32,
-                                  .heads = 32,
-                                  .kv_heads = 0,
-                                  .head_dim = 0,
-                                  .positions = 2048,
-                                  .kv_heads_may_be_null = true,
-                                  .head_dim_may_be_null = true});
+  Decoder decoder = read_decoder(config, "Llama", {.kv_heads_may_be_null = true, .head_dim_may_be_null = true});
   if (config.find("head_dim") != nullptr) {
     // LlamaConfig insists on it even where head_dim makes it pointless.
     config.require_divides("num_attention_heads", decoder.dims.heads, "hidden_size", decoder.dims.hidden);
   }
   decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
   decoder.mlp_bias = config.flag("mlp_bias", false);
+  read_head(config, decoder);
   return finish_decoder(config, decoder);
 }
 
 ModelSpec build_mistral(ConfigReader& config) {
-  Decoder decoder = read_decoder(config, "Mistral",
-                                 {.vocab = 32000,
-                                  .hidden = 4096,
-                                  .ffn = 14336,
-                                  .layers = 32,
-                                  .heads = 32,
-                                  .kv_heads = 8,
-                                  .head_dim = 0,
-                                  .positions = 131072,
-                                  .head_dim_may_be_null = true});
+  Decoder decoder =
+      read_decoder(config, "Mistral", {.ffn = 14336, .kv_heads = 8, .positions = 131072, .head_dim_may_be_null = true});
   decoder.dims.sliding_window = config.maybe_size("sliding_window", 4096).value_or(0);
+  read_head(config, decoder);
   return finish_decoder(config, decoder);
 }
 
 ModelSpec build_mixtral(ConfigReader& config) {
-  Decoder decoder = read_decoder(config, "Mixtral",
-                                 {.vocab = 32000,
-                                  .hidden = 4096,
-                                  .ffn = 14336,
-                                  .layers = 32,
-                                  .heads = 32,
-                                  .kv_heads = 8,
-                                  .head_dim = 0,
-                                  .positions = 131072,
-                                  .head_dim_may_be_null = true});
+  Decoder decoder =
+      read_decoder(config, "Mixtral", {.ffn = 14336, .kv_heads = 8, .positions = 131072, .head_dim_may_be_null = true});
   decoder.dims.sliding_window = config.maybe_size("sliding_window").value_or(0);
   decoder.experts = {.count = config.size("num_local_experts", 8, "num_experts"),
                      .per_token = config.size("num_experts_per_tok", 2),
@@ -84,40 +70,28 @@ ModelSpec build_mixtral(ConfigReader& config) {
                      .router_class = "MixtralTopKRouter",
                      .dense = {}};
   decoder.parts.experts.ffn = decoder.dims.ffn;
-  if (config.flag("output_router_logits", false)) decoder.parts.no_graph = "output_router_logits, which adds a loss";
   config.require_at_most("num_experts_per_tok", decoder.experts.per_token, "num_local_experts", decoder.experts.count);
+  read_head(config, decoder);
   return finish_decoder(config, decoder);
 }
 
 ModelSpec build_qwen2(ConfigReader& config) {
-  Decoder decoder = read_decoder(config, "Qwen2",
-                                 {.vocab = 151936,
-                                  .hidden = 4096,
-                                  .ffn = 22016,
-                                  .layers = 32,
-                                  .heads = 32,
-                                  .kv_heads = 32,
-                                  .head_dim = 0,
-                                  .positions = 32768,
-                                  .kv_heads_may_be_null = true});
+  Decoder decoder =
+      read_decoder(config, "Qwen2",
+                   {.vocab = 151936, .ffn = 22016, .kv_heads = 32, .positions = 32768, .kv_heads_may_be_null = true});
   decoder.qkv_bias = true;
-  read_qwen_window(config, decoder);
+  read_qwen_window(config, decoder, from_bound);
+  read_head(config, decoder);
   return finish_decoder(config, decoder);
 }
 
 ModelSpec build_qwen2_moe(ConfigReader& config) {
-  Decoder decoder = read_decoder(config, "Qwen2Moe",
-                                 {.vocab = 151936,
-                                  .hidden = 2048,
-                                  .ffn = 5632,
-                                  .layers = 24,
-                                  .heads = 16,
-                                  .kv_heads = 16,
-                                  .head_dim = 0,
-                                  .positions = 32768});
+  Decoder decoder = read_decoder(
+      config, "Qwen2Moe",
+      {.vocab = 151936, .hidden = 2048, .ffn = 5632, .layers = 24, .heads = 16, .kv_heads = 16, .positions = 32768});
   decoder.qkv_bias = config.flag("qkv_bias", true);
   decoder.parts.both_masks = true;
-  read_qwen_window(config, decoder);
+  read_qwen_window(config, decoder, every_second_to_bound);
   decoder.parts.empty_window = decoder.dims.sliding_window == 0;
   read_qwen_experts(config, decoder, 1408, 5632);
   const std::int64_t experts = config.count("num_experts", 60);
@@ -127,36 +101,29 @@ ModelSpec build_qwen2_moe(ConfigReader& config) {
                      .router_class = "Qwen2MoeTopKRouter",
                      .dense = read_dense_layers(config, decoder.dims.layers, experts)};
   if (experts > 0) config.require_at_most("num_experts_per_tok", decoder.experts.per_token, "num_experts", experts);
+  read_head(config, decoder);
   return finish_decoder(config, decoder);
 }
 
 ModelSpec build_qwen3(ConfigReader& config) {
   Decoder decoder = read_decoder(config, "Qwen3",
                                  {.vocab = 151936,
-                                  .hidden = 4096,
                                   .ffn = 22016,
-                                  .layers = 32,
-                                  .heads = 32,
                                   .kv_heads = 32,
                                   .head_dim = 128,
                                   .positions = 32768,
                                   .kv_heads_may_be_null = true});
   decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
   decoder.parts.head_norm = HeadNorm::ByToken;
-  read_qwen_window(config, decoder);
+  read_qwen_window(config, decoder, from_bound);
+  read_head(config, decoder);
   return finish_decoder(config, decoder);
 }
 
 ModelSpec build_qwen3_moe(ConfigReader& config) {
-  Decoder decoder = read_decoder(config, "Qwen3Moe",
-                                 {.vocab = 151936,
-                                  .hidden = 2048,
-                                  .ffn = 6144,
-                                  .layers = 24,
-                                  .heads = 32,
-                                  .kv_heads = 4,
-                                  .head_dim = 0,
-                                  .positions = 32768});
+  Decoder decoder =
+      read_decoder(config, "Qwen3Moe",
+                   {.vocab = 151936, .hidden = 2048, .ffn = 6144, .layers = 24, .kv_heads = 4, .positions = 32768});
   decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
   decoder.parts.head_norm = HeadNorm::ByToken;
   if (config.flag("use_sliding_window", false)) {
@@ -170,6 +137,7 @@ ModelSpec build_qwen3_moe(ConfigReader& config) {
                      .router_class = "Qwen3MoeTopKRouter",
                      .dense = read_dense_layers(config, decoder.dims.layers, experts)};
   if (experts > 0) config.require_at_most("num_experts_per_tok", decoder.experts.per_token, "num_experts", experts);
+  read_head(config, decoder);
   return finish_decoder(config, decoder);
 }
 

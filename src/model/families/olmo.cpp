@@ -7,16 +7,7 @@ namespace dsplan {
 namespace {
 
 Decoder read_olmo(ConfigReader& config, std::string_view prefix) {
-  Decoder decoder = read_decoder(config, prefix,
-                                 {.vocab = 50304,
-                                  .hidden = 4096,
-                                  .ffn = 11008,
-                                  .layers = 32,
-                                  .heads = 32,
-                                  .kv_heads = 0,
-                                  .head_dim = 0,
-                                  .positions = 2048,
-                                  .kv_heads_may_be_null = true});
+  Decoder decoder = read_decoder(config, prefix, {.vocab = 50304, .kv_heads_may_be_null = true});
   decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
   decoder.norms = {"post_attention_layernorm", "post_feedforward_layernorm"};
   DecoderParts& parts = decoder.parts;

@@ -98,7 +98,6 @@ ModelSpec build_opt(ConfigReader& config) {
   spec.dims = d;
   DecoderParts parts;
   parts.norms_first = opt.norm_before;
-  if (config.maybe_number("layerdrop").value_or(0) > 0) parts.no_graph = "layerdrop, which leaves out layers";
   spec.parts = std::make_shared<const DecoderParts>(parts);
   return spec;
 }

@@ -66,10 +66,6 @@ ModelSpec build_phi(ConfigReader& config) {
                                   .hidden = 2048,
                                   .ffn = 8192,
                                   .layers = 24,
-                                  .heads = 32,
-                                  .kv_heads = 0,
-                                  .head_dim = 0,
-                                  .positions = 2048,
                                   .activation = "gelu_new",
                                   .kv_heads_may_be_null = true});
   const bool qk_layernorm = config.flag("qk_layernorm", false);
@@ -122,16 +118,8 @@ ModelSpec build_phi(ConfigReader& config) {
 }
 
 ModelSpec build_phi3(ConfigReader& config) {
-  Decoder decoder = read_decoder(config, "Phi3",
-                                 {.vocab = 32064,
-                                  .hidden = 3072,
-                                  .ffn = 8192,
-                                  .layers = 32,
-                                  .heads = 32,
-                                  .kv_heads = 0,
-                                  .head_dim = 0,
-                                  .positions = 4096,
-                                  .kv_heads_may_be_null = true});
+  Decoder decoder = read_decoder(
+      config, "Phi3", {.vocab = 32064, .hidden = 3072, .ffn = 8192, .positions = 4096, .kv_heads_may_be_null = true});
   read_phi(config, decoder.dims, 1.0);
   decoder.dims.sliding_window = config.maybe_size("sliding_window").value_or(0);
   config.throw_if_any();

@@ -8,11 +8,9 @@ ModelSpec build_smollm3(ConfigReader& config) {
   Decoder decoder = read_decoder(config, "SmolLM3",
                                  {.vocab = 128256,
                                   .hidden = 2048,
-                                  .ffn = 11008,
                                   .layers = 36,
                                   .heads = 16,
                                   .kv_heads = 4,
-                                  .head_dim = 0,
                                   .positions = 32768,
                                   .tied = true,
                                   .kv_heads_may_be_null = true});

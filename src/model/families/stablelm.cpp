@@ -9,10 +9,7 @@ ModelSpec build_stablelm(ConfigReader& config) {
                                  {.vocab = 50304,
                                   .hidden = 2560,
                                   .ffn = 6912,
-                                  .layers = 32,
-                                  .heads = 32,
                                   .kv_heads = 32,
-                                  .head_dim = 0,
                                   .positions = 4096,
                                   .epsilon_key = "layer_norm_eps"});
   decoder.dims.rotary_fraction = config.rotary_share("partial_rotary_factor", 0.25);

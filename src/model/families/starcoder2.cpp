@@ -12,7 +12,6 @@ ModelSpec build_starcoder2(ConfigReader& config) {
                                   .layers = 30,
                                   .heads = 24,
                                   .kv_heads = 2,
-                                  .head_dim = 0,
                                   .positions = 4096,
                                   .activation = "gelu_pytorch_tanh",
                                   .epsilon_key = "norm_epsilon",

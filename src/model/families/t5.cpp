@@ -136,6 +136,7 @@ ModelSpec build_t5(ConfigReader& config) {
       "decoder(embed_tokens dropout block* final_layer_norm dropout) lm_head");
   spec.dims = d;
   spec.dims.layers = d.layers + t5.decoder_layers;
+  spec.dims.decoder_layers = t5.decoder_layers;
   return spec;
 }
 

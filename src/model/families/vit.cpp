@@ -3,27 +3,18 @@
 #include "core/format.h"
 #include "model/families/builder.h"
 #include "model/families/family.h"
+#include "model/parts.h"
 
 namespace dsplan {
 namespace {
 
 struct Vit {
   Dimensions dims;
-  std::int64_t patch = 0, channels = 0, labels = 0, pooler = 0;
+  std::int64_t patch = 0, channels = 0, pooler = 0;
   std::string pooler_activation;
   bool qkv_bias = true;
   bool classifier = true;
 };
-
-std::int64_t read_labels(ConfigReader& config) {
-  const Value* names = config.find("id2label");
-  if (names == nullptr) return config.count("num_labels", 2);
-  if (!names->is(Value::Kind::Object)) {
-    config.fault(*names, formatted("\"id2label\" must be an object, not {}", describe(names->kind)));
-    return 2;
-  }
-  return static_cast<std::int64_t>(names->members.size());
-}
 
 bool read_classifier(ConfigReader& config) {
   const Value* classes = config.find("architectures");
@@ -46,19 +37,20 @@ Vit read_vit(ConfigReader& config) {
   d.activation = config.activation("hidden_act", "gelu");
   d.residual_dropout = d.embedding_dropout = config.probability("hidden_dropout_prob", 0);
   d.attention_dropout = config.probability("attention_probs_dropout_prob", 0);
+  d.norm_epsilon = config.maybe_number("layer_norm_eps").value_or(1e-12);
   vit.qkv_bias = config.flag("qkv_bias", true);
   vit.patch = config.size("patch_size", 16);
   vit.channels = config.size("num_channels", 3);
   vit.pooler = config.maybe_size("pooler_output_size").value_or(d.hidden);
   vit.pooler_activation = config.activation("pooler_act", "tanh");
   vit.classifier = read_classifier(config);
-  vit.labels = read_labels(config);
-  const std::int64_t image = config.size("image_size", 224);
+  d.labels = read_label_count(config);
+  d.image = config.size("image_size", 224);
   config.require_divides("num_attention_heads", d.heads, "hidden_size", d.hidden);
-  config.require_at_most("patch_size", vit.patch, "image_size", image);
+  config.require_at_most("patch_size", vit.patch, "image_size", d.image);
   config.throw_if_any();
   d.head_dim = d.hidden / d.heads;
-  const std::int64_t side = image / vit.patch;
+  const std::int64_t side = d.image / vit.patch;
   d.max_positions = config.plus(config.times(side, side), 1);
   return vit;
 }
@@ -118,8 +110,8 @@ ModelSpec build_vit(ConfigReader& config) {
       const auto body = b.module("vit", "ViTModel");
       register_body(b, vit);
     }
-    if (vit.labels > 0) {
-      b.linear("classifier", vit.labels, d.hidden, true, Cut::Whole);
+    if (d.labels > 0) {
+      b.linear("classifier", d.labels, d.hidden, true, Cut::Whole);
     } else {
       b.leaf("classifier", "Identity");
     }
@@ -133,6 +125,15 @@ ModelSpec build_vit(ConfigReader& config) {
   }
   ModelSpec spec = b.finish(forward);
   spec.dims = d;
+  DecoderParts parts;
+  parts.norm = NormKind::Layer;
+  parts.mlp = MlpKind::Plain;
+  parts.full = true;
+  parts.up = "fc1";
+  parts.down = "fc2";
+  parts.activation = "activation_fn";
+  parts.kinds = {LayerKind::Full};
+  spec.parts = std::make_shared<const DecoderParts>(parts);
   return spec;
 }
 

@@ -136,6 +136,34 @@ TensorId plain_softmax(GraphBuilder& g, TensorId weights, DType as) {
   return result;
 }
 
+// gpt_oss: softmax(cat(weights, sinks) - its maximum), of which the sinks' column is dropped again. `held` takes what
+// the function's variables hold until it returns.
+TensorId softened_with_sinks(GraphBuilder& g, TensorId sinks, TensorId weights, std::vector<TensorId>& held) {
+  const Shape shape = g.shape(weights);
+  const Shape row{shape.dims[0], shape.dims[1], shape.dims[2], 1};
+  const TensorId column = g.view(sinks, Shape{1, shape.dims[1], 1, 1});
+  const TensorId spread = g.view(column, row, Op::Expand);
+  g.drop({column});
+  const TensorId joint = g.cat(weights, spread);
+  const auto [highest, places] = g.select(Op::Max, joint, row);
+  g.drop({places});
+  const TensorId centred = g.binary(Op::Sub, joint, highest);
+  g.drop({joint, highest});
+  const TensorId soft = g.unary(Op::Softmax, centred);
+  const TensorId scores = g.slice(soft, 3, 0, shape.dims[3]);
+  g.drop({weights});
+  held.insert(held.end(), {spread, centred, soft});
+  return scores;
+}
+
+TensorId softened(GraphBuilder& g, const AttentionCall& call, TensorId weights) {
+  if (call.softmax == SoftmaxKind::Wide) return wide_softmax(g, weights);
+  if (call.softmax == SoftmaxKind::Values) return plain_softmax(g, weights, g.dtype(call.v));
+  const TensorId soft = g.unary(Op::Softmax, weights);
+  g.drop({weights});
+  return soft;
+}
+
 // eager_attention_forward. The result's layout is that of the product; the weights go back to the caller.
 Attended eager(GraphBuilder& g, const AttentionCall& call) {
   const std::int64_t heads = heads_of(g, call.q);
@@ -143,7 +171,8 @@ Attended eager(GraphBuilder& g, const AttentionCall& call) {
   const Heads key = repeated(g, call.k, heads, call.by_head);
   const Heads value = repeated(g, call.v, heads, false);
   TensorId weights = scores(g, call, query, key);
-  weights = call.wide_softmax ? wide_softmax(g, weights) : plain_softmax(g, weights, g.dtype(call.v));
+  std::vector<TensorId> held;
+  weights = call.sinks == kNone ? softened(g, call, weights) : softened_with_sinks(g, call.sinks, weights, held);
   const TensorId dropped = g.dropout(weights, call.dropout);
   g.drop({weights});
   const Heads low_value{g.lowered(value.tensor), value.layout};
@@ -157,6 +186,7 @@ Attended eager(GraphBuilder& g, const AttentionCall& call) {
   g.drop({product});
   const TensorId flat = joined(g, output);
   g.drop({output, query.tensor, key.tensor, value.tensor});
+  for (TensorId one : held) g.drop({one});
   return {flat, dropped};
 }
 
@@ -169,13 +199,21 @@ constexpr std::int64_t kAligned = 8;  // Elements.
 
 // A mask that masks what flags leave unset: 0 or minus infinity by element, in the query's dtype, and for the
 // memory-efficient kernel padded where its rows are not aligned (convert_boolean_attn_mask, preprocess_mask).
-TensorId added_bias(GraphBuilder& g, TensorId flags, TensorId q) {
+TensorId bias_of_flags(GraphBuilder& g, TensorId flags, TensorId q) {
   const DType dtype = g.dtype(q);
-  Shape shape{batch_of(g, q), 1, seq_of(g, q), seq_of(g, q)};
+  if (g.dtype(flags) != DType::Bool) return g.keep(flags);  // Added as it is.
+  const Shape shape{batch_of(g, q), 1, seq_of(g, q), seq_of(g, q)};
   const TensorId minimum = g.filled(Shape{}, dtype, -std::numeric_limits<double>::infinity());
   const TensorId zero = g.filled(Shape{}, dtype, 0);
-  TensorId bias = g.make(Op::MaskedFill, shape, dtype, {zero, flags, minimum});
+  const TensorId bias = g.make(Op::MaskedFill, shape, dtype, {zero, flags, minimum});
   g.drop({zero, minimum});
+  return bias;
+}
+
+TensorId added_bias(GraphBuilder& g, TensorId flags, TensorId q) {
+  const DType dtype = g.dtype(q);
+  TensorId bias = bias_of_flags(g, flags, q);
+  Shape shape = g.shape(bias);
   const std::int64_t over = shape.dims[3] % kAligned;
   if (over != 0 && g.options().attention != AttentionKernel::CuDnn) {
     shape.dims[3] += kAligned - over;
@@ -195,7 +233,8 @@ TensorId padded(GraphBuilder& g, TensorId x, std::int64_t columns) {
 
 // Flash wants aligned heads: operands are padded, and of the result only the own columns are seen (attention.cpp,
 // pad_last_dim and post_process_flash_output).
-TensorId padded_flash(GraphBuilder& g, const Heads& query, const Heads& key, const Heads& value, double dropout) {
+TensorId padded_flash(GraphBuilder& g, const Heads& query, const Heads& key, const Heads& value,
+                      const AttentionCall& call) {
   const TensorId low_v = g.lowered(value.tensor);
   const TensorId low_k = g.lowered(key.tensor);
   const TensorId low_q = g.lowered(query.tensor);
@@ -205,7 +244,7 @@ TensorId padded_flash(GraphBuilder& g, const Heads& query, const Heads& key, con
   const TensorId k = padded(g, low_k, columns);
   const TensorId v = padded(g, low_v, columns);
   const bool by_head = heads_of(g, q) > 1 && seq_of(g, q) > 1;
-  const TensorId whole = g.attention(q, k, v, kNone, dropout, {by_head, columns});
+  const TensorId whole = g.attention(q, k, v, kNone, call.dropout, {by_head, columns, call.full});
   const TensorId output = g.slice(whole, 3, 0, width);
   g.drop({whole, v, k, q, low_q, low_k, low_v});
   return output;
@@ -215,18 +254,19 @@ TensorId fused_kernel(GraphBuilder& g, const Heads& query, const Heads& key, con
                       const AttentionCall& call) {
   if (call.mask == kNone) {
     if (pads_heads(g.options(), g.shape(query.tensor).dims[3], false)) {
-      return padded_flash(g, query, key, value, call.dropout);
+      return padded_flash(g, query, key, value, call);
     }
     const bool several = heads_of(g, query.tensor) > 1 && seq_of(g, query.tensor) > 1;
     const bool by_head = query.layout == Layout::Plain && several;
-    return g.attention(query.tensor, key.tensor, value.tensor, kNone, call.dropout, {by_head, 0});
+    return g.attention(query.tensor, key.tensor, value.tensor, kNone, call.dropout, {by_head, 0, call.full});
   }
+  const TensorId low_mask = g.lowered(call.mask);
   const TensorId low_v = g.lowered(value.tensor);
   const TensorId low_k = g.lowered(key.tensor);
   const TensorId low_q = g.lowered(query.tensor);
-  const TensorId bias = added_bias(g, call.mask, low_q);
-  const TensorId output = g.attention(low_q, low_k, low_v, bias, call.dropout, {});
-  g.drop({bias, low_q, low_k, low_v});
+  const TensorId bias = added_bias(g, low_mask, low_q);
+  const TensorId output = g.attention(low_q, low_k, low_v, bias, call.dropout, {false, 0, call.full});
+  g.drop({bias, low_q, low_k, low_v, low_mask});
   return output;
 }
 
@@ -284,16 +324,23 @@ Heads interleaved(GraphBuilder& g, const Heads& x, std::int64_t heads) {
   return {copied, Layout::Plain};
 }
 
+// What matmul does with one head that all queries share: it is expanded.
+Heads spread(GraphBuilder& g, const Heads& x, std::int64_t heads) {
+  if (heads_of(g, x.tensor) == heads) return {g.keep(x.tensor), x.layout};
+  return {with_repeated_heads(g, x.tensor, heads), Layout::Repeated};
+}
+
 // query * s, (key * s) turned, their product, + mask in place, a softmax that knows rows masked whole.
 TensorId math_weights(GraphBuilder& g, const Heads& query, const Heads& key, TensorId bias, double root) {
   const Heads scaled_key{g.unary(Op::MulScalar, key.tensor, root), key.layout};
+  const Heads spread_key = spread(g, scaled_key, heads_of(g, query.tensor));
   const TensorId q = flattened(g, query);
-  const TensorId k = flattened(g, scaled_key);
+  const TensorId k = flattened(g, spread_key);
   Shape turned = g.shape(k);
   std::swap(turned.dims[2], turned.dims[3]);
   const TensorId k_turned = g.view(k, turned, {step_swap(2, 3)});
   const TensorId product = g.matmul(q, k_turned);
-  g.drop({q, k, k_turned, scaled_key.tensor});
+  g.drop({q, k, k_turned, scaled_key.tensor, spread_key.tensor});
   const TensorId masked = g.in_place(Op::Add, product, bias);
   g.drop({product});
   const TensorId weights = g.safe_softmax(masked);
@@ -310,9 +357,10 @@ struct MathResult {
 MathResult math_output(GraphBuilder& g, TensorId weights, const Heads& value, DType origin) {
   const TensorId returned =
       g.dtype(weights) == origin ? g.keep(weights) : g.make(Op::Cast, g.shape(weights), origin, {weights});
-  const TensorId v = flattened(g, value);
+  const Heads spread_value = spread(g, value, heads_of(g, weights));
+  const TensorId v = flattened(g, spread_value);
   const TensorId product = g.matmul(weights, v);
-  g.drop({v});
+  g.drop({v, spread_value.tensor});
   const bool copied_back = batch_of(g, product) > 1 && heads_of(g, product) > 1 && seq_of(g, product) > 1;
   const Shape shape = g.shape(product);
   const TensorId viewed = copied_back ? g.view_copied_back(product, shape) : g.view(product, shape);
@@ -330,16 +378,18 @@ TensorId math_kernel(GraphBuilder& g, const AttentionCall& call) {
   const TensorId low_q = g.lowered(call.q);
   const DType origin = g.dtype(low_q);
   g.set_autocast_enabled(false);
+  const TensorId given = call.mask == kNone ? kNone : bias_of_flags(g, call.mask, low_q);
   const TensorId wide_q = g.cast(low_q, DType::Float32);
   const TensorId wide_k = g.cast(low_k, DType::Float32);
   const TensorId wide_v = g.cast(low_v, DType::Float32);
   const TensorId scaled_q = g.unary(Op::MulScalar, wide_q, std::sqrt(scale_of(g, call)));
-  const TensorId bias = causal_bias(g, seq_of(g, call.q));
+  const TensorId bias = given == kNone ? causal_bias(g, seq_of(g, call.q)) : given;
   const Heads query = as_they_lie(g, scaled_q, call.by_head);
   const Heads own_key = as_they_lie(g, wide_k, call.by_head);
   const Heads own_value = by_token(g, wide_v);
-  const Heads key = interleaved(g, own_key, heads);
-  const Heads value = interleaved(g, own_value, heads);
+  const bool spreads = call.mask != kNone;  // Which says that no head is repeated beforehand.
+  const Heads key = spreads ? Heads{g.keep(own_key.tensor), own_key.layout} : interleaved(g, own_key, heads);
+  const Heads value = spreads ? Heads{g.keep(own_value.tensor), own_value.layout} : interleaved(g, own_value, heads);
   const TensorId weights = math_weights(g, query, key, bias, std::sqrt(scale_of(g, call)));
   const TensorId dropped = g.dropout(weights, call.dropout);
   g.drop({weights});
@@ -362,6 +412,7 @@ Attended math(GraphBuilder& g, const AttentionCall& call) {
 
 Attended attend(GraphBuilder& g, const AttentionCall& call) {
   if (g.options().eager_attention) return eager(g, call);
+  DSPLAN_CHECK(call.sinks == kNone, "no kernel takes sinks");
   return g.options().math_attention ? math(g, call) : fused(g, call);
 }
 
@@ -375,10 +426,10 @@ bool queries_come_back_by_head(const GraphOptions& options, const Dimensions& di
   return copies_operands(options);
 }
 
-// A product's gradient of the turned keys lies token by token.
+// A product's gradient of the turned keys is a view of the projection's, but of one row only it is a matrix.
 bool keys_come_back_by_head(const GraphOptions& options, const Dimensions& dims, bool masked) {
   const bool composed = options.eager_attention || options.math_attention;
-  if (composed && dims.heads == dims.kv_heads) return false;
+  if (composed && dims.heads == dims.kv_heads) return options.micro_batch > 1;
   return values_come_back_by_head(options, dims, masked);
 }
 

@@ -8,18 +8,26 @@
 
 namespace dsplan {
 
+enum class SoftmaxKind : std::uint8_t {
+  Wide,    // In fp32, then back.
+  Values,  // Then in the values' dtype.
+  Bare,
+};
+
 struct AttentionCall {
   // Heads before tokens, [B, H, S, D], in the memory layout of [B, S, H, D] or, with `by_head`, of their own. k and v
   // may have fewer heads.
   TensorId q = kNone;
   TensorId k = kNone;
   TensorId v = kNone;
-  TensorId mask = kNone;     // Eager: added to the scores; otherwise flags. kNone: causal by flag.
-  bool by_head = false;      // q and k, not v.
-  double softcap = 0;        // Eager only, 0: none.
-  double scale = 0;          // Of the scores. 0: one by the root of a head's width.
-  double dropout = 0;        // Of the weights.
-  bool wide_softmax = true;  // Eager only: softmax in fp32.
+  TensorId mask = kNone;                    // Eager: added to the scores; otherwise flags. kNone: causal by flag.
+  bool by_head = false;                     // q and k, not v.
+  double softcap = 0;                       // Eager only, 0: none.
+  double scale = 0;                         // Of the scores. 0: one by the root of a head's width.
+  double dropout = 0;                       // Of the weights.
+  SoftmaxKind softmax = SoftmaxKind::Wide;  // Eager only.
+  TensorId sinks = kNone;                   // Eager only: of each head, a score beside those of the keys.
+  bool full = false;                        // Each token sees every other.
 };
 
 struct Attended {

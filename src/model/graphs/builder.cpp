@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "model/lora.h"
 
 namespace dsplan {
 
@@ -33,9 +34,11 @@ ModuleId GraphBuilder::child(ModuleId parent, std::string_view name) const {
 void GraphBuilder::enter(ModuleId module) {
   stack_.push_back(module);
   graph_.program.push_back({Instruction::Kind::Enter, module});
+  if (const ModuleId copy = trained_copy(model_, module); copy != kNone) enter(copy);
 }
 
 void GraphBuilder::exit(ModuleId module) {
+  if (const ModuleId copy = trained_copy(model_, module); copy != kNone) GraphBuilder::exit(copy);
   DSPLAN_CHECK(stack_.back() == module, "modules must be left in the order in which they were entered");
   stack_.pop_back();
   graph_.program.push_back({Instruction::Kind::Exit, module});
@@ -56,10 +59,11 @@ DType GraphBuilder::dtype_of(const Parameter& parameter) const {
   return options_.one_dtype ? options_.dtype : parameter.dtype.value_or(options_.dtype);
 }
 
-void GraphBuilder::begin_region(std::int32_t layer, std::vector<TensorId> arguments, std::vector<TensorId> keywords) {
-  DSPLAN_CHECK(static_cast<std::size_t>(layer) == graph_.regions.size(), "layers must come in order");
+std::int32_t GraphBuilder::begin_region(std::vector<TensorId> arguments, std::vector<TensorId> keywords) {
+  const auto layer = static_cast<std::int32_t>(graph_.regions.size());
   graph_.regions.push_back({std::move(arguments), std::move(keywords)});
   graph_.program.push_back({Instruction::Kind::RegionBegins, layer});
+  return layer;
 }
 
 void GraphBuilder::end_region(std::int32_t layer) { graph_.program.push_back({Instruction::Kind::RegionEnds, layer}); }
@@ -70,7 +74,8 @@ TensorId GraphBuilder::add_tensor(Shape shape, DType dtype, StorageId storage, b
 }
 
 TensorId GraphBuilder::parameter_of(ModuleId module, std::string_view leaf) {
-  ParameterId id = model_.parameter(module, leaf);
+  const ModuleId copy = trained_copy(model_, module);
+  ParameterId id = model_.parameter(copy == kNone ? module : copy, leaf);
   if (id == kNone) return kNone;
   const Parameter& named = model_.parameters[static_cast<std::size_t>(id)];
   if (named.tied_to != kNone) id = named.tied_to;
@@ -175,10 +180,11 @@ void GraphBuilder::require_grad(TensorId x) {
   graph_.leaves.push_back(x);
 }
 
-TensorId GraphBuilder::unary(Op op, TensorId x, double number) {
+TensorId GraphBuilder::unary(Op op, TensorId x, double number, std::uint8_t bounds) {
   const TensorId operand = autocast_to_fp32(op) ? widened(x) : keep(x);
   const TensorId out = make(op, shape(operand), dtype(operand), {operand}, true);
   graph_.nodes.back().number = number;
+  graph_.nodes.back().bounds = bounds;
   drop({operand});
   return out;
 }
@@ -271,8 +277,8 @@ TensorId GraphBuilder::dropout(TensorId x, double p) {
   return unary(Op::Dropout, x, p);
 }
 
-TensorId GraphBuilder::view(TensorId x, Shape to) {
-  const NodeId node = add_node(Op::View, {x}, true);
+TensorId GraphBuilder::view(TensorId x, Shape to, Op op) {
+  const NodeId node = add_node(op == Op::Expand && shape(x) == to ? Op::View : op, {x}, op != Op::Detach);
   const bool requires_grad = graph_.nodes.back().requires_grad;
   const TensorId out = output_of(node, add_tensor(to, dtype(x), graph_.tensor(x).storage, requires_grad, node));
   run(node);
@@ -312,13 +318,13 @@ TensorId GraphBuilder::slice(TensorId x, std::int8_t dim, std::int64_t start, st
   return out;
 }
 
-std::vector<TensorId> GraphBuilder::split_last(TensorId x, std::int64_t parts) {
+std::vector<TensorId> GraphBuilder::split_last(TensorId x, const std::vector<std::int64_t>& widths) {
   Shape part = shape(x);
-  part.dims[part.rank - 1U] /= parts;
   const NodeId node = add_node(Op::Split, {x}, true);
   graph_.nodes.back().axis = static_cast<std::int8_t>(part.rank - 1);
   std::vector<TensorId> outputs;
-  for (std::int64_t i = 0; i < parts; ++i) {
+  for (const std::int64_t width : widths) {
+    part.dims[part.rank - 1U] = width;
     const bool requires_grad = graph_.nodes.back().requires_grad;
     outputs.push_back(output_of(node, add_tensor(part, dtype(x), graph_.tensor(x).storage, requires_grad, node)));
   }
@@ -326,13 +332,14 @@ std::vector<TensorId> GraphBuilder::split_last(TensorId x, std::int64_t parts) {
   return outputs;
 }
 
-TensorId GraphBuilder::cat_last(TensorId a, TensorId b, Op op) {
+TensorId GraphBuilder::cat(TensorId a, TensorId b, Op op, std::int8_t axis) {
+  const std::size_t along = axis < 0 ? shape(a).rank - 1U : static_cast<std::size_t>(axis);
   Shape whole = shape(a);
-  whole.dims[whole.rank - 1U] += shape(b).dims[shape(b).rank - 1U];
+  whole.dims[along] += shape(b).dims[along];
   Shape made = op == Op::Stack ? shape(a) : whole;
   if (op == Op::Stack) made.dims[made.rank++] = 2;
   const TensorId joint = make(op, made, dtype(a), {a, b}, true);
-  graph_.nodes.back().axis = static_cast<std::int8_t>(made.rank - 1);
+  graph_.nodes.back().axis = static_cast<std::int8_t>(op == Op::Stack ? made.rank - 1U : along);
   if (op == Op::Cat) return joint;
   const TensorId flat = view(joint, whole);
   drop({joint});
@@ -353,11 +360,14 @@ TensorId GraphBuilder::attention(TensorId q, TensorId k, TensorId v, TensorId bi
   const TensorId low_v = lowered(v);
   const TensorId low_k = lowered(k);
   const TensorId low_q = lowered(q);
-  const TensorId out = make(Op::Attention, shape(q), dtype(low_q), {low_q, low_k, low_v, bias}, true, dropout);
+  Shape result = shape(q);
+  result.dims[3] = shape(v).dims[3];
+  const TensorId out = make(Op::Attention, result, dtype(low_q), {low_q, low_k, low_v, bias}, true, dropout);
   const bool takes_bias = options_.attention == AttentionKernel::CuDnn;
   Node& node = graph_.nodes.back();
   node.attention = bias == kNone || takes_bias ? options_.attention : AttentionKernel::MemoryEfficient;
   node.by_head = heads.by_head;
+  node.full_attention = heads.full;
   node.padding = static_cast<std::uint8_t>(heads.padding);
   drop({low_q, low_k, low_v});
   return out;
@@ -380,22 +390,30 @@ std::pair<TensorId, TensorId> GraphBuilder::nll_loss(TensorId log_probabilities,
   return {loss, kNone};
 }
 
-TensorId GraphBuilder::in_place(Op op, TensorId x, TensorId other) {
+TensorId GraphBuilder::in_place(Op op, TensorId x, TensorId other, std::int8_t axis, std::int64_t start) {
   const NodeId node = add_node(op, {x, other}, true);
   graph_.nodes.back().in_place = true;
+  graph_.nodes.back().axis = axis;
+  graph_.nodes.back().number = static_cast<double>(start);
   const bool requires_grad = graph_.nodes.back().requires_grad;
   const TensorId out = output_of(node, add_tensor(shape(x), dtype(x), graph_.tensor(x).storage, requires_grad, node));
   run(node);
   return out;
 }
 
-void GraphBuilder::drop(std::initializer_list<TensorId> tensors) {
+void GraphBuilder::drop(std::initializer_list<TensorId> tensors, TensorId read) {
+  if (read != kNone) graph_.program.push_back({Instruction::Kind::Read, read});
   for (TensorId id : tensors) {
     std::int32_t& count = references_[id];
     DSPLAN_CHECK(count > 0, "a tensor is dropped twice");
     const bool made_here = graph_.tensor(id).producer != kNone;  // Parameters and buffers belong to their module.
     if (--count == 0 && made_here) graph_.program.push_back({Instruction::Kind::Drop, id});
   }
+}
+
+void GraphBuilder::forget(TensorId made) {
+  const NodeId node = graph_.tensor(made).producer;
+  if (graph_.node(node).requires_grad) graph_.program.push_back({Instruction::Kind::Forget, node});
 }
 
 void GraphBuilder::give_to_loop(TensorId output) {

@@ -28,6 +28,7 @@ struct GraphOptions {
   bool eager_attention = false;  // Composed of products and softmax: `attention` plays no part.
   bool math_attention = false;   // PyTorch's math kernel: operators as well.
   Loss loss = Loss::HuggingFace;
+  bool casts_loss = false;  // fully_shard casts the model's outputs to `dtype`, the loss among them.
   std::int64_t loss_chunks = 0;
   Version torch = kWitnessTorch;
   Version transformers = kWitnessTransformers;
@@ -59,8 +60,8 @@ class GraphBuilder {
   [[nodiscard]] ModuleId child(ModuleId parent, std::string_view name) const;
   void enter(ModuleId module);
   void exit(ModuleId module);
-  // The layer that gradient checkpointing would wrap, with the tensors that it is called with.
-  void begin_region(std::int32_t layer, std::vector<TensorId> arguments, std::vector<TensorId> keywords);
+  // The layer that gradient checkpointing would wrap, with the tensors that it is called with; returns its number.
+  std::int32_t begin_region(std::vector<TensorId> arguments, std::vector<TensorId> keywords);
   void end_region(std::int32_t layer);
 
   // The parameter `leaf` of the current module, or kNone if it has none. Not to be dropped.
@@ -71,13 +72,15 @@ class GraphBuilder {
   [[nodiscard]] TensorId buffer(std::string_view leaf);
   [[nodiscard]] TensorId batch_input(Shape shape, DType dtype);
 
-  // Python lets go of these.
-  void drop(std::initializer_list<TensorId> tensors);
+  // Python lets go of these, and has asked for the value of `read` before: `if tensor:`, `tensor.item()`.
+  void drop(std::initializer_list<TensorId> tensors, TensorId read = kNone);
+  // The autograd node that made it dies: nothing that leads to a loss holds it.
+  void forget(TensorId made);
   // An output of the model that the training loop keeps, or drops at once.
   void give_to_loop(TensorId output);
 
   // Operators, in the framework's words. Inputs must be alive.
-  TensorId unary(Op op, TensorId x, double number = 0);
+  TensorId unary(Op op, TensorId x, double number = 0, std::uint8_t bounds = Node::kBothBounds);
   TensorId safe_softmax(TensorId x);       // Rows of nothing but minus infinity give zeros.
   TensorId cast(TensorId x, DType dtype);  // The same tensor if nothing changes: then one more reference to it.
   // torch.autocast's two rules for an operand (ATen/autocast_mode.h): lower_precision, and fp32. One more reference, as
@@ -90,8 +93,8 @@ class GraphBuilder {
   TensorId conv1d(TensorId x, TensorId weight, TensorId bias, std::int64_t features);  // Weight as [in, out].
   TensorId embedding(TensorId weight, TensorId ids);
   TensorId layer_norm(TensorId x, TensorId weight, TensorId bias);
-  TensorId dropout(TensorId x, double p);  // p = 0: the same tensor.
-  TensorId view(TensorId x, Shape shape);
+  TensorId dropout(TensorId x, double p);                    // p = 0: the same tensor.
+  TensorId view(TensorId x, Shape shape, Op op = Op::View);  // Or Op::Expand.
   // A view in steps, of which the last leaves `shape`.
   TensorId view(TensorId x, Shape shape, std::initializer_list<ViewStep> steps);
   // A view whose gradient has to be copied to become the input's shape again (Node::gradient_copied).
@@ -99,9 +102,10 @@ class GraphBuilder {
   TensorId copy(TensorId x);  // clone, contiguous, or a reshape that copies.
   // `length` elements of dimension `dim` from `start`, or of its pairs the element `start` each.
   TensorId slice(TensorId x, std::int8_t dim, std::int64_t start, std::int64_t length, bool of_pairs = false);
-  std::vector<TensorId> split_last(TensorId x, std::int64_t parts);
+  std::vector<TensorId> split_last(TensorId x, const std::vector<std::int64_t>& widths);
   // Op::Stack: element by element, flattened: a[0], b[0], a[1], b[1].
-  TensorId cat_last(TensorId a, TensorId b, Op op = Op::Cat);
+  TensorId cat(TensorId a, TensorId b, Op op = Op::Cat,
+               std::int8_t axis = -1);  // Of the last, unless another is given.
   TensorId matmul(TensorId a, TensorId b);
   // `bias` is added to the scores, or kNone. The options' kernel, but with a bias none that takes no bias.
   // The weights are dropped with probability `dropout` inside the kernel.
@@ -109,6 +113,7 @@ class GraphBuilder {
   struct HeadsLie {
     bool by_head = false;
     std::int64_t padding = 0;
+    bool full = false;  // Node::full_attention.
   };
   TensorId attention(TensorId q, TensorId k, TensorId v, TensorId bias, double dropout, HeadsLie heads);
   TensorId make(Op op, Shape shape, DType dtype, std::initializer_list<TensorId> inputs, bool differentiable = false,
@@ -118,12 +123,10 @@ class GraphBuilder {
   // Two outputs: values and int64 indices.
   std::pair<TensorId, TensorId> select(Op op, TensorId x, Shape values);
   std::pair<TensorId, TensorId> nll_loss(TensorId log_probabilities, TensorId target, Reduction reduction);
-  TensorId in_place(Op op, TensorId x, TensorId other);
+  TensorId in_place(Op op, TensorId x, TensorId other, std::int8_t axis = 0, std::int64_t start = 0);
   // Tensor parallelism; on one rank the tensor itself, with one more reference. Then the softmax over all words, in
   // place of fp32 logits, and the loss of each token.
   [[nodiscard]] bool parallel() const { return options_.tp > 1; }
-  // The first of the words that this rank has.
-  [[nodiscard]] double first_word() const { return static_cast<double>(options_.tp_rank * model_.dims.vocab); }
   TensorId copy_to_parallel(TensorId x);
   TensorId reduce_from_parallel(TensorId x);
   std::pair<TensorId, TensorId> parallel_cross_entropy(TensorId logits, TensorId target);
@@ -160,5 +163,15 @@ class GraphBuilder {
   bool grad_enabled_ = true;
   bool autocast_enabled_ = true;
 };
+
+// The first of the words that this rank has.
+[[nodiscard]] inline double first_word(const GraphBuilder& g) {
+  return static_cast<double>(g.options().tp_rank * g.model().dims.vocab);
+}
+
+// For GraphBuilder::split_last: as many equal parts of the last dimension.
+[[nodiscard]] inline std::vector<std::int64_t> equal_widths(const GraphBuilder& g, TensorId x, std::int64_t parts) {
+  return std::vector<std::int64_t>(static_cast<std::size_t>(parts), g.shape(x).dims[g.shape(x).rank - 1U] / parts);
+}
 
 }  // namespace dsplan

@@ -56,7 +56,7 @@ std::pair<TensorId, TensorId> GraphBuilder::parallel_cross_entropy(TensorId logi
   DSPLAN_CHECK(parallel(), "one rank has all the words");
   const NodeId node = add_node(Op::ParallelCrossEntropy, {logits, target}, true);
   const bool requires_grad = graph_.node(node).requires_grad;
-  graph_.nodes.back().number = first_word();
+  graph_.nodes.back().number = first_word(*this);
   const Shape rows = shape(logits);
   TensorId softmax = kNone;
   if (dtype(logits) == DType::Float32) {

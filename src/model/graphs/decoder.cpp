@@ -17,13 +17,21 @@ class DecoderGraph {
 
   Graph build() {
     const TensorId ids = g_.batch_input(Shape{g_.options().micro_batch, g_.options().seq}, DType::Int64);
-    const TensorId labels = g_.batch_input(Shape{g_.options().micro_batch, g_.options().seq}, DType::Int64);
+    const bool of_text = p_.head == TextHead::Text;
+    const TensorId labels = g_.batch_input(of_text ? Shape{g_.options().micro_batch} : g_.shape(ids), DType::Int64);
     const bool masked = batch_has_mask(g_.options().transformers);
     const TensorId ones = masked ? g_.batch_input(g_.shape(ids), DType::Int64) : kNone;
     g_.set_batch(masked ? std::vector<TensorId>{ids, labels, ones} : std::vector<TensorId>{ids, labels});
     g_.enter_model();
     const TensorId hidden = body(ids, ones);
-    return g_.finish(causal_loss(g_, hidden, labels, [&](TensorId x) { return logits_of(x); }));
+    if (p_.head == TextHead::Words) {
+      return g_.finish(causal_loss(g_, hidden, labels, [&](TensorId x) { return logits_of(x); }));
+    }
+    const TensorId logits = of_text ? text_logits(ids, hidden) : token_logits(hidden);
+    const TensorId loss = class_loss(g_, logits, labels, !of_text);
+    g_.drop({hidden});
+    for (TensorId one : held_) g_.drop({one});
+    return g_.finish(end_model(g_, logits, loss));
   }
 
  private:
@@ -33,6 +41,44 @@ class DecoderGraph {
     Waves waves;
     Waves sliding;
   };
+
+  TensorId token_logits(TensorId hidden) {
+    const TensorId dropped = dropout_module(g_, g_.child(g_.causal(), "dropout"), hidden, d_.classifier_dropout);
+    const TensorId logits = linear_module(g_, g_.child(g_.causal(), "score"), dropped, d_.labels);
+    held_.push_back(dropped);
+    return logits;
+  }
+
+  // logits[arange(B), last], where `last` is the rightmost token that is no padding; without padding the last of all.
+  TensorId text_logits(TensorId ids, TensorId hidden) {
+    const std::int64_t rows = g_.options().micro_batch;
+    const std::int64_t seq = g_.options().seq;
+    const Shape result{rows, d_.labels};
+    const TensorId logits = linear_module(g_, g_.child(g_.causal(), "score"), hidden, d_.labels);
+    held_.push_back(logits);
+    const auto numbers = [&](std::int64_t count, DType dtype) { return g_.make(Op::Arange, Shape{count}, dtype, {}); };
+    if (!p_.pads) {
+      const TensorId range = numbers(rows, DType::Int64);
+      const TensorId last = g_.slice(logits, 1, seq - 1, 1);
+      const TensorId column = g_.view(last, result);
+      const TensorId picked = g_.make(Op::Index, result, g_.dtype(logits), {column, range}, true);
+      g_.drop({range, last, column});
+      return picked;
+    }
+    const Shape shape = g_.shape(ids);
+    const TensorId differs = g_.make(Op::NotEqual, shape, DType::Bool, {ids});
+    const TensorId kept = g_.make(Op::Cast, shape, DType::Int32, {differs});
+    g_.drop({differs});
+    const TensorId places = numbers(seq, DType::Int32);
+    const TensorId product = g_.make(Op::Mul, shape, DType::Int32, {places, kept});
+    const TensorId last = g_.make(Op::Max, Shape{rows}, DType::Int64, {product});
+    g_.drop({product});
+    const TensorId range = numbers(rows, DType::Int64);
+    const TensorId picked = g_.make(Op::Index, result, g_.dtype(logits), {logits, range, last}, true);
+    g_.drop({range});
+    held_.insert(held_.end(), {kept, places, last});
+    return picked;
+  }
 
   // Each statement rebinds the variable.
   TensorId logits_of(TensorId hidden) {
@@ -59,8 +105,12 @@ class DecoderGraph {
     return norm_module(g_, p_.norm, g_.child(parent, name), x);
   }
 
-  TensorId feed(ModuleId module, TensorId hidden) {
-    if (g_.model().child(module, "experts") == kNone) return mlp_module(g_, p_, module, hidden, d_.ffn);
+  // The layer's MLP or its mixture.
+  Mixed feed(ModuleId layer, TensorId hidden) {
+    const ModuleId block = g_.model().child(layer, p_.experts.block);
+    const bool mixes = block != kNone && g_.model().child(block, "experts") != kNone;
+    const ModuleId module = mixes ? block : g_.child(layer, "mlp");
+    if (!mixes) return {mlp_module(g_, p_, module, hidden, d_.ffn), kNone};
     return moe_block(g_, p_.experts, module, hidden,
                      [&](ModuleId shared, TensorId x) { return mlp_module(g_, p_, shared, x, p_.experts.shared_ffn); });
   }
@@ -100,12 +150,18 @@ class DecoderGraph {
     }
     const TensorId middle = join(module, p_.after_attention, p_.attention_dropout, hidden, attended.flat);
     const TensorId second = p_.before_mlp.empty() ? g_.keep(middle) : norm(module, p_.before_mlp, middle);
-    const TensorId fed = feed(g_.child(module, "mlp"), second);
+    const Mixed fed = feed(module, second);
+    // A second result of the block takes the name of the attention's.
+    if (fed.weights != kNone && attended.weights != kNone) g_.drop({attended.weights});
     g_.drop({second});
-    const TensorId out = join(module, p_.after_mlp, p_.mlp_dropout, middle, fed);
+    const TensorId out = join(module, p_.after_mlp, p_.mlp_dropout, middle, fed.out);
     g_.drop({middle});
     if (held) g_.drop({normed, attended.flat});
-    if (attended.weights != kNone) g_.drop({attended.weights});
+    if (fed.weights != kNone) {
+      g_.drop({fed.weights});
+    } else if (attended.weights != kNone) {
+      g_.drop({attended.weights});
+    }
     return out;
   }
 
@@ -119,7 +175,7 @@ class DecoderGraph {
         dropout_module(g_, child(module, p_.attention_dropout), attended.flat, d_.residual_dropout);
     g_.drop({attended.flat});
     const TensorId second = two ? norm(module, p_.before_mlp, hidden) : normed;
-    const TensorId fed = feed(g_.child(module, "mlp"), second);
+    const TensorId fed = feed(module, second).out;
     if (two) g_.drop({second});
     const TensorId from_mlp = dropout_module(g_, child(module, p_.mlp_dropout), fed, d_.residual_dropout);
     g_.drop({fed});
@@ -154,12 +210,14 @@ class DecoderGraph {
     }
     g_.exit(module);
     if (g_.options().inputs_require_grad) g_.require_grad(out);
-    if (p_.embedding_multiplier > 0) {
-      const TensorId scaled = g_.unary(Op::MulScalar, out, p_.embedding_multiplier);
-      g_.drop({out});
-      out = scaled;
-    }
-    return out;
+    return p_.multiplies_late ? out : multiplied(out);
+  }
+
+  TensorId multiplied(TensorId embedded) {
+    if (p_.embedding_multiplier == 0) return embedded;
+    const TensorId scaled = g_.unary(Op::MulScalar, embedded, p_.embedding_multiplier);
+    g_.drop({embedded});
+    return scaled;
   }
 
   // arange(seq), since 5.0 plus the length of a cache, unsqueezed.
@@ -181,6 +239,7 @@ class DecoderGraph {
     TensorId sliding = kNone;
   };
   Masks masks(TensorId position_ids, TensorId ones) {
+    if (p_.sinks) position_ids = kNone;  // gpt_oss gives it none, so that nobody looks for packed sequences.
     Masks made;
     const bool by_kind = !p_.kinds.empty();
     const bool slides = by_kind ? p_.some_slide() || p_.both_masks : d_.sliding_window > 0;
@@ -215,21 +274,13 @@ class DecoderGraph {
   }
 
   TensorId layers(TensorId hidden, const Positions& at, const Masks& masked) {
-    const ModuleId list = g_.child(model_, "layers");
-    ModuleId next = list + 1;
-    for (std::int32_t index = 0; index < d_.layers; ++index) {
-      while (g_.model().modules[static_cast<std::size_t>(next)].parent != list) ++next;
-      const LayerInputs given = given_to(static_cast<std::size_t>(index), at, masked);
-      std::vector<TensorId> keywords{given.waves.cos, given.waves.sin, given.ids};
-      if (given.mask != kNone) keywords.push_back(given.mask);
-      g_.begin_region(index, {hidden}, std::move(keywords));
-      const TensorId out = layer(next, hidden, given);
-      g_.end_region(index);
-      g_.drop({hidden});
-      hidden = out;
-      ++next;
-    }
-    return hidden;
+    const auto keywords = [&](std::size_t index) {
+      const LayerInputs given = given_to(index, at, masked);
+      return std::vector<TensorId>{given.waves.cos, given.waves.sin, given.ids, given.mask};
+    };
+    return run_layers(
+        g_, g_.child(model_, "layers"), hidden, keywords,
+        [&](ModuleId module, std::size_t index, TensorId x) { return layer(module, x, given_to(index, at, masked)); });
   }
 
   TensorId body(TensorId ids, TensorId ones) {
@@ -237,6 +288,7 @@ class DecoderGraph {
     TensorId embedded = embed(ids);
     const TensorId position_ids = positions();
     const Masks masked = masks(position_ids, ones);
+    if (p_.multiplies_late) embedded = multiplied(embedded);
     TensorId hidden = p_.inner_dropout
                           ? g_.dropout(embedded, d_.embedding_dropout)
                           : dropout_module(g_, child(model_, p_.embedding_dropout), embedded, d_.embedding_dropout);
@@ -259,6 +311,7 @@ class DecoderGraph {
   const Dimensions& d_;
   const DecoderParts& p_;
   ModuleId model_;
+  std::vector<TensorId> held_;  // By the variables of the root's forward.
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "model/graphs/attention.h"
 #include "model/graphs/graphs.h"
 #include "model/graphs/loss.h"
+#include "model/graphs/pieces.h"
 
 namespace dsplan {
 namespace {
@@ -13,38 +14,10 @@ class Gpt2 {
       : g_(model, options), d_(model.dims), model_(g_.child(g_.causal(), "transformer")) {}
 
   Graph build() {
-    const TensorId ids = g_.batch_input(Shape{g_.options().micro_batch, g_.options().seq}, DType::Int64);
-    const TensorId labels = g_.batch_input(Shape{g_.options().micro_batch, g_.options().seq}, DType::Int64);
-    g_.set_batch({ids, labels});
-    g_.enter_model();
-    const TensorId hidden = body(ids);
-    return g_.finish(causal_loss(g_, hidden, labels,
-                                 [&](TensorId x) { return vocabulary_head(g_, g_.child(g_.causal(), "lm_head"), x); }));
+    return language_model(g_, [&](TensorId ids) { return body(ids); });
   }
 
  private:
-  TensorId layer_norm(ModuleId module, TensorId x) {
-    g_.enter(module);
-    const TensorId weight = g_.parameter("weight");
-    const TensorId out = g_.layer_norm(x, weight, g_.parameter("bias"));
-    g_.exit(module);
-    return out;
-  }
-
-  TensorId dropout(ModuleId module, TensorId x, double p) {
-    g_.enter(module);
-    const TensorId out = g_.dropout(x, p);
-    g_.exit(module);
-    return out;
-  }
-
-  TensorId activation(ModuleId module, TensorId x) {
-    g_.enter(module);
-    const TensorId out = activated(g_, d_.activation, x);
-    g_.exit(module);
-    return out;
-  }
-
   // The kernels give gradients in the layout of [B, S, H, D], products and padded copies head by head; the one of the
   // transposed keys comes token by token again.
   TensorId heads_of(TensorId part, bool transposed) {
@@ -63,7 +36,7 @@ class Gpt2 {
     const TensorId whole = g_.copy_to_parallel(hidden);
     const TensorId fused = linear_module(g_, g_.child(module, "c_attn"), whole, 3 * d_.heads * d_.head_dim);
     g_.drop({whole});
-    const std::vector<TensorId> parts = g_.split_last(fused, 3);
+    const std::vector<TensorId> parts = g_.split_last(fused, equal_widths(g_, fused, 3));
     g_.drop({fused});
     AttentionCall call;
     call.k = heads_of(parts[1], true);
@@ -74,11 +47,11 @@ class Gpt2 {
     g_.drop({parts[0]});
     call.mask = mask;
     call.dropout = d_.attention_dropout;
-    call.wide_softmax = false;
+    call.softmax = SoftmaxKind::Values;
     const Attended attended = attend(g_, call);
     const TensorId projected = row_linear_module(g_, g_.child(module, "c_proj"), attended.flat, d_.hidden);
     g_.drop({attended.flat});
-    const TensorId out = dropout(g_.child(module, "resid_dropout"), projected, d_.residual_dropout);
+    const TensorId out = dropout_module(g_, g_.child(module, "resid_dropout"), projected, d_.residual_dropout);
     g_.drop({projected, call.q, call.k, call.v});
     g_.exit(module);
     return {out, attended.weights};
@@ -89,11 +62,11 @@ class Gpt2 {
     const TensorId whole = g_.copy_to_parallel(hidden);
     const TensorId wide = linear_module(g_, g_.child(module, "c_fc"), whole, d_.ffn);
     g_.drop({whole});
-    const TensorId active = activation(g_.child(module, "act"), wide);
+    const TensorId active = activation_module(g_, g_.child(module, "act"), wide);
     g_.drop({wide});
     const TensorId narrow = row_linear_module(g_, g_.child(module, "c_proj"), active, d_.hidden);
     g_.drop({active});
-    const TensorId out = dropout(g_.child(module, "dropout"), narrow, d_.residual_dropout);
+    const TensorId out = dropout_module(g_, g_.child(module, "dropout"), narrow, d_.residual_dropout);
     g_.drop({narrow});
     g_.exit(module);
     return out;
@@ -102,11 +75,11 @@ class Gpt2 {
   // `attn_output` and `feed_forward_hidden_states` are locals of the block and live until it returns.
   TensorId block(ModuleId module, TensorId hidden, TensorId mask) {
     g_.enter(module);
-    const TensorId normed = layer_norm(g_.child(module, "ln_1"), hidden);
+    const TensorId normed = norm_module(g_, NormKind::Layer, g_.child(module, "ln_1"), hidden);
     const Attended attended = attention(g_.child(module, "attn"), normed, mask);
     const TensorId middle = g_.binary(Op::Add, attended.flat, hidden);
     g_.drop({normed});
-    const TensorId second = layer_norm(g_.child(module, "ln_2"), middle);
+    const TensorId second = norm_module(g_, NormKind::Layer, g_.child(module, "ln_2"), middle);
     const TensorId fed = mlp(g_.child(module, "mlp"), second);
     const TensorId out = g_.binary(Op::Add, middle, fed);
     g_.drop({second, middle, attended.flat, fed});
@@ -137,22 +110,15 @@ class Gpt2 {
     const TensorId places = embed("wpe", position_ids);
     const TensorId sum = g_.binary(Op::Add, words, places);
     const TensorId mask = attention_mask(g_, position_ids, kNone);
-    TensorId hidden = dropout(g_.child(model_, "drop"), sum, d_.embedding_dropout);
+    TensorId hidden = dropout_module(g_, g_.child(model_, "drop"), sum, d_.embedding_dropout);
     g_.drop({sum});
-    const ModuleId blocks = g_.child(model_, "h");
-    ModuleId next = blocks + 1;
-    for (std::int32_t at = 0; at < d_.layers; ++at) {
-      while (g_.model().modules[static_cast<std::size_t>(next)].parent != blocks) ++next;
-      std::vector<TensorId> keywords{position_ids};
-      if (mask != kNone) keywords.push_back(mask);
-      g_.begin_region(at, {hidden}, std::move(keywords));
-      const TensorId out = block(next, hidden, mask);
-      g_.end_region(at);
-      g_.drop({hidden});
-      hidden = out;
-      ++next;
-    }
-    const TensorId normed = layer_norm(g_.child(model_, "ln_f"), hidden);
+    hidden = run_layers(
+        g_, g_.child(model_, "h"), hidden,
+        [&](std::size_t) {
+          return std::vector<TensorId>{position_ids, mask};
+        },
+        [&](ModuleId module, std::size_t, TensorId x) { return block(module, x, mask); });
+    const TensorId normed = norm_module(g_, NormKind::Layer, g_.child(model_, "ln_f"), hidden);
     g_.drop({hidden});
     const TensorId out = g_.view(normed, g_.shape(normed));
     g_.drop({normed, words, position_ids, places});

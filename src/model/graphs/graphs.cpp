@@ -59,10 +59,37 @@ std::optional<std::string> liger_unsupported(const ModelSpec& model, const Train
   return std::nullopt;
 }
 
+// Values of another width than queries.
+std::optional<std::string> width_unsupported(const ModelSpec& model, const Training& training) {
+  if (!own_value_width(model)) return std::nullopt;
+  if (training.attention == Attention::Flash) return "the flash kernel takes no values of another width than queries";
+  if (training.attention == Attention::CuDnn) return "cuDNN's attention with values of another width than queries";
+  return std::nullopt;
+}
+
+// falcon materialises its mask, and gives sdpa one key-value head for all as it is, which the fused kernels do not
+// take: then it is the math kernel.
+std::optional<std::string> always_masked_unsupported(const ModelSpec& model, const Training& training) {
+  if (training.attention == Attention::Eager) return formatted("{}'s own eager attention", model.family);
+  if (training.torch < kWitnessTorch) return formatted("a mask inside sdpa before torch {}", kWitnessTorch.text());
+  const bool math = training.attention == Attention::Math;
+  if (shares_one_head(model)) {
+    if (math) return std::nullopt;
+    return "a fused kernel over one key-value head that is not repeated, in the place of math";
+  }
+  if (math) return "math attention with a mask and several key-value heads";
+  if (training.attention == Attention::Flash) return "the flash kernel takes no mask, as falcon makes one";
+  if (model.dims.head_dim % 8 != 0) return "heads of no multiple of 8 under a mask";
+  return training.attention == Attention::CuDnn ? kernel_unsupported(model, training) : std::nullopt;
+}
+
 std::optional<std::string> attention_unsupported(const ModelSpec& model, const Training& training) {
   const bool eager = training.attention == Attention::Eager;
   const bool windowed = reaches_window(model, training.seq);
+  if (always_masked(model)) return always_masked_unsupported(model, training);
   if (eager) return std::nullopt;
+  if (const auto width = width_unsupported(model, training)) return width;
+  if (eager_alone(model)) return formatted("{} has eager attention alone", model.graph_class);
   if (windowed && training.transformers < Version{5, 0, 0}) return "a window's mask under transformers 4";
   for (const std::int64_t seq : training.seq_list) {
     if (windowed != reaches_window(model, seq)) return "lengths on both sides of a sliding window";
@@ -97,7 +124,7 @@ std::optional<std::string> parallel_unsupported(const ModelSpec& model, const Tr
 std::optional<std::string> packed_unsupported(const ModelSpec& model, const Training& training) {
   const std::optional<Quantization> packing = packing_of(model);
   if (!packing) return std::nullopt;
-  if (training.autocast && *training.autocast != packing->compute) {
+  if (training.autocast && *training.autocast != packing->compute && packing->compute != DType::Float32) {
     return "4-bit products in another dtype than autocast's";
   }
   const std::int64_t least = packing->compute == DType::Float32 ? 8 : 1537;
@@ -110,19 +137,68 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
   return std::nullopt;
 }
 
+// Decoders are made of parts; these are Python of their own.
+using GraphOf = Graph (*)(const ModelSpec& model, const GraphOptions& options);
+GraphOf builder_of(std::string_view family) {
+  constexpr std::array<std::pair<std::string_view, GraphOf>, 8> kOwn{{{"gpt2", build_gpt2_graph},
+                                                                      {"bloom", build_bloom_graph},
+                                                                      {"falcon", build_falcon_graph},
+                                                                      {"opt", build_opt_graph},
+                                                                      {"vit", build_vit_graph},
+                                                                      {"bert", build_encoder_graph},
+                                                                      {"roberta", build_encoder_graph},
+                                                                      {"distilbert", build_encoder_graph}}};
+  for (const auto& [name, build] : kOwn) {
+    if (name == family) return build;
+  }
+  return build_decoder_graph;
+}
+
 // Of the model as one rank has it.
 std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Training& training) {
   if (const auto version = version_unsupported(model, training)) return version;
+  const bool causal = model.graph_class.ends_with("ForCausalLM") || model.graph_class.ends_with("LMHeadModel");
   if (const auto attention = attention_unsupported(model, training)) return attention;
   if (training.loss == Loss::Liger) {
     if (const auto loss = liger_unsupported(model, training)) return loss;
   }
+  if (model.parts != nullptr && model.parts->head == TextHead::Text && !model.parts->pads && training.micro_batch > 1) {
+    return formatted("several rows without pad_token_id, which {} refuses", model.graph_class);
+  }
+  if (model.dims.image > 0 && training.seq != model.dims.max_positions) {
+    return formatted("--seq {} of a picture that is {} patches and a class token: --seq {}", training.seq,
+                     model.dims.max_positions - 1, model.dims.max_positions);
+  }
+  if (model.dims.image > 0 && training.micro_batch == 1) {
+    return "one picture at a time, whose class token takes its gradient as a part of another";
+  }
+  if (!causal && training.loss != Loss::HuggingFace) return formatted("another loss than hf of {}", model.graph_class);
   if (const auto packed = packed_unsupported(model, training)) return packed;
   if (model.dims.experts > 0 && training.autocast) return "a mixture's grouped product under autocast";
   return std::nullopt;
 }
 
 }  // namespace
+
+bool is_body(const ModelSpec& model) {
+  return model.graph_class.ends_with("Model") && !model.graph_class.ends_with("LMHeadModel");
+}
+
+bool eager_alone(const ModelSpec& model) {
+  return model.family == "bloom" || (model.parts != nullptr && model.parts->sinks);
+}
+
+bool always_masked(const ModelSpec& model) { return model.family == "falcon"; }
+
+bool shares_one_head(const ModelSpec& model) {
+  return model.family == "falcon" && model.dims.kv_heads == 1 && model.dims.heads > 1 &&
+         model.parts->projections == Projections::Fused;
+}
+
+bool own_value_width(const ModelSpec& model) {
+  return model.parts != nullptr && model.parts->projections == Projections::Latent &&
+         model.parts->latent.value != model.dims.head_dim;
+}
 
 bool masks_some_layers(const ModelSpec& model) {
   return model.parts != nullptr && model.parts->some_slide() && model.parts->some_see_all();
@@ -138,9 +214,11 @@ bool keeps_heads_grouped(Version transformers, Version torch) {
 }
 
 std::optional<std::string> graph_unsupported(const ModelSpec& model, const Training& training, std::int64_t tp) {
+  if (is_body(model)) {
+    return formatted("{} has no loss: \"architectures\" names the class that is trained", model.graph_class);
+  }
   if (!model.has_graph) return formatted("the {} family has no operator graph yet", model.family);
   if (!activation_has_graph(model.dims.activation)) return formatted("the activation {}", model.dims.activation);
-  if (model.parts != nullptr && !model.parts->no_graph.empty()) return std::string(model.parts->no_graph);
   if (tp > 1) {
     if (const auto parallel = parallel_unsupported(model, training)) return parallel;
     return unsupported_on_rank(tensor_parallel_part(model, tp), training);
@@ -153,9 +231,7 @@ Graph build_graph(const ModelSpec& model, const GraphOptions& options) {
   const bool cut = options.tp > 1;
   const std::optional<ModelSpec> part = cut ? std::optional(tensor_parallel_part(model, options.tp)) : std::nullopt;
   const ModelSpec& own = cut ? *part : model;
-  Graph graph = model.family == "gpt2"  ? build_gpt2_graph(own, options)
-                : model.family == "opt" ? build_opt_graph(own, options)
-                                        : build_decoder_graph(own, options);
+  Graph graph = builder_of(model.family)(own, options);
   if (!options.checkpointed_modules.empty()) cut_module_regions(graph, model, options.checkpointed_modules);
   return graph;
 }

@@ -11,13 +11,28 @@
 
 namespace dsplan {
 
-// Why activations of this model under this training cannot be modelled yet ("the bloom family has no operator graph
+// Why activations of this model under this training cannot be modelled yet ("the t5 family has no operator graph
 // yet"), or nullopt. States stay exact in either case.
 [[nodiscard]] std::optional<std::string> graph_unsupported(const ModelSpec& model, const Training& training,
                                                            std::int64_t tp);
 
 // A window masks some of the family's layers, not all.
 [[nodiscard]] bool masks_some_layers(const ModelSpec& model);
+
+// A class without a loss: BertModel.
+[[nodiscard]] bool is_body(const ModelSpec& model);
+
+// transformers' class has no scaled_dot_product_attention.
+[[nodiscard]] bool eager_alone(const ModelSpec& model);
+
+// transformers' class makes a mask whatever there is to mask.
+[[nodiscard]] bool always_masked(const ModelSpec& model);
+
+// sdpa is given one key-value head for all queries, without enable_gqa.
+[[nodiscard]] bool shares_one_head(const ModelSpec& model);
+
+// Values of a head are of another width than its queries.
+[[nodiscard]] bool own_value_width(const ModelSpec& model);
 
 // Some layers, or all, have a mask of their own: the window is no longer than the sequence.
 [[nodiscard]] bool reaches_window(const ModelSpec& model, std::int64_t seq);
@@ -36,12 +51,16 @@ void cut_module_regions(Graph& graph, const ModelSpec& model, const std::vector<
 
 // By family; called by build_graph.
 [[nodiscard]] Graph build_decoder_graph(const ModelSpec& model, const GraphOptions& options);
+[[nodiscard]] Graph build_encoder_graph(const ModelSpec& model, const GraphOptions& options);
+[[nodiscard]] Graph build_vit_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_opt_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_gpt2_graph(const ModelSpec& model, const GraphOptions& options);
+[[nodiscard]] Graph build_bloom_graph(const ModelSpec& model, const GraphOptions& options);
+[[nodiscard]] Graph build_falcon_graph(const ModelSpec& model, const GraphOptions& options);
 
 // Shared pieces.
-// An activation by transformers' name, where it has a row (model/activations.cpp). Node::number of Op::Gelu is 0 for the exact
-// form, 1 for the one with tanh.
+// An activation by transformers' name, where it has a row (model/activations.cpp). Node::number of Op::Gelu is 0 for
+// the exact form, 1 for the one with tanh.
 [[nodiscard]] bool activation_has_graph(std::string_view activation);
 [[nodiscard]] TensorId activated(GraphBuilder& g, std::string_view activation, TensorId x);
 // create_causal_mask, or create_sliding_window_causal_mask where there is a window: the mask of eager attention [B, 1,
@@ -49,6 +68,14 @@ void cut_module_regions(Graph& graph, const ModelSpec& model, const std::vector<
 // for several sequences in one row; `ones` is the batch's mask, or kNone.
 [[nodiscard]] TensorId attention_mask(GraphBuilder& g, TensorId position_ids, TensorId ones,
                                       std::optional<std::int64_t> window = {});
+// The same where the class asks for a mask in any case (allow_is_causal_skip=False): flags [1, 1, S, S], for eager
+// attention what is added.
+[[nodiscard]] TensorId materialised_mask(GraphBuilder& g);
+// torch.finfo(dtype).min.
+[[nodiscard]] double lowest_number(DType dtype);
+// build_alibi_tensor of bloom and falcon: [B * H, 1, S] in the model's dtype from a mask of ones [B, S]. `narrow`:
+// slopes are brought to bf16 first (falcon).
+[[nodiscard]] TensorId alibi_biases(GraphBuilder& g, TensorId ones, bool narrow);
 // A Linear or Conv1D module, with peft's adapters around it if it has them: result + B(A(dropout(x))) * scaling, in the
 // adapters' dtype, then in the result's (peft, tuners/lora/layer.py, Linear.forward).
 [[nodiscard]] TensorId linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t features);

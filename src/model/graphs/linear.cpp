@@ -12,10 +12,30 @@ TensorId packed_linear(GraphBuilder& g, const Quantization& packing, TensorId x,
   Shape shape = g.shape(x);
   shape.dims[shape.rank - 1U] = features;
   const double number = static_cast<double>(packing.loaded) + (packing.nested ? rules::kNestedScales : 0);
+  // The product inside is torch's linear, which autocast takes for its own.
+  const DType made =
+      packing.compute == DType::Float32 ? g.options().autocast.value_or(packing.compute) : packing.compute;
   const TensorId product =
-      g.make(Op::Linear, shape, packing.compute, {own, g.parameter("weight"), g.parameter("bias")}, true, number);
+      g.make(Op::Linear, shape, made, {own, g.parameter("weight"), g.parameter("bias")}, true, number);
   const TensorId out = g.cast(product, g.dtype(x));
   g.drop({product, own});
+  return out;
+}
+
+// x @ weight.T, then + bias (FalconLinear): of the weight's view autocast keeps no copy, and a bias in fp32 makes the
+// sum fp32 too.
+TensorId product_then_bias(GraphBuilder& g, TensorId x, std::int64_t features) {
+  const TensorId weight = g.parameter("weight");
+  const TensorId bias = g.parameter("bias");
+  const TensorId low_weight = g.options().autocast ? g.cast(weight, *g.options().autocast) : g.keep(weight);
+  const TensorId low_x = g.lowered(x);
+  Shape shape = g.shape(x);
+  shape.dims[shape.rank - 1U] = features;
+  const TensorId product = g.make(Op::Linear, shape, g.dtype(low_x), {low_x, low_weight}, true);
+  g.drop({low_weight, low_x});
+  if (bias == kNone) return product;
+  const TensorId out = g.binary(Op::Add, product, bias);
+  g.drop({product});
   return out;
 }
 
@@ -23,6 +43,11 @@ TensorId plain_linear(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t
   g.enter(module);
   if (const auto packing = packing_of(g.model().modules[static_cast<std::size_t>(module)])) {
     const TensorId out = packed_linear(g, *packing, x, features);
+    g.exit(module);
+    return out;
+  }
+  if (g.model().modules[static_cast<std::size_t>(module)].type == "FalconLinear") {
+    const TensorId out = product_then_bias(g, x, features);
     g.exit(module);
     return out;
   }
@@ -38,6 +63,7 @@ struct Factors {
   ModuleId dropout;
   ModuleId a;
   ModuleId b;
+  ModuleId magnitude;  // kNone without DoRA.
   std::int64_t rank;
   DType dtype;
 };
@@ -46,7 +72,9 @@ Factors factors_of(const GraphBuilder& g, ModuleId module) {
   const auto active = [&](const char* kind) { return g.child(g.child(module, kind), "default"); };
   const ModuleId a = active("lora_A");
   const Parameter& thin = g.model().parameters[static_cast<std::size_t>(g.model().parameter(a, "weight"))];
-  return {active("lora_dropout"), a, active("lora_B"), thin.shape.dims[0], g.dtype_of(thin)};
+  const ModuleId magnitudes = g.model().child(module, "lora_magnitude_vector");
+  const ModuleId magnitude = magnitudes == kNone ? ModuleId(kNone) : g.child(magnitudes, "default");
+  return {active("lora_dropout"), a, active("lora_B"), magnitude, thin.shape.dims[0], g.dtype_of(thin)};
 }
 
 // B(A(dropout(x))) * scaling: each result dies when the next call returns.
@@ -81,6 +109,101 @@ TensorId packed_linear_module(GraphBuilder& g, ModuleId module, TensorId x, std:
   return out;
 }
 
+// The factors' product, whose graph nobody walks: it dies with the last of these tensors.
+struct FactorProduct {
+  TensorId down;
+  TensorId up;
+  TensorId value;
+};
+
+// peft 0.21, tuners/lora/dora.py, DoraLinearLayer.get_lora_weight: B A as the factors' own forward makes it of the unit
+// matrix, and a cast to the input's dtype.
+FactorProduct product_of_factors(GraphBuilder& g, const Factors& factors, std::int64_t in, std::int64_t out, DType to) {
+  const TensorId unit = g.filled({in, in}, factors.dtype, 1);
+  const TensorId down = plain_linear(g, factors.a, unit, factors.rank);
+  const TensorId up = plain_linear(g, factors.b, down, out);
+  g.drop({down, unit});
+  const TensorId turned = g.view(up, {out, in});
+  g.drop({up});
+  const TensorId value = g.cast(turned, to);
+  g.drop({turned});
+  return {down, up, value};
+}
+
+// DoraLinearLayer.get_weight_norm, of the weight and the product that was detached.
+TensorId norm_of_sum(GraphBuilder& g, TensorId weight, TensorId product) {
+  const TensorId detached = g.view(product, g.shape(product), Op::Detach);
+  const TensorId scaled = g.unary(Op::MulScalar, detached, g.model().dims.adapter_scale);
+  const TensorId sum = g.binary(Op::Add, weight, scaled);
+  g.drop({scaled});
+  const TensorId norm = g.make(Op::Norm, {g.shape(weight).dims[0]}, g.dtype(sum), {sum}, true, 2);
+  g.drop({sum, detached});
+  const TensorId constant = g.view(norm, g.shape(norm), Op::Detach);
+  g.drop({norm});
+  return constant;
+}
+
+// DoraLinearLayer.forward. `result` is the base layer's; with dropout the product runs again, over the dropped input.
+TensorId magnitude_part(GraphBuilder& g, const Factors& factors, ModuleId base, TensorId x, TensorId result) {
+  const Shape out = g.shape(result);
+  const std::int64_t features = out.dims[out.rank - 1U];
+  const std::int64_t in = g.shape(x).dims[g.shape(x).rank - 1U];
+  g.enter(factors.magnitude);
+  const FactorProduct product = product_of_factors(g, factors, in, features, g.dtype(x));
+  const TensorId weight = g.cast(g.parameter_of(base, "weight"), g.dtype(x));
+  const TensorId norm = norm_of_sum(g, weight, product.value);
+  const TensorId ratio = g.binary(Op::Div, g.parameter("weight"), norm);
+  const TensorId scale = g.view(ratio, {1, features});
+  g.drop({ratio});
+  const TensorId down = plain_linear(g, factors.a, x, factors.rank);
+  const TensorId up = plain_linear(g, factors.b, down, features);
+  g.drop({down});
+  const TensorId bias = g.parameter_of(base, "bias");
+  TensorId own = kNone;
+  if (g.model().dims.adapter_dropout > 0) {
+    own = g.linear(x, weight, kNone, features);
+  } else {
+    own = bias == kNone ? g.keep(result) : g.binary(Op::Sub, result, bias);
+  }
+  const TensorId less = g.unary(Op::SubScalar, scale, 1);
+  const TensorId of_base = g.binary(Op::Mul, less, own);
+  g.drop({less});
+  const TensorId of_factors = g.binary(Op::Mul, scale, up);
+  const TensorId scaled = g.unary(Op::MulScalar, of_factors, g.model().dims.adapter_scale);
+  g.drop({of_factors});
+  const TensorId sum = g.binary(Op::Add, of_base, scaled);
+  g.drop({of_base, scaled});
+  g.drop({product.value, weight, norm, scale, up, own});
+  g.forget(product.up);
+  g.forget(product.down);
+  g.exit(factors.magnitude);
+  return sum;
+}
+
+// peft 0.21, tuners/lora/variants.py, DoraLinearVariant.forward inside of Linear.forward.
+TensorId dora_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t features) {
+  const Factors factors = factors_of(g, module);
+  const ModuleId base = g.child(module, "base_layer");
+  g.enter(module);
+  const TensorId result = plain_linear(g, base, x, features);
+  const TensorId own = g.cast(x, factors.dtype);
+  TensorId dropped = g.keep(own);
+  if (g.model().dims.adapter_dropout > 0) {
+    g.drop({dropped});
+    g.enter(factors.dropout);
+    dropped = g.dropout(own, g.model().dims.adapter_dropout);
+    g.exit(factors.dropout);
+  }
+  const TensorId part = magnitude_part(g, factors, base, dropped, result);
+  const TensorId sum = g.binary(Op::Add, result, part);
+  const DType asked = g.dtype(result);
+  g.drop({part, dropped, result});
+  const TensorId out = g.cast(sum, asked);
+  g.drop({sum, own});
+  g.exit(module);
+  return out;
+}
+
 }  // namespace
 
 TensorId linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t features) {
@@ -90,6 +213,7 @@ TensorId linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_
     return packed_linear_module(g, module, x, features);
   }
   const Factors factors = factors_of(g, module);
+  if (factors.magnitude != kNone) return dora_module(g, module, x, features);
   g.enter(module);
   const TensorId result = plain_linear(g, base, x, features);
   const TensorId own = g.cast(x, factors.dtype);

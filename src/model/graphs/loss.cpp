@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "model/graphs/pieces.h"
+
 namespace dsplan {
 namespace {
 
@@ -143,6 +145,15 @@ void drop_outputs(GraphBuilder& g, TensorId logits) {
   g.give_to_loop(wide);
 }
 
+// fully_shard's output_dtype, when the model has returned: a loss that the model computed is one of its outputs.
+TensorId output_loss(GraphBuilder& g, TensorId loss) {
+  const bool models = g.options().loss == Loss::HuggingFace || g.options().loss == Loss::Liger;
+  if (!models || !g.options().casts_loss || g.options().dtype == g.dtype(loss)) return loss;
+  const TensorId cast = g.cast(loss, g.options().dtype);
+  g.drop({loss});
+  return cast;
+}
+
 // lce_forward of liger_kernel/transformers/model/<family>.py, version 0.8.5: no logits, and the head's module is not
 // called.
 TensorId liger_loss(GraphBuilder& g, TensorId hidden, TensorId labels) {
@@ -157,10 +168,33 @@ TensorId liger_loss(GraphBuilder& g, TensorId hidden, TensorId labels) {
   const TensorId loss = g.make(Op::FusedLinearCrossEntropy, Shape{}, DType::Float32, {rows, weight, targets}, true);
   g.drop({rows, targets, shifted.padded, kept, hidden});
   g.exit_model();
-  return loss;
+  return output_loss(g, loss);
 }
 
 }  // namespace
+
+TensorId class_loss(GraphBuilder& g, TensorId logits, TensorId labels, bool widens) {
+  const std::int64_t classes = g.shape(logits).dims[g.shape(logits).rank - 1U];
+  const std::int64_t count = g.shape(labels).elements().value();
+  TensorId rows = g.view(logits, Shape{count, classes});
+  const TensorId targets = g.view(labels, Shape{count});
+  if (widens) {
+    const TensorId wide = g.cast(rows, DType::Float32);
+    g.drop({rows});
+    rows = wide;
+  }
+  const TensorId log_probabilities = g.unary(Op::LogSoftmax, rows);
+  const TensorId loss = g.nll_loss(log_probabilities, targets, Reduction::Mean).first;
+  g.drop({log_probabilities, rows, targets});
+  return loss;
+}
+
+TensorId end_model(GraphBuilder& g, TensorId logits, TensorId loss) {
+  g.exit_model();
+  const TensorId returned = output_loss(g, loss);
+  drop_outputs(g, logits);
+  return returned;
+}
 
 TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const Head& head) {
   if (g.options().loss == Loss::Liger) return liger_loss(g, hidden, labels);
@@ -177,9 +211,18 @@ TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const He
   const DType as = g.options().loss == Loss::Native ? g.dtype(logits) : DType::Float32;
   const TensorId loss = g.parallel() ? parallel_loss(g, logits, labels) : whole_loss(g, logits, labels, as);
   g.drop({hidden});
-  g.exit_model();
-  drop_outputs(g, logits);
-  return loss;
+  return end_model(g, logits, loss);
+}
+
+Graph language_model(GraphBuilder& g, const std::function<TensorId(TensorId ids)>& body) {
+  const Shape shape{g.options().micro_batch, g.options().seq};
+  const TensorId ids = g.batch_input(shape, DType::Int64);
+  const TensorId labels = g.batch_input(shape, DType::Int64);
+  g.set_batch({ids, labels});
+  g.enter_model();
+  const TensorId hidden = body(ids);
+  return g.finish(causal_loss(g, hidden, labels,
+                              [&](TensorId x) { return vocabulary_head(g, g.child(g.causal(), "lm_head"), x); }));
 }
 
 }  // namespace dsplan

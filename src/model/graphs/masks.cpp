@@ -1,5 +1,7 @@
 // What transformers computes before the first layer to learn how attention is masked (masking_utils.py).
+#include <bit>
 #include <limits>
+#include <vector>
 
 #include "model/graphs/graphs.h"
 
@@ -11,7 +13,7 @@ void look_for_packed_sequences(GraphBuilder& g, TensorId position_ids) {
   const std::int64_t seq = g.options().seq;
   // The first position, less one.
   const TensorId first = g.make(Op::AddScalar, Shape{batch, 1}, DType::Int64, {position_ids}, false, -1);
-  const TensorId joined = g.cat_last(first, position_ids);
+  const TensorId joined = g.cat(first, position_ids);
   const TensorId difference = g.make(Op::Sub, Shape{batch, seq}, DType::Int64, {joined});
   g.drop({joined});
   const TensorId differs = g.make(Op::NotEqual, Shape{batch, seq}, DType::Bool, {difference}, false, 1);
@@ -19,7 +21,7 @@ void look_for_packed_sequences(GraphBuilder& g, TensorId position_ids) {
   g.drop({differs});
   const TensorId none = g.make(Op::Equal, Shape{batch}, DType::Bool, {index});
   const TensorId all = g.make(Op::All, Shape{}, DType::Bool, {none});
-  g.drop({none, all, first, difference, index});
+  g.drop({none, all, first, difference, index}, all);
 }
 
 // A mask of ones is found to mask nothing: all of it, since 5.0 by its sum.
@@ -27,18 +29,11 @@ void look_for_padding(GraphBuilder& g, TensorId mask) {
   const TensorId flags = g.cast(mask, DType::Bool);
   if (g.options().transformers < Version{5, 0, 0}) {
     const TensorId all = g.make(Op::All, Shape{}, DType::Bool, {flags});
-    return g.drop({flags, all});
+    return g.drop({flags, all}, all);
   }
   const TensorId count = g.make(Op::SumDim, Shape{}, DType::Int64, {flags});
   const TensorId all = g.make(Op::Equal, Shape{}, DType::Bool, {count});
-  g.drop({all, count, flags});
-}
-
-// torch.finfo(dtype).min.
-double lowest(DType dtype) {
-  if (dtype == DType::Float16) return -65504;
-  if (dtype == DType::BFloat16) return -0x1.fep127;
-  return dtype == DType::Float64 ? std::numeric_limits<double>::lowest() : std::numeric_limits<float>::lowest();
+  g.drop({all, count, flags}, all);
 }
 
 TensorId numbers(GraphBuilder& g, std::int64_t count) { return g.make(Op::Arange, Shape{count}, DType::Int64, {}); }
@@ -81,15 +76,31 @@ TensorId windowed_flags(GraphBuilder& g, const Indices& at, std::int64_t window)
   return both;
 }
 
+// Causal flags, and those of the tokens that count: a mask of ones is looked up for each pair of positions.
+TensorId padded_flags(GraphBuilder& g, const Indices& at, TensorId ones) {
+  const std::int64_t seq = g.options().seq;
+  const std::int64_t batch = g.options().micro_batch;
+  const TensorId start = g.filled(Shape{}, DType::Bool, 1);
+  const TensorId causal = causal_flags(g, at);
+  const TensorId first = g.make(Op::MaskedFill, Shape{1, 1, seq, seq}, DType::Bool, {start, causal});
+  g.drop({start, causal});
+  const TensorId counts = g.make(Op::Index, Shape{batch, 1, 1, seq}, DType::Bool, {ones, at.rows, at.kv});
+  const TensorId both = g.make(Op::MaskedFill, Shape{batch, 1, seq, seq}, DType::Bool, {first, counts});
+  g.drop({first, counts});
+  return both;
+}
+
 // sdpa_mask: flags [1, 1, S, S], expanded to the batch.
-TensorId flags_of(GraphBuilder& g, bool windowed, std::int64_t window) {
+TensorId flags_of(GraphBuilder& g, bool windowed, std::int64_t window, TensorId ones = kNone) {
   const std::int64_t seq = g.options().seq;
   Indices at;
   at.rows = numbers(g, g.options().micro_batch);
   at.heads = numbers(g, 1);
   at.q = shifted_numbers(g, seq);
   at.kv = shifted_numbers(g, seq);
-  const TensorId flags = windowed ? windowed_flags(g, at, window) : causal_flags(g, at);
+  const TensorId flags = ones != kNone ? padded_flags(g, at, ones)
+                         : windowed    ? windowed_flags(g, at, window)
+                                       : causal_flags(g, at);
   g.drop({at.rows, at.heads, at.q, at.kv});
   return flags;
 }
@@ -99,21 +110,81 @@ TensorId added_mask(GraphBuilder& g, TensorId flags) {
   const Shape shape{g.options().micro_batch, 1, g.options().seq, g.options().seq};
   const DType dtype = g.options().dtype;
   const TensorId zero = g.filled(Shape{}, dtype, 0);
-  const TensorId minimum = g.filled(Shape{}, dtype, lowest(dtype));
+  const TensorId minimum = g.filled(Shape{}, dtype, lowest_number(dtype));
   const TensorId mask = g.make(Op::MaskedFill, shape, dtype, {zero, flags, minimum});
   g.drop({zero, minimum});
   return mask;
 }
 
+// base ** (step, 2 * step, ...), of `count` heads.
+TensorId slopes_of(GraphBuilder& g, std::int64_t count, std::vector<TensorId>& held) {
+  const TensorId base = g.filled(Shape{}, DType::Float32, 1);
+  const TensorId powers = g.make(Op::Arange, Shape{count}, DType::Int32, {});
+  held.insert(held.end(), {base, powers});
+  return g.make(Op::PowScalar, Shape{count}, DType::Float32, {base, powers});
+}
+
 }  // namespace
+
+double lowest_number(DType dtype) {
+  if (dtype == DType::Float16) return -65504;
+  if (dtype == DType::BFloat16) return -0x1.fep127;
+  return dtype == DType::Float64 ? std::numeric_limits<double>::lowest() : std::numeric_limits<float>::lowest();
+}
+
+TensorId alibi_biases(GraphBuilder& g, TensorId ones, bool narrow) {
+  const std::int64_t heads = g.model().dims.heads;
+  const Shape rows = g.shape(ones);
+  const auto whole = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(heads)));
+  std::vector<TensorId> held;
+  TensorId slopes = slopes_of(g, whole, held);
+  if (whole != heads) {
+    const TensorId rest = slopes_of(g, heads - whole, held);
+    const TensorId joint = g.cat(slopes, rest);
+    g.drop({rest, slopes});
+    slopes = joint;
+  }
+  const TensorId sums = g.make(Op::CumSum, rows, g.dtype(ones), {ones});
+  const TensorId shifted = g.make(Op::SubScalar, rows, g.dtype(ones), {sums}, false, 1);
+  g.drop({sums});
+  const TensorId places = g.make(Op::Mul, rows, g.dtype(ones), {shifted, ones});
+  g.drop({shifted});
+  const TensorId column = g.view(slopes, Shape{heads, 1});
+  const TensorId factors = narrow ? g.cast(column, DType::BFloat16) : g.keep(column);
+  g.drop({column});
+  const TensorId row = g.view(places, Shape{rows.dims[0], 1, rows.dims[1]});
+  const Shape shape{rows.dims[0], heads, rows.dims[1]};
+  const TensorId biases = g.make(Op::Mul, shape, g.dtype(factors), {factors, row});
+  g.drop({factors, row});
+  const TensorId flat = g.view(biases, Shape{rows.dims[0] * heads, 1, rows.dims[1]});
+  const TensorId out = g.cast(flat, g.options().dtype);
+  g.drop({flat, biases, places, slopes});
+  for (TensorId one : held) g.drop({one});
+  return out;
+}
+
+TensorId materialised_mask(GraphBuilder& g) {
+  const TensorId flags = flags_of(g, false, 0);
+  if (!g.options().eager_attention) return flags;
+  const TensorId mask = added_mask(g, flags);
+  g.drop({flags});
+  return mask;
+}
 
 TensorId attention_mask(GraphBuilder& g, TensorId position_ids, TensorId ones, std::optional<std::int64_t> window) {
   const GraphOptions& options = g.options();
   // The fused kernels need no mask as long as the window reaches over all tokens; eager attention always adds one.
   const bool windowed = window && (options.eager_attention || options.seq >= *window);
+  if (ones != kNone && options.eager_attention) {
+    const TensorId counted = g.cast(ones, DType::Bool);
+    const TensorId flags = flags_of(g, false, 0, counted);
+    const TensorId mask = added_mask(g, flags);
+    g.drop({flags, counted});
+    return mask;
+  }
   if (ones != kNone) {
     look_for_padding(g, ones);
-  } else if (options.transformers >= Version{5, 0, 0}) {
+  } else if (position_ids != kNone && options.transformers >= Version{5, 0, 0}) {
     look_for_packed_sequences(g, position_ids);
   }
   if (!options.eager_attention && !windowed) return kNone;

@@ -1,6 +1,8 @@
 // Sparse blocks as transformers 5.17 runs them on CUDA: the router in fp32, then all experts through one grouped
 // product (integrations/moe.py, grouped_mm_experts_forward). Every shape depends on tokens * experts_per_token only, so
 // that routing moves no byte here.
+#include <limits>
+
 #include "core/error.h"
 #include "model/graphs/graphs.h"
 #include "model/graphs/pieces.h"
@@ -25,7 +27,26 @@ TensorId probabilities_of(GraphBuilder& g, Router router, TensorId logits) {
   return probabilities;
 }
 
+// The largest logits, then a softmax over them alone: in fp32, and back, or as they are.
+Routing route_late(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId hidden) {
+  const Dimensions& d = g.model().dims;
+  const bool wide = parts.router == Router::LateSoftmax;
+  g.enter(gate);
+  const TensorId narrow = g.linear(hidden, g.parameter("weight"), g.parameter("bias"), d.experts);
+  const TensorId logits = wide ? g.cast(narrow, DType::Float32) : g.keep(narrow);
+  g.drop({narrow});
+  const auto [top, experts] = g.select(Op::TopK, logits, Shape{g.shape(hidden).dims[0], d.experts_per_token});
+  const TensorId soft = g.unary(Op::Softmax, top);
+  const TensorId weights = wide ? g.cast(soft, g.dtype(hidden)) : g.keep(soft);
+  g.drop({soft, top});
+  g.exit(gate);
+  return {logits, weights, experts};
+}
+
 Routing route(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId hidden) {
+  if (parts.router == Router::LateSoftmax || parts.router == Router::BareSoftmax) {
+    return route_late(g, parts, gate, hidden);
+  }
   const Dimensions& d = g.model().dims;
   const std::int64_t tokens = g.shape(hidden).dims[0];
   g.enter(gate);
@@ -36,7 +57,7 @@ Routing route(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId
   TensorId weights = top;
   if (parts.normalised) {
     const TensorId sum = g.make(Op::SumDim, Shape{tokens, 1}, DType::Float32, {top}, true);
-    weights = g.binary(Op::Div, top, sum);
+    weights = g.in_place(Op::Div, top, sum);
     g.drop({sum, top});
   }
   if (parts.router == Router::Softmax) {
@@ -49,9 +70,127 @@ Routing route(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId
   return {logits, weights, experts};
 }
 
+// What lives to the end of the gate's call: its variables, and autograd nodes that no loss will ask, by what they made.
+struct GateFrame {
+  std::vector<TensorId> held;
+  std::vector<TensorId> unasked;
+};
+
+// The experts that may not be chosen, [tokens, experts]: those of groups other than the best by `keys`.
+TensorId kept_out(GraphBuilder& g, const ExpertParts& parts, TensorId keys, GateFrame& frame) {
+  const std::int64_t tokens = g.shape(keys).dims[0];
+  const Shape each{tokens, parts.groups, g.model().dims.experts / parts.groups};
+  const Shape by_group{tokens, parts.groups};
+  const TensorId grouped = g.view(keys, each);
+  const bool pairs = parts.router == Router::Fp32Sigmoid;  // The two highest of each group count, or the highest.
+  const auto [values, places] =
+      pairs ? g.select(Op::TopK, grouped, Shape{tokens, parts.groups, 2}) : g.select(Op::Max, grouped, by_group);
+  g.drop({places});
+  const TensorId best = pairs ? g.make(Op::SumDim, by_group, DType::Float32, {values}, true) : g.keep(values);
+  g.drop({grouped, values});
+  frame.unasked.push_back(values);
+  const auto [unread, chosen] = g.select(Op::TopK, best, Shape{tokens, parts.kept_groups});
+  g.drop({unread});
+  g.forget(unread);
+  const TensorId zeros = g.filled(by_group, DType::Float32, 0);
+  const TensorId marks = g.in_place(Op::Scatter, zeros, chosen);
+  const TensorId column = g.view(marks, Shape{tokens, parts.groups, 1});
+  const TensorId spread = g.view(column, each, Op::Expand);
+  // One group is one element that stands for all.
+  const TensorId copied = parts.groups > 1 ? g.copy(spread) : g.keep(spread);
+  const TensorId mask = g.view(copied, g.shape(keys));
+  const TensorId kept = g.cast(mask, DType::Bool);
+  const TensorId out = g.make(Op::Equal, g.shape(keys), DType::Bool, {kept}, false, 0);
+  g.drop({column, spread, copied, zeros, kept});
+  frame.held.insert(frame.held.end(), {best, chosen, marks, mask});
+  return out;
+}
+
+// deepseek_v3: which experts is decided by sigmoid plus a bias, with what weight by the sigmoid alone.
+std::pair<TensorId, TensorId> by_sigmoid(GraphBuilder& g, const ExpertParts& parts, TensorId logits, GateFrame& frame) {
+  constexpr double kNever = -std::numeric_limits<double>::infinity();
+  const Shape chosen_shape{g.shape(logits).dims[0], g.model().dims.experts_per_token};
+  const TensorId scores = g.unary(Op::Sigmoid, logits);
+  const TensorId biased = g.binary(Op::Add, scores, g.buffer("e_score_correction_bias"));
+  const TensorId out = kept_out(g, parts, biased, frame);
+  const TensorId masked = g.make(Op::MaskedFill, g.shape(logits), DType::Float32, {biased, out}, true, kNever);
+  g.drop({biased, out});
+  frame.unasked.push_back(masked);
+  const auto [unread, experts] = g.select(Op::TopK, masked, chosen_shape);
+  g.drop({unread});
+  g.forget(unread);
+  frame.held.insert(frame.held.end(), {scores, masked});
+  TensorId weights = g.make(Op::Gather, chosen_shape, DType::Float32, {scores, experts}, true);
+  if (parts.normalised) {
+    const TensorId sum = g.make(Op::SumDim, Shape{chosen_shape.dims[0], 1}, DType::Float32, {weights}, true);
+    const TensorId shifted = g.unary(Op::AddScalar, sum, 1e-20);
+    g.drop({sum});
+    const TensorId divided = g.in_place(Op::Div, weights, shifted);
+    g.drop({weights});
+    weights = divided;
+    frame.held.push_back(shifted);
+  }
+  return {weights, experts};
+}
+
+// deepseek_v2.
+std::pair<TensorId, TensorId> by_softmax(GraphBuilder& g, const ExpertParts& parts, TensorId logits, GateFrame& frame) {
+  TensorId scores = g.unary(Op::Softmax, logits);
+  if (parts.groups > 0) {
+    const TensorId out = kept_out(g, parts, scores, frame);
+    const TensorId masked = g.make(Op::MaskedFill, g.shape(scores), DType::Float32, {scores, out}, true);
+    g.drop({scores, out});
+    scores = masked;
+  }
+  frame.held.push_back(scores);
+  return g.select(Op::TopK, scores, Shape{g.shape(logits).dims[0], g.model().dims.experts_per_token});
+}
+
+// The gate of deepseek: product and choice in fp32.
+Routing route_in_fp32(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId hidden) {
+  g.enter(gate);
+  const Shape shape = g.shape(hidden);
+  const TensorId flat = g.view(hidden, Shape{shape.dims[0] * shape.dims[1], shape.dims[2]});
+  const TensorId wide = g.cast(flat, DType::Float32);
+  const TensorId wide_weight = g.cast(g.parameter("weight"), DType::Float32);
+  const TensorId logits = g.linear(wide, wide_weight, kNone, g.model().dims.experts);
+  g.drop({wide, wide_weight});
+  GateFrame frame;
+  const bool sigmoid = parts.router == Router::Fp32Sigmoid;
+  const auto [weights, experts] = sigmoid ? by_sigmoid(g, parts, logits, frame) : by_softmax(g, parts, logits, frame);
+  const TensorId scaled = g.unary(Op::MulScalar, weights, parts.scale);
+  g.drop({weights, flat});
+  for (TensorId one : frame.held) g.drop({one});
+  for (TensorId one : frame.unasked) g.forget(one);
+  g.exit(gate);
+  return {logits, scaled, experts};
+}
+
+// (up + 1) * gate * sigmoid(alpha * gate) of clamped neighbours (gpt_oss).
+TensorId apply_clamped_gate(GraphBuilder& g, TensorId both) {
+  constexpr double kAlpha = 1.702;
+  constexpr double kLimit = 7;
+  const std::int64_t width = g.shape(both).dims[1] / 2;
+  const TensorId own_gate = g.slice(both, 1, 0, width, true);
+  const TensorId own_up = g.slice(both, 1, 1, width, true);
+  const TensorId gate = g.unary(Op::Clamp, own_gate, kLimit, Node::kUpperBound);
+  g.drop({own_gate});
+  const TensorId up = g.unary(Op::Clamp, own_up, kLimit, Node::kBothBounds);
+  g.drop({own_up});
+  const TensorId steep = g.unary(Op::MulScalar, gate, kAlpha);
+  const TensorId open = g.unary(Op::Sigmoid, steep);
+  g.drop({steep});
+  const TensorId glu = g.binary(Op::Mul, gate, open);
+  g.drop({open});
+  const TensorId shifted = g.unary(Op::AddScalar, up, 1);
+  const TensorId out = g.binary(Op::Mul, shifted, glu);
+  g.drop({shifted, gate, up, glu});
+  return out;
+}
+
 // act(gate) * up over the halves of one tensor.
 TensorId apply_gate(GraphBuilder& g, ModuleId experts, TensorId both) {
-  const std::vector<TensorId> halves = g.split_last(both, 2);
+  const std::vector<TensorId> halves = g.split_last(both, equal_widths(g, both, 2));
   const ModuleId act = g.child(experts, "act_fn");
   g.enter(act);
   const TensorId active = activated(g, g.model().dims.activation, halves[0]);
@@ -63,10 +202,16 @@ TensorId apply_gate(GraphBuilder& g, ModuleId experts, TensorId both) {
 
 // The rows of `x` by their expert's weight; rows of experts that live elsewhere are zeroed. The caller rebinds its
 // variable to the product before it masks it: with `consumes`, that is where `x` dies.
-TensorId grouped_linear(GraphBuilder& g, TensorId x, const char* weight, TensorId offsets, TensorId mask,
+// `bias` is added in place, or kNone.
+TensorId grouped_linear(GraphBuilder& g, TensorId x, const char* weight, TensorId offsets, TensorId mask, TensorId bias,
                         std::int64_t features, bool consumes) {
-  const TensorId product = g.make(Op::GroupedMatmul, Shape{g.shape(x).dims[0], features}, g.dtype(x),
-                                  {x, g.parameter(weight), offsets}, true);
+  TensorId product = g.make(Op::GroupedMatmul, Shape{g.shape(x).dims[0], features}, g.dtype(x),
+                            {x, g.parameter(weight), offsets}, true);
+  if (bias != kNone) {
+    const TensorId sum = g.in_place(Op::Add, product, bias);
+    g.drop({product});
+    product = sum;
+  }
   if (consumes) g.drop({x});
   const TensorId masked = g.make(Op::MaskedFill, g.shape(product), g.dtype(product), {product, mask}, true);
   g.drop({product});
@@ -93,7 +238,8 @@ TensorId combine(GraphBuilder& g, TensorId weighted, TensorId order, std::int64_
   return out;
 }
 
-TensorId run_experts(GraphBuilder& g, ModuleId experts, TensorId hidden, const Routing& routing, std::int64_t ffn) {
+TensorId run_experts(GraphBuilder& g, const ExpertParts& parts, ModuleId experts, TensorId hidden,
+                     const Routing& routing) {
   const Dimensions& d = g.model().dims;
   const std::int64_t tokens = g.shape(hidden).dims[0];
   const std::int64_t rows = tokens * d.experts_per_token;
@@ -111,31 +257,56 @@ TensorId run_experts(GraphBuilder& g, ModuleId experts, TensorId hidden, const R
   const TensorId flags = g.make(Op::GreaterEqual, Shape{rows}, DType::Bool, {sorted});
   const TensorId mask = g.view(flags, Shape{rows, 1});
   g.drop({flags});
+  const auto biases = [&](const char* name, std::int64_t width) {
+    return g.make(Op::Index, Shape{rows, width}, g.dtype(hidden), {g.parameter(name), sorted}, true);
+  };
+  const TensorId up_biases = parts.biased ? biases("gate_up_proj_bias", 2 * parts.ffn) : kNone;
   const TensorId selected = g.in_place(Op::MaskedFillInPlace, gathered, mask);
-  const TensorId both = grouped_linear(g, selected, "gate_up_proj", offsets, mask, 2 * ffn, false);
-  const TensorId gated = apply_gate(g, experts, both);
+  const TensorId both = grouped_linear(g, selected, "gate_up_proj", offsets, mask, up_biases, 2 * parts.ffn, false);
+  const TensorId gated = parts.biased ? apply_clamped_gate(g, both) : apply_gate(g, experts, both);
   g.drop({both});
-  const TensorId projected = grouped_linear(g, gated, "down_proj", offsets, mask, d.hidden, true);
+  const TensorId down_biases = parts.biased ? biases("down_proj_bias", d.hidden) : kNone;
+  if (parts.biased) g.drop({up_biases});
+  const TensorId projected = grouped_linear(g, gated, "down_proj", offsets, mask, down_biases, d.hidden, true);
   const TensorId column = g.view(row_weights, Shape{rows, 1});
   const TensorId weighted = g.binary(Op::Mul, projected, column);
   g.drop({column});
   const TensorId out = combine(g, weighted, order, tokens, g.dtype(hidden));
   g.drop({weights, ids, sorted, order, gathered, selected, row_weights, narrow_ids, counts, offsets, mask, projected});
+  if (parts.biased) g.drop({down_biases});
   g.exit(experts);
+  return out;
+}
+
+// The routed experts, then the shared one (deepseek).
+TensorId moe_beside_shared(GraphBuilder& g, const ExpertParts& parts, ModuleId block, TensorId hidden,
+                           const SharedExpert& shared) {
+  const Shape shape = g.shape(hidden);
+  g.enter(block);
+  const Routing routing = route_in_fp32(g, parts, g.child(block, "gate"), hidden);
+  const TensorId flat = g.view(hidden, Shape{shape.dims[0] * shape.dims[1], shape.dims[2]});
+  const TensorId rows = run_experts(g, parts, g.child(block, "experts"), flat, routing);
+  const TensorId mixed = g.view(rows, shape);
+  g.drop({rows, flat});
+  const TensorId beside = shared(g.child(block, "shared_experts"), hidden);
+  const TensorId out = g.binary(Op::Add, mixed, beside);
+  g.drop({mixed, beside, routing.logits, routing.weights, routing.experts});
+  g.exit(block);
   return out;
 }
 
 }  // namespace
 
 // sigmoid(gate(x)) * shared(x) is added to what the routed experts give (qwen2_moe).
-TensorId moe_block(GraphBuilder& g, const ExpertParts& parts, ModuleId block, TensorId hidden,
-                   const SharedExpert& shared) {
+Mixed moe_block(GraphBuilder& g, const ExpertParts& parts, ModuleId block, TensorId hidden,
+                const SharedExpert& shared) {
+  if (parts.shared_plainly) return {moe_beside_shared(g, parts, block, hidden, shared), kNone};
   const Shape shape = g.shape(hidden);
   g.enter(block);
   const TensorId flat = g.view(hidden, Shape{shape.dims[0] * shape.dims[1], shape.dims[2]});
   TensorId beside = parts.shared_ffn > 0 ? shared(g.child(block, "shared_expert"), flat) : kNone;
-  const Routing routing = route(g, parts, g.child(block, "gate"), flat);
-  TensorId mixed = run_experts(g, g.child(block, "experts"), flat, routing, parts.ffn);
+  const Routing routing = route(g, parts, g.child(block, parts.gate), flat);
+  TensorId mixed = run_experts(g, parts, g.child(block, "experts"), flat, routing);
   if (beside != kNone) {
     const TensorId open = linear_module(g, g.child(block, "shared_expert_gate"), flat, 1);
     const TensorId share = g.unary(Op::Sigmoid, open);
@@ -148,10 +319,12 @@ TensorId moe_block(GraphBuilder& g, const ExpertParts& parts, ModuleId block, Te
     beside = scaled;
   }
   const TensorId out = g.view(mixed, shape);
+  const bool held = parts.router == Router::BareSoftmax;  // By the layer, as a second result.
+  if (held) g.keep(routing.weights);
   g.drop({mixed, flat, routing.logits, routing.weights, routing.experts});
   if (beside != kNone) g.drop({beside});
   g.exit(block);
-  return out;
+  return {out, held ? routing.weights : kNone};
 }
 
 }  // namespace dsplan

@@ -17,14 +17,7 @@ class Opt {
       : g_(model, options), d_(model.dims), decoder_(g_.child(g_.child(g_.causal(), "model"), "decoder")) {}
 
   Graph build() {
-    const Shape shape{g_.options().micro_batch, g_.options().seq};
-    const TensorId ids = g_.batch_input(shape, DType::Int64);
-    const TensorId labels = g_.batch_input(shape, DType::Int64);
-    g_.set_batch({ids, labels});
-    g_.enter_model();
-    const TensorId hidden = body(ids);
-    return g_.finish(causal_loss(g_, hidden, labels,
-                                 [&](TensorId x) { return vocabulary_head(g_, g_.child(g_.causal(), "lm_head"), x); }));
+    return language_model(g_, [&](TensorId ids) { return body(ids); });
   }
 
  private:
@@ -52,9 +45,14 @@ class Opt {
     g_.drop({unscaled});
     AttentionCall call;
     call.q = by_heads(query, queries);
-    const TensorId key = project("k_proj");
+    TensorId key = project("k_proj");
+    if (keys_come_back_by_head(g_.options(), d_, mask != kNone) && d_.heads > 1 && g_.options().seq > 1) {
+      const TensorId own = g_.view_copied_back(key, g_.shape(key));
+      g_.drop({key});
+      key = own;
+    }
     const TensorId value = project("v_proj");
-    call.k = by_heads(key, keys_come_back_by_head(g_.options(), d_, mask != kNone));
+    call.k = by_heads(key, false);
     call.v = by_heads(value, values_come_back_by_head(g_.options(), d_, mask != kNone));
     call.mask = mask;
     call.dropout = d_.attention_dropout;
@@ -169,20 +167,15 @@ class Opt {
     const TensorId at = places(position_ids);
     words = projected("project_in", words, d_.hidden);
     TensorId hidden = g_.binary(Op::Add, words, at);
-    const ModuleId list = g_.child(decoder_, "layers");
     const bool last_norm = g_.model().child(decoder_, "final_layer_norm") != kNone;
-    ModuleId next = list + 1;
-    for (std::int32_t index = 0; index < d_.layers; ++index) {
-      while (g_.model().modules[static_cast<std::size_t>(next)].parent != list) ++next;
-      std::vector<TensorId> keywords{position_ids};
-      if (mask != kNone) keywords.push_back(mask);
-      g_.begin_region(index, {hidden}, std::move(keywords));
-      const TensorId out = layer(next, hidden, mask, g_.model().parts->norms_first);
-      g_.end_region(index);
-      g_.drop({hidden});
-      hidden = out;
-      ++next;
-    }
+    hidden = run_layers(
+        g_, g_.child(decoder_, "layers"), hidden,
+        [&](std::size_t) {
+          return std::vector<TensorId>{position_ids, mask};
+        },
+        [&](ModuleId module, std::size_t, TensorId x) {
+          return layer(module, x, mask, g_.model().parts->norms_first);
+        });
     if (last_norm) {
       const TensorId normed = norm(decoder_, "final_layer_norm", hidden);
       g_.drop({hidden});

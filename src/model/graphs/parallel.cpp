@@ -14,7 +14,7 @@ struct LocalIds {
 
 LocalIds local_ids(GraphBuilder& g, TensorId ids) {
   const Shape shape = g.shape(ids);
-  const double first = g.first_word();
+  const double first = first_word(g);
   const double end = first + static_cast<double>(g.model().dims.vocab);
   const TensorId below = g.make(Op::Less, shape, DType::Bool, {ids}, false, first);
   const TensorId above = g.make(Op::GreaterEqual, shape, DType::Bool, {ids}, false, end);

@@ -126,6 +126,33 @@ TensorId activation_module(GraphBuilder& g, ModuleId module, TensorId x) {
 
 namespace {
 
+std::vector<ModuleId> children_of(const ModelSpec& model, ModuleId parent) {
+  std::vector<ModuleId> found;
+  for (std::size_t at = 0; at < model.modules.size(); ++at) {
+    if (model.modules[at].parent == parent) found.push_back(static_cast<ModuleId>(at));
+  }
+  return found;
+}
+
+}  // namespace
+
+TensorId run_layers(GraphBuilder& g, ModuleId list, TensorId hidden, const Keywords& keywords, const LayerCall& call) {
+  std::size_t layer = 0;
+  for (const ModuleId module : children_of(g.model(), list)) {
+    std::vector<TensorId> given = keywords(layer);
+    std::erase(given, kNone);
+    const std::int32_t region = g.begin_region({hidden}, std::move(given));
+    const TensorId out = call(module, layer, hidden);
+    g.end_region(region);
+    g.drop({hidden});
+    hidden = out;
+    ++layer;
+  }
+  return hidden;
+}
+
+namespace {
+
 TensorId scaled_wave(GraphBuilder& g, Op op, TensorId angles) {
   const TensorId wave = g.unary(op, angles);
   const TensorId scaled = g.unary(Op::MulScalar, wave, 1);
@@ -139,7 +166,7 @@ TensorId turned_half(GraphBuilder& g, const RotaryParts& parts, TensorId x) {
   const TensorId first = parts.pairs ? g.slice(x, 3, 0, half, true) : g.slice(x, 3, 0, half);
   const TensorId second = parts.pairs ? g.slice(x, 3, 1, half, true) : g.slice(x, 3, half, half);
   const TensorId negated = g.unary(Op::Neg, second);
-  const TensorId rotated = parts.pairs ? g.cat_last(negated, first, Op::Stack) : g.cat_last(negated, first);
+  const TensorId rotated = parts.pairs ? g.cat(negated, first, Op::Stack) : g.cat(negated, first);
   g.drop({negated, first, second});
   return rotated;
 }
@@ -159,6 +186,68 @@ TensorId turn(GraphBuilder& g, const RotaryParts& parts, TensorId x, const Waves
   g.drop({rotated});
   const TensorId out = g.binary(Op::Add, direct, crossed);
   g.drop({direct, crossed});
+  return out;
+}
+
+// cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin)) of neighbours, with tables of half the width.
+TensorId turn_sorted(GraphBuilder& g, const QueryKey& pair, const Waves& waves) {
+  const auto combined = [&](TensorId direct, TensorId crossed, Op op) {
+    const TensorId left = g.binary(Op::Mul, direct, waves.cos);
+    const TensorId right = g.binary(Op::Mul, crossed, waves.sin);
+    const TensorId out = g.binary(op, left, right);
+    g.drop({left, right});
+    return out;
+  };
+  const TensorId first = combined(pair.q, pair.k, Op::Sub);
+  const TensorId second = combined(pair.k, pair.q, Op::Add);
+  const TensorId out = g.cat(first, second);
+  g.drop({first, second});
+  return out;
+}
+
+// view_as_complex(x.float()), as pairs.
+TensorId complex_pairs(GraphBuilder& g, TensorId x) {
+  const Shape& shape = g.shape(x);
+  const Shape pairs{shape.dims[0], shape.dims[1], shape.dims[2], shape.dims[3] / 2, 2};
+  const TensorId wide = g.cast(x, DType::Float32);
+  const TensorId numbers = g.view(wide, pairs);
+  g.drop({wide});
+  return numbers;
+}
+
+// view_as_real(numbers * tables) in the shape and dtype of `x`; view_as_real wants its gradient contiguous.
+TensorId turn_complex(GraphBuilder& g, TensorId x, TensorId numbers, TensorId tables) {
+  const Shape shape = g.shape(x);
+  const bool casts = g.dtype(x) != DType::Float32;
+  const bool by_token =
+      !g.options().eager_attention && !g.options().math_attention && g.options().attention != AttentionKernel::Flash;
+  const bool copied = (by_token || !casts) && shape.dims[1] > 1 && shape.dims[2] > 1;
+  const TensorId turned = g.make(Op::ComplexMul, g.shape(numbers), DType::Float32, {numbers, tables}, true);
+  const TensorId flat = copied ? g.view_copied_back(turned, shape) : g.view(turned, shape);
+  g.drop({turned});
+  const TensorId out = g.cast(flat, g.dtype(x));
+  g.drop({flat});
+  return out;
+}
+
+TensorId turn_chunks(GraphBuilder& g, TensorId x, const Waves& waves) {
+  const std::vector<TensorId> halves = g.split_last(x, equal_widths(g, x, 2));
+  const TensorId out = turn_sorted(g, {halves[0], halves[1]}, waves);
+  g.drop({halves[0], halves[1]});
+  return out;
+}
+
+QueryKey sorted_pairs(GraphBuilder& g, const QueryKey& x, const Waves& whole) {
+  const auto narrow = [&](TensorId wave) { return g.slice(wave, 3, 0, g.shape(wave).dims[3] / 2); };
+  const Waves waves{narrow(whole.cos), narrow(whole.sin)};
+  const std::int64_t half = g.shape(waves.cos).dims[3];
+  const auto neighbours = [&](TensorId of) {
+    return QueryKey{g.slice(of, 3, 0, half, true), g.slice(of, 3, 1, half, true)};
+  };
+  const QueryKey q = neighbours(x.q);
+  const QueryKey k = neighbours(x.k);
+  const QueryKey out{turn_sorted(g, q, waves), turn_sorted(g, k, waves)};
+  g.drop({q.q, q.k, k.q, k.k, waves.cos, waves.sin, x.q, x.k});
   return out;
 }
 
@@ -185,15 +274,15 @@ QueryKey turn_parts(GraphBuilder& g, const RotaryParts& parts, QueryKey x, const
   QueryKey out;
   const TensorId q_turned = turn(g, parts, q.turns, waves);
   if (parts.part == RotaryPart::Joined) {
-    out.q = g.cat_last(q_turned, q.rest);
+    out.q = g.cat(q_turned, q.rest);
     g.drop({q_turned});
   }
   const TensorId k_turned = turn(g, parts, k.turns, waves);
   if (parts.part == RotaryPart::Held) g.drop({q.turns, k.turns});
-  if (parts.part != RotaryPart::Joined) out.q = g.cat_last(q_turned, q.rest);
+  if (parts.part != RotaryPart::Joined) out.q = g.cat(q_turned, q.rest);
   if (parts.part == RotaryPart::JoinedLast) g.drop({q_turned});
   if (parts.part == RotaryPart::Held) g.drop({x.q});
-  out.k = g.cat_last(k_turned, k.rest);
+  out.k = g.cat(k_turned, k.rest);
   if (parts.part == RotaryPart::Held) {
     g.drop({x.k});
     held.insert(held.end(), {q_turned, q.rest, k_turned, k.rest});
@@ -214,6 +303,13 @@ Waves rotary_tables(GraphBuilder& g, const RotaryParts& parts, ModuleId module, 
   // A table in fp32 already is not copied.
   const TensorId table = g.buffer(std::string(prefix) + "inv_freq");
   const TensorId frequencies = g.dtype(table) == DType::Float32 ? table : g.cast(table, DType::Float32);
+  const auto leave = [&](const Waves& made) {
+    if (frequencies != table) g.drop({frequencies});
+    g.set_autocast_enabled(true);
+    g.set_grad_enabled(true);
+    g.exit(module);
+    return made;
+  };
   const std::int64_t half = g.shape(table).dims[0];
   const std::int64_t seq = g.options().seq;
   const TensorId row = g.view(positions, Shape{1, 1, seq});
@@ -224,9 +320,16 @@ Waves rotary_tables(GraphBuilder& g, const RotaryParts& parts, ModuleId module, 
   g.drop({column});
   const TensorId angles = g.view(product, Shape{1, seq, half}, {step_swap(1, 2)});
   g.drop({product});
-  const TensorId both = parts.paired_tables
+  if (parts.complex) {
+    const TensorId numbers = g.make(Op::Polar, Shape{1, seq, half, 2}, DType::Float32, {angles});
+    const Waves complex{g.unary(Op::MulScalar, numbers, 1), kNone};
+    g.drop({numbers, wide, angles});
+    return leave(complex);
+  }
+  const TensorId both = parts.half_tables ? g.keep(angles)
+                        : parts.paired_tables
                             ? g.make(Op::RepeatInterleave, Shape{1, seq, 2 * half}, DType::Float32, {angles})
-                            : g.cat_last(angles, angles);
+                            : g.cat(angles, angles);
   Waves waves{scaled_wave(g, Op::Cos, both), scaled_wave(g, Op::Sin, both)};
   if (!parts.wide_tables) {
     const Waves narrow{g.cast(waves.cos, g.options().dtype), g.cast(waves.sin, g.options().dtype)};
@@ -235,18 +338,15 @@ Waves rotary_tables(GraphBuilder& g, const RotaryParts& parts, ModuleId module, 
   } else {
     g.drop({wide, angles, both});
   }
-  if (frequencies != table) g.drop({frequencies});
-  g.set_autocast_enabled(true);
-  g.set_grad_enabled(true);
-  g.exit(module);
-  return waves;
+  return leave(waves);
 }
 
 QueryKey apply_rotary(GraphBuilder& g, const RotaryParts& parts, QueryKey x, const Waves& waves,
                       std::vector<TensorId>& held) {
   const Shape& table = g.shape(waves.cos);
-  const Shape by_head{1, 1, table.dims[1], table.dims[2]};
-  Waves seen{g.view(waves.cos, by_head), g.view(waves.sin, by_head)};
+  const Shape by_head =
+      parts.complex ? Shape{1, 1, table.dims[1], table.dims[2], 2} : Shape{1, 1, table.dims[1], table.dims[2]};
+  Waves seen{g.view(waves.cos, by_head), waves.sin == kNone ? kNone : g.view(waves.sin, by_head)};
   if (parts.repeats_tables) {
     const auto repeat = [&](TensorId wave) {
       const TensorId half = g.slice(wave, 3, 0, by_head.dims[3] / 2);
@@ -258,7 +358,16 @@ QueryKey apply_rotary(GraphBuilder& g, const RotaryParts& parts, QueryKey x, con
     seen.sin = repeat(seen.sin);
   }
   QueryKey out;
-  if (parts.part != RotaryPart::Whole) {
+  if (parts.half_tables) {
+    out = {turn_chunks(g, x.q, seen), turn_chunks(g, x.k, seen)};
+    g.drop({x.q, x.k});
+  } else if (parts.complex) {
+    const QueryKey numbers{complex_pairs(g, x.q), complex_pairs(g, x.k)};
+    out = {turn_complex(g, x.q, numbers.q, seen.cos), turn_complex(g, x.k, numbers.k, seen.cos)};
+    g.drop({numbers.q, numbers.k, x.q, x.k});
+  } else if (parts.sorts_pairs) {
+    out = sorted_pairs(g, x, seen);
+  } else if (parts.part != RotaryPart::Whole) {
     out = turn_parts(g, parts, x, seen, held);
   } else if (parts.wide_operands) {
     const DType narrow = g.dtype(x.q);
@@ -276,7 +385,8 @@ QueryKey apply_rotary(GraphBuilder& g, const RotaryParts& parts, QueryKey x, con
     }
     g.drop({x.q, x.k});
   }
-  g.drop({seen.cos, seen.sin});
+  g.drop({seen.cos});
+  if (seen.sin != kNone) g.drop({seen.sin});
   return out;
 }
 
@@ -418,7 +528,7 @@ Projected fused_heads(GraphBuilder& g, const DecoderParts& p, ModuleId module, T
   Projected made;
   made.fused = d.heads > 1 && seq > 1 ? g.view_copied_back(flat, by_head, steps) : g.view(flat, by_head, steps);
   g.drop({flat});
-  const std::vector<TensorId> parts = g.split_last(made.fused, 3);
+  const std::vector<TensorId> parts = g.split_last(made.fused, equal_widths(g, made.fused, 3));
   made.q = parts[0];
   made.k = parts[1];
   made.v = parts[2];
@@ -429,7 +539,7 @@ Projected projected(GraphBuilder& g, const DecoderParts& p, ModuleId module, Ten
   switch (p.projections) {
     case Projections::Fused: return fused(g, p, module, x, given);
     case Projections::FusedHeads: return fused_heads(g, p, module, x);
-    case Projections::Separate: break;
+    default: break;
   }
   return separate(g, p, module, x, given);
 }
@@ -459,7 +569,7 @@ TensorId gated(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId
 
 TensorId fused_gate(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden, std::int64_t ffn) {
   const TensorId both = linear_module(g, g.child(module, p.up), hidden, 2 * ffn);
-  const std::vector<TensorId> halves = g.split_last(both, 2);
+  const std::vector<TensorId> halves = g.split_last(both, equal_widths(g, both, 2));
   g.drop({both});
   const TensorId active = activation_module(g, g.child(module, p.activation), halves[0]);
   const TensorId product = g.binary(Op::Mul, halves[1], active);
@@ -478,26 +588,45 @@ TensorId plain(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId
   return inner_dropout(g, p, out);
 }
 
+// `held` takes what the attention's own variables hold until it returns.
+QueryKey turned_projections(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden,
+                            const LayerInputs& given, TensorId& value, std::vector<TensorId>& held) {
+  const Projected made = projected(g, p, module, hidden, given);
+  value = made.v;
+  QueryKey x{made.q, made.k};
+  x.q = head_norm(g, p, module, p.query_norm, HeadNorm::ByHead, x.q);
+  x.k = head_norm(g, p, module, p.key_norm, HeadNorm::ByHead, x.k);
+  if (given.turns) x = apply_rotary(g, p.rotary, x, given.waves, held);
+  x.q = head_norm(g, p, module, p.query_norm, HeadNorm::AfterRotary, x.q);
+  x.k = head_norm(g, p, module, p.key_norm, HeadNorm::AfterRotary, x.k);
+  if (made.fused != kNone) held.insert(held.begin(), made.fused);
+  return x;
+}
+
 }  // namespace
 
 Attended attention_module(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden,
                           const LayerInputs& given) {
   const Dimensions& d = g.model().dims;
   g.enter(module);
-  const Projected made = projected(g, p, module, hidden, given);
   AttentionCall call;
-  call.v = made.v;
-  QueryKey x{made.q, made.k};
-  x.q = head_norm(g, p, module, p.query_norm, HeadNorm::ByHead, x.q);
-  x.k = head_norm(g, p, module, p.key_norm, HeadNorm::ByHead, x.k);
   std::vector<TensorId> held;
-  if (given.turns) x = apply_rotary(g, p.rotary, x, given.waves, held);
-  x.q = head_norm(g, p, module, p.query_norm, HeadNorm::AfterRotary, x.q);
-  x.k = head_norm(g, p, module, p.key_norm, HeadNorm::AfterRotary, x.k);
+  QueryKey x;
+  if (p.projections == Projections::Latent) {
+    Latents made = latent_projections(g, p, module, hidden, given.waves);
+    x = made.turned;
+    call.v = made.v;
+    held = std::move(made.held);
+    call.by_head = true;
+  } else {
+    x = turned_projections(g, p, module, hidden, given, call.v, held);
+    call.by_head = given.turns && (p.rotary.part != RotaryPart::Whole || p.rotary.half_tables);
+  }
   call.q = x.q;
   call.k = x.k;
-  call.by_head = given.turns && p.rotary.part != RotaryPart::Whole;
   call.mask = given.mask;
+  call.full = p.full;
+  if (p.sinks) call.sinks = g.parameter("sinks");
   call.softcap = d.attention_softcap;
   call.dropout = d.attention_dropout;
   call.scale = p.attention_scale;
@@ -506,7 +635,6 @@ Attended attention_module(GraphBuilder& g, const DecoderParts& p, ModuleId modul
   g.drop({attended.flat});
   out = inner_dropout(g, p, out);
   g.drop({call.q, call.k, call.v});
-  if (made.fused != kNone) g.drop({made.fused});
   for (TensorId one : held) g.drop({one});
   g.exit(module);
   return {out, attended.weights};

@@ -17,6 +17,13 @@ namespace dsplan {
 // An activation module's call.
 [[nodiscard]] TensorId activation_module(GraphBuilder& g, ModuleId module, TensorId x);
 
+// Every layer of a module list, each a region that is called with the running tensor and what `keywords` gives it
+// (kNone is left out). Uses up `hidden`; regions are numbered on.
+using Keywords = std::function<std::vector<TensorId>(std::size_t layer)>;
+using LayerCall = std::function<TensorId(ModuleId module, std::size_t layer, TensorId hidden)>;
+[[nodiscard]] TensorId run_layers(GraphBuilder& g, ModuleId list, TensorId hidden, const Keywords& keywords,
+                                  const LayerCall& call);
+
 // Cosines and sines of the positions, [1, S, turned].
 struct Waves {
   TensorId cos = kNone;
@@ -47,10 +54,24 @@ struct LayerInputs {
 [[nodiscard]] TensorId mlp_module(GraphBuilder& g, const DecoderParts& parts, ModuleId module, TensorId hidden,
                                   std::int64_t ffn);
 
+// latent.cpp: what Projections::Latent makes; the query and key are head by head, the value token by token.
+struct Latents {
+  QueryKey turned;
+  TensorId v = kNone;
+  std::vector<TensorId> held;  // By the attention's own variables.
+};
+[[nodiscard]] Latents latent_projections(GraphBuilder& g, const DecoderParts& parts, ModuleId attention,
+                                         TensorId hidden, const Waves& waves);
+
 // moe.cpp: the experts of a mixture layer through one grouped product: every shape depends on tokens *
 // experts_per_token only. `shared` calls the expert that sees every token.
 using SharedExpert = std::function<TensorId(ModuleId module, TensorId x)>;
-[[nodiscard]] TensorId moe_block(GraphBuilder& g, const ExpertParts& parts, ModuleId block, TensorId hidden,
-                                 const SharedExpert& shared);
+// What the block returns besides, which the layer holds; or kNone.
+struct Mixed {
+  TensorId out = kNone;
+  TensorId weights = kNone;
+};
+[[nodiscard]] Mixed moe_block(GraphBuilder& g, const ExpertParts& parts, ModuleId block, TensorId hidden,
+                              const SharedExpert& shared);
 
 }  // namespace dsplan

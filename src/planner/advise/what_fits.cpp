@@ -95,9 +95,7 @@ Trial with_packed_weights_and_adapters() {
   const Trial adapters = with_adapters_of(16);
   return {"--quantization nf4 " + adapters.options,
           [adapt = adapters.edit](CandidateInputs& inputs) {
-            std::vector<std::string> keys = inputs.request.set.value_or(std::vector<std::string>());
-            keys.emplace_back("quantization=nf4");
-            inputs.request.set = chosen(std::move(keys));
+            inputs.request.quantization = chosen(std::string("nf4"));
             adapt(inputs);
           },
           "QLoRA: trains adapters alone"};

@@ -59,26 +59,35 @@ void wrap_ends(const ModelSpec& model, std::int64_t inside, std::vector<FsdpGrou
   if (!tail.empty()) groups.push_back({std::move(tail), {}, {}, kNone, kNone, 0});
 }
 
-// The modules of each call, in the order of the calls.
+bool is_layer(const ModelSpec& model, const Module& module) {
+  return module.layer != kNone && module_of(model, module.parent).layer == kNone;
+}
+
+// The modules of each call, in the order of the calls: layers from the first to the last, classes bottom up.
 std::vector<FsdpGroup> wrapped(const ModelSpec& model, const Fsdp& fsdp) {
   std::vector<FsdpGroup> groups;
   const auto add = [&](std::vector<ModuleId> modules, std::int64_t reshards) {
     groups.push_back({std::move(modules), {}, {}, kNone, kNone, reshards});
   };
   const std::int64_t inside = fsdp.reshard_after_forward;
-  const bool layers = fsdp.wrap == "layers" || fsdp.wrap == "ends";
-  if (fsdp.wrap == "ends") wrap_ends(model, inside, groups);
-  if (fsdp.wrap != "root") {
-    for (auto at = static_cast<ModuleId>(model.modules.size()) - 1; at > 0; --at) {  // Bottom up.
-      const Module& module = module_of(model, at);
-      const bool layer = module.layer != kNone && module_of(model, module.parent).layer == kNone;
-      if (layers ? layer : is_one_of(module.type, fsdp.wrap)) add({at}, inside);
-    }
-    if (layers) {
-      const auto first = std::find_if(groups.begin(), groups.end(), [&](const FsdpGroup& group) {
-        return module_of(model, group.modules.front()).layer != kNone;
-      });
-      std::reverse(first, groups.end());
+  const auto size = static_cast<ModuleId>(model.modules.size());
+  std::string_view words = fsdp.wrap == "ends" ? std::string_view("ends+layers") : fsdp.wrap;
+  bool classes = false;
+  while (!words.empty()) {
+    const std::size_t end = std::min(words.find('+'), words.size());
+    const std::string_view word = words.substr(0, end);
+    words.remove_prefix(std::min(end + 1, words.size()));
+    if (word == "ends") {
+      wrap_ends(model, inside, groups);
+    } else if (word == "layers") {
+      for (ModuleId at = 1; at < size; ++at) {
+        if (is_layer(model, module_of(model, at))) add({at}, inside);
+      }
+    } else if (word != "root" && !classes) {
+      classes = true;  // All of them at once.
+      for (ModuleId at = size - 1; at > 0; --at) {
+        if (is_one_of(module_of(model, at).type, fsdp.wrap)) add({at}, inside);
+      }
     }
   }
   add({0}, fsdp.reshard_root ? 1 : 0);

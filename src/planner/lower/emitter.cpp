@@ -94,16 +94,16 @@ void Emitter::end_work() {
   DSPLAN_CHECK(first_written_ != kNone, "work that makes nothing");
 }
 
-void Emitter::end_compute(Label work) {
+void Emitter::end_compute(Label work, Cost cost) {
   end_work();
   const auto end = static_cast<std::uint32_t>(schedule_.accesses.size());
   schedule_.events.emplace_back(
-      Compute{work, module_, stream_, pass_, {reads_begin_, writes_begin_}, {writes_begin_, end}});
+      Compute{work, module_, stream_, pass_, {reads_begin_, writes_begin_}, {writes_begin_, end}, cost});
 }
 
 void Emitter::compute_unexecutable(Label work) {
   if (recording_ != nullptr) recording_->end_unexecutable(work, next_event());
-  end_compute(work);
+  end_compute(work, Cost::Bytes);
 }
 
 void Emitter::communicate(Collective collective, DType dtype, Bytes payload, TrafficKind kind, Group group) {

@@ -88,9 +88,9 @@ class Emitter {
   void write(BufferId buffer, Bytes offset, Bytes bytes);  // One piece; replaces what overlapped.
   // `body` is what an executor does, `work` the name for people. The bodies that work on values (core/program.h) take
   // them from Recording::on_values, which was called before; the others take what is read and written, as flat ranges.
-  void compute(Body body, Label work) {
+  void compute(Body body, Label work, Cost cost = Cost::Bytes) {
     if (recording_ != nullptr) recording_->end_work(body, next_event());
-    end_compute(work);
+    end_compute(work, cost);
   }
   // No executor can do it yet: a program that holds such work is refused by its name.
   void compute_unexecutable(Label work);
@@ -121,7 +121,7 @@ class Emitter {
   void touch(BufferId buffer, const Contents::Piece& piece);
   ContentId begin_marker();
   void end_work();
-  void end_compute(Label work);
+  void end_compute(Label work, Cost cost);
 
   Schedule schedule_;
   Recording* recording_ = nullptr;

@@ -30,9 +30,10 @@ std::vector<BufferId> Loop::init() {
   };
   const Training& training = job_.training;
   const bool cut = training.under_zero_init();  // As they are made.
-  const bool said = training.model_init == ModelInit::Host || training.model_init == ModelInit::Meta || cut;
+  const bool said = training.runtime == Runtime::Fsdp2 || training.model_init == ModelInit::Host || cut;
   const ModelInit where = said ? training.model_init : ModelInit::Device;
-  if (where == ModelInit::Host) {
+  const bool on_host = where == ModelInit::Host || where == ModelInit::Rank0;
+  if (on_host) {
     for (std::size_t at = 0; at < buffers.size(); ++at) buffers[at] = make_buffer(model_.buffers[at], Space::Pageable);
   }
   const auto move_of = [&](ModuleId module) {
@@ -44,7 +45,7 @@ std::vector<BufferId> Loop::init() {
   const auto record = [&] {
     if (Recording* recording = emitter_.recording()) recording->module_buffers(buffers);
   };
-  if (where == ModelInit::Host) {
+  if (on_host) {
     record();
     runtime_.build(where, move_of);
   } else {
@@ -93,6 +94,7 @@ void Loop::forward(Tape& tape) {
   runtime_.forward_begins();
   mark(Moment::ForwardBegins);
   tape.forward();
+  runtime_.forward_returns(true);
   if (job_.training.loop == LoopKind::Script) outputs_ = tape.outputs();
   mark(Moment::ForwardEnds);
 }

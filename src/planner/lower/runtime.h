@@ -25,8 +25,8 @@ class TrainingRuntime {
  public:
   virtual ~TrainingRuntime() noexcept(false) = default;
 
-  // All parameters, and the buffers of each module by `buffers_of`: on the device in the order in which constructors run;
-  // made on no device, in the order in which to_empty goes. In the host's memory buffers are there already, and
+  // All parameters, and the buffers of each module by `buffers_of`: on the device in the order in which constructors
+  // run; made on no device, in the order in which to_empty goes. In the host's memory buffers are there already, and
   // `buffers_of` moves them, here or in `initialise`, which moves the parameters. What is cut as it is made,
   // `initialise` makes.
   virtual void build(ModelInit /*where*/, const std::function<void(ModuleId)>& /*buffers_of*/) {}
@@ -39,15 +39,16 @@ class TrainingRuntime {
   [[nodiscard]] virtual bool moves_parameters() const { return false; }
 
   virtual void enter(ModuleId, Pass) {}
-  // In backward only where the module is given a tensor that wants a gradient: the hook hangs on that. Of no module: the
-  // pass itself, with what was queued for its end (torch/csrc/autograd/engine.cpp, queue_callback), before
+  // In backward only where the module is given a tensor that wants a gradient: the hook hangs on that. Of no module:
+  // the pass itself, with what was queued for its end (torch/csrc/autograd/engine.cpp, queue_callback), before
   // torch.autograd.backward lets go of what it holds.
   virtual void exit(ModuleId, Pass) {}
   // The module whose input's gradient passes through the runtime's own function after everything inside, and only then
   // meets other gradients, for an operator of the module given: itself, or one around it. kNone: there is none.
   [[nodiscard]] virtual ModuleId wraps_input(ModuleId) const { return kNone; }
-  // The model's forward returns: its outputs are still there.
-  virtual void forward_returns() {}
+  // The model's forward returns: its outputs are still there. `with_outputs`: and the framework has done to them what
+  // it does.
+  virtual void forward_returns(bool /*with_outputs*/) {}
   virtual void forward_begins() {}
   // `boundary`: the last micro-batch before the optimizer step.
   virtual void backward_begins(bool /*boundary*/) {}

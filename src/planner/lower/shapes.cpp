@@ -12,10 +12,10 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.micro_batch = job.training.micro_batch;
   options.seq = job.training.seq;
   options.dtype = job.training.dtype;
-  const Training& training = job.training;
-  options.one_dtype = training.runtime == Runtime::DeepSpeed || training.fsdp.casts_parameters;
+  options.one_dtype = job.training.casts_parameters();
   options.autocast = job.training.autocast;
   options.outputs_to_fp32 = job.training.outputs_to_fp32;
+  options.casts_loss = job.training.runtime == Runtime::Fsdp2 && job.training.fsdp.casts_outputs;
   options.attention = job.training.attention == Attention::MemoryEfficient ? AttentionKernel::MemoryEfficient
                       : job.training.attention == Attention::CuDnn         ? AttentionKernel::CuDnn
                                                                            : AttentionKernel::Flash;

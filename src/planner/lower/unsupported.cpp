@@ -1,6 +1,9 @@
 #include "planner/lower/unsupported.h"
 
+#include <algorithm>
+
 #include "model/graphs/graphs.h"
+#include "model/lora.h"
 #include "planner/fsdp/fsdp_facts.h"
 #include "planner/lower/runtimes/runtime_base.h"
 #include "planner/lower/runtimes/zero3/zero3.h"
@@ -39,6 +42,24 @@ std::optional<std::string> offload_unsupported(const Training& training) {
   return std::nullopt;
 }
 
+// peft's adapters in fp32 beside weights that zero.Init has cast.
+std::optional<std::string> mixed_unsupported(const ModelSpec& model, const Training& training) {
+  if (training.zero.stage != 3 || training.casts_parameters()) return std::nullopt;
+  bool mixed = false;
+  bool trained = false;  // Beside them.
+  for (const NamedParameter& p : named_parameters(model, training)) {
+    mixed = mixed || p.dtype != training.dtype;
+    trained = trained || (p.trainable && p.dtype == training.dtype);
+  }
+  if (!mixed) return std::nullopt;
+  const Zero& zero = training.zero;
+  if (trained) return "adapters in fp32 beside trained weights in 16 bits under ZeRO-3";
+  if (zero.quantized_weights) return "adapters in fp32 with zero_quantized_weights";
+  if (zero.all_reduce_for_fetch) return "adapters in fp32 with use_all_reduce_for_fetch_params";
+  if (zero.offload_param.device != OffloadDevice::None) return "adapters in fp32 with parameter offload";
+  return std::nullopt;
+}
+
 std::optional<std::string> fsdp_unsupported(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
   if (training.torch < Version{2, 11, 0}) return "fully_shard before PyTorch 2.11";
@@ -71,11 +92,66 @@ std::optional<std::string> fsdp_unsupported(const ModelSpec& model, const Job& j
   return groups_unsupported(model, training);
 }
 
+// Where nothing is cast between a layer and its adapters, a gradient that comes back to the layer's result is added in
+// place or not by rules that are not worked out.
+bool magnitudes_cast(const ModelSpec& model, const Training& training) {
+  const DType layers = training.autocast.value_or(training.dtype);
+  return std::ranges::all_of(model.modules, [&](const Module& module) {
+    if (!module.path.ends_with(".lora_A.default")) return true;
+    const auto id = static_cast<ModuleId>(&module - model.modules.data());
+    return training.dtype_of(model.parameters[static_cast<std::size_t>(model.parameter(id, "weight"))]) != layers;
+  });
+}
+
+// Of which the runtimes know nothing yet: fully_shard's groups and ZeRO-3's gathers go by the modules that are called;
+// DDP's buckets hold one dtype. DeepSpeed with copies of modules has no witness.
+std::optional<std::string> adapters_unsupported(const ModelSpec& model, const Job& job) {
+  const Training& training = job.training;
+  const bool gathers =
+      training.runtime == Runtime::Fsdp2 || (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3);
+  if (has_magnitudes(model) && gathers) return "DoRA where parameters are gathered (ZeRO-3, fully_shard)";
+  if (has_magnitudes(model) && !magnitudes_cast(model, training)) {
+    return "DoRA whose adapters have the dtype in which their layers compute";
+  }
+  if (!has_trained_copies(model)) return std::nullopt;
+  if (training.runtime != Runtime::PyTorch)
+    return "trained copies of modules (modules_to_save) under DeepSpeed and fully_shard";
+  std::optional<DType> one;
+  for (const Parameter& parameter : model.parameters) {
+    if (!parameter.trainable || training.runtime != Runtime::PyTorch || job.parallelism.dp == 1) continue;
+    if (one.value_or(training.dtype_of(parameter)) != training.dtype_of(parameter)) {
+      return "trained parameters of two dtypes under DDP";
+    }
+    one = training.dtype_of(parameter);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> deepspeed_unsupported(const ModelSpec& model, const Job& job) {
+  const Training& training = job.training;
+  if (const auto offload = offload_unsupported(training)) return offload;
+  if (const auto mixed = mixed_unsupported(model, training)) return mixed;
+  if (training.zero.stage == 0 && training.grad_accum_dtype != training.dtype) {
+    return "bf16 without ZeRO before DeepSpeed 0.17.6 (BF16_Optimizer)";
+  }
+  // Before, the 16-bit gradients that had been added to the sums stayed until the step.
+  if (training.immediate_grad_update && uses_bf16_optimizer(training) && training.deepspeed < Version{0, 19, 8}) {
+    return "immediate gradient updates before DeepSpeed 0.19.8";
+  }
+  if (const auto other = accumulation_unsupported(training)) return other;
+  const bool gathers_after_step = training.zero.stage == 1 || training.zero.stage == 2;
+  if (gathers_after_step && job.parallelism.dp > 1 && training.deepspeed < Version{0, 12, 4}) {
+    return "weights gathered in shards before DeepSpeed 0.12.4";
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<std::string> unsupported(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
   if (const auto graph = graph_unsupported(model, training, job.parallelism.tp)) return graph;
+  if (const auto adapters = adapters_unsupported(model, job)) return adapters;
   if (model.causal != 0 && !training.checkpoint.groups.empty() && training.transformers < Version{5, 0, 0}) {
     return "checkpointed adapters under transformers 4";
   }
@@ -85,21 +161,7 @@ std::optional<std::string> unsupported(const ModelSpec& model, const Job& job) {
   if (job.parallelism.sp > 1) return "sequence parallelism";
   if (job.parallelism.ep > 1) return "expert parallelism";
   if (training.runtime == Runtime::Fsdp2) return fsdp_unsupported(model, job);
-  if (training.runtime == Runtime::DeepSpeed) {
-    if (const auto offload = offload_unsupported(training)) return offload;
-    if (training.zero.stage == 0 && training.grad_accum_dtype != training.dtype) {
-      return "bf16 without ZeRO before DeepSpeed 0.17.6 (BF16_Optimizer)";
-    }
-    // Before, the 16-bit gradients that had been added to the sums stayed until the step.
-    if (training.immediate_grad_update && uses_bf16_optimizer(training) && training.deepspeed < Version{0, 19, 8}) {
-      return "immediate gradient updates before DeepSpeed 0.19.8";
-    }
-    if (const auto other = accumulation_unsupported(training)) return other;
-    const bool gathers_after_step = training.zero.stage == 1 || training.zero.stage == 2;
-    if (gathers_after_step && job.parallelism.dp > 1 && training.deepspeed < Version{0, 12, 4}) {
-      return "weights gathered in shards before DeepSpeed 0.12.4";
-    }
-  }
+  if (training.runtime == Runtime::DeepSpeed) return deepspeed_unsupported(model, job);
   return std::nullopt;
 }
 

@@ -75,16 +75,17 @@ std::optional<Pin> stage_pin(const SearchInputs& inputs) {
   const Request& request = inputs.request;
   if (request.zero_stage.given()) return pin_of(request.zero_stage, std::to_string(*request.zero_stage));
   if (request.runtime.given() && *request.runtime != "deepspeed") {
-    return Pin{*request.runtime, request.runtime.place.text()};
+    const bool plain = *request.runtime == "ddp";  // What plain PyTorch is on several ranks.
+    return Pin{plain ? "pytorch" : *request.runtime, request.runtime.place.text()};
   }
   if (inputs.deepspeed == nullptr || !inputs.deepspeed->zero.stage.given()) return std::nullopt;
   return pin_of(inputs.deepspeed->zero.stage, std::to_string(*inputs.deepspeed->zero.stage));
 }
 
 // Offload and buckets are DeepSpeed's.
-bool plain_pytorch(const SearchInputs& inputs) {
+bool without_zero(const SearchInputs& inputs) {
   const std::optional<Pin> stage = stage_pin(inputs);
-  return stage && stage->value == "pytorch";
+  return stage && !number_in(stage->value);
 }
 
 std::optional<Pin> offload_pin(const SearchInputs& inputs) {
@@ -249,17 +250,33 @@ std::optional<std::int64_t> number_in(std::string_view text) {
   return value;
 }
 
+namespace {
+
+// fully_shard beside ZeRO, unless the user's own configuration is DeepSpeed's; replicas where there are several nodes.
+std::vector<std::string> own_states(const SearchInputs& inputs) {
+  std::vector<std::string> values = {"0", "1", "2", "3"};
+  const Request& request = inputs.request;
+  const bool deepspeed = inputs.deepspeed != nullptr || request.inline_deepspeed || request.deepspeed.given() ||
+                         request.runtime.given() || request.deepspeed_version.given();
+  if (deepspeed) return values;
+  values.emplace_back("fsdp2");
+  if (gpus_of(inputs).value_or(kMostGpus) > per_node_of(inputs)) values.emplace_back("hsdp");
+  return values;
+}
+
+}  // namespace
+
 std::vector<std::string> own_values(Axis axis, const SearchInputs& inputs, Objective objective) {
   switch (axis) {
     case Axis::Gpus: return gpu_counts(inputs);
-    case Axis::ZeroStage: return {"0", "1", "2", "3"};
+    case Axis::ZeroStage: return own_states(inputs);
     case Axis::Offload:
-      if (plain_pytorch(inputs)) return {"none"};
+      if (without_zero(inputs)) return {"none"};
       return {"none", "optimizer", "optimizer+parameters"};
     case Axis::TensorParallel: return powers_of_two(std::min<std::int64_t>(8, per_node_of(inputs)));
     case Axis::Loss: return {"hf"};
     case Axis::ReduceBucket:
-      if (plain_pytorch(inputs)) return {"500000000"};
+      if (without_zero(inputs)) return {"500000000"};
       return {"500000000", "50000000"};
     case Axis::MicroBatch:
       return objective == Objective::MicroBatch ? std::vector<std::string>{"1"} : powers_of_two(most_rows(inputs));
@@ -346,22 +363,48 @@ namespace {
 
 bool shards_fully(std::string_view stage) { return stage == "fsdp2" || stage == "hsdp"; }
 
-// fully_shard beside ZeRO: unless the user says otherwise, with shards and sums in fp32, as ZeRO has them. It has
-// neither ZeRO's buckets nor its offload, so that one value of those axes stands for all.
-void choose_fully_shard(const SearchInputs& inputs, const Settings& settings, const SearchSpace& space,
-                        Request& request) {
-  const auto first = [&](Axis axis) { return settings[static_cast<std::size_t>(axis)] == space[axis].values.front(); };
+// Whether the user's own configuration says in which dtypes fully_shard computes and reduces.
+bool says_policy(const Request& request) {
+  const FsdpInput& said = request.fsdp;
+  if (request.mixed_precision.given() || request.training_arguments) return true;
+  if (said.param_dtype.given() || said.reduce_dtype.given() || said.output_dtype.given()) return true;
+  if (!request.set.given()) return false;
+  return std::any_of(request.set->begin(), request.set->end(), [](const std::string& pair) {
+    return pair.starts_with("fsdp.") && pair.find("_dtype=") != std::string::npos;
+  });
+}
+
+// What the user does not say is as a program makes it that can be given the plan: accelerate, which has no replicas, or
+// torchtitan. Both keep shards in fp32; the first reduces in 16 bits, as DeepSpeed does.
+void complete_sharding(const std::string& stage, Request& request) {
+  const bool replicas = stage == "hsdp";
+  FsdpInput& fsdp = request.fsdp;
+  const auto usually = [](Setting<std::string>& setting, const char* value) {
+    if (!setting.mentioned()) setting = chosen(std::string(value));
+  };
+  usually(fsdp.wrap, replicas ? "ends" : "layers+ends");
+  if (replicas) usually(fsdp.gradient_sync, "every");
+  usually(request.model_init, replicas ? "meta" : "rank0");
+  if (says_policy(request)) return;
+  const std::string dtype = request.dtype.value_or("bf16");
+  if (dtype == "fp32") return;
+  fsdp.param_dtype = chosen(dtype);
+  fsdp.reduce_dtype = chosen(replicas ? std::string("fp32") : dtype);
+  if (!replicas) fsdp.output_dtype = chosen(dtype);
+  request.dtype = chosen(std::string("fp32"));
+}
+
+// fully_shard has neither ZeRO's buckets nor its offload, so that one value of those axes stands for all.
+void choose_fully_shard(const Settings& settings, const SearchSpace& space, Request& request) {
   const std::string& stage = settings[static_cast<std::size_t>(Axis::ZeroStage)];
-  if (!first(Axis::ReduceBucket)) throw Refusal("--runtime", stage + " has no reduce bucket");
+  const std::string& bucket = settings[static_cast<std::size_t>(Axis::ReduceBucket)];
+  const std::vector<std::string>& buckets = space[Axis::ReduceBucket].values;
+  if (!buckets.empty() && bucket != buckets.front()) throw Refusal("--runtime", stage + " has no reduce bucket");
   const std::string& offload = settings[static_cast<std::size_t>(Axis::Offload)];
   if (offload != "none") throw Refusal("--runtime", "fully_shard with CPUOffloadPolicy is not modelled yet");
   request.zero_stage = {};
   request.runtime = chosen(stage);
-  const FsdpInput& said = inputs.request.fsdp;
-  if (inputs.request.set.given() || said.param_dtype.given() || said.reduce_dtype.given()) return;
-  request.fsdp.param_dtype = chosen(inputs.request.dtype.value_or("bf16"));
-  request.fsdp.reduce_dtype = chosen(std::string("fp32"));
-  request.dtype = chosen(std::string("fp32"));
+  complete_sharding(stage, request);
 }
 
 }  // namespace
@@ -390,7 +433,7 @@ CandidateInputs inputs_of(const SearchInputs& inputs, const Settings& settings, 
     ds.micro_batch = {};
     ds.grad_accum = {};
   } else if (shards_fully(stage)) {
-    choose_fully_shard(inputs, settings, space, request);
+    choose_fully_shard(settings, space, request);
   } else {
     request.zero_stage = {};
   }

@@ -30,8 +30,6 @@ PlacementOptions without_limit(const Job& job) {
   return options;
 }
 
-namespace {
-
 PlacementPeaks peaks_of(const Schedule& schedule, const Placement& placement, const std::optional<Window>& only) {
   if (!only) return placement.peak;
   if (!only->part && !only->recording) return placement.by_stretch[static_cast<std::size_t>(only->stretch)];
@@ -52,8 +50,6 @@ PlacementPeaks peaks_of(const Schedule& schedule, const Placement& placement, co
   }
   return most;
 }
-
-}  // namespace
 
 BothEnds ends_of(const Schedule& schedule, const BothPlacements& both, const PlacementOptions& options,
                  const std::optional<Window>& only) {

@@ -45,6 +45,10 @@ struct BothEnds {
 [[nodiscard]] BothEnds ends_of(const Schedule& schedule, const BothPlacements& both, const PlacementOptions& options,
                                const std::optional<Window>& only);
 
+// Of a placement, over the whole schedule or one window.
+[[nodiscard]] PlacementPeaks peaks_of(const Schedule& schedule, const Placement& placement,
+                                      const std::optional<Window>& only);
+
 // `reserved`: of the caching allocator without a limit, for the whole schedule.
 [[nodiscard]] PlannedArena plan_arena(const Schedule& schedule, Bytes reserved);
 

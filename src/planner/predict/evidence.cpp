@@ -6,6 +6,8 @@
 #include "core/error.h"
 #include "planner/lower/unsupported.h"
 #include "planner/predict/predict.h"
+#include "planner/time/event_times.h"
+#include "planner/time/rates.h"
 #include "planner/zero/zero_facts.h"
 
 namespace dsplan {
@@ -19,6 +21,11 @@ Readings::Readings(Schedule made, const Job& job, const std::optional<Window>& w
       placements(place_both(schedule, options)),
       ends(ends_of(schedule, placements, options, only)) {
   replay(schedule, memory, traffic, host);
+  if (!placements.asked.waited || !job.hardware || !Rates::missing(job).empty()) return;
+  times = event_times(schedule, job, Rates::of(job));
+  PlacementOptions timed = options;
+  timed.times = &*times;
+  expected = place(schedule, timed);
 }
 
 SharedEvidence::SharedEvidence(const ModelSpec& of, const Job& resolved)
@@ -48,30 +55,36 @@ void check_derivations(const SharedEvidence& shared, std::int64_t rank, const Re
   DSPLAN_CHECK(checkpoint.empty(), "what checkpoints take by schedule and by formula differs: " + checkpoint);
 }
 
+// Of a data-parallel rank; what nobody asked for yet is simulated.
+const std::pair<Bytes, Bytes>& host_peaks(const SharedEvidence& shared, std::int64_t data_rank, HostPeaks& known) {
+  const auto seen = known.find(data_rank);
+  if (seen != known.end()) return seen->second;
+  const Schedule schedule = lower(shared.model, shared.job, *shared.shapes, data_rank);
+  HostMeter meter(schedule);
+  replay(schedule, meter);
+  return known.emplace(data_rank, std::pair(meter.peak(), meter.nvme_peak())).first->second;
+}
+
 // All ranks of `rank`'s node. Where ranks differ each of them is simulated, once.
 NodeMemory node_of(const SharedEvidence& shared, std::int64_t rank, const HostMeter& own, HostPeaks& known) {
   const Parallelism& parallel = shared.job.parallelism;
   const Training& training = shared.job.training;
+  // A last node need not be full: what is judged is one that is.
+  const std::int64_t ranks = std::min(parallel.world, parallel.gpus_per_node);
+  known.emplace(rank % parallel.dp, std::pair(own.peak(), own.nvme_peak()));
+  if (training.model_init == ModelInit::Rank0 && ranks > 1) {  // The first rank of each node loads the model.
+    return {ranks, host_peaks(shared, 0, known).first + host_peaks(shared, 1, known).first * (ranks - 1), Bytes(0)};
+  }
   if (!ranks_differ(training, parallel) || !offloads_optimizer(training)) {
-    // A last node need not be full: what is judged is one that is.
-    const std::int64_t ranks = std::min(parallel.world, parallel.gpus_per_node);
     return {ranks, own.peak() * ranks, own.nvme_peak() * ranks};
   }
   const std::int64_t first = rank / parallel.gpus_per_node * parallel.gpus_per_node;
   const std::int64_t end = std::min(parallel.world, first + parallel.gpus_per_node);
-  known.emplace(rank % parallel.dp, std::pair(own.peak(), own.nvme_peak()));
   NodeMemory node{end - first, Bytes(0), Bytes(0)};
   for (std::int64_t other = first; other < end; ++other) {
-    const std::int64_t data_rank = other % parallel.dp;
-    auto seen = known.find(data_rank);
-    if (seen == known.end()) {
-      const Schedule schedule = lower(shared.model, shared.job, *shared.shapes, data_rank);
-      HostMeter meter(schedule);
-      replay(schedule, meter);
-      seen = known.emplace(data_rank, std::pair(meter.peak(), meter.nvme_peak())).first;
-    }
-    node.peak += seen->second.first;
-    node.nvme += seen->second.second;
+    const auto& [peak, files] = host_peaks(shared, other % parallel.dp, known);
+    node.peak += peak;
+    node.nvme += files;
   }
   return node;
 }

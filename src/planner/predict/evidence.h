@@ -40,6 +40,9 @@ struct Readings {
   PlacementOptions options;
   BothPlacements placements;
   BothEnds ends;
+  // Where frees wait for other streams and the machine's rates are known: estimated times, and the allocator by them.
+  std::optional<EventTimes> times;
+  std::optional<Placement> expected;
 };
 
 // What all ranks of a job share: neither the formulas nor the graph depend on the rank.

@@ -135,6 +135,7 @@ constexpr CanonicalLine kLines[] = {
     {Line::WeightDecay, "weight_decay 1", [](const Job& j) { return adds_decay(j.training); }, true},
     {Line::Embeddings32bit, "embeddings_32bit 1", [](const Job& j) { return j.training.optimizer.embeddings_32bit; },
      true},
+    {Line::PagedStates, "paged 1", [](const Job& j) { return j.training.optimizer.paged; }, true},
     {Line::ParamGroups, "param_groups", [](const Job& j) { return j.training.param_groups != ParamGroups::Single; }},
     {Line::ModelInit, "model_init",
      [](const Job& j) {
@@ -154,6 +155,7 @@ constexpr CanonicalLine kLines[] = {
      .there = [](const Job& j) { return library_workspaces(j).has_value(); },
      .own = add_workspaces},
     {Line::Fsdp, "fsdp", [](const Job& j) { return j.training.runtime == Runtime::Fsdp2; }},
+    {Line::FsdpOutputs, "fsdp outputs cast", [](const Job& j) { return j.training.fsdp.casts_outputs; }, true},
 };
 
 // A field as one word of its line.
@@ -182,7 +184,7 @@ struct AddWord {
   }
 };
 
-using RowsOfLines = std::array<std::vector<const JobColumn*>, static_cast<std::size_t>(Line::Fsdp) + 1>;
+using RowsOfLines = std::array<std::vector<const JobColumn*>, static_cast<std::size_t>(Line::Count)>;
 
 // The fields of each line, in the order of their places.
 const RowsOfLines& rows_of_lines() {

@@ -41,7 +41,7 @@ std::vector<CountedParameter> count(const ModelSpec& model, const Job& job) {
 
 // Bytes of optimizer state for one tensor. Adam keeps two moments, SGD a momentum if asked, Lion and Adagrad one,
 // RMSprop one and a momentum if asked; Adafactor a row and a column vector in fp32; 8-bit Adam 2 n + 8 ceil(n / 256)
-// from 4,096 elements on, else 8 n.
+// from 4,096 elements on, else 8 n; 8-bit Lion half of that; AdEMAMix three moments, two of them averages.
 Bytes state_bytes(const Optimizer& optimizer, const Shape& shape, DType dtype, bool hidden_matrix) {
   const std::int64_t n = shape.elements().value();
   const Bytes one = storage(Elements(n), dtype);
@@ -55,6 +55,11 @@ Bytes state_bytes(const Optimizer& optimizer, const Shape& shape, DType dtype, b
     case OptimizerKind::Muon: return hidden_matrix ? one : one * 2;
     case OptimizerKind::Adam8bit:
       return n < 4096 ? Bytes(checked_mul(n, 8)) : Bytes(checked_mul(n, 2)) + div_ceil(Bytes(n), 256) * 8;
+    case OptimizerKind::Lion8bit: return n < 4096 ? Bytes(checked_mul(n, 4)) : Bytes(n) + div_ceil(Bytes(n), 256) * 4;
+    case OptimizerKind::AdamW32bit: return Bytes(checked_mul(n, 8));
+    case OptimizerKind::AdEmaMix: return Bytes(checked_mul(n, 12));
+    case OptimizerKind::AdEmaMix8bit:
+      return n < 4096 ? Bytes(checked_mul(n, 12)) : Bytes(checked_mul(n, 3)) + div_ceil(Bytes(n), 256) * 12;
     case OptimizerKind::Adafactor: break;
   }
   if (shape.rank < 2) return Bytes(checked_mul(n, 4));
@@ -63,6 +68,23 @@ Bytes state_bytes(const Optimizer& optimizer, const Shape& shape, DType dtype, b
 
 Bytes flat_state(const Training& training, std::int64_t elements) {
   return elements == 0 ? Bytes(0) : state_bytes(training.optimizer, Shape{elements}, training.master_dtype, false);
+}
+
+// On the device, of one parameter of its own. Of paged states from 100,000 elements on only the scales are there, a
+// 64th of what they scale.
+Bytes own_state(const Optimizer& optimizer, const CountedParameter& p) {
+  const bool quantizes = quantizes_states(optimizer.kind);
+  const bool wide = quantizes && optimizer.embeddings_32bit && p.embedding;
+  const bool scaled = quantizes && !wide && p.elements >= 4096;
+  const std::int64_t moments =
+      optimizer.kind == OptimizerKind::Lion || optimizer.kind == OptimizerKind::Lion8bit           ? 1
+      : optimizer.kind == OptimizerKind::AdEmaMix || optimizer.kind == OptimizerKind::AdEmaMix8bit ? 3
+                                                                                                   : 2;
+  if (optimizer.paged && p.elements >= 100'000) {
+    return scaled ? div_ceil(Bytes(p.elements), 256) * (4 * moments) : Bytes(0);
+  }
+  if (wide || optimizer.kind == OptimizerKind::Lion) return Bytes(checked_mul(p.elements, 4 * moments));
+  return state_bytes(optimizer, p.shape, p.dtype, p.hidden_matrix);
 }
 
 // Separate tensors under plain PyTorch: torch's fused Adam counts its steps on the device, four bytes per parameter;
@@ -76,18 +98,12 @@ Bytes pytorch_state(const Optimizer& optimizer, const std::vector<CountedParamet
   bool quantised = false;
   for (const CountedParameter& p : parameters) {
     if (!p.trained) continue;
+    sum += own_state(optimizer, p);
     const bool wide = optimizer.embeddings_32bit && p.embedding;
-    if (optimizer.kind == OptimizerKind::Lion) {
-      sum += Bytes(checked_mul(p.elements, 4));
-    } else if (optimizer.kind == OptimizerKind::Adam8bit && wide) {
-      sum += Bytes(checked_mul(p.elements, 8));
-    } else {
-      sum += state_bytes(optimizer, p.shape, p.dtype, p.hidden_matrix);
-      quantised |= optimizer.kind == OptimizerKind::Adam8bit && p.elements >= 4096;
-    }
+    quantised |= quantizes_states(optimizer.kind) && !wide && p.elements >= 4096;
     if (scalar) sum += Bytes(4);
   }
-  return quantised ? sum + Bytes(2048) : sum;
+  return quantised ? sum + Bytes(optimizer.kind == OptimizerKind::Lion8bit ? 1024 : 2048) : sum;
 }
 
 // And DeepSpeed's base optimizer in fp32.
@@ -243,28 +259,28 @@ void stage3(const Job& job, const std::vector<CountedParameter>& parameters, Foo
   const Training& t = job.training;
   const std::int64_t ranks = job.parallelism.dp;
   std::int64_t trained = 0;
-  std::int64_t frozen = 0;
-  std::int64_t whole = 0;
   std::int64_t counted = 0;
   std::int64_t persistent = 0;
-  std::int64_t shards = 0;  // hpZ's, of what is frozen: the step drops those of what it changes.
+  Bytes parts;  // With hpZ's shards of what is frozen: the step drops those of what it changes.
+  Bytes whole;
   const std::int64_t inside = t.zero.hpz_partition_size;
   for (const CountedParameter& p : parameters) {
     const std::int64_t part = (p.elements + ranks - 1) / ranks;
-    (p.trained ? trained : frozen) += part;
-    if (inside > 1 && !p.trained) shards += part * ranks / inside;
+    if (p.trained) trained += part;
+    parts += storage(Elements(part), p.dtype);
+    if (inside > 1 && !p.trained) parts += storage(Elements(part * ranks / inside), p.dtype);
     if (p.elements > t.zero.param_persistence_threshold.value()) continue;
     if (checked_add(counted, p.elements) > t.zero.model_persistence_threshold.value()) continue;
     counted += p.elements;
     ++persistent;
-    whole += part * ranks;
+    whole += storage(Elements(part * ranks), p.dtype);
   }
   // A single rank has nothing to gather: several persistent parameters are their partitions; one alone is copied.
   const bool parameters_away = t.zero.offload_param.device != OffloadDevice::None;
-  if (ranks == 1 && persistent != 1 && !t.zero.allgather_sequential && !parameters_away) whole = 0;
+  if (ranks == 1 && persistent != 1 && !t.zero.allgather_sequential && !parameters_away) whole = Bytes(0);
   const bool optimizer_away = t.zero.offload_optimizer.device != OffloadDevice::None;
-  if (!parameters_away) result.persistent[Role::Parameters] = storage(Elements(trained + frozen + shards), t.dtype);
-  result.persistent[Role::RuntimeBuffers] = storage(Elements(whole), t.dtype);
+  if (!parameters_away) result.persistent[Role::Parameters] = parts;
+  result.persistent[Role::RuntimeBuffers] = whole;
   if (trained == 0) return;
   if (t.zero.contiguous_gradients) {
     result.persistent[Role::RuntimeBuffers] += storage(t.zero.reduce_bucket_size, t.communication_dtype);
@@ -280,13 +296,15 @@ void stage3(const Job& job, const std::vector<CountedParameter>& parameters, Foo
 }
 
 // The modules that multiply with a bias: a weight of two dimensions stands beside it. Under ZeRO-3, DeepSpeed replaces
-// nn.functional.linear by a function that adds the bias apart; GPT-2's Conv1D calls addmm itself.
+// nn.functional.linear by a function that adds the bias apart; GPT-2's Conv1D calls addmm itself. Falcon's linear is
+// `@`, then a sum.
 std::vector<const Module*> biased_products(const ModelSpec& model, const Job& job) {
   const Training& t = job.training;
   std::vector<const Module*> found;
   if (t.runtime == Runtime::DeepSpeed && t.zero.stage == 3 && model.family != "gpt2") return found;
   for (const Parameter& bias : model.parameters) {
     if (bias.shape.rank != 1 || !bias.name.ends_with(".bias")) continue;
+    if (model.modules[static_cast<std::size_t>(bias.module)].type == "FalconLinear") continue;
     const bool multiplies = std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& weight) {
       return weight.module == bias.module && weight.shape.rank == 2;
     });

@@ -51,7 +51,7 @@ std::string_view last_part(const Module& module) {
 class Resharding {
  public:
   Resharding(const ModelSpec& model, const Fsdp& fsdp) : model_(model), fsdp_(fsdp) {
-    if (fsdp.wrap != "ends") return;
+    if (!says("ends")) return;
     for (const Module& module : model.modules) {
       if (module.layer != kNone) continue;
       if (module.type == "Embedding" && embedding_ == nullptr) embedding_ = &module;
@@ -73,16 +73,18 @@ class Resharding {
     const std::int64_t inside = fsdp_.reshard_after_forward;
     if (&own == embedding_ && !tied_) return {&own, inside};
     if (&own == norm_ || &own == head_ || &own == embedding_) return {norm_, 0};
-    const bool layers = fsdp_.wrap == "layers" || fsdp_.wrap == "ends";
-    for (const Module* module = &own; module->parent != kNone && fsdp_.wrap != "root"; module = &parent(*module)) {
+    const bool layers = says("layers") || fsdp_.wrap == "ends";
+    for (const Module* module = &own; module->parent != kNone; module = &parent(*module)) {
       const bool layer = module->layer != kNone && parent(*module).layer == kNone;
-      const bool named = ("+" + fsdp_.wrap + "+").find("+" + module->type + "+") != std::string::npos;
-      if (layers ? layer : named) return {module, inside};
+      if ((layers && layer) || says(module->type)) return {module, inside};
     }
     return {&model_.modules.front(), fsdp_.reshard_root ? 1 : 0};
   }
 
  private:
+  [[nodiscard]] bool says(const std::string& word) const {
+    return ("+" + fsdp_.wrap + "+").find("+" + word + "+") != std::string::npos;
+  }
   [[nodiscard]] const Module& owner(const Parameter& p) const {
     return model_.modules[static_cast<std::size_t>(p.module)];
   }

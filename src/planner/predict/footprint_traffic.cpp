@@ -16,7 +16,7 @@ TrafficRow row(Collective collective, Pass phase, DType dtype, Bytes payload) {
 // Prefetching and the reuse window have no closed form; they gather no more than this, and each parameter once or more.
 class Gathers {
  public:
-  Gathers(const ModelSpec& model, const Job& job) : model_(model), job_(job), own_(model.modules.size()) {
+  Gathers(const ModelSpec& model, const Job& job) : model_(model), own_(model.modules.size()) {
     std::int64_t counted = 0;
     std::vector<bool> persists(model.parameters.size(), false);
     const Zero& zero = job.training.zero;
@@ -71,7 +71,6 @@ class Gathers {
   }
 
   const ModelSpec& model_;
-  const Job& job_;
   std::vector<Bytes> own_;
   Bytes persistent_;
 };

@@ -57,6 +57,7 @@ Prediction concluded(const Evidence& evidence) {
       .verdict_reason = std::move(judged.reason),
       .retries = judged.retries,
       .retries_low = judged.retries_low,
+      .retries_expected = judged.retries_expected,
       .needed = judged.needed,
       .shortfall = judged.shortfall,
       .failure = std::move(judged.failure),
@@ -122,7 +123,9 @@ std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job) {
       // Ranks that share each layer do the same.
       const std::int64_t model_ranks = job.parallelism.tp * job.parallelism.sp;
       const bool shards = job.training.runtime == Runtime::Fsdp2;
-      if (rank > 0 && (rank % model_ranks > 0 || (shards ? same_shards(model, job, rank - 1, rank) : alike))) {
+      const bool sends = rank == 1 && job.training.model_init == ModelInit::Rank0;  // The rank before.
+      if (rank > 0 && !sends &&
+          (rank % model_ranks > 0 || (shards ? same_shards(model, job, rank - 1, rank) : alike))) {
         predictions.push_back(predictions.back());
         predictions.back().rank = rank;
       } else {

@@ -183,6 +183,7 @@ Prediction predict_graph(const OpGraph& file, const BuiltOpGraph& built, const G
       .verdict_reason = std::move(judged.reason),
       .retries = judged.retries,
       .retries_low = judged.retries_low,
+      .retries_expected = judged.retries_expected,
       .needed = judged.needed,
       .shortfall = judged.shortfall,
       .failure = std::move(judged.failure),

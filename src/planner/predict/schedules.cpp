@@ -1,6 +1,7 @@
 #include "planner/predict/schedules.h"
 
 #include "core/error.h"
+#include "model/lora.h"
 #include "model/quantized.h"
 #include "planner/lower/unsupported.h"
 
@@ -14,7 +15,9 @@ void refuse_what_cannot_run(const ModelSpec& model, const Job& job, const std::s
   // (docs/tensor-parallelism.md).
   if (model.dims.kv_heads % job.parallelism.tp != 0) refuse("key-value heads that tensor-parallel ranks share");
   if (model.family != "gpt2" && model.family != "llama") refuse("the " + model.family + " family");
+  if (has_magnitudes(model)) refuse("DoRA, whose unit matrices no backend makes");
   if (packing_of(model)) refuse("packed weights, which no backend unpacks");
+  if (job.training.optimizer.paged) refuse("paged optimizer states, which no backend moves");
   if (job.training.level == Level::Dispatch) {
     refuse("--level dispatch, which leaves out the memory that kernels work in");
   }

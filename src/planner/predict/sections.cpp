@@ -164,7 +164,11 @@ bool leaves_second_step_out(const Evidence& evidence) {
 }
 
 Persistent persistent_of(const Evidence& evidence) {
-  Persistent persistent{evidence.shared.formulas.persistent, std::nullopt};
+  const SharedEvidence& shared = evidence.shared;
+  const bool by_rank = shared.job.training.runtime == Runtime::Fsdp2;  // Whose last shards are shorter.
+  Persistent persistent{
+      by_rank ? footprint(shared.model, shared.job, evidence.rank).persistent : shared.formulas.persistent,
+      std::nullopt};
   // A schedule ends with the last step's last mark.
   if (evidence.readings) persistent.allocated = evidence.readings->placements.asked.marks.back().allocated;
   return persistent;
@@ -174,6 +178,15 @@ std::optional<HeldForBackward> held_of(const Evidence& evidence) {
   if (!evidence.readings || leaves_second_step_out(evidence)) return std::nullopt;
   return held_for_backward(evidence.readings->schedule, evidence.shared.model);
 }
+
+namespace {
+
+std::optional<Bytes> expected_reserved(const Readings& readings) {
+  if (!readings.expected) return std::nullopt;
+  return peaks_of(readings.schedule, *readings.expected, readings.only).reserved;
+}
+
+}  // namespace
 
 Peak peak_in(const Readings& readings, const ModelSpec& model, const DeviceRoom& room,
              const std::optional<PlannedArena>& arena) {
@@ -186,6 +199,7 @@ Peak peak_in(const Readings& readings, const ModelSpec& model, const DeviceRoom&
       .active = std::max(allocated, ends.asked.active),
       .reserved = arena ? arena->height : ends.high.reserved,
       .reserved_low = arena ? arena->height : ends.low.reserved,
+      .reserved_expected = arena ? std::nullopt : expected_reserved(readings),
       .process = (arena ? arena->height : ends.asked.reserved) + room.beside(),
       .process_high = (arena ? arena->height : ends.high.reserved) + room.beside(),
       .phase = std::string(name(meter.peak_stretch())),

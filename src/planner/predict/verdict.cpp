@@ -179,6 +179,11 @@ Judgement judge_device(const Readings& readings, const ModelSpec& model, const J
     retries_low = fits ? 0 : place(readings.schedule, other_end(options)).retries;
   }
   Judgement judged = judge_limited(readings, model, asked, retries_low);
+  if (readings.times) {
+    PlacementOptions timed = options;
+    timed.times = &*readings.times;
+    judged.retries_expected = place(readings.schedule, timed).retries;
+  }
   if (judged.verdict != Verdict::FitsWithRetries) return judged;
   // With retries it uses all that there is: tight is what would not run with less.
   const Bytes with_reserve = limit.limit + room.reserve;

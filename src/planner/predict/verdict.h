@@ -18,6 +18,7 @@ struct Judgement {
   std::string reason;
   std::int64_t retries = 0;  // By --stream-frees; likewise where frees that wait for another stream end at once.
   std::int64_t retries_low = 0;
+  std::optional<std::int64_t> retries_expected;  // By estimated times.
   // As Prediction has them.
   std::optional<Bytes> needed;
   std::optional<Bytes> shortfall;

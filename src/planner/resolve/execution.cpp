@@ -5,6 +5,7 @@
 
 #include "core/format.h"
 #include "model/graphs/graphs.h"
+#include "model/lora.h"
 #include "model/quantized.h"
 #include "planner/resolve/checkpointing.h"
 #include "planner/resolve/resolver.h"
@@ -88,7 +89,8 @@ struct Kernel {
 
 bool masked(const Resolver& resolver) {
   const bool windowed = reaches_window(resolver.model, resolver.job.training.seq);
-  return (windowed && !masks_some_layers(resolver.model)) || has({"bloom", "t5"}, resolver.model.family);
+  return (windowed && !masks_some_layers(resolver.model)) || always_masked(resolver.model) ||
+         has({"t5"}, resolver.model.family);
 }
 
 bool before_ampere(const Resolver& resolver) {
@@ -102,6 +104,7 @@ std::string why_not_flash(const Resolver& resolver) {
   if (resolver.model.dims.head_dim > 256) return "heads wider than 256";
   if (masked(resolver)) return "an attention mask";
   if (before_ampere(resolver)) return "a GPU before sm_80";
+  if (own_value_width(resolver.model)) return "values of another width than queries";
   return {};
 }
 
@@ -115,12 +118,15 @@ bool prefers_cudnn(const Resolver& resolver) {
   const DType dtype = training.compute_dtype();
   if (dtype != DType::BFloat16 && dtype != DType::Float16) return false;
   const std::int64_t width = resolver.model.dims.head_dim;
+  if (own_value_width(resolver.model)) return false;  // Which has not been looked at.
   if (width % 8 != 0 || width > (hopper ? 256 : 128) || training.seq == 1) return false;
   // Masks that are learned have not been looked at.
-  return !has({"bloom", "t5"}, resolver.model.family);
+  return !has({"t5"}, resolver.model.family);
 }
 
 Kernel sdpa_kernel(const Resolver& resolver) {
+  if (eager_alone(resolver.model)) return {Attention::Eager, "a class that has eager attention alone"};
+  if (shares_one_head(resolver.model)) return {Attention::Math, "one key-value head that is not repeated"};
   if (prefers_cudnn(resolver)) {
     return {Attention::CuDnn,
             formatted("16 bits on {}, where torch 2.11 prefers cuDNN", resolver.hardware->architecture)};
@@ -287,7 +293,11 @@ void resolve_lora(Resolver& resolver) {
   const Setting<std::string>& wished = resolver.request.lora;
   if (!wished.given()) return;
   resolver.given("lora", *wished, wished.place, "--lora");
-  if (!resolver.deepspeed()) return;
+  if (parse_lora(wished).targets.empty()) {
+    resolver.assumed("lora_targets", formatted("{}", joined(usual_targets(resolver.model.family), "+")),
+                     formatted("peft 0.21's own for {}", resolver.model.family), "--lora");
+  }
+  if (!resolver.deepspeed() || !resolver.training().casts_parameters()) return;
   resolver.announce(wished.place, formatted("DeepSpeed casts the adapters to {}, as the whole model",
                                             name(resolver.job.training.dtype)));
 }
@@ -308,8 +318,9 @@ void checkpoint_packed_model(Resolver& resolver) {
 
 void resolve_checkpoint(Resolver& resolver) {
   const Request& request = resolver.request;
-  const bool packed = packing_of(resolver.model).has_value();
-  if (packed && !request.checkpoint.given() && !request.training_arguments) return checkpoint_packed_model(resolver);
+  const std::optional<Quantization> packing = packing_of(resolver.model);
+  if (packing && packing->prepared && !request.checkpoint.given() && !request.training_arguments)
+    return checkpoint_packed_model(resolver);
   try {
     // create_selective_checkpoint_contexts exists in the non-reentrant form only: asking for it chooses that.
     const bool selective = request.checkpoint.given() && (request.checkpoint->starts_with("keep:") ||

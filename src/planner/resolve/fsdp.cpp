@@ -44,14 +44,17 @@ std::optional<DType> dtype_of(Resolver& resolver, const Setting<std::string>& wi
   return std::nullopt;
 }
 
-// Classes of modules, each of which the model has.
+bool is_word(std::string_view type) { return type == "layers" || type == "ends" || type == "root"; }
+
+// Classes of modules, each of which the model has, beside the words.
 void check_classes(Resolver& resolver, const Setting<std::string>& wished) {
   std::string_view rest = *wished;
   while (true) {
     const std::size_t plus = rest.find('+');
     const std::string_view type = rest.substr(0, plus);
     const auto& modules = resolver.model.modules;
-    if (std::none_of(modules.begin(), modules.end(), [&](const Module& module) { return module.type == type; })) {
+    if (!is_word(type) &&
+        std::none_of(modules.begin(), modules.end(), [&](const Module& module) { return module.type == type; })) {
       std::vector<std::string_view> names;
       for (const Module& module : modules) {
         if (std::find(names.begin(), names.end(), module.type) == names.end()) names.push_back(module.type);
@@ -73,7 +76,7 @@ void resolve_wrap(Resolver& resolver) {
   }
   keep(resolver, wished, "fsdp.wrap");
   fsdp.wrap = *wished;
-  if (fsdp.wrap != "layers" && fsdp.wrap != "ends" && fsdp.wrap != "root") check_classes(resolver, wished);
+  check_classes(resolver, wished);
 }
 
 // _get_post_forward_mesh_info: as an integer it is a factor of the ranks that shard; 1 of them keeps all, and all of
@@ -145,28 +148,69 @@ void refuse_unmodelled(Resolver& resolver) {
   if (truth(resolver, offload, "fsdp.cpu_offload").value_or(false)) {
     resolver.not_modelled(offload.place, "\"fsdp.cpu_offload\": CPUOffloadPolicy");
   }
-  const Setting<std::string> output = said(resolver, in.output_dtype, "fsdp.output_dtype");
-  if (output.given() && *output != "none") {
-    resolver.not_modelled(output.place, "\"fsdp.output_dtype\": MixedPrecisionPolicy(output_dtype=...)");
+}
+
+// Adapters have a dtype of their own, and what they are put on keeps the one that it was loaded in.
+void widen_trained(Resolver& resolver, const Setting<DType>& precision) {
+  const Setting<std::vector<std::string>>& freeze = resolver.request.freeze;
+  bool trains = false;
+  bool freezes = false;
+  for (const Parameter& parameter : resolver.model.parameters) {
+    if (parameter.tied_to != kNone) continue;
+    const bool frozen = !parameter.trainable ||
+                        (freeze.given() && std::any_of(freeze->begin(), freeze->end(), [&](const std::string& glob) {
+                           return glob_matches(glob, parameter.name);
+                         }));
+    const DType kept = parameter.dtype.value_or(resolver.training().dtype);
+    if (parameter.dtype && !frozen && kept != DType::Float32) {
+      return resolver.not_modelled(precision.place,
+                                   "adapters in 16 bits under accelerate's mixed precision, which keeps them in fp32,");
+    }
+    if (!parameter.dtype) (frozen ? freezes : trains) = true;
   }
+  if (trains && freezes && resolver.training().dtype != DType::Float32) {
+    return resolver.not_modelled(precision.place, "frozen weights in 16 bits beside trained ones in fp32");
+  }
+  if (!trains || resolver.training().dtype == DType::Float32) return;
+  resolver.training().dtype = DType::Float32;
+  resolver.derived("dtype of shards", "fp32", "accelerate keeps what is trained in fp32", "--dtype");
 }
 
 }  // namespace
 
-void resolve_fsdp_dtypes(Resolver& resolver) {
-  if (resolver.training().runtime != Runtime::Fsdp2) return;
+// accelerate's MixedPrecisionPolicy has all three dtypes (utils/dataclasses.py, set_mixed_precision), and what is
+// trained is kept in fp32 (utils/fsdp_utils.py, fsdp2_prepare_model).
+void resolve_fsdp_dtypes(Resolver& resolver, const Setting<DType>& precision) {
   Training& training = resolver.training();
   const FsdpInput& in = resolver.request.fsdp;
-  const auto param = dtype_of(resolver, said(resolver, in.param_dtype, "fsdp.param_dtype"), "fsdp.param_dtype");
-  const auto reduce = dtype_of(resolver, said(resolver, in.reduce_dtype, "fsdp.reduce_dtype"), "fsdp.reduce_dtype");
+  auto param = dtype_of(resolver, said(resolver, in.param_dtype, "fsdp.param_dtype"), "fsdp.param_dtype");
+  auto reduce = dtype_of(resolver, said(resolver, in.reduce_dtype, "fsdp.reduce_dtype"), "fsdp.reduce_dtype");
+  const Setting<std::string> output = said(resolver, in.output_dtype, "fsdp.output_dtype");
+  auto out = dtype_of(resolver, output, "fsdp.output_dtype");
+  if (precision.given()) {
+    widen_trained(resolver, precision);
+    const std::string policy(name(*precision));
+    if (!param) resolver.given("fsdp.param_dtype", policy, precision.place, "--set");
+    param = param.value_or(*precision);
+    reduce = reduce.value_or(*precision);
+    out = out.value_or(*precision);
+  }
   training.fsdp.casts_parameters = param.has_value();
   training.master_dtype = training.dtype;
   training.dtype = param.value_or(training.dtype);
   training.communication_dtype = reduce.value_or(training.dtype);
   training.grad_accum_dtype = training.communication_dtype;
+  if (out && *out != training.dtype) {
+    return resolver.not_modelled(output.place, "\"fsdp.output_dtype\" other than the dtype that modules compute in");
+  }
+  training.fsdp.casts_outputs = out && *out != DType::Float32;
 }
 
 void resolve_fsdp(Resolver& resolver) {
+  const Setting<std::string>& runtime = resolver.request.runtime;
+  if (runtime.value_or({}) == "ddp" && resolver.job.parallelism.dp == 1) {
+    resolver.not_modelled(runtime.place, "DistributedDataParallel over one rank (say pytorch)");
+  }
   if (resolver.training().runtime != Runtime::Fsdp2) {
     for (const SettingRow& row : settings()) {
       const std::string_view key = row.request.key;

@@ -12,6 +12,8 @@ struct Named {
   std::string_view text;
   OptimizerKind kind;
   Implementation implementation;
+  bool paged = false;
+  bool trainers_8bit = false;  // transformers' Trainer registers embeddings as 32-bit.
 };
 
 // Our own names, then transformers' `optim`, each with the implementation that it means when none is said.
@@ -25,41 +27,73 @@ constexpr Named kNames[] = {
     {"muon", OptimizerKind::Muon, Implementation::ForLoop},
     {"adagrad", OptimizerKind::Adagrad, Implementation::Foreach},
     {"rmsprop", OptimizerKind::RmsProp, Implementation::Foreach},
+    {"adamw32bit", OptimizerKind::AdamW32bit, Implementation::Fused},
+    {"lion8bit", OptimizerKind::Lion8bit, Implementation::Fused},
+    {"ademamix", OptimizerKind::AdEmaMix, Implementation::Fused},
+    {"ademamix8bit", OptimizerKind::AdEmaMix8bit, Implementation::Fused},
     {"adamw_torch", OptimizerKind::AdamW, Implementation::Foreach},
     {"adamw_torch_fused", OptimizerKind::AdamW, Implementation::Fused},
-    {"adamw_bnb_8bit", OptimizerKind::Adam8bit, Implementation::Fused},
-    {"adamw_8bit", OptimizerKind::Adam8bit, Implementation::Fused},
+    {"adamw_bnb_8bit", OptimizerKind::Adam8bit, Implementation::Fused, false, true},
+    {"adamw_8bit", OptimizerKind::Adam8bit, Implementation::Fused, false, true},
     {"lion_32bit", OptimizerKind::Lion, Implementation::Fused},
+    {"lion_8bit", OptimizerKind::Lion8bit, Implementation::Fused, false, true},
+    {"ademamix_8bit", OptimizerKind::AdEmaMix8bit, Implementation::Fused, false, true},
+    {"paged_adamw_32bit", OptimizerKind::AdamW32bit, Implementation::Fused, true},
+    {"paged_adamw_8bit", OptimizerKind::Adam8bit, Implementation::Fused, true, true},
+    {"paged_lion_32bit", OptimizerKind::Lion, Implementation::Fused, true},
+    {"paged_lion_8bit", OptimizerKind::Lion8bit, Implementation::Fused, true, true},
+    {"paged_ademamix_32bit", OptimizerKind::AdEmaMix, Implementation::Fused, true},
+    {"paged_ademamix_8bit", OptimizerKind::AdEmaMix8bit, Implementation::Fused, true, true},
 };
 
-// Optimizers that exist elsewhere: refused as not modelled rather than as unknown.
-constexpr std::string_view kElsewhere[] = {"lamb",
-                                           "onebitadam",
-                                           "zerooneadam",
-                                           "onebitlamb",
-                                           "muadam",
-                                           "muadamw",
-                                           "musgd",
-                                           "nadam",
-                                           "radam",
-                                           "adamax",
-                                           "ademamix",
-                                           "lomo",
-                                           "adalomo",
-                                           "grokadamw",
-                                           "paged_adamw_32bit",
-                                           "paged_adamw_8bit",
-                                           "lion_8bit",
-                                           "paged_lion_32bit",
-                                           "paged_lion_8bit",
-                                           "adamw_anyprecision",
-                                           "adamw_torch_4bit",
-                                           "adamw_torch_8bit",
-                                           "stable_adamw",
-                                           "schedule_free_adamw",
-                                           "galore_adamw",
-                                           "apollo_adamw",
-                                           "adamw_apex_fused"};
+// Optimizers that exist elsewhere: refused as not modelled rather than as unknown, and what is nearest to them among
+// those that are. transformers' names are those of its OptimizerNames in 5.17.0.
+struct Elsewhere {
+  std::string_view text;
+  std::string_view what = {};
+  std::string_view instead = {};
+};
+constexpr std::string_view kGalore = "GaLore, whose gradients are projected";
+constexpr std::string_view kApollo = "APOLLO, whose gradients are projected";
+constexpr std::string_view kScheduleFree = "a schedule-free optimizer";
+constexpr std::string_view kTorchao = "torchao's, of few bits";
+constexpr std::string_view kOtherDevice = "of another device than CUDA's";
+constexpr Elsewhere kElsewhere[] = {
+    {"lamb"},
+    {"onebitadam"},
+    {"zerooneadam"},
+    {"onebitlamb"},
+    {"muadam"},
+    {"muadamw"},
+    {"musgd"},
+    {"nadam"},
+    {"radam"},
+    {"adamax"},
+    {"galore_adamw", kGalore, "adamw_torch"},
+    {"galore_adamw_8bit", kGalore, "adamw_8bit"},
+    {"galore_adafactor", kGalore, "adafactor"},
+    {"galore_adamw_layerwise", kGalore, "adamw_torch"},
+    {"galore_adamw_8bit_layerwise", kGalore, "adamw_8bit"},
+    {"galore_adafactor_layerwise", kGalore, "adafactor"},
+    {"apollo_adamw", kApollo, "adamw_8bit"},
+    {"apollo_adamw_layerwise", kApollo, "adamw_8bit"},
+    {"lomo", "LOMO, which steps inside of backward", "sgd"},
+    {"adalomo", "AdaLOMO, which steps inside of backward", "adafactor"},
+    {"grokadamw", "GrokAdamW", "adamw_torch"},
+    {"stable_adamw", "StableAdamW", "adamw_torch"},
+    {"adamw_anyprecision", "torchdistx' AdamW", "adamw_torch"},
+    {"adamw_torch_4bit", kTorchao, "adamw_8bit"},
+    {"adamw_torch_8bit", kTorchao, "adamw_8bit"},
+    {"adamw_torch_xla", kOtherDevice, "adamw_torch"},
+    {"adamw_torch_npu_fused", kOtherDevice, "adamw_torch_fused"},
+    {"adamw_apex_fused", "apex' AdamW", "adamw_torch_fused"},
+    {"schedule_free_adamw", kScheduleFree, "adamw_torch"},
+    {"schedule_free_radam", kScheduleFree, "adamw_torch"},
+    {"schedule_free_sgd", kScheduleFree, "sgd"},
+    {"rmsprop_bnb", "bitsandbytes' RMSprop", "rmsprop"},
+    {"rmsprop_bnb_8bit", "bitsandbytes' RMSprop", "rmsprop"},
+    {"rmsprop_bnb_32bit", "bitsandbytes' RMSprop", "rmsprop"},
+};
 
 std::string lowered(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),
@@ -75,19 +109,22 @@ std::optional<Implementation> implementation_named(std::string_view text) {
 }
 
 void unknown_name(Resolver& resolver, const Place& place, const std::string& text) {
-  if (std::find(std::begin(kElsewhere), std::end(kElsewhere), lowered(text)) != std::end(kElsewhere)) {
-    return resolver.not_modelled(place, formatted("optimizer \"{}\"", text));
+  for (const Elsewhere& one : kElsewhere) {
+    if (one.text != lowered(text)) continue;
+    const std::string what = one.what.empty() ? std::string() : formatted(" ({})", one.what);
+    return resolver.fault(place, formatted("optimizer \"{}\"{} is not modelled yet", text, what),
+                          one.instead.empty() ? "" : formatted("\"{}\" is", one.instead));
   }
   std::vector<std::string_view> names;
   for (const Named& named : kNames) names.push_back(named.text);
-  const std::string_view meant = nearest(text, names);
+  std::string_view meant = nearest(text, names);
+  for (const std::string_view name : names) {  // "paged_adamw", of which transformers names the forms.
+    if (meant.empty() && text.size() > 3 && name.starts_with(lowered(text))) meant = name;
+  }
   resolver.fault(
       place, formatted("optimizer \"{}\" is not known", text),
       meant.empty() ? formatted("known are {}", joined(names, ", ")) : formatted("did you mean \"{}\"?", meant));
 }
-
-// transformers' names for bitsandbytes' 8-bit AdamW: its Trainer registers embeddings as 32-bit.
-constexpr std::string_view kTrainers8bit[] = {"adamw_bnb_8bit", "adamw_8bit"};
 
 // Torch offers every form for Adam, AdamW and SGD, all but the fused one for Adagrad and RMSprop; the others have one.
 void check_implementation(Resolver& resolver, const Place& place, const Optimizer& optimizer, Implementation usual) {
@@ -110,8 +147,14 @@ void by_request(Resolver& resolver) {
   if (at == std::end(kNames)) return unknown_name(resolver, wished.place, text);
   Optimizer& optimizer = resolver.training().optimizer;
   optimizer = {at->kind, at->implementation, resolver.request.momentum.value_or(0), 0, false};
-  optimizer.embeddings_32bit = !resolver.deepspeed() && std::find(std::begin(kTrainers8bit), std::end(kTrainers8bit),
-                                                                  lowered(text)) != std::end(kTrainers8bit);
+  optimizer.embeddings_32bit = !resolver.deepspeed() && at->trainers_8bit;
+  optimizer.paged = at->paged;
+  if (at->paged) {
+    resolver.announce(
+        wished.place,
+        "paged states of 100,000 elements and more lie in managed memory, counted on the host: the driver "
+        "keeps them on the device while nothing else wants the room");
+  }
   const Setting<std::string>& form = resolver.request.implementation;
   std::string said = colon == std::string::npos ? std::string() : wished->substr(colon + 1);
   if (said.empty() && form.given()) said = *form;
@@ -217,11 +260,15 @@ void check_combination(Resolver& resolver, const Place& place) {
   }
 }
 
-// Their states under a flat partition are not worked out: Adagrad makes its sums before DeepSpeed sees it.
+// Their states under a flat partition are not worked out: Adagrad makes its sums before DeepSpeed sees it, and paged
+// ones go by the size of what DeepSpeed hands over.
 void check_unsplit(Resolver& resolver, const Place& place) {
   const OptimizerKind kind = resolver.training().optimizer.kind;
-  if (kind == OptimizerKind::Adagrad || kind == OptimizerKind::RmsProp) {
-    resolver.not_modelled(place, formatted("{} under DeepSpeed", name(kind)));
+  const bool bitsandbytes = kind == OptimizerKind::AdamW32bit || kind == OptimizerKind::Lion8bit ||
+                            kind == OptimizerKind::AdEmaMix || kind == OptimizerKind::AdEmaMix8bit;
+  if (kind == OptimizerKind::Adagrad || kind == OptimizerKind::RmsProp || bitsandbytes ||
+      resolver.training().optimizer.paged) {
+    resolver.not_modelled(place, formatted("{} under DeepSpeed", optimizer_text(resolver.training())));
   }
 }
 

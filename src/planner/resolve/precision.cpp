@@ -7,14 +7,17 @@
 namespace dsplan {
 namespace {
 
-// From where on a program's behaviour is known. An older release would be answered as if it were this one.
+// From where on a program's behaviour is known. An older release would be answered as if it were this one; a newer one
+// than was measured is, and said so.
 struct Modelled {
   Version least;
+  Version newest;
   const char* why;
 };
-constexpr Modelled kModelledTorch{{2, 5, 0}, "measured were 2.6, 2.8 and 2.11; older ones save other tensors"};
-constexpr Modelled kModelledTransformers{{4, 0, 0}, "measured were 4.53, 4.57 and 5.17"};
-constexpr Modelled kModelledDeepSpeed{{0, 12, 0}, "measured was 0.19.8; DeepSpeed's source was read back to 0.12"};
+constexpr Modelled kModelledTorch{{2, 5, 0}, kWitnessTorch, "measured were 2.6, 2.8 and 2.11; older ones save other tensors"};
+constexpr Modelled kModelledTransformers{{4, 0, 0}, kWitnessTransformers, "measured were 4.53, 4.57 and 5.17"};
+constexpr Modelled kModelledDeepSpeed{
+    {0, 12, 0}, {0, 19, 8}, "measured was 0.19.8; DeepSpeed's source was read back to 0.12"};
 
 Version resolve_version(Resolver& resolver, std::string_view what, const Setting<std::string>& setting,
                         const char* released, const Modelled& modelled) {
@@ -28,6 +31,10 @@ Version resolve_version(Resolver& resolver, std::string_view what, const Setting
     resolver.fault(setting.place,
                    formatted("{} {} is not modelled; the oldest is {}", what, version->text(), modelled.least.text()),
                    modelled.why);
+  }
+  if (modelled.newest < *version) {
+    resolver.announce(setting.place, formatted("{} {} is newer than {}, the newest that was measured; what has changed since is not known here",
+                                               what, version->text(), modelled.newest.text()));
   }
   const std::string name = formatted("{} version", what);
   if (setting.given()) {
@@ -78,13 +85,6 @@ void resolve_stage(Resolver& resolver) {
   }
 }
 
-std::optional<DType> dtype_named(std::string_view text) {
-  if (text == "bf16" || text == "bfloat16") return DType::BFloat16;
-  if (text == "fp16" || text == "float16") return DType::Float16;
-  if (text == "fp32" || text == "float32") return DType::Float32;
-  return std::nullopt;
-}
-
 // What the DeepSpeed JSON says without "auto": bf16, fp16, or (both blocks absent or disabled) nothing.
 const Setting<bool>* enabled_precision(const DeepSpeedInput* ds) {
   if (ds == nullptr) return nullptr;
@@ -100,7 +100,7 @@ DType precision_of(const Setting<bool>* enabled, const DeepSpeedInput& ds) {
 
 void dtype_by_request(Resolver& resolver) {
   const Setting<std::string>& wished = resolver.request.dtype;
-  const std::optional<DType> dtype = dtype_named(*wished);
+  const std::optional<DType> dtype = floating_type(*wished);
   if (!dtype) {
     return resolver.fault(wished.place, formatted("dtype \"{}\" is none of bf16, fp16, fp32", *wished));
   }
@@ -166,7 +166,7 @@ void loaded_under_autocast(Resolver& resolver) {
 // Without DeepSpeed, the weights keep the dtype in which the script loads them.
 void loaded_dtype(Resolver& resolver) {
   const Setting<std::string>& loaded = resolver.request.torch_dtype;
-  const std::optional<DType> dtype = loaded.given() ? dtype_named(*loaded) : std::nullopt;
+  const std::optional<DType> dtype = loaded.given() ? floating_type(*loaded) : std::nullopt;
   if (dtype) {
     resolver.training().dtype = *dtype;
     return resolver.given("dtype", std::string(name(*dtype)), loaded.place, "--dtype");
@@ -179,7 +179,7 @@ void loaded_dtype(Resolver& resolver) {
 void dtype_by_accelerate(Resolver& resolver) {
   const Setting<std::string>& wished = resolver.request.mixed_precision;
   if (!resolver.deepspeed()) return loaded_dtype(resolver);
-  const DType dtype = dtype_named(*wished).value_or(DType::BFloat16);
+  const DType dtype = floating_type(*wished).value_or(DType::BFloat16);
   resolver.training().dtype = dtype;
   resolver.given("dtype", std::string(name(dtype)), wished.place, "--dtype");
   const Setting<bool>* enabled = enabled_precision(resolver.ds);
@@ -223,40 +223,56 @@ void resolve_dtype(Resolver& resolver) {
   loaded_dtype(resolver);
 }
 
-// prepare_model_for_kbit_training casts what is not packed to fp32 (peft 0.21, utils/other.py).
+// prepare_model_for_kbit_training casts what is not packed to fp32 (peft 0.21, utils/other.py). A program that does not
+// call it leaves that as it was loaded.
 void resolve_packed(Resolver& resolver) {
   const std::optional<Quantization> packing = packing_of(resolver.model);
   if (!packing) return;
-  const Place& place = resolver.request.set.place;
+  const Place& place = resolver.request.quantization.place;
   resolver.given("quantization", packing->kind, place, "--quantization");
   resolver.derived("double_quant", packing->nested ? "true" : "false", "as given, else BitsAndBytesConfig's default",
                    "--double-quant");
   resolver.derived("quant_compute_dtype", std::string(name(packing->compute)),
                    "as given, else BitsAndBytesConfig's default", "--quant-compute-dtype");
-  resolver.training().dtype = DType::Float32;
-  resolver.derived("dtype of what is not packed", "fp32", "prepare_model_for_kbit_training casts it", "--dtype");
+  resolver.derived("quant_storage", std::string(name(packing->storage)), "as given, else BitsAndBytesConfig's default",
+                   "--quant-storage");
+  resolver.training().dtype = packing->others();
+  resolver.derived("dtype of what is not packed", std::string(name(packing->others())),
+                   packing->prepared ? "prepare_model_for_kbit_training casts it" : "as it was loaded",
+                   "--kbit-prepare");
   if (resolver.deepspeed()) return resolver.not_modelled(place, "QLoRA under DeepSpeed");
   if (resolver.request.gpus.value_or(1) > 1) resolver.not_modelled(place, "QLoRA on more than one GPU (DDP, FSDP)");
+}
+
+// What both mean to fully_shard, which has a policy instead: the dtype, and where it stands.
+Setting<DType> sharding_precision(const Resolver& resolver) {
+  if (const Setting<std::string>* launched = mixed_precision(resolver)) {
+    return {floating_type(**launched).value_or(DType::BFloat16), launched->place};
+  }
+  const Setting<bool>* const trained = trainer_precision(resolver);
+  if (trained == nullptr) return {};
+  return {trained == &resolver.request.training_arguments->bf16 ? DType::BFloat16 : DType::Float16, trained->place};
 }
 
 // Around the forward: an option's plain torch.autocast, or accelerate's, which makes the outputs fp32 as well.
 void resolve_autocast(Resolver& resolver) {
   Training& training = resolver.training();
+  const bool shards = training.runtime == Runtime::Fsdp2;
   const Setting<std::string>& wished = resolver.request.autocast;
-  const Setting<std::string>* launched = mixed_precision(resolver);
-  const Setting<bool>* trained = trainer_precision(resolver);
+  const Setting<std::string>* launched = shards ? nullptr : mixed_precision(resolver);
+  const Setting<bool>* trained = shards ? nullptr : trainer_precision(resolver);
   if (wished.given() && resolver.deepspeed() && *wished != "none") {
     return resolver.not_modelled(wished.place, "autocast under DeepSpeed (its torch_autocast block)");
   }
   if (wished.given()) {
-    const std::optional<DType> dtype = dtype_named(*wished);
+    const std::optional<DType> dtype = floating_type(*wished);
     if (*wished != "none" && (!dtype || *dtype == DType::Float32)) {
       return resolver.fault(wished.place, formatted("autocast \"{}\" is none of bf16, fp16, none", *wished));
     }
     training.autocast = dtype;
     resolver.given("autocast", *wished, wished.place, "--autocast");
   } else if (launched != nullptr) {
-    training.autocast = dtype_named(**launched).value_or(DType::BFloat16);
+    training.autocast = floating_type(**launched).value_or(DType::BFloat16);
     resolver.given("autocast", std::string(name(*training.autocast)), launched->place, "--autocast");
   } else if (trained != nullptr) {
     const bool bf16 = trained == &resolver.request.training_arguments->bf16;
@@ -311,8 +327,9 @@ void resolve_runtime(Resolver& resolver) {
     const bool shards = *wished == "fsdp2" || *wished == "hsdp";
     if (*wished == "fsdp" || *wished == "fsdp1") {
       resolver.not_modelled(wished.place, formatted("runtime \"{}\", PyTorch's FullyShardedDataParallel", *wished));
-    } else if (*wished != "pytorch" && *wished != "deepspeed" && !shards) {
-      resolver.fault(wished.place, formatted("runtime \"{}\" is none of pytorch, deepspeed, fsdp2 and hsdp", *wished));
+    } else if (*wished != "pytorch" && *wished != "ddp" && *wished != "deepspeed" && !shards) {
+      resolver.fault(wished.place,
+                     formatted("runtime \"{}\" is none of pytorch, ddp, deepspeed, fsdp2 and hsdp", *wished));
     } else if (*wished != "deepspeed" && resolver.deepspeed()) {
       resolver.fault(wished.place,
                      formatted("runtime {} contradicts {}", *wished, staged ? "the ZeRO stage" : "the DeepSpeed JSON"));
@@ -350,7 +367,7 @@ void resolve_precision(Resolver& resolver) {
   training.communication_dtype = training.dtype;
   training.master_dtype = DType::Float32;
   training.check_grad_overflow = false;
-  resolve_fsdp_dtypes(resolver);
+  if (training.runtime == Runtime::Fsdp2) resolve_fsdp_dtypes(resolver, sharding_precision(resolver));
   if (!resolver.deepspeed()) return;
   const DeepSpeedInput* ds = resolver.ds;
   if (ds != nullptr) training.communication_dtype = ds->communication_dtype.value_or(training.dtype);
@@ -360,7 +377,7 @@ void resolve_precision(Resolver& resolver) {
   training.check_grad_overflow = training.dtype == DType::BFloat16 && scans;
   const Setting<std::string>& loaded = resolver.request.torch_dtype;
   if (!loaded.given()) return;
-  const std::optional<DType> as = dtype_named(*loaded);
+  const std::optional<DType> as = floating_type(*loaded);
   if (training.dtype == DType::Float32 && as && *as != DType::Float32) {
     resolver.not_modelled(loaded.place, "16-bit weights under DeepSpeed without bf16 or fp16");
   } else {

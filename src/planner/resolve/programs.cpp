@@ -1,52 +1,28 @@
 #include "planner/resolve/programs.h"
 
-#include <algorithm>
-#include <array>
-
 #include "core/format.h"
+#include "planner/resolve/program_parts.h"
+#include "planner/resolve/sharding_plugin.h"
 
 namespace dsplan {
 namespace {
 
-// What peft adapts where nobody names modules (peft 0.21, utils/constants.py,
-// TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING), by our families.
-struct UsualTargets {
-  std::string_view family;
-  std::string_view targets;
-};
-constexpr UsualTargets kUsualTargets[] = {
-    {"t5", "q+v"},
-    {"gpt2", "c_attn"},
-    {"bloom", "query_key_value"},
-    {"opt", "q_proj+v_proj"},
-    {"bert", "query+value"},
-    {"roberta", "query+value"},
-    {"llama", "q_proj+v_proj"},
-    {"mistral", "q_proj+v_proj"},
-    {"gemma", "q_proj+v_proj"},
-    {"gemma2", "q_proj+v_proj"},
-    {"gemma3_text", "q_proj+v_proj"},
-    {"qwen2", "q_proj+v_proj"},
-    {"qwen3", "q_proj+v_proj"},
-    {"mixtral", "q_proj+v_proj"},
-    {"falcon", "query_key_value"},
-    {"gpt_neox", "query_key_value"},
-    {"phi", "q_proj+v_proj+fc1+fc2"},
-};
-
-class Program {
+class OfProgram {
  public:
-  Program(const Said& said, const ModelSpec& base, const DeepSpeedInput* deepspeed)
+  OfProgram(const Said& said, const ModelSpec& base, const DeepSpeedInput* deepspeed)
       : foreign_(said.foreign), request_(said.request), base_(base), deepspeed_(deepspeed) {
     name_ = foreign_.program.value_or({});
     if (deepspeed_ == nullptr && request_.inline_deepspeed) deepspeed_ = &*request_.inline_deepspeed;
   }
 
   Request complete() {
+    apply_sharding_plugin(foreign_, base_, request_, faults_);
     if (name_ == "trl") trl();
     if (name_ == "llama-factory") llama_factory();
     if (name_ == "axolotl") axolotl();
-    adapters();
+    if (name_ == "torchtitan") complete_torchtitan(foreign_, base_, request_, faults_);
+    complete_adapters({foreign_, base_, name_, stage3()}, request_, faults_);
+    packed_weights();
     faults_.throw_if_any();
     return std::move(request_);
   }
@@ -54,7 +30,7 @@ class Program {
  private:
   // Where a value stands that the program chooses.
   [[nodiscard]] Place own() const {
-    const std::string_view shown = name_ == "trl" ? "TRL" : name_ == "llama-factory" ? "LLaMA-Factory" : name_;
+    const std::string shown = name_ == "trl" ? "TRL" : name_ == "llama-factory" ? "LLaMA-Factory" : name_;
     return option(formatted("{}'s default", shown));
   }
   [[nodiscard]] bool stage3() const {
@@ -120,7 +96,7 @@ class Program {
     if (!arguments.fp16.value_or(false) && !pure) usually(arguments.bf16, true);
     if (request_.checkpoint.given()) usually(request_.checkpoint_impl, std::string("reentrant"));
     const bool adapted = foreign_.adapters.value_or(false);
-    if (adapted && !foreign_.lora_kernels.given()) {
+    if (adapted && !foreign_.lora_kernels.given() && foreign_.bits.value_or(0) != 8) {
       faults_.add(foreign_.adapters.place.says(
           "axolotl's kernels for adapters, which it turns on by itself, are not modelled yet",
           "say lora_mlp_kernel: false, which turns all of them off"));
@@ -136,63 +112,29 @@ class Program {
         "DeepSpeed casts them; flash attention does too"));
   }
 
-  [[nodiscard]] std::string usual_rank() const {
-    if (name_ == "trl") return "16";
-    return name_ == "llama-factory" ? "8" : "";
-  }
-  [[nodiscard]] std::string alpha(std::int64_t rank) const {
-    if (foreign_.lora_alpha.given()) return formatted("{}", *foreign_.lora_alpha);
-    if (name_ == "trl") return "32";
-    return name_ == "llama-factory" ? std::to_string(2 * rank) : "8";
+  // In which the model is loaded.
+  [[nodiscard]] std::string loaded() const {
+    return request_.dtype.given() ? *request_.dtype : request_.torch_dtype.value_or("bfloat16");
   }
 
-  [[nodiscard]] std::string targets(const Place& on) {
-    const Setting<std::vector<std::string>>& named = foreign_.lora_targets;
-    const bool all = foreign_.lora_all_linear.value_or(false) ||
-                     (named.given() && std::find(named->begin(), named->end(), "all-linear") != named->end());
-    if (all || (name_ == "llama-factory" && !named.given())) return "all-linear";
-    if (named.given()) {
-      for (const std::string& one : *named) {
-        if (one.find_first_of("*^$|()[]\\+") == std::string::npos) continue;
-        faults_.add(named.place.says(formatted("adapters by the pattern \"{}\" are not modelled yet", one),
-                                     "name the modules, as q_proj"));
-      }
-      return formatted("{}", joined(*named, "+"));
+  // What each program hands to BitsAndBytesConfig. axolotl calls prepare_model_for_kbit_training and casts norms,
+  // embeddings and head back; the others do not call it.
+  void packed_weights() {
+    const std::int64_t bits = foreign_.bits.value_or(0);
+    const Place& place = foreign_.bits.place;
+    if (bits != 0 && bits != 4 && bits != 8) {
+      return faults_.add(
+          place.says(formatted("bitsandbytes packs no weights of {} bits", bits), "it packs those of 4 and of 8"));
     }
-    const auto* const usual = std::find_if(std::begin(kUsualTargets), std::end(kUsualTargets),
-                                           [this](const UsualTargets& one) { return one.family == base_.family; });
-    if (name_ == "trl" && usual != std::end(kUsualTargets)) return std::string(usual->targets);
-    faults_.add(on.says("adapters without names of modules", "say lora_target_modules"));
-    return "all-linear";
-  }
-
-  // Sizes of adapters that nothing turns on are a mistake, unless they are turned off by name.
-  void refuse_adapters_without_a_switch() {
-    if (foreign_.adapters.given()) return;
-    const Place* at = nullptr;
-    if (foreign_.lora_r.given()) at = &foreign_.lora_r.place;
-    if (foreign_.lora_targets.given()) at = &foreign_.lora_targets.place;
-    if (at == nullptr) return;
-    faults_.add(at->says("this says what adapters look like, and nothing turns them on",
-                         name_ == "axolotl" ? "say adapter: lora" : "say use_peft: true"));
-  }
-
-  void adapters() {
-    if (request_.lora.given()) return;
-    if (!foreign_.adapters.value_or(false)) return refuse_adapters_without_a_switch();
-    const Place& place = foreign_.adapters.place;
-    std::string rank = foreign_.lora_r.given() ? std::to_string(*foreign_.lora_r) : usual_rank();
-    if (rank.empty()) {
-      faults_.add(place.says("adapters without a rank", "say lora_r"));
-      rank = "8";
+    if (bits != 0 && !request_.quantization.given()) {
+      request_.quantization = {bits == 8 ? "int8" : foreign_.bits_kind.value_or("nf4"), place};
     }
-    const bool trained_in_fp32 = foreign_.lora_in_fp32.value_or(!foreign_.pure_bf16.value_or(false));
-    const bool as_model = !trained_in_fp32 || (name_ == "trl" && stage3());
-    const std::string dropout =
-        foreign_.lora_dropout.given() ? formatted("{}", *foreign_.lora_dropout) : (name_ == "trl" ? "0.05" : "0");
-    request_.lora = {formatted("r={},targets={},dtype={},dropout={},alpha={}", rank, targets(place),
-                               as_model ? "model" : "fp32", dropout, alpha(std::stoll(rank))),
-                     place};
+    if (name_.empty() || request_.quantization.value_or("none") == "none" || *request_.quantization == "int8") return;
+    const std::string stored = name_ == "trl" ? "uint8" : name_ == "axolotl" ? "bfloat16" : loaded();
+    usually(request_.double_quant, foreign_.bits_nested.value_or(name_ != "trl"));
+    usually(request_.quant_compute_dtype, loaded());
+    usually(request_.quant_storage, foreign_.bits_storage.value_or(stored));
+    usually(request_.kbit_prepare, false);
   }
 
   ForeignInput foreign_;
@@ -206,7 +148,7 @@ class Program {
 }  // namespace
 
 Request with_program(const Said& said, const ModelSpec& base, const DeepSpeedInput* deepspeed) {
-  return Program(said, base, deepspeed).complete();
+  return OfProgram(said, base, deepspeed).complete();
 }
 
 }  // namespace dsplan

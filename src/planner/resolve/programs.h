@@ -13,8 +13,8 @@ namespace dsplan {
 // sizes of adapters that nothing turns on, adapters without a rank where the program has no default, patterns of
 // modules.
 // Sources: trl 1.16.0 (trainer/base_config.py, sft_config.py, model_config.py, sft_trainer.py), peft 0.21
-// (utils/constants.py), llamafactory 0.9.5 (hparams, model/adapter.py, model/model_utils/checkpointing.py), axolotl
-// 0.19.0 (utils/schemas, utils/config, loaders/model.py).
+// (utils/constants.py), llamafactory 0.9.5 (hparams, model/adapter.py, model/model_utils/checkpointing.py,
+// quantization.py), axolotl 0.19.0 (utils/schemas, utils/config, loaders/model.py), torchtitan 0.2.2 (program_parts.h).
 [[nodiscard]] Request with_program(const Said& said, const ModelSpec& base, const DeepSpeedInput* deepspeed);
 
 }  // namespace dsplan

@@ -14,18 +14,29 @@ namespace {
 
 // Loaded in the dtype that is asked for, else in the checkpoint's own (from_pretrained, `dtype`).
 DType loaded_dtype(const ModelSpec& model, const Request& request) {
-  if (request.dtype.given()) {
-    return *request.dtype == "fp32" ? DType::Float32 : *request.dtype == "fp16" ? DType::Float16 : DType::BFloat16;
+  for (const Setting<std::string>* said : {&request.dtype, &request.torch_dtype}) {
+    if (const std::optional<DType> dtype = said->given() ? floating_type(**said) : std::nullopt) return *dtype;
   }
   return model.stored_dtype.value_or(DType::BFloat16);
+}
+
+// bitsandbytes' weights are of one class, and their biases change dtype when they are called.
+void refuse_over_packed_weights(const Lora& lora, const Place& place) {
+  if (lora.dora) throw Refusal({place.says("DoRA over packed weights is not modelled yet", "leave dora out")});
+  if (lora.bias == TrainedBiases::None) return;
+  throw Refusal({place.says("biases that are trained beside packed weights are not modelled yet", "bias=none")});
 }
 
 }  // namespace
 
 ModelSpec model_of(ModelSpec model, const Request& request) {
   const std::optional<Quantization> quantization = quantization_of(request, loaded_dtype(model, request));
-  if (request.lora.given()) model = with_adapters(model, parse_lora(request.lora), request.lora.place);
-  return quantization ? with_packed_weights(model, *quantization, request.set.place) : model;
+  if (request.lora.given()) {
+    const Lora lora = parse_lora(request.lora);
+    if (quantization) refuse_over_packed_weights(lora, request.lora.place);
+    model = with_adapters(model, lora, request.lora.place);
+  }
+  return quantization ? with_packed_weights(model, *quantization, request.quantization.place) : model;
 }
 
 Job resolve(const ModelSpec& model, const Request& request, const DeepSpeedInput* deepspeed, const Hardware* hardware,

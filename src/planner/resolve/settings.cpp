@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "core/format.h"
-#include "model/quantized.h"
 #include "planner/resolve/resolver.h"
 
 namespace dsplan {
@@ -33,7 +32,7 @@ void refuse_other_keys(Resolver& resolver) {
   if (!resolver.request.set.given()) return;
   for (const std::string& pair : *resolver.request.set) {
     const std::string_view key = std::string_view(pair).substr(0, pair.find('='));
-    if (pair.find('=') != std::string::npos && (is_setting(key) || is_quantization_key(key))) continue;
+    if (pair.find('=') != std::string::npos && is_setting(key)) continue;
     resolver.not_modelled(resolver.request.set.place, formatted("setting \"{}\"", pair));
   }
 }
@@ -76,20 +75,25 @@ void resolve_model_init(Resolver& resolver) {
                      "--training");
     return;
   }
-  for (const ModelInit one : {ModelInit::ZeroInit, ModelInit::Device, ModelInit::Host, ModelInit::Meta}) {
+  for (const ModelInit one :
+       {ModelInit::ZeroInit, ModelInit::Device, ModelInit::Host, ModelInit::Meta, ModelInit::Rank0}) {
     if (*wished != name(one)) continue;
-    if (one == ModelInit::Meta && !shards) {
-      return resolver.fault(wished.place, "model_init \"meta\" without fully_shard",
+    if ((one == ModelInit::Meta || one == ModelInit::Rank0) && !shards) {
+      return resolver.fault(wished.place, formatted("model_init \"{}\" without fully_shard", *wished),
                             "it needs --runtime fsdp2 or hsdp");
     }
     if (one == ModelInit::ZeroInit && !cuts) {
       return resolver.fault(wished.place, "model_init \"zero_init\" without ZeRO stage 3",
                             "zero.Init cuts parameters as stage 3 does; below it there is nothing to cut");
     }
+    if (one == ModelInit::Rank0 && training.fsdp.replicate > 1) {
+      return resolver.not_modelled(wished.place, "weights that rank 0 sends to a mesh with replicas");
+    }
     training.model_init = one;
     return resolver.given("model_init", *wished, wished.place, "--training");
   }
-  resolver.fault(wished.place, formatted("model_init \"{}\" is none of zero_init, device, host and meta", *wished));
+  resolver.fault(wished.place,
+                 formatted("model_init \"{}\" is none of zero_init, device, host, meta and rank0", *wished));
 }
 
 }  // namespace

@@ -70,6 +70,10 @@ OptimizerShape shape_of(const Optimizer& optimizer) {
     case OptimizerKind::Adagrad: return {10, apart};
     case OptimizerKind::RmsProp: return {optimizer.momentum > 0 ? 20 : 10, apart};
     case OptimizerKind::Adam8bit: return {5, 2};
+    case OptimizerKind::AdamW32bit: return {20, apart};
+    case OptimizerKind::Lion8bit: return {3, 2};
+    case OptimizerKind::AdEmaMix: return {30, apart};
+    case OptimizerKind::AdEmaMix8bit: return {8, 2};
     case OptimizerKind::Adafactor: return {1, 8};
     case OptimizerKind::Muon: return {10, 8};
   }
@@ -155,7 +159,7 @@ class Traffic {
     const bool replicates = fsdp.replicate > 1;
     const Group mesh = replicates ? Group::DataParallelInside : Group::DataParallel;
     const Group again = fsdp.reshard_after_forward > 1 ? Group::DataParallelInside : mesh;
-    const bool whole = fsdp.wrap == "root" || totals_.largest == Elements(0);
+    const bool whole = fsdp.wrap.starts_with("root") || totals_.largest == Elements(0);
     const Elements layers = whole ? Elements(0) : totals_.gathered - totals_.around;
     const Elements around = whole ? totals_.gathered : totals_.around;
     const Elements layer = std::max(totals_.largest, Elements(1));

@@ -6,6 +6,7 @@
 #include "core/format.h"
 #include "io/json_text.h"
 #include "io/own_file.h"
+#include "model/quantized.h"
 #include "report/export/write_deepspeed.h"
 
 namespace dsplan {
@@ -49,8 +50,18 @@ std::string group_words(const CheckpointGroup& group, CheckpointKind usual) {
   return group.kind == usual ? text : text + "=" + std::string(name(group.kind));
 }
 
+// transformers' names where the Trainer's ways with bitsandbytes are meant, else our own.
 std::string optimizer_name(const Optimizer& optimizer) {
-  return optimizer.embeddings_32bit ? "adamw_bnb_8bit" : std::string(name(optimizer.kind));
+  if (!optimizer.embeddings_32bit && !optimizer.paged) return std::string(name(optimizer.kind));
+  std::string text = optimizer.paged ? "paged_" : "";
+  switch (optimizer.kind) {
+    case OptimizerKind::Lion8bit: return text + "lion_8bit";
+    case OptimizerKind::Lion: return text + "lion_32bit";
+    case OptimizerKind::AdEmaMix8bit: return text + "ademamix_8bit";
+    case OptimizerKind::AdEmaMix: return text + "ademamix_32bit";
+    case OptimizerKind::AdamW32bit: return text + "adamw_32bit";
+    default: return optimizer.paged ? text + "adamw_8bit" : "adamw_bnb_8bit";
+  }
 }
 
 Json optimizer_of(const Optimizer& optimizer) {
@@ -95,6 +106,7 @@ void add_fsdp(const Training& t, Json& json) {
   fsdp.set("reshard_root", t.fsdp.reshard_root ? "true" : "false");
   if (t.fsdp.casts_parameters) fsdp.set("param_dtype", name(t.dtype));
   if (t.communication_dtype != t.dtype) fsdp.set("reduce_dtype", name(t.communication_dtype));
+  if (t.fsdp.casts_outputs) fsdp.set("output_dtype", name(t.dtype));
   fsdp.set("gradient_sync", t.fsdp.sync_every ? "every" : "last");
   fsdp.set("replicate", std::to_string(t.fsdp.replicate));
   json.set("fsdp", std::move(fsdp));
@@ -108,6 +120,16 @@ void add_checkpointing(const Checkpointing& c, std::int64_t layers, Json& json) 
   json.set("preserve_rng_state", c.groups.empty() ? c.preserve_rng_state : c.groups.front().preserve_rng_state);
 }
 
+// The dtype is that in which the weights are loaded.
+void add_packing(const Quantization& packing, Json& json) {
+  json.set("dtype", name(packing.loaded));
+  json.set("quantization", packing.kind);
+  json.set("double_quant", packing.nested);
+  json.set("quant_compute_dtype", name(packing.compute));
+  json.set("quant_storage", name(packing.storage));
+  json.set("kbit_prepare", packing.prepared);
+}
+
 void add_execution(const ModelSpec& model, const Job& job, Json& json) {
   const Training& t = job.training;
   if (t.seq_list.empty()) {
@@ -116,6 +138,7 @@ void add_execution(const ModelSpec& model, const Job& job, Json& json) {
     json.set("seq_list", t.seq_list);
   }
   if (const ResolvedInput* lora = input_of(job, "lora")) json.set("lora", lora->value);
+  if (const std::optional<Quantization> packing = packing_of(model)) add_packing(*packing, json);
   if (!t.freeze.empty()) json.set("freeze", t.freeze);
   json.set("attention", name(t.attention));
   json.set("loss", loss_words(t));

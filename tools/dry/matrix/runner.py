@@ -73,7 +73,9 @@ def imports(jobs):
         import peft
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    for family in {job["config"]["model_type"] for job in jobs}:
+    from transformers.models.auto.configuration_auto import model_type_to_module_name
+
+    for family in {model_type_to_module_name(job["config"]["model_type"]) for job in jobs}:
         __import__(f"transformers.models.{family}.modeling_{family}")
     torch.cuda._is_in_bad_fork = lambda: False
     if "dsplan_dry.record" in sys.modules:  # The matrix has a meter of its own.

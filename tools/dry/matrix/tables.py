@@ -2,6 +2,7 @@
 attention, one H100. Real models mostly; a model with fewer layers (`layers`) where nothing new would be seen in more.
 """
 
+import functools
 import itertools
 
 FAMILIES = [
@@ -519,6 +520,43 @@ def zero(stage):
         )
 
 
+def timed():
+    """Between the two ends: frees are over when their events would be, on the dry device's own clock."""
+    for stage in (1, 2, 3):
+        for model, seq, batch in (("llama-3.2-1b", 1024, 1), ("qwen2-0.5b", 1000, 2), ("gpt2-medium", 500, 2)):
+            overlap = {"overlap_comm": True} if stage < 3 else {}
+            made = engine(stage, zero=overlap)
+            yield job("timed", model, seq, batch, world=8, deepspeed=made, events="timed", name=f"z{stage}")
+    more = {"world": 8, "events": "timed"}
+    yield job("timed", "llama-3.2-1b", 4096, 2, deepspeed=engine(3), checkpoint="full", name="z3-full", **more)
+    prefetch = engine(3, zero={"stage3_prefetch_bucket_size": 0})
+    yield job("timed", "llama-3.2-1b", 1024, 1, deepspeed=prefetch, name="z3-prefetch-0", **more)
+    yield job("timed", "llama-3-8b", 2048, 1, whole=True, deepspeed=engine(3), name="z3-whole", **more)
+
+
+def heldout():
+    """Measured once the rules were there: nothing in these was looked at before."""
+    J, E = functools.partial(job, "heldout"), engine
+    yield from (
+        J("gemma-3-1b",1536,2,attention=None),
+        J("gemma-2b",900,1,attention=None),
+        J("phi-3-mini",700,1,attention=None,checkpoint="full"),
+        J("opt-1.3b",640,2,attention=None),
+        J("pythia-1b",777,2,attention=None),
+        J("phi-2",600,1,attention=None),
+        J("qwen2.5-0.5b",1800,2,world=6,rank=5,deepspeed=E(2)),
+        J("qwen2.5-3b",640,2,world=12,rank=7,deepspeed=E(3)),
+        J("qwen3-0.6b",1333,1,world=3,rank=1,deepspeed=E(1,clip=0.5)),
+        J("tinyllama-1.1b",1500,2,world=32,rank=31,deepspeed=E(3,accum=4),checkpoint="full"),
+        J("gpt2-large",700,2,world=4,rank=2,deepspeed=E(2,dtype="fp16")),
+        J("qwen2.5-0.5b",444,5,world=2,rank=1),
+        J("llama-3.2-1b",3000,1,optimizer={"name":"sgd","implementation":"foreach","momentum":0.9},checkpoint="full"),
+        J("qwen3-0.6b", 2222, 1, lora={"r":64,"targets":["q_proj","o_proj","down_proj"]},world=4,rank=3,deepspeed=E(2)),
+        J("pythia-1b",512,2,attention=None,world=8,rank=3,deepspeed=E(3)),
+        J("qwen2-0.5b",1111,2,world=5,rank=4,deepspeed=E(1,accum=2)),
+    )
+
+
 def offload():
     host = {"device": "cpu", "pin_memory": True}
     rows = [
@@ -637,6 +675,8 @@ def jobs():
         *device(),
         *ddp(),
         *(row for stage in (0, 1, 2, 3) for row in zero(stage)),
+        *timed(),
+        *heldout(),
         *offload(),
         *fsdp(),
     ]

@@ -23,6 +23,9 @@ def judge(result, dsplan):
         prediction, why = predict.predicted(job, dsplan, folder, frees, result["versions"])
     if prediction is None:
         return {**row, "status": "not predicted", "why": why}
+    if job.get("events") == "timed" and "oom" not in result:  # Between the ends: only the reserved peak says something.
+        row["timed"] = timed(result, prediction)
+        return {**row, "status": "timed"}
     row["outcome"] = [outcome_measured(result), outcome_predicted(prediction, frees)]
     row["kernels"] = result.get("kernels")
     row["pinned"] = [result.get("pinned", 0), (prediction["memory"].get("host") or {}).get("pinned", 0)]
@@ -33,6 +36,13 @@ def judge(result, dsplan):
         if phase in ours:
             row["phases"][phase] = {what: [theirs[phase][at], ours[phase][at]] for at, what in enumerate(COMPARED)}
     return row
+
+
+def timed(result, prediction):
+    """[measured, expected, low end, high end] of the reserved peak."""
+    peak = prediction["memory"]["peak"]
+    expected = peak.get("reserved_expected", peak["reserved"])
+    return [max(row["peak"][2] for row in result["rows"]), expected, peak["reserved_low"], peak["reserved"]]
 
 
 def outcome_measured(result):
@@ -118,6 +128,8 @@ def table(rows):
 
 def runtime_of(job):
     """As src/planner/predict/doubts.cpp calls it."""
+    if job["training"].get("runtime") in ("fsdp2", "hsdp"):
+        return "fsdp2"
     if "deepspeed" not in job:
         return "ddp" if job.get("world", 1) > 1 else "pytorch"
     zero = job["deepspeed"].get("zero_optimization", {})

@@ -182,19 +182,20 @@ class Worker:
         elif init == "meta":
             with torch.device("meta"):
                 model = self.raw()
-        elif init == "host":
+        elif init in ("host", "rank0"):
             from transformers.initialization import no_init_weights
 
             with no_init_weights():
                 model = self.raw()
             model.tie_weights()
-            model = model.to("cuda") if self.runtime() in ("pytorch", "ddp") else model
         else:
             with torch.device("cuda"):
                 model = self.raw()
         base = model
         if self.training.get("lora"):
             model = self.adapted(model, self.training["lora"])
+        if init == "host" and self.runtime() in ("pytorch", "ddp"):  # With its adapters, as Trainer is given it.
+            model = model.to("cuda")
         for name, parameter in model.named_parameters():
             if any(fnmatch.fnmatchcase(name, glob) for glob in self.training.get("freeze", ())):
                 parameter.requires_grad_(False)
@@ -234,6 +235,8 @@ class Worker:
             exec(self.job["checkpointing"], {"model": base})
 
     def wrapped(self, model):
+        if self.training.get("model_init") == "rank0":
+            return prepared_by_accelerate(model, self.training, self.job["rank"], self.types)
         if self.runtime() == "fsdp2":
             return fully_sharded(model, self.training, self.job["world"], self.types)
         if self.runtime() != "ddp":
@@ -316,7 +319,45 @@ def fully_sharded(model, training, world, types):
         inside["reshard_after_forward"] = wished["reshard_after_forward"]
     layers, inner, base = layers_of(model)
     wrap = wished.get("wrap", "layers")
-    if wrap == "ends":
+    for word in ("ends+layers" if wrap == "ends" else wrap).split("+"):
+        wrap_word(word, layers, inner, base, inside, common)
+    fully_shard(model, **common, **({"reshard_after_forward": True} if wished.get("reshard_root") else {}))
+    if any(p.is_meta for p in model.parameters()):
+        model.to_empty(device="cpu" if wished.get("cpu_offload") else "cuda")
+    return model
+
+
+def prepared_by_accelerate(model, training, rank, types):
+    """accelerate's own preparation, by which rank 0 sends the others what they shard."""
+    import torch
+    from types import SimpleNamespace
+
+    from accelerate.utils import FullyShardedDataParallelPlugin
+    from accelerate.utils.fsdp_utils import fsdp2_prepare_model
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    wished = training.get("fsdp", {})
+    policy = {k: types[wished[k]] for k in ("param_dtype", "reduce_dtype", "output_dtype") if k in wished}
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2,
+        reshard_after_forward=wished.get("reshard_after_forward", True),
+        auto_wrap_policy="transformer_based_wrap",
+        cpu_ram_efficient_loading=True,
+        mixed_precision_policy=MixedPrecisionPolicy(**policy),
+    )
+    accelerator = SimpleNamespace(
+        state=SimpleNamespace(fsdp_plugin=plugin),
+        mixed_precision="no",
+        device=torch.device("cuda", torch.cuda.current_device()),
+        is_main_process=rank == 0,
+    )
+    return fsdp2_prepare_model(accelerator, model)
+
+
+def wrap_word(word, layers, inner, base, inside, common):
+    from torch.distributed.fsdp import fully_shard
+
+    if word == "ends":
         embedding = inner.embed_tokens if hasattr(inner, "embed_tokens") else inner.wte
         norm = inner.norm if hasattr(inner, "norm") else inner.ln_f
         tail = [norm, base.lm_head]
@@ -325,17 +366,13 @@ def fully_sharded(model, training, world, types):
         else:
             fully_shard(embedding, **inside)
         fully_shard(tail, **common, reshard_after_forward=False)
-    if wrap in ("layers", "ends"):
+    elif word == "layers":
         for layer in layers:
             fully_shard(layer, **inside)
-    elif wrap != "root":
-        for name, module in list(model.named_modules())[::-1]:
-            if name and type(module).__name__ in wrap.split("+"):
+    elif word != "root":
+        for name, module in list(base.named_modules())[::-1]:
+            if name and type(module).__name__ == word:
                 fully_shard(module, **inside)
-    fully_shard(model, **common, **({"reshard_after_forward": True} if wished.get("reshard_root") else {}))
-    if any(p.is_meta for p in model.parameters()):
-        model.to_empty(device="cpu" if wished.get("cpu_offload") else "cuda")
-    return model
 
 
 def optimizer_of(wished, trained):

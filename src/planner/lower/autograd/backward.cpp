@@ -180,7 +180,7 @@ void Backward::launch(NodeId id, std::size_t first_new, std::size_t end_new, std
     if (slots_[at] != kNoBuffer) emitter_.write(slots_[at]);
   }
   if (on_.recording) on_.recording->backward(id, incoming_, end_new, part, inside);
-  emitter_.compute(Body::Backward, name(node.op));
+  emitter_.compute(Body::Backward, name(node.op), cost_of(node.op));
 }
 
 // Gradients that the forward made and saved: handed on as they are.
@@ -210,6 +210,7 @@ Gradient Backward::gradient_of_input(NodeId id, std::size_t i) {
     }
   }
   if ((entry.seen_through_view >> i & 1U) != 0) gradient.view = true;
+  gradient.empty = (entry.comes_empty >> i & 1U) != 0;
   return gradient;
 }
 
@@ -230,7 +231,7 @@ void Backward::deliver(NodeId id) {
   ModuleId first_through = kNone;
   for (std::size_t i = 0; i < node.input_count; ++i) {
     const Gradient gradient = gradient_of_input(id, i);
-    if (gradient.buffer == kNoBuffer) continue;
+    if (gradient.buffer == kNoBuffer && !gradient.empty) continue;
     const TensorId input = graph_.input(node, i);
     const ModuleId through = gradients_.left_through(node, input);
     const bool leaf = gradients_.is_leaf(input);

@@ -14,6 +14,15 @@ constexpr Bytes kCpuRandomState{5056};
 constexpr Bytes kDeviceRandomState{16};
 constexpr Source kDeviceStates = "torch/utils/checkpoint.py, get_device_states";
 
+// Of what outlives the function, though nobody reads it: autocast holds its copies of weights itself.
+bool is_returned(const GraphFacts& facts, TensorId tensor) {
+  const Graph& graph = facts.graph();
+  const NodeId producer = graph.tensor(tensor).producer;
+  if (producer == kNone || !graph.tensor(tensor).requires_grad) return false;
+  const Node& node = graph.node(producer);
+  return node.op != Op::Cast || !facts.is_parameter(graph.input(node, 0));
+}
+
 }  // namespace
 
 Checkpoints::Checkpoints(TapeContext& on, const Checkpointing& checkpointing)
@@ -35,6 +44,7 @@ Checkpoint Checkpoints::found(const CheckpointGroup& group, std::uint32_t begin,
   checkpoint.begin = begin;
   checkpoint.end = end;
   for (std::uint32_t at = begin; at < end; ++at) {
+    if (graph_.program[at].kind == Instruction::Kind::Forget) checkpoint.forgotten.push_back(graph_.program[at].node());
     if (graph_.program[at].kind != Instruction::Kind::Run) continue;
     const NodeId node = graph_.program[at].node();
     of_node_[node] = static_cast<std::int16_t>(all_.size());
@@ -75,8 +85,15 @@ void Checkpoints::find_boundary(Checkpoint& checkpoint) {
     made[id] = false;
     checkpoint.outputs.push_back(id);
   };
+  bool ran = false;
   for (std::uint32_t at = checkpoint.end; at < graph_.program.size(); ++at) {
-    if (graph_.program[at].kind != Instruction::Kind::Run) continue;
+    const Instruction& instruction = graph_.program[at];
+    // What dies before anything else runs is a variable within.
+    if (instruction.kind == Instruction::Kind::Drop && ran && is_returned(on_.facts, instruction.tensor())) {
+      leaves(instruction.tensor());
+    }
+    if (instruction.kind != Instruction::Kind::Run) continue;
+    ran = true;
     for (TensorId input : graph_.in(graph_.node(graph_.program[at].node()))) leaves(input);
   }
   for (TensorId output : graph_.outputs) leaves(output);

@@ -16,6 +16,7 @@ struct Checkpoint {
   std::uint32_t end = 0;
   NodeId first_saver = kNone;  // Lowest and highest node with saved tensors: closure's end, early stop.
   NodeId last_saver = kNone;
+  std::vector<NodeId> forgotten;  // Nodes that die within (Instruction::Kind::Forget).
   bool reentrant = false;
   bool deepspeed = false;  // Then also reentrant.
   bool stashes_rng = false;

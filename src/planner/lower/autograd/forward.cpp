@@ -13,6 +13,7 @@ void Forward::run(std::uint32_t begin, std::uint32_t end, bool saves) {
       case Instruction::Kind::Drop: drop(instruction.tensor()); break;
       case Instruction::Kind::Enter: enter_module(instruction.module()); break;
       case Instruction::Kind::Exit: leave_module(instruction.module()); break;
+      case Instruction::Kind::Read: emitter_.wait_stream(kHostSync, kComputeStream); break;
       case Instruction::Kind::Forget: on_.storages.release_saved(instruction.node()); break;
       case Instruction::Kind::RegionBegins:
       case Instruction::Kind::RegionEnds: break;
@@ -28,7 +29,7 @@ void Forward::enter_module(ModuleId module) {
 
 void Forward::leave_module(ModuleId module) {
   emitter_.exit(module);
-  if (module == 0 && emitter_.pass() == Pass::Forward) on_.runtime.forward_returns();
+  if (module == 0 && emitter_.pass() == Pass::Forward) on_.runtime.forward_returns(false);
   emitter_.at(emitter_.pass(), on_.facts.caller(module));
   on_.runtime.exit(module, emitter_.pass());
 }
@@ -46,6 +47,7 @@ std::vector<TensorId> Forward::end_recompute() {
 }
 
 void Forward::drop(TensorId tensor) {
+  if (graph_.storage_of(tensor).parameter != kNone) return;  // A view of what the runtime holds.
   if (recomputing_) {
     const auto held = std::find(alive_.begin(), alive_.end(), tensor);
     if (held == alive_.end()) return;  // It came in from outside: the checkpoint's.
@@ -64,7 +66,7 @@ void Forward::run_operator(NodeId id, bool saves) {
   Checkpoint* checkpoint = checkpoints_.of(id);
   const bool keeps = checkpoint != nullptr && checkpoint->keeps_results_of(node.op);
   const bool brought_back = keeps && recomputing_ && !entry.alias && checkpoints_.take_results(*checkpoint, id, made);
-  if (!entry.alias && !brought_back) make(id, made);
+  if (!entry.alias && !brought_back) make(id, made, saves || checkpoint == nullptr || !checkpoint->reentrant);
   if (on_.recording && entry.alias) on_.recording->view(id);
   if (keeps && !recomputing_) checkpoints_.keep_results(*checkpoint, id, made);
   // What lies in a storage that was there before is one more variable that holds it.
@@ -75,9 +77,7 @@ void Forward::run_operator(NodeId id, bool saves) {
     if (recomputing_) alive_.push_back(out);
   }
   if (!graph_.leaves.empty() && !recomputing_) on_.storages.hold_leaves(id);
-  // The holder of what no gradient is asked for is gone when a checkpoint is recomputed.
-  const bool unasked = recomputing_ && checkpoint != nullptr && !checkpoint->reentrant && !on_.facts.is_wanted(id);
-  if (saves && !unasked) save(id, made);
+  if (saves && !is_unasked(checkpoint, id)) save(id, made);
   // By-products belong to the autograd node alone: without one to keep them they die with the operator.
   for (std::size_t at = 0; at < slots.size(); ++at) {
     if (slots[at].kind == SlotKind::Output || made[at] == kNoBuffer) continue;
@@ -86,18 +86,33 @@ void Forward::run_operator(NodeId id, bool saves) {
   }
 }
 
-void Forward::make(NodeId id, std::vector<BufferId>& made) {
+// The holder of what no gradient is asked for is gone when a checkpoint is recomputed. A node that dies within holds
+// what it saves all the same until then.
+bool Forward::is_unasked(const Checkpoint* checkpoint, NodeId id) const {
+  if (!recomputing_ || checkpoint == nullptr || checkpoint->reentrant || on_.facts.is_wanted(id)) return false;
+  return std::find(checkpoint->forgotten.begin(), checkpoint->forgotten.end(), id) == checkpoint->forgotten.end();
+}
+
+// What is made for backward alone is left out under no_grad, and so is the kernel that would have filled it.
+void Forward::make(NodeId id, std::vector<BufferId>& made, bool graded) {
   const Node& node = graph_.node(id);
   std::size_t first_new = 0;  // Slots are numbered in the order in which they are made.
   std::size_t end_new = 0;
   std::uint8_t part = 0;
+  bool left_out = false;
   bool largest = node.op == Op::ParallelCrossEntropy;  // It asks for the largest logit, then for sums.
   for (const RecipeStep& step : on_.recipes.forward(id)) {
-    if (step.kind == RecipeStep::Kind::Make) {
+    if (step.kind == RecipeStep::Kind::Make && !graded && on_.recipes.slots(id)[step.slot].for_backward) {
+      left_out = true;
+    } else if (step.kind == RecipeStep::Kind::Make) {
       make_slot(id, step.slot, made);
       end_new = step.slot + 1U;
+    } else if (step.kind == RecipeStep::Kind::Kernel && left_out && first_new == end_new) {
+      ++part;  // It would have filled that alone.
+      left_out = false;
     } else if (step.kind == RecipeStep::Kind::Kernel) {
       launch(id, made, first_new, end_new, part++);
+      left_out = false;
       first_new = end_new;
     } else if (step.kind == RecipeStep::Kind::AllReduce) {
       const bool given = step.slot == kGivenSlot;
@@ -139,12 +154,19 @@ void Forward::launch(NodeId id, const std::vector<BufferId>& made, std::size_t f
   }
   if (node.in_place) on_.storages.write(graph_.output(node));
   if (on_.recording) on_.recording->forward(id, end_new, part);
-  emitter_.compute(Body::Forward, name(node.op));
+  emitter_.compute(Body::Forward, name(node.op), cost_of(node.op));
 }
 
 void Forward::stop_before(NodeId node) {
   slots_.clear();
   if (on_.facts.is_wanted(node)) save(node, slots_);
+}
+
+// Of a parameter. A recomputation saves a detached tensor (torch/utils/checkpoint.py, pack_hook), a grouped product the
+// view of the experts' weights that it is given (transformers: integrations/moe.py).
+bool Forward::saves_memory_of_now(const Node& node, TensorId tensor) const {
+  if (!on_.runtime.moves_parameters()) return false;
+  return node.op == Op::GroupedMatmul || (detaches_ && graph_.tensor(tensor).requires_grad);
 }
 
 void Forward::save(NodeId id, const std::vector<BufferId>& made) {
@@ -162,9 +184,7 @@ void Forward::save(NodeId id, const std::vector<BufferId>& made) {
           item.kind == Saved::Kind::Input ? graph_.input(node, item.index) : graph_.output(node, item.index);
       const Storage& storage = graph_.storage_of(tensor);
       if (storage.parameter == kNone && storage.buffer == kNone) buffer = on_.storages.of(tensor);
-      // A recomputation saves a detached tensor, which has the memory of now (torch/utils/checkpoint.py, pack_hook).
-      if (detaches_ && storage.parameter != kNone && graph_.tensor(tensor).requires_grad &&
-          on_.runtime.moves_parameters()) {
+      if (storage.parameter != kNone && saves_memory_of_now(node, tensor)) {
         buffer = on_.runtime.place(storage.parameter).buffer;
       }
     }

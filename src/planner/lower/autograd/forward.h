@@ -26,10 +26,13 @@ class Forward {
 
  private:
   void run_operator(NodeId node, bool saves);
-  void make(NodeId node, std::vector<BufferId>& made);
+  [[nodiscard]] bool is_unasked(const Checkpoint* checkpoint, NodeId node) const;
+  // Not `graded`: under no_grad, as a reentrant checkpoint runs its function first.
+  void make(NodeId node, std::vector<BufferId>& made, bool graded);
   void make_slot(NodeId node, std::size_t slot, std::vector<BufferId>& made);
   void launch(NodeId node, const std::vector<BufferId>& made, std::size_t first_new, std::size_t end_new,
               std::uint8_t part);
+  [[nodiscard]] bool saves_memory_of_now(const Node& node, TensorId tensor) const;
   void save(NodeId node, const std::vector<BufferId>& made);
   void drop(TensorId tensor);
   void enter_module(ModuleId module);

@@ -58,7 +58,8 @@ void Gradients::begin() { std::fill(arrived_.begin(), arrived_.end(), 0); }
 
 bool Gradients::came_for_outputs_of(const Node& node) const {
   const std::span<const TensorId> out = graph_.out(node);
-  return std::any_of(out.begin(), out.end(), [&](TensorId id) { return held_[id].buffer != kNoBuffer; });
+  return std::any_of(out.begin(), out.end(),
+                     [&](TensorId id) { return held_[id].buffer != kNoBuffer || held_[id].empty; });
 }
 
 bool Gradients::is_leaf(TensorId tensor) const {
@@ -111,6 +112,7 @@ void Gradients::accumulate_into(Gradient& held, TensorId tensor, Gradient gradie
     held = gradient;
     return;
   }
+  if (gradient.empty) return;
   const bool in_place = held.whole && !held.view && emitter_.references(held.buffer) == 1;
   Gradient sum{held.buffer, true};
   if (!in_place) {

@@ -30,6 +30,7 @@ class RecipeBook {
     std::uint64_t passes = 0;
     std::uint64_t hands_out = 0;
     std::uint64_t seen_through_view = 0;
+    std::uint64_t comes_empty = 0;
   };
 
   [[nodiscard]] const Entry& entry(NodeId node) const { return entries_[node]; }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "planner/lower/eager.h"
+
 namespace dsplan {
 
 std::vector<TensorId> Recomputation::run_function(const Checkpoint& checkpoint) {
@@ -34,21 +36,35 @@ void Recomputation::unpack(Checkpoint& checkpoint) {
   for (auto at = alive.rbegin(); at != alive.rend(); ++at) {
     emitter.release(on_.storages.of(*at), Reason::PythonFrame);
   }
+  // And with them goes what they alone would have forgotten later on.
+  for (const NodeId node : checkpoint.forgotten) on_.storages.release_saved(node);
   for (auto at = entered_.rbegin(); at != entered_.rend(); ++at) emitter.exit(*at, true);
   emitter.at(before, module);
+}
+
+// An output of which nobody asked anything: the node's backward is given zeros (torch/csrc/autograd/custom_function.h,
+// set_materialize_grads).
+void Recomputation::materialise(TensorId output) {
+  const Tensor& tensor = on_.graph.tensor(output);
+  if (!tensor.requires_grad) return;
+  const What what{Role::Temporaries, "gradient of an output", "torch/csrc/autograd/python_function.cpp"};
+  Variable zeros = Eager(on_.emitter).zeros(on_.graph.bytes(output), tensor.dtype, what, "zeros");
+  gradients_.of(output) = {zeros.hand_over(), true};
 }
 
 // Its arguments are the gradients of its outputs, and its frame holds them and the outputs made again until the engine
 // within has come back (CheckpointFunction.backward).
 void Recomputation::begin_nested(Checkpoint& checkpoint) {
   Emitter& emitter = on_.emitter;
+  const auto has_come = [&](TensorId output) { return gradients_.of(output).buffer != kNoBuffer; };
+  if (std::none_of(checkpoint.outputs.begin(), checkpoint.outputs.end(), has_come)) return;
   for (TensorId output : checkpoint.outputs) {
+    if (!has_come(output)) materialise(output);
     const BufferId gradient = gradients_.of(output).buffer;
     if (gradient == kNoBuffer) continue;
     emitter.retain(gradient);
     checkpoint.incoming.push_back(gradient);
   }
-  if (checkpoint.incoming.empty()) return;
   checkpoint.nested = true;
   checkpoints_.restore_arguments(checkpoint);
   emitter.at(Pass::Recompute, emitter.module());

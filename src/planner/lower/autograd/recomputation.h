@@ -26,6 +26,8 @@ class Recomputation {
   // The function runs, and its nodes keep what they save. Returns what its variables still hold.
   [[nodiscard]] std::vector<TensorId> run_function(const Checkpoint& checkpoint);
 
+  void materialise(TensorId output);
+
   TapeContext& on_;
   Checkpoints& checkpoints_;
   Forward& forward_;

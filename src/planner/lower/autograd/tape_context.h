@@ -17,6 +17,7 @@ struct Gradient {
   // place, because its storage is held twice (torch/csrc/autograd/input_buffer.cpp, can_accumulate_inplace).
   bool view = false;
   ValueId value = kNoValue;  // For an executor.
+  bool empty = false;        // It has come, without an element and without a buffer.
 };
 
 // Owned by the tape, which alone makes one; its parts refer to it.

@@ -80,6 +80,7 @@ class Bf16Runtime final : public RuntimeBase {
   // The norm is taken over views of the sums, and every data-parallel rank has them all.
   void step(bool first) override {
     if (trained_.empty()) return;
+    measure();
     control_.tensor_parallel(Bytes(4),
                              {Role::Temporaries, "gradient norm", "zero/stage_1_and_2.py, get_grad_norm_direct"},
                              control_.squares_of(sums_.id(), trained_));
@@ -95,6 +96,31 @@ class Bf16Runtime final : public RuntimeBase {
  private:
   [[nodiscard]] Bytes in_sums(std::int64_t elements) const {
     return storage(Elements(elements), training().grad_accum_dtype);
+  }
+
+  // get_global_norm_of_tensors: one norm after the other, each of an fp32 tensor, and their sum.
+  void measure() {
+    constexpr What kNorm{Role::Temporaries, "gradient norm", "runtime/utils.py, get_global_norm_of_tensors"};
+    Variables norms;
+    for (std::size_t i = 0; i < trained_.size(); ++i) {
+      const Part gradient(sums_.id(), in_sums(layout_.offset[i]), in_sums(trained_[i].elements));
+      Variable wide;
+      if (training().grad_accum_dtype != DType::Float32) {
+        wide = eager_.cast(gradient, DType::Float32, {Role::Temporaries, "gradient in fp32", kNorm.source},
+                           "cast gradient");
+      }
+      norms.append(gradient_norms_.norm_of(wide ? Part(wide) : gradient, kNorm, std::vector<ByteRange>{}));
+    }
+    const Variable squares = gradient_norms_.squares_of(norms, kNorm);
+    const Variable sum = gradient_norms_.sum_of(squares, kNorm);
+    const Variable root = gradient_norms_.root_or_square(sum, kNorm);
+    root.mark_scratch();
+    // mask_nan_or_inf_with_val_inplace: two flags, whether one is set, and -1.
+    Variables masks;
+    for (const DType type : {DType::Bool, DType::Bool, DType::Bool, DType::Float32}) {
+      masks.append(eager_.scratch(Bytes(bytes_per_element(type)), type, kNorm));
+      eager_.work().write(masks.ids().back()).run(Body::Nothing, "mask of an invalid norm");
+    }
   }
 
   // _update_hp_grad: hp_grad.data.add_(lp.grad.data.to(hp_grad.dtype))

@@ -113,10 +113,10 @@ Variable GradientNorms::root_or_square(const Variable& of, What what) {
 }
 
 Variable GradientNorms::sum_of_squares(const Variables& norms, What what) {
-  const Variable squares = squares_of(norms, what);
-  const BufferId from = squares.id();
-  return derived({&from, 1}, 1, what);
+  return sum_of(squares_of(norms, what), what);
 }
+
+Variable GradientNorms::sum_of(const Variable& squares, What what) { return root_or_square(squares, what); }
 
 Variable GradientNorms::squares_of(const Variables& norms, What what) {
   what.label = "gradient norms";

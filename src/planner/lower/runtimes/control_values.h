@@ -81,9 +81,11 @@ class GradientNorms {
   [[nodiscard]] Variable root_or_square(const Variable& of, What what);
   // torch.sum(torch.stack(norms).pow(2)); the list stays the caller's.
   [[nodiscard]] Variable sum_of_squares(const Variables& norms, What what);
+  // The same in its two parts.
+  [[nodiscard]] Variable squares_of(const Variables& norms, What what);
+  [[nodiscard]] Variable sum_of(const Variable& squares, What what);
 
  private:
-  [[nodiscard]] Variable squares_of(const Variables& norms, What what);
   // Made of what is in `from`, so many numbers.
   [[nodiscard]] Variable derived(std::span<const BufferId> from, std::size_t count, What what);
 

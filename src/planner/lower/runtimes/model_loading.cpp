@@ -10,8 +10,11 @@
 namespace dsplan {
 namespace {
 
+bool is_copy(const Parameter& parameter) { return parameter.name.find(".modules_to_save.") != std::string::npos; }
 // peft's, which come to a model that is there.
-bool is_adapter(const Parameter& parameter) { return parameter.name.find(".lora_") != std::string::npos; }
+bool is_adapter(const Parameter& parameter) {
+  return parameter.name.find(".lora_") != std::string::npos || is_copy(parameter);
+}
 
 // Parts between dots, numbers by their value (core_model_loading.py, dot_natural_key).
 bool before(std::string_view a, std::string_view b) {
@@ -119,26 +122,48 @@ void ModelLoading::build_on_device(const ModelSpec& model, const std::function<v
   constexpr What kTied{Role::Parameters, "weight of its own, until it is tied", "modeling_utils.py, tie_weights"};
   on_device_.resize(parameters_);
   Variables tied;
-  const auto make_all = [&](bool adapters) {
-    std::size_t next = 0;  // Parameters are in their modules' order.
-    for (std::size_t module = 0; module < model.modules.size(); ++module) {
-      for (; next < parameters_ && static_cast<std::size_t>(model.parameters[next].module) == module; ++next) {
-        const Parameter& parameter = model.parameters[next];
-        if (is_adapter(parameter) != adapters) continue;
-        const NamedParameter p = made(parameter, static_cast<ParameterId>(next));
-        if (parameter.tied_to == kNone) {
-          on_device_[next] = make(p, {Role::Parameters, "parameter"});
-        } else {
-          tied.append(make(p, kTied));
-          eager_.emitter().mark_scratch(tied.ids().back());
-        }
+  std::size_t next = 0;  // Parameters are in their modules' order.
+  for (std::size_t module = 0; module < model.modules.size(); ++module) {
+    for (; next < parameters_ && static_cast<std::size_t>(model.parameters[next].module) == module; ++next) {
+      const Parameter& parameter = model.parameters[next];
+      if (is_adapter(parameter)) continue;
+      const NamedParameter p = made(parameter, static_cast<ParameterId>(next));
+      if (parameter.tied_to == kNone) {
+        on_device_[next] = make(p, {Role::Parameters, "parameter"});
+      } else {
+        tied.append(make(p, kTied));
+        eager_.emitter().mark_scratch(tied.ids().back());
       }
-      if (!adapters) buffers_of(static_cast<ModuleId>(module));
     }
-    tied.reset();
+    buffers_of(static_cast<ModuleId>(module));
+  }
+  tied.reset();
+  make_adapters(model);
+}
+
+// In the dtype of the weights beside them, copies that are trained last; cast when all are there, one after the other
+// (peft: tuners_utils.py, inject_adapter, _move_adapter_to_device_of_base_layer, cast_adapter_dtype).
+void ModelLoading::make_adapters(const ModelSpec& model) {
+  const DType beside = training_.runtime == Runtime::Fsdp2 ? training_.master_dtype : training_.dtype;
+  const auto each = [&](const auto& act) {
+    for (std::size_t at = 0; at < parameters_; ++at) {
+      if (is_adapter(model.parameters[at])) act(model.parameters[at], static_cast<ParameterId>(at));
+    }
   };
-  make_all(false);
-  make_all(true);
+  for (const bool copies : {false, true}) {
+    each([&](const Parameter& parameter, ParameterId id) {
+      if (is_copy(parameter) != copies) return;
+      const NamedParameter p{id, parameter.shape.elements().value(), true, beside};
+      on_device_[static_cast<std::size_t>(id)] = make(p, {Role::Parameters, "parameter"});
+    });
+  }
+  each([&](const Parameter& parameter, ParameterId id) { cast(id, parameter.dtype.value_or(beside)); });
+}
+
+void ModelLoading::cast(ParameterId id, DType to) {
+  Variable& held = on_device_[static_cast<std::size_t>(id)];
+  if (!held || eager_.emitter().dtype(held.id()) == to) return;
+  held = eager_.cast(held, to, {Role::Parameters, "parameter"}, "cast parameter", id);
 }
 
 void ModelLoading::print_model_given() {
@@ -149,13 +174,12 @@ void ModelLoading::print_model_given() {
 
 std::vector<BufferId> ModelLoading::give_to_engine(What what) {
   std::vector<BufferId> whole(parameters_, kNoBuffer);
-  const auto load_all = [&] {
-    for (const NamedParameter& p : named_) whole[static_cast<std::size_t>(p.id)] = load(p, what).hand_over();
-  };
-  const bool moves = !on_host_.empty();
-  if (!moves) load_all();
   print_model_given();
-  if (moves) load_all();  // self.module.to(self.device)
+  for (std::size_t id = 0; id < on_device_.size(); ++id) {  // _cast_module_mixed_precision
+    cast(static_cast<ParameterId>(id), training_.dtype);
+  }
+  // Where it is on the host: self.module.to(self.device).
+  for (const NamedParameter& p : named_) whole[static_cast<std::size_t>(p.id)] = load(p, what).hand_over();
   for (const NamedParameter& p : named_) broadcast(whole[static_cast<std::size_t>(p.id)], training_.dtype);
   if (training_.runtime == Runtime::DeepSpeed) {
     eager_.emitter().print("DeepSpeed Engine: After configure distributed model");
@@ -164,7 +188,7 @@ std::vector<BufferId> ModelLoading::give_to_engine(What what) {
 }
 
 Variable ModelLoading::load(const NamedParameter& p, What what) {
-  if (!on_host_.empty()) {
+  if (!on_host_.empty() && on_host_[static_cast<std::size_t>(p.id)]) {
     const BufferId source = on_host_[static_cast<std::size_t>(p.id)].hand_over();
     return {eager_.emitter(), move_to_device(eager_.emitter(), source, what, p.id)};
   }

@@ -42,6 +42,8 @@ class ModelLoading {
   // As its constructor makes it.
   [[nodiscard]] NamedParameter made(const Parameter& parameter, ParameterId id) const;
   [[nodiscard]] Variable make(const NamedParameter& p, What what, Space space = Space::Device);
+  void make_adapters(const ModelSpec& model);
+  void cast(ParameterId id, DType to);  // `parameter.data = parameter.data.to(...)` of what is on the device.
   // As from_pretrained does with packed weights: in the order of their names, each loaded whole and packed; adapters
   // come after that.
   void build_packed(const ModelSpec& model, const std::function<void(ModuleId)>& buffers_of);

@@ -1,5 +1,7 @@
 #include "planner/lower/runtimes/optimizer_state.h"
 
+#include <string_view>
+
 namespace dsplan {
 
 namespace {
@@ -28,6 +30,30 @@ std::vector<StateTensor> adam8bit_state(std::int64_t elements) {
           {scales, DType::Float32, "absmax of exp_avg_sq"}};
 }
 
+std::vector<StateTensor> lion8bit_state(std::int64_t elements) {
+  if (elements < 4096) return {{storage(Elements(elements), DType::Float32), DType::Float32, "exp_avg"}};
+  return {{storage(Elements(elements), DType::UInt8), DType::UInt8, "exp_avg"},
+          {storage(div_ceil(Elements(elements), 256), DType::Float32), DType::Float32, "absmax of exp_avg"}};
+}
+
+// A fast and a slow average in one tensor, and the squares' (optim/ademamix.py, init_state).
+std::vector<StateTensor> ademamix_state(std::int64_t elements, bool in_8bit) {
+  const DType dtype = in_8bit && elements >= 4096 ? DType::UInt8 : DType::Float32;
+  const Bytes one = storage(Elements(elements), dtype);
+  std::vector<StateTensor> state = {{one * 2, dtype, "exp_avg, fast and slow"}, {one, dtype, "exp_avg_sq"}};
+  if (dtype != DType::UInt8) return state;
+  const Bytes scales = storage(div_ceil(Elements(elements), 256), DType::Float32);
+  state.insert(state.begin(),
+               {{scales * 2, DType::Float32, "absmax of exp_avg"}, {scales, DType::Float32, "absmax of exp_avg_sq"}});
+  return state;
+}
+
+// What get_state_buffer makes goes to managed memory; scales do not (optim/optimizer.py).
+void page(std::vector<StateTensor>& state, std::int64_t elements) {
+  if (elements < 100'000) return;
+  for (StateTensor& tensor : state) tensor.paged = !std::string_view(tensor.label).starts_with("absmax");
+}
+
 }  // namespace
 
 std::vector<StateTensor> optimizer_state(const Optimizer& optimizer, const Shape& shape, DType dtype,
@@ -46,6 +72,13 @@ std::vector<StateTensor> optimizer_state(const Optimizer& optimizer, const Shape
       return {{same, dtype, "square_avg"}};
     case OptimizerKind::Adafactor: return adafactor_state(shape);
     case OptimizerKind::Adam8bit: return adam8bit_state(shape.elements().value());
+    case OptimizerKind::Lion8bit: return lion8bit_state(shape.elements().value());
+    case OptimizerKind::AdEmaMix: return ademamix_state(shape.elements().value(), false);
+    case OptimizerKind::AdEmaMix8bit: return ademamix_state(shape.elements().value(), true);
+    case OptimizerKind::AdamW32bit: {
+      const Bytes full = storage(shape.elements(), DType::Float32);
+      return {{full, DType::Float32, "exp_avg"}, {full, DType::Float32, "exp_avg_sq"}};
+    }
     case OptimizerKind::Muon:
       if (hidden_matrix) return {{same, dtype, "momentum_buffer"}};
       return {{same, dtype, "exp_avg"}, {same, dtype, "exp_avg_sq"}};
@@ -55,13 +88,17 @@ std::vector<StateTensor> optimizer_state(const Optimizer& optimizer, const Shape
 
 std::vector<StateTensor> separate_state(const Optimizer& optimizer, const Shape& shape, DType dtype, bool hidden_matrix,
                                         bool embedding) {
-  const Bytes full = storage(shape.elements(), DType::Float32);
   const bool adam = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW;
-  if (optimizer.kind == OptimizerKind::Lion) return {{full, DType::Float32, "exp_avg"}};
-  if (optimizer.kind == OptimizerKind::Adam8bit && embedding && optimizer.embeddings_32bit) {
-    return {{full, DType::Float32, "exp_avg"}, {full, DType::Float32, "exp_avg_sq"}};
+  Optimizer own = optimizer;
+  if (embedding && optimizer.embeddings_32bit && quantizes_states(optimizer.kind)) {
+    own.kind = optimizer.kind == OptimizerKind::Lion8bit       ? OptimizerKind::Lion
+               : optimizer.kind == OptimizerKind::AdEmaMix8bit ? OptimizerKind::AdEmaMix
+                                                               : OptimizerKind::AdamW32bit;
   }
-  std::vector<StateTensor> state = optimizer_state(optimizer, shape, dtype, hidden_matrix);
+  // bitsandbytes' Lion, whose states are fp32 whatever the parameter is.
+  const DType kept = own.kind == OptimizerKind::Lion ? DType::Float32 : dtype;
+  std::vector<StateTensor> state = optimizer_state(own, shape, kept, hidden_matrix);
+  if (optimizer.paged) page(state, shape.elements().value());
   if (adam && optimizer.implementation == Implementation::Fused) {
     state.insert(state.begin(), {Bytes(4), DType::Float32, "step"});
   }

@@ -13,6 +13,7 @@ struct StateTensor {
   Bytes bytes;
   DType dtype = DType::Float32;
   Label label = "";
+  bool paged = false;  // In managed memory.
 };
 // State that the optimizer keeps for one tensor of `shape` whose own dtype is `dtype`, in order of creation.
 // Sources: torch/optim/{adam,sgd,adafactor,muon}.py, transformers' Adafactor, bitsandbytes' blockwise 8-bit Adam

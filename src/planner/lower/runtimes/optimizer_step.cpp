@@ -44,7 +44,11 @@ void OptimizerStep::step(Unit all, double weight_decay) {
     case OptimizerKind::Muon: return muon(group);
     case OptimizerKind::Adafactor: return adafactor(group);
     case OptimizerKind::Lion:
-    case OptimizerKind::Adam8bit: return bitsandbytes(group);
+    case OptimizerKind::Adam8bit:
+    case OptimizerKind::AdamW32bit:
+    case OptimizerKind::Lion8bit:
+    case OptimizerKind::AdEmaMix:
+    case OptimizerKind::AdEmaMix8bit: return bitsandbytes(group);
   }
 }
 
@@ -248,6 +252,7 @@ void OptimizerStep::bitsandbytes(Unit group) {
 void OptimizerStep::create_maps() {
   if (!maps_.empty()) return;
   for (Label label : {"quantisation map of exp_avg", "quantisation map of exp_avg_sq"}) {
+    if (optimizer_.kind == OptimizerKind::Lion8bit && !maps_.empty()) break;  // It has one state.
     maps_.append(eager_.empty(Bytes(1024), DType::Float32, {Role::Optimizer, label, sources_.state}));
   }
   eager_.zero(maps_, "create optimizer state");
@@ -264,8 +269,9 @@ void OptimizerStep::create_state(const StepParameter& parameter) {
   if (quantised) create_maps();
   for (const StateTensor& tensor : tensors) {
     if (tensor.bytes == Bytes(0)) continue;  // Of a shard without rows.
+    const Space space = tensor.paged ? Space::Pageable : Space::Device;
     states_[at].append(
-        eager_.empty(tensor.bytes, tensor.dtype, {Role::Optimizer, tensor.label, sources_.state}, parameter.id));
+        eager_.empty(tensor.bytes, tensor.dtype, {Role::Optimizer, tensor.label, sources_.state}, parameter.id, space));
   }
   if (!states_[at].empty()) eager_.zero(states_[at], "create optimizer state");
 }

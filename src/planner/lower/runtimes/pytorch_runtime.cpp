@@ -97,8 +97,9 @@ class PyTorchRuntime final : public RuntimeBase {
 
   [[nodiscard]] bool fused_in_torch() const {
     const Optimizer& optimizer = training().optimizer;
-    return optimizer.implementation == Implementation::Fused && optimizer.kind != OptimizerKind::Lion &&
-           optimizer.kind != OptimizerKind::Adam8bit;
+    return optimizer.implementation == Implementation::Fused &&
+           (optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW ||
+            optimizer.kind == OptimizerKind::Sgd);
   }
 
   // `.grad` of everything that is trained, by parameter group: one, or as transformers' Trainer makes them.

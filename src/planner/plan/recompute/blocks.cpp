@@ -6,6 +6,8 @@
 namespace dsplan::detail {
 namespace {
 
+using Mode = ChainSegment::Mode;
+
 // Lengths of segments that are combined with other ways.
 constexpr std::array<std::size_t, 8> kLengths = {1, 2, 3, 4, 6, 8, 12, 16};
 
@@ -65,7 +67,7 @@ class Blocks {
     write(ways_[point.first], 0, point.cut, plan);
     write(ways_[point.second], point.cut, layers_, plan);
     const auto last = static_cast<std::int32_t>(costs_.size());
-    plan.segments.push_back({last, last, ChainSegment::Mode::Store, kNoOption});
+    plan.segments.push_back({last, last, Mode::Store, kNoOption});
     return plan;
   }
 
@@ -145,7 +147,6 @@ class Blocks {
   }
 
   void write(const Way& way, std::size_t from, std::size_t to, FlatPlan& plan) const {
-    using Mode = ChainSegment::Mode;
     for (std::size_t i = from; i < to;) {
       const std::size_t end = way.length == 0 ? i + 1 : std::min(i + way.length, to);
       const Mode mode = way.length == 0 ? Mode::Store : Mode::Recompute;

@@ -11,6 +11,8 @@
 namespace dsplan::detail {
 namespace {
 
+using Mode = ChainSegment::Mode;
+
 constexpr std::int64_t kNoCost = std::numeric_limits<std::int64_t>::max();
 
 // How the stages from j on begin: stage j stored by its k-th way, or [j, last] computed again.
@@ -23,11 +25,10 @@ struct Choice {
 ChainSegment segment_of(const ChainCosts& costs, std::size_t first, const Choice& choice) {
   const auto stage = static_cast<std::int32_t>(first + 1);
   if (choice.store < 0) {
-    using Mode = ChainSegment::Mode;
     return {stage, choice.last + 1, choice.held ? Mode::RecomputeHeld : Mode::Recompute, kNoOption};
   }
   const StoreCost& store = costs.stages[first].stores[static_cast<std::size_t>(choice.store)];
-  return {stage, stage, ChainSegment::Mode::Store, store.option};
+  return {stage, stage, Mode::Store, store.option};
 }
 
 struct Label {

@@ -7,6 +7,8 @@
 namespace dsplan::detail {
 namespace {
 
+using Mode = ChainSegment::Mode;
+
 // Time as the table holds it: whole numbers either way, and a float holds those below 2^24 as exactly as a double,
 // in half the room.
 template <class Real>
@@ -75,7 +77,7 @@ class SlotTable {
     };
     const auto stage = static_cast<std::int32_t>(j + 1);
     for (const StoreCost& store : costs_.stages[j].stores) {
-      way(store.need, store.saved, store.extra, {stage, stage, ChainSegment::Mode::Store, store.option});
+      way(store.need, store.saved, store.extra, {stage, stage, Mode::Store, store.option});
     }
     Recomputed segment(costs_, j);
     for (std::size_t last = j; rules_.recompute && last + 1 < costs_.size(); ++last) {
@@ -83,7 +85,6 @@ class SlotTable {
       if (segment.tapes() > capacity_) break;
       for (const bool held : {false, true}) {
         if (held && !costs_.gathers) continue;
-        using Mode = ChainSegment::Mode;
         way(segment.need(held), costs_.stages[last].output, segment.extra(held),
             {stage, static_cast<std::int32_t>(last + 1), held ? Mode::RecomputeHeld : Mode::Recompute, kNoOption});
       }

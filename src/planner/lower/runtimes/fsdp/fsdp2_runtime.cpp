@@ -2,14 +2,22 @@
 // group's hooks run is here; what they do is the group's (param_group.h), with the shards and their gradients.
 #include <memory>
 #include <set>
+#include <utility>
 
 #include "planner/lower/runtimes/fsdp/param_group.h"
+#include "planner/lower/runtimes/fsdp/rank0_loading.h"
 #include "planner/lower/runtimes/gradient_scaling.h"
 #include "planner/lower/runtimes/optimizer_step.h"
 #include "planner/lower/runtimes/runtime_base.h"
 
 namespace dsplan {
 namespace {
+
+// A loss that the model computed is one of the outputs that are cast.
+bool casts_loss(const Training& training) {
+  const bool models = training.loss == Loss::HuggingFace || training.loss == Loss::Liger;
+  return models && training.fsdp.casts_outputs;
+}
 
 class Fsdp2Runtime final : public RuntimeBase {
  public:
@@ -24,6 +32,7 @@ class Fsdp2Runtime final : public RuntimeBase {
   }
   void enter(ModuleId module, Pass pass) override;
   void exit(ModuleId module, Pass pass) override;
+  void forward_returns(bool with_outputs) override;
   void backward_begins(bool boundary) override { reduces_ = boundary || training().fsdp.sync_every; }
   [[nodiscard]] bool holds_gradient(ParameterId parameter) const override { return gradients_.holds(parameter); }
   void gradient_ready(ParameterId parameter, BufferId gradient) override { gradients_.accumulate(parameter, gradient); }
@@ -32,7 +41,6 @@ class Fsdp2Runtime final : public RuntimeBase {
  private:
   [[nodiscard]] ParamGroup* group_of(ModuleId module) { return of_module_[static_cast<std::size_t>(module)]; }
   void shard_whole_model();
-  void begin_forward();
   void end_backward();
   [[nodiscard]] std::vector<StepParameter> step_parameters(const std::vector<const NamedParameter*>& group) const;
 
@@ -86,9 +94,10 @@ Fsdp2Runtime::Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t 
 // _apply); a tied weight is made under each of its names. What a module with a group has then is padded.
 void Fsdp2Runtime::build(ModelInit where, const std::function<void(ModuleId)>& buffers_of) {
   if (where == ModelInit::Device) return RuntimeBase::build(where, buffers_of);
-  if (where == ModelInit::Host) {
+  if (where == ModelInit::Host || where == ModelInit::Rank0) {
     move_buffers_ = buffers_of;
-    return loading_.build_on_host();
+    if (where == ModelInit::Host || rank() == 0) loading_.build_on_host();
+    return;
   }
   std::vector<std::vector<ParameterId>> own(model_.modules.size());
   for (std::size_t at = 0; at < model_.parameters.size(); ++at) {
@@ -96,25 +105,23 @@ void Fsdp2Runtime::build(ModelInit where, const std::function<void(ModuleId)>& b
     const ParameterId id = parameter.tied_to != kNone ? parameter.tied_to : static_cast<ParameterId>(at);
     own[static_cast<std::size_t>(parameter.module)].push_back(id);
   }
-  std::vector<ModuleId> open;
-  const auto close = [&] {
-    for (const ParameterId id : own[static_cast<std::size_t>(open.back())]) parameters_.make_empty(id);
-    buffers_of(open.back());
-    if (const ParamGroup* group = group_of(open.back())) {  // FSDPModule._apply.
+  children_first(model_, [&](ModuleId module) {
+    for (const ParameterId id : own[static_cast<std::size_t>(module)]) parameters_.make_empty(id);
+    buffers_of(module);
+    if (const ParamGroup* group = group_of(module)) {  // FSDPModule._apply.
       for (const ParameterId id : group->facts().parameters) parameters_.pad(id);
     }
-    open.pop_back();
-  };
-  for (std::size_t at = 0; at < own.size(); ++at) {
-    while (!open.empty() && open.back() != model_.modules[at].parent) close();
-    open.push_back(static_cast<ModuleId>(at));
-  }
-  while (!open.empty()) close();
+  });
 }
 
 void Fsdp2Runtime::initialise(const std::vector<BufferId>& /*buffers*/) {
   emitter_.use_streams();
-  if (training().model_init != ModelInit::Meta) shard_whole_model();
+  const ModelInit where = training().model_init;
+  if (where == ModelInit::Rank0) {
+    Rank0Loading(model_, parameters_, loading_, emitter_, rank()).run(std::exchange(move_buffers_, nullptr));
+  } else if (where != ModelInit::Meta) {
+    shard_whole_model();
+  }
   for (const NamedParameter& p : trained_) {
     const Part real = parameters_.real(p.id);
     if (real.bytes > Bytes(0)) emitter_.promise_update(real.buffer, real.offset, real.bytes);
@@ -140,15 +147,12 @@ void Fsdp2Runtime::shard_whole_model() {
   move_buffers_ = nullptr;
 }
 
-// _root_pre_forward.
-void Fsdp2Runtime::begin_forward() {
-  emitter_.wait_stream(kCopyInStream, kComputeStream);
-  emitter_.wait_stream(kGatherStream, kComputeStream);
-}
-
 // A recomputation finds its group gathered by the hook of its output, and runs no hooks.
 void Fsdp2Runtime::enter(ModuleId module, Pass pass) {
-  if (pass == Pass::Forward && module == 0) begin_forward();
+  if (pass == Pass::Forward && module == 0) {  // _root_pre_forward.
+    emitter_.wait_stream(kCopyInStream, kComputeStream);
+    emitter_.wait_stream(kGatherStream, kComputeStream);
+  }
   ParamGroup* const group = group_of(module);
   if (group == nullptr) return;
   if (pass == Pass::Forward && group->facts().first == module) group->pre_forward();
@@ -164,7 +168,12 @@ void Fsdp2Runtime::exit(ModuleId module, Pass pass) {
   if (pass != Pass::Forward || module != 0 || !context_.gathered.tensor) return;
   emitter_.wait_event(kCopyInStream, context_.gathered.event);
   emitter_.wait_event(kGatherStream, context_.gathered.event);
-  context_.gathered.tensor.reset(Reason::RuntimeBucket);
+  if (!casts_loss(training())) context_.gathered.tensor.reset(Reason::RuntimeBucket);
+}
+
+// _post_forward has a name for what was gathered last, and lets go of it when it has cast the outputs.
+void Fsdp2Runtime::forward_returns(bool with_outputs) {
+  if (with_outputs) context_.gathered.tensor.reset(Reason::RuntimeBucket);
 }
 
 // _root_post_backward_final_callback: groups none of whose inputs wanted a gradient come last.

@@ -118,8 +118,8 @@ void GroupGather::copy_out() {
   }
   Variable table;
   if (job_.training.level == Level::Kernel && job_.hardware) {
-    table = eager_.scratch(split_copy_scratch(pieces, over.ranks, device_threads(*job_.hardware)), DType::Int64,
-                           kGatherTable);
+    const Bytes bytes = split_copy_scratch(pieces, over.ranks, device_threads(*job_.hardware));
+    if (bytes > Bytes(0)) table = eager_.scratch(bytes, DType::Int64, kGatherTable);  // Of a device that is known.
   }
   Work copy = eager_.work();
   copy.read(gathered_.tensor);

@@ -29,6 +29,19 @@ ShardedParameters::ShardedParameters(const Job& job, const ModelSpec& model, std
   for (const Parameter& p : model.parameters) shards_.push_back(shard_on_dim0(p.shape, mesh_.ranks, mesh_.rank));
 }
 
+void children_first(const ModelSpec& model, const std::function<void(ModuleId)>& leave) {
+  std::vector<ModuleId> open;
+  const auto close = [&] {
+    leave(open.back());
+    open.pop_back();
+  };
+  for (std::size_t at = 0; at < model.modules.size(); ++at) {
+    while (!open.empty() && open.back() != model.modules[at].parent) close();
+    open.push_back(static_cast<ModuleId>(at));
+  }
+  while (!open.empty()) close();
+}
+
 void ShardedParameters::cut(ParameterId id, const Variable& whole) {
   const FsdpShard& shard = of(id);
   Variable made = eager_.empty(kept(id, shard.padded), kept(id), kRows, id);
@@ -52,17 +65,17 @@ void ShardedParameters::make_empty(ParameterId id) {
   own = std::move(made);
 }
 
-void ShardedParameters::pad(ParameterId id) {
-  const FsdpShard& shard = of(id);
+Variable ShardedParameters::pad(ParameterId id) {
   Variable& own = own_[static_cast<std::size_t>(id)];
-  if (!made_[static_cast<std::size_t>(id)]) return;
-  if (own && eager_.bytes_of(own) == kept(id, shard.padded)) return;
-  Variable made = eager_.empty(kept(id, shard.padded), kept(id), kPaddedRows, id);
+  const bool empty = made_[static_cast<std::size_t>(id)];
+  if (!own && !empty) return {};
+  if (own && empty && eager_.bytes_of(own) == kept(id, of(id).padded)) return {};
+  Variable made = eager_.empty(kept(id, of(id).padded), kept(id), kPaddedRows, id);
   Work copy = eager_.work();
   if (own) copy.read(own);
   copy.write(made);
   copy.run(own ? Body::Copy : Body::Clear, "pad shard");
-  own = std::move(made);
+  return std::exchange(own, std::move(made));
 }
 
 Part ShardedParameters::real(ParameterId id) const {

@@ -2,6 +2,7 @@
 // gathered (torch/distributed/fsdp/_fully_shard/_fsdp_param.py). When they are is the group's (param_group.h).
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "planner/fsdp/fsdp_facts.h"
@@ -16,6 +17,9 @@ struct ShardRanks {
   std::int64_t rank = 0;
   Group group = Group::DataParallel;
 };
+
+// Calls `leave` for each module, those inside first.
+void children_first(const ModelSpec& model, const std::function<void(ModuleId)>& leave);
 
 class ShardedParameters {
  public:
@@ -32,8 +36,9 @@ class ShardedParameters {
   void cut(ParameterId id, const Variable& whole);
   // to_empty: this rank's rows, unpadded; what was there goes.
   void make_empty(ParameterId id);
-  // What has been made is padded if it is not (reset_sharded_param).
-  void pad(ParameterId id);
+  // What has been made, or cut, is copied into a padded tensor, but for what make_empty made and this did before
+  // (reset_sharded_param). Returns what was there.
+  Variable pad(ParameterId id);
 
   // What is sent, with padding; and what the optimizer updates.
   [[nodiscard]] Part padded(ParameterId id) const { return own_[static_cast<std::size_t>(id)]; }

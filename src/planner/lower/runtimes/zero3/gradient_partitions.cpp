@@ -170,6 +170,13 @@ void GradientPartitions::scan_overflow() {
     eager_.work().read(from).write(made).run(body, what.label);
     return made;
   };
+  const auto any = [&](const Variable& scan) {
+    Variable found;
+    if (there != Space::Device) return found;
+    found = eager_.scratch(Bytes(1), DType::Bool, {Role::Temporaries, "overflow found", "zero/stage3.py, has_overflow"});
+    eager_.work().read(scan).write(found).run(Body::Nothing, "any of overflow scan");
+    return found;
+  };
   {
     const OnStream stream(eager_.emitter(), reduce);
     const What what{Role::Temporaries, "overflow scan", "zero/stage3.py, has_overflow"};
@@ -177,8 +184,11 @@ void GradientPartitions::scan_overflow() {
                              {Role::Temporaries, "absolute gradients", "zero/stage3.py, _has_inf_or_nan"});
     Variable scan = make(DType::Bool, absolute, Body::OverflowScan, what);
     absolute.reset();
+    Variable found = any(scan);
     scan.reset();
+    found.reset();
     scan = make(DType::Bool, gradients_, Body::OverflowScan, what);
+    found = any(scan);
   }
   eager_.emitter().wait_stream(kComputeStream, reduce);
 }

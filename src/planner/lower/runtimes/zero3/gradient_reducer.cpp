@@ -177,7 +177,7 @@ void GradientReducer::clear_entries() {
 std::vector<Variable> GradientReducer::cast_own_gradients() {
   std::vector<Variable> uncast;
   const DType type = training_.communication_dtype;
-  if (type == training_.dtype) return uncast;
+  if (type == sharding_.trained_dtype()) return uncast;
   for (Entry& entry : entries_) {
     if (!entry.own) continue;
     Variable cast =

@@ -105,12 +105,12 @@ void ModuleHooks::exit(ModuleId module, Pass pass) {
 
 void ModuleHooks::end_backward() {
   coordinator_.end_backward();
-  apply();
+  apply(From::Outside);
 }
 
 void ModuleHooks::release_all() {
   coordinator_.release_all();
-  apply();
+  apply(From::Outside);
 }
 
 // One by one, in place for the next step.
@@ -138,24 +138,25 @@ void ModuleHooks::apply(From from) {
   for (std::size_t at = 0; at < actions.size(); ++at) {
     if (actions[at].act == Coordinator::Act::Wait || actions[at].act == Coordinator::Act::Forget) arrived = at + 1;
   }
-  if (from == From::Elsewhere && arrived > 0) emitter.wait_stream(kComputeStream, gather_stream_);
+  if (from != From::Fetch && arrived > 0) emitter.wait_stream(kComputeStream, gather_stream_);
   for (std::size_t at = 0; at < actions.size(); ++at) {
     if (from == From::Fetch && at == arrived) emitter.wait_stream(kComputeStream, gather_stream_);
     const bool on_gather = from == From::Fetch && actions[at].act != Coordinator::Act::Release;
     const OnStream stream(emitter, on_gather && !actions[at].at_once ? gather_stream_ : kComputeStream);
-    act(actions[at]);
+    act(actions[at], from);
   }
   if (from == From::Fetch && arrived == actions.size()) emitter.wait_stream(kComputeStream, gather_stream_);
 }
 
-void ModuleHooks::act(const Coordinator::Action& action) {
+void ModuleHooks::act(const Coordinator::Action& action, From from) {
   switch (action.act) {
     case Coordinator::Act::Gather:
       if (action.at_once) return store_.gather_whole(action.parameters.front());
       return gathers_.launch(action.parameters, action.secondary);
     case Coordinator::Act::Wait: return gathers_.wait(action.parameters.front());
     case Coordinator::Act::Forget: return gathers_.forget(action.parameters.front());
-    case Coordinator::Act::Release: return store_.release(action.parameters.front(), Reason::ModuleExit);
+    case Coordinator::Act::Release:
+      return store_.release(action.parameters.front(), Reason::ModuleExit, from != From::Outside);
     case Coordinator::Act::SwapIn:
       for (ParameterId id : action.parameters) home_.read(id);
       return;

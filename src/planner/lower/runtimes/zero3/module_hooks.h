@@ -38,9 +38,9 @@ class ModuleHooks {
   [[nodiscard]] std::vector<FrameworkCount> counts() const;
 
  private:
-  enum class From : std::uint8_t { Fetch, Elsewhere };
+  enum class From : std::uint8_t { Fetch, Elsewhere, Outside };  // Outside: of any module.
   void apply(From from = From::Elsewhere);
-  void act(const Coordinator::Action& action);
+  void act(const Coordinator::Action& action, From from);
   void compare_trace();
   [[nodiscard]] bool carries(ModuleId module) const { return carries_[static_cast<std::size_t>(module)]; }
 

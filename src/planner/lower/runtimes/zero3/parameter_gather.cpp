@@ -39,31 +39,38 @@ void ParameterGathers::launch(const std::vector<ParameterId>& parameters, bool s
   }
 }
 
-std::int64_t ParameterGathers::elements_of(const Gather& gather) const {
+// Of one dtype.
+Variable ParameterGathers::make_flat(const std::vector<ParameterId>& list) {
+  const Shard& first = sharding_.of(list.front());
   std::int64_t elements = 0;
-  for (ParameterId id : gather.parameters) elements = checked_add(elements, sharding_.aligned(sharding_.of(id)));
-  return elements;
-}
-
-Variable ParameterGathers::make_flat(const Gather& gather) {
-  return eager_.empty(storage(Elements(elements_of(gather)), training_.dtype), training_.dtype,
+  for (ParameterId id : list) elements = checked_add(elements, sharding_.aligned(sharding_.of(id)));
+  return eager_.empty(first.bytes(elements), first.dtype,
                       {Role::RuntimeBuffers, "gather buffer", "zero/partition_parameters.py, _all_gather_coalesced"});
 }
 
+// A buffer and a collective for each dtype (_all_gather_dtype, sort_dtypes).
 void ParameterGathers::launch_coalesced(Gather& gather) {
-  Variable flat = make_flat(gather);
-  std::vector<Variable> brought;
-  std::vector<Part> parts;
-  for (ParameterId id : gather.parameters) parts.push_back(store_.sent(id, gather.secondary, brought));
-  store_.all_gather(flat, parts, gather.secondary);
-  let_go(brought);
-  gather.held.push_back(std::move(flat));
+  for (const DType dtype : {DType::BFloat16, DType::Float16, DType::Float32}) {
+    std::vector<ParameterId> list;
+    for (ParameterId id : gather.parameters) {
+      if (sharding_.of(id).dtype == dtype) list.push_back(id);
+    }
+    if (list.empty()) continue;
+    Variable flat = make_flat(list);
+    std::vector<Variable> brought;
+    std::vector<Part> parts;
+    for (ParameterId id : list) parts.push_back(store_.sent(id, gather.secondary, brought));
+    store_.all_gather(flat, parts, gather.secondary);
+    let_go(brought);
+    gather.held.push_back(std::move(flat));
+    gather.by_dtype.push_back(std::move(list));
+  }
 }
 
 // Each rank puts its part among zeros, and all are summed; the parameters are views of the sum.
 void ParameterGathers::launch_all_reduce(Gather& gather) {
   gather.copies = false;
-  const Variable flat = make_flat(gather);
+  const Variable flat = make_flat(gather.parameters);
   std::vector<Part> parts;
   for (ParameterId id : gather.parameters) parts.push_back(store_.shard(id, false));
   eager_.work()
@@ -75,7 +82,7 @@ void ParameterGathers::launch_all_reduce(Gather& gather) {
   Bytes offset;
   for (ParameterId id : gather.parameters) {
     store_.set_full(id, flat.share(), offset);
-    offset += storage(Elements(sharding_.aligned(sharding_.of(id))), training_.dtype);
+    offset += sharding_.of(id).bytes(sharding_.aligned(sharding_.of(id)));
   }
 }
 
@@ -124,15 +131,17 @@ void ParameterGathers::wait(ParameterId id) {
 
 // Every parameter gets a tensor of its own.
 void ParameterGathers::copy_out(const Gather& gather) {
-  std::vector<BufferId> made;
-  for (ParameterId id : gather.parameters) made.push_back(store_.make_full(id, sharding_.of(id).elements).id());
-  const Variable& flat = gather.held.front();
   const std::int64_t ranks = gather.secondary ? sharding_.inside() : sharding_.world();
-  eager_.work()
-      .read(flat)
-      .write(made)
-      .really_reads(coalesced(eager_.emitter(), sharding_, gather.parameters, ranks, flat))
-      .run(Body::Copy, "copy gathered parameters");
+  for (std::size_t at = 0; at < gather.by_dtype.size(); ++at) {
+    const std::vector<ParameterId>& list = gather.by_dtype[at];
+    std::vector<BufferId> made;
+    for (ParameterId id : list) made.push_back(store_.make_full(id, sharding_.of(id).elements).id());
+    eager_.work()
+        .read(gather.held[at])
+        .write(made)
+        .really_reads(coalesced(eager_.emitter(), sharding_, list, ranks, gather.held[at]))
+        .run(Body::Copy, "copy gathered parameters");
+  }
 }
 
 void ParameterGathers::forget(ParameterId id) {

@@ -18,6 +18,7 @@ struct Gather {
   bool secondary = false;                  // Of secondary shards, among the ranks inside.
   bool copies = false;                     // Parameters are copied out of what arrived.
   std::vector<QuantizedGather> quantized;  // Of each parameter, or of all of them.
+  std::vector<std::vector<ParameterId>> by_dtype;  // Of a coalesced one: those of each of `held`.
   std::vector<Variable> held;              // Until the last one has been asked for; what arrived first.
   std::vector<Variable> sent;              // Until the collective is over.
 };
@@ -40,8 +41,7 @@ class ParameterGathers {
   void launch_all_reduce(Gather& gather);
   void launch_quantized(Gather& gather);
   void copy_out(const Gather& gather);
-  [[nodiscard]] std::int64_t elements_of(const Gather& gather) const;
-  [[nodiscard]] Variable make_flat(const Gather& gather);
+  [[nodiscard]] Variable make_flat(const std::vector<ParameterId>& list);
   [[nodiscard]] std::vector<ByteRange> among_zeros(const Gather& gather, const std::vector<Part>& parts);
 
   const Training& training_;

@@ -17,7 +17,7 @@ ParameterStore::ParameterStore(const Training& training, const ModelSpec& model,
       states_(sharding.parameters()) {}
 
 void ParameterStore::cut(const NamedParameter& p, Variable whole, bool tied) {
-  const Shard shard = sharding_.cut(p.elements);
+  const Shard shard = cut_tensor(p.elements, p.dtype, sharding_.world());
   Variable secondary;
   if (sharding_.inside() > 1) secondary = make_secondary(shard, whole);
   if (tied) {
@@ -37,13 +37,14 @@ ParameterPlace ParameterStore::place(ParameterId id) const {
   }
   DSPLAN_CHECK(state.full,
                "a parameter is used while it is partitioned: " + model_.parameters[static_cast<std::size_t>(id)].name);
-  return {state.full.id(), state.offset, bytes(sharding_.of(id).elements)};
+  const Shard& of = sharding_.of(id);
+  return {state.full.id(), state.offset, of.bytes(of.elements)};
 }
 
 const Variable& ParameterStore::make_full(ParameterId id, std::int64_t elements) {
   set_full(id,
            eager_.empty(
-               bytes(elements), training_.dtype,
+               sharding_.of(id).bytes(elements), sharding_.of(id).dtype,
                {Role::RuntimeBuffers, "gathered parameter", "zero/partition_parameters.py, all_gather_coalesced"}, id));
   return at(id).full;
 }
@@ -117,7 +118,15 @@ void ParameterStore::gather_in_place(const std::vector<ParameterId>& list) {
   synchronize();
 }
 
-void ParameterStore::release(ParameterId id, Reason reason) {
+// partition_parameters.py, free_param: param.data.record_stream(current_stream()), whoever has read it. What is released
+// outside its module may have been read by nobody (the backward of an embedding).
+void ParameterStore::release(ParameterId id, Reason reason, bool was_read) {
+  const State& state = at(id);
+  if (state.full && !was_read) {
+    const Part used(state.full.id(), state.offset, place(id).bytes);
+    state.full.mark_scratch();
+    eager_.work().read(used).write(used).run(Body::Nothing, "record use of gathered parameter");
+  }
   leave_secondary(id);
   at(id).aliased = false;
   at(id).full.reset(reason);
@@ -130,8 +139,9 @@ void ParameterStore::partition_again(ParameterId id) {
   leave_secondary(id);
   State& state = at(id);
   if (!state.full) return;
-  const ElementRange mine = sharding_.real(sharding_.of(id));
-  eager_.copy(home_.partition(id), Part(state.full.id(), state.offset + bytes(mine.from), bytes(mine.elements)),
+  const Shard& of = sharding_.of(id);
+  const ElementRange mine = sharding_.real(of);
+  eager_.copy(home_.partition(id), Part(state.full.id(), state.offset + of.bytes(mine.from), of.bytes(mine.elements)),
               "partition parameter");
   home_.wrote(id);
 }
@@ -145,7 +155,7 @@ void ParameterStore::leave_secondary(ParameterId id) {
   State& state = at(id);
   if (sharding_.inside() == 1 || state.secondary) return;
   const Shard& of = sharding_.of(id);
-  state.secondary = make_secondary(of, Part(state.full.id(), state.offset, bytes(sharding_.aligned(of))));
+  state.secondary = make_secondary(of, Part(state.full.id(), state.offset, of.bytes(sharding_.aligned(of))));
 }
 
 // _partition_param_sec: this rank's part of the parameter among the ranks inside, zeros behind its end.
@@ -153,9 +163,9 @@ Variable ParameterStore::make_secondary(const Shard& of, const Part& whole) {
   const std::int64_t part = sharding_.aligned(of) / sharding_.inside();
   const std::int64_t from = std::min(of.elements, checked_mul(part, sharding_.rank() % sharding_.inside()));
   const std::int64_t real = std::min(part, of.elements - from);
-  Variable made = home_.empty(bytes(part), {Role::Parameters, "secondary shard", ""}, kNone);
+  Variable made = home_.empty(of.bytes(part), of.dtype, {Role::Parameters, "secondary shard", ""}, kNone);
   Work cut = eager_.work();
-  if (whole.buffer != kNoBuffer) cut.read(Part(whole.buffer, whole.offset + bytes(from), bytes(real)));
+  if (whole.buffer != kNoBuffer) cut.read(Part(whole.buffer, whole.offset + of.bytes(from), of.bytes(real)));
   cut.write(made).run(Body::Copy, "cut secondary shard");
   // "temporary fix to avoid the issue that 2nd tensor all-gather happens".
   eager_.emitter().wait_stream(kHostSync, kComputeStream);

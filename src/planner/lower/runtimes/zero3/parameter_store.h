@@ -43,7 +43,8 @@ class ParameterStore {
   void gather_whole(ParameterId id);
   void gather_in_place(const std::vector<ParameterId>& list);
   // Back to its partition: what was gathered goes. Before, that partition is cut anew where the parameter changed.
-  void release(ParameterId id, Reason reason);
+  // Not read: it waits for all that the compute stream was given all the same.
+  void release(ParameterId id, Reason reason, bool was_read = true);
   void partition_again(ParameterId id);
   // What was gathered goes, and leaves nothing.
   void drop_full(ParameterId id);
@@ -58,7 +59,6 @@ class ParameterStore {
     Variable secondary;
   };
   [[nodiscard]] State& at(ParameterId id) { return states_[static_cast<std::size_t>(id)]; }
-  [[nodiscard]] Bytes bytes(std::int64_t elements) const { return storage(Elements(elements), training_.dtype); }
   void leave_secondary(ParameterId id);
   [[nodiscard]] Variable make_secondary(const Shard& of, const Part& whole);
   void synchronize();

@@ -11,8 +11,8 @@ constexpr What kPartition{Role::Parameters, "parameter partition", "zero/partiti
 class DeviceHome final : public PartitionHome {
  public:
   using PartitionHome::PartitionHome;
-  [[nodiscard]] Variable empty(Bytes bytes, const What& what, ParameterId parameter) override {
-    return eager_.empty(bytes, training_.dtype, what, parameter);
+  [[nodiscard]] Variable empty(Bytes bytes, DType dtype, const What& what, ParameterId parameter) override {
+    return eager_.empty(bytes, dtype, what, parameter);
   }
   void join() override;
   [[nodiscard]] bool away() const override { return false; }
@@ -23,13 +23,13 @@ void DeviceHome::join() {
   std::vector<Variable> parts;
   for (const NamedParameter& p : sharding_.trained()) parts.push_back(std::move(own_[static_cast<std::size_t>(p.id)]));
   const Variable staging = eager_.empty(
-      bytes(sharding_.partition()), training_.dtype,
+      trained_bytes(sharding_.partition()), sharding_.trained_dtype(),
       {Role::Parameters, "staging of parameter partitions", "zero/utils.py, defragment"}, kNone, Space::Pageable);
   eager_.work().read(parts).write(staging).run(Body::Copy, "copy partitions to host");
   let_go(parts);
   eager_.emitter().empty_cache();
   flat_ = eager_.empty(
-      bytes(sharding_.partition()), training_.dtype,
+      trained_bytes(sharding_.partition()), sharding_.trained_dtype(),
       {Role::Parameters, "parameter partitions", "zero/stage3.py, _create_fp16_partitions_with_defragmentation"});
   eager_.copy(flat_, staging, "copy partitions to device");
 }
@@ -37,8 +37,8 @@ void DeviceHome::join() {
 class HostHome : public PartitionHome {
  public:
   using PartitionHome::PartitionHome;
-  [[nodiscard]] Variable empty(Bytes bytes, const What& what, ParameterId parameter) override {
-    return eager_.empty_on_host(bytes, training_.dtype, what, training_.zero.offload_param.pin_memory, parameter);
+  [[nodiscard]] Variable empty(Bytes bytes, DType dtype, const What& what, ParameterId parameter) override {
+    return eager_.empty_on_host(bytes, dtype, what, training_.zero.offload_param.pin_memory, parameter);
   }
   void join() override;
 
@@ -53,12 +53,12 @@ void HostHome::join() {
   const std::int64_t elements = sharding_.in_flat();
   if (elements > 0) {
     flat_ = eager_.empty_on_host(
-        bytes(elements), training_.dtype,
+        trained_bytes(elements), sharding_.trained_dtype(),
         {Role::Parameters, "parameter partitions", "zero/stage3.py, _create_fp16_partitions_with_defragmentation",
          elements < sharding_.partition()},
         /*pinned=*/true);
   } else {
-    flat_ = eager_.empty(bytes(1), training_.dtype,
+    flat_ = eager_.empty(trained_bytes(1), sharding_.trained_dtype(),
                          {Role::Parameters, "empty flat buffer",
                           "zero/stage3.py, _create_param_groups_fp16_flat_cpu_memory", /*capacity=*/true},
                          kNone, Space::Pageable);
@@ -103,8 +103,8 @@ class NvmeHome final : public HostHome {
 // Through a buffer into the file, where the sub-group may take it from again.
 void NvmeHome::cut(ParameterId id, Variable whole) {
   const Shard& of = sharding_.of(id);
-  if (!files_.swaps(bytes(of.part))) return HostHome::cut(id, std::move(whole));
-  cut_into(files_.take(id, bytes(of.part)), of, whole);
+  if (!files_.swaps(of.bytes(of.part))) return HostHome::cut(id, std::move(whole));
+  cut_into(files_.take(id, of.bytes(of.part)), of, whole);
   whole.reset();
   files_.write(id);
   files_.give_back(id);
@@ -112,7 +112,7 @@ void NvmeHome::cut(ParameterId id, Variable whole) {
 
 // A tied tensor's file, which nobody reads, is left out.
 void NvmeHome::cut_tied(const Shard& of, ParameterId id, Variable whole) {
-  if (!files_.swaps(bytes(of.part))) HostHome::cut_tied(of, id, std::move(whole));
+  if (!files_.swaps(of.bytes(of.part))) HostHome::cut_tied(of, id, std::move(whole));
 }
 
 // What was in a file stays there as well, and is not read again.
@@ -130,7 +130,7 @@ void NvmeHome::reserve_for_updates() {
                                      [](const SubGroup& a, const SubGroup& b) { return a.elements < b.elements; });
   Bytes all;
   for (std::size_t at = most->begin; at < most->end; ++at) {
-    all += files_.aligned(bytes(sharding_.of_trained(at).elements));
+    all += files_.aligned(trained_bytes(sharding_.of_trained(at).elements));
   }
   files_.reserve_for_updates(all);
 }
@@ -190,12 +190,12 @@ PartitionHome::PartitionHome(const Training& training, const Sharding& sharding,
 void PartitionHome::cut(ParameterId id, Variable whole) {
   const Shard& of = sharding_.of(id);
   Variable& own = own_[static_cast<std::size_t>(id)];
-  own = empty(bytes(of.part), kPartition, id);
+  own = empty(of.bytes(of.part), of.dtype, kPartition, id);
   cut_into(own, of, whole);
 }
 
 void PartitionHome::cut_tied(const Shard& of, ParameterId id, Variable whole) {
-  Variable own = empty(bytes(of.part), kPartition, id);
+  Variable own = empty(of.bytes(of.part), of.dtype, kPartition, id);
   cut_into(own, of, whole);
   set_aside(std::move(own));
 }
@@ -206,7 +206,7 @@ void PartitionHome::cut_into(const Part& partition, const Shard& of, const Varia
   eager_.work()
       .read(whole)
       .write(partition)
-      .really_reads({{whole.id(), bytes(mine.from), bytes(mine.elements)}})
+      .really_reads({{whole.id(), of.bytes(mine.from), of.bytes(mine.elements)}})
       .run(Body::Copy, "partition parameter");
 }
 
@@ -218,14 +218,16 @@ void PartitionHome::drop_tied() {
 Part PartitionHome::partition(ParameterId id) const {
   const Shard& of = sharding_.of(id);
   const Variable& own = own_[static_cast<std::size_t>(id)];
-  return own ? Part(own.id(), Bytes(0), bytes(of.part)) : in_flat(of);
+  return own ? Part(own.id(), Bytes(0), of.bytes(of.part)) : in_flat(of);
 }
 
 Part PartitionHome::in_flat(const SubGroup& group) const {
-  return {flat_.id(), bytes(group.offset), bytes(group.elements)};
+  return {flat_.id(), trained_bytes(group.offset), trained_bytes(group.elements)};
 }
 
-Part PartitionHome::in_flat(const Shard& of) const { return {flat_.id(), bytes(of.offset), bytes(of.part)}; }
+Part PartitionHome::in_flat(const Shard& of) const {
+  return {flat_.id(), trained_bytes(of.offset), trained_bytes(of.part)};
+}
 
 Variable PartitionHome::bring(const Part& partition) {
   if (!away()) return {};

@@ -19,7 +19,7 @@ class PartitionHome {
   // Before the model is there.
   virtual void prepare() {}
   // A tensor of a rank's own among the partitions.
-  [[nodiscard]] virtual Variable empty(Bytes bytes, const What& what, ParameterId parameter) = 0;
+  [[nodiscard]] virtual Variable empty(Bytes bytes, DType dtype, const What& what, ParameterId parameter) = 0;
   // _partition_param: this rank's part of `whole`, which goes.
   virtual void cut(ParameterId id, Variable whole);
   // The same of a tensor that is tied to another afterwards. The parameter that was tied away holds functions that hold
@@ -51,7 +51,10 @@ class PartitionHome {
  protected:
   void cut_into(const Part& partition, const Shard& of, const Variable& whole);
   [[nodiscard]] Part in_flat(const Shard& of) const;
-  [[nodiscard]] Bytes bytes(std::int64_t elements) const { return storage(Elements(elements), training_.dtype); }
+  // Of elements that are trained.
+  [[nodiscard]] Bytes trained_bytes(std::int64_t elements) const {
+    return storage(Elements(elements), sharding_.trained_dtype());
+  }
 
   const Training& training_;
   const Sharding& sharding_;

@@ -51,7 +51,7 @@ void PartitionedOptimizer::make_backup() {
     placeholder_ = std::move(made);
   };
   make(DType::Float32);
-  if (training_.dtype != DType::Float32) make(training_.dtype);
+  if (sharding_.trained_dtype() != DType::Float32) make(sharding_.trained_dtype());
   if (has_torch_backup(training_)) return;
   fused_overflow_ =
       eager_.empty(Bytes(4), DType::Int32, {Role::Temporaries, "overflow buffer of FusedAdam", kFusedAdamInit});

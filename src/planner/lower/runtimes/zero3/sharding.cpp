@@ -11,15 +11,17 @@ Sharding::Sharding(const Job& job, const ModelSpec& model, std::int64_t rank)
       rank_(rank),
       inside_(job.training.zero.hpz_partition_size),
       named_(named_parameters(model, job.training)),
-      shards_(model.parameters.size()) {
+      shards_(model.parameters.size()),
+      trained_dtype_(job.training.dtype) {
   const Zero& zero = job.training.zero;
   std::int64_t persistent = 0;  // mark_persistent_parameters.
   for (const NamedParameter& p : named_) {
     Shard& shard = shards_[static_cast<std::size_t>(p.id)];
-    shard = cut(p.elements);
+    shard = cut_tensor(p.elements, p.dtype, world_);
     shard.trained = p.trainable;
     shard.replicated = model.parameters[static_cast<std::size_t>(p.id)].split == Split::Replicated;
     if (p.trainable) {
+      if (trained_.empty()) trained_dtype_ = p.dtype;
       trained_.push_back(p);
       shard.offset = partition_;
       partition_ = checked_add(partition_, shard.part);
@@ -35,10 +37,11 @@ Sharding::Sharding(const Job& job, const ModelSpec& model, std::int64_t rank)
   place(job.training);
 }
 
-Shard Sharding::cut(std::int64_t elements) const {
+Shard cut_tensor(std::int64_t elements, DType dtype, std::int64_t ranks) {
   Shard shard;
   shard.elements = elements;
-  shard.part = shard_of(Elements(elements), world_).value();
+  shard.dtype = dtype;
+  shard.part = shard_of(Elements(elements), ranks).value();
   return shard;
 }
 
@@ -54,8 +57,9 @@ void Sharding::group(const Zero& zero) {
     group.elements += of_trained(index).part;
     group.end = index + 1;
     if (group.elements < zero.sub_group_size.value() && index + 1 < trained_.size()) continue;
+    group.dtype = trained_dtype_;
     groups_.push_back(group);
-    group = {groups_.size(), index + 1, index + 1, group.offset + group.elements, 0, true, false};
+    group = {.number = groups_.size(), .begin = index + 1, .end = index + 1, .offset = group.offset + group.elements};
   }
 }
 
@@ -74,7 +78,7 @@ void Sharding::place(const Training& training) {
   in_flat_ = files ? std::min(partition_, zero.offload_param.max_in_cpu.value()) : partition_;
   for (const NamedParameter& p : named_) {
     Shard& shard = shards_[static_cast<std::size_t>(p.id)];
-    shard.in_file = files && SwapRules(zero).swaps(storage(Elements(shard.part), training.dtype));
+    shard.in_file = files && SwapRules(zero).swaps(shard.bytes(shard.part));
   }
   for (SubGroup& group : groups_) {
     group.in_flat = group.offset + group.elements <= in_flat_;

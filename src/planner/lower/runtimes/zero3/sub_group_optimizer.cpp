@@ -16,7 +16,7 @@ SubGroupOptimizer::SubGroupOptimizer(const Training& training, const SubGroup& g
 void SubGroupOptimizer::create_master(const Part& weights, Variable& cast) {
   const bool crosses = (space() == Space::Device) == home_.away();
   Variable made;
-  if (crosses || type() != training_.dtype) {
+  if (crosses || type() != group_.dtype) {
     made =
         eager_.empty(bytes(), type(),
                      {Role::Temporaries, "master weights before the clone", "zero/stage3.py, _create_fp32_partitions"},
@@ -74,7 +74,19 @@ void DeviceOptimizer::prepare() {
                           "cast gradient");
 }
 
+// unscale_and_clip_grads: the clip factor, with the loss scale, and the two steps of its inverse, each a tensor.
+void DeviceOptimizer::unscale_and_clip() {
+  if (training_.gradient_clipping <= 0) return;
+  constexpr What kFactor{Role::Temporaries, "clip factor", "zero/stage3.py, unscale_and_clip_grads"};
+  Variables factors;
+  for (int step = 0; step < 4; ++step) {
+    factors.append(eager_.scratch(Bytes(8), DType::Float64, kFactor));
+    eager_.work().write(factors.ids().back()).run(Body::Nothing, kFactor.label);
+  }
+}
+
 void DeviceOptimizer::step(bool first) {
+  unscale_and_clip();
   if (first) create_states();
   Variable root;
   if (makes_root(training_.optimizer)) root = square_root(eager_, state_.back().id());

@@ -63,6 +63,7 @@ class DeviceOptimizer final : public SubGroupOptimizer {
 
  private:
   [[nodiscard]] Space space() const override { return Space::Device; }
+  void unscale_and_clip();
   const GradientPartitions& gradients_;
 };
 

@@ -176,7 +176,7 @@ void Zero3Runtime::cut_whole_model() {
 }
 
 void Zero3Runtime::cut(const NamedParameter& p, Variable whole) {
-  loading_.broadcast(whole.id(), dtype());
+  loading_.broadcast(whole.id(), p.dtype);
   store_.cut(p, std::move(whole), model_.parameters[static_cast<std::size_t>(p.id)].tied_to != kNone);
 }
 
@@ -251,7 +251,7 @@ void Zero3Runtime::step(bool first) {
 // With the optimizer on the host norms were taken at the boundary, and are added up for each sub-group
 // (complete_grad_norm_calculation_for_cpu_offload).
 void Zero3Runtime::measure_gradients() {
-  if (dtype() == DType::Float16) {
+  if (sharding_.trained_dtype() == DType::Float16) {
     gradients_->scan_overflow();
     control_.all_reduce(Bytes(1), kOverflow);
   }
@@ -304,7 +304,7 @@ void Zero3Runtime::save_module(const std::vector<ParameterId>& list, std::vector
     if (rank() != 0 || saved[static_cast<std::size_t>(id)]) continue;
     saved[static_cast<std::size_t>(id)] = true;  // A tied weight is there under its other name.
     host.push_back(
-        eager_.empty(whole(id).bytes, dtype(), {Role::Parameters, "weight to save", ""}, id, Space::Pageable));
+        eager_.empty(whole(id).bytes, sharding_.of(id).dtype, {Role::Parameters, "weight to save", ""}, id, Space::Pageable));
     host.back().mark_scratch();
     eager_.copy(host.back(), whole(id), "copy weight to host");
   }

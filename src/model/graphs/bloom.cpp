@@ -1,0 +1,190 @@
+// BLOOM: transformers' BloomForCausalLM, module by module. Positions are biases of the scores, made once from a mask of
+// ones; attention is composed of products, of which the first adds its biases (baddbmm).
+#include <cmath>
+
+#include "model/catalogue_rules.h"
+#include "model/graphs/attention.h"
+#include "model/graphs/graphs.h"
+#include "model/graphs/loss.h"
+#include "model/graphs/pieces.h"
+
+namespace dsplan {
+namespace {
+
+class Bloom {
+ public:
+  Bloom(const ModelSpec& model, const GraphOptions& options)
+      : g_(model, options), d_(model.dims), model_(g_.child(g_.causal(), "transformer")) {}
+
+  Graph build() {
+    return language_model(g_, [&](TensorId ids) { return body(ids); });
+  }
+
+ private:
+  TensorId norm(ModuleId parent, const char* name, TensorId x) {
+    return norm_module(g_, NormKind::Layer, g_.child(parent, name), x);
+  }
+
+  // fused[..., part, :].transpose(1, 2).reshape(B * H, S, D): a copy with several rows, heads and tokens.
+  TensorId rows_of(TensorId part) {
+    const Shape& apart = g_.shape(part);
+    const Shape flat{apart.dims[0] * apart.dims[1], apart.dims[2], apart.dims[3]};
+    const bool copies = apart.dims[0] > 1 && apart.dims[1] > 1 && apart.dims[2] > 1;
+    const TensorId own = copies ? g_.copy(part) : g_.keep(part);
+    const TensorId out = g_.view(own, flat);
+    g_.drop({own, part});
+    return out;
+  }
+
+  std::vector<TensorId> heads_of(TensorId fused) {
+    const std::int64_t batch = g_.options().micro_batch;
+    const std::int64_t seq = g_.options().seq;
+    const TensorId split = g_.view(fused, Shape{batch, seq, d_.heads, 3, d_.head_dim});
+    std::vector<TensorId> parts;
+    for (std::int64_t part = 0; part < 3; ++part) {
+      const TensorId one = g_.slice(split, 3, part, 1);
+      const Shape by_token{batch, seq, d_.heads, d_.head_dim};
+      const Shape by_head{batch, d_.heads, seq, d_.head_dim};
+      parts.push_back(g_.view(one, by_head, {step_reshape(by_token), step_swap(1, 2)}));
+      g_.drop({one});
+    }
+    g_.drop({split});
+    return parts;
+  }
+
+  // bmm, or baddbmm of what is added to `factor` times the product. Casts begin with the last operand.
+  TensorId product(TensorId a, TensorId b, TensorId added, double factor) {
+    const TensorId low_b = g_.lowered(b);
+    const TensorId low_a = g_.lowered(a);
+    const TensorId low_added = g_.lowered(added);
+    const Shape shape{g_.shape(a).dims[0], g_.shape(a).dims[1], g_.shape(b).dims[2]};
+    const TensorId out = g_.make(Op::Bmm, shape, g_.dtype(low_a), {low_a, low_b, low_added}, true, factor);
+    g_.drop({low_b, low_a});
+    if (added != kNone) g_.drop({low_added});
+    return out;
+  }
+
+  // softmax(dtype=float32).to(dtype), of which the fp16 kernel makes fp32 itself; the scores live on.
+  TensorId probabilities(TensorId weights) {
+    const DType narrow = g_.dtype(weights);
+    const TensorId upcast = narrow == DType::Float16 ? g_.keep(weights) : g_.cast(weights, DType::Float32);
+    const TensorId wide = g_.make(Op::Softmax, g_.shape(weights), DType::Float32, {upcast}, true);
+    g_.drop({upcast});
+    const TensorId out = g_.cast(wide, narrow);
+    g_.drop({wide});
+    return out;
+  }
+
+  // residual + dropout(x), rebinding the variable.
+  TensorId joined(TensorId x, TensorId residual) {
+    const TensorId dropped = g_.dropout(x, d_.residual_dropout);
+    const TensorId out = g_.binary(Op::Add, residual, dropped);
+    g_.drop({dropped, x});
+    return out;
+  }
+
+  Attended attention(ModuleId module, TensorId hidden, TensorId residual, TensorId alibi, TensorId mask) {
+    const std::int64_t batch = g_.options().micro_batch;
+    const std::int64_t seq = g_.options().seq;
+    const Shape scores_shape{batch, d_.heads, seq, seq};
+    g_.enter(module);
+    const TensorId fused = linear_module(g_, g_.child(module, "query_key_value"), hidden, 3 * d_.hidden);
+    const std::vector<TensorId> heads = heads_of(fused);
+    const TensorId q = rows_of(heads[0]);
+    const TensorId k = rows_of(heads[1]);
+    const TensorId turned = g_.view(k, Shape{batch * d_.heads, d_.head_dim, seq}, {step_swap(1, 2)});
+    const TensorId v = rows_of(heads[2]);
+    const TensorId scores = product(q, turned, alibi, 1 / std::sqrt(static_cast<double>(d_.head_dim)));
+    const TensorId viewed = g_.view(scores, scores_shape);
+    const TensorId weights = g_.binary(Op::Add, viewed, mask);
+    g_.drop({viewed});
+    const TensorId soft = probabilities(weights);
+    const TensorId kept = dropout_module(g_, g_.child(module, "attention_dropout"), soft, d_.attention_dropout);
+    g_.drop({soft});
+    const TensorId rows = g_.view(kept, Shape{batch * d_.heads, seq, seq});
+    const TensorId context = product(rows, v, kNone, 1);
+    const TensorId flat = merged(context);
+    g_.drop({context});
+    const TensorId out = joined(linear_module(g_, g_.child(module, "dense"), flat, d_.hidden), residual);
+    g_.drop({flat, fused, q, k, turned, v, scores, weights, rows});
+    g_.exit(module);
+    return {out, kept};
+  }
+
+  // [B * H, S, D] to [B, S, H * D].
+  TensorId merged(TensorId context) {
+    const std::int64_t seq = g_.options().seq;
+    const Shape by_head{g_.options().micro_batch, d_.heads, seq, d_.head_dim};
+    const Shape flat{by_head.dims[0], seq, d_.hidden};
+    const bool copies = d_.heads > 1 && seq > 1;
+    const std::initializer_list<ViewStep> steps{step_reshape(by_head), step_swap(1, 2), step_reshape(flat)};
+    const bool copied_back = copies && by_head.dims[0] > 1;
+    const TensorId swapped = copied_back ? g_.view_copied_back(context, flat, steps) : g_.view(context, flat, steps);
+    const TensorId out = copies ? g_.copy(swapped) : g_.keep(swapped);
+    g_.drop({swapped});
+    return out;
+  }
+
+  TensorId mlp(ModuleId module, TensorId hidden, TensorId residual) {
+    g_.enter(module);
+    const TensorId wide = linear_module(g_, g_.child(module, "dense_h_to_4h"), hidden, d_.ffn);
+    const ModuleId act = g_.child(module, "gelu_impl");
+    g_.enter(act);
+    const TensorId active = g_.unary(Op::Gelu, wide, rules::kGeluFunction);
+    g_.exit(act);
+    g_.drop({wide});
+    const TensorId out = joined(linear_module(g_, g_.child(module, "dense_4h_to_h"), active, d_.hidden), residual);
+    g_.drop({active});
+    g_.exit(module);
+    return out;
+  }
+
+  // What a block returns besides lives until the next has returned.
+  TensorId block(ModuleId module, TensorId hidden, TensorId alibi, TensorId mask) {
+    g_.enter(module);
+    const TensorId normed = norm(module, "input_layernorm", hidden);
+    const Attended attended = attention(g_.child(module, "self_attention"), normed, hidden, alibi, mask);
+    const TensorId second = norm(module, "post_attention_layernorm", attended.flat);
+    g_.drop({normed});
+    const TensorId out = mlp(g_.child(module, "mlp"), second, attended.flat);
+    g_.drop({second, attended.flat});
+    g_.exit(module);
+    if (returned_ != kNone) g_.drop({returned_});
+    returned_ = attended.weights;
+    return out;
+  }
+
+  TensorId body(TensorId ids) {
+    g_.enter(model_);
+    const ModuleId table = g_.child(model_, "word_embeddings");
+    g_.enter(table);
+    const TensorId words = vocabulary_embedding(g_, g_.parameter("weight"), ids);
+    g_.exit(table);
+    if (g_.options().inputs_require_grad) g_.require_grad(words);
+    TensorId hidden = norm(model_, "word_embeddings_layernorm", words);
+    const TensorId ones = g_.filled(g_.shape(ids), DType::Float32, 1);
+    const TensorId alibi = alibi_biases(g_, ones, false);
+    const TensorId mask = attention_mask(g_, kNone, ones);
+    hidden = run_layers(
+        g_, g_.child(model_, "h"), hidden,
+        [&](std::size_t) {
+          return std::vector<TensorId>{mask, alibi};
+        },
+        [&](ModuleId module, std::size_t, TensorId x) { return block(module, x, alibi, mask); });
+    const TensorId normed = norm(model_, "ln_f", hidden);
+    g_.drop({hidden, returned_, words, ones, alibi, mask});
+    g_.exit(model_);
+    return normed;
+  }
+
+  GraphBuilder g_;
+  const Dimensions& d_;
+  ModuleId model_;
+  TensorId returned_ = kNone;
+};
+
+}  // namespace
+
+Graph build_bloom_graph(const ModelSpec& model, const GraphOptions& options) { return Bloom(model, options).build(); }
+
+}  // namespace dsplan

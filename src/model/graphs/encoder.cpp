@@ -1,0 +1,333 @@
+// Encoders with norms behind their sublayers: bert, roberta and distilbert under each of their heads, module by module.
+#include "model/graphs/attention.h"
+#include "model/graphs/graphs.h"
+#include "model/graphs/loss.h"
+#include "model/graphs/pieces.h"
+
+namespace dsplan {
+namespace {
+
+struct SelfNames {
+  std::string_view query, key, value;
+};
+
+TensorId table_module(GraphBuilder& g, ModuleId parent, std::string_view name, TensorId ids) {
+  const ModuleId module = g.child(parent, name);
+  g.enter(module);
+  const TensorId out = g.embedding(g.parameter("weight"), ids);
+  g.exit(module);
+  return out;
+}
+
+// (cumsum(mask) * mask).long() + padding_idx of a mask in int32, in which all tokens count.
+TensorId counted_positions(GraphBuilder& g, TensorId ids) {
+  const Shape shape = g.shape(ids);
+  const auto cast = [&](TensorId x, DType to) { return g.make(Op::Cast, shape, to, {x}); };
+  const TensorId differs = g.make(Op::NotEqual, shape, DType::Bool, {ids});
+  const TensorId mask = cast(differs, DType::Int32);
+  g.drop({differs});
+  const TensorId sums = g.make(Op::CumSum, shape, DType::Int64, {mask});
+  const TensorId narrow = cast(sums, DType::Int32);
+  g.drop({sums});
+  const TensorId shifted = g.make(Op::AddScalar, shape, DType::Int32, {narrow});
+  g.drop({narrow});
+  const TensorId counted = g.make(Op::Mul, shape, DType::Int32, {shifted, mask});
+  g.drop({shifted});
+  const TensorId wide = cast(counted, DType::Int64);
+  const TensorId out = g.make(Op::AddScalar, shape, DType::Int64, {wide}, false, 1);
+  g.drop({wide, counted, mask});
+  return out;
+}
+
+TensorId first_token(GraphBuilder& g, TensorId hidden) {
+  const Shape shape = g.shape(hidden);
+  const TensorId slice = g.slice(hidden, 1, 0, 1);
+  const TensorId first = g.view(slice, Shape{shape.dims[0], shape.dims[2]});
+  g.drop({slice});
+  return first;
+}
+
+class EncoderGraph {
+ public:
+  EncoderGraph(const ModelSpec& model, const GraphOptions& options)
+      : g_(model, options),
+        d_(model.dims),
+        distil_(model.family == "distilbert"),
+        roberta_(model.family == "roberta"),
+        of_text_(model.graph_class.ends_with("ForSequenceClassification")),
+        body_(g_.child(g_.causal(), model.family)) {}
+
+  Graph build() {
+    const Shape shape{g_.options().micro_batch, g_.options().seq};
+    const TensorId ids = g_.batch_input(shape, DType::Int64);
+    const TensorId labels = g_.batch_input(of_text_ ? Shape{shape.dims[0]} : shape, DType::Int64);
+    g_.set_batch({ids, labels});
+    g_.enter_model();
+    const TensorId hidden = body(ids);
+    const bool words = g_.model().graph_class.ends_with("ForMaskedLM");
+    const TensorId logits = words ? word_logits(hidden) : of_text_ ? text_logits(hidden) : token_logits(hidden);
+    const ModuleId own = g_.model().child(g_.causal(), "mlm_loss_fct");
+    if (own != kNone) g_.enter(own);
+    const TensorId loss = class_loss(g_, logits, labels);
+    if (own != kNone) g_.exit(own);
+    g_.drop({hidden});
+    if (pooled_ != kNone) g_.drop({pooled_});
+    return g_.finish(end_model(g_, logits, loss));
+  }
+
+ private:
+  // Each call's result takes the name of its argument.
+  class Chain {
+   public:
+    Chain(EncoderGraph& of, TensorId x) : of_(of), x_(x) {}
+    Chain& linear(ModuleId module, std::int64_t features) { return next(linear_module(of_.g_, module, x_, features)); }
+    Chain& norm(ModuleId module) { return next(norm_module(of_.g_, NormKind::Layer, module, x_)); }
+    Chain& dropout(ModuleId module, double p) { return next(dropout_module(of_.g_, module, x_, p)); }
+    Chain& activation(ModuleId module) { return next(activation_module(of_.g_, module, x_)); }
+    Chain& unary(Op op) { return next(of_.g_.unary(op, x_)); }
+    Chain& next(TensorId made) {
+      of_.g_.drop({x_});
+      x_ = made;
+      return *this;
+    }
+    [[nodiscard]] TensorId end() const { return x_; }
+
+   private:
+    EncoderGraph& of_;
+    TensorId x_;
+  };
+
+  [[nodiscard]] ModuleId root(std::string_view name) const { return g_.child(g_.causal(), name); }
+
+  // Of zeros in a buffer.
+  TensorId token_types(TensorId positions, const Shape& shape) {
+    const Shape rows{g_.shape(positions).dims[0], d_.max_positions};
+    const TensorId zeros = g_.view(g_.buffer("token_type_ids"), rows, Op::Expand);
+    const TensorId gathered = g_.make(Op::Gather, g_.shape(positions), DType::Int64, {zeros, positions});
+    g_.drop({zeros});
+    const TensorId types = g_.view(gathered, shape, Op::Expand);
+    g_.drop({gathered});
+    return types;
+  }
+
+  TensorId embeddings(TensorId ids) {
+    const ModuleId module = g_.child(body_, "embeddings");
+    g_.enter(module);
+    const bool early = distil_;
+    TensorId words = early ? table_module(g_, module, "word_embeddings", ids) : kNone;
+    const TensorId positions =
+        roberta_ ? counted_positions(g_, ids) : g_.slice(g_.buffer("position_ids"), 1, 0, g_.options().seq);
+    const TensorId types = distil_ ? kNone : token_types(positions, g_.shape(ids));
+    if (!early) words = table_module(g_, module, "word_embeddings", ids);
+    if (g_.options().inputs_require_grad) g_.require_grad(words);
+    const TensorId kinds = distil_ ? kNone : table_module(g_, module, "token_type_embeddings", types);
+    const TensorId typed = distil_ ? g_.keep(words) : g_.binary(Op::Add, words, kinds);
+    const TensorId places = table_module(g_, module, "position_embeddings", positions);
+    const TensorId sum = g_.binary(Op::Add, typed, places);
+    g_.drop({typed});
+    const TensorId out = Chain(*this, sum)
+                             .norm(g_.child(module, "LayerNorm"))
+                             .dropout(g_.child(module, "dropout"), d_.embedding_dropout)
+                             .end();
+    g_.drop({words, places, positions});
+    if (!distil_) g_.drop({types, kinds});
+    g_.exit(module);
+    return out;
+  }
+
+  // proj(x).view(B, S, heads, D).transpose(1, 2).
+  TensorId heads_of(ModuleId module, std::string_view name, TensorId x, bool by_head) {
+    const Shape by_token{g_.options().micro_batch, g_.options().seq, d_.heads, d_.head_dim};
+    const Shape shape{by_token.dims[0], by_token.dims[2], by_token.dims[1], by_token.dims[3]};
+    const std::initializer_list<ViewStep> steps{step_reshape(by_token), step_swap(1, 2)};
+    const TensorId flat = linear_module(g_, g_.child(module, name), x, d_.hidden);
+    const bool copied = by_head && d_.heads > 1 && g_.options().seq > 1;
+    const TensorId out = copied ? g_.view_copied_back(flat, shape, steps) : g_.view(flat, shape, steps);
+    g_.drop({flat});
+    return out;
+  }
+
+  Attended attention(ModuleId module, TensorId hidden, const SelfNames& names) {
+    const GraphOptions& options = g_.options();
+    AttentionCall call;
+    call.q = heads_of(module, names.query, hidden, queries_come_back_by_head(options, d_, false));
+    call.k = heads_of(module, names.key, hidden, keys_come_back_by_head(options, d_, false));
+    call.v = heads_of(module, names.value, hidden, values_come_back_by_head(options, d_, false));
+    call.dropout = d_.attention_dropout;
+    call.softmax = SoftmaxKind::Bare;
+    call.full = true;
+    Attended attended = attend(g_, call);
+    if (distil_) attended.flat = Chain(*this, attended.flat).linear(g_.child(module, "out_lin"), d_.hidden).end();
+    g_.drop({call.q, call.k, call.v});
+    return attended;
+  }
+
+  // LayerNorm(branch + residual), rebinding the branch.
+  TensorId joined(ModuleId norm, TensorId branch, TensorId residual) {
+    const TensorId sum = g_.binary(Op::Add, branch, residual);
+    const TensorId out = norm_module(g_, NormKind::Layer, norm, sum);
+    g_.drop({sum, branch});
+    return out;
+  }
+
+  TensorId output(ModuleId module, TensorId x, TensorId residual) {
+    g_.enter(module);
+    const TensorId projected = linear_module(g_, g_.child(module, "dense"), x, d_.hidden);
+    const TensorId dropped = Chain(*this, projected).dropout(g_.child(module, "dropout"), d_.residual_dropout).end();
+    const TensorId out = joined(g_.child(module, "LayerNorm"), dropped, residual);
+    g_.exit(module);
+    return out;
+  }
+
+  TensorId layer(ModuleId module, TensorId hidden) {
+    const ModuleId attention_module = g_.child(module, "attention");
+    const ModuleId self = g_.child(attention_module, "self");
+    const ModuleId intermediate = g_.child(module, "intermediate");
+    g_.enter(attention_module);
+    g_.enter(self);
+    const Attended attended = attention(self, hidden, {"query", "key", "value"});
+    g_.exit(self);
+    const TensorId middle = output(g_.child(attention_module, "output"), attended.flat, hidden);
+    g_.drop({attended.flat});
+    g_.exit(attention_module);
+    g_.enter(intermediate);
+    const TensorId wide = linear_module(g_, g_.child(intermediate, "dense"), middle, d_.ffn);
+    const TensorId active = Chain(*this, wide).activation(g_.child(intermediate, "intermediate_act_fn")).end();
+    g_.exit(intermediate);
+    const TensorId out = output(g_.child(module, "output"), active, middle);
+    g_.drop({active, middle});
+    if (attended.weights != kNone) g_.drop({attended.weights});
+    return out;
+  }
+
+  TensorId distil_layer(ModuleId module, TensorId hidden) {
+    const ModuleId attention_module = g_.child(module, "attention");
+    g_.enter(attention_module);
+    const Attended attended = attention(attention_module, hidden, {"q_lin", "k_lin", "v_lin"});
+    g_.exit(attention_module);
+    const TensorId middle = joined(g_.child(module, "sa_layer_norm"), attended.flat, hidden);
+    const ModuleId ffn = g_.child(module, "ffn");
+    g_.enter(ffn);
+    const TensorId wide = linear_module(g_, g_.child(ffn, "lin1"), middle, d_.ffn);
+    const TensorId fed = Chain(*this, wide)
+                             .activation(g_.child(ffn, "activation"))
+                             .linear(g_.child(ffn, "lin2"), d_.hidden)
+                             .dropout(g_.child(ffn, "dropout"), d_.residual_dropout)
+                             .end();
+    g_.exit(ffn);
+    const TensorId out = joined(g_.child(module, "output_layer_norm"), fed, middle);
+    g_.drop({middle});
+    if (attended.weights != kNone) g_.drop({attended.weights});
+    return out;
+  }
+
+  TensorId body(TensorId ids) {
+    g_.enter(body_);
+    const TensorId embedded = embeddings(ids);
+    const ModuleId encoder = g_.child(body_, distil_ ? "transformer" : "encoder");
+    g_.enter(encoder);
+    const auto call = [&](ModuleId module, std::size_t, TensorId x) {
+      g_.enter(module);
+      const TensorId out = distil_ ? distil_layer(module, x) : layer(module, x);
+      g_.exit(module);
+      return out;
+    };
+    const TensorId hidden = run_layers(
+        g_, g_.child(encoder, "layer"), g_.keep(embedded), [](std::size_t) { return std::vector<TensorId>{}; }, call);
+    g_.exit(encoder);
+    const ModuleId pooler = g_.model().child(body_, "pooler");
+    if (pooler != kNone) pooled_ = pool(pooler, hidden);
+    g_.drop({embedded});
+    g_.exit(body_);
+    return hidden;
+  }
+
+  TensorId pool(ModuleId pooler, TensorId hidden) {
+    g_.enter(pooler);
+    const TensorId first = first_token(g_, hidden);
+    const TensorId dense = linear_module(g_, g_.child(pooler, "dense"), first, d_.hidden);
+    const ModuleId activation = g_.child(pooler, "activation");
+    g_.enter(activation);
+    const TensorId out = g_.unary(Op::Tanh, dense);
+    g_.exit(activation);
+    g_.drop({dense, first});
+    g_.exit(pooler);
+    return out;
+  }
+
+  TensorId word_logits(TensorId hidden) {
+    if (distil_) {
+      return Chain(*this, linear_module(g_, root("vocab_transform"), hidden, d_.hidden))
+          .activation(root("activation"))
+          .norm(root("vocab_layer_norm"))
+          .linear(root("vocab_projector"), d_.vocab)
+          .end();
+    }
+    const ModuleId outer = root(roberta_ ? "lm_head" : "cls");
+    g_.enter(outer);
+    const ModuleId head = roberta_ ? outer : g_.child(outer, "predictions");
+    if (head != outer) g_.enter(head);
+    const ModuleId transform = roberta_ ? head : g_.child(head, "transform");
+    if (transform != head) g_.enter(transform);
+    const TensorId dense = linear_module(g_, g_.child(transform, "dense"), hidden, d_.hidden);
+    Chain chain(*this, dense);
+    if (roberta_) {
+      chain.next(activated(g_, "gelu", dense)).norm(g_.child(transform, "layer_norm"));
+    } else {
+      chain.activation(g_.child(transform, "transform_act_fn")).norm(g_.child(transform, "LayerNorm"));
+    }
+    if (transform != head) g_.exit(transform);
+    chain.linear(g_.child(head, "decoder"), d_.vocab);
+    if (head != outer) g_.exit(head);
+    g_.exit(outer);
+    return chain.end();
+  }
+
+  TensorId token_logits(TensorId hidden) {
+    return Chain(*this, dropout_module(g_, root("dropout"), hidden, d_.classifier_dropout))
+        .linear(root("classifier"), d_.labels)
+        .end();
+  }
+
+  TensorId text_logits(TensorId hidden) {
+    if (pooled_ != kNone) {
+      const TensorId dropped = dropout_module(g_, root("dropout"), pooled_, d_.classifier_dropout);
+      return Chain(*this, dropped).linear(root("classifier"), d_.labels).end();
+    }
+    if (distil_) {
+      return Chain(*this, first_token(g_, hidden))
+          .linear(root("pre_classifier"), d_.hidden)
+          .unary(Op::Relu)
+          .dropout(root("dropout"), d_.classifier_dropout)
+          .linear(root("classifier"), d_.labels)
+          .end();
+    }
+    const ModuleId head = root("classifier");
+    g_.enter(head);
+    const TensorId logits = Chain(*this, first_token(g_, hidden))
+                                .dropout(g_.child(head, "dropout"), d_.classifier_dropout)
+                                .linear(g_.child(head, "dense"), d_.hidden)
+                                .unary(Op::Tanh)
+                                .dropout(g_.child(head, "dropout"), d_.classifier_dropout)
+                                .linear(g_.child(head, "out_proj"), d_.labels)
+                                .end();
+    g_.exit(head);
+    return logits;
+  }
+
+  GraphBuilder g_;
+  const Dimensions& d_;
+  bool distil_;
+  bool roberta_;
+  bool of_text_;
+  ModuleId body_;
+  TensorId pooled_ = kNone;
+};
+
+}  // namespace
+
+Graph build_encoder_graph(const ModelSpec& model, const GraphOptions& options) {
+  return EncoderGraph(model, options).build();
+}
+
+}  // namespace dsplan

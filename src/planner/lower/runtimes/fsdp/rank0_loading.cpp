@@ -1,0 +1,83 @@
+#include "planner/lower/runtimes/fsdp/rank0_loading.h"
+
+#include <utility>
+
+namespace dsplan {
+namespace {
+
+constexpr What kSent{Role::Temporaries, "whole parameter",
+                     "accelerate: utils/fsdp_utils.py, fsdp2_load_full_state_dict"};
+constexpr What kPaddedChunk{Role::Temporaries, "rows of a rank, padded",
+                            "tensor/placement_types.py, Shard._shard_tensor"};
+constexpr What kTiedRows{Role::Parameters, "shard under a tied name", "modeling_utils.py, tie_weights"};
+
+}  // namespace
+
+// Name by name, tied ones twice.
+void Rank0Loading::run(const std::function<void(ModuleId)>& move_buffers) {
+  for (std::size_t at = 0; at < model_.parameters.size(); ++at) {
+    const auto id = static_cast<ParameterId>(at);
+    const ParameterId tied_to = model_.parameters[at].tied_to;
+    const ParameterId weight = tied_to != kNone ? tied_to : id;
+    send(id, weight);
+    cut(id, weight);
+  }
+  pad_again();
+  whole_.reset(Reason::PythonFrame);
+  for (std::size_t module = 0; module < model_.modules.size(); ++module) move_buffers(static_cast<ModuleId>(module));
+  let_go(again_, Reason::PythonFrame);
+}
+
+// The whole one before stays until Python's name is given the next one; rank 0 gives the name away sooner.
+void Rank0Loading::send(ParameterId id, ParameterId weight) {
+  const std::int64_t elements = model_.parameters[static_cast<std::size_t>(id)].shape.elements().value();
+  const DType kept = parameters_.kept(weight);
+  if (rank_ == 0) whole_.reset(Reason::PythonFrame);
+  Variable next = loading_.load({weight, elements, true, kept}, kSent);
+  next.mark_scratch();  // The rows of other ranks are theirs.
+  whole_.reset(Reason::PythonFrame);
+  whole_ = std::move(next);
+  loading_.broadcast(whole_.id(), kept);
+}
+
+// distribute_tensor scatters: what is short is padded first, on every rank. Each has the whole by then, and its rows
+// are read off that.
+void Rank0Loading::cut(ParameterId id, ParameterId weight) {
+  const DType kept = parameters_.kept(weight);
+  const Shape& shape = model_.parameters[static_cast<std::size_t>(id)].shape;
+  const std::int64_t ranks = parameters_.mesh().ranks;
+  std::vector<Variable> padded;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    const FsdpShard shard = shard_on_dim0(shape, ranks, rank);
+    if (shard.real == shard.padded) continue;
+    padded.push_back(eager_.scratch(storage(shard.padded, kept), kept, kPaddedChunk));
+    eager_.work().write(padded.back()).run(Body::Clear, "pad chunk");
+  }
+  if (id == weight) {
+    parameters_.cut(id, whole_);
+  } else {
+    again_.push_back(eager_.scratch(storage(parameters_.of(weight).padded, kept), kept, kTiedRows));
+    eager_.work().write(again_.back()).run(Body::Clear, "cut shard");
+  }
+  let_go(padded, Reason::PythonFrame);
+}
+
+// Each parameter's hook when its module has loaded (_fsdp_param.py); the dictionary keeps what came until all have.
+void Rank0Loading::pad_again() {
+  std::vector<std::vector<ParameterId>> own(model_.modules.size());
+  for (std::size_t at = 0; at < model_.parameters.size(); ++at) {
+    const Parameter& parameter = model_.parameters[at];
+    if (parameter.tied_to != kNone) continue;
+    own[static_cast<std::size_t>(parameter.module)].push_back(static_cast<ParameterId>(at));
+  }
+  std::vector<Variable> came(model_.parameters.size());
+  children_first(model_, [&](ModuleId module) {
+    for (const ParameterId id : own[static_cast<std::size_t>(module)]) {
+      const FsdpShard& shard = parameters_.of(id);
+      if (shard.real != shard.padded) came[static_cast<std::size_t>(id)] = parameters_.pad(id);
+    }
+  });
+  let_go(came, Reason::PythonFrame);
+}
+
+}  // namespace dsplan

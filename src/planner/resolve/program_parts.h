@@ -1,0 +1,27 @@
+// Parts of what programs do by themselves (programs.h).
+#pragma once
+
+#include <string>
+
+#include "core/dialects/dialects.h"
+#include "core/inputs.h"
+#include "core/model.h"
+
+namespace dsplan {
+
+// What adapters depend on.
+struct AdapterWords {
+  const ForeignInput& foreign;
+  const ModelSpec& base;
+  const std::string& program;
+  bool stage3 = false;
+};
+// Adapters that a file describes become Request::lora.
+void complete_adapters(const AdapterWords& words, Request& request, Diagnostics& faults);
+
+// torchtitan 0.2.2 (config/job_config.py; models/llama3/infra/parallelize.py; distributed/activation_checkpoint.py;
+// train.py): the mesh decides between FSDP2, HSDP, DDP and one device under autocast; checkpoints are every n-th
+// layer's.
+void complete_torchtitan(const ForeignInput& foreign, const ModelSpec& base, Request& request, Diagnostics& faults);
+
+}  // namespace dsplan

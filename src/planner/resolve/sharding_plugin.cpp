@@ -1,0 +1,186 @@
+#include "planner/resolve/sharding_plugin.h"
+
+#include <algorithm>
+
+#include "core/format.h"
+
+namespace dsplan {
+namespace {
+
+// str_to_bool of both.
+std::optional<bool> truth_of(std::string_view text) {
+  for (const std::string_view yes : {"y", "yes", "t", "true", "on", "1"}) {
+    if (text == yes) return true;
+  }
+  for (const std::string_view no : {"n", "no", "f", "false", "off", "0"}) {
+    if (text == no) return false;
+  }
+  return std::nullopt;
+}
+
+std::string in_lower_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c); });
+  return text;
+}
+
+class ShardingPlugin {
+ public:
+  ShardingPlugin(const ShardingInput& said, bool launched, Request& request, Diagnostics& faults)
+      : said_(said), launched_(launched), request_(request), faults_(faults) {}
+
+  void apply(const ModelSpec& base) {
+    if (!is_version_2()) return;
+    if (!request_.runtime.mentioned()) request_.runtime = {"fsdp2", said_.on.place};
+    compare_keys();
+    reshard();
+    const std::string classes = wrap();
+    if (said_.offload.value_or(false)) usually(request_.fsdp.cpu_offload, "true", said_.offload.place);
+    load();
+    if (said_.checkpoints.value_or(false)) checkpoint(base, classes);
+  }
+
+ private:
+  static void usually(Setting<std::string>& setting, std::string value, const Place& place) {
+    if (!setting.mentioned()) setting = {std::move(value), place};
+  }
+  void not_modelled(const Place& place, std::string feature, std::string_view key) {
+    request_.not_modelled.push_back({place, When::Always, std::string(key), std::move(feature)});
+  }
+
+  bool is_version_2() {
+    const std::string version = said_.version.value_or(launched_ ? "1" : "2");
+    if (version == "2") return true;
+    const Place& place = said_.version.given() ? said_.version.place : said_.on.place;
+    if (version == "1") {
+      not_modelled(place,
+                   formatted("FSDP1{}, which flattens parameters (say fsdp_version: 2),",
+                             said_.version.given() ? "" : ", accelerate's default"),
+                   "fsdp_version");
+    } else {
+      faults_.add(place.says(formatted("FSDP version \"{}\" does not exist", version), "it is 1 or 2"));
+    }
+    return false;
+  }
+
+  // What accelerate raises for.
+  void compare_keys() {
+    if (in_lower_case(said_.state_dict.value_or({})) == "local_state_dict") {
+      faults_.add(said_.state_dict.place.says("LOCAL_STATE_DICT under FSDP2",
+                                              "accelerate has SHARDED_STATE_DICT and FULL_STATE_DICT for it"));
+    }
+    if (launched_ && said_.rank0_loads.value_or(true) && !said_.synchronises.value_or(true)) {
+      faults_.add(
+          said_.synchronises.place.says("fsdp_cpu_ram_efficient_loading without fsdp_sync_module_states",
+                                        "accelerate refuses it: turn both on, or fsdp_cpu_ram_efficient_loading off"));
+    }
+  }
+
+  void load() {
+    const Place& place = said_.rank0_loads.given() ? said_.rank0_loads.place : said_.on.place;
+    usually(request_.model_init, said_.rank0_loads.value_or(launched_) ? "rank0" : "host", place);
+  }
+
+  void reshard() {
+    const Setting<std::string>& wished = said_.reshard_after_forward;
+    if (!wished.given()) return usually(request_.fsdp.reshard_after_forward, "true", said_.on.place);
+    const std::optional<bool> reshards = truth_of(in_lower_case(*wished));
+    if (!reshards) {
+      faults_.add(wished.place.says(formatted("\"{}\" is FSDP1's word for how parameters are sharded", *wished),
+                                    "fsdp_reshard_after_forward of version 2 is true or false"));
+      return;
+    }
+    usually(request_.fsdp.reshard_after_forward, *reshards ? "true" : "false", wished.place);
+  }
+
+  // Layers or the classes that are named, bottom up; then embeddings; norm and head; the model. Returns the classes.
+  std::string wrap() {
+    const Setting<std::string>& wished = said_.wrap_policy;
+    const std::string policy = in_lower_case(wished.value_or(launched_ ? "NO_WRAP" : "TRANSFORMER_BASED_WRAP"));
+    const Place& place = wished.given() ? wished.place : said_.on.place;
+    if (policy == "size_based_wrap") {
+      not_modelled(place, "wrapping by size", "fsdp_auto_wrap_policy");
+    } else if (policy == "no_wrap") {
+      usually(request_.fsdp.wrap, "root+ends", place);
+    } else if (policy != "transformer_based_wrap") {
+      faults_.add(place.says(formatted("\"{}\" is no policy of wrapping", *wished),
+                             "it is TRANSFORMER_BASED_WRAP, SIZE_BASED_WRAP or NO_WRAP"));
+    } else if (said_.classes.given() && !said_.classes->empty()) {
+      std::string classes = formatted("{}", joined(*said_.classes, "+"));
+      usually(request_.fsdp.wrap, classes + "+ends", said_.classes.place);
+      return classes;
+    } else {
+      usually(request_.fsdp.wrap, "layers+ends", place);
+    }
+    return policy == "no_wrap" ? "root" : "";
+  }
+
+  // fsdp2_apply_ac: around the modules that are wrapped.
+  void checkpoint(const ModelSpec& base, const std::string& classes) {
+    const Place& place = said_.checkpoints.place;
+    const auto layer = std::find_if(base.modules.begin(), base.modules.end(), [&](const Module& module) {
+      return module.layer != kNone && base.modules[static_cast<std::size_t>(module.parent)].layer == kNone;
+    });
+    if (classes == "root") {
+      faults_.add(place.says("activation_checkpointing without a wrapping policy",
+                             "accelerate checkpoints what it wraps: say TRANSFORMER_BASED_WRAP"));
+    } else if (!classes.empty() && layer != base.modules.end() && layer->type != classes) {
+      not_modelled(place, "checkpoints around other modules than layers", "activation_checkpointing");
+    }
+    const std::optional<TrainingArguments>& arguments = request_.training_arguments;
+    if (arguments && arguments->gradient_checkpointing.value_or(false)) {
+      faults_.add(arguments->gradient_checkpointing.place.says(
+          "gradient_checkpointing beside activation_checkpointing of fsdp_config", "transformers allows one of them"));
+    }
+    if (request_.checkpoint.given()) return;
+    request_.checkpoint = {"full", place};
+    usually(request_.checkpoint_impl, "non_reentrant", place);
+    if (!request_.preserve_rng_state.mentioned()) request_.preserve_rng_state = {false, place};
+  }
+
+  const ShardingInput& said_;
+  bool launched_;
+  Request& request_;
+  Diagnostics& faults_;
+};
+
+const Place* first_key(const ShardingInput& said) {
+  for (const Setting<std::string>* one : {&said.version, &said.reshard_after_forward, &said.wrap_policy}) {
+    if (one->given()) return &one->place;
+  }
+  for (const Setting<bool>* one : {&said.offload, &said.rank0_loads, &said.synchronises, &said.checkpoints}) {
+    if (one->given()) return &one->place;
+  }
+  return nullptr;
+}
+
+void say_unused(const ShardingInput& said, std::string_view needs, Request& request) {
+  const Place* const place = first_key(said);
+  if (place == nullptr || said.on.value_or(false)) return;
+  request.notices.push_back(
+      {Notice::Kind::Inert, *place, formatted("\"fsdp_config\" has no effect here: it needs {}", needs), {}});
+}
+
+}  // namespace
+
+void apply_sharding_plugin(const ForeignInput& foreign, const ModelSpec& base, Request& request, Diagnostics& faults) {
+  const bool launched = foreign.launched.on.value_or(false);
+  const bool trainers = foreign.trainers.on.value_or(false);
+  say_unused(foreign.launched, "distributed_type: FSDP", request);
+  say_unused(foreign.trainers, "fsdp", request);
+  if (!launched && !trainers) return;
+  const ShardingInput& said = launched ? foreign.launched : foreign.trainers;
+  if (launched && trainers) {
+    faults.add(foreign.trainers.on.place.says(
+        formatted("TrainingArguments turn FSDP on, and so does {}", foreign.launched.on.place.text()),
+        "say it in one of them"));
+  }
+  const std::string program = foreign.program.value_or({});
+  if (program == "llama-factory" || program == "axolotl") {
+    request.not_modelled.push_back(
+        {said.on.place, When::Always, "fsdp", formatted("FSDP as {} prepares models for it", program)});
+  }
+  ShardingPlugin(said, launched, request, faults).apply(base);
+}
+
+}  // namespace dsplan

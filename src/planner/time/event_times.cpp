@@ -1,0 +1,103 @@
+#include "planner/time/event_times.h"
+
+#include <algorithm>
+#include <cmath>
+#include <variant>
+#include <vector>
+
+namespace dsplan {
+namespace {
+
+// FlashAttention's backward computes the scores once more: five products to forward's two.
+constexpr double kProductsOfBackward = 2.5;
+
+// What one piece of work touches.
+struct Touched {
+  Bytes bytes;
+  Bytes on_host;
+  bool pinned = true;
+  std::vector<double> elements;  // Of each tensor on the device, largest first.
+  DType dtype = DType::Float32;  // Of the largest.
+};
+
+class Timer {
+ public:
+  Timer(const Schedule& schedule, const Job& job, const Rates& rates)
+      : schedule_(schedule), seq_(job.training.seq), rates_(rates) {}
+
+  [[nodiscard]] double seconds(const Compute& event) const {
+    const Touched touched = touched_by(event);
+    if (touched.on_host > Bytes(0)) return rates_.host_copy(touched.on_host, touched.pinned);
+    if (event.cost == Cost::Product && touched.elements.size() >= 3) return product(touched);
+    if (event.cost == Cost::Attention && !touched.elements.empty()) return attention(event, touched);
+    return rates_.memory(touched.bytes);
+  }
+  [[nodiscard]] double seconds(const Communicate& event) const {
+    return rates_.collective(event.collective, event.group, event.payload);
+  }
+
+ private:
+  [[nodiscard]] Touched touched_by(const Compute& event) const {
+    Touched found;
+    double largest = 0;
+    for (const Span span : {event.reads, event.writes}) {
+      for (const Access& access : schedule_.range(span)) {
+        const Buffer& buffer = schedule_.buffers[access.buffer];
+        found.bytes += access.bytes;
+        if (buffer.space != Space::Device) {
+          found.on_host += access.bytes;
+          found.pinned = found.pinned && buffer.space != Space::Pageable;
+          continue;
+        }
+        const double elements =
+            static_cast<double>(access.bytes.value()) / static_cast<double>(bytes_per_element(buffer.dtype));
+        found.elements.push_back(elements);
+        if (elements > largest) {
+          largest = elements;
+          found.dtype = buffer.dtype;
+        }
+      }
+    }
+    std::sort(found.elements.rbegin(), found.elements.rend());
+    return found;
+  }
+
+  // Of [m, k], [k, n] and [m, n] the product of two sizes is the third times the square of what they share.
+  [[nodiscard]] double product(const Touched& touched) const {
+    const double a = touched.elements[0];
+    const double b = touched.elements[1];
+    const double c = touched.elements[2];
+    const auto side = [](double square) { return std::max<std::int64_t>(1, std::llround(std::sqrt(square))); };
+    return rates_.product(1, side(a * b / c), side(a * c / b), side(b * c / a), touched.dtype);
+  }
+
+  // Causal: half of all pairs.
+  [[nodiscard]] double attention(const Compute& event, const Touched& touched) const {
+    const double flops = 2 * touched.elements.front() * static_cast<double>(seq_);
+    if (event.pass != Pass::Backward) return rates_.attention(flops, touched.dtype);
+    return rates_.attention_backward(flops * kProductsOfBackward, touched.dtype);
+  }
+
+  const Schedule& schedule_;
+  std::int64_t seq_;
+  const Rates& rates_;
+};
+
+}  // namespace
+
+EventTimes event_times(const Schedule& schedule, const Job& job, const Rates& rates) {
+  const Timer timer(schedule, job, rates);
+  EventTimes times;
+  times.host = rates.launch();
+  times.work.resize(schedule.events.size());
+  for (std::size_t at = 0; at < schedule.events.size(); ++at) {
+    if (const auto* compute = std::get_if<Compute>(&schedule.events[at])) {
+      times.work[at] = static_cast<float>(timer.seconds(*compute));
+    } else if (const auto* sent = std::get_if<Communicate>(&schedule.events[at])) {
+      times.work[at] = static_cast<float>(timer.seconds(*sent));
+    }
+  }
+  return times;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,58 @@
+// A host that enqueues work, and streams that carry it out, with estimated durations: what is complete, and when? The
+// host runs ahead as far as the launch queue and its own waits let it. Knows nothing of the allocator, nor of what the
+// work is; durations come from whoever can estimate them.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <map>
+#include <vector>
+
+#include "core/schedule.h"
+
+namespace dsplan {
+
+// In seconds.
+struct EventTimes {
+  std::vector<float> work;  // By event: how long it takes on its stream; 0 for what is no work.
+  double host = 0;          // What the host needs for each piece of work that it enqueues.
+};
+
+class StreamClock {
+ public:
+  // `times` must outlive this.
+  explicit StreamClock(const EventTimes& times) : times_(times), queue_(kLaunchQueue, 0.0) {}
+
+  void work(std::size_t at, StreamId stream) {
+    double& oldest = queue_[launches_++ % kLaunchQueue];  // A full queue holds the host up.
+    host_ = std::max(host_ + times_.host, oldest);
+    ready_[stream] = std::max(ready_[stream], host_) + static_cast<double>(times_.work[at]);
+    oldest = ready_[stream];
+  }
+  void record_event(const RecordEvent& event) { recorded_[event.id] = ready_[event.stream]; }
+  void wait_event(const WaitEvent& event) {
+    const auto found = recorded_.find(event.recorded);
+    if (found == recorded_.end()) return;
+    double& waiter = event.waiter == kHostSync ? host_ : ready_[event.waiter];
+    waiter = std::max(waiter, found->second);
+  }
+  // torch.cuda.synchronize.
+  void wait_for_all() { host_ = std::max(host_, *std::max_element(ready_.begin(), ready_.end())); }
+
+  // When all that `stream` was given is done; the time that the host has.
+  [[nodiscard]] double ready(StreamId stream) const { return ready_[stream]; }
+  [[nodiscard]] double now() const { return host_; }
+
+ private:
+  static constexpr std::size_t kLaunchQueue = 1024;  // Of CUDA's, about: more makes a launch wait.
+
+  const EventTimes& times_;
+  double host_ = 0;
+  std::array<double, kStreams> ready_{};
+  std::map<ContentId, double> recorded_;
+  std::vector<double> queue_;  // When the last launches end, by their number.
+  std::size_t launches_ = 0;
+};
+
+}  // namespace dsplan

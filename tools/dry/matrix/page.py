@@ -1,0 +1,96 @@
+"""The generated part of docs/dry-device.md: how many rows of the committed receipts are equal, and why the others part."""
+
+import re
+import statistics
+
+from .verdicts import COMPARED
+
+BEGINS = "<!-- written by tools/dry/compare --page -->"
+ENDS = "<!-- until here -->"
+
+# Why requested or allocated bytes of a job part, and where else in DeepSpeed or PyTorch it stands. The first that finds
+# the job's name counts; a row that parts without a reason fails the check.
+REASONS = [
+    (r"/zero3-.*-lora-full", "not traced: blocks whose free waits, where layers with adapters are checkpointed"),
+    (
+        r"/zero[12]-.*-overlap",
+        "a bucket of other ranks' gradients is read by the reduce stream, and DeepSpeed tells the allocator of no use "
+        "(stage_1_and_2.py, allreduce_and_copy)",
+    ),
+    (r"/zero[12]-llama-3-8b-.*-8-layers", "not traced: one partition of many in the second optimizer step"),
+    (r"/zero3-.*-qwz", "into which free blocks quantized gathers are put: rests that are too small to be split off"),
+    (r"/zero3-.*-hpz", "not traced: a secondary shard's block whose free waits longer"),
+    (r"/offload-.*-z3-3-|/offload-.*-z3-7-", "not traced: numbers on the device in the step, with the optimizer on the host"),
+    (r"^heldout/", "not traced: rests of free blocks under ZeRO-3 on 32 ranks"),
+    (r"/offload-.*-z3-5-", "not traced: a gathered parameter whose free waits when the step begins"),
+    (r"^torch-2.8/.*gpt2", "PyTorch 2.8, biased linears: into which free blocks tensors are put, not what is asked for"),
+]
+
+
+def parts(row, what):
+    return sum(measured != ours for measured, ours in (values[what] for values in row["phases"].values()))
+
+
+def most(row):
+    pairs = [values[what] for values in row["phases"].values() for what in COMPARED[:2]]
+    return max(abs(ours - measured) for measured, ours in pairs)
+
+
+def reason_of(row):
+    named = f"{row['stratum']}/{row['name']}"
+    return next((why for pattern, why in REASONS if re.search(pattern, named)), None)
+
+
+def counted(rows):
+    """By stratum, then all: jobs, outcomes and rows that are equal."""
+    yield "| stratum | jobs | outcome | requested | allocated | reserved |"
+    yield "|---|---|---|---|---|---|"
+    rows = [row for row in rows if "timed" not in row]
+    for stratum in sorted({row["stratum"] for row in rows}) + ["all"]:
+        mine = [row for row in rows if stratum in ("all", row["stratum"])]
+        judged = [row["outcome"] for row in mine if "outcome" in row]
+        all_rows = sum(len(row["phases"]) for row in mine)
+        cells = [f"{all_rows - sum(parts(row, what) for row in mine):,} of {all_rows:,}" for what in COMPARED]
+        equal = sum(a == b for a, b in judged)
+        yield f"| {stratum} | {len(mine):,} | {equal:,} of {len(judged):,} | " + " | ".join(cells) + " |"
+
+
+def explained(rows):
+    found = {}
+    for row in rows:
+        differ = [parts(row, what) for what in COMPARED[:2]]
+        if any(differ):
+            found.setdefault(reason_of(row) or f"unexplained: {row['name']}", []).append((row["name"], differ, most(row)))
+    yield "| rows: requested | allocated | by at most, bytes | jobs | why |"
+    yield "|---|---|---|---|---|"
+    for why, jobs in sorted(found.items(), key=lambda item: (-sum(d[0] for _, d, _ in item[1]), item[0])):
+        sums = [sum(differ[at] for _, differ, _ in jobs) for at in (0, 1)]
+        names = f"`{jobs[0][0]}`" + (f" and {len(jobs) - 1} more" if len(jobs) > 1 else "")
+        by = max(bytes for _, _, bytes in jobs)
+        yield f"| {sums[0]} | {sums[1]} | {by:,} | {names} | {why} |"
+
+
+def between(rows):
+    """Jobs on the dry device's clock: how far the expected reserved peak and the two ends are off."""
+    jobs = [(row["name"], row["timed"]) for row in rows if "timed" in row]
+    yield "| job | measured | expected | low end | high end |"
+    yield "|---|---|---|---|---|"
+    for name, (measured, *ours) in jobs:
+        cells = " | ".join(f"{100 * (one - measured) / measured:+.1f} %" for one in ours)
+        yield f"| `{name}` | {measured:,} | {cells} |"
+    offs = [[abs(one - measured) / measured for one in ours] for _, (measured, *ours) in jobs]
+    medians = [statistics.median(column) for column in zip(*offs)] if offs else []
+    yield "| median, either way | | " + " | ".join(f"{100 * one:.1f} %" for one in medians) + " |"
+
+
+def text(rows):
+    left = [row for row in rows if row["status"] == "not predicted"]
+    lines = [BEGINS, "", *counted(rows), "", "What parts in requested or allocated bytes, by name:", "", *explained(rows)]
+    lines += ["", "Not predicted, as the prediction says: " + ", ".join(sorted(f"`{r['name']}`" for r in left)) + ".", ""]
+    lines += ["Reserved bytes with `--events timed`, and what `reserved_expected` and the two ends say:", "", *between(rows)]
+    return "\n".join([*lines, "", ENDS])
+
+
+def put_into(page, rows):
+    before, rest = page.split(BEGINS, 1)
+    return before + text(rows) + rest.split(ENDS, 1)[1]
