@@ -94,9 +94,13 @@ bool Connections::receive_from(std::size_t rank) {
 }
 
 bool Connections::send(int to, const Message& message) noexcept {
+  const std::lock_guard lock(sending_);
+  return put(to, message);
+}
+
+bool Connections::put(int to, const Message& message) noexcept {
   try {
     const Socket& socket = sockets_[static_cast<std::size_t>(to)];
-    const std::lock_guard lock(sending_);
     return socket.open() && send_message(socket, message, Clock::now() + kGrace);
   } catch (const std::exception&) {
     return false;
@@ -104,8 +108,9 @@ bool Connections::send(int to, const Message& message) noexcept {
 }
 
 void Connections::pass_on(const Message& message) noexcept {
+  const std::lock_guard lock(sending_);
   for (int to = 0; to < static_cast<int>(sockets_.size()); ++to) {
-    if (to != rank_ && (rank_ == 0 || to == 0)) (void)send(to, message);
+    if (to != rank_ && (rank_ == 0 || to == 0)) (void)put(to, message);
   }
 }
 
@@ -170,6 +175,12 @@ bool Rendezvous::note(const Failure& failure) {
   return true;
 }
 
+void Rendezvous::check() const {
+  if (const std::optional<Failure> first = failure_.get()) {
+    throw RunFailure({DSPLAN_ABORTED, rank(), kNoEvent, "rendezvous", describe(*first)});
+  }
+}
+
 std::vector<Blob> Rendezvous::exchange(const Blob& own, const std::string& what) {
   if (ranks() == 1) return {own};
   const Clock::time_point end = Clock::now() + timeout_ + (rank() == 0 ? std::chrono::seconds(0) : kGrace);
@@ -184,9 +195,8 @@ std::vector<Blob> Rendezvous::exchange(const Blob& own, const std::string& what)
   };
   const auto done = [&] { return rank() == 0 ? missing().empty() : !all_.empty(); };
   const bool came = changed_.wait_until(lock, end, [&] { return failure_.get() || done(); });
-  if (const std::optional<Failure> first = failure_.get()) {
-    throw RunFailure({DSPLAN_ABORTED, rank(), kNoEvent, "rendezvous", describe(*first)});
-  }
+  // What all have given counts, though one of them failed since: they part at the same place.
+  if (!done()) check();
   if (!came) {
     const std::vector<int> late = rank() == 0 ? missing() : std::vector<int>{0};
     lock.unlock();

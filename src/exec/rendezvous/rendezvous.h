@@ -66,10 +66,11 @@ class Connections {
 
   // From any thread. False: it did not go.
   bool send(int to, const Message& message) noexcept;
-  // From rank 0 to all others, from others to rank 0.
+  // From rank 0 to all others, from others to rank 0. Two messages reach all in the same order.
   void pass_on(const Message& message) noexcept;
 
  private:
+  bool put(int to, const Message& message) noexcept;  // With the lock held.
   void listen();
   [[nodiscard]] bool receive_from(std::size_t rank);
 
@@ -101,7 +102,7 @@ class Rendezvous {
   void count_strangers(std::int64_t more) { strangers_ += more; }
 
   // Collective, in the same order on all ranks: everybody's bytes, by rank. Throws the first failure of any rank as
-  // DSPLAN_ABORTED, DSPLAN_TIMEOUT where `what` of a rank does not come.
+  // DSPLAN_ABORTED unless all have given theirs before it, DSPLAN_TIMEOUT where `what` of a rank does not come.
   [[nodiscard]] std::vector<Blob> exchange(const Blob& own, const std::string& what);
   // The last things, also after a failure. `gather`: rank 0 gets the bytes of all that are still there; the others send
   // theirs and get nothing. `announce` is rank 0's last message to all, which the others wait for; nullopt: rank 0 is
@@ -113,6 +114,8 @@ class Rendezvous {
   // The run is lost: all ranks learn of it. The first failure stays. From any thread.
   void abort(const Failure& failure) noexcept;
   [[nodiscard]] FirstFailure& failure() { return failure_; }
+  // Throws the first failure of any rank, if there is one, as DSPLAN_ABORTED.
+  void check() const;
   // This rank makes no more calls; others learn of it.
   void leave() noexcept;
   [[nodiscard]] bool has_left(int rank) const;

@@ -50,12 +50,13 @@ void TcpTransport::meet_peers() {
       Socket attempt = connect_to(address.host, address.port, end, why);
       if (attempt.open() && introduce(attempt, rendezvous_.place(), there, end, why)) peer = std::move(attempt);
     }
+    rendezvous_.check();
     if (!peer.open()) fail_here(DSPLAN_UNAVAILABLE, there + ": " + why);
   }
   for (int missing = rendezvous_.ranks() - 1 - rendezvous_.rank(); missing > 0;) {
     std::optional<Listener::Guest> guest =
         listener.accept(std::min(end, Clock::now() + std::chrono::milliseconds(200)));
-    if (rendezvous_.failure().get()) (void)rendezvous_.exchange({}, "");  // Throws it.
+    rendezvous_.check();
     if (milliseconds_left(end) == 0) {
       fail_here(DSPLAN_TIMEOUT, formatted("{} ranks did not connect{}", missing, listener.describe_strangers()));
     }
@@ -67,6 +68,9 @@ void TcpTransport::meet_peers() {
   }
   listener.close();
   rendezvous_.count_strangers(listener.strangers());
+  // Nobody begins before all are connected: else the failure of a rank that has begun would end another's set-up, which
+  // has no report to hand in.
+  (void)rendezvous_.exchange({}, "the connections");
 }
 
 void TcpTransport::divide(Group group, std::vector<std::vector<int>> groups) { groups_[group] = std::move(groups); }
