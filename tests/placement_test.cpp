@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "core/error.h"
+#include "sim/fragmentation.h"
+#include "sim/long_run.h"
 #include "sim/memory.h"
 #include "sim/placement.h"
 
@@ -336,6 +338,9 @@ Schedule stepping(bool grows = false) {
 }  // namespace
 
 TEST_CASE("steady steps go on until the allocator's state has been there before") {
+  const auto long_run = [](const Schedule& schedule, const PlacementOptions& options, std::int64_t most = kLongestRun) {
+    return dsplan::long_run(schedule, place_both(schedule, {}), options, most);
+  };
   const std::optional<LongRun> run = long_run(stepping(), {});
   REQUIRE(run);
   CHECK(run->repeats);

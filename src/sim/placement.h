@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "core/schedule.h"
 #include "sim/allocator.h"
 #include "sim/stream_clock.h"
+#include "sim/stream_waits.h"
 
 namespace dsplan {
 
@@ -74,22 +76,40 @@ struct Placement {
 // Replays the device buffers of `schedule` on one allocator.
 [[nodiscard]] Placement place(const Schedule& schedule, const PlacementOptions& options);
 
+// What an allocator was asked, so that another one can be asked the same without the schedule's work in between: which
+// uses a free waits for does not depend on the allocator.
+struct AllocatorRequest {
+  enum class What : std::uint8_t { Allocate, Release, EmptyCache, Mark };
+  std::uint32_t event = 0;
+  BufferId buffer = kNoBuffer;
+  What what = What::Mark;
+  StreamId stream = 0;
+  StreamSet waits_for = 0;  // Of a release.
+};
+
+// One block as it decides how an allocator answers: not where it lies, but in which order.
+struct ShapedBlock {
+  Bytes size;
+  BufferId buffer = kNoBuffer;  // Of one that is handed out.
+  StreamIndex stream = 0;
+  CachingAllocator::BlockState state = CachingAllocator::BlockState::Free;
+  bool begins = false;  // A segment.
+  friend bool operator==(const ShapedBlock&, const ShapedBlock&) = default;
+};
+using AllocatorShape = std::vector<ShapedBlock>;  // By address.
+
 // A schedule in which frees wait is placed twice.
 struct BothPlacements {
   Placement asked;                 // By `options`.
   std::optional<Placement> other;  // The other end.
+  // Where frees complete at once: what was asked, and how the second step found and left the allocator. Empty where the
+  // replay failed, or the schedule has no such step or more than 2^32 events.
+  std::vector<AllocatorRequest> requests;
+  AllocatorShape before_second_step;
+  AllocatorShape after_second_step;
 };
 [[nodiscard]] BothPlacements place_both(const Schedule& schedule, const PlacementOptions& options);
 [[nodiscard]] PlacementOptions other_end(PlacementOptions options);
-
-inline constexpr std::int64_t kLongestRun = 40;
-
-// The steady step again and again on the same allocator (core/prediction.h). Frees that wait for other streams complete
-// at once, whatever `options` say: when else they would is not known of steps that are not in the schedule. nullopt:
-// the schedule has no second step, has no room for its own steps, or its second step does not leave what it found,
-// buffer by buffer.
-[[nodiscard]] std::optional<LongRun> long_run(const Schedule& schedule, PlacementOptions options,
-                                              std::int64_t most = kLongestRun);
 
 // The allocator right after an event, with the buffer of each block that is handed out or awaits its free.
 struct AllocatorState {
@@ -104,29 +124,5 @@ struct AllocatorState {
 // `event` must lie before the first failure, if there is one.
 [[nodiscard]] AllocatorState allocator_after(const Schedule& schedule, const PlacementOptions& options,
                                              std::size_t event);
-
-// What lies between the bytes that were asked for and those that are reserved, at one moment of an allocator.
-
-// A segment (of an expandable range: one mapped stretch) that is partly handed out and partly free.
-struct SegmentInUse {
-  Bytes address;
-  Bytes size;
-  Bytes free;                       // What empty_cache could not give back.
-  std::vector<std::size_t> blocks;  // Indices into AllocatorState::blocks of those that pin it, largest first.
-};
-
-// reserved = requested + slack + awaiting + inactive_split + cached, by construction.
-struct FragmentationMap {
-  Bytes reserved;
-  Bytes requested;                     // Of the blocks handed out.
-  Bytes slack;                         // Of the same: rounding, and rests that are too small to be split off.
-  Bytes awaiting;                      // Blocks whose free waits for another stream, slack included.
-  Bytes inactive_split;                // Free, within segments in use; of expandable ranges what fills no page.
-  Bytes cached;                        // What empty_cache would give back: whole segments, whole pages.
-  std::vector<SegmentInUse> segments;  // Those with free bytes, most free bytes first, then by address.
-};
-
-// `config` is what the allocator ran with.
-[[nodiscard]] FragmentationMap fragmentation_of(const AllocatorState& state, const AllocatorConfig& config);
 
 }  // namespace dsplan

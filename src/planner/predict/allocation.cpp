@@ -6,6 +6,7 @@
 #include "planner/predict/library_memory.h"
 #include "planner/predict/live_buffers.h"
 #include "sim/arena.h"
+#include "sim/fragmentation.h"
 #include "sim/placement.h"
 
 namespace dsplan {

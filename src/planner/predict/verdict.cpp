@@ -5,6 +5,7 @@
 
 #include "core/format.h"
 #include "planner/predict/doubts.h"
+#include "sim/long_run.h"
 
 namespace dsplan {
 namespace {
@@ -227,8 +228,9 @@ std::optional<LongRun> long_run_of(const Evidence& evidence) {
   const Job& job = evidence.shared.job;
   if (!evidence.readings || job.placement == PlacementKind::Planned || !job.training.seq_list.empty())
     return std::nullopt;
+  const Readings& readings = *evidence.readings;
   std::optional<LongRun> run =
-      long_run(evidence.readings->schedule, limited(*evidence.readings, job, evidence.shared.room));
+      long_run(readings.schedule, readings.placements, limited(readings, job, evidence.shared.room));
   if (run && !verdict_limit(evidence.shared.room)) run->verdict = Verdict::Unknown;
   return run;
 }

@@ -1,0 +1,22 @@
+// The steady step again and again on the same allocator: core/prediction.h has what is told of it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "core/prediction.h"
+#include "core/schedule.h"
+#include "sim/placement.h"
+
+namespace dsplan {
+
+inline constexpr std::int64_t kLongestRun = 40;
+
+// `unlimited`: what `place_both` says of the same schedule and configuration without a limit. Frees that wait for other
+// streams complete at once, whatever `options` say: when else they would is not known of steps that are not in the
+// schedule. nullopt: the schedule has no second step, has no room for its own steps, or its second step does not leave
+// what it found, buffer by buffer.
+[[nodiscard]] std::optional<LongRun> long_run(const Schedule& schedule, const BothPlacements& unlimited,
+                                              PlacementOptions options, std::int64_t most = kLongestRun);
+
+}  // namespace dsplan
