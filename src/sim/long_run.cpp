@@ -1,6 +1,9 @@
 #include "sim/long_run.h"
 
 #include <algorithm>
+#include <compare>
+#include <map>
+#include <numeric>
 #include <span>
 #include <string_view>
 #include <tuple>
@@ -14,6 +17,8 @@ namespace {
 
 // A step of a schedule, and which of its buffers stands, one step later, for each that it releases and did not make.
 struct SteadyStep {
+  std::size_t begin_event = 0;
+  std::size_t end_event = 0;
   std::size_t begin = 0;  // The first of its requests, and the one behind its last.
   std::size_t end = 0;
   std::vector<std::pair<BufferId, BufferId>> heirs;  // Released, left behind. Ascending by the first.
@@ -61,8 +66,8 @@ std::optional<SteadyStep> steady_step(const Schedule& schedule, const std::vecto
   const auto before = [](const AllocatorRequest& request, std::size_t event) { return request.event < event; };
   const auto begin = std::lower_bound(requests.begin(), requests.end(), events.first, before);
   const auto end = std::lower_bound(begin, requests.end(), events.second + 1, before);
-  SteadyStep step{static_cast<std::size_t>(begin - requests.begin()), static_cast<std::size_t>(end - requests.begin()),
-                  {}};
+  SteadyStep step{events.first, events.second, static_cast<std::size_t>(begin - requests.begin()),
+                  static_cast<std::size_t>(end - requests.begin()), {}};
   auto [gone, left] = exchanged(schedule, requests, step);
   if (gone.size() != left.size()) return std::nullopt;
   const auto kind = [&](BufferId id) {
@@ -97,16 +102,105 @@ class SteadyPlacer : public Placer {
   const SteadyStep& step_;
 };
 
-// Whether a step finds what it leaves, each buffer in the place of the one that it stands for: then so does each step.
-bool finds_what_it_leaves(const BothPlacements& placed, const SteadyStep& step) {
-  AllocatorShape before = placed.before_second_step;
-  for (ShapedBlock& block : before) {
-    const auto found = std::lower_bound(step.heirs.begin(), step.heirs.end(), std::pair(block.buffer, BufferId()));
-    if (block.buffer != kNoBuffer && found != step.heirs.end() && found->first == block.buffer) {
-      block.buffer = found->second;
+// A pool of the allocator: free blocks of one stream and size class serve no other, so that without a limit each pool
+// goes its own way.
+struct PoolName {
+  StreamIndex stream = 0;
+  bool large = false;
+  friend auto operator<=>(const PoolName&, const PoolName&) = default;
+};
+
+AllocatorShape of_pool(const AllocatorShape& shape, PoolName pool) {
+  AllocatorShape part;
+  for (const ShapedBlock& block : shape) {
+    if (block.stream == pool.stream && block.large == pool.large) part.push_back(block);
+  }
+  return part;
+}
+
+// With each buffer named as the one that stands for it a step later.
+AllocatorShape inherited(AllocatorShape shape, const SteadyStep& step) {
+  for (ShapedBlock& block : shape) {
+    const auto found = std::lower_bound(step.heirs.begin(), step.heirs.end(), block.buffer,
+                                        [](const auto& one, BufferId id) { return one.first < id; });
+    if (found != step.heirs.end() && found->first == block.buffer) block.buffer = found->second;
+  }
+  return shape;
+}
+
+// One pool alone, asked what is asked of it in a run without limits.
+class PoolRun {
+ public:
+  PoolRun(const Schedule& schedule, const PlacementOptions& options, std::vector<AllocatorRequest> requests,
+          const SteadyStep& step)
+      : schedule_(schedule),
+        allocator_(options.config, options.device),
+        requests_(std::move(requests)),
+        blocks_(schedule.buffers.size(), kNullBlock) {
+    allocator_.set_events_ready(true);
+    // Of the whole run's requests, those that are of this pool.
+    const auto before = [](const AllocatorRequest& request, std::size_t event) { return request.event < event; };
+    const auto begin = std::lower_bound(requests_.begin(), requests_.end(), step.begin_event, before);
+    step_ = std::span(requests_).subspan(static_cast<std::size_t>(begin - requests_.begin()));
+    ask(requests_);
+    for (const auto& [gone, heir] : step.heirs) {
+      if (blocks_[heir] != kNullBlock) heirs_.emplace_back(gone, heir);
+    }
+    // Whoever is there at a step's end has been there for long, or is made in a step.
+    for (const AllocatorRequest& request : requests_) {
+      const bool made = request.what == AllocatorRequest::What::Allocate;
+      if (made && blocks_[request.buffer] != kNullBlock) lasting_.push_back(request.buffer);
     }
   }
-  return before == placed.after_second_step;
+  void go_on() {
+    for (const auto& [gone, heir] : heirs_) blocks_[gone] = std::exchange(blocks_[heir], kNullBlock);
+    ask(step_);
+  }
+  [[nodiscard]] AllocatorShape shape() const { return shape_of(allocator_, blocks_, lasting_); }
+  [[nodiscard]] Bytes reserved() const { return allocator_.reserved(); }
+
+ private:
+  void ask(std::span<const AllocatorRequest> requests) {
+    for (const AllocatorRequest& request : requests) {
+      BlockId& block = blocks_[request.buffer];
+      if (request.what == AllocatorRequest::What::EmptyCache) {
+        allocator_.empty_cache();
+      } else if (request.what == AllocatorRequest::What::Allocate) {
+        block = allocator_.allocate(schedule_.buffers[request.buffer].size, request.stream).value();
+      } else {
+        for (StreamId stream = 0; stream < kStreams; ++stream) {
+          if ((request.waits_for & bit_of(stream)) != 0) allocator_.record_stream(block, stream);
+        }
+        allocator_.release(std::exchange(block, kNullBlock));
+      }
+    }
+  }
+
+  const Schedule& schedule_;
+  CachingAllocator allocator_;
+  std::vector<AllocatorRequest> requests_;
+  std::span<const AllocatorRequest> step_;
+  std::vector<std::pair<BufferId, BufferId>> heirs_;  // Of this pool.
+  Indexed<BufferId, BlockId> blocks_;
+  std::vector<BufferId> lasting_;  // Those that are there at a step's end.
+};
+
+// From which step's end on a pool repeats, and after how many steps; 0: not within those that were asked for.
+struct Cycle {
+  std::int64_t first = 1;
+  std::int64_t period = 1;
+};
+
+Cycle cycle_of(PoolRun& pool, std::int64_t most) {
+  std::vector<AllocatorShape> ends{pool.shape()};  // From the second step's on.
+  for (std::int64_t steps = 3; steps <= most; ++steps) {
+    pool.go_on();
+    AllocatorShape end = pool.shape();
+    const auto same = std::find(ends.begin(), ends.end(), end);
+    if (same != ends.end()) return {2 + (same - ends.begin()), ends.end() - same};
+    ends.push_back(std::move(end));
+  }
+  return {2, 0};
 }
 
 // Largest of initialisation and steps.
@@ -123,6 +217,78 @@ bool never_limited(const Placement& placed, const PlacementOptions& options) {
   Bytes most = placed.peak.reserved;
   for (const PlacementPeaks& one : placed.by_stretch) most = std::max(most, one.reserved);
   return !options.config.memory_fraction && most <= options.limit;
+}
+
+// What is asked of each pool; what empties the cache is asked of all. Marks are left out.
+class PoolRequests {
+ public:
+  PoolRequests(const Schedule& schedule, const AllocatorConfig& config, std::span<const AllocatorRequest> requests)
+      : schedule_(schedule), sizes_(config), pool_of_(schedule.buffers.size()) {
+    for (const AllocatorRequest& request : requests) add(request);
+  }
+  [[nodiscard]] PoolName pool_of(BufferId buffer) const { return pool_of_[buffer]; }
+  [[nodiscard]] std::map<PoolName, std::vector<AllocatorRequest>>& pools() { return pools_; }
+
+ private:
+  void add(const AllocatorRequest& request) {
+    switch (request.what) {
+      case AllocatorRequest::What::Complete:
+      case AllocatorRequest::What::Mark: return;
+      case AllocatorRequest::What::EmptyCache:
+        for (auto& [name, list] : pools_) list.push_back(request);
+        return;
+      case AllocatorRequest::What::Allocate:
+        pool_of_[request.buffer] = {request.stream,
+                                    sizes_.rounded(schedule_.buffers[request.buffer].size) > Bytes(kSmallSize)};
+        break;
+      case AllocatorRequest::What::Release: break;
+    }
+    pools_[pool_of_[request.buffer]].push_back(request);
+  }
+
+  const Schedule& schedule_;
+  CachingAllocator sizes_;  // Only rounds.
+  Indexed<BufferId, PoolName> pool_of_;
+  std::map<PoolName, std::vector<AllocatorRequest>> pools_;
+};
+
+// Whether each pool goes its own way: nothing but a limit, or an emptied cache, reaches several.
+bool pools_part(const PoolRequests& pools, const std::vector<AllocatorRequest>& requests, const SteadyStep& step) {
+  const auto empties = [](const AllocatorRequest& one) { return one.what == AllocatorRequest::What::EmptyCache; };
+  const auto stays = [&](const auto& one) { return pools.pool_of(one.first) == pools.pool_of(one.second); };
+  const auto asked = std::span(requests).subspan(step.begin, step.end - step.begin);
+  return std::none_of(asked.begin(), asked.end(), empties) &&
+         std::all_of(step.heirs.begin(), step.heirs.end(), stays);
+}
+
+Bytes reserved_behind(const Placement& placed, std::size_t event) {
+  const auto found = std::find_if(placed.marks.begin(), placed.marks.end(),
+                                  [&](const PlacementMark& mark) { return mark.event == event; });
+  return found->reserved;
+}
+
+// The allocator repeats when all of its pools do.
+LongRun run_pools(const Schedule& schedule, const Placement& low, const BothPlacements& placed, const SteadyStep& step,
+                  PoolRequests& asked, const PlacementOptions& options, std::int64_t most) {
+  const AllocatorShape before = inherited(placed.before_second_step, step);
+  LongRun run{.repeats = true, .period = 1, .verdict = Verdict::Fits};
+  Bytes reserved = reserved_behind(low, step.end_event);
+  std::int64_t first = 2;
+  for (auto& [name, requests] : asked.pools()) {
+    if (of_pool(before, name) == of_pool(placed.after_second_step, name)) continue;
+    PoolRun pool(schedule, options, std::move(requests), step);
+    const Bytes had = pool.reserved();
+    const Cycle cycle = cycle_of(pool, most);
+    reserved += pool.reserved() - had;
+    run.repeats = run.repeats && cycle.period > 0;
+    run.period = std::lcm(run.period, cycle.period);
+    first = std::max(first, cycle.first);
+  }
+  run.repeats = run.repeats && first + run.period <= most;
+  run.steps = run.repeats ? first + run.period : most;
+  if (!run.repeats) run.period = 0;
+  run.reserved = std::max(most_of_steps(low), reserved);
+  return run;
 }
 
 LongRun run_on(SteadyPlacer& placer, std::int64_t most) {
@@ -161,16 +327,19 @@ LongRun run_on(SteadyPlacer& placer, std::int64_t most) {
 
 std::optional<LongRun> long_run(const Schedule& schedule, const BothPlacements& unlimited, PlacementOptions options,
                                 std::int64_t most) {
-  const Placement& placed = unlimited.other && options.frees != StreamFrees::Immediate ? *unlimited.other
-                                                                                        : unlimited.asked;
-  const auto events = second_step(schedule, placed);
+  const bool asked_low = !unlimited.other || options.frees == StreamFrees::Immediate;
+  const Placement& low = asked_low ? unlimited.asked : *unlimited.other;
+  const auto events = second_step(schedule, low);
   if (!events || unlimited.requests.empty()) return std::nullopt;
   const std::optional<SteadyStep> step = steady_step(schedule, unlimited.requests, *events);
   if (!step) return std::nullopt;
   options.frees = StreamFrees::Immediate;
   options.times = nullptr;
-  if (most > 2 && never_limited(placed, options) && finds_what_it_leaves(unlimited, *step)) {
-    return LongRun{.steps = 3, .repeats = true, .period = 1, .reserved = most_of_steps(placed), .verdict = Verdict::Fits};
+  if (most > 2 && never_limited(low, options)) {
+    PoolRequests pools(schedule, options.config, std::span(unlimited.requests).first(step->end));
+    if (pools_part(pools, unlimited.requests, *step)) {
+      return run_pools(schedule, low, unlimited, *step, pools, options, most);
+    }
   }
   SteadyPlacer placer(schedule, options, unlimited.requests, *step);
   if (placer.stopped()) return std::nullopt;

@@ -77,14 +77,15 @@ struct Placement {
 [[nodiscard]] Placement place(const Schedule& schedule, const PlacementOptions& options);
 
 // What an allocator was asked, so that another one can be asked the same without the schedule's work in between: which
-// uses a free waits for does not depend on the allocator.
+// uses a free waits for, and when they are over, does not depend on the allocator.
 struct AllocatorRequest {
-  enum class What : std::uint8_t { Allocate, Release, EmptyCache, Mark };
+  enum class What : std::uint8_t { Allocate, Release, Complete, EmptyCache, Mark };
   std::uint32_t event = 0;
   BufferId buffer = kNoBuffer;
   What what = What::Mark;
   StreamId stream = 0;
   StreamSet waits_for = 0;  // Of a release.
+  std::uint8_t count = 0;   // Frees that complete at synchronisation; more than 255 are several requests.
 };
 
 // One block as it decides how an allocator answers: not where it lies, but in which order.
@@ -93,6 +94,7 @@ struct ShapedBlock {
   BufferId buffer = kNoBuffer;  // Of one that is handed out.
   StreamIndex stream = 0;
   CachingAllocator::BlockState state = CachingAllocator::BlockState::Free;
+  bool large = false;   // The pool: with the stream, what it is served from.
   bool begins = false;  // A segment.
   friend bool operator==(const ShapedBlock&, const ShapedBlock&) = default;
 };
@@ -102,14 +104,22 @@ using AllocatorShape = std::vector<ShapedBlock>;  // By address.
 struct BothPlacements {
   Placement asked;                 // By `options`.
   std::optional<Placement> other;  // The other end.
-  // Where frees complete at once: what was asked, and how the second step found and left the allocator. Empty where the
-  // replay failed, or the schedule has no such step or more than 2^32 events.
+  StreamFrees frees = StreamFrees::AtSync;  // Of `asked`.
+  // What was asked. Empty where the replay failed or gave its cache back, or the schedule has more than 2^32 events.
   std::vector<AllocatorRequest> requests;
+  // Where frees complete at once: how the second step found and left the allocator.
   AllocatorShape before_second_step;
   AllocatorShape after_second_step;
 };
 [[nodiscard]] BothPlacements place_both(const Schedule& schedule, const PlacementOptions& options);
+// The same in two pieces, the first without the other end.
+[[nodiscard]] BothPlacements place_asked(const Schedule& schedule, const PlacementOptions& options);
+void place_other(const Schedule& schedule, const PlacementOptions& options, BothPlacements& both);
 [[nodiscard]] PlacementOptions other_end(PlacementOptions options);
+
+// Like `place`, in less time: `both` says what another allocator was asked along the same schedule.
+[[nodiscard]] Placement place_again(const Schedule& schedule, const BothPlacements& both,
+                                    const PlacementOptions& options);
 
 // The allocator right after an event, with the buffer of each block that is handed out or awaits its free.
 struct AllocatorState {

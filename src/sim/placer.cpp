@@ -1,6 +1,7 @@
 #include "sim/placer.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -71,19 +72,52 @@ void Placer::note_shape(const Mark& event) {
 void Placer::repeat(std::span<const AllocatorRequest> requests) {
   for (const AllocatorRequest& request : requests) {
     if (stopped_) return;
+    if (clock_) catch_up(request.event);
     switch (request.what) {
-      case AllocatorRequest::What::Allocate: allocate(request.event, request.buffer, request.stream); break;
+      case AllocatorRequest::What::Allocate:
+        if (clock_) streams_.complete();
+        allocate(request.event, request.buffer, request.stream);
+        break;
+      case AllocatorRequest::What::Complete:
+        if (at_sync_) streams_.complete(request.stream, request.count);
+        break;
       case AllocatorRequest::What::Release:
-        for (StreamId stream = 0; stream < kStreams; ++stream) {
-          if ((request.waits_for & bit_of(stream)) != 0) allocator_.record_stream(blocks_[request.buffer], stream);
-        }
+        streams_.releasing(blocks_[request.buffer], request.waits_for);
         release(request.event, request.buffer, request.waits_for);
         break;
       case AllocatorRequest::What::EmptyCache:
         print_before(request.event);
+        if (clock_) clock_->wait_for_all();
         streams_.empty_cache();
         break;
       case AllocatorRequest::What::Mark: mark(request.event, std::get<Mark>(schedule_.events[request.event])); break;
+    }
+  }
+}
+
+void Placer::note_completed(std::size_t at) {
+  const AllocatorStreams::Completed completed = streams_.take_completed();
+  for (StreamId stream = 0; stream < kStreams; ++stream) {
+    for (std::uint32_t left = completed[stream]; left > 0;) {
+      const std::uint32_t some = std::min<std::uint32_t>(left, std::numeric_limits<std::uint8_t>::max());
+      note({static_cast<std::uint32_t>(at), kNoBuffer, AllocatorRequest::What::Complete, stream, 0,
+            static_cast<std::uint8_t>(some)});
+      left -= some;
+    }
+  }
+}
+
+void Placer::catch_up(std::size_t event) {
+  for (; caught_up_ < event; ++caught_up_) {
+    const Event& passed = schedule_.events[caught_up_];
+    if (const auto* compute = std::get_if<Compute>(&passed)) {
+      clock_->work(caught_up_, compute->stream);
+    } else if (const auto* sent = std::get_if<Communicate>(&passed)) {
+      clock_->work(caught_up_, sent->stream);
+    } else if (const auto* recorded = std::get_if<RecordEvent>(&passed)) {
+      clock_->record_event(*recorded);
+    } else if (const auto* waited = std::get_if<WaitEvent>(&passed)) {
+      clock_->wait_event(*waited);
     }
   }
 }
@@ -125,19 +159,28 @@ Placement Placer::finish() {
 }
 
 AllocatorShape Placer::shape() const {
-  std::vector<std::pair<Bytes, BufferId>> held;  // By address.
+  std::vector<BufferId> held;
   for (const BufferId id : blocks_.ids()) {
-    if (blocks_[id] != kNullBlock) held.emplace_back(allocator_.address(blocks_[id]), id);
+    if (blocks_[id] != kNullBlock) held.push_back(id);
   }
-  std::sort(held.begin(), held.end());
+  return shape_of(allocator_, blocks_, held);
+}
+
+AllocatorShape shape_of(const CachingAllocator& allocator, const Indexed<BufferId, BlockId>& blocks,
+                        std::span<const BufferId> held) {
+  std::vector<std::pair<Bytes, BufferId>> by_address;
+  by_address.reserve(held.size());
+  for (const BufferId id : held) by_address.emplace_back(allocator.address(blocks[id]), id);
+  std::sort(by_address.begin(), by_address.end());
   AllocatorShape shape;
   std::optional<std::uint32_t> segment;
-  auto next = held.begin();
-  for (const CachingAllocator::BlockView& view : allocator_.blocks()) {
+  auto next = by_address.begin();
+  for (const CachingAllocator::BlockView& view : allocator.blocks()) {
     ShapedBlock& block = shape.emplace_back();
     block.size = view.size;
     block.stream = view.stream;
     block.state = view.state;
+    block.large = view.large;
     block.begins = segment != view.segment;
     if (view.state == CachingAllocator::BlockState::Allocated) block.buffer = (next++)->second;
     segment = view.segment;

@@ -21,6 +21,10 @@ namespace dsplan {
 inline constexpr std::size_t kToTheEnd = std::numeric_limits<std::size_t>::max();
 inline constexpr std::size_t kMostKept = std::numeric_limits<std::uint32_t>::max();  // Events whose requests are kept.
 
+// `blocks`: of all buffers. `held`: those that are handed out.
+[[nodiscard]] AllocatorShape shape_of(const CachingAllocator& allocator, const Indexed<BufferId, BlockId>& blocks,
+                                      std::span<const BufferId> held);
+
 class Placer : public Ignores<Enter, Exit> {
  public:
   // What is asked is kept in `requests`, if there is one.
@@ -30,6 +34,7 @@ class Placer : public Ignores<Enter, Exit> {
         allocator_(options.config, options.device),
         clock_(options.times != nullptr ? std::make_unique<StreamClock>(*options.times) : nullptr),
         streams_(allocator_, options.frees, schedule.orders_frees, clock_.get()),
+        at_sync_(options.times == nullptr && options.frees == StreamFrees::AtSync),
         last_(last),
         blocks_(schedule.buffers.size(), kNullBlock),
         requests_(requests) {
@@ -40,6 +45,7 @@ class Placer : public Ignores<Enter, Exit> {
   void on(std::size_t at, const Allocate& event) {
     if (stopped_ || at > last_ || schedule_.buffers[event.buffer].space != Space::Device) return;
     streams_.allocating(event.buffer, event.stream);
+    if (requests_ != nullptr) note_completed(at);
     note({static_cast<std::uint32_t>(at), event.buffer, AllocatorRequest::What::Allocate, event.stream});
     allocate(at, event.buffer, event.stream);
   }
@@ -74,7 +80,8 @@ class Placer : public Ignores<Enter, Exit> {
   void on(std::size_t at, const Compute& event) { work(at, event.stream, event.reads, event.writes); }
   void on(std::size_t at, const Communicate& event) { work(at, event.stream, event.reads, event.writes); }
 
-  // Instead of a replay: frees complete at once, in a schedule of at most 2^32 events.
+  // Instead of a replay, in a schedule of at most 2^32 events: what another one was asked at whose frees waited for
+  // synchronisation.
   void repeat(std::span<const AllocatorRequest> requests);
 
   [[nodiscard]] Placement finish();
@@ -99,6 +106,7 @@ class Placer : public Ignores<Enter, Exit> {
   void note(const AllocatorRequest& request) {
     if (requests_ != nullptr) requests_->push_back(request);
   }
+  void note_completed(std::size_t at);
   void allocate(std::size_t at, BufferId buffer, StreamId stream);
   void release(std::size_t at, BufferId buffer, StreamSet waits_for);
   void mark(std::size_t at, const Mark& event);
@@ -111,13 +119,17 @@ class Placer : public Ignores<Enter, Exit> {
       [[unlikely]] { print(); }
   }
   void print();
+  // The clock goes on to this event.
+  void catch_up(std::size_t event);
   void note_shape(const Mark& event);
 
   const Schedule& schedule_;
   CachingAllocator allocator_;
   std::unique_ptr<StreamClock> clock_;
   AllocatorStreams streams_;
+  bool at_sync_;
   std::size_t last_;
+  std::size_t caught_up_ = 0;
   Indexed<BufferId, BlockId> blocks_;
   std::vector<AllocatorRequest>* requests_ = nullptr;
   AllocatorShape before_;

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <map>
+#include <utility>
 #include <vector>
 
 #include "core/schedule.h"
@@ -30,10 +30,11 @@ class StreamClock {
     ready_[stream] = std::max(ready_[stream], host_) + static_cast<double>(times_.work[at]);
     oldest = ready_[stream];
   }
-  void record_event(const RecordEvent& event) { recorded_[event.id] = ready_[event.stream]; }
+  void record_event(const RecordEvent& event) { recorded_.emplace_back(event.id, ready_[event.stream]); }
   void wait_event(const WaitEvent& event) {
-    const auto found = recorded_.find(event.recorded);
-    if (found == recorded_.end()) return;
+    const auto found = std::partition_point(recorded_.begin(), recorded_.end(),
+                                            [&](const auto& one) { return one.first < event.recorded; });
+    if (found == recorded_.end() || found->first != event.recorded) return;
     double& waiter = event.waiter == kHostSync ? host_ : ready_[event.waiter];
     waiter = std::max(waiter, found->second);
   }
@@ -50,7 +51,7 @@ class StreamClock {
   const EventTimes& times_;
   double host_ = 0;
   std::array<double, kStreams> ready_{};
-  std::map<ContentId, double> recorded_;
+  std::vector<std::pair<ContentId, double>> recorded_;  // Ascending.
   std::vector<double> queue_;  // When the last launches end, by their number.
   std::size_t launches_ = 0;
 };

@@ -58,6 +58,7 @@ void AllocatorStreams::complete_waited() {
     std::size_t done = 0;
     for (; !queue.empty() && is_over(queue.front()); ++done) queue.pop_front();
     if (done > 0) allocator_.complete_uses(user, done);
+    completed_[user] += static_cast<std::uint32_t>(done);
   }
 }
 
@@ -74,6 +75,39 @@ StreamSet AllocatorStreams::record_uses(BufferId buffer, BlockId block) {
     waits |= bit_of(use.stream);
   }
   return waits;
+}
+
+void AllocatorStreams::retried() {
+  for (const auto& [user, queue] : queues_) given_back_[user] += queue.size();
+  queues_.clear();
+}
+
+void AllocatorStreams::empty_cache() {
+  allocator_.empty_cache();
+  queues_.clear();
+  given_back_ = {};
+}
+
+void AllocatorStreams::releasing(BlockId block, StreamSet waits_for) {
+  for (StreamId stream = 0; stream < kStreams; ++stream) {
+    if ((waits_for & bit_of(stream)) == 0) continue;
+    allocator_.record_stream(block, stream);
+    if (clock_ != nullptr) {
+      queues_[stream].push_back({0, {}, clock_->ready(stream)});
+    } else if (frees_ == StreamFrees::AtSync) {
+      queues_[stream].emplace_back();
+    }
+  }
+}
+
+void AllocatorStreams::complete(StreamId stream, std::size_t count) {
+  const std::size_t gone = std::min(count, given_back_[stream]);
+  given_back_[stream] -= gone;
+  count -= gone;
+  if (count == 0) return;
+  std::deque<Waiting>& queue = queues_[stream];
+  queue.erase(queue.begin(), queue.begin() + static_cast<std::ptrdiff_t>(count));
+  allocator_.complete_uses(stream, count);
 }
 
 }  // namespace dsplan

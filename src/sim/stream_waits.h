@@ -74,6 +74,8 @@ class StreamWaits {
 
 class AllocatorStreams {
  public:
+  using Completed = std::array<std::uint32_t, kStreams>;
+
   // `ordered`: no use is recorded (Schedule::orders_frees). `clock`: frees complete when it has come so far, whatever
   // `frees` says; it must outlive this.
   AllocatorStreams(CachingAllocator& allocator, StreamFrees frees, bool ordered, const StreamClock* clock = nullptr)
@@ -84,8 +86,14 @@ class AllocatorStreams {
   // Right before the allocator is asked.
   void allocating(BufferId buffer, StreamId stream) {
     if (stream != 0 && !ordered_) waits().allocated(buffer, stream);
+    complete();
+  }
+  // Those frees complete whose uses are over.
+  void complete() {
     if (!queues_.empty()) complete_waited();
   }
+  // How many `complete` just let complete of each stream; then none.
+  [[nodiscard]] Completed take_completed() { return std::exchange(completed_, {}); }
   // One piece of work, in program order. Nothing of streams is kept until a second one shows up.
   void work(StreamId stream, std::span<const Access> reads, std::span<const Access> writes) {
     if ((stream == 0 && !waits_) || ordered_) [[likely]]
@@ -101,11 +109,13 @@ class AllocatorStreams {
   // Right before the block is released. The streams for whose uses its free will wait.
   StreamSet releasing(BufferId buffer, BlockId block) { return waits_ ? record_uses(buffer, block) : StreamSet{0}; }
   // To give everything back, the allocator has waited for all uses.
-  void retried() { queues_.clear(); }
-  void empty_cache() {
-    allocator_.empty_cache();
-    queues_.clear();
-  }
+  void retried();
+  void empty_cache();
+
+  // The same where somebody else has seen what streams do: which of them a free waits for, and how many frees complete
+  // of those that would still wait if nothing had been given back.
+  void releasing(BlockId block, StreamSet waits_for);
+  void complete(StreamId stream, std::size_t count);
 
  private:
   // A free that waits for one stream, in the order in which they do.
@@ -131,6 +141,8 @@ class AllocatorStreams {
   const StreamClock* clock_;
   std::unique_ptr<StreamWaits> waits_;
   std::map<StreamId, std::deque<Waiting>> queues_;  // By the stream whose uses they are.
+  Completed completed_{};
+  std::array<std::size_t, kStreams> given_back_{};  // Frees that somebody else still lets wait.
 };
 
 }  // namespace dsplan

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "core/format.h"
+#include "core/in_parallel.h"
 
 namespace dsplan::detail {
 namespace {
@@ -34,6 +35,9 @@ std::optional<Bytes> wire_of(const Prediction& prediction) {
   }
   return sum;
 }
+
+// A large model's schedule takes a hundred megabytes while it is looked at.
+std::size_t at_once() { return std::min<std::size_t>(4, processors()); }
 
 }  // namespace
 
@@ -204,12 +208,47 @@ std::string Walk::key_of(const Candidate& candidate) const {
 }
 
 const Simulated& Walk::verdict(const Candidate& candidate) {
-  std::shared_ptr<const Simulated>& known = verdicts_[key_of(candidate)];
+  const std::string key = key_of(candidate);
+  std::shared_ptr<const Simulated>& known = verdicts_[key];
   if (known == nullptr) {
-    known = std::make_shared<Simulated>(evaluator_.simulate(candidate));
+    const auto ahead = ahead_.find(key);
+    if (ahead != ahead_.end()) known = ahead->second;
+    if (known == nullptr) known = std::make_shared<Simulated>(evaluator_.simulate(candidate));
     ++counts_.simulated;
   }
   return *known;
+}
+
+bool Walk::known(const std::string& key) const {
+  const auto found = verdicts_.find(key);
+  return ahead_.contains(key) || (found != verdicts_.end() && found->second != nullptr);
+}
+
+void Walk::simulate_ahead(const std::vector<std::size_t>& candidates) {
+  std::map<std::string, std::size_t> unknown;
+  for (const std::size_t index : candidates) {
+    if (std::string key = key_of(open_[index]); !known(key)) unknown.emplace(std::move(key), index);
+  }
+  if (unknown.size() < 2) return;  // Whoever asks for it simulates it.
+  std::vector<std::pair<std::size_t, std::shared_ptr<const Simulated>*>> work;
+  for (const auto& [key, index] : unknown) work.emplace_back(index, &ahead_[key]);
+  in_parallel(work.size(), [&](std::size_t at) {
+    try {
+      *work[at].second = std::make_shared<Simulated>(evaluator_.simulate(open_[work[at].first]));
+    } catch (const std::exception&) {
+      // It is thrown to whoever asks for it.
+    }
+  });
+}
+
+std::vector<std::size_t> Walk::likely(std::size_t first) const {
+  std::vector<std::size_t> all{first};
+  std::vector<std::size_t> rest = waiting_;
+  const std::size_t more = std::min(at_once() - 1, rest.size());
+  std::partial_sort(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(more), rest.end(),
+                    [this](std::size_t a, std::size_t b) { return comes_later(b, a); });
+  for (std::size_t at = 0; at < more && open_[rest[at]].segmented != nullptr; ++at) all.push_back(rest[at]);
+  return all;
 }
 
 PlanRow Walk::row(const Candidate& candidate) const {
@@ -252,6 +291,7 @@ std::optional<std::size_t> Walk::best() {
     const bool more_ranks = options_.objective == Objective::Gpus && retrying && world(*index) > world(*retrying);
     if (options_.stop_early && more_ranks) break;
     judged_.push_back(*index);
+    if (!known(key_of(open_[*index]))) simulate_ahead(likely(*index));
     const Fate fate = verdict(open_[*index]).fate;
     open_[*index].seen = true;
     if (fate == Fate::Fits && !clean && !more_ranks) clean = index;
@@ -347,13 +387,20 @@ std::vector<PlanRow> Walk::after(std::size_t best, std::size_t most) {
   opens_ = false;
   const std::size_t tries = 3 * most;
   for (std::size_t tried = 0; rows.size() < most && tried < tries && go_on();) {
-    const std::optional<std::size_t> index = next();
-    if (!index) break;
-    taken.push_back(*index);
-    if (!seen.insert(layout(open_[*index])).second) continue;
-    ++tried;
-    open_[*index].seen = true;
-    if (fits(verdict(open_[*index]).fate)) rows.push_back(row(open_[*index]));
+    std::vector<std::size_t> some;  // As many as can be simulated at once.
+    while (some.size() < std::min(at_once(), std::min(most - rows.size(), tries - tried))) {
+      const std::optional<std::size_t> index = next();
+      if (!index) break;
+      taken.push_back(*index);
+      if (seen.insert(layout(open_[*index])).second) some.push_back(*index);
+    }
+    if (some.empty()) break;
+    simulate_ahead(some);
+    for (const std::size_t index : some) {
+      ++tried;
+      open_[index].seen = true;
+      if (fits(verdict(open_[index]).fate)) rows.push_back(row(open_[index]));
+    }
   }
   opens_ = true;
   waiting_.insert(waiting_.end(), taken.begin(), taken.end());  // A front may want them.

@@ -70,12 +70,18 @@ class Walk {
   [[nodiscard]] std::optional<std::size_t> next();
   void put(Candidate candidate);
   [[nodiscard]] std::string key_of(const Candidate& candidate) const;
+  [[nodiscard]] bool known(const std::string& key) const;
+  // Simulates those that nobody has, at once; `verdict` finds them. One that is never asked for leaves no trace.
+  void simulate_ahead(const std::vector<std::size_t>& candidates);
+  // `first` and those of `waiting_` that are likely to be asked for next, as many as there are processors.
+  [[nodiscard]] std::vector<std::size_t> likely(std::size_t first) const;
   [[nodiscard]] bool go_on(const PlanRow* best = nullptr);
 
   const SearchInputs& inputs_;
   SearchSpace space_;
   const SearchOptions& options_;
   Verdicts& verdicts_;
+  Verdicts ahead_;  // Of those that nobody has asked for.
   Evaluator evaluator_;
   std::deque<Candidate> open_;
   std::vector<std::size_t> waiting_;  // Of `open_`: a heap by the objective.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/in_parallel.h"
 #include "planner/lower/unsupported.h"
 #include "planner/predict/predict.h"
 #include "planner/time/event_times.h"
@@ -18,14 +19,22 @@ Readings::Readings(Schedule made, const Job& job, const std::optional<Window>& w
       memory(schedule, only),
       host(schedule),
       options(without_limit(job)),
-      placements(place_both(schedule, options)),
-      ends(ends_of(schedule, placements, options, only)) {
-  replay(schedule, memory, traffic, host);
-  if (!placements.asked.waited || !job.hardware || !Rates::missing(job).empty()) return;
+      placements(place_asked(schedule, options)) {
+  const bool timed = placements.asked.waited && job.hardware && Rates::missing(job).empty();
+  in_parallel({[&] { place_other(schedule, options, placements); },
+               [&] {
+                 if (timed) place_timed(job);
+               },
+               [&] { replay(schedule, memory, traffic, host); }},
+              schedule.events.size() > kWorthThreads);
+  ends = ends_of(schedule, placements, options, only);
+}
+
+void Readings::place_timed(const Job& job) {
   times = event_times(schedule, job, Rates::of(job));
-  PlacementOptions timed = options;
-  timed.times = &*times;
-  expected = place(schedule, timed);
+  PlacementOptions by_clock = options;
+  by_clock.times = &*times;
+  expected = place_again(schedule, placements, by_clock);
 }
 
 SharedEvidence::SharedEvidence(const ModelSpec& of, const Job& resolved)

@@ -25,6 +25,9 @@
 
 namespace dsplan {
 
+// Events of a schedule that is worth several threads.
+inline constexpr std::size_t kWorthThreads = 10'000;
+
 // One schedule, and what its readers read off it: the meters in one walk, and the allocator, without a limit.
 struct Readings {
   // `only`: peaks are those within that window.
@@ -43,6 +46,9 @@ struct Readings {
   // Where frees wait for other streams and the machine's rates are known: estimated times, and the allocator by them.
   std::optional<EventTimes> times;
   std::optional<Placement> expected;
+
+ private:
+  void place_timed(const Job& job);
 };
 
 // What all ranks of a job share: neither the formulas nor the graph depend on the rank.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/format.h"
+#include "core/in_parallel.h"
 #include "planner/predict/doubts.h"
 #include "sim/long_run.h"
 
@@ -173,23 +174,33 @@ Judgement judge_device(const Readings& readings, const ModelSpec& model, const J
     return judged;
   }
   PlacementOptions options = limited(readings, job, room);
-  const Placement asked = place(readings.schedule, options);
-  std::int64_t retries_low = asked.retries;
-  if (asked.waited && options.frees == StreamFrees::AtSync) {
-    const bool fits = !fraction && unlimited.other && most_of(*unlimited.other) <= limit.limit;
-    retries_low = fits ? 0 : place(readings.schedule, other_end(options)).retries;
-  }
+  Placement asked;
+  std::int64_t retries_low = 0;
+  std::optional<std::int64_t> retries_expected;
+  const auto retries_of = [&](const std::optional<Placement>& without_limit, const PlacementOptions& how) {
+    const bool fits = !fraction && without_limit && most_of(*without_limit) <= limit.limit;
+    return fits ? 0 : place_again(readings.schedule, unlimited, how).retries;
+  };
+  const bool other = unlimited.asked.waited && options.frees == StreamFrees::AtSync;
+  in_parallel({[&] { asked = place_again(readings.schedule, unlimited, options); },
+               [&] {
+                 if (other) retries_low = retries_of(unlimited.other, other_end(options));
+               },
+               [&] {
+                 if (!readings.times) return;
+                 PlacementOptions timed = options;
+                 timed.times = &*readings.times;
+                 retries_expected = retries_of(readings.expected, timed);
+               }},
+              readings.schedule.events.size() > kWorthThreads);
+  if (!other || !asked.waited) retries_low = asked.retries;
   Judgement judged = judge_limited(readings, model, asked, retries_low);
-  if (readings.times) {
-    PlacementOptions timed = options;
-    timed.times = &*readings.times;
-    judged.retries_expected = place(readings.schedule, timed).retries;
-  }
+  judged.retries_expected = retries_expected;
   if (judged.verdict != Verdict::FitsWithRetries) return judged;
   // With retries it uses all that there is: tight is what would not run with less.
   const Bytes with_reserve = limit.limit + room.reserve;
   options.limit = with_reserve > doubt ? with_reserve - doubt : Bytes(0);
-  if (options.limit < limit.limit && place(readings.schedule, options).failed_event) judged.verdict = Verdict::Tight;
+  if (options.limit < limit.limit && place_again(readings.schedule, unlimited, options).failed_event) judged.verdict = Verdict::Tight;
   return judged;
 }
 

@@ -1,9 +1,11 @@
 #include "planner/time/event_times.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
+#include <utility>
 #include <variant>
-#include <vector>
 
 namespace dsplan {
 namespace {
@@ -16,7 +18,8 @@ struct Touched {
   Bytes bytes;
   Bytes on_host;
   bool pinned = true;
-  std::vector<double> elements;  // Of each tensor on the device, largest first.
+  std::array<double, 3> elements{};  // Of the largest tensors on the device, largest first.
+  std::size_t tensors = 0;           // On the device.
   DType dtype = DType::Float32;  // Of the largest.
 };
 
@@ -28,8 +31,8 @@ class Timer {
   [[nodiscard]] double seconds(const Compute& event) const {
     const Touched touched = touched_by(event);
     if (touched.on_host > Bytes(0)) return rates_.host_copy(touched.on_host, touched.pinned);
-    if (event.cost == Cost::Product && touched.elements.size() >= 3) return product(touched);
-    if (event.cost == Cost::Attention && !touched.elements.empty()) return attention(event, touched);
+    if (event.cost == Cost::Product && touched.tensors >= 3) return product(touched);
+    if (event.cost == Cost::Attention && touched.tensors > 0) return attention(event, touched);
     return rates_.memory(touched.bytes);
   }
   [[nodiscard]] double seconds(const Communicate& event) const {
@@ -39,7 +42,6 @@ class Timer {
  private:
   [[nodiscard]] Touched touched_by(const Compute& event) const {
     Touched found;
-    double largest = 0;
     for (const Span span : {event.reads, event.writes}) {
       for (const Access& access : schedule_.range(span)) {
         const Buffer& buffer = schedule_.buffers[access.buffer];
@@ -51,15 +53,17 @@ class Timer {
         }
         const double elements =
             static_cast<double>(access.bytes.value()) / static_cast<double>(bytes_per_element(buffer.dtype));
-        found.elements.push_back(elements);
-        if (elements > largest) {
-          largest = elements;
-          found.dtype = buffer.dtype;
-        }
+        if (elements > found.elements[0]) found.dtype = buffer.dtype;
+        insert(found, elements);
       }
     }
-    std::sort(found.elements.rbegin(), found.elements.rend());
     return found;
+  }
+  static void insert(Touched& found, double elements) {
+    ++found.tensors;
+    for (double& one : found.elements) {
+      if (elements > one) std::swap(one, elements);
+    }
   }
 
   // Of [m, k], [k, n] and [m, n] the product of two sizes is the third times the square of what they share.

@@ -1,4 +1,4 @@
-#include "planner/plan/in_parallel.h"
+#include "core/in_parallel.h"
 
 #include <algorithm>
 #include <atomic>
@@ -8,6 +8,11 @@
 #include <vector>
 
 namespace dsplan {
+
+std::size_t processors() {
+  static const std::size_t count = std::max<std::size_t>(1, std::thread::hardware_concurrency());
+  return count;
+}
 
 void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work) {
   std::atomic<std::size_t> next{0};
@@ -24,12 +29,16 @@ void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work
       }
     }
   };
-  const std::size_t most = std::max<std::size_t>(1, std::thread::hardware_concurrency());
   std::vector<std::thread> others;
-  for (std::size_t i = 1; i < std::min(count, most); ++i) others.emplace_back(run);
+  for (std::size_t i = 1; i < std::min(count, processors()); ++i) others.emplace_back(run);
   run();
   for (std::thread& other : others) other.join();
   if (failed) std::rethrow_exception(failed);
+}
+
+void in_parallel(const std::vector<std::function<void()>>& pieces, bool worth) {
+  if (worth) return in_parallel(pieces.size(), [&](std::size_t at) { pieces[at](); });
+  for (const std::function<void()>& piece : pieces) piece();
 }
 
 }  // namespace dsplan
