@@ -300,7 +300,7 @@ Simulated Evaluator::simulate(const Candidate& candidate) const {
   made.request.rank = {"worst", Place{"the search", 0, 0, {}}};
   Simulated result;
   result.job = resolve(inputs_.model, made.request, made.file(), inputs_.hardware, inputs_.cluster);
-  result.prediction = std::move(predict_asked(inputs_.model, result.job).front());
+  result.prediction = std::move(predict_asked(inputs_.model, result.job, Detail::Verdict).front());
   const Prediction& p = result.prediction;
   switch (p.verdict) {
     case Verdict::Fits: result.fate = Fate::Fits; break;

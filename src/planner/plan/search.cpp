@@ -5,8 +5,10 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "core/in_parallel.h"
 #include "planner/plan/explain.h"
 #include "planner/plan/walk.h"
+#include "planner/predict/predict.h"
 
 namespace dsplan {
 namespace {
@@ -51,12 +53,16 @@ PlanAnswer fastest_in(const SearchInputs& inputs, SearchSpace space, const Searc
     const detail::Simulated& simulated = walk.verdict(chosen);
     answer.chosen = walk.row(chosen);
     answer.job = simulated.job;
-    answer.prediction = simulated.prediction;
-    answer.prediction->time = chosen.time;
     answer.advice = simulated.prediction.advice;
-    answer.next = walk.after(*best, options.listed);
-    if (options.front) answer.front = walk.front();
-    if (options.explain) answer.neighbours = detail::neighbours_of(inputs, walk, chosen, options, verdicts);
+    // With all that a verdict does not need, beside what else is asked of the walk.
+    in_parallel({[&] { answer.prediction = std::move(predict_asked(inputs.model, *answer.job).front()); },
+                 [&] {
+                   answer.next = walk.after(*best, options.listed);
+                   if (options.front) answer.front = walk.front();
+                   if (options.explain) answer.neighbours = detail::neighbours_of(inputs, walk, chosen, options, verdicts);
+                 }},
+                true);
+    answer.prediction->time = chosen.time;
   } else if (!walk.interrupted()) {
     answer.nearest = walk.nearest();
     if (options.explain) {

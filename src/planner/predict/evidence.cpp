@@ -13,14 +13,14 @@
 
 namespace dsplan {
 
-Readings::Readings(Schedule made, const Job& job, const std::optional<Window>& window)
+Readings::Readings(Schedule made, const Job& job, const std::optional<Window>& window, Detail detail)
     : schedule(std::move(made)),
       only(window),
       memory(schedule, only),
       host(schedule),
       options(without_limit(job)),
       placements(place_asked(schedule, options)) {
-  const bool timed = placements.asked.waited && job.hardware && Rates::missing(job).empty();
+  const bool timed = detail == Detail::All && placements.asked.waited && job.hardware && Rates::missing(job).empty();
   in_parallel({[&] { place_other(schedule, options, placements); },
                [&] {
                  if (timed) place_timed(job);
@@ -37,9 +37,10 @@ void Readings::place_timed(const Job& job) {
   expected = place_again(schedule, placements, by_clock);
 }
 
-SharedEvidence::SharedEvidence(const ModelSpec& of, const Job& resolved)
+SharedEvidence::SharedEvidence(const ModelSpec& of, const Job& resolved, Detail how)
     : model(of),
       job(resolved),
+      detail(how),
       fingerprint(dsplan::fingerprint(of, resolved)),
       formulas(footprint(of, resolved)),
       room(device_room(resolved)),
@@ -104,7 +105,7 @@ Evidence gather(const SharedEvidence& shared, std::int64_t rank, HostPeaks& know
   if (shared.unsupported) return {shared, rank, nullptr, {}, {}};
   const Job& job = shared.job;
   Schedule schedule = lower(shared.model, job, *shared.shapes, job.parallelism.data_rank(rank));
-  auto readings = std::make_unique<const Readings>(std::move(schedule), job, window_named(job.phase));
+  auto readings = std::make_unique<const Readings>(std::move(schedule), job, window_named(job.phase), shared.detail);
   check_derivations(shared, rank, *readings);
   std::vector<TrafficRow> traffic =
       readings->traffic.rows(job.parallelism.dp, readings->schedule.dp_inside, job.parallelism.tp);

@@ -16,6 +16,7 @@
 #include "planner/lower/lower.h"
 #include "planner/predict/allocation.h"
 #include "planner/predict/footprint.h"
+#include "planner/predict/predict.h"
 #include "planner/time/estimate.h"
 #include "sim/host_memory.h"
 #include "sim/memory.h"
@@ -31,7 +32,7 @@ inline constexpr std::size_t kWorthThreads = 10'000;
 // One schedule, and what its readers read off it: the meters in one walk, and the allocator, without a limit.
 struct Readings {
   // `only`: peaks are those within that window.
-  Readings(Schedule made, const Job& job, const std::optional<Window>& only);
+  Readings(Schedule made, const Job& job, const std::optional<Window>& only, Detail detail = Detail::All);
   Readings(const Readings&) = delete;
   Readings& operator=(const Readings&) = delete;
 
@@ -53,10 +54,11 @@ struct Readings {
 
 // What all ranks of a job share: neither the formulas nor the graph depend on the rank.
 struct SharedEvidence {
-  SharedEvidence(const ModelSpec& model, const Job& job);
+  SharedEvidence(const ModelSpec& model, const Job& job, Detail detail = Detail::All);
 
   const ModelSpec& model;
   const Job& job;
+  Detail detail;
   std::string fingerprint;
   Footprint formulas;
   DeviceRoom room;

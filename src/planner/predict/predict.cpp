@@ -112,8 +112,8 @@ Bytes badness(const Prediction& p) {
   return p.peak && p.peak->process ? *p.peak->process : p.persistent.by_role.total();
 }
 
-std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job) {
-  const SharedEvidence shared(model, job);
+std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job, Detail detail) {
+  const SharedEvidence shared(model, job, detail);
   HostPeaks hosts;
   const auto predicted = [&](std::int64_t rank) { return concluded(gather(shared, rank, hosts)); };
   std::vector<Prediction> predictions;
@@ -162,8 +162,8 @@ Prediction predict(const ModelSpec& model, const Job& job, std::int64_t rank) {
   return concluded(gather(shared, rank, hosts));
 }
 
-std::vector<Prediction> predict_asked(const ModelSpec& model, const Job& job) {
-  std::vector<Prediction> predictions = predict_ranks(model, job);
+std::vector<Prediction> predict_asked(const ModelSpec& model, const Job& job, Detail detail) {
+  std::vector<Prediction> predictions = predict_ranks(model, job, detail);
   if (job.explain_advice) add_predicted_advice(model, job, predictions);
   return predictions;
 }

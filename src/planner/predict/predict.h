@@ -1,6 +1,7 @@
 // From a resolved job to what each rank will hold and send: the one entry for `simulate` and, later, `plan`.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "core/job.h"
@@ -13,9 +14,14 @@ namespace dsplan {
 // formulas cover, and the rest absent with its reason in `not_modelled`.
 [[nodiscard]] Prediction predict(const ModelSpec& model, const Job& job, std::int64_t rank);
 
+// How much of a prediction is made. Searches ask for verdicts: those are without what the clock says (reserved and
+// retries as expected) and without the long run.
+enum class Detail : std::uint8_t { All, Verdict };
+
 // What job.rank asks for: one rank by number, "all" (every rank, ascending), or "worst": the largest peak.process (the
 // largest persistent total where there is no peak), lowest rank on ties. Refuses a rank that does not exist.
-[[nodiscard]] std::vector<Prediction> predict_asked(const ModelSpec& model, const Job& job);
+[[nodiscard]] std::vector<Prediction> predict_asked(const ModelSpec& model, const Job& job,
+                                                    Detail detail = Detail::All);
 
 // SHA-256 over the canonical text of all resolved inputs that determine bytes: "sha256:<hex>". Not dsplan's version,
 // rates, file names or results.

@@ -237,7 +237,8 @@ Judgement judge(const Evidence& evidence, const std::optional<PlannedArena>& are
 
 std::optional<LongRun> long_run_of(const Evidence& evidence) {
   const Job& job = evidence.shared.job;
-  if (!evidence.readings || job.placement == PlacementKind::Planned || !job.training.seq_list.empty())
+  const bool asked = evidence.shared.detail == Detail::All;
+  if (!asked || !evidence.readings || job.placement == PlacementKind::Planned || !job.training.seq_list.empty())
     return std::nullopt;
   const Readings& readings = *evidence.readings;
   std::optional<LongRun> run =
