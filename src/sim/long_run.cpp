@@ -66,8 +66,11 @@ std::optional<SteadyStep> steady_step(const Schedule& schedule, const std::vecto
   const auto before = [](const AllocatorRequest& request, std::size_t event) { return request.event < event; };
   const auto begin = std::lower_bound(requests.begin(), requests.end(), events.first, before);
   const auto end = std::lower_bound(begin, requests.end(), events.second + 1, before);
-  SteadyStep step{events.first, events.second, static_cast<std::size_t>(begin - requests.begin()),
-                  static_cast<std::size_t>(end - requests.begin()), {}};
+  SteadyStep step{events.first,
+                  events.second,
+                  static_cast<std::size_t>(begin - requests.begin()),
+                  static_cast<std::size_t>(end - requests.begin()),
+                  {}};
   auto [gone, left] = exchanged(schedule, requests, step);
   if (gone.size() != left.size()) return std::nullopt;
   const auto kind = [&](BufferId id) {
@@ -83,23 +86,29 @@ std::optional<SteadyStep> steady_step(const Schedule& schedule, const std::vecto
   return step;
 }
 
-class SteadyPlacer : public Placer {
+// The whole allocator, under its limits.
+class SteadyRun {
  public:
-  SteadyPlacer(const Schedule& schedule, const PlacementOptions& options, const std::vector<AllocatorRequest>& requests,
-               const SteadyStep& step)
-      : Placer(schedule, options, kToTheEnd), asked_(requests), step_(step) {
-    repeat(std::span(asked_).first(step_.end));
+  SteadyRun(const Schedule& schedule, const PlacementOptions& options, std::span<const AllocatorRequest> requests,
+            const SteadyStep& step)
+      : allocator_(schedule, options),
+        repeater_(schedule, allocator_),
+        heirs_(step.heirs),
+        step_(requests.subspan(step.begin, step.end - step.begin)) {
+    repeater_.repeat(requests.first(step.end));
   }
   // One step more. What is released and was not made has the block of what stands for it.
   void go_on() {
-    for (const auto& [gone, heir] : step_.heirs) blocks_[gone] = std::exchange(blocks_[heir], kNullBlock);
-    repeat(std::span(asked_).subspan(step_.begin, step_.end - step_.begin));
+    for (const auto& [gone, heir] : heirs_) allocator_.inherit(gone, heir);
+    repeater_.repeat(step_);
   }
-  [[nodiscard]] std::int64_t retries() const { return allocator_.retries(); }
+  [[nodiscard]] PlacedAllocator& allocator() { return allocator_; }
 
  private:
-  const std::vector<AllocatorRequest>& asked_;
-  const SteadyStep& step_;
+  PlacedAllocator allocator_;
+  Repeater repeater_;
+  const std::vector<std::pair<BufferId, BufferId>>& heirs_;
+  std::span<const AllocatorRequest> step_;
 };
 
 // A pool of the allocator: free blocks of one stream and size class serve no other, so that without a limit each pool
@@ -257,8 +266,7 @@ bool pools_part(const PoolRequests& pools, const std::vector<AllocatorRequest>& 
   const auto empties = [](const AllocatorRequest& one) { return one.what == AllocatorRequest::What::EmptyCache; };
   const auto stays = [&](const auto& one) { return pools.pool_of(one.first) == pools.pool_of(one.second); };
   const auto asked = std::span(requests).subspan(step.begin, step.end - step.begin);
-  return std::none_of(asked.begin(), asked.end(), empties) &&
-         std::all_of(step.heirs.begin(), step.heirs.end(), stays);
+  return std::none_of(asked.begin(), asked.end(), empties) && std::all_of(step.heirs.begin(), step.heirs.end(), stays);
 }
 
 Bytes reserved_behind(const Placement& placed, std::size_t event) {
@@ -271,7 +279,10 @@ Bytes reserved_behind(const Placement& placed, std::size_t event) {
 LongRun run_pools(const Schedule& schedule, const Placement& low, const BothPlacements& placed, const SteadyStep& step,
                   PoolRequests& asked, const PlacementOptions& options, std::int64_t most) {
   const AllocatorShape before = inherited(placed.before_second_step, step);
-  LongRun run{.repeats = true, .period = 1, .verdict = Verdict::Fits};
+  LongRun run;
+  run.repeats = true;
+  run.period = 1;
+  run.verdict = Verdict::Fits;
   Bytes reserved = reserved_behind(low, step.end_event);
   std::int64_t first = 2;
   for (auto& [name, requests] : asked.pools()) {
@@ -291,26 +302,30 @@ LongRun run_pools(const Schedule& schedule, const Placement& low, const BothPlac
   return run;
 }
 
-LongRun run_on(SteadyPlacer& placer, std::int64_t most) {
+LongRun run_on(SteadyRun& steady, std::int64_t most) {
+  PlacedAllocator& allocator = steady.allocator();
   LongRun run;
   run.steps = 2;
-  run.reserved = placer.finish().peak.reserved;
-  run.retries = placer.retries();
+  const auto look = [&] {
+    const Placement now = allocator.finish();
+    run.reserved = std::max(run.reserved, now.peak.reserved);
+    run.retries = now.retries;
+  };
+  look();
   std::vector<std::pair<AllocatorShape, std::int64_t>> ends;
-  ends.emplace_back(placer.shape(), run.retries);
+  ends.emplace_back(allocator.shape(), run.retries);
   while (run.steps < most && !run.repeats) {
-    const std::int64_t before = placer.retries();
-    placer.go_on();
+    const std::int64_t before = run.retries;
+    steady.go_on();
     ++run.steps;
-    run.retries = placer.retries();
-    run.reserved = std::max(run.reserved, placer.finish().peak.reserved);
+    look();
     if (run.first_retry == 0 && run.retries > before) run.first_retry = run.steps;
-    if (placer.stopped()) {
+    if (allocator.stopped()) {
       run.failed_step = run.steps;
       run.verdict = Verdict::DoesNotFit;
       return run;
     }
-    AllocatorShape end = placer.shape();
+    AllocatorShape end = allocator.shape();
     const auto same = std::find_if(ends.begin(), ends.end(), [&](const auto& one) { return one.first == end; });
     run.repeats = same != ends.end();
     if (run.repeats) {
@@ -341,9 +356,9 @@ std::optional<LongRun> long_run(const Schedule& schedule, const BothPlacements& 
       return run_pools(schedule, low, unlimited, *step, pools, options, most);
     }
   }
-  SteadyPlacer placer(schedule, options, unlimited.requests, *step);
-  if (placer.stopped()) return std::nullopt;
-  return run_on(placer, most);
+  SteadyRun steady(schedule, options, unlimited.requests, *step);
+  if (steady.allocator().stopped()) return std::nullopt;
+  return run_on(steady, most);
 }
 
 }  // namespace dsplan

@@ -1,13 +1,16 @@
 #include "sim/placement.h"
 
+#include <utility>
+
 #include "sim/placer.h"
 
 namespace dsplan {
 
 Placement place(const Schedule& schedule, const PlacementOptions& options) {
-  Placer placer(schedule, options, kToTheEnd);
+  PlacedAllocator allocator(schedule, options);
+  Placer placer(schedule, allocator, kToTheEnd);
   replay(schedule, placer);
-  return placer.finish();
+  return allocator.finish();
 }
 
 PlacementOptions other_end(PlacementOptions options) {
@@ -25,6 +28,12 @@ bool says_enough(const BothPlacements& both, const PlacementOptions& options) {
   return !both.requests.empty() && (!at_sync || !both.asked.waited || both.frees == StreamFrees::AtSync);
 }
 
+void take_ends(PlacedAllocator& allocator, BothPlacements& both) {
+  PlacedAllocator::Ends ends = allocator.take_ends();
+  both.before_second_step = std::move(ends.before);
+  both.after_second_step = std::move(ends.after);
+}
+
 }  // namespace
 
 // A replay that stops has not seen everything, and what has given its cache back no longer waits for what others do.
@@ -33,13 +42,13 @@ BothPlacements place_asked(const Schedule& schedule, const PlacementOptions& opt
   both.frees = options.frees;
   const bool kept = schedule.events.size() <= kMostKept;
   if (kept) both.requests.reserve(2 * schedule.buffers.size());
-  Placer placer(schedule, options, kToTheEnd, kept ? &both.requests : nullptr);
+  PlacedAllocator allocator(schedule, options);
+  Placer placer(schedule, allocator, kToTheEnd, kept ? &both.requests : nullptr);
   replay(schedule, placer);
-  both.asked = placer.finish();
-  if (placer.stopped() || both.asked.retries > 0) both.requests.clear();
+  both.asked = allocator.finish();
+  if (allocator.stopped() || both.asked.retries > 0) both.requests.clear();
   if (both.asked.waited && options.frees != StreamFrees::Immediate) return both;
-  both.before_second_step = placer.take_before();
-  both.after_second_step = placer.take_after();
+  take_ends(allocator, both);
   return both;
 }
 
@@ -50,12 +59,10 @@ void place_other(const Schedule& schedule, const PlacementOptions& options, Both
     both.other = place(schedule, other);
     return;
   }
-  Placer again(schedule, other, kToTheEnd);
-  again.repeat(both.requests);
-  both.other = again.finish();
-  if (other.frees != StreamFrees::Immediate) return;
-  both.before_second_step = again.take_before();
-  both.after_second_step = again.take_after();
+  PlacedAllocator allocator(schedule, other);
+  Repeater(schedule, allocator).repeat(both.requests);
+  both.other = allocator.finish();
+  if (other.frees == StreamFrees::Immediate) take_ends(allocator, both);
 }
 
 BothPlacements place_both(const Schedule& schedule, const PlacementOptions& options) {
@@ -66,15 +73,16 @@ BothPlacements place_both(const Schedule& schedule, const PlacementOptions& opti
 
 Placement place_again(const Schedule& schedule, const BothPlacements& both, const PlacementOptions& options) {
   if (!says_enough(both, options)) return place(schedule, options);
-  Placer placer(schedule, options, kToTheEnd);
-  placer.repeat(both.requests);
-  return placer.finish();
+  PlacedAllocator allocator(schedule, options);
+  Repeater(schedule, allocator).repeat(both.requests);
+  return allocator.finish();
 }
 
 AllocatorState allocator_after(const Schedule& schedule, const PlacementOptions& options, std::size_t event) {
-  Placer placer(schedule, options, event);
+  PlacedAllocator allocator(schedule, options);
+  Placer placer(schedule, allocator, event);
   replay(schedule, placer);
-  return placer.state();
+  return allocator.state();
 }
 
 }  // namespace dsplan

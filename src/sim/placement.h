@@ -102,8 +102,8 @@ using AllocatorShape = std::vector<ShapedBlock>;  // By address.
 
 // A schedule in which frees wait is placed twice.
 struct BothPlacements {
-  Placement asked;                 // By `options`.
-  std::optional<Placement> other;  // The other end.
+  Placement asked;                          // By `options`.
+  std::optional<Placement> other;           // The other end.
   StreamFrees frees = StreamFrees::AtSync;  // Of `asked`.
   // What was asked. Empty where the replay failed or gave its cache back, or the schedule has more than 2^32 events.
   std::vector<AllocatorRequest> requests;

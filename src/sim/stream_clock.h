@@ -52,7 +52,7 @@ class StreamClock {
   double host_ = 0;
   std::array<double, kStreams> ready_{};
   std::vector<std::pair<ContentId, double>> recorded_;  // Ascending.
-  std::vector<double> queue_;  // When the last launches end, by their number.
+  std::vector<double> queue_;                           // When the last launches end, by their number.
   std::size_t launches_ = 0;
 };
 

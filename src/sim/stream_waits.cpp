@@ -101,6 +101,7 @@ void AllocatorStreams::releasing(BlockId block, StreamSet waits_for) {
 }
 
 void AllocatorStreams::complete(StreamId stream, std::size_t count) {
+  if (clock_ != nullptr || frees_ != StreamFrees::AtSync) return;
   const std::size_t gone = std::min(count, given_back_[stream]);
   given_back_[stream] -= gone;
   count -= gone;

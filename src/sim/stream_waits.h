@@ -113,7 +113,7 @@ class AllocatorStreams {
   void empty_cache();
 
   // The same where somebody else has seen what streams do: which of them a free waits for, and how many frees complete
-  // of those that would still wait if nothing had been given back.
+  // at synchronisation of those that would still wait if nothing had been given back.
   void releasing(BlockId block, StreamSet waits_for);
   void complete(StreamId stream, std::size_t count);
 

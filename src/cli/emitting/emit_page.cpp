@@ -12,7 +12,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "io/png.h"
-#include "core/in_parallel.h"
+#include "core/machine/in_parallel.h"
 #include "planner/plan/space.h"
 #include "planner/predict/predict.h"
 #include "report/page.h"

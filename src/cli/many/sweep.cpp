@@ -17,7 +17,7 @@
 #include "core/format.h"
 #include "core/settings.h"
 #include "io/json_text.h"
-#include "core/in_parallel.h"
+#include "core/machine/in_parallel.h"
 #include "planner/predict/predict.h"
 #include "report/cells.h"
 

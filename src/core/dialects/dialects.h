@@ -93,7 +93,7 @@ enum class Reading : std::uint8_t {
   Attention,        // LLaMA-Factory's "auto", "disabled", "fa2"; or a flag whose own name says which.
   Kernels,          // A flag of a kernel that is not modelled, and whose absence turns others off.
   Plugin,           // What accelerate makes a DeepSpeed configuration of.
-  Words,            // A text, or what YAML makes of one: true, 2.
+  Scalar,           // A text, or what YAML makes of one: true, 2.
   Sharding,         // TrainingArguments' fsdp: a flag, or words: "full_shard auto_wrap".
 };
 

@@ -56,12 +56,12 @@ constexpr DialectKey kTrainerHonoured[] = {
 
 // transformers drops the prefix "fsdp_" of these (training_args.py, _process_fsdp_args).
 constexpr DialectKey kTrainerSharding[] = {
-    honoured("fsdp_config.version", "runtime", kShards<&ShardingInput::version>, Reading::Words),
-    honoured("fsdp_config.fsdp_version", "runtime", kShards<&ShardingInput::version>, Reading::Words),
+    honoured("fsdp_config.version", "runtime", kShards<&ShardingInput::version>, Reading::Scalar),
+    honoured("fsdp_config.fsdp_version", "runtime", kShards<&ShardingInput::version>, Reading::Scalar),
     honoured("fsdp_config.reshard_after_forward", "fsdp.reshard_after_forward",
-             kShards<&ShardingInput::reshard_after_forward>, Reading::Words),
+             kShards<&ShardingInput::reshard_after_forward>, Reading::Scalar),
     honoured("fsdp_config.fsdp_reshard_after_forward", "fsdp.reshard_after_forward",
-             kShards<&ShardingInput::reshard_after_forward>, Reading::Words),
+             kShards<&ShardingInput::reshard_after_forward>, Reading::Scalar),
     honoured("fsdp_config.cpu_offload", "fsdp.cpu_offload", kShards<&ShardingInput::offload>),
     honoured("fsdp_config.fsdp_cpu_offload", "fsdp.cpu_offload", kShards<&ShardingInput::offload>),
     honoured("fsdp_config.auto_wrap_policy", "fsdp.wrap", kShards<&ShardingInput::wrap_policy>),

@@ -43,6 +43,11 @@ std::optional<Failure> FirstFailure::get() const {
   return first_;
 }
 
+void FirstFailure::check(int rank) const {
+  const std::optional<Failure> first = get();
+  if (first) throw RunFailure({DSPLAN_ABORTED, rank, kNoEvent, "rendezvous", describe(*first)});
+}
+
 void FirstFailure::on_set(std::function<void()> call) {
   const std::lock_guard lock(calling_);
   call_ = std::move(call);
@@ -175,12 +180,6 @@ bool Rendezvous::note(const Failure& failure) {
   return true;
 }
 
-void Rendezvous::check() const {
-  if (const std::optional<Failure> first = failure_.get()) {
-    throw RunFailure({DSPLAN_ABORTED, rank(), kNoEvent, "rendezvous", describe(*first)});
-  }
-}
-
 std::vector<Blob> Rendezvous::exchange(const Blob& own, const std::string& what) {
   if (ranks() == 1) return {own};
   const Clock::time_point end = Clock::now() + timeout_ + (rank() == 0 ? std::chrono::seconds(0) : kGrace);
@@ -196,7 +195,7 @@ std::vector<Blob> Rendezvous::exchange(const Blob& own, const std::string& what)
   const auto done = [&] { return rank() == 0 ? missing().empty() : !all_.empty(); };
   const bool came = changed_.wait_until(lock, end, [&] { return failure_.get() || done(); });
   // What all have given counts, though one of them failed since: they part at the same place.
-  if (!done()) check();
+  if (!done()) failure_.check(rank());
   if (!came) {
     const std::vector<int> late = rank() == 0 ? missing() : std::vector<int>{0};
     lock.unlock();

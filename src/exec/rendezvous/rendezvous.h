@@ -34,6 +34,8 @@ class FirstFailure {
   // False: there was one before, which stays.
   bool set(const Failure& failure);
   [[nodiscard]] std::optional<Failure> get() const;
+  // Throws it, if there is one, as DSPLAN_ABORTED on `rank`.
+  void check(int rank) const;
   // Readable from the first failure on; for poll.
   [[nodiscard]] int descriptor() const { return pipe_[0]; }
   // Called by whichever thread sets it; at once where it is set. With none: nothing is called any more when this
@@ -114,8 +116,6 @@ class Rendezvous {
   // The run is lost: all ranks learn of it. The first failure stays. From any thread.
   void abort(const Failure& failure) noexcept;
   [[nodiscard]] FirstFailure& failure() { return failure_; }
-  // Throws the first failure of any rank, if there is one, as DSPLAN_ABORTED.
-  void check() const;
   // This rank makes no more calls; others learn of it.
   void leave() noexcept;
   [[nodiscard]] bool has_left(int rank) const;

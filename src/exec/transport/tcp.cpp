@@ -50,13 +50,13 @@ void TcpTransport::meet_peers() {
       Socket attempt = connect_to(address.host, address.port, end, why);
       if (attempt.open() && introduce(attempt, rendezvous_.place(), there, end, why)) peer = std::move(attempt);
     }
-    rendezvous_.check();
+    rendezvous_.failure().check(rendezvous_.rank());
     if (!peer.open()) fail_here(DSPLAN_UNAVAILABLE, there + ": " + why);
   }
   for (int missing = rendezvous_.ranks() - 1 - rendezvous_.rank(); missing > 0;) {
     std::optional<Listener::Guest> guest =
         listener.accept(std::min(end, Clock::now() + std::chrono::milliseconds(200)));
-    rendezvous_.check();
+    rendezvous_.failure().check(rendezvous_.rank());
     if (milliseconds_left(end) == 0) {
       fail_here(DSPLAN_TIMEOUT, formatted("{} ranks did not connect{}", missing, listener.describe_strangers()));
     }

@@ -370,7 +370,7 @@ void DialectValues::honour(const Spoken& said) {
     case Reading::OnOrAuto: return switch_on(said);
     case Reading::Attention: return attention(said);
     case Reading::Kernels: return take_kernels(said, said_, faults_);
-    case Reading::Words: return take_words(said, foreign_, faults_);
+    case Reading::Scalar: return take_words(said, foreign_, faults_);
     case Reading::Sharding: return take_sharding(said, foreign_, faults_);
     case Reading::Plugin:
       if (!plugin_) plugin_.emplace();

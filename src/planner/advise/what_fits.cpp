@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "planner/plan/choose_checkpoint.h"
-#include "core/in_parallel.h"
+#include "core/machine/in_parallel.h"
 #include "planner/predict/allocation.h"
 #include "planner/predict/footprint.h"
 #include "planner/predict/predict.h"

@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "core/format.h"
-#include "core/in_parallel.h"
+#include "core/machine/in_parallel.h"
 #include "planner/plan/explain.h"
 #include "planner/plan/walk.h"
 #include "planner/predict/predict.h"
@@ -59,7 +59,8 @@ PlanAnswer fastest_in(const SearchInputs& inputs, SearchSpace space, const Searc
                  [&] {
                    answer.next = walk.after(*best, options.listed);
                    if (options.front) answer.front = walk.front();
-                   if (options.explain) answer.neighbours = detail::neighbours_of(inputs, walk, chosen, options, verdicts);
+                   if (options.explain)
+                     answer.neighbours = detail::neighbours_of(inputs, walk, chosen, options, verdicts);
                  }},
                 true);
     answer.prediction->time = chosen.time;

@@ -5,7 +5,6 @@
 #include <tuple>
 
 #include "core/format.h"
-#include "core/in_parallel.h"
 
 namespace dsplan::detail {
 namespace {
@@ -19,13 +18,6 @@ std::vector<std::int64_t> ascending(const std::vector<std::string>& texts) {
   return numbers;
 }
 
-// Everything that a simulation depends on, as far as candidates differ.
-std::string groups_text(const Checkpointing& checkpoint) {
-  std::string text = checkpoint.text;
-  for (const CheckpointGroup& group : checkpoint.groups) append_formatted(text, " {}-{}", group.first, group.last);
-  return text;
-}
-
 std::optional<Bytes> wire_of(const Prediction& prediction) {
   if (!prediction.communication) return std::nullopt;
   Bytes sum;
@@ -36,17 +28,14 @@ std::optional<Bytes> wire_of(const Prediction& prediction) {
   return sum;
 }
 
-// A large model's schedule takes a hundred megabytes while it is looked at.
-std::size_t at_once() { return std::min<std::size_t>(4, processors()); }
-
 }  // namespace
 
 Walk::Walk(const SearchInputs& inputs, SearchSpace space, const SearchOptions& options, Verdicts& verdicts)
     : inputs_(inputs),
       space_(std::move(space)),
       options_(options),
-      verdicts_(verdicts),
-      evaluator_(inputs_, space_, options.segmentations) {}
+      evaluator_(inputs_, space_, options.segmentations),
+      simulations_(inputs_, evaluator_, verdicts) {}
 
 bool Walk::go_on(const PlanRow* best) {
   if (interrupted_) return false;
@@ -199,63 +188,26 @@ std::vector<Candidate> Walk::segmentations(std::size_t family, std::int64_t micr
   return all;
 }
 
-std::string Walk::key_of(const Candidate& candidate) const {
-  std::string key;
-  for (std::size_t i = 0; i + 2 < kAxes; ++i) key += evaluator_.families()[candidate.family].settings[i] + "|";
-  const Training& training = evaluator_.families()[candidate.family].job.training;
-  return key + formatted("{}|{}|{}|{}|{}", candidate.micro_batch, candidate.grad_accum, training.seq,
-                         inputs_.model.dims.layers, groups_text(*candidate.segmented));
-}
-
 const Simulated& Walk::verdict(const Candidate& candidate) {
-  const std::string key = key_of(candidate);
-  std::shared_ptr<const Simulated>& known = verdicts_[key];
-  if (known == nullptr) {
-    const auto ahead = ahead_.find(key);
-    if (ahead != ahead_.end()) known = ahead->second;
-    if (known == nullptr) known = std::make_shared<Simulated>(evaluator_.simulate(candidate));
-    ++counts_.simulated;
-  }
-  return *known;
+  if (simulations_.asked(candidate) == nullptr) ++counts_.simulated;
+  return simulations_.of(candidate);
 }
 
-bool Walk::known(const std::string& key) const {
-  const auto found = verdicts_.find(key);
-  return ahead_.contains(key) || (found != verdicts_.end() && found->second != nullptr);
-}
-
-void Walk::simulate_ahead(const std::vector<std::size_t>& candidates) {
-  std::map<std::string, std::size_t> unknown;
-  for (const std::size_t index : candidates) {
-    if (std::string key = key_of(open_[index]); !known(key)) unknown.emplace(std::move(key), index);
-  }
-  if (unknown.size() < 2) return;  // Whoever asks for it simulates it.
-  std::vector<std::pair<std::size_t, std::shared_ptr<const Simulated>*>> work;
-  for (const auto& [key, index] : unknown) work.emplace_back(index, &ahead_[key]);
-  in_parallel(work.size(), [&](std::size_t at) {
-    try {
-      *work[at].second = std::make_shared<Simulated>(evaluator_.simulate(open_[work[at].first]));
-    } catch (const std::exception&) {
-      // It is thrown to whoever asks for it.
-    }
-  });
-}
-
-std::vector<std::size_t> Walk::likely(std::size_t first) const {
-  std::vector<std::size_t> all{first};
+std::vector<const Candidate*> Walk::likely(std::size_t first) const {
+  std::vector<const Candidate*> all{&open_[first]};
   std::vector<std::size_t> rest = waiting_;
   const std::size_t more = std::min(at_once() - 1, rest.size());
   std::partial_sort(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(more), rest.end(),
                     [this](std::size_t a, std::size_t b) { return comes_later(b, a); });
-  for (std::size_t at = 0; at < more && open_[rest[at]].segmented != nullptr; ++at) all.push_back(rest[at]);
+  for (std::size_t at = 0; at < more && open_[rest[at]].segmented != nullptr; ++at) all.push_back(&open_[rest[at]]);
   return all;
 }
 
 PlanRow Walk::row(const Candidate& candidate) const {
   PlanRow row = evaluator_.row(candidate);
-  const auto known = verdicts_.find(key_of(candidate));
-  if (known == verdicts_.end()) return row;
-  const Simulated& simulated = *known->second;
+  const Simulated* const asked = simulations_.asked(candidate);
+  if (asked == nullptr) return row;
+  const Simulated& simulated = *asked;
   const Prediction& p = simulated.prediction;
   row.fate = simulated.fate;
   row.reason = simulated.reason;
@@ -291,7 +243,7 @@ std::optional<std::size_t> Walk::best() {
     const bool more_ranks = options_.objective == Objective::Gpus && retrying && world(*index) > world(*retrying);
     if (options_.stop_early && more_ranks) break;
     judged_.push_back(*index);
-    if (!known(key_of(open_[*index]))) simulate_ahead(likely(*index));
+    if (!simulations_.known(open_[*index])) simulations_.ahead(likely(*index));
     const Fate fate = verdict(open_[*index]).fate;
     open_[*index].seen = true;
     if (fate == Fate::Fits && !clean && !more_ranks) clean = index;
@@ -388,14 +340,17 @@ std::vector<PlanRow> Walk::after(std::size_t best, std::size_t most) {
   const std::size_t tries = 3 * most;
   for (std::size_t tried = 0; rows.size() < most && tried < tries && go_on();) {
     std::vector<std::size_t> some;  // As many as can be simulated at once.
+    std::vector<const Candidate*> together;
     while (some.size() < std::min(at_once(), std::min(most - rows.size(), tries - tried))) {
       const std::optional<std::size_t> index = next();
       if (!index) break;
       taken.push_back(*index);
-      if (seen.insert(layout(open_[*index])).second) some.push_back(*index);
+      if (!seen.insert(layout(open_[*index])).second) continue;
+      some.push_back(*index);
+      together.push_back(&open_[*index]);
     }
     if (some.empty()) break;
-    simulate_ahead(some);
+    simulations_.ahead(together);
     for (const std::size_t index : some) {
       ++tried;
       open_[index].seen = true;

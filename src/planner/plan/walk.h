@@ -12,11 +12,9 @@
 
 #include "planner/plan/evaluator.h"
 #include "planner/plan/search.h"
+#include "planner/plan/simulations.h"
 
 namespace dsplan::detail {
-
-// What full simulations have said, by what makes a candidate: several walks of one search share it.
-using Verdicts = std::map<std::string, std::shared_ptr<const Simulated>>;
 
 class Walk {
  public:
@@ -69,20 +67,15 @@ class Walk {
   // The next of `open_` in the order of the objective, `auto` written out as far as it is reached. Absent: none left.
   [[nodiscard]] std::optional<std::size_t> next();
   void put(Candidate candidate);
-  [[nodiscard]] std::string key_of(const Candidate& candidate) const;
-  [[nodiscard]] bool known(const std::string& key) const;
-  // Simulates those that nobody has, at once; `verdict` finds them. One that is never asked for leaves no trace.
-  void simulate_ahead(const std::vector<std::size_t>& candidates);
-  // `first` and those of `waiting_` that are likely to be asked for next, as many as there are processors.
-  [[nodiscard]] std::vector<std::size_t> likely(std::size_t first) const;
+  // `first` and those of `waiting_` that are likely to be asked for next, as many as are simulated at once.
+  [[nodiscard]] std::vector<const Candidate*> likely(std::size_t first) const;
   [[nodiscard]] bool go_on(const PlanRow* best = nullptr);
 
   const SearchInputs& inputs_;
   SearchSpace space_;
   const SearchOptions& options_;
-  Verdicts& verdicts_;
-  Verdicts ahead_;  // Of those that nobody has asked for.
   Evaluator evaluator_;
+  Simulations simulations_;
   std::deque<Candidate> open_;
   std::vector<std::size_t> waiting_;  // Of `open_`: a heap by the objective.
   // Families whose candidates nobody has looked at, the fastest last: by ranks, and the speed that none exceeds.

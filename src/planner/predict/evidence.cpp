@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/in_parallel.h"
+#include "core/machine/in_parallel.h"
 #include "planner/lower/unsupported.h"
 #include "planner/predict/predict.h"
 #include "planner/time/event_times.h"

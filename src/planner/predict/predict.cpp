@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "core/format.h"
-#include "core/in_parallel.h"
+#include "core/machine/in_parallel.h"
 #include "planner/advise/advice.h"
 #include "planner/fsdp/fsdp_facts.h"
 #include "planner/predict/evidence.h"

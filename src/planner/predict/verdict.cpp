@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/format.h"
-#include "core/in_parallel.h"
+#include "core/machine/in_parallel.h"
 #include "planner/predict/doubts.h"
 #include "sim/long_run.h"
 
@@ -200,7 +200,8 @@ Judgement judge_device(const Readings& readings, const ModelSpec& model, const J
   // With retries it uses all that there is: tight is what would not run with less.
   const Bytes with_reserve = limit.limit + room.reserve;
   options.limit = with_reserve > doubt ? with_reserve - doubt : Bytes(0);
-  if (options.limit < limit.limit && place_again(readings.schedule, unlimited, options).failed_event) judged.verdict = Verdict::Tight;
+  if (options.limit < limit.limit && place_again(readings.schedule, unlimited, options).failed_event)
+    judged.verdict = Verdict::Tight;
   return judged;
 }
 

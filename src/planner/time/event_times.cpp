@@ -20,7 +20,7 @@ struct Touched {
   bool pinned = true;
   std::array<double, 3> elements{};  // Of the largest tensors on the device, largest first.
   std::size_t tensors = 0;           // On the device.
-  DType dtype = DType::Float32;  // Of the largest.
+  DType dtype = DType::Float32;      // Of the largest.
 };
 
 class Timer {

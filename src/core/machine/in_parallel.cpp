@@ -1,4 +1,4 @@
-#include "core/in_parallel.h"
+#include "core/machine/in_parallel.h"
 
 #include <algorithm>
 #include <atomic>

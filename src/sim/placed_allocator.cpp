@@ -1,0 +1,178 @@
+#include "sim/placed_allocator.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace dsplan {
+
+void PrintLog::grown() {
+  if (wanted_.empty()) return;
+  const AllocatorStatistics now = allocator_.statistics();
+  most_allocated_ = std::max(most_allocated_, now.allocated);
+  most_reserved_ = std::max(most_reserved_, now.reserved);
+}
+
+void PrintLog::print(std::vector<PlacementPrint>& prints) {
+  const AllocatorStatistics now = allocator_.statistics();
+  prints.push_back({now.allocated, now.reserved, most_allocated_, most_reserved_});
+  most_allocated_ = now.allocated;
+  most_reserved_ = now.reserved;
+}
+
+namespace {
+
+PlacementPeaks peaks_of(const CachingAllocator& allocator, std::size_t reserved_at) {
+  const AllocatorStatistics most = allocator.peaks();
+  return {most.requested, most.allocated, most.active, most.reserved, reserved_at};
+}
+
+}  // namespace
+
+PlacedAllocator::PlacedAllocator(const Schedule& schedule, const PlacementOptions& options)
+    : schedule_(schedule),
+      allocator_(options.config, options.device),
+      clock_(options.times != nullptr ? std::make_unique<StreamClock>(*options.times) : nullptr),
+      streams_(allocator_, options.frees, schedule.orders_frees, clock_.get()),
+      prints_(schedule, allocator_),
+      blocks_(schedule.buffers.size(), kNullBlock) {
+  allocator_.set_capacity(options.limit);
+}
+
+void PlacedAllocator::allocate(std::size_t at, BufferId id, StreamId stream) {
+  const Bytes size = schedule_.buffers[id].size;
+  prints_.before(at, result_.prints);
+  const std::optional<BlockId> block = allocator_.allocate(size, stream);
+  if (allocator_.retries() != retries_) note_retry(at);
+  if (!block) return fail(at, size);
+  blocks_[id] = *block;
+  prints_.grown();
+  if (allocator_.reserved() > most_reserved_) {
+    most_reserved_ = allocator_.reserved();
+    reserved_at_ = at;
+  }
+}
+
+void PlacedAllocator::release(std::size_t at, BufferId id, StreamSet waits_for) {
+  prints_.before(at, result_.prints);
+  if (waits_for != 0) {
+    result_.waited = true;
+    awaited_.push_back({allocator_.address(blocks_[id]), id});
+  }
+  allocator_.release(blocks_[id]);
+  blocks_[id] = kNullBlock;
+}
+
+void PlacedAllocator::mark(std::size_t at, const Mark& event) {
+  prints_.before(at, result_.prints);
+  const PlacementPeaks since = peaks_of(allocator_, reserved_at_);
+  if (event.moment != Moment::StretchBegins) {
+    PlacementPeaks& stretch = result_.by_stretch[static_cast<std::size_t>(event.stretch)];
+    stretch.requested = std::max(stretch.requested, since.requested);
+    stretch.allocated = std::max(stretch.allocated, since.allocated);
+    stretch.active = std::max(stretch.active, since.active);
+    if (since.reserved > stretch.reserved) {
+      stretch.reserved = since.reserved;
+      stretch.reserved_at = since.reserved_at;
+    }
+    saved_ = saved_ || event.stretch == Stretch::Save;
+  }
+  allocator_.reset_peaks();
+  most_reserved_ = allocator_.reserved();
+  reserved_at_ = at;
+  const AllocatorStatistics now = allocator_.statistics();
+  result_.marks.push_back({at, now.requested, now.allocated, now.active, now.reserved, since});
+  if (event.stretch != Stretch::SecondStep || !ends_.after.empty()) return;
+  if (event.moment == Moment::StretchBegins) ends_.before = shape();
+  if (event.moment == Moment::StretchEnds) ends_.after = shape();
+}
+
+void PlacedAllocator::empty_cache(std::size_t at) {
+  prints_.before(at, result_.prints);
+  if (clock_) clock_->wait_for_all();
+  streams_.empty_cache();
+}
+
+void PlacedAllocator::inherit(BufferId gone, BufferId heir) {
+  blocks_[gone] = std::exchange(blocks_[heir], kNullBlock);
+}
+
+void PlacedAllocator::note_retry(std::size_t at) {
+  retries_ = allocator_.retries();
+  if (clock_) clock_->wait_for_all();
+  streams_.retried();
+  if (!result_.first_retry) result_.first_retry = at;
+}
+
+void PlacedAllocator::fail(std::size_t at, Bytes request) {
+  result_.failed_event = at;
+  result_.failed_request = request;
+  const Bytes needed = allocator_.segment_for(request);
+  result_.missing = needed > allocator_.left() ? needed - allocator_.left() : Bytes(0);
+}
+
+Placement PlacedAllocator::finish() {
+  result_.retries = allocator_.retries();
+  // What lies behind the last stretch, or a schedule without marks. Behind saving there is nothing.
+  if (!saved_) result_.peak = peaks_of(allocator_, reserved_at_);
+  for (auto at = result_.by_stretch.rbegin(); at != result_.by_stretch.rend(); ++at) {
+    if (at == result_.by_stretch.rend() - 1 - static_cast<std::ptrdiff_t>(Stretch::Save)) continue;
+    result_.peak.requested = std::max(result_.peak.requested, at->requested);
+    result_.peak.allocated = std::max(result_.peak.allocated, at->allocated);
+    result_.peak.active = std::max(result_.peak.active, at->active);
+    if (at->reserved < result_.peak.reserved) continue;
+    result_.peak.reserved = at->reserved;
+    result_.peak.reserved_at = at->reserved_at;
+  }
+  return result_;
+}
+
+AllocatorShape PlacedAllocator::shape() const {
+  std::vector<BufferId> held;
+  for (const BufferId id : blocks_.ids()) {
+    if (blocks_[id] != kNullBlock) held.push_back(id);
+  }
+  return shape_of(allocator_, blocks_, held);
+}
+
+AllocatorShape shape_of(const CachingAllocator& allocator, const Indexed<BufferId, BlockId>& blocks,
+                        std::span<const BufferId> held) {
+  std::vector<std::pair<Bytes, BufferId>> by_address;
+  by_address.reserve(held.size());
+  for (const BufferId id : held) by_address.emplace_back(allocator.address(blocks[id]), id);
+  std::sort(by_address.begin(), by_address.end());
+  AllocatorShape shape;
+  std::optional<std::uint32_t> segment;
+  auto next = by_address.begin();
+  for (const CachingAllocator::BlockView& view : allocator.blocks()) {
+    ShapedBlock& block = shape.emplace_back();
+    block.size = view.size;
+    block.stream = view.stream;
+    block.state = view.state;
+    block.large = view.large;
+    block.begins = segment != view.segment;
+    if (view.state == CachingAllocator::BlockState::Allocated) block.buffer = (next++)->second;
+    segment = view.segment;
+  }
+  return shape;
+}
+
+AllocatorState PlacedAllocator::state() const {
+  AllocatorState state;
+  state.statistics = allocator_.statistics();
+  std::map<Bytes, BufferId> waiting;
+  for (const Awaited& one : awaited_) waiting[one.address] = one.buffer;  // The latest at an address.
+  std::map<Bytes, BufferId> held;
+  for (const BufferId id : blocks_.ids()) {
+    if (blocks_[id] != kNullBlock) held[allocator_.address(blocks_[id])] = id;
+  }
+  for (const CachingAllocator::BlockView& view : allocator_.blocks()) {
+    AllocatorState::Block block{view, std::nullopt};
+    if (view.state == CachingAllocator::BlockState::Allocated) block.buffer = held.at(view.address);
+    if (view.state == CachingAllocator::BlockState::AwaitingFree) block.buffer = waiting.at(view.address);
+    state.blocks.push_back(block);
+  }
+  return state;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,98 @@
+// One caching allocator along a schedule, and what is noted of it: peaks by stretch, marks, prints, retries, a failure.
+// Who drives it (sim/placer.h) knows what is asked when. Private to sim/.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/schedule.h"
+#include "sim/allocator.h"
+#include "sim/placement.h"
+#include "sim/stream_clock.h"
+#include "sim/stream_waits.h"
+
+namespace dsplan {
+
+// `blocks`: of all buffers. `held`: those that are handed out.
+[[nodiscard]] AllocatorShape shape_of(const CachingAllocator& allocator, const Indexed<BufferId, BlockId>& blocks,
+                                      std::span<const BufferId> held);
+
+// What the framework prints, at the events that the schedule names.
+class PrintLog {
+ public:
+  PrintLog(const Schedule& schedule, const CachingAllocator& allocator)
+      : wanted_(schedule.prints), allocator_(allocator) {}
+
+  // Those that come before event `at`.
+  void before(std::size_t at, std::vector<PlacementPrint>& prints) {
+    while (prints.size() < wanted_.size() && wanted_[prints.size()].event <= at) [[unlikely]] print(prints);
+  }
+  // Right after an allocation.
+  void grown();
+
+ private:
+  void print(std::vector<PlacementPrint>& prints);
+
+  std::span<const FrameworkPrint> wanted_;
+  const CachingAllocator& allocator_;
+  Bytes most_allocated_;  // Since the print before, as the next.
+  Bytes most_reserved_;
+};
+
+class PlacedAllocator {
+ public:
+  PlacedAllocator(const Schedule& schedule, const PlacementOptions& options);
+  PlacedAllocator(const PlacedAllocator&) = delete;
+  PlacedAllocator& operator=(const PlacedAllocator&) = delete;
+
+  // After a failure nothing may be asked any more.
+  [[nodiscard]] bool stopped() const { return result_.failed_event.has_value(); }
+  [[nodiscard]] BlockId block(BufferId buffer) const { return blocks_[buffer]; }  // kNullBlock: it has none.
+  [[nodiscard]] AllocatorStreams& streams() { return streams_; }
+  [[nodiscard]] StreamClock* clock() { return clock_.get(); }  // nullptr: nobody estimates times.
+
+  // `at`: the event that asks. Of what streams do, `streams` has been told.
+  void allocate(std::size_t at, BufferId buffer, StreamId stream);
+  void release(std::size_t at, BufferId buffer, StreamSet waits_for);
+  void mark(std::size_t at, const Mark& event);
+  void empty_cache(std::size_t at);
+  // From here on `gone` has the block of `heir`, which has none.
+  void inherit(BufferId gone, BufferId heir);
+
+  [[nodiscard]] Placement finish();
+  [[nodiscard]] AllocatorState state() const;
+  [[nodiscard]] AllocatorShape shape() const;
+  // As the second step found and left it.
+  struct Ends {
+    AllocatorShape before;
+    AllocatorShape after;
+  };
+  [[nodiscard]] Ends take_ends() { return std::move(ends_); }
+
+ private:
+  struct Awaited {
+    Bytes address;
+    BufferId buffer;
+  };
+  void fail(std::size_t at, Bytes request);
+  void note_retry(std::size_t at);
+
+  const Schedule& schedule_;
+  CachingAllocator allocator_;
+  std::unique_ptr<StreamClock> clock_;
+  AllocatorStreams streams_;
+  PrintLog prints_;
+  Indexed<BufferId, BlockId> blocks_;
+  Ends ends_;
+  std::int64_t retries_ = 0;
+  bool saved_ = false;   // The schedule's last stretch is saving.
+  Bytes most_reserved_;  // Since the last mark, as the next.
+  std::size_t reserved_at_ = 0;
+  Placement result_;
+  std::vector<Awaited> awaited_;
+};
+
+}  // namespace dsplan
