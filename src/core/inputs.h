@@ -137,6 +137,13 @@ struct FsdpInput {
   Setting<std::string> cpu_offload;  // true|false
 };
 
+// What DistributedDataParallel is given.
+struct DdpInput {
+  Setting<bool> find_unused_parameters;
+  Setting<bool> broadcast_buffers;
+  Setting<std::int64_t> bucket_cap_mb;  // MiB
+};
+
 // The optimizer block. `implementation` follows from torch_adam; `weight_mode` is adam_w_mode.
 struct OptimizerInput {
   bool present = false;
@@ -285,6 +292,7 @@ struct Request {
   Setting<bool> zero_grad_set_to_none;   // (zero_grad_set_to_none) true; also --set
   Setting<double> max_grad_norm;         // (max_grad_norm)
   FsdpInput fsdp;                        // (fsdp.wrap, fsdp.reshard_after_forward, ...); also --set
+  DdpInput ddp;                          // (ddp.find_unused_parameters, ...); also --set
   // Model and its execution.
   Setting<std::vector<std::string>> freeze;                 // --freeze GLOB, repeatable
   Setting<std::string> lora;                                // --lora

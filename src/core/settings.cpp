@@ -21,6 +21,8 @@ constexpr JobAccess kOptimizer = kTrained<&Training::optimizer, Path...>;
 template <auto... Path>
 constexpr JobAccess kFsdp = kTrained<&Training::fsdp, Path...>;
 template <auto... Path>
+constexpr JobAccess kDdp = kTrained<&Training::ddp, Path...>;
+template <auto... Path>
 constexpr JobAccess kCheckpoint = kTrained<&Training::checkpoint, Path...>;
 
 // An option, and the key of the training file.
@@ -233,6 +235,15 @@ constexpr SettingRow kKeys[] = {
     {sharded<&FsdpInput::shard>("fsdp.shard")},
     {sharded<&FsdpInput::replicate>("fsdp.replicate"), {}, {kFsdp<&Fsdp::replicate>, Line::Fsdp, 4}},
     {sharded<&FsdpInput::cpu_offload>("fsdp.cpu_offload")},
+    {keyed(kAsked<&Request::ddp, &DdpInput::find_unused_parameters>, "ddp.find_unused_parameters"),
+     {},
+     {kDdp<&Ddp::find_unused_parameters>, Line::Ddp, 0}},
+    {keyed(kAsked<&Request::ddp, &DdpInput::broadcast_buffers>, "ddp.broadcast_buffers"),
+     {},
+     {kDdp<&Ddp::broadcast_buffers>, Line::Ddp, 1}},
+    {keyed(kAsked<&Request::ddp, &DdpInput::bucket_cap_mb>, "ddp.bucket_cap_mb"),
+     {},
+     {kDdp<&Ddp::bucket_cap_mb>, Line::Ddp, 2}},
     {keyed(kAsked<&Request::nodes>, {}), {}, {kRanks<&Parallelism::nodes>, Line::None, 0, kFollows}},
     {keyed(kAsked<&Request::torch_dtype>, {})},
     {keyed(kAsked<&Request::checkpoint_groups>, {})},

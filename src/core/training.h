@@ -129,6 +129,14 @@ struct Fsdp {
   std::int64_t replicate = 1;     // Ranks that hold the same shard (HSDP); 1: none do.
 };
 
+// What DistributedDataParallel is given.
+struct Ddp {
+  bool find_unused_parameters = false;
+  bool broadcast_buffers = true;
+  std::int64_t bucket_cap_mb = 0;  // MiB; 0: not given, and then the first bucket is smaller than the others.
+  friend bool operator==(const Ddp&, const Ddp&) = default;
+};
+
 // torch.utils.checkpoint's two implementations, and deepspeed.checkpointing.checkpoint.
 enum class CheckpointKind : std::uint8_t { NonReentrant, Reentrant, DeepSpeed };
 
@@ -192,6 +200,7 @@ struct Training {
   Runtime runtime = Runtime::PyTorch;
   Zero zero;
   Fsdp fsdp;
+  Ddp ddp;                        // Plain PyTorch over several ranks.
   DType dtype = DType::BFloat16;  // Working parameters.
   // torch.autocast around the forward, in this dtype; accelerate's besides makes the outputs fp32.
   std::optional<DType> autocast;

@@ -135,6 +135,7 @@ void SettingReader::number_or_text(std::string_view key, Setting<std::string>& s
 
 constexpr std::string_view kInOptimizer = "optimizer.";
 constexpr std::string_view kInFsdp = "fsdp.";
+constexpr std::string_view kInDdp = "ddp.";
 
 // "fsdp": {"wrap": "layers", "reshard_after_forward": true, "param_dtype": "bf16"}; kept in words.
 void read_fsdp(ObjectReader& parent, Request& request) {
@@ -156,6 +157,18 @@ void read_fsdp(ObjectReader& parent, Request& request) {
     }
   }
   reader.refuse_unread("fsdp");
+}
+
+// "ddp": {"find_unused_parameters": true, "bucket_cap_mb": 50}
+void read_ddp(ObjectReader& parent, Request& request) {
+  const Value* value = parent.find("ddp");
+  if (value == nullptr || parent.object("ddp") == nullptr) return;
+  ObjectReader reader(parent.document(), *value, parent.diagnostics());
+  SettingReader settings(reader);
+  for (const SettingRow& row : dsplan::settings()) {
+    if (row.request.key.starts_with(kInDdp)) settings.take(row.request, row.request.key.substr(kInDdp.size()), request);
+  }
+  reader.refuse_unread("ddp");
 }
 
 // "optimizer": "adamw:fused" or {"name": "adamw", "implementation": "fused", "momentum": 0.9, "weight_decay": 0.1}.
@@ -318,6 +331,7 @@ Request read_training_file(const Document& document) {
   }
   read_optimizer(reader, request);
   read_fsdp(reader, request);
+  read_ddp(reader, request);
   read_lora(reader, request);
   reader.refuse_unread("the training file");
   diagnostics.throw_if_any();

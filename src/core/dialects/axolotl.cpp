@@ -174,7 +174,6 @@ constexpr DialectKey kAxolotlRefused[] = {
     refused("lisa_n_layers", kLisa),
     refused("torch_empty_cache_steps", "emptying the cache"),
     refused("gc_steps", "emptying the cache"),
-    refused("ddp_bucket_cap_mb", "another DDP bucket size", {}, When::PyTorch),
     refused("device_map", "a map of devices", "auto"),
     refused("max_memory", "a map of devices"),
     refused("gpu_memory_limit", "a limit of memory (say --capacity)"),
@@ -233,7 +232,7 @@ constexpr Names kAxolotlInert[] = {
     {"it is for a chat in the browser",
      "gradio_title gradio_share gradio_server_name gradio_server_port gradio_max_new_tokens gradio_temperature"},
     {kCommunication,
-     "device world_size local_rank ddp ddp_timeout ddp_broadcast_buffers ddp_find_unused_parameters ring_attn_func "
+     "device world_size local_rank ddp ddp_timeout ring_attn_func "
      "heads_k_stride ray_run_name ray_num_workers resources_per_worker gc_collect_steps"},
     {kRandom, "seed"},
     {"TF32 changes how products are rounded, no buffer", "tf32"},

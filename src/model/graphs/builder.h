@@ -24,6 +24,7 @@ struct GraphOptions {
   // torch.autocast around the forward, in this dtype; what accelerate does besides: floating-point outputs become fp32.
   std::optional<DType> autocast;
   bool outputs_to_fp32 = false;
+  bool copies_outputs = false;  // DistributedDataParallel's _DDPSink, which looks for unused parameters.
   AttentionKernel attention = AttentionKernel::Flash;
   bool eager_attention = false;  // Composed of products and softmax: `attention` plays no part.
   bool math_attention = false;   // PyTorch's math kernel: operators as well.

@@ -134,15 +134,24 @@ TensorId chunked_loss(GraphBuilder& g, const std::vector<TensorId>& logits, Tens
 
 // The training loop keeps the loss and drops the outputs or holds them, then its autocast region ends. accelerate's
 // region ends with the model's forward, and its outputs become fp32 (accelerate, utils/operations.py, convert_to_fp32).
-void drop_outputs(GraphBuilder& g, TensorId logits) {
-  if (!g.options().outputs_to_fp32) {
-    g.give_to_loop(logits);
-    return g.leave_autocast();
+TensorId drop_outputs(GraphBuilder& g, TensorId logits, TensorId loss) {
+  const bool widens = g.options().outputs_to_fp32;
+  if (widens) {
+    g.leave_autocast();
+    const TensorId wide = g.cast(logits, DType::Float32);
+    g.drop({logits});
+    logits = wide;
   }
-  g.leave_autocast();
-  const TensorId wide = g.cast(logits, DType::Float32);
-  g.drop({logits});
-  g.give_to_loop(wide);
+  if (g.options().copies_outputs) {  // torch/nn/parallel/distributed.py, _DDPSink: both are there until all are.
+    const TensorId copied_loss = g.copy(loss);
+    const TensorId copied = g.copy(logits);
+    g.drop({loss, logits});
+    loss = copied_loss;
+    logits = copied;
+  }
+  g.give_to_loop(logits);
+  if (!widens) g.leave_autocast();
+  return loss;
 }
 
 // fully_shard's output_dtype, when the model has returned: a loss that the model computed is one of its outputs.
@@ -168,7 +177,11 @@ TensorId liger_loss(GraphBuilder& g, TensorId hidden, TensorId labels) {
   const TensorId loss = g.make(Op::FusedLinearCrossEntropy, Shape{}, DType::Float32, {rows, weight, targets}, true);
   g.drop({rows, targets, shifted.padded, kept, hidden});
   g.exit_model();
-  return output_loss(g, loss);
+  const TensorId returned = output_loss(g, loss);
+  if (!g.options().copies_outputs) return returned;
+  const TensorId copied = g.copy(returned);
+  g.drop({returned});
+  return copied;
 }
 
 }  // namespace
@@ -191,9 +204,7 @@ TensorId class_loss(GraphBuilder& g, TensorId logits, TensorId labels, bool wide
 
 TensorId end_model(GraphBuilder& g, TensorId logits, TensorId loss) {
   g.exit_model();
-  const TensorId returned = output_loss(g, loss);
-  drop_outputs(g, logits);
-  return returned;
+  return drop_outputs(g, logits, output_loss(g, loss));
 }
 
 TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const Head& head) {

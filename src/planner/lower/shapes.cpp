@@ -15,6 +15,8 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.one_dtype = job.training.casts_parameters();
   options.autocast = job.training.autocast;
   options.outputs_to_fp32 = job.training.outputs_to_fp32;
+  options.copies_outputs =
+      job.training.runtime == Runtime::PyTorch && job.parallelism.dp > 1 && job.training.ddp.find_unused_parameters;
   options.casts_loss = job.training.runtime == Runtime::Fsdp2 && job.training.fsdp.casts_outputs;
   options.attention = job.training.attention == Attention::MemoryEfficient ? AttentionKernel::MemoryEfficient
                       : job.training.attention == Attention::CuDnn         ? AttentionKernel::CuDnn

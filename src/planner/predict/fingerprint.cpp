@@ -155,6 +155,7 @@ constexpr CanonicalLine kLines[] = {
      .there = [](const Job& j) { return library_workspaces(j).has_value(); },
      .own = add_workspaces},
     {Line::Fsdp, "fsdp", [](const Job& j) { return j.training.runtime == Runtime::Fsdp2; }},
+    {Line::Ddp, "ddp", [](const Job& j) { return j.training.ddp != Ddp{}; }},
     {Line::FsdpOutputs, "fsdp outputs cast", [](const Job& j) { return j.training.fsdp.casts_outputs; }, true},
 };
 

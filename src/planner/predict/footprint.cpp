@@ -152,6 +152,10 @@ void plain(const Job& job, const std::vector<CountedParameter>& parameters, Foot
   if (t.runtime != Runtime::PyTorch) return;
   // DistributedDataParallel keeps buckets as large as the gradients.
   if (job.parallelism.dp > 1) result.persistent[Role::RuntimeBuffers] = trained;
+  if (job.parallelism.dp > 1 && t.ddp.find_unused_parameters) {  // An int32 for each parameter: whether it was used.
+    const auto count = std::count_if(parameters.begin(), parameters.end(), [](const auto& p) { return p.trained; });
+    result.persistent[Role::RuntimeBuffers] += storage(Elements(count), DType::Int32);
+  }
   if (!t.zero_grad_to_none) result.persistent[Role::Gradients] = trained;
   // The Trainer holds the latest norm for its log; GradScaler a scale and a counter.
   const bool norm = t.gradient_clipping > 0 && t.loop == LoopKind::Trainer && trained > Bytes(0);

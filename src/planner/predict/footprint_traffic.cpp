@@ -129,7 +129,7 @@ std::vector<TrafficRow> traffic_formulas(const ModelSpec& model, const Job& job)
   }
   if (trained == Elements(0)) return rows;
   if (t.runtime == Runtime::PyTorch) {
-    buffer_rows(model, t, rows);
+    if (t.ddp.broadcast_buffers) buffer_rows(model, t, rows);
     rows.push_back(row(Collective::AllReduce, Pass::Backward, t.dtype, storage(trained, t.dtype)));
   } else if (t.zero.stage == 0) {
     rows.push_back(

@@ -77,6 +77,7 @@ class OfProgram {
     if (request_.checkpoint.given()) usually(request_.checkpoint_impl, std::string("reentrant"));
     usually<std::int64_t>(request_.seq, 2048);
     if (!foreign_.adapters.given()) foreign_.adapters = {true, own()};
+    if (*foreign_.adapters) usually(request_.ddp.find_unused_parameters, false);  // hparams/parser.py
     if (runs_deepspeed()) return;
     const bool pure = foreign_.pure_bf16.value_or(false);
     const bool half = arguments.fp16.value_or(false);

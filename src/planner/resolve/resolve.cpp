@@ -52,6 +52,7 @@ Job resolve(const ModelSpec& model, const Request& request, const DeepSpeedInput
   resolve_fsdp(resolver);
   resolve_optimizer(resolver);
   resolve_execution(resolver);
+  resolve_ddp(resolver);
   resolve_settings(resolver);
   resolve_machine(resolver);
   check_nvme_buffers(resolver);

@@ -53,6 +53,7 @@ void resolve_fsdp(Resolver& resolver);
 void resolve_zero(Resolver& resolver);
 void resolve_optimizer(Resolver& resolver);  // and gradient clipping
 void resolve_execution(Resolver& resolver);  // seq, attention, loss, loop, freeze, checkpointing
+void resolve_ddp(Resolver& resolver);        // After the checkpoints.
 void resolve_settings(Resolver& resolver);   // What --set takes: zero_grad, where the model is made
 // The JSON's activation_checkpointing block, where the code uses it.
 void configure_deepspeed_checkpointing(Resolver& resolver);

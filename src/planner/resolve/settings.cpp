@@ -24,7 +24,7 @@ namespace {
 bool is_setting(std::string_view key) {
   if (key == "zero_grad_set_to_none" || key == "model_init") return true;
   const std::span<const SettingRow> all = settings();
-  return key.starts_with("fsdp.") &&
+  return (key.starts_with("fsdp.") || key.starts_with("ddp.")) &&
          std::any_of(all.begin(), all.end(), [key](const SettingRow& row) { return row.request.key == key; });
 }
 

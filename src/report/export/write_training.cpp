@@ -112,6 +112,13 @@ void add_fsdp(const Training& t, Json& json) {
   json.set("fsdp", std::move(fsdp));
 }
 
+// What DistributedDataParallel is given, where that is not its own.
+void add_ddp(const Ddp& ddp, Json& json) {
+  Json block = {{"find_unused_parameters", ddp.find_unused_parameters}, {"broadcast_buffers", ddp.broadcast_buffers}};
+  if (ddp.bucket_cap_mb > 0) block.set("bucket_cap_mb", ddp.bucket_cap_mb);
+  json.set("ddp", std::move(block));
+}
+
 void add_checkpointing(const Checkpointing& c, std::int64_t layers, Json& json) {
   json.set("checkpoint", checkpoint_words(c, layers));
   if (c.groups.empty() && c.modules.empty()) return;
@@ -193,6 +200,7 @@ std::string training_json(const ModelSpec& model, const Job& job, const std::str
   Json json = {{"dsplan", kFileVersion}, {"kind", "training"}, {"source", source}};
   if (t.runtime == Runtime::PyTorch) {
     add_pytorch(t, json);
+    if (t.ddp != Ddp{}) add_ddp(t.ddp, json);
   } else if (t.runtime == Runtime::Fsdp2) {
     add_pytorch(t, json);
     add_fsdp(t, json);

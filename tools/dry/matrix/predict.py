@@ -19,6 +19,8 @@ def command(job, dsplan, folder, verb="simulate"):
     hardware = {**model_config.hardware(job["device"]), "context_bytes": model_config.CONTEXT}
     loop = "script" if job.get("holds_outputs") else "minimal"  # Its variable holds the logits until the next forward.
     training = {"dsplan": 1, "kind": "training", "source": "tools/dry/matrix", "loop": loop, **job["training"]}
+    if "ddp" in job:
+        training["ddp"] = job["ddp"]
     words = [
         dsplan,
         verb,

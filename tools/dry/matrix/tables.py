@@ -410,6 +410,13 @@ def ddp():
         yield job("ddp", model, 500, 2, world=4, grad_accum=2, name="w4-accum2")
         yield job("ddp", model, 1000, 2, world=4, checkpoint="full", name="w4-full")
         yield job("ddp", model, 500, 1, world=4, dtype="fp32", autocast="bf16", name="w4-autocast")
+    # As transformers' Trainer wraps a model that it does not checkpoint, and with each other argument.
+    for model in ("gpt2", "qwen2-0.5b", "tinyllama-1.1b"):
+        yield job("ddp", model, 500, 2, world=4, ddp={"find_unused_parameters": True}, name="w4-unused")
+        yield job("ddp", model, 500, 2, world=4, ddp={"find_unused_parameters": True}, grad_accum=2, name="w4-unused-accum2")
+        yield job("ddp", model, 500, 2, world=4, ddp={"bucket_cap_mb": 100}, name="w4-cap100")
+    yield job("ddp", "gpt2-medium", 500, 2, world=4, ddp={"broadcast_buffers": False}, name="w4-own-buffers")
+    yield job("ddp", "llama-3.2-1b", 1024, 2, world=8, ddp={"find_unused_parameters": True, "bucket_cap_mb": 5}, dtype="fp32", autocast="bf16", name="w8-unused-cap5-autocast")
     yield job("ddp", "llama-3.2-1b", 1024, 2, world=8, lora={"r": 8, "targets": ["q_proj", "v_proj"]}, name="w8-lora")
 
 

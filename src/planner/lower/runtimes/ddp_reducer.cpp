@@ -7,7 +7,7 @@
 namespace dsplan {
 namespace {
 
-// The first bucket closes at 1 MiB, the others at 25 MiB; a bucket may exceed its limit by one parameter.
+// The first bucket closes at 1 MiB, the others at 25 MiB.
 constexpr Bytes kFirstBucket{1LL << 20};
 constexpr Bytes kBucketCap{25LL << 20};
 constexpr Bytes kBroadcast{250LL << 20};  // broadcast_bucket_size
@@ -81,22 +81,46 @@ void DdpReducer::open(Bucket bucket) {
   buckets_.push_back(std::move(bucket));
 }
 
+// A bucket closes when it has reached its limit, and may exceed it by one parameter. Given one limit, all have it.
+Bytes DdpReducer::cap(std::size_t bucket) const {
+  if (facts_.given.bucket_cap_mb > 0) return Bytes(checked_mul(facts_.given.bucket_cap_mb, std::int64_t{1} << 20));
+  return bucket == 0 ? kFirstBucket : kBucketCap;
+}
+
+// compute_bucket_assignment_by_size, of one dtype.
+std::vector<DdpReducer::Bucket> DdpReducer::assigned_by_size(const std::vector<ParameterId>& parameters) const {
+  std::vector<Bucket> buckets;
+  Bucket bucket;
+  for (const ParameterId parameter : parameters) {
+    add(bucket, parameter);
+    if (bucket.bytes >= cap(buckets.size())) buckets.push_back(std::exchange(bucket, {}));
+  }
+  if (!bucket.parameters.empty()) buckets.push_back(std::move(bucket));
+  return buckets;
+}
+
 void DdpReducer::initialize_buckets() {
-  Bucket all;
-  for (const NamedParameter& p : trained_) add(all, p.id);
-  if (!all.parameters.empty()) open(std::move(all));
+  std::vector<ParameterId> all;
+  for (const NamedParameter& p : trained_) all.push_back(p.id);
+  if (all.empty()) return;
+  if (facts_.given.find_unused_parameters) {
+    std::vector<Bucket> buckets = assigned_by_size(all);
+    for (auto bucket = buckets.rbegin(); bucket != buckets.rend(); ++bucket) open(std::move(*bucket));
+    used_ = eager_.empty(storage(Elements(static_cast<std::int64_t>(all.size())), DType::Int32), DType::Int32,
+                         {Role::RuntimeBuffers, "which parameters were used",
+                          "torch/csrc/distributed/c10d/reducer.cpp, initialize_local_used_map"});
+    return;
+  }
+  Bucket whole;
+  for (const ParameterId parameter : all) add(whole, parameter);
+  open(std::move(whole));
 }
 
 void DdpReducer::rebuild_buckets() {
-  if (rebuilt_ || ready_order_.empty()) return;
+  if (rebuilt_ || ready_order_.empty() || facts_.given.find_unused_parameters) return;
   for (Bucket& bucket : buckets_) bucket.buffer.reset(Reason::RuntimeBucket);
   buckets_.clear();
-  Bucket bucket;
-  for (const ParameterId parameter : ready_order_) {
-    add(bucket, parameter);
-    if (bucket.bytes >= (buckets_.empty() ? kFirstBucket : kBucketCap)) open(std::exchange(bucket, {}));
-  }
-  if (!bucket.parameters.empty()) open(std::move(bucket));
+  for (Bucket& bucket : assigned_by_size(ready_order_)) open(std::move(bucket));
   rebuilt_ = true;
 }
 
@@ -112,14 +136,21 @@ void DdpReducer::mark_variable_ready(ParameterId parameter) {
   --buckets_[bucket_of_[at(parameter)]].pending;
   while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0) {
     mark_bucket_ready(buckets_[next_bucket_++]);
+    if (next_bucket_ == buckets_.size() && used_) all_reduce_used();
   }
+}
+
+// The host counts, and what it counted is summed.
+void DdpReducer::all_reduce_used() {
+  eager_.zero(used_, "copy which parameters were used");
+  eager_.work().read(used_).write(used_).control(Collective::AllReduce, DType::Int32, eager_.bytes_of(used_));
 }
 
 void DdpReducer::mark_bucket_ready(const Bucket& bucket) {
   std::vector<BufferId> gradients;
   for (const ParameterId parameter : bucket.parameters) gradients.push_back(gradients_[parameter]);
   eager_.concatenate(bucket.buffer, gradients, "copy gradients to bucket");
-  eager_.all_reduce(bucket.buffer, ranks_);
+  eager_.all_reduce(bucket.buffer, facts_.ranks);
   eager_.split(gradients, bucket.buffer, "copy gradients back");
 }
 

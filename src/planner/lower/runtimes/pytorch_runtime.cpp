@@ -25,7 +25,7 @@ class PyTorchRuntime final : public RuntimeBase {
     if (world() == 1) return;
     // Either the model is trained or its adapters are: one dtype.
     const DType type = trained_.empty() ? dtype() : trained_.front().dtype;
-    ddp_.emplace(emitter, trained_, gradients_, model.parameters.size(), type, world());
+    ddp_.emplace(emitter, trained_, gradients_, model.parameters.size(), type, DdpFacts{job.training.ddp, world()});
   }
 
   void initialise(const std::vector<BufferId>& buffers) override {
@@ -52,7 +52,7 @@ class PyTorchRuntime final : public RuntimeBase {
   void forward_begins() override {
     if (!ddp_) return;
     ddp_->rebuild_buckets();
-    if (require_forward_param_sync_) broadcast_coalesced(eager_, buffers_, world());
+    if (require_forward_param_sync_ && training().ddp.broadcast_buffers) broadcast_coalesced(eager_, buffers_, world());
   }
 
   void backward_begins(bool boundary) override {
@@ -91,7 +91,7 @@ class PyTorchRuntime final : public RuntimeBase {
   void sync_module_states() {
     std::vector<BufferId> states;
     for (const NamedParameter& p : named_) states.push_back(parameters_[at(p.id)].id());
-    states.insert(states.end(), buffers_.begin(), buffers_.end());
+    if (training().ddp.broadcast_buffers) states.insert(states.end(), buffers_.begin(), buffers_.end());
     broadcast_coalesced(eager_, states, world());
   }
 

@@ -1,0 +1,88 @@
+// What DistributedDataParallel is given: by its caller, or by transformers' Trainer, which has a rule of its own.
+#include <algorithm>
+#include <charconv>
+
+#include "core/format.h"
+#include "planner/resolve/resolver.h"
+
+namespace dsplan {
+namespace {
+
+constexpr std::string_view kUnused = "ddp.find_unused_parameters";
+constexpr std::string_view kBuffers = "ddp.broadcast_buffers";
+constexpr std::string_view kCap = "ddp.bucket_cap_mb";
+
+// What --set says of the key wins.
+Setting<bool> truth(Resolver& resolver, const Setting<bool>& in_file, std::string_view key) {
+  const Setting<std::string> set = set_of(resolver, key);
+  if (!set.given()) return in_file;
+  if (*set == "true" || *set == "false") return {*set == "true", set.place};
+  resolver.fault(set.place, formatted("\"{}={}\" is neither true nor false", key, *set));
+  return {};
+}
+
+Setting<std::int64_t> count(Resolver& resolver, const Setting<std::int64_t>& in_file, std::string_view key) {
+  const Setting<std::string> set = set_of(resolver, key);
+  if (!set.given()) return in_file;
+  std::int64_t value = 0;
+  const char* const end = set->data() + set->size();
+  const auto [stop, fault] = std::from_chars(set->data(), end, value);
+  if (fault == std::errc() && stop == end && value > 0) return {value, set.place};
+  resolver.fault(set.place, formatted("\"{}={}\" is no number of MiB", key, *set));
+  return {};
+}
+
+// Trainer._build_accelerator_args (transformers 5.17.0, trainer.py): unless it is said, unused parameters are looked
+// for where the model is a PreTrainedModel without gradient checkpointing, and in every other: a PeftModel is none.
+bool trainer_finds_unused(const Resolver& resolver) {
+  const std::vector<Parameter>& all = resolver.model.parameters;
+  const bool adapted = std::any_of(all.begin(), all.end(), [](const Parameter& p) {
+    return p.name.find("lora_") != std::string::npos || p.name.find("modules_to_save") != std::string::npos;
+  });
+  const Checkpointing& checkpoint = resolver.job.training.checkpoint;
+  return adapted || (checkpoint.groups.empty() && checkpoint.modules.empty());
+}
+
+void resolve_unused(Resolver& resolver) {
+  bool& finds = resolver.training().ddp.find_unused_parameters;
+  const Setting<bool> said = truth(resolver, resolver.request.ddp.find_unused_parameters, kUnused);
+  if (said.given()) {
+    finds = *said;
+    resolver.given(std::string(kUnused), finds ? "true" : "false", said.place, "--set");
+  } else if (resolver.request.training_arguments) {
+    finds = trainer_finds_unused(resolver);
+    resolver.derived(std::string(kUnused), finds ? "true" : "false",
+                     finds ? "the Trainer's, without gradient checkpointing or with adapters: outputs are copied"
+                           : "the Trainer's with gradient checkpointing",
+                     "--set");
+  }
+}
+
+}  // namespace
+
+void resolve_ddp(Resolver& resolver) {
+  Training& training = resolver.training();
+  const DdpInput& in = resolver.request.ddp;
+  if (training.runtime != Runtime::PyTorch || resolver.job.parallelism.dp == 1) {
+    for (const std::string_view key : {kUnused, kBuffers, kCap}) {
+      if (const Setting<std::string> set = set_of(resolver, key); set.given()) {
+        resolver.fault(set.place, formatted("\"{}\" without DistributedDataParallel", key), "it needs --runtime ddp");
+      }
+    }
+    return;
+  }
+  resolve_unused(resolver);
+  if (const Setting<bool> said = truth(resolver, in.broadcast_buffers, kBuffers); said.given()) {
+    training.ddp.broadcast_buffers = *said;
+    resolver.given(std::string(kBuffers), *said ? "true" : "false", said.place, "--set");
+  }
+  const Setting<std::int64_t> cap = count(resolver, in.bucket_cap_mb, kCap);
+  if (!cap.given()) return;
+  resolver.given(std::string(kCap), formatted("{}", *cap), cap.place, "--set");
+  // accelerate hands on what is not its own default alone (utils/dataclasses.py, KwargsHandler.to_kwargs).
+  constexpr std::int64_t kOwn = 25;
+  if (resolver.request.training_arguments && *cap == kOwn) return;
+  training.ddp.bucket_cap_mb = *cap;
+}
+
+}  // namespace dsplan
