@@ -49,6 +49,7 @@ const std::vector<Family>& families() {
       {"bert", build_bert, true, {"BertForPreTraining"}},
       {"roberta", build_roberta, true},
       {"distilbert", build_distilbert, true},
+      {"modernbert", build_modernbert, true},
       {"t5", build_t5, false, {"T5WithLMHeadModel"}},  // Its name in transformers 2.
       {"vit", build_vit, true},
   };
