@@ -24,7 +24,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, CONFIG_MAPPING
 
 FAMILIES = ("gpt2 opt bloom gpt_neox falcon llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 "
-            "gemma3_text phi phi3 deepseek_v2 deepseek_v3 bert roberta distilbert t5 vit modernbert glm4_moe granitemoe gpt_oss").split()
+            "gemma3_text phi phi3 deepseek_v2 deepseek_v3 bert roberta distilbert t5 vit modernbert llama4_text glm4_moe granitemoe gpt_oss").split()
 
 # Fields of every config class that move no byte of a training step.
 INERT = {"transformers_version", "architectures", "id2label", "label2id", "problem_type", "return_dict",
