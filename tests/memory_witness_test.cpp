@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -19,6 +18,7 @@
 #include "paths.h"
 #include "planner/lower/lower.h"
 #include "planner/lower/unsupported.h"
+#include "planner/predict/predict.h"
 #include "planner/resolve/resolve.h"
 #include "recorder.h"
 
@@ -213,6 +213,7 @@ TEST_CASE("dispatch level equals real PyTorch and transformers to the byte") {
     const std::string difference = first_difference(witness, grouped_like(witness, steps.log));
     CHECK_MESSAGE(difference.empty(), difference);
     families.insert(made.model.family);
+    if (made.job.parallelism.tp == 1) CHECK_NOTHROW(predict(made.model, made.job, 0));  // Formulas agree with it.
     ++compared;
   }
   CHECK(compared >= 16);

@@ -26,6 +26,7 @@ Rules rules_of(const ModelSpec& model) {
   if (family == "bert") return {"bert.", whole};
   if (family == "roberta") return {"roberta.", whole};
   if (family == "distilbert") return {"distilbert.", whole};
+  if (family == "modernbert") return {"model.", whole};
   if (family == "vit") return {"vit.", model.graph_class != "ViTModel"};
   if (family == "t5") return {"", false};
   return {"model.", true};

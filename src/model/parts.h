@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -33,6 +34,7 @@ enum class Projections : std::uint8_t {
   Separate,
   Fused,        // One product: queries, keys, values (phi3).
   FusedHeads,   // One product: query, key and value of each head together (gpt_neox).
+  FusedThirds,  // One product: queries, keys, values, brought apart by one call (modernbert).
   FusedGroups,  // One product: of each group of heads its queries, a key and a value (falcon's new architecture).
   Latent,       // From latents of low rank, with a rotated part that all heads share (deepseek: LatentParts).
 };
@@ -57,6 +59,7 @@ struct RotaryParts {
   bool wide_tables = false;     // Tables stay in fp32, and so do products with them; results are brought back (olmo2).
   bool wide_operands = false;   // Queries and keys are brought to fp32 first (cohere).
   bool wide_products = false;   // What is multiplied is brought to fp32 (ernie4_5).
+  bool wide_halves = false;     // What is turned is brought to fp32, for either product anew (modernbert).
 };
 
 enum class MlpKind : std::uint8_t {
@@ -129,6 +132,7 @@ struct DecoderParts {
   std::string_view attention = "self_attn";
   std::string_view fused_projection = "qkv_proj";
   std::string_view output = "o_proj";
+  std::string_view output_dropout;  // Of the attention, behind its output (modernbert).
   std::string_view query_norm = "q_norm";
   std::string_view key_norm = "k_norm";
   std::string_view before_attention = "input_layernorm";
@@ -158,7 +162,9 @@ struct DecoderParts {
   double logits_multiplier = 0;
 
   TextHead head = TextHead::Words;
-  bool pads = false;  // There is an id of padding, which a head over the text looks for.
+  bool pads = false;            // There is an id of padding, which a head over the text looks for.
+  std::string head_activation;  // Of a head with one of its own (modernbert).
+  bool mean_pooled = false;     // A head over the text reads the mean of all tokens (modernbert).
 
   std::vector<LayerKind> kinds;  // By layer. Empty: all alike, Sliding where the model has a window.
   std::vector<bool> turned;      // By layer: rotary positions. Empty: all have them.

@@ -110,6 +110,12 @@ FALCON_RW = {**FALCON, "alibi": True, "multi_query": False, "parallel_attn": Fal
 FALCON_PARTS = {"targets": ("query_key_value",),
                 "frozen": ("transformer.word_embeddings.*", "transformer.h.0.*"), "attention": "mem-efficient"}
 
+MODERNBERT = {"model_type": "modernbert", "architectures": ["ModernBertForMaskedLM"], "hidden_size": 64,
+              "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 853,
+              "max_position_embeddings": 512, "global_attn_every_n_layers": 2, "local_attention": 256,
+              "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+NARROW = {**MODERNBERT, "local_attention": 32}
+
 
 def heads_of(name, config, labels=5, prefix=None):
     """The classes of a text and of each of its tokens."""
@@ -183,6 +189,7 @@ FAMILIES = {
     "deepseek-v3-flash": case({**DEEPSEEK_V3, "v_head_dim": 24}, seq=64),
     **family("bert", BERT, targets=("query", "value"), frozen=("bert.embeddings.*", "bert.encoder.layer.0.*"),
              odd={"hidden_act": "relu", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}),
+    "bert-math": case(BERT, micro_batch=2, seq=70, attention="math"),
     **heads_of("bert", BERT),
     **family("roberta", ROBERTA, targets=("query", "value"), frozen=("roberta.embeddings.*", "roberta.encoder.layer.0.*"),
              odd={"tie_word_embeddings": False}),
@@ -190,6 +197,20 @@ FAMILIES = {
     **family("distilbert", DISTILBERT, targets=("q_lin", "v_lin"),
              frozen=("distilbert.embeddings.*", "distilbert.transformer.layer.0.*"), odd={"dropout": 0.0}),
     **heads_of("distilbert", DISTILBERT),
+    **family("modernbert", MODERNBERT, targets=("Wqkv", "Wo"), frozen=("model.embeddings.*", "model.layers.0.*"),
+             odd={"tie_word_embeddings": False, "attention_dropout": 0.1, "mlp_dropout": 0.1, "embedding_dropout": 0.1,
+                  "attention_bias": True, "mlp_bias": True, "norm_bias": True, "classifier_bias": True,
+                  "decoder_bias": False, "classifier_activation": "relu"}),
+    **heads_of("modernbert", MODERNBERT),
+    **heads_of("modernbert-mean", {**MODERNBERT, "classifier_pooling": "mean", "classifier_dropout": 0.1}),
+    "modernbert-window": case(NARROW, micro_batch=2, seq=77),
+    "modernbert-window-one-row": case({**NARROW, "attention_dropout": 0.1}, seq=83),
+    "modernbert-window-checkpoint": case(NARROW, micro_batch=2, seq=64, checkpoint="full", reentrant=True,
+                                         input_require_grads=True),
+    "modernbert-window-autocast": case(NARROW, micro_batch=2, seq=77, dtype="fp32", autocast="bf16"),
+    "modernbert-window-fp32": case(NARROW, seq=72, dtype="fp32", attention="mem-efficient"),
+    "modernbert-window-eager": case(NARROW, micro_batch=2, seq=64, attention="eager"),
+    "modernbert-math": case(MODERNBERT, micro_batch=2, seq=70, attention="math"),
     **family("bloom", BLOOM, targets=("query_key_value",), eager=False, attention="eager",
              frozen=("transformer.word_embeddings.*", "transformer.h.0.*"),
              odd={"n_head": 1, "hidden_dropout": 0.1, "attention_dropout": 0.1}),

@@ -24,7 +24,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, CONFIG_MAPPING
 
 FAMILIES = ("gpt2 opt bloom gpt_neox falcon llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 "
-            "gemma3_text phi phi3 deepseek_v2 deepseek_v3 bert roberta distilbert t5 vit glm4_moe granitemoe gpt_oss").split()
+            "gemma3_text phi phi3 deepseek_v2 deepseek_v3 bert roberta distilbert t5 vit modernbert llama4_text glm4_moe granitemoe gpt_oss").split()
 
 # Fields of every config class that move no byte of a training step.
 INERT = {"transformers_version", "architectures", "id2label", "label2id", "problem_type", "return_dict",
@@ -39,7 +39,7 @@ def model_class(config):
     if config.architectures and kind != "t5":
         return getattr(transformers, config.architectures[0])
     encoders = {"bert": "BertModel", "roberta": "RobertaModel", "distilbert": "DistilBertModel",
-                "vit": "ViTForImageClassification", "t5": "T5ForConditionalGeneration"}
+                "modernbert": "ModernBertModel", "vit": "ViTForImageClassification", "t5": "T5ForConditionalGeneration"}
     return getattr(transformers, encoders[kind]) if kind in encoders else None  # AutoModelForCausalLM decides
 
 
@@ -95,7 +95,7 @@ def inputs_for(model):
         return {"input_ids": ids, "labels": torch.tensor([0, 1])}
     if kind.endswith("ForTokenClassification"):
         return {"input_ids": ids, "labels": ids % config.num_labels}
-    if config.model_type in ("bert", "roberta", "distilbert"):
+    if config.model_type in ("bert", "roberta", "distilbert", "modernbert"):
         return {"input_ids": ids} if kind.endswith("Model") else {"input_ids": ids, "labels": ids}
     return {"input_ids": ids, "labels": ids, "use_cache": False}
 

@@ -296,7 +296,8 @@ std::vector<bool> read_dense_layers(ConfigReader& config, std::int64_t layers, s
 }
 
 std::vector<LayerKind> read_layer_kinds(ConfigReader& config, std::int64_t layers,
-                                        const std::function<LayerKind(std::int64_t)>& fallback) {
+                                        const std::function<LayerKind(std::int64_t)>& fallback,
+                                        std::string_view sliding) {
   std::vector<LayerKind> kinds;
   const Value* given = config.find("layer_types");
   if (given == nullptr) {
@@ -308,10 +309,10 @@ std::vector<LayerKind> read_layer_kinds(ConfigReader& config, std::int64_t layer
     return std::vector<LayerKind>(static_cast<std::size_t>(layers), LayerKind::Full);
   }
   for (const Value& item : given->items) {
-    if (item.string != "full_attention" && item.string != "sliding_attention") {
-      config.fault(item, "\"layer_types\" may hold full_attention and sliding_attention");
+    if (item.string != "full_attention" && item.string != sliding) {
+      config.fault(item, formatted("\"layer_types\" may hold full_attention and {}", sliding));
     }
-    kinds.push_back(item.string == "sliding_attention" ? LayerKind::Sliding : LayerKind::Full);
+    kinds.push_back(item.string == sliding ? LayerKind::Sliding : LayerKind::Full);
   }
   return kinds;
 }

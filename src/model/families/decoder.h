@@ -72,9 +72,10 @@ void read_head(ConfigReader& config, Decoder& decoder, std::optional<std::int64_
 [[nodiscard]] std::vector<bool> read_dense_layers(ConfigReader& config, std::int64_t layers, std::int64_t experts);
 
 // layer_types, one string for each layer; `fallback` where the key is missing. A name other than full_attention and
-// sliding_attention is a fault.
+// `sliding` is a fault.
 [[nodiscard]] std::vector<LayerKind> read_layer_kinds(ConfigReader& config, std::int64_t layers,
-                                                      const std::function<LayerKind(std::int64_t)>& fallback);
+                                                      const std::function<LayerKind(std::int64_t)>& fallback,
+                                                      std::string_view sliding = "sliding_attention");
 
 // One number or boolean for each layer; `fallback` where the key is missing or null.
 [[nodiscard]] std::vector<bool> read_layer_flags(ConfigReader& config, std::string_view key, std::int64_t layers,

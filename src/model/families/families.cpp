@@ -45,10 +45,12 @@ const std::vector<Family>& families() {
       {"nemotron", build_nemotron, true},
       {"ernie4_5", build_ernie4_5, true},
       {"hunyuan_v1_dense", build_hunyuan_v1_dense, true},
+      {"llama4_text", build_llama4_text, false},
       // Of the class of both pretraining tasks the body with its pooler is built.
       {"bert", build_bert, true, {"BertForPreTraining"}},
       {"roberta", build_roberta, true},
       {"distilbert", build_distilbert, true},
+      {"modernbert", build_modernbert, true},
       {"t5", build_t5, false, {"T5WithLMHeadModel"}},  // Its name in transformers 2.
       {"vit", build_vit, true},
   };

@@ -55,9 +55,11 @@ struct Family {
 [[nodiscard]] ModelSpec build_nemotron(ConfigReader& config);
 [[nodiscard]] ModelSpec build_ernie4_5(ConfigReader& config);
 [[nodiscard]] ModelSpec build_hunyuan_v1_dense(ConfigReader& config);
+[[nodiscard]] ModelSpec build_llama4_text(ConfigReader& config);
 [[nodiscard]] ModelSpec build_bert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_roberta(ConfigReader& config);
 [[nodiscard]] ModelSpec build_distilbert(ConfigReader& config);
+[[nodiscard]] ModelSpec build_modernbert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_t5(ConfigReader& config);
 [[nodiscard]] ModelSpec build_vit(ConfigReader& config);
 

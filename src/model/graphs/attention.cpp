@@ -330,7 +330,7 @@ Heads spread(GraphBuilder& g, const Heads& x, std::int64_t heads) {
   return {with_repeated_heads(g, x.tensor, heads), Layout::Repeated};
 }
 
-// query * s, (key * s) turned, their product, + mask in place, a softmax that knows rows masked whole.
+// query * s, (key * s) turned, their product, + mask in place if there is one, a softmax that knows rows masked whole.
 TensorId math_weights(GraphBuilder& g, const Heads& query, const Heads& key, TensorId bias, double root) {
   const Heads scaled_key{g.unary(Op::MulScalar, key.tensor, root), key.layout};
   const Heads spread_key = spread(g, scaled_key, heads_of(g, query.tensor));
@@ -341,7 +341,7 @@ TensorId math_weights(GraphBuilder& g, const Heads& query, const Heads& key, Ten
   const TensorId k_turned = g.view(k, turned, {step_swap(2, 3)});
   const TensorId product = g.matmul(q, k_turned);
   g.drop({q, k, k_turned, scaled_key.tensor, spread_key.tensor});
-  const TensorId masked = g.in_place(Op::Add, product, bias);
+  const TensorId masked = bias == kNone ? g.keep(product) : g.in_place(Op::Add, product, bias);
   g.drop({product});
   const TensorId weights = g.safe_softmax(masked);
   g.drop({masked});
@@ -383,7 +383,7 @@ TensorId math_kernel(GraphBuilder& g, const AttentionCall& call) {
   const TensorId wide_k = g.cast(low_k, DType::Float32);
   const TensorId wide_v = g.cast(low_v, DType::Float32);
   const TensorId scaled_q = g.unary(Op::MulScalar, wide_q, std::sqrt(scale_of(g, call)));
-  const TensorId bias = given == kNone ? causal_bias(g, seq_of(g, call.q)) : given;
+  const TensorId bias = given != kNone || call.full ? given : causal_bias(g, seq_of(g, call.q));
   const Heads query = as_they_lie(g, scaled_q, call.by_head);
   const Heads own_key = as_they_lie(g, wide_k, call.by_head);
   const Heads own_value = by_token(g, wide_v);
@@ -395,7 +395,8 @@ TensorId math_kernel(GraphBuilder& g, const AttentionCall& call) {
   g.drop({weights});
   const auto [output, returned] = math_output(g, dropped, value, origin);
   // Last declared, first dropped; then the caller lets go of the weights.
-  g.drop({dropped, key.tensor, value.tensor, own_key.tensor, own_value.tensor, query.tensor, scaled_q, bias});
+  g.drop({dropped, key.tensor, value.tensor, own_key.tensor, own_value.tensor, query.tensor, scaled_q});
+  if (bias != kNone) g.drop({bias});
   g.drop({wide_v, wide_k, wide_q, returned, low_q, low_k, low_v});
   g.set_autocast_enabled(true);
   return output;

@@ -140,14 +140,15 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
 // Decoders are made of parts; these are Python of their own.
 using GraphOf = Graph (*)(const ModelSpec& model, const GraphOptions& options);
 GraphOf builder_of(std::string_view family) {
-  constexpr std::array<std::pair<std::string_view, GraphOf>, 8> kOwn{{{"gpt2", build_gpt2_graph},
+  constexpr std::array<std::pair<std::string_view, GraphOf>, 9> kOwn{{{"gpt2", build_gpt2_graph},
                                                                       {"bloom", build_bloom_graph},
                                                                       {"falcon", build_falcon_graph},
                                                                       {"opt", build_opt_graph},
                                                                       {"vit", build_vit_graph},
                                                                       {"bert", build_encoder_graph},
                                                                       {"roberta", build_encoder_graph},
-                                                                      {"distilbert", build_encoder_graph}}};
+                                                                      {"distilbert", build_encoder_graph},
+                                                                      {"modernbert", build_modernbert_graph}}};
   for (const auto& [name, build] : kOwn) {
     if (name == family) return build;
   }
@@ -219,6 +220,10 @@ std::optional<std::string> graph_unsupported(const ModelSpec& model, const Train
   }
   if (!model.has_graph) return formatted("the {} family has no operator graph yet", model.family);
   if (!activation_has_graph(model.dims.activation)) return formatted("the activation {}", model.dims.activation);
+  if (model.parts != nullptr && !model.parts->head_activation.empty() &&
+      !activation_has_graph(model.parts->head_activation)) {
+    return formatted("the activation {}", model.parts->head_activation);
+  }
   if (tp > 1) {
     if (const auto parallel = parallel_unsupported(model, training)) return parallel;
     return unsupported_on_rank(tensor_parallel_part(model, tp), training);

@@ -52,6 +52,7 @@ void cut_module_regions(Graph& graph, const ModelSpec& model, const std::vector<
 // By family; called by build_graph.
 [[nodiscard]] Graph build_decoder_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_encoder_graph(const ModelSpec& model, const GraphOptions& options);
+[[nodiscard]] Graph build_modernbert_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_vit_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_opt_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_gpt2_graph(const ModelSpec& model, const GraphOptions& options);
@@ -71,6 +72,8 @@ void cut_module_regions(Graph& graph, const ModelSpec& model, const std::vector<
 // The same where the class asks for a mask in any case (allow_is_causal_skip=False): flags [1, 1, S, S], for eager
 // attention what is added.
 [[nodiscard]] TensorId materialised_mask(GraphBuilder& g);
+// create_bidirectional_sliding_window_mask: kNone where the window reaches over all tokens.
+[[nodiscard]] TensorId near_mask(GraphBuilder& g, std::int64_t window);
 // torch.finfo(dtype).min.
 [[nodiscard]] double lowest_number(DType dtype);
 // build_alibi_tensor of bloom and falcon: [B * H, 1, S] in the model's dtype from a mask of ones [B, S]. `narrow`:

@@ -76,6 +76,24 @@ TensorId windowed_flags(GraphBuilder& g, const Indices& at, std::int64_t window)
   return both;
 }
 
+// abs(q - kv) <= window, and q >= 0.
+TensorId near_flags(GraphBuilder& g, const Indices& at, std::int64_t window) {
+  const std::int64_t seq = g.options().seq;
+  const Shape square{1, 1, seq, seq};
+  const TensorId start = g.filled(Shape{}, DType::Bool, 1);
+  const TensorId apart = g.make(Op::Sub, square, DType::Int64, {at.q, at.kv});
+  const TensorId distance = g.make(Op::Abs, square, DType::Int64, {apart});
+  g.drop({apart});
+  const TensorId near = g.make(Op::Less, square, DType::Bool, {distance}, false, static_cast<double>(window + 1));
+  g.drop({distance});
+  const TensorId within = g.make(Op::MaskedFill, square, DType::Bool, {start, near});
+  g.drop({start, near});
+  const TensorId any = g.make(Op::GreaterEqual, Shape{1, 1, seq, 1}, DType::Bool, {at.q});
+  const TensorId both = g.make(Op::MaskedFill, square, DType::Bool, {within, any});
+  g.drop({within, any});
+  return both;
+}
+
 // Causal flags, and those of the tokens that count: a mask of ones is looked up for each pair of positions.
 TensorId padded_flags(GraphBuilder& g, const Indices& at, TensorId ones) {
   const std::int64_t seq = g.options().seq;
@@ -90,14 +108,18 @@ TensorId padded_flags(GraphBuilder& g, const Indices& at, TensorId ones) {
   return both;
 }
 
-// sdpa_mask: flags [1, 1, S, S], expanded to the batch.
-TensorId flags_of(GraphBuilder& g, bool windowed, std::int64_t window, TensorId ones = kNone) {
-  const std::int64_t seq = g.options().seq;
+Indices numbered(GraphBuilder& g) {
   Indices at;
   at.rows = numbers(g, g.options().micro_batch);
   at.heads = numbers(g, 1);
-  at.q = shifted_numbers(g, seq);
-  at.kv = shifted_numbers(g, seq);
+  at.q = shifted_numbers(g, g.options().seq);
+  at.kv = shifted_numbers(g, g.options().seq);
+  return at;
+}
+
+// sdpa_mask: flags [1, 1, S, S], expanded to the batch.
+TensorId flags_of(GraphBuilder& g, bool windowed, std::int64_t window, TensorId ones = kNone) {
+  const Indices at = numbered(g);
   const TensorId flags = ones != kNone ? padded_flags(g, at, ones)
                          : windowed    ? windowed_flags(g, at, window)
                                        : causal_flags(g, at);
@@ -165,6 +187,17 @@ TensorId alibi_biases(GraphBuilder& g, TensorId ones, bool narrow) {
 
 TensorId materialised_mask(GraphBuilder& g) {
   const TensorId flags = flags_of(g, false, 0);
+  if (!g.options().eager_attention) return flags;
+  const TensorId mask = added_mask(g, flags);
+  g.drop({flags});
+  return mask;
+}
+
+TensorId near_mask(GraphBuilder& g, std::int64_t window) {
+  if (g.options().seq < window) return kNone;
+  const Indices at = numbered(g);
+  const TensorId flags = near_flags(g, at, window);
+  g.drop({at.rows, at.heads, at.q, at.kv});
   if (!g.options().eager_attention) return flags;
   const TensorId mask = added_mask(g, flags);
   g.drop({flags});

@@ -173,10 +173,13 @@ TensorId turned_half(GraphBuilder& g, const RotaryParts& parts, TensorId x) {
 
 // (x * cos) + (rotate_half(x) * sin).
 TensorId turn(GraphBuilder& g, const RotaryParts& parts, TensorId x, const Waves& waves) {
-  const TensorId wide = parts.wide_products ? g.cast(x, DType::Float32) : g.keep(x);
+  const bool widens = parts.wide_products || parts.wide_halves;
+  const TensorId wide = widens ? g.cast(x, DType::Float32) : g.keep(x);
   const TensorId direct = g.binary(Op::Mul, wide, waves.cos);
   g.drop({wide});
-  TensorId rotated = turned_half(g, parts, x);
+  const TensorId source = parts.wide_halves ? g.cast(x, DType::Float32) : g.keep(x);
+  TensorId rotated = turned_half(g, parts, source);
+  g.drop({source});
   if (parts.wide_products) {
     const TensorId wide_half = g.cast(rotated, DType::Float32);
     g.drop({rotated});
@@ -378,7 +381,7 @@ QueryKey apply_rotary(GraphBuilder& g, const RotaryParts& parts, QueryKey x, con
   } else {
     const DType narrow = g.dtype(x.q);
     out = {turn(g, parts, x.q, seen), turn(g, parts, x.k, seen)};
-    if (parts.wide_tables) {
+    if (parts.wide_tables || parts.wide_halves) {
       const QueryKey cast{g.cast(out.q, narrow), g.cast(out.k, narrow)};
       g.drop({out.q, out.k});
       out = cast;
@@ -402,31 +405,31 @@ TensorId head_norm(GraphBuilder& g, const DecoderParts& p, ModuleId attention, s
   return normed;
 }
 
-struct Head {
+struct HeadRow {
   std::string_view projection;
   std::string_view norm;
   std::int64_t count = 0;
   bool by_head = false;  // Its gradient comes head by head.
 };
 
-bool normed_by_token(const GraphBuilder& g, const DecoderParts& p, ModuleId attention, const Head& head) {
+bool normed_by_token(const GraphBuilder& g, const DecoderParts& p, ModuleId attention, const HeadRow& head) {
   const bool by_token = p.head_norm == HeadNorm::ByToken || p.head_norm == HeadNorm::BehindByToken;
   return by_token && g.model().child(attention, head.norm) != kNone;
 }
 
-bool copied_back(const GraphBuilder& g, const Head& head) {
+bool copied_back(const GraphBuilder& g, const HeadRow& head) {
   return head.by_head && head.count > 1 && g.options().seq > 1;
 }
 
 // proj(x), with the norm of all heads together where the family has one.
-TensorId flat_heads(GraphBuilder& g, const DecoderParts& p, ModuleId attention, const Head& head, TensorId x) {
+TensorId flat_heads(GraphBuilder& g, const DecoderParts& p, ModuleId attention, const HeadRow& head, TensorId x) {
   const std::int64_t width = head.count * g.model().dims.head_dim;
   const TensorId flat = linear_module(g, g.child(attention, head.projection), x, width);
   return head_norm(g, p, attention, head.norm, HeadNorm::Whole, flat);
 }
 
 // .view(B, S, heads, D), rebinding the variable.
-TensorId split_heads(GraphBuilder& g, const DecoderParts& p, ModuleId attention, const Head& head, TensorId flat) {
+TensorId split_heads(GraphBuilder& g, const DecoderParts& p, ModuleId attention, const HeadRow& head, TensorId flat) {
   const Dimensions& d = g.model().dims;
   const Shape by_token{g.options().micro_batch, g.options().seq, head.count, d.head_dim};
   const bool copied = copied_back(g, head) && normed_by_token(g, p, attention, head);
@@ -436,7 +439,7 @@ TensorId split_heads(GraphBuilder& g, const DecoderParts& p, ModuleId attention,
 }
 
 // .transpose(1, 2), rebinding the variable.
-TensorId turned_heads(GraphBuilder& g, const DecoderParts& p, ModuleId attention, const Head& head, TensorId split) {
+TensorId turned_heads(GraphBuilder& g, const DecoderParts& p, ModuleId attention, const HeadRow& head, TensorId split) {
   const Shape& by_token = g.shape(split);
   const Shape swapped{by_token.dims[0], by_token.dims[2], by_token.dims[1], by_token.dims[3]};
   const bool copied = copied_back(g, head) && !normed_by_token(g, p, attention, head);
@@ -462,14 +465,14 @@ Projected separate(GraphBuilder& g, const DecoderParts& p, ModuleId module, Tens
   const bool queries = given.turns || queries_come_back_by_head(g.options(), d, given.mask != kNone);
   const TensorId whole = g.copy_to_parallel(x);
   Projected made;
-  const Head query{"q_proj", p.query_norm, d.heads, queries};
-  const Head key{"k_proj", p.key_norm, d.kv_heads, given.turns || keys};
-  const Head value{"v_proj", {}, d.kv_heads, values};
-  const auto viewed = [&](const Head& head, TensorId flat) {
+  const HeadRow query{"q_proj", p.query_norm, d.heads, queries};
+  const HeadRow key{"k_proj", p.key_norm, d.kv_heads, given.turns || keys};
+  const HeadRow value{"v_proj", {}, d.kv_heads, values};
+  const auto viewed = [&](const HeadRow& head, TensorId flat) {
     const TensorId split = split_heads(g, p, module, head, flat);
     return p.head_norm == HeadNorm::BehindByToken ? split : turned_heads(g, p, module, head, split);
   };
-  const auto project = [&](const Head& head) {
+  const auto project = [&](const HeadRow& head) {
     const TensorId flat = flat_heads(g, p, module, head, whole);
     return p.views_behind ? flat : viewed(head, flat);
   };
@@ -535,10 +538,30 @@ Projected fused_heads(GraphBuilder& g, const DecoderParts& p, ModuleId module, T
   return made;
 }
 
+// proj(x).view(B, S, 3, heads, D).unbind(2), each transposed; the gradients are brought together by one copy.
+Projected fused_thirds(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId x) {
+  const Dimensions& d = g.model().dims;
+  Projected made;
+  made.fused = linear_module(g, g.child(module, p.fused_projection), x, 3 * d.heads * d.head_dim);
+  const Shape by_token{g.options().micro_batch, g.options().seq, d.heads, d.head_dim};
+  const Shape by_head{by_token.dims[0], by_token.dims[2], by_token.dims[1], by_token.dims[3]};
+  const std::vector<TensorId> parts = g.split_last(made.fused, equal_widths(g, made.fused, 3));
+  const auto viewed = [&](TensorId part) {
+    const TensorId out = g.view(part, by_head, {step_reshape(by_token), step_swap(1, 2)});
+    g.drop({part});
+    return out;
+  };
+  made.q = viewed(parts[0]);
+  made.k = viewed(parts[1]);
+  made.v = viewed(parts[2]);
+  return made;
+}
+
 Projected projected(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId x, const LayerInputs& given) {
   switch (p.projections) {
     case Projections::Fused: return fused(g, p, module, x, given);
     case Projections::FusedHeads: return fused_heads(g, p, module, x);
+    case Projections::FusedThirds: return fused_thirds(g, p, module, x);
     default: break;
   }
   return separate(g, p, module, x, given);
@@ -634,6 +657,11 @@ Attended attention_module(GraphBuilder& g, const DecoderParts& p, ModuleId modul
   TensorId out = row_linear_module(g, g.child(module, p.output), attended.flat, d.hidden);
   g.drop({attended.flat});
   out = inner_dropout(g, p, out);
+  if (!p.output_dropout.empty()) {
+    const TensorId dropped = dropout_module(g, g.child(module, p.output_dropout), out, d.attention_dropout);
+    g.drop({out});
+    out = dropped;
+  }
   g.drop({call.q, call.k, call.v});
   for (TensorId one : held) g.drop({one});
   g.exit(module);

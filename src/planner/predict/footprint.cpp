@@ -25,13 +25,25 @@ bool is_trained(const Parameter& parameter, const Training& training) {
   return true;
 }
 
+// The masked language models of bert and roberta have a bias beside their projection's, which nothing reads where the
+// two share no storage: it never has a gradient, and PyTorch's optimizers make no state for it.
+bool is_read(const ModelSpec& model, const Parameter& parameter) {
+  const bool beside = parameter.name.ends_with("lm_head.bias") || parameter.name.ends_with("predictions.bias");
+  if (!beside || !model.graph_class.ends_with("ForMaskedLM")) return true;
+  const auto id = static_cast<ParameterId>(&parameter - model.parameters.data());
+  return std::any_of(model.parameters.begin(), model.parameters.end(),
+                     [id](const Parameter& other) { return other.tied_to == id; });
+}
+
 std::vector<CountedParameter> count(const ModelSpec& model, const Job& job) {
+  const bool one_by_one = job.training.runtime == Runtime::PyTorch;
   std::vector<CountedParameter> counted;
   for (const Parameter& parameter : model.parameters) {
     if (parameter.tied_to != kNone) continue;
     const Shape local = local_shape(model, parameter, job.parallelism.tp);
     const bool in_layer = model.modules[static_cast<std::size_t>(parameter.module)].layer != kNone;
-    counted.push_back({local.elements().value(), local, is_trained(parameter, job.training),
+    const bool trained = is_trained(parameter, job.training) && (!one_by_one || is_read(model, parameter));
+    counted.push_back({local.elements().value(), local, trained,
                        in_layer && local.rank == 2 && parameter.split != Split::Vocabulary,
                        model.modules[static_cast<std::size_t>(parameter.module)].type == "Embedding",
                        job.training.dtype_of(parameter)});
@@ -350,17 +362,54 @@ void add_workspaces(const ModelSpec& model, const Job& job, Footprint& result) {
   if (!sizes->lt_per_call && !biased.empty()) workspace += sizes->cublaslt * (recomputes ? 2 : 1);
 }
 
-// input_ids and labels, int64; the collators of transformers 4.53 to 4.57 give a mask as well.
+std::int64_t last_tokens(const Training& t) {
+  return checked_mul(t.micro_batch, t.seq_of(t.steps() * t.grad_accum - 1));
+}
+
+// What the trained class says of how many places, in how many classes each.
+struct Answers {
+  std::int64_t places = 0;
+  std::int64_t classes = 0;
+  bool widened = false;  // Its loss is of logits in fp32.
+};
+
+// Nothing for a body, and for an encoder with a decoder.
+std::optional<Answers> answers_of(const ModelSpec& model, const Training& t) {
+  const auto is = [&](std::string_view head) { return model.graph_class.ends_with(head); };
+  const Dimensions& d = model.dims;
+  if (is("ForCausalLM") || is("LMHeadModel")) return Answers{last_tokens(t), d.vocab, t.loss != Loss::Native};
+  const bool modern = model.family == "modernbert";
+  if (is("ForMaskedLM")) return Answers{last_tokens(t), d.vocab, modern};
+  if (is("ForTokenClassification")) return Answers{last_tokens(t), d.labels, model.parts != nullptr && !modern};
+  if (is("ForSequenceClassification") || is("ForImageClassification")) return Answers{t.micro_batch, d.labels, false};
+  return std::nullopt;
+}
+
+Elements pixels_of(const ModelSpec& model) {
+  const auto patches = std::find_if(model.parameters.begin(), model.parameters.end(),
+                                    [](const Parameter& one) { return one.name.ends_with("projection.weight"); });
+  const std::int64_t channels = patches->shape.dims[1];
+  return Elements(checked_mul(channels, checked_mul(model.dims.image, model.dims.image)));
+}
+
+// Tokens or pictures, and labels; the collators of transformers 4.53 to 4.57 give a mask as well.
 bool add_batch(const ModelSpec& model, const Training& training, Footprint& result) {
-  const bool causal = model.graph_class.ends_with("ForCausalLM") || model.graph_class.ends_with("LMHeadModel");
-  if (!causal) return false;
-  const Elements tokens(checked_mul(training.micro_batch, training.seq_of(training.steps() * training.grad_accum - 1)));
-  result.persistent[Role::Inputs] = storage(tokens, DType::Int64) * (batch_has_mask(training.transformers) ? 3 : 2);
+  const std::optional<Answers> answers = answers_of(model, training);
+  if (!answers) return false;
+  Bytes& inputs = result.persistent[Role::Inputs];
+  inputs = storage(Elements(answers->places), DType::Int64);
+  if (model.dims.image > 0) {
+    inputs += storage(pixels_of(model), DType::Float32) * training.micro_batch;
+  } else {
+    const Bytes tokens = storage(Elements(last_tokens(training)), DType::Int64);
+    inputs += tokens * (batch_has_mask(training.transformers) ? 2 : 1);
+  }
   return true;
 }
 
-Bytes loss_bytes(const Training& t) {
-  const bool narrow = t.loss == Loss::Native && !t.autocast;
+Bytes loss_bytes(const ModelSpec& model, const Training& t) {
+  const std::optional<Answers> answers = answers_of(model, t);
+  const bool narrow = answers && !answers->widened && !t.autocast;
   return Bytes(bytes_per_element(narrow ? t.dtype : DType::Float32));
 }
 
@@ -388,10 +437,12 @@ Bytes held_logits(const ModelSpec& model, const Job& job) {
   const Training& t = job.training;
   if (t.loop != LoopKind::Script || (t.loss != Loss::HuggingFace && t.loss != Loss::Native)) return Bytes(0);
   const std::int64_t tp = job.parallelism.tp;
-  const std::int64_t words = tp == 1 ? model.dims.vocab : round_up(Bytes(model.dims.vocab), tp * 128).value() / tp;
-  const std::int64_t tokens = checked_mul(t.micro_batch, t.seq_of(t.steps() * t.grad_accum - 1));
+  const std::optional<Answers> answers = answers_of(model, t);
+  if (!answers) return Bytes(0);
+  const std::int64_t classes = answers->classes;
+  const std::int64_t own = tp == 1 ? classes : round_up(Bytes(classes), tp * 128).value() / tp;
   const DType computed = t.autocast.value_or(t.dtype);
-  return storage(Elements(checked_mul(tokens, words)), t.outputs_to_fp32 ? DType::Float32 : computed);
+  return storage(Elements(checked_mul(answers->places, own)), t.outputs_to_fp32 ? DType::Float32 : computed);
 }
 
 std::vector<Elements> kept_gradients(const ModelSpec& model, const Job& job) {
@@ -462,7 +513,7 @@ Footprint footprint(const ModelSpec& model, const Job& job, std::int64_t rank) {
   add_workspaces(model, job, result);
   result.batch_known = add_batch(model, job.training, result);
   if (result.batch_known && job.training.loop == LoopKind::Script) {
-    result.persistent[Role::Inputs] += loss_bytes(job.training);
+    result.persistent[Role::Inputs] += loss_bytes(model, job.training);
     result.persistent[Role::Activations] += held_logits(model, job);
   }
   result.states.parameters = result.persistent[Role::Parameters];
