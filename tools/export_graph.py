@@ -297,7 +297,7 @@ class Recording:
                 if storage not in self.made:
                     raise Stop(f"{name}: nobody knows where its result lies")
                 line["outs"].append([self.made[storage], str(dtype).removeprefix("torch."), shape])
-        kept = list(dict.fromkeys(number for number, *_ in packed))
+        kept = list(dict.fromkeys(number for number, *_ in packed if number in self.made))  # Others have no bytes.
         line.update(saves=self.storages(kept), after=any(after for _, after, _ in packed) or custom)
         views = [number for number, _, view in packed if view and number < len(self.parameters)]
         if views:

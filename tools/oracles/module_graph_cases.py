@@ -93,14 +93,15 @@ class GraphNetwork(nn.Module):
         super().__init__()
         self.embed = nn.Linear(4, width)
         self.messages = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(layers))
-        self.updates = nn.ModuleList(nn.GRUCell(width, width) for _ in range(layers))
+        self.updates = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(layers))
         self.head = nn.Linear(width, 1)
 
     def forward(self, nodes, edges):
         h = self.embed(nodes)
         for message, update in zip(self.messages, self.updates):
             sent = F.relu(message(torch.cat([h[edges[0]], h[edges[1]]], -1)))
-            h = update(torch.zeros_like(h).index_add(0, edges[1], sent), h)
+            summed = torch.zeros_like(h).index_add(0, edges[1], sent)
+            h = torch.tanh(update(torch.cat([summed, h], -1)))
         return self.head(h).mean()
 
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/module_graph.h"
 #include "core/error.h"
 #include "planner/predict/library_memory.h"
 
@@ -348,6 +349,12 @@ void add_workspaces(const ModelSpec& model, const Job& job, Footprint& result) {
 
 // input_ids and labels, int64; the collators of transformers 4.53 to 4.57 give a mask as well.
 bool add_batch(const ModelSpec& model, const Training& training, Footprint& result) {
+  if (model.recording) {
+    for (const RecordedTensor& tensor : model.recording->batch) {
+      result.persistent[Role::Inputs] += storage(tensor.shape.elements(), tensor.dtype);
+    }
+    return true;
+  }
   const bool causal = model.graph_class.ends_with("ForCausalLM") || model.graph_class.ends_with("LMHeadModel");
   if (!causal) return false;
   const Elements tokens(checked_mul(training.micro_batch, training.seq_of(training.steps() * training.grad_accum - 1)));
