@@ -1,5 +1,6 @@
 #include "io/module_graph.h"
 
+#include <algorithm>
 #include <charconv>
 #include <set>
 
@@ -35,7 +36,9 @@ class ModuleGraphReader {
     graph_.loss = static_cast<std::int32_t>(reader.required_integer("loss", 0, INT32_MAX, 0));
     graph_.loss_stage3 = static_cast<std::int32_t>(reader.required_integer("loss_stage3", 0, INT32_MAX, 0));
     read_stream(reader, "ops", graph_.ops, graph_.loss);
+    views_ = false;
     read_stream(reader, "ops_stage3", graph_.ops_stage3, graph_.loss_stage3);
+    if (views_) graph_.ops_stage3.clear();  // A saved view keeps what was gathered: model/recorded refuses it.
     reader.refuse_unread("a recorded module");
     return std::move(graph_);
   }
@@ -116,7 +119,7 @@ class ModuleGraphReader {
       graph_.parameters.push_back(std::move(parameter));
     }
     if (graph_.parameters.empty()) reader.fault("parameters", "there is no parameter");
-    (void)list(reader, "tied", false);  // Other names of parameters; they are no others.
+    read_tied(reader, paths);
     for (const auto& [key, into] : {std::pair("buffers", &graph_.buffers), std::pair("batch", &graph_.batch)}) {
       for (const Value& row : list(reader, key)) {
         if (!expect_row(row, 3, "a tensor")) continue;
@@ -127,6 +130,25 @@ class ModuleGraphReader {
     }
   }
 
+  // Other names of parameters, which share the storage: they have no number in the stream.
+  void read_tied(ObjectReader& reader, const std::set<std::string_view>& paths) {
+    own_ = graph_.parameters.size();
+    for (const Value& row : list(reader, "tied", false)) {
+      if (!expect_row(row, 2, "a tied name")) continue;
+      const auto first = std::find_if(graph_.parameters.begin(), graph_.parameters.end(),
+                                      [&](const RecordedParameter& p) { return p.name == row.items[1].string; });
+      if (first == graph_.parameters.end()) {
+        fault(row.items[1], formatted("no parameter \"{}\"", row.items[1].string));
+        continue;
+      }
+      RecordedParameter again = *first;
+      again.name = row.items[0].string;
+      again.tied_to = static_cast<std::int32_t>(first - graph_.parameters.begin());
+      check_owner(row, again.name, paths);
+      graph_.parameters.push_back(std::move(again));
+    }
+  }
+
   void check_owner(const Value& row, std::string_view name, const std::set<std::string_view>& paths) {
     const std::size_t dot = name.rfind('.');
     const std::string_view owner = dot == std::string_view::npos ? "" : name.substr(0, dot);
@@ -134,7 +156,7 @@ class ModuleGraphReader {
   }
 
   void read_stream(ObjectReader& reader, std::string_view key, std::vector<RecordedOp>& ops, std::int32_t loss) {
-    placed_ = static_cast<std::int32_t>(graph_.parameters.size() + graph_.buffers.size() + graph_.batch.size());
+    placed_ = static_cast<std::int32_t>(own_ + graph_.buffers.size() + graph_.batch.size());
     storages_ = placed_;
     values_ = 0;
     dropped_.clear();
@@ -196,7 +218,7 @@ class ModuleGraphReader {
     if (op.outs.empty()) reader.fault("outs", "an operator with a gradient has an output");
     op.saves = storages(reader, "saves");
     op.saves_after_kernel = reader.boolean("after").value_or(false);
-    (void)list(reader, "views", false);
+    views_ = views_ || !list(reader, "views", false).empty();
     read_backward(reader, op);
     for (const Value& row : list(reader, "to")) {
       if (expect_row(row, 4, "a gradient")) op.gradients.push_back(read_gradient(row));
@@ -235,7 +257,7 @@ class ModuleGraphReader {
 
   RecordedGradient read_gradient(const Value& row) {
     RecordedGradient gradient;
-    const auto parameters = static_cast<std::int64_t>(graph_.parameters.size());
+    const auto parameters = static_cast<std::int64_t>(own_);
     gradient.to = static_cast<std::int32_t>(integer(row.items[0], -parameters, values_ - 1, "where a gradient goes"));
     const auto slots = static_cast<std::int64_t>(slots_.size());
     gradient.from = static_cast<std::int32_t>(integer(row.items[1], -1, slots - 1, "where a gradient lies"));
@@ -269,11 +291,13 @@ class ModuleGraphReader {
   const Document& document_;
   Diagnostics& diagnostics_;
   ModuleGraph graph_;
+  std::size_t own_ = 0;  // Parameters that are tied to none.
   std::int32_t placed_ = 0;
   std::int32_t storages_ = 0;
   std::int32_t values_ = 0;
   std::set<std::int32_t> dropped_;
   std::vector<std::int32_t> open_;
+  bool views_ = false;       // Autograd saves a view of a parameter.
   std::vector<bool> slots_;  // Of the backward function under way: still to be given to an input.
 };
 

@@ -55,6 +55,7 @@ class RecordedGraph {
   void place() {
     for (std::size_t at = 0; at < recording_.parameters.size(); ++at) {
       const RecordedParameter& p = recording_.parameters[at];
+      if (p.tied_to != kNone) continue;
       const bool trained = options_.trainable.empty() ? p.trainable : options_.trainable[at];
       const StorageId lies = storage({dsplan::storage(p.shape.elements(), p.dtype), static_cast<ParameterId>(at), kNone});
       storages_.push_back(tensor(p, lies, trained, kNone));
@@ -257,6 +258,10 @@ ModelSpec build_recorded_model(ModuleGraph recording, std::string name) {
 
 std::optional<std::string> recorded_unsupported(const ModelSpec& model, const Training& training, std::int64_t tp) {
   const ModuleGraph& recording = *model.recording;
+  const bool stage3 = training.runtime == Runtime::DeepSpeed && training.zero.stage == 3;
+  if (stage3 && recording.ops_stage3.empty()) {
+    return "a recorded module that keeps a view of a parameter for backward, under ZeRO-3";
+  }
   if (tp > 1) return "a recorded module under tensor parallelism";
   if (training.runtime == Runtime::Fsdp2) return "a recorded module under fully_shard";
   if (!training.checkpoint.groups.empty() || !training.checkpoint.modules.empty() || training.checkpoint.text != "none") {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "core/module_graph.h"
 #include "core/error.h"
+#include "core/module_graph.h"
 #include "planner/predict/library_memory.h"
 
 namespace dsplan {
