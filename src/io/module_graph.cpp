@@ -109,6 +109,19 @@ class ModuleGraphReader {
       graph_.modules.push_back({path, row.items[1].string});
     }
     if (graph_.modules.empty()) reader.fault("modules", "there is no module");
+    read_parameters(reader, paths);
+    read_tied(reader, paths);
+    for (const auto& [key, into] : {std::pair("buffers", &graph_.buffers), std::pair("batch", &graph_.batch)}) {
+      for (const Value& row : list(reader, key)) {
+        if (!expect_row(row, 3, "a tensor")) continue;
+        into->emplace_back().name = row.items[0].string;
+        read_tensor(row, 1, into->back());
+        if (into == &graph_.buffers) check_owner(row, into->back().name, paths);
+      }
+    }
+  }
+
+  void read_parameters(ObjectReader& reader, const std::set<std::string_view>& paths) {
     for (const Value& row : list(reader, "parameters")) {
       if (!expect_row(row, 4, "a parameter")) continue;
       RecordedParameter parameter;
@@ -119,15 +132,6 @@ class ModuleGraphReader {
       graph_.parameters.push_back(std::move(parameter));
     }
     if (graph_.parameters.empty()) reader.fault("parameters", "there is no parameter");
-    read_tied(reader, paths);
-    for (const auto& [key, into] : {std::pair("buffers", &graph_.buffers), std::pair("batch", &graph_.batch)}) {
-      for (const Value& row : list(reader, key)) {
-        if (!expect_row(row, 3, "a tensor")) continue;
-        into->emplace_back().name = row.items[0].string;
-        read_tensor(row, 1, into->back());
-        if (into == &graph_.buffers) check_owner(row, into->back().name, paths);
-      }
-    }
   }
 
   // Other names of parameters, which share the storage: they have no number in the stream.
@@ -218,7 +222,7 @@ class ModuleGraphReader {
     if (op.outs.empty()) reader.fault("outs", "an operator with a gradient has an output");
     op.saves = storages(reader, "saves");
     op.saves_after_kernel = reader.boolean("after").value_or(false);
-    views_ = views_ || !list(reader, "views", false).empty();
+    views_ = !list(reader, "views", false).empty() || views_;
     read_backward(reader, op);
     for (const Value& row : list(reader, "to")) {
       if (expect_row(row, 4, "a gradient")) op.gradients.push_back(read_gradient(row));
