@@ -157,7 +157,7 @@ TEST_CASE("files and folders") {
   const std::string training = data.write("x.json", R"({"dsplan": 1, "kind": "training"})");
   CHECK(refusal(training) == training +
                                  ":1:23: error: \"training\" is no kind of model; a model is a config.json, or of kind "
-                                 "\"graph\", \"chain\" or \"plan\"\n"
+                                 "\"graph\", \"module_graph\", \"chain\" or \"plan\"\n"
                                  "    1 | {\"dsplan\": 1, \"kind\": \"training\"}\n"
                                  "      |                       ^\n");
   CHECK(refusal(data.path) == data.path + ": error: holds no config.json\n");

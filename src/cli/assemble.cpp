@@ -9,12 +9,15 @@
 #include "io/launch_line.h"
 #include "io/locate.h"
 #include "io/machine_files.h"
+#include "io/module_graph.h"
+#include "io/own_file.h"
 #include "io/safetensors.h"
 #include "io/text.h"
 #include "io/training_file.h"
 #include "model/checkpoint_names.h"
 #include "model/config_remarks.h"
 #include "model/families.h"
+#include "model/recorded.h"
 #include "planner/plan/choose_checkpoint.h"
 #include "planner/resolve/programs.h"
 #include "planner/resolve/resolve.h"
@@ -66,6 +69,16 @@ void lay_remarks(const Request& of_model, Request& request) {
   request.not_modelled.insert(request.not_modelled.end(), of_model.not_modelled.begin(), of_model.not_modelled.end());
 }
 
+// A recording has one shape, which nobody needs to name.
+void lay_recording(const ModuleGraph& recording, const DeepSpeedInput* ds, Request& request) {
+  const Place place = option("the recording");
+  const bool batch_said = ds != nullptr && (ds->micro_batch.given() || ds->train_batch_size.given());
+  if (!request.micro_batch.given() && !batch_said) request.micro_batch = {recording.micro_batch, place};
+  if (!request.seq.given() && !request.seq_list.given()) request.seq = {recording.seq, place};
+  const bool dtype_said = request.dtype.given() || request.autocast.given() || ds != nullptr;
+  if (!dtype_said) request.dtype = {std::string(name(recording.dtype)), place};
+}
+
 void read_checkpoint_groups(Request& request) {
   if (!request.checkpoint.given() || request.checkpoint_groups.given()) return;
   if (!is_checkpoint_file(*request.checkpoint)) return;
@@ -114,6 +127,9 @@ ModelSpec load_model(const std::string& argument, Request& said) {
   }
   if (files.kind == ModelFiles::Kind::Plan) {
     throw Refusal(files.config_path, "is a plan, and this command takes a model", "`dsplan simulate` takes both");
+  }
+  if (files.kind == ModelFiles::Kind::ModuleGraph) {
+    return build_recorded_model(read_module_graph(files.document), files.name);
   }
   ConfigRemarks remarks;
   ModelSpec model = build_model(files.document, files.name, remarks);
@@ -178,6 +194,7 @@ void complete(Said& said, Inputs& inputs, Diagnostics& diagnostics) {
 void read_what_it_names(Inputs& inputs, Diagnostics& diagnostics) {
   Request& request = inputs.request;
   attempt(diagnostics, [&] { read_checkpoint_groups(request); });
+  if (inputs.model.recording) lay_recording(*inputs.model.recording, inputs.deepspeed ? &*inputs.deepspeed : nullptr, request);
   if (!inputs.model.modules.empty()) {
     attempt(diagnostics, [&] { inputs.model = model_of(std::move(inputs.model), request); });
   }
@@ -379,6 +396,10 @@ Inputs gather(const Sources& sources, const SimulateWords& said) {
   };
   Request of_model;
   with(SourceKind::Model, [&](const SourceFile& file) {
+    if (is_kind(file.content, "module_graph")) {
+      inputs.model = build_recorded_model(read_module_graph(file.content), file.model);
+      return;
+    }
     ConfigRemarks remarks;
     inputs.model = build_model(file.content, file.model, remarks);
     take_remarks(file.content, remarks, of_model);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -160,7 +161,9 @@ enum class Op : std::uint8_t {
   Less,
   BitwiseOr,
   Histogram,
-  Custom,  // The node of a torch.autograd.Function: its outputs were made before, without gradients.
+  // The node of a torch.autograd.Function: its outputs were made before, without gradients. Or an operator that was
+  // recorded (Node::recorded).
+  Custom,
 };
 inline constexpr std::size_t kOps = static_cast<std::size_t>(Op::Custom) + 1;
 [[nodiscard]] const char* name(Op op);
@@ -252,7 +255,12 @@ struct Node {
   std::uint64_t saved_outputs = 0;
   // Split and Unbind only: bit i: no gradient will come for output i, and zeros stand for it.
   std::uint64_t undefined_outputs = 0;
+  // Custom only: its recipe was recorded, and is this one of Graph::recorded.
+  std::int32_t recorded = kNone;
 };
+
+// Recipes that were recorded: model/recorded.h.
+struct RecordedOperators;
 
 struct Instruction {
   // Forget: the autograd node, of which no loss will ever ask a gradient, dies with the last that holds it. Read: Python
@@ -293,6 +301,7 @@ struct Graph {
   std::vector<Region> regions;
   // Tensors that requires_grad_(True) has made leaves, though nothing trained went into them.
   std::vector<TensorId> leaves;
+  std::shared_ptr<const RecordedOperators> recorded;  // Null: none was.
 
   [[nodiscard]] std::span<const TensorId> in(const Node& node) const {
     return {operands.data() + node.first_operand, node.input_count};

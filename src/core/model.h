@@ -114,6 +114,8 @@ struct Dimensions {
 
 // How the layers of a decoder are put together: model/parts.h.
 struct DecoderParts;
+// One forward and backward of any module as tools/export_graph.py recorded it: core/module_graph.h.
+struct ModuleGraph;
 
 struct ModelSpec {
   std::string name;         // Bundled name, or the file it came from.
@@ -122,6 +124,7 @@ struct ModelSpec {
   std::string graph_class;  // The framework's class, "LlamaForCausalLM".
   Dimensions dims;
   std::shared_ptr<const DecoderParts> parts;  // Null: no decoder made of parts.
+  std::shared_ptr<const ModuleGraph> recording;  // Null: a family's model.
   std::vector<Module> modules;                // Registration order, parents before children.
   std::vector<Parameter> parameters;          // Registration order; tied ones are listed again with `tied_to`.
   std::vector<ModelBuffer> buffers;

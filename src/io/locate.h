@@ -26,7 +26,7 @@ enum class Bundled : std::uint8_t { Model, Graph, Hardware, Cluster, DeepSpeed, 
 [[nodiscard]] bool is_bundled(Bundled kind, const std::string& argument);
 
 struct ModelFiles {
-  enum class Kind : std::uint8_t { Config, OpGraph, Chain, Plan };
+  enum class Kind : std::uint8_t { Config, OpGraph, Chain, Plan, ModuleGraph };
   std::string name;          // Bundled name, Hugging Face id, or the folder's or file's own name.
   std::string config_path;   // The file that was read, whatever its kind.
   Document document;         // That file, parsed as strict JSON, so that nobody reads it twice.

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "model/catalogue_rules.h"
+#include "model/recorded.h"
 
 namespace dsplan {
 namespace {
@@ -314,6 +315,8 @@ void Recipe::clear() {
   passes_part = false;
   seen_through_view = 0;
   comes_empty = 0;
+  not_whole = 0;
+  shared_outputs = 0;
   hands_out = 0;
   leaves_reversed = false;
   leaves_first = false;
@@ -323,6 +326,10 @@ void Recipe::clear() {
 }
 
 void recipe_of(const Graph& graph, const Node& node, Recipe& recipe, const CatalogueOptions& options) {
+  if (node.recorded != kNone) {
+    recipe = graph.recorded->operators[static_cast<std::size_t>(node.recorded)].recipe;
+    return;
+  }
   recipe.clear();
   const Row& row = row_of(node.op);
   if (options.torch < row.since) {

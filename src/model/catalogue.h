@@ -76,6 +76,10 @@ struct Recipe {
   std::uint64_t hands_out = 0;
   // Inputs without elements whose gradient is a tensor of its own: it comes, and holds nothing (bit i).
   std::uint64_t comes_empty = 0;
+  // Of what was recorded. Gradients that do not fill their storage (bit i: input i), and outputs that lie in a storage
+  // which was there before (bit i: output i).
+  std::uint64_t not_whole = 0;
+  std::uint64_t shared_outputs = 0;
   bool leaves_reversed = false;  // Parameters among the inputs become ready last one first.
   // They are ready before the gradient of input 0 is handed on: the view that it comes back through is older.
   bool leaves_first = false;

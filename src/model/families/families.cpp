@@ -91,6 +91,10 @@ const Family& family_of(ConfigReader& config) {
   for (const Family& family : families()) {
     if (family.model_type == named) return family;
   }
+  if (config.root().find("auto_map") != nullptr) {
+    config.refuse("model_type", formatted("model_type \"{}\" is remote code (\"auto_map\"), which dsplan does not run", type->string),
+                  "record it: tools/export_graph.py writes a file that dsplan takes as MODEL (docs/exporting.md)");
+  }
   refuse_multimodal(config, type->string);
   if (type->string == "gemma3") {
     config.refuse("model_type", "multimodal models are not modelled yet: model_type \"gemma3\"",

@@ -7,6 +7,7 @@
 #include "core/format.h"
 #include "model/parts.h"
 #include "model/quantized.h"
+#include "model/recorded.h"
 
 namespace dsplan {
 namespace {
@@ -215,6 +216,7 @@ bool keeps_heads_grouped(Version transformers, Version torch) {
 }
 
 std::optional<std::string> graph_unsupported(const ModelSpec& model, const Training& training, std::int64_t tp) {
+  if (model.recording) return recorded_unsupported(model, training, tp);
   if (is_body(model)) {
     return formatted("{} has no loss: \"architectures\" names the class that is trained", model.graph_class);
   }
@@ -233,6 +235,7 @@ std::optional<std::string> graph_unsupported(const ModelSpec& model, const Train
 
 Graph build_graph(const ModelSpec& model, const GraphOptions& options) {
   DSPLAN_CHECK(model.has_graph, model.family);
+  if (model.recording) return build_recorded_graph(model, options);
   const bool cut = options.tp > 1;
   const std::optional<ModelSpec> part = cut ? std::optional(tensor_parallel_part(model, options.tp)) : std::nullopt;
   const ModelSpec& own = cut ? *part : model;

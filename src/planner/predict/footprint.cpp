@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/module_graph.h"
 #include "planner/predict/library_memory.h"
 
 namespace dsplan {
@@ -394,6 +395,12 @@ Elements pixels_of(const ModelSpec& model) {
 
 // Tokens or pictures, and labels; the collators of transformers 4.53 to 4.57 give a mask as well.
 bool add_batch(const ModelSpec& model, const Training& training, Footprint& result) {
+  if (model.recording) {
+    for (const RecordedTensor& tensor : model.recording->batch) {
+      result.persistent[Role::Inputs] += storage(tensor.shape.elements(), tensor.dtype);
+    }
+    return true;
+  }
   const std::optional<Answers> answers = answers_of(model, training);
   if (!answers) return false;
   Bytes& inputs = result.persistent[Role::Inputs];

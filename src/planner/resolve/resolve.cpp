@@ -27,9 +27,24 @@ void refuse_over_packed_weights(const Lora& lora, const Place& place) {
   throw Refusal({place.says("biases that are trained beside packed weights are not modelled yet", "bias=none")});
 }
 
+// What is trained decides what backward makes, and a recording has seen one choice.
+void refuse_over_recording(const Request& request) {
+  const auto refuse = [](const Place& place, std::string_view what) {
+    throw Refusal({place.says(formatted("{} a recorded module is not modelled yet", what),
+                              "let the script that tools/export_graph.py runs make it so")});
+  };
+  if (request.lora.given()) refuse(request.lora.place, "adapters in");
+  if (request.quantization.given()) refuse(request.quantization.place, "packing the weights of");
+  if (request.freeze.given()) refuse(request.freeze.place, "freezing parameters of");
+}
+
 }  // namespace
 
 ModelSpec model_of(ModelSpec model, const Request& request) {
+  if (model.recording) {
+    refuse_over_recording(request);
+    return model;
+  }
   const std::optional<Quantization> quantization = quantization_of(request, loaded_dtype(model, request));
   if (request.lora.given()) {
     const Lora lora = parse_lora(request.lora);

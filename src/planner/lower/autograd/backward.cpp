@@ -210,6 +210,7 @@ Gradient Backward::gradient_of_input(NodeId id, std::size_t i) {
     }
   }
   if ((entry.seen_through_view >> i & 1U) != 0) gradient.view = true;
+  if ((entry.not_whole >> i & 1U) != 0) gradient.whole = false;
   gradient.empty = (entry.comes_empty >> i & 1U) != 0;
   return gradient;
 }

@@ -73,7 +73,8 @@ void Forward::run_operator(NodeId id, bool saves) {
   for (std::size_t i = 0; i < node.output_count; ++i) {
     const TensorId out = graph_.output(node, i);
     if (graph_.storage_of(out).parameter != kNone) continue;  // Held by the runtime.
-    if (entry.alias || (entry.in_place && i == 0)) emitter_.retain(on_.storages.of(out));
+    const bool shared = (entry.shared_outputs >> i & 1U) != 0;
+    if (entry.alias || (entry.in_place && i == 0) || shared) emitter_.retain(on_.storages.of(out));
     if (recomputing_) alive_.push_back(out);
   }
   if (!graph_.leaves.empty() && !recomputing_) on_.storages.hold_leaves(id);

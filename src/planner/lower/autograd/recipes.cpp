@@ -67,6 +67,8 @@ RecipeBook::RecipeBook(const Graph& graph, Level level, const CatalogueOptions& 
     entry.hands_out = recipe.hands_out;
     entry.seen_through_view = recipe.seen_through_view;
     entry.comes_empty = recipe.comes_empty;
+    entry.not_whole = recipe.not_whole;
+    entry.shared_outputs = recipe.shared_outputs;
     entries_.push(entry);
     slots_.insert(slots_.end(), recipe.slots.begin(), recipe.slots.end());
     forward_.insert(forward_.end(), recipe.forward.begin(), recipe.forward.end());
