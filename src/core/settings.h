@@ -85,6 +85,7 @@ enum class Line : std::uint8_t {
   Fsdp,
   PagedStates,
   FsdpOutputs,
+  Liger,
   Count,  // Of the lines above; none itself.
 };
 

@@ -64,6 +64,8 @@ class Writer {
     forward(made);
     return made;
   }
+  // A slot that is there, once it was dropped or for the first time.
+  void forward_make(std::uint8_t made) { forward(made); }
   void forward_drop(std::uint8_t made) { recipe_.forward.push_back({RecipeStep::Kind::Drop, made}); }
   void in_place() { recipe_.in_place = true; }
   void alias() { recipe_.alias = true; }
