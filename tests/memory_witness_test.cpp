@@ -18,7 +18,6 @@
 #include "moves.h"
 #include "paths.h"
 #include "planner/lower/lower.h"
-#include "planner/lower/shapes.h"
 #include "planner/lower/unsupported.h"
 #include "planner/resolve/resolve.h"
 #include "recorder.h"

@@ -192,7 +192,7 @@ class LigerPieces {
     wide_ = temporary(storage(weight, DType::Float32), DType::Float32);
   }
   void make(std::uint8_t slot) {
-    w_.forward_make(slot);
+    w_.forward(slot);
     w_.kernel();
   }
   void weight_gradient() {

@@ -64,8 +64,8 @@ class Writer {
     forward(made);
     return made;
   }
-  // A slot that is there, once it was dropped or for the first time.
-  void forward_make(std::uint8_t made) { forward(made); }
+  // Makes a slot: for the first time, or again once it was dropped.
+  void forward(std::uint8_t made) { recipe_.forward.push_back({RecipeStep::Kind::Make, made}); }
   void forward_drop(std::uint8_t made) { recipe_.forward.push_back({RecipeStep::Kind::Drop, made}); }
   void in_place() { recipe_.in_place = true; }
   void alias() { recipe_.alias = true; }
@@ -197,8 +197,6 @@ class Writer {
   }
 
  private:
-  void forward(std::uint8_t made) { recipe_.forward.push_back({RecipeStep::Kind::Make, made}); }
-
   const Graph& graph_;
   const Node& node_;
   Recipe& recipe_;
