@@ -204,6 +204,32 @@ TEST_CASE("Liger's loss makes its gradients in the forward and keeps them") {
   CHECK(recipe.hands_out == 3);
 }
 
+TEST_CASE("Liger's loss: each release has its own temporaries") {
+  // Three pieces of 16 rows and a rest of 8.
+  const Graph graph = testing::graph_of(json::parse(
+      R"({"op":"liger_fused_linear_cross_entropy","in":["bf16[56,8]*","bf16[32,8]*","int64[56]"],"out":["fp32[]*"]})"));
+  Recipe recipe;
+  const auto forward = [&](const Version& release, std::int64_t capability) {
+    CatalogueOptions options;
+    options.liger = release;
+    options.device.capability = capability;
+    recipe_of(graph, graph.nodes.front(), recipe, options);
+    return testing::words_of(recipe, recipe.forward);
+  };
+  const std::string states = "+e:896 +e:512 +t:224 +t:56 +t:8 -t:8 ";
+  const std::string cast = " +t:512 +t:1024 -t:512 -t:1024";
+  CHECK(forward({0, 6, 1}, 90) ==
+        "+e:512 +e:896 +t:224 +t:56 +t:8 -t:8 +t:1024 +t:256 -t:256 +t:1024 -t:1024 +t:256 -t:256 +t:1024 -t:1024 +t:256 "
+        "-t:256 +t:512 -t:1024 +t:128 -t:128 +out0:4");
+  CHECK(forward({0, 8, 0}, 90).find(cast) != std::string::npos);
+  CHECK(forward({0, 8, 2}, 90).find(cast) != std::string::npos);
+  CHECK(forward({0, 8, 0}, 90) != forward({0, 8, 2}, 90));
+  CHECK(forward({0, 8, 3}, 90) == states + "+t:1024 -t:1024 +out0:4");
+  CHECK(forward({0, 8, 5}, -1) == forward({0, 8, 3}, 90));
+  // Before compute capability 8.0 the product for the weight is still made apart.
+  CHECK(forward({0, 8, 5}, 75).find(cast) != std::string::npos);
+}
+
 TEST_CASE("every operator has a name of its own that finds it") {
   for (std::size_t i = 0; i < kOps; ++i) {
     const Op op = static_cast<Op>(i);

@@ -108,5 +108,12 @@ TEST_CASE("unsupported: Liger's loss is that of 16-bit weights, in the families 
   CHECK(reason(llama, [](Training& t) { t.transformers = Version{4, 57, 6}; }) == "Liger's loss under transformers 4");
   ModelSpec gpt2 = llama;
   gpt2.family = "gpt2";
+  const auto older = [](Training& t) { t.liger = Version{0, 6, 4}; };
+  CHECK(reason(llama, older) == "none");
+  ModelSpec gemma2 = llama;
+  gemma2.family = "gemma2";
+  CHECK(reason(gemma2, [](Training& t) { t.liger = Version{0, 6, 5}; }) == "none");
+  CHECK(reason(gemma2, older) ==
+        "Liger's loss in the gemma2 and gemma3_text families before 0.6.5, which does not load beside transformers 5");
   CHECK(reason(gpt2, [](Training&) {}) == "Liger's loss in the gpt2 family, which it does not patch");
 }

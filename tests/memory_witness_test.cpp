@@ -196,7 +196,7 @@ TEST_CASE("dispatch level equals real PyTorch and transformers to the byte") {
     CHECK(ready_order(made.model, graph, made.job.training.checkpoint) ==
           made.witness["ready"].get<std::vector<std::string>>());
     const Schedule schedule =
-        lower(made.model, made.job, graph, RecipeBook(graph, made.job.training.level, {made.job.training.torch}), 0);
+        lower(made.model, made.job, graph, RecipeBook(graph, made.job.training.level, catalogue_options(made.job)), 0);
     const Steps steps(schedule, made.model);
     CHECK(steps.persistent == made.witness["persistent_before_training"].get<std::int64_t>());
     REQUIRE(steps.steps.size() == 2);

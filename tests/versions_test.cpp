@@ -2,6 +2,7 @@
 // (pytorch-memory.md, section 3.8).
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "io/text.h"
@@ -122,6 +123,27 @@ TEST_CASE("versions may be short, and what was not compared is said") {
   for (const Notice& notice : old.notices)
     warned = warned || notice.message.find("was not compared") != std::string::npos;
   CHECK(warned);
+}
+
+TEST_CASE("Liger's release is one that was run, and says nothing of another loss") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  const auto with = [&](const char* loss, const char* release) {
+    Request request;
+    request.loss = given(loss);
+    if (release != nullptr) request.liger_version = given(release);
+    return resolve(model, request, nullptr, nullptr, nullptr);
+  };
+  CHECK(with("liger", nullptr).training.liger == kWitnessLiger);
+  CHECK(kWitnessLiger == Version::parse(kLigerVersion));
+  CHECK(with("liger", "0.6.1").training.liger == Version{0, 6, 1});
+  CHECK_THROWS_WITH(with("liger", "0.5.9"), doctest::Contains("liger 0.5.9 is not modelled; the oldest is 0.5.10"));
+  CHECK_THROWS_WITH(with("liger", "0.8.6"), doctest::Contains("liger 0.8.6 is not modelled; the newest is 0.8.5"));
+  const Job other = with("hf", "0.6.1");
+  CHECK(other.training.liger == kWitnessLiger);
+  REQUIRE(!other.notices.empty());
+  CHECK(std::any_of(other.notices.begin(), other.notices.end(), [](const Notice& notice) {
+    return notice.kind == Notice::Kind::Inert && notice.message.find("Liger's version") != std::string::npos;
+  }));
 }
 
 TEST_CASE("losses are named, and a number of chunks divides the sequence") {

@@ -86,6 +86,7 @@ enum class Line : std::uint8_t {
   PagedStates,
   FsdpOutputs,
   Ddp,
+  Liger,
   Count,  // Of the lines above; none itself.
 };
 

@@ -17,6 +17,7 @@ namespace dsplan {
 inline constexpr const char* kTorchVersion = "2.11.0";
 inline constexpr const char* kTransformersVersion = "5.17.0";
 inline constexpr const char* kDeepSpeedVersion = "0.19.8";
+inline constexpr const char* kLigerVersion = "0.8.5";
 
 struct Version {
   int major = 0;
@@ -31,6 +32,7 @@ struct Version {
 // The same as numbers, for whoever asks for nothing else.
 inline constexpr Version kWitnessTorch{2, 11, 0};
 inline constexpr Version kWitnessTransformers{5, 17, 0};
+inline constexpr Version kWitnessLiger{0, 8, 5};
 
 enum class Runtime : std::uint8_t { PyTorch, DeepSpeed, Fsdp2 };
 
@@ -231,6 +233,7 @@ struct Training {
   Version torch = kWitnessTorch;
   Version transformers = kWitnessTransformers;
   Version deepspeed;
+  Version liger = kWitnessLiger;  // Where the loss is its.
 
   // Tokens per row of micro-batch `k`, counted from the first step's first.
   [[nodiscard]] std::int64_t seq_of(std::int64_t k) const {

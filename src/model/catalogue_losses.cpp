@@ -1,5 +1,6 @@
 // The catalogue: losses.
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "model/catalogue_rules.h"
@@ -112,24 +113,129 @@ void kl_div(Writer& w) {
   w.gradient(0);
 }
 
-// Liger's: the gradients are made in the forward, chunk by chunk over one buffer of logits, which become their own
-// gradient; backward hands them out as they are, once the loss's gradient is found to be one
-// (liger_kernel/ops/fused_linear_cross_entropy.py, without a bias, reduction mean or sum). Inputs: hidden state [N, H],
-// weight [V, H], target [N].
-void fused_linear_cross_entropy(Writer& w) {
-  const std::int64_t rows = w.in(0).shape.dims[0];
-  const std::int64_t hidden = std::max<std::int64_t>(1, w.in(0).shape.dims[1]);
-  const std::int64_t vocabulary = w.in(1).shape.dims[0];
-  const std::int64_t widening = std::max<std::int64_t>(1, div_ceil(Elements(vocabulary), hidden).value());
-  const auto wished = static_cast<std::uint64_t>(div_ceil(Elements(rows), widening).value());
-  const std::int64_t chunk = std::min(rows, static_cast<std::int64_t>(std::bit_ceil(wished)));
-  const DType dtype = w.in(0).dtype;
-  w.extra(0, w.bytes_in(0), dtype, Visibility::Dispatch);
-  w.kernel();
+namespace {
+
+// What liger_kernel/ops/fused_linear_cross_entropy.py does with the pieces of the logits, by release: 0.5.10 to 0.8.5
+// were read and run.
+// Since then the product that is the weight's gradient of a piece is made apart, cast to fp32 and added.
+constexpr Version kLigerCasts{0, 6, 2};
+// Since then the transposed piece keeps the piece before it until the weight's next gradient.
+constexpr Version kLigerHoldsTransposed{0, 8, 1};
+// Since then all pieces lie in one buffer in turn, and products are written where they belong; the weight's only from
+// compute capability 8.0 on.
+constexpr Version kLigerOneBuffer{0, 8, 3};
+constexpr std::int64_t kAmpere = 80;
+
+// The pieces of Liger's loss: as many rows of logits at a time as take about what the hidden states take.
+class LigerPieces {
+ public:
+  explicit LigerPieces(Writer& w)
+      : w_(w),
+        rows_(w.in(0).shape.dims[0]),
+        hidden_(std::max<std::int64_t>(1, w.in(0).shape.dims[1])),
+        vocabulary_(w.in(1).shape.dims[0]),
+        dtype_(w.in(0).dtype) {
+    const std::int64_t widening = std::max<std::int64_t>(1, div_ceil(Elements(vocabulary_), hidden_).value());
+    const auto wished = static_cast<std::uint64_t>(div_ceil(Elements(rows_), widening).value());
+    chunk_ = std::min(rows_, static_cast<std::int64_t>(std::bit_ceil(wished)));
+  }
+
+  // Releases from 0.8.3 on.
+  void in_one_buffer() {
+    const std::uint8_t logits = temporary(piece(chunk_, vocabulary_), dtype_);
+    slots_of_weight();
+    make(logits);
+    for (std::int64_t at = 0; at < rows_ && product_ != kNone; at += chunk_) weight_gradient();
+    w_.forward_drop(logits);
+  }
+
+  // Those before it. What the last piece holds dies with the function: it is returned.
+  [[nodiscard]] std::uint8_t one_by_one() {
+    const std::array<std::uint8_t, 2> logits{temporary(piece(chunk_, vocabulary_), dtype_),
+                                             temporary(piece(chunk_, vocabulary_), dtype_)};
+    const std::uint8_t states = temporary(piece(chunk_, hidden_), dtype_);
+    slots_of_weight();
+    const bool held = w_.needs(1) && release() >= kLigerHoldsTransposed;
+    std::uint8_t before = kNone;
+    for (std::int64_t at = 0, number = 0; at < rows_; at += chunk_, ++number) {
+      const std::int64_t left = std::min(chunk_, rows_ - at);
+      const bool rest = left != chunk_;
+      const std::uint8_t now = rest ? temporary(piece(left, vocabulary_), dtype_) : logits[number % 2];
+      const std::uint8_t gradient = rest ? temporary(piece(left, hidden_), dtype_) : states;
+      make(now);
+      if (before != kNone && !held) w_.forward_drop(before);
+      make(gradient);
+      w_.forward_drop(gradient);
+      if (before != kNone && held) w_.forward_drop(before);
+      if (product_ != kNone) weight_gradient();
+      before = now;
+    }
+    return before;
+  }
+
+ private:
+  static constexpr std::uint8_t kNone = 255;
+
+  [[nodiscard]] const Version& release() const { return w_.options().liger; }
+  [[nodiscard]] Bytes piece(std::int64_t rows, std::int64_t width) const {
+    return storage(Shape{rows, width}.elements(), dtype_);
+  }
+  std::uint8_t temporary(Bytes bytes, DType dtype) {
+    return w_.slot(SlotKind::Temporary, 0, bytes, dtype, Visibility::Dispatch);
+  }
+  void slots_of_weight() {
+    const std::int64_t capability = w_.options().device.capability;
+    const bool in_place = release() >= kLigerOneBuffer && (capability <= 0 || capability >= kAmpere);
+    if (!w_.needs(1) || release() < kLigerCasts || in_place) return;
+    const Elements weight = Shape{vocabulary_, hidden_}.elements();
+    product_ = temporary(storage(weight, dtype_), dtype_);
+    wide_ = temporary(storage(weight, DType::Float32), DType::Float32);
+  }
+  void make(std::uint8_t slot) {
+    w_.forward(slot);
+    w_.kernel();
+  }
+  void weight_gradient() {
+    make(product_);
+    make(wide_);
+    w_.forward_drop(product_);
+    w_.forward_drop(wide_);
+  }
+
+  Writer& w_;
+  std::int64_t rows_;
+  std::int64_t hidden_;
+  std::int64_t vocabulary_;
+  DType dtype_;
+  std::int64_t chunk_ = 1;
+  std::uint8_t product_ = kNone;
+  std::uint8_t wide_ = kNone;
+};
+
+// The gradients of hidden state and weight, in the order in which the release makes them.
+void liger_gradients(Writer& w) {
+  const auto states = [&w] {
+    w.extra(0, w.bytes_in(0), w.in(0).dtype, Visibility::Dispatch);
+    w.kernel();
+  };
+  const bool weight_first = w.options().liger < kLigerCasts;
+  if (!weight_first) states();
   if (w.needs(1)) {
     w.extra(1, w.bytes_in(1), w.in(1).dtype, Visibility::Dispatch);
     w.kernel();
   }
+  if (weight_first) states();
+}
+
+}  // namespace
+
+// Liger's: the gradients are made in the forward, piece by piece of the logits, which become their own gradient;
+// backward hands them out as they are, once the loss's gradient is found to be one
+// (liger_kernel/ops/fused_linear_cross_entropy.py, without a bias, reduction mean or sum). Inputs: hidden state [N, H],
+// weight [V, H], target [N].
+void fused_linear_cross_entropy(Writer& w) {
+  const std::int64_t rows = w.in(0).shape.dims[0];
+  liger_gradients(w);
   const std::uint8_t losses = w.forward_temporary(storage(Elements(rows), DType::Float32), DType::Float32);
   w.kernel();
   const std::uint8_t mask = w.forward_temporary(storage(Elements(rows), DType::Bool), DType::Bool);
@@ -137,11 +243,17 @@ void fused_linear_cross_entropy(Writer& w) {
   const std::uint8_t count = w.forward_temporary(storage(Elements(1), DType::Int64), DType::Int64);
   w.kernel();
   w.forward_drop(count);
-  const std::uint8_t logits = w.forward_temporary(storage(Shape{chunk, vocabulary}.elements(), dtype), dtype);
-  w.kernel();
-  w.forward_drop(logits);
+  LigerPieces pieces(w);
+  const bool one_buffer = w.options().liger >= kLigerOneBuffer;
+  std::uint8_t last = 0;
+  if (one_buffer) {
+    pieces.in_one_buffer();
+  } else {
+    last = pieces.one_by_one();
+  }
   w.output();
   w.kernel();
+  if (!one_buffer) w.forward_drop(last);
   w.forward_drop(mask);
   w.forward_drop(losses);
   w.save_extra(0, "_saved_tensors");

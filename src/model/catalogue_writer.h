@@ -64,6 +64,8 @@ class Writer {
     forward(made);
     return made;
   }
+  // Makes a slot: for the first time, or again once it was dropped.
+  void forward(std::uint8_t made) { recipe_.forward.push_back({RecipeStep::Kind::Make, made}); }
   void forward_drop(std::uint8_t made) { recipe_.forward.push_back({RecipeStep::Kind::Drop, made}); }
   void in_place() { recipe_.in_place = true; }
   void alias() { recipe_.alias = true; }
@@ -195,8 +197,6 @@ class Writer {
   }
 
  private:
-  void forward(std::uint8_t made) { recipe_.forward.push_back({RecipeStep::Kind::Make, made}); }
-
   const Graph& graph_;
   const Node& node_;
   Recipe& recipe_;

@@ -257,6 +257,23 @@ ACTIVATIONS = ("gelu", "gelu_10", "gelu_accurate", "gelu_fast", "gelu_new", "gel
                "hardswish", "leaky_relu", "linear", "mish", "quick_gelu", "relu", "relu2", "sigmoid", "sqrtsoftplus",
                "swish", "tanh")
 
+# Liger's loss in the releases at both ends of what it does one way; each model in turn, so that tied and frozen weights,
+# rests of a piece, fp16 and a capped logit meet every way. Before 0.6.5 gemma2 does not load beside transformers 5.
+LIGER = {"llama": case(LLAMA, micro_batch=2, seq=70, loss="liger"),
+         "qwen3": case(QWEN3, micro_batch=2, seq=72, loss="liger", freeze=["lm_head.*"]),
+         "llama-tied": case(config("llama", tie_word_embeddings=True), seq=96, loss="liger"),
+         "mistral-checkpoint": case(MISTRAL, micro_batch=2, seq=77, loss="liger", checkpoint="full", grad_accum=2),
+         "qwen2-tied": case(QWEN2, seq=64, loss="liger", dtype="fp16"),
+         "gemma2": case(GEMMA2, micro_batch=2, seq=90, loss="liger")}
+LIGER_RELEASES = {"0.5.10": ["llama"], "0.6.1": [name for name in LIGER if name != "gemma2"], "0.6.2": ["llama"],
+                  "0.8.0": list(LIGER), "0.8.1": ["llama"], "0.8.2": list(LIGER), "0.8.3": ["llama", "qwen3"]}
+
+
+def with_liger(name, release):
+    made = LIGER[name]
+    return {**made, "training": {**made["training"], "liger_version": release}}
+
+
 CASES = {
     "gpt2": case(gpt2(), micro_batch=2, seq=100),
     "gpt2-no-dropout-gelu": case(gpt2(resid_pdrop=0.0, embd_pdrop=0.0, activation_function="gelu"), seq=64),
@@ -392,6 +409,7 @@ CASES = {
     "qwen3-4.57-checkpoint": case(QWEN3, seq=72, checkpoint="full", checkpoint_impl="non_reentrant",
                                   transformers_version="4.57.6"),
     **FAMILIES,
+    **{f"{name}-liger-{release}": with_liger(name, release) for release, names in LIGER_RELEASES.items() for name in names},
     **{f"llama-{name}": case(config("llama", num_hidden_layers=1, hidden_act=name), seq=40) for name in ACTIVATIONS},
     **{f"gpt2-{name}": case(gpt2(n_layer=1, activation_function=name), seq=40)
        for name in ("relu", "quick_gelu", "gelu_fast", "linear", "gelu_10")},

@@ -54,6 +54,10 @@ std::optional<std::string> kernel_unsupported(const ModelSpec& model, const Trai
 std::optional<std::string> liger_unsupported(const ModelSpec& model, const Training& training) {
   if (model.family == "gpt2") return "Liger's loss in the gpt2 family, which it does not patch";
   if (training.transformers < Version{5, 0, 0}) return "Liger's loss under transformers 4";
+  const bool newer_gemma = model.family == "gemma2" || model.family == "gemma3_text";
+  if (newer_gemma && training.liger < Version{0, 6, 5}) {
+    return "Liger's loss in the gemma2 and gemma3_text families before 0.6.5, which does not load beside transformers 5";
+  }
   if (training.runtime == Runtime::DeepSpeed) return "Liger's loss under DeepSpeed";
   if (training.autocast || training.dtype == DType::Float32) return "Liger's loss with fp32 weights or autocast";
   if (model.causal != 0) return "Liger's loss with LoRA adapters";

@@ -43,7 +43,8 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
 }
 
 CatalogueOptions catalogue_options(const Job& job) {
-  return {job.training.torch, job.hardware ? device_threads(*job.hardware) : DeviceThreads{}};
+  const DeviceThreads device = job.hardware ? device_threads(*job.hardware) : DeviceThreads{};
+  return {job.training.torch, device, false, job.training.liger};
 }
 
 Checkpointing checkpointing_of(const Training& training, const Graph& graph) {

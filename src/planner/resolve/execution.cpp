@@ -211,6 +211,7 @@ void resolve_loss_and_loop(Resolver& resolver) {
   } else {
     resolve_given_loss(resolver, loss);
   }
+  resolve_liger(resolver);
   const Setting<std::string>& loop = resolver.request.loop;
   if (!loop.given()) return;
   constexpr std::array kLoops{LoopKind::Trainer, LoopKind::Minimal, LoopKind::Script};

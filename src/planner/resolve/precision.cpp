@@ -13,11 +13,15 @@ struct Modelled {
   Version least;
   Version newest;
   const char* why;
+  const char* closed = nullptr;  // Why a newer one is refused as well.
 };
 constexpr Modelled kModelledTorch{{2, 5, 0}, kWitnessTorch, "measured were 2.6, 2.8 and 2.11; older ones save other tensors"};
 constexpr Modelled kModelledTransformers{{4, 0, 0}, kWitnessTransformers, "measured were 4.53, 4.57 and 5.17"};
 constexpr Modelled kModelledDeepSpeed{
     {0, 12, 0}, {0, 19, 8}, "measured was 0.19.8; DeepSpeed's source was read back to 0.12"};
+// Its temporaries have changed four times between these two.
+constexpr Modelled kModelledLiger{
+    {0, 5, 10}, kWitnessLiger, "older ones do not load beside transformers 5", "measured were 0.5.10 to 0.8.5"};
 
 Version resolve_version(Resolver& resolver, std::string_view what, const Setting<std::string>& setting,
                         const char* released, const Modelled& modelled) {
@@ -32,7 +36,11 @@ Version resolve_version(Resolver& resolver, std::string_view what, const Setting
                    formatted("{} {} is not modelled; the oldest is {}", what, version->text(), modelled.least.text()),
                    modelled.why);
   }
-  if (modelled.newest < *version) {
+  if (modelled.newest < *version && modelled.closed != nullptr) {
+    resolver.fault(setting.place,
+                   formatted("{} {} is not modelled; the newest is {}", what, version->text(), modelled.newest.text()),
+                   modelled.closed);
+  } else if (modelled.newest < *version) {
     resolver.announce(setting.place, formatted("{} {} is newer than {}, the newest that was measured; what has changed since is not known here",
                                                what, version->text(), modelled.newest.text()));
   }
@@ -355,6 +363,16 @@ void resolve_runtime(Resolver& resolver) {
         resolve_version(resolver, "deepspeed", request.deepspeed_version, kDeepSpeedVersion, kModelledDeepSpeed);
   } else {
     training.deepspeed = Version::parse(kDeepSpeedVersion).value_or(Version{});
+  }
+}
+
+void resolve_liger(Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.liger_version;
+  Training& training = resolver.training();
+  if (training.loss == Loss::Liger) {
+    training.liger = resolve_version(resolver, "liger", wished, kLigerVersion, kModelledLiger);
+  } else if (wished.given()) {
+    resolver.notice(Notice::Kind::Inert, wished.place, "Liger's version has no effect: the loss is not Liger's");
   }
 }
 

@@ -332,6 +332,13 @@ def loss():
         yield job("loss", model, seq, batch, loop="trainer", grad_accum=2, **eager, name="trainer-accum2")
 
 
+def liger():
+    """Liger's releases, one of each way in which its loss holds what it makes: each wants that release installed."""
+    for release in ("0.6.1", "0.8.0", "0.8.2", "0.8.5"):
+        for model, seq, batch in (("llama-3.2-1b", 1024, 2), ("qwen2-0.5b", 2000, 1), ("mistral-7b", 1000, 2)):
+            yield job("liger", model, seq, batch, loss="liger", liger_version=release, name=release)
+
+
 def allocator():
     confs = [
         "expandable_segments:True",
@@ -677,6 +684,7 @@ def jobs():
         *lora(),
         *optimizer(),
         *loss(),
+        *liger(),
         *allocator(),
         *capacity(),
         *device(),

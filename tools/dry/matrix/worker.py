@@ -272,6 +272,8 @@ class Worker:
         """`outputs` of the loop that most scripts have stay alive until the next forward has returned."""
         import torch
 
+        if self.training.get("loss") == "liger":
+            return self.liger_loss()
         if self.training.get("loss", "hf") == "native":
             logits = self.net(input_ids=self.held["input_ids"], use_cache=False).logits
             padded = torch.nn.functional.pad(self.held["labels"], (0, 1), value=-100)  # Held, as in transformers.
@@ -283,6 +285,18 @@ class Worker:
             self.outputs = self.net(**self.held, use_cache=False)
             return self.outputs.loss
         return self.net(**self.held, use_cache=False).loss
+
+    def liger_loss(self):
+        """Liger's forward of a causal model, for its loss alone. A job says which release, and that one is installed."""
+        import importlib
+        import types
+        from importlib import metadata
+
+        wished, found = self.training["liger_version"], metadata.version("liger-kernel")
+        if wished != found:
+            raise SystemExit(f"{self.job['name']}: liger-kernel {found} is installed")
+        family = importlib.import_module(f"liger_kernel.transformers.model.{self.net.config.model_type}")
+        return types.MethodType(family.lce_forward, self.net)(**self.held, use_cache=False).loss
 
     def result(self):
         import torch

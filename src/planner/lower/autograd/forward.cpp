@@ -97,7 +97,7 @@ bool Forward::is_unasked(const Checkpoint* checkpoint, NodeId id) const {
 // What is made for backward alone is left out under no_grad, and so is the kernel that would have filled it.
 void Forward::make(NodeId id, std::vector<BufferId>& made, bool graded) {
   const Node& node = graph_.node(id);
-  std::size_t first_new = 0;  // Slots are numbered in the order in which they are made.
+  std::size_t first_new = 0;  // Slots are numbered in the order in which they are first made.
   std::size_t end_new = 0;
   std::uint8_t part = 0;
   bool left_out = false;
@@ -107,6 +107,7 @@ void Forward::make(NodeId id, std::vector<BufferId>& made, bool graded) {
       left_out = true;
     } else if (step.kind == RecipeStep::Kind::Make) {
       make_slot(id, step.slot, made);
+      if (first_new == end_new) first_new = step.slot;
       end_new = step.slot + 1U;
     } else if (step.kind == RecipeStep::Kind::Kernel && left_out && first_new == end_new) {
       ++part;  // It would have filled that alone.
