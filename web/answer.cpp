@@ -2,6 +2,7 @@
 // output and refusals to standard error, as ever; the page catches both (web/worker.js).
 #include <emscripten.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string_view>
 
@@ -9,6 +10,7 @@
 #include "cli/emitting/emit_page.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/running/machine.h"
 
 namespace {
 
@@ -29,6 +31,15 @@ void set_up() {
   ::setenv("HF_HUB_OFFLINE", "1", 1);
 }
 
+// Recorded addresses have 64 bits, and the browser's memory has 32: what deals in them would be wrong here.
+void refuse_addresses(const dsplan::Words& words) {
+  const bool replays = !words.empty() && words.front() == "replay";
+  const bool snapshot = std::find(words.begin(), words.end(), "snapshot") != words.end();
+  if (replays || snapshot) {
+    throw dsplan::Unavailable("dsplan: recorded addresses do not fit into a browser; the program reads and writes them\n");
+  }
+}
+
 }  // namespace
 
 extern "C" {
@@ -36,7 +47,11 @@ extern "C" {
 // `dsplan WORDS...`. Returns the exit code.
 EMSCRIPTEN_KEEPALIVE int dsplan_answer(const char* lines) {
   set_up();
-  return dsplan::exit_code_of([lines] { return dsplan::run(words_of(lines)); });
+  return dsplan::exit_code_of([lines] {
+    const dsplan::Words words = words_of(lines);
+    refuse_addresses(words);
+    return dsplan::run(words);
+  });
 }
 
 // The chart of the job that WORDS of `simulate` name, for the page of another job (src/report/page/page.js, turnTo).
