@@ -36,7 +36,8 @@ void refuse_addresses(const dsplan::Words& words) {
   const bool replays = !words.empty() && words.front() == "replay";
   const bool snapshot = std::find(words.begin(), words.end(), "snapshot") != words.end();
   if (replays || snapshot) {
-    throw dsplan::Unavailable("dsplan: recorded addresses do not fit into a browser; the program reads and writes them\n");
+    throw dsplan::Unavailable(
+        "dsplan: recorded addresses do not fit into a browser; the program reads and writes them\n");
   }
 }
 

@@ -122,7 +122,7 @@ function showCards(said) {
   else if (said.needed_bytes) cards.append(card("needs at least", size(said.needed_bytes), of, kind));
   if (said.memory?.states) cards.append(card("states", size(said.memory.states.total), "parameters, gradients, optimizer"));
   if (said.time?.seconds) cards.append(card("one step, estimated", duration(said.time.seconds), `${duration(said.time.low_seconds)} to ${duration(said.time.high_seconds)}, ${grouped(Math.round(said.time.tokens_per_second))} tokens/s`));
-  if (said.memory?.host?.per_node) cards.append(card("host memory of a node", size(said.memory.host.per_node), spaced(said.memory.host.verdict)));
+  if (said.memory?.host?.per_node) cards.append(card("host memory of a node", size(said.memory.host.per_node), said.memory.host.verdict === "unknown" ? "--host-memory says what there is" : spaced(said.memory.host.verdict)));
 }
 function showTables(said) {
   const peak = said.memory?.peak, layers = peak?.by_role ? layersOf(said, peak) : [], most = Math.max(...layers.map(one => one.bytes));

@@ -9,10 +9,10 @@
 #include "core/error.h"
 
 namespace dsplan {
+namespace detail {
 
-#if defined(_LIBCPP_VERSION) && _LIBCPP_VERSION < 200000
-// Older libraries of LLVM have no real numbers in <charconv>. strtod takes more than may be here.
-std::optional<double> real_number(std::string_view text) {
+std::optional<double> real_number_in_c(std::string_view text) {
+  // strtod takes more than may stand here: blanks, a plus, hexadecimal.
   const std::string_view digits = text.substr(text.starts_with('-') ? 1 : 0);
   const bool plain = !digits.empty() && digits.find_first_not_of("0123456789.eE+-infatyINFATY") == digits.npos &&
                      digits.front() != '+' && digits.front() != '-';
@@ -20,12 +20,14 @@ std::optional<double> real_number(std::string_view text) {
   const std::string copy(text);
   char* end = nullptr;
   const double value = std::strtod(copy.c_str(), &end);
-  const bool too_large = std::isinf(value) && digits.front() != 'i' && digits.front() != 'I';
-  if (end != copy.c_str() + copy.size() || too_large) return std::nullopt;
+  const bool word = digits.front() >= 'A';
+  const bool none = value == 0 && digits.find_first_of("123456789") < digits.find_first_of("eE");
+  const bool beyond = !word && (std::isinf(value) || none);
+  if (end != copy.c_str() + copy.size() || beyond) return std::nullopt;
   return value;
 }
 
-std::string shortest_scientific(double value) {
+std::string shortest_scientific_in_c(double value) {
   constexpr int kAlwaysEnough = 16;  // Digits after the first.
   char buffer[32];
   for (int digits = 0;; ++digits) {
@@ -35,6 +37,12 @@ std::string shortest_scientific(double value) {
     }
   }
 }
+
+}  // namespace detail
+
+#if defined(_LIBCPP_VERSION) && _LIBCPP_VERSION < 200000
+std::optional<double> real_number(std::string_view text) { return detail::real_number_in_c(text); }
+std::string shortest_scientific(double value) { return detail::shortest_scientific_in_c(value); }
 #else
 std::optional<double> real_number(std::string_view text) {
   double value = 0;
