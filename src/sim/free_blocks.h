@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -61,7 +60,7 @@ class FreeBlocks {
   void erase(Cursor cursor) {
     std::vector<Entry>& entries = bins_[cursor.bin];
     if (entries.size() > kShort) {
-      entries.erase(entries.begin() + static_cast<std::ptrdiff_t>(cursor.at));
+      entries.erase(entries.begin() + cursor.at);
       return;
     }
     for (std::size_t at = cursor.at + 1U; at < entries.size(); ++at) entries[at - 1] = entries[at];
