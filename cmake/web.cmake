@@ -4,8 +4,10 @@ add_executable(dsplan_web web/answer.cpp web/no_machine.cpp)
 target_link_libraries(dsplan_web PRIVATE dsplan_cli)
 dsplan_precompile(dsplan_web)
 set(dsplan_folder ${CMAKE_BINARY_DIR}/page)
-set_target_properties(dsplan_web PROPERTIES OUTPUT_NAME dsplan RUNTIME_OUTPUT_DIRECTORY ${dsplan_folder})
-# The data lies where DSPLAN_DATA says (web/answer.cpp). A file per option of the page's; no window, and node for tests.
+file(GLOB_RECURSE dsplan_data CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/models/* ${CMAKE_SOURCE_DIR}/configs/*)
+set_target_properties(dsplan_web PROPERTIES OUTPUT_NAME dsplan LINK_DEPENDS "${dsplan_data}"
+                      RUNTIME_OUTPUT_DIRECTORY ${dsplan_folder})
+# The data lies where DSPLAN_DATA says (web/answer.cpp).
 target_link_options(dsplan_web PRIVATE
   --no-entry -sMODULARIZE=1 -sEXPORT_NAME=makeDsplan -sENVIRONMENT=web,worker,node
   -sEXPORTED_RUNTIME_METHODS=ccall,FS -sFORCE_FILESYSTEM=1

@@ -141,6 +141,7 @@ let shown = null;
 function show(answer, asked) {
   const understood = answer.code === 0 || answer.code === 3, refusal = $("refusal");
   refusal.hidden = understood;
+  $("figures").hidden = !understood && !shown;
   $("answer").classList.toggle("old", !understood);
   $("notes").hidden = !understood || !answer.err;
   $("said").textContent = answer.err;
@@ -157,7 +158,7 @@ function show(answer, asked) {
 // --- the chart: the program's own page, twice, so that the next is ready before the last one goes
 
 let frame = null, rest = 0;
-const QUIET = "h1, #job, #reason, #cards { display: none } body { padding: 0; max-width: none; overflow: hidden } body.other #switches, body.other .what-if { visibility: hidden }";
+const QUIET = "h1, #job, #reason, #cards { display: none } body { padding: 0 0 1.5em; max-width: none; overflow: hidden } body.other #switches, body.other .what-if { visibility: hidden }";
 function fit(of) { const body = of.contentDocument?.body; if (body) of.style.height = `${body.scrollHeight + 4}px`; }
 function putPage(html) {
   return new Promise(done => {
