@@ -1,6 +1,7 @@
 #include "cli/commands.h"
 
 #include <array>
+#include <exception>
 
 #include "cli/output.h"
 #include "cli/running/machine.h"
@@ -117,6 +118,21 @@ int run(const Words& words) {
   std::string hint = did_you_mean(word, names);
   if (hint.empty()) hint = "`dsplan --help` lists them";
   throw Refusal("dsplan", formatted("no command \"{}\"", word), std::move(hint));
+}
+
+int exit_code_of(const std::function<int()>& work) {
+  try {
+    return work();
+  } catch (const Refusal& refusal) {
+    say(refusal.what());
+    return kRefused;
+  } catch (const Unavailable& missing) {
+    say(missing.what());
+    return kUnavailable;
+  } catch (const std::exception& error) {
+    say("dsplan: a bug, please report it with the command and its files: " + std::string(error.what()) + "\n");
+    return kBug;
+  }
 }
 
 // The small commands: doctor.

@@ -1,6 +1,8 @@
 // The commands of dsplan. Each gets the words after its name and answers with an exit code; refusals are thrown.
 #pragma once
 
+#include <functional>
+
 #include "cli/command_line.h"
 
 namespace dsplan {
@@ -33,5 +35,8 @@ inline constexpr int kInterrupted = 130;
 
 // `dsplan WORDS...`: finds the command and runs it.
 [[nodiscard]] int run(const Words& words);
+
+// The only place that turns refusals into exit codes: does the work, and says on standard error what stopped it.
+[[nodiscard]] int exit_code_of(const std::function<int()>& work);
 
 }  // namespace dsplan

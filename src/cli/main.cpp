@@ -1,8 +1,6 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
-#include <exception>
-#include <string>
 
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -11,9 +9,6 @@
 #endif
 
 #include "cli/commands.h"
-#include "cli/output.h"
-#include "cli/running/machine.h"
-#include "core/error.h"
 
 namespace {
 
@@ -38,20 +33,9 @@ void keep_memory() {
 
 }  // namespace
 
-// The only place that turns refusals into exit codes.
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // A reader that goes away is seen as EPIPE.
   keep_memory();
-  try {
-    return dsplan::run(dsplan::Words(argv + (argc > 0 ? 1 : 0), argv + argc));
-  } catch (const dsplan::Refusal& refusal) {
-    dsplan::say(refusal.what());
-    return dsplan::kRefused;
-  } catch (const dsplan::Unavailable& missing) {
-    dsplan::say(missing.what());
-    return dsplan::kUnavailable;
-  } catch (const std::exception& error) {
-    dsplan::say("dsplan: a bug, please report it with the command and its files: " + std::string(error.what()) + "\n");
-    return dsplan::kBug;
-  }
+  const dsplan::Words words(argv + (argc > 0 ? 1 : 0), argv + argc);
+  return dsplan::exit_code_of([&words] { return dsplan::run(words); });
 }

@@ -209,7 +209,7 @@ std::string buffers(std::string_view title, const std::vector<LiveBuffer>& list)
   return text;
 }
 
-std::string tail(const Prediction& prediction, const Job& job) {
+std::string closing(const Prediction& prediction, const Job& job) {
   std::vector<std::string> assumed;
   for (const ResolvedInput& input : job.assumptions()) assumed.push_back(input.name + "=" + input.value);
   std::vector<std::string> missing;
@@ -438,7 +438,7 @@ std::string report(const Prediction& prediction, const Job& job, const ReportSty
   text += topics(prediction, job, more);
   const std::string hints = advice(prediction.advice, asked(style, Topic::Advice));
   if (!hints.empty()) text += "\n" + hints;
-  return text + "\n" + tail(prediction, job);
+  return text + "\n" + closing(prediction, job);
 }
 
 std::string report_ranks(const std::vector<Prediction>& predictions, const Job& job, const ReportStyle& style) {
@@ -452,7 +452,7 @@ std::string report_ranks(const std::vector<Prediction>& predictions, const Job& 
                one.peak ? human(one.peak->requested) : "-", one.peak ? size(one.peak->reserved) : "-",
                one.peak ? size(one.peak->process) : "-", spaced(name(one.verdict))});
   }
-  return text + table.text() + "\n" + tail(worst, job);
+  return text + table.text() + "\n" + closing(worst, job);
 }
 
 namespace {

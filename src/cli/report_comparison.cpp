@@ -96,7 +96,7 @@ std::string receipt_lines(const ReceiptComparison& comparison) {
   return text;
 }
 
-std::string one_line(const ReceiptComparison& comparison) {
+std::string summary_line(const ReceiptComparison& comparison) {
   std::int64_t rows = 0;
   std::int64_t apart = 0;
   for (const RankComparison& rank : comparison.ranks) {
@@ -141,7 +141,7 @@ std::string report(const std::vector<ReceiptComparison>& comparisons, const std:
   for (const ReceiptComparison& comparison : comparisons) {
     if (differs(comparison)) text += receipt_lines(comparison) + "\n";
   }
-  for (const ReceiptComparison& comparison : comparisons) text += one_line(comparison);
+  for (const ReceiptComparison& comparison : comparisons) text += summary_line(comparison);
   return text + strata_lines(strata);
 }
 
@@ -221,7 +221,7 @@ std::string newer_lines(const CheckedBaseline& checked) {
   return text;
 }
 
-std::string one_line(const CheckedBaseline& checked) {
+std::string summary_line(const CheckedBaseline& checked) {
   return wrapped(formatted("{:<9}", state(checked)), formatted("{}: {}", checked.path, summary_words(checked)), 9);
 }
 
@@ -245,7 +245,7 @@ std::string report(const std::vector<CheckedBaseline>& checked) {
   for (const CheckedBaseline& one : checked) {
     if (state(one) != "agrees") text += check_details(one) + "\n";
   }
-  for (const CheckedBaseline& one : checked) text += one_line(one);
+  for (const CheckedBaseline& one : checked) text += summary_line(one);
   return text + formatted("{}\n", totals_words(checked));
 }
 

@@ -8,6 +8,7 @@
 #include "core/document.h"
 #include "core/error.h"
 #include "core/format.h"
+#include "core/text/real_numbers.h"
 
 namespace dsplan {
 namespace {
@@ -101,12 +102,9 @@ class ConfReader {
 
   double real(std::string_view key) {
     const std::string& text = word("a number");
-    double value = 0;
-    const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || rest != text.data() + text.size()) {
-      fail(formatted("{} must be a number, not '{}'", key, shown(text)));
-    }
-    return value;
+    const std::optional<double> value = real_number(text);
+    if (!value) fail(formatted("{} must be a number, not '{}'", key, shown(text)));
+    return value.value_or(0);
   }
 
   bool boolean(std::string_view key) {

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "core/text/real_numbers.h"
 
 namespace dsplan {
 namespace {
@@ -199,9 +200,9 @@ class TraceReader {
   }
 
   bool fraction(const TraceWord& word, TraceStep& step) {
-    const char* const end = word.text.data() + word.text.size();
-    const auto [rest, error] = std::from_chars(word.text.data(), end, step.fraction);
-    const bool good = error == std::errc() && rest == end && step.fraction >= 0 && step.fraction <= 1;
+    const std::optional<double> read = real_number(word.text);
+    step.fraction = read.value_or(-1);
+    const bool good = step.fraction >= 0 && step.fraction <= 1;
     if (!good) fault(word.offset, "a fraction is a number in 0 to 1");
     return good;
   }

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/format.h"
+#include "core/text/real_numbers.h"
 #include "io/own_file.h"
 
 namespace dsplan {
@@ -79,10 +80,8 @@ std::optional<bool> lax_boolean(const Value& value) {
 std::optional<double> lax_number(const Value& value) {
   if (value.is(Value::Kind::Integer) || value.is(Value::Kind::Real)) return value.real;
   if (value.is(Value::Kind::String)) {
-    double read = 0;
-    const char* const end = value.string.data() + value.string.size();
-    const auto [at, error] = std::from_chars(value.string.data(), end, read);
-    if (error == std::errc() && at == end && std::isfinite(read)) return read;
+    const std::optional<double> read = real_number(value.string);
+    if (read && std::isfinite(*read)) return read;
   }
   return std::nullopt;
 }

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "core/text/real_numbers.h"
 
 namespace dsplan {
 namespace {
@@ -71,10 +72,8 @@ void add_real(double value, std::string& into) {
     into += "null";
     return;
   }
-  char buffer[32];
-  const auto [end, fault] = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific);
-  DSPLAN_CHECK(fault == std::errc(), "32 characters hold any double");
-  std::string_view said(buffer, static_cast<std::size_t>(end - buffer));
+  const std::string scientific = shortest_scientific(value);
+  std::string_view said = scientific;
   if (said.front() == '-') {
     into += '-';
     said.remove_prefix(1);
@@ -84,7 +83,7 @@ void add_real(double value, std::string& into) {
   if (mark > 2) digits += said.substr(2, mark - 2);
   int exponent = 0;
   const char* from = said.data() + mark + (said[mark + 1] == '+' ? 2 : 1);
-  std::from_chars(from, end, exponent);
+  std::from_chars(from, said.data() + said.size(), exponent);
   const int count = static_cast<int>(digits.size());
   const int point = exponent + 1;  // Digits before the point.
   if (count <= point && point <= 15) {

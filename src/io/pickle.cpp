@@ -1,7 +1,7 @@
 #include "io/pickle.h"
 
 #include <array>
-#include <bit>
+#include <cstring>
 #include <limits>
 #include <optional>
 
@@ -11,6 +11,15 @@
 
 namespace dsplan {
 namespace {
+
+// std::bit_cast, which Emscripten's C++ library of Debian 12 lacks.
+template <class To, class From>
+To same_bits(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to{};
+  std::memcpy(&to, &from, sizeof to);
+  return to;
+}
 
 using Kind = PickleNode::Kind;
 
@@ -220,7 +229,7 @@ class Unpickler {
       case kBinFloat: {
         std::uint64_t bits = 0;
         for (const char c : fixed(8)) bits = bits << 8 | static_cast<unsigned char>(c);
-        push(add(Kind::Real, std::bit_cast<std::int64_t>(bits)));
+        push(add(Kind::Real, same_bits<std::int64_t>(bits)));
         return true;
       }
       case kShortBinUnicode: text(Kind::String, little_endian(1)); return true;
@@ -363,7 +372,7 @@ std::string_view Pickle::string(PickleId id) const {
   return std::string_view(text).substr(static_cast<std::size_t>(nodes[id].number), nodes[id].length);
 }
 
-double Pickle::real(PickleId id) const { return std::bit_cast<double>(nodes[id].number); }
+double Pickle::real(PickleId id) const { return same_bits<double>(nodes[id].number); }
 
 Refusal Pickle::at(std::size_t offset, std::string message, std::string hint) const {
   return {path, formatted("at byte {}: {}", offset, message), std::move(hint)};
@@ -476,7 +485,7 @@ void PickleWriter::boolean(bool value) {
 
 void PickleWriter::real(double value) {
   next();
-  const auto bits = std::bit_cast<std::uint64_t>(value);
+  const auto bits = same_bits<std::uint64_t>(value);
   text_ += 'G';
   for (int i = 7; i >= 0; --i) text_ += static_cast<char>(bits >> (8 * i) & 0xff);
 }

@@ -256,7 +256,7 @@ class Anchors {
 
   // False where the name is taken.
   bool open(std::string_view name, Way way) {
-    return named_.try_emplace(std::string(name), std::move(way), true).second;
+    return named_.try_emplace(std::string(name), Anchor{std::move(way)}).second;
   }
   void close(std::string_view name) { named_.find(name)->second.open = false; }
 

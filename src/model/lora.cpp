@@ -41,7 +41,8 @@ std::vector<bool> chosen_modules(const ModelSpec& model, const Lora& lora, const
   std::vector<bool> chosen(model.modules.size(), false);
   Diagnostics diagnostics;
   for (const std::string& target : targets_of(model, lora, place)) {
-    if (model.dims.experts > 0 && (target == "gate_proj" || std::ranges::count(kOfExperts, target) > 0)) {
+    if (model.dims.experts > 0 &&
+        (target == "gate_proj" || std::count(kOfExperts.begin(), kOfExperts.end(), target) > 0)) {
       diagnostics.add(place.says(
           formatted("LoRA on \"{}\" of a mixture, of routers and fused experts, is not modelled yet", target),
           "the projections of attention are: q_proj, k_proj, v_proj, o_proj"));
@@ -78,7 +79,8 @@ std::vector<bool> chosen_modules(const ModelSpec& model, const Lora& lora, const
 constexpr std::string_view kWrapper = "ModulesToSaveWrapper";
 
 bool has_children(const ModelSpec& model, ModuleId module) {
-  return std::ranges::any_of(model.modules, [&](const Module& other) { return other.parent == module; });
+  return std::any_of(model.modules.begin(), model.modules.end(),
+                     [&](const Module& other) { return other.parent == module; });
 }
 
 // What of a module speaks against a copy of its own; empty: nothing.
@@ -91,7 +93,7 @@ std::string why_no_copy(const ModelSpec& model, std::size_t at, bool adapted) {
   if (has_children(model, static_cast<ModuleId>(at)) || !known) {
     return formatted("it is a {}, and linear modules, embeddings and norms are modelled", module.type);
   }
-  if (std::ranges::any_of(model.buffers, own)) return "it has buffers of its own";
+  if (std::any_of(model.buffers.begin(), model.buffers.end(), own)) return "it has buffers of its own";
   for (const Parameter& parameter : model.parameters) {
     if (parameter.tied_to == kNone) continue;
     if (own(parameter) || own(model.parameters[static_cast<std::size_t>(parameter.tied_to)])) {
@@ -302,12 +304,13 @@ ModuleId trained_copy(const ModelSpec& model, ModuleId module) {
 }
 
 bool has_trained_copies(const ModelSpec& model) {
-  return std::ranges::any_of(model.modules, [](const Module& module) { return module.type == kWrapper; });
+  return std::any_of(model.modules.begin(), model.modules.end(),
+                     [](const Module& module) { return module.type == kWrapper; });
 }
 
 bool has_magnitudes(const ModelSpec& model) {
-  return std::ranges::any_of(model.modules,
-                             [](const Module& module) { return module.type == "lora.dora.DoraLinearLayer"; });
+  return std::any_of(model.modules.begin(), model.modules.end(),
+                     [](const Module& module) { return module.type == "lora.dora.DoraLinearLayer"; });
 }
 
 }  // namespace dsplan

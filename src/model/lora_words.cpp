@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "core/text/real_numbers.h"
 #include "model/lora.h"
 
 namespace dsplan {
@@ -20,9 +21,8 @@ std::vector<std::string> split(std::string_view text, char separator) {
   }
 }
 
-template <class Number>
-std::optional<Number> number_in(const std::string& text) {
-  Number value{};
+std::optional<std::int64_t> number_in(const std::string& text) {
+  std::int64_t value = 0;
   const char* const end = text.data() + text.size();
   const auto [stop, fault] = std::from_chars(text.data(), end, value);
   if (fault != std::errc() || stop != end) return std::nullopt;
@@ -78,13 +78,13 @@ Wrong read_pair(const std::string& key, const std::string& value, Lora& lora) {
   if (key == "dora") return read_switch(key, value, lora.dora);
   if (key == "bias") return read_bias(value, lora.bias);
   if (key == "r") {
-    lora.r = number_in<std::int64_t>(value).value_or(0);
+    lora.r = number_in(value).value_or(0);
     if (lora.r < 1) return formatted("r must be a number from 1 on, not \"{}\"", value);
   } else if (key == "dropout") {
-    lora.dropout = number_in<double>(value).value_or(-1);
+    lora.dropout = real_number(value).value_or(-1);
     if (!(lora.dropout >= 0 && lora.dropout < 1)) return formatted("dropout must lie in [0, 1), not \"{}\"", value);
   } else if (key == "alpha") {
-    const std::optional<double> alpha = number_in<double>(value);
+    const std::optional<double> alpha = real_number(value);
     if (!alpha) return formatted("alpha is a number, not \"{}\"", value);
     lora.alpha = *alpha;
   } else {

@@ -134,6 +134,12 @@ int emit_page(const SimulateWords& said, const Words& words) {
   return kDone;
 }
 
+std::string chart_of(const SimulateWords& said) {
+  const Predicted predicted = predicted_schedule(said, "the chart");
+  const Timeline timeline = timeline_of(predicted);
+  return page_view(page_input(predicted, timeline));
+}
+
 int emit_slide(const SimulateWords& said, const std::string& format) {
   if (format == "png" && !said.options.out.given()) {
     throw Refusal("--out", "is missing: a picture in pixels is binary", "name a file, such as --out memory.png");

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -30,7 +31,11 @@ void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work
     }
   };
   std::vector<std::thread> others;
-  for (std::size_t i = 1; i < std::min(count, processors()); ++i) others.emplace_back(run);
+  try {
+    for (std::size_t i = 1; i < std::min(count, processors()); ++i) others.emplace_back(run);
+  } catch (const std::system_error&) {
+    // A system may give no more threads, and a browser gives none: those that there are do it all.
+  }
   run();
   for (std::thread& other : others) other.join();
   if (failed) std::rethrow_exception(failed);

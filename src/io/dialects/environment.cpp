@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/format.h"
+#include "core/text/real_numbers.h"
 #include "io/dialects/dialect_reader.h"
 
 namespace dsplan::detail {
@@ -20,7 +21,6 @@ void retype(Value& value) {
   const std::string& text = value.string;
   const char* const end = text.data() + text.size();
   std::int64_t whole = 0;
-  double real = 0;
   if (text == "true" || text == "True" || text == "false" || text == "False") {
     value.kind = Value::Kind::Bool;
     value.boolean = text == "true" || text == "True";
@@ -28,9 +28,9 @@ void retype(Value& value) {
     value.kind = Value::Kind::Integer;
     value.integer = whole;
     value.real = static_cast<double>(whole);
-  } else if (const auto part = std::from_chars(text.data(), end, real); part.ec == std::errc() && part.ptr == end) {
+  } else if (const std::optional<double> real = real_number(text)) {
     value.kind = Value::Kind::Real;
-    value.real = real;
+    value.real = *real;
   }
 }
 

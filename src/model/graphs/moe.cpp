@@ -257,8 +257,8 @@ TensorId run_experts(GraphBuilder& g, const ExpertParts& parts, ModuleId experts
   const TensorId flags = g.make(Op::GreaterEqual, Shape{rows}, DType::Bool, {sorted});
   const TensorId mask = g.view(flags, Shape{rows, 1});
   g.drop({flags});
-  const auto biases = [&](const char* name, std::int64_t width) {
-    return g.make(Op::Index, Shape{rows, width}, g.dtype(hidden), {g.parameter(name), sorted}, true);
+  const auto biases = [&, by = sorted](const char* name, std::int64_t width) {
+    return g.make(Op::Index, Shape{rows, width}, g.dtype(hidden), {g.parameter(name), by}, true);
   };
   const TensorId up_biases = parts.biased ? biases("gate_up_proj_bias", 2 * parts.ffn) : kNone;
   const TensorId selected = g.in_place(Op::MaskedFillInPlace, gathered, mask);

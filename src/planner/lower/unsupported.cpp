@@ -96,7 +96,7 @@ std::optional<std::string> fsdp_unsupported(const ModelSpec& model, const Job& j
 // place or not by rules that are not worked out.
 bool magnitudes_cast(const ModelSpec& model, const Training& training) {
   const DType layers = training.autocast.value_or(training.dtype);
-  return std::ranges::all_of(model.modules, [&](const Module& module) {
+  return std::all_of(model.modules.begin(), model.modules.end(), [&](const Module& module) {
     if (!module.path.ends_with(".lora_A.default")) return true;
     const auto id = static_cast<ModuleId>(&module - model.modules.data());
     return training.dtype_of(model.parameters[static_cast<std::size_t>(model.parameter(id, "weight"))]) != layers;

@@ -382,15 +382,16 @@ $("axis").addEventListener("click", () => { timed = !timed; $("axis").setAttribu
 // What if: verdict, cards, chart and roles become those of the changed job.
 const asItIs = {verdict: $("verdict").textContent, kind: $("verdict").className, job: $("job").textContent, reason: $("reason").textContent, cards: $("cards").innerHTML};
 const switches = [...document.querySelectorAll("[data-view]")];
-for (const button of switches) button.addEventListener("click", () => {
-  const which = button.dataset.view, said = which === "" ? asItIs : VIEWS[which];
+function turnTo(which) {
+  const said = which === "" ? asItIs : VIEWS[which];
   if (which !== "" && !made.has(which)) made.set(which, changed(which));
   S = which === "" ? job : made.get(which);
-  for (const one of switches) one.setAttribute("aria-pressed", String(one === button));
+  for (const one of switches) one.setAttribute("aria-pressed", String(one.dataset.view === which));
   $("verdict").textContent = said.verdict; $("verdict").className = said.kind; $("job").textContent = said.job; $("reason").textContent = said.reason;
   $("cards").innerHTML = said.cards;
   pinned = cursor = -1; tip.style.display = "none"; whole(); moment();
-});
+}
+for (const button of switches) button.addEventListener("click", () => turnTo(button.dataset.view));
 $("back").addEventListener("click", () => pin(-1));
 $("filter").addEventListener("input", moment);
 for (const button of document.querySelectorAll("[data-copy]")) button.addEventListener("click", () => {
@@ -402,7 +403,8 @@ new ResizeObserver(() => { soon(); paint(); }).observe(chart);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { soon(); paint(); });
 moment();
 draw();
-// What a test can ask for.
+// What a test can ask for, and a page around this one: `turnTo` shows a job that this page did not know, in the form of the views.
 window.dsplan = {
+  turnTo: view => { VIEWS.other = view; made.delete("other"); turnTo("other"); },
   view, draw, frames: job.N, peak: job.total[job.peak], peakEvent: job.events[job.peak], byRole: Array.from(job.byRole.subarray(job.peak * ROLES, (job.peak + 1) * ROLES)),
   alive: () => aliveAt(pinned >= 0 ? pinned : job.peak).reduce((a, b) => a + b, 0), shownPeak: () => S.total[S.peak], shownEvent: () => S.events[S.peak], seconds: () => S.clock ? S.clock[S.N] : null, spotOf};
