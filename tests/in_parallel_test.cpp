@@ -1,5 +1,5 @@
 // Independent work on all processors, and on one where there is no other.
-#include "planner/plan/in_parallel.h"
+#include "core/machine/in_parallel.h"
 
 #include <doctest/doctest.h>
 #include <pthread.h>

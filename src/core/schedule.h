@@ -147,7 +147,7 @@ struct Release {
 
 // One kernel, or a group that takes no memory in between. `scratch` buffers are made and used inside.
 // What the time of a piece of work goes by: the bytes that it moves, a product's shape, pairs of tokens.
-enum class Cost : std::uint8_t { Bytes, Product, Attention };
+enum class Cost : std::uint8_t { Memory, Product, Attention };
 
 struct Compute {
   Label work = "";
@@ -156,7 +156,7 @@ struct Compute {
   Pass pass = Pass::Forward;
   Span reads;
   Span writes;
-  Cost cost = Cost::Bytes;
+  Cost cost = Cost::Memory;
 };
 
 struct Communicate {

@@ -393,7 +393,7 @@ Witness witness_of(Op op) { return row_of(op).witness; }
 
 Cost cost_of(Op op) {
   if (op == Op::Linear || op == Op::Mm) return Cost::Product;
-  return row_of(op).flops == Flops::Attention ? Cost::Attention : Cost::Bytes;
+  return row_of(op).flops == Flops::Attention ? Cost::Attention : Cost::Memory;
 }
 std::string_view source_of(Op op) { return row_of(op).source; }
 Version since(Op op) { return row_of(op).since; }

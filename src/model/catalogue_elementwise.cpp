@@ -74,7 +74,7 @@ void gelu_function(Writer& w) {
   w.saves_after_kernel();
   if (!w.needs(0)) return;
   Expression backward(w, true);
-  const std::uint8_t tanh = backward.tanh_of_inner();
+  [[maybe_unused]] const std::uint8_t tanh = backward.tanh_of_inner();  // It is there as long as the others.
   const std::uint8_t half = backward.make();
   const std::uint8_t slope = backward.make({backward.make()});
   const std::uint8_t cubic = backward.make({backward.make({backward.make()})});

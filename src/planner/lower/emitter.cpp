@@ -103,7 +103,7 @@ void Emitter::end_compute(Label work, Cost cost) {
 
 void Emitter::compute_unexecutable(Label work) {
   if (recording_ != nullptr) recording_->end_unexecutable(work, next_event());
-  end_compute(work, Cost::Bytes);
+  end_compute(work, Cost::Memory);
 }
 
 void Emitter::communicate(Collective collective, DType dtype, Bytes payload, TrafficKind kind, Group group) {

@@ -88,7 +88,7 @@ class Emitter {
   void write(BufferId buffer, Bytes offset, Bytes bytes);  // One piece; replaces what overlapped.
   // `body` is what an executor does, `work` the name for people. The bodies that work on values (core/program.h) take
   // them from Recording::on_values, which was called before; the others take what is read and written, as flat ranges.
-  void compute(Body body, Label work, Cost cost = Cost::Bytes) {
+  void compute(Body body, Label work, Cost cost = Cost::Memory) {
     if (recording_ != nullptr) recording_->end_work(body, next_event());
     end_compute(work, cost);
   }

@@ -97,6 +97,7 @@ void stage3_rows(const ModelSpec& model, const Job& job, const Reduced& reduced,
 // DistributedDataParallel._pre_forward: the model's buffers, flattened by dtype, before the first forward behind a
 // reduction.
 void buffer_rows(const ModelSpec& model, const Training& t, std::vector<TrafficRow>& rows) {
+  if (!t.ddp.broadcast_buffers) return;
   std::map<DType, Bytes> payload;
   for (const ModelBuffer& buffer : model.buffers) {
     if (!buffer_exists(buffer, t.transformers)) continue;
@@ -129,7 +130,7 @@ std::vector<TrafficRow> traffic_formulas(const ModelSpec& model, const Job& job)
   }
   if (trained == Elements(0)) return rows;
   if (t.runtime == Runtime::PyTorch) {
-    if (t.ddp.broadcast_buffers) buffer_rows(model, t, rows);
+    buffer_rows(model, t, rows);
     rows.push_back(row(Collective::AllReduce, Pass::Backward, t.dtype, storage(trained, t.dtype)));
   } else if (t.zero.stage == 0) {
     rows.push_back(
