@@ -337,6 +337,34 @@ Schedule stepping(bool grows = false) {
 
 }  // namespace
 
+// The second step puts the small buffer into the only block that there is, all later ones into the better one. Its free
+// waits, and is over before any step ends: what the steps leave is the same, wherever it lay.
+TEST_CASE("what waits at the end of a pool's work does not make its steps differ") {
+  Hand hand;
+  hand.mark(Moment::StretchBegins, Stretch::FirstStep);
+  hand.free(hand.make(40 * kMiB, 1));
+  hand.mark(Moment::StretchEnds, Stretch::FirstStep);
+  hand.mark(Moment::StretchBegins, Stretch::SecondStep);
+  const BufferId small = hand.make(11 * kMiB, 1);
+  hand.work(1, {}, {small});
+  hand.work(0, {small}, {});
+  hand.free(hand.make(30 * kMiB, 1));
+  hand.free(small);
+  hand.free(hand.make(15 * kMiB));
+  hand.mark(Moment::StretchEnds, Stretch::SecondStep);
+  PlacementOptions whole;  // Not pool by pool, though nothing is limited.
+  whole.device = whole.limit = Bytes(std::int64_t{1} << 50);
+  whole.config.memory_fraction = 1.0;
+  for (const PlacementOptions& options : {PlacementOptions{}, whole}) {
+    const std::optional<LongRun> run = long_run(hand.schedule, place_both(hand.schedule, {}), options);
+    REQUIRE(run);
+    CHECK(run->repeats);
+    CHECK(run->steps == 3);
+    CHECK(run->period == 1);
+    CHECK(run->reserved == Bytes((40 + 30 + 16) * kMiB));
+  }
+}
+
 TEST_CASE("steady steps go on until the allocator's state has been there before") {
   const auto long_run = [](const Schedule& schedule, const PlacementOptions& options, std::int64_t most = kLongestRun) {
     return dsplan::long_run(schedule, place_both(schedule, {}), options, most);

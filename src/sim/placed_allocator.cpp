@@ -145,14 +145,22 @@ AllocatorShape shape_of(const CachingAllocator& allocator, const Indexed<BufferI
   std::optional<std::uint32_t> segment;
   auto next = by_address.begin();
   for (const CachingAllocator::BlockView& view : allocator.blocks()) {
+    const bool begins = segment != view.segment;
+    segment = view.segment;
+    const bool awaits = view.state == CachingAllocator::BlockState::AwaitingFree;
+    const auto state = awaits ? CachingAllocator::BlockState::Free : view.state;
+    const bool free = state == CachingAllocator::BlockState::Free;
+    if (free && !begins && shape.back().state == state) {
+      shape.back().size += view.size;
+      continue;
+    }
     ShapedBlock& block = shape.emplace_back();
     block.size = view.size;
     block.stream = view.stream;
-    block.state = view.state;
+    block.state = state;
     block.large = view.large;
-    block.begins = segment != view.segment;
-    if (view.state == CachingAllocator::BlockState::Allocated) block.buffer = (next++)->second;
-    segment = view.segment;
+    block.begins = begins;
+    if (state == CachingAllocator::BlockState::Allocated) block.buffer = (next++)->second;
   }
   return shape;
 }
