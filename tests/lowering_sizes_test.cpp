@@ -228,9 +228,7 @@ void add_sharded(std::vector<Case>& all) {
   add("accumulation", true, 3, [](Job& job) { job.training.grad_accum = 2; });
   add("to two", true, 4, [](Job& job) { job.training.fsdp.reshard_after_forward = 2; });
   add("replicas", true, 4, [](Job& job) { job.training.fsdp.replicate = 2; });
-  add("reduced in 16 bits", true, 3, [](Job& job) {
-    job.training.communication_dtype = DType::BFloat16;
-  });
+  add("reduced in 16 bits", true, 3, [](Job& job) { job.training.communication_dtype = DType::BFloat16; });
   add("foreach", true, 2, [](Job& job) { job.training.optimizer.implementation = Implementation::Foreach; });
   add("clipping", true, 2, [](Job& job) { job.training.gradient_clipping = 1; });
   add("made on the device", false, 3, [](Job& job) { job.training.model_init = ModelInit::Device; });
@@ -303,6 +301,11 @@ std::vector<Case> cases() {
   }
   add(3, false, [](Job& job) {
     job.training.zero.offload_optimizer.device = job.training.zero.offload_param.device = OffloadDevice::Cpu;
+  });
+  add(-1, false, [](Job& job) { job.training.ddp.find_unused_parameters = true; });
+  add(-1, true, [](Job& job) {
+    job.training.ddp.broadcast_buffers = false;
+    job.training.ddp.bucket_cap_mb = 1;
   });
   add_checkpoints(all);
   add_files(all);

@@ -153,11 +153,12 @@ TEST_CASE("settings: each field of a job has one row") {
   for (const SettingRow& row : settings()) {
     if (row.job.field) addresses.push_back(address(row.job.field.of(job)));
   }
-  check_parts(addresses,
-              {part("Job", job, 2), part("Parallelism", job.parallelism, 0), part("Training", t, 4), part("Fsdp", t.fsdp, 0),
-               part("Optimizer", t.optimizer, 0), part("Checkpointing", t.checkpoint, 1),
-               part("DeepSpeedCheckpointing", t.checkpoint.deepspeed, 0), part("Zero", t.zero, 2),
-               part("offload_param", t.zero.offload_param, 0), part("offload_optimizer", t.zero.offload_optimizer, 0)});
+  check_parts(
+      addresses,
+      {part("Job", job, 2), part("Parallelism", job.parallelism, 0), part("Training", t, 5), part("Fsdp", t.fsdp, 0),
+       part("Ddp", t.ddp, 0), part("Optimizer", t.optimizer, 0), part("Checkpointing", t.checkpoint, 1),
+       part("DeepSpeedCheckpointing", t.checkpoint.deepspeed, 0), part("Zero", t.zero, 2),
+       part("offload_param", t.zero.offload_param, 0), part("offload_optimizer", t.zero.offload_optimizer, 0)});
 }
 
 TEST_CASE("settings: a field of a job moves its fingerprint, or the table says why not") {
@@ -251,7 +252,8 @@ TEST_CASE("settings: each setting of a request has one row") {
     if (row.request.option != nullptr) CHECK(names.insert(row.request.option).second);
   }
   // Without: what kinds of sources there were, their own structs, and two lists.
-  check_parts(addresses, {part("Request", request, 7), part("FsdpInput", request.fsdp, 0)});
+  check_parts(addresses,
+              {part("Request", request, 8), part("FsdpInput", request.fsdp, 0), part("DdpInput", request.ddp, 0)});
 }
 
 }  // namespace dsplan

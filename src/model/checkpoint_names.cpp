@@ -118,7 +118,7 @@ std::vector<Expected> expected_of(const ModelSpec& model) {
     const Parameter& parameter = model.parameters[i];
     if (parameter.tied_to != kNone) continue;
     const auto id = static_cast<ParameterId>(i);
-    const bool stacked = model.family == "granitemoe" || model.family == "gpt_oss";
+    const bool stacked = model.family == "granitemoe" || model.family == "gpt_oss" || model.family == "llama4_text";
     if (!stacked && parameter.shape.rank == 3 && parameter.name.find(".experts.") != std::string::npos) {
       add_experts(list, model, id);
     } else {

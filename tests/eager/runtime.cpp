@@ -73,7 +73,7 @@ class Plain : public Runtime {
   void forward_begins() override {
     if (plan_.world == 1) return;
     rebuild_buckets();
-    if (boundary_) broadcast({});
+    if (boundary_ && plan_.ddp_buffers) broadcast({});
   }
 
   void rebuild_buckets() {
@@ -83,7 +83,8 @@ class Plain : public Runtime {
     std::int64_t filled = 0;
     for (const Tensor& leaf : order_) {
       filled += bytes(leaf->elements());
-      const std::int64_t limit = buckets_.empty() ? 1 << 20 : 25 << 20;
+      const std::int64_t own = buckets_.empty() ? 1 << 20 : 25 << 20;
+      const std::int64_t limit = plan_.ddp_cap > 0 ? plan_.ddp_cap << 20 : own;
       if (filled < limit) continue;
       buckets_.push_back(block("bucket", filled));
       filled = 0;
@@ -115,7 +116,7 @@ class Plain : public Runtime {
   // Rank 0 sends `states` and the model's buffers, flattened by dtype; a single one goes as it is. What was sent before
   // is there until the next is on its way.
   void broadcast(Tensors states) {
-    states.insert(states.end(), net_.buffers.begin(), net_.buffers.end());
+    if (plan_.ddp_buffers) states.insert(states.end(), net_.buffers.begin(), net_.buffers.end());
     std::map<dsplan::DType, std::pair<int, std::int64_t>> of_type;
     std::vector<dsplan::DType> order;
     for (const Tensor& state : states) {
