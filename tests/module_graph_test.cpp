@@ -1,10 +1,12 @@
 // Recorded modules (tools/export_graph.py) against real PyTorch's storages, allocation by allocation, and what an edit
 // makes nonsense of.
 #include <doctest/doctest.h>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
 #include "io/json_parse.h"
+#include "io/machine_files.h"
 #include "io/module_graph.h"
 #include "io/text.h"
 #include "model/graphs/graphs.h"
@@ -109,6 +111,33 @@ TEST_CASE("recorded modules equal real PyTorch to the byte") {
     ++compared;
   }
   CHECK(compared == 8);
+}
+
+// Formulas and schedule agree: a prediction holds its persistent bytes against a second derivation. A device has
+// workspaces, of which a recording says nothing.
+TEST_CASE("recorded modules are predicted under every stage, on a device with a name") {
+  const Hardware hardware = load_hardware("h100-sxm");
+  std::size_t predicted = 0;
+  for (const auto& entry : fs::directory_iterator(kModules)) {
+    if (entry.path().extension() != ".json") continue;
+    const ModelSpec model = recorded(entry.path().string(), read_file(entry.path().string()));
+    for (std::int64_t stage = -1; stage <= 3; ++stage) {
+      INFO(entry.path().stem().string(), ", stage ", stage);
+      Request request = shape_of(model);
+      request.level = {};
+      request.gpus = {8, Place{"test", 0, 0, {}}};
+      if (stage >= 0) request.zero_stage = {stage, Place{"test", 0, 0, {}}};
+      const Job job = resolve(model, request, nullptr, &hardware, nullptr);
+      if (unsupported(model, job)) continue;
+      const Prediction p = predict(model, job, 0);
+      CHECK(p.peak.has_value());
+      CHECK(!p.time.has_value());
+      CHECK(std::count_if(p.not_modelled.begin(), p.not_modelled.end(),
+                          [](const Absence& one) { return one.what == "workspace"; }) == 1);
+      ++predicted;
+    }
+  }
+  CHECK(predicted >= 36);
 }
 
 TEST_CASE("a recording of another shape, dtype or run is refused by name") {

@@ -354,7 +354,7 @@ bool recomputes_biased(const ModelSpec& model, const Checkpointing& checkpoint,
 // thread if layers are recomputed there.
 void add_workspaces(const ModelSpec& model, const Job& job, Footprint& result) {
   const std::optional<LibraryWorkspaces> sizes = library_workspaces(job);
-  if (!sizes) return;
+  if (!sizes || model.recording) return;  // Which of a recording's operators multiply is not known.
   const bool backward = result.parameters_trainable > Elements(0);
   const std::vector<const Module*> biased = biased_products(model, job);
   const bool recomputes = backward && recomputes_biased(model, job.training.checkpoint, biased);

@@ -302,6 +302,8 @@ void list_what_is_missing(const ModelSpec& model, const Job& job, std::vector<Ab
   } else if (!job.hardware) {
     not_modelled.push_back(
         {"workspace", "no device is named: the size of cuBLAS's and cuBLASLt's workspaces depends on it"});
+  } else if (model.recording) {
+    not_modelled.push_back({"workspace", "the libraries' workspaces of a recorded module"});
   } else if (!library_workspaces(job)) {
     not_modelled.push_back({"workspace", formatted("the libraries' workspaces on {}", job.hardware->architecture)});
   }

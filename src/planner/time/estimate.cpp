@@ -209,7 +209,7 @@ GraphTimes mean_times(const Job& job, const Shapes& shapes, const Rates& rates) 
 
 TimeAnswer time_of(const ModelSpec& model, const Job& job, const Shapes& shapes) {
   TimeAnswer answer;
-  answer.why = Rates::missing(job);
+  answer.why = model.recording ? "how long a recorded module's operators take is not estimated" : Rates::missing(job);
   if (!answer.why.empty()) return answer;
   const Rates rates = Rates::of(job);
   answer.time = estimate(model, job, shapes.graphs.front(), mean_times(job, shapes, rates), rates);
