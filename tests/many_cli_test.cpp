@@ -104,6 +104,26 @@ TEST_CASE("sweep: table and CSV have one row for each point; bad axes are refuse
   CHECK(holds(dsplan_runs(folder, "sweep tiny-llama --vary seq=1..30000").err, "more than 20,000 points"));
 }
 
+TEST_CASE("emit: the page shows a run of the same job, and no other") {
+  const Folder folder;
+  const std::string job = "tiny-llama --seq 16 --dtype bf16 --zero-stage 1 --micro-batch ";
+  const Ran run = dsplan_runs(folder, "run " + job + "1 --ranks 2 --out run.json");
+  REQUIRE_MESSAGE(run.code == 0, run.err);
+  const std::string page = " --gpus 2 --format html --measured run.json";
+  const Ran shown = dsplan_runs(folder, "emit " + job + "1" + page);
+  REQUIRE_MESSAGE(shown.code == 0, shown.err);
+  CHECK(holds(shown.out, "<h2>Predicted and measured</h2>"));
+  CHECK(holds(shown.out, "Rank 0: "));
+  CHECK(holds(shown.out, "Rank 1: "));
+  CHECK(holds(shown.out, " rows equal, 0 within tolerance, 0 differ, "));
+  CHECK(holds(shown.out, "<td>memory.peak.requested</td>"));
+  CHECK_FALSE(holds(dsplan_runs(folder, "emit " + job + "1 --gpus 2 --format html").out, "Predicted and measured"));
+  const Ran other = dsplan_runs(folder, "emit " + job + "2" + page);
+  CHECK(other.code == 2);
+  CHECK_MESSAGE(holds(other.err, "run.json: error: the fingerprints differ: predicted sha256:"), other.err);
+  CHECK(dsplan_runs(folder, "emit " + job + "1 --gpus 2 --format plan --measured run.json").code == 2);
+}
+
 TEST_CASE("sweep: the page has a point for each prediction, lines by the other axes, the limit and the command") {
   const Folder folder;
   const std::string line =

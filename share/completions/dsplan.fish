@@ -72,6 +72,7 @@ complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain e
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l offline -d 'Never ask the Hugging Face hub'
 complete -c dsplan -n '__fish_seen_subcommand_from sweep' -l vary -r -d 'What changes from point to point; repeatable'
 complete -c dsplan -n '__fish_seen_subcommand_from explain' -l log -r -d 'A log with messages about memory'
+complete -c dsplan -n '__fish_seen_subcommand_from emit' -l measured -r -d 'html: a receipt of the same job, shown beside it'
 complete -c dsplan -n '__fish_seen_subcommand_from replay' -l format -r -f -a 'table json' -d 'How to print a snapshot'\''s report'
 complete -c dsplan -n '__fish_seen_subcommand_from compare' -l re-predict -d 'Predict anew from each receipt'\''s own inputs'
 complete -c dsplan -n '__fish_seen_subcommand_from compare' -l level -r -f -a 'kernel dispatch' -d 'Of the prediction; by the receipt'\''s device'

@@ -10,6 +10,7 @@
 #include "io/json_text.h"
 #include "report/cells.h"
 #include "report/page/markup.h"
+#include "report/page/measured.h"
 #include "report/page_parts.h"
 
 namespace dsplan {
@@ -515,6 +516,7 @@ std::string html_page(const PageInput& input) {
   text += head(input) + switches(input) + kChart + changes_table(input);
   text +=
       "<div class=\"columns\">\n" + phases_table(p) + step_times(p) + collectives(p) + assumptions(input) + "</div>\n";
+  if (input.measured) text += measured_part(*input.measured);
   text += formatted(
       "<h2>Made by</h2>\n<pre id=\"command\">{}</pre><button data-copy=\"command\">copy</button>\n"
       "<p class=\"soft\">{} events, {}</p>\n",

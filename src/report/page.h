@@ -11,6 +11,7 @@
 #include "core/prediction.h"
 #include "core/schedule.h"
 #include "core/timeline.h"
+#include "report/comparison.h"
 
 namespace dsplan {
 
@@ -35,6 +36,7 @@ struct PageInput {
   std::optional<Bytes> limit;       // What the allocator may reserve.
   std::optional<std::size_t> over;  // The event that runs out of memory under it.
   std::vector<PageChange> changes;
+  std::optional<ReceiptComparison> measured;  // A run of the same job.
 };
 
 // The head of page and slide.

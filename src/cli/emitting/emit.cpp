@@ -131,11 +131,16 @@ int emit_command(const Words& words) {
   extras.description = "Writes one job as a file of another tool, or as a plan.";
   extras.footer = kEmitFooter;
   extras.without = {"--explain", "--verbose", "--color"};
+  std::optional<std::string> measured;
+  extras.add = [&measured](CommandLine& line) {
+    line.option("--measured", "FILE", "html: a receipt of the same job, shown beside it", measured);
+  };
   SimulateWords said = parse_simulate("emit", words, extras);
   const std::string format = format_in(said.options);
+  if (measured && format != "html") throw Refusal("--measured", "belongs to --format html");
   if (format == "snapshot") return emit_snapshot(said);
   if (format == "perfetto") return emit_trace(said);
-  if (format == "html") return emit_page(said, words);
+  if (format == "html") return emit_page(said, words, measured.value_or(""));
   if (format == "svg" || format == "png") return emit_slide(said, format);
   said.renew = format == "plan";
   Output output(said.options.out.value_or(""));

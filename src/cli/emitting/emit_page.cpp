@@ -11,12 +11,15 @@
 #include "cli/predicted.h"
 #include "core/error.h"
 #include "core/format.h"
-#include "io/png.h"
 #include "core/machine/in_parallel.h"
+#include "io/png.h"
+#include "io/text.h"
 #include "planner/plan/space.h"
 #include "planner/predict/predict.h"
+#include "report/compare.h"
 #include "report/page.h"
 #include "report/page/slide.h"
+#include "report/receipt.h"
 #include "sim/allocator.h"
 #include "sim/placement.h"
 
@@ -96,7 +99,8 @@ PageInput page_input(const Predicted& predicted, const Timeline& timeline) {
           "",
           limit,
           runs_out_at(predicted),
-          {}};
+          {},
+          std::nullopt};
 }
 
 PageChange predicted_with(Inputs inputs, const Variation& variation) {
@@ -120,12 +124,36 @@ PageChange predicted_with(Inputs inputs, const Variation& variation) {
 
 }  // namespace
 
-int emit_page(const SimulateWords& said, const Words& words) {
+namespace {
+
+ReceiptComparison held_against(const std::string& path, const Predicted& predicted) {
+  const Receipt receipt = read_receipt(read_document(path));
+  const std::string& fingerprint = predicted.prediction.fingerprint;
+  constexpr const char* kAnew = "`dsplan compare --re-predict RECEIPT` predicts from the receipt's own inputs";
+  if (!receipt.inputs.fingerprint) {
+    throw Refusal(path, "the receipt has no fingerprint: nobody knows whether it is of this job", kAnew);
+  }
+  if (*receipt.inputs.fingerprint != fingerprint) {
+    throw Refusal(
+        path, formatted("the fingerprints differ: predicted {}, measured {}", fingerprint, *receipt.inputs.fingerprint),
+        kAnew);
+  }
+  std::vector<PredictedRank> ranks;
+  for (const RankFigures& measured : receipt.ranks) {
+    ranks.push_back(figures_of(predict(predicted.inputs.model, predicted.job, measured.rank)));
+  }
+  return compare(receipt, ranks, {});
+}
+
+}  // namespace
+
+int emit_page(const SimulateWords& said, const Words& words, const std::string& measured) {
   Output output(said.options.out.value_or(""));
   const Predicted predicted = predicted_schedule(said, "--format html");
   const Timeline timeline = timeline_of(predicted);
   PageInput page = page_input(predicted, timeline);
   page.command = command_line("emit", words);
+  if (!measured.empty()) page.measured = held_against(measured, predicted);
   const std::vector<Variation> list = variations(predicted.job);
   page.changes.resize(list.size());
   in_parallel(list.size(), [&](std::size_t i) { page.changes[i] = predicted_with(predicted.inputs, list[i]); });
