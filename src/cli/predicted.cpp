@@ -18,6 +18,7 @@
 #include "planner/predict/schedules.h"
 #include "planner/time/clock.h"
 #include "report/compare.h"
+#include "report/receipt.h"
 #include "sim/allocation_log.h"
 #include "sim/allocator.h"
 
@@ -223,6 +224,25 @@ Repredicted repredict(const Receipt& receipt, const RepredictWords& words) {
         "dsplan");
   }
   return result;
+}
+
+ReceiptComparison held_against(const std::string& path, const Predicted& predicted) {
+  const Receipt receipt = read_receipt(read_document(path));
+  const std::string& fingerprint = predicted.prediction.fingerprint;
+  constexpr const char* kAnew = "`dsplan compare --re-predict RECEIPT` predicts from the receipt's own inputs";
+  if (!receipt.inputs.fingerprint) {
+    throw Refusal(path, "the receipt has no fingerprint: nobody knows whether it is of this job", kAnew);
+  }
+  if (*receipt.inputs.fingerprint != fingerprint) {
+    throw Refusal(
+        path, formatted("the fingerprints differ: predicted {}, measured {}", fingerprint, *receipt.inputs.fingerprint),
+        kAnew);
+  }
+  std::vector<PredictedRank> ranks;
+  for (const RankFigures& measured : receipt.ranks) {
+    ranks.push_back(figures_of(predict(predicted.inputs.model, predicted.job, measured.rank)));
+  }
+  return compare(receipt, ranks, {});
 }
 
 }  // namespace dsplan

@@ -54,4 +54,8 @@ struct Repredicted {
 // what to report or that say twice what the receipt holds whole.
 [[nodiscard]] Repredicted repredict(const Receipt& receipt, const RepredictWords& words);
 
+// A receipt of the very job, held against its prediction, every rank that was measured. Refused: one of another job, by
+// fingerprint, and one without.
+[[nodiscard]] ReceiptComparison held_against(const std::string& receipt_file, const Predicted& predicted);
+
 }  // namespace dsplan

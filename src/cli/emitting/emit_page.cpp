@@ -13,13 +13,10 @@
 #include "core/format.h"
 #include "core/machine/in_parallel.h"
 #include "io/png.h"
-#include "io/text.h"
 #include "planner/plan/space.h"
 #include "planner/predict/predict.h"
-#include "report/compare.h"
 #include "report/page.h"
 #include "report/page/slide.h"
-#include "report/receipt.h"
 #include "sim/allocator.h"
 #include "sim/placement.h"
 
@@ -120,29 +117,6 @@ PageChange predicted_with(Inputs inputs, const Variation& variation) {
     change.refused = refusal.diagnostics().front().message;
   }
   return change;
-}
-
-}  // namespace
-
-namespace {
-
-ReceiptComparison held_against(const std::string& path, const Predicted& predicted) {
-  const Receipt receipt = read_receipt(read_document(path));
-  const std::string& fingerprint = predicted.prediction.fingerprint;
-  constexpr const char* kAnew = "`dsplan compare --re-predict RECEIPT` predicts from the receipt's own inputs";
-  if (!receipt.inputs.fingerprint) {
-    throw Refusal(path, "the receipt has no fingerprint: nobody knows whether it is of this job", kAnew);
-  }
-  if (*receipt.inputs.fingerprint != fingerprint) {
-    throw Refusal(
-        path, formatted("the fingerprints differ: predicted {}, measured {}", fingerprint, *receipt.inputs.fingerprint),
-        kAnew);
-  }
-  std::vector<PredictedRank> ranks;
-  for (const RankFigures& measured : receipt.ranks) {
-    ranks.push_back(figures_of(predict(predicted.inputs.model, predicted.job, measured.rank)));
-  }
-  return compare(receipt, ranks, {});
 }
 
 }  // namespace
