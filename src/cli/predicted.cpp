@@ -19,7 +19,6 @@
 #include "planner/time/clock.h"
 #include "report/compare.h"
 #include "report/receipt.h"
-#include "sim/allocation_log.h"
 #include "sim/allocator.h"
 
 namespace dsplan {
