@@ -6,7 +6,6 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "io/deepspeed.h"
-#include "io/dialects/dialect_file.h"
 #include "io/launch_line.h"
 #include "io/locate.h"
 #include "io/machine_files.h"
@@ -19,6 +18,7 @@
 #include "planner/time/clock.h"
 #include "report/compare.h"
 #include "report/receipt.h"
+#include "sim/allocation_log.h"
 #include "sim/allocator.h"
 
 namespace dsplan {
