@@ -65,6 +65,9 @@ std::vector<std::string_view> family_names() {
 
 namespace {
 
+constexpr const char* kRecord =
+    "record it: tools/export_graph.py writes a file that dsplan takes as MODEL (docs/exporting.md)";
+
 // A multimodal config holds the language model's config inside; that part alone is a model of a known family.
 void refuse_multimodal(const ConfigReader& config, std::string_view model_type) {
   const Value* text = config.root().find("text_config");
@@ -92,8 +95,9 @@ const Family& family_of(ConfigReader& config) {
     if (family.model_type == named) return family;
   }
   if (config.root().find("auto_map") != nullptr) {
-    config.refuse("model_type", formatted("model_type \"{}\" is remote code (\"auto_map\"), which dsplan does not run", type->string),
-                  "record it: tools/export_graph.py writes a file that dsplan takes as MODEL (docs/exporting.md)");
+    config.refuse("model_type",
+                  formatted("model_type \"{}\" is remote code (\"auto_map\"), which dsplan does not run", type->string),
+                  kRecord);
   }
   refuse_multimodal(config, type->string);
   if (type->string == "gemma3") {
@@ -102,7 +106,7 @@ const Family& family_of(ConfigReader& config) {
   }
   const std::string_view meant = nearest(type->string, family_names());
   config.refuse("model_type", formatted("unknown model family \"{}\"", type->string),
-                meant.empty() ? formatted("known families: {}", joined(family_names(), ", "))
+                meant.empty() ? formatted("known families: {}; {}", joined(family_names(), ", "), kRecord)
                               : formatted("did you mean \"{}\"?", meant));
 }
 
