@@ -39,6 +39,8 @@ TEST_CASE("unsupported: only the memory-efficient kernel takes a window's mask, 
   };
   const char* const kWindow = R"(, "sliding_window": 128)";
   const char* const kNoWindow = R"(, "sliding_window": 129)";
+  const char* const kChunk = R"(, "attention_chunk_size": 128, "no_rope_layers": [1, 0])";
+  const char* const kAllChunk = R"(, "attention_chunk_size": 128, "no_rope_layers": [1, 1])";
   const auto flash = [](Training&) {};
   const auto efficient = [](Training& t) { t.attention = Attention::MemoryEfficient; };
   const auto math = [](Training& t) { t.attention = Attention::Math; };
@@ -69,6 +71,12 @@ TEST_CASE("unsupported: only the memory-efficient kernel takes a window's mask, 
       {"falcon", R"(, "multi_query": false)", [](Training& t) { t.attention = Attention::Eager; },
        "falcon's own eager attention"},
       {"bloom", "", flash, "BloomForCausalLM has eager attention alone"},
+      {"llama4_text", kChunk, flash, std::nullopt},  // Of the two layers one has no positions, and no chunk.
+      {"llama4_text", kAllChunk, flash, "the flash kernel takes no mask, as a window needs one"},
+      {"llama4_text", kChunk, math, "math attention with a window's mask"},
+      {"llama4_text", "", math, std::nullopt},
+      {"llama4_text", "", [](Training& t) { t.transformers = Version{4, 57, 6}; },
+       "the llama4_text family under transformers 4"},
       {"gemma2", kWindow, flash, std::nullopt},  // Every other layer has no mask.
       {"gemma2", kWindow, efficient, "the memory-efficient kernel takes no grouped heads"},
       {"llama", "", [](Training& t) { t.dtype = DType::Float32; }, "the flash kernel takes no fp32"},
@@ -115,5 +123,9 @@ TEST_CASE("unsupported: Liger's loss is that of 16-bit weights, in the families 
   CHECK(reason(gemma2, [](Training& t) { t.liger = Version{0, 6, 5}; }) == "none");
   CHECK(reason(gemma2, older) ==
         "Liger's loss in the gemma2 and gemma3_text families before 0.6.5, which does not load beside transformers 5");
+  ModelSpec llama4 = llama;
+  llama4.family = "llama4_text";
+  CHECK(reason(llama4, [](Training&) {}) ==
+        "Liger's loss in the llama4_text family, not compared with its own yet");
   CHECK(reason(gpt2, [](Training&) {}) == "Liger's loss in the gpt2 family, which it does not patch");
 }

@@ -15,6 +15,7 @@ enum class NormKind : std::uint8_t {
   Rms,           // In fp32, back to the input's dtype, times the weight (llama).
   RmsPlusOne,    // In fp32, times one plus the weight in fp32, back (gemma).
   RmsWide,       // In fp32, times the weight, then back (olmo2).
+  RmsLast,       // In fp32 without variables, back, which the weight multiplies, if there is one (llama4).
   Layer,         // nn.LayerNorm.
   LayerPlusOne,  // nn.functional.layer_norm with one plus the weight (nemotron).
   Centred,       // Mean and variance as operators in fp32 (cohere).
@@ -35,6 +36,7 @@ enum class Projections : std::uint8_t {
   Fused,        // One product: queries, keys, values (phi3).
   FusedHeads,   // One product: query, key and value of each head together (gpt_neox).
   FusedThirds,  // One product: queries, keys, values, brought apart by one call (modernbert).
+  ByToken,      // Separate, turned and normed before heads and tokens change places (llama4).
   FusedGroups,  // One product: of each group of heads its queries, a key and a value (falcon's new architecture).
   Latent,       // From latents of low rank, with a rotated part that all heads share (deepseek: LatentParts).
 };
@@ -71,6 +73,7 @@ enum class MlpKind : std::uint8_t {
 enum class Residual : std::uint8_t {
   Serial,
   SerialHeld,        // The first norm's result and the attention's live as long as the layer (stablelm).
+  SerialNamed,       // The first norm's result lives until the sum, the attention's as long as the layer (llama4).
   Parallel,          // Attention and MLP read one norm: attention + MLP + residual (phi).
   ParallelResidual,  // The same, summed as residual + attention + MLP (cohere).
   ParallelTwoNorms,  // Each reads a norm of its own: MLP + attention + residual (gpt_neox).
@@ -83,6 +86,7 @@ enum class Router : std::uint8_t {
   Softmax,      // softmax(logits, dtype=float32), the largest, divided if `normalised`, in the logits' dtype (qwen).
   LateSoftmax,  // The largest logits in fp32, then their softmax, in the hidden state's dtype (granitemoe).
   BareSoftmax,  // The same in the logits' dtype, which the layer holds (gpt_oss).
+  Scattered,    // Sigmoids of the largest logits, over all experts, each of which sees every token (llama4).
   Fp32Softmax,  // Product and softmax in fp32, the largest of the kept groups, times `scale` (deepseek_v2).
   Fp32Sigmoid,  // Product in fp32; chosen by sigmoid and a bias, divided if `normalised`, times `scale` (deepseek_v3).
 };
@@ -145,6 +149,12 @@ struct DecoderParts {
   std::string_view down = "down_proj";
   std::string_view activation = "act_fn";
 
+  std::string_view feed_forward = "mlp";
+  bool bare_softmax = false;     // Eager attention's, in its own dtype (llama4).
+  bool chunked = false;          // A sliding layer's window is a chunk from its own beginning on (llama4).
+  bool tempered = false;         // Queries of layers without positions, by how far they are on (llama4).
+  double temperature_floor = 8192;
+  double temperature_scale = 0.1;
   bool views_behind = false;        // Heads are viewed behind all three projections (stablelm).
   bool norms_first = true;          // Of opt: before attention and MLP, not behind.
   bool inner_dropout = false;       // nn.functional.dropout at the end of attention and MLP (starcoder2).

@@ -116,6 +116,10 @@ MODERNBERT = {"model_type": "modernbert", "architectures": ["ModernBertForMasked
               "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
 NARROW = {**MODERNBERT, "local_attention": 32}
 
+LLAMA4 = config("llama4_text", vocab_size=857, head_dim=16, intermediate_size=48, intermediate_size_mlp=112,
+                num_local_experts=4, num_experts_per_tok=1, interleave_moe_layer_step=2, no_rope_layers=[1, 0],
+                attention_chunk_size=256, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+
 
 def heads_of(name, config, labels=5, prefix=None):
     """The classes of a text and of each of its tokens."""
@@ -211,6 +215,22 @@ FAMILIES = {
     "modernbert-window-fp32": case(NARROW, seq=72, dtype="fp32", attention="mem-efficient"),
     "modernbert-window-eager": case(NARROW, micro_batch=2, seq=64, attention="eager"),
     "modernbert-math": case(MODERNBERT, micro_batch=2, seq=70, attention="math"),
+    **family("llama4", LLAMA4, experts=True, odd={"num_key_value_heads": 4, "use_qk_norm": False, "attention_bias": True,
+                                                  "attn_temperature_tuning": False, "interleave_moe_layer_step": 1,
+                                                  "num_experts_per_tok": 2}),
+    "llama4-autocast": case(LLAMA4, micro_batch=2, seq=64, dtype="fp32", autocast="bf16"),
+    "llama4-window": case({**LLAMA4, "attention_chunk_size": 32}, micro_batch=2, seq=77),
+    "llama4-window-eager": case({**LLAMA4, "attention_chunk_size": 32}, micro_batch=2, seq=64, attention="eager"),
+    "llama4-math": case(LLAMA4, micro_batch=2, seq=70, attention="math"),
+    "llama4-eager-row": case({**LLAMA4, "num_key_value_heads": 4}, seq=70, attention="eager"),
+    "llama4-eager-one": case({**LLAMA4, "num_key_value_heads": 1}, micro_batch=2, seq=70, attention="eager"),
+    "llama4-one-head": case({**LLAMA4, "num_attention_heads": 1, "num_key_value_heads": 1}, micro_batch=2, seq=64,
+                            attention="eager"),
+    "llama4-one-expert": case({**LLAMA4, "num_key_value_heads": 4, "no_rope_layers": [1, 1], "attention_chunk_size": 32,
+                               "tie_word_embeddings": True, "num_local_experts": 1, "attention_dropout": 0.1},
+                              micro_batch=2, seq=70, attention="mem-efficient"),
+    "llama4-fp32": case({**LLAMA4, "num_key_value_heads": 4}, micro_batch=2, seq=70, dtype="fp32",
+                        attention="mem-efficient"),
     **family("bloom", BLOOM, targets=("query_key_value",), eager=False, attention="eager",
              frozen=("transformer.word_embeddings.*", "transformer.h.0.*"),
              odd={"n_head": 1, "hidden_dropout": 0.1, "attention_dropout": 0.1}),

@@ -121,6 +121,7 @@ std::optional<std::string> cannot_run(const Graph& graph, const Node& node) {
   if (node.op == Op::Gelu && node.number != 0 && node.number != 1) {
     return "the activation that the graph writes as gelu is another one";
   }
+  if (node.op == Op::Log && node.number != 0) return "the logarithm of one plus a number has no kernel";
   const bool sums = node.op == Op::SumDim || node.op == Op::MeanLast;
   if (sums && graph.tensor(graph.input(node, 0)).shape.rank < graph.tensor(graph.output(node)).shape.rank) {
     return formatted("the operator {} to more dimensions", name(node.op));

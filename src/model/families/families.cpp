@@ -45,7 +45,7 @@ const std::vector<Family>& families() {
       {"nemotron", build_nemotron, true},
       {"ernie4_5", build_ernie4_5, true},
       {"hunyuan_v1_dense", build_hunyuan_v1_dense, true},
-      {"llama4_text", build_llama4_text, false},
+      {"llama4_text", build_llama4_text, true},
       // Of the class of both pretraining tasks the body with its pooler is built.
       {"bert", build_bert, true, {"BertForPreTraining"}},
       {"roberta", build_roberta, true},

@@ -57,6 +57,16 @@ Llama4 read_llama4(ConfigReader& config) {
         return parts.turns(static_cast<std::size_t>(layer)) ? LayerKind::Sliding : LayerKind::Full;
       },
       "chunked_attention");
+  parts.norm = NormKind::RmsLast;
+  parts.projections = Projections::ByToken;
+  parts.residual = Residual::SerialNamed;
+  parts.rotary.complex = parts.bare_softmax = parts.chunked = parts.both_masks = true;
+  parts.activation = "activation_fn";
+  parts.feed_forward = parts.experts.block = "feed_forward";
+  parts.experts.router = Router::Scattered;
+  parts.tempered = config.flag("attn_temperature_tuning", true);
+  parts.temperature_floor = config.maybe_number("floor_scale").value_or(parts.temperature_floor);
+  parts.temperature_scale = config.maybe_number("attn_scale").value_or(parts.temperature_scale);
   return m;
 }
 

@@ -390,8 +390,9 @@ std::pair<TensorId, TensorId> GraphBuilder::nll_loss(TensorId log_probabilities,
   return {loss, kNone};
 }
 
-TensorId GraphBuilder::in_place(Op op, TensorId x, TensorId other, std::int8_t axis, std::int64_t start) {
-  const NodeId node = add_node(op, {x, other}, true);
+TensorId GraphBuilder::in_place(Op op, TensorId x, TensorId other, std::int8_t axis, std::int64_t start,
+                                TensorId third) {
+  const NodeId node = add_node(op, {x, other, third}, true);
   graph_.nodes.back().in_place = true;
   graph_.nodes.back().axis = axis;
   graph_.nodes.back().number = static_cast<double>(start);

@@ -124,7 +124,8 @@ class GraphBuilder {
   // Two outputs: values and int64 indices.
   std::pair<TensorId, TensorId> select(Op op, TensorId x, Shape values);
   std::pair<TensorId, TensorId> nll_loss(TensorId log_probabilities, TensorId target, Reduction reduction);
-  TensorId in_place(Op op, TensorId x, TensorId other, std::int8_t axis = 0, std::int64_t start = 0);
+  TensorId in_place(Op op, TensorId x, TensorId other, std::int8_t axis = 0, std::int64_t start = 0,
+                    TensorId third = kNone);
   // Tensor parallelism; on one rank the tensor itself, with one more reference. Then the softmax over all words, in
   // place of fp32 logits, and the loss of each token.
   [[nodiscard]] bool parallel() const { return options_.tp > 1; }

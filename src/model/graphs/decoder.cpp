@@ -109,7 +109,7 @@ class DecoderGraph {
   Mixed feed(ModuleId layer, TensorId hidden) {
     const ModuleId block = g_.model().child(layer, p_.experts.block);
     const bool mixes = block != kNone && g_.model().child(block, "experts") != kNone;
-    const ModuleId module = mixes ? block : g_.child(layer, "mlp");
+    const ModuleId module = mixes ? block : g_.child(layer, p_.feed_forward);
     if (!mixes) return {mlp_module(g_, p_, module, hidden, d_.ffn), kNone};
     return moe_block(g_, p_.experts, module, hidden,
                      [&](ModuleId shared, TensorId x) { return mlp_module(g_, p_, shared, x, p_.experts.shared_ffn); });
@@ -143,12 +143,14 @@ class DecoderGraph {
     const TensorId normed = first ? norm(module, p_.before_attention, hidden) : g_.keep(hidden);
     const Attended attended = attention_module(g_, p_, g_.child(module, p_.attention), normed, given);
     const bool held = p_.residual == Residual::SerialHeld;
-    if (held) {
+    const bool named = p_.residual == Residual::SerialNamed;
+    if (held || named) {
       g_.keep(attended.flat);
     } else {
       g_.drop({normed});
     }
     const TensorId middle = join(module, p_.after_attention, p_.attention_dropout, hidden, attended.flat);
+    if (named) g_.drop({normed});
     const TensorId second = p_.before_mlp.empty() ? g_.keep(middle) : norm(module, p_.before_mlp, middle);
     const Mixed fed = feed(module, second);
     // A second result of the block takes the name of the attention's.
@@ -157,6 +159,7 @@ class DecoderGraph {
     const TensorId out = join(module, p_.after_mlp, p_.mlp_dropout, middle, fed.out);
     g_.drop({middle});
     if (held) g_.drop({normed, attended.flat});
+    if (named) g_.drop({attended.flat});
     if (fed.weights != kNone) {
       g_.drop({fed.weights});
     } else if (attended.weights != kNone) {
@@ -192,7 +195,8 @@ class DecoderGraph {
 
   TensorId layer(ModuleId module, TensorId hidden, const LayerInputs& given) {
     g_.enter(module);
-    const bool serial = p_.residual == Residual::Serial || p_.residual == Residual::SerialHeld;
+    const bool serial =
+        p_.residual == Residual::Serial || p_.residual == Residual::SerialHeld || p_.residual == Residual::SerialNamed;
     const TensorId out = serial ? serial_layer(module, hidden, given) : parallel_layer(module, hidden, given);
     g_.exit(module);
     return out;
@@ -245,6 +249,10 @@ class DecoderGraph {
     const bool slides = by_kind ? p_.some_slide() || p_.both_masks : d_.sliding_window > 0;
     if (by_kind || !slides) made.full = attention_mask(g_, position_ids, ones);
     if (!slides) return made;
+    if (p_.chunked) {
+      made.sliding = chunk_mask(g_, position_ids, d_.sliding_window);
+      return made;
+    }
     const bool has_window = d_.sliding_window > 0 || p_.empty_window;
     made.sliding = attention_mask(g_, position_ids, ones, has_window ? std::optional(d_.sliding_window) : std::nullopt);
     return made;

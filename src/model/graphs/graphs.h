@@ -74,6 +74,8 @@ void cut_module_regions(Graph& graph, const ModelSpec& model, const std::vector<
 [[nodiscard]] TensorId materialised_mask(GraphBuilder& g);
 // create_bidirectional_sliding_window_mask: kNone where the window reaches over all tokens.
 [[nodiscard]] TensorId near_mask(GraphBuilder& g, std::int64_t window);
+// create_chunked_causal_mask: kNone where a chunk reaches over all tokens.
+[[nodiscard]] TensorId chunk_mask(GraphBuilder& g, TensorId position_ids, std::int64_t chunk);
 // torch.finfo(dtype).min.
 [[nodiscard]] double lowest_number(DType dtype);
 // build_alibi_tensor of bloom and falcon: [B * H, 1, S] in the model's dtype from a mask of ones [B, S]. `narrow`:

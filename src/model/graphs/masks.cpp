@@ -94,6 +94,32 @@ TensorId near_flags(GraphBuilder& g, const Indices& at, std::int64_t window) {
   return both;
 }
 
+// (kv - padding) // chunk == (q - padding) // chunk, and kv <= q.
+TensorId chunk_flags(GraphBuilder& g, const Indices& at, TensorId padding, std::int64_t chunk) {
+  const std::int64_t seq = g.options().seq;
+  const std::int64_t batch = g.options().micro_batch;
+  const TensorId start = g.filled(Shape{}, DType::Bool, 1);
+  const auto chunk_of = [&](TensorId places, const Shape& shape) {
+    const TensorId before = g.make(Op::Index, Shape{batch, 1, 1, 1}, DType::Int64, {padding, at.rows});
+    const TensorId own = g.make(Op::Sub, shape, DType::Int64, {places, before});
+    g.drop({before});
+    const TensorId number = g.make(Op::FloorDivScalar, shape, DType::Int64, {own}, false, static_cast<double>(chunk));
+    g.drop({own});
+    return number;
+  };
+  const TensorId of_keys = chunk_of(at.kv, Shape{batch, 1, 1, seq});
+  const TensorId of_queries = chunk_of(at.q, Shape{batch, 1, seq, 1});
+  const Shape square{batch, 1, seq, seq};
+  const TensorId same = g.make(Op::Equal, square, DType::Bool, {of_keys, of_queries});
+  g.drop({of_keys, of_queries});
+  const TensorId within = g.make(Op::MaskedFill, square, DType::Bool, {start, same});
+  g.drop({same, start});
+  const TensorId causal = causal_flags(g, at);
+  const TensorId both = g.make(Op::MaskedFill, square, DType::Bool, {within, causal});
+  g.drop({within, causal});
+  return both;
+}
+
 // Causal flags, and those of the tokens that count: a mask of ones is looked up for each pair of positions.
 TensorId padded_flags(GraphBuilder& g, const Indices& at, TensorId ones) {
   const std::int64_t seq = g.options().seq;
@@ -202,6 +228,24 @@ TensorId near_mask(GraphBuilder& g, std::int64_t window) {
   const TensorId mask = added_mask(g, flags);
   g.drop({flags});
   return mask;
+}
+
+TensorId chunk_mask(GraphBuilder& g, TensorId position_ids, std::int64_t chunk) {
+  look_for_packed_sequences(g, position_ids);
+  const TensorId padding = g.filled(Shape{g.options().micro_batch}, DType::Int64, 0);
+  TensorId made = kNone;
+  if (g.options().eager_attention || g.options().seq >= chunk) {
+    const Indices at = numbered(g);
+    made = chunk_flags(g, at, padding, chunk);
+    g.drop({at.rows, at.heads, at.q, at.kv});
+    if (g.options().eager_attention) {
+      const TensorId mask = added_mask(g, made);
+      g.drop({made});
+      made = mask;
+    }
+  }
+  g.drop({padding});
+  return made;
 }
 
 TensorId attention_mask(GraphBuilder& g, TensorId position_ids, TensorId ones, std::optional<std::int64_t> window) {

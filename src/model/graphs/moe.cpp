@@ -300,6 +300,7 @@ TensorId moe_beside_shared(GraphBuilder& g, const ExpertParts& parts, ModuleId b
 // sigmoid(gate(x)) * shared(x) is added to what the routed experts give (qwen2_moe).
 Mixed moe_block(GraphBuilder& g, const ExpertParts& parts, ModuleId block, TensorId hidden,
                 const SharedExpert& shared) {
+  if (parts.router == Router::Scattered) return every_expert(g, block, hidden, shared);
   if (parts.shared_plainly) return {moe_beside_shared(g, parts, block, hidden, shared), kNone};
   const Shape shape = g.shape(hidden);
   g.enter(block);

@@ -61,6 +61,18 @@ TensorId rms_plus_one(GraphBuilder& g, TensorId weight, TensorId hidden) {
   return out;
 }
 
+TensorId rms_last(GraphBuilder& g, TensorId weight, TensorId hidden) {
+  const TensorId wide = g.cast(hidden, DType::Float32);
+  const TensorId norm = normalised(g, wide, nullptr);
+  g.drop({wide});
+  const TensorId narrow = g.cast(norm, g.dtype(hidden));
+  g.drop({norm});
+  if (weight == kNone) return narrow;
+  const TensorId out = g.binary(Op::Mul, narrow, weight);
+  g.drop({narrow});
+  return out;
+}
+
 // (x - mean) * rsqrt(mean((x - mean)^2) + eps), times the weight in fp32, back. Mean and variance are variables.
 TensorId centred(GraphBuilder& g, TensorId weight, TensorId hidden) {
   const TensorId wide = g.cast(hidden, DType::Float32);
@@ -101,6 +113,7 @@ TensorId norm_module(GraphBuilder& g, NormKind kind, ModuleId module, TensorId x
     case NormKind::Rms: out = rms(g, weight, x, false); break;
     case NormKind::RmsWide: out = rms(g, weight, x, true); break;
     case NormKind::RmsPlusOne: out = rms_plus_one(g, weight, x); break;
+    case NormKind::RmsLast: out = rms_last(g, weight, x); break;
     case NormKind::Layer: out = g.layer_norm(x, weight, g.parameter("bias")); break;
     case NormKind::LayerPlusOne: out = layer_plus_one(g, weight, g.parameter("bias"), x); break;
     case NormKind::Centred: out = centred(g, weight, x); break;
@@ -614,6 +627,7 @@ TensorId plain(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId
 // `held` takes what the attention's own variables hold until it returns.
 QueryKey turned_projections(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden,
                             const LayerInputs& given, TensorId& value, std::vector<TensorId>& held) {
+  if (p.projections == Projections::ByToken) return token_projections(g, p, module, hidden, given, value, held);
   const Projected made = projected(g, p, module, hidden, given);
   value = made.v;
   QueryKey x{made.q, made.k};
@@ -649,6 +663,7 @@ Attended attention_module(GraphBuilder& g, const DecoderParts& p, ModuleId modul
   call.k = x.k;
   call.mask = given.mask;
   call.full = p.full;
+  if (p.bare_softmax) call.softmax = SoftmaxKind::Bare;
   if (p.sinks) call.sinks = g.parameter("sinks");
   call.softcap = d.attention_softcap;
   call.dropout = d.attention_dropout;

@@ -63,6 +63,10 @@ struct Latents {
 [[nodiscard]] Latents latent_projections(GraphBuilder& g, const DecoderParts& parts, ModuleId attention,
                                          TensorId hidden, const Waves& waves);
 
+// llama4.cpp: what Projections::ByToken and Router::Scattered make.
+[[nodiscard]] QueryKey token_projections(GraphBuilder& g, const DecoderParts& parts, ModuleId module, TensorId hidden,
+                                         const LayerInputs& given, TensorId& value, std::vector<TensorId>& held);
+
 // moe.cpp: the experts of a mixture layer through one grouped product: every shape depends on tokens *
 // experts_per_token only. `shared` calls the expert that sees every token.
 using SharedExpert = std::function<TensorId(ModuleId module, TensorId x)>;
@@ -73,5 +77,6 @@ struct Mixed {
 };
 [[nodiscard]] Mixed moe_block(GraphBuilder& g, const ExpertParts& parts, ModuleId block, TensorId hidden,
                               const SharedExpert& shared);
+[[nodiscard]] Mixed every_expert(GraphBuilder& g, ModuleId block, TensorId hidden, const SharedExpert& shared);
 
 }  // namespace dsplan
