@@ -4,12 +4,14 @@
 #include <functional>
 #include <iterator>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "core/error.h"
 #include "core/format.h"
-#include "planner/plan/choose_checkpoint.h"
 #include "core/machine/in_parallel.h"
+#include "model/lora.h"
+#include "planner/plan/choose_checkpoint.h"
 #include "planner/predict/allocation.h"
 #include "planner/predict/footprint.h"
 #include "planner/predict/predict.h"
@@ -83,16 +85,16 @@ Trial with_optimizer(const char* name, const char* note) {
           [name](CandidateInputs& inputs) { inputs.request.optimizer = chosen(std::string(name)); }, note};
 }
 
-Trial with_adapters_of(std::int64_t rank) {
-  return {formatted("--lora r={}", rank),
-          [rank](CandidateInputs& inputs) {
-            inputs.request.lora = chosen(formatted("r={},targets=q_proj+k_proj+v_proj+o_proj", rank));
-          },
+// Where peft has targets of its own for the family, those; what is said is what is tried.
+Trial with_adapters_of(std::int64_t rank, std::string_view family) {
+  const bool known = !usual_targets(family).empty();
+  const std::string words = formatted("r={}{}", rank, known ? "" : ",targets=q_proj+k_proj+v_proj+o_proj");
+  return {"--lora " + words, [words](CandidateInputs& inputs) { inputs.request.lora = chosen(std::string(words)); },
           "trains adapters alone"};
 }
 
-Trial with_packed_weights_and_adapters() {
-  const Trial adapters = with_adapters_of(16);
+Trial with_packed_weights_and_adapters(std::string_view family) {
+  const Trial adapters = with_adapters_of(16, family);
   return {"--quantization nf4 " + adapters.options,
           [adapt = adapters.edit](CandidateInputs& inputs) {
             inputs.request.quantization = chosen(std::string("nf4"));
@@ -149,13 +151,13 @@ std::vector<Trial> paired_trials(const std::vector<Trial>& singles) {
   return trials;
 }
 
-std::vector<Trial> far_trials(const Job& job, const std::vector<Trial>& singles) {
+std::vector<Trial> far_trials(const Job& job, std::string_view family, const std::vector<Trial>& singles) {
   const Training& t = job.training;
   std::vector<Trial> trials;
   const bool adam = t.optimizer.kind == OptimizerKind::AdamW || t.optimizer.kind == OptimizerKind::Adam;
   if (adam) trials.push_back(with_optimizer("adamw_8bit", "its states in 8 bits"));
-  trials.push_back(with_adapters_of(16));
-  trials.push_back(with_packed_weights_and_adapters());
+  trials.push_back(with_adapters_of(16, family));
+  trials.push_back(with_packed_weights_and_adapters(family));
   const bool staged = t.runtime == Runtime::DeepSpeed && t.zero.stage > 0;
   if (t.zero.offload_optimizer.device == OffloadDevice::None) {
     trials.push_back(staged ? with_offload() : both(with_stage(2), with_offload()));
@@ -257,7 +259,7 @@ std::vector<FittingChange> what_fits(const SearchInputs& inputs, const Job& job,
     for (FittingChange& one : judge.judged(trials)) changes.push_back(std::move(one));
   };
   if (none_fits_well()) add(paired_trials(singles));
-  if (none_fits_well() && reach == Reach::Far) add(far_trials(job, singles));
+  if (none_fits_well() && reach == Reach::Far) add(far_trials(job, inputs.model.family, singles));
   std::stable_sort(changes.begin(), changes.end(), [](const FittingChange& a, const FittingChange& b) {
     if (a.verdict != b.verdict) return a.verdict < b.verdict;
     return a.speed.value_or(0) > b.speed.value_or(0);
@@ -271,8 +273,8 @@ std::vector<FittingChange> other_ways(const SearchInputs& inputs) {
                                both(both(with_stage(2), with_offload()), least),
                                both(both(with_stage(3), with_offload()), least)};
   if (!inputs.request.lora.given()) {
-    trials.push_back(both(with_adapters_of(16), least));
-    trials.push_back(both(with_packed_weights_and_adapters(), least));
+    trials.push_back(both(with_adapters_of(16, inputs.model.family), least));
+    trials.push_back(both(with_packed_weights_and_adapters(inputs.model.family), least));
   }
   std::vector<FittingChange> ways = Judge(inputs, nullptr).judged(trials);
   std::stable_sort(ways.begin(), ways.end(), [](const FittingChange& a, const FittingChange& b) {
