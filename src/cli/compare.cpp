@@ -154,28 +154,13 @@ std::vector<PredictedRank> predictions_in(const Document& document, const Receip
     throw Refusal(document.path,
                   formatted("is of {} ranks, and {} were measured", job.parallelism.world, receipt.world));
   }
-  std::vector<PredictedRank> ranks;
-  for (const RankFigures& measured : receipt.ranks) {
-    ranks.push_back(figures_of(predict(inputs.model, job, measured.rank)));
-  }
-  return ranks;
+  return predict_measured(inputs.model, job, receipt);
 }
 
 ReceiptComparison compare_saved(const CompareWords& said, const CompareTerms& terms) {
   const Receipt receipt = read_receipt(read_document(said.files[1]));
   const std::vector<PredictedRank> predicted = predictions_in(read_document(said.files[0]), receipt);
-  constexpr const char* kAnew = "`dsplan compare --re-predict RECEIPT` predicts from the receipt's own inputs";
-  if (!receipt.inputs.fingerprint) {
-    throw Refusal(said.files[1], "the receipt has no fingerprint: nobody knows whether it is of that prediction",
-                  kAnew);
-  }
-  for (const PredictedRank& rank : predicted) {
-    if (rank.fingerprint == *receipt.inputs.fingerprint) continue;
-    throw Refusal(
-        said.files[0],
-        formatted("the fingerprints differ: predicted {}, measured {}", rank.fingerprint, *receipt.inputs.fingerprint),
-        kAnew);
-  }
+  require_same_job(receipt, said.files[1], predicted, said.files[0]);
   for (const RankFigures& measured : receipt.ranks) {
     const bool there = std::any_of(predicted.begin(), predicted.end(),
                                    [&](const PredictedRank& one) { return one.figures.rank == measured.rank; });

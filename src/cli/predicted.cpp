@@ -211,12 +211,8 @@ Repredicted repredict(const Receipt& receipt, const RepredictWords& words) {
     job.allocator.memory_fraction =
         static_cast<double>(receipt.environment.limit->value()) / static_cast<double>(job.capacity->value());
   }
-  std::vector<std::int64_t> ranks;
-  for (const RankFigures& measured : receipt.ranks) ranks.push_back(measured.rank);
-  if (ranks.empty()) ranks.push_back(0);
-  for (const std::int64_t rank : ranks) {
-    result.ranks.push_back(figures_of(predict(result.inputs.model, job, rank)));
-  }
+  result.ranks = predict_measured(result.inputs.model, job, receipt);
+  if (result.ranks.empty()) result.ranks.push_back(figures_of(predict(result.inputs.model, job, 0)));
   if (receipt.inputs.fingerprint && *receipt.inputs.fingerprint != of_inputs) {
     result.notes.push_back(
         "the receipt's own fingerprint is another: it was predicted from other inputs, or by another "
@@ -225,23 +221,31 @@ Repredicted repredict(const Receipt& receipt, const RepredictWords& words) {
   return result;
 }
 
-ReceiptComparison held_against(const std::string& path, const Predicted& predicted) {
-  const Receipt receipt = read_receipt(read_document(path));
-  const std::string& fingerprint = predicted.prediction.fingerprint;
+std::vector<PredictedRank> predict_measured(const ModelSpec& model, const Job& job, const Receipt& receipt) {
+  std::vector<PredictedRank> ranks;
+  for (const RankFigures& measured : receipt.ranks) ranks.push_back(figures_of(predict(model, job, measured.rank)));
+  return ranks;
+}
+
+void require_same_job(const Receipt& receipt, const std::string& receipt_file,
+                      const std::vector<PredictedRank>& predicted, const std::string& predicted_file) {
   constexpr const char* kAnew = "`dsplan compare --re-predict RECEIPT` predicts from the receipt's own inputs";
   if (!receipt.inputs.fingerprint) {
-    throw Refusal(path, "the receipt has no fingerprint: nobody knows whether it is of this job", kAnew);
+    throw Refusal(receipt_file, "the receipt has no fingerprint: nobody knows whether it is of that prediction", kAnew);
   }
-  if (*receipt.inputs.fingerprint != fingerprint) {
+  for (const PredictedRank& rank : predicted) {
+    if (rank.fingerprint == *receipt.inputs.fingerprint) continue;
     throw Refusal(
-        path, formatted("the fingerprints differ: predicted {}, measured {}", fingerprint, *receipt.inputs.fingerprint),
+        predicted_file,
+        formatted("the fingerprints differ: predicted {}, measured {}", rank.fingerprint, *receipt.inputs.fingerprint),
         kAnew);
   }
-  std::vector<PredictedRank> ranks;
-  for (const RankFigures& measured : receipt.ranks) {
-    ranks.push_back(figures_of(predict(predicted.inputs.model, predicted.job, measured.rank)));
-  }
-  return compare(receipt, ranks, {});
+}
+
+ReceiptComparison held_against(const std::string& receipt_file, const Predicted& predicted) {
+  const Receipt receipt = read_receipt(read_document(receipt_file));
+  require_same_job(receipt, receipt_file, {figures_of(predicted.prediction)}, receipt_file);
+  return compare(receipt, predict_measured(predicted.inputs.model, predicted.job, receipt), {});
 }
 
 }  // namespace dsplan

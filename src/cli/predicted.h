@@ -54,6 +54,12 @@ struct Repredicted {
 // what to report or that say twice what the receipt holds whole.
 [[nodiscard]] Repredicted repredict(const Receipt& receipt, const RepredictWords& words);
 
+// Of what was measured, by its own ranks.
+[[nodiscard]] std::vector<PredictedRank> predict_measured(const ModelSpec& model, const Job& job,
+                                                          const Receipt& receipt);
+// Refused: a receipt without a fingerprint, and predictions of another job; each names its file.
+void require_same_job(const Receipt& receipt, const std::string& receipt_file,
+                      const std::vector<PredictedRank>& predicted, const std::string& predicted_file);
 // A receipt of the very job, held against its prediction, every rank that was measured. Refused: one of another job, by
 // fingerprint, and one without.
 [[nodiscard]] ReceiptComparison held_against(const std::string& receipt_file, const Predicted& predicted);

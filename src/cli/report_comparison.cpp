@@ -18,12 +18,6 @@ std::string signed_number(std::int64_t value) {
   return value < 0 ? "-" + grouped(-value) : (value > 0 ? "+" : "") + grouped(value);
 }
 
-bool is_said(const ComparedRow& row) { return row.state != State::NotMeasured && row.state != State::NotPredicted; }
-
-bool stands_for_the_run(const ComparedRow& row) {
-  return row.path.starts_with("memory.peak.") || row.path.starts_with("memory.persistent.") || row.path == "verdict";
-}
-
 // The row's name on a line of its own where it is long.
 std::string row_lines(const ComparedRow& row) {
   constexpr std::size_t kName = 29;

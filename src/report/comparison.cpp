@@ -83,4 +83,12 @@ VerdictCases read_verdicts(const Document& document) {
   return cases;
 }
 
+bool is_said(const ComparedRow& row) {
+  return row.state != ComparedRow::State::NotMeasured && row.state != ComparedRow::State::NotPredicted;
+}
+
+bool stands_for_the_run(const ComparedRow& row) {
+  return row.path.starts_with("memory.peak.") || row.path.starts_with("memory.persistent.") || row.path == "verdict";
+}
+
 }  // namespace dsplan

@@ -83,6 +83,10 @@ struct ComparedRow {
   std::string note;  // Why a side is absent.
 };
 [[nodiscard]] std::string_view name(ComparedRow::State state);
+// Both sides say it.
+[[nodiscard]] bool is_said(const ComparedRow& row);
+// A peak, what is persistent, or the verdict.
+[[nodiscard]] bool stands_for_the_run(const ComparedRow& row);
 
 struct RankComparison {
   std::int64_t rank = 0;

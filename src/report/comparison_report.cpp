@@ -13,10 +13,6 @@ using detail::cell;
 using detail::quoted;
 using detail::signed_number;
 
-bool is_said(const ComparedRow& row) {
-  return row.state != ComparedRow::State::NotMeasured && row.state != ComparedRow::State::NotPredicted;
-}
-
 Json value_of(const ComparedRow& row) {
   const bool verdict = row.kind == RowKind::Verdict;
   const bool both = is_said(row) && !verdict;
@@ -74,10 +70,6 @@ Json value_of(const StratumRow& row) {
 }
 
 std::string number(const std::optional<std::int64_t>& value) { return value ? grouped(*value) : "-"; }
-
-bool stands_for_the_run(const ComparedRow& row) {
-  return row.path.starts_with("memory.peak.") || row.path.starts_with("memory.persistent.") || row.path == "verdict";
-}
 
 }  // namespace
 

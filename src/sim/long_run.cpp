@@ -144,9 +144,9 @@ class PoolRun {
           const SteadyStep& step)
       : schedule_(schedule),
         allocator_(options.config, options.device),
+        streams_(allocator_, StreamFrees::Immediate, schedule.orders_frees),
         requests_(std::move(requests)),
         blocks_(schedule.buffers.size(), kNullBlock) {
-    allocator_.set_events_ready(true);
     // Of the whole run's requests, those that are of this pool.
     const auto before = [](const AllocatorRequest& request, std::size_t event) { return request.event < event; };
     const auto begin = std::lower_bound(requests_.begin(), requests_.end(), step.begin_event, before);
@@ -177,9 +177,7 @@ class PoolRun {
       } else if (request.what == AllocatorRequest::What::Allocate) {
         block = allocator_.allocate(schedule_.buffers[request.buffer].size, request.stream).value();
       } else {
-        for (StreamId stream = 0; stream < kStreams; ++stream) {
-          if ((request.waits_for & bit_of(stream)) != 0) allocator_.record_stream(block, stream);
-        }
+        streams_.releasing(block, request.waits_for);
         allocator_.release(std::exchange(block, kNullBlock));
       }
     }
@@ -187,6 +185,7 @@ class PoolRun {
 
   const Schedule& schedule_;
   CachingAllocator allocator_;
+  AllocatorStreams streams_;
   std::vector<AllocatorRequest> requests_;
   std::span<const AllocatorRequest> step_;
   std::vector<std::pair<BufferId, BufferId>> heirs_;  // Of this pool.
@@ -223,9 +222,7 @@ Bytes most_of_steps(const Placement& placed) {
 
 // Whether the limits of `options` change nothing.
 bool never_limited(const Placement& placed, const PlacementOptions& options) {
-  Bytes most = placed.peak.reserved;
-  for (const PlacementPeaks& one : placed.by_stretch) most = std::max(most, one.reserved);
-  return !options.config.memory_fraction && most <= options.limit;
+  return !options.config.memory_fraction && most_reserved(placed) <= options.limit;
 }
 
 // What is asked of each pool; what empties the cache is asked of all. Marks are left out.

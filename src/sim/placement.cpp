@@ -1,10 +1,17 @@
 #include "sim/placement.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "sim/placer.h"
 
 namespace dsplan {
+
+Bytes most_reserved(const Placement& placement) {
+  Bytes most = placement.peak.reserved;
+  for (const PlacementPeaks& one : placement.by_stretch) most = std::max(most, one.reserved);
+  return most;
+}
 
 Placement place(const Schedule& schedule, const PlacementOptions& options) {
   PlacedAllocator allocator(schedule, options);

@@ -73,6 +73,9 @@ struct Placement {
   Bytes missing;  // How far the segment that it needed exceeded what was left.
 };
 
+// The largest of all stretches, saving included: what never exceeds a limit is the same under it.
+[[nodiscard]] Bytes most_reserved(const Placement& placement);
+
 // Replays the device buffers of `schedule` on one allocator.
 [[nodiscard]] Placement place(const Schedule& schedule, const PlacementOptions& options);
 

@@ -11,13 +11,6 @@
 namespace dsplan {
 namespace {
 
-// Saving included: what never exceeds a limit is the same under it.
-Bytes most_of(const Placement& placement) {
-  Bytes most = placement.peak.reserved;
-  for (const PlacementPeaks& one : placement.by_stretch) most = std::max(most, one.reserved);
-  return most;
-}
-
 // `asked` is how the allocator fared under its limits; `retries_low` at the low end.
 Judgement judge_limited(const Readings& readings, const ModelSpec& model, const Placement& asked,
                         std::int64_t retries_low) {
@@ -157,7 +150,7 @@ PlacementOptions limited(const Readings& readings, const Job& job, const DeviceR
 
 }  // namespace
 
-Bytes most_reserved(const Readings& readings) { return most_of(readings.placements.asked); }
+Bytes most_reserved(const Readings& readings) { return most_reserved(readings.placements.asked); }
 
 namespace {
 
@@ -178,7 +171,7 @@ Judgement judge_device(const Readings& readings, const ModelSpec& model, const J
   std::int64_t retries_low = 0;
   std::optional<std::int64_t> retries_expected;
   const auto retries_of = [&](const std::optional<Placement>& without_limit, const PlacementOptions& how) {
-    const bool fits = !fraction && without_limit && most_of(*without_limit) <= limit.limit;
+    const bool fits = !fraction && without_limit && most_reserved(*without_limit) <= limit.limit;
     return fits ? 0 : place_again(readings.schedule, unlimited, how).retries;
   };
   const bool other = unlimited.asked.waited && options.frees == StreamFrees::AtSync;
@@ -219,7 +212,7 @@ Judgement judge(const Readings& readings, const ModelSpec& model, const Job& job
   judged.doubts = std::move(doubts);
   take_need(judged, allocated + room.beside(), room);
   if (!limit) return judged;
-  const Bytes most = most_of(unlimited);
+  const Bytes most = most_reserved(unlimited);
   const Bytes spare = limit->limit + room.reserve > most ? limit->limit + room.reserve - most : Bytes(0);
   if (judged.verdict == Verdict::Tight || (judged.verdict == Verdict::Fits && spare < sum_of(judged.doubts))) {
     make_tight(judged, spare);

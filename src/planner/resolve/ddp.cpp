@@ -1,6 +1,6 @@
 // What DistributedDataParallel is given: by its caller, or by transformers' Trainer, which has a rule of its own.
 #include <algorithm>
-#include <charconv>
+#include <optional>
 
 #include "core/format.h"
 #include "planner/resolve/resolver.h"
@@ -12,22 +12,12 @@ constexpr std::string_view kUnused = "ddp.find_unused_parameters";
 constexpr std::string_view kBuffers = "ddp.broadcast_buffers";
 constexpr std::string_view kCap = "ddp.bucket_cap_mb";
 
-// What --set says of the key wins.
-Setting<bool> truth(Resolver& resolver, const Setting<bool>& in_file, std::string_view key) {
+// What --set says wins.
+Setting<std::int64_t> mebibytes(Resolver& resolver, const Setting<std::int64_t>& in_file, std::string_view key) {
   const Setting<std::string> set = set_of(resolver, key);
   if (!set.given()) return in_file;
-  if (*set == "true" || *set == "false") return {*set == "true", set.place};
-  resolver.fault(set.place, formatted("\"{}={}\" is neither true nor false", key, *set));
-  return {};
-}
-
-Setting<std::int64_t> count(Resolver& resolver, const Setting<std::int64_t>& in_file, std::string_view key) {
-  const Setting<std::string> set = set_of(resolver, key);
-  if (!set.given()) return in_file;
-  std::int64_t value = 0;
-  const char* const end = set->data() + set->size();
-  const auto [stop, fault] = std::from_chars(set->data(), end, value);
-  if (fault == std::errc() && stop == end && value > 0) return {value, set.place};
+  const std::optional<std::int64_t> value = whole_number(*set);
+  if (value && *value > 0) return {*value, set.place};
   resolver.fault(set.place, formatted("\"{}={}\" is no number of MiB", key, *set));
   return {};
 }
@@ -45,7 +35,7 @@ bool trainer_finds_unused(const Resolver& resolver) {
 
 void resolve_unused(Resolver& resolver) {
   bool& finds = resolver.training().ddp.find_unused_parameters;
-  const Setting<bool> said = truth(resolver, resolver.request.ddp.find_unused_parameters, kUnused);
+  const Setting<bool> said = truth_of(resolver, resolver.request.ddp.find_unused_parameters, kUnused);
   if (said.given()) {
     finds = *said;
     resolver.given(std::string(kUnused), finds ? "true" : "false", said.place, "--set");
@@ -72,11 +62,11 @@ void resolve_ddp(Resolver& resolver) {
     return;
   }
   resolve_unused(resolver);
-  if (const Setting<bool> said = truth(resolver, in.broadcast_buffers, kBuffers); said.given()) {
+  if (const Setting<bool> said = truth_of(resolver, in.broadcast_buffers, kBuffers); said.given()) {
     training.ddp.broadcast_buffers = *said;
     resolver.given(std::string(kBuffers), *said ? "true" : "false", said.place, "--set");
   }
-  const Setting<std::int64_t> cap = count(resolver, in.bucket_cap_mb, kCap);
+  const Setting<std::int64_t> cap = mebibytes(resolver, in.bucket_cap_mb, kCap);
   if (!cap.given()) return;
   resolver.given(std::string(kCap), formatted("{}", *cap), cap.place, "--set");
   // accelerate hands on what is not its own default alone (utils/dataclasses.py, KwargsHandler.to_kwargs).

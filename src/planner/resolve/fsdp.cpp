@@ -1,6 +1,5 @@
 // What fully_shard is given: groups, resharding, the mesh, and the dtypes of its MixedPrecisionPolicy.
 #include <algorithm>
-#include <charconv>
 
 #include "core/format.h"
 #include "planner/resolve/resolver.h"
@@ -20,13 +19,6 @@ std::optional<bool> truth(Resolver& resolver, const Setting<std::string>& wished
   if (*wished == "false" || *wished == "False") return false;
   resolver.fault(wished.place, formatted("\"{}\" is \"{}\", which is neither true nor false", key, *wished));
   return std::nullopt;
-}
-
-std::optional<std::int64_t> number(const std::string& text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 void keep(Resolver& resolver, const Setting<std::string>& wished, std::string_view key) {
@@ -94,7 +86,7 @@ void resolve_resharding(Resolver& resolver, std::int64_t ranks) {
     return resolver.assumed(std::string(kKey), "true", "fully_shard's default but for the model itself", "--set");
   }
   keep(resolver, wished, kKey);
-  const std::optional<std::int64_t> to = number(*wished);
+  const std::optional<std::int64_t> to = whole_number(*wished);
   if (!to) {
     fsdp.reshard_after_forward = truth(resolver, wished, kKey).value_or(true) ? 1 : 0;
   } else if (*to < 1 || *to > ranks || ranks % *to != 0) {
@@ -112,7 +104,7 @@ std::int64_t resolve_mesh(Resolver& resolver) {
   const auto degree = [&](const Setting<std::string>& in_file, std::string_view key) -> std::int64_t {
     const Setting<std::string> wished = said(resolver, in_file, key);
     if (!wished.given() || *wished == "-1") return 0;
-    const std::int64_t value = number(*wished).value_or(0);
+    const std::int64_t value = whole_number(*wished).value_or(0);
     if (value < 1) resolver.fault(wished.place, formatted("\"{}\" is \"{}\", no number of ranks", key, *wished));
     if (value >= 1 && p.dp % value != 0) {
       resolver.fault(wished.place, formatted("\"{}\" {} does not divide {} ranks", key, value, p.dp));

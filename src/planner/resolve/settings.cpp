@@ -2,6 +2,7 @@
 // JSON.
 
 #include <algorithm>
+#include <charconv>
 
 #include "core/format.h"
 #include "planner/resolve/resolver.h"
@@ -16,6 +17,21 @@ Setting<std::string> set_of(const Resolver& resolver, std::string_view key) {
     if (equals == std::string::npos || std::string_view(pair).substr(0, equals) != key) continue;
     value = {pair.substr(equals + 1), resolver.request.set.place};
   }
+  return value;
+}
+
+Setting<bool> truth_of(Resolver& resolver, const Setting<bool>& in_file, std::string_view key) {
+  const Setting<std::string> set = set_of(resolver, key);
+  if (!set.given()) return in_file;
+  if (*set == "true" || *set == "false") return {*set == "true", set.place};
+  resolver.fault(set.place, formatted("\"{}={}\" is neither true nor false", key, *set));
+  return {};
+}
+
+std::optional<std::int64_t> whole_number(const std::string& text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
 }
 
@@ -39,13 +55,7 @@ void refuse_other_keys(Resolver& resolver) {
 
 // zero_grad(set_to_none).
 void resolve_zero_grad(Resolver& resolver) {
-  Setting<bool> wished = resolver.request.zero_grad_set_to_none;
-  if (const Setting<std::string> said = set_of(resolver, "zero_grad_set_to_none"); said.given()) {
-    if (*said != "true" && *said != "false") {
-      return resolver.fault(said.place, formatted("\"zero_grad_set_to_none={}\" is neither true nor false", *said));
-    }
-    wished = {*said == "true", said.place};
-  }
+  const Setting<bool> wished = truth_of(resolver, resolver.request.zero_grad_set_to_none, "zero_grad_set_to_none");
   if (!wished.given()) return;
   if (resolver.deepspeed() && !*wished) {
     return resolver.not_modelled(wished.place, "zero_grad(set_to_none=False) under DeepSpeed");

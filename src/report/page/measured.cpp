@@ -4,6 +4,7 @@
 #include <map>
 
 #include "core/format.h"
+#include "report/cells.h"
 #include "report/page/markup.h"
 
 namespace dsplan {
@@ -11,24 +12,20 @@ namespace {
 
 constexpr std::size_t kMostRows = 40;
 
-bool is_said(const ComparedRow& row) {
-  return row.state != ComparedRow::State::NotMeasured && row.state != ComparedRow::State::NotPredicted;
-}
-
 bool of_the_run(const ComparedRow& row) {
-  return row.path.starts_with("memory.peak.") || row.path.starts_with("memory.persistent.") ||
-         (row.path.starts_with("memory.phases.") && row.path.find(".peak_") != std::string::npos);
+  const bool of_a_phase = row.path.starts_with("memory.phases.") && row.path.find(".peak_") != std::string::npos;
+  return of_a_phase || (stands_for_the_run(row) && row.kind != RowKind::Verdict);
 }
 
 std::string row_text(const ComparedRow& row) {
   const bool counted = row.predicted && row.measured;
   const std::string predicted = counted ? grouped(*row.predicted) : row.predicted_text;
   const std::string measured = counted ? grouped(*row.measured) : row.measured_text;
-  const std::int64_t apart = counted ? *row.measured - *row.predicted : 0;
+  const std::string apart =
+      counted ? detail::signed_number(*row.measured - *row.predicted) : std::string(name(row.state));
   const bool bad = row.state == ComparedRow::State::Differs;
-  return formatted("<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"{}\">{}{}</td></tr>\n", in_html(row.path),
-                   in_html(predicted), in_html(measured), bad ? "bad" : "good", apart > 0 ? "+" : "",
-                   counted ? grouped(apart) : std::string(name(row.state)));
+  return formatted("<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"{}\">{}</td></tr>\n", in_html(row.path),
+                   in_html(predicted), in_html(measured), bad ? "bad" : "good", apart);
 }
 
 std::string rank_text(const RankComparison& rank) {
