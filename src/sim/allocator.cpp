@@ -30,6 +30,11 @@ CachingAllocator::~CachingAllocator() {
   }
 }
 
+CachingAllocator CachingAllocator::copy() const {
+  DSPLAN_CHECK(source_ == nullptr, "two allocators would give the same segments back");
+  return CachingAllocator(*this);
+}
+
 void CachingAllocator::configure(const AllocatorConfig& config) {
   config_ = config;
   any_division_ = std::any_of(config.roundup_power2_divisions.begin(), config.roundup_power2_divisions.end(),

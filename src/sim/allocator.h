@@ -78,8 +78,13 @@ class CachingAllocator {
   explicit CachingAllocator(const AllocatorConfig& config = {}, Bytes capacity = kUnlimited,
                             SegmentSource* source = nullptr);
   ~CachingAllocator();
-  CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
+
+  // As it stands, to go on elsewhere. Only of one whose segments are made up.
+  [[nodiscard]] CachingAllocator copy() const;
+  // The pool that a block is served from.
+  [[nodiscard]] StreamIndex stream_of(BlockId block) const { return blocks_[block].stream; }
+  [[nodiscard]] bool is_large(BlockId block) const { return blocks_[block].large; }
 
   // nullopt: out of memory, after everything cached was given back; counted in `ooms`, as is a request above 2^60
   // bytes, which is not tried. `request` must not be negative.
@@ -154,6 +159,8 @@ class CachingAllocator {
   std::vector<BlockId> adopt(const AdoptedSegment& segment);
 
  private:
+  CachingAllocator(const CachingAllocator&) = default;
+
   static constexpr BlockId kNone = std::numeric_limits<BlockId>::max();
 
   // One cache line. Sizes are plain integers: each is at most a segment, and their sums at most what is reserved.

@@ -137,44 +137,33 @@ AllocatorShape inherited(AllocatorShape shape, const SteadyStep& step) {
   return shape;
 }
 
-// One pool alone, asked what is asked of it in a run without limits.
+// One pool alone, asked what a step asks of it in a run without limits, from where the second step left it.
 class PoolRun {
  public:
-  PoolRun(const Schedule& schedule, const PlacementOptions& options, std::vector<AllocatorRequest> requests,
-          const SteadyStep& step)
+  PoolRun(const Schedule& schedule, const SecondStep::Left& left, PoolName name,
+          const std::vector<AllocatorRequest>& requests, const SteadyStep& step)
       : schedule_(schedule),
-        allocator_(options.config, options.device),
+        allocator_(left.allocator.copy()),
         streams_(allocator_, StreamFrees::Immediate, schedule.orders_frees),
-        requests_(std::move(requests)),
-        blocks_(schedule.buffers.size(), kNullBlock) {
-    // Of the whole run's requests, those that are of this pool.
-    const auto before = [](const AllocatorRequest& request, std::size_t event) { return request.event < event; };
-    const auto begin = std::lower_bound(requests_.begin(), requests_.end(), step.begin_event, before);
-    step_ = std::span(requests_).subspan(static_cast<std::size_t>(begin - requests_.begin()));
-    ask(requests_);
+        step_(requests),
+        blocks_(left.blocks) {
+    const auto ours = [&](BlockId block) {
+      return block != kNullBlock && allocator_.stream_of(block) == name.stream &&
+             allocator_.is_large(block) == name.large;
+    };
     for (const auto& [gone, heir] : step.heirs) {
-      if (blocks_[heir] != kNullBlock) heirs_.emplace_back(gone, heir);
+      if (ours(blocks_[heir])) heirs_.emplace_back(gone, heir);
     }
     // Whoever is there at a step's end has been there for long, or is made in a step.
-    for (const AllocatorRequest& request : requests_) {
-      const bool made = request.what == AllocatorRequest::What::Allocate;
-      if (made && blocks_[request.buffer] != kNullBlock) lasting_.push_back(request.buffer);
+    for (const BufferId id : blocks_.ids()) {
+      if (blocks_[id] != kNullBlock) lasting_.push_back(id);
     }
   }
   void go_on() {
     for (const auto& [gone, heir] : heirs_) blocks_[gone] = std::exchange(blocks_[heir], kNullBlock);
-    ask(step_);
-  }
-  [[nodiscard]] AllocatorShape shape() const { return shape_of(allocator_, blocks_, lasting_); }
-  [[nodiscard]] Bytes reserved() const { return allocator_.reserved(); }
-
- private:
-  void ask(std::span<const AllocatorRequest> requests) {
-    for (const AllocatorRequest& request : requests) {
+    for (const AllocatorRequest& request : step_) {
       BlockId& block = blocks_[request.buffer];
-      if (request.what == AllocatorRequest::What::EmptyCache) {
-        allocator_.empty_cache();
-      } else if (request.what == AllocatorRequest::What::Allocate) {
+      if (request.what == AllocatorRequest::What::Allocate) {
         block = allocator_.allocate(schedule_.buffers[request.buffer].size, request.stream).value();
       } else {
         streams_.releasing(block, request.waits_for);
@@ -182,11 +171,13 @@ class PoolRun {
       }
     }
   }
+  [[nodiscard]] AllocatorShape shape() const { return shape_of(allocator_, blocks_, lasting_); }
+  [[nodiscard]] Bytes reserved() const { return allocator_.reserved(); }
 
+ private:
   const Schedule& schedule_;
-  CachingAllocator allocator_;
+  CachingAllocator allocator_;  // With the other pools as they were: they stay so.
   AllocatorStreams streams_;
-  std::vector<AllocatorRequest> requests_;
   std::span<const AllocatorRequest> step_;
   std::vector<std::pair<BufferId, BufferId>> heirs_;  // Of this pool.
   Indexed<BufferId, BlockId> blocks_;
@@ -225,29 +216,28 @@ bool never_limited(const Placement& placed, const PlacementOptions& options) {
   return !options.config.memory_fraction && most_reserved(placed) <= options.limit;
 }
 
-// What is asked of each pool; what empties the cache is asked of all. Marks are left out.
+// What a step asks of each pool.
 class PoolRequests {
  public:
-  PoolRequests(const Schedule& schedule, const AllocatorConfig& config, std::span<const AllocatorRequest> requests)
+  // `before`: the allocator where the step begins.
+  PoolRequests(const Schedule& schedule, const AllocatorConfig& config, const AllocatorShape& before,
+               std::span<const AllocatorRequest> step)
       : schedule_(schedule), sizes_(config), pool_of_(schedule.buffers.size()) {
-    for (const AllocatorRequest& request : requests) add(request);
+    for (const ShapedBlock& block : before) {
+      if (block.state == CachingAllocator::BlockState::Allocated) pool_of_[block.buffer] = {block.stream, block.large};
+    }
+    for (const AllocatorRequest& request : step) add(request);
   }
   [[nodiscard]] PoolName pool_of(BufferId buffer) const { return pool_of_[buffer]; }
-  [[nodiscard]] std::map<PoolName, std::vector<AllocatorRequest>>& pools() { return pools_; }
+  [[nodiscard]] const std::map<PoolName, std::vector<AllocatorRequest>>& pools() const { return pools_; }
 
  private:
   void add(const AllocatorRequest& request) {
-    switch (request.what) {
-      case AllocatorRequest::What::Complete:
-      case AllocatorRequest::What::Mark: return;
-      case AllocatorRequest::What::EmptyCache:
-        for (auto& [name, list] : pools_) list.push_back(request);
-        return;
-      case AllocatorRequest::What::Allocate:
-        pool_of_[request.buffer] = {request.stream,
-                                    sizes_.rounded(schedule_.buffers[request.buffer].size) > Bytes(kSmallSize)};
-        break;
-      case AllocatorRequest::What::Release: break;
+    const bool allocates = request.what == AllocatorRequest::What::Allocate;
+    if (!allocates && request.what != AllocatorRequest::What::Release) return;
+    if (allocates) {
+      const Bytes size = sizes_.rounded(schedule_.buffers[request.buffer].size);
+      pool_of_[request.buffer] = {request.stream, size > Bytes(kSmallSize)};
     }
     pools_[pool_of_[request.buffer]].push_back(request);
   }
@@ -259,10 +249,9 @@ class PoolRequests {
 };
 
 // Whether each pool goes its own way: nothing but a limit, or an emptied cache, reaches several.
-bool pools_part(const PoolRequests& pools, const std::vector<AllocatorRequest>& requests, const SteadyStep& step) {
+bool pools_part(const PoolRequests& pools, std::span<const AllocatorRequest> asked, const SteadyStep& step) {
   const auto empties = [](const AllocatorRequest& one) { return one.what == AllocatorRequest::What::EmptyCache; };
   const auto stays = [&](const auto& one) { return pools.pool_of(one.first) == pools.pool_of(one.second); };
-  const auto asked = std::span(requests).subspan(step.begin, step.end - step.begin);
   return std::none_of(asked.begin(), asked.end(), empties) && std::all_of(step.heirs.begin(), step.heirs.end(), stays);
 }
 
@@ -273,18 +262,18 @@ Bytes reserved_behind(const Placement& placed, std::size_t event) {
 }
 
 // The allocator repeats when all of its pools do.
-LongRun run_pools(const Schedule& schedule, const Placement& low, const BothPlacements& placed, const SteadyStep& step,
-                  PoolRequests& asked, const PlacementOptions& options, std::int64_t most) {
-  const AllocatorShape before = inherited(placed.before_second_step, step);
+LongRun run_pools(const Schedule& schedule, const Placement& low, const SecondStep& second, const SteadyStep& step,
+                  const PoolRequests& asked, std::int64_t most) {
+  const AllocatorShape before = inherited(second.before, step);
   LongRun run;
   run.repeats = true;
   run.period = 1;
   run.verdict = Verdict::Fits;
   Bytes reserved = reserved_behind(low, step.end_event);
   std::int64_t first = 2;
-  for (auto& [name, requests] : asked.pools()) {
-    if (of_pool(before, name) == of_pool(placed.after_second_step, name)) continue;
-    PoolRun pool(schedule, options, std::move(requests), step);
+  for (const auto& [name, requests] : asked.pools()) {
+    if (of_pool(before, name) == of_pool(second.after, name)) continue;
+    PoolRun pool(schedule, *second.left, name, requests, step);
     const Bytes had = pool.reserved();
     const Cycle cycle = cycle_of(pool, most);
     reserved += pool.reserved() - had;
@@ -347,11 +336,11 @@ std::optional<LongRun> long_run(const Schedule& schedule, const BothPlacements& 
   if (!step) return std::nullopt;
   options.frees = StreamFrees::Immediate;
   options.times = nullptr;
-  if (most > 2 && never_limited(low, options)) {
-    PoolRequests pools(schedule, options.config, std::span(unlimited.requests).first(step->end));
-    if (pools_part(pools, unlimited.requests, *step)) {
-      return run_pools(schedule, low, unlimited, *step, pools, options, most);
-    }
+  const SecondStep& second = unlimited.second_step;
+  if (most > 2 && second.left != nullptr && never_limited(low, options)) {
+    const auto asked = std::span(unlimited.requests).subspan(step->begin, step->end - step->begin);
+    const PoolRequests pools(schedule, options.config, second.before, asked);
+    if (pools_part(pools, asked, *step)) return run_pools(schedule, low, second, *step, pools, most);
   }
   SteadyRun steady(schedule, options, unlimited.requests, *step);
   if (steady.allocator().stopped()) return std::nullopt;

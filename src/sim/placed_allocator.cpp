@@ -35,7 +35,8 @@ PlacedAllocator::PlacedAllocator(const Schedule& schedule, const PlacementOption
       clock_(options.times != nullptr ? std::make_unique<StreamClock>(*options.times) : nullptr),
       streams_(allocator_, options.frees, schedule.orders_frees, clock_.get()),
       prints_(schedule, allocator_),
-      blocks_(schedule.buffers.size(), kNullBlock) {
+      blocks_(schedule.buffers.size(), kNullBlock),
+      at_once_(options.times == nullptr && options.frees == StreamFrees::Immediate) {
   allocator_.set_capacity(options.limit);
 }
 
@@ -82,9 +83,15 @@ void PlacedAllocator::mark(std::size_t at, const Mark& event) {
   reserved_at_ = at;
   const AllocatorStatistics now = allocator_.statistics();
   result_.marks.push_back({at, now.requested, now.allocated, now.active, now.reserved, since});
-  if (event.stretch != Stretch::SecondStep || !ends_.after.empty()) return;
-  if (event.moment == Moment::StretchBegins) ends_.before = shape();
-  if (event.moment == Moment::StretchEnds) ends_.after = shape();
+  if (event.stretch == Stretch::SecondStep && second_step_.left == nullptr) note_second_step(event.moment);
+}
+
+void PlacedAllocator::note_second_step(Moment moment) {
+  if (result_.waited && !at_once_) return;
+  if (moment == Moment::StretchBegins) second_step_.before = shape();
+  if (moment != Moment::StretchEnds) return;
+  second_step_.after = shape();
+  second_step_.left.reset(new SecondStep::Left{allocator_.copy(), blocks_});
 }
 
 void PlacedAllocator::empty_cache(std::size_t at) {

@@ -66,12 +66,8 @@ class PlacedAllocator {
   [[nodiscard]] Placement finish();
   [[nodiscard]] AllocatorState state() const;
   [[nodiscard]] AllocatorShape shape() const;
-  // As the second step found and left it.
-  struct Ends {
-    AllocatorShape before;
-    AllocatorShape after;
-  };
-  [[nodiscard]] Ends take_ends() { return std::move(ends_); }
+  // Empty where some free has waited for longer than the next allocation.
+  [[nodiscard]] SecondStep take_second_step() { return std::move(second_step_); }
 
  private:
   struct Awaited {
@@ -79,6 +75,7 @@ class PlacedAllocator {
     BufferId buffer;
   };
   void fail(std::size_t at, Bytes request);
+  void note_second_step(Moment moment);
   void note_retry(std::size_t at);
 
   const Schedule& schedule_;
@@ -87,7 +84,8 @@ class PlacedAllocator {
   AllocatorStreams streams_;
   PrintLog prints_;
   Indexed<BufferId, BlockId> blocks_;
-  Ends ends_;
+  bool at_once_;  // When frees complete that wait for other streams.
+  SecondStep second_step_;
   std::int64_t retries_ = 0;
   bool saved_ = false;   // The schedule's last stretch is saving.
   Bytes most_reserved_;  // Since the last mark, as the next.

@@ -35,12 +35,6 @@ bool says_enough(const BothPlacements& both, const PlacementOptions& options) {
   return !both.requests.empty() && (!at_sync || !both.asked.waited || both.frees == StreamFrees::AtSync);
 }
 
-void take_ends(PlacedAllocator& allocator, BothPlacements& both) {
-  PlacedAllocator::Ends ends = allocator.take_ends();
-  both.before_second_step = std::move(ends.before);
-  both.after_second_step = std::move(ends.after);
-}
-
 }  // namespace
 
 // A replay that stops has not seen everything, and what has given its cache back no longer waits for what others do.
@@ -55,7 +49,7 @@ BothPlacements place_asked(const Schedule& schedule, const PlacementOptions& opt
   both.asked = allocator.finish();
   if (allocator.stopped() || both.asked.retries > 0) both.requests.clear();
   if (both.asked.waited && options.frees != StreamFrees::Immediate) return both;
-  take_ends(allocator, both);
+  both.second_step = allocator.take_second_step();
   return both;
 }
 
@@ -69,7 +63,7 @@ void place_other(const Schedule& schedule, const PlacementOptions& options, Both
   PlacedAllocator allocator(schedule, other);
   Repeater(schedule, allocator).repeat(both.requests);
   both.other = allocator.finish();
-  if (other.frees == StreamFrees::Immediate) take_ends(allocator, both);
+  if (other.frees == StreamFrees::Immediate) both.second_step = allocator.take_second_step();
 }
 
 BothPlacements place_both(const Schedule& schedule, const PlacementOptions& options) {

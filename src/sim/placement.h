@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -103,6 +104,17 @@ struct ShapedBlock {
 };
 using AllocatorShape = std::vector<ShapedBlock>;  // By address.
 
+// How the second step found and left the allocator, where frees complete at once.
+struct SecondStep {
+  AllocatorShape before;
+  AllocatorShape after;
+  struct Left {
+    CachingAllocator allocator;
+    Indexed<BufferId, BlockId> blocks;  // kNullBlock: the buffer has none.
+  };
+  std::shared_ptr<const Left> left;  // What `after` is the shape of: further steps go on from here.
+};
+
 // A schedule in which frees wait is placed twice.
 struct BothPlacements {
   Placement asked;                          // By `options`.
@@ -110,9 +122,7 @@ struct BothPlacements {
   StreamFrees frees = StreamFrees::AtSync;  // Of `asked`.
   // What was asked. Empty where the replay failed or gave its cache back, or the schedule has more than 2^32 events.
   std::vector<AllocatorRequest> requests;
-  // Where frees complete at once: how the second step found and left the allocator.
-  AllocatorShape before_second_step;
-  AllocatorShape after_second_step;
+  SecondStep second_step;  // Empty where the schedule has none.
 };
 [[nodiscard]] BothPlacements place_both(const Schedule& schedule, const PlacementOptions& options);
 // The same in two pieces, the first without the other end.

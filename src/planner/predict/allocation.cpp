@@ -31,6 +31,16 @@ PlacementOptions without_limit(const Job& job) {
   return options;
 }
 
+PlacementOptions under_limit(const Job& job, const DeviceRoom& room) {
+  PlacementOptions options = without_limit(job);
+  const std::optional<VerdictLimit> limit = verdict_limit(room);
+  if (!limit) return options;
+  options.config = job.allocator;
+  options.limit = limit->limit;
+  options.device = limit->device;
+  return options;
+}
+
 PlacementPeaks peaks_of(const Schedule& schedule, const Placement& placement, const std::optional<Window>& only) {
   if (!only) return placement.peak;
   if (!only->part && !only->recording) return placement.by_stretch[static_cast<std::size_t>(only->stretch)];

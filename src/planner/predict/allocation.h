@@ -34,6 +34,8 @@ struct VerdictLimit {
 
 // The job's allocator, without its memory fraction, which is a limit too.
 [[nodiscard]] PlacementOptions without_limit(const Job& job);
+// With its memory fraction, and as much as `room` has; as above where its capacity is not known.
+[[nodiscard]] PlacementOptions under_limit(const Job& job, const DeviceRoom& room);
 
 // Both ends of what waiting frees can do. Where none waits they are one.
 struct BothEnds {

@@ -10,31 +10,59 @@
 #include "planner/time/event_times.h"
 #include "planner/time/rates.h"
 #include "planner/zero/zero_facts.h"
+#include "sim/long_run.h"
 
 namespace dsplan {
 
-Readings::Readings(Schedule made, const Job& job, const std::optional<Window>& window, Detail detail)
+namespace {
+
+// By estimated times: where something may wait for another stream, and the machine's rates are known.
+bool is_timed(const Schedule& schedule, const Job& job) {
+  return schedule.several_streams && job.hardware && Rates::missing(job).empty();
+}
+
+}  // namespace
+
+// The meters and the estimates go on beside the first placement, the others beside each other.
+Readings::Readings(Schedule made, const Job& job, const DeviceRoom& room, Detail detail)
     : schedule(std::move(made)),
-      only(window),
+      only(window_named(job.phase)),
       memory(schedule, only),
       host(schedule),
-      options(without_limit(job)),
-      placements(place_asked(schedule, options)) {
-  const bool timed = detail == Detail::All && placements.asked.waited && job.hardware && Rates::missing(job).empty();
-  in_parallel({[&] { place_other(schedule, options, placements); },
-               [&] {
-                 if (timed) place_timed(job);
-               },
-               [&] { replay(schedule, memory, traffic, host); }},
-              schedule.events.size() > kWorthThreads);
+      options(without_limit(job)) {
+  const bool worth = schedule.events.size() > kWorthThreads;
+  const bool timed = detail == Detail::All && is_timed(schedule, job);
+  Beside reading([&] { read(job, timed); }, worth);
+  placements = place_asked(schedule, options);
+  reading.wait();
+  if (!placements.asked.waited) times.reset();
+  place_further(job, room, detail);
   ends = ends_of(schedule, placements, options, only);
 }
 
-void Readings::place_timed(const Job& job) {
-  times = event_times(schedule, job, Rates::of(job));
-  PlacementOptions by_clock = options;
-  by_clock.times = &*times;
-  expected = place_again(schedule, placements, by_clock);
+void Readings::read(const Job& job, bool timed) {
+  replay(schedule, memory, traffic, host);
+  if (timed) times = event_times(schedule, job, Rates::of(job));
+}
+
+void Readings::place_further(const Job& job, const DeviceRoom& room, Detail detail) {
+  Beside by_clock(
+      [&] {
+        if (!times) return;
+        PlacementOptions timed = options;
+        timed.times = &*times;
+        expected = place_again(schedule, placements, timed);
+      },
+      schedule.events.size() > kWorthThreads);
+  place_other(schedule, options, placements);
+  if (detail == Detail::All) go_on(job, room);
+  by_clock.wait();
+}
+
+void Readings::go_on(const Job& job, const DeviceRoom& room) {
+  if (job.placement == PlacementKind::Planned || !job.training.seq_list.empty()) return;
+  long_run = dsplan::long_run(schedule, placements, under_limit(job, room));
+  if (long_run && !verdict_limit(room)) long_run->verdict = Verdict::Unknown;
 }
 
 SharedEvidence::SharedEvidence(const ModelSpec& of, const Job& resolved, Detail how)
@@ -105,7 +133,7 @@ Evidence gather(const SharedEvidence& shared, std::int64_t rank, HostPeaks& know
   if (shared.unsupported) return {shared, rank, nullptr, {}, {}};
   const Job& job = shared.job;
   Schedule schedule = lower(shared.model, job, *shared.shapes, job.parallelism.data_rank(rank));
-  auto readings = std::make_unique<const Readings>(std::move(schedule), job, window_named(job.phase), shared.detail);
+  auto readings = std::make_unique<const Readings>(std::move(schedule), job, shared.room, shared.detail);
   check_derivations(shared, rank, *readings);
   std::vector<TrafficRow> traffic =
       readings->traffic.rows(job.parallelism.dp, readings->schedule.dp_inside, job.parallelism.tp);

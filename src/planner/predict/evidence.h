@@ -31,13 +31,12 @@ inline constexpr std::size_t kWorthThreads = 10'000;
 
 // One schedule, and what its readers read off it: the meters in one walk, and the allocator, without a limit.
 struct Readings {
-  // `only`: peaks are those within that window.
-  Readings(Schedule made, const Job& job, const std::optional<Window>& only, Detail detail = Detail::All);
+  Readings(Schedule made, const Job& job, const DeviceRoom& room, Detail detail);
   Readings(const Readings&) = delete;
   Readings& operator=(const Readings&) = delete;
 
   Schedule schedule;
-  std::optional<Window> only;
+  std::optional<Window> only;  // Peaks are those within it.
   MemoryMeter memory;
   TrafficMeter traffic;
   HostMeter host;
@@ -47,9 +46,13 @@ struct Readings {
   // Where frees wait for other streams and the machine's rates are known: estimated times, and the allocator by them.
   std::optional<EventTimes> times;
   std::optional<Placement> expected;
+  // Beyond the two steps of the schedule; not with a planned arena, which does not change.
+  std::optional<LongRun> long_run;
 
  private:
-  void place_timed(const Job& job);
+  void read(const Job& job, bool timed);
+  void place_further(const Job& job, const DeviceRoom& room, Detail detail);
+  void go_on(const Job& job, const DeviceRoom& room);
 };
 
 // What all ranks of a job share: neither the formulas nor the graph depend on the rank.

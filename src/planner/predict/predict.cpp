@@ -6,7 +6,6 @@
 
 #include "core/error.h"
 #include "core/format.h"
-#include "core/machine/in_parallel.h"
 #include "planner/advise/advice.h"
 #include "planner/fsdp/fsdp_facts.h"
 #include "planner/predict/evidence.h"
@@ -25,10 +24,7 @@ Prediction concluded(const Evidence& evidence) {
   const Readings* readings = evidence.readings.get();
   std::optional<PlannedArena> arena = arena_of(evidence);
   HostMemory host = host_of(evidence);
-  Judgement judged;
-  std::optional<LongRun> long_run;
-  in_parallel({[&] { judged = judge(evidence, arena, host); }, [&] { long_run = long_run_of(evidence); }},
-              readings != nullptr && readings->schedule.events.size() > kWorthThreads);
+  Judgement judged = judge(evidence, arena, host);
   return {
       .fingerprint = shared.fingerprint,
       .model = shared.model.name,
@@ -67,7 +63,7 @@ Prediction concluded(const Evidence& evidence) {
       .failure = std::move(judged.failure),
       .doubts = std::move(judged.doubts),
       .changes = {},  // planner/advise, where they are asked for.
-      .long_run = std::move(long_run),
+      .long_run = readings != nullptr ? readings->long_run : std::nullopt,
       .events = readings != nullptr ? readings->schedule.events.size() : 0,
       .buffers = readings != nullptr ? readings->schedule.buffers.size() : 0,
       .not_modelled = absences_of(evidence),

@@ -6,7 +6,6 @@
 #include "core/format.h"
 #include "core/machine/in_parallel.h"
 #include "planner/predict/doubts.h"
-#include "sim/long_run.h"
 
 namespace dsplan {
 namespace {
@@ -137,17 +136,6 @@ HostVerdict judge_files(const NodeMemory& node, const std::optional<Bytes>& capa
   return {Verdict::Fits, formatted("{} of {} for files left", human(*capacity - node.nvme), human(*capacity))};
 }
 
-// As the job's own allocator is limited; without a limit where there is no capacity.
-PlacementOptions limited(const Readings& readings, const Job& job, const DeviceRoom& room) {
-  PlacementOptions options = readings.options;
-  const std::optional<VerdictLimit> limit = verdict_limit(room);
-  if (!limit) return options;
-  options.config = job.allocator;
-  options.limit = limit->limit;
-  options.device = limit->device;
-  return options;
-}
-
 }  // namespace
 
 Bytes most_reserved(const Readings& readings) { return most_reserved(readings.placements.asked); }
@@ -166,7 +154,7 @@ Judgement judge_device(const Readings& readings, const ModelSpec& model, const J
     judged.reason = formatted("{} of {} left", human(limit.limit - most), human(*room.capacity));
     return judged;
   }
-  PlacementOptions options = limited(readings, job, room);
+  PlacementOptions options = under_limit(job, room);
   Placement asked;
   std::int64_t retries_low = 0;
   std::optional<std::int64_t> retries_expected;
@@ -227,18 +215,6 @@ Judgement judge(const Evidence& evidence, const std::optional<PlannedArena>& are
   Judgement device = arena ? judge_arena(*arena, shared.room, std::move(doubts))
                            : judge(*evidence.readings, shared.model, shared.job, shared.room, std::move(doubts));
   return with_host(std::move(device), host);
-}
-
-std::optional<LongRun> long_run_of(const Evidence& evidence) {
-  const Job& job = evidence.shared.job;
-  const bool asked = evidence.shared.detail == Detail::All;
-  if (!asked || !evidence.readings || job.placement == PlacementKind::Planned || !job.training.seq_list.empty())
-    return std::nullopt;
-  const Readings& readings = *evidence.readings;
-  std::optional<LongRun> run =
-      long_run(readings.schedule, readings.placements, limited(readings, job, evidence.shared.room));
-  if (run && !verdict_limit(evidence.shared.room)) run->verdict = Verdict::Unknown;
-  return run;
 }
 
 HostMemory host_of(const HostMeter& meter, const NodeMemory& node, const Job& job) {

@@ -40,9 +40,6 @@ struct Judgement {
 [[nodiscard]] Judgement judge(const Evidence& evidence, const std::optional<PlannedArena>& arena,
                               const HostMemory& host);
 
-// Beyond the two steps of the schedule; nullopt with a planned arena, which does not change.
-[[nodiscard]] std::optional<LongRun> long_run_of(const Evidence& evidence);
-
 // What the rank takes on its host and in files, with their own verdicts against Job::host_memory and Job::nvme_memory,
 // which are of one node.
 [[nodiscard]] HostMemory host_of(const Evidence& evidence);
