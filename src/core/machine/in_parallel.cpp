@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <exception>
 #include <mutex>
+#include <span>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -17,15 +19,48 @@
 namespace dsplan {
 namespace {
 
-// Of this thread, whose siblings have the others. 0: it has no siblings.
-thread_local std::size_t share = 0;
+// Processors on which no thread of ours is at work, this one's left out: a piece of work inside another one takes what
+// the others leave.
+std::atomic<std::int64_t>& idle() {
+  static std::atomic<std::int64_t> count{static_cast<std::int64_t>(processors()) - 1};
+  return count;
+}
+
+// One of them, until it is given back.
+class Processor {
+ public:
+  Processor() : mine_(idle()-- > 0) {
+    if (!mine_) ++idle();
+  }
+  ~Processor() {
+    if (mine_) ++idle();
+  }
+  Processor(Processor&& other) noexcept : mine_(std::exchange(other.mine_, false)) {}
+  Processor& operator=(Processor&&) = delete;
+  [[nodiscard]] bool mine() const { return mine_; }
+
+ private:
+  bool mine_;
+};
+
+// Until those have ended somebody else may use this thread's processor.
+void join(std::span<std::thread> threads) {
+  ++idle();
+  for (std::thread& thread : threads) thread.join();
+  --idle();
+}
 
 // A thread begins behind its maker, on the same processor, and some schedulers leave it there for milliseconds: for
 // longer than a piece of work takes.
 void send_away([[maybe_unused]] std::thread& thread) {
 #if defined(__linux__)
-  cpu_set_t others;
-  if (sched_getaffinity(0, sizeof others, &others) != 0) return;
+  // Of the first thread: those that were sent away have fewer.
+  static const cpu_set_t all = [] {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) CPU_ZERO(&set);
+    return set;
+  }();
+  cpu_set_t others = all;
   if (const int here = sched_getcpu(); here >= 0) CPU_CLR(static_cast<std::size_t>(here), &others);
   if (CPU_COUNT(&others) > 0) (void)pthread_setaffinity_np(thread.native_handle(), sizeof others, &others);
 #endif
@@ -35,17 +70,14 @@ void send_away([[maybe_unused]] std::thread& thread) {
 
 std::size_t processors() {
   static const std::size_t count = std::max<std::size_t>(1, std::thread::hardware_concurrency());
-  return share == 0 ? count : share;
+  return count;
 }
 
 void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work) {
   std::atomic<std::size_t> next{0};
   std::exception_ptr failed;
   std::mutex guard;
-  const std::size_t threads = std::min(count, processors());
-  const std::size_t own = threads < 2 ? share : processors() / threads;
   const auto run = [&] {
-    const std::size_t before = std::exchange(share, own);
     for (std::size_t at = next++; at < count; at = next++) {
       try {
         work(at);
@@ -55,16 +87,19 @@ void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work
         next = count;
       }
     }
-    share = before;
   };
   std::vector<std::thread> others;
   try {
-    for (std::size_t i = 1; i < threads; ++i) send_away(others.emplace_back(run));
+    while (others.size() + 1 < count) {
+      Processor processor;
+      if (!processor.mine()) break;
+      send_away(others.emplace_back([&run, held = std::move(processor)] { run(); }));
+    }
   } catch (const std::system_error&) {
     // A system may give no more threads, and a browser gives none: those that there are do it all.
   }
   run();
-  for (std::thread& other : others) other.join();
+  join(others);
   if (failed) std::rethrow_exception(failed);
 }
 
@@ -74,28 +109,28 @@ void in_parallel(const std::vector<std::function<void()>>& pieces, bool worth) {
 }
 
 Beside::Beside(std::function<void()> work, bool worth) : work_(std::move(work)) {
-  if (!worth || processors() < 2) {
-    run();
-    return;
-  }
-  try {
-    thread_ = std::thread([this, half = processors() / 2] {
-      share = half;
-      run();
-    });
-    send_away(thread_);
-  } catch (const std::system_error&) {
-    run();
-  }
+  if (worth) begin();
+  if (!thread_.joinable()) run();
 }
 
 Beside::~Beside() {
-  if (thread_.joinable()) thread_.join();
+  if (thread_.joinable()) join({&thread_, 1});
 }
 
 void Beside::wait() {
-  if (thread_.joinable()) thread_.join();
+  if (thread_.joinable()) join({&thread_, 1});
   if (failed_) std::rethrow_exception(std::exchange(failed_, nullptr));
+}
+
+void Beside::begin() {
+  Processor processor;
+  if (!processor.mine()) return;
+  try {
+    thread_ = std::thread([this, held = std::move(processor)] { run(); });
+    send_away(thread_);
+  } catch (const std::system_error&) {
+    // As above.
+  }
 }
 
 void Beside::run() {

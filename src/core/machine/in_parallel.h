@@ -9,19 +9,19 @@
 
 namespace dsplan {
 
-// How many pieces of work can go on at once: all processors that this process may use, and within a piece of work its
-// share of them.
+// How many pieces of work can go on at once.
 [[nodiscard]] std::size_t processors();
 
 // Calls `work` with 0 to count - 1, each once, in any order and from several threads. Returns when all have ended; the
-// first exception is thrown again then, and what had not begun is left out.
+// first exception is thrown again then, and what had not begun is left out. A piece may do the same: it gets the
+// processors that are idle.
 void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work);
 
 // Each of `pieces` once, likewise. One after the other where `worth` is false.
 void in_parallel(const std::vector<std::function<void()>>& pieces, bool worth);
 
 // One piece of work on another processor, while whoever asked for it goes on. Where `worth` is false, or there is no
-// other processor, it is done before the constructor returns.
+// idle processor, it is done before the constructor returns.
 class Beside {
  public:
   Beside(std::function<void()> work, bool worth);
@@ -33,6 +33,7 @@ class Beside {
   void wait();
 
  private:
+  void begin();
   void run();
 
   std::function<void()> work_;

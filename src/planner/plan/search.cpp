@@ -32,8 +32,40 @@ void take_counts(const Walk& walk, PlanAnswer& answer) {
   answer.complete = !walk.interrupted();
 }
 
+// A neighbour that is faster, fits, and was left out by dsplan's own list alone: what the list was too coarse for.
+const PlanChange* left_out(const PlanAnswer& answer) {
+  for (const PlanChange& one : answer.neighbours) {
+    const AxisValues& axis = answer.space[one.axes.front()];
+    const std::string& value = one.row.settings[static_cast<std::size_t>(one.axes.front())];
+    const bool own_list = axis.origin == Origin::Assumed && !axis.pinned;
+    const bool there = std::find(axis.values.begin(), axis.values.end(), value) != axis.values.end();
+    const bool better = one.speed > 1 && (one.row.fate == Fate::Fits || one.row.fate == answer.chosen->fate);
+    if (own_list && !there && better && fits(one.row.fate)) return &one;
+  }
+  return nullptr;
+}
+
+// What is told of the chosen one beside its own row. `if_best`: nothing more where a neighbour was left out.
+void tell_chosen(const SearchInputs& inputs, Walk& walk, std::size_t best, const SearchOptions& options,
+                 Verdicts& verdicts, bool if_best, PlanAnswer& answer) {
+  const detail::Candidate& chosen = walk.open(best);
+  const detail::Simulated& simulated = walk.verdict(chosen);
+  answer.chosen = walk.row(chosen);
+  answer.job = simulated.job;
+  answer.advice = simulated.prediction.advice;
+  if (options.explain) answer.neighbours = detail::neighbours_of(inputs, walk, chosen, options, verdicts);
+  if (if_best && !walk.interrupted() && left_out(answer) != nullptr) return;
+  // With all that a verdict does not need.
+  Beside whole([&] { answer.prediction = std::move(predict_asked(inputs.model, *answer.job).front()); }, true);
+  answer.next = walk.after(best, options.listed);
+  if (options.front) answer.front = walk.front();
+  whole.wait();
+  answer.prediction->time = chosen.time;
+}
+
 // The fastest plan of a space, with everything around it.
-PlanAnswer fastest_in(const SearchInputs& inputs, SearchSpace space, const SearchOptions& options, Verdicts& verdicts) {
+PlanAnswer fastest_in(const SearchInputs& inputs, SearchSpace space, const SearchOptions& options, Verdicts& verdicts,
+                      bool if_best) {
   PlanAnswer answer;
   answer.model = inputs.model.name;
   answer.space = space;
@@ -49,21 +81,7 @@ PlanAnswer fastest_in(const SearchInputs& inputs, SearchSpace space, const Searc
   if (walk.impossible() && answer.complete) refuse_impossible(walk);
   const std::optional<std::size_t> best = walk.best();
   if (best) {
-    const detail::Candidate& chosen = walk.open(*best);
-    const detail::Simulated& simulated = walk.verdict(chosen);
-    answer.chosen = walk.row(chosen);
-    answer.job = simulated.job;
-    answer.advice = simulated.prediction.advice;
-    // With all that a verdict does not need, beside what else is asked of the walk.
-    in_parallel({[&] { answer.prediction = std::move(predict_asked(inputs.model, *answer.job).front()); },
-                 [&] {
-                   answer.next = walk.after(*best, options.listed);
-                   if (options.front) answer.front = walk.front();
-                   if (options.explain)
-                     answer.neighbours = detail::neighbours_of(inputs, walk, chosen, options, verdicts);
-                 }},
-                true);
-    answer.prediction->time = chosen.time;
+    tell_chosen(inputs, walk, *best, options, verdicts, if_best, answer);
   } else if (!walk.interrupted()) {
     answer.nearest = walk.nearest();
     if (options.explain) {
@@ -75,32 +93,17 @@ PlanAnswer fastest_in(const SearchInputs& inputs, SearchSpace space, const Searc
   return answer;
 }
 
-// A neighbour that is faster, fits, and was left out by dsplan's own list alone: what the list was too coarse for.
-const PlanChange* left_out(const PlanAnswer& answer) {
-  for (const PlanChange& one : answer.neighbours) {
-    const AxisValues& axis = answer.space[one.axes.front()];
-    const std::string& value = one.row.settings[static_cast<std::size_t>(one.axes.front())];
-    const bool own_list = axis.origin == Origin::Assumed && !axis.pinned;
-    const bool there = std::find(axis.values.begin(), axis.values.end(), value) != axis.values.end();
-    const bool better = one.speed > 1 && (one.row.fate == Fate::Fits || one.row.fate == answer.chosen->fate);
-    if (own_list && !there && better && fits(one.row.fate)) return &one;
-  }
-  return nullptr;
-}
-
 // The same with the space made finer where a neighbour outside it is better: what is called the fastest must not be
 // followed by a faster one.
 PlanAnswer fastest(const SearchInputs& inputs, SearchSpace space, const SearchOptions& options, Verdicts& verdicts) {
   constexpr int kMostRounds = 16;
-  PlanAnswer answer = fastest_in(inputs, space, options, verdicts);
-  for (int round = 0; round < kMostRounds && answer.chosen && answer.complete; ++round) {
-    const PlanChange* better = left_out(answer);
-    if (better == nullptr) break;
-    const Axis axis = better->axes.front();
-    space[axis].values.push_back(better->row.settings[static_cast<std::size_t>(axis)]);
-    answer = fastest_in(inputs, space, options, verdicts);
+  for (int round = 0;; ++round) {
+    PlanAnswer answer = fastest_in(inputs, space, options, verdicts, round < kMostRounds);
+    if (!answer.chosen || answer.prediction) return answer;
+    const PlanChange& better = *left_out(answer);
+    const Axis axis = better.axes.front();
+    space[axis].values.push_back(better.row.settings[static_cast<std::size_t>(axis)]);
   }
-  return answer;
 }
 
 // What an objective counts: its unit, where to begin, and where to end.

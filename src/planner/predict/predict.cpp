@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "core/machine/in_parallel.h"
 #include "planner/advise/advice.h"
 #include "planner/fsdp/fsdp_facts.h"
 #include "planner/predict/evidence.h"
@@ -108,6 +109,28 @@ Bytes badness(const Prediction& p) {
   return p.peak && p.peak->process ? *p.peak->process : p.persistent.by_role.total();
 }
 
+// Of data-parallel ranks, several at once where none asks for another one's host.
+std::optional<Prediction> worst_of(const SharedEvidence& shared, const std::vector<std::int64_t>& ranks,
+                                   HostPeaks& hosts) {
+  constexpr std::size_t kMost = 4;  // A large model's schedule takes a hundred megabytes while it is looked at.
+  const Job& job = shared.job;
+  const bool asks = offloads_optimizer(job.training) || job.training.model_init == ModelInit::Rank0;
+  const std::size_t at_once = asks ? 1 : kMost;
+  const std::int64_t model_ranks = job.parallelism.tp * job.parallelism.sp;
+  std::optional<Prediction> worst;
+  for (std::size_t begin = 0; begin < ranks.size(); begin += at_once) {
+    std::vector<std::optional<Prediction>> some(std::min(at_once, ranks.size() - begin));
+    in_parallel(some.size(), [&](std::size_t at) {
+      HostPeaks none;
+      some[at].emplace(concluded(gather(shared, ranks[begin + at] * model_ranks, asks ? hosts : none)));
+    });
+    for (std::optional<Prediction>& one : some) {
+      if (!worst || badness(*one) > badness(*worst)) worst = std::move(one);
+    }
+  }
+  return worst;
+}
+
 std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job, Detail detail) {
   const SharedEvidence shared(model, job, detail);
   HostPeaks hosts;
@@ -134,13 +157,9 @@ std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job, De
     }
     return predictions;
   }
-  std::optional<Prediction> worst;
   if (shared.unsupported) return {predicted(0)};
   const std::vector<std::int64_t> ranks = candidates(model, job);
-  for (std::int64_t rank : ranks) {
-    Prediction candidate = predicted(rank * job.parallelism.tp * job.parallelism.sp);
-    if (!worst || badness(candidate) > badness(*worst)) worst = std::move(candidate);
-  }
+  std::optional<Prediction> worst = worst_of(shared, ranks, hosts);
   if (ranks_differ(job.training, job.parallelism) && static_cast<std::int64_t>(ranks.size()) < job.parallelism.dp) {
     worst->not_modelled.push_back(
         {"rank", formatted("the worst of {} ranks that keep the most gradient bytes; the other {} were not simulated",
