@@ -54,7 +54,10 @@ void Readings::place_further(const Job& job, const DeviceRoom& room, Detail deta
         expected = place_again(schedule, placements, timed);
       },
       schedule.events.size() > kWorthThreads);
-  place_other(schedule, options, placements);
+  // What a verdict rests on: the other end matters where this one has no room.
+  const std::optional<VerdictLimit> limit = verdict_limit(room);
+  const bool ample = limit && most_reserved(placements.asked) <= limit->limit && !job.allocator.memory_fraction;
+  if (detail == Detail::All || !ample) place_other(schedule, options, placements);
   if (detail == Detail::All) go_on(job, room);
   by_clock.wait();
 }
