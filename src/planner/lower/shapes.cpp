@@ -35,10 +35,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.tp = job.parallelism.tp;
   options.stage3_linear = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
   options.checkpointed_modules = job.training.checkpoint.modules;
-  options.trainable.assign(model.parameters.size(), false);
-  for (const NamedParameter& p : named_parameters(model, job.training)) {
-    options.trainable[static_cast<std::size_t>(p.id)] = p.trainable;
-  }
+  options.trainable = trained_parameters(model, job.training);
   return options;
 }
 

@@ -7,16 +7,33 @@
 
 namespace dsplan {
 
+namespace {
+
+bool is_trained(const Parameter& parameter, const Training& training) {
+  return parameter.trainable &&
+         std::none_of(training.freeze.begin(), training.freeze.end(),
+                      [&](const std::string& glob) { return glob_matches(glob, parameter.name); });
+}
+
+}  // namespace
+
+std::vector<bool> trained_parameters(const ModelSpec& model, const Training& training) {
+  std::vector<bool> trained(model.parameters.size(), false);
+  for (std::size_t at = 0; at < trained.size(); ++at) {
+    const Parameter& parameter = model.parameters[at];
+    trained[at] = parameter.tied_to == kNone && is_trained(parameter, training);
+  }
+  return trained;
+}
+
 std::vector<NamedParameter> named_parameters(const ModelSpec& model, const Training& training) {
   std::vector<NamedParameter> found;
   found.reserve(model.parameters.size());
   for (std::size_t at = 0; at < model.parameters.size(); ++at) {
     const Parameter& parameter = model.parameters[at];
     if (parameter.tied_to != kNone) continue;
-    const bool frozen = std::any_of(training.freeze.begin(), training.freeze.end(),
-                                    [&](const std::string& glob) { return glob_matches(glob, parameter.name); });
-    found.push_back({static_cast<ParameterId>(at), parameter.shape.elements().value(), parameter.trainable && !frozen,
-                     training.made_dtype(parameter)});
+    found.push_back({static_cast<ParameterId>(at), parameter.shape.elements().value(),
+                     is_trained(parameter, training), training.made_dtype(parameter)});
   }
   return found;
 }

@@ -19,6 +19,8 @@ struct NamedParameter {
 [[nodiscard]] inline std::size_t at(ParameterId parameter) { return static_cast<std::size_t>(parameter); }
 
 [[nodiscard]] std::vector<NamedParameter> named_parameters(const ModelSpec& model, const Training& training);
+// By ParameterId: which of them are trained.
+[[nodiscard]] std::vector<bool> trained_parameters(const ModelSpec& model, const Training& training);
 
 // A parameter group of the optimizer, in the order of the groups.
 struct ParameterGroup {
