@@ -83,10 +83,20 @@ Evaluator::Evaluator(const SearchInputs& inputs, const SearchSpace& space, std::
 }
 
 void Evaluator::add_family(const Settings& settings) {
-  PlanFamily& family = families_.emplace_back();
+  std::string key = formatted("{} {} {} {} {} {}", inputs_.request.seq.value_or(0), space_[Axis::Checkpoint].pinned,
+                              space_.assumed_per_node.value_or(0), space_.global_batch.value_or(0), space_.grad_accum,
+                              space_[Axis::ReduceBucket].values.front());
+  for (const std::string& value : settings) key += "|" + value;
+  const auto known = graphs_.families.find(key);
+  families_.push_back(known != graphs_.families.end() ? known->second
+                                                      : graphs_.families.emplace(key, family_of(settings)).first->second);
+}
+
+PlanFamily Evaluator::family_of(const Settings& settings) const {
+  PlanFamily family;
   family.settings = settings;
   family.refusal = not_pytorch(settings, space_);
-  if (!family.refusal.empty()) return;
+  if (!family.refusal.empty()) return family;
   Settings base = settings;
   value(base, Axis::MicroBatch) = "1";
   std::string& checkpoint = value(base, Axis::Checkpoint);
@@ -96,7 +106,7 @@ void Evaluator::add_family(const Settings& settings) {
     family.job = resolve(inputs_.model, made.request, made.file(), inputs_.hardware, inputs_.cluster);
     if (const auto why = unsupported(inputs_.model, family.job)) {
       family.refusal = formatted("not modelled yet: {}", *why);
-      return;
+      return family;
     }
     family.rates = Rates::of(family.job);
     const Footprint states = footprint(inputs_.model, family.job);
@@ -110,6 +120,7 @@ void Evaluator::add_family(const Settings& settings) {
   } catch (const Refusal& refusal) {
     family.refusal = first_reason(refusal);
   }
+  return family;
 }
 
 double Evaluator::fastest(std::size_t index) {
@@ -403,6 +414,21 @@ const ActivationBytes& Evaluator::activations_of(PlanGraph& graph, const Job& jo
   return *graph.activations;
 }
 
+const std::vector<Checkpointing>& Evaluator::plans_of(const Job& job, const GraphOptions& options,
+                                                      const std::string& key) {
+  const std::string whole = formatted("{} {} {}", thinned_, options.micro_batch, key);
+  const auto known = graphs_.fronts.find(whole);
+  if (known != graphs_.fronts.end()) return known->second;
+  const Graph graph = build_graph(inputs_.model, options);
+  const RecipeBook recipes(graph, job.training.level, catalogue_options(job));
+  const GraphTimes times = graph_times(graph, job.training, Rates::of(job));
+  std::vector<Checkpointing> plans;
+  for (SegmentationChoice& choice : segmentation_front(inputs_.model, job, graph, recipes, times, thinned_)) {
+    plans.push_back(std::move(choice.checkpoint));
+  }
+  return graphs_.fronts.emplace(whole, std::move(plans)).first->second;
+}
+
 // Those of the front whose groups no listed recompute plan has.
 const Evaluator::Front& Evaluator::front_of(const PlanFamily& family) {
   Job job = family.job;
@@ -411,20 +437,17 @@ const Evaluator::Front& Evaluator::front_of(const PlanFamily& family) {
   const std::string key = graph_key(options, job);
   const auto known = fronts_.find(key);
   if (known != fronts_.end()) return known->second;
-  const Graph graph = build_graph(inputs_.model, options);
-  const RecipeBook recipes(graph, job.training.level, catalogue_options(job));
-  const GraphTimes times = graph_times(graph, job.training, Rates::of(job));
   std::vector<std::shared_ptr<const Checkpointing>> listed;
   std::string ignored;
   for (const std::string& text : space_[Axis::Checkpoint].values) {
     if (text != "auto") listed.push_back(segmentation(family, text, ignored));
   }
   Front front;
-  for (SegmentationChoice& choice : segmentation_front(inputs_.model, job, graph, recipes, times, thinned_)) {
+  for (const Checkpointing& plan : plans_of(job, options, key)) {
     const bool is_listed = std::any_of(listed.begin(), listed.end(), [&](const auto& one) {
-      return one != nullptr && one->modules.empty() && one->groups == choice.checkpoint.groups;
+      return one != nullptr && one->modules.empty() && one->groups == plan.groups;
     });
-    if (!is_listed) front.push_back(std::make_shared<Checkpointing>(std::move(choice.checkpoint)));
+    if (!is_listed) front.push_back(std::make_shared<Checkpointing>(plan));
   }
   return fronts_.emplace(key, std::move(front)).first->second;
 }
