@@ -279,7 +279,7 @@ BlockId CachingAllocator::join(BlockId left, BlockId right) {
   low.size += high.size;
   low.next = high.next;
   if (low.next != kNone) blocks_[low.next].previous = left;
-  retire_block(right);
+  spare_blocks_.push_back(right);
   return left;
 }
 

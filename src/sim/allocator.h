@@ -82,9 +82,6 @@ class CachingAllocator {
 
   // As it stands, to go on elsewhere. Only of one whose segments are made up.
   [[nodiscard]] CachingAllocator copy() const;
-  // The pool that a block is served from.
-  [[nodiscard]] StreamIndex stream_of(BlockId block) const { return blocks_[block].stream; }
-  [[nodiscard]] bool is_large(BlockId block) const { return blocks_[block].large; }
 
   // nullopt: out of memory, after everything cached was given back; counted in `ooms`, as is a request above 2^60
   // bytes, which is not tried. `request` must not be negative.
@@ -264,7 +261,6 @@ class CachingAllocator {
   void erase_hole(BlockId block);
 
   [[nodiscard]] BlockId new_block();
-  void retire_block(BlockId block) { spare_blocks_.push_back(block); }
   [[nodiscard]] std::uint32_t new_segment(std::int64_t size, std::int64_t page, void* base);
   [[nodiscard]] BlockId whole_segment(std::uint32_t segment, StreamIndex stream, bool large);
   [[nodiscard]] BlockId split_after(BlockId block, std::int64_t size);

@@ -118,7 +118,7 @@ void CachingAllocator::release_range(BlockId id) {
   if (source_ != nullptr) source_->unreserve(segments_[segment].base, Bytes(segments_[segment].size));
   segments_[segment].live = false;
   spare_segments_.push_back(segment);
-  retire_block(id);
+  spare_blocks_.push_back(id);
 }
 
 }  // namespace dsplan

@@ -171,7 +171,7 @@ void CachingAllocator::release_segment(BlockId id) {
   --segment_count_;
   segments_[block.segment].live = false;
   spare_segments_.push_back(block.segment);
-  retire_block(id);
+  spare_blocks_.push_back(id);
 }
 
 }  // namespace dsplan

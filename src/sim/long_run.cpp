@@ -140,19 +140,19 @@ AllocatorShape inherited(AllocatorShape shape, const SteadyStep& step) {
 // One pool alone, asked what a step asks of it in a run without limits, from where the second step left it.
 class PoolRun {
  public:
-  PoolRun(const Schedule& schedule, const SecondStep::Left& left, PoolName name,
+  PoolRun(const Schedule& schedule, const SecondStep& second, PoolName name,
           const std::vector<AllocatorRequest>& requests, const SteadyStep& step)
       : schedule_(schedule),
-        allocator_(left.allocator.copy()),
+        allocator_(second.left->allocator.copy()),
         streams_(allocator_, StreamFrees::Immediate, schedule.orders_frees),
         step_(requests),
-        blocks_(left.blocks) {
-    const auto ours = [&](BlockId block) {
-      return block != kNullBlock && allocator_.stream_of(block) == name.stream &&
-             allocator_.is_large(block) == name.large;
-    };
+        blocks_(second.left->blocks) {
+    Indexed<BufferId, bool> ours(blocks_.size(), false);
+    for (const ShapedBlock& block : of_pool(second.after, name)) {
+      if (block.buffer != kNoBuffer) ours[block.buffer] = true;
+    }
     for (const auto& [gone, heir] : step.heirs) {
-      if (ours(blocks_[heir])) heirs_.emplace_back(gone, heir);
+      if (ours[heir]) heirs_.emplace_back(gone, heir);
     }
     // Whoever is there at a step's end has been there for long, or is made in a step.
     for (const BufferId id : blocks_.ids()) {
@@ -166,7 +166,7 @@ class PoolRun {
       if (request.what == AllocatorRequest::What::Allocate) {
         block = allocator_.allocate(schedule_.buffers[request.buffer].size, request.stream).value();
       } else {
-        streams_.releasing(block, request.waits_for);
+        if (request.waits_for != 0) streams_.releasing(block, request.waits_for);
         allocator_.release(std::exchange(block, kNullBlock));
       }
     }
@@ -273,7 +273,7 @@ LongRun run_pools(const Schedule& schedule, const Placement& low, const SecondSt
   std::int64_t first = 2;
   for (const auto& [name, requests] : asked.pools()) {
     if (of_pool(before, name) == of_pool(second.after, name)) continue;
-    PoolRun pool(schedule, *second.left, name, requests, step);
+    PoolRun pool(schedule, second, name, requests, step);
     const Bytes had = pool.reserved();
     const Cycle cycle = cycle_of(pool, most);
     reserved += pool.reserved() - had;

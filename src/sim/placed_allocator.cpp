@@ -83,13 +83,10 @@ void PlacedAllocator::mark(std::size_t at, const Mark& event) {
   reserved_at_ = at;
   const AllocatorStatistics now = allocator_.statistics();
   result_.marks.push_back({at, now.requested, now.allocated, now.active, now.reserved, since});
-  if (event.stretch == Stretch::SecondStep && second_step_.left == nullptr) note_second_step(event.moment);
-}
-
-void PlacedAllocator::note_second_step(Moment moment) {
-  if (result_.waited && !at_once_) return;
-  if (moment == Moment::StretchBegins) second_step_.before = shape();
-  if (moment != Moment::StretchEnds) return;
+  const bool known = second_step_.left != nullptr || (result_.waited && !at_once_);
+  if (event.stretch != Stretch::SecondStep || known) return;
+  if (event.moment == Moment::StretchBegins) second_step_.before = shape();
+  if (event.moment != Moment::StretchEnds) return;
   second_step_.after = shape();
   second_step_.left.reset(new SecondStep::Left{allocator_.copy(), blocks_});
 }

@@ -75,7 +75,6 @@ class PlacedAllocator {
     BufferId buffer;
   };
   void fail(std::size_t at, Bytes request);
-  void note_second_step(Moment moment);
   void note_retry(std::size_t at);
 
   const Schedule& schedule_;

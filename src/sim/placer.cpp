@@ -29,7 +29,7 @@ void Repeater::repeat(std::span<const AllocatorRequest> requests) {
         allocator_.allocate(request.event, request.buffer, request.stream);
         break;
       case AllocatorRequest::What::Release:
-        streams.releasing(allocator_.block(request.buffer), request.waits_for);
+        if (request.waits_for != 0) streams.releasing(allocator_.block(request.buffer), request.waits_for);
         allocator_.release(request.event, request.buffer, request.waits_for);
         break;
       case AllocatorRequest::What::Complete: streams.complete(request.stream, request.count); break;

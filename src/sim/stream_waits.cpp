@@ -88,9 +88,9 @@ void AllocatorStreams::empty_cache() {
   given_back_ = {};
 }
 
-void AllocatorStreams::wait_for(BlockId block, StreamSet streams) {
+void AllocatorStreams::releasing(BlockId block, StreamSet waits_for) {
   for (StreamId stream = 0; stream < kStreams; ++stream) {
-    if ((streams & bit_of(stream)) == 0) continue;
+    if ((waits_for & bit_of(stream)) == 0) continue;
     allocator_.record_stream(block, stream);
     if (clock_ != nullptr) {
       queues_[stream].push_back({0, {}, clock_->ready(stream)});

@@ -114,10 +114,7 @@ class AllocatorStreams {
 
   // The same where somebody else has seen what streams do: which of them a free waits for, and how many frees complete
   // at synchronisation of those that would still wait if nothing had been given back.
-  void releasing(BlockId block, StreamSet waits_for) {
-    if (waits_for != 0) [[unlikely]]
-      wait_for(block, waits_for);
-  }
+  void releasing(BlockId block, StreamSet waits_for);
   void complete(StreamId stream, std::size_t count);
 
  private:
@@ -136,7 +133,6 @@ class AllocatorStreams {
     return *waits_;
   }
   void complete_waited();
-  void wait_for(BlockId block, StreamSet streams);
   StreamSet record_uses(BufferId buffer, BlockId block);
 
   CachingAllocator& allocator_;

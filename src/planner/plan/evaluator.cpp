@@ -61,6 +61,37 @@ std::string not_pytorch(const Settings& settings, const SearchSpace& space) {
 
 std::string& value(Settings& settings, Axis axis) { return settings[static_cast<std::size_t>(axis)]; }
 
+PlanFamily family_of(const SearchInputs& inputs, const SearchSpace& space, const Settings& settings) {
+  PlanFamily family;
+  family.settings = settings;
+  family.refusal = not_pytorch(settings, space);
+  if (!family.refusal.empty()) return family;
+  Settings base = settings;
+  value(base, Axis::MicroBatch) = "1";
+  std::string& checkpoint = value(base, Axis::Checkpoint);
+  if (!space[Axis::Checkpoint].pinned) checkpoint = "full";
+  try {
+    const CandidateInputs made = inputs_of(inputs, base, space);
+    family.job = resolve(inputs.model, made.request, made.file(), inputs.hardware, inputs.cluster);
+    if (const auto why = unsupported(inputs.model, family.job)) {
+      family.refusal = formatted("not modelled yet: {}", *why);
+      return family;
+    }
+    family.rates = Rates::of(family.job);
+    const Footprint states = footprint(inputs.model, family.job);
+    family.persistent = states.persistent.total();
+    family.beside = context_of(family.job) + communicators_of(family.job) + family.job.reserve;
+    family.host = least_host(inputs.model, family.job, states);
+    family.files = nvme_footprint(inputs.model, family.job, 0).files *
+                   std::min(family.job.parallelism.world, family.job.parallelism.gpus_per_node);
+    family.host_unknown = offloads(family.job.training) && !family.job.host_memory;
+    family.job.rank = "worst";
+  } catch (const Refusal& refusal) {
+    family.refusal = first_reason(refusal);
+  }
+  return family;
+}
+
 }  // namespace
 
 Evaluator::Evaluator(const SearchInputs& inputs, const SearchSpace& space, std::size_t thinned)
@@ -89,38 +120,7 @@ void Evaluator::add_family(const Settings& settings) {
   for (const std::string& value : settings) key += "|" + value;
   const auto known = graphs_.families.find(key);
   families_.push_back(known != graphs_.families.end() ? known->second
-                                                      : graphs_.families.emplace(key, family_of(settings)).first->second);
-}
-
-PlanFamily Evaluator::family_of(const Settings& settings) const {
-  PlanFamily family;
-  family.settings = settings;
-  family.refusal = not_pytorch(settings, space_);
-  if (!family.refusal.empty()) return family;
-  Settings base = settings;
-  value(base, Axis::MicroBatch) = "1";
-  std::string& checkpoint = value(base, Axis::Checkpoint);
-  if (!space_[Axis::Checkpoint].pinned) checkpoint = "full";
-  try {
-    const CandidateInputs made = inputs_of(inputs_, base, space_);
-    family.job = resolve(inputs_.model, made.request, made.file(), inputs_.hardware, inputs_.cluster);
-    if (const auto why = unsupported(inputs_.model, family.job)) {
-      family.refusal = formatted("not modelled yet: {}", *why);
-      return family;
-    }
-    family.rates = Rates::of(family.job);
-    const Footprint states = footprint(inputs_.model, family.job);
-    family.persistent = states.persistent.total();
-    family.beside = context_of(family.job) + communicators_of(family.job) + family.job.reserve;
-    family.host = least_host(inputs_.model, family.job, states);
-    family.files = nvme_footprint(inputs_.model, family.job, 0).files *
-                   std::min(family.job.parallelism.world, family.job.parallelism.gpus_per_node);
-    family.host_unknown = offloads(family.job.training) && !family.job.host_memory;
-    family.job.rank = "worst";
-  } catch (const Refusal& refusal) {
-    family.refusal = first_reason(refusal);
-  }
-  return family;
+                                                      : graphs_.families.emplace(key, family_of(inputs_, space_, settings)).first->second);
 }
 
 double Evaluator::fastest(std::size_t index) {
@@ -414,20 +414,25 @@ const ActivationBytes& Evaluator::activations_of(PlanGraph& graph, const Job& jo
   return *graph.activations;
 }
 
-const std::vector<Checkpointing>& Evaluator::plans_of(const Job& job, const GraphOptions& options,
-                                                      const std::string& key) {
-  const std::string whole = formatted("{} {} {}", thinned_, options.micro_batch, key);
-  const auto known = graphs_.fronts.find(whole);
-  if (known != graphs_.fronts.end()) return known->second;
-  const Graph graph = build_graph(inputs_.model, options);
+namespace {
+
+// At most `thinned` recompute plans that no other beats.
+const std::vector<Checkpointing>& plans_of(const ModelSpec& model, const Job& job, const GraphOptions& options,
+                                           std::size_t thinned, SharedGraphs& shared) {
+  const std::string whole = formatted("{} {} {}", thinned, options.micro_batch, graph_key(options, job));
+  const auto known = shared.fronts.find(whole);
+  if (known != shared.fronts.end()) return known->second;
+  const Graph graph = build_graph(model, options);
   const RecipeBook recipes(graph, job.training.level, catalogue_options(job));
   const GraphTimes times = graph_times(graph, job.training, Rates::of(job));
   std::vector<Checkpointing> plans;
-  for (SegmentationChoice& choice : segmentation_front(inputs_.model, job, graph, recipes, times, thinned_)) {
+  for (SegmentationChoice& choice : segmentation_front(model, job, graph, recipes, times, thinned)) {
     plans.push_back(std::move(choice.checkpoint));
   }
-  return graphs_.fronts.emplace(whole, std::move(plans)).first->second;
+  return shared.fronts.emplace(whole, std::move(plans)).first->second;
 }
+
+}  // namespace
 
 // Those of the front whose groups no listed recompute plan has.
 const Evaluator::Front& Evaluator::front_of(const PlanFamily& family) {
@@ -443,7 +448,7 @@ const Evaluator::Front& Evaluator::front_of(const PlanFamily& family) {
     if (text != "auto") listed.push_back(segmentation(family, text, ignored));
   }
   Front front;
-  for (const Checkpointing& plan : plans_of(job, options, key)) {
+  for (const Checkpointing& plan : plans_of(inputs_.model, job, options, thinned_, graphs_)) {
     const bool is_listed = std::any_of(listed.begin(), listed.end(), [&](const auto& one) {
       return one != nullptr && one->modules.empty() && one->groups == plan.groups;
     });

@@ -103,14 +103,11 @@ class Evaluator {
 
  private:
   [[nodiscard]] Job job_of(const Candidate& candidate) const;
-  [[nodiscard]] PlanFamily family_of(const Settings& settings) const;
   void add_family(const Settings& settings);
   [[nodiscard]] std::optional<Candidate> blank(std::size_t family, std::int64_t micro_batch,
                                                std::string& refusal) const;
   [[nodiscard]] PlanGraph& graph_of(const Job& job);
   [[nodiscard]] const ActivationBytes& activations_of(PlanGraph& graph, const Job& job) const;
-  [[nodiscard]] const std::vector<Checkpointing>& plans_of(const Job& job, const GraphOptions& options,
-                                                           const std::string& key);
   using Front = std::vector<std::shared_ptr<const Checkpointing>>;
   [[nodiscard]] const Front& front_of(const PlanFamily& family);
   [[nodiscard]] std::shared_ptr<const Checkpointing> segmentation(const PlanFamily& family, const std::string& value,
