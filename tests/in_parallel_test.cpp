@@ -4,7 +4,10 @@
 #include <doctest/doctest.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <mutex>
 #include <set>
 #include <stdexcept>
 #include <system_error>
@@ -68,4 +71,76 @@ TEST_CASE("what fails is thrown when all have ended, and the rest is left out") 
                               }),
                   std::runtime_error);
   CHECK(begun < 100'000);
+}
+
+TEST_CASE("pieces of pieces are done once, by whoever is idle") {
+  std::vector<std::atomic<int>> times(40 * 25);
+  std::atomic<std::size_t> at_work{0};
+  std::atomic<std::size_t> most{0};
+  in_parallel(40, [&](std::size_t outer) {
+    in_parallel(25, [&](std::size_t inner) {
+      const std::size_t now = ++at_work;
+      std::size_t seen = most;
+      while (now > seen && !most.compare_exchange_weak(seen, now)) {
+      }
+      ++times[outer * 25 + inner];
+      --at_work;
+    });
+  });
+  CHECK(std::all_of(times.begin(), times.end(), [](const auto& one) { return one == 1; }));
+  CHECK(most <= processors());
+}
+
+TEST_CASE("whoever ends gives its processor back") {
+  const auto threads = [] {
+    std::atomic<int> made{0};
+    const auto me = std::this_thread::get_id();
+    std::mutex guard;
+    std::set<std::thread::id> others;
+    in_parallel(64, [&](std::size_t) {
+      ++made;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      const std::lock_guard<std::mutex> lock(guard);
+      if (std::this_thread::get_id() != me) others.insert(std::this_thread::get_id());
+    });
+    CHECK(made == 64);
+    return others.size();
+  };
+  CHECK(threads() <= processors() - 1);
+  for (std::size_t again = 0; again < 2 * processors(); ++again) {
+    CHECK_THROWS(in_parallel(8, [](std::size_t) { throw std::runtime_error("it fails"); }));
+  }
+  if (processors() > 1) CHECK(threads() > 0);
+}
+
+TEST_CASE("a piece goes on beside its maker") {
+  for (const bool worth : {false, true}) {
+    int done = 0;
+    Beside piece([&] { ++done; }, worth);
+    if (!worth) CHECK(done == 1);
+    piece.wait();
+    CHECK(done == 1);
+    piece.wait();
+    CHECK(done == 1);
+  }
+}
+
+TEST_CASE("what a piece beside its maker throws, waiting throws") {
+  for (const bool worth : {false, true}) {
+    Beside piece([] { throw std::runtime_error("it fails"); }, worth);
+    CHECK_THROWS_WITH(piece.wait(), "it fails");
+    CHECK_NOTHROW(piece.wait());
+  }
+  const NoThreads none;
+  int done = 0;
+  Beside alone([&] { ++done; }, true);
+  CHECK(done == 1);
+}
+
+TEST_CASE("nobody need wait for a piece beside its maker") {
+  std::atomic<bool> done{false};
+  {
+    Beside piece([&] { done = true; }, true);
+  }
+  CHECK(done);
 }
