@@ -1,7 +1,8 @@
 // Fits the constants of src/planner/time/constants.cpp to the training part of tests/data/step-times.csv, and prints
-// them as its rows. Held-out rows are never looked at, but for --report, which prints errors and fits nothing.
+// them as its rows. Held-out rows are never looked at, but for --report, which prints errors and fits nothing, and
+// --exposure (exposure.h).
 //
-//   build/release/tests/fit_time tests/data/step-times.csv [--report]
+//   build/release/tests/fit_time tests/data/step-times.csv [--report|--exposure]
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "exposure.h"
 #include "time_accuracy.h"
 #include "time_rows.h"
 
@@ -152,6 +154,7 @@ int main(int argc, char** argv) {
   std::vector<Case> cases;
   for (const time_rows::Row& row : time_rows::read(argv[1])) cases.push_back(time_rows::make(row));
   if (what == "--report") return report(cases), 0;
+  if (what == "--exposure") return report_exposure(cases), 0;
   std::vector<const Case*> train;
   Point from;
   for (const Case& one : cases) {
