@@ -146,10 +146,15 @@ class Traffic {
     const Bytes payload = weights(totals_.trained);
     out_.accumulate = added(payload);
     if (ranks_ == 1) return;
+    const DType type = t_.ddp.comm_hook.value_or(t_.dtype);
+    const Bytes sent = storage(totals_.trained, type);
+    const Bytes most = storage(div_floor(Elements(kDdpBucket.value()), bytes_per_element(t_.dtype)), type);
     out_.beside = true;
-    out_.backward = calls(Collective::AllReduce, payload, kDdpBucket);
-    out_.backward_last = one(Collective::AllReduce, std::min(payload, kDdpBucket));
-    out_.accumulate += rates_.memory(payload * 2) * 2;  // Into the buckets and back.
+    out_.backward = calls(Collective::AllReduce, sent, most);
+    out_.backward_last = one(Collective::AllReduce, std::min(sent, most));
+    // Into the buckets and back, and where a hook casts, what is cast as well.
+    out_.accumulate += rates_.memory(payload * 2) * (t_.ddp.gradient_as_bucket_view ? 1 : 2);
+    if (type != t_.dtype) out_.accumulate += rates_.memory(payload + sent) * 2;
   }
 
   // fully_shard: a layer at a time before it runs, in backward again; what is in no layer first and last, beside

@@ -73,12 +73,29 @@ void DdpReducer::add(Bucket& bucket, ParameterId parameter) const {
   bucket.bytes += storage(Elements(elements_[at(parameter)]), dtype_);
 }
 
-void DdpReducer::open(Bucket bucket) {
+void DdpReducer::open(Bucket bucket, const std::vector<Part>& before) {
   bucket.buffer = eager_.empty(
       bucket.bytes, dtype_,
       {Role::RuntimeBuffers, "gradient bucket", "torch/csrc/distributed/c10d/reducer.cpp, initialize_buckets"});
-  for (const ParameterId parameter : bucket.parameters) bucket_of_[at(parameter)] = buckets_.size();
+  Bytes offset;
+  for (const ParameterId parameter : bucket.parameters) {
+    const Bytes bytes = storage(Elements(elements_[at(parameter)]), dtype_);
+    Place& place = places_[at(parameter)];
+    const Part own(bucket.buffer.id(), offset, bytes);
+    if (place.viewed) eager_.copy(own, before[at(parameter)], "copy gradient to new bucket");
+    place = {buckets_.size(), offset, place.viewed};
+    offset += bytes;
+  }
   buckets_.push_back(std::move(bucket));
+}
+
+Part DdpReducer::view(ParameterId parameter) const {
+  const Place& place = places_[at(parameter)];
+  return {buckets_[place.bucket].buffer.id(), place.offset, storage(Elements(elements_[at(parameter)]), dtype_)};
+}
+
+void DdpReducer::drop_views() {
+  for (Place& place : places_) place.viewed = false;
 }
 
 // A bucket closes when it has reached its limit, and may exceed it by one parameter. Given one limit, all have it.
@@ -103,24 +120,44 @@ void DdpReducer::initialize_buckets() {
   std::vector<ParameterId> all;
   for (const NamedParameter& p : trained_) all.push_back(p.id);
   if (all.empty()) return;
-  if (facts_.given.find_unused_parameters) {
+  delays_ = facts_.given.static_graph;
+  if (facts_.given.find_unused_parameters && !facts_.given.static_graph) {
     std::vector<Bucket> buckets = assigned_by_size(all);
     for (auto bucket = buckets.rbegin(); bucket != buckets.rend(); ++bucket) open(std::move(*bucket));
-    used_ = eager_.empty(storage(Elements(static_cast<std::int64_t>(all.size())), DType::Int32), DType::Int32,
-                         {Role::RuntimeBuffers, "which parameters were used",
-                          "torch/csrc/distributed/c10d/reducer.cpp, initialize_local_used_map"});
-    return;
+  } else {
+    Bucket whole;
+    for (const ParameterId parameter : all) add(whole, parameter);
+    open(std::move(whole));
   }
-  Bucket whole;
-  for (const ParameterId parameter : all) add(whole, parameter);
-  open(std::move(whole));
+  if (facts_.given.find_unused_parameters) make_used();
+  if (facts_.given.static_graph) make_used();
 }
 
+void DdpReducer::make_used() {
+  used_ = eager_.empty(storage(Elements(static_cast<std::int64_t>(trained_.size())), DType::Int32), DType::Int32,
+                       {Role::RuntimeBuffers, "which parameters were used",
+                        "torch/csrc/distributed/c10d/reducer.cpp, initialize_local_used_map"});
+}
+
+// The memory of the buckets before stays as long as a gradient is a view of it.
 void DdpReducer::rebuild_buckets() {
-  if (rebuilt_ || ready_order_.empty() || facts_.given.find_unused_parameters) return;
-  for (Bucket& bucket : buckets_) bucket.buffer.reset(Reason::RuntimeBucket);
-  buckets_.clear();
-  for (Bucket& bucket : assigned_by_size(ready_order_)) open(std::move(bucket));
+  const bool looks = facts_.given.find_unused_parameters && !facts_.given.static_graph;
+  if (rebuilt_ || ready_order_.empty() || looks) return;
+  std::vector<Part> views(places_.size());
+  bool viewed = false;
+  for (const NamedParameter& p : trained_) {
+    if (!is_view(p.id)) continue;
+    views[at(p.id)] = view(p.id);
+    viewed = true;
+  }
+  std::vector<Bucket> before = std::exchange(buckets_, {});
+  const auto let_go_of_them = [&before] {
+    for (Bucket& bucket : before) bucket.buffer.reset(Reason::RuntimeBucket);
+    before.clear();
+  };
+  if (!viewed) let_go_of_them();
+  for (Bucket& bucket : assigned_by_size(ready_order_)) open(std::move(bucket), views);
+  let_go_of_them();
   rebuilt_ = true;
 }
 
@@ -131,13 +168,33 @@ void DdpReducer::prepare_for_backward(bool sync) {
 }
 
 void DdpReducer::mark_variable_ready(ParameterId parameter) {
-  if (!sync_) return;
+  if (!sync_ || delays_) return;
   if (!rebuilt_) ready_order_.push_back(parameter);
-  --buckets_[bucket_of_[at(parameter)]].pending;
+  if (facts_.given.gradient_as_bucket_view) put_in_view(parameter);
+  --buckets_[places_[at(parameter)].bucket].pending;
   while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0) {
     mark_bucket_ready(buckets_[next_bucket_++]);
-    if (next_bucket_ == buckets_.size() && used_) all_reduce_used();
+    if (next_bucket_ == buckets_.size() && used_ && !facts_.given.static_graph) all_reduce_used();
   }
+}
+
+// delay_all_reduce: parameter by parameter, then bucket by bucket.
+void DdpReducer::end_backward() {
+  if (!sync_ || !std::exchange(delays_, false)) return;
+  all_reduce_used();
+  if (facts_.given.gradient_as_bucket_view) {
+    for (const NamedParameter& p : trained_) put_in_view(p.id);
+  }
+  for (const Bucket& bucket : buckets_) mark_bucket_ready(bucket);
+}
+
+// mark_variable_ready_dense: what has no view yet is copied, and the gradient itself goes.
+void DdpReducer::put_in_view(ParameterId parameter) {
+  Place& place = places_[at(parameter)];
+  if (std::exchange(place.viewed, true)) return;
+  Variable gradient = gradients_.take(parameter);
+  eager_.copy(view(parameter), gradient, "copy gradient to bucket");
+  gradient.reset(Reason::GradientHeld);
 }
 
 // The host counts, and what it counted is summed.
@@ -147,11 +204,23 @@ void DdpReducer::all_reduce_used() {
 }
 
 void DdpReducer::mark_bucket_ready(const Bucket& bucket) {
+  if (facts_.given.gradient_as_bucket_view) return run_comm_hook(bucket);
   std::vector<BufferId> gradients;
   for (const ParameterId parameter : bucket.parameters) gradients.push_back(gradients_[parameter]);
   eager_.concatenate(bucket.buffer, gradients, "copy gradients to bucket");
-  eager_.all_reduce(bucket.buffer, facts_.ranks);
+  run_comm_hook(bucket);
   eager_.split(gradients, bucket.buffer, "copy gradients back");
+}
+
+// torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py, _compress_hook: decompressed into the bucket itself.
+void DdpReducer::run_comm_hook(const Bucket& bucket) {
+  const DType sent = facts_.given.comm_hook.value_or(dtype_);
+  if (sent == dtype_) return eager_.all_reduce(bucket.buffer, facts_.ranks);
+  const Variable compressed =
+      eager_.cast(bucket.buffer, sent, {Role::Temporaries, "compressed bucket", "default_hooks.py, _compress_hook"},
+                  "compress bucket");
+  eager_.all_reduce(compressed, facts_.ranks);
+  eager_.copy(bucket.buffer, compressed, "decompress bucket");
 }
 
 }  // namespace dsplan

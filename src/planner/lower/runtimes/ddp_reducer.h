@@ -1,6 +1,7 @@
 // DistributedDataParallel's reducer (torch/csrc/distributed/c10d/reducer.cpp): gradients are copied into buckets, which
-// are all-reduced in order, each when all its gradients have come, and copied back. And what rank 0 sends to the
-// others: all states at the beginning, the model's buffers again before forwards.
+// are all-reduced in order, each when all its gradients have come, and copied back; or `.grad` becomes a view of its
+// bucket. With a static graph the first reduction waits for the end of backward. And what rank 0 sends to the others:
+// all states at the beginning, the model's buffers again before forwards.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +24,12 @@ struct DdpFacts {
 class DdpReducer {
  public:
   // `trained` and `gradients` must outlive this. All that is trained is of `dtype`.
-  DdpReducer(Emitter& emitter, const std::vector<NamedParameter>& trained, const SeparateGradients& gradients,
+  DdpReducer(Emitter& emitter, const std::vector<NamedParameter>& trained, SeparateGradients& gradients,
              std::size_t parameters, DType dtype, const DdpFacts& facts)
       : eager_(emitter),
         trained_(trained),
         gradients_(gradients),
-        bucket_of_(parameters, 0),
+        places_(parameters),
         dtype_(dtype),
         facts_(facts),
         elements_(parameters, 0) {
@@ -44,6 +45,14 @@ class DdpReducer {
   void prepare_for_backward(bool sync);
   // AccumulateGrad has run.
   void mark_variable_ready(ParameterId parameter);
+  // What was queued for the end of backward.
+  void end_backward();
+
+  // `.grad` is a view of a bucket; which part of it.
+  [[nodiscard]] bool is_view(ParameterId parameter) const { return places_[at(parameter)].viewed; }
+  [[nodiscard]] Part view(ParameterId parameter) const;
+  // zero_grad(set_to_none=True)
+  void drop_views();
 
  private:
   struct Bucket {
@@ -52,19 +61,29 @@ class DdpReducer {
     std::vector<ParameterId> parameters;
     std::size_t pending = 0;
   };
+  // Of a parameter's gradient: its bucket, and where in it.
+  struct Place {
+    std::size_t bucket = 0;
+    Bytes offset;
+    bool viewed = false;
+  };
 
   [[nodiscard]] Bytes cap(std::size_t bucket) const;
   [[nodiscard]] std::vector<Bucket> assigned_by_size(const std::vector<ParameterId>& parameters) const;
+  void make_used();
   void all_reduce_used();
   void add(Bucket& bucket, ParameterId parameter) const;
-  void open(Bucket bucket);
+  // `before`: by ParameterId, where gradients are views of other buckets.
+  void open(Bucket bucket, const std::vector<Part>& before = {});
+  void put_in_view(ParameterId parameter);
   void mark_bucket_ready(const Bucket& bucket);
+  void run_comm_hook(const Bucket& bucket);
 
   Eager eager_;
   const std::vector<NamedParameter>& trained_;
-  const SeparateGradients& gradients_;
+  SeparateGradients& gradients_;
   std::vector<Bucket> buckets_;
-  std::vector<std::size_t> bucket_of_;  // By ParameterId.
+  std::vector<Place> places_;  // By ParameterId.
   std::vector<ParameterId> ready_order_;
   Variable used_;  // Which parameters got a gradient, of whoever looks for unused ones.
   DType dtype_;
@@ -73,6 +92,7 @@ class DdpReducer {
   std::size_t next_bucket_ = 0;
   bool sync_ = true;
   bool rebuilt_ = false;
+  bool delays_ = false;  // The first reduction of a static graph is to come.
 };
 
 }  // namespace dsplan

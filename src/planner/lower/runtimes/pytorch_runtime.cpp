@@ -65,10 +65,21 @@ class PyTorchRuntime final : public RuntimeBase {
     if (training().grad_scaler) scaler_.backward_done();
   }
 
-  [[nodiscard]] bool holds_gradient(ParameterId parameter) const override { return gradients_.holds(parameter); }
+  void exit(ModuleId module, Pass /*pass*/) override {
+    if (module == kNone && ddp_) ddp_->end_backward();
+  }
+
+  [[nodiscard]] bool holds_gradient(ParameterId parameter) const override {
+    return is_view(parameter) || gradients_.holds(parameter);
+  }
 
   void gradient_ready(ParameterId parameter, BufferId gradient) override {
-    gradients_.accumulate(parameter, gradient);
+    if (is_view(parameter)) {
+      Variable added(emitter_, gradient, Reason::AutogradGraph);
+      eager_.add(ddp_->view(parameter), added, "accumulate gradient");
+    } else {
+      gradients_.accumulate(parameter, gradient);
+    }
     if (ddp_) ddp_->mark_variable_ready(parameter);
   }
 
@@ -95,6 +106,12 @@ class PyTorchRuntime final : public RuntimeBase {
     broadcast_coalesced(eager_, states, world());
   }
 
+  [[nodiscard]] bool is_view(ParameterId parameter) const { return ddp_ && ddp_->is_view(parameter); }
+  // `.grad`; kNoBuffer: None.
+  [[nodiscard]] Part gradient(ParameterId parameter) const {
+    return is_view(parameter) ? ddp_->view(parameter) : Part(gradients_[parameter]);
+  }
+
   [[nodiscard]] bool fused_in_torch() const {
     const Optimizer& optimizer = training().optimizer;
     return optimizer.implementation == Implementation::Fused &&
@@ -109,7 +126,7 @@ class PyTorchRuntime final : public RuntimeBase {
       const Parameter& parameter = model_.parameters[at(p->id)];
       const Module& module = model_.modules[static_cast<std::size_t>(parameter.module)];
       const bool hidden = parameter.shape.rank == 2 && parameter.split != Split::Vocabulary && module.layer != kNone;
-      made.push_back({p->id, parameters_[at(p->id)].id(), gradients_[p->id], parameter.shape, p->dtype, hidden,
+      made.push_back({p->id, parameters_[at(p->id)].id(), gradient(p->id), parameter.shape, p->dtype, hidden,
                       module.type == "Embedding", parameter.split == Split::Replicated});
     }
     return made;
@@ -123,9 +140,13 @@ class PyTorchRuntime final : public RuntimeBase {
 
   // To None, or to zeros by one multi-tensor launch.
   void zero_grad() {
-    if (training().zero_grad_to_none) return gradients_.drop(trained_);
+    if (training().zero_grad_to_none) {
+      if (ddp_) ddp_->drop_views();
+      return gradients_.drop(trained_);
+    }
     std::vector<BufferId> held;
     for (const NamedParameter& p : trained_) {
+      if (is_view(p.id)) eager_.zero(gradient(p.id), "zero gradient");
       if (!gradients_.holds(p.id)) continue;
       held.push_back(gradients_[p.id]);
       emitter_.rename(held.back(), {Role::Gradients, "gradient"});  // A tied weight's was made as a sum.
