@@ -236,7 +236,7 @@ class Worker:
 
     def wrapped(self, model):
         if self.training.get("model_init") == "rank0":
-            return prepared_by_accelerate(model, self.training, self.job["rank"], self.types)
+            return prepared_by_accelerate(model, self.training, self.job, self.types)
         if self.runtime() == "fsdp2":
             return fully_sharded(model, self.training, self.job["world"], self.types)
         if self.runtime() != "ddp":
@@ -351,7 +351,7 @@ def fully_sharded(model, training, world, types):
     return model
 
 
-def prepared_by_accelerate(model, training, rank, types):
+def prepared_by_accelerate(model, training, job, types):
     """accelerate's own preparation, by which rank 0 sends the others what they shard."""
     import torch
     from types import SimpleNamespace
@@ -373,8 +373,15 @@ def prepared_by_accelerate(model, training, rank, types):
         state=SimpleNamespace(fsdp_plugin=plugin),
         mixed_precision="no",
         device=torch.device("cuda", torch.cuda.current_device()),
-        is_main_process=rank == 0,
+        is_main_process=job["rank"] == 0,
     )
+    replicate = wished.get("replicate", 1)
+    if replicate > 1:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        names = ("dp_replicate", "dp_shard")
+        accelerator.torch_device_mesh = init_device_mesh("cuda", (replicate, job["world"] // replicate), mesh_dim_names=names)
+        accelerator.parallelism_config = SimpleNamespace(fsdp_dim_names=names)
     return fsdp2_prepare_model(accelerator, model)
 
 

@@ -145,6 +145,7 @@ void DdpReducer::rebuild_buckets() {
   if (rebuilt_ || ready_order_.empty() || looks) return;
   std::vector<Part> views(places_.size());
   bool viewed = false;
+  unstash();  // sync_bucket_indices broadcasts.
   for (const NamedParameter& p : trained_) {
     if (!is_view(p.id)) continue;
     views[at(p.id)] = view(p.id);
@@ -163,6 +164,7 @@ void DdpReducer::rebuild_buckets() {
 
 void DdpReducer::prepare_for_backward(bool sync) {
   sync_ = sync;
+  if (!sent_.empty()) sent_before_ = std::move(sent_);
   next_bucket_ = 0;
   for (Bucket& bucket : buckets_) bucket.pending = bucket.parameters.size();
 }
@@ -216,11 +218,18 @@ void DdpReducer::mark_bucket_ready(const Bucket& bucket) {
 void DdpReducer::run_comm_hook(const Bucket& bucket) {
   const DType sent = facts_.given.comm_hook.value_or(dtype_);
   if (sent == dtype_) return eager_.all_reduce(bucket.buffer, facts_.ranks);
-  const Variable compressed =
+  Variable compressed =
       eager_.cast(bucket.buffer, sent, {Role::Temporaries, "compressed bucket", "default_hooks.py, _compress_hook"},
                   "compress bucket");
+  sent_before_.reset(Reason::RuntimeBucket);
   eager_.all_reduce(compressed, facts_.ranks);
   eager_.copy(bucket.buffer, compressed, "decompress bucket");
+  sent_.append(std::move(compressed));
+}
+
+void DdpReducer::unstash() {
+  sent_before_.reset(Reason::RuntimeBucket);
+  sent_.reset(Reason::RuntimeBucket);
 }
 
 }  // namespace dsplan

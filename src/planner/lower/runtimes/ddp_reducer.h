@@ -53,6 +53,8 @@ class DdpReducer {
   [[nodiscard]] Part view(ParameterId parameter) const;
   // zero_grad(set_to_none=True)
   void drop_views();
+  // Before another collective: what a hook sent in a backward before is let go of.
+  void unstash();
 
  private:
   struct Bucket {
@@ -89,6 +91,10 @@ class DdpReducer {
   DType dtype_;
   DdpFacts facts_;
   std::vector<std::int64_t> elements_;  // By ParameterId.
+  // What a hook sent. The process group keeps it until its watchdog, which looks every 100 ms, has seen it arrive, and
+  // then until the next collective (ProcessGroupNCCL.cpp, shelvesToUnstash_): here, until one behind this backward.
+  Variables sent_;
+  Variables sent_before_;
   std::size_t next_bucket_ = 0;
   bool sync_ = true;
   bool rebuilt_ = false;

@@ -52,7 +52,9 @@ class PyTorchRuntime final : public RuntimeBase {
   void forward_begins() override {
     if (!ddp_) return;
     ddp_->rebuild_buckets();
-    if (require_forward_param_sync_ && training().ddp.broadcast_buffers) broadcast_coalesced(eager_, buffers_, world());
+    if (!require_forward_param_sync_ || !training().ddp.broadcast_buffers || buffers_.empty()) return;
+    ddp_->unstash();
+    broadcast_coalesced(eager_, buffers_, world());
   }
 
   void backward_begins(bool boundary) override {

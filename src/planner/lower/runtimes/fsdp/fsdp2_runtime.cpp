@@ -19,6 +19,9 @@ bool casts_loss(const Training& training) {
   return models && training.fsdp.casts_outputs;
 }
 
+// Of what the optimizer makes: CPUOffloadPolicy's parameters are on the host.
+Space space_of(const Training& training) { return training.fsdp.cpu_offload ? Space::Pageable : Space::Device; }
+
 class Fsdp2Runtime final : public RuntimeBase {
  public:
   Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
@@ -41,6 +44,8 @@ class Fsdp2Runtime final : public RuntimeBase {
  private:
   [[nodiscard]] ParamGroup* group_of(ModuleId module) { return of_module_[static_cast<std::size_t>(module)]; }
   void shard_whole_model();
+  void promise(ParameterId id);
+  void lazy_init();
   void end_backward();
   [[nodiscard]] std::vector<StepParameter> step_parameters(const std::vector<const NamedParameter*>& group) const;
 
@@ -58,6 +63,7 @@ class Fsdp2Runtime final : public RuntimeBase {
   std::vector<ModuleId> wraps_;                      // By ModuleId: the nearest group's module whose input is wrapped.
   std::function<void(ModuleId)> move_buffers_;       // While the model is on the host.
   bool reduces_ = true;
+  bool lazy_init_ran_ = false;
 };
 
 Fsdp2Runtime::Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter)
@@ -66,8 +72,9 @@ Fsdp2Runtime::Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t 
       gradients_(emitter, model.parameters.size()),
       sums_(emitter, model.parameters.size()),
       reducer_(job, model, parameters_, context_, emitter),
-      optimizer_(job.training.optimizer, emitter, model.parameters.size()),
-      clip_(emitter, job.training.level, 1, {parameters_.mesh().ranks, parameters_.mesh().group}),
+      optimizer_(job.training.optimizer, emitter, model.parameters.size(), {}, space_of(job.training)),
+      clip_(emitter, job.training.level, 1,
+            {parameters_.mesh().ranks, parameters_.mesh().group, space_of(job.training)}),
       facts_(fsdp_groups(model, job.training.fsdp)),
       of_module_(model.modules.size(), nullptr),
       wraps_(model.modules.size(), kNone) {
@@ -118,13 +125,30 @@ void Fsdp2Runtime::initialise(const std::vector<BufferId>& /*buffers*/) {
   emitter_.use_streams();
   const ModelInit where = training().model_init;
   if (where == ModelInit::Rank0) {
-    Rank0Loading(model_, parameters_, loading_, emitter_, rank()).run(std::exchange(move_buffers_, nullptr));
+    Rank0Loading(model_, parameters_, loading_, emitter_, rank(), training().fsdp.replicate)
+        .run(std::exchange(move_buffers_, nullptr));
   } else if (where != ModelInit::Meta) {
     shard_whole_model();
   }
   for (const NamedParameter& p : trained_) {
-    const Part real = parameters_.real(p.id);
-    if (real.bytes > Bytes(0)) emitter_.promise_update(real.buffer, real.offset, real.bytes);
+    if (!parameters_.pads_twice(p.id)) promise(p.id);
+  }
+}
+
+void Fsdp2Runtime::promise(ParameterId id) {
+  const Part real = parameters_.real(id);
+  if (real.bytes > Bytes(0)) emitter_.promise_update(real.buffer, real.offset, real.bytes);
+}
+
+// FSDPParamGroup.lazy_init, at the first forward.
+void Fsdp2Runtime::lazy_init() {
+  if (std::exchange(lazy_init_ran_, true)) return;
+  for (const ParamGroup* group : states_) {
+    for (const ParameterId id : group->facts().parameters) {
+      if (!parameters_.pads_twice(id)) continue;
+      parameters_.pad_again(id);
+      if (trained_index_[at(id)] >= 0) promise(id);
+    }
   }
 }
 
@@ -150,6 +174,7 @@ void Fsdp2Runtime::shard_whole_model() {
 // A recomputation finds its group gathered by the hook of its output, and runs no hooks.
 void Fsdp2Runtime::enter(ModuleId module, Pass pass) {
   if (pass == Pass::Forward && module == 0) {  // _root_pre_forward.
+    lazy_init();
     emitter_.wait_stream(kCopyInStream, kComputeStream);
     emitter_.wait_stream(kGatherStream, kComputeStream);
   }
