@@ -68,7 +68,6 @@ constexpr Way kWays[] = {
        job.training.fsdp.replicate = 2;
        job.training.model_init = ModelInit::Rank0;
      }},
-    {"padded twice", [](Job& job) { job.training.torch = {2, 7, 0}; }},
 };
 
 }  // namespace

@@ -324,7 +324,7 @@ TEST_CASE("fsdp: what PyTorch's releases do otherwise") {
     Job job = mixed(ranks);
     job.training.torch = torch;
     CHECK(!unsupported(model, job));
-    const Schedule schedule = lowered::all_ranks(model, job).front();
+    const Schedule schedule = lowered::all_ranks(model, job).back();  // Whose shards are short.
     CHECK(audit(schedule).empty());
     return std::count_if(schedule.buffers.begin(), schedule.buffers.end(),
                          [](const Buffer& buffer) { return buffer.role == Role::Parameters; });

@@ -159,7 +159,7 @@ constexpr CanonicalLine kLines[] = {
     {Line::Ddp, "ddp",
      [](const Job& j) {
        const Ddp& ddp = j.training.ddp;
-       return ddp.find_unused_parameters || !ddp.broadcast_buffers || ddp.bucket_cap_mb > 0;
+       return ddp.find_unused_parameters || !ddp.broadcast_buffers || ddp.bucket_cap_mb != 0;
      }},
     {Line::FsdpOutputs, "fsdp outputs cast", [](const Job& j) { return j.training.fsdp.casts_outputs; }, true},
     {Line::DdpReduction, "ddp reduction",

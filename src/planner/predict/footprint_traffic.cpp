@@ -1,7 +1,7 @@
 // Traffic by formula (DeepSpeed: gradients are all-reduced under ZeRO-1 and 2, reduce-scattered under ZeRO-3).
 
-#include <map>
 #include <algorithm>
+#include <map>
 
 #include "planner/predict/footprint.h"
 

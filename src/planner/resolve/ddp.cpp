@@ -76,8 +76,10 @@ void resolve_static_graph(Resolver& resolver) {
   const Setting<bool> said = truth_of(resolver, resolver.request.ddp.static_graph, kStatic);
   if (!said.given()) return;
   if (*said && resolver.training().grad_accum > 1) {
-    return resolver.fault(said.place, formatted("\"{}\" with accumulated gradients: PyTorch's own assertion fails in "
-                                                "the first backward under no_sync()", kStatic),
+    return resolver.fault(said.place,
+                          formatted("\"{}\" with accumulated gradients: PyTorch's own assertion fails in "
+                                    "the first backward under no_sync()",
+                                    kStatic),
                           "leave one of the two out");
   }
   resolver.training().ddp.static_graph = *said;

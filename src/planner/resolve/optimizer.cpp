@@ -285,8 +285,7 @@ void trainers_default(Resolver& resolver) {
   training.optimizer = {};
   const bool fused = training.transformers >= Version{5, 0, 0} && training.torch >= Version{2, 8, 0};
   if (!fused) {
-    training.optimizer.implementation =
-        training.fsdp.cpu_offload ? Implementation::ForLoop : Implementation::Foreach;
+    training.optimizer.implementation = training.fsdp.cpu_offload ? Implementation::ForLoop : Implementation::Foreach;
   }
   resolver.derived("optimizer", optimizer_text(training), "TrainingArguments' default", "--optimizer");
 }

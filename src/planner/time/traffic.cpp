@@ -188,20 +188,18 @@ class Traffic {
     const std::int64_t count = div_ceil(Bytes(layers.value()), layer.value()).value();
     out_.backward = micro_ * gathers + rounds * (last + static_cast<double>(count) * reduced(layer));
     out_.backward_last = rounds * last + (fsdp.reshard_root ? micro_ * first : 0);
-    if (fsdp.cpu_offload) {
-      const double fetched = micro_ * rates_.host_copy(share_of_shards(totals_.gathered), true);
+    if (fsdp.cpu_offload) {  // Of a rank, as it is kept.
+      const auto copied = [&](Elements all) {
+        return rates_.host_copy(storage(div_floor(all, ranks), t_.master_dtype), true);
+      };
+      const double fetched = micro_ * copied(totals_.gathered);
       out_.host_beside = true;
       out_.forward_host = fetched;
-      out_.backward_host = rounds * rates_.host_copy(share_of_shards(totals_.trained), true);
+      out_.backward_host = rounds * copied(totals_.trained);
       if (fsdp.reshard_after_forward > 0) out_.backward_host += fetched;
     }
     // Shards are copied into what is gathered and out of it, gradients into what is reduced.
     out_.accumulate = micro_ * rates_.memory(weights(totals_.gathered) * 4) + added(weights(totals_.trained));
-  }
-
-  // Of a rank, as it is kept.
-  [[nodiscard]] Bytes share_of_shards(Elements all) const {
-    return storage(div_floor(all, ranks_ / t_.fsdp.replicate), t_.master_dtype);
   }
 
   // ZeRO-1 and 2: buckets of all gradients, reduced in full; a gather of what each rank has updated.

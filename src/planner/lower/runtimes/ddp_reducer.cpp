@@ -73,29 +73,18 @@ void DdpReducer::add(Bucket& bucket, ParameterId parameter) const {
   bucket.bytes += storage(Elements(elements_[at(parameter)]), dtype_);
 }
 
-void DdpReducer::open(Bucket bucket, const std::vector<Part>& before) {
+void DdpReducer::open(Bucket bucket) {
   bucket.buffer = eager_.empty(
       bucket.bytes, dtype_,
       {Role::RuntimeBuffers, "gradient bucket", "torch/csrc/distributed/c10d/reducer.cpp, initialize_buckets"});
   Bytes offset;
   for (const ParameterId parameter : bucket.parameters) {
-    const Bytes bytes = storage(Elements(elements_[at(parameter)]), dtype_);
-    Place& place = places_[at(parameter)];
-    const Part own(bucket.buffer.id(), offset, bytes);
-    if (place.viewed) eager_.copy(own, before[at(parameter)], "copy gradient to new bucket");
-    place = {buckets_.size(), offset, place.viewed};
-    offset += bytes;
+    const Part own(bucket.buffer.id(), offset, storage(Elements(elements_[at(parameter)]), dtype_));
+    if (views_.is_view(parameter)) eager_.copy(own, views_.part(parameter), "copy gradient to new bucket");
+    views_.place(parameter, buckets_.size(), own);
+    offset += own.bytes;
   }
   buckets_.push_back(std::move(bucket));
-}
-
-Part DdpReducer::view(ParameterId parameter) const {
-  const Place& place = places_[at(parameter)];
-  return {buckets_[place.bucket].buffer.id(), place.offset, storage(Elements(elements_[at(parameter)]), dtype_)};
-}
-
-void DdpReducer::drop_views() {
-  for (Place& place : places_) place.viewed = false;
 }
 
 // A bucket closes when it has reached its limit, and may exceed it by one parameter. Given one limit, all have it.
@@ -129,11 +118,7 @@ void DdpReducer::initialize_buckets() {
     for (const ParameterId parameter : all) add(whole, parameter);
     open(std::move(whole));
   }
-  if (facts_.given.find_unused_parameters) make_used();
-  if (facts_.given.static_graph) make_used();
-}
-
-void DdpReducer::make_used() {
+  if (!facts_.given.find_unused_parameters && !facts_.given.static_graph) return;
   used_ = eager_.empty(storage(Elements(static_cast<std::int64_t>(trained_.size())), DType::Int32), DType::Int32,
                        {Role::RuntimeBuffers, "which parameters were used",
                         "torch/csrc/distributed/c10d/reducer.cpp, initialize_local_used_map"});
@@ -143,21 +128,15 @@ void DdpReducer::make_used() {
 void DdpReducer::rebuild_buckets() {
   const bool looks = facts_.given.find_unused_parameters && !facts_.given.static_graph;
   if (rebuilt_ || ready_order_.empty() || looks) return;
-  std::vector<Part> views(places_.size());
-  bool viewed = false;
   unstash();  // sync_bucket_indices broadcasts.
-  for (const NamedParameter& p : trained_) {
-    if (!is_view(p.id)) continue;
-    views[at(p.id)] = view(p.id);
-    viewed = true;
-  }
+  const bool viewed = views_.is_view(ready_order_.front());
   std::vector<Bucket> before = std::exchange(buckets_, {});
   const auto let_go_of_them = [&before] {
     for (Bucket& bucket : before) bucket.buffer.reset(Reason::RuntimeBucket);
     before.clear();
   };
   if (!viewed) let_go_of_them();
-  for (Bucket& bucket : assigned_by_size(ready_order_)) open(std::move(bucket), views);
+  for (Bucket& bucket : assigned_by_size(ready_order_)) open(std::move(bucket));
   let_go_of_them();
   rebuilt_ = true;
 }
@@ -173,7 +152,7 @@ void DdpReducer::mark_variable_ready(ParameterId parameter) {
   if (!sync_ || delays_) return;
   if (!rebuilt_) ready_order_.push_back(parameter);
   if (facts_.given.gradient_as_bucket_view) put_in_view(parameter);
-  --buckets_[places_[at(parameter)].bucket].pending;
+  --buckets_[views_.bucket(parameter)].pending;
   while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0) {
     mark_bucket_ready(buckets_[next_bucket_++]);
     if (next_bucket_ == buckets_.size() && used_ && !facts_.given.static_graph) all_reduce_used();
@@ -192,10 +171,10 @@ void DdpReducer::end_backward() {
 
 // mark_variable_ready_dense: what has no view yet is copied, and the gradient itself goes.
 void DdpReducer::put_in_view(ParameterId parameter) {
-  Place& place = places_[at(parameter)];
-  if (std::exchange(place.viewed, true)) return;
+  if (views_.is_view(parameter)) return;
+  views_.make_view(parameter);
   Variable gradient = gradients_.take(parameter);
-  eager_.copy(view(parameter), gradient, "copy gradient to bucket");
+  eager_.copy(views_.part(parameter), gradient, "copy gradient to bucket");
   gradient.reset(Reason::GradientHeld);
 }
 

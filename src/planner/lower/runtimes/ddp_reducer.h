@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "planner/lower/runtimes/bucket_views.h"
 #include "planner/lower/runtimes/named_parameters.h"
 #include "planner/lower/runtimes/separate_gradients.h"
 
@@ -19,21 +20,28 @@ void broadcast_coalesced(Eager& eager, std::span<const BufferId> tensors, std::i
 struct DdpFacts {
   Ddp given;
   std::int64_t ranks = 1;
+  DType dtype = DType::BFloat16;  // Of all that is trained.
+};
+
+// What the reducer works on: what is trained, its gradients, and where they lie in buckets.
+struct DdpGradients {
+  const std::vector<NamedParameter>& trained;
+  SeparateGradients& own;
+  BucketViews& views;
 };
 
 class DdpReducer {
  public:
-  // `trained` and `gradients` must outlive this. All that is trained is of `dtype`.
-  DdpReducer(Emitter& emitter, const std::vector<NamedParameter>& trained, SeparateGradients& gradients,
-             std::size_t parameters, DType dtype, const DdpFacts& facts)
+  // `parameters`: the number of ParameterIds.
+  DdpReducer(Emitter& emitter, const DdpGradients& gradients, std::size_t parameters, const DdpFacts& facts)
       : eager_(emitter),
-        trained_(trained),
-        gradients_(gradients),
-        places_(parameters),
-        dtype_(dtype),
+        trained_(gradients.trained),
+        gradients_(gradients.own),
+        views_(gradients.views),
+        dtype_(facts.dtype),
         facts_(facts),
         elements_(parameters, 0) {
-    for (const NamedParameter& p : trained) elements_[at(p.id)] = p.elements;
+    for (const NamedParameter& p : trained_) elements_[at(p.id)] = p.elements;
   }
 
   // One bucket for everything until they are rebuilt; where unused parameters are looked for they never are, and
@@ -47,12 +55,6 @@ class DdpReducer {
   void mark_variable_ready(ParameterId parameter);
   // What was queued for the end of backward.
   void end_backward();
-
-  // `.grad` is a view of a bucket; which part of it.
-  [[nodiscard]] bool is_view(ParameterId parameter) const { return places_[at(parameter)].viewed; }
-  [[nodiscard]] Part view(ParameterId parameter) const;
-  // zero_grad(set_to_none=True)
-  void drop_views();
   // Before another collective: what a hook sent in a backward before is let go of.
   void unstash();
 
@@ -63,20 +65,12 @@ class DdpReducer {
     std::vector<ParameterId> parameters;
     std::size_t pending = 0;
   };
-  // Of a parameter's gradient: its bucket, and where in it.
-  struct Place {
-    std::size_t bucket = 0;
-    Bytes offset;
-    bool viewed = false;
-  };
 
   [[nodiscard]] Bytes cap(std::size_t bucket) const;
   [[nodiscard]] std::vector<Bucket> assigned_by_size(const std::vector<ParameterId>& parameters) const;
-  void make_used();
   void all_reduce_used();
   void add(Bucket& bucket, ParameterId parameter) const;
-  // `before`: by ParameterId, where gradients are views of other buckets.
-  void open(Bucket bucket, const std::vector<Part>& before = {});
+  void open(Bucket bucket);
   void put_in_view(ParameterId parameter);
   void mark_bucket_ready(const Bucket& bucket);
   void run_comm_hook(const Bucket& bucket);
@@ -85,7 +79,7 @@ class DdpReducer {
   const std::vector<NamedParameter>& trained_;
   SeparateGradients& gradients_;
   std::vector<Bucket> buckets_;
-  std::vector<Place> places_;  // By ParameterId.
+  BucketViews& views_;
   std::vector<ParameterId> ready_order_;
   Variable used_;  // Which parameters got a gradient, of whoever looks for unused ones.
   DType dtype_;

@@ -28,8 +28,7 @@ DType norm_dtype(std::span<const StepParameter> parameters) {
 
 // `run` and its clipping kernels do the arithmetic: for an executor the scalars on the way are zeros.
 Variable GradientClip::scalars(std::int64_t count, DType dtype, Label label, Body body) {
-  Variable made =
-      eager_.scratch(storage(Elements(count), dtype), dtype, {Role::Temporaries, label}, sharded_.space);
+  Variable made = eager_.scratch(storage(Elements(count), dtype), dtype, {Role::Temporaries, label}, sharded_.space);
   eager_.work().write(made).run(body, label);
   return made;
 }

@@ -19,13 +19,15 @@ class PyTorchRuntime final : public RuntimeBase {
       : RuntimeBase(job, model, rank, emitter),
         parameters_(model.parameters.size()),
         gradients_(emitter, model.parameters.size()),
+        views_(model.parameters.size()),
         optimizer_(job.training.optimizer, emitter, model.parameters.size()),
         clip_(emitter, job.training.level, job.parallelism.tp),
         scaler_(emitter) {
     if (world() == 1) return;
     // Either the model is trained or its adapters are: one dtype.
     const DType type = trained_.empty() ? dtype() : trained_.front().dtype;
-    ddp_.emplace(emitter, trained_, gradients_, model.parameters.size(), type, DdpFacts{job.training.ddp, world()});
+    ddp_.emplace(emitter, DdpGradients{trained_, gradients_, views_}, model.parameters.size(),
+                 DdpFacts{job.training.ddp, world(), type});
   }
 
   void initialise(const std::vector<BufferId>& buffers) override {
@@ -72,13 +74,13 @@ class PyTorchRuntime final : public RuntimeBase {
   }
 
   [[nodiscard]] bool holds_gradient(ParameterId parameter) const override {
-    return is_view(parameter) || gradients_.holds(parameter);
+    return views_.is_view(parameter) || gradients_.holds(parameter);
   }
 
   void gradient_ready(ParameterId parameter, BufferId gradient) override {
-    if (is_view(parameter)) {
+    if (views_.is_view(parameter)) {
       Variable added(emitter_, gradient, Reason::AutogradGraph);
-      eager_.add(ddp_->view(parameter), added, "accumulate gradient");
+      eager_.add(views_.part(parameter), added, "accumulate gradient");
     } else {
       gradients_.accumulate(parameter, gradient);
     }
@@ -108,10 +110,9 @@ class PyTorchRuntime final : public RuntimeBase {
     broadcast_coalesced(eager_, states, world());
   }
 
-  [[nodiscard]] bool is_view(ParameterId parameter) const { return ddp_ && ddp_->is_view(parameter); }
   // `.grad`; kNoBuffer: None.
   [[nodiscard]] Part gradient(ParameterId parameter) const {
-    return is_view(parameter) ? ddp_->view(parameter) : Part(gradients_[parameter]);
+    return views_.is_view(parameter) ? views_.part(parameter) : Part(gradients_[parameter]);
   }
 
   [[nodiscard]] bool fused_in_torch() const {
@@ -143,12 +144,12 @@ class PyTorchRuntime final : public RuntimeBase {
   // To None, or to zeros by one multi-tensor launch.
   void zero_grad() {
     if (training().zero_grad_to_none) {
-      if (ddp_) ddp_->drop_views();
+      views_.drop();
       return gradients_.drop(trained_);
     }
     std::vector<BufferId> held;
     for (const NamedParameter& p : trained_) {
-      if (is_view(p.id)) eager_.zero(gradient(p.id), "zero gradient");
+      if (views_.is_view(p.id)) eager_.zero(gradient(p.id), "zero gradient");
       if (!gradients_.holds(p.id)) continue;
       held.push_back(gradients_[p.id]);
       emitter_.rename(held.back(), {Role::Gradients, "gradient"});  // A tied weight's was made as a sum.
@@ -160,6 +161,7 @@ class PyTorchRuntime final : public RuntimeBase {
   std::vector<BufferId> buffers_;     // The model's.
   bool require_forward_param_sync_ = true;
   SeparateGradients gradients_;
+  BucketViews views_;
   OptimizerStep optimizer_;
   GradientClip clip_;
   LossScaler scaler_;

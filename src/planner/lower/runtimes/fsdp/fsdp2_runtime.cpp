@@ -22,6 +22,11 @@ bool casts_loss(const Training& training) {
 // Of what the optimizer makes: CPUOffloadPolicy's parameters are on the host.
 Space space_of(const Training& training) { return training.fsdp.cpu_offload ? Space::Pageable : Space::Device; }
 
+void promise_update(Emitter& emitter, const ShardedParameters& parameters, ParameterId id) {
+  const Part real = parameters.real(id);
+  if (real.bytes > Bytes(0)) emitter.promise_update(real.buffer, real.offset, real.bytes);
+}
+
 class Fsdp2Runtime final : public RuntimeBase {
  public:
   Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
@@ -44,8 +49,6 @@ class Fsdp2Runtime final : public RuntimeBase {
  private:
   [[nodiscard]] ParamGroup* group_of(ModuleId module) { return of_module_[static_cast<std::size_t>(module)]; }
   void shard_whole_model();
-  void promise(ParameterId id);
-  void lazy_init();
   void end_backward();
   [[nodiscard]] std::vector<StepParameter> step_parameters(const std::vector<const NamedParameter*>& group) const;
 
@@ -63,7 +66,7 @@ class Fsdp2Runtime final : public RuntimeBase {
   std::vector<ModuleId> wraps_;                      // By ModuleId: the nearest group's module whose input is wrapped.
   std::function<void(ModuleId)> move_buffers_;       // While the model is on the host.
   bool reduces_ = true;
-  bool lazy_init_ran_ = false;
+  std::vector<ParamGroup*> uninitialised_;  // Before the first forward all of them.
 };
 
 Fsdp2Runtime::Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter)
@@ -95,6 +98,7 @@ Fsdp2Runtime::Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t 
       wraps_[at] = wraps_[static_cast<std::size_t>(model.modules[at].parent)];
     }
   }
+  uninitialised_ = states_;
 }
 
 // to_empty goes through children first, then through a module's own parameters and buffers (torch/nn/modules/module.py,
@@ -131,24 +135,7 @@ void Fsdp2Runtime::initialise(const std::vector<BufferId>& /*buffers*/) {
     shard_whole_model();
   }
   for (const NamedParameter& p : trained_) {
-    if (!parameters_.pads_twice(p.id)) promise(p.id);
-  }
-}
-
-void Fsdp2Runtime::promise(ParameterId id) {
-  const Part real = parameters_.real(id);
-  if (real.bytes > Bytes(0)) emitter_.promise_update(real.buffer, real.offset, real.bytes);
-}
-
-// FSDPParamGroup.lazy_init, at the first forward.
-void Fsdp2Runtime::lazy_init() {
-  if (std::exchange(lazy_init_ran_, true)) return;
-  for (const ParamGroup* group : states_) {
-    for (const ParameterId id : group->facts().parameters) {
-      if (!parameters_.pads_twice(id)) continue;
-      parameters_.pad_again(id);
-      if (trained_index_[at(id)] >= 0) promise(id);
-    }
+    if (!is_padded_twice(training(), parameters_.of(p.id))) promise_update(emitter_, parameters_, p.id);
   }
 }
 
@@ -173,8 +160,14 @@ void Fsdp2Runtime::shard_whole_model() {
 
 // A recomputation finds its group gathered by the hook of its output, and runs no hooks.
 void Fsdp2Runtime::enter(ModuleId module, Pass pass) {
-  if (pass == Pass::Forward && module == 0) {  // _root_pre_forward.
-    lazy_init();
+  if (pass == Pass::Forward && module == 0) {                            // _root_pre_forward.
+    for (const ParamGroup* group : std::exchange(uninitialised_, {})) {  // FSDPParamGroup.lazy_init
+      for (const ParameterId id : group->facts().parameters) {
+        if (!is_padded_twice(training(), parameters_.of(id))) continue;
+        (void)parameters_.pad(id, true);
+        if (trained_index_[at(id)] >= 0) promise_update(emitter_, parameters_, id);
+      }
+    }
     emitter_.wait_stream(kCopyInStream, kComputeStream);
     emitter_.wait_stream(kGatherStream, kComputeStream);
   }

@@ -121,7 +121,7 @@ void ShardGradients::take(const Unsharded& gradients, Variable sums) {
   for (const auto& [id, gradient] : gradients) {
     const FsdpShard& shard = parameters_.of(id);
     Held& held = held_[static_cast<std::size_t>(id)];
-    if (parameters_.on_host()) {
+    if (training_.fsdp.cpu_offload) {
       if (shard.real > Elements(0)) {
         take_to_host(id, Part(sums.id(), offset, storage(shard.real, parameters_.kept(id))));
       }

@@ -116,7 +116,7 @@ void GroupGather::unshard() {
   std::vector<Variable> inputs;
   {
     const OnStream on(emitter, kCopyInStream);
-    const std::vector<Part> parts = parameters_.on_host() ? shards_from_host(inputs) : cast_shards(input);
+    const std::vector<Part> parts = job_.training.fsdp.cpu_offload ? shards_from_host(inputs) : cast_shards(input);
     gathered_.tensor = eager_.empty(share * over.ranks, gathered_type(), kGatherOutput);
     Work copy = eager_.work();
     copy.read(parts).write(Part(gathered_.tensor.id(), offset, share)).run(Body::Copy, "copy shards in");

@@ -77,7 +77,7 @@ void ParamGroup::post_backward(bool reduces) {
   if (gradients.empty()) return;
   wait_for_post_backward();
   pending_ = on_.reducer.reduce(std::move(gradients));
-  if (on_.parameters.on_host()) offloaded_ = pending_.event;
+  if (training_.fsdp.cpu_offload) offloaded_ = pending_.event;
 }
 
 void ParamGroup::wait_for_post_backward() {

@@ -15,12 +15,7 @@ class Rank0Loading {
   // All must outlive this. `rank`: of the data-parallel group.
   Rank0Loading(const ModelSpec& model, ShardedParameters& parameters, ModelLoading& loading, Emitter& emitter,
                std::int64_t rank, std::int64_t replicas)
-      : model_(model),
-        parameters_(parameters),
-        loading_(loading),
-        eager_(emitter),
-        rank_(rank),
-        replicas_(replicas) {}
+      : model_(model), parameters_(parameters), loading_(loading), eager_(emitter), rank_(rank), replicas_(replicas) {}
 
   // Afterwards every parameter has its rows. `move_buffers`: of a module, to the device, once all weights are there.
   void run(const std::function<void(ModuleId)>& move_buffers);

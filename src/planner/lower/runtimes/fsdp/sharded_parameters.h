@@ -18,6 +18,11 @@ struct ShardRanks {
   Group group = Group::DataParallel;
 };
 
+// Before PyTorch 2.10 FSDPParamGroup.lazy_init does not see that a shard is padded already.
+[[nodiscard]] inline bool is_padded_twice(const Training& training, const FsdpShard& shard) {
+  return training.torch < Version{2, 10, 0} && shard.real != shard.padded;
+}
+
 // Calls `leave` for each module, those inside first.
 void children_first(const ModelSpec& model, const std::function<void(ModuleId)>& leave);
 
@@ -26,8 +31,6 @@ class ShardedParameters {
   ShardedParameters(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
 
   [[nodiscard]] const ShardRanks& mesh() const { return mesh_; }
-  // CPUOffloadPolicy: shards are the host's, pinned.
-  [[nodiscard]] bool on_host() const { return training_.fsdp.cpu_offload; }
   [[nodiscard]] const FsdpShard& of(ParameterId id) const { return shards_[static_cast<std::size_t>(id)]; }
 
   // In which it is kept, and in which it is gathered.
@@ -39,14 +42,8 @@ class ShardedParameters {
   // to_empty: this rank's rows, unpadded; what was there goes.
   void make_empty(ParameterId id);
   // What has been made, or cut, is copied into a padded tensor, but for what make_empty made and this did before
-  // (reset_sharded_param); on the host it is pinned. Returns what was there.
-  Variable pad(ParameterId id);
-
-  // Before PyTorch 2.10 lazy_init copies shards that are short into a padded tensor once more.
-  [[nodiscard]] bool pads_twice(ParameterId id) const {
-    return training_.torch < Version{2, 10, 0} && of(id).real != of(id).padded;
-  }
-  void pad_again(ParameterId id);
+  // (reset_sharded_param); on the host it is pinned. `again`: whatever it is. Returns what was there.
+  Variable pad(ParameterId id, bool again = false);
 
   // What is sent, with padding; and what the optimizer updates.
   [[nodiscard]] Part padded(ParameterId id) const { return own_[static_cast<std::size_t>(id)]; }
@@ -62,13 +59,12 @@ class ShardedParameters {
   [[nodiscard]] const Parameter& parameter(ParameterId id) const {
     return model_.parameters[static_cast<std::size_t>(id)];
   }
-  [[nodiscard]] Space space() const { return on_host() ? Space::Pageable : Space::Device; }
-  [[nodiscard]] Variable pinned(ParameterId id, Variable pageable);
   [[nodiscard]] Bytes kept(ParameterId id, Elements elements) const { return storage(elements, kept(id)); }
 
   const Training& training_;
   const ModelSpec& model_;
   Eager eager_;
+  Space space_;  // In which shards are made: under CPUOffloadPolicy the host's, where they are pinned.
   ShardRanks mesh_;
   std::vector<FsdpShard> shards_;  // By ParameterId, as are the next.
   std::vector<Variable> own_;
