@@ -57,6 +57,17 @@ constexpr Way kWays[] = {
     {"replicas", [](Job& job) { job.training.fsdp.replicate = 2; }},
     {"made on the device", [](Job& job) { job.training.model_init = ModelInit::Device; }},
     {"made on the host", [](Job& job) { job.training.model_init = ModelInit::Host; }},
+    {"shards on the host", [](Job& job) { job.training.fsdp.cpu_offload = true; }},
+    {"moved to the host as shards",
+     [](Job& job) {
+       job.training.fsdp.cpu_offload = true;
+       job.training.model_init = ModelInit::Host;
+     }},
+    {"sent by rank 0 to replicas",
+     [](Job& job) {
+       job.training.fsdp.replicate = 2;
+       job.training.model_init = ModelInit::Rank0;
+     }},
 };
 
 }  // namespace
@@ -93,6 +104,8 @@ TEST_CASE("shards accumulate, reduced at the end or each time") {
       job.training.fsdp.replicate = replicate;
       CAPTURE(every);
       CAPTURE(replicate);
+      CHECK(largest_gap(losses_of(model, job), whole) < 1e-6);
+      job.training.fsdp.cpu_offload = true;
       CHECK(largest_gap(losses_of(model, job), whole) < 1e-6);
     }
   }

@@ -243,7 +243,7 @@ TEST_CASE("fsdp: what fully_shard does not take is refused, with its rule") {
            }),
            "a mesh of 2 x 2 is not 8 ranks");
   contains(said([](Request& r) { set(r.fsdp.param_dtype, std::string("bfloat"), "--set"); }), "none of bf16, fp16");
-  contains(said([](Request& r) { set(r.fsdp.cpu_offload, std::string("true"), "--set"); }), "not modelled yet");
+  contains(said([](Request& r) { set(r.fsdp.cpu_offload, std::string("yes"), "--set"); }), "neither true nor false");
   contains(said([](Request& r) { set(r.fsdp.output_dtype, std::string("fp32"), "--set"); }), "not modelled yet");
   contains(said([](Request& r) { set(r.runtime, std::string("fsdp"), "--runtime"); }), "FullyShardedDataParallel");
   contains(said([](Request& r) {
@@ -278,11 +278,77 @@ TEST_CASE("fsdp: what has no schedule yet is said, and states are there by formu
   job.training.autocast = DType::BFloat16;
   CHECK(unsupported(model, job) == "autocast under fully_shard");
   job = mixed(4);
-  job.training.torch = {2, 8, 0};
-  CHECK(unsupported(model, job) == "fully_shard before PyTorch 2.11");
+  job.training.torch = {2, 5, 1};
+  CHECK(unsupported(model, job) == "fully_shard before PyTorch 2.6");
   const Prediction p = predict(model, job, 0);
   CHECK_FALSE(p.peak);
   CHECK(p.states.total() > Bytes(0));
+}
+
+TEST_CASE("fsdp: with CPUOffloadPolicy the device keeps no shard between steps, and the host what is pinned") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  Job job = mixed(4);
+  const Prediction there = predict(model, job, 0);
+  job.training.fsdp.cpu_offload = true;
+  const Prediction p = predict(model, job, 0);
+  CHECK(p.peak->allocated < there.peak->allocated);
+  // Parameters and gradients are pinned, each rounded up to a power of two; both moments are pageable.
+  CHECK(p.host.pinned.value() >= p.states.parameters + p.states.gradients);
+  for (const Schedule& schedule : lowered::all_ranks(model, job)) {
+    CHECK(audit(schedule).empty());
+    for (const Buffer& buffer : schedule.buffers) {
+      if (buffer.role == Role::Optimizer) CHECK(buffer.space == Space::Pageable);
+      if (buffer.role == Role::Parameters) CHECK(buffer.space != Space::Device);
+    }
+  }
+}
+
+TEST_CASE("fsdp: torch.optim loops over parameters on the host unless it is told how") {
+  const auto made = [](const char* optimizer, const char* offload) {
+    Given given{.request = gpus(4), .model = lowered::bundled("tiny-llama")};
+    set(given.request.seq, std::int64_t{16}, "--seq");
+    set(given.request.runtime, std::string("fsdp2"), "--runtime");
+    set(given.request.optimizer, std::string(optimizer), "--optimizer");
+    set(given.request.set, std::vector<std::string>{std::string("fsdp.cpu_offload=") + offload}, "--set");
+    return run(given).training.optimizer.implementation;
+  };
+  CHECK(made("adamw_torch", "true") == Implementation::ForLoop);
+  CHECK(made("adamw_torch", "false") == Implementation::Foreach);
+  CHECK(made("adamw:foreach", "true") == Implementation::Foreach);
+  CHECK(made("adamw_torch_fused", "true") == Implementation::Fused);
+}
+
+TEST_CASE("fsdp: what PyTorch's releases do otherwise") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  const auto shards_made = [&](Version torch, std::int64_t ranks) {
+    Job job = mixed(ranks);
+    job.training.torch = torch;
+    CHECK(!unsupported(model, job));
+    const Schedule schedule = lowered::all_ranks(model, job).back();  // Whose shards are short.
+    CHECK(audit(schedule).empty());
+    return std::count_if(schedule.buffers.begin(), schedule.buffers.end(),
+                         [](const Buffer& buffer) { return buffer.role == Role::Parameters; });
+  };
+  // Uneven shards are padded once more by the first forward before 2.10; even ones never were.
+  CHECK(shards_made({2, 9, 1}, 3) > shards_made({2, 10, 0}, 3));
+  CHECK(shards_made({2, 9, 1}, 2) == shards_made({2, 10, 0}, 2));
+  CHECK(shards_made({2, 6, 0}, 3) == shards_made({2, 9, 1}, 3));
+  Job job = mixed(4);
+  job.training.torch = {2, 7, 1};
+  job.training.freeze = {"*mlp*"};
+  CHECK(!unsupported(model, job));
+  // The model's own group reshards from 2.8 on.
+  const auto root = [](const char* version) {
+    Given given{.request = gpus(4), .model = lowered::bundled("tiny-llama")};
+    set(given.request.seq, std::int64_t{16}, "--seq");
+    set(given.request.runtime, std::string("fsdp2"), "--runtime");
+    set(given.request.torch_version, std::string(version), "--torch-version");
+    set(given.request.set, std::vector<std::string>{"fsdp.reshard_root=true", "fsdp.reshard_after_forward=true"},
+        "--set");
+    return run(given).training.fsdp.reshard_root;
+  };
+  CHECK(root("2.8.0"));
+  CHECK(!root("2.7.1"));
 }
 
 TEST_CASE("fully_shard on a device whose kernels nobody knows has no table of tensors to gather") {

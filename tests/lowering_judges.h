@@ -205,7 +205,8 @@ class OfTensors {
   void add_whole(const ModelSpec& model, const Job& job) {
     const std::int64_t ranks = job.parallelism.dp / job.training.fsdp.replicate;
     for (const Parameter& p : model.parameters) {
-      const std::int64_t all = p.shape.elements().value() * bytes_per_element(p.dtype.value_or(job.training.master_dtype));
+      const std::int64_t all =
+          p.shape.elements().value() * bytes_per_element(p.dtype.value_or(job.training.master_dtype));
       const std::int64_t rows = p.shape.dims[0];
       sizes_["whole parameter"].insert(all);
       for (const char* label : {"rows of a rank, padded", "shard under a tied name"}) {
@@ -288,6 +289,44 @@ class OfTensors {
   std::map<std::string, std::set<std::int64_t>> sizes_;
 };
 
+// What fully_shard leaves on the host under CPUOffloadPolicy, by what one parameter of a rank has: its rows, or as many
+// as the first rank (_fsdp_param.py, _init_sharded_param); and numbers of clip_grad_norm_, one or one for each
+// gradient.
+class ShardsOnHost {
+ public:
+  ShardsOnHost(const ModelSpec& model, const Job& job, std::int64_t rank) {
+    if (!job.training.fsdp.cpu_offload) return;
+    const std::int64_t ranks = job.parallelism.dp / job.training.fsdp.replicate;
+    const std::int64_t width = bytes_per_element(job.training.master_dtype);
+    std::int64_t gradients = 0;
+    for (const Parameter& p : model.parameters) {
+      if (p.tied_to != kNone) continue;
+      const std::int64_t rows = p.shape.dims[0];
+      const std::int64_t row = p.shape.elements().value() / rows * width;
+      const std::int64_t most = (rows + ranks - 1) / ranks;
+      const std::int64_t own = std::clamp<std::int64_t>(rows - most * (rank % ranks), 0, most);
+      if (own > 0) ++gradients;
+      for (const char* label : {"shard", "shard on the host"}) sizes_[label].insert({own * row, most * row});
+      for (const char* label : {"square root of exp_avg_sq", "denominator"}) sizes_[label].insert(own * row);
+    }
+    for (const char* label : {"clip coefficient", "norm of a gradient", "total norm"}) sizes_[label] = {width};
+    for (const char* label : {"stacked norms", "squares of norms", "sums of squares", "norms of whole gradients"}) {
+      sizes_[label] = {width * gradients};
+    }
+    sizes_["step"] = {4};
+  }
+
+  [[nodiscard]] bool agrees(const Schedule& schedule) const {
+    return std::all_of(schedule.buffers.begin(), schedule.buffers.end(), [&](const Buffer& buffer) {
+      const auto known = sizes_.find(buffer.label);
+      return buffer.space == Space::Device || known == sizes_.end() || known->second.contains(buffer.size.value());
+    });
+  }
+
+ private:
+  std::map<std::string, std::set<std::int64_t>> sizes_;
+};
+
 inline Bytes locked_by(const Schedule& schedule) {
   Bytes sum;
   for (const Buffer& buffer : schedule.buffers) {
@@ -327,6 +366,7 @@ struct Judges {
     for (const Task& task : plan.program.tasks) {
       if (!fitting::fault_of(plan, task).empty()) noticed.insert("fit");
     }
+    if (!ShardsOnHost(model, job, schedule.rank).agrees(schedule)) noticed.insert("shards on the host");
     if (!ByHand(model, job, schedule.rank).agrees(schedule)) noticed.insert("by hand");
     if (!checkpoint_fault(model, job, schedule).empty()) noticed.insert("checkpoints");
     if (has_tape && log_of(schedule) != tape) noticed.insert("tape");

@@ -234,6 +234,23 @@ void add_sharded(std::vector<Case>& all) {
   add("made on the device", false, 3, [](Job& job) { job.training.model_init = ModelInit::Device; });
   add("made on the host", false, 3, [](Job& job) { job.training.model_init = ModelInit::Host; });
   add("sent by rank 0", false, 3, [](Job& job) { job.training.model_init = ModelInit::Rank0; });
+  add("sent by rank 0 to replicas", false, 6, [](Job& job) {
+    job.training.model_init = ModelInit::Rank0;
+    job.training.fsdp.replicate = 2;
+  });
+  add("on the host", false, 3, [](Job& job) { job.training.fsdp.cpu_offload = true; });
+  add("on the host, summed", false, 3, [](Job& job) {
+    job.training.fsdp.cpu_offload = true;
+    job.training.fsdp.sync_every = true;
+    job.training.grad_accum = 2;
+    job.training.gradient_clipping = 1;
+    job.training.optimizer.implementation = Implementation::ForLoop;
+  });
+  add("moved to the host", false, 3, [](Job& job) {
+    job.training.fsdp.cpu_offload = true;
+    job.training.model_init = ModelInit::Host;
+  });
+  add("before PyTorch 2.10", false, 3, [](Job& job) { job.training.torch = {2, 6, 0}; });
   add("a device with a name", false, 3, [](Job& job) {
     job.hardware.emplace();
     job.hardware->architecture = "sm_90";
@@ -306,6 +323,21 @@ std::vector<Case> cases() {
   add(-1, true, [](Job& job) {
     job.training.ddp.broadcast_buffers = false;
     job.training.ddp.bucket_cap_mb = 1;
+  });
+  add(-1, true, [](Job& job) { job.training.ddp.gradient_as_bucket_view = true; });
+  add(-1, true, [](Job& job) {
+    job.training.ddp.gradient_as_bucket_view = true;
+    job.training.grad_accum = 2;
+  });
+  add(-1, false, [](Job& job) {
+    job.training.ddp.gradient_as_bucket_view = true;
+    job.training.zero_grad_to_none = false;
+  });
+  add(-1, false, [](Job& job) { job.training.ddp.static_graph = true; });
+  add(-1, false, [](Job& job) {
+    job.training.ddp.static_graph = job.training.ddp.gradient_as_bucket_view = true;
+    job.training.ddp.find_unused_parameters = true;
+    job.training.ddp.comm_hook = DType::Float16;
   });
   add_checkpoints(all);
   add_files(all);

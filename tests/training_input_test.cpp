@@ -77,7 +77,7 @@ TEST_CASE("training file: every option has a key") {
   // files.
   int absent = 0;
   visit_settings(request, request, [&](const auto& setting, const auto&) { absent += setting.given() ? 0 : 1; });
-  CHECK(absent == 6 + 10 + 3);  // And the ten of fsdp, which fsdp_test.cpp gives, and the three of ddp.
+  CHECK(absent == 6 + 10 + 6);  // And the ten of fsdp, which fsdp_test.cpp gives, and the six of ddp.
   CHECK(!request.training.given());
   CHECK(!request.checkpoint_groups.given());
   CHECK(!request.measured.given());
@@ -166,7 +166,7 @@ TEST_CASE("TrainingArguments: what would change bytes unmodelled is remembered")
   const Request request = arguments(
       "torch_compile: true\nuse_liger_kernel: true\nfsdp: full_shard\nlabel_smoothing_factor: "
       "0.1\nneftune_noise_alpha: 5\n"
-      "ddp_static_graph: true\nlora_r: 8\n");
+      "use_cpu: true\nlora_r: 8\n");
   CHECK(request.not_modelled.size() == 6);  // fsdp is read.
   const Request harmless =
       arguments("torch_compile: false\nfsdp: \"\"\nlabel_smoothing_factor: 0.0\nneftune_noise_alpha:\nlora_r: 0\n");

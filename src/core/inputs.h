@@ -142,6 +142,9 @@ struct DdpInput {
   Setting<bool> find_unused_parameters;
   Setting<bool> broadcast_buffers;
   Setting<std::int64_t> bucket_cap_mb;  // MiB
+  Setting<bool> gradient_as_bucket_view;
+  Setting<bool> static_graph;
+  Setting<std::string> comm_hook;  // none|fp16|bf16
 };
 
 // The optimizer block. `implementation` follows from torch_adam; `weight_mode` is adam_w_mode.

@@ -87,6 +87,8 @@ enum class Line : std::uint8_t {
   FsdpOutputs,
   Ddp,
   Liger,
+  DdpReduction,
+  FsdpOffload,
   Count,  // Of the lines above; none itself.
 };
 

@@ -129,6 +129,7 @@ struct Fsdp {
   bool sync_every = false;        // Gradients are reduced in each micro-batch, not in the last one alone.
   bool casts_outputs = false;     // output_dtype is given, and is `dtype`: the loss is cast to it.
   std::int64_t replicate = 1;     // Ranks that hold the same shard (HSDP); 1: none do.
+  bool cpu_offload = false;       // CPUOffloadPolicy: shards, their gradients and the optimizer are the host's.
 };
 
 // What DistributedDataParallel is given.
@@ -136,6 +137,10 @@ struct Ddp {
   bool find_unused_parameters = false;
   bool broadcast_buffers = true;
   std::int64_t bucket_cap_mb = 0;  // MiB; 0: not given, and then the first bucket is smaller than the others.
+  bool gradient_as_bucket_view = false;
+  bool static_graph = false;
+  // fp16_compress_hook and bf16_compress_hook: gradients travel in this dtype.
+  std::optional<DType> comm_hook;
   friend bool operator==(const Ddp&, const Ddp&) = default;
 };
 

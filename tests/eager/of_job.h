@@ -109,6 +109,7 @@ inline std::vector<Entry> of_job(const dsplan::ModelSpec& model, const dsplan::J
   plan.bucket = training.zero.reduce_bucket_size.value();
   plan.ddp_cap = training.ddp.bucket_cap_mb;
   plan.ddp_buffers = training.ddp.broadcast_buffers;
+  plan.ddp_views = training.ddp.gradient_as_bucket_view;
   plan.sub_group = training.zero.sub_group_size.value();
   plan.persistence = training.zero.param_persistence_threshold.value();
   plan.sequential = training.zero.allgather_sequential;

@@ -68,6 +68,7 @@ class Plain : public Runtime {
     if (plan_.world > 1) broadcast(leaves_);
     // Before anything is known about the order of gradients there is one bucket for everything.
     if (plan_.world > 1) buckets_.push_back(block("bucket", bytes(elements_)));
+    for (const Tensor& leaf : leaves_) bucket_of_[leaf.get()] = 0;
   }
 
   void forward_begins() override {
@@ -82,6 +83,7 @@ class Plain : public Runtime {
     buckets_.clear();
     std::int64_t filled = 0;
     for (const Tensor& leaf : order_) {
+      bucket_of_[leaf.get()] = buckets_.size();
       filled += bytes(leaf->elements());
       const std::int64_t own = buckets_.empty() ? 1 << 20 : 25 << 20;
       const std::int64_t limit = plan_.ddp_cap > 0 ? plan_.ddp_cap << 20 : own;
@@ -93,8 +95,10 @@ class Plain : public Runtime {
   }
 
   void backward_begins(bool boundary) override { boundary_ = boundary; }
+  // What was copied into the bucket is a view of it from there on.
   void ready(const Tensor& leaf) override {
     if (boundary_ && !rebuilt_) order_.push_back(leaf);
+    if (boundary_ && plan_.ddp_views && plan_.world > 1) leaf->grad->storage = buckets_[bucket_of_.at(leaf.get())];
   }
 
   void step() override {
@@ -134,6 +138,7 @@ class Plain : public Runtime {
   }
 
   std::vector<Block> buckets_;
+  std::map<const TensorImpl*, std::size_t> bucket_of_;
   Tensors order_;
   bool boundary_ = true;
   bool rebuilt_ = false;

@@ -22,6 +22,7 @@ struct Plan {
   std::int64_t bucket = 500'000'000;  // Elements.
   std::int64_t ddp_cap = 0;           // DistributedDataParallel's bucket_cap_mb; 0: its own.
   bool ddp_buffers = true;            // broadcast_buffers
+  bool ddp_views = false;             // gradient_as_bucket_view
   std::int64_t sub_group = 1'000'000'000;
   std::int64_t persistence = 100'000;
   std::int64_t prefetch = 50'000'000;

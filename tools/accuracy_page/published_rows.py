@@ -22,7 +22,9 @@ MODELS = {
     "mistralai/Mistral-7B-v0.1": "mistral-7b", "unsloth/mistral-7b-v0.2 (7.24B, vocab 32000)": "mistral-7b",
     "TinyLlama/TinyLlama-1.1B": "tinyllama-1.1b", "google/gemma-2-2b": "gemma-2-2b",
     "google/gemma-2-9b": "gemma-2-9b", "gpt2-xl": "gpt2-xl", "huggyllama/llama-7b": "llama-7b",
-    "Qwen/Qwen2.5-0.5B": "qwen2.5-0.5b",
+    "Qwen/Qwen2.5-0.5B": "qwen2.5-0.5b", "meta-llama/Meta-Llama-3-70B": "llama-3-70b",
+    "meta-llama/Llama-2-70b-hf": "llama-2-70b", "meta-llama/Llama-3.1-70B": "llama-3.1-70b",
+    "Llama-7B (32L h4096 32 heads ffn 11008 vocab 32000)": "llama-2-7b",
 }
 # GPT-2's shape with other dimensions; its vocabulary is padded to a multiple of 128 as Megatron pads it.
 GPT2 = re.compile(r"GPT-2 \S+ \((\d+)L h(\d+)(?: (\d+) heads)?|HF GPT2LMHeadModel \S+ \((\d+)L h(\d+)\) (\d+) heads")
@@ -131,7 +133,7 @@ def bound_case(row):
     if "max_model" in row["other"]:
         raise No("a largest model instead of a largest batch")
     if "fsdp" in row["parallelism"]:
-        raise No("FSDP")
+        return sharded_case(row, None)
     if re.search(r"tp\d|pp\d", row["parallelism"]):
         raise No("pipeline stages")
     if not row["optimizer"]:
@@ -161,10 +163,35 @@ def states_case(row):
         model, label = model_of(row)
         one = states("gradients") if "gradients" in row["other"] else states("optimizer", share=2)
         return Case(model, label, one, training_of(row))
+    if row["parallelism"].startswith("fsdp") and "printed after init" in row["other"]:
+        return sharded_case({**row, "act_ckpt": "no"}, at_init["allocated at init"])
     if re.search(r"tp\d|pp\d|fsdp", row["parallelism"]):
         raise No("states of pipeline or tensor parallel stages, or of FSDP")
     model_of(row)
     raise No("states by arithmetic, or of an optimizer that is not modelled")
+
+
+def sharded_case(row, figure):
+    """torchtitan's call of fully_shard: embeddings, norm with head, layers; bf16 over fp32 shards, fp32 sums, each
+    micro-batch reduced, clipped, AdamW. Its own model code is not transformers'."""
+    if re.search(r"[ctp]p\d", row["parallelism"]):
+        raise No("FSDP with tensor, context or pipeline parallelism")
+    if row["parallelism"].startswith("fsdp1 "):
+        raise No("FSDP1, which flattens parameters")
+    if "compile" in row["other"]:
+        raise No('"compile" in the remarks')
+    if "selective" in row["act_ckpt"]:
+        raise No("checkpointing that keeps every second product (torchtitan's selective by operator)")
+    if "fp32 sharded" not in row["precision"]:
+        raise No(f'precision "{row["precision"]}" under FSDP')
+    model, label = model_of(row)
+    training = {"runtime": "fsdp2", "dtype": "fp32", "optimizer": {"name": "adamw"}, "max_grad_norm": 1.0,
+                "micro_batch": whole(row, "batch_per_gpu"), "seq": whole(row, "seq_len"),
+                "checkpoint": checkpoint_of(row),
+                "fsdp": {"wrap": "ends", "param_dtype": "bf16", "reduce_dtype": "fp32", "gradient_sync": "every"}}
+    gpu = "a100-sxm-80" if "A100-80GB" in row["other"] else "h100-sxm"
+    options = ["--gpus", row["n_gpus"], "--hardware", gpu, "--gpus-per-node", "8"]
+    return Case(model, label, figure, training, options=options)
 
 
 def states(name, share=1):
@@ -198,8 +225,10 @@ def case_of(row):
         return states_case(row)
     if row["quantity"] not in PEAKS:
         raise No(f'quantity "{row["quantity"]}"')
-    if "fsdp" in row["parallelism"] or row["parallelism"].startswith("cp"):
-        raise No("FSDP, or context parallelism")
+    if row["parallelism"].startswith("fsdp") and row["optimizer"]:
+        return sharded_case(row, peak_figure(row))
+    if row["parallelism"].startswith("cp"):
+        raise No("context parallelism")
     if re.search(r"tp\d|pp\d|tensor parallel|sequential", row["parallelism"]):
         raise No("pipeline or tensor parallel stages")
     if row["parallelism"] != "none" or row["n_gpus"] != "1":
@@ -242,6 +271,8 @@ def ran(row):
 def stratum_of(row):
     if row["model"].startswith("op "):
         return "single operators"
+    if row["parallelism"].startswith("fsdp"):
+        return "FSDP2, as torchtitan calls it"
     if row["quantity"] == "model_states":
         return "states"
     parts = ["LoRA" if row["lora/quant"] != "none" else "all weights"]

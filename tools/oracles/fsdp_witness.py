@@ -82,6 +82,28 @@ def cases():
     for way, (fsdp, more) in {"clip": ({}, {"max_grad_norm": 1.0}), "clip-mixed": (MIXED, {"max_grad_norm": 1.0})}.items():
         yield f"qwen2-{way}-w24-r23", QWEN, 24, 23, fsdp, more
     yield "qwen2-w24-r23", QWEN, 24, 23, {}, {}
+    yield from on_host()
+    for name, config, world, rank in (("llama", LLAMA, 4, 3), ("gpt2", GPT2, 6, 0)):
+        yield f"{name}-sent-to-replicas-w{world}-r{rank}", config, world, rank, {**sent[0], "replicate": 2}, sent[1]
+
+
+def on_host():
+    """CPUOffloadPolicy: what is left on the device."""
+    ways = {
+        "offload": ({}, {}),
+        "offload-mixed": (MIXED, {}),
+        "offload-kept": ({"reshard_after_forward": False, **MIXED}, {}),
+        "offload-accumulated": (MIXED, {"grad_accum": 3}),
+        "offload-accumulated-every": ({"gradient_sync": "every", **MIXED}, {"grad_accum": 2}),
+        "offload-replicas": ({"replicate": 2, **MIXED}, {}),
+        "offload-host": (MIXED, {"model_init": "host"}),
+        "offload-device": ({}, {"model_init": "device"}),
+        "offload-lora": (MIXED, {"lora": {"r": 4, "targets": ["q_proj", "v_proj"]}}),
+    }
+    for name, config, world, rank in (("llama", LLAMA, 4, 3), ("tied", TIED, 6, 0)):
+        for way, (fsdp, more) in ways.items():
+            yield f"{name}-{way}-w{world}-r{rank}", config, world, rank, {"cpu_offload": True, **fsdp}, more
+    yield "gpt2-offload-mixed-w3-r2", GPT2, 3, 2, {"cpu_offload": True, **MIXED}, {}
 
 
 def job_of(name, config, world, rank, fsdp, more):

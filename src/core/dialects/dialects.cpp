@@ -41,7 +41,7 @@ ShardingInput overlay(const ShardingInput& below, const ShardingInput& above) {
 }
 
 ForeignInput overlay(const ForeignInput& below, const ForeignInput& above) {
-  static_assert(field_count<ForeignInput>() == 25, "each field is laid over the other here");
+  static_assert(field_count<ForeignInput>() == 26, "each field is laid over the other here");
   ForeignInput all = below;
   prefer(all.program, above.program);
   prefer(all.model, above.model);
@@ -65,6 +65,7 @@ ForeignInput overlay(const ForeignInput& below, const ForeignInput& above) {
   prefer(all.flavor, above.flavor);
   prefer(all.shards, above.shards);
   prefer(all.replicas, above.replicas);
+  prefer(all.offload, above.offload);
   prefer(all.every_nth, above.every_nth);
   all.launched = overlay(below.launched, above.launched);
   all.trainers = overlay(below.trainers, above.trainers);

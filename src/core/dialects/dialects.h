@@ -55,6 +55,7 @@ struct ForeignInput {
   Setting<std::string> flavor;     // torchtitan's, which names a model together with model.name.
   Setting<std::int64_t> shards;    // data_parallel_shard_degree; -1: all ranks that replicas leave.
   Setting<std::int64_t> replicas;
+  Setting<bool> offload;           // enable_cpu_offload
   Setting<std::string> every_nth;  // selective_ac_option: a number of layers, or "op".
   ShardingInput launched;          // By accelerate's own configuration.
   ShardingInput trainers;          // By TrainingArguments.

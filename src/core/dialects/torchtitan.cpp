@@ -75,7 +75,7 @@ constexpr DialectKey kTitanRows[] = {
     refused("experimental.custom_args_module", kOtherModule),
     refused("model.converters", "converted models (float8, mx)"),
     refused("optimizer.early_step_in_backward", "optimizer steps inside backward"),
-    refused("training.enable_cpu_offload", "FSDP's CPUOffloadPolicy"),
+    honoured("training.enable_cpu_offload", "fsdp.cpu_offload", kOther<&ForeignInput::offload>),
     refused("training.compile", kCompile),
     refused("training.deterministic", kDeterministic),
     refused("debug.deterministic", kDeterministic),

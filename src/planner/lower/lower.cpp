@@ -14,15 +14,16 @@ namespace {
 
 // One of Shapes.
 struct ShapeView {
-  std::int64_t length;
+  std::int64_t length;  // -1: the very first micro-batch.
   const Graph* graph;
   const RecipeBook* recipes;
 };
 
 std::vector<ShapeView> views_of(const Shapes& shapes) {
   std::vector<ShapeView> views;
-  for (std::size_t at = 0; at < shapes.lengths.size(); ++at) {
-    views.push_back({shapes.lengths[at], &shapes.graphs[at], &shapes.recipes[at]});
+  for (std::size_t at = 0; at < shapes.graphs.size(); ++at) {
+    const std::int64_t length = at < shapes.lengths.size() ? shapes.lengths[at] : -1;
+    views.push_back({length, &shapes.graphs[at], &shapes.recipes[at]});
   }
   return views;
 }
@@ -72,7 +73,8 @@ Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<Sh
     tapes.back()->attach(deepspeed);
   }
   loop.run(steps, [&](std::int64_t batch) -> Tape& {
-    const std::int64_t length = job.training.seq_of(batch);
+    const bool first = batch == 0 && shapes.back().length < 0;
+    const std::int64_t length = first ? -1 : job.training.seq_of(batch);
     const auto shape =
         std::find_if(shapes.begin(), shapes.end(), [&](const ShapeView& view) { return view.length == length; });
     const auto at = static_cast<std::size_t>(shape - shapes.begin());

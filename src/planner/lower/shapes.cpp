@@ -7,6 +7,12 @@
 
 namespace dsplan {
 
+namespace {
+
+bool under_ddp(const Job& job) { return job.training.runtime == Runtime::PyTorch && job.parallelism.dp > 1; }
+
+}  // namespace
+
 GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   GraphOptions options;
   options.micro_batch = job.training.micro_batch;
@@ -15,8 +21,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.one_dtype = job.training.casts_parameters();
   options.autocast = job.training.autocast;
   options.outputs_to_fp32 = job.training.outputs_to_fp32;
-  options.copies_outputs =
-      job.training.runtime == Runtime::PyTorch && job.parallelism.dp > 1 && job.training.ddp.find_unused_parameters;
+  options.copies_outputs = under_ddp(job) && job.training.ddp.find_unused_parameters && !job.training.ddp.static_graph;
   options.casts_loss = job.training.runtime == Runtime::Fsdp2 && job.training.fsdp.casts_outputs;
   options.attention = job.training.attention == Attention::MemoryEfficient ? AttentionKernel::MemoryEfficient
                       : job.training.attention == Attention::CuDnn         ? AttentionKernel::CuDnn
@@ -62,10 +67,15 @@ Shapes build_shapes(const ModelSpec& model, const Job& job, std::int64_t tensor_
   shapes.lengths.erase(std::unique(shapes.lengths.begin(), shapes.lengths.end()), shapes.lengths.end());
   GraphOptions options = graph_options(model, job);
   options.tp_rank = tensor_rank;
-  for (std::int64_t length : shapes.lengths) {
+  const auto add = [&](std::int64_t length) {
     options.seq = length;
     shapes.graphs.push_back(build_graph(model, options));
     shapes.recipes.emplace_back(shapes.graphs.back(), job.training.level, catalogue_options(job));
+  };
+  for (const std::int64_t length : shapes.lengths) add(length);
+  if (under_ddp(job) && job.training.ddp.static_graph) {  // _DDPSink, until the first backward has run.
+    options.copies_outputs = true;
+    add(job.training.seq_of(0));
   }
   return shapes;
 }

@@ -20,11 +20,14 @@ namespace dsplan {
 // Training::checkpoint with its groups: those around modules are known once the graph is.
 [[nodiscard]] Checkpointing checkpointing_of(const Training& training, const Graph& graph);
 
-// The graphs of a job, one for each length of Training::seq_list (without a list: one), with their recipes.
+// The graphs of a job, one for each length of Training::seq_list (without a list: one), with their recipes. Behind them
+// that of the very first micro-batch, where it is another: under DistributedDataParallel with a static graph.
 struct Shapes {
   std::vector<std::int64_t> lengths;
   std::vector<Graph> graphs;
   std::vector<RecipeBook> recipes;
+
+  [[nodiscard]] bool first_differs() const { return graphs.size() > lengths.size(); }
 };
 // `tensor_rank`: of those that share each layer; numbers of operators depend on it, no byte does.
 [[nodiscard]] Shapes build_shapes(const ModelSpec& model, const Job& job, std::int64_t tensor_rank = 0);

@@ -62,7 +62,14 @@ std::optional<std::string> mixed_unsupported(const ModelSpec& model, const Train
 
 std::optional<std::string> fsdp_unsupported(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
-  if (training.torch < Version{2, 11, 0}) return "fully_shard before PyTorch 2.11";
+  if (training.torch < Version{2, 6, 0}) return "fully_shard before PyTorch 2.6";
+  // _init_mp_dtypes: frozen parameters count until 2.8.
+  const bool differ = std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& p) {
+    return training.made_dtype(p) != training.made_dtype(model.parameters.front());
+  });
+  if (differ && training.torch < Version{2, 8, 0}) {
+    return "parameters of several dtypes, which fully_shard refuses before PyTorch 2.8";
+  }
   if (job.parallelism.tp > 1) return "fully_shard under tensor parallelism";
   if (sharding_ranks(job) == 1) return "fully_shard over one rank";
   if (training.fsdp.replicate > 1 && training.fsdp.reshard_after_forward > 1) {
@@ -76,6 +83,9 @@ std::optional<std::string> fsdp_unsupported(const ModelSpec& model, const Job& j
     return "reduction in bf16 of gradients in fp32";
   }
   if (training.autocast) return "autocast under fully_shard";
+  if (training.fsdp.cpu_offload && training.model_init == ModelInit::Rank0) {
+    return "CPUOffloadPolicy with weights that rank 0 sends (say model_init: host)";
+  }
   if (!training.zero_grad_to_none) return "zero_grad(set_to_none=False) under fully_shard";
   const OptimizerKind kind = training.optimizer.kind;
   if (kind != OptimizerKind::Adam && kind != OptimizerKind::AdamW && kind != OptimizerKind::Sgd) {

@@ -156,8 +156,18 @@ constexpr CanonicalLine kLines[] = {
      .there = [](const Job& j) { return library_workspaces(j).has_value(); },
      .own = add_workspaces},
     {Line::Fsdp, "fsdp", [](const Job& j) { return j.training.runtime == Runtime::Fsdp2; }},
-    {Line::Ddp, "ddp", [](const Job& j) { return j.training.ddp != Ddp{}; }},
+    {Line::Ddp, "ddp",
+     [](const Job& j) {
+       const Ddp& ddp = j.training.ddp;
+       return ddp.find_unused_parameters || !ddp.broadcast_buffers || ddp.bucket_cap_mb != 0;
+     }},
     {Line::FsdpOutputs, "fsdp outputs cast", [](const Job& j) { return j.training.fsdp.casts_outputs; }, true},
+    {Line::DdpReduction, "ddp reduction",
+     [](const Job& j) {
+       const Ddp& ddp = j.training.ddp;
+       return ddp.gradient_as_bucket_view || ddp.static_graph || ddp.comm_hook;
+     }},
+    {Line::FsdpOffload, "fsdp on the host", [](const Job& j) { return j.training.fsdp.cpu_offload; }, true},
 };
 
 // A field as one word of its line.
@@ -174,6 +184,9 @@ struct AddWord {
   void operator()(const Version* field) const { append_formatted(text, " {}", field->text()); }
   void operator()(const std::vector<std::string>* field) const { append_formatted(text, " {}", joined(*field, ",")); }
   void operator()(const std::vector<std::int64_t>* field) const { append_formatted(text, " {}", joined(*field, " ")); }
+  void operator()(const std::optional<DType>* field) const {
+    append_formatted(text, " {}", *field ? name(**field) : "none");
+  }
   void operator()(const Loss* field) const { append_formatted(text, " {}", static_cast<int>(*field)); }
   void operator()(const LoopKind* field) const { append_formatted(text, " {}", static_cast<int>(*field)); }
   template <class Named>

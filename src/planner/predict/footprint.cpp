@@ -165,14 +165,23 @@ void plain(const Job& job, const std::vector<CountedParameter>& parameters, Foot
   if (t.runtime != Runtime::PyTorch) return;
   // DistributedDataParallel keeps buckets as large as the gradients.
   if (job.parallelism.dp > 1) result.persistent[Role::RuntimeBuffers] = trained;
-  if (job.parallelism.dp > 1 && t.ddp.find_unused_parameters) {  // An int32 for each parameter: whether it was used.
+  const bool looks = t.ddp.find_unused_parameters || t.ddp.static_graph;
+  if (job.parallelism.dp > 1 && looks) {  // An int32 for each parameter: whether it was used.
     const auto count = std::count_if(parameters.begin(), parameters.end(), [](const auto& p) { return p.trained; });
     result.persistent[Role::RuntimeBuffers] += storage(Elements(count), DType::Int32);
   }
-  if (!t.zero_grad_to_none) result.persistent[Role::Gradients] = trained;
+  // What a hook has sent is let go of behind a later collective.
+  if (job.parallelism.dp > 1 && t.ddp.comm_hook) {
+    for (const CountedParameter& p : parameters) {
+      if (!p.trained || p.dtype == *t.ddp.comm_hook) continue;
+      result.persistent[Role::Temporaries] += storage(Elements(p.elements), *t.ddp.comm_hook);
+    }
+  }
+  const bool in_buckets = job.parallelism.dp > 1 && t.ddp.gradient_as_bucket_view;
+  if (!t.zero_grad_to_none && !in_buckets) result.persistent[Role::Gradients] = trained;
   // The Trainer holds the latest norm for its log; GradScaler a scale and a counter.
   const bool norm = t.gradient_clipping > 0 && t.loop == LoopKind::Trainer && trained > Bytes(0);
-  if (norm) result.persistent[Role::Temporaries] = Bytes(bytes_per_element(gradients_dtype(parameters)));
+  if (norm) result.persistent[Role::Temporaries] += Bytes(bytes_per_element(gradients_dtype(parameters)));
   if (t.grad_scaler) result.persistent[Role::Optimizer] += Bytes(8);
 }
 

@@ -108,15 +108,16 @@ void fsdp_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, F
   std::optional<DType> norm;  // That the Trainer holds for its log: the gradients', fp32 where they differ.
   for (const ShardedSize& p : sharded_sizes(model, job)) {
     const DType type = kept(t, *p.parameter);
-    result.persistent[Role::Parameters] += storage(p.padded, type);
+    if (!t.fsdp.cpu_offload) result.persistent[Role::Parameters] += storage(p.padded, type);
     if (!p.trained) continue;
     norm = norm.value_or(type) == type ? type : DType::Float32;
     result.states.gradients += storage(p.padded, type);
+    if (t.fsdp.cpu_offload) continue;  // The optimizer is the host's.
     const std::int64_t before = std::min(p.parameter->shape.elements().value(), p.padded.value() * place);
     const Elements local(std::min(p.padded.value(), p.parameter->shape.elements().value() - before));
     result.persistent[Role::Optimizer] += state_of(t.optimizer, storage(local, type));
   }
-  const bool held = t.gradient_clipping > 0 && t.loop == LoopKind::Trainer && norm;
+  const bool held = t.gradient_clipping > 0 && t.loop == LoopKind::Trainer && norm && !t.fsdp.cpu_offload;
   if (held) result.persistent[Role::Temporaries] += Bytes(bytes_per_element(*norm));
 }
 

@@ -1,7 +1,7 @@
 // Traffic by formula (DeepSpeed: gradients are all-reduced under ZeRO-1 and 2, reduce-scattered under ZeRO-3).
 
-#include <map>
 #include <algorithm>
+#include <map>
 
 #include "planner/predict/footprint.h"
 
@@ -131,7 +131,8 @@ std::vector<TrafficRow> traffic_formulas(const ModelSpec& model, const Job& job)
   if (trained == Elements(0)) return rows;
   if (t.runtime == Runtime::PyTorch) {
     buffer_rows(model, t, rows);
-    rows.push_back(row(Collective::AllReduce, Pass::Backward, t.dtype, storage(trained, t.dtype)));
+    const DType sent = t.ddp.comm_hook.value_or(t.dtype);  // As a hook of the buckets casts them.
+    rows.push_back(row(Collective::AllReduce, Pass::Backward, sent, storage(trained, sent)));
   } else if (t.zero.stage == 0) {
     rows.push_back(
         row(Collective::AllReduce, Pass::Backward, t.communication_dtype, storage(trained, t.communication_dtype)));

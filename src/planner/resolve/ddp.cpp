@@ -11,6 +11,9 @@ namespace {
 constexpr std::string_view kUnused = "ddp.find_unused_parameters";
 constexpr std::string_view kBuffers = "ddp.broadcast_buffers";
 constexpr std::string_view kCap = "ddp.bucket_cap_mb";
+constexpr std::string_view kViews = "ddp.gradient_as_bucket_view";
+constexpr std::string_view kStatic = "ddp.static_graph";
+constexpr std::string_view kHook = "ddp.comm_hook";
 
 // What --set says wins.
 Setting<std::int64_t> mebibytes(Resolver& resolver, const Setting<std::int64_t>& in_file, std::string_view key) {
@@ -48,13 +51,48 @@ void resolve_unused(Resolver& resolver) {
   }
 }
 
+// register_comm_hook. accelerate's words (utils/dataclasses.py, DDPCommunicationHookType).
+void resolve_hook(Resolver& resolver) {
+  const Setting<std::string> set = set_of(resolver, kHook);
+  const Setting<std::string>& said = set.given() ? set : resolver.request.ddp.comm_hook;
+  if (!said.given()) return;
+  if (*said == "power_sgd" || *said == "batched_power_sgd") {
+    return resolver.not_modelled(said.place, formatted("\"{}\": PowerSGD", kHook));
+  }
+  std::optional<DType>& hook = resolver.training().ddp.comm_hook;
+  if (*said == "bf16") {
+    hook = DType::BFloat16;
+  } else if (*said == "fp16") {
+    hook = DType::Float16;
+  } else if (*said != "none" && *said != "no") {
+    return resolver.fault(said.place, formatted("\"{}\" is \"{}\", none of none, fp16 and bf16", kHook, *said));
+  }
+  resolver.given(std::string(kHook), *said, said.place, "--set");
+}
+
+// In the micro-batches before the first reduction there is none to wait for: its assertion fails in the first backward
+// under no_sync() (reducer.cpp, delay_all_reduce).
+void resolve_static_graph(Resolver& resolver) {
+  const Setting<bool> said = truth_of(resolver, resolver.request.ddp.static_graph, kStatic);
+  if (!said.given()) return;
+  if (*said && resolver.training().grad_accum > 1) {
+    return resolver.fault(said.place,
+                          formatted("\"{}\" with accumulated gradients: PyTorch's own assertion fails in "
+                                    "the first backward under no_sync()",
+                                    kStatic),
+                          "leave one of the two out");
+  }
+  resolver.training().ddp.static_graph = *said;
+  resolver.given(std::string(kStatic), *said ? "true" : "false", said.place, "--set");
+}
+
 }  // namespace
 
 void resolve_ddp(Resolver& resolver) {
   Training& training = resolver.training();
   const DdpInput& in = resolver.request.ddp;
   if (training.runtime != Runtime::PyTorch || resolver.job.parallelism.dp == 1) {
-    for (const std::string_view key : {kUnused, kBuffers, kCap}) {
+    for (const std::string_view key : {kUnused, kBuffers, kCap, kViews, kStatic, kHook}) {
       if (const Setting<std::string> set = set_of(resolver, key); set.given()) {
         resolver.fault(set.place, formatted("\"{}\" without DistributedDataParallel", key), "it needs --runtime ddp");
       }
@@ -66,6 +104,12 @@ void resolve_ddp(Resolver& resolver) {
     training.ddp.broadcast_buffers = *said;
     resolver.given(std::string(kBuffers), *said ? "true" : "false", said.place, "--set");
   }
+  if (const Setting<bool> said = truth_of(resolver, in.gradient_as_bucket_view, kViews); said.given()) {
+    training.ddp.gradient_as_bucket_view = *said;
+    resolver.given(std::string(kViews), *said ? "true" : "false", said.place, "--set");
+  }
+  resolve_static_graph(resolver);
+  resolve_hook(resolver);
   const Setting<std::int64_t> cap = mebibytes(resolver, in.bucket_cap_mb, kCap);
   if (!cap.given()) return;
   resolver.given(std::string(kCap), formatted("{}", *cap), cap.place, "--set");

@@ -81,6 +81,10 @@ void resolve_resharding(Resolver& resolver, std::int64_t ranks) {
   if (const std::optional<bool> also = truth(resolver, root, "fsdp.reshard_root")) {
     fsdp.reshard_root = *also;
     keep(resolver, root, "fsdp.reshard_root");
+    if (*also && resolver.training().torch < Version{2, 8, 0}) {  // FSDPState._lazy_init
+      fsdp.reshard_root = false;
+      resolver.announce(root.place, "before PyTorch 2.8 the model's own group is never resharded, whatever is said");
+    }
   }
   if (!wished.given()) {
     return resolver.assumed(std::string(kKey), "true", "fully_shard's default but for the model itself", "--set");
@@ -134,12 +138,15 @@ std::int64_t resolve_mesh(Resolver& resolver) {
   return p.dp / replicate;
 }
 
-void refuse_unmodelled(Resolver& resolver) {
-  const FsdpInput& in = resolver.request.fsdp;
-  const Setting<std::string> offload = said(resolver, in.cpu_offload, "fsdp.cpu_offload");
-  if (truth(resolver, offload, "fsdp.cpu_offload").value_or(false)) {
-    resolver.not_modelled(offload.place, "\"fsdp.cpu_offload\": CPUOffloadPolicy");
-  }
+// CPUOffloadPolicy, with pinned memory as is its default. On the host torch.optim loops over the parameters unless it
+// is told how (torch/optim/optimizer.py, _default_to_fused_or_foreach).
+void resolve_offload(Resolver& resolver) {
+  constexpr std::string_view kKey = "fsdp.cpu_offload";
+  const Setting<std::string> wished = said(resolver, resolver.request.fsdp.cpu_offload, kKey);
+  const std::optional<bool> offload = truth(resolver, wished, kKey);
+  if (!offload) return;
+  keep(resolver, wished, kKey);
+  resolver.training().fsdp.cpu_offload = *offload;
 }
 
 // Adapters have a dtype of their own, and what they are put on keeps the one that it was loaded in.
@@ -227,7 +234,7 @@ void resolve_fsdp(Resolver& resolver) {
   } else if (resolver.training().grad_accum > 1) {
     resolver.assumed("fsdp.gradient_sync", "last", "set_requires_gradient_sync in the last micro-batch alone", "--set");
   }
-  refuse_unmodelled(resolver);
+  resolve_offload(resolver);
 }
 
 }  // namespace dsplan

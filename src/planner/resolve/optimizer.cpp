@@ -172,6 +172,12 @@ void by_request(Resolver& resolver) {
     resolver.fault(resolver.request.momentum.place,
                    formatted("momentum belongs to sgd and rmsprop, not to {}", name(at->kind)));
   }
+  // On the host torch.optim loops over the parameters unless it is told how (optimizer.py,
+  // _default_to_fused_or_foreach).
+  const bool on_host = resolver.training().fsdp.cpu_offload;
+  if (said.empty() && on_host && optimizer.implementation == Implementation::Foreach) {
+    optimizer.implementation = Implementation::ForLoop;
+  }
   resolver.given("optimizer", optimizer_text(resolver.training()), wished.place, "--optimizer");
 }
 
@@ -278,7 +284,9 @@ void trainers_default(Resolver& resolver) {
   Training& training = resolver.training();
   training.optimizer = {};
   const bool fused = training.transformers >= Version{5, 0, 0} && training.torch >= Version{2, 8, 0};
-  if (!fused) training.optimizer.implementation = Implementation::Foreach;
+  if (!fused) {
+    training.optimizer.implementation = training.fsdp.cpu_offload ? Implementation::ForLoop : Implementation::Foreach;
+  }
   resolver.derived("optimizer", optimizer_text(training), "TrainingArguments' default", "--optimizer");
 }
 

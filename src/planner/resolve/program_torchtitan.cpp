@@ -91,6 +91,7 @@ class Torchtitan {
     usually(fsdp.wrap, std::string("ends"));
     usually(fsdp.gradient_sync, std::string("every"));
     usually(fsdp.reshard_after_forward, std::string("default"));
+    if (foreign_.offload.value_or(false)) fsdp.cpu_offload = {"true", foreign_.offload.place};
     Setting<std::string>& reshards = fsdp.reshard_after_forward;
     if (*reshards == "always") {
       faults_.add(reshards.place.says("norm and head that reshard after forward are not modelled yet",

@@ -96,9 +96,6 @@ void resolve_model_init(Resolver& resolver) {
       return resolver.fault(wished.place, "model_init \"zero_init\" without ZeRO stage 3",
                             "zero.Init cuts parameters as stage 3 does; below it there is nothing to cut");
     }
-    if (one == ModelInit::Rank0 && training.fsdp.replicate > 1) {
-      return resolver.not_modelled(wished.place, "weights that rank 0 sends to a mesh with replicas");
-    }
     training.model_init = one;
     return resolver.given("model_init", *wished, wished.place, "--training");
   }

@@ -133,7 +133,8 @@ void scale(std::vector<LaunchedWork>& works, const StepTime& time) {
 
 Clock clock_of(const Schedule& schedule, const ModelSpec& model, const Job& job, const StepTime& time) {
   const Rates rates = Rates::of(job);
-  const OperatorTimes operators(build_shapes(model, job).graphs.back(), rates);
+  const Shapes shapes = build_shapes(model, job);
+  const OperatorTimes operators(shapes.graphs[shapes.lengths.size() - 1], rates);
   LaunchedWorks reader(schedule, rates, operators);
   replay(schedule, reader);
   std::vector<LaunchedWork> works = reader.take();

@@ -189,7 +189,7 @@ namespace {
 // The mean micro-batch of the steady step.
 GraphTimes mean_times(const Job& job, const Shapes& shapes, const Rates& rates) {
   const Training& t = job.training;
-  if (shapes.graphs.size() == 1) return graph_times(shapes.graphs.front(), t, rates);
+  if (shapes.lengths.size() == 1) return graph_times(shapes.graphs.front(), t, rates);
   GraphTimes sum;
   for (std::int64_t k = 0; k < t.grad_accum; ++k) {
     const std::int64_t length = t.seq_of((t.steps() - 1) * t.grad_accum + k);

@@ -146,10 +146,15 @@ class Traffic {
     const Bytes payload = weights(totals_.trained);
     out_.accumulate = added(payload);
     if (ranks_ == 1) return;
+    const DType type = t_.ddp.comm_hook.value_or(t_.dtype);
+    const Bytes sent = storage(totals_.trained, type);
+    const Bytes most = storage(div_floor(Elements(kDdpBucket.value()), bytes_per_element(t_.dtype)), type);
     out_.beside = true;
-    out_.backward = calls(Collective::AllReduce, payload, kDdpBucket);
-    out_.backward_last = one(Collective::AllReduce, std::min(payload, kDdpBucket));
-    out_.accumulate += rates_.memory(payload * 2) * 2;  // Into the buckets and back.
+    out_.backward = calls(Collective::AllReduce, sent, most);
+    out_.backward_last = one(Collective::AllReduce, std::min(sent, most));
+    // Into the buckets and back, and where a hook casts, what is cast as well.
+    out_.accumulate += rates_.memory(payload * 2) * (t_.ddp.gradient_as_bucket_view ? 1 : 2);
+    if (type != t_.dtype) out_.accumulate += rates_.memory(payload + sent) * 2;
   }
 
   // fully_shard: a layer at a time before it runs, in backward again; what is in no layer first and last, beside
@@ -183,6 +188,16 @@ class Traffic {
     const std::int64_t count = div_ceil(Bytes(layers.value()), layer.value()).value();
     out_.backward = micro_ * gathers + rounds * (last + static_cast<double>(count) * reduced(layer));
     out_.backward_last = rounds * last + (fsdp.reshard_root ? micro_ * first : 0);
+    if (fsdp.cpu_offload) {  // Of a rank, as it is kept.
+      const auto copied = [&](Elements all) {
+        return rates_.host_copy(storage(div_floor(all, ranks), t_.master_dtype), true);
+      };
+      const double fetched = micro_ * copied(totals_.gathered);
+      out_.host_beside = true;
+      out_.forward_host = fetched;
+      out_.backward_host = rounds * copied(totals_.trained);
+      if (fsdp.reshard_after_forward > 0) out_.backward_host += fetched;
+    }
     // Shards are copied into what is gathered and out of it, gradients into what is reduced.
     out_.accumulate = micro_ * rates_.memory(weights(totals_.gathered) * 4) + added(weights(totals_.trained));
   }
@@ -260,6 +275,10 @@ class Traffic {
       const Elements device = on_device(t_, own);
       if (device > Elements(0)) device_optimizer(device);
       return host_optimizer(own - device);
+    }
+    if (rows && t_.fsdp.cpu_offload) {
+      out_.step_host = rates_.host_optimizer(own);
+      return;
     }
     device_optimizer(own);
     if (deepspeed_ && ranks_ > 1) out_.step += kControlCalls * one(Collective::AllReduce, kControlBytes);

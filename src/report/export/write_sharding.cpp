@@ -102,7 +102,7 @@ std::string accelerate_yaml(const ModelSpec& model, const Job& job) {
   append_formatted(text, "  fsdp_activation_checkpointing: {}\n",
                    truth_word(checkpoints_as_accelerate(model, t.checkpoint)));
   append_formatted(text, "  fsdp_cpu_ram_efficient_loading: {}\n", truth_word(t.model_init == ModelInit::Rank0));
-  text += "  fsdp_offload_params: false\n";
+  append_formatted(text, "  fsdp_offload_params: {}\n", truth_word(t.fsdp.cpu_offload));
   append_formatted(text, "  fsdp_reshard_after_forward: {}\n", truth_word(t.fsdp.reshard_after_forward == 1));
   text += "  fsdp_state_dict_type: SHARDED_STATE_DICT\nmachine_rank: 0\nmain_training_function: main\n";
   append_formatted(text, "mixed_precision: {}\n", precision == "no" ? "'no'" : precision);
@@ -212,6 +212,7 @@ std::string torchtitan_toml(const ModelSpec& model, const Job& job) {
                    t.micro_batch, t.micro_batch * t.grad_accum * p.dp, t.seq, real_number(t.gradient_clipping));
   append_formatted(text, "dtype = \"{}\"\nmixed_precision_param = \"{}\"\nmixed_precision_reduce = \"float32\"\n",
                    long_name(t.master_dtype), long_name(t.dtype));
+  if (t.fsdp.cpu_offload) text += "enable_cpu_offload = true\n";
   append_formatted(text, "\n[parallelism]\ndata_parallel_replicate_degree = {}\ndata_parallel_shard_degree = {}\n",
                    t.fsdp.replicate, p.dp / t.fsdp.replicate);
   append_formatted(text, "fsdp_reshard_after_forward = \"{}\"\n",

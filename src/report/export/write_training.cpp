@@ -109,6 +109,7 @@ void add_fsdp(const Training& t, Json& json) {
   if (t.fsdp.casts_outputs) fsdp.set("output_dtype", name(t.dtype));
   fsdp.set("gradient_sync", t.fsdp.sync_every ? "every" : "last");
   fsdp.set("replicate", std::to_string(t.fsdp.replicate));
+  if (t.fsdp.cpu_offload) fsdp.set("cpu_offload", "true");
   json.set("fsdp", std::move(fsdp));
 }
 
@@ -116,6 +117,9 @@ void add_fsdp(const Training& t, Json& json) {
 void add_ddp(const Ddp& ddp, Json& json) {
   Json block = {{"find_unused_parameters", ddp.find_unused_parameters}, {"broadcast_buffers", ddp.broadcast_buffers}};
   if (ddp.bucket_cap_mb > 0) block.set("bucket_cap_mb", ddp.bucket_cap_mb);
+  if (ddp.gradient_as_bucket_view) block.set("gradient_as_bucket_view", true);
+  if (ddp.static_graph) block.set("static_graph", true);
+  if (ddp.comm_hook) block.set("comm_hook", name(*ddp.comm_hook));
   json.set("ddp", std::move(block));
 }
 

@@ -425,6 +425,49 @@ def ddp():
     yield job("ddp", "gpt2-medium", 500, 2, world=4, ddp={"broadcast_buffers": False}, name="w4-own-buffers")
     yield job("ddp", "llama-3.2-1b", 1024, 2, world=8, ddp={"find_unused_parameters": True, "bucket_cap_mb": 5}, dtype="fp32", autocast="bf16", name="w8-unused-cap5-autocast")
     yield job("ddp", "llama-3.2-1b", 1024, 2, world=8, lora={"r": 8, "targets": ["q_proj", "v_proj"]}, name="w8-lora")
+    yield from ddp_views()
+    yield from ddp_static()
+    yield from ddp_hooks()
+
+
+def ddp_views():
+    views = {"gradient_as_bucket_view": True}
+    for model in ("gpt2", "qwen2-0.5b", "tinyllama-1.1b"):
+        yield job("ddp", model, 500, 2, world=4, ddp=views, name="w4-views")
+        yield job("ddp", model, 500, 2, world=4, ddp=views, grad_accum=2, name="w4-views-accum2")
+        yield job("ddp", model, 500, 2, world=4, ddp=views, zero_grad_set_to_none=False, name="w4-views-zeros")
+    yield job("ddp", "qwen3-0.6b", 500, 2, world=4, ddp=views, zero_grad_set_to_none=False, grad_accum=2, name="w4-views-zeros-accum2")
+    yield job("ddp", "qwen3-0.6b", 500, 2, world=4, ddp=views, max_grad_norm=1.0, name="w4-views-clip")
+    yield job("ddp", "gpt2-medium", 500, 2, world=4, ddp={**views, "find_unused_parameters": True}, name="w4-views-unused")
+    yield job("ddp", "gpt2-medium", 500, 2, world=4, zero_grad_set_to_none=False, name="w4-zeros")
+    yield job("ddp", "llama-3.2-1b", 1024, 2, world=8, ddp={**views, "bucket_cap_mb": 100}, dtype="fp32", autocast="bf16", name="w8-views-cap100-autocast")
+    yield job("ddp", "llama-3.2-1b", 1024, 1, world=8, ddp=views, optimizer={"name": "adamw", "implementation": "foreach"}, max_grad_norm=1.0, checkpoint="full", name="w8-views-foreach-full")
+    yield job("ddp", "llama-3.2-1b", 1024, 2, world=8, ddp=views, lora={"r": 8, "targets": ["q_proj", "v_proj"]}, name="w8-views-lora")
+
+
+def ddp_static():
+    static = {"static_graph": True}
+    for model in ("gpt2", "qwen2-0.5b", "tinyllama-1.1b"):
+        yield job("ddp", model, 500, 2, world=4, ddp=static, name="w4-static")
+        yield job("ddp", model, 1000, 2, world=4, ddp=static, checkpoint="full", checkpoint_impl="reentrant", name="w4-static-reentrant")
+    yield job("ddp", "gpt2-medium", 500, 2, world=4, ddp={**static, "gradient_as_bucket_view": True}, name="w4-static-views")
+    yield job("ddp", "gpt2-medium", 500, 2, world=4, ddp={**static, "find_unused_parameters": True}, name="w4-static-unused")
+    yield job("ddp", "qwen3-0.6b", 500, 2, world=4, ddp={**static, "bucket_cap_mb": 100}, dtype="fp32", autocast="bf16", name="w4-static-cap100-autocast")
+    yield job("ddp", "llama-3.2-1b", 1024, 2, world=8, ddp=static, holds_outputs=True, name="w8-static-holds")
+
+
+def ddp_hooks():
+    """What a hook sends is freed when NCCL's watchdog has looked, every 100 ms; the one bucket of a static graph is not
+    freed between two others."""
+    for model in ("gpt2", "qwen2-0.5b", "tinyllama-1.1b"):
+        for hook in ("bf16", "fp16"):
+            yield job("ddp", model, 500, 2, world=4, ddp={"comm_hook": hook, "static_graph": True}, dtype="fp32", autocast="bf16", name=f"w4-hook-{hook}-static")
+    yield job("ddp", "gpt2", 500, 2, world=4, ddp={"comm_hook": "bf16"}, dtype="fp32", autocast="bf16", name="w4-hook-bf16")
+    yield job("ddp", "gpt2-medium", 500, 2, world=4, ddp={"comm_hook": "bf16"}, name="w4-hook-bf16-of-bf16")
+    yield job("ddp", "gpt2-medium", 500, 2, world=4, ddp={"comm_hook": "fp16", "static_graph": True}, name="w4-hook-fp16-of-bf16-static")
+    views = {"static_graph": True, "gradient_as_bucket_view": True}
+    yield job("ddp", "gpt2-medium", 500, 2, world=4, ddp={"comm_hook": "bf16", **views}, dtype="fp32", autocast="bf16", name="w4-hook-bf16-views-static")
+    yield job("ddp", "qwen3-0.6b", 500, 2, world=4, ddp={"comm_hook": "bf16", "static_graph": True}, dtype="fp32", autocast="bf16", name="w4-hook-bf16-static")
 
 
 def engine(stage, *, torch_adam=False, dtype="bf16", accum=None, clip=None, zero=None, **more):
@@ -672,6 +715,34 @@ def fsdp():
             name = "-".join(("ends", *policy.keys() - {"wrap", "reduce_dtype"}))
             yield one("tinyllama-1.1b", 1000, 2, world, rank, policy, name)
             yield one("llama-3-8b", 1024, 1, world, rank, policy, name)
+    offload = {
+        "offload": ({}, {}),
+        "mixed-offload": (mixed, {}),
+        "mixed-offload-full": (mixed, {"checkpoint": "full"}),
+        "mixed-offload-kept": ({**mixed, "reshard_after_forward": False}, {}),
+        "mixed-offload-root": ({**mixed, "wrap": "root"}, {}),
+        "mixed-offload-accum2": (mixed, {"grad_accum": 2}),
+        "mixed-offload-accum2-every": ({**mixed, "gradient_sync": "every"}, {"grad_accum": 2}),
+        "mixed-offload-loop": (mixed, {"optimizer": {"name": "adamw", "implementation": "for-loop"}}),
+        "mixed-offload-sgd": (mixed, {"optimizer": {"name": "sgd", "momentum": 0.9, "implementation": "for-loop"}}),
+        "mixed-offload-lora": (mixed, {"lora": {"r": 16, "targets": ALL_LINEARS}}),
+        "mixed-offload-host": (mixed, {"model_init": "host"}),
+        "offload-device": ({}, {"model_init": "device"}),
+        "mixed-offload-replicas": ({**mixed, "replicate": 2}, {}),
+    }
+    for model, seq, batch, world, rank in (("qwen3-0.6b", 1000, 2, 24, 23), ("gpt2", 500, 2, 8, 0)):
+        for name, (policy, more) in offload.items():
+            if model == "gpt2" and "lora" in more:
+                continue
+            yield one(model, seq, batch, world, rank, {**policy, "cpu_offload": True}, name, **more)
+    for replicate, (world, rank) in itertools.product((1, 2), ((8, 0), (8, 7), (24, 5))):
+        policy = {"wrap": "layers+ends", "replicate": replicate}
+        name = "rank0-replicas" if replicate > 1 else "rank0"
+        yield one("qwen3-0.6b", 500, 2, world, rank, policy, name, model_init="rank0")
+        yield one("gpt2", 500, 2, world, rank, policy, name, model_init="rank0")
+    for world, rank in ((64, 5), (256, 255)):
+        yield one("llama-3.2-1b", 1024, 2, world, rank, {**mixed, "cpu_offload": True}, "mixed-offload")
+        yield one("llama-3-8b", 2048, 1, world, rank, {**mixed, "wrap": "ends", "cpu_offload": True}, "mixed-offload-ends")
 
 
 def jobs():

@@ -126,7 +126,7 @@ class Worker:
                 if self.training.get("max_grad_norm"):
                     torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.training["max_grad_norm"])
                 self.optimizer.step()
-                self.optimizer.zero_grad(set_to_none=True)
+                self.optimizer.zero_grad(set_to_none=self.training.get("zero_grad_set_to_none", True))
 
     def micro_batches(self):
         if self.deepspeed:
@@ -236,7 +236,7 @@ class Worker:
 
     def wrapped(self, model):
         if self.training.get("model_init") == "rank0":
-            return prepared_by_accelerate(model, self.training, self.job["rank"], self.types)
+            return prepared_by_accelerate(model, self.training, self.job, self.types)
         if self.runtime() == "fsdp2":
             return fully_sharded(model, self.training, self.job["world"], self.types)
         if self.runtime() != "ddp":
@@ -244,7 +244,14 @@ class Worker:
         from torch.nn.parallel import DistributedDataParallel
 
         self.meter.ends()
-        return DistributedDataParallel(model, device_ids=[0], **self.job.get("ddp", {}))
+        given = dict(self.job.get("ddp", {}))
+        hook = given.pop("comm_hook", "no")
+        made = DistributedDataParallel(model, device_ids=[0], **given)
+        if hook != "no":
+            from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+            made.register_comm_hook(None, getattr(default_hooks, hook + "_compress_hook"))
+        return made
 
     def make_optimizer(self, model):
         trained = [p for p in model.parameters() if p.requires_grad]
@@ -327,7 +334,7 @@ def fully_sharded(model, training, world, types):
     policy = {k: types[wished[k]] for k in ("param_dtype", "reduce_dtype", "output_dtype") if k in wished}
     common = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(**policy)}
     if wished.get("cpu_offload"):
-        common["offload_policy"] = CPUOffloadPolicy(pin_memory=wished.get("pin_memory", True))
+        common["offload_policy"] = CPUOffloadPolicy()
     inside = dict(common)
     if wished.get("reshard_after_forward", "auto") != "auto":
         inside["reshard_after_forward"] = wished["reshard_after_forward"]
@@ -338,10 +345,13 @@ def fully_sharded(model, training, world, types):
     fully_shard(model, **common, **({"reshard_after_forward": True} if wished.get("reshard_root") else {}))
     if any(p.is_meta for p in model.parameters()):
         model.to_empty(device="cpu" if wished.get("cpu_offload") else "cuda")
+        for module in model.modules():  # torchtitan makes its buffers anew on the device.
+            for name, buffer in module._buffers.items():
+                module._buffers[name] = buffer.to("cuda")
     return model
 
 
-def prepared_by_accelerate(model, training, rank, types):
+def prepared_by_accelerate(model, training, job, types):
     """accelerate's own preparation, by which rank 0 sends the others what they shard."""
     import torch
     from types import SimpleNamespace
@@ -363,8 +373,15 @@ def prepared_by_accelerate(model, training, rank, types):
         state=SimpleNamespace(fsdp_plugin=plugin),
         mixed_precision="no",
         device=torch.device("cuda", torch.cuda.current_device()),
-        is_main_process=rank == 0,
+        is_main_process=job["rank"] == 0,
     )
+    replicate = wished.get("replicate", 1)
+    if replicate > 1:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        names = ("dp_replicate", "dp_shard")
+        accelerator.torch_device_mesh = init_device_mesh("cuda", (replicate, job["world"] // replicate), mesh_dim_names=names)
+        accelerator.parallelism_config = SimpleNamespace(fsdp_dim_names=names)
     return fsdp2_prepare_model(accelerator, model)
 
 

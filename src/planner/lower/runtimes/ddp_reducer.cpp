@@ -77,7 +77,13 @@ void DdpReducer::open(Bucket bucket) {
   bucket.buffer = eager_.empty(
       bucket.bytes, dtype_,
       {Role::RuntimeBuffers, "gradient bucket", "torch/csrc/distributed/c10d/reducer.cpp, initialize_buckets"});
-  for (const ParameterId parameter : bucket.parameters) bucket_of_[at(parameter)] = buckets_.size();
+  Bytes offset;
+  for (const ParameterId parameter : bucket.parameters) {
+    const Part own(bucket.buffer.id(), offset, storage(Elements(elements_[at(parameter)]), dtype_));
+    if (views_.is_view(parameter)) eager_.copy(own, views_.part(parameter), "copy gradient to new bucket");
+    views_.place(parameter, buckets_.size(), own);
+    offset += own.bytes;
+  }
   buckets_.push_back(std::move(bucket));
 }
 
@@ -103,41 +109,73 @@ void DdpReducer::initialize_buckets() {
   std::vector<ParameterId> all;
   for (const NamedParameter& p : trained_) all.push_back(p.id);
   if (all.empty()) return;
-  if (facts_.given.find_unused_parameters) {
+  delays_ = facts_.given.static_graph;
+  if (facts_.given.find_unused_parameters && !facts_.given.static_graph) {
     std::vector<Bucket> buckets = assigned_by_size(all);
     for (auto bucket = buckets.rbegin(); bucket != buckets.rend(); ++bucket) open(std::move(*bucket));
-    used_ = eager_.empty(storage(Elements(static_cast<std::int64_t>(all.size())), DType::Int32), DType::Int32,
-                         {Role::RuntimeBuffers, "which parameters were used",
-                          "torch/csrc/distributed/c10d/reducer.cpp, initialize_local_used_map"});
-    return;
+  } else {
+    Bucket whole;
+    for (const ParameterId parameter : all) add(whole, parameter);
+    open(std::move(whole));
   }
-  Bucket whole;
-  for (const ParameterId parameter : all) add(whole, parameter);
-  open(std::move(whole));
+  if (!facts_.given.find_unused_parameters && !facts_.given.static_graph) return;
+  used_ = eager_.empty(storage(Elements(static_cast<std::int64_t>(trained_.size())), DType::Int32), DType::Int32,
+                       {Role::RuntimeBuffers, "which parameters were used",
+                        "torch/csrc/distributed/c10d/reducer.cpp, initialize_local_used_map"});
 }
 
+// The memory of the buckets before stays as long as a gradient is a view of it.
 void DdpReducer::rebuild_buckets() {
-  if (rebuilt_ || ready_order_.empty() || facts_.given.find_unused_parameters) return;
-  for (Bucket& bucket : buckets_) bucket.buffer.reset(Reason::RuntimeBucket);
-  buckets_.clear();
+  const bool looks = facts_.given.find_unused_parameters && !facts_.given.static_graph;
+  if (rebuilt_ || ready_order_.empty() || looks) return;
+  unstash();  // sync_bucket_indices broadcasts.
+  const bool viewed = views_.is_view(ready_order_.front());
+  std::vector<Bucket> before = std::exchange(buckets_, {});
+  const auto let_go_of_them = [&before] {
+    for (Bucket& bucket : before) bucket.buffer.reset(Reason::RuntimeBucket);
+    before.clear();
+  };
+  if (!viewed) let_go_of_them();
   for (Bucket& bucket : assigned_by_size(ready_order_)) open(std::move(bucket));
+  let_go_of_them();
   rebuilt_ = true;
 }
 
 void DdpReducer::prepare_for_backward(bool sync) {
   sync_ = sync;
+  if (!sent_.empty()) sent_before_ = std::move(sent_);
   next_bucket_ = 0;
   for (Bucket& bucket : buckets_) bucket.pending = bucket.parameters.size();
 }
 
 void DdpReducer::mark_variable_ready(ParameterId parameter) {
-  if (!sync_) return;
+  if (!sync_ || delays_) return;
   if (!rebuilt_) ready_order_.push_back(parameter);
-  --buckets_[bucket_of_[at(parameter)]].pending;
+  if (facts_.given.gradient_as_bucket_view) put_in_view(parameter);
+  --buckets_[views_.bucket(parameter)].pending;
   while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0) {
     mark_bucket_ready(buckets_[next_bucket_++]);
-    if (next_bucket_ == buckets_.size() && used_) all_reduce_used();
+    if (next_bucket_ == buckets_.size() && used_ && !facts_.given.static_graph) all_reduce_used();
   }
+}
+
+// delay_all_reduce: parameter by parameter, then bucket by bucket.
+void DdpReducer::end_backward() {
+  if (!sync_ || !std::exchange(delays_, false)) return;
+  all_reduce_used();
+  if (facts_.given.gradient_as_bucket_view) {
+    for (const NamedParameter& p : trained_) put_in_view(p.id);
+  }
+  for (const Bucket& bucket : buckets_) mark_bucket_ready(bucket);
+}
+
+// mark_variable_ready_dense: what has no view yet is copied, and the gradient itself goes.
+void DdpReducer::put_in_view(ParameterId parameter) {
+  if (views_.is_view(parameter)) return;
+  views_.make_view(parameter);
+  Variable gradient = gradients_.take(parameter);
+  eager_.copy(views_.part(parameter), gradient, "copy gradient to bucket");
+  gradient.reset(Reason::GradientHeld);
 }
 
 // The host counts, and what it counted is summed.
@@ -147,11 +185,30 @@ void DdpReducer::all_reduce_used() {
 }
 
 void DdpReducer::mark_bucket_ready(const Bucket& bucket) {
+  if (facts_.given.gradient_as_bucket_view) return run_comm_hook(bucket);
   std::vector<BufferId> gradients;
   for (const ParameterId parameter : bucket.parameters) gradients.push_back(gradients_[parameter]);
   eager_.concatenate(bucket.buffer, gradients, "copy gradients to bucket");
-  eager_.all_reduce(bucket.buffer, facts_.ranks);
+  run_comm_hook(bucket);
   eager_.split(gradients, bucket.buffer, "copy gradients back");
+}
+
+// torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py, _compress_hook: decompressed into the bucket itself.
+void DdpReducer::run_comm_hook(const Bucket& bucket) {
+  const DType sent = facts_.given.comm_hook.value_or(dtype_);
+  if (sent == dtype_) return eager_.all_reduce(bucket.buffer, facts_.ranks);
+  Variable compressed =
+      eager_.cast(bucket.buffer, sent, {Role::Temporaries, "compressed bucket", "default_hooks.py, _compress_hook"},
+                  "compress bucket");
+  sent_before_.reset(Reason::RuntimeBucket);
+  eager_.all_reduce(compressed, facts_.ranks);
+  eager_.copy(bucket.buffer, compressed, "decompress bucket");
+  sent_.append(std::move(compressed));
+}
+
+void DdpReducer::unstash() {
+  sent_before_.reset(Reason::RuntimeBucket);
+  sent_.reset(Reason::RuntimeBucket);
 }
 
 }  // namespace dsplan

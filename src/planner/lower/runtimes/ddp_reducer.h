@@ -1,11 +1,13 @@
 // DistributedDataParallel's reducer (torch/csrc/distributed/c10d/reducer.cpp): gradients are copied into buckets, which
-// are all-reduced in order, each when all its gradients have come, and copied back. And what rank 0 sends to the
-// others: all states at the beginning, the model's buffers again before forwards.
+// are all-reduced in order, each when all its gradients have come, and copied back; or `.grad` becomes a view of its
+// bucket. With a static graph the first reduction waits for the end of backward. And what rank 0 sends to the others:
+// all states at the beginning, the model's buffers again before forwards.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "planner/lower/runtimes/bucket_views.h"
 #include "planner/lower/runtimes/named_parameters.h"
 #include "planner/lower/runtimes/separate_gradients.h"
 
@@ -18,21 +20,28 @@ void broadcast_coalesced(Eager& eager, std::span<const BufferId> tensors, std::i
 struct DdpFacts {
   Ddp given;
   std::int64_t ranks = 1;
+  DType dtype = DType::BFloat16;  // Of all that is trained.
+};
+
+// What the reducer works on: what is trained, its gradients, and where they lie in buckets.
+struct DdpGradients {
+  const std::vector<NamedParameter>& trained;
+  SeparateGradients& own;
+  BucketViews& views;
 };
 
 class DdpReducer {
  public:
-  // `trained` and `gradients` must outlive this. All that is trained is of `dtype`.
-  DdpReducer(Emitter& emitter, const std::vector<NamedParameter>& trained, const SeparateGradients& gradients,
-             std::size_t parameters, DType dtype, const DdpFacts& facts)
+  // `parameters`: the number of ParameterIds.
+  DdpReducer(Emitter& emitter, const DdpGradients& gradients, std::size_t parameters, const DdpFacts& facts)
       : eager_(emitter),
-        trained_(trained),
-        gradients_(gradients),
-        bucket_of_(parameters, 0),
-        dtype_(dtype),
+        trained_(gradients.trained),
+        gradients_(gradients.own),
+        views_(gradients.views),
+        dtype_(facts.dtype),
         facts_(facts),
         elements_(parameters, 0) {
-    for (const NamedParameter& p : trained) elements_[at(p.id)] = p.elements;
+    for (const NamedParameter& p : trained_) elements_[at(p.id)] = p.elements;
   }
 
   // One bucket for everything until they are rebuilt; where unused parameters are looked for they never are, and
@@ -44,6 +53,10 @@ class DdpReducer {
   void prepare_for_backward(bool sync);
   // AccumulateGrad has run.
   void mark_variable_ready(ParameterId parameter);
+  // What was queued for the end of backward.
+  void end_backward();
+  // Before another collective: what a hook sent in a backward before is let go of.
+  void unstash();
 
  private:
   struct Bucket {
@@ -58,21 +71,28 @@ class DdpReducer {
   void all_reduce_used();
   void add(Bucket& bucket, ParameterId parameter) const;
   void open(Bucket bucket);
+  void put_in_view(ParameterId parameter);
   void mark_bucket_ready(const Bucket& bucket);
+  void run_comm_hook(const Bucket& bucket);
 
   Eager eager_;
   const std::vector<NamedParameter>& trained_;
-  const SeparateGradients& gradients_;
+  SeparateGradients& gradients_;
   std::vector<Bucket> buckets_;
-  std::vector<std::size_t> bucket_of_;  // By ParameterId.
+  BucketViews& views_;
   std::vector<ParameterId> ready_order_;
   Variable used_;  // Which parameters got a gradient, of whoever looks for unused ones.
   DType dtype_;
   DdpFacts facts_;
   std::vector<std::int64_t> elements_;  // By ParameterId.
+  // What a hook sent. The process group keeps it until its watchdog, which looks every 100 ms, has seen it arrive, and
+  // then until the next collective (ProcessGroupNCCL.cpp, shelvesToUnstash_): here, until one behind this backward.
+  Variables sent_;
+  Variables sent_before_;
   std::size_t next_bucket_ = 0;
   bool sync_ = true;
   bool rebuilt_ = false;
+  bool delays_ = false;  // The first reduction of a static graph is to come.
 };
 
 }  // namespace dsplan

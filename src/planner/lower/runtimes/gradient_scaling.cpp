@@ -28,7 +28,7 @@ DType norm_dtype(std::span<const StepParameter> parameters) {
 
 // `run` and its clipping kernels do the arithmetic: for an executor the scalars on the way are zeros.
 Variable GradientClip::scalars(std::int64_t count, DType dtype, Label label, Body body) {
-  Variable made = eager_.scratch(storage(Elements(count), dtype), dtype, {Role::Temporaries, label});
+  Variable made = eager_.scratch(storage(Elements(count), dtype), dtype, {Role::Temporaries, label}, sharded_.space);
   eager_.work().write(made).run(body, label);
   return made;
 }
@@ -40,14 +40,14 @@ void GradientClip::foreach_norm(std::span<const StepParameter> group, Variables&
   for (const StepParameter& p : group) chunks = std::max(chunks, (p.shape.elements().value() + kChunk - 1) / kChunk);
   const auto count = static_cast<std::int64_t>(group.size());
   Variable sums;
-  if (level_ == Level::Kernel && chunks > 0) {
+  if (level_ == Level::Kernel && chunks > 0 && sharded_.space == Space::Device) {
     sums = eager_.scratch(storage(Elements(checked_mul(count, chunks)), DType::Float32), DType::Float32,
                           {Role::Temporaries, "sums of squares by chunk"});
   }
   constexpr What kNorm{Role::Temporaries, "norm of a gradient"};
   std::vector<Variable> made;
   for (const StepParameter& p : group) {
-    made.push_back(eager_.scratch(storage(Elements(1), p.dtype), p.dtype, kNorm));
+    made.push_back(eager_.scratch(storage(Elements(1), p.dtype), p.dtype, kNorm, sharded_.space));
   }
   Work work = eager_.work();
   for (const StepParameter& p : group) work.read(p.gradient);

@@ -19,6 +19,7 @@ namespace dsplan {
 struct ShardedNorms {
   std::int64_t ranks = 1;
   Group group = Group::DataParallel;
+  Space space = Space::Device;  // Where the gradients lie, and the norms.
 };
 class GradientClip {
  public:

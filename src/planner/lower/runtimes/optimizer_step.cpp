@@ -17,10 +17,12 @@ std::vector<std::vector<StepParameter>> grouped_by_dtype(std::span<const StepPar
   return groups;
 }
 
-OptimizerStep::OptimizerStep(const Optimizer& optimizer, Emitter& emitter, std::size_t parameters, StepSources sources)
+OptimizerStep::OptimizerStep(const Optimizer& optimizer, Emitter& emitter, std::size_t parameters, StepSources sources,
+                             Space space)
     : optimizer_(optimizer),
       eager_(emitter),
       sources_(sources),
+      space_(space),
       states_(parameters),
       rms_(parameters),
       has_state_(parameters, false) {}
@@ -269,7 +271,7 @@ void OptimizerStep::create_state(const StepParameter& parameter) {
   if (quantised) create_maps();
   for (const StateTensor& tensor : tensors) {
     if (tensor.bytes == Bytes(0)) continue;  // Of a shard without rows.
-    const Space space = tensor.paged ? Space::Pageable : Space::Device;
+    const Space space = tensor.paged ? Space::Pageable : space_;
     states_[at].append(
         eager_.empty(tensor.bytes, tensor.dtype, {Role::Optimizer, tensor.label, sources_.state}, parameter.id, space));
   }
@@ -280,7 +282,7 @@ void OptimizerStep::create_state(const StepParameter& parameter) {
 Variables OptimizerStep::make(std::vector<Bytes> sizes, DType dtype, What what) {
   Variables made;
   for (Bytes size : sizes) {
-    if (size > Bytes(0)) made.append(eager_.scratch(size, dtype, what));
+    if (size > Bytes(0)) made.append(eager_.scratch(size, dtype, what, space_));
   }
   if (!made.empty()) eager_.zero(made, what.label);
   return made;

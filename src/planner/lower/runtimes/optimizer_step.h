@@ -40,7 +40,9 @@ struct StepSources {
 // One optimizer object. `parameters` is the number of ParameterIds.
 class OptimizerStep {
  public:
-  OptimizerStep(const Optimizer& optimizer, Emitter& emitter, std::size_t parameters, StepSources sources = {});
+  // `space`: where states and temporaries lie, which is where the parameters do.
+  OptimizerStep(const Optimizer& optimizer, Emitter& emitter, std::size_t parameters, StepSources sources = {},
+                Space space = Space::Device);
 
   // What the constructor makes: Adagrad's sums.
   void construct(std::span<const StepParameter> parameters);
@@ -75,6 +77,7 @@ class OptimizerStep {
   const Optimizer& optimizer_;
   Eager eager_;
   StepSources sources_;
+  Space space_;
   std::vector<Variables> states_;  // By ParameterId, as are the next.
   std::vector<Variable> rms_;      // Adafactor's scalar, made anew in each step.
   std::vector<bool> has_state_;

@@ -19,13 +19,15 @@ class PyTorchRuntime final : public RuntimeBase {
       : RuntimeBase(job, model, rank, emitter),
         parameters_(model.parameters.size()),
         gradients_(emitter, model.parameters.size()),
+        views_(model.parameters.size()),
         optimizer_(job.training.optimizer, emitter, model.parameters.size()),
         clip_(emitter, job.training.level, job.parallelism.tp),
         scaler_(emitter) {
     if (world() == 1) return;
     // Either the model is trained or its adapters are: one dtype.
     const DType type = trained_.empty() ? dtype() : trained_.front().dtype;
-    ddp_.emplace(emitter, trained_, gradients_, model.parameters.size(), type, DdpFacts{job.training.ddp, world()});
+    ddp_.emplace(emitter, DdpGradients{trained_, gradients_, views_}, model.parameters.size(),
+                 DdpFacts{job.training.ddp, world(), type});
   }
 
   void initialise(const std::vector<BufferId>& buffers) override {
@@ -52,7 +54,9 @@ class PyTorchRuntime final : public RuntimeBase {
   void forward_begins() override {
     if (!ddp_) return;
     ddp_->rebuild_buckets();
-    if (require_forward_param_sync_ && training().ddp.broadcast_buffers) broadcast_coalesced(eager_, buffers_, world());
+    if (!require_forward_param_sync_ || !training().ddp.broadcast_buffers || buffers_.empty()) return;
+    ddp_->unstash();
+    broadcast_coalesced(eager_, buffers_, world());
   }
 
   void backward_begins(bool boundary) override {
@@ -65,10 +69,21 @@ class PyTorchRuntime final : public RuntimeBase {
     if (training().grad_scaler) scaler_.backward_done();
   }
 
-  [[nodiscard]] bool holds_gradient(ParameterId parameter) const override { return gradients_.holds(parameter); }
+  void exit(ModuleId module, Pass /*pass*/) override {
+    if (module == kNone && ddp_) ddp_->end_backward();
+  }
+
+  [[nodiscard]] bool holds_gradient(ParameterId parameter) const override {
+    return views_.is_view(parameter) || gradients_.holds(parameter);
+  }
 
   void gradient_ready(ParameterId parameter, BufferId gradient) override {
-    gradients_.accumulate(parameter, gradient);
+    if (views_.is_view(parameter)) {
+      Variable added(emitter_, gradient, Reason::AutogradGraph);
+      eager_.add(views_.part(parameter), added, "accumulate gradient");
+    } else {
+      gradients_.accumulate(parameter, gradient);
+    }
     if (ddp_) ddp_->mark_variable_ready(parameter);
   }
 
@@ -95,6 +110,11 @@ class PyTorchRuntime final : public RuntimeBase {
     broadcast_coalesced(eager_, states, world());
   }
 
+  // `.grad`; kNoBuffer: None.
+  [[nodiscard]] Part gradient(ParameterId parameter) const {
+    return views_.is_view(parameter) ? views_.part(parameter) : Part(gradients_[parameter]);
+  }
+
   [[nodiscard]] bool fused_in_torch() const {
     const Optimizer& optimizer = training().optimizer;
     return optimizer.implementation == Implementation::Fused &&
@@ -109,7 +129,7 @@ class PyTorchRuntime final : public RuntimeBase {
       const Parameter& parameter = model_.parameters[at(p->id)];
       const Module& module = model_.modules[static_cast<std::size_t>(parameter.module)];
       const bool hidden = parameter.shape.rank == 2 && parameter.split != Split::Vocabulary && module.layer != kNone;
-      made.push_back({p->id, parameters_[at(p->id)].id(), gradients_[p->id], parameter.shape, p->dtype, hidden,
+      made.push_back({p->id, parameters_[at(p->id)].id(), gradient(p->id), parameter.shape, p->dtype, hidden,
                       module.type == "Embedding", parameter.split == Split::Replicated});
     }
     return made;
@@ -123,9 +143,13 @@ class PyTorchRuntime final : public RuntimeBase {
 
   // To None, or to zeros by one multi-tensor launch.
   void zero_grad() {
-    if (training().zero_grad_to_none) return gradients_.drop(trained_);
+    if (training().zero_grad_to_none) {
+      views_.drop();
+      return gradients_.drop(trained_);
+    }
     std::vector<BufferId> held;
     for (const NamedParameter& p : trained_) {
+      if (views_.is_view(p.id)) eager_.zero(gradient(p.id), "zero gradient");
       if (!gradients_.holds(p.id)) continue;
       held.push_back(gradients_[p.id]);
       emitter_.rename(held.back(), {Role::Gradients, "gradient"});  // A tied weight's was made as a sum.
@@ -137,6 +161,7 @@ class PyTorchRuntime final : public RuntimeBase {
   std::vector<BufferId> buffers_;     // The model's.
   bool require_forward_param_sync_ = true;
   SeparateGradients gradients_;
+  BucketViews views_;
   OptimizerStep optimizer_;
   GradientClip clip_;
   LossScaler scaler_;

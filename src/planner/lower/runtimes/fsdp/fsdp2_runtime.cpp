@@ -19,6 +19,14 @@ bool casts_loss(const Training& training) {
   return models && training.fsdp.casts_outputs;
 }
 
+// Of what the optimizer makes: CPUOffloadPolicy's parameters are on the host.
+Space space_of(const Training& training) { return training.fsdp.cpu_offload ? Space::Pageable : Space::Device; }
+
+void promise_update(Emitter& emitter, const ShardedParameters& parameters, ParameterId id) {
+  const Part real = parameters.real(id);
+  if (real.bytes > Bytes(0)) emitter.promise_update(real.buffer, real.offset, real.bytes);
+}
+
 class Fsdp2Runtime final : public RuntimeBase {
  public:
   Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
@@ -58,6 +66,7 @@ class Fsdp2Runtime final : public RuntimeBase {
   std::vector<ModuleId> wraps_;                      // By ModuleId: the nearest group's module whose input is wrapped.
   std::function<void(ModuleId)> move_buffers_;       // While the model is on the host.
   bool reduces_ = true;
+  std::vector<ParamGroup*> uninitialised_;  // Before the first forward all of them.
 };
 
 Fsdp2Runtime::Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter)
@@ -66,8 +75,9 @@ Fsdp2Runtime::Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t 
       gradients_(emitter, model.parameters.size()),
       sums_(emitter, model.parameters.size()),
       reducer_(job, model, parameters_, context_, emitter),
-      optimizer_(job.training.optimizer, emitter, model.parameters.size()),
-      clip_(emitter, job.training.level, 1, {parameters_.mesh().ranks, parameters_.mesh().group}),
+      optimizer_(job.training.optimizer, emitter, model.parameters.size(), {}, space_of(job.training)),
+      clip_(emitter, job.training.level, 1,
+            {parameters_.mesh().ranks, parameters_.mesh().group, space_of(job.training)}),
       facts_(fsdp_groups(model, job.training.fsdp)),
       of_module_(model.modules.size(), nullptr),
       wraps_(model.modules.size(), kNone) {
@@ -88,6 +98,7 @@ Fsdp2Runtime::Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t 
       wraps_[at] = wraps_[static_cast<std::size_t>(model.modules[at].parent)];
     }
   }
+  uninitialised_ = states_;
 }
 
 // to_empty goes through children first, then through a module's own parameters and buffers (torch/nn/modules/module.py,
@@ -118,13 +129,13 @@ void Fsdp2Runtime::initialise(const std::vector<BufferId>& /*buffers*/) {
   emitter_.use_streams();
   const ModelInit where = training().model_init;
   if (where == ModelInit::Rank0) {
-    Rank0Loading(model_, parameters_, loading_, emitter_, rank()).run(std::exchange(move_buffers_, nullptr));
+    Rank0Loading(model_, parameters_, loading_, emitter_, rank(), training().fsdp.replicate)
+        .run(std::exchange(move_buffers_, nullptr));
   } else if (where != ModelInit::Meta) {
     shard_whole_model();
   }
   for (const NamedParameter& p : trained_) {
-    const Part real = parameters_.real(p.id);
-    if (real.bytes > Bytes(0)) emitter_.promise_update(real.buffer, real.offset, real.bytes);
+    if (!is_padded_twice(training(), parameters_.of(p.id))) promise_update(emitter_, parameters_, p.id);
   }
 }
 
@@ -149,7 +160,14 @@ void Fsdp2Runtime::shard_whole_model() {
 
 // A recomputation finds its group gathered by the hook of its output, and runs no hooks.
 void Fsdp2Runtime::enter(ModuleId module, Pass pass) {
-  if (pass == Pass::Forward && module == 0) {  // _root_pre_forward.
+  if (pass == Pass::Forward && module == 0) {                            // _root_pre_forward.
+    for (const ParamGroup* group : std::exchange(uninitialised_, {})) {  // FSDPParamGroup.lazy_init
+      for (const ParameterId id : group->facts().parameters) {
+        if (!is_padded_twice(training(), parameters_.of(id))) continue;
+        (void)parameters_.pad(id, true);
+        if (trained_index_[at(id)] >= 0) promise_update(emitter_, parameters_, id);
+      }
+    }
     emitter_.wait_stream(kCopyInStream, kComputeStream);
     emitter_.wait_stream(kGatherStream, kComputeStream);
   }

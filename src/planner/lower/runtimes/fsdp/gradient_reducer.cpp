@@ -13,6 +13,7 @@ constexpr What kScatterOutput{Role::Gradients, "reduce-scatter output",
                               "_fully_shard/_fsdp_collectives.py, foreach_reduce"};
 constexpr What kCastGradients{Role::Gradients, "sharded gradients",
                               "_fully_shard/_fsdp_common.py, _to_dtype_if_needed"};
+constexpr What kOnHost{Role::Gradients, "gradient on the host", "_fully_shard/_fsdp_collectives.py, foreach_reduce"};
 constexpr What kScatterTable{Role::Temporaries, "table of tensors",
                              "aten/src/ATen/native/cuda/TensorShape.cu, pack_vecs"};
 
@@ -120,7 +121,11 @@ void ShardGradients::take(const Unsharded& gradients, Variable sums) {
   for (const auto& [id, gradient] : gradients) {
     const FsdpShard& shard = parameters_.of(id);
     Held& held = held_[static_cast<std::size_t>(id)];
-    if (!held.storage) {
+    if (training_.fsdp.cpu_offload) {
+      if (shard.real > Elements(0)) {
+        take_to_host(id, Part(sums.id(), offset, storage(shard.real, parameters_.kept(id))));
+      }
+    } else if (!held.storage) {
       held = {sums.share(), offset};
     } else if (shard.real > Elements(0)) {
       eager_.add(of(id), Part(sums.id(), offset, storage(shard.real, parameters_.kept(id))), "accumulate gradient");
@@ -128,6 +133,19 @@ void ShardGradients::take(const Unsharded& gradients, Variable sums) {
     offset += storage(shard.padded, parameters_.kept(id));
   }
   sums.reset(Reason::PythonFrame);
+}
+
+// Into pinned memory, without waiting; what is added to a gradient goes through pageable memory, and the host waits.
+void ShardGradients::take_to_host(ParameterId id, const Part& sums) {
+  Held& held = held_[static_cast<std::size_t>(id)];
+  if (!held.storage) {
+    held = {eager_.clone(sums, kOnHost, "copy gradient to host", id, Space::Pinned), Bytes(0)};
+    return;
+  }
+  const Variable more = eager_.clone(sums, kOnHost, "copy gradient to host", kNone, Space::Pageable);
+  const StreamId last = training_.fsdp.replicate > 1 ? kReplicaStream : kReduceStream;
+  eager_.emitter().wait_stream(kHostSync, last);
+  eager_.add(of(id), more, "accumulate gradient");
 }
 
 Part ShardGradients::of(ParameterId id) const {

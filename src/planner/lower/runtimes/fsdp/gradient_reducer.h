@@ -34,6 +34,7 @@ class ShardGradients {
   [[nodiscard]] Variable copy_in(Unsharded& gradients);
   [[nodiscard]] std::vector<ByteRange> interleaved(const Unsharded& gradients) const;
   void take(const Unsharded& gradients, Variable sums);
+  void take_to_host(ParameterId id, const Part& sums);
   [[nodiscard]] Elements padded(const Unsharded& gradients) const;
   // reduce_dtype where one is given, else the gradients' own.
   [[nodiscard]] DType reduced(const Unsharded& gradients) const;

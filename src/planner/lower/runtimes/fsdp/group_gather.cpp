@@ -12,6 +12,7 @@ constexpr What kGatherInput{Role::RuntimeBuffers, "shards in the dtype that is g
                             "_fully_shard/_fsdp_collectives.py, _get_param_all_gather_inputs"};
 constexpr What kGatherOutput{Role::RuntimeBuffers, "all-gather output",
                              "_fully_shard/_fsdp_collectives.py, foreach_all_gather"};
+constexpr What kFromHost{Role::RuntimeBuffers, "shard on the device", "_fully_shard/_fsdp_param.py, all_gather_inputs"};
 constexpr What kOfFewer{Role::RuntimeBuffers, "shard among fewer ranks",
                         "_fully_shard/_fsdp_param.py, to_sharded_post_forward"};
 constexpr What kGatherTable{Role::Temporaries, "table of tensors",
@@ -77,6 +78,26 @@ std::vector<Part> GroupGather::cast_shards(Variable& into) const {
   return parts;
 }
 
+// Under CPUOffloadPolicy one by one to the device, and there into the dtype that is gathered.
+std::vector<Part> GroupGather::shards_from_host(std::vector<Variable>& there) const {
+  std::vector<Part> parts;
+  Eager eager(eager_.emitter());
+  for (std::size_t at = 0; at < group_.parameters.size(); ++at) {
+    const ParameterId id = group_.parameters[at];
+    if (!of_fewer_.empty()) {
+      parts.push_back(of_fewer_[at]);
+      continue;
+    }
+    Variable shard = eager.clone(parameters_.padded(id), kFromHost, "copy shard to device");
+    if (parameters_.kept(id) != parameters_.gathered(id)) {
+      shard = eager.cast(shard, parameters_.gathered(id), kGatherInput, "cast shard");
+    }
+    parts.push_back(shard);
+    there.push_back(std::move(shard));
+  }
+  return parts;
+}
+
 void GroupGather::let_gathers_wait(std::optional<ContentId> event) {
   eager_.emitter().wait_event(kCopyInStream, event);
   eager_.emitter().wait_event(kGatherStream, event);
@@ -92,9 +113,10 @@ void GroupGather::unshard() {
   const Bytes share = sent();
   const Bytes offset = share * over.rank;
   Variable input;
+  std::vector<Variable> inputs;
   {
     const OnStream on(emitter, kCopyInStream);
-    const std::vector<Part> parts = cast_shards(input);
+    const std::vector<Part> parts = job_.training.fsdp.cpu_offload ? shards_from_host(inputs) : cast_shards(input);
     gathered_.tensor = eager_.empty(share * over.ranks, gathered_type(), kGatherOutput);
     Work copy = eager_.work();
     copy.read(parts).write(Part(gathered_.tensor.id(), offset, share)).run(Body::Copy, "copy shards in");
@@ -106,6 +128,7 @@ void GroupGather::unshard() {
     gathered_.event = emitter.record_event(kGatherStream);
   }
   input.reset(Reason::PythonFrame);
+  let_go(inputs, Reason::PythonFrame);
 }
 
 // The output has all parameters of one rank after another; whole parameters have all ranks of one after another.

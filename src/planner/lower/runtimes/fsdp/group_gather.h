@@ -29,6 +29,7 @@ class GroupGather {
   [[nodiscard]] Bytes sent() const;
   [[nodiscard]] DType gathered_type() const;
   [[nodiscard]] std::vector<Part> cast_shards(Variable& into) const;
+  [[nodiscard]] std::vector<Part> shards_from_host(std::vector<Variable>& there) const;
   void copy_out();
   void let_gathers_wait(std::optional<ContentId> event);
 

@@ -77,6 +77,7 @@ void ParamGroup::post_backward(bool reduces) {
   if (gradients.empty()) return;
   wait_for_post_backward();
   pending_ = on_.reducer.reduce(std::move(gradients));
+  if (training_.fsdp.cpu_offload) offloaded_ = pending_.event;
 }
 
 void ParamGroup::wait_for_post_backward() {
@@ -87,6 +88,7 @@ void ParamGroup::wait_for_post_backward() {
 void ParamGroup::finalize_backward() {
   state_ = State::Idle;
   wait_for_post_backward();
+  eager_.emitter().wait_event(kHostSync, std::exchange(offloaded_, std::nullopt));
   gather_.forget();
   indices_.clear();
 }

@@ -49,6 +49,7 @@ class ParamGroup {
   State state_ = State::Idle;
   std::vector<std::size_t> indices_;  // In the post-forward order.
   ShardGradients::Pending pending_;
+  std::optional<ContentId> offloaded_;  // grad_offload_event.
   GroupGather gather_;
 };
 

@@ -40,10 +40,11 @@ void Rank0Loading::send(ParameterId id, ParameterId weight) {
   loading_.broadcast(whole_.id(), kept);
 }
 
-// distribute_tensor scatters: what is short is padded first, on every rank. Each has the whole by then, and its rows
-// are read off that.
+// distribute_tensor sends the whole to the replicas of a mesh, then scatters: what is short is padded first, on every
+// rank. Each has the whole by then, and its rows are read off that.
 void Rank0Loading::cut(ParameterId id, ParameterId weight) {
   const DType kept = parameters_.kept(weight);
+  if (replicas_ > 1) eager_.broadcast(whole_, 0, replicas_, Group::Replicas);
   const Shape& shape = model_.parameters[static_cast<std::size_t>(id)].shape;
   const std::int64_t ranks = parameters_.mesh().ranks;
   std::vector<Variable> padded;

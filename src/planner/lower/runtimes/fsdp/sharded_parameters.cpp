@@ -9,6 +9,12 @@ namespace {
 
 constexpr What kRows{Role::Parameters, "shard", "_fully_shard/_fsdp_param.py, _init_sharded_param"};
 constexpr What kPaddedRows{Role::Parameters, "shard", "_fully_shard/_fsdp_param.py, reset_sharded_param"};
+constexpr What kRowsOnHost{Role::Parameters, "shard on the host", "_fully_shard/_fsdp_param.py, _init_sharded_param"};
+// tensor.pin_memory(): a copy.
+Variable pinned(Eager& eager, const Variable& pageable, ParameterId id) {
+  return eager.clone(pageable, kRowsOnHost, "pin memory", id, Space::Pinned);
+}
+
 constexpr What kGatheredRows{Role::RuntimeBuffers, "gathered parameter", "_fully_shard/_fsdp_param.py, alloc_storage"};
 
 ShardRanks mesh_of(const Job& job, std::int64_t rank) {
@@ -22,6 +28,7 @@ ShardedParameters::ShardedParameters(const Job& job, const ModelSpec& model, std
     : training_(job.training),
       model_(model),
       eager_(emitter),
+      space_(job.training.fsdp.cpu_offload ? Space::Pageable : Space::Device),
       mesh_(mesh_of(job, rank)),
       own_(model.parameters.size()),
       made_(model.parameters.size(), false),
@@ -48,6 +55,11 @@ void ShardedParameters::cut(ParameterId id, const Variable& whole) {
   Work copy = eager_.work();
   copy.read(Part(whole.id(), kept(id, shard.from), kept(id, shard.real))).write(made);
   copy.run(shard.real > Elements(0) ? Body::Copy : Body::Clear, "cut shard");
+  if (space_ != Space::Device) {
+    const Variable there = eager_.clone(made, kRowsOnHost, "copy to host", id, Space::Pageable);
+    made.reset(Reason::PythonFrame);
+    made = pinned(eager_, there, id);
+  }
   own_[static_cast<std::size_t>(id)] = std::move(made);
 }
 
@@ -55,7 +67,7 @@ void ShardedParameters::make_empty(ParameterId id) {
   const FsdpShard& shard = of(id);
   made_[static_cast<std::size_t>(id)] = true;
   if (shard.real == Elements(0)) return own_[static_cast<std::size_t>(id)].reset();
-  Variable made = eager_.empty(kept(id, shard.real), kept(id), kRows, id);
+  Variable made = eager_.empty(kept(id, shard.real), kept(id), kRows, id, space_);
   eager_.work()
       .write(made)
       .really_reads({{kNoBuffer, kept(id, shard.from), kept(id, shard.real)}})
@@ -65,16 +77,20 @@ void ShardedParameters::make_empty(ParameterId id) {
   own = std::move(made);
 }
 
-Variable ShardedParameters::pad(ParameterId id) {
+Variable ShardedParameters::pad(ParameterId id, bool again) {
   Variable& own = own_[static_cast<std::size_t>(id)];
   const bool empty = made_[static_cast<std::size_t>(id)];
   if (!own && !empty) return {};
-  if (own && empty && eager_.bytes_of(own) == kept(id, of(id).padded)) return {};
-  Variable made = eager_.empty(kept(id, of(id).padded), kept(id), kPaddedRows, id);
+  if (!again && own && empty && eager_.bytes_of(own) == kept(id, of(id).padded)) {
+    if (eager_.emitter().space(own.id()) == Space::Pageable) own = pinned(eager_, own, id);
+    return {};
+  }
+  Variable made = eager_.empty(kept(id, of(id).padded), kept(id), kPaddedRows, id, space_);
   Work copy = eager_.work();
   if (own) copy.read(own);
   copy.write(made);
   copy.run(own ? Body::Copy : Body::Clear, "pad shard");
+  if (space_ != Space::Device) made = pinned(eager_, made, id);
   return std::exchange(own, std::move(made));
 }
 

@@ -18,6 +18,11 @@ struct ShardRanks {
   Group group = Group::DataParallel;
 };
 
+// Before PyTorch 2.10 FSDPParamGroup.lazy_init does not see that a shard is padded already.
+[[nodiscard]] inline bool is_padded_twice(const Training& training, const FsdpShard& shard) {
+  return training.torch < Version{2, 10, 0} && shard.real != shard.padded;
+}
+
 // Calls `leave` for each module, those inside first.
 void children_first(const ModelSpec& model, const std::function<void(ModuleId)>& leave);
 
@@ -37,8 +42,8 @@ class ShardedParameters {
   // to_empty: this rank's rows, unpadded; what was there goes.
   void make_empty(ParameterId id);
   // What has been made, or cut, is copied into a padded tensor, but for what make_empty made and this did before
-  // (reset_sharded_param). Returns what was there.
-  Variable pad(ParameterId id);
+  // (reset_sharded_param); on the host it is pinned. `again`: whatever it is. Returns what was there.
+  Variable pad(ParameterId id, bool again = false);
 
   // What is sent, with padding; and what the optimizer updates.
   [[nodiscard]] Part padded(ParameterId id) const { return own_[static_cast<std::size_t>(id)]; }
@@ -59,6 +64,7 @@ class ShardedParameters {
   const Training& training_;
   const ModelSpec& model_;
   Eager eager_;
+  Space space_;  // In which shards are made: under CPUOffloadPolicy the host's, where they are pinned.
   ShardRanks mesh_;
   std::vector<FsdpShard> shards_;  // By ParameterId, as are the next.
   std::vector<Variable> own_;
