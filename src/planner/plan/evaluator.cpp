@@ -29,10 +29,12 @@ Bytes least_host(const ModelSpec& model, const Job& job, const Footprint& footpr
   Job kept = job;
   kept.training.zero.offload_optimizer.device = OffloadDevice::None;
   kept.training.zero.offload_param.device = OffloadDevice::None;
+  kept.training.fsdp.cpu_offload = false;
   const Footprint there = footprint(model, kept);
   Bytes moved;
+  const bool all = job.training.runtime == Runtime::Fsdp2;
   const auto add = [&](Role role, OffloadDevice device) {
-    if (device != OffloadDevice::Cpu || there.persistent[role] <= footprint_here.persistent[role]) return;
+    if ((!all && device != OffloadDevice::Cpu) || there.persistent[role] <= footprint_here.persistent[role]) return;
     moved += there.persistent[role] - footprint_here.persistent[role];
   };
   add(Role::Optimizer, job.training.zero.offload_optimizer.device);

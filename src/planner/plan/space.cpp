@@ -271,8 +271,9 @@ std::vector<std::string> own_values(Axis axis, const SearchInputs& inputs, Objec
     case Axis::Gpus: return gpu_counts(inputs);
     case Axis::ZeroStage: return own_states(inputs);
     case Axis::Offload:
-      if (without_zero(inputs)) return {"none"};
-      return {"none", "optimizer", "optimizer+parameters"};
+      if (!without_zero(inputs)) return {"none", "optimizer", "optimizer+parameters"};
+      if (!shards_fully(stage_pin(inputs)->value)) return {"none"};
+      return {"none", "optimizer+parameters"};
     case Axis::TensorParallel: return powers_of_two(std::min<std::int64_t>(8, per_node_of(inputs)));
     case Axis::Loss: return {"hf"};
     case Axis::ReduceBucket:
@@ -394,14 +395,20 @@ void complete_sharding(const std::string& stage, Request& request) {
   request.dtype = chosen(std::string("fp32"));
 }
 
-// fully_shard has neither ZeRO's buckets nor its offload, so that one value of those axes stands for all.
+// fully_shard has none of ZeRO's buckets, so that one value of that axis stands for all, and CPUOffloadPolicy takes all
+// states to the host.
 void choose_fully_shard(const Settings& settings, const SearchSpace& space, Request& request) {
   const std::string& stage = settings[static_cast<std::size_t>(Axis::ZeroStage)];
   const std::string& bucket = settings[static_cast<std::size_t>(Axis::ReduceBucket)];
   const std::vector<std::string>& buckets = space[Axis::ReduceBucket].values;
   if (!buckets.empty() && bucket != buckets.front()) throw Refusal("--runtime", stage + " has no reduce bucket");
   const std::string& offload = settings[static_cast<std::size_t>(Axis::Offload)];
-  if (offload != "none") throw Refusal("--runtime", "fully_shard with CPUOffloadPolicy is not modelled yet");
+  if (offload != "none" && offload != kAsGiven) {
+    if (offload != "optimizer+parameters") {
+      throw Refusal("--runtime", "fully_shard takes parameters and optimizer to the host, or neither");
+    }
+    request.fsdp.cpu_offload = chosen(std::string("true"));
+  }
   request.zero_stage = {};
   request.runtime = chosen(stage);
   complete_sharding(stage, request);

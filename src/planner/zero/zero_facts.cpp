@@ -36,7 +36,7 @@ bool offloads_optimizer(const Training& training) {
 }
 
 bool offloads(const Training& training) {
-  return offloads_optimizer(training) ||
+  return offloads_optimizer(training) || (training.runtime == Runtime::Fsdp2 && training.fsdp.cpu_offload) ||
          (training.runtime == Runtime::DeepSpeed && training.zero.offload_param.device != OffloadDevice::None);
 }
 
