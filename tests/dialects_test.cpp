@@ -469,6 +469,8 @@ TEST_CASE("accelerate: a plugin of version 2 is calls of fully_shard") {
   CHECK(request(policy + "  fsdp_transformer_layer_cls_to_wrap: A,B\n").fsdp.wrap.value == "A+B+ends");
   CHECK(request("  fsdp_cpu_ram_efficient_loading: false\n").model_init.value == "host");
   CHECK(request("  fsdp_reshard_after_forward: false\n").fsdp.reshard_after_forward.value == "false");
+  CHECK(request("  fsdp_offload_params: true\n").fsdp.cpu_offload.value == "true");
+  CHECK(!usual.fsdp.cpu_offload.given());
   const Request again = request(policy + "  fsdp_activation_checkpointing: true\n");
   CHECK(again.checkpoint.value == "full");
   CHECK(again.checkpoint_impl.value == "non_reentrant");
@@ -498,6 +500,8 @@ TEST_CASE("torchtitan: the mesh, the batch and checkpoints") {
   const Request sharded = request("[job]\n", 8);
   CHECK(sharded.runtime.value == "fsdp2");
   CHECK(sharded.fsdp.shard.value == "8");
+  CHECK(!sharded.fsdp.cpu_offload.given());
+  CHECK(request("[training]\nenable_cpu_offload = true\n", 8).fsdp.cpu_offload.value == "true");
   CHECK(sharded.fsdp.param_dtype.value == "bf16");
   CHECK(sharded.fsdp.reduce_dtype.value == "fp32");
   CHECK(sharded.checkpoint.value == "groups:1,3");  // Every second of five layers.

@@ -168,6 +168,9 @@ TEST_CASE("TrainingArguments: what would change bytes unmodelled is remembered")
       "0.1\nneftune_noise_alpha: 5\n"
       "use_cpu: true\nlora_r: 8\n");
   CHECK(request.not_modelled.size() == 6);  // fsdp is read.
+  const Request ddp = arguments("ddp_static_graph: true\nddp_broadcast_buffers: false\n");
+  CHECK(ddp.not_modelled.empty());
+  CHECK(ddp.ddp.static_graph.value_or(false));
   const Request harmless =
       arguments("torch_compile: false\nfsdp: \"\"\nlabel_smoothing_factor: 0.0\nneftune_noise_alpha:\nlora_r: 0\n");
   CHECK(harmless.not_modelled.empty());

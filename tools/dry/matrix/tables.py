@@ -735,14 +735,14 @@ def fsdp():
             if model == "gpt2" and "lora" in more:
                 continue
             yield one(model, seq, batch, world, rank, {**policy, "cpu_offload": True}, name, **more)
+    for name in ("offload", "mixed-offload", "mixed-offload-full", "mixed-offload-kept"):
+        policy, more = offload[name]
+        yield one("llama-3.2-1b", 1024, 2, 8, 0, {**policy, "cpu_offload": True}, name, **more)
     for replicate, (world, rank) in itertools.product((1, 2), ((8, 0), (8, 7), (24, 5))):
         policy = {"wrap": "layers+ends", "replicate": replicate}
         name = "rank0-replicas" if replicate > 1 else "rank0"
         yield one("qwen3-0.6b", 500, 2, world, rank, policy, name, model_init="rank0")
         yield one("gpt2", 500, 2, world, rank, policy, name, model_init="rank0")
-    for world, rank in ((64, 5), (256, 255)):
-        yield one("llama-3.2-1b", 1024, 2, world, rank, {**mixed, "cpu_offload": True}, "mixed-offload")
-        yield one("llama-3-8b", 2048, 1, world, rank, {**mixed, "wrap": "ends", "cpu_offload": True}, "mixed-offload-ends")
 
 
 def jobs():

@@ -118,10 +118,15 @@ void DdpReducer::initialize_buckets() {
     for (const ParameterId parameter : all) add(whole, parameter);
     open(std::move(whole));
   }
-  if (!facts_.given.find_unused_parameters && !facts_.given.static_graph) return;
-  used_ = eager_.empty(storage(Elements(static_cast<std::int64_t>(trained_.size())), DType::Int32), DType::Int32,
-                       {Role::RuntimeBuffers, "which parameters were used",
-                        "torch/csrc/distributed/c10d/reducer.cpp, initialize_local_used_map"});
+  // Each of the two makes a map; that of the static graph takes the other's place, which nobody has written.
+  const Bytes bytes = storage(Elements(static_cast<std::int64_t>(all.size())), DType::Int32);
+  const auto make_used = [&](bool stays) {
+    used_ = eager_.empty(bytes, DType::Int32,
+                         {Role::RuntimeBuffers, "which parameters were used",
+                          "torch/csrc/distributed/c10d/reducer.cpp, initialize_local_used_map", !stays});
+  };
+  if (facts_.given.find_unused_parameters) make_used(!facts_.given.static_graph);
+  if (facts_.given.static_graph) make_used(true);
 }
 
 // The memory of the buckets before stays as long as a gradient is a view of it.

@@ -17,6 +17,7 @@ class Held {
   Held(const Job& job, const ActivationBytes& activations) : t_(job.training), a_(activations) {
     own_ = flat_partition(activations.trained, job.parallelism.dp).filled;
     deepspeed_ = t_.runtime == Runtime::DeepSpeed;
+    lasts_ = !t_.zero_grad_to_none || t_.ddp.gradient_as_bucket_view;
     flat_ = uses_flat_partitions(t_);
     bf16_ = uses_bf16_optimizer(t_);
     sums_ = sums_partition(t_);
@@ -37,7 +38,7 @@ class Held {
 
   // When backward is over, and in the step.
   [[nodiscard]] Bytes in_step() const {
-    if (!deepspeed_) return t_.zero_grad_to_none ? a_.gradients : Bytes(0);
+    if (!deepspeed_) return lasts_ ? Bytes(0) : a_.gradients;
     const Bytes wide = storage(a_.trained, t_.master_dtype);
     if (bf16_) return a_.gradients;
     if (t_.zero.stage == 0 && t_.dtype == DType::Float32) return a_.gradients;
@@ -58,8 +59,7 @@ class Held {
 
   // `.grad`, or what stands for it.
   [[nodiscard]] Bytes gradients(Bytes before) const {
-    const bool persistent = !deepspeed_ && !t_.zero_grad_to_none;
-    if (persistent || (deepspeed_ && t_.zero.stage >= 2)) return Bytes(0);
+    if ((!deepspeed_ && lasts_) || (deepspeed_ && t_.zero.stage >= 2)) return Bytes(0);
     const bool widened = sums_ && t_.zero.stage == 1;
     const auto wide = [&](Bytes bytes) {
       return widened ? div_floor(bytes, bytes_per_element(t_.dtype)) * bytes_per_element(t_.grad_accum_dtype) : bytes;
@@ -80,6 +80,7 @@ class Held {
   Elements own_;
   Bytes bucket_;
   bool deepspeed_ = false;
+  bool lasts_ = false;  // `.grad` is among the persistent state: it is zeroed, or a view of DDP's buckets.
   bool flat_ = false;  // ZeRO-1 or 2, without BF16_Optimizer.
   bool bf16_ = false;
   bool sums_ = false;  // Gradients are summed in another dtype.
