@@ -12,6 +12,7 @@
 #include "planner/plan/recompute/from_model.h"
 #include "planner/predict/footprint.h"
 #include "planner/predict/saved_tensors.h"
+#include "sharded_jobs.h"
 #include "random_jobs.h"
 #include "sim/memory.h"
 
@@ -197,4 +198,36 @@ TEST_CASE("what regions keep adds up to what autograd saves") {
     }
   }
   CHECK(compared > 300);
+}
+
+TEST_CASE("the least peak under fully_shard is never more than the simulated one") {
+  Dice dice(21);
+  std::vector<double> ratios;
+  for (int draw = 0; draw < 300; ++draw) {
+    const ModelSpec model = build_model(parse_json("random", random_config(dice)), "random");
+    const auto half = DType::BFloat16;
+    const auto whole = DType::Float32;
+    Job job = lowered::sharded(dice.one_of<std::int64_t>({2, 3, 4, 8}), dice.one_of({half, whole}), half,
+                               dice.one_of({half, whole}));
+    Training& t = job.training;
+    t.micro_batch = dice.from(1, 3);
+    t.seq = dice.from(2, 40);
+    t.grad_accum = dice.from(1, 3);
+    t.fsdp.sync_every = dice.coin();
+    t.fsdp.cpu_offload = dice.from(0, 3) == 0;
+    if (t.fsdp.cpu_offload) t.optimizer.implementation = Implementation::ForLoop;
+    t.checkpoint = dice.coin() ? Checkpointing{} : any_checkpointing(dice, model, job);
+    if (unsupported(model, job)) continue;
+    const Case one(model, job);
+    std::string where;
+    const Bytes bound = one.bound();
+    const Bytes peak = one.peak(0, where);
+    INFO(tell(model, job), " draw ", draw, ", peak at ", where);
+    CHECK(bound.value() <= peak.value());
+    ratios.push_back(static_cast<double>(bound.value()) / static_cast<double>(peak.value()));
+  }
+  std::sort(ratios.begin(), ratios.end());
+  MESSAGE("least peak / simulated peak over ", ratios.size(), " schedules: median ", ratios[ratios.size() / 2]);
+  CHECK(ratios.size() > 100);
+  CHECK(ratios[ratios.size() / 2] > 0.5);
 }

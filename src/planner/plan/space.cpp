@@ -82,6 +82,8 @@ std::optional<Pin> stage_pin(const SearchInputs& inputs) {
   return pin_of(inputs.deepspeed->zero.stage, std::to_string(*inputs.deepspeed->zero.stage));
 }
 
+bool shards_fully(std::string_view stage) { return stage == "fsdp2" || stage == "hsdp"; }
+
 // Offload and buckets are DeepSpeed's.
 bool without_zero(const SearchInputs& inputs) {
   const std::optional<Pin> stage = stage_pin(inputs);
@@ -361,8 +363,6 @@ DeepSpeedInput own_deepspeed_file(const Request& request) {
 }
 
 namespace {
-
-bool shards_fully(std::string_view stage) { return stage == "fsdp2" || stage == "hsdp"; }
 
 // Whether the user's own configuration says in which dtypes fully_shard computes and reduces.
 bool says_policy(const Request& request) {

@@ -1,6 +1,7 @@
 // The least that a rank's peak can be: for each moment, what must be alive then. What is uncertain counts nothing.
 #include <algorithm>
 
+#include "planner/fsdp/fsdp_facts.h"
 #include "planner/plan/recompute/from_model.h"
 #include "planner/predict/footprint.h"
 #include "planner/zero/zero_facts.h"
@@ -15,6 +16,7 @@ constexpr Bytes kScalars{64};
 class Held {
  public:
   Held(const Job& job, const ActivationBytes& activations) : t_(job.training), a_(activations) {
+    if (t_.runtime == Runtime::Fsdp2) shards_ = sharding_ranks(job);
     own_ = flat_partition(activations.trained, job.parallelism.dp).filled;
     deepspeed_ = t_.runtime == Runtime::DeepSpeed;
     lasts_ = !t_.zero_grad_to_none || t_.ddp.gradient_as_bucket_view;
@@ -38,6 +40,7 @@ class Held {
 
   // When backward is over, and in the step.
   [[nodiscard]] Bytes in_step() const {
+    if (shards_ > 0) return of_shard(a_.gradients);
     if (!deepspeed_) return lasts_ ? Bytes(0) : a_.gradients;
     const Bytes wide = storage(a_.trained, t_.master_dtype);
     if (bf16_) return a_.gradients;
@@ -59,6 +62,7 @@ class Held {
 
   // `.grad`, or what stands for it.
   [[nodiscard]] Bytes gradients(Bytes before) const {
+    if (shards_ > 0) return of_shard(accumulates() ? a_.gradients : before);
     if ((!deepspeed_ && lasts_) || (deepspeed_ && t_.zero.stage >= 2)) return Bytes(0);
     const bool widened = sums_ && t_.zero.stage == 1;
     const auto wide = [&](Bytes bytes) {
@@ -75,8 +79,16 @@ class Held {
     return storage(own_, kept_dtype(t_));
   }
 
+  // What fully_shard leaves of gradients on the rank that has the most rows, in the dtype that it keeps.
+  [[nodiscard]] Bytes of_shard(Bytes bytes) const {
+    if (t_.fsdp.cpu_offload) return Bytes(0);
+    const std::int64_t kept = std::min(bytes_per_element(t_.dtype), bytes_per_element(t_.master_dtype));
+    return div_floor(bytes, bytes_per_element(t_.dtype) * shards_) * kept;
+  }
+
   const Training& t_;
   const ActivationBytes& a_;
+  std::int64_t shards_ = 0;  // Ranks of fully_shard; 0: another runtime.
   Elements own_;
   Bytes bucket_;
   bool deepspeed_ = false;
