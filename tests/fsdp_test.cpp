@@ -253,7 +253,7 @@ TEST_CASE("fsdp: what fully_shard does not take is refused, with its rule") {
            "without fully_shard");
   contains(said([](Request& r) { set(r.zero_stage, std::int64_t{3}, "--zero-stage"); }), "contradicts the ZeRO stage");
   contains(said([](Request& r) { set(r.set, std::vector<std::string>{"fsdp.wrapp=ends"}, "--set"); }),
-           "setting \"fsdp.wrapp=ends\" is not modelled yet");
+           "there is no setting \"fsdp.wrapp\"; did you mean \"fsdp.wrap\"?");
 }
 
 TEST_CASE("fsdp: a policy's dtypes are those of shards, of what is gathered and of what is reduced") {
