@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "audited.h"
+#include "model/lora.h"
 #include "planner/fsdp/fsdp_facts.h"
 #include "planner/lower/unsupported.h"
 #include "planner/predict/predict.h"
@@ -283,6 +284,19 @@ TEST_CASE("fsdp: what has no schedule yet is said, and states are there by formu
   const Prediction p = predict(model, job, 0);
   CHECK_FALSE(p.peak);
   CHECK(p.states.total() > Bytes(0));
+}
+
+TEST_CASE("fsdp: copies beside adapters of another dtype are refused as fully_shard refuses them") {
+  const auto lora = [](const char* more) {
+    const Setting<std::string> text{std::string("r=8,targets=q_proj,save=input_layernorm") + more, option("--lora")};
+    return with_adapters(lowered::bundled("tiny-llama"), parse_lora(text), text.place);
+  };
+  // Adapters are in fp32.
+  const Job job = sharded(4, DType::BFloat16, DType::BFloat16, DType::BFloat16);
+  CHECK(unsupported(lora(""), job) == "trained parameters of two dtypes in one group, which fully_shard refuses");
+  CHECK_FALSE(unsupported(lora(",save_dtype=fp32"), job));
+  CHECK_FALSE(unsupported(lora(",dtype=bf16"), job));
+  CHECK_FALSE(unsupported(lora(""), mixed(4)));
 }
 
 TEST_CASE("fully_shard on a device whose kernels nobody knows has no table of tensors to gather") {

@@ -22,7 +22,7 @@ REASONS = [
     (r"/zero3-.*-hpz", "not traced: a secondary shard's block whose free waits longer"),
     (r"/offload-.*-z3-3-|/offload-.*-z3-7-", "not traced: numbers on the device in the step, with the optimizer on the host"),
     (r"/adapters-.*-z3-save-head-full", "not traced: a gathered head whose free waits when the second step begins"),
-    (r"/packed-.*-nf4-(trl|llama-factory)", "loading: blocks of tables of 4-bit weights, which pass one by one"),
+    (r"/packed-.*-nf4-(trl|llama-factory)", "not traced: small blocks in the load of 4-bit weights"),
     (r"^heldout/", "not traced: rests of free blocks under ZeRO-3 on 32 ranks"),
     (r"/offload-.*-z3-5-", "not traced: a gathered parameter whose free waits when the step begins"),
     (r"^torch-2.8/.*gpt2", "PyTorch 2.8, biased linears: into which free blocks tensors are put, not what is asked for"),

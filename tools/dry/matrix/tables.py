@@ -323,6 +323,15 @@ def adapters():
                           name=f"z{stage}-{name}")
         yield job("adapters", "tinyllama-1.1b", 1024, 1, world=8, lora={**saves["save-head"], **narrow}, checkpoint="full",
                   deepspeed=engine(stage, torch_adam=True), name=f"z{stage}-save-head-full")
+    mixed = {"param_dtype": "bf16", "reduce_dtype": "fp32"}
+    for name, lora in saves.items():
+        for policy, dtype in (({}, "bf16"), (mixed, "fp32"), ({**mixed, "wrap": "root"}, "fp32")):
+            kind = policy.get("wrap", "mixed" if policy else "plain")
+            if name == "save-norms" and kind == "plain":  # A group of fully_shard trains one dtype.
+                continue
+            for world, rank in ((2, 0), (8, 7)):
+                yield job("adapters", "tinyllama-1.1b", 1024, 1, world=world, rank=rank, lora=lora, dtype=dtype,
+                          runtime="fsdp2", fsdp=policy, name=f"fsdp-{kind}-{name}-w{world}")
 
 
 def optimizer():
