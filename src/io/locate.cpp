@@ -212,8 +212,9 @@ ModelFiles::Kind judge_kind(const Document& document) {
   if (kind->string == "module_graph") return ModelFiles::Kind::ModuleGraph;
   const std::string shown =
       kind->is(Value::Kind::String) ? detail::in_quotes(kind->string) : std::string(describe(kind->kind));
-  throw Refusal({document.at(kind->offset, formatted("{} is no kind of model", shown),
-                             "a model is a config.json, or of kind \"graph\", \"module_graph\", \"chain\" or \"plan\"")});
+  throw Refusal(
+      {document.at(kind->offset, formatted("{} is no kind of model", shown),
+                   "a model is a config.json, or of kind \"graph\", \"module_graph\", \"chain\" or \"plan\"")});
 }
 
 ModelFiles from_file(std::string name, const std::string& path) {
