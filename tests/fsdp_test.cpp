@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "audited.h"
+#include "model/lora.h"
 #include "planner/fsdp/fsdp_facts.h"
 #include "planner/lower/unsupported.h"
 #include "planner/predict/predict.h"
@@ -253,7 +254,7 @@ TEST_CASE("fsdp: what fully_shard does not take is refused, with its rule") {
            "without fully_shard");
   contains(said([](Request& r) { set(r.zero_stage, std::int64_t{3}, "--zero-stage"); }), "contradicts the ZeRO stage");
   contains(said([](Request& r) { set(r.set, std::vector<std::string>{"fsdp.wrapp=ends"}, "--set"); }),
-           "setting \"fsdp.wrapp=ends\" is not modelled yet");
+           "there is no setting \"fsdp.wrapp\"; did you mean \"fsdp.wrap\"?");
 }
 
 TEST_CASE("fsdp: a policy's dtypes are those of shards, of what is gathered and of what is reduced") {
@@ -349,6 +350,19 @@ TEST_CASE("fsdp: what PyTorch's releases do otherwise") {
   };
   CHECK(root("2.8.0"));
   CHECK(!root("2.7.1"));
+}
+
+TEST_CASE("fsdp: copies beside adapters of another dtype are refused as fully_shard refuses them") {
+  const auto lora = [](const char* more) {
+    const Setting<std::string> text{std::string("r=8,targets=q_proj,save=input_layernorm") + more, option("--lora")};
+    return with_adapters(lowered::bundled("tiny-llama"), parse_lora(text), text.place);
+  };
+  // Adapters are in fp32.
+  const Job job = sharded(4, DType::BFloat16, DType::BFloat16, DType::BFloat16);
+  CHECK(unsupported(lora(""), job) == "trained parameters of two dtypes in one group, which fully_shard refuses");
+  CHECK_FALSE(unsupported(lora(",save_dtype=fp32"), job));
+  CHECK_FALSE(unsupported(lora(",dtype=bf16"), job));
+  CHECK_FALSE(unsupported(lora(""), mixed(4)));
 }
 
 TEST_CASE("fully_shard on a device whose kernels nobody knows has no table of tensors to gather") {

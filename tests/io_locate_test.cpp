@@ -124,6 +124,16 @@ TEST_CASE("unknown names are refused with the nearest one and how to list them")
           "h10: error: no bundled hardware and no file has this name; did you mean \"h100\"? `dsplan show hardware` "
           "lists them\n");
   }
+  // What hubs and clouds call them is near as well.
+  data.write("data/models/index.csv", "name,hub_id,source\nLlama-3-8B,meta-llama/Meta-Llama-3-8B,x\n");
+  data.write("data/configs/hardware-names.csv", "name,means,source\nNVIDIA H100 NVL,h100,x\n");
+  CHECK(refusal("meta-lama/Meta-Llama-3-8B").find("did you mean \"meta-llama/Meta-Llama-3-8B\"?") != std::string::npos);
+  try {
+    (void)locate_hardware("nvidia h100 nvll");
+    FAIL("accepted");
+  } catch (const Refusal& refused) {
+    CHECK(std::string(refused.what()).find("did you mean \"NVIDIA H100 NVL\"?") != std::string::npos);
+  }
   const Variable wrong("DSPLAN_DATA", data.path + "/missing");
   CHECK(refusal("gpt2") == "DSPLAN_DATA: error: \"" + data.path + "/missing\" is not a folder\n");
   const Variable empty("DSPLAN_DATA", data.path + "/data/configs");

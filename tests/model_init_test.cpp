@@ -69,7 +69,7 @@ TEST_CASE("--set takes what the training file's keys take, and no other key") {
   };
   CHECK(run(set_to("model_init=host")).training.model_init == ModelInit::Host);
   CHECK(refusal(set_to("model_init=disk")).find("none of zero_init") != std::string::npos);
-  CHECK(refusal(set_to("model_unit=host")).find("setting \"model_unit=host\" is not modelled yet") !=
+  CHECK(refusal(set_to("model_unit=host")).find("there is no setting \"model_unit\"; did you mean \"model_init\"?") !=
         std::string::npos);
   CHECK(refusal(set_to("zero_grad_set_to_none=perhaps")).find("neither true nor false") != std::string::npos);
 }

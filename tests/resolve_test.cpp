@@ -588,7 +588,7 @@ TEST_CASE("resolve: attention's kernel is named") {
   set(old.request.attention, std::string("sdpa"), "--attention");
   CHECK(input(run(old), "attention").origin == Origin::Given);
   set(old.request.attention, std::string("eagre"), "--attention");
-  says(old, "attention \"eagre\" is not known");
+  says(old, "attention \"eagre\" is not known; did you mean \"eager\"?");
 }
 
 TEST_CASE("resolve: sequence length and frozen parameters") {

@@ -53,6 +53,22 @@ TEST_CASE("what the user's own configuration says is pinned, and the rest is dsp
   CHECK(space[Axis::Checkpoint].values == std::vector<std::string>{"none", "full", "auto"});
 }
 
+TEST_CASE("packed weights and plain autocast are for PyTorch alone, unless a list says otherwise") {
+  for (const bool packed : {true, false}) {
+    Asked asked("tiny-llama");
+    CHECK(space_for(asked)[Axis::ZeroStage].values.size() > 1);
+    if (packed) {
+      asked.request.quantization = {std::string("int8"), option("--quantization")};
+    } else {
+      asked.request.autocast = {std::string("bf16"), option("--autocast")};
+    }
+    const SearchSpace space = space_for(asked);
+    CHECK(space[Axis::ZeroStage].values == std::vector<std::string>{"pytorch"});
+    CHECK(space[Axis::Offload].values == std::vector<std::string>{"none"});
+    CHECK(space[Axis::ReduceBucket].values.size() == 1);
+  }
+}
+
 TEST_CASE("what a candidate says is what its job has") {
   Asked asked("tiny-llama");
   asked.deepspeed = read_deepspeed(parse_hjson("ds.json", R"({"train_batch_size": 64, "gradient_clipping": 1.0,

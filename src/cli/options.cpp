@@ -144,7 +144,7 @@ std::optional<std::int64_t> whole_number(std::string_view option, std::string_vi
        0,
        {},
        large ? formatted("{} does not fit in 63 bits", text) : formatted("\"{}\" is not a whole number", text),
-       {}});
+       large ? "" : "as 8192, 8k or 500M"});
   return std::nullopt;
 }
 

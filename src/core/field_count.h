@@ -1,4 +1,5 @@
-// How many fields an aggregate has, so that a list of them can be held against the struct.
+// How many fields an aggregate has, so that a list of them can be held against the struct; and one struct of settings
+// over another, by such a list.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +28,21 @@ consteval std::size_t field_count() {
   } else {
     return Found;
   }
+}
+
+// A setting as the upper layer has it, where that mentions it.
+template <class Setting>
+void prefer(Setting& below, const Setting& above) {
+  if (above.mentioned()) below = above;
+}
+
+// `below` with each of `fields` as `above` has it, where it mentions it. All of the struct's fields but `Others` are
+// named.
+template <std::size_t Others, class Struct, class... Fields>
+[[nodiscard]] Struct laid_over(Struct below, const Struct& above, Fields Struct::*... fields) {
+  static_assert(field_count<Struct>() == sizeof...(Fields) + Others, "each field is laid over the other here");
+  (prefer(below.*fields, above.*fields), ...);
+  return below;
 }
 
 }  // namespace dsplan

@@ -38,28 +38,13 @@ Place option(std::string name) { return {std::move(name), 0, 0, {}}; }
 
 namespace {
 
-template <class T>
-void prefer(Setting<T>& below, const Setting<T>& above) {
-  if (above.mentioned()) below = above;
-}
-
 TrainingArguments lay(const TrainingArguments& below, const TrainingArguments& above) {
-  static_assert(field_count<TrainingArguments>() == 14, "each field is laid over the other here");
-  TrainingArguments all = below;
+  using All = TrainingArguments;
+  TrainingArguments all = laid_over<1>(
+      below, above, &All::per_device_train_batch_size, &All::gradient_accumulation_steps, &All::max_grad_norm,
+      &All::learning_rate, &All::adam_beta1, &All::adam_beta2, &All::adam_epsilon, &All::weight_decay, &All::bf16,
+      &All::fp16, &All::auto_find_batch_size, &All::gradient_checkpointing, &All::optim);
   all.place = above.place;
-  prefer(all.per_device_train_batch_size, above.per_device_train_batch_size);
-  prefer(all.gradient_accumulation_steps, above.gradient_accumulation_steps);
-  prefer(all.max_grad_norm, above.max_grad_norm);
-  prefer(all.learning_rate, above.learning_rate);
-  prefer(all.adam_beta1, above.adam_beta1);
-  prefer(all.adam_beta2, above.adam_beta2);
-  prefer(all.adam_epsilon, above.adam_epsilon);
-  prefer(all.weight_decay, above.weight_decay);
-  prefer(all.bf16, above.bf16);
-  prefer(all.fp16, above.fp16);
-  prefer(all.auto_find_batch_size, above.auto_find_batch_size);
-  prefer(all.gradient_checkpointing, above.gradient_checkpointing);
-  prefer(all.optim, above.optim);
   return all;
 }
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "core/document.h"
 #include "core/format.h"
 #include "io/hub/hub.h"
 #include "io/json_parse.h"
@@ -158,21 +159,42 @@ std::string machine_named(Bundled kind, const std::string& argument) {
   return {};
 }
 
-// "did you mean ...?" if something is near, and how to list them all.
-std::string suggestion(const std::string& argument, const std::vector<std::string>& names, std::string_view listing) {
+// How else bundled files are called: hubs' ids of models, what nvidia-smi and clouds call a machine.
+std::vector<std::string> called_otherwise(Bundled kind) {
+  std::vector<std::string> names;
+  const auto add = [&](const std::string& file, std::size_t column) {
+    for (auto& [other, own] : other_names(file, column)) names.push_back(std::move(other));
+  };
+  if (kind == Bundled::Hardware) add(names_file("hardware"), 1);
+  if (kind == Bundled::Cluster) add(names_file("cluster"), 1);
+  if (kind == Bundled::Model) {
+    add(folder_of(kind) + "/index.csv", 0);
+    add(names_file("model"), 1);
+  }
+  return names;
+}
+
+// The one of `names` that is nearest, whatever the case of its letters; empty: none is near.
+std::string nearest_name(const std::string& argument, const std::vector<std::string>& names) {
   std::vector<std::string> lowered;
   for (const std::string& name : names) lowered.push_back(lower(name));
-  std::string list = formatted("`dsplan show {}` lists them", listing);
+  const std::string_view near = nearest(lower(argument), {lowered.begin(), lowered.end()});
+  if (near.empty()) return {};
+  return names[static_cast<std::size_t>(std::find(lowered.begin(), lowered.end(), near) - lowered.begin())];
+}
+
+// "did you mean ...?" if something is near, and how to list them all.
+std::string suggestion(const std::string& argument, const std::vector<std::string>& names, Bundled kind) {
+  std::string list = formatted("`dsplan show {}` lists them", place(kind).listing);
   std::string longer;  // "h100" is nearer to "h100-sxm" than to "a10", whatever the edit distance says.
-  for (std::size_t i = 0; i < names.size() && argument.size() > 2; ++i) {
-    if (lowered[i].starts_with(lower(argument) + "-"))
-      longer += formatted("{}{}", longer.empty() ? "" : ", ", names[i]);
+  for (const std::string& name : names) {
+    if (argument.size() <= 2 || !lower(name).starts_with(lower(argument) + "-")) continue;
+    longer += formatted("{}{}", longer.empty() ? "" : ", ", name);
   }
   if (!longer.empty()) return formatted("there are {}; {}", longer, list);
-  const std::string_view near = nearest(lower(argument), {lowered.begin(), lowered.end()});
-  if (near.empty()) return list;
-  const auto index = std::find(lowered.begin(), lowered.end(), near) - lowered.begin();
-  return formatted("did you mean \"{}\"? {}", names[static_cast<std::size_t>(index)], list);
+  std::string near = nearest_name(argument, names);
+  if (near.empty()) near = nearest_name(argument, called_otherwise(kind));
+  return near.empty() ? list : formatted("{} {}", did_you_mean(near), list);
 }
 
 bool looks_like_a_path(const std::string& argument) {
@@ -190,8 +212,9 @@ ModelFiles::Kind judge_kind(const Document& document) {
   if (kind->string == "module_graph") return ModelFiles::Kind::ModuleGraph;
   const std::string shown =
       kind->is(Value::Kind::String) ? detail::in_quotes(kind->string) : std::string(describe(kind->kind));
-  throw Refusal({document.at(kind->offset, formatted("{} is no kind of model", shown),
-                             "a model is a config.json, or of kind \"graph\", \"module_graph\", \"chain\" or \"plan\"")});
+  throw Refusal(
+      {document.at(kind->offset, formatted("{} is no kind of model", shown),
+                   "a model is a config.json, or of kind \"graph\", \"module_graph\", \"chain\" or \"plan\"")});
 }
 
 ModelFiles from_file(std::string name, const std::string& path) {
@@ -309,7 +332,7 @@ ModelFiles locate_model(const std::string& argument) {
   std::vector<std::string> names = list_bundled(Bundled::Model);
   for (std::string& graph : list_bundled(Bundled::Graph)) names.push_back(std::move(graph));
   throw Refusal(argument, "no bundled model, file, folder, or model in the local Hugging Face cache has this name",
-                suggestion(argument, names, place(Bundled::Model).listing));
+                suggestion(argument, names, Bundled::Model));
 }
 
 std::string locate_bundled(Bundled kind, const std::string& argument) {
@@ -325,7 +348,7 @@ std::string locate_bundled(Bundled kind, const std::string& argument) {
   }
   (void)data_dir();
   throw Refusal(argument, formatted("no bundled {} and no file has this name", place(kind).noun),
-                suggestion(argument, list_bundled(kind), place(kind).listing));
+                suggestion(argument, list_bundled(kind), kind));
 }
 
 }  // namespace dsplan

@@ -314,6 +314,7 @@ void Recipe::clear() {
   passes = 0;
   passes_part = false;
   seen_through_view = 0;
+  holds = 0;
   comes_empty = 0;
   not_whole = 0;
   shared_outputs = 0;

@@ -74,6 +74,9 @@ struct Recipe {
   std::uint64_t seen_through_view = 0;
   // Inputs whose gradient is a saved tensor as backward leaves it: bit i: by-product or output i.
   std::uint64_t hands_out = 0;
+  // Inputs that the node has in an attribute of its context (bit i): no hook sees them and no checkpoint brings them
+  // back. They go with the graph, behind backward, and backward itself does not read them.
+  std::uint64_t holds = 0;
   // Inputs without elements whose gradient is a tensor of its own: it comes, and holds nothing (bit i).
   std::uint64_t comes_empty = 0;
   // Of what was recorded. Gradients that do not fill their storage (bit i: input i), and outputs that lie in a storage
@@ -115,6 +118,8 @@ void recipe_of(const Graph& graph, const Node& node, Recipe& recipe, const Catal
 [[nodiscard]] Witness witness_of(Op op);
 // Batched products go by bytes: the tensors that they touch do not tell how many they are.
 [[nodiscard]] Cost cost_of(Op op);
+// A product over an int8 weight, which bitsandbytes multiplies forward with a library of its own.
+[[nodiscard]] bool is_int8_product(const Node& node);
 // The files and functions of PyTorch that say what the row says.
 [[nodiscard]] std::string_view source_of(Op op);
 // The first torch that has the operator; 0.0.0: all that are modelled.

@@ -3,6 +3,12 @@
 
 #include "model/catalogue_rules.h"
 
+namespace dsplan {
+
+bool is_int8_product(const Node& node) { return node.op == Op::Linear && node.number >= rules::kEightBits; }
+
+}  // namespace dsplan
+
 namespace dsplan::rules {
 namespace {
 
@@ -89,6 +95,100 @@ void packed_linear(Writer& w) {
   rule.backward();
 }
 
+// bitsandbytes' MatMul8bitLt (0.50: autograd/_functions.py, backends/cuda/ops.py, backends/default/ops.py) over an int8
+// weight with a scale for each row. x is quantized by rows, and looked through for columns that reach the threshold:
+// none is assumed to. The sums are in int32, what becomes of them in fp16, and that is cast to x's dtype. Its node
+// holds x as an attribute, and backward unpacks the weight in x's dtype.
+class Int8Linear {
+ public:
+  explicit Int8Linear(Writer& w) : w_(w), compute_(w.in(0).dtype), half_(compute_ == DType::Float16) {
+    values_ = w.in(0).shape.elements();
+    const std::int64_t in = w.in(0).shape.dims[w.in(0).shape.rank - 1U];
+    features_ = w.out().shape.dims[w.out().shape.rank - 1U];
+    rows_ = values_.value() / in;
+    weight_ = Elements(checked_mul(in, features_));
+  }
+
+  void forward() {
+    const std::uint8_t narrow = half_ ? std::uint8_t{0} : passing(values_, DType::Float16);
+    const std::uint8_t scales = w_.forward_temporary(storage(Elements(rows_), DType::Float32), DType::Float32);
+    const std::uint8_t quantized = w_.forward_temporary(storage(values_, DType::Int8), DType::Int8);
+    const std::uint8_t outliers = search();
+    if (rows_ > 1) w_.forward_drop(passing(Elements(1), DType::Int8));  // The zero that goes to those columns.
+    w_.forward_drop(outliers);
+    if (!half_) w_.forward_drop(narrow);
+    multiply();
+    w_.forward_drop(quantized);
+    w_.forward_drop(scales);
+    w_.hold(0);
+  }
+
+  void backward() {
+    if (!w_.needs(0)) return;
+    const std::uint8_t dense = w_.temporary(storage(weight_, compute_), compute_);
+    w_.drop(w_.temporary(storage(Elements(features_), DType::Float32), DType::Float32));
+    w_.gradient(0);
+    w_.seen_through_view(0);
+    w_.drop(dense);
+  }
+
+ private:
+  std::uint8_t passing(Elements elements, DType dtype) {
+    const std::uint8_t made = w_.forward_temporary(storage(elements, dtype), dtype);
+    w_.kernel();
+    return made;
+  }
+
+  // Which values reach the threshold, and whether any does.
+  std::uint8_t search() {
+    const std::uint8_t sizes = passing(values_, DType::Float16);
+    const std::uint8_t outliers = passing(values_, DType::Bool);
+    w_.forward_drop(sizes);
+    const std::uint8_t any = w_.forward_temporary(Bytes(1), DType::Bool);
+    const ReductionScratch scratch = reduction_scratch({1, values_.value(), 0}, w_.options().device, Bytes(1));
+    if (scratch.staging == Bytes(0)) {
+      w_.kernel();
+    } else {
+      const std::uint8_t staging = w_.forward_temporary(scratch.staging, DType::UInt8, Visibility::Kernel);
+      const std::uint8_t semaphores = w_.forward_temporary(scratch.semaphores, DType::Int32, Visibility::Kernel);
+      w_.kernel();
+      w_.forward_drop(semaphores);
+      w_.forward_drop(staging);
+    }
+    w_.forward_drop(any);
+    return outliers;
+  }
+
+  void multiply() {
+    const Elements made = w_.out().shape.elements();
+    const std::uint8_t sums = passing(made, DType::Int32);
+    if (half_) {
+      w_.output();
+      w_.kernel();
+    } else {
+      const std::uint8_t half = passing(made, DType::Float16);
+      w_.output();
+      w_.kernel();
+      w_.forward_drop(half);
+    }
+    w_.forward_drop(sums);
+  }
+
+  Writer& w_;
+  DType compute_;
+  bool half_;
+  Elements values_;
+  std::int64_t features_ = 0;
+  std::int64_t rows_ = 0;
+  Elements weight_;
+};
+
+void int8_linear(Writer& w) {
+  Int8Linear rule(w);
+  rule.forward();
+  rule.backward();
+}
+
 // From Hopper on one kernel of CUTLASS multiplies all groups (aten/src/ATen/native/cuda/GroupMM.cu): its arguments by
 // group (three pointers, a problem, three strides), and four tensor maps for each multiprocessor. Before, groups are
 // multiplied one by one.
@@ -112,8 +212,10 @@ std::optional<GroupedScratch> grouped_scratch(const Writer& w) {
 
 // x W^T (+ b). Saved: mat1 iff the weight needs a gradient, mat2 iff the input does (derivatives.yaml: mm, addmm).
 // Backward order: with bias x, W, then, by the engine, the bias sum; without bias W first. DeepSpeed's Python function
-// (runtime/zero/linear.py) packs what it saves after its forward, x beside a frozen weight too, and always makes x first.
+// (runtime/zero/linear.py) packs what it saves after its forward, x beside a frozen weight too, and always makes x
+// first.
 void linear(Writer& w) {
+  if (is_int8_product(w.node())) return int8_linear(w);
   if (w.node().number > 0) return packed_linear(w);
   const bool has_bias = w.node().input_count == 3;
   w.output();

@@ -64,6 +64,7 @@ void max_pool(Writer& w);
 // Node::number of a Linear over a packed weight: the dtype that backward unpacks it to, and this where its scales are
 // quantized as well. Every other Linear has 0 there.
 inline constexpr double kNestedScales = 100;
+inline constexpr double kEightBits = 200;  // Of a Linear over an int8 weight.
 void linear(Writer& w);
 void matmul(Writer& w);
 void stacked_product(Writer& w);

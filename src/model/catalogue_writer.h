@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 
 #include "core/graph.h"
 #include "model/catalogue.h"
@@ -106,6 +107,10 @@ class Writer {
   void hand_out(std::size_t i) {
     if (needs(i)) recipe_.hands_out |= std::uint64_t{1} << i;
   }
+  // As an attribute of a Python function's context, and not by save_for_backward.
+  void hold(std::size_t i) {
+    if (needs(i)) recipe_.holds |= std::uint64_t{1} << i;
+  }
   void passes_part() { recipe_.passes_part = true; }
   void seen_through_view(std::size_t i) { recipe_.seen_through_view |= std::uint64_t{1} << i; }
   void leaves_reversed() { recipe_.leaves_reversed = true; }
@@ -153,8 +158,9 @@ class Writer {
   }
 
   // A temporary of the output's shape, in the dtype of the gradient that arrives unless another is given.
-  std::uint8_t full_temporary() { return temporary(bytes_out(), out().dtype); }
-  std::uint8_t full_temporary(DType dtype) { return temporary(storage(out().shape.elements(), dtype), dtype); }
+  std::uint8_t full_temporary(std::optional<DType> dtype = {}) {
+    return temporary(storage(out().shape.elements(), dtype.value_or(out().dtype)), dtype.value_or(out().dtype));
+  }
   // A number that becomes a tensor on the device.
   std::uint8_t scalar_temporary() { return temporary(storage(Elements(1), out().dtype), out().dtype); }
 

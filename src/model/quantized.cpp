@@ -7,6 +7,7 @@ namespace dsplan {
 namespace {
 
 constexpr std::string_view kPackedClass = "Linear4bit";
+constexpr std::string_view kInt8Class = "Linear8bitLt";
 
 std::optional<DType> packed_type(std::string_view text) { return text == "uint8" ? DType::UInt8 : floating_type(text); }
 
@@ -21,26 +22,31 @@ void read_dtype(const Setting<std::string>& said, std::string_view key, bool byt
   faults.add(said.place.says(formatted("{} \"{}\" is none of {}bf16, fp16, fp32", key, *said, bytes ? "uint8, " : "")));
 }
 
-// Each of them is without meaning where nothing is packed.
-void refuse_without_packing(const Request& request) {
-  Diagnostics faults;
-  const auto refuse = [&faults](const auto& setting, std::string_view key) {
+// Each of them is without meaning where nothing is packed, and all but the last where weights have 8 bits.
+void refuse_unless_packing(const Request& request, bool eight_bits, Diagnostics& faults) {
+  const auto refuse = [&](const auto& setting, std::string_view key) {
     if (!setting.given()) return;
-    faults.add(setting.place.says(formatted("{} says how weights are packed, and none are", key), "quantization: nf4"));
+    const std::string_view says = eight_bits ? "says how 4-bit weights are packed, and these have 8 bits"
+                                             : "says how weights are packed, and none are";
+    faults.add(setting.place.says(formatted("{} {}", key, says), "quantization: nf4"));
   };
   refuse(request.double_quant, "double_quant");
   refuse(request.quant_compute_dtype, "quant_compute_dtype");
   refuse(request.quant_storage, "quant_storage");
-  refuse(request.kbit_prepare, "kbit_prepare");
-  faults.throw_if_any();
+  if (!eight_bits) refuse(request.kbit_prepare, "kbit_prepare");
 }
 
 class Packer {
  public:
   Packer(const ModelSpec& model, const Quantization& quantization) : spec_(model), quantization_(quantization) {
+    const std::string_view unprepared = quantization_.prepared ? "" : ", unprepared";
+    if (quantization_.eight_bits()) {
+      type_ = formatted("{}(int8, loaded={}{})", kInt8Class, name(quantization.loaded), unprepared);
+      return;
+    }
     type_ = formatted("{}({}, compute={}, storage={}, loaded={}{}{})", kPackedClass, quantization.kind,
                       name(quantization.compute), name(quantization.storage), name(quantization.loaded),
-                      quantization.nested ? ", nested" : "", quantization.prepared ? "" : ", unprepared");
+                      quantization.nested ? ", nested" : "", unprepared);
   }
 
   ModelSpec pack() {
@@ -69,6 +75,7 @@ class Packer {
     Module& linear = spec_.modules[static_cast<std::size_t>(module)];
     linear.type = type_;
     Parameter& weight = spec_.parameters[static_cast<std::size_t>(spec_.parameter(module, "weight"))];
+    if (quantization_.eight_bits()) return pack_rows(module, weight);
     const std::int64_t values = weight.shape.elements().value();
     const std::int64_t scales = (values + kQuantizedBlock - 1) / kQuantizedBlock;
     weight.shape = Shape{(values + 1) / (2 * bytes_per_element(quantization_.storage)), 1};
@@ -87,6 +94,14 @@ class Packer {
     add(prefix + "nested_quant_map", {256}, DType::Float32, module);
   }
 
+  // Int8Params (nn/modules.py). Its bias is in the dtype of what comes in, which is that of what is not packed.
+  void pack_rows(ModuleId module, Parameter& weight) {
+    weight.dtype = DType::Int8;
+    weight.split = Split::Unknown;
+    const Module& linear = spec_.modules[static_cast<std::size_t>(module)];
+    add(linear.path + ".weight.SCB", {weight.shape.dims[0]}, DType::Float32, module);
+  }
+
   ModelSpec spec_;
   const Quantization& quantization_;
   std::string type_;
@@ -96,16 +111,14 @@ class Packer {
 
 std::optional<Quantization> quantization_of(const Request& request, DType loaded) {
   const Setting<std::string>& kind = request.quantization;
+  Diagnostics faults;
   if (kind.value_or("none") == "none") {
-    refuse_without_packing(request);
+    refuse_unless_packing(request, false, faults);
+    faults.throw_if_any();
     return std::nullopt;
   }
-  Diagnostics faults;
   if (*kind == "int8") {
-    faults.add(
-        kind.place.says("quantization \"int8\", LLM.int8, is not modelled yet: how many columns it multiplies "
-                        "apart depends on the values of activations",
-                        "nf4 and fp4 are"));
+    refuse_unless_packing(request, true, faults);
   } else if (*kind != "nf4" && *kind != "fp4") {
     faults.add(
         kind.place.says(formatted("quantization \"{}\" is not known", *kind), "it is one of none, nf4, fp4, int8"));
@@ -140,7 +153,8 @@ ModelSpec with_packed_weights(const ModelSpec& model, const Quantization& quanti
 }
 
 std::optional<Quantization> packing_of(const Module& module) {
-  if (!module.type.starts_with(kPackedClass)) return std::nullopt;
+  const bool rows = module.type.starts_with(kInt8Class);
+  if (!rows && !module.type.starts_with(kPackedClass)) return std::nullopt;
   const std::string_view text = module.type;
   const auto word = [&](std::string_view key) {
     const std::size_t at = text.find(key) + key.size();
@@ -148,11 +162,12 @@ std::optional<Quantization> packing_of(const Module& module) {
   };
   Quantization result;
   result.kind = word("(");
-  result.nested = text.find(", nested") != std::string_view::npos;
   result.prepared = text.find(", unprepared") == std::string_view::npos;
+  result.loaded = *packed_type(word("loaded="));
+  if (rows) return result;
+  result.nested = text.find(", nested") != std::string_view::npos;
   result.compute = *packed_type(word("compute="));
   result.storage = *packed_type(word("storage="));
-  result.loaded = *packed_type(word("loaded="));
   return result;
 }
 
@@ -164,6 +179,7 @@ std::optional<Quantization> packing_of(const ModelSpec& model) {
 }
 
 Elements unpacked_elements(const Parameter& weight, const Quantization& quantization) {
+  if (quantization.eight_bits()) return weight.shape.elements();
   return Elements(checked_mul(weight.shape.elements().value(), 2 * bytes_per_element(quantization.storage)));
 }
 

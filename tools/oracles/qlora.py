@@ -21,6 +21,7 @@ import tempfile
 TINY = {"model_type": "llama", "vocab_size": 1024, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2,
         "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 4096}
 NF4 = {"quantization": "nf4", "double_quant": True, "quant_compute_dtype": "bf16"}
+INT8 = {"quantization": "int8"}
 ALL = {"r": 8, "targets": "all-linear"}
 UNPREPARED = {"kbit_prepare": False, "autocast": "bf16", "checkpoint": "full", "dtype": "bf16"}
 
@@ -53,6 +54,23 @@ CASES = {
                       "lora": {**ALL, "dtype": "bf16", "save": ["lm_head"], "save_dtype": "bf16"}}),
     "llama-factory-save": case({**NF4, "quant_storage": "bf16", **UNPREPARED, "checkpoint_impl": "reentrant",
                                 "lora": {**ALL, "dtype": "fp32", "save": ["lm_head", "model.norm"], "save_dtype": "fp32"}}),
+    "int8": case(INT8),
+    "int8-autocast": case({**INT8, "autocast": "bf16"}),
+    "int8-non-reentrant": case({**INT8, "autocast": "bf16", "checkpoint": "full", "checkpoint_impl": "non_reentrant"}),
+    "int8-q-v-no-checkpoint": case({**INT8, "checkpoint": "none", "lora": {"r": 16, "targets": ["q_proj", "v_proj"],
+                                                                          "dropout": 0.1}}),
+    "int8-no-checkpoint-autocast": case({**INT8, "autocast": "bf16", "checkpoint": "none", "lora": {**ALL, "dropout": 0.05}}),
+    "int8-qwen2-biases": case(INT8, {"model_type": "qwen2", "tie_word_embeddings": True}),
+    "int8-mistral-batch": case({**INT8, "micro_batch": 2, "seq": 500, "autocast": "bf16"}, {"model_type": "mistral"}),
+    "int8-fp16": case({**INT8, "dtype": "fp16", "autocast": "fp16"}),
+    "int8-trl": case({**INT8, **UNPREPARED, "checkpoint_impl": "non_reentrant",
+                      "lora": {**ALL, "dtype": "bf16", "dropout": 0.05}}),
+    "int8-trl-fp32": case({**INT8, **UNPREPARED, "dtype": "fp32", "checkpoint_impl": "non_reentrant",
+                           "lora": {**ALL, "dtype": "bf16"}}),
+    "int8-llama-factory-qwen2": case({**INT8, **UNPREPARED, "checkpoint_impl": "reentrant"},
+                                     {"model_type": "qwen2", "tie_word_embeddings": True}),
+    "int8-save": case({**INT8, "lora": {**ALL, "save": ["lm_head", "embed_tokens"]}}),
+    "int8-axolotl": case({**INT8, **UNPREPARED, "checkpoint_impl": "reentrant", "casts_back": True}),
     "axolotl": case({**NF4, "quant_storage": "bf16", **UNPREPARED, "checkpoint_impl": "reentrant", "casts_back": True}),
 }
 NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "uint8": "uint8"}

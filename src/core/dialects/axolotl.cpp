@@ -83,6 +83,8 @@ constexpr DialectKey kAxolotlRefused[] = {
     refused("bnb_config_kwargs.bnb_4bit_compute_dtype", "products in another dtype than the model's"),
     refused("bnb_config_kwargs.llm_int8_skip_modules", "modules that are left out of packing"),
     refused("bnb_config_kwargs.llm_int8_enable_fp32_cpu_offload", "weights on the CPU"),
+    refused("bnb_config_kwargs.llm_int8_threshold", "outlier columns from another threshold than 6.0", "6.0|6"),
+    refused("bnb_config_kwargs.llm_int8_has_fp16_weight", "weights in 16 bits beside their 8-bit form", "false"),
     refused("gptq", kQuantized),
     refused("quantize_moe_experts", kQuantized),
     refused("model_quantization_config", kQuantized),
@@ -249,7 +251,6 @@ constexpr Names kAxolotlInert[] = {
      "dpo_loss_type dpo_loss_weights dpo_norm_loss dpo_beta dpo_generate_during_eval dpo_use_logits_to_keep "
      "orpo_alpha rpo_alpha simpo_gamma cpo_alpha kto_desirable_weight kto_undesirable_weight rl_beta "
      "center_rewards_coefficient"},
-    {"it is of 8-bit weights", "bnb_config_kwargs.llm_int8_threshold bnb_config_kwargs.llm_int8_has_fp16_weight"},
     {kNeedsPose, "pose_split_on_token_ids pose_max_context_len pose_num_chunks"},
     {kNeedsBitsAndBytes, "qlora_sharded_model_loading model_quantization_config_kwargs"},
     {"it needs relora", "relora_prune_ratio relora_prune_method relora_cpu_offload"},

@@ -17,56 +17,24 @@ const DialectKey* exactly(const DialectTable& table, std::string_view path) {
   return at == table.keys.end() ? nullptr : &*at;
 }
 
-template <class T>
-void prefer(Setting<T>& below, const Setting<T>& above) {
-  if (above.given()) below = above;
-}
-
 }  // namespace
 
 ShardingInput overlay(const ShardingInput& below, const ShardingInput& above) {
-  static_assert(field_count<ShardingInput>() == 10, "each field is laid over the other here");
-  ShardingInput all = below;
-  prefer(all.on, above.on);
-  prefer(all.version, above.version);
-  prefer(all.reshard_after_forward, above.reshard_after_forward);
-  prefer(all.wrap_policy, above.wrap_policy);
-  prefer(all.classes, above.classes);
-  prefer(all.offload, above.offload);
-  prefer(all.rank0_loads, above.rank0_loads);
-  prefer(all.synchronises, above.synchronises);
-  prefer(all.state_dict, above.state_dict);
-  prefer(all.checkpoints, above.checkpoints);
-  return all;
+  return laid_over<0>(below, above, &ShardingInput::on, &ShardingInput::version, &ShardingInput::reshard_after_forward,
+                      &ShardingInput::wrap_policy, &ShardingInput::classes, &ShardingInput::offload,
+                      &ShardingInput::rank0_loads, &ShardingInput::synchronises, &ShardingInput::state_dict,
+                      &ShardingInput::checkpoints);
 }
 
 ForeignInput overlay(const ForeignInput& below, const ForeignInput& above) {
-  static_assert(field_count<ForeignInput>() == 26, "each field is laid over the other here");
-  ForeignInput all = below;
-  prefer(all.program, above.program);
-  prefer(all.model, above.model);
-  prefer(all.adapters, above.adapters);
-  prefer(all.lora_r, above.lora_r);
-  prefer(all.lora_alpha, above.lora_alpha);
-  prefer(all.lora_dropout, above.lora_dropout);
-  prefer(all.lora_targets, above.lora_targets);
-  prefer(all.lora_all_linear, above.lora_all_linear);
-  prefer(all.lora_in_fp32, above.lora_in_fp32);
-  prefer(all.lora_rank_stabilized, above.lora_rank_stabilized);
-  prefer(all.lora_dora, above.lora_dora);
-  prefer(all.lora_saved, above.lora_saved);
-  prefer(all.lora_kernels, above.lora_kernels);
-  prefer(all.bits, above.bits);
-  prefer(all.bits_kind, above.bits_kind);
-  prefer(all.bits_storage, above.bits_storage);
-  prefer(all.bits_nested, above.bits_nested);
-  prefer(all.pure_bf16, above.pure_bf16);
-  prefer(all.all_rows, above.all_rows);
-  prefer(all.flavor, above.flavor);
-  prefer(all.shards, above.shards);
-  prefer(all.replicas, above.replicas);
-  prefer(all.offload, above.offload);
-  prefer(all.every_nth, above.every_nth);
+  ForeignInput all = laid_over<2>(
+      below, above, &ForeignInput::program, &ForeignInput::model, &ForeignInput::adapters, &ForeignInput::lora_r,
+      &ForeignInput::lora_alpha, &ForeignInput::lora_dropout, &ForeignInput::lora_targets,
+      &ForeignInput::lora_all_linear, &ForeignInput::lora_in_fp32, &ForeignInput::lora_rank_stabilized,
+      &ForeignInput::lora_dora, &ForeignInput::lora_saved, &ForeignInput::lora_kernels, &ForeignInput::bits,
+      &ForeignInput::bits_kind, &ForeignInput::bits_storage, &ForeignInput::bits_nested, &ForeignInput::pure_bf16,
+      &ForeignInput::all_rows, &ForeignInput::flavor, &ForeignInput::shards, &ForeignInput::replicas,
+      &ForeignInput::offload, &ForeignInput::every_nth);
   all.launched = overlay(below.launched, above.launched);
   all.trainers = overlay(below.trainers, above.trainers);
   return all;

@@ -57,7 +57,8 @@ std::optional<std::string> liger_unsupported(const ModelSpec& model, const Train
   if (training.transformers < Version{5, 0, 0}) return "Liger's loss under transformers 4";
   const bool newer_gemma = model.family == "gemma2" || model.family == "gemma3_text";
   if (newer_gemma && training.liger < Version{0, 6, 5}) {
-    return "Liger's loss in the gemma2 and gemma3_text families before 0.6.5, which does not load beside transformers 5";
+    return "Liger's loss in the gemma2 and gemma3_text families before 0.6.5, which does not load beside transformers "
+           "5";
   }
   if (training.runtime == Runtime::DeepSpeed) return "Liger's loss under DeepSpeed";
   if (training.autocast || training.dtype == DType::Float32) return "Liger's loss with fp32 weights or autocast";
@@ -125,11 +126,33 @@ std::optional<std::string> parallel_unsupported(const ModelSpec& model, const Tr
   return std::nullopt;
 }
 
+// Linear8bitLt.forward leaves its bias in the dtype of what comes in: behind a norm in fp32 that is fp32, elsewhere
+// autocast decides. Widths that 4 does not divide are multiplied in fp32 (backends/cuda/ops.py).
+std::optional<std::string> int8_unsupported(const ModelSpec& model, const Training& training) {
+  const bool moves = training.autocast && training.dtype != *training.autocast;
+  for (std::size_t at = 0; at < model.modules.size(); ++at) {
+    if (!packing_of(model.modules[at])) continue;
+    const auto id = static_cast<ModuleId>(at);
+    const Parameter& weight = model.parameters[static_cast<std::size_t>(model.parameter(id, "weight"))];
+    if (weight.shape.dims[1] % 4 != 0) return "8-bit products over a width that 4 does not divide";
+    const std::string_view path = model.modules[at].path;
+    const bool behind_norm = path.find("q_proj") != std::string_view::npos ||
+                             path.find("k_proj") != std::string_view::npos ||
+                             path.find("v_proj") != std::string_view::npos;
+    if (moves && !behind_norm && model.parameter(id, "bias") != kNone) {
+      return formatted("the bias of {} beside 8-bit weights under autocast", path);
+    }
+  }
+  return std::nullopt;
+}
+
 // Below 1,537 rows bitsandbytes has a kernel that unpacks nothing, chosen by device and shape (backends/cuda/ops.py,
 // _gemm_4bit_use_custom_cuda); in fp32 below 8.
 std::optional<std::string> packed_unsupported(const ModelSpec& model, const Training& training) {
   const std::optional<Quantization> packing = packing_of(model);
   if (!packing) return std::nullopt;
+  if (training.loss == Loss::Liger) return "Liger's loss over packed weights";
+  if (packing->eight_bits()) return int8_unsupported(model, training);
   if (training.autocast && *training.autocast != packing->compute && packing->compute != DType::Float32) {
     return "4-bit products in another dtype than autocast's";
   }
@@ -139,7 +162,6 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
       return formatted("4-bit products of fewer than {} rows, for which bitsandbytes has another kernel", least);
     }
   }
-  if (training.loss == Loss::Liger) return "Liger's loss over packed weights";
   return std::nullopt;
 }
 

@@ -22,6 +22,14 @@ TensorId packed_linear(GraphBuilder& g, const Quantization& packing, TensorId x,
   return out;
 }
 
+// bitsandbytes 0.50, nn/modules.py, Linear8bitLt.forward: the result is in x's dtype, under autocast too.
+TensorId int8_linear(GraphBuilder& g, TensorId x, std::int64_t features) {
+  Shape shape = g.shape(x);
+  shape.dims[shape.rank - 1U] = features;
+  return g.make(Op::Linear, shape, g.dtype(x), {x, g.parameter("weight"), g.parameter("bias")}, true,
+                rules::kEightBits);
+}
+
 // x @ weight.T, then + bias (FalconLinear): of the weight's view autocast keeps no copy, and a bias in fp32 makes the
 // sum fp32 too.
 TensorId product_then_bias(GraphBuilder& g, TensorId x, std::int64_t features) {
@@ -42,7 +50,8 @@ TensorId product_then_bias(GraphBuilder& g, TensorId x, std::int64_t features) {
 TensorId plain_linear(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t features) {
   g.enter(module);
   if (const auto packing = packing_of(g.model().modules[static_cast<std::size_t>(module)])) {
-    const TensorId out = packed_linear(g, *packing, x, features);
+    const bool rows = packing->eight_bits();
+    const TensorId out = rows ? int8_linear(g, x, features) : packed_linear(g, *packing, x, features);
     g.exit(module);
     return out;
   }
@@ -91,12 +100,15 @@ TensorId adapter(GraphBuilder& g, const Factors& factors, TensorId x, std::int64
   return scaled;
 }
 
-// peft 0.21, tuners/lora/bnb.py, Linear4bit.forward: the result is cloned, and autocast does the adapters' casts.
+// peft 0.21, tuners/lora/bnb.py, Linear4bit.forward and Linear8bitLt.forward: a 4-bit result is cloned, and autocast
+// does the adapters' casts.
 TensorId packed_linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t features) {
   const Factors factors = factors_of(g, module);
   g.enter(module);
   const TensorId product = plain_linear(g, g.child(module, "base_layer"), x, features);
-  const TensorId result = g.copy(product);
+  const bool rows =
+      packing_of(g.model().modules[static_cast<std::size_t>(g.child(module, "base_layer"))])->eight_bits();
+  const TensorId result = rows ? g.keep(product) : g.copy(product);
   g.drop({product});
   const bool converts = !g.options().autocast;
   const TensorId own = converts ? g.cast(x, factors.dtype) : g.keep(x);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 namespace dsplan {
 namespace {
@@ -208,11 +209,26 @@ bool is_inside(const ModelSpec& model, ModuleId module) {
   return own.layer != kNone && module_of(model, own.parent).layer != kNone;
 }
 
+// _fsdp_param_group.py, _init_mp_dtypes, wants one dtype of all that is trained in a group.
+bool trains_two_dtypes(const ModelSpec& model, const Training& training, const FsdpGroup& group) {
+  std::optional<DType> one;
+  return std::any_of(group.parameters.begin(), group.parameters.end(), [&](ParameterId id) {
+    const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
+    if (!parameter.trainable) return false;
+    const DType dtype = training.made_dtype(parameter);
+    return std::exchange(one, dtype).value_or(dtype) != dtype;
+  });
+}
+
 }  // namespace
 
 std::optional<std::string> groups_unsupported(const ModelSpec& model, const Training& training) {
   const std::vector<FsdpGroup> groups = fsdp_groups(model, training.fsdp);
   if (unties(model, numbers_of(model, groups))) return "a tied weight in two groups of fully_shard, which unties it";
+  if (std::any_of(groups.begin(), groups.end(),
+                  [&](const FsdpGroup& group) { return trains_two_dtypes(model, training, group); })) {
+    return "trained parameters of two dtypes in one group, which fully_shard refuses";
+  }
   const Checkpointing& checkpoint = training.checkpoint;
   if (checkpoint.groups.empty() && checkpoint.modules.empty()) return std::nullopt;
   const bool inside = std::any_of(groups.begin(), groups.end(),

@@ -124,8 +124,6 @@ std::optional<std::string> adapters_unsupported(const ModelSpec& model, const Jo
     return "DoRA whose adapters have the dtype in which their layers compute";
   }
   if (!has_trained_copies(model)) return std::nullopt;
-  if (training.runtime != Runtime::PyTorch)
-    return "trained copies of modules (modules_to_save) under DeepSpeed and fully_shard";
   std::optional<DType> one;
   for (const Parameter& parameter : model.parameters) {
     if (!parameter.trainable || training.runtime != Runtime::PyTorch || job.parallelism.dp == 1) continue;

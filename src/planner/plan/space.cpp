@@ -84,10 +84,15 @@ std::optional<Pin> stage_pin(const SearchInputs& inputs) {
 
 bool shards_fully(std::string_view stage) { return stage == "fsdp2" || stage == "hsdp"; }
 
+// Neither DeepSpeed nor fully_shard takes packed weights or torch.autocast.
+bool trains_plainly(const Request& request) {
+  return request.quantization.value_or("none") != "none" || request.autocast.value_or("none") != "none";
+}
+
 // Offload and buckets are DeepSpeed's.
 bool without_zero(const SearchInputs& inputs) {
   const std::optional<Pin> stage = stage_pin(inputs);
-  return stage && !number_in(stage->value);
+  return stage ? !number_in(stage->value) : trains_plainly(inputs.request);
 }
 
 std::optional<Pin> offload_pin(const SearchInputs& inputs) {
@@ -258,6 +263,7 @@ namespace {
 std::vector<std::string> own_states(const SearchInputs& inputs) {
   std::vector<std::string> values = {"0", "1", "2", "3"};
   const Request& request = inputs.request;
+  if (trains_plainly(request)) return {"pytorch"};
   const bool deepspeed = inputs.deepspeed != nullptr || request.inline_deepspeed || request.deepspeed.given() ||
                          request.runtime.given() || request.deepspeed_version.given();
   if (deepspeed) return values;

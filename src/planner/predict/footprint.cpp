@@ -323,14 +323,15 @@ void stage3(const Job& job, const std::vector<CountedParameter>& parameters, Foo
 
 // The modules that multiply with a bias: a weight of two dimensions stands beside it. Under ZeRO-3, DeepSpeed replaces
 // nn.functional.linear by a function that adds the bias apart; GPT-2's Conv1D calls addmm itself. Falcon's linear is
-// `@`, then a sum.
+// `@`, then a sum; bitsandbytes multiplies 8-bit weights with a handle of its own.
 std::vector<const Module*> biased_products(const ModelSpec& model, const Job& job) {
   const Training& t = job.training;
   std::vector<const Module*> found;
   if (t.runtime == Runtime::DeepSpeed && t.zero.stage == 3 && model.family != "gpt2") return found;
   for (const Parameter& bias : model.parameters) {
     if (bias.shape.rank != 1 || !bias.name.ends_with(".bias")) continue;
-    if (model.modules[static_cast<std::size_t>(bias.module)].type == "FalconLinear") continue;
+    const std::string_view type = model.modules[static_cast<std::size_t>(bias.module)].type;
+    if (type == "FalconLinear" || type.starts_with("Linear8bitLt")) continue;
     const bool multiplies = std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& weight) {
       return weight.module == bias.module && weight.shape.rank == 2;
     });

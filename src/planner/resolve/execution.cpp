@@ -3,6 +3,7 @@
 #include <array>
 #include <charconv>
 
+#include "core/document.h"
 #include "core/format.h"
 #include "model/graphs/graphs.h"
 #include "model/lora.h"
@@ -168,8 +169,10 @@ void resolve_attention(Resolver& resolver) {
     known = true;
   }
   if (!known) {
-    return resolver.fault(wished.place, formatted("attention \"{}\" is not known", text),
-                          "it is one of eager, math, flash, mem-efficient, cudnn, sdpa");
+    const std::string_view meant = nearest(text, {"eager", "math", "flash", "mem-efficient", "cudnn", "sdpa"});
+    return resolver.fault(
+        wished.place, formatted("attention \"{}\" is not known", text),
+        meant.empty() ? "it is one of eager, math, flash, mem-efficient, cudnn, sdpa" : did_you_mean(meant));
   }
   resolver.given("attention", std::string(name(training.attention)), wished.place, "--attention");
   if (text != "flash") return;

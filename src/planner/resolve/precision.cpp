@@ -15,7 +15,8 @@ struct Modelled {
   const char* why;
   const char* closed = nullptr;  // Why a newer one is refused as well.
 };
-constexpr Modelled kModelledTorch{{2, 5, 0}, kWitnessTorch, "measured were 2.6, 2.8 and 2.11; older ones save other tensors"};
+constexpr Modelled kModelledTorch{
+    {2, 5, 0}, kWitnessTorch, "measured were 2.6, 2.8 and 2.11; older ones save other tensors"};
 constexpr Modelled kModelledTransformers{{4, 0, 0}, kWitnessTransformers, "measured were 4.53, 4.57 and 5.17"};
 constexpr Modelled kModelledDeepSpeed{
     {0, 12, 0}, {0, 19, 8}, "measured was 0.19.8; DeepSpeed's source was read back to 0.12"};
@@ -41,8 +42,10 @@ Version resolve_version(Resolver& resolver, std::string_view what, const Setting
                    formatted("{} {} is not modelled; the newest is {}", what, version->text(), modelled.newest.text()),
                    modelled.closed);
   } else if (modelled.newest < *version) {
-    resolver.announce(setting.place, formatted("{} {} is newer than {}, the newest that was measured; what has changed since is not known here",
-                                               what, version->text(), modelled.newest.text()));
+    resolver.announce(
+        setting.place,
+        formatted("{} {} is newer than {}, the newest that was measured; what has changed since is not known here",
+                  what, version->text(), modelled.newest.text()));
   }
   const std::string name = formatted("{} version", what);
   if (setting.given()) {
@@ -231,6 +234,21 @@ void resolve_dtype(Resolver& resolver) {
   loaded_dtype(resolver);
 }
 
+void say_of_blocks(Resolver& resolver, const Quantization& packing) {
+  constexpr std::string_view kUsual = "as given, else BitsAndBytesConfig's default";
+  resolver.derived("double_quant", packing.nested ? "true" : "false", std::string(kUsual), "--double-quant");
+  resolver.derived("quant_compute_dtype", std::string(name(packing.compute)), std::string(kUsual),
+                   "--quant-compute-dtype");
+  resolver.derived("quant_storage", std::string(name(packing.storage)), std::string(kUsual), "--quant-storage");
+}
+
+// Which columns are multiplied apart depends on values.
+void say_of_int8(Resolver& resolver) {
+  resolver.announce(resolver.request.quantization.place,
+                    "no activation is taken to reach llm_int8_threshold, 6.0: of each column that does, LLM.int8 keeps "
+                    "another copy for backward");
+}
+
 // prepare_model_for_kbit_training casts what is not packed to fp32 (peft 0.21, utils/other.py). A program that does not
 // call it leaves that as it was loaded.
 void resolve_packed(Resolver& resolver) {
@@ -238,12 +256,11 @@ void resolve_packed(Resolver& resolver) {
   if (!packing) return;
   const Place& place = resolver.request.quantization.place;
   resolver.given("quantization", packing->kind, place, "--quantization");
-  resolver.derived("double_quant", packing->nested ? "true" : "false", "as given, else BitsAndBytesConfig's default",
-                   "--double-quant");
-  resolver.derived("quant_compute_dtype", std::string(name(packing->compute)),
-                   "as given, else BitsAndBytesConfig's default", "--quant-compute-dtype");
-  resolver.derived("quant_storage", std::string(name(packing->storage)), "as given, else BitsAndBytesConfig's default",
-                   "--quant-storage");
+  if (packing->eight_bits()) {
+    say_of_int8(resolver);
+  } else {
+    say_of_blocks(resolver, *packing);
+  }
   resolver.training().dtype = packing->others();
   resolver.derived("dtype of what is not packed", std::string(name(packing->others())),
                    packing->prepared ? "prepare_model_for_kbit_training casts it" : "as it was loaded",

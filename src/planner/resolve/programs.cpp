@@ -130,12 +130,13 @@ class OfProgram {
     if (bits != 0 && !request_.quantization.given()) {
       request_.quantization = {bits == 8 ? "int8" : foreign_.bits_kind.value_or("nf4"), place};
     }
-    if (name_.empty() || request_.quantization.value_or("none") == "none" || *request_.quantization == "int8") return;
+    if (name_.empty() || request_.quantization.value_or("none") == "none") return;
+    usually(request_.kbit_prepare, false);
+    if (*request_.quantization == "int8") return;  // What they say of 4-bit weights, BitsAndBytesConfig leaves alone.
     const std::string stored = name_ == "trl" ? "uint8" : name_ == "axolotl" ? "bfloat16" : loaded();
     usually(request_.double_quant, foreign_.bits_nested.value_or(name_ != "trl"));
     usually(request_.quant_compute_dtype, loaded());
     usually(request_.quant_storage, foreign_.bits_storage.value_or(stored));
-    usually(request_.kbit_prepare, false);
   }
 
   ForeignInput foreign_;

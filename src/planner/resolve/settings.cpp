@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "core/document.h"
 #include "core/format.h"
 #include "planner/resolve/resolver.h"
 
@@ -37,19 +38,43 @@ std::optional<std::int64_t> whole_number(const std::string& text) {
 
 namespace {
 
-bool is_setting(std::string_view key) {
-  if (key == "zero_grad_set_to_none" || key == "model_init") return true;
-  const std::span<const SettingRow> all = settings();
-  return (key.starts_with("fsdp.") || key.starts_with("ddp.")) &&
-         std::any_of(all.begin(), all.end(), [key](const SettingRow& row) { return row.request.key == key; });
+// What --set takes: keys of a training file that have no option.
+std::vector<std::string_view> keys_of_set() {
+  std::vector<std::string_view> keys{"zero_grad_set_to_none", "model_init"};
+  for (const SettingRow& row : settings()) {
+    const std::string_view key = row.request.key;
+    if (key.starts_with("fsdp.") || key.starts_with("ddp.")) keys.push_back(key);
+  }
+  return keys;
+}
+
+// The option of a setting that a training file calls so; empty: none.
+std::string_view option_of(std::string_view key) {
+  for (const SettingRow& row : settings()) {
+    if (row.request.key == key && !key.empty() && row.request.option != nullptr) return row.request.option;
+  }
+  return {};
 }
 
 void refuse_other_keys(Resolver& resolver) {
   if (!resolver.request.set.given()) return;
+  const std::vector<std::string_view> keys = keys_of_set();
+  const Place& place = resolver.request.set.place;
   for (const std::string& pair : *resolver.request.set) {
     const std::string_view key = std::string_view(pair).substr(0, pair.find('='));
-    if (pair.find('=') != std::string::npos && is_setting(key)) continue;
-    resolver.not_modelled(resolver.request.set.place, formatted("setting \"{}\"", pair));
+    const bool known = std::find(keys.begin(), keys.end(), key) != keys.end();
+    if (known && pair.find('=') != std::string::npos) continue;
+    if (known) {
+      resolver.fault(place, formatted("\"{}\" is not KEY=VALUE", pair), formatted("as {}=VALUE", key));
+      continue;
+    }
+    const std::string_view option = option_of(key);
+    const std::string_view meant = nearest(key, keys);
+    resolver.fault(place, formatted("there is no setting \"{}\"", key),
+                   !option.empty() ? formatted("it has an option of its own: {}", option)
+                   : !meant.empty()
+                       ? did_you_mean(meant)
+                       : "it takes model_init, zero_grad_set_to_none, and fsdp and ddp as in a training file");
   }
 }
 

@@ -26,6 +26,8 @@ REASONS = [
         "which of a hook's compressed buckets NCCL's watchdog, which looks every 100 ms, has seen arrive: they are said to "
         "stay until the next step's first collective; and one that goes counts as requested until the next allocation",
     ),
+    (r"/adapters-.*-z3-save-head-full", "not traced: a gathered head whose free waits when the second step begins"),
+    (r"/packed-.*-nf4-(trl|llama-factory)", "not traced: small blocks in the load of 4-bit weights"),
     (r"^heldout/", "not traced: rests of free blocks under ZeRO-3 on 32 ranks"),
     (r"/offload-.*-z3-5-", "not traced: a gathered parameter whose free waits when the step begins"),
     (r"^torch-2.8/.*gpt2", "PyTorch 2.8, biased linears: into which free blocks tensors are put, not what is asked for"),

@@ -283,6 +283,57 @@ def lora():
     yield job("lora", "gpt2", 1024, 2, freeze=["transformer.h.1*", "transformer.w*"], name="frozen-half")
 
 
+def packed():
+    """Adapters over packed weights: prepared by peft (fp32 beside them, reentrant checkpoints), or as programs leave them."""
+    int8, nf4 = {"quantization": "int8"}, {"quantization": "nf4", "double_quant": True, "quant_compute_dtype": "bf16"}
+    every, some = {"r": 16, "targets": ALL_LINEARS}, {"r": 8, "targets": ["q_proj", "v_proj"]}
+    left = {"kbit_prepare": False, "autocast": "bf16", "checkpoint": "full"}
+    ways = {
+        "prepared": {"lora": every},
+        "autocast": {"lora": every, "autocast": "bf16"},
+        "non-reentrant": {"lora": every, "autocast": "bf16", "checkpoint": "full", "checkpoint_impl": "non_reentrant"},
+        "whole-graph": {"lora": {**some, "dropout": 0.05}, "autocast": "bf16", "checkpoint": "none"},
+        "trl": {**left, "lora": {**every, "dtype": "bf16"}, "checkpoint_impl": "non_reentrant"},
+        "llama-factory": {**left, "lora": {**every, "dropout": 0.05}, "checkpoint_impl": "reentrant"},
+    }
+    models = (("tinyllama-1.1b", 2048, 1), ("qwen2-0.5b", 1000, 2), ("llama-3-8b", 2048, 1))
+    for at, (name, way) in enumerate(ways.items()):
+        for kind, packing in (("int8", int8), ("nf4", nf4)):
+            for model, seq, batch in models[: 3 if kind == "int8" else 1]:
+                if at in (1, 2) and model == "llama-3-8b":
+                    continue
+                yield job("packed", model, seq, batch, attention=None, needs="bitsandbytes", **packing, **way,
+                          name=f"{kind}-{name}")
+
+
+def adapters():
+    """What else peft trains, where DeepSpeed or fully_shard part it among ranks."""
+    saves = {
+        "save-head": {"r": 8, "targets": ["q_proj", "v_proj"], "save": ["lm_head"]},
+        "save-ends": {"r": 16, "targets": ALL_LINEARS, "save": ["lm_head", "embed_tokens"]},
+        "save-norms": {"r": 8, "targets": ["q_proj", "v_proj"], "save": ["input_layernorm", "norm"]},
+    }
+    for stage in (1, 2, 3):
+        # DeepSpeed's defragment asserts one dtype of all that is trained: peft's own adapters in fp32 end there.
+        narrow = {"dtype": "bf16"} if stage == 3 else {}
+        for name, lora in ((name, {**lora, **narrow}) for name, lora in saves.items()):
+            for at, (model, seq, batch) in enumerate((("tinyllama-1.1b", 1024, 1), ("qwen3-1.7b", 500, 2))):
+                yield job("adapters", model, seq, batch, world=8 if at == 0 else 4, rank=at, lora=lora,
+                          deepspeed=engine(stage, torch_adam=True), change={"tie_word_embeddings": False},
+                          name=f"z{stage}-{name}")
+        yield job("adapters", "tinyllama-1.1b", 1024, 1, world=8, lora={**saves["save-head"], **narrow}, checkpoint="full",
+                  deepspeed=engine(stage, torch_adam=True), name=f"z{stage}-save-head-full")
+    mixed = {"param_dtype": "bf16", "reduce_dtype": "fp32"}
+    for name, lora in saves.items():
+        for policy, dtype in (({}, "bf16"), (mixed, "fp32"), ({**mixed, "wrap": "root"}, "fp32")):
+            kind = policy.get("wrap", "mixed" if policy else "plain")
+            if name == "save-norms" and kind == "plain":  # A group of fully_shard trains one dtype.
+                continue
+            for world, rank in ((2, 0), (8, 7)):
+                yield job("adapters", "tinyllama-1.1b", 1024, 1, world=world, rank=rank, lora=lora, dtype=dtype,
+                          runtime="fsdp2", fsdp=policy, name=f"fsdp-{kind}-{name}-w{world}")
+
+
 def optimizer():
     rows = [
         ("adamw", "foreach"),
@@ -753,6 +804,8 @@ def jobs():
         *dtype(),
         *checkpoint(),
         *lora(),
+        *packed(),
+        *adapters(),
         *optimizer(),
         *loss(),
         *liger(),

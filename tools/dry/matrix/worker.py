@@ -9,8 +9,11 @@ import fnmatch
 import gc
 import json
 import os
+import sys
 import time
 import traceback
+
+from . import model_config
 
 WHAT = ("requested", "allocated", "reserved", "active")
 KERNELS = {"flash": "flash", "cudnn": "cudnn", "mem-efficient": "mem_efficient", "math": "math"}
@@ -172,6 +175,8 @@ class Worker:
     def model(self):
         import torch
 
+        if self.training.get("quantization"):
+            return self.packed()
         usual = "meta" if self.runtime() == "fsdp2" else "zero_init" if self.stage() == 3 else "device"
         init = self.training.get("model_init") or usual
         if init == "zero_init":
@@ -203,6 +208,14 @@ class Worker:
         self.checkpoint(base, model)
         return model
 
+    def packed(self):
+        """As tools/oracles/qlora.py makes it: loaded from a checkpoint, prepared, with adapters and checkpoints."""
+        sys.path.insert(0, str(model_config.ROOT / "tools" / "oracles"))
+        import qlora
+
+        model = qlora.build(self.job, lambda phase: None)
+        return model
+
     def stage(self):
         return (self.deepspeed or {}).get("zero_optimization", {}).get("stage", 0)
 
@@ -217,6 +230,8 @@ class Worker:
                 lora_dropout=lora.get("dropout", 0.0),
                 bias="none",
                 target_modules=lora["targets"],
+                modules_to_save=lora.get("save"),
+                use_dora=lora.get("dora", False),
                 task_type="CAUSAL_LM",
             ),
             autocast_adapter_dtype=lora.get("dtype", "fp32") == "fp32",

@@ -4,6 +4,14 @@
 #include <utility>
 
 namespace dsplan {
+namespace {
+
+// Not under no_grad, as a reentrant checkpoint runs its function first.
+bool is_graded(const Checkpoint* checkpoint, bool saves) {
+  return saves || checkpoint == nullptr || !checkpoint->reentrant;
+}
+
+}  // namespace
 
 void Forward::run(std::uint32_t begin, std::uint32_t end, bool saves) {
   for (std::uint32_t at = begin; at < end; ++at) {
@@ -66,7 +74,7 @@ void Forward::run_operator(NodeId id, bool saves) {
   Checkpoint* checkpoint = checkpoints_.of(id);
   const bool keeps = checkpoint != nullptr && checkpoint->keeps_results_of(node.op);
   const bool brought_back = keeps && recomputing_ && !entry.alias && checkpoints_.take_results(*checkpoint, id, made);
-  if (!entry.alias && !brought_back) make(id, made, saves || checkpoint == nullptr || !checkpoint->reentrant);
+  if (!entry.alias && !brought_back) make(id, made, is_graded(checkpoint, saves));
   if (on_.recording && entry.alias) on_.recording->view(id);
   if (keeps && !recomputing_) checkpoints_.keep_results(*checkpoint, id, made);
   // What lies in a storage that was there before is one more variable that holds it.
@@ -78,13 +86,18 @@ void Forward::run_operator(NodeId id, bool saves) {
     if (recomputing_) alive_.push_back(out);
   }
   if (!graph_.leaves.empty() && !recomputing_) on_.storages.hold_leaves(id);
-  if (saves && !is_unasked(checkpoint, id)) save(id, made);
+  keep(checkpoint, id, saves, made);
   // By-products belong to the autograd node alone: without one to keep them they die with the operator.
   for (std::size_t at = 0; at < slots.size(); ++at) {
     if (slots[at].kind == SlotKind::Output || made[at] == kNoBuffer) continue;
     if (emitter_.references(made[at]) == 1) emitter_.mark_scratch(made[at]);
     emitter_.release(made[at], Reason::LastUse);
   }
+}
+
+void Forward::keep(const Checkpoint* checkpoint, NodeId id, bool saves, const std::vector<BufferId>& made) {
+  if (is_graded(checkpoint, saves)) on_.storages.hold_attributes(id, recomputing_);
+  if (saves && !is_unasked(checkpoint, id)) save(id, made);
 }
 
 // The holder of what no gradient is asked for is gone when a checkpoint is recomputed. A node that dies within holds

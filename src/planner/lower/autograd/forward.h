@@ -33,6 +33,8 @@ class Forward {
   void launch(NodeId node, const std::vector<BufferId>& made, std::size_t first_new, std::size_t end_new,
               std::uint8_t part);
   [[nodiscard]] bool saves_memory_of_now(const Node& node, TensorId tensor) const;
+  // What the operator's node has from here on, where there is one.
+  void keep(const Checkpoint* checkpoint, NodeId node, bool saves, const std::vector<BufferId>& made);
   void save(NodeId node, const std::vector<BufferId>& made);
   void drop(TensorId tensor);
   void enter_module(ModuleId module);

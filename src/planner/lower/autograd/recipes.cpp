@@ -66,6 +66,7 @@ RecipeBook::RecipeBook(const Graph& graph, Level level, const CatalogueOptions& 
     entry.passes = recipe.passes;
     entry.hands_out = recipe.hands_out;
     entry.seen_through_view = recipe.seen_through_view;
+    entry.holds = recipe.holds;
     entry.comes_empty = recipe.comes_empty;
     entry.not_whole = recipe.not_whole;
     entry.shared_outputs = recipe.shared_outputs;

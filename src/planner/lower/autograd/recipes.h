@@ -30,6 +30,7 @@ class RecipeBook {
     std::uint64_t passes = 0;
     std::uint64_t hands_out = 0;
     std::uint64_t seen_through_view = 0;
+    std::uint64_t holds = 0;
     std::uint64_t comes_empty = 0;
     std::uint64_t not_whole = 0;
     std::uint64_t shared_outputs = 0;

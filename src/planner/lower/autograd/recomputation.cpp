@@ -38,6 +38,7 @@ void Recomputation::unpack(Checkpoint& checkpoint) {
   }
   // And with them goes what they alone would have forgotten later on.
   for (const NodeId node : checkpoint.forgotten) on_.storages.release_saved(node);
+  on_.storages.release_attributes_within();
   for (auto at = entered_.rbegin(); at != entered_.rend(); ++at) emitter.exit(*at, true);
   emitter.at(before, module);
 }
@@ -97,6 +98,7 @@ void Recomputation::end_nested(Checkpoint& checkpoint) {
     const Instruction& instruction = on_.graph.program[at];
     if (instruction.kind == Instruction::Kind::Run) on_.storages.release_saved(instruction.node());
   }
+  on_.storages.release_attributes_within();
   checkpoint.recomputed_outputs.clear();
   checkpoint.incoming.clear();
   checkpoints_.release_arguments(checkpoint);

@@ -36,6 +36,22 @@ void Storages::release_saved(NodeId node) {
   }
 }
 
+void Storages::hold_attributes(NodeId node, bool within) {
+  const std::uint64_t holds = facts_.recipes().entry(node).holds;
+  const Graph& graph = facts_.graph();
+  for (std::size_t i = 0; holds >> i != 0; ++i) {
+    if ((holds >> i & 1U) == 0) continue;
+    const BufferId buffer = of(graph.input(graph.node(node), i));
+    emitter_.retain(buffer);
+    (within ? within_ : leaves_).push_back(buffer);
+  }
+}
+
+void Storages::release_attributes_within() {
+  for (BufferId buffer : within_) emitter_.release(buffer, Reason::AutogradGraph);
+  within_.clear();
+}
+
 void Storages::hold_leaves(NodeId producer) {
   for (TensorId leaf : facts_.graph().leaves) {
     if (facts_.graph().tensor(leaf).producer != producer) continue;

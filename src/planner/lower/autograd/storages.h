@@ -31,6 +31,10 @@ class Storages {
     saved_[index] = buffer;
   }
   void release_saved(NodeId node);
+  // What a node has in an attribute (Recipe::holds): until the loss goes, or `within` a checkpoint's recomputation,
+  // until the graph that it has made goes.
+  void hold_attributes(NodeId node, bool within);
+  void release_attributes_within();
 
   // Graph::leaves: their AccumulateGrad holds them, and they their `.grad`, until the loss goes.
   void hold_leaves(NodeId producer);
@@ -47,6 +51,7 @@ class Storages {
   Indexed<StorageId, BufferId> buffers_;
   std::vector<BufferId> saved_;   // By saved index.
   std::vector<BufferId> leaves_;  // What they and their gradients lie in.
+  std::vector<BufferId> within_;  // Attributes of a recomputation's nodes.
 };
 
 }  // namespace dsplan

@@ -1,9 +1,12 @@
 #include "planner/lower/autograd/workspaces.h"
 
+#include "model/catalogue.h"
+
 namespace dsplan {
 
 void Workspaces::before_product(const Node& node) {
   const Pass pass = emitter_.pass();
+  if (is_int8_product(node) && pass != Pass::Backward) return;
   Thread& thread = threads_[pass == Pass::Backward || pass == Pass::Recompute ? 1 : 0];
   if (!thread.cublas) {
     thread.cublas = true;

@@ -59,6 +59,7 @@ void ModelLoading::pack(const ModelSpec& model, ParameterId id, const std::funct
   const What passing{Role::Temporaries, "weight before it is packed", "bitsandbytes: functional.py, quantize_4bit"};
   const Quantization quantization = *packing_of(model.modules[static_cast<std::size_t>(parameter.module)]);
   const Elements values = unpacked_elements(parameter, quantization);
+  if (quantization.eight_bits()) return pack_rows(parameter, id, quantization.loaded, buffers_of);
   const Bytes scales = storage(Elements((values.value() + kQuantizedBlock - 1) / kQuantizedBlock), DType::Float32);
   const auto scratch = [&](Bytes bytes, DType dtype) {
     Variable made = eager_.scratch(bytes, dtype, passing);
@@ -72,6 +73,24 @@ void ModelLoading::pack(const ModelSpec& model, ParameterId id, const std::funct
   buffers_of(parameter.module);
   shifted.reset();
   absmax.reset();
+  whole.reset();
+}
+
+// The weight goes by way of the host, and comes back in fp16 (integrations/bitsandbytes.py, Bnb8bitQuantize.convert;
+// bitsandbytes nn/modules.py, Int8Params._quantize).
+void ModelLoading::pack_rows(const Parameter& parameter, ParameterId id, DType loaded,
+                             const std::function<void(ModuleId)>& buffers_of) {
+  const What passing{Role::Temporaries, "weight before it is packed", "bitsandbytes: nn/modules.py, Int8Params"};
+  const auto scratch = [&](DType dtype) {
+    Variable made = eager_.scratch(storage(parameter.shape.elements(), dtype), dtype, passing);
+    eager_.work().write(made).run(Body::Nothing, "load parameter");
+    return made;
+  };
+  Variable whole = scratch(loaded);
+  Variable half = scratch(DType::Float16);
+  buffers_of(parameter.module);
+  on_device_[static_cast<std::size_t>(id)] = make(made(parameter, id), {Role::Parameters, "parameter"});
+  half.reset();
   whole.reset();
 }
 
@@ -103,18 +122,25 @@ void ModelLoading::build_packed(const ModelSpec& model, const std::function<void
     if (packed(parameter)) {
       pack(model, id, buffers_of);
     } else {
-      // Loaded in 16 bits, and cast when the model is prepared, which empties the cache: no hole is left.
-      on_device_[static_cast<std::size_t>(id)] = make(made(parameter, id), {Role::Parameters, "parameter"});
+      const NamedParameter p{id, parameter.shape.elements().value(), true, loaded};
+      on_device_[static_cast<std::size_t>(id)] = make(p, {Role::Parameters, "parameter"});
     }
   }
   for (std::size_t module = 0; module < model.modules.size(); ++module) {
     if (!packing_of(model.modules[module])) buffers_of(static_cast<ModuleId>(module));
   }
+  prepare(model);
+  make_adapters(model, DType::Float32, packing_of(model)->others());
+}
+
+// peft's prepare_model_for_kbit_training: one after the other is cast, then the cache is emptied. A bias takes the
+// dtype of its products in the first forward, which is taken for now.
+void ModelLoading::prepare(const ModelSpec& model) {
   for (std::size_t at = 0; at < parameters_; ++at) {
-    const Parameter& parameter = model.parameters[at];
-    if (is_adapter(parameter))
-      on_device_[at] = make(made(parameter, static_cast<ParameterId>(at)), {Role::Parameters, "parameter"});
+    const auto id = static_cast<ParameterId>(at);
+    cast(id, made(model.parameters[at], id).dtype);
   }
+  if (packing_of(model)->prepared) eager_.emitter().empty_cache();
 }
 
 void ModelLoading::build_on_device(const ModelSpec& model, const std::function<void(ModuleId)>& buffers_of) {
@@ -138,13 +164,14 @@ void ModelLoading::build_on_device(const ModelSpec& model, const std::function<v
     buffers_of(static_cast<ModuleId>(module));
   }
   tied.reset();
-  make_adapters(model);
+  const DType beside = training_.runtime == Runtime::Fsdp2 ? training_.master_dtype : training_.dtype;
+  make_adapters(model, beside, beside);
 }
 
-// In the dtype of the weights beside them, copies that are trained last; cast when all are there, one after the other
-// (peft: tuners_utils.py, inject_adapter, _move_adapter_to_device_of_base_layer, cast_adapter_dtype).
-void ModelLoading::make_adapters(const ModelSpec& model) {
-  const DType beside = training_.runtime == Runtime::Fsdp2 ? training_.master_dtype : training_.dtype;
+// In the dtype of the weights beside them, or fp32 where those are no floating numbers; copies that are trained last.
+// Cast when all are there, one after the other (peft: tuners_utils.py, inject_adapter,
+// _move_adapter_to_device_of_base_layer, cast_adapter_dtype).
+void ModelLoading::make_adapters(const ModelSpec& model, DType beside, DType beside_copies) {
   const auto each = [&](const auto& act) {
     for (std::size_t at = 0; at < parameters_; ++at) {
       if (is_adapter(model.parameters[at])) act(model.parameters[at], static_cast<ParameterId>(at));
@@ -153,11 +180,13 @@ void ModelLoading::make_adapters(const ModelSpec& model) {
   for (const bool copies : {false, true}) {
     each([&](const Parameter& parameter, ParameterId id) {
       if (is_copy(parameter) != copies) return;
-      const NamedParameter p{id, parameter.shape.elements().value(), true, beside};
+      const NamedParameter p{id, parameter.shape.elements().value(), true, copies ? beside_copies : beside};
       on_device_[static_cast<std::size_t>(id)] = make(p, {Role::Parameters, "parameter"});
     });
   }
-  each([&](const Parameter& parameter, ParameterId id) { cast(id, parameter.dtype.value_or(beside)); });
+  each([&](const Parameter& parameter, ParameterId id) {
+    cast(id, parameter.dtype.value_or(is_copy(parameter) ? beside_copies : beside));
+  });
 }
 
 void ModelLoading::cast(ParameterId id, DType to) {

@@ -42,12 +42,15 @@ class ModelLoading {
   // As its constructor makes it.
   [[nodiscard]] NamedParameter made(const Parameter& parameter, ParameterId id) const;
   [[nodiscard]] Variable make(const NamedParameter& p, What what, Space space = Space::Device);
-  void make_adapters(const ModelSpec& model);
+  void make_adapters(const ModelSpec& model, DType beside, DType beside_copies);
   void cast(ParameterId id, DType to);  // `parameter.data = parameter.data.to(...)` of what is on the device.
   // As from_pretrained does with packed weights: in the order of their names, each loaded whole and packed; adapters
   // come after that.
   void build_packed(const ModelSpec& model, const std::function<void(ModuleId)>& buffers_of);
   void pack(const ModelSpec& model, ParameterId id, const std::function<void(ModuleId)>& buffers_of);
+  void prepare(const ModelSpec& model);
+  void pack_rows(const Parameter& parameter, ParameterId id, DType loaded,
+                 const std::function<void(ModuleId)>& buffers_of);
 
   std::vector<Variable> on_host_;    // By ParameterId, before they are moved; empty where the host has no model.
   std::vector<Variable> on_device_;  // Likewise, before they are loaded.
