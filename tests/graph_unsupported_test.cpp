@@ -77,6 +77,34 @@ TEST_CASE("unsupported: only the memory-efficient kernel takes a window's mask, 
       {"llama4_text", "", math, std::nullopt},
       {"llama4_text", "", [](Training& t) { t.transformers = Version{4, 57, 6}; },
        "the llama4_text family under transformers 4"},
+      // Biases of positions are learned.
+      {"t5", "", efficient, std::nullopt},
+      {"t5", "", [](Training& t) { t.attention = Attention::Eager; }, std::nullopt},
+      {"t5", "", flash, "the flash kernel takes no bias, as t5 adds one"},
+      {"t5", "", math, "math attention with a bias that is learned"},
+      {"t5", "", [](Training& t) { t.attention = Attention::CuDnn; }, "cuDNN's attention with a bias that is learned"},
+      {"t5", "",
+       [](Training& t) {
+         t.attention = Attention::MemoryEfficient;
+         t.dtype = DType::Float16;
+       },
+       "t5 in fp16, of which transformers keeps a part in fp32, and bounds values"},
+      {"t5", "",
+       [](Training& t) {
+         t.attention = Attention::MemoryEfficient;
+         t.checkpoint.groups = {{0, 0, CheckpointKind::DeepSpeed}};
+       },
+       "DeepSpeed's checkpoints of an encoder-decoder, whose layers take several tensors"},
+      {"t5", "",
+       [](Training& t) {
+         t.attention = Attention::MemoryEfficient;
+         t.ddp.find_unused_parameters = true;
+       },
+       "find_unused_parameters of an encoder-decoder, which copies the encoder's states as well"},
+      {"whisper", R"(, "max_source_positions": 128, "decoder_attention_heads": 4)", flash, std::nullopt},
+      {"whisper", R"(, "decoder_attention_heads": 4)", flash, "--seq 128 of sound that is always 1500 positions"},
+      {"whisper", R"(, "max_source_positions": 128, "decoder_attention_heads": 4)", [](Training& t) { t.dtype = DType::Float16; },
+       "whisper in fp16, which bounds values"},
       {"gemma2", kWindow, flash, std::nullopt},  // Every other layer has no mask.
       {"gemma2", kWindow, efficient, "the memory-efficient kernel takes no grouped heads"},
       {"llama", "", [](Training& t) { t.dtype = DType::Float32; }, "the flash kernel takes no fp32"},

@@ -237,7 +237,9 @@ struct Node {
   bool safe = false;            // Softmax only: rows of nothing but minus infinity give zeros.
   bool filled = false;          // Arange only: each element is `number`.
   bool full_attention = false;  // Attention only: each query sees every key; otherwise it is causal.
-  bool by_head = false;         // Attention only: queries lie head by head, and so does what is made like them.
+  // Attention: queries lie head by head, and so does what is made like them. Embedding: its gradient comes in a layout
+  // of which rows are no view. LayerNorm: its input lies so.
+  bool by_head = false;
   std::uint8_t padding = 0;     // Attention only: columns of each head, its last, that are zeros.
   Reduction reduction = Reduction::Mean;  // Losses only.
   std::uint8_t bounds = kBothBounds;      // Clamp only.
@@ -283,6 +285,9 @@ struct Instruction {
 struct Region {
   std::vector<TensorId> arguments;
   std::vector<TensorId> keywords;
+  // Arguments that it returns as they came; and those that lie as no gradient of theirs does.
+  std::vector<TensorId> returned;
+  std::vector<TensorId> strided;
 };
 
 // `program` is what runs; a RegionBegins/RegionEnds pair encloses one stretch that can be checkpointed (in a model: a

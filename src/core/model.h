@@ -96,6 +96,8 @@ struct Dimensions {
   std::int64_t labels = 0;          // Classes of a head that is no language model's.
   std::int64_t image = 0;           // Rows, and columns, of the pictures that a model of pictures is given.
   std::int64_t decoder_layers = 0;  // Of `layers`, the last ones, where there is an encoder before them.
+  std::int64_t target_positions = 0;  // Of that decoder, where they are learned; 0: any number.
+  bool scaled_output = false;         // t5: of that decoder, by the root of its width.
   double rotary_fraction = 1.0;     // phi, gpt_neox: part of each head that is rotated.
   double attention_dropout = 0;     // Probabilities, as in config.json. 0: the operator is not there.
   double residual_dropout = 0;

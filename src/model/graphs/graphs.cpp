@@ -40,7 +40,7 @@ std::optional<std::string> kernel_unsupported(const ModelSpec& model, const Trai
       if (training.compute_dtype() == DType::Float32) return "cuDNN's attention takes no fp32";
       if (model.dims.head_dim % 8 != 0) return "cuDNN's attention takes heads of a multiple of 8";
       if (model.dims.head_dim > 256) return "cuDNN's attention takes no heads wider than 256";
-      if (training.seq == 1) return "cuDNN's attention takes no sequence of one token";
+      if (training.seq == 1 || training.target_seq == 1) return "cuDNN's attention takes no sequence of one token";
       return std::nullopt;
     case Attention::Math:
       if (windowed) return "math attention with a window's mask";
@@ -89,10 +89,24 @@ std::optional<std::string> always_masked_unsupported(const ModelSpec& model, con
   return training.attention == Attention::CuDnn ? kernel_unsupported(model, training) : std::nullopt;
 }
 
+// t5's biases of positions are learned, and added to every score.
+std::optional<std::string> biased_unsupported(const Training& training) {
+  switch (training.attention) {
+    case Attention::Flash: return "the flash kernel takes no bias, as t5 adds one";
+    case Attention::CuDnn: return "cuDNN's attention with a bias that is learned";
+    case Attention::Math: return "math attention with a bias that is learned";
+    default: break;
+  }
+  if (training.dtype == DType::Float16) return "t5 in fp16, of which transformers keeps a part in fp32, and bounds values";
+  if (training.torch < kWitnessTorch) return formatted("a mask inside sdpa before torch {}", kWitnessTorch.text());
+  return std::nullopt;
+}
+
 std::optional<std::string> attention_unsupported(const ModelSpec& model, const Training& training) {
   const bool eager = training.attention == Attention::Eager;
   const bool windowed = reaches_window(model, training.seq);
   if (always_masked(model)) return always_masked_unsupported(model, training);
+  if (model.family == "t5") return biased_unsupported(training);
   if (eager) return std::nullopt;
   if (const auto width = width_unsupported(model, training)) return width;
   if (eager_alone(model)) return formatted("{} has eager attention alone", model.graph_class);
@@ -146,10 +160,12 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
 // Decoders are made of parts; these are Python of their own.
 using GraphOf = Graph (*)(const ModelSpec& model, const GraphOptions& options);
 GraphOf builder_of(std::string_view family) {
-  constexpr std::array<std::pair<std::string_view, GraphOf>, 9> kOwn{{{"gpt2", build_gpt2_graph},
+  constexpr std::array<std::pair<std::string_view, GraphOf>, 11> kOwn{{{"gpt2", build_gpt2_graph},
                                                                       {"bloom", build_bloom_graph},
                                                                       {"falcon", build_falcon_graph},
                                                                       {"opt", build_opt_graph},
+                                                                      {"t5", build_t5_graph},
+                                                                      {"whisper", build_whisper_graph},
                                                                       {"vit", build_vit_graph},
                                                                       {"bert", build_encoder_graph},
                                                                       {"roberta", build_encoder_graph},
@@ -172,12 +188,22 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
   if (model.parts != nullptr && model.parts->head == TextHead::Text && !model.parts->pads && training.micro_batch > 1) {
     return formatted("several rows without pad_token_id, which {} refuses", model.graph_class);
   }
+  if (model.family == "whisper" && training.dtype == DType::Float16) return "whisper in fp16, which bounds values";
+  if (model.family == "whisper" && training.seq != model.dims.max_positions) {
+    return formatted("--seq {} of sound that is always {} positions", training.seq, model.dims.max_positions);
+  }
   if (model.dims.image > 0 && training.seq != model.dims.max_positions) {
     return formatted("--seq {} of a picture that is {} patches and a class token: --seq {}", training.seq,
                      model.dims.max_positions - 1, model.dims.max_positions);
   }
   if (model.dims.image > 0 && training.micro_batch == 1) {
     return "one picture at a time, whose class token takes its gradient as a part of another";
+  }
+  if (model.dims.decoder_layers > 0 && training.checkpoint.by_deepspeed()) {
+    return "DeepSpeed's checkpoints of an encoder-decoder, whose layers take several tensors";
+  }
+  if (model.dims.decoder_layers > 0 && training.ddp.find_unused_parameters) {
+    return "find_unused_parameters of an encoder-decoder, which copies the encoder's states as well";
   }
   if (!causal && training.loss != Loss::HuggingFace) return formatted("another loss than hf of {}", model.graph_class);
   if (const auto packed = packed_unsupported(model, training)) return packed;

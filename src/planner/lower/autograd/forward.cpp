@@ -77,7 +77,9 @@ void Forward::run_operator(NodeId id, bool saves) {
     if (entry.alias || (entry.in_place && i == 0) || shared) emitter_.retain(on_.storages.of(out));
     if (recomputing_) alive_.push_back(out);
   }
-  if (!graph_.leaves.empty() && !recomputing_) on_.storages.hold_leaves(id);
+  // Under no_grad, as a reentrant checkpoint runs its function first, nothing holds a leaf.
+  const bool untaped = checkpoint != nullptr && checkpoint->reentrant;
+  if (!graph_.leaves.empty() && !recomputing_ && !untaped) on_.storages.hold_leaves(id);
   if (saves && !is_unasked(checkpoint, id)) save(id, made);
   // By-products belong to the autograd node alone: without one to keep them they die with the operator.
   for (std::size_t at = 0; at < slots.size(); ++at) {

@@ -85,25 +85,31 @@ void Gradients::ready(TensorId leaf) {
     if (on_.recording) on_.recording->ready(parameter, taken.value);
     on_.runtime.gradient_ready(parameter, taken.buffer);
   } else {
-    slot = take_or_clone(leaf, arrived);  // `.grad` of a checkpoint's detached input, until its node returns it.
+    // `.grad` of a checkpoint's detached input, until its node returns it. It lies as the input does.
+    const bool strided = nested_ != nullptr && is_among(nested_->strided, leaf);
+    slot = strided ? clone(leaf, arrived) : take_or_clone(leaf, arrived);
   }
 }
 
 Gradient Gradients::take_or_clone(TensorId tensor, Gradient gradient) {
   if (gradient.whole && emitter_.references(gradient.buffer) == 1)
     return {gradient.buffer, true, false, gradient.value};
+  return clone(tensor, gradient);
+}
+
+Gradient Gradients::clone(TensorId tensor, Gradient gradient) {
   const ParameterId parameter = graph_.storage_of(tensor).parameter;
   const Role role = parameter == kNone ? Role::Temporaries : Role::Gradients;
-  Gradient clone{kNoBuffer, true};
-  clone.buffer =
+  Gradient made{kNoBuffer, true};
+  made.buffer =
       emitter_.allocate(graph_.bytes(tensor), graph_.tensor(tensor).dtype, What{role, "gradient"}, parameter);
   emitter_.begin();
   emitter_.read(gradient.buffer);
-  emitter_.write(clone.buffer);
-  if (on_.recording) clone.value = on_.recording->gradient({gradient.value}, clone.buffer);
+  emitter_.write(made.buffer);
+  if (on_.recording) made.value = on_.recording->gradient({gradient.value}, made.buffer);
   emitter_.compute(Body::CloneGradient, "clone");
   emitter_.release(gradient.buffer, Reason::AutogradGraph);
-  return clone;
+  return made;
 }
 
 // InputBuffer::add: in place where nobody else can see it.
@@ -161,7 +167,11 @@ void Gradients::leave_module(ModuleId module) {
 }
 
 void Gradients::begin_nested(Checkpoint& checkpoint) {
-  for (TensorId external : checkpoint.externals) checkpoint.outer.push_back(std::exchange(of(external), {}));
+  for (TensorId external : checkpoint.externals) {
+    // What came for a result is the first that the leaf receives within.
+    const bool returned = is_among(checkpoint.returned, external);
+    checkpoint.outer.push_back(returned ? Gradient{} : std::exchange(of(external), {}));
+  }
   count_nested_uses(checkpoint);
   nested_ = &checkpoint;
 }
