@@ -225,6 +225,7 @@ const std::vector<ConfigKey>& later_family_keys() {
       {"whisper", "use_weighted_layer_sum", kInert, "", kHeads},
       {"whisper", "classifier_proj_size", kInert, "", kHeads},
       {"whisper", "median_filter_width", kInert, "", "of time stamps, in generation"},
+      {"whisper", "num_key_value_heads", kInert, "", "encoder_attention_heads says it"},
       {"whisper", "init_std", kInert, "", kValues},
       {"vit", "encoder_stride", kInert, "", "of masked image modelling, which `architectures` would have to name"},
   };
